@@ -1,0 +1,89 @@
+package nic
+
+import (
+	"log/slog"
+	"sync/atomic"
+
+	"rebound/fastpath"
+)
+
+// Device is an open network interface, driven from user space.
+//
+// Serve owns its queue's receive and transmit rings while it runs; Send and Recv own those of queue 0 otherwise, and are
+// for one goroutine. All other methods may be called from any goroutine, at any time before Close.
+type Device interface {
+	Info() Info
+	Link() (Link, error)
+	ReadStats(*Stats) error
+
+	// Serve polls queue and answers through r until stop is set. It returns nil then, and an error if the device failed
+	// in a way that the driver could not mend. It may be called again after it returned. It must run on a locked OS
+	// thread, and each queue has a Responder of its own.
+	Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) error
+
+	// Send puts one frame (without FCS) on the wire now. It returns ErrFull if the transmit ring has no room, and
+	// ErrFrameSize if the frame is longer than the MTU allows or shorter than an Ethernet header.
+	Send(frame []byte) error
+
+	// Recv copies the next received frame into buf without waiting: n is 0 if there is none. at is hot.TSC() when the
+	// frame was seen by the host.
+	Recv(buf []byte) (n int, at int64, err error)
+
+	// Close stops DMA, detaches what was attached, and gives all memory back. No other method is called after it.
+	Close() error
+}
+
+// Options is what opening a queue of any device takes. A zero field means the driver's default.
+type Options struct {
+	Queues   int // queue pairs to open, one for each core; 1 if zero
+	Queue    int // socket drivers: the interface's first queue to use
+	RingSize int // descriptors in each ring, a power of two
+	MTU      int // the largest layer-3 packet in bytes; the interface's own if zero
+	MAC      [6]byte
+
+	// Match is what will be answered, for drivers that steer only that to themselves (afxdp's program, flow tables).
+	// Nil takes every frame: a bench wants that.
+	Match *fastpath.Config
+
+	Log *slog.Logger // never nil once a command opened the device
+}
+
+// Backend says what is behind a driver. A number from a Sim is never shown as the latency of a card.
+type Backend string
+
+const (
+	Silicon Backend = "silicon" // a PCI function of this machine
+	Sim     Backend = "sim"     // a device model of ours
+	Socket  Backend = "socket"  // the kernel's driver, through a socket
+)
+
+// Info describes an open device. It is part of every report.
+type Info struct {
+	Driver  string   `json:"driver"`          // "afxdp", "ixgbe"
+	Device  string   `json:"device"`          // what the user named: "eth1", "0000:03:00.0", "vfio-user:/run/nic0"
+	Model   string   `json:"model"`           // "Intel 82599ES (8086:10fb rev 01)", or the kernel driver's name
+	MAC     string   `json:"mac"`             // "02:00:00:00:00:01"
+	MTU     int      `json:"mtu"`             // bytes of layer 3
+	Queues  int      `json:"queues"`          // queue pairs open
+	Backend Backend  `json:"backend"`         //
+	Push    string   `json:"push"`            // how a reply reaches the device: "xdp-drv zero-copy", "tail", "blueflame full", "llq 128"
+	Notes   []string `json:"notes,omitempty"` // what is in force or was fallen back to, in words
+}
+
+// Link is the state of the port.
+type Link struct {
+	Up    bool
+	Speed int // Mbit/s, 0 if unknown
+}
+
+// Stats are totals since the device was opened, of all queues.
+type Stats struct {
+	RxFrames, RxBytes uint64
+	TxFrames, TxBytes uint64
+	RxDropped         uint64            // frames that reached the device and not a Poll: no descriptor, no buffer
+	RxErrors          uint64            // frames that the device received broken
+	TxDropped         uint64            // replies that found the transmit ring full
+	TxErrors          uint64            // frames that the device failed to send
+	Resets            uint64            // times the device was reset and restarted while open
+	Extra             map[string]uint64 // the device's own counters by their names in its datasheet
+}

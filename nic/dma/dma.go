@@ -1,0 +1,25 @@
+// Package dma is memory that a device reads and writes: mmap'd, pinned, never moved by the runtime, and known to the
+// device by an address of its own (IOVA).
+package dma
+
+// Memory is one mapping to be shown to a device. FD and Off name the file behind it (a memfd), so that a device model in
+// another process can map it too; FD is -1 where there is none.
+type Memory struct {
+	Bytes []byte // page-aligned, whole pages
+	FD    int
+	Off   int64
+}
+
+// Mapper makes memory visible to a device: an IOMMU container, a vfio-user server, a model in this process.
+type Mapper interface {
+	// Map returns the address at which the device sees m. The caller keeps m mapped and unmoved until Unmap.
+	Map(m Memory) (iova uint64, err error)
+	// Unmap ends what Map began. After it returned the device cannot reach the memory.
+	Unmap(iova uint64, size int) error
+}
+
+// Block is a piece of an Arena.
+type Block struct {
+	Bytes []byte
+	IOVA  uint64 // the device's address of Bytes[0]
+}

@@ -1,0 +1,107 @@
+package mmio
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Trap handles each access to a window that is not mapped: a device model in this process or behind vfio-user. p is 1, 2,
+// 4 or 8 bytes, little endian.
+type Trap interface {
+	ReadBAR(off uint64, p []byte) error
+	WriteBAR(off uint64, p []byte) error
+}
+
+// Window is one BAR's registers. Reads and writes are for the control path; the hot loop holds pointers from Pointer.
+type Window struct {
+	mem    []byte // the registers themselves, or nil
+	shadow []byte // trapped windows: memory behind those ranges that the device polls
+	inside func(off, n uint64) bool
+	trap   Trap
+	size   uint64
+	wc     bool
+}
+
+// Mapped returns a window over mapped registers. wc says that the mapping is write-combining.
+func Mapped(mem []byte, wc bool) *Window {
+	return &Window{mem: mem, size: uint64(len(mem)), wc: wc}
+}
+
+// Trapped returns a window whose every access goes to t, except through pointers: those lead into shadow, which is as long
+// as the window, where inside says that the device polls the range.
+func Trapped(size uint64, t Trap, shadow []byte, inside func(off, n uint64) bool) *Window {
+	return &Window{trap: t, size: size, shadow: shadow, inside: inside}
+}
+
+// Size returns the window's length in bytes.
+func (w *Window) Size() uint64 { return w.size }
+
+// WriteCombining reports whether the window was mapped write-combining.
+func (w *Window) WriteCombining() bool { return w.wc }
+
+// Read32 reads the register at off. An access that fails reads all ones, as on PCIe.
+func (w *Window) Read32(off uint64) uint32 {
+	w.check(off, 4)
+	if w.mem != nil {
+		return atomic.LoadUint32((*uint32)(unsafe.Pointer(&w.mem[off])))
+	}
+	var b [4]byte
+	if w.trap.ReadBAR(off, b[:]) != nil {
+		return ^uint32(0)
+	}
+	return binary.LittleEndian.Uint32(b[:])
+}
+
+// Write32 writes v to the register at off. Writes stay in program order. A write that fails is lost, as on PCIe.
+func (w *Window) Write32(off uint64, v uint32) {
+	w.check(off, 4)
+	if w.mem != nil {
+		Store32((*uint32)(unsafe.Pointer(&w.mem[off])), v)
+		return
+	}
+	_ = w.trap.WriteBAR(off, binary.LittleEndian.AppendUint32(nil, v))
+}
+
+// Read64 is Read32 for eight bytes in one access.
+func (w *Window) Read64(off uint64) uint64 {
+	w.check(off, 8)
+	if w.mem != nil {
+		return atomic.LoadUint64((*uint64)(unsafe.Pointer(&w.mem[off])))
+	}
+	var b [8]byte
+	if w.trap.ReadBAR(off, b[:]) != nil {
+		return ^uint64(0)
+	}
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+// Write64 is Write32 for eight bytes in one access.
+func (w *Window) Write64(off uint64, v uint64) {
+	w.check(off, 8)
+	if w.mem != nil {
+		Store64((*uint64)(unsafe.Pointer(&w.mem[off])), v)
+		return
+	}
+	_ = w.trap.WriteBAR(off, binary.LittleEndian.AppendUint64(nil, v))
+}
+
+// Pointer returns where the n bytes at off lie in memory, for doorbells and push buffers. On a trapped window it fails
+// for a range that the device does not poll.
+func (w *Window) Pointer(off, n uint64) (unsafe.Pointer, error) {
+	w.check(off, n)
+	switch {
+	case w.mem != nil:
+		return unsafe.Pointer(&w.mem[off]), nil
+	case w.shadow != nil && w.inside(off, n):
+		return unsafe.Pointer(&w.shadow[off]), nil
+	}
+	return nil, fmt.Errorf("mmio: registers %#x to %#x are trapped: there is no memory behind them", off, off+n-1)
+}
+
+func (w *Window) check(off, n uint64) {
+	if off%min(n, 8) != 0 || off+n > w.size || off+n < off {
+		panic(fmt.Sprintf("mmio: access of %d bytes at %#x in a window of %#x", n, off, w.size))
+	}
+}

@@ -1,0 +1,82 @@
+// Package sim runs device models: PCI functions made of software, for drivers of ours (in process or over vfio-user) and
+// for Linux's (in QEMU).
+//
+// A Model is written from the datasheet and is strict: whatever a real device would punish silently (a reserved bit set, a
+// wrong order, a tail overrun, DMA before enable) it reports as a violation, which fails the test.
+package sim
+
+import "time"
+
+// Model is one device. The host serialises all calls, so a model needs no locks, and calls no Host method outside of a
+// call of its own methods.
+type Model interface {
+	// Config describes the function. It is asked once.
+	Config() Config
+	// Attach gives the model its host, once, before anything else.
+	Attach(Host)
+
+	// ReadBAR and WriteBAR are one access by the driver: 1, 2, 4 or 8 bytes, little endian, within the BAR. An error is
+	// a violation, and a read then yields all ones.
+	ReadBAR(bar int, off uint64, p []byte) error
+	WriteBAR(bar int, off uint64, p []byte) error
+
+	// Step looks at the doorbells and rings and advances the device by a bounded amount of work. It reports whether
+	// there was any.
+	Step() bool
+
+	// Receive takes a frame (without FCS) from the wire. The frame is the model's to keep. It reports whether the device
+	// had room; a device without room counts a miss.
+	Receive(frame []byte) bool
+	// SetLink tells that the wire's other end came or went.
+	SetLink(up bool)
+
+	// Reset is power-on or a function-level reset: all state goes to the datasheet's defaults.
+	Reset()
+}
+
+// Host is what a model sees of the machine and the wire.
+type Host interface {
+	// DMARead and DMAWrite move one burst between host memory and p. They fail, and a violation is recorded, outside
+	// of a mapping and while bus mastering is off. Each call counts as one transaction.
+	DMARead(iova uint64, p []byte) error
+	DMAWrite(iova uint64, p []byte) error
+	// Interrupt raises MSI-X vector v (or MSI, or INTx, whichever the driver enabled).
+	Interrupt(v int)
+	// Shadow is the memory behind a BAR that drivers with pointers write doorbells and pushed frames to: as long as the
+	// BAR, meaningful in the ranges of BAR.Polled. Accesses that came by WriteBAR into such a range are already in it.
+	Shadow(bar int) []byte
+	// CountMMIOWrite counts n stores that Step found in shadow memory.
+	CountMMIOWrite(n int)
+	// Transmit puts a frame (without FCS) on the wire. The host copies it.
+	Transmit(frame []byte)
+	// Violation reports what the driver did wrong, naming register or command, what was expected and what was seen.
+	Violation(format string, args ...any)
+	// Now is the device's clock since power-on; it stands still between Steps in stepped tests.
+	Now() time.Duration
+}
+
+// Config is a model's configuration space and BARs.
+type Config struct {
+	Vendor, Device       uint16
+	SubVendor, SubDevice uint16
+	Revision             uint8
+	Class                uint32 // 24 bits
+	BARs                 [6]BAR
+	MSIXVectors          int    // table size; 0 for none
+	MSIXBAR              int    // where the table and pending bits lie
+	MSIXTable, MSIXPBA   uint32 // offsets in that BAR
+	PCIeDevCap           uint32 // PCI Express Device Capabilities; bit 28 is FLR
+	LinkSpeed, LinkWidth int    // PCIe generation and lanes shown in Link Status
+	SerialNumber         uint64 // Device Serial Number capability; 0 for none
+}
+
+// BAR describes one base address register. Size 0 means there is none; a 64-bit BAR takes two entries, the second empty.
+type BAR struct {
+	Size         uint64
+	Is64         bool
+	Prefetchable bool
+	Polled       []Range // where a driver may store through a pointer: the model finds such stores in Step
+}
+
+// Range is n bytes from off.
+type Range struct{ Off, Len uint64 }
