@@ -2,6 +2,7 @@ package nic
 
 import (
 	"log/slog"
+	"net/netip"
 	"sync/atomic"
 
 	"rebound/fastpath"
@@ -35,17 +36,40 @@ type Device interface {
 
 // Options is what opening a queue of any device takes. A zero field means the driver's default.
 type Options struct {
-	Queues   int // queue pairs to open, one for each core; 1 if zero
-	Queue    int // socket drivers: the interface's first queue to use
-	RingSize int // descriptors in each ring, a power of two
-	MTU      int // the largest layer-3 packet in bytes; the interface's own if zero
+	Device   string // an interface name, a PCI address ("0000:03:00.0") or "vfio-user:PATH", as the driver takes it
+	Queues   int    // queue pairs to open, one for each core; 1 if zero
+	Queue    int    // socket drivers: the interface's first queue to use
+	RingSize int    // descriptors in each ring, a power of two
+	MTU      int    // the largest layer-3 packet in bytes; the interface's own if zero
 	MAC      [6]byte
 
-	// Match is what will be answered, for drivers that steer only that to themselves (afxdp's program, flow tables).
-	// Nil takes every frame: a bench wants that.
+	// Match is what will be answered, Steer what a bench waits for: a driver that can pick frames (afxdp's program, flow
+	// tables) takes only those and leaves all others to the kernel. At most one of them is set. With neither, every frame
+	// that arrives is taken, which is fit for a port that nothing else uses.
 	Match *fastpath.Config
+	Steer *Steer
 
 	Log *slog.Logger // never nil once a command opened the device
+}
+
+// Steer names the answers that a bench waits for, and nothing else that arrives on a port which its host uses too: its
+// frames come from Remote and go to Local. They may carry up to two VLAN tags.
+type Steer struct {
+	Local  netip.Addr // the source address of what the bench sends
+	Remote netip.Addr // the target, of the same family
+
+	// EchoIDs are the identifiers of the ICMP or ICMPv6 echo replies to take. A ping that the host's user runs has
+	// another one, and keeps its replies.
+	EchoIDs []uint16
+
+	// UDPPorts are the local ports whose datagrams to take, from whatever port of Remote they come.
+	UDPPorts []uint16
+
+	// Neighbours says that the kernel does not own Local: ARP requests and replies and neighbour solicitations and
+	// advertisements between Local and Remote are then taken, and the bench answers for Local. It stays unset where Local
+	// is the kernel's: taking the answers to the kernel's own probes would cut the host off from Remote, and the bench
+	// reads the kernel's neighbour table instead.
+	Neighbours bool
 }
 
 // Backend says what is behind a driver. A number from a Sim is never shown as the latency of a card.
