@@ -1,12 +1,37 @@
+//go:build !purego
+
 #include "textflag.h"
 
-// Earlier stores to DMA memory must be visible to the device before the doorbell: DMB OSHST.
+// Barrier options (Arm ARM §C6.2, DMB): loads and stores of the outer shareable domain, and stores of the full system.
+#define OSHLD $1
+#define OSHST $2
+#define ST    $14
+
+// COPY copies R2 blocks of 64 bytes from R1 to R0 and leaves R0 behind the last. It uses R4 to R11. All loads of a block
+// come first, so that its stores follow each other.
+#define COPY \
+	CMP  $0, R2              \
+	BLE  copied              \
+block:                           \
+	LDP  (R1), (R4, R5)      \
+	LDP  16(R1), (R6, R7)    \
+	LDP  32(R1), (R8, R9)    \
+	LDP  48(R1), (R10, R11)  \
+	STP  (R4, R5), (R0)      \
+	STP  (R6, R7), 16(R0)    \
+	STP  (R8, R9), 32(R0)    \
+	STP  (R10, R11), 48(R0)  \
+	ADD  $64, R1             \
+	ADD  $64, R0             \
+	SUBS $1, R2              \
+	BNE  block               \
+copied:
 
 // func Store32(p *uint32, v uint32)
 TEXT ·Store32(SB), NOSPLIT, $0-12
 	MOVD p+0(FP), R0
 	MOVW v+8(FP), R1
-	DMB  $2
+	DMB  OSHST
 	MOVW R1, (R0)
 	RET
 
@@ -14,6 +39,113 @@ TEXT ·Store32(SB), NOSPLIT, $0-12
 TEXT ·Store64(SB), NOSPLIT, $0-16
 	MOVD p+0(FP), R0
 	MOVD v+8(FP), R1
-	DMB  $2
+	DMB  OSHST
 	MOVD R1, (R0)
+	RET
+
+// func RingDoorbell(rec *uint32, recVal uint32, db *uint64, v uint64)
+TEXT ·RingDoorbell(SB), NOSPLIT, $0-32
+	MOVD rec+0(FP), R0
+	MOVW recVal+8(FP), R1
+	MOVD db+16(FP), R2
+	MOVD v+24(FP), R3
+	DMB  OSHST
+	MOVW R1, (R0)
+	DMB  OSHST
+	MOVD R3, (R2)
+	RET
+
+// func RingDoorbellWC(rec *uint32, recVal uint32, db *uint64, v uint64)
+TEXT ·RingDoorbellWC(SB), NOSPLIT, $0-32
+	MOVD rec+0(FP), R0
+	MOVW recVal+8(FP), R1
+	MOVD db+16(FP), R2
+	MOVD v+24(FP), R3
+	DMB  OSHST
+	MOVW R1, (R0)
+	DSB  ST
+	MOVD R3, (R2)
+	DSB  ST
+	RET
+
+// func CopyWC(dst, src unsafe.Pointer, n64 int)
+TEXT ·CopyWC(SB), NOSPLIT, $0-24
+	MOVD dst+0(FP), R0
+	MOVD src+8(FP), R1
+	MOVD n64+16(FP), R2
+	COPY
+	RET
+
+// func FenceWC()
+TEXT ·FenceWC(SB), NOSPLIT, $0-0
+	DSB ST
+	RET
+
+// func PushWC(dst, src unsafe.Pointer, n64 int)
+TEXT ·PushWC(SB), NOSPLIT, $0-24
+	MOVD dst+0(FP), R0
+	MOVD src+8(FP), R1
+	MOVD n64+16(FP), R2
+	DSB  ST
+	COPY
+	DSB  ST
+	RET
+
+// func PushWCRing(rec *uint32, recVal uint32, dst, src unsafe.Pointer, n64 int)
+TEXT ·PushWCRing(SB), NOSPLIT, $0-40
+	MOVD rec+0(FP), R3
+	MOVW recVal+8(FP), R4
+	MOVD dst+16(FP), R0
+	MOVD src+24(FP), R1
+	MOVD n64+32(FP), R2
+	DMB  OSHST
+	MOVW R4, (R3)
+	DSB  ST
+	COPY
+	DSB  ST
+	RET
+
+// func PushWCRingWrap(rec *uint32, recVal uint32, dst, src unsafe.Pointer, n64 int, wrap unsafe.Pointer, m64 int)
+TEXT ·PushWCRingWrap(SB), NOSPLIT, $0-56
+	MOVD rec+0(FP), R3
+	MOVW recVal+8(FP), R4
+	MOVD dst+16(FP), R0
+	MOVD src+24(FP), R1
+	MOVD n64+32(FP), R2
+	MOVD wrap+40(FP), R12
+	MOVD m64+48(FP), R13
+	DMB  OSHST
+	MOVW R4, (R3)
+	DSB  ST
+
+piece:
+	COPY
+	MOVD R12, R1
+	MOVD R13, R2
+	MOVD ZR, R13
+	CMP  $0, R2
+	BGT  piece
+	DSB  ST
+	RET
+
+// func PushWCDoorbell(dst, src unsafe.Pointer, n64 int, db *uint32, v uint32)
+TEXT ·PushWCDoorbell(SB), NOSPLIT, $0-36
+	MOVD dst+0(FP), R0
+	MOVD src+8(FP), R1
+	MOVD n64+16(FP), R2
+	MOVD db+24(FP), R3
+	MOVW v+32(FP), R12
+	COPY
+	DSB  ST
+	MOVW R12, (R3)
+	RET
+
+// func WriteBarrier()
+TEXT ·WriteBarrier(SB), NOSPLIT, $0-0
+	DMB OSHST
+	RET
+
+// func ReadBarrier()
+TEXT ·ReadBarrier(SB), NOSPLIT, $0-0
+	DMB OSHLD
 	RET

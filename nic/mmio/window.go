@@ -2,10 +2,13 @@ package mmio
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"unsafe"
 )
+
+var errGone = errors.New("mmio: the window is closed")
 
 // Trap handles each access to a window that is not mapped: a device model in this process or behind vfio-user. p is 1, 2,
 // 4 or 8 bytes, little endian.
@@ -34,6 +37,16 @@ func Mapped(mem []byte, wc bool) *Window {
 func Trapped(size uint64, t Trap, shadow []byte, inside func(off, n uint64) bool) *Window {
 	return &Window{trap: t, size: size, shadow: shadow, inside: inside}
 }
+
+// Retire makes every later access through w read all ones and write nowhere, as with a function that is gone. The owner
+// of the mapping calls it before unmapping. Pointers that were taken before are not covered.
+func (w *Window) Retire() { w.mem, w.shadow, w.trap = nil, nil, gone{} }
+
+// gone is what is behind a retired window.
+type gone struct{}
+
+func (gone) ReadBAR(uint64, []byte) error  { return errGone }
+func (gone) WriteBAR(uint64, []byte) error { return errGone }
 
 // Size returns the window's length in bytes.
 func (w *Window) Size() uint64 { return w.size }
@@ -88,7 +101,8 @@ func (w *Window) Write64(off uint64, v uint64) {
 }
 
 // Pointer returns where the n bytes at off lie in memory, for doorbells and push buffers. On a trapped window it fails
-// for a range that the device does not poll.
+// for a range that the device does not poll. An offset that is no multiple of n (of 8 for longer ranges), or a range
+// outside of the window, panics, as with Read32.
 func (w *Window) Pointer(off, n uint64) (unsafe.Pointer, error) {
 	w.check(off, n)
 	switch {
@@ -101,7 +115,7 @@ func (w *Window) Pointer(off, n uint64) (unsafe.Pointer, error) {
 }
 
 func (w *Window) check(off, n uint64) {
-	if off%min(n, 8) != 0 || off+n > w.size || off+n < off {
+	if n == 0 || off%min(n, 8) != 0 || off+n > w.size || off+n < off {
 		panic(fmt.Sprintf("mmio: access of %d bytes at %#x in a window of %#x", n, off, w.size))
 	}
 }

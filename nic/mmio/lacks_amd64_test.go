@@ -1,0 +1,16 @@
+//go:build !purego
+
+package mmio
+
+import "golang.org/x/sys/cpu"
+
+// lacks says why this processor cannot store blocks by p, or nothing.
+func lacks(p Push) string {
+	switch {
+	case p == AVX512 && !cpu.X86.HasAVX512F:
+		return "the processor (or the kernel) has no AVX-512F"
+	case p == MOVDIR64B && !hasMOVDIR64B():
+		return "the processor has no MOVDIR64B (CPUID.7.0:ECX[28] is 0)"
+	}
+	return ""
+}

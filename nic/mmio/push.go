@@ -1,0 +1,28 @@
+package mmio
+
+// Push names how 64-byte blocks are stored, chosen once from what the processor has.
+type Push uint8
+
+// The ways to store a block. Their numbers are known to the assembly.
+const (
+	Stores    Push = 0 // 8-byte stores (pairs of them on arm64), which a write-combining buffer joins
+	AVX512    Push = 1 // one 64-byte store: it fills a write-combining buffer at once
+	MOVDIR64B Push = 2 // one direct store: a single 64-byte write on the bus whatever the mapping's type
+)
+
+func (p Push) String() string {
+	switch p {
+	case AVX512:
+		return "AVX-512"
+	case MOVDIR64B:
+		return "MOVDIR64B"
+	}
+	return "8-byte stores"
+}
+
+// pushWith is read by the assembly in each copy, and written by tests only.
+var pushWith = bestPush()
+
+// PushMethod returns how blocks are stored. MOVDIR64B follows the write-combining protocol even in a window that is mapped
+// uncached (Intel SDM vol. 2, MOVDIR64B); with the others a block becomes one bus write in a write-combining window only.
+func PushMethod() Push { return pushWith }

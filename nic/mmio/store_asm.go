@@ -1,0 +1,67 @@
+//go:build (amd64 || arm64) && !purego
+
+package mmio
+
+import "unsafe"
+
+// PureGo says that the build has no assembly: it works on models, and is not for devices.
+const PureGo = false
+
+// Store32 stores v at p, whole, once, and after all earlier stores of this thread to ordinary memory: a doorbell in an
+// uncached window, or a doorbell record.
+//
+//go:noescape
+func Store32(p *uint32, v uint32)
+
+// Store64 is Store32 for eight bytes.
+//
+//go:noescape
+func Store64(p *uint64, v uint64)
+
+// RingDoorbell stores the doorbell record, and after it the doorbell in an uncached window. Both values are stored as they
+// are: the caller has swapped what the device wants big-endian.
+//
+//go:noescape
+func RingDoorbell(rec *uint32, recVal uint32, db *uint64, v uint64)
+
+// RingDoorbellWC is RingDoorbell for a doorbell in a write-combining window. When it returns, the doorbell has left the
+// write-combining buffer.
+//
+//go:noescape
+func RingDoorbellWC(rec *uint32, recVal uint32, db *uint64, v uint64)
+
+// CopyWC copies n64 blocks into a write-combining window, and fences nothing.
+//
+//go:noescape
+func CopyWC(dst, src unsafe.Pointer, n64 int)
+
+// FenceWC makes what was stored into write-combining windows leave, before any later store.
+func FenceWC()
+
+// PushWC fences, copies n64 blocks into a write-combining window, and fences.
+//
+//go:noescape
+func PushWC(dst, src unsafe.Pointer, n64 int)
+
+// PushWCRing stores the doorbell record, fences, copies n64 blocks into a write-combining window, and fences: mlx5's
+// BlueFlame.
+//
+//go:noescape
+func PushWCRing(rec *uint32, recVal uint32, dst, src unsafe.Pointer, n64 int)
+
+// PushWCRingWrap is PushWCRing for a source that wraps around the end of its ring: n64 blocks from src are followed by m64
+// blocks from wrap.
+//
+//go:noescape
+func PushWCRingWrap(rec *uint32, recVal uint32, dst, src unsafe.Pointer, n64 int, wrap unsafe.Pointer, m64 int)
+
+// PushWCDoorbell copies n64 blocks into a write-combining window, fences, and stores v into a doorbell in an uncached one:
+// ENA's low-latency queue. There is no fence before the copy, since the device looks at the entry only after the doorbell.
+// An entry that goes elsewhere first (the ring wraps) is copied by CopyWC.
+//
+//go:noescape
+func PushWCDoorbell(dst, src unsafe.Pointer, n64 int, db *uint32, v uint32)
+
+// WriteBarrier orders stores to memory that the device reads: those before it are seen no later than those after it. A
+// driver puts it between a descriptor's content and the bit that hands it over.
+func WriteBarrier()

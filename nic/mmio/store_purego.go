@@ -1,0 +1,88 @@
+//go:build purego || !(amd64 || arm64)
+
+package mmio
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// Without assembly each store is a function of its own that the compiler does not inline, so that it can neither merge,
+// nor delete, nor move it. The fence is an atomic read-modify-write of a variable: on amd64 it drains write-combining
+// buffers as well; on arm64 it orders what the processors see, which is enough for models and not for a device.
+
+// PureGo says that the build has no assembly: it works on models, and is not for devices.
+const PureGo = true
+
+func bestPush() Push { return Stores }
+
+var fence atomic.Uint32
+
+//go:noinline
+func store32(p *uint32, v uint32) { *p = v }
+
+//go:noinline
+func store64(p *uint64, v uint64) { *p = v }
+
+// Store32 stores v at p, whole, once, and after all earlier stores of this thread to ordinary memory.
+func Store32(p *uint32, v uint32) { fence.Add(1); store32(p, v) }
+
+// Store64 is Store32 for eight bytes.
+func Store64(p *uint64, v uint64) { fence.Add(1); store64(p, v) }
+
+// RingDoorbell stores the doorbell record, and after it the doorbell in an uncached window.
+func RingDoorbell(rec *uint32, recVal uint32, db *uint64, v uint64) {
+	Store32(rec, recVal)
+	Store64(db, v)
+}
+
+// RingDoorbellWC is RingDoorbell for a doorbell in a write-combining window.
+func RingDoorbellWC(rec *uint32, recVal uint32, db *uint64, v uint64) {
+	RingDoorbell(rec, recVal, db, v)
+	FenceWC()
+}
+
+// CopyWC copies n64 blocks into a write-combining window, and fences nothing.
+func CopyWC(dst, src unsafe.Pointer, n64 int) {
+	for off := 0; off < n64*BlockSize; off += 8 {
+		store64((*uint64)(unsafe.Add(dst, off)), *(*uint64)(unsafe.Add(src, off)))
+	}
+}
+
+// FenceWC makes what was stored into write-combining windows leave, before any later store.
+func FenceWC() { fence.Add(1) }
+
+// PushWC fences, copies n64 blocks into a write-combining window, and fences.
+func PushWC(dst, src unsafe.Pointer, n64 int) {
+	FenceWC()
+	CopyWC(dst, src, n64)
+	FenceWC()
+}
+
+// PushWCRing stores the doorbell record, fences, copies n64 blocks into a write-combining window, and fences.
+func PushWCRing(rec *uint32, recVal uint32, dst, src unsafe.Pointer, n64 int) {
+	Store32(rec, recVal)
+	PushWC(dst, src, n64)
+}
+
+// PushWCRingWrap is PushWCRing for a source that wraps around the end of its ring.
+func PushWCRingWrap(rec *uint32, recVal uint32, dst, src unsafe.Pointer, n64 int, wrap unsafe.Pointer, m64 int) {
+	Store32(rec, recVal)
+	FenceWC()
+	CopyWC(dst, src, n64)
+	CopyWC(unsafe.Add(dst, max(n64, 0)*BlockSize), wrap, m64)
+	FenceWC()
+}
+
+// PushWCDoorbell copies n64 blocks into a write-combining window, fences, and stores v into a doorbell.
+func PushWCDoorbell(dst, src unsafe.Pointer, n64 int, db *uint32, v uint32) {
+	CopyWC(dst, src, n64)
+	FenceWC()
+	store32(db, v)
+}
+
+// WriteBarrier orders stores to memory that the device reads.
+func WriteBarrier() { fence.Add(1) }
+
+// ReadBarrier orders loads from memory that the device writes.
+func ReadBarrier() { fence.Add(0) }

@@ -1,0 +1,222 @@
+package mmio
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// eachPush runs test for each way of storing a block; those that this processor lacks are skipped by name.
+func eachPush(t *testing.T, test func(t *testing.T)) {
+	best := pushWith
+	defer func() { pushWith = best }()
+	for p := Stores; p <= MOVDIR64B; p++ {
+		t.Run(p.String(), func(t *testing.T) {
+			if why := lacks(p); why != "" {
+				t.Skip(why)
+			}
+			pushWith = p
+			test(t)
+		})
+	}
+}
+
+const maxBlocks = 5
+
+// arena is memory as drivers have it: mmap'd. Tests place source, target and records in it, and compare all of it.
+func arena(t testing.TB, size int) []byte {
+	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Munmap(b) })
+	return b
+}
+
+// poison fills b with bytes that differ from one place to the next and from one call to the next.
+func poison(b []byte, salt byte) {
+	for i := range b {
+		b[i] = byte(i*7) ^ byte(i>>8) ^ salt
+	}
+}
+
+// TestCopies holds every copying stub, with every way of storing, against copy: all counts, all source alignments, targets
+// at several blocks, and not a byte changed around the target, in the source, or around the records.
+func TestCopies(t *testing.T) {
+	const (
+		dstAt = 1024 // 64-byte aligned
+		srcAt = 2048
+		wrap  = 4096
+		recAt = 64
+		dbAt  = 128
+	)
+	type args struct {
+		dst, src, wrap unsafe.Pointer
+		n, m           int
+		rec, db32      *uint32
+		db64           *uint64
+	}
+	stubs := []struct {
+		name  string
+		call  func(a args)
+		wraps bool
+		rec   bool
+		db32  bool
+	}{
+		{name: "CopyWC", call: func(a args) { CopyWC(a.dst, a.src, a.n) }},
+		{name: "PushWC", call: func(a args) { PushWC(a.dst, a.src, a.n) }},
+		{name: "PushWCRing", call: func(a args) { PushWCRing(a.rec, 0xc0ffee01, a.dst, a.src, a.n) }, rec: true},
+		{name: "PushWCRingWrap", call: func(a args) { PushWCRingWrap(a.rec, 0xc0ffee02, a.dst, a.src, a.n, a.wrap, a.m) }, wraps: true, rec: true},
+		{name: "PushWCDoorbell", call: func(a args) { PushWCDoorbell(a.dst, a.src, a.n, a.db32, 0xc0ffee03) }, db32: true},
+	}
+	mem := arena(t, 8192)
+	want := make([]byte, len(mem))
+	eachPush(t, func(t *testing.T) {
+		for i, s := range stubs {
+			for n := -1; n <= maxBlocks; n++ {
+				for m := -1; m <= maxBlocks && (s.wraps || m < 0); m++ {
+					for align := range 64 {
+						dst := dstAt + 64*(align%3)
+						poison(mem, byte(align+n+m))
+						copy(want, mem)
+						at := copy(want[dst:], want[srcAt+align:][:64*max(n, 0)])
+						if s.wraps {
+							copy(want[dst+at:], want[wrap+align:][:64*max(m, 0)])
+						}
+						if s.rec {
+							*(*uint32)(unsafe.Pointer(&want[recAt])) = 0xc0ffee00 + uint32(i-1)
+						}
+						if s.db32 {
+							*(*uint32)(unsafe.Pointer(&want[dbAt])) = 0xc0ffee03
+						}
+						s.call(args{
+							dst: unsafe.Pointer(&mem[dst]), src: unsafe.Pointer(&mem[srcAt+align]), wrap: unsafe.Pointer(&mem[wrap+align]),
+							n: n, m: m, rec: (*uint32)(unsafe.Pointer(&mem[recAt])), db32: (*uint32)(unsafe.Pointer(&mem[dbAt])),
+						})
+						if !bytes.Equal(mem, want) {
+							t.Fatalf("%s, %d blocks and %d wrapped, source at +%d: byte %d is wrong", s.name, n, m, align, differ(mem, want))
+						}
+					}
+				}
+			}
+		}
+	})
+}
+
+func differ(a, b []byte) int {
+	for i := range a {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return -1
+}
+
+// TestStores checks that each store writes its own bytes, whole, and none beside them.
+func TestStores(t *testing.T) {
+	mem := arena(t, 4096)
+	want := make([]byte, len(mem))
+	rec, db32, db64 := (*uint32)(unsafe.Pointer(&mem[64])), (*uint32)(unsafe.Pointer(&mem[132])), (*uint64)(unsafe.Pointer(&mem[256]))
+	rec2, w32, w64 := (*uint32)(unsafe.Pointer(&want[64])), (*uint32)(unsafe.Pointer(&want[132])), (*uint64)(unsafe.Pointer(&want[256]))
+	for _, c := range []struct {
+		name      string
+		call, ref func()
+	}{
+		{"Store32", func() { Store32(db32, 0x81828384) }, func() { *w32 = 0x81828384 }},
+		{"Store64", func() { Store64(db64, 0x8182838485868788) }, func() { *w64 = 0x8182838485868788 }},
+		{"RingDoorbell", func() { RingDoorbell(rec, 0x91929394, db64, 0xa1a2a3a4a5a6a7a8) }, func() { *rec2, *w64 = 0x91929394, 0xa1a2a3a4a5a6a7a8 }},
+		{"RingDoorbellWC", func() { RingDoorbellWC(rec, 0xb1b2b3b4, db64, 0xc1c2c3c4c5c6c7c8) }, func() { *rec2, *w64 = 0xb1b2b3b4, 0xc1c2c3c4c5c6c7c8 }},
+		{"fences", func() { FenceWC(); WriteBarrier(); ReadBarrier() }, func() {}},
+	} {
+		poison(mem, 3)
+		poison(want, 3)
+		c.call()
+		c.ref()
+		if !bytes.Equal(mem, want) {
+			t.Errorf("%s: byte %d is wrong", c.name, differ(mem, want))
+		}
+	}
+}
+
+// TestNothingAllocates holds the stubs to the hot loop's rule.
+func TestNothingAllocates(t *testing.T) {
+	mem := arena(t, 4096)
+	rec, db := (*uint32)(unsafe.Pointer(&mem[0])), (*uint64)(unsafe.Pointer(&mem[64]))
+	dst, src := unsafe.Pointer(&mem[1024]), unsafe.Pointer(&mem[2048])
+	if n := testing.AllocsPerRun(100, func() {
+		RingDoorbellWC(rec, 1, db, 2)
+		PushWCRingWrap(rec, 1, dst, src, 1, src, 1)
+		PushWCDoorbell(dst, src, 2, rec, 3)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestProbeStores(t *testing.T) {
+	mem := arena(t, 4096)
+	poison(mem, 1)
+	got := ProbeStores(unsafe.Pointer(&mem[0]), unsafe.Pointer(&mem[64]), 100)
+	if got.Store <= 0 || got.Block <= 0 {
+		t.Errorf("ProbeStores = %+v on memory", got)
+	}
+	if !bytes.Equal(mem[:64], mem[64:128]) {
+		t.Error("ProbeStores did not write the block")
+	}
+	if (Timing{Store: 50, Block: 400}).Combined() || !(Timing{Store: 50, Block: 60}).Combined() {
+		t.Error("Combined confuses eight writes with one")
+	}
+}
+
+func BenchmarkPush(b *testing.B) {
+	mem := arena(b, 8192)
+	dst, src := unsafe.Pointer(&mem[1024]), unsafe.Pointer(&mem[4096])
+	rec, db := (*uint32)(unsafe.Pointer(&mem[0])), (*uint32)(unsafe.Pointer(&mem[64]))
+	best := pushWith
+	defer func() { pushWith = best }()
+	for p := Stores; p <= MOVDIR64B; p++ {
+		if lacks(p) != "" {
+			continue
+		}
+		pushWith = p
+		for _, n := range []int{1, 2, 4} {
+			b.Run(fmt.Sprintf("%s/CopyWC-%d", p, n), func(b *testing.B) {
+				for b.Loop() {
+					CopyWC(dst, src, n)
+				}
+			})
+			b.Run(fmt.Sprintf("%s/PushWCRing-%d", p, n), func(b *testing.B) {
+				for b.Loop() {
+					PushWCRing(rec, 1, dst, src, n)
+				}
+			})
+			b.Run(fmt.Sprintf("%s/PushWCDoorbell-%d", p, n), func(b *testing.B) {
+				for b.Loop() {
+					PushWCDoorbell(dst, src, n, db, 1)
+				}
+			})
+		}
+	}
+}
+
+func BenchmarkDoorbell(b *testing.B) {
+	mem := arena(b, 4096)
+	rec, db := (*uint32)(unsafe.Pointer(&mem[0])), (*uint64)(unsafe.Pointer(&mem[64]))
+	b.Run("Store32", func(b *testing.B) {
+		for b.Loop() {
+			Store32(rec, 1)
+		}
+	})
+	b.Run("RingDoorbell", func(b *testing.B) {
+		for b.Loop() {
+			RingDoorbell(rec, 1, db, 2)
+		}
+	})
+	b.Run("RingDoorbellWC", func(b *testing.B) {
+		for b.Loop() {
+			RingDoorbellWC(rec, 1, db, 2)
+		}
+	})
+}

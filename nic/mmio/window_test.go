@@ -1,0 +1,110 @@
+package mmio
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"unsafe"
+)
+
+// traps notes each access and answers reads with the offset's own bytes.
+type traps struct {
+	seen []string
+	fail bool
+}
+
+func (t *traps) ReadBAR(off uint64, p []byte) error {
+	t.seen = append(t.seen, fmt.Sprintf("R%d %#x", len(p), off))
+	if t.fail {
+		return errors.New("gone")
+	}
+	for i := range p {
+		p[i] = byte(off) + byte(i)
+	}
+	return nil
+}
+
+func (t *traps) WriteBAR(off uint64, p []byte) error {
+	t.seen = append(t.seen, fmt.Sprintf("W%d %#x=%x", len(p), off, p))
+	if t.fail {
+		return errors.New("gone")
+	}
+	return nil
+}
+
+func TestMapped(t *testing.T) {
+	mem := arena(t, 4096)
+	w := Mapped(mem, true)
+	if w.Size() != 4096 || !w.WriteCombining() {
+		t.Errorf("size %#x, write-combining %v", w.Size(), w.WriteCombining())
+	}
+	w.Write32(0x10, 0x11223344)
+	w.Write64(0x18, 0x5566778899aabbcc)
+	if mem[0x10] != 0x44 || w.Read32(0x10) != 0x11223344 || w.Read64(0x18) != 0x5566778899aabbcc {
+		t.Errorf("registers read back %#x and %#x", w.Read32(0x10), w.Read64(0x18))
+	}
+	if p, err := w.Pointer(0x20, 64); err != nil || p != unsafe.Pointer(&mem[0x20]) {
+		t.Errorf("Pointer = %v, %v", p, err)
+	}
+	w.Retire()
+	w.Write32(0x10, 1)
+	if mem[0x10] != 0x44 || w.Read32(0x10) != ^uint32(0) || w.Read64(0x18) != ^uint64(0) {
+		t.Error("a retired window still reaches the registers")
+	}
+	if _, err := w.Pointer(0x20, 8); err == nil {
+		t.Error("a retired window gives pointers")
+	}
+}
+
+func TestTrapped(t *testing.T) {
+	var tr traps
+	shadow := arena(t, 4096)
+	w := Trapped(0x1000, &tr, shadow, func(off, n uint64) bool { return off >= 0x800 && off+n <= 0x900 })
+	w.Write32(0x804, 0x01020304)
+	w.Write64(8, 0x0102030405060708)
+	if got := w.Read32(4); got != 0x07060504 {
+		t.Errorf("Read32 = %#x", got)
+	}
+	if got := w.Read64(8); got != 0x0f0e0d0c0b0a0908 {
+		t.Errorf("Read64 = %#x", got)
+	}
+	if want := []string{"W4 0x804=04030201", "W8 0x8=0807060504030201", "R4 0x4", "R8 0x8"}; !slices.Equal(tr.seen, want) {
+		t.Errorf("the trap saw %q, want %q", tr.seen, want)
+	}
+	if p, err := w.Pointer(0x800, 0x100); err != nil || p != unsafe.Pointer(&shadow[0x800]) {
+		t.Errorf("Pointer to a polled range = %v, %v", p, err)
+	}
+	for _, r := range [][2]uint64{{0, 4}, {0x7f8, 16}, {0x8f8, 16}} {
+		if _, err := w.Pointer(r[0], r[1]); err == nil {
+			t.Errorf("Pointer(%#x, %d) leads to memory that the device does not poll", r[0], r[1])
+		}
+	}
+	tr.fail = true
+	if w.Read32(0) != ^uint32(0) || w.Read64(0) != ^uint64(0) {
+		t.Error("a failing read is not all ones")
+	}
+	w.Write32(0, 1)
+}
+
+func TestWrongAccessPanics(t *testing.T) {
+	w := Mapped(arena(t, 4096), false)
+	for name, access := range map[string]func(){
+		"unaligned":    func() { w.Read32(2) },
+		"unaligned 8":  func() { w.Write64(4, 0) },
+		"at the end":   func() { w.Read32(4096) },
+		"across":       func() { w.Pointer(4088, 16) },
+		"overflow":     func() { w.Read64(^uint64(0) - 7) },
+		"empty":        func() { w.Pointer(0, 0) },
+		"outside of 0": func() { Mapped(nil, false).Read32(0) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			access()
+		}()
+	}
+}
