@@ -1,0 +1,158 @@
+package latency
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rebound/latency/hot"
+)
+
+// ErrClock is returned where the cycle counter cannot serve as a clock at all: it stands still or runs backwards.
+var ErrClock = errors.New("cycle counter is no clock")
+
+// Clock converts the ticks of hot.TSC to nanoseconds and to wall time. It does not change once made.
+type Clock struct {
+	info  ClockInfo
+	scale uint64 // ns per tick, 32.32 fixed point
+
+	tsc  uint64 // one moment, by counter and by wall clock
+	wall time.Time
+}
+
+// ClockInfo is what a report says of its clock.
+type ClockInfo struct {
+	Source    string   `json:"source"`      // "tsc", "cntvct"
+	Frequency float64  `json:"hz"`          // ticks per second
+	Method    string   `json:"method"`      // how the frequency was learnt
+	ErrorPPM  float64  `json:"error_ppm"`   // bound on the frequency's error
+	ReadNS    float64  `json:"read_ns"`     // median cost of reading it
+	Steady    bool     `json:"steady"`      // the CPU promises one rate in all power states
+	Kernel    string   `json:"clocksource"` // what the kernel itself keeps time by
+	Notes     []string `json:"notes,omitempty"`
+}
+
+// calibration is how long NewClock watches the counter against CLOCK_MONOTONIC_RAW. A reading is uncertain by some tens
+// of nanoseconds, so this bounds the error to about a part in a million.
+const calibration = 60 * time.Millisecond
+
+// NewClock calibrates the counter, which takes about 60 ms of the calling thread. A counter whose rate is not promised to
+// be constant still gives a Clock; its info says so in Notes, and Steady is false.
+func NewClock() (*Clock, error) {
+	c := &Clock{}
+	c.info.Source, c.info.Steady, c.info.Notes = counterSource()
+	if b, err := os.ReadFile("/sys/devices/system/clocksource/clocksource0/current_clocksource"); err == nil {
+		c.info.Kernel = strings.TrimSpace(string(b))
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
+	a, err := bracket(unix.CLOCK_MONOTONIC_RAW)
+	if err != nil {
+		return nil, err
+	}
+	time.Sleep(calibration)
+	b, err := bracket(unix.CLOCK_MONOTONIC_RAW)
+	if err != nil {
+		return nil, err
+	}
+	if b.tsc <= a.tsc || b.ns <= a.ns {
+		return nil, fmt.Errorf("%w: it went from %d to %d while CLOCK_MONOTONIC_RAW went from %d to %d ns", ErrClock, a.tsc, b.tsc, a.ns, b.ns)
+	}
+	ns := float64(b.ns - a.ns)
+	c.info.Frequency = float64(b.tsc-a.tsc) / ns * 1e9
+	c.info.Method = "measured against CLOCK_MONOTONIC_RAW"
+	c.info.ErrorPPM = (float64(a.width+b.width)/2/c.info.Frequency*1e9 + 2) / ns * 1e6
+	if hz, from := declaredFrequency(); hz > 0 {
+		off := math.Abs(hz/c.info.Frequency-1) * 1e6
+		if off <= c.info.ErrorPPM+1 {
+			c.info.Method = fmt.Sprintf("%s, confirmed by measuring within %.2g ppm", from, off)
+			c.info.Frequency = hz
+		} else {
+			c.info.Notes = append(c.info.Notes, fmt.Sprintf("%s says %.0f Hz, measured %.0f Hz: the measured one is used", from, hz, c.info.Frequency))
+		}
+	}
+	c.scale = uint64(math.Round(1e9 / c.info.Frequency * (1 << 32)))
+
+	w, err := bracket(unix.CLOCK_REALTIME)
+	if err != nil {
+		return nil, err
+	}
+	c.tsc, c.wall = w.tsc, time.Unix(0, w.ns)
+	c.info.ReadNS = readCost(c)
+	return c, nil
+}
+
+// Info returns what a report says of the clock.
+func (c *Clock) Info() ClockInfo { return c.info }
+
+// Nanoseconds converts a number of ticks.
+func (c *Clock) Nanoseconds(ticks uint64) int64 {
+	hi, lo := bits.Mul64(ticks, c.scale)
+	return int64(hi<<32 | lo>>32)
+}
+
+// Between returns the nanoseconds from tick a to tick b; negative where b is before a.
+func (c *Clock) Between(a, b uint64) int64 {
+	if int64(b-a) < 0 {
+		return -c.Nanoseconds(a - b)
+	}
+	return c.Nanoseconds(b - a)
+}
+
+// Ticks converts a duration that is not negative.
+func (c *Clock) Ticks(d time.Duration) uint64 {
+	return uint64(float64(d) * c.info.Frequency / 1e9)
+}
+
+// Time returns the wall time at which the counter stood at tsc. It does not follow steps and slews that the wall clock
+// made since the Clock was made.
+func (c *Clock) Time(tsc uint64) time.Time {
+	return c.wall.Add(time.Duration(c.Between(c.tsc, tsc)))
+}
+
+// reading is a clock read between two reads of the counter.
+type reading struct {
+	tsc   uint64 // middle
+	width uint64 // ticks between the two
+	ns    int64
+}
+
+// bracket takes the tightest of a number of readings.
+func bracket(clock int32) (reading, error) {
+	best := reading{width: math.MaxUint64}
+	for range 64 {
+		var ts unix.Timespec
+		before := hot.TSC()
+		err := unix.ClockGettime(clock, &ts)
+		after := hot.TSC()
+		if err != nil {
+			return best, fmt.Errorf("clock_gettime(%d): %w", clock, err)
+		}
+		if w := after - before; w < best.width {
+			best = reading{before + w/2, w, ts.Nano()}
+		}
+	}
+	return best, nil
+}
+
+// readCost returns the nanoseconds that one hot.TSC takes, of the quickest of some batches.
+func readCost(c *Clock) float64 {
+	const n = 256
+	best := int64(math.MaxInt64)
+	for range 16 {
+		start := hot.TSC()
+		for range n - 1 {
+			hot.TSC()
+		}
+		best = min(best, c.Nanoseconds(hot.TSC()-start))
+	}
+	return float64(best) / n
+}

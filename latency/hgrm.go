@@ -1,0 +1,123 @@
+package latency
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// ErrFormat is returned for a file that is not what its name says. The error names file and line.
+var ErrFormat = errors.New("malformed")
+
+// WriteHgrm writes h in the text form of HdrHistogram's outputPercentileDistribution, five steps for each halving of the
+// distance to 100 %. Values are in microseconds with three decimals, which is to the nanosecond.
+func WriteHgrm(w io.Writer, h *Histogram) error {
+	b := bufio.NewWriter(w)
+	fmt.Fprintf(b, "%12s %14s %10s %14s\n\n", "Value", "Percentile", "TotalCount", "1/(1-Percentile)")
+	for p := range h.Percentiles(5) {
+		if p.Quantile >= 1 {
+			fmt.Fprintf(b, "%12.3f %2.12f %10d\n", float64(p.Value)/1e3, p.Quantile, p.Count)
+			break
+		}
+		fmt.Fprintf(b, "%12.3f %2.12f %10d %14.2f\n", float64(p.Value)/1e3, p.Quantile, p.Count, 1/(1-p.Quantile))
+	}
+	fmt.Fprintf(b, "#[Mean    = %12.3f, StdDeviation   = %12.3f]\n", h.Mean()/1e3, h.StdDev()/1e3)
+	fmt.Fprintf(b, "#[Max     = %12.3f, Total count    = %12d]\n", float64(h.Max)/1e3, h.Count)
+	fmt.Fprintf(b, "#[Buckets = %12d, SubBuckets     = %12d]\n", countsLen>>subBits-1, 2<<subBits)
+	fmt.Fprintf(b, "#[Unit    = microseconds]\n")
+	return b.Flush()
+}
+
+// Percentile is a point of a cumulative distribution: Count values, the fraction Quantile of all, do not exceed Value.
+type Percentile struct {
+	Quantile float64
+	Value    int64 // ns
+	Count    int64
+}
+
+// Percentiles yields the distribution in steps that get finer toward 1: ticks steps in each halving of what is left above,
+// until a step would hold less than one value; the last one is the maximum at quantile 1.
+func (h *Histogram) Percentiles(ticks int) func(yield func(Percentile) bool) {
+	return func(yield func(Percentile) bool) {
+		if h.Count == 0 {
+			return
+		}
+		level, seen := 0.0, int64(0)
+		for i, n := range h.count {
+			seen += n
+			for at := float64(seen) / float64(h.Count); level <= at && level < 1; {
+				if seen == h.Count {
+					// all that is left lies in this bucket
+					if level+(1-level)*1e-9 >= 1 || float64(h.Count)*(1-level) < 1 {
+						break
+					}
+				}
+				v := max(min(highestOf(int(h.index[i])), h.Max), h.Min)
+				if !yield(Percentile{level, v, seen}) {
+					return
+				}
+				halvings := math.Floor(math.Log2(1/(1-level))) + 1
+				level += 1 / (float64(ticks) * math.Pow(2, halvings))
+			}
+		}
+		yield(Percentile{1, h.Max, h.Count})
+	}
+}
+
+// ReadHgrm reads what WriteHgrm, or another HdrHistogram, wrote: the points in the file's own unit times unit
+// nanoseconds (1000 for microseconds). name is for errors.
+func ReadHgrm(r io.Reader, name string, unit float64) ([]Percentile, error) {
+	s := bufio.NewScanner(r)
+	var out []Percentile
+	line, header, ended := 0, false, false
+	bad := func(what string) error {
+		return fmt.Errorf("%s:%d: %w percentile line: %s", name, line, ErrFormat, what)
+	}
+	for s.Scan() {
+		line++
+		text := strings.TrimSpace(s.Text())
+		if text == "" || text[0] == '#' {
+			continue
+		}
+		f := strings.Fields(text)
+		if !header {
+			if len(f) != 4 || f[0] != "Value" || f[1] != "Percentile" {
+				return nil, bad("no header \"Value Percentile TotalCount 1/(1-Percentile)\"")
+			}
+			header = true
+			continue
+		}
+		if ended {
+			return nil, bad("more after percentile 1")
+		}
+		if len(f) != 3 && len(f) != 4 {
+			return nil, bad(fmt.Sprintf("%d columns, expected 3 or 4", len(f)))
+		}
+		v, err := strconv.ParseFloat(f[0], 64)
+		q, err2 := strconv.ParseFloat(f[1], 64)
+		n, err3 := strconv.ParseInt(f[2], 10, 64)
+		if err := errors.Join(err, err2, err3); err != nil {
+			return nil, bad(strings.ReplaceAll(err.Error(), "\n", "; "))
+		}
+		if !(v >= 0 && v*unit < math.MaxInt64) || !(q >= 0 && q <= 1) || n < 0 {
+			return nil, bad("a number is out of range")
+		}
+		p := Percentile{q, int64(math.Round(v * unit)), n}
+		if k := len(out); k > 0 && (p.Quantile < out[k-1].Quantile || p.Value < out[k-1].Value || p.Count < out[k-1].Count) {
+			return nil, bad("smaller than the line before")
+		}
+		out = append(out, p)
+		ended = q == 1
+	}
+	if err := s.Err(); err != nil {
+		return nil, fmt.Errorf("%s:%d: %w", name, line+1, err)
+	}
+	if !header || len(out) > 0 && !ended {
+		return nil, fmt.Errorf("%s:%d: %w: the file ends before percentile 1, it is cut off", name, line+1, ErrFormat)
+	}
+	return out, nil
+}

@@ -1,0 +1,275 @@
+package latency
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"rebound/latency/hot"
+)
+
+// The geometry that every histogram of a report has, in the terms of HdrHistogram: values from 1 ns to one hour with three
+// significant digits, which makes 2048 linear steps in the first bucket and 1024 in each doubling above it.
+const (
+	lowestValue  = 1
+	highestValue = 3_600_000_000_000 // ns
+	digits       = 3
+	subBits      = 10
+	countsLen    = 33 << subBits // 32 buckets reach 2^42 ns, above one hour
+)
+
+// countsIndex returns the index of v's counter in HdrHistogram's counts array. Negative values count as 0, values above
+// highestValue as highestValue.
+func countsIndex(v int64) int {
+	u := uint64(min(max(v, 0), highestValue))
+	shift := bits.Len64(u|(2<<subBits-1)) - subBits - 1
+	return shift<<subBits + int(u>>shift)
+}
+
+// lowestOf and highestOf return the least and the greatest value that share the counter with index i.
+func lowestOf(i int) int64 {
+	if i < 2<<subBits {
+		return int64(i)
+	}
+	shift := i>>subBits - 1
+	return int64(i-shift<<subBits) << shift
+}
+
+func highestOf(i int) int64 { return lowestOf(i+1) - 1 }
+
+// Bucket is a counter of a Histogram that is not zero.
+type Bucket struct {
+	Low, High int64 // the values that it counts, ns, both inclusive
+	Count     int64
+}
+
+// Histogram is a finished distribution of nanoseconds: three significant digits, 0 to one hour. Values above an hour are
+// counted as an hour; Max has them exact. It holds only counters that are not zero, so one for each second is cheap.
+type Histogram struct {
+	Count    int64
+	Min, Max int64   // exact where the histogram was recorded here; of the histogram's resolution where it was read from a .hlog
+	Sum      float64 // ns; as exact as Min and Max
+
+	index []int32 // ascending
+	count []int64
+}
+
+// Quantile returns the value that the fraction q of all values (0 to 1) does not exceed: the greatest value of its bucket,
+// and never more than Max. It is 0 for an empty histogram.
+func (h *Histogram) Quantile(q float64) int64 {
+	if h.Count == 0 {
+		return 0
+	}
+	// The next lower q keeps 0.99*100, which floating point makes a little more than 99, from becoming rank 100.
+	rank := max(int64(math.Ceil(math.Nextafter(q, 0)*float64(h.Count))), 1)
+	var seen int64
+	for i, n := range h.count {
+		if seen += n; seen >= rank {
+			return max(min(highestOf(int(h.index[i])), h.Max), h.Min)
+		}
+	}
+	return h.Max
+}
+
+// CountAbove returns how many values lie above v, by the histogram's resolution.
+func (h *Histogram) CountAbove(v int64) int64 {
+	var n int64
+	at := countsIndex(v)
+	for i := len(h.index) - 1; i >= 0 && int(h.index[i]) > at; i-- {
+		n += h.count[i]
+	}
+	return n
+}
+
+// Mean returns the arithmetic mean in nanoseconds, 0 for an empty histogram.
+func (h *Histogram) Mean() float64 {
+	if h.Count == 0 {
+		return 0
+	}
+	return h.Sum / float64(h.Count)
+}
+
+// StdDev returns the standard deviation in nanoseconds, by the middles of the buckets.
+func (h *Histogram) StdDev() float64 {
+	if h.Count == 0 {
+		return 0
+	}
+	mean, sum := h.Mean(), 0.0
+	for b := range h.Buckets {
+		d := float64(b.Low+b.High)/2 - mean
+		sum += d * d * float64(b.Count)
+	}
+	return math.Sqrt(sum / float64(h.Count))
+}
+
+// Buckets calls yield for each counter that is not zero, in ascending order.
+func (h *Histogram) Buckets(yield func(Bucket) bool) {
+	for i, n := range h.count {
+		k := int(h.index[i])
+		if !yield(Bucket{lowestOf(k), highestOf(k), n}) {
+			return
+		}
+	}
+}
+
+// Merge returns the sum of histograms.
+func Merge(hs ...*Histogram) *Histogram {
+	var sum counters
+	sum.reset()
+	for _, h := range hs {
+		for i, n := range h.count {
+			sum.add(int(h.index[i]), n)
+		}
+		if h.Count > 0 {
+			sum.n += h.Count
+			sum.sum += h.Sum
+			sum.min, sum.max = min(sum.min, h.Min), max(sum.max, h.Max)
+		}
+	}
+	return sum.snapshot()
+}
+
+// FromValues returns the histogram of values in nanoseconds.
+func FromValues(values []int64) *Histogram {
+	var c counters
+	c.reset()
+	for _, v := range values {
+		c.record(v)
+	}
+	return c.snapshot()
+}
+
+// FromHot converts what a polling loop recorded, from ticks to nanoseconds. The result has the resolution of
+// hot.Histogram (0.8 %), its Max is exact.
+func FromHot(h *hot.Histogram, c *Clock) *Histogram {
+	var counts [hot.Buckets]uint64
+	greatest := h.Load(&counts)
+	return fromTicks(&counts, greatest, c)
+}
+
+func fromTicks(counts *[hot.Buckets]uint64, greatest uint64, c *Clock) *Histogram {
+	var out counters
+	out.reset()
+	for i, n := range counts {
+		if n == 0 {
+			continue
+		}
+		middle := hot.Lowest(i)
+		if i+1 < hot.Buckets {
+			middle += (hot.Lowest(i+1) - middle) / 2
+		}
+		ns := c.Nanoseconds(min(middle, greatest))
+		out.add(countsIndex(ns), int64(n))
+		out.n += int64(n)
+		out.sum += float64(ns) * float64(n)
+		out.min, out.max = min(out.min, ns), max(out.max, ns)
+	}
+	if out.n > 0 {
+		top := c.Nanoseconds(greatest)
+		out.max = max(out.max, top)
+	}
+	return out.snapshot()
+}
+
+// HDR returns the histogram in the form of the HdrHistogram library, for its encoders.
+func (h *Histogram) HDR() *hdrhistogram.Histogram {
+	counts := make([]int64, countsLen)
+	for i, n := range h.count {
+		counts[h.index[i]] = n
+	}
+	return hdrhistogram.Import(&hdrhistogram.Snapshot{
+		LowestTrackableValue: lowestValue, HighestTrackableValue: highestValue, SignificantFigures: digits, Counts: counts,
+	})
+}
+
+// fromHDR takes over a histogram of any geometry; one of another resolution is recorded anew by the middles of its buckets.
+func fromHDR(h *hdrhistogram.Histogram) (*Histogram, error) {
+	var out counters
+	out.reset()
+	s := h.Export()
+	if s.LowestTrackableValue == lowestValue && s.SignificantFigures == digits {
+		for i, n := range s.Counts {
+			if n == 0 {
+				continue
+			}
+			if n < 0 {
+				return nil, fmt.Errorf("negative count %d", n)
+			}
+			middle := lowestOf(i) + (highestOf(i)-lowestOf(i))/2
+			out.add(countsIndex(middle), n)
+			out.n += n
+			out.sum += float64(middle) * float64(n)
+			out.min, out.max = min(out.min, lowestOf(i)), max(out.max, highestOf(i))
+		}
+		return out.snapshot(), nil
+	}
+	for _, b := range h.Distribution() {
+		if b.Count == 0 {
+			continue
+		}
+		middle := b.From + (b.To-b.From)/2
+		out.add(countsIndex(middle), b.Count)
+		out.n += b.Count
+		out.sum += float64(middle) * float64(b.Count)
+		out.min, out.max = min(out.min, b.From), max(out.max, b.To)
+	}
+	return out.snapshot(), nil
+}
+
+// counters is a histogram that is being recorded.
+type counters struct {
+	counts   []int64
+	lo, hi   int // touched indices lie in [lo, hi]
+	n        int64
+	min, max int64
+	sum      float64
+}
+
+func (c *counters) reset() {
+	if c.counts == nil {
+		c.counts = make([]int64, countsLen)
+	} else if c.n > 0 {
+		clear(c.counts[c.lo : c.hi+1])
+	}
+	c.lo, c.hi = countsLen, -1
+	c.n, c.min, c.max, c.sum = 0, math.MaxInt64, 0, 0
+}
+
+func (c *counters) add(i int, n int64) {
+	c.counts[i] += n
+	c.lo, c.hi = min(c.lo, i), max(c.hi, i)
+}
+
+func (c *counters) record(v int64) {
+	v = max(v, 0)
+	i := countsIndex(v)
+	c.counts[i]++
+	c.lo, c.hi = min(c.lo, i), max(c.hi, i)
+	c.n++
+	c.min, c.max = min(c.min, v), max(c.max, v)
+	c.sum += float64(v)
+}
+
+func (c *counters) snapshot() *Histogram {
+	h := &Histogram{Count: c.n, Max: c.max, Sum: c.sum}
+	if c.n == 0 {
+		return h
+	}
+	h.Min = c.min
+	used := 0
+	for _, n := range c.counts[c.lo : c.hi+1] {
+		if n != 0 {
+			used++
+		}
+	}
+	h.index, h.count = slices.Grow(h.index, used), slices.Grow(h.count, used)
+	for i, n := range c.counts[c.lo : c.hi+1] {
+		if n != 0 {
+			h.index, h.count = append(h.index, int32(c.lo+i)), append(h.count, n)
+		}
+	}
+	return h
+}

@@ -1,0 +1,158 @@
+package latency
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// WriteHlog writes the intervals of all series as an HdrHistogram log, format 1.3. The main series carries no tag, every
+// other one its name. Timestamps are relative to start, with StartTime and BaseTime lines to say so; Interval_Max is in
+// milliseconds with six decimals, which is to the nanosecond.
+func WriteHlog(w io.Writer, start time.Time, series []*Series) error {
+	b := bufio.NewWriter(w)
+	seconds := float64(start.UnixMilli()) / 1e3
+	fmt.Fprintf(b, "#[Histogram log format version 1.3]\n")
+	fmt.Fprintf(b, "#[StartTime: %.3f (seconds since epoch), %s]\n", seconds, start.UTC().Format("2006-01-02T15:04:05.000Z"))
+	fmt.Fprintf(b, "#[BaseTime: %.3f (seconds since epoch)]\n", seconds)
+	fmt.Fprintf(b, "#[Values are in nanoseconds, Interval_Max in milliseconds]\n")
+	fmt.Fprintf(b, "\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n")
+	for _, s := range series {
+		tag := ""
+		if s.Name != MainSeries {
+			if !tagPattern.MatchString(s.Name) {
+				return fmt.Errorf("series name %q is not of letters, digits, '_' and '-'", s.Name)
+			}
+			tag = "Tag=" + s.Name + ","
+		}
+		for _, iv := range s.Intervals {
+			code, err := iv.HDR().Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+			if err != nil {
+				return fmt.Errorf("series %s: %w", s.Name, err)
+			}
+			fmt.Fprintf(b, "%s%.6f,%.6f,%.6f,%s\n", tag, float64(iv.Start)/1e9, float64(iv.End-iv.Start)/1e9, float64(iv.Max)/1e6, code)
+		}
+	}
+	return b.Flush()
+}
+
+var tagPattern = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+
+// maxLine bounds a line of a log. The largest histogram that this package writes takes under 400 kB.
+const maxLine = 4 << 20
+
+// ReadHlog reads an HdrHistogram log of format 1.x. Lines without a tag become the main series. Relative and absolute
+// timestamps are both made relative to the StartTime line. name is for errors, which give the line.
+func ReadHlog(r io.Reader, name string) (start time.Time, series []*Series, err error) {
+	s := bufio.NewScanner(r)
+	s.Buffer(make([]byte, 1<<16), maxLine)
+	line, version := 0, false
+	var startSec, baseSec float64
+	haveBase := false
+	byName := map[string]*Series{}
+	bad := func(format string, args ...any) (time.Time, []*Series, error) {
+		return time.Time{}, nil, fmt.Errorf("%s:%d: %w log: %s", name, line, ErrFormat, fmt.Sprintf(format, args...))
+	}
+	for s.Scan() {
+		line++
+		text := s.Text()
+		switch {
+		case text == "" || text[0] == '"':
+			continue
+		case text[0] == '#':
+			if v, ok := strings.CutPrefix(text, "#[Histogram log format version "); ok {
+				version = true
+				if !strings.HasPrefix(v, "1.") {
+					return bad("format version %s, this program reads 1.x", strings.TrimSuffix(v, "]"))
+				}
+			}
+			for prefix, to := range map[string]*float64{"#[StartTime: ": &startSec, "#[BaseTime: ": &baseSec} {
+				v, ok := strings.CutPrefix(text, prefix)
+				if !ok {
+					continue
+				}
+				v, _, _ = strings.Cut(v, " ")
+				f, err := strconv.ParseFloat(v, 64)
+				if err != nil || !(math.Abs(f) < 1e11) {
+					return bad("%q is no time in seconds since the epoch", v)
+				}
+				*to = f
+				haveBase = haveBase || to == &baseSec
+			}
+			continue
+		}
+		if !version {
+			return bad("no line \"#[Histogram log format version 1.x]\" before the first interval")
+		}
+		tag := MainSeries
+		if t, ok := strings.CutPrefix(text, "Tag="); ok {
+			if tag, text, ok = strings.Cut(t, ","); !ok {
+				return bad("a tag and nothing after it")
+			}
+			if !tagPattern.MatchString(tag) {
+				return bad("tag %q", tag)
+			}
+		}
+		f := strings.Split(text, ",")
+		if len(f) != 4 {
+			return bad("%d fields, expected 4 (start, length, max, histogram)", len(f))
+		}
+		var num [3]float64
+		for i := range num {
+			num[i], err = strconv.ParseFloat(f[i], 64)
+			if err != nil || !(math.Abs(num[i]) < 1e11) {
+				return bad("field %d, %q, is no number in range", i+1, f[i])
+			}
+		}
+		h, err := decodeHDR(f[3])
+		if err != nil {
+			return bad("histogram of the interval at %s s: %v", f[0], err)
+		}
+		if top := int64(math.Round(num[2] * 1e6)); h.Count > 0 && countsIndex(top) == countsIndex(h.Max) {
+			h.Max = top // exact, where the writer's Interval_Max is in milliseconds of nanoseconds
+		}
+		at := num[0]
+		if !haveBase && startSec != 0 && at > startSec-365*86400 || haveBase && baseSec != startSec {
+			at += baseSec - startSec // absolute timestamps, or relative to another moment
+		}
+		ser := byName[tag]
+		if ser == nil {
+			ser = &Series{Name: tag}
+			byName[tag] = ser
+			series = append(series, ser)
+		}
+		from := int64(math.Round(at * 1e9))
+		ser.Intervals = append(ser.Intervals, Interval{from, from + int64(math.Round(num[1]*1e9)), h})
+	}
+	if err := s.Err(); errors.Is(err, bufio.ErrTooLong) {
+		line++
+		return bad("line is longer than %d MiB", maxLine>>20)
+	} else if err != nil {
+		return time.Time{}, nil, fmt.Errorf("%s:%d: %w", name, line+1, err)
+	}
+	if !version {
+		return bad("no line \"#[Histogram log format version 1.x]\"")
+	}
+	for _, ser := range series {
+		ser.total()
+	}
+	return time.UnixMilli(int64(math.Round(startSec * 1e3))).UTC(), series, nil
+}
+
+// decodeHDR decodes a base64 V2 compressed histogram. It is of values from outside, so the geometry is bounded by what
+// any latency log has.
+func decodeHDR(code string) (*Histogram, error) {
+	h, err := hdrhistogram.Decode([]byte(code))
+	if err != nil {
+		return nil, err
+	}
+	return fromHDR(h)
+}

@@ -1,0 +1,25 @@
+package latency
+
+import (
+	"runtime"
+	"time"
+
+	"rebound/latency/hot"
+)
+
+// SelfTest does nothing but read the counter for d on the calling thread, and returns the gaps between neighbouring
+// reads: what the machine takes away from a loop on this core. A tail in the round trips that is here as well was made
+// by the bench's own host. The caller has pinned the thread to the core that will measure.
+func SelfTest(c *Clock, d time.Duration) *Histogram {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	h := new(hot.Histogram)
+	last := hot.TSC()
+	end := last + c.Ticks(d)
+	for int64(end-last) > 0 {
+		now := hot.TSC()
+		h.Record(now - last)
+		last = now
+	}
+	return FromHot(h, c)
+}

@@ -1,0 +1,115 @@
+package latency
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// ErrSchema is returned for a report that a newer version of this program wrote.
+var ErrSchema = errors.New("newer report schema")
+
+// Read loads a report from its folder. Every error names the file, and the line where there is one.
+func Read(dir string) (*Report, error) {
+	path := filepath.Join(dir, reportFile)
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s is no report: %w", dir, err)
+	}
+	defer f.Close()
+	rep, err := parseReport(f, path)
+	if err != nil {
+		return nil, err
+	}
+	rep.Dir = dir
+	if err := rep.loadLog(filepath.Join(dir, hlogFile)); err != nil {
+		return nil, err
+	}
+	return rep, nil
+}
+
+func parseReport(r io.Reader, path string) (*Report, error) {
+	b, err := io.ReadAll(io.LimitReader(r, 64<<20))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	var version struct {
+		Schema *int `json:"schema"`
+	}
+	rep := new(Report)
+	err = json.Unmarshal(b, &version)
+	if err == nil {
+		switch {
+		case version.Schema == nil || *version.Schema < 1:
+			return nil, fmt.Errorf("%s: %w report: no schema version", path, ErrFormat)
+		case *version.Schema > Schema:
+			return nil, fmt.Errorf("%s: %w: it has version %d, this program reads up to %d", path, ErrSchema, *version.Schema, Schema)
+		}
+		err = json.Unmarshal(b, rep)
+	}
+	if err != nil {
+		line := 1
+		var syntax *json.SyntaxError
+		var typ *json.UnmarshalTypeError
+		switch {
+		case errors.As(err, &syntax):
+			line += countLines(b, syntax.Offset)
+		case errors.As(err, &typ):
+			line += countLines(b, typ.Offset)
+		}
+		return nil, fmt.Errorf("%s:%d: %w report: %v", path, line, ErrFormat, err)
+	}
+	for _, s := range rep.Series {
+		if s == nil {
+			return nil, fmt.Errorf("%s: %w report: a series is null", path, ErrFormat)
+		}
+		s.Total = &Histogram{}
+	}
+	return rep, nil
+}
+
+func countLines(b []byte, to int64) int {
+	n := 0
+	for _, c := range b[:min(max(to, 0), int64(len(b)))] {
+		if c == '\n' {
+			n++
+		}
+	}
+	return n
+}
+
+// loadLog fills the series with their intervals, and holds the log against the counts in report.json: a log that lost
+// its end at a line break is noticed.
+func (r *Report) loadLog(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("report %s is incomplete: %w", r.Dir, err)
+	}
+	defer f.Close()
+	_, series, err := ReadHlog(f, path)
+	if err != nil {
+		return err
+	}
+	logged := map[string]*Series{}
+	for _, s := range series {
+		logged[s.Name] = s
+	}
+	for _, s := range r.Series {
+		l := logged[s.Name]
+		if l == nil {
+			l = &Series{Total: &Histogram{}}
+		}
+		if l.Total.Count != s.Summary.Count {
+			return fmt.Errorf("%s: %w log: %d values of series %s, %s says %d: the log is cut off or from another run",
+				path, ErrFormat, l.Total.Count, s.Name, reportFile, s.Summary.Count)
+		}
+		s.Intervals, s.Total = l.Intervals, l.Total
+		if s.Total.Count > 0 { // the log knows these only to three digits
+			s.Total.Min, s.Total.Max, s.Total.Sum = s.Summary.Min, s.Summary.Max, s.Summary.Mean*float64(s.Summary.Count)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,200 @@
+package latency
+
+import (
+	"os"
+	"slices"
+	"time"
+
+	"rebound/latency/host"
+)
+
+// Schema is the version of report.json that this package writes. It reads this one and all before it.
+const Schema = 1
+
+// Metric says what the main series of a report is. Reports of different metrics are not compared.
+type Metric string
+
+const (
+	RoundTrip  Metric = "round trip"      // request sent to reply seen
+	HalfTrip   Metric = "half round trip" // the same, divided by two by the tool that made it
+	Turnaround Metric = "turnaround"      // a responder's frame seen to reply posted
+	LoopGap    Metric = "gap"             // a polling loop's time between passes
+)
+
+// Names of series. Any other name is a further histogram of the same run.
+const (
+	MainSeries        = "rtt"         // of the report's Metric; in open loop from the intended send
+	UncorrectedSeries = "uncorrected" // open loop only: from the actual send
+	GapSeries         = "gap"         // a polling loop's passes
+	TurnaroundSeries  = "turnaround"  // a responder's own time for a reply
+	JitterSeries      = "self-test"   // what SelfTest saw on the bench's own core
+	ResidenceSeries   = "residence"   // what a STAMP reflector says it took
+	KernelSeries      = "kernel"      // between the kernel's own timestamps
+	HardwareSeries    = "hardware"    // between the interface's own timestamps
+)
+
+// Report is one measurement with all that is needed to judge it. A zero field is unknown.
+type Report struct {
+	Schema  int      `json:"schema"`
+	Tool    string   `json:"tool"`    // "bench", "responder"
+	Version string   `json:"version"` // of the tool
+	Label   string   `json:"label"`   // what a table calls it; the folder's name if empty
+	Args    []string `json:"args"`    // the command line
+	Metric  Metric   `json:"metric"`
+
+	// Session is the same in reports that one command measured alternately (bench run -ab), run by run: their runs are
+	// then compared in pairs.
+	Session string `json:"session,omitempty"`
+
+	Start time.Time `json:"start"`
+	End   time.Time `json:"end"`
+
+	Traffic Traffic    `json:"traffic"`
+	Device  Device     `json:"device"`
+	Host    host.Facts `json:"host"`
+	Clock   ClockInfo  `json:"clock"`
+	Counts  Counts     `json:"counts"`
+	Notes   []string   `json:"notes,omitempty"` // what a reader must know: fallbacks, interruptions
+
+	Interval  int64            `json:"interval_ns"`
+	Runs      []Run            `json:"runs"`
+	Series    []*Series        `json:"series"`
+	Transfers map[string]int64 `json:"bus_transactions,omitempty"` // backend sim: PCIe transactions by kind ("mmio write", "dma read"), of all replies
+
+	Raw        []Sample `json:"-"`
+	RawDropped int64    `json:"raw_dropped,omitempty"` // samples beyond those in raw.csv.zst
+
+	Dir string `json:"-"` // where it was read from
+}
+
+// Traffic is what was sent.
+type Traffic struct {
+	Target      string  `json:"target"`           // address, with port where there is one
+	Protocol    string  `json:"protocol"`         // "icmp", "udp", "stamp"
+	IPVersion   int     `json:"ip_version"`       // 4, 6
+	FrameSize   int     `json:"frame_size"`       // bytes from the Ethernet header to the end of the payload, without FCS
+	Mode        string  `json:"mode"`             // "closed", "open"
+	Rate        float64 `json:"rate,omitempty"`   // open: frames intended per second
+	Outstanding int     `json:"outstanding"`      // closed: requests under way at a time
+	Transport   string  `json:"transport"`        // "raw" frames through a driver, "socket"
+	Warmup      int64   `json:"warmup,omitempty"` // round trips left out at the beginning of each run
+}
+
+// Device is the interface that the bench, or the responder, drove. Its fields are those of nic.Info.
+type Device struct {
+	Driver   string            `json:"driver"`
+	Device   string            `json:"device"`
+	Model    string            `json:"model"`
+	MAC      string            `json:"mac"`
+	MTU      int               `json:"mtu"`
+	Queues   int               `json:"queues"`
+	Backend  string            `json:"backend"` // "silicon", "sim", "socket"
+	Push     string            `json:"push"`
+	Notes    []string          `json:"notes,omitempty"`
+	Speed    int               `json:"speed_mbps,omitempty"`
+	Counters map[string]uint64 `json:"counters,omitempty"` // the device's own, at the end
+}
+
+// Sim reports whether the device was a model, so that no nanosecond of the report is a card's.
+func (d *Device) Sim() bool { return d.Backend == "sim" }
+
+// Counts is what became of the frames of all runs, warm-up excluded.
+type Counts struct {
+	Sent       int64 `json:"sent"`
+	Received   int64 `json:"received"` // requests answered in time, each once
+	Lost       int64 `json:"lost"`     // never answered
+	Late       int64 `json:"late"`     // answered after the deadline; in the histograms all the same
+	Duplicates int64 `json:"duplicates"`
+	Reordered  int64 `json:"reordered"`
+	Corrupt    int64 `json:"corrupt"` // replies with a wrong header, checksum or payload
+	SendFailed int64 `json:"send_failed,omitempty"`
+
+	// Where the protocol numbers both directions (STAMP): which way the lost ones went. Nil where it does not.
+	LostForward  *int64 `json:"lost_forward,omitempty"`
+	LostBackward *int64 `json:"lost_backward,omitempty"`
+}
+
+// Run is one of the repeats in a report.
+type Run struct {
+	Start int64 `json:"start_ns"` // since the report's Start
+	End   int64 `json:"end_ns"`
+}
+
+// Series is one quantity's distribution, whole and by interval.
+type Series struct {
+	Name      string     `json:"name"`
+	Summary   Summary    `json:"summary"`
+	Intervals []Interval `json:"-"` // in rtt.hlog
+	Total     *Histogram `json:"-"`
+}
+
+// Interval is the part of a Series between two moments, in ns since the report's Start.
+type Interval struct {
+	Start, End int64
+	*Histogram
+}
+
+// Summary is a Series in numbers, all in ns. Min, Max and Mean are exact; the percentiles have three significant digits.
+type Summary struct {
+	Count  int64   `json:"count"`
+	Min    int64   `json:"min_ns"`
+	P50    int64   `json:"p50_ns"`
+	P90    int64   `json:"p90_ns"`
+	P99    int64   `json:"p99_ns"`
+	P999   int64   `json:"p99.9_ns"`
+	P9999  int64   `json:"p99.99_ns"`
+	Max    int64   `json:"max_ns"`
+	Mean   float64 `json:"mean_ns"`
+	StdDev float64 `json:"stddev_ns"`
+}
+
+// NewReport returns a report that knows its tool, command line and Go build.
+func NewReport(tool string, m Metric) *Report {
+	return &Report{Schema: Schema, Tool: tool, Version: buildVersion(), Args: slices.Clone(os.Args), Metric: m, Start: time.Now()}
+}
+
+// Main returns the series that the report is about, nil if it has none.
+func (r *Report) Main() *Series { return r.Find(MainSeries) }
+
+// Find returns the series with that name, or nil.
+func (r *Report) Find(name string) *Series {
+	for _, s := range r.Series {
+		if s.Name == name {
+			return s
+		}
+	}
+	return nil
+}
+
+// Add adds a series of which there is only the whole: a self-test, a polling loop's gaps.
+func (r *Report) Add(name string, h *Histogram) {
+	s := &Series{Name: name, Intervals: []Interval{{0, max(r.End.Sub(r.Start).Nanoseconds(), 0), h}}}
+	s.total()
+	r.Series = append(r.Series, s)
+}
+
+func (s *Series) total() {
+	hs := make([]*Histogram, len(s.Intervals))
+	for i := range s.Intervals {
+		hs[i] = s.Intervals[i].Histogram
+	}
+	s.Total = Merge(hs...)
+	s.Summary = s.Total.Summary()
+}
+
+// Summary returns the histogram in numbers.
+func (h *Histogram) Summary() Summary {
+	return Summary{Count: h.Count, Min: h.Min, P50: h.Quantile(0.5), P90: h.Quantile(0.9), P99: h.Quantile(0.99),
+		P999: h.Quantile(0.999), P9999: h.Quantile(0.9999), Max: h.Max, Mean: h.Mean(), StdDev: h.StdDev()}
+}
+
+// Name returns what a table calls the report.
+func (r *Report) Name() string {
+	switch {
+	case r.Label != "":
+		return r.Label
+	case r.Dir != "":
+		return r.Dir
+	}
+	return r.Tool
+}

@@ -1,0 +1,156 @@
+package latency
+
+import (
+	"bufio"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
+)
+
+// The files of a report's folder.
+const (
+	reportFile = "report.json"
+	hgrmFile   = "rtt.hgrm"
+	hlogFile   = "rtt.hlog"
+	rawFile    = "raw.csv.zst"
+	htmlFile   = "report.html"
+)
+
+// ErrExists is returned where a report's folder holds something that is not a report.
+var ErrExists = errors.New("folder holds something else")
+
+// Write saves rep as the folder dir, which it makes, or replaces where dir is a report already. The folder appears whole
+// or not at all: all files are written and synced in a folder beside it, which is then renamed. On an error (a full disk)
+// nothing new remains, and what was there before does.
+func Write(dir string, rep *Report) (err error) {
+	dir = filepath.Clean(dir)
+	replace, err := replaceable(dir)
+	if err != nil {
+		return err
+	}
+	parent := filepath.Dir(dir)
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return fmt.Errorf("report %s: %w", dir, err)
+	}
+	tmp, err := os.MkdirTemp(parent, "."+filepath.Base(dir)+".")
+	if err != nil {
+		return fmt.Errorf("report %s: %w", dir, err)
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(tmp)
+			err = fmt.Errorf("report %s is not written: %w", dir, err)
+		}
+	}()
+	if err := os.Chmod(tmp, 0o755); err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		name string
+		skip bool
+		to   func(io.Writer) error
+	}{
+		{reportFile, false, rep.writeJSON},
+		{hgrmFile, rep.Main() == nil, func(w io.Writer) error { return WriteHgrm(w, rep.Main().Total) }},
+		{hlogFile, false, func(w io.Writer) error { return WriteHlog(w, rep.Start, rep.Series) }},
+		{rawFile, len(rep.Raw) == 0, rep.writeRaw},
+		{htmlFile, false, func(w io.Writer) error { return WriteHTML(w, rep) }},
+	} {
+		if f.skip {
+			continue
+		}
+		if err := writeSynced(filepath.Join(tmp, f.name), f.to); err != nil {
+			return err
+		}
+	}
+	if err := syncDir(tmp); err != nil {
+		return err
+	}
+	if replace {
+		// The exchange is atomic; the old report, now under the temporary name, goes after it.
+		if err := unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, dir, unix.RENAME_EXCHANGE); err != nil {
+			return &os.LinkError{Op: "exchange", Old: tmp, New: dir, Err: err}
+		}
+		os.RemoveAll(tmp)
+	} else if err := os.Rename(tmp, dir); err != nil {
+		return err
+	}
+	return syncDir(parent)
+}
+
+// replaceable says whether dir exists and may be replaced: it does where it is empty or holds a report.
+func replaceable(dir string) (bool, error) {
+	entries, err := os.ReadDir(dir)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("report %s: %w", dir, err)
+	}
+	for _, e := range entries {
+		switch e.Name() {
+		case reportFile, hgrmFile, hlogFile, rawFile, htmlFile:
+		default:
+			return false, fmt.Errorf("report %s: %w: %s", dir, ErrExists, e.Name())
+		}
+	}
+	return true, nil
+}
+
+func writeSynced(path string, to func(io.Writer) error) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriterSize(f, 1<<16)
+	err = to(w)
+	if err == nil {
+		err = w.Flush()
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	err = d.Sync()
+	return errors.Join(err, d.Close())
+}
+
+func (r *Report) writeJSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(r)
+}
+
+func (r *Report) writeRaw(w io.Writer) error {
+	z, err := zstd.NewWriter(w)
+	if err != nil {
+		return err
+	}
+	c := csv.NewWriter(z)
+	if err := c.Write([]string{"at_ns", "from_intended_ns", "from_sent_ns"}); err != nil {
+		return err
+	}
+	for _, s := range r.Raw {
+		if err := c.Write([]string{strconv.FormatInt(s.At, 10), strconv.FormatInt(s.FromIntended, 10), strconv.FormatInt(s.FromSent, 10)}); err != nil {
+			return err
+		}
+	}
+	c.Flush()
+	return errors.Join(c.Error(), z.Close())
+}
