@@ -5,7 +5,11 @@
 // wrong order, a tail overrun, DMA before enable) it reports as a violation, which fails the test.
 package sim
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
 
 // Model is one device. The host serialises all calls, so a model needs no locks, and calls no Host method outside of a
 // call of its own methods.
@@ -15,8 +19,10 @@ type Model interface {
 	// Attach gives the model its host, once, before anything else.
 	Attach(Host)
 
-	// ReadBAR and WriteBAR are one access by the driver: 1, 2, 4 or 8 bytes, little endian, within the BAR. An error is
-	// a violation, and a read then yields all ones.
+	// ReadBAR and WriteBAR are one access by the driver: 1, 2, 4 or 8 bytes, little endian, aligned, within the BAR and
+	// outside of the MSI-X table, which the host keeps. An error is a violation, and a read then yields all ones.
+	// An access to a polled range comes here too, counted and stored in shadow memory already: the model takes note of
+	// the value, so that Step does not find it a second time. Stores by pointer that came before are still to be found.
 	ReadBAR(bar int, off uint64, p []byte) error
 	WriteBAR(bar int, off uint64, p []byte) error
 
@@ -30,7 +36,8 @@ type Model interface {
 	// SetLink tells that the wire's other end came or went.
 	SetLink(up bool)
 
-	// Reset is power-on or a function-level reset: all state goes to the datasheet's defaults.
+	// Reset is power-on or a function-level reset: all state goes to the datasheet's defaults, polled ranges of shadow
+	// memory are zero. The link is the wire's: SetLink follows each Reset.
 	Reset()
 }
 
@@ -80,3 +87,9 @@ type BAR struct {
 
 // Range is n bytes from off.
 type Range struct{ Off, Len uint64 }
+
+// Load32 reads a 32-bit word of shadow memory, which a driver may be storing to.
+func Load32(p []byte) uint32 { return atomic.LoadUint32((*uint32)(unsafe.Pointer(&p[:4][0]))) }
+
+// Load64 is Load32 for eight bytes.
+func Load64(p []byte) uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(&p[:8][0]))) }

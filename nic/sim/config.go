@@ -1,0 +1,153 @@
+package sim
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Configuration space, PCI Express Base 6.0 §7.5; capabilities lie where an 82599 has them.
+const (
+	spaceSize = 4096
+
+	offCommand  = 0x04 // Command                §7.5.1.1.3
+	offStatus   = 0x06 // Status                 §7.5.1.1.4
+	offBAR0     = 0x10 // Base Address Registers §7.5.1.2.1
+	offSubsys   = 0x2c
+	offCapPtr   = 0x34
+	offIntLine  = 0x3c
+	offIntPin   = 0x3d
+	offPM       = 0x40  // Power Management       §7.5.2
+	offMSIX     = 0x70  // MSI-X                  §7.7.2
+	offPCIe     = 0xa0  // PCI Express            §7.5.3
+	offExtended = 0x100 // Device Serial Number   §7.9.3
+
+	cmdMemory    = 1 << 1
+	cmdBusMaster = 1 << 2
+	cmdWritable  = 1<<1 | 1<<2 | 1<<6 | 1<<8 | 1<<10 // parity error response, SERR#, interrupt disable
+
+	devCtlFLR = 1 << 15 // Initiate Function Level Reset
+	devCapFLR = 1 << 28
+)
+
+// space is configuration space: its bytes, which bits a write changes, and which a write of one clears.
+type space struct {
+	reg, init  [spaceSize]byte
+	write1     [spaceSize]byte // writable bits
+	clear1     [spaceSize]byte // bits that a one clears
+	flrCapable bool
+}
+
+func newSpace(c Config) (space, error) {
+	var s space
+	le := binary.LittleEndian
+	put16 := func(off int, v, writable uint16) {
+		le.PutUint16(s.init[off:], v)
+		le.PutUint16(s.write1[off:], writable)
+	}
+	put32 := func(off int, v, writable uint32) {
+		le.PutUint32(s.init[off:], v)
+		le.PutUint32(s.write1[off:], writable)
+	}
+	put16(0x00, c.Vendor, 0)
+	put16(0x02, c.Device, 0)
+	put16(offCommand, 0, cmdWritable)
+	put16(offStatus, 1<<4, 0) // capabilities list
+	le.PutUint16(s.clear1[offStatus:], 0xf900)
+	put32(0x08, uint32(c.Revision)|c.Class<<8, 0)
+	s.write1[0x0c] = 0xff // cache line size
+	put16(offSubsys, c.SubVendor, 0)
+	put16(offSubsys+2, c.SubDevice, 0)
+	s.write1[offIntLine] = 0xff
+	s.init[offIntPin] = 1 // INTA#
+
+	for i := 0; i < 6; i++ {
+		b := c.BARs[i]
+		if b.Size == 0 {
+			continue
+		}
+		if b.Size < 16 || b.Size&(b.Size-1) != 0 || b.Is64 && (i == 5 || c.BARs[i+1].Size != 0) || !b.Is64 && b.Size > 1<<31 {
+			return s, fmt.Errorf("impossible BAR %d: %+v", i, b)
+		}
+		flags, mask := uint32(0), ^(b.Size - 1)
+		if b.Prefetchable {
+			flags |= 1 << 3
+		}
+		if b.Is64 {
+			flags |= 2 << 1
+			put32(offBAR0+4*i+4, 0, uint32(mask>>32))
+		}
+		put32(offBAR0+4*i, flags, uint32(mask))
+	}
+
+	next := offPCIe
+	if c.MSIXVectors > 0 {
+		if c.MSIXVectors > 2048 || c.MSIXBAR < 0 || c.MSIXBAR > 5 || c.MSIXTable&7 != 0 || c.MSIXPBA&7 != 0 ||
+			uint64(c.MSIXTable)+16*uint64(c.MSIXVectors) > c.BARs[c.MSIXBAR].Size || uint64(c.MSIXPBA) >= c.BARs[c.MSIXBAR].Size {
+			return s, fmt.Errorf("impossible MSI-X table: %d vectors in BAR %d at %#x, pending bits at %#x",
+				c.MSIXVectors, c.MSIXBAR, c.MSIXTable, c.MSIXPBA)
+		}
+		next = offMSIX
+		put16(offMSIX, 0x11|offPCIe<<8, 0)
+		put16(offMSIX+2, uint16(c.MSIXVectors-1), 3<<14) // enable, function mask
+		put32(offMSIX+4, c.MSIXTable|uint32(c.MSIXBAR), 0)
+		put32(offMSIX+8, c.MSIXPBA|uint32(c.MSIXBAR), 0)
+	}
+	s.init[offCapPtr] = offPM
+	put16(offPM, 0x01|uint16(next)<<8, 0)
+	put16(offPM+2, 3, 0)         // version 3, D0 and D3
+	put16(offPM+4, 1<<3, 3|1<<8) // No_Soft_Reset; power state, PME enable
+	s.clear1[offPM+5] = 1 << 7   // PME status
+	put16(offPCIe, 0x10, 0)      // the last
+	put16(offPCIe+2, 2, 0)       // version 2, endpoint
+	put32(offPCIe+4, c.PCIeDevCap, 0)
+	put16(offPCIe+8, 0x2810, 0x7fff) // relaxed ordering, no snoop, read requests of 512 bytes
+	s.clear1[offPCIe+10] = 0x0f
+	link := uint32(c.LinkSpeed&15 | c.LinkWidth&63<<4)
+	put32(offPCIe+0x0c, link, 0)
+	put16(offPCIe+0x10, 0, 0x01cb)                  // ASPM, RCB, common clock, extended synch, clock power management
+	put16(offPCIe+0x12, uint16(link)|1<<12, 0)      // slot clock configuration
+	put32(offPCIe+0x24, 0x1f, 0)                    // completion timeout ranges A to D, and disable
+	put16(offPCIe+0x28, 0, 0x1f)                    // completion timeout value and disable
+	put32(offPCIe+0x2c, 1<<(c.LinkSpeed&15+1)-2, 0) // supported link speeds: up to LinkSpeed
+	put16(offPCIe+0x30, uint16(c.LinkSpeed&15), 0x0f)
+	if c.SerialNumber != 0 {
+		put32(offExtended, 0x0001_0003, 0)
+		put32(offExtended+4, uint32(c.SerialNumber), 0)
+		put32(offExtended+8, uint32(c.SerialNumber>>32), 0)
+	}
+	s.flrCapable = c.PCIeDevCap&devCapFLR != 0
+	s.reset()
+	return s, nil
+}
+
+func (s *space) reset() { s.reg = s.init }
+
+func (s *space) command() uint16 { return binary.LittleEndian.Uint16(s.reg[offCommand:]) }
+
+func (s *space) setCommand(bits uint16, on bool) {
+	v := s.command() &^ bits
+	if on {
+		v |= bits
+	}
+	binary.LittleEndian.PutUint16(s.reg[offCommand:], v)
+}
+
+// decodes reports whether the function answers to its BARs: memory space enabled, and power state D0.
+func (s *space) decodes() bool { return s.command()&cmdMemory != 0 && s.reg[offPM+4]&3 == 0 }
+
+// write changes the writable bits and reports whether the driver asked for a function-level reset.
+func (s *space) write(off int, p []byte) (flr bool) {
+	for i, v := range p {
+		w, c, r := s.write1[off+i], s.clear1[off+i], &s.reg[off+i]
+		*r = (*r&^w | v&w) &^ (v & c)
+		flr = flr || off+i == offPCIe+9 && v&(devCtlFLR>>8) != 0
+	}
+	return flr && s.flrCapable
+}
+
+func checkConfig(off, n int) error {
+	if n != 1 && n != 2 && n != 4 || off < 0 || off%n != 0 || off+n > spaceSize {
+		return fmt.Errorf("sim: access of %d bytes at %#x of configuration space", n, off)
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+package sim
+
+import (
+	"encoding/binary"
+	"fmt"
+	"unsafe"
+
+	"rebound/nic/dma"
+	"rebound/nic/mmio"
+	"rebound/nic/pci"
+)
+
+// Function is a port as a driver in this process sees it.
+type Function struct {
+	port *Port
+	win  [6]*mmio.Window
+	gone bool // closed
+}
+
+// Function opens the port for a driver of this process. As the kernel's vfio-pci does, it enables memory space and leaves
+// bus mastering off. One driver at a time: it returns ErrOpen until the last one closed or was dropped.
+func (p *Port) Function() (*Function, error) {
+	if err := p.Acquire(); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.space.setCommand(cmdMemory, true)
+	return &Function{port: p}, nil
+}
+
+var _ pci.Function = (*Function)(nil)
+
+func (f *Function) Name() string { return f.port.Name() }
+
+func (f *Function) ID() pci.ID {
+	c := &f.port.conf
+	return pci.ID{Vendor: c.Vendor, Device: c.Device, SubVendor: c.SubVendor, SubDevice: c.SubDevice,
+		Revision: c.Revision, Class: c.Class}
+}
+
+func (f *Function) ReadConfig(off int, b []byte) error  { return f.port.ReadConfig(off, b) }
+func (f *Function) WriteConfig(off int, b []byte) error { return f.port.WriteConfig(off, b) }
+
+// BAR returns the registers: trapped, with shadow memory behind the ranges that the model polls.
+func (f *Function) BAR(n int) (*mmio.Window, error) {
+	if n < 0 || n > 5 || f.port.conf.BARs[n].Size == 0 {
+		return nil, fmt.Errorf("%s: there is no BAR %d", f.Name(), n)
+	}
+	if f.win[n] == nil {
+		f.win[n] = mmio.Trapped(f.port.conf.BARs[n].Size, trap{f.port, n}, f.port.shadow[n].mem,
+			func(off, size uint64) bool { return f.port.polled(n, off, size) })
+	}
+	return f.win[n], nil
+}
+
+func (f *Function) BARWC(n int) (*mmio.Window, error) { return f.BAR(n) }
+
+type trap struct {
+	port *Port
+	bar  int
+}
+
+func (t trap) ReadBAR(off uint64, b []byte) error  { return t.port.ReadBAR(t.bar, off, b) }
+func (t trap) WriteBAR(off uint64, b []byte) error { return t.port.WriteBAR(t.bar, off, b) }
+
+// Map shows whole pages to the device at a random address.
+func (f *Function) Map(m dma.Memory) (uint64, error) {
+	if len(m.Bytes) == 0 || len(m.Bytes)%4096 != 0 || uintptr(unsafe.Pointer(&m.Bytes[0]))%4096 != 0 {
+		return 0, fmt.Errorf("%s: cannot map %d bytes: not whole pages", f.Name(), len(m.Bytes))
+	}
+	return f.port.MapAnywhere(Mapping{Size: uint64(len(m.Bytes)), Bytes: m.Bytes, Read: true, Write: true})
+}
+
+// Unmap ends what Map began. It is a violation while bus mastering is on: memory that a device may still write to must not
+// be given back.
+func (f *Function) Unmap(iova uint64, size int) error {
+	if f.port.BusMaster() {
+		f.port.mu.Lock()
+		f.port.violation("unmap of IOVA %#x while bus mastering is on", iova)
+		f.port.mu.Unlock()
+	}
+	n, err := f.port.Unmap(iova, uint64(size))
+	if err == nil && n != uint64(size) {
+		err = fmt.Errorf("%s: unmap of %#x+%#x: only %#x bytes were mapped", f.Name(), iova, size, n)
+	}
+	return err
+}
+
+func (f *Function) SetBusMaster(on bool) error {
+	var b [2]byte
+	if err := f.ReadConfig(offCommand, b[:]); err != nil {
+		return err
+	}
+	v := binary.LittleEndian.Uint16(b[:]) &^ cmdBusMaster
+	if on {
+		v |= cmdBusMaster
+	}
+	binary.LittleEndian.PutUint16(b[:], v)
+	return f.WriteConfig(offCommand, b[:])
+}
+
+// Reset is a function-level reset. Memory space is enabled after it, bus mastering is off.
+func (f *Function) Reset() error {
+	f.port.mu.Lock()
+	defer f.port.mu.Unlock()
+	if f.port.present() {
+		f.port.reset()
+		f.port.space.setCommand(cmdMemory, true)
+	}
+	return nil
+}
+
+func (f *Function) Simulated() bool { return true }
+
+// Close turns bus mastering off and drops all mappings. A mapping that is still there is the driver's leak, and a violation.
+func (f *Function) Close() error {
+	if f.gone {
+		return fmt.Errorf("%s: closed twice", f.Name())
+	}
+	f.gone = true
+	f.port.mu.Lock()
+	f.port.space.setCommand(cmdBusMaster, false)
+	if n := len(f.port.dma.maps); n > 0 {
+		f.port.violation("closed with %d DMA mappings left", n)
+	}
+	f.port.mu.Unlock()
+	f.port.Drop()
+	return nil
+}

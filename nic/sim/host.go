@@ -1,0 +1,165 @@
+package sim
+
+import (
+	"runtime"
+	"time"
+)
+
+// host is a Port as its model sees it, with the port's lock held.
+type host Port
+
+func (h *host) DMARead(iova uint64, p []byte) error {
+	h.counts.DMARead++
+	return h.dmaAccess(iova, p, false)
+}
+
+func (h *host) DMAWrite(iova uint64, p []byte) error {
+	h.counts.DMAWrite++
+	return h.dmaAccess(iova, p, true)
+}
+
+func (h *host) dmaAccess(iova uint64, p []byte, write bool) error {
+	err := error(errNoBusMaster)
+	if h.space.command()&cmdBusMaster != 0 {
+		err = h.dma.access(iova, p, write)
+	}
+	if err != nil {
+		h.Violation("%v (IOVA %#x, %d bytes)", err, iova, len(p))
+	}
+	return err
+}
+
+type hostError string
+
+func (e hostError) Error() string { return string(e) }
+
+const errNoBusMaster = hostError("DMA while bus mastering is off")
+
+func (h *host) Interrupt(v int) {
+	h.counts.Interrupts++
+	if h.irq != nil {
+		h.irq(v)
+	}
+}
+
+func (h *host) Shadow(bar int) []byte { return h.shadow[bar].mem }
+
+func (h *host) CountMMIOWrite(n int) { h.counts.MMIOWrite += uint64(n) }
+
+func (h *host) Transmit(frame []byte) {
+	if h.wire != nil {
+		h.wire.Send((*Port)(h).now(), frame)
+	}
+}
+
+func (h *host) Violation(format string, args ...any) { (*Port)(h).violation(format, args...) }
+
+func (h *host) Now() time.Duration { return (*Port)(h).now() }
+
+func (p *Port) now() time.Duration {
+	if p.started.IsZero() {
+		return p.clock
+	}
+	return p.clock + time.Since(p.started)
+}
+
+// Connect plugs the wire in, or out if w is nil.
+func (p *Port) Connect(w Wire) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wire = w
+	p.look()
+}
+
+// look tells the model of a link that came or went.
+func (p *Port) look() {
+	if up := p.wire != nil && p.wire.Up(); up != p.up {
+		p.up = up
+		p.model.SetLink(up)
+	}
+}
+
+// Step advances the clock by one Tick unless the port runs freely, hands what the wire holds to the model, and steps it. It
+// reports whether there was any work. A frame that the wire still delays is no work.
+func (p *Port) Step() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.started.IsZero() {
+		p.clock += Tick
+	}
+	if p.budget == 0 {
+		return false
+	}
+	p.look()
+	busy := false
+	for i := 0; i < rxBurst && p.wire != nil; i++ {
+		frame := p.wire.Recv(p.now())
+		if frame == nil {
+			break
+		}
+		p.model.Receive(frame)
+		busy = true
+	}
+	return p.model.Step() || busy
+}
+
+// Settle steps until there is no more work, or n times, and returns the number of steps.
+func (p *Port) Settle(n int) int {
+	for i := range n {
+		if !p.Step() {
+			return i + 1
+		}
+	}
+	return n
+}
+
+// Start lets the port run freely, on a goroutine of its own, until Stop. Its clock is then the machine's.
+func (p *Port) Start() {
+	p.run.Lock()
+	defer p.run.Unlock()
+	if p.end != nil {
+		return
+	}
+	p.end, p.ran = make(chan struct{}), make(chan struct{})
+	p.mu.Lock()
+	p.started = time.Now()
+	p.mu.Unlock()
+	go p.spin(p.end, p.ran)
+}
+
+// Stop ends what Start began. The clock stands still again.
+func (p *Port) Stop() {
+	p.run.Lock()
+	defer p.run.Unlock()
+	if p.end == nil {
+		return
+	}
+	close(p.end)
+	<-p.ran
+	p.end = nil
+	p.mu.Lock()
+	p.clock, p.started = p.now(), time.Time{}
+	p.mu.Unlock()
+}
+
+// spin polls as a device does, but leaves the processor to others while there is nothing to do: with few cores the driver
+// under test waits for the same one.
+func (p *Port) spin(end, ran chan struct{}) {
+	defer close(ran)
+	for idle := 0; ; {
+		select {
+		case <-end:
+			return
+		default:
+		}
+		switch {
+		case p.Step():
+			idle = 0
+		case idle < 1000:
+			idle++
+			runtime.Gosched()
+		default:
+			time.Sleep(50 * time.Microsecond)
+		}
+	}
+}

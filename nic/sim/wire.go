@@ -1,0 +1,72 @@
+package sim
+
+import (
+	"sync"
+	"time"
+)
+
+// Wire is one end of a link, as a port sees it. All methods may be called from any goroutine, and none waits.
+type Wire interface {
+	// Send puts a frame (without FCS) on the wire at the sender's time now. The frame is copied.
+	Send(now time.Duration, frame []byte)
+	// Recv returns the next frame that has arrived by the receiver's time now, or nil. It is the caller's to keep.
+	Recv(now time.Duration) []byte
+	// Up reports whether the other end is there.
+	Up() bool
+}
+
+// wireDepth is how many frames a Cable holds in each direction; more are lost, as in a switch.
+const wireDepth = 1 << 16
+
+// Cable is one end of a pair.
+type Cable struct {
+	link *sync.Mutex
+	up   *bool
+	in   *queue // frames for this end
+	out  *queue // frames for the other
+}
+
+type queue struct{ frames [][]byte }
+
+// Pair returns the two ends of a cable. The link is up.
+func Pair() (a, b *Cable) {
+	up := true
+	mu, x, y := &sync.Mutex{}, &queue{}, &queue{}
+	return &Cable{mu, &up, x, y}, &Cable{mu, &up, y, x}
+}
+
+// SetUp plugs the cable in or pulls it. Frames that are on it are lost when it is pulled.
+func (c *Cable) SetUp(up bool) {
+	c.link.Lock()
+	defer c.link.Unlock()
+	*c.up = up
+	if !up {
+		c.in.frames, c.out.frames = nil, nil
+	}
+}
+
+func (c *Cable) Up() bool {
+	c.link.Lock()
+	defer c.link.Unlock()
+	return *c.up
+}
+
+func (c *Cable) Send(_ time.Duration, frame []byte) {
+	c.link.Lock()
+	defer c.link.Unlock()
+	if *c.up && len(c.out.frames) < wireDepth {
+		c.out.frames = append(c.out.frames, append([]byte(nil), frame...))
+	}
+}
+
+func (c *Cable) Recv(time.Duration) []byte {
+	c.link.Lock()
+	defer c.link.Unlock()
+	if len(c.in.frames) == 0 {
+		return nil
+	}
+	f := c.in.frames[0]
+	c.in.frames[0] = nil
+	c.in.frames = c.in.frames[1:]
+	return f
+}
