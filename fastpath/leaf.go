@@ -1,0 +1,168 @@
+package fastpath
+
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+// The leaves. Each costs the compiler at most 80 nodes, so that every Poll has it inlined; a test holds that. They read
+// and write the frame's head in the widest words that fit, little-endian whatever the machine: the offsets are constant,
+// so each is one load or store without a bounds check. A ones' complement sum of byte-swapped words is the byte-swapped
+// sum (RFC 1071 §2 B), so sums need no swapping.
+var le, be = binary.LittleEndian, binary.BigEndian
+
+// Kind is what Match sees in a frame's head: the header fields that tell kinds apart, as they lie there.
+type Kind uint64
+
+// The kinds that leaves answer. From the lowest bits up: EtherType, version (and for IPv4 the IHL); then for IPv4 flags
+// and fragment offset, a hole for the TTL, and the protocol; for IPv6 the next header.
+const (
+	ICMPv4 Kind = 0x0100_0000_0045_0008
+	UDPv4  Kind = 0x1100_0000_0045_0008
+	ICMPv6 Kind = 0x0000_003a_0060_dd86
+	UDPv6  Kind = 0x0000_0011_0060_dd86
+)
+
+// Match returns the kind of an untagged frame: one of the constants, or another value for every frame that is not an
+// unfragmented IPv4 packet without options or an IPv6 packet without extension headers, of ICMP or UDP.
+func Match(h *[64]byte) Kind {
+	w, x := le.Uint64(h[12:]), le.Uint64(h[20:])
+	if uint16(w) == 0x0008 {
+		return Kind(w&0x00ff_ffff | x&0xff00_ffbf<<32)
+	}
+	return Kind(w&0x00f0_ffff | x&0xff<<32)
+}
+
+// IPv4 reports whether a frame of n bytes is to our MAC from a unicast one that is not ours, and whether its packet fills
+// it (Ethernet's padding of short frames aside) and can hold an ICMP or UDP header.
+func (r *Responder) IPv4(h *[64]byte, n int) bool {
+	l := int(be.Uint16(h[16:])) + 14
+	return l >= 42 && (l == n || l < n && n <= 64) &&
+		(r.open || le.Uint64(h[0:])<<16 == r.mac && le.Uint64(h[6:])<<16 != r.mac && h[6]&1 == 0)
+}
+
+// Sum4 reports whether the IPv4 header checksum is right. The sum of the header's 16-bit words is taken modulo 65535,
+// where 2^32 is 1, so that 32-bit words serve.
+func (r *Responder) Sum4(h *[64]byte) bool {
+	v, w := le.Uint64(h[14:]), le.Uint64(h[22:])
+	return r.open || (v>>32+v&0xffff_ffff+w>>32+w&0xffff_ffff+uint64(le.Uint32(h[30:])))%0xffff == 0
+}
+
+// Hosts4 reports whether an IPv4 packet is to an address of ours from a unicast one that is not ours.
+func (r *Responder) Hosts4(h *[64]byte) bool {
+	s, d := le.Uint32(h[26:]), le.Uint32(h[30:])
+	return r.open || r.own4[d*r.mul4>>24] == d && r.not4[s*r.mul4>>24] != s && h[26]-1 < 223 && h[26] != 127
+}
+
+// Echo4 turns an ICMPv4 echo request into its reply and counts it, or returns false with nothing changed. The request
+// whose reply's checksum is zero by RFC 1624 is left to Slow, which knows whether that has to be 0xffff.
+func (r *Responder) Echo4(h *[64]byte) bool {
+	w := le.Uint32(h[34:])
+	if w&0xffff != 8 || w>>16 == 0xfff7 {
+		return false
+	}
+	w = w>>16 + 8
+	le.PutUint32(h[34:], (w+w>>16)<<16)
+	r.stats[AnsweredICMPv4]++
+	return true
+}
+
+// Ports4 reports whether a UDP datagram over IPv4 is to an echo port of ours from a port that is no service, and fills
+// its packet.
+func (r *Responder) Ports4(h *[64]byte) bool {
+	s, d := le.Uint16(h[34:]), le.Uint16(h[36:])
+	return r.echo[d>>6]>>(d&63)&1 != 0 && r.service[s>>6]>>(s&63)&1 == 0 && be.Uint16(h[38:])+20 == be.Uint16(h[16:])
+}
+
+// Datagram4 swaps the ports of a UDP datagram and counts it, or returns false with nothing changed: where
+// Config.PartialChecksums is set and the checksum is only the pseudo-header's sum, for Slow to complete.
+func (r *Responder) Datagram4(h *[64]byte) bool {
+	w := uint64(le.Uint32(h[26:])) + uint64(le.Uint32(h[30:])) + 0x1100 + uint64(le.Uint16(h[38:]))
+	if r.partial && (w+0xffff-uint64(le.Uint16(h[40:])))%0xffff == 0 {
+		return false
+	}
+	le.PutUint32(h[34:], bits.RotateLeft32(le.Uint32(h[34:]), 16))
+	r.stats[AnsweredUDPv4]++
+	return true
+}
+
+// Hop4 sets the reply's TTL to 64 in Strict and updates the header checksum (RFC 1624 eqn. 3).
+func (r *Responder) Hop4(h *[64]byte) {
+	if !r.open {
+		s := uint32(^le.Uint16(h[24:])) + 0xffff - uint32(h[22]) + 64
+		h[22] = 64
+		le.PutUint16(h[24:], ^uint16(s+s>>16))
+	}
+}
+
+// Swap4 exchanges source and destination, MAC and IPv4.
+func Swap4(h *[64]byte) {
+	d, s := le.Uint64(h[0:]), le.Uint64(h[6:])
+	le.PutUint64(h[0:], s&0xffff_ffff_ffff|d<<48)
+	le.PutUint32(h[8:], uint32(d>>16))
+	le.PutUint64(h[26:], bits.RotateLeft64(le.Uint64(h[26:]), 32))
+}
+
+// IPv6 is for IPv6 what IPv4 is for IPv4.
+func (r *Responder) IPv6(h *[64]byte, n int) bool {
+	l := int(be.Uint16(h[18:])) + 54
+	return l >= 62 && (l == n || l < n && n <= 64) &&
+		(r.open || le.Uint64(h[0:])<<16 == r.mac && le.Uint64(h[6:])<<16 != r.mac && h[6]&1 == 0)
+}
+
+// To6 reports whether an IPv6 packet is to an address of ours.
+func (r *Responder) To6(h *[64]byte) bool {
+	a := ip6{le.Uint64(h[38:]), le.Uint64(h[46:])}
+	o := &r.own6[(a.hi+a.lo*r.mul6)*r.mul6>>58]
+	return r.open || o.hi == a.hi && o.lo == a.lo
+}
+
+// From6 reports whether an IPv6 packet is from a unicast address that is not ours. It refuses all of ::/64, where only
+// addresses lie that never go on a wire: unspecified, loopback, and IPv4's in IPv6's clothes.
+func (r *Responder) From6(h *[64]byte) bool {
+	a := ip6{le.Uint64(h[22:]), le.Uint64(h[30:])}
+	o := &r.own6[(a.hi+a.lo*r.mul6)*r.mul6>>58]
+	return r.open || a.hi != 0 && h[22] != 0xff && (o.hi != a.hi || o.lo != a.lo)
+}
+
+// Echo6 turns an ICMPv6 echo request into its reply and counts it, or returns false with nothing changed.
+func (r *Responder) Echo6(h *[64]byte) bool {
+	w := le.Uint32(h[54:])
+	if w&0xffff != 128 {
+		return false
+	}
+	s := ^w>>16 + 1 // the type, in the low byte, grows by one
+	le.PutUint32(h[54:], ^(s+s>>16)<<16|129)
+	r.stats[AnsweredICMPv6]++
+	return true
+}
+
+// Ports6 is for IPv6 what Ports4 is for IPv4. It also refuses a datagram without a checksum (RFC 8200 §8.1).
+func (r *Responder) Ports6(h *[64]byte) bool {
+	s, d := le.Uint16(h[54:]), le.Uint16(h[56:])
+	return r.echo[d>>6]>>(d&63)&1 != 0 && r.service[s>>6]>>(s&63)&1 == 0 &&
+		be.Uint16(h[58:]) == be.Uint16(h[18:]) && le.Uint16(h[60:]) != 0
+}
+
+// Datagram6 is for IPv6 what Datagram4 is for IPv4, and leaves every datagram to Slow where checksums may be partial.
+func (r *Responder) Datagram6(h *[64]byte) bool {
+	if r.partial {
+		return false
+	}
+	le.PutUint32(h[54:], bits.RotateLeft32(le.Uint32(h[54:]), 16))
+	r.stats[AnsweredUDPv6]++
+	return true
+}
+
+// Return6 exchanges source and destination, MAC and IPv6, and sets the hop limit to 64 in Strict.
+func (r *Responder) Return6(h *[64]byte) {
+	d, s := le.Uint64(h[0:]), le.Uint64(h[6:])
+	le.PutUint64(h[0:], s&0xffff_ffff_ffff|d<<48)
+	le.PutUint32(h[8:], uint32(d>>16))
+	a := *(*[16]byte)(h[22:])
+	*(*[16]byte)(h[22:]) = *(*[16]byte)(h[38:])
+	*(*[16]byte)(h[38:]) = a
+	if !r.open {
+		h[21] = 64
+	}
+}
