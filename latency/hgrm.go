@@ -19,7 +19,7 @@ func WriteHgrm(w io.Writer, h *Histogram) error {
 	b := bufio.NewWriter(w)
 	fmt.Fprintf(b, "%12s %14s %10s %14s\n\n", "Value", "Percentile", "TotalCount", "1/(1-Percentile)")
 	for p := range h.Percentiles(5) {
-		if p.Quantile >= 1 {
+		if p.Quantile == 1 {
 			fmt.Fprintf(b, "%12.3f %2.12f %10d\n", float64(p.Value)/1e3, p.Quantile, p.Count)
 			break
 		}
@@ -39,32 +39,28 @@ type Percentile struct {
 	Count    int64
 }
 
-// Percentiles yields the distribution in steps that get finer toward 1: ticks steps in each halving of what is left above,
-// until a step would hold less than one value; the last one is the maximum at quantile 1.
+// Percentiles yields the distribution in steps that get finer toward 1, as HdrHistogram's percentile iterator does: ticks
+// steps in each halving of what is left above. The last point is the maximum at quantile 1.
 func (h *Histogram) Percentiles(ticks int) func(yield func(Percentile) bool) {
 	return func(yield func(Percentile) bool) {
-		if h.Count == 0 {
-			return
-		}
 		level, seen := 0.0, int64(0)
 		for i, n := range h.count {
 			seen += n
-			for at := float64(seen) / float64(h.Count); level <= at && level < 1; {
-				if seen == h.Count {
-					// all that is left lies in this bucket
-					if level+(1-level)*1e-9 >= 1 || float64(h.Count)*(1-level) < 1 {
-						break
-					}
-				}
-				v := max(min(highestOf(int(h.index[i])), h.Max), h.Min)
+			v := max(min(highestOf(int(h.index[i])), h.Max), h.Min)
+			for at := float64(seen) / float64(h.Count); level <= at; {
 				if !yield(Percentile{level, v, seen}) {
 					return
+				}
+				if seen == h.Count {
+					break
 				}
 				halvings := math.Floor(math.Log2(1/(1-level))) + 1
 				level += 1 / (float64(ticks) * math.Pow(2, halvings))
 			}
 		}
-		yield(Percentile{1, h.Max, h.Count})
+		if h.Count > 0 {
+			yield(Percentile{1, h.Max, h.Count})
+		}
 	}
 }
 

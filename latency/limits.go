@@ -1,0 +1,122 @@
+package latency
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// ErrLimit is returned for a fail-if expression that cannot be understood.
+var ErrLimit = errors.New("bad limit")
+
+// ErrUndecided is returned where a limit is on a statistic that the reports have too few samples for.
+var ErrUndecided = errors.New("too few samples")
+
+// Limit is one fail-if expression, "p99>+5%+200ns": the difference to the base beyond which a comparison fails. Where
+// it has both parts, both must be exceeded: the relative one alone would trip over a nanosecond of a fast link, the
+// absolute one alone over a slow link's breath.
+type Limit struct {
+	Stat     Stat
+	Relative float64 // per cent; 0 where only Absolute counts
+	Absolute float64 // ns; 0 where only Relative counts
+}
+
+func (l Limit) String() string {
+	s := l.Stat.String() + ">"
+	if l.Relative > 0 {
+		s += fmt.Sprintf("+%v%%", l.Relative)
+	}
+	if l.Absolute > 0 {
+		s += fmt.Sprintf("+%vns", l.Absolute)
+	}
+	return s
+}
+
+var limitUnits = []struct {
+	suffix string
+	ns     float64
+}{{"ns", 1}, {"us", 1e3}, {"µs", 1e3}, {"μs", 1e3}, {"ms", 1e6}, {"s", 1e9}}
+
+// ParseLimits parses expressions separated by commas: a statistic, '>', and one or two amounts with their plus signs,
+// one in per cent, one in ns, us, ms or s. Spaces do not matter.
+func ParseLimits(s string) ([]Limit, error) {
+	var out []Limit
+	for part := range strings.SplitSeq(s, ",") {
+		l, err := parseLimit(strings.Join(strings.Fields(part), ""))
+		if err != nil {
+			return nil, fmt.Errorf("%w %q: %w; expected something like p99>+5%%+200ns", ErrLimit, strings.TrimSpace(part), err)
+		}
+		out = append(out, l)
+	}
+	return out, nil
+}
+
+func parseLimit(s string) (l Limit, err error) {
+	name, amounts, ok := strings.Cut(s, ">")
+	if !ok {
+		return l, errors.New("there is no '>'")
+	}
+	if l.Stat, err = ParseStat(name); err != nil {
+		return l, err
+	}
+	if !strings.HasPrefix(amounts, "+") {
+		return l, errors.New("after '>' comes an amount with its sign, '+'")
+	}
+	for a := range strings.SplitSeq(amounts[1:], "+") {
+		to, unit, number := &l.Absolute, 0.0, a
+		if n, ok := strings.CutSuffix(a, "%"); ok {
+			to, unit, number = &l.Relative, 1, n
+		} else {
+			for _, u := range limitUnits {
+				if n, ok := strings.CutSuffix(a, u.suffix); ok {
+					unit, number = u.ns, n
+					break
+				}
+			}
+		}
+		if unit == 0 {
+			return l, fmt.Errorf("%q has no unit: %%, ns, us, ms or s", a)
+		}
+		v, err := strconv.ParseFloat(number, 64)
+		if err != nil || strings.Trim(number, "0123456789.") != "" || !(v > 0) || math.IsInf(v*unit, 0) {
+			return l, fmt.Errorf("%q is no amount above zero", a)
+		}
+		if *to != 0 {
+			return l, fmt.Errorf("%q: there is such an amount already", a)
+		}
+		*to = v * unit
+	}
+	return l, nil
+}
+
+// Exceeded returns one line for each limit that a report exceeds against the base, none if all is well. A difference that
+// is noise exceeds nothing; one that could not be tested for lack of intervals counts. The error is ErrNotComparable, or
+// ErrUndecided where a report has too few samples for a limit's percentile.
+func (c *Comparison) Exceeded(limits []Limit) ([]string, error) {
+	if len(c.Obstacles) > 0 {
+		return nil, fmt.Errorf("%w: %s", ErrNotComparable, strings.Join(c.Obstacles, "; "))
+	}
+	var out []string
+	var undecided []error
+	for _, p := range c.Pairs {
+		for _, l := range limits {
+			row := c.row(l.Stat, p.A, p.B)
+			if row.Why != "" && row.How == "" {
+				undecided = append(undecided, fmt.Errorf("%v: %w: %s", l, ErrUndecided, row.Why))
+				continue
+			}
+			if row.Verdict == Noise || row.Diff() <= l.Absolute || row.Diff() <= row.A*l.Relative/100 {
+				continue
+			}
+			tested := fmt.Sprintf("p=%.3g, %s", row.P, row.How)
+			if row.Verdict == Unknown {
+				tested = "not tested: " + row.Why
+			}
+			out = append(out, fmt.Sprintf("%v: %s went from %s to %s in %s, %s (%+.1f%%; %s)", l, l.Stat, FormatNS(row.A), FormatNS(row.B),
+				p.B.Name(), signed(row.Diff()), row.Percent(), tested))
+		}
+	}
+	return out, errors.Join(undecided...)
+}
