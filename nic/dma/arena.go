@@ -1,59 +1,185 @@
 package dma
 
 import (
+	"errors"
 	"fmt"
-
-	"golang.org/x/sys/unix"
+	"slices"
+	"sync"
 )
 
-// Arena hands out blocks of one or more pinned mappings and gives them all back at Close.
+// Arena hands out blocks of one or more pinned mappings and takes all of them back at Close. It is control path, and safe
+// for use by several goroutines.
 type Arena struct {
 	mapper Mapper
-	mem    Memory
-	iova   uint64
-	used   int
+
+	mu       sync.Mutex
+	mappings []*mapping
+	segments []*segment
+	notes    []string
+	closed   bool
 }
 
-// NewArena maps size bytes, rounded up to whole pages, and shows them to the device behind m.
+// segment is a run of bytes that is contiguous for the processor and for the device.
+type segment struct {
+	bytes []byte
+	iova  uint64
+	free  []span // ascending, apart from each other
+}
+
+// span is a range of offsets in a segment, hi excluded.
+type span struct{ lo, hi uint64 }
+
+// NewArena makes an arena of size bytes, rounded up to whole pages, that the device behind m sees. It takes huge pages of
+// 2 MiB or 1 GiB where the host has free ones, on the device's NUMA node if it can, and ordinary pages otherwise: Notes
+// says which.
 func NewArena(m Mapper, size int) (*Arena, error) {
-	const page = 1 << 21
-	size = (size + page - 1) &^ (page - 1)
-	fd, err := unix.MemfdCreate("rebound-dma", unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("dma: memfd: %w", err)
-	}
-	if err := unix.Ftruncate(fd, int64(size)); err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("dma: memfd of %d bytes: %w", size, err)
-	}
-	b, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
-	if err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("dma: map %d bytes: %w", size, err)
-	}
-	a := &Arena{mapper: m, mem: Memory{Bytes: b, FD: fd}}
-	if a.iova, err = m.Map(a.mem); err != nil {
-		unix.Munmap(b)
-		unix.Close(fd)
+	a := &Arena{mapper: m}
+	if err := a.Grow(size); err != nil {
 		return nil, err
 	}
 	return a, nil
 }
 
-// Alloc returns size zeroed bytes whose device address is a multiple of align, a power of two up to 2 MiB.
-func (a *Arena) Alloc(size, align int) (Block, error) {
-	start := (a.used + align - 1) &^ (align - 1)
-	if start+size > len(a.mem.Bytes) {
-		return Block{}, fmt.Errorf("dma: arena of %d bytes has no room for %d more", len(a.mem.Bytes), size)
+// Grow adds size bytes, rounded up to whole pages, as a mapping of its own: no block spans the old and the new.
+func (a *Arena) Grow(size int) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return fmt.Errorf("dma: %w", ErrClosed)
 	}
-	a.used = start + size
-	return Block{Bytes: a.mem.Bytes[start:a.used:a.used], IOVA: a.iova + uint64(start)}, nil
+	mp, err := newMapping(size, nodeOf(a.mapper))
+	if err != nil {
+		return err
+	}
+	if err := a.show(mp); err != nil {
+		return errors.Join(err, mp.close(a.mapper))
+	}
+	a.mappings = append(a.mappings, mp)
+	for _, n := range mp.notes {
+		if !slices.Contains(a.notes, n) {
+			a.notes = append(a.notes, n)
+		}
+	}
+	return nil
 }
 
-// Close takes the memory away from the device, then unmaps it. The device must be quiet: bus mastering off.
+// show maps mp for the device, whole if that can be, else page by page, and adds its segments.
+func (a *Arena) show(mp *mapping) error {
+	step := len(mp.mem.Bytes)
+	err := mp.show(a.mapper, step)
+	if errors.Is(err, ErrScattered) {
+		step = mp.mem.Page
+		err = mp.show(a.mapper, step)
+	}
+	if err != nil {
+		return err
+	}
+	var last *segment
+	for i, iova := range mp.shown {
+		bytes := mp.mem.Bytes[i*step : (i+1)*step]
+		if last != nil && last.iova+uint64(len(last.bytes)) == iova {
+			last.bytes = mp.mem.Bytes[i*step-len(last.bytes) : (i+1)*step]
+			last.free[0].hi = uint64(len(last.bytes))
+			continue
+		}
+		last = &segment{bytes: bytes, iova: iova, free: []span{{0, uint64(step)}}}
+		a.segments = append(a.segments, last)
+	}
+	return nil
+}
+
+// Alloc returns size zeroed bytes whose device address is a multiple of align, a power of two. Up to the page size, so is
+// the processor's address. ErrNoRoom says that Grow is wanted.
+func (a *Arena) Alloc(size, align int) (Block, error) {
+	if size <= 0 || align <= 0 || align&(align-1) != 0 {
+		return Block{}, fmt.Errorf("dma: a block of %d bytes aligned to %d cannot be", size, align)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return Block{}, fmt.Errorf("dma: %w", ErrClosed)
+	}
+	longest := uint64(0)
+	for _, s := range a.segments {
+		for i, f := range s.free {
+			longest = max(longest, f.hi-f.lo)
+			lo := (s.iova+f.lo+uint64(align)-1)&^(uint64(align)-1) - s.iova
+			hi := lo + uint64(size)
+			if hi > f.hi {
+				continue
+			}
+			var rest []span
+			if f.lo < lo {
+				rest = append(rest, span{f.lo, lo})
+			}
+			if hi < f.hi {
+				rest = append(rest, span{hi, f.hi})
+			}
+			s.free = slices.Replace(s.free, i, i+1, rest...)
+			b := s.bytes[lo:hi:hi]
+			clear(b)
+			return Block{Bytes: b, IOVA: s.iova + lo}, nil
+		}
+	}
+	return Block{}, fmt.Errorf("dma: %d bytes aligned to %d: %w: the longest free piece of %d mappings has %d bytes", size, align, ErrNoRoom, len(a.mappings), longest)
+}
+
+// Free gives b, as Alloc returned it, back to the arena. The device must be done with it. A block that is not allocated is
+// an error; after Close, Free does nothing.
+func (a *Arena) Free(b Block) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return nil
+	}
+	size := uint64(len(b.Bytes))
+	for _, s := range a.segments {
+		lo := b.IOVA - s.iova // wraps for a block below the segment
+		if size == 0 || size > uint64(len(s.bytes)) || lo > uint64(len(s.bytes))-size {
+			continue
+		}
+		hi := lo + size
+		i, _ := slices.BinarySearchFunc(s.free, lo, func(f span, lo uint64) int {
+			if f.hi <= lo {
+				return -1
+			}
+			return 1
+		}) // the first free span that ends behind lo
+		if i < len(s.free) && s.free[i].lo < hi {
+			break
+		}
+		from, to := i, i
+		if i > 0 && s.free[i-1].hi == lo {
+			from, lo = i-1, s.free[i-1].lo
+		}
+		if i < len(s.free) && s.free[i].lo == hi {
+			to, hi = i+1, s.free[i].hi
+		}
+		s.free = slices.Replace(s.free, from, to, span{lo, hi})
+		return nil
+	}
+	return fmt.Errorf("dma: block of %d bytes at device address %#x is not allocated", size, b.IOVA)
+}
+
+// Notes says in words what memory the arena got, and why it is not better: "2 MiB pages", "no huge pages free ...".
+func (a *Arena) Notes() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.notes)
+}
+
+// Close takes the memory away from the device, then unmaps it: no block may be touched after it. The device must be
+// quiet, bus mastering off. What the mapper does not let go of stays mapped, so that a device never writes into memory of
+// somebody else; calling Close again then tries again, and otherwise does nothing.
 func (a *Arena) Close() error {
-	err := a.mapper.Unmap(a.iova, len(a.mem.Bytes))
-	unix.Munmap(a.mem.Bytes)
-	unix.Close(a.mem.FD)
-	return err
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed, a.segments = true, nil
+	var errs []error
+	a.mappings = slices.DeleteFunc(a.mappings, func(mp *mapping) bool {
+		err := mp.close(a.mapper)
+		errs = append(errs, err)
+		return err == nil
+	})
+	return errors.Join(errs...)
 }

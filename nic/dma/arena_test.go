@@ -1,0 +1,281 @@
+package dma
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+	"unsafe"
+)
+
+// fakeMapper gives out addresses as an IOMMU would, notes what is mapped, and can be told to fail.
+type fakeMapper struct {
+	next   uint64
+	step   uint64            // distance between mappings, beyond their size
+	page   bool              // answer ErrScattered to more than a page
+	mapped map[uint64]Memory // by device address
+	failAt int               // the Map call, counted from 1, that fails
+	stuck  bool              // Unmap fails
+	calls  int
+}
+
+var errFake = errors.New("fake failure")
+
+func (f *fakeMapper) Map(m Memory) (uint64, error) {
+	if f.page && len(m.Bytes) > m.Page {
+		return 0, fmt.Errorf("fake: %w", ErrScattered)
+	}
+	if f.calls++; f.calls == f.failAt {
+		return 0, errFake
+	}
+	if f.mapped == nil {
+		f.mapped = map[uint64]Memory{}
+	}
+	iova := f.next
+	f.next += uint64(len(m.Bytes)) + f.step
+	f.mapped[iova] = m
+	return iova, nil
+}
+
+func (f *fakeMapper) Unmap(iova uint64, size int) error {
+	if f.stuck {
+		return errFake
+	}
+	if len(f.mapped[iova].Bytes) != size {
+		return fmt.Errorf("fake: unmap of %d bytes at %#x, mapped %d", size, iova, len(f.mapped[iova].Bytes))
+	}
+	delete(f.mapped, iova)
+	return nil
+}
+
+// held returns the open files and mappings of this process that are an arena's.
+func held(t *testing.T) int {
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := bytes.Count(maps, []byte("rebound-dma"))
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if to, _ := os.Readlink("/proc/self/fd/" + fd.Name()); strings.Contains(to, "rebound-dma") {
+			n++
+		}
+	}
+	return n
+}
+
+// at returns the byte that the device sees at iova, by the mapper's own table.
+func (f *fakeMapper) at(iova uint64) *byte {
+	for base, m := range f.mapped {
+		if iova >= base && iova-base < uint64(len(m.Bytes)) {
+			return &m.Bytes[iova-base]
+		}
+	}
+	return nil
+}
+
+// TestAllocator runs random allocations and frees against a plain record of who owns what.
+func TestAllocator(t *testing.T) {
+	for _, m := range []*fakeMapper{
+		{next: 0x7f00_0000_0000},
+		{next: 0x1000}, // the device's addresses are less aligned than the processor's
+		{next: 0x100_0000, step: 0x1000, page: true},
+		{next: 0x100_0000, page: true}, // pieces that happen to follow each other
+	} {
+		rnd := rand.New(rand.NewPCG(1, 2))
+		a, err := NewArena(m, 4<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		live := map[uint64]Block{}
+		for range 3000 {
+			if rnd.IntN(100) < 45 {
+				for iova, b := range live {
+					if err := a.Free(b); err != nil {
+						t.Fatal(err)
+					}
+					delete(live, iova)
+					break
+				}
+				continue
+			}
+			size, align := 1+rnd.IntN(1<<(1+rnd.IntN(16))), 1<<rnd.IntN(14)
+			b, err := a.Alloc(size, align)
+			if errors.Is(err, ErrNoRoom) {
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b.IOVA%uint64(align) != 0 || len(b.Bytes) != size || cap(b.Bytes) != size {
+				t.Fatalf("%d bytes aligned to %d: got %d (cap %d) at %#x", size, align, len(b.Bytes), cap(b.Bytes), b.IOVA)
+			}
+			if p := uint64(uintptr(unsafe.Pointer(&b.Bytes[0]))); p%uint64(min(align, 4096)) != 0 {
+				t.Fatalf("the processor's address %#x is not aligned to %d", p, align)
+			}
+			if m.at(b.IOVA) != &b.Bytes[0] || m.at(b.IOVA+uint64(size)-1) != &b.Bytes[size-1] {
+				t.Fatalf("the device sees other memory at %#x", b.IOVA)
+			}
+			if len(bytes.Trim(b.Bytes, "\x00")) != 0 {
+				t.Fatal("a block is not zeroed, or overlaps a live one")
+			}
+			for i := range b.Bytes {
+				b.Bytes[i] = 0xa5
+			}
+			live[b.IOVA] = b
+		}
+		for _, b := range live {
+			if strings.Trim(string(b.Bytes), "\xa5") != "" {
+				t.Fatal("a block was written by the allocation of another")
+			}
+			if err := a.Free(b); err != nil {
+				t.Fatal(err)
+			}
+			if err := a.Free(b); err == nil {
+				t.Fatal("a block was freed twice")
+			}
+		}
+		for _, s := range a.segments {
+			if len(s.free) != 1 || s.free[0] != (span{0, uint64(len(s.bytes))}) {
+				t.Fatalf("after all was freed, the free list is %v", s.free)
+			}
+		}
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if len(m.mapped) != 0 {
+			t.Errorf("%d mappings are left", len(m.mapped))
+		}
+	}
+	if n := held(t); n != 0 {
+		t.Errorf("%d files and mappings are left", n)
+	}
+}
+
+func TestArenaPiecewise(t *testing.T) {
+	// Ordinary pages in pairs that follow each other: the arena must join them, and must not join across the gaps.
+	m := &fakeMapper{next: 0x100000, page: true}
+	a, err := NewArena(m, 2<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	if len(a.segments) != 1 {
+		t.Errorf("%d segments of pages that follow each other", len(a.segments))
+	}
+	if a.mappings[0].mem.Page == 4096 {
+		if _, err := a.Alloc(1<<20, 4096); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestGrow(t *testing.T) {
+	m := &fakeMapper{next: 0x40000000, step: 1 << 30}
+	a, err := NewArena(m, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	var pages []Block
+	for {
+		b, err := a.Alloc(4096, 4096)
+		if errors.Is(err, ErrNoRoom) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, b)
+	}
+	if len(pages) == 0 || len(pages)*4096 != len(a.segments[0].bytes) {
+		t.Errorf("%d pages came of %d bytes", len(pages), len(a.segments[0].bytes))
+	}
+	if err := a.Grow(3 << 20); err != nil {
+		t.Fatal(err)
+	}
+	if len(m.mapped) != 2 {
+		t.Errorf("%d mappings after Grow, want 2", len(m.mapped))
+	}
+	if _, err := a.Alloc(3<<20, 1<<21); err != nil {
+		t.Error(err)
+	}
+	for _, b := range pages {
+		if err := a.Free(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(a.Notes()) != 1 {
+		t.Errorf("Notes = %q, want one", a.Notes())
+	}
+}
+
+func TestArenaErrors(t *testing.T) {
+	if _, err := NewArena(&fakeMapper{failAt: 1}, 4096); !errors.Is(err, errFake) {
+		t.Errorf("the mapper's failure came back as %v", err)
+	}
+	m := &fakeMapper{page: true, failAt: 3}
+	if _, err := NewArena(m, 2<<20); len(m.mapped) != 0 {
+		t.Errorf("%d pieces stay mapped after a failure in the middle (%v)", len(m.mapped), err)
+	}
+	for _, size := range []int{0, -1, 1 << 50} {
+		if _, err := NewArena(&fakeMapper{}, size); err == nil {
+			t.Errorf("an arena of %d bytes was made", size)
+		}
+	}
+	a, err := NewArena(&fakeMapper{next: 1 << 30}, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range [][2]int{{0, 1}, {-1, 1}, {8, 0}, {8, 3}, {8, -4}} {
+		if _, err := a.Alloc(c[0], c[1]); err == nil || errors.Is(err, ErrNoRoom) {
+			t.Errorf("Alloc(%d, %d) = %v", c[0], c[1], err)
+		}
+	}
+	b, _ := a.Alloc(64, 64)
+	for _, wrong := range []Block{{}, {b.Bytes, b.IOVA + 1}, {b.Bytes, 0}, {b.Bytes, 1 << 60}, {b.Bytes, ^uint64(0)}} {
+		if err := a.Free(wrong); err == nil {
+			t.Errorf("a block at %#x was taken back", wrong.IOVA)
+		}
+	}
+	for range 2 {
+		if err := a.Close(); err != nil {
+			t.Errorf("Close = %v", err)
+		}
+	}
+	if _, err := a.Alloc(8, 8); !errors.Is(err, ErrClosed) {
+		t.Errorf("Alloc after Close = %v", err)
+	}
+	if err := a.Grow(8); !errors.Is(err, ErrClosed) {
+		t.Errorf("Grow after Close = %v", err)
+	}
+	if err := a.Free(b); err != nil {
+		t.Errorf("Free after Close = %v", err)
+	}
+}
+
+// TestCloseKeepsWhatTheDeviceHas: memory that could not be taken from the device must not go back to the kernel.
+func TestCloseKeepsWhatTheDeviceHas(t *testing.T) {
+	m := &fakeMapper{next: 1 << 30}
+	a, err := NewArena(m, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.stuck = true
+	if err := a.Close(); !errors.Is(err, errFake) {
+		t.Errorf("Close = %v", err)
+	}
+	if held(t) == 0 {
+		t.Error("the memory was unmapped under the device")
+	}
+	m.stuck = false
+	if err := a.Close(); err != nil || held(t) != 0 {
+		t.Errorf("the second Close = %v and leaves %d files and mappings", err, held(t))
+	}
+}

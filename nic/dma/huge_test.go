@@ -1,0 +1,125 @@
+package dma
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// hugePages gives the host some free 2 MiB pages for one test.
+func hugePages(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root: reserves huge pages")
+	}
+	const file = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
+	old, err := os.ReadFile(file)
+	if err != nil {
+		t.Skip("the kernel has no 2 MiB pages:", err)
+	}
+	n, _ := strconv.Atoi(strings.TrimSpace(string(old)))
+	if err := os.WriteFile(file, fmt.Append(nil, n+16), 0); err != nil {
+		t.Skip("huge pages cannot be reserved:", err)
+	}
+	t.Cleanup(func() { os.WriteFile(file, old, 0) })
+	free, _ := os.ReadFile("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
+	if f, _ := strconv.Atoi(strings.TrimSpace(string(free))); f < 8 {
+		t.Skipf("only %d huge pages of the 16 asked for are free", f)
+	}
+}
+
+func TestHugePages(t *testing.T) {
+	hugePages(t)
+	m := &fakeMapper{next: 1 << 30}
+	a, err := NewArena(m, 5<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	got := m.mapped[1<<30]
+	if got.Page != 2<<20 || len(got.Bytes) != 6<<20 || got.FD < 0 {
+		t.Errorf("mapped %d bytes in pages of %d, fd %d; want 6 MiB in pages of 2 MiB", len(got.Bytes), got.Page, got.FD)
+	}
+	if n := a.Notes(); len(n) != 1 || !strings.Contains(n[0], "2 MiB") {
+		t.Errorf("Notes = %q", n)
+	}
+}
+
+// nodeMapper is a device on NUMA node 0.
+type nodeMapper struct{ fakeMapper }
+
+func (nodeMapper) NUMANode() int { return 0 }
+
+func TestNUMANode(t *testing.T) {
+	a, err := NewArena(&nodeMapper{}, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	for _, n := range a.Notes() {
+		if strings.Contains(n, "NUMA") && !strings.Contains(n, "not implemented") {
+			t.Error(n)
+		}
+	}
+}
+
+func TestPhysical(t *testing.T) {
+	hugePages(t)
+	p, err := UnsafeNoIOMMU()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	a, err := NewArena(p, 8<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	total := 0
+	for _, s := range a.segments {
+		for off := 0; off < len(s.bytes); off += 4096 {
+			addr, err := p.address(&s.bytes[off])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if addr != s.iova+uint64(off) {
+				t.Fatalf("the page at +%#x lies at %#x, the arena says %#x", off, addr, s.iova+uint64(off))
+			}
+		}
+		total += len(s.bytes)
+	}
+	if total != 8<<20 {
+		t.Errorf("%d bytes in %d segments, want 8 MiB", total, len(a.segments))
+	}
+}
+
+func TestPhysicalRefuses(t *testing.T) {
+	p, err := UnsafeNoIOMMU()
+	if err != nil {
+		t.Skip("no pagemap:", err)
+	}
+	defer p.Close()
+	mp, err := mapPages(4096, -1, kind{page: os.Getpagesize()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mp.close(p)
+	if _, err := p.Map(mp.mem); err == nil || !strings.Contains(err.Error(), "nr_hugepages") {
+		t.Errorf("ordinary pages: %v, want an error that tells how to get huge ones", err)
+	}
+	// A hole that was never touched is not present: no address may come of it.
+	untouched, err := unix.Mmap(-1, 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(untouched)
+	if addr, err := p.address(&untouched[4096]); err == nil {
+		t.Errorf("an untouched page has the address %#x", addr)
+	} else if errors.Is(err, ErrScattered) {
+		t.Error(err)
+	}
+}
