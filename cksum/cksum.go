@@ -1,0 +1,75 @@
+// Package cksum computes the Internet checksum (RFC 1071) and updates it for a field that changed (RFC 1624).
+//
+// A sum is a ones' complement sum of big-endian 16-bit words; a checksum, as a header carries it, is a sum's complement.
+// Zero has two forms: a sum is 0x0000 only if every word is, so a checksum is 0xffff only over zeros.
+package cksum
+
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+// Sum adds the 16-bit words of b to the sum acc. An odd last byte counts as the high half of a word, so only the last of
+// several pieces may have an odd length. The checksum of a packet whose checksum field is zero is ^Sum(packet, 0); a
+// packet with a right checksum in place sums to 0xffff.
+func Sum(b []byte, acc uint16) uint16 {
+	le := binary.LittleEndian
+	// RFC 1071 §2 (B): the sum of byte-swapped words is the byte-swapped sum. 2^64 is 1 modulo 65535, so the carry out of
+	// a 64-bit addition goes back in at the bottom.
+	s, c := uint64(bits.ReverseBytes16(acc)), uint64(0)
+	for ; len(b) >= 32; b = b[32:] {
+		s, c = bits.Add64(s, le.Uint64(b), 0)
+		s, c = bits.Add64(s, le.Uint64(b[8:]), c)
+		s, c = bits.Add64(s, le.Uint64(b[16:]), c)
+		s, c = bits.Add64(s, le.Uint64(b[24:]), c)
+		s, c = bits.Add64(s, 0, c)
+		s += c
+	}
+	for ; len(b) >= 8; b = b[8:] {
+		s, c = bits.Add64(s, le.Uint64(b), 0)
+		s += c
+	}
+	var t uint64
+	if len(b) >= 4 {
+		t, b = uint64(le.Uint32(b)), b[4:]
+	}
+	if len(b) >= 2 {
+		t, b = t+uint64(le.Uint16(b)), b[2:]
+	}
+	if len(b) == 1 {
+		t += uint64(b[0])
+	}
+	s, c = bits.Add64(s, t, 0)
+	s += c
+	s = s>>32 + s&0xffff_ffff
+	s = s>>32 + s&0xffff_ffff
+	s = s>>16 + s&0xffff
+	s = s>>16 + s&0xffff
+	return bits.ReverseBytes16(uint16(s))
+}
+
+// Update16 returns the checksum hc after a 16-bit word that it covers changed from m to m2, by RFC 1624 eqn. 3:
+// HC' = ~(~HC + ~m + m'). The result is the one that would be computed afresh, but for a packet that became all zeros:
+// its checksum is 0xffff, and no update can tell that from 0x0000. An error in hc stays one in the result.
+func Update16(hc, m, m2 uint16) uint16 {
+	s := uint32(^hc) + uint32(^m) + uint32(m2)
+	s = s>>16 + s&0xffff
+	return ^uint16(s>>16 + s)
+}
+
+// Update32 is Update16 for a 32-bit field that starts at an even offset.
+func Update32(hc uint16, m, m2 uint32) uint16 {
+	s := uint64(^hc) + uint64(^m) + uint64(m2)
+	s = s>>32 + s&0xffff_ffff
+	s = s>>16 + s&0xffff
+	s = s>>16 + s&0xffff
+	return ^uint16(s>>16 + s)
+}
+
+// UDP returns a computed checksum as UDP carries it: zero means that there is none, so 0xffff stands for it (RFC 768).
+func UDP(hc uint16) uint16 {
+	if hc == 0 {
+		return 0xffff
+	}
+	return hc
+}

@@ -1,0 +1,193 @@
+package cksum
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"testing"
+)
+
+// naive is RFC 1071 §1 word for word: one word at a time, a carry is added when it appears.
+func naive(b []byte, acc uint16) uint16 {
+	s := uint32(acc)
+	for i := 0; i < len(b); i += 2 {
+		w := uint32(b[i]) << 8
+		if i+1 < len(b) {
+			w |= uint32(b[i+1])
+		}
+		if s += w; s > 0xffff {
+			s -= 0xffff
+		}
+	}
+	return uint16(s)
+}
+
+func TestSumExample(t *testing.T) {
+	b := []byte{0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7} // RFC 1071 §3
+	if got := Sum(b, 0); got != 0xddf2 {
+		t.Errorf("sum %#04x, RFC 1071 has 0xddf2", got)
+	}
+}
+
+// Every length up to some loops of each width, at every alignment, with contents that carry everywhere and nowhere.
+func TestSumLengths(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	buf := make([]byte, 8+200)
+	for _, fill := range []func() byte{
+		func() byte { return 0xff }, func() byte { return 0 }, func() byte { return byte(rnd.Uint32()) },
+		func() byte { return byte(rnd.Uint32()) | 0xfe },
+	} {
+		for i := range buf {
+			buf[i] = fill()
+		}
+		for at := range 8 {
+			for n := range 200 {
+				for _, acc := range []uint16{0, 1, 0x8000, 0xfffe, 0xffff} {
+					b := buf[at : at+n]
+					if got, want := Sum(b, acc), naive(b, acc); got != want {
+						t.Fatalf("%d bytes at %d, acc %#04x: sum %#04x, want %#04x", n, at, acc, got, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// Every 16-bit value in each place, against every corner.
+func TestSumEveryWord(t *testing.T) {
+	var b [10]byte
+	for _, other := range []uint16{0, 1, 0x7fff, 0x8000, 0xfffe, 0xffff} {
+		for i := range b {
+			b[i] = byte(other >> (8 * (^i & 1)))
+		}
+		for at := 0; at < len(b); at += 2 {
+			for v := range 1 << 16 {
+				binary.BigEndian.PutUint16(b[at:], uint16(v))
+				if got, want := Sum(b[:], 0), naive(b[:], 0); got != want {
+					t.Fatalf("%x: sum %#04x, want %#04x", b, got, want)
+				}
+			}
+			binary.BigEndian.PutUint16(b[at:], other)
+		}
+	}
+}
+
+// corners are the words at which ones' complement arithmetic goes wrong when it does.
+var corners = []uint16{0x0000, 0x0001, 0x0080, 0x07ff, 0x0800, 0x7fff, 0x8000, 0xf7ff, 0xf800, 0xfffe, 0xffff}
+
+// A word changes from every value to each corner and from each corner to every value, beside a word that takes the sum
+// through every corner. The updated checksum must be the one computed afresh, bit for bit: 0x0000 is not 0xffff.
+func TestUpdate16(t *testing.T) {
+	check := func(m, m2, other uint16) {
+		const fixed = 0x4500 // a header is never all zeros
+		hc := ^naive(words(m, other, fixed), 0)
+		want := ^naive(words(m2, other, fixed), 0)
+		if got := Update16(hc, m, m2); got != want {
+			t.Fatalf("%#04x becomes %#04x beside %#04x, checksum %#04x: %#04x, want %#04x", m, m2, other, hc, got, want)
+		}
+	}
+	for v := range 1 << 16 {
+		for _, c := range corners {
+			for _, other := range corners {
+				check(uint16(v), c, other)
+				check(c, uint16(v), other)
+				check(c, other, uint16(v)) // the sum goes through every value
+			}
+		}
+	}
+}
+
+func TestUpdate32(t *testing.T) {
+	check := func(m, m2 uint32, other uint16) {
+		hc := ^naive(words(uint16(m>>16), uint16(m), other, 0x4500), 0)
+		want := ^naive(words(uint16(m2>>16), uint16(m2), other, 0x4500), 0)
+		if got := Update32(hc, m, m2); got != want {
+			t.Fatalf("%#08x becomes %#08x beside %#04x, checksum %#04x: %#04x, want %#04x", m, m2, other, hc, got, want)
+		}
+	}
+	for v := range 1 << 16 {
+		for _, c := range corners {
+			hi, lo := uint32(v)<<16|uint32(c), uint32(c)<<16|uint32(v)
+			for _, m := range []uint32{0, 0xffff_ffff, 0xffff_0000, 0x0000_ffff, 0x8000_8000} {
+				check(hi, m, c)
+				check(m, hi, c)
+				check(lo, m, uint16(v))
+				check(m, lo, uint16(v))
+			}
+		}
+	}
+}
+
+// RFC 1624 §4's own example: RFC 1141's equation gives 0xffff here.
+func TestUpdateExample(t *testing.T) {
+	if got := Update16(0xdd2f, 0x5555, 0x3285); got != 0x0000 {
+		t.Errorf("checksum %#04x, RFC 1624 has 0x0000", got)
+	}
+}
+
+func TestUDP(t *testing.T) {
+	for v := range 1 << 16 {
+		want := uint16(v)
+		if v == 0 {
+			want = 0xffff
+		}
+		if got := UDP(uint16(v)); got != want {
+			t.Fatalf("UDP(%#04x) = %#04x", v, got)
+		}
+	}
+}
+
+func words(w ...uint16) []byte {
+	var b []byte
+	for _, v := range w {
+		b = binary.BigEndian.AppendUint16(b, v)
+	}
+	return b
+}
+
+func FuzzSum(f *testing.F) {
+	f.Add([]byte{}, uint16(0), uint8(0))
+	f.Add([]byte{0xff, 0xff, 0xff}, uint16(0xffff), uint8(1))
+	f.Fuzz(func(t *testing.T, b []byte, acc uint16, cut uint8) {
+		want := naive(b, acc)
+		if got := Sum(b, acc); got != want {
+			t.Fatalf("sum %#04x, want %#04x", got, want)
+		}
+		at := min(int(cut)&^1, len(b)&^1) // in two pieces, the first even
+		if got := Sum(b[at:], Sum(b[:at], acc)); got != want {
+			t.Fatalf("in two pieces at %d: %#04x, want %#04x", at, got, want)
+		}
+	})
+}
+
+func FuzzUpdate(f *testing.F) {
+	f.Add([]byte{0x45, 0, 0, 1, 0, 2}, uint16(0), uint32(0xffff_ffff))
+	f.Fuzz(func(t *testing.T, b []byte, at uint16, m2 uint32) {
+		if len(b) < 6 {
+			return
+		}
+		b[0] = 0x45
+		i := 2 + int(at)%(len(b)-5)&^1
+		hc, m := ^naive(b, 0), binary.BigEndian.Uint32(b[i:])
+		binary.BigEndian.PutUint32(b[i:], m2)
+		want := ^naive(b, 0)
+		if got := Update32(hc, m, m2); got != want {
+			t.Fatalf("32 bits: %#04x, want %#04x", got, want)
+		}
+		got := Update16(Update16(hc, uint16(m>>16), uint16(m2>>16)), uint16(m), uint16(m2))
+		if got != want {
+			t.Fatalf("twice 16 bits: %#04x, want %#04x", got, want)
+		}
+	})
+}
+
+func BenchmarkSum(b *testing.B) {
+	for _, n := range []int{20, 64, 1500} {
+		buf := make([]byte, n)
+		b.Run(map[int]string{20: "20", 64: "64", 1500: "1500"}[n], func(b *testing.B) {
+			b.SetBytes(int64(n))
+			for b.Loop() {
+				Sum(buf, 0)
+			}
+		})
+	}
+}
