@@ -1,0 +1,92 @@
+package rebound_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Who may import whom, by folder: the rows of the first pattern that matches. A pattern may stand for a single package
+// ("cksum") or all below one ("cmd/..."). Only a package's own code is held to it: external tests may see both a driver
+// and its model.
+var imports = []struct {
+	of, may string
+}{
+	{"rebound", ""}, // these tests
+	{"cksum", ""},
+	{"latency/hot", ""},
+	{"latency/...", "latency/..."},
+	{"fastpath", "cksum latency/hot"},
+	{"nic", "fastpath latency/hot"},
+	{"nic/mmio", ""},
+	{"nic/dma", "nic/mmio"},
+	{"nic/pci", "nic nic/dma nic/mmio"},
+	{"nic/netif", "nic"},
+	{"nic/vfiouser", "nic nic/dma nic/mmio nic/pci nic/sim"},
+	{"nic/sim", "nic nic/dma nic/mmio nic/pci cksum"},
+	{"nic/sim/...", "nic/sim cksum"},
+	{"nic/nictest", "nic nic/... fastpath cksum latency/hot"},
+	{"nic/lab", "nic nic/... fastpath cksum latency/hot"},
+	{"nic/afpacket", "nic nic/netif nic/mmio fastpath cksum latency/hot"},
+	{"nic/afxdp", "nic nic/netif nic/mmio fastpath cksum latency/hot"},
+	{"nic/...", "nic nic/netif nic/pci nic/dma nic/mmio fastpath cksum latency/hot"}, // a driver on the device itself
+	{"cmd/...", "..."},
+}
+
+// Modules outside the standard library that mmio and dma may use, and nothing more.
+const lowLevel = "golang.org/x/sys"
+
+func TestImports(t *testing.T) {
+	out, err := exec.Command("go", "list", "-json=ImportPath,Imports", "./...").Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			t.Fatalf("go list: %v\n%s", err, exit.Stderr)
+		}
+		t.Fatal(err)
+	}
+	seen := 0
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; seen++ {
+		var p struct {
+			ImportPath string
+			Imports    []string
+		}
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		name, _ := strings.CutPrefix(p.ImportPath, "rebound/")
+		i := slices.IndexFunc(imports, func(r struct{ of, may string }) bool { return match(r.of, name) })
+		if i < 0 {
+			t.Errorf("%s: no rule says what it may import", name)
+			continue
+		}
+		for _, imp := range p.Imports {
+			dep, ours := strings.CutPrefix(imp, "rebound/")
+			switch {
+			case !ours && (name == "nic/mmio" || name == "nic/dma") && strings.Contains(imp, ".") && !strings.HasPrefix(imp, lowLevel):
+				t.Errorf("%s imports %s; it may import %s only", name, imp, lowLevel)
+			case ours && !slices.ContainsFunc(strings.Fields(imports[i].may), func(m string) bool { return match(m, dep) }) &&
+				!strings.HasPrefix(dep, name+"/"):
+				t.Errorf("%s imports %s; it may import: %s", name, dep, imports[i].may)
+			}
+		}
+	}
+	if seen < 10 {
+		t.Errorf("go list named %d packages", seen)
+	}
+}
+
+func match(pattern, name string) bool {
+	if below, ok := strings.CutSuffix(pattern, "..."); ok {
+		return strings.HasPrefix(name+"/", below)
+	}
+	ok, _ := path.Match(pattern, name)
+	return ok
+}
