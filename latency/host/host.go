@@ -2,7 +2,16 @@
 // machine costs latency. It reads /proc and /sys and changes nothing.
 package host
 
-import "io/fs"
+import (
+	"cmp"
+	"fmt"
+	"io/fs"
+	"path"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+)
 
 // Facts describe a machine. Empty fields are unknown.
 type Facts struct {
@@ -15,14 +24,14 @@ type Facts struct {
 	Arch        string    `json:"arch"`
 	Hypervisor  string    `json:"hypervisor,omitempty"`
 	Governor    string    `json:"governor,omitempty"` // of Core
-	CStates     []string  `json:"cstates,omitempty"`  // enabled idle states of Core with exit latency
+	CStates     []string  `json:"cstates,omitempty"`  // enabled idle states of Core, each with its exit latency
 	SMT         string    `json:"smt,omitempty"`      // "on", "off", "notsupported"
-	Isolated    string    `json:"isolated,omitempty"` // isolcpus in force, as a list
+	Isolated    string    `json:"isolated,omitempty"` // isolated CPUs, as the kernel lists them
 	NoHzFull    string    `json:"nohz_full,omitempty"`
 	Clocksource string    `json:"clocksource,omitempty"`
 	THP         string    `json:"thp,omitempty"`
 	Mitigations []string  `json:"mitigations,omitempty"`
-	Findings    []Finding `json:"findings"` // what is not ideal
+	Findings    []Finding `json:"findings"` // what is not ideal, the worst first
 }
 
 // Severity orders findings by what they cost.
@@ -31,8 +40,10 @@ type Severity string
 const (
 	Note    Severity = "note"    // good to know
 	Warning Severity = "warning" // costs microseconds, or shows in the tail
-	Serious Severity = "serious" // the measurement says more about this than about the network
+	Serious Severity = "serious" // the measurement may say more about this than about the network
 )
+
+func (s Severity) rank() int { return slices.Index([]Severity{Serious, Warning, Note}, s) }
 
 // Finding is one thing about the machine that costs latency.
 type Finding struct {
@@ -45,5 +56,114 @@ type Finding struct {
 // Collect reads the facts from root, which is os.DirFS("/") but in tests. core is the logical CPU that measures or
 // answers, -1 for none in particular: findings about a core are then left out. What cannot be read stays empty.
 func Collect(root fs.FS, core int) Facts {
-	return Facts{Core: core}
+	c := collector{root: root, core: core}
+	c.Core, c.Arch = core, runtime.GOARCH
+	c.Hostname = c.read("proc/sys/kernel/hostname")
+	c.Kernel = c.read("proc/sys/kernel/osrelease")
+	c.Cmdline = c.read("proc/cmdline")
+	c.Cores = len(parseList(c.read("sys/devices/system/cpu/online")))
+	c.CPU = c.cpuModel()
+
+	c.virtualisation()
+	c.clocksource()
+	c.memory()
+	c.mitigations()
+	c.irqbalance()
+	if core >= 0 {
+		c.frequency()
+		c.idleStates()
+		c.siblings()
+		c.isolation()
+		c.interrupts()
+		c.realtime()
+	} else {
+		c.SMT = c.read("sys/devices/system/cpu/smt/control")
+		c.Isolated = c.read("sys/devices/system/cpu/isolated")
+	}
+	slices.SortStableFunc(c.Findings, func(a, b Finding) int { return cmp.Compare(a.Severity.rank(), b.Severity.rank()) })
+	return c.Facts
+}
+
+type collector struct {
+	Facts
+	root fs.FS
+	core int
+}
+
+// read returns a file's content without white space around it, "" where there is none.
+func (c *collector) read(name string) string {
+	b, err := fs.ReadFile(c.root, name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// cpu returns the path of a file of the core's own directory.
+func (c *collector) cpu(name string) string {
+	return fmt.Sprintf("sys/devices/system/cpu/cpu%d/%s", c.core, name)
+}
+
+func (c *collector) find(id string, s Severity, what, mend string) {
+	c.Findings = append(c.Findings, Finding{id, s, what, mend})
+}
+
+// cpuField returns the first value of a key in /proc/cpuinfo.
+func (c *collector) cpuField(key string) string {
+	for line := range strings.Lines(c.read("proc/cpuinfo")) {
+		if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == key {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+func (c *collector) cpuModel() string {
+	if m := c.cpuField("model name"); m != "" {
+		return m
+	}
+	if i := c.cpuField("CPU implementer"); i != "" { // arm64 has no names there
+		return "implementer " + i + " part " + c.cpuField("CPU part")
+	}
+	return ""
+}
+
+// firmware joins what DMI says of the machine.
+func (c *collector) firmware() string {
+	return strings.TrimSpace(c.read("sys/class/dmi/id/sys_vendor") + " " + c.read("sys/class/dmi/id/product_name"))
+}
+
+// parseList reads the kernel's list format, "0-3,8".
+func parseList(s string) []int {
+	var out []int
+	for part := range strings.SplitSeq(s, ",") {
+		lo, hi, ranged := strings.Cut(strings.TrimSpace(part), "-")
+		from, err := strconv.Atoi(lo)
+		if err != nil {
+			continue
+		}
+		to := from
+		if ranged {
+			if to, err = strconv.Atoi(hi); err != nil {
+				continue
+			}
+		}
+		for n := from; n <= to && to-from < 1<<16; n++ {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// directories returns the names in dir that are numbers, ascending.
+func (c *collector) directories(dir string) []int {
+	entries, _ := fs.ReadDir(c.root, dir)
+	var out []int
+	for _, e := range entries {
+		if n, err := strconv.Atoi(path.Base(e.Name())); err == nil {
+			out = append(out, n)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
