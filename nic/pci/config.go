@@ -1,0 +1,298 @@
+package pci
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"rebound/nic/mmio"
+)
+
+// Registers of the configuration header, type 0 (PCI Local Bus 3.0 §6.1).
+const (
+	cfgVendor       = 0x00
+	cfgCommand      = 0x04 // §6.2.2
+	cfgStatus       = 0x06 // §6.2.3
+	cfgRevision     = 0x08 // and class code in the upper 24 bits
+	cfgSubsystem    = 0x2c
+	cfgCapabilities = 0x34 // offset of the first capability, §6.7
+	cfgHeader       = 0x40 // end of the header
+
+	cfgSize         = 0x100  // of conventional configuration space
+	cfgExtendedSize = 0x1000 // of PCI Express extended configuration space (PCIe 5.0 §7.2)
+)
+
+// Command register bits.
+const (
+	cmdMemory      uint16 = 1 << 1
+	cmdBusMaster   uint16 = 1 << 2
+	cmdINTxDisable uint16 = 1 << 10
+)
+
+const statusCapabilities uint16 = 1 << 4 // Status: there is a capability list
+
+// CapID is the identity of a capability (PCI Code and ID Assignment §2).
+type CapID uint8
+
+// Capabilities that drivers ask for.
+const (
+	CapPower   CapID = 0x01
+	CapMSI     CapID = 0x05
+	CapExpress CapID = 0x10
+	CapMSIX    CapID = 0x11
+	CapAF      CapID = 0x13 // Advanced Features: the other place where function-level reset is offered
+)
+
+// ExtCapID is the identity of an extended capability (PCI Code and ID Assignment §3).
+type ExtCapID uint16
+
+// Extended capabilities that drivers ask for.
+const (
+	ExtCapAER    ExtCapID = 0x0001
+	ExtCapSerial ExtCapID = 0x0003
+	ExtCapSRIOV  ExtCapID = 0x0010
+)
+
+// PCI Express capability structure (PCIe 5.0 §7.5.3), offsets from the capability.
+const (
+	expDevCap  = 0x04
+	expLinkSta = 0x12
+
+	devCapFLR uint32 = 1 << 28
+)
+
+// Config is what the functions here read and write: a Function, or less.
+type Config interface {
+	ReadConfig(off int, p []byte) error
+	WriteConfig(off int, p []byte) error
+}
+
+// Read8 reads one byte of configuration space.
+func Read8(c Config, off int) (uint8, error) {
+	var b [1]byte
+	err := c.ReadConfig(off, b[:])
+	return b[0], err
+}
+
+// Read16 reads two bytes of configuration space; off is even.
+func Read16(c Config, off int) (uint16, error) {
+	var b [2]byte
+	err := c.ReadConfig(off, b[:])
+	return binary.LittleEndian.Uint16(b[:]), err
+}
+
+// Read32 reads four bytes of configuration space; off is a multiple of 4.
+func Read32(c Config, off int) (uint32, error) {
+	var b [4]byte
+	err := c.ReadConfig(off, b[:])
+	return binary.LittleEndian.Uint32(b[:]), err
+}
+
+// ReadID reads what a function says it is. ErrGone says that nothing answers.
+func ReadID(c Config) (ID, error) {
+	vd, err := Read32(c, cfgVendor)
+	if err != nil {
+		return ID{}, err
+	}
+	if vd == ^uint32(0) {
+		return ID{}, fmt.Errorf("pci: vendor and device ID read ffff:ffff: %w", ErrGone)
+	}
+	class, err := Read32(c, cfgRevision)
+	if err != nil {
+		return ID{}, err
+	}
+	sub, err := Read32(c, cfgSubsystem)
+	if err != nil {
+		return ID{}, err
+	}
+	return ID{
+		Vendor: uint16(vd), Device: uint16(vd >> 16),
+		SubVendor: uint16(sub), SubDevice: uint16(sub >> 16),
+		Revision: uint8(class), Class: class >> 8,
+	}, nil
+}
+
+// Gone reports whether nothing answers at the function any more: it was pulled, or its link is down.
+func Gone(c Config) bool {
+	v, err := Read16(c, cfgVendor)
+	return err != nil || v == 0xffff
+}
+
+// CheckGone returns ErrGone if v, read from a register, is all ones and the function is gone, and nil otherwise: all ones
+// can be a register's value.
+func CheckGone(f Function, register string, v uint32) error {
+	if v != ^uint32(0) || !Gone(f) {
+		return nil
+	}
+	return fmt.Errorf("pci: %s: %s reads all ones, and so does the vendor ID: %w", f.Name(), register, ErrGone)
+}
+
+// Capability returns the offset of the first capability with an ID, and 0 if there is none. A list that leads outside of
+// configuration space or into a circle is ErrConfig.
+func Capability(c Config, id CapID) (int, error) {
+	status, err := Read16(c, cfgStatus)
+	if err != nil {
+		return 0, err
+	}
+	if status == 0xffff && Gone(c) {
+		return 0, fmt.Errorf("pci: capability %#02x: %w", uint8(id), ErrGone)
+	}
+	if status&statusCapabilities == 0 {
+		return 0, nil
+	}
+	at, err := Read8(c, cfgCapabilities)
+	if err != nil {
+		return 0, err
+	}
+	for range (cfgSize - cfgHeader) / 4 {
+		off := int(at &^ 3) // the two low bits are reserved
+		if off == 0 {
+			return 0, nil
+		}
+		if off < cfgHeader {
+			return 0, fmt.Errorf("pci: a capability at %#x, inside of the header: %w", off, ErrConfig)
+		}
+		head, err := Read16(c, off)
+		if err != nil {
+			return 0, err
+		}
+		if CapID(head) == id {
+			return off, nil
+		}
+		at = uint8(head >> 8)
+	}
+	return 0, fmt.Errorf("pci: the capability list is a circle: %w", ErrConfig)
+}
+
+// ExtCapability returns the offset of the first extended capability with an ID, and 0 if there is none, be it that the
+// function has no extended configuration space.
+func ExtCapability(c Config, id ExtCapID) (int, error) {
+	off := cfgSize
+	for range (cfgExtendedSize - cfgSize) / 4 {
+		head, err := Read32(c, off)
+		if err != nil && off == cfgSize {
+			return 0, nil // conventional functions end here
+		}
+		if err != nil {
+			return 0, err
+		}
+		if head == 0 || head == ^uint32(0) {
+			return 0, nil // none at all reads 0, or all ones where nothing decodes the space
+		}
+		if ExtCapID(head) == id {
+			return off, nil
+		}
+		off = int(head >> 20 &^ 3)
+		if off == 0 {
+			return 0, nil
+		}
+		if off < cfgSize {
+			return 0, fmt.Errorf("pci: an extended capability at %#x, below 0x100: %w", off, ErrConfig)
+		}
+	}
+	return 0, fmt.Errorf("pci: the extended capability list is a circle: %w", ErrConfig)
+}
+
+// Link is the state of a function's PCI Express link.
+type Link struct {
+	Generation int // 1 for 2.5 GT/s, 2 for 5, 3 for 8, 4 for 16, 5 for 32, 6 for 64; 0 if unknown
+	Lanes      int
+}
+
+func (l Link) String() string {
+	if l.Generation == 0 {
+		return "PCIe link unknown"
+	}
+	return fmt.Sprintf("PCIe gen %d x%d", l.Generation, l.Lanes)
+}
+
+// ReadLink reads Link Status (PCIe 5.0 §7.5.3.8). It is zero where there is no link: an integrated function, a model.
+func ReadLink(c Config) (Link, error) {
+	exp, err := Capability(c, CapExpress)
+	if err != nil || exp == 0 {
+		return Link{}, err
+	}
+	s, err := Read16(c, exp+expLinkSta)
+	if err != nil || s == 0xffff {
+		return Link{}, err
+	}
+	return Link{Generation: int(s & 0xf), Lanes: int(s >> 4 & 0x3f)}, nil
+}
+
+// HasFLR reports whether the function offers function-level reset, by its PCI Express or its AF capability.
+func HasFLR(c Config) (bool, error) {
+	exp, err := Capability(c, CapExpress)
+	if err != nil {
+		return false, err
+	}
+	if exp != 0 {
+		v, err := Read32(c, exp+expDevCap)
+		if err != nil || v&devCapFLR != 0 {
+			return err == nil, err
+		}
+	}
+	af, err := Capability(c, CapAF)
+	if err != nil || af == 0 {
+		return false, err
+	}
+	v, err := Read8(c, af+3) // AF Capabilities: bit 1 is FLR
+	return v>>1&1 != 0, err
+}
+
+// MSIXVectors returns the size of the function's MSI-X table, 0 if it has none (PCIe 5.0 §7.7.2.2).
+func MSIXVectors(c Config) (int, error) {
+	at, err := Capability(c, CapMSIX)
+	if err != nil || at == 0 {
+		return 0, err
+	}
+	v, err := Read16(c, at+2)
+	return int(v&0x7ff) + 1, err
+}
+
+// setCommand changes bits of the command register and checks that they took.
+func setCommand(c Config, set, clear uint16) error {
+	v, err := Read16(c, cfgCommand)
+	if err != nil {
+		return err
+	}
+	if v == 0xffff {
+		return fmt.Errorf("pci: command register reads all ones: %w", ErrGone)
+	}
+	want := v&^clear | set
+	if want == v {
+		return nil
+	}
+	if err := c.WriteConfig(cfgCommand, binary.LittleEndian.AppendUint16(nil, want)); err != nil {
+		return err
+	}
+	got, err := Read16(c, cfgCommand)
+	if err != nil {
+		return err
+	}
+	if got&(set|clear) != set {
+		return fmt.Errorf("pci: command register: wrote %#04x, reads %#04x: %w", want, got, ErrConfig)
+	}
+	return nil
+}
+
+// Registers returns BAR n of f, or ErrBAR if it has fewer than size bytes.
+func Registers(f Function, n int, size uint64) (*mmio.Window, error) {
+	w, err := f.BAR(n)
+	if err != nil {
+		return nil, err
+	}
+	if w.Size() < size {
+		return nil, fmt.Errorf("pci: %s: BAR %d has %#x bytes, the device's registers take %#x: %w", f.Name(), n, w.Size(), size, ErrBAR)
+	}
+	return w, nil
+}
+
+// SplitWC says, before the first use of BAR n, that the driver wants it mapped write-combining from an offset on (a whole
+// number of pages) and uncached below: a page of registers cannot be mapped both ways at once. BAR then ends at that
+// offset, and BARWC begins there, still counting offsets from the BAR's start. Where write-combining cannot be had, BARWC
+// is mapped uncached, as WriteCombining tells. Models have nothing to split.
+func SplitWC(f Function, n int, from uint64) error {
+	if s, ok := f.(interface{ SplitWC(int, uint64) error }); ok {
+		return s.SplitWC(n, from)
+	}
+	return nil
+}
