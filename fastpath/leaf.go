@@ -51,7 +51,7 @@ func (r *Responder) Sum4(h *[64]byte) bool {
 // Hosts4 reports whether an IPv4 packet is to an address of ours from a unicast one that is not ours.
 func (r *Responder) Hosts4(h *[64]byte) bool {
 	s, d := le.Uint32(h[26:]), le.Uint32(h[30:])
-	return r.open || r.own4[d*r.mul4>>24] == d && r.not4[s*r.mul4>>24] != s && h[26]-1 < 223 && h[26] != 127
+	return r.open || r.own4[d*r.mul4>>shift4] == d && r.not4[s*r.mul4>>shift4] != s && h[26]-1 < 223 && h[26] != 127
 }
 
 // Echo4 turns an ICMPv4 echo request into its reply and counts it, or returns false with nothing changed. The request
@@ -113,7 +113,7 @@ func (r *Responder) IPv6(h *[64]byte, n int) bool {
 // To6 reports whether an IPv6 packet is to an address of ours.
 func (r *Responder) To6(h *[64]byte) bool {
 	a := ip6{le.Uint64(h[38:]), le.Uint64(h[46:])}
-	o := &r.own6[(a.hi+a.lo*r.mul6)*r.mul6>>58]
+	o := &r.own6[(a.hi+a.lo*r.mul6)*r.mul6>>shift6]
 	return r.open || o.hi == a.hi && o.lo == a.lo
 }
 
@@ -121,7 +121,7 @@ func (r *Responder) To6(h *[64]byte) bool {
 // addresses lie that never go on a wire: unspecified, loopback, and IPv4's in IPv6's clothes.
 func (r *Responder) From6(h *[64]byte) bool {
 	a := ip6{le.Uint64(h[22:]), le.Uint64(h[30:])}
-	o := &r.own6[(a.hi+a.lo*r.mul6)*r.mul6>>58]
+	o := &r.own6[(a.hi+a.lo*r.mul6)*r.mul6>>shift6]
 	return r.open || a.hi != 0 && h[22] != 0xff && (o.hi != a.hi || o.lo != a.lo)
 }
 

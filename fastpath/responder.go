@@ -1,8 +1,8 @@
 package fastpath
 
 import (
-	"encoding/binary"
 	"net/netip"
+	"sync/atomic"
 
 	"rebound/latency/hot"
 )
@@ -12,7 +12,11 @@ type Mode uint8
 
 const (
 	Strict Mode = iota // every guard; replies leave with hop limit 64
-	Open               // the seeds' cropped checks, for a wire you own; the hop limit stays
+
+	// Open answers whoever asks on the wire: MACs, IP addresses, the IPv4 header checksum and the source port are not
+	// looked at, and the hop limit stays. Kind, lengths and UDP ports still have to be right, and ARP and ND are as in
+	// Strict. It is for a wire you own: a reply to a broadcast has a broadcast source, and two responders can loop.
+	Open
 )
 
 // Config is what a Responder answers. It does not change while a Responder is in use.
@@ -22,8 +26,14 @@ type Config struct {
 	Addresses []netip.Prefix // our addresses, each with its subnet (/32 or /128 where that is unknown)
 	UDPPorts  []uint16       // answered by echo
 
-	// PartialChecksums says that frames may come from this host's own kernel (veth, a socket driver on a bridge) with
-	// UDP checksums that hold only the pseudo-header's sum, for a device to complete. Such a reply is completed here.
+	// STAMPPorts are UDP ports answered as a stateless STAMP or TWAMP-Light reflector. They need Clock.
+	STAMPPorts []uint16
+	// Clock holds how cycles relate to time. It is loaded for each test packet and may be replaced at any time.
+	Clock *atomic.Pointer[Clock]
+
+	// PartialChecksums says that frames may come from a kernel on this machine (over veth, say), whose UDP checksums hold
+	// only the pseudo-header's sum and wait for a device to complete them. A reply is completed here instead, else the
+	// peer's kernel would drop it. The price: a wrong checksum that equals that sum, one in 65536, is mended, not kept.
 	PartialChecksums bool
 }
 
@@ -31,46 +41,56 @@ type Config struct {
 type Responder struct {
 	Loop hot.Loop
 
-	mac           uint64 // as the leaves load it: shifted up by two bytes
-	mul6          uint64
+	// What the leaves read, together.
+	mac           uint64 // as they load it: shifted up by two bytes
+	mul6          uint64 // the multipliers that give each address a slot of its own
 	mul4          uint32
 	open, partial bool
-	stats         [Verdicts]uint64
-	own4, not4    [256]uint32
-	own6          [64]ip6
-	echo, service [1024]uint64
+	stats         Stats
+	own4          [slots4]uint32 // our addresses as loaded, each in its slot
+	not4          [slots4]uint32 // the same and our subnets' broadcasts: no sources
+	own6          [slots6]ip6
+	echo          portSet // indexed by ports as loaded
+	service       portSet // source ports that are not answered
 
-	cfg Config
+	stamp      []uint16
+	clock      *atomic.Pointer[Clock]
+	macAddress [6]byte
 }
 
 // ip6 is an IPv6 address as the leaves load it.
 type ip6 struct{ hi, lo uint64 }
 
-// New returns a Responder, or an error that names the address or port that cannot be used.
-func New(c Config) (*Responder, error) {
-	r := &Responder{cfg: c, open: c.Mode == Open, partial: c.PartialChecksums, mul4: 0x9e3779b1, mul6: 0x9e3779b97f4a7c15}
-	var m [8]byte
-	copy(m[2:], c.MAC[:])
-	r.mac = binary.LittleEndian.Uint64(m[:])
-	for _, p := range c.Addresses {
-		if b := p.Addr().AsSlice(); len(b) == 4 {
-			a := le.Uint32(b)
-			r.own4[a*r.mul4>>24], r.not4[a*r.mul4>>24] = a, a
-		} else {
-			a := ip6{le.Uint64(b), le.Uint64(b[8:])}
-			r.own6[(a.hi+a.lo*r.mul6)*r.mul6>>58] = a
-		}
-	}
-	for _, p := range c.UDPPorts {
-		p = p<<8 | p>>8
-		r.echo[p>>6] |= 1 << (p & 63)
-		r.service[p>>6] |= 1 << (p & 63)
-	}
-	return r, nil
-}
+// portSet is a set of UDP ports, each as a little-endian load sees it.
+type portSet [1 << 16 / 64]uint64
 
-// Slow answers frame in place if it is for us and passes every guard, and returns the reply's length, which is never
-// more than len(frame). It returns 0 where there is nothing to send; the reason is counted.
-//
-//go:noinline
-func (r *Responder) Slow(frame []byte) int { return 0 }
+func (s *portSet) add(port uint16)      { p := port<<8 | port>>8; s[p>>6] |= 1 << (p & 63) }
+func (s *portSet) has(port uint16) bool { p := port<<8 | port>>8; return s[p>>6]>>(p&63)&1 != 0 }
+
+// servicePorts are UDP ports where something that answers datagrams it did not ask for is common: a reply to them would
+// be answered in turn, without end (CVE-2024-2169), or be half of a reflection attack. 0 is no port to reply to.
+var servicePorts = [...]uint16{
+	0,
+	7,     // echo
+	11,    // systat
+	13,    // daytime
+	17,    // quote of the day
+	19,    // character generator
+	37,    // time
+	53,    // DNS
+	69,    // TFTP
+	111,   // portmapper
+	123,   // NTP
+	137,   // NetBIOS name service
+	138,   // NetBIOS datagram
+	161,   // SNMP
+	389,   // connectionless LDAP
+	427,   // service location
+	520,   // RIP
+	1434,  // SQL server resolution
+	1900,  // SSDP
+	3702,  // WS-Discovery
+	5353,  // mDNS
+	5355,  // LLMNR
+	11211, // memcached
+}

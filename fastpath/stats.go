@@ -1,5 +1,7 @@
 package fastpath
 
+import "sync/atomic"
+
 // Verdict is what became of a frame: the kind that was answered, or the reason why it was not.
 type Verdict uint8
 
@@ -13,9 +15,93 @@ const (
 	AnsweredND
 	AnsweredSTAMPv4
 	AnsweredSTAMPv6
+)
+
+// Reasons for a refusal, in the order in which Slow looks for them within each protocol.
+const (
+	RefusedShort          Verdict = iota + AnsweredSTAMPv6 + 1 // the frame ends before its headers do
+	RefusedEtherType                                           // neither IPv4, IPv6 nor ARP, or under more than two VLAN tags
+	RefusedMAC                                                 // not to our MAC, nor to the group that ARP or ND uses
+	RefusedSourceMAC                                           // from a group MAC
+	RefusedVersion                                             // the IP version contradicts the EtherType
+	RefusedOptions                                             // IPv4 header length is not 20
+	RefusedFragment                                            // part of a packet, or the reserved flag set
+	RefusedExtension                                           // IPv6 extension header
+	RefusedLength                                              // lengths contradict each other or the frame
+	RefusedHeaderChecksum                                      // IPv4 header checksum is wrong
+	RefusedAddress                                             // to an address that is not ours
+	RefusedSource                                              // from an address that is not unicast
+	RefusedOwnSource                                           // from our own MAC or address
+	RefusedProtocol                                            // neither ICMP nor UDP
+	RefusedICMP                                                // ICMP of a type or code that is not answered
+	RefusedPort                                                // UDP to a port that is not ours
+	RefusedServicePort                                         // UDP from a port where a service may answer the reply
+	RefusedNoChecksum                                          // UDP over IPv6 without a checksum
+	RefusedSTAMPShort                                          // test packet too short to hold the reply
+	RefusedARP                                                 // ARP other than a request for IPv4 over Ethernet
+	RefusedAnnouncement                                        // ARP request for the sender's own address (RFC 5227 §2.3)
+	RefusedND                                                  // neighbour solicitation that RFC 4861 §7.1.1 calls invalid
 
 	verdicts
 )
 
 // Verdicts is the number of verdicts.
 const Verdicts = int(verdicts)
+
+var verdictNames = [Verdicts]string{
+	"icmpv4", "udpv4", "icmpv6", "udpv6", "arp", "nd", "stampv4", "stampv6",
+	"short", "ethertype", "mac", "source_mac", "version", "options", "fragment", "extension", "length",
+	"header_checksum", "address", "source", "own_source", "protocol", "icmp_type", "port", "service_port", "no_checksum",
+	"stamp_short", "arp_other", "arp_announcement", "nd_invalid",
+}
+
+// String returns the verdict's name: lower case with underscores, fit for a Prometheus label, and different for each.
+func (v Verdict) String() string {
+	if int(v) >= Verdicts {
+		return "unknown"
+	}
+	return verdictNames[v]
+}
+
+// Answered reports whether a frame with this verdict was answered.
+func (v Verdict) Answered() bool { return v <= AnsweredSTAMPv6 }
+
+// Stats counts frames by verdict since the Responder was made.
+type Stats [Verdicts]uint64
+
+// Answered is the number of replies.
+func (s *Stats) Answered() (n uint64) {
+	for v := range s {
+		if Verdict(v).Answered() {
+			n += s[v]
+		}
+	}
+	return n
+}
+
+// Refused is the number of frames that were not answered.
+func (s *Stats) Refused() (n uint64) {
+	for v := range s {
+		if !Verdict(v).Answered() {
+			n += s[v]
+		}
+	}
+	return n
+}
+
+// Add adds t to s, as for the sum over the queues.
+func (s *Stats) Add(t *Stats) {
+	for v := range s {
+		s[v] += t[v]
+	}
+}
+
+// Stats returns the counters. Any goroutine may call it at any time: each counter is exact, but counters that change
+// while they are read may be a few frames apart.
+func (r *Responder) Stats() Stats {
+	var s Stats
+	for v := range s {
+		s[v] = atomic.LoadUint64(&r.stats[v])
+	}
+	return s
+}

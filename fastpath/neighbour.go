@@ -1,0 +1,140 @@
+package fastpath
+
+import "rebound/cksum"
+
+// arp answers a request for an address of ours (RFC 826), a probe for it included (RFC 5227 §2.1.1): its sender address
+// is 0.0.0.0, and the reply says that the address is taken. The mode does not matter.
+func (r *Responder) arp(f []byte, l3 int) Verdict {
+	a := f[l3:]
+	if len(a) < 28 {
+		return RefusedShort
+	}
+	to, sha, spa, tpa := [6]byte(f), [6]byte(a[8:]), a[14:18], a[24:28]
+	if to != broadcast && to != r.macAddress {
+		return RefusedMAC
+	}
+	if v, ok := r.sourceMAC([6]byte(f[6:])); !ok {
+		return v
+	}
+	if be.Uint64(a) != 0x0001_0800_06_04_0001 { // Ethernet, IPv4, their address lengths, request
+		return RefusedARP
+	}
+	if !fits(f, l3, 28) {
+		return RefusedLength
+	}
+	if [4]byte(spa) == [4]byte(tpa) {
+		return RefusedAnnouncement
+	}
+	if !r.ours4(le.Uint32(tpa)) {
+		return RefusedAddress
+	}
+	if le.Uint32(spa) != 0 {
+		if v, ok := r.source4(spa); !ok {
+			return v
+		}
+	}
+	if v, ok := r.sourceMAC(sha); !ok {
+		return v
+	}
+	a[7] = 2 // reply
+	swap(spa, tpa)
+	copy(a[18:], sha[:])
+	copy(a[8:], r.macAddress[:])
+	copy(f, sha[:])
+	copy(f[6:], r.macAddress[:])
+	return AnsweredARP
+}
+
+var broadcast = [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+
+// solicitation answers a neighbour solicitation for an address of ours (RFC 4861 §7.2.4). One from the unspecified
+// address is duplicate address detection (RFC 4862 §5.4): the advertisement goes to all nodes. The mode does not matter.
+//
+// The advertisement takes the solicitation's place byte for byte: the sender's link-layer address option becomes our
+// target link-layer address option, other options stay, as a receiver ignores those it does not expect. So without the
+// former there is no latter. RFC 4861 §4.3 demands it of a multicast solicitation with a sender, which is refused else; a
+// unicast one needs no answer to it; and for duplicate address detection, where it is forbidden, the target address
+// alone tells that it is taken.
+func (r *Responder) solicitation(f []byte, l3 int) Verdict {
+	p := f[l3:]
+	n := 40 + int(be.Uint16(p[4:]))
+	src, dst, m := p[8:24], p[24:40], p[40:]
+	if [6]byte(f) != r.macAddress && ([4]byte(f) != [4]byte{0x33, 0x33, 0xff, p[37]} || [2]byte(f[4:]) != [2]byte(p[38:]) ||
+		dst[0] != 0xff) {
+		return RefusedMAC // neither ours nor the group of the address it is to (RFC 2464 §7)
+	}
+	if v, ok := r.sourceMAC([6]byte(f[6:])); !ok {
+		return v
+	}
+	switch {
+	case p[0]>>4 != 6:
+		return RefusedVersion
+	case !fits(f, l3, n):
+		return RefusedLength
+	case n < 64 || p[7] != 255 || m[1] != 0:
+		return RefusedND
+	}
+	m = m[:n-40]
+	target := m[8:24]
+	solicited := [13]byte(dst) == solicitedNode && [3]byte(dst[13:]) == [3]byte(target[13:])
+	switch {
+	case !r.ours6(target):
+		return RefusedAddress
+	case !solicited && [16]byte(dst) != [16]byte(target):
+		return RefusedAddress
+	}
+	dad := [16]byte(src) == [16]byte{}
+	if !dad {
+		if v, ok := r.source6(src); !ok {
+			return v
+		}
+	}
+	if s := uint32(pseudo(p[8:40], protocolICMPv6, len(m))); cksum.Sum(m, uint16(s)) != 0xffff {
+		return RefusedND
+	}
+	var lla []byte // the sender's, in the last option that has it
+	for o := m[24:]; len(o) > 0; o = o[8*int(o[1]):] {
+		if len(o) < 8 || o[1] == 0 || len(o) < 8*int(o[1]) {
+			return RefusedND
+		}
+		if o[0] == 1 {
+			if lla = o[2:8]; o[1] != 1 {
+				return RefusedND
+			}
+		}
+	}
+	to := [6]byte(f[6:])
+	switch {
+	case dad && (lla != nil || !solicited), !dad && solicited && lla == nil:
+		return RefusedND
+	case lla != nil:
+		to = [6]byte(lla)
+		if v, ok := r.sourceMAC(to); !ok {
+			return v
+		}
+	}
+	for o := m[24:]; len(o) > 0; o = o[8*int(o[1]):] {
+		if o[0] == 1 {
+			o[0] = 2 // target link-layer address
+			copy(o[2:8], r.macAddress[:])
+		}
+	}
+	m[0], m[4], m[5], m[6], m[7] = 136, 0x60, 0, 0, 0 // advertisement: solicited, override; not a router
+	copy(dst, src)
+	if dad {
+		m[4] = 0x20 // override
+		copy(dst, allNodes[:])
+		to = [6]byte{0x33, 0x33, 0, 0, 0, 1}
+	}
+	copy(src, target)
+	copy(f, to[:])
+	copy(f[6:], r.macAddress[:])
+	m[2], m[3] = 0, 0
+	be.PutUint16(m[2:], ^cksum.Sum(m, pseudo(p[8:40], protocolICMPv6, len(m))))
+	return AnsweredND
+}
+
+var (
+	solicitedNode = [13]byte{0xff, 2, 11: 1, 12: 0xff} // ff02::1:ff00:0/104 (RFC 4291 §2.7.1)
+	allNodes      = [16]byte{0xff, 2, 15: 1}           // ff02::1
+)

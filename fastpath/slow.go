@@ -1,0 +1,302 @@
+package fastpath
+
+import (
+	"slices"
+
+	"rebound/cksum"
+)
+
+const (
+	etherTypeIPv4  = 0x0800
+	etherTypeARP   = 0x0806
+	etherTypeIPv6  = 0x86dd
+	etherType8021Q = 0x8100
+	etherType8021D = 0x88a8 // 802.1ad service tag
+
+	protocolICMP   = 1
+	protocolUDP    = 17
+	protocolICMPv6 = 58
+
+	hopLimit = 64 // of replies
+)
+
+// Slow answers frame in place if it is for us and passes every guard, and returns the reply's length, which is
+// len(frame). It returns 0 where there is nothing to send; the frame is unchanged then, and the reason is counted. It takes
+// any bytes, and answers every kind, those of the leaves included.
+//
+//go:noinline
+func (r *Responder) Slow(frame []byte) int {
+	v := r.answer(frame)
+	r.stats[v]++
+	if v.Answered() {
+		return len(frame)
+	}
+	return 0
+}
+
+// answer finds the packet behind up to two VLAN tags, which a reply keeps.
+func (r *Responder) answer(f []byte) Verdict {
+	l3 := 14
+	if len(f) < l3 {
+		return RefusedShort
+	}
+	t := be.Uint16(f[12:])
+	for l3 < 14+2*4 && (t == etherType8021Q || t == etherType8021D) {
+		if l3 += 4; len(f) < l3 {
+			return RefusedShort
+		}
+		t = be.Uint16(f[l3-2:])
+	}
+	switch t {
+	case etherTypeIPv4:
+		return r.ipv4(f, l3)
+	case etherTypeIPv6:
+		return r.ipv6(f, l3)
+	case etherTypeARP:
+		return r.arp(f, l3)
+	}
+	return RefusedEtherType
+}
+
+// fits reports whether n bytes of packet from l3 on fill frame f. A frame of up to 64 bytes, tags not counted, may be
+// longer: Ethernet pads to 60, and tags may come off or on after that.
+func fits(f []byte, l3, n int) bool {
+	return l3+n == len(f) || l3+n < len(f) && len(f)-l3+14 <= 64
+}
+
+// macs checks that a frame is to our MAC from another.
+func (r *Responder) macs(f []byte) (v Verdict, ok bool) {
+	if [6]byte(f) != r.macAddress {
+		return RefusedMAC, false
+	}
+	return r.sourceMAC([6]byte(f[6:]))
+}
+
+func (r *Responder) sourceMAC(m [6]byte) (v Verdict, ok bool) {
+	switch {
+	case m[0]&1 != 0:
+		return RefusedSourceMAC, false
+	case m == r.macAddress:
+		return RefusedOwnSource, false
+	}
+	return 0, true
+}
+
+func (r *Responder) ipv4(f []byte, l3 int) Verdict {
+	p := f[l3:]
+	if len(p) < 20 {
+		return RefusedShort
+	}
+	if !r.open {
+		if v, ok := r.macs(f); !ok {
+			return v
+		}
+	}
+	n := int(be.Uint16(p[2:]))
+	switch {
+	case p[0]>>4 != 4:
+		return RefusedVersion
+	case p[0] != 0x45:
+		return RefusedOptions
+	case be.Uint16(p[6:])&^0x4000 != 0: // all but Don't Fragment
+		return RefusedFragment
+	case n < 20 || !fits(f, l3, n):
+		return RefusedLength
+	}
+	if !r.open {
+		if cksum.Sum(p[:20], 0) != 0xffff {
+			return RefusedHeaderChecksum
+		}
+		if !r.ours4(le.Uint32(p[16:])) {
+			return RefusedAddress
+		}
+		if v, ok := r.source4(p[12:16]); !ok {
+			return v
+		}
+	}
+	var v Verdict
+	switch p[9] {
+	case protocolICMP:
+		v = r.icmp4(p[20:n])
+	case protocolUDP:
+		v = r.udp(p[20:n], p[12:20], p[8])
+	default:
+		v = RefusedProtocol
+	}
+	if v.Answered() {
+		if !r.open {
+			w := be.Uint16(p[8:])
+			p[8] = hopLimit
+			be.PutUint16(p[10:], cksum.Update16(be.Uint16(p[10:]), w, be.Uint16(p[8:])))
+		}
+		swap(f[:6], f[6:12])
+		swap(p[12:16], p[16:20])
+	}
+	return v
+}
+
+func (r *Responder) icmp4(m []byte) Verdict {
+	if len(m) < 8 {
+		return RefusedLength
+	}
+	if m[0] != 8 || m[1] != 0 {
+		return RefusedICMP
+	}
+	m[0] = 0
+	hc := cksum.Update16(be.Uint16(m[2:]), 0x0800, 0)
+	if hc == 0 && cksum.Sum(m[4:], 0) == 0 { // the one message that a zero checksum does not fit: nothing but zeros
+		hc = 0xffff
+	}
+	be.PutUint16(m[2:], hc)
+	return AnsweredICMPv4
+}
+
+func (r *Responder) ours4(a uint32) bool { return r.own4[a*r.mul4>>shift4] == a }
+
+// source4 checks an IPv4 source address.
+func (r *Responder) source4(a []byte) (v Verdict, ok bool) {
+	switch w := le.Uint32(a); {
+	case r.ours4(w):
+		return RefusedOwnSource, false
+	case a[0] == 0 || a[0] == 127 || a[0] >= 224 || r.not4[w*r.mul4>>shift4] == w:
+		return RefusedSource, false
+	}
+	return 0, true
+}
+
+func (r *Responder) ipv6(f []byte, l3 int) Verdict {
+	p := f[l3:]
+	if len(p) < 40 {
+		return RefusedShort
+	}
+	if p[6] == protocolICMPv6 && len(p) > 40 && p[40] == 135 {
+		return r.solicitation(f, l3)
+	}
+	if !r.open {
+		if v, ok := r.macs(f); !ok {
+			return v
+		}
+	}
+	n := 40 + int(be.Uint16(p[4:]))
+	switch {
+	case p[0]>>4 != 6:
+		return RefusedVersion
+	case !fits(f, l3, n):
+		return RefusedLength
+	}
+	if !r.open {
+		if !r.ours6(p[24:40]) {
+			return RefusedAddress
+		}
+		if v, ok := r.source6(p[8:24]); !ok {
+			return v
+		}
+	}
+	var v Verdict
+	switch p[6] {
+	case protocolICMPv6:
+		v = r.icmp6(p[40:n])
+	case protocolUDP:
+		v = r.udp(p[40:n], p[8:40], p[7])
+	case 44:
+		v = RefusedFragment
+	case 0, 43, 50, 51, 60, 135, 139, 140: // the IPv6 extension header types registered by IANA
+		v = RefusedExtension
+	default:
+		v = RefusedProtocol
+	}
+	if v.Answered() {
+		if !r.open {
+			p[7] = hopLimit
+		}
+		swap(f[:6], f[6:12])
+		swap(p[8:24], p[24:40])
+	}
+	return v
+}
+
+func (r *Responder) icmp6(m []byte) Verdict {
+	if len(m) < 8 {
+		return RefusedLength
+	}
+	if m[0] != 128 || m[1] != 0 {
+		return RefusedICMP
+	}
+	m[0] = 129
+	be.PutUint16(m[2:], cksum.Update16(be.Uint16(m[2:]), 128<<8, 129<<8))
+	return AnsweredICMPv6
+}
+
+func (r *Responder) ours6(a []byte) bool {
+	w := ip6{le.Uint64(a), le.Uint64(a[8:])}
+	return r.own6[(w.hi+w.lo*r.mul6)*r.mul6>>shift6] == w
+}
+
+// source6 checks an IPv6 source address.
+func (r *Responder) source6(a []byte) (v Verdict, ok bool) {
+	switch {
+	case r.ours6(a):
+		return RefusedOwnSource, false
+	case a[0] == 0xff || le.Uint64(a) == 0:
+		return RefusedSource, false
+	}
+	return 0, true
+}
+
+// udp answers the datagram d between the addresses hosts, which are 8 or 32 bytes long. hop is the TTL it came with.
+func (r *Responder) udp(d, hosts []byte, hop uint8) Verdict {
+	ip6 := len(hosts) == 2*16
+	if len(d) < 8 || int(be.Uint16(d[4:])) != len(d) {
+		return RefusedLength
+	}
+	from, to := be.Uint16(d), be.Uint16(d[2:])
+	stamp := slices.Contains(r.stamp, to)
+	switch {
+	case !stamp && !r.echo.has(to):
+		return RefusedPort
+	case r.service.has(from):
+		return RefusedServicePort
+	case ip6 && be.Uint16(d[6:]) == 0:
+		return RefusedNoChecksum
+	case stamp && len(d) < 8+stampLength:
+		return RefusedSTAMPShort
+	}
+	if r.partial {
+		complete(d, hosts)
+	}
+	v := AnsweredUDPv4
+	switch {
+	case stamp:
+		r.reflect(d, hop)
+		v = AnsweredSTAMPv4
+		if ip6 {
+			v = AnsweredSTAMPv6
+		}
+	case ip6:
+		v = AnsweredUDPv6
+	}
+	swap(d[:2], d[2:4])
+	return v
+}
+
+// complete computes the checksum of a datagram whose checksum field holds the pseudo-header's sum (RFC 768), as the
+// kernel hands it to a device that is to do it. If a finished checksum has that value by chance, it comes out as it was.
+func complete(d, hosts []byte) {
+	if ck := be.Uint16(d[6:]); ck == pseudo(hosts, protocolUDP, len(d)) {
+		// The field is part of the sum, so the pseudo-header is in it.
+		be.PutUint16(d[6:], cksum.UDP(^cksum.Sum(d, 0)))
+	}
+}
+
+// pseudo is the sum of a pseudo-header (RFC 768, RFC 8200 §8.1).
+func pseudo(hosts []byte, protocol, n int) uint16 {
+	s := uint32(cksum.Sum(hosts, 0)) + uint32(protocol) + uint32(n)
+	return uint16(s>>16 + s&0xffff)
+}
+
+// swap exchanges a and b, of one length.
+func swap(a, b []byte) {
+	for i := range a {
+		a[i], b[i] = b[i], a[i]
+	}
+}

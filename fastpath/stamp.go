@@ -1,0 +1,75 @@
+package fastpath
+
+import (
+	"math"
+	"math/bits"
+
+	"rebound/cksum"
+	"rebound/latency/hot"
+)
+
+// Clock says how the cycle counter relates to the time of day. It is made off the loop, as often as the relation is
+// measured, and never changes.
+type Clock struct {
+	TSC           uint64 // the counter at some moment
+	NTP           uint64 // the time at that moment: seconds since 1900 above, their fraction below (RFC 5905 §6)
+	Rate          uint64 // NTP units (2^-32 s) for each tick, as a fixed-point number with 32 bits of fraction
+	ErrorEstimate uint16 // as from ErrorEstimate
+}
+
+// At returns the time at which the counter was tsc, which may lie before c.TSC.
+func (c *Clock) At(tsc uint64) uint64 {
+	d := int64(tsc - c.TSC)
+	if d < 0 {
+		return c.NTP - c.span(uint64(-d))
+	}
+	return c.NTP + c.span(uint64(d))
+}
+
+func (c *Clock) span(ticks uint64) uint64 {
+	hi, lo := bits.Mul64(ticks, c.Rate)
+	return hi<<32 | lo>>32
+}
+
+// ErrorEstimate returns the field of that name (RFC 4656 §4.1.2) for NTP timestamps: that the clock is synchronised to
+// UTC by an external source, and an upper bound of its error in seconds, rounded up to 8 bits of precision. An error that
+// is unknown (zero, negative, or not a number) becomes the greatest there is.
+func ErrorEstimate(synchronised bool, seconds float64) uint16 {
+	var s uint16
+	if synchronised {
+		s = 1 << 15
+	}
+	units := math.Ceil(seconds * (1 << 32)) // the error is Multiplier * 2^Scale of these
+	if !(units >= 1 && units <= 255<<31) {
+		return s | 31<<8 | 255 // 127 s; a greater Scale would mean nothing more
+	}
+	scale := 0
+	for ; units > 255; scale++ {
+		units = math.Ceil(units / 2)
+	}
+	return s | uint16(scale)<<8 | uint16(units)
+}
+
+// stampLength is how much of a test packet a reflector needs: all up to the sender's TTL. STAMP's packets have 44 bytes
+// or more (RFC 8762 §4.2.1); TWAMP-Light's may be as short as 14, and those of less than 41 bytes are refused, since the
+// reply would be longer than the request (RFC 5357 §4.2.1 has the sender pad by 27 bytes for this).
+const stampLength = 41
+
+// reflect turns the test packet in datagram d into a stateless reflector's (RFC 8762 §4.3.1, RFC 5357 §4.2.1; both lay it
+// out alike). The bytes from 41 on stay: zeros or TLVs in STAMP, padding in TWAMP. So do the two after the error
+// estimate, where RFC 8972 §3 has the session identifier. The checksum is updated for what changed, so a datagram that came
+// broken leaves broken, and one without a checksum has none.
+func (r *Responder) reflect(d []byte, hop uint8) {
+	seen := hot.TSC()
+	c := r.clock.Load()
+	p := d[8 : 8+stampLength]
+	before := cksum.Sum(p, 0)
+	copy(p[24:38], p[:14]) // the sender's sequence number, timestamp and error estimate
+	p[38], p[39], p[40] = 0, 0, hop
+	be.PutUint16(p[12:], c.ErrorEstimate)
+	be.PutUint64(p[16:], c.At(seen))
+	be.PutUint64(p[4:], c.At(hot.TSC()))
+	if hc := be.Uint16(d[6:]); hc != 0 {
+		be.PutUint16(d[6:], cksum.UDP(cksum.Update16(hc, before, cksum.Sum(p, 0))))
+	}
+}
