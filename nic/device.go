@@ -92,6 +92,10 @@ type Info struct {
 	Backend Backend  `json:"backend"`         //
 	Push    string   `json:"push"`            // how a reply reaches the device: "xdp-drv zero-copy", "tail", "blueflame full", "llq 128"
 	Notes   []string `json:"notes,omitempty"` // what is in force or was fallen back to, in words
+
+	// PartialChecksums says that received frames may come from a kernel on this machine with UDP checksums that were left
+	// to a device to complete. It is what a responder's fastpath.Config wants to be told.
+	PartialChecksums bool `json:"-"`
 }
 
 // Link is the state of the port.

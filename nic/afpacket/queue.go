@@ -1,0 +1,104 @@
+package afpacket
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"rebound/fastpath"
+	"rebound/latency/hot"
+)
+
+// batch is how many frames one Poll takes at most, so that Serve looks at stop in time.
+const batch = 32
+
+// Queue is one socket with its ring. One goroutine polls it at a time.
+type Queue struct {
+	ring ring
+	head uintptr // offset of the slot that the kernel fills next
+	fd   uintptr
+
+	// Written by the polling goroutine, read by ReadStats.
+	rxFrames, rxBytes, txFrames, txBytes uint64
+	rxTruncated                          uint64 // longer than a slot: a GSO frame of a local sender, or beyond the MTU
+	txFull, txErrors                     uint64
+}
+
+// Poll answers what has arrived, at most a batch of frames, and returns how many replies it sent.
+func (q *Queue) Poll(r *fastpath.Responder) int {
+	sent := 0
+	for range batch {
+		h := q.ring.slot(q.head)
+		status, ok := h.full()
+		if !ok {
+			break
+		}
+		frame, n := h.frame(), int(h.snaplen)
+		q.rxFrames++
+		q.rxBytes += uint64(h.len)
+		if h.len != h.snaplen {
+			q.rxTruncated++
+			h.free()
+			q.head = q.ring.next(q.head)
+			continue
+		}
+		if status&statusVLAN != 0 {
+			frame = h.retag(status)
+			n += tagSize
+		}
+		if status&statusPartial != 0 {
+			complete(unsafe.Slice((*byte)(frame), n))
+		}
+		e, m := (*[64]byte)(frame), n
+		switch k := fastpath.Match(e); {
+		case k == fastpath.ICMPv4 && r.IPv4(e, n) && r.Sum4(e) && r.Hosts4(e) && r.Echo4(e):
+			r.Hop4(e)
+			fastpath.Swap4(e)
+		case k == fastpath.UDPv4 && r.IPv4(e, n) && r.Sum4(e) && r.Hosts4(e) && r.Ports4(e) && r.Datagram4(e):
+			r.Hop4(e)
+			fastpath.Swap4(e)
+		case k == fastpath.ICMPv6 && r.IPv6(e, n) && r.To6(e) && r.From6(e) && r.Echo6(e):
+			r.Return6(e)
+		case k == fastpath.UDPv6 && r.IPv6(e, n) && r.To6(e) && r.From6(e) && r.Ports6(e) && r.Datagram6(e):
+			r.Return6(e)
+		default:
+			m = r.Slow(unsafe.Slice((*byte)(frame), n))
+		}
+		if m != 0 {
+			_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, q.fd, uintptr(frame), uintptr(m), unix.MSG_DONTWAIT, 0, 0)
+			if errno == 0 {
+				q.txFrames++
+				q.txBytes += uint64(m)
+				sent++
+			} else {
+				q.failed(errno)
+			}
+		}
+		h.free()
+		q.head = q.ring.next(q.head)
+	}
+	return sent
+}
+
+// failed counts a reply that the kernel did not take. It is not tried again: its asker has a timer, and the frames
+// behind it have not waited yet.
+//
+//go:noinline
+func (q *Queue) failed(e unix.Errno) {
+	if e == unix.EAGAIN || e == unix.ENOBUFS {
+		q.txFull++
+	} else {
+		q.txErrors++
+	}
+}
+
+// Serve implements nic.Device.
+func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) error {
+	q := d.queues[queue]
+	t := hot.TSC()
+	for !stop.Load() && d.watch.OK() {
+		t = r.Loop.Pass(t, q.Poll(r))
+	}
+	return d.watch.Err()
+}

@@ -1,0 +1,151 @@
+package afpacket
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"rebound/nic"
+)
+
+// stamps is the state of nic.Timestamper (Documentation/networking/timestamping.rst).
+type stamps struct {
+	last  nic.Timestamp        // of the frame that Recv returned last
+	saved *unix.HwTstampConfig // what the card did before, once that was changed
+}
+
+// EnableTimestamps implements nic.Timestamper.
+func (d *Device) EnableTimestamps(hardware bool) (nic.Timestamping, error) {
+	var in nic.Timestamping
+	fd := int(d.queues[0].fd)
+	flags := unix.SOF_TIMESTAMPING_SOFTWARE | unix.SOF_TIMESTAMPING_RX_SOFTWARE | unix.SOF_TIMESTAMPING_TX_SOFTWARE |
+		unix.SOF_TIMESTAMPING_OPT_ID | unix.SOF_TIMESTAMPING_OPT_TSONLY
+	// Reception is stamped by the kernel itself, sending by the driver, or not.
+	info, err := unix.IoctlGetEthtoolTsInfo(fd, d.iface.Name)
+	if err != nil {
+		return in, fmt.Errorf("afpacket: interface %s: ETHTOOL_GET_TS_INFO: %w", d.iface.Name, err)
+	}
+	in.RxSoftware = true
+	in.TxSoftware = info.So_timestamping&unix.SOF_TIMESTAMPING_TX_SOFTWARE != 0
+	if hardware {
+		if err := d.stampHardware(fd, info, &in); err != nil {
+			return in, err
+		}
+		flags |= unix.SOF_TIMESTAMPING_RAW_HARDWARE | unix.SOF_TIMESTAMPING_RX_HARDWARE |
+			unix.SOF_TIMESTAMPING_TX_HARDWARE | unix.SOF_TIMESTAMPING_OPT_TX_SWHW
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPING, flags); err != nil {
+		return in, fmt.Errorf("afpacket: interface %s: SO_TIMESTAMPING %#x: %w", d.iface.Name, flags, err)
+	}
+	source := 0 // of the stamps in the ring: the kernel's, unless the card has one
+	if in.RxHardware {
+		source = unix.SOF_TIMESTAMPING_RAW_HARDWARE
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_TIMESTAMP, source); err != nil {
+		return in, fmt.Errorf("afpacket: interface %s: PACKET_TIMESTAMP: %w", d.iface.Name, err)
+	}
+	return in, nil
+}
+
+// stampHardware asks the card for stamps on all frames, as far as it has them.
+func (d *Device) stampHardware(fd int, info *unix.EthtoolTsInfo, in *nic.Timestamping) error {
+	const rx, tx = unix.SOF_TIMESTAMPING_RX_HARDWARE, unix.SOF_TIMESTAMPING_TX_HARDWARE
+	in.RxHardware = info.So_timestamping&rx != 0 && info.Rx_filters&(1<<unix.HWTSTAMP_FILTER_ALL) != 0
+	in.TxHardware = info.So_timestamping&tx != 0 && info.Tx_types&(1<<unix.HWTSTAMP_TX_ON) != 0
+	if !in.RxHardware && !in.TxHardware {
+		return nil
+	}
+	old, err := unix.IoctlGetHwTstamp(fd, d.iface.Name)
+	if err != nil {
+		return fmt.Errorf("afpacket: interface %s: SIOCGHWTSTAMP: %w", d.iface.Name, err)
+	}
+	want := *old
+	if in.RxHardware {
+		want.Rx_filter = unix.HWTSTAMP_FILTER_ALL
+	}
+	if in.TxHardware {
+		want.Tx_type = unix.HWTSTAMP_TX_ON
+	}
+	if want == *old {
+		return nil
+	}
+	err = unix.IoctlSetHwTstamp(fd, d.iface.Name, &want)
+	if errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("afpacket: interface %s: stamps by the card: %w: SIOCSHWTSTAMP takes CAP_NET_ADMIN: %w",
+			d.iface.Name, nic.ErrRights, err)
+	} else if err != nil {
+		return fmt.Errorf("afpacket: interface %s: SIOCSHWTSTAMP %+v: %w", d.iface.Name, want, err)
+	}
+	d.stamps.saved = old
+	return nil
+}
+
+// restore gives the card back the setting that it had.
+func (s *stamps) restore(d *Device) error {
+	if s.saved == nil {
+		return nil
+	}
+	if err := unix.IoctlSetHwTstamp(int(d.queues[0].fd), d.iface.Name, s.saved); err != nil {
+		return fmt.Errorf("afpacket: interface %s: restore SIOCSHWTSTAMP %+v: %w", d.iface.Name, *s.saved, err)
+	}
+	return nil
+}
+
+// received keeps the stamp of a frame in the ring.
+func (s *stamps) received(h *header, status uint32) {
+	s.last = nic.Timestamp{}
+	if status&(statusStampHardware|statusStampSoftware) != 0 {
+		s.last.Nanoseconds = int64(h.sec)*1e9 + int64(h.nsec)
+		s.last.Hardware = status&statusStampHardware != 0
+	}
+}
+
+// RxTimestamp implements nic.Timestamper.
+func (d *Device) RxTimestamp() nic.Timestamp { return d.stamps.last }
+
+// TxTimestamp implements nic.Timestamper.
+func (d *Device) TxTimestamp() (id uint32, t nic.Timestamp, ok bool, err error) {
+	var control [256]byte
+	_, n, _, _, err := unix.Recvmsg(int(d.queues[0].fd), nil, control[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+	if errors.Is(err, unix.EAGAIN) {
+		return 0, t, false, nil
+	} else if err != nil {
+		return 0, t, false, fmt.Errorf("afpacket: interface %s: read a transmit timestamp: %w", d.iface.Name, err)
+	}
+	var stamped, named bool
+	for b := control[:n]; len(b) >= unix.SizeofCmsghdr; {
+		size := int(binary.NativeEndian.Uint64(b)) // struct cmsghdr: a size_t, level, type
+		level, kind := binary.NativeEndian.Uint32(b[8:]), binary.NativeEndian.Uint32(b[12:])
+		if size < unix.SizeofCmsghdr || size > len(b) {
+			break
+		}
+		data := b[unix.SizeofCmsghdr:size]
+		switch {
+		case level == unix.SOL_SOCKET && kind == unix.SO_TIMESTAMPING && len(data) >= 48: // struct scm_timestamping
+			t, stamped = scmTimestamp(data), true
+		case level == unix.SOL_PACKET && kind == unix.PACKET_TX_TIMESTAMP &&
+			len(data) >= int(unsafe.Sizeof(unix.SockExtendedErr{})):
+			id, named = binary.NativeEndian.Uint32(data[12:]), true // ee_data
+		}
+		b = b[min(len(b), (size+7)&^7):]
+	}
+	if !stamped || !named {
+		return 0, nic.Timestamp{}, false, fmt.Errorf("afpacket: interface %s: the socket's error queue held %x, no "+
+			"transmit timestamp", d.iface.Name, control[:n])
+	}
+	return id, t, true, nil
+}
+
+// scmTimestamp reads three timespecs: the kernel's, one that is no longer used, the card's.
+func scmTimestamp(b []byte) nic.Timestamp {
+	at := func(i int) int64 {
+		return int64(binary.NativeEndian.Uint64(b[16*i:]))*1e9 + int64(binary.NativeEndian.Uint64(b[16*i+8:]))
+	}
+	if hw := at(2); hw != 0 {
+		return nic.Timestamp{Nanoseconds: hw, Hardware: true}
+	}
+	return nic.Timestamp{Nanoseconds: at(0)}
+}

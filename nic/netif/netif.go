@@ -1,0 +1,190 @@
+package netif
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"rebound/nic"
+)
+
+// Interface is a network interface as it was when it was looked up. Its methods ask the kernel again; they work from any
+// thread, in the network namespace in which Lookup was called.
+type Interface struct {
+	Name     string
+	Index    int
+	MAC      [6]byte
+	MTU      int    // bytes of layer 3
+	Driver   string // the kernel driver's name, "" if it tells none
+	RxQueues int    // receive queues in use
+
+	XDP uint32 // identifier of the XDP program that is attached, 0 if none
+
+	nl    *netlink.Handle
+	ioctl int
+}
+
+// Lookup returns the interface of that name in the calling thread's network namespace. It returns nic.ErrNoDevice if there
+// is none and nic.ErrDown if it is not up. Close gives back what it holds.
+func Lookup(name string) (*Interface, error) {
+	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("netlink: %w", err)
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		nl.Close()
+		return nil, fmt.Errorf("socket for ethtool: %w", err)
+	}
+	i := &Interface{Name: name, nl: nl, ioctl: fd}
+	if err := i.read(); err != nil {
+		i.Close()
+		return nil, err
+	}
+	return i, nil
+}
+
+func (i *Interface) read() error {
+	l, err := i.nl.LinkByName(i.Name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return fmt.Errorf("interface %s: %w in this network namespace", i.Name, nic.ErrNoDevice)
+	} else if err != nil {
+		return fmt.Errorf("interface %s: %w", i.Name, err)
+	}
+	a := l.Attrs()
+	if a.Flags&net.FlagUp == 0 {
+		return fmt.Errorf("interface %s: %w: set it up first (ip link set %s up)", i.Name, nic.ErrDown, i.Name)
+	}
+	i.Index, i.MTU = a.Index, a.MTU
+	copy(i.MAC[:], a.HardwareAddr)
+	i.RxQueues = i.countQueues()
+	if a.Xdp != nil && a.Xdp.Attached {
+		i.XDP = a.Xdp.ProgId
+	}
+	if d, err := unix.IoctlGetEthtoolDrvinfo(i.ioctl, i.Name); err == nil {
+		i.Driver = unix.ByteSliceToString(d.Driver[:])
+	}
+	return nil
+}
+
+// Close gives back what Lookup opened.
+func (i *Interface) Close() {
+	i.nl.Close()
+	unix.Close(i.ioctl)
+}
+
+// Link returns the state of the port, or nic.ErrGone if the interface is no more.
+func (i *Interface) Link() (nic.Link, error) {
+	l, err := i.nl.LinkByIndex(i.Index)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nic.Link{}, fmt.Errorf("interface %s: %w", i.Name, nic.ErrGone)
+	} else if err != nil {
+		return nic.Link{}, fmt.Errorf("interface %s: %w", i.Name, err)
+	}
+	const running = unix.IFF_UP | unix.IFF_RUNNING
+	return nic.Link{Up: l.Attrs().RawFlags&running == running, Speed: i.speed()}, nil
+}
+
+// speed returns Mbit/s, or 0 if the interface does not tell.
+func (i *Interface) speed() int {
+	var s struct { // struct ethtool_cmd of linux/ethtool.h, as far as it is read
+		cmd, supported, advertising uint32
+		speed                       uint16
+		_                           [14]byte
+		speedHigh                   uint16
+		_                           [14]byte
+	}
+	s.cmd = unix.ETHTOOL_GSET
+	if i.ethtool(unsafe.Pointer(&s)) != nil {
+		return 0
+	}
+	v := uint32(s.speedHigh)<<16 | uint32(s.speed)
+	if v == ^uint32(0) || v == 0xffff {
+		return 0
+	}
+	return int(v)
+}
+
+// countQueues returns how many receive queues are in use, 1 if the interface does not tell.
+func (i *Interface) countQueues() int {
+	var c struct { // struct ethtool_channels
+		cmd, maxRx, maxTx, maxOther, maxCombined uint32
+		rx, tx, other, combined                  uint32
+	}
+	c.cmd = unix.ETHTOOL_GCHANNELS
+	if i.ethtool(unsafe.Pointer(&c)) != nil {
+		return 1
+	}
+	return max(1, int(c.rx+c.combined))
+}
+
+// StripsVLAN reports whether the interface takes the VLAN tag out of received frames before an XDP program sees them
+// ("rx-vlan-offload" of ethtool -k).
+func (i *Interface) StripsVLAN() bool {
+	v := struct{ cmd, data uint32 }{cmd: unix.ETHTOOL_GFLAGS}
+	return i.ethtool(unsafe.Pointer(&v)) == nil && v.data&(1<<8) != 0 // ETH_FLAG_RXVLAN
+}
+
+// Virtual reports whether frames can come from another kernel interface of this machine, unfinished: with checksums that
+// were left to a device.
+func (i *Interface) Virtual() bool {
+	return slices.Contains([]string{"veth", "netkit", "tun", "bridge", "virtio_net", ""}, i.Driver)
+}
+
+// BusyPolls reports whether the administrator deferred the interface's interrupts, so that an application's busy polling
+// takes their place (Documentation/networking/napi.rst).
+func (i *Interface) BusyPolls() bool {
+	for _, f := range []string{"napi_defer_hard_irqs", "gro_flush_timeout"} {
+		b, err := os.ReadFile("/sys/class/net/" + i.Name + "/" + f)
+		if err != nil || strings.TrimSpace(string(b)) == "0" {
+			return false
+		}
+	}
+	return true
+}
+
+func (i *Interface) ethtool(p unsafe.Pointer) error {
+	return Ioctl(i.ioctl, unix.SIOCETHTOOL, i.Name, p)
+}
+
+// Ioctl makes an interface request whose argument is a pointer (SIOCETHTOOL, SIOCSHWTSTAMP) on a socket.
+func Ioctl(fd int, request uintptr, name string, p unsafe.Pointer) error {
+	var ifr struct {
+		name [unix.IFNAMSIZ]byte
+		data unsafe.Pointer
+		_    [16]byte
+	}
+	copy(ifr.name[:unix.IFNAMSIZ-1], name)
+	ifr.data = p
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(&ifr))); e != 0 {
+		return e
+	}
+	return nil
+}
+
+// Owner returns the name of the interface on which the kernel owns address, "" if it owns it on none. Linux answers for
+// an address on whatever interface a request for it arrives.
+func (i *Interface) Owner(address netip.Addr) (string, error) {
+	addrs, err := i.nl.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return "", fmt.Errorf("addresses of the kernel: %w", err)
+	}
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok && ip.Unmap() == address.Unmap() {
+			l, err := i.nl.LinkByIndex(a.LinkIndex)
+			if err != nil {
+				return fmt.Sprint("interface ", a.LinkIndex), nil
+			}
+			return l.Attrs().Name, nil
+		}
+	}
+	return "", nil
+}

@@ -1,0 +1,115 @@
+package netif
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"rebound/nic"
+)
+
+// Watch follows an interface through the kernel's link messages, so that a polling loop learns from one load that it
+// went down or vanished. A lost carrier is no fault: it comes back.
+type Watch struct {
+	state atomic.Uint32
+	i     *Interface
+	file  *os.File
+	done  chan struct{}
+}
+
+// What a Watch has seen. A fault stays until the interface is opened again.
+const (
+	serving uint32 = iota
+	down
+	gone
+)
+
+// Watch starts to follow i in the calling thread's network namespace. Close ends it.
+func (i *Interface) Watch() (*Watch, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("netlink: %w", err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: unix.RTMGRP_LINK}); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("netlink: follow links: %w", err)
+	}
+	w := &Watch{i: i, file: os.NewFile(uintptr(fd), "netlink"), done: make(chan struct{})}
+	w.ask() // what happened between Lookup and here
+	go w.follow()
+	return w, nil
+}
+
+// Close ends the watch and waits until it has ended.
+func (w *Watch) Close() {
+	w.file.Close()
+	<-w.done
+}
+
+// OK reports whether the interface was up, and there, ever since it was opened.
+func (w *Watch) OK() bool { return w.state.Load() == serving }
+
+// Err returns what happened to the interface: nic.ErrDown, nic.ErrGone or nil.
+func (w *Watch) Err() error {
+	switch w.state.Load() {
+	case down:
+		return fmt.Errorf("interface %s: %w: it was set down while in use", w.i.Name, nic.ErrDown)
+	case gone:
+		return fmt.Errorf("interface %s: %w: it was removed, or moved to another network namespace", w.i.Name, nic.ErrGone)
+	}
+	return nil
+}
+
+func (w *Watch) follow() {
+	defer close(w.done)
+	b := make([]byte, 64<<10)
+	for {
+		n, err := w.file.Read(b)
+		switch {
+		case errors.Is(err, unix.ENOBUFS): // messages were lost
+			w.ask()
+		case err != nil:
+			return
+		default:
+			w.parse(b[:n])
+		}
+	}
+}
+
+// parse reads a datagram of rtnetlink(7) messages.
+func (w *Watch) parse(b []byte) {
+	const header, info = unix.SizeofNlMsghdr, unix.SizeofIfInfomsg
+	for len(b) >= header {
+		size := int(binary.NativeEndian.Uint32(b))
+		if size < header || size > len(b) {
+			return
+		}
+		if kind := binary.NativeEndian.Uint16(b[4:]); size >= header+info {
+			index := int(int32(binary.NativeEndian.Uint32(b[header+4:])))
+			flags := binary.NativeEndian.Uint32(b[header+8:])
+			switch {
+			case index != w.i.Index || b[header] != unix.AF_UNSPEC:
+			case kind == unix.RTM_DELLINK:
+				w.state.Store(gone)
+			case kind == unix.RTM_NEWLINK && flags&unix.IFF_UP == 0:
+				w.state.CompareAndSwap(serving, down)
+			}
+		}
+		b = b[min(len(b), (size+3)&^3):]
+	}
+}
+
+// ask reads the interface's state itself.
+func (w *Watch) ask() {
+	l, err := w.i.nl.LinkByIndex(w.i.Index)
+	switch {
+	case err != nil:
+		w.state.Store(gone)
+	case l.Attrs().RawFlags&unix.IFF_UP == 0:
+		w.state.CompareAndSwap(serving, down)
+	}
+}
