@@ -1,0 +1,248 @@
+package fastpath
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+)
+
+// sameButZero reports whether two frames are equal but for zero's two forms in one checksum: two adjacent bytes.
+func sameButZero(a, b []byte) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	var at []int
+	for i := range a {
+		if a[i] != b[i] {
+			at = append(at, i)
+		}
+	}
+	if len(at) != 2 || at[1] != at[0]+1 || at[0]&1 != 0 {
+		return false
+	}
+	x, y := a[at[0]:at[0]+2], b[at[0]:at[0]+2]
+	zero, ones := []byte{0, 0}, []byte{0xff, 0xff}
+	return bytes.Equal(x, zero) && bytes.Equal(y, ones) || bytes.Equal(x, ones) && bytes.Equal(y, zero)
+}
+
+// judge gives frame f to the snippet and to Slow and holds both against the oracle.
+func judge(c *Config, fast, slow *Responder, f []byte) error {
+	want := oracle(c, f)
+	for _, way := range []struct {
+		name string
+		r    *Responder
+		do   func(*Responder, []byte) int
+	}{{"snippet", fast, poll}, {"Slow", slow, (*Responder).Slow}} {
+		g := inBuffer(f)
+		before := way.r.Stats()
+		n := way.do(way.r, g)
+		after := way.r.Stats()
+		var v Verdict
+		counted := uint64(0)
+		for i := range after {
+			if d := after[i] - before[i]; d != 0 {
+				counted += d
+				v = Verdict(i)
+			}
+		}
+		switch {
+		case counted != 1:
+			return fmt.Errorf("%s counted %d verdicts for\n%x", way.name, counted, f)
+		case v.Answered() != (n != 0) || n != 0 && n != len(f):
+			return fmt.Errorf("%s returned %d and counted %s for %d bytes\n%x", way.name, n, v, len(f), f)
+		case !bytes.Equal(g[len(g):cap(g)][:64], bytes.Repeat([]byte{0xa5}, 64)):
+			return fmt.Errorf("%s wrote behind the frame\n%x", way.name, f)
+		case n == 0 && !bytes.Equal(g, f):
+			return fmt.Errorf("%s changed what it refused (%s)\n%x\n%x", way.name, v, f, g)
+		case n == 0 && want != nil:
+			return fmt.Errorf("%s refused (%s), the oracle answers\n%x\n%x", way.name, v, f, want)
+		case n != 0 && want == nil:
+			return fmt.Errorf("%s answered (%s), the oracle does not\n%x\n%x", way.name, v, f, g)
+		case n != 0 && !bytes.Equal(g, want) && !sameButZero(g, want):
+			return fmt.Errorf("%s answered (%s) otherwise than the oracle\n%x\n%x\n%x", way.name, v, f, g, want)
+		}
+	}
+	return nil
+}
+
+// each runs do for every kind of request, under every number of tags, in both modes.
+func each(t *testing.T, do func(t *testing.T, c *Config, q request)) {
+	for _, mode := range []Mode{Strict, Open} {
+		for tags := range 3 {
+			for _, q := range requests(tags) {
+				t.Run(fmt.Sprintf("%s/%d tags/%s", []string{"strict", "open"}[mode], tags, q.name), func(t *testing.T) {
+					c := config(mode)
+					do(t, &c, q)
+				})
+			}
+		}
+	}
+}
+
+func TestReplies(t *testing.T) {
+	each(t, func(t *testing.T, c *Config, q request) {
+		fast, slow := responder(t, *c), responder(t, *c)
+		if err := judge(c, fast, slow, q.frame); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range []*Responder{fast, slow} {
+			if s := r.Stats(); s[q.kind] != 1 || s.Answered() != 1 || s.Refused() != 0 {
+				t.Fatalf("counted %v, want one %s", s, q.kind)
+			}
+		}
+		if want := oracle(c, q.frame); want == nil {
+			t.Fatal("the oracle does not answer")
+		} else if !bytes.Equal(want, reply(t, c, q.frame)) {
+			t.Fatal("zero in its other form") // a right request gets the very bytes
+		}
+	})
+}
+
+func reply(t *testing.T, c *Config, f []byte) []byte {
+	t.Helper()
+	g := inBuffer(f)
+	if n := poll(responder(t, *c), g); n != len(f) {
+		t.Fatalf("reply of %d bytes to %d", n, len(f))
+	}
+	return g
+}
+
+// A reply is no request, neither to us nor to a responder at the other end that answers for its addresses.
+func TestReplyDrawsNoReply(t *testing.T) {
+	each(t, func(t *testing.T, c *Config, q request) {
+		g := reply(t, c, q.frame)
+		if n := poll(responder(t, *c), bytes.Clone(pad(g, 64))[:len(g)]); n != 0 {
+			t.Errorf("we answer our own reply")
+		}
+		peer := *c
+		peer.MAC = theirMAC
+		peer.Addresses = append(peer.Addresses[:0:0], prefix(their4, 24), prefix(their6, 64))
+		if n := poll(responder(t, peer), inBuffer(g)); n != 0 {
+			t.Errorf("a peer answers the reply")
+		}
+	})
+}
+
+func prefix(a netip.Addr, bits int) netip.Prefix { return netip.PrefixFrom(a, bits) }
+
+// gopacket was written by others: it must decode every reply to its end and find no wrong checksum.
+func TestRepliesDecoded(t *testing.T) {
+	each(t, func(t *testing.T, c *Config, q request) {
+		p := gopacket.NewPacket(reply(t, c, q.frame), layers.LayerTypeEthernet, gopacket.Default)
+		if e := p.ErrorLayer(); e != nil {
+			t.Fatal(e.Error())
+		}
+		for _, l := range p.Layers() {
+			if l, ok := l.(interface {
+				SetNetworkLayerForChecksum(gopacket.NetworkLayer) error
+			}); ok {
+				if err := l.SetNetworkLayerForChecksum(p.NetworkLayer()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		err, bad := p.VerifyChecksums()
+		if err != nil || len(bad) > 0 {
+			t.Fatalf("checksums: %v %v\n%s", err, bad, p.Dump())
+		}
+		want := map[Verdict]gopacket.LayerType{
+			AnsweredICMPv4: layers.LayerTypeICMPv4, AnsweredICMPv6: layers.LayerTypeICMPv6Echo, AnsweredARP: layers.LayerTypeARP,
+			AnsweredUDPv4: layers.LayerTypeUDP, AnsweredUDPv6: layers.LayerTypeUDP, AnsweredND: layers.LayerTypeICMPv6NeighborAdvertisement,
+			AnsweredSTAMPv4: layers.LayerTypeUDP, AnsweredSTAMPv6: layers.LayerTypeUDP,
+		}[q.kind]
+		if p.Layer(want) == nil {
+			t.Fatalf("no %s layer\n%s", want, p.Dump())
+		}
+		tags := 0
+		for _, l := range p.Layers() {
+			if l.LayerType() == layers.LayerTypeDot1Q {
+				tags++
+			}
+		}
+		if !strings.Contains(t.Name(), fmt.Sprintf("/%d_tags/", tags)) {
+			t.Fatalf("%d tags in the reply", tags)
+		}
+	})
+}
+
+func TestTruncations(t *testing.T) {
+	each(t, func(t *testing.T, c *Config, q request) {
+		fast, slow := responder(t, *c), responder(t, *c)
+		for n := range len(q.frame) {
+			if err := judge(c, fast, slow, q.frame[:n]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if s := fast.Stats(); s.Answered()+s.Refused() != uint64(len(q.frame)) {
+			t.Fatalf("%d frames, counted %v", len(q.frame), s)
+		}
+	})
+}
+
+func TestSingleByteMutations(t *testing.T) {
+	each(t, func(t *testing.T, c *Config, q request) {
+		fast, slow := responder(t, *c), responder(t, *c)
+		f := bytes.Clone(q.frame)
+		for i := range f {
+			for d := 1; d < 256; d++ {
+				f[i] = q.frame[i] + byte(d)
+				if err := judge(c, fast, slow, f); err != nil {
+					t.Fatalf("byte %d: %v", i, err)
+				}
+			}
+			f[i] = q.frame[i]
+		}
+		if s := fast.Stats(); s.Answered()+s.Refused() != uint64(255*len(f)) {
+			t.Fatalf("%d frames, counted %v", 255*len(f), s)
+		}
+	})
+}
+
+// A million frames of several changes each, of bytes that matter more often than others.
+func TestRandomMutations(t *testing.T) {
+	const frames = 1_000_000
+	var seeds [][]byte
+	for tags := range 3 {
+		for _, q := range requests(tags) {
+			seeds = append(seeds, q.frame)
+		}
+	}
+	telling := []byte{0, 1, 6, 7, 8, 17, 44, 58, 0x45, 0x46, 0x60, 0x81, 0x88, 0xa8, 0xdd, 0x86, 127, 128, 129, 135, 136, 224, 255}
+	rnd := rand.New(rand.NewPCG(3, 5))
+	buf := make([]byte, 0, 256)
+	for _, mode := range []Mode{Strict, Open} {
+		c := config(mode)
+		fast, slow := responder(t, c), responder(t, c)
+		for range frames / 2 {
+			f := append(buf, seeds[rnd.IntN(len(seeds))]...)
+			for range 1 + rnd.IntN(4) {
+				switch i := rnd.IntN(len(f)); rnd.IntN(8) {
+				case 0:
+					f = f[:max(i, 1)]
+				case 1:
+					f = append(f, f[:min(i, cap(f)-len(f))]...)
+				case 2, 3:
+					f[i] = telling[rnd.IntN(len(telling))]
+				case 4, 5, 6:
+					f[min(i, 14+rnd.IntN(40), len(f)-1)] ^= 1 << rnd.IntN(8)
+				default:
+					f[i] = byte(rnd.Uint32())
+				}
+			}
+			if err := judge(&c, fast, slow, f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if s := fast.Stats(); s.Answered()+s.Refused() != frames/2 || s.Answered() == 0 {
+			t.Fatalf("counted %v", s)
+		} else {
+			t.Logf("mode %d: %d answered, %d refused", mode, s.Answered(), s.Refused())
+		}
+	}
+}
