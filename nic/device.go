@@ -19,7 +19,8 @@ type Device interface {
 
 	// Serve polls queue and answers through r until stop is set. It returns nil then, and an error if the device failed
 	// in a way that the driver could not mend. It may be called again after it returned. It must run on a locked OS
-	// thread, and each queue has a Responder of its own.
+	// thread, and each queue has a Responder of its own. The responder calls it pinned (hot.Pin): it does not block, and
+	// makes syscalls through RawSyscall only.
 	Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) error
 
 	// Send puts one frame (without FCS) on the wire now. It returns ErrFull if the transmit ring has no room, and
