@@ -1,9 +1,239 @@
 package latency
 
-import "io"
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"math"
+	"strings"
+	"time"
+)
 
-// WriteHTML writes the report as one self-contained page.
-func WriteHTML(w io.Writer, rep *Report) error { return nil }
+//go:embed page.css
+var pageCSS string
 
-// WriteHTML writes the comparison as one self-contained page.
-func (c *Comparison) WriteHTML(w io.Writer) error { return nil }
+//go:embed page.html
+var pageHTML string
+
+var page = template.Must(template.New("page").Funcs(template.FuncMap{
+	"ns":   nbsp,
+	"css":  func() template.CSS { return template.CSS(pageCSS) },
+	"join": strings.Join,
+	"dict": func(kv ...any) map[string]any {
+		m := map[string]any{}
+		for i := 0; i+1 < len(kv); i += 2 {
+			m[kv[i].(string)] = kv[i+1]
+		}
+		return m
+	},
+}).Parse(pageHTML))
+
+// nbsp keeps number and unit on one line.
+func nbsp(ns float64) string { return strings.ReplaceAll(FormatNS(ns), " ", "\u00a0") }
+
+// plot is a figure with its caption and legend.
+type plot struct {
+	Title, Caption string
+	Legend         []legend
+	SVG            template.HTML
+}
+
+type legend struct {
+	Colour int
+	Class  string
+	Name   string
+}
+
+type fact struct{ Name, Value string }
+
+type reportPage struct {
+	R        *Report
+	Title    string
+	Lede     string
+	Alerts   []string
+	Headline []headline
+	Plots    []plot
+	Columns  []drawnColumn
+	Rows     []statRow
+	Frames   []fact
+	Facts    []fact
+	Transfer []fact
+	Sim      bool
+}
+
+type headline struct{ Name, Value, Note string }
+
+type drawnColumn struct{ Name string }
+
+type statRow struct {
+	Name   string
+	Values []string
+}
+
+// WriteHTML writes the report as one page that needs nothing but itself.
+func WriteHTML(w io.Writer, rep *Report) error {
+	p := reportPage{R: rep, Sim: rep.Device.Sim(), Title: rep.title(), Lede: rep.lede(), Facts: rep.facts()}
+	unit := string(rep.Metric)
+	if p.Sim {
+		p.Alerts = append(p.Alerts, "A device model answered. These nanoseconds are the model's and say nothing about a card's latency; the bus transactions do.")
+		unit += " in the model, not of a card"
+	}
+	if c := rep.Counts; c.Lost > 0 || c.Corrupt > 0 {
+		p.Alerts = append(p.Alerts, fmt.Sprintf("Of %d requests %d were lost (%.3g %%) and %d replies were corrupt. The percentiles are those of what came back.",
+			c.Sent, c.Lost, 100*float64(c.Lost)/float64(max(c.Sent, 1)), c.Corrupt))
+	}
+	if _, own := rep.ownTail(); own != "" {
+		p.Alerts = append(p.Alerts, strings.ToUpper(own[:1])+own[1:]+".")
+	}
+	p.Alerts = append(p.Alerts, rep.Notes...)
+
+	if rep.measured() {
+		main := rep.Main()
+		for _, st := range Stats {
+			if st.name == "mean" || st.name == "min" {
+				continue
+			}
+			note := ""
+			if n := int64(math.Ceil(minTail / (1 - st.quantile()))); st.q > 0 && main.Total.Count < n {
+				note = "few samples"
+			}
+			p.Headline = append(p.Headline, headline{st.name, nbsp(st.of(main.Total)), note})
+		}
+		ds := []drawn{{0, "", "round trip", main.Total}}
+		ds[0].name = string(rep.Metric)
+		var legends []legend
+		if u := rep.Find(UncorrectedSeries); u != nil {
+			ds[0].name = "from the intended send"
+			ds = append(ds, drawn{1, "dashed", "from the actual send", u.Total})
+			for _, d := range ds {
+				legends = append(legends, legend{d.colour, d.class, d.name})
+			}
+		}
+		p.Plots = append(p.Plots,
+			plot{"Percentiles", "Where the ground is grey, fewer than ten samples lie above a percentile: its value is luck.", legends, percentileFigure(ds, unit)},
+			plot{"Distribution", "Both axes are logarithmic, so that a single outlier shows.", legends, distributionFigure(ds, unit)})
+		if svg := timeFigure(rep, main, unit); svg != "" {
+			p.Plots = append(p.Plots, plot{"Over time", fmt.Sprintf("Intervals of %v.", time.Duration(rep.Interval)), []legend{{0, "", "p50"}, {1, "", "p99"}, {2, "thin", "max"}}, svg})
+		}
+	}
+	for _, s := range rep.Series {
+		name := s.Name
+		if name == MainSeries {
+			name = string(rep.Metric)
+		}
+		p.Columns = append(p.Columns, drawnColumn{name})
+	}
+	for _, st := range append([]Stat{}, Stats...) {
+		row := statRow{Name: st.name}
+		for _, s := range rep.Series {
+			row.Values = append(row.Values, nbsp(st.of(s.Total)))
+		}
+		p.Rows = append(p.Rows, row)
+	}
+	samples := statRow{Name: "samples"}
+	for _, s := range rep.Series {
+		samples.Values = append(samples.Values, fmt.Sprint(s.Total.Count))
+	}
+	p.Rows = append(p.Rows, samples)
+	for _, row := range countRows {
+		p.Frames = append(p.Frames, fact{row.name, fmt.Sprint(row.of(&rep.Counts))})
+	}
+	if n := rep.Counts.LostForward; n != nil {
+		p.Frames = append(p.Frames, fact{"lost there", fmt.Sprint(*n)})
+	}
+	if n := rep.Counts.LostBackward; n != nil {
+		p.Frames = append(p.Frames, fact{"lost back", fmt.Sprint(*n)})
+	}
+	for _, k := range (&Comparison{Reports: []*Report{rep}}).transferKinds() {
+		p.Transfer = append(p.Transfer, fact{k, fmt.Sprintf("%.3f", rep.perReply(k))})
+	}
+	return page.ExecuteTemplate(w, "report", p)
+}
+
+func (r *Report) title() string {
+	if r.Label != "" {
+		return r.Label
+	}
+	if r.Traffic.Target != "" {
+		return strings.ToUpper(r.Traffic.Protocol) + " " + r.Traffic.Target
+	}
+	return strings.TrimSpace(r.Device.Driver + " " + r.Device.Device + " " + string(r.Metric))
+}
+
+// lede says in one sentence what was measured.
+func (r *Report) lede() string {
+	t, d := r.Traffic, r.Device
+	var s []string
+	switch {
+	case t.Protocol != "":
+		s = append(s, fmt.Sprintf("%s of %d-byte %s frames to %s", strings.ToUpper(string(r.Metric[:1]))+string(r.Metric[1:]), t.FrameSize, t.Protocol, t.Target))
+	case r.Metric != "":
+		s = append(s, strings.ToUpper(string(r.Metric[:1]))+string(r.Metric[1:]))
+	}
+	switch t.Mode {
+	case "open":
+		s = append(s, fmt.Sprintf("open loop at %.0f a second, timed from the intended send", t.Rate))
+	case "closed":
+		s = append(s, fmt.Sprintf("closed loop, %d outstanding", max(t.Outstanding, 1)))
+	}
+	if d.Driver != "" {
+		s = append(s, fmt.Sprintf("%s on %s", d.Driver, d.Device))
+	}
+	if len(r.Runs) > 1 {
+		s = append(s, fmt.Sprintf("%d runs", len(r.Runs)))
+	}
+	if !r.End.IsZero() {
+		s = append(s, fmt.Sprintf("%s, %v", r.Start.UTC().Format("2 January 2006 15:04 UTC"), r.End.Sub(r.Start).Round(100*time.Millisecond)))
+	}
+	return strings.Join(s, "; ") + "."
+}
+
+// facts is the environment as a list.
+func (r *Report) facts() []fact {
+	h, d, c := r.Host, r.Device, r.Clock
+	fs := []fact{
+		{"Host", h.Hostname}, {"CPU", h.CPU}, {"Logical CPUs", numberOf(h.Cores)}, {"Core used", coreOf(h.Core)}, {"Kernel", h.Kernel}, {"Kernel command line", h.Cmdline},
+		{"Hypervisor", h.Hypervisor}, {"Governor", h.Governor}, {"Idle states", strings.Join(h.CStates, ", ")}, {"SMT", h.SMT}, {"Isolated", h.Isolated}, {"nohz_full", h.NoHzFull},
+		{"Mitigations", strings.Join(h.Mitigations, "; ")},
+		{"Clock", clockOf(c)}, {"Clock notes", strings.Join(c.Notes, "; ")},
+		{"Driver", d.Driver}, {"Device", d.Device}, {"Model", d.Model}, {"Backend", d.Backend}, {"Push", d.Push}, {"MAC", d.MAC}, {"MTU", numberOf(d.MTU)},
+		{"Link speed", speedOf(d.Speed)}, {"Driver notes", strings.Join(d.Notes, "; ")},
+		{"Command line", strings.Join(r.Args, " ")}, {"Version", r.Tool + " " + r.Version},
+	}
+	out := fs[:0]
+	for _, f := range fs {
+		if strings.TrimSpace(f.Value) != "" {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+func numberOf(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprint(n)
+}
+
+func coreOf(n int) string {
+	if n < 0 {
+		return "not pinned"
+	}
+	return fmt.Sprint(n)
+}
+
+func speedOf(mbps int) string {
+	if mbps == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%g Gbit/s", float64(mbps)/1000)
+}
+
+func clockOf(c ClockInfo) string {
+	if c.Source == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s at %.6f GHz ±%.2g ppm, %s; %.1f ns to read", c.Source, c.Frequency/1e9, c.ErrorPPM, c.Method, c.ReadNS)
+}

@@ -1,0 +1,195 @@
+package latency
+
+import (
+	"fmt"
+	"html/template"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// drawn is a distribution with the colour and name that it has on a page.
+type drawn struct {
+	colour int
+	class  string
+	name   string
+	h      *Histogram
+}
+
+func span(ds []drawn) (lo, hi float64, most int64) {
+	lo = math.Inf(1)
+	for _, d := range ds {
+		if d.h.Count > 0 {
+			lo, hi, most = min(lo, float64(d.h.Min)), max(hi, float64(d.h.Max)), max(most, d.h.Count)
+		}
+	}
+	return lo, hi, most
+}
+
+// percentileFigure draws value over percentile, the latter by the logarithm of 1/(1-q), so that each nine takes the same
+// room: the tail is most of what there is to see.
+func percentileFigure(ds []drawn, unit string) template.HTML {
+	lo, hi, most := span(ds)
+	if most == 0 {
+		return ""
+	}
+	nines := func(q float64) float64 { return -math.Log10(max(1-q, 1e-15)) }
+	end := max(math.Log10(float64(most)), 1)
+	f := figure{y: valueAxis(unit, lo, hi), x: axis{lo: 0, hi: end, title: "percentile (each nine takes the same width)"}}
+	f.x.ticks = []tick{{0, "0%"}, {nines(0.5), "50%"}}
+	for k := 1; float64(k) <= end; k++ {
+		label := "90%"
+		if k > 1 {
+			label = "99"
+			if k > 2 {
+				label += "." + strings.Repeat("9", k-2)
+			}
+			label += "%"
+		}
+		f.x.ticks = append(f.x.ticks, tick{float64(k), label})
+	}
+	f.shadeFrom = math.Log10(float64(most) / minTail)
+	f.shadeNote = fmt.Sprintf("fewer than %d samples lie above a percentile here", minTail)
+	var alts []string
+	for _, d := range ds {
+		if d.h.Count == 0 {
+			continue
+		}
+		c := curve{colour: d.colour, class: d.class}
+		last := math.Log10(float64(d.h.Count))
+		for p := range d.h.Percentiles(24) {
+			c.x = append(c.x, min(nines(p.Quantile), last))
+			c.y = append(c.y, float64(p.Value))
+		}
+		for _, st := range Stats {
+			if st.q > 0 && nines(st.q) <= last {
+				v := st.of(d.h)
+				c.marks = append(c.marks, mark{nines(st.q), v, fmt.Sprintf("%s %s %s", d.name, st, FormatNS(v))})
+			}
+		}
+		f.curves = append(f.curves, c)
+		alts = append(alts, fmt.Sprintf("%s rises from %s at the minimum over %s at p50 and %s at p99 to %s at the maximum", d.name,
+			FormatNS(float64(d.h.Min)), FormatNS(float64(d.h.Quantile(0.5))), FormatNS(float64(d.h.Quantile(0.99))), FormatNS(float64(d.h.Max))))
+	}
+	f.alt = "Percentile curve: " + strings.Join(alts, "; ") + "."
+	return f.svg()
+}
+
+// distributionFigure draws how often each value was seen, both by their logarithms: a single outlier shows.
+func distributionFigure(ds []drawn, unit string) template.HTML {
+	lo, hi, most := span(ds)
+	if most == 0 {
+		return ""
+	}
+	edges := binEdges(lo, hi)
+	f := figure{x: valueAxis(unit, lo, hi), shadeFrom: math.NaN()}
+	f.x.lo, f.x.hi = edges[0], edges[len(edges)-1]
+	if f.x.hi/f.x.lo < 1.1 {
+		f.x.lo, f.x.hi = lo*0.95, hi*1.05
+	}
+	f.x.ticks = logTicks(f.x.lo, f.x.hi, tickNS)
+	top := 1.0
+	for _, d := range ds {
+		if d.h.Count == 0 {
+			continue
+		}
+		counts := make([]float64, len(edges)-1)
+		k := 0
+		for b := range d.h.Buckets {
+			middle := min(float64(b.Low+b.High)/2, float64(d.h.Max))
+			for k < len(counts)-1 && middle >= edges[k+1] {
+				k++
+			}
+			counts[k] += float64(b.Count)
+		}
+		c := curve{colour: d.colour, class: d.class, area: d.class == "", steps: true}
+		for i, n := range counts {
+			c.x = append(c.x, edges[i])
+			c.y = append(c.y, n)
+			top = max(top, n)
+		}
+		c.x, c.y = append(c.x, edges[len(edges)-1]), append(c.y, 0)
+		f.curves = append(f.curves, c)
+	}
+	// The axis begins below one sample, so that one sample has a height.
+	f.y = axis{lo: 0.5, hi: top * 1.5, log: true, title: "samples (logarithmic)"}
+	f.y.ticks = logTicks(0.9, f.y.hi, func(v float64) string { return tickCount(v) })
+	f.alt = fmt.Sprintf("Distribution: how many samples there were of each duration between %s and %s.", FormatNS(lo), FormatNS(hi))
+	return f.svg()
+}
+
+// binEdges cuts lo to hi into at most 140 bins of equal ratio, none narrower than the resolution of what was recorded.
+func binEdges(lo, hi float64) []float64 {
+	lo, hi = max(lo, 1), max(hi, lo+1)+1
+	n := int(min(max(math.Log(hi/lo)/math.Log(1.015), 1), 140))
+	edges := []float64{math.Floor(lo)}
+	for i := 1; i <= n; i++ {
+		if e := math.Round(lo * math.Pow(hi/lo, float64(i)/float64(n))); e > edges[len(edges)-1] {
+			edges = append(edges, e)
+		}
+	}
+	return edges
+}
+
+func tickCount(v float64) string {
+	switch {
+	case v >= 1e9:
+		return strconv.FormatFloat(v/1e9, 'f', -1, 64) + "G"
+	case v >= 1e6:
+		return strconv.FormatFloat(v/1e6, 'f', -1, 64) + "M"
+	case v >= 1e3:
+		return strconv.FormatFloat(v/1e3, 'f', -1, 64) + "k"
+	}
+	return strconv.FormatFloat(v, 'f', -1, 64)
+}
+
+// maxColumns bounds the points of a figure over time; neighbouring intervals are joined beyond it.
+const maxColumns = 400
+
+// timeFigure draws p50, p99 and the maximum of each interval.
+func timeFigure(r *Report, s *Series, unit string) template.HTML {
+	ivs := s.Intervals
+	if each := (len(ivs) + maxColumns - 1) / maxColumns; each > 1 {
+		var joined []Interval
+		for i := 0; i < len(ivs); i += each {
+			part := ivs[i:min(i+each, len(ivs))]
+			hs := make([]*Histogram, len(part))
+			for k := range part {
+				hs[k] = part[k].Histogram
+			}
+			joined = append(joined, Interval{part[0].Start, part[len(part)-1].End, Merge(hs...)})
+		}
+		ivs = joined
+	}
+	p50, p99, top := curve{colour: 0}, curve{colour: 1}, curve{colour: 2, class: "thin"}
+	lo, hi := math.Inf(1), 0.0
+	for _, iv := range ivs {
+		if iv.Count == 0 {
+			continue
+		}
+		t := float64(iv.Start+iv.End) / 2e9
+		for _, x := range []struct {
+			c *curve
+			v int64
+		}{{&p50, iv.Quantile(0.5)}, {&p99, iv.Quantile(0.99)}, {&top, iv.Max}} {
+			x.c.x, x.c.y = append(x.c.x, t), append(x.c.y, float64(x.v))
+			lo, hi = min(lo, float64(x.v)), max(hi, float64(x.v))
+		}
+	}
+	if len(p50.x) < 2 {
+		return ""
+	}
+	if len(top.x) <= 80 {
+		for i := range top.x {
+			top.marks = append(top.marks, mark{top.x[i], top.y[i], fmt.Sprintf("max %s at %.1f s", FormatNS(top.y[i]), top.x[i])})
+		}
+	}
+	f := figure{y: valueAxis(unit, lo, hi), x: axis{lo: float64(ivs[0].Start) / 1e9, hi: float64(ivs[len(ivs)-1].End) / 1e9, title: "seconds since the start"}, shadeFrom: math.NaN()}
+	f.x.ticks = linearTicks(f.x.lo, f.x.hi, 10, func(v float64) string { return strconv.FormatFloat(math.Round(v*1e6)/1e6, 'f', -1, 64) })
+	for _, run := range r.Runs[min(1, len(r.Runs)):] {
+		f.x.ticks = append(f.x.ticks, tick{at: float64(run.Start) / 1e9})
+	}
+	f.curves = []curve{top, p99, p50}
+	f.alt = fmt.Sprintf("Latency over time: median, p99 and maximum of %d intervals, between %s and %s.", len(p50.x), FormatNS(lo), FormatNS(hi))
+	return f.svg()
+}

@@ -1,0 +1,133 @@
+package latency
+
+import (
+	"fmt"
+	"io"
+	"math"
+)
+
+type comparePage struct {
+	C      *Comparison
+	Title  string
+	Names  []legend
+	Plots  []plot
+	Pairs  []pairTable
+	Frames []statRow
+	Buses  []statRow
+	Facts  []statRow
+}
+
+type pairTable struct {
+	A, B legend
+	Rows []pairRow
+	Foot []string
+}
+
+type pairRow struct {
+	Stat, A, B, Diff, Percent, Mark, Verdict, CI, P string
+}
+
+// WriteHTML writes the comparison as one page that needs nothing but itself.
+func (c *Comparison) WriteHTML(w io.Writer) error {
+	p := comparePage{C: c}
+	var ds []drawn
+	unit, sim := string(c.Reports[0].Metric), false
+	for i, r := range c.Reports {
+		l := legend{i % palette, "", r.title()}
+		if r.Label == "" && r.Dir != "" {
+			l.Name = r.Dir
+		}
+		if i >= palette {
+			l.Class = "dashed"
+		}
+		p.Names = append(p.Names, l)
+		if i > 0 {
+			p.Title += " against "
+		}
+		p.Title += l.Name
+		if r.measured() {
+			ds = append(ds, drawn{l.Colour, l.Class, l.Name, r.Main().Total})
+		}
+		sim = sim || r.Device.Sim()
+	}
+	if len(c.Reports) > 3 {
+		p.Title = fmt.Sprintf("%d reports", len(c.Reports))
+	}
+	if sim {
+		unit += " (a model's, not a card's)"
+	}
+	if len(ds) > 0 {
+		p.Plots = []plot{
+			{"Percentiles", "Where the ground is grey, fewer than ten samples lie above a percentile: its value is luck.", p.Names, percentileFigure(ds, unit)},
+			{"Distribution", "Both axes are logarithmic, so that a single outlier shows.", p.Names, distributionFigure(ds, unit)},
+		}
+	}
+	for i, pair := range c.Pairs {
+		t := pairTable{A: p.Names[0], B: p.Names[i+1]}
+		seen := map[string]bool{}
+		for _, r := range pair.Rows {
+			row := pairRow{Stat: r.Stat.name, A: nbsp(r.A), B: nbsp(r.B), Diff: signed(r.Diff()), Mark: r.Verdict.Mark(), Verdict: r.Verdict.String(), CI: "–", P: "–"}
+			if !math.IsNaN(r.Percent()) {
+				row.Percent = fmt.Sprintf("%+.1f %%", r.Percent())
+			}
+			foot := r.Why
+			if r.Verdict != Unknown {
+				row.CI, row.P = fmt.Sprintf("%s … %s", signed(r.Lo), signed(r.Hi)), fmt.Sprintf("%.3f", r.P)
+				foot = "tested over " + r.How
+			}
+			if foot != "" && !seen[foot] {
+				seen[foot] = true
+				t.Foot = append(t.Foot, foot)
+			}
+			t.Rows = append(t.Rows, row)
+		}
+		p.Pairs = append(p.Pairs, t)
+	}
+	for _, row := range countRows {
+		s := statRow{Name: row.name}
+		for _, r := range c.Reports {
+			s.Values = append(s.Values, fmt.Sprint(row.of(&r.Counts)))
+		}
+		p.Frames = append(p.Frames, s)
+	}
+	for _, k := range c.transferKinds() {
+		s := statRow{Name: k}
+		for _, r := range c.Reports {
+			s.Values = append(s.Values, fmt.Sprintf("%.3f", r.perReply(k)))
+		}
+		p.Buses = append(p.Buses, s)
+	}
+	p.Facts = factRows(c.Reports)
+	return page.ExecuteTemplate(w, "compare", p)
+}
+
+// palette is the number of colours in page.css.
+const palette = 6
+
+// factRows lines up the environments; what is the same everywhere is left out, but for what every reader asks first.
+func factRows(rs []*Report) []statRow {
+	var order []string
+	values := map[string][]string{}
+	for i, r := range rs {
+		for _, f := range r.facts() {
+			if values[f.Name] == nil {
+				values[f.Name] = make([]string, len(rs))
+				order = append(order, f.Name)
+			}
+			values[f.Name][i] = f.Value
+		}
+	}
+	var out []statRow
+	for _, name := range order {
+		v := values[name]
+		same := true
+		for _, x := range v {
+			same = same && x == v[0]
+		}
+		if same && name != "Host" && name != "CPU" && name != "Kernel" && name != "Driver" && name != "Backend" {
+			continue
+		}
+		out = append(out, statRow{name, v})
+	}
+	return out
+}

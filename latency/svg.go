@@ -1,0 +1,236 @@
+package latency
+
+import (
+	"fmt"
+	"html"
+	"html/template"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// A figure is drawn twice, for a desk and for a phone: scaling one drawing would make its letters unreadable on the other.
+var figureSizes = []struct {
+	class string
+	w, h  float64
+}{{"wide", 920, 380}, {"narrow", 360, 300}}
+
+const (
+	marginLeft, marginRight, marginTop, marginBottom = 62, 14, 14, 44
+)
+
+// curve is one line of a figure, in nanoseconds or counts; colour is an index of the page's palette.
+type curve struct {
+	colour int
+	class  string // "", "dashed", "thin"
+	x, y   []float64
+	marks  []mark
+	area   bool // filled to the axis
+	steps  bool // each y holds until the next x
+}
+
+// mark is a dot on a curve, with a text that shows when pointed at.
+type mark struct {
+	x, y float64
+	text string
+}
+
+// axis maps values to a length in pixels, by their logarithms where log is set.
+type axis struct {
+	lo, hi float64
+	log    bool
+	title  string
+	ticks  []tick
+}
+
+type tick struct {
+	at    float64
+	label string // "" for a minor one
+}
+
+func (a *axis) share(v float64) float64 {
+	lo, hi := a.lo, a.hi
+	if a.log {
+		v, lo, hi = math.Log(max(v, lo)), math.Log(lo), math.Log(hi)
+	}
+	return min(max((v-lo)/(hi-lo), 0), 1)
+}
+
+// figure draws curves over two axes as inline SVG, in each of figureSizes. alt tells what is to be seen to those who
+// cannot see it. shadeFrom greys what lies right of it, with a note; it is not drawn where NaN.
+type figure struct {
+	alt       string
+	x, y      axis
+	curves    []curve
+	shadeFrom float64
+	shadeNote string
+}
+
+func (f *figure) svg() template.HTML {
+	var b strings.Builder
+	for _, s := range figureSizes {
+		f.draw(&b, s.class, s.w, s.h)
+	}
+	return template.HTML(b.String())
+}
+
+func (f *figure) draw(b *strings.Builder, class string, w, h float64) {
+	left, right, top, bottom := float64(marginLeft), w-marginRight, float64(marginTop), h-marginBottom
+	px := func(v float64) float64 { return left + f.x.share(v)*(right-left) }
+	py := func(v float64) float64 { return bottom - f.y.share(v)*(bottom-top) }
+
+	fmt.Fprintf(b, `<svg class="chart %s" viewBox="0 0 %g %g" role="img" aria-label="%s">`, class, w, h, html.EscapeString(f.alt))
+	if !math.IsNaN(f.shadeFrom) && px(f.shadeFrom) < right-1 {
+		x := px(f.shadeFrom)
+		fmt.Fprintf(b, `<rect class="shade" x="%.1f" y="%g" width="%.1f" height="%g"><title>%s</title></rect>`, x, top, right-x, bottom-top, html.EscapeString(f.shadeNote))
+	}
+	last := math.Inf(1)
+	for _, t := range f.y.ticks {
+		y := py(t.at)
+		fmt.Fprintf(b, `<line class="grid%s" x1="%g" y1="%.1f" x2="%g" y2="%.1f"/>`, minor(t), left, y, right, y)
+		if t.label != "" && last-y > 16 {
+			fmt.Fprintf(b, `<text class="tick" x="%g" y="%.1f" text-anchor="end">%s</text>`, left-8, y+4, html.EscapeString(t.label))
+			last = y
+		}
+	}
+	last = math.Inf(-1)
+	for _, t := range f.x.ticks {
+		x := px(t.at)
+		fmt.Fprintf(b, `<line class="grid%s" x1="%.1f" y1="%g" x2="%.1f" y2="%g"/>`, minor(t), x, top, x, bottom)
+		half := 3.4 * float64(len([]rune(t.label)))
+		if t.label == "" || x-half < last+6 {
+			continue
+		}
+		anchor, to := "middle", x+half
+		if x+half > w-2 {
+			if x-2*half < last+6 {
+				continue
+			}
+			anchor, to = "end", x
+			x = w - 2
+		}
+		last = to
+		fmt.Fprintf(b, `<text class="tick" x="%.1f" y="%g" text-anchor="%s">%s</text>`, x, bottom+18, anchor, html.EscapeString(t.label))
+	}
+	fmt.Fprintf(b, `<line class="axis" x1="%g" y1="%g" x2="%g" y2="%g"/>`, left, bottom, right, bottom)
+	fmt.Fprintf(b, `<text class="title" x="%.1f" y="%g" text-anchor="middle">%s</text>`, (left+right)/2, h-6, html.EscapeString(f.x.title))
+	fmt.Fprintf(b, `<text class="title" transform="translate(11 %.1f) rotate(-90)" text-anchor="middle">%s</text>`, (top+bottom)/2, html.EscapeString(f.y.title))
+
+	for _, c := range f.curves {
+		if len(c.x) == 0 {
+			continue
+		}
+		path := pathOf(c, px, py)
+		if c.area {
+			fmt.Fprintf(b, `<path class="area c%d" d="%sL%.1f %.1fL%.1f %.1fZ"/>`, c.colour, path, px(c.x[len(c.x)-1]), bottom, px(c.x[0]), bottom)
+		}
+		fmt.Fprintf(b, `<path class="curve c%d %s" d="%s"/>`, c.colour, c.class, path)
+	}
+	for _, c := range f.curves {
+		for _, m := range c.marks {
+			fmt.Fprintf(b, `<circle class="mark c%d" cx="%.1f" cy="%.1f" r="3.5"><title>%s</title></circle>`, c.colour, px(m.x), py(m.y), html.EscapeString(m.text))
+		}
+	}
+	b.WriteString("</svg>")
+}
+
+func minor(t tick) string {
+	if t.label == "" {
+		return " minor"
+	}
+	return ""
+}
+
+func pathOf(c curve, px, py func(float64) float64) string {
+	b := make([]byte, 0, 16*len(c.x))
+	point := func(op byte, x, y float64) {
+		b = append(b, op)
+		b = strconv.AppendFloat(b, x, 'f', 1, 64)
+		b = append(b, ' ')
+		b = strconv.AppendFloat(b, y, 'f', 1, 64)
+	}
+	op := byte('M')
+	for i := range c.x {
+		x, y := px(c.x[i]), py(c.y[i])
+		if c.steps && i > 0 {
+			point('L', x, py(c.y[i-1]))
+		}
+		point(op, x, y)
+		op = 'L'
+	}
+	if len(c.x) == 1 {
+		point('L', px(c.x[0])+2, py(c.y[0])) // a lone point would not show
+	}
+	return string(b)
+}
+
+// valueAxis is a logarithmic axis of nanoseconds that holds lo to hi with a little room.
+func valueAxis(title string, lo, hi float64) axis {
+	lo, hi = max(lo, 1), max(hi, 2)
+	a := axis{lo: lo * math.Pow(lo/hi, 0.04), hi: hi * math.Pow(hi/lo, 0.04), log: true, title: title}
+	if hi/lo < 1.1 {
+		a.lo, a.hi = lo*0.95, hi*1.05
+	}
+	a.ticks = logTicks(a.lo, a.hi, func(v float64) string { return tickNS(v) })
+	return a
+}
+
+// logTicks labels decades where there are many, and finer steps where there are few.
+func logTicks(lo, hi float64, label func(float64) string) []tick {
+	var out []tick
+	decades := math.Log10(hi / lo)
+	labelled := "1"
+	switch {
+	case decades < 0.35:
+		return linearTicks(lo, hi, 6, label)
+	case decades < 1.2:
+		labelled = "123457"
+	case decades < 3.2:
+		labelled = "125"
+	}
+	for e := math.Floor(math.Log10(lo)); e <= math.Ceil(math.Log10(hi)); e++ {
+		for m := 1; m <= 9; m++ {
+			v := float64(m) * math.Pow(10, e)
+			if v < lo || v > hi {
+				continue
+			}
+			t := tick{at: v}
+			if strings.Contains(labelled, strconv.Itoa(m)) {
+				t.label = label(v)
+			} else if decades > 5 {
+				continue
+			}
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// linearTicks returns about n labelled steps of 1, 2 or 5 times a power of ten.
+func linearTicks(lo, hi float64, n int, label func(float64) string) []tick {
+	step := math.Pow(10, math.Floor(math.Log10((hi-lo)/float64(n))))
+	for _, m := range []float64{1, 2, 5, 10} {
+		if (hi-lo)/(step*m) <= float64(n) {
+			step *= m
+			break
+		}
+	}
+	var out []tick
+	for k := math.Ceil(lo/step - 1e-9); k*step <= hi*(1+1e-12); k++ {
+		out = append(out, tick{k * step, label(k * step)})
+	}
+	return out
+}
+
+// tickNS writes a round number of nanoseconds.
+func tickNS(ns float64) string {
+	for _, u := range []struct {
+		ns   float64
+		name string
+	}{{1e9, "s"}, {1e6, "ms"}, {1e3, "µs"}, {1, "ns"}} {
+		if ns >= u.ns*0.9999 || u.ns == 1 {
+			return strconv.FormatFloat(math.Round(ns/u.ns*1e4)/1e4, 'f', -1, 64) + "\u00a0" + u.name
+		}
+	}
+	return ""
+}
