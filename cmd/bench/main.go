@@ -1,3 +1,126 @@
+// Command bench measures round trips to a target, keeps them as reports, and compares reports.
 package main
 
-func main() {}
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// Exit codes of every command of this project.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2 // the command line cannot be carried out on this machine as it stands
+	exitWorse  = 3 // compare -fail-if: a limit was exceeded
+)
+
+// errUsage marks errors that only another command line mends.
+var errUsage = errors.New("")
+
+func usage(format string, args ...any) error {
+	return fmt.Errorf("%w%w", errUsage, fmt.Errorf(format, args...))
+}
+
+// errWorse says that a comparison exceeded its limits.
+var errWorse = errors.New("worse than allowed")
+
+const help = `bench measures network round trips, keeps them as reports, and compares reports.
+
+  bench run -target IP [flags]   measure; writes a report folder and prints its percentiles
+  bench compare A B [C ...]      percentiles of reports side by side, with confidence
+  bench report DIR [...]         print saved reports, and make their report.html anew
+  bench demo                     try all of it on this machine: responder and kernel in two network namespaces
+
+"bench COMMAND -h" lists a command's flags. Results go to stdout, messages to stderr.
+Exit status: 0 done, 1 failed, 2 used wrongly, 3 a comparison exceeded -fail-if.
+`
+
+func main() { os.Exit(bench(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// bench runs one command and returns the exit code.
+func bench(args []string, stdout, stderr io.Writer) int {
+	log := slog.New(slog.NewTextHandler(stderr, nil))
+	if len(args) == 0 {
+		fmt.Fprint(stderr, help)
+		return exitUsage
+	}
+	commands := map[string]func(*env, []string) error{"run": runCommand, "compare": compareCommand, "report": reportCommand, "demo": demoCommand}
+	command, ok := commands[args[0]]
+	switch {
+	case ok:
+	case args[0] == "-h" || args[0] == "-help" || args[0] == "--help" || args[0] == "help":
+		fmt.Fprint(stdout, help)
+		return exitDone
+	default:
+		fmt.Fprintf(stderr, "bench: no command %q\n\n%s", args[0], help)
+		return exitUsage
+	}
+	err := command(&env{stdout: stdout, stderr: stderr, log: log}, args[1:])
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return exitDone
+	case errors.Is(err, errFlags): // the flag package has said what is wrong
+		return exitUsage
+	}
+	fmt.Fprintf(stderr, "bench %s: %v\n", args[0], err)
+	switch {
+	case errors.Is(err, errUsage):
+		return exitUsage
+	case errors.Is(err, errWorse):
+		return exitWorse
+	}
+	return exitFailed
+}
+
+// env is what a command writes to.
+type env struct {
+	stdout, stderr io.Writer
+	log            *slog.Logger
+}
+
+// errFlags marks a command line that the flag package refused and has explained.
+var errFlags = errors.New("command line refused")
+
+// parse parses a command's flags; what remains are its arguments.
+func (e *env) parse(fs *flag.FlagSet, args []string, text string) error {
+	fs.SetOutput(e.stderr)
+	fs.Usage = func() {
+		fmt.Fprint(fs.Output(), text)
+		fs.PrintDefaults()
+	}
+	for _, a := range args {
+		if a == "-h" || a == "-help" || a == "--help" {
+			fs.SetOutput(e.stdout) // asked for, so it is a result
+		}
+	}
+	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return err
+	} else if err != nil {
+		return errFlags
+	}
+	return nil
+}
+
+// onSignal sets stop at the first SIGINT or SIGTERM. The second one ends the process as if nothing had been set.
+func onSignal(stop *atomic.Bool) (restore func()) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, unix.SIGINT, unix.SIGTERM)
+	done := make(chan struct{})
+	go func() {
+		select {
+		case <-c:
+			stop.Store(true)
+			signal.Stop(c)
+		case <-done:
+		}
+	}()
+	return func() { signal.Stop(c); close(done) }
+}

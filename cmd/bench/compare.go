@@ -1,0 +1,80 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+
+	"rebound/latency"
+)
+
+const compareHelp = `usage: bench compare [flags] A B [C ...]
+
+Prints the percentiles of report folders side by side, each difference to A with its confidence; ~ marks a difference that
+is within the noise. What makes reports not comparable is said before any number.
+
+  bench compare out/before out/after
+  bench compare -fail-if 'p99>+5%+200ns' out/before out/after      exit status 3 if p99 grew by more than both
+
+`
+
+func compareCommand(e *env, args []string) error {
+	fs := flag.NewFlagSet("compare", flag.ContinueOnError)
+	html := fs.String("html", "", "also write the comparison as one self-contained page to `FILE`, with the curves over each other")
+	limits := fs.String("fail-if", "", "exit with 3 if B, or any further report, exceeds A by more than `LIMITS` allow, like 'p99>+5%+200ns';\n"+
+		"a relative and an absolute part must both be exceeded")
+	var dirs []string
+	for { // flags may stand after the folders, too
+		if err := e.parse(fs, args, compareHelp); err != nil {
+			return err
+		}
+		if fs.NArg() == 0 {
+			break
+		}
+		dirs, args = append(dirs, fs.Arg(0)), fs.Args()[1:]
+	}
+	if len(dirs) < 2 {
+		return usage("want at least two report folders, got %d", len(dirs))
+	}
+	var bounds []latency.Limit
+	if *limits != "" {
+		var err error
+		if bounds, err = latency.ParseLimits(*limits); err != nil {
+			return usage("-fail-if %q: %w", *limits, err)
+		}
+	}
+	reports := make([]*latency.Report, len(dirs))
+	for i, d := range dirs {
+		var err error
+		if reports[i], err = latency.Read(d); err != nil {
+			return err
+		}
+	}
+	c := latency.Compare(reports[0], reports[1:]...)
+	if err := c.Print(e.stdout); err != nil {
+		return err
+	}
+	if *html != "" {
+		f, err := os.Create(*html)
+		if err != nil {
+			return err
+		}
+		err = c.WriteHTML(f)
+		if second := f.Close(); err == nil {
+			err = second
+		}
+		if err != nil {
+			os.Remove(*html)
+			return fmt.Errorf("%s is not written: %w", *html, err)
+		}
+	}
+	if bounds == nil {
+		return nil
+	}
+	worse, err := c.Exceeded(bounds)
+	if len(worse) > 0 {
+		return fmt.Errorf("%w: %s", errWorse, strings.Join(worse, "; "))
+	}
+	return err
+}

@@ -1,0 +1,3 @@
+package main
+
+func demoCommand(e *env, args []string) error { return nil }

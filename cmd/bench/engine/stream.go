@@ -1,0 +1,374 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"rebound/cmd/bench/probe"
+	"rebound/latency"
+	"rebound/latency/hot"
+	"rebound/nic"
+)
+
+// Port sends and receives what probe.Codec builds and checks: a nic.Device, or a socket. Send and Recv are as there.
+type Port interface {
+	Send(frame []byte) error
+	Recv(buf []byte) (n int, at int64, err error)
+}
+
+// Options describe a Stream.
+type Options struct {
+	Port     Port
+	Codec    *probe.Codec
+	Recorder *latency.Recorder
+	Rate     float64 // probes per second; 0 for a closed loop
+	Timeout  time.Duration
+
+	// Answer is given every frame that is not a reply: the neighbour's questions must be answered while measuring. It
+	// returns the frame to send back, or nil. Nil where there is nothing to answer.
+	Answer func(frame []byte) []byte
+
+	// Stamps is set where the kernel's and the card's timestamps are kept as well. It belongs to Port.
+	Stamps *Stamper
+}
+
+// Limit says how long a Run lasts.
+type Limit struct {
+	Warmup   time.Duration // sent, and not counted
+	Duration time.Duration // 0 for no limit
+	Count    int64         // probes, 0 for no limit
+}
+
+// Progress is read by others while a Run measures.
+type Progress struct {
+	Sent, Received atomic.Int64
+}
+
+// Stream is one flow of probes with all that is known of it. Run may be called again and again: counts add up, and each
+// call is a further run of its Recorder. One goroutine uses it, but for Progress.
+type Stream struct {
+	Progress Progress
+	Gap      hot.Histogram // from one pass of the receive loop to the next while measuring: what the bench itself missed
+	Warmup   int64         // probes left out, of all runs
+	Behind   uint64        // open loop: ticks by which the last Run ended after its schedule
+	Full     int64         // times that the transmit ring had no room
+	Fields   [probe.Fields]int64
+	Error    uint16 // the latest ICMP error: type<<8 | code
+
+	port     Port
+	codec    *probe.Codec
+	rec      *latency.Recorder
+	clock    *latency.Clock
+	period   float64 // ticks; 0 for a closed loop
+	answer   func([]byte) []byte
+	window   *window
+	buf      []byte
+	reply    probe.Reply
+	lag      *latency.Track // open loop: how late the sender itself was
+	stamps   *stamps
+	stamp    *stampState
+	lastPass uint64
+	lastShow uint64
+	showStep uint64
+}
+
+// Names of the series that a Stream adds to those of latency.
+const (
+	LagSeries     = "send_lag" // open loop: actual minus intended sending
+	NetworkSeries = "network"  // STAMP: round trip without the reflector's residence
+)
+
+const (
+	maxWindow = 1 << 21
+	bufSize   = 16 << 10
+)
+
+// New returns a Stream with all its memory allocated.
+func New(o Options) (*Stream, error) {
+	s := &Stream{port: o.Port, codec: o.Codec, rec: o.Recorder, clock: o.Recorder.Clock(), answer: o.Answer, buf: make([]byte, bufSize)}
+	size := 1 << 12
+	if o.Rate < 0 || math.IsNaN(o.Rate) || math.IsInf(o.Rate, 0) {
+		return nil, fmt.Errorf("rate %v: want probes per second", o.Rate)
+	}
+	if o.Rate > 0 {
+		s.period = s.clock.Info().Frequency / o.Rate
+		s.lag = s.rec.Track(LagSeries)
+		size = int(min(2*o.Rate*o.Timeout.Seconds()+1<<12, maxWindow))
+	}
+	s.window = newWindow(size, s.clock.Ticks(o.Timeout))
+	if o.Codec.Flow().Proto == probe.STAMP {
+		s.stamp = newStampState(s.rec)
+		o.Codec.SetErrorEstimate(s.stamp.estimate)
+	}
+	if o.Stamps != nil {
+		s.stamps = newStamps(o.Stamps, s.rec, len(s.window.slots))
+	}
+	s.showStep = s.clock.Ticks(50 * time.Millisecond)
+	return s, nil
+}
+
+// Counts returns what became of the measured probes.
+func (s *Stream) Counts() Counts { return s.window.counts }
+
+// ErrSend is returned when the port takes no frame for as long as the time-out.
+var ErrSend = errors.New("no frame could be sent")
+
+// Run measures until the limit or until stop is set. It returns when every probe is answered or overdue. An error is the
+// port's; what was measured before it stays. The caller has locked the thread, pinned it to a core, and switched the garbage
+// collector off.
+func (s *Stream) Run(l Limit, stop *atomic.Bool) error {
+	if s.stamps == nil { // reading stamps of sent frames enters the scheduler
+		hot.Pin()
+		defer hot.Unpin()
+	}
+	s.lastPass = hot.TSC()
+	if err := s.discard(); err != nil {
+		return err
+	}
+	start := hot.TSC()
+	s.lastPass, s.lastShow = start, start
+	var err error
+	if s.period > 0 {
+		err = s.open(start, l, stop)
+	} else {
+		err = s.closed(start, l, stop)
+	}
+	s.lastPass = hot.TSC()
+	if err == nil {
+		err = s.drain(stop)
+	}
+	s.rec.End(hot.TSC())
+	s.show()
+	return err
+}
+
+// discard empties the receive ring of what came while nobody looked, answering what needs an answer.
+func (s *Stream) discard() error {
+	for end := hot.TSC() + s.clock.Ticks(20*time.Millisecond); int64(end-hot.TSC()) > 0; {
+		n, err := s.poll()
+		if n == 0 || err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// closed sends a probe when the one before is answered or overdue.
+func (s *Stream) closed(start uint64, l Limit, stop *atomic.Bool) error {
+	warm := start + s.clock.Ticks(l.Warmup)
+	end := uint64(math.MaxUint64)
+	measured, first := false, s.window.counts.Sent
+	for !stop.Load() {
+		now := hot.TSC()
+		if !measured && now >= warm {
+			measured = true
+			s.rec.Begin(now)
+			if l.Duration > 0 {
+				end = now + s.clock.Ticks(l.Duration)
+			}
+		}
+		if now >= end || l.Count > 0 && s.window.counts.Sent-first >= l.Count {
+			return nil
+		}
+		if now-s.lastShow > s.showStep {
+			s.show()
+			s.lastShow = now
+		}
+		if err := s.send(0, measured, stop); err != nil {
+			return err
+		}
+		at := &s.window.slots[(s.window.next-1)&s.window.mask]
+		deadline := at.sent + s.window.timeout
+		for at.state == waiting {
+			if _, err := s.poll(); err != nil {
+				return err
+			}
+			if hot.TSC() > deadline || stop.Load() {
+				break
+			}
+		}
+		if s.stamps != nil {
+			s.stamps.collect()
+		}
+	}
+	return nil
+}
+
+// open sends the i-th probe at start + i periods, or at once if that has passed.
+func (s *Stream) open(start uint64, l Limit, stop *atomic.Bool) error {
+	start += s.clock.Ticks(20 * time.Microsecond)
+	warm := start + s.clock.Ticks(l.Warmup)
+	end := uint64(math.MaxUint64)
+	if l.Duration > 0 {
+		end = warm + s.clock.Ticks(l.Duration)
+	}
+	measured, first := false, s.window.counts.Sent
+	for i := 0; !stop.Load(); i++ {
+		intended := start + uint64(float64(i)*s.period)
+		if !measured && intended >= warm {
+			measured = true
+			s.rec.Begin(intended)
+		}
+		if intended >= end || l.Count > 0 && s.window.counts.Sent-first >= l.Count {
+			s.Behind = uint64(max(int64(hot.TSC()-intended), 0))
+			return nil
+		}
+		for wait := true; ; wait = false { // at least one pass for each probe: replies are seen even if we are behind
+			n, err := s.poll()
+			if err != nil {
+				return err
+			}
+			now := hot.TSC()
+			if now-s.lastShow > s.showStep {
+				s.show()
+				s.lastShow = now
+				if stop.Load() {
+					return nil
+				}
+			}
+			if now >= intended && (n == 0 || !wait) {
+				break
+			}
+			if n == 0 && s.stamps != nil {
+				s.stamps.collect()
+			}
+		}
+		if err := s.send(intended, measured, stop); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// send builds and sends the next probe. intended is 0 where there is no schedule.
+func (s *Stream) send(intended uint64, measured bool, stop *atomic.Bool) error {
+	w := s.window
+	var t1 uint64
+	if s.stamp != nil {
+		t1 = s.stamp.now(s.clock)
+	}
+	frame := s.codec.Build(uint32(w.next), t1)
+	sent := hot.TSC()
+	if intended == 0 {
+		intended = sent
+	} else if measured {
+		s.lag.Record(sent, s.clock.Between(intended, sent))
+	}
+	w.send(intended, sent, t1, measured)
+	if !measured {
+		s.Warmup++
+	}
+	if s.stamps != nil {
+		s.stamps.send(uint32(w.next-1), measured)
+	}
+	err := s.port.Send(frame)
+	for deadline := sent + w.timeout; errors.Is(err, nic.ErrFull); {
+		// The ring is full: make room by receiving, and try again. The probe's intended moment stays, its actual one moves.
+		s.Full++
+		if _, err := s.poll(); err != nil {
+			return err
+		}
+		at := &w.slots[(w.next-1)&w.mask]
+		at.sent = hot.TSC()
+		if at.sent > deadline || stop.Load() {
+			at.state = answered // no reply can come
+			if measured {
+				w.counts.Unsent++
+			}
+			if stop.Load() {
+				return nil
+			}
+			return fmt.Errorf("%w in %v: %w", ErrSend, time.Duration(s.clock.Nanoseconds(w.timeout)), err)
+		}
+		err = s.port.Send(frame)
+	}
+	return err
+}
+
+// drain waits for what is still under way.
+func (s *Stream) drain(stop *atomic.Bool) error {
+	for s.window.pending(hot.TSC()) {
+		if _, err := s.poll(); err != nil {
+			return err
+		}
+	}
+	if s.stamps != nil { // the kernel hands out stamps of sent frames a little later
+		for end := hot.TSC() + s.clock.Ticks(2*time.Millisecond); int64(end-hot.TSC()) > 0; {
+			s.stamps.collect()
+		}
+	}
+	return nil
+}
+
+// poll takes one frame if there is one.
+func (s *Stream) poll() (int, error) {
+	now := hot.TSC()
+	s.Gap.Record(now - s.lastPass)
+	s.lastPass = now
+	n, at, err := s.port.Recv(s.buf)
+	if n == 0 || err != nil {
+		return n, err
+	}
+	return n, s.take(s.buf[:n], uint64(at))
+}
+
+// take judges one received frame.
+func (s *Stream) take(b []byte, at uint64) error {
+	w := s.window
+	switch v := s.codec.Check(b, &s.reply); v {
+	case probe.Foreign:
+		if s.answer == nil {
+			return nil
+		}
+		out := s.answer(b)
+		if out == nil {
+			return nil
+		}
+		if s.stamps != nil {
+			s.stamps.other()
+		}
+		if err := s.port.Send(out); err != nil && !errors.Is(err, nic.ErrFull) { // a neighbour asks again
+			return err
+		}
+	case probe.Refused:
+		w.counts.Refused++
+		s.Error = s.reply.Code
+	case probe.Corrupt:
+		w.counts.Corrupt++
+		s.Fields[s.reply.Field]++
+		if s.reply.HasSeq {
+			w.spoil(s.reply.Seq)
+		}
+	default:
+		if s.stamp != nil && !s.stamp.genuine(w, &s.reply) {
+			w.counts.Corrupt++
+			s.Fields[probe.SenderCopy]++
+			w.spoil(s.reply.Seq)
+			return nil
+		}
+		if v == probe.Unsummed {
+			w.counts.Unsummed++
+		}
+		slot, e := w.reply(s.reply.Seq, at)
+		if e == stray || e == duplicate || !slot.measured {
+			return nil
+		}
+		s.rec.Record(slot.intended, slot.sent, at)
+		if s.stamp != nil {
+			s.stamp.record(s, slot, at)
+		}
+		if s.stamps != nil {
+			s.stamps.receive(s.reply.Seq, at)
+		}
+	}
+	return nil
+}
+
+// show publishes the counters for a progress bar.
+func (s *Stream) show() {
+	s.Progress.Sent.Store(s.window.counts.Sent)
+	s.Progress.Received.Store(s.window.counts.Received + s.window.counts.Late)
+}

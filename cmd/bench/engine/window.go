@@ -1,0 +1,151 @@
+package engine
+
+// window remembers the latest probes of a stream and tells what a reply is. Every operation takes constant time and
+// allocates nothing. Sequence numbers are 64 bits here and 32 on the wire.
+type window struct {
+	slots []slot // a power of two of them
+	mask  uint64
+	next  uint64 // of the next probe
+	tail  uint64 // all probes before it are answered or overdue
+	high  uint64 // one more than the highest sequence number answered (RFC 4737's NextExp)
+
+	timeout uint64 // ticks
+	counts  Counts
+}
+
+type slot struct {
+	intended, sent uint64 // ticks
+	t1             uint64 // STAMP: the time that the probe carries
+	state          state
+	measured       bool // not part of a warm-up
+}
+
+type state uint8
+
+const (
+	waiting state = iota
+	spoiled       // a corrupt reply came, and no good one yet
+	answered
+)
+
+// Counts is what became of the measured probes of a stream.
+type Counts struct {
+	Sent       int64
+	Received   int64 // answered within the time-out
+	Late       int64 // answered after it
+	Spoiled    int64 // answered by corrupt replies only
+	Duplicates int64 // replies to what was answered already
+	Reordered  int64 // replies that a later probe's reply overtook (RFC 4737 §3)
+	Corrupt    int64 // frames
+	Unsummed   int64 // good replies whose UDP checksum was absent or left to an offload
+	Refused    int64 // ICMP errors
+	Stray      int64 // replies to probes that the window has forgotten, or that were never sent
+	Unsent     int64 // the driver refused the frame for good: counted in Sent and lost
+}
+
+// Lost returns how many probes were never answered.
+func (c *Counts) Lost() int64 { return c.Sent - c.Received - c.Late - c.Spoiled }
+
+// event is what a reply was.
+type event uint8
+
+const (
+	inTime event = iota
+	late
+	duplicate
+	stray
+)
+
+// newWindow remembers at least size probes.
+func newWindow(size int, timeout uint64) *window {
+	n := 64
+	for n < size {
+		n *= 2
+	}
+	w := &window{slots: make([]slot, n), mask: uint64(n - 1), timeout: timeout}
+	for i := range w.slots {
+		w.slots[i].state = answered // touches every page, and no reply fits a probe that was never sent
+	}
+	return w
+}
+
+// send takes the next sequence number.
+func (w *window) send(intended, sent, t1 uint64, measured bool) {
+	w.slots[w.next&w.mask] = slot{intended, sent, t1, waiting, measured}
+	w.next++
+	if measured {
+		w.counts.Sent++
+	}
+}
+
+// find returns the slot of the probe whose sequence number on the wire is seq.
+func (w *window) find(seq uint32) (*slot, uint64, bool) {
+	age := uint64(uint32(w.next-1) - seq)
+	if age >= min(w.next, uint64(len(w.slots))) {
+		return nil, 0, false
+	}
+	full := w.next - 1 - age
+	return &w.slots[full&w.mask], full, true
+}
+
+// reply counts a good reply to seq, seen at tick at, and says what it was. The slot is nil for a stray.
+func (w *window) reply(seq uint32, at uint64) (*slot, event) {
+	s, full, ok := w.find(seq)
+	if !ok {
+		w.counts.Stray++
+		return nil, stray
+	}
+	if s.state == answered {
+		if s.measured {
+			w.counts.Duplicates++
+		}
+		return s, duplicate
+	}
+	was := s.state
+	s.state = answered
+	e := inTime
+	if int64(at-s.sent) > int64(w.timeout) {
+		e = late
+	}
+	overtaken := full < w.high
+	w.high = max(w.high, full+1)
+	if !s.measured {
+		return s, e
+	}
+	if was == spoiled {
+		w.counts.Spoiled--
+	}
+	if overtaken {
+		w.counts.Reordered++
+	}
+	if e == late {
+		w.counts.Late++
+	} else {
+		w.counts.Received++
+	}
+	return s, e
+}
+
+// spoil notes that a corrupt reply seemed to answer seq. A good reply that still comes makes up for it.
+func (w *window) spoil(seq uint32) {
+	if s, _, ok := w.find(seq); ok && s.state == waiting {
+		s.state = spoiled
+		if s.measured {
+			w.counts.Spoiled++
+		}
+	}
+}
+
+// pending reports whether a probe is still waiting for a reply that would be in time at tick now.
+func (w *window) pending(now uint64) bool {
+	if w.next > uint64(len(w.slots)) {
+		w.tail = max(w.tail, w.next-uint64(len(w.slots)))
+	}
+	for ; w.tail < w.next; w.tail++ {
+		s := &w.slots[w.tail&w.mask]
+		if s.state == waiting && int64(now-s.sent) <= int64(w.timeout) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,176 @@
+package probe
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+)
+
+var be = binary.BigEndian
+
+// Codec builds one flow's probes and checks its replies. It allocates nothing after New. One goroutine uses it.
+type Codec struct {
+	flow           Flow
+	v6             bool
+	next           uint8 // IP protocol number
+	l4, body, skip int   // offsets in the whole frame; skip is where the transport's part begins
+	frame          []byte
+	src, dst       [16]byte // addresses as in the header; IPv4 uses the first four bytes
+	addr           int      // length of an address
+	srcAt, dstAt   int      // offsets of the addresses
+	fixed          uint64   // sum of the pseudo-header, the same for request and reply; 0 for ICMPv4
+	want           []byte   // payload of the reply being checked
+	errorEstimate  uint16
+}
+
+// New returns a Codec for f. The errors are about Size (ErrSize) and about addresses of different families.
+func New(f Flow) (*Codec, error) {
+	if f.Src.Is4() != f.Dst.Is4() || !f.Src.IsValid() || !f.Dst.IsValid() {
+		return nil, fmt.Errorf("probe from %v to %v: not two addresses of one family", f.Src, f.Dst)
+	}
+	c := &Codec{flow: f, v6: f.Src.Is6()}
+	if low := MinSize(f.Proto, c.v6); f.Size < low || f.Size > 0xffff {
+		return nil, fmt.Errorf("%w: %d bytes, at least %d", ErrSize, f.Size, low)
+	}
+	c.addr, c.srcAt, c.dstAt, c.l4 = 4, ethernet+12, ethernet+16, ethernet+ipv4
+	copy(c.src[:], f.Src.AsSlice())
+	copy(c.dst[:], f.Dst.AsSlice())
+	if c.v6 {
+		c.addr, c.srcAt, c.dstAt, c.l4 = 16, ethernet+8, ethernet+24, ethernet+ipv6
+	}
+	c.body = c.l4 + udp // ICMP's header is as long
+	c.next = nextUDP
+	if f.Proto == ICMP {
+		c.next = nextICMP
+		if c.v6 {
+			c.next = nextICMPv6
+		}
+	}
+	switch f.Layer {
+	case Message:
+		c.skip = c.l4
+	case Datagram:
+		c.skip = c.body
+	}
+	if c.next != nextICMP {
+		c.fixed = pseudo(f.Src, f.Dst, c.next, f.Size-c.l4)
+	}
+	c.frame = make([]byte, f.Size)
+	c.want = make([]byte, f.Size-c.body)
+	c.headers()
+	return c, nil
+}
+
+// Flow returns what the Codec was made for.
+func (c *Codec) Flow() Flow { return c.flow }
+
+// SetErrorEstimate sets the sender's error estimate of STAMP probes (RFC 4656 §4.1.2), 0 being no estimate at all.
+func (c *Codec) SetErrorEstimate(e uint16) { c.errorEstimate = e }
+
+// headers writes what is the same in every probe.
+func (c *Codec) headers() {
+	b, f := c.frame, &c.flow
+	copy(b[0:], f.DstMAC[:])
+	copy(b[6:], f.SrcMAC[:])
+	if c.v6 {
+		be.PutUint16(b[12:], typeIPv6)
+		b[14] = 6 << 4
+		be.PutUint16(b[18:], uint16(f.Size-c.l4))
+		b[20] = c.next
+		b[21] = hopLimit
+	} else {
+		be.PutUint16(b[12:], typeIPv4)
+		b[14] = 4<<4 | ipv4/4
+		be.PutUint16(b[16:], uint16(f.Size-ethernet))
+		b[20] = 0x40 // DF: a probe that is fragmented measures something else
+		b[22] = hopLimit
+		b[23] = c.next
+	}
+	copy(b[c.srcAt:], c.src[:c.addr])
+	copy(b[c.dstAt:], c.dst[:c.addr])
+	if !c.v6 {
+		be.PutUint16(b[24:], ^fold(sum(0, b[ethernet:ethernet+ipv4])))
+	}
+	l4 := b[c.l4:]
+	switch c.next {
+	case nextICMP:
+		l4[0] = 8
+	case nextICMPv6:
+		l4[0] = 128
+	default:
+		be.PutUint16(l4[0:], f.SrcPort)
+		be.PutUint16(l4[2:], f.DstPort)
+		be.PutUint16(l4[4:], uint16(len(l4)))
+		return
+	}
+	be.PutUint16(l4[4:], f.ID)
+}
+
+// Build returns the probe with this sequence number, valid until the next Build. t1 is the time of sending for STAMP, in
+// NTP's format (seconds since 1900 in 32.32 bits); the other protocols do not carry it.
+func (c *Codec) Build(seq uint32, t1 uint64) []byte {
+	l4, at := c.frame[c.l4:], 6
+	if c.flow.Proto == ICMP {
+		be.PutUint16(l4[6:], uint16(seq))
+		at = 2
+	}
+	body := c.frame[c.body:]
+	if c.flow.Proto == STAMP {
+		c.stamp(body, seq, t1)
+	} else {
+		c.payload(body, seq)
+	}
+	l4[at], l4[at+1] = 0, 0
+	check := ^fold(sum(c.fixed, l4))
+	if check == 0 && c.flow.Proto != ICMP {
+		check = 0xffff // RFC 768: zero means that there is none
+	}
+	be.PutUint16(l4[at:], check)
+	return c.frame[c.skip:]
+}
+
+// payload writes run, sequence and pattern.
+func (c *Codec) payload(b []byte, seq uint32) {
+	be.PutUint32(b[0:], c.flow.Run)
+	be.PutUint32(b[4:], seq)
+	fill(b[marker:], c.flow.Run, seq)
+}
+
+// stamp writes a Session-Sender test packet (RFC 8762 §4.2.1). What is longer than its 44 bytes is an Extra Padding TLV
+// (RFC 8972 §4.1) where that has room, so that a reflector that knows TLVs understands the length.
+func (c *Codec) stamp(b []byte, seq uint32, t1 uint64) {
+	be.PutUint32(b[0:], seq)
+	be.PutUint64(b[4:], t1)
+	be.PutUint16(b[12:], c.errorEstimate)
+	clear(b[14:stampBase])
+	c.padding(b[stampBase:], seq)
+}
+
+const (
+	tlvUnrecognised = 0x80 // RFC 8972 §4: U flag, set by the sender
+	tlvExtraPadding = 1
+)
+
+func (c *Codec) padding(b []byte, seq uint32) {
+	if len(b) < tlvHeader {
+		clear(b)
+		return
+	}
+	b[0], b[1] = tlvUnrecognised, tlvExtraPadding
+	be.PutUint16(b[2:], uint16(len(b)-tlvHeader))
+	fill(b[tlvHeader:], c.flow.Run, seq)
+}
+
+// fill writes a pattern that differs in every probe and in every eight bytes of it.
+func fill(b []byte, run, seq uint32) {
+	x := (uint64(run)<<32 | uint64(seq)) * 0x9e3779b97f4a7c15
+	for len(b) >= 8 {
+		x = bits.RotateLeft64(x, 29)*5 + 0xe6546b64
+		binary.LittleEndian.PutUint64(b, x)
+		b = b[8:]
+	}
+	x = bits.RotateLeft64(x, 29)*5 + 0xe6546b64
+	for i := range b {
+		b[i] = byte(x >> (8 * i))
+	}
+}

@@ -1,0 +1,100 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// Proto is what a probe asks for.
+type Proto uint8
+
+const (
+	ICMP  Proto = iota // ICMP or ICMPv6 echo
+	UDP                // UDP echo
+	STAMP              // STAMP or TWAMP-Light test packets, unauthenticated
+)
+
+func (p Proto) String() string { return [...]string{"icmp", "udp", "stamp"}[p] }
+
+// ParseProto is the inverse of String.
+func ParseProto(s string) (Proto, error) {
+	for p := ICMP; p <= STAMP; p++ {
+		if p.String() == s {
+			return p, nil
+		}
+	}
+	return 0, fmt.Errorf("protocol %q: want icmp, udp or stamp", s)
+}
+
+// Layer says where a transport begins: which headers are ours to build and to check.
+type Layer uint8
+
+const (
+	Frame    Layer = iota // the whole Ethernet frame
+	Message               // an ICMP message: a ping socket
+	Datagram              // a UDP payload: a UDP socket
+)
+
+// Flow is one stream of probes from Src to Dst and of replies back.
+type Flow struct {
+	Proto            Proto
+	Layer            Layer
+	SrcMAC, DstMAC   [6]byte // DstMAC is the next hop's
+	Routed           bool    // there is a router between: replies may come from another MAC than DstMAC
+	Src, Dst         netip.Addr
+	SrcPort, DstPort uint16 // UDP and STAMP
+	ID               uint16 // ICMP echo identifier
+	Run              uint32 // tells this run's replies from those of any other
+	Size             int    // bytes of the Ethernet frame without FCS
+}
+
+// Sizes in bytes.
+const (
+	ethernet   = 14
+	ipv4       = 20
+	ipv6       = 40
+	icmp       = 8
+	udp        = 8
+	marker     = 8  // run and sequence
+	stampBase  = 44 // RFC 8762 §4.2.1
+	tlvHeader  = 4  // RFC 8972 §4
+	shortest   = 60 // an Ethernet frame without FCS
+	hopLimit   = 64
+	typeIPv4   = 0x0800
+	typeIPv6   = 0x86dd
+	nextICMP   = 1
+	nextUDP    = 17
+	nextICMPv6 = 58
+)
+
+// ErrSize says that a frame size cannot hold a probe, or is more than the MTU allows.
+var ErrSize = errors.New("frame size is out of range")
+
+// MinSize returns the smallest frame, in bytes without FCS, that holds a probe.
+func MinSize(p Proto, v6 bool) int {
+	n := ethernet + ipv4 + udp
+	if v6 {
+		n = ethernet + ipv6 + udp
+	}
+	if p == STAMP {
+		n += stampBase
+	} else {
+		n += marker
+	}
+	return max(n, shortest)
+}
+
+// CheckSize returns ErrSize with the limits in words if size is not possible for an interface with this MTU.
+func CheckSize(p Proto, v6 bool, size, mtu int) error {
+	low, high := MinSize(p, v6), ethernet+mtu
+	if size < low || size > high {
+		family := "IPv4"
+		if v6 {
+			family = "IPv6"
+		}
+		return fmt.Errorf("%w: %d bytes; a %v probe over %s needs %d to %d here (Ethernet frame without FCS, MTU %d)",
+			ErrSize, size, p, family, low, high, mtu)
+	}
+	return nil
+}

@@ -1,0 +1,173 @@
+// Package socket sends probes through the kernel's own UDP and ping sockets, for hosts without the right to send frames.
+// What it measures includes both ways through the kernel's network stack and a system call for each look at the socket.
+package socket
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"rebound/latency/hot"
+	"rebound/nic"
+)
+
+// Port is a connected, non-blocking UDP or ping socket. Send and Recv make raw system calls: they never enter Go's
+// scheduler. One goroutine uses it.
+type Port struct {
+	// Refused counts ICMP errors that the kernel reported on the socket.
+	Refused int64
+	// LastRefusal is the latest of them.
+	LastRefusal unix.Errno
+
+	fd     int
+	local  netip.AddrPort
+	last   nic.Timestamp
+	stamps bool // timestamps are on
+	rx     message
+	tx     message
+}
+
+type message struct {
+	hdr     unix.Msghdr
+	iov     unix.Iovec
+	control [256]byte
+}
+
+// UDP connects to a UDP port. source may be the zero Addr.
+func UDP(target netip.AddrPort, source netip.Addr, device string) (*Port, error) {
+	return open(target, source, device, unix.IPPROTO_UDP)
+}
+
+// Ping opens a ping socket. The kernel chooses the echo identifier, which Local().Port() returns. It needs the caller's
+// group to be in net.ipv4.ping_group_range.
+func Ping(target, source netip.Addr, device string) (*Port, error) {
+	proto := unix.IPPROTO_ICMP
+	if target.Is6() {
+		proto = unix.IPPROTO_ICMPV6
+	}
+	return open(netip.AddrPortFrom(target, 0), source, device, proto)
+}
+
+func open(target netip.AddrPort, source netip.Addr, device string, proto int) (_ *Port, err error) {
+	family := unix.AF_INET
+	if target.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, proto)
+	if errors.Is(err, unix.EACCES) && proto != unix.IPPROTO_UDP {
+		return nil, fmt.Errorf("ping socket: %w: sysctl net.ipv4.ping_group_range has to include the group %d: %w", nic.ErrRights, unix.Getegid(), err)
+	} else if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	p := &Port{fd: fd}
+	defer func() {
+		if err != nil {
+			unix.Close(fd)
+		}
+	}()
+	if device != "" {
+		if err := unix.BindToDevice(fd, device); err != nil {
+			return nil, fmt.Errorf("bind the socket to interface %s: %w", device, err)
+		}
+	}
+	if !source.IsValid() && target.Addr().Is4() {
+		source = netip.IPv4Unspecified()
+	} else if !source.IsValid() {
+		source = netip.IPv6Unspecified()
+	}
+	// A ping socket gets its identifier by being bound.
+	if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(source, 0))); err != nil {
+		return nil, fmt.Errorf("source address %v: %w", source, err)
+	}
+	if err := unix.Connect(fd, sockaddr(target)); err != nil {
+		return nil, fmt.Errorf("target %v: %w", target, err)
+	}
+	own, err := unix.Getsockname(fd)
+	if err != nil {
+		return nil, fmt.Errorf("getsockname: %w", err)
+	}
+	switch a := own.(type) {
+	case *unix.SockaddrInet4:
+		p.local = netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
+	case *unix.SockaddrInet6:
+		p.local = netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port))
+	}
+	p.rx.hdr.Iov = &p.rx.iov
+	p.rx.hdr.SetIovlen(1)
+	return p, nil
+}
+
+func sockaddr(a netip.AddrPort) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
+	}
+	s := &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
+	if i, err := net.InterfaceByName(a.Addr().Zone()); err == nil {
+		s.ZoneId = uint32(i.Index)
+	}
+	return s
+}
+
+// Local returns the socket's own address and port, or echo identifier.
+func (p *Port) Local() netip.AddrPort { return p.local }
+
+// Send sends one datagram. It returns nic.ErrFull where the socket's buffer or the device's queue is full.
+func (p *Port) Send(b []byte) error {
+	for {
+		_, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(p.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), 0, 0, 0)
+		switch e {
+		case 0:
+			return nil
+		case unix.EAGAIN, unix.ENOBUFS:
+			return nic.ErrFull
+		case unix.EMSGSIZE:
+			return fmt.Errorf("%w: %d bytes in one datagram", nic.ErrFrameSize, len(b))
+		}
+		if !p.refused(e) { // an error that an earlier datagram drew: reported once, then the call works
+			return fmt.Errorf("send: %w", e)
+		}
+	}
+}
+
+// refused notes what an ICMP error became in the kernel.
+func (p *Port) refused(e unix.Errno) bool {
+	switch e {
+	case unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ENOPROTOOPT:
+		p.Refused++
+		p.LastRefusal = e
+		return true
+	}
+	return false
+}
+
+// Recv takes one datagram without waiting: n is 0 if there is none.
+func (p *Port) Recv(buf []byte) (n int, at int64, err error) {
+	var got uintptr
+	var e unix.Errno
+	if p.stamps {
+		p.rx.iov.Base = unsafe.SliceData(buf)
+		p.rx.iov.SetLen(len(buf))
+		p.rx.expect()
+		got, _, e = unix.RawSyscall(unix.SYS_RECVMSG, uintptr(p.fd), uintptr(unsafe.Pointer(&p.rx.hdr)), 0)
+	} else {
+		got, _, e = unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(p.fd), uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), 0, 0, 0)
+	}
+	now := int64(hot.TSC())
+	switch {
+	case e == unix.EAGAIN || e == unix.EINTR || p.refused(e):
+		return 0, 0, nil
+	case e != 0:
+		return 0, 0, fmt.Errorf("receive: %w", e)
+	}
+	if p.stamps {
+		p.last, _, _ = p.rx.stamp()
+	}
+	return int(got), now, nil
+}
+
+// Close gives the socket back.
+func (p *Port) Close() error { return unix.Close(p.fd) }
