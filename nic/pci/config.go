@@ -248,7 +248,8 @@ func MSIXVectors(c Config) (int, error) {
 	return int(v&0x7ff) + 1, err
 }
 
-// setCommand changes bits of the command register and checks that they took.
+// setCommand changes bits of the command register and checks that they took. The answer to the check also pushes the
+// function's own writes to memory ahead of it (PCIe 5.0 §2.4.1): after bus mastering went off, none is under way.
 func setCommand(c Config, set, clear uint16) error {
 	v, err := Read16(c, cfgCommand)
 	if err != nil {
@@ -293,6 +294,14 @@ func Registers(f Function, n int, size uint64) (*mmio.Window, error) {
 func SplitWC(f Function, n int, from uint64) error {
 	if s, ok := f.(interface{ SplitWC(int, uint64) error }); ok {
 		return s.SplitWC(n, from)
+	}
+	return nil
+}
+
+// Notes says in words what is unusual about how f is driven, for Info.Notes: no IOMMU, for example.
+func Notes(f Function) []string {
+	if n, ok := f.(interface{ Notes() []string }); ok {
+		return n.Notes()
 	}
 	return nil
 }

@@ -1,0 +1,210 @@
+package pci
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const vfioDriver = "vfio-pci"
+
+// Target is where Bind puts a function.
+type Target struct {
+	NoDriver bool // leave it without a driver, for OpenSysfs, instead of giving it to vfio-pci
+	Force    bool // even if the user depends on its interface
+}
+
+// Bind takes the function at addr from its kernel driver and gives it to vfio-pci. It refuses, with ErrInUse, a function
+// whose interface carries the default route or an ssh session, and one that has virtual functions. It remembers the driver
+// for Unbind, in /run, so that the next start of the machine has forgotten it. On an error the function is back where it
+// was, or the error says that it is not.
+func Bind(addr string, to Target) error { return machine.bind(addr, to) }
+
+// Unbind gives the function at addr back to the driver it had before Bind, or to the one that the kernel chooses.
+func Unbind(addr string) error { return machine.unbind(addr) }
+
+func (h *host) bind(addr string, to Target) error {
+	f, err := h.find(addr)
+	if err != nil {
+		return err
+	}
+	want := vfioDriver
+	if to.NoDriver {
+		want = ""
+	}
+	if f.Driver == want {
+		return nil
+	}
+	dir := h.device(f.Address)
+	if !to.Force {
+		if err := h.checkNotNeeded(f); err != nil {
+			return err
+		}
+		if n := h.text(dir, "sriov_numvfs"); n != "" && n != "0" {
+			return fmt.Errorf("pci: %s has %s virtual functions, which would vanish: %w (-force takes it all the same)", f.Address, n, ErrInUse)
+		}
+	}
+	if f.Driver == vfioDriver {
+		if err := h.checkGroupFree(f); err != nil {
+			return err
+		}
+	}
+	if !to.NoDriver {
+		if f.Group == "" && h.text(h.sys, "module/vfio/parameters/enable_unsafe_noiommu_mode") != "Y" {
+			return fmt.Errorf("pci: %s: %w: switch it on in the firmware (VT-d, AMD-Vi, SMMU) and boot with intel_iommu=on or amd_iommu=on; where there is none, unsafe_no_iommu", f.Address, ErrNoIOMMU)
+		}
+		if _, err := os.Stat(h.driver(vfioDriver)); err != nil {
+			if err := h.modules(vfioDriver); err != nil {
+				return fmt.Errorf("pci: %s: kernel driver %s is not there: %w", f.Address, vfioDriver, err)
+			}
+		}
+	}
+	if f.Driver != "" && f.Driver != vfioDriver {
+		if err := h.remember(f); err != nil {
+			return err
+		}
+	}
+	if err := h.move(f, want); err != nil {
+		return errors.Join(err, h.restore(f))
+	}
+	return nil
+}
+
+// move takes a function from its driver and gives it to another, "" for none.
+func (h *host) move(f Found, want string) error {
+	dir := h.device(f.Address)
+	override := want
+	if want == "" {
+		override = "none-rebound" // a name that no driver has keeps the kernel from choosing one
+	}
+	if err := h.write(filepath.Join(dir, "driver_override"), override); err != nil {
+		return fmt.Errorf("pci: %s: driver_override: %w", f.Address, err)
+	}
+	if f.Driver != "" {
+		if err := h.write(filepath.Join(dir, "driver/unbind"), f.Address); err != nil {
+			return fmt.Errorf("pci: %s: take it from %s: %w", f.Address, f.Driver, err)
+		}
+	}
+	if want != "" {
+		if err := h.write(filepath.Join(h.sys, "bus/pci/drivers_probe"), f.Address); err != nil {
+			return fmt.Errorf("pci: %s: give it to %s: %w", f.Address, want, err)
+		}
+	}
+	if got := linkName(filepath.Join(dir, "driver")); got != want {
+		return fmt.Errorf("pci: %s: has driver %q afterwards, want %q (dmesg tells why)", f.Address, got, want)
+	}
+	return nil
+}
+
+// restore gives a function back to the driver in f, after a move that failed half way.
+func (h *host) restore(f Found) error {
+	dir := h.device(f.Address)
+	if now := linkName(filepath.Join(dir, "driver")); now == f.Driver {
+		return h.write(filepath.Join(dir, "driver_override"), "\n")
+	}
+	return h.giveBack(f.Address, f.Driver)
+}
+
+func (h *host) unbind(addr string) error {
+	f, err := h.find(addr)
+	if err != nil {
+		return err
+	}
+	if f.Driver != "" && f.Driver != vfioDriver {
+		return nil // it has a driver of the kernel's own
+	}
+	if f.Driver == vfioDriver {
+		// The kernel would wait, without end, for the process that has it.
+		if err := h.checkGroupFree(f); err != nil {
+			return err
+		}
+		if err := h.write(filepath.Join(h.device(f.Address), "driver/unbind"), f.Address); err != nil {
+			return fmt.Errorf("pci: %s: take it from %s: %w", f.Address, f.Driver, err)
+		}
+	}
+	if err := h.giveBack(f.Address, h.remembered(f.Address)); err != nil {
+		return err
+	}
+	return h.forget(f.Address)
+}
+
+// giveBack lets the kernel choose a driver again and, if it does not come to the one named, binds that.
+func (h *host) giveBack(addr, driver string) error {
+	dir := h.device(addr)
+	if err := h.write(filepath.Join(dir, "driver_override"), "\n"); err != nil {
+		return fmt.Errorf("pci: %s: driver_override: %w", addr, err)
+	}
+	var err error
+	if driver != "" {
+		if _, serr := os.Stat(h.driver(driver)); serr != nil {
+			err = h.modules(driver)
+		}
+		if err == nil && linkName(filepath.Join(dir, "driver")) == "" { // loading the module may have bound it
+			err = h.write(filepath.Join(h.driver(driver), "bind"), addr)
+		}
+	} else {
+		err = h.write(filepath.Join(h.sys, "bus/pci/drivers_probe"), addr)
+	}
+	got := linkName(filepath.Join(dir, "driver"))
+	switch {
+	case got == "" && driver == "" && err == nil:
+		return nil // there was none, and the kernel knows none
+	case got == "" || driver != "" && got != driver:
+		return errors.Join(fmt.Errorf("pci: %s: has driver %q, and could not be given back to %q", addr, got, driver), err)
+	}
+	return nil
+}
+
+// checkGroupFree returns ErrBusy if a process has the VFIO group of f open.
+func (h *host) checkGroupFree(f Found) error {
+	file, err := os.OpenFile(h.groupFile(f.Group), os.O_RDWR|unix.O_CLOEXEC, 0)
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return h.groupError(f, err)
+	case err != nil:
+		return nil // no group file, so that nobody has it open
+	}
+	return file.Close()
+}
+
+func (h *host) record(addr string) string { return filepath.Join(h.run, "driver-of-"+addr) }
+
+// remember notes which driver a function had before the first Bind.
+func (h *host) remember(f Found) error {
+	if err := os.MkdirAll(h.run, 0o755); err != nil {
+		return fmt.Errorf("pci: %w", rights(err))
+	}
+	if err := os.WriteFile(h.record(f.Address), []byte(f.Driver+"\n"), 0o644); err != nil {
+		return fmt.Errorf("pci: %w", rights(err))
+	}
+	return nil
+}
+
+func (h *host) remembered(addr string) string {
+	b, _ := os.ReadFile(h.record(addr))
+	name := strings.TrimSpace(string(b))
+	if strings.ContainsAny(name, "/ ") {
+		return ""
+	}
+	return name
+}
+
+func (h *host) forget(addr string) error {
+	if err := os.Remove(h.record(addr)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("pci: %w", err)
+	}
+	return nil
+}
+
+func modprobe(name string) error {
+	out, err := exec.Command("modprobe", name).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("modprobe %s: %w: %s", name, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}

@@ -1,0 +1,167 @@
+package pci
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"rebound/nic/dma"
+	"rebound/nic/mmio"
+)
+
+// sysfsFunction is a function that no kernel driver has, reached by its files in sysfs. No IOMMU confines it.
+type sysfsFunction struct {
+	windows
+	*dma.Physical
+	id     ID
+	node   int
+	dir    string
+	config *os.File
+	size   int // of configuration space
+	once   sync.Once
+	err    error
+}
+
+// OpenSysfs takes the function at addr, which no kernel driver may have, with physical addresses for DMA: unsafeNoIOMMU
+// says that the user accepts it. It resets the function first, since nothing stopped it when a process before this one was
+// killed: unlike with VFIO, a device may then go on writing into memory that the kernel gave to others, until that reset.
+func OpenSysfs(addr string, unsafeNoIOMMU bool) (Function, error) {
+	f, err := machine.openSysfs(addr, unsafeNoIOMMU)
+	if err != nil {
+		return nil, err // not a nil *sysfsFunction in a Function
+	}
+	return f, nil
+}
+
+func (h *host) openSysfs(addr string, unsafeNoIOMMU bool) (*sysfsFunction, error) {
+	found, err := h.find(addr)
+	if err != nil {
+		return nil, err
+	}
+	addr = found.Address
+	if !unsafeNoIOMMU {
+		return nil, fmt.Errorf("pci: %s: sysfs gives no protection from a device's writes: bind it to vfio-pci, or set unsafe_no_iommu: %w", addr, ErrNoIOMMU)
+	}
+	if mmio.PureGo {
+		return nil, fmt.Errorf("pci: %s: a purego build has no barriers for a device: %w", addr, errors.ErrUnsupported)
+	}
+	if found.Driver != "" {
+		return nil, fmt.Errorf("pci: %s belongs to kernel driver %s (responder bind %s): %w", addr, found.Driver, addr, ErrBusy)
+	}
+	if t := h.text(h.device(addr), "iommu_group/type"); found.Group != "" && t != "identity" {
+		return nil, fmt.Errorf("pci: %s: the IOMMU translates its addresses (group %s, type %q), so physical ones would fault: bind it to vfio-pci: %w", addr, found.Group, t, ErrBusy)
+	}
+	f := &sysfsFunction{dir: h.device(addr), id: found.ID, node: found.NUMANode}
+	f.windows = windows{host: h, addr: addr}
+	if f.bars, err = h.bars(addr); err != nil {
+		return nil, err
+	}
+	f.uncached = f.mapUncached
+	if f.config, err = os.OpenFile(filepath.Join(f.dir, "config"), os.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+		return nil, fmt.Errorf("pci: %s: %w", addr, rights(err))
+	}
+	if err := f.start(); err != nil {
+		f.config.Close()
+		return nil, fmt.Errorf("pci: %s: %w", addr, err)
+	}
+	return f, nil
+}
+
+// start takes the function for this process and brings it to a known state.
+func (f *sysfsFunction) start() error {
+	st, err := f.config.Stat()
+	if err != nil {
+		return err
+	}
+	f.size = int(st.Size())
+	if err := unix.Flock(int(f.config.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("another process drives it: %w: %w", ErrBusy, err)
+	}
+	if f.Physical, err = dma.UnsafeNoIOMMU(); err != nil {
+		return err
+	}
+	err = setCommand(f, 0, cmdBusMaster)
+	if err == nil {
+		err = f.host.write(filepath.Join(f.dir, "enable"), "1") // power state D0, BARs decoded
+	}
+	if err == nil {
+		err = f.Reset()
+	}
+	if err != nil {
+		f.Physical.Close()
+	}
+	return err
+}
+
+func (f *sysfsFunction) Name() string    { return f.addr }
+func (f *sysfsFunction) ID() ID          { return f.id }
+func (f *sysfsFunction) Simulated() bool { return false }
+
+// NUMANode returns the node that the function is attached to, -1 if unknown.
+func (f *sysfsFunction) NUMANode() int { return f.node }
+
+// Notes says in words what is unusual about how the function is driven.
+func (f *sysfsFunction) Notes() []string {
+	return []string{"no IOMMU: the device can write to any memory, and goes on if this process is killed"}
+}
+
+func (f *sysfsFunction) ReadConfig(off int, p []byte) error {
+	if err := checkAccess(f.addr, off, p, f.size); err != nil {
+		return err
+	}
+	_, err := f.config.ReadAt(p, int64(off))
+	return err
+}
+
+func (f *sysfsFunction) WriteConfig(off int, p []byte) error {
+	if err := checkAccess(f.addr, off, p, f.size); err != nil {
+		return err
+	}
+	_, err := f.config.WriteAt(p, int64(off))
+	return err
+}
+
+func (f *sysfsFunction) SetBusMaster(on bool) error { return setBusMaster(f, on) }
+
+// Reset has the kernel reset the function by the best means it has; the kernel keeps configuration space over it. Bus
+// mastering is off afterwards.
+func (f *sysfsFunction) Reset() error {
+	if err := f.host.write(filepath.Join(f.dir, "reset"), "1"); err != nil {
+		return fmt.Errorf("pci: %s: reset: %w", f.addr, err)
+	}
+	return setCommand(f, cmdMemory|cmdINTxDisable, cmdBusMaster)
+}
+
+func (f *sysfsFunction) mapUncached(n int, from, size uint64) (*mmio.Window, error) {
+	r, err := os.OpenFile(filepath.Join(f.dir, fmt.Sprintf("resource%d", n)), os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return f.mapped(from+size, false, piece{fd: int(r.Fd()), file: int64(from), at: from, size: size})
+}
+
+// Close implements Function. Calling it again returns what it returned.
+func (f *sysfsFunction) Close() error {
+	f.once.Do(func() {
+		var errs []error
+		if !Gone(f) {
+			errs = append(errs, f.SetBusMaster(false))
+		}
+		errs = append(errs, f.windows.close(), f.Physical.Close())
+		errs = append(errs, f.host.write(filepath.Join(f.dir, "enable"), "0"), f.config.Close())
+		f.err = errors.Join(errs...)
+	})
+	return f.err
+}
+
+func setBusMaster(c Config, on bool) error {
+	if on {
+		return setCommand(c, cmdBusMaster, 0)
+	}
+	return setCommand(c, 0, cmdBusMaster)
+}

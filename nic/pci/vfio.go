@@ -1,0 +1,434 @@
+package pci
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"rebound/nic/dma"
+	"rebound/nic/mmio"
+)
+
+// vfioFunction is a function bound to vfio-pci. However this process ends, the kernel then turns bus mastering off, resets
+// the function and empties the IOMMU before it gives memory to others.
+type vfioFunction struct {
+	windows
+	iovas
+	id      ID
+	node    int
+	regions [regionConfig + 1]vfioRegionInfo
+	flags   uint32
+
+	container, group, device *os.File
+	physical                 *dma.Physical // without an IOMMU
+
+	once sync.Once
+	err  error
+}
+
+// OpenVFIO takes the function at addr, which is bound to vfio-pci. unsafeNoIOMMU allows vfio-pci's mode without an IOMMU,
+// where the device can write to any memory. A process can have one function of an IOMMU group.
+func OpenVFIO(addr string, unsafeNoIOMMU bool) (Function, error) {
+	f, err := machine.openVFIO(addr, unsafeNoIOMMU)
+	if err != nil {
+		return nil, err // not a nil *vfioFunction in a Function
+	}
+	return f, nil
+}
+
+// Open takes the function at addr by OpenVFIO if it is bound to vfio-pci, and by OpenSysfs otherwise.
+func Open(addr string, unsafeNoIOMMU bool) (Function, error) {
+	f, err := machine.find(addr)
+	switch {
+	case err != nil:
+		return nil, err
+	case f.Driver == "" && unsafeNoIOMMU:
+		return OpenSysfs(addr, unsafeNoIOMMU)
+	}
+	return OpenVFIO(addr, unsafeNoIOMMU)
+}
+
+func (h *host) openVFIO(addr string, unsafeNoIOMMU bool) (_ *vfioFunction, err error) {
+	found, err := h.find(addr)
+	if err != nil {
+		return nil, err
+	}
+	addr = found.Address
+	switch {
+	case mmio.PureGo:
+		return nil, fmt.Errorf("pci: %s: a purego build has no barriers for a device: %w", addr, errors.ErrUnsupported)
+	case found.Driver == "":
+		return nil, fmt.Errorf("pci: %s is not bound to vfio-pci (responder bind %s): %w", addr, addr, ErrBusy)
+	case found.Driver != vfioDriver:
+		return nil, fmt.Errorf("pci: %s belongs to kernel driver %s (responder bind %s): %w", addr, found.Driver, addr, ErrBusy)
+	case found.Group == "":
+		return nil, fmt.Errorf("pci: %s: %w: boot with intel_iommu=on or amd_iommu=on", addr, ErrNoIOMMU)
+	}
+	noIOMMU := h.withoutIOMMU(found.Group)
+	if noIOMMU && !unsafeNoIOMMU {
+		return nil, fmt.Errorf("pci: %s: vfio-pci drives it without an IOMMU, which gives no protection from its writes: set unsafe_no_iommu to accept it: %w", addr, ErrNoIOMMU)
+	}
+
+	f := &vfioFunction{id: found.ID, node: found.NUMANode}
+	f.windows = windows{host: h, addr: addr}
+	f.uncached = f.mapUncached
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("pci: %s: %w", addr, err)
+			f.release()
+		}
+	}()
+	if err := f.openContainer(noIOMMU); err != nil {
+		return nil, err
+	}
+	if err := f.openGroup(found); err != nil {
+		return nil, err
+	}
+	if err := f.setIOMMU(noIOMMU); err != nil {
+		return nil, err
+	}
+	if err := f.openDevice(); err != nil {
+		return nil, err
+	}
+	if err := setCommand(f, cmdMemory|cmdINTxDisable, cmdBusMaster); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *vfioFunction) openContainer(noIOMMU bool) (err error) {
+	f.container, err = os.OpenFile(filepath.Join(f.host.dev, "vfio/vfio"), os.O_RDWR|unix.O_CLOEXEC, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: the kernel has no VFIO container (modprobe vfio-pci)", err)
+	}
+	if err != nil {
+		return rights(err)
+	}
+	v, err := f.call(f.container, vfioGetAPIVersion, 0)
+	if err != nil || v != vfioAPIVersion {
+		return fmt.Errorf("VFIO API version %d, want %d: %w", v, vfioAPIVersion, errors.Join(err, errors.ErrUnsupported))
+	}
+	kind := uintptr(vfioType1v2IOMMU)
+	if noIOMMU {
+		kind = vfioNoIOMMU
+	}
+	if v, err := f.call(f.container, vfioCheckExtension, kind); err != nil || v != 1 {
+		return fmt.Errorf("VFIO has no IOMMU of type %d (modprobe vfio_iommu_type1): %w", kind, errors.Join(err, errors.ErrUnsupported))
+	}
+	return nil
+}
+
+func (f *vfioFunction) openGroup(found Found) (err error) {
+	f.group, err = os.OpenFile(f.host.groupFile(found.Group), os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return f.host.groupError(found, err)
+	}
+	status := vfioGroupStatus{argsz: uint32(unsafe.Sizeof(vfioGroupStatus{}))}
+	if err := f.fill(f.group, vfioGroupGetStatus, unsafe.Pointer(&status)); err != nil {
+		return fmt.Errorf("VFIO_GROUP_GET_STATUS: %w", err)
+	}
+	if status.flags&groupViable == 0 {
+		return fmt.Errorf("%w: group %s also has %s: give them to vfio-pci too, or take them from their drivers",
+			ErrGroup, found.Group, strings.Join(f.host.othersInGroup(found), ", "))
+	}
+	fd := int32(f.container.Fd())
+	if err := f.fill(f.group, vfioGroupSetContainer, unsafe.Pointer(&fd)); err != nil {
+		return fmt.Errorf("VFIO_GROUP_SET_CONTAINER: %w", rights(err))
+	}
+	return nil
+}
+
+func (f *vfioFunction) setIOMMU(noIOMMU bool) (err error) {
+	kind := uintptr(vfioType1v2IOMMU)
+	if noIOMMU {
+		kind = vfioNoIOMMU
+	}
+	if _, err := f.call(f.container, vfioSetIOMMU, kind); err != nil {
+		hint := ""
+		if errors.Is(err, unix.EPERM) && !noIOMMU {
+			hint = " (the kernel holds the IOMMU unsafe: no interrupt remapping)"
+		}
+		return fmt.Errorf("VFIO_SET_IOMMU type %d%s: %w", kind, hint, rights(err))
+	}
+	if noIOMMU {
+		f.physical, err = dma.UnsafeNoIOMMU()
+		return err
+	}
+	ranges, err := f.iovaRanges()
+	if err != nil {
+		return err
+	}
+	f.iovas = newIOVAs(ranges)
+	return nil
+}
+
+func (f *vfioFunction) openDevice() error {
+	name, err := unix.BytePtrFromString(f.addr)
+	if err != nil {
+		return err
+	}
+	fd, err := f.host.ioctl(int(f.group.Fd()), vfioGroupGetDeviceFD, 0, unsafe.Pointer(name))
+	if err != nil {
+		return fmt.Errorf("VFIO_GROUP_GET_DEVICE_FD: %w", rights(err))
+	}
+	unix.CloseOnExec(fd)
+	f.device = os.NewFile(uintptr(fd), f.addr)
+	info := vfioDeviceInfo{argsz: uint32(unsafe.Sizeof(vfioDeviceInfo{}))}
+	if err := f.fill(f.device, vfioDeviceGetInfo, unsafe.Pointer(&info)); err != nil {
+		return fmt.Errorf("VFIO_DEVICE_GET_INFO: %w", err)
+	}
+	if info.flags&devicePCI == 0 || info.regions <= regionConfig {
+		return fmt.Errorf("VFIO_DEVICE_GET_INFO: flags %#x and %d regions are not those of a PCI function: %w", info.flags, info.regions, errors.ErrUnsupported)
+	}
+	f.flags = info.flags
+	sysfs, err := f.host.bars(f.addr) // VFIO does not say which BARs are I/O ports
+	if err != nil {
+		return err
+	}
+	for i := range f.regions {
+		r := &f.regions[i]
+		*r = vfioRegionInfo{argsz: uint32(unsafe.Sizeof(*r)), index: uint32(i)}
+		if err := f.fill(f.device, vfioDeviceGetRegionInfo, unsafe.Pointer(r)); err != nil {
+			return fmt.Errorf("VFIO_DEVICE_GET_REGION_INFO %d: %w", i, err)
+		}
+		if i < len(f.bars) {
+			f.bars[i] = bar{size: r.size, io: sysfs[i].io, prefetch: sysfs[i].prefetch}
+		}
+	}
+	if f.regions[regionConfig].size < cfgSize {
+		return fmt.Errorf("configuration region of %#x bytes: %w", f.regions[regionConfig].size, ErrConfig)
+	}
+	return nil
+}
+
+// call is an ioctl with a value.
+func (f *vfioFunction) call(file *os.File, req, value uintptr) (int, error) {
+	return f.host.ioctl(int(file.Fd()), req, value, nil)
+}
+
+// fill is an ioctl with a struct.
+func (f *vfioFunction) fill(file *os.File, req uintptr, arg unsafe.Pointer) error {
+	_, err := f.host.ioctl(int(file.Fd()), req, 0, arg)
+	return err
+}
+
+func (f *vfioFunction) Name() string    { return f.addr }
+func (f *vfioFunction) ID() ID          { return f.id }
+func (f *vfioFunction) Simulated() bool { return false }
+
+// NUMANode returns the node that the function is attached to, -1 if unknown.
+func (f *vfioFunction) NUMANode() int { return f.node }
+
+// Notes says in words what is unusual about how the function is driven.
+func (f *vfioFunction) Notes() []string {
+	if f.physical == nil {
+		return nil
+	}
+	return []string{"no IOMMU: the device can write to any memory"}
+}
+
+func (f *vfioFunction) ReadConfig(off int, p []byte) error {
+	r := &f.regions[regionConfig]
+	if err := checkAccess(f.addr, off, p, int(r.size)); err != nil {
+		return err
+	}
+	_, err := f.device.ReadAt(p, int64(r.offset)+int64(off))
+	return err
+}
+
+func (f *vfioFunction) WriteConfig(off int, p []byte) error {
+	r := &f.regions[regionConfig]
+	if err := checkAccess(f.addr, off, p, int(r.size)); err != nil {
+		return err
+	}
+	_, err := f.device.WriteAt(p, int64(r.offset)+int64(off))
+	return err
+}
+
+func (f *vfioFunction) SetBusMaster(on bool) error { return setBusMaster(f, on) }
+
+// Reset resets the function by the best means that the kernel has; the kernel keeps configuration space over it. Bus
+// mastering is off afterwards.
+func (f *vfioFunction) Reset() error {
+	if f.flags&deviceReset == 0 {
+		return fmt.Errorf("pci: %s: the kernel has no way to reset this function: %w", f.addr, errors.ErrUnsupported)
+	}
+	if _, err := f.call(f.device, vfioDeviceReset, 0); err != nil {
+		return fmt.Errorf("pci: %s: VFIO_DEVICE_RESET: %w", f.addr, err)
+	}
+	return setCommand(f, cmdMemory|cmdINTxDisable, cmdBusMaster)
+}
+
+// mapUncached maps what the kernel lets be mapped of a region. A region that cannot be mapped at all is reached through
+// reads and writes of the device's file.
+func (f *vfioFunction) mapUncached(n int, from, size uint64) (*mmio.Window, error) {
+	r := &f.regions[n]
+	if r.flags&regionMmap == 0 {
+		return mmio.Trapped(from+size, regionTrap{f, n}, nil, nil), nil
+	}
+	areas, err := f.mappable(n)
+	if err != nil {
+		return nil, err
+	}
+	var pieces []piece
+	for _, a := range areas {
+		lo, hi := max(a.lo, from), min(a.hi, from+size)
+		if lo < hi {
+			pieces = append(pieces, piece{fd: int(f.device.Fd()), file: int64(r.offset + lo), at: lo, size: hi - lo})
+		}
+	}
+	return f.mapped(from+size, false, pieces...)
+}
+
+// span is a range of offsets or addresses, hi excluded.
+type span struct{ lo, hi uint64 }
+
+// mappable returns the ranges of a region that can be mapped: all of it, unless a capability says that some ranges (old
+// kernels: the MSI-X table) cannot.
+func (f *vfioFunction) mappable(n int) ([]span, error) {
+	r := f.regions[n]
+	if r.flags&regionCaps == 0 {
+		return []span{{0, r.size}}, nil
+	}
+	buf := make([]byte, min(r.argsz, 1<<16))
+	*(*vfioRegionInfo)(unsafe.Pointer(&buf[0])) = vfioRegionInfo{argsz: uint32(len(buf)), index: uint32(n)}
+	if err := f.fill(f.device, vfioDeviceGetRegionInfo, unsafe.Pointer(&buf[0])); err != nil {
+		return nil, fmt.Errorf("VFIO_DEVICE_GET_REGION_INFO %d with capabilities: %w", n, err)
+	}
+	off := (*vfioRegionInfo)(unsafe.Pointer(&buf[0])).capOffset
+	body, ok := vfioCapability(buf, off, capSparseMmap)
+	if !ok {
+		return []span{{0, r.size}}, nil
+	}
+	var areas []span
+	for _, a := range vfioPairs(body) {
+		if a[0] > r.size || a[1] > r.size-a[0] {
+			return nil, fmt.Errorf("region %d of %#x bytes has a mappable range of %#x at %#x: %w", n, r.size, a[1], a[0], ErrBAR)
+		}
+		areas = append(areas, span{a[0], a[0] + a[1]})
+	}
+	return areas, nil
+}
+
+// regionTrap reaches a BAR through the device's file.
+type regionTrap struct {
+	f *vfioFunction
+	n int
+}
+
+func (t regionTrap) ReadBAR(off uint64, p []byte) error {
+	_, err := t.f.device.ReadAt(p, int64(t.f.regions[t.n].offset+off))
+	return err
+}
+
+func (t regionTrap) WriteBAR(off uint64, p []byte) error {
+	_, err := t.f.device.WriteAt(p, int64(t.f.regions[t.n].offset+off))
+	return err
+}
+
+// Close implements Function. Calling it again returns what it returned.
+func (f *vfioFunction) Close() error {
+	f.once.Do(func() {
+		var errs []error
+		if !Gone(f) {
+			errs = append(errs, f.SetBusMaster(false))
+		}
+		f.iovas.close()
+		f.err = errors.Join(append(errs, f.windows.close(), f.release())...)
+	})
+	return f.err
+}
+
+// release closes the files. Closing the last one of the container unmaps all of its memory from the IOMMU.
+func (f *vfioFunction) release() error {
+	var errs []error
+	for _, file := range []*os.File{f.device, f.group, f.container} {
+		if file != nil {
+			errs = append(errs, file.Close())
+		}
+	}
+	if f.physical != nil {
+		errs = append(errs, f.physical.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// withoutIOMMU reports whether a group is one that vfio-pci made up for a function without an IOMMU.
+func (h *host) withoutIOMMU(group string) bool {
+	return h.text(filepath.Join(h.sys, "kernel/iommu_groups", group), "name") == "vfio-noiommu"
+}
+
+// groupFile returns the file of an IOMMU group.
+func (h *host) groupFile(group string) string {
+	if h.withoutIOMMU(group) {
+		group = "noiommu-" + group
+	}
+	return filepath.Join(h.dev, "vfio", group)
+}
+
+// groupError explains why a group's file cannot be opened.
+func (h *host) groupError(f Found, err error) error {
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return fmt.Errorf("a process has IOMMU group %s open (fuser -v %s): %w", f.Group, h.groupFile(f.Group), ErrBusy)
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: no VFIO file for IOMMU group %s, which vfio-pci makes: %w", ErrGroup, f.Group, err)
+	}
+	return rights(err)
+}
+
+// othersInGroup names the functions of a group that host drivers have.
+func (h *host) othersInGroup(f Found) []string {
+	var names []string
+	entries, _ := os.ReadDir(filepath.Join(h.device(f.Address), "iommu_group/devices"))
+	for _, e := range entries {
+		d := linkName(filepath.Join(h.device(e.Name()), "driver"))
+		if e.Name() == f.Address || d == "" || d == vfioDriver || d == "pcieport" || d == "pci-stub" {
+			continue
+		}
+		names = append(names, fmt.Sprintf("%s (%s)", e.Name(), d))
+	}
+	if names == nil {
+		return []string{"functions that are not to be seen"}
+	}
+	return names
+}
+
+// vfioCapability returns the body, behind the header, of the capability with an ID in a chain that begins at off of info
+// (vfio_info_cap_header: id, version, offset of the next from info's start).
+func vfioCapability(info []byte, off uint32, id uint16) ([]byte, bool) {
+	for range len(info) / 8 {
+		if off == 0 || uint64(off)+8 > uint64(len(info)) {
+			return nil, false
+		}
+		head := info[off:]
+		if leUint16(head) == id {
+			return head[8:], true
+		}
+		off = leUint32(head[4:])
+	}
+	return nil, false
+}
+
+// vfioPairs returns the pairs of 64-bit numbers of a capability's body: how many there are, a reserved word, the pairs.
+// Pairs that the body is too short for are left out.
+func vfioPairs(body []byte) [][2]uint64 {
+	if len(body) < 8 {
+		return nil
+	}
+	n := leUint32(body)
+	var pairs [][2]uint64
+	for r := bytes.NewBuffer(body[8:]); n > 0 && r.Len() >= 16; n-- {
+		p := r.Next(16)
+		pairs = append(pairs, [2]uint64{leUint64(p), leUint64(p[8:])})
+	}
+	return pairs
+}

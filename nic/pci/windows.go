@@ -1,0 +1,141 @@
+package pci
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"rebound/nic/mmio"
+)
+
+// windows are the BARs of one function of this machine, mapped when they are asked for.
+type windows struct {
+	host  *host
+	addr  string
+	bars  [6]bar
+	split [6]uint64 // where the write-combining part begins, if not 0
+
+	uc, wc [6]*mmio.Window
+	maps   [][]byte
+	files  []*os.File
+	closed bool
+
+	// uncached maps n bytes from offset from of a BAR in the window, or returns a trapped window over it.
+	uncached func(n int, from, size uint64) (*mmio.Window, error)
+}
+
+// SplitWC implements what the function of that name asks for.
+func (w *windows) SplitWC(n int, from uint64) error {
+	if err := w.check(n); err != nil {
+		return err
+	}
+	if from == 0 || from >= w.bars[n].size || from%uint64(os.Getpagesize()) != 0 {
+		return fmt.Errorf("pci: %s: BAR %d of %#x bytes cannot be split at %#x: %w", w.addr, n, w.bars[n].size, from, ErrBAR)
+	}
+	if w.uc[n] != nil || w.wc[n] != nil {
+		return fmt.Errorf("pci: %s: BAR %d is split after its first use: %w", w.addr, n, ErrBAR)
+	}
+	w.split[n] = from
+	return nil
+}
+
+// BAR implements Function.
+func (w *windows) BAR(n int) (*mmio.Window, error) {
+	if err := w.check(n); err != nil {
+		return nil, err
+	}
+	if w.uc[n] != nil {
+		return w.uc[n], nil
+	}
+	if w.wc[n] != nil && w.split[n] == 0 {
+		if w.wc[n].WriteCombining() {
+			return nil, fmt.Errorf("pci: %s: BAR %d is mapped write-combining, and a page cannot be mapped both ways (SplitWC): %w", w.addr, n, ErrBAR)
+		}
+		return w.wc[n], nil
+	}
+	size := w.bars[n].size
+	if w.split[n] != 0 {
+		size = w.split[n]
+	}
+	win, err := w.uncached(n, 0, size)
+	if err != nil {
+		return nil, fmt.Errorf("pci: %s: BAR %d: %w: %w", w.addr, n, ErrBAR, rights(err))
+	}
+	w.uc[n] = win
+	return win, nil
+}
+
+// BARWC implements Function. The kernel offers write-combining in the sysfs file resourceN_wc only; vfio-pci maps a BAR
+// uncached. The file can be used beside vfio-pci as long as that has not claimed the same BAR, and as kernel lockdown
+// allows. Whether the mapping then really combines, mmio.ProbeStores tells.
+func (w *windows) BARWC(n int) (*mmio.Window, error) {
+	if err := w.check(n); err != nil {
+		return nil, err
+	}
+	if w.wc[n] != nil {
+		return w.wc[n], nil
+	}
+	if w.uc[n] != nil && w.split[n] == 0 {
+		return w.uc[n], nil // its pages are uncached already
+	}
+	from, size := w.split[n], w.bars[n].size
+	win, err := w.combining(n, from, size-from)
+	if err != nil {
+		if win, err = w.uncached(n, from, size-from); err != nil {
+			return nil, fmt.Errorf("pci: %s: BAR %d: %w: %w", w.addr, n, ErrBAR, rights(err))
+		}
+	}
+	w.wc[n] = win
+	return win, nil
+}
+
+// combining maps a BAR from the file resourceN_wc, which is there for prefetchable BARs.
+func (w *windows) combining(n int, from, size uint64) (*mmio.Window, error) {
+	f, err := os.OpenFile(filepath.Join(w.host.device(w.addr), fmt.Sprintf("resource%d_wc", n)), os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return w.mapped(from+size, true, piece{fd: int(f.Fd()), file: int64(from), at: from, size: size})
+}
+
+// mapped returns a window of size bytes over pieces.
+func (w *windows) mapped(size uint64, wc bool, pieces ...piece) (*mmio.Window, error) {
+	b, err := mapPieces(size, pieces...)
+	if err != nil {
+		return nil, err
+	}
+	w.maps = append(w.maps, b)
+	return mmio.Mapped(b[:size], wc), nil
+}
+
+func (w *windows) check(n int) error {
+	switch {
+	case w.closed:
+		return fmt.Errorf("pci: %s: %w", w.addr, ErrClosed)
+	case n < 0 || n > 5 || w.bars[n].size == 0:
+		return fmt.Errorf("pci: %s has no BAR %d: %w", w.addr, n, ErrBAR)
+	case w.bars[n].io:
+		return fmt.Errorf("pci: %s: BAR %d is a range of I/O ports: %w", w.addr, n, ErrBAR)
+	}
+	return nil
+}
+
+// close retires all windows and unmaps them.
+func (w *windows) close() error {
+	w.closed = true
+	for _, win := range append(w.uc[:], w.wc[:]...) {
+		if win != nil {
+			win.Retire()
+		}
+	}
+	var errs []error
+	for _, b := range w.maps {
+		errs = append(errs, unix.Munmap(b))
+	}
+	w.maps = nil
+	return errors.Join(errs...)
+}
