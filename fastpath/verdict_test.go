@@ -1,0 +1,270 @@
+package fastpath
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+	"testing"
+)
+
+// One valid frame of each protocol, one change each, and the reason for which Strict refuses it. Offsets are those of
+// an untagged frame; fix4 and fix6 mend the checksums that the change broke, so that only the change is to blame.
+func TestVerdicts(t *testing.T) {
+	put := func(at int, b ...byte) func([]byte) []byte {
+		return func(f []byte) []byte { copy(f[at:], b); return f }
+	}
+	fix4 := func(change func([]byte) []byte) func([]byte) []byte {
+		return func(f []byte) []byte {
+			f = change(f)
+			f[24], f[25] = 0, 0
+			binary.BigEndian.PutUint16(f[24:], ^naiveSum(f[14:34]))
+			return f
+		}
+	}
+	fix6 := func(change func([]byte) []byte) func([]byte) []byte {
+		return func(f []byte) []byte {
+			f = change(f)
+			f[56], f[57] = 0, 0
+			binary.BigEndian.PutUint16(f[56:], ^l4sum(f[22:38], f[38:54], f[20], f[54:]))
+			return f
+		}
+	}
+	cut := func(n int) func([]byte) []byte { return func(f []byte) []byte { return f[:n] } }
+	more := func(n int) func([]byte) []byte { return func(f []byte) []byte { return append(f, make([]byte, n)...) } }
+	from := func(port uint16) func([]byte) []byte { return put(34, byte(port>>8), byte(port)) }
+	both := func(a, b func([]byte) []byte) func([]byte) []byte { return func(f []byte) []byte { return b(a(f)) } }
+	addr := func(at int, s string) func([]byte) []byte { return put(at, netip.MustParseAddr(s).AsSlice()...) }
+	none := func(f []byte) []byte { return f }
+
+	for _, c := range []struct {
+		base, change string
+		do           func([]byte) []byte
+		want         Verdict
+	}{
+		{"ping", "nothing", none, AnsweredICMPv4},
+		{"ping", "empty", cut(0), RefusedShort},
+		{"ping", "half an Ethernet header", cut(13), RefusedShort},
+		{"ping", "half an IPv4 header", cut(33), RefusedShort},
+		{"ping", "one byte lost", cut(97), RefusedLength},
+		{"ping", "a trailer", more(1), RefusedLength},
+		{"ping", "EtherType of nothing", put(12, 0x08, 0x01), RefusedEtherType},
+		{"ping", "length field instead of an EtherType", put(12, 0x00, 0x54), RefusedEtherType},
+		{"ping", "tag cut off", both(put(12, 0x81, 0x00), cut(17)), RefusedShort},
+		{"ping", "to another MAC", put(5, 0x09), RefusedMAC},
+		{"ping", "to the broadcast MAC", put(0, 255, 255, 255, 255, 255, 255), RefusedMAC},
+		{"ping", "from the broadcast MAC", put(6, 255, 255, 255, 255, 255, 255), RefusedSourceMAC},
+		{"ping", "from a multicast MAC", put(6, 0x01, 0, 0x5e, 0, 0, 1), RefusedSourceMAC},
+		{"ping", "from our MAC", put(6, ourMAC[:]...), RefusedOwnSource},
+		{"ping", "version 5", put(14, 0x55), RefusedVersion},
+		{"ping", "version 6", put(14, 0x65), RefusedVersion},
+		{"ping", "options", put(14, 0x46), RefusedOptions},
+		{"ping", "header too short", put(14, 0x44), RefusedOptions},
+		{"ping", "more fragments", fix4(put(20, 0x60)), RefusedFragment},
+		{"ping", "reserved flag", fix4(put(20, 0xc0)), RefusedFragment},
+		{"ping", "fragment offset", fix4(put(21, 1)), RefusedFragment},
+		{"ping", "may be fragmented", fix4(put(20, 0)), AnsweredICMPv4},
+		{"ping", "total length too short", fix4(put(17, 83)), RefusedLength},
+		{"ping", "total length too long", fix4(put(17, 85)), RefusedLength},
+		{"ping", "total length below the header", fix4(put(16, 0, 19)), RefusedLength},
+		{"ping", "header checksum", put(25, 0), RefusedHeaderChecksum},
+		{"ping", "TTL without its checksum", put(22, 1), RefusedHeaderChecksum},
+		{"ping", "TTL 1", fix4(put(22, 1)), AnsweredICMPv4},
+		{"ping", "to a neighbour", fix4(addr(30, "10.1.2.4")), RefusedAddress},
+		{"ping", "to the directed broadcast", fix4(addr(30, "10.1.2.255")), RefusedAddress},
+		{"ping", "to the limited broadcast", fix4(addr(30, "255.255.255.255")), RefusedAddress},
+		{"ping", "to 0.0.0.0", fix4(addr(30, "0.0.0.0")), RefusedAddress},
+		{"ping", "to 0.0.0.1", fix4(addr(30, "0.0.0.1")), RefusedAddress},
+		{"ping", "to 1.0.0.0", fix4(addr(30, "1.0.0.0")), RefusedAddress},
+		{"ping", "to a group", fix4(addr(30, "224.0.0.1")), RefusedAddress},
+		{"ping", "to our second address", fix4(addr(30, "192.0.2.77")), AnsweredICMPv4},
+		{"ping", "from our address", fix4(addr(26, "10.1.2.3")), RefusedOwnSource},
+		{"ping", "from our second address", fix4(addr(26, "192.0.2.77")), RefusedOwnSource},
+		{"ping", "from the directed broadcast", fix4(addr(26, "10.1.2.255")), RefusedSource},
+		{"ping", "from the subnet", fix4(addr(26, "10.1.2.0")), RefusedSource},
+		{"ping", "from another subnet's end", fix4(addr(26, "10.1.3.255")), AnsweredICMPv4},
+		{"ping", "from a /32's neighbour", fix4(addr(26, "192.0.2.255")), AnsweredICMPv4},
+		{"ping", "from 0.0.0.0", fix4(addr(26, "0.0.0.0")), RefusedSource},
+		{"ping", "from net 0", fix4(addr(26, "0.1.2.3")), RefusedSource},
+		{"ping", "from loopback", fix4(addr(26, "127.0.0.1")), RefusedSource},
+		{"ping", "from 126", fix4(addr(26, "126.0.0.1")), AnsweredICMPv4},
+		{"ping", "from 1.0.0.0", fix4(addr(26, "1.0.0.0")), AnsweredICMPv4},
+		{"ping", "from 223", fix4(addr(26, "223.255.255.254")), AnsweredICMPv4},
+		{"ping", "from a group", fix4(addr(26, "224.0.0.1")), RefusedSource},
+		{"ping", "from class E", fix4(addr(26, "240.0.0.1")), RefusedSource},
+		{"ping", "from the limited broadcast", fix4(addr(26, "255.255.255.255")), RefusedSource},
+		{"ping", "TCP", fix4(put(23, 6)), RefusedProtocol},
+		{"ping", "ICMPv6 in IPv4", fix4(put(23, 58)), RefusedProtocol},
+		{"ping", "echo reply", put(34, 0), RefusedICMP},
+		{"ping", "timestamp request", put(34, 13), RefusedICMP},
+		{"ping", "unreachable", put(34, 3), RefusedICMP},
+		{"ping", "code 1", put(35, 1), RefusedICMP},
+		{"ping", "ICMP header cut", both(fix4(put(16, 0, 27)), cut(41)), RefusedLength},
+		{"ping", "traffic class", fix4(put(15, 0xb8)), AnsweredICMPv4},
+		{"ping", "ICMP checksum", put(36, 1, 2), AnsweredICMPv4},
+		{"ping unpadded", "padding to 64", more(22), AnsweredICMPv4},
+		{"ping unpadded", "padding to 65", more(23), RefusedLength},
+
+		{"udp", "nothing", none, AnsweredUDPv4},
+		{"udp", "to another port", put(36, 0x23, 0x29), RefusedPort},
+		{"udp", "to port 0", put(36, 0, 0), RefusedPort},
+		{"udp", "from port 0", from(0), RefusedServicePort},
+		{"udp", "from echo", from(7), RefusedServicePort},
+		{"udp", "from daytime", from(13), RefusedServicePort},
+		{"udp", "from chargen", from(19), RefusedServicePort},
+		{"udp", "from DNS", from(53), RefusedServicePort},
+		{"udp", "from TFTP", from(69), RefusedServicePort},
+		{"udp", "from NTP", from(123), RefusedServicePort},
+		{"udp", "from SSDP", from(1900), RefusedServicePort},
+		{"udp", "from mDNS", from(5353), RefusedServicePort},
+		{"udp", "from memcached", from(11211), RefusedServicePort},
+		{"udp", "from our echo port", from(9000), RefusedServicePort},
+		{"udp", "from our STAMP port", from(862), RefusedServicePort},
+		{"udp", "from a low port", from(1023), AnsweredUDPv4},
+		{"udp", "UDP length short", put(38, 0, 15), RefusedLength},
+		{"udp", "UDP length long", put(38, 0, 17), RefusedLength},
+		{"udp", "UDP length 0", put(38, 0, 0), RefusedLength},
+		{"udp", "without checksum", put(40, 0, 0), AnsweredUDPv4},
+		{"udp", "to STAMP, too short", put(36, 0x03, 0x5e), RefusedSTAMPShort},
+
+		{"ping6", "nothing", none, AnsweredICMPv6},
+		{"ping6", "half an IPv6 header", cut(53), RefusedShort},
+		{"ping6", "one byte lost", cut(117), RefusedLength},
+		{"ping6", "a trailer", more(1), RefusedLength},
+		{"ping6", "version 4", put(14, 0x4a), RefusedVersion},
+		{"ping6", "to another MAC", put(5, 9), RefusedMAC},
+		{"ping6", "to all nodes' MAC", put(0, 0x33, 0x33, 0, 0, 0, 1), RefusedMAC},
+		{"ping6", "from a group MAC", put(6, 1), RefusedSourceMAC},
+		{"ping6", "from our MAC", put(6, ourMAC[:]...), RefusedOwnSource},
+		{"ping6", "to another address", addr(38, "2001:db8::1:2:4"), RefusedAddress},
+		{"ping6", "to another prefix", addr(38, "2001:db9::1:2:3"), RefusedAddress},
+		{"ping6", "to all nodes", addr(38, "ff02::1"), RefusedAddress},
+		{"ping6", "to ::", addr(38, "::"), RefusedAddress},
+		{"ping6", "to 100::", addr(38, "100::"), RefusedAddress},
+		{"ping6", "from ours", addr(22, "fe80::1"), RefusedOwnSource},
+		{"ping6", "from a group", addr(22, "ff02::9"), RefusedSource},
+		{"ping6", "from ::", addr(22, "::"), RefusedSource},
+		{"ping6", "from ::1", addr(22, "::1"), RefusedSource},
+		{"ping6", "from a mapped address", addr(22, "::ffff:10.1.2.9"), RefusedSource},
+		{"ping6", "hop-by-hop options", put(20, 0), RefusedExtension},
+		{"ping6", "routing header", put(20, 43), RefusedExtension},
+		{"ping6", "destination options", put(20, 60), RefusedExtension},
+		{"ping6", "fragment", put(20, 44), RefusedFragment},
+		{"ping6", "no next header", put(20, 59), RefusedProtocol},
+		{"ping6", "ICMPv4 in IPv6", put(20, 1), RefusedProtocol},
+		{"ping6", "echo reply", put(54, 129), RefusedICMP},
+		{"ping6", "router solicitation", put(54, 133), RefusedICMP},
+		{"ping6", "advertisement", put(54, 136), RefusedICMP},
+		{"ping6", "code 1", put(55, 1), RefusedICMP},
+		{"ping6 empty", "ICMP header cut", both(put(18, 0, 7), cut(61)), RefusedLength},
+
+		{"udp6", "nothing", none, AnsweredUDPv6},
+		{"udp6", "without checksum", put(60, 0, 0), RefusedNoChecksum},
+		{"udp6", "UDP length", put(59, 18), RefusedLength},
+		{"udp6", "to another port", put(56, 1), RefusedPort},
+		{"udp6", "from DNS", put(54, 0, 53), RefusedServicePort},
+
+		{"arp", "nothing", none, AnsweredARP},
+		{"arp", "half", cut(41), RefusedShort},
+		{"arp", "a long trailer", more(5), RefusedLength},
+		{"arp", "to another MAC", put(0, 2, 0, 0, 0, 0, 9), RefusedMAC},
+		{"arp", "from a group MAC", put(6, 3), RefusedSourceMAC},
+		{"arp", "from our MAC", put(6, ourMAC[:]...), RefusedOwnSource},
+		{"arp", "reply", put(21, 2), RefusedARP},
+		{"arp", "reverse", put(21, 3), RefusedARP},
+		{"arp", "hardware type", put(15, 6), RefusedARP},
+		{"arp", "protocol type", put(16, 0x86), RefusedARP},
+		{"arp", "hardware length", put(18, 8), RefusedARP},
+		{"arp", "protocol length", put(19, 16), RefusedARP},
+		{"arp", "for another", addr(38, "10.1.2.4"), RefusedAddress},
+		{"arp", "announcement", addr(38, "10.1.2.9"), RefusedAnnouncement},
+		{"arp", "announcement of ours", addr(28, "10.1.2.3"), RefusedAnnouncement},
+		{"arp", "from our other address", addr(28, "192.0.2.77"), RefusedOwnSource},
+		{"arp", "from a broadcast", addr(28, "10.1.2.255"), RefusedSource},
+		{"arp", "from a group", addr(28, "224.0.0.5"), RefusedSource},
+		{"arp", "for a group's hardware", put(22, 1), RefusedSourceMAC},
+		{"arp", "for our hardware", put(22, ourMAC[:]...), RefusedOwnSource},
+		{"arp", "target hardware filled in", put(32, 1, 2, 3, 4, 5, 6), AnsweredARP},
+		{"arp", "for another's hardware", put(22, 2, 9, 9, 9, 9, 9), AnsweredARP},
+
+		{"ns", "nothing", none, AnsweredND},
+		{"ns", "hop limit 254", put(21, 254), RefusedND},
+		{"ns", "code", fix6(put(55, 1)), RefusedND},
+		{"ns", "checksum", put(56, 1, 2), RefusedND},
+		{"ns", "option of length 0", fix6(put(79, 0)), RefusedND},
+		{"ns", "option too long", fix6(put(79, 2)), RefusedND},
+		{"ns", "no sender's address", fix6(put(78, 14)), RefusedND},
+		{"ns", "sender's address a group", fix6(put(80, 1)), RefusedSourceMAC},
+		{"ns", "sender's address ours", fix6(put(80, ourMAC[:]...)), RefusedOwnSource},
+		{"ns", "for another with our group", fix6(put(62, 0x20, 0x02)), RefusedAddress},
+		{"ns", "to all nodes", fix6(both(put(0, 0x33, 0x33, 0, 0, 0, 1), addr(38, "ff02::1"))), RefusedMAC},
+		{"ns", "to another group's MAC", put(5, 4), RefusedMAC},
+		{"ns", "to our address by group MAC", fix6(addr(38, "2001:db8::1:2:3")), RefusedMAC},
+		{"ns", "to our MAC", put(0, ourMAC[:]...), AnsweredND},
+		{"ns", "from ours", fix6(addr(22, "fe80::1")), RefusedOwnSource},
+		{"ns", "from a group", fix6(addr(22, "ff02::1")), RefusedSource},
+		{"ns", "from :: with an option", fix6(addr(22, "::")), RefusedND},
+		{"ns", "version", put(14, 0x50), RefusedVersion},
+		{"ns", "too short", both(put(18, 0, 23), cut(77)), RefusedND},
+		{"ns", "one byte lost", cut(85), RefusedLength},
+		{"ns", "from our MAC", put(6, ourMAC[:]...), RefusedOwnSource},
+		{"ns of dad", "to our address", fix6(both(put(0, ourMAC[:]...), addr(38, "2001:db8::1:2:3"))), RefusedND},
+
+		{"stamp", "nothing", none, AnsweredSTAMPv4},
+		{"twamp", "one byte less", func(f []byte) []byte { // 40 bytes cannot hold the sender's TTL
+			f[17]--
+			f[39]--
+			return fix4(cut(len(f) - 1))(f)
+		}, RefusedSTAMPShort},
+		{"stamp6", "without checksum", put(60, 0, 0), RefusedNoChecksum},
+	} {
+		t.Run(c.base+"/"+c.change, func(t *testing.T) {
+			var f []byte
+			for _, q := range requests(0) {
+				if q.name == c.base {
+					f = c.do(bytes.Clone(q.frame))
+				}
+			}
+			cfg := config(Strict)
+			fast, slow := responder(t, cfg), responder(t, cfg)
+			if err := judge(&cfg, fast, slow, f); err != nil {
+				t.Error(err)
+			}
+			for way, r := range map[string]*Responder{"snippet": fast, "Slow": slow} {
+				for v, n := range r.Stats() {
+					if n != 0 && Verdict(v) != c.want {
+						t.Errorf("%s: %s, want %s", way, Verdict(v), c.want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Three tags are one too many.
+func TestThreeTags(t *testing.T) {
+	f := eth(ourMAC, theirMAC, 2, 0x8100, append([]byte{0, 5, 8, 0}, icmp4(their4, our4, 56)...))
+	r := responder(t, config(Strict))
+	if n, s := poll(r, f), r.Stats(); n != 0 || s[RefusedEtherType] != 1 {
+		t.Errorf("returned %d, counted %v", n, s)
+	}
+}
+
+func TestVerdictNames(t *testing.T) {
+	seen := map[string]Verdict{}
+	for i := range Verdicts {
+		v := Verdict(i)
+		if other, twice := seen[v.String()]; twice || v.String() == "" || v.String() == "unknown" {
+			t.Errorf("verdict %d has the name %q, as %d", v, v, other)
+		}
+		seen[v.String()] = v
+	}
+	for v, want := range map[Verdict]string{
+		AnsweredSTAMPv6: "stampv6", RefusedShort: "short", RefusedHeaderChecksum: "header_checksum",
+		RefusedSource: "source", RefusedICMP: "icmp_type", RefusedSTAMPShort: "stamp_short", RefusedND: "nd_invalid",
+		Verdict(Verdicts): "unknown",
+	} {
+		if v.String() != want {
+			t.Errorf("verdict %d is %q, want %q", v, v, want)
+		}
+	}
+}
