@@ -73,13 +73,13 @@ func (f *Function) Map(m dma.Memory) (uint64, error) {
 }
 
 // Unmap ends what Map began. It is a violation while bus mastering is on: memory that a device may still write to must not
-// be given back.
+// be given back. An unplugged device does no DMA.
 func (f *Function) Unmap(iova uint64, size int) error {
-	if f.port.BusMaster() {
-		f.port.mu.Lock()
+	f.port.mu.Lock()
+	if f.port.budget != 0 && f.port.space.command()&cmdBusMaster != 0 {
 		f.port.violation("unmap of IOVA %#x while bus mastering is on", iova)
-		f.port.mu.Unlock()
 	}
+	f.port.mu.Unlock()
 	n, err := f.port.Unmap(iova, uint64(size))
 	if err == nil && n != uint64(size) {
 		err = fmt.Errorf("%s: unmap of %#x+%#x: only %#x bytes were mapped", f.Name(), iova, size, n)

@@ -7,7 +7,7 @@
 //	00 R   magic, 52425944h
 //	04 RW  control: bit 0 enable, bit 31 reset (clears itself)
 //	08 R   status: bit 0 link
-//	0c R   MAC, low 32 bits;  10 R  MAC, high 16 bits
+//	0c RW  MAC, low 32 bits;  10 RW  MAC, high 16 bits
 //	20 RW  receive ring:  IOVA low, 24 high, 28 entries (a power of two, 2 to 4096), 2c buffer bytes
 //	30 RW  transmit ring: IOVA low, 34 high, 38 entries
 //	40 R   frames received, 44 missed for want of a descriptor, 48 transmitted, 4c transmit errors
@@ -35,6 +35,7 @@ const (
 
 // Model is the device.
 type Model struct {
+	own    [6]byte // the address it was made with
 	mac    [6]byte
 	host   sim.Host
 	link   bool
@@ -55,7 +56,7 @@ type ring struct {
 }
 
 // New returns the device with a MAC address.
-func New(mac [6]byte) *Model { return &Model{mac: mac} }
+func New(mac [6]byte) *Model { return &Model{own: mac, mac: mac} }
 
 var le = binary.LittleEndian
 
@@ -73,7 +74,7 @@ func (m *Model) Config() sim.Config {
 
 func (m *Model) Attach(h sim.Host) { m.host = h }
 
-func (m *Model) Reset() { *m = Model{mac: m.mac, host: m.host, link: m.link} }
+func (m *Model) Reset() { *m = Model{own: m.own, mac: m.own, host: m.host, link: m.link} }
 
 func (m *Model) SetLink(up bool) { m.link = up }
 
@@ -162,6 +163,12 @@ func (m *Model) WriteBAR(bar int, off uint64, p []byte) error {
 		return m.control(v)
 	case off == 0x50:
 		m.host.Interrupt(int(v))
+		return nil
+	case off == 0x0c:
+		le.PutUint32(m.mac[:], v)
+		return nil
+	case off == 0x10:
+		le.PutUint16(m.mac[4:], uint16(v))
 		return nil
 	case off < 0x20 || off > 0x38 || m.register(off) == nil:
 		return fmt.Errorf("register is not writable")

@@ -1,0 +1,138 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// Pauser is a model whose transmitter a test can hold, as a pause frame from the wire's other end does (IEEE 802.3 annex
+// 31B): descriptors stay the device's, nothing more is fetched from transmit rings or sent until it goes on.
+type Pauser interface{ Pause(on bool) }
+
+// Faulty is a Model with faults between it and its host. With none set it changes nothing. The knobs are turned between
+// Steps of a port that does not run freely.
+type Faulty struct {
+	Model
+	host faultyHost
+
+	// Stalled freezes the device: writes are lost, nothing is fetched, sent or received. Reads still answer.
+	Stalled bool
+	// LoseWrite loses the write to a BAR that it returns true for.
+	LoseWrite func(bar int, off uint64, p []byte) bool
+}
+
+// Inject wraps m. Seed decides which bits flip.
+func Inject(m Model, seed uint64) *Faulty {
+	f := &Faulty{Model: m}
+	f.host.rng = rand.New(rand.NewPCG(seed, 2))
+	return f
+}
+
+// FlipWriteBacks lets one in every DMA writes of at most max bytes (write-backs are short, frames are not) arrive with one
+// bit flipped. Every is 0 for never.
+func (f *Faulty) FlipWriteBacks(every, max int) { f.host.flipEvery, f.host.flipMax = every, max }
+
+// DelayDMA lets DMA writes and interrupts reach the host only d later, in order. A DMA read of what is still under way
+// waits for it, as on PCIe, where a read pushes the writes before it.
+func (f *Faulty) DelayDMA(d time.Duration) { f.host.delay = d }
+
+// Pause holds the model's transmitter. It reports whether the model can be held.
+func (f *Faulty) Pause(on bool) bool {
+	p, ok := f.Model.(Pauser)
+	if ok {
+		p.Pause(on)
+	}
+	return ok
+}
+
+// Flipped returns how many writes had a bit flipped.
+func (f *Faulty) Flipped() int { return f.host.flipped }
+
+func (f *Faulty) Attach(h Host) {
+	f.host.Host = h
+	f.Model.Attach(&f.host)
+}
+
+func (f *Faulty) WriteBAR(bar int, off uint64, p []byte) error {
+	if f.Stalled || f.LoseWrite != nil && f.LoseWrite(bar, off, p) {
+		return nil
+	}
+	return f.Model.WriteBAR(bar, off, p)
+}
+
+func (f *Faulty) Step() bool {
+	late := f.host.settle(false)
+	return !f.Stalled && f.Model.Step() || late
+}
+
+func (f *Faulty) Receive(frame []byte) bool { return !f.Stalled && f.Model.Receive(frame) }
+
+// Reset drops what is under way: the device that would have sent it is no more.
+func (f *Faulty) Reset() {
+	f.host.late = nil
+	f.Model.Reset()
+}
+
+type faultyHost struct {
+	Host
+	rng                *rand.Rand
+	flipEvery, flipMax int
+	flipped            int
+	delay              time.Duration
+	late               []late
+}
+
+// late is a DMA write, or an interrupt if data is nil, that has not reached the host.
+type late struct {
+	due    time.Duration
+	iova   uint64
+	data   []byte
+	vector int
+}
+
+func (h *faultyHost) DMAWrite(iova uint64, p []byte) error {
+	if h.flipEvery > 0 && len(p) <= h.flipMax && h.rng.IntN(h.flipEvery) == 0 {
+		p = append([]byte(nil), p...)
+		bit := h.rng.IntN(8 * len(p))
+		p[bit/8] ^= 1 << (bit % 8)
+		h.flipped++
+	}
+	if h.delay == 0 && len(h.late) == 0 {
+		return h.Host.DMAWrite(iova, p)
+	}
+	h.late = append(h.late, late{due: h.Now() + h.delay, iova: iova, data: append([]byte{}, p...)})
+	return nil
+}
+
+func (h *faultyHost) DMARead(iova uint64, p []byte) error {
+	for _, l := range h.late {
+		if l.data != nil && iova < l.iova+uint64(len(l.data)) && l.iova < iova+uint64(len(p)) {
+			h.settle(true)
+			break
+		}
+	}
+	return h.Host.DMARead(iova, p)
+}
+
+func (h *faultyHost) Interrupt(v int) {
+	if h.delay == 0 && len(h.late) == 0 {
+		h.Host.Interrupt(v)
+		return
+	}
+	h.late = append(h.late, late{due: h.Now() + h.delay, vector: v})
+}
+
+// settle delivers what is due, or everything. It reports whether something is or was under way.
+func (h *faultyHost) settle(all bool) bool {
+	n := len(h.late)
+	for len(h.late) > 0 && (all || h.late[0].due <= h.Now()) {
+		l := h.late[0]
+		h.late = h.late[1:]
+		if l.data == nil {
+			h.Host.Interrupt(l.vector)
+		} else {
+			_ = h.Host.DMAWrite(l.iova, l.data) // the host keeps the violation
+		}
+	}
+	return n > 0
+}
