@@ -1,0 +1,75 @@
+package nic
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// loops starts n goroutines that poll as a driver's Serve does, and returns what waits for their results.
+func loops(g *Gate, n int, stop *atomic.Bool, passes *atomic.Int64, watch func(<-chan struct{})) func() []error {
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			if errs[i] = g.Enter(watch); errs[i] != nil {
+				return
+			}
+			defer g.Leave()
+			for !stop.Load() {
+				passes.Add(1)
+				if g.Closed() {
+					if errs[i] = g.Park(); errs[i] != nil {
+						return
+					}
+				}
+			}
+		})
+	}
+	return func() []error { wg.Wait(); return errs }
+}
+
+func TestGateRunsAlone(t *testing.T) {
+	var g Gate
+	var stop atomic.Bool
+	var passes atomic.Int64
+	wait := loops(&g, 3, &stop, &passes, func(end <-chan struct{}) {
+		for range 100 {
+			if err := g.Alone(func() error {
+				before := passes.Load()
+				for range 1000 {
+					if passes.Load() != before {
+						return errors.New("a loop ran while another was to be alone")
+					}
+				}
+				return nil
+			}); err != nil {
+				return
+			}
+		}
+		stop.Store(true)
+		<-end
+	})
+	for _, err := range wait() {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestGateFailureEndsEveryLoop(t *testing.T) {
+	var g Gate
+	var stop atomic.Bool
+	var passes atomic.Int64
+	broken := errors.New("broken")
+	wait := loops(&g, 3, &stop, &passes, func(<-chan struct{}) { g.Alone(func() error { return broken }) })
+	for _, err := range wait() {
+		if !errors.Is(err, broken) {
+			t.Errorf("a loop ended with %v", err)
+		}
+	}
+	if err := g.Enter(func(<-chan struct{}) {}); !errors.Is(err, broken) {
+		t.Errorf("entering a broken gate: %v", err)
+	}
+}

@@ -1,0 +1,55 @@
+package ixgbe
+
+import "unsafe"
+
+// Advanced receive descriptor, read format (§7.1.6.1): written by software.
+type rxRead struct {
+	pkt uint64 // address of the buffer
+	hdr uint64 // address of the header buffer, unused with one buffer; bit 0 is DD and must be zero
+}
+
+// Advanced receive descriptor, write-back format (§7.1.6.2): written by the device over the read format.
+type rxWriteback struct {
+	info   uint32 // packet type, RSS type
+	rss    uint32 // RSS hash
+	status uint32 // extended status 19:0, extended error 31:20
+	length uint16 // bytes in the buffer, CRC stripped
+	vlan   uint16
+}
+
+const (
+	rxDD  = 1 << 0 // Descriptor Done
+	rxEOP = 1 << 1 // End of Packet
+
+	// Extended error: length error, undersize, oversize, CRC or symbol error. RXE (bit 29) is the sum of them; IPE and
+	// L4E (31, 30) are the checksums, which fastpath looks at by itself.
+	rxErrors = 1 << 29
+)
+
+// Advanced transmit data descriptor, read format (§7.2.3.2.4): written by software.
+type txRead struct {
+	addr   uint64
+	cmd    uint32 // DTALEN 15:0, DTYP 23:20, DCMD 31:24
+	status uint32 // STA 3:0 with DD, POPTS 13:8, PAYLEN 31:14
+}
+
+const (
+	txData     = 3 << 20 // DTYP 0011b: advanced data
+	txEOP      = 1 << 24 // DCMD.EOP
+	txIFCS     = 1 << 25 // DCMD.IFCS: insert the CRC
+	txRS       = 1 << 27 // DCMD.RS: write DD back
+	txDEXT     = 1 << 29 // DCMD.DEXT: advanced format
+	txWhole    = txData | txEOP | txIFCS | txDEXT
+	txPayShift = 14
+
+	txDD = 1 << 0 // STA.DD in the write-back format (§7.2.3.2.4)
+)
+
+const descSize = 16
+
+// The device's layout, held by the compiler.
+var (
+	_ [descSize]byte = [unsafe.Sizeof(rxRead{})]byte{}
+	_ [descSize]byte = [unsafe.Sizeof(rxWriteback{})]byte{}
+	_ [descSize]byte = [unsafe.Sizeof(txRead{})]byte{}
+)

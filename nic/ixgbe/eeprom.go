@@ -1,0 +1,73 @@
+package ixgbe
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// ErrEEPROM says that the EEPROM's checksum is wrong: what it configured (link mode, address) cannot be trusted.
+var ErrEEPROM = errors.New("EEPROM checksum is wrong")
+
+const (
+	eepromChecksumWord = 0x3F
+	eepromSum          = 0xBABA // what words 0 to 3Fh and the sections they point to add up to (§6.3.2.9)
+	eepromFirstPointer = 0x03   // words 3 to 0Eh point to hardware sections
+	eepromFWPointer    = 0x0F
+)
+
+func (d *Device) eeprom(word uint16) (uint16, error) {
+	d.write(regEERD, uint32(word)<<eerdAddrLSB|eerdStart)
+	if err := d.wait("EERD", regEERD, eerdDone, eerdDone, 100*time.Millisecond); err != nil {
+		return 0, err
+	}
+	return uint16(d.read(regEERD) >> eerdDataLSB), nil
+}
+
+// checkEEPROM adds up the words that the hardware is configured from (§6.3.2.9).
+func (d *Device) checkEEPROM() error {
+	if d.read(regEEC)&eecPresent == 0 {
+		return fmt.Errorf("ixgbe %s: EEC (%#05x) says that no EEPROM is present", d.fn.Name(), uint32(regEEC))
+	}
+	var sum uint16
+	add := func(from, n uint16) error {
+		for w := from; w < from+n; w++ {
+			v, err := d.eeprom(w)
+			if err != nil {
+				return err
+			}
+			sum += v
+		}
+		return nil
+	}
+	if err := add(0, eepromChecksumWord); err != nil {
+		return err
+	}
+	for p := uint16(eepromFirstPointer); p < eepromFWPointer; p++ {
+		at, err := d.eeprom(p)
+		if err != nil {
+			return err
+		}
+		if at == 0 || at == 0xFFFF {
+			continue
+		}
+		n, err := d.eeprom(at)
+		if err != nil {
+			return err
+		}
+		if n == 0 || n == 0xFFFF || uint32(at)+uint32(n) >= 1<<14 {
+			continue
+		}
+		if err := add(at+1, n); err != nil {
+			return err
+		}
+	}
+	have, err := d.eeprom(eepromChecksumWord)
+	if err != nil {
+		return err
+	}
+	if want := eepromSum - sum; have != want {
+		return fmt.Errorf("ixgbe %s: %w: word 3Fh is %#04x, its contents ask for %#04x", d.fn.Name(), ErrEEPROM, have, want)
+	}
+	return nil
+}

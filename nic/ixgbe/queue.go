@@ -1,0 +1,216 @@
+package ixgbe
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"rebound/fastpath"
+	"rebound/latency/hot"
+	"rebound/nic"
+	"rebound/nic/mmio"
+)
+
+const (
+	maxBatch    = 32 // frames that one pass takes at most
+	refillBatch = 32 // receive slots that are armed before RDT is written
+	minFrame    = 14 // an Ethernet header
+)
+
+// Queue is one receive ring and one transmit ring of the same size. Slot numbers and transmit numbers run freely; their
+// low bits index the rings.
+type Queue struct {
+	rx  unsafe.Pointer // receive descriptors
+	tx  unsafe.Pointer // transmit descriptors
+	buf unsafe.Pointer // one buffer for each receive slot
+	rdt *uint32
+	tdt *uint32
+
+	iova    uint64 // of buf
+	bufSize uint32 // what the device may write to one buffer
+	stride  uint32 // from one buffer to the next: a cache line more, or all heads would share two sets of the L1 cache
+	mask    uint32 // ring size - 1
+
+	rxNext uint32 // the next slot to look at; all before it were received
+	armed  uint32 // slots before it were received, are free again and armed for their next round
+	given  uint32 // slots before it were given to the device by RDT
+
+	txTail uint32 // transmits before it were posted
+	txDone uint32 // transmits before it are done: their buffers are ours
+
+	// pend holds for each received slot the transmit that must be done before the slot may be armed (its number + 1), or
+	// a number that is done already. batch holds for the first transmit of a pass the one after its last, which alone
+	// asks for a write-back. Both are arrays of one uint32 for each descriptor.
+	pend, batch unsafe.Pointer
+
+	txFull, badWriteback uint64 // one writer, this loop; ReadStats loads them
+
+	sendBuf  unsafe.Pointer // queue 0: one buffer for each transmit descriptor, for Send
+	sendIOVA uint64
+
+	rxIOVA, txIOVA uint64 // of the rings
+}
+
+func (q *Queue) rxRead(slot uint32) *rxRead { return (*rxRead)(unsafe.Add(q.rx, slot*descSize)) }
+func (q *Queue) rxDone(slot uint32) *rxWriteback {
+	return (*rxWriteback)(unsafe.Add(q.rx, slot*descSize))
+}
+func (q *Queue) batchEnd(n uint32) *uint32   { return (*uint32)(unsafe.Add(q.batch, n&q.mask*4)) }
+func (q *Queue) pending(slot uint32) *uint32 { return (*uint32)(unsafe.Add(q.pend, slot*4)) }
+func (q *Queue) txDesc(n uint32) *txRead     { return (*txRead)(unsafe.Add(q.tx, n*descSize)) }
+
+// Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
+// lie, posts them, writes TDT once, and only then tidies up. It returns the number of replies posted.
+func (q *Queue) Poll(r *fastpath.Responder) int {
+	next, first, done, mask := q.rxNext, q.txTail, q.txDone, q.mask
+	rx, tx, buf, pend, stride := q.rx, q.tx, q.buf, q.pend, q.stride
+	tail := first
+	for end := next + maxBatch; next != end; next++ {
+		slot := next & mask
+		d := (*rxWriteback)(unsafe.Add(rx, slot*descSize))
+		status := atomic.LoadUint32(&d.status)
+		if status&rxDD == 0 {
+			break
+		}
+		free := (*uint32)(unsafe.Add(pend, slot*4))
+		*free = done
+		n := int(d.length)
+		if status&(rxEOP|rxErrors) != rxEOP || uint(n-minFrame) > uint(q.bufSize-minFrame) {
+			q.badWriteback++
+			continue
+		}
+		at := slot * stride
+		h, m := (*[64]byte)(unsafe.Add(buf, at)), n
+		switch k := fastpath.Match(h); { // see package fastpath for what the leaves ask of each other
+		case k == fastpath.ICMPv4 && r.IPv4(h, n) && r.Sum4(h) && r.Hosts4(h) && r.Echo4(h):
+			r.Hop4(h)
+			fastpath.Swap4(h)
+		case k == fastpath.UDPv4 && r.IPv4(h, n) && r.Sum4(h) && r.Hosts4(h) && r.Ports4(h) && r.Datagram4(h):
+			r.Hop4(h)
+			fastpath.Swap4(h)
+		case k == fastpath.ICMPv6 && r.IPv6(h, n) && r.To6(h) && r.From6(h) && r.Echo6(h):
+			r.Return6(h)
+		case k == fastpath.UDPv6 && r.IPv6(h, n) && r.To6(h) && r.From6(h) && r.Ports6(h) && r.Datagram6(h):
+			r.Return6(h)
+		default:
+			m = r.Slow(unsafe.Slice((*byte)(unsafe.Pointer(h)), n))
+		}
+		if m == 0 {
+			continue
+		}
+		if tail-done == mask {
+			q.txFull++
+			continue
+		}
+		t := (*txRead)(unsafe.Add(tx, tail&mask*descSize))
+		t.addr = q.iova + uint64(at)
+		t.cmd = uint32(m) | txWhole
+		t.status = uint32(m) << txPayShift
+		tail++
+		*free = tail
+	}
+	q.rxNext = next
+	if tail != first {
+		q.post(first, tail)
+	}
+	if done != tail || q.armed != next {
+		q.tidy()
+	}
+	return int(tail - first)
+}
+
+// post hands the transmits from first up to tail to the device. The last of them asks for a write-back, which stands for
+// all: transmits of one ring are done in order.
+func (q *Queue) post(first, tail uint32) {
+	q.txDesc((tail - 1) & q.mask).cmd |= txRS
+	*q.batchEnd(first) = tail
+	q.txTail = tail
+	mmio.Store32(q.tdt, tail&q.mask)
+}
+
+// tidy takes back the transmits that are done and arms the slots that are free again, in order. A slot is cleared of DD
+// before it is given, and the slot before the oldest one armed is never given (§7.1.9: head equal to tail means empty), so
+// Poll finds no stale DD however far the device gets.
+func (q *Queue) tidy() {
+	done, mask := q.txDone, q.mask
+	for done != q.txTail {
+		end := *q.batchEnd(done)
+		if atomic.LoadUint32(&q.txDesc((end-1)&mask).status)&txDD == 0 {
+			break
+		}
+		done = end
+	}
+	q.txDone = done
+	armed, next, rx, pend := q.armed, q.rxNext, q.rx, q.pend
+	for armed != next {
+		slot := armed & mask
+		if int32(done-*(*uint32)(unsafe.Add(pend, slot*4))) < 0 {
+			break
+		}
+		d := (*rxRead)(unsafe.Add(rx, slot*descSize))
+		d.pkt = q.iova + uint64(slot*q.stride)
+		d.hdr = 0
+		armed++
+	}
+	q.armed = armed
+	if armed-q.given >= refillBatch {
+		q.given = armed
+		mmio.Store32(q.rdt, (armed-1)&mask)
+	}
+}
+
+// reset puts the rings into the state in which init programs them: all slots armed, nothing to transmit.
+func (q *Queue) reset() {
+	q.rxNext, q.armed, q.given, q.txTail, q.txDone = 0, 0, 0, 0, 0
+	for slot := range q.mask + 1 {
+		*q.rxRead(slot) = rxRead{pkt: q.iova + uint64(slot*q.stride)}
+		*q.txDesc(slot) = txRead{}
+		*q.pending(slot) = 0
+	}
+}
+
+// send posts a copy of frame.
+func (q *Queue) send(frame []byte) error {
+	q.tidy()
+	n := q.txTail & q.mask
+	if q.txTail == q.txDone+q.mask {
+		return nic.ErrFull
+	}
+	copy(unsafe.Slice((*byte)(unsafe.Add(q.sendBuf, n*q.stride)), q.bufSize), frame)
+	*q.txDesc(n) = txRead{
+		addr:   q.sendIOVA + uint64(n*q.stride),
+		cmd:    uint32(len(frame)) | txWhole,
+		status: uint32(len(frame)) << txPayShift,
+	}
+	q.post(q.txTail, q.txTail+1)
+	return nil
+}
+
+// recv copies the next frame out and frees its slot.
+func (q *Queue) recv(buf []byte) (int, int64, error) {
+	for {
+		slot := q.rxNext & q.mask
+		d := q.rxDone(slot)
+		status := atomic.LoadUint32(&d.status)
+		if status&rxDD == 0 {
+			q.tidy()
+			return 0, 0, nil
+		}
+		at := int64(hot.TSC())
+		n := uint32(d.length)
+		bad := status&(rxEOP|rxErrors) != rxEOP || n < minFrame || n > q.bufSize
+		if bad {
+			q.badWriteback++
+		} else if int(n) > len(buf) {
+			return 0, 0, fmt.Errorf("ixgbe: %w: a frame of %d bytes for a buffer of %d", nic.ErrFrameSize, n, len(buf))
+		} else {
+			copy(buf, unsafe.Slice((*byte)(unsafe.Add(q.buf, slot*q.stride)), n))
+		}
+		*q.pending(slot) = q.txDone
+		q.rxNext++
+		q.tidy()
+		if !bad {
+			return int(n), at, nil
+		}
+	}
+}
