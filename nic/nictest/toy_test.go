@@ -76,7 +76,6 @@ type toy struct {
 	file           *os.File
 	garbage        *[]byte
 	blinded        bool
-	blinded        bool
 }
 
 func openToy(b bug) func(fn pci.Function, o nic.Options) (nic.Device, error) {
