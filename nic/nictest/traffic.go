@@ -173,7 +173,16 @@ func checkLateCompletion(x *rig) {
 	for _, d := range []time.Duration{3 * sim.Tick, 50 * sim.Tick} {
 		x.model.DelayDMA(d)
 		for range 8 {
-			x.exchange(x.requests(x.h.Ring/2, 120))
+			reqs := x.requests(x.h.Ring/2, 120)
+			x.send(reqs...)
+			for range 4 * int(d/sim.Tick) { // the driver looks before each completion is there
+				x.port.Step()
+				x.poll()
+			}
+			x.settle()
+			if n := x.match(reqs); n != len(reqs) {
+				x.Fatalf("%d replies to %d requests", n, len(reqs))
+			}
 		}
 	}
 	x.model.DelayDMA(0)
