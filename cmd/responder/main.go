@@ -1,3 +1,95 @@
+// Command responder answers ICMP echo and UDP from a dedicated core, with the driver's receive and transmit and the
+// rewrite fused into one loop.
 package main
 
-func main() {}
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+// Exit codes.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+const usage = `usage:
+  responder -config FILE [-set KEY=VALUE ...]   answer until SIGINT or SIGTERM; SIGUSR1 prints a summary
+  responder check [-config FILE] [-set ...]     what of this host is not ready for low latency, and how to mend it;
+                                                exit 1 if something is not
+  responder nics                                what it could drive
+  responder bind [-force] [-no-driver] ADDR     take a PCI function from its kernel driver, for vfio-pci or for none;
+                                                -force: even where the default route or the ssh session needs it
+  responder unbind ADDR                         give it back
+
+KEY is as in config.toml (nic.device), VALUE in TOML syntax; a bare word is a string.
+`
+
+func main() { os.Exit(command(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// command runs the program and returns its exit code.
+func command(args []string, stdout, stderr io.Writer) int {
+	name := "serve"
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		name, args = args[0], args[1:]
+	}
+	var err error
+	switch name {
+	case "serve":
+		err = serveCommand(args, stdout, stderr)
+	case "check":
+		err = checkCommand(args, stdout)
+	case "nics":
+		err = nicsCommand(args, stdout)
+	case "bind":
+		err = bindCommand(args)
+	case "unbind":
+		err = unbindCommand(args)
+	default:
+		err = usageError(fmt.Sprintf("unknown command %q", name))
+	}
+	var wrong usageError
+	var key *keyError
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprint(stdout, usage)
+		return exitDone
+	case errors.As(err, &wrong):
+		fmt.Fprintf(stderr, "responder: %v\n%s", err, usage)
+		return exitUsage
+	case errors.As(err, &key):
+		fmt.Fprintf(stderr, "responder: %v\n", err)
+		return exitUsage
+	}
+	fmt.Fprintf(stderr, "responder: %v\n", err)
+	return exitFailed
+}
+
+// usageError is a command line that cannot be understood.
+type usageError string
+
+func (e usageError) Error() string { return string(e) }
+
+// configFlags reads -config and -set.
+func configFlags(args []string) (file string, sets []string, err error) {
+	f := flag.NewFlagSet("responder", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.StringVar(&file, "config", "", "")
+	f.Func("set", "", func(s string) error { sets = append(sets, s); return nil })
+	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return "", nil, err
+	} else if err != nil {
+		return "", nil, usageError(err.Error())
+	}
+	if f.NArg() > 0 {
+		return "", nil, usageError(fmt.Sprintf("unexpected argument %q", f.Arg(0)))
+	}
+	return file, sets, nil
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"io"
+
+	"rebound/nic/pci"
+)
+
+func bindCommand(args []string) error {
+	var to pci.Target
+	f := flag.NewFlagSet("bind", flag.ContinueOnError)
+	f.BoolVar(&to.Force, "force", false, "")
+	f.BoolVar(&to.NoDriver, "no-driver", false, "")
+	addr, err := address(f, args)
+	if err != nil {
+		return err
+	}
+	return pci.Bind(addr, to)
+}
+
+func unbindCommand(args []string) error {
+	addr, err := address(flag.NewFlagSet("unbind", flag.ContinueOnError), args)
+	if err != nil {
+		return err
+	}
+	return pci.Unbind(addr)
+}
+
+// address reads flags and the one PCI address after them.
+func address(f *flag.FlagSet, args []string) (string, error) {
+	f.SetOutput(io.Discard)
+	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return "", err
+	} else if err != nil {
+		return "", usageError(err.Error())
+	}
+	if f.NArg() != 1 {
+		return "", usageError(f.Name() + " wants one PCI address")
+	}
+	addr, err := pci.ParseAddress(f.Arg(0))
+	if err != nil {
+		return "", usageError(err.Error())
+	}
+	return addr, nil
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"rebound/latency/host"
+)
+
+// hostFindings collects what about this host costs latency on the polling cores, each finding once.
+func hostFindings(cores []int) []host.Finding {
+	var out []host.Finding
+	seen := map[string]bool{}
+	for _, core := range cores {
+		for _, f := range host.Collect(os.DirFS("/"), core).Findings {
+			if !seen[f.ID+f.What] {
+				seen[f.ID+f.What] = true
+				out = append(out, f)
+			}
+		}
+	}
+	return out
+}
+
+// errNotReady ends `responder check` with exit code 1.
+type errNotReady int
+
+func (n errNotReady) Error() string {
+	return fmt.Sprintf("%d of the host's settings cost latency", int(n))
+}
+
+// checkCommand prints what of the host is not ready for low latency. Without -config, only the cores matter and the
+// rest of the settings need not be there.
+func checkCommand(args []string, stdout io.Writer) error {
+	file, sets, err := configFlags(args)
+	if err != nil {
+		return err
+	}
+	online, err := onlineCPUs()
+	if err != nil {
+		return err
+	}
+	c, from, err := readConfig(file, sets)
+	if err != nil {
+		return err
+	}
+	k := &checker{&settings{config: *c}, from, online}
+	if file != "" {
+		_, err = c.check(from, online)
+	} else {
+		err = k.cpu()
+	}
+	if err != nil {
+		return err
+	}
+	cores := c.CPU.Cores
+	if len(cores) == 0 {
+		cores = []int{chooseCore(online)}
+	}
+	fmt.Fprintf(stdout, "polling core %s of %s\n", ranges(cores), ranges(online))
+	bad := 0
+	for _, f := range hostFindings(cores) {
+		if f.Severity != host.Note {
+			bad++
+		}
+		fmt.Fprintf(stdout, "%-8s %s\n", f.Severity, f.What)
+		if f.Mend != "" {
+			fmt.Fprintf(stdout, "         mend: %s\n", f.Mend)
+		}
+	}
+	if bad > 0 {
+		return errNotReady(bad)
+	}
+	fmt.Fprintln(stdout, "ready for low latency")
+	return nil
+}

@@ -1,0 +1,245 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"rebound/fastpath"
+)
+
+var fourCPUs = []int{0, 1, 2, 3}
+
+// whole is a config that nothing is wrong with. Its line numbers are part of the table below.
+const whole = `[nic]
+driver = "afpacket"
+device = "eth1"
+[respond]
+addresses = ["10.0.0.2/24",
+  "fd00::2/64"]
+udp_ports = [7, 7000]
+stamp_ports = [862]
+[cpu]
+cores = [2, 3]
+[stats]
+interval = "10s"
+`
+
+func TestConfigProblems(t *testing.T) {
+	with := func(old, new string) string {
+		if !strings.Contains(whole, old) {
+			t.Fatalf("%q is not in the config", old)
+		}
+		return strings.Replace(whole, old, new, 1)
+	}
+	for _, c := range []struct {
+		doc  string
+		sets []string
+		want string
+	}{
+		{doc: with(`driver`, `drvier`), want: `F:2: nic.drvier: unknown key`},
+		{doc: with(`[cpu]`, `[gpu]`), want: `F:9: gpu: unknown section`},
+		{doc: "speed = 1\n" + whole, want: `F:1: speed: unknown key`},
+		{doc: with(`"afpacket"`, `7`), want: `F:2: nic.driver: is an integer, must be a string`},
+		{doc: with(`[2, 3]`, `"2"`), want: `F:10: cpu.cores: is a string, must be a list of integers`},
+		{doc: with(`[2, 3]`, `2`), want: `F:10: cpu.cores: is an integer, must be a list of integers`},
+		{doc: with("\n  \"fd00::2/64\"", "\n  4"), want: `F:6: respond.addresses: is an integer, must be a list of strings`},
+		{doc: whole + "[log]\nlevel = true", want: `F:14: log.level: is a boolean, must be a string`},
+		{doc: with(`cores = [2, 3]`, `lock_memory = "yes"`), want: `F:10: cpu.lock_memory: is a string, must be true or false`},
+		{doc: with(`cores = [2, 3]`, `priority = 1.5`), want: `F:10: cpu.priority: is a float, must be an integer`},
+		{doc: "nic = 3", want: `F:1: nic: is an integer, must be a section`},
+		{doc: with(`device = "eth1"`, `device = "eth1`), want: `F:3: basic strings cannot have new lines`},
+		{doc: with(`device`, `driver`), want: `F:3: driver: key driver is already defined`},
+		{doc: "[[nic]]", want: `F:1: nic: is an array table, must be a section`},
+		{doc: "[nic.driver]", want: `F:1: nic.driver: is a table, must be a string`},
+		{doc: "[nic", want: `F:1: expected ']' to close table name`},
+
+		{doc: with(`"afpacket"`, `"e1000"`), want: `F:2: nic.driver: "e1000" is not one of ` + strings.Join(driverNames(), ", ")},
+		{doc: with(`eth1`, ``), want: "F:3: nic.device: is empty: name an interface, a PCI address or vfio-user:PATH (`responder nics` lists what there is)"},
+		{doc: with(`eth1`, `0000:03:00.0`), want: `F:2: nic.driver: afpacket drives a network interface, and 0000:03:00.0 is a PCI function`},
+		{doc: with(`eth1`, `../eth1`), want: `F:3: nic.device: "../eth1" is no interface name, PCI address (0000:03:00.0) or vfio-user:PATH`},
+		{doc: with(`eth1`, `interfacenametoolong`), want: `F:3: nic.device: "interfacenametoolong" is no interface name, PCI address (0000:03:00.0) or vfio-user:PATH`},
+		{doc: with(`eth1"`, "eth1\"\nqueue = -1"), want: `F:4: nic.queue: -1 is negative`},
+		{doc: with(`eth1"`, "eth1\"\nring_size = 100"), want: `F:4: nic.ring_size: 100 is not a power of two from 32 to 65536, nor 0 for the driver's own`},
+
+		{doc: with(`10.0.0.2/24`, `10.0.0.300`), want: `F:5: respond.addresses: "10.0.0.300" is not an address, such as "10.0.0.2/24"`},
+		{doc: with(`fd00::2/64`, `ff02::1`), want: `F:6: respond.addresses: ff02::1 is a multicast address`},
+		{doc: with(`fd00::2/64`, `::1`), want: `F:6: respond.addresses: ::1 is a loopback address`},
+		{doc: with(`10.0.0.2/24`, `127.0.0.1/8`), want: `F:5: respond.addresses: 127.0.0.1 is a loopback address`},
+		{doc: with(`10.0.0.2/24`, `224.0.0.1`), want: `F:5: respond.addresses: 224.0.0.1 is a multicast address`},
+		{doc: with(`10.0.0.2/24`, `0.0.0.0`), want: `F:5: respond.addresses: 0.0.0.0 is the unspecified address`},
+		{doc: with(`10.0.0.2/24`, `255.255.255.255`), want: `F:5: respond.addresses: 255.255.255.255 is not a unicast address`},
+		{doc: with(`10.0.0.2/24`, `10.0.0.0/24`), want: `F:5: respond.addresses: 10.0.0.0/24 is the address of the subnet itself`},
+		{doc: with(`10.0.0.2/24`, `10.0.0.255/24`), want: `F:5: respond.addresses: 10.0.0.255/24 is the broadcast address of its subnet`},
+		{doc: with(`fd00::2/64`, `10.0.0.2`), want: `F:6: respond.addresses: 10.0.0.2 is there twice`},
+		{doc: with(`fd00::2/64`, `::ffff:10.0.0.3`), want: `F:6: respond.addresses: ::ffff:10.0.0.3 is an IPv4 address in an IPv6 form: write 10.0.0.3`},
+		{doc: with(`fd00::2/64`, `fe80::2%eth1`), want: `F:6: respond.addresses: fe80::2%eth1 has a zone: the interface is nic.device`},
+		{doc: "[nic]\ndevice='eth1'", want: `respond.addresses: is empty: name the addresses to answer for, such as "10.0.0.2/24"`},
+
+		{doc: with(`7, 7000`, `7, 7`), want: `F:7: respond.udp_ports: port 7 is there twice`},
+		{doc: with(`7, 7000`, `7, 862`), want: `F:8: respond.stamp_ports: port 862 is in respond.udp_ports already`},
+		{doc: with(`7, 7000`, `0`), want: `F:7: respond.udp_ports: 0 is not a port (1 to 65535)`},
+		{doc: with(`7, 7000`, `70000`), want: `F:7: respond.udp_ports: 70000 is not a port (1 to 65535)`},
+
+		{doc: whole + "[guard]\nmode='half'", want: `F:14: guard.mode: "half" is not strict or open`},
+		{doc: with(`2, 3`, `2, 4`), want: `F:10: cpu.cores: this machine has no core 4 (online: 0-3)`},
+		{doc: with(`2, 3`, `2, 2`), want: `F:10: cpu.cores: core 2 is there twice`},
+		{doc: with(`[2, 3]`, "[2, 3]\npriority = 100"), want: `F:11: cpu.priority: 100 is not a SCHED_FIFO priority (1 to 99), nor 0 for off`},
+		{doc: with(`[2, 3]`, "[0,1,2, 3]\npriority = 1"), want: `F:11: cpu.priority: SCHED_FIFO on every core of this machine would leave none for anything else`},
+		{doc: whole + "[log]\nlevel='loud'", want: `F:14: log.level: "loud" is not debug, info, warn or error`},
+		{doc: whole + "[log]\nformat='xml'", want: `F:14: log.format: "xml" is not text or json`},
+		{doc: with(`10s`, `10`), want: `F:12: stats.interval: "10" is not a duration of a second or more, such as "10s", nor "0s" for off`},
+		{doc: with(`10s`, `1ms`), want: `F:12: stats.interval: "1ms" is not a duration of a second or more, such as "10s", nor "0s" for off`},
+		{doc: whole + "listen='9100'", want: `F:13: stats.listen: "9100" is not HOST:PORT`},
+
+		{doc: whole, sets: []string{"nic.devise=eth0"}, want: `-set: nic.devise: unknown key`},
+		{doc: whole, sets: []string{"nic=eth0"}, want: `-set: nic: unknown key`},
+		{doc: whole, sets: []string{"nic.device"}, want: `-set: nic.device: wants KEY=VALUE`},
+		{doc: whole, sets: []string{"nic.queue=first"}, want: `-set: nic.queue: is a string, must be an integer`},
+		{doc: whole, sets: []string{"respond.udp_ports=[7,x]"}, want: `-set: respond.udp_ports: is a string, must be a list of integers`},
+		{doc: whole, sets: []string{"respond.udp_ports=[7,7]"}, want: `-set: respond.udp_ports: port 7 is there twice`},
+		{doc: whole, sets: []string{"cpu.cores=9"}, want: `-set: cpu.cores: this machine has no core 9 (online: 0-3)`},
+		{doc: whole, sets: []string{"respond.addresses=239.1.1.1"}, want: `-set: respond.addresses: 239.1.1.1 is a multicast address`},
+		{doc: whole, sets: []string{"nic.queue=1\ncores=[1]"}, want: `-set: nic.queue: is a string, must be an integer`},
+	} {
+		file := filepath.Join(t.TempDir(), "c.toml")
+		if err := os.WriteFile(file, []byte(c.doc), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := loadConfig(file, c.sets, fourCPUs)
+		if err == nil {
+			t.Errorf("no error, want %q", c.want)
+			continue
+		}
+		if got := strings.ReplaceAll(err.Error(), file, "F"); got != c.want {
+			t.Errorf("got  %s\nwant %s", got, c.want)
+		}
+	}
+}
+
+func TestConfigWhole(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.toml")
+	if err := os.WriteFile(file, []byte(whole), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := loadConfig(file, nil, fourCPUs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("fd00::2/64")}
+	if !slices.Equal(s.addresses, want) || !slices.Equal(s.udp, []uint16{7, 7000}) || !slices.Equal(s.stamp, []uint16{862}) ||
+		s.mode != fastpath.Strict || s.interval != 10*time.Second || !slices.Equal(s.CPU.Cores, []int{2, 3}) {
+		t.Errorf("got %+v", s)
+	}
+}
+
+// A later -set wins over an earlier one, and any over the file; a key that none names keeps what the file or the default has.
+func TestSetPrecedence(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.toml")
+	if err := os.WriteFile(file, []byte(whole), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		sets []string
+		want func(*settings) (got, want any)
+	}{
+		{nil, func(s *settings) (any, any) { return s.NIC.Device, "eth1" }},
+		{[]string{"nic.device=eth2"}, func(s *settings) (any, any) { return s.NIC.Device, "eth2" }},
+		{[]string{"nic.device=eth2", "nic.device=eth3"}, func(s *settings) (any, any) { return s.NIC.Device, "eth3" }},
+		{[]string{"nic.device=eth2"}, func(s *settings) (any, any) { return s.NIC.Driver, "afpacket" }},
+		{[]string{" nic.device = \"eth2\" "}, func(s *settings) (any, any) { return s.NIC.Device, "eth2" }},
+		{[]string{"nic.driver=auto", "nic.device=0000:03:00.0"}, func(s *settings) (any, any) { return s.NIC.Device, "0000:03:00.0" }},
+		{[]string{"nic.device=1e5"}, func(s *settings) (any, any) { return s.NIC.Device, "1e5" }},
+		{[]string{"nic.driver=auto", "nic.device=vfio-user:/run/a b"}, func(s *settings) (any, any) { return s.NIC.Device, "vfio-user:/run/a b" }},
+		{[]string{"respond.udp_ports=[8,9]"}, func(s *settings) (any, any) { return s.udp, []uint16{8, 9} }},
+		{[]string{"respond.udp_ports=8"}, func(s *settings) (any, any) { return s.udp, []uint16{8} }},
+		{[]string{"respond.udp_ports=[]"}, func(s *settings) (any, any) { return len(s.udp), 0 }},
+		{[]string{"respond.addresses=10.1.0.1"}, func(s *settings) (any, any) { return fmt.Sprint(s.addresses), "[10.1.0.1/32]" }},
+		{[]string{"respond.addresses=[10.1.0.1/16, fd00::9]"}, func(s *settings) (any, any) { return fmt.Sprint(s.addresses), "[10.1.0.1/16 fd00::9/128]" }},
+		{[]string{`respond.addresses=["10.1.0.1/16"]`}, func(s *settings) (any, any) { return fmt.Sprint(s.addresses), "[10.1.0.1/16]" }},
+		{[]string{"cpu.lock_memory=false"}, func(s *settings) (any, any) { return s.CPU.LockMemory, false }},
+		{[]string{"guard.mode=open"}, func(s *settings) (any, any) { return s.mode, fastpath.Open }},
+		{[]string{"stats.report=out/a=b"}, func(s *settings) (any, any) { return s.Stats.Report, "out/a=b" }},
+	} {
+		s, err := loadConfig(file, c.sets, fourCPUs)
+		if err != nil {
+			t.Errorf("%q: %v", c.sets, err)
+			continue
+		}
+		if got, want := c.want(s); !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: got %v, want %v", c.sets, got, want)
+		}
+	}
+}
+
+// The config.toml that is handed out names every key, each with its default.
+func TestConfigTOMLIsTheDefaults(t *testing.T) {
+	doc, err := os.ReadFile("../../config.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c config
+	from := origins{}
+	if err := c.decode("config.toml", doc, from); err != nil {
+		t.Fatal(err)
+	}
+	if want := defaults(); !reflect.DeepEqual(c, want) {
+		t.Errorf("config.toml has\n%+v, the defaults are\n%+v", c, want)
+	}
+	sections := reflect.TypeFor[config]()
+	for i := range sections.NumField() {
+		section := sections.Field(i)
+		for j := range section.Type.NumField() {
+			key := section.Tag.Get("toml") + "." + section.Type.Field(j).Tag.Get("toml")
+			if from[key] == "" {
+				t.Errorf("config.toml lacks %s", key)
+			}
+		}
+	}
+}
+
+func FuzzConfig(f *testing.F) {
+	f.Add([]byte(whole), "nic.device=eth2")
+	f.Add([]byte(""), "respond.udp_ports=[7, 8]")
+	f.Add([]byte("nic = {device = 'x', queue = 1}\nrespond.addresses = ['10.0.0.1']"), "respond.addresses=[a,'b']")
+	f.Add([]byte("[nic]\ndevice = \"\"\"\nx\"\"\"\n[[cpu]]"), "cpu.cores=[1,\n2]")
+	f.Fuzz(func(t *testing.T, doc []byte, set string) {
+		c, from := defaults(), origins{}
+		lines := strings.Count(string(doc), "\n") + 1
+		err := c.decode("F", doc, from)
+		if err == nil {
+			before := c
+			if err = c.set(set, from); err == nil {
+				// One -set changes one key.
+				key, _, _ := strings.Cut(set, "=")
+				section, name, _ := strings.Cut(strings.TrimSpace(key), ".")
+				a, b := reflect.ValueOf(before), reflect.ValueOf(c)
+				for i := range a.NumField() {
+					for j := range a.Field(i).NumField() {
+						s, n := a.Type().Field(i).Tag.Get("toml"), a.Field(i).Type().Field(j).Tag.Get("toml")
+						if (s != section || n != name) && !reflect.DeepEqual(a.Field(i).Field(j).Interface(), b.Field(i).Field(j).Interface()) {
+							t.Fatalf("-set %q changed %s.%s", set, s, n)
+						}
+					}
+				}
+				_, err = c.check(from, fourCPUs)
+			}
+		}
+		if err == nil {
+			return
+		}
+		if strings.Contains(err.Error(), "struct") || strings.ContainsRune(err.Error(), '\n') && !strings.ContainsRune(set, '\n') {
+			t.Fatalf("no message for a reader: %q", err)
+		}
+		var line int
+		if n, _ := fmt.Sscanf(err.Error(), "F:%d:", &line); n == 1 && (line < 1 || line > lines) {
+			t.Fatalf("line %d of %d: %v", line, lines, err)
+		}
+	})
+}

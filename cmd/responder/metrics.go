@@ -1,0 +1,80 @@
+package main
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"rebound/fastpath"
+	"rebound/latency"
+	"rebound/latency/hot"
+	"rebound/nic"
+)
+
+// metricsHandler serves a registry of its own: the default one's Go collector stops the world.
+func metricsHandler(v *view) http.Handler {
+	r := prometheus.NewRegistry()
+	r.MustRegister((*collector)(v))
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{}))
+	return mux
+}
+
+type collector view
+
+var (
+	answeredDesc   = prometheus.NewDesc("rebound_answered_total", "Frames answered.", []string{"queue", "kind"}, nil)
+	refusedDesc    = prometheus.NewDesc("rebound_refused_total", "Frames refused.", []string{"queue", "reason"}, nil)
+	turnaroundDesc = prometheus.NewDesc("rebound_turnaround_seconds", "From a frame seen to its reply posted.", []string{"queue"}, nil)
+	gapDesc        = prometheus.NewDesc("rebound_gap_seconds", "Between two passes of the polling loop.", []string{"queue"}, nil)
+	framesDesc     = prometheus.NewDesc("rebound_device_frames_total", "Frames through the device.", []string{"direction"}, nil)
+	bytesDesc      = prometheus.NewDesc("rebound_device_bytes_total", "Bytes through the device.", []string{"direction"}, nil)
+	deviceDesc     = prometheus.NewDesc("rebound_device_counter_total", "The device's errors and own counters.", []string{"counter"}, nil)
+	collectedDesc  = prometheus.NewDesc("rebound_collections_total", "Times that the loops were stopped for a garbage collection.", nil, nil)
+)
+
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{answeredDesc, refusedDesc, turnaroundDesc, gapDesc, framesDesc, bytesDesc, deviceDesc, collectedDesc} {
+		ch <- d
+	}
+}
+
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	count := func(d *prometheus.Desc, n uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+	}
+	for _, l := range c.loops {
+		queue := strconv.Itoa(l.queue)
+		for i, n := range l.responder.Stats() {
+			d, verdict := refusedDesc, fastpath.Verdict(i)
+			if verdict.Answered() {
+				d = answeredDesc
+			}
+			count(d, n, queue, verdict.String())
+		}
+		ch <- quantiles(turnaroundDesc, &l.responder.Loop.Turnaround, c.clock, queue)
+		ch <- quantiles(gapDesc, &l.responder.Loop.Gap, c.clock, queue)
+	}
+	var s nic.Stats
+	if c.dev.ReadStats(&s) == nil {
+		count(framesDesc, s.RxFrames, "rx")
+		count(framesDesc, s.TxFrames, "tx")
+		count(bytesDesc, s.RxBytes, "rx")
+		count(bytesDesc, s.TxBytes, "tx")
+		for _, n := range deviceCounters(&s) {
+			count(deviceDesc, n.value, n.name)
+		}
+	}
+	count(collectedDesc, uint64(c.collections.Load()))
+}
+
+func quantiles(d *prometheus.Desc, h *hot.Histogram, clock *latency.Clock, queue string) prometheus.Metric {
+	all := latency.FromHot(h, clock)
+	q := map[float64]float64{}
+	for _, p := range []float64{0.5, 0.9, 0.99, 0.999, 0.9999, 1} {
+		q[p] = float64(all.Quantile(p)) / 1e9
+	}
+	return prometheus.MustNewConstSummary(d, uint64(all.Count), all.Sum/1e9, q, queue)
+}

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rebound/fastpath"
+	"rebound/latency"
+	"rebound/latency/host"
+	"rebound/nic"
+)
+
+func serveCommand(args []string, stdout, stderr io.Writer) error {
+	file, sets, err := configFlags(args)
+	if err != nil {
+		return err
+	}
+	online, err := onlineCPUs()
+	if err != nil {
+		return err
+	}
+	s, err := loadConfig(file, sets, online)
+	if err != nil {
+		return err
+	}
+	// From here on no signal ends the process before it has cleaned up; a second SIGINT or SIGTERM does.
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	defer stop()
+	ask := make(chan os.Signal, 1)
+	signal.Notify(ask, unix.SIGUSR1)
+	defer signal.Stop(ask)
+	return serve(ctx, s, online, ask, stdout, newLogger(s, stderr))
+}
+
+func newLogger(s *settings, w io.Writer) *slog.Logger {
+	o := &slog.HandlerOptions{Level: s.level}
+	if s.Log.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}
+
+// serve answers until ctx is done. ask has an element for each summary that is wanted meanwhile.
+func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal, stdout io.Writer, log *slog.Logger) (err error) {
+	cores := s.CPU.Cores
+	if len(cores) == 0 {
+		cores = []int{chooseCore(online)}
+		log.Info("core chosen", "core", cores[0])
+	}
+	if s.Stats.Report != "" {
+		if err := reportable(s.Stats.Report); err != nil {
+			return err
+		}
+	}
+	warn(s, cores, log)
+	if err := prepare(s, cores, online, log); err != nil {
+		return err
+	}
+	clock, err := latency.NewClock()
+	if err != nil {
+		return err
+	}
+
+	match := &fastpath.Config{Mode: s.mode, Addresses: s.addresses, UDPPorts: s.udp, STAMPPorts: s.stamp}
+	if len(s.stamp) > 0 {
+		time := newStampClock(clock)
+		match.Clock = &time.now
+		keeping, stop := context.WithCancel(context.Background())
+		defer stop()
+		go time.keep(keeping)
+	}
+	dev, err := openDevice(s, nic.Options{
+		Device: s.NIC.Device, Queues: len(cores), Queue: s.NIC.Queue, RingSize: s.NIC.RingSize, Match: match, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	info := dev.Info()
+	log.Info("device open", "driver", info.Driver, "device", info.Device, "model", info.Model, "backend", info.Backend,
+		"queues", info.Queues, "mtu", info.MTU, "push", info.Push)
+	for _, n := range info.Notes {
+		log.Info("device", "note", n)
+	}
+	if link, err := dev.Link(); err == nil && !link.Up {
+		log.Warn("link is down; answering begins when it comes up", "device", info.Device)
+	}
+
+	if err := mac(match, info.MAC); err != nil {
+		return err
+	}
+	match.PartialChecksums = info.Backend == nic.Socket && localPeers[info.Model]
+	e := &engine{dev: dev, priority: s.CPU.Priority, bound: heapBound, log: log}
+	for i, core := range cores {
+		r, err := fastpath.New(*match)
+		if err != nil {
+			return err
+		}
+		e.loops = append(e.loops, &loop{core: core, queue: i, responder: r})
+	}
+
+	view := &view{engine: e, info: info, clock: clock, start: time.Now()}
+	if s.Stats.Listen != "" {
+		web, err := net.Listen("tcp", s.Stats.Listen)
+		if err != nil {
+			return fmt.Errorf("stats.listen: %w", err)
+		}
+		server := &http.Server{Handler: metricsHandler(view), ReadHeaderTimeout: 10 * time.Second}
+		go server.Serve(web)
+		defer server.Close()
+		log.Info("metrics", "url", "http://"+web.Addr().String()+"/metrics")
+	}
+	talking, hush := context.WithCancel(context.Background())
+	silent := make(chan struct{})
+	go func() {
+		defer close(silent)
+		view.talk(talking, ask, s.interval, stdout, log)
+	}()
+
+	failed := e.run(ctx, func() {
+		fmt.Fprintf(stdout, "ready driver=%s device=%s mac=%s addresses=%s\n", info.Driver, info.Device, info.MAC, join(s.Respond.Addresses))
+	})
+	hush()
+	<-silent
+	view.end = time.Now()
+	view.print(stdout)
+	if s.Stats.Report != "" {
+		if err := latency.Write(s.Stats.Report, view.report(cores)); err != nil {
+			failed = errors.Join(failed, err)
+		} else {
+			log.Info("report saved", "folder", s.Stats.Report)
+		}
+	}
+	return failed
+}
+
+// localPeers are the kernel drivers whose frames may come from a kernel on this machine, with checksums that wait for a
+// device to complete them.
+var localPeers = map[string]bool{"veth": true, "tun": true, "virtio_net": true, "bridge": true, "macvlan": true, "vif": true, "xen_netfront": true}
+
+func join(s []string) string { return strings.Join(s, ",") }
+
+// mac gives the configuration the interface's own MAC.
+func mac(c *fastpath.Config, text string) error {
+	m, err := net.ParseMAC(text)
+	if err != nil || len(m) != len(c.MAC) {
+		return fmt.Errorf("device has no Ethernet address: %q", text)
+	}
+	copy(c.MAC[:], m)
+	return nil
+}
+
+// warn logs what about the host and the settings costs latency.
+func warn(s *settings, cores []int, log *slog.Logger) {
+	for _, f := range hostFindings(cores) {
+		level := slog.LevelWarn
+		if f.Severity == host.Note && (f.ID != "rt_throttling" || s.CPU.Priority == 0) {
+			level = slog.LevelInfo
+		}
+		log.Log(context.Background(), level, f.What, "finding", f.ID, "severity", f.Severity, "mend", f.Mend)
+	}
+}
+
+// prepare gives the cores to the loops and locks the memory. What rights do not allow is a warning: the answers are right
+// all the same, only slower.
+func prepare(s *settings, cores, online []int, log *slog.Logger) error {
+	rest, err := keepOff(cores, online)
+	if err != nil {
+		return err
+	}
+	if len(rest) == 0 {
+		log.Warn("the polling cores are all there are: everything else on this machine takes time from them", "cores", ranges(cores))
+	}
+	if s.CPU.LockMemory {
+		if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE); err != nil {
+			log.Warn("memory is not locked: a page that is missing costs microseconds or more", "error", err,
+				"mend", "run as root, with CAP_IPC_LOCK, or with `ulimit -l unlimited`; cpu.lock_memory=false hides this")
+		}
+	}
+	return nil
+}
+
+// reportable finds out at once whether a report could be saved in dir, not after hours of answering.
+func reportable(dir string) error {
+	parent := filepath.Dir(filepath.Clean(dir))
+	err := os.MkdirAll(parent, 0o755)
+	if err == nil {
+		err = unix.Access(parent, unix.W_OK|unix.X_OK)
+	}
+	if err != nil {
+		return fmt.Errorf("stats.report: no folder can be made in %s: %w", parent, err)
+	}
+	return nil
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"math/big"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rebound/fastpath"
+	"rebound/latency"
+	"rebound/latency/hot"
+)
+
+// stampClock is how the cycle counter relates to the time of day, for STAMP's timestamps.
+type stampClock struct {
+	now  atomic.Pointer[fastpath.Clock]
+	rate uint64 // as in fastpath.Clock
+}
+
+func newStampClock(c *latency.Clock) *stampClock {
+	rate, _ := new(big.Float).Quo(new(big.Float).SetMantExp(big.NewFloat(1), 64), big.NewFloat(c.Info().Frequency)).Uint64()
+	s := &stampClock{rate: rate}
+	s.update()
+	return s
+}
+
+// keep follows the time of day, which is steered, and may be set, while the loops run.
+func (s *stampClock) keep(ctx context.Context) {
+	t := time.NewTicker(time.Second)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			s.update()
+		}
+	}
+}
+
+// update relates the two clocks anew: by the closest of some pairs of readings, since anything may come between two.
+func (s *stampClock) update() {
+	c := &fastpath.Clock{Rate: s.rate}
+	best := ^uint64(0)
+	for range 8 {
+		before := hot.TSC()
+		now := time.Now()
+		after := hot.TSC()
+		if width := after - before; width < best {
+			best = width
+			c.TSC, c.NTP = before+width/2, ntp(now)
+		}
+	}
+	var t unix.Timex
+	state, err := unix.Adjtimex(&t)
+	synchronised := err == nil && state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0
+	c.ErrorEstimate = fastpath.ErrorEstimate(synchronised, float64(t.Esterror)/1e6)
+	s.now.Store(c)
+}
+
+// ntp returns t in the format of RFC 5905 §6: seconds since 1900 above, their fraction below.
+func ntp(t time.Time) uint64 {
+	const epoch = 2_208_988_800 // seconds from 1900 to 1970
+	return uint64(t.Unix()+epoch)<<32 | uint64(t.Nanosecond())<<32/1e9
+}

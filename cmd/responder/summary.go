@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"rebound/fastpath"
+	"rebound/latency"
+	"rebound/latency/host"
+	"rebound/latency/hot"
+	"rebound/nic"
+)
+
+// view reads what the loops count while they run. Nothing of it makes them wait.
+type view struct {
+	*engine
+	info  nic.Info
+	clock *latency.Clock
+	start time.Time
+	end   time.Time // zero while running
+}
+
+// stats sums what all loops counted.
+func (v *view) stats() (sum fastpath.Stats) {
+	for _, l := range v.loops {
+		s := l.responder.Stats()
+		sum.Add(&s)
+	}
+	return sum
+}
+
+// histogram merges one histogram of all loops.
+func (v *view) histogram(of func(*hot.Loop) *hot.Histogram) *latency.Histogram {
+	hs := make([]*latency.Histogram, len(v.loops))
+	for i, l := range v.loops {
+		hs[i] = latency.FromHot(of(&l.responder.Loop), v.clock)
+	}
+	return latency.Merge(hs...)
+}
+
+func turnaround(l *hot.Loop) *hot.Histogram { return &l.Turnaround }
+func gap(l *hot.Loop) *hot.Histogram        { return &l.Gap }
+
+// talk prints a summary for each element of ask and logs one line each interval, until ctx is done.
+func (v *view) talk(ctx context.Context, ask <-chan os.Signal, interval time.Duration, w io.Writer, log *slog.Logger) {
+	var tick <-chan time.Time
+	if interval > 0 {
+		t := time.NewTicker(interval)
+		defer t.Stop()
+		tick = t.C
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ask:
+			v.print(w)
+		case <-tick:
+			n, h := v.stats(), v.histogram(turnaround)
+			log.Info("so far", "answered", n.Answered(), "refused", n.Refused(), "turnaround_p50_ns", h.Quantile(0.5),
+				"turnaround_p99_ns", h.Quantile(0.99), "turnaround_max_ns", h.Max)
+		}
+	}
+}
+
+// print writes the summary.
+func (v *view) print(out io.Writer) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	defer w.Flush()
+	until := v.end
+	if until.IsZero() {
+		until = time.Now()
+	}
+	fmt.Fprintf(w, "summary\t%s on %s, %v\n", v.info.Driver, v.info.Device, until.Sub(v.start).Round(time.Millisecond))
+
+	counts := v.stats()
+	list := func(head string, total uint64, want bool) {
+		fmt.Fprintf(w, "%s\t%d\n", head, total)
+		for i, n := range counts {
+			if verdict := fastpath.Verdict(i); n > 0 && verdict.Answered() == want {
+				fmt.Fprintf(w, "  %v\t%d\n", verdict, n)
+			}
+		}
+	}
+	list("answered", counts.Answered(), true)
+	list("refused", counts.Refused(), false)
+
+	var s nic.Stats
+	if err := v.dev.ReadStats(&s); err != nil {
+		fmt.Fprintf(w, "device\t%v\n", err)
+	} else {
+		fmt.Fprintf(w, "device\treceived %d (%d bytes), sent %d (%d bytes)\n", s.RxFrames, s.RxBytes, s.TxFrames, s.TxBytes)
+		for _, c := range deviceCounters(&s) {
+			if c.value > 0 {
+				fmt.Fprintf(w, "  %s\t%d\n", c.name, c.value)
+			}
+		}
+	}
+	fmt.Fprintf(w, "collections\t%d\n", v.collections.Load())
+
+	fmt.Fprintln(w, "ns\tcount\tp50\tp90\tp99\tp99.9\tp99.99\tmax")
+	for _, h := range []struct {
+		name string
+		of   func(*hot.Loop) *hot.Histogram
+	}{{"turnaround", turnaround}, {"gap", gap}} {
+		s := v.histogram(h.of).Summary()
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", h.name, s.Count, s.P50, s.P90, s.P99, s.P999, s.P9999, s.Max)
+	}
+}
+
+type counter struct {
+	name  string
+	value uint64
+}
+
+// deviceCounters lists what went wrong at the device, and its own counters by name.
+func deviceCounters(s *nic.Stats) []counter {
+	out := []counter{{"rx_dropped", s.RxDropped}, {"rx_errors", s.RxErrors}, {"tx_dropped", s.TxDropped},
+		{"tx_errors", s.TxErrors}, {"resets", s.Resets}}
+	for _, name := range slices.Sorted(maps.Keys(s.Extra)) {
+		out = append(out, counter{name, s.Extra[name]})
+	}
+	return out
+}
+
+// report is the loops' turnaround and gaps, as a report like any other.
+func (v *view) report(cores []int) *latency.Report {
+	r := latency.NewReport("responder", latency.Turnaround)
+	r.Start, r.End = v.start, v.end
+	r.Runs = []latency.Run{{End: v.end.Sub(v.start).Nanoseconds()}}
+	r.Clock = v.clock.Info()
+	r.Host = host.Collect(os.DirFS("/"), cores[0])
+	i := v.info
+	r.Device = latency.Device{Driver: i.Driver, Device: i.Device, Model: i.Model, MAC: i.MAC, MTU: i.MTU, Queues: i.Queues,
+		Backend: string(i.Backend), Push: i.Push, Notes: i.Notes}
+	if link, err := v.dev.Link(); err == nil {
+		r.Device.Speed = link.Speed
+	}
+	var s nic.Stats
+	if v.dev.ReadStats(&s) == nil {
+		r.Device.Counters = map[string]uint64{"rx_frames": s.RxFrames, "rx_bytes": s.RxBytes, "tx_frames": s.TxFrames, "tx_bytes": s.TxBytes}
+		for _, c := range deviceCounters(&s) {
+			r.Device.Counters[c.name] = c.value
+		}
+	}
+	r.Add(latency.MainSeries, v.histogram(turnaround))
+	r.Add(latency.GapSeries, v.histogram(gap))
+	n := v.stats()
+	r.Counts.Sent, r.Counts.Received = int64(n.Answered()), int64(n.Answered()+n.Refused())
+	if n := v.collections.Load(); n > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("the loops were stopped %d times for a garbage collection", n))
+	}
+	return r
+}
