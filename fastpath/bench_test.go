@@ -1,29 +1,128 @@
 package fastpath
 
 import (
-	"encoding/binary"
-	"net/netip"
+	"bytes"
+	"fmt"
 	"testing"
+	"unsafe"
 )
 
-func BenchmarkEcho4(b *testing.B) {
-	r, _ := New(Config{MAC: [6]byte{2, 0, 0, 0, 0, 1}, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}})
-	req := make([]byte, 98)
-	copy(req, []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 84, 1, 2, 0x40, 0, 64, 1, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1, 8, 0, 0x12, 0x34, 0, 1, 0, 1})
-	s := 0
-	for i := 14; i < 34; i += 2 {
-		s += int(binary.BigEndian.Uint16(req[i:]))
+func TestZeroAllocations(t *testing.T) {
+	for _, mode := range []Mode{Strict, Open} {
+		r := responder(t, config(mode))
+		for tags := range 3 {
+			for _, q := range requests(tags) {
+				f := inBuffer(q.frame)
+				if n := testing.AllocsPerRun(10, func() {
+					poll(r, f[:copy(f, q.frame)])
+					r.Slow(f[:copy(f, q.frame)])
+					f[13]++
+					poll(r, f)
+				}); n != 0 {
+					t.Errorf("mode %d, %d tags, %s: %v allocations", mode, tags, q.name, n)
+				}
+			}
+		}
 	}
-	s = s&0xffff + s>>16
-	binary.BigEndian.PutUint16(req[24:], ^uint16(s))
-	frame := make([]byte, 98)
+}
+
+// ring is frames of one kind as a receive ring has them. Its pass refills nothing: rewinding is left out of the time by
+// taking so many frames that it is rare.
+const ringFrames = 64
+
+// benchmark measures one reply, out of the first-level cache as a device with direct cache access leaves it. Only the head
+// of a frame is restored between replies, and in a pass of its own: a store that a wider load must wait for is the
+// benchmark's artefact, not the responder's cost. What that pass costs is measured alike and reported apart.
+func benchmark(b *testing.B, c Config, frame []byte, do func(*Responder, []byte) int) {
+	r := responder(b, c)
+	var frames [ringFrames][]byte
+	for i := range frames {
+		frames[i] = inBuffer(frame)
+	}
+	head := min(len(frame), 96)
+	b.ReportAllocs()
 	for b.Loop() {
-		copy(frame[:64], req)
-		if poll(r, frame) != 98 {
+		for i := range frames {
+			copy(frames[i][:head], frame)
+		}
+		for i := range frames {
+			if do(r, frames[i]) != len(frame) {
+				b.Fatal("refused")
+			}
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/ringFrames, "ns/frame")
+}
+
+func find(name string, tags int) []byte {
+	for _, q := range requests(tags) {
+		if q.name == name {
+			return q.frame
+		}
+	}
+	panic("no request " + name)
+}
+
+func BenchmarkRestore(b *testing.B) {
+	c := config(Strict)
+	benchmark(b, c, find("ping", 0), func(_ *Responder, f []byte) int { return len(f) })
+}
+
+func BenchmarkReply(b *testing.B) {
+	partial := config(Strict)
+	partial.PartialChecksums = true
+	for _, v := range []struct {
+		name string
+		c    Config
+	}{{"strict", config(Strict)}, {"open", config(Open)}, {"partial", partial}} {
+		for _, name := range []string{"ping", "udp", "ping6", "udp6"} {
+			b.Run(v.name+"/"+name, func(b *testing.B) { benchmark(b, v.c, find(name, 0), poll) })
+		}
+	}
+}
+
+func BenchmarkSlow(b *testing.B) {
+	for tags := range 3 {
+		for _, name := range []string{"ping", "udp", "ping6", "udp6", "arp", "ns", "stamp"} {
+			b.Run(fmt.Sprintf("%d tags/%s", tags, name), func(b *testing.B) {
+				benchmark(b, config(Strict), find(name, tags), (*Responder).Slow)
+			})
+		}
+	}
+}
+
+// BenchmarkEcho4 is the pass as a driver has it, the leaves inlined into the loop.
+func BenchmarkEcho4(b *testing.B) {
+	r := responder(b, config(Strict))
+	req := find("ping", 0)
+	var frames [ringFrames][]byte
+	for i := range frames {
+		frames[i] = inBuffer(req)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		for i := range frames {
+			copy(frames[i][:64], req)
+		}
+		sent := 0
+		for _, frame := range frames {
+			n := len(frame)
+			h, m := (*[64]byte)(unsafe.Pointer(unsafe.SliceData(frame))), n
+			switch k := Match(h); {
+			case k == ICMPv4 && r.IPv4(h, n) && r.Sum4(h) && r.Hosts4(h) && r.Echo4(h):
+				r.Hop4(h)
+				Swap4(h)
+			default:
+				m = r.Slow(frame)
+			}
+			sent += m
+		}
+		if sent != ringFrames*len(req) {
 			b.Fatal("refused")
 		}
 	}
-	if r.stats[AnsweredICMPv4] < 10 {
-		b.Fatal("slow")
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/ringFrames, "ns/frame")
+	if s := r.Stats(); s[AnsweredICMPv4] == 0 || !bytes.Equal(frames[0][34:36], []byte{0, 0}) {
+		b.Fatal("not answered")
 	}
 }

@@ -1,0 +1,93 @@
+package fastpath
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+func TestNewRefuses(t *testing.T) {
+	p := netip.MustParsePrefix
+	for want, change := range map[string]func(*Config){
+		"mode 2":                                           func(c *Config) { c.Mode = 2 },
+		"MAC 000000000000 is not a unicast":                func(c *Config) { c.MAC = [6]byte{} },
+		"MAC 030000000001 is not a unicast":                func(c *Config) { c.MAC[0] = 3 },
+		"no address":                                       func(c *Config) { c.Addresses = nil },
+		"address 5 is not a valid prefix":                  func(c *Config) { c.Addresses = append(c.Addresses, netip.Prefix{}) },
+		"10.1.2.3 is given twice":                          func(c *Config) { c.Addresses = append(c.Addresses, p("10.1.2.3/16")) },
+		"fe80::1 is given twice":                           func(c *Config) { c.Addresses = append(c.Addresses, p("fe80::1/128")) },
+		"224.0.0.1 is a multicast":                         func(c *Config) { c.Addresses[0] = p("224.0.0.1/32") },
+		"ff02::1 is a multicast":                           func(c *Config) { c.Addresses[0] = p("ff02::1/128") },
+		"127.0.0.1 is a loopback":                          func(c *Config) { c.Addresses[0] = p("127.0.0.1/8") },
+		"::1 is a loopback":                                func(c *Config) { c.Addresses[0] = p("::1/128") },
+		"0.0.0.0 is the unspecified":                       func(c *Config) { c.Addresses[0] = p("0.0.0.0/0") },
+		":: is the unspecified":                            func(c *Config) { c.Addresses[0] = p("::/0") },
+		"0.1.2.3 is reserved":                              func(c *Config) { c.Addresses[0] = p("0.1.2.3/8") },
+		"255.255.255.255 is reserved":                      func(c *Config) { c.Addresses[0] = p("255.255.255.255/32") },
+		"::2 is reserved":                                  func(c *Config) { c.Addresses[0] = p("::2/64") },
+		"::ffff:10.0.0.1 is an IPv4 address in":            func(c *Config) { c.Addresses[0] = p("::ffff:10.0.0.1/128") },
+		"10.9.0.255 is a broadcast address of 10.9.0.0/24": func(c *Config) { c.Addresses[0] = p("10.9.0.255/24") },
+		"10.9.0.0 is a broadcast address of 10.9.0.0/24":   func(c *Config) { c.Addresses[0] = p("10.9.0.0/24") },
+		"10.1.2.255 is a broadcast address of 10.1.2.0/24": func(c *Config) { c.Addresses[1] = p("10.1.2.255/16") },
+		"UDP port 0":                                       func(c *Config) { c.UDPPorts = []uint16{0} },
+		"UDP port 9000 is given":                           func(c *Config) { c.UDPPorts = []uint16{9000, 7, 9000} },
+		"UDP port 862 is given":                            func(c *Config) { c.UDPPorts = []uint16{862} },
+		"port 862 needs a clock":                           func(c *Config) { c.Clock = nil },
+		"UDP port 862 needs a clock":                       func(c *Config) { c.Clock = new(atomic.Pointer[Clock]) },
+		"33 addresses of one IP version": func(c *Config) {
+			for i := range MaxAddresses - 1 {
+				c.Addresses = append(c.Addresses, p(fmt.Sprintf("10.2.%d.1/24", i)))
+			}
+		},
+	} {
+		c := config(Strict)
+		change(&c)
+		r, err := New(c)
+		if r != nil || !errors.Is(err, ErrConfig) || !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+// The tables are exact whatever the addresses: as many as there may be, each with a subnet and broadcasts of its own.
+func TestAddressTables(t *testing.T) {
+	for round := range 20 {
+		c := Config{MAC: ourMAC}
+		var broadcasts []netip.Addr
+		for i := range MaxAddresses {
+			a := netip.AddrFrom4([4]byte{byte(10 + round), byte(i * 7), byte(i*i + round), 1})
+			c.Addresses = append(c.Addresses, netip.PrefixFrom(a, 24), netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, 2: byte(round), 9: byte(i), 15: byte(i & 3)}), 64))
+			b := a.As4()
+			b[3] = 255
+			broadcasts = append(broadcasts, netip.AddrFrom4(b))
+			b[3] = 0
+			broadcasts = append(broadcasts, netip.AddrFrom4(b))
+		}
+		r := responder(t, c)
+		for _, p := range c.Addresses {
+			for _, change := range []byte{0, 1, 0x80} {
+				b := p.Addr().AsSlice()
+				b[len(b)-1] ^= change
+				a, _ := netip.AddrFromSlice(b)
+				var f []byte
+				if a.Is4() {
+					f = eth(ourMAC, theirMAC, 0, 0x0800, icmp4(netip.MustParseAddr("192.0.2.9"), a, 56))
+				} else {
+					f = eth(ourMAC, theirMAC, 0, 0x86dd, icmp6(their6, a, 64, echo(128, 56)))
+				}
+				if err := judge(&c, r, r, f); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for _, a := range broadcasts {
+			f := eth(ourMAC, theirMAC, 0, 0x0800, icmp4(a, c.Addresses[0].Addr(), 56))
+			if poll(r, f) != 0 {
+				t.Fatalf("answered the broadcast address %s", a)
+			}
+		}
+	}
+}

@@ -1,0 +1,33 @@
+package fastpath
+
+import (
+	"bytes"
+	"testing"
+)
+
+// Whatever the bytes, the snippet and Slow do what the oracle says, count one verdict, and write nothing else.
+func FuzzFrame(f *testing.F) {
+	for tags := range 3 {
+		for _, q := range requests(tags) {
+			f.Add(q.frame, tags == 1)
+		}
+	}
+	f.Fuzz(func(t *testing.T, frame []byte, open bool) {
+		mode := Strict
+		if open {
+			mode = Open
+		}
+		c := config(mode)
+		fast, slow := responder(t, c), responder(t, c)
+		if err := judge(&c, fast, slow, frame); err != nil {
+			t.Fatal(err)
+		}
+		c.PartialChecksums = true // may mend a checksum: both ways the same
+		fast, slow = responder(t, c), responder(t, c)
+		a, b := inBuffer(frame), inBuffer(frame)
+		n, m := poll(fast, a), slow.Slow(b)
+		if n != m || !bytes.Equal(a, b) && !sameButZero(a, b) || fast.Stats() != slow.Stats() {
+			t.Fatalf("snippet %d, Slow %d of\n%x\n%x\n%x", n, m, frame, a, b)
+		}
+	})
+}

@@ -1,0 +1,61 @@
+package fastpath
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// inlineBudget is what a function may cost the compiler and still be inlined (go/src/cmd/compile/internal/inline).
+const inlineBudget = 80
+
+// Every function of leaf.go is inlined where it is called, by the compiler's own report.
+func TestLeavesInline(t *testing.T) {
+	out, err := exec.Command("go", "build", "-gcflags=-m=2", "rebound/fastpath").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	cost := map[string]int{}
+	for _, m := range regexp.MustCompile(`leaf\.go:\d+:\d+: can inline (\S+) with cost (\d+)`).FindAllStringSubmatch(string(out), -1) {
+		cost[strings.TrimPrefix(m[1], "(*Responder).")], _ = strconv.Atoi(m[2])
+	}
+	src, err := os.ReadFile("leaf.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaves := regexp.MustCompile(`(?m)^func (?:\(r \*Responder\) )?(\w+)\(`).FindAllStringSubmatch(string(src), -1)
+	if len(leaves) < 10 {
+		t.Fatalf("%d leaves in leaf.go", len(leaves))
+	}
+	for _, l := range leaves {
+		if c, ok := cost[l[1]]; !ok || c > inlineBudget {
+			t.Errorf("%s is not inlined; its cost: %s", l[1], regexp.MustCompile(`\b`+l[1]+`: .*cost \d+`).FindString(string(out)))
+		} else {
+			t.Logf("%-10s %d", l[1], c)
+		}
+	}
+}
+
+// The sequence that drivers adopt from the package's documentation is the one that is tested here.
+func TestDocumentedSequence(t *testing.T) {
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tested, err := os.ReadFile("snippet_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var code strings.Builder
+	for l := range strings.Lines(string(doc)) {
+		if l, ok := strings.CutPrefix(l, "//\t"); ok {
+			code.WriteString("\t" + strings.ReplaceAll(l, "fastpath.", ""))
+		}
+	}
+	if code.Len() == 0 || !strings.Contains(string(tested), code.String()) {
+		t.Errorf("doc.go has\n%s", code.String())
+	}
+}

@@ -1,0 +1,175 @@
+package fastpath
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"math"
+	"strings"
+	"testing"
+
+	"rebound/latency/hot"
+)
+
+// A reflected test packet, field by field (RFC 8762 §4.3.1). RFC 5357 §4.2.1 lays TWAMP's out the same.
+func TestSTAMPGolden(t *testing.T) {
+	c := config(Strict)
+	g := reply(t, &c, eth(ourMAC, theirMAC, 0, 0x0800, udp(their4, our4, 40000, 862, testPacket(48))))
+	want := unhex(t, `
+		035e 9c40             UDP ports 862, 40000
+		0038                  UDP length 56
+		----                  UDP checksum, below
+		0000002a              Sequence Number: the sender's, as the reflector keeps no state
+		e8d4a51080000000      Timestamp: T3
+		8587                  Error Estimate of 1 us: S=1 Z=0 Scale=5 Multiplier=135
+		0000                  MBZ, or the session identifier that RFC 8972 puts here
+		e8d4a51080000000      Receive Timestamp: T2
+		0000002a              Session-Sender Sequence Number
+		e8d4a50f11223344      Session-Sender Timestamp
+		9f01                  Session-Sender Error Estimate
+		0000                  MBZ
+		39                    Session-Sender TTL 57, as it came
+		000000                MBZ
+		2c2d2e2f              what follows the base packet stays`)
+	got := bytes.Clone(g[34:])
+	copy(want[6:], got[6:8])
+	if !bytes.Equal(got, want) {
+		t.Errorf("got  %x\nwant %x", got, want)
+	}
+	if s := l4sum(our4.AsSlice(), their4.AsSlice(), 17, got); s != 0xffff {
+		t.Errorf("datagram sums to %#04x", s)
+	}
+}
+
+func unhex(t *testing.T, dump string) []byte {
+	var b []byte
+	for line := range strings.Lines(dump) {
+		for _, w := range strings.Fields(line) {
+			x, err := hex.DecodeString(strings.ReplaceAll(w, "-", "0"))
+			if err != nil || len(w) < 2 {
+				break // the comment begins
+			}
+			b = append(b, x...)
+		}
+	}
+	return b
+}
+
+// With a clock of one unit a tick the two timestamps are the counter's own values: both lie within the call, in order,
+// and their difference is the residence time to the tick.
+func TestSTAMPTimestamps(t *testing.T) {
+	c := config(Strict)
+	base := hot.TSC()
+	c.Clock.Store(&Clock{TSC: base, NTP: 1 << 40, Rate: 1 << 32})
+	r := responder(t, c)
+	for range 1000 {
+		f := eth(ourMAC, theirMAC, 0, 0x0800, udp(their4, our4, 40000, 862, testPacket(44)))
+		before := hot.TSC()
+		if poll(r, f) == 0 {
+			t.Fatal("refused")
+		}
+		after := hot.TSC()
+		t3, t2 := binary.BigEndian.Uint64(f[42+4:])-1<<40+base, binary.BigEndian.Uint64(f[42+16:])-1<<40+base
+		if before > t2 || t2 > t3 || t3 > after {
+			t.Fatalf("called at %d, T2 %d, T3 %d, returned at %d", before, t2, t3, after)
+		}
+	}
+}
+
+func TestClock(t *testing.T) {
+	const rate = 1 << 32 * (1 << 32) / 2_600_000_000 // of a 2.6 GHz counter
+	c := &Clock{TSC: 1 << 50, NTP: clockNTP, Rate: rate}
+	for _, ticks := range []int64{0, 1, 2600, 2_600_000_000, 1 << 45, -1, -2600, -2_600_000_000} {
+		got := int64(c.At(uint64(1<<50+ticks)) - clockNTP)
+		want := float64(ticks) / 2.6e9 * (1 << 32)
+		if d := math.Abs(float64(got) - want); d > 1+math.Abs(want)*1e-9 {
+			t.Errorf("%d ticks: %d units, want %.1f", ticks, got, want)
+		}
+	}
+}
+
+func TestErrorEstimate(t *testing.T) {
+	for _, c := range []struct {
+		synchronised bool
+		seconds      float64
+		want         uint16
+	}{
+		{true, 1.0 / (1 << 32), 0x8001},               // one unit
+		{true, 255.0 / (1 << 32), 0x80ff},             //
+		{true, 256.0 / (1 << 32), 0x8180},             // 128 * 2
+		{true, 257.0 / (1 << 32), 0x8181},             // rounded up
+		{false, 1, 0x1980},                            // 128 * 2^25
+		{true, 1e-6, 0x8587},                          // 4295 units: 135 * 2^5 = 4320
+		{false, 0, 0x1fff},                            // unknown
+		{true, math.NaN(), 0x9fff},                    //
+		{true, math.Inf(1), 0x9fff},                   //
+		{true, -1, 0x9fff},                            //
+		{true, 1000, 0x9fff},                          //
+		{true, 255.0 * (1 << 31) / (1 << 32), 0x9fff}, // the greatest
+	} {
+		got := ErrorEstimate(c.synchronised, c.seconds)
+		if got != c.want {
+			t.Errorf("%v %g s: %#04x, want %#04x", c.synchronised, c.seconds, got, c.want)
+		}
+		if got&0xff == 0 || got&0x4000 != 0 {
+			t.Errorf("%v %g s: %#04x has multiplier 0 or the Z flag", c.synchronised, c.seconds, got)
+		}
+	}
+}
+
+// What a kernel leaves for a device to complete: the pseudo-header's sum. The reply must be whole, on every way.
+func TestPartialChecksums(t *testing.T) {
+	for tags := range 3 {
+		for _, q := range requests(tags) {
+			switch q.kind {
+			case AnsweredUDPv4, AnsweredUDPv6, AnsweredSTAMPv4, AnsweredSTAMPv6:
+			default:
+				continue
+			}
+			c := config(Strict)
+			c.PartialChecksums = true
+			whole := reply(t, &c, q.frame)
+			l3 := 14 + 4*tags
+			l4, n := l3+20, int(binary.BigEndian.Uint16(q.frame[l3+2:]))-20
+			hosts := q.frame[l3+12 : l3+20]
+			if q.kind == AnsweredUDPv6 || q.kind == AnsweredSTAMPv6 {
+				l4, n = l3+40, int(binary.BigEndian.Uint16(q.frame[l3+4:]))
+				hosts = q.frame[l3+8 : l3+40]
+			}
+			if binary.BigEndian.Uint16(q.frame[l4+6:]) == 0 {
+				continue // sent without a checksum: it has none to complete
+			}
+			if !bytes.Equal(whole, oracle(&c, q.frame)) {
+				t.Errorf("%d tags, %s: a finished checksum was changed", tags, q.name)
+			}
+			f := bytes.Clone(q.frame)
+			binary.BigEndian.PutUint16(f[l4+6:], naiveSum(hosts, []byte{0, 17, byte(n >> 8), byte(n)}))
+			if got := reply(t, &c, f); !bytes.Equal(got, whole) {
+				t.Errorf("%d tags, %s: completed\n%x, want\n%x", tags, q.name, got, whole)
+			}
+			c.PartialChecksums = false
+			if got := reply(t, &c, f); bytes.Equal(got, whole) {
+				t.Errorf("%d tags, %s: completed without being told to", tags, q.name)
+			}
+		}
+	}
+}
+
+// A finished checksum that equals the pseudo-header's sum by chance comes out as it was.
+func TestPartialByChance(t *testing.T) {
+	c := config(Strict)
+	c.PartialChecksums = true
+	hits := 0
+	for v := range 1 << 16 {
+		f := eth(ourMAC, theirMAC, 0, 0x0800, udp(their4, our4, 40000, 9000, []byte{byte(v >> 8), byte(v)}))
+		if binary.BigEndian.Uint16(f[40:]) == naiveSum(f[26:34], []byte{0, 17, 0, 10}) {
+			hits++
+			if got := reply(t, &c, f); !bytes.Equal(got, oracle(&c, f)) {
+				t.Errorf("payload %#04x\n%x, want\n%x", v, got, oracle(&c, f))
+			}
+		}
+	}
+	if hits == 0 {
+		t.Error("no payload meets by chance")
+	}
+}
