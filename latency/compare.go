@@ -62,7 +62,8 @@ func (s Stat) of(h *Histogram) float64 {
 // Comparison holds several reports against the first of them.
 type Comparison struct {
 	Reports []*Report
-	// Obstacles are the reasons why the numbers must not be held against each other; they are printed before any number.
+	// Obstacles are the reasons why numbers must not be held against each other, of all pairs; they are printed before
+	// any number.
 	Obstacles []string
 	// Notes are what a reader should know and what does not forbid a comparison.
 	Notes []string
@@ -72,8 +73,9 @@ type Comparison struct {
 
 // Pair is one report, B, against the base, A.
 type Pair struct {
-	A, B *Report
-	Rows []Row
+	A, B      *Report
+	Obstacles []string // why these two must not be compared: their Rows then carry no verdict
+	Rows      []Row
 }
 
 // Row is one statistic of a Pair.
@@ -105,27 +107,27 @@ func Compare(base *Report, others ...*Report) *Comparison {
 		c.inspect(r)
 	}
 	for _, r := range others {
-		c.obstacles(base, r)
-	}
-	if slices.ContainsFunc(c.Reports, func(r *Report) bool { return !r.measured() }) {
-		return c
-	}
-	for _, r := range others {
-		p := Pair{A: base, B: r}
-		for _, st := range Stats {
-			p.Rows = append(p.Rows, c.row(st, base, r))
+		p := Pair{A: base, B: r, Obstacles: obstacles(base, r)}
+		c.Obstacles = append(c.Obstacles, p.Obstacles...)
+		c.Notes = append(c.Notes, differences(base, r)...)
+		if base.measured() && r.measured() {
+			for _, st := range Stats {
+				p.Rows = append(p.Rows, p.row(st))
+			}
 		}
 		c.Pairs = append(c.Pairs, p)
 	}
+	slices.Sort(c.Notes)
+	c.Notes = slices.Compact(c.Notes)
 	return c
 }
 
-func (c *Comparison) row(st Stat, a, b *Report) Row {
+func (p *Pair) row(st Stat) Row {
 	s := significance{P: 1, Why: "not comparable"}
-	if len(c.Obstacles) == 0 {
-		s = judge(st, a, b)
+	if len(p.Obstacles) == 0 {
+		s = judge(st, p.A, p.B)
 	}
-	return Row{st, st.of(a.Main().Total), st.of(b.Main().Total), s.Verdict, s.P, s.Lo, s.Hi, s.How, s.Why}
+	return Row{st, st.of(p.A.Main().Total), st.of(p.B.Main().Total), s.Verdict, s.P, s.Lo, s.Hi, s.How, s.Why}
 }
 
 // measured reports whether there is a main series with anything in it.
@@ -133,9 +135,6 @@ func (r *Report) measured() bool { return r.Main() != nil && r.Main().Total.Coun
 
 // inspect notes what is to be known of one report.
 func (c *Comparison) inspect(r *Report) {
-	if !r.measured() {
-		c.Obstacles = append(c.Obstacles, fmt.Sprintf("%s has no samples", r.Name()))
-	}
 	if r.Device.Sim() {
 		c.Notes = append(c.Notes, fmt.Sprintf("%s ran on a device model: its nanoseconds are the model's, not a card's; compare its bus transactions", r.Name()))
 	}
@@ -153,10 +152,15 @@ func (c *Comparison) inspect(r *Report) {
 }
 
 // obstacles finds what forbids to hold b against a.
-func (c *Comparison) obstacles(a, b *Report) {
+func obstacles(a, b *Report) (out []string) {
+	for _, r := range []*Report{a, b} {
+		if !r.measured() {
+			out = append(out, fmt.Sprintf("%s has no samples", r.Name()))
+		}
+	}
 	differ := func(what string, x, y any) {
 		if x != y {
-			c.Obstacles = append(c.Obstacles, fmt.Sprintf("%s: %s has %v, %s has %v", what, a.Name(), orUnknown(x), b.Name(), orUnknown(y)))
+			out = append(out, fmt.Sprintf("%s: %s has %v, %s has %v", what, a.Name(), orNone(x), b.Name(), orNone(y)))
 		}
 	}
 	differ("metric", a.Metric, b.Metric)
@@ -170,17 +174,22 @@ func (c *Comparison) obstacles(a, b *Report) {
 	if a.Device.Sim() != b.Device.Sim() {
 		differ("backend", a.Device.Backend, b.Device.Backend)
 	}
-	if a.Host.Hostname != b.Host.Hostname || a.Host.Kernel != b.Host.Kernel {
-		c.Notes = append(c.Notes, fmt.Sprintf("%s was measured on %s (%s), %s on %s (%s)", a.Name(), orUnknown(a.Host.Hostname), orUnknown(a.Host.Kernel),
-			b.Name(), orUnknown(b.Host.Hostname), orUnknown(b.Host.Kernel)))
-	}
-	if len(a.Runs) < minRuns || len(b.Runs) < minRuns {
-		c.Notes = append(c.Notes, fmt.Sprintf("fewer than %d runs on a side: what changes from run to run (placement, drift) is not in the confidence; use -runs or -ab", minRuns))
-	}
-	c.Notes = slices.Compact(c.Notes)
+	return out
 }
 
-func orUnknown(v any) any {
+// differences notes what makes a difference harder to read, without forbidding it.
+func differences(a, b *Report) (out []string) {
+	if a.Host.Hostname != b.Host.Hostname || a.Host.Kernel != b.Host.Kernel {
+		out = append(out, fmt.Sprintf("%s was measured on %s (%s), %s on %s (%s)", a.Name(), orNone(a.Host.Hostname), orNone(a.Host.Kernel),
+			b.Name(), orNone(b.Host.Hostname), orNone(b.Host.Kernel)))
+	}
+	if len(a.Runs) < minRuns || len(b.Runs) < minRuns {
+		out = append(out, fmt.Sprintf("fewer than %d runs on a side: the confidence leaves out what changes from run to run, placement and drift; -runs and -ab take it in", minRuns))
+	}
+	return out
+}
+
+func orNone(v any) any {
 	if s := fmt.Sprint(v); s == "" || s == "0" {
 		return "none"
 	}

@@ -44,6 +44,7 @@ type Percentile struct {
 func (h *Histogram) Percentiles(ticks int) func(yield func(Percentile) bool) {
 	return func(yield func(Percentile) bool) {
 		level, seen := 0.0, int64(0)
+		halving, step := 0, 0
 		for i, n := range h.count {
 			seen += n
 			v := max(min(highestOf(int(h.index[i])), h.Max), h.Min)
@@ -54,8 +55,11 @@ func (h *Histogram) Percentiles(ticks int) func(yield func(Percentile) bool) {
 				if seen == h.Count {
 					break
 				}
-				halvings := math.Floor(math.Log2(1/(1-level))) + 1
-				level += 1 / (float64(ticks) * math.Pow(2, halvings))
+				if step++; step == ticks {
+					halving, step = halving+1, 0
+				}
+				// From scratch each time: a sum of steps drifts past the counts it should meet.
+				level = 1 - math.Ldexp(1, -halving) + math.Ldexp(float64(step)/float64(ticks), -halving-1)
 			}
 		}
 		if h.Count > 0 {

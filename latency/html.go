@@ -6,6 +6,7 @@ import (
 	"html/template"
 	"io"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -31,6 +32,15 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 
 // nbsp keeps number and unit on one line.
 func nbsp(ns float64) string { return strings.ReplaceAll(FormatNS(ns), " ", "\u00a0") }
+
+// grouped writes a count with thin spaces between thousands.
+func grouped(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "\u202f" + s[i:]
+	}
+	return s
+}
 
 // plot is a figure with its caption and legend.
 type plot struct {
@@ -84,7 +94,7 @@ func WriteHTML(w io.Writer, rep *Report) error {
 			c.Sent, c.Lost, 100*float64(c.Lost)/float64(max(c.Sent, 1)), c.Corrupt))
 	}
 	if _, own := rep.ownTail(); own != "" {
-		p.Alerts = append(p.Alerts, strings.ToUpper(own[:1])+own[1:]+".")
+		p.Alerts = append(p.Alerts, upperFirst(own)+".")
 	}
 	p.Alerts = append(p.Alerts, rep.Notes...)
 
@@ -133,17 +143,17 @@ func WriteHTML(w io.Writer, rep *Report) error {
 	}
 	samples := statRow{Name: "samples"}
 	for _, s := range rep.Series {
-		samples.Values = append(samples.Values, fmt.Sprint(s.Total.Count))
+		samples.Values = append(samples.Values, grouped(s.Total.Count))
 	}
 	p.Rows = append(p.Rows, samples)
 	for _, row := range countRows {
-		p.Frames = append(p.Frames, fact{row.name, fmt.Sprint(row.of(&rep.Counts))})
+		p.Frames = append(p.Frames, fact{row.name, grouped(row.of(&rep.Counts))})
 	}
 	if n := rep.Counts.LostForward; n != nil {
-		p.Frames = append(p.Frames, fact{"lost there", fmt.Sprint(*n)})
+		p.Frames = append(p.Frames, fact{"lost there", grouped(*n)})
 	}
 	if n := rep.Counts.LostBackward; n != nil {
-		p.Frames = append(p.Frames, fact{"lost back", fmt.Sprint(*n)})
+		p.Frames = append(p.Frames, fact{"lost back", grouped(*n)})
 	}
 	for _, k := range (&Comparison{Reports: []*Report{rep}}).transferKinds() {
 		p.Transfer = append(p.Transfer, fact{k, fmt.Sprintf("%.3f", rep.perReply(k))})
@@ -167,9 +177,9 @@ func (r *Report) lede() string {
 	var s []string
 	switch {
 	case t.Protocol != "":
-		s = append(s, fmt.Sprintf("%s of %d-byte %s frames to %s", strings.ToUpper(string(r.Metric[:1]))+string(r.Metric[1:]), t.FrameSize, t.Protocol, t.Target))
+		s = append(s, fmt.Sprintf("%s of %d-byte %s frames to %s", upperFirst(string(r.Metric)), t.FrameSize, t.Protocol, t.Target))
 	case r.Metric != "":
-		s = append(s, strings.ToUpper(string(r.Metric[:1]))+string(r.Metric[1:]))
+		s = append(s, upperFirst(string(r.Metric)))
 	}
 	switch t.Mode {
 	case "open":
@@ -188,6 +198,8 @@ func (r *Report) lede() string {
 	}
 	return strings.Join(s, "; ") + "."
 }
+
+func upperFirst(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
 // facts is the environment as a list.
 func (r *Report) facts() []fact {

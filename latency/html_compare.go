@@ -21,6 +21,7 @@ type pairTable struct {
 	A, B legend
 	Rows []pairRow
 	Foot []string
+	Not  bool // comparable
 }
 
 type pairRow struct {
@@ -33,10 +34,7 @@ func (c *Comparison) WriteHTML(w io.Writer) error {
 	var ds []drawn
 	unit, sim := string(c.Reports[0].Metric), false
 	for i, r := range c.Reports {
-		l := legend{i % palette, "", r.title()}
-		if r.Label == "" && r.Dir != "" {
-			l.Name = r.Dir
-		}
+		l := legend{i % palette, "", r.Name()}
 		if i >= palette {
 			l.Class = "dashed"
 		}
@@ -63,7 +61,7 @@ func (c *Comparison) WriteHTML(w io.Writer) error {
 		}
 	}
 	for i, pair := range c.Pairs {
-		t := pairTable{A: p.Names[0], B: p.Names[i+1]}
+		t := pairTable{A: p.Names[0], B: p.Names[i+1], Not: len(pair.Obstacles) > 0}
 		seen := map[string]bool{}
 		for _, r := range pair.Rows {
 			row := pairRow{Stat: r.Stat.name, A: nbsp(r.A), B: nbsp(r.B), Diff: signed(r.Diff()), Mark: r.Verdict.Mark(), Verdict: r.Verdict.String(), CI: "–", P: "–"}
@@ -71,6 +69,9 @@ func (c *Comparison) WriteHTML(w io.Writer) error {
 				row.Percent = fmt.Sprintf("%+.1f %%", r.Percent())
 			}
 			foot := r.Why
+			if t.Not {
+				foot = "" // said already
+			}
 			if r.Verdict != Unknown {
 				row.CI, row.P = fmt.Sprintf("%s … %s", signed(r.Lo), signed(r.Hi)), fmt.Sprintf("%.3f", r.P)
 				foot = "tested over " + r.How
@@ -86,7 +87,7 @@ func (c *Comparison) WriteHTML(w io.Writer) error {
 	for _, row := range countRows {
 		s := statRow{Name: row.name}
 		for _, r := range c.Reports {
-			s.Values = append(s.Values, fmt.Sprint(row.of(&r.Counts)))
+			s.Values = append(s.Values, grouped(row.of(&r.Counts)))
 		}
 		p.Frames = append(p.Frames, s)
 	}

@@ -102,7 +102,7 @@ func (c *Comparison) Exceeded(limits []Limit) ([]string, error) {
 	var undecided []error
 	for _, p := range c.Pairs {
 		for _, l := range limits {
-			row := c.row(l.Stat, p.A, p.B)
+			row := p.row(l.Stat)
 			if row.Why != "" && row.How == "" {
 				undecided = append(undecided, fmt.Errorf("%v: %w: %s", l, ErrUndecided, row.Why))
 				continue

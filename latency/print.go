@@ -74,6 +74,9 @@ func (c *Comparison) Print(w io.Writer) error {
 func (c *Comparison) printPair(b *bufio.Writer, p Pair) {
 	fmt.Fprintf(b, "A  %s\nB  %s\n\n", p.A.describe(), p.B.describe())
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	if len(p.Rows) == 0 {
+		return
+	}
 	unit := string(p.A.Metric)
 	if p.A.Device.Sim() && p.B.Device.Sim() {
 		unit += " in the model"
@@ -105,7 +108,7 @@ func (c *Comparison) printPair(b *bufio.Writer, p Pair) {
 		fmt.Fprintf(b, "; tested over %s", strings.Join(sortedKeys(how), ", "))
 	}
 	fmt.Fprintln(b)
-	if len(c.Obstacles) == 0 {
+	if len(p.Obstacles) == 0 {
 		for _, s := range sortedKeys(why) {
 			fmt.Fprintf(b, "? %s\n", s)
 		}

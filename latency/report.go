@@ -2,6 +2,7 @@ package latency
 
 import (
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -194,7 +195,7 @@ func (r *Report) Name() string {
 	case r.Label != "":
 		return r.Label
 	case r.Dir != "":
-		return r.Dir
+		return filepath.Base(r.Dir)
 	}
-	return r.Tool
+	return r.title()
 }

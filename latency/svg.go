@@ -120,11 +120,10 @@ func (f *figure) draw(b *strings.Builder, class string, w, h float64) {
 		if len(c.x) == 0 {
 			continue
 		}
-		path := pathOf(c, px, py)
 		if c.area {
-			fmt.Fprintf(b, `<path class="area c%d" d="%sL%.1f %.1fL%.1f %.1fZ"/>`, c.colour, path, px(c.x[len(c.x)-1]), bottom, px(c.x[0]), bottom)
+			fmt.Fprintf(b, `<path class="area c%d" d="%sL%.1f %.1fL%.1f %.1fZ"/>`, c.colour, pathOf(c, px, py, false), px(c.x[len(c.x)-1]), bottom, px(c.x[0]), bottom)
 		}
-		fmt.Fprintf(b, `<path class="curve c%d %s" d="%s"/>`, c.colour, c.class, path)
+		fmt.Fprintf(b, `<path class="curve c%d %s" d="%s"/>`, c.colour, c.class, pathOf(c, px, py, c.steps))
 	}
 	for _, c := range f.curves {
 		for _, m := range c.marks {
@@ -141,7 +140,8 @@ func minor(t tick) string {
 	return ""
 }
 
-func pathOf(c curve, px, py func(float64) float64) string {
+// pathOf returns the path of a curve. Where gaps is set, a stretch without samples is not drawn along the axis.
+func pathOf(c curve, px, py func(float64) float64, gaps bool) string {
 	b := make([]byte, 0, 16*len(c.x))
 	point := func(op byte, x, y float64) {
 		b = append(b, op)
@@ -153,7 +153,11 @@ func pathOf(c curve, px, py func(float64) float64) string {
 	for i := range c.x {
 		x, y := px(c.x[i]), py(c.y[i])
 		if c.steps && i > 0 {
-			point('L', x, py(c.y[i-1]))
+			to := byte('L')
+			if gaps && c.y[i-1] == 0 {
+				to = 'M'
+			}
+			point(to, x, py(c.y[i-1]))
 		}
 		point(op, x, y)
 		op = 'L'
@@ -216,7 +220,7 @@ func linearTicks(lo, hi float64, n int, label func(float64) string) []tick {
 		}
 	}
 	var out []tick
-	for k := math.Ceil(lo/step - 1e-9); k*step <= hi*(1+1e-12); k++ {
+	for k := math.Ceil(lo/step-1e-9) + 0; k*step <= hi*(1+1e-12); k++ {
 		out = append(out, tick{k * step, label(k * step)})
 	}
 	return out

@@ -1,0 +1,98 @@
+package latency
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// Our counters lie where HdrHistogram has them, over the whole range and at every edge.
+func TestIndexIsHdrHistograms(t *testing.T) {
+	h := hdrhistogram.New(lowestValue, highestValue, digits)
+	if n := len(h.Export().Counts); n != countsLen {
+		t.Fatalf("HdrHistogram has %d counters, want %d", n, countsLen)
+	}
+	values := []int64{0, 1, 2046, 2047, 2048, 2049, 4095, 4096, highestValue - 1, highestValue}
+	for shift := range 41 {
+		values = append(values, 1<<shift-1, 1<<shift, 1<<shift+1, rand.Int64N(1<<shift))
+	}
+	for _, v := range values {
+		h.Reset()
+		if err := h.RecordValue(v); err != nil {
+			t.Fatal(err)
+		}
+		want := slices.Index(h.Export().Counts, 1)
+		if got := countsIndex(v); got != want {
+			t.Errorf("countsIndex(%d) = %d, want %d", v, got, want)
+		}
+		if i := countsIndex(v); lowestOf(i) > v || highestOf(i) < v {
+			t.Errorf("%d is not in [%d, %d]", v, lowestOf(i), highestOf(i))
+		}
+	}
+}
+
+// Quantiles are those of the sorted values, to three digits, and exact at the ends.
+func TestQuantiles(t *testing.T) {
+	for _, n := range []int{1, 2, 99, 100, 101, 5000} {
+		values := make([]int64, n)
+		for i := range values {
+			values[i] = int64(math.Exp(7 + 3*rand.NormFloat64()))
+		}
+		h := FromValues(values)
+		slices.Sort(values)
+		for _, q := range []float64{0, 0.01, 0.29, 0.5, 0.57, 0.9, 0.99, 0.999, 0.9999, 1} {
+			rank := max(int(math.Ceil(q*float64(n)-1e-9)), 1)
+			want := values[rank-1]
+			if got := h.Quantile(q); math.Abs(float64(got-want)) > float64(want)/1000+1 {
+				t.Errorf("n=%d: quantile %v is %d, want %d", n, q, got, want)
+			}
+		}
+		if h.Quantile(1) != values[n-1] || h.Min != values[0] || h.Max != values[n-1] {
+			t.Errorf("n=%d: min %d max %d, want %d %d", n, h.Min, h.Max, values[0], values[n-1])
+		}
+	}
+}
+
+// No outlier is dropped, however far out: beyond the range it is counted at its end, and Max has it exact.
+func TestOutliersAreKept(t *testing.T) {
+	h := FromValues([]int64{100, 60_000_000_000, 2 * highestValue, -5})
+	if h.Count != 4 || h.Max != 2*highestValue || h.Min != 0 {
+		t.Errorf("%+v", h)
+	}
+	if got := h.CountAbove(200); got != 2 {
+		t.Errorf("%d above 200, want 2", got)
+	}
+	if hdr := h.HDR(); hdr.TotalCount() != 4 || hdr.Max() < highestValue {
+		t.Errorf("in HdrHistogram's form: %d values, max %d", hdr.TotalCount(), hdr.Max())
+	}
+}
+
+func TestMerge(t *testing.T) {
+	a, b := FromValues([]int64{5, 5, 9000}), FromValues([]int64{3, 9000, 100_000})
+	m := Merge(a, b, FromValues(nil))
+	want := FromValues([]int64{5, 5, 9000, 3, 9000, 100_000})
+	if m.Count != want.Count || m.Min != want.Min || m.Max != want.Max || m.Sum != want.Sum || !slices.Equal(m.index, want.index) || !slices.Equal(m.count, want.count) {
+		t.Errorf("%+v, want %+v", m, want)
+	}
+	if got, want := m.Summary().Mean, (5+5+9000+3+9000+100_000)/6.0; got != want {
+		t.Errorf("mean %v, want %v", got, want)
+	}
+}
+
+// A log of another precision keeps its values within that precision.
+func TestForeignGeometry(t *testing.T) {
+	f := hdrhistogram.New(1000, 60_000_000_000, 2)
+	for range 100 {
+		f.RecordValue(123_456)
+	}
+	h, err := fromHDR(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := float64(h.Quantile(0.5)); h.Count != 100 || math.Abs(got/123_456-1) > 0.01 {
+		t.Errorf("%d values of %v", h.Count, got)
+	}
+}

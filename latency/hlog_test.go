@@ -1,0 +1,423 @@
+package latency
+
+import (
+	"bufio"
+	"bytes"
+	"compress/zlib"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/bits"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// independent is a reader of HdrHistogram logs and histograms that shares nothing with the code under test nor with
+// hdrhistogram-go: it was written from the published description of the V2 encoding. It gives each interval's counts by
+// the lowest value of their bucket.
+type independent struct {
+	startTime, baseTime string
+	lines               []independentLine
+}
+
+type independentLine struct {
+	tag                string
+	start, length, max float64
+	counts             map[int64]int64
+}
+
+func readIndependently(t *testing.T, r io.Reader) independent {
+	t.Helper()
+	var out independent
+	s := bufio.NewScanner(r)
+	s.Buffer(nil, 1<<22)
+	for s.Scan() {
+		text := s.Text()
+		switch {
+		case strings.HasPrefix(text, "#[StartTime: "):
+			out.startTime = strings.Fields(text)[1]
+		case strings.HasPrefix(text, "#[BaseTime: "):
+			out.baseTime = strings.Fields(text)[1]
+		case text == "" || text[0] == '#' || text[0] == '"':
+		default:
+			var l independentLine
+			f := strings.Split(text, ",")
+			if strings.HasPrefix(f[0], "Tag=") {
+				l.tag, f = f[0][4:], f[1:]
+			}
+			if len(f) != 4 {
+				t.Fatalf("line %q has %d fields", text, len(f))
+			}
+			for i, to := range []*float64{&l.start, &l.length, &l.max} {
+				v, err := strconv.ParseFloat(f[i], 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				*to = v
+			}
+			l.counts = decodeIndependently(t, f[3])
+			out.lines = append(out.lines, l)
+		}
+	}
+	if err := s.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// decodeIndependently: base64 of { cookie 0x1c849314 (V2 compressed, word size nibble 1), length, zlib of { cookie
+// 0x1c849313, payload length, normalising index offset, significant digits, lowest, highest, ratio, payload } }, big
+// endian. The payload is ZigZag LEB128: a positive number is the next counter, a negative one that many empty counters.
+func decodeIndependently(t *testing.T, code string) map[int64]int64 {
+	t.Helper()
+	b, err := base64.StdEncoding.DecodeString(code)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cookie := binary.BigEndian.Uint32(b); cookie != 0x1c849314 {
+		t.Fatalf("outer cookie %#x", cookie)
+	}
+	if n := int(binary.BigEndian.Uint32(b[4:])); n != len(b)-8 {
+		t.Fatalf("compressed length %d, there are %d bytes", n, len(b)-8)
+	}
+	z, err := zlib.NewReader(bytes.NewReader(b[8:]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	be := binary.BigEndian
+	if cookie := be.Uint32(p); cookie != 0x1c849313 {
+		t.Fatalf("inner cookie %#x", cookie)
+	}
+	if n := int(be.Uint32(p[4:])); n != len(p)-40 {
+		t.Fatalf("payload length %d, there are %d bytes", n, len(p)-40)
+	}
+	if off := be.Uint32(p[8:]); off != 0 {
+		t.Fatalf("normalising index offset %d shifts every bucket", off)
+	}
+	sig := be.Uint32(p[12:])
+	lowest, highest := be.Uint64(p[16:]), be.Uint64(p[24:])
+	if ratio := math.Float64frombits(be.Uint64(p[32:])); ratio != 1 {
+		t.Fatalf("conversion ratio %v", ratio)
+	}
+	if highest < 60e9 {
+		t.Fatalf("highest trackable value %d is below a minute", highest)
+	}
+	// The layout, from the definition: enough linear steps that one is never wider than 10^-sig of its value.
+	steps := 1 << bits.Len(uint(2*math.Pow10(int(sig))-1))
+	unit := bits.Len64(lowest) - 1
+	counts := map[int64]int64{}
+	index := 0
+	for p = p[40:]; len(p) > 0; {
+		var u uint64
+		for shift := 0; ; shift += 7 {
+			c := p[0]
+			p = p[1:]
+			if shift == 56 { // the ninth byte holds eight bits
+				u |= uint64(c) << 56
+				break
+			}
+			u |= uint64(c&0x7f) << shift
+			if c < 0x80 {
+				break
+			}
+		}
+		v := int64(u>>1) ^ -int64(u&1)
+		if v < 0 {
+			index += int(-v)
+			continue
+		}
+		if v > 0 {
+			bucket, step := index/(steps/2)-1, index%(steps/2)+steps/2
+			if bucket < 0 {
+				bucket, step = 0, step-steps/2
+			}
+			counts[int64(step)<<(bucket+unit)] = v
+		}
+		index++
+	}
+	return counts
+}
+
+func TestHlogByIndependentReader(t *testing.T) {
+	rep := link{seed: 5, median: 4200, spread: 0.4, seconds: 4, rate: 2000, open: true}.report(t)
+	var b bytes.Buffer
+	if err := WriteHlog(&b, rep.Start, rep.Series); err != nil {
+		t.Fatal(err)
+	}
+	got := readIndependently(t, &b)
+	if want := fmt.Sprintf("%.3f", float64(rep.Start.UnixMilli())/1e3); got.startTime != want || got.baseTime != want {
+		t.Errorf("StartTime %s, BaseTime %s, want %s", got.startTime, got.baseTime, want)
+	}
+	i := 0
+	for _, s := range rep.Series {
+		tag := s.Name
+		if tag == MainSeries {
+			tag = ""
+		}
+		for _, iv := range s.Intervals {
+			l := got.lines[i]
+			i++
+			if l.tag != tag || math.Abs(l.start-float64(iv.Start)/1e9) > 1e-6 || math.Abs(l.length-float64(iv.End-iv.Start)/1e9) > 1e-6 || int64(math.Round(l.max*1e6)) != iv.Max {
+				t.Errorf("line %d: %q %v %v %v, want %q %d %d max %d", i, l.tag, l.start, l.length, l.max, tag, iv.Start, iv.End-iv.Start, iv.Max)
+			}
+			n := 0
+			for bucket := range iv.Buckets {
+				n++
+				if l.counts[bucket.Low] != bucket.Count {
+					t.Fatalf("line %d: %d values of %d ns, want %d", i, l.counts[bucket.Low], bucket.Low, bucket.Count)
+				}
+			}
+			if n != len(l.counts) {
+				t.Errorf("line %d: %d buckets, want %d", i, len(l.counts), n)
+			}
+		}
+	}
+	if i != len(got.lines) || i < 8 {
+		t.Errorf("%d lines, want %d", len(got.lines), i)
+	}
+}
+
+// JavaScript's HdrHistogram reads the log and finds the same numbers.
+func TestHlogByJavaScript(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("node is not installed (Debian package nodejs)")
+	}
+	root, err := exec.Command("npm", "root", "-g").Output()
+	if err != nil {
+		t.Skip("npm is not installed")
+	}
+	modules := strings.TrimSpace(string(root))
+	if _, err := os.Stat(filepath.Join(modules, "hdr-histogram-js")); err != nil {
+		t.Skip("the npm package hdr-histogram-js is not installed (npm install -g hdr-histogram-js)")
+	}
+	rep := link{seed: 6, median: 5000, spread: 0.5, seconds: 5, rate: 2000, open: true}.report(t)
+	dir := filepath.Join(t.TempDir(), "report")
+	if err := Write(dir, rep); err != nil {
+		t.Fatal(err)
+	}
+	const script = `
+const hdr = require("hdr-histogram-js"), fs = require("fs");
+const r = new hdr.HistogramLogReader(fs.readFileSync(process.argv[1], "utf8"));
+const out = {};
+for (let h; (h = r.nextIntervalHistogram()) != null;) {
+  const tag = h.tag == "NO TAG" ? "rtt" : h.tag;
+  if (!out[tag]) out[tag] = {sum: hdr.build({bitBucketSize: 64, lowestDiscernibleValue: 1, highestTrackableValue: 3.6e12, numberOfSignificantValueDigits: 3}), first: h.startTimeStampMsec, n: 0};
+  out[tag].sum.add(h); out[tag].n++;
+}
+for (const k in out) { const s = out[k].sum; out[k] = {Count: s.totalCount, P50: s.getValueAtPercentile(50), P99: s.getValueAtPercentile(99), P999: s.getValueAtPercentile(99.9), Max: s.maxValue, Min: s.minNonZeroValue, Mean: s.mean, N: out[k].n, First: out[k].first}; }
+console.log(JSON.stringify(out));`
+	cmd := exec.Command(node, "-e", script, filepath.Join(dir, hlogFile))
+	cmd.Env = append(os.Environ(), "NODE_PATH="+modules)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("node: %v\n%s", err, out)
+	}
+	var got map[string]struct {
+		Count, P50, P99, P999, Max, Min, N int64
+		Mean, First                        float64
+	}
+	if err := json.Unmarshal(out, &got); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, s := range rep.Series {
+		g, h := got[s.Name], s.Total
+		for _, x := range []struct {
+			what      string
+			got, want int64
+		}{{"p50", g.P50, h.Quantile(0.5)}, {"p99", g.P99, h.Quantile(0.99)}, {"p99.9", g.P999, h.Quantile(0.999)}, {"max", g.Max, h.Max}, {"min", g.Min, h.Min}} {
+			if countsIndex(x.got) != countsIndex(x.want) {
+				t.Errorf("%s: JavaScript has %s = %d, we %d", s.Name, x.what, x.got, x.want)
+			}
+		}
+		if g.Count != h.Count || int(g.N) != len(s.Intervals) || math.Abs(g.Mean/h.Mean()-1) > 0.001 {
+			t.Errorf("%s: JavaScript has %d values in %d intervals, mean %v; we %d, %d, %v", s.Name, g.Count, g.N, g.Mean, h.Count, len(s.Intervals), h.Mean())
+		}
+		if want := float64(rep.Start.UnixMilli()) + float64(s.Intervals[0].Start)/1e6; math.Abs(g.First-want) > 2 {
+			t.Errorf("%s: JavaScript starts at %v, we at %v", s.Name, g.First, want)
+		}
+	}
+}
+
+// Our reader reads what we wrote, exact maxima included.
+func TestHlogRoundTrip(t *testing.T) {
+	rep := link{seed: 5, median: 4200, spread: 0.4, seconds: 3, rate: 1000, open: true}.report(t)
+	var b bytes.Buffer
+	if err := WriteHlog(&b, rep.Start, rep.Series); err != nil {
+		t.Fatal(err)
+	}
+	start, series, err := ReadHlog(&b, "x.hlog")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !start.Equal(rep.Start.Truncate(time.Millisecond)) || len(series) != len(rep.Series) {
+		t.Fatalf("start %v, %d series", start, len(series))
+	}
+	for i, s := range series {
+		w := rep.Series[i]
+		if s.Name != w.Name || s.Total.Count != w.Total.Count || s.Total.Max != w.Total.Max || len(s.Intervals) != len(w.Intervals) {
+			t.Errorf("series %s: %d values, max %d; want %s: %d, %d", s.Name, s.Total.Count, s.Total.Max, w.Name, w.Total.Count, w.Total.Max)
+		}
+		for k, iv := range s.Intervals {
+			if iv.Count != w.Intervals[k].Count || iv.Quantile(0.99) != w.Intervals[k].Quantile(0.99) || iv.Start/1000 != w.Intervals[k].Start/1000 {
+				t.Errorf("series %s, interval %d differs", s.Name, k)
+			}
+		}
+	}
+}
+
+// Every log that lost its end, or a byte, is refused with its file and line, but for a cut at the end of a line, which
+// only report.json can know of (see TestReadErrors).
+func TestHlogDamaged(t *testing.T) {
+	rep := link{seed: 5, median: 4200, spread: 0.1, seconds: 2, rate: 300}.report(t)
+	var b bytes.Buffer
+	if err := WriteHlog(&b, rep.Start, rep.Series); err != nil {
+		t.Fatal(err)
+	}
+	whole := b.String()
+	first := strings.Index(whole, "\n0.000000") + 1
+	for cut := first + 1; cut < len(whole); cut++ {
+		if whole[cut-1] == '\n' || whole[cut] == '\n' {
+			continue
+		}
+		_, _, err := ReadHlog(strings.NewReader(whole[:cut]), "x.hlog")
+		if !errors.Is(err, ErrFormat) || !strings.HasPrefix(err.Error(), "x.hlog:") {
+			t.Fatalf("cut at %d of %d: %v", cut, len(whole), err)
+		}
+	}
+	for name, text := range map[string]string{
+		"x.hlog:0":  "",
+		"x.hlog:1:": "#[Histogram log format version 2.0]\n",
+		"x.hlog:2:": "#[Histogram log format version 1.3]\n#[StartTime: yesterday (seconds since epoch)]\n",
+		"x.hlog:3:": "#[Histogram log format version 1.3]\n\n0.0,1.0,NaN,HISTFAAAAA==\n",
+	} {
+		_, _, err := ReadHlog(strings.NewReader(text), "x.hlog")
+		if !errors.Is(err, ErrFormat) || !strings.HasPrefix(err.Error(), name) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// The text form, read by its own rules: four columns, a header, percentiles that mean what they say.
+func TestHgrm(t *testing.T) {
+	rep := link{seed: 8, median: 4200, spread: 0.4, seconds: 5, rate: 3000}.report(t)
+	h := rep.Main().Total
+	var b bytes.Buffer
+	if err := WriteHgrm(&b, h); err != nil {
+		t.Fatal(err)
+	}
+	text := b.String()
+	lines := strings.Split(text, "\n")
+	if f := strings.Fields(lines[0]); strings.Join(f, " ") != "Value Percentile TotalCount 1/(1-Percentile)" || lines[1] != "" {
+		t.Errorf("header %q, %q", lines[0], lines[1])
+	}
+	if !strings.Contains(text, "#[Unit    = microseconds]") || !strings.Contains(text, fmt.Sprintf("Total count    = %12d]", h.Count)) {
+		t.Errorf("footer is incomplete:\n%s", text[len(text)-300:])
+	}
+	rows, last := 0, 0.0
+	for _, l := range lines[2:] {
+		if strings.HasPrefix(l, "#") || l == "" {
+			continue
+		}
+		rows++
+		f := strings.Fields(l)
+		value, _ := strconv.ParseFloat(f[0], 64)
+		q, _ := strconv.ParseFloat(f[1], 64)
+		n, _ := strconv.ParseInt(f[2], 10, 64)
+		if len(f) == 4 {
+			inverse, _ := strconv.ParseFloat(f[3], 64)
+			if math.Abs(inverse-1/(1-q)) > 0.006+inverse*1e-6 {
+				t.Errorf("row %q: 1/(1-q) is %v", l, 1/(1-q))
+			}
+		}
+		if want := float64(h.Quantile(max(q, 1e-9))) / 1e3; q > 0 && math.Abs(value-want) > 0.0005 {
+			t.Errorf("row %q: quantile is %v", l, want)
+		}
+		if above := h.Count - h.CountAbove(int64(math.Round(value*1e3))); n != above {
+			t.Errorf("row %q: %d values do not exceed it", l, above)
+		}
+		if value < last {
+			t.Errorf("row %q is below the one before", l)
+		}
+		last = value
+	}
+	if rows < 50 || last != float64(h.Max)/1e3 {
+		t.Errorf("%d rows, the last %v µs, max %d ns", rows, last, h.Max)
+	}
+	points, err := ReadHgrm(strings.NewReader(text), "x.hgrm", 1000)
+	if err != nil || len(points) != rows || points[rows-1].Value != h.Max {
+		t.Errorf("read back: %d points, %v", len(points), err)
+	}
+	for cut := strings.Index(text, "0.1") - 20; cut < strings.Index(text, " 1.000000000000"); cut += 7 {
+		if _, err := ReadHgrm(strings.NewReader(text[:cut]), "x.hgrm", 1000); !errors.Is(err, ErrFormat) || !strings.HasPrefix(err.Error(), "x.hgrm:") {
+			t.Fatalf("cut at %d: %v", cut, err)
+		}
+	}
+}
+
+func FuzzHlog(f *testing.F) {
+	rep := link{seed: 5, median: 4200, spread: 0.1, seconds: 2, rate: 100}.report(f)
+	var b bytes.Buffer
+	if err := WriteHlog(&b, rep.Start, rep.Series); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b.Bytes())
+	f.Add([]byte("#[Histogram log format version 1.2]\nTag=A,1e300,-1,5,HISTFAAAAA==\n"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		_, series, err := ReadHlog(bytes.NewReader(in), "f.hlog")
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), "f.hlog:") {
+				t.Errorf("the error names no file: %v", err)
+			}
+			return
+		}
+		var out bytes.Buffer
+		if err := WriteHlog(&out, time.Unix(0, 0), series); err != nil {
+			t.Fatal(err)
+		}
+		_, again, err := ReadHlog(&out, "again.hlog")
+		if err != nil || len(again) != len(series) {
+			t.Fatalf("what was read does not read again: %v", err)
+		}
+		for i, s := range series {
+			if again[i].Total.Count != s.Total.Count {
+				t.Errorf("%d values, then %d", s.Total.Count, again[i].Total.Count)
+			}
+		}
+	})
+}
+
+func FuzzHgrm(f *testing.F) {
+	var b bytes.Buffer
+	if err := WriteHgrm(&b, FromValues([]int64{1, 2, 3, 4000, 500_000})); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b.Bytes())
+	f.Fuzz(func(t *testing.T, in []byte) {
+		points, err := ReadHgrm(bytes.NewReader(in), "f.hgrm", 1000)
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), "f.hgrm:") {
+				t.Errorf("the error names no file: %v", err)
+			}
+			return
+		}
+		for i, p := range points {
+			if p.Value < 0 || p.Quantile < 0 || p.Quantile > 1 || i > 0 && p.Value < points[i-1].Value {
+				t.Errorf("point %d: %+v", i, p)
+			}
+		}
+	})
+}

@@ -1,0 +1,125 @@
+package latency
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// Recording allocates nothing, across the ends of intervals too.
+func TestRecordingAllocatesNothing(t *testing.T) {
+	r, err := NewRecorder(testClock(), RecorderOptions{OpenLoop: true, Raw: 100, Interval: 10 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	extra := r.Track(KernelSeries)
+	now := uint64(1)
+	r.Begin(now)
+	if n := testing.AllocsPerRun(20_000, func() {
+		now += 1_000_000 // every tenth ends an interval
+		r.Record(now, now+50, now+5000+now%700)
+		extra.Record(now, 300)
+	}); n != 0 {
+		t.Errorf("%v allocations a sample", n)
+	}
+	r.End(now + 10)
+	rep := NewReport("bench", RoundTrip)
+	r.Fill(rep)
+	if n := len(rep.Main().Intervals); n < 1900 {
+		t.Errorf("%d intervals: the test did not reach their ends", n)
+	}
+}
+
+// The sum over intervals is what was recorded; both ways of timing are kept; the warm-up and what lies between runs is not.
+func TestRecorder(t *testing.T) {
+	r, err := NewRecorder(testClock(), RecorderOptions{OpenLoop: true, Raw: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hw := r.Track(HardwareSeries)
+	r.Record(1, 2, 3) // warm-up
+	r.Begin(1000)
+	r.Record(1000, 1500, 4000) // 3000 from the intended send, 2500 from the actual
+	hw.Record(4000, 2000)
+	r.Record(2_500_000_000, 2_500_000_100, 2_500_001_000) // two intervals later
+	r.End(3_000_000_000)
+	r.Record(1, 2, 3_000_000_001) // between runs
+	r.Begin(4_000_000_000)
+	for i := range uint64(10) {
+		r.Record(4_000_000_000+i, 4_000_000_000+i, 4_000_000_500+i)
+	}
+	r.End(4_100_000_000)
+	rep := NewReport("bench", RoundTrip)
+	r.Fill(rep)
+
+	main, un, h := rep.Main(), rep.Find(UncorrectedSeries), rep.Find(HardwareSeries)
+	if main.Total.Count != 12 || un.Total.Count != 12 || h.Total.Count != 1 {
+		t.Fatalf("counts %d, %d, %d", main.Total.Count, un.Total.Count, h.Total.Count)
+	}
+	if main.Total.Max != 3000 || un.Total.Max != 2500 || main.Total.Min != 500 {
+		t.Errorf("corrected max %d, uncorrected max %d, min %d", main.Total.Max, un.Total.Max, main.Total.Min)
+	}
+	var got []int64
+	for _, iv := range main.Intervals {
+		got = append(got, iv.Count)
+	}
+	if len(got) != 3 || got[0] != 1 || got[1] != 1 || got[2] != 10 {
+		t.Errorf("intervals hold %v, want [1 1 10]", got)
+	}
+	if len(rep.Runs) != 2 || rep.Runs[1].Start != 3_999_999_000 || rep.Runs[1].End != 4_099_999_000 {
+		t.Errorf("runs %+v", rep.Runs)
+	}
+	if want := testClock().Time(1000); !rep.Start.Equal(want) {
+		t.Errorf("start %v, want %v", rep.Start, want)
+	}
+	if len(rep.Raw) != 5 || rep.RawDropped != 7 || rep.Raw[0] != (Sample{3000, 3000, 2500}) {
+		t.Errorf("raw %+v, %d dropped", rep.Raw, rep.RawDropped)
+	}
+}
+
+// What goes into the arena comes out of it, over many chunks and with wide histograms.
+func TestArena(t *testing.T) {
+	var a arena
+	a.grow()
+	var c counters
+	var want []*Histogram
+	for k := range 1000 {
+		c.reset()
+		for range 2000 * (k % 3) {
+			c.record(rand.Int64N(1 << rand.IntN(45)))
+		}
+		a.put(int64(k), int64(k+1), &c)
+		want = append(want, c.snapshot())
+	}
+	if len(a.full) < 2 {
+		t.Fatalf("%d full chunks: the test does not reach the end of one", len(a.full))
+	}
+	got := a.intervals()
+	if len(got) != len(want) {
+		t.Fatalf("%d intervals, want %d", len(got), len(want))
+	}
+	for k, iv := range got {
+		w := want[k]
+		if iv.Start != int64(k) || iv.Count != w.Count || iv.Max != w.Max && w.Count > 0 || iv.Min != w.Min || iv.Sum != w.Sum || len(iv.index) != len(w.index) {
+			t.Fatalf("interval %d: %+v, want %+v", k, iv.Histogram, w)
+		}
+		for i := range w.index {
+			if iv.index[i] != w.index[i] || iv.count[i] != w.count[i] {
+				t.Fatalf("interval %d, counter %d: %d at %d, want %d at %d", k, i, iv.count[i], iv.index[i], w.count[i], w.index[i])
+			}
+		}
+	}
+}
+
+func BenchmarkRecord(b *testing.B) {
+	r, err := NewRecorder(testClock(), RecorderOptions{OpenLoop: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	now := uint64(1)
+	r.Begin(now)
+	for b.Loop() {
+		now += 1000
+		r.Record(now, now+20, now+3000+now%500)
+	}
+}
