@@ -103,8 +103,8 @@ func (h *host) find(addr string) (Found, error) {
 	if n, err := strconv.Atoi(h.text(dir, "numa_node")); err == nil {
 		f.NUMANode = n
 	}
-	// Some drivers (virtio) put a bus of their own between the function and its interfaces.
-	for _, pattern := range []string{"net/*", "*/net/*"} {
+	// virtio has a bus of its own between the function and its interfaces. Links (physfn, virtfn0) lead to other functions.
+	for _, pattern := range []string{"net/*", "virtio*/net/*"} {
 		paths, _ := filepath.Glob(filepath.Join(dir, pattern))
 		for _, p := range paths {
 			f.Interfaces = append(f.Interfaces, filepath.Base(p))

@@ -1,0 +1,211 @@
+package pci
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	addr0 = "0000:03:00.0"
+	addr1 = "0000:03:00.1"
+)
+
+func TestParseAddress(t *testing.T) {
+	for in, want := range map[string]string{
+		"0000:03:00.0": addr0, "03:00.0": addr0, "0000:AF:1f.7": "0000:af:1f.7", "10000:01:00.0": "10000:01:00.0",
+		"": "", "eth0": "", "03:00": "", "03:00.8": "", "0000:03:20.0": "", "0000:103:00.0": "", "0000:03:00.0x": "", "../0000:03:00.0": "", "3:0.0": "",
+	} {
+		got, err := ParseAddress(in)
+		if got != want || (err != nil) != (want == "") {
+			t.Errorf("ParseAddress(%q) = %q, %v; want %q", in, got, err, want)
+		}
+	}
+}
+
+func TestList(t *testing.T) {
+	k := newKernel(t)
+	k.card(addr1, "", "")
+	k.card(addr0, "ixgbe", "7", "eth1")
+	disk := card()
+	disk.put32(cfgRevision, 0x01080200)
+	k.file("sys/bus/pci/devices/0000:04:00.0/config", string(disk))
+	k.file("sys/bus/pci/devices/0000:05:00.0/config", "short")
+	k.file("sys/bus/pci/devices/0000:06:00.0/config", strings.Repeat("\xff", 256))
+	all, err := k.list()
+	if err != nil || len(all) != 2 {
+		t.Fatalf("list = %+v, %v; want two network functions", all, err)
+	}
+	f := all[0]
+	if f.Address != addr0 || f.Driver != "ixgbe" || f.Group != "7" || f.NUMANode != 1 || !slices.Equal(f.Interfaces, []string{"eth1"}) || f.ID.Device != 0x10fb {
+		t.Errorf("found %+v", f)
+	}
+	if f := all[1]; f.Driver != "" || f.Group != "" || f.Interfaces != nil {
+		t.Errorf("found %+v, want no driver, group, interface", f)
+	}
+	for addr, want := range map[string]error{"0000:09:00.0": ErrNoDevice, "0000:05:00.0": ErrConfig, "0000:06:00.0": ErrGone} {
+		if _, err := k.find(addr); !errors.Is(err, want) {
+			t.Errorf("find(%s) = %v, want %v", addr, err, want)
+		}
+	}
+}
+
+func (k *kernel) bound(addr string) string { return linkName(k.host.device(addr) + "/driver") }
+
+func TestBindAndBack(t *testing.T) {
+	for _, to := range []Target{{}, {NoDriver: true}} {
+		k := newKernel(t)
+		k.card(addr0, "ixgbe", "7", "eth1")
+		k.driverModule(vfioDriver)
+		want := vfioDriver
+		if to.NoDriver {
+			want = ""
+		}
+		for range 2 { // the second finds nothing to do, and must not forget the first driver
+			if err := k.bind("03:00.0", to); err != nil || k.bound(addr0) != want {
+				t.Fatalf("bind: %v, driver %q, want %q", err, k.bound(addr0), want)
+			}
+		}
+		for range 2 {
+			if err := k.unbind(addr0); err != nil || k.bound(addr0) != "ixgbe" {
+				t.Fatalf("unbind: %v, driver %q", err, k.bound(addr0))
+			}
+		}
+		if o := k.text(k.host.device(addr0), "driver_override"); o != "" {
+			t.Errorf("driver_override is %q afterwards", o)
+		}
+		if left, _ := os.ReadDir(k.run); len(left) != 0 {
+			t.Errorf("%v is left", left)
+		}
+	}
+}
+
+// From vfio-pci to no driver and back: the kernel driver is still known.
+func TestBindTwice(t *testing.T) {
+	k := newKernel(t)
+	k.card(addr0, "ixgbe", "7")
+	k.driverModule(vfioDriver)
+	for _, to := range []Target{{}, {NoDriver: true}, {}} {
+		if err := k.bind(addr0, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k.home[addr0] = "other" // what the kernel would choose now
+	k.driverModule("other")
+	if err := k.unbind(addr0); err != nil || k.bound(addr0) != "ixgbe" {
+		t.Errorf("unbind: %v, driver %q, want ixgbe", err, k.bound(addr0))
+	}
+}
+
+func TestBindRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		set  func(k *kernel)
+		want error
+		says string
+	}{
+		"default route": {func(k *kernel) {
+			k.needed = func() (map[string]string, error) { return map[string]string{"eth1": "carries the default route"}, nil }
+		}, ErrInUse, "eth1 carries the default route"},
+		"ssh over a VLAN on a bond": {func(k *kernel) {
+			k.link("sys/class/net/eth1/upper_bond0", "../bond0")
+			k.link("sys/class/net/bond0/upper_bond0.7", "../bond0.7")
+			k.link("sys/class/net/bond0.7/upper_bond0", "../bond0") // never so, but it must end
+			k.needed = func() (map[string]string, error) { return map[string]string{"bond0.7": "carries ssh"}, nil }
+		}, ErrInUse, "under bond0.7"},
+		"virtual functions": {func(k *kernel) { k.file("sys/bus/pci/devices/"+addr0+"/sriov_numvfs", "4\n") }, ErrInUse, "4 virtual functions"},
+	} {
+		k := newKernel(t)
+		k.card(addr0, "ixgbe", "7", "eth1")
+		k.driverModule(vfioDriver)
+		c.set(k)
+		err := k.bind(addr0, Target{})
+		if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %v saying %q", name, err, c.want, c.says)
+		}
+		if k.bound(addr0) != "ixgbe" || len(k.log) != 0 {
+			t.Errorf("%s: something was done: %q", name, k.log)
+		}
+		if err := k.bind(addr0, Target{Force: true}); err != nil || k.bound(addr0) != vfioDriver {
+			t.Errorf("%s, forced: %v", name, err)
+		}
+	}
+}
+
+func TestBindFails(t *testing.T) {
+	k := newKernel(t)
+	k.card(addr0, "ixgbe", "")
+	k.driverModule(vfioDriver)
+	if err := k.bind(addr0, Target{}); !errors.Is(err, ErrNoIOMMU) || !strings.Contains(err.Error(), "intel_iommu=on") {
+		t.Errorf("no group: %v", err)
+	}
+	k = newKernel(t)
+	k.card(addr0, "ixgbe", "7")
+	if err := k.bind(addr0, Target{}); err == nil || !strings.Contains(err.Error(), "no module vfio-pci") {
+		t.Errorf("no vfio-pci: %v", err)
+	}
+	k = newKernel(t)
+	k.card(addr0, "ixgbe", "7")
+	k.driverModule(vfioDriver)
+	k.deny = vfioDriver
+	if err := k.bind(addr0, Target{}); err == nil || k.bound(addr0) != "ixgbe" {
+		t.Errorf("vfio-pci does not take it: %v, and driver %q has it", err, k.bound(addr0))
+	}
+	if err := k.bind("0000:09:00.0", Target{}); !errors.Is(err, ErrNoDevice) {
+		t.Errorf("no such function: %v", err)
+	}
+}
+
+// TestNeededInterfaces holds the reading of routes and sockets against this machine's own: what has the default route here
+// must be found.
+func TestNeededInterfaces(t *testing.T) {
+	t.Setenv("SSH_CONNECTION", "127.0.0.1 40000 127.0.0.1 22") // loopback needs no card
+	needed, err := neededInterfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := os.ReadFile("/proc/net/route")
+	if err != nil {
+		t.Skip("no /proc/net/route:", err)
+	}
+	for line := range strings.Lines(string(table)) {
+		f := strings.Fields(line)
+		if len(f) > 7 && f[1] == "00000000" && f[7] == "00000000" && needed[f[0]] == "" {
+			t.Errorf("%s carries the default route, neededInterfaces = %v", f[0], needed)
+		}
+	}
+	if needed["lo"] != "" {
+		t.Errorf("lo %s", needed["lo"])
+	}
+}
+
+func TestEstablishedPeers(t *testing.T) {
+	table := `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt
+   0: 0100007F:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000
+   1: 020000C0:0016 0A0200C0:C350 01 00000000:00000000 02:00000000 00000000
+   2: 020000C0:01BB 0B0200C0:C351 01 00000000:00000000 02:00000000 00000000
+   3: 020000C0:0016 0C0200C0:C352 06 00000000:00000000 02:00000000 00000000
+   4: 0000000000000000FFFF0000020000C0:0016 0000000000000000FFFF00000D0200C0:C353 01 0
+   5: B80D0120000000000000000001000000:0016 B80D0120000000000000000002000000:C354 01 0
+   6: nonsense:0016 nonsense:0001 01
+`
+	var got []string
+	for _, a := range establishedPeers([]byte(table), 22) {
+		got = append(got, a.String())
+	}
+	if want := []string{"192.0.2.10", "192.0.2.13", "2001:db8::2"}; !slices.Equal(got, want) {
+		t.Errorf("peers %q, want %q", got, want)
+	}
+}
+
+func TestWriteAttribute(t *testing.T) {
+	if err := writeAttribute(t.TempDir()+"/none", "1"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("an attribute that is not there: %v", err)
+	}
+	if err := rights(unix.EPERM); !errors.Is(err, ErrRights) || !errors.Is(err, unix.EPERM) {
+		t.Errorf("rights: %v", err)
+	}
+}

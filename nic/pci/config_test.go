@@ -1,0 +1,181 @@
+package pci
+
+import (
+	"encoding/binary"
+	"errors"
+	"testing"
+)
+
+// space is a configuration space of any length that can be written.
+type space []byte
+
+func (s space) ReadConfig(off int, p []byte) error { return bytesConfig(s).ReadConfig(off, p) }
+func (s space) WriteConfig(off int, p []byte) error {
+	copy(s[off:], p)
+	return nil
+}
+
+func (s space) put16(off int, v uint16) { binary.LittleEndian.PutUint16(s[off:], v) }
+func (s space) put32(off int, v uint32) { binary.LittleEndian.PutUint32(s[off:], v) }
+
+// card is the space of a PCI Express function: power management, MSI-X of 64, Express with FLR at gen 3 x8; AER, serial
+// number.
+func card() space {
+	s := make(space, cfgExtendedSize)
+	s.put32(cfgVendor, 0x10fb8086)
+	s.put16(cfgStatus, statusCapabilities)
+	s.put32(cfgRevision, 0x02000001)
+	s.put32(cfgSubsystem, 0x000c8086)
+	s[cfgCapabilities] = 0x42 // the low bits are reserved
+	s.put16(0x40, 0x7001)
+	s.put16(0x70, 0xa011)
+	s.put16(0x72, 63)
+	s.put16(0xa0, 0x0010)
+	s.put32(0xa4, 1<<28)
+	s.put16(0xb2, 0x1083)
+	s.put32(0x100, 0x14010001)
+	s.put32(0x140, 0x00010003)
+	return s
+}
+
+func TestConfig(t *testing.T) {
+	s := card()
+	id, err := ReadID(s)
+	want := ID{Vendor: 0x8086, Device: 0x10fb, SubVendor: 0x8086, SubDevice: 0x000c, Revision: 1, Class: 0x020000}
+	if err != nil || id != want {
+		t.Errorf("ReadID = %+v, %v; want %+v", id, err, want)
+	}
+	for id, want := range map[CapID]int{CapPower: 0x40, CapMSIX: 0x70, CapExpress: 0xa0, CapMSI: 0} {
+		if got, err := Capability(s, id); got != want || err != nil {
+			t.Errorf("Capability(%#x) = %#x, %v; want %#x", id, got, err, want)
+		}
+	}
+	for id, want := range map[ExtCapID]int{ExtCapAER: 0x100, ExtCapSerial: 0x140, ExtCapSRIOV: 0} {
+		if got, err := ExtCapability(s, id); got != want || err != nil {
+			t.Errorf("ExtCapability(%#x) = %#x, %v; want %#x", id, got, err, want)
+		}
+	}
+	if n, err := MSIXVectors(s); n != 64 || err != nil {
+		t.Errorf("MSIXVectors = %d, %v; want 64", n, err)
+	}
+	if l, err := ReadLink(s); l != (Link{3, 8}) || err != nil || l.String() != "PCIe gen 3 x8" {
+		t.Errorf("ReadLink = %v, %v", l, err)
+	}
+	if flr, err := HasFLR(s); !flr || err != nil {
+		t.Errorf("HasFLR = %v, %v", flr, err)
+	}
+	s.put32(0xa4, 0)
+	if flr, err := HasFLR(s); flr || err != nil {
+		t.Errorf("HasFLR without the bit = %v, %v", flr, err)
+	}
+	s.put16(0xa0, 0xc010)
+	s.put32(0xc0, 0x02060013) // AF, FLR in bit 1 of byte 3
+	if flr, err := HasFLR(s); !flr || err != nil {
+		t.Errorf("HasFLR by AF = %v, %v", flr, err)
+	}
+	if at, err := ExtCapability(s[:cfgSize], ExtCapAER); at != 0 || err != nil {
+		t.Errorf("a conventional function has an extended capability at %#x, %v", at, err)
+	}
+}
+
+func TestConfigGarbage(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(s space)
+		want  error
+	}{
+		"all ones":          {func(s space) { fill(s, 0xff) }, ErrGone},
+		"list in header":    {func(s space) { s[cfgCapabilities] = 0x10 }, ErrConfig},
+		"circle":            {func(s space) { s.put16(0x70, 0x4011) }, ErrConfig},
+		"circle to itself":  {func(s space) { s.put16(0x40, 0x4001) }, ErrConfig},
+		"next in header":    {func(s space) { s.put16(0x70, 0x0411) }, ErrConfig},
+		"no list":           {func(s space) { s.put16(cfgStatus, 0) }, nil},
+		"empty list":        {func(s space) { s[cfgCapabilities] = 0 }, nil},
+		"list of all zeros": {func(s space) { s[cfgCapabilities] = 0x80 }, nil},
+	} {
+		s := card()
+		c.spoil(s)
+		if at, err := Capability(s, CapAF); at != 0 || !errors.Is(err, c.want) {
+			t.Errorf("%s: Capability = %#x, %v; want %v", name, at, err, c.want)
+		}
+	}
+	for name, c := range map[string]struct {
+		head uint32
+		want error
+	}{
+		"below 0x100": {0x0f010001, ErrConfig},
+		"circle":      {0x10010001, ErrConfig},
+		"none":        {0, nil},
+		"undecoded":   {^uint32(0), nil},
+	} {
+		s := card()
+		s.put32(0x100, c.head)
+		if at, err := ExtCapability(s, ExtCapSRIOV); at != 0 || !errors.Is(err, c.want) {
+			t.Errorf("%s: ExtCapability = %#x, %v; want %v", name, at, err, c.want)
+		}
+	}
+}
+
+func fill(s space, v byte) {
+	for i := range s {
+		s[i] = v
+	}
+}
+
+func TestCommand(t *testing.T) {
+	s := card()
+	s.put16(cfgCommand, 0x0003)
+	if err := setBusMaster(s, true); err != nil || binary.LittleEndian.Uint16(s[cfgCommand:]) != 0x0007 {
+		t.Errorf("bus mastering on: command %#x, %v", s[cfgCommand], err)
+	}
+	if err := setBusMaster(s, false); err != nil || binary.LittleEndian.Uint16(s[cfgCommand:]) != 0x0003 {
+		t.Errorf("bus mastering off: command %#x, %v", s[cfgCommand], err)
+	}
+	if err := setBusMaster(stubborn{s}, true); !errors.Is(err, ErrConfig) {
+		t.Errorf("a bit that does not take: %v", err)
+	}
+	fill(s, 0xff)
+	if err := setBusMaster(s, false); !errors.Is(err, ErrGone) {
+		t.Errorf("a function that is gone: %v", err)
+	}
+}
+
+// stubborn ignores writes.
+type stubborn struct{ space }
+
+func (stubborn) WriteConfig(int, []byte) error { return nil }
+
+// FuzzCapabilities: whatever a configuration space holds, the walks end, inside of it, and find what they say.
+func FuzzCapabilities(f *testing.F) {
+	f.Add([]byte(card()), byte(CapMSIX), uint16(ExtCapSerial))
+	f.Add([]byte(card()[:64]), byte(0xff), uint16(0))
+	f.Add([]byte{}, byte(1), uint16(1))
+	f.Fuzz(func(t *testing.T, b []byte, id byte, ext uint16) {
+		s := space(b)
+		if at, err := Capability(s, CapID(id)); err == nil && at != 0 && (at < cfgHeader || s[at] != id) {
+			t.Errorf("Capability(%#x) = %#x, where %#x is", id, at, s[at])
+		}
+		if at, err := ExtCapability(s, ExtCapID(ext)); err == nil && at != 0 && (at < cfgSize || binary.LittleEndian.Uint16(s[at:]) != ext) {
+			t.Errorf("ExtCapability(%#x) = %#x", ext, at)
+		}
+		ReadID(s)
+		ReadLink(s)
+		HasFLR(s)
+		if n, err := MSIXVectors(s); err == nil && (n < 0 || n > 2048) {
+			t.Errorf("MSIXVectors = %d", n)
+		}
+	})
+}
+
+// FuzzVFIOCapabilities: the chains come from the kernel, but must not hang or lead outside of the answer either.
+func FuzzVFIOCapabilities(f *testing.F) {
+	f.Add([]byte{0: 0, 8: 1, 12: 0, 16: 1, 40: 0}, uint32(8), uint16(1))
+	f.Fuzz(func(t *testing.T, b []byte, off uint32, id uint16) {
+		body, ok := vfioCapability(b, off, id)
+		if ok && len(body) > len(b) {
+			t.Error("a body longer than the answer")
+		}
+		if n := len(vfioPairs(body)); n*16 > len(b) {
+			t.Errorf("%d pairs in %d bytes", n, len(b))
+		}
+	})
+}

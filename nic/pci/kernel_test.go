@@ -1,0 +1,255 @@
+package pci
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// kernel plays Linux for the tests: a tree of files in place of /sys, /dev and /run, whose attributes do what the kernel's
+// do, and the VFIO calls.
+type kernel struct {
+	host
+	t    *testing.T
+	log  []string          // attribute writes and VFIO calls that change something
+	home map[string]string // the driver that the kernel itself would choose, by address
+	deny string            // a driver that refuses to take functions
+
+	viable   bool
+	pageSize uint64
+	ranges   []span
+	sparse   []span // of BAR 0
+	mapped   map[uint64]uint64
+	mapErr   error
+	noMmap   bool
+	device   *os.File // regions, each 1 MiB apart
+}
+
+const regionStride = 1 << 20
+
+func newKernel(t *testing.T) *kernel {
+	root := t.TempDir()
+	k := &kernel{t: t, home: map[string]string{}, viable: true, mapped: map[uint64]uint64{}, ranges: []span{{0, 0xfedfffff}, {0xfef00000, 1<<39 - 1}}}
+	k.host = host{sys: root + "/sys", dev: root + "/dev", run: root + "/run", write: k.attribute, ioctl: k.vfio}
+	k.needed = func() (map[string]string, error) { return nil, nil }
+	k.modules = func(name string) error { return fmt.Errorf("no module %s", name) }
+	k.file("sys/bus/pci/drivers_probe", "")
+	k.file("dev/vfio/vfio", "")
+	return k
+}
+
+func (k *kernel) path(name string) string { return filepath.Join(filepath.Dir(k.sys), name) }
+
+func (k *kernel) file(name, content string) {
+	k.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(k.path(name)), 0o755); err != nil {
+		k.t.Fatal(err)
+	}
+	if err := os.WriteFile(k.path(name), []byte(content), 0o644); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+func (k *kernel) link(name, to string) {
+	k.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(k.path(name)), 0o755); err != nil {
+		k.t.Fatal(err)
+	}
+	if err := os.Symlink(to, k.path(name)); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+func (k *kernel) driverModule(names ...string) {
+	for _, n := range names {
+		k.file("sys/bus/pci/drivers/"+n+"/bind", "")
+		k.file("sys/bus/pci/drivers/"+n+"/unbind", "")
+	}
+}
+
+// card adds a function with BARs of 64 KiB (0) and 16 KiB (2, prefetchable) and I/O ports (4).
+func (k *kernel) card(addr, driver, group string, interfaces ...string) {
+	dir := "sys/bus/pci/devices/" + addr + "/"
+	k.file(dir+"config", string(card()))
+	k.file(dir+"numa_node", "1\n")
+	k.file(dir+"resource", "0xf0000000 0xf000ffff 0x00040200\n0x0 0x0 0x0\n0xf1000000 0xf1003fff 0x0014220c\n0x0 0x0 0x0\n0x6000 0x601f 0x00040101\n0x0 0x0 0x0\n")
+	for _, attribute := range []string{"driver_override", "enable", "reset"} {
+		k.file(dir+attribute, "")
+	}
+	k.file(dir+"resource0", strings.Repeat("\x00", 0x10000))
+	k.file(dir+"resource2", strings.Repeat("\x00", 0x4000))
+	k.file(dir+"resource2_wc", strings.Repeat("\x00", 0x4000))
+	for _, i := range interfaces {
+		k.file(dir+"net/"+i+"/mtu", "1500")
+	}
+	if driver != "" {
+		k.driverModule(driver)
+		k.link(dir+"driver", k.path("sys/bus/pci/drivers/"+driver))
+		k.home[addr] = driver
+	}
+	if group != "" {
+		k.link(dir+"iommu_group", k.path("sys/kernel/iommu_groups/"+group))
+		k.link("sys/kernel/iommu_groups/"+group+"/devices/"+addr, k.path(dir))
+		k.file("dev/vfio/"+group, "")
+	}
+}
+
+// attribute does what writing to sysfs does.
+func (k *kernel) attribute(path, value string) error {
+	rel, _ := filepath.Rel(k.sys, path)
+	if _, err := os.Stat(path); err != nil {
+		return err
+	}
+	k.log = append(k.log, rel+"="+strings.TrimSpace(value))
+	addr := value
+	dir := k.host.device(addr)
+	bound := linkName(filepath.Join(dir, "driver"))
+	bind := func(driver string) error {
+		if _, err := os.Stat(k.driver(driver)); err != nil || driver == "" || driver == k.deny {
+			return nil
+		}
+		return os.Symlink(k.driver(driver), filepath.Join(dir, "driver"))
+	}
+	switch base := filepath.Base(path); {
+	case base == "driver_override":
+		return os.WriteFile(path, []byte(value), 0o644)
+	case base == "unbind":
+		if bound == "" {
+			return unix.ENODEV
+		}
+		return os.Remove(filepath.Join(dir, "driver"))
+	case base == "drivers_probe" && bound == "":
+		if o := k.text(dir, "driver_override"); o != "" {
+			return bind(o)
+		}
+		return bind(k.home[addr])
+	case base == "bind":
+		return bind(filepath.Base(filepath.Dir(path)))
+	case base == "reset":
+		cfg, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "config"))
+		k.log = append(k.log, fmt.Sprintf("command was %#x", cfg[cfgCommand]))
+	}
+	return nil
+}
+
+// vfio does what the kernel's VFIO calls do.
+func (k *kernel) vfio(fd int, req, value uintptr, arg unsafe.Pointer) (int, error) {
+	argsz := func(want uintptr) {
+		if got := *(*uint32)(arg); uintptr(got) < want {
+			k.t.Errorf("VFIO call %#x with argsz %d, want at least %d", req, got, want)
+		}
+	}
+	note := func(format string, a ...any) { k.log = append(k.log, fmt.Sprintf(format, a...)) }
+	switch req {
+	case vfioGetAPIVersion:
+		return 0, nil
+	case vfioCheckExtension:
+		return 1, nil
+	case vfioGroupGetStatus:
+		argsz(8)
+		if k.viable {
+			(*vfioGroupStatus)(arg).flags = groupViable
+		}
+	case vfioGroupSetContainer:
+		note("set container")
+	case vfioSetIOMMU:
+		note("set iommu %d", value)
+	case vfioIOMMUGetInfo:
+		info := (*vfioIOMMUInfo)(arg)
+		given := info.argsz
+		need := uint32(24 + 16 + 16*len(k.ranges))
+		*info = vfioIOMMUInfo{argsz: need, flags: iommuCaps | 1, pageSizes: 1<<12 | 1<<21}
+		if given < need {
+			break
+		}
+		info.capOffset = 24
+		out := unsafe.Slice((*byte)(arg), need)[24:]
+		*(*[4]uint16)(unsafe.Pointer(&out[0])) = [4]uint16{capIOVARange, 1, 0, 0}
+		*(*uint32)(unsafe.Pointer(&out[8])) = uint32(len(k.ranges))
+		for i, r := range k.ranges {
+			*(*[2]uint64)(unsafe.Pointer(&out[16+16*i])) = [2]uint64{r.lo, r.hi}
+		}
+	case vfioGroupGetDeviceFD:
+		note("device %s", unix.BytePtrToString((*byte)(arg)))
+		return unix.Dup(int(k.device.Fd()))
+	case vfioDeviceGetInfo:
+		argsz(20)
+		info := (*vfioDeviceInfo)(arg)
+		info.flags, info.regions = deviceReset|devicePCI, 9
+	case vfioDeviceGetRegionInfo:
+		argsz(32)
+		r := (*vfioRegionInfo)(arg)
+		given := r.argsz
+		size := map[uint32]uint64{0: 0x10000, 2: 0x4000, 4: 32, regionConfig: cfgExtendedSize}[r.index]
+		*r = vfioRegionInfo{argsz: 32, flags: 3, index: r.index, size: size, offset: uint64(r.index) * regionStride}
+		if r.index < 4 && size > 0 && !k.noMmap {
+			r.flags |= regionMmap
+		}
+		if r.index == 0 && k.sparse != nil {
+			r.flags |= regionCaps
+			r.argsz = uint32(32 + 16 + 16*len(k.sparse))
+			if given >= r.argsz {
+				r.capOffset = 32
+				out := unsafe.Slice((*byte)(arg), r.argsz)[32:]
+				*(*[4]uint16)(unsafe.Pointer(&out[0])) = [4]uint16{capSparseMmap, 1, 0, 0}
+				*(*uint32)(unsafe.Pointer(&out[8])) = uint32(len(k.sparse))
+				for i, s := range k.sparse {
+					*(*[2]uint64)(unsafe.Pointer(&out[16+16*i])) = [2]uint64{s.lo, s.hi - s.lo}
+				}
+			}
+		}
+	case vfioDeviceReset:
+		note("reset")
+	case vfioIOMMUMapDMA:
+		argsz(32)
+		m := (*vfioDMAMap)(arg)
+		if k.mapErr != nil {
+			return -1, k.mapErr
+		}
+		inside := false
+		for _, r := range k.ranges {
+			inside = inside || m.iova >= r.lo && m.iova+m.size-1 <= r.hi
+		}
+		for at, size := range k.mapped {
+			if m.iova < at+size && at < m.iova+m.size {
+				return -1, unix.EEXIST
+			}
+		}
+		if !inside || m.flags != mapRead|mapWrite || m.vaddr%4096 != 0 {
+			return -1, unix.EINVAL
+		}
+		k.mapped[m.iova] = m.size
+	case vfioIOMMUUnmapDMA:
+		argsz(24)
+		m := (*vfioDMAUnmap)(arg)
+		if k.mapped[m.iova] != m.size {
+			m.size = 0
+		}
+		delete(k.mapped, m.iova)
+	default:
+		k.t.Errorf("VFIO call %#x", req)
+		return -1, unix.ENOTTY
+	}
+	return 0, nil
+}
+
+// backDevice makes the file that stands for the VFIO device.
+func (k *kernel) backDevice() {
+	f, err := os.Create(k.path("device"))
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	k.t.Cleanup(func() { f.Close() })
+	if err := f.Truncate(9 * regionStride); err != nil {
+		k.t.Fatal(err)
+	}
+	if _, err := f.WriteAt(card(), regionConfig*regionStride); err != nil {
+		k.t.Fatal(err)
+	}
+	k.device = f
+}

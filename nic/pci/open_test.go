@@ -1,0 +1,450 @@
+package pci
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"rebound/nic/dma"
+	"rebound/nic/mmio"
+)
+
+func vfioKernel(t *testing.T) *kernel {
+	if mmio.PureGo {
+		t.Skip("purego build: devices are refused")
+	}
+	k := newKernel(t)
+	k.card(addr0, vfioDriver, "7")
+	k.backDevice()
+	return k
+}
+
+func TestVFIO(t *testing.T) {
+	k := vfioKernel(t)
+	fds := openFiles(t)
+	f, err := k.openVFIO("03:00.0", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"set container", "set iommu 3", "device " + addr0}; !slices.Equal(k.log, want) {
+		t.Errorf("the kernel saw %q, want %q", k.log, want)
+	}
+	if f.Name() != addr0 || f.ID().Device != 0x10fb || f.Simulated() || f.NUMANode() != 1 || Notes(f) != nil {
+		t.Errorf("name %s, ID %v, node %d, notes %q", f.Name(), f.ID(), f.NUMANode(), Notes(f))
+	}
+	command := func() uint16 { v, _ := Read16(f, cfgCommand); return v }
+	if got := command(); got != cmdMemory|cmdINTxDisable {
+		t.Errorf("command is %#x after open", got)
+	}
+	if err := f.SetBusMaster(true); err != nil || command()&cmdBusMaster == 0 {
+		t.Errorf("bus mastering: %v, command %#x", err, command())
+	}
+	if err := f.Reset(); err != nil || command()&cmdBusMaster != 0 || k.log[len(k.log)-1] != "reset" {
+		t.Errorf("reset: %v, command %#x, kernel %q", err, command(), k.log)
+	}
+	for _, access := range []struct{ off, n int }{{-4, 4}, {1, 2}, {2, 4}, {0, 3}, {0, 8}, {0x1000, 4}} {
+		if err := f.ReadConfig(access.off, make([]byte, access.n)); !errors.Is(err, ErrConfig) {
+			t.Errorf("%d bytes of configuration at %#x: %v", access.n, access.off, err)
+		}
+	}
+
+	w, err := f.BAR(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Write32(0x1234&^3, 0xc0ffee00)
+	seen := make([]byte, 4)
+	k.device.ReadAt(seen, 0x1234)
+	if w.Size() != 0x10000 || w.WriteCombining() || !slices.Equal(seen, []byte{0, 0xee, 0xff, 0xc0}) {
+		t.Errorf("BAR 0: size %#x, the device has %x", w.Size(), seen)
+	}
+	if again, _ := f.BAR(0); again != w {
+		t.Error("a second window of BAR 0")
+	}
+	if same, err := f.BARWC(0); err != nil || same != w || same.WriteCombining() {
+		t.Errorf("BARWC of a BAR that is mapped uncached: %v, %v", same, err)
+	}
+	wc, err := f.BARWC(2)
+	if err != nil || !wc.WriteCombining() || wc.Size() != 0x4000 {
+		t.Fatalf("BARWC(2): %+v, %v", wc, err)
+	}
+	wc.Write32(0x40, 0x11111111)
+	if b, _ := os.ReadFile(k.host.device(addr0) + "/resource2_wc"); b[0x40] != 0x11 {
+		t.Error("the write-combining window is not that of resource2_wc")
+	}
+	if _, err := f.BAR(2); !errors.Is(err, ErrBAR) {
+		t.Errorf("BAR(2), mapped write-combining: %v", err)
+	}
+	for _, n := range []int{-1, 1, 4, 6} {
+		if _, err := f.BAR(n); !errors.Is(err, ErrBAR) {
+			t.Errorf("BAR(%d): %v", n, err)
+		}
+	}
+	if _, err := Registers(f, 0, 0x10001); !errors.Is(err, ErrBAR) {
+		t.Errorf("a BAR that is too small: %v", err)
+	}
+	if got, err := Registers(f, 0, 0x10000); got != w || err != nil {
+		t.Errorf("Registers: %v", err)
+	}
+	if err := f.SetBusMaster(true); err != nil {
+		t.Fatal(err)
+	}
+
+	arena, err := dma.NewArena(f, 4<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(k.mapped) != 1 {
+		t.Errorf("the IOMMU has %v", k.mapped)
+	}
+	for range 2 {
+		if err := f.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	}
+	cfg := make([]byte, 2)
+	k.device.ReadAt(cfg, regionConfig*regionStride+cfgCommand)
+	if cfg[0]&byte(cmdBusMaster) != 0 {
+		t.Error("bus mastering is on after Close")
+	}
+	if w.Read32(0) != ^uint32(0) {
+		t.Error("registers answer after Close")
+	}
+	if err := arena.Close(); err != nil {
+		t.Errorf("the arena's Close after the function's: %v", err)
+	}
+	if _, err := f.Map(dma.Memory{Bytes: make([]byte, 4096)}); !errors.Is(err, ErrClosed) {
+		t.Errorf("Map after Close: %v", err)
+	}
+	if _, err := f.BAR(0); !errors.Is(err, ErrClosed) {
+		t.Errorf("BAR after Close: %v", err)
+	}
+	if left := openFiles(t); left != fds {
+		t.Errorf("%d files are left open", left-fds)
+	}
+}
+
+func openFiles(t *testing.T) int {
+	e, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(e)
+}
+
+func TestVFIORefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		set  func(k *kernel)
+		want error
+		says string
+	}{
+		"other driver":  {func(k *kernel) { k.move(Found{Address: addr0, Driver: vfioDriver}, "ixgbe") }, ErrBusy, "responder bind"},
+		"no driver":     {func(k *kernel) { k.move(Found{Address: addr0, Driver: vfioDriver}, "") }, ErrBusy, "responder bind"},
+		"no group":      {func(k *kernel) { os.Remove(k.host.device(addr0) + "/iommu_group") }, ErrNoIOMMU, "intel_iommu=on"},
+		"no group file": {func(k *kernel) { os.Remove(k.dev + "/vfio/7") }, ErrGroup, "group 7"},
+		"no container":  {func(k *kernel) { os.Remove(k.dev + "/vfio/vfio") }, os.ErrNotExist, "modprobe"},
+		"not viable": {func(k *kernel) {
+			k.viable = false
+			k.card(addr1, "e1000e", "7")
+		}, ErrGroup, addr1 + " (e1000e)"},
+		"no IOMMU":     {func(k *kernel) { k.file("sys/kernel/iommu_groups/7/name", "vfio-noiommu\n") }, ErrNoIOMMU, "unsafe_no_iommu"},
+		"not a device": {func(k *kernel) { os.RemoveAll(k.host.device(addr0)) }, ErrNoDevice, addr0},
+		"gone": {func(k *kernel) {
+			k.device.WriteAt([]byte(strings.Repeat("\xff", cfgExtendedSize)), regionConfig*regionStride)
+		}, ErrGone, "all ones"},
+	} {
+		k := vfioKernel(t)
+		k.driverModule("ixgbe")
+		c.set(k)
+		fds := openFiles(t)
+		f, err := k.openVFIO(addr0, false)
+		if f != nil || !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %v saying %q", name, err, c.want, c.says)
+		}
+		if openFiles(t) != fds {
+			t.Errorf("%s: files are left open", name)
+		}
+	}
+	k := vfioKernel(t)
+	if err := k.groupError(Found{Group: "7"}, unix.EBUSY); !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "fuser") {
+		t.Errorf("group in use: %v", err)
+	}
+}
+
+// TestSplitWC: registers uncached and doorbells write-combining in one BAR, with offsets that count from its start.
+func TestSplitWC(t *testing.T) {
+	k := vfioKernel(t)
+	f, err := k.openVFIO(addr0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, from := range []uint64{0, 0x800, 0x4000, 1 << 40} {
+		if err := SplitWC(f, 2, from); !errors.Is(err, ErrBAR) {
+			t.Errorf("split at %#x: %v", from, err)
+		}
+	}
+	if err := SplitWC(f, 2, 0x1000); err != nil {
+		t.Fatal(err)
+	}
+	uc, err := f.BAR(2)
+	if err != nil || uc.Size() != 0x1000 || uc.WriteCombining() {
+		t.Fatalf("BAR(2): %+v, %v", uc, err)
+	}
+	wc, err := f.BARWC(2)
+	if err != nil || wc.Size() != 0x4000 || !wc.WriteCombining() {
+		t.Fatalf("BARWC(2): %+v, %v", wc, err)
+	}
+	uc.Write32(0x10, 0x22222222)
+	wc.Write32(0x2010, 0x33333333)
+	b, _ := os.ReadFile(k.host.device(addr0) + "/resource2_wc")
+	d := make([]byte, 1)
+	k.device.ReadAt(d, 2*regionStride+0x10)
+	if b[0x2010] != 0x33 || d[0] != 0x22 {
+		t.Errorf("stores went elsewhere: %#x, %#x", b[0x2010], d[0])
+	}
+	if err := SplitWC(f, 2, 0x2000); !errors.Is(err, ErrBAR) {
+		t.Errorf("split after use: %v", err)
+	}
+	// Where the kernel offers no write-combining, both parts are uncached, and said to be.
+	if err := SplitWC(f, 0, 0x1000); err != nil {
+		t.Fatal(err)
+	}
+	up, err := f.BARWC(0)
+	if err != nil || up.WriteCombining() {
+		t.Fatalf("BARWC(0): %+v, %v", up, err)
+	}
+	up.Write32(0x1010, 0x44444444)
+	if k.device.ReadAt(d, 0x1010); d[0] != 0x44 {
+		t.Error("the upper part is not BAR 0's")
+	}
+}
+
+func TestVFIORegions(t *testing.T) {
+	k := vfioKernel(t)
+	k.sparse = []span{{0, 0x2000}, {0x4000, 0x10000}} // a hole where old kernels hide the MSI-X table
+	f, err := k.openVFIO(addr0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	w, err := f.BAR(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, off := range []uint64{0x1000, 0x4000, 0xfffc} {
+		w.Write32(off, uint32(off)|1)
+		d := make([]byte, 1)
+		if k.device.ReadAt(d, int64(off)); d[0] != byte(off)|1 {
+			t.Errorf("store at %#x went elsewhere", off)
+		}
+	}
+	k.sparse = []span{{0x8000, 0x11000}}
+	g, err := k.openVFIO(addr0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	if _, err := g.BAR(0); !errors.Is(err, ErrBAR) {
+		t.Errorf("a mappable range beyond the BAR: %v", err)
+	}
+	k.sparse, k.noMmap = nil, true
+	h, err := k.openVFIO(addr0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	if w, err = h.BAR(0); err != nil {
+		t.Fatal(err)
+	}
+	w.Write64(0x20, 0x5555555555555555)
+	if w.Read32(0x24) != 0x55555555 {
+		t.Error("a BAR that cannot be mapped does not keep what is stored")
+	}
+	if _, err := w.Pointer(0x20, 4); err == nil {
+		t.Error("a BAR that cannot be mapped gives pointers")
+	}
+}
+
+func TestIOVA(t *testing.T) {
+	k := vfioKernel(t)
+	k.ranges = []span{{1 << 33, 1<<33 + 16<<20 - 1}, {0x1000, 0xffffff}} // in any order; the low one starts at a page
+	f, err := k.openVFIO(addr0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	mem, err := unix.Mmap(-1, 0, 4<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(mem)
+	var all []uint64
+	for {
+		iova, err := f.Map(dma.Memory{Bytes: mem})
+		if err != nil {
+			break
+		}
+		if iova < 1<<21 || iova%(1<<21) != 0 {
+			t.Errorf("device address %#x", iova)
+		}
+		all = append(all, iova)
+	}
+	// 2 to 16 MiB less a byte gives three, 16 MiB less a byte three more.
+	if len(all) != 6 || all[0] != 2<<20 || all[3] != 1<<33 {
+		t.Errorf("4 MiB at %#x", all)
+	}
+	if err := f.Unmap(all[1], 4096); err == nil {
+		t.Error("a part was unmapped")
+	}
+	if err := f.Unmap(all[2], len(mem)); err != nil {
+		t.Error(err)
+	}
+	if again, err := f.Map(dma.Memory{Bytes: mem}); err != nil || again != all[2] {
+		t.Errorf("the free address is not used again: %#x, %v", again, err)
+	}
+	f.Unmap(all[0], len(mem))
+	k.mapErr = unix.ENOMEM
+	if _, err := f.Map(dma.Memory{Bytes: mem}); !errors.Is(err, unix.ENOMEM) || !strings.Contains(err.Error(), "ulimit -l") {
+		t.Errorf("no memory may be locked: %v", err)
+	}
+	k.mapErr = nil
+	if iova, err := f.Map(dma.Memory{Bytes: mem}); err != nil || iova != all[0] {
+		t.Errorf("after a failure %#x, %v; want %#x again", iova, err, all[0])
+	}
+}
+
+func TestSysfs(t *testing.T) {
+	if mmio.PureGo {
+		t.Skip("purego build: devices are refused")
+	}
+	if os.Getuid() != 0 {
+		t.Skip("needs root: reads physical addresses")
+	}
+	k := newKernel(t)
+	k.card(addr0, "", "")
+	config := k.host.device(addr0) + "/config"
+	left := card() // by a process that was killed
+	left.put16(cfgCommand, cmdBusMaster|cmdMemory)
+	k.file("sys/bus/pci/devices/"+addr0+"/config", string(left))
+
+	if _, err := k.openSysfs(addr0, false); !errors.Is(err, ErrNoIOMMU) || !strings.Contains(err.Error(), "unsafe_no_iommu") {
+		t.Errorf("without consent: %v", err)
+	}
+	f, err := k.openSysfs(addr0, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := "bus/pci/devices/" + addr0 + "/"
+	if want := []string{dir + "enable=1", dir + "reset=1", "command was 0x0"}; !slices.Equal(slices.DeleteFunc(slices.Clone(k.log), func(s string) bool { return s == "command was 0x2" }), want[:2]) {
+		t.Errorf("the kernel saw %q, want %q with bus mastering off", k.log, want)
+	}
+	if _, err := k.openSysfs(addr0, true); !errors.Is(err, ErrBusy) {
+		t.Errorf("a second open: %v", err)
+	}
+	w, err := f.BAR(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Write32(0x40, 0x66666666)
+	if b, _ := os.ReadFile(k.host.device(addr0) + "/resource0"); b[0x40] != 0x66 {
+		t.Error("a store did not reach resource0")
+	}
+	if wc, err := f.BARWC(2); err != nil || !wc.WriteCombining() {
+		t.Errorf("BARWC(2): %v", err)
+	}
+	if len(Notes(f)) == 0 {
+		t.Error("no note that there is no IOMMU")
+	}
+	if err := f.SetBusMaster(true); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := f.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	}
+	if b, _ := os.ReadFile(config); b[cfgCommand]&byte(cmdBusMaster) != 0 {
+		t.Error("bus mastering is on after Close")
+	}
+	if k.log[len(k.log)-1] != dir+"enable=0" {
+		t.Errorf("the function stays enabled: %q", k.log)
+	}
+	again, err := k.openSysfs(addr0, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
+}
+
+func TestSysfsRefuses(t *testing.T) {
+	if mmio.PureGo {
+		t.Skip("purego build: devices are refused")
+	}
+	k := newKernel(t)
+	k.card(addr0, "ixgbe", "")
+	if _, err := k.openSysfs(addr0, true); !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "ixgbe") {
+		t.Errorf("a kernel driver has it: %v", err)
+	}
+	k = newKernel(t)
+	k.card(addr0, "", "7")
+	k.file("sys/kernel/iommu_groups/7/type", "DMA-FQ\n")
+	if _, err := k.openSysfs(addr0, true); err == nil || !strings.Contains(err.Error(), "vfio-pci") {
+		t.Errorf("behind an IOMMU that translates: %v", err)
+	}
+	k = newKernel(t)
+	k.card(addr0, "", "")
+	os.Remove(k.host.device(addr0) + "/reset")
+	if _, err := k.openSysfs(addr0, true); err == nil || !strings.Contains(err.Error(), "reset") {
+		t.Errorf("a function that cannot be reset: %v", err)
+	}
+}
+
+func TestGone(t *testing.T) {
+	k := vfioKernel(t)
+	f, err := k.openVFIO(addr0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := CheckGone(f, "STATUS", ^uint32(0)); err != nil {
+		t.Errorf("a register may be all ones: %v", err)
+	}
+	k.device.WriteAt([]byte(strings.Repeat("\xff", cfgExtendedSize)), regionConfig*regionStride)
+	if err := CheckGone(f, "STATUS", ^uint32(0)); !errors.Is(err, ErrGone) || !strings.Contains(err.Error(), addr0+": STATUS") {
+		t.Errorf("surprise removal: %v", err)
+	}
+	if err := CheckGone(f, "STATUS", 0); err != nil {
+		t.Errorf("a register that answers: %v", err)
+	}
+	if err := f.Close(); err != nil {
+		t.Errorf("Close of a function that is gone: %v", err)
+	}
+}
+
+// TestVFIOWithoutIOMMU: vfio-pci's mode for machines such as most rented ones.
+func TestVFIOWithoutIOMMU(t *testing.T) {
+	k := vfioKernel(t)
+	if os.Getuid() != 0 {
+		t.Skip("needs root: reads physical addresses")
+	}
+	k.file("sys/kernel/iommu_groups/7/name", "vfio-noiommu\n")
+	k.file("dev/vfio/noiommu-7", "")
+	os.Remove(k.dev + "/vfio/7")
+	f, err := k.openVFIO(addr0, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(k.log, "set iommu 8") || len(Notes(f)) == 0 {
+		t.Errorf("kernel %q, notes %q", k.log, Notes(f))
+	}
+	if _, err := f.Map(dma.Memory{Bytes: make([]byte, 4096), Page: 4096}); err == nil || len(k.mapped) != 0 {
+		t.Errorf("ordinary pages were mapped: %v", err)
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+}
