@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -29,29 +30,46 @@ func (s *session) finish() error {
 			failed = errors.Join(failed, err)
 			continue
 		}
+		rep.Dir = c.dir
 		all = append(all, rep)
-		if err := rep.Print(s.stdout); err != nil {
-			return errors.Join(failed, err)
-		}
-		fmt.Fprintf(s.stdout, "report %s\n\n", c.dir)
-	}
-	if len(all) > 1 {
-		if s.id != "" && s.sliced() {
-			failed = errors.Join(failed, latency.Compare(all[0], all[1:]...).Print(s.stdout))
-		} else {
-			failed = errors.Join(failed, sweepTable(s.stdout, all))
+		if s.paired || len(s.cells) == 1 {
+			failed = errors.Join(failed, printReport(s.stdout, rep))
 		}
 	}
-	return failed
+	switch {
+	case len(s.cells) == 1 || len(all) == 0:
+		return failed
+	case s.paired && len(all) > 1:
+		return errors.Join(failed, latency.Compare(all[0], all[1:]...).Print(s.stdout))
+	}
+	return errors.Join(failed, sweepTable(s.stdout, all))
+}
+
+// printReport prints a report, its further series and its notes, and where it lies.
+func printReport(w io.Writer, rep *latency.Report) error {
+	if err := rep.Print(w); err != nil {
+		return err
+	}
+	for _, s := range rep.Series {
+		if s.Name == latency.MainSeries || s.Name == latency.UncorrectedSeries {
+			continue
+		}
+		m := s.Summary
+		fmt.Fprintf(w, "%s:  p50 %s  p99 %s  p99.9 %s  p99.99 %s  max %s  (%d)\n", s.Name, latency.FormatNS(float64(m.P50)),
+			latency.FormatNS(float64(m.P99)), latency.FormatNS(float64(m.P999)), latency.FormatNS(float64(m.P9999)), latency.FormatNS(float64(m.Max)), m.Count)
+	}
+	for _, n := range rep.Notes {
+		fmt.Fprintf(w, "note: %s\n", n)
+	}
+	_, err := fmt.Fprintf(w, "report %s\n\n", rep.Dir)
+	return err
 }
 
 // report makes a cell's report.
 func (s *session) report(c *cell, facts host.Facts) *latency.Report {
 	rep := latency.NewReport("bench", latency.RoundTrip)
 	rep.Label = c.label()
-	if s.id != "" && s.sliced() || s.before != nil {
-		rep.Session = s.id
-	}
+	rep.Session = s.id
 	rep.Host = facts
 	n := c.stream.Counts()
 	rep.Traffic = latency.Traffic{Target: c.flow.Dst.String(), Protocol: c.proto.String(), IPVersion: 4, FrameSize: c.flow.Size,

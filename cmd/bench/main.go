@@ -70,6 +70,10 @@ func bench(args []string, stdout, stderr io.Writer) int {
 	case errors.Is(err, errFlags): // the flag package has said what is wrong
 		return exitUsage
 	}
+	var inner exitCode
+	if errors.As(err, &inner) {
+		return int(inner)
+	}
 	fmt.Fprintf(stderr, "bench %s: %v\n", args[0], err)
 	switch {
 	case errors.Is(err, errUsage):

@@ -28,7 +28,7 @@ func reportCommand(e *env, args []string) error {
 		if err != nil {
 			return err
 		}
-		if err := rep.Print(e.stdout); err != nil {
+		if err := printReport(e.stdout, rep); err != nil {
 			return err
 		}
 		page := filepath.Join(dir, "report.html")

@@ -29,7 +29,8 @@ Rights. Raw frames need CAP_NET_RAW (AF_PACKET) or CAP_NET_ADMIN and CAP_BPF (AF
 // options are the flags of bench run.
 type options struct {
 	base     settings
-	variants []settings // -ab
+	variants []settings // -ab, or the points of a sweep
+	paired   bool       // the variants are to be compared: their slices alternate
 	lossless float64
 
 	duration, warmup, slice time.Duration
@@ -134,7 +135,7 @@ func (e *env) runFlags(args []string) (*options, error) {
 		}
 		o.variants[i] = v
 	}
-	if len(o.variants) == 0 {
+	if o.paired = len(o.variants) > 0; !o.paired {
 		o.variants = sweep(o.base)
 	}
 	for i := range o.variants {

@@ -134,14 +134,14 @@ func (s *session) try(c *cell, rate float64) (t trial, err error) {
 // sweepTable prints one line for each point.
 func sweepTable(w io.Writer, all []*latency.Report) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "point\tsize\trate/s\tsent\tlost\tp50 ns\tp99 ns\tp99.9 ns\tmax ns\t")
+	fmt.Fprintln(table, "point\tsize\trate/s\tsent\tlost\tp50 ns\tp99 ns\tp99.9 ns\tmax ns\treport\t")
 	for _, r := range all {
 		m := r.Main().Summary
 		rate := "closed"
 		if r.Traffic.Rate > 0 {
 			rate = fmt.Sprintf("%.0f", r.Traffic.Rate)
 		}
-		fmt.Fprintf(table, "%s\t%d\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t\n", r.Label, r.Traffic.FrameSize, rate, r.Counts.Sent, r.Counts.Lost, m.P50, m.P99, m.P999, m.Max)
+		fmt.Fprintf(table, "%s\t%d\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t\n", r.Label, r.Traffic.FrameSize, rate, r.Counts.Sent, r.Counts.Lost, m.P50, m.P99, m.P999, m.Max, r.Dir)
 	}
 	return table.Flush()
 }

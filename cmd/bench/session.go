@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"sync/atomic"
 
 	"rebound/cmd/bench/engine"
@@ -82,7 +81,7 @@ func (s *session) open() error {
 	for i, v := range s.variants {
 		c := &cell{settings: v, dir: s.out}
 		if len(s.variants) > 1 {
-			c.dir = filepath.Join(s.out, folder(strconv.Itoa(i+1)+"-"+v.name))
+			c.dir = filepath.Join(s.out, folder(fmt.Sprintf("%02d-%s", i+1, v.name)))
 		}
 		if err := c.find(); err != nil {
 			return err
@@ -115,7 +114,7 @@ func (s *session) open() error {
 			}
 		}
 	}
-	if len(s.variants) > 1 {
+	if s.paired {
 		s.id = fmt.Sprintf("%016x", rand.Uint64())
 	}
 	return nil
@@ -196,7 +195,7 @@ func (s *session) rounds() error {
 	defer debug.SetGCPercent(gc)
 	limit := engine.Limit{Warmup: s.warmup, Duration: s.duration, Count: s.count}
 	slicesPerRun := 1
-	if s.id != "" && s.sliced() {
+	if s.paired && s.slice > 0 {
 		limit.Warmup = min(s.warmup, s.slice/10)
 		if s.duration > 0 {
 			slicesPerRun = int((s.duration + s.slice - 1) / s.slice)
@@ -235,9 +234,6 @@ func (s *session) rounds() error {
 	}
 	return nil
 }
-
-// sliced reports whether the cells are variants of -ab, which alternate in slices; a sweep takes each point whole.
-func (s *session) sliced() bool { return s.before == nil && len(s.base.rates)*len(s.base.sizes) == 1 }
 
 // silent reports whether a whole run drew no reply at all.
 func (c *cell) silent() bool {
