@@ -1,85 +1,65 @@
 package nic
 
 import (
-	"sync"
 	"sync/atomic"
+	"time"
 )
 
-// Gate is where a device's polling loops and its watch meet: the goroutine that looks after the device while loops run, and
-// restarts it while they are parked. A loop looks at Closed once a pass; everything else happens off the hot path. The zero
-// Gate is open.
+// Gate is where a device's polling loops and its watch meet: the goroutine that looks after the device, and restarts it
+// while the loops are parked. The loops are pinned (hot.Pin), so their side never blocks: they look at Closed once a pass,
+// and park by spinning. The zero Gate is open.
 type Gate struct {
-	closed atomic.Bool
-
-	mu             sync.Mutex
-	change         sync.Cond
-	active, parked int
-	fatal          error
-	stop           chan struct{} // ends the watch
-	stopped        chan struct{}
+	closed         atomic.Bool
+	active, parked atomic.Int32
+	fatal          atomic.Pointer[error]
 }
+
+// Enter registers a loop. It returns the error that ended the device, if there was one; the loop does not run then.
+func (g *Gate) Enter() error {
+	g.active.Add(1)
+	err := g.Park()
+	if err != nil {
+		g.Leave()
+	}
+	return err
+}
+
+// Leave takes a loop out that Enter let in.
+func (g *Gate) Leave() { g.active.Add(-1) }
+
+// Active reports whether any loop runs or is parked.
+func (g *Gate) Active() bool { return g.active.Load() > 0 }
 
 // Closed reports whether the loops are to park.
 func (g *Gate) Closed() bool { return g.closed.Load() }
 
-// Enter registers a loop; the first starts watch.
-func (g *Gate) Enter(watch func(stop <-chan struct{})) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.change.L = &g.mu
-	if g.fatal != nil {
-		return g.fatal
+// Park holds a loop until the gate opens, and returns the error that ended the device, if there was one.
+func (g *Gate) Park() error {
+	g.parked.Add(1)
+	for g.closed.Load() {
 	}
-	if g.active++; g.active == 1 {
-		stop, stopped := make(chan struct{}), make(chan struct{})
-		g.stop, g.stopped = stop, stopped
-		go func() {
-			defer close(stopped)
-			watch(stop)
-		}()
+	g.parked.Add(-1)
+	if err := g.fatal.Load(); err != nil {
+		return *err
 	}
 	return nil
 }
 
-// Leave takes a loop out; the last waits for the watch to end.
-func (g *Gate) Leave() {
-	g.mu.Lock()
-	g.active--
-	g.change.Broadcast()
-	last := g.active == 0
-	stop, stopped := g.stop, g.stopped
-	g.mu.Unlock()
-	if last {
-		close(stop)
-		<-stopped
-	}
-}
-
-// Park holds a loop until the gate opens, and returns the failure if there was one.
-func (g *Gate) Park() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.parked++
-	g.change.Broadcast()
-	for g.closed.Load() {
-		g.change.Wait()
-	}
-	g.parked--
-	return g.fatal
-}
-
-// Alone closes the gate, runs f once every loop is parked, and opens it. An error of f ends the loops.
+// Alone closes the gate, runs f once every loop is parked, and opens it when every loop saw the outcome. An error of f ends
+// all loops, for good. One goroutine, the watch, calls it.
 func (g *Gate) Alone(f func() error) error {
+	const nap = 20 * time.Microsecond
 	g.closed.Store(true)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for g.parked < g.active {
-		g.change.Wait()
+	for g.parked.Load() < g.active.Load() {
+		time.Sleep(nap)
 	}
-	if g.active > 0 {
-		g.fatal = f()
+	err := f()
+	if err != nil {
+		g.fatal.Store(&err)
 	}
 	g.closed.Store(false)
-	g.change.Broadcast()
-	return g.fatal
+	for g.parked.Load() > 0 { // a loop that is still on its way out would count as parked the next time
+		time.Sleep(nap)
+	}
+	return err
 }

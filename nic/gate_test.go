@@ -8,12 +8,12 @@ import (
 )
 
 // loops starts n goroutines that poll as a driver's Serve does, and returns what waits for their results.
-func loops(g *Gate, n int, stop *atomic.Bool, passes *atomic.Int64, watch func(<-chan struct{})) func() []error {
+func loops(g *Gate, n int, stop *atomic.Bool, passes *atomic.Int64) func() []error {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
-			if errs[i] = g.Enter(watch); errs[i] != nil {
+			if errs[i] = g.Enter(); errs[i] != nil {
 				return
 			}
 			defer g.Leave()
@@ -34,23 +34,21 @@ func TestGateRunsAlone(t *testing.T) {
 	var g Gate
 	var stop atomic.Bool
 	var passes atomic.Int64
-	wait := loops(&g, 3, &stop, &passes, func(end <-chan struct{}) {
-		for range 100 {
-			if err := g.Alone(func() error {
-				before := passes.Load()
-				for range 1000 {
-					if passes.Load() != before {
-						return errors.New("a loop ran while another was to be alone")
-					}
+	wait := loops(&g, 2, &stop, &passes)
+	for range 20 {
+		if err := g.Alone(func() error {
+			before := passes.Load()
+			for range 1000 {
+				if passes.Load() != before {
+					return errors.New("a loop ran while another was to be alone")
 				}
-				return nil
-			}); err != nil {
-				return
 			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
 		}
-		stop.Store(true)
-		<-end
-	})
+	}
+	stop.Store(true)
 	for _, err := range wait() {
 		if err != nil {
 			t.Error(err)
@@ -63,13 +61,14 @@ func TestGateFailureEndsEveryLoop(t *testing.T) {
 	var stop atomic.Bool
 	var passes atomic.Int64
 	broken := errors.New("broken")
-	wait := loops(&g, 3, &stop, &passes, func(<-chan struct{}) { g.Alone(func() error { return broken }) })
+	wait := loops(&g, 2, &stop, &passes)
+	g.Alone(func() error { return broken })
 	for _, err := range wait() {
 		if !errors.Is(err, broken) {
 			t.Errorf("a loop ended with %v", err)
 		}
 	}
-	if err := g.Enter(func(<-chan struct{}) {}); !errors.Is(err, broken) {
+	if err := g.Enter(); !errors.Is(err, broken) {
 		t.Errorf("entering a broken gate: %v", err)
 	}
 }

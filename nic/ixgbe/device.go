@@ -70,7 +70,8 @@ type Device struct {
 	groups       [][6]byte // multicast to let in
 	allMulticast bool
 
-	gate nic.Gate
+	gate            nic.Gate
+	endWatch, ended chan struct{}
 
 	statsMu sync.Mutex
 	stats   counters
@@ -145,6 +146,8 @@ func open(fn pci.Function, o nic.Options) (d *Device, err error) {
 		return nil, err
 	}
 	d.stats = counters{} // what was counted before is not ours
+	d.endWatch, d.ended = make(chan struct{}), make(chan struct{})
+	go d.watch()
 	return d, nil
 }
 
@@ -257,7 +260,7 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 	if queue < 0 || queue >= len(d.queues) {
 		return fmt.Errorf("ixgbe %s: queue %d of %d", d.fn.Name(), queue, len(d.queues))
 	}
-	if err := d.gate.Enter(d.watch); err != nil {
+	if err := d.gate.Enter(); err != nil {
 		return err
 	}
 	defer d.gate.Leave()
@@ -289,6 +292,8 @@ func (d *Device) Recv(buf []byte) (n int, at int64, err error) { return d.queues
 
 // Close stops the device and gives everything back.
 func (d *Device) Close() error {
+	close(d.endWatch)
+	<-d.ended
 	d.quiesce()
 	return d.fn.Close()
 }

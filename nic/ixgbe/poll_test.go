@@ -7,6 +7,7 @@ import (
 
 	"rebound/fastpath"
 	"rebound/latency/hot"
+	"rebound/nic/nictest"
 )
 
 // bench is a queue whose device is the test: rings and buffers in ordinary memory, doorbells that nobody hears.
@@ -107,4 +108,10 @@ func BenchmarkPoll(b *testing.B) {
 			b.ReportMetric(float64(n)/float64(b.N), "replies/pass")
 		})
 	}
+}
+
+func TestPollIsAHotLoop(t *testing.T) {
+	nictest.HotLoop(t, "rebound/nic/ixgbe", "(*Queue).Poll", "ixgbe.(*Queue).post", "ixgbe.(*Queue).tidy", "runtime.panicunsafeslicelen")
+	nictest.HotLoop(t, "rebound/nic/ixgbe", "(*Queue).post", "mmio.Store32")
+	nictest.HotLoop(t, "rebound/nic/ixgbe", "(*Queue).tidy", "mmio.Store32")
 }

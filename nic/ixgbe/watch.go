@@ -13,9 +13,10 @@ const (
 	hangTicks  = 10 // watch periods without progress on a ring that has work, with the link up
 )
 
-// watch looks after the device while a loop runs: one that is gone ends the loops with an error; one that lost its state
-// (a reset by somebody else) or whose transmits stand still with the link up is restarted.
-func (d *Device) watch(stop <-chan struct{}) {
+// watch looks after the device while a loop runs, until Close: one that is gone ends the loops with an error; one that lost
+// its state (a reset by somebody else) or whose transmits stand still with the link up is restarted.
+func (d *Device) watch() {
+	defer close(d.ended)
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	stuck := make([]int, len(d.queues))
@@ -23,9 +24,12 @@ func (d *Device) watch(stop <-chan struct{}) {
 	up := true
 	for {
 		select {
-		case <-stop:
+		case <-d.endWatch:
 			return
 		case <-tick.C:
+		}
+		if !d.gate.Active() {
+			continue
 		}
 		link, err := d.Link()
 		if err != nil {
