@@ -1,71 +1,189 @@
-package afpacket
+package afpacket_test
 
 import (
+	"errors"
+	"net"
 	"net/netip"
+	"os"
 	"os/exec"
-	"sync/atomic"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
-	"rebound/fastpath"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
 	"rebound/nic"
+	"rebound/nic/afpacket"
+	"rebound/nic/nictest"
 	"rebound/nic/nictest/veth"
 )
 
 var (
-	our4 = netip.MustParsePrefix("192.0.2.10/24")
-	our6 = netip.MustParsePrefix("2001:db8::10/64")
+	_ nic.Device      = (*afpacket.Device)(nil)
+	_ nic.Timestamper = (*afpacket.Device)(nil)
 )
 
-func config(v *veth.Pair) *fastpath.Config {
-	return &fastpath.Config{MAC: [6]byte(v.Host.MAC), Addresses: []netip.Prefix{our4, our6}, UDPPorts: []uint16{7007}}
-}
+func open(o nic.Options) (nic.Device, error) { return afpacket.Open(o) }
 
-// serve opens the host's end and serves it until the test ends.
-func serve(t *testing.T, v *veth.Pair, queues int) *Device {
-	t.Helper()
-	c := config(v)
-	var d *Device
-	var err error
-	v.Host.Do(func() { d, err = Open(nic.Options{Device: v.Host.Name, Queues: queues, Match: c}) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	stop, done := new(atomic.Bool), make(chan error, queues)
-	for i := range queues {
-		r, err := fastpath.New(*c)
-		if err != nil {
-			t.Fatal(err)
+func TestAnswers(t *testing.T) { veth.Answers(t, open, nic.Options{}) }
+func TestFaults(t *testing.T)  { veth.Faults(t, open) }
+
+// TestFanout sends from many ports, so that both sockets of the group get some: each datagram is answered once.
+func TestFanout(t *testing.T) {
+	v := veth.New(t)
+	s := v.Serve(t, open, nic.Options{Queues: 2})
+	const flows = 32
+	v.Peer.Do(func() {
+		var conns []net.Conn
+		for range flows {
+			c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(veth.Our4.Addr(), veth.EchoPort)))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			c.SetDeadline(time.Now().Add(10 * time.Second))
+			c.Write([]byte("flow"))
+			conns = append(conns, c)
 		}
-		go func() { done <- d.Serve(i, stop, r) }()
-	}
-	t.Cleanup(func() {
-		stop.Store(true)
-		for range queues {
-			if err := <-done; err != nil {
+		for _, c := range conns {
+			if n, err := c.Read(make([]byte, 16)); n != 4 {
 				t.Error(err)
 			}
 		}
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
 	})
-	return d
-}
-
-func TestPing(t *testing.T) {
-	v := veth.New(t)
-	d := serve(t, v, 1)
-	for _, a := range []netip.Prefix{our4, our6} {
-		var out []byte
-		var err error
-		v.Peer.Do(func() {
-			out, err = exec.Command("ping", "-n", "-c", "5", "-i", "0.01", a.Addr().String()).CombinedOutput()
-		})
-		t.Logf("%s", out)
-		if err != nil {
-			t.Error(err)
+	var st nic.Stats
+	if err := s.Device.ReadStats(&st); err != nil {
+		t.Fatal(err)
+	}
+	if st.TxFrames != flows+1 { // one ARP reply
+		t.Errorf("%d replies to %d datagrams and an ARP request", st.TxFrames, flows)
+	}
+	for i, r := range s.Responders {
+		if st := r.Stats(); st.Answered() == 0 {
+			t.Errorf("queue %d answered nothing", i)
 		}
 	}
-	var s nic.Stats
-	t.Log(d.ReadStats(&s), s, d.Info())
+}
+
+// TestKernelOwns refuses addresses for which the kernel answers.
+func TestKernelOwns(t *testing.T) {
+	v := veth.New(t)
+	for _, p := range []netip.Prefix{v.Host.IPv4, v.Host.IPv6} {
+		c := v.Config()
+		c.Addresses = append(c.Addresses, p)
+		v.Host.Do(func() {
+			d, err := afpacket.Open(nic.Options{Device: v.Host.Name, Match: c})
+			if !errors.Is(err, nic.ErrBusy) || !strings.Contains(err.Error(), p.Addr().String()) {
+				t.Errorf("open for %v: %v, want it refused", p, err)
+			}
+			if err == nil {
+				d.Close()
+			}
+		})
+	}
+}
+
+// child is what a test runs in another process: the test binary itself, with this variable set.
+const child = "AFPACKET_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(child) != "" {
+		if lo, err := netlink.LinkByName("lo"); err == nil {
+			netlink.LinkSetUp(lo) // in the machine's own namespace it is up, and this is refused
+		}
+		d, err := afpacket.Open(nic.Options{Device: "lo"})
+		if err != nil {
+			os.Stdout.WriteString(err.Error())
+			os.Exit(1)
+		}
+		if err := d.Send(make([]byte, 60)); err != nil {
+			os.Stdout.WriteString(err.Error())
+			os.Exit(1)
+		}
+		os.Stdout.WriteString("ok")
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// TestUserNamespace opens a device as an unprivileged user: allowed in a network namespace of its own, refused with an
+// explanation in the machine's.
+func TestUserNamespace(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("becoming another user takes root")
+	}
+	for _, own := range []bool{true, false} {
+		c := exec.Command("/proc/self/exe")
+		c.Env = []string{child + "=1"}
+		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER,
+			Credential:  &syscall.Credential{NoSetGroups: true},
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 65534, Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 65534, Size: 1}}}
+		if own {
+			c.SysProcAttr.Cloneflags |= unix.CLONE_NEWNET
+		}
+		out, err := c.CombinedOutput()
+		t.Logf("own network namespace %v: %s (%v)", own, out, err)
+		switch {
+		case own && string(out) != "ok":
+			t.Errorf("in a user namespace with a network of its own: %s (%v)", out, err)
+		case !own && !strings.Contains(string(out), "CAP_NET_RAW"):
+			t.Errorf("in a user namespace with the machine's network: %s (%v)", out, err)
+		}
+	}
+}
+
+// TestTimestamps has the kernel stamp echo requests and replies: sent, then received, in order and within the round trip.
+func TestTimestamps(t *testing.T) {
+	v := veth.New(t)
+	v.Serve(t, open, nic.Options{})
+	v.Peer.Do(func() {
+		d, err := afpacket.Open(nic.Options{Device: v.Peer.Name})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer d.Close()
+		in, err := d.EnableTimestamps(true)
+		if want := (nic.Timestamping{RxSoftware: true, TxSoftware: true}); err != nil || in != want {
+			t.Errorf("in force %+v, %v, want %+v", in, err, want)
+		}
+		buf := make([]byte, 2048)
+		for seq := range uint16(20) {
+			before := time.Now().UnixNano()
+			if err := d.Send(v.Echo(veth.Our4.Addr(), seq)); err != nil {
+				t.Error(err)
+				return
+			}
+			var rx nic.Timestamp
+			for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
+				if n, _, err := d.Recv(buf); err != nil {
+					t.Error(err)
+					return
+				} else if n == 98 && buf[34] == 0 && buf[41] == byte(seq) {
+					rx = d.RxTimestamp()
+					break
+				}
+			}
+			id, tx, ok, err := d.TxTimestamp()
+			if err != nil || !ok || id != uint32(seq) || tx.Hardware || rx.Hardware {
+				t.Errorf("frame %d: transmit stamp %d %+v %v, %v", seq, id, tx, ok, err)
+			}
+			if !(before <= tx.Nanoseconds && tx.Nanoseconds < rx.Nanoseconds && rx.Nanoseconds <= time.Now().UnixNano()) {
+				t.Errorf("frame %d: sent after %d, stamped %d and %d", seq, before, tx.Nanoseconds, rx.Nanoseconds)
+			}
+		}
+		if _, _, ok, err := d.TxTimestamp(); ok || err != nil {
+			t.Errorf("a stamp too many: %v", err)
+		}
+	})
+}
+
+func TestHotLoop(t *testing.T) {
+	nictest.HotLoop(t, "rebound/nic/afpacket", "(*Queue).Poll",
+		"unix.RawSyscall6", "afpacket.(*Queue).failed", "afpacket.(*header).retag", "afpacket.complete", "mmio.Store32",
+		"runtime.panicunsafeslicelen", "runtime.panicunsafeslicenilptr")
 }

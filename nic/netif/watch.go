@@ -55,6 +55,9 @@ func (w *Watch) OK() bool { return w.state.Load() == serving }
 
 // Err returns what happened to the interface: nic.ErrDown, nic.ErrGone or nil.
 func (w *Watch) Err() error {
+	if w.state.Load() == down {
+		w.ask() // it goes down before it is removed
+	}
 	switch w.state.Load() {
 	case down:
 		return fmt.Errorf("interface %s: %w: it was set down while in use", w.i.Name, nic.ErrDown)

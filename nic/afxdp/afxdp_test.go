@@ -1,0 +1,178 @@
+package afxdp_test
+
+import (
+	"bufio"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+
+	"rebound/nic"
+	"rebound/nic/afxdp"
+	"rebound/nic/nictest"
+	"rebound/nic/nictest/veth"
+)
+
+var _ nic.Device = (*afxdp.Device)(nil)
+
+func open(o nic.Options) (nic.Device, error) { return afxdp.Open(o) }
+
+func TestAnswers(t *testing.T) { veth.Answers(t, open, nic.Options{}) }
+func TestFaults(t *testing.T)  { veth.Faults(t, open) }
+
+// child is what a test runs in another process: the test binary itself, with this variable naming the interface.
+const child = "AFXDP_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv(child); name != "" {
+		d, err := afxdp.Open(nic.Options{Device: name})
+		if err != nil {
+			println(err.Error())
+			os.Exit(1)
+		}
+		os.Stdout.WriteString("open\n")
+		for {
+			d.Recv(nil)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// attached returns the identifier of the host's XDP program, 0 if it has none.
+func attached(t *testing.T, v *veth.Pair) (id uint32) {
+	v.Host.Do(func() {
+		l, err := netlink.LinkByName(v.Host.Name)
+		if err != nil {
+			t.Error(err)
+		} else if x := l.Attrs().Xdp; x != nil && x.Attached {
+			id = x.ProgId
+		}
+	})
+	return id
+}
+
+// TestKill kills a process that serves and wants its program gone.
+func TestKill(t *testing.T) {
+	v := veth.New(t)
+	c := exec.Command("/proc/self/exe")
+	c.Env, c.Stderr = []string{child + "=" + v.Host.Name}, os.Stderr
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Host.Do(func() { err = c.Start() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "open\n" {
+		t.Fatal(line, err)
+	}
+	if attached(t, v) == 0 {
+		t.Error("no program while the process lives")
+	}
+	c.Process.Kill()
+	c.Wait()
+	for deadline := time.Now().Add(5 * time.Second); attached(t, v) != 0 && time.Now().Before(deadline); {
+	}
+	if id := attached(t, v); id != 0 {
+		t.Errorf("program %d is attached after SIGKILL", id)
+	}
+}
+
+// TestForeignProgram leaves somebody else's program in place, and another socket its queue.
+func TestForeignProgram(t *testing.T) {
+	v := veth.New(t)
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	v.Host.Do(func() {
+		l, err := netlink.LinkByName(v.Host.Name)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		x, err := link.AttachXDP(link.XDPOptions{Program: p, Interface: l.Attrs().Index})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		before := attached(t, v)
+		if _, err := afxdp.Open(nic.Options{Device: v.Host.Name}); !errors.Is(err, nic.ErrBusy) {
+			t.Errorf("open beside another program: %v", err)
+		} else {
+			t.Log(err)
+		}
+		if after := attached(t, v); after != before {
+			t.Errorf("program %d attached, it was %d", after, before)
+		}
+		x.Close()
+		d, err := afxdp.Open(nic.Options{Device: v.Host.Name})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if id := attached(t, v); id != 0 {
+		t.Errorf("program %d is attached after Close", id)
+	}
+}
+
+// TestHiddenTag has the peer put a VLAN tag beside the frame, where veth keeps it as a card with rx-vlan-offload does.
+func TestHiddenTag(t *testing.T) {
+	v := veth.New(t)
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: asm.Instructions{
+		asm.LoadMem(asm.R2, asm.R1, 16, asm.Word), // __sk_buff.protocol
+		asm.Mov.Imm(asm.R0, 0),
+		asm.JNE.Imm(asm.R2, 0x0008, "out"), // ARP stays as it is
+		asm.Mov.Imm(asm.R2, 0x0081),
+		asm.Mov.Imm(asm.R3, 0x6007),
+		asm.FnSkbVlanPush.Call(),
+		asm.Mov.Imm(asm.R0, 0),
+		asm.Return().WithSymbol("out"),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	var tcx link.Link
+	v.Peer.Do(func() {
+		var l netlink.Link
+		if l, err = netlink.LinkByName(v.Peer.Name); err == nil {
+			tcx, err = link.AttachTCX(link.TCXOptions{Interface: l.Attrs().Index, Program: p, Attach: ebpf.AttachTCXEgress})
+		}
+	})
+	if err != nil {
+		t.Skip("no tcx in this kernel: ", err)
+	}
+	defer tcx.Close()
+	s := v.Serve(t, open, nic.Options{})
+	raw := v.Peer.Raw(t)
+	sent := v.Echo(veth.Our4.Addr(), 7)
+	raw.Send(sent)
+	got := raw.Recv(func(f []byte) bool { return len(f) > 60 && string(f[:6]) == string(v.Peer.MAC) })
+	told := strings.Contains(strings.Join(s.Device.Info().Notes, " "), "rx-vlan-offload")
+	tagged := len(got) == len(sent)+4 && string(got[12:16]) == "\x81\x00\x60\x07"
+	t.Logf("% x; notes %q", got[:18], s.Device.Info().Notes)
+	if tagged == told {
+		t.Errorf("reply to a frame with a hidden tag: tagged %v, although the notes are %q", tagged, s.Device.Info().Notes)
+	}
+}
+
+func TestHotLoop(t *testing.T) {
+	nictest.HotLoop(t, "rebound/nic/afxdp", "(*Queue).Poll",
+		"afxdp.(*Queue).idle", "afxdp.(*Queue).reclaim", "afxdp.(*Queue).kick", "afxdp.(*Queue).post", "mmio.Store32",
+		"runtime.panicunsafeslicelen", "runtime.panicunsafeslicenilptr")
+}
