@@ -17,8 +17,8 @@ import (
 const probe = `<script>addEventListener("load",()=>{
 const shown=[...document.querySelectorAll("svg.chart")].filter(s=>getComputedStyle(s).display!="none");
 const boxes=e=>[...e].map(p=>{const b=p.getBoundingClientRect();return{w:b.width,h:b.height,l:p.getTotalLength(),stroke:getComputedStyle(p).stroke}});
-const out=parent.document.createElement("pre");out.id="probe";
-out.textContent=JSON.stringify({width:innerWidth,overflow:document.documentElement.scrollWidth-innerWidth,
+const out=parent.document.createElement("pre");out.className="probe";
+out.textContent=JSON.stringify({name:window.name,width:innerWidth,overflow:document.documentElement.scrollWidth-innerWidth,
 ground:getComputedStyle(document.body).backgroundColor,charts:shown.length,
 letters:Math.min(...shown.map(s=>{const t=s.querySelector("text.tick");return t?t.getBoundingClientRect().height:0})),
 curves:boxes(shown.flatMap(s=>[...s.querySelectorAll("path.curve")])),
@@ -26,6 +26,7 @@ outside:shown.flatMap(s=>[...s.querySelectorAll("text")].filter(t=>{const a=t.ge
 parent.document.body.append(out)});</script>`
 
 type probed struct {
+	Name            string
 	Width, Overflow float64
 	Ground          string
 	Charts          int
@@ -37,7 +38,7 @@ type probed struct {
 	Outside []string
 }
 
-var probeResult = regexp.MustCompile(`(?s)<pre id="probe">(.*?)</pre>`)
+var probeResult = regexp.MustCompile(`(?s)<pre class="probe">(.*?)</pre>`)
 
 func chromium(t *testing.T, args ...string) (stdout, stderr string) {
 	t.Helper()
@@ -92,77 +93,92 @@ func TestPagesInBrowser(t *testing.T) {
 		{write("open.html", func(w *bytes.Buffer) error { return WriteHTML(w, o) }), 3, 7, 5},
 		{write("compare.html", func(w *bytes.Buffer) error { return Compare(a, b, o).WriteHTML(w) }), 2, 6, 6},
 	}
-	for _, p := range pages {
-		grounds := map[string]string{}
-		for _, look := range []struct {
-			name, scheme string
-			width        int
-		}{{"light", "1", 1200}, {"dark", "0", 1200}, {"phone", "1", 390}} {
-			t.Run(strings.TrimSuffix(filepath.Base(p.path), ".html")+"/"+look.name, func(t *testing.T) {
-				content, err := os.ReadFile(p.path)
-				if err != nil {
-					t.Fatal(err)
-				}
-				content = append(content, probe...)
-				if look.width < 500 { // a window is never narrower, a frame may be
-					content = fmt.Appendf(nil, `<!doctype html><link rel="icon" href="data:,"><body style="margin:0"><iframe style="border:0;width:%dpx;height:4600px" srcdoc="%s"></iframe>`,
-						look.width, html.EscapeString(string(content)))
-				}
-				withProbe := filepath.Join(t.TempDir(), "page.html")
-				if err := os.WriteFile(withProbe, content, 0o644); err != nil {
-					t.Fatal(err)
-				}
-				args := []string{"--blink-settings=preferredColorScheme=" + look.scheme, fmt.Sprintf("--window-size=%d,3600", max(look.width, 500))}
+	// All pages are shown at once, each in a frame of its width: a frame is narrower than any window may be.
+	grounds := map[string]string{}
+	for _, look := range []struct {
+		name, scheme string
+		widths       []int
+	}{{"light", "1", []int{1200, 390}}, {"dark", "0", []int{1200}}} {
+		var all bytes.Buffer
+		all.WriteString(`<!doctype html><link rel="icon" href="data:,"><body style="margin:0">`)
+		for _, p := range pages {
+			content, err := os.ReadFile(p.path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, width := range look.widths {
+				name := fmt.Sprintf("%s-%s-%d", strings.TrimSuffix(filepath.Base(p.path), ".html"), look.name, width)
+				frame := fmt.Sprintf(`<iframe name="%s" style="border:0;display:block;width:%dpx;height:4600px" srcdoc="%s"></iframe>`, name, width, html.EscapeString(string(content)+probe))
+				all.WriteString(frame)
 				if keep := os.Getenv("KEEP_PAGES"); keep != "" {
-					chromium(t, append(args, "--screenshot="+strings.TrimSuffix(p.path, ".html")+"-"+look.name+".png", "file://"+withProbe)...)
-				}
-				dom, log := chromium(t, append(args, "--dump-dom", "file://"+withProbe)...)
-				for line := range strings.Lines(log) {
-					if strings.Contains(line, "CONSOLE") {
-						t.Errorf("console: %s", line)
+					one := filepath.Join(t.TempDir(), "one.html")
+					if err := os.WriteFile(one, []byte(`<!doctype html><body style="margin:0">`+frame), 0o644); err != nil {
+						t.Fatal(err)
 					}
+					chromium(t, "--blink-settings=preferredColorScheme="+look.scheme, fmt.Sprintf("--window-size=%d,3400", max(width, 500)),
+						"--screenshot="+filepath.Join(keep, name+".png"), "file://"+one)
 				}
-				m := probeResult.FindStringSubmatch(dom)
-				if m == nil {
-					t.Fatalf("no probe in the page:\n%.2000s", dom)
-				}
-				var got probed
-				if err := json.Unmarshal([]byte(html.UnescapeString(m[1])), &got); err != nil {
-					t.Fatal(err)
-				}
-				if int(got.Width) != look.width {
-					t.Errorf("the page is %v px wide, want %d", got.Width, look.width)
-				}
-				if got.Overflow > 0 {
-					t.Errorf("the page is %v px wider than the screen", got.Overflow)
-				}
-				if got.Charts != p.charts || len(got.Curves) != p.curves {
-					t.Errorf("%d charts with %d curves, want %d with %d", got.Charts, len(got.Curves), p.charts, p.curves)
-				}
-				high := 0
-				for i, c := range got.Curves {
-					if c.W < 150 || c.L < 150 || c.Stroke == "none" {
-						t.Errorf("curve %d is not drawn: %+v", i, c)
-					}
-					if c.H > 60 { // a median over time may be flat
-						high++
-					}
-				}
-				if high < p.high {
-					t.Errorf("%d curves rise, want %d: %+v", high, p.high, got.Curves)
-				}
-				if got.Letters < 9 {
-					t.Errorf("tick labels are %v px high", got.Letters)
-				}
-				if len(got.Outside) > 0 {
-					t.Errorf("text sticks out of its figure: %q", got.Outside)
-				}
-				grounds[look.name] = got.Ground
-			})
+			}
 		}
-		if grounds["light"] == grounds["dark"] {
-			t.Errorf("%s: light and dark have the same ground %q", p.path, grounds["light"])
+		path := filepath.Join(t.TempDir(), "all.html")
+		if err := os.WriteFile(path, all.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
 		}
+		dom, log := chromium(t, "--blink-settings=preferredColorScheme="+look.scheme, "--window-size=1200,3600", "--dump-dom", "file://"+path)
+		for line := range strings.Lines(log) {
+			if strings.Contains(line, "CONSOLE") {
+				t.Errorf("console: %s", line)
+			}
+		}
+		found := map[string]probed{}
+		for _, m := range probeResult.FindAllStringSubmatch(dom, -1) {
+			var got probed
+			if err := json.Unmarshal([]byte(html.UnescapeString(m[1])), &got); err != nil {
+				t.Fatal(err)
+			}
+			found[got.Name] = got
+		}
+		for _, p := range pages {
+			for _, width := range look.widths {
+				name := fmt.Sprintf("%s-%s-%d", strings.TrimSuffix(filepath.Base(p.path), ".html"), look.name, width)
+				got := found[name]
+				got.check(t, name, width, p.charts, p.curves, p.high)
+				if other := grounds[p.path]; other == got.Ground && look.name == "dark" {
+					t.Errorf("%s: light and dark have the same ground %q", name, other)
+				}
+				grounds[p.path] = got.Ground
+			}
+		}
+	}
+}
+
+func (got *probed) check(t *testing.T, name string, width, charts, curves, high int) {
+	t.Helper()
+	if int(got.Width) != width {
+		t.Errorf("%s: the page is %v px wide, want %d", name, got.Width, width)
+	}
+	if got.Overflow > 0 {
+		t.Errorf("%s: the page is %v px wider than the screen", name, got.Overflow)
+	}
+	if got.Charts != charts || len(got.Curves) != curves {
+		t.Errorf("%s: %d charts with %d curves, want %d with %d", name, got.Charts, len(got.Curves), charts, curves)
+	}
+	for i, c := range got.Curves {
+		if c.W < 150 || c.L < 150 || c.Stroke == "none" {
+			t.Errorf("%s: curve %d is not drawn: %+v", name, i, c)
+		}
+		if c.H > 60 { // a median over time may be flat
+			high--
+		}
+	}
+	if high > 0 {
+		t.Errorf("%s: %d curves are flat that must rise: %+v", name, high, got.Curves)
+	}
+	if got.Letters < 9 {
+		t.Errorf("%s: tick labels are %v px high", name, got.Letters)
+	}
+	if len(got.Outside) > 0 {
+		t.Errorf("%s: text sticks out of its figure: %q", name, got.Outside)
 	}
 }
 

@@ -39,13 +39,17 @@ func ParseStat(s string) (Stat, error) {
 
 func (s Stat) String() string { return s.name }
 
-// quantile is what the number of samples that s needs follows from.
-func (s Stat) quantile() float64 {
-	if s.q > 0 {
-		return max(s.q, 1-s.q)
+// needs returns the number of samples below which the statistic is luck: minTail of them on the percentile's thin side.
+func (s Stat) needs() int64 {
+	if s.q == 0 {
+		return minTail
 	}
-	return 0
+	return int64(math.Ceil(minTail/(1-max(s.q, 1-s.q)) - 1e-3))
 }
+
+// extreme reports whether the statistic is a single sample: it grows with their number, so what is found in intervals
+// tells whether it differs, not by how much.
+func (s Stat) extreme() bool { return s.name == "min" || s.name == "max" }
 
 func (s Stat) of(h *Histogram) float64 {
 	switch s.name {
@@ -84,7 +88,7 @@ type Row struct {
 	A, B    float64 // ns
 	Verdict Verdict
 	P       float64 // chance of such a difference between samples of the same thing
-	Lo, Hi  float64 // 99 % confidence interval of B-A, ns; of no meaning where the verdict is Unknown
+	Lo, Hi  float64 // 99 % confidence interval of B-A, ns; none where the verdict is Unknown, NaN for min and max
 	How     string  // what the samples were
 	Why     string  // why the verdict is Unknown
 }
@@ -126,6 +130,9 @@ func (p *Pair) row(st Stat) Row {
 	s := significance{P: 1, Why: "not comparable"}
 	if len(p.Obstacles) == 0 {
 		s = judge(st, p.A, p.B)
+	}
+	if st.extreme() {
+		s.Lo, s.Hi = math.NaN(), math.NaN()
 	}
 	return Row{st, st.of(p.A.Main().Total), st.of(p.B.Main().Total), s.Verdict, s.P, s.Lo, s.Hi, s.How, s.Why}
 }

@@ -117,6 +117,9 @@ func (h *Histogram) Buckets(yield func(Bucket) bool) {
 
 // Merge returns the sum of histograms.
 func Merge(hs ...*Histogram) *Histogram {
+	if len(hs) == 1 {
+		return hs[0]
+	}
 	var sum counters
 	sum.reset()
 	for _, h := range hs {

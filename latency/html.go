@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"html/template"
 	"io"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -105,7 +104,7 @@ func WriteHTML(w io.Writer, rep *Report) error {
 				continue
 			}
 			note := ""
-			if n := int64(math.Ceil(minTail / (1 - st.quantile()))); st.q > 0 && main.Total.Count < n {
+			if !st.extreme() && main.Total.Count < st.needs() {
 				note = "few samples"
 			}
 			p.Headline = append(p.Headline, headline{st.name, nbsp(st.of(main.Total)), note})

@@ -73,7 +73,10 @@ func (c *Comparison) WriteHTML(w io.Writer) error {
 				foot = "" // said already
 			}
 			if r.Verdict != Unknown {
-				row.CI, row.P = fmt.Sprintf("%s … %s", signed(r.Lo), signed(r.Hi)), fmt.Sprintf("%.3f", r.P)
+				row.P = fmt.Sprintf("%.3f", r.P)
+				if !math.IsNaN(r.Lo) {
+					row.CI = fmt.Sprintf("%s … %s", signed(r.Lo), signed(r.Hi))
+				}
 				foot = "tested over " + r.How
 			}
 			if foot != "" && !seen[foot] {

@@ -86,7 +86,10 @@ func (c *Comparison) printPair(b *bufio.Writer, p Pair) {
 	for _, r := range p.Rows {
 		ci, prob := "", ""
 		if r.Verdict != Unknown {
-			ci, prob = fmt.Sprintf("[%s, %s]", signed(r.Lo), signed(r.Hi)), fmt.Sprintf("%.3f", r.P)
+			prob = fmt.Sprintf("%.3f", r.P)
+			if !math.IsNaN(r.Lo) {
+				ci = fmt.Sprintf("[%s, %s]", signed(r.Lo), signed(r.Hi))
+			}
 		} else {
 			why[r.Why] = true
 		}
@@ -213,7 +216,12 @@ func (r *Report) describe() string {
 		add("%s %s (%s)", d.Driver, d.Device, d.Backend)
 	}
 	if t := r.Traffic; t.Protocol != "" {
-		add("%s to %s, %d bytes", t.Protocol, t.Target, t.FrameSize)
+		if t.Target != "" {
+			add("%s to %s", t.Protocol, t.Target)
+		} else {
+			add("%s", t.Protocol)
+		}
+		add("%d bytes", t.FrameSize)
 		if t.Mode == "open" {
 			add("open loop at %.0f/s", t.Rate)
 		} else if t.Mode != "" {

@@ -179,7 +179,8 @@ func (s *Series) total() {
 	for i := range s.Intervals {
 		hs[i] = s.Intervals[i].Histogram
 	}
-	s.Total = Merge(hs...)
+	total := *Merge(hs...) // a copy: Read puts exact extremes into it
+	s.Total = &total
 	s.Summary = s.Total.Summary()
 }
 

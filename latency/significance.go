@@ -34,7 +34,7 @@ const (
 type significance struct {
 	Verdict Verdict
 	P       float64
-	Lo, Hi  float64 // 99 % confidence interval of the difference, ns
+	Lo, Hi  float64 // 99 % confidence interval of the difference in the samples, ns
 	How     string  // the samples: "12+12 intervals", "8 pairs of runs"
 	Why     string  // where the verdict is Unknown
 }
@@ -47,7 +47,7 @@ type significance struct {
 // Runs and blocks are compared by the Mann-Whitney U test, pairs by flipping the signs of their differences; neither
 // assumes a distribution.
 func judge(st Stat, a, b *Report) significance {
-	need := int64(math.Ceil(minTail / (1 - st.quantile())))
+	need := st.needs()
 	for _, r := range []*Report{a, b} {
 		if n := r.Main().Total.Count; n < need {
 			return significance{P: 1, Why: fmt.Sprintf("%s needs %d samples, %s has %d", st, need, r.Name(), n)}
@@ -60,7 +60,11 @@ func judge(st Stat, a, b *Report) significance {
 	case len(ra) >= minRuns && len(rb) >= minRuns:
 		return rankTest(ra, rb, "runs")
 	}
-	return rankTest(perBlock(st, a, need), perBlock(st, b, need), "intervals")
+	s := rankTest(perBlock(st, a, need), perBlock(st, b, need), "intervals")
+	if s.Why != "" {
+		s.Why = st.String() + " has " + s.Why
+	}
+	return s
 }
 
 // perRun returns the statistic of each run; nil where a run has too few samples for it.
@@ -126,7 +130,7 @@ func correlated(x []float64) bool {
 func rankTest(a, b []float64, unit string) significance {
 	s := significance{P: 1, How: fmt.Sprintf("%d+%d %s", len(a), len(b), unit)}
 	if len(a) < minRuns || len(b) < minRuns {
-		s.Why = fmt.Sprintf("%d and %d independent %s, needs %d each", len(a), len(b), unit, minRuns)
+		s.Why = fmt.Sprintf("%d and %d independent %s long enough for it, and needs %d", len(a), len(b), unit, minRuns)
 		return s
 	}
 	diffs := make([]float64, 0, len(a)*len(b))
