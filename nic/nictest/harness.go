@@ -16,9 +16,9 @@ package nictest
 
 import (
 	"fmt"
-	"io"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +27,7 @@ import (
 	"rebound/nic"
 	"rebound/nic/pci"
 	"rebound/nic/sim"
+	"rebound/nic/vfiouser"
 )
 
 // Harness is what the suite has to know of a driver and its model.
@@ -42,6 +43,9 @@ type Harness struct {
 	Queues    int // queue pairs that the driver can open; 1 if zero
 	MTU       int // the largest MTU, 1500 or more
 	WriteBack int // bytes in the longest descriptor or completion that the device writes; 64 if zero
+
+	// VFIOUser puts vfio-user between driver and model, with both ends in this process.
+	VFIOUser bool
 
 	// Lacks names checks that do not apply to this device, each with the reason, which the test's log shows.
 	Lacks map[string]string
@@ -96,15 +100,17 @@ var patience = 30 * time.Second
 // rig is one device with its driver, and the far end of its wire.
 type rig struct {
 	testing.TB
-	h     Harness
-	model *sim.Faulty
-	port  *sim.Port
-	far   *sim.Cable
-	fn    *sim.Function
-	dev   nic.Device
-	resp  []*fastpath.Responder
-	mtu   int
-	next  uint64 // the number of the next frame
+	h      Harness
+	model  *sim.Faulty
+	port   *sim.Port
+	far    *sim.Cable
+	fn     pci.Function
+	path   string // of the vfio-user socket
+	server *vfiouser.Server
+	dev    nic.Device
+	resp   []*fastpath.Responder
+	mtu    int
+	next   uint64 // the number of the next frame
 }
 
 func newRig(t testing.TB, h Harness) *rig {
@@ -123,7 +129,14 @@ func newRig(t testing.TB, h Harness) *rig {
 	var near *sim.Cable
 	near, x.far = sim.Pair()
 	x.port.Connect(near)
+	if h.VFIOUser {
+		x.path = filepath.Join(t.TempDir(), "nic")
+		x.listen()
+	}
 	t.Cleanup(func() {
+		if x.server != nil {
+			x.server.Close()
+		}
 		if v := x.port.Violations(); len(v) > 0 {
 			t.Errorf("violations:\n%s", strings.Join(v[:min(len(v), 10)], "\n"))
 		}
@@ -132,16 +145,41 @@ func newRig(t testing.TB, h Harness) *rig {
 	return x
 }
 
+func (x *rig) listen() {
+	var err error
+	if x.server, err = vfiouser.Listen(x.path, x.port, slog.New(slog.DiscardHandler)); err != nil {
+		x.Fatal(err)
+	}
+}
+
+// function opens the PCI function.
+func (x *rig) function() (pci.Function, error) {
+	if x.server != nil {
+		return vfiouser.Dial(x.path)
+	}
+	return x.port.Function()
+}
+
+// kill is the end of the driver's process, as the device sees it.
+func (x *rig) kill() {
+	if x.server == nil {
+		x.port.Drop()
+		return
+	}
+	x.server.Close()
+	x.listen()
+}
+
 // tryOpen opens the driver with the device running.
 func (x *rig) tryOpen(queues int) error {
 	x.Helper()
-	fn, err := x.port.Function()
+	fn, err := x.function()
 	if err != nil {
 		x.Fatal(err)
 	}
 	x.fn = fn
 	o := nic.Options{Device: "sim:test", Queues: queues, RingSize: x.h.Ring, MTU: x.mtu, MAC: ourMAC,
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+		Log: slog.New(slog.DiscardHandler)}
 	x.busy("Open", func() { x.dev, err = x.h.Open(fn, o) })
 	if err != nil {
 		x.dev = nil

@@ -92,15 +92,15 @@ func held(x *rig) holdings {
 // released fails if the driver holds anything of the device, or more of the process than before.
 func (x *rig) released(before holdings) {
 	x.Helper()
+	now := held(x)
+	for end := time.Now().Add(patience / 3); now.goroutines > before.goroutines && time.Now().Before(end); now = held(x) {
+		time.Sleep(time.Millisecond) // a goroutine that was told to end may need a moment
+	}
 	if n := x.port.Mappings(); n > 0 {
 		x.Errorf("%d DMA mappings are left", n)
 	}
 	if x.port.BusMaster() {
 		x.Errorf("bus mastering is on")
-	}
-	now := held(x)
-	for end := time.Now().Add(patience / 3); now.goroutines > before.goroutines && time.Now().Before(end); now = held(x) {
-		time.Sleep(time.Millisecond) // a goroutine that was told to end may need a moment
 	}
 	if now.goroutines > before.goroutines || now.fds > before.fds || now.memory > before.memory {
 		x.Errorf("held before: %+v, after: %+v", before, now)
@@ -134,7 +134,7 @@ func checkKilled(x *rig) {
 		x.exchange(x.requests(x.h.Ring/4, 100))
 		x.send(x.requests(x.h.Ring/4, 100)...)
 		x.port.Step()
-		x.port.Drop()
+		x.kill()
 		x.dev = nil
 		x.settleDevice()
 		x.received()

@@ -11,6 +11,12 @@ import (
 
 func TestToyConforms(t *testing.T) { Run(t, toyHarness(none)) }
 
+func TestToyConformsOverVFIOUser(t *testing.T) {
+	h := toyHarness(none)
+	h.VFIOUser = true
+	Run(t, h)
+}
+
 // recorder takes the place of a test that is expected to fail.
 type recorder struct {
 	testing.TB

@@ -119,6 +119,11 @@ func (f *Function) Close() error {
 		return fmt.Errorf("%s: closed twice", f.Name())
 	}
 	f.gone = true
+	for _, w := range f.win {
+		if w != nil {
+			w.Retire()
+		}
+	}
 	f.port.mu.Lock()
 	f.port.space.setCommand(cmdBusMaster, false)
 	if n := len(f.port.dma.maps); n > 0 {

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"sync/atomic"
 	"unsafe"
@@ -114,21 +115,34 @@ func (t *table) access(iova uint64, p []byte, write bool) error {
 	for i := first; len(p) > 0; i++ {
 		e := &t.maps[i]
 		n := min(uint64(len(p)), e.end()-iova+1)
-		var err error
-		switch {
-		case e.Remote != nil && write:
-			err = e.Remote.WriteDMA(iova, p[:n])
-		case e.Remote != nil:
-			err = e.Remote.ReadDMA(iova, p[:n])
-		case write:
-			t.store(e.Bytes[iova-e.iova:], p[:n])
-		default:
-			load(p[:n], e.Bytes[iova-e.iova:])
-		}
-		if err != nil {
+		if err := t.move(e, iova, p[:n], write); err != nil {
 			return fmt.Errorf("DMA %s of %d bytes at IOVA %#x: %w", dir(write), n, iova, err)
 		}
 		iova, p = iova+n, p[n:]
+	}
+	return nil
+}
+
+// move reaches one mapping. Memory that another process shared can vanish at any time, if it cuts its file short.
+func (t *table) move(e *entry, iova uint64, p []byte, write bool) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if v := recover(); v != nil {
+			if _, fault := v.(interface{ Addr() uintptr }); !fault {
+				panic(v)
+			}
+			err = fmt.Errorf("the mapped memory is gone: %v", v)
+		}
+	}()
+	switch {
+	case e.Remote != nil && write:
+		return e.Remote.WriteDMA(iova, p)
+	case e.Remote != nil:
+		return e.Remote.ReadDMA(iova, p)
+	case write:
+		t.store(e.Bytes[iova-e.iova:], p)
+	default:
+		load(p, e.Bytes[iova-e.iova:])
 	}
 	return nil
 }

@@ -99,11 +99,15 @@ func (p *Port) newShadow(bar int) error {
 		return nil
 	}
 	size := (b.Size + 0xfff) &^ 0xfff
-	fd, err := unix.MemfdCreate("rebound-bar", unix.MFD_CLOEXEC)
+	fd, err := unix.MemfdCreate("rebound-bar", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return fmt.Errorf("shadow memory of BAR %d: %w", bar, err)
 	}
 	if err = unix.Ftruncate(fd, int64(size)); err == nil {
+		// Who maps it in another process has our word that it stays that long.
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
+	}
+	if err == nil {
 		var mem []byte
 		if mem, err = unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
 			p.shadow[bar] = shadow{mem: mem[:b.Size], fd: fd}

@@ -1,0 +1,432 @@
+package vfiouser
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"rebound/nic/dma"
+	"rebound/nic/mmio"
+	"rebound/nic/pci"
+)
+
+// Function is a PCI function behind a vfio-user socket.
+type Function struct {
+	path string
+	conn *conn
+	id   pci.ID
+	info infoBody
+	ran  chan struct{} // closed when the reader has ended
+
+	winMu  sync.Mutex
+	win    [6]*mmio.Window
+	shadow [6][]byte
+
+	mu   sync.Mutex // never held while waiting for the server: the reader takes it too
+	maps []mapping
+}
+
+type mapping struct {
+	iova uint64
+	mem  []byte
+}
+
+var _ pci.Function = (*Function)(nil)
+
+// Configuration space, PCI Express Base 6.0 §7.5.1.
+const (
+	offID        = 0x00
+	offCommand   = 0x04
+	offRevision  = 0x08
+	offSubsystem = 0x2c
+
+	cmdMemory    = 1 << 1
+	cmdBusMaster = 1 << 2
+)
+
+// Dial connects to the server at path, agrees on a version, and enables memory space, as the kernel's vfio-pci does. Bus
+// mastering is off.
+func Dial(path string) (*Function, error) {
+	sock, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("vfio-user: %w", err)
+	}
+	f := &Function{path: path, conn: newConn(sock), ran: make(chan struct{})}
+	go func() {
+		defer close(f.ran)
+		f.conn.run(f.request)
+	}()
+	if err := f.start(); err != nil {
+		f.conn.fail(ErrClosed)
+		<-f.ran
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	return f, nil
+}
+
+func (f *Function) start() error {
+	r, err := f.conn.call(cmdVersion, versionBody())
+	if err != nil {
+		return err
+	}
+	r.closeFDs()
+	if _, err := parseVersion(r.body); err != nil {
+		return err
+	}
+	r, err = f.conn.call(cmdGetInfo, encode(infoBody{Argsz: 16}))
+	if err != nil {
+		return err
+	}
+	r.closeFDs()
+	if _, err := decode(r.body, &f.info); err != nil {
+		return err
+	}
+	if f.info.Flags&infoPCI == 0 || f.info.Regions <= regionConfig {
+		return fmt.Errorf("%w: not a PCI function: flags %#x, %d regions", ErrProtocol, f.info.Flags, f.info.Regions)
+	}
+	var words [3]uint32
+	for i, off := range []int{offID, offRevision, offSubsystem} {
+		var b [4]byte
+		if err := f.ReadConfig(off, b[:]); err != nil {
+			return err
+		}
+		words[i] = le.Uint32(b[:])
+	}
+	f.id = pci.ID{Vendor: uint16(words[0]), Device: uint16(words[0] >> 16), Revision: uint8(words[1]), Class: words[1] >> 8,
+		SubVendor: uint16(words[2]), SubDevice: uint16(words[2] >> 16)}
+	return f.command(cmdBusMaster, cmdMemory)
+}
+
+func (f *Function) Name() string    { return "vfio-user:" + f.path }
+func (f *Function) ID() pci.ID      { return f.id }
+func (f *Function) Simulated() bool { return true }
+
+// request serves the device's DMA to memory that was mapped without a file descriptor.
+func (f *Function) request(m message) error {
+	m.closeFDs()
+	var q dmaBody
+	data, err := decode(m.body, &q)
+	if m.cmd != cmdDMARead && m.cmd != cmdDMAWrite {
+		return f.conn.reply(m, nil, syscall.ENOTSUP)
+	}
+	if err != nil || q.Count > maxTransfer || m.cmd == cmdDMAWrite && q.Count != uint64(len(data)) {
+		return f.conn.reply(m, nil, syscall.EINVAL)
+	}
+	f.mu.Lock()
+	mem := f.reach(q)
+	var body []byte
+	switch {
+	case mem == nil:
+		err = syscall.EFAULT
+	case m.cmd == cmdDMARead:
+		body = encode(q, mem)
+	default:
+		copy(mem, data)
+		body = encode(q)
+	}
+	f.mu.Unlock()
+	return f.conn.reply(m, body, err)
+}
+
+// reach returns the memory that a DMA goes to, or nil if it is not all in one mapping.
+func (f *Function) reach(q dmaBody) []byte {
+	for _, m := range f.maps {
+		if off := q.Addr - m.iova; q.Addr >= m.iova && off < uint64(len(m.mem)) && q.Count <= uint64(len(m.mem))-off {
+			return m.mem[off : off+q.Count]
+		}
+	}
+	return nil
+}
+
+func (f *Function) read(region uint32, off uint64, p []byte) error {
+	q := accessBody{off, region, uint32(len(p))}
+	r, err := f.conn.call(cmdRegionRead, encode(q))
+	if err != nil {
+		return err
+	}
+	r.closeFDs()
+	var a accessBody
+	data, err := decode(r.body, &a)
+	if err != nil || len(data) != len(p) {
+		return fmt.Errorf("%w: REGION_READ of %d bytes yields %d", ErrProtocol, len(p), len(data))
+	}
+	copy(p, data)
+	return nil
+}
+
+func (f *Function) write(region uint32, off uint64, p []byte) error {
+	r, err := f.conn.call(cmdRegionWrite, encode(accessBody{off, region, uint32(len(p))}, p))
+	r.closeFDs()
+	return err
+}
+
+func (f *Function) ReadConfig(off int, p []byte) error  { return f.read(regionConfig, uint64(off), p) }
+func (f *Function) WriteConfig(off int, p []byte) error { return f.write(regionConfig, uint64(off), p) }
+
+// command clears and sets bits of the Command register.
+func (f *Function) command(off, on uint16) error {
+	var b [2]byte
+	if err := f.ReadConfig(offCommand, b[:]); err != nil {
+		return err
+	}
+	binary.LittleEndian.PutUint16(b[:], le.Uint16(b[:])&^off|on)
+	return f.WriteConfig(offCommand, b[:])
+}
+
+func (f *Function) SetBusMaster(on bool) error {
+	if on {
+		return f.command(0, cmdBusMaster)
+	}
+	return f.command(cmdBusMaster, 0)
+}
+
+// Reset is a function-level reset. Memory space is enabled after it, bus mastering is off.
+func (f *Function) Reset() error {
+	r, err := f.conn.call(cmdReset, nil)
+	r.closeFDs()
+	if err != nil {
+		return err
+	}
+	return f.command(cmdBusMaster, cmdMemory)
+}
+
+// trap is a BAR that is reached by messages.
+type trap struct {
+	f   *Function
+	bar int
+}
+
+func (t trap) ReadBAR(off uint64, p []byte) error  { return t.f.read(uint32(t.bar), off, p) }
+func (t trap) WriteBAR(off uint64, p []byte) error { return t.f.write(uint32(t.bar), off, p) }
+
+// BAR returns the registers: every access is a message, except through pointers to doorbells, which lie in memory that
+// the server shares.
+func (f *Function) BAR(n int) (*mmio.Window, error) {
+	if n < 0 || n > 5 {
+		return nil, fmt.Errorf("%s: there is no BAR %d", f.Name(), n)
+	}
+	f.winMu.Lock()
+	defer f.winMu.Unlock()
+	if f.win[n] != nil {
+		return f.win[n], nil
+	}
+	info, _, fds, err := f.regionInfo(uint32(n))
+	closeAll(fds)
+	if err != nil {
+		return nil, err
+	}
+	if info.Size == 0 || info.Size > 1<<40 {
+		return nil, fmt.Errorf("%s: BAR %d has %#x bytes", f.Name(), n, info.Size)
+	}
+	mem, polled, err := f.mapShadow(n, info.Size)
+	if err != nil {
+		return nil, err
+	}
+	f.shadow[n] = mem
+	if mem != nil {
+		mem = mem[:info.Size]
+	}
+	f.win[n] = mmio.Trapped(info.Size, trap{f, n}, mem, func(off, size uint64) bool {
+		return slices.ContainsFunc(polled, func(a sparseArea) bool {
+			return off >= a.Offset && off-a.Offset < a.Size && size <= a.Size-(off-a.Offset)
+		})
+	})
+	return f.win[n], nil
+}
+
+func (f *Function) BARWC(n int) (*mmio.Window, error) { return f.BAR(n) }
+
+// mapShadow maps the memory behind a BAR's doorbells, if the server has any.
+func (f *Function) mapShadow(bar int, size uint64) ([]byte, []sparseArea, error) {
+	region := uint32(shadowRegion + bar)
+	if f.info.Regions <= region {
+		return nil, nil, nil
+	}
+	info, caps, fds, err := f.regionInfo(region)
+	defer func() { closeAll(fds) }()
+	if err != nil || info.Flags&(regionMmap|regionCaps) != regionMmap|regionCaps || len(fds) != 1 {
+		return nil, nil, err
+	}
+	ours, areas, err := parseCaps(caps)
+	if err != nil || !ours {
+		return nil, nil, err
+	}
+	var st unix.Stat_t
+	seals, serr := unix.FcntlInt(uintptr(fds[0]), unix.F_GET_SEALS, 0)
+	if err := unix.Fstat(fds[0], &st); err != nil || serr != nil || seals&unix.F_SEAL_SHRINK == 0 ||
+		info.Size < size || info.Size > uint64(st.Size) {
+		return nil, nil, fmt.Errorf("%w: memory behind BAR %d: %#x bytes of %#x, seals %#x", ErrProtocol, bar, info.Size, st.Size, seals)
+	}
+	mem, err := unix.Mmap(fds[0], 0, int(info.Size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: map the doorbells of BAR %d: %w", f.Name(), bar, err)
+	}
+	return mem, areas, nil
+}
+
+// regionInfo asks for a region and its capabilities, a second time with room for them.
+func (f *Function) regionInfo(index uint32) (regionInfoBody, []byte, []int, error) {
+	q := regionInfoBody{Argsz: 32, Index: index}
+	for range 2 {
+		r, err := f.conn.call(cmdGetRegionInfo, encode(q))
+		if err != nil {
+			return q, nil, nil, err
+		}
+		var a regionInfoBody
+		rest, err := decode(r.body, &a)
+		switch {
+		case err != nil || a.Index != index || a.Argsz > maxTransfer:
+			r.closeFDs()
+			return a, nil, nil, fmt.Errorf("%w: region %d: %+v", ErrProtocol, index, a)
+		case a.Argsz <= q.Argsz || a.Flags&regionCaps == 0:
+			return a, rest, r.fds, nil
+		}
+		r.closeFDs()
+		q.Argsz = a.Argsz
+	}
+	return q, nil, nil, fmt.Errorf("%w: region %d asks for more room each time", ErrProtocol, index)
+}
+
+// parseCaps reads a region's capability chain: whether it is memory behind doorbells as our server offers it, and where
+// the doorbells are. Offsets in it count from the region info's start.
+func parseCaps(caps []byte) (ours bool, areas []sparseArea, err error) {
+	bad := fmt.Errorf("%w: capability chain %.64x", ErrProtocol, caps)
+	for at, seen := uint32(32), 0; at != 0; seen++ {
+		if at < 32 || uint64(at) > uint64(len(caps))+32 || seen > 16 {
+			return false, nil, bad
+		}
+		var h capHeader
+		rest := caps[at-32:]
+		if _, err := decode(rest, &h); err != nil {
+			return false, nil, bad
+		}
+		switch h.ID {
+		case capType:
+			var t typeCap
+			if _, err := decode(rest, &t); err != nil {
+				return false, nil, bad
+			}
+			ours = t.Type == shadowType && t.Subtype == shadowSubtype
+		case capSparseMmap:
+			var s sparseCap
+			if rest, err = decode(rest, &s); err != nil || uint64(s.Areas)*16 > uint64(len(rest)) {
+				return false, nil, bad
+			}
+			for range s.Areas {
+				var a sparseArea
+				if rest, err = decode(rest, &a); err != nil {
+					return false, nil, bad
+				}
+				areas = append(areas, a)
+			}
+		}
+		at = h.Next
+	}
+	return ours, areas, nil
+}
+
+// Map shows whole pages to the device at a random address: through the file behind them, or by messages if there is none.
+func (f *Function) Map(m dma.Memory) (uint64, error) {
+	size := uint64(len(m.Bytes))
+	if size == 0 || size%4096 != 0 || uintptr(unsafe.Pointer(&m.Bytes[0]))%4096 != 0 || m.Off < 0 {
+		return 0, fmt.Errorf("%s: cannot map %d bytes: not whole pages", f.Name(), size)
+	}
+	iova, err := f.reserve(m.Bytes)
+	if err != nil {
+		return 0, err
+	}
+	q := dmaMapBody{Argsz: 32, Flags: dmaRead | dmaWrite, Addr: iova, Size: size}
+	var fds []int
+	if m.FD >= 0 {
+		q.Offset, fds = uint64(m.Off), []int{m.FD}
+	}
+	r, err := f.conn.call(cmdDMAMap, encode(q), fds...)
+	r.closeFDs()
+	if err != nil {
+		f.forget(iova)
+		return 0, fmt.Errorf("%s: map %#x bytes: %w", f.Name(), size, err)
+	}
+	return iova, nil
+}
+
+// reserve finds a place for mem, as sim.Port does for drivers in its own process: above 4 GiB, below 2^47.
+func (f *Function) reserve(mem []byte) (uint64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for range 1000 {
+		iova := (rand.Uint64N(1<<47-1<<33) + 1<<32) &^ (1<<21 - 1)
+		if !slices.ContainsFunc(f.maps, func(m mapping) bool {
+			return iova < m.iova+uint64(len(m.mem)) && m.iova < iova+uint64(len(mem))
+		}) {
+			f.maps = append(f.maps, mapping{iova, mem})
+			return iova, nil
+		}
+	}
+	return 0, fmt.Errorf("%s: no address is free for %#x bytes", f.Name(), len(mem))
+}
+
+func (f *Function) forget(iova uint64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := len(f.maps)
+	f.maps = slices.DeleteFunc(f.maps, func(m mapping) bool { return m.iova == iova })
+	return len(f.maps) < n
+}
+
+// Unmap ends what Map began. A server that is gone can no longer reach the memory either.
+func (f *Function) Unmap(iova uint64, size int) error {
+	if !f.forget(iova) {
+		return fmt.Errorf("%s: nothing is mapped at %#x", f.Name(), iova)
+	}
+	q := dmaUnmapBody{Argsz: 24, Addr: iova, Size: uint64(size)}
+	r, err := f.conn.call(cmdDMAUnmap, encode(q))
+	r.closeFDs()
+	if errors.Is(err, ErrClosed) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s: unmap %#x+%#x: %w", f.Name(), iova, size, err)
+	}
+	var a dmaUnmapBody
+	if _, err := decode(r.body, &a); err != nil || a.Size != uint64(size) {
+		return fmt.Errorf("%s: unmap of %#x+%#x: only %#x bytes were mapped", f.Name(), iova, size, a.Size)
+	}
+	return nil
+}
+
+// Close turns bus mastering off and leaves; the server drops the mappings. Windows read all ones after it; pointers into
+// them must not be used any more.
+func (f *Function) Close() error {
+	err := f.SetBusMaster(false)
+	if errors.Is(err, ErrClosed) {
+		err = nil
+	}
+	f.conn.fail(ErrClosed)
+	<-f.ran
+	f.winMu.Lock()
+	defer f.winMu.Unlock()
+	for i := range f.win {
+		if f.win[i] != nil {
+			f.win[i].Retire()
+		}
+		if f.shadow[i] != nil {
+			unix.Munmap(f.shadow[i])
+			f.shadow[i] = nil
+		}
+	}
+	return err
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}
