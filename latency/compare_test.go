@@ -20,8 +20,9 @@ func sampled(rnd *rand.Rand, median float64, runs, intervals, perInterval int, s
 	for run := range runs {
 		start := at
 		for i := range intervals {
+			moved := shift(run, i)
 			for k := range values {
-				values[k] = int64(median * math.Exp(0.1*rnd.NormFloat64()+shift(run, i)))
+				values[k] = int64(median * math.Exp(0.1*rnd.NormFloat64()+moved))
 			}
 			s.Intervals = append(s.Intervals, Interval{at, at + 1e9, FromValues(values)})
 			at += 1e9

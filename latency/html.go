@@ -17,9 +17,9 @@ var pageCSS string
 var pageHTML string
 
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
-	"ns":   nbsp,
-	"css":  func() template.CSS { return template.CSS(pageCSS) },
-	"join": strings.Join,
+	"ns":    nbsp,
+	"css":   func() template.CSS { return template.CSS(pageCSS) },
+	"upper": upperFirst,
 	"dict": func(kv ...any) map[string]any {
 		m := map[string]any{}
 		for i := 0; i+1 < len(kv); i += 2 {

@@ -73,7 +73,7 @@ func (c *Comparison) WriteHTML(w io.Writer) error {
 				foot = "" // said already
 			}
 			if r.Verdict != Unknown {
-				row.P = fmt.Sprintf("%.3f", r.P)
+				row.P = formatP(r.P)
 				if !math.IsNaN(r.Lo) {
 					row.CI = fmt.Sprintf("%s … %s", signed(r.Lo), signed(r.Hi))
 				}

@@ -42,6 +42,13 @@ func signed(ns float64) string {
 	return "+" + FormatNS(ns)
 }
 
+func formatP(p float64) string {
+	if p < 0.001 {
+		return "<0.001"
+	}
+	return fmt.Sprintf("%.3f", p)
+}
+
 // Mark is the sign of a verdict in a table: "~" noise, "?" unknown, "-" faster, "+" slower.
 func (v Verdict) Mark() string { return [...]string{"?", "~", "-", "+"}[v] }
 
@@ -86,7 +93,7 @@ func (c *Comparison) printPair(b *bufio.Writer, p Pair) {
 	for _, r := range p.Rows {
 		ci, prob := "", ""
 		if r.Verdict != Unknown {
-			prob = fmt.Sprintf("%.3f", r.P)
+			prob = formatP(r.P)
 			if !math.IsNaN(r.Lo) {
 				ci = fmt.Sprintf("[%s, %s]", signed(r.Lo), signed(r.Hi))
 			}
