@@ -90,8 +90,9 @@ func (r *Responder) Datagram4(h *[64]byte) bool {
 func (r *Responder) Hop4(h *[64]byte) {
 	if !r.open {
 		s := uint32(^le.Uint16(h[24:])) + 0xffff - uint32(h[22]) + 64
+		s = s&0xffff + s>>16
 		h[22] = 64
-		le.PutUint16(h[24:], ^uint16(s+s>>16))
+		le.PutUint16(h[24:], ^uint16(s+s>>16)) // the first fold can carry again
 	}
 }
 

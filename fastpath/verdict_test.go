@@ -191,6 +191,7 @@ func TestVerdicts(t *testing.T) {
 		{"ns", "code", fix6(put(55, 1)), RefusedND},
 		{"ns", "checksum", put(56, 1, 2), RefusedND},
 		{"ns", "option of length 0", fix6(put(79, 0)), RefusedND},
+		{"ns with nonce", "nonce of length 0", fix6(put(79, 0)), RefusedND},
 		{"ns", "option too long", fix6(put(79, 2)), RefusedND},
 		{"ns", "no sender's address", fix6(put(78, 14)), RefusedND},
 		{"ns", "sender's address a group", fix6(put(80, 1)), RefusedSourceMAC},
