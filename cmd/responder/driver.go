@@ -8,6 +8,7 @@ import (
 
 	"rebound/nic"
 	"rebound/nic/afpacket"
+	"rebound/nic/afxdp"
 	"rebound/nic/pci"
 )
 
@@ -32,13 +33,27 @@ func openDevice(s *settings, o nic.Options) (nic.Device, error) {
 	switch s.NIC.Driver {
 	case "afpacket":
 		return afpacket.Open(o)
+	case "afxdp":
+		return afxdp.Open(o)
 	}
 	return openSocket(o)
 }
 
 // openSocket takes AF_XDP where kernel, interface and rights allow it, and AF_PACKET elsewhere.
 func openSocket(o nic.Options) (nic.Device, error) {
-	return afpacket.Open(o)
+	dev, err := afxdp.Open(o)
+	switch {
+	case err == nil:
+		return dev, nil
+	case errors.Is(err, nic.ErrNoDevice), errors.Is(err, nic.ErrDown):
+		return nil, err
+	}
+	o.Log.Info("AF_XDP is not to be had: taking AF_PACKET", "device", o.Device, "reason", err)
+	other, failed := afpacket.Open(o)
+	if failed != nil {
+		return nil, failed
+	}
+	return other, nil
 }
 
 // openFunction opens a PCI function, or a simulated one, with the driver of that name, or of its ID.

@@ -31,12 +31,13 @@ var (
 	gapDesc        = prometheus.NewDesc("rebound_gap_seconds", "Between two passes of the polling loop.", []string{"queue"}, nil)
 	framesDesc     = prometheus.NewDesc("rebound_device_frames_total", "Frames through the device.", []string{"direction"}, nil)
 	bytesDesc      = prometheus.NewDesc("rebound_device_bytes_total", "Bytes through the device.", []string{"direction"}, nil)
-	deviceDesc     = prometheus.NewDesc("rebound_device_counter_total", "The device's errors and own counters.", []string{"counter"}, nil)
+	troubleDesc    = prometheus.NewDesc("rebound_device_trouble_total", "What went wrong at the device.", []string{"kind"}, nil)
+	ownDesc        = prometheus.NewDesc("rebound_device_counter_total", "The device's own counters.", []string{"counter"}, nil)
 	collectedDesc  = prometheus.NewDesc("rebound_collections_total", "Times that the loops were stopped for a garbage collection.", nil, nil)
 )
 
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{answeredDesc, refusedDesc, turnaroundDesc, gapDesc, framesDesc, bytesDesc, deviceDesc, collectedDesc} {
+	for _, d := range []*prometheus.Desc{answeredDesc, refusedDesc, turnaroundDesc, gapDesc, framesDesc, bytesDesc, troubleDesc, ownDesc, collectedDesc} {
 		ch <- d
 	}
 }
@@ -63,8 +64,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		count(framesDesc, s.TxFrames, "tx")
 		count(bytesDesc, s.RxBytes, "rx")
 		count(bytesDesc, s.TxBytes, "tx")
-		for _, n := range deviceCounters(&s) {
-			count(deviceDesc, n.value, n.name)
+		for _, n := range troubles(&s) {
+			count(troubleDesc, n.value, n.name)
+		}
+		for name, n := range s.Extra {
+			count(ownDesc, n, name)
 		}
 	}
 	count(collectedDesc, uint64(c.collections.Load()))

@@ -97,7 +97,7 @@ func (v *view) print(out io.Writer) {
 		fmt.Fprintf(w, "device\t%v\n", err)
 	} else {
 		fmt.Fprintf(w, "device\treceived %d (%d bytes), sent %d (%d bytes)\n", s.RxFrames, s.RxBytes, s.TxFrames, s.TxBytes)
-		for _, c := range deviceCounters(&s) {
+		for _, c := range append(troubles(&s), v.own(&s)...) {
 			if c.value > 0 {
 				fmt.Fprintf(w, "  %s\t%d\n", c.name, c.value)
 			}
@@ -120,12 +120,16 @@ type counter struct {
 	value uint64
 }
 
-// deviceCounters lists what went wrong at the device, and its own counters by name.
-func deviceCounters(s *nic.Stats) []counter {
-	out := []counter{{"rx_dropped", s.RxDropped}, {"rx_errors", s.RxErrors}, {"tx_dropped", s.TxDropped},
+// troubles lists what went wrong at a device, in the same words for each.
+func troubles(s *nic.Stats) []counter {
+	return []counter{{"rx_dropped", s.RxDropped}, {"rx_errors", s.RxErrors}, {"tx_dropped", s.TxDropped},
 		{"tx_errors", s.TxErrors}, {"resets", s.Resets}}
+}
+
+// own lists a device's own counters, each under its driver's name and its own.
+func (v *view) own(s *nic.Stats) (out []counter) {
 	for _, name := range slices.Sorted(maps.Keys(s.Extra)) {
-		out = append(out, counter{name, s.Extra[name]})
+		out = append(out, counter{v.info.Driver + "." + name, s.Extra[name]})
 	}
 	return out
 }
@@ -146,7 +150,7 @@ func (v *view) report(cores []int) *latency.Report {
 	var s nic.Stats
 	if v.dev.ReadStats(&s) == nil {
 		r.Device.Counters = map[string]uint64{"rx_frames": s.RxFrames, "rx_bytes": s.RxBytes, "tx_frames": s.TxFrames, "tx_bytes": s.TxBytes}
-		for _, c := range deviceCounters(&s) {
+		for _, c := range append(troubles(&s), v.own(&s)...) {
 			r.Device.Counters[c.name] = c.value
 		}
 	}

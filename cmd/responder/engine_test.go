@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"rebound/fastpath"
+	"rebound/latency/hot"
+	"rebound/nic"
+)
+
+// idle is a device that only polls: what Serve does is the test's.
+type idle struct {
+	nic.Device
+	serve func(queue int, stop *atomic.Bool, r *fastpath.Responder) error
+}
+
+func (d *idle) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) error {
+	return d.serve(queue, stop, r)
+}
+
+func spin(_ int, stop *atomic.Bool, r *fastpath.Responder) error {
+	for t := hot.TSC(); !stop.Load(); {
+		t = r.Loop.Pass(t, 0)
+	}
+	return nil
+}
+
+func newEngine(t *testing.T, serve func(int, *atomic.Bool, *fastpath.Responder) error, loops int) *engine {
+	t.Helper()
+	online, err := onlineCPUs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &engine{dev: &idle{serve: serve}, bound: heapBound, log: slog.New(slog.DiscardHandler)}
+	for i := range loops {
+		e.loops = append(e.loops, &loop{core: online[len(online)-1], queue: i, responder: &fastpath.Responder{}})
+	}
+	return e
+}
+
+var garbage []byte
+
+// When the heap has grown past its bound, the loops are stopped for one collection and started again.
+func TestCollectionBetweenLoops(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var starts atomic.Int64
+	e := newEngine(t, func(q int, stop *atomic.Bool, r *fastpath.Responder) error {
+		if starts.Add(1) == 1 {
+			for range 64 {
+				garbage = make([]byte, 1<<20) // what control goroutines would leave
+			}
+			garbage = nil
+		} else {
+			cancel()
+		}
+		return spin(q, stop, r)
+	}, 1)
+	e.bound = 32 << 20
+	readies := 0
+	var before, after debug.GCStats
+	debug.ReadGCStats(&before)
+	if err := e.run(ctx, func() { readies++ }); err != nil {
+		t.Fatal(err)
+	}
+	debug.ReadGCStats(&after)
+	if n := e.collections.Load(); n != 1 || starts.Load() != 2 || readies != 1 {
+		t.Errorf("%d collections, %d starts, %d times ready; want 1, 2, 1", n, starts.Load(), readies)
+	}
+	if heap := heapMeter()(); heap > e.bound {
+		t.Errorf("%d bytes of heap are left: nothing was collected", heap)
+	}
+	if n := after.NumGC - before.NumGC; n != 2 { // one before each start
+		t.Errorf("%d collections by the runtime's own count, want 2", n)
+	}
+}
+
+// One loop's failure stops all and is returned; so is a Serve that ends without being asked.
+func TestLoopFails(t *testing.T) {
+	broken := errors.New("broken")
+	for name, c := range map[string]struct {
+		err  error
+		want error
+	}{"error": {broken, broken}, "no error": {nil, errEnded}} {
+		t.Run(name, func(t *testing.T) {
+			e := newEngine(t, func(q int, stop *atomic.Bool, r *fastpath.Responder) error {
+				if q == 1 {
+					return c.err
+				}
+				return spin(q, stop, r)
+			}, 2)
+			err := e.run(context.Background(), nil)
+			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), "queue 1") || strings.Contains(err.Error(), "queue 0") {
+				t.Errorf("got %v, want %v of queue 1 alone", err, c.want)
+			}
+		})
+	}
+}
+
+func TestRanges(t *testing.T) {
+	for _, s := range []string{"", "0", "0-3", "0,2-3,8-11,13"} {
+		cpus, err := parseRanges(s)
+		if err != nil || ranges(cpus) != s {
+			t.Errorf("%q became %v, then %q, %v", s, cpus, ranges(cpus), err)
+		}
+	}
+	for _, s := range []string{"x", "3-1", "1-", "-1", "70000"} {
+		if cpus, err := parseRanges(s); err == nil {
+			t.Errorf("%q became %v", s, cpus)
+		}
+	}
+}
