@@ -1,6 +1,7 @@
 package afpacket
 
 import (
+	"fmt"
 	"sync/atomic"
 	"unsafe"
 
@@ -95,6 +96,9 @@ func (q *Queue) failed(e unix.Errno) {
 
 // Serve implements nic.Device.
 func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) error {
+	if queue < 0 || queue >= len(d.queues) {
+		return fmt.Errorf("afpacket: interface %s: queue %d of %d", d.iface.Name, queue, len(d.queues))
+	}
 	q := d.queues[queue]
 	t := hot.TSC()
 	for !stop.Load() && d.watch.OK() {

@@ -35,7 +35,6 @@ const (
 	statusVLANTPID      uint32 = unix.TP_STATUS_VLAN_TPID_VALID // and tells its TPID, 0x8100 otherwise
 	statusPartial       uint32 = unix.TP_STATUS_CSUMNOTREADY    // the sender left the checksum to the device
 	statusStampHardware uint32 = unix.TP_STATUS_TS_RAW_HARDWARE
-	statusStampSoftware uint32 = unix.TP_STATUS_TS_SOFTWARE
 )
 
 const (

@@ -13,6 +13,7 @@ import (
 
 // stamps is the state of nic.Timestamper (Documentation/networking/timestamping.rst).
 type stamps struct {
+	on    bool
 	last  nic.Timestamp        // of the frame that Recv returned last
 	saved *unix.HwTstampConfig // what the card did before, once that was changed
 }
@@ -47,6 +48,7 @@ func (d *Device) EnableTimestamps(hardware bool) (nic.Timestamping, error) {
 	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_TIMESTAMP, source); err != nil {
 		return in, fmt.Errorf("afpacket: interface %s: PACKET_TIMESTAMP: %w", d.iface.Name, err)
 	}
+	d.stamps.on = true
 	return in, nil
 }
 
@@ -94,12 +96,14 @@ func (s *stamps) restore(d *Device) error {
 	return nil
 }
 
-// received keeps the stamp of a frame in the ring.
+// received keeps the stamp of a frame in the ring. The kernel always writes one: the card's if the status says so,
+// otherwise its own, from where the frame left the driver or, until the kernel has switched that on, from where it was put
+// into the ring.
 func (s *stamps) received(h *header, status uint32) {
-	s.last = nic.Timestamp{}
-	if status&(statusStampHardware|statusStampSoftware) != 0 {
-		s.last.Nanoseconds = int64(h.sec)*1e9 + int64(h.nsec)
-		s.last.Hardware = status&statusStampHardware != 0
+	if s.on {
+		s.last = nic.Timestamp{
+			Nanoseconds: int64(h.sec)*1e9 + int64(h.nsec), Hardware: status&statusStampHardware != 0,
+		}
 	}
 }
 

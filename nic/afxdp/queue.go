@@ -1,6 +1,7 @@
 package afxdp
 
 import (
+	"fmt"
 	"sync/atomic"
 	"unsafe"
 
@@ -147,6 +148,9 @@ func (q *Queue) kick() {
 
 // Serve implements nic.Device.
 func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) error {
+	if queue < 0 || queue >= len(d.queues) {
+		return fmt.Errorf("afxdp: interface %s: queue %d of %d", d.iface.Name, queue, len(d.queues))
+	}
 	q := d.queues[queue]
 	t := hot.TSC()
 	for !stop.Load() && d.watch.OK() {

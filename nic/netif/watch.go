@@ -15,18 +15,11 @@ import (
 // Watch follows an interface through the kernel's link messages, so that a polling loop learns from one load that it
 // went down or vanished. A lost carrier is no fault: it comes back.
 type Watch struct {
-	state atomic.Uint32
+	fault atomic.Pointer[error] // stays until the interface is opened again
 	i     *Interface
 	file  *os.File
 	done  chan struct{}
 }
-
-// What a Watch has seen. A fault stays until the interface is opened again.
-const (
-	serving uint32 = iota
-	down
-	gone
-)
 
 // Watch starts to follow i in the calling thread's network namespace. Close ends it.
 func (i *Interface) Watch() (*Watch, error) {
@@ -51,18 +44,12 @@ func (w *Watch) Close() {
 }
 
 // OK reports whether the interface was up, and there, ever since it was opened.
-func (w *Watch) OK() bool { return w.state.Load() == serving }
+func (w *Watch) OK() bool { return w.fault.Load() == nil }
 
-// Err returns what happened to the interface: nic.ErrDown, nic.ErrGone or nil.
+// Err returns what happened to the interface: nic.ErrDown, nic.ErrGone or nil. Like OK it may be called by a pinned loop.
 func (w *Watch) Err() error {
-	if w.state.Load() == down {
-		w.ask() // it goes down before it is removed
-	}
-	switch w.state.Load() {
-	case down:
-		return fmt.Errorf("interface %s: %w: it was set down while in use", w.i.Name, nic.ErrDown)
-	case gone:
-		return fmt.Errorf("interface %s: %w: it was removed, or moved to another network namespace", w.i.Name, nic.ErrGone)
+	if err := w.fault.Load(); err != nil {
+		return *err
 	}
 	return nil
 }
@@ -94,12 +81,9 @@ func (w *Watch) parse(b []byte) {
 		if kind := binary.NativeEndian.Uint16(b[4:]); size >= header+info {
 			index := int(int32(binary.NativeEndian.Uint32(b[header+4:])))
 			flags := binary.NativeEndian.Uint32(b[header+8:])
-			switch {
-			case index != w.i.Index || b[header] != unix.AF_UNSPEC:
-			case kind == unix.RTM_DELLINK:
-				w.state.Store(gone)
-			case kind == unix.RTM_NEWLINK && flags&unix.IFF_UP == 0:
-				w.state.CompareAndSwap(serving, down)
+			removed := kind == unix.RTM_DELLINK && b[header] == unix.AF_UNSPEC
+			if index == w.i.Index && (removed || kind == unix.RTM_NEWLINK && flags&unix.IFF_UP == 0) {
+				w.ask() // an interface goes down before it is removed: the kernel says which, once it is through with it
 			}
 		}
 		b = b[min(len(b), (size+3)&^3):]
@@ -111,8 +95,11 @@ func (w *Watch) ask() {
 	l, err := w.i.nl.LinkByIndex(w.i.Index)
 	switch {
 	case err != nil:
-		w.state.Store(gone)
+		err = fmt.Errorf("interface %s: %w: it was removed, or moved to another network namespace", w.i.Name, nic.ErrGone)
 	case l.Attrs().RawFlags&unix.IFF_UP == 0:
-		w.state.CompareAndSwap(serving, down)
+		err = fmt.Errorf("interface %s: %w: it was set down while in use", w.i.Name, nic.ErrDown)
+	default:
+		return
 	}
+	w.fault.Store(&err)
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"rebound/fastpath"
+	"rebound/latency/hot"
 	"rebound/nic"
 )
 
@@ -307,7 +309,13 @@ func Faults(t *testing.T, open Open) {
 			t.Fatal(err)
 		}
 		done := make(chan error)
-		go onThread(func() { done <- s.Device.Serve(0, &s.stop, r) })
+		collect := debug.SetGCPercent(-1) // a pinned loop and a collection would wait for each other
+		go onThread(func() {
+			hot.Pin()
+			err := s.Device.Serve(0, &s.stop, r)
+			hot.Unpin()
+			done <- err
+		})
 		link(what, f)
 		select {
 		case err = <-done:
@@ -316,6 +324,7 @@ func Faults(t *testing.T, open Open) {
 			<-done
 			err = errors.New("Serve went on")
 		}
+		debug.SetGCPercent(collect)
 		t.Logf("%s while serving: %v", what, err)
 		if !errors.Is(err, want) {
 			t.Errorf("%s while serving: got %v, want %v", what, err, want)
