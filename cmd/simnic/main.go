@@ -1,3 +1,255 @@
+// Command simnic serves device models over vfio-user and joins them by wires: for QEMU's vfio-user-pci, and for drivers of
+// ours (device = "vfio-user:PATH").
+//
+//	simnic -model ixgbe -socket /run/nic0 -wire tap:rb0
+//	simnic -model ixgbe -socket /run/a -model ixgbe -socket /run/b -wire pair -wire pcap:ab.pcap
 package main
 
-func main() {}
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"rebound/nic/sim"
+	"rebound/nic/vfiouser"
+)
+
+func main() {
+	sig := make(chan os.Signal, 8)
+	signal.Notify(sig, syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1)
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, sig))
+}
+
+// many is a flag that may be given more than once.
+type many []string
+
+func (m *many) String() string     { return strings.Join(*m, ",") }
+func (m *many) Set(s string) error { *m = append(*m, s); return nil }
+
+type config struct {
+	models, sockets, wires many
+	impair                 sim.Impairment
+	counts, strict, debug  bool
+}
+
+// run returns the exit code: 0 done, 1 failed or a driver misbehaved, 2 used wrongly.
+func run(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
+	var c config
+	fs := flag.NewFlagSet("simnic", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.Var(&c.models, "model", "`name` of a device model; once for each device")
+	fs.Var(&c.sockets, "socket", "`path` of the vfio-user socket; once for each model, in the same order")
+	fs.Var(&c.wires, "wire", "`pair` joins the two models, tap:NAME joins the one to a new interface, pcap:FILE records the first one's wire")
+	fs.DurationVar(&c.impair.Delay, "delay", 0, "how much later frames arrive")
+	fs.Float64Var(&c.impair.Loss, "loss", 0, "probability that a frame is lost")
+	fs.Float64Var(&c.impair.Duplicate, "duplicate", 0, "probability that a frame arrives twice")
+	fs.Float64Var(&c.impair.Reorder, "reorder", 0, "probability that a frame is overtaken by the next")
+	fs.Uint64Var(&c.impair.Seed, "seed", 1, "decides which frames -loss, -duplicate and -reorder hit")
+	fs.BoolVar(&c.counts, "counts", false, "print PCIe transactions and violations as JSON at the end, as SIGUSR1 does at any time")
+	fs.BoolVar(&c.strict, "strict", true, "exit 1 if a driver did what the device's datasheet forbids")
+	fs.BoolVar(&c.debug, "debug", false, "log clients that come and go")
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return 0
+		}
+		return 2
+	}
+	level := slog.LevelInfo
+	if c.debug {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+	if err := c.check(fs.Args()); err != nil {
+		fmt.Fprintln(stderr, "simnic:", err)
+		return 2
+	}
+	b, err := c.build(log)
+	defer b.close()
+	if err != nil {
+		fmt.Fprintln(stderr, "simnic:", err)
+		return 1
+	}
+	for i := range b.ports {
+		fmt.Fprintf(stdout, "ready model=%s socket=%s\n", c.models[i], c.sockets[i])
+	}
+	for s := range sig {
+		if s != syscall.SIGUSR1 {
+			break
+		}
+		b.report(stdout)
+	}
+	b.stop()
+	if c.counts {
+		b.report(stdout)
+	}
+	code := 0
+	for _, p := range b.ports {
+		for _, v := range p.Violations() {
+			fmt.Fprintln(stderr, "violation:", v)
+			if c.strict {
+				code = 1
+			}
+		}
+	}
+	if b.capture != nil && b.capture.Err() != nil {
+		fmt.Fprintln(stderr, "simnic: pcap:", b.capture.Err())
+		code = 1
+	}
+	return code
+}
+
+func (c *config) check(rest []string) error {
+	switch {
+	case len(rest) > 0:
+		return fmt.Errorf("unexpected argument %q", rest[0])
+	case len(c.models) == 0 || len(c.models) != len(c.sockets):
+		return fmt.Errorf("%d models and %d sockets: each model needs a socket", len(c.models), len(c.sockets))
+	}
+	joins := 0
+	for _, w := range c.wires {
+		kind, name, _ := strings.Cut(w, ":")
+		switch {
+		case kind == "pair" && name == "" && len(c.models) == 2, kind == "tap" && name != "" && len(c.models) == 1:
+			joins++
+		case kind == "pcap" && name != "":
+		default:
+			return fmt.Errorf("-wire %s does not fit %d models: pair takes two, tap:NAME one", w, len(c.models))
+		}
+	}
+	if joins != 1 {
+		return fmt.Errorf("one -wire pair or -wire tap:NAME is needed, there are %d", joins)
+	}
+	for _, p := range []float64{c.impair.Loss, c.impair.Duplicate, c.impair.Reorder} {
+		if p < 0 || p > 1 {
+			return fmt.Errorf("%v is no probability", p)
+		}
+	}
+	if c.impair.Delay < 0 {
+		return fmt.Errorf("-delay %v is negative", c.impair.Delay)
+	}
+	return nil
+}
+
+// bench is what one run has built.
+type bench struct {
+	config  *config
+	ports   []*sim.Port
+	servers []*vfiouser.Server
+	tap     *sim.Tap
+	file    *os.File
+	capture *sim.Capture
+}
+
+// build returns what it has built also where it fails.
+func (c *config) build(log *slog.Logger) (*bench, error) {
+	b := &bench{config: c}
+	for i, name := range c.models {
+		m, err := newModel(name, i)
+		if err != nil {
+			return b, err
+		}
+		p, err := sim.New(m, sim.Options{Name: fmt.Sprintf("%s.%d", name, i)})
+		if err != nil {
+			return b, err
+		}
+		b.ports = append(b.ports, p)
+	}
+	ends, err := b.join()
+	if err != nil {
+		return b, err
+	}
+	for i, p := range b.ports {
+		impair := c.impair
+		impair.Seed += uint64(i)
+		p.Connect(sim.Impair(ends[i], impair))
+		p.Start()
+		s, err := vfiouser.Listen(c.sockets[i], p, log)
+		if err != nil {
+			return b, err
+		}
+		b.servers = append(b.servers, s)
+	}
+	return b, nil
+}
+
+// tapMTU leaves room for the longest jumbo frames of any model.
+const tapMTU = 9500
+
+func (b *bench) join() ([]sim.Wire, error) {
+	var ends []sim.Wire
+	for _, w := range b.config.wires {
+		switch kind, name, _ := strings.Cut(w, ":"); kind {
+		case "pair":
+			x, y := sim.Pair()
+			ends = []sim.Wire{x, y}
+		case "tap":
+			var err error
+			if b.tap, err = sim.OpenTap(name, tapMTU); err != nil {
+				return nil, err
+			}
+			ends = []sim.Wire{b.tap}
+		}
+	}
+	for _, w := range b.config.wires {
+		name, ok := strings.CutPrefix(w, "pcap:")
+		if !ok {
+			continue
+		}
+		var err error
+		if b.file, err = os.Create(name); err != nil {
+			return nil, err
+		}
+		if b.capture, err = sim.NewCapture(ends[0], b.file); err != nil {
+			return nil, err
+		}
+		ends[0] = b.capture
+	}
+	return ends, nil
+}
+
+// report prints one line of JSON.
+func (b *bench) report(w io.Writer) {
+	type port struct {
+		Model      string     `json:"model"`
+		Socket     string     `json:"socket"`
+		Counts     sim.Counts `json:"counts"`
+		Violations []string   `json:"violations"`
+	}
+	var all []port
+	for i, p := range b.ports {
+		all = append(all, port{b.config.models[i], b.config.sockets[i], p.Counts(), append([]string{}, p.Violations()...)})
+	}
+	json.NewEncoder(w).Encode(map[string]any{"ports": all})
+}
+
+// stop sends the clients away and halts the devices.
+func (b *bench) stop() {
+	for _, s := range b.servers {
+		s.Close()
+	}
+	b.servers = nil
+	for _, p := range b.ports {
+		p.Stop()
+	}
+}
+
+func (b *bench) close() {
+	b.stop()
+	for _, p := range b.ports {
+		p.Connect(nil)
+		p.Close()
+	}
+	if b.tap != nil {
+		b.tap.Close()
+	}
+	if b.file != nil {
+		b.file.Close()
+	}
+}

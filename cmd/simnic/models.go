@@ -1,0 +1,18 @@
+package main
+
+import (
+	"fmt"
+
+	"rebound/nic/sim"
+	"rebound/nic/sim/toysim"
+)
+
+// newModel returns the n-th device of this process, with a MAC address of its own.
+func newModel(name string, n int) (sim.Model, error) {
+	mac := [6]byte{0x02, 0x52, 0x62, 0x4e, 0x49, byte(n + 1)}
+	switch name {
+	case "toy":
+		return toysim.New(mac), nil
+	}
+	return nil, fmt.Errorf("no such model: %q (toy)", name)
+}

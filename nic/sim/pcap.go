@@ -1,0 +1,61 @@
+package sim
+
+import (
+	"encoding/binary"
+	"io"
+	"sync"
+	"time"
+)
+
+// Capture is a wire's end that writes what passes to a pcap file, in nanoseconds.
+type Capture struct {
+	Wire
+	mu  sync.Mutex
+	out io.Writer
+	err error
+}
+
+// NewCapture writes the file's header and returns w with the capture on it. Times are the port's clock.
+func NewCapture(w Wire, out io.Writer) (*Capture, error) {
+	h := make([]byte, 24)
+	binary.LittleEndian.PutUint32(h[0:], 0xa1b23c4d) // nanoseconds
+	binary.LittleEndian.PutUint16(h[4:], 2)
+	binary.LittleEndian.PutUint16(h[6:], 4)
+	binary.LittleEndian.PutUint32(h[16:], 1<<16)
+	binary.LittleEndian.PutUint32(h[20:], 1) // LINKTYPE_ETHERNET
+	_, err := out.Write(h)
+	return &Capture{Wire: w, out: out}, err
+}
+
+func (c *Capture) Send(now time.Duration, frame []byte) {
+	c.write(now, frame)
+	c.Wire.Send(now, frame)
+}
+
+func (c *Capture) Recv(now time.Duration) []byte {
+	f := c.Wire.Recv(now)
+	if f != nil {
+		c.write(now, f)
+	}
+	return f
+}
+
+func (c *Capture) write(now time.Duration, frame []byte) {
+	h := make([]byte, 16, 16+len(frame))
+	binary.LittleEndian.PutUint32(h[0:], uint32(now/time.Second))
+	binary.LittleEndian.PutUint32(h[4:], uint32(now%time.Second))
+	binary.LittleEndian.PutUint32(h[8:], uint32(len(frame)))
+	binary.LittleEndian.PutUint32(h[12:], uint32(len(frame)))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		_, c.err = c.out.Write(append(h, frame...))
+	}
+}
+
+// Err returns the first error in writing.
+func (c *Capture) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
