@@ -1,0 +1,175 @@
+package lab
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// Machine is one run of a guest.
+type Machine struct {
+	Dir     string            // takes console.log, qemu.log and the run's initramfs
+	Sockets []string          // vfio-user functions, in this order on the bus
+	IOMMU   bool              // an IOMMU with interrupt remapping, and each function behind a root port of its own
+	Script  string            // shell, sourced by the guest's init: see guest/init for say, show, need and fail
+	Files   map[string][]byte // put below /lab, executable
+
+	// Say is called for each line that the guest says, while the guest waits. An error ends the run.
+	Say func(key, text string) error
+}
+
+// Result is what a guest showed: the lines of each "show KEY COMMAND".
+type Result map[string][]string
+
+// ErrGuest means that the guest's script failed, or that the guest ended before its script did.
+var ErrGuest = errors.New("guest failed")
+
+// Run boots the guest, runs the script, and powers it off. It kills QEMU, and no other process, when ctx ends.
+func (k *Kit) Run(ctx context.Context, m Machine) (Result, error) {
+	initrd, err := k.runInitrd(m)
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(initrd)
+	cmd := exec.CommandContext(ctx, k.QEMU, k.arguments(m, initrd)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	log, err := os.Create(filepath.Join(m.Dir, "qemu.log"))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd.Stderr = log
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("lab: start QEMU: %w", err)
+	}
+	r := Result{}
+	last, err := r.follow(m, in, out)
+	if err != nil {
+		cmd.Process.Kill()
+	}
+	werr := cmd.Wait()
+	switch {
+	case ctx.Err() != nil:
+		return r, fmt.Errorf("%w: no end in time; it said last: %s", ErrGuest, last)
+	case err != nil:
+		return r, err
+	case werr != nil:
+		return r, fmt.Errorf("%w: QEMU: %v: %s", ErrGuest, werr, tail(filepath.Join(m.Dir, "qemu.log")))
+	}
+	return r, nil
+}
+
+// follow reads the guest's second serial line until it is done.
+func (r Result) follow(m Machine, in io.Writer, out io.Reader) (last string, err error) {
+	last = "nothing"
+	done := false
+	sc := bufio.NewScanner(out)
+	sc.Buffer(nil, 1<<20)
+	for sc.Scan() {
+		line := strings.TrimRight(sc.Text(), "\r")
+		if s, ok := strings.CutPrefix(line, "#="); ok {
+			if key, text, ok := strings.Cut(s, " "); ok {
+				r[key] = append(r[key], text)
+			}
+			continue
+		}
+		s, ok := strings.CutPrefix(line, "##")
+		if !ok {
+			continue
+		}
+		last = s
+		key, text, _ := strings.Cut(s, " ")
+		switch {
+		case key == "fail":
+			return last, fmt.Errorf("%w: %s: %s", ErrGuest, text, strings.Join(r["failed"], " | "))
+		case key == "done":
+			done = true
+		case m.Say != nil:
+			if err := m.Say(key, text); err != nil {
+				return last, err
+			}
+		}
+		if _, err := io.WriteString(in, "ok\n"); err != nil {
+			break
+		}
+	}
+	if !done {
+		return last, fmt.Errorf("%w: it ended before its script did; it said last: %s", ErrGuest, last)
+	}
+	return last, nil
+}
+
+func (k *Kit) arguments(m Machine, initrd string) []string {
+	q35, boot := "q35", "console=ttyS0 panic=-1 loglevel=8"
+	if m.IOMMU {
+		q35, boot = "q35,kernel-irqchip=split", boot+" intel_iommu=on"
+	}
+	args := []string{
+		"-M", q35, "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1G",
+		"-object", "memory-backend-memfd,id=ram,size=1G,share=on", "-machine", "memory-backend=ram",
+		"-nodefaults", "-nographic", "-no-reboot",
+		"-serial", "file:" + filepath.Join(m.Dir, "console.log"), "-serial", "stdio",
+		"-kernel", k.Kernel, "-initrd", initrd, "-append", boot,
+	}
+	if m.IOMMU {
+		args = append(args, "-device", "intel-iommu,intremap=on,caching-mode=on")
+	}
+	for i, s := range m.Sockets {
+		dev := map[string]any{"driver": "vfio-user-pci", "rombar": 0, "socket": map[string]string{"type": "unix", "path": s}}
+		if m.IOMMU {
+			args = append(args, "-device", fmt.Sprintf("pcie-root-port,id=rp%d,chassis=%d", i, i+1))
+			dev["bus"] = fmt.Sprintf("rp%d", i)
+		} else {
+			dev["addr"] = fmt.Sprintf("%#x", 4+i)
+		}
+		j, _ := json.Marshal(dev)
+		args = append(args, "-device", string(j))
+	}
+	return args
+}
+
+// runInitrd is the kit's initramfs with the run's own files behind it.
+func (k *Kit) runInitrd(m Machine) (string, error) {
+	base, err := os.ReadFile(k.initrd)
+	if err != nil {
+		return "", err
+	}
+	name := filepath.Join(m.Dir, "initrd")
+	f, err := os.Create(name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if _, err := f.Write(append(base, make([]byte, (4-len(base)%4)%4)...)); err != nil {
+		return "", err
+	}
+	a := newArchive(f)
+	a.dir("lab")
+	a.file("lab/run.sh", 0o755, []byte(m.Script))
+	for path, body := range m.Files {
+		a.file("lab/"+path, 0o755, body)
+	}
+	return name, a.close()
+}
+
+// tail is the end of a file, for an error message.
+func tail(name string) string {
+	b, _ := os.ReadFile(name)
+	return strings.TrimSpace(string(b[max(0, len(b)-500):]))
+}

@@ -1,0 +1,69 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// kit is the lab, or a skip with the reason why this host has none.
+func kit(t *testing.T) *Kit {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	k, err := Setup(ctx)
+	if errors.Is(err, ErrCannot) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// logDir is a folder for a run's logs that stays if the test fails.
+func logDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "lab-"+strings.ReplaceAll(t.Name(), "/", "-")+"-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("logs of guest and model: %s", dir)
+			return
+		}
+		os.RemoveAll(dir)
+	})
+	return dir
+}
+
+func TestGuestScript(t *testing.T) {
+	k := kit(t)
+	t.Log(k.Version)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var said []string
+	r, err := k.Run(ctx, Machine{
+		Dir:    logDir(t),
+		Script: "say hello world\nshow file cat /lab/data\nneed test -d /lab\n",
+		Files:  map[string][]byte{"data": []byte("one\ntwo\n")},
+		Say:    func(key, text string) error { said = append(said, key+" "+text); return nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(r["file"], ","); got != "one,two" {
+		t.Errorf("the guest showed %q", got)
+	}
+	if len(said) != 2 || said[1] != "hello world" || !strings.HasPrefix(said[0], "boot ") {
+		t.Errorf("the guest said %q", said)
+	}
+	_, err = k.Run(ctx, Machine{Dir: logDir(t), Script: "need ls /nowhere\n"})
+	if !errors.Is(err, ErrGuest) || !strings.Contains(err.Error(), "/nowhere: No such file") {
+		t.Errorf("a failing script gives %v", err)
+	}
+}

@@ -1,0 +1,122 @@
+package lab
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrCannot means that this host cannot run the lab: no apt, no mirror, another architecture. Tests skip with its text.
+var ErrCannot = errors.New("this host cannot run the lab")
+
+//go:embed setup.sh
+var setupScript []byte
+
+//go:embed guest/init
+var guestInit []byte
+
+// Kit is what Setup brought.
+type Kit struct {
+	Dir     string // the cache folder
+	Version string // of QEMU and kernel, for logs
+	QEMU    string // runs it with its own libraries
+	Kernel  string
+	initrd  string
+}
+
+// Setup brings QEMU, kernel and guest root into the cache folder if they are not there yet: $XDG_CACHE_HOME/rebound/lab, or
+// .cache/lab at the module's root. It takes about half a minute then, else none. Several processes may call it at once. It
+// returns ErrCannot with the reason if the host lacks something.
+func Setup(ctx context.Context) (*Kit, error) {
+	dir, err := cacheDir()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("%w: %v", ErrCannot, err)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %v", ErrCannot, err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("lab: lock %s: %w", lock.Name(), err)
+	}
+	k := &Kit{Dir: dir, QEMU: filepath.Join(dir, "qemu"), Kernel: filepath.Join(dir, "vmlinuz"), initrd: filepath.Join(dir, "initrd")}
+	sum := sha256.Sum256(append(append([]byte(nil), setupScript...), guestInit...))
+	want, stamp := hex.EncodeToString(sum[:]), filepath.Join(dir, "stamp")
+	if got, _ := os.ReadFile(stamp); string(got) != want {
+		if err := k.bring(ctx); err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(stamp, []byte(want), 0o644); err != nil {
+			return nil, err
+		}
+	}
+	v, err := os.ReadFile(filepath.Join(dir, "version"))
+	k.Version = strings.ReplaceAll(strings.TrimSpace(string(v)), "\n", ", ")
+	return k, err
+}
+
+func (k *Kit) bring(ctx context.Context) error {
+	var out strings.Builder
+	cmd := exec.CommandContext(ctx, "bash", "-s", "--", k.Dir)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(string(setupScript)), &out, &out
+	err := cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit) && exit.ExitCode() == 3, errors.Is(err, exec.ErrNotFound):
+		return fmt.Errorf("%w: %s", ErrCannot, strings.TrimSpace(out.String()+" "+errText(err)))
+	case err != nil:
+		return fmt.Errorf("lab: setup: %w: %s", err, out.String())
+	}
+	f, err := os.Create(k.initrd)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	a := newArchive(f)
+	a.tree(filepath.Join(k.Dir, "guest"))
+	a.file("init", 0o755, guestInit)
+	return a.close()
+}
+
+func errText(err error) string {
+	if errors.Is(err, exec.ErrNotFound) {
+		return err.Error()
+	}
+	return ""
+}
+
+func cacheDir() (string, error) {
+	if x := os.Getenv("XDG_CACHE_HOME"); x != "" {
+		return filepath.Join(x, "rebound", "lab"), nil
+	}
+	root, err := moduleRoot()
+	return filepath.Join(root, ".cache", "lab"), err
+}
+
+// moduleRoot is the folder with go.mod, above the current one.
+func moduleRoot() (string, error) {
+	d, err := os.Getwd()
+	for err == nil {
+		if _, e := os.Stat(filepath.Join(d, "go.mod")); e == nil {
+			return d, nil
+		}
+		if d == filepath.Dir(d) {
+			return "", errors.New("lab: no go.mod above the current folder")
+		}
+		d = filepath.Dir(d)
+	}
+	return "", err
+}

@@ -1,0 +1,102 @@
+package ixgbesim
+
+import "fmt"
+
+// EEPROM words, §6.
+const (
+	eepromWords = 16384
+	eeFirmware  = 0x0f
+	eeCore0     = 0x09
+	eePBA       = 0x15
+	eeSFPInit   = 0x2b
+	eeCaps      = 0x2c
+	eeETrack    = 0x2d
+	eeChecksum  = 0x3f
+
+	eeSum = 0xbaba
+)
+
+// newEEPROM makes a valid image: an unused word is all ones, as an erased part's.
+func newEEPROM(o Options) (w [eepromWords]uint16) {
+	for i := range w {
+		w[i] = 0xffff
+	}
+	for i := range 0x0f {
+		w[i] = 0
+	}
+	// LAN core module 0: its length, then the Ethernet address (§6.4.3).
+	w[eeCore0] = 0x200
+	w[0x200] = 3
+	for i := range 3 {
+		w[0x201+i] = uint16(o.MAC[2*i]) | uint16(o.MAC[2*i+1])<<8
+	}
+	w[eePBA], w[eePBA+1] = 0x5265, 0x0001 // part number in the old, plain form
+	// Firmware module: no link management, and a version that is a release.
+	w[eeFirmware] = 0x210
+	for i := range 16 {
+		w[0x210+i] = 0
+	}
+	w[0x214] = 0x220
+	w[0x227] = 6
+	// What initializes the SerDes for each kind of module: passive copper on port 0 and 1, optics on port 0 and 1. One word
+	// for the core, then the end.
+	w[eeSFPInit] = 0x240
+	w[0x240] = 0
+	for i, id := range []uint16{3, 4, 5, 6} {
+		w[0x241+2*i], w[0x242+2*i] = id, 0x250
+	}
+	w[0x250], w[0x251] = 1, 0x0001
+	w[eeCaps] = 1<<0 | 1<<1 | 1<<7 // any SFP+ module; no FCoE; no crosstalk workaround
+	w[eeETrack], w[eeETrack+1] = 0x0001, 0x8000
+	w[eeChecksum] = eeSum - checksum(&w)
+	return w
+}
+
+// checksum adds words 0 to 3eh and what the pointers 3 to 0eh lead to (§6.3.10).
+func checksum(w *[eepromWords]uint16) (sum uint16) {
+	for _, v := range w[:eeChecksum] {
+		sum += v
+	}
+	for _, p := range w[3:eeFirmware] {
+		if p == 0 || p == 0xffff || int(p) >= len(w) {
+			continue
+		}
+		if n := int(w[p]); n != 0xffff && int(p)+n < len(w) {
+			for _, v := range w[int(p)+1 : int(p)+1+n] {
+				sum += v
+			}
+		}
+	}
+	return sum
+}
+
+// CorruptEEPROM changes one word, so that the checksum is wrong.
+func (m *Model) CorruptEEPROM() { m.eeprom[eePBA] ^= 1 }
+
+// writeEERD reads one word (§8.2.3.2.2): address in bits 15 to 2, the word appears in bits 31 to 16 with DONE.
+func (m *Model) writeEERD(v uint32) error {
+	if v&eerdSTART == 0 {
+		m.val[regEERD/4] = v &^ eerdDONE
+		return nil
+	}
+	if m.eep > 0 {
+		m.host.Violation("EERD started before EEC.Auto_RD was seen set (82599 §4.6.3)")
+	}
+	addr := v >> 2 & 0x3fff
+	if addr >= eepromWords {
+		return fmt.Errorf("EERD of word %#x: the EEPROM has %#x", addr, eepromWords)
+	}
+	m.val[regEERD/4] = uint32(m.eeprom[addr])<<16 | addr<<2 | eerdDONE
+	return nil
+}
+
+func (m *Model) readEEC() uint32 {
+	v := m.val[regEEC/4] &^ (eecARD | eecGNT)
+	if m.eep == 0 {
+		v |= eecARD
+	}
+	if v&eecREQ != 0 {
+		v |= eecGNT
+	}
+	return v
+}

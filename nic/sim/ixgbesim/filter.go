@@ -1,0 +1,73 @@
+package ixgbesim
+
+// accepts is the L2 filter of §7.1.1: address, then VLAN.
+func (m *Model) accepts(frame []byte) bool {
+	fctrl := m.val[regFCTRL/4]
+	ok := false
+	switch {
+	case isBroadcast(frame):
+		ok = fctrl&fctrlBAM != 0 || m.exact(frame)
+	case frame[0]&1 != 0:
+		ok = fctrl&fctrlMPE != 0 || m.exact(frame) || m.multicast(frame)
+	default:
+		ok = fctrl&fctrlUPE != 0 || m.exact(frame)
+	}
+	vln := m.val[regVLNCTRL/4]
+	if ok && vln&vlnVFE != 0 && uint32(frame[12])<<8|uint32(frame[13]) == vln&0xffff {
+		id := (uint32(frame[14])<<8 | uint32(frame[15])) & 0xfff
+		ok = m.val[regVFTA/4+reg(id>>5)]>>(id&31)&1 != 0
+	}
+	return ok
+}
+
+func isBroadcast(frame []byte) bool {
+	return le.Uint32(frame) == all && le.Uint16(frame[4:]) == 0xffff
+}
+
+// exact looks for the destination among the receive addresses.
+func (m *Model) exact(frame []byte) bool {
+	lo, hi := le.Uint32(frame), uint32(le.Uint16(frame[4:]))
+	for i := range 128 {
+		if h := m.val[regRAH/4+reg(2*i)]; h&rahAV != 0 && h&0xffff == hi && m.val[regRAL/4+reg(2*i)] == lo {
+			return true
+		}
+	}
+	return false
+}
+
+// multicast looks the destination up in the hash table, by the twelve bits that MCSTCTRL.MO selects (§8.2.3.7.3).
+func (m *Model) multicast(frame []byte) bool {
+	ctl := m.val[regMCSTCTRL/4]
+	if ctl&mcstMFE == 0 {
+		return false
+	}
+	shift := [4]int{4, 3, 2, 0}[ctl&3]
+	v := uint32(le.Uint16(frame[4:])) >> shift & 0xfff
+	return m.val[regMTA/4+reg(v>>5)]>>(v&31)&1 != 0
+}
+
+// inexact reports whether a multicast frame passed the hash table only: software has to look again.
+func (m *Model) inexact(frame []byte) bool {
+	return frame[0]&1 != 0 && !isBroadcast(frame) && !m.exact(frame)
+}
+
+// pauseFrame acts on a MAC control frame (IEEE 802.3 annex 31B) and reports whether it stops here.
+func (m *Model) pauseFrame(frame []byte) bool {
+	if le.Uint32(frame) != 0x00c28001 || le.Uint16(frame[4:]) != 0x0100 || frame[12] != 0x88 || frame[13] != 0x08 ||
+		frame[14] != 0 || frame[15] != 1 {
+		return false
+	}
+	mflcn := m.val[regMFLCN/4]
+	if mflcn&mflcnRFCE == 0 {
+		return false
+	}
+	quanta := uint32(frame[16])<<8 | uint32(frame[17])
+	if quanta == 0 {
+		m.add(regLXONRX, 1)
+	} else {
+		m.add(regLXOFFRX, 1)
+	}
+	m.hold(quanta)
+	m.count.rxPause.Add(1)
+	return mflcn&mflcnDPF != 0
+}

@@ -1,0 +1,49 @@
+package ixgbesim
+
+// The link, §3.7.4: at 10 Gb/s as soon as the wire's other end is there, unless it is turned off.
+
+// link recomputes the link and tells of a change by LSC.
+func (m *Model) link() {
+	up := m.wire && m.rst == 0 && m.val[regAUTOC2/4]&autoc2Disable == 0 && !m.laserOff()
+	if up != m.up {
+		m.up = up
+		if m.host != nil {
+			m.causeOther(eicrLSC)
+		}
+	}
+}
+
+// drop lets the link go and come back, as a restart of autonegotiation or of the MAC does.
+func (m *Model) drop() {
+	if m.up {
+		m.up = false
+		m.causeOther(eicrLSC)
+	}
+	m.link()
+}
+
+// laserOff reports whether SDP3, an output, turns the transmitter of the module off.
+func (m *Model) laserOff() bool {
+	const off = esdpSDP3 | esdpSDP3IO
+	return !m.opt.Backplane && m.val[regESDP/4]&off == off
+}
+
+// negotiates reports whether AUTOC selects a mode with clause 73 autonegotiation.
+func (m *Model) negotiates() bool { return m.val[regAUTOC/4]>>autocLMSShift&4 != 0 }
+
+// readLINKS is the link's state, §8.2.3.22.20.
+func (m *Model) readLINKS() uint32 {
+	if !m.up {
+		return 0
+	}
+	v := uint32(linksUp)
+	switch m.val[regAUTOC/4] >> autocLMSShift & 7 {
+	case 0, 2: // 1 Gb/s without and with clause 37 autonegotiation
+		v |= links1G
+	case 1, 3: // 10 Gb/s parallel and serial, without
+		v |= links10G
+	default:
+		v |= links10G | linksANComp
+	}
+	return v
+}
