@@ -117,14 +117,14 @@ func nodeOf(m Mapper) int {
 	return -1
 }
 
-// show maps pieces of step bytes for the device. On an error it takes back those that it mapped.
+// show maps pieces of step bytes for the device. On an error, those before it stay mapped: close undoes them.
 func (mp *mapping) show(m Mapper, step int) error {
 	mp.step = step
 	for off := 0; off < len(mp.mem.Bytes); off += step {
 		piece := Memory{Bytes: mp.mem.Bytes[off : off+step : off+step], FD: mp.mem.FD, Off: mp.mem.Off + int64(off), Page: mp.mem.Page}
 		iova, err := m.Map(piece)
 		if err != nil {
-			return errors.Join(err, mp.hide(m))
+			return err
 		}
 		mp.shown = append(mp.shown, iova)
 	}

@@ -106,7 +106,7 @@ func (f *sysfsFunction) NUMANode() int { return f.node }
 
 // Notes says in words what is unusual about how the function is driven.
 func (f *sysfsFunction) Notes() []string {
-	return []string{"no IOMMU: the device can write to any memory, and goes on if this process is killed"}
+	return append([]string{"no IOMMU: the device can write to any memory, and goes on if this process is killed"}, f.notes...)
 }
 
 func (f *sysfsFunction) ReadConfig(off int, p []byte) error {

@@ -120,7 +120,11 @@ func (f *vfioFunction) openContainer(noIOMMU bool) (err error) {
 	if noIOMMU {
 		kind = vfioNoIOMMU
 	}
-	if v, err := f.call(f.container, vfioCheckExtension, kind); err != nil || v != 1 {
+	v, err = f.call(f.container, vfioCheckExtension, kind)
+	if v != 1 && f.host.modules("vfio_iommu_type1") == nil { // the kernel loads it with vfio only where its own helper is set up
+		v, err = f.call(f.container, vfioCheckExtension, kind)
+	}
+	if v != 1 {
 		return fmt.Errorf("VFIO has no IOMMU of type %d (modprobe vfio_iommu_type1): %w", kind, errors.Join(err, errors.ErrUnsupported))
 	}
 	return nil
@@ -230,9 +234,9 @@ func (f *vfioFunction) NUMANode() int { return f.node }
 // Notes says in words what is unusual about how the function is driven.
 func (f *vfioFunction) Notes() []string {
 	if f.physical == nil {
-		return nil
+		return f.notes
 	}
-	return []string{"no IOMMU: the device can write to any memory"}
+	return append([]string{"no IOMMU: the device can write to any memory"}, f.notes...)
 }
 
 func (f *vfioFunction) ReadConfig(off int, p []byte) error {

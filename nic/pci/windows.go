@@ -20,7 +20,7 @@ type windows struct {
 
 	uc, wc [6]*mmio.Window
 	maps   [][]byte
-	files  []*os.File
+	notes  []string // why write-combining was not to be had
 	closed bool
 
 	// uncached maps n bytes from offset from of a BAR in the window, or returns a trapped window over it.
@@ -59,6 +59,10 @@ func (w *windows) BAR(n int) (*mmio.Window, error) {
 	size := w.bars[n].size
 	if w.split[n] != 0 {
 		size = w.split[n]
+		// The uncached mapping claims the whole BAR, after which the kernel refuses the other.
+		if _, err := w.BARWC(n); err != nil {
+			return nil, err
+		}
 	}
 	win, err := w.uncached(n, 0, size)
 	if err != nil {
@@ -84,6 +88,7 @@ func (w *windows) BARWC(n int) (*mmio.Window, error) {
 	from, size := w.split[n], w.bars[n].size
 	win, err := w.combining(n, from, size-from)
 	if err != nil {
+		w.notes = append(w.notes, fmt.Sprintf("BAR %d is not mapped write-combining: %v", n, err))
 		if win, err = w.uncached(n, from, size-from); err != nil {
 			return nil, fmt.Errorf("pci: %s: BAR %d: %w: %w", w.addr, n, ErrBAR, rights(err))
 		}
@@ -99,7 +104,11 @@ func (w *windows) combining(n int, from, size uint64) (*mmio.Window, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return w.mapped(from+size, true, piece{fd: int(f.Fd()), file: int64(from), at: from, size: size})
+	win, err := w.mapped(from+size, true, piece{fd: int(f.Fd()), file: int64(from), at: from, size: size})
+	if errors.Is(err, unix.EINVAL) {
+		err = fmt.Errorf("%s: %w: the kernel keeps claimed BARs to their driver (boot with iomem=relaxed)", f.Name(), err)
+	}
+	return win, err
 }
 
 // mapped returns a window of size bytes over pieces.

@@ -1,0 +1,153 @@
+package pci
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"rebound/nic/dma"
+)
+
+// TestLive takes a function of this machine from its driver, drives it through the real kernel, and gives it back. It runs
+// where REBOUND_TEST_PCI names one that may be taken: in the lab's guest, or on a host with a spare card.
+func TestLive(t *testing.T) {
+	addr := os.Getenv("REBOUND_TEST_PCI")
+	if addr == "" {
+		t.Skip("REBOUND_TEST_PCI names no PCI function that may be taken")
+	}
+	before, err := Find(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := Target{NoDriver: before.Group == ""}
+	if err := Bind(addr, to); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := Unbind(addr); err != nil {
+			t.Error(err)
+		}
+		after, err := Find(addr)
+		if err != nil || after.Driver != before.Driver {
+			t.Errorf("afterwards driver %q has it, before %q: %v", after.Driver, before.Driver, err)
+		}
+		t.Logf("given back to %q", after.Driver)
+	})
+	for range 2 {
+		live(t, addr, to.NoDriver)
+	}
+}
+
+func live(t *testing.T, addr string, unsafeNoIOMMU bool) {
+	f, err := Open(addr, unsafeNoIOMMU)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if g, err := Open(addr, unsafeNoIOMMU); !errors.Is(err, ErrBusy) {
+		t.Errorf("a second open: %v, %v", g, err)
+	}
+	id, err := ReadID(f)
+	if err != nil || id != f.ID() {
+		t.Errorf("ID %v, by configuration space %v, %v", f.ID(), id, err)
+	}
+	link, err := ReadLink(f)
+	vectors, err2 := MSIXVectors(f)
+	flr, err3 := HasFLR(f)
+	aer, err4 := ExtCapability(f, ExtCapAER)
+	if err := errors.Join(err, err2, err3, err4); err != nil {
+		t.Error(err)
+	}
+	t.Logf("%s: %v, %v, %d MSI-X vectors, FLR %v, AER at %#x, notes %q", f.Name(), id, link, vectors, flr, aer, Notes(f))
+	for n := range 6 {
+		w, err := f.BAR(n)
+		if err != nil {
+			t.Logf("BAR %d: %v", n, err)
+			continue
+		}
+		t.Logf("BAR %d: %#x bytes, at 0 %08x, at 8 %08x", n, w.Size(), w.Read32(0), w.Read32(8))
+	}
+
+	arena, err := dma.NewArena(f, 4<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := arena.Grow(1 << 20); err != nil {
+		t.Error(err)
+	}
+	b, err := arena.Alloc(1<<20, 1<<12)
+	if err != nil {
+		t.Error(err)
+	}
+	t.Logf("memory at device address %#x; %q", b.IOVA, arena.Notes())
+	if err := f.SetBusMaster(true); err != nil {
+		t.Error(err)
+	}
+	if err := f.Reset(); err != nil {
+		t.Error(err)
+	}
+	if w, err := f.BAR(0); err == nil && w.Read32(8) == ^uint32(0) && Gone(f) {
+		t.Error("the function does not answer after its reset")
+	}
+	if v, err := Read16(f, cfgCommand); err != nil || v&cmdBusMaster != 0 || v&cmdMemory == 0 {
+		t.Errorf("command %#x after the reset, %v", v, err)
+	}
+	if err := f.SetBusMaster(true); err != nil {
+		t.Error(err)
+	}
+	if err := f.SetBusMaster(false); err != nil {
+		t.Error(err)
+	}
+	if err := arena.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLiveWC maps a prefetchable BAR write-combining beside vfio-pci, and times it.
+func TestLiveWC(t *testing.T) {
+	addr := os.Getenv("REBOUND_TEST_PCI_WC")
+	if addr == "" {
+		t.Skip("REBOUND_TEST_PCI_WC names no PCI function whose BAR 2 is memory that may be written")
+	}
+	before, err := Find(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Bind(addr, Target{NoDriver: before.Group == ""}); err != nil {
+		t.Fatal(err)
+	}
+	defer Unbind(addr)
+	f, err := Open(addr, before.Group == "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := SplitWC(f, 2, 0x1000); err != nil {
+		t.Fatal(err)
+	}
+	uc, err := f.BAR(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wc, err := f.BARWC(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	uc.Write32(0x40, 0x11111111)
+	wc.Write32(0x1040, 0x22222222)
+	if uc.Read32(0x40) != 0x11111111 || wc.Read32(0x1040) != 0x22222222 {
+		t.Error("memory does not keep what is stored")
+	}
+	t.Logf("write-combining %v, notes %q", wc.WriteCombining(), Notes(f))
+	if types, err := os.ReadFile("/sys/kernel/debug/x86/pat_memtype_list"); err == nil {
+		t.Logf("%d memory types, write-combining: %q", strings.Count(string(types), "\n"), slices.DeleteFunc(strings.Split(string(types), "\n"), func(l string) bool { return !strings.Contains(l, "write-combining") }))
+	}
+	if !wc.WriteCombining() {
+		t.Error("write-combining was not to be had")
+	}
+}
