@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 //go:embed page.css
@@ -198,7 +199,10 @@ func (r *Report) lede() string {
 	return strings.Join(s, "; ") + "."
 }
 
-func upperFirst(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+func upperFirst(s string) string {
+	_, n := utf8.DecodeRuneInString(s)
+	return strings.ToUpper(s[:n]) + s[n:]
+}
 
 // facts is the environment as a list.
 func (r *Report) facts() []fact {
