@@ -68,6 +68,41 @@ func TestFanout(t *testing.T) {
 	}
 }
 
+// TestFilter keeps TCP out of the ring, and counts a segmented datagram that a slot cannot hold.
+func TestFilter(t *testing.T) {
+	v := veth.New(t)
+	s := v.Serve(t, open, nic.Options{})
+	v.TCP(t)
+	var st nic.Stats
+	if err := s.Device.ReadStats(&st); err != nil || st.Extra["tp_packets"] > 50 {
+		t.Errorf("a megabyte over TCP: %v, %v", st.Extra, err)
+	}
+	v.Peer.Do(func() {
+		c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(veth.Our4.Addr(), veth.EchoPort)))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		raw, _ := c.SyscallConn()
+		raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT, 1400) })
+		if err != nil {
+			t.Error(err)
+		}
+		if _, err := c.Write(make([]byte, 4200)); err != nil {
+			t.Error(err)
+		}
+	})
+	for deadline := time.Now().Add(5 * time.Second); st.RxErrors == 0 && time.Now().Before(deadline); {
+		if err := s.Device.ReadStats(&st); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st.RxErrors != 1 || st.Extra["rx_truncated"] != 1 {
+		t.Errorf("a datagram of three segments: %+v", st)
+	}
+}
+
 // TestKernelOwns refuses addresses for which the kernel answers.
 func TestKernelOwns(t *testing.T) {
 	v := veth.New(t)

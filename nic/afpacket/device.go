@@ -90,6 +90,11 @@ func open(o nic.Options) (_ *Device, err error) {
 			return nil, err
 		}
 		d.queues = append(d.queues, q)
+		if o.Match != nil || o.Steer != nil {
+			if err := q.filter(); err != nil {
+				return nil, fmt.Errorf("interface %s: %w", d.iface.Name, err)
+			}
+		}
 		if o.Match != nil && len(d.queues) == 1 {
 			err = d.iface.Receive(int(q.fd), mac, o.Match.Addresses)
 		} else if len(d.queues) == 1 {

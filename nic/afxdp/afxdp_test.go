@@ -3,9 +3,11 @@ package afxdp_test
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"rebound/nic"
 	"rebound/nic/afxdp"
@@ -27,11 +30,24 @@ func open(o nic.Options) (nic.Device, error) { return afxdp.Open(o) }
 func TestAnswers(t *testing.T) { veth.Answers(t, open, nic.Options{}) }
 func TestFaults(t *testing.T)  { veth.Faults(t, open) }
 
-// child is what a test runs in another process: the test binary itself, with this variable naming the interface.
-const child = "AFXDP_TEST_CHILD"
+// What a test runs in another process: the test binary itself, with child naming the interface.
+const (
+	child   = "AFXDP_TEST_CHILD"
+	memlock = "AFXDP_TEST_MEMLOCK" // bytes that the child may lock
+)
 
 func TestMain(m *testing.M) {
 	if name := os.Getenv(child); name != "" {
+		if name == "lo" {
+			if lo, err := netlink.LinkByName(name); err == nil {
+				netlink.LinkSetMTU(lo, 1500)
+				netlink.LinkSetUp(lo)
+			}
+			var n uint64
+			if _, err := fmt.Sscan(os.Getenv(memlock), &n); err == nil {
+				unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: n, Max: n})
+			}
+		}
 		d, err := afxdp.Open(nic.Options{Device: name})
 		if err != nil {
 			println(err.Error())
@@ -83,6 +99,29 @@ func TestKill(t *testing.T) {
 	}
 	if id := attached(t, v); id != 0 {
 		t.Errorf("program %d is attached after SIGKILL", id)
+	}
+}
+
+// TestRights opens a device in a user namespace, which may not load an XDP program, nor lock more memory than its limit.
+func TestRights(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("becoming another user takes root")
+	}
+	for _, c := range []struct {
+		memlock int
+		want    string
+	}{{8 << 20, "CAP_BPF"}, {1 << 20, "RLIMIT_MEMLOCK"}} {
+		x := exec.Command("/proc/self/exe")
+		x.Env = []string{child + "=lo", fmt.Sprint(memlock, "=", c.memlock)}
+		x.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNET,
+			Credential:  &syscall.Credential{NoSetGroups: true},
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 65534, Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 65534, Size: 1}}}
+		out, err := x.CombinedOutput()
+		t.Logf("%s", out)
+		if err == nil || !strings.Contains(string(out), nic.ErrRights.Error()) || !strings.Contains(string(out), c.want) {
+			t.Errorf("%s (%v), want %q", out, err, c.want)
+		}
 	}
 }
 
