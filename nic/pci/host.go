@@ -165,6 +165,7 @@ func (b bytesConfig) WriteConfig(int, []byte) error { return ErrRights }
 
 // bar is one line of a function's sysfs resource file.
 type bar struct {
+	start    uint64 // physical address
 	size     uint64
 	io       bool
 	prefetch bool
@@ -188,7 +189,7 @@ func (h *host) bars(addr string) (b [6]bar, err error) {
 		if flags == 0 || end < start || end == ^uint64(0) {
 			continue
 		}
-		b[i] = bar{size: end - start + 1, io: flags&flagIO != 0, prefetch: flags&flagPrefetch != 0}
+		b[i] = bar{start: start, size: end - start + 1, io: flags&flagIO != 0, prefetch: flags&flagPrefetch != 0}
 	}
 	return b, nil
 }

@@ -40,6 +40,7 @@ func newKernel(t *testing.T) *kernel {
 	k.modules = func(name string) error { return fmt.Errorf("no module %s", name) }
 	k.file("sys/bus/pci/drivers_probe", "")
 	k.file("dev/vfio/vfio", "")
+	k.file("sys/kernel/debug/x86/pat_memtype_list", "PAT memtype list:\nPAT: [mem 0x00000000f1000000-0x00000000f1004000] write-combining\n")
 	return k
 }
 

@@ -3,6 +3,7 @@ package pci
 import (
 	"errors"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -446,5 +447,30 @@ func TestVFIOWithoutIOMMU(t *testing.T) {
 	}
 	if err := f.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestWriteCombiningIsTrue: the kernel accepts a write-combining mapping of pages that are uncached elsewhere, and leaves
+// them uncached.
+func TestWriteCombiningIsTrue(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("only x86 has one table of memory types")
+	}
+	for list, want := range map[string]bool{
+		"PAT: [mem 0x00000000f1000000-0x00000000f1004000] write-combining\n": true,
+		"PAT: [mem 0x00000000f1000000-0x00000000f1004000] uncached-minus\n":  false,
+		"PAT: [mem 0x00000000f2000000-0x00000000f2004000] write-combining\n": false,
+		"": false,
+	} {
+		k := vfioKernel(t)
+		k.file("sys/kernel/debug/x86/pat_memtype_list", list)
+		f, err := k.openVFIO(addr0, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w, err := f.BARWC(2); err != nil || w.WriteCombining() != want || want == (len(Notes(f)) > 0) {
+			t.Errorf("%q: %+v, %v, notes %q; want write-combining %v", list, w, err, Notes(f), want)
+		}
+		f.Close()
 	}
 }

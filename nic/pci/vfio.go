@@ -78,7 +78,7 @@ func (h *host) openVFIO(addr string, unsafeNoIOMMU bool) (_ *vfioFunction, err e
 	}
 
 	f := &vfioFunction{id: found.ID, node: found.NUMANode}
-	f.windows = windows{host: h, addr: addr}
+	f.windows = windows{host: h, addr: addr, shared: true}
 	f.uncached = f.mapUncached
 	defer func() {
 		if err != nil {
@@ -204,7 +204,7 @@ func (f *vfioFunction) openDevice() error {
 			return fmt.Errorf("VFIO_DEVICE_GET_REGION_INFO %d: %w", i, err)
 		}
 		if i < len(f.bars) {
-			f.bars[i] = bar{size: r.size, io: sysfs[i].io, prefetch: sysfs[i].prefetch}
+			f.bars[i] = bar{start: sysfs[i].start, size: r.size, io: sysfs[i].io, prefetch: sysfs[i].prefetch}
 		}
 	}
 	if f.regions[regionConfig].size < cfgSize {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -22,6 +24,7 @@ type windows struct {
 	maps   [][]byte
 	notes  []string // why write-combining was not to be had
 	closed bool
+	shared bool     // the kernel's driver, vfio-pci, has the function's BARs too
 
 	// uncached maps n bytes from offset from of a BAR in the window, or returns a trapped window over it.
 	uncached func(n int, from, size uint64) (*mmio.Window, error)
@@ -108,7 +111,38 @@ func (w *windows) combining(n int, from, size uint64) (*mmio.Window, error) {
 	if errors.Is(err, unix.EINVAL) {
 		err = fmt.Errorf("%s: %w: the kernel keeps claimed BARs to their driver (boot with iomem=relaxed)", f.Name(), err)
 	}
-	return win, err
+	if err != nil {
+		return nil, err
+	}
+	lo := w.bars[n].start
+	if runtime.GOARCH == "amd64" && !w.host.combines(span{lo + from, lo + from + size}, w.shared) {
+		win.Retire()
+		return nil, fmt.Errorf("%s: the kernel gave another memory type (/sys/kernel/debug/x86/pat_memtype_list)", f.Name())
+	}
+	return win, nil
+}
+
+// combines reports whether x86's table of memory types has a physical range as write-combining. A request for a range that
+// somebody has mapped uncached already succeeds, and silently gets that type: vfio-pci does so with its BARs (seen with
+// Linux 7.2). Where the table cannot be read, shared says that this is to be expected.
+func (h *host) combines(r span, shared bool) bool {
+	table, err := os.ReadFile(filepath.Join(h.sys, "kernel/debug/x86/pat_memtype_list"))
+	if err != nil {
+		return !shared
+	}
+	found := false
+	for line := range strings.Lines(string(table)) {
+		var lo, hi uint64
+		var kind string
+		if n, _ := fmt.Sscanf(line, "PAT: [mem 0x%x-0x%x] %s", &lo, &hi, &kind); n != 3 || hi <= r.lo || lo >= r.hi {
+			continue
+		}
+		if kind != "write-combining" {
+			return false
+		}
+		found = true
+	}
+	return found
 }
 
 // mapped returns a window of size bytes over pieces.
