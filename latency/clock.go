@@ -34,6 +34,7 @@ type ClockInfo struct {
 	Method    string   `json:"method"`      // how the frequency was learnt
 	ErrorPPM  float64  `json:"error_ppm"`   // bound on the frequency's error
 	ReadNS    float64  `json:"read_ns"`     // median cost of reading it
+	StepNS    float64  `json:"step_ns"`     // the least difference between two reads that differ: no value is finer
 	Steady    bool     `json:"steady"`      // the CPU promises one rate in all power states
 	Kernel    string   `json:"clocksource"` // what the kernel itself keeps time by
 	Notes     []string `json:"notes,omitempty"`
@@ -86,7 +87,7 @@ func NewClock() (*Clock, error) {
 		return nil, err
 	}
 	c.tsc, c.wall = w.tsc, time.Unix(0, w.ns)
-	c.info.ReadNS = readCost(c)
+	c.info.ReadNS, c.info.StepNS = readCost(c)
 	return c, nil
 }
 
@@ -143,16 +144,25 @@ func bracket(clock int32) (reading, error) {
 	return best, nil
 }
 
-// readCost returns the nanoseconds that one hot.TSC takes, of the quickest of some batches.
-func readCost(c *Clock) float64 {
+// readCost returns the nanoseconds that one hot.TSC takes, of the quickest of some batches, and the least step seen
+// between two reads: some counters advance many ticks at a time.
+func readCost(c *Clock) (read, step float64) {
 	const n = 256
-	best := int64(math.MaxInt64)
+	best, least := int64(math.MaxInt64), uint64(math.MaxUint64)
 	for range 16 {
 		start := hot.TSC()
 		for range n - 1 {
 			hot.TSC()
 		}
 		best = min(best, c.Nanoseconds(hot.TSC()-start))
+		last := hot.TSC()
+		for range n {
+			now := hot.TSC()
+			if d := now - last; d > 0 {
+				least = min(least, d)
+			}
+			last = now
+		}
 	}
-	return float64(best) / n
+	return float64(best) / n, float64(least) / c.info.Frequency * 1e9
 }

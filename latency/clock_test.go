@@ -45,7 +45,7 @@ func TestClockAgreesWithKernel(t *testing.T) {
 	if off := c.Time(w.tsc).Sub(time.Unix(0, w.ns)).Abs(); off > time.Millisecond {
 		t.Errorf("wall time is off by %v", off)
 	}
-	if i := c.Info(); i.Frequency < 1e6 || i.ErrorPPM <= 0 || i.ErrorPPM > 500 || i.ReadNS <= 0 || i.Method == "" {
+	if i := c.Info(); i.Frequency < 1e6 || i.ErrorPPM <= 0 || i.ErrorPPM > 500 || i.ReadNS <= 0 || i.StepNS <= 0 || i.StepNS > 1000 || i.Method == "" {
 		t.Errorf("info %+v", i)
 	}
 }

@@ -250,5 +250,5 @@ func clockOf(c ClockInfo) string {
 	if c.Source == "" {
 		return ""
 	}
-	return fmt.Sprintf("%s at %.6f GHz ±%.2g ppm, %s; %.1f ns to read", c.Source, c.Frequency/1e9, c.ErrorPPM, c.Method, c.ReadNS)
+	return fmt.Sprintf("%s at %.6f GHz ±%.2g ppm, %s; %.1f ns to read, steps of %.2g ns", c.Source, c.Frequency/1e9, c.ErrorPPM, c.Method, c.ReadNS, c.StepNS)
 }
