@@ -24,7 +24,7 @@ type windows struct {
 	maps   [][]byte
 	notes  []string // why write-combining was not to be had
 	closed bool
-	shared bool     // the kernel's driver, vfio-pci, has the function's BARs too
+	shared bool // the kernel's driver, vfio-pci, has the function's BARs too
 
 	// uncached maps n bytes from offset from of a BAR in the window, or returns a trapped window over it.
 	uncached func(n int, from, size uint64) (*mmio.Window, error)
