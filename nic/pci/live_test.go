@@ -108,7 +108,7 @@ func live(t *testing.T, addr string, unsafeNoIOMMU bool) {
 	}
 }
 
-// TestLiveWC maps a prefetchable BAR write-combining beside vfio-pci, and times it.
+// TestLiveWC maps a part of a prefetchable BAR write-combining, and says what the kernel made of it.
 func TestLiveWC(t *testing.T) {
 	addr := os.Getenv("REBOUND_TEST_PCI_WC")
 	if addr == "" {
@@ -147,7 +147,7 @@ func TestLiveWC(t *testing.T) {
 	if types, err := os.ReadFile("/sys/kernel/debug/x86/pat_memtype_list"); err == nil {
 		t.Logf("%d memory types, write-combining: %q", strings.Count(string(types), "\n"), slices.DeleteFunc(strings.Split(string(types), "\n"), func(l string) bool { return !strings.Contains(l, "write-combining") }))
 	}
-	if !wc.WriteCombining() {
+	if before.Group == "" && !wc.WriteCombining() { // beside vfio-pci it depends on the kernel
 		t.Error("write-combining was not to be had")
 	}
 }
