@@ -30,6 +30,26 @@ func open(o nic.Options) (nic.Device, error) { return afxdp.Open(o) }
 func TestAnswers(t *testing.T) { veth.Answers(t, open, nic.Options{}) }
 func TestFaults(t *testing.T)  { veth.Faults(t, open) }
 
+// TestQueues serves two receive queues, notes one that is not served, and refuses one that is not there.
+func TestQueues(t *testing.T) {
+	v := veth.NewQueues(t, 2)
+	v.Host.Do(func() {
+		d, err := afxdp.Open(nic.Options{Device: v.Host.Name})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if notes := fmt.Sprint(d.Info().Notes); !strings.Contains(notes, "ethtool -L") {
+			t.Errorf("one of two queues: notes %s", notes)
+		}
+		d.Close()
+		if _, err = afxdp.Open(nic.Options{Device: v.Host.Name, Queue: 2}); err == nil || !strings.Contains(err.Error(), "no queue 2") {
+			t.Errorf("queue 2 of two: %v", err)
+		}
+	})
+	v.Flows(t, v.Serve(t, open, nic.Options{Queues: 2}))
+}
+
 // What a test runs in another process: the test binary itself, with child naming the interface.
 const (
 	child   = "AFXDP_TEST_CHILD"

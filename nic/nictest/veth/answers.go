@@ -126,6 +126,43 @@ func (v *Pair) UDP(t testing.TB, a netip.Addr) {
 	})
 }
 
+// Flows sends one datagram from each of many ports, wants each back once, and every queue to have had some.
+func (v *Pair) Flows(t testing.TB, s *Server) {
+	t.Helper()
+	const flows = 32
+	v.Peer.Do(func() {
+		var conns []net.Conn
+		for range flows {
+			c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(Our4.Addr(), EchoPort)))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			c.SetDeadline(time.Now().Add(10 * time.Second))
+			c.Write([]byte("flow"))
+			conns = append(conns, c)
+		}
+		for _, c := range conns {
+			if n, err := c.Read(make([]byte, 16)); n != 4 {
+				t.Error(err)
+			}
+		}
+	})
+	var st nic.Stats
+	if err := s.Device.ReadStats(&st); err != nil {
+		t.Error(err)
+	}
+	if st.TxFrames != flows+1 { // one ARP reply
+		t.Errorf("%d replies to %d datagrams and an ARP request", st.TxFrames, flows)
+	}
+	for i, r := range s.Responders {
+		if st := r.Stats(); st.Answered() == 0 {
+			t.Errorf("queue %d answered nothing", i)
+		}
+	}
+}
+
 // TCP sends a megabyte to Host's kernel and wants it back: what is not the responder's still arrives.
 func (v *Pair) TCP(t testing.TB) {
 	t.Helper()

@@ -32,6 +32,12 @@ type End struct {
 // skips the test without root.
 func New(t testing.TB) *Pair {
 	t.Helper()
+	return NewQueues(t, 1)
+}
+
+// NewQueues is New with that many receive and transmit queues at each end.
+func NewQueues(t testing.TB, queues int) *Pair {
+	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("making network namespaces takes root")
 	}
@@ -57,7 +63,8 @@ func New(t testing.TB) *Pair {
 	}
 	v.Host.Do(func() {
 		pair := &netlink.Veth{
-			LinkAttrs: netlink.LinkAttrs{Name: v.Host.Name, HardwareAddr: v.Host.MAC}, PeerName: v.Peer.Name,
+			LinkAttrs: netlink.LinkAttrs{Name: v.Host.Name, HardwareAddr: v.Host.MAC, NumTxQueues: queues,
+				NumRxQueues: queues}, PeerName: v.Peer.Name,
 			PeerHardwareAddr: v.Peer.MAC, PeerNamespace: netlink.NsFd(v.Peer.ns),
 		}
 		if err := netlink.LinkAdd(pair); err != nil {
