@@ -34,7 +34,7 @@ type ClockInfo struct {
 	Method    string   `json:"method"`      // how the frequency was learnt
 	ErrorPPM  float64  `json:"error_ppm"`   // bound on the frequency's error
 	ReadNS    float64  `json:"read_ns"`     // median cost of reading it
-	StepNS    float64  `json:"step_ns"`     // the least difference between two reads that differ: no value is finer
+	StepNS    float64  `json:"step_ns"`     // what it advances by at a time: no value is finer
 	Steady    bool     `json:"steady"`      // the CPU promises one rate in all power states
 	Kernel    string   `json:"clocksource"` // what the kernel itself keeps time by
 	Notes     []string `json:"notes,omitempty"`
@@ -144,25 +144,35 @@ func bracket(clock int32) (reading, error) {
 	return best, nil
 }
 
-// readCost returns the nanoseconds that one hot.TSC takes, of the quickest of some batches, and the least step seen
-// between two reads: some counters advance many ticks at a time.
+// readCost returns the nanoseconds that one hot.TSC takes, of the quickest of some batches, and the counter's step: some
+// counters advance many ticks at a time, and the differences between reads are then multiples of that. Differences seen
+// in less than one read of a hundred are left out: the thread may have moved to another core between the two.
 func readCost(c *Clock) (read, step float64) {
-	const n = 256
-	best, least := int64(math.MaxInt64), uint64(math.MaxUint64)
-	for range 16 {
-		start := hot.TSC()
-		for range n - 1 {
-			hot.TSC()
+	const batch, batches = 256, 16
+	best := int64(math.MaxInt64)
+	seen := map[uint64]int{}
+	var at [batch]uint64
+	for range batches {
+		for i := range at {
+			at[i] = hot.TSC()
 		}
-		best = min(best, c.Nanoseconds(hot.TSC()-start))
-		last := hot.TSC()
-		for range n {
-			now := hot.TSC()
-			if d := now - last; d > 0 {
-				least = min(least, d)
-			}
-			last = now
+		best = min(best, c.Nanoseconds(at[batch-1]-at[0]))
+		for i := range batch - 1 {
+			seen[at[i+1]-at[i]]++
 		}
 	}
-	return float64(best) / n, float64(least) / c.info.Frequency * 1e9
+	ticks := uint64(0)
+	for d, n := range seen {
+		if n >= batch*batches/100 {
+			ticks = gcd(ticks, d)
+		}
+	}
+	return float64(best) / (batch - 1), float64(max(ticks, 1)) / c.info.Frequency * 1e9
+}
+
+func gcd(a, b uint64) uint64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
 }
