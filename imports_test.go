@@ -27,6 +27,7 @@ var imports = []struct {
 	{"nic/dma", "nic/mmio"},
 	{"nic/pci", "nic nic/dma nic/mmio"},
 	{"nic/netif", "nic"},
+	{"nic/amznaq", "nic nic/dma nic/mmio"},
 	{"nic/vfiouser", "nic nic/dma nic/mmio nic/pci nic/sim"},
 	{"nic/sim", "nic nic/dma nic/mmio nic/pci cksum"},
 	{"nic/sim/...", "nic/sim cksum"},
@@ -34,7 +35,7 @@ var imports = []struct {
 	{"nic/lab", "nic nic/... fastpath cksum latency/hot"},
 	{"nic/afpacket", "nic nic/netif nic/mmio fastpath cksum latency/hot"},
 	{"nic/afxdp", "nic nic/netif nic/mmio fastpath cksum latency/hot"},
-	{"nic/...", "nic nic/netif nic/pci nic/dma nic/mmio fastpath cksum latency/hot"}, // a driver on the device itself
+	{"nic/...", "nic nic/amznaq nic/netif nic/pci nic/dma nic/mmio fastpath cksum latency/hot"}, // a driver on the device itself
 	{"cmd/...", "..."},
 }
 

@@ -44,6 +44,12 @@ type Options struct {
 	MTU      int    // the largest layer-3 packet in bytes; the interface's own if zero
 	MAC      [6]byte
 
+	// Push chooses how replies reach a device that can take them by stores: "" for the best it has, "off", or a mode of
+	// the driver's own (mlx5 "full" and "header"). PushMax is the longest frame in bytes that is pushed whole; 0 for as
+	// long as the device takes.
+	Push    string
+	PushMax int
+
 	// Match is what will be answered, Steer what a bench waits for: a driver that can pick frames (afxdp's program, flow
 	// tables) takes only those and leaves all others to the kernel. At most one of them is set. With neither, every frame
 	// that arrives is taken, which is fit for a port that nothing else uses.

@@ -39,6 +39,11 @@ func (g *Gate) Park() error {
 	for g.closed.Load() {
 	}
 	g.parked.Add(-1)
+	return g.Err()
+}
+
+// Err returns the error that ended the device, if there was one.
+func (g *Gate) Err() error {
 	if err := g.fatal.Load(); err != nil {
 		return *err
 	}

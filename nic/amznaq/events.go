@@ -1,0 +1,63 @@
+package amznaq
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"rebound/nic/dma"
+)
+
+// Event is one asynchronous event.
+type Event struct {
+	Group     uint16
+	Syndrome  uint16
+	flags     uint8 // bit 0: phase
+	_         [3]byte
+	Timestamp uint64
+	Data      [48]byte
+}
+
+var _ [EntrySize]byte = [unsafe.Sizeof(Event{})]byte{}
+
+// Events is the asynchronous event queue, polled by one goroutine.
+type Events struct {
+	regs  *Regs
+	ring  unsafe.Pointer
+	depth uint16
+	head  uint16 // events consumed, running freely
+	taken uint16 // of these, what the device was told
+}
+
+// NewEvents gives the device an event queue of depth entries, a power of two.
+func NewEvents(r *Regs, a *dma.Arena, depth int) (*Events, error) {
+	b, err := a.Alloc(depth*EntrySize, 4096)
+	if err != nil {
+		return nil, err
+	}
+	clear(b.Bytes)
+	r.writeAddr(AENQ_BASE_LO, AENQ_BASE_HI, b.IOVA)
+	r.Write(AENQ_CAPS, uint32(depth)|EntrySize<<16)
+	return &Events{regs: r, ring: unsafe.Pointer(&b.Bytes[0]), depth: uint16(depth)}, nil
+}
+
+// Start lets the device report: all entries are free.
+func (e *Events) Start() { e.regs.Write(AENQ_HEAD_DB, uint32(e.depth)) }
+
+// Next returns a copy of the oldest event that was not returned yet.
+func (e *Events) Next() (ev Event, ok bool) {
+	at := unsafe.Add(e.ring, int(e.head&(e.depth-1))*EntrySize)
+	flags := atomic.LoadUint32((*uint32)(unsafe.Add(at, unsafe.Offsetof(ev.flags))))
+	if uint8(flags)&1 != phase(e.head, e.depth) {
+		return Event{}, false
+	}
+	e.head++
+	return *(*Event)(at), true
+}
+
+// Done gives the entries of all events returned so far back to the device.
+func (e *Events) Done() {
+	if e.taken != e.head {
+		e.taken = e.head
+		e.regs.Write(AENQ_HEAD_DB, uint32(e.head+e.depth))
+	}
+}

@@ -1,0 +1,226 @@
+package amznaq
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"rebound/nic"
+	"rebound/nic/dma"
+)
+
+// EntrySize is the size in bytes of a command, of a completion and of an event.
+const EntrySize = 64
+
+// Header begins every command.
+type Header struct {
+	ID     uint16 // 11:0, set by Exec
+	Opcode uint8
+	Flags  uint8 // bit 0: phase, set by Exec; see FlagXxx
+}
+
+const (
+	flagPhase        = 1 << 0
+	FlagCtrlData     = 1 << 1 // the command's control buffer address is valid
+	FlagCtrlIndirect = 1 << 2 // it points to a list of pages
+)
+
+// Completion begins every completion.
+type Completion struct {
+	ID             uint16
+	Status         uint8
+	Flags          uint8 // bit 0: phase
+	ExtendedStatus uint16
+	SQHead         uint16
+}
+
+// Status is the outcome of a command.
+type Status uint8
+
+var statusNames = [...]string{"success", "resource allocation failure", "bad opcode", "unsupported opcode", "malformed request",
+	"illegal parameter", "unknown error", "resource busy"}
+
+// The outcomes that callers tell apart.
+const (
+	Success           Status = 0
+	UnsupportedOpcode Status = 3
+	IllegalParameter  Status = 5
+)
+
+func (s Status) String() string {
+	if int(s) < len(statusNames) {
+		return statusNames[s]
+	}
+	return fmt.Sprintf("status %d", uint8(s))
+}
+
+// CommandError is a command that the device refused.
+type CommandError struct {
+	Device, Command string
+	Status          Status
+	Extended        uint16
+}
+
+func (e *CommandError) Error() string {
+	return fmt.Sprintf("%s: %s: %v (extended status %#x)", e.Device, e.Command, e.Status, e.Extended)
+}
+
+// Queue is the admin queue and its completion queue, polled. Any number of goroutines may have commands under way, up to
+// the depth; the device completes them in any order.
+type Queue struct {
+	regs    *Regs
+	timeout time.Duration
+	depth   uint16
+
+	mu     sync.Mutex
+	sq, cq unsafe.Pointer
+	tail   uint16 // commands written, running freely
+	head   uint16 // completions consumed, running freely
+	busy   []command
+	broken error // set once the device did not answer: nothing more is asked of it before a reset
+}
+
+// command is what is under way under one identifier.
+type command struct {
+	used, done bool
+	entry      [EntrySize]byte
+}
+
+// NewQueue gives the device an admin queue of depth entries, a power of two. timeout bounds each command.
+func NewQueue(r *Regs, a *dma.Arena, depth int, timeout time.Duration) (*Queue, error) {
+	sq, err := a.Alloc(depth*EntrySize, 4096)
+	if err != nil {
+		return nil, err
+	}
+	cq, err := a.Alloc(depth*EntrySize, 4096)
+	if err != nil {
+		return nil, err
+	}
+	clear(sq.Bytes)
+	clear(cq.Bytes)
+	r.writeAddr(AQ_BASE_LO, AQ_BASE_HI, sq.IOVA)
+	r.writeAddr(ACQ_BASE_LO, ACQ_BASE_HI, cq.IOVA)
+	r.Write(AQ_CAPS, uint32(depth)|EntrySize<<16)
+	r.Write(ACQ_CAPS, uint32(depth)|EntrySize<<16)
+	return &Queue{
+		regs: r, timeout: timeout, depth: uint16(depth), busy: make([]command, depth),
+		sq: unsafe.Pointer(&sq.Bytes[0]), cq: unsafe.Pointer(&cq.Bytes[0]),
+	}, nil
+}
+
+// Exec runs one command and waits for its completion. C begins with a Header and R with a Completion; both are EntrySize
+// bytes or fewer. name is for errors. A command that the device refuses is a *CommandError, one that it does not complete in
+// time an error that wraps nic.ErrTimeout, and then the queue is dead until the device is reset.
+func Exec[C, R any](q *Queue, name string, c *C, r *R) error {
+	if unsafe.Sizeof(*c) > EntrySize || unsafe.Sizeof(*r) > EntrySize {
+		panic(fmt.Sprintf("amznaq: %s: command of %d or completion of %d bytes", name, unsafe.Sizeof(*c), unsafe.Sizeof(*r)))
+	}
+	var in, out [EntrySize]byte
+	copy(in[:], unsafe.Slice((*byte)(unsafe.Pointer(c)), unsafe.Sizeof(*c)))
+	if err := q.exec(name, &in, &out); err != nil {
+		return err
+	}
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(r)), unsafe.Sizeof(*r)), out[:])
+	return nil
+}
+
+func (q *Queue) exec(name string, in, out *[EntrySize]byte) error {
+	id, err := q.submit(name, in)
+	if err != nil {
+		return err
+	}
+	for end := time.Now().Add(q.timeout); ; time.Sleep(5 * time.Microsecond) {
+		late := time.Now().After(end)
+		if done, err := q.collect(id, out); done || err != nil {
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			break
+		}
+		if late {
+			return q.fail(fmt.Errorf("%s: %w: %s did not complete in %v", q.regs.name, q.silence(), name, q.timeout))
+		}
+	}
+	if c := (*Completion)(unsafe.Pointer(out)); Status(c.Status) != Success {
+		return &CommandError{Device: q.regs.name, Command: name, Status: Status(c.Status), Extended: c.ExtendedStatus}
+	}
+	return nil
+}
+
+// silence tells a device that is gone from one that is slow.
+func (q *Queue) silence() error {
+	if q.regs.Gone() {
+		return nic.ErrGone
+	}
+	return nic.ErrTimeout
+}
+
+// fail makes the queue refuse everything from now on: a late completion could be taken for another command's.
+func (q *Queue) fail(err error) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.broken == nil {
+		q.broken = err
+	}
+	return err
+}
+
+// submit writes a command under a free identifier and rings the doorbell.
+func (q *Queue) submit(name string, in *[EntrySize]byte) (id uint16, err error) {
+	for {
+		q.mu.Lock()
+		if q.broken != nil {
+			defer q.mu.Unlock()
+			return 0, fmt.Errorf("%s: the admin queue is dead: %w", name, q.broken)
+		}
+		for id = 0; id < q.depth && q.busy[id].used; id++ {
+		}
+		if id < q.depth {
+			break
+		}
+		q.mu.Unlock()
+		time.Sleep(10 * time.Microsecond)
+	}
+	defer q.mu.Unlock()
+	q.busy[id] = command{used: true}
+	h := (*Header)(unsafe.Pointer(in))
+	h.ID = id
+	h.Flags = h.Flags&^flagPhase | phase(q.tail, q.depth)
+	at := unsafe.Add(q.sq, int(q.tail&(q.depth-1))*EntrySize)
+	*(*[EntrySize]byte)(at) = *in
+	q.tail++
+	q.regs.Write(AQ_DB, uint32(q.tail)) // Write orders it after the entry
+	return id, nil
+}
+
+// phase is the phase bit of the entry with the free-running number n: 1 in the first round.
+func phase(n, depth uint16) uint8 { return uint8(^(n / depth) & 1) }
+
+// collect takes the completions that are there and reports whether that of id is among what was ever taken.
+func (q *Queue) collect(id uint16, out *[EntrySize]byte) (bool, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for !q.busy[id].done {
+		if q.broken != nil {
+			return false, q.broken
+		}
+		at := unsafe.Add(q.cq, int(q.head&(q.depth-1))*EntrySize)
+		word := atomic.LoadUint32((*uint32)(at)) // identifier, status and flags in one load
+		if uint8(word>>24)&flagPhase != phase(q.head, q.depth) {
+			return false, nil
+		}
+		got := uint16(word) & 0xFFF
+		if got >= q.depth || !q.busy[got].used || q.busy[got].done {
+			q.broken = fmt.Errorf("%s: %w: completion for command %d, which is not under way", q.regs.name, ErrDevice, got)
+			return false, q.broken
+		}
+		q.busy[got].entry = *(*[EntrySize]byte)(at)
+		q.busy[got].done = true
+		q.head++
+	}
+	*out = q.busy[id].entry
+	q.busy[id] = command{}
+	return true, nil
+}

@@ -1,0 +1,190 @@
+package amznaq
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"rebound/nic"
+	"rebound/nic/dma"
+	"rebound/nic/mmio"
+)
+
+// Reg is the offset of a 32-bit register in BAR 0.
+type Reg uint32
+
+// The registers, all 32 bits wide.
+const (
+	VERSION            Reg = 0x00 // RO  interface version: minor 7:0, major 15:8
+	CONTROLLER_VERSION Reg = 0x04 // RO  subminor 7:0, minor 15:8, major 23:16, implementation 31:24
+	CAPS               Reg = 0x08 // RO  capabilities, see CapsXxx
+	AQ_BASE_LO         Reg = 0x10 // WO  admin queue
+	AQ_BASE_HI         Reg = 0x14
+	AQ_CAPS            Reg = 0x18 // WO  depth 15:0, entry bytes 31:16
+	ACQ_BASE_LO        Reg = 0x20 // WO  admin completion queue
+	ACQ_BASE_HI        Reg = 0x24
+	ACQ_CAPS           Reg = 0x28 // WO  depth 15:0, entry bytes 31:16
+	AQ_DB              Reg = 0x2c // WO  admin queue tail, running freely
+	AENQ_CAPS          Reg = 0x34 // WO  depth 15:0, entry bytes 31:16
+	AENQ_BASE_LO       Reg = 0x38 // WO  event queue
+	AENQ_BASE_HI       Reg = 0x3c
+	AENQ_HEAD_DB       Reg = 0x40 // WO  events consumed, running freely from the depth on
+	INTR_MASK          Reg = 0x4c // WO  bit 0 masks the admin interrupt
+	DEV_CTL            Reg = 0x54 // WO  see DevCtlXxx
+	DEV_STS            Reg = 0x58 // RO  see DevStsXxx
+	MMIO_REG_READ      Reg = 0x5c // WO  request number 15:0, register 31:16
+	MMIO_RESP_LO       Reg = 0x60 // WO  where answers to MMIO_REG_READ go
+	MMIO_RESP_HI       Reg = 0x64
+)
+
+const (
+	CapsResetTimeoutShift = 1 // 5 bits, in 100 ms
+	CapsResetTimeoutMask  = 0x1f
+	CapsDMAWidthShift     = 8 // 8 bits, address bits
+	CapsDMAWidthMask      = 0xff
+	CapsAdminTimeoutShift = 16 // 4 bits, in 100 ms; 0 for the driver's own choice
+	CapsAdminTimeoutMask  = 0xf
+
+	DevCtlReset       = 1 << 0
+	DevCtlReasonShift = 28 // 4 bits
+
+	DevStsReady           = 1 << 0
+	DevStsResetInProgress = 1 << 3
+	DevStsFatalError      = 1 << 5
+)
+
+// Mask is INTR_MASK's bit: the queues are polled.
+const Mask = 1
+
+// readTimeout bounds one register read by DMA; the published drivers wait as long.
+const readTimeout = 200 * time.Millisecond
+
+// ErrDevice is a device that answers with an error or not as its interface says.
+var ErrDevice = errors.New("device broke its interface")
+
+// readLess is the answer to MMIO_REG_READ, written by the device: the number last.
+type readLess struct {
+	req uint16 // the request's number
+	off uint16 // the register
+	val uint32
+}
+
+// Regs are a device's registers. Reads go by a DMA answer (an MMIO read stalls the processor for a round trip on the bus,
+// and on a device that is gone for longer), writes by MMIO.
+type Regs struct {
+	name string
+	bar  *mmio.Window
+
+	mu   sync.Mutex
+	resp *readLess
+	iova uint64
+	seq  uint16
+}
+
+// NewRegs tells the device where to answer register reads.
+func NewRegs(name string, bar *mmio.Window, a *dma.Arena) (*Regs, error) {
+	b, err := a.Alloc(int(unsafe.Sizeof(readLess{})), 64)
+	if err != nil {
+		return nil, err
+	}
+	r := &Regs{name: name, bar: bar, resp: (*readLess)(unsafe.Pointer(&b.Bytes[0])), iova: b.IOVA}
+	r.Announce()
+	return r, nil
+}
+
+// Announce tells the device anew where to answer: a reset makes it forget.
+func (r *Regs) Announce() { r.writeAddr(MMIO_RESP_LO, MMIO_RESP_HI, r.iova) }
+
+// Write writes a register.
+func (r *Regs) Write(reg Reg, v uint32) { r.bar.Write32(uint64(reg), v) }
+
+func (r *Regs) writeAddr(lo, hi Reg, iova uint64) {
+	r.Write(lo, uint32(iova))
+	r.Write(hi, uint32(iova>>32))
+}
+
+// Read reads a register. A device that does not answer is ErrGone where it has left the bus, ErrTimeout otherwise.
+func (r *Regs) Read(reg Reg) (uint32, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seq++
+	atomic.StoreUint32(r.head(), uint32(^r.seq)) // any number but the request's
+	r.Write(MMIO_REG_READ, uint32(r.seq)|uint32(reg)<<16)
+	for end := time.Now().Add(readTimeout); ; time.Sleep(5 * time.Microsecond) {
+		if head := atomic.LoadUint32(r.head()); uint16(head) == r.seq {
+			if off := uint16(head >> 16); off != uint16(reg) {
+				return 0, fmt.Errorf("%s: %w: register %#x was read, the answer is for %#x", r.name, ErrDevice, uint32(reg), off)
+			}
+			return r.resp.val, nil
+		}
+		if time.Now().After(end) {
+			break
+		}
+	}
+	if r.Gone() {
+		return 0, fmt.Errorf("%s: %w: register %#x reads all ones", r.name, nic.ErrGone, uint32(reg))
+	}
+	return 0, fmt.Errorf("%s: %w: no answer to the read of register %#x in %v", r.name, nic.ErrTimeout, uint32(reg), readTimeout)
+}
+
+// Gone reports whether the device has left the bus. It costs an MMIO read.
+func (r *Regs) Gone() bool { return r.bar.Read32(uint64(VERSION)) == ^uint32(0) }
+
+// head is the request's number and the register as one word.
+func (r *Regs) head() *uint32 { return (*uint32)(unsafe.Pointer(r.resp)) }
+
+// Reset resets the device for the reason given, and waits until it is ready again. Every queue is gone then.
+func (r *Regs) Reset(reason uint32) error {
+	status, err := r.Read(DEV_STS)
+	if err != nil {
+		return err
+	}
+	if status&DevStsReady == 0 {
+		return fmt.Errorf("%s: %w: DEV_STS is %#x: the device is not ready", r.name, ErrDevice, status)
+	}
+	caps, err := r.Read(CAPS)
+	if err != nil {
+		return err
+	}
+	limit := time.Duration(caps>>CapsResetTimeoutShift&CapsResetTimeoutMask) * 100 * time.Millisecond
+	if limit == 0 {
+		return fmt.Errorf("%s: %w: CAPS is %#x: no time-out for a reset", r.name, ErrDevice, caps)
+	}
+	r.Write(DEV_CTL, DevCtlReset|reason<<DevCtlReasonShift)
+	r.Announce()
+	if err := r.wait(DevStsResetInProgress, limit); err != nil {
+		return err
+	}
+	r.Write(DEV_CTL, 0)
+	return r.wait(0, limit)
+}
+
+// wait polls DEV_STS until its reset bit reads want.
+func (r *Regs) wait(want uint32, limit time.Duration) error {
+	for end := time.Now().Add(limit); ; time.Sleep(100 * time.Microsecond) {
+		v, err := r.Read(DEV_STS)
+		if err != nil {
+			return err
+		}
+		if v&DevStsResetInProgress == want {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%s: %w: DEV_STS is %#x after %v, RESET_IN_PROGRESS (bit 3) should be %d", r.name,
+				nic.ErrTimeout, v, limit, want>>3)
+		}
+	}
+}
+
+// PutAddr encodes a device address as commands carry it: 48 bits, low word first, the upper 16 reserved.
+func PutAddr(iova uint64) (a Addr) {
+	binary.LittleEndian.PutUint64(a[:], iova&(1<<48-1))
+	return a
+}
+
+// Addr is a device address in a command.
+type Addr [8]byte

@@ -1,0 +1,82 @@
+package ena
+
+import "unsafe"
+
+// Transmit descriptor (ena_eth_io_tx_desc): written by software.
+type txDesc struct {
+	ctrl   uint32 // length 15:0 without what is pushed, request ID 15:10 in 21:16, see txXxx
+	meta   uint32 // request ID 9:0 in 31:22
+	addrLo uint32
+	addrHi uint32 // address 47:32 in 15:0, header length 31:24
+}
+
+const (
+	txMeta    = 1 << 23 // a meta descriptor
+	txPhase   = 24
+	txFirst   = 1 << 26
+	txLast    = 1 << 27
+	txCompReq = 1 << 28 // post a completion
+
+	txIDHi, txIDLo = 16, 22 // where a request ID's bits 15:10 and 9:0 go
+	txHeader       = 24
+
+	// Meta descriptor (ena_eth_io_tx_meta_desc): this one says that nothing is offloaded.
+	metaExtValid = 1 << 14
+	metaExtended = 1 << 20
+	metaStore    = 1 << 21
+)
+
+// Transmit completion (ena_eth_io_tx_cdesc): written by the device, read as one word.
+//
+//	15:0 request ID, 23:16 status, 24 phase, 47:32 queue, 63:48 submission queue head
+type txCompletion uint64
+
+// Receive descriptor (ena_eth_io_rx_desc): written by software.
+type rxDesc struct {
+	length uint16
+	_      uint8
+	ctrl   uint8
+	id     uint16
+	_      uint16
+	addrLo uint32
+	addrHi uint16
+	_      uint16
+}
+
+// rxWhole: first, last, completion requested. The definitions ask for bit 5 to be set; no published driver sets it, and
+// devices take it so.
+const rxWhole = 1<<2 | 1<<3 | 1<<4
+
+// Receive completion (ena_eth_io_rx_cdesc_base): written by the device.
+type rxCompletion struct {
+	status uint32
+	length uint16
+	id     uint16
+	hash   uint32
+	queue  uint16
+	offset uint8
+	_      uint8
+}
+
+const (
+	rxPhase     = 24
+	rxFirst     = 1 << 26
+	rxLast      = 1 << 27
+	rxL3Err     = 1 << 13
+	rxL4Err     = 1 << 14
+	rxL4Checked = 1 << 16
+	rxL3IPv4    = 8 // l3_proto_idx, 4:0
+	rxL3Mask    = 0x1f
+)
+
+const (
+	descSize = 16 // of both descriptors and the receive completion
+	txCQE    = 8
+	room     = 2 * descSize // in front of each frame, for an LLQ entry's descriptors
+)
+
+var (
+	_ [descSize]byte = [unsafe.Sizeof(txDesc{})]byte{}
+	_ [descSize]byte = [unsafe.Sizeof(rxDesc{})]byte{}
+	_ [descSize]byte = [unsafe.Sizeof(rxCompletion{})]byte{}
+)

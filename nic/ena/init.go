@@ -1,0 +1,494 @@
+package ena
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"runtime"
+	"time"
+	"unsafe"
+
+	"rebound/nic"
+	"rebound/nic/amznaq"
+)
+
+const (
+	adminDepth     = 32
+	eventDepth     = 16
+	adminTimeout   = 3 * time.Second
+	minController  = 0x000001 // 0.0.1, as the published drivers ask for
+	knownInterface = 2 // the major version that these definitions are of
+)
+
+// startAdmin resets the device and gives it its admin and event queues.
+func (d *Device) startAdmin(reason uint32) error {
+	version, err := d.regs.Read(amznaq.VERSION)
+	if err != nil {
+		return err
+	}
+	if major := version >> 8 & 0xFF; major > knownInterface {
+		return fmt.Errorf("ena %s: interface version %d.%d: this driver knows up to %d", d.fn.Name(), major, version&0xFF, knownInterface)
+	}
+	controller, err := d.regs.Read(amznaq.CONTROLLER_VERSION)
+	if err != nil {
+		return err
+	}
+	if controller&0xFFFFFF < minController {
+		return fmt.Errorf("ena %s: controller version %#x: this driver needs 0.0.1 or later", d.fn.Name(), controller)
+	}
+	d.version = fmt.Sprintf("interface %d.%d, controller %d.%d.%d", version>>8&0xFF, version&0xFF, controller>>16&0xFF, controller>>8&0xFF,
+		controller&0xFF)
+	if err := d.regs.Reset(reason); err != nil {
+		return err
+	}
+	caps, err := d.regs.Read(amznaq.CAPS)
+	if err != nil {
+		return err
+	}
+	d.attr = deviceAttr{physBits: caps >> amznaq.CapsDMAWidthShift & amznaq.CapsDMAWidthMask}
+	if d.attr.physBits < 32 || d.attr.physBits > 48 {
+		return fmt.Errorf("ena %s: %w: CAPS is %#x: %d address bits, expected 32 to 48", d.fn.Name(), amznaq.ErrDevice, caps,
+			d.attr.physBits)
+	}
+	timeout := time.Duration(caps>>amznaq.CapsAdminTimeoutShift&amznaq.CapsAdminTimeoutMask) * 100 * time.Millisecond
+	if timeout == 0 {
+		timeout = adminTimeout
+	}
+	if d.aq, err = amznaq.NewQueue(d.regs, d.arena, adminDepth, timeout); err != nil {
+		return err
+	}
+	if d.events, err = amznaq.NewEvents(d.regs, d.arena, eventDepth); err != nil {
+		return err
+	}
+	d.regs.Write(amznaq.INTR_MASK, amznaq.Mask)
+	if d.control, err = d.block(4096, 4096); err != nil {
+		return err
+	}
+	return nil
+}
+
+// get reads a feature.
+func (d *Device) get(name string, id, version uint8, control uint32) (gotFeature, error) {
+	c := feature{Header: amznaq.Header{Opcode: opGetFeature}, flags: selectCurrent, id: id, version: version}
+	if control > 0 {
+		c.Flags, c.length, c.addr = amznaq.FlagCtrlData, control, amznaq.PutAddr(d.control.IOVA)
+	}
+	var r gotFeature
+	return r, amznaq.Exec(d.aq, "get "+name, &c, &r)
+}
+
+// set writes a feature whose data is v.
+func set[T any](d *Device, name string, id uint8, control uint32, v *T) error {
+	c := feature{Header: amznaq.Header{Opcode: opSetFeature}, id: id}
+	if control > 0 {
+		c.Flags, c.length, c.addr = amznaq.FlagCtrlData, control, amznaq.PutAddr(d.control.IOVA)
+	}
+	copy(c.data[:], unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v)))
+	return amznaq.Exec(d.aq, "set "+name, &c, new(amznaq.Completion))
+}
+
+func as[T any](r *gotFeature) (v T) {
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&v)), unsafe.Sizeof(v)), r.data[:])
+	return v
+}
+
+func (d *Device) has(id uint8) bool { return d.attr.features>>id&1 != 0 }
+
+// lacks notes a feature that the device refuses, where that costs no more than the feature.
+func (d *Device) lacks(what string, err error) error {
+	var refused *amznaq.CommandError
+	if errors.As(err, &refused) {
+		d.features = append(d.features, fmt.Sprintf("%s: %v", what, refused.Status))
+		return nil
+	}
+	return err
+}
+
+// identify tells the device who we are, learns what it is, and sets what concerns the device as a whole.
+func (d *Device) identify() error {
+	d.features = nil
+	if err := d.tellHost(); err != nil {
+		return err
+	}
+	r, err := d.get("device attributes", featDevice, 0, 0)
+	if err != nil {
+		return err
+	}
+	d.attr = as[deviceAttr](&r)
+	if d.attr.physBits < 32 || d.attr.physBits > 48 {
+		return fmt.Errorf("ena %s: %w: %d address bits, expected 32 to 48", d.fn.Name(), amznaq.ErrDevice, d.attr.physBits)
+	}
+	d.mac = d.attr.mac
+	if d.mac == [6]byte{} || d.mac[0]&1 != 0 {
+		return fmt.Errorf("ena %s: %w: address %x is not one of a station", d.fn.Name(), amznaq.ErrDevice, d.mac)
+	}
+	if d.opt.MAC != [6]byte{} && d.opt.MAC != d.mac {
+		return fmt.Errorf("ena %s: the network delivers to %x only, %x was asked for", d.fn.Name(), d.mac, d.opt.MAC)
+	}
+	if err := d.setMTU(); err != nil {
+		return err
+	}
+	if err := d.limits(); err != nil {
+		return err
+	}
+	if err := d.enableEvents(); err != nil {
+		return err
+	}
+	d.times = times{}
+	if d.has(featHints) {
+		r, err := d.get("hardware hints", featHints, 0, 0)
+		if err := d.lacks("hardware hints", err); err != nil {
+			return err
+		}
+		d.times.apply(as[hints](&r))
+	}
+	d.linkSpeed = 0
+	if d.has(featLink) {
+		if r, err := d.get("link", featLink, 0, 0); err == nil {
+			d.linkSpeed = int(as[linkFeature](&r).speed)
+		}
+	}
+	return d.setLLQ()
+}
+
+func (d *Device) tellHost() (err error) {
+	if d.infoMemory, err = d.block(4096, 4096); err != nil {
+		return err
+	}
+	clear(d.infoMemory.Bytes)
+	h := (*hostInfo)(pointer(d.infoMemory))
+	*h = hostInfo{osType: osLinux, specVersion: specVersion, cpus: uint16(runtime.NumCPU()), driverVersion: 1}
+	copy(h.osDist[:], "Rebound")
+	return d.lacks("host attributes", set(d, "host attributes", featHost, 0, &hostAttr{info: amznaq.PutAddr(d.infoMemory.IOVA)}))
+}
+
+func (d *Device) setMTU() error {
+	d.mtu = d.opt.MTU
+	if d.mtu == 0 {
+		d.mtu = min(1500, int(d.attr.maxMTU))
+	}
+	if d.mtu < minMTU || d.mtu > int(d.attr.maxMTU) {
+		return fmt.Errorf("ena %s: MTU %d is not within %d to %d, which the device allows", d.fn.Name(), d.mtu, minMTU, d.attr.maxMTU)
+	}
+	mtu := uint32(d.mtu)
+	if !d.has(featMTU) {
+		return nil
+	}
+	return set(d, "MTU", featMTU, 0, &mtu)
+}
+
+// limits bounds queues and rings by what the device has.
+func (d *Device) limits() error {
+	var queues, depth, txDepth uint32
+	if d.has(featMaxQueuesX) {
+		r, err := d.get("queue limits", featMaxQueuesX, maxQueuesXVers, 0)
+		if err != nil {
+			return err
+		}
+		m := as[maxQueuesX](&r)
+		queues, depth, txDepth = min(m.txSQ, m.txCQ, m.rxSQ, m.rxCQ), min(m.rxSQDepth, m.rxCQDepth), min(m.txSQDepth, m.txCQDepth)
+		d.headerMax = m.header
+	} else {
+		r, err := d.get("queue limits", featMaxQueues, 0, 0)
+		if err != nil {
+			return err
+		}
+		m := as[maxQueues](&r)
+		queues, depth, txDepth, d.headerMax = min(m.sq, m.cq), min(m.sqDepth, m.cqDepth), min(m.sqDepth, m.cqDepth), m.header
+	}
+	d.headerMax = min(d.headerMax, 255) // what the descriptor's field holds
+	if want := max(d.opt.Queues, 1); uint32(want) > queues {
+		return fmt.Errorf("ena %s: %d queue pairs asked for, the device has %d", d.fn.Name(), want, queues)
+	}
+	d.txRing = d.ring
+	if uint32(d.ring) > min(depth, txDepth) {
+		if d.opt.RingSize != 0 {
+			return fmt.Errorf("ena %s: ring size %d, the device takes up to %d", d.fn.Name(), d.ring, min(depth, txDepth))
+		}
+		d.ring = 1 << (bits.Len32(min(depth, txDepth)) - 1)
+		d.txRing = d.ring
+	}
+	return nil
+}
+
+// The groups of events (ena_admin_aenq_group).
+const (
+	groupLink         = 0
+	groupFatal        = 1
+	groupWarning      = 2
+	groupNotification = 3
+	groupKeepAlive    = 4
+)
+
+func (d *Device) enableEvents() error {
+	r, err := d.get("event groups", featAENQ, 0, 0)
+	if err != nil {
+		return err
+	}
+	a := as[aenqFeature](&r)
+	a.enabled = a.supported & (1<<groupLink | 1<<groupFatal | 1<<groupWarning | 1<<groupNotification | 1<<groupKeepAlive)
+	d.watchdog.enabled = a.enabled>>groupKeepAlive&1 != 0
+	if !d.watchdog.enabled {
+		d.features = append(d.features, "the device sends no keep-alive: a device that hangs shows only by transmits that stand still")
+	}
+	return set(d, "event groups", featAENQ, 0, &a)
+}
+
+// setLLQ chooses the push mode: the smallest entry that takes PushMax bytes, or the largest the device has.
+func (d *Device) setLLQ() error {
+	d.llq, d.pushMax = nil, 0
+	if d.opt.Push == "off" {
+		return nil
+	}
+	why := func(format string, args ...any) error {
+		msg := fmt.Sprintf(format, args...)
+		if d.opt.Push == "llq" {
+			return fmt.Errorf("ena %s: low-latency queues were asked for: %s", d.fn.Name(), msg)
+		}
+		d.features = append(d.features, "low-latency queues: "+msg)
+		return nil
+	}
+	if !d.has(featLLQ) {
+		return why("the device has none")
+	}
+	r, err := d.get("LLQ", featLLQ, llqVersion, 0)
+	if err != nil {
+		return err
+	}
+	l := as[llqFeature](&r)
+	switch {
+	case l.num < uint32(max(d.opt.Queues, 1)):
+		return why("the device has %d", l.num)
+	case l.headerHave&llqInline == 0 || l.strideHave&llqMultipleDescs == 0 || l.beforeHave&llqTwoBefore == 0:
+		return why("offered in a form that this driver does not know: header %#x, stride %#x, descriptors before the header %#x",
+			l.headerHave, l.strideHave, l.beforeHave)
+	case l.entryHave&(llqEntry128|llqEntry256) == 0:
+		return why("entry sizes %#x are none that this driver knows (128, 256 bytes)", l.entryHave)
+	}
+	if d.mem, err = d.fn.BARWC(2); err != nil {
+		return why("memory BAR 2: %v", err)
+	}
+	entry, depth := 128, l.depth
+	l.entrySet = llqEntry128
+	large := d.opt.PushMax == 0 || d.opt.PushMax > 128-room
+	if l.entryHave&llqEntry256 != 0 && large || l.entryHave&llqEntry128 == 0 {
+		entry, l.entrySet = 256, llqEntry256
+		depth /= 2 // the device memory for entries is what it is
+	}
+	if depth < minRing {
+		return why("%d entries of %d bytes are too few", depth, entry)
+	}
+	l.headerSet, l.strideSet, l.beforeSet = llqInline, llqMultipleDescs, llqTwoBefore
+	set1 := l
+	set1.accel, set1.maxBurst = l.accel&(accelNoMetaCache|accelLimitTxBurst), 0
+	if err := set(d, "LLQ", featLLQ, 0, &set1); err != nil {
+		if err := d.lacks("low-latency queues", err); err != nil || d.opt.Push == "llq" {
+			return errors.Join(err, why("the device refuses the configuration"))
+		}
+		return nil
+	}
+	d.llq = &l
+	d.pushMax = entry - room
+	d.txRing = min(d.txRing, 1<<(bits.Len32(depth)-1))
+	return nil
+}
+
+// startQueues makes the queue pairs: completion queue before submission queue, transmit before receive.
+func (d *Device) startQueues() error {
+	first := d.queues == nil
+	d.rxSQ = nil
+	for i := range max(d.opt.Queues, 1) {
+		if first {
+			d.queues = append(d.queues, &Queue{})
+		}
+		if err := d.startQueue(d.queues[i]); err != nil {
+			return fmt.Errorf("queue %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func (d *Device) startQueue(q *Queue) error {
+	q.size = uint32(d.maxFrame())
+	q.stride = uint32(room+d.maxFrame()+63)&^63 + 64 // a line more, or all heads would share a few sets of the L1 cache
+	q.mask, q.txMask = uint32(d.ring-1), uint32(d.txRing-1)
+	q.shift, q.txShift = uint32(bits.TrailingZeros(uint(d.ring))), uint32(bits.TrailingZeros(uint(d.txRing)))
+	q.headerMax = d.headerMax
+	q.posted, q.free = make([]bool, d.ring), make([]uint16, d.ring)
+	q.txFree, q.txSlot, q.txBusy = make([]uint16, d.txRing), make([]uint16, d.txRing), make([]bool, d.txRing)
+	buf, err := d.block(d.ring*int(q.stride), 4096)
+	if err != nil {
+		return err
+	}
+	q.buf, q.iova = pointer(buf), buf.IOVA
+	txCQ, err := d.createCQ(q.txMask+1, txCQE)
+	if err != nil {
+		return err
+	}
+	q.txCQ, q.txHeadDB = txCQ.memory, txCQ.head
+	if err := d.createTxSQ(q, txCQ.index); err != nil {
+		return err
+	}
+	rxCQ, err := d.createCQ(q.mask+1, descSize)
+	if err != nil {
+		return err
+	}
+	q.rxCQ, q.rxHeadDB = rxCQ.memory, rxCQ.head
+	sq, err := d.block(d.ring*descSize, 4096)
+	if err != nil {
+		return err
+	}
+	q.rxSQ = pointer(sq)
+	made, err := d.createSQ("create receive SQ", createSQ{identity: dirRx, placement: placeHost, caps3: contiguous, cq: rxCQ.index,
+		depth: uint16(d.ring), base: amznaq.PutAddr(sq.IOVA)})
+	if err != nil {
+		return err
+	}
+	d.rxSQ = append(d.rxSQ, made.index)
+	if q.rxDB, err = d.doorbell(made.doorbell); err != nil {
+		return err
+	}
+	q.reset()
+	return nil
+}
+
+type completionQueue struct {
+	index  uint16
+	memory unsafe.Pointer
+	head   *uint32
+}
+
+func (d *Device) createCQ(depth uint32, entry int) (completionQueue, error) {
+	b, err := d.block(int(depth)*entry, 4096)
+	if err != nil {
+		return completionQueue{}, err
+	}
+	c := createCQ{Header: amznaq.Header{Opcode: opCreateCQ}, entryWord: uint8(entry / 4), depth: uint16(depth), base: amznaq.PutAddr(b.IOVA)}
+	var r createdCQ
+	if err := amznaq.Exec(d.aq, "create CQ", &c, &r); err != nil {
+		return completionQueue{}, err
+	}
+	if uint32(r.depth) != depth {
+		return completionQueue{}, fmt.Errorf("ena %s: %w: CQ of %d entries where %d were asked for", d.fn.Name(), amznaq.ErrDevice, r.depth,
+			depth)
+	}
+	cq := completionQueue{index: r.index, memory: pointer(b)}
+	if r.headDB != 0 {
+		cq.head, err = d.doorbell(r.headDB)
+	}
+	return cq, err
+}
+
+func (d *Device) createSQ(name string, c createSQ) (r createdSQ, err error) {
+	c.Opcode = opCreateSQ
+	return r, amznaq.Exec(d.aq, name, &c, &r)
+}
+
+func (d *Device) createTxSQ(q *Queue, cq uint16) error {
+	c := createSQ{identity: dirTx, placement: placeHost, caps3: contiguous, cq: cq, depth: uint16(d.txRing)}
+	q.txSQ, q.llq = nil, nil
+	if d.llq != nil {
+		c.placement = placeDevice
+	} else {
+		b, err := d.block(d.txRing*descSize, 4096)
+		if err != nil {
+			return err
+		}
+		q.txSQ, c.base = pointer(b), amznaq.PutAddr(b.IOVA)
+	}
+	r, err := d.createSQ("create transmit SQ", c)
+	if err != nil {
+		return err
+	}
+	if q.txDB, err = d.doorbell(r.doorbell); err != nil || d.llq == nil {
+		return err
+	}
+	q.entry, q.pushMax = uint32(d.pushMax+room), uint32(d.pushMax)
+	q.metaEach = d.llq.accel&accelNoMetaCache != 0
+	q.burst = 0
+	if d.llq.accel&accelLimitTxBurst != 0 {
+		q.burst = uint32(d.llq.maxBurst) / q.entry
+		if q.burst == 0 {
+			return fmt.Errorf("ena %s: %w: bursts of %d bytes hold no entry of %d", d.fn.Name(), amznaq.ErrDevice, d.llq.maxBurst, q.entry)
+		}
+	}
+	size := uint64(q.entry) * uint64(d.txRing)
+	if uint64(r.llqDescs)+size > d.mem.Size() || r.llqDescs%64 != 0 {
+		return fmt.Errorf("ena %s: %w: LLQ at %#x of %#x bytes, BAR 2 has %#x", d.fn.Name(), amznaq.ErrDevice, r.llqDescs, size, d.mem.Size())
+	}
+	q.llq, err = d.mem.Pointer(uint64(r.llqDescs), size)
+	return err
+}
+
+// doorbell returns the pointer to the register at off in BAR 0.
+func (d *Device) doorbell(off uint32) (*uint32, error) {
+	if uint64(off)+4 > d.bar.Size() || off%4 != 0 {
+		return nil, fmt.Errorf("ena %s: %w: doorbell at %#x, BAR 0 has %#x bytes", d.fn.Name(), amznaq.ErrDevice, off, d.bar.Size())
+	}
+	p, err := d.bar.Pointer(uint64(off), 4)
+	return (*uint32)(p), err
+}
+
+// Protocols and fields of RSS (ena_admin_flow_hash_proto, ena_admin_flow_hash_fields), and the functions.
+const (
+	protoUDP4, protoUDP6, protoIP4, protoIP6 = 1, 3, 4, 5
+	fieldL3, fieldL4                         = 1<<2 | 1<<3, 1<<4 | 1<<5
+	hashToeplitz, hashCRC32                  = 1, 2
+	keyParts                                 = 10
+)
+
+// startRSS spreads flows over the queues by L3 and, for UDP, L4 source and destination. A device that lets nobody choose
+// the function or its input keeps its own; the table must be ours.
+func (d *Device) startRSS() error {
+	if len(d.queues) == 1 {
+		return nil
+	}
+	d.controlMu.Lock()
+	defer d.controlMu.Unlock()
+	page := d.control.Bytes
+	if d.has(featRSSHash) {
+		r, err := d.get("RSS hash function", featRSSHash, 0, 12+4*keyParts)
+		if err == nil {
+			f := as[hashFunction](&r)
+			if f.selected = hashToeplitz; f.supported&hashToeplitz == 0 {
+				f.selected = hashCRC32
+			}
+			clear(page)
+			binary.LittleEndian.PutUint32(page, keyParts)
+			for i := range keyParts { // this key makes both directions of a flow hash alike
+				binary.LittleEndian.PutUint32(page[8+4*i:], 0x6D5A6D5A)
+			}
+			err = set(d, "RSS hash function", featRSSHash, 8+4*keyParts, &f)
+		}
+		if err := d.lacks("RSS hash function stays the device's", err); err != nil {
+			return err
+		}
+	}
+	if d.has(featRSSInput) {
+		clear(page)
+		for proto, fields := range map[int]uint16{protoIP4: fieldL3, protoIP6: fieldL3, protoUDP4: fieldL3 | fieldL4, protoUDP6: fieldL3 | fieldL4} {
+			binary.LittleEndian.PutUint16(page[4*(16+proto):], fields) // the second of four arrays of 16: selected
+		}
+		if err := d.lacks("RSS hash input stays the device's", set(d, "RSS hash input", featRSSInput, 4*4*16, &struct{ have, enabled uint16 }{})); err != nil {
+			return err
+		}
+	}
+	if !d.has(featRSSTable) {
+		return fmt.Errorf("ena %s: the device has no RSS table: open one queue", d.fn.Name())
+	}
+	r, err := d.get("RSS table", featRSSTable, 0, 0)
+	if err != nil {
+		return err
+	}
+	t := as[hashTable](&r)
+	size := min(max(t.min, 7), t.max)
+	if size < t.min || size > 10 {
+		return fmt.Errorf("ena %s: %w: RSS tables of 2^%d to 2^%d entries", d.fn.Name(), nic.ErrHardware, t.min, t.max)
+	}
+	clear(page)
+	for i := range 1 << size {
+		binary.LittleEndian.PutUint16(page[4*i:], d.rxSQ[i%len(d.rxSQ)])
+	}
+	return set(d, "RSS table", featRSSTable, 4<<size, &hashTable{size: size, inline: ^uint32(0)})
+}

@@ -1,0 +1,334 @@
+package ena
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"rebound/fastpath"
+	"rebound/latency/hot"
+	"rebound/nic/mmio"
+)
+
+const (
+	maxBatch    = 32 // frames that one pass takes at most
+	refillBatch = 16 // free buffers that are posted at once
+	minFrame    = 14 // an Ethernet header
+)
+
+// noSlot marks a transmit that holds no receive buffer.
+const noSlot = 0xFFFF
+
+// Queue is one receive and one transmit queue, each a submission queue (SQ) and a completion queue (CQ). Numbers of entries
+// run freely; their low bits index the ring, and the bit above those tells the round and so the phase.
+//
+// A request ID is a buffer on the receive side and a number from a stack on the transmit side. The device may complete in
+// any order; an ID that is not under way sets fault, and the device is reset, not trusted.
+type Queue struct {
+	rxSQ, rxCQ, txCQ unsafe.Pointer
+	txSQ             unsafe.Pointer // descriptors in host memory, or nil with LLQ
+	llq              unsafe.Pointer // entries in the device, or nil without
+	rxDB, txDB       *uint32
+	rxHeadDB         *uint32 // completions consumed, on devices that want to know; or nil
+	txHeadDB         *uint32
+
+	buf    unsafe.Pointer // slots: room, then the frame
+	iova   uint64
+	stride uint32
+	size   uint32 // bytes of a frame that a slot holds
+	mask   uint32 // depth of the receive queue - 1
+	shift  uint32 // its binary logarithm: the bit of a number that is the round
+
+	txMask    uint32 // depth of the transmit queue - 1
+	txShift   uint32
+	entry     uint32 // bytes of an LLQ entry
+	pushMax   uint32 // bytes of a frame that go with the descriptors
+	metaEach  bool   // the device keeps no meta descriptor: each packet brings its own
+	burst     uint32 // LLQ entries that may be pushed between doorbells
+	headerMax uint32 // without LLQ: what the device wants to know of the header's length
+
+	rxHead, rxTail uint32 // completions consumed, descriptors written
+	txHead, txTail uint32
+	txRung         uint32 // of these, what the device was told
+
+	posted  []bool   // by receive request ID: the device has the buffer
+	free    []uint16 // a stack of buffers to post, frees high
+	frees   int
+	txFree  []uint16 // a stack of transmit request IDs, txFrees high
+	txFrees int
+	txSlot  []uint16 // by transmit request ID: the buffer that it holds, or noSlot
+	txBusy  []bool
+
+	fault atomic.Uint32 // why the device has to be reset (resetXxx + 1); the loop stops here
+
+	// One writer, this loop; ReadStats loads them.
+	badRx, txFull, txErrors, l3Errors, l4Errors uint64
+}
+
+// Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
+// lie, pushes or posts them, rings the doorbell once, and only then tidies up. It returns the number of replies.
+func (q *Queue) Poll(r *fastpath.Responder) int {
+	if q.fault.Load() != 0 {
+		return 0
+	}
+	n := 0
+	head := q.rxHead
+	for end := head + maxBatch; head != end; head++ {
+		c := (*rxCompletion)(unsafe.Add(q.rxCQ, head&q.mask*descSize))
+		status := atomic.LoadUint32(&c.status)
+		if status>>rxPhase&1 == head>>(q.shift&31)&1 {
+			break
+		}
+		slot, length := uint32(c.id), uint32(c.length)
+		if !q.take(slot, c.offset) {
+			break
+		}
+		if status&(rxL3Err|rxL4Err) != 0 {
+			q.countErrors(status)
+		}
+		if status&(rxFirst|rxLast) != rxFirst|rxLast || length < minFrame || length > q.size {
+			q.badRx++
+			q.give(slot)
+			continue
+		}
+		h, m := (*[64]byte)(unsafe.Add(q.buf, slot*q.stride+room)), int(length)
+		switch k := fastpath.Match(h); { // see package fastpath for what the leaves ask of each other
+		case k == fastpath.ICMPv4 && r.IPv4(h, m) && r.Sum4(h) && r.Hosts4(h) && r.Echo4(h):
+			r.Hop4(h)
+			fastpath.Swap4(h)
+		case k == fastpath.UDPv4 && r.IPv4(h, m) && r.Sum4(h) && r.Hosts4(h) && r.Ports4(h) && r.Datagram4(h):
+			r.Hop4(h)
+			fastpath.Swap4(h)
+		case k == fastpath.ICMPv6 && r.IPv6(h, m) && r.To6(h) && r.From6(h) && r.Echo6(h):
+			r.Return6(h)
+		case k == fastpath.UDPv6 && r.IPv6(h, m) && r.To6(h) && r.From6(h) && r.Ports6(h) && r.Datagram6(h):
+			r.Return6(h)
+		default:
+			m = r.Slow(unsafe.Slice((*byte)(unsafe.Pointer(h)), length))
+		}
+		if m == 0 {
+			q.give(slot)
+			continue
+		}
+		if !q.transmit(slot, uint32(m)) {
+			q.txFull++
+			q.give(slot)
+			continue
+		}
+		n++
+	}
+	q.rxHead = head
+	if q.txTail != q.txRung {
+		q.ring()
+	}
+	q.tidy()
+	return n
+}
+
+// take checks a receive completion's request ID and takes the buffer back from the device.
+func (q *Queue) take(slot uint32, offset uint8) bool {
+	if slot > q.mask || !q.posted[slot] || offset != 0 {
+		q.fault.Store(resetInvalidRxID + 1)
+		return false
+	}
+	q.posted[slot] = false
+	return true
+}
+
+// give puts a buffer among those to post.
+func (q *Queue) give(slot uint32) {
+	q.free[q.frees] = uint16(slot)
+	q.frees++
+}
+
+func (q *Queue) freeID(id uint32) {
+	q.txFree[q.txFrees] = uint16(id)
+	q.txFrees++
+}
+
+//go:noinline
+func (q *Queue) countErrors(status uint32) {
+	if status&rxL3Mask == rxL3IPv4 && status&rxL3Err != 0 {
+		q.l3Errors++
+	}
+	if status&rxL4Checked != 0 && status&rxL4Err != 0 {
+		q.l4Errors++
+	}
+}
+
+// transmit writes the request that sends m bytes from slot. A frame that is pushed whole leaves its buffer free at once;
+// otherwise the request holds it until it is completed.
+func (q *Queue) transmit(slot, m uint32) bool {
+	if q.txFrees == 0 {
+		return false
+	}
+	q.txFrees--
+	id := uint32(q.txFree[q.txFrees])
+	at := unsafe.Add(q.buf, slot*q.stride)
+	addr := q.iova + uint64(slot*q.stride) + room
+	phase := (q.txTail>>(q.txShift&31)&1 ^ 1) << txPhase
+	d := txDesc{
+		ctrl: phase | txFirst | txLast | txCompReq | id>>10<<txIDHi,
+		meta: id << txIDLo,
+	}
+	held := uint16(noSlot)
+	if q.llq == nil {
+		held = uint16(slot)
+		d.ctrl |= m
+		d.addrLo, d.addrHi = uint32(addr), uint32(addr>>32)|min(m, q.headerMax)<<txHeader
+		*(*txDesc)(unsafe.Add(q.txSQ, q.txTail&q.txMask*descSize)) = d
+	} else {
+		pushed := m
+		if m > q.pushMax {
+			pushed = q.pushMax
+			held = uint16(slot)
+			addr += uint64(pushed)
+			d.ctrl |= m - pushed
+			d.addrLo, d.addrHi = uint32(addr), uint32(addr>>32)
+		}
+		d.addrHi |= pushed << txHeader
+		entry := (*[2]txDesc)(at)
+		if q.metaEach {
+			d.ctrl &^= txFirst
+			entry[0] = txDesc{ctrl: phase | txMeta | txFirst | metaExtValid | metaExtended | metaStore}
+			entry[1] = d
+		} else {
+			entry[0], entry[1] = d, txDesc{}
+		}
+		if q.burst != 0 && q.txTail-q.txRung == q.burst {
+			q.ring()
+		}
+		mmio.CopyWC(unsafe.Add(q.llq, q.txTail&q.txMask*q.entry), at, int(q.entry/64))
+	}
+	q.txSlot[id], q.txBusy[id] = held, true
+	q.txTail++
+	if held == noSlot {
+		q.give(slot)
+	}
+	return true
+}
+
+// ring tells the device of everything that was pushed or posted. What was pushed must have left the write-combining
+// buffers before.
+func (q *Queue) ring() {
+	q.txRung = q.txTail
+	if q.llq != nil {
+		mmio.FenceWC()
+	}
+	mmio.Store32(q.txDB, q.txTail&0xFFFF)
+}
+
+// tidy takes back the transmits that are done and posts the buffers that are free.
+func (q *Queue) tidy() {
+	for {
+		c := txCompletion(atomic.LoadUint64((*uint64)(unsafe.Add(q.txCQ, q.txHead&q.txMask*txCQE))))
+		if uint32(c>>24)&1 == q.txHead>>(q.txShift&31)&1 {
+			break
+		}
+		id := uint32(c) & 0xFFFF
+		if id > q.txMask || !q.txBusy[id] {
+			q.fault.Store(resetInvalidTxID + 1)
+			return
+		}
+		if uint8(c>>16) != 0 {
+			q.txErrors++
+		}
+		q.txBusy[id] = false
+		q.freeID(id)
+		if slot := q.txSlot[id]; slot != noSlot {
+			q.give(uint32(slot))
+		}
+		q.txHead++
+		if q.txHeadDB != nil && q.txHead%refillBatch == 0 {
+			mmio.Store32(q.txHeadDB, q.txHead&0xFFFF)
+		}
+	}
+	if q.frees >= refillBatch {
+		q.refill()
+	}
+}
+
+// refill posts all free buffers. One entry of the ring stays empty, so that full and empty differ.
+func (q *Queue) refill() {
+	for q.frees > 0 {
+		q.frees--
+		slot := uint32(q.free[q.frees])
+		addr := q.iova + uint64(slot*q.stride) + room
+		*(*rxDesc)(unsafe.Add(q.rxSQ, q.rxTail&q.mask*descSize)) = rxDesc{
+			length: uint16(q.size),
+			ctrl:   rxWhole | uint8(q.rxTail>>(q.shift&31)&1^1),
+			id:     uint16(slot),
+			addrLo: uint32(addr),
+			addrHi: uint16(addr >> 32),
+		}
+		q.posted[slot] = true
+		q.rxTail++
+	}
+	mmio.Store32(q.rxDB, q.rxTail&0xFFFF)
+	if q.rxHeadDB != nil {
+		mmio.Store32(q.rxHeadDB, q.rxHead&0xFFFF)
+	}
+}
+
+// reset empties the rings, as they are when the device made its queues anew, and posts all buffers.
+func (q *Queue) reset() {
+	depth, txDepth := q.mask+1, q.txMask+1
+	clear(unsafe.Slice((*byte)(q.rxCQ), depth*descSize))
+	clear(unsafe.Slice((*byte)(q.txCQ), txDepth*txCQE))
+	q.rxHead, q.rxTail, q.txHead, q.txTail, q.txRung = 0, 0, 0, 0, 0
+	q.frees, q.txFrees = 0, 0
+	for n := range q.mask { // one buffer fewer than entries
+		q.give(n)
+	}
+	clear(q.posted)
+	clear(q.txBusy)
+	for n := range q.txMask {
+		q.freeID(n)
+	}
+	q.fault.Store(0)
+	q.refill()
+}
+
+// send pushes or posts a copy of frame from a buffer of the queue's own.
+func (q *Queue) send(frame []byte) bool {
+	q.tidy()
+	if q.frees == 0 || q.txFrees == 0 || q.fault.Load() != 0 {
+		return false
+	}
+	q.frees--
+	slot := uint32(q.free[q.frees])
+	copy(unsafe.Slice((*byte)(unsafe.Add(q.buf, slot*q.stride+room)), q.size), frame)
+	q.transmit(slot, uint32(len(frame)))
+	q.ring()
+	return true
+}
+
+// recv copies the next frame out. It returns -1 where there is none.
+func (q *Queue) recv(buf []byte) (n int, at uint64) {
+	for q.fault.Load() == 0 {
+		c := (*rxCompletion)(unsafe.Add(q.rxCQ, q.rxHead&q.mask*descSize))
+		status := atomic.LoadUint32(&c.status)
+		if status>>rxPhase&1 == q.rxHead>>(q.shift&31)&1 {
+			break
+		}
+		at = hot.TSC()
+		slot, length := uint32(c.id), uint32(c.length)
+		if !q.take(slot, c.offset) {
+			break
+		}
+		q.rxHead++
+		bad := status&(rxFirst|rxLast) != rxFirst|rxLast || length < minFrame || length > q.size
+		if bad {
+			q.badRx++
+		} else {
+			n = int(length)
+			copy(buf, unsafe.Slice((*byte)(unsafe.Add(q.buf, slot*q.stride+room)), length))
+		}
+		q.give(slot)
+		q.tidy()
+		if !bad {
+			return n, at
+		}
+	}
+	q.tidy()
+	return -1, 0
+}
