@@ -77,6 +77,9 @@ func (s *session) searchCell(c *cell, facts host.Facts, table io.Writer) (best *
 		if s.stop.Load() {
 			break // a trial that was cut short proves nothing
 		}
+		if low == 0 && c.silent() {
+			return nil, c.noReply()
+		}
 		rep := s.report(c, facts)
 		m := rep.Main().Summary
 		fmt.Fprintf(table, "%d\t%.0f\t%d\t%d\t%d\t%d\t%d\t%s\t\n", c.flow.Size, rate, t.counts.Sent, t.counts.Lost(), t.counts.Late, m.P50, m.P99, t.why)

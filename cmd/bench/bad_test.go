@@ -1,0 +1,171 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestBadInput: each ends in one clear message and the right exit code, and leaves no report.
+func TestBadInput(t *testing.T) {
+	n := newNetwork(t)
+	dir := t.TempDir()
+	out := filepath.Join(dir, "never")
+	good := filepath.Join(dir, "good")
+	if r := n.bench(quick("-target", far4, "-count", "200", "-out", good)...); r.code != 0 {
+		t.Fatal(r)
+	}
+	spoilt := func(name, file string, change func([]byte) []byte) string {
+		to := filepath.Join(dir, name)
+		if err := os.CopyFS(to, os.DirFS(good)); err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(filepath.Join(to, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(to, file), change(b), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return to
+	}
+	newer := spoilt("newer", "report.json", func(b []byte) []byte { return bytes.Replace(b, []byte(`"schema": 1`), []byte(`"schema": 99`), 1) })
+	cut := spoilt("cut", "rtt.hlog", func(b []byte) []byte { return b[:len(b)-len(b)/3] })
+	notJSON := spoilt("notjson", "report.json", func(b []byte) []byte { return b[:len(b)/2] })
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run := func(args ...string) []string { return quick(append([]string{"-out", out, "-count", "20"}, args...)...) }
+	for _, c := range []struct {
+		name string
+		args []string
+		code int
+		says string
+	}{
+		{"no command", nil, 2, "bench run"},
+		{"unknown command", []string{"measure"}, 2, `"measure"`},
+		{"no target", run(), 2, "-target"},
+		{"a target that is no address", run("-target", "example"), 2, "example"},
+		{"a multicast target", run("-target", "224.0.0.1"), 2, "224.0.0.1"},
+		{"no such flag", run("-target", far4, "-colour"), 2, "colour"},
+		{"an argument left over", append(run("-target", far4), "fast"), 2, "fast"},
+		{"missing interface", run("-target", far4, "-iface", "nosuch0"), 2, "nosuch0"},
+		{"core that does not exist", run("-target", far4, "-core", "4000"), 2, "4000"},
+		{"negative core", run("-target", far4, "-core", "-2"), 2, "-core -2"},
+		{"both loops", run("-target", far4, "-closed", "-rate", "10"), 2, "-rate"},
+		{"rate of nothing", run("-target", far4, "-rate", "0"), 2, "rate"},
+		{"rate that is no number", run("-target", far4, "-rate", "fast"), 2, "fast"},
+		{"size below the smallest", run("-target", far4, "-size", "59"), 2, "60 to 1514"},
+		{"size below the smallest of IPv6", run("-target", far6, "-size", "69"), 2, "70 to 1514"},
+		{"size above the MTU", run("-target", far4, "-size", "1515"), 2, "60 to 1514"},
+		{"unknown protocol", run("-target", far4, "-proto", "sctp"), 2, "sctp"},
+		{"unknown driver", run("-target", far4, "-driver", "ne2000", "-iface", nearIface, "-source", near4), 2, "ne2000"},
+		{"port 0", run("-target", far4, "-proto", "udp", "-port", "0"), 2, "port"},
+		{"port 70000", run("-target", far4, "-proto", "udp", "-port", "70000"), 2, "70000"},
+		{"one -ab", run("-target", far4, "-ab", "size=60"), 2, "-ab"},
+		{"-ab with an unknown key", run("-target", far4, "-ab", "size=60", "-ab", "colour=red"), 2, "colour"},
+		{"no run", run("-target", far4, "-runs", "0"), 2, "-runs"},
+		{"source of the other family", run("-target", far4, "-source", near6), 2, near6},
+		{"socket from an address that is not ours", run("-target", far4, "-transport", "socket", "-source", "10.98.0.200"), 2, "10.98.0.200"},
+		{"the loopback", run("-target", "127.0.0.1"), 2, "-transport socket"},
+		{"no route", run("-target", "203.0.113.9"), 2, "route"},
+		{"nobody there", run("-target", "10.98.0.250", "-timeout", "100ms"), 1, "10.98.0.250"},
+		{"nobody there for an address of our own", run("-target", "10.98.0.250", "-source", "10.98.0.77", "-timeout", "100ms"), 1, "ARP"},
+		{"nobody there by neighbour discovery", run("-target", "fd98::250", "-source", "fd98::77", "-timeout", "100ms"), 1, "neighbour discovery"},
+		{"closed port", run("-target", far4, "-proto", "udp", "-port", "9", "-timeout", "50ms"), 1, "port unreachable"},
+		{"closed port of IPv6", run("-target", far6, "-proto", "udp", "-port", "9", "-timeout", "50ms"), 1, "port unreachable"},
+		{"closed port by a socket", run("-target", far4, "-proto", "udp", "-port", "9", "-timeout", "50ms", "-transport", "socket"), 1, "refused"},
+		{"-out is a file", quick("-target", far4, "-count", "20", "-out", file), 2, "not a folder"},
+		{"-out below a file", quick("-target", far4, "-count", "20", "-out", file+"/r"), 2, "not a folder"},
+		{"-out in a folder of something else", quick("-target", far4, "-count", "20", "-out", dir), 1, "something else"},
+		{"compare one", []string{"compare", good}, 2, "two"},
+		{"compare with a bad limit", []string{"compare", "-fail-if", "p99", good, good}, 2, "p99"},
+		{"compare with nothing there", []string{"compare", good, filepath.Join(dir, "nosuch")}, 1, "nosuch"},
+		{"report of a newer schema", []string{"report", newer}, 1, "99"},
+		{"truncated hlog", []string{"report", cut}, 1, "rtt.hlog"},
+		{"truncated hlog in a comparison", []string{"compare", good, cut}, 1, "rtt.hlog"},
+		{"truncated report.json", []string{"report", notJSON}, 1, "report.json"},
+		{"report of nothing", []string{"report"}, 2, "folder"},
+		{"demo without rounds", []string{"demo", "-rounds", "0"}, 2, "round"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := n.bench(c.args...)
+			if r.code != c.code || !strings.Contains(r.errors, c.says) {
+				t.Errorf("exit %d, want %d with %q in\n%s", r.code, c.code, c.says, r.errors)
+			}
+			if strings.Contains(r.errors, "goroutine ") {
+				t.Error("it crashed")
+			}
+			if r.code == 1 && strings.Count(strings.TrimSpace(r.errors), "\n") > 0 {
+				t.Errorf("more than one line:\n%s", r.errors)
+			}
+			if _, err := os.Stat(out); err == nil {
+				t.Error("a report was written")
+				os.RemoveAll(out)
+			}
+		})
+	}
+	left, _ := filepath.Glob(filepath.Join(dir, ".*"))
+	if len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// TestHelp: what was asked for is a result.
+func TestHelp(t *testing.T) {
+	for _, args := range [][]string{{"-h"}, {"help"}, {"run", "-h"}, {"compare", "--help"}, {"report", "-h"}, {"demo", "-help"}} {
+		var out, said bytes.Buffer
+		if code := bench(args, &out, &said); code != 0 || said.Len() > 0 || !strings.Contains(out.String(), "bench") {
+			t.Errorf("%v: exit %d, stdout %q, stderr %q", args, code, out.String(), said.String())
+		}
+	}
+}
+
+// TestFullDisk: no half report remains.
+func TestFullDisk(t *testing.T) {
+	n := newNetwork(t)
+	disk := t.TempDir()
+	if err := unix.Mount("none", disk, "tmpfs", 0, "size=16k"); err != nil {
+		t.Skip("needs to mount a tmpfs:", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(disk, 0) })
+	r := n.bench(quick("-target", far4, "-count", "2000", "-out", filepath.Join(disk, "r"))...)
+	if r.code != 1 || !strings.Contains(r.errors, "no space left") {
+		t.Errorf("exit %d: %s", r.code, r.errors)
+	}
+	if left, _ := os.ReadDir(disk); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// TestNoRights: as an ordinary user the bench says what it lacks, and the socket transport works.
+func TestNoRights(t *testing.T) {
+	n := newNetwork(t)
+	n.udpEcho(7, 0)
+	program, dir := forNobody(t)
+	asNobody := func(args ...string) result {
+		c := command(args...)
+		c.Path = program
+		c.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+		var out, said bytes.Buffer
+		c.Stdout, c.Stderr = &out, &said
+		n.must(n.near.do(c.Start))
+		return wait(t, c, &out, &said)
+	}
+	for _, driver := range []string{"afpacket", "afxdp", "auto"} {
+		r := asNobody(quick("-target", far4, "-count", "10", "-driver", driver, "-out", filepath.Join(dir, driver))...)
+		if r.code != 1 || !strings.Contains(r.errors, "CAP_") {
+			t.Errorf("%s: exit %d: %s", driver, r.code, r.errors)
+		}
+	}
+	for _, proto := range []string{"udp", "icmp"} {
+		to := filepath.Join(dir, proto)
+		read(t, to, asNobody(quick("-target", far6, "-count", "50", "-proto", proto, "-transport", "socket", "-out", to)...))
+	}
+}

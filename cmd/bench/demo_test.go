@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rebound/latency"
+)
+
+const nobody = 65534
+
+// forNobody copies the test binary, and builds the responder, where any user may run them, and gives a folder that nobody
+// may write to.
+func forNobody(t *testing.T) (program, dir string) {
+	t.Helper()
+	needRoot(t)
+	root, err := os.MkdirTemp("", "bench-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(root) })
+	program, dir = filepath.Join(root, "bench"), filepath.Join(root, "out")
+	self, err := os.ReadFile("/proc/self/exe")
+	if err == nil {
+		err = os.WriteFile(program, self, 0o755)
+	}
+	if err == nil {
+		err = os.Mkdir(dir, 0o755)
+	}
+	if err == nil {
+		err = os.Chown(dir, nobody, nobody)
+	}
+	if err == nil {
+		err = os.Chmod(root, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program, dir
+}
+
+func buildResponder(t *testing.T, beside string) {
+	t.Helper()
+	to := filepath.Join(filepath.Dir(beside), "responder")
+	if out, err := exec.Command("go", "build", "-o", to, "rebound/cmd/responder").CombinedOutput(); err != nil {
+		t.Fatalf("building the responder: %v\n%s", err, out)
+	}
+}
+
+// TestDemo runs the demo as root and as an ordinary user.
+func TestDemo(t *testing.T) {
+	program, dir := forNobody(t)
+	buildResponder(t, program)
+	for name, uid := range map[string]uint32{"root": 0, "user": nobody} {
+		t.Run(name, func(t *testing.T) {
+			out := filepath.Join(dir, name)
+			c := command("demo", "-rounds", "2", "-duration", "50ms", "-out", out)
+			c.Path = program
+			c.Dir = dir
+			c.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
+			var stdout, said bytes.Buffer
+			c.Stdout, c.Stderr = &stdout, &said
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			r := wait(t, c, &stdout, &said)
+			if uid != 0 && strings.Contains(r.errors, "user namespace") {
+				t.Skip("this host forbids user namespaces:", r.errors)
+			}
+			if r.code != 0 {
+				t.Fatalf("exit %d\n%s%s", r.code, r.out, r.errors)
+			}
+			for _, want := range []string{"ready driver=", "p50", "kernel", "responder", "report " + filepath.Join(out, "01-kernel")} {
+				if !strings.Contains(r.out, want) {
+					t.Errorf("stdout has no %q:\n%s", want, r.out)
+				}
+			}
+			for _, side := range []string{"01-kernel", "02-responder"} {
+				rep, err := latency.Read(filepath.Join(out, side))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if c := rep.Counts; len(rep.Runs) != 2 || c.Sent == 0 || c.Lost != 0 || c.Corrupt != 0 || rep.Session == "" {
+					t.Errorf("%s: %d runs, %+v", side, len(rep.Runs), c)
+				}
+			}
+		})
+	}
+}
+
+// TestDemoKilled: however the demo ends, no process of it remains; its namespaces have no names, so they end as well.
+func TestDemoKilled(t *testing.T) {
+	program, dir := forNobody(t)
+	buildResponder(t, program)
+	for _, sig := range []syscall.Signal{unix.SIGKILL, unix.SIGINT, unix.SIGTERM} {
+		before, _ := filepath.Glob("/var/run/netns/*")
+		c := command("demo", "-rounds", "1000", "-out", filepath.Join(dir, sig.String()))
+		c.Path = program
+		stdout, err := c.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewReader(stdout)
+		if line, err := lines.ReadString('\n'); err != nil || !strings.Contains(line, "ready") {
+			t.Fatalf("%q %v", line, err)
+		}
+		children := children(c.Process.Pid)
+		if len(children) == 0 {
+			t.Fatal("the responder is no child of the demo")
+		}
+		_ = c.Process.Signal(sig)
+		_, _ = io.Copy(io.Discard, lines)
+		_ = c.Wait()
+		for _, pid := range children {
+			for i := 0; alive(pid); i++ {
+				if i == 1000 {
+					t.Fatalf("%v: process %d of the demo is still there", sig, pid)
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+		}
+		if after, _ := filepath.Glob("/var/run/netns/*"); len(after) > len(before) {
+			t.Errorf("%v: network namespaces %v, before %v", sig, after, before)
+		}
+	}
+}
+
+func children(pid int) (out []int) {
+	files, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
+	for _, f := range files {
+		b, _ := os.ReadFile(f)
+		for _, s := range strings.Fields(string(b)) {
+			if id, err := strconv.Atoi(s); err == nil {
+				out = append(out, id)
+			}
+		}
+	}
+	return out
+}
+
+// alive reports whether the process runs; one that has ended and waits for its parent does not.
+func alive(pid int) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	_, after, _ := bytes.Cut(b, []byte(") "))
+	return len(after) > 0 && after[0] != 'Z' && after[0] != 'X'
+}

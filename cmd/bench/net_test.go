@@ -1,0 +1,234 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// TestMain lets the test binary be the bench itself, so that tests start it as a process.
+func TestMain(m *testing.M) {
+	if os.Getenv("BENCH_IS_MAIN") != "" {
+		os.Exit(bench(os.Args[1:], os.Stdout, os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+// network is two namespaces without names, joined by a veth pair: near has the bench, far has the kernel that answers.
+type network struct {
+	t         *testing.T
+	near, far *farSide
+}
+
+const (
+	nearIface, farIface = "tbench0", "tbench1"
+	near4, far4         = "10.98.0.1", "10.98.0.2"
+	near6, far6         = "fd98::1", "fd98::2"
+)
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root for network namespaces")
+	}
+}
+
+func newNetwork(t *testing.T) *network {
+	needRoot(t)
+	n := &network{t: t}
+	for _, side := range []**farSide{&n.near, &n.far} {
+		s, err := newFarSide()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.close)
+		*side = s
+	}
+	n.must(n.near.do(func() error {
+		pair := netlink.NewVeth(netlink.LinkAttrs{Name: nearIface})
+		pair.PeerName, pair.PeerNamespace = farIface, netlink.NsFd(n.far.ns)
+		return netlink.LinkAdd(pair)
+	}))
+	up := func(name string, prefixes ...string) func() error {
+		return func() error {
+			for _, each := range []string{name, "lo"} {
+				l, err := netlink.LinkByName(each)
+				if err != nil {
+					return err
+				}
+				for _, p := range prefixes {
+					a, err := netlink.ParseAddr(p)
+					if err != nil {
+						return err
+					}
+					a.Flags = unix.IFA_F_NODAD
+					if err := netlink.AddrAdd(l, a); each == name && err != nil {
+						return err
+					}
+				}
+				if err := netlink.LinkSetUp(l); err != nil {
+					return err
+				}
+				prefixes = nil
+			}
+			return os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 2147483647"), 0)
+		}
+	}
+	n.must(n.near.do(up(nearIface, near4+"/24", near6+"/64")))
+	n.must(n.far.do(up(farIface, far4+"/24", far6+"/64")))
+	n.must(n.near.do(func() error {
+		for range 500 {
+			if l, err := netlink.LinkByName(nearIface); err != nil {
+				return err
+			} else if l.Attrs().OperState == netlink.OperUp {
+				return nil
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		return errors.New("the veth pair does not come up")
+	}))
+	return n
+}
+
+func (n *network) must(err error) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// command prepares the bench as a process.
+func command(args ...string) *exec.Cmd {
+	c := exec.Command("/proc/self/exe", args...)
+	c.Env = append(os.Environ(), "BENCH_IS_MAIN=1")
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return c
+}
+
+type result struct {
+	code        int
+	out, errors string
+}
+
+// bench runs the bench in the near namespace until it ends.
+func (n *network) bench(args ...string) result {
+	n.t.Helper()
+	c := command(args...)
+	var out, said bytes.Buffer
+	c.Stdout, c.Stderr = &out, &said
+	n.must(n.near.do(c.Start))
+	return wait(n.t, c, &out, &said)
+}
+
+func wait(t *testing.T, c *exec.Cmd, out, said *bytes.Buffer) result {
+	t.Helper()
+	err := c.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	r := result{c.ProcessState.ExitCode(), out.String(), said.String()}
+	if c.ProcessState.Exited() == false {
+		t.Fatalf("bench %v died: %v\n%s", c.Args[1:], c.ProcessState, r.errors)
+	}
+	return r
+}
+
+// quick are flags that keep a run short.
+func quick(args ...string) []string {
+	return append([]string{"run", "-self-test", "5ms", "-warmup", "1ms", "-timeout", "10s"}, args...) // the tests share two busy cores
+}
+
+// udpEcho answers UDP in the far namespace on a port, delay after they came.
+func (n *network) udpEcho(port int, delay time.Duration) {
+	n.t.Helper()
+	var conn *net.UDPConn
+	n.must(n.far.do(func() (err error) {
+		conn, err = net.ListenUDP("udp", &net.UDPAddr{Port: port})
+		return err
+	}))
+	n.t.Cleanup(func() { conn.Close() })
+	go func() {
+		buf := make([]byte, 1<<16)
+		for {
+			k, from, err := conn.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			time.Sleep(delay)
+			_, _ = conn.WriteToUDPAddrPort(buf[:k], from)
+		}
+	}()
+}
+
+// received returns how many frames the far interface has received.
+func (n *network) received() (count uint64) {
+	n.must(n.far.do(func() error {
+		l, err := netlink.LinkByName(farIface)
+		if err == nil {
+			count = l.Attrs().Statistics.RxPackets
+		}
+		return err
+	}))
+	return count
+}
+
+var responderProgram string
+
+// startResponder builds and starts the responder in the far namespace on addresses that its kernel does not have.
+func (n *network) startResponder(t *testing.T, driver string, addresses ...string) {
+	t.Helper()
+	if responderProgram == "" {
+		dir, err := os.MkdirTemp("", "bench-test-")
+		n.must(err)
+		program := filepath.Join(dir, "responder")
+		if out, err := exec.Command("go", "build", "-o", program, "rebound/cmd/responder").CombinedOutput(); err != nil {
+			t.Fatalf("building the responder: %v\n%s", err, out)
+		}
+		responderProgram = program
+	}
+	t.Cleanup(func() {
+		os.RemoveAll(filepath.Dir(responderProgram))
+		responderProgram = ""
+	})
+	quoted := make([]string, len(addresses))
+	for i, a := range addresses {
+		quoted[i] = fmt.Sprintf("%q", a)
+	}
+	p, err := choose(-1)
+	n.must(err)
+	c := exec.Command(responderProgram, "-config", "/dev/null", "-set", "nic.device="+farIface, "-set", "nic.driver="+driver,
+		"-set", "respond.addresses=["+strings.Join(quoted, ",")+"]", "-set", "respond.udp_ports=[7]", "-set", "respond.stamp_ports=[862]",
+		"-set", fmt.Sprintf("cpu.cores=[%d]", p.other()))
+	var said tail
+	c.Stderr = &said
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := c.StdoutPipe()
+	n.must(err)
+	n.must(n.far.do(c.Start))
+	t.Cleanup(func() { _ = c.Process.Signal(unix.SIGTERM); _ = c.Wait() })
+	line := make([]byte, 512)
+	k, err := out.Read(line)
+	if err != nil || !strings.HasPrefix(string(line[:k]), "ready ") {
+		t.Fatalf("the responder says %q, %v: %s", line[:k], err, said.String())
+	}
+}
+
+func deleteLink(name string) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkDel(l)
+}

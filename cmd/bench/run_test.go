@@ -1,0 +1,237 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rebound/latency"
+)
+
+// read loads a report and checks what holds of every good run.
+func read(t *testing.T, dir string, r result) *latency.Report {
+	t.Helper()
+	if r.code != 0 {
+		t.Fatalf("exit %d\n%s%s", r.code, r.out, r.errors)
+	}
+	rep, err := latency.Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := rep.Counts
+	if c.Sent == 0 || c.Received != c.Sent || c.Lost != 0 || c.Corrupt != 0 || c.Duplicates != 0 || rep.Main().Total.Count != c.Received {
+		t.Errorf("%s: %+v, %d recorded\n%s", dir, c, rep.Main().Total.Count, r.errors)
+	}
+	if !strings.Contains(r.out, "report "+dir) {
+		t.Errorf("the report's folder is not named:\n%s", r.out)
+	}
+	return rep
+}
+
+// TestKernelEcho measures the kernel's own echo by every protocol, family, driver and transport, at the smallest size and
+// the greatest.
+func TestKernelEcho(t *testing.T) {
+	n := newNetwork(t)
+	n.udpEcho(7, 0)
+	for _, target := range []string{far4, far6} {
+		for _, proto := range []string{"icmp", "udp"} {
+			for _, way := range [][]string{
+				{"-driver", "afpacket"},
+				{"-driver", "afpacket", "-size", "1514", "-rate", "2k"},
+				{"-driver", "afxdp"},
+				{"-transport", "socket", "-size", "1514", "-timestamps"},
+				{"-driver", "afpacket", "-timestamps", "-source", map[string]string{far4: "10.98.0.77", far6: "fd98::77"}[target]},
+				{"-driver", "auto", "-source", map[string]string{far4: "10.98.0.78", far6: "fd98::78"}[target], "-rate", "5k"},
+			} {
+				name := strings.Join(append([]string{target, proto}, way...), " ")
+				t.Run(name, func(t *testing.T) {
+					dir := filepath.Join(t.TempDir(), "r")
+					r := n.bench(quick(append([]string{"-target", target, "-proto", proto, "-count", "300", "-out", dir}, way...)...)...)
+					rep := read(t, dir, r)
+					if rep.Counts.Sent != 300 || rep.Traffic.Protocol != proto || rep.Metric != latency.RoundTrip || rep.Find(latency.JitterSeries) == nil {
+						t.Errorf("%+v", rep.Traffic)
+					}
+					if strings.Contains(name, "-rate") != (rep.Find(latency.UncorrectedSeries) != nil) {
+						t.Error("both series belong to the open loop, and to it only")
+					}
+					// veth stamps both ways in software; a ping socket's own stamps of sending come through its error queue.
+					if strings.Contains(name, "-timestamps") && (rep.Find(latency.KernelSeries) == nil || rep.Find(latency.KernelSeries).Total.Count == 0) {
+						t.Errorf("no kernel stamps: %v", rep.Notes)
+					}
+					if strings.Contains(name, "auto") && rep.Device.Driver != "afxdp" {
+						t.Errorf("auto took %s for an address of the bench's own", rep.Device.Driver)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestResponder measures the real responder, STAMP included.
+func TestResponder(t *testing.T) {
+	n := newNetwork(t)
+	n.startResponder(t, "afpacket", "10.98.0.3/24", "fd98::3/64")
+	for _, target := range []string{"10.98.0.3", "fd98::3"} {
+		for _, proto := range []string{"icmp", "udp", "stamp"} {
+			for _, more := range [][]string{nil, {"-rate", "3k", "-size", "1200"}, {"-transport", "socket"}} {
+				t.Run(strings.Join(append([]string{target, proto}, more...), " "), func(t *testing.T) {
+					dir := filepath.Join(t.TempDir(), "r")
+					rep := read(t, dir, n.bench(quick(append([]string{"-target", target, "-proto", proto, "-count", "300", "-out", dir}, more...)...)...))
+					if proto != "stamp" {
+						return
+					}
+					res := rep.Find(latency.ResidenceSeries)
+					if res == nil || res.Total.Count == 0 || res.Total.Max > rep.Main().Total.Max || rep.Find("network") == nil {
+						t.Errorf("residence %+v, notes %v", res, rep.Notes)
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestSeries(t *testing.T) {
+	n := newNetwork(t)
+	n.udpEcho(7, 0)
+	t.Run("ab", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "r")
+		r := n.bench(quick("-ab", "name=small,target="+far4, "-ab", "name=big,size=1514,target="+far4, "-duration", "60ms", "-slice", "10ms", "-out", dir)...)
+		a, b := read(t, filepath.Join(dir, "01-small"), r), read(t, filepath.Join(dir, "02-big"), r)
+		if len(a.Runs) != 6 || len(b.Runs) != 6 || a.Session == "" || a.Session != b.Session || b.Traffic.FrameSize != 1514 || a.Traffic.FrameSize != 60 {
+			t.Errorf("%d and %d runs, sessions %q and %q", len(a.Runs), len(b.Runs), a.Session, b.Session)
+		}
+		for i := range a.Runs { // forwards, then backwards
+			if before := a.Runs[i].Start+a.Start.UnixNano() < b.Runs[i].Start+b.Start.UnixNano(); before != (i%2 == 0) {
+				t.Errorf("run %d: small before big: %t", i, before)
+			}
+		}
+	})
+	t.Run("sweep and runs", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "r")
+		r := n.bench(quick("-target", far4, "-rate", "1k,4k", "-size", "60,1514", "-count", "20", "-runs", "3", "-out", dir)...)
+		if r.code != 0 {
+			t.Fatal(r)
+		}
+		for i, name := range []string{"rate-1k-size-60", "rate-1k-size-1514", "rate-4k-size-60", "rate-4k-size-1514"} {
+			rep, err := latency.Read(filepath.Join(dir, fmt.Sprintf("%02d-%s", i+1, name)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(rep.Runs) != 3 || rep.Counts.Sent != 60 || !strings.Contains(r.out, name) {
+				t.Errorf("%s: %d runs, %d sent", name, len(rep.Runs), rep.Counts.Sent)
+			}
+		}
+	})
+	t.Run("lossless", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "r")
+		r := n.bench(quick("-target", far4, "-lossless", "2k", "-duration", "50ms", "-out", dir)...)
+		if r.code != 0 || !strings.Contains(r.out, "probes per second without loss") {
+			t.Fatal(r)
+		}
+		if rep, err := latency.Read(dir); err != nil || rep.Counts.Lost != 0 || rep.Traffic.Rate > 2000 || rep.Traffic.Rate < 1 {
+			t.Errorf("%+v %v", rep, err)
+		}
+	})
+	t.Run("compare and report", func(t *testing.T) {
+		dir := t.TempDir()
+		for _, name := range []string{"a", "b"} {
+			read(t, filepath.Join(dir, name), n.bench(quick("-target", far4, "-duration", "100ms", "-out", filepath.Join(dir, name))...))
+		}
+		a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+		page := filepath.Join(dir, "c.html")
+		if r := n.bench("compare", a, b, "-html", page); r.code != 0 || !strings.Contains(r.out, "p50") {
+			t.Error(r)
+		}
+		if html, err := os.ReadFile(page); err != nil || !bytes.Contains(html, []byte("<svg")) {
+			t.Errorf("%v, %d bytes", err, len(html))
+		}
+		if r := n.bench("compare", "-fail-if", "p50>+900%+1s", a, b); r.code != 0 {
+			t.Error(r)
+		}
+		os.Remove(filepath.Join(a, "report.html"))
+		if r := n.bench("report", a); r.code != 0 || !strings.Contains(r.out, "sent") {
+			t.Error(r)
+		}
+		if html, err := os.ReadFile(filepath.Join(a, "report.html")); err != nil || !bytes.Contains(html, []byte("<svg")) {
+			t.Errorf("%v, %d bytes", err, len(html))
+		}
+	})
+}
+
+// TestWorse: a comparison beyond its limits exits with 3.
+func TestWorse(t *testing.T) {
+	n := newNetwork(t)
+	n.udpEcho(7, 0)
+	n.udpEcho(8, time.Millisecond)
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "01-a"), filepath.Join(dir, "02-b")
+	r := n.bench(quick("-ab", "name=a,target="+far4+",proto=udp", "-ab", "name=b,proto=udp,size=1514,target="+far4, "-duration", "200ms", "-slice", "20ms", "-out", dir)...)
+	if r.code != 0 {
+		t.Fatal(r)
+	}
+	r = n.bench("compare", "-fail-if", "p50>+0.000001%", a, b)
+	if r.code != 1 || !strings.Contains(r.errors, "not comparable") {
+		t.Errorf("other sizes: %+v", r)
+	}
+	c := filepath.Join(dir, "slow")
+	read(t, c, n.bench(quick("-target", far4, "-proto", "udp", "-port", "8", "-duration", "200ms", "-out", c)...))
+	if r := n.bench("compare", "-fail-if", "p50>+5%+200ns", a, c); r.code != 3 {
+		t.Errorf("exit %d, want 3\n%s%s", r.code, r.out, r.errors)
+	}
+}
+
+// TestInterrupted: a signal ends a run, and what was measured is written and printed.
+func TestInterrupted(t *testing.T) {
+	n := newNetwork(t)
+	for _, sig := range []unix.Signal{unix.SIGINT, unix.SIGTERM} {
+		for _, load := range []string{"-closed", "-rate=5k"} {
+			dir := filepath.Join(t.TempDir(), "r")
+			c := command(quick("-target", far4, "-duration", "1h", "-out", dir, load)...)
+			var out, said bytes.Buffer
+			c.Stdout, c.Stderr = &out, &said
+			from := n.received()
+			n.must(n.near.do(c.Start))
+			for n.received() < from+300 {
+				time.Sleep(10 * time.Millisecond)
+				if c.ProcessState != nil {
+					t.Fatal("it ended by itself")
+				}
+			}
+			n.must(c.Process.Signal(sig))
+			rep := read(t, dir, wait(t, c, &out, &said))
+			if !strings.Contains(strings.Join(rep.Notes, " "), "interrupted") {
+				t.Errorf("%v %s: notes %v", sig, load, rep.Notes)
+			}
+		}
+	}
+}
+
+// TestInterfaceVanishes: what was measured before is written; the exit status says that the run failed.
+func TestInterfaceVanishes(t *testing.T) {
+	for _, driver := range []string{"afpacket", "afxdp"} {
+		n := newNetwork(t)
+		dir := filepath.Join(t.TempDir(), "r")
+		c := command(quick("-target", far4, "-duration", "1h", "-out", dir, "-timeout", "200ms", "-driver", driver)...)
+		var out, said bytes.Buffer
+		c.Stdout, c.Stderr = &out, &said
+		from := n.received()
+		n.must(n.near.do(c.Start))
+		for n.received() < from+300 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		n.must(n.far.do(func() error { return deleteLink(farIface) }))
+		r := wait(t, c, &out, &said)
+		if r.code != 1 || !strings.Contains(r.errors, nearIface) {
+			t.Errorf("%s: exit %d: %s", driver, r.code, r.errors)
+		}
+		if rep, err := latency.Read(dir); err != nil || rep.Counts.Received < 100 {
+			t.Errorf("%s: %v", driver, err)
+		}
+	}
+}
