@@ -9,19 +9,25 @@ import (
 	"rebound/nic"
 	"rebound/nic/afpacket"
 	"rebound/nic/afxdp"
+	"rebound/nic/ixgbe"
 	"rebound/nic/pci"
+	"rebound/nic/vfiouser"
 )
 
-// A driver for a PCI function is added by its name here, its device IDs in driverFor, and its case in openFunction.
+// A driver for a PCI function is added by its name here, its case in driverFor, which knows it by vendor and device ID,
+// and its case in openFunction.
 var (
 	socketDrivers   = []string{"afpacket", "afxdp"}
-	functionDrivers = []string{}
+	functionDrivers = []string{"ixgbe"}
 )
 
 func driverNames() []string { return slices.Concat([]string{"auto"}, socketDrivers, functionDrivers) }
 
 // driverFor returns the driver for a PCI function, "" if there is none.
 func driverFor(id pci.ID) string {
+	if _, ok := ixgbe.Supports(id); ok {
+		return "ixgbe"
+	}
 	return ""
 }
 
@@ -58,10 +64,7 @@ func openSocket(o nic.Options) (nic.Device, error) {
 
 // openFunction opens a PCI function, or a simulated one, with the driver of that name, or of its ID.
 func openFunction(driver string, unsafeNoIOMMU bool, o nic.Options) (nic.Device, error) {
-	if path, ok := strings.CutPrefix(o.Device, "vfio-user:"); ok {
-		return nil, fmt.Errorf("%w: %s: vfio-user is not in this build", nic.ErrNoDevice, path)
-	}
-	fn, err := pci.Open(o.Device, unsafeNoIOMMU)
+	fn, err := takeFunction(o.Device, unsafeNoIOMMU)
 	if err != nil {
 		return nil, err
 	}
@@ -70,6 +73,15 @@ func openFunction(driver string, unsafeNoIOMMU bool, o nic.Options) (nic.Device,
 	}
 	// A driver takes the function over, and closes it if it cannot open the device.
 	switch driver {
+	case "ixgbe":
+		return ixgbe.Open(fn, o)
 	}
 	return nil, errors.Join(fmt.Errorf("%s: %w: no driver for %v", o.Device, nic.ErrNoDevice, fn.ID()), fn.Close())
+}
+
+func takeFunction(device string, unsafeNoIOMMU bool) (pci.Function, error) {
+	if path, ok := strings.CutPrefix(device, "vfio-user:"); ok {
+		return vfiouser.Dial(path)
+	}
+	return pci.Open(device, unsafeNoIOMMU)
 }

@@ -339,6 +339,7 @@ func TestExitCodes(t *testing.T) {
 		{name: "no interface", args: append(good, "-set", "nic.device=nowhere"), code: 1, want: "interface nowhere: no such device"},
 		{name: "no interface, auto", args: append(good, "-set", "nic.driver=auto", "-set", "nic.device=nowhere"), code: 1, want: "interface nowhere: no such device"},
 		{name: "no function", args: append(good, "-set", "nic.driver=auto", "-set", "nic.device=00ff:1f:1f.7"), code: 1, want: "no such PCI function"},
+		{name: "no model", args: append(good, "-set", "nic.driver=auto", "-set", "nic.device=vfio-user:/nonexistent.sock"), code: 1, want: "/nonexistent.sock"},
 		{name: "the kernel's address", args: append(good, "-set", "respond.addresses="+kernels4), code: 1, want: "the kernel owns it on port"},
 		{name: "no rights", args: good, user: 65534, code: 1, want: "not allowed"},
 		{name: "no rights, auto", args: append(good, "-set", "nic.driver=auto"), user: 65534, code: 1, want: "not allowed"},

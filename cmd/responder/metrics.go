@@ -75,10 +75,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 }
 
 func quantiles(d *prometheus.Desc, h *hot.Histogram, clock *latency.Clock, queue string) prometheus.Metric {
-	all := latency.FromHot(h, clock)
-	q := map[float64]float64{}
-	for _, p := range []float64{0.5, 0.9, 0.99, 0.999, 0.9999, 1} {
-		q[p] = float64(all.Quantile(p)) / 1e9
+	var t ticks
+	t.add(h)
+	q := map[float64]float64{1: float64(clock.Nanoseconds(t.greatest)) / 1e9}
+	for _, p := range []float64{0.5, 0.9, 0.99, 0.999, 0.9999} {
+		q[p] = float64(clock.Nanoseconds(t.quantile(p))) / 1e9
 	}
-	return prometheus.MustNewConstSummary(d, uint64(all.Count), all.Sum/1e9, q, queue)
+	return prometheus.MustNewConstSummary(d, t.n, t.sum*float64(clock.Nanoseconds(1<<32))/(1<<32)/1e9, q, queue)
 }

@@ -63,9 +63,14 @@ func (v *view) talk(ctx context.Context, ask <-chan os.Signal, interval time.Dur
 		case <-ask:
 			v.print(w)
 		case <-tick:
-			n, h := v.stats(), v.histogram(turnaround)
-			log.Info("so far", "answered", n.Answered(), "refused", n.Refused(), "turnaround_p50_ns", h.Quantile(0.5),
-				"turnaround_p99_ns", h.Quantile(0.99), "turnaround_max_ns", h.Max)
+			var t ticks
+			for _, l := range v.loops {
+				t.add(&l.responder.Loop.Turnaround)
+			}
+			n := v.stats()
+			log.Info("so far", "answered", n.Answered(), "refused", n.Refused(),
+				"turnaround_p50_ns", v.clock.Nanoseconds(t.quantile(0.5)), "turnaround_p99_ns", v.clock.Nanoseconds(t.quantile(0.99)),
+				"turnaround_max_ns", v.clock.Nanoseconds(t.greatest))
 		}
 	}
 }
