@@ -18,7 +18,7 @@ const (
 	eventDepth     = 16
 	adminTimeout   = 3 * time.Second
 	minController  = 0x000001 // 0.0.1, as the published drivers ask for
-	knownInterface = 2 // the major version that these definitions are of
+	knownInterface = 2        // the major version that these definitions are of
 )
 
 // startAdmin resets the device and gives it its admin and event queues.
