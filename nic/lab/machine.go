@@ -22,8 +22,9 @@ type Machine struct {
 	Script  string            // shell, sourced by the guest's init: see guest/init for say, show, need and fail
 	Files   map[string][]byte // put below /lab, executable
 
-	// Say is called for each line that the guest says, while the guest waits. An error ends the run.
-	Say func(key, text string) error
+	// Say is called for each line that the guest says, while the guest waits, with what it showed so far. An error ends
+	// the run.
+	Say func(key, text string, shown Result) error
 }
 
 // Result is what a guest showed: the lines of each "show KEY COMMAND".
@@ -101,7 +102,7 @@ func (r Result) follow(m Machine, in io.Writer, out io.Reader) (last string, err
 		case key == "done":
 			done = true
 		case m.Say != nil:
-			if err := m.Say(key, text); err != nil {
+			if err := m.Say(key, text, r); err != nil {
 				return last, err
 			}
 		}
@@ -116,7 +117,8 @@ func (r Result) follow(m Machine, in io.Writer, out io.Reader) (last string, err
 }
 
 func (k *Kit) arguments(m Machine, initrd string) []string {
-	q35, boot := "q35", "console=ttyS0 panic=-1 loglevel=8"
+	// tsc=reliable: on busy cores the watchdog of the time stamp counter waits for ever for a virtual CPU that is not run.
+	q35, boot := "q35", "console=ttyS0 panic=-1 loglevel=8 tsc=reliable"
 	if m.IOMMU {
 		q35, boot = "q35,kernel-irqchip=split", boot+" intel_iommu=on"
 	}

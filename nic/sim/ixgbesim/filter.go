@@ -51,6 +51,23 @@ func (m *Model) inexact(frame []byte) bool {
 	return frame[0]&1 != 0 && !isBroadcast(frame) && !m.exact(frame)
 }
 
+// etherType looks for a queue filter by EtherType, §7.1.2.3: which one, and the queue it leads to, or -1.
+func (m *Model) etherType(frame []byte, p *packet) (filter, queue int, ok bool) {
+	typ := uint32(be.Uint16(frame[12:]))
+	if p.vlan {
+		typ = uint32(be.Uint16(frame[16:]))
+	}
+	for i := range 8 {
+		if f := m.val[regETQF/4+reg(i)]; f>>31 != 0 && f&0xffff == typ {
+			if s := m.val[regETQS/4+reg(i)]; s>>31 != 0 {
+				return i, int(s >> 16 & 0x7f), true
+			}
+			return i, -1, true
+		}
+	}
+	return 0, 0, false
+}
+
 // pauseFrame acts on a MAC control frame (IEEE 802.3 annex 31B) and reports whether it stops here.
 func (m *Model) pauseFrame(frame []byte) bool {
 	if le.Uint32(frame) != 0x00c28001 || le.Uint16(frame[4:]) != 0x0100 || frame[12] != 0x88 || frame[13] != 0x08 ||

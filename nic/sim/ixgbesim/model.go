@@ -305,6 +305,11 @@ func (m *Model) shown(e *entry, r reg) uint32 {
 		return m.readEEC() | eecARD
 	case regI2CCTL, regFDIRCTRL, regESDP:
 		return all
+	case regFCRTH:
+		// Linux computes the threshold of a packet buffer that has no memory too, and gets a negative one.
+		if m.val[regRXPBSIZE/4+reg(e.index(r))] == 0 {
+			return all
+		}
 	}
 	return m.val[r/4]
 }
@@ -327,10 +332,6 @@ func (m *Model) written(e *entry, r reg, old, v uint32) error {
 		if mode := v & 0xf; mode > mrqcRSS {
 			m.val[r/4] = old
 			return fmt.Errorf("MRQC.MRQE = %d: this model has no virtualisation and no traffic classes (82599 §7.1.2)", mode)
-		}
-	case regETQF:
-		if v&(1<<31) != 0 {
-			return fmt.Errorf("%v = %08x: this model has no EtherType filters (82599 §7.1.2.3)", r, v)
 		}
 	case regRSCCTL, 0x0d02c:
 		if v&rscctlRSCEN != 0 && m.val[regRFCTL/4]&rfctlRSCDIS == 0 {
@@ -420,7 +421,7 @@ func (m *Model) command(e *entry, r reg, old, v uint32) error {
 		shift := 8 * (r - regSYSTIML)
 		m.now = m.systim()&^(all<<shift) | uint64(v)<<shift
 		m.sysAt = m.host.Now()
-	case 0x14f00, 0x11068, 0x05810, 0x00700, 0x00710: // CORECTL, PBACL, WUS and mailbox causes: nothing of them is kept
+	case 0x14f00, 0x11068, 0x05810, 0x15f0c, 0x00700, 0x00710: // CORECTL, PBACL, WUS, FWSTS and mailbox causes: nothing of them is kept
 	default:
 		m.val[r/4] = v
 	}

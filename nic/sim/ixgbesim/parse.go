@@ -23,6 +23,7 @@ const (
 	pktIP6, pktIP6E = 1 << 2, 1 << 3
 	pktTCP, pktUDP  = 1 << 4, 1 << 5
 	pktSCTP         = 1 << 6
+	pktEType        = 1 << 11 // bits 2 to 0 name the EtherType filter instead
 )
 
 const protoTCP, protoUDP, protoSCTP = 6, 17, 132

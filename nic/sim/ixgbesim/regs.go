@@ -53,6 +53,7 @@ const (
 	regRSSRK    reg = 0x0eb80 // RSS Random Key                    §8.2.3.7.13
 	regRSSRKOld reg = 0x05c80
 	regETQF     reg = 0x05128 // EType Queue Filter                §8.2.3.7.15
+	regETQS     reg = 0x0ec00 // EType Queue Select                §8.2.3.7.16
 	regRDBAL    reg = 0x01000 // Descriptor Base Address Low       §8.2.3.8.1
 	regRDBAH    reg = 0x01004 // Descriptor Base Address High      §8.2.3.8.2
 	regRDLEN    reg = 0x01008 // Descriptor Length                 §8.2.3.8.3

@@ -219,7 +219,12 @@ func (m *Model) place(frame []byte) bool {
 	p := parse(frame)
 	hash, kind := m.hash(frame, &p)
 	i := 0
-	if kind != 0 {
+	if k, steer, ok := m.etherType(frame, &p); ok {
+		p.kind = pktEType | uint32(k)
+		if i = steer; i < 0 {
+			i = 0
+		}
+	} else if kind != 0 {
 		i = m.redirect(hash)
 	}
 	q := &m.rx[i]
@@ -267,9 +272,7 @@ func (m *Model) place(frame []byte) bool {
 		}
 		at, d := q.pop()
 		buf := le.Uint64(d[:]) &^ 1 // bit 0 is No Snoop Enable
-		if !q.legacy && d[8]&1 != 0 {
-			m.host.Violation("receive queue %d: descriptor %d has bit 0 of its header address set, where DD is (82599 §7.1.6.1)", i, at)
-		}
+		// The header address counts for nothing with one buffer: Linux leaves DD standing in it (§7.1.6.1).
 		chunk := frame[:min(len(frame), q.buf)]
 		frame = frame[len(chunk):]
 		if m.host.DMAWrite(buf, chunk) != nil {

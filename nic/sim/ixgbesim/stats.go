@@ -12,12 +12,13 @@ type Counters struct {
 	RxFiltered, RxOversize   uint64
 	RxPause, TxPause         uint64
 	TxFrames, TxBytes        uint64 // put on the wire, pause frames not included
+	TxPadding                uint64 // bytes among them that the device added
 	RxQueue, TxQueue         [queues]uint64
 }
 
 type counters struct {
 	rxFrames, rxBytes, rxBroadcast, rxMulticast, rxMissed, rxNoDesc, rxFiltered, rxOversize, rxPause atomic.Uint64
-	txFrames, txBytes, txPause                                                                       atomic.Uint64
+	txFrames, txBytes, txPadding, txPause                                                            atomic.Uint64
 	rxQueue, txQueue                                                                                 [queues]atomic.Uint64
 }
 
@@ -28,7 +29,7 @@ func (m *Model) Counters() (c Counters) {
 		RxFrames: k.rxFrames.Load(), RxBytes: k.rxBytes.Load(), RxBroadcast: k.rxBroadcast.Load(),
 		RxMulticast: k.rxMulticast.Load(), RxMissed: k.rxMissed.Load(), RxNoDesc: k.rxNoDesc.Load(),
 		RxFiltered: k.rxFiltered.Load(), RxOversize: k.rxOversize.Load(), RxPause: k.rxPause.Load(),
-		TxFrames: k.txFrames.Load(), TxBytes: k.txBytes.Load(), TxPause: k.txPause.Load(),
+		TxFrames: k.txFrames.Load(), TxBytes: k.txBytes.Load(), TxPadding: k.txPadding.Load(), TxPause: k.txPause.Load(),
 	}
 	for i := range queues {
 		c.RxQueue[i], c.TxQueue[i] = k.rxQueue[i].Load(), k.txQueue[i].Load()

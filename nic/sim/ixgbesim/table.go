@@ -92,7 +92,7 @@ var table = []entry{
 	{regRSSRK, 10, 4, "RSSRK", rw, all, 0},
 	{regRETA, 32, 4, "RETA", rw, 0x0f0f0f0f, 0},
 	{regETQF, 8, 4, "ETQF", rw, all, 0},
-	{0x0ec00, 8, 4, "ETQS", rw, all, 0},
+	{regETQS, 8, 4, "ETQS", rw, all, 0},
 	{0x0e000, 128, 4, "SAQF", rw, all, 0},
 	{0x0e200, 128, 4, "DAQF", rw, all, 0},
 	{0x0e400, 128, 4, "SDPQF", rw, all, 0},
@@ -192,7 +192,8 @@ var table = []entry{
 	{0x04330, 1, 0, "MACC", rw, 0x00070003, 0},
 	{0x14f00, 1, 0, "CORECTL", sc, 0x1ffff, 0},
 	{0x14f10, 1, 0, "SMADARCTL", rw, all, 0},
-	{0x15f00, 1, 0, "HICR", rw, 0, 0}, // no firmware mailbox
+	{0x15f00, 1, 0, "HICR", rw, 0, 0},    // no firmware mailbox
+	{0x15f0c, 1, 0, "FWSTS", sc, all, 0}, // Linux asks it whether the firmware was reset, and clears it
 
 	{0x05800, 1, 0, "WUC", rw, all, 0},
 	{0x05808, 1, 0, "WUFC", rw, all, 0},

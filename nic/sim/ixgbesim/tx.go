@@ -382,6 +382,7 @@ func (m *Model) wireOut(q int, f []byte) {
 	if m.val[regHLREG0/4]&hlregTXPADEN != 0 {
 		for len(f) < 60 {
 			f = append(f, 0)
+			m.count.txPadding.Add(1)
 		}
 	}
 	m.countTX(f)

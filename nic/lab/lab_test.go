@@ -1,0 +1,226 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"rebound/nic/sim"
+	"rebound/nic/vfiouser"
+)
+
+// card is one kind of NIC in the lab.
+type card struct {
+	name   string // of the subtest and of our driver
+	module string // Linux's driver
+	// model makes a device with the MAC address.
+	model func(mac [6]byte) sim.Model
+	// jumbo is the MTU of the jumbo frame check.
+	jumbo int
+	// agree names the counters of "ethtool -S" that differ from the model's own: after the first traffic, and, with all
+	// false, after a change of MTU, which resets those that the device keeps.
+	agree func(m sim.Model, shown map[string]uint64, all bool) []string
+}
+
+// function is a model of a card, served for QEMU.
+type function struct {
+	model  sim.Model
+	port   *sim.Port
+	socket string
+}
+
+// serve puts a model on a socket and on a wire, running freely, until the test ends.
+func (c *card) serve(t *testing.T, dir string, i int, w sim.Wire) *function {
+	t.Helper()
+	f := &function{model: c.model([6]byte{2, 0, 0, 0, 0, byte(1 + i)}), socket: filepath.Join(dir, fmt.Sprintf("%s%d.sock", c.name, i))}
+	log, err := os.Create(filepath.Join(dir, fmt.Sprintf("server%d.log", i)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.port, err = sim.New(f.model, sim.Options{Name: fmt.Sprintf("%s%d", c.name, i)}); err != nil {
+		t.Fatal(err)
+	}
+	f.port.Connect(w)
+	s, err := vfiouser.Listen(f.socket, f.port, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.port.Start()
+	t.Cleanup(func() {
+		s.Close()
+		f.port.Stop()
+		for _, v := range f.port.Violations() {
+			fmt.Fprintln(log, "violation:", v)
+		}
+		fmt.Fprintf(log, "transactions: %+v\n", f.port.Counts())
+		f.port.Close()
+		log.Close()
+	})
+	return f
+}
+
+// clean fails the test if the driver broke a rule of the model. The first one is what to look at.
+func (f *function) clean(t *testing.T) {
+	t.Helper()
+	for i, v := range f.port.Violations() {
+		if t.Errorf("violation %d: %s", i, v); i == 9 {
+			t.Errorf("and more, see the server's log")
+			return
+		}
+	}
+}
+
+// build makes a static binary for the guest.
+func build(t *testing.T, dir, pkg string) []byte {
+	t.Helper()
+	out := filepath.Join(dir, filepath.Base(pkg))
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, pkg)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	if b, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", pkg, err, b)
+	}
+	b, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	os.Remove(out)
+	return b
+}
+
+// TestLab runs rungs F2 and F3 for each card: "go test ./nic/lab -run Lab/ixgbe -v", or make lab NIC=ixgbe.
+func TestLab(t *testing.T) {
+	for i := range cards {
+		c := &cards[i]
+		t.Run(c.name, func(t *testing.T) {
+			t.Run("F2", func(t *testing.T) { c.f2(t, kit(t)) })
+		})
+	}
+}
+
+// f2Script is the Linux driver's life on our model. $module, $jumbo and $peer are set before it.
+const f2Script = `
+modprobe $module || fail modprobe $module
+i=0; while [ ! -e /sys/class/net/eth0 ]; do i=$((i+1)); [ $i -lt 50 ] || fail no interface; sleep 0.1; done
+up() {
+  need ip link set eth0 up
+  i=0; while [ "$(cat /sys/class/net/eth0/carrier 2>/dev/null)" != 1 ]; do
+    i=$((i+1)); [ $i -lt 100 ] || fail no carrier; sleep 0.1; done
+}
+pings() { # COUNT SIZE
+  /bin/ping -q -f -c $1 -s $2 -W 5 $peer >/tmp/ping 2>&1
+  grep -q "^$1 packets transmitted, $1 received, 0% packet loss" /tmp/ping || { show failed cat /tmp/ping; fail "$1 pings of $2 bytes"; }
+}
+need ip addr add 10.9.0.2/24 dev eth0
+up
+say up "$(cat /sys/class/net/eth0/speed)"
+show ethtool ethtool eth0
+need /bin/ping -c 1 -W 5 $peer
+for s in 0 1 2 17 18 56 63 64 65 128 255 256 512 777 1024 1400 1471 1472; do pings 500 $s; done
+pings 1000 56
+say pinged
+need flood $peer:7 10000 1472
+say flooded
+sleep 0.3
+show stats ethtool -S eth0
+say stats
+need ip link set eth0 mtu $jumbo
+up
+for s in 1473 2000 3000 4096 $((jumbo-28)); do pings 20 $s; done
+need flood $peer:7 500 $((jumbo-28))
+say jumbo
+sleep 0.3
+show totals ethtool -S eth0
+say totals
+need ip link set eth0 down
+need ip link set eth0 mtu 1500
+up
+pings 200 56
+say again
+need rmmod $module
+modprobe $module || fail modprobe $module again
+sleep 0.5
+need ip addr add 10.9.0.2/24 dev eth0
+up
+pings 200 200
+say reloaded
+need ip link set eth0 down
+need rmmod $module
+`
+
+// f2Pings is how many pings the script sends before "stats": each must have reached the peer.
+const f2Pings = 1 + 18*500 + 1000
+
+// f2 runs the unmodified Linux driver on our model.
+func (c *card) f2(t *testing.T, k *Kit) {
+	t.Log(k.Version)
+	dir := logDir(t)
+	near, far := sim.Pair()
+	f := c.serve(t, dir, 0, near)
+	p := newPeer(far)
+	defer p.close()
+	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Second)
+	defer cancel()
+	start := time.Now()
+	r, err := k.Run(ctx, Machine{
+		Dir: dir, Sockets: []string{f.socket},
+		Files:  map[string][]byte{"flood": build(t, dir, "rebound/nic/lab/flood")},
+		Script: fmt.Sprintf("module=%s jumbo=%d peer=10.9.0.1\n%s", c.module, c.jumbo, f2Script),
+		Say: func(key, text string, r Result) error {
+			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			switch {
+			case len(p.wrong) > 0:
+				return errors.New("the wire's far end got a broken frame: " + p.wrong[0])
+			case key == "pinged" && p.icmp != f2Pings:
+				return fmt.Errorf("the far end answered %d pings of %d", p.icmp, f2Pings)
+			case key == "flooded" && p.udp != 10000:
+				return fmt.Errorf("the far end answered %d datagrams of 10000", p.udp)
+			case key == "stats", key == "totals":
+				for _, d := range c.agree(f.model, numbers(r[key]), key == "stats") {
+					t.Errorf("at %q ethtool and model disagree: %s", key, d)
+				}
+			}
+			return nil
+		},
+	})
+	for _, l := range r["dmesg"] {
+		t.Log("guest:", l)
+	}
+	f.clean(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// numbers reads "name: value" lines.
+func numbers(lines []string) map[string]uint64 {
+	m := map[string]uint64{}
+	for _, l := range lines {
+		name, v, _ := strings.Cut(strings.TrimSpace(l), ":")
+		if n, err := strconv.ParseUint(strings.TrimSpace(v), 10, 64); err == nil {
+			m[name] = n
+		}
+	}
+	return m
+}
+
+// differ compares by name.
+func differ(shown, want map[string]uint64) (d []string) {
+	for name, w := range want {
+		if got, ok := shown[name]; !ok || got != w {
+			d = append(d, fmt.Sprintf("%s is %d, the model says %d", name, got, w))
+		}
+	}
+	slices.Sort(d)
+	return d
+}
