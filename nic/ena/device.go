@@ -238,9 +238,8 @@ func (d *Device) maxFrame() int { return d.mtu + 14 + 8 }
 
 // Send pushes or posts a copy of frame on queue 0 now.
 func (d *Device) Send(frame []byte) error {
-	if len(frame) < minFrame || len(frame) > d.maxFrame() {
-		return fmt.Errorf("ena %s: %w: %d bytes, the MTU of %d allows %d to %d", d.fn.Name(), nic.ErrFrameSize, len(frame), d.mtu,
-			minFrame, d.maxFrame())
+	if err := nic.CheckFrame(frame, d.mtu); err != nil {
+		return fmt.Errorf("ena %s: %w", d.fn.Name(), err)
 	}
 	if err := d.mend(); err != nil {
 		return err

@@ -280,9 +280,8 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 
 // Send posts a copy of frame on queue 0 now.
 func (d *Device) Send(frame []byte) error {
-	if len(frame) < minFrame || len(frame) > d.maxFrame() {
-		return fmt.Errorf("ixgbe %s: %w: %d bytes, the MTU of %d allows %d to %d", d.fn.Name(), nic.ErrFrameSize, len(frame),
-			d.mtu, minFrame, d.maxFrame())
+	if err := nic.CheckFrame(frame, d.mtu); err != nil {
+		return fmt.Errorf("ixgbe %s: %w", d.fn.Name(), err)
 	}
 	return d.queues[0].send(frame)
 }
