@@ -42,75 +42,78 @@ func TestBadInput(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := func(args ...string) []string { return quick(append([]string{"-out", out, "-count", "20"}, args...)...) }
-	for _, c := range []struct {
-		name string
-		args []string
-		code int
-		says string
-	}{
-		{"no command", nil, 2, "bench run"},
-		{"unknown command", []string{"measure"}, 2, `"measure"`},
-		{"no target", run(), 2, "-target"},
-		{"a target that is no address", run("-target", "example"), 2, "example"},
-		{"a multicast target", run("-target", "224.0.0.1"), 2, "224.0.0.1"},
-		{"no such flag", run("-target", far4, "-colour"), 2, "colour"},
-		{"an argument left over", append(run("-target", far4), "fast"), 2, "fast"},
-		{"missing interface", run("-target", far4, "-iface", "nosuch0"), 2, "nosuch0"},
-		{"core that does not exist", run("-target", far4, "-core", "4000"), 2, "4000"},
-		{"negative core", run("-target", far4, "-core", "-2"), 2, "-core -2"},
-		{"both loops", run("-target", far4, "-closed", "-rate", "10"), 2, "-rate"},
-		{"rate of nothing", run("-target", far4, "-rate", "0"), 2, "rate"},
-		{"rate that is no number", run("-target", far4, "-rate", "fast"), 2, "fast"},
-		{"size below the smallest", run("-target", far4, "-size", "59"), 2, "60 to 1514"},
-		{"size below the smallest of IPv6", run("-target", far6, "-size", "69"), 2, "70 to 1514"},
-		{"size above the MTU", run("-target", far4, "-size", "1515"), 2, "60 to 1514"},
-		{"unknown protocol", run("-target", far4, "-proto", "sctp"), 2, "sctp"},
-		{"unknown driver", run("-target", far4, "-driver", "ne2000", "-iface", nearIface, "-source", near4), 2, "ne2000"},
-		{"port 0", run("-target", far4, "-proto", "udp", "-port", "0"), 2, "port"},
-		{"port 70000", run("-target", far4, "-proto", "udp", "-port", "70000"), 2, "70000"},
-		{"one -ab", run("-target", far4, "-ab", "size=60"), 2, "-ab"},
-		{"-ab with an unknown key", run("-target", far4, "-ab", "size=60", "-ab", "colour=red"), 2, "colour"},
-		{"no run", run("-target", far4, "-runs", "0"), 2, "-runs"},
-		{"source of the other family", run("-target", far4, "-source", near6), 2, near6},
-		{"socket from an address that is not ours", run("-target", far4, "-transport", "socket", "-source", "10.98.0.200"), 2, "10.98.0.200"},
-		{"the loopback", run("-target", "127.0.0.1"), 2, "-transport socket"},
-		{"no route", run("-target", "203.0.113.9"), 2, "route"},
-		{"nobody there", run("-target", "10.98.0.250", "-timeout", "100ms"), 1, "10.98.0.250"},
-		{"nobody there for an address of our own", run("-target", "10.98.0.250", "-source", "10.98.0.77", "-timeout", "100ms"), 1, "ARP"},
-		{"nobody there by neighbour discovery", run("-target", "fd98::250", "-source", "fd98::77", "-timeout", "100ms"), 1, "neighbour discovery"},
-		{"closed port", run("-target", far4, "-proto", "udp", "-port", "9", "-timeout", "50ms"), 1, "port unreachable"},
-		{"closed port of IPv6", run("-target", far6, "-proto", "udp", "-port", "9", "-timeout", "50ms"), 1, "port unreachable"},
-		{"closed port by a socket", run("-target", far4, "-proto", "udp", "-port", "9", "-timeout", "50ms", "-transport", "socket"), 1, "refused"},
-		{"-out is a file", quick("-target", far4, "-count", "20", "-out", file), 2, "not a folder"},
-		{"-out below a file", quick("-target", far4, "-count", "20", "-out", file+"/r"), 2, "not a folder"},
-		{"-out in a folder of something else", quick("-target", far4, "-count", "20", "-out", dir), 1, "something else"},
-		{"compare one", []string{"compare", good}, 2, "two"},
-		{"compare with a bad limit", []string{"compare", "-fail-if", "p99", good, good}, 2, "p99"},
-		{"compare with nothing there", []string{"compare", good, filepath.Join(dir, "nosuch")}, 1, "nosuch"},
-		{"report of a newer schema", []string{"report", newer}, 1, "99"},
-		{"truncated hlog", []string{"report", cut}, 1, "rtt.hlog"},
-		{"truncated hlog in a comparison", []string{"compare", good, cut}, 1, "rtt.hlog"},
-		{"truncated report.json", []string{"report", notJSON}, 1, "report.json"},
-		{"report of nothing", []string{"report"}, 2, "folder"},
-		{"demo without rounds", []string{"demo", "-rounds", "0"}, 2, "round"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := n.bench(c.args...)
-			if r.code != c.code || !strings.Contains(r.errors, c.says) {
-				t.Errorf("exit %d, want %d with %q in\n%s", r.code, c.code, c.says, r.errors)
-			}
-			if strings.Contains(r.errors, "goroutine ") {
-				t.Error("it crashed")
-			}
-			if r.code == 1 && strings.Count(strings.TrimSpace(r.errors), "\n") > 0 {
-				t.Errorf("more than one line:\n%s", r.errors)
-			}
-			if _, err := os.Stat(out); err == nil {
-				t.Error("a report was written")
-				os.RemoveAll(out)
-			}
-		})
-	}
+	t.Run("cases", func(t *testing.T) {
+		for _, c := range []struct {
+			name string
+			args []string
+			code int
+			says string
+		}{
+			{"no command", nil, 2, "bench run"},
+			{"unknown command", []string{"measure"}, 2, `"measure"`},
+			{"no target", run(), 2, "-target"},
+			{"a target that is no address", run("-target", "example"), 2, "example"},
+			{"a multicast target", run("-target", "224.0.0.1"), 2, "224.0.0.1"},
+			{"no such flag", run("-target", far4, "-colour"), 2, "colour"},
+			{"an argument left over", append(run("-target", far4), "fast"), 2, "fast"},
+			{"missing interface", run("-target", far4, "-iface", "nosuch0"), 2, "nosuch0"},
+			{"core that does not exist", run("-target", far4, "-core", "4000"), 2, "4000"},
+			{"negative core", run("-target", far4, "-core", "-2"), 2, "-core -2"},
+			{"both loops", run("-target", far4, "-closed", "-rate", "10"), 2, "-rate"},
+			{"rate of nothing", run("-target", far4, "-rate", "0"), 2, "rate"},
+			{"rate that is no number", run("-target", far4, "-rate", "fast"), 2, "fast"},
+			{"size below the smallest", run("-target", far4, "-size", "59"), 2, "60 to 1514"},
+			{"size below the smallest of IPv6", run("-target", far6, "-size", "69"), 2, "70 to 1514"},
+			{"size above the MTU", run("-target", far4, "-size", "1515"), 2, "60 to 1514"},
+			{"unknown protocol", run("-target", far4, "-proto", "sctp"), 2, "sctp"},
+			{"unknown driver", run("-target", far4, "-driver", "ne2000", "-iface", nearIface, "-source", near4), 2, "ne2000"},
+			{"port 0", run("-target", far4, "-proto", "udp", "-port", "0"), 2, "port"},
+			{"port 70000", run("-target", far4, "-proto", "udp", "-port", "70000"), 2, "70000"},
+			{"one -ab", run("-target", far4, "-ab", "size=60"), 2, "-ab"},
+			{"-ab with an unknown key", run("-target", far4, "-ab", "size=60", "-ab", "colour=red"), 2, "colour"},
+			{"no run", run("-target", far4, "-runs", "0"), 2, "-runs"},
+			{"source of the other family", run("-target", far4, "-source", near6), 2, near6},
+			{"socket from an address that is not ours", run("-target", far4, "-transport", "socket", "-source", "10.98.0.200"), 2, "10.98.0.200"},
+			{"the loopback", run("-target", "127.0.0.1"), 2, "-transport socket"},
+			{"no route", run("-target", "203.0.113.9"), 2, "route"},
+			{"nobody there", run("-target", "10.98.0.250", "-timeout", "100ms"), 1, "10.98.0.250"},
+			{"nobody there for an address of our own", run("-target", "10.98.0.250", "-driver", "afpacket", "-source", "10.98.0.77", "-timeout", "100ms"), 1, "ARP"},
+			{"nobody there by neighbour discovery", run("-target", "fd98::250", "-driver", "afpacket", "-source", "fd98::77", "-timeout", "100ms"), 1, "neighbour discovery"},
+			{"closed port", run("-target", far4, "-proto", "udp", "-port", "9", "-timeout", "50ms"), 1, "port unreachable"},
+			{"closed port of IPv6", run("-target", far6, "-proto", "udp", "-port", "9", "-timeout", "50ms"), 1, "port unreachable"},
+			{"closed port by a socket", run("-target", far4, "-proto", "udp", "-port", "9", "-timeout", "50ms", "-transport", "socket"), 1, "refused"},
+			{"-out is a file", quick("-target", far4, "-count", "20", "-out", file), 2, "not a folder"},
+			{"-out below a file", quick("-target", far4, "-count", "20", "-out", file+"/r"), 2, "not a folder"},
+			{"-out in a folder of something else", quick("-target", far4, "-count", "20", "-out", dir), 1, "something else"},
+			{"compare one", []string{"compare", good}, 2, "two"},
+			{"compare with a bad limit", []string{"compare", "-fail-if", "p99", good, good}, 2, "p99"},
+			{"compare with nothing there", []string{"compare", good, filepath.Join(dir, "nosuch")}, 1, "nosuch"},
+			{"report of a newer schema", []string{"report", newer}, 1, "99"},
+			{"truncated hlog", []string{"report", cut}, 1, "rtt.hlog"},
+			{"truncated hlog in a comparison", []string{"compare", good, cut}, 1, "rtt.hlog"},
+			{"truncated report.json", []string{"report", notJSON}, 1, "report.json"},
+			{"report of nothing", []string{"report"}, 2, "folder"},
+			{"demo without rounds", []string{"demo", "-rounds", "0"}, 2, "round"},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel() // most of them wait
+				r := n.bench(c.args...)
+				if r.code != c.code || !strings.Contains(r.errors, c.says) {
+					t.Errorf("exit %d, want %d with %q in\n%s", r.code, c.code, c.says, r.errors)
+				}
+				if strings.Contains(r.errors, "goroutine ") {
+					t.Error("it crashed")
+				}
+				if r.code == 1 && strings.Count(strings.TrimSpace(r.errors), "\n") > 0 {
+					t.Errorf("more than one line:\n%s", r.errors)
+				}
+				if _, err := os.Stat(out); err == nil {
+					t.Error("a report was written")
+					os.RemoveAll(out)
+				}
+			})
+		}
+	})
 	left, _ := filepath.Glob(filepath.Join(dir, ".*"))
 	if len(left) > 0 {
 		t.Errorf("left behind: %v", left)

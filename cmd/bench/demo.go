@@ -179,10 +179,13 @@ func (d *demo) run(o *options) error {
 			rates: []float64{0}, sizes: []int{98}, iface: benchIface, source: netip.MustParseAddr(benchAddress), driver: "afpacket", transport: "raw", timeout: time.Second})
 	}
 	return d.measure(o, func(c *cell) error {
-		if c.name == "responder" {
-			return d.responder.start()
+		if c.name != "responder" {
+			c.notes = []string{"answered by the kernel of the other namespace, on the same veth pair; no responder ran meanwhile"}
+			return d.responder.stop()
 		}
-		return d.responder.stop()
+		err := d.responder.start()
+		c.notes = []string{fmt.Sprintf("answered by the responder on CPU %d, started anew: %s", d.responder.core, d.responder.ready)}
+		return err
 	})
 }
 

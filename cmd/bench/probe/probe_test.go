@@ -392,3 +392,54 @@ func FuzzCheck(f *testing.F) {
 		}
 	})
 }
+
+// TestEveryWrongWordIsFound changes each 16-bit word of a reply and mends the checksums: what is wrong must be found by
+// itself, not by a sum. Free are what a network or a host may choose: TOS, identification, DF and hop limit.
+func TestEveryWrongWordIsFound(t *testing.T) {
+	for _, k := range []kind{{probe.ICMP, false, 98}, {probe.ICMP, true, 98}, {probe.UDP, false, 99}, {probe.UDP, true, 99}} {
+		f := flow(k.proto, k.v6, k.size)
+		c, _ := probe.New(f)
+		good := answer(f, c.Build(7, 42))
+		l4, at := 34, 24 // at: the IPv4 header checksum
+		free := map[int]bool{14: true, 18: true, 22: true}
+		if k.v6 {
+			l4, at = 54, -1
+			free = map[int]bool{14: true, 16: true, 20: true}
+		}
+		sumAt := l4 + 6
+		if k.proto == probe.ICMP {
+			sumAt = l4 + 2
+		}
+		for i := 0; i+1 < len(good); i += 2 {
+			if i == at || i == sumAt {
+				continue
+			}
+			b := append([]byte(nil), good...)
+			b[i] ^= 0x01
+			b[i+1] ^= 0x10
+			if free[i] { // the other half of the word is fixed
+				b = append([]byte(nil), good...)
+				b[map[int]int{14: 15, 16: 16, 18: 18, 20: 21, 22: 22}[i]] ^= 0x10
+			}
+			if at > 0 {
+				b[at], b[at+1] = 0, 0
+				be.PutUint16(b[at:], ^naive(b[14:34]))
+			}
+			b[sumAt], b[sumAt+1] = 0, 0
+			sums := [][]byte{b[l4:]}
+			if k.proto != probe.ICMP || k.v6 {
+				next := byte(17)
+				if k.proto == probe.ICMP {
+					next = 58
+				}
+				sums = append(sums, pseudo(b, k.v6, next, len(b)-l4))
+			}
+			be.PutUint16(b[sumAt:], ^naive(sums...))
+			var r probe.Reply
+			v := c.Check(b, &r)
+			if free[i] != (v == probe.Good) || !free[i] && v != probe.Corrupt && v != probe.Foreign || r.Field == probe.L4Checksum || r.Field == probe.IPChecksum {
+				t.Errorf("%v: word at %d: %v %v", k, i, v, r.Field)
+			}
+		}
+	}
+}
