@@ -22,3 +22,22 @@ func harness() nictest.Harness {
 }
 
 func TestConformance(t *testing.T) { nictest.Run(t, harness()) }
+
+// TestCost holds what the package comment promises: what replies cost on the bus.
+func TestCost(t *testing.T) {
+	const n = 1024
+	for _, size := range []int{60, 64, 98, 1514} {
+		c := nictest.Cost(t, harness(), size, n, 1)
+		// For each reply: TDT; its descriptor and payload; received payload, received write-back, sent write-back. RDT once for
+		// 32 slots, and with it one read of the descriptors behind it.
+		refills := uint64(n / 32)
+		if c.MMIORead != 0 || c.MMIOWrite != n+refills || c.DMAWrite != 3*n || c.DMARead < 2*n || c.DMARead > 2*n+2*refills {
+			t.Errorf("%d bytes, one at a time: %d replies cost %+v", size, n, c)
+		}
+		c = nictest.Cost(t, harness(), size, n, 32)
+		batches := uint64(n / 32)
+		if c.MMIORead != 0 || c.MMIOWrite != batches+refills || c.DMAWrite != 2*n+batches || c.DMARead > n+4*batches {
+			t.Errorf("%d bytes, 32 at a time: %d replies cost %+v", size, n, c)
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package ixgbe_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"rebound/nic"
+	"rebound/nic/ixgbe"
+	"rebound/nic/mmio"
+	"rebound/nic/pci"
+	"rebound/nic/sim"
+	"rebound/nic/sim/ixgbesim"
+)
+
+// host gives a model a port that runs freely, and its function.
+func host(t *testing.T, m sim.Model) (*sim.Port, *sim.Function) {
+	t.Helper()
+	p, err := sim.New(m, sim.Options{Name: "ixgbe"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	p.Start()
+	t.Cleanup(p.Stop)
+	fn, err := p.Function()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, fn
+}
+
+// other is a function that says or has something else.
+type other struct {
+	pci.Function
+	id  pci.ID
+	bar *mmio.Window
+}
+
+func (o other) ID() pci.ID { return o.id }
+func (o other) BAR(n int) (*mmio.Window, error) {
+	if o.bar != nil {
+		return o.bar, nil
+	}
+	return o.Function.BAR(n)
+}
+
+func TestOpenRefuses(t *testing.T) {
+	intel := pci.ID{Vendor: 0x8086, Device: 0x10FB}
+	for _, c := range []struct {
+		name string
+		fn   func(t *testing.T) pci.Function
+		opt  nic.Options
+		is   error
+		says string
+	}{
+		{"another device", func(t *testing.T) pci.Function {
+			_, fn := host(t, ixgbesim.New(ixgbesim.Options{}))
+			return other{Function: fn, id: pci.ID{Vendor: 0x8086, Device: 0x1572}}
+		}, nic.Options{}, nic.ErrNoDevice, "8086:1572"},
+		{"a small BAR", func(t *testing.T) pci.Function {
+			_, fn := host(t, ixgbesim.New(ixgbesim.Options{}))
+			return other{Function: fn, id: intel, bar: mmio.Mapped(make([]byte, 0x4000), false)}
+		}, nic.Options{}, nil, "0x4000"},
+		{"a broken EEPROM", func(t *testing.T) pci.Function {
+			m := ixgbesim.New(ixgbesim.Options{})
+			_, fn := host(t, m)
+			m.CorruptEEPROM()
+			return fn
+		}, nic.Options{}, ixgbe.ErrEEPROM, "word 3Fh"},
+		{"a device that is gone", func(t *testing.T) pci.Function {
+			p, fn := host(t, ixgbesim.New(ixgbesim.Options{}))
+			p.Unplug()
+			return fn
+		}, nic.Options{}, nic.ErrGone, "all ones"},
+		{"a stalled device", func(t *testing.T) pci.Function {
+			m := sim.Inject(ixgbesim.New(ixgbesim.Options{}), 1)
+			_, fn := host(t, m)
+			m.Stalled = true
+			return fn
+		}, nic.Options{}, nic.ErrTimeout, "should be"},
+		{"a ring that is no power of two", plain, nic.Options{RingSize: 500}, nil, "500"},
+		{"too many queues", plain, nic.Options{Queues: 17}, nil, "RSS reaches 16"},
+		{"an MTU beyond the device's", plain, nic.Options{MTU: 9600}, nil, "9600"},
+		{"a group address", plain, nic.Options{MAC: [6]byte{1}}, nil, "station"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			fn := c.fn(t)
+			start := time.Now()
+			d, err := ixgbe.Open(fn, c.opt)
+			if err == nil {
+				d.Close()
+				t.Fatal("opened")
+			}
+			if c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("error %q: expected %v, naming %q", err, c.is, c.says)
+			}
+			if spent := time.Since(start); spent > 20*time.Second {
+				t.Errorf("took %v", spent)
+			}
+		})
+	}
+}
+
+func plain(t *testing.T) pci.Function {
+	_, fn := host(t, ixgbesim.New(ixgbesim.Options{}))
+	return fn
+}
+
+func TestLinkModes(t *testing.T) {
+	for _, backplane := range []bool{false, true} {
+		p, fn := host(t, ixgbesim.New(ixgbesim.Options{Backplane: backplane}))
+		d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l, err := d.Link(); err != nil || l.Up {
+			t.Errorf("backplane %v: link without a cable: %+v, %v", backplane, l, err)
+		}
+		a, far := sim.Pair()
+		p.Connect(a)
+		far.SetUp(true)
+		up := nic.Link{}
+		for end := time.Now().Add(10 * time.Second); !up.Up && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			if up, err = d.Link(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if up != (nic.Link{Up: true, Speed: 10000}) {
+			t.Errorf("backplane %v: link %+v", backplane, up)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		for _, v := range p.Violations() {
+			t.Errorf("backplane %v: %s", backplane, v)
+		}
+	}
+}
