@@ -47,7 +47,8 @@ type Port struct {
 	clock   time.Duration
 	started time.Time // when Start was called; the zero time while stepped
 	budget  int       // accesses until the device is unplugged; negative for never
-	open    bool      // a Function or a vfio-user client has the port
+	closed  bool
+	open    bool // a Function or a vfio-user client has the port
 
 	run sync.Mutex // held by Start and Stop
 	end chan struct{}
@@ -141,6 +142,7 @@ func (p *Port) Close() error {
 	p.Drop()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.closed = true
 	p.budget = 0
 	p.freeShadow()
 	return nil
@@ -154,6 +156,9 @@ func (p *Port) Reset() {
 }
 
 func (p *Port) reset() {
+	if p.closed {
+		return
+	}
 	p.space.reset()
 	clear(p.msix)
 	for i := 0; i < len(p.msix); i += 16 {

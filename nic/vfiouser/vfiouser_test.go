@@ -1,0 +1,399 @@
+package vfiouser
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rebound/nic/dma"
+	"rebound/nic/mmio"
+	"rebound/nic/sim"
+	"rebound/nic/sim/toysim"
+)
+
+func serveToy(t testing.TB) (*sim.Port, *Server, string) {
+	t.Helper()
+	p, err := sim.New(toysim.New([6]byte{2, 0, 0, 0, 0, 1}), sim.Options{Name: "toy", Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "nic")
+	s, err := Listen(path, p, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close(); p.Close() })
+	return p, s, path
+}
+
+func dial(t testing.TB, path string) *Function {
+	t.Helper()
+	f, err := Dial(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func pages(t testing.TB, n int) dma.Memory {
+	t.Helper()
+	b, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Munmap(b) })
+	return dma.Memory{Bytes: b, FD: -1}
+}
+
+func TestIdentityAndRegisters(t *testing.T) {
+	p, _, path := serveToy(t)
+	f := dial(t, path)
+	if id := f.ID(); id.Vendor != toysim.Vendor || id.Device != toysim.Device || id.Class != 0x020000 || id.Revision != 1 {
+		t.Errorf("identity: %v class %#x", id, id.Class)
+	}
+	bar, err := f.BAR(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := bar.Read32(0); v != toysim.Magic || bar.Size() != 0x4000 {
+		t.Errorf("magic %#x, size %#x", v, bar.Size())
+	}
+	if _, err := f.BAR(1); err == nil {
+		t.Error("BAR 1 exists")
+	}
+	if p.BusMaster() {
+		t.Error("bus mastering is on after Dial")
+	}
+	if err := f.SetBusMaster(true); err != nil || !p.BusMaster() {
+		t.Errorf("bus mastering: %v", err)
+	}
+	if err := f.Reset(); err != nil || p.BusMaster() {
+		t.Errorf("bus mastering after reset: %v, %v", p.BusMaster(), err)
+	}
+	if v := bar.Read32(0); v != toysim.Magic {
+		t.Errorf("after reset magic reads %#x", v)
+	}
+}
+
+// A doorbell stored by pointer reaches the model without a message.
+func TestDoorbellsAreMemory(t *testing.T) {
+	p, _, path := serveToy(t)
+	f := dial(t, path)
+	bells, err := f.BAR(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bells.Pointer(8, 4); err == nil {
+		t.Error("there is memory behind a register that nobody polls")
+	}
+	at, err := bells.Pointer(0x40, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := p.Counts()
+	mmio.Store32((*uint32)(at), 7)
+	if p.Counts() != before {
+		t.Error("the store was a message")
+	}
+	if v := bells.Read32(0x40); v != 7 {
+		t.Errorf("the device sees %#x", v)
+	}
+}
+
+// Memory without a file descriptor is reached by DMA_READ and DMA_WRITE, also while the driver makes calls of its own.
+func TestDMAByMessages(t *testing.T) {
+	p, _, path := serveToy(t)
+	near, far := sim.Pair()
+	p.Connect(near)
+	f := dial(t, path)
+	m := pages(t, 1<<16)
+	iova, err := f.Map(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bar, _ := f.BAR(0)
+	bells, _ := f.BAR(2)
+	f.SetBusMaster(true)
+	le.PutUint64(m.Bytes[0x0000:], iova+0x4000) // receive descriptor
+	le.PutUint64(m.Bytes[0x1000:], iova+0x8000) // transmit descriptor
+	le.PutUint16(m.Bytes[0x1008:], 100)
+	frame := bytes.Repeat([]byte{0xa5}, 100)
+	copy(m.Bytes[0x8000:], frame)
+	for off, v := range map[uint64]uint64{0x20: iova, 0x24: iova >> 32, 0x28: 2, 0x2c: 2048, 0x30: iova + 0x1000, 0x34: iova >> 32, 0x38: 2} {
+		bar.Write32(off, uint32(v))
+	}
+	bar.Write32(4, 1)
+	bells.Write32(0, 1)
+	bells.Write32(0x40, 1)
+	p.Start()
+	far.Send(0, frame)
+	for end := time.Now().Add(timeout); time.Now().Before(end) && bar.Read32(0x40)+bar.Read32(0x48) < 2; {
+		time.Sleep(time.Millisecond)
+	}
+	p.Stop()
+	if got := far.Recv(0); !bytes.Equal(got, frame) {
+		t.Errorf("sent: %x", got)
+	}
+	if got := m.Bytes[0x4000:][:100]; !bytes.Equal(got, frame) || m.Bytes[0x0a] != 1 {
+		t.Errorf("received: %x, descriptor %x", got, m.Bytes[:16])
+	}
+	if err := f.Unmap(iova, 1<<16); err != nil {
+		t.Error(err)
+	}
+	if v := p.Violations(); len(v) > 0 {
+		t.Errorf("violations: %q", v)
+	}
+}
+
+func TestInterrupts(t *testing.T) {
+	_, _, path := serveToy(t)
+	f := dial(t, path)
+	bar, _ := f.BAR(0)
+	var fds []int
+	for range 4 {
+		fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		fds = append(fds, fd)
+	}
+	fired := func(fd int) bool {
+		var b [8]byte
+		n, _ := unix.Read(fd, b[:])
+		return n == 8
+	}
+	set := func(flags, index, start, count uint32, fds ...int) error {
+		_, err := f.conn.call(cmdSetIRQs, encode(setIRQsBody{20, flags, index, start, count}), fds...)
+		return err
+	}
+	// As QEMU does it: enable without a descriptor, disable, enable with them.
+	for _, err := range []error{set(0x24, irqMSIX, 0, 1), set(0x21, irqMSIX, 0, 0), set(0x24, irqMSIX, 0, 4, fds...)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for v, fd := range fds {
+		bar.Write32(0x50, uint32(v))
+		if !fired(fd) || fired(fds[(v+1)%4]) {
+			t.Errorf("vector %d", v)
+		}
+	}
+	if err := set(0x21, irqMSIX, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	// INTx is masked once it was raised, and raised again when it is unmasked.
+	if err := set(0x24, irqINTx, 0, 1, fds[0]); err != nil {
+		t.Fatal(err)
+	}
+	bar.Write32(0x50, 0)
+	if !fired(fds[0]) {
+		t.Error("INTx was not raised")
+	}
+	bar.Write32(0x50, 0)
+	if fired(fds[0]) {
+		t.Error("INTx was raised while it is masked")
+	}
+	if err := set(0x11, irqINTx, 0, 1); err != nil || !fired(fds[0]) {
+		t.Errorf("INTx was not raised when unmasked: %v", err)
+	}
+	r, w, _ := os.Pipe()
+	defer r.Close()
+	defer w.Close()
+	for name, err := range map[string]error{
+		"more vectors than there are": set(0x24, irqMSIX, 2, 4, fds...),
+		"wrapping range":              set(0x24, irqMSIX, 1<<32-1, 2),
+		"fewer descriptors":           set(0x24, irqMSIX, 0, 4, fds[:2]...),
+		"no event descriptor":         set(0x24, irqMSIX, 0, 1, int(w.Fd())),
+		"no such index":               set(0x24, 9, 0, 1),
+	} {
+		if !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A client that vanishes leaves nothing behind, and the next one is served.
+func TestClientVanishes(t *testing.T) {
+	p, _, path := serveToy(t)
+	before := openFDs(t)
+	for range 20 {
+		f, err := Dial(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := dma.NewArena(f, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.SetBusMaster(true)
+		if bar, err := f.BAR(0); err != nil || bar.Read32(0) != toysim.Magic {
+			t.Fatalf("BAR 0: %v", err)
+		}
+		f.conn.sock.Close() // the process dies
+		<-f.ran
+		for end := time.Now().Add(timeout); time.Now().Before(end) && (p.Mappings() > 0 || p.BusMaster()); {
+			time.Sleep(time.Millisecond)
+		}
+		if p.Mappings() > 0 || p.BusMaster() {
+			t.Fatalf("%d mappings, bus mastering %v", p.Mappings(), p.BusMaster())
+		}
+		a.Close()
+		f.Close()
+	}
+	dial(t, path)
+	if n := openFDs(t); n > before+2 {
+		t.Errorf("%d file descriptors before, %d after", before, n)
+	}
+}
+
+func openFDs(t testing.TB) int {
+	t.Helper()
+	l, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(l)
+}
+
+func TestSecondClientIsSentAway(t *testing.T) {
+	_, _, path := serveToy(t)
+	f := dial(t, path)
+	if g, err := Dial(path); err == nil {
+		g.Close()
+		t.Error("two clients at once")
+	}
+	var b [4]byte
+	if err := f.ReadConfig(0, b[:]); err != nil {
+		t.Errorf("the first client: %v", err)
+	}
+}
+
+// A driver whose server dies reads all ones and gets errors, at once.
+func TestServerVanishes(t *testing.T) {
+	_, s, path := serveToy(t)
+	f := dial(t, path)
+	bar, err := f.BAR(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	iova, err := f.Map(pages(t, 4096))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	if v := bar.Read32(0); v != ^uint32(0) {
+		t.Errorf("reads %#x", v)
+	}
+	if err := f.SetBusMaster(true); !errors.Is(err, ErrClosed) {
+		t.Errorf("SetBusMaster: %v", err)
+	}
+	if err := f.Unmap(iova, 4096); err != nil {
+		t.Errorf("Unmap: %v", err)
+	}
+	if err := f.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+}
+
+// A client that cuts its file short after it was mapped must not take the server down.
+func TestMemoryCutShort(t *testing.T) {
+	p, _, path := serveToy(t)
+	f := dial(t, path)
+	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	unix.Ftruncate(fd, 1<<16)
+	m := pages(t, 1<<16)
+	m.FD = fd
+	iova, err := f.Map(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Ftruncate(fd, 0)
+	bar, _ := f.BAR(0)
+	bells, _ := f.BAR(2)
+	f.SetBusMaster(true)
+	for off, v := range map[uint64]uint64{0x20: iova, 0x24: iova >> 32, 0x28: 2, 0x2c: 2048, 0x30: iova + 0x1000, 0x34: iova >> 32, 0x38: 2} {
+		bar.Write32(off, uint32(v))
+	}
+	bar.Write32(4, 1)
+	bells.Write32(0x40, 1)
+	p.Step()
+	if v := p.Violations(); len(v) == 0 {
+		t.Error("DMA to memory that is gone succeeded")
+	}
+	p.ForgetViolations()
+}
+
+func TestWriteMulti(t *testing.T) {
+	_, _, path := serveToy(t)
+	f := dial(t, path)
+	one := func(off uint64, v uint32) writeOne {
+		w := writeOne{accessBody: accessBody{off, 0, 4}}
+		le.PutUint32(w.Data[:], v)
+		return w
+	}
+	r, err := f.conn.call(cmdWriteMulti, encode(uint64(2), one(0x20, 0x1000), one(0x30, 0x2000)))
+	if err != nil || len(r.body) != 8 || le.Uint64(r.body) != 2 {
+		t.Fatalf("reply %x, %v", r.body, err)
+	}
+	bar, _ := f.BAR(0)
+	if a, b := bar.Read32(0x20), bar.Read32(0x30); a != 0x1000 || b != 0x2000 {
+		t.Errorf("registers hold %#x, %#x", a, b)
+	}
+}
+
+func TestStaleSocketIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "nic")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	p, err := sim.New(toysim.New([6]byte{2}), sim.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	log := slog.New(slog.DiscardHandler)
+	s, err := Listen(path, p, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(path, p, log); err == nil {
+		t.Error("a socket that is in use was replaced")
+	}
+	s.Close()
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+}
+
+func TestGoroutinesEnd(t *testing.T) {
+	before := runtime.NumGoroutine()
+	p, s, path := serveToy(t)
+	f := dial(t, path)
+	f.Close()
+	s.Close()
+	p.Close()
+	for end := time.Now().Add(timeout); time.Now().Before(end) && runtime.NumGoroutine() > before; {
+		time.Sleep(time.Millisecond)
+	}
+	if n := runtime.NumGoroutine(); n > before {
+		t.Errorf("%d goroutines before, %d after", before, n)
+	}
+}
