@@ -235,3 +235,32 @@ func TestInterfaceVanishes(t *testing.T) {
 		}
 	}
 }
+
+// TestKernelStaysSilent: the near kernel sees the replies to raw UDP probes from its own address, too. It must not tell the
+// target that the port is unreachable.
+func TestKernelStaysSilent(t *testing.T) {
+	n := newNetwork(t)
+	n.udpEcho(7, 0)
+	dir := filepath.Join(t.TempDir(), "r")
+	read(t, dir, n.bench(quick("-target", far4, "-proto", "udp", "-driver", "afpacket", "-count", "100", "-out", dir)...))
+	n.must(n.near.do(func() error {
+		b, err := os.ReadFile("/proc/thread-self/net/snmp")
+		if err != nil {
+			return err
+		}
+		var names []string
+		for line := range strings.Lines(string(b)) {
+			f := strings.Fields(line)
+			switch {
+			case f[0] == "Udp:" && names == nil:
+				names = f
+			case f[0] == "Udp:" && f[2] != "0":
+				return fmt.Errorf("%s %s: the kernel refused replies", names[2], f[2])
+			}
+		}
+		if len(names) < 3 || names[2] != "NoPorts" {
+			return fmt.Errorf("/proc/net/snmp has no NoPorts: %v", names)
+		}
+		return nil
+	}))
+}
