@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"rebound/nic/sim"
+	"rebound/nic/sim/ixgbesim"
 	"rebound/nic/sim/toysim"
 )
 
@@ -13,6 +14,8 @@ func newModel(name string, n int) (sim.Model, error) {
 	switch name {
 	case "toy":
 		return toysim.New(mac), nil
+	case "ixgbe":
+		return ixgbesim.New(ixgbesim.Options{MAC: mac}), nil
 	}
-	return nil, fmt.Errorf("no such model: %q (toy)", name)
+	return nil, fmt.Errorf("no such model: %q (toy, ixgbe)", name)
 }

@@ -1,0 +1,278 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"rebound/nic/dma"
+	"rebound/nic/mmio"
+	"rebound/nic/sim"
+	"rebound/nic/vfiouser"
+)
+
+// program is a run of simnic in this process.
+type program struct {
+	sig    chan os.Signal
+	lines  *bufio.Reader
+	stderr bytes.Buffer
+	code   chan int
+}
+
+func start(t *testing.T, ready int, args ...string) *program {
+	t.Helper()
+	r, w := io.Pipe()
+	p := &program{sig: make(chan os.Signal, 1), lines: bufio.NewReader(r), code: make(chan int, 1)}
+	go func() {
+		p.code <- run(args, w, &p.stderr, p.sig)
+		w.Close()
+	}()
+	for range ready {
+		if line := p.line(t); !strings.HasPrefix(line, "ready model=toy socket=") {
+			t.Fatalf("first line: %q, stderr: %s", line, &p.stderr)
+		}
+	}
+	return p
+}
+
+func (p *program) line(t *testing.T) string {
+	t.Helper()
+	s, _ := p.lines.ReadString('\n')
+	return s
+}
+
+func (p *program) stop(t *testing.T) int {
+	t.Helper()
+	p.sig <- syscall.SIGTERM
+	go io.Copy(io.Discard, p.lines)
+	select {
+	case c := <-p.code:
+		return c
+	case <-time.After(30 * time.Second):
+		t.Fatal("simnic does not end")
+		return 0
+	}
+}
+
+// port sends and receives one frame on a toy device.
+type port struct {
+	fn    *vfiouser.Function
+	arena *dma.Arena
+	mem   dma.Block
+	tx    *uint32
+}
+
+func openPort(t *testing.T, path string) *port {
+	t.Helper()
+	fn, err := vfiouser.Dial(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &port{fn: fn}
+	if p.arena, err = dma.NewArena(fn, 1<<16); err != nil {
+		t.Fatal(err)
+	}
+	if p.mem, err = p.arena.Alloc(1<<14, 4096); err != nil {
+		t.Fatal(err)
+	}
+	bar, err := fn.BAR(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bells, err := fn.BAR(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := bells.Pointer(0x40, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.tx = (*uint32)(at)
+	put := func(at int, iova uint64) {
+		for i := range 8 {
+			p.mem.Bytes[at+i] = byte(iova >> (8 * i))
+		}
+	}
+	put(0, p.mem.IOVA+0x2000)
+	put(0x1000, p.mem.IOVA+0x3000)
+	fn.SetBusMaster(true)
+	for i, v := range []uint64{p.mem.IOVA, p.mem.IOVA >> 32, 2, 2048, p.mem.IOVA + 0x1000, p.mem.IOVA >> 32, 2} {
+		bar.Write32(0x20+4*uint64(i), uint32(v))
+	}
+	bar.Write32(4, 1)
+	bells.Write32(0, 1)
+	return p
+}
+
+func (p *port) send(frame []byte) {
+	copy(p.mem.Bytes[0x3000:], frame)
+	p.mem.Bytes[0x1008], p.mem.Bytes[0x1009] = byte(len(frame)), byte(len(frame)>>8)
+	mmio.Store32(p.tx, 1)
+}
+
+func (p *port) receive() []byte {
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Microsecond) {
+		if w := sim.Load64(p.mem.Bytes[8:]); w>>16&1 != 0 {
+			return p.mem.Bytes[0x2000:][:w&0xffff]
+		}
+	}
+	return nil
+}
+
+func (p *port) close() {
+	bar, err := p.fn.BAR(0)
+	if err == nil {
+		bar.Write32(4, 0)
+	}
+	p.fn.SetBusMaster(false)
+	p.arena.Close()
+	p.fn.Close()
+}
+
+func TestPair(t *testing.T) {
+	dir := t.TempDir()
+	a, b, file := filepath.Join(dir, "a"), filepath.Join(dir, "b"), filepath.Join(dir, "pcap")
+	s := start(t, 2, "-model", "toy", "-socket", a, "-model", "toy", "-socket", b, "-wire", "pair", "-wire", "pcap:"+file)
+	x, y := openPort(t, a), openPort(t, b)
+	frame := bytes.Repeat([]byte{1, 2, 3, 4}, 30)
+	x.send(frame)
+	if got := y.receive(); !bytes.Equal(got, frame) {
+		t.Errorf("received %x", got)
+	}
+	s.sig <- syscall.SIGUSR1
+	var r struct {
+		Ports []struct {
+			Model, Socket string
+			Counts        sim.Counts
+			Violations    []string
+		}
+	}
+	line := s.line(t)
+	if err := json.Unmarshal([]byte(line), &r); err != nil || len(r.Ports) != 2 || r.Ports[0].Socket != a {
+		t.Fatalf("%q: %v", line, err)
+	}
+	if c := r.Ports[0].Counts; c.DMARead != 2 || c.DMAWrite != 1 || len(r.Ports[0].Violations) != 0 {
+		t.Errorf("%s", line)
+	}
+	x.close()
+	y.close()
+	if c := s.stop(t); c != 0 {
+		t.Errorf("exit %d: %s", c, &s.stderr)
+	}
+	for _, path := range []string{a, b} {
+		if _, err := os.Stat(path); err == nil {
+			t.Errorf("%s is left", path)
+		}
+	}
+	if p, err := os.ReadFile(file); err != nil || len(p) != 24+16+120 || !bytes.Equal(p[40:], frame) {
+		t.Errorf("pcap of %d bytes, %v", len(p), err)
+	}
+}
+
+func TestViolationsFail(t *testing.T) {
+	for strict, want := range map[string]int{"true": 1, "false": 0} {
+		a := filepath.Join(t.TempDir(), "a")
+		b := filepath.Join(t.TempDir(), "b")
+		s := start(t, 2, "-model", "toy", "-socket", a, "-model", "toy", "-socket", b, "-wire", "pair", "-strict="+strict)
+		fn, err := vfiouser.Dial(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bar, _ := fn.BAR(0)
+		bar.Write32(8, 1)
+		fn.Close()
+		if c := s.stop(t); c != want || !strings.Contains(s.stderr.String(), "register is not writable") {
+			t.Errorf("-strict=%s: exit %d: %s", strict, c, &s.stderr)
+		}
+	}
+}
+
+func TestTap(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("a tap interface needs root")
+	}
+	runtime.LockOSThread() // never unlocked: the thread keeps the namespace to itself and ends with the test
+	ns, err := netns.New()
+	if err != nil {
+		t.Skipf("no network namespace: %v", err)
+	}
+	defer ns.Close()
+	a := filepath.Join(t.TempDir(), "a")
+	r, w := io.Pipe()
+	s := &program{sig: make(chan os.Signal, 1), lines: bufio.NewReader(r), code: make(chan int, 1)}
+	go func() {
+		runtime.LockOSThread()
+		if err := netns.Set(ns); err != nil {
+			t.Error(err)
+		}
+		s.code <- run([]string{"-model", "toy", "-socket", a, "-wire", "tap:simnic0"}, w, &s.stderr, s.sig)
+		w.Close()
+	}()
+	if line := s.line(t); line != fmt.Sprintf("ready model=toy socket=%s\n", a) {
+		t.Fatalf("%q: %s", line, &s.stderr)
+	}
+	ifi, err := net.InterfaceByName("simnic0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	const etherType = 0x88b5 // for experiments, IEEE 802
+	swap := func(v uint16) uint16 { return v<<8 | v>>8 }
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: swap(etherType), Ifindex: ifi.Index}); err != nil {
+		t.Fatal(err)
+	}
+	p := openPort(t, a)
+	frame := append([]byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, etherType >> 8, etherType & 0xff}, bytes.Repeat([]byte{7}, 86)...)
+	p.send(frame)
+	buf := make([]byte, 2048)
+	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 20})
+	if n, _, err := unix.Recvfrom(fd, buf, 0); err != nil || !bytes.Equal(buf[:n], frame) {
+		t.Errorf("the kernel received %x, %v", buf[:max(n, 0)], err)
+	}
+	if _, err := unix.Write(fd, frame); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.receive(); len(got) == 0 { // the kernel's own announcements may come first
+		t.Error("the device received nothing")
+	}
+	p.close()
+	if c := s.stop(t); c != 0 {
+		t.Errorf("exit %d: %s", c, &s.stderr)
+	}
+	if _, err := net.InterfaceByName("simnic0"); err == nil {
+		t.Error("the tap is left")
+	}
+}
+
+func TestWrongUse(t *testing.T) {
+	for _, args := range []string{"", "-model toy", "-model toy -socket /x", "-model toy -socket /x -wire pair",
+		"-model toy -socket /x -wire tap:", "-model toy -socket /x -wire tap:a -wire tap:b", "-model toy -socket /x -wire tap:a more",
+		"-model toy -socket /x -wire tap:a -loss 2", "-model toy -socket /x -wire tap:a -delay -1s", "-what"} {
+		var stderr bytes.Buffer
+		if c := run(strings.Fields(args), io.Discard, &stderr, nil); c != 2 || stderr.Len() == 0 {
+			t.Errorf("%q: exit %d: %s", args, c, &stderr)
+		}
+	}
+	var stderr bytes.Buffer
+	if c := run(strings.Fields("-model nothing -socket /x -wire tap:a"), io.Discard, &stderr, nil); c != 1 ||
+		!strings.Contains(stderr.String(), "nothing") {
+		t.Errorf("unknown model: exit %d: %s", c, &stderr)
+	}
+}

@@ -1,0 +1,203 @@
+package sim_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"rebound/nic/sim"
+	"rebound/nic/sim/toysim"
+)
+
+// reach is a model that does the DMA that a test tells it to.
+type reach struct {
+	*toysim.Model
+	host sim.Host
+	do   func(sim.Host)
+}
+
+func (r *reach) Attach(h sim.Host) { r.host = h; r.Model.Attach(h) }
+func (r *reach) Step() bool        { r.do(r.host); return false }
+
+func TestDMAIsConfined(t *testing.T) {
+	var err error
+	var got []byte
+	r := &reach{Model: toysim.New(mac)}
+	p, nerr := sim.New(r, sim.Options{Name: "toy", Seed: 1})
+	if nerr != nil {
+		t.Fatal(nerr)
+	}
+	defer p.Close()
+	fn := open(t, p)
+	a, b := make([]byte, 4096), make([]byte, 4096)
+	for i, m := range []sim.Mapping{{Size: 4096, Bytes: a, Read: true, Write: true}, {Size: 4096, Bytes: b, Read: true}} {
+		if err := p.Map(0x10000+uint64(i)*4096, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a[4095], b[0] = 1, 2
+	read := func(iova uint64, n int) func(sim.Host) {
+		return func(h sim.Host) { got = make([]byte, n); err = h.DMARead(iova, got) }
+	}
+	write := func(iova uint64, n int) func(sim.Host) {
+		return func(h sim.Host) { err = h.DMAWrite(iova, bytes.Repeat([]byte{9}, n)) }
+	}
+	for _, c := range []struct {
+		name string
+		bm   bool
+		do   func(sim.Host)
+		want string // in the error; "" for none
+	}{
+		{"bus mastering off", false, read(0x10000, 4), "bus mastering is off"},
+		{"first byte", true, read(0x10000, 1), ""},
+		{"over two mappings", true, read(0x10fff, 2), ""},
+		{"before", true, read(0xffff, 2), "nothing is mapped at 0xffff"},
+		{"past the end", true, read(0x11ffe, 3), "nothing is mapped at 0x12000"},
+		{"write to read-only", true, write(0x11000, 4), "does not allow"},
+		{"write into read-only", true, write(0x10ffe, 4), "does not allow"},
+		{"wraps", true, read(^uint64(0), 2), "nothing is mapped"},
+		{"nothing", true, read(0x10000, 0), "no bytes"},
+	} {
+		fn.SetBusMaster(c.bm)
+		r.do = c.do
+		p.ForgetViolations()
+		p.Step()
+		v := strings.Join(p.Violations(), "\n")
+		if c.want == "" && (err != nil || v != "") || c.want != "" && (err == nil || !strings.Contains(v, c.want)) {
+			t.Errorf("%s: error %v, violations %q, want %q", c.name, err, v, c.want)
+		}
+	}
+	if a[4095] != 1 {
+		t.Error("a write that was refused changed memory")
+	}
+	r.do = read(0x10fff, 2)
+	p.Step()
+	if !bytes.Equal(got, []byte{1, 2}) {
+		t.Errorf("read over two mappings: %x", got)
+	}
+	if _, err := p.Unmap(0x10800, 0x1000); err == nil {
+		t.Error("an unmap that cuts mappings succeeds")
+	}
+	if err := p.Map(0x11fff, sim.Mapping{Size: 1, Bytes: a[:1]}); err == nil {
+		t.Error("an overlapping map succeeds")
+	}
+	if n, err := p.Unmap(0, 1<<40); n != 8192 || err != nil || p.Mappings() != 0 {
+		t.Errorf("unmap of all: %d, %v", n, err)
+	}
+	p.ForgetViolations()
+}
+
+func TestConfigurationSpace(t *testing.T) {
+	p, _ := newToy(t)
+	fn := open(t, p)
+	read := func(off, n int) (v uint32) {
+		b := make([]byte, n)
+		if err := fn.ReadConfig(off, b); err != nil {
+			t.Fatal(err)
+		}
+		for i := range b {
+			v |= uint32(b[i]) << (8 * i)
+		}
+		return v
+	}
+	write := func(off, n int, v uint32) {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = byte(v >> (8 * i))
+		}
+		if err := fn.WriteConfig(off, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := map[byte]bool{}
+	for at := read(0x34, 1); at != 0; at = read(int(at)+1, 1) {
+		seen[byte(read(int(at), 1))] = true
+	}
+	if !seen[0x01] || !seen[0x10] || !seen[0x11] || len(seen) != 3 {
+		t.Errorf("capabilities: %v", seen)
+	}
+	write(0, 4, 0)
+	if v := read(0, 4); v != toysim.Device<<16|toysim.Vendor {
+		t.Errorf("identity reads %#x after a write", v)
+	}
+	write(0x10, 4, ^uint32(0))
+	if v := read(0x10, 4); v != 0xffffc004 {
+		t.Errorf("BAR 0 sizes as %#x", v)
+	}
+	write(4, 2, 0xffff)
+	if v := read(4, 2); v != 0x0546 {
+		t.Errorf("command reads %#x with all bits written", v)
+	}
+	if v := read(0xa0+0x12, 2); v&0x3ff != 2|8<<4 {
+		t.Errorf("link status %#x", v)
+	}
+	if lo, hi := read(0x104, 4), read(0x108, 4); read(0x100, 2) != 3 || lo != 0xff000001 || hi != 0x020000ff {
+		t.Errorf("serial number %#x %#x", lo, hi)
+	}
+	write(4, 2, 2)
+	write(0xa8, 2, read(0xa8, 2)|1<<15) // FLR
+	if v := read(4, 2); v != 0 {
+		t.Errorf("command reads %#x after FLR", v)
+	}
+	bar, _ := fn.BAR(0)
+	if v := bar.Read32(0); v != ^uint32(0) || len(p.Violations()) != 1 {
+		t.Errorf("with memory space off: %#x, %q", v, p.Violations())
+	}
+	write(4, 2, 2)
+	write(0x44, 2, 3)
+	if bar.Read32(0) != ^uint32(0) {
+		t.Error("registers answer in D3")
+	}
+	write(0x44, 2, 0)
+	if bar.Read32(0) != toysim.Magic {
+		t.Error("registers do not answer in D0")
+	}
+	p.ForgetViolations()
+	p.UnplugAfter(1)
+	if read(0, 4) == ^uint32(0) || read(0, 4) != ^uint32(0) || bar.Read32(0) != ^uint32(0) {
+		t.Error("unplugged after one access")
+	}
+}
+
+func TestImpairments(t *testing.T) {
+	send := func(i sim.Impairment, n int) (got []byte) {
+		near, far := sim.Pair()
+		w := sim.Impair(near, i)
+		for k := range n {
+			far.Send(0, []byte{byte(k)})
+		}
+		if i.Delay > 0 && w.Recv(0) != nil {
+			t.Error("a delayed frame is there at once")
+		}
+		for f := w.Recv(i.Delay); f != nil; f = w.Recv(i.Delay) {
+			got = append(got, f[0])
+		}
+		return got
+	}
+	in := send(sim.Impairment{Delay: time.Millisecond}, 100)
+	for i := range in {
+		if len(in) != 100 || in[i] != byte(i) {
+			t.Fatalf("delayed: %v", in)
+		}
+	}
+	if n := len(send(sim.Impairment{Loss: 0.5, Seed: 1}, 200)); n < 60 || n > 140 {
+		t.Errorf("half lost: %d of 200", n)
+	}
+	if n := len(send(sim.Impairment{Duplicate: 1}, 50)); n != 100 {
+		t.Errorf("all twice: %d of 50", n)
+	}
+	out := send(sim.Impairment{Reorder: 0.3, Seed: 2}, 100)
+	swapped := 0
+	for i := 1; i < len(out); i++ {
+		if out[i] < out[i-1] {
+			swapped++
+		}
+	}
+	if len(out) != 100 || swapped == 0 {
+		t.Errorf("reordered: %v", out)
+	}
+	if !bytes.Equal(out, send(sim.Impairment{Reorder: 0.3, Seed: 2}, 100)) {
+		t.Error("the same seed does something else")
+	}
+}
