@@ -23,3 +23,8 @@ test: deps
 # The Debian packages that tests use, where there is root and apt.
 deps:
 	@scripts/install-deps
+
+# Rungs F2 and F3 of one NIC, or of all: its Linux driver on our model, and our driver in a stock Linux. make lab NIC=ixgbe
+.PHONY: lab
+lab:
+	$(GO) test -count=1 -v -timeout 15m ./nic/lab -run 'TestLab/$(NIC)'

@@ -102,23 +102,32 @@ func TestLab(t *testing.T) {
 		c := &cards[i]
 		t.Run(c.name, func(t *testing.T) {
 			t.Run("F2", func(t *testing.T) { c.f2(t, kit(t)) })
+			t.Run("F3", func(t *testing.T) { c.f3(t, kit(t)) })
 		})
 	}
 }
 
-// f2Script is the Linux driver's life on our model. $module, $jumbo and $peer are set before it.
-const f2Script = `
-modprobe $module || fail modprobe $module
-i=0; while [ ! -e /sys/class/net/eth0 ]; do i=$((i+1)); [ $i -lt 50 ] || fail no interface; sleep 0.1; done
+// helpers are shell functions of both rungs. $dev is the Linux driver's interface, $peer the far end.
+const helpers = `
+until_true() { # TENTHS COMMAND...
+  local n=$1; shift
+  while ! "$@" >/dev/null 2>&1; do n=$((n-1)); [ $n -gt 0 ] || fail "waited in vain: $*"; sleep 0.1; done
+}
 up() {
-  need ip link set eth0 up
-  i=0; while [ "$(cat /sys/class/net/eth0/carrier 2>/dev/null)" != 1 ]; do
-    i=$((i+1)); [ $i -lt 100 ] || fail no carrier; sleep 0.1; done
+  need ip link set $dev up
+  until_true 100 grep -q 1 /sys/class/net/$dev/carrier
 }
 pings() { # COUNT SIZE
   /bin/ping -q -f -c $1 -s $2 -W 5 $peer >/tmp/ping 2>&1
   grep -q "^$1 packets transmitted, $1 received, 0% packet loss" /tmp/ping || { show failed cat /tmp/ping; fail "$1 pings of $2 bytes"; }
 }
+`
+
+// f2Script is the Linux driver's life on our model. $module, $jumbo and $peer are set before it.
+const f2Script = helpers + `
+dev=eth0
+modprobe $module || fail modprobe $module
+until_true 50 test -e /sys/class/net/$dev
 need ip addr add 10.9.0.2/24 dev eth0
 up
 say up "$(cat /sys/class/net/eth0/speed)"

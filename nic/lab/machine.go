@@ -3,6 +3,7 @@ package lab
 import (
 	"bufio"
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,9 @@ import (
 	"strings"
 	"syscall"
 )
+
+//go:embed guest/init
+var guestInit []byte
 
 // Machine is one run of a guest.
 type Machine struct {
@@ -162,6 +166,7 @@ func (k *Kit) runInitrd(m Machine) (string, error) {
 		return "", err
 	}
 	a := newArchive(f)
+	a.file("init", 0o755, guestInit)
 	a.dir("lab")
 	a.file("lab/run.sh", 0o755, []byte(m.Script))
 	for path, body := range m.Files {

@@ -21,9 +21,6 @@ var ErrCannot = errors.New("this host cannot run the lab")
 //go:embed setup.sh
 var setupScript []byte
 
-//go:embed guest/init
-var guestInit []byte
-
 // Kit is what Setup brought.
 type Kit struct {
 	Dir     string // the cache folder
@@ -53,7 +50,7 @@ func Setup(ctx context.Context) (*Kit, error) {
 		return nil, fmt.Errorf("lab: lock %s: %w", lock.Name(), err)
 	}
 	k := &Kit{Dir: dir, QEMU: filepath.Join(dir, "qemu"), Kernel: filepath.Join(dir, "vmlinuz"), initrd: filepath.Join(dir, "initrd")}
-	sum := sha256.Sum256(append(append([]byte(nil), setupScript...), guestInit...))
+	sum := sha256.Sum256(setupScript)
 	want, stamp := hex.EncodeToString(sum[:]), filepath.Join(dir, "stamp")
 	if got, _ := os.ReadFile(stamp); string(got) != want {
 		if err := k.bring(ctx); err != nil {
@@ -87,7 +84,6 @@ func (k *Kit) bring(ctx context.Context) error {
 	defer f.Close()
 	a := newArchive(f)
 	a.tree(filepath.Join(k.Dir, "guest"))
-	a.file("init", 0o755, guestInit)
 	return a.close()
 }
 

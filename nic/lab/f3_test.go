@@ -1,0 +1,97 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"rebound/nic/sim"
+)
+
+// f3Script is our responder's life in the guest: on the second function, by vfio-pci, pinged from the first, which the
+// Linux driver has. $module, $driver and $peer are set before it.
+const f3Script = helpers + `
+sysctl -q -w vm.nr_hugepages=64
+modprobe vfio-pci || fail modprobe vfio-pci
+modprobe $module || fail modprobe $module
+having() { for n in /sys/class/net/*; do [ "$(cat $n/address)" = 02:00:00:00:00:0$1 ] && basename $n; done; }
+both() { [ -n "$(having 1)" ] && [ -n "$(having 2)" ]; }
+until_true 100 both
+dev=$(having 1) ours=$(having 2)
+addr=$(basename $(readlink /sys/class/net/$ours/device))
+need responder bind $addr
+say bound $addr
+need ip addr add 10.9.0.2/24 dev $dev
+
+start() {
+  responder -config /lab/config.toml -set nic.driver=$driver -set nic.device=$addr -set "respond.addresses=[\"$peer/24\"]" \
+    >/tmp/out 2>/tmp/err &
+  pid=$!
+  i=0; while ! grep -q '^ready ' /tmp/out; do
+    kill -0 $pid 2>/dev/null || { show failed cat /tmp/err; fail the responder ended; }
+    i=$((i+1)); [ $i -lt 200 ] || { show failed cat /tmp/err; fail the responder is not ready; }; sleep 0.1; done
+}
+traffic() {
+  ip neigh flush dev $dev
+  up
+  for s in 16 56 63 64 65 256 777 1472; do pings $1 $s; done
+  flood $peer:7 $2 1472 >/tmp/need 2>&1 || { show failed cat /tmp/need /tmp/err; fail flood; }
+}
+start
+say ready $(grep '^ready' /tmp/out)
+traffic 200 2000
+say answered
+need bench run -target $peer -iface $dev -driver afpacket -closed -count 500 -warmup 0s -self-test 0s -out /tmp/report
+show bench cat /tmp/need
+say benched
+kill -9 $pid; wait $pid
+say killed
+start
+traffic 50 200
+say again
+kill -TERM $pid; wait $pid || { show failed cat /tmp/err; fail "the responder ended with $?"; }
+say stopped
+need responder unbind $addr
+ours_back() { [ -n "$(having 2)" ]; }
+until_true 100 ours_back
+say unbound
+`
+
+// f3 runs our responder inside the guest against the Linux driver on a second model.
+func (c *card) f3(t *testing.T, k *Kit) {
+	dir := logDir(t)
+	a, b := sim.Pair()
+	theirs, ours := c.serve(t, dir, 0, a), c.serve(t, dir, 1, b)
+	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Second)
+	defer cancel()
+	start := time.Now()
+	r, err := k.Run(ctx, Machine{
+		Dir: dir, Sockets: []string{theirs.socket, ours.socket}, IOMMU: true,
+		Files: map[string][]byte{
+			"flood":       build(t, dir, "rebound/nic/lab/flood"),
+			"responder":   build(t, dir, "rebound/cmd/responder"),
+			"bench":       build(t, dir, "rebound/cmd/bench"),
+			"config.toml": nil,
+		},
+		Script: fmt.Sprintf("module=%s driver=%s peer=10.9.0.1\n%s", c.module, c.name, f3Script),
+		Say: func(key, text string, _ Result) error {
+			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+			if (key == "killed" || key == "stopped") && ours.port.BusMaster() {
+				return fmt.Errorf("the responder's function may still do DMA after it was %s", key)
+			}
+			return nil
+		},
+	})
+	for _, l := range r["bench"] {
+		t.Log("bench:", l)
+	}
+	for _, l := range r["dmesg"] {
+		t.Log("guest:", l)
+	}
+	theirs.clean(t)
+	ours.clean(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
