@@ -81,7 +81,7 @@ func TestBadInput(t *testing.T) {
 			{"nobody there by neighbour discovery", run("-target", "fd98::250", "-driver", "afpacket", "-source", "fd98::77", "-timeout", "100ms"), 1, "neighbour discovery"},
 			{"closed port", run("-target", far4, "-proto", "udp", "-port", "9", "-timeout", "50ms"), 1, "port unreachable"},
 			{"closed port of IPv6", run("-target", far6, "-proto", "udp", "-port", "9", "-timeout", "50ms"), 1, "port unreachable"},
-			{"closed port by a socket", run("-target", far4, "-proto", "udp", "-port", "9", "-timeout", "50ms", "-transport", "socket"), 1, "refused"},
+			{"closed port by a socket", run("-target", far4, "-proto", "udp", "-port", "9", "-timeout", "50ms", "-transport", "socket"), 1, "the kernel reports: connection refused"},
 			{"-out is a file", quick("-target", far4, "-count", "20", "-out", file), 2, "not a folder"},
 			{"-out below a file", quick("-target", far4, "-count", "20", "-out", file+"/r"), 2, "not a folder"},
 			{"-out in a folder of something else", quick("-target", far4, "-count", "20", "-out", dir), 1, "something else"},

@@ -3,12 +3,14 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"rebound/latency"
@@ -110,6 +112,14 @@ func TestSeries(t *testing.T) {
 			if before := a.Runs[i].Start+a.Start.UnixNano() < b.Runs[i].Start+b.Start.UnixNano(); before != (i%2 == 0) {
 				t.Errorf("run %d: small before big: %t", i, before)
 			}
+		}
+	})
+	t.Run("two drivers on one interface", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "r")
+		r := n.bench(quick("-target", far4, "-ab", "driver=afpacket", "-ab", "driver=afxdp", "-duration", "30ms", "-slice", "10ms", "-out", dir)...)
+		a, b := read(t, filepath.Join(dir, "01-driver-afpacket"), r), read(t, filepath.Join(dir, "02-driver-afxdp"), r)
+		if a.Device.Driver != "afpacket" || b.Device.Driver != "afxdp" {
+			t.Errorf("%s and %s", a.Device.Driver, b.Device.Driver)
 		}
 	})
 	t.Run("sweep and runs", func(t *testing.T) {
@@ -263,4 +273,76 @@ func TestKernelStaysSilent(t *testing.T) {
 		}
 		return nil
 	}))
+}
+
+// TestThroughRouter: the target is not on the link; probes go to the next hop's MAC. Also a link-local target.
+func TestThroughRouter(t *testing.T) {
+	n := newNetwork(t)
+	n.must(n.far.do(func() error {
+		l, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		for _, p := range []string{"10.97.0.1/32", "fd97::1/128"} {
+			a, err := netlink.ParseAddr(p)
+			if err != nil {
+				return err
+			}
+			if err := netlink.AddrAdd(l, a); err != nil {
+				return err
+			}
+		}
+		return os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0)
+	}))
+	n.must(n.near.do(func() error {
+		l, err := netlink.LinkByName(nearIface)
+		if err != nil {
+			return err
+		}
+		for dst, gw := range map[string]string{"10.97.0.0/24": far4, "fd97::/64": far6} {
+			to, err := netlink.ParseIPNet(dst)
+			if err != nil {
+				return err
+			}
+			if err := netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: to, Gw: net.ParseIP(gw)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	var local string
+	n.must(n.far.do(func() error {
+		l, err := netlink.LinkByName(farIface)
+		if err != nil {
+			return err
+		}
+		for range 300 { // until duplicate address detection is over
+			all, err := netlink.AddrList(l, netlink.FAMILY_V6)
+			if err != nil {
+				return err
+			}
+			for _, a := range all {
+				if a.IP.IsLinkLocalUnicast() && a.Flags&unix.IFA_F_TENTATIVE == 0 {
+					local = a.IP.String()
+					return nil
+				}
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		return fmt.Errorf("%s got no link-local address", farIface)
+	}))
+	for _, args := range [][]string{
+		{"-target", "10.97.0.1"},
+		{"-target", "10.97.0.1", "-source", "10.98.0.77"},
+		{"-target", "10.97.0.1", "-source", "10.98.0.77", "-gateway", far4, "-iface", nearIface, "-driver", "afpacket"},
+		{"-target", "fd97::1"},
+		{"-target", "fd97::1", "-driver", "afxdp"},
+		{"-target", local + "%" + nearIface},
+		{"-target", local, "-iface", nearIface, "-transport", "socket"},
+	} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "r")
+			read(t, dir, n.bench(quick(append(args, "-count", "50", "-out", dir)...)...))
+		})
+	}
 }
