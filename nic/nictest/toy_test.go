@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -56,6 +57,7 @@ type slot struct {
 
 // toy is a driver for toysim, right unless it has a bug.
 type toy struct {
+	mu     sync.Mutex // a real driver's counters are read without
 	bug    bug
 	fn     pci.Function
 	bar    *mmio.Window
@@ -213,6 +215,8 @@ func (d *toy) post(iova uint64, n int) bool {
 
 func pollToy(dev nic.Device, _ int, r *fastpath.Responder) int {
 	d := dev.(*toy)
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	first := d.txTail
 	d.reap()
 	for range 16 {
@@ -322,7 +326,9 @@ func (d *toy) ReadStats(s *nic.Stats) error {
 	if err := d.healthy(); err != nil {
 		return err
 	}
+	d.mu.Lock()
 	*s = d.stats
+	d.mu.Unlock()
 	s.RxDropped = uint64(d.bar.Read32(0x44))
 	if d.bug == hidesDrops {
 		s.RxDropped = 0
