@@ -1,0 +1,176 @@
+package ena
+
+import (
+	"math/bits"
+	"net/netip"
+	"testing"
+	"unsafe"
+
+	"rebound/fastpath"
+	"rebound/latency/hot"
+	"rebound/nic/nictest"
+)
+
+// benchQueue is a queue whose device is the test: rings, buffers and LLQ in ordinary memory, doorbells that nobody hears.
+type benchQueue struct {
+	*Queue
+	frame          []byte
+	rxDone, txDone uint32 // descriptors consumed
+	rxDB, txDB     uint32
+}
+
+func newBenchQueue(frame []byte, entry uint32) *benchQueue {
+	const ring, size = 512, 1522
+	b := &benchQueue{frame: frame}
+	mem := func(n int) unsafe.Pointer { // 64-byte aligned, as CopyWC asks
+		p := unsafe.Pointer(unsafe.SliceData(make([]byte, n+64)))
+		return unsafe.Add(p, -uintptr(p)&63)
+	}
+	stride := (room+size+63)&^63 + 64
+	shift := uint32(bits.TrailingZeros(ring))
+	b.Queue = &Queue{
+		rxSQ: mem(ring * descSize), rxCQ: mem(ring * descSize), txCQ: mem(ring * txCQE), txSQ: mem(ring * descSize),
+		buf: mem(ring * stride), stride: uint32(stride), size: size, iova: 1 << 32,
+		mask: ring - 1, shift: shift, txMask: ring - 1, txShift: shift, headerMax: 128,
+		posted: make([]bool, ring), free: make([]uint16, ring), txFree: make([]uint16, ring), txSlot: make([]uint16, ring),
+		txBusy: make([]bool, ring),
+	}
+	b.Queue.rxDB, b.Queue.txDB = &b.rxDB, &b.txDB
+	if entry > 0 {
+		b.llq, b.entry, b.pushMax = mem(ring*int(entry)), entry, entry-room
+	}
+	b.reset()
+	return b
+}
+
+// arrive does what the device does for the next n frames, and completes all transmits.
+func (b *benchQueue) arrive(n int) {
+	for range n {
+		d := (*rxDesc)(unsafe.Add(b.rxSQ, b.rxDone&b.mask*descSize))
+		at := unsafe.Add(b.buf, uint64(d.addrLo)|uint64(d.addrHi)<<32-b.iova)
+		copy(unsafe.Slice((*byte)(at), len(b.frame)), b.frame)
+		*(*rxCompletion)(unsafe.Add(b.rxCQ, b.rxDone&b.mask*descSize)) = rxCompletion{
+			status: (b.rxDone>>b.shift&1^1)<<rxPhase | rxFirst | rxLast, length: uint16(len(b.frame)), id: d.id,
+		}
+		b.rxDone++
+	}
+	for ; b.txDone != b.txTail; b.txDone++ {
+		d := (*txDesc)(unsafe.Add(b.txSQ, b.txDone&b.txMask*descSize))
+		if b.llq != nil {
+			d = (*txDesc)(unsafe.Add(b.llq, b.txDone&b.txMask*b.entry))
+		}
+		*(*uint64)(unsafe.Add(b.txCQ, b.txDone&b.txMask*txCQE)) = uint64(d.meta>>txIDLo) | uint64(b.txDone>>b.txShift&1^1)<<24
+	}
+}
+
+// echo4 is an ICMP echo request of n bytes to 10.0.0.2.
+func echo4(n int) []byte {
+	f := make([]byte, n)
+	copy(f, []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, byte(n - 14), 0, 1, 0, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 8, 0})
+	put := func(at int, b []byte) {
+		var s uint32
+		for i := range b {
+			s += uint32(b[i]) << (8 * (1 - i%2))
+		}
+		s = ^(s&0xFFFF + s>>16)
+		f[at], f[at+1] = byte(s>>8), byte(s)
+	}
+	put(24, f[14:34])
+	put(36, f[34:])
+	return f
+}
+
+func newResponder(t testing.TB) *fastpath.Responder {
+	r, err := fastpath.New(fastpath.Config{MAC: [6]byte{2, 0, 0, 0, 0, 2}, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestPollAllocatesNothing(t *testing.T) {
+	for _, entry := range []uint32{0, 128, 256} {
+		b, r := newBenchQueue(echo4(64), entry), newResponder(t)
+		if n := testing.AllocsPerRun(2000, func() {
+			b.arrive(3)
+			if n := b.Poll(r); n != 3 {
+				t.Fatalf("LLQ entry %d: answered %d of 3, fault %d", entry, n, b.fault.Load())
+			}
+		}); n != 0 {
+			t.Errorf("LLQ entry %d: %v allocations a pass", entry, n)
+		}
+	}
+}
+
+// TestPushedEntry is one reply in the device's memory: descriptor, an empty one, the frame.
+func TestPushedEntry(t *testing.T) {
+	b, r := newBenchQueue(echo4(96), 128), newResponder(t)
+	b.arrive(1)
+	if b.Poll(r) != 1 {
+		t.Fatal("not answered")
+	}
+	entry := unsafe.Slice((*byte)(b.llq), 128)
+	d := *(*txDesc)(unsafe.Pointer(&entry[0]))
+	id := uint32(510) // the top of the stack of 511
+	if want := (txDesc{ctrl: 1<<txPhase | txFirst | txLast | txCompReq, meta: id << txIDLo, addrHi: 96 << txHeader}); d != want {
+		t.Errorf("descriptor %+v, want %+v", d, want)
+	}
+	if *(*txDesc)(unsafe.Pointer(&entry[16])) != (txDesc{}) {
+		t.Error("the second descriptor is not empty")
+	}
+	if f := entry[room:]; f[5] != 1 || f[11] != 2 || f[34] != 0 || f[29] != 2 || f[33] != 1 {
+		t.Errorf("not a reply: %x", f)
+	}
+	if b.txDB != 1 || b.frees+int(b.mask) != int(b.mask)+1 {
+		t.Errorf("doorbell %d, %d buffers free: the frame was pushed whole", b.txDB, b.frees)
+	}
+	// One byte more than the entry takes: the head is pushed, the rest pointed to, and the buffer stays held.
+	b = newBenchQueue(echo4(97), 128)
+	b.arrive(1)
+	b.Poll(r)
+	d = *(*txDesc)(b.llq)
+	slot := uint64(510)
+	addr := b.iova + slot*uint64(b.stride) + room + 96
+	if d.ctrl&0xFFFF != 1 || uint64(d.addrLo)|uint64(d.addrHi&0xFFFF)<<32 != addr || d.addrHi>>txHeader != 96 || b.frees != 0 {
+		t.Errorf("descriptor %+v, want 1 byte at %#x and a header of 96; %d buffers free", d, addr, b.frees)
+	}
+}
+
+func TestPollIsAHotLoop(t *testing.T) {
+	const pkg = "rebound/nic/ena"
+	nictest.HotLoop(t, pkg, "(*Queue).Poll", "ena.(*Queue).take", "ena.(*Queue).give", "ena.(*Queue).transmit", "ena.(*Queue).ring",
+		"ena.(*Queue).tidy", "ena.(*Queue).countErrors", "runtime.panicBounds", "runtime.panicunsafeslicelen")
+	nictest.HotLoop(t, pkg, "(*Queue).transmit", "ena.(*Queue).ring", "ena.(*Queue).give", "mmio.CopyWC", "runtime.panicBounds")
+	nictest.HotLoop(t, pkg, "(*Queue).ring", "mmio.FenceWC", "mmio.Store32")
+	nictest.HotLoop(t, pkg, "(*Queue).tidy", "ena.(*Queue).give", "ena.(*Queue).freeID", "ena.(*Queue).refill", "mmio.Store32",
+		"runtime.panicBounds")
+	nictest.HotLoop(t, pkg, "(*Queue).refill", "mmio.Store32", "runtime.panicBounds")
+}
+
+// BenchmarkPoll reports what Poll alone costs for each reply. The device's part is timed away: it runs between two reads of
+// the cycle counter that are not added up.
+func BenchmarkPoll(b *testing.B) {
+	for _, bm := range []struct {
+		name  string
+		entry uint32
+		batch int
+	}{{"llq=128/batch=1", 128, 1}, {"llq=128/batch=32", 128, 32}, {"llq=256/batch=1", 256, 1}, {"llq=off/batch=1", 0, 1}} {
+		b.Run(bm.name, func(b *testing.B) {
+			q, r := newBenchQueue(echo4(64), bm.entry), newResponder(b)
+			var spent uint64
+			n := 0
+			for b.Loop() {
+				q.arrive(bm.batch)
+				t := hot.TSC()
+				n += q.Poll(r)
+				spent += hot.TSC() - t
+			}
+			var idle uint64 // what the two reads cost by themselves
+			for range 1000 {
+				t := hot.TSC()
+				idle += hot.TSC() - t
+			}
+			b.ReportMetric((float64(spent)-float64(b.N)*float64(idle)/1000)/float64(n), "cycles/reply")
+		})
+	}
+}
