@@ -13,6 +13,7 @@ import (
 
 // TestBadInput: each ends in one clear message and the right exit code, and leaves no report.
 func TestBadInput(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	dir := t.TempDir()
 	out := filepath.Join(dir, "never")
@@ -149,6 +150,7 @@ func TestFullDisk(t *testing.T) {
 
 // TestNoRights: as an ordinary user the bench says what it lacks, and the socket transport works.
 func TestNoRights(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.udpEcho(7, 0)
 	program, dir := forNobody(t)

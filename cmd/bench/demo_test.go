@@ -101,6 +101,7 @@ func TestDemo(t *testing.T) {
 
 // TestDemoKilled: however the demo ends, no process of it remains; its namespaces have no names, so they end as well.
 func TestDemoKilled(t *testing.T) {
+	t.Parallel()
 	program, dir := forNobody(t)
 	buildResponder(t, program)
 	for _, sig := range []syscall.Signal{unix.SIGKILL, unix.SIGINT, unix.SIGTERM} {

@@ -277,6 +277,7 @@ func TestKernelStaysSilent(t *testing.T) {
 
 // TestThroughRouter: the target is not on the link; probes go to the next hop's MAC. Also a link-local target.
 func TestThroughRouter(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.must(n.far.do(func() error {
 		l, err := netlink.LinkByName("lo")
