@@ -111,7 +111,7 @@ type Link struct {
 	Speed int // Mbit/s, 0 if unknown
 }
 
-// Stats are totals since the device was opened, of all queues.
+// Stats are totals since the device was opened, of all queues. Bytes are without FCS.
 type Stats struct {
 	RxFrames, RxBytes uint64
 	TxFrames, TxBytes uint64
