@@ -1,0 +1,107 @@
+package ixgbesim
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestMSIX(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	r.fill(32)
+	r.wr(0x898, 1<<4|1<<5|1<<30) // Multiple_MSIX, OCD, EIAME
+	r.wr(0x900, 0x80|3|(0x80|5)<<8)
+	r.wr(0xa00, (0x80|7)<<8)
+	r.wr(0x810, 0xffff)
+	r.wr(0xad0, 1<<3)
+	r.wr(0xaa0, 1<<3|1<<5)
+	r.wr(0x880, 1<<20)
+	want := func(name string, v ...int) {
+		t.Helper()
+		r.settle()
+		if !slices.Equal(r.irqs, v) {
+			t.Errorf("%s: interrupts %v, want %v", name, r.irqs, v)
+		}
+		r.irqs = nil
+	}
+	want("enabling: the link came up before", 7)
+	r.wr(0x800, 1<<20)
+	r.wire.Send(0, frame(60))
+	want("receive", 3)
+	r.wire.Send(0, frame(60))
+	want("receive, masked by the first")
+	r.wr(0xaa0, 1<<3)
+	want("enabled again", 3)
+	r.send(frame(60))
+	want("transmit", 5)
+	r.send(frame(60))
+	want("transmit, not auto-masked", 5)
+	r.wire.SetUp(false)
+	want("link", 7)
+	if c := r.rd(0x808); c&(1<<20) == 0 {
+		t.Errorf("EICS reads %08x", c)
+	}
+	r.wr(0x800, 1<<20)
+	r.wr(0x880, 1<<20)
+	want("acknowledged")
+	r.wr(0xa90, 1<<5)
+	want("by software", 5)
+	r.clean()
+}
+
+func TestThrottle(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	r.fill(32)
+	r.wr(0x898, 1<<4)
+	r.wr(0x900, 0x80)
+	r.wr(0x810, 0xffff)
+	r.wr(0xaa0, 1)
+	r.wr(0x820, 50<<3) // 100 us, and a Step is one
+	for range 4 {
+		r.wire.Send(0, frame(60))
+		r.settle()
+	}
+	if len(r.irqs) != 1 {
+		t.Errorf("%d interrupts within the interval", len(r.irqs))
+	}
+	for range 120 {
+		r.port.Step()
+	}
+	if len(r.irqs) != 2 {
+		t.Errorf("%d interrupts after it", len(r.irqs))
+	}
+	r.clean()
+}
+
+// Without MSI-X all causes share one interrupt, and reading EICR acknowledges.
+func TestSharedInterrupt(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	r.fill(32)
+	r.wr(0x900, 0x80|2)
+	r.wr(0x890, 0xffff)
+	r.rd(0x800)
+	r.wr(0x880, 1<<2)
+	r.wire.Send(0, frame(60))
+	r.settle()
+	if !slices.Equal(r.irqs, []int{0}) {
+		t.Errorf("interrupts %v", r.irqs)
+	}
+	if c := r.rd(0x800); c != 1<<2 {
+		t.Errorf("EICR %08x", c)
+	}
+	if m := r.rd(0x880); m&(1<<2) != 0 {
+		t.Errorf("EIMS %08x: not masked by reading EICR", m)
+	}
+	r.wire.Send(0, frame(60))
+	r.settle()
+	if len(r.irqs) != 1 {
+		t.Error("interrupt while masked")
+	}
+	r.wr(0x880, 1<<2)
+	if len(r.irqs) != 2 {
+		t.Error("no interrupt after unmasking")
+	}
+	r.clean()
+}

@@ -1,0 +1,449 @@
+package ixgbesim
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+
+	"rebound/nic/sim"
+)
+
+func TestBringUp(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	if v := r.rd(0x42a4); v>>28 != 7 {
+		t.Errorf("LINKS %08x, want up at 10 Gb/s without autonegotiation", v)
+	}
+	if lo, hi := r.rd(0xa200), r.rd(0xa204); lo != 0x00000002 || hi != 1<<31|0x0100 {
+		t.Errorf("RAL %08x RAH %08x after reset", lo, hi)
+	}
+	r.port.Connect(nil)
+	if r.rd(0x42a4)&(1<<30) != 0 || r.rd(0x8)&(1<<7) != 0 {
+		t.Error("link up without a wire")
+	}
+	r.clean()
+}
+
+func TestBackplane(t *testing.T) {
+	r := newRig(t, Options{Backplane: true})
+	r.start(ringOptions{})
+	if r.fn.ID().Device != 0x10f7 {
+		t.Error(r.fn.ID())
+	}
+	r.wr(0x42a0, r.rd(0x42a0)|1<<12)
+	if v := r.rd(0x42a4); v>>28 != 0xf {
+		t.Errorf("LINKS %08x, want up at 10 Gb/s by autonegotiation", v)
+	}
+	if r.rd(0x42b0)&0xf0000 == 0 || r.rd(0x42a0)&(1<<12) != 0 {
+		t.Error("autonegotiation did not start, or its restart bit stays")
+	}
+	r.clean()
+}
+
+// One frame in and one out: what crosses the bus, and that the descriptors say what happened.
+func TestEchoCost(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	r.fill(32)
+	r.settle()
+	f := frame(60)
+	before := r.port.Counts()
+	r.wire.Send(0, f)
+	r.settle()
+	d := r.rxDesc(0)
+	if binary.LittleEndian.Uint32(d[8:])&3 != 3 || binary.LittleEndian.Uint16(d[12:]) != 60 || !bytes.Equal(r.mem[rxBufs:rxBufs+60], f) {
+		t.Fatalf("received descriptor %x, buffer %x", d, r.mem[rxBufs:rxBufs+60])
+	}
+	if c := r.port.Counts().Since(before); c != (sim.Counts{DMAWrite: 2}) {
+		t.Errorf("receiving cost %+v, want two DMA writes", c)
+	}
+	before = r.port.Counts()
+	at := r.send(f)
+	r.settle()
+	if c := r.port.Counts().Since(before); c != (sim.Counts{MMIOWrite: 1, DMARead: 2, DMAWrite: 1}) {
+		t.Errorf("sending cost %+v, want one MMIO write, two DMA reads, one DMA write", c)
+	}
+	if d := r.txDesc(int(at)); !bytes.Equal(d, append(make([]byte, 12), 1, 0, 0, 0)) {
+		t.Errorf("transmit descriptor written back as %x", d)
+	}
+	if got := r.wire.Recv(1 << 40); !bytes.Equal(got, f) {
+		t.Errorf("on the wire: %x", got)
+	}
+	r.clean()
+}
+
+func TestManyFramesWrap(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	r.fill(ringLen - 1)
+	next := 0
+	for i := range 5 * ringLen {
+		f := frame(60 + i)
+		f[20] = byte(i)
+		r.wire.Send(0, f)
+		r.settle()
+		d := r.rxDesc(next)
+		if d[8]&3 != 3 || int(binary.LittleEndian.Uint16(d[12:])) != len(f) || !bytes.Equal(r.mem[rxBufs+next*0x4000:][:len(f)], f) {
+			t.Fatalf("frame %d: descriptor %d is %x", i, next, d)
+		}
+		next = (next + 1) % ringLen
+		r.fill(1)
+		r.send(f)
+		r.settle()
+		if got := r.wire.Recv(1 << 40); !bytes.Equal(got, f) {
+			t.Fatalf("frame %d on the wire: %x", i, got)
+		}
+	}
+	if got := r.rd(0x4074); got != 5*ringLen {
+		t.Errorf("GPRC %d", got)
+	}
+	if got := r.rd(0x4074); got != 0 {
+		t.Errorf("GPRC %d after it was read", got)
+	}
+	if got := r.rd(0x4080); got != 5*ringLen {
+		t.Errorf("GPTC %d", got)
+	}
+	r.clean()
+}
+
+func TestJumboOverDescriptors(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{jumbo: true})
+	r.fill(16)
+	f := frame(9000)
+	r.wire.Send(0, f)
+	r.settle()
+	var got []byte
+	for i := range 5 {
+		d := r.rxDesc(i)
+		n := int(binary.LittleEndian.Uint16(d[12:]))
+		got = append(got, r.mem[rxBufs+i*0x4000:][:n]...)
+		if d[8]&1 == 0 || (d[8]&2 != 0) != (i == 4) {
+			t.Errorf("descriptor %d: %x", i, d)
+		}
+	}
+	if !bytes.Equal(got, f) {
+		t.Errorf("got %d bytes of 9000", len(got))
+	}
+	r.wire.Send(0, frame(9728-3)) // with FCS one byte over MAXFRS
+	r.settle()
+	if r.rd(0x40ac) != 1 || r.rxDesc(5)[8]&1 != 0 {
+		t.Error("a frame over MAXFRS was received, or not counted in ROC")
+	}
+	r.clean()
+}
+
+func TestNoDescriptors(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	for range 3 {
+		r.wire.Send(0, frame(60))
+	}
+	r.settle()
+	if r.m.Counters().RxFrames != 0 || r.m.Counters().RxNoDesc != 0 {
+		t.Errorf("%+v", r.m.Counters())
+	}
+	r.fill(8)
+	r.settle()
+	if got := r.m.Counters().RxFrames; got != 3 {
+		t.Errorf("%d of 3 waiting frames were received", got)
+	}
+	for range 400 { // 512 KB of packet buffer
+		r.wire.Send(0, frame(1514))
+	}
+	r.port.Settle(100)
+	if got := r.m.Counters(); got.RxMissed == 0 || r.rd(0x3fa0) != uint32(got.RxMissed) {
+		t.Errorf("missed %d", got.RxMissed)
+	}
+	r.clean()
+
+	r = newRig(t, Options{})
+	r.start(ringOptions{drop: true})
+	r.wire.Send(0, frame(60))
+	r.settle()
+	if r.rd(0x1430) != 1 || r.m.Counters().RxNoDesc != 1 {
+		t.Error("drop enable did not drop")
+	}
+	r.clean()
+}
+
+func TestWriteBack(t *testing.T) {
+	t.Run("threshold", func(t *testing.T) {
+		r := newRig(t, Options{})
+		r.start(ringOptions{txdctl: 8<<16 | 1<<8 | 32})
+		for i := range 8 {
+			if i > 0 && r.txDesc(0)[12]&1 != 0 {
+				t.Fatalf("written back after %d of 8", i)
+			}
+			r.send(frame(60))
+			r.settle()
+		}
+		for i := range 8 {
+			if r.txDesc(i)[12] != 1 {
+				t.Errorf("descriptor %d is not written back", i)
+			}
+		}
+		r.clean()
+	})
+	t.Run("head", func(t *testing.T) {
+		r := newRig(t, Options{})
+		r.start(ringOptions{headWB: true})
+		for i := range 3 {
+			r.send(frame(60))
+			r.settle()
+			if got := binary.LittleEndian.Uint32(r.mem[headWB:]); got != uint32(i+1) || r.txDesc(i)[12]&1 != 0 {
+				t.Errorf("head %d after %d frames", got, i+1)
+			}
+		}
+		r.clean()
+	})
+}
+
+func TestPauseFrames(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	r.wr(0x4294, 1<<3|1<<1)
+	pause := func(q uint16) []byte {
+		f := make([]byte, 60)
+		copy(f, []byte{1, 0x80, 0xc2, 0, 0, 1, 2, 0, 0, 0, 0, 9, 0x88, 8, 0, 1, byte(q >> 8), byte(q)})
+		return f
+	}
+	r.wire.Send(0, pause(0xffff))
+	r.settle()
+	r.send(frame(60))
+	r.settle()
+	if r.wire.Recv(1<<40) != nil {
+		t.Error("sent while paused")
+	}
+	r.wire.Send(0, pause(0))
+	r.settle()
+	if r.wire.Recv(1<<40) == nil {
+		t.Error("not sent after XON")
+	}
+	// Ours: past the high mark XOFF, below the low one XON.
+	r.wr(0x3d00, 1<<3)
+	r.wr(0x3220, 1<<31|2048)
+	r.wr(0x3260, 1<<31|8192)
+	r.wr(0x3200, 0x1234)
+	for range 6 {
+		r.wire.Send(0, frame(1514))
+	}
+	r.settle()
+	if f := r.wire.Recv(1 << 40); f == nil || f[12] != 0x88 || f[16] != 0x12 || f[17] != 0x34 {
+		t.Errorf("no XOFF: %x", f)
+	}
+	r.fill(32)
+	r.settle()
+	if f := r.wire.Recv(1 << 40); f == nil || f[12] != 0x88 || f[16] != 0 || f[17] != 0 {
+		t.Errorf("no XON: %x", f)
+	}
+	r.clean()
+}
+
+func TestFilters(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	r.fill(32)
+	try := func(name string, dst [6]byte, want bool, vlan ...uint16) {
+		t.Helper()
+		f := frame(80)
+		copy(f, dst[:])
+		if len(vlan) > 0 {
+			binary.BigEndian.PutUint16(f[12:], 0x8100)
+			binary.BigEndian.PutUint16(f[14:], vlan[0])
+		}
+		before := r.m.Counters().RxFrames
+		r.wire.Send(0, f)
+		r.settle()
+		if got := r.m.Counters().RxFrames != before; got != want {
+			t.Errorf("%s: received %v", name, got)
+		}
+	}
+	us, other := [6]byte{2, 0, 0, 0, 0, 1}, [6]byte{2, 0, 0, 0, 0, 7}
+	multi := [6]byte{1, 0, 0x5e, 0, 0, 0xfb}
+	try("us", us, true)
+	try("another", other, false)
+	try("broadcast", [6]byte{255, 255, 255, 255, 255, 255}, true)
+	try("multicast", multi, false)
+	v := uint32(multi[4])>>4 | uint32(multi[5])<<4
+	r.wr(0x5200+4*uint64(v>>5), 1<<(v&31))
+	try("multicast, table off", multi, false)
+	r.wr(0x5090, 1<<2)
+	try("multicast in the table", multi, true)
+	r.set(0x5080, 1<<9)
+	try("promiscuous", other, true)
+	r.wr(0x5080, 0)
+	try("broadcast, off", [6]byte{255, 255, 255, 255, 255, 255}, false)
+	r.set(0x5088, 1<<30)
+	try("VLAN filtered", us, false, 5)
+	r.wr(0xa000, 1<<5)
+	try("VLAN in the table", us, true, 0x2005)
+	r.clean()
+}
+
+func TestVLANStripInsert(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	r.wr(0x1028, 1<<25|1<<30)
+	r.fill(8)
+	f := frame(80)
+	copy(f[12:], []byte{0x81, 0, 0x20, 0x05})
+	r.wire.Send(0, f)
+	r.settle()
+	d := r.rxDesc(0)
+	if d[8]&(1<<3) == 0 || binary.LittleEndian.Uint16(d[14:]) != 0x2005 || binary.LittleEndian.Uint16(d[12:]) != 76 {
+		t.Errorf("descriptor %x", d)
+	}
+	g := frame(76)
+	r.desc(0x2005<<16|14<<9, 2<<20|1<<29, 0)
+	r.desc(r.load(1, g), 76|advData|eop|rs|1<<30, 76<<14)
+	r.wr(0x6018, r.txT)
+	r.settle()
+	if got := r.wire.Recv(1 << 40); len(got) != 80 || !bytes.Equal(got[12:16], []byte{0x81, 0, 0x20, 5}) || !bytes.Equal(got[16:], g[12:]) {
+		t.Errorf("sent %x", got)
+	}
+	r.clean()
+}
+
+func TestLegacyDescriptors(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{legacy: true})
+	r.fill(8)
+	f := frame(100)
+	r.wire.Send(0, f)
+	r.settle()
+	d := r.rxDesc(0)
+	if binary.LittleEndian.Uint16(d[8:]) != 100 || d[12]&3 != 3 || d[13] != 0 {
+		t.Errorf("descriptor %x", d)
+	}
+	addr := r.load(0, f)
+	r.desc(addr, 40|1<<25, 0)
+	at := r.desc(addr+40, 60|1<<24|1<<25|1<<27, 0)
+	r.wr(0x6018, r.txT)
+	r.settle()
+	if got := r.wire.Recv(1 << 40); !bytes.Equal(got, f) || r.txDesc(int(at))[12] != 1 {
+		t.Errorf("sent %x", got)
+	}
+	r.clean()
+}
+
+// Stores by pointer reach the model too, and count.
+func TestDoorbellByPointer(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	p, err := r.w.Pointer(0x6018, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.desc(r.load(0, frame(60)), 60|advData|eop|rs, 60<<14)
+	before := r.port.Counts()
+	*(*uint32)(p) = r.txT
+	r.settle()
+	if r.wire.Recv(1<<40) == nil || r.port.Counts().Since(before).MMIOWrite != 1 {
+		t.Error("a doorbell by pointer was lost or not counted")
+	}
+	r.clean()
+}
+
+func TestEEPROM(t *testing.T) {
+	r := newRig(t, Options{})
+	word := func(i uint32) uint16 {
+		r.wr(0x10014, i<<2|1)
+		r.poll(0x10014, 2, 2)
+		return uint16(r.rd(0x10014) >> 16)
+	}
+	sum := uint16(0)
+	for i := range uint32(0x40) {
+		sum += word(i)
+	}
+	for p := uint32(3); p < 0xf; p++ {
+		if at := uint32(word(p)); at != 0 && at != 0xffff {
+			for k := range uint32(word(at)) {
+				sum += word(at + 1 + k)
+			}
+		}
+	}
+	if sum != 0xbaba {
+		t.Errorf("the EEPROM sums to %04x", sum)
+	}
+	if core := uint32(word(9)); word(core+1) != 0x0002 || word(core+3) != 0x0100 {
+		t.Error("the EEPROM has another MAC address")
+	}
+	r.clean()
+}
+
+func TestSemaphores(t *testing.T) {
+	r := newRig(t, Options{})
+	if r.rd(0x10140)&1 != 0 || r.rd(0x10140)&1 != 1 {
+		t.Error("SWSM.SMBI is not taken by reading it")
+	}
+	r.wr(0x10160, 1)
+	r.violated("without SWSM.SWESMBI")
+	r.wr(0x10140, 3)
+	r.wr(0x10160, 1)
+	if r.rd(0x10160) != 1 {
+		t.Error("SW_FW_SYNC did not take the semaphore")
+	}
+	r.wr(0x10140, 0)
+	r.clean()
+}
+
+// The module's memory by I2CCTL, clock by clock.
+func TestModule(t *testing.T) {
+	r := newRig(t, Options{})
+	line := func(scl, sda bool) {
+		v := uint32(0)
+		if scl {
+			v |= 2
+		}
+		if sda {
+			v |= 8
+		}
+		r.wr(0x28, v)
+	}
+	start := func() { line(false, true); line(true, true); line(true, false); line(false, false) }
+	out := func(b byte) (ack bool) {
+		for i := 7; i >= 0; i-- {
+			bit := b>>i&1 != 0
+			line(false, bit)
+			line(true, bit)
+			line(false, bit)
+		}
+		line(false, true)
+		line(true, true)
+		ack = r.rd(0x28)&4 == 0
+		line(false, true)
+		return ack
+	}
+	in := func(ack bool) (b byte) {
+		for range 8 {
+			line(false, true)
+			line(true, true)
+			b = b<<1 | byte(r.rd(0x28)>>2&1)
+		}
+		line(false, true)
+		line(false, !ack)
+		line(true, !ack)
+		line(false, !ack)
+		return b
+	}
+	start()
+	if !out(0xa0) || !out(8) {
+		t.Fatal("no acknowledge")
+	}
+	start()
+	if !out(0xa1) {
+		t.Fatal("no acknowledge for reading")
+	}
+	if a, b := in(true), in(false); a != 4 || b != 0 {
+		t.Errorf("bytes 8 and 9 are %02x %02x", a, b)
+	}
+	line(false, false)
+	line(true, false)
+	line(true, true)
+	start()
+	if out(0xa2) {
+		t.Error("a passive cable answers at A2h")
+	}
+	r.clean()
+}

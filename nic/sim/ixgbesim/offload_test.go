@@ -1,0 +1,239 @@
+package ixgbesim
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"testing"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+)
+
+// build makes a whole frame, checksums by gopacket.
+func build(t testing.TB, v6 bool, l4 gopacket.SerializableLayer, payload []byte) []byte {
+	t.Helper()
+	eth := &layers.Ethernet{DstMAC: []byte{2, 0, 0, 0, 0, 1}, SrcMAC: []byte{2, 0, 0, 0, 0, 9}, EthernetType: layers.EthernetTypeIPv4}
+	proto := layers.IPProtocolTCP
+	if _, udp := l4.(*layers.UDP); udp {
+		proto = layers.IPProtocolUDP
+	}
+	var ip gopacket.SerializableLayer
+	var net gopacket.NetworkLayer
+	if v6 {
+		eth.EthernetType = layers.EthernetTypeIPv6
+		i := &layers.IPv6{Version: 6, HopLimit: 9, NextHeader: proto, SrcIP: bytes.Repeat([]byte{0x20, 1}, 8), DstIP: bytes.Repeat([]byte{0xfd, 7}, 8)}
+		ip, net = i, i
+	} else {
+		i := &layers.IPv4{Version: 4, IHL: 5, TTL: 9, Id: 77, Protocol: proto, SrcIP: []byte{10, 0, 0, 9}, DstIP: []byte{10, 0, 0, 1}}
+		ip, net = i, i
+	}
+	switch l := l4.(type) {
+	case *layers.TCP:
+		l.SetNetworkLayerForChecksum(net)
+	case *layers.UDP:
+		l.SetNetworkLayerForChecksum(net)
+	}
+	b := gopacket.NewSerializeBuffer()
+	o := gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}
+	if err := gopacket.SerializeLayers(b, o, eth, ip, l4, gopacket.Payload(payload)); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func tcp() *layers.TCP {
+	return &layers.TCP{SrcPort: 1000, DstPort: 2000, Seq: 0xfffffff0, ACK: true, PSH: true, FIN: true, Window: 500}
+}
+
+func udp() *layers.UDP { return &layers.UDP{SrcPort: 1000, DstPort: 7} }
+
+// The receiver's own check is the judge of what the sender inserts, and gopacket's frames are the judge of the receiver.
+func TestReceiveChecksums(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	r.fill(32)
+	i := 0
+	try := func(name string, f []byte, status, errs, kind uint32) {
+		t.Helper()
+		r.wire.Send(0, f)
+		r.settle()
+		d := r.rxDesc(i)
+		i++
+		got := binary.LittleEndian.Uint32(d[8:])
+		if got&0xe0 != status || got>>30 != errs || binary.LittleEndian.Uint32(d)>>4&0xfff != kind {
+			t.Errorf("%s: descriptor %x, want status %x errors %x type %x", name, d, status, errs, kind)
+		}
+	}
+	f := build(t, false, tcp(), []byte("hello, receiver"))
+	try("TCP", f, 0x60, 0, 0x11)
+	f[60]++
+	try("TCP broken", f, 0x60, 1, 0x11)
+	f = build(t, false, udp(), []byte("odd"))
+	try("UDP", f, 0x60, 0, 0x21)
+	f[24]++
+	try("IP broken", f, 0x60, 2, 0x21)
+	f = build(t, false, udp(), []byte("none"))
+	f[40], f[41] = 0, 0
+	try("UDP without", f, 0x40, 0, 0x21)
+	try("UDP over IPv6", build(t, true, udp(), []byte("six")), 0x20, 0, 0x24)
+	try("TCP over IPv6", build(t, true, tcp(), make([]byte, 1000)), 0x20, 0, 0x14)
+	try("no IP", frame(60), 0, 0, 0)
+	f = build(t, false, udp(), make([]byte, 100))
+	f[20] |= 0x20
+	try("fragment", f, 0x40, 2, 0x01)
+	r.clean()
+}
+
+func TestInsertChecksums(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	for _, c := range []struct {
+		name string
+		v6   bool
+		l4   gopacket.SerializableLayer
+		tuc  uint32 // L4T and IPV4
+		off  int
+	}{
+		{"TCP", false, tcp(), 1<<11 | 1<<10, 16},
+		{"UDP", false, udp(), 1 << 10, 6},
+		{"TCP over IPv6", true, tcp(), 1 << 11, 16},
+		{"UDP over IPv6", true, udp(), 0, 6},
+	} {
+		want := build(t, c.v6, c.l4, []byte("payload of an odd length."))
+		ipLen := 20
+		if c.v6 {
+			ipLen = 40
+		}
+		f := append([]byte(nil), want...)
+		l4 := 14 + ipLen
+		p := parse(f)
+		binary.BigEndian.PutUint16(f[l4+c.off:], fold(p.pseudo(f, p.end-p.l4)))
+		pop := uint32(1 << 9)
+		if !c.v6 {
+			f[24], f[25] = 0, 0
+			pop |= 1 << 8
+		}
+		r.desc(uint64(14<<9|ipLen), 2<<20|1<<29|c.tuc, 0)
+		r.desc(r.load(1, f), uint32(len(f))|advData|eop|rs, uint32(len(f))<<14|pop)
+		r.wr(0x6018, r.txT)
+		r.settle()
+		if got := r.wire.Recv(1 << 40); !bytes.Equal(got, want) {
+			t.Errorf("%s:\n%s\nwant\n%s", c.name, hex.Dump(got), hex.Dump(want))
+		}
+	}
+	r.clean()
+}
+
+// Each segment must be what gopacket builds for it.
+func TestSegmentation(t *testing.T) {
+	payload := make([]byte, 3*1000+17)
+	for i := range payload {
+		payload[i] = byte(i * 3)
+	}
+	for _, v6 := range []bool{false, true} {
+		r := newRig(t, Options{})
+		r.start(ringOptions{})
+		f := build(t, v6, tcp(), payload)
+		ipLen, pop, tuc := 20, uint32(3<<8), uint32(1<<11|1<<10)
+		if v6 {
+			ipLen, pop, tuc = 40, 1<<9, 1<<11
+		}
+		l4 := 14 + ipLen
+		p := parse(f)
+		binary.BigEndian.PutUint16(f[l4+16:], fold(p.pseudo(f, 0)))
+		if v6 {
+			f[18], f[19] = 0, 0
+		} else {
+			f[16], f[17], f[24], f[25] = 0, 0, 0, 0
+		}
+		r.desc(uint64(14<<9|ipLen), 2<<20|1<<29|tuc, 1000<<16|20<<8)
+		addr := r.load(1, f)
+		cut := l4 + 20 + 500 // header and payload over two buffers
+		r.desc(addr, uint32(cut)|advData|1<<31, uint32(len(payload))<<14|pop)
+		r.desc(addr+uint64(cut), uint32(len(f)-cut)|advData|1<<31|eop|rs, 0)
+		r.wr(0x6018, r.txT)
+		r.settle()
+		for k := 0; k < 4; k++ {
+			h := tcp()
+			h.Seq += uint32(k * 1000)
+			last := k == 3
+			h.PSH, h.FIN = last, last
+			part := payload[k*1000 : min((k+1)*1000, len(payload))]
+			want := build(t, v6, h, part)
+			if !v6 {
+				binary.BigEndian.PutUint16(want[18:], uint16(77+k))
+				want[24], want[25] = 0, 0
+				binary.BigEndian.PutUint16(want[24:], ^fold(sum(want[14:34], 0)))
+			}
+			if len(want) < 60 {
+				want = append(want, make([]byte, 60-len(want))...)
+			}
+			if got := r.wire.Recv(1 << 40); !bytes.Equal(got, want) {
+				t.Fatalf("IPv6 %v, segment %d:\n%s\nwant\n%s", v6, k, hex.Dump(got[:min(80, len(got))]), hex.Dump(want[:min(80, len(want))]))
+			}
+		}
+		if r.wire.Recv(1<<40) != nil {
+			t.Error("a segment too many")
+		}
+		r.clean()
+	}
+}
+
+// The verification suite of the RSS hash that Microsoft publishes.
+func TestToeplitz(t *testing.T) {
+	key := [40]byte{
+		0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb,
+		0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+	}
+	in := []byte{66, 9, 149, 187, 161, 142, 100, 80, 2794 >> 8, 2794 & 255, 1766 >> 8, 1766 & 255}
+	if got := toeplitz(&key, in); got != 0x51ccc178 {
+		t.Errorf("with ports %08x", got)
+	}
+	if got := toeplitz(&key, in[:8]); got != 0x323e8fc2 {
+		t.Errorf("addresses only %08x", got)
+	}
+}
+
+func TestRSSQueues(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	r.wr(0x1040, uint32(r.iova)+0x4000)
+	r.wr(0x1044, uint32(r.iova>>32))
+	r.wr(0x1048, ringLen*16)
+	r.wr(0x1054, 2|1<<25)
+	r.wr(0x1068, 1<<25)
+	r.poll(0x1068, 1<<25, 1<<25)
+	for i := range uint64(10) {
+		r.wr(0x5c80+4*i, 0x12345678*uint32(i+1))
+	}
+	for i := range uint64(32) {
+		r.wr(0x5c00+4*i, 0x01000100)
+	}
+	r.set(0x5000, 1<<13)
+	r.wr(0x5818, 1|1<<17|1<<22)
+	r.fill(40)
+	for i := range 40 {
+		binary.LittleEndian.PutUint64(r.mem[0x4000+16*i:], r.iova+rxBufs+uint64(40+i)*0x4000)
+	}
+	r.wr(0x1058, 40)
+	for i := range 32 {
+		l := udp()
+		l.SrcPort += layers.UDPPort(i)
+		r.wire.Send(0, build(t, false, l, []byte("x")))
+	}
+	r.settle()
+	k := r.m.Counters()
+	if k.RxQueue[0]+k.RxQueue[1] != 32 || k.RxQueue[0] < 5 || k.RxQueue[1] < 5 {
+		t.Errorf("queues got %d and %d", k.RxQueue[0], k.RxQueue[1])
+	}
+	for q, base := range []int{0, 0x4000} {
+		for i := range int(k.RxQueue[q]) {
+			d := r.mem[base+16*i:][:16]
+			if h := binary.LittleEndian.Uint32(d[4:]); int(h&1) != q || d[0]&15 != 7 {
+				t.Errorf("queue %d has a frame with hash %08x of type %d", q, h, d[0]&15)
+			}
+		}
+	}
+	r.clean()
+}
