@@ -37,13 +37,15 @@ func (m *Model) writeRXDCTL(i int, r reg, v uint32) error {
 	}
 	n := m.rxDescReg(i, regRDLEN) / 16
 	srrctl := m.rxDescReg(i, regSRRCTL)
-	switch desc := srrctl >> 25 & 7; {
-	case m.dma > 0:
+	if m.dma > 0 {
 		m.host.Violation("%v enabled before RDRXCTL.DMAIDONE was seen set (82599 §4.6.3)", r)
+	}
+	if n > 8192 {
+		m.host.Violation("%v enabled with %d descriptors: up to 8192 are validated (82599 §8.2.3.8.3)", r, n)
+	}
+	switch desc := srrctl >> 25 & 7; {
 	case n == 0:
 		return fmt.Errorf("%v enabled with RDLEN 0 (82599 §4.6.7.1)", r)
-	case n > 8192:
-		m.host.Violation("%v enabled with %d descriptors: up to 8192 are validated (82599 §8.2.3.8.3)", r, n)
 	case desc > 1:
 		return fmt.Errorf("%v enabled with SRRCTL.DESCTYPE %d: this model has no header split (82599 §7.1.10)", r, desc)
 	case srrctl&0x1f == 0 || srrctl&0x1f > 16:

@@ -71,11 +71,12 @@ func (m *Model) writeTXDCTL(i int, r reg, v uint32) error {
 	n := m.val[txReg(regTDLEN, i)/4] / 16
 	pth, hth, wth := v&0x7f, v>>8&0x7f, v>>16&0x7f
 	head := m.val[txReg(regTDWBAL, i)/4]
+	if n == 0 {
+		return fmt.Errorf("%v enabled with TDLEN 0 (82599 §4.6.8.1)", r)
+	}
 	switch {
 	case m.val[regDMATXCTL/4]&dmatxctlTE == 0:
 		m.host.Violation("%v enabled before DMATXCTL.TE (82599 §4.6.8)", r)
-	case n == 0:
-		return fmt.Errorf("%v enabled with TDLEN 0 (82599 §4.6.8.1)", r)
 	case n > 8192:
 		m.host.Violation("%v enabled with %d descriptors: up to 8192 are validated (82599 §8.2.3.9.7)", r, n)
 	case pth+wth > cacheMax:
