@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"errors"
 	"sync/atomic"
 	"time"
 )
@@ -11,11 +12,15 @@ import (
 type Gate struct {
 	closed         atomic.Bool
 	active, parked atomic.Int32
+	joined         atomic.Bool // a caller of Send and Recv is among the active
 	fatal          atomic.Pointer[error]
 }
 
 // Enter registers a loop. It returns the error that ended the device, if there was one; the loop does not run then.
 func (g *Gate) Enter() error {
+	if g.joined.Swap(false) {
+		g.active.Add(-1) // the queues are the loops' now
+	}
 	g.active.Add(1)
 	err := g.Park()
 	if err != nil {
@@ -26,6 +31,19 @@ func (g *Gate) Enter() error {
 
 // Leave takes a loop out that Enter let in.
 func (g *Gate) Leave() { g.active.Add(-1) }
+
+// Call is what Send and Recv begin with: their caller is pinned too, and owns the queues where no loop does. From its first
+// call on it counts as a loop, one that may park at its next call only.
+func (g *Gate) Call() error {
+	if !g.joined.Load() {
+		g.joined.Store(true)
+		g.active.Add(1)
+	}
+	if g.closed.Load() {
+		return g.Park()
+	}
+	return g.Err()
+}
 
 // Active reports whether any loop runs or is parked.
 func (g *Gate) Active() bool { return g.active.Load() > 0 }
@@ -51,12 +69,17 @@ func (g *Gate) Err() error {
 }
 
 // Alone closes the gate, runs f once every loop is parked, and opens it when every loop saw the outcome. An error of f ends
-// all loops, for good. One goroutine, the watch, calls it.
-func (g *Gate) Alone(f func() error) error {
+// all loops, for good. One goroutine, the watch, calls it; where stop is closed first, f does not run.
+func (g *Gate) Alone(stop <-chan struct{}, f func() error) error {
 	const nap = 20 * time.Microsecond
 	g.closed.Store(true)
 	for g.parked.Load() < g.active.Load() {
-		time.Sleep(nap)
+		select {
+		case <-stop:
+			g.closed.Store(false)
+			return errStopped
+		case <-time.After(nap):
+		}
 	}
 	err := f()
 	if err != nil {
@@ -68,3 +91,5 @@ func (g *Gate) Alone(f func() error) error {
 	}
 	return err
 }
+
+var errStopped = errors.New("the device is being closed")

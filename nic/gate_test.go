@@ -2,6 +2,7 @@ package nic
 
 import (
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -36,7 +37,7 @@ func TestGateRunsAlone(t *testing.T) {
 	var passes atomic.Int64
 	wait := loops(&g, 2, &stop, &passes)
 	for range 20 {
-		if err := g.Alone(func() error {
+		if err := g.Alone(nil, func() error {
 			before := passes.Load()
 			for range 1000 {
 				if passes.Load() != before {
@@ -62,7 +63,7 @@ func TestGateFailureEndsEveryLoop(t *testing.T) {
 	var passes atomic.Int64
 	broken := errors.New("broken")
 	wait := loops(&g, 2, &stop, &passes)
-	g.Alone(func() error { return broken })
+	g.Alone(nil, func() error { return broken })
 	for _, err := range wait() {
 		if !errors.Is(err, broken) {
 			t.Errorf("a loop ended with %v", err)
@@ -70,5 +71,51 @@ func TestGateFailureEndsEveryLoop(t *testing.T) {
 	}
 	if err := g.Enter(); !errors.Is(err, broken) {
 		t.Errorf("entering a broken gate: %v", err)
+	}
+}
+
+func TestGateHoldsACaller(t *testing.T) {
+	var g Gate
+	var stop atomic.Bool
+	var calls atomic.Int64
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for !stop.Load() {
+			if g.Call() != nil {
+				return
+			}
+			calls.Add(1)
+		}
+	})
+	for calls.Load() == 0 {
+		runtime.Gosched()
+	}
+	if err := g.Alone(nil, func() error {
+		before := calls.Load()
+		for range 100000 {
+			if calls.Load() != before {
+				return errors.New("the caller went on")
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	stop.Store(true)
+	wg.Wait()
+	// A caller that calls no more holds up a restart, not a Close.
+	end := make(chan struct{})
+	close(end)
+	if err := g.Alone(end, func() error { t.Error("ran with a caller that may be inside"); return nil }); err == nil {
+		t.Error("a stopped Alone returns no error")
+	}
+	// Loops take the queues over.
+	if err := g.Enter(); err != nil {
+		t.Fatal(err)
+	}
+	g.Leave()
+	ran := false
+	if err := g.Alone(nil, func() error { ran = true; return nil }); err != nil || !ran {
+		t.Errorf("alone with nobody: ran %v, %v", ran, err)
 	}
 }

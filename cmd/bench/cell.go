@@ -60,9 +60,9 @@ func (c *cell) find() error {
 	if c.flow.Size == 0 {
 		c.flow.Size = probe.MinSize(c.proto, c.target.Is6())
 	}
-	if c.transport == "raw" && !onKernel(c.driver) {
-		if !c.source.IsValid() || c.iface == "" {
-			return usage("driver %s knows no routes: give -iface (what it drives) and -source, and -gateway if the target is behind a router", c.driver)
+	if c.transport == "raw" && !onKernel(c.iface) {
+		if !c.source.IsValid() {
+			return usage("%s is not the kernel's, which knows no route through it: give -source, and -gateway if the target is behind a router", c.iface)
 		}
 		c.path = hop.Path{Interface: c.iface, Source: c.source, Next: c.target}
 		if c.gateway.IsValid() {
@@ -173,7 +173,7 @@ func (p *port) steer() (*nic.Steer, error) {
 // resolve finds the next hop's MAC.
 func (c *cell) resolve() error {
 	c.flow.Routed = c.path.Routed(c.target)
-	if onKernel(c.driver) && c.path.Owned {
+	if onKernel(c.iface) && c.path.Owned {
 		if mac, ok := c.path.Known(); ok {
 			c.flow.DstMAC = mac
 			return nil

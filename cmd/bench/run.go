@@ -40,6 +40,7 @@ type options struct {
 	out                     string
 	raw                     bool
 	timestamps              bool
+	unsafeNoIOMMU           bool
 	selfTest                time.Duration
 }
 
@@ -89,6 +90,7 @@ func (e *env) runFlags(args []string) (*options, error) {
 	fs.DurationVar(&o.slice, "slice", 250*time.Millisecond, "-ab: length of one slice")
 	fs.IntVar(&o.core, "core", -1, "CPU to measure on, alone if you can (default the last one that this process may use)")
 	fs.StringVar(&o.out, "out", "", "`FOLDER` for the report, or for several in it (default out/bench-TIME)")
+	fs.BoolVar(&o.unsafeNoIOMMU, "unsafe-no-iommu", false, "drive a PCI function without an IOMMU: it may then write to any memory")
 	fs.BoolVar(&o.raw, "raw", false, "keep single round trips as well, the first million of each report (raw.csv.zst)")
 	fs.BoolVar(&o.timestamps, "timestamps", false, "keep the kernel's and the card's timestamps as further histograms: what lies between them and the\n"+
 		"round trip is this host's own share. It costs time on each frame")

@@ -141,16 +141,12 @@ func (s *session) openSocket(c *cell) (err error) {
 
 func (s *session) openRaw(p *port) (err error) {
 	first := p.cells[0]
-	no := nic.Options{Device: first.path.Interface, Log: s.log}
-	if no.Steer, err = p.steer(); err != nil {
+	o := opening{driver: first.driver, unsafeNoIOMMU: s.unsafeNoIOMMU, Options: nic.Options{Device: first.path.Interface, Log: s.log}}
+	if o.Steer, err = p.steer(); err != nil {
 		return err
 	}
-	var d nic.Device
-	if first.driver == "auto" {
-		d, err = openAuto(no, first.path.Owned || no.Steer == nil, s.log)
-	} else {
-		d, err = openDevice(first.driver, no)
-	}
+	o.shared = first.path.Owned || o.Steer == nil
+	d, err := o.open()
 	if errors.Is(err, nic.ErrNoDevice) {
 		return usage("%w", err)
 	} else if err != nil {

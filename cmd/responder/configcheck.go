@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"rebound/cmd/internal/card"
 	"rebound/fastpath"
-	"rebound/nic/pci"
 )
 
 // checker finds out whether a config is possible, short of opening anything.
@@ -48,18 +48,18 @@ func (k *checker) nic() error {
 		return k.fail("nic.device", "is empty: name an interface, a PCI address or vfio-user:PATH (`responder nics` lists what there is)")
 	case device == "vfio-user:":
 		return k.fail("nic.device", "vfio-user: wants the path of a socket")
-	case isFunction(device):
+	case card.Named(device):
 	case len(device) > 15 || strings.ContainsAny(device, "/: \t\r\n\x00") || device == "." || device == "..":
 		return k.fail("nic.device", "%q is no interface name, PCI address (0000:03:00.0) or vfio-user:PATH", device)
 	}
 	switch {
 	case driver == "auto":
 	case slices.Contains(socketDrivers, driver):
-		if isFunction(device) {
+		if card.Named(device) {
 			return k.fail("nic.driver", "%s drives a network interface, and %s is a PCI function", driver, device)
 		}
-	case slices.Contains(functionDrivers, driver):
-		if !isFunction(device) {
+	case slices.Contains(card.Drivers, driver):
+		if !card.Named(device) {
 			return k.fail("nic.driver", "%s drives a PCI function, and %s is a network interface", driver, device)
 		}
 	default:
@@ -169,12 +169,6 @@ func (k *checker) statistics() error {
 		return k.fail("stats.interval", "%q is not a duration of a second or more, such as \"10s\", nor \"0s\" for off", k.Stats.Interval)
 	}
 	return nil
-}
-
-// isFunction tells a PCI function, or a simulated one, from a network interface, whose name has no colon.
-func isFunction(device string) bool {
-	_, err := pci.ParseAddress(device)
-	return err == nil || strings.HasPrefix(device, "vfio-user:")
 }
 
 // parseAddress reads "10.0.0.2/24" or a bare address, and refuses what no host can have as its own.

@@ -77,9 +77,8 @@ type Device struct {
 	endWatch   chan struct{}
 	ended      chan struct{}
 
-	// life is held to restart the device, which gives its memory back, and shared by whoever talks to it from elsewhere.
-	life   sync.RWMutex
-	wanted atomic.Uint32 // a reset reason + 1: the device is to be restarted
+	// life is held to restart the device, which gives its memory back, and shared by ReadStats and Link.
+	life sync.RWMutex
 
 	suspended atomic.Bool
 	link      atomic.Bool
@@ -241,7 +240,7 @@ func (d *Device) Send(frame []byte) error {
 	if err := nic.CheckFrame(frame, d.mtu); err != nil {
 		return fmt.Errorf("ena %s: %w", d.fn.Name(), err)
 	}
-	if err := d.mend(); err != nil {
+	if err := d.gate.Call(); err != nil {
 		return err
 	}
 	if d.suspended.Load() || !d.queues[0].send(frame) {
@@ -252,7 +251,7 @@ func (d *Device) Send(frame []byte) error {
 
 // Recv copies the next frame of queue 0 into buf.
 func (d *Device) Recv(buf []byte) (n int, at int64, err error) {
-	if err := d.mend(); err != nil {
+	if err := d.gate.Call(); err != nil {
 		return 0, 0, err
 	}
 	n, tsc := d.queues[0].recv(buf)

@@ -61,8 +61,8 @@ func (w *watchdog) alive(at time.Time) { w.last.Store(at.UnixNano()) }
 
 func (w *watchdog) silent(now time.Time) time.Duration { return now.Sub(time.Unix(0, w.last.Load())) }
 
-// watch serves the device's events and looks after it until Close. A device to be reset is reset here while loops run, and
-// by Send and Recv (mend) where none does.
+// watch serves the device's events and looks after it until Close: it resets a device that is broken, silent or told us so,
+// with the queues' owners parked.
 func (d *Device) watch() {
 	defer close(d.ended)
 	tick := time.NewTicker(watchEvery)
@@ -74,12 +74,7 @@ func (d *Device) watch() {
 			return
 		case <-tick.C:
 		}
-		if d.gate.Err() != nil {
-			continue // restarting failed for good, in Send or Recv
-		}
-		d.life.RLock()
 		reason, why := d.serveEvents()
-		d.life.RUnlock()
 		now := time.Now()
 		for i, q := range d.queues {
 			if f := q.fault.Load(); f != 0 {
@@ -95,30 +90,15 @@ func (d *Device) watch() {
 			continue
 		}
 		d.log.Warn("device has to be reset", "device", d.fn.Name(), "reason", reasonNames[reason], "why", why)
-		d.wanted.Store(reason + 1)
-		if d.gate.Active() {
-			if err := d.gate.Alone(d.restart); err != nil {
-				return
-			}
-			clear(progress)
+		if err := d.gate.Alone(d.endWatch, func() error { return d.restart(reason) }); err != nil {
+			return
 		}
+		clear(progress)
 	}
-}
-
-// mend resets the device if that is wanted, for callers that own the queues because no loop runs.
-func (d *Device) mend() error {
-	if d.wanted.Load() == 0 || d.gate.Active() {
-		return d.gate.Err()
-	}
-	return d.gate.Alone(d.restart)
 }
 
 // restart resets the device and starts it anew with nobody on the queues. What was under way is lost.
-func (d *Device) restart() error {
-	wanted := d.wanted.Swap(0)
-	if wanted == 0 {
-		return nil
-	}
+func (d *Device) restart(reason uint32) error {
 	d.life.Lock()
 	defer d.life.Unlock()
 	if d.regs.Gone() {
@@ -126,11 +106,11 @@ func (d *Device) restart() error {
 	}
 	d.keepTotals()
 	d.statsMu.Lock()
-	d.resets[wanted-1]++
+	d.resets[reason]++
 	d.statsMu.Unlock()
 	d.suspended.Store(false)
-	if err := d.start(wanted - 1); err != nil {
-		return fmt.Errorf("ena %s: %w: restart after %s: %w", d.fn.Name(), nic.ErrHardware, reasonNames[wanted-1], err)
+	if err := d.start(reason); err != nil {
+		return fmt.Errorf("ena %s: %w: restart after %s: %w", d.fn.Name(), nic.ErrHardware, reasonNames[reason], err)
 	}
 	d.log.Info("device was reset and runs again", "device", d.fn.Name())
 	return nil

@@ -283,11 +283,19 @@ func (d *Device) Send(frame []byte) error {
 	if err := nic.CheckFrame(frame, d.mtu); err != nil {
 		return fmt.Errorf("ixgbe %s: %w", d.fn.Name(), err)
 	}
+	if err := d.gate.Call(); err != nil {
+		return err
+	}
 	return d.queues[0].send(frame)
 }
 
 // Recv copies the next frame of queue 0 into buf.
-func (d *Device) Recv(buf []byte) (n int, at int64, err error) { return d.queues[0].recv(buf) }
+func (d *Device) Recv(buf []byte) (n int, at int64, err error) {
+	if err := d.gate.Call(); err != nil {
+		return 0, 0, err
+	}
+	return d.queues[0].recv(buf)
+}
 
 // Close stops the device and gives everything back.
 func (d *Device) Close() error {

@@ -33,7 +33,7 @@ func (d *Device) watch() {
 		}
 		link, err := d.Link()
 		if err != nil {
-			d.gate.Alone(func() error { return err })
+			d.gate.Alone(d.endWatch, func() error { return err })
 			return
 		}
 		if link.Up != up {
@@ -57,7 +57,7 @@ func (d *Device) watch() {
 			continue
 		}
 		d.log.Warn("restart", "device", d.fn.Name(), "why", why)
-		if err := d.gate.Alone(d.restart); err != nil {
+		if err := d.gate.Alone(d.endWatch, d.restart); err != nil {
 			return
 		}
 		clear(stuck)

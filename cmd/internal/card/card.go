@@ -1,0 +1,76 @@
+// Package card opens PCI network functions, of this machine or simulated, with the driver that fits. It is the one switch
+// over drivers on the device itself, for all commands.
+package card
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"rebound/nic"
+	"rebound/nic/ena"
+	"rebound/nic/ixgbe"
+	"rebound/nic/pci"
+	"rebound/nic/vfiouser"
+)
+
+// A driver is added by its name here, its case in DriverFor, which knows it by vendor and device ID, and its case in Open.
+
+// Drivers are the names of the drivers on the device itself.
+var Drivers = []string{"ixgbe", "ena"}
+
+// simulated begins the name of a device that a simnic serves.
+const simulated = "vfio-user:"
+
+// Named tells a PCI function ("0000:03:00.0") or a simulated one ("vfio-user:PATH") from a network interface, whose name
+// has no colon.
+func Named(device string) bool {
+	_, err := pci.ParseAddress(device)
+	return err == nil || strings.HasPrefix(device, simulated)
+}
+
+// DriverFor returns the driver for a PCI function, "" if there is none.
+func DriverFor(id pci.ID) string {
+	if _, ok := ixgbe.Supports(id); ok {
+		return "ixgbe"
+	}
+	if _, ok := ena.Supports(id); ok {
+		return "ena"
+	}
+	return ""
+}
+
+// Open opens o.Device with the driver of that name, or with the one for its ID where driver is "auto". Without an IOMMU it
+// fails unless unsafeNoIOMMU is set: the device may then write to any memory.
+func Open(driver string, unsafeNoIOMMU bool, o nic.Options) (nic.Device, error) {
+	fn, err := take(o.Device, unsafeNoIOMMU)
+	if err != nil {
+		return nil, err
+	}
+	if driver == "auto" {
+		driver = DriverFor(fn.ID())
+	}
+	// A driver takes the function over, and closes it if it cannot open the device.
+	switch driver {
+	case "ixgbe":
+		return device(ixgbe.Open(fn, o))
+	case "ena":
+		return device(ena.Open(fn, o))
+	}
+	return nil, errors.Join(fmt.Errorf("%s: %w: no driver for %v", o.Device, nic.ErrNoDevice, fn.ID()), fn.Close())
+}
+
+// device keeps a nil pointer from becoming an interface that is not nil.
+func device[D nic.Device](d D, err error) (nic.Device, error) {
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+func take(name string, unsafeNoIOMMU bool) (pci.Function, error) {
+	if path, ok := strings.CutPrefix(name, simulated); ok {
+		return vfiouser.Dial(path)
+	}
+	return pci.Open(name, unsafeNoIOMMU)
+}
