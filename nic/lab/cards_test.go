@@ -10,6 +10,7 @@ import (
 var cards = []card{{
 	name: "ixgbe", module: "ixgbe", jumbo: 9000,
 	model: func(mac [6]byte) sim.Model { return ixgbesim.New(ixgbesim.Options{MAC: mac}) },
+	other: func(mac [6]byte) sim.Model { return ixgbesim.New(ixgbesim.Options{MAC: mac, Backplane: true}) },
 	agree: ixgbeAgree,
 }}
 

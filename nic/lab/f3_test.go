@@ -62,7 +62,7 @@ say unbound
 func (c *card) f3(t *testing.T, k *Kit) {
 	dir := logDir(t)
 	a, b := sim.Pair()
-	theirs, ours := c.serve(t, dir, 0, a), c.serve(t, dir, 1, b)
+	theirs, ours := c.serve(t, dir, 0, a, c.model), c.serve(t, dir, 1, b, c.model)
 	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Second)
 	defer cancel()
 	start := time.Now()

@@ -24,6 +24,8 @@ type card struct {
 	module string // Linux's driver
 	// model makes a device with the MAC address.
 	model func(mac [6]byte) sim.Model
+	// other is another kind of the same card, for two that talk to each other.
+	other func(mac [6]byte) sim.Model
 	// jumbo is the MTU of the jumbo frame check.
 	jumbo int
 	// agree names the counters of "ethtool -S" that differ from the model's own: after the first traffic, and, with all
@@ -39,9 +41,9 @@ type function struct {
 }
 
 // serve puts a model on a socket and on a wire, running freely, until the test ends.
-func (c *card) serve(t *testing.T, dir string, i int, w sim.Wire) *function {
+func (c *card) serve(t *testing.T, dir string, i int, w sim.Wire, model func([6]byte) sim.Model) *function {
 	t.Helper()
-	f := &function{model: c.model([6]byte{2, 0, 0, 0, 0, byte(1 + i)}), socket: filepath.Join(dir, fmt.Sprintf("%s%d.sock", c.name, i))}
+	f := &function{model: model([6]byte{2, 0, 0, 0, 0, byte(1 + i)}), socket: filepath.Join(dir, fmt.Sprintf("%s%d.sock", c.name, i))}
 	log, err := os.Create(filepath.Join(dir, fmt.Sprintf("server%d.log", i)))
 	if err != nil {
 		t.Fatal(err)
@@ -102,6 +104,7 @@ func TestLab(t *testing.T) {
 		c := &cards[i]
 		t.Run(c.name, func(t *testing.T) {
 			t.Run("F2", func(t *testing.T) { c.f2(t, kit(t)) })
+			t.Run("F2pair", func(t *testing.T) { c.f2pair(t, kit(t)) })
 			t.Run("F3", func(t *testing.T) { c.f3(t, kit(t)) })
 		})
 	}
@@ -173,7 +176,7 @@ func (c *card) f2(t *testing.T, k *Kit) {
 	t.Log(k.Version)
 	dir := logDir(t)
 	near, far := sim.Pair()
-	f := c.serve(t, dir, 0, near)
+	f := c.serve(t, dir, 0, near, c.model)
 	p := newPeer(far)
 	defer p.close()
 	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Second)

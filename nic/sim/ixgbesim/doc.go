@@ -6,7 +6,7 @@
 //
 // # What there is
 //
-// EEPROM by EERD, SFP+ module by I2CCTL, the semaphores SWSM and SW_FW_SYNC, reset by CTRL, link by AUTOC and LINKS, 128
+// EEPROM by EERD and bit by bit, SFP+ module by I2CCTL, the semaphores SWSM and SW_FW_SYNC, reset by CTRL, link by AUTOC and LINKS, 128
 // receive and 128 transmit queues, legacy and advanced one-buffer descriptors, frames over several descriptors, jumbo
 // frames, address, multicast and VLAN filters, VLAN insertion and stripping, queue filters by EtherType, RSS, checksums in both directions, TCP and
 // UDP segmentation, tail and head write-back, interrupts by MSI-X, MSI or INTx with throttling and automatic masking, the
@@ -15,7 +15,7 @@
 // # What there is not
 //
 // A driver that asks for one of these is told so by a violation: receive side coalescing, header split, virtualisation
-// (VMDq, SR-IOV), traffic classes (DCB), MACsec and IPsec offload, FCoE, bit-banged EEPROM access, five-tuple
+// (VMDq, SR-IOV), traffic classes (DCB), MACsec and IPsec offload, FCoE, EEPROM writes, five-tuple
 // filters. Flow director filters are taken and never match: RSS distributes all. SCTP checksums are not inserted. The
 // receive packet buffer is one FIFO, so a queue without descriptors and without drop enable holds back all (§7.1.8 has it so
 // for one traffic class).

@@ -91,7 +91,7 @@ func (m *Model) writeEERD(v uint32) error {
 }
 
 func (m *Model) readEEC() uint32 {
-	v := m.val[regEEC/4] &^ (eecARD | eecGNT)
+	v := m.val[regEEC/4]&^(eecARD|eecGNT|eecDO) | m.spi.out
 	if m.eep == 0 {
 		v |= eecARD
 	}

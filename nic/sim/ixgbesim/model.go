@@ -23,6 +23,7 @@ type Model struct {
 
 	val    [regsEnd / 4]uint32 // what registers hold that have no state elsewhere
 	eeprom [eepromWords]uint16
+	spi    spi
 	i2c    i2c
 
 	rst, eep, dma int  // accesses or Steps until reset, EEPROM load and DMA initialization are done §4.6.3
@@ -82,7 +83,7 @@ func (m *Model) Attach(h sim.Host) { m.host = h }
 
 // Reset is power-on or function-level reset, §4.2.1.
 func (m *Model) Reset() {
-	m.i2c = i2c{}
+	m.i2c, m.spi = i2c{}, spi{}
 	m.val[regSWFW/4], m.val[regSWSM/4] = 0, 0
 	m.resetDevice()
 	m.rst, m.eep, m.dma = 0, 0, 0
@@ -351,11 +352,11 @@ func (m *Model) command(e *entry, r reg, old, v uint32) error {
 	case regI2CCTL:
 		m.i2c.write(v)
 	case regEEC:
-		if v&eecBits != old&eecBits {
-			m.val[r/4] = v
-			return fmt.Errorf("%v = %08x: this model's EEPROM is read by EERD, not bit by bit (82599 §8.2.3.2.1)", r, v)
+		if v&eecBits != old&eecBits && v&eecREQ == 0 {
+			m.host.Violation("%v = %08x drives the EEPROM without EE_REQ (82599 §8.2.3.2.1)", r, v)
 		}
 		m.val[r/4] = v
+		m.spi.write(v, &m.eeprom)
 	case regEERD:
 		return m.writeEERD(v)
 	case 0x10018:

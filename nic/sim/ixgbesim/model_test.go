@@ -447,3 +447,34 @@ func TestModule(t *testing.T) {
 	}
 	r.clean()
 }
+
+// A word of the EEPROM bit by bit, against EERD.
+func TestEEPROMBits(t *testing.T) {
+	r := newRig(t, Options{})
+	eec := r.rd(0x10010) | 1<<6
+	r.wr(0x10010, eec)
+	r.poll(0x10010, 1<<7, 1<<7)
+	put := func(v uint32, n int) {
+		for i := n - 1; i >= 0; i-- {
+			bit := v >> i & 1 << 2
+			r.wr(0x10010, eec|bit)
+			r.wr(0x10010, eec|bit|1)
+			r.wr(0x10010, eec|bit)
+		}
+	}
+	put(3, 8)
+	put(2*0x2b, 16)
+	got := uint16(0)
+	for range 16 {
+		r.wr(0x10010, eec|1)
+		got = got<<1 | uint16(r.rd(0x10010)>>3&1)
+		r.wr(0x10010, eec)
+	}
+	r.wr(0x10010, eec|2)
+	r.wr(0x10010, eec&^(1<<6)|2)
+	r.wr(0x10014, 0x2b<<2|1)
+	if want := uint16(r.rd(0x10014) >> 16); got>>8|got<<8 != want {
+		t.Errorf("word 2bh bit by bit %04x, by EERD %04x", got>>8|got<<8, want)
+	}
+	r.clean()
+}

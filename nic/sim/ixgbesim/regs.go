@@ -163,7 +163,9 @@ const (
 	eecREQ, eecGNT   = 1 << 6, 1 << 7
 	eecPRES, eecARD  = 1 << 8, 1 << 9
 	eecADDR, eecSIZE = 1 << 10, 8 << 11 // 16 address bits; 2^(8+6) words
-	eecBits          = 0x0f             // SK, CS, DI, DO: bit banging
+	eecSK, eecCS     = 1 << 0, 1 << 1
+	eecDI, eecDO     = 1 << 2, 1 << 3
+	eecBits          = eecSK | eecCS | eecDI
 	eerdSTART        = 1 << 0
 	eerdDONE         = 1 << 1
 

@@ -37,7 +37,7 @@ func TestViolations(t *testing.T) {
 		{"virtual queues", "no virtualisation", func(r *rig) { r.wr(0x5818, 8) }},
 		{"MTQC unarbitrated", "ARBDIS", func(r *rig) { r.wr(0x8120, 1) }},
 		{"coalescing", "coalescing", func(r *rig) { r.wr(0x102c, 1) }},
-		{"EEPROM bit by bit", "not bit by bit", func(r *rig) { r.wr(0x10010, r.rd(0x10010)|1) }},
+		{"EEPROM not requested", "without EE_REQ", func(r *rig) { r.wr(0x10010, r.rd(0x10010)|1) }},
 		{"no FCS", "IFCS", func(r *rig) { r.desc(r.load(0, frame(60)), ok&^(1<<25), 60<<14) }},
 		{"wrong PAYLEN", "PAYLEN 61", func(r *rig) { r.desc(r.load(0, frame(60)), ok, 61<<14) }},
 		{"wrong type", "DTYP 7", func(r *rig) { r.desc(r.load(0, frame(60)), ok|4<<20, 60<<14) }},

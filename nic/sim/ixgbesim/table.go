@@ -41,7 +41,7 @@ var table = []entry{
 	{0x00048, 1, 0, "FRTIMER", ro, 0, 0},
 	{0x0004c, 1, 0, "TCPTIMER", rw, 0xfff, 0},
 	{regLEDCTL, 1, 0, "LEDCTL", rw, 0xcfcfcfef, 0x00010204},
-	{regEEC, 1, 0, "EEC", sc, eecREQ | eecBits | 0x30, 0x10 | eecPRES | eecADDR | eecSIZE},
+	{regEEC, 1, 0, "EEC", sc, eecREQ | eecBits | eecDO | 0x30, 0x10 | eecPRES | eecADDR | eecSIZE},
 	{regEERD, 1, 0, "EERD", sc, 0xffff, 0},
 	{0x10018, 1, 0, "EEWR", sc, all, 0},
 	{0x1001c, 1, 0, "FLA", rw, 0, 0},

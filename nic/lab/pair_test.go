@@ -1,0 +1,81 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"rebound/nic/sim"
+)
+
+// pairScript lets two Linux drivers talk to each other, the second in a network namespace of its own: TCP both ways, so
+// that segmentation, checksums and several queues are used in earnest.
+const pairScript = helpers + `
+modprobe $module || fail modprobe $module
+having() { for n in /sys/class/net/*; do [ "$(cat $n/address)" = 02:00:00:00:00:0$1 ] && basename $n; done; }
+both() { [ -n "$(having 1)" ] && [ -n "$(having 2)" ]; }
+until_true 100 both
+dev=$(having 1) far=$(having 2)
+unshare -n sh -c 'echo $$ >/tmp/ns; exec sleep 10000' &
+until_true 50 test -s /tmp/ns
+ns=$(cat /tmp/ns)
+there() { nsenter -t $ns -n "$@"; }
+need ip link set $far netns $ns
+need there ip link set lo up
+need there ip addr add $peer/24 dev $far
+need ip addr add 10.9.0.2/24 dev $dev
+need there ip link set $far up
+up
+say up
+pings 200 56
+pings 200 1472
+dd if=/dev/urandom of=/tmp/data bs=1M count=16 2>/dev/null
+printf '#!/bin/sh\ncat >/tmp/one\n' >/tmp/sink1; printf '#!/bin/sh\ncat >/tmp/two\n' >/tmp/sink2; chmod +x /tmp/sink?
+same() { cmp /tmp/data $1 >/tmp/need 2>&1 || { show failed sh -c "cat /tmp/need; ls -l /tmp"; fail "$1 is not what was sent"; }; }
+there nc -l -p 5001 -e /tmp/sink1 & 
+sleep 0.5
+nc $peer 5001 </tmp/data || fail nc
+sleep 0.5
+same /tmp/one
+nc -l -p 5002 -e /tmp/sink2 &
+sleep 0.5
+there nc 10.9.0.2 5002 </tmp/data || fail nc back
+sleep 0.5
+same /tmp/two
+sleep 0.3
+show tso ethtool -k $dev
+show stats ethtool -S $dev
+say stats
+`
+
+// f2pair runs two models with the Linux driver on both: one of each kind.
+func (c *card) f2pair(t *testing.T, k *Kit) {
+	dir := logDir(t)
+	a, b := sim.Pair()
+	f, g := c.serve(t, dir, 0, a, c.model), c.serve(t, dir, 1, b, c.other)
+	ctx, cancel := context.WithTimeout(t.Context(), 120*time.Second)
+	defer cancel()
+	start := time.Now()
+	r, err := k.Run(ctx, Machine{
+		Dir: dir, Sockets: []string{f.socket, g.socket},
+		Script: fmt.Sprintf("module=%s peer=10.9.0.1\n%s", c.module, pairScript),
+		Say: func(key, text string, r Result) error {
+			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+			if key == "stats" {
+				for _, d := range c.agree(f.model, numbers(r[key]), false) {
+					t.Errorf("at %q ethtool and model disagree: %s", key, d)
+				}
+			}
+			return nil
+		},
+	})
+	for _, l := range r["dmesg"] {
+		t.Log("guest:", l)
+	}
+	f.clean(t)
+	g.clean(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
