@@ -113,6 +113,7 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 	}
 
 	view := &view{engine: e, info: info, clock: clock, start: time.Now()}
+	view.before, _ = view.transactions()
 	if s.Stats.Listen != "" {
 		web, err := net.Listen("tcp", s.Stats.Listen)
 		if err != nil {

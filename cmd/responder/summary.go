@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"rebound/cmd/internal/card"
 	"rebound/fastpath"
 	"rebound/latency"
 	"rebound/latency/host"
@@ -25,6 +26,8 @@ type view struct {
 	clock *latency.Clock
 	start time.Time
 	end   time.Time // zero while running
+
+	before map[string]int64 // the bus transactions of a device model, counted when serving began
 }
 
 // stats sums what all loops counted.
@@ -34,6 +37,14 @@ func (v *view) stats() (sum fastpath.Stats) {
 		sum.Add(&s)
 	}
 	return sum
+}
+
+// transactions asks a device model what it counted on the bus; nil for every other device.
+func (v *view) transactions() (map[string]int64, error) {
+	if c, ok := v.dev.(*card.Card); ok {
+		return c.Transactions()
+	}
+	return nil, nil
 }
 
 // histogram merges one histogram of all loops.
@@ -157,6 +168,12 @@ func (v *view) report(cores []int) *latency.Report {
 		r.Device.Counters = map[string]uint64{"rx_frames": s.RxFrames, "rx_bytes": s.RxBytes, "tx_frames": s.TxFrames, "tx_bytes": s.TxBytes}
 		for _, c := range append(troubles(&s), v.own(&s)...) {
 			r.Device.Counters[c.name] = c.value
+		}
+	}
+	if now, err := v.transactions(); err == nil && now != nil {
+		r.Transfers = map[string]int64{}
+		for kind, n := range now {
+			r.Transfers[kind] = n - v.before[kind]
 		}
 	}
 	r.Add(latency.MainSeries, v.histogram(turnaround))

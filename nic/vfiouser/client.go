@@ -16,6 +16,7 @@ import (
 	"rebound/nic/dma"
 	"rebound/nic/mmio"
 	"rebound/nic/pci"
+	"rebound/nic/sim"
 )
 
 // Function is a PCI function behind a vfio-user socket.
@@ -108,6 +109,24 @@ func (f *Function) start() error {
 func (f *Function) Name() string    { return "vfio-user:" + f.path }
 func (f *Function) ID() pci.ID      { return f.id }
 func (f *Function) Simulated() bool { return true }
+
+// Transactions returns the PCIe transactions that the model has counted since it was made, by kind. A server that is not
+// ours counts none.
+func (f *Function) Transactions() (map[string]int64, error) {
+	if f.info.Regions <= countsRegion {
+		return nil, nil
+	}
+	var c sim.Counts
+	b := make([]byte, binary.Size(c))
+	if err := f.read(countsRegion, 0, b); err != nil {
+		return nil, err
+	}
+	if _, err := decode(b, &c); err != nil {
+		return nil, err
+	}
+	return map[string]int64{"mmio read": int64(c.MMIORead), "mmio write": int64(c.MMIOWrite), "dma read": int64(c.DMARead),
+		"dma write": int64(c.DMAWrite)}, nil
+}
 
 // request serves the device's DMA to memory that was mapped without a file descriptor.
 func (f *Function) request(m message) error {

@@ -75,8 +75,9 @@ const (
 	regionROM    = 6
 	regionConfig = 7
 	regionVGA    = 8
-	shadowRegion = 9 // +n for BAR n: ours
-	numRegions   = 15
+	shadowRegion = 9  // +n for BAR n: ours
+	countsRegion = 15 // the PCIe transactions that the model counted, as sim.Counts in this order, 8 bytes each: ours
+	numRegions   = 16
 
 	configSize = 4096
 

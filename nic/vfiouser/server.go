@@ -1,6 +1,7 @@
 package vfiouser
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -302,8 +303,10 @@ func (x *session) regionInfo(m *message) ([]byte, []int, error) {
 		}
 	case q.Index == regionConfig:
 		r.Size, r.Flags = configSize, regionRead|regionWrite
+	case q.Index == countsRegion:
+		r.Size, r.Flags = uint64(binary.Size(sim.Counts{})), regionRead
 	case q.Index == regionROM, q.Index == regionVGA:
-	case q.Index < numRegions:
+	case q.Index < countsRegion:
 		bar := int(q.Index - shadowRegion)
 		fd := x.port.ShadowFD(bar)
 		if fd < 0 {
@@ -335,6 +338,13 @@ func (x *session) regionRead(m *message) ([]byte, error) {
 	}
 	if q.Count > maxTransfer {
 		return nil, syscall.E2BIG
+	}
+	if q.Region == countsRegion {
+		counts := encode(x.port.Counts())
+		if q.Offset != 0 || int(q.Count) != len(counts) {
+			return nil, syscall.EINVAL
+		}
+		return encode(q, counts), nil
 	}
 	data := make([]byte, q.Count)
 	err := x.pieces(q, data, x.port.ReadConfig, x.port.ReadBAR)

@@ -397,3 +397,26 @@ func TestGoroutinesEnd(t *testing.T) {
 		t.Errorf("%d goroutines before, %d after", before, n)
 	}
 }
+
+func TestTransactionsAreTheModels(t *testing.T) {
+	p, _, path := serveToy(t)
+	f := dial(t, path)
+	bar, err := f.BAR(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := f.Transactions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 7 {
+		bar.Read32(0)
+	}
+	after, err := f.Transactions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := after["mmio read"] - before["mmio read"]; n != 7 || after["mmio read"] != int64(p.Counts().MMIORead) {
+		t.Errorf("7 reads count as %d; %v, the model has %+v", n, after, p.Counts())
+	}
+}

@@ -53,19 +53,38 @@ func Open(driver string, unsafeNoIOMMU bool, o nic.Options) (nic.Device, error) 
 	// A driver takes the function over, and closes it if it cannot open the device.
 	switch driver {
 	case "ixgbe":
-		return device(ixgbe.Open(fn, o))
+		d, err := ixgbe.Open(fn, o)
+		return opened(fn, d, err)
 	case "ena":
-		return device(ena.Open(fn, o))
+		d, err := ena.Open(fn, o)
+		return opened(fn, d, err)
 	}
 	return nil, errors.Join(fmt.Errorf("%s: %w: no driver for %v", o.Device, nic.ErrNoDevice, fn.ID()), fn.Close())
 }
 
-// device keeps a nil pointer from becoming an interface that is not nil.
-func device[D nic.Device](d D, err error) (nic.Device, error) {
+// Card is an open card.
+type Card struct {
+	nic.Device
+	fn pci.Function
+}
+
+// Transactions returns the PCIe transactions that a device model has counted since it was made, by kind; nil for a real
+// card, which counts none.
+func (c *Card) Transactions() (map[string]int64, error) {
+	if m, ok := c.fn.(interface {
+		Transactions() (map[string]int64, error)
+	}); ok {
+		return m.Transactions()
+	}
+	return nil, nil
+}
+
+// opened keeps a nil pointer from becoming an interface that is not nil.
+func opened[D nic.Device](fn pci.Function, d D, err error) (nic.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return d, nil
+	return &Card{d, fn}, nil
 }
 
 func take(name string, unsafeNoIOMMU bool) (pci.Function, error) {
