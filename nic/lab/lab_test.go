@@ -100,6 +100,9 @@ func build(t *testing.T, dir, pkg string) []byte {
 
 // TestLab runs rungs F2 and F3 for each card: "go test ./nic/lab -run Lab/ixgbe -v", or make lab NIC=ixgbe.
 func TestLab(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: the lab boots virtual machines for a minute and a half")
+	}
 	for i := range cards {
 		c := &cards[i]
 		t.Run(c.name, func(t *testing.T) {
@@ -209,6 +212,11 @@ func (c *card) f2(t *testing.T, k *Kit) {
 		t.Log("guest:", l)
 	}
 	f.clean(t)
+	p.mu.Lock()
+	for _, w := range p.wrong {
+		t.Error("the far end got a broken frame: ", w)
+	}
+	p.mu.Unlock()
 	if err != nil {
 		t.Fatal(err)
 	}
