@@ -2,11 +2,9 @@ package ena
 
 import (
 	"math/bits"
-	"net/netip"
 	"testing"
 	"unsafe"
 
-	"rebound/fastpath"
 	"rebound/latency/hot"
 	"rebound/nic/nictest"
 )
@@ -63,34 +61,9 @@ func (b *benchQueue) arrive(n int) {
 	}
 }
 
-// echo4 is an ICMP echo request of n bytes to 10.0.0.2.
-func echo4(n int) []byte {
-	f := make([]byte, n)
-	copy(f, []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, byte(n - 14), 0, 1, 0, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 8, 0})
-	put := func(at int, b []byte) {
-		var s uint32
-		for i := range b {
-			s += uint32(b[i]) << (8 * (1 - i%2))
-		}
-		s = ^(s&0xFFFF + s>>16)
-		f[at], f[at+1] = byte(s>>8), byte(s)
-	}
-	put(24, f[14:34])
-	put(36, f[34:])
-	return f
-}
-
-func newResponder(t testing.TB) *fastpath.Responder {
-	r, err := fastpath.New(fastpath.Config{MAC: [6]byte{2, 0, 0, 0, 0, 2}, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
 func TestPollAllocatesNothing(t *testing.T) {
 	for _, entry := range []uint32{0, 128, 256} {
-		b, r := newBenchQueue(echo4(64), entry), newResponder(t)
+		b, r := newBenchQueue(nictest.EchoRequest(64), entry), nictest.NewResponder(t)
 		if n := testing.AllocsPerRun(2000, func() {
 			b.arrive(3)
 			if n := b.Poll(r); n != 3 {
@@ -104,7 +77,7 @@ func TestPollAllocatesNothing(t *testing.T) {
 
 // TestPushedEntry is one reply in the device's memory: descriptor, an empty one, the frame.
 func TestPushedEntry(t *testing.T) {
-	b, r := newBenchQueue(echo4(96), 128), newResponder(t)
+	b, r := newBenchQueue(nictest.EchoRequest(96), 128), nictest.NewResponder(t)
 	b.arrive(1)
 	if b.Poll(r) != 1 {
 		t.Fatal("not answered")
@@ -118,14 +91,14 @@ func TestPushedEntry(t *testing.T) {
 	if *(*txDesc)(unsafe.Pointer(&entry[16])) != (txDesc{}) {
 		t.Error("the second descriptor is not empty")
 	}
-	if f := entry[room:]; f[5] != 1 || f[11] != 2 || f[34] != 0 || f[29] != 2 || f[33] != 1 {
+	if f := entry[room:]; f[5] != 2 || f[11] != 1 || f[34] != 0 || f[29] != 1 || f[33] != 2 {
 		t.Errorf("not a reply: %x", f)
 	}
 	if b.txDB != 1 || b.frees+int(b.mask) != int(b.mask)+1 {
 		t.Errorf("doorbell %d, %d buffers free: the frame was pushed whole", b.txDB, b.frees)
 	}
 	// One byte more than the entry takes: the head is pushed, the rest pointed to, and the buffer stays held.
-	b = newBenchQueue(echo4(97), 128)
+	b = newBenchQueue(nictest.EchoRequest(97), 128)
 	b.arrive(1)
 	b.Poll(r)
 	d = *(*txDesc)(b.llq)
@@ -156,7 +129,7 @@ func BenchmarkPoll(b *testing.B) {
 		batch int
 	}{{"llq=128/batch=1", 128, 1}, {"llq=128/batch=32", 128, 32}, {"llq=256/batch=1", 256, 1}, {"llq=off/batch=1", 0, 1}} {
 		b.Run(bm.name, func(b *testing.B) {
-			q, r := newBenchQueue(echo4(64), bm.entry), newResponder(b)
+			q, r := newBenchQueue(nictest.EchoRequest(64), bm.entry), nictest.NewResponder(b)
 			var spent uint64
 			n := 0
 			for b.Loop() {

@@ -1,11 +1,9 @@
 package ixgbe
 
 import (
-	"net/netip"
 	"testing"
 	"unsafe"
 
-	"rebound/fastpath"
 	"rebound/latency/hot"
 	"rebound/nic/nictest"
 )
@@ -44,33 +42,8 @@ func (b *benchQueue) arrive(n int) {
 	}
 }
 
-// echo4 is an ICMP echo request of 64 bytes to 10.0.0.2.
-func echo4() []byte {
-	f := make([]byte, 64)
-	copy(f, []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 50, 0, 1, 0, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 8, 0})
-	put := func(at int, b []byte) {
-		var s uint32
-		for i := 0; i < len(b); i += 2 {
-			s += uint32(b[i])<<8 | uint32(b[i+1])
-		}
-		s = ^(s&0xFFFF + s>>16)
-		f[at], f[at+1] = byte(s>>8), byte(s)
-	}
-	put(24, f[14:34])
-	put(36, f[34:])
-	return f
-}
-
-func newResponder(t testing.TB) *fastpath.Responder {
-	r, err := fastpath.New(fastpath.Config{MAC: [6]byte{2, 0, 0, 0, 0, 2}, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
 func TestPollAllocatesNothing(t *testing.T) {
-	b, r := newBenchQueue(echo4()), newResponder(t)
+	b, r := newBenchQueue(nictest.EchoRequest(64)), nictest.NewResponder(t)
 	if n := testing.AllocsPerRun(1000, func() {
 		b.arrive(3)
 		if n := b.Poll(r); n != 3 {
@@ -89,7 +62,7 @@ func BenchmarkPoll(b *testing.B) {
 		batch int
 	}{{"batch=1", 1}, {"batch=32", 32}} {
 		b.Run(bm.name, func(b *testing.B) {
-			q, r := newBenchQueue(echo4()), newResponder(b)
+			q, r := newBenchQueue(nictest.EchoRequest(64)), nictest.NewResponder(b)
 			var spent uint64
 			n := 0
 			for b.Loop() {

@@ -203,12 +203,7 @@ func (x *rig) open(queues int) {
 	}
 	x.resp = nil
 	for range queues {
-		r, err := fastpath.New(fastpath.Config{MAC: mac, UDPPorts: []uint16{echoPort},
-			Addresses: []netip.Prefix{netip.PrefixFrom(our4, 24), netip.PrefixFrom(our6, 64)}})
-		if err != nil {
-			x.Fatal(err)
-		}
-		x.resp = append(x.resp, r)
+		x.resp = append(x.resp, NewResponder(x))
 	}
 	x.settle()
 }
@@ -350,3 +345,18 @@ func Cost(t testing.TB, h Harness, size, n, batch int) sim.Counts {
 	}
 	return x.port.Counts().Since(before)
 }
+
+// NewResponder returns the Responder that the suite uses, and EchoRequest an ICMP echo request of size bytes that it
+// answers: for a driver's own tests and benchmarks.
+func NewResponder(t testing.TB) *fastpath.Responder {
+	t.Helper()
+	r, err := fastpath.New(fastpath.Config{MAC: ourMAC, UDPPorts: []uint16{echoPort},
+		Addresses: []netip.Prefix{netip.PrefixFrom(our4, 24), netip.PrefixFrom(our6, 64)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// EchoRequest is described at NewResponder.
+func EchoRequest(size int) []byte { return request(icmp4, size, 0, 1) }
