@@ -43,6 +43,8 @@ sleep 0.5
 there nc 10.9.0.2 5002 </tmp/data || fail nc back
 sleep 0.5
 same /tmp/two
+need arp -s $peer 02:00:00:00:00:02
+need there arp -s 10.9.0.2 02:00:00:00:00:01
 sleep 0.3
 show tso ethtool -k $dev
 show stats ethtool -S $dev

@@ -478,3 +478,24 @@ func TestEEPROMBits(t *testing.T) {
 	}
 	r.clean()
 }
+
+// A full ring, given whole again as soon as the last descriptor reported itself.
+func TestFullTransmitRing(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	for range 3 {
+		for i := range ringLen - 1 {
+			d := uint32(60 | advData | eop)
+			if i%16 == 15 || i == ringLen-2 {
+				d |= rs
+			}
+			r.desc(r.load(0, frame(60)), d, 60<<14)
+		}
+		r.wr(0x6018, r.txT)
+		r.settle()
+	}
+	if got := r.m.Counters().TxFrames; got != 3*(ringLen-1) {
+		t.Errorf("%d frames were sent", got)
+	}
+	r.clean()
+}
