@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"rebound/nic/sim"
+	"rebound/nic/sim/enasim"
 	"rebound/nic/sim/ixgbesim"
 	"rebound/nic/sim/toysim"
 )
@@ -16,6 +17,8 @@ func newModel(name string, n int) (sim.Model, error) {
 		return toysim.New(mac), nil
 	case "ixgbe":
 		return ixgbesim.New(ixgbesim.Options{MAC: mac}), nil
+	case "ena":
+		return enasim.New(enasim.Options{MAC: mac}), nil
 	}
-	return nil, fmt.Errorf("no such model: %q (toy, ixgbe)", name)
+	return nil, fmt.Errorf("no such model: %q (toy, ixgbe, ena)", name)
 }

@@ -10,16 +10,28 @@ import (
 // enaCard pushes frames (LLQ); other, a card of a kind before LLQ, does not.
 var enaCard = card{
 	name: "ena", module: "ena", jumbo: 9000,
-	model: func(mac [6]byte) sim.Model { return enasim.New(enasim.Options{MAC: mac}) },
+	model: func(mac [6]byte) sim.Model { return newENA(enasim.Options{MAC: mac}) },
 	other: func(mac [6]byte) sim.Model {
-		return enasim.New(enasim.Options{MAC: mac, Device: 0x0ec2, NoLLQ: true, NoMemBAR: true})
+		return newENA(enasim.Options{MAC: mac, Device: 0x0ec2, NoLLQ: true, NoMemBAR: true, BasicQueues: true, NoMetrics: true})
 	},
 	agree: enaAgree,
 }
 
+var enaAllowance = enasim.Allowance{BandwidthIn: 11, BandwidthOut: 12, Packets: 13, Conntrack: 14, LinkLocal: 15, ConntrackAvailable: 16}
+
+func newENA(o enasim.Options) *enasim.Model {
+	m := enasim.New(o)
+	m.SetAllowance(enaAllowance)
+	return m
+}
+
+// enaAgree compares per queue. Linux counts received bytes without the Ethernet header.
 func enaAgree(m sim.Model, shown map[string]uint64, _ bool) []string {
 	k := m.(*enasim.Model).Counters()
-	want := map[string]uint64{"rx_drops": k.RxDrops, "tx_drops": k.TxDrops, "wd_expired": 0, "tx_timeout": 0}
+	a := enaAllowance
+	want := map[string]uint64{"wd_expired": 0, "tx_timeout": 0, "bw_in_allowance_exceeded": a.BandwidthIn,
+		"bw_out_allowance_exceeded": a.BandwidthOut, "pps_allowance_exceeded": a.Packets,
+		"conntrack_allowance_exceeded": a.Conntrack, "linklocal_allowance_exceeded": a.LinkLocal}
 	sum := map[string]uint64{}
 	for q := range 2 {
 		want[fmt.Sprintf("queue_%d_rx_cnt", q)] = k.RxQueue[q]
@@ -30,5 +42,5 @@ func enaAgree(m sim.Model, shown map[string]uint64, _ bool) []string {
 		sum["rx"] += shown[fmt.Sprintf("queue_%d_rx_bytes", q)]
 		sum["tx"] += shown[fmt.Sprintf("queue_%d_tx_bytes", q)]
 	}
-	return append(differ(shown, want), differ(sum, map[string]uint64{"rx": k.RxBytes, "tx": k.TxBytes})...)
+	return append(differ(shown, want), differ(sum, map[string]uint64{"rx": k.RxBytes - 14*k.RxFrames, "tx": k.TxBytes})...)
 }

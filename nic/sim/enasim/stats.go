@@ -1,0 +1,80 @@
+package enasim
+
+import "fmt"
+
+// Counters is what the adapter counts since power-on. TxBytes is without the padding of short frames.
+type Counters struct {
+	RxFrames, RxBytes, RxDrops, RxOverruns, RxTooLong uint64
+	TxFrames, TxBytes, TxDrops, TxPadding             uint64
+	RxQueue, TxQueue                                  [8]uint64
+
+	TxDescReads, TxPayloadReads, RxDescReads uint64 // DMA reads by what for
+	AdminCommands, Events                    uint64
+	Allowance                                Allowance
+}
+
+// Allowance is what EC2 held back or let go, ena_admin_eni_stats and ena_admin_customer_metrics_id.
+type Allowance struct {
+	BandwidthIn, BandwidthOut, Packets, Conntrack, LinkLocal uint64
+	ConntrackAvailable                                       uint64
+}
+
+func (a *Allowance) list() [6]uint64 {
+	return [6]uint64{a.BandwidthIn, a.BandwidthOut, a.Packets, a.Conntrack, a.LinkLocal, a.ConntrackAvailable}
+}
+
+// Statistics types, ena_admin_get_stats_type.
+const (
+	statsBasic   = 0
+	statsENI     = 2
+	statsMetrics = 4
+)
+
+// getStats is ena_admin_aq_get_stats_cmd.
+func (m *Model) getStats(c *command, r []byte) (byte, error) {
+	k := &m.count
+	if le.Uint16(c[18:]) != 0 {
+		return statusMalformed, fmt.Errorf("GET_STATS: reserved bits set")
+	}
+	switch typ, scope := c[16], c[17]; typ {
+	case statsBasic:
+		if scope > 1 {
+			return statusIllegal, fmt.Errorf("GET_STATS: scope %d", scope)
+		}
+		for i, v := range []uint64{k.TxBytes, k.TxFrames, k.RxBytes, k.RxFrames, k.RxDrops, k.TxDrops, k.RxOverruns} {
+			le.PutUint64(r[8*i:], v)
+		}
+	case statsENI:
+		for i, v := range k.Allowance.list() {
+			if i < 5 {
+				le.PutUint64(r[8*i:], v)
+			}
+		}
+	case statsMetrics:
+		if m.opt.NoMetrics {
+			return statusUnsupported, nil
+		}
+		want := le.Uint64(c[24:])
+		if want == 0 || want&^0x3f != 0 {
+			return statusIllegal, fmt.Errorf("GET_STATS: requested_metrics %#x, 0x3f are supported", want)
+		}
+		var b []byte
+		for i, v := range k.Allowance.list() {
+			if want>>i&1 != 0 {
+				b = le.AppendUint64(b, v)
+			}
+		}
+		le.PutUint64(r[0:], want)
+		if le.Uint32(c[4:]) == 0 {
+			break // Linux asks once without a buffer, for what there is
+		}
+		a, err := m.control(c, "GET_STATS", len(b))
+		if err != nil {
+			return statusIllegal, err
+		}
+		m.host.DMAWrite(a, b)
+	default:
+		return statusUnsupported, nil
+	}
+	return statusOK, nil
+}
