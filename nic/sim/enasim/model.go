@@ -187,7 +187,7 @@ func (m *Model) read(r reg) (uint32, error) {
 	case regCTRLVERSION:
 		return m.opt.Controller, nil
 	case regCAPS:
-		return capsContiguous | 10<<capsResetShift | uint32(m.opt.Width)<<capsWidthShift | 30<<capsAdminTOShift&0xf0000, nil
+		return capsContiguous | 10<<capsResetShift | uint32(m.opt.Width)<<capsWidthShift | 15<<capsAdminTOShift, nil
 	case regCAPSEXT:
 		return 0, nil
 	case regACQTAIL:
