@@ -54,6 +54,7 @@ kill -TERM $pid; wait $pid || { show failed cat /tmp/err; fail "the responder en
 say stopped
 need bench run -iface $addr -driver $driver -source 10.9.0.3 -target 10.9.0.2 -closed -count 500 -timeout 5s -warmup 0s -self-test 0s -out /tmp/own
 grep -q 'received 500' /tmp/need || { show failed cat /tmp/need; fail "the bench on vfio-pci lost replies"; }
+grep -q '(sim)' /tmp/need || { show failed cat /tmp/need; fail "the report takes the model for silicon"; }
 show bench cat /tmp/need
 say measured
 need responder unbind $addr

@@ -47,6 +47,7 @@ type ExtCapID uint16
 
 // Extended capabilities that drivers ask for.
 const (
+	ExtCapVendor ExtCapID = 0x000b
 	ExtCapAER    ExtCapID = 0x0001
 	ExtCapSerial ExtCapID = 0x0003
 	ExtCapSRIOV  ExtCapID = 0x0010

@@ -99,7 +99,7 @@ func (f *sysfsFunction) start() error {
 
 func (f *sysfsFunction) Name() string    { return f.addr }
 func (f *sysfsFunction) ID() ID          { return f.id }
-func (f *sysfsFunction) Simulated() bool { return false }
+func (f *sysfsFunction) Simulated() bool { return isModel(f) }
 
 // NUMANode returns the node that the function is attached to, -1 if unknown.
 func (f *sysfsFunction) NUMANode() int { return f.node }

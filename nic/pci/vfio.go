@@ -226,7 +226,7 @@ func (f *vfioFunction) fill(file *os.File, req uintptr, arg unsafe.Pointer) erro
 
 func (f *vfioFunction) Name() string    { return f.addr }
 func (f *vfioFunction) ID() ID          { return f.id }
-func (f *vfioFunction) Simulated() bool { return false }
+func (f *vfioFunction) Simulated() bool { return isModel(f) }
 
 // NUMANode returns the node that the function is attached to, -1 if unknown.
 func (f *vfioFunction) NUMANode() int { return f.node }

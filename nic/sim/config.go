@@ -3,6 +3,8 @@ package sim
 import (
 	"encoding/binary"
 	"fmt"
+
+	"rebound/nic/pci"
 )
 
 // Configuration space, PCI Express Base 6.0 §7.5; capabilities lie where an 82599 has them.
@@ -20,6 +22,7 @@ const (
 	offMSIX     = 0x70  // MSI-X                  §7.7.2
 	offPCIe     = 0xa0  // PCI Express            §7.5.3
 	offExtended = 0x100 // Device Serial Number   §7.9.3
+	offMark     = 0x180 // Vendor-Specific, pci.ModelMark; at offExtended where there is no serial number
 
 	cmdMemory    = 1 << 1
 	cmdBusMaster = 1 << 2
@@ -110,11 +113,16 @@ func newSpace(c Config) (space, error) {
 	put16(offPCIe+0x28, 0, 0x1f)                    // completion timeout value and disable
 	put32(offPCIe+0x2c, 1<<(c.LinkSpeed&15+1)-2, 0) // supported link speeds: up to LinkSpeed
 	put16(offPCIe+0x30, uint16(c.LinkSpeed&15), 0x0f)
+	mark := offExtended
 	if c.SerialNumber != 0 {
-		put32(offExtended, 0x0001_0003, 0)
+		mark = offMark
+		put32(offExtended, 0x0001_0003|offMark<<20, 0)
 		put32(offExtended+4, uint32(c.SerialNumber), 0)
 		put32(offExtended+8, uint32(c.SerialNumber>>32), 0)
 	}
+	put32(mark, 0x0001_000b, 0)
+	put32(mark+4, pci.ModelVSEC|1<<16|uint32(8+len(pci.ModelMark))<<20, 0)
+	copy(s.init[mark+8:], pci.ModelMark)
 	s.flrCapable = c.PCIeDevCap&devCapFLR != 0
 	s.reset()
 	return s, nil
