@@ -1,0 +1,90 @@
+package mlx5
+
+import "unsafe"
+
+const (
+	cqeSize   = 64
+	wqebb     = 64 // a send WQE is made of basic blocks
+	rxWQE     = 16 // a receive WQE is one data segment
+	maxBlocks = 4  // of a send WQE: what half a BlueFlame register holds
+
+	// room is left before each frame for the WQE that sends it: control segment, and Ethernet segment up to its inline
+	// header.
+	room = 30
+)
+
+// cqe is a completion (PRM, CQE Format). All fields are big-endian.
+type cqe struct {
+	_          [44]byte
+	byteCount  uint32
+	_          [6]byte
+	vendor     uint8  // of an error: vendor_error_syndrome
+	syndrome   uint8  // of an error
+	opcodeQPN  uint32 // s_wqe_opcode 31:24, of a send's error; qpn 23:0
+	counterOwn uint32 // wqe_counter 31:16, signature 15:8, opcode 7:4, format 3:2, solicited 1, owner 0
+}
+
+// What the last dword says, in our order: it is loaded as it lies.
+const (
+	cqeOwner  = 24 // lowest bit of the last byte
+	cqeFormat = 26 // opcode and format from here up
+
+	cqeSend       = 2 << 2 // a frame was received (Responder, Send)
+	cqeRequest    = 0 << 2 // a WQE was sent (Requester)
+	cqeCompressed = 3      // format: the entry stands for several
+
+	cqeOpReqErr  = 13
+	cqeOpRespErr = 14
+
+	cqeInvalid = 0xF1 // opcode Invalid, owned by hardware in the first round
+)
+
+// emptyCQ makes all entries the hardware's.
+func emptyCQ(mem unsafe.Pointer, entries uint32) {
+	b := unsafe.Slice((*byte)(mem), entries*cqeSize)
+	clear(b)
+	for i := cqeSize - 1; i < len(b); i += cqeSize {
+		b[i] = cqeInvalid
+	}
+}
+
+// Send WQE (PRM, Send WQE Construction): control segment, Ethernet segment, then data segments, each from a multiple of 16
+// bytes. In our order, as stored.
+//
+//	0  opmod 31:24, wqe_index 23:8, opcode 7:0
+//	4  qpn 31:8, ds 5:0 (length in units of 16 bytes)
+//	8  signature 31:24, fm_ce_se 7:0
+//	12 immediate
+//	16 checksum offloads, mss: none
+//	28 inline_hdr_sz 25:16, then the inline header from byte 30
+const (
+	wqeSend = 0x0A
+	wqeNop  = 0x00
+
+	// ceAlways asks for a completion: ce 2 in fm_ce_se, the last byte of the third dword.
+	ceAlways = uint64(2<<2) << 24
+)
+
+// control returns the first eight bytes of a WQE, which are also what a plain doorbell says.
+func control(op, index, sqn, ds uint32) uint64 {
+	return uint64(swap(index&0xFFFF<<8|op)) | uint64(swap(sqn<<8|ds))<<32
+}
+
+// dataSegment points to data in host memory (PRM, Data Segment). It is a whole receive WQE.
+type dataSegment struct {
+	byteCount uint32
+	lkey      uint32
+	addrHigh  uint32
+	addrLow   uint32
+}
+
+func newData(n, lkey uint32, addr uint64) dataSegment {
+	return dataSegment{swap(n), swap(lkey), swap(uint32(addr >> 32)), swap(uint32(addr))}
+}
+
+// The device's layout, held by the compiler.
+var (
+	_ [cqeSize]byte = [unsafe.Sizeof(cqe{})]byte{}
+	_ [rxWQE]byte   = [unsafe.Sizeof(dataSegment{})]byte{}
+	_ [55]byte      = [unsafe.Offsetof(cqe{}.syndrome)]byte{}
+)

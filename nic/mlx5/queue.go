@@ -1,0 +1,366 @@
+package mlx5
+
+import (
+	"fmt"
+	"math/bits"
+	"sync/atomic"
+	"unsafe"
+
+	"rebound/fastpath"
+	"rebound/latency/hot"
+	"rebound/nic"
+	"rebound/nic/mmio"
+)
+
+const (
+	maxBatch    = 32 // frames that one pass takes at most
+	refillBatch = 8  // receive slots that are free again before the device is told
+	minFrame    = 14 // an Ethernet header
+)
+
+// Queue is a receive queue and a send queue, each with its completion queue. Numbers of slots, blocks and completions run
+// freely: their low bits index the ring, and the bit above those is what the owner bit must be.
+//
+// A receive WQE is written once: it always points to the buffer of its slot, and posting it again is only counting.
+type Queue struct {
+	rxCQ, txCQ unsafe.Pointer
+	sq, rq     unsafe.Pointer
+	buf        unsafe.Pointer // a buffer for each receive slot: room, then the frame
+	scratch    unsafe.Pointer // where WQEs with a pointer are made
+	pend       unsafe.Pointer // for each slot: the block of the send queue before which all must be done, uint32
+	asked      unsafe.Pointer // WQEs that asked for a completion, in order: block, block behind it
+	bf         unsafe.Pointer // BlueFlame register, or nil
+	db         *uint64        // doorbell, where there is no BlueFlame
+
+	rqRec, sqRec, rxCQRec, txCQRec *uint32 // doorbell records
+
+	iova   uint64 // of buf
+	stride uint32
+	size   uint32 // bytes of a frame that a slot holds
+	mask   uint32 // slots - 1
+	shift  uint32
+	lkey   uint32
+	sqn    uint32
+
+	rxNext uint32 // the next slot to look at; all before it were received
+	armed  uint32 // slots before it are free again
+	given  uint32 // slots before it are the device's again
+
+	txTail   uint32 // blocks before it were posted
+	txDone   uint32 // blocks before it were sent
+	txRung   uint32 // without BlueFlame: blocks before it were rung for
+	txAsked  uint32 // the block behind the last WQE that asked for a completion
+	txMask   uint32 // blocks - 1
+	txShift  uint32
+	askEvery uint32 // blocks from one request for a completion to the next
+	askTail  uint32 // completions asked for
+	txNext   uint32 // completions taken
+	doorWord uint64 // without BlueFlame: what to ring with
+
+	bfOff, bfHalf uint32 // the half of the register that is next, and the distance between both
+	wcDoorbell    bool   // the doorbell is in a write-combining window
+	pushMax       uint32 // frames up to this length go whole into the WQE
+	headers       uint32 // of longer ones, this much
+
+	fault atomic.Uint32 // why the queue stopped: faultXxx
+	bad   cqe           // the completion that said so, written before fault
+
+	txFull, badRx, pushed, pointed uint64 // one writer, this loop; ReadStats loads them
+
+	sendBuf  unsafe.Pointer // queue 0: one buffer for each slot, for Send
+	sendIOVA uint64
+	sendEnd  unsafe.Pointer // for each of them: the block before which all must be done
+	sends    uint32
+
+	rqn, rxCQN, txCQN, tir uint32
+	uar                    uar
+	proof                  proof
+}
+
+// Why a queue stopped.
+const (
+	faultNone = iota
+	faultReceive
+	faultSend
+)
+
+func (q *Queue) completion(cq unsafe.Pointer, n uint32) *cqe {
+	return (*cqe)(unsafe.Add(cq, n*cqeSize))
+}
+
+// Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
+// lie, pushes each at once, or rings for all where there is no BlueFlame, and only then tidies up. It returns the number of
+// replies.
+func (q *Queue) Poll(r *fastpath.Responder) int {
+	if q.fault.Load() != faultNone {
+		return 0
+	}
+	next, done, mask, n := q.rxNext, q.txDone, q.mask, 0
+	for end := next + maxBatch; next != end; next++ {
+		slot := next & mask
+		c := (*cqe)(unsafe.Add(q.rxCQ, slot*cqeSize))
+		own := atomic.LoadUint32(&c.counterOwn)
+		if (own>>cqeOwner^next>>(q.shift&31))&1 != 0 {
+			break
+		}
+		if own>>cqeFormat != cqeSend || bits.ReverseBytes16(uint16(own)) != uint16(next) {
+			q.fail(c, faultReceive)
+			break
+		}
+		free := (*uint32)(unsafe.Add(q.pend, slot*4))
+		*free = done
+		l := int(swap(c.byteCount))
+		if uint(l-minFrame) > uint(q.size-minFrame) {
+			q.badRx++
+			continue
+		}
+		at := unsafe.Add(q.buf, slot*q.stride)
+		h, m := (*[64]byte)(unsafe.Add(at, room)), l
+		switch k := fastpath.Match(h); { // see package fastpath for what the leaves ask of each other
+		case k == fastpath.ICMPv4 && r.IPv4(h, l) && r.Sum4(h) && r.Hosts4(h) && r.Echo4(h):
+			r.Hop4(h)
+			fastpath.Swap4(h)
+		case k == fastpath.UDPv4 && r.IPv4(h, l) && r.Sum4(h) && r.Hosts4(h) && r.Ports4(h) && r.Datagram4(h):
+			r.Hop4(h)
+			fastpath.Swap4(h)
+		case k == fastpath.ICMPv6 && r.IPv6(h, l) && r.To6(h) && r.From6(h) && r.Echo6(h):
+			r.Return6(h)
+		case k == fastpath.UDPv6 && r.IPv6(h, l) && r.To6(h) && r.From6(h) && r.Ports6(h) && r.Datagram6(h):
+			r.Return6(h)
+		default:
+			m = r.Slow(unsafe.Slice((*byte)(unsafe.Pointer(h)), l))
+		}
+		if m == 0 {
+			continue
+		}
+		if uint32(m) <= q.pushMax {
+			if !q.post(at, uint32(m+room+15)>>4, uint32(m)) {
+				q.txFull++
+				continue
+			}
+			q.pushed++ // the frame is in the send queue: its buffer is free
+		} else {
+			if !q.point(at, q.iova+uint64(slot*q.stride), uint32(m)) {
+				q.txFull++
+				continue
+			}
+			*free = q.txTail
+		}
+		n++
+	}
+	q.rxNext = next
+	if q.txRung != q.txTail {
+		q.ring()
+	}
+	if q.txDone != q.txTail || q.armed != next {
+		q.tidy()
+	}
+	return n
+}
+
+// post completes the WQE of ds units at w, of whose frame the first inline bytes lie in it, copies it into the send queue
+// and pushes it. It reports whether there was room.
+func (q *Queue) post(w unsafe.Pointer, ds, inline uint32) bool {
+	tail := q.txTail
+	blocks := (ds + 3) >> 2
+	end := tail + blocks
+	if end-q.txDone > q.txMask+1 {
+		return false
+	}
+	var ce uint64
+	if end-q.txAsked >= q.askEvery {
+		a := (*[2]uint32)(unsafe.Add(q.asked, q.askTail&q.txMask*8))
+		a[0], a[1] = tail, end
+		q.askTail++
+		q.txAsked = end
+		ce = ceAlways
+	}
+	word := control(wqeSend, tail, q.sqn, ds)
+	head := (*[3]uint64)(w)
+	head[0], head[1], head[2] = word, ce, 0
+	*(*uint32)(unsafe.Add(w, 24)) = 0
+	*(*uint16)(unsafe.Add(w, 28)) = bits.ReverseBytes16(uint16(inline))
+	for i := range blocks { // which may wrap
+		*(*[wqebb]byte)(unsafe.Add(q.sq, (tail+i)&q.txMask*wqebb)) = *(*[wqebb]byte)(unsafe.Add(w, i*wqebb))
+	}
+	q.txTail = end
+	if q.bf == nil {
+		q.doorWord = word
+		return true
+	}
+	q.txRung = end
+	mmio.PushWCRing(q.sqRec, swap(end&0xFFFF), unsafe.Add(q.bf, q.bfOff), w, int(blocks))
+	q.bfOff ^= q.bfHalf
+	return true
+}
+
+// point posts a WQE with the headers of the frame at at+room, m bytes long, and a pointer to the rest. iova is the device's
+// address of at.
+func (q *Queue) point(at unsafe.Pointer, iova uint64, m uint32) bool {
+	w := q.scratch
+	head := q.headers
+	if head > 0 {
+		*(*[headerMax]byte)(unsafe.Add(w, room)) = *(*[headerMax]byte)(unsafe.Add(at, room))
+	}
+	data := (max(head, 2) + room + 15) &^ 15 // the Ethernet segment's own two bytes are there without headers too
+	*(*dataSegment)(unsafe.Add(w, data)) = newData(m-head, q.lkey, iova+room+uint64(head))
+	if !q.post(w, data>>4+1, head) {
+		return false
+	}
+	q.pointed++
+	return true
+}
+
+// headerMax is how many bytes are copied to have the headers, whatever they are: a multiple of 16 that holds the longest.
+const headerMax = 96
+
+// ring tells the device of everything that was posted.
+func (q *Queue) ring() {
+	q.txRung = q.txTail
+	if q.wcDoorbell {
+		mmio.RingDoorbellWC(q.sqRec, swap(q.txTail&0xFFFF), q.db, q.doorWord)
+	} else {
+		mmio.RingDoorbell(q.sqRec, swap(q.txTail&0xFFFF), q.db, q.doorWord)
+	}
+}
+
+// tidy takes the completions of sends, and gives the slots that are free again back, in order.
+func (q *Queue) tidy() {
+	done, taken := q.txDone, q.txNext
+	for {
+		c := (*cqe)(unsafe.Add(q.txCQ, taken&q.txMask*cqeSize))
+		own := atomic.LoadUint32(&c.counterOwn)
+		if (own>>cqeOwner^taken>>(q.txShift&31))&1 != 0 {
+			break
+		}
+		a := (*[2]uint32)(unsafe.Add(q.asked, taken&q.txMask*8))
+		if own>>cqeFormat != cqeRequest || taken == q.askTail || bits.ReverseBytes16(uint16(own)) != uint16(a[0]) {
+			q.fail(c, faultSend)
+			break
+		}
+		done = a[1]
+		taken++
+	}
+	if taken != q.txNext {
+		q.txNext, q.txDone = taken, done
+		mmio.Store32(q.txCQRec, swap(taken&0xFFFFFF))
+	}
+	armed, next, mask := q.armed, q.rxNext, q.mask
+	for armed != next && int32(done-*(*uint32)(unsafe.Add(q.pend, armed&mask*4))) >= 0 {
+		armed++
+	}
+	q.armed = armed
+	if armed-q.given >= refillBatch {
+		q.given = armed
+		mmio.Store32(q.rxCQRec, swap(next&0xFFFFFF)) // before the slots that will complete there again
+		mmio.Store32(q.rqRec, swap((armed+mask+1)&0xFFFF))
+	}
+}
+
+// fail stops the queue at a completion that says an error, or makes no sense.
+//
+//go:noinline
+func (q *Queue) fail(c *cqe, why uint32) {
+	q.bad = *c
+	q.fault.Store(why)
+}
+
+// faultText says why the queue stopped.
+func (q *Queue) faultText() string {
+	c, side := &q.bad, "receive"
+	if q.fault.Load() == faultSend {
+		side = "send"
+	}
+	own := c.counterOwn >> 24
+	op := own >> 4
+	switch {
+	case own>>2&3 == cqeCompressed:
+		return fmt.Sprintf("%s completion is compressed, which was not asked for (op_own %#02x)", side, own)
+	case op == cqeOpReqErr || op == cqeOpRespErr:
+		return fmt.Sprintf("%s completion with error: syndrome %v, vendor syndrome %#02x, WQE %d, opcode and queue %#08x", side,
+			cqeSyndrome(c.syndrome), c.vendor, bits.ReverseBytes16(uint16(c.counterOwn)), swap(c.opcodeQPN))
+	}
+	return fmt.Sprintf("%s completion is not what is due: opcode %#x, WQE %d", side, op, bits.ReverseBytes16(uint16(c.counterOwn)))
+}
+
+// reset puts the rings into the state in which a new queue is: all slots the device's, nothing to send.
+func (q *Queue) reset() {
+	q.rxNext, q.armed, q.given = 0, 0, 0
+	for slot := range q.mask + 1 {
+		*(*uint32)(unsafe.Add(q.pend, slot*4)) = 0
+	}
+	*q.rxCQRec = 0
+	mmio.Store32(q.rqRec, swap(q.mask+1))
+	q.resetSend()
+}
+
+// resetSend is reset for the send side alone.
+func (q *Queue) resetSend() {
+	q.txTail, q.txDone, q.txRung, q.txAsked, q.askTail, q.txNext, q.bfOff, q.sends = 0, 0, 0, 0, 0, 0, 0, 0
+	for n := range q.mask + 1 {
+		*(*uint32)(unsafe.Add(q.sendEnd, n*4)) = 0
+	}
+	*q.sqRec, *q.txCQRec = 0, 0
+	q.fault.Store(faultNone)
+}
+
+// send posts a copy of frame.
+func (q *Queue) send(frame []byte) error {
+	q.tidy()
+	n, m := q.sends&q.mask, uint32(len(frame))
+	end := (*uint32)(unsafe.Add(q.sendEnd, n*4))
+	if q.fault.Load() != faultNone || int32(q.txDone-*end) < 0 {
+		return nic.ErrFull
+	}
+	at := unsafe.Add(q.sendBuf, n*q.stride)
+	copy(unsafe.Slice((*byte)(unsafe.Add(at, room)), q.size), frame)
+	if m <= q.pushMax {
+		if !q.post(at, (m+room+15)>>4, m) {
+			return nic.ErrFull
+		}
+		*end = q.txDone
+		q.pushed++
+	} else {
+		if !q.point(at, q.sendIOVA+uint64(n*q.stride), m) {
+			return nic.ErrFull
+		}
+		*end = q.txTail
+	}
+	q.sends++
+	if q.txRung != q.txTail {
+		q.ring()
+	}
+	return nil
+}
+
+// recv copies the next frame out and frees its slot. It returns -1 where there is none.
+func (q *Queue) recv(buf []byte) (n int, at int64) {
+	for q.fault.Load() == faultNone {
+		slot := q.rxNext & q.mask
+		c := q.completion(q.rxCQ, slot)
+		own := atomic.LoadUint32(&c.counterOwn)
+		if (own>>cqeOwner^q.rxNext>>(q.shift&31))&1 != 0 {
+			break
+		}
+		at = int64(hot.TSC())
+		if own>>cqeFormat != cqeSend || bits.ReverseBytes16(uint16(own)) != uint16(q.rxNext) {
+			q.fail(c, faultReceive)
+			break
+		}
+		l := swap(c.byteCount)
+		bad := l < minFrame || l > q.size
+		if bad {
+			q.badRx++
+		} else {
+			copy(buf, unsafe.Slice((*byte)(unsafe.Add(q.buf, slot*q.stride+room)), l))
+		}
+		*(*uint32)(unsafe.Add(q.pend, slot*4)) = q.txDone
+		q.rxNext++
+		q.tidy()
+		if !bad {
+			return int(l), at
+		}
+	}
+	q.tidy()
+	return -1, 0
+}
