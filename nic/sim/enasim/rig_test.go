@@ -319,3 +319,5 @@ func (q *ring) offer(buf dma.Block, size int, ids ...int) {
 }
 
 func pointer(b []byte) unsafe.Pointer { return unsafe.Pointer(&b[0]) }
+
+func unsafeBytes(p unsafe.Pointer, n int) []byte { return unsafe.Slice((*byte)(p), n) }

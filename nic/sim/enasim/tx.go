@@ -112,6 +112,7 @@ func (m *Model) stepTX() (busy bool) {
 			}
 			if q.head == q.tail && q.pkt.descs > 0 && busy {
 				m.host.Violation("transmit queue %d: doorbell %d lies inside a frame: its last descriptor is missing", i, q.tail)
+				q.pkt.bad = true
 				m.finish(i, q)
 			}
 		}
@@ -275,6 +276,7 @@ func (m *Model) finish(i int, q *txQueue) {
 	}
 	if !p.bad && p.hdrLen > len(f) {
 		m.host.Violation("transmit queue %d, head %d: header_length %d of a frame of %d bytes", i, q.head, p.hdrLen, len(f))
+		p.bad = true
 	}
 	if !p.bad && p.ctrl&tx1L4 != 0 {
 		if err := insertChecksum(f, p.ctrl, q.meta); err != nil {
