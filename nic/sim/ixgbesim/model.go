@@ -43,11 +43,12 @@ type Model struct {
 	now   uint64 // SYSTIM at sysAt
 	sysAt time.Duration
 	count counters
+	latch map[reg]uint32 // high halves of octet counters, by the low half that was read
 }
 
 // New returns a port that is not yet powered on.
 func New(o Options) *Model {
-	m := &Model{opt: o}
+	m := &Model{opt: o, latch: map[reg]uint32{}}
 	m.eeprom = newEEPROM(o)
 	return m
 }
@@ -100,6 +101,7 @@ func (m *Model) resetDevice() {
 		}
 	}
 	m.val[regSWSM/4], m.val[regSWFW/4] = swsm, swfw
+	clear(m.latch)
 	m.val[regRXPBSIZE/4], m.val[0x0cc00/4], m.val[0x04950/4] = bufferKB<<10, 160<<10, 150
 	mac := m.opt.MAC
 	m.val[regRAL/4] = le.Uint32(mac[:])
@@ -252,10 +254,15 @@ func (m *Model) read(r reg) (uint32, error) {
 		}
 	case regSYSTIML, regSYSTIMH:
 		v = uint32(m.systim() >> (8 * (r - regSYSTIML)))
-	case regGORCL, regGOTCL, regTORL, regQBRC, regQBTC: // low halves: the pair is cleared by reading the high one
+	case regGORCL, regGOTCL, regTORL, regQBRC, regQBTC:
+		// The low half is read first and takes the high one along, so that what is counted between the two reads is not
+		// lost. Whether silicon clears the pair here or at the high half, no public source says.
+		m.latch[r] = m.val[r/4+1]
+		m.val[r/4], m.val[r/4+1] = 0, 0
 		return v, nil
 	case regGORCL + 4, regGOTCL + 4, regTORL + 4, regQBRC + 4, regQBTC + 4:
-		m.val[r/4-1], m.val[r/4] = 0, 0
+		v = m.latch[r-4]
+		m.latch[r-4] = 0
 		return v, nil
 	}
 	if e.kind == rc {

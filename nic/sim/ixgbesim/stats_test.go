@@ -1,0 +1,24 @@
+package ixgbesim
+
+import "testing"
+
+// Octets that are counted between the reads of the two halves belong to the next pair of reads.
+func TestOctetsBetweenTheHalves(t *testing.T) {
+	m := New(Options{})
+	m.add64(regGORCL, 1<<32+5)
+	read := func(r reg) uint32 {
+		v, err := m.read(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	low := read(regGORCL)
+	m.add64(regGORCL, 64)
+	if high := read(regGORCL + 4); low != 5 || high != 1 {
+		t.Errorf("low %d, high %d: want 5, 1", low, high)
+	}
+	if low, high := read(regGORCL), read(regGORCL+4); low != 64 || high != 0 {
+		t.Errorf("then low %d, high %d: want 64, 0", low, high)
+	}
+}
