@@ -52,7 +52,7 @@ func bench(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprint(stderr, help)
 		return exitUsage
 	}
-	commands := map[string]func(*env, []string) error{"run": runCommand, "compare": compareCommand, "report": reportCommand, "demo": demoCommand}
+	commands := map[string]func(*env, []string) error{"run": runCommand, "compare": compareCommand, "report": reportCommand, "demo": demoCommand, "peers": peersCommand}
 	command, ok := commands[args[0]]
 	switch {
 	case ok:

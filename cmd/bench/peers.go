@@ -1,0 +1,401 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"rebound/cmd/bench/peers"
+	"rebound/cmd/bench/probe"
+	"rebound/latency"
+)
+
+const peersHelp = `usage: bench peers [flags]
+
+Measures the responder side by side with others that answer: DPDK's testpmd (forward mode icmpecho) on the same kinds of
+socket, the kernel, and a program that asks a UDP socket without end. One veth pair, the same two CPUs and the same prober
+for all, in alternating rounds. A peer that cannot run is skipped with its reason. It takes root. testpmd needs the package
+dpdk-dev and 64 free hugepages of 2 MiB: make peers sees to both.
+
+`
+
+// peer is one who answers.
+type peer struct {
+	name        string
+	proto       probe.Proto
+	target      netip.Addr
+	start, stop func() error
+}
+
+// contest is bench peers.
+type contest struct {
+	*demo
+	out         string
+	prober      string
+	rounds      int
+	each        time.Duration
+	core, other int // the peers', the bench's
+	peers       []*peer
+	current     *peer
+	interrupted atomic.Bool
+	table       peers.Table
+}
+
+func peersCommand(e *env, args []string) error {
+	if len(args) == 3 && args[0] == "udp-echo" { // what this very command starts
+		at, err := netip.ParseAddrPort(args[1])
+		core, err2 := strconv.Atoi(args[2])
+		if err := errors.Join(err, err2); err != nil {
+			return usage("%w", err)
+		}
+		return peers.EchoUDP(at, core, e.stdout)
+	}
+	fs := flag.NewFlagSet("peers", flag.ContinueOnError)
+	out := fs.String("out", "out/peers-"+time.Now().Format("20060102-150405"), "`FOLDER` for the reports")
+	rounds := fs.Int("rounds", 7, "rounds of each, alternating; five at least")
+	each := fs.Duration("duration", 700*time.Millisecond, "`TIME` to measure in each round")
+	prober := fs.String("prober", "afpacket", "the bench's `DRIVER`: afpacket or afxdp")
+	readme := fs.String("readme", "", "also put the tables between the lines <!-- peers:begin --> and <!-- peers:end --> of this `FILE`")
+	if err := e.parse(fs, args, peersHelp); err != nil {
+		return err
+	}
+	switch {
+	case fs.NArg() > 0:
+		return usage("%q is left over", fs.Arg(0))
+	case *rounds < 5 || *each <= 0:
+		return usage("want at least five rounds, and a duration above zero")
+	case *prober != "afpacket" && *prober != "afxdp":
+		return usage("-prober %q: want afpacket or afxdp", *prober)
+	case os.Geteuid() != 0:
+		return usage("namespaces, XDP and hugepages take root")
+	}
+	program, err := findResponder()
+	if err != nil {
+		return err
+	}
+	if err := writable(*out); err != nil {
+		return err
+	}
+	quiet := *e
+	quiet.stdout = discard{}
+	c := &contest{demo: &demo{env: &quiet, program: program}, out: *out, prober: *prober, rounds: *rounds, each: *each}
+	defer onSignal(&c.interrupted)()
+	failed := make(chan error)
+	go func() { // on a thread that ends with it, since it cannot come back from its namespace
+		runtime.LockOSThread()
+		failed <- c.run()
+	}()
+	if err := <-failed; err != nil {
+		return err
+	}
+	text := c.table.Markdown()
+	fmt.Fprint(e.stdout, text)
+	if err := os.WriteFile(filepath.Join(*out, "peers.md"), []byte(text), 0o644); err != nil {
+		return err
+	}
+	if *readme != "" {
+		if err := peers.Insert(*readme, "peers", text); err != nil {
+			return err
+		}
+	}
+	if missed := c.table.Missed(); len(missed) > 0 {
+		return fmt.Errorf("%w: %s", errWorse, strings.Join(missed, "; "))
+	}
+	return nil
+}
+
+type discard struct{}
+
+func (discard) Write(b []byte) (int, error) { return len(b), nil }
+
+// errInterrupted says that a signal ended the contest.
+var errInterrupted = errors.New("interrupted")
+
+// run is on a locked thread, which becomes the bench's side.
+func (c *contest) run() (err error) {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return c.forbidden("a network namespace", err)
+	}
+	if c.far, err = newFarSide(); err != nil {
+		return c.forbidden("a second network namespace", err)
+	}
+	defer c.far.close()
+	if err := c.wire(); err != nil {
+		return err
+	}
+	p, err := choose(-1)
+	if err != nil {
+		return err
+	}
+	if c.core, c.other = p.other(), p.core; c.core == c.other {
+		return errors.New("there is one CPU only: this takes two")
+	}
+	defer func() { err = errors.Join(err, c.turnTo(nil)) }()
+	if err := c.enlist(); err != nil {
+		return err
+	}
+	byProto := map[probe.Proto][]*peer{}
+	for _, p := range c.peers {
+		byProto[p.proto] = append(byProto[p.proto], p)
+	}
+	for _, proto := range []probe.Proto{probe.ICMP, probe.UDP} {
+		if err := c.closedLoop(byProto[proto]); err != nil {
+			return err
+		}
+	}
+	return c.openLoop(byProto[probe.ICMP])
+}
+
+// enlist makes the peers, tries each, and keeps those that answer.
+func (c *contest) enlist() error {
+	kernel, ours := netip.MustParsePrefix(kernelPrefix).Addr(), netip.MustParsePrefix(responderPrefix).Addr()
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	idle := func() error { return nil }
+	var all []*peer
+	responders := func(driver string) (start, stop func() error) {
+		d := *c.demo
+		d.driver = driver
+		r := &responder{demo: &d, core: c.core}
+		return r.start, r.stop
+	}
+	for _, kind := range []string{"afxdp", "afpacket"} {
+		start, stop := responders(kind)
+		all = append(all, &peer{"responder-" + kind, probe.ICMP, ours, start, stop})
+		t, err := peers.Testpmd(map[string]string{"afxdp": "net_af_xdp", "afpacket": "net_af_packet"}[kind], echoIface, c.core, c.other)
+		if err != nil {
+			c.skip("testpmd-"+kind, err)
+			continue
+		}
+		t.Within = c.within
+		all = append(all, &peer{"testpmd-" + kind, probe.ICMP, ours, t.Start, func() error { return errors.Join(t.Stop(), c.detach()) }})
+	}
+	all = append(all, &peer{"kernel", probe.ICMP, kernel, idle, idle})
+	start, stop := responders("afxdp")
+	all = append(all, &peer{"responder-afxdp-udp", probe.UDP, ours, start, stop})
+	echo := &peers.Process{Command: []string{self, "peers", "udp-echo", netip.AddrPortFrom(kernel, 7).String(), strconv.Itoa(c.core)},
+		Ready: "ready", Within: c.within}
+	all = append(all, &peer{"socket-udp", probe.UDP, kernel, echo.Start, echo.Stop})
+	for _, p := range all {
+		if err := c.try(p); err != nil {
+			if c.interrupted.Load() {
+				return errInterrupted
+			}
+			c.skip(p.name, err)
+			continue
+		}
+		c.peers = append(c.peers, p)
+	}
+	for _, p := range c.peers {
+		for _, q := range c.peers {
+			if strings.HasPrefix(p.name, "responder") && !strings.HasPrefix(q.name, "responder") && p.proto == q.proto {
+				c.table.Versus = append(c.table.Versus, [2]string{p.name, q.name})
+			}
+		}
+	}
+	return nil
+}
+
+func (c *contest) skip(name string, why error) {
+	c.table.Skipped = append(c.table.Skipped, fmt.Sprintf("%s: %v", name, why))
+	c.log.Warn("peer skipped", "peer", name, "reason", why)
+}
+
+// within runs f in the peers' namespace with all CPUs.
+func (c *contest) within(f func() error) error {
+	return c.far.do(func() error {
+		var all unix.CPUSet
+		for i := range len(all) * 64 {
+			all.Set(i)
+		}
+		_ = unix.SchedSetaffinity(0, &all)
+		return f()
+	})
+}
+
+// detach takes off an XDP program that a peer left on the interface.
+func (c *contest) detach() error {
+	return c.far.do(func() error {
+		l, err := netlink.LinkByName(echoIface)
+		if err != nil || l.Attrs().Xdp == nil || !l.Attrs().Xdp.Attached {
+			return err
+		}
+		return netlink.LinkSetXdpFd(l, -1)
+	})
+}
+
+// turnTo ends the peer that answers and starts p.
+func (c *contest) turnTo(p *peer) error {
+	if c.current == p && p != nil {
+		return nil
+	}
+	if was := c.current; was != nil {
+		c.current = nil
+		if err := was.stop(); err != nil {
+			return err
+		}
+	}
+	if p == nil {
+		return nil
+	}
+	if err := p.start(); err != nil {
+		return err
+	}
+	c.current = p
+	return nil
+}
+
+// try starts p, and takes some replies apart that it must give.
+func (c *contest) try(p *peer) (err error) {
+	if err := c.turnTo(p); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.turnTo(nil)) }()
+	dir, err := os.MkdirTemp("", "bench-peers-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	o := &options{count: 20, runs: 1, core: c.other, out: filepath.Join(dir, "r"), variants: []settings{c.setting(p, 0)}}
+	if err := c.measure(o, nil); err != nil {
+		return fmt.Errorf("it does not answer: %w", err)
+	}
+	rep, err := latency.Read(o.out)
+	if err != nil {
+		return err
+	}
+	if n := rep.Counts; n.Received != o.count || n.Corrupt+n.Duplicates > 0 {
+		return fmt.Errorf("of %d probes it answered %d; %d corrupt, %d twice: %s", n.Sent, n.Received, n.Corrupt, n.Duplicates, strings.Join(rep.Notes, "; "))
+	}
+	return nil
+}
+
+func (c *contest) setting(p *peer, rate float64) settings {
+	s := settings{name: p.name, target: p.target, proto: p.proto, rates: []float64{rate}, sizes: []int{98}, iface: benchIface,
+		source: netip.MustParseAddr(benchAddress), driver: c.prober, transport: "raw", timeout: time.Second, port: 7}
+	if rate > 0 {
+		s.name += " at " + rateName(rate)
+	}
+	return s
+}
+
+// closedLoop measures all of some peers in alternating rounds.
+func (c *contest) closedLoop(some []*peer) error {
+	if len(some) < 2 {
+		return nil
+	}
+	o := &options{duration: c.each, warmup: 100 * time.Millisecond, runs: c.rounds, core: c.other, out: filepath.Join(c.out, some[0].proto.String()),
+		selfTest: 300 * time.Millisecond, paired: true}
+	for _, p := range some {
+		o.variants = append(o.variants, c.setting(p, 0))
+	}
+	reports, err := c.session(o)
+	c.table.Closed = append(c.table.Closed, reports...)
+	return err
+}
+
+// rates are those of the open loop: the highest is near what the bench itself can send here.
+var rates = []float64{20e3, 50e3, 100e3, 150e3}
+
+func (c *contest) openLoop(some []*peer) error {
+	o := &options{duration: c.each, warmup: 50 * time.Millisecond, runs: 1, core: c.other, out: filepath.Join(c.out, "rates")}
+	for _, p := range some {
+		for _, r := range rates {
+			o.variants = append(o.variants, c.setting(p, r))
+		}
+	}
+	var err error
+	c.table.Open, err = c.session(o)
+	return err
+}
+
+// session measures, and returns the reports, which it has stripped and saved again without their pages.
+func (c *contest) session(o *options) ([]*latency.Report, error) {
+	// Whoever answers now is asked for its MAC, which is the same for all of them.
+	if i := slices.IndexFunc(c.peers, func(p *peer) bool { return strings.HasPrefix(p.name, "responder") }); i >= 0 {
+		if err := c.turnTo(c.peers[i]); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.RemoveAll(o.out); err != nil {
+		return nil, err
+	}
+	err := c.measure(o, func(cell *cell) error {
+		if c.interrupted.Load() {
+			return errInterrupted
+		}
+		name, _, _ := strings.Cut(cell.name, " at ")
+		p := c.peers[slices.IndexFunc(c.peers, func(p *peer) bool { return p.name == name })]
+		if err := c.turnTo(p); err != nil {
+			return err
+		}
+		return cell.answered()
+	})
+	if err != nil {
+		return nil, err
+	}
+	var all []*latency.Report
+	for i, v := range o.variants {
+		dir := filepath.Join(o.out, folder(fmt.Sprintf("%02d-%s", i+1, v.name)))
+		rep, err := latency.Read(dir)
+		if err != nil {
+			return nil, err
+		}
+		peers.Strip(rep)
+		if err := latency.Write(dir, rep); err != nil {
+			return nil, err
+		}
+		if err := os.Remove(filepath.Join(dir, "report.html")); err != nil {
+			return nil, err
+		}
+		all = append(all, rep)
+	}
+	return all, nil
+}
+
+// answered waits until the target answers a probe, which is not counted.
+func (c *cell) answered() error {
+	codec, err := probe.New(c.flow)
+	if err != nil {
+		return err
+	}
+	neighbour, buf := c.neighbour(), make([]byte, 1<<12)
+	var r probe.Reply
+	for range 100 {
+		if err := c.port.Send(codec.Build(1<<31, 0)); err != nil {
+			return err
+		}
+		for end := time.Now().Add(50 * time.Millisecond); time.Now().Before(end); {
+			n, _, err := c.port.Recv(buf)
+			if err != nil {
+				return err
+			}
+			if n == 0 {
+				continue
+			}
+			if v := codec.Check(buf[:n], &r); v == probe.Good || v == probe.Unsummed {
+				return nil
+			}
+			if out := neighbour.Answer(buf[:n]); out != nil {
+				if err := c.port.Send(out); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return fmt.Errorf("%s does not answer", c.label())
+}
