@@ -229,9 +229,8 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 
 // Send pushes or posts a copy of frame on queue 0 now.
 func (d *Device) Send(frame []byte) error {
-	if len(frame) < minFrame || len(frame) > d.maxFrame() {
-		return fmt.Errorf("mlx5 %s: %w: %d bytes, the MTU of %d allows %d to %d", d.fn.Name(), nic.ErrFrameSize, len(frame), d.mtu,
-			minFrame, d.maxFrame())
+	if err := nic.CheckFrame(frame, d.mtu); err != nil {
+		return fmt.Errorf("mlx5 %s: %w", d.fn.Name(), err)
 	}
 	if err := d.gate.Call(); err != nil {
 		return err

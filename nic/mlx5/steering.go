@@ -221,9 +221,6 @@ func (d *Device) startSteering() error {
 	if err := d.run(s.root.command(opSetFlowRoot, 0x40)); err != nil {
 		return err
 	}
-	d.done("disconnect root", func() error {
-		return d.run(command(opSetFlowRoot, 1, 0x40).set("table_type", 0x10, 31, 24, flowNICReceive))
-	})
 	if err := d.vportLists(); err != nil {
 		return err
 	}
