@@ -116,18 +116,19 @@ func (q *Queue) prove() error {
 			q.proof.used++
 		}
 	}
-	for i := range proofWQEs {
-		rec, w := q.nop(i == proofWQEs-1)
+	for range proofWQEs {
+		rec, w := q.nop(true)
 		began := time.Now()
 		mmio.RingDoorbellWC(q.sqRec, rec, q.db, *(*uint64)(w))
 		q.proof.timing.Store = shorter(q.proof.timing.Store, time.Since(began))
-	}
-	ok, err := q.proven(proofLimit)
-	if err == nil && !ok {
-		err = fmt.Errorf("%w: the send queue does not move: no completion within %v", nic.ErrTimeout, proofLimit)
+		if ok, err := q.proven(proofLimit); err != nil {
+			return err
+		} else if !ok {
+			return fmt.Errorf("%w: the send queue does not move: no completion within %v", nic.ErrTimeout, proofLimit)
+		}
 	}
 	q.txDone, q.txRung, q.txAsked, q.askTail = q.txTail, q.txTail, q.txTail, q.txNext
-	return err
+	return nil
 }
 
 func shorter(a, b time.Duration) time.Duration {
