@@ -4,6 +4,8 @@ import (
 	"flag"
 	"strings"
 	"time"
+
+	"rebound/cmd/internal/card"
 )
 
 const runHelp = `usage: bench run -target IP [flags]
@@ -41,6 +43,7 @@ type options struct {
 	raw                     bool
 	timestamps              bool
 	unsafeNoIOMMU           bool
+	push                    string
 	selfTest                time.Duration
 }
 
@@ -90,6 +93,7 @@ func (e *env) runFlags(args []string) (*options, error) {
 	fs.DurationVar(&o.slice, "slice", 250*time.Millisecond, "-ab: length of one slice")
 	fs.IntVar(&o.core, "core", -1, "CPU to measure on, alone if you can (default the last one that this process may use)")
 	fs.StringVar(&o.out, "out", "", "`FOLDER` for the report, or for several in it (default out/bench-TIME)")
+	fs.StringVar(&o.push, "push", "auto", "how frames reach a card that this bench drives, of "+strings.Join(card.PushModes, ", ")+" (see config.toml)")
 	fs.BoolVar(&o.unsafeNoIOMMU, "unsafe-no-iommu", false, "drive a PCI function without an IOMMU: it may then write to any memory")
 	fs.BoolVar(&o.raw, "raw", false, "keep single round trips as well, the first million of each report (raw.csv.zst)")
 	fs.BoolVar(&o.timestamps, "timestamps", false, "keep the kernel's and the card's timestamps as further histograms: what lies between them and the\n"+

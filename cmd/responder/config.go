@@ -26,6 +26,8 @@ type config struct {
 		Device   string `toml:"device"`
 		Queue    int    `toml:"queue"`
 		RingSize int    `toml:"ring_size"`
+		Push     string `toml:"push"`
+		PushMax  int    `toml:"push_max"`
 
 		UnsafeNoIOMMU bool `toml:"unsafe_no_iommu"`
 	} `toml:"nic"`
@@ -55,7 +57,7 @@ type config struct {
 
 func defaults() config {
 	var c config
-	c.NIC.Driver = "auto"
+	c.NIC.Driver, c.NIC.Push = "auto", "auto"
 	c.Respond.Addresses = []string{}
 	c.Respond.UDPPorts = []int{7}
 	c.Respond.STAMPPorts = []int{}

@@ -71,6 +71,12 @@ func (k *checker) nic() error {
 	if n := k.NIC.RingSize; n != 0 && (n < 32 || n > 1<<16 || n&(n-1) != 0) {
 		return k.fail("nic.ring_size", "%d is not a power of two from 32 to 65536, nor 0 for the driver's own", n)
 	}
+	if !slices.Contains(card.PushModes, k.NIC.Push) {
+		return k.fail("nic.push", "%q is not one of %s", k.NIC.Push, strings.Join(card.PushModes, ", "))
+	}
+	if n := k.NIC.PushMax; n < 0 || n > 1024 {
+		return k.fail("nic.push_max", "%d is not a frame size from 1 to 1024, nor 0 for as much as the device takes", n)
+	}
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"rebound/nic"
 	"rebound/nic/ena"
 	"rebound/nic/ixgbe"
+	"rebound/nic/mlx5"
 	"rebound/nic/pci"
 	"rebound/nic/vfiouser"
 )
@@ -17,7 +18,10 @@ import (
 // A driver is added by its name here, its case in DriverFor, which knows it by vendor and device ID, and its case in Open.
 
 // Drivers are the names of the drivers on the device itself.
-var Drivers = []string{"ixgbe", "ena"}
+var Drivers = []string{"ixgbe", "mlx5", "ena"}
+
+// PushModes are the values of nic.Options.Push that some driver knows.
+var PushModes = []string{"auto", "off", "llq", "full", "header"}
 
 // simulated begins the name of a device that a simnic serves.
 const simulated = "vfio-user:"
@@ -33,6 +37,9 @@ func Named(device string) bool {
 func DriverFor(id pci.ID) string {
 	if _, ok := ixgbe.Supports(id); ok {
 		return "ixgbe"
+	}
+	if _, ok := mlx5.Supports(id); ok {
+		return "mlx5"
 	}
 	if _, ok := ena.Supports(id); ok {
 		return "ena"
@@ -54,6 +61,9 @@ func Open(driver string, unsafeNoIOMMU bool, o nic.Options) (nic.Device, error) 
 	switch driver {
 	case "ixgbe":
 		d, err := ixgbe.Open(fn, o)
+		return opened(fn, d, err)
+	case "mlx5":
+		d, err := mlx5.Open(fn, o)
 		return opened(fn, d, err)
 	case "ena":
 		d, err := ena.Open(fn, o)
