@@ -76,8 +76,9 @@ type readLess struct {
 // Regs are a device's registers. Reads go by a DMA answer (an MMIO read stalls the processor for a round trip on the bus,
 // and on a device that is gone for longer), writes by MMIO.
 type Regs struct {
-	name string
-	bar  *mmio.Window
+	name   string
+	bar    *mmio.Window
+	direct bool // the device answers MMIO reads only
 
 	mu   sync.Mutex
 	resp *readLess
@@ -85,13 +86,16 @@ type Regs struct {
 	seq  uint16
 }
 
-// NewRegs tells the device where to answer register reads.
-func NewRegs(name string, bar *mmio.Window, a *dma.Arena) (*Regs, error) {
+// NoReadLess is the bit of a PCI revision that says that registers are read by MMIO only.
+const NoReadLess = 1 << 0
+
+// NewRegs tells the device where to answer register reads. The revision is the function's.
+func NewRegs(name string, revision uint8, bar *mmio.Window, a *dma.Arena) (*Regs, error) {
 	b, err := a.Alloc(int(unsafe.Sizeof(readLess{})), 64)
 	if err != nil {
 		return nil, err
 	}
-	r := &Regs{name: name, bar: bar, resp: (*readLess)(unsafe.Pointer(&b.Bytes[0])), iova: b.IOVA}
+	r := &Regs{name: name, bar: bar, direct: revision&NoReadLess != 0, resp: (*readLess)(unsafe.Pointer(&b.Bytes[0])), iova: b.IOVA}
 	r.Announce()
 	return r, nil
 }
@@ -109,6 +113,13 @@ func (r *Regs) writeAddr(lo, hi Reg, iova uint64) {
 
 // Read reads a register. A device that does not answer is ErrGone where it has left the bus, ErrTimeout otherwise.
 func (r *Regs) Read(reg Reg) (uint32, error) {
+	if r.direct {
+		v := r.bar.Read32(uint64(reg))
+		if v == ^uint32(0) {
+			return 0, fmt.Errorf("%s: %w: register %#x reads all ones", r.name, nic.ErrGone, uint32(reg))
+		}
+		return v, nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seq++
@@ -133,6 +144,11 @@ func (r *Regs) Read(reg Reg) (uint32, error) {
 
 // Gone reports whether the device has left the bus. It costs an MMIO read.
 func (r *Regs) Gone() bool { return r.bar.Read32(uint64(VERSION)) == ^uint32(0) }
+
+// Forgot reports whether the device was reset by somebody else: it no longer knows where to answer. It costs MMIO reads.
+func (r *Regs) Forgot() bool {
+	return r.bar.Read32(uint64(MMIO_RESP_LO)) != uint32(r.iova) || r.bar.Read32(uint64(MMIO_RESP_HI)) != uint32(r.iova>>32)
+}
 
 // head is the request's number and the register as one word.
 func (r *Regs) head() *uint32 { return (*uint32)(unsafe.Pointer(r.resp)) }

@@ -82,6 +82,8 @@ type Device struct {
 
 	suspended atomic.Bool
 	link      atomic.Bool
+	eventMu   sync.Mutex // held to take events
+	fatal     string     // what the device said of a fatal error
 
 	statsMu sync.Mutex
 	resets  [resetReasons]uint64
@@ -145,7 +147,7 @@ func (d *Device) start(reason uint32) error {
 	if d.arena, err = dma.NewArena(d.fn, 1<<20); err != nil {
 		return err
 	}
-	if d.regs, err = amznaq.NewRegs("ena "+d.fn.Name(), d.bar, d.arena); err != nil {
+	if d.regs, err = amznaq.NewRegs("ena "+d.fn.Name(), d.fn.ID().Revision, d.bar, d.arena); err != nil {
 		return err
 	}
 	if err := d.fn.SetBusMaster(true); err != nil {
@@ -271,6 +273,7 @@ func (d *Device) Link() (nic.Link, error) {
 	if d.regs.Gone() {
 		return nic.Link{}, fmt.Errorf("ena %s: %w: VERSION reads all ones", d.fn.Name(), nic.ErrGone)
 	}
+	d.serveEvents()
 	if !d.link.Load() {
 		return nic.Link{}, nil
 	}
@@ -286,7 +289,7 @@ func (d *Device) Close() error {
 
 // release quiets the device, by its own reset and by bus mastering off in case it does not listen, and frees its memory.
 func (d *Device) release() error {
-	if d.regs != nil && !d.regs.Gone() {
+	if d.regs != nil && !d.regs.Gone() && !d.regs.Forgot() {
 		if err := d.regs.Reset(resetShutdown); err != nil {
 			d.log.Warn("reset at close failed", "err", err)
 		}

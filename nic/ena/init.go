@@ -68,11 +68,12 @@ func (d *Device) startAdmin(reason uint32) error {
 	return nil
 }
 
-// get reads a feature.
+// get reads a feature. With a control buffer the command says "indirect", though it points to the buffer itself: so do all
+// published drivers, and so it is known to work.
 func (d *Device) get(name string, id, version uint8, control uint32) (gotFeature, error) {
 	c := feature{Header: amznaq.Header{Opcode: opGetFeature}, flags: selectCurrent, id: id, version: version}
 	if control > 0 {
-		c.Flags, c.length, c.addr = amznaq.FlagCtrlData, control, amznaq.PutAddr(d.control.IOVA)
+		c.Flags, c.length, c.addr = amznaq.FlagCtrlIndirect, control, amznaq.PutAddr(d.control.IOVA)
 	}
 	var r gotFeature
 	return r, amznaq.Exec(d.aq, "get "+name, &c, &r)
@@ -82,7 +83,7 @@ func (d *Device) get(name string, id, version uint8, control uint32) (gotFeature
 func set[T any](d *Device, name string, id uint8, control uint32, v *T) error {
 	c := feature{Header: amznaq.Header{Opcode: opSetFeature}, id: id}
 	if control > 0 {
-		c.Flags, c.length, c.addr = amznaq.FlagCtrlData, control, amznaq.PutAddr(d.control.IOVA)
+		c.Flags, c.length, c.addr = amznaq.FlagCtrlIndirect, control, amznaq.PutAddr(d.control.IOVA)
 	}
 	copy(c.data[:], unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v)))
 	return amznaq.Exec(d.aq, "set "+name, &c, new(amznaq.Completion))
@@ -280,9 +281,10 @@ func (d *Device) setLLQ() error {
 		return why("%d entries of %d bytes are too few", depth, entry)
 	}
 	l.headerSet, l.strideSet, l.beforeSet = llqInline, llqMultipleDescs, llqTwoBefore
-	set1 := l
-	set1.accel, set1.maxBurst = l.accel&(accelNoMetaCache|accelLimitTxBurst), 0
-	if err := set(d, "LLQ", featLLQ, 0, &set1); err != nil {
+	// What is set is what is enabled; what the device has does not go back to it.
+	enable := llqFeature{headerSet: l.headerSet, entrySet: l.entrySet, beforeSet: l.beforeSet, strideSet: l.strideSet,
+		accel: l.accel & (accelNoMetaCache | accelLimitTxBurst)}
+	if err := set(d, "LLQ", featLLQ, 0, &enable); err != nil {
 		if err := d.lacks("low-latency queues", err); err != nil || d.opt.Push == "llq" {
 			return errors.Join(err, why("the device refuses the configuration"))
 		}
@@ -317,7 +319,7 @@ func (d *Device) startQueue(q *Queue) error {
 	q.headerMax = d.headerMax
 	q.posted, q.free = make([]bool, d.ring), make([]uint16, d.ring)
 	q.txFree, q.txSlot, q.txBusy = make([]uint16, d.txRing), make([]uint16, d.txRing), make([]bool, d.txRing)
-	buf, err := d.block(d.ring*int(q.stride), 4096)
+	buf, err := d.block((d.ring+d.txRing)*int(q.stride), 4096)
 	if err != nil {
 		return err
 	}

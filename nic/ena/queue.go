@@ -31,7 +31,7 @@ type Queue struct {
 	rxHeadDB         *uint32 // completions consumed, on devices that want to know; or nil
 	txHeadDB         *uint32
 
-	buf    unsafe.Pointer // slots: room, then the frame
+	buf    unsafe.Pointer // slots: room, then the frame; first those that receive, then those that send fills
 	iova   uint64
 	stride uint32
 	size   uint32 // bytes of a frame that a slot holds
@@ -291,13 +291,16 @@ func (q *Queue) reset() {
 // send pushes or posts a copy of frame from a buffer of the queue's own.
 func (q *Queue) send(frame []byte) bool {
 	q.tidy()
-	if q.frees == 0 || q.txFrees == 0 || q.fault.Load() != 0 {
+	if q.txFrees == 0 || q.fault.Load() != 0 {
 		return false
 	}
-	q.frees--
-	slot := uint32(q.free[q.frees])
+	// Receive buffers are with the device. These come after them, one for each transmit request, free as long as it is.
+	id := uint32(q.txFree[q.txFrees-1])
+	slot := q.mask + 1 + id
 	copy(unsafe.Slice((*byte)(unsafe.Add(q.buf, slot*q.stride+room)), q.size), frame)
+	frees := q.frees
 	q.transmit(slot, uint32(len(frame)))
+	q.frees, q.txSlot[id] = frees, noSlot // no receive buffer comes back
 	q.ring()
 	return true
 }

@@ -82,7 +82,7 @@ func (d *Device) allowanceCounts() (out [allowanceNumber]uint64, ok bool, err er
 		defer d.controlMu.Unlock()
 		clear(d.control.Bytes)
 		c.kind, c.requested = statsMetrics, 1<<allowanceNumber-1
-		c.Flags, c.length, c.addr = amznaq.FlagCtrlData, 8*allowanceNumber, amznaq.PutAddr(d.control.IOVA)
+		c.length, c.addr = 8*allowanceNumber, amznaq.PutAddr(d.control.IOVA)
 		err = amznaq.Exec(d.aq, "get customer metrics", &c, &gotStats{})
 		from(d.control.Bytes)
 	case d.attr.capabilities&capENIStats != 0:

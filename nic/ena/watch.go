@@ -74,7 +74,11 @@ func (d *Device) watch() {
 			return
 		case <-tick.C:
 		}
-		reason, why := d.serveEvents()
+		d.serveEvents()
+		d.eventMu.Lock()
+		reason, why := uint32(resetFatal), d.fatal
+		d.fatal = ""
+		d.eventMu.Unlock()
 		now := time.Now()
 		for i, q := range d.queues {
 			if f := q.fault.Load(); f != 0 {
@@ -130,8 +134,11 @@ func (p *progress) stuck(q *Queue, now time.Time) time.Duration {
 	return now.Sub(p.since)
 }
 
-// serveEvents takes all events that are there. It returns why the device has to be reset, if an event says so.
-func (d *Device) serveEvents() (reason uint32, why string) {
+// serveEvents takes all events that are there. Events come to whoever looks first, the watch or Link; why the device has to
+// be reset, if an event says so, is kept for the watch.
+func (d *Device) serveEvents() {
+	d.eventMu.Lock()
+	defer d.eventMu.Unlock()
 	for {
 		e, ok := d.events.Next()
 		if !ok {
@@ -146,7 +153,7 @@ func (d *Device) serveEvents() (reason uint32, why string) {
 			d.watchdog.alive(time.Now())
 			d.noteDrops(binary.LittleEndian.Uint64(e.Data[0:]), binary.LittleEndian.Uint64(e.Data[8:]))
 		case groupFatal:
-			reason, why = resetFatal, fmt.Sprintf("the device reports a fatal error, syndrome %d", e.Syndrome)
+			d.fatal = fmt.Sprintf("the device reports a fatal error, syndrome %d", e.Syndrome)
 		case groupWarning:
 			d.log.Warn("the device warns", "device", d.fn.Name(), "syndrome", e.Syndrome)
 		case groupNotification:
@@ -157,7 +164,6 @@ func (d *Device) serveEvents() (reason uint32, why string) {
 		}
 	}
 	d.events.Done()
-	return reason, why
 }
 
 func (d *Device) notified(e amznaq.Event) {

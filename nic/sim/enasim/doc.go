@@ -23,7 +23,7 @@
 // # Where sources are silent
 //
 // A submission queue may be full to its depth. A completion queue has no head doorbell on current devices, so that it must be
-// as deep as the submission queues on it. An LLQ entry must be pushed whole, as all public drivers do: the model fills entries
+// as deep as the submission queues on it. The burst limit is checked for doorbells that are trapped, as QEMU's are. An LLQ entry must be pushed whole, as all public drivers do: the model fills entries
 // that it has consumed with a pattern and refuses one that shows it. CRC32 is the reflected IEEE one over the fields in
 // Toeplitz's order, started with the initial value.
 //

@@ -46,6 +46,9 @@ func (m *Model) offered() uint32 {
 // buffer that they point to directly.
 func (m *Model) control(c *command, what string, n int) (uint64, error) {
 	a, err := m.address(c, what, 8)
+	if err == nil && c.opcode() != opGetStats && c[3]&4 == 0 {
+		err = fmt.Errorf("%s: flags %#02x with a control buffer: ctrl_data_indirect is what devices are known to take", what, c[3])
+	}
 	if err == nil && (a == 0 || le.Uint32(c[4:]) < uint32(n)) {
 		err = fmt.Errorf("%s: control buffer of %d bytes at %#x, %d are expected", what, le.Uint32(c[4:]), a, n)
 	}

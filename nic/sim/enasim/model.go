@@ -236,7 +236,7 @@ func (m *Model) write(r reg, v uint32) error {
 	case r >= regUnmask && r < regUnmask+4*reg(len(m.vec)):
 		return m.unmask(int(r-regUnmask)/4, v)
 	case r >= regTxDB && r < regTxDB+4*reg(len(m.tx)):
-		return m.txDoorbell(int(r-regTxDB)/4, v)
+		return m.txDoorbell(int(r-regTxDB)/4, v, true)
 	case r >= regRxDB && r < regRxDB+4*reg(len(m.rx)):
 		return m.rxDoorbell(int(r-regRxDB)/4, v)
 	}
@@ -380,7 +380,7 @@ func (m *Model) stepDoorbells() (busy bool) {
 		if v := sim.Load32(shadow[regTxDB+4*reg(i):]); v != uint32(m.tx[i].bell) {
 			busy = true
 			m.host.CountMMIOWrite(1)
-			m.report(m.txDoorbell(i, v))
+			m.report(m.txDoorbell(i, v, false))
 		}
 	}
 	for i := range m.rx {
