@@ -1,0 +1,225 @@
+package mlx5sim
+
+import (
+	"fmt"
+	"time"
+)
+
+var cqContext = lay(64, `00.31:28 status 00.23:21 cqe_sz 00.20 cc 00.18 scqe_break_moderation_en 00.17 oi 00.16:15 cq_period_mode 00.14 cqe_comp_en
+	00.13:12 mini_cqe_res_format 00.11:8 st 08.11:6 page_offset 0c.28:24 log_cq_size 0c.23:0 uar_page 10.27:16 cq_period 10.15:0 cq_max_count
+	14.31:0 c_eqn 18.28:24 log_page_size 20.23:0 last_notified_index 24.23:0 last_solicit_index 28.23:0 consumer_counter
+	2c.23:0 producer_counter 38*2 dbr_addr`)
+
+const (
+	cqeSize = 64
+
+	cqeRequest      = 0x0 // opcodes, in the last byte's high half
+	cqeResponseSend = 0x2
+	cqeRequestErr   = 0xd
+	cqeResponseErr  = 0xe
+
+	// Syndromes of error CQEs, PRM "Completion Queue Entry With Error".
+	syndLocalLength = 0x01
+	syndLocalOp     = 0x02
+	syndLocalProt   = 0x04
+	syndFlushed     = 0x05
+	syndBadResponse = 0x10
+)
+
+type cq struct {
+	object
+	buffer
+	uar, eqn uint32
+	dbr      uint64
+	oi       bool
+	period   uint32 // µs
+	maxCount uint32
+	pi, ci   uint32 // 24 bits
+	broken   bool   // overrun
+
+	armed     bool
+	solicited bool // armed for solicited completions only
+	armSN     uint32
+	waiting   bool // moderation holds an event back
+	pending   uint32
+	since     time.Duration
+}
+
+func (m *Model) createCQ(c *call) *refusal {
+	in := c.in
+	q := &cq{uar: in.u32("uar_page"), eqn: in.u32("c_eqn"), dbr: in.u("dbr_addr"), oi: in.is("oi"),
+		period: in.u32("cq_period"), maxCount: in.u32("cq_max_count")}
+	u, r := m.obj.uars.get(q.uar)
+	if r != nil {
+		return r
+	}
+	e, r := m.obj.eqs.get(q.eqn)
+	if r != nil {
+		return r
+	}
+	switch {
+	case in.u("cqe_sz") != 0:
+		return refuse(stBadParam, "cqe_sz is %d, the model has 0 (64 bytes)", in.u("cqe_sz"))
+	case in.is("cqe_comp_en"):
+		return refuse(stBadParam, "cqe_comp_en is set without capability cqe_compression")
+	case in.u("status")|in.u("st")|in.u("consumer_counter")|in.u("producer_counter") != 0:
+		return refuse(stBadParam, "status, st and the counters have to be zero")
+	case q.dbr == 0 || q.dbr%8 != 0:
+		return refuse(stBadParam, "dbr_addr is %#x: a doorbell record has 8 bytes and is aligned to them", q.dbr)
+	case in.i("log_cq_size") > 22:
+		return refuse(stBadParam, "log_cq_size is %d, capability log_max_cq_sz is 22", in.i("log_cq_size"))
+	case q.period != 0 && in.u("cq_period_mode") > 1:
+		return refuse(stBadParam, "cq_period_mode is %d, expected 0 (from EQE) or 1 (from CQE)", in.u("cq_period_mode"))
+	}
+	if q.buffer, r = newBuffer(in.b[min(len(in.b), 0x110):], in.i("log_page_size"), in.i("page_offset"), 6, in.i("log_cq_size")); r != nil {
+		return r
+	}
+	if r := m.obj.cqs.add(m, q); r != nil {
+		return r
+	}
+	u.held++
+	e.held++
+	c.out.set("cqn", uint64(q.id))
+	return nil
+}
+
+func (m *Model) destroyCQ(c *call) *refusal {
+	q, r := m.obj.cqs.remove(m, c.in.u32("cqn"))
+	if r == nil {
+		m.obj.uars.m[q.uar].held--
+		m.obj.eqs.m[q.eqn].held--
+	}
+	return r
+}
+
+func (m *Model) queryCQ(c *call) *refusal {
+	q, r := m.obj.cqs.get(c.in.u32("cqn"))
+	if r != nil {
+		return r
+	}
+	o := c.out
+	if q.broken {
+		o.set("status", 9) // overflow
+	}
+	o.set("log_cq_size", uint64(q.logSize))
+	o.set("uar_page", uint64(q.uar))
+	o.set("c_eqn", uint64(q.eqn))
+	o.set("cq_period", uint64(q.period))
+	o.set("cq_max_count", uint64(q.maxCount))
+	o.set("consumer_counter", uint64(q.ci))
+	o.set("producer_counter", uint64(q.pi))
+	o.set("dbr_addr", q.dbr)
+	return nil
+}
+
+// modifyCQ changes the moderation: field_select bit 0 the period, bit 1 the count, bit 4 the period mode.
+func (m *Model) modifyCQ(c *call) *refusal {
+	q, r := m.obj.cqs.get(c.in.u32("cqn"))
+	if r != nil {
+		return r
+	}
+	sel := c.in.u("field_select")
+	if sel&^0x13 != 0 || c.in.u("op_mod") != 0 {
+		return refuse(stBadParam, "op_mod %d, field_select %#x: the model changes period (bit 0), count (bit 1) and period mode (bit 4)", c.in.u("op_mod"), sel)
+	}
+	if sel&1 != 0 {
+		q.period = c.in.u32("cq_period")
+	}
+	if sel&2 != 0 {
+		q.maxCount = c.in.u32("cq_max_count")
+	}
+	return nil
+}
+
+// cqDoorbell arms: command and consumer counter, then the CQ's number.
+func (m *Model) cqDoorbell(u uint32, v uint64) {
+	q, ok := m.obj.cqs.m[uint32(v)&0xffffff]
+	if !ok || uint32(v)>>24 != 0 {
+		m.host.Violation("CQ doorbell %016x in UAR %#x: CQ %#x does not exist", v, u, uint32(v))
+		return
+	}
+	if q.uar != u {
+		m.host.Violation("CQ doorbell %016x in UAR %#x: CQ %#x belongs to UAR %#x", v, u, q.id, q.uar)
+	}
+	word := uint32(v >> 32)
+	ci := word & 0xffffff
+	if (ci-q.ci)&0xffffff > (q.pi-q.ci)&0xffffff {
+		m.host.Violation("CQ %#x: armed at consumer counter %#x, last was %#x, producer counter is %#x", q.id, ci, q.ci, q.pi)
+		return
+	}
+	if word>>30 != 0 || word>>25&7 != 0 {
+		m.host.Violation("CQ %#x: doorbell %08x has reserved bits set", q.id, word)
+	}
+	q.ci = ci
+	q.armed, q.solicited = true, word>>24&1 != 0
+	if q.pi != ci {
+		m.moderate(q, 1)
+	}
+}
+
+// complete writes a CQE and raises an event if the CQ is armed.
+func (m *Model) complete(q *cq, b *[cqeSize]byte, solicited bool) {
+	if q.broken {
+		return
+	}
+	if (q.pi-q.ci)&0xffffff >= q.entries() && !q.oi {
+		var rec [4]byte
+		if m.host.DMARead(q.dbr, rec[:]) != nil {
+			return
+		}
+		ci := be.Uint32(rec[:])
+		if ci>>24 != 0 || (q.pi-ci)&0xffffff > q.entries() {
+			m.host.Violation("CQ %#x: consumer counter in the doorbell record is %#x, producer counter is %#x, %d entries", q.id, ci, q.pi, q.entries())
+			ci = q.ci
+		}
+		q.ci = ci
+		if (q.pi-q.ci)&0xffffff >= q.entries() {
+			m.overrun(q)
+			return
+		}
+	}
+	now := m.clock()
+	be.PutUint64(b[0x30:], now)
+	b[63] |= uint8(q.pi>>q.logSize) & 1
+	if m.host.DMAWrite(q.at(q.pi), b[:]) != nil {
+		return
+	}
+	q.pi = (q.pi + 1) & 0xffffff
+	if q.armed && (!q.solicited || solicited) {
+		m.moderate(q, 1)
+	}
+}
+
+// moderate counts completions towards an event.
+func (m *Model) moderate(q *cq, n uint32) {
+	if !q.waiting {
+		q.waiting, q.since, q.pending = true, m.host.Now(), 0
+	}
+	if q.pending += n; q.period == 0 || q.maxCount == 0 || q.pending >= q.maxCount {
+		m.notify(q)
+	}
+}
+
+func (m *Model) notify(q *cq) {
+	q.waiting = false
+	if !q.armed {
+		return
+	}
+	q.armed = false
+	var d [eventData]byte
+	be.PutUint32(d[24:], q.id)
+	if e := m.obj.eqs.m[q.eqn]; e != nil {
+		m.post(e, eventCompletion, 0, d[:])
+	}
+}
+
+func (m *Model) overrun(q *cq) {
+	q.broken = true
+	m.host.Violation("CQ %#x overrun: %d entries, consumer counter %#x, producer counter %#x", q.id, q.entries(), q.ci, q.pi)
+	var d [eventData]byte
+	be.PutUint32(d[:], q.id)
+	d[11] = 1 // CQ overrun
+	m.event(eventCQError, 0, d[:])
+}
+
+func (q *cq) String() string { return fmt.Sprintf("CQ %#x", q.id) }

@@ -1,0 +1,150 @@
+package mlx5sim
+
+import "fmt"
+
+// Where BAR 0 holds what.
+const (
+	isegSize = 0x4000  // initialization segment; the MSI-X table lies in it, at 2000h, its pending bits at 3000h
+	barSize  = 1 << 25 // cap uar_sz 5: 1 MB << 5
+	uarSize  = 0x1000
+	firstUAR = 0x10 // the pages before it hold the initialization segment; the recorded card begins there too
+	uars     = 64   // UAR pages that this function has
+	vectors  = 64
+)
+
+// Initialization segment, PRM "Initialization Segment".
+const (
+	isegFWRev        = 0x0000 // fw_rev_minor 31:16, fw_rev_major 15:0
+	isegCmdIfRev     = 0x0004 // cmd_interface_rev 31:16, fw_rev_subminor 15:0
+	isegCmdqHigh     = 0x0010 // cmdq_phy_addr 63:32
+	isegCmdqLow      = 0x0014 // cmdq_phy_addr 31:12, nic_interface 9:8, log_cmdq_size 7:4, log_cmdq_stride 3:0
+	isegDoorbell     = 0x0018 // command_doorbell_vector
+	isegInitializing = 0x01fc // initializing 31, nic_interface_supported 26:24
+	isegHealth       = 0x0200 // health_buffer, 40h bytes
+	isegCmdTimeout   = 0x0ff8 // command execution time-out
+	isegInitTimeout  = 0x0ffc
+	isegTimerHigh    = 0x1000 // internal_timer_h
+	isegTimerLow     = 0x1004
+	isegClearInt     = 0x100c
+	isegHealthCount  = 0x1010 // health_syndrome 31:24, health_counter 23:0
+	isegRealTime     = 0x1040
+	isegClockType    = 0x2008
+
+	cmdInterfaceRev = 5
+	logCmdqSize     = 5 // 32 entries
+	logCmdqStride   = 6 // of 64 bytes
+)
+
+// iseg is the initialization segment's state.
+type iseg struct {
+	booting    int // reads until initializing clears; negative for never
+	cmdqHigh   uint32
+	addressed  bool // the low half was written: the queue is where cmdqAddr says
+	nicIf      uint8
+	health     healthState
+	clockLatch uint32
+}
+
+type healthState struct {
+	counter  uint32 // 24 bits
+	syndrome uint8
+	ext      uint16
+}
+
+func (m *Model) readISeg(off uint64, p []byte) error {
+	if len(p) < 4 { // health buffer fields are bytes and words
+		var d [4]byte
+		be.PutUint32(d[:], m.isegDword(off&^3))
+		copy(p, d[off&3:])
+		return nil
+	}
+	for i := 0; i < len(p); i += 4 {
+		be.PutUint32(p[i:], m.isegDword(off+uint64(i)))
+	}
+	return nil
+}
+
+func (m *Model) isegDword(off uint64) uint32 {
+	v := m.prof.fw
+	switch off {
+	case isegFWRev:
+		return uint32(v[1])<<16 | uint32(v[0])
+	case isegCmdIfRev:
+		return uint32(m.opt.InterfaceRev)<<16 | uint32(v[2])
+	case isegCmdqHigh:
+		return m.cmdqHigh
+	case isegCmdqLow:
+		return uint32(m.cmdq.base)&^0xfff | uint32(m.nicIf)<<8 | logCmdqSize<<4 | logCmdqStride
+	case isegInitializing:
+		if m.booting != 0 {
+			if m.booting > 0 {
+				m.booting--
+			}
+			return 1 << 31
+		}
+		return 1 << 24 // nic_interface_supported: full driver
+	case isegTimerHigh:
+		ns := m.clock()
+		m.clockLatch = uint32(ns)
+		return uint32(ns >> 32)
+	case isegTimerLow:
+		return uint32(m.clock())
+	case isegHealthCount:
+		return uint32(m.health.syndrome)<<24 | m.health.counter&0xffffff
+	case isegHealth + 0x30:
+		return uint32(v[0])<<24 | uint32(v[1])<<16 | uint32(v[2])
+	case isegHealth + 0x34:
+		return 0x209 // hw_id
+	case isegHealth + 0x3c:
+		return uint32(m.health.syndrome)<<16 | uint32(m.health.ext)
+	}
+	return 0
+}
+
+// clock is the free-running timer in cycles of cap device_frequency_mhz (khz).
+func (m *Model) clock() uint64 {
+	return uint64(m.host.Now()) * m.caps.frequencyMHz() / 1000
+}
+
+func (m *Model) writeISeg(off uint64, p []byte) error {
+	if len(p) != 4 {
+		return fmt.Errorf("initialization segment %03xh: write of %d bytes, its fields are dwords", off, len(p))
+	}
+	v := be.Uint32(p)
+	switch off {
+	case isegCmdqHigh, isegCmdqLow:
+		if m.booting != 0 {
+			return fmt.Errorf("initialization segment %02xh: written while initializing is set", off)
+		}
+	}
+	switch off {
+	case isegCmdqHigh:
+		m.cmdqHigh = v
+	case isegCmdqLow:
+		m.setInterface(uint8(v >> 8 & 3))
+		if v&0xcff != 0 {
+			return fmt.Errorf("initialization segment 14h: cmdq_phy_addr %08x is not aligned to 4096", v)
+		}
+		m.cmdq.base = uint64(m.cmdqHigh)<<32 | uint64(v&^0xfff)
+		m.addressed = true
+	case isegDoorbell:
+		return m.ringCommand(v)
+	case isegClearInt:
+	default:
+		return fmt.Errorf("initialization segment %03xh: written %08x, but it is read-only", off, v)
+	}
+	return nil
+}
+
+// setInterface takes nic_interface: 0 full driver, 1 disabled, 7 software reset, after which it reads as disabled.
+func (m *Model) setInterface(v uint8) {
+	switch v {
+	case 0:
+		m.nicIf = 0
+	default:
+		wire := m.port.wire
+		m.Reset()
+		m.port.wire = wire
+		m.nicIf = 1
+	}
+}

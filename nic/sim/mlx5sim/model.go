@@ -1,0 +1,142 @@
+package mlx5sim
+
+import (
+	"fmt"
+
+	"rebound/nic/sim"
+)
+
+// Options is what a function is made of, and the faults it shows.
+type Options struct {
+	MAC     [6]byte
+	Profile Profile // ConnectX4 if zero
+	// InitPages is how many pages the firmware asks for before INIT_HCA; 512 if zero. The recorded ConnectX-4 wants 12868.
+	InitPages int
+
+	// Initializing is how many reads of the initialization segment's "initializing" dword show the firmware still booting;
+	// negative for ever.
+	Initializing int
+	// InterfaceRev is shown as cmd_interface_rev; 5 if zero.
+	InterfaceRev uint16
+	// Status, if set, is asked before each command. A status other than 0 is returned in place of the command's effect.
+	Status func(opcode uint16) (status uint8, syndrome uint32)
+	// Withhold, if set, loses the completion of each command that it returns true for; the command is not executed.
+	Withhold func(opcode uint16) bool
+	// NoPages refuses the pages that a driver gives, as a firmware short of its own resources does.
+	NoPages bool
+}
+
+// Model is one physical function of a ConnectX adapter. It implements sim.Model.
+type Model struct {
+	opt  Options
+	prof *profile
+	host sim.Host
+	ops  map[uint16]*command
+
+	iseg
+	cmdq
+	pages  pagePool
+	caps   capSet
+	hca    hcaState
+	issi   uint32
+	obj    objects
+	flow   steering
+	vport  vport
+	port   port
+	count  counters
+	fault  faults
+	nextSQ int
+}
+
+// New returns a function that is not yet powered on.
+func New(o Options) *Model {
+	if o.InterfaceRev == 0 {
+		o.InterfaceRev = cmdInterfaceRev
+	}
+	if o.InitPages == 0 {
+		o.InitPages = 512
+	}
+	m := &Model{opt: o, prof: profiles[o.Profile]}
+	m.ops = commandTable()
+	return m
+}
+
+// Config is the function's configuration space: initialization segment, MSI-X table and UARs all lie in BAR 0.
+func (m *Model) Config() sim.Config {
+	mac := m.opt.MAC
+	return sim.Config{
+		Vendor: 0x15b3, Device: m.prof.device, SubVendor: 0x15b3, SubDevice: 0x0008, Class: 0x020000,
+		BARs: [6]sim.BAR{
+			0: {Size: barSize, Is64: true, Prefetchable: true,
+				Polled: []sim.Range{{Off: firstUAR * uarSize, Len: uars * uarSize}}},
+		},
+		MSIXVectors: vectors, MSIXBAR: 0, MSIXTable: 0x2000, MSIXPBA: 0x3000,
+		PCIeDevCap: 1<<28 | 1<<15 | 2, LinkSpeed: 3, LinkWidth: 16,
+		SerialNumber: uint64(mac[0])<<56 | uint64(mac[1])<<48 | uint64(mac[2])<<40 | 0xffff<<24 |
+			uint64(mac[3])<<16 | uint64(mac[4])<<8 | uint64(mac[5]),
+	}
+}
+
+// Attach gives the model its host.
+func (m *Model) Attach(h sim.Host) { m.host = h }
+
+// Reset is power-on or a function-level reset: no object, no page, no queue survives.
+func (m *Model) Reset() {
+	m.iseg = iseg{booting: m.opt.Initializing}
+	m.cmdq = cmdq{}
+	m.pages = pagePool{}
+	m.caps = m.prof.caps()
+	m.hca, m.issi = hcaDisabled, 0
+	m.obj = newObjects()
+	m.flow = newSteering()
+	m.vport = m.newVport()
+	m.port.reset()
+	m.count = counters{}
+	m.fault = faults{}
+	m.poisonUARs()
+}
+
+// SetLink tells that the wire's other end came or went.
+func (m *Model) SetLink(up bool) {
+	m.port.wire = up
+	m.linkChanged()
+}
+
+// Pause holds the transmitter, as a pause frame does.
+func (m *Model) Pause(on bool) { m.port.paused = on }
+
+// ReadBAR reads the initialization segment. UAR pages are for writing: they read as zero.
+func (m *Model) ReadBAR(bar int, off uint64, p []byte) error {
+	switch {
+	case off < isegSize:
+		return m.readISeg(off, p)
+	case off >= firstUAR*uarSize && off < (firstUAR+uars)*uarSize:
+		clear(p)
+		return nil
+	}
+	return fmt.Errorf("nothing is there: the initialization segment ends at %xh, UAR pages are %xh to %xh", isegSize, firstUAR*uarSize, (firstUAR+uars)*uarSize)
+}
+
+// WriteBAR writes the initialization segment or rings a doorbell.
+func (m *Model) WriteBAR(bar int, off uint64, p []byte) error {
+	switch {
+	case off < isegSize:
+		return m.writeISeg(off, p)
+	case off >= firstUAR*uarSize && off < (firstUAR+uars)*uarSize:
+		return m.writeUAR(uint32(off/uarSize), off%uarSize, p)
+	}
+	return fmt.Errorf("nothing is there: the initialization segment ends at %xh, UAR pages are %xh to %xh", isegSize, firstUAR*uarSize, (firstUAR+uars)*uarSize)
+}
+
+// Step executes commands, finds doorbells, and moves queues, each by a bounded amount.
+func (m *Model) Step() bool {
+	if m.dead() {
+		return false
+	}
+	m.health.counter++
+	busy := m.stepCommands()
+	busy = m.stepUARs() || busy
+	busy = m.stepSQs() || busy
+	busy = m.stepEvents() || busy
+	return busy
+}

@@ -1,0 +1,243 @@
+package mlx5sim
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Kinds of objects, as contexts in the firmware's pages name them.
+const (
+	kindUAR = iota + 1
+	kindPD
+	kindTD
+	kindQCounter
+	kindEQ
+	kindCQ
+	kindMkey
+	kindSQ
+	kindRQ
+	kindTIS
+	kindTIR
+	kindRQT
+	kindTable
+	kindGroup
+)
+
+// object is what all objects have: an id, how many others hold it, and a context in the firmware's memory.
+type object struct {
+	id   uint32
+	held int
+	slot slot
+}
+
+func (o *object) base() *object { return o }
+
+// set is all objects of a kind. Ids are not used again until the range is through, so that a destroyed one is not mistaken for
+// the next.
+type set[T interface{ base() *object }] struct {
+	name        string
+	kind        uint32
+	first, last uint32
+	next        uint32
+	m           map[uint32]T
+}
+
+func newSet[T interface{ base() *object }](name string, kind, first, last uint32) set[T] {
+	return set[T]{name: name, kind: kind, first: first, last: last, next: first, m: map[uint32]T{}}
+}
+
+// add gives the object an id and a context.
+func (s *set[T]) add(m *Model, o T) *refusal {
+	for range s.last - s.first + 1 {
+		id := s.next
+		if s.next++; s.next > s.last {
+			s.next = s.first
+		}
+		if _, used := s.m[id]; used {
+			continue
+		}
+		sl, r := m.keep(s.kind, id)
+		if r != nil {
+			return r
+		}
+		b := o.base()
+		b.id, b.slot = id, sl
+		s.m[id] = o
+		return nil
+	}
+	return refuse(stNoRes, "all %d %ss are in use", s.last-s.first+1, s.name)
+}
+
+func (s *set[T]) get(id uint32) (T, *refusal) {
+	o, ok := s.m[id]
+	if !ok {
+		return o, refuse(stBadRes, "%s %#x does not exist", s.name, id)
+	}
+	return o, nil
+}
+
+// remove destroys an object that no other holds.
+func (s *set[T]) remove(m *Model, id uint32) (T, *refusal) {
+	o, r := s.get(id)
+	if r != nil {
+		return o, r
+	}
+	if n := o.base().held; n > 0 {
+		return o, refuse(stBadResState, "%s %#x is in use by %d objects", s.name, id, n)
+	}
+	m.drop(o.base().slot, s.kind, id)
+	delete(s.m, id)
+	return o, nil
+}
+
+func (s *set[T]) left() string {
+	if len(s.m) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %s", len(s.m), s.name)
+}
+
+// plain is an object with no state.
+type plain struct{ object }
+
+// qCounter is a queue counter set.
+type qCounter struct {
+	object
+	outOfBuffer uint32
+}
+
+type objects struct {
+	uars     set[*uar]
+	pds      set[*plain]
+	tds      set[*plain]
+	counters set[*qCounter]
+	eqs      set[*eq]
+	cqs      set[*cq]
+	mkeys    set[*mkey]
+	sqs      set[*sq]
+	rqs      set[*rq]
+	tiss     set[*tis]
+	tirs     set[*tir]
+	rqts     set[*rqt]
+}
+
+func newObjects() objects {
+	return objects{
+		uars:     newSet[*uar]("UAR", kindUAR, firstUAR, firstUAR+uars-1),
+		pds:      newSet[*plain]("PD", kindPD, 1, 0xffff),
+		tds:      newSet[*plain]("transport domain", kindTD, 1, 0xffff),
+		counters: newSet[*qCounter]("queue counter set", kindQCounter, 1, 0xff),
+		eqs:      newSet[*eq]("EQ", kindEQ, 0x10, 0xff),
+		cqs:      newSet[*cq]("CQ", kindCQ, 0x400, 0xffffff),
+		mkeys:    newSet[*mkey]("memory key", kindMkey, 0x18, 0xffffff),
+		sqs:      newSet[*sq]("SQ", kindSQ, 0x100, 0x7fffff),
+		rqs:      newSet[*rq]("RQ", kindRQ, 0x800100, 0xffffff),
+		tiss:     newSet[*tis]("TIS", kindTIS, 1, 0xffff),
+		tirs:     newSet[*tir]("TIR", kindTIR, 1, 0xffff),
+		rqts:     newSet[*rqt]("RQT", kindRQT, 1, 0xffff),
+	}
+}
+
+// left names the objects that still exist.
+func (o *objects) left() string {
+	var s []string
+	for _, l := range []string{o.uars.left(), o.pds.left(), o.tds.left(), o.counters.left(), o.eqs.left(), o.cqs.left(), o.mkeys.left(),
+		o.sqs.left(), o.rqs.left(), o.tiss.left(), o.tirs.left(), o.rqts.left()} {
+		if l != "" {
+			s = append(s, l)
+		}
+	}
+	return strings.Join(s, ", ")
+}
+
+// Commands on UARs, protection and transport domains, queue counters, EQs, CQs and memory keys.
+func resourceCommands() map[uint16]*command {
+	ready := func(c command) *command { c.from = hcaReady; return &c }
+	return map[uint16]*command{
+		0x802: ready(command{name: "ALLOC_UAR", in: plainIn, out: newID("uar"), run: (*Model).allocUAR}),
+		0x803: ready(command{name: "DEALLOC_UAR", in: byID("uar"), out: plainOut, run: (*Model).deallocUAR}),
+		0x800: ready(command{name: "ALLOC_PD", in: plainIn, out: newID("pd"), run: (*Model).allocPD}),
+		0x801: ready(command{name: "DEALLOC_PD", in: byID("pd"), out: plainOut, run: (*Model).deallocPD}),
+		0x816: ready(command{name: "ALLOC_TRANSPORT_DOMAIN", in: plainIn, out: newID("transport_domain"), run: (*Model).allocTD}),
+		0x817: ready(command{name: "DEALLOC_TRANSPORT_DOMAIN", in: byID("transport_domain"), out: plainOut, run: (*Model).deallocTD}),
+		0x771: ready(command{name: "ALLOC_Q_COUNTER", in: plainIn, out: lay(16, "08.7:0 counter_set_id"), run: (*Model).allocQCounter}),
+		0x772: ready(command{name: "DEALLOC_Q_COUNTER", in: lay(16, head+"08.7:0 counter_set_id"), out: plainOut, run: (*Model).deallocQCounter}),
+		0x773: ready(command{name: "QUERY_Q_COUNTER", in: lay(32, head+"18.31 clear 1c.7:0 counter_set_id"),
+			out: lay(256, "30.31:0 out_of_buffer"), run: (*Model).queryQCounter}),
+		0x203: ready(command{name: "QUERY_SPECIAL_CONTEXTS", in: plainIn, out: lay(16, "0c.31:0 resd_lkey"), run: (*Model).querySpecial}),
+		0x301: ready(command{name: "CREATE_EQ", in: lay(272, head+"58*8 event_bitmask").with(0x10, eqContext), tail: true,
+			out: lay(16, "08.7:0 eq_number"), run: (*Model).createEQ}),
+		0x302: ready(command{name: "DESTROY_EQ", in: lay(16, head+"08.7:0 eq_number"), out: plainOut, run: (*Model).destroyEQ}),
+		0x303: ready(command{name: "QUERY_EQ", in: lay(16, head+"08.7:0 eq_number"), out: lay(272, "").with(0x10, eqContext), run: (*Model).queryEQ}),
+		0x400: ready(command{name: "CREATE_CQ", in: lay(272, head).with(0x10, cqContext), tail: true, out: newID("cqn"), run: (*Model).createCQ}),
+		0x401: ready(command{name: "DESTROY_CQ", in: byID("cqn"), out: plainOut, run: (*Model).destroyCQ}),
+		0x402: ready(command{name: "QUERY_CQ", in: byID("cqn"), out: lay(272, "").with(0x10, cqContext), run: (*Model).queryCQ}),
+		0x403: ready(command{name: "MODIFY_CQ", in: lay(272, head+"08.23:0 cqn 0c.31:0 field_select").with(0x10, cqContext), tail: true,
+			out: plainOut, run: (*Model).modifyCQ}),
+		0x200: ready(command{name: "CREATE_MKEY", in: lay(272, head+"0c.31 pg_access 60.31:0 translations_octword_actual_size").with(0x10, mkeyContext),
+			tail: true, out: newID("mkey_index"), run: (*Model).createMkey}),
+		0x202: ready(command{name: "DESTROY_MKEY", in: byID("mkey_index"), out: plainOut, run: (*Model).destroyMkey}),
+	}
+}
+
+// resdLkey is the reserved LKey: host memory as it is, for queues with rlky set.
+const resdLkey = 0x00001500
+
+func (m *Model) querySpecial(c *call) *refusal {
+	c.out.set("resd_lkey", resdLkey)
+	return nil
+}
+
+func (m *Model) allocPD(c *call) *refusal {
+	o := new(plain)
+	if r := m.obj.pds.add(m, o); r != nil {
+		return r
+	}
+	c.out.set("pd", uint64(o.id))
+	return nil
+}
+
+func (m *Model) deallocPD(c *call) *refusal {
+	_, r := m.obj.pds.remove(m, c.in.u32("pd"))
+	return r
+}
+
+func (m *Model) allocTD(c *call) *refusal {
+	o := new(plain)
+	if r := m.obj.tds.add(m, o); r != nil {
+		return r
+	}
+	c.out.set("transport_domain", uint64(o.id))
+	return nil
+}
+
+func (m *Model) deallocTD(c *call) *refusal {
+	_, r := m.obj.tds.remove(m, c.in.u32("transport_domain"))
+	return r
+}
+
+func (m *Model) allocQCounter(c *call) *refusal {
+	o := new(qCounter)
+	if r := m.obj.counters.add(m, o); r != nil {
+		return r
+	}
+	c.out.set("counter_set_id", uint64(o.id))
+	return nil
+}
+
+func (m *Model) deallocQCounter(c *call) *refusal {
+	_, r := m.obj.counters.remove(m, c.in.u32("counter_set_id"))
+	return r
+}
+
+func (m *Model) queryQCounter(c *call) *refusal {
+	o, r := m.obj.counters.get(c.in.u32("counter_set_id"))
+	if r != nil {
+		return r
+	}
+	c.out.set("out_of_buffer", uint64(o.outOfBuffer))
+	if c.in.is("clear") {
+		o.outOfBuffer = 0
+	}
+	return nil
+}

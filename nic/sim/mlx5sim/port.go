@@ -1,0 +1,137 @@
+package mlx5sim
+
+// port is the physical port.
+type port struct {
+	wire, up  bool
+	adminDown bool
+	paused    bool // by a test
+	mtu       int  // admin_mtu: FCS included
+}
+
+const maxMTU = 10240
+
+func (p *port) reset() {
+	*p = port{wire: p.wire, paused: p.paused, mtu: 1522}
+	p.up = p.wire
+}
+
+// frameLimit is the longest frame without FCS.
+func (p *port) frameLimit() int { return p.mtu - 4 }
+
+// linkChanged tells the driver of a link that came or went.
+func (m *Model) linkChanged() {
+	up := m.port.wire && !m.port.adminDown
+	if up == m.port.up {
+		return
+	}
+	m.port.up = up
+	var d [eventData]byte
+	d[8] = 1 << 4 // port
+	sub := uint8(portDown)
+	if up {
+		sub = portActive
+	}
+	m.event(eventPortChange, sub, d[:])
+}
+
+// traffic counts frames, and bytes without FCS.
+type traffic struct{ frames, bytes uint64 }
+
+func (t *traffic) add(n int) { t.frames++; t.bytes += uint64(n) }
+
+// counters are the port's and the vport's.
+type counters struct {
+	rx, tx                        [3]traffic // by unicast, multicast, broadcast
+	wireRx, wireTx                [3]traffic
+	filtered, missed, outOfBuffer uint64 // not for this vport; by no flow table entry; no WQE
+	rxOversize, txOversize        uint64
+	txDiscard                     uint64
+	bySize                        [10]uint64
+}
+
+const (
+	unicast = iota
+	multicast
+	broadcast
+)
+
+func cast(f []byte) int {
+	switch {
+	case string(f[:6]) == "\xff\xff\xff\xff\xff\xff":
+		return broadcast
+	case f[0]&1 != 0:
+		return multicast
+	}
+	return unicast
+}
+
+func (c *counters) sent(f []byte) {
+	c.tx[cast(f)].add(len(f))
+	c.wireTx[cast(f)].add(len(f))
+}
+
+func total(t [3]traffic) (s traffic) {
+	for _, x := range t {
+		s.frames += x.frames
+		s.bytes += x.bytes
+	}
+	return s
+}
+
+// Counters are what the function counted since its reset: frames and bytes without FCS.
+type Counters struct {
+	RxFrames, RxBytes, TxFrames, TxBytes uint64 // through this function's vport
+	RxBroadcast, RxMulticast             uint64
+	TxBroadcast, TxMulticast             uint64
+	WireRxFrames, WireRxBytes            uint64
+	Filtered                             uint64 // frames for other addresses
+	Missed                               uint64 // frames that no flow table entry took
+	OutOfBuffer                          uint64 // frames that found no receive WQE
+	Oversize                             uint64 // frames longer than the port's MTU
+	RQPackets, SQPackets                 map[uint32]uint64
+	Pushed                               uint64 // WQEs that came whole through BlueFlame
+}
+
+// Counters returns them.
+func (m *Model) Counters() Counters {
+	c := &m.count
+	rx, tx, wire := total(c.rx), total(c.tx), total(c.wireRx)
+	k := Counters{RxFrames: rx.frames, RxBytes: rx.bytes, TxFrames: tx.frames, TxBytes: tx.bytes,
+		RxBroadcast: c.rx[broadcast].frames, RxMulticast: c.rx[multicast].frames,
+		TxBroadcast: c.tx[broadcast].frames, TxMulticast: c.tx[multicast].frames,
+		WireRxFrames: wire.frames, WireRxBytes: wire.bytes, Filtered: c.filtered, Missed: c.missed, OutOfBuffer: c.outOfBuffer,
+		Oversize: c.rxOversize, RQPackets: map[uint32]uint64{}, SQPackets: map[uint32]uint64{}}
+	for id, q := range m.obj.rqs.m {
+		k.RQPackets[id] = q.packets
+	}
+	for id, q := range m.obj.sqs.m {
+		k.SQPackets[id] = q.packets
+		k.Pushed += q.pushed
+	}
+	return k
+}
+
+// faults are those that a test turned on.
+type faults struct {
+	send, receive uint8
+	compressed    bool
+	fatal         bool
+}
+
+// FailNextSend ends the next send WQE with an error CQE of that syndrome.
+func (m *Model) FailNextSend(syndrome uint8) { m.fault.send = syndrome }
+
+// FailNextReceive ends the next receive WQE with an error CQE of that syndrome.
+func (m *Model) FailNextReceive(syndrome uint8) { m.fault.receive = syndrome }
+
+// CompressNext marks the next receive CQE as compressed, which no driver asked for.
+func (m *Model) CompressNext() { m.fault.compressed = true }
+
+// Fatal makes the firmware fail: the health buffer shows the syndrome, the health counter stands still, no command and no
+// queue moves, until the driver resets the function.
+func (m *Model) Fatal(syndrome uint8) {
+	m.fault.fatal = true
+	m.health.syndrome = syndrome
+}
+
+func (m *Model) dead() bool { return m.fault.fatal }

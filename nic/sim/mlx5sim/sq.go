@@ -1,0 +1,286 @@
+package mlx5sim
+
+import "fmt"
+
+// Send WQE, PRM "Send WQE Format".
+const (
+	wqebb     = 64
+	wqeSeg    = 16
+	ctrlSize  = 16
+	opNop     = 0x00
+	opSend    = 0x0a
+	opLSO     = 0x0e
+	maxWQE    = 0x400 // cap max_wqe_sz_sq
+	sqBurst   = 64    // WQEs that one Step executes on one queue
+	inlineBit = 1 << 31
+
+	csL3 = 1 << 6
+	csL4 = 1 << 7
+)
+
+// sq is a send queue.
+type sq struct {
+	workQueue
+	uar     uint32
+	tis     uint32
+	inline  uint64 // min_wqe_inline_mode
+	posted  uint32 // 16 bits: the index behind the last WQE that a doorbell told of
+	wqe     []byte // the one at posted's end, pushed by BlueFlame
+	wqeAt   uint32
+	packets uint64
+	pushed  uint64 // WQEs that needed no fetch
+}
+
+func (m *Model) createSQ(c *call) *refusal {
+	in := c.in
+	q := &sq{uar: in.u32("uar_page"), tis: in.u32("tis_num_0"), inline: in.u("min_wqe_inline_mode")}
+	if r := m.newWorkQueue(in, &q.workQueue); r != nil {
+		return r
+	}
+	u, r := m.obj.uars.get(q.uar)
+	if r != nil {
+		return r
+	}
+	var t *tis
+	if in.u("tis_lst_sz") == 1 {
+		if t, r = m.obj.tiss.get(q.tis); r != nil {
+			return r
+		}
+	}
+	switch {
+	case in.u("tis_lst_sz") > 1, t == nil && q.tis != 0:
+		return refuse(stBadParam, "tis_lst_sz is %d with tis_num_0 %#x, expected a list of 1, or none for a queue that sends nothing", in.u("tis_lst_sz"), q.tis)
+	case q.logEntry != 6:
+		return refuse(stBadParam, "log_wq_stride is %d, a send queue has 6", q.logEntry)
+	case in.is("allow_multi_pkt_send_wqe"), in.is("reg_umr"), in.is("allow_swp"):
+		return refuse(stBadParam, "allow_multi_pkt_send_wqe %d, reg_umr %d, allow_swp %d without the capability",
+			in.u("allow_multi_pkt_send_wqe"), in.u("reg_umr"), in.u("allow_swp"))
+	case q.inline > 3, q.inline < m.leastInline():
+		return refuse(stBadParam, "min_wqe_inline_mode is %d, the vport's is %d", q.inline, m.leastInline())
+	}
+	if r := m.obj.sqs.add(m, q); r != nil {
+		return r
+	}
+	m.holdQueue(&q.workQueue, 1)
+	u.held++
+	if t != nil {
+		t.held++
+	}
+	c.out.set("sqn", uint64(q.id))
+	return nil
+}
+
+func (m *Model) modifySQ(c *call) *refusal {
+	q, r := m.obj.sqs.get(c.in.u32("sqn"))
+	if r != nil {
+		return r
+	}
+	if b := c.in.u("modify_bitmask"); b != 0 {
+		return refuse(stBadParam, "modify_bitmask is %#x: the model changes the state only", b)
+	}
+	want := c.in.u32("state")
+	if r := change(&q.workQueue, c.in.u32("sq_state"), want); r != nil {
+		return r
+	}
+	q.setState(want)
+	return nil
+}
+
+func (q *sq) setState(s uint32) {
+	if q.state = s; s == stateReset {
+		q.head, q.posted, q.wqe, q.broken = 0, 0, nil, false
+	}
+}
+
+func (m *Model) destroySQ(c *call) *refusal {
+	q, r := m.obj.sqs.remove(m, c.in.u32("sqn"))
+	if r == nil {
+		m.holdQueue(&q.workQueue, -1)
+		m.obj.uars.m[q.uar].held--
+		if t := m.obj.tiss.m[q.tis]; t != nil {
+			t.held--
+		}
+	}
+	return r
+}
+
+func (m *Model) querySQ(c *call) *refusal {
+	q, r := m.obj.sqs.get(c.in.u32("sqn"))
+	if r != nil {
+		return r
+	}
+	q.query(c.out)
+	c.out.set("uar_page", uint64(q.uar))
+	c.out.set("tis_num_0", uint64(q.tis))
+	c.out.set("tis_lst_sz", uint64(min(q.tis, 1)))
+	c.out.set("min_wqe_inline_mode", q.inline)
+	return nil
+}
+
+// ringSQ takes a doorbell: the first eight bytes of the last WQE posted, and, if it was pushed, the WQE itself.
+func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte) {
+	q, ok := m.obj.sqs.m[uint32(ctrl>>8)&0xffffff]
+	if !ok {
+		m.host.Violation("SQ doorbell %016x in UAR %#x: SQ %#x does not exist", ctrl, u, uint32(ctrl>>8)&0xffffff)
+		return
+	}
+	idx := uint32(ctrl>>40) & 0xffff
+	ds := uint32(ctrl & 0x3f)
+	switch {
+	case q.uar != u:
+		m.host.Violation("SQ %#x: doorbell in UAR %#x, the queue has %#x", q.id, u, q.uar)
+	case q.state == stateReset:
+		m.host.Violation("SQ %#x: doorbell for WQE %#x while the queue is in reset", q.id, idx)
+		return
+	}
+	n := max(1, (ds*wqeSeg+wqebb-1)/wqebb)
+	ahead := (idx + n - q.head) & 0xffff
+	if q.state == stateReady && (ahead > q.entries() || (idx-q.posted)&0xffff > q.entries()) {
+		m.host.Violation("SQ %#x: doorbell for WQE %#x of %d basic blocks, next is %#x and the ring has %d", q.id, idx, n, q.posted, q.entries())
+		return
+	}
+	q.posted = (idx + n) & 0xffff
+	if wqe != nil {
+		q.wqe, q.wqeAt = append([]byte(nil), wqe...), idx
+	}
+}
+
+// stepSQs executes WQEs, one queue after the other.
+func (m *Model) stepSQs() (busy bool) {
+	if m.port.paused {
+		return false
+	}
+	for _, q := range m.obj.sqs.m {
+		for i := 0; i < sqBurst && q.head != q.posted && q.state != stateReset; i++ {
+			m.executeWQE(q)
+			busy = true
+		}
+	}
+	return busy
+}
+
+// wqeError ends a send queue.
+type wqeError struct {
+	synd uint8
+	text string
+}
+
+func (e *wqeError) Error() string { return e.text }
+
+func badWQE(synd uint8, format string, args ...any) *wqeError {
+	return &wqeError{synd, fmt.Sprintf(format, args...)}
+}
+
+func (m *Model) executeWQE(q *sq) {
+	idx := q.head
+	if q.state == stateError {
+		m.flushSQ(q)
+		return
+	}
+	if s := m.fault.send; s != 0 {
+		m.fault.send = 0
+		q.head = (q.head + 1) & 0xffff
+		m.failSQ(q, idx, s)
+		return
+	}
+	w, err := m.fetchWQE(q, idx)
+	if err == nil {
+		err = m.send(q, w)
+	}
+	if err != nil {
+		m.host.Violation("SQ %#x, WQE %#x: %v (syndrome %02xh)", q.id, idx, err, err.synd)
+		if w == nil {
+			q.head = (q.head + 1) & 0xffff
+		} else {
+			q.head = (idx + uint32(len(w)+wqebb-1)/wqebb) & 0xffff
+		}
+		m.failSQ(q, idx, err.synd)
+		return
+	}
+	q.head = (idx + uint32(len(w)+wqebb-1)/wqebb) & 0xffff
+	if w[11]&0x0c == 0x08 { // ce: always
+		m.sendCompletion(q, idx, w[3], w[11]&2 != 0)
+	}
+}
+
+// fetchWQE returns the WQE at idx: the pushed one, or the host's.
+func (m *Model) fetchWQE(q *sq, idx uint32) ([]byte, *wqeError) {
+	if q.wqe != nil && q.wqeAt == idx {
+		w := q.wqe
+		q.wqe = nil
+		q.pushed++
+		return w, m.checkCtrl(q, w, idx)
+	}
+	avail := (q.posted - idx) & 0xffff
+	first := q.contiguous(idx, min(avail, 4)) // fetched by 256 bytes
+	w := make([]byte, first*wqebb)
+	if m.host.DMARead(q.at(idx), w) != nil {
+		return nil, badWQE(syndLocalProt, "the ring cannot be read")
+	}
+	ds := int(w[7] & 0x3f)
+	n := ds * wqeSeg
+	if n < ctrlSize || uint32((n+wqebb-1)/wqebb) > avail {
+		return nil, badWQE(syndLocalOp, "ds is %d, %d basic blocks were posted", ds, avail)
+	}
+	for len(w) < n {
+		at := idx + uint32(len(w)/wqebb)
+		k := q.contiguous(at, uint32((n-len(w)+wqebb-1)/wqebb))
+		more := make([]byte, k*wqebb)
+		if m.host.DMARead(q.at(at), more) != nil {
+			return nil, badWQE(syndLocalProt, "the ring cannot be read")
+		}
+		w = append(w, more...)
+	}
+	return w[:n], m.checkCtrl(q, w, idx)
+}
+
+func (m *Model) checkCtrl(q *sq, w []byte, idx uint32) *wqeError {
+	switch {
+	case uint32(be.Uint16(w[1:])) != idx:
+		return badWQE(syndLocalOp, "wqe_index is %#x", be.Uint16(w[1:]))
+	case be.Uint32(w[4:])>>8 != q.id:
+		return badWQE(syndLocalOp, "qpn is %#x", be.Uint32(w[4:])>>8)
+	case w[0] != 0 || w[8]|w[9]|w[10] != 0 || w[7]&0xc0 != 0 || w[11]&0x11 != 0:
+		return badWQE(syndLocalOp, "control segment %x: opmod, signature and reserved bits have to be zero", w[:16])
+	}
+	return nil
+}
+
+// sendCompletion writes the CQE of a WQE that asked for one.
+func (m *Model) sendCompletion(q *sq, idx uint32, opcode uint8, solicited bool) {
+	var b [cqeSize]byte
+	be.PutUint32(b[0x38:], uint32(opcode)<<24|q.id)
+	be.PutUint32(b[0x20:], q.user)
+	be.PutUint16(b[0x3c:], uint16(idx))
+	b[63] = cqeRequest << 4
+	m.complete(m.obj.cqs.m[q.cqn], &b, solicited)
+}
+
+// failSQ writes an error CQE and brings the queue into error state.
+func (m *Model) failSQ(q *sq, idx uint32, synd uint8) {
+	m.errorCQE(&q.workQueue, cqeRequestErr, idx, synd)
+	q.state, q.broken = stateError, true
+}
+
+// flushSQ ends the WQEs behind a failed one, each with an error CQE of its own.
+func (m *Model) flushSQ(q *sq) {
+	idx := q.head
+	q.head = (q.head + 1) & 0xffff
+	var w [8]byte
+	if m.host.DMARead(q.at(idx), w[:]) == nil {
+		n := (uint32(w[7]&0x3f)*wqeSeg + wqebb - 1) / wqebb
+		if n > 0 && n <= (q.posted-idx)&0xffff {
+			q.head = (idx + n) & 0xffff
+		}
+	}
+	m.errorCQE(&q.workQueue, cqeRequestErr, idx, syndFlushed)
+}
+
+func (m *Model) errorCQE(q *workQueue, opcode uint8, idx uint32, synd uint8) {
+	var b [cqeSize]byte
+	b[0x36], b[0x37] = 0x50|synd&0xf, synd
+	be.PutUint32(b[0x38:], q.id)
+	be.PutUint16(b[0x3c:], uint16(idx))
+	b[63] = opcode << 4
+	m.complete(m.obj.cqs.m[q.cqn], &b, true)
+}

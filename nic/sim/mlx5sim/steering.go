@@ -1,0 +1,492 @@
+package mlx5sim
+
+import (
+	"encoding/binary"
+	"sort"
+)
+
+// Flow table types.
+const (
+	tableNICReceive = 0
+
+	missDefault = 0
+	missForward = 1
+
+	actionAllow   = 1 << 0
+	actionDrop    = 1 << 1
+	actionForward = 1 << 2
+
+	destTable = 1
+	destTIR   = 2
+
+	matchSize = 512
+	maxHops   = 64
+)
+
+type steering struct {
+	tables    map[uint32]*flowTable
+	nextTable uint32
+	root      uint32 // 0 for none
+}
+
+func newSteering() steering { return steering{tables: map[uint32]*flowTable{}, nextTable: 1} }
+
+// flowTable is a table of entries by index, in groups that share a mask.
+type flowTable struct {
+	object
+	level, logSize int
+	miss           uint32 // table that frames go to which match nothing; 0 for none
+	groups         map[uint32]*flowGroup
+	nextGroup      uint32
+	entries        []*flowEntry // by index
+}
+
+type flowGroup struct {
+	slot       slot
+	start, end uint32
+	enable     uint64
+	mask       [matchSize]byte
+	n          int
+}
+
+type flowEntry struct {
+	index  uint32
+	group  uint32
+	value  [matchSize]byte
+	action uint64
+	tag    uint32
+	dest   []destination
+}
+
+type destination struct {
+	kind uint8
+	id   uint32
+}
+
+// Commands on flow tables, groups and entries.
+func steeringCommands() map[uint16]*command {
+	ready := func(c command) *command { c.from = hcaReady; return &c }
+	const table = "00.31:16 opcode 00.15:0 uid 04.15:0 op_mod 08.31 other_vport 08.15:0 vport_number 10.31:24 table_type 14.23:0 table_id "
+	const context = "18.31 reformat_en 18.30 decap_en 18.27:24 table_miss_action 18.23:16 level 18.7:0 log_size 1c.23:0 table_miss_id"
+	return map[uint16]*command{
+		0x930: ready(command{name: "CREATE_FLOW_TABLE", in: lay(64, "00.31:16 opcode 00.15:0 uid 04.15:0 op_mod 08.31 other_vport 08.15:0 vport_number 10.31:24 table_type "+context),
+			out: newID("table_id"), run: (*Model).createTable}),
+		0x931: ready(command{name: "DESTROY_FLOW_TABLE", in: lay(64, table), out: plainOut, run: (*Model).destroyTable}),
+		0x933: ready(command{name: "CREATE_FLOW_GROUP", in: lay(1024, table+"10.19:16 group_type 1c.31:0 start_flow_index 24.31:0 end_flow_index 3c.7:0 match_criteria_enable 40*128 match_criteria"),
+			out: newID("group_id"), run: (*Model).createGroup}),
+		0x934: ready(command{name: "DESTROY_FLOW_GROUP", in: lay(64, table+"18.31:0 group_id"), out: plainOut, run: (*Model).destroyGroup}),
+		0x936: ready(command{name: "SET_FLOW_TABLE_ENTRY", in: lay(0x340, table+`18.7:0 modify_enable_mask 20.31:0 flow_index 44.31:0 group_id 48.23:0 flow_tag 4c.15:0 action
+			50.23:0 destination_list_size 54.23:0 flow_counter_list_size 80*128 match_value`), tail: true, out: plainOut, run: (*Model).setEntry}),
+		0x938: ready(command{name: "DELETE_FLOW_TABLE_ENTRY", in: lay(64, table+"20.31:0 flow_index"), out: plainOut, run: (*Model).deleteEntry}),
+		0x92f: ready(command{name: "SET_FLOW_TABLE_ROOT", in: lay(64, "00.31:16 opcode 04.15:0 op_mod 08.31 other_vport 08.15:0 vport_number 10.31:24 table_type 14.23:0 table_id 18.23:0 underlay_qpn"),
+			out: plainOut, run: (*Model).setRoot}),
+		0x93c: ready(command{name: "MODIFY_FLOW_TABLE", in: lay(64, table+"0c.15:0 modify_field_select "+context), out: plainOut, run: (*Model).modifyTable}),
+	}
+}
+
+func (s *steering) table(c *call) (*flowTable, *refusal) {
+	if k := c.in.u("table_type"); k != tableNICReceive {
+		return nil, refuse(stBadParam, "table_type is %d, the model has 0 (NIC receive)", k)
+	}
+	if r := own(c); r != nil {
+		return nil, r
+	}
+	id := c.in.u32("table_id")
+	t, ok := s.tables[id]
+	if !ok {
+		return nil, refuse(stBadRes, "flow table %#x does not exist", id)
+	}
+	return t, nil
+}
+
+func (m *Model) createTable(c *call) *refusal {
+	in, s := c.in, &m.flow
+	t := &flowTable{level: in.i("level"), logSize: in.i("log_size"), groups: map[uint32]*flowGroup{}, nextGroup: 1}
+	switch {
+	case in.u("table_type") != tableNICReceive:
+		return refuse(stBadParam, "table_type is %d, the model has 0 (NIC receive)", in.u("table_type"))
+	case in.is("reformat_en"), in.is("decap_en"):
+		return refuse(stBadParam, "reformat_en and decap_en are set without the capability")
+	case t.logSize > 16:
+		return refuse(stBadParam, "log_size is %d, capability log_max_ft_size is 16", t.logSize)
+	}
+	if r := own(c); r != nil {
+		return r
+	}
+	switch a := in.u("table_miss_action"); a {
+	case missDefault:
+	case missForward:
+		if r := s.setMiss(t, in.u32("table_miss_id")); r != nil {
+			return r
+		}
+	default:
+		return refuse(stBadParam, "table_miss_action is %d, expected 0 (default) or 1 (forward)", a)
+	}
+	t.id = s.nextTable
+	sl, r := m.keep(kindTable, t.id)
+	if r != nil {
+		if t.miss != 0 {
+			s.tables[t.miss].held--
+		}
+		return r
+	}
+	s.nextTable++
+	t.slot = sl
+	s.tables[t.id] = t
+	c.out.set("table_id", uint64(t.id))
+	return nil
+}
+
+func (s *steering) setMiss(t *flowTable, id uint32) *refusal {
+	next, ok := s.tables[id]
+	switch {
+	case !ok:
+		return refuse(stBadRes, "table_miss_id: flow table %#x does not exist", id)
+	case next.level <= t.level:
+		return refuse(stBadParam, "table_miss_id: flow table %#x has level %d, this one %d: frames go upwards", id, next.level, t.level)
+	}
+	next.held++
+	if old := s.tables[t.miss]; old != nil {
+		old.held--
+	}
+	t.miss = id
+	return nil
+}
+
+func (m *Model) modifyTable(c *call) *refusal {
+	return refuse(stBadOp, "capability flow_table_modify is not there")
+}
+
+func (m *Model) destroyTable(c *call) *refusal {
+	s := &m.flow
+	t, r := s.table(c)
+	switch {
+	case r != nil:
+		return r
+	case t.held > 0 || s.root == t.id && len(s.tables) > 1 && t.held > 0:
+		return refuse(stBadResState, "flow table %#x is in use by %d others", t.id, t.held)
+	case len(t.groups) > 0:
+		return refuse(stBadResState, "flow table %#x has %d groups", t.id, len(t.groups))
+	}
+	if t.miss != 0 {
+		s.tables[t.miss].held--
+	}
+	if s.root == t.id {
+		s.root = 0
+	}
+	m.drop(t.slot, kindTable, t.id)
+	delete(s.tables, t.id)
+	return nil
+}
+
+// setRoot names the table that frames enter first: op_mod 0 to connect it, 1 to have none.
+func (m *Model) setRoot(c *call) *refusal {
+	t, r := m.flow.table(c)
+	switch {
+	case r != nil:
+		return r
+	case c.in.u("op_mod") == 0:
+		m.flow.root = t.id
+	case c.in.u("op_mod") == 1:
+		m.flow.root = 0
+	default:
+		return refuse(stBadParam, "op_mod is %d, expected 0 or 1", c.in.u("op_mod"))
+	}
+	return nil
+}
+
+func (m *Model) createGroup(c *call) *refusal {
+	t, r := m.flow.table(c)
+	if r != nil {
+		return r
+	}
+	in := c.in
+	g := &flowGroup{start: in.u32("start_flow_index"), end: in.u32("end_flow_index"), enable: in.u("match_criteria_enable")}
+	copy(g.mask[:], in.bytes("match_criteria"))
+	switch {
+	case g.end < g.start || g.end >= 1<<t.logSize:
+		return refuse(stBadParam, "flow indices %d to %d, the table has %d", g.start, g.end, 1<<t.logSize)
+	case g.enable&^3 != 0:
+		return refuse(stBadParam, "match_criteria_enable is %#x, the model has outer headers (1) and misc (2)", g.enable)
+	case in.u("group_type") != 0:
+		return refuse(stBadParam, "group_type is %d", in.u("group_type"))
+	}
+	for _, o := range t.groups {
+		if g.start <= o.end && o.start <= g.end {
+			return refuse(stBadParam, "flow indices %d to %d overlap with a group of %d to %d", g.start, g.end, o.start, o.end)
+		}
+	}
+	if off, set, found := matchable(g.enable).stray(g.mask[:]); found {
+		return refuse(stBadParam, "match_criteria at %02xh: %08x is not enabled or cannot be matched", off, set)
+	}
+	id := t.nextGroup
+	sl, r := m.keep(kindGroup, t.id<<8|id)
+	if r != nil {
+		return r
+	}
+	t.nextGroup++
+	g.slot = sl
+	t.groups[id] = g
+	c.out.set("group_id", uint64(id))
+	return nil
+}
+
+func (m *Model) destroyGroup(c *call) *refusal {
+	t, r := m.flow.table(c)
+	if r != nil {
+		return r
+	}
+	id := c.in.u32("group_id")
+	g, ok := t.groups[id]
+	switch {
+	case !ok:
+		return refuse(stBadRes, "flow group %#x does not exist in table %#x", id, t.id)
+	case g.n > 0:
+		return refuse(stBadResState, "flow group %#x has %d entries", id, g.n)
+	}
+	m.drop(g.slot, kindGroup, t.id<<8|id)
+	delete(t.groups, id)
+	return nil
+}
+
+func (m *Model) setEntry(c *call) *refusal {
+	t, r := m.flow.table(c)
+	if r != nil {
+		return r
+	}
+	in := c.in
+	e := &flowEntry{index: in.u32("flow_index"), group: in.u32("group_id"), action: in.u("action"), tag: in.u32("flow_tag")}
+	copy(e.value[:], in.bytes("match_value"))
+	g, ok := t.groups[e.group]
+	switch {
+	case in.u("op_mod") != 0:
+		return refuse(stBadParam, "op_mod is %d: capability flow_modify_en is not there", in.u("op_mod"))
+	case !ok:
+		return refuse(stBadRes, "flow group %#x does not exist in table %#x", e.group, t.id)
+	case e.index < g.start || e.index > g.end:
+		return refuse(stBadIndex, "flow_index %d is outside of its group, %d to %d", e.index, g.start, g.end)
+	case t.find(e.index) != nil:
+		return refuse(stBadResState, "flow_index %d is set already", e.index)
+	case e.action&^(actionAllow|actionDrop|actionForward) != 0, in.is("flow_counter_list_size"):
+		return refuse(stBadParam, "action is %#x: the model has allow (1), drop (2) and forward (4)", e.action)
+	}
+	for off := range e.value {
+		if e.value[off]&^g.mask[off] != 0 {
+			return refuse(stBadParam, "match_value at %02xh: %02x, the group's mask is %02x", off, e.value[off], g.mask[off])
+		}
+	}
+	n := in.i("destination_list_size")
+	list := in.b[min(len(in.b), 0x340):]
+	switch {
+	case len(list) < 8*n:
+		return refuse(stInLen, "%d destinations in %d bytes", n, len(list))
+	case (e.action&actionForward != 0) != (n > 0):
+		return refuse(stBadParam, "action %#x with %d destinations", e.action, n)
+	}
+	for i := range n {
+		w := be.Uint32(list[8*i:])
+		e.dest = append(e.dest, destination{uint8(w >> 24), w & 0xffffff})
+	}
+	if r := m.holdDestinations(t, e.dest); r != nil {
+		return r
+	}
+	g.n++
+	i := sort.Search(len(t.entries), func(i int) bool { return t.entries[i].index > e.index })
+	t.entries = append(t.entries, nil)
+	copy(t.entries[i+1:], t.entries[i:])
+	t.entries[i] = e
+	return nil
+}
+
+func (m *Model) holdDestinations(t *flowTable, dest []destination) *refusal {
+	for _, d := range dest {
+		switch d.kind {
+		case destTIR:
+			if _, r := m.obj.tirs.get(d.id); r != nil {
+				return r
+			}
+		case destTable:
+			next, ok := m.flow.tables[d.id]
+			if !ok {
+				return refuse(stBadRes, "destination: flow table %#x does not exist", d.id)
+			}
+			if next.level <= t.level {
+				return refuse(stBadParam, "destination: flow table %#x has level %d, this one %d: frames go upwards", d.id, next.level, t.level)
+			}
+		default:
+			return refuse(stBadParam, "destination_type is %d, the model has 1 (flow table) and 2 (TIR)", d.kind)
+		}
+	}
+	for _, d := range dest {
+		m.holdDestination(d, 1)
+	}
+	return nil
+}
+
+func (m *Model) holdDestination(d destination, by int) {
+	if d.kind == destTIR {
+		m.obj.tirs.m[d.id].held += by
+	} else {
+		m.flow.tables[d.id].held += by
+	}
+}
+
+func (t *flowTable) find(index uint32) *flowEntry {
+	i := sort.Search(len(t.entries), func(i int) bool { return t.entries[i].index >= index })
+	if i < len(t.entries) && t.entries[i].index == index {
+		return t.entries[i]
+	}
+	return nil
+}
+
+func (m *Model) deleteEntry(c *call) *refusal {
+	t, r := m.flow.table(c)
+	if r != nil {
+		return r
+	}
+	e := t.find(c.in.u32("flow_index"))
+	if e == nil {
+		return refuse(stBadIndex, "flow_index %d is not set", c.in.u("flow_index"))
+	}
+	for _, d := range e.dest {
+		m.holdDestination(d, -1)
+	}
+	t.groups[e.group].n--
+	i := sort.Search(len(t.entries), func(i int) bool { return t.entries[i].index >= e.index })
+	t.entries = append(t.entries[:i], t.entries[i+1:]...)
+	return nil
+}
+
+// Match parameters, PRM "Flow Table Match Parameters": what the model takes from a frame.
+var (
+	outerHeaders = `00*1 smac_47_16 04.31:16 smac_15_0 04.15:0 ethertype 08*1 dmac_47_16 0c.31:16 dmac_15_0 0c.15:13 first_prio 0c.12 first_cfi
+		0c.11:0 first_vid 10.31:24 ip_protocol 10.23:18 ip_dscp 10.17:16 ip_ecn 10.15 cvlan_tag 10.14 svlan_tag 10.13 frag 10.12:9 ip_version
+		10.8:0 tcp_flags 14.31:16 tcp_sport 14.15:0 tcp_dport 18.7:0 ttl_hoplimit 1c.31:16 udp_sport 1c.15:0 udp_dport 20*4 src 30*4 dst `
+	miscParameters = "44.15:0 source_port 48.31:29 second_prio 48.28 second_cfi 48.27:16 second_vid 4c.31 second_cvlan_tag"
+	matchOuter     = lay(matchSize, outerHeaders)
+	matchMisc      = lay(matchSize, miscParameters)
+	matchBoth      = lay(matchSize, outerHeaders+miscParameters)
+	matchNothing   = lay(matchSize, "")
+)
+
+func matchable(enable uint64) *layout {
+	return [...]*layout{matchNothing, matchOuter, matchMisc, matchBoth}[enable&3]
+}
+
+// parameters is a frame as flow tables see it.
+func (f *frame) parameters() (p [128]byte) {
+	copy(p[0:6], f.b[6:12])
+	copy(p[8:14], f.b[:6])
+	be.PutUint16(p[6:], f.etherType)
+	be.PutUint16(p[14:], f.vlan)
+	if f.tags > 0 {
+		p[0x12] |= 0x80
+		if f.svlan {
+			p[0x12] ^= 0xc0
+		}
+	}
+	if f.tags > 1 {
+		be.PutUint16(p[0x48:], f.vlan2)
+		p[0x4c] |= 0x80
+	}
+	if f.l3 != l3None {
+		p[0x10], p[0x11] = f.proto, f.tos
+		version := uint16(4)
+		if f.l3 == l3IPv6 {
+			version = 6
+			copy(p[0x20:], f.src)
+			copy(p[0x30:], f.dst)
+		} else {
+			copy(p[0x2c:], f.src)
+			copy(p[0x3c:], f.dst)
+		}
+		w := be.Uint16(p[0x12:]) | version<<9 | f.tcpFlags
+		if f.frag {
+			w |= 1 << 13
+		}
+		be.PutUint16(p[0x12:], w)
+		p[0x1b] = f.ttl
+	}
+	switch f.l4 {
+	case l4TCP:
+		be.PutUint16(p[0x14:], f.sport)
+		be.PutUint16(p[0x16:], f.dport)
+	case l4UDP:
+		be.PutUint16(p[0x1c:], f.sport)
+		be.PutUint16(p[0x1e:], f.dport)
+	}
+	return p
+}
+
+// Receive takes a frame from the wire.
+func (m *Model) Receive(b []byte) bool {
+	if len(b) < 14 || !m.port.up || m.dead() {
+		return false
+	}
+	m.count.wireRx[cast(b)].add(len(b))
+	if len(b) > m.port.frameLimit() {
+		m.count.rxOversize++
+		return false
+	}
+	if m.hca != hcaReady || !m.vport.lets(b) {
+		m.count.filtered++
+		return true
+	}
+	f := parse(b)
+	p := f.parameters()
+	took, room := m.steer(m.flow.root, &f, &p, 0)
+	if took {
+		m.count.rx[cast(b)].add(len(b))
+	} else {
+		m.count.missed++
+	}
+	return room
+}
+
+// steer walks a flow table. took says whether any queue was found, room whether all that were found took the frame.
+func (m *Model) steer(id uint32, f *frame, p *[128]byte, hops int) (took, room bool) {
+	t, ok := m.flow.tables[id]
+	if !ok || hops > maxHops {
+		return false, true
+	}
+	for _, e := range t.entries {
+		if !matches(p, &t.groups[e.group].mask, &e.value) {
+			continue
+		}
+		if e.action&actionDrop != 0 {
+			return false, true
+		}
+		room = true
+		for _, d := range e.dest {
+			var a, b bool
+			if d.kind == destTable {
+				a, b = m.steer(d.id, f, p, hops+1)
+			} else {
+				a, b = true, m.intoTIR(m.obj.tirs.m[d.id], f, e.tag)
+			}
+			took, room = took || a, room && b
+		}
+		return took, room
+	}
+	return m.steer(t.miss, f, p, hops+1)
+}
+
+func matches(p *[128]byte, mask, value *[matchSize]byte) bool {
+	for i := 0; i < len(p); i += 8 {
+		if (binary.LittleEndian.Uint64(p[i:])^binary.LittleEndian.Uint64(value[i:]))&binary.LittleEndian.Uint64(mask[i:]) != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// intoTIR picks the receive queue.
+func (m *Model) intoTIR(t *tir, f *frame, tag uint32) bool {
+	rqn, hash, kind := t.rqn, uint32(0), uint8(0)
+	if t.indirect {
+		hash, kind = t.hash.sum(f)
+		list := m.obj.rqts.m[t.rqtn].rqns
+		rqn = list[hash&uint32(len(list)-1)]
+	}
+	return m.receive(m.obj.rqs.m[rqn], f, hash, kind, tag)
+}

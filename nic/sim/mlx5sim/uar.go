@@ -1,0 +1,281 @@
+package mlx5sim
+
+import (
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
+
+// UAR page, PRM "UAR Page Format".
+const (
+	uarCQ      = 0x20 // CQ doorbell, 8 bytes
+	uarEQArm   = 0x40 // EQ consumer counter, and arm
+	uarEQ      = 0x48 // EQ consumer counter
+	uarBF      = 0x800
+	bfRegSize  = 0x200 // 1 << cap log_bf_reg_size: two halves, used by turns
+	bfHalf     = bfRegSize / 2
+	bfHalves   = (uarSize - uarBF) / bfHalf
+	bfWords    = bfHalf / 8
+	bfPatience = 100 * time.Microsecond
+)
+
+// poison is what the model leaves in the words of UAR pages, which drivers only ever write: a word that holds something else
+// was stored to.
+const poison = 0x9e3779b97f4a7c15
+
+// uar is a page of doorbells.
+type uar struct {
+	object
+	bf [bfHalves]bfBuffer
+}
+
+// bfBuffer is one half of a BlueFlame register.
+type bfBuffer struct {
+	open    bool          // the first word was seen, the rest may still come
+	trapped uint32        // words that came by WriteBAR: counted already
+	ctrl    uint64        // the first word, if it was trapped
+	since   time.Duration // when the last word came
+	steps   int
+	pushes  bool // more than one word was ever seen: the driver pushes WQEs
+	torn    bool // words of an earlier push came late: what is here is not to be trusted
+}
+
+func (m *Model) allocUAR(c *call) *refusal {
+	u := new(uar)
+	if r := m.obj.uars.add(m, u); r != nil {
+		return r
+	}
+	m.poisonUAR(u.id)
+	c.out.set("uar", uint64(u.id))
+	return nil
+}
+
+func (m *Model) deallocUAR(c *call) *refusal {
+	u, r := m.obj.uars.remove(m, c.in.u32("uar"))
+	if r == nil {
+		m.checkIdle(u)
+	}
+	return r
+}
+
+// checkIdle finds stores that came too late.
+func (m *Model) checkIdle(u *uar) {
+	for h := range u.bf {
+		if m.load(u.id, h, 0) != poison {
+			m.host.Violation("DEALLOC_UAR (803h): UAR %#x has a doorbell that was not served", u.id)
+		}
+	}
+}
+
+// word is the shadow memory of a UAR page.
+func (m *Model) word(u uint32, off int) *uint64 {
+	return (*uint64)(unsafe.Pointer(&m.host.Shadow(0)[int(u)*uarSize+off : int(u)*uarSize+off+8][0]))
+}
+
+func (m *Model) load(u uint32, half, w int) uint64 {
+	return atomic.LoadUint64(m.word(u, uarBF+half*bfHalf+8*w))
+}
+
+// take returns what was stored to a word since the last time.
+func (m *Model) take(u uint32, off int) (v uint64, stored bool) {
+	p := m.word(u, off)
+	if atomic.LoadUint64(p) == poison {
+		return 0, false
+	}
+	return swap64(atomic.SwapUint64(p, poison)), true
+}
+
+func swap64(v uint64) uint64 {
+	var b [8]byte
+	*(*uint64)(unsafe.Pointer(&b[0])) = v
+	return be.Uint64(b[:])
+}
+
+func (m *Model) poisonUAR(u uint32) {
+	for off := 0; off < uarSize; off += 8 {
+		atomic.StoreUint64(m.word(u, off), poison)
+	}
+}
+
+func (m *Model) poisonUARs() {
+	if m.host == nil {
+		return
+	}
+	for u := uint32(firstUAR); u < firstUAR+uars; u++ {
+		m.poisonUAR(u)
+	}
+}
+
+// writeUAR is a store that came one by one: it is in shadow memory already.
+func (m *Model) writeUAR(id uint32, off uint64, p []byte) error {
+	u := m.obj.uars.m[id]
+	if u == nil {
+		m.poisonUAR(id)
+		m.host.Violation("UAR %#x: %x written at %03xh, but it is not allocated", id, p, off)
+		return nil
+	}
+	w := int(off &^ 7)
+	switch {
+	case off == uarEQArm || off == uarEQ:
+		if len(p) != 4 {
+			m.host.Violation("UAR %#x: EQ doorbell of %d bytes, it has 4", id, len(p))
+		} else {
+			m.eqDoorbell(id, be.Uint32(p), off == uarEQArm)
+		}
+		atomic.StoreUint64(m.word(id, w), poison)
+	case off == uarCQ || off == uarCQ+4:
+		m.cqHalf(id, off, p)
+	case off >= uarBF:
+		m.bfStore(u, int(off-uarBF), p)
+	default:
+		m.host.Violation("UAR %#x: %x written at %03xh, where nothing is", id, p, off)
+		atomic.StoreUint64(m.word(id, w), poison)
+	}
+	return nil
+}
+
+// cqHalf takes a CQ doorbell in one or, where the CPU has no larger store, in two parts.
+func (m *Model) cqHalf(id uint32, off uint64, p []byte) {
+	if len(p) == 8 {
+		m.cqDoorbell(id, be.Uint64(p))
+	} else if off == uarCQ {
+		return // the second part rings
+	} else {
+		m.cqDoorbell(id, swap64(atomic.LoadUint64(m.word(id, uarCQ))))
+	}
+	atomic.StoreUint64(m.word(id, uarCQ), poison)
+}
+
+// bfStore is a trapped store to a BlueFlame register.
+func (m *Model) bfStore(u *uar, off int, p []byte) {
+	half, w := off/bfHalf, off%bfHalf/8
+	b := &u.bf[half]
+	if len(p) != 8 {
+		m.host.Violation("UAR %#x: store of %d bytes to BlueFlame register at %03xh: its words have 8", u.id, len(p), uarBF+off)
+		return
+	}
+	if w == 0 {
+		ctrl := be.Uint64(p)
+		if b.open { // the last one will not be completed any more
+			m.clearBF(u.id, half, 1)
+			m.ringSQ(u.id, b.ctrl, nil)
+			b.open = false
+		}
+		if !b.pushes {
+			atomic.StoreUint64(m.word(u.id, uarBF+half*bfHalf), poison)
+			m.ringSQ(u.id, ctrl, nil)
+			return
+		}
+		b.open, b.trapped, b.ctrl = true, 1, ctrl
+		b.since, b.steps = m.host.Now(), 0
+		return
+	}
+	b.pushes = true
+	if !b.open { // the first word was served as a doorbell already
+		atomic.StoreUint64(m.word(u.id, uarBF+half*bfHalf+8*w), poison)
+		return
+	}
+	b.trapped |= 1 << w
+	b.since, b.steps = m.host.Now(), 0
+}
+
+// clearBF forgets the words of a half from w on.
+func (m *Model) clearBF(u uint32, half, w int) {
+	for ; w < bfWords; w++ {
+		atomic.StoreUint64(m.word(u, uarBF+half*bfHalf+8*w), poison)
+	}
+}
+
+// stepUARs finds doorbells that were stored through a pointer, and serves BlueFlame registers.
+func (m *Model) stepUARs() (busy bool) {
+	for _, u := range m.obj.uars.m {
+		if v, ok := m.take(u.id, uarCQ); ok {
+			m.host.CountMMIOWrite(1)
+			m.cqDoorbell(u.id, v)
+			busy = true
+		}
+		for _, off := range [...]int{uarEQArm, uarEQ} {
+			if v, ok := m.take(u.id, off); ok {
+				m.host.CountMMIOWrite(1)
+				m.eqDoorbell(u.id, uint32(v>>32), off == uarEQArm)
+				busy = true
+			}
+		}
+		for h := range u.bf {
+			busy = m.stepBF(u, h) || busy
+		}
+	}
+	return busy
+}
+
+// stepBF serves one half of a BlueFlame register: a whole WQE if all of its words are there, else, once no more can be
+// expected, a doorbell.
+func (m *Model) stepBF(u *uar, half int) bool {
+	b := &u.bf[half]
+	first := m.load(u.id, half, 0)
+	if first == poison {
+		return false
+	}
+	if !b.open { // stored through a pointer
+		b.open, b.trapped, b.steps, b.since = true, 0, 0, m.host.Now()
+	}
+	ctrl := swap64(first)
+	n := min(int(ctrl&0x3f)*2, bfWords)
+	there := 0
+	for w := range bfWords {
+		if m.load(u.id, half, w) != poison {
+			there++
+		}
+	}
+	want := (n + 7) &^ 7 // pushed by 64 bytes
+	whole := there >= want || there >= n && m.prefix(u.id, half, n)
+	if !whole || b.torn {
+		patient := b.trapped == 0 && b.steps == 0 && there > 1 || b.trapped != 0 && b.pushes && m.host.Now()-b.since < bfPatience
+		if b.trapped == 0 && there == 1 && b.steps == 0 {
+			patient = true
+		}
+		if b.steps++; patient && !b.torn {
+			return true
+		}
+	}
+	var buf [bfHalf]byte
+	stores, pushed := 0, 0
+	for w := range bfWords {
+		v := atomic.SwapUint64(m.word(u.id, uarBF+half*bfHalf+8*w), poison)
+		if v == poison {
+			continue
+		}
+		pushed++
+		if b.trapped&(1<<w) == 0 {
+			stores++
+		}
+		be.PutUint64(buf[8*w:], swap64(v))
+	}
+	// A processor merges the stores of a whole 64 bytes into one transaction.
+	if pushed > 1 && stores > 0 {
+		stores = (stores + 7) / 8
+	}
+	m.host.CountMMIOWrite(stores)
+	if pushed > 1 {
+		b.pushes = true
+	}
+	inline := whole && !b.torn && n > 1
+	b.torn = !whole && pushed > 1
+	b.open, b.trapped = false, 0
+	if inline {
+		m.ringSQ(u.id, ctrl, buf[:8*n])
+	} else {
+		m.ringSQ(u.id, ctrl, nil)
+	}
+	return true
+}
+
+// prefix reports whether the first n words are there.
+func (m *Model) prefix(u uint32, half, n int) bool {
+	for w := range n {
+		if m.load(u, half, w) == poison {
+			return false
+		}
+	}
+	return true
+}
