@@ -167,6 +167,13 @@ func (q *Queue) fail(err error) error {
 	return err
 }
 
+// Err returns why the queue refuses everything, or nil.
+func (q *Queue) Err() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.broken
+}
+
 // submit writes a command under a free identifier and rings the doorbell.
 func (q *Queue) submit(name string, in *[EntrySize]byte) (id uint16, err error) {
 	for {

@@ -87,6 +87,9 @@ func (d *Device) watch() {
 				reason, why = resetMissedTx, fmt.Sprintf("queue %d: no transmit was completed for %v", i, stuck.Round(time.Millisecond))
 			}
 		}
+		if err := d.aq.Err(); err != nil && why == "" {
+			reason, why = resetAdminTimeout, err.Error()
+		}
 		if s := d.watchdog.silent(now); why == "" && d.watchdog.enabled && d.times.keepAlive > 0 && s > d.times.keepAlive {
 			reason, why = resetKeepAlive, fmt.Sprintf("no keep-alive for %v", s.Round(time.Millisecond))
 		}

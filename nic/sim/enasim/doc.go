@@ -29,8 +29,8 @@
 //
 // # What a frame costs on the bus
 //
-// A doorbell makes the device read all new receive descriptors that lie behind one another, up to its cache of 64, in one DMA
-// read; transmit descriptors in host memory likewise, 16 at a time. A payload is one DMA read or write for each buffer, a
+// Receive descriptors are read when the device's cache of 64 is half empty: all new ones that lie behind one another and fit,
+// in one DMA read; transmit descriptors in host memory on each doorbell, up to 16 in one read. A payload is one DMA read or write for each buffer, a
 // completion one DMA write. A frame pushed whole into an LLQ costs no DMA read. An LLQ entry counts as one MMIO write for each
 // 64 bytes if it came through memory (a write-combining burst), else as many writes as were made.
 package enasim

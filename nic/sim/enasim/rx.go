@@ -57,7 +57,7 @@ func (m *Model) rxDoorbell(i int, v uint32) error {
 func (m *Model) fetch(i int, q *rxQueue) bool {
 	at := q.head % q.depth
 	n := min(int(q.tail-q.head), int(q.depth-at), cacheMax-len(q.cache))
-	if n == 0 {
+	if n == 0 || len(q.cache) > cacheMax/2 {
 		return false
 	}
 	b := make([]byte, 16*n)
