@@ -150,10 +150,11 @@ func FromValues(values []int64) *Histogram {
 func FromHot(h *hot.Histogram, c *Clock) *Histogram {
 	var counts [hot.Buckets]uint64
 	greatest := h.Load(&counts)
-	return fromTicks(&counts, greatest, c)
+	return FromTicks(&counts, greatest, c)
 }
 
-func fromTicks(counts *[hot.Buckets]uint64, greatest uint64, c *Clock) *Histogram {
+// FromTicks is FromHot for the counts of the buckets of a hot.Histogram, and its greatest value.
+func FromTicks(counts *[hot.Buckets]uint64, greatest uint64, c *Clock) *Histogram {
 	var out counters
 	out.reset()
 	for i, n := range counts {

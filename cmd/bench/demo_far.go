@@ -69,6 +69,7 @@ func (p *place) other() int {
 type responder struct {
 	*demo
 	core    int
+	report  string // a folder for its own report, "" for none
 	ready   string // the line that it prints once it answers
 	process *exec.Cmd
 	ended   chan struct{}
@@ -93,6 +94,9 @@ func (r *responder) start() error {
 		"-set", fmt.Sprintf("respond.addresses=[%q]", responderPrefix), "-set", fmt.Sprintf("cpu.cores=[%d]", r.core)}
 	if r.unprivileged {
 		args = append(args, "-set", "cpu.lock_memory=false") // RLIMIT_MEMLOCK stays the user's
+	}
+	if r.report != "" {
+		args = append(args, "-set", "stats.report="+r.report)
 	}
 	c := exec.Command(r.program, args...)
 	r.said = tail{}

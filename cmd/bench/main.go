@@ -38,6 +38,8 @@ const help = `bench measures network round trips, keeps them as reports, and com
   bench compare A B [C ...]      percentiles of reports side by side, with confidence
   bench report DIR [...]         print saved reports, and make their report.html anew
   bench demo                     try all of it on this machine: responder and kernel in two network namespaces
+  bench peers                    the responder side by side with testpmd, the kernel and a socket
+  bench gap                      the responder's polling loop beside one in C
 
 "bench COMMAND -h" lists a command's flags. Results go to stdout, messages to stderr.
 Exit status: 0 done, 1 failed, 2 used wrongly, 3 a comparison exceeded -fail-if.
@@ -52,7 +54,7 @@ func bench(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprint(stderr, help)
 		return exitUsage
 	}
-	commands := map[string]func(*env, []string) error{"run": runCommand, "compare": compareCommand, "report": reportCommand, "demo": demoCommand, "peers": peersCommand}
+	commands := map[string]func(*env, []string) error{"run": runCommand, "compare": compareCommand, "report": reportCommand, "demo": demoCommand, "peers": peersCommand, "gap": gapCommand}
 	command, ok := commands[args[0]]
 	switch {
 	case ok:
@@ -67,8 +69,6 @@ func bench(args []string, stdout, stderr io.Writer) int {
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 		return exitDone
-	case errors.Is(err, errFlags): // the flag package has said what is wrong
-		return exitUsage
 	}
 	var inner exitCode
 	if errors.As(err, &inner) {
@@ -90,25 +90,19 @@ type env struct {
 	log            *slog.Logger
 }
 
-// errFlags marks a command line that the flag package refused and has explained.
-var errFlags = errors.New("command line refused")
-
-// parse parses a command's flags; what remains are its arguments.
+// parse parses a command's flags; what remains are its arguments. Help was asked for, so it is a result; what is wrong is
+// one line.
 func (e *env) parse(fs *flag.FlagSet, args []string, text string) error {
-	fs.SetOutput(e.stderr)
-	fs.Usage = func() {
-		fmt.Fprint(fs.Output(), text)
+	fs.SetOutput(io.Discard)
+	err := fs.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fs.SetOutput(e.stdout)
+		fmt.Fprint(e.stdout, text)
 		fs.PrintDefaults()
-	}
-	for _, a := range args {
-		if a == "-h" || a == "-help" || a == "--help" {
-			fs.SetOutput(e.stdout) // asked for, so it is a result
-		}
-	}
-	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return err
-	} else if err != nil {
-		return errFlags
+	case err != nil:
+		return usage("%w (-h lists the flags)", err)
 	}
 	return nil
 }

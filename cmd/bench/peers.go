@@ -66,7 +66,7 @@ func peersCommand(e *env, args []string) error {
 	out := fs.String("out", "out/peers-"+time.Now().Format("20060102-150405"), "`FOLDER` for the reports")
 	rounds := fs.Int("rounds", 7, "rounds of each, alternating; five at least")
 	each := fs.Duration("duration", 700*time.Millisecond, "`TIME` to measure in each round")
-	prober := fs.String("prober", "afpacket", "the bench's `DRIVER`: afpacket or afxdp")
+	prober := fs.String("prober", "afxdp", "the bench's `DRIVER`: afxdp, or afpacket, where its kernel looks at each reply as well")
 	readme := fs.String("readme", "", "also put the tables between the lines <!-- peers:begin --> and <!-- peers:end --> of this `FILE`")
 	if err := e.parse(fs, args, peersHelp); err != nil {
 		return err
