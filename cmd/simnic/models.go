@@ -6,6 +6,7 @@ import (
 	"rebound/nic/sim"
 	"rebound/nic/sim/enasim"
 	"rebound/nic/sim/ixgbesim"
+	"rebound/nic/sim/mlx5sim"
 	"rebound/nic/sim/toysim"
 )
 
@@ -19,6 +20,8 @@ func newModel(name string, n int) (sim.Model, error) {
 		return ixgbesim.New(ixgbesim.Options{MAC: mac}), nil
 	case "ena":
 		return enasim.New(enasim.Options{MAC: mac}), nil
+	case "mlx5":
+		return mlx5sim.New(mlx5sim.Options{MAC: mac}), nil
 	}
-	return nil, fmt.Errorf("no such model: %q (toy, ixgbe, ena)", name)
+	return nil, fmt.Errorf("no such model: %q (toy, ixgbe, ena, mlx5)", name)
 }

@@ -92,7 +92,7 @@ func (m *Model) Reset() {
 	m.vport = m.newVport()
 	m.port.reset()
 	m.count = counters{}
-	m.fault = faults{}
+	m.fault.reset()
 	m.poisonUARs()
 }
 
@@ -134,6 +134,9 @@ func (m *Model) Step() bool {
 		return false
 	}
 	m.health.counter++
+	if n := m.fault.ask.Swap(0); n != 0 {
+		m.RequestPages(int(n))
+	}
 	busy := m.stepCommands()
 	busy = m.stepUARs() || busy
 	busy = m.stepSQs() || busy

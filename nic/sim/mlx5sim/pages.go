@@ -199,5 +199,8 @@ func (m *Model) RequestPages(n int) {
 	m.event(eventPageRequest, 0, d[:])
 }
 
+// AskPages has the next Step request n pages, from any goroutine.
+func (m *Model) AskPages(n int) { m.fault.ask.Add(int32(n)) }
+
 // Pages returns how many pages the firmware owns, and how many of them hold nothing.
 func (m *Model) Pages() (owned, idle int) { return len(m.pages.owned), m.pages.idle() }

@@ -1,5 +1,7 @@
 package mlx5sim
 
+import "sync/atomic"
+
 // port is the physical port.
 type port struct {
 	wire, up  bool
@@ -116,6 +118,12 @@ type faults struct {
 	send, receive uint8
 	compressed    bool
 	fatal         bool
+	ask           atomic.Int32 // pages
+}
+
+func (f *faults) reset() {
+	f.send, f.receive, f.compressed, f.fatal = 0, 0, false, false
+	f.ask.Store(0)
 }
 
 // FailNextSend ends the next send WQE with an error CQE of that syndrome.

@@ -1,0 +1,164 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"rebound/nic/sim"
+	"rebound/nic/sim/mlx5sim"
+)
+
+// mlx5Card is the recorded ConnectX-4; other, a ConnectX-5, needs no headers in its WQEs.
+var mlx5Card = card{
+	name: "mlx5", module: "mlx5_core", jumbo: 9000,
+	model: func(mac [6]byte) sim.Model { return mlx5sim.New(mlx5sim.Options{MAC: mac}) },
+	other: func(mac [6]byte) sim.Model {
+		return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: mlx5sim.ConnectX5})
+	},
+	agree: mlx5Agree,
+}
+
+// mlx5Agree compares the driver's own counts, the vport's and the port's (with FCS), and, before the queues are made anew,
+// each channel's.
+func mlx5Agree(m sim.Model, shown map[string]uint64, all bool) []string {
+	k := m.(*mlx5sim.Model).Counters()
+	want := map[string]uint64{
+		"rx_packets": k.RxFrames, "tx_packets": k.TxFrames, "rx_bytes": k.RxBytes, "tx_bytes": k.TxBytes,
+		"rx_packets_phy": k.WireRxFrames, "tx_packets_phy": k.TxFrames, "rx_bytes_phy": k.WireRxBytes + 4*k.WireRxFrames,
+		"tx_bytes_phy": k.TxBytes + 4*k.TxFrames, "tx_broadcast_phy": k.TxBroadcast, "tx_multicast_phy": k.TxMulticast,
+		"rx_vport_broadcast_packets": k.RxBroadcast, "rx_vport_multicast_packets": k.RxMulticast,
+		"tx_vport_broadcast_packets": k.TxBroadcast, "tx_vport_multicast_packets": k.TxMulticast,
+		"rx_vport_unicast_packets": k.RxFrames - k.RxBroadcast - k.RxMulticast,
+		"tx_vport_unicast_packets": k.TxFrames - k.TxBroadcast - k.TxMulticast,
+		"rx_out_of_buffer":         0, "rx_wqe_err": 0, "tx_cqe_err": 0, "tx_queue_dropped": 0,
+		"tx_recover": 0, "rx_discards_phy": 0, "tx_discards_phy": 0, "tx_errors_phy": 0, "link_down_events_phy": 0, "ch_eq_rearm": 0,
+	}
+	d := differ(shown, want)
+	if all {
+		for ch := range 2 {
+			d = append(d, channelCount(shown, k.RQPackets, fmt.Sprintf("rx%d_packets", ch))...)
+			d = append(d, channelCount(shown, k.SQPackets, fmt.Sprintf("tx%d_packets", ch))...)
+		}
+	}
+	return append(d, differ(map[string]uint64{"missed": k.Missed, "oversize": k.Oversize}, map[string]uint64{"missed": 0, "oversize": 0})...)
+}
+
+// channelCount looks for the queue that a channel's count comes from.
+func channelCount(shown map[string]uint64, queues map[uint32]uint64, name string) []string {
+	for _, n := range queues {
+		if shown[name] == n {
+			return nil
+		}
+	}
+	return []string{fmt.Sprintf("%s is %d, the model's queues have %v", name, shown[name], queues)}
+}
+
+// mlx5Script spreads flows over both channels, and goes on sending while the firmware asks for pages and gives them back.
+const mlx5Script = helpers + `
+dev=eth0
+modprobe mlx5_core || fail modprobe mlx5_core
+until_true 50 test -e /sys/class/net/eth0
+need ip addr add 10.9.0.2/24 dev eth0
+up
+need arp -s $peer 02:00:00:00:ee:01
+count() { ethtool -S eth0 | sed -n "s/^ *$1: //p"; }
+for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do need flood $peer:7 100 200; done
+show spread sh -c "ethtool -S eth0 | grep -E 'rx[01]_packets'"
+say spread
+need ethtool -L eth0 combined 1
+up
+need flood $peer:7 500 200
+say one
+need ethtool -L eth0 combined 2
+up
+for i in 1 2 3 4 5 6; do
+  say pages $i
+  need flood $peer:7 1000 700
+done
+pings 100 56
+say flooded
+sleep 0.5
+show stats ethtool -S eth0
+say stats
+for i in 1 2 3; do
+  need ip link set eth0 down
+  up
+done
+pings 50 56
+need rmmod mlx5_core
+say gone
+`
+
+// TestLabMlx5 is rung F2: the Linux driver on a ConnectX-4, two of them on a ConnectX-4 and a ConnectX-5, several flows, and
+// page requests under load.
+func TestLabMlx5(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: the lab boots virtual machines for a minute and a half")
+	}
+	t.Run("mlx5", func(t *testing.T) {
+		t.Run("F2", func(t *testing.T) { mlx5Card.f2(t, kit(t)) })
+		t.Run("F2pair", func(t *testing.T) { mlx5Card.f2pair(t, kit(t)) })
+		t.Run("Load", mlx5Load)
+	})
+}
+
+func mlx5Load(t *testing.T) {
+	k := kit(t)
+	dir := logDir(t)
+	near, far := sim.Pair()
+	f := mlx5Card.serve(t, dir, 0, near, mlx5Card.model)
+	m := f.model.(*mlx5sim.Model)
+	p := newPeer(far)
+	defer p.close()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
+	defer cancel()
+	before, most := 0, 0
+	_, err := k.Run(ctx, Machine{
+		Dir: dir, Sockets: []string{f.socket},
+		Files:  map[string][]byte{"flood": build(t, dir, "rebound/nic/lab/flood")},
+		Script: "peer=10.9.0.1\n" + mlx5Script,
+		Say: func(key, text string, r Result) error {
+			t.Log(key, text)
+			owned, _ := m.Pages()
+			switch key {
+			case "spread":
+				n := numbers(r["spread"])
+				if a, b := n["rx0_packets"], n["rx1_packets"]; a < 200 || b < 200 || a+b != 1600 {
+					return fmt.Errorf("16 flows of 100 datagrams were spread as %d and %d", a, b)
+				}
+			case "pages": // grow by turns, and give back; each is served while the next flood runs
+				if before == 0 {
+					before = owned
+				}
+				most = max(most, owned)
+				if text == "1" || text == "3" || text == "5" {
+					m.AskPages(300)
+				} else {
+					m.AskPages(-200)
+				}
+			case "stats":
+				for _, d := range mlx5Agree(m, numbers(r["stats"]), true) {
+					// Channels were made anew, so their sums are of several queues.
+					if !strings.Contains(d, "the model's queues have") {
+						t.Errorf("ethtool and model disagree: %s", d)
+					}
+				}
+				if most < before+300 || owned != before+300 {
+					return fmt.Errorf("the firmware had %d pages, then up to %d, and %d after it asked for 3 times 300 and gave 3 times 200 back", before, most, owned)
+				}
+			case "gone":
+				if owned != 0 {
+					return fmt.Errorf("the driver left %d pages with the firmware", owned)
+				}
+			}
+			return nil
+		},
+	})
+	f.clean(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
