@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -106,7 +107,8 @@ func (r Row) Percent() float64 {
 
 // Compare holds others against base.
 func Compare(base *Report, others ...*Report) *Comparison {
-	c := &Comparison{Reports: append([]*Report{base}, others...)}
+	c := &Comparison{Reports: distinct(append([]*Report{base}, others...))}
+	base, others = c.Reports[0], c.Reports[1:]
 	for _, r := range c.Reports {
 		c.inspect(r)
 	}
@@ -124,6 +126,23 @@ func Compare(base *Report, others ...*Report) *Comparison {
 	slices.Sort(c.Notes)
 	c.Notes = slices.Compact(c.Notes)
 	return c
+}
+
+// distinct gives reports of the same name, of one target before and after a change, the names of their folders as well.
+func distinct(all []*Report) []*Report {
+	count := map[string]int{}
+	for _, r := range all {
+		count[r.Name()]++
+	}
+	out := slices.Clone(all)
+	for i, r := range all {
+		if count[r.Name()] > 1 && r.Dir != "" && r.Label != "" {
+			named := *r
+			named.Label = fmt.Sprintf("%s (%s)", r.Name(), filepath.Clean(r.Dir))
+			out[i] = &named
+		}
+	}
+	return out
 }
 
 func (p *Pair) row(st Stat) Row {
@@ -153,8 +172,8 @@ func (c *Comparison) inspect(r *Report) {
 			c.Notes = append(c.Notes, fmt.Sprintf("%s: %s", r.Name(), f.What))
 		}
 	}
-	if s, share := r.ownTail(); share != "" {
-		c.Notes = append(c.Notes, fmt.Sprintf("%s: %s (%s)", r.Name(), share, s.Name))
+	if own := r.ownTail(); own != "" {
+		c.Notes = append(c.Notes, fmt.Sprintf("%s: %s", r.Name(), own))
 	}
 }
 
@@ -203,33 +222,52 @@ func orNone(v any) any {
 	return v
 }
 
-// ownTail says so where the measuring core, by its self-test, loses time so often and so long that it alone could have
-// made the tail of the round trips, or half of it.
-func (r *Report) ownTail() (s *Series, share string) {
-	s = r.Find(JitterSeries)
-	if s == nil || !r.measured() || r.Main() == s || s.Total.Sum == 0 {
-		return nil, ""
+// ownTail says so where the measuring core was away so often and so long that it alone could have made the tail of the
+// round trips, or half of it: while it measured, or else, by its self-test, before.
+func (r *Report) ownTail() string {
+	if r.Metric != RoundTrip || !r.measured() {
+		return ""
 	}
 	h := r.Main().Total
 	typical := h.Quantile(0.5)
 	tail := h.Quantile(0.9999) - typical
 	if tail <= 0 {
-		return nil, ""
+		return ""
 	}
-	// A round trip of typical length meets a gap that begins during it or is on when it begins.
-	met, gaps := 0.0, int64(0)
-	for b := range s.Total.Buckets {
-		if b.Low >= tail {
-			met += float64(b.Count) * float64(b.Low+typical) / s.Total.Sum
+	measuring := 0.0 // ns
+	for _, run := range r.Runs {
+		measuring += float64(run.End - run.Start)
+	}
+	thin := max(0.0001, 1/float64(h.Count)) // what lies above p99.99
+	for _, watch := range []struct {
+		series, when string
+		length       float64
+	}{{GapSeries, "while it measured", measuring}, {JitterSeries, "with no traffic at all", 0}} {
+		s := r.Find(watch.series)
+		if s == nil || s.Total.Sum == 0 {
+			continue
+		}
+		met, gaps := 0.0, int64(0)
+		for b := range s.Total.Buckets {
+			if b.Low < tail {
+				continue
+			}
 			gaps += b.Count
+			// A gap hits the one round trip that it begins in. In an open loop it also hits those that should have begun
+			// in it, while enough of it was left.
+			hit := typical
+			if r.Traffic.Mode == "open" {
+				hit += b.Low - tail
+			}
+			met += float64(b.Count) * float64(hit)
+		}
+		met /= max(watch.length, s.Total.Sum)
+		if met >= thin/2 {
+			return fmt.Sprintf("%s the measuring core was away %d times for %s or longer, up to %s: that alone puts %.2g %% of round trips %s above the median, as far as p99.99 lies",
+				watch.when, gaps, FormatNS(float64(tail)), FormatNS(float64(s.Total.Max)), min(met, 1)*100, FormatNS(float64(tail)))
 		}
 	}
-	const thin = 0.0001 // what lies above p99.99
-	if met < thin/2 {
-		return nil, ""
-	}
-	return s, fmt.Sprintf("with no traffic at all the measuring core was away %d times for %s or longer, up to %s: that alone puts %.2g %% of round trips %s above the median, as far as p99.99 lies",
-		gaps, FormatNS(float64(tail)), FormatNS(float64(s.Total.Max)), min(met, 1)*100, FormatNS(float64(tail)))
+	return ""
 }
 
 // transferKinds returns the kinds of bus transactions that any report counted, sorted.

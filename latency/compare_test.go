@@ -226,11 +226,11 @@ func TestSimReports(t *testing.T) {
 // A tail that the bench's own core could have made is named.
 func TestOwnTail(t *testing.T) {
 	rep := link{seed: 11, median: 4000, spread: 0.1, seconds: 30, rate: 3000}.report(t)
-	if _, own := rep.ownTail(); own != "" {
+	if own := rep.ownTail(); own != "" {
 		t.Errorf("without a self-test: %q", own)
 	}
 	rep.Add(JitterSeries, FromValues([]int64{20, 20, 1_000_000}))
-	if _, own := rep.ownTail(); !strings.Contains(own, "up to 1.000 ms: that alone puts") {
+	if own := rep.ownTail(); !strings.Contains(own, "up to 1.000 ms: that alone puts") {
 		t.Errorf("with a gap of 1 ms: %q", own)
 	}
 	// One such gap in a minute is too rare to show at p99.99.
@@ -243,13 +243,76 @@ func TestOwnTail(t *testing.T) {
 	rare := FromValues(quiet)
 	rare.Sum = 60e9
 	rep.Add(JitterSeries, rare)
-	if _, own := rep.ownTail(); own != "" {
+	if own := rep.ownTail(); own != "" {
 		t.Errorf("with a gap of 1 ms a minute: %q", own)
 	}
 	rep.Series = rep.Series[:1]
 	rep.Add(JitterSeries, FromValues([]int64{20, 20, 900}))
-	if _, own := rep.ownTail(); own != "" {
+	if own := rep.ownTail(); own != "" {
 		t.Errorf("with a gap of 900 ns: %q", own)
+	}
+}
+
+// What is said of the tail does not exceed what is in it: in a closed loop a gap, however long, meets one round trip.
+func TestOwnTailShare(t *testing.T) {
+	rtt := make([]int64, 0, 100_000)
+	for i := range cap(rtt) {
+		rtt = append(rtt, 10_000)
+		if i%5000 == 0 {
+			rtt[i] = 200_000
+		}
+	}
+	gaps := make([]int64, 20)
+	for i := range gaps {
+		gaps[i] = 195_000
+	}
+	for _, c := range []struct {
+		mode, series, says string
+		length             int64 // of the runs, ns
+	}{
+		{"closed", GapSeries, "while it measured the measuring core was away 20 times for 190.", 1e9},
+		{"closed", JitterSeries, "with no traffic at all", 1e9},
+		{"open", GapSeries, "puts 0.03 %", 1e9},
+		{"closed", GapSeries, "", 100e9}, // 20 gaps in a hundred seconds are no p99.99 of round trips of 10 us
+	} {
+		rep := NewReport("bench", RoundTrip)
+		rep.Traffic.Mode = c.mode
+		rep.Runs = []Run{{0, c.length}}
+		rep.Add(MainSeries, FromValues(rtt))
+		h := FromValues(gaps)
+		if c.series == JitterSeries {
+			h.Sum = float64(c.length)
+		}
+		rep.Add(c.series, h)
+		own := rep.ownTail()
+		if !strings.Contains(own, c.says) || c.says == "" && own != "" {
+			t.Errorf("%s, %s: %q, want %q", c.mode, c.series, own, c.says)
+		}
+		if c.says != "" && c.mode == "closed" && !strings.Contains(own, "puts 0.02 %") {
+			t.Errorf("%q: 20 of 100000 are 0.02 %%", own)
+		}
+		var out bytes.Buffer
+		if err := rep.Print(&out); err != nil || !strings.Contains(out.String(), own) {
+			t.Errorf("%v; not printed: %q", err, own)
+		}
+	}
+}
+
+// Two reports of one target, before a change and after it, are told apart by their folders.
+func TestSameNames(t *testing.T) {
+	a := link{seed: 1, median: 4000, spread: 0.1, seconds: 3, rate: 3000}.report(t)
+	b := link{seed: 2, median: 4000, spread: 0.1, seconds: 3, rate: 3000}.report(t)
+	a.Label, a.Dir, b.Label, b.Dir = "10.0.0.2", "out/before", "10.0.0.2", "out/after/"
+	b.Traffic.Protocol = "udp"
+	var out bytes.Buffer
+	if err := Compare(a, b).Print(&out); err != nil {
+		t.Fatal(err)
+	}
+	if text := out.String(); !strings.Contains(text, "10.0.0.2 (out/before) has") || !strings.Contains(text, "10.0.0.2 (out/after) has udp") {
+		t.Error(text)
+	}
+	if a.Label != "10.0.0.2" {
+		t.Error("the report itself was renamed")
 	}
 }
 

@@ -93,7 +93,7 @@ func WriteHTML(w io.Writer, rep *Report) error {
 		p.Alerts = append(p.Alerts, fmt.Sprintf("Of %d requests %d were lost (%.3g %%) and %d replies were corrupt. The percentiles are those of what came back.",
 			c.Sent, c.Lost, 100*float64(c.Lost)/float64(max(c.Sent, 1)), c.Corrupt))
 	}
-	if _, own := rep.ownTail(); own != "" {
+	if own := rep.ownTail(); own != "" {
 		p.Alerts = append(p.Alerts, upperFirst(own)+".")
 	}
 	p.Alerts = append(p.Alerts, rep.Notes...)

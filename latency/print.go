@@ -212,6 +212,9 @@ func (r *Report) Print(w io.Writer) error {
 		}
 	}
 	fmt.Fprintln(b)
+	if own := r.ownTail(); own != "" {
+		fmt.Fprintf(b, "note: %s\n", own)
+	}
 	return b.Flush()
 }
 
