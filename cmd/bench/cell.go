@@ -45,10 +45,13 @@ func (p *port) close() error {
 	for _, fd := range p.holds {
 		unix.Close(fd)
 	}
-	if p.device != nil {
+	switch {
+	case p.device != nil:
 		return p.device.Close()
+	case p.socket != nil:
+		return p.socket.Close()
 	}
-	return p.socket.Close()
+	return nil // something failed before its turn to be opened came
 }
 
 // find fills in the way to the target, and checks what can be checked without opening anything.

@@ -24,7 +24,7 @@ func onKernel(iface string) bool { return !card.Named(iface) }
 type opening struct {
 	nic.Options
 	driver        string
-	shared        bool // the host uses the interface too
+	shared        bool // the host uses the interface too, or the bench wants what only a packet socket has
 	unsafeNoIOMMU bool
 }
 

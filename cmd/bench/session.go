@@ -106,10 +106,9 @@ func (s *session) open() error {
 			return err
 		}
 	}
-	for _, p := range slices.Clone(s.ports) {
+	for _, p := range s.ports {
 		if p.socket == nil {
 			if err := s.openRaw(p); err != nil {
-				s.ports = slices.DeleteFunc(s.ports, func(q *port) bool { return q.Port == nil }) // only those that are open get closed
 				return err
 			}
 		}
@@ -134,6 +133,7 @@ func (s *session) openSocket(c *cell) (err error) {
 	}
 	p.Port, c.port = p.socket, p
 	s.ports = append(s.ports, p)
+	p.socket.Interface = c.path.Interface
 	own := p.socket.Local()
 	c.flow.Src, c.flow.SrcPort, c.flow.ID = own.Addr().WithZone(""), own.Port(), own.Port()
 	return s.enableStamps(p, p.socket)
@@ -141,11 +141,11 @@ func (s *session) openSocket(c *cell) (err error) {
 
 func (s *session) openRaw(p *port) (err error) {
 	first := p.cells[0]
-	o := opening{driver: first.driver, unsafeNoIOMMU: s.unsafeNoIOMMU, Options: nic.Options{Device: first.path.Interface, Log: s.log}}
+	o := opening{driver: first.driver, unsafeNoIOMMU: s.unsafeNoIOMMU, Options: nic.Options{Device: first.path.Interface, Push: s.push, Log: s.log}}
 	if o.Steer, err = p.steer(); err != nil {
 		return err
 	}
-	o.shared = first.path.Owned || o.Steer == nil
+	o.shared = first.path.Owned || o.Steer == nil || s.timestamps // which AF_XDP has none of
 	d, err := o.open()
 	if errors.Is(err, nic.ErrNoDevice) {
 		return usage("%w", err)

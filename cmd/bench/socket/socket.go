@@ -22,6 +22,8 @@ type Port struct {
 	Refused int64
 	// LastRefusal is the latest of them.
 	LastRefusal unix.Errno
+	// Interface is the one that the route to the target leads through. EnableTimestamps asks what it can stamp.
+	Interface string
 
 	fd     int
 	local  netip.AddrPort
@@ -117,8 +119,9 @@ func (p *Port) Local() netip.AddrPort { return p.local }
 
 // Send sends one datagram. It returns nic.ErrFull where the socket's buffer or the device's queue is full.
 func (p *Port) Send(b []byte) error {
-	for {
-		_, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(p.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), 0, 0, 0)
+	var e unix.Errno
+	for range 3 {
+		_, _, e = unix.RawSyscall6(unix.SYS_SENDTO, uintptr(p.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), 0, 0, 0)
 		switch e {
 		case 0:
 			return nil
@@ -128,9 +131,10 @@ func (p *Port) Send(b []byte) error {
 			return fmt.Errorf("%w: %d bytes in one datagram", nic.ErrFrameSize, len(b))
 		}
 		if !p.refused(e) { // an error that an earlier datagram drew: reported once, then the call works
-			return fmt.Errorf("send: %w", e)
+			break
 		}
 	}
+	return fmt.Errorf("send: %w", e) // the same again and again is this host's own: it has no route any more
 }
 
 // refused notes what an ICMP error became in the kernel.

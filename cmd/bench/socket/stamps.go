@@ -10,9 +10,8 @@ import (
 	"rebound/nic"
 )
 
-// EnableTimestamps implements nic.Timestamper (Documentation/networking/timestamping.rst). A socket only asks for stamps
-// of the card that somebody has turned on (ethtool, hwstamp_ctl); those it has are seen in the results, and are said to be
-// in force here.
+// EnableTimestamps implements nic.Timestamper (Documentation/networking/timestamping.rst). A socket gets stamps of the card
+// only where somebody has turned them on (hwstamp_ctl): that takes rights which a socket does without.
 func (p *Port) EnableTimestamps(hardware bool) (nic.Timestamping, error) {
 	flags := unix.SOF_TIMESTAMPING_SOFTWARE | unix.SOF_TIMESTAMPING_RX_SOFTWARE | unix.SOF_TIMESTAMPING_TX_SOFTWARE |
 		unix.SOF_TIMESTAMPING_OPT_ID | unix.SOF_TIMESTAMPING_OPT_TSONLY
@@ -24,7 +23,14 @@ func (p *Port) EnableTimestamps(hardware bool) (nic.Timestamping, error) {
 		return nic.Timestamping{}, fmt.Errorf("SO_TIMESTAMPING %#x: %w", flags, err)
 	}
 	p.stamps = true
-	return nic.Timestamping{RxSoftware: true, TxSoftware: true, RxHardware: hardware, TxHardware: hardware}, nil
+	in := nic.Timestamping{RxSoftware: true} // by the kernel itself; all else is the interface's driver's
+	if info, err := unix.IoctlGetEthtoolTsInfo(p.fd, p.Interface); err == nil {
+		in.TxSoftware = info.So_timestamping&unix.SOF_TIMESTAMPING_TX_SOFTWARE != 0
+	}
+	if on, err := unix.IoctlGetHwTstamp(p.fd, p.Interface); err == nil && hardware {
+		in.RxHardware, in.TxHardware = on.Rx_filter != unix.HWTSTAMP_FILTER_NONE, on.Tx_type != unix.HWTSTAMP_TX_OFF
+	}
+	return in, nil
 }
 
 // RxTimestamp implements nic.Timestamper.

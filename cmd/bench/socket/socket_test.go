@@ -1,0 +1,98 @@
+package socket
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"rebound/nic"
+)
+
+// alone runs f on a thread in a network namespace of its own, which has a loopback that is up.
+func alone(t *testing.T, f func() error) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root for a network namespace")
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the namespace ends with the thread
+		done <- func() error {
+			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				return err
+			}
+			lo, err := netlink.LinkByName("lo")
+			if err != nil {
+				return err
+			}
+			if err := netlink.LinkSetUp(lo); err != nil {
+				return err
+			}
+			return f()
+		}()
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A refusal that an earlier datagram drew does not fail the next one; a host without a route fails every one, and Send
+// returns.
+func TestSendRefused(t *testing.T) {
+	alone(t, func() error {
+		p, err := UDP(netip.MustParseAddrPort("127.0.0.1:9"), netip.Addr{}, "")
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		for range 5 {
+			if err := p.Send([]byte("probe")); err != nil {
+				return err
+			}
+		}
+		if p.Refused != 4 || p.LastRefusal != unix.ECONNREFUSED {
+			t.Errorf("%d refusals, the last %v", p.Refused, p.LastRefusal)
+		}
+
+		pair := netlink.NewVeth(netlink.LinkAttrs{Name: "here"})
+		pair.PeerName = "there"
+		if err := errors.Join(netlink.LinkAdd(pair), netlink.AddrAdd(pair, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 97, 0, 1), Mask: net.CIDRMask(24, 32)}}),
+			netlink.LinkSetUp(pair)); err != nil {
+			return err
+		}
+		if p, err = UDP(netip.MustParseAddrPort("10.97.0.2:9"), netip.Addr{}, ""); err != nil {
+			return err
+		}
+		defer p.Close()
+		if err := netlink.LinkSetDown(pair); err != nil {
+			return err
+		}
+		if err := p.Send([]byte("probe")); !errors.Is(err, unix.ENETUNREACH) {
+			t.Errorf("without a route: %v", err)
+		}
+		return nil
+	})
+}
+
+// No stamp is said to be in force that the interface does not give.
+func TestStampsInForce(t *testing.T) {
+	alone(t, func() error {
+		p, err := UDP(netip.MustParseAddrPort("127.0.0.1:9"), netip.Addr{}, "")
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		p.Interface = "lo"
+		got, err := p.EnableTimestamps(true)
+		if want := (nic.Timestamping{RxSoftware: true, TxSoftware: true}); err == nil && got != want {
+			t.Errorf("in force on the loopback: %+v, want %+v", got, want)
+		}
+		return err
+	})
+}
