@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"rebound/cmd/bench/engine"
 	"rebound/cmd/bench/probe"
@@ -15,6 +16,9 @@ import (
 	"rebound/latency/host"
 	"rebound/nic"
 )
+
+// errNoResult is a signal that came too early.
+var errNoResult = errors.New("interrupted before there was a result: no report is written")
 
 // finish writes and prints one report for each cell that measured something.
 func (s *session) finish() error {
@@ -37,6 +41,8 @@ func (s *session) finish() error {
 		}
 	}
 	switch {
+	case len(all) == 0 && failed == nil && s.stop.Load():
+		return errNoResult
 	case len(s.cells) == 1 || len(all) == 0:
 		return failed
 	case s.paired && len(all) > 1:
@@ -73,7 +79,7 @@ func (s *session) report(c *cell, facts host.Facts) *latency.Report {
 	rep.Host = facts
 	n := c.stream.Counts()
 	rep.Traffic = latency.Traffic{Target: c.flow.Dst.String(), Protocol: c.proto.String(), IPVersion: 4, FrameSize: c.flow.Size,
-		Mode: "closed", Outstanding: 1, Transport: c.transport, Warmup: c.stream.Warmup / int64(max(s.runs, 1))}
+		Mode: "closed", Outstanding: 1, Transport: c.transport}
 	if c.flow.Dst.Is6() {
 		rep.Traffic.IPVersion = 6
 	}
@@ -88,8 +94,8 @@ func (s *session) report(c *cell, facts host.Facts) *latency.Report {
 	c.device(rep)
 	c.rec.Fill(rep)
 	rep.Series = dropEmpty(rep.Series)
-	gap := latency.FromHot(&c.stream.Gap, s.clock)
-	rep.Add(latency.GapSeries, gap)
+	rep.Add(latency.GapSeries, latency.FromHot(&c.stream.Gap, s.clock))
+	rep.Traffic.Warmup = c.stream.Warmup / int64(max(len(rep.Runs), 1))
 	if s.jitter != nil {
 		rep.Add(latency.JitterSeries, s.jitter)
 	}
@@ -98,7 +104,9 @@ func (s *session) report(c *cell, facts host.Facts) *latency.Report {
 		rep.Notes = append(rep.Notes, "interrupted by a signal: what was measured until then is here")
 	}
 	rep.Notes = append(rep.Notes, c.remarks(n)...)
-	rep.Notes = append(rep.Notes, ownTail(rep, gap)...)
+	if late := time.Duration(s.clock.Nanoseconds(c.stream.Behind)); late > slack(s.duration) {
+		rep.Notes = append(rep.Notes, fmt.Sprintf("this host could not keep to the rate asked for: a run ended %v behind its schedule", late.Round(time.Microsecond)))
+	}
 	if st := c.stream.STAMP(); st != nil {
 		stampRemarks(rep, st)
 	}
@@ -160,6 +168,7 @@ func (c *cell) remarks(n engine.Counts) []string {
 	if p := c.port.socket; p != nil {
 		say(p.Refused, "errors that the kernel reported on the socket, the last: %v", p.LastRefusal)
 	}
+	say(n.Abandoned, "probes were not awaited to the end of their time-out because of the interruption: neither sent nor lost")
 	say(n.Stray, "replies to probes older than the bench remembers: they count as lost")
 	say(c.stream.Full, "times that the transmit ring was full and the bench had to wait")
 	if c.port.stamper != nil {
@@ -168,23 +177,6 @@ func (c *cell) remarks(n engine.Counts) []string {
 			t.RxSoftware, t.TxSoftware, t.RxHardware, t.TxHardware))
 	}
 	return out
-}
-
-// ownTail says so if the bench's own core explains the tail: if it was away, for as long as the slowest thousandth of the
-// round trips took longer than the usual one, at least half as often as there are such round trips.
-func ownTail(rep *latency.Report, gap *latency.Histogram) []string {
-	s := rep.Main()
-	if s == nil || s.Total == nil || s.Total.Count < 1000 {
-		return nil
-	}
-	edge := s.Total.Quantile(0.999)
-	beyond := s.Total.CountAbove(edge)
-	excess := edge - s.Total.Quantile(0.5)
-	if away := gap.CountAbove(max(excess, gap.Quantile(0.99))); beyond > 0 && excess > 0 && 2*away >= beyond {
-		return []string{fmt.Sprintf("the tail above p99.9 (%d ns) is this host's own: the measuring core was away for more than %d ns %d times, and %d round trips are in that tail",
-			edge, excess, away, beyond)}
-	}
-	return nil
 }
 
 // stampRemarks says what the reflector's numbers and error estimate allow to be said.
@@ -207,7 +199,7 @@ func stampRemarks(rep *latency.Report, st *engine.STAMP) {
 	case st.NoEstimate:
 		rep.Notes = append(rep.Notes, "the reflector gives no usable error estimate (multiplier 0); it calls its clock "+clock)
 	default:
-		rep.Notes = append(rep.Notes, fmt.Sprintf("the reflector calls its clock %s, wrong by at most %.3g ns; residence is a difference on that one clock", clock, st.WorstError))
+		rep.Notes = append(rep.Notes, fmt.Sprintf("the reflector calls its clock %s, wrong by at most %s; residence is a difference on that one clock", clock, latency.FormatNS(st.WorstError)))
 	}
 	if st.Impossible > 0 {
 		rep.Notes = append(rep.Notes, fmt.Sprintf("%d residence times were below zero or above the round trip: left out of residence and network", st.Impossible))

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"text/tabwriter"
 	"time"
@@ -57,11 +58,16 @@ func (s *session) search() error {
 	for i, rep := range best {
 		fmt.Fprintf(s.stdout, "\n%d bytes: %.0f probes per second without loss (%.1f Mbit/s on the wire with FCS, preamble and gap), report %s\n",
 			rep.Traffic.FrameSize, rep.Traffic.Rate, rep.Traffic.Rate*float64(rep.Traffic.FrameSize+24)*8/1e6, s.cells[i].dir)
+		if slices.Contains(rep.Notes, cutShort) {
+			fmt.Fprintf(s.stdout, "note: %s\n", cutShort)
+		}
 	}
 	return nil
 }
 
 const resolution = 0.01
+
+const cutShort = "interrupted by a signal: the search was not over, and a higher rate may be without loss as well"
 
 func (s *session) searchCell(c *cell, facts host.Facts, table io.Writer) (best *latency.Report, err error) {
 	if s.sizeSweep() {
@@ -97,12 +103,15 @@ func (s *session) searchCell(c *cell, facts host.Facts, table io.Writer) (best *
 	}
 	if best == nil {
 		if s.stop.Load() {
-			return nil, nil
+			return nil, errNoResult
 		}
 		return nil, fmt.Errorf("%s, %d bytes: no rate down to 1 per second went without loss", c.label(), c.flow.Size)
 	}
 	best.Notes = append(best.Notes, fmt.Sprintf("the highest of the rates tried that lost nothing in %v (RFC 2544 §26.1 wants 60 s), to %.0f %%", s.duration, 100*resolution))
 	best.Notes = append(best.Notes, history...)
+	if s.stop.Load() {
+		best.Notes = append(best.Notes, cutShort)
+	}
 	return best, nil
 }
 
@@ -116,12 +125,11 @@ func (s *session) try(c *cell, rate float64) (t trial, err error) {
 	runtime.GC()
 	show := s.progress(1, engine.Limit{Warmup: s.warmup, Duration: s.duration})
 	show.next(c)
-	err = c.stream.Run(engine.Limit{Warmup: s.warmup, Duration: s.duration}, &s.stop)
+	err = c.stream.Run(engine.Limit{Warmup: s.warmup, Duration: s.duration, Behind: max(s.duration/10, 100*time.Millisecond)}, &s.stop)
 	show.end()
 	t = trial{rate: rate, counts: c.stream.Counts(), behind: time.Duration(s.clock.Nanoseconds(c.stream.Behind))}
-	slack := max(s.duration/1000, 100*time.Microsecond)
 	switch n := &t.counts; {
-	case errors.Is(err, engine.ErrSend), t.behind > slack:
+	case errors.Is(err, engine.ErrSend), t.behind > slack(s.duration):
 		t.why = fmt.Sprintf("not offered: this host fell %v behind", t.behind.Round(time.Microsecond))
 		return t, nil
 	case err != nil:
@@ -133,6 +141,9 @@ func (s *session) try(c *cell, rate float64) (t trial, err error) {
 	}
 	return t, nil
 }
+
+// slack is how late a sender may end that is still said to have offered its rate for the time d.
+func slack(d time.Duration) time.Duration { return max(d/1000, 100*time.Microsecond) }
 
 // sweepTable prints one line for each point.
 func sweepTable(w io.Writer, all []*latency.Report) error {

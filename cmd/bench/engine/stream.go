@@ -40,6 +40,7 @@ type Limit struct {
 	Warmup   time.Duration // sent, and not counted
 	Duration time.Duration // 0 for no limit
 	Count    int64         // probes, 0 for no limit
+	Behind   time.Duration // open loop: ends a Run that is so late, 0 for never
 }
 
 // Progress is read by others while a Run measures.
@@ -51,9 +52,9 @@ type Progress struct {
 // call is a further run of its Recorder. One goroutine uses it, but for Progress.
 type Stream struct {
 	Progress Progress
-	Gap      hot.Histogram // from one look at the receive ring to the next, without what Send takes: what the bench itself missed
+	Gap      hot.Histogram // from one look at the receive ring to the next, warm-up and what Send takes left out: what the bench itself missed
 	Warmup   int64         // probes left out, of all runs
-	Behind   uint64        // open loop: ticks by which the last Run ended after its schedule
+	Behind   uint64        // open loop: the most ticks by which a Run ended after its schedule
 	Full     int64         // times that the transmit ring had no room
 	Fields   [probe.Fields]int64
 	Error    uint16 // the latest ICMP error: type<<8 | code
@@ -71,6 +72,7 @@ type Stream struct {
 	stamps   *stamps
 	stamp    *stampState
 	lastPass uint64
+	measured bool // the warm-up is over
 	lastShow uint64
 	showStep uint64
 }
@@ -83,7 +85,7 @@ const (
 
 const (
 	maxWindow = 1 << 21
-	bufSize   = 16 << 10
+	bufSize   = 1 << 17 // the greatest MTU, 65535 bytes (loopback: 65536), with all headers
 )
 
 // New returns a Stream with all its memory allocated.
@@ -124,6 +126,7 @@ func (s *Stream) Run(l Limit, stop *atomic.Bool) error {
 		hot.Pin()
 		defer hot.Unpin()
 	}
+	s.measured = false
 	s.lastPass = hot.TSC()
 	if err := s.discard(); err != nil {
 		return err
@@ -160,11 +163,11 @@ func (s *Stream) discard() error {
 func (s *Stream) closed(start uint64, l Limit, stop *atomic.Bool) error {
 	warm := start + s.clock.Ticks(l.Warmup)
 	end := uint64(math.MaxUint64)
-	measured, first := false, s.window.counts.Sent
+	first := s.window.counts.Sent
 	for !stop.Load() {
 		now := hot.TSC()
-		if !measured && now >= warm {
-			measured = true
+		if !s.measured && now >= warm {
+			s.measured = true
 			s.rec.Begin(now)
 			if l.Duration > 0 {
 				end = now + s.clock.Ticks(l.Duration)
@@ -177,7 +180,7 @@ func (s *Stream) closed(start uint64, l Limit, stop *atomic.Bool) error {
 			s.show()
 			s.lastShow = now
 		}
-		if err := s.send(0, measured, stop); err != nil {
+		if err := s.send(0, stop); err != nil {
 			return err
 		}
 		at := &s.window.slots[(s.window.next-1)&s.window.mask]
@@ -205,15 +208,19 @@ func (s *Stream) open(start uint64, l Limit, stop *atomic.Bool) error {
 	if l.Duration > 0 {
 		end = warm + s.clock.Ticks(l.Duration)
 	}
-	measured, first := false, s.window.counts.Sent
+	late := uint64(math.MaxInt64)
+	if l.Behind > 0 {
+		late = s.clock.Ticks(l.Behind)
+	}
+	first := s.window.counts.Sent
 	for i := 0; !stop.Load(); i++ {
 		intended := start + uint64(float64(i)*s.period)
-		if !measured && intended >= warm {
-			measured = true
+		if !s.measured && intended >= warm {
+			s.measured = true
 			s.rec.Begin(intended)
 		}
 		if intended >= end || l.Count > 0 && s.window.counts.Sent-first >= l.Count {
-			s.Behind = uint64(max(int64(hot.TSC()-intended), 0))
+			s.Behind = max(s.Behind, uint64(max(int64(hot.TSC()-intended), 0)))
 			return nil
 		}
 		for wait := true; ; wait = false { // at least one pass for each probe: replies are seen even if we are behind
@@ -230,13 +237,17 @@ func (s *Stream) open(start uint64, l Limit, stop *atomic.Bool) error {
 				}
 			}
 			if now >= intended && (n == 0 || !wait) {
+				if now-intended > late {
+					s.Behind = max(s.Behind, now-intended)
+					return nil
+				}
 				break
 			}
 			if n == 0 && s.stamps != nil {
 				s.stamps.collect()
 			}
 		}
-		if err := s.send(intended, measured, stop); err != nil {
+		if err := s.send(intended, stop); err != nil {
 			return err
 		}
 	}
@@ -244,8 +255,8 @@ func (s *Stream) open(start uint64, l Limit, stop *atomic.Bool) error {
 }
 
 // send builds and sends the next probe. intended is 0 where there is no schedule.
-func (s *Stream) send(intended uint64, measured bool, stop *atomic.Bool) error {
-	w := s.window
+func (s *Stream) send(intended uint64, stop *atomic.Bool) error {
+	w, measured := s.window, s.measured
 	var t1 uint64
 	if s.stamp != nil {
 		t1 = s.stamp.now(s.clock)
@@ -289,11 +300,21 @@ func (s *Stream) send(intended uint64, measured bool, stop *atomic.Bool) error {
 	return err
 }
 
+// patience is how long an interrupted Run waits for what is under way.
+const patience = time.Second
+
 // drain waits for what is still under way.
 func (s *Stream) drain(stop *atomic.Bool) error {
-	for s.window.pending(hot.TSC()) {
+	for end := uint64(0); s.window.pending(hot.TSC()); {
 		if _, err := s.poll(); err != nil {
 			return err
+		}
+		now := hot.TSC()
+		switch {
+		case end == 0 && stop.Load():
+			end = now + s.clock.Ticks(patience)
+		case end != 0 && int64(now-end) > 0:
+			s.window.abandon(now)
 		}
 	}
 	if s.stamps != nil { // the kernel hands out stamps of sent frames a little later
@@ -307,7 +328,9 @@ func (s *Stream) drain(stop *atomic.Bool) error {
 // poll takes one frame if there is one.
 func (s *Stream) poll() (int, error) {
 	now := hot.TSC()
-	s.Gap.Record(now - s.lastPass)
+	if s.measured {
+		s.Gap.Record(now - s.lastPass)
+	}
 	s.lastPass = now
 	n, at, err := s.port.Recv(s.buf)
 	if n == 0 || err != nil {

@@ -282,6 +282,81 @@ func TestStop(t *testing.T) {
 	}
 }
 
+// TestStopWhileWaiting: after a signal no time-out of a minute is sat out.
+func TestStopWhileWaiting(t *testing.T) {
+	for _, rate := range []float64{0, 100000} {
+		f := &fake{}
+		var stop atomic.Bool
+		f.onSend = func(n int, b []byte) error {
+			if n == 100 {
+				stop.Store(true)
+			} else {
+				f.reply(b, 0)
+			}
+			return nil
+		}
+		s, _ := stream(t, f, rate, time.Minute, nil)
+		if err := s.Run(Limit{}, &stop); err != nil {
+			t.Fatal(err)
+		}
+		if c := s.Counts(); c.Lost() != 0 || c.Abandoned != 1 || c.Received != c.Sent {
+			t.Errorf("rate %v: %+v", rate, c)
+		}
+	}
+}
+
+// TestTooLate: a sender that cannot offer the rate gives up where it is told to, instead of sending all of it late.
+func TestTooLate(t *testing.T) {
+	f := &fake{onSend: func(int, []byte) error { spin(20 * time.Microsecond); return nil }}
+	s, _ := stream(t, f, 1e6, time.Millisecond, nil)
+	var stop atomic.Bool
+	if err := s.Run(Limit{Count: 100_000, Behind: time.Millisecond}, &stop); err != nil {
+		t.Fatal(err)
+	}
+	if c := s.Counts(); c.Sent > 1000 || testClock.Nanoseconds(s.Behind) < 1_000_000 {
+		t.Errorf("%d sent, %d ns behind", c.Sent, testClock.Nanoseconds(s.Behind))
+	}
+}
+
+// TestGapOfTheMeasuredPart: what the warm-up lost says nothing about the round trips.
+func TestGapOfTheMeasuredPart(t *testing.T) {
+	for _, rate := range []float64{0, 10000} {
+		f := &fake{}
+		slow := false
+		f.onSend = func(n int, b []byte) error { slow = n == 0; f.reply(b, 0); return nil }
+		s, _ := stream(t, f, rate, time.Second, func(o *Options) { o.Port = held{f, &slow} })
+		var stop atomic.Bool
+		if err := s.Run(Limit{Warmup: 5 * time.Millisecond, Count: 10}, &stop); err != nil {
+			t.Fatal(err)
+		}
+		var counts [hot.Buckets]uint64
+		s.Gap.Load(&counts)
+		n := int64(0)
+		for i, c := range counts {
+			if hot.Lowest(i) >= testClock.Ticks(3*time.Millisecond) {
+				n += int64(c)
+			}
+		}
+		if n != 0 {
+			t.Errorf("rate %v: %d gaps of 3 ms, which were the warm-up's", rate, n)
+		}
+	}
+}
+
+// held is a port of which a Recv takes 4 ms where slow is set.
+type held struct {
+	*fake
+	slow *bool
+}
+
+func (h held) Recv(buf []byte) (int, int64, error) {
+	if *h.slow {
+		*h.slow = false
+		spin(4 * time.Millisecond)
+	}
+	return h.fake.Recv(buf)
+}
+
 func TestWarmupStaysOut(t *testing.T) {
 	for _, rate := range []float64{0, 10000} {
 		f := &fake{}

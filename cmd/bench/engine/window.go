@@ -41,6 +41,7 @@ type Counts struct {
 	Refused    int64 // ICMP errors
 	Stray      int64 // replies to probes that the window has forgotten, or that were never sent
 	Unsent     int64 // the driver refused the frame for good: counted in Sent and lost
+	Abandoned  int64 // not awaited to the end of the time-out, since the Run was interrupted: no longer in Sent
 }
 
 // Lost returns how many probes were never answered.
@@ -148,4 +149,16 @@ func (w *window) pending(now uint64) bool {
 		}
 	}
 	return false
+}
+
+// abandon takes the probes that would still be in time at tick now out of the counts.
+func (w *window) abandon(now uint64) {
+	for ; w.pending(now); w.tail++ {
+		s := &w.slots[w.tail&w.mask]
+		s.state = answered
+		if s.measured {
+			w.counts.Sent--
+			w.counts.Abandoned++
+		}
+	}
 }

@@ -194,3 +194,20 @@ func FuzzWindow(f *testing.F) {
 		}
 	})
 }
+
+// An interrupted run does not wait for a long time-out: what could still come is neither sent nor lost.
+func TestAbandon(t *testing.T) {
+	w := newWindow(64, 10)
+	w.send(0, 0, 0, false)
+	for i := range uint64(5) {
+		w.send(i, i, 0, true)
+	}
+	w.reply(2, 4)
+	w.abandon(12) // of the measured ones the first, sent at 0, is overdue, the second is answered, three could still be
+	if want := (Counts{Sent: 2, Received: 1, Abandoned: 3}); w.counts != want || w.counts.Lost() != 1 {
+		t.Errorf("%+v lost %d, want %+v lost 1", w.counts, w.counts.Lost(), want)
+	}
+	if w.pending(12) {
+		t.Error("something is waited for")
+	}
+}
