@@ -38,6 +38,8 @@ const help = `bench measures network round trips, keeps them as reports, and com
   bench compare A B [C ...]      percentiles of reports side by side, with confidence
   bench report DIR [...]         print saved reports, and make their report.html anew
   bench demo                     try all of it on this machine: responder and kernel in two network namespaces
+  bench peers                    the responder side by side with testpmd, the kernel and a socket
+  bench gap                      the responder's polling loop beside one in C
 
 "bench COMMAND -h" lists a command's flags. Results go to stdout, messages to stderr.
 Exit status: 0 done, 1 failed, 2 used wrongly, 3 a comparison exceeded -fail-if.
@@ -52,7 +54,7 @@ func bench(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprint(stderr, help)
 		return exitUsage
 	}
-	commands := map[string]func(*env, []string) error{"run": runCommand, "compare": compareCommand, "report": reportCommand, "demo": demoCommand, "peers": peersCommand}
+	commands := map[string]func(*env, []string) error{"run": runCommand, "compare": compareCommand, "report": reportCommand, "demo": demoCommand, "peers": peersCommand, "gap": gapCommand}
 	command, ok := commands[args[0]]
 	switch {
 	case ok:
