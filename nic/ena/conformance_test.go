@@ -27,15 +27,15 @@ func harness(o enasim.Options) nictest.Harness {
 // TestConformance runs the suite on each way to transmit, and on a device that answers as late and as disordered as it may.
 func TestConformance(t *testing.T) {
 	for name, o := range map[string]enasim.Options{
-		"pushed": {},
-		"wide":   {PreferWide: true},
+		"llq256": {},
+		"llq128": {LLQSizes: 1},
 		"host":   {NoLLQ: true, NoMemBAR: true, BasicQueues: true, NoMetrics: true, Device: 0x0ec2},
 		"odd": {NoMeta: true, Burst: 1024, NoReadless: true, RxOffset: 2, AdminOutOfOrder: true, TxOutOfOrder: true,
 			RxOutOfOrder: true, Device: 0xec21},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := harness(o)
-			if name != "pushed" {
+			if name != "llq256" {
 				h.Lacks = map[string]string{}
 				for _, slow := range []string{"removed while opening", "lost write", "stalled while opening", "reset"} {
 					h.Lacks[slow] = "it waits for seconds, and differs in nothing from the device that pushes"

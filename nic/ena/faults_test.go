@@ -331,10 +331,11 @@ func TestFallsBack(t *testing.T) {
 		{enasim.Options{Unsupported: 1<<3 | 1<<10 | 1<<18 | 1<<20}, "llq 256", ""},
 		{enasim.Options{BasicQueues: true}, "llq 256", ""},
 	} {
-		x := start(t, c.o)
-		if i := x.dev.Info(); i.Push != c.push || !strings.Contains(strings.Join(i.Notes, "\n"), c.note) {
-			t.Errorf("%+v: push %q, notes %q", c.o, i.Push, i.Notes)
-		}
+		t.Run(c.push+" "+c.note, func(t *testing.T) {
+			x := start(t, c.o)
+			if i := x.dev.Info(); i.Push != c.push || !strings.Contains(strings.Join(i.Notes, "\n"), c.note) {
+				t.Errorf("%+v: push %q, notes %q", c.o, i.Push, i.Notes)
+			}
+		})
 	}
 }
-
