@@ -164,7 +164,7 @@ func (f *firmware) execute(e []byte) {
 // device is a driver on the script, with its command queue started.
 func (f *firmware) device() *Device {
 	d := &Device{fn: f, log: slog.New(slog.DiscardHandler), barSize: 1 << 20, mtu: 1500, ring: 64}
-	d.bar = mmio.Trapped(1<<20, f, nil, nil)
+	d.bar = mmio.Trapped(1<<20, f, make([]byte, 1<<20), func(uint64, uint64) bool { return true })
 	d.wc = d.bar
 	var err error
 	if d.arena, err = dma.NewArena(f, 1<<20); err != nil {

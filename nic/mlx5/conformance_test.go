@@ -32,3 +32,8 @@ func harness(change func(*nic.Options)) nictest.Harness {
 }
 
 func TestConformance(t *testing.T) { nictest.Run(t, harness(nil)) }
+
+// The same where nothing is pushed: the other way to the wire.
+func TestConformanceWithoutPush(t *testing.T) {
+	nictest.Run(t, harness(func(o *nic.Options) { o.Push = "off" }))
+}

@@ -93,6 +93,7 @@ type Device struct {
 
 	statsMu sync.Mutex
 	base    totals // since Open, less what the device counts now
+	last    totals // what the device counted when it was last asked
 	resets  uint64
 	mended  uint64
 }
@@ -160,7 +161,7 @@ func (d *Device) open() (err error) {
 		return err
 	}
 	t, err := d.counts()
-	d.base = totals{}.less(t) // what was counted before is not ours
+	d.base, d.last = totals{}.less(t), t // what was counted before is not ours
 	return err
 }
 

@@ -173,7 +173,11 @@ func (d *Device) initialize() error {
 		uar4K:         c.get(0x48, 31, 31) == 1,
 	}
 	if c.get(0x4C, 31, 31) == 1 {
-		d.caps.bfHalf = 1 << c.get(0x4C, 20, 16) / 2
+		log := c.get(0x4C, 20, 16)
+		if log < 7 || uarBF+1<<log > uarPage {
+			return fmt.Errorf("mlx5 %s: %w: BlueFlame registers of 2^%d bytes (log_bf_reg_size)", d.fn.Name(), nic.ErrHardware, log)
+		}
+		d.caps.bfHalf = 1 << log / 2
 	}
 	e, err := d.queryCap(capEthernet | capCur)
 	if err != nil {

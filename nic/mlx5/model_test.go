@@ -1,9 +1,19 @@
 package mlx5_test
 
 import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"rebound/fastpath"
 	"rebound/nic"
+	"rebound/nic/sim"
 	"rebound/nic/sim/mlx5sim"
 )
 
@@ -25,5 +35,325 @@ func TestPushModes(t *testing.T) {
 				x.exchange(40, n)
 			}
 		})
+	}
+}
+
+// cost is what n frames of a size cost the device on the bus once the driver has settled in, one at a time on the wire.
+func cost(t testing.TB, o nic.Options, size, n int, answered bool) sim.Counts {
+	x := newRig(t, mlx5sim.Options{})
+	x.open(o)
+	defer x.close()
+	if !answered { // another address: the frame is received, looked at and dropped
+		r, err := fastpath.New(fastpath.Config{MAC: ourMAC, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.3/24")}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.resp[0] = r
+	}
+	want := 0
+	if answered {
+		want = 1
+	}
+	exchange := func(n int) {
+		for range n {
+			x.ping(ourMAC, size, -1)
+			x.settle()
+			if got := x.received(); got != want {
+				t.Fatalf("%d replies to a frame of %d bytes, want %d", got, size, want)
+			}
+		}
+	}
+	exchange(256)
+	before := x.port.Counts()
+	exchange(n)
+	return x.port.Counts().Since(before)
+}
+
+// The bus cost of a reply, by frame size on both sides of each edge, is what BlueFlame is for. What receiving costs is
+// measured by frames that nobody answers, and taken off.
+func TestBusCost(t *testing.T) {
+	const n = 256
+	for _, c := range []struct {
+		push  string
+		size  int
+		reads float64 // DMA reads from the request's arrival to the wire
+		mmio  float64 // BlueFlame blocks of 64 bytes, or doorbells
+	}{
+		{"full", 60, 0, 2}, {"full", 64, 0, 2}, {"full", 98, 0, 2}, {"full", 99, 0, 3}, {"full", 226, 0, 4}, {"full", 227, 1, 1}, {"full", 1514, 1, 1},
+		{"header", 60, 1, 1}, {"header", 98, 1, 1}, {"header", 1514, 1, 1},
+		{"off", 60, 2, 1}, {"off", 98, 2, 1}, {"off", 99, 2, 1}, {"off", 1514, 2, 1},
+	} {
+		o := nic.Options{Push: c.push}
+		idle, with := cost(t, o, c.size, n, false), cost(t, o, c.size, n, true)
+		per := func(a, b uint64) float64 { return float64(int64(a-b)) / n }
+		reads, writes, mmio := per(with.DMARead, idle.DMARead), per(with.DMAWrite, idle.DMAWrite), per(with.MMIOWrite, idle.MMIOWrite)
+		t.Logf("%-6s %4d bytes: %.2f DMA reads, %.2f DMA writes (completions), %.2f MMIO writes a reply", c.push, c.size, reads, writes, mmio)
+		if reads > c.reads+0.02 || c.reads > 0 && reads < c.reads-0.02 || mmio != c.mmio {
+			t.Errorf("%s, %d bytes: %.2f DMA reads and %.2f MMIO writes a reply, want %v and %v", c.push, c.size, reads, mmio, c.reads, c.mmio)
+		}
+		if with.MMIORead != 0 || writes > 0.5 {
+			t.Errorf("%s, %d bytes: %d MMIO reads, %.2f DMA writes a reply", c.push, c.size, with.MMIORead, writes)
+		}
+	}
+}
+
+// PushMax moves the edge.
+func TestPushMax(t *testing.T) {
+	x := newRig(t, mlx5sim.Options{})
+	x.open(nic.Options{PushMax: 98})
+	defer x.close()
+	x.exchange(20, 98)
+	x.exchange(30, 99)
+	s := x.stats()
+	if s.Extra["queue_0_pushed_whole"] != 20 || s.Extra["queue_0_pointed"] != 30 {
+		t.Errorf("pushed whole and pointed to: %v", s.Extra)
+	}
+}
+
+// Each command that firmware may refuse while the device is opened is an error that names it, or one that the driver can do
+// without; nothing is left of the attempt.
+func TestEachCommandRefused(t *testing.T) {
+	var all []uint16
+	x := newRig(t, mlx5sim.Options{Status: func(op uint16) (uint8, uint32) {
+		if !slices.Contains(all, op) {
+			all = append(all, op)
+		}
+		return 0, 0
+	}})
+	x.open(nic.Options{Queues: 2})
+	opened := len(all)
+	x.close()
+	if len(all) < 45 {
+		t.Errorf("only %d commands were seen", len(all))
+	}
+	for _, bad := range all[:opened] {
+		x := newRig(t, mlx5sim.Options{Status: func(op uint16) (uint8, uint32) {
+			if op == bad {
+				return 3, 0xBADBAD
+			}
+			return 0, 0
+		}})
+		err := x.tryOpen(nic.Options{Queues: 2})
+		if err == nil {
+			if i := x.dev.Info(); !strings.Contains(list(i.Notes), "0x00badbad") && bad != 0x10D {
+				t.Errorf("command %#x is refused, and Info does not tell: %s", bad, list(i.Notes))
+			}
+			t.Logf("%#x can be done without", bad)
+			x.close()
+		} else if !errors.Is(err, nic.ErrHardware) || !strings.Contains(err.Error(), fmt.Sprintf("(%#x)", bad)) || !strings.Contains(err.Error(), "bad parameter") {
+			t.Errorf("command %#x is refused: %v", bad, err)
+		}
+		if x.port.Mappings() != 0 || x.port.BusMaster() {
+			t.Errorf("command %#x is refused: %d mappings, bus mastering %v", bad, x.port.Mappings(), x.port.BusMaster())
+		}
+	}
+}
+
+// A command that is never completed ends Open in time, with its name.
+func TestCommandWithheld(t *testing.T) {
+	for op, name := range map[uint16]string{0x104: "ENABLE_HCA", 0x108: "MANAGE_PAGES", 0x102: "INIT_HCA", 0x802: "ALLOC_UAR", 0x301: "CREATE_EQ",
+		0x904: "CREATE_SQ", 0x936: "SET_FLOW_TABLE_ENTRY"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := newRig(t, mlx5sim.Options{Withhold: func(o uint16) bool { return o == op }})
+			if err := x.tryOpen(nic.Options{}); !errors.Is(err, nic.ErrTimeout) || !strings.Contains(err.Error(), name) {
+				t.Errorf("%v", err)
+			}
+			if x.port.Mappings() != 0 || x.port.BusMaster() {
+				t.Errorf("%d mappings, bus mastering %v", x.port.Mappings(), x.port.BusMaster())
+			}
+		})
+	}
+}
+
+func TestFirmwareThatDoesNotStart(t *testing.T) {
+	for name, c := range map[string]struct {
+		o    mlx5sim.Options
+		is   error
+		says string
+	}{
+		"booting":  {mlx5sim.Options{Initializing: -1}, nic.ErrTimeout, "still initializing"},
+		"revision": {mlx5sim.Options{InterfaceRev: 4}, nic.ErrHardware, "revision 4"},
+		"pages":    {mlx5sim.Options{NoPages: true}, nic.ErrHardware, "MANAGE_PAGES"},
+	} {
+		x := newRig(t, c.o)
+		if err := x.tryOpen(nic.Options{}); !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	x := newRig(t, mlx5sim.Options{Initializing: 50}) // slow, not dead
+	x.open(nic.Options{})
+	x.exchange(3, 98)
+	x.close()
+}
+
+// The firmware's pages come and go while frames are answered, and all are back when the driver has closed.
+func TestPagesUnderTraffic(t *testing.T) {
+	x := newRig(t, mlx5sim.Options{})
+	x.open(nic.Options{})
+	start, _ := x.model.Pages()
+	for _, n := range []int{700, -500, 3, -100} {
+		x.exchange(5, 98)
+		x.model.RequestPages(n)
+		x.busy(func() { x.await(func() bool { owned, _ := x.model.Pages(); return owned == start+n }) })
+		if owned, _ := x.model.Pages(); owned != start+n {
+			t.Fatalf("%d pages were requested: firmware has %d, had %d\n%s", n, owned, start, x.logs.String())
+		}
+		start += n
+	}
+	x.exchange(5, 98)
+	if s := x.stats(); s.Extra["page_requests"] != 4 || s.Extra["firmware_pages"] != uint64(start) {
+		t.Errorf("%v", s.Extra)
+	}
+	x.close()
+}
+
+// serve runs the driver's own loop with the device running, and f beside it.
+func (x *rig) serve(f func()) (err error) {
+	x.Helper()
+	x.busy(func() {
+		var stop atomic.Bool
+		end := make(chan error, 1)
+		go func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			end <- x.dev.Serve(0, &stop, x.resp[0])
+		}()
+		f()
+		stop.Store(true)
+		err = <-end
+	})
+	return err
+}
+
+func (x *rig) await(f func() bool) {
+	x.Helper()
+	for end := time.Now().Add(10 * time.Second); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			x.Errorf("does not come\n%s", x.logs.String())
+			return
+		}
+	}
+}
+
+// answers waits until a ping is answered.
+func (x *rig) answers(size int) {
+	x.Helper()
+	x.await(func() bool {
+		x.ping(ourMAC, size, -1)
+		time.Sleep(2 * time.Millisecond)
+		return x.received() > 0
+	})
+}
+
+// What goes wrong in the device in mid-traffic is told in words, counted and mended: a send queue by itself, all else by a
+// restart, without losing the process.
+func TestMended(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil  func(x *rig)
+		says   string
+		resets uint64
+		mended uint64
+	}{
+		"send error":    {func(x *rig) { x.model.FailNextSend(0x04) }, "send completion with error", 0, 1},
+		"receive error": {func(x *rig) { x.model.FailNextReceive(0x01) }, "receive completion with error", 1, 0},
+		"compressed":    {func(x *rig) { x.model.CompressNext() }, "compressed, which was not asked for", 1, 0},
+		"sick":          {func(x *rig) { x.model.Fatal(0x08) }, "unrecoverable hardware error", 1, 0},
+		"reset":         {func(x *rig) { x.fn.Reset() }, "bus mastering is off", 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := newRig(t, mlx5sim.Options{})
+			x.open(nic.Options{})
+			x.exchange(30, 98)
+			x.exchange(10, 500)
+			before := x.stats()
+			c.spoil(x)
+			err := x.serve(func() {
+				x.answers(98)
+				x.answers(98)
+				x.await(func() bool {
+					x.ping(ourMAC, 98, -1)
+					return strings.Contains(x.logs.String(), c.says)
+				})
+				x.await(func() bool {
+					var s nic.Stats
+					return x.dev.ReadStats(&s) == nil && s.Resets == c.resets && s.Extra["send_queue_resets"] == c.mended
+				})
+				x.answers(98)
+				x.answers(700)
+			})
+			if err != nil {
+				t.Errorf("Serve: %v", err)
+			}
+			x.port.ForgetViolations() // of frames that were under way
+			x.settle()
+			x.received()
+			x.exchange(70, 98)
+			x.exchange(70, 700)
+			if s := x.stats(); s.TxFrames < before.TxFrames+140 || s.RxFrames < before.RxFrames+140 {
+				t.Errorf("totals went from %+v to %+v", before, s)
+			}
+			x.close()
+		})
+	}
+}
+
+// An application has a MAC address of its own, with or without a VLAN, and its queue to itself.
+func TestAssign(t *testing.T) {
+	x := newRig(t, mlx5sim.Options{})
+	x.open(nic.Options{Queues: 3, Push: "full"})
+	defer x.close()
+	a, b := [6]byte{2, 0, 0, 0, 0, 0xAA}, [6]byte{2, 0, 0, 0, 0, 0xBB}
+	x.resp[1], x.resp[2] = x.responder(a), x.responder(b)
+	x.busy(func() {
+		for _, err := range []error{x.dev.Assign(a, -1, 1), x.dev.Assign(b, 7, 2)} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		if err := x.dev.Assign(a, -1, 2); !errors.Is(err, nic.ErrBusy) {
+			t.Errorf("assigned twice: %v", err)
+		}
+		for _, bad := range []error{x.dev.Assign(ourMAC, -1, 1), x.dev.Assign(a, 0, 1), x.dev.Assign(a, 4095, 1), x.dev.Assign(a, 5, 3),
+			x.dev.Assign([6]byte{1}, -1, 0)} {
+			if bad == nil {
+				t.Error("an impossible assignment is taken")
+			}
+		}
+	})
+	for _, c := range []struct {
+		mac   [6]byte
+		vlan  int
+		queue int // that answers
+	}{{a, -1, 1}, {a, 5, 1}, {b, 7, 2}, {b, 8, -1}, {b, -1, -1}, {ourMAC, -1, 0}, {[6]byte{2, 0, 0, 0, 0, 0xCC}, -1, -1}} {
+		if c.mac == ourMAC { // whichever queue the hash picks
+			x.resp[1], x.resp[2] = x.resp[0], x.resp[0]
+		}
+		x.ping(c.mac, 98, c.vlan)
+		by := -1
+		for range 20 {
+			x.port.Settle(10000)
+			for q, r := range x.resp {
+				if x.dev.Queue(q).Poll(r) > 0 {
+					if by = q; c.mac == ourMAC {
+						by = 0
+					}
+				}
+			}
+		}
+		if n := x.received(); by != c.queue || (n == 1) != (by >= 0) {
+			t.Errorf("frame to %x, VLAN %d: answered by queue %d (%d frames), want %d", c.mac, c.vlan, by, n, c.queue)
+		}
+	}
+}
+
+func TestWrongOptions(t *testing.T) {
+	for _, o := range []nic.Options{{Push: "llq"}, {RingSize: 100}, {RingSize: 32}, {RingSize: 8192}, {MTU: 20000}, {MTU: 60}, {Queues: 1000},
+		{MAC: [6]byte{1, 2, 3, 4, 5, 6}}} {
+		x := newRig(t, mlx5sim.Options{})
+		if err := x.tryOpen(o); err == nil || x.port.Mappings() != 0 {
+			t.Errorf("%+v: %v, %d mappings", o, err, x.port.Mappings())
+		}
 	}
 }

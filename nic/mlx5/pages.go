@@ -20,10 +20,12 @@ const (
 	pagesGive     = 1
 	pagesTake     = 2
 
-	pageSize     = 4096
-	pagesAtOnce  = (maxMessage - 0x10) / 8
-	reclaimLimit = 5 * time.Second
+	pageSize    = 4096
+	pagesAtOnce = (maxMessage - 0x10) / 8
 )
+
+// reclaimLimit is how long firmware may take to give pages back after TEARDOWN_HCA.
+var reclaimLimit = 5 * time.Second
 
 // pagePool is the memory that firmware has or may have. A page belongs to one side at any time.
 type pagePool struct {

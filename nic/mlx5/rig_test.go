@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,6 +14,24 @@ import (
 	"rebound/nic/sim"
 	"rebound/nic/sim/mlx5sim"
 )
+
+// logBuffer is what was logged, by any goroutine.
+type logBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
 
 var ourMAC, farMAC = [6]byte{2, 0, 0, 0, 0, 2}, [6]byte{2, 0, 0, 0, 0, 1}
 
@@ -24,7 +43,8 @@ type rig struct {
 	far   *sim.Cable
 	dev   *mlx5.Device
 	resp  []*fastpath.Responder
-	logs  strings.Builder
+	logs  logBuffer
+	fn    *sim.Function
 }
 
 func newRig(t testing.TB, o mlx5sim.Options) *rig {
@@ -75,6 +95,7 @@ func (x *rig) tryOpen(o nic.Options) (err error) {
 	if err != nil {
 		x.Fatal(err)
 	}
+	x.fn = fn
 	x.busy(func() { x.dev, err = mlx5.Open(fn, o) })
 	return err
 }

@@ -51,14 +51,16 @@ func (d *Device) counts() (t totals, err error) {
 	return t, nil
 }
 
-// keepTotals adds what the device counted to the base before a reset clears it. A device that does not answer any more has
-// lost its counts.
+// keepTotals adds what the device counted to the base before a reset clears it: what it counted when it was last asked, if it
+// does not answer any more.
 func (d *Device) keepTotals() {
-	if t, err := d.counts(); err == nil {
-		d.statsMu.Lock()
-		d.base = d.base.plus(t)
-		d.statsMu.Unlock()
+	t, err := d.counts()
+	d.statsMu.Lock()
+	defer d.statsMu.Unlock()
+	if err != nil {
+		t = d.last
 	}
+	d.base, d.last = d.base.plus(t), totals{}
 }
 
 // notServing returns why the device cannot be asked.
@@ -84,6 +86,7 @@ func (d *Device) ReadStats(out *nic.Stats) error {
 	}
 	d.statsMu.Lock()
 	defer d.statsMu.Unlock()
+	d.last = t
 	t = t.plus(d.base)
 	*out = nic.Stats{
 		RxFrames: t.rxFrames, RxBytes: t.rxBytes, TxFrames: t.txFrames, TxBytes: t.txBytes,

@@ -14,6 +14,7 @@ const (
 	watchEvery  = 100 * time.Millisecond
 	sendLimit   = 2 * time.Second  // for a completion that was asked for, with the link up
 	healthLimit = 10 * time.Second // for the health counter to move
+	sickLimit   = time.Second      // the same, where the device shows a syndrome
 	flushLimit  = time.Second      // for a send queue in error to give its WQEs back
 )
 
@@ -110,13 +111,17 @@ func (d *Device) watchQueue(i int, q *Queue, p *progress, now time.Time) {
 // by a restart; a syndrome alone is reported once.
 func (d *Device) watchHealth(p *progress, seen *uint32, now time.Time) {
 	synd := d.commands.read(regHealthSynd) >> 16 & 0xFF
+	limit := healthLimit
+	if synd != 0 {
+		limit = sickLimit
+	}
 	switch {
 	case d.commands.read(regCmdqAddrLow)>>8&3 == nicDisabled:
 		d.wish(wishRestart, "the function's interface is disabled: "+d.healthText())
 	case synd != 0 && d.commands.read(regHealthRFR)&healthRFR != 0:
 		d.wish(wishRestart, "the device is sick: "+d.healthText())
-	case p.still(d.commands.read(regHealthCounter), now) > healthLimit:
-		d.wish(wishRestart, fmt.Sprintf("the health counter has not moved for %v: %s", healthLimit, d.healthText()))
+	case p.still(d.commands.read(regHealthCounter), now) > limit:
+		d.wish(wishRestart, fmt.Sprintf("the health counter has not moved for %v: %s", limit, d.healthText()))
 	}
 	if synd != *seen && synd != 0 {
 		d.log.Warn("the device reports a fault", "device", d.fn.Name(), "health", d.healthText())
@@ -188,6 +193,13 @@ func (d *Device) resetSend(q *Queue) error {
 		if err := d.modify(opModifySQ, q.sqn, stateERR, stateRST); err != nil {
 			return err
 		}
+	}
+	for { // in reset the queue makes no more completions: what is there now is all
+		own := atomic.LoadUint32(&q.completion(q.txCQ, q.txNext&q.txMask).counterOwn)
+		if (own>>cqeOwner^q.txNext>>(q.txShift&31))&1 != 0 {
+			break
+		}
+		q.txNext++
 	}
 	taken := q.txNext
 	for slot := range q.mask + 1 {
