@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -199,7 +200,14 @@ func (d *Device) allocate(queues, ring int) (err error) {
 			if err == nil {
 				b, err = d.arena.Alloc(size, 4096)
 			}
+			if errors.Is(err, dma.ErrNoRoom) { // pages that do not lie side by side for the device leave gaps
+				if err = d.arena.Grow(size); err == nil {
+					b, err = d.arena.Alloc(size, 4096)
+				}
+			}
 			if err != nil {
+				err = fmt.Errorf("ixgbe %s: %d bytes side by side: %w (behind an IOMMU any page will do; without one, larger "+
+					"huge pages or a smaller ring)", d.fn.Name(), size, err)
 				return nil, 0
 			}
 			return unsafe.Pointer(&b.Bytes[0]), b.IOVA
@@ -244,11 +252,11 @@ func (d *Device) Info() nic.Info {
 		Queues:  len(d.queues),
 		Backend: backend,
 		Push:    "tail",
-		Notes: []string{
+		Notes: slices.Concat(pci.Notes(d.fn), d.arena.Notes(), []string{
 			"link mode: " + d.linkMode(),
 			fmt.Sprintf("rings of %d, buffers of %d bytes", d.queues[0].mask+1, d.queues[0].bufSize),
 			"write-back at once (WTHRESH 0), interrupts masked, flow control and receive side coalescing off",
-		},
+		}),
 	}
 }
 
