@@ -52,7 +52,7 @@ func FuzzAnswers(f *testing.F) {
 			case opQueryHCACap:
 				c := out.at(0x10)
 				c.set("", 0x40, 3, 3, 1).set("", 0x34, 25, 25, 1).set("", 0x34, 9, 8, 1).set("", 0x4C, 31, 31, 1).set("", 0x4C, 20, 16, 9).
-					set("", 0x18, 23, 16, 22).set("", 0x78, 4, 0, 15).set("", 0x50, 15, 0, 1024)
+					set("", 0x18, 23, 16, 22).set("", 0x78, 4, 0, 15).set("", 0x70, 12, 8, 9).set("", 0x50, 15, 0, 1024)
 				if in.opMod() == capFlowTable|capCur {
 					c.set("", 0x40, 31, 31, 1)
 				}
