@@ -318,7 +318,9 @@ func (d *Device) teardown() error {
 func (d *Device) release() error {
 	var errs []error
 	if d.commands != nil && d.alive() == nil {
-		errs = append(errs, d.teardown())
+		if err := d.teardown(); !d.isGone(err) { // what left takes all that was made on it along
+			errs = append(errs, err)
+		}
 	}
 	if err := d.fn.SetBusMaster(false); err != nil && !pci.Gone(d.fn) {
 		errs = append(errs, err)
