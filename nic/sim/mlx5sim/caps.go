@@ -100,7 +100,7 @@ func (p *profile) structure(kind int, w words) []byte {
 	}
 	for _, n := range notModelled {
 		if n.kind == kind {
-			be.PutUint32(b[n.off:], be.Uint32(b[n.off:])&^(uint32(1<<(n.hi-n.lo+1)-1)<<n.lo))
+			be.PutUint32(b[n.off:], be.Uint32(b[n.off:])&^n.mask())
 		}
 	}
 	if kind == capEthernet && p.noInline {
@@ -165,7 +165,7 @@ func (m *Model) setCap(c *call) *refusal {
 	for _, name := range []string{"log_max_qp", "cache_line_128byte", "gid_table_size", "pkey_table_size", "cmdif_checksum",
 		"uar_4k", "log_uar_page_sz", "log_max_current_uc_list"} {
 		f := general.fields[name]
-		be.PutUint32(settable[f.off:], be.Uint32(settable[f.off:])|uint32(1<<(f.hi-f.lo+1)-1)<<f.lo)
+		be.PutUint32(settable[f.off:], be.Uint32(settable[f.off:])|f.mask())
 		if v, most := (msg{want, general}).u(name), (msg{greatest, general}).u(name); v > most {
 			return refuse(stBadParam, "%s is %d, its greatest value is %d", name, v, most)
 		}

@@ -52,7 +52,7 @@ func (l *layout) add(name string, b bits) {
 	for k := range max(b.n, 1) {
 		mask := uint32(0xffffffff)
 		if b.n == 0 {
-			mask = uint32(1<<(b.hi-b.lo+1)-1) << b.lo
+			mask = b.mask()
 		}
 		p := l.known[b.off+4*k:]
 		be.PutUint32(p, be.Uint32(p)|mask)
@@ -144,7 +144,7 @@ func (m msg) set(name string, v uint64) {
 		be.PutUint64(m.b[f.off:], v)
 		return
 	}
-	mask := uint32(1<<(f.hi-f.lo+1)-1) << f.lo
+	mask := f.mask()
 	be.PutUint32(m.b[f.off:], be.Uint32(m.b[f.off:])&^mask|uint32(v)<<f.lo&mask)
 }
 
@@ -153,6 +153,9 @@ func (m msg) sub(off int, l *layout) msg {
 	off = min(off, len(m.b))
 	return msg{m.b[off:min(off+l.size, len(m.b))], l}
 }
+
+// mask is the field's bits in its dword.
+func (b bits) mask() uint32 { return uint32(1<<(b.hi-b.lo+1)-1) << b.lo }
 
 func (b bits) String() string {
 	if b.n > 0 {

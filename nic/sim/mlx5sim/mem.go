@@ -94,6 +94,9 @@ func (m *Model) createMkey(c *call) *refusal {
 		if k.logPage < 12 || k.logPage > 31 {
 			return refuse(stBadParam, "log_page_size is %d, expected 12 to 31", k.logPage)
 		}
+		if k.len == 0 || k.len > 1<<40 || k.start > 1<<52 {
+			return refuse(stBadParam, "%#x+%#x is not modelled", k.start, k.len)
+		}
 		n := int((k.start&(1<<k.logPage-1) + k.len + 1<<k.logPage - 1) >> k.logPage)
 		pas := in.b[min(len(in.b), 0x110):]
 		if oct := in.i("translations_octword_actual_size"); oct != (n+1)/2 || len(pas) < 8*n {

@@ -38,7 +38,7 @@ func vportCommands() map[uint16]*command {
 		0x751: ready(command{name: "MODIFY_VPORT_STATE", in: lay(16, who+"0c.31:16 max_tx_speed 0c.7:4 admin_state"), out: plainOut, run: (*Model).modifyVportState}),
 		0x754: ready(command{name: "QUERY_NIC_VPORT_CONTEXT", in: lay(16, who+"0c.26:24 allowed_list_type"), out: lay(272, "").with(0x10, vportContext), run: (*Model).queryVport}),
 		0x755: ready(command{name: "MODIFY_NIC_VPORT_CONTEXT", in: lay(512, who+"0c.31:0 field_select").with(0x100, vportContext), tail: true, out: plainOut, run: (*Model).modifyVport}),
-		0x770: ready(command{name: "QUERY_VPORT_COUNTER", in: lay(32, who+"08.19:16 port_num 18.31 clear"), out: lay(528, ""), run: (*Model).queryVportCounter}),
+		0x770: ready(command{name: "QUERY_VPORT_COUNTER", in: lay(32, who+"08.19:16 port_num 18.31 clear"), out: lay(528, "c0*4 transmitted_eth_multicast"), run: (*Model).queryVportCounter}),
 		0x829: ready(command{name: "SET_L2_TABLE_ENTRY", in: lay(64, "00.31:16 opcode 04.15:0 op_mod 14.23:0 table_index 1c.12 vlan_valid 1c.11:0 vlan 20*2 mac_address"), out: plainOut, run: (*Model).setL2}),
 		0x82b: ready(command{name: "DELETE_L2_TABLE_ENTRY", in: lay(64, "00.31:16 opcode 04.15:0 op_mod 14.23:0 table_index"), out: plainOut, run: (*Model).deleteL2}),
 		0x830: ready(command{name: "SET_WOL_ROL", in: lay(16, "00.31:16 opcode 04.15:0 op_mod 08.31 rol_mode_valid 08.30 wol_mode_valid 08.15:8 rol_mode 08.7:0 wol_mode"), out: plainOut, run: (*Model).accept}),

@@ -1,0 +1,62 @@
+package mlx5sim
+
+import (
+	"encoding/binary"
+	"testing"
+)
+
+// FuzzCommands executes whatever the input says on a device that is up: each command takes its opcode from the table, its
+// length and its dwords from the input. No panic, and no DMA outside of the mapping, which the host refuses.
+func FuzzCommands(f *testing.F) {
+	f.Add([]byte{0x08, 0x00, 0, 0, 0x08, 0x02, 0, 0, 0x04, 0x00, 17, 0, 8, 0, 1, 0, 0, 4, 1, 0})
+	f.Add([]byte{0x09, 0x30, 4, 0, 0x09, 0x33, 64, 3, 0x09, 0x36, 53, 9, 0x01, 0x03, 0, 0})
+	f.Add([]byte{0x07, 0x70, 2, 0, 0x08, 0x05, 4, 0x50, 0x08, 8, 0x10, 0, 1, 0, 0x02, 0x00, 17, 2, 9, 1, 1, 1})
+	f.Fuzz(func(t *testing.T, in []byte) {
+		x := newRig(t, Options{})
+		x.open()
+		x.post(4)
+		for len(in) >= 4 {
+			opcode, quads, n := binary.BigEndian.Uint16(in), int(in[2]), int(in[3]%16)
+			in = in[4:]
+			cmd := make([]byte, 16+quads*16)
+			valid := [...][]byte{x.createEQ(), x.createCQ(), x.createSQ(), x.createRQ(), x.createMkey()}
+			if v := valid[quads%5]; quads > 127 {
+				cmd = v
+			}
+			binary.BigEndian.PutUint16(cmd, opcode)
+			for ; n > 0 && len(in) >= 3; n-- { // an offset, and a byte
+				cmd[(int(in[0])<<8|int(in[1]))%len(cmd)] = in[2]
+				in = in[3:]
+			}
+			out := x.m.command(cmd, 8+quads*8)
+			_ = out
+			x.p.Settle(4)
+		}
+		x.far.Send(0, frameOf(64))
+		x.p.Settle(10)
+	})
+}
+
+// FuzzQueues lets the device run over rings full of the input, doorbells anywhere.
+func FuzzQueues(f *testing.F) {
+	f.Add([]byte("\x00\x00\x00\x0a0123456789abcdef"), []byte("fedcba9876543210"), []byte("frame"), uint16(0))
+	f.Add([]byte{}, []byte{0, 0, 8, 0, 0, 0, 0x18, 0x42}, []byte{}, uint16(3))
+	f.Fuzz(func(t *testing.T, sq, rq, frame []byte, at uint16) {
+		x := newRig(t, Options{})
+		x.open()
+		copy(x.sq.Bytes[:64<<testLogSQ], sq)
+		copy(x.rq.Bytes[:16<<testLogRQ], rq)
+		for i := 0; i+8 <= 64<<testLogSQ; i += 64 { // control segments that are believed
+			binary.BigEndian.PutUint16(x.sq.Bytes[i+1:], uint16(i/64))
+			x.sq.Bytes[i+4], x.sq.Bytes[i+5], x.sq.Bytes[i+6] = byte(x.sqn>>16), byte(x.sqn>>8), byte(x.sqn)
+		}
+		x.store(int(at>>8)%bfHalves, dwords(8, 0, uint32(at&31)<<8|0x0a, 4, x.sqn<<8|uint32(at>>5&63)))
+		binary.BigEndian.PutUint32(x.rec.Bytes[128:], uint32(at&15))
+		if len(frame) >= 14 && len(frame) < 9000 {
+			copy(frame, testMAC[:])
+			x.far.Send(0, frame)
+		}
+		x.far.Send(0, frameOf(60+int(at&1023)))
+		x.p.Settle(100)
+	})
+}
