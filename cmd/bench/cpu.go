@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -77,9 +79,15 @@ func others(s *unix.CPUSet) {
 	}
 }
 
-// enoughThreads lets signals and the progress line be handled while one thread polls without end.
-func enoughThreads() {
-	if runtime.GOMAXPROCS(0) < 4 {
-		runtime.GOMAXPROCS(4)
+// quiet keeps the runtime from stopping the world while a thread polls: that would wait for the thread, and everything else
+// with it, the progress line and the handler of Ctrl-C included. The collector is off, whatever the environment says, and
+// GOMAXPROCS is fixed: the runtime else adapts it to the CPUs that place.take leaves to the other threads.
+func quiet() (restore func()) {
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 4))
+	limit := debug.SetMemoryLimit(math.MaxInt64)
+	percent := debug.SetGCPercent(-1)
+	return func() {
+		debug.SetGCPercent(percent)
+		debug.SetMemoryLimit(limit)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"text/tabwriter"
@@ -31,8 +30,6 @@ type trial struct {
 // between the highest rate that passed and the lowest that failed until they are 1 % apart.
 func (s *session) search() error {
 	facts := host.Collect(os.DirFS("/"), s.place.core)
-	gc := debug.SetGCPercent(-1)
-	defer debug.SetGCPercent(gc)
 	table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "size\toffered/s\tsent\tlost\tlate\tp50 ns\tp99 ns\tverdict\t")
 	var best []*latency.Report

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"sync/atomic"
 
@@ -36,7 +35,7 @@ type session struct {
 func (e *env) measure(o *options, before func(*cell) error) (err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	enoughThreads()
+	defer quiet()()
 	s := &session{env: e, options: o, before: before}
 	defer onSignal(&s.stop)()
 	if s.place, err = choose(o.core); err != nil {
@@ -187,8 +186,6 @@ func (s *session) enableStamps(p *port, t nic.Timestamper) (err error) {
 
 // rounds measures all cells in turn, forwards and backwards, so that what drifts slowly hits them alike.
 func (s *session) rounds() error {
-	gc := debug.SetGCPercent(-1)
-	defer debug.SetGCPercent(gc)
 	limit := engine.Limit{Warmup: s.warmup, Duration: s.duration, Count: s.count}
 	slicesPerRun := 1
 	if s.paired && s.slice > 0 {
