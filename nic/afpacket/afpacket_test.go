@@ -182,6 +182,19 @@ func TestTimestamps(t *testing.T) {
 		if _, _, ok, err := d.TxTimestamp(); ok || err != nil {
 			t.Errorf("a stamp too many: %v", err)
 		}
+		send, want := v.Echo(veth.Our4.Addr(), 99), 0
+		if n := testing.AllocsPerRun(100, func() { // at a rate it is asked between any two probes
+			want++
+			if err := d.Send(send); err != nil {
+				t.Error(err)
+			}
+			for ok := true; ok; want-- {
+				_, _, ok, _ = d.TxTimestamp()
+			}
+			want++
+		}); n != 0 || want != 0 {
+			t.Errorf("%v allocations for a stamp; %d stamps missing", n, want)
+		}
 	})
 }
 

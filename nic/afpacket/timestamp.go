@@ -1,14 +1,13 @@
 package afpacket
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"rebound/nic"
+	"rebound/nic/netif"
 )
 
 // stamps is the state of nic.Timestamper (Documentation/networking/timestamping.rst).
@@ -16,6 +15,8 @@ type stamps struct {
 	on    bool
 	last  nic.Timestamp        // of the frame that Recv returned last
 	saved *unix.HwTstampConfig // what the card did before, once that was changed
+
+	message netif.Message
 }
 
 // EnableTimestamps implements nic.Timestamper.
@@ -112,44 +113,20 @@ func (d *Device) RxTimestamp() nic.Timestamp { return d.stamps.last }
 
 // TxTimestamp implements nic.Timestamper.
 func (d *Device) TxTimestamp() (id uint32, t nic.Timestamp, ok bool, err error) {
-	var control [256]byte
-	_, n, _, _, err := unix.Recvmsg(int(d.queues[0].fd), nil, control[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
-	if errors.Is(err, unix.EAGAIN) {
-		return 0, t, false, nil
-	} else if err != nil {
-		return 0, t, false, fmt.Errorf("afpacket: interface %s: read a transmit timestamp: %w", d.iface.Name, err)
-	}
-	var stamped, named bool
-	for b := control[:n]; len(b) >= unix.SizeofCmsghdr; {
-		size := int(binary.NativeEndian.Uint64(b)) // struct cmsghdr: a size_t, level, type
-		level, kind := binary.NativeEndian.Uint32(b[8:]), binary.NativeEndian.Uint32(b[12:])
-		if size < unix.SizeofCmsghdr || size > len(b) {
-			break
+	for {
+		switch _, e := d.stamps.message.Receive(int(d.queues[0].fd), nil, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT); e {
+		case 0:
+		case unix.EAGAIN:
+			return 0, t, false, nil
+		case unix.EINTR:
+			continue
+		default:
+			return 0, t, false, fmt.Errorf("afpacket: interface %s: read a transmit timestamp: %w", d.iface.Name, e)
 		}
-		data := b[unix.SizeofCmsghdr:size]
-		switch {
-		case level == unix.SOL_SOCKET && kind == unix.SO_TIMESTAMPING && len(data) >= 48: // struct scm_timestamping
-			t, stamped = scmTimestamp(data), true
-		case level == unix.SOL_PACKET && kind == unix.PACKET_TX_TIMESTAMP &&
-			len(data) >= int(unsafe.Sizeof(unix.SockExtendedErr{})):
-			id, named = binary.NativeEndian.Uint32(data[12:]), true // ee_data
+		if t, id, ok = d.stamps.message.Stamp(); !ok || t.Nanoseconds == 0 {
+			return 0, nic.Timestamp{}, false, fmt.Errorf("afpacket: interface %s: the socket's error queue held no transmit "+
+				"timestamp", d.iface.Name)
 		}
-		b = b[min(len(b), (size+7)&^7):]
+		return id, t, true, nil
 	}
-	if !stamped || !named {
-		return 0, nic.Timestamp{}, false, fmt.Errorf("afpacket: interface %s: the socket's error queue held %x, no "+
-			"transmit timestamp", d.iface.Name, control[:n])
-	}
-	return id, t, true, nil
-}
-
-// scmTimestamp reads three timespecs: the kernel's, one that is no longer used, the card's.
-func scmTimestamp(b []byte) nic.Timestamp {
-	at := func(i int) int64 {
-		return int64(binary.NativeEndian.Uint64(b[16*i:]))*1e9 + int64(binary.NativeEndian.Uint64(b[16*i+8:]))
-	}
-	if hw := at(2); hw != 0 {
-		return nic.Timestamp{Nanoseconds: hw, Hardware: true}
-	}
-	return nic.Timestamp{Nanoseconds: at(0)}
 }

@@ -122,10 +122,8 @@ var ErrSend = errors.New("no frame could be sent")
 // port's; what was measured before it stays. The caller has locked the thread, pinned it to a core, and switched the garbage
 // collector off.
 func (s *Stream) Run(l Limit, stop *atomic.Bool) error {
-	if s.stamps == nil { // reading stamps of sent frames enters the scheduler
-		hot.Pin()
-		defer hot.Unpin()
-	}
+	hot.Pin()
+	defer hot.Unpin()
 	s.measured = false
 	s.lastPass = hot.TSC()
 	if err := s.discard(); err != nil {

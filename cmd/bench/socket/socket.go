@@ -13,6 +13,7 @@ import (
 
 	"rebound/latency/hot"
 	"rebound/nic"
+	"rebound/nic/netif"
 )
 
 // Port is a connected, non-blocking UDP or ping socket. Send and Recv make raw system calls: they never enter Go's
@@ -29,14 +30,7 @@ type Port struct {
 	local  netip.AddrPort
 	last   nic.Timestamp
 	stamps bool // timestamps are on
-	rx     message
-	tx     message
-}
-
-type message struct {
-	hdr     unix.Msghdr
-	iov     unix.Iovec
-	control [256]byte
+	rx, tx netif.Message
 }
 
 // UDP connects to a UDP port. source may be the zero Addr.
@@ -98,8 +92,6 @@ func open(target netip.AddrPort, source netip.Addr, device string, proto int) (_
 	case *unix.SockaddrInet6:
 		p.local = netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port))
 	}
-	p.rx.hdr.Iov = &p.rx.iov
-	p.rx.hdr.SetIovlen(1)
 	return p, nil
 }
 
@@ -150,15 +142,13 @@ func (p *Port) refused(e unix.Errno) bool {
 
 // Recv takes one datagram without waiting: n is 0 if there is none.
 func (p *Port) Recv(buf []byte) (n int, at int64, err error) {
-	var got uintptr
 	var e unix.Errno
 	if p.stamps {
-		p.rx.iov.Base = unsafe.SliceData(buf)
-		p.rx.iov.SetLen(len(buf))
-		p.rx.expect()
-		got, _, e = unix.RawSyscall(unix.SYS_RECVMSG, uintptr(p.fd), uintptr(unsafe.Pointer(&p.rx.hdr)), 0)
+		n, e = p.rx.Receive(p.fd, buf, 0)
 	} else {
+		var got uintptr
 		got, _, e = unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(p.fd), uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), 0, 0, 0)
+		n = int(got)
 	}
 	now := int64(hot.TSC())
 	switch {
@@ -168,9 +158,9 @@ func (p *Port) Recv(buf []byte) (n int, at int64, err error) {
 		return 0, 0, fmt.Errorf("receive: %w", e)
 	}
 	if p.stamps {
-		p.last, _, _ = p.rx.stamp()
+		p.last, _, _ = p.rx.Stamp()
 	}
-	return int(got), now, nil
+	return n, now, nil
 }
 
 // Close gives the socket back.
