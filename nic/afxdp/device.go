@@ -215,8 +215,8 @@ func (d *Device) ReadStats(s *nic.Stats) error {
 // Send implements nic.Device.
 func (d *Device) Send(frame []byte) error {
 	q := d.queues[0]
-	if len(frame) < ethernet || len(frame) > d.info.MTU+ethernet+tags {
-		return fmt.Errorf("afxdp: interface %s: send %d bytes: %w", d.iface.Name, len(frame), nic.ErrFrameSize)
+	if err := nic.CheckFrame(frame, d.info.MTU); err != nil {
+		return fmt.Errorf("afxdp: interface %s: send: %w", d.iface.Name, err)
 	}
 	if q.unsent {
 		q.kick()
