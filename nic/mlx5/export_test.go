@@ -3,4 +3,4 @@ package mlx5
 import "time"
 
 // A model answers at once or never.
-func init() { commandTimeout, initTimeout = 700*time.Millisecond, 700*time.Millisecond }
+func init() { commandTimeout, initTimeout = 400*time.Millisecond, 400*time.Millisecond }

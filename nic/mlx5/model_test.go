@@ -348,6 +348,33 @@ func TestAssign(t *testing.T) {
 	}
 }
 
+// An application keeps its address when the device was restarted.
+func TestAssignedAfterRestart(t *testing.T) {
+	x := newRig(t, mlx5sim.Options{})
+	x.open(nic.Options{Queues: 2})
+	a := [6]byte{2, 0, 0, 0, 0, 0xAA}
+	x.resp[1] = x.responder(a)
+	x.busy(func() {
+		if err := x.dev.Assign(a, -1, 1); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if err := x.serve(func() {
+		x.fn.Reset()
+		x.await(func() bool { return strings.Contains(x.logs.String(), "was restarted") })
+	}); err != nil {
+		t.Errorf("Serve: %v", err)
+	}
+	x.port.ForgetViolations()
+	x.received()
+	x.ping(a, 98, -1)
+	x.settle()
+	if n := x.received(); n != 1 {
+		t.Errorf("%d replies from the application's address", n)
+	}
+	x.close()
+}
+
 func TestWrongOptions(t *testing.T) {
 	for _, o := range []nic.Options{{Push: "llq"}, {RingSize: 100}, {RingSize: 32}, {RingSize: 8192}, {MTU: 20000}, {MTU: 60}, {Queues: 1000},
 		{MAC: [6]byte{1, 2, 3, 4, 5, 6}}} {
