@@ -5,7 +5,7 @@ func hcaCommands() map[uint16]*command {
 	hcaID := lay(16, "00.31:16 opcode 04.15:0 op_mod 08.31 embedded_cpu_function 08.28 function_id_type 08.15:0 function_id")
 	return map[uint16]*command{
 		0x100: {name: "QUERY_HCA_CAP", in: lay(16, "00.31:16 opcode 04.15:0 op_mod 08.31 other_function 08.15:0 function_id"),
-			out: lay(16+capBytes, ""), from: hcaEnabled, run: (*Model).queryCap},
+			out: lay(16+capBytes, "10*1024 capability"), from: hcaEnabled, run: (*Model).queryCap},
 		0x101: {name: "QUERY_ADAPTER", in: plainIn, out: lay(272, "28.23:0 ieee_vendor_id 2c.15:0 vsd_vendor_id 100*4 psid"),
 			from: hcaEnabled, run: (*Model).queryAdapter},
 		0x102: {name: "INIT_HCA", in: lay(16, "00.31:16 opcode 04.15:0 op_mod 0c.29:16 sw_vhca_id"), tail: true, out: plainOut,

@@ -299,6 +299,18 @@ func TestBadWQE(t *testing.T) {
 		x.do(dwords(0x110, 0, 0x905<<16, 8, 3<<28|x.sqn), 16)
 		x.do(dwords(0x110, 0, 0x905<<16, 8, x.sqn, 0x20, 1<<20), 16)
 	}
+	x.wqe(0, frameOf(64), 64)
+	binary.BigEndian.PutUint32(x.rec.Bytes[4:], 1)
+	x.store(0, x.sq.Bytes[:8])
+	x.p.Settle(10)
+	x.wants("the doorbell record says 0x1: it is written first")
+	x.far.Recv(0)
+	x.cqe()
+	w := x.wqe(2, frameOf(64), 64)
+	x.sq.Bytes[2*64+40]++
+	x.store(0, w)
+	x.p.Settle(10)
+	x.wants("the ring has")
 	x.store(0, dwords(8, 0, 0x500<<8|0x0a, 4, x.sqn<<8|1))
 	x.p.Settle(10)
 	x.wants("doorbell for WQE 0x500")

@@ -139,9 +139,33 @@ func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte) {
 		m.host.Violation("SQ %#x: doorbell for WQE %#x of %d basic blocks, next is %#x and the ring has %d", q.id, idx, n, q.posted, q.entries())
 		return
 	}
+	m.checkPosted(q, idx, n, wqe)
 	q.posted = (idx + n) & 0xffff
 	if wqe != nil {
 		q.wqe, q.wqeAt = append([]byte(nil), wqe...), idx
+	}
+}
+
+// checkPosted looks for what has to be written before a doorbell is rung: the doorbell record, and, since a device may drop a
+// push and fetch, the WQE in the ring.
+func (m *Model) checkPosted(q *sq, idx, n uint32, wqe []byte) {
+	h, ok := m.host.(interface {
+		Peek(iova uint64, p []byte) error
+	})
+	if !ok || q.state != stateReady {
+		return
+	}
+	var rec [4]byte
+	if h.Peek(q.dbr+4, rec[:]) == nil && (be.Uint32(rec[:])-idx-n)&0x8000 != 0 {
+		m.host.Violation("SQ %#x: doorbell for WQE %#x, the doorbell record says %#x: it is written first", q.id, idx, be.Uint32(rec[:]))
+	}
+	for i := uint32(0); int(i)*wqebb < len(wqe); i++ {
+		part := wqe[i*wqebb : min(int(i+1)*wqebb, len(wqe))]
+		ring := make([]byte, len(part))
+		if h.Peek(q.at(idx+i), ring) == nil && string(ring) != string(part) {
+			m.host.Violation("SQ %#x, WQE %#x: pushed %x, the ring has %x: it is written there first", q.id, idx, part, ring)
+			return
+		}
 	}
 }
 

@@ -1,5 +1,8 @@
 package mlx5sim
 
+// leastMSS is the smallest payload of a segment: TCP's own least is above it (Linux sends no less than 48).
+const leastMSS = 32
+
 // send executes one WQE: collects the frame, and puts it, or the segments it is cut into, on the wire.
 func (m *Model) send(q *sq, w []byte) *wqeError {
 	op := w[3]
@@ -25,7 +28,7 @@ func (m *Model) send(q *sq, w []byte) *wqeError {
 		return badWQE(syndLocalOp, "cs_flags is %02x, the model has l3_cs (40h) and l4_cs (80h)", cs)
 	case inl > maxWQE:
 		return badWQE(syndLocalOp, "inline_hdr_sz is %d", inl)
-	case op == opSend && mss != 0, op == opLSO && (mss == 0 || inl == 0):
+	case op == opSend && mss != 0, op == opLSO && (mss < leastMSS || inl == 0):
 		return badWQE(syndLocalOp, "opcode %02xh with mss %d and %d bytes of header", op, mss, inl)
 	}
 	segEnd := max(wqeSeg, (14+inl+wqeSeg-1)/wqeSeg*wqeSeg)
