@@ -102,7 +102,7 @@ func (g *gaps) run() (err error) {
 	if err != nil {
 		return err
 	}
-	g.step = clock.Info().StepNS
+	g.step = peers.Resolution(clock)
 	r := &responder{demo: g.demo, core: core, report: filepath.Join(dir, "report")}
 	defer func() { err = errors.Join(err, r.stop()) }()
 	for range g.slices {

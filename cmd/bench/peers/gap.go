@@ -59,6 +59,19 @@ func RunGap(program string, core int, d time.Duration, clock *latency.Clock) (*l
 	return latency.FromTicks(&counts, greatest, clock), nil
 }
 
+// Resolution returns the least time, in ns, by which two reads of the counter in a row differ where they do: the coarser
+// of its step and of the cost of a read.
+func Resolution(clock *latency.Clock) float64 {
+	least := ^uint64(0)
+	for range 100_000 {
+		a := hot.TSC()
+		if d := hot.TSC() - a; d > 0 {
+			least = min(least, d)
+		}
+	}
+	return float64(least) / clock.Info().Frequency * 1e9
+}
+
 // GapGoal is how many times the C loop's gap the responder's may be, up to p99.99.
 const GapGoal = 1.2
 
@@ -68,8 +81,8 @@ var gapQuantiles = []struct {
 }{{"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"p99.9", 0.999}, {"p99.99", 0.9999}, {"p99.999", 0.99999}, {"max", 1}}
 
 // GapTable compares the gaps of the responder and the C loop, slice by slice taken alternately, and returns what is worse
-// than the goal allows. step is what the counter advances by at a time, in ns: a difference of one step, which is what a
-// value is uncertain by, is no difference.
+// than the goal allows. step is what Resolution found, in ns: a difference of one step, which is what a value is
+// uncertain by, is no difference.
 func GapTable(ours, c []*latency.Histogram, step float64) (text string, missed []string) {
 	a, b := latency.Merge(ours...), latency.Merge(c...)
 	var out strings.Builder
@@ -88,6 +101,6 @@ func GapTable(ours, c []*latency.Histogram, step float64) (text string, missed [
 		}
 	}
 	fmt.Fprintf(&out, "| passes | %d | %d | | |\n| mean | %.2f | %.2f | %.2f | |\n", a.Count, b.Count, a.Mean(), b.Mean(), a.Mean()/b.Mean())
-	fmt.Fprintf(&out, "\nThe counter advances by %.1f ns at a time: percentiles that differ by one such step do not differ.\n", step)
+	fmt.Fprintf(&out, "\nTwo reads of the counter differ by %.1f ns or not at all: percentiles that differ by one such step do not differ.\n", step)
 	return out.String(), missed
 }

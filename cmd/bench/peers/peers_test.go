@@ -1,0 +1,143 @@
+package peers
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"rebound/latency"
+)
+
+// report has one run for each list of round trips, all in intervals of their own.
+func report(label string, rounds ...[]int64) *latency.Report {
+	rep := latency.NewReport("bench", latency.RoundTrip)
+	rep.Label = label
+	s := &latency.Series{Name: latency.MainSeries}
+	var all []int64
+	for i, values := range rounds {
+		at := int64(i) * 1000
+		rep.Runs = append(rep.Runs, latency.Run{Start: at, End: at + 900})
+		half := len(values) / 2
+		s.Intervals = append(s.Intervals, latency.Interval{Start: at, End: at + 450, Histogram: latency.FromValues(values[:half])},
+			latency.Interval{Start: at + 450, End: at + 900, Histogram: latency.FromValues(values[half:])})
+		all = append(all, values...)
+	}
+	s.Total = latency.FromValues(all)
+	s.Summary = s.Total.Summary()
+	rep.Series = append(rep.Series, s)
+	rep.Counts.Sent, rep.Counts.Received = int64(len(all)), int64(len(all))
+	return rep
+}
+
+// Rounds are kept apart, and ratios are taken within a round: a machine that gets slower changes none of them.
+func TestRatioOfRounds(t *testing.T) {
+	a := report("a", []int64{100, 100, 100, 100}, []int64{200, 200, 200, 200}, []int64{400, 400, 400, 400})
+	b := report("b", []int64{200, 200, 200, 200}, []int64{400, 400, 400, 400}, []int64{800, 800, 800, 800})
+	if got := Rounds(a, 0.5); len(got) != 3 || got[0] != 100 || got[1] != 200 || got[2] != 400 {
+		t.Errorf("rounds %v, want 100, 200, 400", got)
+	}
+	if got := Ratio(Rounds(a, 0.5), Rounds(b, 0.5)); got != (Spread{0.5, 0.5, 0.5}) {
+		t.Errorf("ratio %v, want 0.5 in each round", got)
+	}
+	if got := SpreadOf([]float64{4, 1, 3, 2}); got != (Spread{2.5, 1, 4}) {
+		t.Errorf("spread %v", got)
+	}
+	if got := SpreadOf(nil); got != (Spread{}) {
+		t.Errorf("spread of nothing %v", got)
+	}
+}
+
+// A goal is missed, or reached, by the median round; what is lost is always said.
+func TestMissed(t *testing.T) {
+	at := func(ns int64) []int64 { return []int64{ns, ns, ns, ns} }
+	table := Table{Closed: []*latency.Report{report("responder-afxdp", at(79)), report("testpmd-afxdp", at(100))}}
+	if got := table.Missed(); len(got) != 0 {
+		t.Errorf("0.79 of testpmd: %q", got)
+	}
+	table.Closed[0] = report("responder-afxdp", at(81))
+	if got := table.Missed(); len(got) != 1 || !strings.Contains(got[0], "p50 of responder-afxdp is 0.81 of testpmd-afxdp's, the goal is 0.8") {
+		t.Errorf("0.81 of testpmd: %q", got)
+	}
+	table.Closed = table.Closed[:1]
+	table.Closed[0].Counts.Corrupt = 1
+	if got := table.Missed(); len(got) != 1 || !strings.Contains(got[0], "1 replies corrupt") {
+		t.Errorf("a corrupt reply: %q", got)
+	}
+}
+
+func TestInsert(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "README.md")
+	if err := os.WriteFile(file, []byte("a\n<!-- peers:begin -->\nold\n<!-- peers:end -->\nb\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := Insert(file, "peers", "new\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if b, _ := os.ReadFile(file); string(b) != "a\n<!-- peers:begin -->\nnew\n<!-- peers:end -->\nb\n" {
+		t.Errorf("%q", b)
+	}
+	if err := Insert(file, "other", "new\n"); !errors.Is(err, ErrNoPlace) {
+		t.Errorf("no such lines: %v", err)
+	}
+}
+
+// A program is started only when it says that it is ready, its input stays open, and it is gone after Stop.
+func TestProcess(t *testing.T) {
+	here := func(f func() error) error { return f() }
+	p := &Process{Command: []string{"sh", "-c", "echo up; read x; test \"$x\" = quit && echo asked"}, Ready: "up", Quit: "quit\n", Within: here}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.ended:
+		t.Fatal("it ended before it was told to")
+	default:
+	}
+	if err := p.Stop(); err != nil || !strings.Contains(p.said.last(), "asked") {
+		t.Errorf("%v, it said %q", err, p.said.last())
+	}
+	p = &Process{Command: []string{"sh", "-c", "echo no such interface; exit 3"}, Ready: "up", Within: here}
+	if err := p.Start(); err == nil || !strings.Contains(err.Error(), "no such interface") {
+		t.Errorf("a program that fails: %v", err)
+	}
+}
+
+// The loop in C counts the time that it polled: its gaps add up to it.
+func TestGapLoop(t *testing.T) {
+	if _, err := exec.LookPath("gcc"); err != nil {
+		t.Skip("gcc is not installed")
+	}
+	program := filepath.Join(t.TempDir(), "gap")
+	if err := BuildGap(program); err != nil {
+		t.Fatal(err)
+	}
+	clock, err := latency.NewClock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := RunGap(program, 0, time.Second, clock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.Sum < 0.5e9 || h.Sum > 1.5e9 || h.Count < 1000 {
+		t.Errorf("%d gaps of %.2f s in all, want those of about one second", h.Count, h.Sum/1e9)
+	}
+	same, missed := GapTable([]*latency.Histogram{h}, []*latency.Histogram{h}, 1)
+	if len(missed) > 0 || !strings.Contains(same, "1.00 (1.00 to 1.00)") {
+		t.Errorf("the same against itself: %q\n%s", missed, same)
+	}
+	slow := latency.FromValues([]int64{1000, 1000})
+	fast := latency.FromValues([]int64{800, 800})
+	if _, missed := GapTable([]*latency.Histogram{slow}, []*latency.Histogram{fast}, 10); len(missed) == 0 {
+		t.Error("1000 ns against 800 ns reach the goal of 1.2")
+	}
+	if _, missed := GapTable([]*latency.Histogram{slow}, []*latency.Histogram{fast}, 200); len(missed) != 0 {
+		t.Errorf("a difference of one step of the counter: %q", missed)
+	}
+}
