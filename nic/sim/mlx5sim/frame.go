@@ -29,6 +29,7 @@ type frame struct {
 	tcpFlags     uint16
 	l4At, end    int // where layer 4 begins, and the packet ends: padding excluded
 	l3OK, l4OK   bool
+	looped       bool // sent by this vport
 }
 
 // parse never fails: what it cannot make out stays zero.

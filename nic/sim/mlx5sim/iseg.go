@@ -82,7 +82,7 @@ func (m *Model) isegDword(off uint64) uint32 {
 			}
 			return 1 << 31
 		}
-		return 1 << 24 // nic_interface_supported: full driver
+		return 1<<30 | 1<<24 // software reset supported; nic_interface_supported: full driver
 	case isegTimerHigh:
 		ns := m.clock()
 		m.clockLatch = uint32(ns)
@@ -95,6 +95,10 @@ func (m *Model) isegDword(off uint64) uint32 {
 		return uint32(v[0])<<24 | uint32(v[1])<<16 | uint32(v[2])
 	case isegHealth + 0x34:
 		return 0x209 // hw_id
+	case isegHealth + 0x38:
+		if m.health.syndrome != 0 {
+			return 1<<31 | 1<<27 | 2<<24 // rfr: only a reset helps; valid; severity critical
+		}
 	case isegHealth + 0x3c:
 		return uint32(m.health.syndrome)<<16 | uint32(m.health.ext)
 	}

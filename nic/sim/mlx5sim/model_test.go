@@ -187,7 +187,7 @@ func TestBusCost(t *testing.T) {
 	idx, half := uint32(0), 0
 	send := func(name string, n, inl int, push bool, want sim.Counts) {
 		t.Helper()
-		f := frameOf(n)
+		f := toPeer(n)
 		w := x.wqe(idx, f, inl)
 		before := x.p.Counts()
 		if push {
@@ -240,7 +240,7 @@ func TestTrappedPush(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
 	for idx := range uint32(6) {
-		f := frameOf(34)
+		f := toPeer(34)
 		w := x.wqe(idx, f, 34)
 		for i := 0; i < 64; i += 8 {
 			x.must(x.p.WriteBAR(0, uint64(x.uar)*4096+0x800+uint64(idx&1)*0x100+uint64(i), w[i:i+8]))
@@ -314,6 +314,29 @@ func TestBadWQE(t *testing.T) {
 	x.store(0, dwords(8, 0, 0x500<<8|0x0a, 4, x.sqn<<8|1))
 	x.p.Settle(10)
 	x.wants("doorbell for WQE 0x500")
+	x.clean()
+}
+
+// TestLoopback sends to the vport's own address.
+func TestLoopback(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	x.post(4)
+	x.store(0, x.wqe(0, frameOf(64), 64)) // to the peer, whose address is not ours
+	copy(x.sq.Bytes[30:], []byte{2, 0, 0, 0, 0, 9})
+	x.store(0, x.sq.Bytes[:128])
+	x.p.Settle(10)
+	if x.far.Recv(0) == nil || x.cqe() == nil || x.cqe() != nil {
+		t.Error("a frame for another address has to reach the wire, and nobody else")
+	}
+	x.store(1, x.wqe(2, frameOf(64), 64))
+	x.p.Settle(10)
+	if x.far.Recv(0) != nil {
+		t.Error("a frame for our own address reached the wire")
+	}
+	if a, b := x.cqe(), x.cqe(); a == nil || b == nil || a[63]>>4 != cqeResponseSend || w32(a, 0x2c) != 64 {
+		t.Errorf("completions %x, %x", a, b)
+	}
 	x.clean()
 }
 

@@ -67,11 +67,6 @@ func cast(f []byte) int {
 	return unicast
 }
 
-func (c *counters) sent(f []byte) {
-	c.tx[cast(f)].add(len(f))
-	c.wireTx[cast(f)].add(len(f))
-}
-
 func total(t [3]traffic) (s traffic) {
 	for _, x := range t {
 		s.frames += x.frames

@@ -369,6 +369,13 @@ func frameOf(n int) []byte {
 	return f
 }
 
+// toPeer is frameOf the other way.
+func toPeer(n int) []byte {
+	f := frameOf(n)
+	copy(f, []byte{2, 0, 0, 0, 0xee, 1, 2, 0, 0, 0, 0, 1})
+	return f
+}
+
 // down takes all apart in reverse.
 func (x *rig) down() {
 	x.Helper()

@@ -432,7 +432,13 @@ func (m *Model) Receive(b []byte) bool {
 		m.count.filtered++
 		return true
 	}
+	return m.take(b, false)
+}
+
+// take steers a frame that the vport gets.
+func (m *Model) take(b []byte, looped bool) bool {
 	f := parse(b)
+	f.looped = looped
 	p := f.parameters()
 	took, room := m.steer(m.flow.root, &f, &p, 0)
 	if took {
@@ -482,6 +488,9 @@ func matches(p *[128]byte, mask, value *[matchSize]byte) bool {
 
 // intoTIR picks the receive queue.
 func (m *Model) intoTIR(t *tir, f *frame, tag uint32) bool {
+	if f.looped && t.lbBlock&1 != 0 {
+		return true
+	}
 	rqn, hash, kind := t.rqn, uint32(0), uint8(0)
 	if t.indirect {
 		hash, kind = t.hash.sum(f)

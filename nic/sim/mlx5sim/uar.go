@@ -76,8 +76,8 @@ func (m *Model) load(u uint32, half, w int) uint64 {
 	return atomic.LoadUint64(m.word(u, uarBF+half*bfHalf+8*w))
 }
 
-// take returns what was stored to a word since the last time.
-func (m *Model) take(u uint32, off int) (v uint64, stored bool) {
+// stored returns what was stored to a word since the last time.
+func (m *Model) stored(u uint32, off int) (v uint64, ok bool) {
 	p := m.word(u, off)
 	if atomic.LoadUint64(p) == poison {
 		return 0, false
@@ -189,13 +189,13 @@ func (m *Model) clearBF(u uint32, half, w int) {
 // stepUARs finds doorbells that were stored through a pointer, and serves BlueFlame registers.
 func (m *Model) stepUARs() (busy bool) {
 	for _, u := range m.obj.uars.m {
-		if v, ok := m.take(u.id, uarCQ); ok {
+		if v, ok := m.stored(u.id, uarCQ); ok {
 			m.host.CountMMIOWrite(1)
 			m.cqDoorbell(u.id, v)
 			busy = true
 		}
 		for _, off := range [...]int{uarEQArm, uarEQ} {
-			if v, ok := m.take(u.id, off); ok {
+			if v, ok := m.stored(u.id, off); ok {
 				m.host.CountMMIOWrite(1)
 				m.eqDoorbell(u.id, uint32(v>>32), off == uarEQArm)
 				busy = true

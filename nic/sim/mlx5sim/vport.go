@@ -216,7 +216,12 @@ func (v *vport) lets(f []byte) bool {
 		}
 		return v.listed(1, mac)
 	}
-	if mac == v.mac || v.promiscUC || v.listed(0, mac) {
+	return v.promiscUC || v.owns(mac)
+}
+
+// owns reports whether a unicast address is the vport's.
+func (v *vport) owns(mac [6]byte) bool {
+	if mac == v.mac || v.listed(0, mac) {
 		return true
 	}
 	for _, a := range v.l2 {

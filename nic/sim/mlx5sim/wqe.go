@@ -176,13 +176,19 @@ func (m *Model) segment(q *sq, p *frame, header, mss int, cs uint8) *wqeError {
 	return nil
 }
 
-// transmit pads the frame (capability pad_tx_eth_packet) and sends it.
+// transmit pads the frame (capability pad_tx_eth_packet) and sends it, or, if it is for an address of the vport's own, hands
+// it to receive steering: local loopback, which disable_uc_local_lb and a TIR's self_lb_block end.
 func (m *Model) transmit(q *sq, f []byte) {
 	for len(f) < 60 {
 		f = append(f, 0)
 	}
 	q.packets++
-	m.count.sent(f)
+	m.count.tx[cast(f)].add(len(f))
+	if cast(f) == unicast && m.vport.lb&1 == 0 && m.vport.owns([6]byte(f)) {
+		m.take(append([]byte(nil), f...), true)
+		return
+	}
+	m.count.wireTx[cast(f)].add(len(f))
 	if m.port.up {
 		m.host.Transmit(f)
 	} else {
