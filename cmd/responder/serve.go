@@ -35,9 +35,10 @@ func serveCommand(args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	// From here on no signal ends the process before it has cleaned up; a second SIGINT or SIGTERM does.
+	// From here on no signal ends the process before it has cleaned up; a second SIGINT or SIGTERM does, but not one that
+	// comes along with the first: timeout(1) sends its signal to the process and to its group.
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
-	context.AfterFunc(ctx, stop)
+	context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, stop) })
 	defer stop()
 	ask := make(chan os.Signal, 1)
 	signal.Notify(ask, unix.SIGUSR1)

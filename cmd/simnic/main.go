@@ -3,6 +3,9 @@
 //
 //	simnic -model ixgbe -socket /run/nic0 -wire tap:rb0
 //	simnic -model ixgbe -socket /run/a -model ixgbe -socket /run/b -wire pair -wire pcap:ab.pcap
+//
+// SIGUSR1 prints the PCIe transactions counted so far; SIGUSR2 resets every device under its driver, to see it recover (the
+// driver then talks to a device that is not set up any more: -strict=false).
 package main
 
 import (
@@ -23,7 +26,7 @@ import (
 
 func main() {
 	sig := make(chan os.Signal, 8)
-	signal.Notify(sig, syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1)
+	signal.Notify(sig, syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2)
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, sig))
 }
 
@@ -79,11 +82,18 @@ func run(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
 	for i := range b.ports {
 		fmt.Fprintf(stdout, "ready model=%s socket=%s\n", c.models[i], c.sockets[i])
 	}
+serve:
 	for s := range sig {
-		if s != syscall.SIGUSR1 {
-			break
+		switch s {
+		case syscall.SIGUSR1:
+			b.report(stdout)
+		case syscall.SIGUSR2:
+			for _, p := range b.ports {
+				p.Reset()
+			}
+		default:
+			break serve
 		}
-		b.report(stdout)
 	}
 	b.stop()
 	if c.counts {

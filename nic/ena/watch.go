@@ -8,6 +8,7 @@ import (
 
 	"rebound/nic"
 	"rebound/nic/amznaq"
+	"rebound/nic/pci"
 )
 
 // Why a device is reset (ena_regs_reset_reason_types): the device keeps it for those who look after it.
@@ -19,6 +20,7 @@ const (
 	resetInvalidRxID    = 4
 	resetInvalidTxID    = 5
 	resetFatal          = 13 // "generic": the published drivers report fatal errors so
+	resetForeign        = 8  // "driver invalid state": somebody else reset the function
 	resetShutdown       = 11
 	resetReasons        = 16
 	watchEvery          = 100 * time.Millisecond
@@ -29,7 +31,7 @@ const (
 
 var reasonNames = [resetReasons]string{
 	resetKeepAlive: "keep_alive", resetAdminTimeout: "admin_timeout", resetMissedTx: "missed_tx_completion",
-	resetInvalidRxID: "invalid_rx_req_id", resetInvalidTxID: "invalid_tx_req_id", resetFatal: "fatal_error",
+	resetInvalidRxID: "invalid_rx_req_id", resetInvalidTxID: "invalid_tx_req_id", resetFatal: "fatal_error", resetForeign: "foreign_reset",
 }
 
 // times are how long the device may be silent; the device may change them.
@@ -90,6 +92,9 @@ func (d *Device) watch() {
 		if err := d.aq.Err(); err != nil && why == "" {
 			reason, why = resetAdminTimeout, err.Error()
 		}
+		if on, err := pci.BusMastering(d.fn); why == "" && err == nil && !on && !pci.Gone(d.fn) {
+			reason, why = resetForeign, "bus mastering is off: the function was reset by somebody else"
+		}
 		if s := d.watchdog.silent(now); why == "" && d.watchdog.enabled && d.times.keepAlive > 0 && s > d.times.keepAlive {
 			reason, why = resetKeepAlive, fmt.Sprintf("no keep-alive for %v", s.Round(time.Millisecond))
 		}
@@ -109,7 +114,12 @@ func (d *Device) restart(reason uint32) error {
 	d.life.Lock()
 	defer d.life.Unlock()
 	if d.regs.Gone() {
-		return fmt.Errorf("ena %s: %w: VERSION reads all ones", d.fn.Name(), nic.ErrGone)
+		if pci.Gone(d.fn) {
+			return fmt.Errorf("ena %s: %w: VERSION reads all ones", d.fn.Name(), nic.ErrGone)
+		}
+		if err := d.fn.Reset(); err != nil { // somebody else's reset left the registers switched off
+			return err
+		}
 	}
 	d.keepTotals()
 	d.statsMu.Lock()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"rebound/nic"
+	"rebound/nic/pci"
 )
 
 const (
@@ -31,16 +32,18 @@ func (d *Device) watch() {
 		if !d.gate.Active() {
 			continue
 		}
+		why := ""
 		link, err := d.Link()
-		if err != nil {
+		switch {
+		case err != nil && pci.Gone(d.fn):
 			d.gate.Alone(d.endWatch, func() error { return err })
 			return
-		}
-		if link.Up != up {
+		case err != nil:
+			why = "registers read all ones and the function is there: it was reset by somebody else"
+		case link.Up != up:
 			up = link.Up
 			d.log.Info("link", "device", d.fn.Name(), "up", up, "mbit", link.Speed)
 		}
-		why := ""
 		if d.read(regRXCTRL)&rxctrlRXEN == 0 {
 			why = "RXCTRL.RXEN is off: the device was reset"
 		}
@@ -66,7 +69,11 @@ func (d *Device) watch() {
 
 // restart programs the device anew with the loops parked. What was on the rings is lost.
 func (d *Device) restart() error {
-	d.readStats()
+	if !d.gone() {
+		d.readStats()
+	} else if err := d.fn.Reset(); err != nil { // brings the registers back
+		return err
+	}
 	d.statsMu.Lock()
 	d.stats.resets++
 	d.statsMu.Unlock()

@@ -34,7 +34,7 @@ func (d *Device) alive() error {
 	if pci.Gone(d.fn) {
 		return fmt.Errorf("mlx5 %s: %w: configuration space reads all ones", d.fn.Name(), nic.ErrGone)
 	}
-	if v, err := pci.Read16(d.fn, 0x04); err == nil && v&(1<<2) == 0 {
+	if on, err := pci.BusMastering(d.fn); err == nil && !on {
 		return fmt.Errorf("mlx5 %s: %w: bus mastering is off: the function was reset", d.fn.Name(), nic.ErrHardware)
 	}
 	return nil

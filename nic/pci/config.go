@@ -249,6 +249,13 @@ func MSIXVectors(c Config) (int, error) {
 	return int(v&0x7ff) + 1, err
 }
 
+// BusMastering reports whether the function may do DMA. A driver that turned it on and finds it off knows that somebody
+// else reset the function.
+func BusMastering(c Config) (bool, error) {
+	v, err := Read16(c, cfgCommand)
+	return err == nil && v != 0xffff && v&cmdBusMaster != 0, err
+}
+
 // setCommand changes bits of the command register and checks that they took. The answer to the check also pushes the
 // function's own writes to memory ahead of it (PCIe 5.0 §2.4.1): after bus mastering went off, none is under way.
 func setCommand(c Config, set, clear uint16) error {
