@@ -56,7 +56,8 @@ func channelCount(shown map[string]uint64, queues map[uint32]uint64, name string
 	return []string{fmt.Sprintf("%s is %d, the model's queues have %v", name, shown[name], queues)}
 }
 
-// mlx5Script spreads flows over both channels, and goes on sending while the firmware asks for pages and gives them back.
+// mlx5Script spreads flows over both channels, goes on sending while the firmware asks for pages and gives them back, and
+// lives through a failure of the firmware.
 const mlx5Script = helpers + `
 dev=eth0
 modprobe mlx5_core || fail modprobe mlx5_core
@@ -88,12 +89,19 @@ for i in 1 2 3; do
   up
 done
 pings 50 56
+say fatal
+recovered() { dmesg | grep -q "health recovery succeeded"; }
+until_true 300 recovered
+until_true 50 test -e /sys/class/net/eth0
+ip addr add 10.9.0.2/24 dev eth0 2>/dev/null # the interface is made anew, and down
+up
+pings 50 56
 need rmmod mlx5_core
 say gone
 `
 
-// TestLabMlx5 is rung F2: the Linux driver on a ConnectX-4, two of them on a ConnectX-4 and a ConnectX-5, several flows, and
-// page requests under load.
+// TestLabMlx5 is rung F2: the Linux driver on a ConnectX-4, two of them on a ConnectX-4 and a ConnectX-5, several flows,
+// page requests under load, and recovery from a failed firmware.
 func TestLabMlx5(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: the lab boots virtual machines for a minute and a half")
@@ -149,6 +157,8 @@ func mlx5Load(t *testing.T) {
 				if most < before+300 || owned != before+300 {
 					return fmt.Errorf("the firmware had %d pages, then up to %d, and %d after it asked for 3 times 300 and gave 3 times 200 back", before, most, owned)
 				}
+			case "fatal":
+				m.Fatal(1)
 			case "gone":
 				if owned != 0 {
 					return fmt.Errorf("the driver left %d pages with the firmware", owned)

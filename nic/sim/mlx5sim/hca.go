@@ -38,7 +38,7 @@ func (m *Model) enableHCA(c *call) *refusal {
 	if m.hca != hcaDisabled {
 		return refuse(stBadSysState, "the function is %v already", m.hca)
 	}
-	m.hca = hcaEnabled
+	m.hca, m.lost = hcaEnabled, false
 	m.caps = m.prof.caps()
 	m.pages.want(bootPages)
 	return nil

@@ -17,7 +17,7 @@ const (
 	isegFWRev        = 0x0000 // fw_rev_minor 31:16, fw_rev_major 15:0
 	isegCmdIfRev     = 0x0004 // cmd_interface_rev 31:16, fw_rev_subminor 15:0
 	isegCmdqHigh     = 0x0010 // cmdq_phy_addr 63:32
-	isegCmdqLow      = 0x0014 // cmdq_phy_addr 31:12, nic_interface 9:8, log_cmdq_size 7:4, log_cmdq_stride 3:0
+	isegCmdqLow      = 0x0014 // cmdq_phy_addr 31:12, nic_interface 10:8, log_cmdq_size 7:4, log_cmdq_stride 3:0
 	isegDoorbell     = 0x0018 // command_doorbell_vector
 	isegInitializing = 0x01fc // initializing 31, nic_interface_supported 26:24
 	isegHealth       = 0x0200 // health_buffer, 40h bytes
@@ -43,6 +43,7 @@ type iseg struct {
 	nicIf      uint8
 	health     healthState
 	clockLatch uint32
+	lost       bool // reset by software: doorbells of what was before are no fault
 }
 
 type healthState struct {
@@ -125,8 +126,8 @@ func (m *Model) writeISeg(off uint64, p []byte) error {
 	case isegCmdqHigh:
 		m.cmdqHigh = v
 	case isegCmdqLow:
-		m.setInterface(uint8(v >> 8 & 3))
-		if v&0xcff != 0 {
+		m.setInterface(uint8(v >> 8 & 7))
+		if v&0x8ff != 0 {
 			return fmt.Errorf("initialization segment 14h: cmdq_phy_addr %08x is not aligned to 4096", v)
 		}
 		m.cmdq.base = uint64(m.cmdqHigh)<<32 | uint64(v&^0xfff)
@@ -149,6 +150,6 @@ func (m *Model) setInterface(v uint8) {
 		wire := m.port.wire
 		m.Reset()
 		m.port.wire = wire
-		m.nicIf = 1
+		m.nicIf, m.lost = 1, true
 	}
 }

@@ -130,6 +130,9 @@ func (m *Model) WriteBAR(bar int, off uint64, p []byte) error {
 
 // Step executes commands, finds doorbells, and moves queues, each by a bounded amount.
 func (m *Model) Step() bool {
+	if s := m.fault.die.Swap(0); s != 0 {
+		m.fault.fatal, m.health.syndrome = true, uint8(s)
+	}
 	if m.dead() {
 		return false
 	}

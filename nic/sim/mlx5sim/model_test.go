@@ -375,6 +375,7 @@ func TestFaults(t *testing.T) {
 		t.Errorf("failed: %x", e)
 	}
 	x.m.Fatal(1)
+	x.p.Step()
 	h := x.rd(0x1010)
 	x.p.Settle(10)
 	if x.rd(0x1010) != h || h>>24 != 1 {

@@ -114,11 +114,13 @@ type faults struct {
 	compressed    bool
 	fatal         bool
 	ask           atomic.Int32 // pages
+	die           atomic.Uint32
 }
 
 func (f *faults) reset() {
 	f.send, f.receive, f.compressed, f.fatal = 0, 0, false, false
 	f.ask.Store(0)
+	f.die.Store(0)
 }
 
 // FailNextSend ends the next send WQE with an error CQE of that syndrome.
@@ -131,10 +133,7 @@ func (m *Model) FailNextReceive(syndrome uint8) { m.fault.receive = syndrome }
 func (m *Model) CompressNext() { m.fault.compressed = true }
 
 // Fatal makes the firmware fail: the health buffer shows the syndrome, the health counter stands still, no command and no
-// queue moves, until the driver resets the function.
-func (m *Model) Fatal(syndrome uint8) {
-	m.fault.fatal = true
-	m.health.syndrome = syndrome
-}
+// queue moves, until the driver resets the function. It takes effect in the next Step, and may be called from any goroutine.
+func (m *Model) Fatal(syndrome uint8) { m.fault.die.Store(uint32(syndrome)) }
 
 func (m *Model) dead() bool { return m.fault.fatal }

@@ -111,6 +111,9 @@ func (m *Model) writeUAR(id uint32, off uint64, p []byte) error {
 	u := m.obj.uars.m[id]
 	if u == nil {
 		m.poisonUAR(id)
+		if m.lost || m.dead() {
+			return nil
+		}
 		m.host.Violation("UAR %#x: %x written at %03xh, but it is not allocated", id, p, off)
 		return nil
 	}
