@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -191,7 +192,7 @@ func (d *Device) pushName() string {
 }
 
 func (d *Device) notes() []string {
-	notes := append([]string{}, d.features...)
+	notes := slices.Concat(pci.Notes(d.fn), d.arena.Notes(), d.features)
 	if d.llq == nil {
 		return append(notes, "no low-latency queues in force: the device fetches descriptor and frame of every reply")
 	}

@@ -188,7 +188,7 @@ func (d *Device) Info() nic.Info {
 	notes := append(append([]string{}, d.lacks...), d.pushNotes()...)
 	notes = append(notes, fmt.Sprintf("queues of %d slots and %d blocks, a completion of sends asked for once in %d blocks, completions neither compressed nor moderated",
 		d.ring, d.ring*maxBlocks, d.queues[0].askEvery))
-	notes = append(notes, d.arena.Notes()...)
+	notes = append(append(notes, pci.Notes(d.fn)...), d.arena.Notes()...)
 	return nic.Info{
 		Driver:  "mlx5",
 		Device:  d.fn.Name(),
