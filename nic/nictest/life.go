@@ -254,7 +254,7 @@ func checkStalled(x *rig) {
 	x.open(1)
 	x.exchange(x.requests(x.h.Ring/2, 100))
 	x.model.Stalled = true
-	f := x.requests(1, 100)[0]
+	f := x.outgoing(100)
 	var err error
 	for range 4 * x.h.Ring {
 		if err = x.dev.Send(f); err != nil {

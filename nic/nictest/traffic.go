@@ -200,7 +200,7 @@ func checkFullRing(x *rig) {
 		x.model.Pause(true)
 		var taken [][]byte
 		for {
-			f := x.requests(1, 100+len(taken)%1000)[0]
+			f := x.outgoing(100 + len(taken)%1000)
 			err := x.dev.Send(f)
 			if errors.Is(err, nic.ErrFull) {
 				break
@@ -241,12 +241,13 @@ func checkSendRecv(x *rig) {
 	defer x.close()
 	buf := make([]byte, 16384)
 	for i := range 10 * x.h.Ring {
-		f := x.requests(1, minFrame+i%1400)[0]
+		f := x.outgoing(minFrame + i%1400)
 		if err := x.dev.Send(f); err != nil {
 			x.Fatalf("Send of frame %d: %v", i, err)
 		}
 		x.port.Settle(1000)
 		x.same(x.received(), [][]byte{f})
+		f = x.requests(1, minFrame+i%1400)[0]
 		x.far.Send(0, f)
 		x.port.Settle(1000)
 		n, at, err := x.dev.Recv(buf)
@@ -269,7 +270,7 @@ func checkFrameSize(x *rig) {
 			x.Errorf("Send of %d bytes with an MTU of %d: %v", n, x.mtu, err)
 		}
 	}
-	f := x.requests(1, x.mtu+14)[0]
+	f := x.outgoing(x.mtu + 14)
 	if err := x.dev.Send(f); err != nil {
 		x.Fatalf("Send of %d bytes with an MTU of %d: %v", len(f), x.mtu, err)
 	}
