@@ -475,7 +475,7 @@ func TestSTAMP(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, rec := stream(t, f, 0, 20*time.Millisecond, func(o *Options) { o.Codec = codec })
+		s, rec := stream(t, f, 0, 400*time.Millisecond, func(o *Options) { o.Codec = codec }) // longer than a busy machine holds a thread up
 		var stop atomic.Bool
 		if err := s.Run(Limit{Count: 12}, &stop); err != nil {
 			t.Fatal(err)
