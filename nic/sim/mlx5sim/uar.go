@@ -1,6 +1,7 @@
 package mlx5sim
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -161,12 +162,12 @@ func (m *Model) bfStore(u *uar, off int, p []byte) {
 		ctrl := be.Uint64(p)
 		if b.open { // the last one will not be completed any more
 			m.clearBF(u.id, half, 1)
-			m.ringSQ(u.id, b.ctrl, nil)
+			m.ringSQ(u.id, b.ctrl, nil, false)
 			b.open = false
 		}
 		if !b.pushes {
 			atomic.StoreUint64(m.word(u.id, uarBF+half*bfHalf), poison)
-			m.ringSQ(u.id, ctrl, nil)
+			m.ringSQ(u.id, ctrl, nil, false)
 			return
 		}
 		b.open, b.trapped, b.ctrl = true, 1, ctrl
@@ -204,11 +205,43 @@ func (m *Model) stepUARs() (busy bool) {
 				busy = true
 			}
 		}
-		for h := range u.bf {
+		for _, h := range m.inRingOrder(u) {
 			busy = m.stepBF(u, h) || busy
 		}
 	}
 	return busy
+}
+
+// inRingOrder returns the halves that were stored to, in the order of their WQEs in the ring: a device gets posted writes in
+// the order of the stores, polling loses it.
+func (m *Model) inRingOrder(u *uar) []int {
+	var buf [bfHalves]int
+	halves := buf[:0]
+	for { // what was stored before a word just seen is there at the next look
+		n := len(halves)
+		halves = buf[:0]
+		for h := range u.bf {
+			if m.load(u.id, h, 0) != poison {
+				halves = append(halves, h)
+			}
+		}
+		if len(halves) == n {
+			break
+		}
+	}
+	if len(halves) > 1 {
+		slices.SortStableFunc(halves, func(a, b int) int { return m.ahead(u, a) - m.ahead(u, b) })
+	}
+	return halves
+}
+
+// ahead is how far the WQE in a half is from the end of what its queue has posted.
+func (m *Model) ahead(u *uar, half int) int {
+	ctrl := swap64(m.load(u.id, half, 0))
+	if q := m.obj.sqs.m[uint32(ctrl>>8)&0xffffff]; q != nil {
+		return q.ahead(uint32(ctrl>>40) & 0xffff)
+	}
+	return 0
 }
 
 // stepBF serves one half of a BlueFlame register: a whole WQE if all of its words are there, else, once no more can be
@@ -242,6 +275,7 @@ func (m *Model) stepBF(u *uar, half int) bool {
 		}
 	}
 	var buf [bfHalf]byte
+	polled := b.trapped == 0
 	stores, pushed := 0, 0
 	for w := range bfWords {
 		v := atomic.SwapUint64(m.word(u.id, uarBF+half*bfHalf+8*w), poison)
@@ -266,9 +300,9 @@ func (m *Model) stepBF(u *uar, half int) bool {
 	b.torn = !whole && pushed > 1
 	b.open, b.trapped = false, 0
 	if inline {
-		m.ringSQ(u.id, ctrl, buf[:8*n])
+		m.ringSQ(u.id, ctrl, buf[:8*n], polled)
 	} else {
-		m.ringSQ(u.id, ctrl, nil)
+		m.ringSQ(u.id, ctrl, nil, polled)
 	}
 	return true
 }
