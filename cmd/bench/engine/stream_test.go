@@ -192,7 +192,7 @@ func TestClosedLoop(t *testing.T) {
 		f.reply(b, 0)
 		return nil
 	}
-	s, rec := stream(t, f, 0, 30*time.Millisecond, nil)
+	s, rec := stream(t, f, 0, 300*time.Millisecond, nil)
 	var stop atomic.Bool
 	if err := s.Run(Limit{Count: 20}, &stop); err != nil {
 		t.Fatal(err)
@@ -202,8 +202,8 @@ func TestClosedLoop(t *testing.T) {
 		t.Errorf("%+v lost %d, want %+v lost 1", c, c.Lost(), want)
 	}
 	h := series(rec)(latency.MainSeries)
-	if h.Count != 18 || h.CountAbove(29_000_000) != 1 {
-		t.Errorf("%d recorded, %d beyond the time-out: a late reply belongs into the histogram", h.Count, h.CountAbove(29_000_000))
+	if h.Count != 18 || h.CountAbove(299_000_000) != 1 {
+		t.Errorf("%d recorded, %d beyond the time-out: a late reply belongs into the histogram", h.Count, h.CountAbove(299_000_000))
 	}
 	if s.Fields[probe.Payload] != 2 {
 		t.Errorf("fields %v", s.Fields)
