@@ -12,7 +12,7 @@ var cards = []card{{
 	model: func(mac [6]byte) sim.Model { return ixgbesim.New(ixgbesim.Options{MAC: mac}) },
 	other: func(mac [6]byte) sim.Model { return ixgbesim.New(ixgbesim.Options{MAC: mac, Backplane: true}) },
 	agree: ixgbeAgree,
-}, enaCard}
+}, enaCard, mlx5Card}
 
 func ixgbeAgree(m sim.Model, shown map[string]uint64, all bool) []string {
 	k := m.(*ixgbesim.Model).Counters()
