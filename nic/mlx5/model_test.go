@@ -255,8 +255,8 @@ func TestMended(t *testing.T) {
 		resets uint64
 		mended uint64
 	}{
-		"send error":    {func(x *rig) { x.model.FailNextSend(0x04) }, "send completion with error: syndrome local protection error", 0, 1},
-		"receive error": {func(x *rig) { x.model.FailNextReceive(0x01) }, "receive completion with error: syndrome local length error", 1, 0},
+		"send error":    {func(x *rig) { x.model.FailNextSend(0x04) }, "send completion with error: syndrome 0x04 local protection error", 0, 1},
+		"receive error": {func(x *rig) { x.model.FailNextReceive(0x01) }, "receive completion with error: syndrome 0x01 local length error", 1, 0},
 		"compressed":    {func(x *rig) { x.model.CompressNext() }, "compressed, which was not asked for", 1, 0},
 		"sick":          {func(x *rig) { x.model.Fatal(0x08) }, "unrecoverable hardware error", 1, 0},
 		"reset":         {func(x *rig) { x.fn.Reset() }, "bus mastering is off", 1, 0},
