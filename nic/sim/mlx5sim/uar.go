@@ -36,6 +36,7 @@ type bfBuffer struct {
 	trapped uint32        // words that came by WriteBAR: counted already
 	ctrl    uint64        // the first word, if it was trapped
 	since   time.Duration // when the last word came
+	there   int           // words seen, if they are polled
 	steps   int
 	pushes  bool // more than one word was ever seen: the driver pushes WQEs
 	torn    bool // words of an earlier push came late: what is here is not to be trusted
@@ -253,7 +254,7 @@ func (m *Model) stepBF(u *uar, half int) bool {
 		return false
 	}
 	if !b.open { // stored through a pointer
-		b.open, b.trapped, b.steps, b.since = true, 0, 0, m.host.Now()
+		b.open, b.trapped, b.there, b.steps, b.since = true, 0, 0, 0, m.host.Now()
 	}
 	ctrl := swap64(first)
 	n := min(int(ctrl&0x3f)*2, bfWords)
@@ -266,9 +267,12 @@ func (m *Model) stepBF(u *uar, half int) bool {
 	want := (n + 7) &^ 7 // pushed by 64 bytes
 	whole := there >= want || there >= n && m.prefix(u.id, half, n)
 	if !whole || b.torn {
-		patient := b.trapped == 0 && b.steps == 0 && there > 1 || b.trapped != 0 && b.pushes && m.host.Now()-b.since < bfPatience
-		if b.trapped == 0 && there == 1 && b.steps == 0 {
-			patient = true
+		if b.trapped == 0 && there > b.there { // a driver in a virtual machine stores slowly
+			b.there, b.steps, b.since = there, 0, m.host.Now()
+		}
+		patient := b.steps == 0 || there > 1 && m.host.Now()-b.since < bfPatience
+		if b.trapped != 0 {
+			patient = b.pushes && m.host.Now()-b.since < bfPatience
 		}
 		if b.steps++; patient && !b.torn {
 			return true
