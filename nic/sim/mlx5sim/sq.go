@@ -124,12 +124,13 @@ func (m *Model) querySQ(c *call) *refusal {
 func (q *sq) ahead(idx uint32) int { return int(int16(idx - q.posted)) }
 
 // ringSQ takes a doorbell: the first eight bytes of the last WQE posted, and, if it was pushed, the WQE itself. One that was
-// polled may be found after a newer one, which told of its WQE too.
-func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte, polled bool) {
+// polled may be found after a newer one, which told of its WQE too. Where one before it was never found, the push may be a mix
+// of both: ringSQ reports whether it is to be trusted.
+func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte, polled bool) bool {
 	q, ok := m.obj.sqs.m[uint32(ctrl>>8)&0xffffff]
 	if !ok {
 		m.host.Violation("SQ doorbell %016x in UAR %#x: SQ %#x does not exist", ctrl, u, uint32(ctrl>>8)&0xffffff)
-		return
+		return true
 	}
 	idx := uint32(ctrl>>40) & 0xffff
 	ds := uint32(ctrl & 0x3f)
@@ -138,33 +139,34 @@ func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte, polled bool) {
 		m.host.Violation("SQ %#x: doorbell in UAR %#x, the queue has %#x", q.id, u, q.uar)
 	case q.state == stateReset:
 		m.host.Violation("SQ %#x: doorbell for WQE %#x while the queue is in reset", q.id, idx)
-		return
+		return true
 	}
 	if polled && q.state == stateReady && q.ahead(idx) < 0 && q.ahead(idx) >= -int(q.entries()) {
-		return
+		return true
 	}
 	n := max(1, (ds*wqeSeg+wqebb-1)/wqebb)
 	ahead := (idx + n - q.head) & 0xffff
 	if q.state == stateReady && (ahead > q.entries() || (idx-q.posted)&0xffff > q.entries()) {
 		m.host.Violation("SQ %#x: doorbell for WQE %#x of %d basic blocks, next is %#x and the ring has %d", q.id, idx, n, q.posted, q.entries())
-		return
+		return true
 	}
-	m.checkPosted(q, idx, n, wqe)
+	ok = m.checkPosted(q, idx, n, wqe, polled && idx != q.posted)
 	q.posted = (idx + n) & 0xffff
-	if wqe != nil {
+	if wqe != nil && ok {
 		q.wqe, q.wqeAt = append([]byte(nil), wqe...), idx
 	}
+	return ok
 }
 
 // checkPosted looks for what has to be written before a doorbell is rung: the doorbell record, and, since a device may drop a
 // push and fetch, the WQE in the ring. A NOP may ask for a completion in one of them only: drivers (Linux, wc.c) see by that
-// which one the device took.
-func (m *Model) checkPosted(q *sq, idx, n uint32, wqe []byte) {
+// which one the device took. What may be a mix is no fault: checkPosted reports false.
+func (m *Model) checkPosted(q *sq, idx, n uint32, wqe []byte, mixed bool) bool {
 	h, ok := m.host.(interface {
 		Peek(iova uint64, p []byte) error
 	})
 	if !ok || q.state != stateReady {
-		return
+		return true
 	}
 	var rec [4]byte
 	if h.Peek(q.dbr+4, rec[:]) == nil && (be.Uint32(rec[:])-idx-n)&0x8000 != 0 {
@@ -174,16 +176,20 @@ func (m *Model) checkPosted(q *sq, idx, n uint32, wqe []byte) {
 		part := wqe[i*wqebb : min(int(i+1)*wqebb, len(wqe))]
 		ring := make([]byte, len(part))
 		if h.Peek(q.at(idx+i), ring) != nil {
-			return
+			return true
 		}
 		if i == 0 && part[3] == opNop {
 			ring[11] = ring[11]&^ceBits | part[11]&ceBits
 		}
+		if mixed && string(ring) != string(part) {
+			return false
+		}
 		if string(ring) != string(part) {
 			m.host.Violation("SQ %#x, WQE %#x: pushed %x, the ring has %x: it is written there first", q.id, idx, part, ring)
-			return
+			return true
 		}
 	}
+	return true
 }
 
 // stepSQs executes WQEs, one queue after the other.

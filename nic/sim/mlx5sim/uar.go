@@ -300,11 +300,13 @@ func (m *Model) stepBF(u *uar, half int) bool {
 	if pushed > 1 {
 		b.pushes = true
 	}
-	inline := whole && !b.torn && n > 1
-	b.torn = !whole && pushed > 1
+	overtaken := be.Uint64(buf[:]) != ctrl // by the next push but one, while the words were taken
+	ctrl = be.Uint64(buf[:])
+	inline := whole && !b.torn && !overtaken && n > 1
+	b.torn = !whole && pushed > 1 || overtaken
 	b.open, b.trapped = false, 0
 	if inline {
-		m.ringSQ(u.id, ctrl, buf[:8*n], polled)
+		b.torn = !m.ringSQ(u.id, ctrl, buf[:8*n], polled)
 	} else {
 		m.ringSQ(u.id, ctrl, nil, polled)
 	}
