@@ -300,7 +300,7 @@ func (m *Model) stepBF(u *uar, half int) bool {
 	if pushed > 1 {
 		b.pushes = true
 	}
-	overtaken := be.Uint64(buf[:]) != ctrl // by the next push but one, while the words were taken
+	overtaken := be.Uint64(buf[:]) != ctrl || polled && m.load(u.id, half, 0) != poison // by the next push but one, while the words were taken
 	ctrl = be.Uint64(buf[:])
 	inline := whole && !b.torn && !overtaken && n > 1
 	b.torn = !whole && pushed > 1 || overtaken
