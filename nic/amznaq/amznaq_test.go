@@ -1,0 +1,204 @@
+package amznaq
+
+import (
+	"encoding/binary"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"rebound/nic"
+	"rebound/nic/dma"
+	"rebound/nic/mmio"
+)
+
+// device is the far end of the queues, played by the test: its registers are a trap, its memory is ours (IOVA 0 is the
+// arena's start).
+type device struct {
+	mu     sync.Mutex
+	mem    []byte
+	regs   [0x80]byte
+	tail   uint16 // commands taken
+	acq    uint16 // completions written
+	gone   bool
+	depth  uint16
+	answer func(d *device, command []byte) // called for each command, with the lock held
+}
+
+func (d *device) Map(m dma.Memory) (uint64, error) { d.mem = m.Bytes; return 0, nil }
+func (d *device) Unmap(uint64, int) error          { return nil }
+
+func (d *device) ReadBAR(off uint64, p []byte) error {
+	if d.gone {
+		return errors.New("gone")
+	}
+	copy(p, d.regs[off:])
+	return nil
+}
+
+func (d *device) WriteBAR(off uint64, p []byte) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	copy(d.regs[off:], p)
+	v := binary.LittleEndian.Uint32(p)
+	switch Reg(off) {
+	case MMIO_REG_READ:
+		at := binary.LittleEndian.Uint64(d.regs[MMIO_RESP_LO:])
+		copy(d.mem[at+4:], d.regs[v>>16:][:4])
+		binary.LittleEndian.PutUint16(d.mem[at+2:], uint16(v>>16))
+		binary.LittleEndian.PutUint16(d.mem[at:], uint16(v))
+	case AQ_DB:
+		base := binary.LittleEndian.Uint64(d.regs[AQ_BASE_LO:])
+		for ; d.tail != uint16(v); d.tail++ {
+			c := d.mem[base+uint64(d.tail&(d.depth-1))*EntrySize:][:EntrySize]
+			if c[3]&1 == uint8(d.tail/d.depth&1) {
+				panic("a command with the phase of another round")
+			}
+			d.answer(d, append([]byte(nil), c...))
+		}
+	}
+	return nil
+}
+
+// complete writes the completion of a command, its fourth word echoing the command's.
+func (d *device) complete(command []byte, status uint8) {
+	base := binary.LittleEndian.Uint64(d.regs[ACQ_BASE_LO:])
+	e := d.mem[base+uint64(d.acq&(d.depth-1))*EntrySize:][:EntrySize]
+	clear(e)
+	copy(e[12:16], command[12:16])
+	word := uint32(binary.LittleEndian.Uint16(command)) | uint32(status)<<16 | uint32(^(d.acq/d.depth)&1)<<24
+	*(*uint32)(unsafe.Pointer(&e[0])) = word
+	d.acq++
+}
+
+func newQueue(t *testing.T, depth int, answer func(*device, []byte)) (*device, *Queue) {
+	t.Helper()
+	d := &device{depth: uint16(depth), answer: answer}
+	a, err := dma.NewArena(d, 1<<16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.Close() })
+	r, err := NewRegs("test", 0, mmio.Trapped(0x80, d, nil, nil), a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := NewQueue(r, a, depth, 300*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d, q
+}
+
+type ask struct {
+	Header
+	_     [2]uint32
+	Value uint32
+}
+
+type told struct {
+	Completion
+	_     uint32
+	Value uint32
+}
+
+func TestExecRoundTheRing(t *testing.T) {
+	_, q := newQueue(t, 4, func(d *device, c []byte) { d.complete(c, 0) })
+	for n := range uint32(100) {
+		var r told
+		if err := Exec(q, "ask", &ask{Header: Header{Opcode: 7}, Value: n}, &r); err != nil || r.Value != n {
+			t.Fatalf("command %d: %d, %v", n, r.Value, err)
+		}
+	}
+}
+
+// The device holds four commands back and completes them last first.
+func TestOutOfOrder(t *testing.T) {
+	var held [][]byte
+	_, q := newQueue(t, 8, func(d *device, c []byte) {
+		if held = append(held, c); len(held) == 4 {
+			for i := range held {
+				d.complete(held[3-i], 0)
+			}
+			held = nil
+		}
+	})
+	var wg sync.WaitGroup
+	for n := range uint32(4) {
+		wg.Go(func() {
+			var r told
+			if err := Exec(q, "ask", &ask{Value: n}, &r); err != nil || r.Value != n {
+				t.Errorf("command %d: %d, %v", n, r.Value, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestRefused(t *testing.T) {
+	_, q := newQueue(t, 4, func(d *device, c []byte) { d.complete(c, uint8(IllegalParameter)) })
+	err := Exec(q, "ask", &ask{}, &told{})
+	var refused *CommandError
+	if !errors.As(err, &refused) || refused.Status != IllegalParameter || refused.Command != "ask" {
+		t.Errorf("%v", err)
+	}
+	if q.Err() != nil {
+		t.Errorf("a refused command killed the queue: %v", q.Err())
+	}
+}
+
+func TestSilence(t *testing.T) {
+	d, q := newQueue(t, 4, func(*device, []byte) {})
+	if err := Exec(q, "ask", &ask{}, &told{}); !errors.Is(err, nic.ErrTimeout) {
+		t.Errorf("no completion: %v", err)
+	}
+	d.answer = func(d *device, c []byte) { d.complete(c, 0) }
+	if err := Exec(q, "ask", &ask{}, &told{}); !errors.Is(err, nic.ErrTimeout) {
+		t.Errorf("after a time-out the queue goes on: %v", err)
+	}
+	d, q = newQueue(t, 4, func(d *device, _ []byte) { d.gone = true })
+	if err := Exec(q, "ask", &ask{}, &told{}); !errors.Is(err, nic.ErrGone) {
+		t.Errorf("a device that left: %v", err)
+	}
+}
+
+// A completion for a command that is not under way: the device is not trusted any more.
+func TestStrangeCompletion(t *testing.T) {
+	for _, id := range []uint16{1, 3, 9, 0xFFF} {
+		_, q := newQueue(t, 4, func(d *device, c []byte) {
+			binary.LittleEndian.PutUint16(c, id)
+			d.complete(c, 0)
+		})
+		if err := Exec(q, "ask", &ask{}, &told{}); !errors.Is(err, ErrDevice) || !errors.Is(q.Err(), ErrDevice) {
+			t.Errorf("completion for %d: %v", id, err)
+		}
+	}
+}
+
+// Whatever the device writes where completions and events go: an error or an answer, no panic and no hang.
+func FuzzWriteBack(f *testing.F) {
+	f.Add(make([]byte, EntrySize))
+	f.Add([]byte{0, 0, 0, 1})
+	f.Add([]byte{9, 0, 5, 1, 1, 2, 3, 4})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		d := &device{depth: 2}
+		a, err := dma.NewArena(d, 1<<16)
+		if err != nil {
+			t.Skip(err)
+		}
+		defer a.Close()
+		r, _ := NewRegs("test", 0, mmio.Trapped(0x80, d, nil, nil), a)
+		q, _ := NewQueue(r, a, 2, time.Millisecond)
+		e, _ := NewEvents(r, a, 2)
+		d.answer = func(d *device, c []byte) {
+			copy(d.mem[binary.LittleEndian.Uint64(d.regs[ACQ_BASE_LO:]):][:2*EntrySize], b)
+			copy(d.mem[binary.LittleEndian.Uint64(d.regs[AENQ_BASE_LO:]):][:2*EntrySize], b)
+		}
+		_ = Exec(q, "ask", &ask{}, &told{})
+		for range 3 {
+			e.Next()
+		}
+		e.Done()
+	})
+}
