@@ -288,9 +288,10 @@ func checkServe(x *rig) {
 		for round := range 2 {
 			wait := x.serve()
 			some := reqs[200*round:][:200]
+			end := time.Now().Add(patience / 3) // before busy's own: the loop has to end before the device is closed
 			for i := 0; i < len(some); i += 20 {
 				x.send(some[i : i+20]...)
-				for end := time.Now().Add(patience); time.Now().Before(end) && len(got) < 200*round+i+20; {
+				for time.Now().Before(end) && len(got) < 200*round+i+20 {
 					got = append(got, x.received()...)
 					time.Sleep(50 * time.Microsecond)
 				}
