@@ -87,7 +87,7 @@ func TestChecksFindTheirBug(t *testing.T) {
 		{waitsForever, "stalled while opening", "has not returned"},
 		{mastersOn, "killed", "bus mastering is on"},
 		{looksOnce, "late completion", "replies to"},
-		{sleeps, "serve", "has not returned"},
+		{sleeps, "serve", "requests were not answered"},
 		{forgetsDevice, "lost write", "mappings are left"},
 	} {
 		var r recorder
