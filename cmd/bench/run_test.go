@@ -53,10 +53,15 @@ func TestKernelEcho(t *testing.T) {
 			} {
 				name := strings.Join(append([]string{target, proto}, way...), " ")
 				t.Run(name, func(t *testing.T) {
+					// At a rate, a bench that the scheduler held up sends what is due in one burst: no more than a socket takes.
+					count := int64(300)
+					if strings.Contains(name, "-rate") {
+						count = 60
+					}
 					dir := filepath.Join(t.TempDir(), "r")
-					r := n.bench(quick(append([]string{"-target", target, "-proto", proto, "-count", "300", "-out", dir}, way...)...)...)
+					r := n.bench(quick(append([]string{"-target", target, "-proto", proto, "-count", fmt.Sprint(count), "-out", dir}, way...)...)...)
 					rep := read(t, dir, r)
-					if rep.Counts.Sent != 300 || rep.Traffic.Protocol != proto || rep.Metric != latency.RoundTrip || rep.Find(latency.JitterSeries) == nil {
+					if rep.Counts.Sent != count || rep.Traffic.Protocol != proto || rep.Metric != latency.RoundTrip || rep.Find(latency.JitterSeries) == nil {
 						t.Errorf("%+v", rep.Traffic)
 					}
 					if strings.Contains(name, "-rate") != (rep.Find(latency.UncorrectedSeries) != nil) {
