@@ -152,7 +152,10 @@ func (x *rig) received() (n int) {
 }
 
 // ping puts an ICMP echo request of n bytes without FCS on the wire.
-func (x *rig) ping(to [6]byte, n int, vlan int) {
+func (x *rig) ping(to [6]byte, n int, vlan int) { x.far.Send(0, request(to, n, vlan)) }
+
+// request is an echo request of n bytes before its tag, from the far end to 10.0.0.2 at an address.
+func request(to [6]byte, n int, vlan int) []byte {
 	f := make([]byte, n)
 	copy(f, to[:])
 	copy(f[6:], farMAC[:])
@@ -171,7 +174,7 @@ func (x *rig) ping(to [6]byte, n int, vlan int) {
 	if vlan >= 0 {
 		f = append(f[:12:12], append([]byte{0x81, 0, byte(vlan >> 8), byte(vlan)}, f[12:]...)...)
 	}
-	x.far.Send(0, f)
+	return f
 }
 
 func (x *rig) stats() (s nic.Stats) {
