@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -131,7 +130,7 @@ func open(fn pci.Function, o nic.Options) (d *Device, err error) {
 	if d.mac == [6]byte{} || d.mac[0]&1 != 0 {
 		return nil, fmt.Errorf("ixgbe %s: address %v is not one of a station", fn.Name(), net.HardwareAddr(d.mac[:]))
 	}
-	d.listen(o)
+	d.groups, d.allMulticast = netif.Groups(o)
 	defer func() {
 		if err != nil {
 			d.quiesce()
@@ -157,25 +156,6 @@ func (d *Device) permanentMAC() (mac [6]byte) {
 	binary.LittleEndian.PutUint32(mac[:], d.read(regRAL(0)))
 	binary.LittleEndian.PutUint16(mac[4:], uint16(d.read(regRAH(0))))
 	return mac
-}
-
-// listen chooses the multicast groups: those of the addresses that are answered for, or all where that is not known.
-func (d *Device) listen(o nic.Options) {
-	group := func(a netip.Addr) {
-		if a.Is6() {
-			d.groups = append(d.groups, netif.SolicitedNode(a))
-		}
-	}
-	switch {
-	case o.Match != nil:
-		for _, p := range o.Match.Addresses {
-			group(p.Addr())
-		}
-	case o.Steer != nil:
-		group(o.Steer.Local)
-	default:
-		d.allMulticast = true
-	}
 }
 
 // maxFrame is the longest frame without CRC: header and two VLAN tags around the MTU.

@@ -129,7 +129,6 @@ func regRSSRK(n int) reg    { return 0x05C80 + reg(4*n) } // RSSRK    RSS Random
 func regRDBAL(q int) reg     { return 0x01000 + reg(0x40*q) } // RDBAL   Rx Descriptor Base Low    RW  q=0..63  §8.2.3.8
 func regRDBAH(q int) reg     { return 0x01004 + reg(0x40*q) } // RDBAH   Rx Descriptor Base High   RW  q=0..63  §8.2.3.8
 func regRDLEN(q int) reg     { return 0x01008 + reg(0x40*q) } // RDLEN   Rx Descriptor Length      RW  q=0..63  §8.2.3.8
-func regRDH(q int) reg       { return 0x01010 + reg(0x40*q) } // RDH     Rx Descriptor Head        RO  q=0..63  §8.2.3.8
 func regRDT(q int) reg       { return 0x01018 + reg(0x40*q) } // RDT     Rx Descriptor Tail        RW  q=0..63  §8.2.3.8
 func regRXDCTL(q int) reg    { return 0x01028 + reg(0x40*q) } // RXDCTL  Rx Descriptor Control     RW  q=0..63  §8.2.3.8
 func regRSCCTL(q int) reg    { return 0x0102C + reg(0x40*q) } // RSCCTL  RSC Control               RW  q=0..63  §8.2.3.8

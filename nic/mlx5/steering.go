@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 
 	"rebound/nic"
 	"rebound/nic/netif"
@@ -153,24 +152,10 @@ type application struct {
 	index uint32 // of its entry
 }
 
-// listen chooses the multicast groups: those of the addresses that are answered for, or all where that is not known.
+// listen chooses the multicast groups: those of the addresses that are answered for, or all where that is not known or does not fit.
 func (d *Device) listen(o nic.Options) {
 	s := &d.steering
-	group := func(a netip.Addr) {
-		if a.Is6() {
-			s.groups = append(s.groups, netif.SolicitedNode(a))
-		}
-	}
-	switch {
-	case o.Match != nil:
-		for _, p := range o.Match.Addresses {
-			group(p.Addr())
-		}
-	case o.Steer != nil:
-		group(o.Steer.Local)
-	default:
-		s.allMulticast = true
-	}
+	s.groups, s.allMulticast = netif.Groups(o)
 	if len(s.groups) > rootGroupBit-rootMACs-8 {
 		s.groups, s.allMulticast = nil, true
 	}

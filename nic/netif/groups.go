@@ -6,6 +6,8 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"rebound/nic"
 )
 
 // Receive makes the interface receive frames for mac, where that is not its own address, and the neighbour solicitations
@@ -38,6 +40,28 @@ func (i *Interface) Receive(fd int, mac [6]byte, addresses []netip.Prefix) error
 func SolicitedNode(a netip.Addr) [6]byte {
 	b := a.As16()
 	return [6]byte{0x33, 0x33, 0xff, b[13], b[14], b[15]}
+}
+
+// Groups returns the multicast groups that a device has to let in for what o says will be answered: the solicited-node
+// groups of the addresses, or all groups where the addresses are not known.
+func Groups(o nic.Options) (groups [][6]byte, all bool) {
+	var addresses []netip.Addr
+	switch {
+	case o.Match != nil:
+		for _, p := range o.Match.Addresses {
+			addresses = append(addresses, p.Addr())
+		}
+	case o.Steer != nil:
+		addresses = append(addresses, o.Steer.Local)
+	default:
+		return nil, true
+	}
+	for _, a := range addresses {
+		if a.Is6() {
+			groups = append(groups, SolicitedNode(a))
+		}
+	}
+	return groups, false
 }
 
 // PacketSocket opens a packet socket that receives nothing until it is bound to a protocol.

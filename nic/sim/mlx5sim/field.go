@@ -148,12 +148,6 @@ func (m msg) set(name string, v uint64) {
 	be.PutUint32(m.b[f.off:], be.Uint32(m.b[f.off:])&^mask|uint32(v)<<f.lo&mask)
 }
 
-// sub is part of the message from off, in a layout of its own.
-func (m msg) sub(off int, l *layout) msg {
-	off = min(off, len(m.b))
-	return msg{m.b[off:min(off+l.size, len(m.b))], l}
-}
-
 // mask is the field's bits in its dword.
 func (b bits) mask() uint32 { return uint32(1<<(b.hi-b.lo+1)-1) << b.lo }
 
