@@ -17,6 +17,10 @@ type piece struct {
 
 // mapPieces maps pieces into a range of addresses that is size bytes long, rounded up to whole pages. What is between the
 // pieces cannot be touched.
+//
+// A file is mapped where the kernel likes, and then moved. A mapping that is asked for at its place (MAP_FIXED) empties the
+// addresses even if the file then refuses it, and another thread's mapping can be there before this one knows: to unmap b
+// would take memory from under the runtime.
 func mapPieces(size uint64, pieces ...piece) ([]byte, error) {
 	page := uint64(os.Getpagesize())
 	size = (size + page - 1) &^ (page - 1)
@@ -30,10 +34,14 @@ func mapPieces(size uint64, pieces ...piece) ([]byte, error) {
 			unix.Munmap(b)
 			return nil, fmt.Errorf("%#x bytes at %#x of a window of %#x", p.size, p.at, size)
 		}
-		_, err := unix.MmapPtr(p.fd, p.file, unsafe.Pointer(&b[p.at]), uintptr(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED)
+		at, err := unix.MmapPtr(p.fd, p.file, nil, uintptr(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 		if err != nil {
 			unix.Munmap(b)
 			return nil, err
+		}
+		if _, err := unix.MremapPtr(at, uintptr(n), unsafe.Pointer(&b[p.at]), uintptr(n), unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED); err != nil {
+			unix.MunmapPtr(at, uintptr(n))
+			return nil, fmt.Errorf("move %#x bytes to their window: %w", n, err) // what has b's addresses now is not known
 		}
 	}
 	return b, nil
