@@ -203,16 +203,47 @@ func obstacles(a, b *Report) (out []string) {
 	return out
 }
 
-// differences notes what makes a difference harder to read, without forbidding it.
+// differences notes what makes a difference harder to read, without forbidding it. What an anonymous report leaves out is
+// unknown, which is no difference.
 func differences(a, b *Report) (out []string) {
-	if a.Host.Hostname != b.Host.Hostname || a.Host.Kernel != b.Host.Kernel {
-		out = append(out, fmt.Sprintf("%s was measured on %s (%s), %s on %s (%s)", a.Name(), orNone(a.Host.Hostname), orNone(a.Host.Kernel),
-			b.Name(), orNone(b.Host.Hostname), orNone(b.Host.Kernel)))
+	x, y := a.Host, b.Host
+	hidden := a.Anonymous || b.Anonymous
+	if hidden {
+		x.Kernel, y.Kernel = kernelVersion(x.Kernel), kernelVersion(y.Kernel)
+	}
+	known := x.Hostname != "" && y.Hostname != ""
+	switch {
+	case x.Hostname != y.Hostname && (known || !hidden) || x.Kernel != y.Kernel:
+		out = append(out, fmt.Sprintf("%s was measured on %s (%s), %s on %s (%s)", a.Name(), a.machine(), orNone(x.Kernel), b.Name(), b.machine(), orNone(y.Kernel)))
+	case hidden && !known:
+		out = append(out, fmt.Sprintf("%s or %s leaves its machine unnamed: both may come from one, or from two", a.Name(), b.Name()))
+	}
+	if x.Cmdline != "" && y.Cmdline != "" {
+		if onlyA, onlyB := apart(x.Cmdline, y.Cmdline); onlyA+onlyB != "" {
+			out = append(out, fmt.Sprintf("kernel command line: only %s has %s, only %s has %s", a.Name(), orNone(onlyA), b.Name(), orNone(onlyB)))
+		}
 	}
 	if len(a.Runs) < minRuns || len(b.Runs) < minRuns {
 		out = append(out, fmt.Sprintf("fewer than %d runs on a side: the confidence leaves out what changes from run to run, placement and drift; -runs and -ab take it in", minRuns))
 	}
 	return out
+}
+
+// machine is the host's name for a note.
+func (r *Report) machine() any {
+	if r.Anonymous && r.Host.Hostname == "" {
+		return "a machine left unnamed"
+	}
+	return orNone(r.Host.Hostname)
+}
+
+// apart returns the words that only one of two texts has.
+func apart(a, b string) (onlyA, onlyB string) {
+	x, y := strings.Fields(a), strings.Fields(b)
+	less := func(from, by []string) string {
+		return strings.Join(slices.DeleteFunc(slices.Clone(from), func(w string) bool { return slices.Contains(by, w) }), " ")
+	}
+	return less(x, y), less(y, x)
 }
 
 func orNone(v any) any {

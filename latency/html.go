@@ -214,7 +214,7 @@ func (r *Report) facts() []fact {
 		{"Clock", clockOf(c)}, {"Clock notes", strings.Join(c.Notes, "; ")},
 		{"Driver", d.Driver}, {"Device", d.Device}, {"Model", d.Model}, {"Backend", d.Backend}, {"Push", d.Push}, {"MAC", d.MAC}, {"MTU", numberOf(d.MTU)},
 		{"Link speed", speedOf(d.Speed)}, {"Driver notes", strings.Join(d.Notes, "; ")},
-		{"Command line", strings.Join(r.Args, " ")}, {"Version", r.Tool + " " + r.Version},
+		{"Command line", strings.Join(r.Args, " ")}, {"Version", r.Tool + " " + r.Version}, {"Left out", leftOut(r.Anonymous)},
 	}
 	out := fs[:0]
 	for _, f := range fs {
@@ -223,6 +223,13 @@ func (r *Report) facts() []fact {
 		}
 	}
 	return out
+}
+
+func leftOut(anonymous bool) string {
+	if anonymous {
+		return "host name, command lines, kernel release behind its version, MAC addresses, public IP addresses"
+	}
+	return ""
 }
 
 func numberOf(n int) string {

@@ -43,6 +43,8 @@ type Report struct {
 	Args    []string `json:"args"`    // the command line
 	Metric  Metric   `json:"metric"`
 
+	Anonymous bool `json:"anonymous,omitempty"` // Anonymize was called: what identifies the machine is left out, not unknown
+
 	// Session is the same in reports that one command measured alternately (bench run -ab), run by run: their runs are
 	// then compared in pairs.
 	Session string `json:"session,omitempty"`

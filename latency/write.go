@@ -86,6 +86,39 @@ func Write(dir string, rep *Report) (err error) {
 	return syncDir(parent)
 }
 
+// Rewrite writes report.json and report.html of a report that was read from its folder anew, each whole or not at all. The
+// logs beside them hold numbers only, and stay.
+func (r *Report) Rewrite() error {
+	if err := r.replaceFile(reportFile, r.writeJSON); err != nil {
+		return err
+	}
+	return r.RewritePage()
+}
+
+// RewritePage writes report.html anew in the folder that the report was read from.
+func (r *Report) RewritePage() error {
+	return r.replaceFile(htmlFile, func(w io.Writer) error { return WriteHTML(w, r) })
+}
+
+func (r *Report) replaceFile(name string, to func(io.Writer) error) error {
+	tmp, err := os.MkdirTemp(r.Dir, ".report-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	err = writeSynced(filepath.Join(tmp, name), to)
+	if err == nil {
+		err = os.Rename(filepath.Join(tmp, name), filepath.Join(r.Dir, name))
+	}
+	if err == nil {
+		err = syncDir(r.Dir)
+	}
+	if err != nil {
+		return fmt.Errorf("%s is not written: %w", filepath.Join(r.Dir, name), err)
+	}
+	return nil
+}
+
 // replaceable says whether dir exists and may be replaced: it does where it is empty or holds a report.
 func replaceable(dir string) (bool, error) {
 	entries, err := os.ReadDir(dir)

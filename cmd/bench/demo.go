@@ -47,6 +47,7 @@ func demoCommand(e *env, args []string) error {
 	driver := fs.String("driver", "auto", "the responder's `DRIVER`: auto (AF_XDP where it is to be had), afxdp or afpacket")
 	rounds := fs.Int("rounds", 8, "rounds of each, alternating; five or more for a confidence")
 	each := fs.Duration("duration", time.Second, "`TIME` to measure in each round")
+	anonymous := fs.Bool("anonymous", false, anonymousHelp)
 	if err := e.parse(fs, args, demoHelp); err != nil {
 		return err
 	}
@@ -72,7 +73,7 @@ func demoCommand(e *env, args []string) error {
 	if d.unprivileged && d.driver == "auto" {
 		d.driver = "afpacket"
 	}
-	o := &options{duration: *each, warmup: 100 * time.Millisecond, runs: *rounds, core: -1, out: *out, selfTest: 300 * time.Millisecond, paired: true}
+	o := &options{duration: *each, warmup: 100 * time.Millisecond, runs: *rounds, core: -1, out: *out, selfTest: 300 * time.Millisecond, paired: true, anonymous: *anonymous}
 	failed := make(chan error)
 	go func() { // on a thread that ends with it, since it cannot come back from its namespace
 		runtime.LockOSThread()

@@ -65,7 +65,7 @@ func TestDemo(t *testing.T) {
 	for name, uid := range map[string]uint32{"root": 0, "user": nobody} {
 		t.Run(name, func(t *testing.T) {
 			out := filepath.Join(dir, name)
-			c := command("demo", "-rounds", "2", "-duration", "50ms", "-out", out)
+			c := command("demo", "-rounds", "2", "-duration", "50ms", "-anonymous", "-out", out)
 			c.Path = program
 			c.Dir = dir
 			c.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
@@ -93,6 +93,9 @@ func TestDemo(t *testing.T) {
 				}
 				if c := rep.Counts; len(rep.Runs) != 2 || c.Sent == 0 || c.Lost != 0 || c.Corrupt != 0 || rep.Session == "" {
 					t.Errorf("%s: %d runs, %+v", side, len(rep.Runs), c)
+				}
+				if !rep.Anonymous || rep.Host.Hostname != "" || rep.Host.Cmdline != "" || strings.Contains(rep.Notes[0], "mac=0") {
+					t.Errorf("%s is not anonymous: %+v, notes %q", side, rep.Host, rep.Notes)
 				}
 			}
 		})

@@ -110,6 +110,9 @@ func (s *session) report(c *cell, facts host.Facts) *latency.Report {
 	if st := c.stream.STAMP(); st != nil {
 		stampRemarks(rep, st)
 	}
+	if s.anonymous {
+		rep.Anonymize()
+	}
 	return rep
 }
 

@@ -326,7 +326,7 @@ func (c *contest) openLoop(some []*peer) error {
 	return err
 }
 
-// session measures, and returns the reports, which it has stripped and saved again without their pages.
+// session measures, and returns the reports, which it leaves without their pages. They are for publishing.
 func (c *contest) session(o *options) ([]*latency.Report, error) {
 	// Whoever answers now is asked for its MAC, which is the same for all of them.
 	if i := slices.IndexFunc(c.peers, func(p *peer) bool { return strings.HasPrefix(p.name, "responder") }); i >= 0 {
@@ -337,6 +337,7 @@ func (c *contest) session(o *options) ([]*latency.Report, error) {
 	if err := os.RemoveAll(o.out); err != nil {
 		return nil, err
 	}
+	o.anonymous = true
 	err := c.measure(o, func(cell *cell) error {
 		if c.interrupted.Load() {
 			return errInterrupted
@@ -356,10 +357,6 @@ func (c *contest) session(o *options) ([]*latency.Report, error) {
 		dir := filepath.Join(o.out, folder(fmt.Sprintf("%02d-%s", i+1, v.name)))
 		rep, err := latency.Read(dir)
 		if err != nil {
-			return nil, err
-		}
-		peers.Strip(rep)
-		if err := latency.Write(dir, rep); err != nil {
 			return nil, err
 		}
 		if err := os.Remove(filepath.Join(dir, "report.html")); err != nil {

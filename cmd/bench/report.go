@@ -3,20 +3,25 @@ package main
 import (
 	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"rebound/latency"
 )
 
-const reportHelp = `usage: bench report DIR [...]
+const reportHelp = `usage: bench report [-anonymous] DIR [...]
 
 Prints saved reports and writes their report.html anew.
 
 `
 
+// anonymousHelp is the text of every -anonymous.
+const anonymousHelp = "leave out of the report what identifies the machine: host name, kernel command line, the kernel release behind its\n" +
+	"version, this command line, MAC addresses, and IP addresses that are not private. CPU, settings, times and the names\n" +
+	"that you gave stay"
+
 func reportCommand(e *env, args []string) error {
 	fs := flag.NewFlagSet("report", flag.ContinueOnError)
+	anonymous := fs.Bool("anonymous", false, anonymousHelp+". It rewrites report.json, too")
 	if err := e.parse(fs, args, reportHelp); err != nil {
 		return err
 	}
@@ -28,37 +33,18 @@ func reportCommand(e *env, args []string) error {
 		if err != nil {
 			return err
 		}
+		rewrite := rep.RewritePage
+		if *anonymous {
+			rep.Anonymize()
+			rewrite = rep.Rewrite
+		}
 		if err := printReport(e.stdout, rep); err != nil {
 			return err
 		}
-		page := filepath.Join(dir, "report.html")
-		if err := writePage(page, rep); err != nil {
+		if err := rewrite(); err != nil {
 			return err
 		}
-		fmt.Fprintf(e.stdout, "page %s\n", page)
-	}
-	return nil
-}
-
-// writePage replaces the page only by a whole one.
-func writePage(page string, rep *latency.Report) error {
-	f, err := os.CreateTemp(filepath.Dir(page), ".report-*.html")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	err = latency.WriteHTML(f, rep)
-	if second := f.Close(); err == nil {
-		err = second
-	}
-	if err == nil {
-		err = os.Chmod(f.Name(), 0o644)
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), page)
-	}
-	if err != nil {
-		return fmt.Errorf("%s is not written: %w", page, err)
+		fmt.Fprintf(e.stdout, "page %s\n", filepath.Join(dir, "report.html"))
 	}
 	return nil
 }

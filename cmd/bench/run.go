@@ -42,6 +42,7 @@ type options struct {
 	out                     string
 	raw                     bool
 	timestamps              bool
+	anonymous               bool
 	unsafeNoIOMMU           bool
 	push                    string
 	selfTest                time.Duration
@@ -96,6 +97,7 @@ func (e *env) runFlags(args []string) (*options, error) {
 	fs.StringVar(&o.push, "push", "auto", "how frames reach a card that this bench drives, of "+strings.Join(card.PushModes, ", ")+" (see config.toml)")
 	fs.BoolVar(&o.unsafeNoIOMMU, "unsafe-no-iommu", false, "drive a PCI function without an IOMMU: it may then write to any memory")
 	fs.BoolVar(&o.raw, "raw", false, "keep single round trips as well, the first million of each report (raw.csv.zst)")
+	fs.BoolVar(&o.anonymous, "anonymous", false, anonymousHelp)
 	fs.BoolVar(&o.timestamps, "timestamps", false, "keep the kernel's and the card's timestamps as further histograms: what lies between them and the\n"+
 		"round trip is this host's own share. It costs time on each frame")
 	fs.DurationVar(&o.selfTest, "self-test", 500*time.Millisecond, "`TIME` to watch the bench's own core before measuring, 0 for none")

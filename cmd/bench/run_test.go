@@ -153,6 +153,36 @@ func TestSeries(t *testing.T) {
 			t.Errorf("%+v %v", rep, err)
 		}
 	})
+	t.Run("anonymous", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "r")
+		r := n.bench(quick("-target", far4, "-count", "20", "-ab", "gateway="+far4+",name=to 8.8.4.4", "-ab", "size=100,name=b", "-anonymous", "-out", dir)...)
+		a := read(t, filepath.Join(dir, "01-to--address-"), r)
+		host, err := os.Hostname()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Host.Hostname+a.Host.Cmdline+a.Device.MAC != "" || a.Host.CPU == "" || a.Label != "to <address>" || len(a.Args) > 0 || a.Traffic.Target != far4 {
+			t.Errorf("%+v", a)
+		}
+
+		plain := filepath.Join(t.TempDir(), "plain")
+		if was := read(t, plain, n.bench(quick("-target", far4, "-count", "20", "-out", plain)...)); was.Host.Hostname != host || was.Device.MAC == "" || len(was.Args) == 0 {
+			t.Errorf("without -anonymous: %+v", was)
+		}
+		if r := n.bench("report", "-anonymous", plain); r.code != 0 || !strings.Contains(r.out, "page "+plain) {
+			t.Error(r)
+		}
+		is, err := latency.Read(plain)
+		if err != nil || !is.Anonymous || is.Host.Hostname+is.Host.Cmdline+is.Device.MAC != "" || is.Main().Total.Count != 20 {
+			t.Errorf("%+v %v", is, err)
+		}
+		if page, err := os.ReadFile(filepath.Join(plain, "report.html")); err != nil || bytes.Contains(page, []byte(host)) || !bytes.Contains(page, []byte("Left out")) {
+			t.Errorf("the page still names %s, or says nothing of it: %v", host, err)
+		}
+		if r := n.bench("compare", plain, filepath.Join(dir, "01-to--address-")); r.code != 0 || !strings.Contains(r.out, "machine unnamed") {
+			t.Error(r)
+		}
+	})
 	t.Run("compare and report", func(t *testing.T) {
 		dir := t.TempDir()
 		for _, name := range []string{"a", "b"} {

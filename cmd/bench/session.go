@@ -80,7 +80,11 @@ func (s *session) open() error {
 	for i, v := range s.variants {
 		c := &cell{settings: v, dir: s.out}
 		if len(s.variants) > 1 {
-			c.dir = filepath.Join(s.out, folder(fmt.Sprintf("%02d-%s", i+1, v.name)))
+			name := v.name
+			if s.anonymous {
+				name = latency.Scrub(name)
+			}
+			c.dir = filepath.Join(s.out, folder(fmt.Sprintf("%02d-%s", i+1, name)))
 		}
 		if err := c.find(); err != nil {
 			return err

@@ -52,6 +52,8 @@ type config struct {
 		Listen   string `toml:"listen"`
 		Interval string `toml:"interval"`
 		Report   string `toml:"report"`
+
+		Anonymous bool `toml:"anonymous"`
 	} `toml:"stats"`
 }
 

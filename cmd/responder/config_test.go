@@ -167,6 +167,7 @@ func TestSetPrecedence(t *testing.T) {
 		{[]string{`respond.addresses=["10.1.0.1/16"]`}, func(s *settings) (any, any) { return fmt.Sprint(s.addresses), "[10.1.0.1/16]" }},
 		{[]string{"cpu.lock_memory=false"}, func(s *settings) (any, any) { return s.CPU.LockMemory, false }},
 		{[]string{"guard.mode=open"}, func(s *settings) (any, any) { return s.mode, fastpath.Open }},
+		{[]string{"stats.anonymous=true"}, func(s *settings) (any, any) { return s.Stats.Anonymous, true }},
 		{[]string{"stats.report=out/a=b"}, func(s *settings) (any, any) { return s.Stats.Report, "out/a=b" }},
 	} {
 		s, err := loadConfig(file, c.sets, fourCPUs)

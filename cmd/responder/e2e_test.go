@@ -54,7 +54,7 @@ func TestAnswers(t *testing.T) {
 		t.Run(driver, func(t *testing.T) {
 			w := newWire(t)
 			report := filepath.Join(t.TempDir(), "report")
-			p := w.start(t, nil, "nic.driver="+driver, "stats.report="+report, "stats.listen=127.0.0.1:0")
+			p := w.start(t, nil, "nic.driver="+driver, "stats.report="+report, "stats.anonymous="+strconv.FormatBool(driver == "afpacket"), "stats.listen=127.0.0.1:0")
 			want := regexp.MustCompile(`^ready driver=` + driver + ` device=port mac=([0-9a-f]{2}:){5}[0-9a-f]{2} addresses=10\.77\.0\.2/24,fd77::2/64\n$`)
 			if !want.MatchString(p.ready) {
 				t.Errorf("ready line %q", p.ready)
@@ -107,6 +107,9 @@ func TestAnswers(t *testing.T) {
 			if rep.Metric != latency.Turnaround || rep.Main() == nil || rep.Main().Summary.Count == 0 || rep.Find(latency.GapSeries) == nil ||
 				rep.Device.Driver != driver || rep.Device.Backend != "socket" || rep.Counts.Sent != int64(count(t, last, "answered")) {
 				t.Errorf("report: %+v", rep)
+			}
+			if named := rep.Host.Hostname != "" && rep.Device.MAC != "" && len(rep.Args) > 0; named == (driver == "afpacket") {
+				t.Errorf("%s: host %q, MAC %q, command line %q", driver, rep.Host.Hostname, rep.Device.MAC, rep.Args)
 			}
 			if id := w.xdp(t); id != 0 {
 				t.Errorf("XDP program %d is left", id)

@@ -140,7 +140,11 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 	view.end = time.Now()
 	view.print(stdout)
 	if s.Stats.Report != "" {
-		if err := latency.Write(s.Stats.Report, view.report(cores)); err != nil {
+		report := view.report(cores)
+		if s.Stats.Anonymous {
+			report.Anonymize()
+		}
+		if err := latency.Write(s.Stats.Report, report); err != nil {
 			failed = errors.Join(failed, err)
 		} else {
 			log.Info("report saved", "folder", s.Stats.Report)

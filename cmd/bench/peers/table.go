@@ -126,9 +126,3 @@ func Insert(file, name, text string) error {
 
 // ErrNoPlace is returned where a file has no place for what should go into it.
 var ErrNoPlace = errors.New("no place for the text")
-
-// Strip takes out of a report what tells of the machine more than a reader needs.
-func Strip(rep *latency.Report) {
-	rep.Host.Hostname, rep.Host.Cmdline = "", ""
-	rep.Args = nil
-}

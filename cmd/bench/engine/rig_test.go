@@ -1,0 +1,103 @@
+package engine
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"rebound/cmd/bench/probe"
+	"rebound/latency"
+	"rebound/latency/hot"
+	"rebound/nic"
+)
+
+// fake is a port whose far end does what the test scripts. Replies are UDP payloads, which come back as they were sent.
+type fake struct {
+	sent    int
+	queue   []reply // in order of arrival
+	onSend  func(n int, frame []byte) error
+	waiting []byte
+	stamp   nic.Timestamp
+	tx      []txStamp
+}
+
+type reply struct {
+	due  uint64 // tick
+	data []byte
+}
+
+type txStamp struct {
+	id uint32
+	t  nic.Timestamp
+}
+
+func (f *fake) Send(b []byte) error {
+	f.sent++
+	return f.onSend(f.sent-1, b)
+}
+
+func (f *fake) Recv(buf []byte) (int, int64, error) {
+	now := hot.TSC()
+	if len(f.queue) == 0 || f.queue[0].due > now {
+		return 0, 0, nil
+	}
+	n := copy(buf, f.queue[0].data)
+	f.queue = f.queue[1:]
+	return n, int64(now), nil
+}
+
+func (f *fake) reply(b []byte, due uint64) {
+	f.queue = append(f.queue, reply{due, append([]byte(nil), b...)})
+}
+
+func (f *fake) EnableTimestamps(bool) (nic.Timestamping, error) { return nic.Timestamping{}, nil }
+func (f *fake) RxTimestamp() nic.Timestamp                      { return f.stamp }
+func (f *fake) TxTimestamp() (uint32, nic.Timestamp, bool, error) {
+	if len(f.tx) == 0 {
+		return 0, nic.Timestamp{}, false, nil
+	}
+	s := f.tx[0]
+	f.tx = f.tx[1:]
+	return s.id, s.t, true, nil
+}
+
+var testClock = func() *latency.Clock {
+	c, err := latency.NewClock()
+	if err != nil {
+		panic(err)
+	}
+	return c
+}()
+
+func stream(t *testing.T, p Port, rate float64, timeout time.Duration, change func(*Options)) (*Stream, *latency.Recorder) {
+	t.Helper()
+	codec, err := probe.New(probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
+		SrcPort: 50000, DstPort: 7, Run: 1, Size: 60})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, err := latency.NewRecorder(testClock, latency.RecorderOptions{OpenLoop: rate > 0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Port: p, Codec: codec, Recorder: rec, Rate: rate, Timeout: timeout}
+	if change != nil {
+		change(&o)
+	}
+	s, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, rec
+}
+
+func series(rec *latency.Recorder) func(name string) *latency.Histogram {
+	rep := latency.NewReport("test", latency.RoundTrip)
+	rec.Fill(rep)
+	return func(name string) *latency.Histogram { return rep.Find(name).Total }
+}
+
+func spin(d time.Duration) {
+	for end := hot.TSC() + testClock.Ticks(d); hot.TSC() < end; {
+	}
+}

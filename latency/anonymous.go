@@ -1,0 +1,94 @@
+package latency
+
+import (
+	"net/netip"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Anonymize takes out of r what tells which machine made it, and keeps what its numbers depend on. It leaves out the host
+// name, the kernel's command line, the kernel release behind its version number, the tool's own command line (it names
+// hosts and folders), the interface's MAC address, and the folder of a simulated device's socket. In the target, the label
+// and all texts, MAC addresses and IP addresses that are not private to some network (Private) become "<mac>" and
+// "<address>". CPU, hypervisor, settings, interface name, counters and times stay, and so do other names in a label.
+func (r *Report) Anonymize() {
+	r.Anonymous = true
+	r.Args = nil
+	r.Label = Scrub(r.Label)
+	r.Traffic.Target = Scrub(r.Traffic.Target)
+	r.Notes, r.Clock.Notes, r.Device.Notes = scrubAll(r.Notes), scrubAll(r.Clock.Notes), scrubAll(r.Device.Notes)
+
+	r.Host.Hostname, r.Host.Cmdline = "", ""
+	r.Host.Kernel = kernelVersion(r.Host.Kernel)
+	r.Host.Findings = slices.Clone(r.Host.Findings)
+	for i := range r.Host.Findings {
+		f := &r.Host.Findings[i]
+		f.What, f.Mend = Scrub(f.What), Scrub(f.Mend)
+	}
+	r.Device.MAC = ""
+	r.Device.Device = Scrub(r.Device.Device)
+}
+
+// scrubAll returns a copy: the texts may be the device's own, or another report's as well.
+func scrubAll(texts []string) []string {
+	out := slices.Clone(texts)
+	for i := range out {
+		out[i] = Scrub(out[i])
+	}
+	return out
+}
+
+// kernelVersion is what a release begins with: 6.1.0 of 6.1.0-28-cloud-amd64.
+func kernelVersion(release string) string {
+	if i := strings.IndexFunc(release, func(r rune) bool { return r != '.' && (r < '0' || r > '9') }); i >= 0 {
+		release = release[:i]
+	}
+	return strings.TrimRight(release, ".")
+}
+
+var (
+	macPattern     = regexp.MustCompile(`\b(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}\b`)
+	macNamePattern = regexp.MustCompile(`\benx[0-9a-f]{12}\b`) // systemd's interface names of last resort
+	addressPattern = regexp.MustCompile(`\b\d{1,3}(?:\.\d{1,3}){3}\b|[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*`)
+	socketPattern  = regexp.MustCompile(`vfio-user:\S+`)
+)
+
+// Scrub replaces addresses in a text as Anonymize says.
+func Scrub(s string) string {
+	s = macPattern.ReplaceAllString(s, "<mac>")
+	s = macNamePattern.ReplaceAllString(s, "enx<mac>")
+	s = socketPattern.ReplaceAllStringFunc(s, func(at string) string {
+		return "vfio-user:" + path.Base(strings.TrimPrefix(at, "vfio-user:"))
+	})
+	return addressPattern.ReplaceAllStringFunc(s, func(text string) string {
+		address := strings.TrimRight(text, ".")
+		if !strings.HasSuffix(address, "::") {
+			address = strings.TrimSuffix(address, ":") // "to 2001:db8::1: no reply"
+		}
+		if a, err := netip.ParseAddr(address); err == nil && !Private(a) {
+			return "<address>" + text[len(address):]
+		}
+		return text
+	})
+}
+
+// documentation are the networks of examples and benchmarks (RFC 5737, RFC 2544, RFC 3849).
+var documentation = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.51.100.0/24"),
+	netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("2001:db8::/32")}
+
+// Private reports whether an address says nothing outside of its own network: RFC 1918, RFC 4193, loopback, link-local,
+// unspecified, and those of examples and benchmarks. One that was made of a MAC address (RFC 4291 appendix A) does.
+func Private(a netip.Addr) bool {
+	a = a.Unmap()
+	if b := a.As16(); a.Is6() && b[11] == 0xff && b[12] == 0xfe {
+		return false
+	}
+	for _, p := range documentation {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsUnspecified()
+}
