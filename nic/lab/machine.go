@@ -122,7 +122,8 @@ func (r Result) follow(m Machine, in io.Writer, out io.Reader) (last string, err
 
 func (k *Kit) arguments(m Machine, initrd string) []string {
 	// tsc=reliable: on busy cores the watchdog of the time stamp counter waits for ever for a virtual CPU that is not run.
-	q35, boot := "q35", "console=ttyS0 panic=-1 loglevel=8 tsc=reliable"
+	// no_timer_check: there the kernel counts ticks for 40 ms, and panics if the virtual CPU was not run for most of it.
+	q35, boot := "q35", "console=ttyS0 panic=-1 loglevel=8 tsc=reliable no_timer_check"
 	if m.IOMMU {
 		q35, boot = "q35,kernel-irqchip=split", boot+" intel_iommu=on"
 	}
