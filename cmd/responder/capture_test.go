@@ -128,7 +128,61 @@ func TestChecksumsByTshark(t *testing.T) {
 					t.Errorf("%d replies of %s, want %d", got[kind], kind, n)
 				}
 			}
+			checkSTAMP(t, file)
 		})
+	}
+}
+
+// checkSTAMP has tshark's dissector of TWAMP-Test packets, whose layout STAMP kept, read the replies in a capture. What the
+// sender sent comes back in the sender's fields; the reflector's own are the sender's sequence number (RFC 8762 §4.3.1,
+// stateless), an error estimate with a multiplier, and two times: received before sent, and sent before it was captured.
+func checkSTAMP(t *testing.T, file string) {
+	t.Helper()
+	args := []string{"-r", file, "-d", "udp.port==862,twamp.test", "-Y", "twamp.test && eth.dst==02:00:00:00:00:51", "-T", "fields", "-E", "occurrence=f",
+		"-e", "frame.time", "-e", "ip.version", "-e", "udp.payload"}
+	for _, f := range []string{"seq_number", "sender_seq_number", "error_estimate.multiplier", "sender_error_estimate", "sender_ttl", "receive_timestamp", "timestamp"} {
+		args = append(args, "-e", "twamp.test."+f)
+	}
+	cmd := exec.Command("tshark", args...)
+	cmd.Env = append(os.Environ(), "TZ=UTC", "LC_ALL=C")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(s string) time.Time {
+		v, err := time.Parse("Jan 2, 2006 15:04:05.999999999 MST", strings.Join(strings.Fields(s), " "))
+		if err != nil {
+			t.Error(err)
+		}
+		return v
+	}
+	n := 0
+	for line := range strings.Lines(string(out)) {
+		f := strings.Split(strings.TrimRight(line, "\n"), "\t")
+		sent := []byte{0xfe, byte(len(f[2]) / 2), 0x81} // over and over: what requests fills packets with
+		number := func(from, n int) (v uint64) {
+			for i := range n {
+				v = v<<8 | uint64(sent[(from+i)%3])
+			}
+			return v
+		}
+		ttl := "64"
+		if f[1] == "4" {
+			ttl = "9"
+		}
+		seq, estimate := fmt.Sprint(number(0, 4)), fmt.Sprint(number(12, 2))
+		if f[3] != seq || f[4] != seq || f[6] != estimate || f[7] != ttl || f[5] == "0" {
+			t.Errorf("sequence numbers %s and %s, want %s; sender's error estimate %s, want %s; TTL %s, want %s; multiplier %s",
+				f[3], f[4], seq, f[6], estimate, f[7], ttl, f[5])
+		}
+		captured, received, reflected := at(f[0]), at(f[8]), at(f[9])
+		if reflected.Before(received) || captured.Before(reflected.Truncate(time.Microsecond)) || captured.Sub(received) > time.Hour {
+			t.Errorf("received %v, reflected %v, captured %v", received, reflected, captured)
+		}
+		n++
+	}
+	if n == 0 {
+		t.Error("tshark found no STAMP packet")
 	}
 }
 
