@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -112,8 +111,6 @@ func f2faultsENA(t *testing.T, k *Kit) {
 	m := f.model.(*enasim.Model)
 	p := newPeer(far)
 	defer p.close()
-	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Second)
-	defer cancel()
 	start := time.Now()
 	var before enasim.Counters
 	resets := func(reason int) error {
@@ -129,8 +126,9 @@ func f2faultsENA(t *testing.T, k *Kit) {
 		}
 		return nil
 	}
-	r, err := k.Run(ctx, Machine{
-		Dir: dir, Sockets: []string{f.socket},
+	r, err := k.Run(t.Context(), Machine{
+		Limit: 150 * time.Second,
+		Dir:   dir, Sockets: []string{f.socket},
 		Files:  map[string][]byte{"flood": build(t, dir, "rebound/nic/lab/flood")},
 		Script: "peer=10.9.0.1\n" + enaFaults,
 		Say: func(key, text string, r Result) error {

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -68,11 +67,10 @@ func (c *card) f3(t *testing.T, k *Kit) {
 	dir := logDir(t)
 	a, b := sim.Pair()
 	theirs, ours := c.serve(t, dir, 0, a, c.model), c.serve(t, dir, 1, b, c.model)
-	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Second)
-	defer cancel()
 	start := time.Now()
-	r, err := k.Run(ctx, Machine{
-		Dir: dir, Sockets: []string{theirs.socket, ours.socket}, IOMMU: true,
+	r, err := k.Run(t.Context(), Machine{
+		Limit: 150 * time.Second,
+		Dir:   dir, Sockets: []string{theirs.socket, ours.socket}, IOMMU: true,
 		Files: map[string][]byte{
 			"flood":       build(t, dir, "rebound/nic/lab/flood"),
 			"responder":   build(t, dir, "rebound/cmd/responder"),

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -183,11 +182,10 @@ func (c *card) f2(t *testing.T, k *Kit) {
 	f := c.serve(t, dir, 0, near, c.model)
 	p := newPeer(far)
 	defer p.close()
-	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Second)
-	defer cancel()
 	start := time.Now()
-	r, err := k.Run(ctx, Machine{
-		Dir: dir, Sockets: []string{f.socket},
+	r, err := k.Run(t.Context(), Machine{
+		Limit: 150 * time.Second,
+		Dir:   dir, Sockets: []string{f.socket},
 		Files:  map[string][]byte{"flood": build(t, dir, "rebound/nic/lab/flood")},
 		Script: fmt.Sprintf("module=%s jumbo=%d peer=10.9.0.1\n%s", c.module, c.jumbo, f2Script),
 		Say: func(key, text string, r Result) error {

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 )
 
 //go:embed guest/init
@@ -26,10 +27,21 @@ type Machine struct {
 	Script  string            // shell, sourced by the guest's init: see guest/init for say, show, need and fail
 	Files   map[string][]byte // put below /lab, executable
 
+	// Limit is how long the script may take. Booting has a limit of its own.
+	Limit time.Duration
+
 	// Say is called for each line that the guest says, while the guest waits, with what it showed so far. An error ends
-	// the run.
+	// the run. It hears of a boot that did not work as key "again".
 	Say func(key, text string, shown Result) error
 }
+
+// Where a machine is busy (seen at a load of 18 on two cores), a kernel that is translated now and then loses a timer or its
+// second processor while it starts, which says nothing of a driver. So a guest that has not come as far as its init is
+// booted again.
+const (
+	boots    = 3
+	bootTime = time.Minute
+)
 
 // Result is what a guest showed: the lines of each "show KEY COMMAND".
 type Result map[string][]string
@@ -37,33 +49,64 @@ type Result map[string][]string
 // ErrGuest means that the guest's script failed, or that the guest ended before its script did.
 var ErrGuest = errors.New("guest failed")
 
-// Run boots the guest, runs the script, and powers it off. It kills QEMU, and no other process, when ctx ends.
+// Run boots the guest, runs the script, and powers it off. It kills QEMU, and no other process, when ctx ends or the
+// script takes longer than its limit.
 func (k *Kit) Run(ctx context.Context, m Machine) (Result, error) {
 	initrd, err := k.runInitrd(m)
 	if err != nil {
 		return nil, err
 	}
 	defer os.Remove(initrd)
+	for boot := 1; ; boot++ {
+		r, booted, err := k.run(ctx, m, initrd)
+		if booted || boot == boots || ctx.Err() != nil {
+			return r, err
+		}
+		if m.Say != nil {
+			if err := m.Say("again", err.Error(), r); err != nil {
+				return r, err
+			}
+		}
+	}
+}
+
+// run is Run with one boot.
+func (k *Kit) run(ctx context.Context, m Machine, initrd string) (r Result, booted bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	limit := time.AfterFunc(bootTime, cancel)
+	defer limit.Stop()
 	cmd := exec.CommandContext(ctx, k.QEMU, k.arguments(m, initrd)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	log, err := os.Create(filepath.Join(m.Dir, "qemu.log"))
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer log.Close()
 	cmd.Stderr = log
 	in, err := cmd.StdinPipe()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("lab: start QEMU: %w", err)
+		return nil, false, fmt.Errorf("lab: start QEMU: %w", err)
 	}
-	r := Result{}
+	say := m.Say
+	m.Say = func(key, text string, r Result) error {
+		if key == "boot" {
+			booted = true
+			limit.Reset(m.Limit)
+		}
+		if say == nil {
+			return nil
+		}
+		return say(key, text, r)
+	}
+	r = Result{}
 	last, err := r.follow(m, in, out)
 	if err != nil {
 		cmd.Process.Kill()
@@ -71,13 +114,13 @@ func (k *Kit) Run(ctx context.Context, m Machine) (Result, error) {
 	werr := cmd.Wait()
 	switch {
 	case ctx.Err() != nil:
-		return r, fmt.Errorf("%w: no end in time; it said last: %s", ErrGuest, last)
+		return r, booted, fmt.Errorf("%w: no end in time; it said last: %s", ErrGuest, last)
 	case err != nil:
-		return r, err
+		return r, booted, err
 	case werr != nil:
-		return r, fmt.Errorf("%w: QEMU: %v: %s", ErrGuest, werr, tail(filepath.Join(m.Dir, "qemu.log")))
+		return r, booted, fmt.Errorf("%w: QEMU: %v: %s", ErrGuest, werr, tail(filepath.Join(m.Dir, "qemu.log")))
 	}
-	return r, nil
+	return r, booted, nil
 }
 
 // follow reads the guest's second serial line until it is done.
@@ -105,7 +148,7 @@ func (r Result) follow(m Machine, in io.Writer, out io.Reader) (last string, err
 			return last, fmt.Errorf("%w: %s: %s", ErrGuest, text, strings.Join(r["failed"], " | "))
 		case key == "done":
 			done = true
-		case m.Say != nil:
+		default:
 			if err := m.Say(key, text, r); err != nil {
 				return last, err
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -44,10 +45,9 @@ func logDir(t *testing.T) string {
 func TestGuestScript(t *testing.T) {
 	k := kit(t)
 	t.Log(k.Version)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
 	var said []string
-	r, err := k.Run(ctx, Machine{
+	r, err := k.Run(t.Context(), Machine{
+		Limit:  time.Minute,
 		Dir:    logDir(t),
 		Script: "say hello world\nshow file cat /lab/data\nneed test -d /lab\n",
 		Files:  map[string][]byte{"data": []byte("one\ntwo\n")},
@@ -62,8 +62,29 @@ func TestGuestScript(t *testing.T) {
 	if len(said) != 2 || said[1] != "hello world" || !strings.HasPrefix(said[0], "boot ") {
 		t.Errorf("the guest said %q", said)
 	}
-	_, err = k.Run(ctx, Machine{Dir: logDir(t), Script: "need ls /nowhere\n"})
+	_, err = k.Run(t.Context(), Machine{Dir: logDir(t), Limit: time.Minute, Script: "need ls /nowhere\n"})
 	if !errors.Is(err, ErrGuest) || !strings.Contains(err.Error(), "/nowhere: No such file") {
 		t.Errorf("a failing script gives %v", err)
+	}
+}
+
+// A guest that does not come as far as its init is booted again, and then given up.
+func TestGuestDoesNotBoot(t *testing.T) {
+	k := *kit(t)
+	dir := logDir(t)
+	k.Kernel = filepath.Join(dir, "kernel")
+	if err := os.WriteFile(k.Kernel, []byte("no kernel"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var said []string
+	_, err := k.Run(t.Context(), Machine{
+		Dir: dir, Limit: time.Minute,
+		Say: func(key, text string, _ Result) error { said = append(said, key); return nil },
+	})
+	if !errors.Is(err, ErrGuest) || !strings.Contains(err.Error(), "it said last: nothing") {
+		t.Errorf("a guest without a kernel gives %v", err)
+	}
+	if got := strings.Join(said, " "); got != "again again" {
+		t.Errorf("it was told of %q, want two boots more", got)
 	}
 }

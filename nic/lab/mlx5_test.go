@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -117,11 +116,10 @@ func mlx5Load(t *testing.T) {
 	m := f.model.(*mlx5sim.Model)
 	p := newPeer(far)
 	defer p.close()
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
-	defer cancel()
 	before, most := 0, 0
-	_, err := k.Run(ctx, Machine{
-		Dir: dir, Sockets: []string{f.socket},
+	_, err := k.Run(t.Context(), Machine{
+		Limit: 100 * time.Second,
+		Dir:   dir, Sockets: []string{f.socket},
 		Files:  map[string][]byte{"flood": build(t, dir, "rebound/nic/lab/flood")},
 		Script: "peer=10.9.0.1\n" + mlx5Script,
 		Say: func(key, text string, r Result) error {

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -56,11 +55,10 @@ func (c *card) f2pair(t *testing.T, k *Kit) {
 	dir := logDir(t)
 	a, b := sim.Pair()
 	f, g := c.serve(t, dir, 0, a, c.model), c.serve(t, dir, 1, b, c.other)
-	ctx, cancel := context.WithTimeout(t.Context(), 120*time.Second)
-	defer cancel()
 	start := time.Now()
-	r, err := k.Run(ctx, Machine{
-		Dir: dir, Sockets: []string{f.socket, g.socket},
+	r, err := k.Run(t.Context(), Machine{
+		Limit: 120 * time.Second,
+		Dir:   dir, Sockets: []string{f.socket, g.socket},
 		Script: fmt.Sprintf("module=%s peer=10.9.0.1\n%s", c.module, pairScript),
 		Say: func(key, text string, r Result) error {
 			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
