@@ -87,9 +87,8 @@ type Device struct {
 	wanted          atomic.Pointer[wish]
 	endWatch, ended chan struct{}
 
-	// life is held to restart the device, and shared by whoever sends commands from elsewhere; controlMu keeps Assign alone.
-	life      sync.RWMutex
-	controlMu sync.Mutex
+	// life is held to restart the device and by Assign, and shared by whoever else sends commands.
+	life sync.RWMutex
 
 	statsMu sync.Mutex
 	base    totals // since Open, less what the device counts now

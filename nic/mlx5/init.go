@@ -1,6 +1,7 @@
 package mlx5
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -79,7 +80,7 @@ func (d *Device) quiet() error {
 		}
 		d.log.Warn("function-level reset", "device", d.fn.Name(), "err", err)
 	}
-	d.steps, d.l2Entries, d.steering.localLoopbackOn = nil, 0, false
+	d.steps, d.l2Entries, d.steering.loopbackOn = nil, 0, false
 	return d.releaseMemory()
 }
 
@@ -240,8 +241,17 @@ func (d *Device) startVport() error {
 	if err != nil {
 		return err
 	}
-	if d.mac = d.opt.MAC; d.mac == [6]byte{} {
-		copy(d.mac[:], out[0x106:])
+	switch own := [6]byte(out[0x106:]); {
+	case d.opt.MAC != [6]byte{}:
+		d.mac = d.opt.MAC
+	case own != [6]byte{} || !d.virtual:
+		d.mac = own
+	default:
+		if d.mac == [6]byte{} { // a restart keeps what was drawn
+			rand.Read(d.mac[:])
+			d.mac[0] = d.mac[0]&^1 | 2 // of one station, locally administered
+		}
+		d.lacks = append(d.lacks, "the host gave this virtual function no address: this one was drawn, and another will be next time")
 	}
 	if d.mac == [6]byte{} || d.mac[0]&1 != 0 {
 		return fmt.Errorf("mlx5 %s: address %v is not one of a station", d.fn.Name(), net.HardwareAddr(d.mac[:]))

@@ -384,38 +384,3 @@ func TestWrongOptions(t *testing.T) {
 		}
 	}
 }
-
-// TestLoopback: what one application sends to another's address turns round in the device, and so does the answer.
-func TestLoopback(t *testing.T) {
-	x := newRig(t, mlx5sim.Options{})
-	x.open(nic.Options{Queues: 2, Push: "full"})
-	defer x.close()
-	a := [6]byte{2, 0, 0, 0, 0, 0xAA}
-	x.resp[1] = x.responder(a)
-	x.busy(func() {
-		if err := x.dev.Assign(a, -1, 1); err != nil {
-			t.Fatal(err)
-		}
-	})
-	f := request(a, 98, -1)
-	copy(f[6:], ourMAC[:])
-	if err := x.dev.Send(f); err != nil {
-		t.Fatal(err)
-	}
-	x.port.Settle(10000)
-	answered := x.dev.Queue(1).Poll(x.resp[1])
-	x.port.Settle(10000)
-	// The answer is to our first address, whose frames the hash spreads over both queues: nobody answers an answer there.
-	buf := make([]byte, 2048)
-	n, _, err := x.dev.Recv(buf)
-	if again := x.dev.Queue(1).Poll(x.resp[1]); answered != 1 || again != 0 || err != nil {
-		t.Errorf("answered %d, then %d, %v", answered, again, err)
-	}
-	stats := x.resp[1].Stats()
-	if refused := stats.Refused(); n != len(f) && refused != 1 || n == len(f) && [6]byte(buf[:6]) != ourMAC {
-		t.Errorf("the answer did not come back: %d bytes on queue 0, %d refused on queue 1", n, refused)
-	}
-	if n := x.received(); n != 0 {
-		t.Errorf("%d frames went out on the wire", n)
-	}
-}

@@ -34,6 +34,8 @@ type pagePool struct {
 	free  []uint64
 	given map[uint64]struct{}
 	limit int // pages that firmware may have; 0 for no limit
+
+	function uint32 // how firmware calls this function where it speaks of pages
 }
 
 // take returns n pages, growing the arena where there are too few.
@@ -108,6 +110,7 @@ func (d *Device) startupPages(which uint32) error {
 	if err != nil {
 		return err
 	}
+	d.pages.function = function
 	return d.givePages(function, n)
 }
 
@@ -163,7 +166,7 @@ func (d *Device) reclaimPages(function uint32, n int) (int, error) {
 // reclaimAll takes every page back, after TEARDOWN_HCA.
 func (d *Device) reclaimAll() error {
 	for end := time.Now().Add(reclaimLimit); d.pages.held() > 0; {
-		n, err := d.reclaimPages(0, d.pages.held())
+		n, err := d.reclaimPages(d.pages.function, d.pages.held())
 		if err != nil {
 			return err
 		}

@@ -45,6 +45,8 @@ type rig struct {
 	resp  []*fastpath.Responder
 	logs  logBuffer
 	fn    *sim.Function
+
+	ownMAC bool // the device's own address is used
 }
 
 func newRig(t testing.TB, o mlx5sim.Options) *rig {
@@ -87,7 +89,7 @@ func (x *rig) tryOpen(o nic.Options) (err error) {
 	if o.RingSize == 0 {
 		o.RingSize = 64
 	}
-	if o.MAC == [6]byte{} {
+	if o.MAC == [6]byte{} && !x.ownMAC {
 		o.MAC = ourMAC
 	}
 	o.Log = slog.New(slog.NewTextHandler(&x.logs, nil))

@@ -132,13 +132,13 @@ func (t table) set(index, group uint32, value match, kind, id uint32) error {
 
 // steering is what Assign changes later.
 type steering struct {
-	root            table
-	tagged, macs    uint32 // groups
-	used            [rootGroupBit]bool
-	apps            map[app]*application
-	groups          [][6]byte // multicast to let in
-	allMulticast    bool
-	localLoopbackOn bool
+	root         table
+	tagged, macs uint32 // groups
+	used         [rootGroupBit]bool
+	apps         map[app]*application
+	groups       [][6]byte // multicast to let in
+	allMulticast bool
+	loopbackOn   bool // frames among our addresses turn round in the device
 }
 
 // app is what an application's frames are known by; vlan is -1 for frames with or without tags.
@@ -165,7 +165,7 @@ func (d *Device) listen(o nic.Options) {
 func (d *Device) startSteering() error {
 	for _, q := range d.queues {
 		var err error
-		if q.tir, err = d.directTIR(q.rqn); err != nil {
+		if q.tir, err = d.directTIR(q.rqn, d.selfLoopback()); err != nil {
 			return err
 		}
 	}
@@ -214,7 +214,7 @@ func (d *Device) startSteering() error {
 			return err
 		}
 	}
-	return nil
+	return d.loopback(len(s.apps) > 0)
 }
 
 // slot takes the first free index within lo to hi-1; hi if there is none.
@@ -228,11 +228,28 @@ func (s *steering) slot(lo, hi uint32) uint32 {
 	return hi
 }
 
-func (d *Device) directTIR(rqn uint32) (uint32, error) {
+// Which frames of its own transport domain's queues a TIR takes: the low bit of what Linux calls self_lb_block, and sets to
+// allow. Without it the TIR drops what another application of this device sent to it.
+const (
+	selfNone    = 0
+	selfUnicast = 1
+)
+
+// selfLoopback is what the TIRs of our own address let in. Where the vport cannot be told to turn nothing round, they let in
+// nothing: a frame that claims to be from our address would go in circles through a responder that answers everything.
+func (d *Device) selfLoopback() uint32 {
+	if d.caps.localLoopback {
+		return selfUnicast
+	}
+	return selfNone
+}
+
+func (d *Device) directTIR(rqn, self uint32) (uint32, error) {
 	in := command(opCreateTIR, 0, 0x110)
 	in.at(0x20).
 		set("disp_type", 0x04, 31, 28, 0).
 		set("inline_rqn", 0x1C, 23, 0, rqn).
+		set("self_lb_en", 0x24, 25, 24, self).
 		set("transport_domain", 0x24, 23, 0, d.td)
 	return d.create(in, opDestroyTIR, 23)
 }
@@ -254,6 +271,7 @@ func (d *Device) indirectTIR(rqt, v6, udp uint32) (uint32, error) {
 		set("disp_type", 0x04, 31, 28, 1).
 		set("indirect_table", 0x20, 23, 0, rqt).
 		set("rx_hash_fn", 0x24, 31, 28, toeplitz).
+		set("self_lb_en", 0x24, 25, 24, d.selfLoopback()).
 		set("transport_domain", 0x24, 23, 0, d.td).
 		set("l3_prot_type", 0x50, 31, 31, v6).
 		set("l4_prot_type", 0x50, 30, 30, udp).
@@ -368,10 +386,11 @@ func (d *Device) optional(what string, err error) error {
 
 // Assign gives an application a MAC address of its own: frames to mac go to one queue pair, whatever the hash would say.
 // vlan is the tag that they must carry, 1 to 4094, or -1 for any or none. Whoever polls the queue needs a Responder with that
-// address. With several addresses on one vport, replies among them are looped back inside the device where it can.
+// address. What one application sends to another's address is turned round inside the device; so is what it sends to the
+// device's first address, where firmware lets local loopback be switched (Info.Notes tells where not).
 func (d *Device) Assign(mac [6]byte, vlan, queue int) error {
-	d.life.RLock()
-	defer d.life.RUnlock()
+	d.life.Lock()
+	defer d.life.Unlock()
 	switch {
 	case mac == [6]byte{} || mac[0]&1 != 0 || mac == d.mac:
 		return fmt.Errorf("mlx5 %s: address %v is not one of another station", d.fn.Name(), net.HardwareAddr(mac[:]))
@@ -380,8 +399,6 @@ func (d *Device) Assign(mac [6]byte, vlan, queue int) error {
 	case queue < 0 || queue >= len(d.queues):
 		return fmt.Errorf("mlx5 %s: queue %d of %d", d.fn.Name(), queue, len(d.queues))
 	}
-	d.controlMu.Lock()
-	defer d.controlMu.Unlock()
 	a, v := app{mac, vlan}, &application{queue: queue}
 	if d.steering.apps[a] != nil {
 		return fmt.Errorf("mlx5 %s: %v, VLAN %d: %w: it is another application's", d.fn.Name(), net.HardwareAddr(mac[:]), vlan, nic.ErrBusy)
@@ -390,7 +407,7 @@ func (d *Device) Assign(mac [6]byte, vlan, queue int) error {
 		return err
 	}
 	d.steering.apps[a] = v
-	return errors.Join(d.vportLists(), d.loopback())
+	return errors.Join(d.vportLists(), d.loopback(true))
 }
 
 func (d *Device) assign(a app, v *application) error {
@@ -403,20 +420,36 @@ func (d *Device) assign(a app, v *application) error {
 	if v.index = s.slot(lo, hi); v.index == hi {
 		return fmt.Errorf("mlx5 %s: %w: %d addresses are assigned already", d.fn.Name(), nic.ErrBusy, hi-lo)
 	}
-	return s.root.set(v.index, group, value, destTIR, d.queues[v.queue].tir)
+	tir, err := d.directTIR(d.queues[v.queue].rqn, selfUnicast)
+	if err != nil {
+		return err
+	}
+	return s.root.set(v.index, group, value, destTIR, tir)
 }
 
-// loopback lets frames from one of our addresses to another turn round in the device, where that can be switched.
-func (d *Device) loopback() error {
-	if !d.caps.localLoopback || d.steering.localLoopbackOn {
+// loopback has the vport turn round frames that are for one of its own addresses, or send them out like all others. Firmware
+// begins with the former (Linux switches it off, as this does), and what is old cannot be told.
+func (d *Device) loopback(on bool) error {
+	if on && d.steering.loopbackOn {
 		return nil
+	}
+	if !d.caps.localLoopback {
+		if on {
+			d.lacks = append(d.lacks, "firmware cannot switch local loopback (disable_local_lb_uc): what an application sends to the first address of this device is lost")
+		}
+		d.steering.loopbackOn = on
+		return nil
+	}
+	off := uint32(1)
+	if on {
+		off = 0
 	}
 	in := command(opModifyNICVport, 0, 0x200).
 		set("field_select.disable_uc_local_lb", 0x0C, 11, 11, 1).
 		set("field_select.disable_mc_local_lb", 0x0C, 10, 10, 1).
-		set("disable_mc_local_lb", 0x100, 2, 2, 0).
-		set("disable_uc_local_lb", 0x100, 1, 1, 0)
+		set("disable_mc_local_lb", 0x100, 2, 2, 1). // no TIR lets its own groups' frames in
+		set("disable_uc_local_lb", 0x100, 1, 1, off)
 	err := d.optional("local loopback", d.run(in))
-	d.steering.localLoopbackOn = err == nil
+	d.steering.loopbackOn = on && err == nil
 	return err
 }

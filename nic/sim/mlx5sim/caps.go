@@ -13,32 +13,6 @@ const (
 	capTypes     = 0x30
 )
 
-// Profile names an adapter.
-type Profile int
-
-// The adapters of this model. Their capabilities are the recorded ConnectX-4's, but for what is named at each.
-const (
-	ConnectX4   Profile = iota // 15b3:1013, firmware 14.12.1220
-	ConnectX4Lx                // 15b3:1015
-	ConnectX5                  // 15b3:1017: no inline headers needed
-	ConnectX6Dx                // 15b3:101d: as ConnectX-5
-)
-
-type profile struct {
-	device   uint16
-	fw       [3]uint16
-	psid     string
-	name     string
-	noInline bool // wqe_inline_mode: the device reads headers by itself
-}
-
-var profiles = map[Profile]*profile{
-	ConnectX4:   {device: 0x1013, fw: [3]uint16{14, 12, 1220}, psid: "MT_2430110027", name: "ConnectX-4"},
-	ConnectX4Lx: {device: 0x1015, fw: [3]uint16{14, 32, 1010}, psid: "MT_2420110034", name: "ConnectX-4 Lx"},
-	ConnectX5:   {device: 0x1017, fw: [3]uint16{16, 35, 2000}, psid: "MT_0000000008", name: "ConnectX-5", noInline: true},
-	ConnectX6Dx: {device: 0x101d, fw: [3]uint16{22, 35, 2000}, psid: "MT_0000000359", name: "ConnectX-6 Dx", noInline: true},
-}
-
 // words are a structure's dwords by their offsets.
 type words map[int]uint32
 
@@ -92,7 +66,7 @@ type capSet struct {
 	max, cur map[int][]byte
 }
 
-// structure is a capability structure without what is not modelled.
+// structure is a capability structure without what is not modelled, with what the profile differs in.
 func (p *profile) structure(kind int, w words) []byte {
 	b := make([]byte, capBytes)
 	for off, v := range w {
@@ -103,8 +77,10 @@ func (p *profile) structure(kind int, w words) []byte {
 			be.PutUint32(b[n.off:], be.Uint32(b[n.off:])&^n.mask())
 		}
 	}
-	if kind == capEthernet && p.noInline {
-		be.PutUint32(b, be.Uint32(b)&^(3<<12)|2<<12)
+	for _, a := range p.amendments() {
+		if a.kind == kind {
+			be.PutUint32(b[a.field.off:], be.Uint32(b[a.field.off:])&^a.field.mask()|a.value<<a.field.lo)
+		}
 	}
 	return b
 }
@@ -123,12 +99,13 @@ func (p *profile) caps() capSet {
 
 // general names the general capabilities that a driver may set, and those that the model reads.
 var general = lay(capBytes, `10.4:0 log_max_qp 2c.27 cache_line_128byte 2c.15:0 gid_table_size 30.15:0 pkey_table_size 40.15:14 cmdif_checksum
-	48.31 uar_4k 90.15:0 log_uar_page_sz 98.31:0 device_frequency_mhz 7c.4:0 log_max_current_uc_list 7c.12:8 log_max_current_mc_list
+	48.31 uar_4k 90.15:0 log_uar_page_sz 7c.30 disable_local_lb_uc 7c.29 disable_local_lb_mc
+	98.31:0 device_frequency_mhz 7c.4:0 log_max_current_uc_list 7c.12:8 log_max_current_mc_list
 	7c.20:16 log_max_vlan_list`)
 
 func (s *capSet) general() msg         { return msg{s.cur[capGeneral], general} }
 func (s *capSet) cmdifChecksum() bool  { return s.general().is("cmdif_checksum") }
-func (s *capSet) frequencyMHz() uint64 { return s.general().u("device_frequency_mhz") }
+func (s *capSet) loopbackSwitch() bool { return s.general().is("disable_local_lb_uc") }
 
 func (m *Model) queryCap(c *call) *refusal {
 	op := c.in.i("op_mod")

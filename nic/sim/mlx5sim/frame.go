@@ -29,7 +29,8 @@ type frame struct {
 	tcpFlags     uint16
 	l4At, end    int // where layer 4 begins, and the packet ends: padding excluded
 	l3OK, l4OK   bool
-	looped       bool // sent by this vport
+	from         uint32 // transport domain that sent it; 0 from the wire
+	blocked      bool   // a TIR kept it from its own transport domain
 }
 
 // parse never fails: what it cannot make out stays zero.

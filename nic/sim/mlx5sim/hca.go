@@ -40,7 +40,11 @@ func (m *Model) enableHCA(c *call) *refusal {
 	}
 	m.hca, m.lost = hcaEnabled, false
 	m.caps = m.prof.caps()
-	m.pages.want(bootPages)
+	boot := bootPages
+	if m.opt.HostPages {
+		boot = 0
+	}
+	m.pages.want(boot)
 	return nil
 }
 

@@ -4,8 +4,7 @@ import "fmt"
 
 // Where BAR 0 holds what.
 const (
-	isegSize = 0x4000  // initialization segment; the MSI-X table lies in it, at 2000h, its pending bits at 3000h
-	barSize  = 1 << 25 // cap uar_sz 5: 1 MB << 5
+	isegSize = 0x4000 // initialization segment; the MSI-X table lies in it, at 2000h, its pending bits at 3000h
 	uarSize  = 0x1000
 	firstUAR = 0x10 // the pages before it hold the initialization segment; the recorded card begins there too
 	uars     = 64   // UAR pages that this function has
@@ -106,9 +105,15 @@ func (m *Model) isegDword(off uint64) uint32 {
 	return 0
 }
 
-// clock is the free-running timer in cycles of cap device_frequency_mhz (khz).
+// clock is the free-running timer, in cycles of cap device_frequency_khz, or of device_frequency_mhz where firmware does not
+// tell the former.
 func (m *Model) clock() uint64 {
-	return uint64(m.host.Now()) * m.caps.frequencyMHz() / 1000
+	kHz := uint64(m.prof.kHz)
+	if kHz == 0 {
+		kHz = 1000 * m.caps.general().u("device_frequency_mhz")
+	}
+	ns := uint64(m.host.Now())
+	return ns/1e6*kHz + ns%1e6*kHz/1e6
 }
 
 func (m *Model) writeISeg(off uint64, p []byte) error {

@@ -8,7 +8,7 @@ import (
 
 // Options is what a function is made of, and the faults it shows.
 type Options struct {
-	MAC     [6]byte
+	MAC     [6]byte // of a virtual function, may be zero: its host gave it none
 	Profile Profile // ConnectX4 if zero
 	// InitPages is how many pages the firmware asks for before INIT_HCA; 512 if zero. The recorded ConnectX-4 wants 12868.
 	InitPages int
@@ -22,11 +22,15 @@ type Options struct {
 	Status func(opcode uint16) (status uint8, syndrome uint32)
 	// Withhold, if set, loses the completion of each command that it returns true for; the command is not executed.
 	Withhold func(opcode uint16) bool
+	// HostPages has the physical function's driver give a virtual function's pages: it is asked for none itself.
+	HostPages bool
+	// NoLoopback has the vport begin with local loopback off.
+	NoLoopback bool
 	// NoPages refuses the pages that a driver gives, as a firmware short of its own resources does.
 	NoPages bool
 }
 
-// Model is one physical function of a ConnectX adapter. It implements sim.Model.
+// Model is one function of a ConnectX adapter. It implements sim.Model.
 type Model struct {
 	opt  Options
 	prof *profile
@@ -67,7 +71,7 @@ func (m *Model) Config() sim.Config {
 	return sim.Config{
 		Vendor: 0x15b3, Device: m.prof.device, SubVendor: 0x15b3, SubDevice: 0x0008, Class: 0x020000,
 		BARs: [6]sim.BAR{
-			0: {Size: barSize, Is64: true, Prefetchable: true,
+			0: {Size: m.prof.barSize(), Is64: true, Prefetchable: true,
 				Polled: []sim.Range{{Off: firstUAR * uarSize, Len: uars * uarSize}}},
 		},
 		MSIXVectors: vectors, MSIXBAR: 0, MSIXTable: 0x2000, MSIXPBA: 0x3000,
@@ -90,7 +94,7 @@ func (m *Model) Reset() {
 	m.obj = newObjects()
 	m.flow = newSteering()
 	m.vport = m.newVport()
-	m.port.reset()
+	m.port.reset(m.prof.virtual)
 	m.count = counters{}
 	m.fault.reset()
 	m.poisonUARs()

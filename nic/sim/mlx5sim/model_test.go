@@ -317,29 +317,6 @@ func TestBadWQE(t *testing.T) {
 	x.clean()
 }
 
-// TestLoopback sends to the vport's own address.
-func TestLoopback(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
-	x.post(4)
-	x.store(0, x.wqe(0, frameOf(64), 64)) // to the peer, whose address is not ours
-	copy(x.sq.Bytes[30:], []byte{2, 0, 0, 0, 0, 9})
-	x.store(0, x.sq.Bytes[:128])
-	x.p.Settle(10)
-	if x.far.Recv(0) == nil || x.cqe() == nil || x.cqe() != nil {
-		t.Error("a frame for another address has to reach the wire, and nobody else")
-	}
-	x.store(1, x.wqe(2, frameOf(64), 64))
-	x.p.Settle(10)
-	if x.far.Recv(0) != nil {
-		t.Error("a frame for our own address reached the wire")
-	}
-	if a, b := x.cqe(), x.cqe(); a == nil || b == nil || a[63]>>4 != cqeResponseSend || w32(a, 0x2c) != 64 {
-		t.Errorf("completions %x, %x", a, b)
-	}
-	x.clean()
-}
-
 // TestFaults turns each knob.
 func TestFaults(t *testing.T) {
 	opcodes := map[uint16]bool{}

@@ -49,7 +49,16 @@ func (p *pagePool) release() {
 	p.asked = 0
 }
 
+// functionID is how the firmware calls this function when it speaks of its pages: a virtual one is not 0.
+func (m *Model) functionID() uint32 {
+	if m.prof.virtual {
+		return 3
+	}
+	return 0
+}
+
 func (m *Model) queryPages(c *call) *refusal {
+	c.out.set("function_id", uint64(m.functionID()))
 	n := 0
 	switch c.in.u("op_mod") {
 	case 1: // boot pages
@@ -58,7 +67,9 @@ func (m *Model) queryPages(c *call) *refusal {
 		if m.hca == hcaReady {
 			return refuse(stBadSysState, "init pages are asked for before INIT_HCA")
 		}
-		n = max(0, m.opt.InitPages+bootPages-len(m.pages.owned))
+		if !m.opt.HostPages {
+			n = max(0, m.opt.InitPages+bootPages-len(m.pages.owned))
+		}
 		m.pages.missing = n
 	case 3: // regular pages: negative ones can be taken back
 		n = -m.pages.idle()
@@ -80,6 +91,9 @@ func (p *pagePool) idle() (n int) {
 
 func (m *Model) managePages(c *call) *refusal {
 	n := c.in.i("input_num_entries")
+	if f := c.in.u32("function_id"); f != m.functionID() {
+		return refuse(stBadParam, "function_id is %d, the function is %d", f, m.functionID())
+	}
 	switch c.in.u("op_mod") {
 	case pagesCannotGive:
 		m.pages.asked = 0
@@ -140,6 +154,9 @@ func (m *Model) takePages(c *call, n int) *refusal {
 
 // keep writes a new object's context into a page.
 func (m *Model) keep(kind uint32, id uint32) (slot, *refusal) {
+	if m.opt.HostPages {
+		return slot{}, nil
+	}
 	for _, p := range m.pages.order {
 		if p.n == perPage {
 			continue
@@ -194,6 +211,7 @@ func (m *Model) RequestPages(n int) {
 		return
 	}
 	var d [eventData]byte
+	be.PutUint16(d[2:], uint16(m.functionID()))
 	be.PutUint32(d[4:], uint32(int32(n)))
 	m.pages.asked = max(0, n)
 	m.event(eventPageRequest, 0, d[:])

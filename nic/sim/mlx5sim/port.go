@@ -12,8 +12,12 @@ type port struct {
 
 const maxMTU = 10240
 
-func (p *port) reset() {
+// reset is what a function finds: a port that a virtual one shares, its host has set up.
+func (p *port) reset(shared bool) {
 	*p = port{wire: p.wire, paused: p.paused, mtu: 1522}
+	if shared {
+		p.mtu = maxMTU
+	}
 	p.up = p.wire
 }
 
@@ -46,6 +50,8 @@ type counters struct {
 	rx, tx                        [3]traffic // by unicast, multicast, broadcast
 	wireRx, wireTx                [3]traffic
 	filtered, missed, outOfBuffer uint64 // not for this vport; by no flow table entry; no WQE
+	selfBlocked                   uint64
+	portWrites                    uint64
 	rxOversize, txOversize        uint64
 	txDiscard                     uint64
 	bySize                        [10]uint64
@@ -84,9 +90,11 @@ type Counters struct {
 	Filtered                             uint64 // frames for other addresses
 	Missed                               uint64 // frames that no flow table entry took
 	OutOfBuffer                          uint64 // frames that found no receive WQE
+	SelfBlocked                          uint64 // frames that were turned round, and that no TIR lets in from its own transport domain
 	Oversize                             uint64 // frames longer than the port's MTU
 	RQPackets, SQPackets                 map[uint32]uint64
 	Pushed                               uint64 // WQEs that came whole through BlueFlame
+	PortWrites                           uint64 // port registers that a virtual function wrote, in vain
 }
 
 // Counters returns them.
@@ -96,8 +104,9 @@ func (m *Model) Counters() Counters {
 	k := Counters{RxFrames: rx.frames, RxBytes: rx.bytes, TxFrames: tx.frames, TxBytes: tx.bytes,
 		RxBroadcast: c.rx[broadcast].frames, RxMulticast: c.rx[multicast].frames,
 		TxBroadcast: c.tx[broadcast].frames, TxMulticast: c.tx[multicast].frames,
-		WireRxFrames: wire.frames, WireRxBytes: wire.bytes, Filtered: c.filtered, Missed: c.missed, OutOfBuffer: c.outOfBuffer,
-		Oversize: c.rxOversize, RQPackets: map[uint32]uint64{}, SQPackets: map[uint32]uint64{}}
+		WireRxFrames: wire.frames, WireRxBytes: wire.bytes, Filtered: c.filtered, Missed: c.missed, OutOfBuffer: c.outOfBuffer, SelfBlocked: c.selfBlocked,
+		PortWrites: c.portWrites,
+		Oversize:   c.rxOversize, RQPackets: map[uint32]uint64{}, SQPackets: map[uint32]uint64{}}
 	for id, q := range m.obj.rqs.m {
 		k.RQPackets[id] = q.packets
 	}

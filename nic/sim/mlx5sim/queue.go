@@ -11,7 +11,7 @@ var (
 	0c.31:24 counter_set_id 10.23:0 rmpn`).with(0x30, wqContext)
 	tisContext = lay(160, "00.19:16 prio 24.23:0 transport_domain 2c.23:0 td_pd")
 	tirContext = lay(240, `04.31:28 disp_type 1c.23:0 inline_rqn 20.31 rx_hash_symmetric 20.23:0 indirect_table 24.31:28 rx_hash_fn
-	24.25:24 self_lb_block 24.23:0 transport_domain 28*10 toeplitz_key 50.31 l3_prot_type 50.30 l4_prot_type 50.29:0 selected_fields`)
+	24.25:24 self_lb_en 24.23:0 transport_domain 28*10 toeplitz_key 50.31 l3_prot_type 50.30 l4_prot_type 50.29:0 selected_fields`)
 	rqtContext = lay(240, "14.26:24 list_q_type 14.15:0 rqt_max_size 18.15:0 rqt_actual_size")
 )
 
@@ -233,12 +233,12 @@ type tir struct {
 	indirect  bool
 	rqn, rqtn uint32
 	hash      rssHash
-	lbBlock   uint32
+	selfLB    uint32 // self_lb_en: bit 0 unicast, bit 1 multicast of its own transport domain is let in
 }
 
 func (m *Model) createTIR(c *call) *refusal {
 	in := c.in
-	t := &tir{td: in.u32("transport_domain"), lbBlock: in.u32("self_lb_block")}
+	t := &tir{td: in.u32("transport_domain"), selfLB: in.u32("self_lb_en")}
 	td, r := m.obj.tds.get(t.td)
 	if r != nil {
 		return r
@@ -292,8 +292,8 @@ func (m *Model) modifyTIR(c *call) *refusal {
 			return r
 		}
 	}
-	if mask&0x10 != 0 {
-		t.lbBlock = c.in.u32("self_lb_block")
+	if mask&0x10 != 0 && m.prof.lbSwitch { // Linux sends it to firmware without self_lb_en_modifiable, too
+		t.selfLB = c.in.u32("self_lb_en")
 	}
 	return nil
 }

@@ -17,6 +17,9 @@ const (
 	// eth_proto bits of PTYS.
 	proto100GBaseCR4 = 1 << 20
 	proto100GBaseSR4 = 1 << 21
+	proto25GBaseCR   = 1 << 27
+	proto25GBaseSR   = 1 << 29
+	proto50GBaseCR2  = 1 << 30
 )
 
 var (
@@ -69,6 +72,9 @@ func (m *Model) accessReg(c *call) *refusal {
 	if _, has := r.fields["local_port"]; has && reg.u("local_port") != 1 {
 		return refuse(stBadParam, "%s: local_port is %d, the port is 1", r.name, reg.u("local_port"))
 	}
+	if m.prof.virtual && id == regHostEndianness {
+		return refuse(stBadParam, "%s: a virtual function has none", r.name)
+	}
 	do := r.read
 	if op := c.in.u("op_mod"); op == accessWrite {
 		do = r.write
@@ -77,6 +83,10 @@ func (m *Model) accessReg(c *call) *refusal {
 	}
 	if do == nil {
 		return refuse(stBadParam, "%s: cannot be accessed with op_mod %d", r.name, c.in.u("op_mod"))
+	}
+	if m.prof.virtual && c.in.u("op_mod") == accessWrite {
+		m.count.portWrites++ // taken, since Linux's driver gives up where it is not, and of no effect: the port is the host's
+		return nil
 	}
 	if f := do(m, reg); f != nil {
 		return f
@@ -132,20 +142,25 @@ func (m *Model) readPTYS(r msg) *refusal {
 	if r.u("proto_mask") != 4 {
 		return refuse(stBadParam, "PTYS: proto_mask is %d, the port has 4 (Ethernet)", r.u("proto_mask"))
 	}
-	r.set("eth_proto_capability", proto100GBaseCR4|proto100GBaseSR4)
-	r.set("eth_proto_admin", proto100GBaseCR4|proto100GBaseSR4)
+	r.set("eth_proto_capability", uint64(m.prof.media))
+	r.set("eth_proto_admin", uint64(m.prof.media))
 	r.set("connector_type", 3) // copper cable
 	if m.port.up {
 		r.set("an_status", 1)
-		r.set("eth_proto_oper", proto100GBaseCR4)
-		r.set("eth_proto_lp_advertise", proto100GBaseCR4)
+		for _, best := range []uint32{proto100GBaseCR4, proto50GBaseCR2} {
+			if m.prof.media&best != 0 {
+				r.set("eth_proto_oper", uint64(best))
+				r.set("eth_proto_lp_advertise", uint64(best))
+				break
+			}
+		}
 	}
 	return nil
 }
 
 func (m *Model) writePTYS(r msg) *refusal {
-	if v := r.u32("eth_proto_admin"); v&^(proto100GBaseCR4|proto100GBaseSR4) != 0 {
-		return refuse(stBadParam, "PTYS: eth_proto_admin is %08x, the port has %08x", v, proto100GBaseCR4|proto100GBaseSR4)
+	if v := r.u32("eth_proto_admin"); v&^m.prof.media != 0 {
+		return refuse(stBadParam, "PTYS: eth_proto_admin is %08x, the port has %08x", v, m.prof.media)
 	}
 	return nil
 }

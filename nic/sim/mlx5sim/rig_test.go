@@ -14,14 +14,16 @@ var testMAC = [6]byte{2, 0, 0, 0, 0, 1}
 // rig is a raw driver: it encodes commands and WQEs by hand, as each test says, and looks at what comes back.
 type rig struct {
 	testing.TB
-	m     *Model
-	p     *sim.Port
-	far   *sim.Cable
-	fn    *sim.Function
-	arena *dma.Arena
-	cmd   dma.Block // queue page, then mailboxes
-	token uint8
-	sums  bool // sign the mailboxes
+	m        *Model
+	p        *sim.Port
+	far      *sim.Cable
+	fn       *sim.Function
+	arena    *dma.Arena
+	cmd      dma.Block // queue page, then mailboxes
+	token    uint8
+	sums     bool   // sign the mailboxes
+	self     uint32 // self_lb_en of the TIR
+	function uint32 // what the firmware calls the function
 
 	uar, pd, td, tisn       uint32
 	eqn, cqn, sqn, rqn      uint32
@@ -225,7 +227,7 @@ func (x *rig) address() {
 func (x *rig) give(n int) {
 	x.Helper()
 	b := x.alloc(4096 * n)
-	in := dwords(max(24, 16+8*n), 0, 0x108<<16, 4, 1, 12, uint32(n))
+	in := dwords(max(24, 16+8*n), 0, 0x108<<16, 4, 1, 8, x.function, 12, uint32(n))
 	for i := range n {
 		at := b.IOVA + uint64(4096*i)
 		x.given = append(x.given, at)
@@ -239,7 +241,9 @@ func (x *rig) boot() {
 	x.address()
 	x.do(dwords(16, 0, 0x104<<16), 16)
 	x.do(dwords(16, 0, 0x10b<<16, 8, 1), 16)
-	x.give(int(w32(x.do(dwords(16, 0, 0x107<<16, 4, 1), 16), 12)))
+	want := x.do(dwords(16, 0, 0x107<<16, 4, 1), 16)
+	x.function = w32(want, 8)
+	x.give(int(w32(want, 12)))
 	caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)
 	set := append(dwords(16, 0, 0x109<<16), caps[16:]...)
 	x.do(set, 16)
@@ -272,7 +276,7 @@ func (x *rig) open() {
 	x.do(dwords(0x110, 0, 0x905<<16, 8, x.sqn, 0x20, 1<<20), 16)
 	x.rqn = w32(x.do(x.createRQ(), 16), 8)
 	x.do(dwords(0x110, 0, 0x909<<16, 8, x.rqn, 0x20, 1<<20), 16)
-	x.tirn = w32(x.do(dwords(0x110, 0, 0x900<<16, 0x3c, x.rqn, 0x44, x.td), 16), 8)
+	x.tirn = w32(x.do(dwords(0x110, 0, 0x900<<16, 0x3c, x.rqn, 0x44, x.self<<24|x.td), 16), 8)
 	x.table = w32(x.do(dwords(64, 0, 0x930<<16, 0x18, 4), 16), 8)
 	x.group = w32(x.do(dwords(1024, 0, 0x933<<16, 0x14, x.table, 0x24, 15), 16), 8)
 	x.do(dwords(0x348, 0, 0x936<<16, 0x14, x.table, 0x44, x.group, 0x4c, 4, 0x50, 1, 0x340, 2<<24|x.tirn), 16)

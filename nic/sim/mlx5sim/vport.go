@@ -1,6 +1,12 @@
 package mlx5sim
 
-// vport is the NIC's virtual port 0.
+// Local loopback, as the vport context has it switched off.
+const (
+	disableUC = 1 << 0
+	disableMC = 1 << 1
+)
+
+// vport is the function's own virtual port, which it calls 0.
 type vport struct {
 	mac                              [6]byte
 	mtu                              int
@@ -10,13 +16,18 @@ type vport struct {
 	l2                               map[uint32][6]byte
 	arm                              uint32 // change events wanted
 	admin                            uint64
-	lb                               uint32 // disable_mc_local_lb, disable_uc_local_lb
+	lb                               uint32 // disableUC, disableMC
+	untrusted                        bool   // a virtual function whose host does not let it have others' frames
 }
 
 func (m *Model) newVport() vport {
 	v := vport{mac: m.opt.MAC, mtu: 1500, l2: map[uint32][6]byte{}, inline: 1, admin: 1}
 	if m.prof.noInline {
 		v.inline = 0
+	}
+	v.untrusted = m.prof.virtual
+	if m.opt.NoLoopback {
+		v.lb = disableUC | disableMC
 	}
 	return v
 }
@@ -143,9 +154,15 @@ func (m *Model) modifyVport(c *call) *refusal {
 		v.arm = in.u32("events")
 	}
 	if sel&selectPermanent != 0 {
+		if m.prof.virtual {
+			return refuse(stBadParam, "permanent_address of a virtual function is the host's to set")
+		}
 		copy(v.mac[:], in.bytes("permanent_address")[2:])
 	}
 	if sel&selectLoopback != 0 {
+		if !m.caps.loopbackSwitch() {
+			return refuse(stBadParam, "field_select %#x: local loopback cannot be switched without disable_local_lb_uc and _mc", sel)
+		}
 		v.lb = in.u32("disable_mc_local_lb")<<1 | in.u32("disable_uc_local_lb")
 	}
 	if sel&selectAddresses != 0 {
@@ -186,7 +203,11 @@ func (m *Model) queryVportCounter(c *call) *refusal {
 	return nil
 }
 
+// setL2 is of the table before all vports (MPFS), which only who manages the switch may fill.
 func (m *Model) setL2(c *call) *refusal {
+	if m.prof.virtual {
+		return refuse(stBadOp, "a virtual function has no L2 table")
+	}
 	i := c.in.u32("table_index")
 	if i >= 1<<16 {
 		return refuse(stBadIndex, "table_index is %d, capability log_max_l2_table is 16", i)
@@ -206,17 +227,17 @@ func (m *Model) deleteL2(c *call) *refusal {
 
 // lets reports whether a frame gets from the wire to the vport.
 func (v *vport) lets(f []byte) bool {
-	if v.promiscAll {
+	if v.promiscAll && !v.untrusted {
 		return true
 	}
 	mac := [6]byte(f)
 	if mac[0]&1 != 0 {
-		if mac == [6]byte{255, 255, 255, 255, 255, 255} || v.promiscMC {
+		if mac == [6]byte{255, 255, 255, 255, 255, 255} || v.promiscMC && !v.untrusted {
 			return true
 		}
 		return v.listed(1, mac)
 	}
-	return v.promiscUC || v.owns(mac)
+	return v.promiscUC && !v.untrusted || v.owns(mac)
 }
 
 // owns reports whether a unicast address is the vport's.

@@ -176,19 +176,25 @@ func (m *Model) segment(q *sq, p *frame, header, mss int, cs uint8) *wqeError {
 	return nil
 }
 
-// transmit pads the frame (capability pad_tx_eth_packet) and sends it, or, if it is for an address of the vport's own, hands
-// it to receive steering: local loopback, which disable_uc_local_lb and a TIR's self_lb_block end.
+// transmit pads the frame (capability pad_tx_eth_packet) and sends it. Local loopback turns frames round that are for the
+// vport's own addresses, and copies of those for its groups, unless disable_uc_local_lb and disable_mc_local_lb say no; which
+// TIR lets them in is another matter (intoTIR).
 func (m *Model) transmit(q *sq, f []byte) {
 	for len(f) < 60 {
 		f = append(f, 0)
 	}
 	q.packets++
-	m.count.tx[cast(f)].add(len(f))
-	if cast(f) == unicast && m.vport.lb&1 == 0 && m.vport.owns([6]byte(f)) {
-		m.take(append([]byte(nil), f...), true)
+	kind := cast(f)
+	m.count.tx[kind].add(len(f))
+	td := m.obj.tiss.m[q.tis].td
+	switch {
+	case kind == unicast && m.vport.lb&disableUC == 0 && m.vport.owns([6]byte(f)):
+		m.take(append([]byte(nil), f...), td)
 		return
+	case kind != unicast && m.vport.lb&disableMC == 0 && m.vport.lets(f):
+		m.take(append([]byte(nil), f...), td)
 	}
-	m.count.wireTx[cast(f)].add(len(f))
+	m.count.wireTx[kind].add(len(f))
 	if m.port.up {
 		m.host.Transmit(f)
 	} else {
