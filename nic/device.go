@@ -50,6 +50,10 @@ type Options struct {
 	Push    string
 	PushMax int
 
+	// GenericXDP has afxdp attach its program to the kernel's own hook, behind the interface's driver, and not to the
+	// driver's.
+	GenericXDP bool
+
 	// Match is what will be answered, Steer what a bench waits for: a driver that can pick frames (afxdp's program, flow
 	// tables) takes only those and leaves all others to the kernel. At most one of them is set. With neither, every frame
 	// that arrives is taken, which is fit for a port that nothing else uses.

@@ -29,6 +29,7 @@ type config struct {
 		Push     string `toml:"push"`
 		PushMax  int    `toml:"push_max"`
 
+		GenericXDP    bool `toml:"generic_xdp"`
 		UnsafeNoIOMMU bool `toml:"unsafe_no_iommu"`
 	} `toml:"nic"`
 	Respond struct {

@@ -27,8 +27,9 @@ var _ nic.Device = (*afxdp.Device)(nil)
 
 func open(o nic.Options) (nic.Device, error) { return afxdp.Open(o) }
 
-func TestAnswers(t *testing.T) { veth.Answers(t, open, nic.Options{}) }
-func TestFaults(t *testing.T)  { veth.Faults(t, open) }
+func TestAnswers(t *testing.T)        { veth.Answers(t, open, nic.Options{}) }
+func TestAnswersGeneric(t *testing.T) { veth.Answers(t, open, nic.Options{GenericXDP: true}) }
+func TestFaults(t *testing.T)         { veth.Faults(t, open) }
 
 // TestQueues serves two receive queues, notes one that is not served, and refuses one that is not there.
 func TestQueues(t *testing.T) {
@@ -191,6 +192,11 @@ func TestForeignProgram(t *testing.T) {
 
 // TestHiddenTag has the peer put a VLAN tag beside the frame, where veth keeps it as a card with rx-vlan-offload does.
 func TestHiddenTag(t *testing.T) {
+	t.Run("driver", func(t *testing.T) { hiddenTag(t, nic.Options{}) })
+	t.Run("generic", func(t *testing.T) { hiddenTag(t, nic.Options{GenericXDP: true}) })
+}
+
+func hiddenTag(t *testing.T, o nic.Options) {
 	v := veth.New(t)
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: asm.Instructions{
 		asm.LoadMem(asm.R2, asm.R1, 16, asm.Word), // __sk_buff.protocol
@@ -217,7 +223,10 @@ func TestHiddenTag(t *testing.T) {
 		t.Skip("no tcx in this kernel: ", err)
 	}
 	defer tcx.Close()
-	s := v.Serve(t, open, nic.Options{})
+	s := v.Serve(t, open, o)
+	if got := s.Device.Info().Push; strings.HasPrefix(got, "xdp-generic") != o.GenericXDP {
+		t.Errorf("the program is at %q", got)
+	}
 	raw := v.Peer.Raw(t)
 	sent := v.Echo(veth.Our4.Addr(), 7)
 	raw.Send(sent)

@@ -22,9 +22,9 @@ const (
 // devBound makes a program bound to one interface, whose metadata it may then ask for (BPF_F_XDP_DEV_BOUND_ONLY).
 const devBound = 1 << 6
 
-// attach loads the program and attaches it, in the driver's hook where there is one. The map holds sockets for queues
-// below queues.
-func (d *Device) attach(f *filter, queues int) error {
+// attach loads the program and attaches it, in the driver's hook where there is one and the generic one is not asked for.
+// The map holds sockets for queues below queues.
+func (d *Device) attach(f *filter, queues int, generic bool) error {
 	var err error
 	d.sockets, err = ebpf.NewMap(&ebpf.MapSpec{
 		Name: "rebound", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: uint32(queues),
@@ -37,9 +37,12 @@ func (d *Device) attach(f *filter, queues int) error {
 		flags   link.XDPAttachFlags
 		vlanTag int64
 	}
-	hooks := []hook{{pushDriver, link.XDPDriverMode, 0}, {pushGeneric, link.XDPGenericMode, 0}}
-	if id := vlanTagFunction(); id != 0 {
-		hooks = append([]hook{{pushDriver, link.XDPDriverMode, id}}, hooks...)
+	hooks := []hook{{pushGeneric, link.XDPGenericMode, 0}}
+	if !generic {
+		hooks = append([]hook{{pushDriver, link.XDPDriverMode, 0}}, hooks...)
+		if id := vlanTagFunction(); id != 0 {
+			hooks = append([]hook{{pushDriver, link.XDPDriverMode, id}}, hooks...)
+		}
 	}
 	var driver error // why the driver's own hook is not used
 	for _, h := range hooks {
@@ -47,10 +50,14 @@ func (d *Device) attach(f *filter, queues int) error {
 		switch {
 		case err == nil:
 			d.info.Push = h.push
-			if h.push == pushGeneric {
+			if driver != nil && h.push == pushGeneric {
 				d.note("generic XDP, since the driver's own hook refused: %s", oneLine(driver))
 			}
-			if h.vlanTag == 0 && d.iface.StripsVLAN() {
+			switch hidden := h.vlanTag == 0 && d.iface.StripsVLAN(); {
+			case generic && (hidden || d.iface.Virtual()): // veth leaves tags outside whatever its own setting is
+				d.note("as with rx-vlan-offload, a VLAN tag outside of the frame does not reach generic XDP, and the answer goes " +
+					"untagged (nic.generic_xdp = false)")
+			case hidden:
 				d.note("rx-vlan-offload is on: tagged frames lose their tag before XDP sees them and are answered untagged "+
 					"(ethtool -K %s rxvlan off)", d.iface.Name)
 			}

@@ -99,7 +99,7 @@ func (d *Device) open(o *nic.Options) (err error) {
 		}
 		d.queues = append(d.queues, q)
 	}
-	if err := d.attach(&filter, o.Queue+queues); err != nil {
+	if err := d.attach(&filter, o.Queue+queues, o.GenericXDP); err != nil {
 		return err
 	}
 	if err := d.bind(o.Queue); err != nil {
@@ -125,7 +125,7 @@ func (d *Device) note(format string, args ...any) {
 func (d *Device) bind(first int) error {
 	mode := "zero-copy"
 	for n, q := range d.queues {
-		zeroCopy, err := q.bind(d.iface, first+n)
+		zeroCopy, err := q.bind(d.iface, first+n, d.info.Push == pushDriver)
 		if err != nil {
 			return err
 		}

@@ -142,10 +142,15 @@ func (g *ring) open(fd int, off unix.XDPRingOffset, entries int, entry uintptr, 
 	return nil
 }
 
-// bind binds the socket to a receive queue, with zero copy where the driver has it, and reports which it is.
-func (q *Queue) bind(i *netif.Interface, queue int) (zeroCopy bool, err error) {
+// bind binds the socket to a receive queue, with zero copy where the driver has it and runs the program itself, and reports
+// which it is.
+func (q *Queue) bind(i *netif.Interface, queue int, driverHook bool) (zeroCopy bool, err error) {
+	modes := []uint16{unix.XDP_ZEROCOPY, unix.XDP_COPY}
+	if !driverHook {
+		modes = modes[1:] // a driver that fills the socket's own chunks would hand them to the stack, not to the program
+	}
 	var refused error
-	for _, mode := range []uint16{unix.XDP_ZEROCOPY, unix.XDP_COPY} {
+	for _, mode := range modes {
 		err := q.bindMode(i, queue, mode)
 		switch {
 		case err == nil:
