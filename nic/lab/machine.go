@@ -31,7 +31,7 @@ type Machine struct {
 	Limit time.Duration
 
 	// Say is called for each line that the guest says, while the guest waits, with what it showed so far. An error ends
-	// the run. It hears of a boot that did not work as key "again".
+	// the run. It hears of a boot that did not work as key "unbooted".
 	Say func(key, text string, shown Result) error
 }
 
@@ -63,7 +63,7 @@ func (k *Kit) Run(ctx context.Context, m Machine) (Result, error) {
 			return r, err
 		}
 		if m.Say != nil {
-			if err := m.Say("again", err.Error(), r); err != nil {
+			if err := m.Say("unbooted", err.Error(), r); err != nil {
 				return r, err
 			}
 		}

@@ -84,7 +84,7 @@ func TestGuestDoesNotBoot(t *testing.T) {
 	if !errors.Is(err, ErrGuest) || !strings.Contains(err.Error(), "it said last: nothing") {
 		t.Errorf("a guest without a kernel gives %v", err)
 	}
-	if got := strings.Join(said, " "); got != "again again" {
+	if got := strings.Join(said, " "); got != "unbooted unbooted" {
 		t.Errorf("it was told of %q, want two boots more", got)
 	}
 }
