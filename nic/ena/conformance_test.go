@@ -28,7 +28,7 @@ func harness(o enasim.Options) nictest.Harness {
 func TestConformance(t *testing.T) {
 	for name, o := range map[string]enasim.Options{
 		"llq256": {},
-		"llq128": {LLQSizes: 1},
+		"llq128": {LLQSizes: 1, Device: 0x1ec2},
 		"host":   {NoLLQ: true, NoMemBAR: true, BasicQueues: true, NoMetrics: true, Device: 0x0ec2},
 		"odd": {NoMeta: true, Burst: 1024, NoReadless: true, RxOffset: 2, AdminOutOfOrder: true, TxOutOfOrder: true,
 			RxOutOfOrder: true, Device: 0xec21},

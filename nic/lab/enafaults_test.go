@@ -107,7 +107,7 @@ func f2faultsENA(t *testing.T, k *Kit) {
 	dir := logDir(t)
 	near, far := sim.Pair()
 	hints := enasim.Hints{Watchdog: 4000, MissingTx: 1000, MissingTxCount: 1}
-	f := enaCard.serve(t, dir, 0, near, func(mac [6]byte) sim.Model { return enasim.New(enasim.Options{MAC: mac, Hints: hints}) })
+	f := enaCard.serve(t, dir, 0, near, func(mac [6]byte) sim.Model { return enasim.New(enasim.Options{MAC: mac, Hints: hints, Device: 0x1ec2}) })
 	m := f.model.(*enasim.Model)
 	p := newPeer(far)
 	defer p.close()
