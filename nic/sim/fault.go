@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"encoding/binary"
 	"math/rand/v2"
 	"time"
 )
@@ -51,6 +52,14 @@ func (f *Faulty) Flipped() int { return f.host.flipped }
 func (f *Faulty) Attach(h Host) {
 	f.host.Host = h
 	f.Model.Attach(&f.host)
+}
+
+// RegisterName is the wrapped model's.
+func (f *Faulty) RegisterName(bar int, off uint64) (string, binary.ByteOrder) {
+	if n, ok := f.Model.(Namer); ok {
+		return n.RegisterName(bar, off)
+	}
+	return "", binary.LittleEndian
 }
 
 func (f *Faulty) WriteBAR(bar int, off uint64, p []byte) error {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"iter"
 	"runtime"
 	"time"
 )
@@ -46,6 +47,9 @@ const errNoBusMaster = hostError("DMA while bus mastering is off")
 
 func (h *host) Interrupt(v int) {
 	h.counts.Interrupts++
+	if h.rec != nil {
+		(*Port)(h).event(Event{Kind: InterruptEvent, Value: uint64(v)})
+	}
 	if h.irq != nil {
 		h.irq(v)
 	}
@@ -53,7 +57,18 @@ func (h *host) Interrupt(v int) {
 
 func (h *host) Shadow(bar int) []byte { return h.shadow[bar].mem }
 
-func (h *host) CountMMIOWrite(n int) { h.counts.MMIOWrite += uint64(n) }
+func (h *host) CountMMIOWrite(n int) {
+	h.counts.MMIOWrite += uint64(n)
+	if h.rec != nil {
+		(*Port)(h).event(Event{Kind: StoresEvent, Value: uint64(n)})
+	}
+}
+
+func (h *host) Command(name string, status uint8, given iter.Seq2[string, uint64]) {
+	if h.rec != nil {
+		(*Port)(h).command(name, status, given)
+	}
+}
 
 func (h *host) Transmit(frame []byte) {
 	if h.wire != nil {

@@ -6,6 +6,7 @@
 package sim
 
 import (
+	"iter"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -54,6 +55,9 @@ type Host interface {
 	Shadow(bar int) []byte
 	// CountMMIOWrite counts n stores that Step found in shadow memory.
 	CountMMIOWrite(n int)
+	// Command tells of a command that the device executed, for traces: its name, its status, 0 for done, and the fields
+	// that it was given, in order. Given is called only where there is a trace.
+	Command(name string, status uint8, given iter.Seq2[string, uint64])
 	// Transmit puts a frame (without FCS) on the wire. The host copies it.
 	Transmit(frame []byte)
 	// Violation reports what the driver did wrong, naming register or command, what was expected and what was seen.

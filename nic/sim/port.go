@@ -41,8 +41,9 @@ type Port struct {
 	wire    Wire
 	up      bool // the wire's link state that the model was told last
 	counts  Counts
-	faults  []string // violations, oldest first
-	dropped int      // violations beyond maxViolations
+	faults  []string  // violations, oldest first
+	dropped int       // violations beyond maxViolations
+	rec     *recorder // nil unless StartTrace was called
 	irq     func(v int)
 	clock   time.Duration
 	started time.Time // when Start was called; the zero time while stepped
@@ -169,6 +170,10 @@ func (p *Port) reset() {
 			clear(p.shadow[i].mem[r.Off : r.Off+r.Len])
 		}
 	}
+	if p.rec != nil {
+		p.event(Event{Kind: ResetEvent})
+		p.rec.forget()
+	}
 	p.model.Reset()
 	p.model.SetLink(p.up)
 }
@@ -245,7 +250,15 @@ func (p *Port) WriteConfig(off int, b []byte) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.present() && p.space.write(off, b) {
+	if !p.present() {
+		return nil
+	}
+	was := p.space.command()
+	reset := p.space.write(off, b)
+	if p.rec != nil {
+		p.configured(off, b, was)
+	}
+	if reset {
 		p.reset()
 	}
 	return nil
@@ -266,16 +279,22 @@ func (p *Port) ReadBAR(bar int, off uint64, b []byte) error {
 	}
 	if !p.space.decodes() {
 		ones(b)
-		p.violation("read of BAR %d at %#x while memory space is disabled", bar, off)
+		p.violation("read of %s while memory space is disabled", p.where(bar, off))
 		return nil
 	}
 	if mem := p.msixAt(bar, off, len(b)); mem != nil {
 		copy(b, mem)
 		return nil
 	}
-	if err := p.model.ReadBAR(bar, off, b); err != nil {
+	err := p.model.ReadBAR(bar, off, b)
+	if err != nil {
 		ones(b)
-		p.violation("read of BAR %d at %#x: %v", bar, off, err)
+	}
+	if p.rec != nil {
+		p.access(ReadEvent, bar, off, b)
+	}
+	if err != nil {
+		p.violation("read of %s: %v", p.where(bar, off), err)
 	}
 	return nil
 }
@@ -291,8 +310,11 @@ func (p *Port) WriteBAR(bar int, off uint64, b []byte) error {
 	if !p.present() {
 		return nil
 	}
+	if p.rec != nil {
+		p.access(WriteEvent, bar, off, b)
+	}
 	if !p.space.decodes() {
-		p.violation("write of %x to BAR %d at %#x while memory space is disabled", b, bar, off)
+		p.violation("write of %x to %s while memory space is disabled", b, p.where(bar, off))
 		return nil
 	}
 	if mem := p.msixAt(bar, off, len(b)); mem != nil {
@@ -303,7 +325,7 @@ func (p *Port) WriteBAR(bar int, off uint64, b []byte) error {
 		copy(p.shadow[bar].mem[off:], b)
 	}
 	if err := p.model.WriteBAR(bar, off, b); err != nil {
-		p.violation("write of %x to BAR %d at %#x: %v", b, bar, off, err)
+		p.violation("write of %x to %s: %v", b, p.where(bar, off), err)
 	}
 	return nil
 }
@@ -420,6 +442,9 @@ func (p *Port) ForgetViolations() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.faults, p.dropped = nil, 0
+	if p.rec != nil {
+		p.rec.before = nil
+	}
 }
 
 func (p *Port) violation(format string, args ...any) {
@@ -427,7 +452,14 @@ func (p *Port) violation(format string, args ...any) {
 		p.dropped++
 		return
 	}
-	p.faults = append(p.faults, fmt.Sprintf("%s: ", p.Name())+fmt.Sprintf(format, args...))
+	text := fmt.Sprintf(format, args...)
+	p.faults = append(p.faults, fmt.Sprintf("%s: %s", p.Name(), text))
+	if p.rec != nil {
+		p.event(Event{Kind: ViolationEvent, Name: text})
+		if p.rec.before == nil {
+			p.rec.before = p.rec.last(beforeViolation)
+		}
+	}
 }
 
 func ones(b []byte) {

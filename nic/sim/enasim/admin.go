@@ -123,6 +123,28 @@ func (m *Model) writeEntry(at uint64, b []byte) {
 	}
 }
 
+// name is the command's, with the feature that it is about.
+func (c *command) name() string {
+	name, known := opNames[c.opcode()]
+	if !known {
+		return fmt.Sprintf("opcode %d", c.opcode())
+	}
+	if op := c.opcode(); op == opGetFeature || op == opSetFeature {
+		if f, known := featNames[c[17]]; known {
+			return name + " " + f
+		}
+		return fmt.Sprintf("%s %d", name, c[17])
+	}
+	return name
+}
+
+// given calls yield for each dword of the command that is not its own head, by its offset: what they mean is the
+// opcode's, and ends before the last.
+func (c *command) given(yield func(string, uint64) bool) {
+	for at := 4; at < admin && yield(fmt.Sprintf("%02xh", at), uint64(le.Uint32(c[at:]))); at += 4 {
+	}
+}
+
 // execute runs a command and returns its completion.
 func (m *Model) execute(c *command) (r [admin]byte) {
 	le.PutUint16(r[0:], c.id())
@@ -150,11 +172,12 @@ func (m *Model) execute(c *command) (r [admin]byte) {
 		status, err = statusBadOpcode, fmt.Errorf("no such opcode")
 	}
 	if err != nil {
-		m.host.Violation("admin command %d, opcode %d: %v", c.id(), c.opcode(), err)
+		m.host.Violation("admin command %d, %s (opcode %d): %v", c.id(), c.name(), c.opcode(), err)
 		if status == statusOK {
 			status = statusIllegal
 		}
 	}
 	r[2] = status
+	m.host.Command(c.name(), status, c.given)
 	return r
 }

@@ -1,5 +1,10 @@
 package enasim
 
+import (
+	"encoding/binary"
+	"fmt"
+)
+
 // reg is an offset in BAR 0, ena_regs_defs.h.
 type reg uint32
 
@@ -36,6 +41,33 @@ const (
 	msixPBA        = 0x3000
 	regBARSize     = 0x4000
 )
+
+var regNames = map[reg]string{
+	regVERSION: "VERSION", regCTRLVERSION: "CONTROLLER_VERSION", regCAPS: "CAPS", regCAPSEXT: "CAPS_EXT",
+	regAQBASELO: "AQ_BASE_LO", regAQBASEHI: "AQ_BASE_HI", regAQCAPS: "AQ_CAPS", regACQBASELO: "ACQ_BASE_LO",
+	regACQBASEHI: "ACQ_BASE_HI", regACQCAPS: "ACQ_CAPS", regAQDB: "AQ_DB", regACQTAIL: "ACQ_TAIL", regAENQCAPS: "AENQ_CAPS",
+	regAENQBASELO: "AENQ_BASE_LO", regAENQBASEHI: "AENQ_BASE_HI", regAENQHEADDB: "AENQ_HEAD_DB", regAENQTAIL: "AENQ_TAIL",
+	regINTRMASK: "INTR_MASK", regDEVCTL: "DEV_CTL", regDEVSTS: "DEV_STS", regREADREQ: "MMIO_REG_READ",
+	regRESPLO: "MMIO_RESP_LO", regRESPHI: "MMIO_RESP_HI",
+}
+
+// RegisterName implements sim.Namer.
+func (m *Model) RegisterName(bar int, off uint64) (string, binary.ByteOrder) {
+	switch r := reg(off); {
+	case bar == 2:
+		return fmt.Sprintf("LLQ[%d]+%05xh", off/llqStride, off%llqStride), le
+	case bar != 0:
+		return "", le
+	case r >= regUnmask && r < regUnmask+4*reg(len(m.vec)):
+		return fmt.Sprintf("vector %d", (r-regUnmask)/4), le
+	case r >= regTxDB && r < regTxDB+4*reg(len(m.tx)):
+		return fmt.Sprintf("TX[%d] doorbell", (r-regTxDB)/4), le
+	case r >= regRxDB && r < regRxDB+4*reg(len(m.rx)):
+		return fmt.Sprintf("RX[%d] doorbell", (r-regRxDB)/4), le
+	default:
+		return regNames[r], le
+	}
+}
 
 const (
 	capsContiguous   = 1 << 0 // queues must be physically contiguous
@@ -87,6 +119,11 @@ const (
 	opGetStats   = 11
 )
 
+var opNames = map[uint8]string{
+	opCreateSQ: "CREATE_SQ", opDestroySQ: "DESTROY_SQ", opCreateCQ: "CREATE_CQ", opDestroyCQ: "DESTROY_CQ",
+	opGetFeature: "GET_FEATURE", opSetFeature: "SET_FEATURE", opGetStats: "GET_STATS",
+}
+
 // Completion status, ena_admin_aq_completion_status.
 const (
 	statusOK          = 0
@@ -118,6 +155,13 @@ const (
 		1<<featOffload | 1<<featTable | 1<<featMTU | 1<<featHashInput | 1<<featModeration | 1<<featAENQ | 1<<featLink |
 		1<<featHostAttr
 )
+
+var featNames = map[uint8]string{
+	featAttributes: "ATTRIBUTES", featMaxQueues: "MAX_QUEUES_NUM", featHints: "HW_HINTS", featLLQ: "LLQ",
+	featMaxExt: "MAX_QUEUES_EXT", featHash: "RSS_HASH_FUNCTION", featOffload: "STATELESS_OFFLOAD_CONFIG",
+	featTable: "RSS_INDIRECTION_TABLE", featMTU: "MTU", featHashInput: "RSS_HASH_INPUT",
+	featModeration: "INTERRUPT_MODERATION", featAENQ: "AENQ_CONFIG", featLink: "LINK_CONFIG", featHostAttr: "HOST_ATTR_CONFIG",
+}
 
 // Capabilities, ena_admin_aq_caps_id.
 const (

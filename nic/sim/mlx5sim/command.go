@@ -72,6 +72,10 @@ func (m *Model) opName(opcode uint16) string {
 // command executes one and returns its output, of n bytes.
 func (m *Model) command(in []byte, n int) []byte {
 	out := make([]byte, n)
+	defer func() {
+		name, given := m.given(in)
+		m.host.Command(name, out[0], given)
+	}()
 	opcode := be.Uint16(in)
 	if m.opt.Status != nil {
 		if status, syndrome := m.opt.Status(opcode); status != 0 {

@@ -97,6 +97,18 @@ func (m *Model) ReadBAR(bar int, off uint64, p []byte) error {
 	return nil
 }
 
+// RegisterName implements sim.Namer.
+func (m *Model) RegisterName(bar int, off uint64) (string, binary.ByteOrder) {
+	if bar == 2 {
+		return map[uint64]string{0x00: "RX_TAIL", 0x40: "TX_TAIL"}[off], le
+	}
+	return map[uint64]string{
+		0x00: "MAGIC", 0x04: "CONTROL", 0x08: "STATUS", 0x0c: "MAC_LO", 0x10: "MAC_HI", 0x20: "RX_LO", 0x24: "RX_HI",
+		0x28: "RX_ENTRIES", 0x2c: "RX_BUFFER", 0x30: "TX_LO", 0x34: "TX_HI", 0x38: "TX_ENTRIES", 0x40: "RECEIVED",
+		0x44: "MISSED", 0x48: "SENT", 0x4c: "ERRORS", 0x50: "INTERRUPT",
+	}[off], le
+}
+
 func (m *Model) register(off uint64) *uint32 {
 	v := new(uint32)
 	switch off {

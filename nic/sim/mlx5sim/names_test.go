@@ -1,0 +1,28 @@
+package mlx5sim
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestTraceNames(t *testing.T) {
+	x := newRig(t, Options{})
+	x.p.StartTrace(1000)
+	x.open()
+	x.do(dwords(32, 0, 0x0805_0000, 8, regPMTU, 16, 1<<16, 24, 9000<<16), 32)
+	x.clean()
+	x.fails(dwords(32, 0, 0x0805_0000, 8, regPMTU, 16, 1<<16, 24, 1<<16), 32, stBadParam, "PMTU: admin_mtu")
+	var text strings.Builder
+	x.p.Trace().WriteTo(&text)
+	for _, want := range []string{"write      command_doorbell_vector (BAR 0 00018h) = 00000001h", "command    CREATE_EQ, status 0h:", " log_eq_size=",
+		"command    ACCESS_REG PMTU, status 0h: local_port=1 admin_mtu=2328\n", "\nACCESS_REG PMTU.admin_mtu = 2328h\n"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("%q is not in the trace:\n%s", want, &text)
+		}
+	}
+	for off, want := range map[uint64]string{0x10020: "UAR[16].cq", 0x10908: "UAR[16].bf[1][08h]", 0x204: "health_buffer[04h]", 0x1020: ""} {
+		if n, _ := x.m.RegisterName(0, off); n != want {
+			t.Errorf("%#x is called %q, want %q", off, n, want)
+		}
+	}
+}

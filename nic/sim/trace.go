@@ -1,0 +1,360 @@
+package sim
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"iter"
+	"math/bits"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Namer is a model that has names for its registers. A trace and the violations of its port call them so.
+type Namer interface {
+	// RegisterName returns what the datasheet calls the register at off of a BAR, "" for none, and how its bytes are to be
+	// read.
+	RegisterName(bar int, off uint64) (string, binary.ByteOrder)
+}
+
+// Kind is what an Event is of.
+type Kind uint8
+
+const (
+	ReadEvent      Kind = iota // of a BAR
+	WriteEvent                 // to a BAR
+	StoresEvent                // through pointers into a BAR; Value is how many
+	ConfigEvent                // a write to configuration space
+	CommandEvent               // that the device executed, Value is its status
+	BusMasterEvent             // Value is 1 for on
+	ResetEvent                 // of the function
+	InterruptEvent             // Value is the vector
+	ViolationEvent             // Name says which
+)
+
+func (k Kind) String() string {
+	return [...]string{"read", "write", "stores", "config", "command", "bus-master", "reset", "interrupt", "violation"}[k]
+}
+
+// Event is what a driver or the device did.
+type Event struct {
+	At     time.Duration // the device's clock, of the first of Times
+	Kind   Kind
+	BAR    int
+	Off    uint64
+	Size   int // bytes of a read or write
+	Value  uint64
+	Times  int    // how many of the same came one after the other
+	Name   string // register, command, or the violation's text; "" for a register without a name
+	Fields []Field
+}
+
+// Field is a value that a command was given.
+type Field struct {
+	Name  string
+	Value uint64
+}
+
+// String is the event in one line, without its time.
+func (e *Event) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-10s", e.Kind)
+	switch e.Kind {
+	case ReadEvent, WriteEvent:
+		fmt.Fprintf(&b, " %s = %0*xh", register(e.Name, e.BAR, e.Off), 2*e.Size, e.Value)
+	case ConfigEvent:
+		fmt.Fprintf(&b, " %s = %0*xh", e.Name, 2*e.Size, e.Value)
+	case CommandEvent:
+		fmt.Fprintf(&b, " %s, status %xh:", e.Name, e.Value)
+		for _, f := range e.Fields {
+			if f.Value != 0 {
+				fmt.Fprintf(&b, " %s=%x", f.Name, f.Value)
+			}
+		}
+	case ViolationEvent:
+		b.WriteString(" " + e.Name)
+	case StoresEvent, BusMasterEvent, InterruptEvent:
+		fmt.Fprintf(&b, " %d", e.Value)
+	}
+	if e.Times > 1 {
+		fmt.Fprintf(&b, " (%d times)", e.Times)
+	}
+	return b.String()
+}
+
+// register names a register by its name, if it has one, and place.
+func register(name string, bar int, off uint64) string {
+	if name == "" {
+		return fmt.Sprintf("BAR %d %05xh", bar, off)
+	}
+	return fmt.Sprintf("%s (BAR %d %05xh)", name, bar, off)
+}
+
+// Setting is a register that a driver wrote, or a field of a command that it gave, with the value that was the last.
+type Setting struct {
+	Name  string
+	Value uint64
+	Times int // how often it was written
+}
+
+// Trace is what a port kept of a driver's dealings with it.
+type Trace struct {
+	Port     string
+	Events   []Event   // the last ones, oldest first
+	Lost     int       // how many there were before
+	Before   []Event   // what led to the first violation, and it itself; nil without one
+	Settings []Setting // since the function's last reset, in the order of their first write
+}
+
+// beforeViolation is how many events a trace keeps of what led to the first violation.
+const beforeViolation = 50
+
+// recorder is a Trace being made.
+type recorder struct {
+	ring     []Event
+	n        int // events so far
+	before   []Event
+	settings map[settingKey]*setting
+	order    []settingKey
+}
+
+type settingKey struct {
+	bar  int
+	off  uint64
+	name string // of a command's field, with the command's; then bar and off are zero
+}
+
+type setting struct {
+	value uint64
+	size  int
+	times int
+}
+
+// StartTrace makes the port keep its last n accesses and events, and what the driver has programmed. It costs each access
+// some hundred nanoseconds; a port that was not told so keeps nothing. What was kept before goes.
+func (p *Port) StartTrace(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rec = &recorder{ring: make([]Event, 0, n)}
+	p.rec.forget()
+}
+
+// Trace returns what was kept since StartTrace, which must have been called.
+func (p *Port) Trace() *Trace {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.rec
+	t := &Trace{Port: p.Name(), Events: p.named(r.last(len(r.ring))), Lost: r.n - len(r.ring), Before: p.named(r.before)}
+	for _, k := range r.order {
+		w := r.settings[k]
+		s := Setting{Name: k.name, Value: w.value, Times: w.times}
+		if s.Name == "" {
+			var order binary.ByteOrder
+			if s.Name, order = p.registerName(k.bar, k.off); s.Name == "" {
+				s.Name = register("", k.bar, k.off)
+			}
+			s.Value = number(order, w.value, w.size)
+		}
+		t.Settings = append(t.Settings, s)
+	}
+	return t
+}
+
+// named fills in what only costs time while it is recorded.
+func (p *Port) named(events []Event) []Event {
+	for i := range events {
+		switch e := &events[i]; e.Kind {
+		case ReadEvent, WriteEvent:
+			var order binary.ByteOrder
+			e.Name, order = p.registerName(e.BAR, e.Off)
+			e.Value = number(order, e.Value, e.Size)
+		case ConfigEvent:
+			e.Name = configName(int(e.Off))
+		}
+	}
+	return events
+}
+
+// number is v, which was read as little endian, in the order of the register.
+func number(order binary.ByteOrder, v uint64, size int) uint64 {
+	if order == binary.BigEndian {
+		return bits.ReverseBytes64(v) >> (64 - 8*size)
+	}
+	return v
+}
+
+// registerName is the model's name of a register, or the host's own of its MSI-X table.
+func (p *Port) registerName(bar int, off uint64) (string, binary.ByteOrder) {
+	if i := off - uint64(p.conf.MSIXTable); bar == p.conf.MSIXBAR && off >= uint64(p.conf.MSIXTable) && i < uint64(len(p.msix)) {
+		return fmt.Sprintf("MSI-X[%d].%s", i/16, [...]string{"address", "address_high", "data", "control"}[i%16/4]), binary.LittleEndian
+	}
+	if n, ok := p.model.(Namer); ok {
+		return n.RegisterName(bar, off)
+	}
+	return "", binary.LittleEndian
+}
+
+func configName(off int) string {
+	switch {
+	case off == offCommand:
+		return "config Command"
+	case off >= offBAR0 && off < offBAR0+24:
+		return fmt.Sprintf("config BAR %d", (off-offBAR0)/4)
+	case off == offMSIX+2:
+		return "config MSI-X Message Control"
+	case off == offPM+4:
+		return "config PMCSR"
+	case off == offPCIe+8:
+		return "config Device Control"
+	}
+	return fmt.Sprintf("config %03xh", off)
+}
+
+// last returns a copy of the last n events, oldest first.
+func (r *recorder) last(n int) []Event {
+	n = min(n, len(r.ring))
+	out := make([]Event, 0, n)
+	for i := r.n - n; i < r.n; i++ {
+		out = append(out, r.ring[i%cap(r.ring)])
+	}
+	return out
+}
+
+func (r *recorder) add(e Event) {
+	if last := r.newest(); last != nil && last.Kind == e.Kind && last.BAR == e.BAR && last.Off == e.Off && last.Size == e.Size &&
+		last.Value == e.Value && last.Name == e.Name && slices.Equal(last.Fields, e.Fields) {
+		last.Times++
+		return
+	}
+	e.Times = 1
+	if len(r.ring) < cap(r.ring) {
+		r.ring = append(r.ring, e)
+	} else {
+		r.ring[r.n%cap(r.ring)] = e
+	}
+	r.n++
+}
+
+func (r *recorder) newest() *Event {
+	if r.n == 0 {
+		return nil
+	}
+	return &r.ring[(r.n-1)%cap(r.ring)]
+}
+
+func (r *recorder) set(k settingKey, v uint64, size int) {
+	s := r.settings[k]
+	if s == nil {
+		s = new(setting)
+		r.settings[k] = s
+		r.order = append(r.order, k)
+	}
+	s.value, s.size, s.times = v, size, s.times+1
+}
+
+// forget drops the settings: a reset took their effect.
+func (r *recorder) forget() { r.settings, r.order = map[settingKey]*setting{}, nil }
+
+// access records one read or write of a BAR.
+func (p *Port) access(k Kind, bar int, off uint64, b []byte) {
+	v := little(b)
+	p.event(Event{Kind: k, BAR: bar, Off: off, Size: len(b), Value: v})
+	if k == WriteEvent {
+		p.rec.set(settingKey{bar: bar, off: off}, v, len(b))
+	}
+}
+
+// configured records a write to configuration space; was is the Command register before it.
+func (p *Port) configured(off int, b []byte, was uint16) {
+	p.event(Event{Kind: ConfigEvent, Off: uint64(off), Size: len(b), Value: little(b)})
+	if is := p.space.command(); (is^was)&cmdBusMaster != 0 {
+		p.event(Event{Kind: BusMasterEvent, Value: uint64(is&cmdBusMaster) / cmdBusMaster})
+	}
+}
+
+func little(b []byte) uint64 {
+	var w [8]byte
+	copy(w[:], b)
+	return binary.LittleEndian.Uint64(w[:])
+}
+
+// command records one that the device executed. One that failed programs nothing.
+func (p *Port) command(name string, status uint8, given iter.Seq2[string, uint64]) {
+	e := Event{Kind: CommandEvent, Name: name, Value: uint64(status)}
+	for field, v := range given {
+		e.Fields = append(e.Fields, Field{field, v})
+		if status == 0 {
+			p.rec.set(settingKey{name: name + "." + field}, v, 8)
+		}
+	}
+	p.event(e)
+}
+
+// event records one.
+func (p *Port) event(e Event) {
+	e.At = p.now()
+	p.rec.add(e)
+}
+
+// where names a register in a violation.
+func (p *Port) where(bar int, off uint64) string {
+	name, _ := p.registerName(bar, off)
+	return register(name, bar, off)
+}
+
+// WriteTo writes the trace as text: one line for each event with its time in seconds, then what is programmed.
+func (t *Trace) WriteTo(w io.Writer) (int64, error) {
+	var b strings.Builder
+	list := func(events []Event) {
+		for i := range events {
+			fmt.Fprintf(&b, "%12.6f %s\n", events[i].At.Seconds(), &events[i])
+		}
+	}
+	fmt.Fprintf(&b, "# %s: the last %d events, %d before them are lost\n", t.Port, len(t.Events), t.Lost)
+	list(t.Events)
+	if len(t.Before) > 0 {
+		fmt.Fprintf(&b, "# %s: what led to the first violation\n", t.Port)
+		list(t.Before)
+	}
+	fmt.Fprintf(&b, "# %s: what is programmed since the last reset, in order of the first write\n", t.Port)
+	for _, s := range t.Settings {
+		fmt.Fprintf(&b, "%s = %xh\n", s.Name, s.Value)
+	}
+	n, err := io.WriteString(w, b.String())
+	return int64(n), err
+}
+
+// Difference is a register, or a field of a command, that two drivers programmed otherwise.
+type Difference struct {
+	Name string
+	A, B uint64
+}
+
+// Compare holds what two drivers programmed into the same kind of device against each other. differ lists, in the order of
+// a's first write, what both wrote and left with another value; onlyA and onlyB what one of them did not write at all. A
+// difference is no fault in itself: a driver that polls masks what another unmasks, and addresses are never the same.
+func Compare(a, b *Trace) (differ []Difference, onlyA, onlyB []string) {
+	in := func(t *Trace) map[string]uint64 {
+		m := map[string]uint64{}
+		for _, s := range t.Settings {
+			m[s.Name] = s.Value
+		}
+		return m
+	}
+	left, right := in(a), in(b)
+	for _, s := range a.Settings {
+		switch v, both := right[s.Name]; {
+		case !both:
+			onlyA = append(onlyA, s.Name)
+		case v != s.Value:
+			differ = append(differ, Difference{s.Name, s.Value, v})
+		}
+	}
+	for _, s := range b.Settings {
+		if _, both := left[s.Name]; !both {
+			onlyB = append(onlyB, s.Name)
+		}
+	}
+	return differ, onlyA, onlyB
+}
