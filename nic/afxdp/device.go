@@ -72,7 +72,7 @@ func (d *Device) open(o *nic.Options) (err error) {
 	if mtu < 68 || mtu > i.MTU {
 		return fmt.Errorf("interface %s: MTU %d: %w: the interface has %d", i.Name, mtu, nic.ErrFrameSize, i.MTU)
 	}
-	size, err := frameSize(i.MTU + ethernet + tags) // what arrives is the interface's to say
+	size, err := frameSize(i.MTU+ethernet+tags, bufferGrain(i.Driver)) // what arrives is the interface's to say
 	if err != nil {
 		return fmt.Errorf("interface %s: MTU %d: %w", i.Name, i.MTU, err)
 	}

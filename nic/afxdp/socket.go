@@ -34,15 +34,28 @@ func (g *ring) desc(i uint32) *unix.XDPDesc {
 // headroom is what the kernel keeps free in front of a received frame (XDP_PACKET_HEADROOM).
 const headroom = 256
 
-// frameSize returns the least UMEM chunk that holds a frame of n bytes.
-func frameSize(n int) (int, error) {
+// frameSize returns the least UMEM chunk that holds a frame of n bytes. grain is what a card counts its buffers in: the rest
+// of a chunk beyond a multiple of it stays empty.
+func frameSize(n, grain int) (int, error) {
+	room := 0
 	for _, size := range []int{2048, 4096} {
-		if headroom+n <= size {
+		if room = (size - headroom) &^ (grain - 1); n <= room {
 			return size, nil
 		}
 	}
 	return 0, fmt.Errorf("%w: a frame of %d bytes does not fit into one UMEM chunk, which holds %d: set an MTU of %d or less "+
-		"(jumbo frames over several chunks are not used)", nic.ErrFrameSize, n, 4096-headroom, 4096-headroom-ethernet-tags)
+		"(jumbo frames over several chunks are not used)", nic.ErrFrameSize, n, room, room-ethernet-tags)
+}
+
+// bufferGrain is what the cards of a kernel driver count receive buffers in, in bytes: Intel's 1 and 10 Gbit/s controllers
+// have them in steps of 1 KB (SRRCTL.BSIZEPACKET, 82599 §8.2.3.8.7). With zero copy a chunk of 2048 bytes is then a buffer of
+// 1024 to an 82599, and it drops longer frames.
+func bufferGrain(driver string) int {
+	switch driver {
+	case "ixgbe", "igb", "igc":
+		return 1024
+	}
+	return 1
 }
 
 // openQueue makes a socket with a UMEM of 2*frames chunks, and its rings. It is not bound yet.
@@ -154,7 +167,7 @@ func (q *Queue) bind(i *netif.Interface, queue int, driverHook bool) (zeroCopy b
 		err := q.bindMode(i, queue, mode)
 		switch {
 		case err == nil:
-			return mode == unix.XDP_ZEROCOPY, nil
+			return q.zeroCopy()
 		case errors.Is(err, unix.EBUSY):
 			return false, fmt.Errorf("interface %s, queue %d: %w: another AF_XDP socket is bound to it: bind: %w", i.Name,
 				queue, nic.ErrBusy, err)
@@ -165,6 +178,17 @@ func (q *Queue) bind(i *netif.Interface, queue int, driverHook bool) (zeroCopy b
 		refused = err
 	}
 	return false, fmt.Errorf("interface %s, queue %d: bind: %w", i.Name, queue, refused)
+}
+
+// zeroCopy asks the kernel what the socket was bound with.
+func (q *Queue) zeroCopy() (bool, error) {
+	var flags uint32 // struct xdp_options
+	n := uint32(unsafe.Sizeof(flags))
+	if _, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, q.fd, unix.SOL_XDP, unix.XDP_OPTIONS,
+		uintptr(unsafe.Pointer(&flags)), uintptr(unsafe.Pointer(&n)), 0); e != 0 {
+		return false, fmt.Errorf("XDP_OPTIONS: %w", e)
+	}
+	return flags&unix.XDP_OPTIONS_ZEROCOPY != 0, nil
 }
 
 // bindMode waits up to a second for a queue in use: the kernel lets go of a closed socket's queue only later, in a work
