@@ -131,8 +131,10 @@ func (q *Queue) exec(name string, in, out *[EntrySize]byte) error {
 	if err != nil {
 		return err
 	}
-	for end := time.Now().Add(q.timeout); ; time.Sleep(5 * time.Microsecond) {
-		late := time.Now().After(end)
+	end := time.Now().Add(q.timeout)
+	for looks := 0; ; time.Sleep(5 * time.Microsecond) {
+		looks++
+		late := looks > leastLooks && time.Now().After(end)
 		if done, err := q.collect(id, out); done || err != nil {
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)

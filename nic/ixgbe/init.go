@@ -17,14 +17,21 @@ func (d *Device) clear(r reg, bits uint32) {
 	d.write(r, d.read(r)&^bits)
 }
 
+// leastLooks is how often is looked before a time-out counts: a thread that was held up, in a guest that stood still or on a
+// machine with much else to do, has let time pass without waiting.
+const leastLooks = 100
+
 // wait polls until the masked register reads want. All ones mean that the device has left the bus.
 func (d *Device) wait(name string, r reg, mask, want uint32, limit time.Duration) error {
 	var v uint32
-	for end := time.Now().Add(limit); ; time.Sleep(20 * time.Microsecond) {
+	end := time.Now().Add(limit)
+	for looks := 0; ; time.Sleep(20 * time.Microsecond) {
+		looks++
+		late := looks > leastLooks && time.Now().After(end)
 		if v = d.read(r); v != ^uint32(0) && v&mask == want {
 			return nil
 		}
-		if time.Now().After(end) {
+		if late {
 			break
 		}
 	}

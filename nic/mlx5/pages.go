@@ -166,12 +166,13 @@ func (d *Device) reclaimPages(function uint32, n int) (int, error) {
 // reclaimAll takes every page back, after TEARDOWN_HCA.
 func (d *Device) reclaimAll() error {
 	for end := time.Now().Add(reclaimLimit); d.pages.held() > 0; {
+		late := time.Now().After(end)
 		n, err := d.reclaimPages(d.pages.function, d.pages.held())
 		if err != nil {
 			return err
 		}
 		if n == 0 {
-			if time.Now().After(end) {
+			if late {
 				return fmt.Errorf("mlx5 %s: %w: firmware keeps %d pages after TEARDOWN_HCA", d.fn.Name(), nic.ErrTimeout, d.pages.held())
 			}
 			time.Sleep(time.Millisecond)

@@ -154,11 +154,13 @@ func (q *Queue) nop(ask bool) (record uint32, w unsafe.Pointer) {
 // proven waits for the completion of the last empty WQE, and reports whether it came within limit.
 func (q *Queue) proven(limit time.Duration) (bool, error) {
 	last := uint16(q.txTail - 1)
-	for end := time.Now().Add(limit); ; {
+	end := time.Now().Add(limit)
+	for looks := 0; ; looks++ {
+		late := looks > leastLooks && time.Now().After(end)
 		c := q.completion(q.txCQ, q.txNext&q.txMask)
 		own := atomic.LoadUint32(&c.counterOwn)
 		if (own>>cqeOwner^q.txNext>>(q.txShift&31))&1 != 0 {
-			if time.Now().After(end) {
+			if late {
 				return false, nil
 			}
 			time.Sleep(10 * time.Microsecond)

@@ -222,10 +222,12 @@ func (q *Queue) flush() error {
 	if last == q.txTail {
 		return nil
 	}
-	for end := time.Now().Add(flushLimit); ; {
+	end := time.Now().Add(flushLimit)
+	for looks := 0; ; looks++ {
+		late := looks > leastLooks && time.Now().After(end)
 		own := atomic.LoadUint32(&q.completion(q.txCQ, q.txNext&q.txMask).counterOwn)
 		if (own>>cqeOwner^q.txNext>>(q.txShift&31))&1 != 0 {
-			if time.Now().After(end) {
+			if late {
 				return fmt.Errorf("%w: the send queue in error did not give WQE %d back within %v", nic.ErrTimeout, last&0xFFFF, flushLimit)
 			}
 			time.Sleep(10 * time.Microsecond)

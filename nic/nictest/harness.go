@@ -94,8 +94,9 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-// patience bounds every call that may take a real time-out; one that takes longer hangs.
-var patience = 30 * time.Second
+// patience bounds every call that may take a real time-out; one that takes longer hangs. linger is how long is waited for
+// what comes, or goes, by itself. Both are far more than it takes: other programs may have the machine.
+var patience, linger = 90 * time.Second, 20 * time.Second
 
 // rig is one device with its driver, and the far end of its wire.
 type rig struct {

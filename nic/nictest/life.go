@@ -53,7 +53,7 @@ func checkReset(x *rig) {
 	said := false
 	x.busy("Serve after a reset", func() {
 		wait := x.serve()
-		for end := time.Now().Add(patience / 3); time.Now().Before(end) && !said; {
+		for end := time.Now().Add(linger); time.Now().Before(end) && !said; {
 			var s nic.Stats
 			err := x.dev.ReadStats(&s)
 			l, lerr := x.dev.Link()
@@ -77,6 +77,10 @@ func checkReset(x *rig) {
 // holdings is what a driver may leak.
 type holdings struct{ goroutines, fds, memory int }
 
+func (h holdings) exceeds(o holdings) bool {
+	return h.goroutines > o.goroutines || h.fds > o.fds || h.memory > o.memory
+}
+
 func held(x *rig) holdings {
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -93,8 +97,8 @@ func held(x *rig) holdings {
 func (x *rig) released(before holdings) {
 	x.Helper()
 	now := held(x)
-	for end := time.Now().Add(patience / 3); now.goroutines > before.goroutines && time.Now().Before(end); now = held(x) {
-		time.Sleep(time.Millisecond) // a goroutine that was told to end may need a moment
+	for end := time.Now().Add(linger); now.exceeds(before) && time.Now().Before(end); now = held(x) {
+		time.Sleep(time.Millisecond) // a goroutine that was told to end, and to close a file, may need a moment
 	}
 	if n := x.port.Mappings(); n > 0 {
 		x.Errorf("%d DMA mappings are left", n)
@@ -102,7 +106,7 @@ func (x *rig) released(before holdings) {
 	if x.port.BusMaster() {
 		x.Errorf("bus mastering is on")
 	}
-	if now.goroutines > before.goroutines || now.fds > before.fds || now.memory > before.memory {
+	if now.exceeds(before) {
 		x.Errorf("held before: %+v, after: %+v", before, now)
 	}
 }

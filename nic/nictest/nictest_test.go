@@ -53,8 +53,9 @@ func (r *recorder) run(check func(*rig), h Harness) {
 
 // Each check can fail: there is a bug that it finds, and says so in these words.
 func TestChecksFindTheirBug(t *testing.T) {
-	defer func(d time.Duration) { patience = d }(patience)
-	patience = 500 * time.Millisecond
+	defer func(p, l time.Duration) { patience, linger = p, l }(patience, linger)
+	long := patience
+	linger = 200 * time.Millisecond
 	for _, c := range []struct {
 		bug   bug
 		check string
@@ -90,6 +91,10 @@ func TestChecksFindTheirBug(t *testing.T) {
 		{sleeps, "serve", "requests were not answered"},
 		{forgetsDevice, "lost write", "mappings are left"},
 	} {
+		patience = long
+		if c.bug == waitsForever {
+			patience = 500 * time.Millisecond
+		}
 		var r recorder
 		r.run(find(t, c.check), toyHarness(c.bug))
 		if all := strings.Join(r.failures, "\n"); !strings.Contains(all, c.words) {

@@ -55,6 +55,8 @@ type slot struct {
 	word uint64 // length 16, flags 16
 }
 
+var leaked []*os.File
+
 // toy is a driver for toysim, right unless it has a bug.
 type toy struct {
 	mu     sync.Mutex // a real driver's counters are read without
@@ -75,7 +77,6 @@ type toy struct {
 	txTail, txDone uint32   //
 	owner          []uint32 // for each receive slot the transmit + 1 that has to be done before it is free; 0 for none
 	stats          nic.Stats
-	file           *os.File
 	garbage        *[]byte
 	blinded        bool
 }
@@ -170,7 +171,8 @@ func (d *toy) start(mac [6]byte) (err error) {
 	}
 	d.arm()
 	if d.bug == leaksFile {
-		d.file, _ = os.Open("/dev/null")
+		f, _ := os.Open("/dev/null")
+		leaked = append(leaked, f) // or the collector closes it
 	}
 	if d.bug == leaksRoutine {
 		go func() { select {} }()

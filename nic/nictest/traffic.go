@@ -288,7 +288,7 @@ func checkServe(x *rig) {
 		for round := range 2 {
 			wait := x.serve()
 			some := reqs[200*round:][:200]
-			end := time.Now().Add(patience / 3) // before busy's own: the loop has to end before the device is closed
+			end := time.Now().Add(linger) // before busy's own: the loop has to end before the device is closed
 			for i := 0; i < len(some); i += 20 {
 				x.send(some[i : i+20]...)
 				for time.Now().Before(end) && len(got) < 200*round+i+20 {

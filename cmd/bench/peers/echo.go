@@ -31,6 +31,7 @@ func EchoUDP(at netip.AddrPort, core int, w io.Writer) error {
 	}
 	debug.SetGCPercent(-1)
 	buf := make([]byte, 1<<16)
+	runtime.GC() // see hot.Pin
 	var from unix.RawSockaddrInet4
 	fmt.Fprintln(w, "ready")
 	hot.Pin()

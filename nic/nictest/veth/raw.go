@@ -52,10 +52,10 @@ func (r *Raw) Send(frame []byte) {
 	}
 }
 
-// Recv waits for a frame that want accepts, its VLAN tag in place, and fails the test after some seconds without one.
+// Recv waits for a frame that want accepts, its VLAN tag in place, and fails the test after a minute without one.
 func (r *Raw) Recv(want func(frame []byte) bool) []byte {
 	r.t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(patience)
 	for time.Now().Before(deadline) {
 		if n, _ := unix.Poll([]unix.PollFd{{Fd: int32(r.fd), Events: unix.POLLIN}}, 100); n <= 0 {
 			continue

@@ -6,6 +6,9 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -113,6 +116,49 @@ func (e *End) Do(f func()) {
 		}
 		f()
 	})
+}
+
+// txDropped is how many frames the end's interface has dropped: a veth pair between two namespaces is a queue of 256 frames
+// with a softirq at its end, which the kernel may put off when the machine is busy.
+func (e *End) txDropped(t testing.TB) (n uint64) {
+	e.Do(func() {
+		l, err := netlink.LinkByName(e.Name)
+		if err != nil {
+			t.Error(e.Name, err)
+			return
+		}
+		n = l.Attrs().Statistics.TxDropped
+	})
+	return n
+}
+
+// echoReplies is how many replies to ping the end's kernel has received, in a's family.
+func (e *End) echoReplies(t testing.TB, a netip.Addr) (n int) {
+	e.Do(func() {
+		file := "/proc/thread-self/net/snmp6"
+		if a.Is4() {
+			file = "/proc/thread-self/net/snmp"
+		}
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		lines := strings.Split(string(b), "\n")
+		for i, line := range lines {
+			f := strings.Fields(line)
+			switch {
+			case len(f) == 2 && f[0] == "Icmp6InEchoReplies":
+				n, _ = strconv.Atoi(f[1])
+				return
+			case len(f) > 1 && f[0] == "Icmp:": // a line of names, and one of values
+				n, _ = strconv.Atoi(strings.Fields(lines[i+1])[slices.Index(f, "InEchoReps")])
+				return
+			}
+		}
+		t.Error(file, "has no count of echo replies")
+	})
+	return n
 }
 
 // onThread runs f on an operating system thread that ends with it.
