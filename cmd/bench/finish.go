@@ -15,6 +15,7 @@ import (
 	"rebound/latency"
 	"rebound/latency/host"
 	"rebound/nic"
+	"rebound/nic/pci"
 )
 
 // errNoResult is a signal that came too early.
@@ -127,8 +128,14 @@ func dropEmpty(all []*latency.Series) []*latency.Series {
 	return out
 }
 
-// device describes the interface.
+// device describes the interface. One of the kernel's that stands on a model is a model.
 func (c *cell) device(rep *latency.Report) {
+	defer func() {
+		if d := &rep.Device; d.Backend == string(nic.Socket) && pci.InterfaceIsModel(d.Device) {
+			d.Backend = string(nic.Sim)
+			d.Notes = append(d.Notes, "the interface is the kernel's driver on a device model: its timestamps are the model's, not a card's")
+		}
+	}()
 	if c.port.device == nil {
 		rep.Device = latency.Device{Driver: "socket", Device: c.path.Interface, MTU: c.path.MTU, Backend: string(nic.Socket),
 			Notes: []string{"through the kernel's own socket: both ways through its network stack are part of the round trip"}}

@@ -42,9 +42,9 @@ func (d *Device) EnableTimestamps(hardware bool) (nic.Timestamping, error) {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPING, flags); err != nil {
 		return in, fmt.Errorf("afpacket: interface %s: SO_TIMESTAMPING %#x: %w", d.iface.Name, flags, err)
 	}
-	source := 0 // of the stamps in the ring: the kernel's, unless the card has one
+	source := 0 // of the stamps in the ring, one for each frame: the card's if it has them, else the kernel's
 	if in.RxHardware {
-		source = unix.SOF_TIMESTAMPING_RAW_HARDWARE
+		source, in.RxSoftware = unix.SOF_TIMESTAMPING_RAW_HARDWARE, false
 	}
 	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_TIMESTAMP, source); err != nil {
 		return in, fmt.Errorf("afpacket: interface %s: PACKET_TIMESTAMP: %w", d.iface.Name, err)

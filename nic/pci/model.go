@@ -1,6 +1,12 @@
 package pci
 
-import "bytes"
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
 
 // A device model of ours marks itself by a Vendor-Specific Extended Capability (PCI Express Base 6.0 §7.9.5), which drivers
 // that do not know it leave alone. So even where it stands behind QEMU's or a kernel's own emulation of a function, nobody
@@ -30,3 +36,38 @@ func isModel(c Config) bool {
 	}
 	return bytes.Equal(mark, []byte(ModelMark))
 }
+
+// InterfaceIsModel reports whether a network interface, in the calling thread's network namespace, is the kernel's driver on a
+// device model of ours: what it stamps is stamped by the model. Without the right to read a function's whole configuration
+// space (CAP_SYS_ADMIN) the answer is no.
+func InterfaceIsModel(name string) bool {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	info, err := unix.IoctlGetEthtoolDrvinfo(fd, name)
+	if err != nil {
+		return false
+	}
+	addr := unix.ByteSliceToString(info.Bus_info[:])
+	if addr == "" || filepath.Base(addr) != addr { // of something that is not on a bus
+		return false
+	}
+	config, err := os.Open(filepath.Join("/sys/bus/pci/devices", addr, "config"))
+	if err != nil {
+		return false
+	}
+	defer config.Close()
+	return isModel(readOnly{config})
+}
+
+// readOnly is the configuration space of a function that somebody else drives.
+type readOnly struct{ *os.File }
+
+func (r readOnly) ReadConfig(off int, p []byte) error {
+	_, err := r.ReadAt(p, int64(off))
+	return err
+}
+
+func (r readOnly) WriteConfig(int, []byte) error { return os.ErrPermission }

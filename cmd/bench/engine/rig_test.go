@@ -27,8 +27,9 @@ type reply struct {
 }
 
 type txStamp struct {
-	id uint32
-	t  nic.Timestamp
+	id  uint32
+	t   nic.Timestamp
+	due uint64 // tick
 }
 
 func (f *fake) Send(b []byte) error {
@@ -53,7 +54,7 @@ func (f *fake) reply(b []byte, due uint64) {
 func (f *fake) EnableTimestamps(bool) (nic.Timestamping, error) { return nic.Timestamping{}, nil }
 func (f *fake) RxTimestamp() nic.Timestamp                      { return f.stamp }
 func (f *fake) TxTimestamp() (uint32, nic.Timestamp, bool, error) {
-	if len(f.tx) == 0 {
+	if len(f.tx) == 0 || f.tx[0].due > hot.TSC() {
 		return 0, nic.Timestamp{}, false, nil
 	}
 	s := f.tx[0]

@@ -22,6 +22,7 @@ type stamps struct {
 	ring             []stamped // by sequence number, as long as the window
 	sent             []sent    // by the count of sends, as long as the window
 	mask             uint32
+	replies, pairs   [2]int64 // by the kernel, by the card: stamped replies, and those whose probe's stamp came
 }
 
 type stamped struct {
@@ -64,6 +65,7 @@ func (s *stamps) receive(seq uint32, at uint64) {
 	e.at = at
 	if t := s.from.RxTimestamp(); t.Nanoseconds != 0 {
 		e.rx[clock(t)] = t.Nanoseconds
+		s.replies[clock(t)]++
 	}
 	s.pair(e)
 }
@@ -94,9 +96,20 @@ func (s *stamps) pair(e *stamped) {
 	for i, track := range [...]*latency.Track{s.kernel, s.hardware} {
 		if e.tx[i] != 0 && e.rx[i] != 0 {
 			track.Record(e.at, e.rx[i]-e.tx[i])
+			s.pairs[i]++
 			e.tx[i], e.rx[i] = 0, 0
 		}
 	}
+}
+
+// behind reports whether a clock that stamps both ways owes stamps of sent frames.
+func (s *stamps) behind() bool {
+	for i, n := range s.pairs {
+		if n > 0 && n < s.replies[i] {
+			return true
+		}
+	}
+	return false
 }
 
 func clock(t nic.Timestamp) int {

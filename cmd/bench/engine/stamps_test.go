@@ -16,7 +16,7 @@ import (
 func TestTimestamps(t *testing.T) {
 	f := &fake{stamp: nic.Timestamp{Nanoseconds: 5000}}
 	f.onSend = func(n int, b []byte) error {
-		f.tx = append(f.tx, txStamp{uint32(n), nic.Timestamp{Nanoseconds: 2000}}, txStamp{uint32(n), nic.Timestamp{Nanoseconds: 2500, Hardware: true}})
+		f.tx = append(f.tx, txStamp{uint32(n), nic.Timestamp{Nanoseconds: 2000}, 0}, txStamp{uint32(n), nic.Timestamp{Nanoseconds: 2500, Hardware: true}, 0})
 		f.reply(b, 0)
 		return nil
 	}
@@ -38,6 +38,28 @@ func TestTimestamps(t *testing.T) {
 	}
 	if h := series(rec)(latency.HardwareSeries); h.Count != 5 || h.Max != 2500 {
 		t.Errorf("hardware: %d, max %d", h.Count, h.Max)
+	}
+}
+
+// TestLateTimestamps has the card's stamp of the last probe come when all replies are long in.
+func TestLateTimestamps(t *testing.T) {
+	f := &fake{stamp: nic.Timestamp{Nanoseconds: 5000, Hardware: true}}
+	f.onSend = func(n int, b []byte) error {
+		due := uint64(0)
+		if n == 9 {
+			due = hot.TSC() + testClock.Ticks(50*time.Millisecond)
+		}
+		f.tx = append(f.tx, txStamp{uint32(n), nic.Timestamp{Nanoseconds: 2500, Hardware: true}, due})
+		f.reply(b, 0)
+		return nil
+	}
+	s, rec := stream(t, f, 0, time.Second, func(o *Options) { o.Stamps = NewStamper(f) })
+	var stop atomic.Bool
+	if err := s.Run(Limit{Count: 10}, &stop); err != nil {
+		t.Fatal(err)
+	}
+	if h := series(rec)(latency.HardwareSeries); h.Count != 10 || h.Min != 2500 {
+		t.Errorf("%d pairs of 10, from %d ns", h.Count, h.Min)
 	}
 }
 

@@ -298,7 +298,7 @@ func (s *Stream) send(intended uint64, stop *atomic.Bool) error {
 	return err
 }
 
-// patience is how long an interrupted Run waits for what is under way.
+// patience is how long an interrupted Run waits for what is under way, and any Run for stamps of sent frames.
 const patience = time.Second
 
 // drain waits for what is still under way.
@@ -315,10 +315,15 @@ func (s *Stream) drain(stop *atomic.Bool) error {
 			s.window.abandon(now)
 		}
 	}
-	if s.stamps != nil { // the kernel hands out stamps of sent frames a little later
-		for end := hot.TSC() + s.clock.Ticks(2*time.Millisecond); int64(end-hot.TSC()) > 0; {
+	if s.stamps != nil { // the kernel hands out stamps of sent frames a little later, and those of the card by its own interrupt
+		start := hot.TSC()
+		for end := start + s.clock.Ticks(2*time.Millisecond); int64(end-hot.TSC()) > 0; {
 			s.stamps.collect()
 		}
+		for end := start + s.clock.Ticks(patience); s.stamps.behind() && int64(end-hot.TSC()) > 0 && !stop.Load(); {
+			s.stamps.collect()
+		}
+		s.stamps.collect()
 	}
 	return nil
 }
