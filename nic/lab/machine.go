@@ -168,7 +168,8 @@ func (k *Kit) arguments(m Machine, initrd string) []string {
 	// no_timer_check: there the kernel counts ticks for 40 ms, and panics if the virtual CPU was not run for most of it.
 	q35, boot := "q35", "console=ttyS0 panic=-1 loglevel=8 tsc=reliable no_timer_check"
 	if m.IOMMU {
-		q35, boot = "q35,kernel-irqchip=split", boot+" intel_iommu=on"
+		// strict: what a driver has unmapped is the device's no longer at once, so that a model's late DMA is found out.
+		q35, boot = "q35,kernel-irqchip=split", boot+" intel_iommu=on iommu.strict=1"
 	}
 	args := []string{
 		"-M", q35, "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1G",
