@@ -38,6 +38,14 @@ const (
 	x540
 )
 
+// rxBuffer is the receive packet buffer in bytes: 512 KB (§8.2.3.8.9), 384 KB on the X540.
+func (f family) rxBuffer() uint32 {
+	if f == x540 {
+		return 384 << 10
+	}
+	return 512 << 10
+}
+
 var models = map[uint16]struct {
 	name   string
 	family family
@@ -61,6 +69,7 @@ type Device struct {
 	bar    *mmio.Window
 	arena  *dma.Arena
 	family family
+	phy    uint32 // X540: MDIO address of the PHY
 	name   string
 	mac    [6]byte
 	mtu    int
@@ -87,12 +96,12 @@ func Open(fn pci.Function, o nic.Options) (*Device, error) {
 	return d, nil
 }
 
-func open(fn pci.Function, o nic.Options) (d *Device, err error) {
+func open(fn pci.Function, o nic.Options) (_ *Device, err error) {
 	m, ok := models[fn.ID().Device]
 	if !ok || fn.ID().Vendor != vendorIntel {
 		return nil, fmt.Errorf("ixgbe %s: %w: %v is not an 82599 or X540", fn.Name(), nic.ErrNoDevice, fn.ID())
 	}
-	d = &Device{fn: fn, family: m.family, name: m.name, mtu: o.MTU, log: o.Log}
+	d := &Device{fn: fn, family: m.family, name: m.name, mtu: o.MTU, log: o.Log}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}

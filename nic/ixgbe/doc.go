@@ -7,7 +7,10 @@
 //	8086:10f7  82599 backplane, KX4
 //	8086:10f8  82599 backplane, combined (KX, KX4, KR)
 //	8086:10fc  82599 XAUI on a mezzanine card
-//	8086:1528  X540-AT2: shares rings, filters, RSS and statistics; its PHY firmware brings the link up by itself
+//	8086:1528  X540-AT2, 10GBASE-T
+//
+// The X540 shares rings, filters, RSS and statistics. Its PHY, semaphores, NVM, reset and packet buffer are as Linux's ixgbe
+// treats them, which is the source for them, and IEEE 802.3 clause 45 for the PHY's registers.
 //
 // Each receive slot owns one buffer for good. A frame is rewritten in the buffer of its slot, a transmit descriptor points
 // there, and the slot is armed again, in order, once that transmit is done. So there is no free list, no copy, and no way

@@ -13,6 +13,8 @@ const (
 	eepromChecksumWord = 0x3F
 	eepromSum          = 0xBABA // what words 0 to 3Fh and the sections they point to add up to (§6.3.2.9)
 	eepromFirstPointer = 0x03   // words 3 to 0Eh point to hardware sections
+	eepromPHYPointer   = 0x04
+	eepromROMPointer   = 0x05
 	eepromFWPointer    = 0x0F
 )
 
@@ -24,9 +26,18 @@ func (d *Device) eeprom(word uint16) (uint16, error) {
 	return uint16(d.read(regEERD) >> eerdDataLSB), nil
 }
 
-// checkEEPROM adds up the words that the hardware is configured from (§6.3.2.9).
+// checkEEPROM adds up the words that the hardware is configured from (§6.3.2.9). The X540 keeps them in a shadow of its
+// flash, which takes a semaphore, and leaves the sections of PHY and option ROM out of the sum.
 func (d *Device) checkEEPROM() error {
-	if d.read(regEEC)&eecPresent == 0 {
+	eec := d.read(regEEC)
+	words := uint32(1) << 14 // what EERD reaches
+	if d.family == x540 {
+		words = 1 << (eec>>eecSizeLSB&0xF + 6)
+		if err := d.take(syncNVM); err != nil {
+			return err
+		}
+		defer d.give(syncNVM)
+	} else if eec&eecPresent == 0 {
 		return fmt.Errorf("ixgbe %s: EEC (%#05x) says that no EEPROM is present", d.fn.Name(), uint32(regEEC))
 	}
 	var sum uint16
@@ -44,18 +55,21 @@ func (d *Device) checkEEPROM() error {
 		return err
 	}
 	for p := uint16(eepromFirstPointer); p < eepromFWPointer; p++ {
+		if d.family == x540 && (p == eepromPHYPointer || p == eepromROMPointer) {
+			continue
+		}
 		at, err := d.eeprom(p)
 		if err != nil {
 			return err
 		}
-		if at == 0 || at == 0xFFFF {
+		if at == 0 || uint32(at) >= words {
 			continue
 		}
 		n, err := d.eeprom(at)
 		if err != nil {
 			return err
 		}
-		if n == 0 || n == 0xFFFF || uint32(at)+uint32(n) >= 1<<14 {
+		if n == 0 || uint32(at)+uint32(n) >= words {
 			continue
 		}
 		if err := add(at+1, n); err != nil {

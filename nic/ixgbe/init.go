@@ -72,7 +72,9 @@ func (d *Device) reset() error {
 	// A device that does not quiesce in time is reset all the same, twice (§5.2.5.3.2).
 	twice := d.wait("STATUS", regSTATUS, statusMasterEnabled, 0, 100*time.Millisecond) != nil
 	for range 2 {
-		d.set(regCTRL, ctrlRST|ctrlLRST)
+		if err := d.startReset(); err != nil {
+			return err
+		}
 		if err := d.wait("CTRL", regCTRL, ctrlRST|ctrlLRST, 0, time.Second); err != nil {
 			return err
 		}
@@ -86,6 +88,23 @@ func (d *Device) reset() error {
 		return err
 	}
 	return d.wait("RDRXCTL", regRDRXCTL, rdrxctlDMAIDone, rdrxctlDMAIDone, time.Second)
+}
+
+// startReset starts a reset of all. On the X540 the PHY has to be ours meanwhile, and firmware gets it back at once: so does
+// Linux's driver, which leaves the link reset out.
+func (d *Device) startReset() error {
+	if d.family != x540 {
+		d.set(regCTRL, ctrlRST|ctrlLRST)
+		return nil
+	}
+	own := d.phySync()
+	if err := d.take(own); err != nil {
+		return err
+	}
+	d.set(regCTRL, ctrlRST)
+	d.read(regSTATUS) // the write has arrived
+	d.give(own)
+	return nil
 }
 
 func (d *Device) maskInterrupts() {
@@ -125,7 +144,7 @@ func (d *Device) startFilters() {
 // startReceive programs the receive unit and its queues (§4.6.7).
 func (d *Device) startReceive() error {
 	d.write(regRXCTRL, 0)
-	d.write(regRXPBSIZE(0), 512<<10) // one packet buffer, all of it
+	d.write(regRXPBSIZE(0), d.family.rxBuffer()) // one packet buffer, all of it
 	for n := 1; n < 8; n++ {
 		d.write(regRXPBSIZE(n), 0)
 	}

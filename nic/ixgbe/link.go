@@ -2,7 +2,6 @@ package ixgbe
 
 import (
 	"fmt"
-	"time"
 
 	"rebound/nic"
 )
@@ -13,12 +12,12 @@ func (d *Device) startLink() error {
 	d.write(regFCCFG, 0)
 	d.clear(regMFLCN, mflcnRFCE|mflcnRPFCE)
 	if d.family == x540 {
-		return nil // its PHY negotiates under firmware
+		return d.startPHY()
 	}
-	if err := d.lockMAC(); err != nil {
+	if err := d.take(syncMAC); err != nil {
 		return err
 	}
-	defer d.unlockMAC()
+	defer d.give(syncMAC)
 	autoc := d.read(regAUTOC)
 	if autoc&autocLMSMask>>autocLMSLSB == lmsSFI {
 		d.clear(regESDP, esdpSDP3) // SFP+: laser on
@@ -30,15 +29,19 @@ func (d *Device) startLink() error {
 
 func (d *Device) linkMode() string {
 	if d.family == x540 {
-		return "10GBASE-T by PHY firmware"
+		return "10GBASE-T, 1000BASE-T or 100BASE-TX, negotiated by the PHY"
 	}
 	switch lms := d.read(regAUTOC) & autocLMSMask >> autocLMSLSB; {
 	case lms == lmsSFI:
 		return "SFI 10 Gb/s serial"
+	case lms == lmsParallel:
+		return "10 Gb/s over four lanes (XAUI, KX4 or CX4) without auto-negotiation"
+	case lms == lmsSGMII:
+		return "SGMII 1 Gb/s or 100 Mb/s"
 	case lms >= lmsKX:
 		return "KX/KX4/KR with auto-negotiation"
 	default:
-		return fmt.Sprintf("AUTOC.LMS %d without auto-negotiation at 10 Gb/s or 1 Gb/s", lms)
+		return fmt.Sprintf("1 Gb/s (AUTOC.LMS %d)", lms)
 	}
 }
 
@@ -53,48 +56,3 @@ func (d *Device) Link() (nic.Link, error) {
 	}
 	return nic.Link{Up: true, Speed: [4]int{0, 100, 1000, 10000}[v>>linksSpeedLSB&3]}, nil
 }
-
-// lockMAC takes AUTOC from the other port's driver and from manageability firmware (§10.5.4). An owner that does not let
-// go within a second is taken for dead, as the datasheet advises.
-func (d *Device) lockMAC() error {
-	for end := time.Now().Add(time.Second); ; time.Sleep(100 * time.Microsecond) {
-		if err := d.lockSync(); err != nil {
-			return err
-		}
-		v := d.read(regSWFWSYNC)
-		late := time.Now().After(end)
-		if v&(syncSWMAC|syncFWMAC) == 0 || late {
-			d.write(regSWFWSYNC, v&^syncFWMAC|syncSWMAC)
-			d.unlockSync()
-			return nil
-		}
-		d.unlockSync()
-	}
-}
-
-func (d *Device) unlockMAC() {
-	if d.lockSync() == nil {
-		d.clear(regSWFWSYNC, syncSWMAC)
-		d.unlockSync()
-	}
-}
-
-// lockSync guards SW_FW_SYNC itself (§10.5.4): SMBI between drivers, SWESMBI against firmware.
-func (d *Device) lockSync() error {
-	// Reading SMBI as zero takes it. One that nobody gives back is stale from a driver that died: take it over.
-	if d.wait("SWSM", regSWSM, swsmSMBI, 0, 10*time.Millisecond) != nil {
-		d.clear(regSWSM, swsmSMBI)
-	}
-	for end := time.Now().Add(100 * time.Millisecond); ; time.Sleep(20 * time.Microsecond) {
-		d.set(regSWSM, swsmSWESMBI)
-		if v := d.read(regSWSM); v&swsmSWESMBI != 0 && v != ^uint32(0) {
-			return nil
-		}
-		if time.Now().After(end) {
-			return fmt.Errorf("ixgbe %s: %w: SWSM.SWESMBI (%#05x): firmware does not give the semaphore", d.fn.Name(),
-				nic.ErrTimeout, uint32(regSWSM))
-		}
-	}
-}
-
-func (d *Device) unlockSync() { d.clear(regSWSM, swsmSMBI|swsmSWESMBI) }

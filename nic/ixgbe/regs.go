@@ -22,6 +22,7 @@ const (
 	ctrlRST           = 1 << 26 // Device Reset
 
 	statusMasterEnabled = 1 << 19 // PCIe Master Enable Status
+	statusLANLSB        = 2       // LAN ID, the port's number, 2 bits
 
 	ctrlExtNSDis   = 1 << 16 // No Snoop Disable
 	ctrlExtDrvLoad = 1 << 28 // Driver loaded, for firmware
@@ -30,6 +31,7 @@ const (
 
 	eecARD     = 1 << 9 // Auto-Read Done
 	eecPresent = 1 << 8 // EEPROM Present
+	eecSizeLSB = 11     // 4 bits: log2 of the words, less 6
 
 	eerdStart   = 1 << 0
 	eerdDone    = 1 << 1
@@ -39,8 +41,12 @@ const (
 	swsmSMBI    = 1 << 0 // held by one driver of the device; a read takes it
 	swsmSWESMBI = 1 << 1 // held by software against firmware
 
-	syncSWMAC = 1 << 3 // software owns the shared MAC registers
-	syncFWMAC = 1 << 8 // firmware owns them
+	syncNVM      = 1 << 0 // EEPROM, NVM; what software owns. Firmware's bits lie syncFirmware above
+	syncPHY0     = 1 << 1 // PHY of port 0; 1 << 2 of port 1
+	syncMAC      = 1 << 3 // shared MAC registers
+	syncFirmware = 5
+	syncFlash    = 1 << 4  // X540: hardware writes the flash
+	syncREGSMP   = 1 << 31 // X540: the register is held; a read takes it
 )
 
 // regEIMCEX is the interrupt mask clear of queues 32n to 32n+31 (n = 0 to 3).
@@ -53,6 +59,9 @@ const (
 	regMFLCN  reg = 0x04294 // MFLCN  MAC Flow Control       RW  §8.2.3.22
 	regAUTOC  reg = 0x042A0 // AUTOC  Auto-Negotiation Control RW §8.2.3.22
 	regLINKS  reg = 0x042A4 // LINKS  Link Status            RO  §8.2.3.22
+	regMSCA   reg = 0x0425C // MSCA   MDI Single Command and Address   RW  §8.2.3.22.11
+	regMSRWD  reg = 0x04260 // MSRWD  MDI Single Read and Write Data   RW  §8.2.3.22.12
+	regMMNGC  reg = 0x042D0 // MMNGC  MAC Manageability Control        RO  §8.2.3.22
 	regFCCFG  reg = 0x03D00 // FCCFG  Flow Control Configuration RW §8.2.3.3
 )
 
@@ -68,8 +77,21 @@ const (
 	autocRestart = 1 << 12 // restart auto-negotiation, or the link where there is none
 	autocLMSLSB  = 13      // Link Mode Select, 3 bits
 	autocLMSMask = 7 << 13 //
+	lmsParallel  = 1       // 10 Gb/s over four lanes, without auto-negotiation
 	lmsSFI       = 3       // 10 Gb/s serial, without auto-negotiation
 	lmsKX        = 4       // 4, 6 and 7: KX/KX4/KR with clause 73 auto-negotiation
+
+	lmsSGMII = 5 //
+
+	mscaPHYLSB  = 21 // PHY address; below it MMD 20:16 and register 15:0
+	mscaAddress = 0 << 26
+	mscaWrite   = 1 << 26
+	mscaRead    = 3 << 26
+	mscaCommand = 1 << 30 // starts the cycle; clears itself
+
+	msrwdReadLSB = 16 // what was read; 15:0 is what is written
+
+	mmngcVeto = 1 << 0 // firmware allows no change of the link
 
 	linksUp       = 1 << 30
 	linksSpeedLSB = 28 // 2 bits: 1 = 100 Mb/s, 2 = 1 Gb/s, 3 = 10 Gb/s

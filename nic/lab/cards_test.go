@@ -10,7 +10,7 @@ import (
 var cards = []card{{
 	name: "ixgbe", module: "ixgbe", jumbo: 9000,
 	model: func(mac [6]byte) sim.Model { return ixgbesim.New(ixgbesim.Options{MAC: mac}) },
-	other: func(mac [6]byte) sim.Model { return ixgbesim.New(ixgbesim.Options{MAC: mac, Backplane: true}) },
+	other: func(mac [6]byte) sim.Model { return ixgbesim.New(ixgbesim.Options{MAC: mac, Kind: ixgbesim.KX4}) },
 	agree: ixgbeAgree,
 }, enaCard, mlx5Card}
 

@@ -34,15 +34,18 @@ func checkJumbo(x *rig) {
 
 func (x *rig) everySize(from, to, step int) {
 	x.Helper()
+	const room = 256 << 10 // what a device's packet buffer holds at least
 	var reqs [][]byte
+	bytes := 0
 	for size := from; size <= to; size += step {
 		for p := range protos {
 			reqs = append(reqs, request(p, size, uint8(size), x.next))
 			x.next++
+			bytes += size
 		}
-		if len(reqs) >= x.h.Ring/2-4 || size+step > to {
+		if len(reqs) >= x.h.Ring/2-4 || bytes >= room || size+step > to {
 			x.exchange(reqs)
-			reqs = nil
+			reqs, bytes = nil, 0
 		}
 	}
 }

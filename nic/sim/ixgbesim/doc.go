@@ -1,8 +1,9 @@
-// Package ixgbesim models the Intel 82599 10 GbE controller: one port, PCI 8086:10fb with a copper SFP+ cable plugged in, or
-// 8086:10f7 on a KX4/KR backplane with autonegotiation.
+// Package ixgbesim models the Intel 82599 10 GbE controller and its successor X540: one port of a card of some Kind.
 //
 // It is written from the 82599 datasheet (section numbers are revision 3.4's), and held against Linux's unmodified ixgbe
-// driver, which probes it, brings its link up and passes traffic (nic/lab). It shares nothing with nic/ixgbe.
+// driver, which probes it, brings its link up and passes traffic (nic/lab). It shares nothing with nic/ixgbe. Where the X540
+// differs (PHY, semaphores, NVM, reset, packet buffer) what Linux's driver does is the source, and IEEE 802.3 for the PHY's
+// registers: there the model proves no more than that driver does.
 //
 // # What there is
 //

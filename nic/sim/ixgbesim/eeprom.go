@@ -14,6 +14,12 @@ const (
 	eeChecksum  = 0x3f
 
 	eeSum = 0xbaba
+
+	// The X540's is a shadow of 4 KB of its flash; EEC says 2^(5+6) words.
+	nvmWords = 2048
+	nvmSize  = 5 << 11
+	eePHY    = 0x04 // sections that its checksum leaves out
+	eeROM    = 0x05
 )
 
 // newEEPROM makes a valid image: an unused word is all ones, as an erased part's.
@@ -48,16 +54,26 @@ func newEEPROM(o Options) (w [eepromWords]uint16) {
 	w[0x250], w[0x251] = 1, 0x0001
 	w[eeCaps] = 1<<0 | 1<<1 | 1<<7 // any SFP+ module; no FCoE; no crosstalk workaround
 	w[eeETrack], w[eeETrack+1] = 0x0001, 0x8000
-	w[eeChecksum] = eeSum - checksum(&w)
+	if o.Kind == X540 {
+		for i, p := range []uint16{eePHY, eeROM} {
+			at := 0x260 + 0x10*uint16(i)
+			w[p] = at
+			copy(w[at:], []uint16{3, 0x1111, 0x2222, 0x3333})
+		}
+	}
+	w[eeChecksum] = eeSum - checksum(&w, o.Kind)
 	return w
 }
 
 // checksum adds words 0 to 3eh and what the pointers 3 to 0eh lead to (§6.3.10).
-func checksum(w *[eepromWords]uint16) (sum uint16) {
+func checksum(w *[eepromWords]uint16, k Kind) (sum uint16) {
 	for _, v := range w[:eeChecksum] {
 		sum += v
 	}
-	for _, p := range w[3:eeFirmware] {
+	for i, p := range w[3:eeFirmware] {
+		if k == X540 && (i+3 == eePHY || i+3 == eeROM) {
+			continue
+		}
 		if p == 0 || p == 0xffff || int(p) >= len(w) {
 			continue
 		}
@@ -83,8 +99,15 @@ func (m *Model) writeEERD(v uint32) error {
 		m.host.Violation("EERD started before EEC.Auto_RD was seen set (82599 §4.6.3)")
 	}
 	addr := v >> 2 & 0x3fff
-	if addr >= eepromWords {
-		return fmt.Errorf("EERD of word %#x: the EEPROM has %#x", addr, eepromWords)
+	size := uint32(eepromWords)
+	if m.x540() {
+		size = nvmWords
+		if m.val[regSWFW/4]&swfwNVM == 0 {
+			m.host.Violation("EERD = %08x without the NVM in SW_FW_SYNC: firmware may be using it", v)
+		}
+	}
+	if addr >= size {
+		return fmt.Errorf("EERD of word %#x: there are %#x", addr, size)
 	}
 	m.val[regEERD/4] = uint32(m.eeprom[addr])<<16 | addr<<2 | eerdDONE
 	return nil

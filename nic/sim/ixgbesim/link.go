@@ -1,10 +1,14 @@
 package ixgbesim
 
-// The link, §3.7.4: at 10 Gb/s as soon as the wire's other end is there, unless it is turned off.
+// The link, §3.7.4: as fast as its mode is, as soon as the wire's other end is there, unless it is turned off.
 
 // link recomputes the link and tells of a change by LSC.
 func (m *Model) link() {
 	up := m.wire && m.rst == 0 && m.val[regAUTOC2/4]&autoc2Disable == 0 && !m.laserOff()
+	if m.x540() && up && !m.up {
+		m.phy.speed = m.phy.negotiate()
+	}
+	up = up && (!m.x540() || m.phy.speed != 0)
 	if up != m.up {
 		m.up = up
 		if m.host != nil {
@@ -25,7 +29,7 @@ func (m *Model) drop() {
 // laserOff reports whether SDP3, an output, turns the transmitter of the module off.
 func (m *Model) laserOff() bool {
 	const off = esdpSDP3 | esdpSDP3IO
-	return !m.opt.Backplane && m.val[regESDP/4]&off == off
+	return m.opt.Kind == SFP && m.val[regESDP/4]&off == off
 }
 
 // negotiates reports whether AUTOC selects a mode with clause 73 autonegotiation.
@@ -37,6 +41,9 @@ func (m *Model) readLINKS() uint32 {
 		return 0
 	}
 	v := uint32(linksUp)
+	if m.x540() {
+		return v | m.phy.speed
+	}
 	switch m.val[regAUTOC/4] >> autocLMSShift & 7 {
 	case 0, 2: // 1 Gb/s without and with clause 37 autonegotiation
 		v |= links1G

@@ -10,13 +10,11 @@ import (
 
 // Options is what a port is made of.
 type Options struct {
-	MAC [6]byte
-	// Backplane makes it 8086:10f7: a KX4/KR backplane link with autonegotiation. Otherwise it is 8086:10fb, 10 Gb/s serial
-	// without autonegotiation, a passive SFP+ cable plugged in.
-	Backplane bool
+	MAC  [6]byte
+	Kind Kind
 }
 
-// Model is one port of an 82599. It implements sim.Model.
+// Model is one port of an 82599 or an X540. It implements sim.Model.
 type Model struct {
 	opt  Options
 	host sim.Host
@@ -25,6 +23,7 @@ type Model struct {
 	eeprom [eepromWords]uint16
 	spi    spi
 	i2c    i2c
+	phy    phy
 
 	rst, eep, dma int  // accesses or Steps until reset, EEPROM load and DMA initialization are done §4.6.3
 	secReady      bool // SECRXSTAT.SECRX_RDY was seen by the driver
@@ -48,7 +47,7 @@ type Model struct {
 
 // New returns a port that is not yet powered on.
 func New(o Options) *Model {
-	m := &Model{opt: o, latch: map[reg]uint32{}}
+	m := &Model{opt: o, latch: map[reg]uint32{}, phy: newPHY()}
 	m.eeprom = newEEPROM(o)
 	return m
 }
@@ -57,17 +56,14 @@ var le = binary.LittleEndian
 
 // Config is the function's configuration space, §9.
 func (m *Model) Config() sim.Config {
-	dev := uint16(0x10fb)
-	if m.opt.Backplane {
-		dev = 0x10f7
-	}
+	card := &cards[m.opt.Kind]
 	polled := make([]sim.Range, 0, 2*queues)
 	for q := range queues {
 		polled = append(polled, sim.Range{Off: uint64(rxReg(regRDT, q)), Len: 4}, sim.Range{Off: uint64(txReg(regTDT, q)), Len: 4})
 	}
 	mac := m.opt.MAC
 	return sim.Config{
-		Vendor: 0x8086, Device: dev, SubVendor: 0x8086, SubDevice: 0x000c, Revision: 1, Class: 0x020000,
+		Vendor: 0x8086, Device: card.device, SubVendor: 0x8086, SubDevice: card.subDevice, Revision: 1, Class: 0x020000,
 		BARs: [6]sim.BAR{
 			0: {Size: barSize, Is64: true, Polled: polled},
 			4: {Size: 0x4000, Is64: true},
@@ -81,50 +77,6 @@ func (m *Model) Config() sim.Config {
 
 // Attach gives the model its host.
 func (m *Model) Attach(h sim.Host) { m.host = h }
-
-// Reset is power-on or function-level reset, §4.2.1.
-func (m *Model) Reset() {
-	m.i2c, m.spi = i2c{}, spi{}
-	m.val[regSWFW/4], m.val[regSWSM/4] = 0, 0
-	m.resetDevice()
-	m.rst, m.eep, m.dma = 0, 0, 0
-	m.link()
-}
-
-// resetDevice is what CTRL.RST does, §4.2.1.6: all registers but the semaphores go to their defaults, and the EEPROM loads
-// the rest.
-func (m *Model) resetDevice() {
-	swsm, swfw := m.val[regSWSM/4], m.val[regSWFW/4]
-	for i := range table {
-		for k := range table[i].n {
-			m.val[(table[i].base+reg(k)*table[i].stride)/4] = table[i].reset
-		}
-	}
-	m.val[regSWSM/4], m.val[regSWFW/4] = swsm, swfw
-	clear(m.latch)
-	m.val[regRXPBSIZE/4], m.val[0x0cc00/4], m.val[0x04950/4] = bufferKB<<10, 160<<10, 150
-	mac := m.opt.MAC
-	m.val[regRAL/4] = le.Uint32(mac[:])
-	m.val[regRAH/4] = uint32(le.Uint16(mac[4:])) | rahAV
-	m.val[regAUTOC/4], m.val[regAUTOC2/4] = 3<<autocLMSShift, 2<<16 // 10 Gb/s serial, SFI
-	if m.opt.Backplane {
-		m.val[regAUTOC/4], m.val[regAUTOC2/4] = 3<<30|4<<autocLMSShift|1<<16|1<<7, 0 // KX4, KX and KR negotiated
-	}
-	m.val[regESDP/4] = esdpSDP2
-	m.rst, m.eep, m.dma = 2, 2, 2
-	m.secReady = false
-	m.rx, m.tx = [queues]rxQueue{}, [queues]txQueue{}
-	m.fifo, m.held, m.xoff, m.paused = nil, 0, false, 0
-	m.irq = interrupts{}
-	m.now, m.sysAt = 0, 0
-	if m.host != nil {
-		for q := range queues {
-			clear(m.host.Shadow(0)[rxReg(regRDT, q):][:4])
-			clear(m.host.Shadow(0)[txReg(regTDT, q):][:4])
-		}
-	}
-	m.link()
-}
 
 // SetLink tells that the wire's other end came or went.
 func (m *Model) SetLink(up bool) {
@@ -179,7 +131,7 @@ func (m *Model) check(bar int, off uint64, n int) error {
 // read returns a register's value, with the effects of reading it.
 func (m *Model) read(r reg) (uint32, error) {
 	e := lookup(r)
-	if e == nil {
+	if e == nil || m.absent(e) {
 		return 0, fmt.Errorf("read of %v: no such register (82599 §8.2.2)", r)
 	}
 	v := m.val[r/4]
@@ -207,6 +159,14 @@ func (m *Model) read(r reg) (uint32, error) {
 		v = m.readEEC()
 	case regSWSM:
 		m.val[r/4] |= swsmSMBI // a read takes the semaphore
+	case regSWFW:
+		if m.x540() {
+			m.val[r/4] |= swfwREGSMP // likewise
+		}
+	case regMSCA:
+		return m.readMSCA(), nil
+	case regMSRWD:
+		return m.readMSRWD(), nil
 	case regEICR:
 		v = m.readEICR()
 	case regEICS:
@@ -280,7 +240,7 @@ func countdown(n *int) {
 // write stores a register's value after checking it, with the effects of writing it.
 func (m *Model) write(r reg, v uint32) error {
 	e := lookup(r)
-	if e == nil {
+	if e == nil || m.absent(e) {
 		return fmt.Errorf("write of %08x to %v: no such register (82599 §8.2.2)", v, r)
 	}
 	old := m.val[r/4]
@@ -294,7 +254,8 @@ func (m *Model) write(r reg, v uint32) error {
 		m.host.Violation("write of %08x to %v sets reserved bits %08x (82599 §8.2.3)", v, r, bad)
 	}
 	v = v&e.bits | old&^e.bits
-	if m.rst > 0 && e.base != regCTRL && e.base != 0x00004 {
+	// The X540's semaphores stay outside of the reset: Linux gives the PHY back while it is under way.
+	if m.rst > 0 && e.base != regCTRL && e.base != 0x00004 && !(m.x540() && (e.base == regSWSM || e.base == regSWFW)) {
 		m.host.Violation("write of %08x to %v before CTRL.RST was seen to clear (82599 §4.6.3.2)", v, r)
 	}
 	if e.kind == rw {
@@ -341,6 +302,14 @@ func (m *Model) written(e *entry, r reg, old, v uint32) error {
 			m.val[r/4] = old
 			return fmt.Errorf("MRQC.MRQE = %d: this model has no virtualisation and no traffic classes (82599 §7.1.2)", mode)
 		}
+	case regRXPBSIZE:
+		sum := uint32(0)
+		for n := range reg(8) {
+			sum += m.val[regRXPBSIZE/4+n]
+		}
+		if kb := cards[m.opt.Kind].rxKB; sum > kb<<10 {
+			m.host.Violation("%v = %08x: %d KB of packet buffer, of %d KB that there are (82599 §8.2.3.8.9)", r, v, sum>>10, kb)
+		}
 	case regRSCCTL, 0x0d02c:
 		if v&rscctlRSCEN != 0 && m.val[regRFCTL/4]&rfctlRSCDIS == 0 {
 			return fmt.Errorf("%v = %08x: this model has no receive side coalescing (82599 §7.11)", r, v)
@@ -359,6 +328,9 @@ func (m *Model) command(e *entry, r reg, old, v uint32) error {
 	case regI2CCTL:
 		m.i2c.write(v)
 	case regEEC:
+		if m.x540() {
+			return fmt.Errorf("write of %08x to %v: the X540's NVM is a flash that only firmware writes here", v, r)
+		}
 		if v&eecBits != old&eecBits && v&eecREQ == 0 {
 			m.host.Violation("%v = %08x drives the EEPROM without EE_REQ (82599 §8.2.3.2.1)", r, v)
 		}
@@ -371,7 +343,10 @@ func (m *Model) command(e *entry, r reg, old, v uint32) error {
 	case regSWSM:
 		m.val[r/4] = v
 	case regSWFW:
-		if m.val[regSWSM/4]&swsmSWESMBI == 0 {
+		if m.x540() && old&swfwREGSMP == 0 {
+			return fmt.Errorf("write of %08x to %v without REGSMP, which a read of it takes (82598 §4.4.3.11.9)", v, r)
+		}
+		if !m.x540() && m.val[regSWSM/4]&swsmSWESMBI == 0 {
 			return fmt.Errorf("write of %08x to %v without SWSM.SWESMBI (82599 §10.5.4)", v, r)
 		}
 		m.val[r/4] = v
@@ -416,8 +391,9 @@ func (m *Model) command(e *entry, r reg, old, v uint32) error {
 			m.drop()
 		}
 	case regMSCA:
-		m.val[r/4] = v &^ mscaMDI // nothing answers on MDIO: a read yields all ones
-		m.val[regMSRWD/4] |= 0xffff0000
+		return m.writeMSCA(v)
+	case regMSRWD:
+		m.phy.write = uint16(v)
 	case regFDIRCTRL:
 		m.val[r/4] = v
 		if v&3 != 0 {
@@ -443,25 +419,6 @@ func queueOf(r reg) int {
 	return int(r-0x01000) / 0x40
 }
 
-// writeCTRL resets the device, or stops its DMA (§5.2.4.3.2).
-func (m *Model) writeCTRL(v uint32) error {
-	if v&(ctrlRST|ctrlLRST) != 0 {
-		if m.rst > 0 {
-			return fmt.Errorf("CTRL = %08x while a reset is under way (82599 §4.2.1.6)", v)
-		}
-		m.resetDevice()
-		m.val[regCTRL/4] = v & (ctrlRST | ctrlLRST)
-		return nil
-	}
-	m.val[regCTRL/4] = v
-	return nil
-}
-
-func (m *Model) resetDone() {
-	m.val[regCTRL/4] &^= ctrlRST | ctrlLRST
-	m.link()
-}
-
 // master reports whether the device may start transactions of its own.
 func (m *Model) master() bool { return m.val[regCTRL/4]&ctrlGIODIS == 0 && m.rst == 0 }
 
@@ -480,7 +437,7 @@ func (m *Model) Step() bool {
 		m.rst = 0
 		m.resetDone()
 	}
-	m.eep, m.dma = 0, 0
+	m.eep, m.dma, m.phy.busy = 0, 0, 0
 	if !m.master() {
 		return false
 	}

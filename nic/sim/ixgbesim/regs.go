@@ -174,6 +174,9 @@ const (
 
 	swsmSMBI    = 1 << 0
 	swsmSWESMBI = 1 << 1
+	swfwNVM     = 1 << 0
+	swfwPHY0    = 1 << 1
+	swfwREGSMP  = 1 << 31
 
 	gpieMSIX  = 1 << 4  // Multiple_MSIX
 	gpieOCD   = 1 << 5  // other causes only are cleared by a read of EICR
@@ -221,6 +224,7 @@ const (
 	linksUp       = 1 << 30
 	links10G      = 3 << 28
 	links1G       = 2 << 28
+	links100M     = 1 << 28
 	links2AN      = 1 << 6
 	anlp1State    = 0x10 << 12 // AN arbitration has left its first state
 	anlp1Pause    = 3 << 10
@@ -235,7 +239,6 @@ const (
 	barSize  = 0x80000 // registers below 128 KB; above lies the flash, which is not there
 	regsEnd  = 0x20000
 	cacheMax = 40 // descriptors on chip for each queue §7.2.3.4.1
-	bufferKB = 512
 )
 
 // rxReg is where receive queue q's register lies; r is queue 0's.

@@ -1,0 +1,137 @@
+package ixgbesim
+
+import "testing"
+
+func TestEEPROM(t *testing.T) {
+	r := newRig(t, Options{})
+	word := func(i uint32) uint16 {
+		r.wr(0x10014, i<<2|1)
+		r.poll(0x10014, 2, 2)
+		return uint16(r.rd(0x10014) >> 16)
+	}
+	sum := uint16(0)
+	for i := range uint32(0x40) {
+		sum += word(i)
+	}
+	for p := uint32(3); p < 0xf; p++ {
+		if at := uint32(word(p)); at != 0 && at != 0xffff {
+			for k := range uint32(word(at)) {
+				sum += word(at + 1 + k)
+			}
+		}
+	}
+	if sum != 0xbaba {
+		t.Errorf("the EEPROM sums to %04x", sum)
+	}
+	if core := uint32(word(9)); word(core+1) != 0x0002 || word(core+3) != 0x0100 {
+		t.Error("the EEPROM has another MAC address")
+	}
+	r.clean()
+}
+
+func TestSemaphores(t *testing.T) {
+	r := newRig(t, Options{})
+	if r.rd(0x10140)&1 != 0 || r.rd(0x10140)&1 != 1 {
+		t.Error("SWSM.SMBI is not taken by reading it")
+	}
+	r.wr(0x10160, 1)
+	r.violated("without SWSM.SWESMBI")
+	r.wr(0x10140, 3)
+	r.wr(0x10160, 1)
+	if r.rd(0x10160) != 1 {
+		t.Error("SW_FW_SYNC did not take the semaphore")
+	}
+	r.wr(0x10140, 0)
+	r.clean()
+}
+
+// The module's memory by I2CCTL, clock by clock.
+func TestModule(t *testing.T) {
+	r := newRig(t, Options{})
+	line := func(scl, sda bool) {
+		v := uint32(0)
+		if scl {
+			v |= 2
+		}
+		if sda {
+			v |= 8
+		}
+		r.wr(0x28, v)
+	}
+	start := func() { line(false, true); line(true, true); line(true, false); line(false, false) }
+	out := func(b byte) (ack bool) {
+		for i := 7; i >= 0; i-- {
+			bit := b>>i&1 != 0
+			line(false, bit)
+			line(true, bit)
+			line(false, bit)
+		}
+		line(false, true)
+		line(true, true)
+		ack = r.rd(0x28)&4 == 0
+		line(false, true)
+		return ack
+	}
+	in := func(ack bool) (b byte) {
+		for range 8 {
+			line(false, true)
+			line(true, true)
+			b = b<<1 | byte(r.rd(0x28)>>2&1)
+		}
+		line(false, true)
+		line(false, !ack)
+		line(true, !ack)
+		line(false, !ack)
+		return b
+	}
+	start()
+	if !out(0xa0) || !out(8) {
+		t.Fatal("no acknowledge")
+	}
+	start()
+	if !out(0xa1) {
+		t.Fatal("no acknowledge for reading")
+	}
+	if a, b := in(true), in(false); a != 4 || b != 0 {
+		t.Errorf("bytes 8 and 9 are %02x %02x", a, b)
+	}
+	line(false, false)
+	line(true, false)
+	line(true, true)
+	start()
+	if out(0xa2) {
+		t.Error("a passive cable answers at A2h")
+	}
+	r.clean()
+}
+
+// A word of the EEPROM bit by bit, against EERD.
+func TestEEPROMBits(t *testing.T) {
+	r := newRig(t, Options{})
+	eec := r.rd(0x10010) | 1<<6
+	r.wr(0x10010, eec)
+	r.poll(0x10010, 1<<7, 1<<7)
+	put := func(v uint32, n int) {
+		for i := n - 1; i >= 0; i-- {
+			bit := v >> i & 1 << 2
+			r.wr(0x10010, eec|bit)
+			r.wr(0x10010, eec|bit|1)
+			r.wr(0x10010, eec|bit)
+		}
+	}
+	put(3, 8)
+	put(2*0x2b, 16)
+	got := uint16(0)
+	for range 16 {
+		r.wr(0x10010, eec|1)
+		got = got<<1 | uint16(r.rd(0x10010)>>3&1)
+		r.wr(0x10010, eec)
+	}
+	r.wr(0x10010, eec|2)
+	r.wr(0x10010, eec&^(1<<6)|2)
+	r.wr(0x10014, 0x2b<<2|1)
+	if want := uint16(r.rd(0x10014) >> 16); got>>8|got<<8 != want {
+		t.Errorf("word 2bh bit by bit %04x, by EERD %04x", got>>8|got<<8, want)
+	}
+	r.clean()
+}
