@@ -21,17 +21,23 @@ func (d *Device) clear(r reg, bits uint32) {
 // machine with much else to do, has let time pass without waiting.
 const leastLooks = 100
 
+// absence is for how long registers read all ones before the device counts as gone: one that is being reset may do so, too.
+const absence = 100 * time.Millisecond
+
 // wait polls until the masked register reads want. All ones mean that the device has left the bus.
 func (d *Device) wait(name string, r reg, mask, want uint32, limit time.Duration) error {
 	var v uint32
-	end := time.Now().Add(limit)
+	end, seen := time.Now().Add(limit), time.Now()
 	for looks := 0; ; time.Sleep(20 * time.Microsecond) {
 		looks++
-		late := looks > leastLooks && time.Now().After(end)
-		if v = d.read(r); v != ^uint32(0) && v&mask == want {
-			return nil
+		now := time.Now()
+		if v = d.read(r); v != ^uint32(0) {
+			if v&mask == want {
+				return nil
+			}
+			seen = now
 		}
-		if late {
+		if looks > leastLooks && (now.After(end) || now.Sub(seen) > absence) {
 			break
 		}
 	}
