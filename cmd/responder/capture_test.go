@@ -231,7 +231,7 @@ func (w *wire) capture(t *testing.T, frames [][]byte) (file string) {
 			t.Fatal(err)
 		}
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		n, err := packets(file)
 		if n == len(frames) {
 			return file
