@@ -108,9 +108,9 @@ func TestSeries(t *testing.T) {
 	n.udpEcho(7, 0)
 	t.Run("ab", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "r")
-		r := n.bench(quick("-ab", "name=small,target="+far4, "-ab", "name=big,size=1514,target="+far4, "-duration", "60ms", "-slice", "10ms", "-out", dir)...)
+		r := n.bench(quick("-ab", "name=small,target="+far4, "-ab", "name=big,size=1514,target="+far4, "-count", "120", "-slice", "10ms", "-out", dir)...)
 		a, b := read(t, filepath.Join(dir, "01-small"), r), read(t, filepath.Join(dir, "02-big"), r)
-		if len(a.Runs) != 6 || len(b.Runs) != 6 || a.Session == "" || a.Session != b.Session || b.Traffic.FrameSize != 1514 || a.Traffic.FrameSize != 60 {
+		if len(a.Runs) != 20 || len(b.Runs) != 20 || a.Session == "" || a.Session != b.Session || b.Traffic.FrameSize != 1514 || a.Traffic.FrameSize != 60 {
 			t.Errorf("%d and %d runs, sessions %q and %q", len(a.Runs), len(b.Runs), a.Session, b.Session)
 		}
 		for i := range a.Runs { // forwards, then backwards
@@ -121,7 +121,7 @@ func TestSeries(t *testing.T) {
 	})
 	t.Run("two drivers on one interface", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "r")
-		r := n.bench(quick("-target", far4, "-ab", "driver=afpacket", "-ab", "driver=afxdp", "-duration", "30ms", "-slice", "10ms", "-out", dir)...)
+		r := n.bench(quick("-target", far4, "-ab", "driver=afpacket", "-ab", "driver=afxdp", "-count", "60", "-slice", "10ms", "-out", dir)...)
 		a, b := read(t, filepath.Join(dir, "01-driver-afpacket"), r), read(t, filepath.Join(dir, "02-driver-afxdp"), r)
 		if a.Device.Driver != "afpacket" || b.Device.Driver != "afxdp" {
 			t.Errorf("%s and %s", a.Device.Driver, b.Device.Driver)
@@ -145,7 +145,12 @@ func TestSeries(t *testing.T) {
 	})
 	t.Run("lossless", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "r")
-		r := n.bench(quick("-target", far4, "-lossless", "2k", "-duration", "50ms", "-out", dir)...)
+		var r result
+		for range 10 { // a machine that is busy at the end of each trial offers no rate in time, as the bench says
+			if r = n.bench(quick("-target", far4, "-lossless", "2k", "-duration", "50ms", "-out", dir)...); !strings.Contains(r.errors, "no rate down to") {
+				break
+			}
+		}
 		if r.code != 0 || !strings.Contains(r.out, "probes per second without loss") {
 			t.Fatal(r)
 		}
@@ -186,7 +191,7 @@ func TestSeries(t *testing.T) {
 	t.Run("compare and report", func(t *testing.T) {
 		dir := t.TempDir()
 		for _, name := range []string{"a", "b"} {
-			read(t, filepath.Join(dir, name), n.bench(quick("-target", far4, "-duration", "100ms", "-out", filepath.Join(dir, name))...))
+			read(t, filepath.Join(dir, name), n.bench(quick("-target", far4, "-count", "2000", "-out", filepath.Join(dir, name))...))
 		}
 		a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 		page := filepath.Join(dir, "c.html")
@@ -216,7 +221,7 @@ func TestWorse(t *testing.T) {
 	n.udpEcho(8, time.Millisecond)
 	dir := t.TempDir()
 	a, b := filepath.Join(dir, "01-a"), filepath.Join(dir, "02-b")
-	r := n.bench(quick("-ab", "name=a,target="+far4+",proto=udp", "-ab", "name=b,proto=udp,size=1514,target="+far4, "-duration", "200ms", "-slice", "20ms", "-out", dir)...)
+	r := n.bench(quick("-ab", "name=a,target="+far4+",proto=udp", "-ab", "name=b,proto=udp,size=1514,target="+far4, "-count", "400", "-slice", "20ms", "-out", dir)...)
 	if r.code != 0 {
 		t.Fatal(r)
 	}
@@ -225,7 +230,7 @@ func TestWorse(t *testing.T) {
 		t.Errorf("other sizes: %+v", r)
 	}
 	c := filepath.Join(dir, "slow")
-	read(t, c, n.bench(quick("-target", far4, "-proto", "udp", "-port", "8", "-duration", "200ms", "-out", c)...))
+	read(t, c, n.bench(quick("-target", far4, "-proto", "udp", "-port", "8", "-count", "100", "-out", c)...))
 	if r := n.bench("compare", "-fail-if", "p50>+5%+200ns", a, c); r.code != 3 {
 		t.Errorf("exit %d, want 3\n%s%s", r.code, r.out, r.errors)
 	}
