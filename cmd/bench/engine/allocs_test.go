@@ -14,7 +14,7 @@ func TestRunAllocatesNothing(t *testing.T) {
 		var data [64]byte
 		var n int
 		loop := &echo{data: &data, n: &n}
-		s, _ := stream(t, loop, rate, time.Second, nil)
+		s, _ := stream(t, loop, rate, 20*time.Second, nil)
 		var stop atomic.Bool
 		if a := testing.AllocsPerRun(5, func() { _ = s.Run(Limit{Count: 5000}, &stop) }); a > 3 {
 			t.Errorf("rate %v: %v allocations in a run of 5000 probes", rate, a)

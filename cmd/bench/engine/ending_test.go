@@ -43,7 +43,7 @@ func TestStop(t *testing.T) {
 			f.reply(b, 0)
 			return nil
 		}
-		s, rec := stream(t, f, rate, time.Second, nil)
+		s, rec := stream(t, f, rate, 20*time.Second, nil)
 		if err := s.Run(Limit{}, &stop); err != nil {
 			t.Fatal(err)
 		}

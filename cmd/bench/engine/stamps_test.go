@@ -20,7 +20,7 @@ func TestTimestamps(t *testing.T) {
 		f.reply(b, 0)
 		return nil
 	}
-	s, rec := stream(t, f, 0, time.Second, func(o *Options) { o.Stamps = NewStamper(f) })
+	s, rec := stream(t, f, 0, 20*time.Second, func(o *Options) { o.Stamps = NewStamper(f) })
 	var stop atomic.Bool
 	if err := s.Run(Limit{Count: 10}, &stop); err != nil {
 		t.Fatal(err)
