@@ -38,8 +38,8 @@ deps:
 lab:
 	$(GO) test -count=1 -v -timeout 15m ./nic/lab -run 'TestLab/$(NIC)'
 
-# The responder side by side with DPDK's testpmd, the kernel and a spinning socket, into results/ and the README; its
-# polling loop beside one in C. Four minutes, and they want a machine that does nothing else.
+# The responder side by side with DPDK's testpmd, the least program in C, the kernel and a spinning socket, into results/ and
+# the README; its polling loop beside one in C. Six minutes, and they want a machine that does nothing else.
 .PHONY: peers gap
 peers: build
 	scripts/peers -out results/peers -readme README.md

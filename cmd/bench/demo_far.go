@@ -70,6 +70,7 @@ type responder struct {
 	*demo
 	core    int
 	report  string // a folder for its own report, "" for none
+	generic bool   // AF_XDP at the generic hook
 	ready   string // the line that it prints once it answers
 	process *exec.Cmd
 	ended   chan struct{}
@@ -97,6 +98,9 @@ func (r *responder) start() error {
 		"-set", fmt.Sprintf("respond.addresses=[%q]", responderPrefix), "-set", fmt.Sprintf("cpu.cores=[%d]", r.core)}
 	if r.unprivileged {
 		args = append(args, "-set", "cpu.lock_memory=false") // RLIMIT_MEMLOCK stays the user's
+	}
+	if r.generic {
+		args = append(args, "-set", "nic.generic_xdp=true")
 	}
 	if r.report != "" {
 		args = append(args, "-set", "stats.report="+r.report)

@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"rebound/cmd/bench/peers"
@@ -25,9 +24,10 @@ import (
 const peersHelp = `usage: bench peers [flags]
 
 Measures the responder side by side with others that answer: DPDK's testpmd (forward mode icmpecho) on the same kinds of
-socket, the kernel, and a program that asks a UDP socket without end. One veth pair, the same two CPUs and the same prober
-for all, in alternating rounds. A peer that cannot run is skipped with its reason. It takes root. testpmd needs the package
-dpdk-dev and 64 free hugepages of 2 MiB: make peers sees to both.
+socket, the kernel, a program that asks a UDP socket without end, and the floor: the least program in C that answers over
+such a socket. One veth pair, the same two CPUs and the same prober for all, in alternating rounds; then the highest rate
+of each without loss, and each at fractions of its own. A peer that cannot run is skipped with its reason. It takes root.
+testpmd needs the package dpdk-dev and 64 free hugepages of 2 MiB, the floor gcc: make peers sees to all.
 
 `
 
@@ -44,9 +44,11 @@ type contest struct {
 	*demo
 	out         string
 	prober      string
+	dir         string // for programs that are built, gone in the end
 	rounds      int
-	each        time.Duration
-	core, other int // the peers', the bench's
+	each        time.Duration // of a round
+	trial       time.Duration // of each rate of the search
+	core, other int           // the peers', the bench's
 	peers       []*peer
 	current     *peer
 	interrupted atomic.Bool
@@ -64,7 +66,7 @@ func peersCommand(e *env, args []string) error {
 	}
 	fs := flag.NewFlagSet("peers", flag.ContinueOnError)
 	out := fs.String("out", "out/peers-"+time.Now().Format("20060102-150405"), "`FOLDER` for the reports")
-	rounds := fs.Int("rounds", 7, "rounds of each, alternating; five at least")
+	rounds := fs.Int("rounds", 11, "rounds of each, alternating; five at least")
 	each := fs.Duration("duration", 500*time.Millisecond, "`TIME` to measure in each round")
 	prober := fs.String("prober", "afxdp", "the bench's `DRIVER`: afxdp, or afpacket, where its kernel looks at each reply as well")
 	readme := fs.String("readme", "", "also put the tables between the lines <!-- peers:begin --> and <!-- peers:end --> of this `FILE`")
@@ -90,7 +92,7 @@ func peersCommand(e *env, args []string) error {
 	}
 	quiet := *e
 	quiet.stdout = discard{}
-	c := &contest{demo: &demo{env: &quiet, program: program}, out: *out, prober: *prober, rounds: *rounds, each: *each}
+	c := &contest{demo: &demo{env: &quiet, program: program}, out: *out, prober: *prober, rounds: *rounds, each: *each, trial: 300 * time.Millisecond}
 	defer onSignal(&c.interrupted)()
 	failed := make(chan error)
 	go func() { // on a thread that ends with it, since it cannot come back from its namespace
@@ -145,6 +147,10 @@ func (c *contest) run() (err error) {
 	if c.core, c.other = p.other(), p.core; c.core == c.other {
 		return errors.New("there is one CPU only: this takes two")
 	}
+	if c.dir, err = os.MkdirTemp("", "bench-peers-*"); err != nil {
+		return err
+	}
+	defer os.RemoveAll(c.dir)
 	defer func() { err = errors.Join(err, c.turnTo(nil)) }()
 	if err := c.enlist(); err != nil {
 		return err
@@ -158,142 +164,16 @@ func (c *contest) run() (err error) {
 			return err
 		}
 	}
+	if err := c.saturate(byProto[probe.ICMP]); err != nil {
+		return err
+	}
 	return c.openLoop(byProto[probe.ICMP])
 }
 
-// enlist makes the peers, tries each, and keeps those that answer.
-func (c *contest) enlist() error {
-	kernel, ours := netip.MustParsePrefix(kernelPrefix).Addr(), netip.MustParsePrefix(responderPrefix).Addr()
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	idle := func() error { return nil }
-	var all []*peer
-	responders := func(driver string) (start, stop func() error) {
-		d := *c.demo
-		d.driver = driver
-		r := &responder{demo: &d, core: c.core}
-		return r.start, r.stop
-	}
-	for _, kind := range []string{"afxdp", "afpacket"} {
-		start, stop := responders(kind)
-		all = append(all, &peer{"responder-" + kind, probe.ICMP, ours, start, stop})
-		t, err := peers.Testpmd(map[string]string{"afxdp": "net_af_xdp", "afpacket": "net_af_packet"}[kind], echoIface, c.core, c.other)
-		if err != nil {
-			c.skip("testpmd-"+kind, err)
-			continue
-		}
-		t.Within = c.within
-		all = append(all, &peer{"testpmd-" + kind, probe.ICMP, ours, t.Start, func() error { return errors.Join(t.Stop(), c.detach()) }})
-	}
-	all = append(all, &peer{"kernel", probe.ICMP, kernel, idle, idle})
-	start, stop := responders("afxdp")
-	all = append(all, &peer{"responder-afxdp-udp", probe.UDP, ours, start, stop})
-	echo := &peers.Process{Command: []string{self, "peers", "udp-echo", netip.AddrPortFrom(kernel, 7).String(), strconv.Itoa(c.core)},
-		Ready: "ready", Within: c.within}
-	all = append(all, &peer{"socket-udp", probe.UDP, kernel, echo.Start, echo.Stop})
-	for _, p := range all {
-		if err := c.try(p); err != nil {
-			if c.interrupted.Load() {
-				return errInterrupted
-			}
-			c.skip(p.name, err)
-			continue
-		}
-		c.peers = append(c.peers, p)
-	}
-	for _, p := range c.peers {
-		for _, q := range c.peers {
-			if strings.HasPrefix(p.name, "responder") && !strings.HasPrefix(q.name, "responder") && p.proto == q.proto {
-				c.table.Versus = append(c.table.Versus, [2]string{p.name, q.name})
-			}
-		}
-	}
-	return nil
-}
-
-func (c *contest) skip(name string, why error) {
-	c.table.Skipped = append(c.table.Skipped, fmt.Sprintf("%s: %v", name, why))
-	c.log.Warn("peer skipped", "peer", name, "reason", why)
-}
-
-// within runs f in the peers' namespace with all CPUs.
-func (c *contest) within(f func() error) error {
-	return c.far.do(func() error {
-		var all unix.CPUSet
-		for i := range len(all) * 64 {
-			all.Set(i)
-		}
-		_ = unix.SchedSetaffinity(0, &all)
-		return f()
-	})
-}
-
-// detach takes off an XDP program that a peer left on the interface.
-func (c *contest) detach() error {
-	return c.far.do(func() error {
-		l, err := netlink.LinkByName(echoIface)
-		if err != nil || l.Attrs().Xdp == nil || !l.Attrs().Xdp.Attached {
-			return err
-		}
-		return netlink.LinkSetXdpFd(l, -1)
-	})
-}
-
-// turnTo ends the peer that answers and starts p.
-func (c *contest) turnTo(p *peer) error {
-	if c.current == p && p != nil {
-		return nil
-	}
-	if was := c.current; was != nil {
-		c.current = nil
-		if err := was.stop(); err != nil {
-			return err
-		}
-	}
-	if p == nil {
-		return nil
-	}
-	if err := p.start(); err != nil {
-		return err
-	}
-	c.current = p
-	return nil
-}
-
-// try starts p, and takes some replies apart that it must give.
-func (c *contest) try(p *peer) (err error) {
-	if err := c.turnTo(p); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, c.turnTo(nil)) }()
-	dir, err := os.MkdirTemp("", "bench-peers-*")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	o := &options{count: 20, runs: 1, core: c.other, out: filepath.Join(dir, "r"), variants: []settings{c.setting(p, 0)}}
-	if err := c.measure(o, nil); err != nil {
-		return fmt.Errorf("it does not answer: %w", err)
-	}
-	rep, err := latency.Read(o.out)
-	if err != nil {
-		return err
-	}
-	if n := rep.Counts; n.Received != o.count || n.Corrupt+n.Duplicates > 0 {
-		return fmt.Errorf("of %d probes it answered %d; %d corrupt, %d twice: %s", n.Sent, n.Received, n.Corrupt, n.Duplicates, strings.Join(rep.Notes, "; "))
-	}
-	return nil
-}
-
+// setting is that of one series of probes to p, at a rate or, with 0, in a closed loop. Its name begins with p's.
 func (c *contest) setting(p *peer, rate float64) settings {
-	s := settings{name: p.name, target: p.target, proto: p.proto, rates: []float64{rate}, sizes: []int{98}, iface: benchIface,
+	return settings{name: p.name, target: p.target, proto: p.proto, rates: []float64{rate}, sizes: []int{98}, iface: benchIface,
 		source: netip.MustParseAddr(benchAddress), driver: c.prober, transport: "raw", timeout: time.Second, port: 7}
-	if rate > 0 {
-		s.name += " at " + rateName(rate)
-	}
-	return s
 }
 
 // closedLoop measures all of some peers in alternating rounds.
@@ -308,21 +188,6 @@ func (c *contest) closedLoop(some []*peer) error {
 	}
 	reports, err := c.session(o)
 	c.table.Closed = append(c.table.Closed, reports...)
-	return err
-}
-
-// rates are those of the open loop: the highest is near what the bench itself can send here.
-var rates = []float64{20e3, 50e3, 100e3, 150e3}
-
-func (c *contest) openLoop(some []*peer) error {
-	o := &options{duration: c.each, warmup: 50 * time.Millisecond, runs: 1, core: c.other, out: filepath.Join(c.out, "rates")}
-	for _, p := range some {
-		for _, r := range rates {
-			o.variants = append(o.variants, c.setting(p, r))
-		}
-	}
-	var err error
-	c.table.Open, err = c.session(o)
 	return err
 }
 
@@ -354,17 +219,22 @@ func (c *contest) session(o *options) ([]*latency.Report, error) {
 	}
 	var all []*latency.Report
 	for i, v := range o.variants {
-		dir := filepath.Join(o.out, folder(fmt.Sprintf("%02d-%s", i+1, v.name)))
-		rep, err := latency.Read(dir)
+		rep, err := take(filepath.Join(o.out, folder(fmt.Sprintf("%02d-%s", i+1, v.name))))
 		if err != nil {
-			return nil, err
-		}
-		if err := os.Remove(filepath.Join(dir, "report.html")); err != nil {
 			return nil, err
 		}
 		all = append(all, rep)
 	}
 	return all, nil
+}
+
+// take reads a report and removes its page.
+func take(dir string) (*latency.Report, error) {
+	rep, err := latency.Read(dir)
+	if err != nil {
+		return nil, err
+	}
+	return rep, os.Remove(filepath.Join(dir, "report.html"))
 }
 
 // answered waits until the target answers a probe, which is not counted.

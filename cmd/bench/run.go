@@ -34,6 +34,7 @@ type options struct {
 	variants []settings // -ab, or the points of a sweep
 	paired   bool       // the variants are to be compared: their slices alternate
 	lossless float64
+	verify   int // how often a trial of lossless that failed is repeated before it counts (ETSI GS NFV-TST 009: loss verification)
 
 	duration, warmup, slice time.Duration
 	count                   int64

@@ -77,8 +77,17 @@ func (s *session) searchCell(c *cell, facts host.Facts, table io.Writer) (best *
 		if err != nil {
 			return best, err
 		}
+		trials := 1
+		for ; trials <= s.verify && !t.passed && !s.stop.Load(); trials++ {
+			if t, err = s.try(c, rate); err != nil {
+				return best, err
+			}
+		}
 		if s.stop.Load() {
 			break // a trial that was cut short proves nothing
+		}
+		if trials > 1 {
+			t.why += fmt.Sprintf(" (trial %d)", trials)
 		}
 		if low == 0 && c.silent() {
 			return nil, c.noReply()

@@ -21,9 +21,11 @@ import (
 var gapSource []byte
 
 // BuildGap compiles the polling loop in C to the file program.
-func BuildGap(program string) error {
+func BuildGap(program string) error { return compile(gapSource, program) }
+
+func compile(source []byte, program string) error {
 	c := exec.Command("gcc", "-O2", "-Wall", "-Werror", "-x", "c", "-o", program, "-")
-	c.Stdin = bytes.NewReader(gapSource)
+	c.Stdin = bytes.NewReader(source)
 	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("gcc: %w: %s", err, bytes.TrimSpace(out))
 	}

@@ -59,13 +59,86 @@ func TestMissed(t *testing.T) {
 		t.Errorf("0.79 of testpmd: %q", got)
 	}
 	table.Closed[0] = report("responder-afxdp", at(81))
-	if got := table.Missed(); len(got) != 1 || !strings.Contains(got[0], "p50 of responder-afxdp is 0.81 of testpmd-afxdp's, the goal is 0.8") {
-		t.Errorf("0.81 of testpmd: %q", got)
+	for floor, want := range map[int64]string{0: "missed", 79: "missed, though the floor reaches it", 81: "missed, by the floor too"} {
+		if table.Closed = table.Closed[:2]; floor > 0 {
+			table.Closed = append(table.Closed, report("floor-afxdp", at(floor)))
+		}
+		want = "p50 of responder-afxdp is 0.81 of testpmd-afxdp's, the goal is 0.8: " + want
+		if got := table.Missed(); len(got) != 1 || got[0] != want {
+			t.Errorf("0.81 of testpmd, floor %d: %q, want %q", floor, got, want)
+		}
 	}
 	table.Closed = table.Closed[:1]
 	table.Closed[0].Counts.Corrupt = 1
 	if got := table.Missed(); len(got) != 1 || !strings.Contains(got[0], "1 replies corrupt") {
 		t.Errorf("a corrupt reply: %q", got)
+	}
+}
+
+// Each responder is held against all others that answer, but for the floors only against the one on its own socket.
+func TestCompared(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"responder-afxdp", "testpmd-afxdp", true}, {"responder-afxdp", "testpmd-afpacket", true}, {"responder-afxdp", "kernel", true},
+		{"responder-afxdp", "floor-afxdp", true}, {"responder-afxdp", "floor-afxdp-generic", false}, {"responder-afxdp-generic", "floor-afxdp", false},
+		{"responder-afxdp-udp", "socket-udp", true}, {"responder-afxdp", "responder-afpacket", false}, {"responder-afxdp", "responder-afxdp", false},
+		{"floor-afxdp", "testpmd-afxdp", true}, {"floor-afxdp-generic", "testpmd-afxdp", true}, {"floor-afxdp", "testpmd-afpacket", false},
+		{"floor-afpacket", "testpmd-afpacket", true}, {"floor-afxdp", "kernel", false}, {"testpmd-afxdp", "kernel", false}, {"kernel", "testpmd-afxdp", false},
+	} {
+		if got := Compared(c.a, c.b); got != c.want {
+			t.Errorf("%s / %s: %t", c.a, c.b, got)
+		}
+	}
+}
+
+// What a search found is the lowest rate that failed, and its reason, from the notes as bench writes them.
+func TestCeiling(t *testing.T) {
+	rep := latency.NewReport("bench", latency.RoundTrip)
+	if rate, why := Ceiling(rep); rate != 0 || why != "" {
+		t.Errorf("no search: %v %q", rate, why)
+	}
+	rep.Notes = []string{"the highest of the rates tried that lost nothing in 300ms (RFC 2544 §26.1 wants 60 s), to 1 %",
+		"1000000/s: not offered: this host fell 100ms behind (trial 3)", "500000/s: loss of 0.01 %", "250000/s: no loss (trial 2)",
+		"375000/s: loss of 0.002 % (trial 3)", "312500/s: no loss", "taken in/s: a hurry"}
+	if rate, why := Ceiling(rep); rate != 375000 || why != "loss of 0.002 % (trial 3)" {
+		t.Errorf("%v %q", rate, why)
+	}
+}
+
+// The tables say of each goal what was measured and whether the floor misses it too, of each search whether the peer or the
+// bench set the limit, and of each rate how late the bench was.
+func TestMarkdown(t *testing.T) {
+	at := func(ns int64) []int64 { return []int64{ns, ns, ns, ns} }
+	peer, bench := report("testpmd-afxdp", at(100)), report("responder-afxdp", at(90))
+	peer.Traffic.Rate, bench.Traffic.Rate = 200e3, 300e3
+	peer.Notes = []string{"200000/s: no loss", "202000/s: loss of 0.5 %"}
+	bench.Notes = []string{"300000/s: no loss", "303000/s: not offered: this host fell 20ms behind"}
+	slow := report("responder-afxdp at 75 percent", at(4000))
+	slow.Traffic.Rate = 225e3
+	lag := latency.FromValues(at(3000))
+	slow.Series = append(slow.Series, &latency.Series{Name: "send_lag", Total: lag, Summary: lag.Summary()})
+	table := Table{
+		Closed:     []*latency.Report{report("responder-afxdp", at(90)), report("floor-afxdp", at(85)), report("testpmd-afxdp", at(100))},
+		Versus:     [][2]string{{"responder-afxdp", "floor-afxdp"}},
+		Saturation: []*latency.Report{peer, bench},
+		Open:       []*latency.Report{slow},
+		Skipped:    []string{"kernel: none here"},
+	}
+	text := table.Markdown()
+	for _, want := range []string{
+		"| responder-afxdp / floor-afxdp | 1.06 (1.06 to 1.06) |",
+		"| p50 of responder-afxdp at most 0.8 of testpmd-afxdp's | 0.90 (0.90 to 0.90) | 0.85 (0.85 to 0.85) | 1.06 (1.06 to 1.06) | missed, by the floor too |",
+		"| p99 of responder-afxdp at most 1.0 of testpmd-afxdp's | 0.90 (0.90 to 0.90) | 0.85 (0.85 to 0.85) | 1.06 (1.06 to 1.06) | reached |",
+		"| testpmd-afxdp | 200000 | 0.10 | loss of 0.5 % at 202000/s |",
+		"| responder-afxdp | 300000 | 0.09 | the bench, which fell 20ms behind at 303000/s |",
+		"| responder-afxdp at 75 % | 225000 | 4 | 0 | 0 | 4.00 | 4.00 | 4.00 | 3.00 | 3.00 |",
+		"Not measured: kernel: none here",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
 	}
 }
 

@@ -7,11 +7,14 @@ import (
 	"rebound/latency"
 )
 
-// Quantiles are the lines that peers are compared by.
-var Quantiles = []struct {
+// Quantile is a quantile with its name.
+type Quantile struct {
 	Name string
 	Q    float64
-}{{"p50", 0.5}, {"p99", 0.99}, {"p99.9", 0.999}}
+}
+
+// Quantiles are the lines that peers are compared by.
+var Quantiles = []Quantile{{"p50", 0.5}, {"p99", 0.99}, {"p99.9", 0.999}}
 
 // Rounds returns the quantile q of each run of a report, in ns.
 func Rounds(rep *latency.Report, q float64) []float64 {

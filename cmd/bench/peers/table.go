@@ -7,28 +7,18 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"rebound/latency"
 )
 
-// Goal is a ratio to reach: the responder's figure at most Most times the other's, at one quantile.
-type Goal struct {
-	Ours, Other, Quantile string
-	Most                  float64
-}
-
-// Goals are what the project promises.
-var Goals = []Goal{
-	{"responder-afxdp", "testpmd-afxdp", "p50", 0.8}, {"responder-afxdp", "testpmd-afxdp", "p99", 1},
-	{"responder-afpacket", "testpmd-afpacket", "p50", 0.7}, {"responder-afpacket", "testpmd-afpacket", "p99", 0.5},
-}
-
-// Table is everything that was measured, or why not. Closed has one report for each peer, with a run for each round; Open
-// one for each peer and rate.
+// Table is everything that was measured, or why not.
 type Table struct {
-	Closed, Open []*latency.Report
-	Versus       [][2]string // ours, other
-	Skipped      []string    // peer and reason
+	Closed     []*latency.Report // one of each peer, with a run for each round
+	Saturation []*latency.Report // one of each peer at the highest rate that it took without loss, with the search in its notes
+	Open       []*latency.Report // one of each peer at each of the Fractions of that rate
+	Versus     [][2]string       // ours, other
+	Skipped    []string          // peer and reason
 }
 
 func find(all []*latency.Report, label string) *latency.Report {
@@ -50,7 +40,7 @@ func (t *Table) Markdown() string {
 		}
 		fmt.Fprintf(&b, " %d | %d | %d |\n", r.Counts.Received, r.Counts.Lost, r.Counts.Corrupt)
 	}
-	fmt.Fprintf(&b, "\nRatios, round by round, median (least to greatest); below 1 the responder is faster:\n\n")
+	fmt.Fprintf(&b, "\nRatios, round by round, median (least to greatest); below 1 the first is faster:\n\n")
 	fmt.Fprintf(&b, "| | p50 | p99 | p99.9 |\n|---|---|---|---|\n")
 	for _, v := range t.Versus {
 		x, y := find(t.Closed, v[0]), find(t.Closed, v[1])
@@ -59,55 +49,65 @@ func (t *Table) Markdown() string {
 		}
 		fmt.Fprintf(&b, "| %s / %s |", v[0], v[1])
 		for _, q := range Quantiles {
-			fmt.Fprintf(&b, " %s%s |", Ratio(Rounds(x, q.Q), Rounds(y, q.Q)).ratio(), t.goal(v, q.Name))
+			fmt.Fprintf(&b, " %s |", Ratio(Rounds(x, q.Q), Rounds(y, q.Q)).ratio())
 		}
 		fmt.Fprintln(&b)
 	}
-	if len(t.Open) > 0 {
-		fmt.Fprintf(&b, "\nAt a rate, timed from the intended send, in µs:\n\n")
-		fmt.Fprintf(&b, "| Who answers | probes/s | sent | lost | corrupt | p50 | p99 | p99.9 |\n|---|--:|--:|--:|--:|--:|--:|--:|\n")
-		for _, r := range t.Open {
-			who, _, _ := strings.Cut(r.Label, " ")
-			s := r.Main().Summary
-			fmt.Fprintf(&b, "| %s | %.0f | %d | %d | %d | %.2f | %.2f | %.2f |\n", who, r.Traffic.Rate, r.Counts.Sent, r.Counts.Lost,
-				r.Counts.Corrupt, float64(s.P50)/1e3, float64(s.P99)/1e3, float64(s.P999)/1e3)
-		}
-	}
+	t.goals(&b)
+	t.saturation(&b)
+	t.rates(&b)
 	for _, s := range t.Skipped {
 		fmt.Fprintf(&b, "\nNot measured: %s\n", s)
 	}
 	return b.String()
 }
 
-func (t *Table) goal(v [2]string, quantile string) string {
-	for _, g := range Goals {
-		if g.Ours == v[0] && g.Other == v[1] && g.Quantile == quantile {
-			return fmt.Sprintf(", goal %.1f", g.Most)
-		}
+// saturation writes what the searches found, and who set the limit: the peer, which lost probes, or the bench, which could
+// not send more.
+func (t *Table) saturation(b *strings.Builder) {
+	if len(t.Saturation) == 0 {
+		return
 	}
-	return ""
-}
-
-// Missed returns the goals that were not reached, and frames lost or corrupt, one sentence each.
-func (t *Table) Missed() []string {
-	var out []string
-	for _, g := range Goals {
-		x, y := find(t.Closed, g.Ours), find(t.Closed, g.Other)
-		if x == nil || y == nil {
-			continue
-		}
-		for _, q := range Quantiles {
-			if r := Ratio(Rounds(x, q.Q), Rounds(y, q.Q)); q.Name == g.Quantile && r.Median > g.Most {
-				out = append(out, fmt.Sprintf("%s of %s is %.2f of %s's, the goal is %.1f", g.Quantile, g.Ours, r.Median, g.Other, g.Most))
+	fmt.Fprintf(b, "\nThe highest rate without loss, by bisection (RFC 2544 §26.1, but trials of %v; one that fails has two more tries):\n\n",
+		trial(t.Saturation[0]))
+	fmt.Fprintf(b, "| Who answers | probes/s without loss | p50 | the next rate failed by |\n|---|--:|--:|---|\n")
+	for _, r := range t.Saturation {
+		limit := "nothing: no higher rate was tried"
+		if rate, why := Ceiling(r); rate > 0 {
+			why, bench := strings.CutPrefix(why, "not offered: this host ")
+			limit = fmt.Sprintf("%s at %.0f/s", why, rate)
+			if bench {
+				limit = "the bench, which " + limit
 			}
 		}
+		fmt.Fprintf(b, "| %s | %.0f | %.2f | %s |\n", r.Label, r.Traffic.Rate, float64(r.Main().Summary.P50)/1e3, limit)
 	}
-	for _, r := range slices.Concat(t.Closed, t.Open) {
-		if n := r.Counts; strings.HasPrefix(r.Label, "responder") && n.Lost+n.Corrupt+n.Duplicates > 0 {
-			out = append(out, fmt.Sprintf("%s: of %d probes %d lost, %d answered twice; %d replies corrupt", r.Label, n.Sent, n.Lost, n.Duplicates, n.Corrupt))
+}
+
+// trial returns how long a report's last run was.
+func trial(r *latency.Report) time.Duration {
+	if len(r.Runs) == 0 {
+		return 0
+	}
+	last := r.Runs[len(r.Runs)-1]
+	return time.Duration(last.End - last.Start).Round(100 * time.Millisecond)
+}
+
+// rates writes what was measured below saturation.
+func (t *Table) rates(b *strings.Builder) {
+	if len(t.Open) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\nAt fractions of that rate, timed from the intended send, in µs. Send lag is the bench's own: how late its probes left.\n\n")
+	fmt.Fprintf(b, "| Who answers | probes/s | sent | lost | corrupt | p50 | p99 | p99.9 | send lag p99 | p99.9 |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
+	for _, r := range t.Open {
+		s, lag := r.Main().Summary, "–|–"
+		if l := r.Find("send_lag"); l != nil {
+			lag = fmt.Sprintf("%.2f | %.2f", float64(l.Summary.P99)/1e3, float64(l.Summary.P999)/1e3)
 		}
+		fmt.Fprintf(b, "| %s | %.0f | %d | %d | %d | %.2f | %.2f | %.2f | %s |\n", strings.Replace(r.Label, " percent", " %", 1), r.Traffic.Rate,
+			r.Counts.Sent, r.Counts.Lost, r.Counts.Corrupt, float64(s.P50)/1e3, float64(s.P99)/1e3, float64(s.P999)/1e3, lag)
 	}
-	return out
 }
 
 // Insert replaces what stands between the lines <!-- name:begin --> and <!-- name:end --> of a file.
