@@ -1,0 +1,136 @@
+package lab
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"rebound/nic/sim"
+)
+
+// afxdpScript has Linux's driver on both functions. The second is in a network namespace, or the kernel would never put on
+// the wire what it sends to itself; our responder is there, on AF_XDP. The namespace's kernel has the address $own on it.
+const afxdpScript = helpers + `
+modprobe $module || fail modprobe $module
+having() { for n in /sys/class/net/*; do [ "$(cat $n/address)" = 02:00:00:00:00:0$1 ] && basename $n; done; }
+both() { [ -n "$(having 1)" ] && [ -n "$(having 2)" ]; }
+until_true 100 both
+dev=$(having 1) far=$(having 2)
+unshare -n sh -c 'echo $$ >/tmp/ns; exec sleep 10000' &
+until_true 50 test -s /tmp/ns
+ns=$(cat /tmp/ns)
+there() { nsenter -t $ns -n "$@"; }
+need ip link set $far netns $ns
+need there ip link set lo up
+need there ethtool -L $far combined 1
+need there ip addr add $own/24 dev $far
+need ip addr add 10.9.0.2/24 dev $dev
+need there ip link set $far up
+up
+say up
+
+start() {
+  nsenter -t $ns -n responder -config /lab/config.toml -set nic.driver=afxdp -set nic.device=$far -set "cpu.cores=[1]" \
+    -set "respond.addresses=[\"$peer/24\"]" >/tmp/out 2>/tmp/err &
+  pid=$!
+  i=0; while ! grep -q '^ready ' /tmp/out; do
+    kill -0 $pid 2>/dev/null || { show failed cat /tmp/err; fail the responder ended; }
+    i=$((i+1)); [ $i -lt 200 ] || { show failed cat /tmp/err; fail the responder is not ready; }; sleep 0.1; done
+  until_true 100 grep -q 1 /sys/class/net/$dev/carrier # attaching a program may reset the card
+}
+traffic() { # PINGS DATAGRAMS
+  ip neigh flush dev $dev
+  for s in 16 56 64 65 256 777 1472; do pings $1 $s; done
+  flood $peer:7 $2 1472 >/tmp/need 2>&1 || { show failed cat /tmp/need /tmp/err; fail flood; }
+}
+kernel() { # what is not for the responder
+  /bin/ping -q -f -c 100 -s 777 -W 5 $own >/tmp/ping 2>&1
+  grep -q "^100 packets transmitted, 100 received, 0% packet loss" /tmp/ping || { show failed cat /tmp/ping /tmp/err; fail "the kernel does not answer for its own address"; }
+}
+start
+say ready $(grep '^ready' /tmp/out)
+show device sh -c "grep 'device' /tmp/err"
+show sockets there xsk $far $pid
+say attached
+traffic 50 1000
+say answered
+kernel
+say kernel
+need bench run -target $peer -iface $dev -driver afpacket -closed -count 200 -warmup 0s -self-test 0s -out /tmp/report
+grep -q 'received 200' /tmp/need || { show failed cat /tmp/need; fail "the bench lost replies"; }
+show bench cat /tmp/need
+say benched
+kill -9 $pid; wait $pid
+show killed there xsk $far
+say killed
+start
+show again there xsk $far $pid
+traffic 20 200
+kernel
+say again
+kill -TERM $pid; wait $pid || { show failed cat /tmp/err; fail "the responder ended with $?"; }
+show log cat /tmp/err
+show stopped there xsk $far
+say stopped
+`
+
+// TestLab/afxdp runs our responder in the guest on AF_XDP with zero copy, which takes a driver that has it, and a card.
+func (c *card) afxdp(t *testing.T, k *Kit) {
+	dir := logDir(t)
+	a, b := sim.Pair()
+	theirs, ours := c.serve(t, dir, 0, a, c.model), c.serve(t, dir, 1, b, c.model)
+	start := time.Now()
+	r, err := k.Run(t.Context(), Machine{
+		Limit: 120 * time.Second,
+		Dir:   dir, Sockets: []string{theirs.socket, ours.socket},
+		Files: map[string][]byte{
+			"flood":       build(t, dir, "rebound/nic/lab/flood"),
+			"xsk":         build(t, dir, "rebound/nic/lab/xsk"),
+			"responder":   build(t, dir, "rebound/cmd/responder"),
+			"bench":       build(t, dir, "rebound/cmd/bench"),
+			"config.toml": nil,
+		},
+		Script: fmt.Sprintf("module=%s peer=10.9.0.1 own=10.9.0.5\n%s", c.module, afxdpScript),
+		Say: func(key, text string, r Result) error {
+			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+			switch key {
+			case "attached":
+				if d := strings.Join(r["device"], "\n"); !strings.Contains(d, `push="xdp-drv zero-copy"`) {
+					return fmt.Errorf("the responder says of its device: %s", d)
+				}
+				return zeroCopy(r["sockets"])
+			case "killed", "stopped":
+				if !slices.Equal(r[key], []string{"program 0"}) {
+					return fmt.Errorf("when the responder was %s the interface has: %q", key, r[key])
+				}
+			case "again":
+				return zeroCopy(r["again"])
+			}
+			return nil
+		},
+	})
+	for _, key := range []string{"device", "sockets", "bench", "log"} {
+		for _, l := range r[key] {
+			t.Logf("%s: %s", key, l)
+		}
+	}
+	for _, l := range r["dmesg"] {
+		t.Log("guest:", l)
+	}
+	theirs.clean(t)
+	ours.clean(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// zeroCopy holds what xsk printed against one program and one socket with zero copy.
+func zeroCopy(lines []string) error {
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], "program ") || lines[0] == "program 0" ||
+		!strings.HasPrefix(lines[1], "socket ") || !strings.HasSuffix(lines[1], " zero-copy true") {
+		return fmt.Errorf("want a program and one socket with zero copy, the kernel has: %q", lines)
+	}
+	return nil
+}
