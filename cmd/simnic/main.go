@@ -40,6 +40,7 @@ type config struct {
 	models, sockets, wires many
 	impair                 sim.Impairment
 	counts, strict, debug  bool
+	trace                  string
 }
 
 // run returns the exit code: 0 done, 1 failed or a driver misbehaved, 2 used wrongly.
@@ -56,6 +57,7 @@ func run(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
 	fs.Float64Var(&c.impair.Reorder, "reorder", 0, "probability that a frame is overtaken by the next")
 	fs.Uint64Var(&c.impair.Seed, "seed", 1, "decides which frames -loss, -duplicate and -reorder hit")
 	fs.BoolVar(&c.counts, "counts", false, "print PCIe transactions and violations as JSON at the end, as SIGUSR1 does at any time")
+	fs.StringVar(&c.trace, "trace", "", "write what drivers did last, and programmed, to `file` at the end, and on SIGUSR1")
 	fs.BoolVar(&c.strict, "strict", true, "exit 1 if a driver did what the device's datasheet forbids")
 	fs.BoolVar(&c.debug, "debug", false, "log clients that come and go")
 	if err := fs.Parse(args); err != nil {
@@ -82,10 +84,18 @@ func run(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
 	for i := range b.ports {
 		fmt.Fprintf(stdout, "ready model=%s socket=%s\n", c.models[i], c.sockets[i])
 	}
+	code := 0
+	fail := func(err error) {
+		if err != nil {
+			fmt.Fprintln(stderr, "simnic:", err)
+			code = 1
+		}
+	}
 serve:
 	for s := range sig {
 		switch s {
 		case syscall.SIGUSR1:
+			fail(b.writeTrace())
 			b.report(stdout)
 		case syscall.SIGUSR2:
 			for _, p := range b.ports {
@@ -96,10 +106,10 @@ serve:
 		}
 	}
 	b.stop()
+	fail(b.writeTrace())
 	if c.counts {
 		b.report(stdout)
 	}
-	code := 0
 	for _, p := range b.ports {
 		for _, v := range p.Violations() {
 			fmt.Fprintln(stderr, "violation:", v)
@@ -109,8 +119,7 @@ serve:
 		}
 	}
 	if b.capture != nil && b.capture.Err() != nil {
-		fmt.Fprintln(stderr, "simnic: pcap:", b.capture.Err())
-		code = 1
+		fail(fmt.Errorf("pcap: %w", b.capture.Err()))
 	}
 	return code
 }
@@ -169,6 +178,9 @@ func (c *config) build(log *slog.Logger) (*bench, error) {
 		if err != nil {
 			return b, err
 		}
+		if c.trace != "" {
+			p.StartTrace(traceDepth)
+		}
 		b.ports = append(b.ports, p)
 	}
 	ends, err := b.join()
@@ -187,6 +199,27 @@ func (c *config) build(log *slog.Logger) (*bench, error) {
 		b.servers = append(b.servers, s)
 	}
 	return b, nil
+}
+
+// traceDepth is how many events of each device -trace keeps: some megabytes.
+const traceDepth = 1 << 16
+
+// writeTrace replaces the file of -trace.
+func (b *bench) writeTrace() error {
+	if b.config.trace == "" {
+		return nil
+	}
+	f, err := os.Create(b.config.trace)
+	if err != nil {
+		return fmt.Errorf("-trace: %w", err)
+	}
+	for _, p := range b.ports {
+		if _, err := p.Trace().WriteTo(f); err != nil {
+			f.Close()
+			return fmt.Errorf("-trace: %w", err)
+		}
+	}
+	return f.Close()
 }
 
 // tapMTU leaves room for the longest jumbo frames of any model.

@@ -200,6 +200,35 @@ func TestViolationsFail(t *testing.T) {
 	}
 }
 
+func TestTrace(t *testing.T) {
+	dir := t.TempDir()
+	a, b, file := filepath.Join(dir, "a"), filepath.Join(dir, "b"), filepath.Join(dir, "trace")
+	s := start(t, 2, "-model", "toy", "-socket", a, "-model", "toy", "-socket", b, "-wire", "pair", "-strict=false", "-trace", file)
+	x := openPort(t, a)
+	bar, err := x.fn.BAR(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bar.Write32(8, 1)
+	s.sig <- syscall.SIGUSR1
+	s.line(t)
+	text, err := os.ReadFile(file)
+	for _, want := range []string{"bus-master 1", "write      CONTROL (BAR 0 00004h) = 00000001h", "violation  write of 01000000 to STATUS (BAR 0 00008h): register is not writable",
+		"what led to the first violation", "\nRX_ENTRIES = 2h\n", "# sim:toy.1: "} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%q is not in the trace: %v\n%s", want, err, text)
+		}
+	}
+	x.close()
+	if c := s.stop(t); c != 0 {
+		t.Errorf("exit %d: %s", c, &s.stderr)
+	}
+	s = start(t, 2, "-model", "toy", "-socket", a, "-model", "toy", "-socket", b, "-wire", "pair", "-trace", dir)
+	if c := s.stop(t); c != 1 || !strings.Contains(s.stderr.String(), "-trace: open "+dir) {
+		t.Errorf("a trace that cannot be written: exit %d: %s", c, &s.stderr)
+	}
+}
+
 func TestTap(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("a tap interface needs root")

@@ -67,7 +67,7 @@ func (c *card) f3(t *testing.T, k *Kit) {
 	dir := logDir(t)
 	a, b := sim.Pair()
 	theirs, ours := c.serve(t, dir, 0, a, c.model), c.serve(t, dir, 1, b, c.model)
-	start := time.Now()
+	start, compared := time.Now(), false
 	r, err := k.Run(t.Context(), Machine{
 		Limit: 150 * time.Second,
 		Dir:   dir, Sockets: []string{theirs.socket, ours.socket}, IOMMU: true,
@@ -83,6 +83,10 @@ func (c *card) f3(t *testing.T, k *Kit) {
 			if (key == "killed" || key == "stopped" || key == "measured") && ours.port.BusMaster() {
 				return fmt.Errorf("the responder's function may still do DMA when it was %s", key)
 			}
+			if key == "answered" {
+				c.compare(t, theirs, ours)
+				compared = true
+			}
 			return nil
 		},
 	})
@@ -94,6 +98,9 @@ func (c *card) f3(t *testing.T, k *Kit) {
 	}
 	theirs.clean(t)
 	ours.clean(t)
+	if err != nil && !compared {
+		c.compare(t, theirs, ours) // what differs first may be why
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -172,7 +172,7 @@ func (p *Port) reset() {
 	}
 	if p.rec != nil {
 		p.event(Event{Kind: ResetEvent})
-		p.rec.forget()
+		p.rec.stale = true
 	}
 	p.model.Reset()
 	p.model.SetLink(p.up)

@@ -91,7 +91,8 @@ func register(name string, bar int, off uint64) string {
 	return fmt.Sprintf("%s (BAR %d %05xh)", name, bar, off)
 }
 
-// Setting is a register that a driver wrote, or a field of a command that it gave, with the value that was the last.
+// Setting is a register that a driver wrote, or a field of a command that it gave, with the value that was the last. What a
+// driver may write through pointers, doorbells and pushed frames, is none.
 type Setting struct {
 	Name  string
 	Value uint64
@@ -104,7 +105,7 @@ type Trace struct {
 	Events   []Event   // the last ones, oldest first
 	Lost     int       // how many there were before
 	Before   []Event   // what led to the first violation, and it itself; nil without one
-	Settings []Setting // since the function's last reset, in the order of their first write
+	Settings []Setting // since the last reset that was followed by any, in the order of their first write
 }
 
 // beforeViolation is how many events a trace keeps of what led to the first violation.
@@ -117,6 +118,7 @@ type recorder struct {
 	before   []Event
 	settings map[settingKey]*setting
 	order    []settingKey
+	stale    bool // the function was reset since
 }
 
 type settingKey struct {
@@ -137,7 +139,7 @@ func (p *Port) StartTrace(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rec = &recorder{ring: make([]Event, 0, n)}
-	p.rec.forget()
+	p.rec.settings = map[settingKey]*setting{}
 }
 
 // Trace returns what was kept since StartTrace, which must have been called.
@@ -198,17 +200,17 @@ func (p *Port) registerName(bar int, off uint64) (string, binary.ByteOrder) {
 func configName(off int) string {
 	switch {
 	case off == offCommand:
-		return "config Command"
+		return "Command"
 	case off >= offBAR0 && off < offBAR0+24:
-		return fmt.Sprintf("config BAR %d", (off-offBAR0)/4)
+		return fmt.Sprintf("BAR %d", (off-offBAR0)/4)
 	case off == offMSIX+2:
-		return "config MSI-X Message Control"
+		return "MSI-X Message Control"
 	case off == offPM+4:
-		return "config PMCSR"
+		return "PMCSR"
 	case off == offPCIe+8:
-		return "config Device Control"
+		return "Device Control"
 	}
-	return fmt.Sprintf("config %03xh", off)
+	return fmt.Sprintf("%03xh", off)
 }
 
 // last returns a copy of the last n events, oldest first.
@@ -244,6 +246,9 @@ func (r *recorder) newest() *Event {
 }
 
 func (r *recorder) set(k settingKey, v uint64, size int) {
+	if r.stale {
+		r.settings, r.order, r.stale = map[settingKey]*setting{}, nil, false
+	}
 	s := r.settings[k]
 	if s == nil {
 		s = new(setting)
@@ -253,14 +258,11 @@ func (r *recorder) set(k settingKey, v uint64, size int) {
 	s.value, s.size, s.times = v, size, s.times+1
 }
 
-// forget drops the settings: a reset took their effect.
-func (r *recorder) forget() { r.settings, r.order = map[settingKey]*setting{}, nil }
-
 // access records one read or write of a BAR.
 func (p *Port) access(k Kind, bar int, off uint64, b []byte) {
 	v := little(b)
 	p.event(Event{Kind: k, BAR: bar, Off: off, Size: len(b), Value: v})
-	if k == WriteEvent {
+	if k == WriteEvent && !p.polled(bar, off, uint64(len(b))) {
 		p.rec.set(settingKey{bar: bar, off: off}, v, len(b))
 	}
 }
@@ -317,7 +319,7 @@ func (t *Trace) WriteTo(w io.Writer) (int64, error) {
 		fmt.Fprintf(&b, "# %s: what led to the first violation\n", t.Port)
 		list(t.Before)
 	}
-	fmt.Fprintf(&b, "# %s: what is programmed since the last reset, in order of the first write\n", t.Port)
+	fmt.Fprintf(&b, "# %s: what was programmed since the last reset that was followed by any, in order of the first write\n", t.Port)
 	for _, s := range t.Settings {
 		fmt.Fprintf(&b, "%s = %xh\n", s.Name, s.Value)
 	}

@@ -37,7 +37,7 @@ func TestTrace(t *testing.T) {
 	want := []string{
 		"read MAGIC (BAR 0 00000h) = 52425944h (3 times)",
 		"write MSI-X[1].data (BAR 0 02018h) = 00000005h",
-		"config config Command = 0006h", "bus-master 1",
+		"config Command = 0006h", "bus-master 1",
 		"write RX_ENTRIES (BAR 0 00028h) = 00000010h", "write RX_ENTRIES (BAR 0 00028h) = 00000020h",
 		"write INTERRUPT (BAR 0 00050h) = 00000002h", "interrupt 2",
 	}
@@ -76,8 +76,12 @@ func TestTrace(t *testing.T) {
 	fn.SetBusMaster(false)
 	fn.Reset()
 	tr = p.Trace()
-	if got := lines(tr.Events[97:]); len(tr.Settings) != 0 || tr.Before != nil || !slices.Equal(got, []string{"config config Command = 0002h", "bus-master 0", "reset"}) {
-		t.Errorf("after a reset %v is programmed, last events %q", tr.Settings, got)
+	if got := lines(tr.Events[97:]); len(tr.Settings) != 5 || tr.Before != nil || !slices.Equal(got, []string{"config Command = 0002h", "bus-master 0", "reset"}) {
+		t.Errorf("after a reset: %v, last events %q", tr.Settings, got)
+	}
+	bar.Write32(0x34, 1)
+	if got := fmt.Sprint(p.Trace().Settings); got != "[{TX_HI 1 1}]" {
+		t.Errorf("settings after a reset and a write: %s", got)
 	}
 }
 

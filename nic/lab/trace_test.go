@@ -1,0 +1,94 @@
+package lab
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"rebound/nic/sim"
+)
+
+// traceDepth is how many events of a function a failed run leaves behind.
+const traceDepth = 1 << 14
+
+// leave writes the function's trace into the run's folder if the test failed.
+func (f *function) leave(t *testing.T, dir, name string) {
+	if !t.Failed() {
+		return
+	}
+	w, err := os.Create(filepath.Join(dir, name))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer w.Close()
+	if _, err := f.port.Trace().WriteTo(w); err != nil {
+		t.Error(err)
+	}
+}
+
+// clean fails the test if the driver broke a rule of the model. The first one is what to look at.
+func (f *function) clean(t *testing.T) {
+	t.Helper()
+	v := f.port.Violations()
+	if len(v) == 0 {
+		return
+	}
+	t.Errorf("the first of %d violations: %s", len(v), v[0])
+	before := f.port.Trace().Before
+	for i := max(0, len(before)-8); i < len(before); i++ {
+		t.Logf("what led to it: %12.6f %s", before[i].At.Seconds(), &before[i])
+	}
+	for i, text := range v[1:min(len(v), 10)] {
+		t.Logf("violation %d: %s", i+2, text)
+	}
+}
+
+// disagree fails the test for counters that differ, as differ lists them.
+func disagree(t *testing.T, when string, d []string) {
+	t.Helper()
+	for i, text := range d {
+		if i == 0 {
+			t.Errorf("at %q ethtool and model disagree, first in: %s", when, text)
+		} else {
+			t.Log("and: ", text)
+		}
+	}
+}
+
+// compare lists what Linux's driver and ours programmed differently into the same kind of device, in the order in which
+// Linux wrote it. It asserts nothing: docs/trust.md says how to read it.
+func (c *card) compare(t *testing.T, linux, ours *function) {
+	differ, onlyLinux, onlyOurs := sim.Compare(linux.port.Trace(), ours.port.Trace())
+	apart, by := 0, regexp.MustCompile(cmp.Or(c.apart, "$^"))
+	for _, d := range differ {
+		if by.MatchString(d.Name) {
+			apart++
+			continue
+		}
+		t.Logf("programmed: %s is %xh by Linux, %xh by us", d.Name, d.A, d.B)
+	}
+	t.Logf("programmed: %d more differ by nature (%s)", apart, c.apart)
+	t.Logf("programmed by Linux alone: %s", others(onlyLinux, by))
+	t.Logf("programmed by us alone: %s", others(onlyOurs, by))
+}
+
+// others is the registers and commands of names, without indices and fields.
+func others(names []string, apart *regexp.Regexp) string {
+	var out []string
+	for _, n := range names {
+		if apart.MatchString(n) {
+			continue
+		}
+		n, _, _ = strings.Cut(n, "[")
+		n, _, _ = strings.Cut(n, ".")
+		if !slices.Contains(out, n) {
+			out = append(out, n)
+		}
+	}
+	return strings.Join(out, " ")
+}
