@@ -8,9 +8,9 @@ import (
 	"rebound/nic/sim"
 )
 
-// f3Script is our responder's life in the guest: on the second function, by vfio-pci, pinged from the first, which the
-// Linux driver has. Then our bench drives that function, and Linux answers. $module, $driver and $peer are set before it.
-const f3Script = helpers + `
+// f3Helpers binds the second function to vfio-pci for our responder, and leaves the first to the Linux driver. $module, $driver
+// and $peer are set before it.
+const f3Helpers = helpers + `
 sysctl -q -w vm.nr_hugepages=64
 modprobe vfio-pci || fail modprobe vfio-pci
 modprobe $module || fail modprobe $module
@@ -37,6 +37,11 @@ traffic() {
   for s in 16 56 63 64 65 256 777 1472; do pings $1 $s; done
   flood $peer:7 $2 1472 >/tmp/need 2>&1 || { show failed cat /tmp/need /tmp/err; fail flood; }
 }
+`
+
+// f3Script is our responder's life in the guest, pinged from the Linux driver. Then our bench drives its function, and Linux
+// answers.
+const f3Script = f3Helpers + `
 start
 say ready $(grep '^ready' /tmp/out)
 traffic 200 2000
@@ -63,7 +68,9 @@ say unbound
 `
 
 // f3 runs our responder inside the guest against the Linux driver on a second model.
-func (c *card) f3(t *testing.T, k *Kit) {
+func (c *card) f3(t *testing.T, k *Kit) { c.f3run(t, k, f3Script) }
+
+func (c *card) f3run(t *testing.T, k *Kit, script string) {
 	dir := logDir(t)
 	a, b := sim.Pair()
 	theirs, ours := c.serve(t, dir, 0, a, c.model), c.serve(t, dir, 1, b, c.model)
@@ -77,7 +84,7 @@ func (c *card) f3(t *testing.T, k *Kit) {
 			"bench":       build(t, dir, "rebound/cmd/bench"),
 			"config.toml": nil,
 		},
-		Script: fmt.Sprintf("module=%s driver=%s peer=10.9.0.1\n%s", c.module, c.name, f3Script),
+		Script: fmt.Sprintf("module=%s driver=%s peer=10.9.0.1\n%s", c.module, c.name, script),
 		Say: func(key, text string, _ Result) error {
 			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
 			if (key == "killed" || key == "stopped" || key == "measured") && ours.port.BusMaster() {

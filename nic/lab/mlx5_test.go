@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -101,12 +102,22 @@ say gone
 `
 
 // TestLabMlx5 has the Linux driver spread flows over two channels, serve page requests under load, and recover from a failed
-// firmware.
+// firmware; and drive newer functions, a virtual one among them, with what these have and the recorded card has not.
 func TestLabMlx5(t *testing.T) {
 	if testing.Short() {
-		t.Skip("-short: the lab boots a virtual machine for half a minute")
+		t.Skip("-short: the lab boots virtual machines for a minute")
 	}
 	t.Run("mlx5/Load", mlx5Load)
+	t.Run("mlx5/Newer", mlx5Newer)
+	t.Run("mlx5/F3VF", func(t *testing.T) { mlx5VF.f3run(t, kit(t), vfScript) })
+}
+
+// mlx5VF is a virtual function on both sides of the wire.
+var mlx5VF = card{
+	name: "mlx5", module: "mlx5_core",
+	model: func(mac [6]byte) sim.Model {
+		return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: mlx5sim.ConnectXVF})
+	},
 }
 
 func mlx5Load(t *testing.T) {
@@ -163,6 +174,164 @@ func mlx5Load(t *testing.T) {
 		},
 	})
 	f.clean(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// vfScript is the shortest life of our responder in the guest: it answers, is killed, answers again, and ends.
+const vfScript = f3Helpers + `
+start
+say ready $(grep '^ready' /tmp/out)
+traffic 20 100
+say answered
+kill -9 $pid; wait $pid
+say killed
+start
+traffic 5 20
+kill -TERM $pid; wait $pid || { show failed cat /tmp/err; fail "the responder ended with $?"; }
+say stopped
+need responder unbind $addr
+ours_back() { [ -n "$(having 2)" ]; }
+until_true 100 ours_back
+say unbound
+`
+
+// newerScript has the Linux driver on a ConnectX-6 Dx and, in a network namespace, on a virtual function of a ConnectX-5.
+// Linux tests itself by what it turns round in the device, and our bench keeps the card's timestamps of probes that the other
+// kernel answers.
+const newerScript = pairHelpers + `
+say up
+show pf ethtool -i $dev
+show vf there ethtool -i $far
+show stamps ethtool -T $dev
+show stampsvf there ethtool -T $far
+for s in 16 56 64 777 1472; do pings 100 $s; done
+need arp -s $peer 02:00:00:00:00:02
+need there arp -s 10.9.0.2 02:00:00:00:00:01
+sleep 0.3
+show stats ethtool -S $dev
+say stats
+turned() { ethtool -t $dev >/tmp/turned && there ethtool -t $far >>/tmp/turned; }
+until_true 20 turned # it waits for its frame for 200 ms only
+show turned cat /tmp/turned
+say turned
+need bench run -target $peer -iface $dev -driver afpacket -closed -count 500 -timestamps -timeout 5s -warmup 0s -self-test 0s -out /tmp/report
+show bench cat /tmp/need
+show report cat /tmp/report/report.json
+say benched
+need sysctl -w net.ipv4.ping_group_range="0 0"
+need bench run -target $peer -iface $dev -transport socket -closed -count 100 -timestamps -timeout 5s -warmup 0s -self-test 0s -out /tmp/sock
+show socket cat /tmp/sock/report.json
+say "by socket"
+`
+
+// stamped is what the bench's report says of the card's timestamps.
+type stamped struct {
+	Device struct {
+		Backend string
+		Notes   []string
+	}
+	Notes  []string
+	Counts struct{ Sent, Received int64 }
+	Series []struct {
+		Name    string
+		Summary struct {
+			Count int64
+			Min   int64 `json:"min_ns"`
+			P50   int64 `json:"p50_ns"`
+			Max   int64 `json:"max_ns"`
+		}
+	}
+}
+
+// judge says what is wrong with a report of that many probes: a series that has to be there and is not, or has fewer samples
+// than probes, or such as cannot be; or a model that is taken for a card.
+func (s *stamped) judge(lines []string, probes int64, series, inForce string) (wrong []string) {
+	say := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+	if err := json.Unmarshal([]byte(strings.Join(lines, "\n")), s); err != nil {
+		return []string{err.Error()}
+	}
+	if s.Counts.Sent != probes || s.Counts.Received != probes {
+		say("%d probes were sent, and %d answered, of %d", s.Counts.Sent, s.Counts.Received, probes)
+	}
+	if s.Device.Backend != "sim" || !strings.Contains(strings.Join(s.Device.Notes, "\n"), "not a card's") {
+		say("the model's timestamps are taken for a card's: backend %s, %q", s.Device.Backend, s.Device.Notes)
+	}
+	if notes := strings.Join(s.Notes, "\n"); !strings.Contains(notes, inForce) {
+		say("%q, want %q", notes, inForce)
+	}
+	found := false
+	for _, x := range s.Series {
+		if x.Name != series {
+			continue
+		}
+		found = true
+		if m := x.Summary; m.Count != probes || m.Min <= 0 || m.Min > m.P50 || m.P50 > m.Max+m.Max/100 {
+			say("%s: %+v, want %d samples above zero", series, m, probes)
+		}
+	}
+	if !found {
+		say("no series %q", series)
+	}
+	return wrong
+}
+
+func mlx5Newer(t *testing.T) {
+	k := kit(t)
+	dir := logDir(t)
+	a, b := sim.Pair()
+	newer := func(p mlx5sim.Profile) func([6]byte) sim.Model {
+		return func(mac [6]byte) sim.Model { return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: p}) }
+	}
+	f, g := mlx5Card.serve(t, dir, 0, a, newer(mlx5sim.ConnectX6Dx)), mlx5Card.serve(t, dir, 1, b, newer(mlx5sim.ConnectX5VF))
+	start := time.Now()
+	r, err := k.Run(t.Context(), Machine{
+		Limit: 120 * time.Second,
+		Dir:   dir, Sockets: []string{f.socket, g.socket},
+		Files:  map[string][]byte{"bench": build(t, dir, "rebound/cmd/bench")},
+		Script: "module=mlx5_core peer=10.9.0.1\n" + newerScript,
+		Say: func(key, text string, r Result) error {
+			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+			if key == "stats" {
+				for _, d := range mlx5Agree(f.model, numbers(r["stats"]), false) {
+					t.Errorf("ethtool and model disagree: %s", d)
+				}
+			}
+			return nil
+		},
+	})
+	if err == nil {
+		for key, want := range map[string][]string{
+			"pf":     {"driver: mlx5_core", "firmware-version: 22.36.1010", "bus-info: 0000:00:04.0"},
+			"vf":     {"driver: mlx5_core", "firmware-version: 16.35.2000", "bus-info: 0000:00:05.0"},
+			"stamps": {"hardware-transmit", "hardware-receive", "hardware-raw-clock"}, "stampsvf": {"hardware-transmit", "hardware-receive"},
+			"turned": {"Loopback Test\t 0"},
+		} {
+			for _, w := range want {
+				if !strings.Contains(strings.Join(r[key], "\n"), w) {
+					t.Errorf("%s: no %q in %q", key, w, r[key])
+				}
+			}
+		}
+		for _, wrong := range new(stamped).judge(r["report"], 500, "hardware", "kernel receive false, kernel send true, card receive true, card send true") {
+			t.Error("AF_PACKET: ", wrong)
+		}
+		// The card's stamps are off again, as they were.
+		for _, wrong := range new(stamped).judge(r["socket"], 100, "kernel", "kernel receive true, kernel send true, card receive false, card send false") {
+			t.Error("socket: ", wrong)
+		}
+		if v := g.model.(*mlx5sim.Model).Counters(); v.PortWrites == 0 {
+			t.Error("Linux wrote no port register of the virtual function: then the model need not take that")
+		}
+	}
+	for _, key := range []string{"pf", "vf", "turned", "bench", "dmesg"} {
+		for _, l := range r[key] {
+			t.Log(key+":", l)
+		}
+	}
+	f.clean(t)
+	g.clean(t)
 	if err != nil {
 		t.Fatal(err)
 	}

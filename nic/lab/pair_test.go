@@ -8,9 +8,8 @@ import (
 	"rebound/nic/sim"
 )
 
-// pairScript lets two Linux drivers talk to each other, the second in a network namespace of its own: TCP both ways, so
-// that segmentation, checksums and several queues are used in earnest.
-const pairScript = helpers + `
+// pairHelpers has two Linux drivers up on one wire: $dev here, and $far in a network namespace, where "there" runs commands.
+const pairHelpers = helpers + `
 modprobe $module || fail modprobe $module
 having() { for n in /sys/class/net/*; do [ "$(cat $n/address)" = 02:00:00:00:00:0$1 ] && basename $n; done; }
 both() { [ -n "$(having 1)" ] && [ -n "$(having 2)" ]; }
@@ -26,6 +25,11 @@ need there ip addr add $peer/24 dev $far
 need ip addr add 10.9.0.2/24 dev $dev
 need there ip link set $far up
 up
+`
+
+// pairScript lets the two talk to each other: TCP both ways, so that segmentation, checksums and several queues are used in
+// earnest.
+const pairScript = pairHelpers + `
 say up
 pings 200 56
 pings 200 1472

@@ -20,7 +20,18 @@
 //
 // All of them share the initialization segment, the command queue, every command and structure used here, BlueFlame and the
 // 64-byte completion. They differ in capabilities, which are asked for: ConnectX-4 and 4 Lx want headers inline in every
-// work queue entry (the vport's minimum inline mode), later ones do not.
+// work queue entry (the vport's minimum inline mode), later ones do not; firmware of the recording's age cannot switch local
+// loopback. On a virtual function no port register is written and no L2 table filled: MTU, speed and state are the host's. It
+// draws an address where the host gave it none, and names itself to firmware as firmware does where pages are spoken of.
+//
+// Every one of these is opened and answers on the model (TestEveryID); the whole conformance suite runs on a ConnectX-4, a
+// ConnectX-6 Dx and a virtual function of the latter. None has been opened on silicon.
+//
+// # Several applications
+//
+// An application with a MAC address of its own (Assign) has a TIR of its own. What one sends to another's address turns round
+// in the device: the vport's local loopback is off until there is an application (as Linux leaves it), then on for unicast;
+// and each TIR says that it lets in unicast frames from its own transport domain, which it would drop otherwise.
 //
 // # What one reply costs on the bus
 //

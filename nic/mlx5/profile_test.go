@@ -39,9 +39,14 @@ func TestEveryID(t *testing.T) {
 			if !l.Up || l.Speed != want || err != nil {
 				t.Errorf("link %+v, %v", l, err)
 			}
-			before, _ := x.model.Pages()
+			before := x.stats().Extra["firmware_pages"]
 			x.model.AskPages(5)
-			x.busy(func() { x.await(func() bool { n, _ := x.model.Pages(); return n == before+5 }) })
+			x.busy(func() {
+				x.await(func() bool {
+					var s nic.Stats
+					return x.dev.ReadStats(&s) == nil && s.Extra["firmware_pages"] == before+5
+				})
+			})
 			x.exchange(5, 98)
 			if n := x.model.Counters().PortWrites; n != 0 {
 				t.Errorf("%d port registers were written, which a virtual function does not have", n)

@@ -1,6 +1,6 @@
-// Package mlx5sim models one physical function of an NVIDIA (Mellanox) ConnectX adapter: a ConnectX-4 (15b3:1013) with the
-// capabilities of a real one that was recorded, and, with what they differ in for an Ethernet driver, a ConnectX-4 Lx (1015),
-// a ConnectX-5 (1017) and a ConnectX-6 Dx (101d).
+// Package mlx5sim models one function of an NVIDIA (Mellanox) ConnectX adapter, physical or virtual: a ConnectX-4 (15b3:1013)
+// with the capabilities of a real one that was recorded, and, with what they differ in for an Ethernet driver, its successors
+// to ConnectX-7 and BlueField-3, and their virtual functions (Profile).
 //
 // It is written from what is public of the adapters' Programmer's Reference Manual (field names and offsets are the manual's),
 // and held against Linux's unmodified mlx5_core (nic/lab), and against the recording of a ConnectX-4 with firmware 14.12.1220:
@@ -12,14 +12,33 @@
 // Initialization segment with health buffer and software reset, command queue with mailboxes, tokens and signatures, EQs with
 // command, page request, port and completion events, pages given and taken, capabilities, UARs, PDs, transport domains, queue
 // counters, CQs with moderation, physical and translated memory keys, the reserved LKey, send and receive queues with their
-// states, TIS, TIR, RQT, RSS, flow tables that are really walked, vport context and counters, the port's registers, checksums
-// in both directions, LSO, VLAN stripping, BlueFlame.
+// states, TIS, TIR, RQT, RSS, flow tables that are really walked, vport context and counters, local loopback, the port's
+// registers, a free-running timer that stamps completions, checksums in both directions, LSO, VLAN stripping, BlueFlame.
+//
+// # What a generation or a virtual function differs in
+//
+// Newer firmware tells device_frequency_khz, without which Linux has no hardware clock, and lets local loopback be switched.
+// From ConnectX-5 on no headers need to be inline in a send WQE. A virtual function does not manage vports or the switch: it
+// has no L2 table, hears only its own addresses however it asks, may have been given none, and has an ID of its own where pages
+// are spoken of (or needs none, Options.HostPages). Port registers can be read; that writes are taken and do nothing is
+// inferred from Linux, whose driver writes the MTU on virtual functions too and gives up where that fails. BAR 0 is 1 MB.
+// More than this, real generations differ in what is listed below. Speeds above 100 Gb/s are not modelled.
+//
+// # Local loopback
+//
+// Two things have a say. The vport turns unicast frames for its own addresses round, and copies of those for its groups,
+// unless disable_uc_local_lb and disable_mc_local_lb are set; firmware begins with both clear (Linux sets them at start). A
+// TIR drops what a queue of its own transport domain sent unless its bits say that it lets unicast, or multicast, in. Linux
+// calls that field self_lb_block and sets it to let in, and so do rdma-core and DPDK: its driver's self-test, which sends a
+// frame to its own address, is passed by this model (nic/lab). Firmware without self_lb_en_modifiable keeps what the TIR was
+// made with.
 //
 // # What there is not
 //
 // A driver that asks for one of these is told so by a status and a violation, and the capability is not claimed: striding
 // receive queues, shared receive memory (RMP), LRO, CQE compression, multi-packet WQEs, inner headers of tunnels, queue pairs
-// and RoCE, UMR, KLM keys, flow counters and header rewriting, transmit steering, several vports (SR-IOV), ETS. Firmware
+// and RoCE, UMR, KLM keys, flow counters and header rewriting, transmit steering, several vports (SR-IOV: a virtual function
+// is modelled without its physical one), ETS, PPS and the clock's real-time formats. Firmware
 // syndromes are the model's own. Commands take no time: each is done in the Step after its doorbell.
 //
 // # Whose pages are whose
