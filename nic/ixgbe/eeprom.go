@@ -30,6 +30,9 @@ func (d *Device) eeprom(word uint16) (uint16, error) {
 // flash, which takes a semaphore, and leaves the sections of PHY and option ROM out of the sum.
 func (d *Device) checkEEPROM() error {
 	eec := d.read(regEEC)
+	if eec&eecPresent == 0 {
+		return fmt.Errorf("ixgbe %s: EEC (%#05x) says that no EEPROM is present", d.fn.Name(), uint32(regEEC))
+	}
 	words := uint32(1) << 14 // what EERD reaches
 	if d.family == x540 {
 		words = 1 << (eec>>eecSizeLSB&0xF + 6)
@@ -37,8 +40,6 @@ func (d *Device) checkEEPROM() error {
 			return err
 		}
 		defer d.give(syncNVM)
-	} else if eec&eecPresent == 0 {
-		return fmt.Errorf("ixgbe %s: EEC (%#05x) says that no EEPROM is present", d.fn.Name(), uint32(regEEC))
 	}
 	var sum uint16
 	add := func(from, n uint16) error {

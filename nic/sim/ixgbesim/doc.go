@@ -7,11 +7,12 @@
 //
 // # What there is
 //
-// EEPROM by EERD and bit by bit, SFP+ module by I2CCTL, the semaphores SWSM and SW_FW_SYNC, reset by CTRL, link by AUTOC and LINKS, 128
-// receive and 128 transmit queues, legacy and advanced one-buffer descriptors, frames over several descriptors, jumbo
-// frames, address, multicast and VLAN filters, VLAN insertion and stripping, queue filters by EtherType, RSS, checksums in both directions, TCP and
-// UDP segmentation, tail and head write-back, interrupts by MSI-X, MSI or INTx with throttling and automatic masking, the
-// statistics with clear on read, pause frames in both directions.
+// EEPROM by EERD and bit by bit, SFP+ module by I2CCTL, the X540's PHY by MSCA, the semaphores SWSM and SW_FW_SYNC, reset by
+// CTRL, link by AUTOC, the PHY and LINKS, 128 receive and 128 transmit queues, legacy and advanced one-buffer descriptors,
+// frames over several descriptors, jumbo frames, address, multicast and VLAN filters, VLAN insertion and stripping, queue
+// filters by EtherType, RSS, checksums in both directions, TCP and UDP segmentation, tail and head write-back, interrupts by
+// MSI-X, MSI or INTx with throttling and automatic masking, the statistics with clear on read, pause frames in both
+// directions.
 //
 // # What there is not
 //

@@ -10,14 +10,19 @@ import (
 func FuzzRegisters(f *testing.F) {
 	f.Add([]byte{0, 0x18, 0x60, 0, 5, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0})
 	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 4, 2, 0, 0, 0, 0, 0, 0, 0})
+	f.Add([]byte{0x80, 0x5c, 0x42, 0, 2, 0, 1, 0x40, 0x82, 0x5c, 0x42, 0, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, ops []byte) {
-		r := newRig(t, Options{})
+		var o Options
+		if len(ops) > 0 {
+			o.Kind = Kind(ops[0]>>5) % kinds
+		}
+		r := newRig(t, o)
 		r.start(ringOptions{})
 		r.fill(8)
 		for len(ops) >= 8 {
 			off := uint64(ops[1]) | uint64(ops[2])<<8 | uint64(ops[3]&7)<<16
 			v := binary.LittleEndian.Uint32(ops[4:])
-			switch ops[0] % 6 {
+			switch ops[0] & 0x1f % 6 {
 			case 0, 1:
 				r.wr(off&^3, v)
 			case 2:
@@ -28,8 +33,9 @@ func FuzzRegisters(f *testing.F) {
 				r.wire.Send(0, frame(14+int(v%9800)))
 			case 5:
 				// A register that matters, more often than chance would hit it.
-				hot := [...]uint64{0x1018, 0x6018, 0x1028, 0x6028, 0x0, 0x3000, 0x1008, 0x6008, 0x1014, 0x6038, 0x5818, 0x4268, 0x28, 0x800, 0x1000, 0x6000}
-				r.wr(hot[off%16], v)
+				hot := [...]uint64{0x1018, 0x6018, 0x1028, 0x6028, 0x0, 0x3000, 0x1008, 0x6008, 0x1014, 0x6038, 0x5818, 0x4268, 0x28, 0x800, 0x1000, 0x6000,
+					0x425c, 0x4260, 0x10140, 0x10160, 0x10014}
+				r.wr(hot[off%uint64(len(hot))], v)
 			}
 			ops = ops[8:]
 		}

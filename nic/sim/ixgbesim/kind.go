@@ -28,6 +28,14 @@ var cards = [kinds]struct {
 
 func (m *Model) x540() bool { return m.opt.Kind == X540 }
 
+// bits are those that a driver may write. The X540 alone limits frames by queue.
+func (m *Model) bits(e *entry) uint32 {
+	if m.x540() && (e.base == regRXDCTL || e.base == 0x0d028) {
+		return e.bits | rxdctlRLPML | rxdctlRLPMLEN
+	}
+	return e.bits
+}
+
 // absent reports whether this kind lacks a register of the table. The X540's MAC is bound to its PHY: it has no link modes
 // of its own, no module and no EEPROM's bits; it alone counts what passes between the host and a management controller.
 func (m *Model) absent(e *entry) bool {

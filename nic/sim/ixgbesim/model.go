@@ -250,10 +250,11 @@ func (m *Model) write(r reg, v uint32) error {
 	case ro:
 		return fmt.Errorf("write of %08x to %v, which is read only (82599 §8.2.3)", v, r)
 	}
-	if bad := v &^ e.bits &^ m.shown(e, r); bad != 0 {
+	bits := m.bits(e)
+	if bad := v &^ bits &^ m.shown(e, r); bad != 0 {
 		m.host.Violation("write of %08x to %v sets reserved bits %08x (82599 §8.2.3)", v, r, bad)
 	}
-	v = v&e.bits | old&^e.bits
+	v = v&bits | old&^bits
 	// The X540's semaphores stay outside of the reset: Linux gives the PHY back while it is under way.
 	if m.rst > 0 && e.base != regCTRL && e.base != 0x00004 && !(m.x540() && (e.base == regSWSM || e.base == regSWFW)) {
 		m.host.Violation("write of %08x to %v before CTRL.RST was seen to clear (82599 §4.6.3.2)", v, r)

@@ -202,6 +202,7 @@ const (
 	rssUDP4, rssUDP6           = 1 << 22, 1 << 23
 	srrctlDROP                 = 1 << 28
 	rxdctlENABLE, rxdctlVME    = 1 << 25, 1 << 30
+	rxdctlRLPML, rxdctlRLPMLEN = 0x3fff, 1 << 15 // X540: longest frame for the queue
 	txdctlENABLE, txdctlSWFLSH = 1 << 25, 1 << 26
 	rdrxctlCRCSTRIP            = 1 << 1
 	rdrxctlDMAIDONE            = 1 << 3

@@ -28,7 +28,7 @@ func (m *Model) resetDevice() {
 	m.val[regRAH/4] = uint32(le.Uint16(mac[4:])) | rahAV
 	m.val[regAUTOC/4], m.val[regAUTOC2/4] = cards[m.opt.Kind].autoc, cards[m.opt.Kind].autoc2
 	if m.x540() {
-		m.val[regEEC/4] = 0x10 | nvmSize
+		m.val[regEEC/4] = 0x10 | eecPRES | nvmSize // without PRES Linux would go for an EEPROM's pins
 	}
 	m.val[regESDP/4] = esdpSDP2
 	m.rst, m.eep, m.dma = 2, 2, 2
@@ -49,8 +49,9 @@ func (m *Model) resetDevice() {
 // writeCTRL resets the device, or stops its DMA (§5.2.4.3.2).
 func (m *Model) writeCTRL(v uint32) error {
 	if v&(ctrlRST|ctrlLRST) != 0 {
-		if m.x540() && m.val[regSWFW/4]&swfwPHY0 == 0 {
-			m.host.Violation("CTRL = %08x without the PHY of port 0 in SW_FW_SYNC: firmware may be using it", v)
+		// Linux holds the X540's PHY for it, but for the first time, when it does not yet know of it.
+		if m.phy.busy > 0 {
+			m.host.Violation("CTRL = %08x while a command to the PHY is under way", v)
 		}
 		if m.rst > 0 {
 			return fmt.Errorf("CTRL = %08x while a reset is under way (82599 §4.2.1.6)", v)

@@ -107,7 +107,8 @@ func (m *Model) writeRXCTRL(old, v uint32) error {
 	if v&^old&rxctrlRXEN == 0 {
 		return nil
 	}
-	if m.val[regSECRXCTRL/4]&secrxDIS == 0 || !m.secReady {
+	// On the X540 Linux does without.
+	if !m.x540() && (m.val[regSECRXCTRL/4]&secrxDIS == 0 || !m.secReady) {
 		m.host.Violation("RXCTRL.RXEN set without SECRXCTRL.RX_DIS, or before SECRXSTAT.SECRX_RDY was seen (82599 §4.6.7)")
 	}
 	if m.dma > 0 {
@@ -240,6 +241,11 @@ func (m *Model) place(frame []byte) bool {
 		frame = append(frame[:12:12], frame[16:]...)
 	}
 	size := len(frame) // without FCS
+	if v := m.rxDescReg(i, regRXDCTL); v&rxdctlRLPMLEN != 0 && uint32(size) > v&rxdctlRLPML {
+		m.add(regROC, 1)
+		m.count.rxOversize.Add(1)
+		return true
+	}
 	if m.val[regHLREG0/4]&hlregRXCRCSTRP == 0 {
 		frame = le.AppendUint32(frame[:size:size], crc32.ChecksumIEEE(frame))
 	}

@@ -126,7 +126,7 @@ func TestX540Violations(t *testing.T) {
 		{"beyond the NVM", "there are 0x800", func(r *rig) { r.own(1); r.wr(0x10014, 0x800<<2|1) }},
 		{"NVM bit by bit", "a flash", func(r *rig) { r.wr(0x10010, 1<<6) }},
 		{"PHY not taken", "without the PHY", func(r *rig) { r.wr(0x425c, 1<<30) }},
-		{"reset with the PHY in use", "without the PHY", func(r *rig) { r.wr(0, 1<<26) }},
+		{"reset with the PHY in use", "command to the PHY", func(r *rig) { r.own(2); r.wr(0x425c, 1<<30|1<<16); r.wr(0, 1<<26) }},
 		{"SW_FW_SYNC not taken", "without REGSMP", func(r *rig) { r.wr(0x10160, 2) }},
 		{"no address cycle", "without an address cycle", func(r *rig) { r.own(2); r.wr(0x425c, 1<<30|3<<26|1<<16|2) }},
 		{"another address cycle", "without an address cycle", func(r *rig) { r.own(2); r.readPHY(1, 2); r.wr(0x425c, 1<<30|3<<26|1<<16|3) }},
@@ -147,6 +147,26 @@ func TestX540Violations(t *testing.T) {
 	r := newRig(t, Options{})
 	r.rd(0x41c4)
 	r.violated("no such register") // which only the X540 has
+}
+
+// TestX540FrameLimit: a queue may take shorter frames only; the 82599 has no such bits.
+func TestX540FrameLimit(t *testing.T) {
+	r := newRig(t, Options{Kind: X540})
+	r.start(ringOptions{})
+	r.wr(0x1028, r.rd(0x1028)|1<<15|100)
+	r.fill(8)
+	for _, n := range []int{100, 101, 60} {
+		r.wire.Send(0, frame(n))
+	}
+	r.settle()
+	if c := r.m.Counters(); c.RxQueue[0] != 2 || r.rd(0x40ac) != 1 {
+		t.Errorf("%d frames were placed, ROC %d", c.RxQueue[0], r.rd(0x40ac))
+	}
+	r.clean()
+	r = newRig(t, Options{})
+	r.start(ringOptions{})
+	r.wr(0x1028, r.rd(0x1028)|1<<15|100)
+	r.violated("reserved bits")
 }
 
 // TestKinds: each kind is the card that it says, and its link comes up as its AUTOC says.
