@@ -69,7 +69,10 @@ func TestCost(t *testing.T) {
 			}
 			low, high := reads+n/64, reads+2*n/32
 			t.Logf("%s, %d bytes: %d replies cost %+v", c.name, size, n, k)
-			if k.MMIORead != 0 || k.MMIOWrite != n*(c.push+1)+n/refill || k.DMAWrite != 3*n || k.DMARead < low || k.DMARead > high {
+			// The watch runs beside, and gives a keep-alive back once a second: the event and its doorbell.
+			const events = 8
+			writes := n*(c.push+1) + n/refill
+			if k.MMIORead != 0 || k.MMIOWrite < writes || k.MMIOWrite > writes+events || k.DMAWrite < 3*n || k.DMAWrite > 3*n+events || k.DMARead < low || k.DMARead > high {
 				t.Errorf("%s, %d bytes: %d replies cost %+v; DMA reads %d to %d expected", c.name, size, n, k, low, high)
 			}
 		}

@@ -53,15 +53,16 @@ func (t *times) apply(h hints) {
 	t.keepAlive, t.missingTx = pick(h.watchdog, 6*time.Second), pick(h.missingTx, 5*time.Second)
 }
 
-// watchdog knows when the device was last heard.
+// watchdog knows when the device was last heard. It keeps the whole time.Time: of the wall clock alone, set forward, every
+// device would have been silent for hours.
 type watchdog struct {
 	enabled bool
-	last    atomic.Int64 // UnixNano
+	last    atomic.Pointer[time.Time]
 }
 
-func (w *watchdog) alive(at time.Time) { w.last.Store(at.UnixNano()) }
+func (w *watchdog) alive(at time.Time) { w.last.Store(&at) }
 
-func (w *watchdog) silent(now time.Time) time.Duration { return now.Sub(time.Unix(0, w.last.Load())) }
+func (w *watchdog) silent(now time.Time) time.Duration { return now.Sub(*w.last.Load()) }
 
 // watch serves the device's events and looks after it until Close: it resets a device that is broken, silent or told us so,
 // with the queues' owners parked.
@@ -76,12 +77,12 @@ func (d *Device) watch() {
 			return
 		case <-tick.C:
 		}
+		now := time.Now() // before the look: what came while the watch was held up is no silence
 		d.serveEvents()
 		d.eventMu.Lock()
 		reason, why := uint32(resetFatal), d.fatal
 		d.fatal = ""
 		d.eventMu.Unlock()
-		now := time.Now()
 		for i, q := range d.queues {
 			if f := q.fault.Load(); f != 0 {
 				reason, why = f-1, fmt.Sprintf("queue %d: %s", i, reasonNames[f-1])
