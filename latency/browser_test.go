@@ -2,15 +2,20 @@ package latency
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // probe runs in the page after it was drawn and leaves what it saw in the document.
@@ -47,14 +52,39 @@ func chromium(t *testing.T, args ...string) (stdout, stderr string) {
 		t.Skip("chromium is not installed (Debian package chromium)")
 	}
 	args = append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-		"--disable-component-update", "--disable-sync", "--hide-scrollbars", "--enable-logging=stderr", "--log-level=0", "--user-data-dir=" + t.TempDir()}, args...)
-	cmd := exec.Command(path, args...)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("chromium: %v\n%s", err, errs.String())
+		"--disable-component-update", "--disable-sync", "--hide-scrollbars", "--enable-logging=stderr", "--log-level=0",
+		"--disable-dev-shm-usage"}, args...) // a container's /dev/shm is too small for it
+	// A browser that falls over, or hangs, says nothing of the page: it is asked again. A page that it shows wrong stays wrong.
+	for try := 1; ; try++ {
+		profile, err := os.MkdirTemp("", "rebound-chromium-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+		cmd := exec.CommandContext(ctx, path, append(args[:len(args):len(args)], "--user-data-dir="+profile)...)
+		cmd.WaitDelay = time.Second // its children may hold the pipes
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+		var out, errs bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		err = cmd.Run()
+		cancel()
+		// It leaves processes behind for a moment, which may still write there.
+		for range 100 {
+			if os.RemoveAll(profile) == nil {
+				break
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		complete := !slices.Contains(args, "--dump-dom") || strings.Contains(out.String(), "</html>")
+		if complete && (err == nil || errors.Is(err, exec.ErrWaitDelay)) {
+			return out.String(), errs.String()
+		}
+		if try == 3 {
+			t.Fatalf("chromium: %v\n%s", err, errs.String())
+		}
+		t.Logf("chromium: %v: once more", err)
 	}
-	return out.String(), errs.String()
 }
 
 // The pages, opened from a file in a real browser: curves are drawn, nothing sticks out, nothing complains.

@@ -38,11 +38,21 @@ func TestClockAgreesWithKernel(t *testing.T) {
 	if off := math.Abs(float64(got - want)); off > bound {
 		t.Errorf("the counter says %d ns, the kernel %d: %.0f apart, bound %.0f", got, want, off, bound)
 	}
-	w, err := bracket(unix.CLOCK_REALTIME)
-	if err != nil {
-		t.Fatal(err)
+	// Somebody may set the wall clock in between, but not each time.
+	off, wall := time.Duration(0), c
+	for range 5 {
+		w, err := bracket(unix.CLOCK_REALTIME)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if off = wall.Time(w.tsc).Sub(time.Unix(0, w.ns)).Abs(); off <= time.Millisecond {
+			break
+		}
+		if wall, err = NewClock(); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if off := c.Time(w.tsc).Sub(time.Unix(0, w.ns)).Abs(); off > time.Millisecond {
+	if off > time.Millisecond {
 		t.Errorf("wall time is off by %v", off)
 	}
 	if i := c.Info(); i.Frequency < 1e6 || i.ErrorPPM <= 0 || i.ErrorPPM > 500 || i.ReadNS <= 0 || i.StepNS <= 0 || i.StepNS > 1000 || i.Method == "" {
@@ -99,8 +109,8 @@ func TestSelfTest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := SelfTest(c, 5*time.Millisecond)
-	if h.Count < 100 || h.Sum < 4e6 || h.Max <= 0 {
-		t.Errorf("%d gaps with a sum of %v ns and a maximum of %d ns in 5 ms", h.Count, h.Sum, h.Max)
+	h := SelfTest(c, 200*time.Millisecond) // longer than a busy machine holds a thread up
+	if h.Count < 100 || h.Sum < 160e6 || h.Max <= 0 {
+		t.Errorf("%d gaps with a sum of %v ns and a maximum of %d ns in 200 ms", h.Count, h.Sum, h.Max)
 	}
 }
