@@ -112,11 +112,11 @@ func TestLabMlx5(t *testing.T) {
 	t.Run("mlx5/F3VF", func(t *testing.T) { mlx5VF.f3run(t, kit(t), vfScript) })
 }
 
-// mlx5VF is a virtual function on both sides of the wire.
+// mlx5VF is a virtual function, whose pages its host gives, on both sides of the wire.
 var mlx5VF = card{
 	name: "mlx5", module: "mlx5_core",
 	model: func(mac [6]byte) sim.Model {
-		return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: mlx5sim.ConnectXVF})
+		return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: mlx5sim.ConnectXVF, HostPages: true})
 	},
 }
 
@@ -224,6 +224,8 @@ need sysctl -w net.ipv4.ping_group_range="0 0"
 need bench run -target $peer -iface $dev -transport socket -closed -count 100 -timestamps -timeout 5s -warmup 0s -self-test 0s -out /tmp/sock
 show socket cat /tmp/sock/report.json
 say "by socket"
+need rmmod mlx5_core
+say gone
 `
 
 // stamped is what the bench's report says of the card's timestamps.
@@ -285,6 +287,8 @@ func mlx5Newer(t *testing.T) {
 		return func(mac [6]byte) sim.Model { return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: p}) }
 	}
 	f, g := mlx5Card.serve(t, dir, 0, a, newer(mlx5sim.ConnectX6Dx)), mlx5Card.serve(t, dir, 1, b, newer(mlx5sim.ConnectX5VF))
+	v := g.model.(*mlx5sim.Model)
+	before := 0
 	start := time.Now()
 	r, err := k.Run(t.Context(), Machine{
 		Limit: 120 * time.Second,
@@ -293,9 +297,22 @@ func mlx5Newer(t *testing.T) {
 		Script: "module=mlx5_core peer=10.9.0.1\n" + newerScript,
 		Say: func(key, text string, r Result) error {
 			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
-			if key == "stats" {
+			owned, _ := v.Pages()
+			switch key {
+			case "up":
+				before = owned
+				v.AskPages(50)
+			case "stats":
 				for _, d := range mlx5Agree(f.model, numbers(r["stats"]), false) {
 					t.Errorf("ethtool and model disagree: %s", d)
+				}
+			case "benched":
+				if owned != before+50 {
+					return fmt.Errorf("the virtual function's firmware had %d pages, asked for 50, and has %d", before, owned)
+				}
+			case "gone":
+				if pf, _ := f.model.(*mlx5sim.Model).Pages(); owned != 0 || pf != 0 {
+					return fmt.Errorf("the driver left %d pages with the physical, %d with the virtual function", pf, owned)
 				}
 			}
 			return nil
@@ -321,7 +338,7 @@ func mlx5Newer(t *testing.T) {
 		for _, wrong := range new(stamped).judge(r["socket"], 100, "kernel", "kernel receive true, kernel send true, card receive false, card send false") {
 			t.Error("socket: ", wrong)
 		}
-		if v := g.model.(*mlx5sim.Model).Counters(); v.PortWrites == 0 {
+		if v.Counters().PortWrites == 0 {
 			t.Error("Linux wrote no port register of the virtual function: then the model need not take that")
 		}
 	}
