@@ -21,7 +21,7 @@ import (
 const (
 	ethernet    = 14      // bytes of an Ethernet header
 	tags        = 8       // bytes of two VLAN tags
-	defaultRing = 512     // slots; they stay in a core's own cache
+	defaultRing = 2048    // slots: what comes in a timeslice of 4 ms at half a million a second
 	maxRing     = 1 << 16 // slots
 )
 

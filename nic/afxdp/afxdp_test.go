@@ -27,9 +27,18 @@ var _ nic.Device = (*afxdp.Device)(nil)
 
 func open(o nic.Options) (nic.Device, error) { return afxdp.Open(o) }
 
-func TestAnswers(t *testing.T)        { veth.Answers(t, open, nic.Options{}) }
-func TestAnswersGeneric(t *testing.T) { veth.Answers(t, open, nic.Options{GenericXDP: true}) }
-func TestFaults(t *testing.T)         { veth.Faults(t, open) }
+func TestAnswers(t *testing.T) { veth.Answers(t, open, nic.Options{}) }
+func TestFaults(t *testing.T)  { veth.Faults(t, open) }
+
+// TestGeneric answers at the generic hook.
+func TestGeneric(t *testing.T) {
+	v := veth.New(t)
+	s := v.Serve(t, open, nic.Options{GenericXDP: true})
+	if i := s.Device.Info(); i.Push != "xdp-generic" {
+		t.Errorf("%+v", i)
+	}
+	v.Flows(t, s)
+}
 
 // TestQueues serves two receive queues, notes one that is not served, and refuses one that is not there.
 func TestQueues(t *testing.T) {

@@ -20,8 +20,9 @@ import (
 const (
 	ethernet    = 14   // bytes of an Ethernet header
 	tags        = 8    // bytes of two VLAN tags
-	defaultRing = 1024 // received frames that can be under way
+	defaultRing = 2048 // received frames that can be under way: what comes in a timeslice of 4 ms at half a million a second
 	maxRing     = 1 << 15
+	maxSend     = 1024 // frames of Send that can be under way
 )
 
 // Device is an open interface. It implements nic.Device.

@@ -2,8 +2,8 @@
 // process lives, gives the sockets only the frames that the responder answers (or that a bench waits for) and passes all
 // others to the kernel.
 //
-// Each queue has a UMEM of its own, halved: the lower frames circulate through the fill, receive, transmit and completion
-// rings, the upper ones are Send's. No ring has fewer entries than there are frames that can be in it, so none can
+// Each queue has a UMEM of its own, in two parts: the lower frames circulate through the fill, receive, transmit and
+// completion rings, the upper ones are Send's. No ring has fewer entries than there are frames that can be in it, so none can
 // overflow. A received frame is rewritten where it lies, goes to the transmit ring, and reaches the fill ring only when
 // the completion ring has given it back.
 //

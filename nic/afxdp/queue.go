@@ -17,8 +17,8 @@ const batch = 32
 
 // Queue is one socket. One goroutine polls it at a time.
 //
-// Each of the 2*frames chunks of the UMEM is in exactly one place. The lower ones: fill ring, kernel, receive ring,
-// transmit ring, completion ring, and back. The upper ones: spare, transmit ring, completion ring, and back.
+// Each chunk of the UMEM is in exactly one place. Those below sendBase: fill ring, kernel, receive ring, transmit ring,
+// completion ring, and back. The others: spare, transmit ring, completion ring, and back.
 type Queue struct {
 	umem                     []byte
 	rx, tx, fill, completion ring

@@ -58,8 +58,10 @@ func bufferGrain(driver string) int {
 	return 1
 }
 
-// openQueue makes a socket with a UMEM of 2*frames chunks, and its rings. It is not bound yet.
+// openQueue makes a socket with a UMEM of frames chunks to receive into and up to maxSend to send from, and its rings. It is
+// not bound yet.
 func openQueue(frames, size int) (_ *Queue, err error) {
+	send := min(frames, maxSend)
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, unix.EPERM):
@@ -76,7 +78,7 @@ func openQueue(frames, size int) (_ *Queue, err error) {
 			q.close()
 		}
 	}()
-	if err := q.openUMEM(2*frames, size); err != nil {
+	if err := q.openUMEM(frames+send, size); err != nil {
 		return nil, err
 	}
 	for _, r := range []struct {
@@ -117,7 +119,9 @@ func openQueue(frames, size int) (_ *Queue, err error) {
 	}
 	for i := range uint32(frames) {
 		*q.fill.address(i) = uint64(i) * uint64(size)
-		q.spare = append(q.spare, q.sendBase+uint64(i)*uint64(size))
+	}
+	for i := range uint64(send) {
+		q.spare = append(q.spare, q.sendBase+i*uint64(size))
 	}
 	q.fillHead = uint32(frames)
 	q.publishFill()

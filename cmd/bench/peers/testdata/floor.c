@@ -3,8 +3,8 @@
 // ARP is answered too, for any address, since else nobody would ask. Usage: floor
 // afxdp|afxdp-generic|afpacket INTERFACE CPU; prints "ready" once it answers, and runs until it is killed.
 //
-// afxdp is copy mode with need_wakeup and 1024 chunks, and a program at the driver's hook that redirects all frames;
-// afxdp-generic the same at the generic hook; afpacket is TPACKET_V2 with 512 slots, sending past the queueing discipline.
+// afxdp is copy mode with need_wakeup and 2048 chunks, and a program at the driver's hook that redirects all frames;
+// afxdp-generic the same at the generic hook; afpacket is TPACKET_V2 with 2048 slots, sending past the queueing discipline.
 // The responder's sockets are like that.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -27,7 +27,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { CHUNK = 2048, CHUNKS = 1024, SLOT = 2048, SLOTS = 512, BLOCK = 1 << 16 };
+enum { CHUNK = 2048, CHUNKS = 2048, SLOT = 2048, SLOTS = 2048, BLOCK = 1 << 16 };
 
 static unsigned char mac[6];
 
