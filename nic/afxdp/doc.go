@@ -23,5 +23,5 @@
 //
 // Sources: Documentation/networking/af_xdp.rst, xdp-rx-metadata.rst, linux/if_xdp.h. What is proven: the package's tests
 // run over veth in copy mode, against the kernel's own ICMP, ARP, ND and UDP. Zero copy runs in the lab (nic/lab), on Linux's
-// ixgbe and a model of its card; no other driver's has been run, and none on a card.
+// ixgbe and mlx5_core and models of their cards; no other driver's has been run, and none on a card.
 package afxdp
