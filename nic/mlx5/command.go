@@ -23,7 +23,7 @@ var (
 
 // leastLooks is how often is looked before a time-out counts: a thread that was held up, in a guest that stood still or on a
 // machine with much else to do, has let time pass without waiting.
-const leastLooks = 500
+var leastLooks = 500
 
 // CommandError is a command that firmware refused. It wraps nic.ErrHardware.
 type CommandError struct {

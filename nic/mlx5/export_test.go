@@ -2,5 +2,7 @@ package mlx5
 
 import "time"
 
-// A model answers at once or never.
-func init() { commandTimeout, initTimeout = 400*time.Millisecond, 400*time.Millisecond }
+// A model answers at once or never. A look takes ten milliseconds where polling loops have all cores.
+func init() {
+	commandTimeout, initTimeout, leastLooks = 400*time.Millisecond, 400*time.Millisecond, 150
+}

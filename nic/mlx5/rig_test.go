@@ -79,7 +79,7 @@ func (x *rig) busy(f func()) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(3 * time.Minute):
 		x.Fatal("hangs")
 	}
 }
