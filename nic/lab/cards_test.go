@@ -12,7 +12,6 @@ var cards = []card{{
 	model: func(mac [6]byte) sim.Model { return ixgbesim.New(ixgbesim.Options{MAC: mac}) },
 	other: func(mac [6]byte) sim.Model { return ixgbesim.New(ixgbesim.Options{MAC: mac, Kind: ixgbesim.KX4}) },
 	agree: ixgbeAgree,
-	apart: `^(MSI-X|[RT]DBA[LH]|RA[LH]\[|EERD|EEC|I2CCTL|SWSM|SW_FW_SYNC)`,
 }, enaCard, mlx5Card}
 
 func ixgbeAgree(m sim.Model, shown map[string]uint64, all bool) []string {

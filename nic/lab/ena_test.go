@@ -15,7 +15,6 @@ var enaCard = card{
 		return newENA(enasim.Options{MAC: mac, Device: 0x0ec2, NoLLQ: true, NoMemBAR: true, BasicQueues: true, NoMetrics: true})
 	},
 	agree: enaAgree,
-	apart: `^(MSI-X|GET_|MMIO_|AQ_DB|AENQ_HEAD_DB|.*_BASE_|SET_FEATURE HOST_ATTR_CONFIG|CREATE_.Q\.(0c|10)h)`,
 }
 
 var enaAllowance = enasim.Allowance{BandwidthIn: 11, BandwidthOut: 12, Packets: 13, Conntrack: 14, LinkLocal: 15, ConntrackAvailable: 16}

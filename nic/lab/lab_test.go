@@ -30,9 +30,6 @@ type card struct {
 	// agree names the counters of "ethtool -S" that differ from the model's own: after the first traffic, and, with all
 	// false, after a change of MTU, which resets those that the device keeps.
 	agree func(m sim.Model, shown map[string]uint64, all bool) []string
-	// apart is a regular expression of the registers and fields that two drivers never program alike: addresses, numbers of
-	// objects, and what only asks.
-	apart string
 }
 
 // function is a model of a card, served for QEMU.

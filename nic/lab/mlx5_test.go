@@ -19,7 +19,6 @@ var mlx5Card = card{
 		return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: mlx5sim.ConnectX5})
 	},
 	agree: mlx5Agree,
-	apart: `^(MSI-X|UAR|QUERY_|command_doorbell|cmdq_phy_addr|SET_L2_TABLE_ENTRY.mac)|\.(uid|dbr_addr|.*_id|.*page.*|uar|.*cqn|.*eqn|.*[rs]qn.*|tirn|tisn|.*pd|mkey.*)$`,
 }
 
 // mlx5Agree compares the driver's own counts, the vport's and the port's (with FCS), and, before the queues are made anew,
