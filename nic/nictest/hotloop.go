@@ -76,18 +76,21 @@ type callSite struct {
 	name string
 }
 
-// goTool runs the go command in the module and returns what it wrote, both streams.
-func goTool(args ...string) (string, error) {
-	out, err := exec.Command("go", args...).CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
+// goTool runs the go command in the module and returns what it wrote to each stream. What it has to say of downloads is in
+// the second.
+func goTool(args ...string) (stdout, stderr string, err error) {
+	var out, said strings.Builder
+	c := exec.Command("go", args...)
+	c.Stdout, c.Stderr = &out, &said
+	if err := c.Run(); err != nil {
+		return "", "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, said.String())
 	}
-	return string(out), nil
+	return out.String(), said.String(), nil
 }
 
 // sources parses the files of pkg that this platform compiles.
 func sources(pkg string) (*token.FileSet, []*ast.File, error) {
-	out, err := goTool("list", "-f", `{{$d := .Dir}}{{range .GoFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}`, pkg)
+	out, _, err := goTool("list", "-f", `{{$d := .Dir}}{{range .GoFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}`, pkg)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -179,7 +182,7 @@ var inliningLine = regexp.MustCompile(`(?m)^\S*?([^/\s:]+\.go):(\d+):\d+: inlini
 
 // inlinedCalls returns the calls in pkg that the compiler says it inlined, by the last part of their names.
 func inlinedCalls(pkg string) ([]callSite, error) {
-	out, err := goTool("build", "-gcflags=-m=2", pkg)
+	_, out, err := goTool("build", "-gcflags=-m=2", pkg)
 	if err != nil {
 		return nil, err
 	}
@@ -201,16 +204,16 @@ func machineCalls(pkg, fn string) ([]callSite, error) {
 	if runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
 		return nil, fmt.Errorf("no call instructions known for %s", runtime.GOARCH)
 	}
-	path, err := goTool("list", "-f", "{{.ImportPath}}", pkg)
+	path, _, err := goTool("list", "-f", "{{.ImportPath}}", pkg)
 	if err != nil {
 		return nil, err
 	}
-	archive, err := goTool("list", "-export", "-f", "{{.Export}}", pkg)
+	archive, _, err := goTool("list", "-export", "-f", "{{.Export}}", pkg)
 	if err != nil {
 		return nil, err
 	}
 	symbol := strings.TrimSpace(path) + "." + fn
-	out, err := goTool("tool", "objdump", "-s", "^"+regexp.QuoteMeta(symbol)+"$", strings.TrimSpace(archive))
+	out, _, err := goTool("tool", "objdump", "-s", "^"+regexp.QuoteMeta(symbol)+"$", strings.TrimSpace(archive))
 	if err != nil {
 		return nil, err
 	}
