@@ -2,7 +2,9 @@ package sim
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"sync/atomic"
 	"unsafe"
 
 	"rebound/nic/dma"
@@ -12,9 +14,10 @@ import (
 
 // Function is a port as a driver in this process sees it.
 type Function struct {
-	port *Port
-	win  [6]*mmio.Window
-	gone bool // closed
+	port   *Port
+	win    [6]*mmio.Window
+	gone   bool        // closed
+	orphan atomic.Bool // dropped: the process that had it is no more, and what is left of its driver reaches nothing
 }
 
 // Function opens the port for a driver of this process. As the kernel's vfio-pci does, it enables memory space and leaves
@@ -26,8 +29,11 @@ func (p *Port) Function() (*Function, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.space.setCommand(cmdMemory, true)
-	return &Function{port: p}, nil
+	p.owner = &Function{port: p}
+	return p.owner, nil
 }
+
+var errOrphan = errors.New("sim: the function was taken from its driver")
 
 var _ pci.Function = (*Function)(nil)
 
@@ -39,8 +45,19 @@ func (f *Function) ID() pci.ID {
 		Revision: c.Revision, Class: c.Class}
 }
 
-func (f *Function) ReadConfig(off int, b []byte) error  { return f.port.ReadConfig(off, b) }
-func (f *Function) WriteConfig(off int, b []byte) error { return f.port.WriteConfig(off, b) }
+func (f *Function) ReadConfig(off int, b []byte) error {
+	if f.orphan.Load() {
+		return errOrphan
+	}
+	return f.port.ReadConfig(off, b)
+}
+
+func (f *Function) WriteConfig(off int, b []byte) error {
+	if f.orphan.Load() {
+		return errOrphan
+	}
+	return f.port.WriteConfig(off, b)
+}
 
 // BAR returns the registers: trapped, with shadow memory behind the ranges that the model polls.
 func (f *Function) BAR(n int) (*mmio.Window, error) {
@@ -48,7 +65,7 @@ func (f *Function) BAR(n int) (*mmio.Window, error) {
 		return nil, fmt.Errorf("%s: there is no BAR %d", f.Name(), n)
 	}
 	if f.win[n] == nil {
-		f.win[n] = mmio.Trapped(f.port.conf.BARs[n].Size, trap{f.port, n}, f.port.shadow[n].mem,
+		f.win[n] = mmio.Trapped(f.port.conf.BARs[n].Size, trap{f, n}, f.port.shadow[n].mem,
 			func(off, size uint64) bool { return f.port.polled(n, off, size) })
 	}
 	return f.win[n], nil
@@ -57,17 +74,31 @@ func (f *Function) BAR(n int) (*mmio.Window, error) {
 func (f *Function) BARWC(n int) (*mmio.Window, error) { return f.BAR(n) }
 
 type trap struct {
-	port *Port
-	bar  int
+	fn  *Function
+	bar int
 }
 
-func (t trap) ReadBAR(off uint64, b []byte) error  { return t.port.ReadBAR(t.bar, off, b) }
-func (t trap) WriteBAR(off uint64, b []byte) error { return t.port.WriteBAR(t.bar, off, b) }
+func (t trap) ReadBAR(off uint64, b []byte) error {
+	if t.fn.orphan.Load() {
+		return errOrphan
+	}
+	return t.fn.port.ReadBAR(t.bar, off, b)
+}
+
+func (t trap) WriteBAR(off uint64, b []byte) error {
+	if t.fn.orphan.Load() {
+		return errOrphan
+	}
+	return t.fn.port.WriteBAR(t.bar, off, b)
+}
 
 // Map shows whole pages to the device at a random address.
 func (f *Function) Map(m dma.Memory) (uint64, error) {
 	if len(m.Bytes) == 0 || len(m.Bytes)%4096 != 0 || uintptr(unsafe.Pointer(&m.Bytes[0]))%4096 != 0 {
 		return 0, fmt.Errorf("%s: cannot map %d bytes: not whole pages", f.Name(), len(m.Bytes))
+	}
+	if f.orphan.Load() {
+		return 0, errOrphan
 	}
 	return f.port.MapAnywhere(Mapping{Size: uint64(len(m.Bytes)), Bytes: m.Bytes, Read: true, Write: true})
 }
@@ -75,6 +106,9 @@ func (f *Function) Map(m dma.Memory) (uint64, error) {
 // Unmap ends what Map began. It is a violation while bus mastering is on: memory that a device may still write to must not
 // be given back. An unplugged device does no DMA.
 func (f *Function) Unmap(iova uint64, size int) error {
+	if f.orphan.Load() {
+		return nil
+	}
 	f.port.mu.Lock()
 	if f.port.budget != 0 && f.port.space.command()&cmdBusMaster != 0 {
 		f.port.violation("unmap of IOVA %#x while bus mastering is on", iova)
@@ -102,6 +136,9 @@ func (f *Function) SetBusMaster(on bool) error {
 
 // Reset is a function-level reset. Memory space is enabled after it, bus mastering is off.
 func (f *Function) Reset() error {
+	if f.orphan.Load() {
+		return errOrphan
+	}
 	f.port.mu.Lock()
 	defer f.port.mu.Unlock()
 	if f.port.present() {
@@ -123,6 +160,9 @@ func (f *Function) Close() error {
 		if w != nil {
 			w.Retire()
 		}
+	}
+	if f.orphan.Load() {
+		return nil
 	}
 	f.port.mu.Lock()
 	f.port.space.setCommand(cmdBusMaster, false)

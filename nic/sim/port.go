@@ -46,6 +46,7 @@ type Port struct {
 	rec     *recorder // nil unless StartTrace was called
 	irq     func(v int)
 	clock   time.Duration
+	owner   *Function // of this process, while open
 	started time.Time // when Start was called; the zero time while stepped
 	budget  int       // accesses until the device is unplugged; negative for never
 	closed  bool
@@ -188,6 +189,10 @@ func (p *Port) Drop() {
 	p.irq = nil
 	p.reset()
 	p.open = false
+	if p.owner != nil {
+		p.owner.orphan.Store(true)
+		p.owner = nil
+	}
 }
 
 // Acquire reserves the port for one driver until Drop. It returns ErrOpen if another has it.
