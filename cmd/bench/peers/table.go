@@ -70,7 +70,7 @@ func (t *Table) saturation(b *strings.Builder) {
 	}
 	fmt.Fprintf(b, "\nThe highest rate without loss, by bisection (RFC 2544 §26.1, but trials of %v; one that fails has two more tries):\n\n",
 		trial(t.Saturation[0]))
-	fmt.Fprintf(b, "| Who answers | probes/s without loss | p50 | the next rate failed by |\n|---|--:|--:|---|\n")
+	fmt.Fprintf(b, "| Who answers | probes/s without loss | p50, µs | the next rate failed by |\n|---|--:|--:|---|\n")
 	for _, r := range t.Saturation {
 		limit := "nothing: no higher rate was tried"
 		if rate, why := Ceiling(r); rate > 0 {
