@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"rebound/fastpath"
 	"rebound/nic"
 	"rebound/nic/afpacket"
 	"rebound/nic/nictest"
@@ -87,6 +88,37 @@ func TestKernelOwns(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestOneAnswers refuses an address that another device answers for, until that is closed.
+func TestOneAnswers(t *testing.T) {
+	v := veth.New(t)
+	address := v.Config().Addresses[0].Addr().String()
+	other := v.Config()
+	other.Addresses = []netip.Prefix{netip.MustParsePrefix("192.0.2.99/24")}
+	shut := func(d *afpacket.Device) {
+		if d != nil {
+			d.Close()
+		}
+	}
+	try := func(what string, c *fastpath.Config, refused bool) (d *afpacket.Device) {
+		v.Host.Do(func() {
+			var err error
+			d, err = afpacket.Open(nic.Options{Device: v.Host.Name, Match: c})
+			switch {
+			case refused && (!errors.Is(err, nic.ErrBusy) || !strings.Contains(err.Error(), address)):
+				t.Errorf("%s: %v, want it refused for %s", what, err, address)
+			case !refused && err != nil:
+				t.Errorf("%s: %v", what, err)
+			}
+		})
+		return d
+	}
+	first := try("the first", v.Config(), false)
+	shut(try("a second", v.Config(), true))
+	shut(try("one for another address", other, false))
+	shut(first)
+	shut(try("one after the first was closed", v.Config(), false))
 }
 
 // child is what a test runs in another process: the test binary itself, with this variable set.

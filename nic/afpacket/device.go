@@ -31,6 +31,7 @@ type Device struct {
 	iface  *netif.Interface
 	watch  *netif.Watch
 	queues []*Queue
+	claims []int // sockets whose names tell other responders which addresses are answered for
 	stamps stamps
 
 	mu      sync.Mutex
@@ -40,7 +41,7 @@ type Device struct {
 
 // Open opens o.Queues sockets on the interface o.Device in the calling thread's network namespace. It returns
 // nic.ErrNoDevice, nic.ErrDown, nic.ErrRights (CAP_NET_RAW is missing) and nic.ErrBusy (the kernel owns an address that
-// o.Match would answer for), each explained.
+// o.Match would answer for, or another Device answers for it), each explained.
 func Open(o nic.Options) (*Device, error) {
 	d, err := open(o)
 	if err != nil {
@@ -128,6 +129,9 @@ func (d *Device) mayAnswer(c *fastpath.Config) error {
 			return fmt.Errorf("address %v: %w: the kernel owns it on %s, and on AF_PACKET it gets a copy of every frame, so "+
 				"that both would answer; use an address that no interface of this host has, or driver afxdp", p.Addr(),
 				nic.ErrBusy, owner)
+		}
+		if err := d.claim(p.Addr()); err != nil {
+			return err
 		}
 	}
 	for _, f := range []string{"ipv4", "ipv6"} {
@@ -325,6 +329,9 @@ func (d *Device) Close() error {
 	err := d.stamps.restore(d)
 	for _, q := range d.queues {
 		q.close()
+	}
+	for _, fd := range d.claims {
+		unix.Close(fd)
 	}
 	if d.iface != nil {
 		d.iface.Close()
