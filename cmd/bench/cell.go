@@ -176,6 +176,10 @@ func (p *port) steer() (*nic.Steer, error) {
 // resolve finds the next hop's MAC.
 func (c *cell) resolve() error {
 	c.flow.Routed = c.path.Routed(c.target)
+	if c.settings.mac != [6]byte{} {
+		c.flow.DstMAC = c.settings.mac
+		return nil
+	}
 	if onKernel(c.iface) && c.path.Owned {
 		if mac, ok := c.path.Known(); ok {
 			c.flow.DstMAC = mac

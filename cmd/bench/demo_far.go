@@ -69,9 +69,9 @@ func (p *place) other() int {
 type responder struct {
 	*demo
 	core    int
-	report  string // a folder for its own report, "" for none
-	generic bool   // AF_XDP at the generic hook
-	ready   string // the line that it prints once it answers
+	report  string   // a folder for its own report, "" for none
+	set     []string // further settings, KEY=VALUE
+	ready   string   // the line that it prints once it answers
 	process *exec.Cmd
 	ended   chan struct{}
 	failure error
@@ -99,8 +99,8 @@ func (r *responder) start() error {
 	if r.unprivileged {
 		args = append(args, "-set", "cpu.lock_memory=false") // RLIMIT_MEMLOCK stays the user's
 	}
-	if r.generic {
-		args = append(args, "-set", "nic.generic_xdp=true")
+	for _, s := range r.set {
+		args = append(args, "-set", s)
 	}
 	if r.report != "" {
 		args = append(args, "-set", "stats.report="+r.report)

@@ -172,8 +172,12 @@ func (c *contest) run() (err error) {
 
 // setting is that of one series of probes to p, at a rate or, with 0, in a closed loop. Its name begins with p's.
 func (c *contest) setting(p *peer, rate float64) settings {
-	return settings{name: p.name, target: p.target, proto: p.proto, rates: []float64{rate}, sizes: []int{98}, iface: benchIface,
+	s := settings{name: p.name, target: p.target, proto: p.proto, rates: []float64{rate}, sizes: []int{98}, iface: benchIface,
 		source: netip.MustParseAddr(benchAddress), driver: c.prober, transport: "raw", timeout: time.Second, port: 7}
+	if strings.HasSuffix(p.name, "-mac") {
+		s.mac = peers.OwnMAC
+	}
+	return s
 }
 
 // closedLoop measures all of some peers in alternating rounds.

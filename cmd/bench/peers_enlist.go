@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -26,28 +27,30 @@ func (c *contest) enlist() error {
 	}
 	idle := func() error { return nil }
 	var all []*peer
-	responders := func(driver string, generic bool) (start, stop func() error) {
+	responders := func(driver string, set ...string) (start, stop func() error) {
 		d := *c.demo
 		d.driver = driver
-		r := &responder{demo: &d, core: c.core, generic: generic}
+		r := &responder{demo: &d, core: c.core, set: set}
 		return r.start, r.stop
 	}
+	own := net.HardwareAddr(peers.OwnMAC[:]).String()
+	variants := map[string][]string{"generic": {"nic.generic_xdp=true"}, "mac": {fmt.Sprintf("nic.mac=%q", own)}}
 	floor := filepath.Join(c.dir, "floor")
 	noFloor := peers.BuildFloor(floor)
 	if noFloor != nil {
 		c.skip("floor", noFloor)
 	}
 	for _, socket := range peers.FloorSockets {
-		kind, hook, _ := strings.Cut(socket, "-")
-		start, stop := responders(kind, hook != "")
+		kind, variant, _ := strings.Cut(socket, "-")
+		start, stop := responders(kind, variants[variant]...)
 		all = append(all, &peer{"responder-" + socket, probe.ICMP, ours, start, stop})
 		if noFloor == nil {
 			f := peers.Floor(floor, socket, echoIface, c.core)
 			f.Within = c.within
 			all = append(all, &peer{"floor-" + socket, probe.ICMP, ours, f.Start, f.Stop})
 		}
-		if hook != "" {
-			continue // testpmd knows the driver's hook only
+		if variant != "" {
+			continue // testpmd has none
 		}
 		t, err := peers.Testpmd(map[string]string{"afxdp": "net_af_xdp", "afpacket": "net_af_packet"}[kind], echoIface, c.core, c.other)
 		if err != nil {
@@ -58,7 +61,7 @@ func (c *contest) enlist() error {
 		all = append(all, &peer{"testpmd-" + kind, probe.ICMP, ours, t.Start, func() error { return errors.Join(t.Stop(), c.detach()) }})
 	}
 	all = append(all, &peer{"kernel", probe.ICMP, kernel, idle, idle})
-	start, stop := responders("afxdp", false)
+	start, stop := responders("afxdp")
 	all = append(all, &peer{"responder-afxdp-udp", probe.UDP, ours, start, stop})
 	echo := &peers.Process{Command: []string{self, "peers", "udp-echo", netip.AddrPortFrom(kernel, 7).String(), strconv.Itoa(c.core)},
 		Ready: "ready", Within: c.within}

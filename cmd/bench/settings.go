@@ -23,7 +23,8 @@ type settings struct {
 	driver    string
 	source    netip.Addr
 	gateway   netip.Addr
-	transport string // "raw", "socket"
+	mac       [6]byte // the next hop's, where it is known; zero to ask for it
+	transport string  // "raw", "socket"
 	timeout   time.Duration
 }
 

@@ -29,8 +29,9 @@ type config struct {
 		Push     string `toml:"push"`
 		PushMax  int    `toml:"push_max"`
 
-		GenericXDP    bool `toml:"generic_xdp"`
-		UnsafeNoIOMMU bool `toml:"unsafe_no_iommu"`
+		MAC           string `toml:"mac"`
+		GenericXDP    bool   `toml:"generic_xdp"`
+		UnsafeNoIOMMU bool   `toml:"unsafe_no_iommu"`
 	} `toml:"nic"`
 	Respond struct {
 		Addresses  []string `toml:"addresses"`
@@ -76,6 +77,7 @@ func defaults() config {
 // settings is a config that was found possible, in the types that its users want.
 type settings struct {
 	config
+	mac       [6]byte // zero for the device's own
 	addresses []netip.Prefix
 	udp       []uint16
 	stamp     []uint16

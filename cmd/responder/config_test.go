@@ -68,6 +68,8 @@ func TestConfigProblems(t *testing.T) {
 		{doc: with(`eth1"`, "eth1\"\nqueue = -1"), want: `F:4: nic.queue: -1 is negative`},
 		{doc: with(`eth1"`, "eth1\"\npush = \"blue\""), want: `F:4: nic.push: "blue" is not one of auto, off, llq, full, header`},
 		{doc: with(`eth1"`, "eth1\"\npush_max = 5000"), want: `F:4: nic.push_max: 5000 is not a frame size from 1 to 1024, nor 0 for as much as the device takes`},
+		{doc: with(`eth1"`, "eth1\"\nmac = \"01:00:5e:10:00:01\""), want: `F:4: nic.mac: "01:00:5e:10:00:01" is not the MAC address of one station, such as "02:00:5e:10:00:01"`},
+		{doc: with(`eth1"`, "eth1\"\nmac = \"02:00:5e:10:00:01:02:03\""), want: `F:4: nic.mac: "02:00:5e:10:00:01:02:03" is not the MAC address of one station, such as "02:00:5e:10:00:01"`},
 		{doc: with(`eth1"`, "eth1\"\nring_size = 100"), want: `F:4: nic.ring_size: 100 is not a power of two from 32 to 65536, nor 0 for the driver's own`},
 
 		{doc: with(`10.0.0.2/24`, `10.0.0.300`), want: `F:5: respond.addresses: "10.0.0.300" is not an address, such as "10.0.0.2/24"`},

@@ -74,6 +74,13 @@ func (k *checker) nic() error {
 	if !slices.Contains(card.PushModes, k.NIC.Push) {
 		return k.fail("nic.push", "%q is not one of %s", k.NIC.Push, strings.Join(card.PushModes, ", "))
 	}
+	if text := k.NIC.MAC; text != "" {
+		m, err := net.ParseMAC(text)
+		if err != nil || len(m) != len(k.mac) || m[0]&1 != 0 || [6]byte(m) == [6]byte{} {
+			return k.fail("nic.mac", "%q is not the MAC address of one station, such as \"02:00:5e:10:00:01\"", text)
+		}
+		k.mac = [6]byte(m)
+	}
 	if n := k.NIC.PushMax; n < 0 || n > 1024 {
 		return k.fail("nic.push_max", "%d is not a frame size from 1 to 1024, nor 0 for as much as the device takes", n)
 	}

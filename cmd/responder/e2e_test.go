@@ -118,6 +118,23 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// With a MAC of its own the responder answers from that one, ARP and ND included, and the kernel goes on with the interface's.
+func TestOwnMAC(t *testing.T) {
+	for _, driver := range socketDrivers {
+		t.Run(driver, func(t *testing.T) {
+			w := newWire(t)
+			p := w.start(t, nil, "nic.driver="+driver, `nic.mac="02:52:62:6e:64:01"`)
+			if !strings.Contains(p.ready, " mac=02:52:62:6e:64:01 ") {
+				t.Errorf("ready line %q", p.ready)
+			}
+			w.run(t, "ping", "-c", "5", "-i", "0.01", "-W", "60", ours4)
+			w.run(t, "ping", "-6", "-c", "5", "-i", "0.01", "-W", "60", ours6)
+			w.run(t, "ping", "-c", "5", "-i", "0.01", "-W", "60", kernels4)
+			echoUDP(t, w.dial(t, ours4+":7"))
+		})
+	}
+}
+
 // metrics reads the page that p said it serves.
 func (w *wire) metrics(t *testing.T, p *process) string {
 	t.Helper()

@@ -84,7 +84,7 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 		go time.keep(keeping)
 	}
 	dev, err := openDevice(s, nic.Options{
-		Device: s.NIC.Device, Queues: len(cores), Queue: s.NIC.Queue, RingSize: s.NIC.RingSize, Push: s.NIC.Push, PushMax: s.NIC.PushMax, GenericXDP: s.NIC.GenericXDP, Match: match, Log: log,
+		Device: s.NIC.Device, Queues: len(cores), Queue: s.NIC.Queue, RingSize: s.NIC.RingSize, Push: s.NIC.Push, PushMax: s.NIC.PushMax, MAC: s.mac, GenericXDP: s.NIC.GenericXDP, Match: match, Log: log,
 	})
 	if err != nil {
 		return err

@@ -19,6 +19,7 @@ var Goals = []Goal{
 	{"responder-afxdp", "testpmd-afxdp", "p50", 0.8}, {"responder-afxdp", "testpmd-afxdp", "p99", 1},
 	{"responder-afxdp-generic", "testpmd-afxdp", "p50", 0.8}, {"responder-afxdp-generic", "testpmd-afxdp", "p99", 1},
 	{"responder-afpacket", "testpmd-afpacket", "p50", 0.7}, {"responder-afpacket", "testpmd-afpacket", "p99", 0.5},
+	{"responder-afpacket-mac", "testpmd-afpacket", "p50", 0.7}, {"responder-afpacket-mac", "testpmd-afpacket", "p99", 0.5},
 }
 
 // Compared reports whether a table of ratios is to have ours / other: a responder with each of the others, but of the floors

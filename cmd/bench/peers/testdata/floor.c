@@ -1,7 +1,8 @@
 // The least that answers ICMP echo requests over a socket of the kernel's: poll, swap the addresses, make type 8 a 0 and
 // mend the checksum, send. Nothing is checked, counted or guarded, so that what is left of the round trip is the kernel's.
 // ARP is answered too, for any address, since else nobody would ask. Usage: floor
-// afxdp|afxdp-generic|afpacket INTERFACE CPU; prints "ready" once it answers, and runs until it is killed.
+// afxdp|afxdp-generic|afpacket INTERFACE CPU [MAC]; prints "ready" once it answers, and runs until it is killed. MAC is what
+// afpacket answers from in place of the interface's own.
 //
 // afxdp is copy mode with need_wakeup and 2048 chunks, and a program at the driver's hook that redirects all frames;
 // afxdp-generic the same at the generic hook; afpacket is TPACKET_V2 with 2048 slots, sending past the queueing discipline.
@@ -76,6 +77,9 @@ static void afpacket(int ifindex) {
 	must(setsockopt(fd, SOL_PACKET, PACKET_VERSION, &version, sizeof version));
 	must(setsockopt(fd, SOL_PACKET, PACKET_QDISC_BYPASS, &one, sizeof one));
 	must(setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof one));
+	struct packet_mreq own = {.mr_ifindex = ifindex, .mr_type = PACKET_MR_UNICAST, .mr_alen = sizeof mac};
+	memcpy(own.mr_address, mac, sizeof mac);
+	must(setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &own, sizeof own));
 	struct tpacket_req req = {.tp_block_size = BLOCK, .tp_block_nr = SLOTS * SLOT / BLOCK, .tp_frame_size = SLOT, .tp_frame_nr = SLOTS};
 	must(setsockopt(fd, SOL_PACKET, PACKET_RX_RING, &req, sizeof req));
 	unsigned char *ring = (void *)must(mmap(0, SLOTS * SLOT, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0));
@@ -172,12 +176,13 @@ static void afxdp(int ifindex, int hook) {
 }
 
 int main(int argc, char **argv) {
-	if (argc != 4) return 2;
+	if (argc != 4 && argc != 5) return 2;
 	int ifindex = if_nametoindex(argv[2]), any = must(socket(AF_INET, SOCK_DGRAM, 0));
 	struct ifreq hardware = {0};
 	strncpy(hardware.ifr_name, argv[2], IFNAMSIZ - 1);
 	must(ioctl(any, SIOCGIFHWADDR, &hardware));
 	memcpy(mac, hardware.ifr_hwaddr.sa_data, sizeof mac);
+	if (argc == 5 && sscanf(argv[4], "%hhx:%hhx:%hhx:%hhx:%hhx:%hhx", mac, mac + 1, mac + 2, mac + 3, mac + 4, mac + 5) != 6) return 2;
 	cpu_set_t set;
 	CPU_ZERO(&set);
 	CPU_SET(atoi(argv[3]), &set);
