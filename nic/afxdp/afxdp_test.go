@@ -125,7 +125,7 @@ func TestKill(t *testing.T) {
 	}
 	c.Process.Kill()
 	c.Wait()
-	for deadline := time.Now().Add(5 * time.Second); attached(t, v) != 0 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); attached(t, v) != 0 && time.Now().Before(deadline); {
 	}
 	if id := attached(t, v); id != 0 {
 		t.Errorf("program %d is attached after SIGKILL", id)
@@ -149,6 +149,9 @@ func TestRights(t *testing.T) {
 			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 65534, Size: 1}}}
 		out, err := x.CombinedOutput()
 		t.Logf("%s", out)
+		if x.Process == nil {
+			t.Skip("no user namespace here: ", err)
+		}
 		if err == nil || !strings.Contains(string(out), nic.ErrRights.Error()) || !strings.Contains(string(out), c.want) {
 			t.Errorf("%s (%v), want %q", out, err, c.want)
 		}
