@@ -177,7 +177,7 @@ func (d *demo) run(o *options) error {
 	fmt.Fprintf(d.stdout, "responder: %s\n\n", d.responder.ready)
 	for _, v := range []struct{ name, prefix string }{{"kernel", kernelPrefix}, {"responder", responderPrefix}} {
 		o.variants = append(o.variants, settings{name: v.name, target: netip.MustParsePrefix(v.prefix).Addr(), proto: probe.ICMP,
-			rates: []float64{0}, sizes: []int{98}, iface: benchIface, source: netip.MustParseAddr(benchAddress), driver: "afpacket", transport: "raw", timeout: time.Second})
+			rates: []float64{0}, sizes: []int{98}, iface: benchIface, source: netip.MustParseAddr(benchAddress), driver: "afpacket", transport: "raw", timeout: 10 * time.Second})
 	}
 	return d.measure(o, func(c *cell) error {
 		if c.name != "responder" {
