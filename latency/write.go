@@ -102,11 +102,10 @@ func (r *Report) RewritePage() error {
 
 func (r *Report) replaceFile(name string, to func(io.Writer) error) error {
 	tmp, err := os.MkdirTemp(r.Dir, ".report-")
-	if err != nil {
-		return err
+	if err == nil {
+		defer os.RemoveAll(tmp)
+		err = writeSynced(filepath.Join(tmp, name), to)
 	}
-	defer os.RemoveAll(tmp)
-	err = writeSynced(filepath.Join(tmp, name), to)
 	if err == nil {
 		err = os.Rename(filepath.Join(tmp, name), filepath.Join(r.Dir, name))
 	}

@@ -138,7 +138,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestFullDisk: no half report remains.
+// TestFullDisk: no half report remains, and what was measured is told.
 func TestFullDisk(t *testing.T) {
 	n := newNetwork(t)
 	disk := t.TempDir()
@@ -147,8 +147,8 @@ func TestFullDisk(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = unix.Unmount(disk, 0) })
 	r := n.bench(quick("-target", far4, "-count", "2000", "-out", filepath.Join(disk, "r"))...)
-	if r.code != 1 || !strings.Contains(r.errors, "no space left") {
-		t.Errorf("exit %d: %s", r.code, r.errors)
+	if r.code != 1 || !strings.Contains(r.errors, "no space left") || !strings.Contains(r.out, "sent 2000") {
+		t.Errorf("exit %d: %s\n%s", r.code, r.errors, r.out)
 	}
 	if left, _ := os.ReadDir(disk); len(left) > 0 {
 		t.Errorf("left behind: %v", left)

@@ -32,7 +32,8 @@ func (s *session) finish() error {
 		}
 		rep := s.report(c, facts)
 		if err := latency.Write(c.dir, rep); err != nil {
-			failed = errors.Join(failed, err)
+			// What was measured is not to be had again: it is at least to be read.
+			failed = errors.Join(failed, err, rep.Print(s.stdout))
 			continue
 		}
 		rep.Dir = c.dir

@@ -121,7 +121,7 @@ func (e *env) runFlags(args []string) (*options, error) {
 	case o.count < 0:
 		return nil, usage("-count %d: want 1 or more", o.count)
 	case o.duration < 0 || o.warmup < 0 || o.selfTest < 0:
-		return nil, usage("a duration below zero")
+		return nil, usage("-duration, -warmup and -self-test cannot be below zero")
 	case o.slice < 10*time.Millisecond:
 		return nil, usage("-slice %v: want 10ms or more", o.slice)
 	}

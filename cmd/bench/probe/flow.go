@@ -93,7 +93,7 @@ func CheckSize(p Proto, v6 bool, size, mtu int) error {
 		if v6 {
 			family = "IPv6"
 		}
-		return fmt.Errorf("%w: %d bytes; a %v probe over %s needs %d to %d here (Ethernet frame without FCS, MTU %d)",
+		return fmt.Errorf("%w: %d bytes; probes of %v over %s have %d to %d here (Ethernet frame without FCS, MTU %d)",
 			ErrSize, size, p, family, low, high, mtu)
 	}
 	return nil
