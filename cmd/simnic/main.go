@@ -77,6 +77,9 @@ func run(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
 	}
 	b, err := c.build(log)
 	defer b.close()
+	if err == nil {
+		err = b.writeTrace() // sooner than after hours
+	}
 	if err != nil {
 		fmt.Fprintln(stderr, "simnic:", err)
 		return 1
@@ -147,7 +150,7 @@ func (c *config) check(rest []string) error {
 	}
 	for _, p := range []float64{c.impair.Loss, c.impair.Duplicate, c.impair.Reorder} {
 		if p < 0 || p > 1 {
-			return fmt.Errorf("%v is no probability", p)
+			return fmt.Errorf("-loss, -duplicate and -reorder are probabilities, 0 to 1: %v is none", p)
 		}
 	}
 	if c.impair.Delay < 0 {

@@ -319,7 +319,7 @@ func (p *Port) WriteBAR(bar int, off uint64, b []byte) error {
 		p.access(WriteEvent, bar, off, b)
 	}
 	if !p.space.decodes() {
-		p.violation("write of %x to %s while memory space is disabled", b, p.where(bar, off))
+		p.violation("write of %s while memory space is disabled", p.written(bar, off, b))
 		return nil
 	}
 	if mem := p.msixAt(bar, off, len(b)); mem != nil {
@@ -330,7 +330,7 @@ func (p *Port) WriteBAR(bar int, off uint64, b []byte) error {
 		copy(p.shadow[bar].mem[off:], b)
 	}
 	if err := p.model.WriteBAR(bar, off, b); err != nil {
-		p.violation("write of %x to %s: %v", b, p.where(bar, off), err)
+		p.violation("write of %s: %v", p.written(bar, off, b), err)
 	}
 	return nil
 }

@@ -147,7 +147,7 @@ func (p *Port) Trace() *Trace {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.rec
-	t := &Trace{Port: p.Name(), Events: p.named(r.last(len(r.ring))), Lost: r.n - len(r.ring), Before: p.named(r.before)}
+	t := &Trace{Port: p.Name(), Events: p.named(r.last(len(r.ring))), Lost: r.n - len(r.ring), Before: p.named(slices.Clone(r.before))}
 	for _, k := range r.order {
 		w := r.settings[k]
 		s := Setting{Name: k.name, Value: w.value, Times: w.times}
@@ -303,6 +303,12 @@ func (p *Port) event(e Event) {
 func (p *Port) where(bar int, off uint64) string {
 	name, _ := p.registerName(bar, off)
 	return register(name, bar, off)
+}
+
+// written is a value in the order of the register that it is written to, and that register's name.
+func (p *Port) written(bar int, off uint64, b []byte) string {
+	name, order := p.registerName(bar, off)
+	return fmt.Sprintf("%0*x to %s", 2*len(b), number(order, little(b), len(b)), register(name, bar, off))
 }
 
 // WriteTo writes the trace as text: one line for each event with its time in seconds, then what is programmed.

@@ -20,6 +20,17 @@ func TestTraceNames(t *testing.T) {
 			t.Errorf("%q is not in the trace:\n%s", want, &text)
 		}
 	}
+	x.wr(0, 1)    // fw_rev is read only
+	for range 2 { // a trace that was asked for leaves the next as it is
+		text.Reset()
+		x.p.Trace().WriteTo(&text)
+		_, before, _ := strings.Cut(text.String(), "what led to the first violation\n")
+		before, _, _ = strings.Cut(before, "#")
+		if want := "write      fw_rev (BAR 0 00000h) = 00000001h\n"; !strings.Contains(before, want) {
+			t.Errorf("%q is not in what led to the violation:\n%s", want, before)
+		}
+	}
+	x.wants("write of 00000001 to fw_rev")
 	for off, want := range map[uint64]string{0x10020: "UAR[16].cq", 0x10908: "UAR[16].bf[1][08h]", 0x204: "health_buffer[04h]", 0x1020: ""} {
 		if n, _ := x.m.RegisterName(0, off); n != want {
 			t.Errorf("%#x is called %q, want %q", off, n, want)
