@@ -375,6 +375,7 @@ func TestExitCodes(t *testing.T) {
 		{name: "multicast", args: append(good, "-set", "respond.addresses=224.0.0.1"), code: 2, want: "224.0.0.1 is a multicast address"},
 		{name: "no interface", args: append(good, "-set", "nic.device=nowhere"), code: 1, want: "interface nowhere: no such device"},
 		{name: "no interface, auto", args: append(good, "-set", "nic.driver=auto", "-set", "nic.device=nowhere"), code: 1, want: "interface nowhere: no such device"},
+		{name: "loopback", args: append(good, "-set", "nic.device=lo"), code: 1, want: "lo has no Ethernet address"},
 		{name: "no function", args: append(good, "-set", "nic.driver=auto", "-set", "nic.device=00ff:1f:1f.7"), code: 1, want: "no such PCI function"},
 		{name: "no model", args: append(good, "-set", "nic.driver=auto", "-set", "nic.device=vfio-user:/nonexistent.sock"), code: 1, want: "/nonexistent.sock"},
 		{name: "the kernel's address", args: append(good, "-set", "respond.addresses="+kernels4), code: 1, want: "the kernel owns it on port"},

@@ -19,7 +19,7 @@ const (
 )
 
 const usage = `usage:
-  responder -config FILE [-set KEY=VALUE ...]   answer until SIGINT or SIGTERM; SIGUSR1 prints a summary
+  responder [-config FILE] [-set KEY=VALUE ...] answer until SIGINT or SIGTERM; SIGUSR1 prints a summary
   responder check [-config FILE] [-set ...]     what of this host is not ready for low latency, and how to mend it;
                                                 exit 1 if something is not
   responder nics                                what it could drive

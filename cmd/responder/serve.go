@@ -100,7 +100,7 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 		log.Warn("link is down; answering begins when it comes up", "device", info.Device)
 	}
 
-	if err := mac(match, info.MAC); err != nil {
+	if err := mac(match, info); err != nil {
 		return err
 	}
 	match.PartialChecksums = info.Backend == nic.Socket && localPeers[info.Model]
@@ -160,10 +160,10 @@ var localPeers = map[string]bool{"veth": true, "tun": true, "virtio_net": true, 
 func join(s []string) string { return strings.Join(s, ",") }
 
 // mac gives the configuration the interface's own MAC.
-func mac(c *fastpath.Config, text string) error {
-	m, err := net.ParseMAC(text)
-	if err != nil || len(m) != len(c.MAC) {
-		return fmt.Errorf("device has no Ethernet address: %q", text)
+func mac(c *fastpath.Config, info nic.Info) error {
+	m, err := net.ParseMAC(info.MAC)
+	if err != nil || len(m) != len(c.MAC) || [6]byte(m) == [6]byte{} {
+		return fmt.Errorf("%s has no Ethernet address, but %q: loopback and tunnels carry no frames that could be answered", info.Device, info.MAC)
 	}
 	copy(c.MAC[:], m)
 	return nil

@@ -75,7 +75,9 @@ func Dial(path string) (*Function, error) {
 
 func (f *Function) start() error {
 	r, err := f.conn.call(cmdVersion, versionBody())
-	if err != nil {
+	if errors.Is(err, ErrClosed) {
+		return fmt.Errorf("%w; so do servers that have a client already, and this one may", err)
+	} else if err != nil {
 		return err
 	}
 	r.closeFDs()

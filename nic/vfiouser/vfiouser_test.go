@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -276,6 +277,8 @@ func TestSecondClientIsSentAway(t *testing.T) {
 	if g, err := Dial(path); err == nil {
 		g.Close()
 		t.Error("two clients at once")
+	} else if !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), "have a client already") {
+		t.Errorf("the second client is told: %v", err)
 	}
 	var b [4]byte
 	if err := f.ReadConfig(0, b[:]); err != nil {
