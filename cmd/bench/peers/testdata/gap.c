@@ -49,7 +49,8 @@ int main(int argc, char **argv) {
 	mlockall(MCL_CURRENT | MCL_FUTURE);
 	signal(SIGALRM, end);
 	alarm(atoi(argv[2]));
-	for (uint64_t t = ticks(); !stop && !down;) {
+	uint64_t t = ticks();
+	while (!stop && !down) {
 		int n = poll_rings();
 		uint64_t now = ticks(), gap = now - t;
 		count[bucket(gap)]++;
@@ -57,6 +58,9 @@ int main(int argc, char **argv) {
 		if (n > 0) replies[bucket(gap)]++;
 		t = now;
 	}
+	uint64_t gap = ticks() - t; // the one in which the end came: it may be the greatest
+	count[bucket(gap)]++;
+	if (gap > greatest) greatest = gap;
 	for (int i = 0; i < BUCKETS; i++)
 		if (count[i]) printf("%d %llu\n", i, (unsigned long long)count[i]);
 	printf("max %llu\n", (unsigned long long)greatest);
