@@ -96,7 +96,7 @@ func TestOpenRefuses(t *testing.T) {
 			if c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("error %q: expected %v, naming %q", err, c.is, c.says)
 			}
-			if spent := time.Since(start); spent > 20*time.Second {
+			if spent := time.Since(start); spent > 3*time.Minute {
 				t.Errorf("took %v", spent)
 			}
 		})
