@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 
 	"rebound/cmd/internal/card"
@@ -18,6 +19,9 @@ func driverNames() []string { return slices.Concat([]string{"auto"}, socketDrive
 func openDevice(s *settings, o nic.Options) (nic.Device, error) {
 	if card.Named(o.Device) {
 		return card.Open(s.NIC.Driver, s.NIC.UnsafeNoIOMMU, o)
+	}
+	if o.Push != "auto" && o.Push != "off" {
+		return nil, fmt.Errorf("%s: push mode %q is none of auto, off: a socket has no card to push to", o.Device, o.Push)
 	}
 	switch s.NIC.Driver {
 	case "afpacket":
@@ -37,7 +41,7 @@ func openSocket(o nic.Options) (nic.Device, error) {
 	case errors.Is(err, nic.ErrNoDevice), errors.Is(err, nic.ErrDown):
 		return nil, err
 	}
-	o.Log.Info("AF_XDP is not to be had: taking AF_PACKET", "device", o.Device, "reason", err)
+	o.Log.Warn("AF_XDP is not to be had: taking AF_PACKET", "device", o.Device, "reason", err)
 	other, failed := afpacket.Open(o)
 	if failed != nil {
 		return nil, failed
