@@ -87,7 +87,7 @@ func TestBindAndBack(t *testing.T) {
 // From vfio-pci to no driver and back: the kernel driver is still known.
 func TestBindTwice(t *testing.T) {
 	k := newKernel(t)
-	k.card(addr0, "ixgbe", "7")
+	k.card(addr0, "ixgbe", "7", "eth1")
 	k.driverModule(vfioDriver)
 	for _, to := range []Target{{}, {NoDriver: true}, {}} {
 		if err := k.bind(addr0, to); err != nil {
@@ -116,6 +116,11 @@ func TestBindRefuses(t *testing.T) {
 			k.link("sys/class/net/bond0.7/upper_bond0", "../bond0") // never so, but it must end
 			k.needed = func() (map[string]string, error) { return map[string]string{"bond0.7": "carries ssh"}, nil }
 		}, ErrInUse, "under bond0.7"},
+		"interface elsewhere": {func(k *kernel) {
+			if err := os.RemoveAll(k.path("sys/bus/pci/devices/" + addr0 + "/net")); err != nil {
+				t.Fatal(err)
+			}
+		}, ErrInUse, "has no interface for it in this network namespace"},
 		"virtual functions": {func(k *kernel) { k.file("sys/bus/pci/devices/"+addr0+"/sriov_numvfs", "4\n") }, ErrInUse, "4 virtual functions"},
 	} {
 		k := newKernel(t)
@@ -137,18 +142,18 @@ func TestBindRefuses(t *testing.T) {
 
 func TestBindFails(t *testing.T) {
 	k := newKernel(t)
-	k.card(addr0, "ixgbe", "")
+	k.card(addr0, "ixgbe", "", "eth1")
 	k.driverModule(vfioDriver)
 	if err := k.bind(addr0, Target{}); !errors.Is(err, ErrNoIOMMU) || !strings.Contains(err.Error(), "intel_iommu=on") {
 		t.Errorf("no group: %v", err)
 	}
 	k = newKernel(t)
-	k.card(addr0, "ixgbe", "7")
+	k.card(addr0, "ixgbe", "7", "eth1")
 	if err := k.bind(addr0, Target{}); err == nil || !strings.Contains(err.Error(), "no module vfio-pci") {
 		t.Errorf("no vfio-pci: %v", err)
 	}
 	k = newKernel(t)
-	k.card(addr0, "ixgbe", "7")
+	k.card(addr0, "ixgbe", "7", "eth1")
 	k.driverModule(vfioDriver)
 	k.deny = vfioDriver
 	if err := k.bind(addr0, Target{}); err == nil || k.bound(addr0) != "ixgbe" {

@@ -113,10 +113,15 @@ func (h *host) uppers(name string) []string {
 	return all
 }
 
-// checkNotNeeded refuses a function whose interfaces, or what is built on them, are needed.
+// checkNotNeeded refuses a function whose interfaces, or what is built on them, are needed, and one whose driver has no
+// interface to be seen here: it may be in another network namespace, and carry that one's default route.
 func (h *host) checkNotNeeded(f Found) error {
-	if len(f.Interfaces) == 0 {
+	switch {
+	case f.Driver == "" || f.Driver == vfioDriver:
 		return nil
+	case len(f.Interfaces) == 0:
+		return fmt.Errorf("pci: %s: kernel driver %s has no interface for it in this network namespace, so what it carries is not known: %w (-force takes it all the same)",
+			f.Address, f.Driver, ErrInUse)
 	}
 	needed, err := h.needed()
 	if err != nil {
