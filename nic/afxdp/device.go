@@ -63,8 +63,8 @@ func (d *Device) open(o *nic.Options) (err error) {
 	}
 	i := d.iface
 	if i.XDP != 0 {
-		return fmt.Errorf("interface %s: %w: XDP program %d is attached and stays; detach it first (ip link set %s xdp off)",
-			i.Name, nic.ErrBusy, i.XDP, i.Name)
+		return fmt.Errorf("interface %s: %w: XDP program %d is attached and stays; end the program that holds it, or "+
+			"detach it (ip link set %s xdp off)", i.Name, nic.ErrBusy, i.XDP, i.Name)
 	}
 	mtu := o.MTU
 	if mtu == 0 {
