@@ -19,6 +19,8 @@ unshare -n sh -c 'echo $$ >/tmp/ns; exec sleep 10000' &
 until_true 50 test -s /tmp/ns
 ns=$(cat /tmp/ns)
 there() { nsenter -t $ns -n "$@"; }
+# A new namespace has IPv6, whose solicitations and reports come when nobody expects them to be counted.
+need there sysctl -q -w net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
 need ip link set $far netns $ns
 need there ip link set lo up
 need there ip addr add $peer/24 dev $far
