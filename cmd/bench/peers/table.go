@@ -98,7 +98,15 @@ func (t *Table) rates(b *strings.Builder) {
 	if len(t.Open) == 0 {
 		return
 	}
-	fmt.Fprintf(b, "\nAt fractions of that rate, timed from the intended send, in µs. Send lag is the bench's own: how late its probes left.\n\n")
+	var sent, lost, corrupt int64
+	for _, r := range t.Open {
+		if strings.HasPrefix(r.Label, "responder") {
+			sent, lost, corrupt = sent+r.Counts.Sent, lost+r.Counts.Lost, corrupt+r.Counts.Corrupt
+		}
+	}
+	fmt.Fprintf(b, "\nAt fractions of that rate, %d of %d probes to the responders were lost, and %d came back corrupt.\n\n", lost, sent, corrupt)
+	fmt.Fprintf(b, "<details><summary>Each peer at each rate</summary>\n\n")
+	fmt.Fprintf(b, "Timed from the intended send, in µs. Send lag is the bench's own: how late its probes left.\n\n")
 	fmt.Fprintf(b, "| Who answers | probes/s | sent | lost | corrupt | p50 | p99 | p99.9 | send lag p99 | p99.9 |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, r := range t.Open {
 		s, lag := r.Main().Summary, "–|–"
@@ -108,6 +116,7 @@ func (t *Table) rates(b *strings.Builder) {
 		fmt.Fprintf(b, "| %s | %.0f | %d | %d | %d | %.2f | %.2f | %.2f | %s |\n", strings.Replace(r.Label, " percent", " %", 1), r.Traffic.Rate,
 			r.Counts.Sent, r.Counts.Lost, r.Counts.Corrupt, float64(s.P50)/1e3, float64(s.P99)/1e3, float64(s.P999)/1e3, lag)
 	}
+	b.WriteString("\n</details>\n")
 }
 
 // Insert replaces what stands between the lines <!-- name:begin --> and <!-- name:end --> of a file.
