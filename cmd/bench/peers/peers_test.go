@@ -119,11 +119,14 @@ func TestMarkdown(t *testing.T) {
 	slow.Traffic.Rate = 225e3
 	lag := latency.FromValues(at(3000))
 	slow.Series = append(slow.Series, &latency.Series{Name: "send_lag", Total: lag, Summary: lag.Summary()})
+	slow.Counts.Lost = 1
+	other := report("testpmd-afxdp at 75 percent", at(4000))
+	other.Counts.Lost = 2
 	table := Table{
 		Closed:     []*latency.Report{report("responder-afxdp", at(90)), report("floor-afxdp", at(85)), report("testpmd-afxdp", at(100))},
 		Versus:     [][2]string{{"responder-afxdp", "floor-afxdp"}},
 		Saturation: []*latency.Report{peer, bench},
-		Open:       []*latency.Report{slow},
+		Open:       []*latency.Report{slow, other},
 		Skipped:    []string{"kernel: none here"},
 	}
 	text := table.Markdown()
@@ -133,7 +136,8 @@ func TestMarkdown(t *testing.T) {
 		"| p99 of responder-afxdp at most 1.0 of testpmd-afxdp's | 0.90 (0.90 to 0.90) | 0.85 (0.85 to 0.85) | 1.06 (1.06 to 1.06) | reached |",
 		"| testpmd-afxdp | 200000 | 0.10 | loss of 0.5 % at 202000/s |",
 		"| responder-afxdp | 300000 | 0.09 | the bench, which fell 20ms behind at 303000/s |",
-		"| responder-afxdp at 75 % | 225000 | 4 | 0 | 0 | 4.00 | 4.00 | 4.00 | 3.00 | 3.00 |",
+		"| responder-afxdp at 75 % | 225000 | 4 | 1 | 0 | 4.00 | 4.00 | 4.00 | 3.00 | 3.00 |",
+		"1 of 4 probes to the responders were lost, and 0 came back corrupt",
 		"Not measured: kernel: none here",
 	} {
 		if !strings.Contains(text, want) {
