@@ -131,10 +131,8 @@ func (q *Queue) exec(name string, in, out *[EntrySize]byte) error {
 	if err != nil {
 		return err
 	}
-	end := time.Now().Add(q.timeout)
-	for looks := 0; ; time.Sleep(5 * time.Microsecond) {
-		looks++
-		late := looks > leastLooks && time.Now().After(end)
+	for end := nic.NewDeadline(q.timeout, leastLooks); ; time.Sleep(5 * time.Microsecond) {
+		late := end.Over()
 		if done, err := q.collect(id, out); done || err != nil {
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)

@@ -63,8 +63,7 @@ const Mask = 1
 // readTimeout bounds one register read by DMA; the published drivers wait as long.
 const readTimeout = 200 * time.Millisecond
 
-// leastLooks is how often is looked before a time-out counts: a thread that was held up, in a guest that stood still or on a
-// machine with much else to do, has let time pass without waiting.
+// leastLooks is how often is looked before a time-out counts (nic.Deadline).
 const leastLooks = 500
 
 // ErrDevice is a device that answers with an error or not as its interface says.
@@ -129,10 +128,8 @@ func (r *Regs) Read(reg Reg) (uint32, error) {
 	r.seq++
 	atomic.StoreUint32(r.head(), uint32(^r.seq)) // any number but the request's
 	r.Write(MMIO_REG_READ, uint32(r.seq)|uint32(reg)<<16)
-	end := time.Now().Add(readTimeout)
-	for looks := 0; ; time.Sleep(5 * time.Microsecond) {
-		looks++
-		late := looks > leastLooks && time.Now().After(end)
+	for end := nic.NewDeadline(readTimeout, leastLooks); ; time.Sleep(5 * time.Microsecond) {
+		late := end.Over()
 		if head := atomic.LoadUint32(r.head()); uint16(head) == r.seq {
 			if off := uint16(head >> 16); off != uint16(reg) {
 				return 0, fmt.Errorf("%s: %w: register %#x was read, the answer is for %#x", r.name, ErrDevice, uint32(reg), off)
@@ -188,10 +185,8 @@ func (r *Regs) Reset(reason uint32) error {
 
 // wait polls DEV_STS until its reset bit reads want.
 func (r *Regs) wait(want uint32, limit time.Duration) error {
-	end := time.Now().Add(limit)
-	for looks := 0; ; time.Sleep(100 * time.Microsecond) {
-		looks++
-		late := looks > leastLooks && time.Now().After(end)
+	for end := nic.NewDeadline(limit, leastLooks); ; time.Sleep(100 * time.Microsecond) {
+		late := end.Over()
 		v, err := r.Read(DEV_STS)
 		if err != nil {
 			return err

@@ -17,8 +17,7 @@ func (d *Device) clear(r reg, bits uint32) {
 	d.write(r, d.read(r)&^bits)
 }
 
-// leastLooks is how often is looked before a time-out counts: a thread that was held up, in a guest that stood still or on a
-// machine with much else to do, has let time pass without waiting.
+// leastLooks is how often is looked before a time-out counts (nic.Deadline).
 const leastLooks = 100
 
 // absence is for how long registers read all ones before the device counts as gone: one that is being reset may do so, too.

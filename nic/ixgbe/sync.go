@@ -15,13 +15,11 @@ func (d *Device) take(own uint32) error {
 	if own&syncNVM != 0 && d.family == x540 {
 		others |= syncFlash
 	}
-	end := time.Now().Add(time.Second)
-	for looks := 0; ; time.Sleep(100 * time.Microsecond) {
+	for end := nic.NewDeadline(time.Second, leastLooks); ; time.Sleep(100 * time.Microsecond) {
 		if err := d.lockSync(); err != nil {
 			return err
 		}
-		looks++
-		late := looks > leastLooks && time.Now().After(end)
+		late := end.Over()
 		if v := d.read(regSWFWSYNC); v&others == 0 || late {
 			d.write(regSWFWSYNC, v&^others|own)
 			d.unlockSync()
@@ -56,10 +54,8 @@ func (d *Device) lockSync() error {
 		d.clear(regSWFWSYNC, syncREGSMP) // stale
 		return d.wait("SW_FW_SYNC", regSWFWSYNC, syncREGSMP, 0, 100*time.Millisecond)
 	}
-	end := time.Now().Add(100 * time.Millisecond)
-	for looks := 0; ; time.Sleep(20 * time.Microsecond) {
-		looks++
-		late := looks > leastLooks && time.Now().After(end)
+	for end := nic.NewDeadline(100*time.Millisecond, leastLooks); ; time.Sleep(20 * time.Microsecond) {
+		late := end.Over()
 		d.set(regSWSM, swsmSWESMBI)
 		if v := d.read(regSWSM); v&swsmSWESMBI != 0 && v != ^uint32(0) {
 			return nil

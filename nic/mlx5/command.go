@@ -21,8 +21,7 @@ var (
 	commandTimeout = 20 * time.Second
 )
 
-// leastLooks is how often is looked before a time-out counts: a thread that was held up, in a guest that stood still or on a
-// machine with much else to do, has let time pass without waiting.
+// leastLooks is how often is looked before a time-out counts (nic.Deadline).
 var leastLooks = 500
 
 // CommandError is a command that firmware refused. It wraps nic.ErrHardware.
@@ -110,10 +109,8 @@ func (c *commandQueue) write(r reg, v uint32) { c.regs.Write32(uint64(r), swap(v
 // ready waits until firmware is through with its own initialization.
 func (c *commandQueue) ready(limit time.Duration) error {
 	var v uint32
-	end := time.Now().Add(limit)
-	for looks := 0; ; time.Sleep(time.Millisecond) {
-		looks++
-		late := looks > leastLooks && time.Now().After(end)
+	for end := nic.NewDeadline(limit, leastLooks); ; time.Sleep(time.Millisecond) {
+		late := end.Over()
 		v = c.read(regInitializing)
 		if v != ^uint32(0) && v&initializing == 0 {
 			return nil

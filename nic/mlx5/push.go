@@ -154,9 +154,8 @@ func (q *Queue) nop(ask bool) (record uint32, w unsafe.Pointer) {
 // proven waits for the completion of the last empty WQE, and reports whether it came within limit.
 func (q *Queue) proven(limit time.Duration) (bool, error) {
 	last := uint16(q.txTail - 1)
-	end := time.Now().Add(limit)
-	for looks := 0; ; looks++ {
-		late := looks > leastLooks && time.Now().After(end)
+	for end := nic.NewDeadline(limit, leastLooks); ; {
+		late := end.Over()
 		c := q.completion(q.txCQ, q.txNext&q.txMask)
 		own := atomic.LoadUint32(&c.counterOwn)
 		if (own>>cqeOwner^q.txNext>>(q.txShift&31))&1 != 0 {

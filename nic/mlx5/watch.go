@@ -222,9 +222,8 @@ func (q *Queue) flush() error {
 	if last == q.txTail {
 		return nil
 	}
-	end := time.Now().Add(flushLimit)
-	for looks := 0; ; looks++ {
-		late := looks > leastLooks && time.Now().After(end)
+	for end := nic.NewDeadline(flushLimit, leastLooks); ; {
+		late := end.Over()
 		own := atomic.LoadUint32(&q.completion(q.txCQ, q.txNext&q.txMask).counterOwn)
 		if (own>>cqeOwner^q.txNext>>(q.txShift&31))&1 != 0 {
 			if late {

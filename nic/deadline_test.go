@@ -1,0 +1,19 @@
+package nic
+
+import (
+	"testing"
+	"time"
+)
+
+// A deadline whose time has passed is over at the look after those that it grants, and one whose time has not is never.
+func TestDeadline(t *testing.T) {
+	past, ahead := NewDeadline(-time.Hour, 3), NewDeadline(time.Hour, 3)
+	for look := 1; look <= 5; look++ {
+		if got, want := past.Over(), look > 3; got != want {
+			t.Errorf("look %d after the time: over is %v", look, got)
+		}
+		if ahead.Over() {
+			t.Errorf("look %d is the last, an hour ahead of the time", look)
+		}
+	}
+}
