@@ -12,18 +12,7 @@ import (
 
 // afxdpScript has Linux's driver on both functions. The second is in a network namespace, or the kernel would never put on
 // the wire what it sends to itself; our responder is there, on AF_XDP. The namespace's kernel has the address $own on it.
-const afxdpScript = helpers + `
-modprobe $module || fail modprobe $module
-having() { for n in /sys/class/net/*; do [ "$(cat $n/address)" = 02:00:00:00:00:0$1 ] && basename $n; done; }
-both() { [ -n "$(having 1)" ] && [ -n "$(having 2)" ]; }
-until_true 100 both
-dev=$(having 1) far=$(having 2)
-unshare -n sh -c 'echo $$ >/tmp/ns; exec sleep 10000' &
-until_true 50 test -s /tmp/ns
-ns=$(cat /tmp/ns)
-there() { nsenter -t $ns -n "$@"; }
-need ip link set $far netns $ns
-need there ip link set lo up
+const afxdpScript = farHelpers + `
 need there ethtool -L $far combined 1
 need there ip addr add $own/24 dev $far
 need ip addr add 10.9.0.2/24 dev $dev
@@ -35,9 +24,7 @@ start() {
   nsenter -t $ns -n responder -config /lab/config.toml -set nic.driver=afxdp -set nic.device=$far -set "cpu.cores=[1]" \
     -set "respond.addresses=[\"$peer/24\"]" >/tmp/out 2>/tmp/err &
   pid=$!
-  i=0; while ! grep -q '^ready ' /tmp/out; do
-    kill -0 $pid 2>/dev/null || { show failed cat /tmp/err; fail the responder ended; }
-    i=$((i+1)); [ $i -lt 200 ] || { show failed cat /tmp/err; fail the responder is not ready; }; sleep 0.1; done
+  await_ready
   until_true 100 grep -q 1 /sys/class/net/$dev/carrier # attaching a program may reset the card
 }
 traffic() { # PINGS DATAGRAMS

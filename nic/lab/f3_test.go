@@ -14,8 +14,6 @@ const f3Helpers = helpers + `
 sysctl -q -w vm.nr_hugepages=64
 modprobe vfio-pci || fail modprobe vfio-pci
 modprobe $module || fail modprobe $module
-having() { for n in /sys/class/net/*; do [ "$(cat $n/address)" = 02:00:00:00:00:0$1 ] && basename $n; done; }
-both() { [ -n "$(having 1)" ] && [ -n "$(having 2)" ]; }
 until_true 100 both
 dev=$(having 1) ours=$(having 2)
 addr=$(basename $(readlink /sys/class/net/$ours/device))
@@ -27,9 +25,7 @@ start() {
   responder -config /lab/config.toml -set nic.driver=$driver -set nic.device=$addr -set "respond.addresses=[\"$peer/24\"]" \
     >/tmp/out 2>/tmp/err &
   pid=$!
-  i=0; while ! grep -q '^ready ' /tmp/out; do
-    kill -0 $pid 2>/dev/null || { show failed cat /tmp/err; fail the responder ended; }
-    i=$((i+1)); [ $i -lt 200 ] || { show failed cat /tmp/err; fail the responder is not ready; }; sleep 0.1; done
+  await_ready
 }
 traffic() {
   ip neigh flush dev $dev

@@ -15,7 +15,6 @@ import (
 // and $count are set before it.
 const kinScript = helpers + `
 modprobe $module || fail modprobe $module
-having() { for n in /sys/class/net/*; do [ "$(cat $n/address)" = 02:00:00:00:00:0$1 ] && basename $n; done; }
 all() { for i in $(seq $count); do [ -n "$(having $i)" ] || return 1; done; }
 until_true 100 all
 for i in $(seq $count); do

@@ -122,6 +122,14 @@ pings() { # COUNT SIZE
   /bin/ping -q -f -c $1 -s $2 -W 5 $peer >/tmp/ping 2>&1
   grep -q "^$1 packets transmitted, $1 received, 0% packet loss" /tmp/ping || { show failed cat /tmp/ping; fail "$1 pings of $2 bytes"; }
 }
+# N: the interface of function N, by its address
+having() { for n in /sys/class/net/*; do [ "$(cat $n/address)" = 02:00:00:00:00:0$1 ] && basename $n; done; }
+both() { [ -n "$(having 1)" ] && [ -n "$(having 2)" ]; }
+await_ready() { # the responder $pid, which writes to /tmp/out and /tmp/err
+  i=0; while ! grep -q '^ready ' /tmp/out; do
+    kill -0 $pid 2>/dev/null || { show failed cat /tmp/err; fail the responder ended; }
+    i=$((i+1)); [ $i -lt 200 ] || { show failed cat /tmp/err; fail the responder is not ready; }; sleep 0.1; done
+}
 `
 
 // f2Script is the Linux driver's life on our model. $module, $jumbo and $peer are set before it.

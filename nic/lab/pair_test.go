@@ -8,11 +8,9 @@ import (
 	"rebound/nic/sim"
 )
 
-// pairHelpers has two Linux drivers up on one wire: $dev here, and $far in a network namespace, where "there" runs commands.
-const pairHelpers = helpers + `
+// farHelpers has two Linux drivers: of $dev here, and of $far in a network namespace, where "there" runs commands.
+const farHelpers = helpers + `
 modprobe $module || fail modprobe $module
-having() { for n in /sys/class/net/*; do [ "$(cat $n/address)" = 02:00:00:00:00:0$1 ] && basename $n; done; }
-both() { [ -n "$(having 1)" ] && [ -n "$(having 2)" ]; }
 until_true 100 both
 dev=$(having 1) far=$(having 2)
 unshare -n sh -c 'echo $$ >/tmp/ns; exec sleep 10000' &
@@ -23,6 +21,10 @@ there() { nsenter -t $ns -n "$@"; }
 need there sysctl -q -w net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
 need ip link set $far netns $ns
 need there ip link set lo up
+`
+
+// pairHelpers has both up, on one wire.
+const pairHelpers = farHelpers + `
 need there ip addr add $peer/24 dev $far
 need ip addr add 10.9.0.2/24 dev $dev
 need there ip link set $far up
