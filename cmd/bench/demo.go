@@ -149,23 +149,32 @@ type demo struct {
 	responder    *responder
 }
 
+// enter makes the calling thread, which is locked, the bench's side: in a network namespace of its own, with a wire to the
+// far side in another. Leave ends the far side; the thread cannot come back.
+func (d *demo) enter() (p *place, leave func(), err error) {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return nil, nil, d.forbidden("a network namespace", err)
+	}
+	if d.far, err = newFarSide(); err != nil {
+		return nil, nil, d.forbidden("a second network namespace", err)
+	}
+	if err = d.wire(); err == nil {
+		p, err = choose(-1)
+	}
+	if err != nil {
+		d.far.close()
+		return nil, nil, err
+	}
+	return p, func() { d.far.close() }, nil
+}
+
 // run is on a locked thread, which becomes the bench's side.
 func (d *demo) run(o *options) error {
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return d.forbidden("a network namespace", err)
-	}
-	var err error
-	if d.far, err = newFarSide(); err != nil {
-		return d.forbidden("a second network namespace", err)
-	}
-	defer d.far.close()
-	if err := d.wire(); err != nil {
-		return err
-	}
-	p, err := choose(-1)
+	p, leave, err := d.enter()
 	if err != nil {
 		return err
 	}
+	defer leave()
 	d.responder = &responder{demo: d, core: p.other()}
 	if d.responder.core == p.core {
 		d.log.Warn("there is one CPU only: responder and bench take turns on it, and the numbers are the scheduler's")

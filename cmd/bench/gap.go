@@ -11,8 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"rebound/cmd/bench/peers"
 	"rebound/latency"
 )
@@ -74,20 +72,11 @@ type gaps struct {
 }
 
 func (g *gaps) run() (err error) {
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return g.forbidden("a network namespace", err)
-	}
-	if g.far, err = newFarSide(); err != nil {
-		return g.forbidden("a second network namespace", err)
-	}
-	defer g.far.close()
-	if err := g.wire(); err != nil {
-		return err
-	}
-	p, err := choose(-1)
+	p, leave, err := g.enter()
 	if err != nil {
 		return err
 	}
+	defer leave()
 	core := p.other()
 	dir, err := os.MkdirTemp("", "bench-gap-*")
 	if err != nil {

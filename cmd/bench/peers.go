@@ -14,8 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"rebound/cmd/bench/peers"
 	"rebound/cmd/bench/probe"
 	"rebound/latency"
@@ -37,6 +35,7 @@ type peer struct {
 	proto       probe.Proto
 	target      netip.Addr
 	start, stop func() error
+	mac         [6]byte // that it answers from, zero for the interface's
 }
 
 // contest is bench peers.
@@ -130,20 +129,11 @@ var errInterrupted = errors.New("interrupted")
 
 // run is on a locked thread, which becomes the bench's side.
 func (c *contest) run() (err error) {
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return c.forbidden("a network namespace", err)
-	}
-	if c.far, err = newFarSide(); err != nil {
-		return c.forbidden("a second network namespace", err)
-	}
-	defer c.far.close()
-	if err := c.wire(); err != nil {
-		return err
-	}
-	p, err := choose(-1)
+	p, leave, err := c.enter()
 	if err != nil {
 		return err
 	}
+	defer leave()
 	if c.core, c.other = p.other(), p.core; c.core == c.other {
 		return errors.New("there is one CPU only: this takes two")
 	}
@@ -172,12 +162,8 @@ func (c *contest) run() (err error) {
 
 // setting is that of one series of probes to p, at a rate or, with 0, in a closed loop. Its name begins with p's.
 func (c *contest) setting(p *peer, rate float64) settings {
-	s := settings{name: p.name, target: p.target, proto: p.proto, rates: []float64{rate}, sizes: []int{98}, iface: benchIface,
-		source: netip.MustParseAddr(benchAddress), driver: c.prober, transport: "raw", timeout: time.Second, port: 7}
-	if strings.HasSuffix(p.name, "-mac") {
-		s.mac = peers.OwnMAC
-	}
-	return s
+	return settings{name: p.name, target: p.target, proto: p.proto, rates: []float64{rate}, sizes: []int{98}, iface: benchIface,
+		source: netip.MustParseAddr(benchAddress), driver: c.prober, transport: "raw", timeout: time.Second, port: 7, mac: p.mac}
 }
 
 // closedLoop measures all of some peers in alternating rounds.

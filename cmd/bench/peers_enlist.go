@@ -35,6 +35,7 @@ func (c *contest) enlist() error {
 	}
 	own := net.HardwareAddr(peers.OwnMAC[:]).String()
 	variants := map[string][]string{"generic": {"nic.generic_xdp=true"}, "mac": {fmt.Sprintf("nic.mac=%q", own)}}
+	macs := map[string][6]byte{"mac": peers.OwnMAC}
 	floor := filepath.Join(c.dir, "floor")
 	noFloor := peers.BuildFloor(floor)
 	if noFloor != nil {
@@ -43,11 +44,11 @@ func (c *contest) enlist() error {
 	for _, socket := range peers.FloorSockets {
 		kind, variant, _ := strings.Cut(socket, "-")
 		start, stop := responders(kind, variants[variant]...)
-		all = append(all, &peer{"responder-" + socket, probe.ICMP, ours, start, stop})
+		all = append(all, &peer{name: "responder-" + socket, proto: probe.ICMP, target: ours, start: start, stop: stop, mac: macs[variant]})
 		if noFloor == nil {
 			f := peers.Floor(floor, socket, echoIface, c.core)
 			f.Within = c.within
-			all = append(all, &peer{"floor-" + socket, probe.ICMP, ours, f.Start, f.Stop})
+			all = append(all, &peer{name: "floor-" + socket, proto: probe.ICMP, target: ours, start: f.Start, stop: f.Stop, mac: macs[variant]})
 		}
 		if variant != "" {
 			continue // testpmd has none
@@ -58,14 +59,14 @@ func (c *contest) enlist() error {
 			continue
 		}
 		t.Within = c.within
-		all = append(all, &peer{"testpmd-" + kind, probe.ICMP, ours, t.Start, func() error { return errors.Join(t.Stop(), c.detach()) }})
+		all = append(all, &peer{name: "testpmd-" + kind, proto: probe.ICMP, target: ours, start: t.Start, stop: func() error { return errors.Join(t.Stop(), c.detach()) }})
 	}
-	all = append(all, &peer{"kernel", probe.ICMP, kernel, idle, idle})
+	all = append(all, &peer{name: "kernel", proto: probe.ICMP, target: kernel, start: idle, stop: idle})
 	start, stop := responders("afxdp")
-	all = append(all, &peer{"responder-afxdp-udp", probe.UDP, ours, start, stop})
+	all = append(all, &peer{name: "responder-afxdp-udp", proto: probe.UDP, target: ours, start: start, stop: stop})
 	echo := &peers.Process{Command: []string{self, "peers", "udp-echo", netip.AddrPortFrom(kernel, 7).String(), strconv.Itoa(c.core)},
 		Ready: "ready", Within: c.within}
-	all = append(all, &peer{"socket-udp", probe.UDP, kernel, echo.Start, echo.Stop})
+	all = append(all, &peer{name: "socket-udp", proto: probe.UDP, target: kernel, start: echo.Start, stop: echo.Stop})
 	for _, p := range all {
 		if err := c.try(p); err != nil {
 			if c.interrupted.Load() {

@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"rebound/cmd/bench/peers"
 	"rebound/cmd/bench/probe"
 )
@@ -59,23 +57,14 @@ func TestSaturate(t *testing.T) {
 	go func() { // on a thread that ends with it, since it cannot come back from its namespace
 		runtime.LockOSThread()
 		done <- func() (err error) {
-			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-				return err
-			}
-			if c.far, err = newFarSide(); err != nil {
-				return err
-			}
-			defer c.far.close()
-			if err := c.wire(); err != nil {
-				return err
-			}
-			p, err := choose(-1)
+			p, leave, err := c.enter()
 			if err != nil {
 				return err
 			}
+			defer leave()
 			c.core, c.other = p.other(), p.core
 			idle := func() error { return nil }
-			c.peers = []*peer{{"kernel", probe.ICMP, netip.MustParsePrefix(kernelPrefix).Addr(), idle, idle}}
+			c.peers = []*peer{{name: "kernel", proto: probe.ICMP, target: netip.MustParsePrefix(kernelPrefix).Addr(), start: idle, stop: idle}}
 			return errors.Join(c.saturate(c.peers), c.openLoop(c.peers))
 		}()
 	}()
