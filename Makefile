@@ -20,13 +20,13 @@ test: deps
 	$(GO) vet ./...
 	GOARCH=arm64 $(GO) vet ./...
 	$(GO) test -count=1 -p $(TEST_PARALLEL) -timeout 20m ./...
-	$(GO) test -count=1 -tags purego ./nic/mmio
+	$(GO) test -count=1 -tags purego ./nic/bus/mmio
 	@$(MAKE) --no-print-directory arm64
 
 # Most rented ENA hosts are arm64: the assembly and the fast path run there under emulation.
 arm64:
 	@if command -v qemu-aarch64-static >/dev/null; then set -x; \
-		GOARCH=arm64 $(GO) test -count=1 -exec qemu-aarch64-static ./nic/mmio ./cksum ./fastpath; \
+		GOARCH=arm64 $(GO) test -count=1 -exec qemu-aarch64-static ./nic/bus/mmio ./cksum ./fastpath; \
 	else echo "arm64: no qemu-aarch64-static (package qemu-user-static); skipped: the arm64 assembly and fast path"; fi
 
 # The Debian packages that tests use, where there is root and apt.

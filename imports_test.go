@@ -19,23 +19,23 @@ var imports = []struct {
 }{
 	{"rebound", ""}, // these tests
 	{"cksum", ""},
-	{"latency/hot", ""},
-	{"latency/...", "latency/..."},
-	{"fastpath", "cksum latency/hot"},
-	{"nic", "fastpath latency/hot"},
-	{"nic/mmio", ""},
-	{"nic/dma", "nic/mmio"},
-	{"nic/pci", "nic nic/dma nic/mmio"},
-	{"nic/netif", "nic"},
-	{"nic/amznaq", "nic nic/dma nic/mmio"},
-	{"nic/vfiouser", "nic nic/dma nic/mmio nic/pci nic/sim"},
-	{"nic/sim", "nic nic/dma nic/mmio nic/pci cksum"},
+	{"polling", ""},
+	{"latency/...", "latency/... polling"},
+	{"fastpath", "cksum polling"},
+	{"nic", "fastpath polling"},
+	{"nic/bus/mmio", ""},
+	{"nic/bus/dma", "nic/bus/mmio"},
+	{"nic/bus/pci", "nic nic/bus/dma nic/bus/mmio"},
+	{"nic/kit/netif", "nic"},
+	{"nic/kit/amazonadmin", "nic nic/bus/dma nic/bus/mmio"},
+	{"nic/bus/vfiouser", "nic nic/bus/dma nic/bus/mmio nic/bus/pci nic/sim"},
+	{"nic/sim", "nic nic/bus/dma nic/bus/mmio nic/bus/pci cksum"},
 	{"nic/sim/...", "nic/sim cksum"},
-	{"nic/nictest", "nic nic/... fastpath cksum latency/hot"},
-	{"nic/lab", "nic nic/... fastpath cksum latency/hot"},
-	{"nic/afpacket", "nic nic/netif nic/mmio fastpath cksum latency/hot"},
-	{"nic/afxdp", "nic nic/netif nic/mmio fastpath cksum latency/hot"},
-	{"nic/...", "nic nic/amznaq nic/netif nic/pci nic/dma nic/mmio fastpath cksum latency/hot"}, // a driver on the device itself
+	{"nic/nictest", "nic nic/... fastpath cksum polling"},
+	{"nic/lab", "nic nic/... fastpath cksum polling"},
+	{"nic/afpacket", "nic nic/kit/netif nic/bus/mmio fastpath cksum polling"},
+	{"nic/afxdp", "nic nic/kit/netif nic/bus/mmio fastpath cksum polling"},
+	{"nic/...", "nic nic/kit/amazonadmin nic/kit/netif nic/bus/pci nic/bus/dma nic/bus/mmio fastpath cksum polling"}, // a driver on the device itself
 	{"cmd/...", "..."},
 }
 
@@ -71,7 +71,7 @@ func TestImports(t *testing.T) {
 		for _, imp := range p.Imports {
 			dep, ours := strings.CutPrefix(imp, "rebound/")
 			switch {
-			case !ours && (name == "nic/mmio" || name == "nic/dma") && strings.Contains(imp, ".") && !strings.HasPrefix(imp, lowLevel):
+			case !ours && (name == "nic/bus/mmio" || name == "nic/bus/dma") && strings.Contains(imp, ".") && !strings.HasPrefix(imp, lowLevel):
 				t.Errorf("%s imports %s; it may import %s only", name, imp, lowLevel)
 			case ours && !slices.ContainsFunc(strings.Fields(imports[i].may), func(m string) bool { return match(m, dep) }) &&
 				!strings.HasPrefix(dep, name+"/"):

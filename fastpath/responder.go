@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"sync/atomic"
 
-	"rebound/latency/hot"
+	"rebound/polling"
 )
 
 // Mode says how much of a request is checked before it is answered.
@@ -39,7 +39,7 @@ type Config struct {
 
 // Responder answers frames for one queue. One goroutine uses it at a time; its counters and Loop may be read by others.
 type Responder struct {
-	Loop hot.Loop
+	Loop polling.Loop
 
 	// What the leaves read, together.
 	mac           uint64 // as they load it: shifted up by two bytes

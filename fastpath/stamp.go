@@ -5,7 +5,7 @@ import (
 	"math/bits"
 
 	"rebound/cksum"
-	"rebound/latency/hot"
+	"rebound/polling"
 )
 
 // Clock says how the cycle counter relates to the time of day. It is made off the loop, as often as the relation is
@@ -60,7 +60,7 @@ const stampLength = 41
 // estimate, where RFC 8972 §3 has the session identifier. The checksum is updated for what changed, so a datagram that came
 // broken leaves broken, and one without a checksum has none.
 func (r *Responder) reflect(d []byte, hop uint8) {
-	seen := hot.TSC()
+	seen := polling.TSC()
 	c := r.clock.Load()
 	p := d[8 : 8+stampLength]
 	before := cksum.Sum(p, 0)
@@ -68,7 +68,7 @@ func (r *Responder) reflect(d []byte, hop uint8) {
 	p[38], p[39], p[40] = 0, 0, hop
 	be.PutUint16(p[12:], c.ErrorEstimate)
 	be.PutUint64(p[16:], c.At(seen))
-	be.PutUint64(p[4:], c.At(hot.TSC()))
+	be.PutUint64(p[4:], c.At(polling.TSC()))
 	if hc := be.Uint16(d[6:]); hc != 0 {
 		be.PutUint16(d[6:], cksum.UDP(cksum.Update16(hc, before, cksum.Sum(p, 0))))
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"rebound/latency/hot"
+	"rebound/polling"
 )
 
 // A reflected test packet, field by field (RFC 8762 §4.3.1). RFC 5357 §4.2.1 lays TWAMP's out the same.
@@ -59,16 +59,16 @@ func unhex(t *testing.T, dump string) []byte {
 // and their difference is the residence time to the tick.
 func TestSTAMPTimestamps(t *testing.T) {
 	c := config(Strict)
-	base := hot.TSC()
+	base := polling.TSC()
 	c.Clock.Store(&Clock{TSC: base, NTP: 1 << 40, Rate: 1 << 32})
 	r := responder(t, c)
 	for range 1000 {
 		f := eth(ourMAC, theirMAC, 0, 0x0800, udp(their4, our4, 40000, 862, testPacket(44)))
-		before := hot.TSC()
+		before := polling.TSC()
 		if poll(r, f) == 0 {
 			t.Fatal("refused")
 		}
-		after := hot.TSC()
+		after := polling.TSC()
 		t3, t2 := binary.BigEndian.Uint64(f[42+4:])-1<<40+base, binary.BigEndian.Uint64(f[42+16:])-1<<40+base
 		if before > t2 || t2 > t3 || t3 > after {
 			t.Fatalf("called at %d, T2 %d, T3 %d, returned at %d", before, t2, t3, after)

@@ -12,13 +12,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/latency/hot"
+	"rebound/polling"
 )
 
 // ErrClock is returned where the cycle counter cannot serve as a clock at all: it stands still or runs backwards.
 var ErrClock = errors.New("cycle counter is no clock")
 
-// Clock converts the ticks of hot.TSC to nanoseconds and to wall time. It does not change once made.
+// Clock converts the ticks of polling.TSC to nanoseconds and to wall time. It does not change once made.
 type Clock struct {
 	info  ClockInfo
 	scale uint64 // ns per tick, 32.32 fixed point
@@ -131,9 +131,9 @@ func bracket(clock int32) (reading, error) {
 	best := reading{width: math.MaxUint64}
 	for range 64 {
 		var ts unix.Timespec
-		before := hot.TSC()
+		before := polling.TSC()
 		err := unix.ClockGettime(clock, &ts)
-		after := hot.TSC()
+		after := polling.TSC()
 		if err != nil {
 			return best, fmt.Errorf("clock_gettime(%d): %w", clock, err)
 		}
@@ -144,7 +144,7 @@ func bracket(clock int32) (reading, error) {
 	return best, nil
 }
 
-// readCost returns the nanoseconds that one hot.TSC takes, of the quickest of some batches, and the counter's step: some
+// readCost returns the nanoseconds that one polling.TSC takes, of the quickest of some batches, and the counter's step: some
 // counters advance many ticks at a time, and the differences between reads are then multiples of that. Differences seen
 // in less than one read of a hundred are left out: the thread may have moved to another core between the two.
 func readCost(c *Clock) (read, step float64) {
@@ -154,7 +154,7 @@ func readCost(c *Clock) (read, step float64) {
 	var at [batch]uint64
 	for range batches {
 		for i := range at {
-			at[i] = hot.TSC()
+			at[i] = polling.TSC()
 		}
 		best = min(best, c.Nanoseconds(at[batch-1]-at[0]))
 		for i := range batch - 1 {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// counterSource says which counter hot.TSC reads and whether the CPU promises a constant rate (CPUID 8000_0007H EDX[8],
+// counterSource says which counter polling.TSC reads and whether the CPU promises a constant rate (CPUID 8000_0007H EDX[8],
 // which Linux shows as constant_tsc and nonstop_tsc).
 func counterSource() (name string, steady bool, notes []string) {
 	b, err := os.ReadFile("/proc/cpuinfo")

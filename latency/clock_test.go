@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/latency/hot"
+	"rebound/polling"
 )
 
 // The clock agrees with the kernel's over an interval that was not the one it was calibrated on.
@@ -82,7 +82,7 @@ func TestNanoseconds(t *testing.T) {
 // What the polling loop counted in ticks is the same in nanoseconds, within the loop's resolution.
 func TestFromHot(t *testing.T) {
 	c := &Clock{scale: uint64(math.Round(1e9 / 2.5e9 * (1 << 32)))}
-	var h hot.Histogram
+	var h polling.Histogram
 	for range 990 {
 		h.Record(1000) // 400 ns
 	}
@@ -99,7 +99,7 @@ func TestFromHot(t *testing.T) {
 			t.Errorf("quantile %v is %v, want %v", q, v, want)
 		}
 	}
-	if empty := FromHot(new(hot.Histogram), c); empty.Count != 0 || empty.Max != 0 || empty.Quantile(0.5) != 0 {
+	if empty := FromHot(new(polling.Histogram), c); empty.Count != 0 || empty.Max != 0 || empty.Quantile(0.5) != 0 {
 		t.Errorf("empty: %+v", empty)
 	}
 }

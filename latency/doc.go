@@ -5,9 +5,9 @@
 //
 //	clock, err := latency.NewClock()
 //	rec, err := latency.NewRecorder(clock, latency.RecorderOptions{OpenLoop: true})
-//	rec.Begin(hot.TSC())                        // the warm-up is over
+//	rec.Begin(polling.TSC())                        // the warm-up is over
 //	rec.Record(intended, sent, received)        // for each reply; ticks
-//	rec.End(hot.TSC())                          // Begin and End again for each further run
+//	rec.End(polling.TSC())                          // Begin and End again for each further run
 //	rep := latency.NewReport("bench", latency.RoundTrip)
 //	rep.Host = host.Collect(os.DirFS("/"), core)
 //	rep.Device = ...; rep.Traffic = ...; rep.Counts = ...

@@ -8,7 +8,7 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
-	"rebound/latency/hot"
+	"rebound/polling"
 )
 
 // The geometry that every histogram of a report has, in the terms of HdrHistogram: values from 1 ns to one hour with three
@@ -146,24 +146,24 @@ func FromValues(values []int64) *Histogram {
 }
 
 // FromHot converts what a polling loop recorded, from ticks to nanoseconds. The result has the resolution of
-// hot.Histogram (0.8 %), its Max is exact.
-func FromHot(h *hot.Histogram, c *Clock) *Histogram {
-	var counts [hot.Buckets]uint64
+// polling.Histogram (0.8 %), its Max is exact.
+func FromHot(h *polling.Histogram, c *Clock) *Histogram {
+	var counts [polling.Buckets]uint64
 	greatest := h.Load(&counts)
 	return FromTicks(&counts, greatest, c)
 }
 
-// FromTicks is FromHot for the counts of the buckets of a hot.Histogram, and its greatest value.
-func FromTicks(counts *[hot.Buckets]uint64, greatest uint64, c *Clock) *Histogram {
+// FromTicks is FromHot for the counts of the buckets of a polling.Histogram, and its greatest value.
+func FromTicks(counts *[polling.Buckets]uint64, greatest uint64, c *Clock) *Histogram {
 	var out counters
 	out.reset()
 	for i, n := range counts {
 		if n == 0 {
 			continue
 		}
-		middle := hot.Lowest(i)
-		if i+1 < hot.Buckets {
-			middle += (hot.Lowest(i+1) - middle) / 2
+		middle := polling.Lowest(i)
+		if i+1 < polling.Buckets {
+			middle += (polling.Lowest(i+1) - middle) / 2
 		}
 		ns := c.Nanoseconds(min(middle, greatest))
 		out.add(countsIndex(ns), int64(n))

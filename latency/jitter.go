@@ -4,7 +4,7 @@ import (
 	"runtime"
 	"time"
 
-	"rebound/latency/hot"
+	"rebound/polling"
 )
 
 // SelfTest does nothing but read the counter for d on the calling thread, and returns the gaps between neighbouring
@@ -13,11 +13,11 @@ import (
 func SelfTest(c *Clock, d time.Duration) *Histogram {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	h := new(hot.Histogram)
-	last := hot.TSC()
+	h := new(polling.Histogram)
+	last := polling.TSC()
 	end := last + c.Ticks(d)
 	for int64(end-last) > 0 {
-		now := hot.TSC()
+		now := polling.TSC()
 		h.Record(now - last)
 		last = now
 	}

@@ -15,7 +15,7 @@ import (
 	"rebound/latency"
 	"rebound/latency/host"
 	"rebound/nic"
-	"rebound/nic/pci"
+	"rebound/nic/bus/pci"
 )
 
 // errNoResult is a signal that came too early.

@@ -5,7 +5,7 @@ import (
 	"flag"
 	"io"
 
-	"rebound/nic/pci"
+	"rebound/nic/bus/pci"
 )
 
 func bindCommand(args []string) error {

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"rebound/fastpath"
-	"rebound/latency/hot"
 	"rebound/nic"
+	"rebound/polling"
 )
 
 // heapBound is how many bytes of garbage the control goroutines (scrapes, summaries) may leave before the loops are
@@ -30,7 +30,7 @@ const heapBound = 128 << 20
 //     else that stops the world is called. When the heap has grown past bound, the loops are stopped through their own
 //     flag, the collector runs, and they are started again.
 //   - The runtime's monitor asks whoever has run for 10 ms to yield: by a signal, which a polling thread does not take
-//     (occupy), and at the next function call, which does not heed it while pinned (hot.Pin).
+//     (occupy), and at the next function call, which does not heed it while pinned (polling.Pin).
 //   - The process's other threads could run on the core: keepOff moved them.
 //   - Goroutines that are ready could want the loop's P: there are two more of these than loops.
 type engine struct {
@@ -134,9 +134,9 @@ func (e *engine) poll(l *loop, entering func()) error {
 		return err
 	}
 	entering()
-	hot.Pin()
+	polling.Pin()
 	err := e.dev.Serve(l.queue, &e.stop, l.responder)
-	hot.Unpin()
+	polling.Unpin()
 	if err == nil && !e.stop.Load() {
 		err = errEnded
 	}

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"rebound/fastpath"
-	"rebound/latency/hot"
 	"rebound/nic"
+	"rebound/polling"
 )
 
 // idle is a device that only polls: what Serve does is the test's.
@@ -25,7 +25,7 @@ func (d *idle) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) error 
 }
 
 func spin(_ int, stop *atomic.Bool, r *fastpath.Responder) error {
-	for t := hot.TSC(); !stop.Load(); {
+	for t := polling.TSC(); !stop.Load(); {
 		t = r.Loop.Pass(t, 0)
 	}
 	return nil

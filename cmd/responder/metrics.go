@@ -9,8 +9,8 @@ import (
 
 	"rebound/fastpath"
 	"rebound/latency"
-	"rebound/latency/hot"
 	"rebound/nic"
+	"rebound/polling"
 )
 
 // metricsHandler serves a registry of its own: the default one's Go collector stops the world.
@@ -74,7 +74,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	count(collectedDesc, uint64(c.collections.Load()))
 }
 
-func quantiles(d *prometheus.Desc, h *hot.Histogram, clock *latency.Clock, queue string) prometheus.Metric {
+func quantiles(d *prometheus.Desc, h *polling.Histogram, clock *latency.Clock, queue string) prometheus.Metric {
 	var t ticks
 	t.add(h)
 	q := map[float64]float64{1: float64(clock.Nanoseconds(t.greatest)) / 1e9}

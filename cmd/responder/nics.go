@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rebound/cmd/internal/card"
-	"rebound/nic/pci"
+	"rebound/nic/bus/pci"
 )
 
 // nicsCommand lists the interfaces of this network namespace and the network functions on the PCI bus, each with what

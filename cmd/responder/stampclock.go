@@ -10,7 +10,7 @@ import (
 
 	"rebound/fastpath"
 	"rebound/latency"
-	"rebound/latency/hot"
+	"rebound/polling"
 )
 
 // stampClock is how the cycle counter relates to the time of day, for STAMP's timestamps.
@@ -45,9 +45,9 @@ func (s *stampClock) update() {
 	c := &fastpath.Clock{Rate: s.rate}
 	best := ^uint64(0)
 	for range 8 {
-		before := hot.TSC()
+		before := polling.TSC()
 		now := time.Now()
-		after := hot.TSC()
+		after := polling.TSC()
 		if width := after - before; width < best {
 			best = width
 			c.TSC, c.NTP = before+width/2, ntp(now)

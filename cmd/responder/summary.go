@@ -15,8 +15,8 @@ import (
 	"rebound/fastpath"
 	"rebound/latency"
 	"rebound/latency/host"
-	"rebound/latency/hot"
 	"rebound/nic"
+	"rebound/polling"
 )
 
 // view reads what the loops count while they run. Nothing of it makes them wait.
@@ -48,7 +48,7 @@ func (v *view) transactions() (map[string]int64, error) {
 }
 
 // histogram merges one histogram of all loops.
-func (v *view) histogram(of func(*hot.Loop) *hot.Histogram) *latency.Histogram {
+func (v *view) histogram(of func(*polling.Loop) *polling.Histogram) *latency.Histogram {
 	hs := make([]*latency.Histogram, len(v.loops))
 	for i, l := range v.loops {
 		hs[i] = latency.FromHot(of(&l.responder.Loop), v.clock)
@@ -56,8 +56,8 @@ func (v *view) histogram(of func(*hot.Loop) *hot.Histogram) *latency.Histogram {
 	return latency.Merge(hs...)
 }
 
-func turnaround(l *hot.Loop) *hot.Histogram { return &l.Turnaround }
-func gap(l *hot.Loop) *hot.Histogram        { return &l.Gap }
+func turnaround(l *polling.Loop) *polling.Histogram { return &l.Turnaround }
+func gap(l *polling.Loop) *polling.Histogram        { return &l.Gap }
 
 // talk prints a summary for each element of ask and logs one line each interval, until ctx is done.
 func (v *view) talk(ctx context.Context, ask <-chan os.Signal, interval time.Duration, w io.Writer, log *slog.Logger) {
@@ -124,7 +124,7 @@ func (v *view) print(out io.Writer) {
 	fmt.Fprintln(w, "ns\tcount\tp50\tp90\tp99\tp99.9\tp99.99\tmax")
 	for _, h := range []struct {
 		name string
-		of   func(*hot.Loop) *hot.Histogram
+		of   func(*polling.Loop) *polling.Histogram
 	}{{"turnaround", turnaround}, {"gap", gap}} {
 		s := v.histogram(h.of).Summary()
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", h.name, s.Count, s.P50, s.P90, s.P99, s.P999, s.P9999, s.Max)

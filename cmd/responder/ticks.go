@@ -3,25 +3,25 @@ package main
 import (
 	"math"
 
-	"rebound/latency/hot"
+	"rebound/polling"
 )
 
 // ticks is the sum of hot histograms, for the numbers that are asked for again and again while the loops run: unlike a
 // latency.Histogram it makes no garbage.
 type ticks struct {
-	count    [hot.Buckets]uint64
+	count    [polling.Buckets]uint64
 	n        uint64
 	sum      float64 // by the buckets' lowest values
 	greatest uint64
 }
 
-func (t *ticks) add(h *hot.Histogram) {
-	var counts [hot.Buckets]uint64
+func (t *ticks) add(h *polling.Histogram) {
+	var counts [polling.Buckets]uint64
 	t.greatest = max(t.greatest, h.Load(&counts))
 	for i, n := range counts {
 		t.count[i] += n
 		t.n += n
-		t.sum += float64(n) * float64(hot.Lowest(i))
+		t.sum += float64(n) * float64(polling.Lowest(i))
 	}
 }
 
@@ -30,7 +30,7 @@ func (t *ticks) quantile(q float64) uint64 {
 	rank, seen := max(1, uint64(math.Ceil(q*float64(t.n)))), uint64(0)
 	for i, n := range t.count {
 		if seen += n; seen >= rank {
-			return hot.Lowest(i)
+			return polling.Lowest(i)
 		}
 	}
 	return t.greatest

@@ -3,11 +3,11 @@ package main
 import (
 	"testing"
 
-	"rebound/latency/hot"
+	"rebound/polling"
 )
 
 func TestTicks(t *testing.T) {
-	var a, b hot.Histogram
+	var a, b polling.Histogram
 	for v := range uint64(100) {
 		a.Record(v + 1)
 	}

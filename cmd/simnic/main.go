@@ -20,8 +20,8 @@ import (
 	"strings"
 	"syscall"
 
+	"rebound/nic/bus/vfiouser"
 	"rebound/nic/sim"
-	"rebound/nic/vfiouser"
 )
 
 func main() {

@@ -18,10 +18,10 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"rebound/nic/dma"
-	"rebound/nic/mmio"
+	"rebound/nic/bus/dma"
+	"rebound/nic/bus/mmio"
+	"rebound/nic/bus/vfiouser"
 	"rebound/nic/sim"
-	"rebound/nic/vfiouser"
 )
 
 // program is a run of simnic in this process.

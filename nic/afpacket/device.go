@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rebound/fastpath"
-	"rebound/latency/hot"
 	"rebound/nic"
-	"rebound/nic/netif"
+	"rebound/nic/kit/netif"
+	"rebound/polling"
 )
 
 const (
@@ -292,7 +292,7 @@ func (d *Device) Recv(buf []byte) (n int, at int64, err error) {
 			}
 			return 0, 0, nil
 		}
-		at = int64(hot.TSC())
+		at = int64(polling.TSC())
 		frame, size := h.frame(), int(h.snaplen)
 		q.rxFrames++
 		q.rxBytes += uint64(h.len)

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rebound/fastpath"
-	"rebound/latency/hot"
+	"rebound/polling"
 )
 
 // batch is how many frames one Poll takes at most, so that Serve looks at stop in time.
@@ -100,7 +100,7 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 		return fmt.Errorf("afpacket: interface %s: queue %d of %d", d.iface.Name, queue, len(d.queues))
 	}
 	q := d.queues[queue]
-	t := hot.TSC()
+	t := polling.TSC()
 	for !stop.Load() && d.watch.OK() {
 		t = r.Loop.Pass(t, q.Poll(r))
 	}

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/nic/mmio"
+	"rebound/nic/bus/mmio"
 )
 
 // header is struct tpacket2_hdr of linux/if_packet.h, at the start of each slot. The kernel writes all of it but status,

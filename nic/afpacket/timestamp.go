@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rebound/nic"
-	"rebound/nic/netif"
+	"rebound/nic/kit/netif"
 )
 
 // stamps is the state of nic.Timestamper (Documentation/networking/timestamping.rst).

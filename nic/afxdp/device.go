@@ -11,10 +11,10 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"rebound/latency/hot"
 	"rebound/nic"
-	"rebound/nic/mmio"
-	"rebound/nic/netif"
+	"rebound/nic/bus/mmio"
+	"rebound/nic/kit/netif"
+	"rebound/polling"
 )
 
 const (
@@ -253,7 +253,7 @@ func (d *Device) Recv(buf []byte) (n int, at int64, err error) {
 		}
 		return 0, 0, nil
 	}
-	at = int64(hot.TSC())
+	at = int64(polling.TSC())
 	desc := *q.rx.desc(q.rxTail)
 	q.rxTail++
 	q.rxFrames++

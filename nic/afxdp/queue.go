@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rebound/fastpath"
-	"rebound/latency/hot"
-	"rebound/nic/mmio"
+	"rebound/nic/bus/mmio"
+	"rebound/polling"
 )
 
 // batch is how many frames one Poll takes at most, so that the first of a burst does not wait for all of it.
@@ -152,7 +152,7 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 		return fmt.Errorf("afxdp: interface %s: queue %d of %d", d.iface.Name, queue, len(d.queues))
 	}
 	q := d.queues[queue]
-	t := hot.TSC()
+	t := polling.TSC()
 	for !stop.Load() && d.watch.OK() {
 		t = r.Loop.Pass(t, q.Poll(r))
 	}

@@ -16,11 +16,11 @@ import (
 
 	"rebound/cksum"
 	"rebound/fastpath"
-	"rebound/latency/hot"
 	"rebound/nic"
 	"rebound/nic/afpacket"
 	"rebound/nic/afxdp"
 	"rebound/nic/nictest/veth"
+	"rebound/polling"
 )
 
 // TestRoundTrip prints the round trip of an ICMP echo over veth, of both socket drivers and of the kernel, alternating and
@@ -132,12 +132,12 @@ func probe(t *testing.T, v *veth.Pair, open func(nic.Options) (nic.Device, error
 		f[34] = 8
 		binary.BigEndian.PutUint16(f[38:], 0x5262)
 		ticks := make([]uint64, 0, count)
-		wall, from := time.Now(), hot.TSC()
+		wall, from := time.Now(), polling.TSC()
 		for seq := range uint16(warmup + count) {
 			binary.BigEndian.PutUint16(f[40:], seq)
 			f[36], f[37] = 0, 0
 			binary.BigEndian.PutUint16(f[36:], ^cksum.Sum(f[34:], 0))
-			start := hot.TSC()
+			start := polling.TSC()
 			if err := d.Send(f); err != nil {
 				t.Error(err)
 				return
@@ -158,7 +158,7 @@ func probe(t *testing.T, v *veth.Pair, open func(nic.Options) (nic.Device, error
 				}
 			}
 		}
-		ns := float64(time.Since(wall).Nanoseconds()) / float64(hot.TSC()-from)
+		ns := float64(time.Since(wall).Nanoseconds()) / float64(polling.TSC()-from)
 		slices.Sort(ticks)
 		for _, v := range ticks {
 			rtt = append(rtt, float64(v)*ns)

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rebound/nic"
-	"rebound/nic/netif"
+	"rebound/nic/kit/netif"
 )
 
 // ring is one of a socket's four rings, as linux/if_xdp.h lays it out. The producer writes *producer, the consumer

@@ -3,7 +3,7 @@ package ena
 import (
 	"unsafe"
 
-	"rebound/nic/amznaq"
+	"rebound/nic/kit/amazonadmin"
 )
 
 // Opcodes (ena_admin_aq_opcode).
@@ -52,16 +52,16 @@ const (
 )
 
 type createCQ struct {
-	amznaq.Header
+	amazonadmin.Header
 	caps1     uint8 // bit 5: interrupts; ours are polled
 	entryWord uint8 // 4:0: entry size in 32-bit words
 	depth     uint16
 	vector    uint32
-	base      amznaq.Addr
+	base      amazonadmin.Addr
 }
 
 type createdCQ struct {
-	amznaq.Completion
+	amazonadmin.Completion
 	index      uint16
 	depth      uint16
 	numa       uint32 // register offsets, 0 where there is none
@@ -70,20 +70,20 @@ type createdCQ struct {
 }
 
 type createSQ struct {
-	amznaq.Header
+	amazonadmin.Header
 	identity  uint8
 	_         uint8
 	placement uint8
 	caps3     uint8
 	cq        uint16
 	depth     uint16
-	base      amznaq.Addr
-	headWB    amznaq.Addr
+	base      amazonadmin.Addr
+	headWB    amazonadmin.Addr
 	_         [2]uint32
 }
 
 type createdSQ struct {
-	amznaq.Completion
+	amazonadmin.Completion
 	index     uint16
 	_         uint16
 	doorbell  uint32 // in BAR 0
@@ -92,9 +92,9 @@ type createdSQ struct {
 }
 
 type feature struct {
-	amznaq.Header
+	amazonadmin.Header
 	length  uint32 // control buffer
-	addr    amznaq.Addr
+	addr    amazonadmin.Addr
 	flags   uint8
 	id      uint8
 	version uint8
@@ -103,7 +103,7 @@ type feature struct {
 }
 
 type gotFeature struct {
-	amznaq.Completion
+	amazonadmin.Completion
 	data [56]byte
 }
 
@@ -164,7 +164,7 @@ type hints struct {
 }
 
 type hostAttr struct {
-	info, debug amznaq.Addr
+	info, debug amazonadmin.Addr
 	debugSize   uint32
 }
 
@@ -178,9 +178,9 @@ type hashTable struct {
 }
 
 type getStats struct {
-	amznaq.Header
+	amazonadmin.Header
 	length    uint32
-	addr      amznaq.Addr
+	addr      amazonadmin.Addr
 	kind      uint8
 	scope     uint8
 	_         uint16
@@ -190,7 +190,7 @@ type getStats struct {
 }
 
 type gotStats struct {
-	amznaq.Completion
+	amazonadmin.Completion
 	data [56]byte
 }
 
@@ -217,11 +217,11 @@ const (
 
 // The layouts, held by the compiler.
 var (
-	_ [20]byte               = [unsafe.Sizeof(createCQ{})]byte{}
-	_ [36]byte               = [unsafe.Sizeof(createSQ{})]byte{}
-	_ [amznaq.EntrySize]byte = [unsafe.Sizeof(feature{})]byte{}
-	_ [amznaq.EntrySize]byte = [unsafe.Sizeof(gotFeature{})]byte{}
-	_ [36]byte               = [unsafe.Sizeof(llqFeature{})]byte{}
-	_ [44]byte               = [unsafe.Sizeof(maxQueuesX{})]byte{}
-	_ [196]byte              = [unsafe.Sizeof(hostInfo{})]byte{}
+	_ [20]byte                    = [unsafe.Sizeof(createCQ{})]byte{}
+	_ [36]byte                    = [unsafe.Sizeof(createSQ{})]byte{}
+	_ [amazonadmin.EntrySize]byte = [unsafe.Sizeof(feature{})]byte{}
+	_ [amazonadmin.EntrySize]byte = [unsafe.Sizeof(gotFeature{})]byte{}
+	_ [36]byte                    = [unsafe.Sizeof(llqFeature{})]byte{}
+	_ [44]byte                    = [unsafe.Sizeof(maxQueuesX{})]byte{}
+	_ [196]byte                   = [unsafe.Sizeof(hostInfo{})]byte{}
 )

@@ -12,12 +12,12 @@ import (
 	"unsafe"
 
 	"rebound/fastpath"
-	"rebound/latency/hot"
 	"rebound/nic"
-	"rebound/nic/amznaq"
-	"rebound/nic/dma"
-	"rebound/nic/mmio"
-	"rebound/nic/pci"
+	"rebound/nic/bus/dma"
+	"rebound/nic/bus/mmio"
+	"rebound/nic/bus/pci"
+	"rebound/nic/kit/amazonadmin"
+	"rebound/polling"
 )
 
 const (
@@ -67,9 +67,9 @@ type Device struct {
 	queues     []*Queue
 	rxSQ       []uint16 // the receive SQs' indices, for RSS
 	arena      *dma.Arena
-	regs       *amznaq.Regs
-	aq         *amznaq.Queue
-	events     *amznaq.Events
+	regs       *amazonadmin.Regs
+	aq         *amazonadmin.Queue
+	events     *amazonadmin.Events
 	times      times
 	infoMemory dma.Block
 	control    dma.Block // one page for commands' control buffers
@@ -148,7 +148,7 @@ func (d *Device) start(reason uint32) error {
 	if d.arena, err = dma.NewArena(d.fn, 1<<20); err != nil {
 		return err
 	}
-	if d.regs, err = amznaq.NewRegs("ena "+d.fn.Name(), d.fn.ID().Revision, d.bar, d.arena); err != nil {
+	if d.regs, err = amazonadmin.NewRegs("ena "+d.fn.Name(), d.fn.ID().Revision, d.bar, d.arena); err != nil {
 		return err
 	}
 	if err := d.fn.SetBusMaster(true); err != nil {
@@ -218,7 +218,7 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 	}
 	defer d.gate.Leave()
 	q := d.queues[queue]
-	t := hot.TSC()
+	t := polling.TSC()
 	for !stop.Load() {
 		n := 0
 		if !d.suspended.Load() {
@@ -229,7 +229,7 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 			if err := d.gate.Park(); err != nil {
 				return err
 			}
-			t = hot.TSC()
+			t = polling.TSC()
 		}
 	}
 	return nil

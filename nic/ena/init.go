@@ -10,7 +10,7 @@ import (
 	"unsafe"
 
 	"rebound/nic"
-	"rebound/nic/amznaq"
+	"rebound/nic/kit/amazonadmin"
 )
 
 const (
@@ -23,14 +23,14 @@ const (
 
 // startAdmin resets the device and gives it its admin and event queues.
 func (d *Device) startAdmin(reason uint32) error {
-	version, err := d.regs.Read(amznaq.VERSION)
+	version, err := d.regs.Read(amazonadmin.VERSION)
 	if err != nil {
 		return err
 	}
 	if major := version >> 8 & 0xFF; major > knownInterface {
 		return fmt.Errorf("ena %s: interface version %d.%d: this driver knows up to %d", d.fn.Name(), major, version&0xFF, knownInterface)
 	}
-	controller, err := d.regs.Read(amznaq.CONTROLLER_VERSION)
+	controller, err := d.regs.Read(amazonadmin.CONTROLLER_VERSION)
 	if err != nil {
 		return err
 	}
@@ -42,26 +42,26 @@ func (d *Device) startAdmin(reason uint32) error {
 	if err := d.regs.Reset(reason); err != nil {
 		return err
 	}
-	caps, err := d.regs.Read(amznaq.CAPS)
+	caps, err := d.regs.Read(amazonadmin.CAPS)
 	if err != nil {
 		return err
 	}
-	d.attr = deviceAttr{physBits: caps >> amznaq.CapsDMAWidthShift & amznaq.CapsDMAWidthMask}
+	d.attr = deviceAttr{physBits: caps >> amazonadmin.CapsDMAWidthShift & amazonadmin.CapsDMAWidthMask}
 	if d.attr.physBits < 32 || d.attr.physBits > 48 {
-		return fmt.Errorf("ena %s: %w: CAPS is %#x: %d address bits, expected 32 to 48", d.fn.Name(), amznaq.ErrDevice, caps,
+		return fmt.Errorf("ena %s: %w: CAPS is %#x: %d address bits, expected 32 to 48", d.fn.Name(), amazonadmin.ErrDevice, caps,
 			d.attr.physBits)
 	}
-	timeout := time.Duration(caps>>amznaq.CapsAdminTimeoutShift&amznaq.CapsAdminTimeoutMask) * 100 * time.Millisecond
+	timeout := time.Duration(caps>>amazonadmin.CapsAdminTimeoutShift&amazonadmin.CapsAdminTimeoutMask) * 100 * time.Millisecond
 	if timeout == 0 {
 		timeout = adminTimeout
 	}
-	if d.aq, err = amznaq.NewQueue(d.regs, d.arena, adminDepth, timeout); err != nil {
+	if d.aq, err = amazonadmin.NewQueue(d.regs, d.arena, adminDepth, timeout); err != nil {
 		return err
 	}
-	if d.events, err = amznaq.NewEvents(d.regs, d.arena, eventDepth); err != nil {
+	if d.events, err = amazonadmin.NewEvents(d.regs, d.arena, eventDepth); err != nil {
 		return err
 	}
-	d.regs.Write(amznaq.INTR_MASK, amznaq.Mask)
+	d.regs.Write(amazonadmin.INTR_MASK, amazonadmin.Mask)
 	if d.control, err = d.block(4096, 4096); err != nil {
 		return err
 	}
@@ -71,22 +71,22 @@ func (d *Device) startAdmin(reason uint32) error {
 // get reads a feature. With a control buffer the command says "indirect", though it points to the buffer itself: so do all
 // published drivers, and so it is known to work.
 func (d *Device) get(name string, id, version uint8, control uint32) (gotFeature, error) {
-	c := feature{Header: amznaq.Header{Opcode: opGetFeature}, flags: selectCurrent, id: id, version: version}
+	c := feature{Header: amazonadmin.Header{Opcode: opGetFeature}, flags: selectCurrent, id: id, version: version}
 	if control > 0 {
-		c.Flags, c.length, c.addr = amznaq.FlagCtrlIndirect, control, amznaq.PutAddr(d.control.IOVA)
+		c.Flags, c.length, c.addr = amazonadmin.FlagCtrlIndirect, control, amazonadmin.PutAddr(d.control.IOVA)
 	}
 	var r gotFeature
-	return r, amznaq.Exec(d.aq, "get "+name, &c, &r)
+	return r, amazonadmin.Exec(d.aq, "get "+name, &c, &r)
 }
 
 // set writes a feature whose data is v.
 func set[T any](d *Device, name string, id uint8, control uint32, v *T) error {
-	c := feature{Header: amznaq.Header{Opcode: opSetFeature}, id: id}
+	c := feature{Header: amazonadmin.Header{Opcode: opSetFeature}, id: id}
 	if control > 0 {
-		c.Flags, c.length, c.addr = amznaq.FlagCtrlIndirect, control, amznaq.PutAddr(d.control.IOVA)
+		c.Flags, c.length, c.addr = amazonadmin.FlagCtrlIndirect, control, amazonadmin.PutAddr(d.control.IOVA)
 	}
 	copy(c.data[:], unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v)))
-	return amznaq.Exec(d.aq, "set "+name, &c, new(amznaq.Completion))
+	return amazonadmin.Exec(d.aq, "set "+name, &c, new(amazonadmin.Completion))
 }
 
 func as[T any](r *gotFeature) (v T) {
@@ -98,7 +98,7 @@ func (d *Device) has(id uint8) bool { return d.attr.features>>id&1 != 0 }
 
 // lacks notes a feature that the device refuses, where that costs no more than the feature.
 func (d *Device) lacks(what string, err error) error {
-	var refused *amznaq.CommandError
+	var refused *amazonadmin.CommandError
 	if errors.As(err, &refused) {
 		d.features = append(d.features, fmt.Sprintf("%s: %v", what, refused.Status))
 		return nil
@@ -118,11 +118,11 @@ func (d *Device) identify() error {
 	}
 	d.attr = as[deviceAttr](&r)
 	if d.attr.physBits < 32 || d.attr.physBits > 48 {
-		return fmt.Errorf("ena %s: %w: %d address bits, expected 32 to 48", d.fn.Name(), amznaq.ErrDevice, d.attr.physBits)
+		return fmt.Errorf("ena %s: %w: %d address bits, expected 32 to 48", d.fn.Name(), amazonadmin.ErrDevice, d.attr.physBits)
 	}
 	d.mac = d.attr.mac
 	if d.mac == [6]byte{} || d.mac[0]&1 != 0 {
-		return fmt.Errorf("ena %s: %w: address %x is not one of a station", d.fn.Name(), amznaq.ErrDevice, d.mac)
+		return fmt.Errorf("ena %s: %w: address %x is not one of a station", d.fn.Name(), amazonadmin.ErrDevice, d.mac)
 	}
 	if d.opt.MAC != [6]byte{} && d.opt.MAC != d.mac {
 		return fmt.Errorf("ena %s: the network delivers to %x only, %x was asked for", d.fn.Name(), d.mac, d.opt.MAC)
@@ -161,7 +161,7 @@ func (d *Device) tellHost() (err error) {
 	h := (*hostInfo)(pointer(d.infoMemory))
 	*h = hostInfo{osType: osLinux, specVersion: specVersion, cpus: uint16(runtime.NumCPU()), driverVersion: 1}
 	copy(h.osDist[:], "Rebound")
-	return d.lacks("host attributes", set(d, "host attributes", featHost, 0, &hostAttr{info: amznaq.PutAddr(d.infoMemory.IOVA)}))
+	return d.lacks("host attributes", set(d, "host attributes", featHost, 0, &hostAttr{info: amazonadmin.PutAddr(d.infoMemory.IOVA)}))
 }
 
 func (d *Device) setMTU() error {
@@ -343,7 +343,7 @@ func (d *Device) startQueue(q *Queue) error {
 	}
 	q.rxSQ = pointer(sq)
 	made, err := d.createSQ("create receive SQ", createSQ{identity: dirRx, placement: placeHost, caps3: contiguous, cq: rxCQ.index,
-		depth: uint16(d.ring), base: amznaq.PutAddr(sq.IOVA)})
+		depth: uint16(d.ring), base: amazonadmin.PutAddr(sq.IOVA)})
 	if err != nil {
 		return err
 	}
@@ -366,13 +366,13 @@ func (d *Device) createCQ(depth uint32, entry int) (completionQueue, error) {
 	if err != nil {
 		return completionQueue{}, err
 	}
-	c := createCQ{Header: amznaq.Header{Opcode: opCreateCQ}, entryWord: uint8(entry / 4), depth: uint16(depth), base: amznaq.PutAddr(b.IOVA)}
+	c := createCQ{Header: amazonadmin.Header{Opcode: opCreateCQ}, entryWord: uint8(entry / 4), depth: uint16(depth), base: amazonadmin.PutAddr(b.IOVA)}
 	var r createdCQ
-	if err := amznaq.Exec(d.aq, "create CQ", &c, &r); err != nil {
+	if err := amazonadmin.Exec(d.aq, "create CQ", &c, &r); err != nil {
 		return completionQueue{}, err
 	}
 	if uint32(r.depth) != depth {
-		return completionQueue{}, fmt.Errorf("ena %s: %w: CQ of %d entries where %d were asked for", d.fn.Name(), amznaq.ErrDevice, r.depth,
+		return completionQueue{}, fmt.Errorf("ena %s: %w: CQ of %d entries where %d were asked for", d.fn.Name(), amazonadmin.ErrDevice, r.depth,
 			depth)
 	}
 	cq := completionQueue{index: r.index, memory: pointer(b)}
@@ -384,7 +384,7 @@ func (d *Device) createCQ(depth uint32, entry int) (completionQueue, error) {
 
 func (d *Device) createSQ(name string, c createSQ) (r createdSQ, err error) {
 	c.Opcode = opCreateSQ
-	return r, amznaq.Exec(d.aq, name, &c, &r)
+	return r, amazonadmin.Exec(d.aq, name, &c, &r)
 }
 
 func (d *Device) createTxSQ(q *Queue, cq uint16) error {
@@ -397,7 +397,7 @@ func (d *Device) createTxSQ(q *Queue, cq uint16) error {
 		if err != nil {
 			return err
 		}
-		q.txSQ, c.base = pointer(b), amznaq.PutAddr(b.IOVA)
+		q.txSQ, c.base = pointer(b), amazonadmin.PutAddr(b.IOVA)
 	}
 	r, err := d.createSQ("create transmit SQ", c)
 	if err != nil {
@@ -412,12 +412,12 @@ func (d *Device) createTxSQ(q *Queue, cq uint16) error {
 	if d.llq.accel&accelLimitTxBurst != 0 {
 		q.burst = uint32(d.llq.maxBurst) / q.entry
 		if q.burst == 0 {
-			return fmt.Errorf("ena %s: %w: bursts of %d bytes hold no entry of %d", d.fn.Name(), amznaq.ErrDevice, d.llq.maxBurst, q.entry)
+			return fmt.Errorf("ena %s: %w: bursts of %d bytes hold no entry of %d", d.fn.Name(), amazonadmin.ErrDevice, d.llq.maxBurst, q.entry)
 		}
 	}
 	size := uint64(q.entry) * uint64(d.txRing)
 	if uint64(r.llqDescs)+size > d.mem.Size() || r.llqDescs%64 != 0 {
-		return fmt.Errorf("ena %s: %w: LLQ at %#x of %#x bytes, BAR 2 has %#x", d.fn.Name(), amznaq.ErrDevice, r.llqDescs, size, d.mem.Size())
+		return fmt.Errorf("ena %s: %w: LLQ at %#x of %#x bytes, BAR 2 has %#x", d.fn.Name(), amazonadmin.ErrDevice, r.llqDescs, size, d.mem.Size())
 	}
 	q.llq, err = d.mem.Pointer(uint64(r.llqDescs), size)
 	return err
@@ -426,7 +426,7 @@ func (d *Device) createTxSQ(q *Queue, cq uint16) error {
 // doorbell returns the pointer to the register at off in BAR 0.
 func (d *Device) doorbell(off uint32) (*uint32, error) {
 	if uint64(off)+4 > d.bar.Size() || off%4 != 0 {
-		return nil, fmt.Errorf("ena %s: %w: doorbell at %#x, BAR 0 has %#x bytes", d.fn.Name(), amznaq.ErrDevice, off, d.bar.Size())
+		return nil, fmt.Errorf("ena %s: %w: doorbell at %#x, BAR 0 has %#x bytes", d.fn.Name(), amazonadmin.ErrDevice, off, d.bar.Size())
 	}
 	p, err := d.bar.Pointer(uint64(off), 4)
 	return (*uint32)(p), err

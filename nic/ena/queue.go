@@ -5,8 +5,8 @@ import (
 	"unsafe"
 
 	"rebound/fastpath"
-	"rebound/latency/hot"
-	"rebound/nic/mmio"
+	"rebound/nic/bus/mmio"
+	"rebound/polling"
 )
 
 const (
@@ -313,7 +313,7 @@ func (q *Queue) recv(buf []byte) (n int, at uint64) {
 		if status>>rxPhase&1 == q.rxHead>>(q.shift&31)&1 {
 			break
 		}
-		at = hot.TSC()
+		at = polling.TSC()
 		slot, length := uint32(c.id), uint32(c.length)
 		if !q.take(slot, c.offset) {
 			break

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 
 	"rebound/nic"
-	"rebound/nic/amznaq"
+	"rebound/nic/kit/amazonadmin"
 )
 
 // totals are counts that a reset clears or makes anew.
@@ -36,9 +36,9 @@ func (d *Device) countUnknownEvent() {
 
 // basic asks the device for its own counts since its last reset.
 func (d *Device) basic() (t totals, err error) {
-	c := getStats{Header: amznaq.Header{Opcode: opGetStats}, kind: statsBasic, scope: statsScopeEth, device: statsMyDevice}
+	c := getStats{Header: amazonadmin.Header{Opcode: opGetStats}, kind: statsBasic, scope: statsScopeEth, device: statsMyDevice}
 	var r gotStats
-	if err := amznaq.Exec(d.aq, "get basic statistics", &c, &r); err != nil {
+	if err := amazonadmin.Exec(d.aq, "get basic statistics", &c, &r); err != nil {
 		return t, err
 	}
 	for i, p := range []*uint64{&t.txBytes, &t.txFrames, &t.rxBytes, &t.rxFrames, &t.rxDrops, &t.txDrops} {
@@ -70,7 +70,7 @@ func (t *totals) add(o totals) {
 
 // allowanceCounts reads the allowance counters by whichever way the device has: customer metrics, or ENI statistics.
 func (d *Device) allowanceCounts() (out [allowanceNumber]uint64, ok bool, err error) {
-	c := getStats{Header: amznaq.Header{Opcode: opGetStats}, scope: statsScopeEth, device: statsMyDevice}
+	c := getStats{Header: amazonadmin.Header{Opcode: opGetStats}, scope: statsScopeEth, device: statsMyDevice}
 	from := func(b []byte) {
 		for i := range out {
 			out[i] = binary.LittleEndian.Uint64(b[8*i:])
@@ -82,18 +82,18 @@ func (d *Device) allowanceCounts() (out [allowanceNumber]uint64, ok bool, err er
 		defer d.controlMu.Unlock()
 		clear(d.control.Bytes)
 		c.kind, c.requested = statsMetrics, 1<<allowanceNumber-1
-		c.length, c.addr = 8*allowanceNumber, amznaq.PutAddr(d.control.IOVA)
-		err = amznaq.Exec(d.aq, "get customer metrics", &c, &gotStats{})
+		c.length, c.addr = 8*allowanceNumber, amazonadmin.PutAddr(d.control.IOVA)
+		err = amazonadmin.Exec(d.aq, "get customer metrics", &c, &gotStats{})
 		from(d.control.Bytes)
 	case d.attr.capabilities&capENIStats != 0:
 		c.kind = statsENI
 		var r gotStats
-		err = amznaq.Exec(d.aq, "get ENI statistics", &c, &r)
+		err = amazonadmin.Exec(d.aq, "get ENI statistics", &c, &r)
 		from(r.data[:])
 	default:
 		return out, false, nil
 	}
-	var refused *amznaq.CommandError
+	var refused *amazonadmin.CommandError
 	if errors.As(err, &refused) { // not every instance type keeps them
 		return out, false, nil
 	}

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"rebound/nic"
-	"rebound/nic/amznaq"
-	"rebound/nic/pci"
+	"rebound/nic/bus/pci"
+	"rebound/nic/kit/amazonadmin"
 )
 
 // Why a device is reset (ena_regs_reset_reason_types): the device keeps it for those who look after it.
@@ -180,7 +180,7 @@ func (d *Device) serveEvents() {
 	d.events.Done()
 }
 
-func (d *Device) notified(e amznaq.Event) {
+func (d *Device) notified(e amazonadmin.Event) {
 	switch e.Syndrome {
 	case syndromeSuspend, syndromeResume:
 		d.suspended.Store(e.Syndrome == syndromeSuspend)

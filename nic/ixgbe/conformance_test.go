@@ -5,9 +5,9 @@ import (
 
 	"rebound/fastpath"
 	"rebound/nic"
+	"rebound/nic/bus/pci"
 	"rebound/nic/ixgbe"
 	"rebound/nic/nictest"
-	"rebound/nic/pci"
 	"rebound/nic/sim"
 	"rebound/nic/sim/ixgbesim"
 )

@@ -12,12 +12,12 @@ import (
 	"unsafe"
 
 	"rebound/fastpath"
-	"rebound/latency/hot"
 	"rebound/nic"
-	"rebound/nic/dma"
-	"rebound/nic/mmio"
-	"rebound/nic/netif"
-	"rebound/nic/pci"
+	"rebound/nic/bus/dma"
+	"rebound/nic/bus/mmio"
+	"rebound/nic/bus/pci"
+	"rebound/nic/kit/netif"
+	"rebound/polling"
 )
 
 const (
@@ -264,14 +264,14 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 	}
 	defer d.gate.Leave()
 	q := d.queues[queue]
-	t := hot.TSC()
+	t := polling.TSC()
 	for !stop.Load() {
 		t = r.Loop.Pass(t, q.Poll(r))
 		if d.gate.Closed() {
 			if err := d.gate.Park(); err != nil {
 				return err
 			}
-			t = hot.TSC()
+			t = polling.TSC()
 		}
 	}
 	return nil

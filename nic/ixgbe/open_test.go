@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"rebound/nic"
+	"rebound/nic/bus/mmio"
+	"rebound/nic/bus/pci"
 	"rebound/nic/ixgbe"
-	"rebound/nic/mmio"
-	"rebound/nic/pci"
 	"rebound/nic/sim"
 	"rebound/nic/sim/ixgbesim"
 )

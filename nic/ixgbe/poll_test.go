@@ -4,8 +4,8 @@ import (
 	"testing"
 	"unsafe"
 
-	"rebound/latency/hot"
 	"rebound/nic/nictest"
+	"rebound/polling"
 )
 
 // bench is a queue whose device is the test: rings and buffers in ordinary memory, doorbells that nobody hears.
@@ -67,14 +67,14 @@ func BenchmarkPoll(b *testing.B) {
 			n := 0
 			for b.Loop() {
 				q.arrive(bm.batch)
-				t := hot.TSC()
+				t := polling.TSC()
 				n += q.Poll(r)
-				spent += hot.TSC() - t
+				spent += polling.TSC() - t
 			}
 			var idle uint64 // what the two reads cost by themselves
 			for range 1000 {
-				t := hot.TSC()
-				idle += hot.TSC() - t
+				t := polling.TSC()
+				idle += polling.TSC() - t
 			}
 			net := float64(spent) - float64(b.N)*float64(idle)/1000
 			b.ReportMetric(net/float64(n), "cycles/reply")

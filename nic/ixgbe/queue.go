@@ -6,9 +6,9 @@ import (
 	"unsafe"
 
 	"rebound/fastpath"
-	"rebound/latency/hot"
 	"rebound/nic"
-	"rebound/nic/mmio"
+	"rebound/nic/bus/mmio"
+	"rebound/polling"
 )
 
 const (
@@ -196,7 +196,7 @@ func (q *Queue) recv(buf []byte) (int, int64, error) {
 			q.tidy()
 			return 0, 0, nil
 		}
-		at := int64(hot.TSC())
+		at := int64(polling.TSC())
 		n := uint32(d.length)
 		bad := status&(rxEOP|rxErrors) != rxEOP || n < minFrame || n > q.bufSize
 		if bad {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"rebound/nic"
-	"rebound/nic/pci"
+	"rebound/nic/bus/pci"
 )
 
 const (

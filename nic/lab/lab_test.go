@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"rebound/nic/bus/vfiouser"
 	"rebound/nic/sim"
-	"rebound/nic/vfiouser"
 )
 
 // card is one kind of NIC in the lab.

@@ -11,8 +11,8 @@ import (
 	"unsafe"
 
 	"rebound/nic"
-	"rebound/nic/dma"
-	"rebound/nic/mmio"
+	"rebound/nic/bus/dma"
+	"rebound/nic/bus/mmio"
 )
 
 // Time-outs. Firmware may take seconds to initialize, and to zero and map the pages it was given.

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"rebound/nic"
-	"rebound/nic/dma"
-	"rebound/nic/mmio"
-	"rebound/nic/pci"
+	"rebound/nic/bus/dma"
+	"rebound/nic/bus/mmio"
+	"rebound/nic/bus/pci"
 )
 
 // firmware is a function with nothing behind it but an initialization segment and a script: it executes each command as its

@@ -5,9 +5,9 @@ import (
 
 	"rebound/fastpath"
 	"rebound/nic"
+	"rebound/nic/bus/pci"
 	"rebound/nic/mlx5"
 	"rebound/nic/nictest"
-	"rebound/nic/pci"
 	"rebound/nic/sim"
 	"rebound/nic/sim/mlx5sim"
 )

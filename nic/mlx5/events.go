@@ -7,7 +7,7 @@ import (
 	"unsafe"
 
 	"rebound/nic"
-	"rebound/nic/mmio"
+	"rebound/nic/bus/mmio"
 )
 
 // Event queue entry (PRM, EQE Format). Offsets in bytes.

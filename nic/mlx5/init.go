@@ -7,8 +7,8 @@ import (
 	"net"
 
 	"rebound/nic"
-	"rebound/nic/dma"
-	"rebound/nic/pci"
+	"rebound/nic/bus/dma"
+	"rebound/nic/bus/pci"
 )
 
 // step is something that was done to the device, and how it is undone.

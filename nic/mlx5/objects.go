@@ -6,7 +6,7 @@ import (
 	"unsafe"
 
 	"rebound/nic"
-	"rebound/nic/dma"
+	"rebound/nic/bus/dma"
 )
 
 // create sends a command that makes an object, remembers the one that destroys it, and returns the object's number, which

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"rebound/nic"
-	"rebound/nic/dma"
+	"rebound/nic/bus/dma"
 )
 
 // Firmware keeps its state in host memory that it is given by the page (PRM, QUERY_PAGES and MANAGE_PAGES).

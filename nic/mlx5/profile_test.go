@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"rebound/nic"
+	"rebound/nic/bus/pci"
 	"rebound/nic/mlx5"
-	"rebound/nic/pci"
 	"rebound/nic/sim/mlx5sim"
 )
 

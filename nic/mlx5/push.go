@@ -8,7 +8,7 @@ import (
 	"unsafe"
 
 	"rebound/nic"
-	"rebound/nic/mmio"
+	"rebound/nic/bus/mmio"
 )
 
 // Push modes of nic.Options.

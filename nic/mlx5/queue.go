@@ -7,9 +7,9 @@ import (
 	"unsafe"
 
 	"rebound/fastpath"
-	"rebound/latency/hot"
 	"rebound/nic"
-	"rebound/nic/mmio"
+	"rebound/nic/bus/mmio"
+	"rebound/polling"
 )
 
 const (
@@ -346,7 +346,7 @@ func (q *Queue) recv(buf []byte) (n int, at int64) {
 		if (own>>cqeOwner^q.rxNext>>(q.shift&31))&1 != 0 {
 			break
 		}
-		at = int64(hot.TSC())
+		at = int64(polling.TSC())
 		if own>>cqeFormat != cqeSend || bits.ReverseBytes16(uint16(own)) != uint16(q.rxNext) {
 			q.fail(c, faultReceive)
 			break

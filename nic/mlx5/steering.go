@@ -6,7 +6,7 @@ import (
 	"net"
 
 	"rebound/nic"
-	"rebound/nic/netif"
+	"rebound/nic/kit/netif"
 )
 
 // The receive steering (PRM, Flow Steering): a root table that knows our addresses and, with several queue pairs, a table

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 
 	"rebound/nic"
-	"rebound/nic/mmio"
+	"rebound/nic/bus/mmio"
 )
 
 const (

@@ -25,9 +25,9 @@ import (
 
 	"rebound/fastpath"
 	"rebound/nic"
-	"rebound/nic/pci"
+	"rebound/nic/bus/pci"
+	"rebound/nic/bus/vfiouser"
 	"rebound/nic/sim"
-	"rebound/nic/vfiouser"
 )
 
 // Harness is what the suite has to know of a driver and its model.

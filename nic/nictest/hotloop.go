@@ -20,7 +20,7 @@ import (
 // code, it calls nothing that is not in allowedCalls.
 //
 // An allowed call is named as the linker names it, with as much of the import path as tells it apart:
-// "mmio.(*Window).Store32", "rebound/latency/hot.TSC", "runtime.panicIndex". "indirect" stands for calls through a
+// "mmio.(*Window).Store32", "rebound/polling.TSC", "runtime.panicIndex". "indirect" stands for calls through a
 // register: interfaces, closures, function values. fastpath.(*Responder).Slow and the stack check need no mention; what
 // the bounds checks call does, so that a loop with a bounds check says so.
 func HotLoop(t testing.TB, pkg, fn string, allowedCalls ...string) {

@@ -11,9 +11,9 @@ import (
 
 	"rebound/fastpath"
 	"rebound/nic"
-	"rebound/nic/dma"
-	"rebound/nic/mmio"
-	"rebound/nic/pci"
+	"rebound/nic/bus/dma"
+	"rebound/nic/bus/mmio"
+	"rebound/nic/bus/pci"
 	"rebound/nic/sim"
 	"rebound/nic/sim/toysim"
 )

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"rebound/nic/pci"
+	"rebound/nic/bus/pci"
 )
 
 // Configuration space, PCI Express Base 6.0 §7.5; capabilities lie where an 82599 has them.

@@ -3,7 +3,7 @@ package sim_test
 import (
 	"testing"
 
-	"rebound/nic/pci"
+	"rebound/nic/bus/pci"
 	"rebound/nic/sim"
 	"rebound/nic/sim/toysim"
 )

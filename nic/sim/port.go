@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/nic/dma"
+	"rebound/nic/bus/dma"
 )
 
 // Tick is how far one Step advances the clock of a port that is not free-running.

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"unsafe"
 
-	"rebound/nic/dma"
-	"rebound/nic/mmio"
-	"rebound/nic/pci"
+	"rebound/nic/bus/dma"
+	"rebound/nic/bus/mmio"
+	"rebound/nic/bus/pci"
 	"rebound/nic/sim"
 	"rebound/nic/sim/toysim"
 )

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"rebound/latency/hot"
+	"rebound/polling"
 )
 
 // TestRunAllocatesNothing: beyond a fixed few at its beginning and end, nothing for each probe.
@@ -32,5 +32,5 @@ func (e *echo) Send(b []byte) error { *e.n = copy(e.data[:], b); return nil }
 func (e *echo) Recv(buf []byte) (int, int64, error) {
 	n := copy(buf, e.data[:*e.n])
 	*e.n = 0
-	return n, int64(hot.TSC()), nil
+	return n, int64(polling.TSC()), nil
 }

@@ -7,8 +7,8 @@ import (
 
 	"rebound/cmd/bench/probe"
 	"rebound/latency"
-	"rebound/latency/hot"
 	"rebound/nic"
+	"rebound/polling"
 )
 
 // fake is a port whose far end does what the test scripts. Replies are UDP payloads, which come back as they were sent.
@@ -38,7 +38,7 @@ func (f *fake) Send(b []byte) error {
 }
 
 func (f *fake) Recv(buf []byte) (int, int64, error) {
-	now := hot.TSC()
+	now := polling.TSC()
 	if len(f.queue) == 0 || f.queue[0].due > now {
 		return 0, 0, nil
 	}
@@ -54,7 +54,7 @@ func (f *fake) reply(b []byte, due uint64) {
 func (f *fake) EnableTimestamps(bool) (nic.Timestamping, error) { return nic.Timestamping{}, nil }
 func (f *fake) RxTimestamp() nic.Timestamp                      { return f.stamp }
 func (f *fake) TxTimestamp() (uint32, nic.Timestamp, bool, error) {
-	if len(f.tx) == 0 || f.tx[0].due > hot.TSC() {
+	if len(f.tx) == 0 || f.tx[0].due > polling.TSC() {
 		return 0, nic.Timestamp{}, false, nil
 	}
 	s := f.tx[0]
@@ -99,6 +99,6 @@ func series(rec *latency.Recorder) func(name string) *latency.Histogram {
 }
 
 func spin(d time.Duration) {
-	for end := hot.TSC() + testClock.Ticks(d); hot.TSC() < end; {
+	for end := polling.TSC() + testClock.Ticks(d); polling.TSC() < end; {
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 	"rebound/cmd/bench/probe"
 	"rebound/latency"
-	"rebound/latency/hot"
+	"rebound/polling"
 )
 
 // stampState is what a STAMP stream knows beyond round trips.
@@ -41,7 +41,7 @@ func newStampState(rec *latency.Recorder) *stampState {
 }
 
 // now returns the wall time in NTP's format. It allocates nothing.
-func (s *stampState) now(c *latency.Clock) uint64 { return NTP(c.Time(hot.TSC())) }
+func (s *stampState) now(c *latency.Clock) uint64 { return NTP(c.Time(polling.TSC())) }
 
 // NTP converts to seconds since 1900 in 32.32 bits (RFC 5905 §6).
 func NTP(t time.Time) uint64 {

@@ -9,8 +9,8 @@ import (
 
 	"rebound/cmd/bench/probe"
 	"rebound/latency"
-	"rebound/latency/hot"
 	"rebound/nic"
+	"rebound/polling"
 )
 
 func TestTimestamps(t *testing.T) {
@@ -47,7 +47,7 @@ func TestLateTimestamps(t *testing.T) {
 	f.onSend = func(n int, b []byte) error {
 		due := uint64(0)
 		if n == 9 {
-			due = hot.TSC() + testClock.Ticks(50*time.Millisecond)
+			due = polling.TSC() + testClock.Ticks(50*time.Millisecond)
 		}
 		f.tx = append(f.tx, txStamp{uint32(n), nic.Timestamp{Nanoseconds: 2500, Hardware: true}, due})
 		f.reply(b, 0)
@@ -91,7 +91,7 @@ func TestSTAMP(t *testing.T) {
 			copy(r[28:36], b[4:12])
 			copy(r[36:38], b[12:14])
 			r[40] = 62
-			f.reply(r, hot.TSC()+testClock.Ticks(100*time.Microsecond))
+			f.reply(r, polling.TSC()+testClock.Ticks(100*time.Microsecond))
 			return nil
 		}
 		codec, err := probe.New(probe.Flow{Proto: probe.STAMP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"),

@@ -9,8 +9,8 @@ import (
 
 	"rebound/cmd/bench/probe"
 	"rebound/latency"
-	"rebound/latency/hot"
 	"rebound/nic"
+	"rebound/polling"
 )
 
 // Port sends and receives what probe.Codec builds and checks: a nic.Device, or a socket. Send and Recv are as there.
@@ -52,10 +52,10 @@ type Progress struct {
 // call is a further run of its Recorder. One goroutine uses it, but for Progress.
 type Stream struct {
 	Progress Progress
-	Gap      hot.Histogram // from one look at the receive ring to the next, warm-up and what Send takes left out: what the bench itself missed
-	Warmup   int64         // probes left out, of all runs
-	Behind   uint64        // open loop: the most ticks by which a Run ended after its schedule
-	Full     int64         // times that the transmit ring had no room
+	Gap      polling.Histogram // from one look at the receive ring to the next, warm-up and what Send takes left out: what the bench itself missed
+	Warmup   int64             // probes left out, of all runs
+	Behind   uint64            // open loop: the most ticks by which a Run ended after its schedule
+	Full     int64             // times that the transmit ring had no room
 	Fields   [probe.Fields]int64
 	Error    uint16 // the latest ICMP error: type<<8 | code
 
@@ -122,14 +122,14 @@ var ErrSend = errors.New("no frame could be sent")
 // port's; what was measured before it stays. The caller has locked the thread, pinned it to a core, and switched the garbage
 // collector off.
 func (s *Stream) Run(l Limit, stop *atomic.Bool) error {
-	hot.Pin()
-	defer hot.Unpin()
+	polling.Pin()
+	defer polling.Unpin()
 	s.measured = false
-	s.lastPass = hot.TSC()
+	s.lastPass = polling.TSC()
 	if err := s.discard(); err != nil {
 		return err
 	}
-	start := hot.TSC()
+	start := polling.TSC()
 	s.lastPass, s.lastShow = start, start
 	var err error
 	if s.period > 0 {
@@ -137,18 +137,18 @@ func (s *Stream) Run(l Limit, stop *atomic.Bool) error {
 	} else {
 		err = s.closed(start, l, stop)
 	}
-	s.lastPass = hot.TSC()
+	s.lastPass = polling.TSC()
 	if err == nil {
 		err = s.drain(stop)
 	}
-	s.rec.End(hot.TSC())
+	s.rec.End(polling.TSC())
 	s.show()
 	return err
 }
 
 // discard empties the receive ring of what came while nobody looked, answering what needs an answer.
 func (s *Stream) discard() error {
-	for end := hot.TSC() + s.clock.Ticks(20*time.Millisecond); int64(end-hot.TSC()) > 0; {
+	for end := polling.TSC() + s.clock.Ticks(20*time.Millisecond); int64(end-polling.TSC()) > 0; {
 		n, err := s.poll()
 		if n == 0 || err != nil {
 			return err
@@ -163,7 +163,7 @@ func (s *Stream) closed(start uint64, l Limit, stop *atomic.Bool) error {
 	end := uint64(math.MaxUint64)
 	first := s.window.counts.Sent
 	for !stop.Load() {
-		now := hot.TSC()
+		now := polling.TSC()
 		if !s.measured && now >= warm {
 			s.measured = true
 			s.rec.Begin(now)
@@ -187,7 +187,7 @@ func (s *Stream) closed(start uint64, l Limit, stop *atomic.Bool) error {
 			if _, err := s.poll(); err != nil {
 				return err
 			}
-			if hot.TSC() > deadline || stop.Load() {
+			if polling.TSC() > deadline || stop.Load() {
 				break
 			}
 		}
@@ -218,7 +218,7 @@ func (s *Stream) open(start uint64, l Limit, stop *atomic.Bool) error {
 			s.rec.Begin(intended)
 		}
 		if intended >= end || l.Count > 0 && s.window.counts.Sent-first >= l.Count {
-			s.Behind = max(s.Behind, uint64(max(int64(hot.TSC()-intended), 0)))
+			s.Behind = max(s.Behind, uint64(max(int64(polling.TSC()-intended), 0)))
 			return nil
 		}
 		for wait := true; ; wait = false { // at least one pass for each probe: replies are seen even if we are behind
@@ -226,7 +226,7 @@ func (s *Stream) open(start uint64, l Limit, stop *atomic.Bool) error {
 			if err != nil {
 				return err
 			}
-			now := hot.TSC()
+			now := polling.TSC()
 			if now-s.lastShow > s.showStep {
 				s.show()
 				s.lastShow = now
@@ -260,7 +260,7 @@ func (s *Stream) send(intended uint64, stop *atomic.Bool) error {
 		t1 = s.stamp.now(s.clock)
 	}
 	frame := s.codec.Build(uint32(w.next), t1)
-	sent := hot.TSC()
+	sent := polling.TSC()
 	if intended == 0 {
 		intended = sent
 	} else if measured {
@@ -274,7 +274,7 @@ func (s *Stream) send(intended uint64, stop *atomic.Bool) error {
 		s.stamps.send(uint32(w.next-1), measured)
 	}
 	err := s.port.Send(frame)
-	s.lastPass = hot.TSC() // on a veth pair the far end's kernel works inside of Send: that is not the bench's own
+	s.lastPass = polling.TSC() // on a veth pair the far end's kernel works inside of Send: that is not the bench's own
 	for deadline := sent + w.timeout; errors.Is(err, nic.ErrFull); {
 		// The ring is full: make room by receiving, and try again. The probe's intended moment stays, its actual one moves.
 		s.Full++
@@ -282,7 +282,7 @@ func (s *Stream) send(intended uint64, stop *atomic.Bool) error {
 			return err
 		}
 		at := &w.slots[(w.next-1)&w.mask]
-		at.sent = hot.TSC()
+		at.sent = polling.TSC()
 		if at.sent > deadline || stop.Load() {
 			at.state = answered // no reply can come
 			if measured {
@@ -303,11 +303,11 @@ const patience = time.Second
 
 // drain waits for what is still under way.
 func (s *Stream) drain(stop *atomic.Bool) error {
-	for end := uint64(0); s.window.pending(hot.TSC()); {
+	for end := uint64(0); s.window.pending(polling.TSC()); {
 		if _, err := s.poll(); err != nil {
 			return err
 		}
-		now := hot.TSC()
+		now := polling.TSC()
 		switch {
 		case end == 0 && stop.Load():
 			end = now + s.clock.Ticks(patience)
@@ -316,11 +316,11 @@ func (s *Stream) drain(stop *atomic.Bool) error {
 		}
 	}
 	if s.stamps != nil { // the kernel hands out stamps of sent frames a little later, and those of the card by its own interrupt
-		start := hot.TSC()
-		for end := start + s.clock.Ticks(2*time.Millisecond); int64(end-hot.TSC()) > 0; {
+		start := polling.TSC()
+		for end := start + s.clock.Ticks(2*time.Millisecond); int64(end-polling.TSC()) > 0; {
 			s.stamps.collect()
 		}
-		for end := start + s.clock.Ticks(patience); s.stamps.behind() && int64(end-hot.TSC()) > 0 && !stop.Load(); {
+		for end := start + s.clock.Ticks(patience); s.stamps.behind() && int64(end-polling.TSC()) > 0 && !stop.Load(); {
 			s.stamps.collect()
 		}
 		s.stamps.collect()
@@ -330,7 +330,7 @@ func (s *Stream) drain(stop *atomic.Bool) error {
 
 // poll takes one frame if there is one.
 func (s *Stream) poll() (int, error) {
-	now := hot.TSC()
+	now := polling.TSC()
 	if s.measured {
 		s.Gap.Record(now - s.lastPass)
 	}

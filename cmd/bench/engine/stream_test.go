@@ -9,8 +9,8 @@ import (
 
 	"rebound/cmd/bench/probe"
 	"rebound/latency"
-	"rebound/latency/hot"
 	"rebound/nic"
+	"rebound/polling"
 )
 
 // TestCoordinatedOmission: the sender is held up once, for 20 ms at 10000 probes per second. 200 probes should have left
@@ -54,7 +54,7 @@ func TestFarStall(t *testing.T) {
 	var until uint64
 	f.onSend = func(n int, b []byte) error {
 		if n == 50 {
-			until = hot.TSC() + testClock.Ticks(20*time.Millisecond)
+			until = polling.TSC() + testClock.Ticks(20*time.Millisecond)
 		}
 		f.reply(b, until)
 		return nil
@@ -172,11 +172,11 @@ func TestGapOfTheMeasuredPart(t *testing.T) {
 		if err := s.Run(Limit{Warmup: heldFor + 5*time.Millisecond, Count: 10}, &stop); err != nil {
 			t.Fatal(err)
 		}
-		var counts [hot.Buckets]uint64
+		var counts [polling.Buckets]uint64
 		s.Gap.Load(&counts)
 		n := int64(0)
 		for i, c := range counts {
-			if hot.Lowest(i) >= testClock.Ticks(heldFor*3/4) {
+			if polling.Lowest(i) >= testClock.Ticks(heldFor*3/4) {
 				n += int64(c)
 			}
 		}

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/latency/hot"
+	"rebound/polling"
 )
 
 // EchoUDP answers datagrams to an IPv4 address from the kernel's own socket, asking it without end, on one core: what a
@@ -31,11 +31,11 @@ func EchoUDP(at netip.AddrPort, core int, w io.Writer) error {
 	}
 	debug.SetGCPercent(-1)
 	buf := make([]byte, 1<<16)
-	runtime.GC() // see hot.Pin
+	runtime.GC() // see polling.Pin
 	var from unix.RawSockaddrInet4
 	fmt.Fprintln(w, "ready")
-	hot.Pin()
-	defer hot.Unpin()
+	polling.Pin()
+	defer polling.Unpin()
 	for {
 		size := uint32(unsafe.Sizeof(from))
 		n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)),

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rebound/latency"
-	"rebound/latency/hot"
+	"rebound/polling"
 )
 
 //go:embed testdata/gap.c
@@ -40,7 +40,7 @@ func RunGap(program string, core int, d time.Duration, clock *latency.Clock) (*l
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", program, err)
 	}
-	var counts [hot.Buckets]uint64
+	var counts [polling.Buckets]uint64
 	var greatest uint64
 	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
 		key, value, _ := strings.Cut(lines.Text(), " ")
@@ -64,10 +64,10 @@ func RunGap(program string, core int, d time.Duration, clock *latency.Clock) (*l
 // Resolution returns the time, in ns, by which two reads of the counter in a row usually differ where they do: the
 // coarser of its usual step and of the cost of a read.
 func Resolution(clock *latency.Clock) float64 {
-	var h hot.Histogram
+	var h polling.Histogram
 	for range 100_000 {
-		a := hot.TSC()
-		if d := hot.TSC() - a; d > 0 {
+		a := polling.TSC()
+		if d := polling.TSC() - a; d > 0 {
 			h.Record(d)
 		}
 	}

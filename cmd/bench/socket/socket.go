@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/latency/hot"
 	"rebound/nic"
-	"rebound/nic/netif"
+	"rebound/nic/kit/netif"
+	"rebound/polling"
 )
 
 // Port is a connected, non-blocking UDP or ping socket. Send and Recv make raw system calls: they never enter Go's
@@ -150,7 +150,7 @@ func (p *Port) Recv(buf []byte) (n int, at int64, err error) {
 		got, _, e = unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(p.fd), uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), 0, 0, 0)
 		n = int(got)
 	}
-	now := int64(hot.TSC())
+	now := int64(polling.TSC())
 	switch {
 	case e == unix.EAGAIN || e == unix.EINTR || p.refused(e):
 		return 0, 0, nil

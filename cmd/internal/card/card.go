@@ -8,11 +8,11 @@ import (
 	"strings"
 
 	"rebound/nic"
+	"rebound/nic/bus/pci"
+	"rebound/nic/bus/vfiouser"
 	"rebound/nic/ena"
 	"rebound/nic/ixgbe"
 	"rebound/nic/mlx5"
-	"rebound/nic/pci"
-	"rebound/nic/vfiouser"
 )
 
 // A driver is added by its name here, its case in DriverFor, which knows it by vendor and device ID, and its case in Open.

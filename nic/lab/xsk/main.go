@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/nic/netif"
+	"rebound/nic/kit/netif"
 )
 
 func main() {

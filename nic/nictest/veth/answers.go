@@ -18,8 +18,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"rebound/fastpath"
-	"rebound/latency/hot"
 	"rebound/nic"
+	"rebound/polling"
 )
 
 // What a Server answers for: addresses of Host's subnets that no kernel owns.
@@ -376,9 +376,9 @@ func Faults(t *testing.T, open Open) {
 		collect := debug.SetGCPercent(-1) // a pinned loop and a collection would wait for each other,
 		runtime.GC()                      // and so would the end of one that is under way
 		go onThread(func() {
-			hot.Pin()
+			polling.Pin()
 			err := s.Device.Serve(0, &s.stop, r)
-			hot.Unpin()
+			polling.Unpin()
 			done <- err
 		})
 		link(what, f)

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"unsafe"
 
-	"rebound/nic/dma"
-	"rebound/nic/mmio"
+	"rebound/nic/bus/dma"
+	"rebound/nic/bus/mmio"
 	"rebound/nic/sim"
 )
 

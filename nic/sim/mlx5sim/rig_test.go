@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"rebound/nic/dma"
+	"rebound/nic/bus/dma"
 	"rebound/nic/sim"
 )
 

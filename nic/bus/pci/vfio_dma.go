@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/nic/dma"
+	"rebound/nic/bus/dma"
 )
 
 // iovas gives out addresses of an IOMMU's space.

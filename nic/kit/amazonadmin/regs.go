@@ -1,4 +1,4 @@
-package amznaq
+package amazonadmin
 
 import (
 	"encoding/binary"
@@ -10,8 +10,8 @@ import (
 	"unsafe"
 
 	"rebound/nic"
-	"rebound/nic/dma"
-	"rebound/nic/mmio"
+	"rebound/nic/bus/dma"
+	"rebound/nic/bus/mmio"
 )
 
 // Reg is the offset of a 32-bit register in BAR 0.

@@ -1,4 +1,4 @@
-package hot
+package polling
 
 import _ "unsafe" // for linkname
 

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/nic/dma"
-	"rebound/nic/mmio"
+	"rebound/nic/bus/dma"
+	"rebound/nic/bus/mmio"
 )
 
 func vfioKernel(t *testing.T) *kernel {

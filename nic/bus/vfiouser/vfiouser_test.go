@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/nic/dma"
-	"rebound/nic/mmio"
+	"rebound/nic/bus/dma"
+	"rebound/nic/bus/mmio"
 	"rebound/nic/sim"
 	"rebound/nic/sim/toysim"
 )

@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/nic/dma"
-	"rebound/nic/mmio"
-	"rebound/nic/pci"
+	"rebound/nic/bus/dma"
+	"rebound/nic/bus/mmio"
+	"rebound/nic/bus/pci"
 	"rebound/nic/sim"
 )
 

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/nic/dma"
-	"rebound/nic/mmio"
+	"rebound/nic/bus/dma"
+	"rebound/nic/bus/mmio"
 )
 
 // sysfsFunction is a function that no kernel driver has, reached by its files in sysfs. No IOMMU confines it.

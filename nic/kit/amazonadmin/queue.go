@@ -1,4 +1,4 @@
-package amznaq
+package amazonadmin
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 	"unsafe"
 
 	"rebound/nic"
-	"rebound/nic/dma"
+	"rebound/nic/bus/dma"
 )
 
 // EntrySize is the size in bytes of a command, of a completion and of an event.
@@ -115,7 +115,7 @@ func NewQueue(r *Regs, a *dma.Arena, depth int, timeout time.Duration) (*Queue, 
 // time an error that wraps nic.ErrTimeout, and then the queue is dead until the device is reset.
 func Exec[C, R any](q *Queue, name string, c *C, r *R) error {
 	if unsafe.Sizeof(*c) > EntrySize || unsafe.Sizeof(*r) > EntrySize {
-		panic(fmt.Sprintf("amznaq: %s: command of %d or completion of %d bytes", name, unsafe.Sizeof(*c), unsafe.Sizeof(*r)))
+		panic(fmt.Sprintf("amazonadmin: %s: command of %d or completion of %d bytes", name, unsafe.Sizeof(*c), unsafe.Sizeof(*r)))
 	}
 	var in, out [EntrySize]byte
 	copy(in[:], unsafe.Slice((*byte)(unsafe.Pointer(c)), unsafe.Sizeof(*c)))

@@ -1,10 +1,10 @@
-package amznaq
+package amazonadmin
 
 import (
 	"sync/atomic"
 	"unsafe"
 
-	"rebound/nic/dma"
+	"rebound/nic/bus/dma"
 )
 
 // Event is one asynchronous event.

@@ -1,4 +1,4 @@
-package hot
+package polling
 
 import (
 	"math/rand/v2"

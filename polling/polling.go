@@ -1,7 +1,7 @@
-// Package hot holds the two things of the latency packages that a polling loop may touch: the cycle counter, and a
+// Package polling holds the two things of the latency packages that a polling loop may touch: the cycle counter, and a
 // histogram with one writer that costs a few instructions to record into. It imports nothing, so that fastpath and the
 // drivers can use it without drawing in reports and plots.
-package hot
+package polling
 
 import (
 	"math/bits"
@@ -58,7 +58,7 @@ func (h *Histogram) Load(counts *[Buckets]uint64) (greatest uint64) {
 // Loop records how a polling loop fares: Gap, from the start of one pass to the start of the next (whatever took the
 // core away shows here), and Turnaround, from the start of a pass that found frames to its last transmit being posted.
 //
-//	t := hot.TSC()
+//	t := polling.TSC()
 //	for !stop.Load() {
 //		t = r.Loop.Pass(t, q.Poll(r))
 //	}

@@ -1,4 +1,4 @@
-package amznaq
+package amazonadmin
 
 import (
 	"encoding/binary"
@@ -9,8 +9,8 @@ import (
 	"unsafe"
 
 	"rebound/nic"
-	"rebound/nic/dma"
-	"rebound/nic/mmio"
+	"rebound/nic/bus/dma"
+	"rebound/nic/bus/mmio"
 )
 
 // device is the far end of the queues, played by the test: its registers are a trap, its memory is ours (IOVA 0 is the

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"rebound/nic/dma"
+	"rebound/nic/bus/dma"
 )
 
 // TestLive takes a function of this machine from its driver, drives it through the real kernel, and gives it back. It runs

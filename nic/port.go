@@ -8,31 +8,48 @@ import (
 	"rebound/fastpath"
 )
 
-// Device is an open network interface, driven from user space.
+// Port is an open network interface: what it is, its link, its counters. How its frames or messages are answered or sent is
+// told by the roles below; a port that answers by itself, in the kernel or on the card, has none of them.
 //
-// Serve owns its queue's receive and transmit rings while it runs; Send and Recv own those of queue 0 otherwise, and are
-// for one goroutine. All other methods may be called from any goroutine, at any time before Close.
-type Device interface {
+// All methods may be called from any goroutine, at any time before Close.
+type Port interface {
 	Info() Info
 	Link() (Link, error)
 	ReadStats(*Stats) error
 
-	// Serve polls queue and answers through r until stop is set. It returns nil then, and an error if the device failed
-	// in a way that the driver could not mend. It may be called again after it returned. It must run on a locked OS
-	// thread, and each queue has a Responder of its own. The responder calls it pinned (hot.Pin): it does not block, and
-	// makes syscalls through RawSyscall only.
+	// Close stops DMA, detaches what was attached, and gives all memory back. No other method is called after it.
+	Close() error
+}
+
+// Answerer is a port whose queues are answered by a loop in this process.
+type Answerer interface {
+	Port
+
+	// Serve polls queue and answers through r until stop is set. It owns the queue's receive and transmit rings while it
+	// runs. It returns nil then, and an error if the device failed in a way that the driver could not mend. It may be
+	// called again after it returned. It must run on a locked OS thread, and each queue has a Responder of its own. The
+	// responder calls it pinned (polling.Pin): it does not block, and makes syscalls through RawSyscall only.
 	Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) error
+}
+
+// Prober is a port that a bench sends and receives through. Send and Recv own the rings of queue 0 where no Serve does, and
+// are for one goroutine.
+type Prober interface {
+	Port
 
 	// Send puts one frame (without FCS) on the wire now. It returns ErrFull if the transmit ring has no room, and
 	// ErrFrameSize if the frame is longer than the MTU allows or shorter than an Ethernet header.
 	Send(frame []byte) error
 
-	// Recv copies the next received frame into buf without waiting: n is 0 if there is none. at is hot.TSC() when the
+	// Recv copies the next received frame into buf without waiting: n is 0 if there is none. at is polling.TSC() when the
 	// frame was seen by the host.
 	Recv(buf []byte) (n int, at int64, err error)
+}
 
-	// Close stops DMA, detaches what was attached, and gives all memory back. No other method is called after it.
-	Close() error
+// Device is a port with both roles, as every driver in user space has them.
+type Device interface {
+	Answerer
+	Prober
 }
 
 // Options is what opening a queue of any device takes. A zero field means the driver's default.

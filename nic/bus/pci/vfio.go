@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/nic/dma"
-	"rebound/nic/mmio"
+	"rebound/nic/bus/dma"
+	"rebound/nic/bus/mmio"
 )
 
 // vfioFunction is a function bound to vfio-pci. However this process ends, the kernel then turns bus mastering off, resets

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"rebound/nic/mmio"
+	"rebound/nic/bus/mmio"
 )
 
 // Registers of the configuration header, type 0 (PCI Local Bus 3.0 §6.1).
