@@ -28,9 +28,12 @@ var imports = []struct {
 	{"nic/bus/pci", "nic nic/bus/dma nic/bus/mmio"},
 	{"nic/kit/netif", "nic"},
 	{"nic/kit/amazonadmin", "nic nic/bus/dma nic/bus/mmio"},
-	{"nic/bus/vfiouser", "nic nic/bus/dma nic/bus/mmio nic/bus/pci nic/sim"},
+	{"nic/bus/vfiouser/proto", ""},
+	{"nic/bus/vfiouser", "nic nic/bus/dma nic/bus/mmio nic/bus/pci nic/bus/vfiouser/proto"},
 	{"nic/sim", "nic nic/bus/dma nic/bus/mmio nic/bus/pci cksum"},
-	{"nic/sim/...", "nic/sim cksum"},
+	{"nic/sim/vfioserver", "nic/sim nic/bus/vfiouser/proto"},
+	{"nic/sim/kit", "nic/sim nic/bus/dma nic/bus/mmio"},
+	{"nic/sim/...", "nic/sim nic/sim/kit cksum"},
 	{"nic/nictest", "nic nic/... fastpath cksum polling"},
 	{"nic/lab", "nic nic/... fastpath cksum polling"},
 	{"nic/afpacket", "nic nic/kit/netif nic/bus/mmio fastpath cksum polling"},
@@ -81,6 +84,25 @@ func TestImports(t *testing.T) {
 	}
 	if seen < 10 {
 		t.Errorf("go list named %d packages", seen)
+	}
+}
+
+// The responder and bench drive cards, and models that other processes serve: they link no model themselves.
+func TestNoSimulatorIsLinked(t *testing.T) {
+	for _, cmd := range []string{"./cmd/responder", "./cmd/bench"} {
+		out, err := exec.Command("go", "list", "-deps", cmd).Output()
+		if err != nil {
+			t.Fatalf("go list -deps %s: %v", cmd, err)
+		}
+		deps := strings.Fields(string(out))
+		if !slices.Contains(deps, "rebound/nic") {
+			t.Errorf("%s does not have package nic among its %d dependencies", cmd, len(deps))
+		}
+		for _, d := range deps {
+			if match("nic/sim/...", strings.TrimPrefix(d, "rebound/")) {
+				t.Errorf("%s links %s", cmd, d)
+			}
+		}
 	}
 }
 

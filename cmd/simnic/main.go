@@ -20,8 +20,8 @@ import (
 	"strings"
 	"syscall"
 
-	"rebound/nic/bus/vfiouser"
 	"rebound/nic/sim"
+	"rebound/nic/sim/vfioserver"
 )
 
 func main() {
@@ -163,7 +163,7 @@ func (c *config) check(rest []string) error {
 type bench struct {
 	config  *config
 	ports   []*sim.Port
-	servers []*vfiouser.Server
+	servers []*vfioserver.Server
 	tap     *sim.Tap
 	file    *os.File
 	capture *sim.Capture
@@ -195,7 +195,7 @@ func (c *config) build(log *slog.Logger) (*bench, error) {
 		impair.Seed += uint64(i)
 		p.Connect(sim.Impair(ends[i], impair))
 		p.Start()
-		s, err := vfiouser.Listen(c.sockets[i], p, log)
+		s, err := vfioserver.Listen(c.sockets[i], p, log)
 		if err != nil {
 			return b, err
 		}

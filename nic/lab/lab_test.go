@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"rebound/nic/bus/vfiouser"
 	"rebound/nic/sim"
+	"rebound/nic/sim/vfioserver"
 )
 
 // card is one kind of NIC in the lab.
@@ -52,7 +52,7 @@ func (c *card) serve(t *testing.T, dir string, i int, w sim.Wire, model func([6]
 	}
 	f.port.StartTrace(traceDepth)
 	f.port.Connect(w)
-	s, err := vfiouser.Listen(f.socket, f.port, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	s, err := vfioserver.Listen(f.socket, f.port, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,6 +28,7 @@ import (
 	"rebound/nic/bus/pci"
 	"rebound/nic/bus/vfiouser"
 	"rebound/nic/sim"
+	"rebound/nic/sim/vfioserver"
 )
 
 // Harness is what the suite has to know of a driver and its model.
@@ -107,7 +108,7 @@ type rig struct {
 	far    *sim.Cable
 	fn     pci.Function
 	path   string // of the vfio-user socket
-	server *vfiouser.Server
+	server *vfioserver.Server
 	dev    nic.Device
 	resp   []*fastpath.Responder
 	mtu    int
@@ -148,7 +149,7 @@ func newRig(t testing.TB, h Harness) *rig {
 
 func (x *rig) listen() {
 	var err error
-	if x.server, err = vfiouser.Listen(x.path, x.port, slog.New(slog.DiscardHandler)); err != nil {
+	if x.server, err = vfioserver.Listen(x.path, x.port, slog.New(slog.DiscardHandler)); err != nil {
 		x.Fatal(err)
 	}
 }

@@ -1,3 +1,5 @@
+// Package vfiouser is the client of vfio-user, the protocol by which a PCI function in one process is used by another: a
+// pci.Function that a device model's server (nic/sim/vfioserver) shows. Package proto has the protocol itself.
 package vfiouser
 
 import (
@@ -16,15 +18,21 @@ import (
 	"rebound/nic/bus/dma"
 	"rebound/nic/bus/mmio"
 	"rebound/nic/bus/pci"
-	"rebound/nic/sim"
+	"rebound/nic/bus/vfiouser/proto"
 )
+
+// ErrClosed means that the connection is gone: the other side closed it, did not answer in time, or broke the protocol.
+var ErrClosed = proto.ErrClosed
+
+// ErrProtocol means that the other side broke the protocol. The connection is closed.
+var ErrProtocol = proto.ErrProtocol
 
 // Function is a PCI function behind a vfio-user socket.
 type Function struct {
 	path string
-	conn *conn
+	conn *proto.Conn
 	id   pci.ID
-	info infoBody
+	info proto.InfoBody
 	ran  chan struct{} // closed when the reader has ended
 
 	winMu  sync.Mutex
@@ -39,6 +47,8 @@ type mapping struct {
 	iova uint64
 	mem  []byte
 }
+
+var le = binary.LittleEndian
 
 var _ pci.Function = (*Function)(nil)
 
@@ -60,13 +70,13 @@ func Dial(path string) (*Function, error) {
 	if err != nil {
 		return nil, fmt.Errorf("vfio-user: %w", err)
 	}
-	f := &Function{path: path, conn: newConn(sock), ran: make(chan struct{})}
+	f := &Function{path: path, conn: proto.NewConn(sock), ran: make(chan struct{})}
 	go func() {
 		defer close(f.ran)
-		f.conn.run(f.request)
+		f.conn.Run(f.request)
 	}()
 	if err := f.start(); err != nil {
-		f.conn.fail(ErrClosed)
+		f.conn.Fail(ErrClosed)
 		<-f.ran
 		return nil, fmt.Errorf("%s: %w", f.Name(), err)
 	}
@@ -74,25 +84,25 @@ func Dial(path string) (*Function, error) {
 }
 
 func (f *Function) start() error {
-	r, err := f.conn.call(cmdVersion, versionBody())
+	r, err := f.conn.Call(proto.CmdVersion, proto.VersionBody())
 	if errors.Is(err, ErrClosed) {
 		return fmt.Errorf("%w; so do servers that have a client already, and this one may", err)
 	} else if err != nil {
 		return err
 	}
-	r.closeFDs()
-	if _, err := parseVersion(r.body); err != nil {
+	r.CloseFDs()
+	if _, err := proto.ParseVersion(r.Body); err != nil {
 		return err
 	}
-	r, err = f.conn.call(cmdGetInfo, encode(infoBody{Argsz: 16}))
+	r, err = f.conn.Call(proto.CmdGetInfo, proto.Encode(proto.InfoBody{Argsz: 16}))
 	if err != nil {
 		return err
 	}
-	r.closeFDs()
-	if _, err := decode(r.body, &f.info); err != nil {
+	r.CloseFDs()
+	if _, err := proto.Decode(r.Body, &f.info); err != nil {
 		return err
 	}
-	if f.info.Flags&infoPCI == 0 || f.info.Regions <= regionConfig {
+	if f.info.Flags&proto.InfoPCI == 0 || f.info.Regions <= proto.RegionConfig {
 		return fmt.Errorf("%w: not a PCI function: flags %#x, %d regions", ErrProtocol, f.info.Flags, f.info.Regions)
 	}
 	var words [3]uint32
@@ -115,15 +125,15 @@ func (f *Function) Simulated() bool { return true }
 // Transactions returns the PCIe transactions that the model has counted since it was made, by kind. A server that is not
 // ours counts none.
 func (f *Function) Transactions() (map[string]int64, error) {
-	if f.info.Regions <= countsRegion {
+	if f.info.Regions <= proto.RegionCounts {
 		return nil, nil
 	}
-	var c sim.Counts
+	var c proto.Counts
 	b := make([]byte, binary.Size(c))
-	if err := f.read(countsRegion, 0, b); err != nil {
+	if err := f.read(proto.RegionCounts, 0, b); err != nil {
 		return nil, err
 	}
-	if _, err := decode(b, &c); err != nil {
+	if _, err := proto.Decode(b, &c); err != nil {
 		return nil, err
 	}
 	return map[string]int64{"mmio read": int64(c.MMIORead), "mmio write": int64(c.MMIOWrite), "dma read": int64(c.DMARead),
@@ -131,15 +141,15 @@ func (f *Function) Transactions() (map[string]int64, error) {
 }
 
 // request serves the device's DMA to memory that was mapped without a file descriptor.
-func (f *Function) request(m message) error {
-	m.closeFDs()
-	var q dmaBody
-	data, err := decode(m.body, &q)
-	if m.cmd != cmdDMARead && m.cmd != cmdDMAWrite {
-		return f.conn.reply(m, nil, syscall.ENOTSUP)
+func (f *Function) request(m proto.Message) error {
+	m.CloseFDs()
+	var q proto.DMABody
+	data, err := proto.Decode(m.Body, &q)
+	if m.Cmd != proto.CmdDMARead && m.Cmd != proto.CmdDMAWrite {
+		return f.conn.Reply(m, nil, syscall.ENOTSUP)
 	}
-	if err != nil || q.Count > maxTransfer || m.cmd == cmdDMAWrite && q.Count != uint64(len(data)) {
-		return f.conn.reply(m, nil, syscall.EINVAL)
+	if err != nil || q.Count > proto.MaxTransfer || m.Cmd == proto.CmdDMAWrite && q.Count != uint64(len(data)) {
+		return f.conn.Reply(m, nil, syscall.EINVAL)
 	}
 	f.mu.Lock()
 	mem := f.reach(q)
@@ -147,18 +157,18 @@ func (f *Function) request(m message) error {
 	switch {
 	case mem == nil:
 		err = syscall.EFAULT
-	case m.cmd == cmdDMARead:
-		body = encode(q, mem)
+	case m.Cmd == proto.CmdDMARead:
+		body = proto.Encode(q, mem)
 	default:
 		copy(mem, data)
-		body = encode(q)
+		body = proto.Encode(q)
 	}
 	f.mu.Unlock()
-	return f.conn.reply(m, body, err)
+	return f.conn.Reply(m, body, err)
 }
 
 // reach returns the memory that a DMA goes to, or nil if it is not all in one mapping.
-func (f *Function) reach(q dmaBody) []byte {
+func (f *Function) reach(q proto.DMABody) []byte {
 	for _, m := range f.maps {
 		if off := q.Addr - m.iova; q.Addr >= m.iova && off < uint64(len(m.mem)) && q.Count <= uint64(len(m.mem))-off {
 			return m.mem[off : off+q.Count]
@@ -168,14 +178,14 @@ func (f *Function) reach(q dmaBody) []byte {
 }
 
 func (f *Function) read(region uint32, off uint64, p []byte) error {
-	q := accessBody{off, region, uint32(len(p))}
-	r, err := f.conn.call(cmdRegionRead, encode(q))
+	q := proto.AccessBody{Offset: off, Region: region, Count: uint32(len(p))}
+	r, err := f.conn.Call(proto.CmdRegionRead, proto.Encode(q))
 	if err != nil {
 		return err
 	}
-	r.closeFDs()
-	var a accessBody
-	data, err := decode(r.body, &a)
+	r.CloseFDs()
+	var a proto.AccessBody
+	data, err := proto.Decode(r.Body, &a)
 	if err != nil || len(data) != len(p) {
 		return fmt.Errorf("%w: REGION_READ of %d bytes yields %d", ErrProtocol, len(p), len(data))
 	}
@@ -184,13 +194,17 @@ func (f *Function) read(region uint32, off uint64, p []byte) error {
 }
 
 func (f *Function) write(region uint32, off uint64, p []byte) error {
-	r, err := f.conn.call(cmdRegionWrite, encode(accessBody{off, region, uint32(len(p))}, p))
-	r.closeFDs()
+	r, err := f.conn.Call(proto.CmdRegionWrite, proto.Encode(proto.AccessBody{Offset: off, Region: region, Count: uint32(len(p))}, p))
+	r.CloseFDs()
 	return err
 }
 
-func (f *Function) ReadConfig(off int, p []byte) error  { return f.read(regionConfig, uint64(off), p) }
-func (f *Function) WriteConfig(off int, p []byte) error { return f.write(regionConfig, uint64(off), p) }
+func (f *Function) ReadConfig(off int, p []byte) error {
+	return f.read(proto.RegionConfig, uint64(off), p)
+}
+func (f *Function) WriteConfig(off int, p []byte) error {
+	return f.write(proto.RegionConfig, uint64(off), p)
+}
 
 // command clears and sets bits of the Command register.
 func (f *Function) command(off, on uint16) error {
@@ -198,7 +212,7 @@ func (f *Function) command(off, on uint16) error {
 	if err := f.ReadConfig(offCommand, b[:]); err != nil {
 		return err
 	}
-	binary.LittleEndian.PutUint16(b[:], le.Uint16(b[:])&^off|on)
+	le.PutUint16(b[:], le.Uint16(b[:])&^off|on)
 	return f.WriteConfig(offCommand, b[:])
 }
 
@@ -211,8 +225,8 @@ func (f *Function) SetBusMaster(on bool) error {
 
 // Reset is a function-level reset. Memory space is enabled after it, bus mastering is off.
 func (f *Function) Reset() error {
-	r, err := f.conn.call(cmdReset, nil)
-	r.closeFDs()
+	r, err := f.conn.Call(proto.CmdReset, nil)
+	r.CloseFDs()
 	if err != nil {
 		return err
 	}
@@ -256,7 +270,7 @@ func (f *Function) BAR(n int) (*mmio.Window, error) {
 		mem = mem[:info.Size]
 	}
 	f.win[n] = mmio.Trapped(info.Size, trap{f, n}, mem, func(off, size uint64) bool {
-		return slices.ContainsFunc(polled, func(a sparseArea) bool {
+		return slices.ContainsFunc(polled, func(a proto.SparseArea) bool {
 			return off >= a.Offset && off-a.Offset < a.Size && size <= a.Size-(off-a.Offset)
 		})
 	})
@@ -266,14 +280,14 @@ func (f *Function) BAR(n int) (*mmio.Window, error) {
 func (f *Function) BARWC(n int) (*mmio.Window, error) { return f.BAR(n) }
 
 // mapShadow maps the memory behind a BAR's doorbells, if the server has any.
-func (f *Function) mapShadow(bar int, size uint64) ([]byte, []sparseArea, error) {
-	region := uint32(shadowRegion + bar)
+func (f *Function) mapShadow(bar int, size uint64) ([]byte, []proto.SparseArea, error) {
+	region := uint32(proto.RegionShadow + bar)
 	if f.info.Regions <= region {
 		return nil, nil, nil
 	}
 	info, caps, fds, err := f.regionInfo(region)
 	defer func() { closeAll(fds) }()
-	if err != nil || info.Flags&(regionMmap|regionCaps) != regionMmap|regionCaps || len(fds) != 1 {
+	if err != nil || info.Flags&(proto.RegionMmap|proto.RegionCaps) != proto.RegionMmap|proto.RegionCaps || len(fds) != 1 {
 		return nil, nil, err
 	}
 	ours, areas, err := parseCaps(caps)
@@ -294,23 +308,23 @@ func (f *Function) mapShadow(bar int, size uint64) ([]byte, []sparseArea, error)
 }
 
 // regionInfo asks for a region and its capabilities, a second time with room for them.
-func (f *Function) regionInfo(index uint32) (regionInfoBody, []byte, []int, error) {
-	q := regionInfoBody{Argsz: 32, Index: index}
+func (f *Function) regionInfo(index uint32) (proto.RegionInfoBody, []byte, []int, error) {
+	q := proto.RegionInfoBody{Argsz: 32, Index: index}
 	for range 2 {
-		r, err := f.conn.call(cmdGetRegionInfo, encode(q))
+		r, err := f.conn.Call(proto.CmdGetRegionInfo, proto.Encode(q))
 		if err != nil {
 			return q, nil, nil, err
 		}
-		var a regionInfoBody
-		rest, err := decode(r.body, &a)
+		var a proto.RegionInfoBody
+		rest, err := proto.Decode(r.Body, &a)
 		switch {
-		case err != nil || a.Index != index || a.Argsz > maxTransfer:
-			r.closeFDs()
+		case err != nil || a.Index != index || a.Argsz > proto.MaxTransfer:
+			r.CloseFDs()
 			return a, nil, nil, fmt.Errorf("%w: region %d: %+v", ErrProtocol, index, a)
-		case a.Argsz <= q.Argsz || a.Flags&regionCaps == 0:
-			return a, rest, r.fds, nil
+		case a.Argsz <= q.Argsz || a.Flags&proto.RegionCaps == 0:
+			return a, rest, r.FDs, nil
 		}
-		r.closeFDs()
+		r.CloseFDs()
 		q.Argsz = a.Argsz
 	}
 	return q, nil, nil, fmt.Errorf("%w: region %d asks for more room each time", ErrProtocol, index)
@@ -318,32 +332,32 @@ func (f *Function) regionInfo(index uint32) (regionInfoBody, []byte, []int, erro
 
 // parseCaps reads a region's capability chain: whether it is memory behind doorbells as our server offers it, and where
 // the doorbells are. Offsets in it count from the region info's start.
-func parseCaps(caps []byte) (ours bool, areas []sparseArea, err error) {
+func parseCaps(caps []byte) (ours bool, areas []proto.SparseArea, err error) {
 	bad := fmt.Errorf("%w: capability chain %.64x", ErrProtocol, caps)
 	for at, seen := uint32(32), 0; at != 0; seen++ {
 		if at < 32 || uint64(at) > uint64(len(caps))+32 || seen > 16 {
 			return false, nil, bad
 		}
-		var h capHeader
+		var h proto.CapHeader
 		rest := caps[at-32:]
-		if _, err := decode(rest, &h); err != nil {
+		if _, err := proto.Decode(rest, &h); err != nil {
 			return false, nil, bad
 		}
 		switch h.ID {
-		case capType:
-			var t typeCap
-			if _, err := decode(rest, &t); err != nil {
+		case proto.CapType:
+			var t proto.TypeCap
+			if _, err := proto.Decode(rest, &t); err != nil {
 				return false, nil, bad
 			}
-			ours = t.Type == shadowType && t.Subtype == shadowSubtype
-		case capSparseMmap:
-			var s sparseCap
-			if rest, err = decode(rest, &s); err != nil || uint64(s.Areas)*16 > uint64(len(rest)) {
+			ours = t.Type == proto.ShadowType && t.Subtype == proto.ShadowSubtype
+		case proto.CapSparseMmap:
+			var s proto.SparseCap
+			if rest, err = proto.Decode(rest, &s); err != nil || uint64(s.Areas)*16 > uint64(len(rest)) {
 				return false, nil, bad
 			}
 			for range s.Areas {
-				var a sparseArea
-				if rest, err = decode(rest, &a); err != nil {
+				var a proto.SparseArea
+				if rest, err = proto.Decode(rest, &a); err != nil {
 					return false, nil, bad
 				}
 				areas = append(areas, a)
@@ -364,13 +378,13 @@ func (f *Function) Map(m dma.Memory) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	q := dmaMapBody{Argsz: 32, Flags: dmaRead | dmaWrite, Addr: iova, Size: size}
+	q := proto.DMAMapBody{Argsz: 32, Flags: proto.MapForRead | proto.MapForWrite, Addr: iova, Size: size}
 	var fds []int
 	if m.FD >= 0 {
 		q.Offset, fds = uint64(m.Off), []int{m.FD}
 	}
-	r, err := f.conn.call(cmdDMAMap, encode(q), fds...)
-	r.closeFDs()
+	r, err := f.conn.Call(proto.CmdDMAMap, proto.Encode(q), fds...)
+	r.CloseFDs()
 	if err != nil {
 		f.forget(iova)
 		return 0, fmt.Errorf("%s: map %#x bytes: %w", f.Name(), size, err)
@@ -407,17 +421,17 @@ func (f *Function) Unmap(iova uint64, size int) error {
 	if !f.forget(iova) {
 		return fmt.Errorf("%s: nothing is mapped at %#x", f.Name(), iova)
 	}
-	q := dmaUnmapBody{Argsz: 24, Addr: iova, Size: uint64(size)}
-	r, err := f.conn.call(cmdDMAUnmap, encode(q))
-	r.closeFDs()
+	q := proto.DMAUnmapBody{Argsz: 24, Addr: iova, Size: uint64(size)}
+	r, err := f.conn.Call(proto.CmdDMAUnmap, proto.Encode(q))
+	r.CloseFDs()
 	if errors.Is(err, ErrClosed) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("%s: unmap %#x+%#x: %w", f.Name(), iova, size, err)
 	}
-	var a dmaUnmapBody
-	if _, err := decode(r.body, &a); err != nil || a.Size != uint64(size) {
+	var a proto.DMAUnmapBody
+	if _, err := proto.Decode(r.Body, &a); err != nil || a.Size != uint64(size) {
 		return fmt.Errorf("%s: unmap of %#x+%#x: only %#x bytes were mapped", f.Name(), iova, size, a.Size)
 	}
 	return nil
@@ -430,7 +444,7 @@ func (f *Function) Close() error {
 	if errors.Is(err, ErrClosed) {
 		err = nil
 	}
-	f.conn.fail(ErrClosed)
+	f.conn.Fail(ErrClosed)
 	<-f.ran
 	f.winMu.Lock()
 	defer f.winMu.Unlock()

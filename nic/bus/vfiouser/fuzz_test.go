@@ -4,16 +4,11 @@ import (
 	"net"
 	"os"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// raw builds a message.
-func raw(id uint16, cmd command, flags uint32, body ...any) []byte {
-	b := encode(body...)
-	return encode(id, uint16(cmd), uint32(headerSize+len(b)), flags, uint32(0), b)
-}
+	"rebound/nic/bus/vfiouser/proto"
+)
 
 // pipe returns the two ends of a socket pair.
 func pipe(t testing.TB) (a, b *net.UnixConn) {
@@ -35,100 +30,36 @@ func pipe(t testing.TB) (a, b *net.UnixConn) {
 	return c[0], c[1]
 }
 
-// FuzzServer lets a client send anything, with a file descriptor attached to the first byte or not. The server must send
-// it away or answer, hold nothing of it afterwards, and serve the next one.
-func FuzzServer(f *testing.F) {
-	hello := raw(0, cmdVersion, 0, versionBody())
-	all := append([]byte(nil), hello...)
-	for i, m := range [][]byte{
-		raw(1, cmdDMAMap, 0, dmaMapBody{32, 3, 0, 1 << 32, 4096}), raw(2, cmdGetInfo, 0, infoBody{Argsz: 16}),
-		raw(3, cmdGetRegionInfo, 0, regionInfoBody{Argsz: 4096, Index: shadowRegion + 2}),
-		raw(4, cmdGetIRQInfo, 0, irqInfoBody{16, 0, 2, 0}), raw(5, cmdSetIRQs, 0, setIRQsBody{20, 0x24, 2, 0, 1}),
-		raw(6, cmdRegionRead, 0, accessBody{0, 7, 256}), raw(7, cmdRegionWrite, 0, accessBody{4, 7, 2}, uint16(6)),
-		raw(8, cmdRegionWrite, flagNoReply, accessBody{0x28, 0, 4}, uint32(2)),
-		raw(9, cmdWriteMulti, 0, uint64(1), writeOne{accessBody{4, 0, 4}, [8]byte{1}}), raw(10, cmdReset, 0),
-		raw(11, cmdDMAUnmap, 0, dmaUnmapBody{24, 0, 1 << 32, 4096}), raw(12, cmdDMAUnmap, 0, dmaUnmapBody{24, unmapAll, 0, 0}),
-		raw(13, cmdDMARead, flagReply, dmaBody{0, 4}, uint32(0)), raw(14, 77, 0),
-	} {
-		f.Add(append(append([]byte(nil), hello...), m...), i%2 == 0)
-		if i < 12 {
-			all = append(all, m...)
-		}
-	}
-	f.Add(all, true)
-	f.Add([]byte{0, 0, 1, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0}, false)
-	p, _, path := serveToy(f)
-	f.Fuzz(func(t *testing.T, data []byte, fd bool) {
-		sock, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var oob []byte
-		if fd {
-			mem, err := unix.MemfdCreate("fuzz", unix.MFD_CLOEXEC)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer unix.Close(mem)
-			unix.Ftruncate(mem, 8192)
-			oob = unix.UnixRights(mem)
-		}
-		sock.SetDeadline(time.Now().Add(timeout))
-		if n, _, err := sock.WriteMsgUnix(data, oob, nil); err == nil {
-			sock.Write(data[n:])
-		}
-		p.Step()
-		sock.CloseWrite()
-		for buf := make([]byte, 1<<16); ; {
-			if _, err := sock.Read(buf); err != nil {
-				if ne, ok := err.(net.Error); ok && ne.Timeout() {
-					t.Fatal("the server neither answers nor hangs up")
-				}
-				break
-			}
-		}
-		sock.Close()
-		g, err := Dial(path)
-		if err != nil {
-			t.Fatalf("the next client: %v", err)
-		}
-		if n := p.Mappings(); n > 0 || p.BusMaster() {
-			t.Errorf("%d mappings and bus mastering %v from the client before", n, p.BusMaster())
-		}
-		g.Close()
-	})
-}
-
 // FuzzClient lets a server answer anything: replies to a client that opens the function and uses it. Each piece of data is
 // the body of one reply.
 func FuzzClient(f *testing.F) {
-	shadow := encode(regionInfoBody{64, 15, shadowRegion, 32, 4096, 0}, typeCap{capHeader{capType, 1, 48}, shadowType, shadowSubtype},
-		sparseCap{capHeader: capHeader{capSparseMmap, 1, 0}, Areas: 1}, sparseArea{0, 64})
-	config := encode(accessBody{0, 7, 4}, uint32(0x7ec41b36))
-	f.Add(versionBody(), encode(infoBody{16, 3, numRegions, numIRQs}), config, encode(regionInfoBody{32, 3, 0, 0, 4096, 0}), shadow, true)
-	f.Add(versionBody(), encode(infoBody{16, 3, 9, 5}), config, encode(regionInfoBody{32, 3, 0, 0, 1 << 63, 0}), shadow, false)
-	f.Add(encode(version{1, 0}), []byte{}, []byte{}, []byte{}, []byte{}, false)
+	shadow := proto.Encode(proto.RegionInfoBody{Argsz: 64, Flags: 15, Index: proto.RegionShadow, CapOffset: 32, Size: 4096}, proto.TypeCap{CapHeader: proto.CapHeader{ID: proto.CapType, Version: 1, Next: 48}, Type: proto.ShadowType, Subtype: proto.ShadowSubtype},
+		proto.SparseCap{CapHeader: proto.CapHeader{ID: proto.CapSparseMmap, Version: 1}, Areas: 1}, proto.SparseArea{Size: 64})
+	config := proto.Encode(proto.AccessBody{Region: 7, Count: 4}, uint32(0x7ec41b36))
+	f.Add(proto.VersionBody(), proto.Encode(proto.InfoBody{Argsz: 16, Flags: 3, Regions: proto.NumRegions, IRQs: proto.NumIRQs}), config, proto.Encode(proto.RegionInfoBody{Argsz: 32, Flags: 3, Size: 4096}), shadow, true)
+	f.Add(proto.VersionBody(), proto.Encode(proto.InfoBody{Argsz: 16, Flags: 3, Regions: 9, IRQs: 5}), config, proto.Encode(proto.RegionInfoBody{Argsz: 32, Flags: 3, Size: 1 << 63}), shadow, false)
+	f.Add(proto.Encode(proto.Version{Major: 1}), []byte{}, []byte{}, []byte{}, []byte{}, false)
 	loop := append([]byte(nil), shadow...)
 	le.PutUint32(loop[32+4:], 32) // a capability that is its own next
-	f.Add(versionBody(), encode(infoBody{16, 3, numRegions, numIRQs}), config, encode(regionInfoBody{32, 3, 0, 0, 4096, 0}), loop, true)
+	f.Add(proto.VersionBody(), proto.Encode(proto.InfoBody{Argsz: 16, Flags: 3, Regions: proto.NumRegions, IRQs: proto.NumIRQs}), config, proto.Encode(proto.RegionInfoBody{Argsz: 32, Flags: 3, Size: 4096}), loop, true)
 	f.Fuzz(func(t *testing.T, hello, info, config, region, shadow []byte, fd bool) {
 		near, far := pipe(t)
 		defer far.Close()
 		go func() {
-			c := newConn(far)
-			c.run(func(m message) error {
-				m.closeFDs()
+			c := proto.NewConn(far)
+			c.Run(func(m proto.Message) error {
+				m.CloseFDs()
 				body := []byte{}
 				var fds []int
-				switch m.cmd {
-				case cmdVersion:
+				switch m.Cmd {
+				case proto.CmdVersion:
 					body = hello
-				case cmdGetInfo:
+				case proto.CmdGetInfo:
 					body = info
-				case cmdRegionRead:
+				case proto.CmdRegionRead:
 					body = config
-				case cmdGetRegionInfo:
-					if body = region; len(m.body) >= 12 && le.Uint32(m.body[8:]) >= shadowRegion {
+				case proto.CmdGetRegionInfo:
+					if body = region; len(m.Body) >= 12 && le.Uint32(m.Body[8:]) >= proto.RegionShadow {
 						body = shadow
 						if fd {
 							mem, err := unix.MemfdCreate("fuzz", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -142,13 +73,13 @@ func FuzzClient(f *testing.F) {
 						}
 					}
 				}
-				return c.reply(m, body, nil, fds...)
+				return c.Reply(m, body, nil, fds...)
 			})
 		}()
-		g := &Function{path: "fuzz", conn: newConn(near), ran: make(chan struct{})}
+		g := &Function{path: "fuzz", conn: proto.NewConn(near), ran: make(chan struct{})}
 		go func() {
 			defer close(g.ran)
-			g.conn.run(g.request)
+			g.conn.Run(g.request)
 		}()
 		if g.start() == nil {
 			if w, err := g.BAR(0); err == nil {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -17,18 +16,20 @@ import (
 
 	"rebound/nic/bus/dma"
 	"rebound/nic/bus/mmio"
+	"rebound/nic/bus/vfiouser/proto"
 	"rebound/nic/sim"
 	"rebound/nic/sim/toysim"
+	"rebound/nic/sim/vfioserver"
 )
 
-func serveToy(t testing.TB) (*sim.Port, *Server, string) {
+func serveToy(t testing.TB) (*sim.Port, *vfioserver.Server, string) {
 	t.Helper()
 	p, err := sim.New(toysim.New([6]byte{2, 0, 0, 0, 0, 1}), sim.Options{Name: "toy", Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "nic")
-	s, err := Listen(path, p, slog.New(slog.DiscardHandler))
+	s, err := vfioserver.Listen(path, p, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +139,7 @@ func TestDMAByMessages(t *testing.T) {
 	bells.Write32(0x40, 1)
 	p.Start()
 	far.Send(0, frame)
-	for end := time.Now().Add(timeout); time.Now().Before(end) && bar.Read32(0x40)+bar.Read32(0x48) < 2; {
+	for end := time.Now().Add(proto.Timeout); time.Now().Before(end) && bar.Read32(0x40)+bar.Read32(0x48) < 2; {
 		time.Sleep(time.Millisecond)
 	}
 	p.Stop()
@@ -175,11 +176,11 @@ func TestInterrupts(t *testing.T) {
 		return n == 8
 	}
 	set := func(flags, index, start, count uint32, fds ...int) error {
-		_, err := f.conn.call(cmdSetIRQs, encode(setIRQsBody{20, flags, index, start, count}), fds...)
+		_, err := f.conn.Call(proto.CmdSetIRQs, proto.Encode(proto.SetIRQsBody{Argsz: 20, Flags: flags, Index: index, Start: start, Count: count}), fds...)
 		return err
 	}
 	// As QEMU does it: enable without a descriptor, disable, enable with them.
-	for _, err := range []error{set(0x24, irqMSIX, 0, 1), set(0x21, irqMSIX, 0, 0), set(0x24, irqMSIX, 0, 4, fds...)} {
+	for _, err := range []error{set(0x24, proto.IRQMSIX, 0, 1), set(0x21, proto.IRQMSIX, 0, 0), set(0x24, proto.IRQMSIX, 0, 4, fds...)} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,11 +191,11 @@ func TestInterrupts(t *testing.T) {
 			t.Errorf("vector %d", v)
 		}
 	}
-	if err := set(0x21, irqMSIX, 0, 0); err != nil {
+	if err := set(0x21, proto.IRQMSIX, 0, 0); err != nil {
 		t.Fatal(err)
 	}
 	// INTx is masked once it was raised, and raised again when it is unmasked.
-	if err := set(0x24, irqINTx, 0, 1, fds[0]); err != nil {
+	if err := set(0x24, proto.IRQINTx, 0, 1, fds[0]); err != nil {
 		t.Fatal(err)
 	}
 	bar.Write32(0x50, 0)
@@ -205,17 +206,17 @@ func TestInterrupts(t *testing.T) {
 	if fired(fds[0]) {
 		t.Error("INTx was raised while it is masked")
 	}
-	if err := set(0x11, irqINTx, 0, 1); err != nil || !fired(fds[0]) {
+	if err := set(0x11, proto.IRQINTx, 0, 1); err != nil || !fired(fds[0]) {
 		t.Errorf("INTx was not raised when unmasked: %v", err)
 	}
 	r, w, _ := os.Pipe()
 	defer r.Close()
 	defer w.Close()
 	for name, err := range map[string]error{
-		"more vectors than there are": set(0x24, irqMSIX, 2, 4, fds...),
-		"wrapping range":              set(0x24, irqMSIX, 1<<32-1, 2),
-		"fewer descriptors":           set(0x24, irqMSIX, 0, 4, fds[:2]...),
-		"no event descriptor":         set(0x24, irqMSIX, 0, 1, int(w.Fd())),
+		"more vectors than there are": set(0x24, proto.IRQMSIX, 2, 4, fds...),
+		"wrapping range":              set(0x24, proto.IRQMSIX, 1<<32-1, 2),
+		"fewer descriptors":           set(0x24, proto.IRQMSIX, 0, 4, fds[:2]...),
+		"no event descriptor":         set(0x24, proto.IRQMSIX, 0, 1, int(w.Fd())),
 		"no such index":               set(0x24, 9, 0, 1),
 	} {
 		if !errors.Is(err, syscall.EINVAL) {
@@ -241,9 +242,9 @@ func TestClientVanishes(t *testing.T) {
 		if bar, err := f.BAR(0); err != nil || bar.Read32(0) != toysim.Magic {
 			t.Fatalf("BAR 0: %v", err)
 		}
-		f.conn.sock.Close() // the process dies
+		f.conn.Fail(ErrClosed) // the process dies
 		<-f.ran
-		for end := time.Now().Add(timeout); time.Now().Before(end) && (p.Mappings() > 0 || p.BusMaster()); {
+		for end := time.Now().Add(proto.Timeout); time.Now().Before(end) && (p.Mappings() > 0 || p.BusMaster()); {
 			time.Sleep(time.Millisecond)
 		}
 		if p.Mappings() > 0 || p.BusMaster() {
@@ -254,7 +255,7 @@ func TestClientVanishes(t *testing.T) {
 	}
 	dial(t, path)
 	n := openFDs(t)
-	for end := time.Now().Add(timeout); n > before+2 && time.Now().Before(end); n = openFDs(t) {
+	for end := time.Now().Add(proto.Timeout); n > before+2 && time.Now().Before(end); n = openFDs(t) {
 		time.Sleep(time.Millisecond) // the server closes those of a client that left when it comes to it
 	}
 	if n > before+2 {
@@ -348,45 +349,18 @@ func TestMemoryCutShort(t *testing.T) {
 func TestWriteMulti(t *testing.T) {
 	_, _, path := serveToy(t)
 	f := dial(t, path)
-	one := func(off uint64, v uint32) writeOne {
-		w := writeOne{accessBody: accessBody{off, 0, 4}}
+	one := func(off uint64, v uint32) proto.WriteOne {
+		w := proto.WriteOne{AccessBody: proto.AccessBody{Offset: off, Count: 4}}
 		le.PutUint32(w.Data[:], v)
 		return w
 	}
-	r, err := f.conn.call(cmdWriteMulti, encode(uint64(2), one(0x20, 0x1000), one(0x30, 0x2000)))
-	if err != nil || len(r.body) != 8 || le.Uint64(r.body) != 2 {
-		t.Fatalf("reply %x, %v", r.body, err)
+	r, err := f.conn.Call(proto.CmdWriteMulti, proto.Encode(uint64(2), one(0x20, 0x1000), one(0x30, 0x2000)))
+	if err != nil || len(r.Body) != 8 || le.Uint64(r.Body) != 2 {
+		t.Fatalf("reply %x, %v", r.Body, err)
 	}
 	bar, _ := f.BAR(0)
 	if a, b := bar.Read32(0x20), bar.Read32(0x30); a != 0x1000 || b != 0x2000 {
 		t.Errorf("registers hold %#x, %#x", a, b)
-	}
-}
-
-func TestStaleSocketIsReplaced(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "nic")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.SetUnlinkOnClose(false)
-	l.Close()
-	p, err := sim.New(toysim.New([6]byte{2}), sim.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	log := slog.New(slog.DiscardHandler)
-	s, err := Listen(path, p, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Listen(path, p, log); err == nil {
-		t.Error("a socket that is in use was replaced")
-	}
-	s.Close()
-	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the socket is still there: %v", err)
 	}
 }
 
@@ -397,7 +371,7 @@ func TestGoroutinesEnd(t *testing.T) {
 	f.Close()
 	s.Close()
 	p.Close()
-	for end := time.Now().Add(timeout); time.Now().Before(end) && runtime.NumGoroutine() > before; {
+	for end := time.Now().Add(proto.Timeout); time.Now().Before(end) && runtime.NumGoroutine() > before; {
 		time.Sleep(time.Millisecond)
 	}
 	if n := runtime.NumGoroutine(); n > before {

@@ -1,4 +1,5 @@
-package vfiouser
+// Package vfioserver shows a device model to other processes by vfio-user: to QEMU (10.1 or later) and to drivers of ours.
+package vfioserver
 
 import (
 	"encoding/binary"
@@ -11,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"rebound/nic/bus/vfiouser/proto"
 	"rebound/nic/sim"
 )
 
@@ -21,7 +23,7 @@ type Server struct {
 	log  *slog.Logger
 
 	mu     sync.Mutex
-	conns  map[*conn]bool
+	conns  map[*proto.Conn]bool
 	closed bool
 	wait   sync.WaitGroup
 }
@@ -42,7 +44,7 @@ func Listen(path string, p *sim.Port, log *slog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("vfio-user: listen: %w", err)
 	}
-	s := &Server{port: p, sock: sock, log: log, conns: map[*conn]bool{}}
+	s := &Server{port: p, sock: sock, log: log, conns: map[*proto.Conn]bool{}}
 	s.wait.Add(1)
 	go s.accept()
 	return s, nil
@@ -54,7 +56,7 @@ func (s *Server) Close() error {
 	s.closed = true
 	err := s.sock.Close()
 	for c := range s.conns {
-		c.fail(ErrClosed)
+		c.Fail(proto.ErrClosed)
 	}
 	s.mu.Unlock()
 	s.wait.Wait()
@@ -73,7 +75,7 @@ func (s *Server) accept() {
 			time.Sleep(100 * time.Millisecond) // out of file descriptors: it may pass
 			continue
 		}
-		c := newConn(sock)
+		c := proto.NewConn(sock)
 		s.mu.Lock()
 		if s.closed {
 			s.mu.Unlock()
@@ -94,17 +96,17 @@ func (s *Server) accept() {
 }
 
 // session serves one client until it leaves, and then leaves the function as the kernel leaves one whose process died.
-func (s *Server) session(c *conn) {
+func (s *Server) session(c *proto.Conn) {
 	err := s.port.Acquire()
-	for end := time.Now().Add(timeout / 5); err != nil && time.Now().Before(end); err = s.port.Acquire() {
+	for end := time.Now().Add(proto.Timeout / 5); err != nil && time.Now().Before(end); err = s.port.Acquire() {
 		time.Sleep(5 * time.Millisecond)
 	}
 	if err != nil {
 		s.log.Warn("vfio-user: a second client was sent away", "function", s.port.Name())
-		c.fail(ErrClosed)
+		c.Fail(proto.ErrClosed)
 		return
 	}
-	x := &session{conn: c, port: s.port, memory: memory{}, queue: make(chan message, maxQueue)}
+	x := &session{conn: c, port: s.port, memory: memory{}, queue: make(chan proto.Message, maxQueue)}
 	x.irqs.init(s.port.Config().MSIXVectors)
 	s.port.SetInterrupt(x.irqs.raise)
 	done := make(chan struct{})
@@ -112,13 +114,13 @@ func (s *Server) session(c *conn) {
 		defer close(done)
 		x.serve()
 	}()
-	err = c.run(func(m message) error {
+	err = c.Run(func(m proto.Message) error {
 		select {
 		case x.queue <- m:
 			return nil
 		default: // to wait would also hold up replies that the device waits for
-			m.closeFDs()
-			return fmt.Errorf("%w: %d requests that nobody waits for", ErrProtocol, maxQueue)
+			m.CloseFDs()
+			return fmt.Errorf("%w: %d requests that nobody waits for", proto.ErrProtocol, maxQueue)
 		}
 	})
 	close(x.queue)
@@ -127,7 +129,7 @@ func (s *Server) session(c *conn) {
 	s.port.Drop()
 	x.irqs.close()
 	s.log.Debug("vfio-user: client left", "function", s.port.Name(), "mappings", n, "reason", err)
-	if errors.Is(err, ErrProtocol) {
+	if errors.Is(err, proto.ErrProtocol) {
 		s.log.Error("vfio-user: client sent away", "function", s.port.Name(), "error", err)
 	}
 }
@@ -137,92 +139,92 @@ const maxQueue = 1 << 16
 
 // session is one client's.
 type session struct {
-	conn   *conn
+	conn   *proto.Conn
 	port   *sim.Port
 	memory memory
 	irqs   irqs
-	queue  chan message
-	caps   capabilities
+	queue  chan proto.Message
+	caps   proto.Capabilities
 	hello  bool // VERSION was agreed upon
 }
 
 func (x *session) serve() {
 	for m := range x.queue {
 		body, fds, err := x.handle(&m)
-		m.closeFDs()
-		if errors.Is(err, ErrProtocol) {
-			x.conn.reply(m, nil, err)
-			x.conn.fail(err)
+		m.CloseFDs()
+		if errors.Is(err, proto.ErrProtocol) {
+			x.conn.Reply(m, nil, err)
+			x.conn.Fail(err)
 			break
 		}
-		if x.conn.reply(m, body, err, fds...) != nil {
+		if x.conn.Reply(m, body, err, fds...) != nil {
 			break
 		}
 	}
 	for m := range x.queue {
-		m.closeFDs()
+		m.CloseFDs()
 	}
 }
 
-func (x *session) handle(m *message) (body []byte, fds []int, err error) {
-	if m.cmd == cmdVersion != !x.hello {
-		return nil, nil, fmt.Errorf("%w: %v where VERSION belongs, or VERSION again", ErrProtocol, m.cmd)
+func (x *session) handle(m *proto.Message) (body []byte, fds []int, err error) {
+	if m.Cmd == proto.CmdVersion != !x.hello {
+		return nil, nil, fmt.Errorf("%w: %v where VERSION belongs, or VERSION again", proto.ErrProtocol, m.Cmd)
 	}
-	switch m.cmd {
-	case cmdVersion:
-		if x.caps, err = parseVersion(m.body); err != nil {
+	switch m.Cmd {
+	case proto.CmdVersion:
+		if x.caps, err = proto.ParseVersion(m.Body); err != nil {
 			return nil, nil, err
 		}
 		x.hello = true
-		return versionBody(), nil, nil
-	case cmdDMAMap:
+		return proto.VersionBody(), nil, nil
+	case proto.CmdDMAMap:
 		return nil, nil, x.dmaMap(m)
-	case cmdDMAUnmap:
+	case proto.CmdDMAUnmap:
 		body, err = x.dmaUnmap(m)
-	case cmdGetInfo:
-		return encode(infoBody{16, infoReset | infoPCI, numRegions, numIRQs}), nil, nil
-	case cmdGetRegionInfo:
+	case proto.CmdGetInfo:
+		return proto.Encode(proto.InfoBody{Argsz: 16, Flags: proto.InfoReset | proto.InfoPCI, Regions: proto.NumRegions, IRQs: proto.NumIRQs}), nil, nil
+	case proto.CmdGetRegionInfo:
 		return x.regionInfo(m)
-	case cmdGetIRQInfo:
-		var q irqInfoBody
-		if _, err = decode(m.body, &q); err == nil {
+	case proto.CmdGetIRQInfo:
+		var q proto.IRQInfoBody
+		if _, err = proto.Decode(m.Body, &q); err == nil {
 			q.Argsz, q.Flags, q.Count = 16, x.irqs.flags(q.Index), x.irqs.count(q.Index)
-			body = encode(q)
+			body = proto.Encode(q)
 		}
-	case cmdSetIRQs:
+	case proto.CmdSetIRQs:
 		err = x.irqs.set(m)
-	case cmdRegionRead:
+	case proto.CmdRegionRead:
 		body, err = x.regionRead(m)
-	case cmdRegionWrite:
+	case proto.CmdRegionWrite:
 		body, err = x.regionWrite(m)
-	case cmdWriteMulti:
+	case proto.CmdWriteMulti:
 		body, err = x.writeMulti(m)
-	case cmdReset:
+	case proto.CmdReset:
 		x.port.Reset()
 	default:
-		err = fmt.Errorf("vfio-user: %v: %w", m.cmd, syscall.ENOTSUP)
+		err = fmt.Errorf("vfio-user: %v: %w", m.Cmd, syscall.ENOTSUP)
 	}
 	return body, nil, err
 }
 
-func (x *session) dmaMap(m *message) error {
-	var q dmaMapBody
-	if _, err := decode(m.body, &q); err != nil {
+func (x *session) dmaMap(m *proto.Message) error {
+	var q proto.DMAMapBody
+	if _, err := proto.Decode(m.Body, &q); err != nil {
 		return err
 	}
-	if q.Flags&^(dmaRead|dmaWrite) != 0 || len(m.fds) > 1 {
+	if q.Flags&^(proto.MapForRead|proto.MapForWrite) != 0 || len(m.FDs) > 1 {
 		return syscall.EINVAL
 	}
-	if x.port.Mappings() >= maxMaps {
+	if x.port.Mappings() >= proto.MaxMaps {
 		return syscall.ENOSPC
 	}
-	to := sim.Mapping{Size: q.Size, Read: q.Flags&dmaRead != 0, Write: q.Flags&dmaWrite != 0}
-	if len(m.fds) == 0 {
+	to := sim.Mapping{Size: q.Size, Read: q.Flags&proto.MapForRead != 0, Write: q.Flags&proto.MapForWrite != 0}
+	if len(m.FDs) == 0 {
 		to.Remote = x
 		return x.port.Map(q.Addr, to)
 	}
 	var err error
-	if to.Bytes, to.Release, err = x.memory.acquire(m.fds[0], q.Offset, q.Size, to.Write); err != nil {
+	if to.Bytes, to.Release, err = x.memory.acquire(m.FDs[0], q.Offset, q.Size, to.Write); err != nil {
 		return err
 	}
 	if err = x.port.Map(q.Addr, to); err != nil {
@@ -231,38 +233,38 @@ func (x *session) dmaMap(m *message) error {
 	return err
 }
 
-func (x *session) dmaUnmap(m *message) ([]byte, error) {
-	var q dmaUnmapBody
-	if _, err := decode(m.body, &q); err != nil {
+func (x *session) dmaUnmap(m *proto.Message) ([]byte, error) {
+	var q proto.DMAUnmapBody
+	if _, err := proto.Decode(m.Body, &q); err != nil {
 		return nil, err
 	}
 	switch {
-	case q.Flags == unmapAll && q.Addr == 0 && q.Size == 0:
+	case q.Flags == proto.UnmapAll && q.Addr == 0 && q.Size == 0:
 		x.port.UnmapAll()
-		return encode(q), nil
+		return proto.Encode(q), nil
 	case q.Flags != 0:
 		return nil, syscall.ENOTSUP
 	}
 	var err error
 	q.Size, err = x.port.Unmap(q.Addr, q.Size)
-	return encode(q), err
+	return proto.Encode(q), err
 }
 
 // ReadDMA asks the client for memory that it did not share. The port's lock is held; the reader goroutine brings the reply.
 func (x *session) ReadDMA(iova uint64, p []byte) error {
 	for len(p) > 0 {
-		n := min(len(p), x.caps.MaxDataXfer, maxTransfer)
-		q := dmaBody{iova, uint64(n)}
-		r, err := x.conn.call(cmdDMARead, encode(q))
+		n := min(len(p), x.caps.MaxDataXfer, proto.MaxTransfer)
+		q := proto.DMABody{Addr: iova, Count: uint64(n)}
+		r, err := x.conn.Call(proto.CmdDMARead, proto.Encode(q))
 		if err != nil {
 			return err
 		}
-		r.closeFDs()
-		var a dmaBody
-		data, err := decode(r.body, &a)
+		r.CloseFDs()
+		var a proto.DMABody
+		data, err := proto.Decode(r.Body, &a)
 		if err != nil || a != q || len(data) != n {
-			err = fmt.Errorf("%w: reply to DMA_READ of %d bytes at %#x: %d at %#x", ErrProtocol, n, iova, a.Count, a.Addr)
-			x.conn.fail(err)
+			err = fmt.Errorf("%w: reply to DMA_READ of %d bytes at %#x: %d at %#x", proto.ErrProtocol, n, iova, a.Count, a.Addr)
+			x.conn.Fail(err)
 			return err
 		}
 		copy(p, data)
@@ -274,123 +276,123 @@ func (x *session) ReadDMA(iova uint64, p []byte) error {
 // WriteDMA is ReadDMA's counterpart.
 func (x *session) WriteDMA(iova uint64, p []byte) error {
 	for len(p) > 0 {
-		n := min(len(p), x.caps.MaxDataXfer, maxTransfer)
-		r, err := x.conn.call(cmdDMAWrite, encode(dmaBody{iova, uint64(n)}, p[:n]))
+		n := min(len(p), x.caps.MaxDataXfer, proto.MaxTransfer)
+		r, err := x.conn.Call(proto.CmdDMAWrite, proto.Encode(proto.DMABody{Addr: iova, Count: uint64(n)}, p[:n]))
 		if err != nil {
 			return err
 		}
-		r.closeFDs()
+		r.CloseFDs()
 		iova, p = iova+uint64(n), p[n:]
 	}
 	return nil
 }
 
 // regionInfo describes a region; the reply is as long as the client says it can take, with argsz saying what it would need.
-func (x *session) regionInfo(m *message) ([]byte, []int, error) {
-	var q regionInfoBody
-	if _, err := decode(m.body, &q); err != nil {
+func (x *session) regionInfo(m *proto.Message) ([]byte, []int, error) {
+	var q proto.RegionInfoBody
+	if _, err := proto.Decode(m.Body, &q); err != nil {
 		return nil, nil, err
 	}
 	room := q.Argsz
-	r := regionInfoBody{Argsz: 32, Index: q.Index}
+	r := proto.RegionInfoBody{Argsz: 32, Index: q.Index}
 	conf := x.port.Config()
 	switch {
 	case q.Index < 6:
 		if r.Size = conf.BARs[q.Index].Size; r.Size > 0 {
-			r.Flags = regionRead | regionWrite
+			r.Flags = proto.RegionRead | proto.RegionWrite
 		}
-	case q.Index == regionConfig:
-		r.Size, r.Flags = configSize, regionRead|regionWrite
-	case q.Index == countsRegion:
-		r.Size, r.Flags = uint64(binary.Size(sim.Counts{})), regionRead
-	case q.Index == regionROM, q.Index == regionVGA:
-	case q.Index < countsRegion:
-		bar := int(q.Index - shadowRegion)
+	case q.Index == proto.RegionConfig:
+		r.Size, r.Flags = proto.ConfigSize, proto.RegionRead|proto.RegionWrite
+	case q.Index == proto.RegionCounts:
+		r.Size, r.Flags = uint64(binary.Size(proto.Counts{})), proto.RegionRead
+	case q.Index == proto.RegionROM, q.Index == proto.RegionVGA:
+	case q.Index < proto.RegionCounts:
+		bar := int(q.Index - proto.RegionShadow)
 		fd := x.port.ShadowFD(bar)
 		if fd < 0 {
 			break
 		}
 		polled := conf.BARs[bar].Polled
-		caps := encode(typeCap{capHeader{capType, 1, 32 + 16}, shadowType, shadowSubtype},
-			sparseCap{capHeader: capHeader{capSparseMmap, 1, 0}, Areas: uint32(len(polled))})
+		caps := proto.Encode(proto.TypeCap{CapHeader: proto.CapHeader{ID: proto.CapType, Version: 1, Next: 32 + 16}, Type: proto.ShadowType, Subtype: proto.ShadowSubtype},
+			proto.SparseCap{CapHeader: proto.CapHeader{ID: proto.CapSparseMmap, Version: 1}, Areas: uint32(len(polled))})
 		for _, p := range polled {
-			caps = append(caps, encode(sparseArea{p.Off, p.Len})...)
+			caps = append(caps, proto.Encode(proto.SparseArea{Offset: p.Off, Size: p.Len})...)
 		}
-		r.Size, r.Flags = (conf.BARs[bar].Size+0xfff)&^0xfff, regionRead|regionWrite|regionMmap|regionCaps
+		r.Size, r.Flags = (conf.BARs[bar].Size+0xfff)&^0xfff, proto.RegionRead|proto.RegionWrite|proto.RegionMmap|proto.RegionCaps
 		r.Argsz += uint32(len(caps))
 		if room < r.Argsz {
-			return encode(r), nil, nil
+			return proto.Encode(r), nil, nil
 		}
 		r.CapOffset = 32
-		return encode(r, caps), []int{fd}, nil
+		return proto.Encode(r, caps), []int{fd}, nil
 	default:
 		return nil, nil, syscall.EINVAL
 	}
-	return encode(r), nil, nil
+	return proto.Encode(r), nil, nil
 }
 
-func (x *session) regionRead(m *message) ([]byte, error) {
-	var q accessBody
-	if _, err := decode(m.body, &q); err != nil {
+func (x *session) regionRead(m *proto.Message) ([]byte, error) {
+	var q proto.AccessBody
+	if _, err := proto.Decode(m.Body, &q); err != nil {
 		return nil, err
 	}
-	if q.Count > maxTransfer {
+	if q.Count > proto.MaxTransfer {
 		return nil, syscall.E2BIG
 	}
-	if q.Region == countsRegion {
-		counts := encode(x.port.Counts())
+	if q.Region == proto.RegionCounts {
+		counts := proto.Encode(proto.Counts(x.port.Counts()))
 		if q.Offset != 0 || int(q.Count) != len(counts) {
 			return nil, syscall.EINVAL
 		}
-		return encode(q, counts), nil
+		return proto.Encode(q, counts), nil
 	}
 	data := make([]byte, q.Count)
 	err := x.pieces(q, data, x.port.ReadConfig, x.port.ReadBAR)
-	return encode(q, data), err
+	return proto.Encode(q, data), err
 }
 
-func (x *session) regionWrite(m *message) ([]byte, error) {
-	var q accessBody
-	data, err := decode(m.body, &q)
+func (x *session) regionWrite(m *proto.Message) ([]byte, error) {
+	var q proto.AccessBody
+	data, err := proto.Decode(m.Body, &q)
 	if err != nil {
 		return nil, err
 	}
 	if uint64(q.Count) != uint64(len(data)) {
-		return nil, fmt.Errorf("%w: REGION_WRITE of %d bytes has %d", ErrProtocol, q.Count, len(data))
+		return nil, fmt.Errorf("%w: REGION_WRITE of %d bytes has %d", proto.ErrProtocol, q.Count, len(data))
 	}
-	return encode(q), x.pieces(q, data, x.port.WriteConfig, x.port.WriteBAR)
+	return proto.Encode(q), x.pieces(q, data, x.port.WriteConfig, x.port.WriteBAR)
 }
 
 // writeMulti makes writes of up to 8 bytes each, in order, and replies with how many there were.
-func (x *session) writeMulti(m *message) ([]byte, error) {
+func (x *session) writeMulti(m *proto.Message) ([]byte, error) {
 	var n uint64
-	rest, err := decode(m.body, &n)
-	if err != nil || n*24 != uint64(len(rest)) || n > maxTransfer {
-		return nil, fmt.Errorf("%w: REGION_WRITE_MULTI of %d writes in %d bytes", ErrProtocol, n, len(m.body))
+	rest, err := proto.Decode(m.Body, &n)
+	if err != nil || n*24 != uint64(len(rest)) || n > proto.MaxTransfer {
+		return nil, fmt.Errorf("%w: REGION_WRITE_MULTI of %d writes in %d bytes", proto.ErrProtocol, n, len(m.Body))
 	}
 	for range n {
-		var w writeOne
-		if rest, err = decode(rest, &w); err != nil {
+		var w proto.WriteOne
+		if rest, err = proto.Decode(rest, &w); err != nil {
 			return nil, err
 		}
 		if w.Count > 8 {
 			return nil, syscall.EINVAL
 		}
-		if err := x.pieces(w.accessBody, w.Data[:w.Count], x.port.WriteConfig, x.port.WriteBAR); err != nil {
+		if err := x.pieces(w.AccessBody, w.Data[:w.Count], x.port.WriteConfig, x.port.WriteBAR); err != nil {
 			return nil, err
 		}
 	}
-	return encode(n), nil
+	return proto.Encode(n), nil
 }
 
 // pieces makes an access of any length in naturally aligned ones, as a bridge does.
-func (x *session) pieces(q accessBody, p []byte, config func(int, []byte) error,
+func (x *session) pieces(q proto.AccessBody, p []byte, config func(int, []byte) error,
 	bar func(int, uint64, []byte) error) error {
-	size, widest := uint64(configSize), uint64(4)
+	size, widest := uint64(proto.ConfigSize), uint64(4)
 	switch {
 	case q.Region < 6:
 		size, widest = x.port.Config().BARs[q.Region].Size, 8
-	case q.Region != regionConfig:
+	case q.Region != proto.RegionConfig:
 		return syscall.EINVAL
 	}
 	if q.Offset > size || uint64(len(p)) > size-q.Offset {
@@ -402,7 +404,7 @@ func (x *session) pieces(q accessBody, p []byte, config func(int, []byte) error,
 			n /= 2
 		}
 		var err error
-		if q.Region == regionConfig {
+		if q.Region == proto.RegionConfig {
 			err = config(int(off), p[:n])
 		} else {
 			err = bar(int(q.Region), off, p[:n])

@@ -1,4 +1,4 @@
-package vfiouser
+package vfioserver
 
 import (
 	"fmt"
@@ -7,6 +7,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"rebound/nic/bus/vfiouser/proto"
 )
 
 // irqs are the event file descriptors that the client gave for interrupts.
@@ -43,9 +45,9 @@ func drop(fd *int) {
 
 func (q *irqs) count(index uint32) uint32 {
 	switch index {
-	case irqINTx:
+	case proto.IRQINTx:
 		return 1
-	case irqMSIX:
+	case proto.IRQMSIX:
 		return uint32(len(q.msix))
 	}
 	return 0
@@ -53,10 +55,10 @@ func (q *irqs) count(index uint32) uint32 {
 
 func (q *irqs) flags(index uint32) uint32 {
 	switch index {
-	case irqINTx:
-		return irqEventFD | irqMaskable | irqAutomasked
-	case irqMSIX:
-		return irqEventFD | irqNoResize
+	case proto.IRQINTx:
+		return proto.IRQEventFD | proto.IRQMaskable | proto.IRQAutomasked
+	case proto.IRQMSIX:
+		return proto.IRQEventFD | proto.IRQNoResize
 	}
 	return 0
 }
@@ -78,42 +80,42 @@ func (q *irqs) raise(v int) {
 
 func signal(fd int) { unix.Write(fd, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
 
-func (q *irqs) set(m *message) error {
-	var s setIRQsBody
-	data, err := decode(m.body, &s)
+func (q *irqs) set(m *proto.Message) error {
+	var s proto.SetIRQsBody
+	data, err := proto.Decode(m.Body, &s)
 	if err != nil {
 		return err
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	fds := q.msix
-	if s.Index == irqINTx {
+	if s.Index == proto.IRQINTx {
 		fds = []int{q.intx}
 		defer func() { q.intx = fds[0] }()
 	}
 	if uint64(s.Start)+uint64(s.Count) > uint64(q.count(s.Index)) {
 		return syscall.EINVAL
 	}
-	if s.Index != irqINTx && s.Index != irqMSIX {
+	if s.Index != proto.IRQINTx && s.Index != proto.IRQMSIX {
 		return nil // there are none of these: nothing to disable
 	}
 	switch s.Flags {
-	case setTrigger | setDataEventFD:
-		if len(m.fds) != 0 && len(m.fds) != int(s.Count) {
+	case proto.SetTrigger | proto.SetDataEventFD:
+		if len(m.FDs) != 0 && len(m.FDs) != int(s.Count) {
 			return syscall.EINVAL
 		}
-		for _, fd := range m.fds {
+		for _, fd := range m.FDs {
 			if !isEventFD(fd) {
 				return syscall.EINVAL
 			}
 		}
 		for i := range s.Count {
 			drop(&fds[s.Start+i])
-			if len(m.fds) > 0 {
-				fds[s.Start+i] = m.takeFD(0)
+			if len(m.FDs) > 0 {
+				fds[s.Start+i] = m.TakeFD(0)
 			}
 		}
-	case setTrigger | setDataNone:
+	case proto.SetTrigger | proto.SetDataNone:
 		if s.Count == 0 { // disable all
 			for i := range fds {
 				drop(&fds[i])
@@ -124,7 +126,7 @@ func (q *irqs) set(m *message) error {
 				signal(fd)
 			}
 		}
-	case setTrigger | setDataBool:
+	case proto.SetTrigger | proto.SetDataBool:
 		if len(data) != int(s.Count) {
 			return syscall.EINVAL
 		}
@@ -133,11 +135,11 @@ func (q *irqs) set(m *message) error {
 				signal(fd)
 			}
 		}
-	case setMask | setDataNone, setUnmask | setDataNone:
-		if s.Index != irqINTx {
+	case proto.SetMask | proto.SetDataNone, proto.SetUnmask | proto.SetDataNone:
+		if s.Index != proto.IRQINTx {
 			return syscall.ENOTSUP
 		}
-		q.masked = s.Flags&setMask != 0
+		q.masked = s.Flags&proto.SetMask != 0
 		if !q.masked && q.pending && fds[0] >= 0 {
 			q.masked, q.pending = true, false
 			signal(fds[0])

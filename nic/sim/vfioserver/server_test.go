@@ -1,0 +1,125 @@
+package vfioserver_test
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rebound/nic/bus/vfiouser"
+	"rebound/nic/bus/vfiouser/proto"
+	"rebound/nic/sim"
+	"rebound/nic/sim/toysim"
+	"rebound/nic/sim/vfioserver"
+)
+
+// raw builds a message.
+func raw(id uint16, cmd proto.Command, flags uint32, body ...any) []byte {
+	b := proto.Encode(body...)
+	return proto.Encode(id, uint16(cmd), uint32(proto.HeaderSize+len(b)), flags, uint32(0), b)
+}
+
+// FuzzServer lets a client send anything, with a file descriptor attached to the first byte or not. The server must send
+// it away or answer, hold nothing of it afterwards, and serve the next one.
+func FuzzServer(f *testing.F) {
+	hello := raw(0, proto.CmdVersion, 0, proto.VersionBody())
+	all := append([]byte(nil), hello...)
+	for i, m := range [][]byte{
+		raw(1, proto.CmdDMAMap, 0, proto.DMAMapBody{Argsz: 32, Flags: 3, Addr: 1 << 32, Size: 4096}), raw(2, proto.CmdGetInfo, 0, proto.InfoBody{Argsz: 16}),
+		raw(3, proto.CmdGetRegionInfo, 0, proto.RegionInfoBody{Argsz: 4096, Index: proto.RegionShadow + 2}),
+		raw(4, proto.CmdGetIRQInfo, 0, proto.IRQInfoBody{Argsz: 16, Index: 2}), raw(5, proto.CmdSetIRQs, 0, proto.SetIRQsBody{Argsz: 20, Flags: 0x24, Index: 2, Count: 1}),
+		raw(6, proto.CmdRegionRead, 0, proto.AccessBody{Region: 7, Count: 256}), raw(7, proto.CmdRegionWrite, 0, proto.AccessBody{Offset: 4, Region: 7, Count: 2}, uint16(6)),
+		raw(8, proto.CmdRegionWrite, proto.FlagNoReply, proto.AccessBody{Offset: 0x28, Count: 4}, uint32(2)),
+		raw(9, proto.CmdWriteMulti, 0, uint64(1), proto.WriteOne{AccessBody: proto.AccessBody{Offset: 4, Count: 4}, Data: [8]byte{1}}), raw(10, proto.CmdReset, 0),
+		raw(11, proto.CmdDMAUnmap, 0, proto.DMAUnmapBody{Argsz: 24, Addr: 1 << 32, Size: 4096}), raw(12, proto.CmdDMAUnmap, 0, proto.DMAUnmapBody{Argsz: 24, Flags: proto.UnmapAll}),
+		raw(13, proto.CmdDMARead, proto.FlagReply, proto.DMABody{Count: 4}, uint32(0)), raw(14, 77, 0),
+	} {
+		f.Add(append(append([]byte(nil), hello...), m...), i%2 == 0)
+		if i < 12 {
+			all = append(all, m...)
+		}
+	}
+	f.Add(all, true)
+	f.Add([]byte{0, 0, 1, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0}, false)
+	p, err := sim.New(toysim.New([6]byte{2, 0, 0, 0, 0, 1}), sim.Options{Name: "toy", Seed: 1})
+	if err != nil {
+		f.Fatal(err)
+	}
+	path := filepath.Join(f.TempDir(), "nic")
+	s, err := vfioserver.Listen(path, p, slog.New(slog.DiscardHandler))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { s.Close(); p.Close() })
+	f.Fuzz(func(t *testing.T, data []byte, fd bool) {
+		sock, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var oob []byte
+		if fd {
+			mem, err := unix.MemfdCreate("fuzz", unix.MFD_CLOEXEC)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(mem)
+			unix.Ftruncate(mem, 8192)
+			oob = unix.UnixRights(mem)
+		}
+		sock.SetDeadline(time.Now().Add(proto.Timeout))
+		if n, _, err := sock.WriteMsgUnix(data, oob, nil); err == nil {
+			sock.Write(data[n:])
+		}
+		p.Step()
+		sock.CloseWrite()
+		for buf := make([]byte, 1<<16); ; {
+			if _, err := sock.Read(buf); err != nil {
+				if ne, ok := err.(net.Error); ok && ne.Timeout() {
+					t.Fatal("the server neither answers nor hangs up")
+				}
+				break
+			}
+		}
+		sock.Close()
+		g, err := vfiouser.Dial(path)
+		if err != nil {
+			t.Fatalf("the next client: %v", err)
+		}
+		if n := p.Mappings(); n > 0 || p.BusMaster() {
+			t.Errorf("%d mappings and bus mastering %v from the client before", n, p.BusMaster())
+		}
+		g.Close()
+	})
+}
+
+func TestStaleSocketIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "nic")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	p, err := sim.New(toysim.New([6]byte{2}), sim.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	log := slog.New(slog.DiscardHandler)
+	s, err := vfioserver.Listen(path, p, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := vfioserver.Listen(path, p, log); err == nil {
+		t.Error("a socket that is in use was replaced")
+	}
+	s.Close()
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+}
