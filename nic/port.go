@@ -52,24 +52,14 @@ type Device interface {
 	Prober
 }
 
-// Options is what opening a queue of any device takes. A zero field means the driver's default.
+// Options is what opening a queue of any device takes. A zero field means the driver's default. What one driver alone
+// takes is in its own package's Options.
 type Options struct {
 	Device   string // an interface name, a PCI address ("0000:03:00.0") or "vfio-user:PATH", as the driver takes it
 	Queues   int    // queue pairs to open, one for each core; 1 if zero
-	Queue    int    // socket drivers: the interface's first queue to use
 	RingSize int    // descriptors in each ring, a power of two
-	MTU      int    // the largest layer-3 packet in bytes; the interface's own if zero
+	MTU      int    // the largest layer-3 packet in bytes; the interface's own if zero, 1500 on a card
 	MAC      [6]byte
-
-	// Push chooses how replies reach a device that can take them by stores: "" for the best it has, "off", or a mode of
-	// the driver's own (mlx5 "full" and "header"). PushMax is the longest frame in bytes that is pushed whole; 0 for as
-	// long as the device takes.
-	Push    string
-	PushMax int
-
-	// GenericXDP has afxdp attach its program to the kernel's own hook, behind the interface's driver, and not to the
-	// driver's.
-	GenericXDP bool
 
 	// Match is what will be answered, Steer what a bench waits for: a driver that can pick frames (afxdp's program, flow
 	// tables) takes only those and leaves all others to the kernel. At most one of them is set. With neither, every frame

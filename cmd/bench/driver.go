@@ -23,7 +23,7 @@ func onKernel(iface string) bool { return !card.Named(iface) }
 // opening is how a device is to be opened.
 type opening struct {
 	nic.Options
-	driver        string
+	driver, push  string
 	shared        bool // the host uses the interface too, or the bench wants what only a packet socket has
 	unsafeNoIOMMU bool
 }
@@ -31,7 +31,7 @@ type opening struct {
 // open is the one place that knows which drivers there are.
 func (o opening) open() (nic.Device, error) {
 	if card.Named(o.Device) {
-		d, err := card.Open(o.driver, o.unsafeNoIOMMU, o.Options)
+		d, err := card.Open(o.driver, o.unsafeNoIOMMU, card.Push{Mode: o.push}, o.Options)
 		if err != nil {
 			return nil, err
 		}
@@ -43,7 +43,7 @@ func (o opening) open() (nic.Device, error) {
 	case "afpacket":
 		return afpacket.Open(o.Options)
 	case "afxdp":
-		return afxdp.Open(o.Options)
+		return afxdp.Open(o.Options, afxdp.Options{})
 	}
 	if slices.Contains(card.Drivers, o.driver) {
 		return nil, usage("driver %s: -iface has to name a PCI address or vfio-user:PATH, and %q is neither", o.driver, o.Device)
@@ -57,7 +57,7 @@ func (o opening) auto() (nic.Device, error) {
 	if o.shared {
 		return afpacket.Open(o.Options)
 	}
-	d, err := afxdp.Open(o.Options)
+	d, err := afxdp.Open(o.Options, afxdp.Options{})
 	if err == nil || errors.Is(err, nic.ErrNoDevice) || errors.Is(err, nic.ErrDown) {
 		return d, err
 	}

@@ -144,7 +144,7 @@ func (s *session) openSocket(c *cell) (err error) {
 
 func (s *session) openRaw(p *port) (err error) {
 	first := p.cells[0]
-	o := opening{driver: first.driver, unsafeNoIOMMU: s.unsafeNoIOMMU, Options: nic.Options{Device: first.path.Interface, Push: s.push, Log: s.log}}
+	o := opening{driver: first.driver, push: s.push, unsafeNoIOMMU: s.unsafeNoIOMMU, Options: nic.Options{Device: first.path.Interface, Log: s.log}}
 	if o.Steer, err = p.steer(); err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"rebound/nic/bus/pci"
+	"rebound/nic/kit/netif"
 )
 
 func bindCommand(args []string) error {
@@ -16,6 +17,11 @@ func bindCommand(args []string) error {
 	addr, err := address(f, args)
 	if err != nil {
 		return err
+	}
+	if !to.Force {
+		if to.Needed, err = netif.Needed(); err != nil {
+			return err
+		}
 	}
 	return pci.Bind(addr, to)
 }

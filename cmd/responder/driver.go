@@ -18,23 +18,24 @@ func driverNames() []string { return slices.Concat([]string{"auto"}, socketDrive
 // openDevice opens what the configuration names.
 func openDevice(s *settings, o nic.Options) (nic.Device, error) {
 	if card.Named(o.Device) {
-		return card.Open(s.NIC.Driver, s.NIC.UnsafeNoIOMMU, o)
+		return card.Open(s.NIC.Driver, s.NIC.UnsafeNoIOMMU, card.Push{Mode: s.NIC.Push, Max: s.NIC.PushMax}, o)
 	}
-	if o.Push != "auto" && o.Push != "off" {
-		return nil, fmt.Errorf("%s: push mode %q is none of auto, off: a socket has no card to push to", o.Device, o.Push)
+	if p := s.NIC.Push; p != "auto" && p != "off" {
+		return nil, fmt.Errorf("%s: push mode %q is none of auto, off: a socket has no card to push to", o.Device, p)
 	}
+	xdp := afxdp.Options{Queue: s.NIC.Queue, Generic: s.NIC.GenericXDP}
 	switch s.NIC.Driver {
 	case "afpacket":
 		return afpacket.Open(o)
 	case "afxdp":
-		return afxdp.Open(o)
+		return afxdp.Open(o, xdp)
 	}
-	return openSocket(o)
+	return openSocket(o, xdp)
 }
 
 // openSocket takes AF_XDP where kernel, interface and rights allow it, and AF_PACKET elsewhere.
-func openSocket(o nic.Options) (nic.Device, error) {
-	dev, err := afxdp.Open(o)
+func openSocket(o nic.Options, xdp afxdp.Options) (nic.Device, error) {
+	dev, err := afxdp.Open(o, xdp)
 	switch {
 	case err == nil:
 		return dev, nil

@@ -12,8 +12,8 @@ import (
 func TestSocketDoesNotPush(t *testing.T) {
 	for _, driver := range []string{"auto", "afpacket", "afxdp"} {
 		s := &settings{config: defaults()}
-		s.NIC.Driver = driver
-		_, err := openDevice(s, nic.Options{Device: "lo", Push: "llq", Log: slog.New(slog.DiscardHandler)})
+		s.NIC.Driver, s.NIC.Push = driver, "llq"
+		_, err := openDevice(s, nic.Options{Device: "lo", Log: slog.New(slog.DiscardHandler)})
 		if err == nil || !strings.Contains(err.Error(), `lo: push mode "llq" is none of auto, off`) {
 			t.Errorf("%s with nic.push = llq: %v", driver, err)
 		}

@@ -376,7 +376,7 @@ func TestExitCodes(t *testing.T) {
 		{name: "no interface", args: append(good, "-set", "nic.device=nowhere"), code: 1, want: "interface nowhere: no such device"},
 		{name: "no interface, auto", args: append(good, "-set", "nic.driver=auto", "-set", "nic.device=nowhere"), code: 1, want: "interface nowhere: no such device"},
 		{name: "loopback", args: append(good, "-set", "nic.device=lo"), code: 1, want: "lo has no Ethernet address"},
-		{name: "no function", args: append(good, "-set", "nic.driver=auto", "-set", "nic.device=00ff:1f:1f.7"), code: 1, want: "no such PCI function"},
+		{name: "no function", args: append(good, "-set", "nic.driver=auto", "-set", "nic.device=00ff:1f:1f.7"), code: 1, want: "no such device"},
 		{name: "no model", args: append(good, "-set", "nic.driver=auto", "-set", "nic.device=vfio-user:/nonexistent.sock"), code: 1, want: "/nonexistent.sock"},
 		{name: "the kernel's address", args: append(good, "-set", "respond.addresses="+kernels4), code: 1, want: "the kernel owns it on port"},
 		{name: "no rights", args: good, user: 65534, code: 1, want: "not allowed"},
@@ -384,8 +384,8 @@ func TestExitCodes(t *testing.T) {
 		{name: "no folder for a report", args: append(good, "-set", "stats.report="+readonly+"/report"), code: 1, want: "stats.report: no folder can be made"},
 		{name: "metrics port in use", args: append(good, "-set", "stats.listen="+inUse.Addr().String()), code: 1, want: "address already in use"},
 		{name: "bind what", args: []string{"bind"}, code: 2, want: "bind wants one PCI address"},
-		{name: "bind nothing", args: []string{"bind", "00ff:1f:1f.7"}, code: 1, want: "no such PCI function"},
-		{name: "unbind nothing", args: []string{"unbind", "00ff:1f:1f.7"}, code: 1, want: "no such PCI function"},
+		{name: "bind nothing", args: []string{"bind", "00ff:1f:1f.7"}, code: 1, want: "no such device"},
+		{name: "unbind nothing", args: []string{"unbind", "00ff:1f:1f.7"}, code: 1, want: "no such device"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cmd := exec.Command(program(t), c.args...)

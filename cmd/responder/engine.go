@@ -146,6 +146,17 @@ func (e *engine) poll(l *loop, entering func()) error {
 	return nil
 }
 
+// advise says what may end the failure of an open device.
+func advise(err error) error {
+	switch {
+	case nic.Lost(err):
+		return fmt.Errorf("%w (the device is lost: no start helps until it is back)", err)
+	case errors.Is(err, nic.ErrDown), errors.Is(err, nic.ErrHardware), errors.Is(err, nic.ErrTimeout):
+		return fmt.Errorf("%w (the device is there: start again)", err)
+	}
+	return err
+}
+
 // heapMeter returns a function that reads how many bytes the heap's objects take, dead ones included. Reading them neither
 // stops the world nor makes garbage.
 func heapMeter() func() uint64 {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"runtime/metrics"
 	"strings"
@@ -119,5 +120,19 @@ func TestRanges(t *testing.T) {
 		if cpus, err := parseRanges(s); err == nil {
 			t.Errorf("%q became %v", s, cpus)
 		}
+	}
+}
+
+// What ended the device says whether starting again helps.
+func TestAdvise(t *testing.T) {
+	for err, want := range map[error]string{
+		nic.ErrGone: "no start helps until it is back", nic.ErrDown: "start again", nic.ErrHardware: "start again", nic.ErrTimeout: "start again",
+	} {
+		if got := advise(fmt.Errorf("core 1: %w", err)); !errors.Is(got, err) || !strings.Contains(got.Error(), want) {
+			t.Errorf("%v: %v", err, got)
+		}
+	}
+	if err := advise(nil); err != nil {
+		t.Error(err)
 	}
 }

@@ -84,7 +84,7 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 		go time.keep(keeping)
 	}
 	dev, err := openDevice(s, nic.Options{
-		Device: s.NIC.Device, Queues: len(cores), Queue: s.NIC.Queue, RingSize: s.NIC.RingSize, Push: s.NIC.Push, PushMax: s.NIC.PushMax, MAC: s.mac, GenericXDP: s.NIC.GenericXDP, Match: match, Log: log,
+		Device: s.NIC.Device, Queues: len(cores), RingSize: s.NIC.RingSize, MAC: s.mac, Match: match, Log: log,
 	})
 	if err != nil {
 		return err
@@ -103,7 +103,7 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 	if err := mac(match, info); err != nil {
 		return err
 	}
-	match.PartialChecksums = info.Backend == nic.Socket && localPeers[info.Model]
+	match.PartialChecksums = info.PartialChecksums
 	e := &engine{dev: dev, priority: s.CPU.Priority, bound: heapBound, log: log}
 	for i, core := range cores {
 		r, err := fastpath.New(*match)
@@ -132,9 +132,9 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 		view.talk(talking, ask, s.interval, stdout, log)
 	}()
 
-	failed := e.run(ctx, func() {
+	failed := advise(e.run(ctx, func() {
 		fmt.Fprintf(stdout, "ready driver=%s device=%s mac=%s addresses=%s\n", info.Driver, info.Device, info.MAC, join(s.Respond.Addresses))
-	})
+	}))
 	hush()
 	<-silent
 	view.end = time.Now()
@@ -152,10 +152,6 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 	}
 	return failed
 }
-
-// localPeers are the kernel drivers whose frames may come from a kernel on this machine, with checksums that wait for a
-// device to complete them.
-var localPeers = map[string]bool{"veth": true, "tun": true, "virtio_net": true, "bridge": true, "macvlan": true, "vif": true, "xen_netfront": true}
 
 func join(s []string) string { return strings.Join(s, ",") }
 

@@ -238,3 +238,19 @@ func TestHotLoop(t *testing.T) {
 		"unix.RawSyscall6", "afpacket.(*Queue).failed", "afpacket.(*header).retag", "afpacket.complete", "mmio.Store32",
 		"runtime.panicunsafeslicelen", "runtime.panicunsafeslicenilptr")
 }
+
+// Frames on veth may carry checksums that were left to a device: a responder is told so.
+func TestInfoTellsPartialChecksums(t *testing.T) {
+	v := veth.New(t)
+	v.Host.Do(func() {
+		d, err := afpacket.Open(nic.Options{Device: v.Host.Name})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer d.Close()
+		if i := d.Info(); !i.PartialChecksums {
+			t.Errorf("%s on %s: PartialChecksums is not set", i.Driver, i.Model)
+		}
+	})
+}

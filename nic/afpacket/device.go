@@ -80,7 +80,7 @@ func open(o nic.Options) (_ *Device, err error) {
 	}
 	d.info = nic.Info{
 		Driver: "afpacket", Device: o.Device, Model: d.iface.Driver, MAC: net.HardwareAddr(mac[:]).String(), MTU: mtu,
-		Queues: queues, Backend: nic.Socket, Push: "sendto, qdisc bypassed",
+		Queues: queues, Backend: nic.Socket, Push: "sendto, qdisc bypassed", PartialChecksums: d.iface.Local(),
 	}
 	if err := d.mayAnswer(o.Match); err != nil {
 		return nil, err

@@ -25,7 +25,9 @@ import (
 
 var _ nic.Device = (*afxdp.Device)(nil)
 
-func open(o nic.Options) (nic.Device, error) { return afxdp.Open(o) }
+func open(o nic.Options) (nic.Device, error) { return afxdp.Open(o, afxdp.Options{}) }
+
+func generic(o nic.Options) (nic.Device, error) { return afxdp.Open(o, afxdp.Options{Generic: true}) }
 
 func TestAnswers(t *testing.T) { veth.Answers(t, open, nic.Options{}) }
 func TestFaults(t *testing.T)  { veth.Faults(t, open) }
@@ -33,7 +35,7 @@ func TestFaults(t *testing.T)  { veth.Faults(t, open) }
 // TestGeneric answers at the generic hook.
 func TestGeneric(t *testing.T) {
 	v := veth.New(t)
-	s := v.Serve(t, open, nic.Options{GenericXDP: true})
+	s := v.Serve(t, generic, nic.Options{})
 	if i := s.Device.Info(); i.Push != "xdp-generic" {
 		t.Errorf("%+v", i)
 	}
@@ -44,7 +46,7 @@ func TestGeneric(t *testing.T) {
 func TestQueues(t *testing.T) {
 	v := veth.NewQueues(t, 2)
 	v.Host.Do(func() {
-		d, err := afxdp.Open(nic.Options{Device: v.Host.Name})
+		d, err := afxdp.Open(nic.Options{Device: v.Host.Name}, afxdp.Options{})
 		if err != nil {
 			t.Error(err)
 			return
@@ -53,7 +55,7 @@ func TestQueues(t *testing.T) {
 			t.Errorf("one of two queues: notes %s", notes)
 		}
 		d.Close()
-		if _, err = afxdp.Open(nic.Options{Device: v.Host.Name, Queue: 2}); err == nil || !strings.Contains(err.Error(), "no queue 2") {
+		if _, err = afxdp.Open(nic.Options{Device: v.Host.Name}, afxdp.Options{Queue: 2}); err == nil || !strings.Contains(err.Error(), "no queue 2") {
 			t.Errorf("queue 2 of two: %v", err)
 		}
 	})
@@ -78,7 +80,7 @@ func TestMain(m *testing.M) {
 				unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: n, Max: n})
 			}
 		}
-		d, err := afxdp.Open(nic.Options{Device: name})
+		d, err := afxdp.Open(nic.Options{Device: name}, afxdp.Options{})
 		if err != nil {
 			println(err.Error())
 			os.Exit(1)
@@ -179,7 +181,7 @@ func TestForeignProgram(t *testing.T) {
 			return
 		}
 		before := attached(t, v)
-		if _, err := afxdp.Open(nic.Options{Device: v.Host.Name}); !errors.Is(err, nic.ErrBusy) {
+		if _, err := afxdp.Open(nic.Options{Device: v.Host.Name}, afxdp.Options{}); !errors.Is(err, nic.ErrBusy) {
 			t.Errorf("open beside another program: %v", err)
 		} else {
 			t.Log(err)
@@ -188,7 +190,7 @@ func TestForeignProgram(t *testing.T) {
 			t.Errorf("program %d attached, it was %d", after, before)
 		}
 		x.Close()
-		d, err := afxdp.Open(nic.Options{Device: v.Host.Name})
+		d, err := afxdp.Open(nic.Options{Device: v.Host.Name}, afxdp.Options{})
 		if err != nil {
 			t.Error(err)
 			return
@@ -204,11 +206,11 @@ func TestForeignProgram(t *testing.T) {
 
 // TestHiddenTag has the peer put a VLAN tag beside the frame, where veth keeps it as a card with rx-vlan-offload does.
 func TestHiddenTag(t *testing.T) {
-	t.Run("driver", func(t *testing.T) { hiddenTag(t, nic.Options{}) })
-	t.Run("generic", func(t *testing.T) { hiddenTag(t, nic.Options{GenericXDP: true}) })
+	t.Run("driver", func(t *testing.T) { hiddenTag(t, open, "xdp-drv") })
+	t.Run("generic", func(t *testing.T) { hiddenTag(t, generic, "xdp-generic") })
 }
 
-func hiddenTag(t *testing.T, o nic.Options) {
+func hiddenTag(t *testing.T, open veth.Open, hook string) {
 	v := veth.New(t)
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: asm.Instructions{
 		asm.LoadMem(asm.R2, asm.R1, 16, asm.Word), // __sk_buff.protocol
@@ -235,8 +237,8 @@ func hiddenTag(t *testing.T, o nic.Options) {
 		t.Skip("no tcx in this kernel: ", err)
 	}
 	defer tcx.Close()
-	s := v.Serve(t, open, o)
-	if got := s.Device.Info().Push; strings.HasPrefix(got, "xdp-generic") != o.GenericXDP {
+	s := v.Serve(t, open, nic.Options{})
+	if got := s.Device.Info().Push; !strings.HasPrefix(got, hook) {
 		t.Errorf("the program is at %q", got)
 	}
 	raw := v.Peer.Raw(t)

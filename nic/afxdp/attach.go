@@ -54,7 +54,7 @@ func (d *Device) attach(f *filter, queues int, generic bool) error {
 				d.note("generic XDP, since the driver's own hook refused: %s", oneLine(driver))
 			}
 			switch hidden := h.vlanTag == 0 && d.iface.StripsVLAN(); {
-			case generic && (hidden || d.iface.Virtual()): // veth leaves tags outside whatever its own setting is
+			case generic && (hidden || d.iface.Local()): // veth leaves tags outside whatever its own setting is
 				d.note("as with rx-vlan-offload, a VLAN tag outside of the frame does not reach generic XDP, and the answer goes " +
 					"untagged (nic.generic_xdp = false)")
 			case hidden:

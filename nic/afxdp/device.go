@@ -25,6 +25,12 @@ const (
 	maxSend     = 1024 // frames of Send that can be under way
 )
 
+// Options are what this driver alone takes.
+type Options struct {
+	Queue   int  // the interface's first receive queue to use
+	Generic bool // attach the program to the kernel's own hook, behind the interface's driver, and not to the driver's
+}
+
 // Device is an open interface. It implements nic.Device.
 type Device struct {
 	info    nic.Info
@@ -38,19 +44,19 @@ type Device struct {
 }
 
 // Open attaches a program to the interface o.Device in the calling thread's network namespace, and binds o.Queues sockets
-// to its receive queues from o.Queue on. It returns nic.ErrNoDevice, nic.ErrDown, nic.ErrRights, nic.ErrBusy (the
+// to its receive queues from own.Queue on. It returns nic.ErrNoDevice, nic.ErrDown, nic.ErrRights, nic.ErrBusy (the
 // interface has an XDP program already, or the queue a socket) and nic.ErrFrameSize (the MTU is more than a UMEM chunk
 // holds), each explained.
-func Open(o nic.Options) (*Device, error) {
+func Open(o nic.Options, own Options) (*Device, error) {
 	d := &Device{groups: -1}
-	if err := d.open(&o); err != nil {
+	if err := d.open(&o, own); err != nil {
 		d.Close()
 		return nil, fmt.Errorf("afxdp: %w", err)
 	}
 	return d, nil
 }
 
-func (d *Device) open(o *nic.Options) (err error) {
+func (d *Device) open(o *nic.Options, own Options) (err error) {
 	frames, queues := o.RingSize, max(1, o.Queues)
 	if frames == 0 {
 		frames = defaultRing
@@ -87,11 +93,11 @@ func (d *Device) open(o *nic.Options) (err error) {
 	}
 	d.info = nic.Info{
 		Driver: "afxdp", Device: o.Device, Model: i.Driver, MAC: net.HardwareAddr(mac[:]).String(), MTU: mtu, Queues: queues,
-		Backend: nic.Socket, PartialChecksums: i.Virtual(),
+		Backend: nic.Socket, PartialChecksums: i.Local(),
 	}
-	if queues+o.Queue < i.RxQueues {
+	if queues+own.Queue < i.RxQueues {
 		d.note("queues %d to %d of %d receive queues are served: what the interface puts on others goes to the kernel "+
-			"(ethtool -L %s combined %d)", o.Queue, o.Queue+queues-1, i.RxQueues, i.Name, queues)
+			"(ethtool -L %s combined %d)", own.Queue, own.Queue+queues-1, i.RxQueues, i.Name, queues)
 	}
 	for range queues {
 		q, err := openQueue(frames, size)
@@ -100,10 +106,10 @@ func (d *Device) open(o *nic.Options) (err error) {
 		}
 		d.queues = append(d.queues, q)
 	}
-	if err := d.attach(&filter, o.Queue+queues, o.GenericXDP); err != nil {
+	if err := d.attach(&filter, own.Queue+queues, own.Generic); err != nil {
 		return err
 	}
-	if err := d.bind(o.Queue); err != nil {
+	if err := d.bind(own.Queue); err != nil {
 		return err
 	}
 	if o.Match != nil {

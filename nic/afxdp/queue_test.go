@@ -12,7 +12,7 @@ func TestPollAllocates(t *testing.T) {
 	v := veth.New(t)
 	var d *Device
 	var err error
-	v.Host.Do(func() { d, err = Open(nic.Options{Device: v.Host.Name, Match: v.Config()}) })
+	v.Host.Do(func() { d, err = Open(nic.Options{Device: v.Host.Name, Match: v.Config()}, Options{}) })
 	if err != nil {
 		t.Fatal(err)
 	}

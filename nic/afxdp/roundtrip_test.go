@@ -35,7 +35,7 @@ func TestRoundTrip(t *testing.T) {
 	const rounds = 5
 	open := map[string]func(nic.Options) (nic.Device, error){
 		"afpacket": func(o nic.Options) (nic.Device, error) { return afpacket.Open(o) },
-		"afxdp":    func(o nic.Options) (nic.Device, error) { return afxdp.Open(o) },
+		"afxdp":    func(o nic.Options) (nic.Device, error) { return afxdp.Open(o, afxdp.Options{}) },
 	}
 	for _, prober := range []string{"afxdp", "afpacket"} {
 		p50, p99 := map[string][]float64{}, map[string][]float64{}

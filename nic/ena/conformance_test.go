@@ -18,7 +18,7 @@ func harness(o enasim.Options) nictest.Harness {
 	o.MAC = mac
 	return nictest.Harness{
 		Model: func() sim.Model { return enasim.New(o) },
-		Open:  func(fn pci.Function, o nic.Options) (nic.Device, error) { return ena.Open(fn, o) },
+		Open:  func(fn pci.Function, o nic.Options) (nic.Device, error) { return ena.Open(fn, o, ena.Options{}) },
 		Poll:  func(d nic.Device, q int, r *fastpath.Responder) int { return d.(*ena.Device).Queue(q).Poll(r) },
 		Ring:  128, Queues: 4, MTU: 9000, WriteBack: 16,
 	}

@@ -36,6 +36,27 @@ var models = map[uint16]string{
 	0xEC21: "Amazon ENA VF (reserved memory)",
 }
 
+// Options are what this driver alone takes. A zero field means the default.
+type Options struct {
+	// Push chooses how replies reach the device: "llq" (low-latency queues, an error where there are none) or "off"; ""
+	// and "auto" stand for the best it has.
+	Push string
+	// PushMax is the longest frame in bytes that is to be pushed whole; 0 for as long as the device takes.
+	PushMax int
+}
+
+func (o Options) check() error {
+	switch o.Push {
+	case "", "auto", "off", "llq":
+	default:
+		return fmt.Errorf("push mode %q is none of auto, llq, off", o.Push)
+	}
+	if o.PushMax < 0 {
+		return fmt.Errorf("the longest frame to push is %d bytes, want 0 or more", o.PushMax)
+	}
+	return nil
+}
+
 // Supports reports whether the package drives a function with this identity, and under what name.
 func Supports(id pci.ID) (name string, ok bool) {
 	name, ok = models[id.Device]
@@ -49,6 +70,7 @@ type Device struct {
 	mem  *mmio.Window // LLQ entries, BAR 2; nil without LLQ
 	log  *slog.Logger
 	opt  nic.Options
+	own  Options
 	name string
 	gate nic.Gate
 
@@ -93,8 +115,8 @@ type Device struct {
 
 // Open resets the device, programs it and starts its queues. It takes fn over: Close closes it, and so does an Open that
 // fails. The link need not be up.
-func Open(fn pci.Function, o nic.Options) (*Device, error) {
-	d := &Device{fn: fn, opt: o, log: o.Log}
+func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
+	d := &Device{fn: fn, opt: o, own: own, log: o.Log}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -120,10 +142,8 @@ func (d *Device) open() (err error) {
 	if d.ring&(d.ring-1) != 0 || d.ring < minRing || d.ring > maxRing {
 		return fmt.Errorf("ena %s: ring size %d is not a power of two within %d to %d", d.fn.Name(), d.ring, minRing, maxRing)
 	}
-	switch d.opt.Push {
-	case "", "auto", "off", "llq":
-	default:
-		return fmt.Errorf("ena %s: push mode %q is none of auto, llq, off", d.fn.Name(), d.opt.Push)
+	if err := d.own.check(); err != nil {
+		return fmt.Errorf("ena %s: %w", d.fn.Name(), err)
 	}
 	if d.bar, err = d.fn.BAR(0); err != nil {
 		return err

@@ -84,7 +84,7 @@ func start(t testing.TB, o enasim.Options) *live {
 	m, port, far, fn := device(t, o)
 	x.m, x.port, x.far = m, port, far
 	var err error
-	if x.dev, err = ena.Open(fn, nic.Options{RingSize: 64, Log: slog.New(slog.NewTextHandler(x.log, nil))}); err != nil {
+	if x.dev, err = ena.Open(fn, nic.Options{RingSize: 64, Log: slog.New(slog.NewTextHandler(x.log, nil))}, ena.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	var stop atomic.Bool
@@ -299,21 +299,24 @@ func TestOpenRefuses(t *testing.T) {
 	for _, c := range []struct {
 		o    enasim.Options
 		open nic.Options
+		own  ena.Options
 		text string
 	}{
-		{enasim.Options{NotReady: true}, nic.Options{}, "not ready"},
-		{enasim.Options{Version: 0x300}, nic.Options{}, "interface version 3.0"},
-		{enasim.Options{Controller: 0x01000000}, nic.Options{}, "controller version"},
-		{enasim.Options{Width: 31}, nic.Options{}, "31 address bits"},
-		{enasim.Options{NoMemBAR: true}, nic.Options{Push: "llq"}, "BAR 2"},
-		{enasim.Options{NoLLQ: true}, nic.Options{Push: "llq"}, "the device has none"},
-		{enasim.Options{LLQSizes: 2 | 8}, nic.Options{Push: "llq"}, "entry sizes 0xa"},
-		{enasim.Options{}, nic.Options{MTU: 10000}, "MTU"},
-		{enasim.Options{}, nic.Options{Queues: 9}, "9"},
-		{enasim.Options{Unsupported: 1<<2 | 1<<7}, nic.Options{}, "queue"},
+		{enasim.Options{NotReady: true}, nic.Options{}, ena.Options{}, "not ready"},
+		{enasim.Options{Version: 0x300}, nic.Options{}, ena.Options{}, "interface version 3.0"},
+		{enasim.Options{Controller: 0x01000000}, nic.Options{}, ena.Options{}, "controller version"},
+		{enasim.Options{Width: 31}, nic.Options{}, ena.Options{}, "31 address bits"},
+		{enasim.Options{NoMemBAR: true}, nic.Options{}, ena.Options{Push: "llq"}, "BAR 2"},
+		{enasim.Options{NoLLQ: true}, nic.Options{}, ena.Options{Push: "llq"}, "the device has none"},
+		{enasim.Options{LLQSizes: 2 | 8}, nic.Options{}, ena.Options{Push: "llq"}, "entry sizes 0xa"},
+		{enasim.Options{}, nic.Options{MTU: 10000}, ena.Options{}, "MTU"},
+		{enasim.Options{}, nic.Options{Queues: 9}, ena.Options{}, "9"},
+		{enasim.Options{}, nic.Options{}, ena.Options{Push: "header"}, `push mode "header" is none of auto, llq, off`},
+		{enasim.Options{}, nic.Options{}, ena.Options{PushMax: -1}, "-1 bytes"},
+		{enasim.Options{Unsupported: 1<<2 | 1<<7}, nic.Options{}, ena.Options{}, "queue"},
 	} {
 		_, port, _, fn := device(t, c.o)
-		d, err := ena.Open(fn, c.open)
+		d, err := ena.Open(fn, c.open, c.own)
 		if err == nil {
 			d.Close()
 		}
@@ -329,12 +332,12 @@ func TestOpenRefuses(t *testing.T) {
 	}
 	m, _, _, fn := device(t, enasim.Options{})
 	m.Mute(true)
-	if _, err := ena.Open(fn, nic.Options{}); !errors.Is(err, nic.ErrTimeout) || !strings.Contains(err.Error(), "register") {
+	if _, err := ena.Open(fn, nic.Options{}, ena.Options{}); !errors.Is(err, nic.ErrTimeout) || !strings.Contains(err.Error(), "register") {
 		t.Errorf("a device that answers no register read: %v", err)
 	}
 	m, _, _, fn = device(t, enasim.Options{})
 	m.TamperAdmin(func(b []byte) { b[0]++ })
-	if _, err := ena.Open(fn, nic.Options{}); err == nil {
+	if _, err := ena.Open(fn, nic.Options{}, ena.Options{}); err == nil {
 		t.Error("an admin completion for a command that was never sent is taken")
 	}
 }

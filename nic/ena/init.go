@@ -239,12 +239,12 @@ func (d *Device) enableEvents() error {
 // setLLQ chooses the push mode: the smallest entry that takes PushMax bytes, or the largest the device has.
 func (d *Device) setLLQ() error {
 	d.llq, d.pushMax = nil, 0
-	if d.opt.Push == "off" {
+	if d.own.Push == "off" {
 		return nil
 	}
 	why := func(format string, args ...any) error {
 		msg := fmt.Sprintf(format, args...)
-		if d.opt.Push == "llq" {
+		if d.own.Push == "llq" {
 			return fmt.Errorf("ena %s: low-latency queues were asked for: %s", d.fn.Name(), msg)
 		}
 		d.features = append(d.features, "low-latency queues: "+msg)
@@ -272,7 +272,7 @@ func (d *Device) setLLQ() error {
 	}
 	entry, depth := 128, l.depth
 	l.entrySet = llqEntry128
-	large := d.opt.PushMax == 0 || d.opt.PushMax > 128-room
+	large := d.own.PushMax == 0 || d.own.PushMax > 128-room
 	if l.entryHave&llqEntry256 != 0 && large || l.entryHave&llqEntry128 == 0 {
 		entry, l.entrySet = 256, llqEntry256
 		depth /= 2 // the device memory for entries is what it is
@@ -285,7 +285,7 @@ func (d *Device) setLLQ() error {
 	enable := llqFeature{headerSet: l.headerSet, entrySet: l.entrySet, beforeSet: l.beforeSet, strideSet: l.strideSet,
 		accel: l.accel & (accelNoMetaCache | accelLimitTxBurst)}
 	if err := set(d, "LLQ", featLLQ, 0, &enable); err != nil {
-		if err := d.lacks("low-latency queues", err); err != nil || d.opt.Push == "llq" {
+		if err := d.lacks("low-latency queues", err); err != nil || d.own.Push == "llq" {
 			return errors.Join(err, why("the device refuses the configuration"))
 		}
 		return nil

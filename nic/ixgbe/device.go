@@ -120,8 +120,6 @@ func open(fn pci.Function, o nic.Options) (_ *Device, err error) {
 		return nil, fmt.Errorf("ixgbe %s: ring size %d is not a power of two within %d to %d", fn.Name(), ring, minRing, maxRing)
 	case queues > maxQueues:
 		return nil, fmt.Errorf("ixgbe %s: %d queue pairs asked for, RSS reaches %d", fn.Name(), queues, maxQueues)
-	case o.Push != "" && o.Push != "auto" && o.Push != "off":
-		return nil, fmt.Errorf("ixgbe %s: push mode %q is none of auto, off: this card takes no frame by stores", fn.Name(), o.Push)
 	}
 	if d.bar, err = fn.BAR(0); err != nil {
 		return nil, err

@@ -82,7 +82,6 @@ func TestOpenRefuses(t *testing.T) {
 		}, nic.Options{}, nic.ErrTimeout, "should be"},
 		{"a ring that is no power of two", plain, nic.Options{RingSize: 500}, nil, "500"},
 		{"too many queues", plain, nic.Options{Queues: 17}, nil, "RSS reaches 16"},
-		{"a push mode of others", plain, nic.Options{Push: "llq"}, nil, `push mode "llq" is none of auto, off`},
 		{"an MTU beyond the device's", plain, nic.Options{MTU: 9600}, nil, "9600"},
 		{"a group address", plain, nic.Options{MAC: [6]byte{1}}, nil, "station"},
 	} {

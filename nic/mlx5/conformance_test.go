@@ -12,15 +12,12 @@ import (
 	"rebound/nic/sim/mlx5sim"
 )
 
-// harness is the suite's view of the driver on its model; change is applied to the options of each Open.
-func harness(profile mlx5sim.Profile, change func(*nic.Options)) nictest.Harness {
+// harness is the suite's view of the driver on its model.
+func harness(profile mlx5sim.Profile, own mlx5.Options) nictest.Harness {
 	return nictest.Harness{
 		Model: func() sim.Model { return mlx5sim.New(mlx5sim.Options{Profile: profile}) },
 		Open: func(fn pci.Function, o nic.Options) (nic.Device, error) {
-			if change != nil {
-				change(&o)
-			}
-			d, err := mlx5.Open(fn, o)
+			d, err := mlx5.Open(fn, o, own)
 			if err != nil {
 				return nil, err
 			}
@@ -31,11 +28,11 @@ func harness(profile mlx5sim.Profile, change func(*nic.Options)) nictest.Harness
 	}
 }
 
-func TestConformance(t *testing.T) { nictest.Run(t, harness(mlx5sim.ConnectX4, nil)) }
+func TestConformance(t *testing.T) { nictest.Run(t, harness(mlx5sim.ConnectX4, mlx5.Options{})) }
 
 // The same where nothing is pushed: the other way to the wire.
 func TestConformanceWithoutPush(t *testing.T) {
-	h := harness(mlx5sim.ConnectX4, func(o *nic.Options) { o.Push = "off" })
+	h := harness(mlx5sim.ConnectX4, mlx5.Options{Push: "off"})
 	h.Lacks = slow("waits for time-outs that are the same with push")
 	nictest.Run(t, h)
 }
@@ -49,7 +46,7 @@ func slow(why string) map[string]string {
 func TestConformanceOfOthers(t *testing.T) {
 	for name, p := range map[string]mlx5sim.Profile{"ConnectX-6 Dx": mlx5sim.ConnectX6Dx, "ConnectX VF": mlx5sim.ConnectXVF} {
 		t.Run(name, func(t *testing.T) {
-			h := harness(p, nil)
+			h := harness(p, mlx5.Options{})
 			h.Lacks = slow("waits for time-outs that are the same for a ConnectX-4")
 			nictest.Run(t, h)
 		})

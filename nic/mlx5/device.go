@@ -59,6 +59,7 @@ type Device struct {
 	barSize uint64
 	log     *slog.Logger
 	opt     nic.Options
+	own     Options
 	name    string
 	virtual bool
 	ring    int
@@ -99,8 +100,8 @@ type Device struct {
 
 // Open resets the function, programs it and starts its queues. It takes fn over: Close closes it, and so does an Open that
 // fails. The link need not be up.
-func Open(fn pci.Function, o nic.Options) (*Device, error) {
-	d := &Device{fn: fn, opt: o, log: o.Log}
+func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
+	d := &Device{fn: fn, opt: o, own: own, log: o.Log}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -137,10 +138,8 @@ func (d *Device) open() (err error) {
 	case queues > maxQueues:
 		return fmt.Errorf("mlx5 %s: %d queue pairs asked for, up to %d are possible", d.fn.Name(), queues, maxQueues)
 	}
-	switch d.opt.Push {
-	case pushAuto, "auto", pushFull, pushHeader, pushOff:
-	default:
-		return fmt.Errorf("mlx5 %s: push mode %q is none of auto, full, header, off", d.fn.Name(), d.opt.Push)
+	if err := d.own.check(); err != nil {
+		return fmt.Errorf("mlx5 %s: %w", d.fn.Name(), err)
 	}
 	d.listen(d.opt)
 	if err := pci.SplitWC(d.fn, 0, firstUAR); err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"rebound/fastpath"
 	"rebound/nic"
+	"rebound/nic/mlx5"
 	"rebound/nic/sim"
 	"rebound/nic/sim/mlx5sim"
 )
@@ -24,7 +25,8 @@ func TestPushModes(t *testing.T) {
 	} {
 		t.Run(c.push, func(t *testing.T) {
 			x := newRig(t, mlx5sim.Options{})
-			x.open(nic.Options{Push: c.push})
+			x.own.Push = c.push
+			x.open(nic.Options{})
 			defer x.close()
 			i := x.dev.Info()
 			if i.Push != c.want {
@@ -39,9 +41,10 @@ func TestPushModes(t *testing.T) {
 }
 
 // cost is what n frames of a size cost the device on the bus once the driver has settled in, one at a time on the wire.
-func cost(t testing.TB, o nic.Options, size, n int, answered bool) sim.Counts {
+func cost(t testing.TB, push string, size, n int, answered bool) sim.Counts {
 	x := newRig(t, mlx5sim.Options{})
-	x.open(o)
+	x.own.Push = push
+	x.open(nic.Options{})
 	defer x.close()
 	if !answered { // another address: the frame is received, looked at and dropped
 		r, err := fastpath.New(fastpath.Config{MAC: ourMAC, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.3/24")}})
@@ -83,8 +86,7 @@ func TestBusCost(t *testing.T) {
 		{"header", 60, 1, 1}, {"header", 98, 1, 1}, {"header", 1514, 1, 1},
 		{"off", 60, 2, 1}, {"off", 98, 2, 1}, {"off", 99, 2, 1}, {"off", 1514, 2, 1},
 	} {
-		o := nic.Options{Push: c.push}
-		idle, with := cost(t, o, c.size, n, false), cost(t, o, c.size, n, true)
+		idle, with := cost(t, c.push, c.size, n, false), cost(t, c.push, c.size, n, true)
 		per := func(a, b uint64) float64 { return float64(int64(a-b)) / n }
 		reads, writes, mmio := per(with.DMARead, idle.DMARead), per(with.DMAWrite, idle.DMAWrite), per(with.MMIOWrite, idle.MMIOWrite)
 		t.Logf("%-6s %4d bytes: %.2f DMA reads, %.2f DMA writes (completions), %.2f MMIO writes a reply", c.push, c.size, reads, writes, mmio)
@@ -100,7 +102,8 @@ func TestBusCost(t *testing.T) {
 // PushMax moves the edge.
 func TestPushMax(t *testing.T) {
 	x := newRig(t, mlx5sim.Options{})
-	x.open(nic.Options{PushMax: 98})
+	x.own.PushMax = 98
+	x.open(nic.Options{})
 	defer x.close()
 	x.exchange(20, 98)
 	x.exchange(30, 99)
@@ -305,7 +308,8 @@ func TestMended(t *testing.T) {
 // An application has a MAC address of its own, with or without a VLAN, and its queue to itself.
 func TestAssign(t *testing.T) {
 	x := newRig(t, mlx5sim.Options{})
-	x.open(nic.Options{Queues: 3, Push: "full"})
+	x.own.Push = "full"
+	x.open(nic.Options{Queues: 3})
 	defer x.close()
 	a, b := [6]byte{2, 0, 0, 0, 0, 0xAA}, [6]byte{2, 0, 0, 0, 0, 0xBB}
 	x.resp[1], x.resp[2] = x.responder(a), x.responder(b)
@@ -379,7 +383,14 @@ func TestAssignedAfterRestart(t *testing.T) {
 }
 
 func TestWrongOptions(t *testing.T) {
-	for _, o := range []nic.Options{{Push: "llq"}, {RingSize: 100}, {RingSize: 32}, {RingSize: 8192}, {MTU: 20000}, {MTU: 60}, {Queues: 1000},
+	for _, own := range []mlx5.Options{{Push: "llq"}, {PushMax: -1}} {
+		x := newRig(t, mlx5sim.Options{})
+		x.own = own
+		if err := x.tryOpen(nic.Options{}); err == nil || x.port.Mappings() != 0 {
+			t.Errorf("%+v: %v, %d mappings", own, err, x.port.Mappings())
+		}
+	}
+	for _, o := range []nic.Options{{RingSize: 100}, {RingSize: 32}, {RingSize: 8192}, {MTU: 20000}, {MTU: 60}, {Queues: 1000},
 		{MAC: [6]byte{1, 2, 3, 4, 5, 6}}} {
 		x := newRig(t, mlx5sim.Options{})
 		if err := x.tryOpen(o); err == nil || x.port.Mappings() != 0 {

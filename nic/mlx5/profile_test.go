@@ -116,7 +116,8 @@ func TestLoopback(t *testing.T) {
 	for _, p := range []mlx5sim.Profile{mlx5sim.ConnectX6Dx, mlx5sim.ConnectX4LxVF} {
 		t.Run(fmt.Sprintf("%04x", p.Device()), func(t *testing.T) {
 			x := newRig(t, mlx5sim.Options{Profile: p, NoLoopback: true})
-			x.open(nic.Options{Queues: 2, Push: "full"})
+			x.own.Push = "full"
+			x.open(nic.Options{Queues: 2})
 			defer x.close()
 			if err := x.dev.Send(request(ourMAC, 98, -1)); err != nil {
 				t.Fatal(err)
@@ -146,7 +147,8 @@ func TestLoopback(t *testing.T) {
 // of it, and Info says so.
 func TestLoopbackOfOldFirmware(t *testing.T) {
 	x := newRig(t, mlx5sim.Options{})
-	x.open(nic.Options{Queues: 2, Push: "full"})
+	x.own.Push = "full"
+	x.open(nic.Options{Queues: 2})
 	defer x.close()
 	a, b := [6]byte{2, 0, 0, 0, 0, 0xAA}, [6]byte{2, 0, 0, 0, 0, 0xBB}
 	x.resp[1] = x.responder(a)

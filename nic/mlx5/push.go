@@ -11,9 +11,29 @@ import (
 	"rebound/nic/bus/mmio"
 )
 
-// Push modes of nic.Options.
+// Options are what this driver alone takes. A zero field means the default.
+type Options struct {
+	// Push chooses how replies reach the card: "full", "header" or "off"; "" and "auto" stand for the best it has, full.
+	Push string
+	// PushMax is the longest frame in bytes that is pushed whole; 0 for as long as the card takes.
+	PushMax int
+}
+
+func (o Options) check() error {
+	switch o.Push {
+	case "", pushAuto, pushFull, pushHeader, pushOff:
+	default:
+		return fmt.Errorf("push mode %q is none of auto, full, header, off", o.Push)
+	}
+	if o.PushMax < 0 {
+		return fmt.Errorf("the longest frame to push is %d bytes, want 0 or more", o.PushMax)
+	}
+	return nil
+}
+
+// Push modes.
 const (
-	pushAuto   = ""       // full
+	pushAuto   = "auto"   // full
 	pushFull   = "full"   // the frame inline, up to PushMax bytes; of longer ones the headers and a pointer
 	pushHeader = "header" // the headers that the vport demands inline, and a pointer
 	pushOff    = "off"    // as header, and no BlueFlame: the device is told by doorbell and fetches all
@@ -22,8 +42,8 @@ const (
 // choosePush sets the longest frame that goes whole into a WQE: as much as half a BlueFlame register holds.
 func (d *Device) choosePush() {
 	d.pushMax = 0
-	switch d.opt.Push {
-	case pushAuto, "auto", pushFull:
+	switch d.own.Push {
+	case "", pushAuto, pushFull:
 		most := maxBlocks*wqebb - room
 		if d.caps.bfHalf > 0 {
 			most = min(most, int(d.caps.bfHalf)-room)
@@ -31,11 +51,11 @@ func (d *Device) choosePush() {
 		if d.caps.maxWQE > 0 {
 			most = min(most, int(d.caps.maxWQE)-room)
 		}
-		if d.pushMax = most; d.opt.PushMax > 0 {
-			d.pushMax = min(most, d.opt.PushMax)
+		if d.pushMax = most; d.own.PushMax > 0 {
+			d.pushMax = min(most, d.own.PushMax)
 		}
-		if d.opt.PushMax > most {
-			d.lacks = append(d.lacks, fmt.Sprintf("frames are pushed whole up to %d bytes, %d were asked for", most, d.opt.PushMax))
+		if d.own.PushMax > most {
+			d.lacks = append(d.lacks, fmt.Sprintf("frames are pushed whole up to %d bytes, %d were asked for", most, d.own.PushMax))
 		}
 	}
 	// A frame that is all headers has nothing to point to.
@@ -51,7 +71,7 @@ func (d *Device) doorbell(q *Queue) error {
 	}
 	q.db, q.wcDoorbell, q.bf, q.bfHalf = (*uint64)(p), w.WriteCombining(), nil, d.caps.bfHalf
 	switch {
-	case d.opt.Push == pushOff:
+	case d.own.Push == pushOff:
 		return nil
 	case q.bfHalf == 0:
 		d.noBlueFlame("the device has none")
@@ -183,9 +203,9 @@ func (d *Device) pushName() string {
 	if d.queues[0].bf != nil {
 		way = "blueflame"
 	}
-	switch d.opt.Push {
+	switch d.own.Push {
 	case pushOff, pushHeader:
-		return way + " " + d.opt.Push
+		return way + " " + d.own.Push
 	}
 	return way + " full"
 }

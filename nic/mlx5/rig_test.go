@@ -46,6 +46,7 @@ type rig struct {
 	logs  logBuffer
 	fn    *sim.Function
 
+	own    mlx5.Options
 	ownMAC bool // the device's own address is used
 }
 
@@ -98,7 +99,7 @@ func (x *rig) tryOpen(o nic.Options) (err error) {
 		x.Fatal(err)
 	}
 	x.fn = fn
-	x.busy(func() { x.dev, err = mlx5.Open(fn, o) })
+	x.busy(func() { x.dev, err = mlx5.Open(fn, o, x.own) })
 	return err
 }
 

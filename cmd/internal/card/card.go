@@ -20,7 +20,7 @@ import (
 // Drivers are the names of the drivers on the device itself.
 var Drivers = []string{"ixgbe", "mlx5", "ena"}
 
-// PushModes are the values of nic.Options.Push that some driver knows.
+// PushModes are the values of Push.Mode that some driver knows.
 var PushModes = []string{"auto", "off", "llq", "full", "header"}
 
 // simulated begins the name of a device that a simnic serves.
@@ -47,9 +47,15 @@ func DriverFor(id pci.ID) string {
 	return ""
 }
 
+// Push is how frames reach a card that can take them by stores. Each driver checks it.
+type Push struct {
+	Mode string // "" and "auto" for the best that the card has
+	Max  int    // the longest frame in bytes that is pushed whole; 0 for as long as the card takes
+}
+
 // Open opens o.Device with the driver of that name, or with the one for its ID where driver is "auto". Without an IOMMU it
 // fails unless unsafeNoIOMMU is set: the device may then write to any memory.
-func Open(driver string, unsafeNoIOMMU bool, o nic.Options) (nic.Device, error) {
+func Open(driver string, unsafeNoIOMMU bool, push Push, o nic.Options) (nic.Device, error) {
 	fn, err := take(o.Device, unsafeNoIOMMU)
 	if err != nil {
 		return nil, err
@@ -60,13 +66,16 @@ func Open(driver string, unsafeNoIOMMU bool, o nic.Options) (nic.Device, error) 
 	// A driver takes the function over, and closes it if it cannot open the device.
 	switch driver {
 	case "ixgbe":
+		if push.Mode != "" && push.Mode != "auto" && push.Mode != "off" {
+			return nil, errors.Join(fmt.Errorf("ixgbe %s: push mode %q is none of auto, off: this card takes no frame by stores", o.Device, push.Mode), fn.Close())
+		}
 		d, err := ixgbe.Open(fn, o)
 		return opened(fn, d, err)
 	case "mlx5":
-		d, err := mlx5.Open(fn, o)
+		d, err := mlx5.Open(fn, o, mlx5.Options{Push: push.Mode, PushMax: push.Max})
 		return opened(fn, d, err)
 	case "ena":
-		d, err := ena.Open(fn, o)
+		d, err := ena.Open(fn, o, ena.Options{Push: push.Mode, PushMax: push.Max})
 		return opened(fn, d, err)
 	}
 	return nil, errors.Join(fmt.Errorf("%s: %w: no driver for %v", o.Device, nic.ErrNoDevice, fn.ID()), fn.Close())

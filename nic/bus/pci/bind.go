@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -15,12 +16,13 @@ const vfioDriver = "vfio-pci"
 
 // Target is where Bind puts a function.
 type Target struct {
-	NoDriver bool // leave it without a driver, for OpenSysfs, instead of giving it to vfio-pci
-	Force    bool // even if the user depends on its interface
+	NoDriver bool              // leave it without a driver, for OpenSysfs, instead of giving it to vfio-pci
+	Needed   map[string]string // interfaces that the user depends on, and why: "carries the default route"
+	Force    bool              // even if the user depends on its interface
 }
 
 // Bind takes the function at addr from its kernel driver and gives it to vfio-pci. It refuses, with ErrInUse, a function
-// whose interface carries the default route or an ssh session, and one that has virtual functions. It remembers the driver
+// whose interface is among to.Needed, and one that has virtual functions. It remembers the driver
 // for Unbind, in /run, so that the next start of the machine has forgotten it. On an error the function is back where it
 // was, or the error says that it is not.
 func Bind(addr string, to Target) error { return machine.bind(addr, to) }
@@ -42,7 +44,7 @@ func (h *host) bind(addr string, to Target) error {
 	}
 	dir := h.device(f.Address)
 	if !to.Force {
-		if err := h.checkNotNeeded(f); err != nil {
+		if err := h.checkNotNeeded(f, to.Needed); err != nil {
 			return err
 		}
 		if n := h.text(dir, "sriov_numvfs"); n != "" && n != "0" {
@@ -71,6 +73,44 @@ func (h *host) bind(addr string, to Target) error {
 	}
 	if err := h.move(f, want); err != nil {
 		return errors.Join(err, h.restore(f))
+	}
+	return nil
+}
+
+// uppers returns an interface and all that are built on it: bonds, bridges, VLANs.
+func (h *host) uppers(name string) []string {
+	all := []string{name}
+	for i := 0; i < len(all); i++ {
+		links, _ := filepath.Glob(filepath.Join(h.sys, "class/net", all[i], "upper_*"))
+		for _, l := range links {
+			up := strings.TrimPrefix(filepath.Base(l), "upper_")
+			if !slices.Contains(all, up) {
+				all = append(all, up)
+			}
+		}
+	}
+	return all
+}
+
+// checkNotNeeded refuses a function whose interfaces, or what is built on them, are needed, and one whose driver has no
+// interface to be seen here: it may be in another network namespace, and carry that one's default route.
+func (h *host) checkNotNeeded(f Found, needed map[string]string) error {
+	switch {
+	case f.Driver == "" || f.Driver == vfioDriver:
+		return nil
+	case len(f.Interfaces) == 0:
+		return fmt.Errorf("pci: %s: kernel driver %s has no interface for it in this network namespace, so what it carries is not known: %w (-force takes it all the same)",
+			f.Address, f.Driver, ErrInUse)
+	}
+	for _, own := range f.Interfaces {
+		for _, up := range h.uppers(own) {
+			if why := needed[up]; why != "" {
+				if up != own {
+					own += ", under " + up + ","
+				}
+				return fmt.Errorf("pci: %s: interface %s %s: %w (-force takes it all the same)", f.Address, own, why, ErrInUse)
+			}
+		}
 	}
 	return nil
 }

@@ -102,19 +102,18 @@ func TestBindTwice(t *testing.T) {
 }
 
 func TestBindRefuses(t *testing.T) {
+	var needed map[string]string
 	for name, c := range map[string]struct {
 		set  func(k *kernel)
 		want error
 		says string
 	}{
-		"default route": {func(k *kernel) {
-			k.needed = func() (map[string]string, error) { return map[string]string{"eth1": "carries the default route"}, nil }
-		}, ErrInUse, "eth1 carries the default route"},
+		"default route": {func(k *kernel) { needed["eth1"] = "carries the default route" }, ErrInUse, "eth1 carries the default route"},
 		"ssh over a VLAN on a bond": {func(k *kernel) {
 			k.link("sys/class/net/eth1/upper_bond0", "../bond0")
 			k.link("sys/class/net/bond0/upper_bond0.7", "../bond0.7")
 			k.link("sys/class/net/bond0.7/upper_bond0", "../bond0") // never so, but it must end
-			k.needed = func() (map[string]string, error) { return map[string]string{"bond0.7": "carries ssh"}, nil }
+			needed["bond0.7"] = "carries ssh"
 		}, ErrInUse, "under bond0.7"},
 		"interface elsewhere": {func(k *kernel) {
 			if err := os.RemoveAll(k.path("sys/bus/pci/devices/" + addr0 + "/net")); err != nil {
@@ -126,15 +125,16 @@ func TestBindRefuses(t *testing.T) {
 		k := newKernel(t)
 		k.card(addr0, "ixgbe", "7", "eth1")
 		k.driverModule(vfioDriver)
+		needed = map[string]string{}
 		c.set(k)
-		err := k.bind(addr0, Target{})
+		err := k.bind(addr0, Target{Needed: needed})
 		if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %v saying %q", name, err, c.want, c.says)
 		}
 		if k.bound(addr0) != "ixgbe" || len(k.log) != 0 {
 			t.Errorf("%s: something was done: %q", name, k.log)
 		}
-		if err := k.bind(addr0, Target{Force: true}); err != nil || k.bound(addr0) != vfioDriver {
+		if err := k.bind(addr0, Target{Needed: needed, Force: true}); err != nil || k.bound(addr0) != vfioDriver {
 			t.Errorf("%s, forced: %v", name, err)
 		}
 	}
@@ -161,48 +161,6 @@ func TestBindFails(t *testing.T) {
 	}
 	if err := k.bind("0000:09:00.0", Target{}); !errors.Is(err, ErrNoDevice) {
 		t.Errorf("no such function: %v", err)
-	}
-}
-
-// TestNeededInterfaces holds the reading of routes and sockets against this machine's own: what has the default route here
-// must be found.
-func TestNeededInterfaces(t *testing.T) {
-	t.Setenv("SSH_CONNECTION", "127.0.0.1 40000 127.0.0.1 22") // loopback needs no card
-	needed, err := neededInterfaces()
-	if err != nil {
-		t.Fatal(err)
-	}
-	table, err := os.ReadFile("/proc/net/route")
-	if err != nil {
-		t.Skip("no /proc/net/route:", err)
-	}
-	for line := range strings.Lines(string(table)) {
-		f := strings.Fields(line)
-		if len(f) > 7 && f[1] == "00000000" && f[7] == "00000000" && needed[f[0]] == "" {
-			t.Errorf("%s carries the default route, neededInterfaces = %v", f[0], needed)
-		}
-	}
-	if needed["lo"] != "" {
-		t.Errorf("lo %s", needed["lo"])
-	}
-}
-
-func TestEstablishedPeers(t *testing.T) {
-	table := `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt
-   0: 0100007F:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000
-   1: 020000C0:0016 0A0200C0:C350 01 00000000:00000000 02:00000000 00000000
-   2: 020000C0:01BB 0B0200C0:C351 01 00000000:00000000 02:00000000 00000000
-   3: 020000C0:0016 0C0200C0:C352 06 00000000:00000000 02:00000000 00000000
-   4: 0000000000000000FFFF0000020000C0:0016 0000000000000000FFFF00000D0200C0:C353 01 0
-   5: B80D0120000000000000000001000000:0016 B80D0120000000000000000002000000:C354 01 0
-   6: nonsense:0016 nonsense:0001 01
-`
-	var got []string
-	for _, a := range establishedPeers([]byte(table), 22) {
-		got = append(got, a.String())
-	}
-	if want := []string{"192.0.2.10", "192.0.2.13", "2001:db8::2"}; !slices.Equal(got, want) {
-		t.Errorf("peers %q, want %q", got, want)
 	}
 }
 

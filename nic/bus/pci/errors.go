@@ -1,18 +1,23 @@
 package pci
 
-import "errors"
+import (
+	"errors"
+
+	"rebound/nic/bus"
+)
 
 // What can be wrong with a function before a driver sees it. Errors wrap these with the address, what was found and, where
 // the user can mend it, how.
 var (
-	ErrNoDevice = errors.New("no such PCI function")
-	ErrGone     = errors.New("PCI function is gone")       // configuration space reads all ones
-	ErrBusy     = errors.New("PCI function is in use")     // by another process, or by a driver
-	ErrNoIOMMU  = errors.New("no IOMMU group")             // none in the machine, or not switched on
-	ErrGroup    = errors.New("IOMMU group is not viable")  // another function of the group belongs to a host driver
-	ErrRights   = errors.New("not allowed")                // rights of this process, or kernel lockdown
-	ErrInUse    = errors.New("interface is needed")        // it carries the default route or the ssh session
-	ErrConfig   = errors.New("configuration space is bad") // capability lists that lead nowhere
-	ErrBAR      = errors.New("BAR is unusable")
-	ErrClosed   = errors.New("PCI function is closed")
+	ErrNoDevice = bus.ErrNoDevice
+	ErrGone     = bus.ErrGone // configuration space reads all ones
+	ErrBusy     = bus.ErrBusy
+	ErrRights   = bus.ErrRights
+
+	ErrNoIOMMU = errors.New("no IOMMU group")             // none in the machine, or not switched on
+	ErrGroup   = errors.New("IOMMU group is not viable")  // another function of the group belongs to a host driver
+	ErrInUse   = errors.New("interface is needed")        // it carries the default route or the ssh session
+	ErrConfig  = errors.New("configuration space is bad") // capability lists that lead nowhere
+	ErrBAR     = errors.New("BAR is unusable")
+	ErrClosed  = errors.New("PCI function is closed")
 )

@@ -18,13 +18,12 @@ type host struct {
 
 	write   func(path, value string) error // an attribute in sys
 	ioctl   func(fd int, req, value uintptr, arg unsafe.Pointer) (int, error)
-	needed  func() (map[string]string, error) // interfaces that the user depends on, and why
-	modules func(name string) error           // loads a kernel module
+	modules func(name string) error // loads a kernel module
 }
 
 var machine = host{
 	sys: "/sys", dev: "/dev", run: "/run/rebound",
-	write: writeAttribute, ioctl: ioctl, needed: neededInterfaces, modules: modprobe,
+	write: writeAttribute, ioctl: ioctl, modules: modprobe,
 }
 
 // Found is a network function of this machine.

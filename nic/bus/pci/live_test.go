@@ -8,7 +8,17 @@ import (
 	"testing"
 
 	"rebound/nic/bus/dma"
+	"rebound/nic/kit/netif"
 )
+
+func needed(t *testing.T) map[string]string {
+	t.Helper()
+	n, err := netif.Needed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
 
 // TestLive takes a function of this machine from its driver, drives it through the real kernel, and gives it back. It runs
 // where REBOUND_TEST_PCI names one that may be taken: in the lab's guest, or on a host with a spare card.
@@ -21,7 +31,7 @@ func TestLive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	to := Target{NoDriver: before.Group == ""}
+	to := Target{NoDriver: before.Group == "", Needed: needed(t)}
 	if err := Bind(addr, to); err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +128,7 @@ func TestLiveWC(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Bind(addr, Target{NoDriver: before.Group == ""}); err != nil {
+	if err := Bind(addr, Target{NoDriver: before.Group == "", Needed: needed(t)}); err != nil {
 		t.Fatal(err)
 	}
 	defer Unbind(addr)

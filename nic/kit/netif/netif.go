@@ -133,11 +133,19 @@ func (i *Interface) StripsVLAN() bool {
 	return i.ethtool(unsafe.Pointer(&v)) == nil && v.data&(1<<8) != 0 // ETH_FLAG_RXVLAN
 }
 
-// Virtual reports whether frames can come from another kernel interface of this machine, unfinished: with checksums that
-// were left to a device.
-func (i *Interface) Virtual() bool {
-	return slices.Contains([]string{"veth", "netkit", "tun", "bridge", "virtio_net", ""}, i.Driver)
-}
+// local are the kernel drivers whose received frames may never have been on a wire: their sender, a kernel or a hypervisor's
+// guest on this machine, may leave the UDP checksum to a device that does not exist (linux/skbuff.h, CHECKSUM_PARTIAL).
+//
+//	veth, netkit            another network namespace, a container
+//	bridge, macvlan, ipvlan whatever local interface is below or beside it
+//	tun                     a process: a virtual machine, a tunnel
+//	virtio_net              another guest of the host (VIRTIO_NET_HDR_F_NEEDS_CSUM)
+//	xen_netfront, vif       another domain, seen from the guest and from the host (XEN_NETRXF_csum_blank)
+//	"" (tells none)         not a card's driver, which all tell; it may be any of the above
+var local = []string{"veth", "netkit", "bridge", "macvlan", "ipvlan", "tun", "virtio_net", "xen_netfront", "vif", ""}
+
+// Local reports whether frames can come from a kernel on this machine, with checksums that were left to a device.
+func (i *Interface) Local() bool { return slices.Contains(local, i.Driver) }
 
 // BusyPolls reports whether the administrator deferred the interface's interrupts, so that an application's busy polling
 // takes their place (Documentation/networking/napi.rst).

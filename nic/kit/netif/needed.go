@@ -1,4 +1,4 @@
-package pci
+package netif
 
 import (
 	"bytes"
@@ -7,19 +7,19 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
 )
 
-// neededInterfaces returns the interfaces that carry a default route or an ssh session, with the reason.
-func neededInterfaces() (map[string]string, error) {
+// Needed returns the interfaces of the calling thread's network namespace that carry a default route or an ssh session, with
+// the reason: taking one from the kernel would cut its user off.
+func Needed() (map[string]string, error) {
 	needed := map[string]string{}
 	links, err := netlink.LinkList()
 	if err != nil {
-		return nil, fmt.Errorf("pci: list interfaces: %w", err)
+		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
 	name := map[int]string{}
 	for _, l := range links {
@@ -27,7 +27,7 @@ func neededInterfaces() (map[string]string, error) {
 	}
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
 	if err != nil {
-		return nil, fmt.Errorf("pci: list routes: %w", err)
+		return nil, fmt.Errorf("list routes: %w", err)
 	}
 	for _, r := range routes {
 		if r.Dst != nil {
@@ -96,46 +96,4 @@ func establishedPeers(table []byte, port int) []netip.Addr {
 		}
 	}
 	return peers
-}
-
-// uppers returns an interface and all that are built on it: bonds, bridges, VLANs.
-func (h *host) uppers(name string) []string {
-	all := []string{name}
-	for i := 0; i < len(all); i++ {
-		links, _ := filepath.Glob(filepath.Join(h.sys, "class/net", all[i], "upper_*"))
-		for _, l := range links {
-			up := strings.TrimPrefix(filepath.Base(l), "upper_")
-			if !slices.Contains(all, up) {
-				all = append(all, up)
-			}
-		}
-	}
-	return all
-}
-
-// checkNotNeeded refuses a function whose interfaces, or what is built on them, are needed, and one whose driver has no
-// interface to be seen here: it may be in another network namespace, and carry that one's default route.
-func (h *host) checkNotNeeded(f Found) error {
-	switch {
-	case f.Driver == "" || f.Driver == vfioDriver:
-		return nil
-	case len(f.Interfaces) == 0:
-		return fmt.Errorf("pci: %s: kernel driver %s has no interface for it in this network namespace, so what it carries is not known: %w (-force takes it all the same)",
-			f.Address, f.Driver, ErrInUse)
-	}
-	needed, err := h.needed()
-	if err != nil {
-		return err
-	}
-	for _, own := range f.Interfaces {
-		for _, up := range h.uppers(own) {
-			if why := needed[up]; why != "" {
-				if up != own {
-					own += ", under " + up + ","
-				}
-				return fmt.Errorf("pci: %s: interface %s %s: %w (-force takes it all the same)", f.Address, own, why, ErrInUse)
-			}
-		}
-	}
-	return nil
 }
