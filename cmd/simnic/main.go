@@ -36,10 +36,25 @@ type many []string
 func (m *many) String() string     { return strings.Join(*m, ",") }
 func (m *many) Set(s string) error { *m = append(*m, s); return nil }
 
+// strictness is the value of -strict. A flag without a value is "true".
+type strictness string
+
+func (s *strictness) String() string   { return string(*s) }
+func (s *strictness) IsBoolFlag() bool { return true }
+
+func (s *strictness) Set(v string) error {
+	if v != "true" && v != "refused" && v != "false" {
+		return errors.New("one of true, refused, false is expected")
+	}
+	*s = strictness(v)
+	return nil
+}
+
 type config struct {
 	models, sockets, wires many
 	impair                 sim.Impairment
-	counts, strict, debug  bool
+	counts, debug          bool
+	strict                 strictness
 	trace                  string
 }
 
@@ -58,7 +73,8 @@ func run(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
 	fs.Uint64Var(&c.impair.Seed, "seed", 1, "decides which frames -loss, -duplicate and -reorder hit")
 	fs.BoolVar(&c.counts, "counts", false, "print PCIe transactions and violations as JSON at the end, as SIGUSR1 does at any time")
 	fs.StringVar(&c.trace, "trace", "", "write what drivers did last, and programmed, to `file` at the end, and on SIGUSR1")
-	fs.BoolVar(&c.strict, "strict", true, "exit 1 if a driver did what the device's datasheet forbids")
+	c.strict = "true"
+	fs.Var(&c.strict, "strict", "which violations make the exit code 1: `true` for all, refused for those that no device would let pass, false for none")
 	fs.BoolVar(&c.debug, "debug", false, "log clients that come and go")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -114,11 +130,12 @@ serve:
 		b.report(stdout)
 	}
 	for _, p := range b.ports {
-		for _, v := range p.Violations() {
+		all := p.Violations()
+		for _, v := range all {
 			fmt.Fprintln(stderr, "violation:", v)
-			if c.strict {
-				code = 1
-			}
+		}
+		if c.strict == "true" && len(all) > 0 || c.strict == "refused" && len(p.Refused()) > 0 {
+			code = 1
 		}
 	}
 	if b.capture != nil && b.capture.Err() != nil {

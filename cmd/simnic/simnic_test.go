@@ -183,7 +183,7 @@ func TestPair(t *testing.T) {
 }
 
 func TestViolationsFail(t *testing.T) {
-	for strict, want := range map[string]int{"true": 1, "false": 0} {
+	for strict, want := range map[string]int{"true": 1, "refused": 1, "false": 0} {
 		a := filepath.Join(t.TempDir(), "a")
 		b := filepath.Join(t.TempDir(), "b")
 		s := start(t, 2, "-model", "toy", "-socket", a, "-model", "toy", "-socket", b, "-wire", "pair", "-strict="+strict)
@@ -200,6 +200,31 @@ func TestViolationsFail(t *testing.T) {
 	}
 }
 
+// A receive descriptor with a reserved bit is told, and the frame arrives; it fails a run only where all is to be right.
+func TestToldFails(t *testing.T) {
+	for strict, want := range map[string]int{"true": 1, "refused": 0, "false": 0} {
+		a := filepath.Join(t.TempDir(), "a")
+		b := filepath.Join(t.TempDir(), "b")
+		s := start(t, 2, "-model", "toy", "-socket", a, "-model", "toy", "-socket", b, "-wire", "pair", "-strict="+strict)
+		x, y := openPort(t, a), openPort(t, b)
+		frame := bytes.Repeat([]byte{1, 2, 3, 4}, 30)
+		x.mem.Bytes[0x100c] = 1 // reserved
+		x.send(frame)
+		if got := y.receive(); !bytes.Equal(got, frame) {
+			t.Errorf("received %x", got)
+		}
+		x.close()
+		y.close()
+		if c := s.stop(t); c != want || !strings.Contains(s.stderr.String(), "told: descriptor 0: reserved") {
+			t.Errorf("-strict=%s: exit %d: %s", strict, c, &s.stderr)
+		}
+	}
+	var out strings.Builder
+	if c := run([]string{"-strict=maybe"}, &out, &out, nil); c != 2 || !strings.Contains(out.String(), "one of true, refused, false") {
+		t.Errorf("-strict=maybe: exit %d: %s", c, &out)
+	}
+}
+
 func TestTrace(t *testing.T) {
 	dir := t.TempDir()
 	a, b, file := filepath.Join(dir, "a"), filepath.Join(dir, "b"), filepath.Join(dir, "trace")
@@ -213,7 +238,7 @@ func TestTrace(t *testing.T) {
 	s.sig <- syscall.SIGUSR1
 	s.line(t)
 	text, err := os.ReadFile(file)
-	for _, want := range []string{"bus-master 1", "write      CONTROL (BAR 0 00004h) = 00000001h", "violation  write of 00000001 to STATUS (BAR 0 00008h): register is not writable",
+	for _, want := range []string{"bus-master 1", "write      CONTROL (BAR 0 00004h) = 00000001h", "violation  refused: write of 00000001 to STATUS (BAR 0 00008h): register is not writable",
 		"what led to the first violation", "\nRX_ENTRIES = 2h\n", "# sim:toy.1: "} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%q is not in the trace: %v\n%s", want, err, text)

@@ -34,7 +34,7 @@ func (h *host) dmaAccess(iova uint64, p []byte, write bool) error {
 		err = h.dma.access(iova, p, write)
 	}
 	if err != nil {
-		h.Violation("%v (IOVA %#x, %d bytes)", err, iova, len(p))
+		h.Refuse("%v (IOVA %#x, %d bytes)", err, iova, len(p))
 	}
 	return err
 }
@@ -76,7 +76,9 @@ func (h *host) Transmit(frame []byte) {
 	}
 }
 
-func (h *host) Violation(format string, args ...any) { (*Port)(h).violation(format, args...) }
+func (h *host) Refuse(format string, args ...any)    { (*Port)(h).violation(Refused, format, args...) }
+func (h *host) Tell(format string, args ...any)      { (*Port)(h).violation(Told, format, args...) }
+func (h *host) Violation(format string, args ...any) { h.Refuse(format, args...) }
 
 func (h *host) Now() time.Duration { return (*Port)(h).now() }
 

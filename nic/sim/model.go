@@ -1,8 +1,9 @@
 // Package sim runs device models: PCI functions made of software, for drivers of ours (in process or over vfio-user) and
 // for Linux's (in QEMU).
 //
-// A Model is written from the datasheet and is strict: whatever a real device would punish silently (a reserved bit set, a
-// wrong order, a tail overrun, DMA before enable) it reports as a violation, which fails the test.
+// A Model is written from the datasheet and is strict: what a real device punishes silently it reports as a violation, in one
+// of two grades. A driver of ours has none of either. A driver that others wrote, and that runs on the real device, may be told
+// things, and runs on.
 package sim
 
 import (
@@ -21,7 +22,8 @@ type Model interface {
 	Attach(Host)
 
 	// ReadBAR and WriteBAR are one access by the driver: 1, 2, 4 or 8 bytes, little endian, aligned, within the BAR and
-	// outside of the MSI-X table, which the host keeps. An error is a violation, and a read then yields all ones.
+	// outside of the MSI-X table, which the host keeps. An error is a violation: one made by AsTold leaves the access as the
+	// model made it; with any other, which is Refused, a read yields all ones.
 	// An access to a polled range comes here too, counted and stored in shadow memory already: the model takes note of
 	// the value, so that Step does not find it a second time. Stores by pointer that came before are still to be found.
 	ReadBAR(bar int, off uint64, p []byte) error
@@ -60,10 +62,44 @@ type Host interface {
 	Command(name string, status uint8, given iter.Seq2[string, uint64])
 	// Transmit puts a frame (without FCS) on the wire. The host copies it.
 	Transmit(frame []byte)
-	// Violation reports what the driver did wrong, naming register or command, what was expected and what was seen.
+	// Refuse and Tell report a violation of that grade, naming register or command, what was expected and what was seen.
+	Refuse(format string, args ...any)
+	Tell(format string, args ...any)
+	// Violation is Refuse, for models that do not grade yet.
 	Violation(format string, args ...any)
 	// Now is the device's clock since power-on; it stands still between Steps in stepped tests.
 	Now() time.Duration
+}
+
+// Grade says how bad a violation is.
+type Grade uint8
+
+const (
+	// Refused is what no device does: DMA to an address that is not mapped, a command on an object that does not exist, a
+	// tail beyond the ring. The model does not do it either.
+	Refused Grade = iota
+	// Told is what the datasheet forbids and devices are known to bear: a reserved bit, an order. The model does it.
+	Told
+)
+
+func (g Grade) String() string { return [...]string{"refused", "told"}[g] }
+
+type told struct{ error }
+
+// AsTold makes err, which ReadBAR or WriteBAR returns, a violation of grade Told. AsTold(nil) is nil.
+func AsTold(err error) error {
+	if err == nil {
+		return nil
+	}
+	return told{err}
+}
+
+// gradeOf returns the grade of a model's error.
+func gradeOf(err error) Grade {
+	if _, ok := err.(told); ok {
+		return Told
+	}
+	return Refused
 }
 
 // Config is a model's configuration space and BARs.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,9 +42,9 @@ type Port struct {
 	wire    Wire
 	up      bool // the wire's link state that the model was told last
 	counts  Counts
-	faults  []string  // violations, oldest first
-	dropped int       // violations beyond maxViolations
-	rec     *recorder // nil unless StartTrace was called
+	faults  []violation // oldest first
+	dropped [2]int      // violations beyond maxViolations, by grade
+	rec     *recorder   // nil unless StartTrace was called
 	irq     func(v int)
 	clock   time.Duration
 	owner   *Function // of this process, while open
@@ -57,8 +58,13 @@ type Port struct {
 	ran chan struct{}
 }
 
-// maxViolations bounds memory: a driver that misbehaves once often does so in a loop.
+// maxViolations bounds how many are kept of each grade: a driver that misbehaves once often does so in a loop.
 const maxViolations = 100
+
+type violation struct {
+	grade Grade
+	text  string
+}
 
 type shadow struct {
 	mem []byte
@@ -284,7 +290,7 @@ func (p *Port) ReadBAR(bar int, off uint64, b []byte) error {
 	}
 	if !p.space.decodes() {
 		ones(b)
-		p.violation("read of %s while memory space is disabled", p.where(bar, off))
+		p.violation(Refused, "read of %s while memory space is disabled", p.where(bar, off))
 		return nil
 	}
 	if mem := p.msixAt(bar, off, len(b)); mem != nil {
@@ -292,14 +298,14 @@ func (p *Port) ReadBAR(bar int, off uint64, b []byte) error {
 		return nil
 	}
 	err := p.model.ReadBAR(bar, off, b)
-	if err != nil {
+	if err != nil && gradeOf(err) == Refused {
 		ones(b)
 	}
 	if p.rec != nil {
 		p.access(ReadEvent, bar, off, b)
 	}
 	if err != nil {
-		p.violation("read of %s: %v", p.where(bar, off), err)
+		p.violation(gradeOf(err), "read of %s: %v", p.where(bar, off), err)
 	}
 	return nil
 }
@@ -319,7 +325,7 @@ func (p *Port) WriteBAR(bar int, off uint64, b []byte) error {
 		p.access(WriteEvent, bar, off, b)
 	}
 	if !p.space.decodes() {
-		p.violation("write of %s while memory space is disabled", p.written(bar, off, b))
+		p.violation(Refused, "write of %s while memory space is disabled", p.written(bar, off, b))
 		return nil
 	}
 	if mem := p.msixAt(bar, off, len(b)); mem != nil {
@@ -330,7 +336,7 @@ func (p *Port) WriteBAR(bar int, off uint64, b []byte) error {
 		copy(p.shadow[bar].mem[off:], b)
 	}
 	if err := p.model.WriteBAR(bar, off, b); err != nil {
-		p.violation("write of %s: %v", p.written(bar, off, b), err)
+		p.violation(gradeOf(err), "write of %s: %v", p.written(bar, off, b), err)
 	}
 	return nil
 }
@@ -431,36 +437,54 @@ func (p *Port) Counts() Counts {
 	return p.counts
 }
 
-// Violations returns what the driver did wrong so far, oldest first.
-func (p *Port) Violations() []string {
+// Violations returns what the driver did wrong so far, oldest first, of both grades: "sim:ixgbe: told: write of ...".
+func (p *Port) Violations() []string { return p.violations(Refused, Told) }
+
+// Refused returns the violations of that grade only: what a driver that runs on the real device does not do either.
+func (p *Port) Refused() []string { return p.violations(Refused) }
+
+func (p *Port) violations(grades ...Grade) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	v := append([]string(nil), p.faults...)
-	if p.dropped > 0 {
-		v = append(v, fmt.Sprintf("and %d more", p.dropped))
+	var all []string
+	for _, v := range p.faults {
+		if slices.Contains(grades, v.grade) {
+			all = append(all, fmt.Sprintf("%s: %v: %s", p.Name(), v.grade, v.text))
+		}
 	}
-	return v
+	for _, g := range grades {
+		if p.dropped[g] > 0 {
+			all = append(all, fmt.Sprintf("%s: %v: and %d more", p.Name(), g, p.dropped[g]))
+		}
+	}
+	return all
 }
 
 // ForgetViolations clears the list, for tests that provoke one.
 func (p *Port) ForgetViolations() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.faults, p.dropped = nil, 0
+	p.faults, p.dropped = nil, [2]int{}
 	if p.rec != nil {
 		p.rec.before = nil
 	}
 }
 
-func (p *Port) violation(format string, args ...any) {
-	if len(p.faults) >= maxViolations {
-		p.dropped++
+func (p *Port) violation(g Grade, format string, args ...any) {
+	kept := 0
+	for _, v := range p.faults {
+		if v.grade == g {
+			kept++
+		}
+	}
+	if kept == maxViolations {
+		p.dropped[g]++
 		return
 	}
 	text := fmt.Sprintf(format, args...)
-	p.faults = append(p.faults, fmt.Sprintf("%s: %s", p.Name(), text))
+	p.faults = append(p.faults, violation{g, text})
 	if p.rec != nil {
-		p.event(Event{Kind: ViolationEvent, Name: text})
+		p.event(Event{Kind: ViolationEvent, Name: fmt.Sprintf("%v: %s", g, text)})
 		if p.rec.before == nil {
 			p.rec.before = p.rec.last(beforeViolation)
 		}

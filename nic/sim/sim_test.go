@@ -2,6 +2,7 @@ package sim_test
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,23 @@ type reach struct {
 	*toysim.Model
 	host sim.Host
 	do   func(sim.Host)
+
+	read  func([]byte) error // of BAR 0 100h
+	write func() error
+}
+
+func (r *reach) ReadBAR(bar int, off uint64, p []byte) error {
+	if r.read != nil && bar == 0 && off == 0x100 {
+		return r.read(p)
+	}
+	return r.Model.ReadBAR(bar, off, p)
+}
+
+func (r *reach) WriteBAR(bar int, off uint64, p []byte) error {
+	if r.write != nil && bar == 0 && off == 0x100 {
+		return r.write()
+	}
+	return r.Model.WriteBAR(bar, off, p)
 }
 
 func (r *reach) Attach(h sim.Host) { r.host = h; r.Model.Attach(h) }
@@ -84,6 +102,51 @@ func TestDMAIsConfined(t *testing.T) {
 	}
 	if n, err := p.Unmap(0, 1<<40); n != 8192 || err != nil || p.Mappings() != 0 {
 		t.Errorf("unmap of all: %d, %v", n, err)
+	}
+	p.ForgetViolations()
+}
+
+// What the datasheet forbids and devices bear is told, and happens; all else is refused, and does not.
+func TestGrades(t *testing.T) {
+	r := &reach{Model: toysim.New(mac)}
+	p, err := sim.New(r, sim.Options{Name: "toy", Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	bar, err := open(t, p).BAR(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.write = func() error { return sim.AsTold(errors.New("bit 3 is reserved")) }
+	bar.Write32(0x100, 9)
+	r.write = func() error { return errors.New("no such thing") }
+	bar.Write32(0x100, 9)
+	r.write = func() error { return sim.AsTold(nil) }
+	bar.Write32(0x100, 9)
+	r.read = func(b []byte) error { b[0] = 7; return sim.AsTold(errors.New("too early")) }
+	if v := bar.Read32(0x100); v != 7 {
+		t.Errorf("a read that is told yields %#x", v)
+	}
+	r.read = func(b []byte) error { b[0] = 7; return errors.New("nothing there") }
+	if v := bar.Read32(0x100); v != ^uint32(0) {
+		t.Errorf("a read that is refused yields %#x", v)
+	}
+	r.do = func(h sim.Host) {
+		for i := range 150 {
+			h.Tell("told %d", i)
+		}
+		h.Refuse("refused after all that was told")
+	}
+	p.Step()
+	all, refused := p.Violations(), p.Refused()
+	if len(all) != 104 || all[0] != "sim:toy: told: write of 00000009 to BAR 0 00100h: bit 3 is reserved" ||
+		all[103] != "sim:toy: told: and 52 more" {
+		t.Errorf("%d violations:\n%s", len(all), strings.Join(all, "\n"))
+	}
+	if len(refused) != 3 || refused[0] != "sim:toy: refused: write of 00000009 to BAR 0 00100h: no such thing" ||
+		refused[2] != "sim:toy: refused: refused after all that was told" {
+		t.Errorf("refused:\n%s", strings.Join(refused, "\n"))
 	}
 	p.ForgetViolations()
 }
