@@ -66,8 +66,8 @@ type capSet struct {
 	max, cur map[int][]byte
 }
 
-// structure is a capability structure without what is not modelled, with what the profile differs in.
-func (p *profile) structure(kind int, w words) []byte {
+// structure is a capability structure without what is not modelled, with what this function differs in.
+func structure(kind int, w words, amended []amendment) []byte {
 	b := make([]byte, capBytes)
 	for off, v := range w {
 		be.PutUint32(b[off:], v)
@@ -77,7 +77,7 @@ func (p *profile) structure(kind int, w words) []byte {
 			be.PutUint32(b[n.off:], be.Uint32(b[n.off:])&^n.mask())
 		}
 	}
-	for _, a := range p.amendments() {
+	for _, a := range amended {
 		if a.kind == kind {
 			be.PutUint32(b[a.field.off:], be.Uint32(b[a.field.off:])&^a.field.mask()|a.value<<a.field.lo)
 		}
@@ -85,12 +85,17 @@ func (p *profile) structure(kind int, w words) []byte {
 	return b
 }
 
-func (p *profile) caps() capSet {
+func (m *Model) newCaps() capSet {
+	amended := m.prof.amendments()
+	if m.opt.Clock != FreeRunning {
+		amended = append(amended, amendment{capGeneral, bits{off: 0x88, hi: 31, lo: 30}, uint32(m.opt.Clock)}, // sq_ts_format
+			amendment{capGeneral, bits{off: 0x88, hi: 29, lo: 28}, uint32(m.opt.Clock)}) // rq_ts_format
+	}
 	s := capSet{max: map[int][]byte{}, cur: map[int][]byte{}}
 	for kind, w := range recorded {
-		s.max[kind], s.cur[kind] = p.structure(kind, w), p.structure(kind, w)
+		s.max[kind], s.cur[kind] = structure(kind, w, amended), structure(kind, w, amended)
 	}
-	current := p.structure(capGeneral, currentGeneral)
+	current := structure(capGeneral, currentGeneral, amended)
 	for off := range currentGeneral {
 		copy(s.cur[capGeneral][off:off+4], current[off:])
 	}

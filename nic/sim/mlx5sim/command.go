@@ -1,6 +1,9 @@
 package mlx5sim
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // Command status, PRM "Command Return Status".
 const (
@@ -48,13 +51,20 @@ type call struct {
 
 // refusal is a command's failure.
 type refusal struct {
-	status uint8
-	text   string
-	quiet  bool // no fault of the driver
+	status   uint8
+	text     string
+	syndrome uint32 // that of real firmware, where it is known
+	quiet    bool   // no fault of the driver
 }
 
 func refuse(status uint8, format string, args ...any) *refusal {
 	return &refusal{status: status, text: fmt.Sprintf(format, args...)}
+}
+
+// with names the syndrome that real firmware was seen to refuse with.
+func (r *refusal) with(syndrome uint32) *refusal {
+	r.syndrome = syndrome
+	return r
 }
 
 // cannot is a refusal that is not the driver's fault.
@@ -90,8 +100,8 @@ func (m *Model) command(in []byte, n int) []byte {
 	}
 	clear(out)
 	out[0] = r.status
-	// Syndromes of real firmware are opaque; these are stable, and differ by command and status.
-	be.PutUint32(out[4:], uint32(opcode)<<8|uint32(r.status)|0x100000)
+	// Syndromes of real firmware are opaque; where none is known, these are stable, and differ by command and status.
+	be.PutUint32(out[4:], cmp.Or(r.syndrome, uint32(opcode)<<8|uint32(r.status)|0x100000))
 	if !r.quiet {
 		m.host.Violation("%s: %s (status %xh)", m.opName(opcode), r.text, r.status)
 	}

@@ -178,9 +178,6 @@ func (m *Model) complete(q *cq, b *[cqeSize]byte, solicited bool) {
 			return
 		}
 	}
-	if op := b[63] >> 4; op != cqeRequestErr && op != cqeResponseErr { // there the syndrome is in the timestamp's place
-		be.PutUint64(b[0x30:], m.clock())
-	}
 	b[63] |= uint8(q.pi>>q.logSize) & 1
 	if m.host.DMAWrite(q.at(q.pi), b[:]) != nil {
 		return

@@ -39,7 +39,7 @@ func (m *Model) enableHCA(c *call) *refusal {
 		return refuse(stBadSysState, "the function is %v already", m.hca)
 	}
 	m.hca, m.lost = hcaEnabled, false
-	m.caps = m.prof.caps()
+	m.caps = m.newCaps()
 	boot := bootPages
 	if m.opt.HostPages {
 		boot = 0

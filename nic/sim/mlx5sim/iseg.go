@@ -26,7 +26,8 @@ const (
 	isegTimerLow     = 0x1004
 	isegClearInt     = 0x100c
 	isegHealthCount  = 0x1010 // health_syndrome 31:24, health_counter 23:0
-	isegRealTime     = 0x1040
+	isegRealTimeHigh = 0x1040 // real_time_h: seconds
+	isegRealTimeLow  = 0x1044 // real_time_l: nanoseconds
 	isegClockType    = 0x2008
 
 	cmdInterfaceRev = 5
@@ -89,6 +90,14 @@ func (m *Model) isegDword(off uint64) uint32 {
 		return uint32(ns >> 32)
 	case isegTimerLow:
 		return uint32(m.clock())
+	case isegRealTimeHigh:
+		if m.opt.Clock != FreeRunning {
+			return uint32(m.realTime() >> 32)
+		}
+	case isegRealTimeLow:
+		if m.opt.Clock != FreeRunning {
+			return uint32(m.realTime())
+		}
 	case isegHealthCount:
 		return uint32(m.health.syndrome)<<24 | m.health.counter&0xffffff
 	case isegHealth + 0x30:
@@ -103,17 +112,6 @@ func (m *Model) isegDword(off uint64) uint32 {
 		return uint32(m.health.syndrome)<<16 | uint32(m.health.ext)
 	}
 	return 0
-}
-
-// clock is the free-running timer, in cycles of cap device_frequency_khz, or of device_frequency_mhz where firmware does not
-// tell the former.
-func (m *Model) clock() uint64 {
-	kHz := uint64(m.prof.kHz)
-	if kHz == 0 {
-		kHz = 1000 * m.caps.general().u("device_frequency_mhz")
-	}
-	ns := uint64(m.host.Now())
-	return ns/1e6*kHz + ns%1e6*kHz/1e6
 }
 
 func (m *Model) writeISeg(off uint64, p []byte) error {

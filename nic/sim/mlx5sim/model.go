@@ -26,9 +26,22 @@ type Options struct {
 	HostPages bool
 	// NoLoopback has the vport begin with local loopback off.
 	NoLoopback bool
+	// Clock is what the timestamps of completions count.
+	Clock Clock
 	// NoPages refuses the pages that a driver gives, as a firmware short of its own resources does.
 	NoPages bool
 }
+
+// Clock is how a function's firmware is set up to stamp completions (capability sq_ts_format and rq_ts_format).
+type Clock uint32
+
+// Queues say in ts_format which of the formats they want. Formats that a function does not have are refused: real firmware in
+// real-time mode answers 0 (free running) with status 3, syndrome d61c0bh.
+const (
+	FreeRunning Clock = 0 // cycles of the free-running timer; ts_format 0 only, as before the field was there
+	RealTime    Clock = 1 // seconds and nanoseconds; ts_format 1 (default) or 2 (real time)
+	BothClocks  Clock = 2 // ts_format 0, or 1 or 2 for real time
+)
 
 // Model is one function of a ConnectX adapter. It implements sim.Model.
 type Model struct {
@@ -89,7 +102,7 @@ func (m *Model) Reset() {
 	m.iseg = iseg{booting: m.opt.Initializing}
 	m.cmdq = cmdq{}
 	m.pages = pagePool{}
-	m.caps = m.prof.caps()
+	m.caps = m.newCaps()
 	m.hca, m.issi = hcaDisabled, 0
 	m.obj = newObjects()
 	m.flow = newSteering()

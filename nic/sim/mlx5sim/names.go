@@ -12,7 +12,7 @@ var isegNames = map[uint64]string{
 	isegFWRev: "fw_rev", isegCmdIfRev: "cmd_interface_rev", isegCmdqHigh: "cmdq_phy_addr_h", isegCmdqLow: "cmdq_phy_addr_l",
 	isegDoorbell: "command_doorbell_vector", isegInitializing: "initializing", isegCmdTimeout: "cmd_timeout",
 	isegInitTimeout: "init_timeout", isegTimerHigh: "internal_timer_h", isegTimerLow: "internal_timer_l",
-	isegClearInt: "clear_int", isegHealthCount: "health_counter", isegRealTime: "real_time", isegClockType: "clock_type",
+	isegClearInt: "clear_int", isegHealthCount: "health_counter", isegRealTimeHigh: "real_time_h", isegRealTimeLow: "real_time_l", isegClockType: "clock_type",
 }
 
 // RegisterName implements sim.Namer.

@@ -6,8 +6,8 @@ var wqContext = lay(192, `00.31:28 wq_type 00.27 wq_signature 00.26:25 end_paddi
 
 var (
 	sqContext = lay(240, `00.31 rlky 00.30 cd_master 00.29 fre 00.28 flush_in_error_en 00.27 allow_multi_pkt_send_wqe 00.26:24 min_wqe_inline_mode 00.23:20 state
-	00.19 reg_umr 00.18 allow_swp 04.23:0 user_index 08.23:0 cqn 1c.15:0 packet_pacing_rate_limit_index 20.31:16 tis_lst_sz 2c.23:0 tis_num_0`).with(0x30, wqContext)
-	rqContext = lay(240, `00.31 rlky 00.29 scatter_fcs 00.28 vsd 00.27:24 mem_rq_type 00.23:20 state 00.18 flush_in_error_en 04.23:0 user_index 08.23:0 cqn
+	00.19 reg_umr 00.18 allow_swp 00.5:4 ts_format 04.23:0 user_index 08.23:0 cqn 1c.15:0 packet_pacing_rate_limit_index 20.31:16 tis_lst_sz 2c.23:0 tis_num_0`).with(0x30, wqContext)
+	rqContext = lay(240, `00.31 rlky 00.29 scatter_fcs 00.28 vsd 00.27:24 mem_rq_type 00.23:20 state 00.18 flush_in_error_en 00.5:4 ts_format 04.23:0 user_index 08.23:0 cqn
 	0c.31:24 counter_set_id 10.23:0 rmpn`).with(0x30, wqContext)
 	tisContext = lay(160, "00.19:16 prio 24.23:0 transport_domain 2c.23:0 td_pd")
 	tirContext = lay(240, `04.31:28 disp_type 1c.23:0 inline_rqn 20.31 rx_hash_symmetric 20.23:0 indirect_table 24.31:28 rx_hash_fn
@@ -60,6 +60,7 @@ type workQueue struct {
 	rlky   bool
 	user   uint32
 	flush  bool   // flush_in_error_en
+	ts     uint32 // ts_format
 	broken bool   // an error made it stateError, not the driver
 	head   uint32 // 16 bits: WQEs consumed
 }
@@ -67,7 +68,10 @@ type workQueue struct {
 // newWorkQueue reads the part of a create command that SQ and RQ share.
 func (m *Model) newWorkQueue(in msg, q *workQueue) *refusal {
 	q.cqn, q.pd, q.dbr, q.rlky, q.user = in.u32("cqn"), in.u32("pd"), in.u("dbr_addr"), in.is("rlky"), in.u32("user_index")
-	q.flush = in.is("flush_in_error_en")
+	q.flush, q.ts = in.is("flush_in_error_en"), in.u32("ts_format")
+	if r := m.checkStamps(q.ts); r != nil {
+		return r
+	}
 	if _, r := m.obj.cqs.get(q.cqn); r != nil {
 		return r
 	}
@@ -119,6 +123,7 @@ func (q *workQueue) query(o msg) {
 	o.set("state", uint64(q.state))
 	o.set("cqn", uint64(q.cqn))
 	o.set("user_index", uint64(q.user))
+	o.set("ts_format", uint64(q.ts))
 	o.set("wq_type", 1)
 	o.set("pd", uint64(q.pd))
 	o.set("dbr_addr", q.dbr)

@@ -24,6 +24,7 @@ type rig struct {
 	sums     bool   // sign the mailboxes
 	self     uint32 // self_lb_en of the TIR
 	function uint32 // what the firmware calls the function
+	ts       uint32 // ts_format of the queues
 
 	uar, pd, td, tisn       uint32
 	eqn, cqn, sqn, rqn      uint32
@@ -299,13 +300,13 @@ func (x *rig) createMkey() []byte {
 }
 
 func (x *rig) createSQ() []byte {
-	return dwords(0x118, 0, 0x904<<16, 0x20, 1<<28|1<<24, 0x28, x.cqn, 0x40, 1<<16, 0x4c, x.tisn, 0x50, 1<<28, 0x58, x.pd, 0x5c, x.uar,
+	return dwords(0x118, 0, 0x904<<16, 0x20, 1<<28|1<<24|x.ts<<4, 0x28, x.cqn, 0x40, 1<<16, 0x4c, x.tisn, 0x50, 1<<28, 0x58, x.pd, 0x5c, x.uar,
 		0x60, uint32(x.rec.IOVA>>32), 0x64, uint32(x.rec.IOVA), 0x70, 6<<16|testLogSQ, 0x110, uint32(x.sq.IOVA>>32), 0x114, uint32(x.sq.IOVA))
 }
 
 func (x *rig) createRQ() []byte {
 	rec := x.rec.IOVA + 128
-	return dwords(0x118, 0, 0x908<<16, 0x20, 1<<28, 0x28, x.cqn, 0x50, 1<<28, 0x58, x.pd, 0x60, uint32(rec>>32), 0x64, uint32(rec),
+	return dwords(0x118, 0, 0x908<<16, 0x20, 1<<28|x.ts<<4, 0x28, x.cqn, 0x50, 1<<28, 0x58, x.pd, 0x60, uint32(rec>>32), 0x64, uint32(rec),
 		0x70, 4<<16|testLogRQ, 0x110, uint32(x.rq.IOVA>>32), 0x114, uint32(x.rq.IOVA))
 }
 

@@ -183,6 +183,7 @@ func (m *Model) receive(q *rq, f *frame, hash uint32, hashKind uint8, tag uint32
 	}
 	be.PutUint32(e[0x20:], q.user)
 	be.PutUint32(e[0x2c:], uint32(len(b)))
+	be.PutUint64(e[0x30:], m.stamp(q.ts))
 	be.PutUint32(e[0x38:], tag)
 	be.PutUint16(e[0x3c:], uint16(idx))
 	e[63] = cqeResponseSend << 4

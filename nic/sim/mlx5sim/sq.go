@@ -299,6 +299,7 @@ func (m *Model) sendCompletion(q *sq, idx uint32, opcode uint8, solicited bool) 
 	be.PutUint32(b[0x38:], uint32(opcode)<<24|q.id)
 	be.PutUint32(b[0x20:], q.user)
 	be.PutUint16(b[0x3c:], uint16(idx))
+	be.PutUint64(b[0x30:], m.stamp(q.ts))
 	b[63] = cqeRequest << 4
 	m.complete(m.obj.cqs.m[q.cqn], &b, solicited)
 }

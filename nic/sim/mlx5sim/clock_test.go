@@ -1,0 +1,59 @@
+package mlx5sim
+
+import (
+	"encoding/binary"
+	"testing"
+)
+
+// Queues have to ask for a timestamp format that the capability offers, and completions are stamped with it.
+func TestTimestampFormats(t *testing.T) {
+	const refused = 0xd61c0b // as real firmware in real-time mode refuses the free-running format
+	for _, c := range []struct {
+		clock  Clock
+		cap    uint32
+		taken  [4]bool // by ts_format
+		format uint32  // what the queues are opened with
+	}{
+		{FreeRunning, 0, [4]bool{0: true}, 0},
+		{RealTime, 1, [4]bool{1: true, 2: true}, 1},
+		{RealTime, 1, [4]bool{1: true, 2: true}, 2},
+		{BothClocks, 2, [4]bool{0: true, 1: true, 2: true}, 0},
+		{BothClocks, 2, [4]bool{0: true, 1: true, 2: true}, 2},
+	} {
+		x := newRig(t, Options{Profile: ConnectX6Dx, Clock: c.clock})
+		x.ts, x.self = c.format, 1
+		x.open()
+		caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)[16:]
+		if v := w32(caps, 0x88); v>>30 != c.cap || v>>28&3 != c.cap {
+			t.Errorf("clock %d: sq_ts_format and rq_ts_format: %08x", c.clock, v)
+		}
+		for format := range uint32(4) {
+			x.ts = format
+			for _, in := range [][]byte{x.createSQ(), x.createRQ()} {
+				out := x.exec(in, 16)
+				switch syndrome := w32(out, 4); {
+				case c.taken[format] != (out[0] == 0):
+					t.Errorf("clock %d, ts_format %d: command %x: status %xh", c.clock, format, in[:2], out[0])
+				case c.clock == RealTime && format == 0 && (out[0] != stBadParam || syndrome != refused):
+					t.Errorf("clock %d, ts_format 0: command %x: status %xh, syndrome %x", c.clock, in[:2], out[0], syndrome)
+				}
+			}
+		}
+		x.p.ForgetViolations()
+		x.post(1)
+		x.store(0, x.wqe(0, frameOf(64), 64))
+		x.p.Settle(10)
+		n := 0
+		for e := x.cqe(); e != nil; e = x.cqe() {
+			n++
+			sec, nsec := w32(e, 0x30), w32(e, 0x34)
+			if at := binary.BigEndian.Uint64(e[0x30:]); (c.format == 0) != (at < 1<<40) || c.format != 0 && (sec != x.rd(0x1040) || nsec > x.rd(0x1044)) {
+				t.Errorf("clock %d, ts_format %d: completion at %08x.%08x, the real-time clock is at %08x.%08x", c.clock, c.format, sec, nsec, x.rd(0x1040), x.rd(0x1044))
+			}
+		}
+		if n != 2 {
+			t.Errorf("clock %d: %d completions", c.clock, n)
+		}
+		x.clean()
+	}
+}
