@@ -49,6 +49,20 @@ direct:                            \
 	JNZ       direct           \
 copied:
 
+// func Store8(p *uint8, v uint8)
+TEXT ·Store8(SB), NOSPLIT, $0-9
+	MOVQ p+0(FP), DI
+	MOVB v+8(FP), AX
+	MOVB AX, (DI)
+	RET
+
+// func Store16(p *uint16, v uint16)
+TEXT ·Store16(SB), NOSPLIT, $0-10
+	MOVQ p+0(FP), DI
+	MOVW v+8(FP), AX
+	MOVW AX, (DI)
+	RET
+
 // func Store32(p *uint32, v uint32)
 TEXT ·Store32(SB), NOSPLIT, $0-12
 	MOVQ p+0(FP), DI

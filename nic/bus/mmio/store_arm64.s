@@ -27,6 +27,22 @@ block:                           \
 	BNE  block               \
 copied:
 
+// func Store8(p *uint8, v uint8)
+TEXT ·Store8(SB), NOSPLIT, $0-9
+	MOVD  p+0(FP), R0
+	MOVBU v+8(FP), R1
+	DMB   OSHST
+	MOVB  R1, (R0)
+	RET
+
+// func Store16(p *uint16, v uint16)
+TEXT ·Store16(SB), NOSPLIT, $0-10
+	MOVD  p+0(FP), R0
+	MOVHU v+8(FP), R1
+	DMB   OSHST
+	MOVH  R1, (R0)
+	RET
+
 // func Store32(p *uint32, v uint32)
 TEXT ·Store32(SB), NOSPLIT, $0-12
 	MOVD p+0(FP), R0

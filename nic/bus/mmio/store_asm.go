@@ -13,6 +13,16 @@ const PureGo = false
 //go:noescape
 func Store32(p *uint32, v uint32)
 
+// Store8 is Store32 for one byte.
+//
+//go:noescape
+func Store8(p *uint8, v uint8)
+
+// Store16 is Store32 for two bytes.
+//
+//go:noescape
+func Store16(p *uint16, v uint16)
+
 // Store64 is Store32 for eight bytes.
 //
 //go:noescape

@@ -19,6 +19,12 @@ func bestPush() Push { return Stores }
 var fence atomic.Uint32
 
 //go:noinline
+func store8(p *uint8, v uint8) { *p = v }
+
+//go:noinline
+func store16(p *uint16, v uint16) { *p = v }
+
+//go:noinline
 func store32(p *uint32, v uint32) { *p = v }
 
 //go:noinline
@@ -26,6 +32,12 @@ func store64(p *uint64, v uint64) { *p = v }
 
 // Store32 stores v at p, whole, once, and after all earlier stores of this thread to ordinary memory.
 func Store32(p *uint32, v uint32) { fence.Add(1); store32(p, v) }
+
+// Store8 is Store32 for one byte.
+func Store8(p *uint8, v uint8) { fence.Add(1); store8(p, v) }
+
+// Store16 is Store32 for two bytes.
+func Store16(p *uint16, v uint16) { fence.Add(1); store16(p, v) }
 
 // Store64 is Store32 for eight bytes.
 func Store64(p *uint64, v uint64) { fence.Add(1); store64(p, v) }

@@ -125,6 +125,8 @@ func TestStores(t *testing.T) {
 		name      string
 		call, ref func()
 	}{
+		{"Store8", func() { Store8((*uint8)(unsafe.Pointer(db32)), 0x81) }, func() { *(*uint8)(unsafe.Pointer(w32)) = 0x81 }},
+		{"Store16", func() { Store16((*uint16)(unsafe.Pointer(db32)), 0x8182) }, func() { *(*uint16)(unsafe.Pointer(w32)) = 0x8182 }},
 		{"Store32", func() { Store32(db32, 0x81828384) }, func() { *w32 = 0x81828384 }},
 		{"Store64", func() { Store64(db64, 0x8182838485868788) }, func() { *w64 = 0x8182838485868788 }},
 		{"RingDoorbell", func() { RingDoorbell(rec, 0x91929394, db64, 0xa1a2a3a4a5a6a7a8) }, func() { *rec2, *w64 = 0x91929394, 0xa1a2a3a4a5a6a7a8 }},

@@ -77,6 +77,60 @@ func (w *Window) Write32(off uint64, v uint32) {
 	_ = w.trap.WriteBAR(off, binary.LittleEndian.AppendUint32(nil, v))
 }
 
+// Read8 is Read32 for one byte, in an access of that width.
+func (w *Window) Read8(off uint64) uint8 {
+	w.check(off, 1)
+	if w.mem != nil {
+		return load8(&w.mem[off])
+	}
+	var b [1]byte
+	if w.trap.ReadBAR(off, b[:]) != nil {
+		return ^uint8(0)
+	}
+	return b[0]
+}
+
+// Write8 is Write32 for one byte, in an access of that width.
+func (w *Window) Write8(off uint64, v uint8) {
+	w.check(off, 1)
+	if w.mem != nil {
+		Store8(&w.mem[off], v)
+		return
+	}
+	_ = w.trap.WriteBAR(off, []byte{v})
+}
+
+// Read16 is Read32 for two bytes, in an access of that width.
+func (w *Window) Read16(off uint64) uint16 {
+	w.check(off, 2)
+	if w.mem != nil {
+		return load16((*uint16)(unsafe.Pointer(&w.mem[off])))
+	}
+	var b [2]byte
+	if w.trap.ReadBAR(off, b[:]) != nil {
+		return ^uint16(0)
+	}
+	return binary.LittleEndian.Uint16(b[:])
+}
+
+// Write16 is Write32 for two bytes, in an access of that width.
+func (w *Window) Write16(off uint64, v uint16) {
+	w.check(off, 2)
+	if w.mem != nil {
+		Store16((*uint16)(unsafe.Pointer(&w.mem[off])), v)
+		return
+	}
+	_ = w.trap.WriteBAR(off, binary.LittleEndian.AppendUint16(nil, v))
+}
+
+// Package atomic has no loads of one and two bytes. In functions of their own the compiler can neither merge nor repeat them.
+//
+//go:noinline
+func load8(p *uint8) uint8 { return *p }
+
+//go:noinline
+func load16(p *uint16) uint16 { return *p }
+
 // Read64 is Read32 for eight bytes in one access.
 func (w *Window) Read64(off uint64) uint64 {
 	w.check(off, 8)

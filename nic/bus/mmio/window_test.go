@@ -44,6 +44,11 @@ func TestMapped(t *testing.T) {
 	if mem[0x10] != 0x44 || w.Read32(0x10) != 0x11223344 || w.Read64(0x18) != 0x5566778899aabbcc {
 		t.Errorf("registers read back %#x and %#x", w.Read32(0x10), w.Read64(0x18))
 	}
+	w.Write8(0x30, 0x81)
+	w.Write16(0x32, 0x8283)
+	if mem[0x30] != 0x81 || mem[0x31] != 0 || w.Read8(0x30) != 0x81 || w.Read16(0x32) != 0x8283 || w.Read8(0x33) != 0x82 {
+		t.Errorf("narrow registers read back %#x and %#x: % x", w.Read8(0x30), w.Read16(0x32), mem[0x30:0x34])
+	}
 	if p, err := w.Pointer(0x20, 64); err != nil || p != unsafe.Pointer(&mem[0x20]) {
 		t.Errorf("Pointer = %v, %v", p, err)
 	}
@@ -69,7 +74,13 @@ func TestTrapped(t *testing.T) {
 	if got := w.Read64(8); got != 0x0f0e0d0c0b0a0908 {
 		t.Errorf("Read64 = %#x", got)
 	}
-	if want := []string{"W4 0x804=04030201", "W8 0x8=0807060504030201", "R4 0x4", "R8 0x8"}; !slices.Equal(tr.seen, want) {
+	w.Write8(5, 0x11)
+	w.Write16(6, 0x1122)
+	if got8, got16 := w.Read8(7), w.Read16(6); got8 != 7 || got16 != 0x0706 {
+		t.Errorf("Read8 = %#x, Read16 = %#x", got8, got16)
+	}
+	if want := []string{"W4 0x804=04030201", "W8 0x8=0807060504030201", "R4 0x4", "R8 0x8",
+		"W1 0x5=11", "W2 0x6=2211", "R1 0x7", "R2 0x6"}; !slices.Equal(tr.seen, want) {
 		t.Errorf("the trap saw %q, want %q", tr.seen, want)
 	}
 	if p, err := w.Pointer(0x800, 0x100); err != nil || p != unsafe.Pointer(&shadow[0x800]) {
@@ -81,7 +92,7 @@ func TestTrapped(t *testing.T) {
 		}
 	}
 	tr.fail = true
-	if w.Read32(0) != ^uint32(0) || w.Read64(0) != ^uint64(0) {
+	if w.Read8(0) != 0xff || w.Read16(0) != 0xffff || w.Read32(0) != ^uint32(0) || w.Read64(0) != ^uint64(0) {
 		t.Error("a failing read is not all ones")
 	}
 	w.Write32(0, 1)

@@ -37,6 +37,7 @@ type CapID uint8
 const (
 	CapPower   CapID = 0x01
 	CapMSI     CapID = 0x05
+	CapVendor  CapID = 0x09 // vendor-specific: virtio describes its registers there
 	CapExpress CapID = 0x10
 	CapMSIX    CapID = 0x11
 	CapAF      CapID = 0x13 // Advanced Features: the other place where function-level reset is offered
@@ -127,41 +128,50 @@ func CheckGone(f Function, register string, v uint32) error {
 	return fmt.Errorf("pci: %s: %s reads all ones, and so does the vendor ID: %w", f.Name(), register, ErrGone)
 }
 
-// Capability returns the offset of the first capability with an ID, and 0 if there is none. A list that leads outside of
-// configuration space or into a circle is ErrConfig.
+// Capability returns the offset of the first capability with an ID, and 0 if there is none. Errors are those of Capabilities.
 func Capability(c Config, id CapID) (int, error) {
-	status, err := Read16(c, cfgStatus)
-	if err != nil {
+	all, err := Capabilities(c, id)
+	if len(all) == 0 {
 		return 0, err
 	}
+	return all[0], nil
+}
+
+// Capabilities returns the offsets of all capabilities with an ID, in the list's order. A list that leads outside of
+// configuration space or into a circle is ErrConfig, with what was found before.
+func Capabilities(c Config, id CapID) (all []int, err error) {
+	status, err := Read16(c, cfgStatus)
+	if err != nil {
+		return nil, err
+	}
 	if status == 0xffff && Gone(c) {
-		return 0, fmt.Errorf("pci: capability %#02x: %w", uint8(id), ErrGone)
+		return nil, fmt.Errorf("pci: capability %#02x: %w", uint8(id), ErrGone)
 	}
 	if status&statusCapabilities == 0 {
-		return 0, nil
+		return nil, nil
 	}
 	at, err := Read8(c, cfgCapabilities)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	for range (cfgSize - cfgHeader) / 4 {
 		off := int(at &^ 3) // the two low bits are reserved
 		if off == 0 {
-			return 0, nil
+			return all, nil
 		}
 		if off < cfgHeader {
-			return 0, fmt.Errorf("pci: a capability at %#x, inside of the header: %w", off, ErrConfig)
+			return all, fmt.Errorf("pci: a capability at %#x, inside of the header: %w", off, ErrConfig)
 		}
 		head, err := Read16(c, off)
 		if err != nil {
-			return 0, err
+			return all, err
 		}
 		if CapID(head) == id {
-			return off, nil
+			all = append(all, off)
 		}
 		at = uint8(head >> 8)
 	}
-	return 0, fmt.Errorf("pci: the capability list is a circle: %w", ErrConfig)
+	return all, fmt.Errorf("pci: the capability list is a circle: %w", ErrConfig)
 }
 
 // ExtCapability returns the offset of the first extended capability with an ID, and 0 if there is none, be it that the
@@ -304,6 +314,12 @@ func SplitWC(f Function, n int, from uint64) error {
 		return s.SplitWC(n, from)
 	}
 	return nil
+}
+
+// Translated reports whether an IOMMU translates the addresses that the device is given: they are not physical ones then.
+func Translated(f Function) bool {
+	t, ok := f.(interface{ Translated() bool })
+	return ok && t.Translated()
 }
 
 // Notes says in words what is unusual about how f is driven, for Info.Notes: no IOMMU, for example.

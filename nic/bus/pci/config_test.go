@@ -3,6 +3,7 @@ package pci
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 	"testing"
 )
 
@@ -75,6 +76,25 @@ func TestConfig(t *testing.T) {
 	}
 	if at, err := ExtCapability(s[:cfgSize], ExtCapAER); at != 0 || err != nil {
 		t.Errorf("a conventional function has an extended capability at %#x, %v", at, err)
+	}
+}
+
+// TestCapabilities: a function may have several of one kind, and what was found before a list goes wrong still counts.
+func TestCapabilities(t *testing.T) {
+	s := card()
+	s[cfgCapabilities] = 0x80
+	s.put16(0x80, 0x9009)
+	s.put16(0x90, 0xa005)
+	s.put16(0xa0, 0x0009)
+	if all, err := Capabilities(s, CapVendor); !slices.Equal(all, []int{0x80, 0xa0}) || err != nil {
+		t.Errorf("Capabilities = %#x, %v", all, err)
+	}
+	s.put16(0xa0, 0x0409)
+	if all, err := Capabilities(s, CapVendor); !slices.Equal(all, []int{0x80, 0xa0}) || !errors.Is(err, ErrConfig) {
+		t.Errorf("of a list that leads into the header: %#x, %v", all, err)
+	}
+	if at, err := Capability(s, CapVendor); at != 0x80 || err != nil {
+		t.Errorf("Capability = %#x, %v", at, err)
 	}
 }
 

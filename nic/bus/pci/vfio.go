@@ -365,6 +365,9 @@ func (f *vfioFunction) release() error {
 	return errors.Join(errs...)
 }
 
+// Translated implements what the function of that name asks for.
+func (f *vfioFunction) Translated() bool { return f.physical == nil }
+
 // withoutIOMMU reports whether a group is one that vfio-pci made up for a function without an IOMMU.
 func (h *host) withoutIOMMU(group string) bool {
 	return h.text(filepath.Join(h.sys, "kernel/iommu_groups", group), "name") == "vfio-noiommu"
