@@ -20,7 +20,12 @@ var imports = []struct {
 	{"rebound", ""}, // these tests
 	{"cksum", ""},
 	{"polling", ""},
-	{"latency/...", "latency/... polling"},
+	{"latency", "polling"},
+	{"latency/host", ""},
+	{"latency/report", "latency latency/host"},
+	{"latency/compare", "latency latency/host latency/report"},
+	{"latency/page", "latency latency/compare latency/report"},
+	{"latency/synthetic", "latency latency/host latency/report"},
 	{"fastpath", "cksum polling"},
 	{"nic", "nic/bus fastpath polling"},
 	{"nic/bus", ""},

@@ -80,7 +80,7 @@ func NewClock() (*Clock, error) {
 			c.info.Notes = append(c.info.Notes, fmt.Sprintf("%s says %.0f Hz, measured %.0f Hz: the measured one is used", from, hz, c.info.Frequency))
 		}
 	}
-	c.scale = uint64(math.Round(1e9 / c.info.Frequency * (1 << 32)))
+	c.scale = scaleOf(c.info.Frequency)
 
 	w, err := bracket(unix.CLOCK_REALTIME)
 	if err != nil {
@@ -90,6 +90,14 @@ func NewClock() (*Clock, error) {
 	c.info.ReadNS, c.info.StepNS = readCost(c)
 	return c, nil
 }
+
+// FixedClock returns a Clock of the frequency that info states, by which the counter stood at tsc at the moment wall: for
+// recordings that are replayed or made up.
+func FixedClock(info ClockInfo, tsc uint64, wall time.Time) *Clock {
+	return &Clock{info: info, scale: scaleOf(info.Frequency), tsc: tsc, wall: wall}
+}
+
+func scaleOf(hz float64) uint64 { return uint64(math.Round(1e9 / hz * (1 << 32))) }
 
 // Info returns what a report says of the clock.
 func (c *Clock) Info() ClockInfo { return c.info }

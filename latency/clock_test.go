@@ -114,3 +114,8 @@ func TestSelfTest(t *testing.T) {
 		t.Errorf("%d gaps with a sum of %v ns and a maximum of %d ns in 200 ms", h.Count, h.Sum, h.Max)
 	}
 }
+
+// testClock ticks once a nanosecond, from an arbitrary moment.
+func testClock() *Clock {
+	return FixedClock(ClockInfo{Source: "tsc", Frequency: 1e9}, 5_000_000, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
+}

@@ -21,6 +21,12 @@ const (
 	countsLen    = 33 << subBits // 32 buckets reach 2^42 ns, above one hour
 )
 
+// The same geometry as HdrHistogram's text form states it.
+const (
+	HDRBuckets    = countsLen>>subBits - 1
+	HDRSubBuckets = 2 << subBits
+)
+
 // countsIndex returns the index of v's counter in HdrHistogram's counts array. Negative values count as 0, values above
 // highestValue as highestValue.
 func countsIndex(v int64) int {
@@ -74,6 +80,13 @@ func (h *Histogram) Quantile(q float64) int64 {
 	return h.Max
 }
 
+// RefineMax sets Max to v where v lies in the same bucket: a log knows the maximum more exactly than its buckets.
+func (h *Histogram) RefineMax(v int64) {
+	if h.Count > 0 && countsIndex(v) == countsIndex(h.Max) {
+		h.Max = v
+	}
+}
+
 // CountAbove returns how many values lie above v, by the histogram's resolution.
 func (h *Histogram) CountAbove(v int64) int64 {
 	var n int64
@@ -111,6 +124,42 @@ func (h *Histogram) Buckets(yield func(Bucket) bool) {
 		k := int(h.index[i])
 		if !yield(Bucket{lowestOf(k), highestOf(k), n}) {
 			return
+		}
+	}
+}
+
+// Percentile is a point of a cumulative distribution: Count values, the fraction Quantile of all, do not exceed Value.
+type Percentile struct {
+	Quantile float64
+	Value    int64 // ns
+	Count    int64
+}
+
+// Percentiles yields the distribution in steps that get finer toward 1, as HdrHistogram's percentile iterator does: ticks
+// steps in each halving of what is left above. The last point is the maximum at quantile 1.
+func (h *Histogram) Percentiles(ticks int) func(yield func(Percentile) bool) {
+	return func(yield func(Percentile) bool) {
+		level, seen := 0.0, int64(0)
+		halving, step := 0, 0
+		for i, n := range h.count {
+			seen += n
+			v := max(min(highestOf(int(h.index[i])), h.Max), h.Min)
+			for at := float64(seen) / float64(h.Count); level <= at; {
+				if !yield(Percentile{level, v, seen}) {
+					return
+				}
+				if seen == h.Count {
+					break
+				}
+				if step++; step == ticks {
+					halving, step = halving+1, 0
+				}
+				// From scratch each time: a sum of steps drifts past the counts it should meet.
+				level = 1 - math.Ldexp(1, -halving) + math.Ldexp(float64(step)/float64(ticks), -halving-1)
+			}
+		}
+		if h.Count > 0 {
+			yield(Percentile{1, h.Max, h.Count})
 		}
 	}
 }
@@ -189,8 +238,8 @@ func (h *Histogram) HDR() *hdrhistogram.Histogram {
 	})
 }
 
-// fromHDR takes over a histogram of any geometry; one of another resolution is recorded anew by the middles of its buckets.
-func fromHDR(h *hdrhistogram.Histogram) (*Histogram, error) {
+// FromHDR takes over a histogram of any geometry; one of another resolution is recorded again by the middles of its buckets.
+func FromHDR(h *hdrhistogram.Histogram) (*Histogram, error) {
 	var out counters
 	out.reset()
 	s := h.Export()

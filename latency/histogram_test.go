@@ -88,7 +88,7 @@ func TestForeignGeometry(t *testing.T) {
 	for range 100 {
 		f.RecordValue(123_456)
 	}
-	h, err := fromHDR(f)
+	h, err := FromHDR(f)
 	if err != nil {
 		t.Fatal(err)
 	}

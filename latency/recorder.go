@@ -172,27 +172,36 @@ func (t *Track) cut(from, to int64) {
 // Clock returns the clock that the recorder was made with.
 func (r *Recorder) Clock() *Clock { return r.clock }
 
-// Fill puts what was recorded into rep: series, runs, clock, start and end. It is called after End.
-func (r *Recorder) Fill(rep *Report) {
-	rep.Clock = r.clock.Info()
-	rep.Runs = append([]Run(nil), r.runs...)
-	rep.Interval = r.opt.Interval.Nanoseconds()
+// Recording is what a Recorder kept.
+type Recording struct {
+	Clock      ClockInfo
+	Start, End time.Time     // the first Begin, the last End
+	Interval   time.Duration // length of the series' intervals
+	Runs       []Run
+	Series     []*Series
+	Raw        []Sample
+	RawDropped int64 // samples beyond those in Raw
+}
+
+// Recording returns what was recorded. It is called after End.
+func (r *Recorder) Recording() Recording {
+	out := Recording{Clock: r.clock.Info(), Runs: append([]Run(nil), r.runs...), Interval: r.opt.Interval, Raw: r.raw, RawDropped: r.rawDropped}
 	if len(r.runs) > 0 {
-		rep.Start = r.clock.Time(r.origin)
-		rep.End = rep.Start.Add(time.Duration(r.runs[len(r.runs)-1].End))
+		out.Start = r.clock.Time(r.origin)
+		out.End = out.Start.Add(time.Duration(r.runs[len(r.runs)-1].End))
 	}
 	if r.intended != nil {
-		rep.Series = append(rep.Series, r.intended.series())
+		out.Series = append(out.Series, r.intended.series())
 	}
-	rep.Series = append(rep.Series, r.sent.series())
+	out.Series = append(out.Series, r.sent.series())
 	for _, t := range r.extra {
-		rep.Series = append(rep.Series, t.series())
+		out.Series = append(out.Series, t.series())
 	}
-	rep.Raw, rep.RawDropped = r.raw, r.rawDropped
+	return out
 }
 
 func (t *Track) series() *Series {
 	s := &Series{Name: t.name, Intervals: t.arena.intervals()}
-	s.total()
+	s.Sum()
 	return s
 }

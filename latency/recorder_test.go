@@ -23,9 +23,7 @@ func TestRecordingAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations a sample", n)
 	}
 	r.End(now + 10)
-	rep := NewReport("bench", RoundTrip)
-	r.Fill(rep)
-	if n := len(rep.Main().Intervals); n < 1900 {
+	if n := len(r.Recording().Series[0].Intervals); n < 1900 {
 		t.Errorf("%d intervals: the test did not reach their ends", n)
 	}
 }
@@ -49,10 +47,9 @@ func TestRecorder(t *testing.T) {
 		r.Record(4_000_000_000+i, 4_000_000_000+i, 4_000_000_500+i)
 	}
 	r.End(4_100_000_000)
-	rep := NewReport("bench", RoundTrip)
-	r.Fill(rep)
+	rep := r.Recording()
 
-	main, un, h := rep.Main(), rep.Find(UncorrectedSeries), rep.Find(HardwareSeries)
+	main, un, h := rep.Series[0], rep.Series[1], rep.Series[2]
 	if main.Total.Count != 12 || un.Total.Count != 12 || h.Total.Count != 1 {
 		t.Fatalf("counts %d, %d, %d", main.Total.Count, un.Total.Count, h.Total.Count)
 	}

@@ -6,7 +6,9 @@ import (
 	"os"
 	"strings"
 
-	"rebound/latency"
+	"rebound/latency/compare"
+	"rebound/latency/page"
+	"rebound/latency/report"
 )
 
 const compareHelp = `usage: bench compare [flags] A B [C ...]
@@ -37,22 +39,22 @@ func compareCommand(e *env, args []string) error {
 	if len(dirs) < 2 {
 		return usage("want at least two report folders, got %d", len(dirs))
 	}
-	var bounds []latency.Limit
+	var bounds []compare.Limit
 	if *limits != "" {
 		var err error
-		if bounds, err = latency.ParseLimits(*limits); err != nil {
+		if bounds, err = compare.ParseLimits(*limits); err != nil {
 			return usage("-fail-if %q: %w", *limits, err)
 		}
 	}
-	reports := make([]*latency.Report, len(dirs))
+	reports := make([]*report.Report, len(dirs))
 	for i, d := range dirs {
 		var err error
-		if reports[i], err = latency.Read(d); err != nil {
+		if reports[i], err = report.Read(d); err != nil {
 			return err
 		}
 	}
-	c := latency.Compare(reports[0], reports[1:]...)
-	if err := c.Print(e.stdout); err != nil {
+	c := compare.Reports(reports[0], reports[1:]...)
+	if err := page.PrintComparison(e.stdout, c); err != nil {
 		return err
 	}
 	if *html != "" {
@@ -60,7 +62,7 @@ func compareCommand(e *env, args []string) error {
 		if err != nil {
 			return err
 		}
-		err = c.WriteHTML(f)
+		err = page.Comparison(f, c)
 		if second := f.Close(); err == nil {
 			err = second
 		}

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"rebound/latency/report"
 
-	"rebound/latency"
+	"golang.org/x/sys/unix"
 )
 
 const nobody = 65534
@@ -87,7 +87,7 @@ func TestDemo(t *testing.T) {
 				}
 			}
 			for _, side := range []string{"01-kernel", "02-responder"} {
-				rep, err := latency.Read(filepath.Join(out, side))
+				rep, err := report.Read(filepath.Join(out, side))
 				if err != nil {
 					t.Fatal(err)
 				}

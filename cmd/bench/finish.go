@@ -13,7 +13,10 @@ import (
 	"rebound/cmd/bench/engine"
 	"rebound/cmd/bench/probe"
 	"rebound/latency"
+	"rebound/latency/compare"
 	"rebound/latency/host"
+	"rebound/latency/page"
+	"rebound/latency/report"
 	"rebound/nic"
 	"rebound/nic/bus/pci"
 )
@@ -24,16 +27,16 @@ var errNoResult = errors.New("interrupted before there was a result: no report i
 // finish writes and prints one report for each cell that measured something.
 func (s *session) finish() error {
 	facts := host.Collect(os.DirFS("/"), s.place.core)
-	var all []*latency.Report
+	var all []*report.Report
 	var failed error
 	for _, c := range s.cells {
 		if c.stream == nil || c.stream.Counts().Sent == 0 || c.silent() {
 			continue
 		}
 		rep := s.report(c, facts)
-		if err := latency.Write(c.dir, rep); err != nil {
+		if err := report.Write(c.dir, rep, page.Report); err != nil {
 			// What was measured is not to be had again: it is at least to be read.
-			failed = errors.Join(failed, err, rep.Print(s.stdout))
+			failed = errors.Join(failed, err, page.PrintReport(s.stdout, rep))
 			continue
 		}
 		rep.Dir = c.dir
@@ -48,14 +51,14 @@ func (s *session) finish() error {
 	case len(s.cells) == 1 || len(all) == 0:
 		return failed
 	case s.paired && len(all) > 1:
-		return errors.Join(failed, latency.Compare(all[0], all[1:]...).Print(s.stdout))
+		return errors.Join(failed, page.PrintComparison(s.stdout, compare.Reports(all[0], all[1:]...)))
 	}
 	return errors.Join(failed, sweepTable(s.stdout, all))
 }
 
 // printReport prints a report, its further series and its notes, and where it lies.
-func printReport(w io.Writer, rep *latency.Report) error {
-	if err := rep.Print(w); err != nil {
+func printReport(w io.Writer, rep *report.Report) error {
+	if err := page.PrintReport(w, rep); err != nil {
 		return err
 	}
 	for _, s := range rep.Series {
@@ -74,13 +77,13 @@ func printReport(w io.Writer, rep *latency.Report) error {
 }
 
 // report makes a cell's report.
-func (s *session) report(c *cell, facts host.Facts) *latency.Report {
-	rep := latency.NewReport("bench", latency.RoundTrip)
+func (s *session) report(c *cell, facts host.Facts) *report.Report {
+	rep := report.New("bench", report.RoundTrip)
 	rep.Label = c.label()
 	rep.Session = s.id
 	rep.Host = facts
 	n := c.stream.Counts()
-	rep.Traffic = latency.Traffic{Target: c.flow.Dst.String(), Protocol: c.proto.String(), IPVersion: 4, FrameSize: c.flow.Size,
+	rep.Traffic = report.Traffic{Target: c.flow.Dst.String(), Protocol: c.proto.String(), IPVersion: 4, FrameSize: c.flow.Size,
 		Mode: "closed", Outstanding: 1, Transport: c.transport}
 	if c.flow.Dst.Is6() {
 		rep.Traffic.IPVersion = 6
@@ -91,10 +94,10 @@ func (s *session) report(c *cell, facts host.Facts) *latency.Report {
 	if c.rates[0] > 0 {
 		rep.Traffic.Mode, rep.Traffic.Rate, rep.Traffic.Outstanding = "open", c.rates[0], 0
 	}
-	rep.Counts = latency.Counts{Sent: n.Sent, Received: n.Received, Lost: n.Lost(), Late: n.Late, Duplicates: n.Duplicates,
+	rep.Counts = report.Counts{Sent: n.Sent, Received: n.Received, Lost: n.Lost(), Late: n.Late, Duplicates: n.Duplicates,
 		Reordered: n.Reordered, Corrupt: n.Corrupt, SendFailed: n.Unsent}
 	c.device(rep)
-	c.rec.Fill(rep)
+	rep.Fill(c.rec.Recording())
 	rep.Series = dropEmpty(rep.Series)
 	rep.Add(latency.GapSeries, latency.FromHot(&c.stream.Gap, s.clock))
 	rep.Traffic.Warmup = c.stream.Warmup / int64(max(len(rep.Runs), 1))
@@ -130,7 +133,7 @@ func dropEmpty(all []*latency.Series) []*latency.Series {
 }
 
 // device describes the interface. One of the kernel's that stands on a model is a model.
-func (c *cell) device(rep *latency.Report) {
+func (c *cell) device(rep *report.Report) {
 	defer func() {
 		if d := &rep.Device; d.Backend == string(nic.Socket) && pci.InterfaceIsModel(d.Device) {
 			d.Backend = string(nic.Sim)
@@ -138,12 +141,12 @@ func (c *cell) device(rep *latency.Report) {
 		}
 	}()
 	if c.port.device == nil {
-		rep.Device = latency.Device{Driver: "socket", Device: c.path.Interface, MTU: c.path.MTU, Backend: string(nic.Socket),
+		rep.Device = report.Device{Driver: "socket", Device: c.path.Interface, MTU: c.path.MTU, Backend: string(nic.Socket),
 			Notes: []string{"through the kernel's own socket: both ways through its network stack are part of the round trip"}}
 		return
 	}
 	i := c.port.device.Info()
-	rep.Device = latency.Device{Driver: i.Driver, Device: i.Device, Model: i.Model, MAC: i.MAC, MTU: i.MTU, Queues: i.Queues,
+	rep.Device = report.Device{Driver: i.Driver, Device: i.Device, Model: i.Model, MAC: i.MAC, MTU: i.MTU, Queues: i.Queues,
 		Backend: string(i.Backend), Push: i.Push, Notes: i.Notes}
 	if l, err := c.port.device.Link(); err == nil {
 		rep.Device.Speed = l.Speed
@@ -191,7 +194,7 @@ func (c *cell) remarks(n engine.Counts) []string {
 }
 
 // stampRemarks says what the reflector's numbers and error estimate allow to be said.
-func stampRemarks(rep *latency.Report, st *engine.STAMP) {
+func stampRemarks(rep *report.Report, st *engine.STAMP) {
 	lost := rep.Counts.Lost
 	switch {
 	case st.Stateful:

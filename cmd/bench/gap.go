@@ -13,6 +13,7 @@ import (
 
 	"rebound/cmd/bench/peers"
 	"rebound/latency"
+	"rebound/latency/report"
 )
 
 const gapHelp = `usage: bench gap [flags]
@@ -107,7 +108,7 @@ func (g *gaps) run() (err error) {
 		if err := r.stop(); err != nil {
 			return err
 		}
-		rep, err := latency.Read(r.report)
+		rep, err := report.Read(r.report)
 		if err != nil {
 			return err
 		}

@@ -16,7 +16,7 @@ import (
 
 	"rebound/cmd/bench/peers"
 	"rebound/cmd/bench/probe"
-	"rebound/latency"
+	"rebound/latency/report"
 )
 
 const peersHelp = `usage: bench peers [flags]
@@ -182,7 +182,7 @@ func (c *contest) closedLoop(some []*peer) error {
 }
 
 // session measures, and returns the reports, which it leaves without their pages. They are for publishing.
-func (c *contest) session(o *options) ([]*latency.Report, error) {
+func (c *contest) session(o *options) ([]*report.Report, error) {
 	// Whoever answers now is asked for its MAC, which is the same for all of them.
 	if i := slices.IndexFunc(c.peers, func(p *peer) bool { return strings.HasPrefix(p.name, "responder") }); i >= 0 {
 		if err := c.turnTo(c.peers[i]); err != nil {
@@ -207,7 +207,7 @@ func (c *contest) session(o *options) ([]*latency.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	var all []*latency.Report
+	var all []*report.Report
 	for i, v := range o.variants {
 		rep, err := take(filepath.Join(o.out, folder(fmt.Sprintf("%02d-%s", i+1, v.name))))
 		if err != nil {
@@ -219,8 +219,8 @@ func (c *contest) session(o *options) ([]*latency.Report, error) {
 }
 
 // take reads a report and removes its page.
-func take(dir string) (*latency.Report, error) {
-	rep, err := latency.Read(dir)
+func take(dir string) (*report.Report, error) {
+	rep, err := report.Read(dir)
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ import (
 
 	"rebound/cmd/bench/peers"
 	"rebound/cmd/bench/probe"
-	"rebound/latency"
+	"rebound/latency/report"
 )
 
 // enlist makes the peers, tries each, and keeps those that answer.
@@ -151,7 +151,7 @@ func (c *contest) try(p *peer) (err error) {
 	if err := c.measure(o, nil); err != nil {
 		return fmt.Errorf("it does not answer: %w", err)
 	}
-	rep, err := latency.Read(o.out)
+	rep, err := report.Read(o.out)
 	if err != nil {
 		return err
 	}

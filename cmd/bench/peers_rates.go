@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"rebound/cmd/bench/peers"
-	"rebound/latency"
+	"rebound/latency/report"
 )
 
 // The search for the highest rate without loss.
@@ -54,7 +54,7 @@ func (c *contest) saturate(some []*peer) error {
 func (c *contest) openLoop(some []*peer) (err error) {
 	o := &options{duration: 2 * c.each, warmup: 50 * time.Millisecond, runs: 1, core: c.other, out: filepath.Join(c.out, "rates")}
 	for _, p := range some {
-		i := slices.IndexFunc(c.table.Saturation, func(r *latency.Report) bool { return r.Label == p.name })
+		i := slices.IndexFunc(c.table.Saturation, func(r *report.Report) bool { return r.Label == p.name })
 		if i < 0 {
 			continue
 		}

@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"rebound/latency"
+	"rebound/latency/page"
+	"rebound/latency/report"
 )
 
 const reportHelp = `usage: bench report [-anonymous] DIR [...]
@@ -29,7 +30,7 @@ func reportCommand(e *env, args []string) error {
 		return usage("which report? Give its folder")
 	}
 	for _, dir := range fs.Args() {
-		rep, err := latency.Read(dir)
+		rep, err := report.Read(dir)
 		if err != nil {
 			return err
 		}
@@ -41,7 +42,7 @@ func reportCommand(e *env, args []string) error {
 		if err := printReport(e.stdout, rep); err != nil {
 			return err
 		}
-		if err := rewrite(); err != nil {
+		if err := rewrite(page.Report); err != nil {
 			return err
 		}
 		fmt.Fprintf(e.stdout, "page %s\n", filepath.Join(dir, "report.html"))

@@ -14,15 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rebound/latency"
+	"rebound/latency/report"
 )
 
 // read loads a report and checks what holds of every good run.
-func read(t *testing.T, dir string, r result) *latency.Report {
+func read(t *testing.T, dir string, r result) *report.Report {
 	t.Helper()
 	if r.code != 0 {
 		t.Fatalf("exit %d\n%s%s", r.code, r.out, r.errors)
 	}
-	rep, err := latency.Read(dir)
+	rep, err := report.Read(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +62,7 @@ func TestKernelEcho(t *testing.T) {
 					dir := filepath.Join(t.TempDir(), "r")
 					r := n.bench(quick(append([]string{"-target", target, "-proto", proto, "-count", fmt.Sprint(count), "-out", dir}, way...)...)...)
 					rep := read(t, dir, r)
-					if rep.Counts.Sent != count || rep.Traffic.Protocol != proto || rep.Metric != latency.RoundTrip || rep.Find(latency.JitterSeries) == nil {
+					if rep.Counts.Sent != count || rep.Traffic.Protocol != proto || rep.Metric != report.RoundTrip || rep.Find(latency.JitterSeries) == nil {
 						t.Errorf("%+v", rep.Traffic)
 					}
 					if strings.Contains(name, "-rate") != (rep.Find(latency.UncorrectedSeries) != nil) {
@@ -134,7 +135,7 @@ func TestSeries(t *testing.T) {
 			t.Fatal(r)
 		}
 		for i, name := range []string{"rate-1k-size-60", "rate-1k-size-1514", "rate-4k-size-60", "rate-4k-size-1514"} {
-			rep, err := latency.Read(filepath.Join(dir, fmt.Sprintf("%02d-%s", i+1, name)))
+			rep, err := report.Read(filepath.Join(dir, fmt.Sprintf("%02d-%s", i+1, name)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -154,7 +155,7 @@ func TestSeries(t *testing.T) {
 		if r.code != 0 || !strings.Contains(r.out, "probes per second without loss") {
 			t.Fatal(r)
 		}
-		if rep, err := latency.Read(dir); err != nil || rep.Counts.Lost != 0 || rep.Traffic.Rate > 2000 || rep.Traffic.Rate < 1 {
+		if rep, err := report.Read(dir); err != nil || rep.Counts.Lost != 0 || rep.Traffic.Rate > 2000 || rep.Traffic.Rate < 1 {
 			t.Errorf("%+v %v", rep, err)
 		}
 	})
@@ -177,7 +178,7 @@ func TestSeries(t *testing.T) {
 		if r := n.bench("report", "-anonymous", plain); r.code != 0 || !strings.Contains(r.out, "page "+plain) {
 			t.Error(r)
 		}
-		is, err := latency.Read(plain)
+		is, err := report.Read(plain)
 		if err != nil || !is.Anonymous || is.Host.Hostname+is.Host.Cmdline+is.Device.MAC != "" || is.Main().Total.Count != 20 {
 			t.Errorf("%+v %v", is, err)
 		}
@@ -280,7 +281,7 @@ func TestInterfaceVanishes(t *testing.T) {
 		if r.code != 1 || !strings.Contains(r.errors, nearIface) {
 			t.Errorf("%s: exit %d: %s", driver, r.code, r.errors)
 		}
-		if rep, err := latency.Read(dir); err != nil || rep.Counts.Received < 100 {
+		if rep, err := report.Read(dir); err != nil || rep.Counts.Received < 100 {
 			t.Errorf("%s: %v", driver, err)
 		}
 	}

@@ -13,8 +13,9 @@ import (
 	"time"
 
 	"rebound/cmd/bench/engine"
-	"rebound/latency"
 	"rebound/latency/host"
+	"rebound/latency/page"
+	"rebound/latency/report"
 )
 
 // trial is one rate that the search tried.
@@ -32,11 +33,11 @@ func (s *session) search() error {
 	facts := host.Collect(os.DirFS("/"), s.place.core)
 	table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "size\toffered/s\tsent\tlost\tlate\tp50 ns\tp99 ns\tverdict\t")
-	var best []*latency.Report
+	var best []*report.Report
 	for _, c := range s.cells {
 		rep, err := s.searchCell(c, facts, table)
 		if rep != nil {
-			if err := latency.Write(c.dir, rep); err != nil {
+			if err := report.Write(c.dir, rep, page.Report); err != nil {
 				return err
 			}
 			best = append(best, rep)
@@ -66,7 +67,7 @@ const resolution = 0.01
 
 const cutShort = "interrupted by a signal: the search was not over, and a higher rate may be without loss as well"
 
-func (s *session) searchCell(c *cell, facts host.Facts, table io.Writer) (best *latency.Report, err error) {
+func (s *session) searchCell(c *cell, facts host.Facts, table io.Writer) (best *report.Report, err error) {
 	if s.sizeSweep() {
 		c.dir = filepath.Join(s.out, "size-"+strconv.Itoa(c.flow.Size))
 	}
@@ -152,7 +153,7 @@ func (s *session) try(c *cell, rate float64) (t trial, err error) {
 func slack(d time.Duration) time.Duration { return max(d/1000, 100*time.Microsecond) }
 
 // sweepTable prints one line for each point.
-func sweepTable(w io.Writer, all []*latency.Report) error {
+func sweepTable(w io.Writer, all []*report.Report) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "point\tsize\trate/s\tsent\tlost\tp50 ns\tp99 ns\tp99.9 ns\tmax ns\treport\t")
 	for _, r := range all {

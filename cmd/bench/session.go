@@ -14,6 +14,7 @@ import (
 	"rebound/cmd/bench/probe"
 	"rebound/cmd/bench/socket"
 	"rebound/latency"
+	"rebound/latency/report"
 	"rebound/nic"
 )
 
@@ -82,7 +83,7 @@ func (s *session) open() error {
 		if len(s.variants) > 1 {
 			name := v.name
 			if s.anonymous {
-				name = latency.Scrub(name)
+				name = report.Scrub(name)
 			}
 			c.dir = filepath.Join(s.out, folder(fmt.Sprintf("%02d-%s", i+1, name)))
 		}

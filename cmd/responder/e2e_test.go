@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rebound/latency"
+	"rebound/latency/report"
 )
 
 // echoUDP sends datagrams of many sizes and wants each back.
@@ -53,8 +54,8 @@ func TestAnswers(t *testing.T) {
 	for _, driver := range socketDrivers {
 		t.Run(driver, func(t *testing.T) {
 			w := newWire(t)
-			report := filepath.Join(t.TempDir(), "report")
-			p := w.start(t, nil, "nic.driver="+driver, "stats.report="+report, "stats.anonymous="+strconv.FormatBool(driver == "afpacket"), "stats.listen=127.0.0.1:0")
+			folder := filepath.Join(t.TempDir(), "report")
+			p := w.start(t, nil, "nic.driver="+driver, "stats.report="+folder, "stats.anonymous="+strconv.FormatBool(driver == "afpacket"), "stats.listen=127.0.0.1:0")
 			want := regexp.MustCompile(`^ready driver=` + driver + ` device=port mac=([0-9a-f]{2}:){5}[0-9a-f]{2} addresses=10\.77\.0\.2/24,fd77::2/64\n$`)
 			if !want.MatchString(p.ready) {
 				t.Errorf("ready line %q", p.ready)
@@ -100,11 +101,11 @@ func TestAnswers(t *testing.T) {
 			if code != exitDone || count(t, last, "icmpv4") != 21 {
 				t.Errorf("exit %d\n%s%s", code, last, p.stderr)
 			}
-			rep, err := latency.Read(report)
+			rep, err := report.Read(folder)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if rep.Metric != latency.Turnaround || rep.Main() == nil || rep.Main().Summary.Count == 0 || rep.Find(latency.GapSeries) == nil ||
+			if rep.Metric != report.Turnaround || rep.Main() == nil || rep.Main().Summary.Count == 0 || rep.Find(latency.GapSeries) == nil ||
 				rep.Device.Driver != driver || rep.Device.Backend != "socket" || rep.Counts.Sent != int64(count(t, last, "answered")) {
 				t.Errorf("report: %+v", rep)
 			}

@@ -19,6 +19,8 @@ import (
 	"rebound/fastpath"
 	"rebound/latency"
 	"rebound/latency/host"
+	"rebound/latency/page"
+	"rebound/latency/report"
 	"rebound/nic"
 )
 
@@ -140,11 +142,11 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 	view.end = time.Now()
 	view.print(stdout)
 	if s.Stats.Report != "" {
-		report := view.report(cores)
+		rep := view.report(cores)
 		if s.Stats.Anonymous {
-			report.Anonymize()
+			rep.Anonymize()
 		}
-		if err := latency.Write(s.Stats.Report, report); err != nil {
+		if err := report.Write(s.Stats.Report, rep, page.Report); err != nil {
 			failed = errors.Join(failed, err)
 		} else {
 			log.Info("report saved", "folder", s.Stats.Report)

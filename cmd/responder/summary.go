@@ -15,6 +15,7 @@ import (
 	"rebound/fastpath"
 	"rebound/latency"
 	"rebound/latency/host"
+	"rebound/latency/report"
 	"rebound/nic"
 	"rebound/polling"
 )
@@ -151,14 +152,14 @@ func (v *view) own(s *nic.Stats) (out []counter) {
 }
 
 // report is the loops' turnaround and gaps, as a report like any other.
-func (v *view) report(cores []int) *latency.Report {
-	r := latency.NewReport("responder", latency.Turnaround)
+func (v *view) report(cores []int) *report.Report {
+	r := report.New("responder", report.Turnaround)
 	r.Start, r.End = v.start, v.end
 	r.Runs = []latency.Run{{End: v.end.Sub(v.start).Nanoseconds()}}
 	r.Clock = v.clock.Info()
 	r.Host = host.Collect(os.DirFS("/"), cores[0])
 	i := v.info
-	r.Device = latency.Device{Driver: i.Driver, Device: i.Device, Model: i.Model, MAC: i.MAC, MTU: i.MTU, Queues: i.Queues,
+	r.Device = report.Device{Driver: i.Driver, Device: i.Device, Model: i.Model, MAC: i.MAC, MTU: i.MTU, Queues: i.Queues,
 		Backend: string(i.Backend), Push: i.Push, Notes: i.Notes}
 	if link, err := v.dev.Link(); err == nil {
 		r.Device.Speed = link.Speed

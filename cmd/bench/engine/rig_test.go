@@ -7,6 +7,7 @@ import (
 
 	"rebound/cmd/bench/probe"
 	"rebound/latency"
+	"rebound/latency/report"
 	"rebound/nic"
 	"rebound/polling"
 )
@@ -93,8 +94,8 @@ func stream(t *testing.T, p Port, rate float64, timeout time.Duration, change fu
 }
 
 func series(rec *latency.Recorder) func(name string) *latency.Histogram {
-	rep := latency.NewReport("test", latency.RoundTrip)
-	rec.Fill(rep)
+	rep := report.New("test", report.RoundTrip)
+	rep.Fill(rec.Recording())
 	return func(name string) *latency.Histogram { return rep.Find(name).Total }
 }
 

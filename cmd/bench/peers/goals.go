@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"rebound/latency"
+	"rebound/latency/report"
 )
 
 // Goal is a ratio to reach: the responder's figure at most Most times the other's, at one quantile.
@@ -110,7 +110,7 @@ var Fractions = []int{25, 50, 75, 90}
 
 // Ceiling returns the lowest rate at which the search for the highest without loss failed, and its reason, from the notes
 // of the search's report; 0 if none failed.
-func Ceiling(rep *latency.Report) (rate float64, why string) {
+func Ceiling(rep *report.Report) (rate float64, why string) {
 	for _, n := range rep.Notes {
 		var r float64
 		head, text, ok := strings.Cut(n, "/s: ")

@@ -10,11 +10,12 @@ import (
 	"time"
 
 	"rebound/latency"
+	"rebound/latency/report"
 )
 
-// report has one run for each list of round trips, all in intervals of their own.
-func report(label string, rounds ...[]int64) *latency.Report {
-	rep := latency.NewReport("bench", latency.RoundTrip)
+// reported has one run for each list of round trips, all in intervals of their own.
+func reported(label string, rounds ...[]int64) *report.Report {
+	rep := report.New("bench", report.RoundTrip)
 	rep.Label = label
 	s := &latency.Series{Name: latency.MainSeries}
 	var all []int64
@@ -35,8 +36,8 @@ func report(label string, rounds ...[]int64) *latency.Report {
 
 // Rounds are kept apart, and ratios are taken within a round: a machine that gets slower changes none of them.
 func TestRatioOfRounds(t *testing.T) {
-	a := report("a", []int64{100, 100, 100, 100}, []int64{200, 200, 200, 200}, []int64{400, 400, 400, 400})
-	b := report("b", []int64{200, 200, 200, 200}, []int64{400, 400, 400, 400}, []int64{800, 800, 800, 800})
+	a := reported("a", []int64{100, 100, 100, 100}, []int64{200, 200, 200, 200}, []int64{400, 400, 400, 400})
+	b := reported("b", []int64{200, 200, 200, 200}, []int64{400, 400, 400, 400}, []int64{800, 800, 800, 800})
 	if got := Rounds(a, 0.5); len(got) != 3 || got[0] != 100 || got[1] != 200 || got[2] != 400 {
 		t.Errorf("rounds %v, want 100, 200, 400", got)
 	}
@@ -54,14 +55,14 @@ func TestRatioOfRounds(t *testing.T) {
 // A goal is missed, or reached, by the median round; what is lost is always said.
 func TestMissed(t *testing.T) {
 	at := func(ns int64) []int64 { return []int64{ns, ns, ns, ns} }
-	table := Table{Closed: []*latency.Report{report("responder-afxdp", at(79)), report("testpmd-afxdp", at(100))}}
+	table := Table{Closed: []*report.Report{reported("responder-afxdp", at(79)), reported("testpmd-afxdp", at(100))}}
 	if got := table.Missed(); len(got) != 0 {
 		t.Errorf("0.79 of testpmd: %q", got)
 	}
-	table.Closed[0] = report("responder-afxdp", at(81))
+	table.Closed[0] = reported("responder-afxdp", at(81))
 	for floor, want := range map[int64]string{0: "missed", 79: "missed, though the floor reaches it", 81: "missed, by the floor too"} {
 		if table.Closed = table.Closed[:2]; floor > 0 {
-			table.Closed = append(table.Closed, report("floor-afxdp", at(floor)))
+			table.Closed = append(table.Closed, reported("floor-afxdp", at(floor)))
 		}
 		want = "p50 of responder-afxdp is 0.81 of testpmd-afxdp's, the goal is 0.8: " + want
 		if got := table.Missed(); len(got) != 1 || got[0] != want {
@@ -95,7 +96,7 @@ func TestCompared(t *testing.T) {
 
 // What a search found is the lowest rate that failed, and its reason, from the notes as bench writes them.
 func TestCeiling(t *testing.T) {
-	rep := latency.NewReport("bench", latency.RoundTrip)
+	rep := report.New("bench", report.RoundTrip)
 	if rate, why := Ceiling(rep); rate != 0 || why != "" {
 		t.Errorf("no search: %v %q", rate, why)
 	}
@@ -111,22 +112,22 @@ func TestCeiling(t *testing.T) {
 // bench set the limit, and of each rate how late the bench was.
 func TestMarkdown(t *testing.T) {
 	at := func(ns int64) []int64 { return []int64{ns, ns, ns, ns} }
-	peer, bench := report("testpmd-afxdp", at(100)), report("responder-afxdp", at(90))
+	peer, bench := reported("testpmd-afxdp", at(100)), reported("responder-afxdp", at(90))
 	peer.Traffic.Rate, bench.Traffic.Rate = 200e3, 300e3
 	peer.Notes = []string{"200000/s: no loss", "202000/s: loss of 0.5 %"}
 	bench.Notes = []string{"300000/s: no loss", "303000/s: not offered: this host fell 20ms behind"}
-	slow := report("responder-afxdp at 75 percent", at(4000))
+	slow := reported("responder-afxdp at 75 percent", at(4000))
 	slow.Traffic.Rate = 225e3
 	lag := latency.FromValues(at(3000))
 	slow.Series = append(slow.Series, &latency.Series{Name: "send_lag", Total: lag, Summary: lag.Summary()})
 	slow.Counts.Lost = 1
-	other := report("testpmd-afxdp at 75 percent", at(4000))
+	other := reported("testpmd-afxdp at 75 percent", at(4000))
 	other.Counts.Lost = 2
 	table := Table{
-		Closed:     []*latency.Report{report("responder-afxdp", at(90)), report("floor-afxdp", at(85)), report("testpmd-afxdp", at(100))},
+		Closed:     []*report.Report{reported("responder-afxdp", at(90)), reported("floor-afxdp", at(85)), reported("testpmd-afxdp", at(100))},
 		Versus:     [][2]string{{"responder-afxdp", "floor-afxdp"}},
-		Saturation: []*latency.Report{peer, bench},
-		Open:       []*latency.Report{slow, other},
+		Saturation: []*report.Report{peer, bench},
+		Open:       []*report.Report{slow, other},
 		Skipped:    []string{"kernel: none here"},
 	}
 	text := table.Markdown()

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"rebound/latency"
+	"rebound/latency/report"
 )
 
 // Quantile is a quantile with its name.
@@ -17,7 +18,7 @@ type Quantile struct {
 var Quantiles = []Quantile{{"p50", 0.5}, {"p99", 0.99}, {"p99.9", 0.999}}
 
 // Rounds returns the quantile q of each run of a report, in ns.
-func Rounds(rep *latency.Report, q float64) []float64 {
+func Rounds(rep *report.Report, q float64) []float64 {
 	var out []float64
 	for _, run := range rep.Runs {
 		var parts []*latency.Histogram

@@ -9,20 +9,20 @@ import (
 	"strings"
 	"time"
 
-	"rebound/latency"
+	"rebound/latency/report"
 )
 
 // Table is everything that was measured, or why not.
 type Table struct {
-	Closed     []*latency.Report // one of each peer, with a run for each round
-	Saturation []*latency.Report // one of each peer at the highest rate that it took without loss, with the search in its notes
-	Open       []*latency.Report // one of each peer at each of the Fractions of that rate
-	Versus     [][2]string       // ours, other
-	Skipped    []string          // peer and reason
+	Closed     []*report.Report // one of each peer, with a run for each round
+	Saturation []*report.Report // one of each peer at the highest rate that it took without loss, with the search in its notes
+	Open       []*report.Report // one of each peer at each of the Fractions of that rate
+	Versus     [][2]string      // ours, other
+	Skipped    []string         // peer and reason
 }
 
-func find(all []*latency.Report, label string) *latency.Report {
-	if i := slices.IndexFunc(all, func(r *latency.Report) bool { return r.Label == label }); i >= 0 {
+func find(all []*report.Report, label string) *report.Report {
+	if i := slices.IndexFunc(all, func(r *report.Report) bool { return r.Label == label }); i >= 0 {
 		return all[i]
 	}
 	return nil
@@ -85,7 +85,7 @@ func (t *Table) saturation(b *strings.Builder) {
 }
 
 // trial returns how long a report's last run was.
-func trial(r *latency.Report) time.Duration {
+func trial(r *report.Report) time.Duration {
 	if len(r.Runs) == 0 {
 		return 0
 	}

@@ -1,10 +1,13 @@
-package latency
+package compare
 
 import (
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
+
+	"rebound/latency"
+	"rebound/latency/report"
 
 	"golang.org/x/perf/benchmath"
 )
@@ -17,7 +20,6 @@ const (
 	minRuns   = 5  // runs on each side from which runs are the samples: 5 against 5 is the least that reaches alpha
 	minPairs  = 8  // the same for pairs
 	maxBlocks = 64 // blocks that a run is cut into at most
-	minTail   = 10 // samples above a percentile in each block, below which the percentile is luck
 )
 
 // Verdict says what a difference is worth.
@@ -29,6 +31,13 @@ const (
 	Faster
 	Slower
 )
+
+// Mark is the sign of a verdict in a table: "~" noise, "?" unknown, "-" faster, "+" slower.
+func (v Verdict) Mark() string { return [...]string{"?", "~", "-", "+"}[v] }
+
+func (v Verdict) String() string {
+	return [...]string{"unknown", "noise", "faster", "slower"}[v]
+}
 
 // significance is the outcome of a test of two samples of a statistic.
 type significance struct {
@@ -46,9 +55,9 @@ type significance struct {
 // neighbouring intervals, long enough for the percentile to have samples above it and not to follow from the block before.
 // Runs and blocks are compared by the Mann-Whitney U test, pairs by flipping the signs of their differences; neither
 // assumes a distribution.
-func judge(st Stat, a, b *Report) significance {
-	need := st.needs()
-	for _, r := range []*Report{a, b} {
+func judge(st Stat, a, b *report.Report) significance {
+	need := st.Needs()
+	for _, r := range []*report.Report{a, b} {
 		if n := r.Main().Total.Count; n < need {
 			return significance{P: 1, Why: fmt.Sprintf("%s needs %d samples, %s has %d", st, need, r.Name(), n)}
 		}
@@ -68,37 +77,37 @@ func judge(st Stat, a, b *Report) significance {
 }
 
 // perRun returns the statistic of each run; nil where a run has too few samples for it.
-func perRun(st Stat, r *Report, need int64) []float64 {
+func perRun(st Stat, r *report.Report, need int64) []float64 {
 	var out []float64
 	for _, run := range r.Runs {
-		var hs []*Histogram
+		var hs []*latency.Histogram
 		for _, iv := range r.Main().Intervals {
 			if iv.Start >= run.Start && iv.End <= run.End {
 				hs = append(hs, iv.Histogram)
 			}
 		}
-		h := Merge(hs...)
+		h := latency.Merge(hs...)
 		if h.Count < need {
 			return nil
 		}
-		out = append(out, st.of(h))
+		out = append(out, st.Of(h))
 	}
 	return out
 }
 
 // perBlock cuts the intervals into blocks with at least need samples each, at most maxBlocks, and makes them longer until
 // neighbours are no longer correlated.
-func perBlock(st Stat, r *Report, need int64) []float64 {
+func perBlock(st Stat, r *report.Report, need int64) []float64 {
 	ivs := r.Main().Intervals
 	least := max(need, r.Main().Total.Count/(maxBlocks+1))
 	for {
 		var out []float64
-		var hs []*Histogram
+		var hs []*latency.Histogram
 		var n int64
 		for _, iv := range ivs {
 			hs = append(hs, iv.Histogram)
 			if n += iv.Count; n >= least {
-				out = append(out, st.of(Merge(hs...)))
+				out = append(out, st.Of(latency.Merge(hs...)))
 				hs, n = hs[:0], 0
 			}
 		}

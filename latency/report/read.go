@@ -1,4 +1,4 @@
-package latency
+package report
 
 import (
 	"encoding/json"
@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+
+	"rebound/latency"
 )
 
 // ErrSchema is returned for a report that a newer version of this program wrote.
@@ -14,24 +16,25 @@ var ErrSchema = errors.New("newer report schema")
 
 // Read loads a report from its folder. Every error names the file, and the line where there is one.
 func Read(dir string) (*Report, error) {
-	path := filepath.Join(dir, reportFile)
+	path := filepath.Join(dir, ReportFile)
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("%s is no report: %w", dir, err)
 	}
 	defer f.Close()
-	rep, err := parseReport(f, path)
+	rep, err := Parse(f, path)
 	if err != nil {
 		return nil, err
 	}
 	rep.Dir = dir
-	if err := rep.loadLog(filepath.Join(dir, hlogFile)); err != nil {
+	if err := rep.loadLog(filepath.Join(dir, HlogFile)); err != nil {
 		return nil, err
 	}
 	return rep, nil
 }
 
-func parseReport(r io.Reader, path string) (*Report, error) {
+// Parse reads a report.json; the series have their summaries only. path is for errors, which give the line.
+func Parse(r io.Reader, path string) (*Report, error) {
 	b, err := io.ReadAll(io.LimitReader(r, 64<<20))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -66,7 +69,7 @@ func parseReport(r io.Reader, path string) (*Report, error) {
 		if s == nil {
 			return nil, fmt.Errorf("%s: %w report: a series is null", path, ErrFormat)
 		}
-		s.Total = &Histogram{}
+		s.Total = &latency.Histogram{}
 	}
 	return rep, nil
 }
@@ -93,18 +96,18 @@ func (r *Report) loadLog(path string) error {
 	if err != nil {
 		return err
 	}
-	logged := map[string]*Series{}
+	logged := map[string]*latency.Series{}
 	for _, s := range series {
 		logged[s.Name] = s
 	}
 	for _, s := range r.Series {
 		l := logged[s.Name]
 		if l == nil {
-			l = &Series{Total: &Histogram{}}
+			l = &latency.Series{Total: &latency.Histogram{}}
 		}
 		if l.Total.Count != s.Summary.Count {
 			return fmt.Errorf("%s: %w log: %d values of series %s, %s says %d: the log is cut off or from another run",
-				path, ErrFormat, l.Total.Count, s.Name, reportFile, s.Summary.Count)
+				path, ErrFormat, l.Total.Count, s.Name, ReportFile, s.Summary.Count)
 		}
 		s.Intervals, s.Total = l.Intervals, l.Total
 		if s.Total.Count > 0 { // the log knows these only to three digits

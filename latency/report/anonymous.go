@@ -1,4 +1,4 @@
-package latency
+package report
 
 import (
 	"net/netip"
@@ -21,7 +21,7 @@ func (r *Report) Anonymize() {
 	r.Notes, r.Clock.Notes, r.Device.Notes = scrubAll(r.Notes), scrubAll(r.Clock.Notes), scrubAll(r.Device.Notes)
 
 	r.Host.Hostname, r.Host.Cmdline = "", ""
-	r.Host.Kernel = kernelVersion(r.Host.Kernel)
+	r.Host.Kernel = KernelVersion(r.Host.Kernel)
 	r.Host.Findings = slices.Clone(r.Host.Findings)
 	for i := range r.Host.Findings {
 		f := &r.Host.Findings[i]
@@ -40,8 +40,8 @@ func scrubAll(texts []string) []string {
 	return out
 }
 
-// kernelVersion is what a release begins with: 6.1.0 of 6.1.0-28-cloud-amd64.
-func kernelVersion(release string) string {
+// KernelVersion returns what a release begins with: 6.1.0 of 6.1.0-28-cloud-amd64.
+func KernelVersion(release string) string {
 	if i := strings.IndexFunc(release, func(r rune) bool { return r != '.' && (r < '0' || r > '9') }); i >= 0 {
 		release = release[:i]
 	}

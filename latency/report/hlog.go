@@ -1,4 +1,4 @@
-package latency
+package report
 
 import (
 	"bufio"
@@ -11,13 +11,15 @@ import (
 	"strings"
 	"time"
 
+	"rebound/latency"
+
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
 // WriteHlog writes the intervals of all series as an HdrHistogram log, format 1.3. The main series carries no tag, every
 // other one its name. Timestamps are relative to start, with StartTime and BaseTime lines to say so; Interval_Max is in
 // milliseconds with six decimals, which is to the nanosecond.
-func WriteHlog(w io.Writer, start time.Time, series []*Series) error {
+func WriteHlog(w io.Writer, start time.Time, series []*latency.Series) error {
 	b := bufio.NewWriter(w)
 	seconds := float64(start.UnixMilli()) / 1e3
 	fmt.Fprintf(b, "#[Histogram log format version 1.3]\n")
@@ -27,7 +29,7 @@ func WriteHlog(w io.Writer, start time.Time, series []*Series) error {
 	fmt.Fprintf(b, "\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n")
 	for _, s := range series {
 		tag := ""
-		if s.Name != MainSeries {
+		if s.Name != latency.MainSeries {
 			if !tagPattern.MatchString(s.Name) {
 				return fmt.Errorf("series name %q is not of letters, digits, '_' and '-'", s.Name)
 			}
@@ -51,14 +53,14 @@ const maxLine = 4 << 20
 
 // ReadHlog reads an HdrHistogram log of format 1.x. Lines without a tag become the main series. Relative and absolute
 // timestamps are both made relative to the StartTime line. name is for errors, which give the line.
-func ReadHlog(r io.Reader, name string) (start time.Time, series []*Series, err error) {
+func ReadHlog(r io.Reader, name string) (start time.Time, series []*latency.Series, err error) {
 	s := bufio.NewScanner(r)
 	s.Buffer(make([]byte, 1<<16), maxLine)
 	line, version := 0, false
 	var startSec, baseSec float64
 	haveBase := false
-	byName := map[string]*Series{}
-	bad := func(format string, args ...any) (time.Time, []*Series, error) {
+	byName := map[string]*latency.Series{}
+	bad := func(format string, args ...any) (time.Time, []*latency.Series, error) {
 		return time.Time{}, nil, fmt.Errorf("%s:%d: %w log: %s", name, line, ErrFormat, fmt.Sprintf(format, args...))
 	}
 	for s.Scan() {
@@ -92,7 +94,7 @@ func ReadHlog(r io.Reader, name string) (start time.Time, series []*Series, err 
 		if !version {
 			return bad("no line \"#[Histogram log format version 1.x]\" before the first interval")
 		}
-		tag := MainSeries
+		tag := latency.MainSeries
 		if t, ok := strings.CutPrefix(text, "Tag="); ok {
 			if tag, text, ok = strings.Cut(t, ","); !ok {
 				return bad("a tag and nothing after it")
@@ -116,21 +118,19 @@ func ReadHlog(r io.Reader, name string) (start time.Time, series []*Series, err 
 		if err != nil {
 			return bad("histogram of the interval at %s s: %v", f[0], err)
 		}
-		if top := int64(math.Round(num[2] * 1e6)); h.Count > 0 && countsIndex(top) == countsIndex(h.Max) {
-			h.Max = top // exact, where the writer's Interval_Max is in milliseconds of nanoseconds
-		}
+		h.RefineMax(int64(math.Round(num[2] * 1e6))) // exact, where the writer's Interval_Max is in milliseconds of nanoseconds
 		at := num[0]
 		if !haveBase && startSec != 0 && at > startSec-365*86400 || haveBase && baseSec != startSec {
 			at += baseSec - startSec // absolute timestamps, or relative to another moment
 		}
 		ser := byName[tag]
 		if ser == nil {
-			ser = &Series{Name: tag}
+			ser = &latency.Series{Name: tag}
 			byName[tag] = ser
 			series = append(series, ser)
 		}
 		from := int64(math.Round(at * 1e9))
-		ser.Intervals = append(ser.Intervals, Interval{from, from + int64(math.Round(num[1]*1e9)), h})
+		ser.Intervals = append(ser.Intervals, latency.Interval{Start: from, End: from + int64(math.Round(num[1]*1e9)), Histogram: h})
 	}
 	if err := s.Err(); errors.Is(err, bufio.ErrTooLong) {
 		line++
@@ -142,17 +142,17 @@ func ReadHlog(r io.Reader, name string) (start time.Time, series []*Series, err 
 		return bad("no line \"#[Histogram log format version 1.x]\"")
 	}
 	for _, ser := range series {
-		ser.total()
+		ser.Sum()
 	}
 	return time.UnixMilli(int64(math.Round(startSec * 1e3))).UTC(), series, nil
 }
 
 // decodeHDR decodes a base64 V2 compressed histogram. It is of values from outside, so the geometry is bounded by what
 // any latency log has.
-func decodeHDR(code string) (*Histogram, error) {
+func decodeHDR(code string) (*latency.Histogram, error) {
 	h, err := hdrhistogram.Decode([]byte(code))
 	if err != nil {
 		return nil, err
 	}
-	return fromHDR(h)
+	return latency.FromHDR(h)
 }

@@ -1,4 +1,5 @@
-package latency
+// Package page shows reports and comparisons: as text, and as one HTML page that needs nothing but itself.
+package page
 
 import (
 	_ "embed"
@@ -9,6 +10,10 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"rebound/latency"
+	"rebound/latency/compare"
+	"rebound/latency/report"
 )
 
 //go:embed page.css
@@ -31,7 +36,7 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 }).Parse(pageHTML))
 
 // nbsp keeps number and unit on one line.
-func nbsp(ns float64) string { return strings.ReplaceAll(FormatNS(ns), " ", "\u00a0") }
+func nbsp(ns float64) string { return strings.ReplaceAll(latency.FormatNS(ns), " ", "\u00a0") }
 
 // grouped writes a count with thin spaces between thousands.
 func grouped(n int64) string {
@@ -58,7 +63,7 @@ type legend struct {
 type fact struct{ Name, Value string }
 
 type reportPage struct {
-	R        *Report
+	R        *report.Report
 	Title    string
 	Lede     string
 	Alerts   []string
@@ -81,9 +86,9 @@ type statRow struct {
 	Values []string
 }
 
-// WriteHTML writes the report as one page that needs nothing but itself.
-func WriteHTML(w io.Writer, rep *Report) error {
-	p := reportPage{R: rep, Sim: rep.Device.Sim(), Title: rep.title(), Lede: rep.lede(), Facts: rep.facts()}
+// Report writes the report as one page that needs nothing but itself.
+func Report(w io.Writer, rep *report.Report) error {
+	p := reportPage{R: rep, Sim: rep.Device.Sim(), Title: rep.Title(), Lede: lede(rep), Facts: facts(rep)}
 	unit := string(rep.Metric)
 	if p.Sim {
 		p.Alerts = append(p.Alerts, "A device model answered. These nanoseconds are the model's and say nothing about a card's latency; the bus transactions do.")
@@ -93,27 +98,27 @@ func WriteHTML(w io.Writer, rep *Report) error {
 		p.Alerts = append(p.Alerts, fmt.Sprintf("Of %d requests %d were lost (%.3g %%) and %d replies were corrupt. The percentiles are those of what came back.",
 			c.Sent, c.Lost, 100*float64(c.Lost)/float64(max(c.Sent, 1)), c.Corrupt))
 	}
-	if own := rep.ownTail(); own != "" {
+	if own := rep.OwnTail(); own != "" {
 		p.Alerts = append(p.Alerts, upperFirst(own)+".")
 	}
 	p.Alerts = append(p.Alerts, rep.Notes...)
 
-	if rep.measured() {
+	if rep.Measured() {
 		main := rep.Main()
-		for _, st := range Stats {
-			if st.name == "mean" || st.name == "min" {
+		for _, st := range compare.Stats {
+			if st == compare.Mean || st == compare.Min {
 				continue
 			}
 			note := ""
-			if !st.extreme() && main.Total.Count < st.needs() {
+			if !st.Single() && main.Total.Count < st.Needs() {
 				note = "few samples"
 			}
-			p.Headline = append(p.Headline, headline{st.name, nbsp(st.of(main.Total)), note})
+			p.Headline = append(p.Headline, headline{st.String(), nbsp(st.Of(main.Total)), note})
 		}
 		ds := []drawn{{0, "", "round trip", main.Total}}
 		ds[0].name = string(rep.Metric)
 		var legends []legend
-		if u := rep.Find(UncorrectedSeries); u != nil {
+		if u := rep.Find(latency.UncorrectedSeries); u != nil {
 			ds[0].name = "from the intended send"
 			ds = append(ds, drawn{1, "dashed", "from the actual send", u.Total})
 			for _, d := range ds {
@@ -129,15 +134,15 @@ func WriteHTML(w io.Writer, rep *Report) error {
 	}
 	for _, s := range rep.Series {
 		name := s.Name
-		if name == MainSeries {
+		if name == latency.MainSeries {
 			name = string(rep.Metric)
 		}
 		p.Columns = append(p.Columns, drawnColumn{name})
 	}
-	for _, st := range append([]Stat{}, Stats...) {
-		row := statRow{Name: st.name}
+	for _, st := range append([]compare.Stat{}, compare.Stats...) {
+		row := statRow{Name: st.String()}
 		for _, s := range rep.Series {
-			row.Values = append(row.Values, nbsp(st.of(s.Total)))
+			row.Values = append(row.Values, nbsp(st.Of(s.Total)))
 		}
 		p.Rows = append(p.Rows, row)
 	}
@@ -155,24 +160,14 @@ func WriteHTML(w io.Writer, rep *Report) error {
 	if n := rep.Counts.LostBackward; n != nil {
 		p.Frames = append(p.Frames, fact{"lost back", grouped(*n)})
 	}
-	for _, k := range (&Comparison{Reports: []*Report{rep}}).transferKinds() {
-		p.Transfer = append(p.Transfer, fact{k, fmt.Sprintf("%.3f", rep.perReply(k))})
+	for _, k := range transferKinds(rep) {
+		p.Transfer = append(p.Transfer, fact{k, fmt.Sprintf("%.3f", rep.PerReply(k))})
 	}
 	return page.ExecuteTemplate(w, "report", p)
 }
 
-func (r *Report) title() string {
-	if r.Label != "" {
-		return r.Label
-	}
-	if r.Traffic.Target != "" {
-		return strings.ToUpper(r.Traffic.Protocol) + " " + r.Traffic.Target
-	}
-	return strings.TrimSpace(r.Device.Driver + " " + r.Device.Device + " " + string(r.Metric))
-}
-
 // lede says in one sentence what was measured.
-func (r *Report) lede() string {
+func lede(r *report.Report) string {
 	t, d := r.Traffic, r.Device
 	var s []string
 	switch {
@@ -205,7 +200,7 @@ func upperFirst(s string) string {
 }
 
 // facts is the environment as a list.
-func (r *Report) facts() []fact {
+func facts(r *report.Report) []fact {
 	h, d, c := r.Host, r.Device, r.Clock
 	fs := []fact{
 		{"Host", h.Hostname}, {"CPU", h.CPU}, {"Logical CPUs", numberOf(h.Cores)}, {"Core used", coreOf(h.Core)}, {"Kernel", h.Kernel}, {"Kernel command line", h.Cmdline},
@@ -253,7 +248,7 @@ func speedOf(mbps int) string {
 	return fmt.Sprintf("%g Gbit/s", float64(mbps)/1000)
 }
 
-func clockOf(c ClockInfo) string {
+func clockOf(c latency.ClockInfo) string {
 	if c.Source == "" {
 		return ""
 	}

@@ -1,4 +1,4 @@
-package latency
+package report
 
 import (
 	"bufio"
@@ -8,6 +8,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"rebound/latency"
 )
 
 // ErrFormat is returned for a file that is not what its name says. The error names file and line.
@@ -15,7 +17,7 @@ var ErrFormat = errors.New("malformed")
 
 // WriteHgrm writes h in the text form of HdrHistogram's outputPercentileDistribution, five steps for each halving of the
 // distance to 100 %. Values are in microseconds with three decimals, which is to the nanosecond.
-func WriteHgrm(w io.Writer, h *Histogram) error {
+func WriteHgrm(w io.Writer, h *latency.Histogram) error {
 	b := bufio.NewWriter(w)
 	fmt.Fprintf(b, "%12s %14s %10s %14s\n\n", "Value", "Percentile", "TotalCount", "1/(1-Percentile)")
 	for p := range h.Percentiles(5) {
@@ -27,52 +29,16 @@ func WriteHgrm(w io.Writer, h *Histogram) error {
 	}
 	fmt.Fprintf(b, "#[Mean    = %12.3f, StdDeviation   = %12.3f]\n", h.Mean()/1e3, h.StdDev()/1e3)
 	fmt.Fprintf(b, "#[Max     = %12.3f, Total count    = %12d]\n", float64(h.Max)/1e3, h.Count)
-	fmt.Fprintf(b, "#[Buckets = %12d, SubBuckets     = %12d]\n", countsLen>>subBits-1, 2<<subBits)
+	fmt.Fprintf(b, "#[Buckets = %12d, SubBuckets     = %12d]\n", latency.HDRBuckets, latency.HDRSubBuckets)
 	fmt.Fprintf(b, "#[Unit    = microseconds]\n")
 	return b.Flush()
 }
 
-// Percentile is a point of a cumulative distribution: Count values, the fraction Quantile of all, do not exceed Value.
-type Percentile struct {
-	Quantile float64
-	Value    int64 // ns
-	Count    int64
-}
-
-// Percentiles yields the distribution in steps that get finer toward 1, as HdrHistogram's percentile iterator does: ticks
-// steps in each halving of what is left above. The last point is the maximum at quantile 1.
-func (h *Histogram) Percentiles(ticks int) func(yield func(Percentile) bool) {
-	return func(yield func(Percentile) bool) {
-		level, seen := 0.0, int64(0)
-		halving, step := 0, 0
-		for i, n := range h.count {
-			seen += n
-			v := max(min(highestOf(int(h.index[i])), h.Max), h.Min)
-			for at := float64(seen) / float64(h.Count); level <= at; {
-				if !yield(Percentile{level, v, seen}) {
-					return
-				}
-				if seen == h.Count {
-					break
-				}
-				if step++; step == ticks {
-					halving, step = halving+1, 0
-				}
-				// From scratch each time: a sum of steps drifts past the counts it should meet.
-				level = 1 - math.Ldexp(1, -halving) + math.Ldexp(float64(step)/float64(ticks), -halving-1)
-			}
-		}
-		if h.Count > 0 {
-			yield(Percentile{1, h.Max, h.Count})
-		}
-	}
-}
-
 // ReadHgrm reads what WriteHgrm, or another HdrHistogram, wrote: the points in the file's own unit times unit
 // nanoseconds (1000 for microseconds). name is for errors.
-func ReadHgrm(r io.Reader, name string, unit float64) ([]Percentile, error) {
+func ReadHgrm(r io.Reader, name string, unit float64) ([]latency.Percentile, error) {
 	s := bufio.NewScanner(r)
-	var out []Percentile
+	var out []latency.Percentile
 	line, header, ended := 0, false, false
 	bad := func(what string) error {
 		return fmt.Errorf("%s:%d: %w percentile line: %s", name, line, ErrFormat, what)
@@ -106,7 +72,7 @@ func ReadHgrm(r io.Reader, name string, unit float64) ([]Percentile, error) {
 		if !(v >= 0 && v*unit < math.MaxInt64) || !(q >= 0 && q <= 1) || n < 0 {
 			return nil, bad("a number is out of range")
 		}
-		p := Percentile{q, int64(math.Round(v * unit)), n}
+		p := latency.Percentile{Quantile: q, Value: int64(math.Round(v * unit)), Count: n}
 		if k := len(out); k > 0 && (p.Quantile < out[k-1].Quantile || p.Value < out[k-1].Value || p.Count < out[k-1].Count) {
 			return nil, bad("smaller than the line before")
 		}

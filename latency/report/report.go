@@ -1,11 +1,14 @@
-package latency
+// Package report is the folder that a measurement leaves behind: what was measured, where, and its histograms.
+package report
 
 import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
+	"rebound/latency"
 	"rebound/latency/host"
 )
 
@@ -20,18 +23,6 @@ const (
 	HalfTrip   Metric = "half round trip" // the same, divided by two by the tool that made it
 	Turnaround Metric = "turnaround"      // a responder's frame seen to reply posted
 	LoopGap    Metric = "gap"             // a polling loop's time between passes
-)
-
-// Names of series. Any other name is a further histogram of the same run.
-const (
-	MainSeries        = "rtt"         // of the report's Metric; in open loop from the intended send
-	UncorrectedSeries = "uncorrected" // open loop only: from the actual send
-	GapSeries         = "gap"         // a polling loop's passes
-	TurnaroundSeries  = "turnaround"  // a responder's own time for a reply
-	JitterSeries      = "self-test"   // what SelfTest saw on the bench's own core
-	ResidenceSeries   = "residence"   // what a STAMP reflector says it took
-	KernelSeries      = "kernel"      // between the kernel's own timestamps
-	HardwareSeries    = "hardware"    // between the interface's own timestamps
 )
 
 // Report is one measurement with all that is needed to judge it. A zero field is unknown.
@@ -52,20 +43,20 @@ type Report struct {
 	Start time.Time `json:"start"`
 	End   time.Time `json:"end"`
 
-	Traffic Traffic    `json:"traffic"`
-	Device  Device     `json:"device"`
-	Host    host.Facts `json:"host"`
-	Clock   ClockInfo  `json:"clock"`
-	Counts  Counts     `json:"counts"`
-	Notes   []string   `json:"notes,omitempty"` // what a reader must know: fallbacks, interruptions
+	Traffic Traffic           `json:"traffic"`
+	Device  Device            `json:"device"`
+	Host    host.Facts        `json:"host"`
+	Clock   latency.ClockInfo `json:"clock"`
+	Counts  Counts            `json:"counts"`
+	Notes   []string          `json:"notes,omitempty"` // what a reader must know: fallbacks, interruptions
 
-	Interval  int64            `json:"interval_ns"`
-	Runs      []Run            `json:"runs"`
-	Series    []*Series        `json:"series"`
-	Transfers map[string]int64 `json:"bus_transactions,omitempty"` // backend sim: PCIe transactions by kind ("mmio write", "dma read"), of all replies
+	Interval  int64             `json:"interval_ns"`
+	Runs      []latency.Run     `json:"runs"`
+	Series    []*latency.Series `json:"series"`
+	Transfers map[string]int64  `json:"bus_transactions,omitempty"` // backend sim: PCIe transactions by kind ("mmio write", "dma read"), of all replies
 
-	Raw        []Sample `json:"-"`
-	RawDropped int64    `json:"raw_dropped,omitempty"` // samples beyond those in raw.csv.zst
+	Raw        []latency.Sample `json:"-"`
+	RawDropped int64            `json:"raw_dropped,omitempty"` // samples beyond those in raw.csv.zst
 
 	Dir string `json:"-"` // where it was read from
 }
@@ -117,50 +108,25 @@ type Counts struct {
 	LostBackward *int64 `json:"lost_backward,omitempty"`
 }
 
-// Run is one of the repeats in a report.
-type Run struct {
-	Start int64 `json:"start_ns"` // since the report's Start
-	End   int64 `json:"end_ns"`
-}
-
-// Series is one quantity's distribution, whole and by interval.
-type Series struct {
-	Name      string     `json:"name"`
-	Summary   Summary    `json:"summary"`
-	Intervals []Interval `json:"-"` // in rtt.hlog
-	Total     *Histogram `json:"-"`
-}
-
-// Interval is the part of a Series between two moments, in ns since the report's Start.
-type Interval struct {
-	Start, End int64
-	*Histogram
-}
-
-// Summary is a Series in numbers, all in ns. Min, Max and Mean are exact; the percentiles have three significant digits.
-type Summary struct {
-	Count  int64   `json:"count"`
-	Min    int64   `json:"min_ns"`
-	P50    int64   `json:"p50_ns"`
-	P90    int64   `json:"p90_ns"`
-	P99    int64   `json:"p99_ns"`
-	P999   int64   `json:"p99.9_ns"`
-	P9999  int64   `json:"p99.99_ns"`
-	Max    int64   `json:"max_ns"`
-	Mean   float64 `json:"mean_ns"`
-	StdDev float64 `json:"stddev_ns"`
-}
-
-// NewReport returns a report that knows its tool, command line and Go build.
-func NewReport(tool string, m Metric) *Report {
+// New returns a report that knows its tool, command line and Go build.
+func New(tool string, m Metric) *Report {
 	return &Report{Schema: Schema, Tool: tool, Version: buildVersion(), Args: slices.Clone(os.Args), Metric: m, Start: time.Now()}
 }
 
+// Fill takes over what a recorder kept: series, runs, clock, start and end. Start stays where nothing was recorded.
+func (r *Report) Fill(rec latency.Recording) {
+	r.Clock, r.Interval, r.Runs, r.Raw, r.RawDropped = rec.Clock, rec.Interval.Nanoseconds(), rec.Runs, rec.Raw, rec.RawDropped
+	if len(rec.Runs) > 0 {
+		r.Start, r.End = rec.Start, rec.End
+	}
+	r.Series = append(r.Series, rec.Series...)
+}
+
 // Main returns the series that the report is about, nil if it has none.
-func (r *Report) Main() *Series { return r.Find(MainSeries) }
+func (r *Report) Main() *latency.Series { return r.Find(latency.MainSeries) }
 
 // Find returns the series with that name, or nil.
-func (r *Report) Find(name string) *Series {
+func (r *Report) Find(name string) *latency.Series {
 	for _, s := range r.Series {
 		if s.Name == name {
 			return s
@@ -170,27 +136,14 @@ func (r *Report) Find(name string) *Series {
 }
 
 // Add adds a series of which there is only the whole: a self-test, a polling loop's gaps.
-func (r *Report) Add(name string, h *Histogram) {
-	s := &Series{Name: name, Intervals: []Interval{{0, max(r.End.Sub(r.Start).Nanoseconds(), 0), h}}}
-	s.total()
+func (r *Report) Add(name string, h *latency.Histogram) {
+	s := &latency.Series{Name: name, Intervals: []latency.Interval{{End: max(r.End.Sub(r.Start).Nanoseconds(), 0), Histogram: h}}}
+	s.Sum()
 	r.Series = append(r.Series, s)
 }
 
-func (s *Series) total() {
-	hs := make([]*Histogram, len(s.Intervals))
-	for i := range s.Intervals {
-		hs[i] = s.Intervals[i].Histogram
-	}
-	total := *Merge(hs...) // a copy: Read puts exact extremes into it
-	s.Total = &total
-	s.Summary = s.Total.Summary()
-}
-
-// Summary returns the histogram in numbers.
-func (h *Histogram) Summary() Summary {
-	return Summary{Count: h.Count, Min: h.Min, P50: h.Quantile(0.5), P90: h.Quantile(0.9), P99: h.Quantile(0.99),
-		P999: h.Quantile(0.999), P9999: h.Quantile(0.9999), Max: h.Max, Mean: h.Mean(), StdDev: h.StdDev()}
-}
+// Measured reports whether there is a main series with anything in it.
+func (r *Report) Measured() bool { return r.Main() != nil && r.Main().Total.Count > 0 }
 
 // Name returns what a table calls the report.
 func (r *Report) Name() string {
@@ -200,5 +153,21 @@ func (r *Report) Name() string {
 	case r.Dir != "":
 		return filepath.Base(r.Dir)
 	}
-	return r.title()
+	return r.Title()
+}
+
+// Title is Name without the folder: the label, or what was measured.
+func (r *Report) Title() string {
+	if r.Label != "" {
+		return r.Label
+	}
+	if r.Traffic.Target != "" {
+		return strings.ToUpper(r.Traffic.Protocol) + " " + r.Traffic.Target
+	}
+	return strings.TrimSpace(r.Device.Driver + " " + r.Device.Device + " " + string(r.Metric))
+}
+
+// PerReply returns the bus transactions of one kind that one reply cost.
+func (r *Report) PerReply(kind string) float64 {
+	return float64(r.Transfers[kind]) / float64(max(r.Counts.Received, 1))
 }

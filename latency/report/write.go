@@ -1,4 +1,4 @@
-package latency
+package report
 
 import (
 	"bufio"
@@ -17,20 +17,23 @@ import (
 
 // The files of a report's folder.
 const (
-	reportFile = "report.json"
-	hgrmFile   = "rtt.hgrm"
-	hlogFile   = "rtt.hlog"
-	rawFile    = "raw.csv.zst"
-	htmlFile   = "report.html"
+	ReportFile = "report.json"
+	HgrmFile   = "rtt.hgrm"
+	HlogFile   = "rtt.hlog"
+	RawFile    = "raw.csv.zst"
+	HTMLFile   = "report.html"
 )
 
 // ErrExists is returned where a report's folder holds something that is not a report.
 var ErrExists = errors.New("folder holds something else")
 
+// Page writes a report as report.html.
+type Page func(io.Writer, *Report) error
+
 // Write saves rep as the folder dir, which it makes, or replaces where dir is a report already. The folder appears whole
 // or not at all: all files are written and synced in a folder beside it, which is then renamed. On an error (a full disk)
 // nothing new remains, and what was there before does.
-func Write(dir string, rep *Report) (err error) {
+func Write(dir string, rep *Report, page Page) (err error) {
 	dir = filepath.Clean(dir)
 	replace, err := replaceable(dir)
 	if err != nil {
@@ -58,11 +61,11 @@ func Write(dir string, rep *Report) (err error) {
 		skip bool
 		to   func(io.Writer) error
 	}{
-		{reportFile, false, rep.writeJSON},
-		{hgrmFile, rep.Main() == nil, func(w io.Writer) error { return WriteHgrm(w, rep.Main().Total) }},
-		{hlogFile, false, func(w io.Writer) error { return WriteHlog(w, rep.Start, rep.Series) }},
-		{rawFile, len(rep.Raw) == 0, rep.writeRaw},
-		{htmlFile, false, func(w io.Writer) error { return WriteHTML(w, rep) }},
+		{ReportFile, false, func(w io.Writer) error { return WriteJSON(w, rep) }},
+		{HgrmFile, rep.Main() == nil, func(w io.Writer) error { return WriteHgrm(w, rep.Main().Total) }},
+		{HlogFile, false, func(w io.Writer) error { return WriteHlog(w, rep.Start, rep.Series) }},
+		{RawFile, len(rep.Raw) == 0, rep.writeRaw},
+		{HTMLFile, false, func(w io.Writer) error { return page(w, rep) }},
 	} {
 		if f.skip {
 			continue
@@ -88,16 +91,16 @@ func Write(dir string, rep *Report) (err error) {
 
 // Rewrite writes report.json and report.html of a report that was read from its folder anew, each whole or not at all. The
 // logs beside them hold numbers only, and stay.
-func (r *Report) Rewrite() error {
-	if err := r.replaceFile(reportFile, r.writeJSON); err != nil {
+func (r *Report) Rewrite(page Page) error {
+	if err := r.replaceFile(ReportFile, func(w io.Writer) error { return WriteJSON(w, r) }); err != nil {
 		return err
 	}
-	return r.RewritePage()
+	return r.RewritePage(page)
 }
 
 // RewritePage writes report.html anew in the folder that the report was read from.
-func (r *Report) RewritePage() error {
-	return r.replaceFile(htmlFile, func(w io.Writer) error { return WriteHTML(w, r) })
+func (r *Report) RewritePage(page Page) error {
+	return r.replaceFile(HTMLFile, func(w io.Writer) error { return page(w, r) })
 }
 
 func (r *Report) replaceFile(name string, to func(io.Writer) error) error {
@@ -129,7 +132,7 @@ func replaceable(dir string) (bool, error) {
 	}
 	for _, e := range entries {
 		switch e.Name() {
-		case reportFile, hgrmFile, hlogFile, rawFile, htmlFile:
+		case ReportFile, HgrmFile, HlogFile, RawFile, HTMLFile:
 		default:
 			return false, fmt.Errorf("report %s: %w: %s", dir, ErrExists, e.Name())
 		}
@@ -162,7 +165,8 @@ func syncDir(path string) error {
 	return errors.Join(err, d.Close())
 }
 
-func (r *Report) writeJSON(w io.Writer) error {
+// WriteJSON writes r as report.json has it.
+func WriteJSON(w io.Writer, r *Report) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)

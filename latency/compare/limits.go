@@ -1,4 +1,4 @@
-package latency
+package compare
 
 import (
 	"errors"
@@ -6,6 +6,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"rebound/latency"
 )
 
 // ErrLimit is returned for a fail-if expression that cannot be understood.
@@ -114,8 +116,8 @@ func (c *Comparison) Exceeded(limits []Limit) ([]string, error) {
 			if row.Verdict == Unknown {
 				tested = "not tested: " + row.Why
 			}
-			out = append(out, fmt.Sprintf("%v: %s went from %s to %s in %s, %s (%+.1f%%; %s)", l, l.Stat, FormatNS(row.A), FormatNS(row.B),
-				p.B.Name(), signed(row.Diff()), row.Percent(), tested))
+			out = append(out, fmt.Sprintf("%v: %s went from %s to %s in %s, %s (%+.1f%%; %s)", l, l.Stat, latency.FormatNS(row.A), latency.FormatNS(row.B),
+				p.B.Name(), latency.FormatSigned(row.Diff()), row.Percent(), tested))
 		}
 	}
 	return out, errors.Join(undecided...)

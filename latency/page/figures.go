@@ -1,4 +1,4 @@
-package latency
+package page
 
 import (
 	"fmt"
@@ -6,6 +6,10 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"rebound/latency"
+	"rebound/latency/compare"
+	"rebound/latency/report"
 )
 
 // drawn is a distribution with the colour and name that it has on a page.
@@ -13,7 +17,7 @@ type drawn struct {
 	colour int
 	class  string
 	name   string
-	h      *Histogram
+	h      *latency.Histogram
 }
 
 func span(ds []drawn) (lo, hi float64, most int64) {
@@ -48,8 +52,8 @@ func percentileFigure(ds []drawn, unit string) template.HTML {
 		}
 		f.x.ticks = append(f.x.ticks, tick{float64(k), label})
 	}
-	f.shadeFrom = math.Log10(float64(most) / minTail)
-	f.shadeNote = fmt.Sprintf("fewer than %d samples lie above a percentile here", minTail)
+	f.shadeFrom = math.Log10(float64(most) / compare.MinTail)
+	f.shadeNote = fmt.Sprintf("fewer than %d samples lie above a percentile here", compare.MinTail)
 	var alts []string
 	for _, d := range ds {
 		if d.h.Count == 0 {
@@ -61,15 +65,15 @@ func percentileFigure(ds []drawn, unit string) template.HTML {
 			c.x = append(c.x, min(nines(p.Quantile), last))
 			c.y = append(c.y, float64(p.Value))
 		}
-		for _, st := range Stats {
-			if st.q > 0 && nines(st.q) <= last {
-				v := st.of(d.h)
-				c.marks = append(c.marks, mark{nines(st.q), v, fmt.Sprintf("%s %s %s", d.name, st, FormatNS(v))})
+		for _, st := range compare.Stats {
+			if q, ok := st.Quantile(); ok && nines(q) <= last {
+				v := st.Of(d.h)
+				c.marks = append(c.marks, mark{nines(q), v, fmt.Sprintf("%s %s %s", d.name, st, latency.FormatNS(v))})
 			}
 		}
 		f.curves = append(f.curves, c)
 		alts = append(alts, fmt.Sprintf("%s rises from %s at the minimum over %s at p50 and %s at p99 to %s at the maximum", d.name,
-			FormatNS(float64(d.h.Min)), FormatNS(float64(d.h.Quantile(0.5))), FormatNS(float64(d.h.Quantile(0.99))), FormatNS(float64(d.h.Max))))
+			latency.FormatNS(float64(d.h.Min)), latency.FormatNS(float64(d.h.Quantile(0.5))), latency.FormatNS(float64(d.h.Quantile(0.99))), latency.FormatNS(float64(d.h.Max))))
 	}
 	f.alt = "Percentile curve: " + strings.Join(alts, "; ") + "."
 	return f.svg()
@@ -114,7 +118,7 @@ func distributionFigure(ds []drawn, unit string) template.HTML {
 	// The axis begins below one sample, so that one sample has a height.
 	f.y = axis{lo: 0.5, hi: top * 1.5, log: true, title: "samples (logarithmic)"}
 	f.y.ticks = logTicks(0.9, f.y.hi, func(v float64) string { return tickCount(v) })
-	f.alt = fmt.Sprintf("Distribution: how many samples there were of each duration between %s and %s.", FormatNS(lo), FormatNS(hi))
+	f.alt = fmt.Sprintf("Distribution: how many samples there were of each duration between %s and %s.", latency.FormatNS(lo), latency.FormatNS(hi))
 	return f.svg()
 }
 
@@ -147,17 +151,17 @@ func tickCount(v float64) string {
 const maxColumns = 400
 
 // timeFigure draws p50, p99 and the maximum of each interval.
-func timeFigure(r *Report, s *Series, unit string) template.HTML {
+func timeFigure(r *report.Report, s *latency.Series, unit string) template.HTML {
 	ivs := s.Intervals
 	if each := (len(ivs) + maxColumns - 1) / maxColumns; each > 1 {
-		var joined []Interval
+		var joined []latency.Interval
 		for i := 0; i < len(ivs); i += each {
 			part := ivs[i:min(i+each, len(ivs))]
-			hs := make([]*Histogram, len(part))
+			hs := make([]*latency.Histogram, len(part))
 			for k := range part {
 				hs[k] = part[k].Histogram
 			}
-			joined = append(joined, Interval{part[0].Start, part[len(part)-1].End, Merge(hs...)})
+			joined = append(joined, latency.Interval{Start: part[0].Start, End: part[len(part)-1].End, Histogram: latency.Merge(hs...)})
 		}
 		ivs = joined
 	}
@@ -181,7 +185,7 @@ func timeFigure(r *Report, s *Series, unit string) template.HTML {
 	}
 	if len(top.x) <= 80 {
 		for i := range top.x {
-			top.marks = append(top.marks, mark{top.x[i], top.y[i], fmt.Sprintf("max %s at %.1f s", FormatNS(top.y[i]), top.x[i])})
+			top.marks = append(top.marks, mark{top.x[i], top.y[i], fmt.Sprintf("max %s at %.1f s", latency.FormatNS(top.y[i]), top.x[i])})
 		}
 	}
 	f := figure{y: valueAxis(unit, lo, hi), x: axis{lo: float64(ivs[0].Start) / 1e9, hi: float64(ivs[len(ivs)-1].End) / 1e9, title: "seconds since the start"}, shadeFrom: math.NaN()}
@@ -190,6 +194,6 @@ func timeFigure(r *Report, s *Series, unit string) template.HTML {
 		f.x.ticks = append(f.x.ticks, tick{at: float64(run.Start) / 1e9})
 	}
 	f.curves = []curve{top, p99, p50}
-	f.alt = fmt.Sprintf("Latency over time: median, p99 and maximum of %d intervals, between %s and %s.", len(p50.x), FormatNS(lo), FormatNS(hi))
+	f.alt = fmt.Sprintf("Latency over time: median, p99 and maximum of %d intervals, between %s and %s.", len(p50.x), latency.FormatNS(lo), latency.FormatNS(hi))
 	return f.svg()
 }

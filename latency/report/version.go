@@ -1,4 +1,4 @@
-package latency
+package report
 
 import "runtime/debug"
 

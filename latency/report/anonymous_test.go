@@ -1,4 +1,4 @@
-package latency
+package report_test
 
 import (
 	"bytes"
@@ -9,11 +9,13 @@ import (
 	"testing"
 
 	"rebound/latency/host"
+	"rebound/latency/report"
+	"rebound/latency/synthetic"
 )
 
 // telling fills every field of a report that a machine's name, addresses or folders could be in.
-func telling(t *testing.T) *Report {
-	r := link{median: 10_000, rate: 1000, seconds: 1}.report(t)
+func telling(t *testing.T) *report.Report {
+	r := synthetic.Link{Median: 10_000, Rate: 1000, Seconds: 1}.Report()
 	r.Label = "target=8.8.4.4,source=2a02:8071::7"
 	r.Args = []string{"/home/jane/bin/bench", "run", "-target", "8.8.4.4", "-out", "/home/jane/out"}
 	r.Traffic.Target = "[2a02:8071::7]:862"
@@ -21,7 +23,7 @@ func telling(t *testing.T) *Report {
 		"no reply from 2a02:8071::8: 3 probes; the kernel reports: 8.8.4.4: unreachable"}
 	r.Host = host.Facts{Hostname: "jane-box", CPU: "AMD EPYC", Cores: 4, Core: 3, Kernel: "6.1.0-28-acme-amd64", Cmdline: "root=UUID=4e4901 isolcpus=3",
 		Findings: []host.Finding{{ID: "irqs", Severity: host.Warning, What: "CPU 3 serves device interrupts: 31 (enx0252624e4901)", Mend: "ask 8.8.4.4"}}}
-	r.Device = Device{Driver: "mlx5", Device: "vfio-user:/home/jane/nic0", Model: "ConnectX-4 (15b3:1013 rev 00)", MAC: "02:52:62:4e:49:01",
+	r.Device = report.Device{Driver: "mlx5", Device: "vfio-user:/home/jane/nic0", Model: "ConnectX-4 (15b3:1013 rev 00)", MAC: "02:52:62:4e:49:01",
 		Backend: "sim", Notes: []string{"on vfio-user:/home/jane/nic0, group 02:52:62:4E:49:01"}}
 	return r
 }
@@ -38,7 +40,7 @@ func TestAnonymize(t *testing.T) {
 		t.Error("the device's own notes were changed")
 	}
 	dir := filepath.Join(t.TempDir(), "r")
-	if err := Write(dir, r); err != nil {
+	if err := report.Write(dir, r, page); err != nil {
 		t.Fatal(err)
 	}
 	files, err := os.ReadDir(dir)
@@ -55,11 +57,11 @@ func TestAnonymize(t *testing.T) {
 				t.Errorf("%s still has %q", f.Name(), s)
 			}
 		}
-		if f.Name() == htmlFile && bytes.Contains(b, []byte("<address>")) {
+		if f.Name() == report.HTMLFile && bytes.Contains(b, []byte("<address>")) {
 			t.Error("the page has a placeholder as an element")
 		}
 	}
-	back, err := Read(dir)
+	back, err := report.Read(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,47 +93,13 @@ func TestScrub(t *testing.T) {
 		"2620:fe:::": "2620:fe:::", // no address
 		"":           "",
 	} {
-		if got := Scrub(in); got != want {
+		if got := report.Scrub(in); got != want {
 			t.Errorf("%q became %q, want %q", in, got, want)
 		}
 	}
 	for in, want := range map[string]string{"6.18.44": "6.18.44", "6.1.0-28-amd64": "6.1.0", "5.15.0+": "5.15.0", "6.-x": "6", "": "", "mainline": ""} {
-		if got := kernelVersion(in); got != want {
+		if got := report.KernelVersion(in); got != want {
 			t.Errorf("kernel %q became %q, want %q", in, got, want)
-		}
-	}
-}
-
-// TestCompareAnonymous: what is left out is unknown, not different.
-func TestCompareAnonymous(t *testing.T) {
-	facts := func(name, kernel, cmdline string) host.Facts {
-		return host.Facts{Hostname: name, Kernel: kernel, Cmdline: cmdline}
-	}
-	for _, c := range []struct {
-		name string
-		a, b host.Facts
-		hide int // how many of the two are anonymous
-		want string
-		not  string
-	}{
-		{"the same", facts("x", "6.1.0-a", "quiet"), facts("x", "6.1.0-a", "quiet"), 0, "", "kernel"},
-		{"two machines", facts("x", "6.1.0-a", ""), facts("y", "6.1.0-a", ""), 0, "measured on x (6.1.0-a), b on y (6.1.0-a)", ""},
-		{"another suffix", facts("x", "6.1.0-a", ""), facts("x", "6.1.0-b", ""), 0, "measured on x (6.1.0-a), b on x (6.1.0-b)", ""},
-		{"other settings", facts("x", "6.1.0", "quiet isolcpus=3"), facts("x", "6.1.0", "quiet nosmt"), 0, "only a has isolcpus=3, only b has nosmt", ""},
-		{"the order of settings", facts("x", "6.1.0", "quiet nosmt"), facts("x", "6.1.0", "nosmt quiet"), 0, "", "kernel"},
-		{"an unknown command line", facts("x", "6.1.0", "quiet"), facts("x", "6.1.0", ""), 0, "", "kernel"},
-		{"one anonymous", facts("x", "6.1.0-a", "quiet"), facts("x", "6.1.0-a", "quiet"), 1, "leaves its machine unnamed", "was measured on"},
-		{"both anonymous", facts("x", "6.1.0-a", "quiet"), facts("y", "6.1.0-b", "nosmt"), 2, "leaves its machine unnamed", "kernel command line"},
-		{"anonymous, other kernels", facts("x", "6.1.0-a", ""), facts("x", "6.12.1-a", ""), 2, "on a machine left unnamed (6.1.0), b on a machine left unnamed (6.12.1)", "both may come"},
-	} {
-		a, b := link{median: 10_000, rate: 1000, seconds: 1}.report(t), link{median: 10_000, rate: 1000, seconds: 1}.report(t)
-		a.Label, b.Label, a.Host, b.Host = "a", "b", c.a, c.b
-		for _, r := range []*Report{b, a}[:c.hide] {
-			r.Anonymize()
-		}
-		notes := strings.Join(Compare(a, b).Notes, "\n")
-		if !strings.Contains(notes, c.want) || c.not != "" && strings.Contains(notes, c.not) {
-			t.Errorf("%s: want %q and not %q:\n%s", c.name, c.want, c.not, notes)
 		}
 	}
 }
@@ -140,7 +108,7 @@ func TestCompareAnonymous(t *testing.T) {
 func TestRewrite(t *testing.T) {
 	r := telling(t)
 	dir := filepath.Join(t.TempDir(), "r")
-	if err := Write(dir, r); err != nil {
+	if err := report.Write(dir, r, page); err != nil {
 		t.Fatal(err)
 	}
 	files := func() map[string]string {
@@ -159,12 +127,12 @@ func TestRewrite(t *testing.T) {
 		return all
 	}
 	was := files()
-	back, err := Read(dir)
+	back, err := report.Read(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	back.Anonymize()
-	if err := back.Rewrite(); err != nil {
+	if err := back.Rewrite(page); err != nil {
 		t.Fatal(err)
 	}
 	is := files()
@@ -172,7 +140,7 @@ func TestRewrite(t *testing.T) {
 		t.Errorf("%d files, before %d", len(is), len(was))
 	}
 	for name, b := range is {
-		if changed := b != was[name]; changed != (name == reportFile || name == htmlFile) {
+		if changed := b != was[name]; changed != (name == report.ReportFile || name == report.HTMLFile) {
 			t.Errorf("%s changed: %t", name, changed)
 		}
 		for _, s := range secrets {
@@ -181,11 +149,11 @@ func TestRewrite(t *testing.T) {
 			}
 		}
 	}
-	if _, err := Read(dir); err != nil {
+	if _, err := report.Read(dir); err != nil {
 		t.Error(err)
 	}
 	back.Dir = filepath.Join(dir, "none")
-	if err := back.Rewrite(); err == nil || !strings.Contains(err.Error(), "none") {
+	if err := back.Rewrite(page); err == nil || !strings.Contains(err.Error(), "none") {
 		t.Errorf("a folder that is gone: %v", err)
 	}
 }

@@ -1,72 +1,23 @@
-package latency
+// Package compare holds reports against each other: what differs, and what of it is more than chance.
+package compare
 
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
+
+	"rebound/latency/report"
 )
 
 // ErrNotComparable is returned where limits were to be judged on reports whose numbers must not be held against each other.
 var ErrNotComparable = errors.New("reports are not comparable")
 
-// Stat names one number of a distribution: "min", "max", "mean", or a percentile, "p99.9".
-type Stat struct {
-	name string
-	q    float64 // percentiles only
-}
-
-// Stats are the lines of every comparison. The mean is last: it is no headline for latency.
-var Stats = []Stat{{"min", 0}, {"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"p99.9", 0.999}, {"p99.99", 0.9999}, {"max", 0}, {"mean", 0}}
-
-// ParseStat returns the Stat with that name. Percentiles are above 0 and below 100.
-func ParseStat(s string) (Stat, error) {
-	for _, st := range Stats {
-		if st.name == s {
-			return st, nil
-		}
-	}
-	if p, ok := strings.CutPrefix(s, "p"); ok && strings.Trim(p, "0123456789.") == "" {
-		if v, err := strconv.ParseFloat(p, 64); err == nil && v > 0 && v < 100 {
-			return Stat{s, v / 100}, nil
-		}
-	}
-	return Stat{}, fmt.Errorf("%q is none of min, max, mean, or a percentile like p99.9", s)
-}
-
-func (s Stat) String() string { return s.name }
-
-// needs returns the number of samples below which the statistic is luck: minTail of them on the percentile's thin side.
-func (s Stat) needs() int64 {
-	if s.q == 0 {
-		return minTail
-	}
-	return int64(math.Ceil(minTail/(1-max(s.q, 1-s.q)) - 1e-3))
-}
-
-// extreme reports whether the statistic is a single sample: it grows with their number, so what is found in intervals
-// tells whether it differs, not by how much.
-func (s Stat) extreme() bool { return s.name == "min" || s.name == "max" }
-
-func (s Stat) of(h *Histogram) float64 {
-	switch s.name {
-	case "min":
-		return float64(h.Min)
-	case "max":
-		return float64(h.Max)
-	case "mean":
-		return h.Mean()
-	}
-	return float64(h.Quantile(s.q))
-}
-
 // Comparison holds several reports against the first of them.
 type Comparison struct {
-	Reports []*Report
+	Reports []*report.Report
 	// Obstacles are the reasons why numbers must not be held against each other, of all pairs; they are printed before
 	// any number.
 	Obstacles []string
@@ -78,7 +29,7 @@ type Comparison struct {
 
 // Pair is one report, B, against the base, A.
 type Pair struct {
-	A, B      *Report
+	A, B      *report.Report
 	Obstacles []string // why these two must not be compared: their Rows then carry no verdict
 	Rows      []Row
 }
@@ -105,9 +56,9 @@ func (r Row) Percent() float64 {
 	return (r.B/r.A - 1) * 100
 }
 
-// Compare holds others against base.
-func Compare(base *Report, others ...*Report) *Comparison {
-	c := &Comparison{Reports: distinct(append([]*Report{base}, others...))}
+// Reports holds others against base.
+func Reports(base *report.Report, others ...*report.Report) *Comparison {
+	c := &Comparison{Reports: distinct(append([]*report.Report{base}, others...))}
 	base, others = c.Reports[0], c.Reports[1:]
 	for _, r := range c.Reports {
 		c.inspect(r)
@@ -116,7 +67,7 @@ func Compare(base *Report, others ...*Report) *Comparison {
 		p := Pair{A: base, B: r, Obstacles: obstacles(base, r)}
 		c.Obstacles = append(c.Obstacles, p.Obstacles...)
 		c.Notes = append(c.Notes, differences(base, r)...)
-		if base.measured() && r.measured() {
+		if base.Measured() && r.Measured() {
 			for _, st := range Stats {
 				p.Rows = append(p.Rows, p.row(st))
 			}
@@ -129,7 +80,7 @@ func Compare(base *Report, others ...*Report) *Comparison {
 }
 
 // distinct gives reports of the same name, of one target before and after a change, the names of their folders as well.
-func distinct(all []*Report) []*Report {
+func distinct(all []*report.Report) []*report.Report {
 	count := map[string]int{}
 	for _, r := range all {
 		count[r.Name()]++
@@ -150,17 +101,14 @@ func (p *Pair) row(st Stat) Row {
 	if len(p.Obstacles) == 0 {
 		s = judge(st, p.A, p.B)
 	}
-	if st.extreme() {
+	if st.Single() {
 		s.Lo, s.Hi = math.NaN(), math.NaN()
 	}
-	return Row{st, st.of(p.A.Main().Total), st.of(p.B.Main().Total), s.Verdict, s.P, s.Lo, s.Hi, s.How, s.Why}
+	return Row{st, st.Of(p.A.Main().Total), st.Of(p.B.Main().Total), s.Verdict, s.P, s.Lo, s.Hi, s.How, s.Why}
 }
 
-// measured reports whether there is a main series with anything in it.
-func (r *Report) measured() bool { return r.Main() != nil && r.Main().Total.Count > 0 }
-
 // inspect notes what is to be known of one report.
-func (c *Comparison) inspect(r *Report) {
+func (c *Comparison) inspect(r *report.Report) {
 	if r.Device.Sim() {
 		c.Notes = append(c.Notes, fmt.Sprintf("%s ran on a device model: its nanoseconds are the model's, not a card's; compare its bus transactions", r.Name()))
 	}
@@ -172,15 +120,15 @@ func (c *Comparison) inspect(r *Report) {
 			c.Notes = append(c.Notes, fmt.Sprintf("%s: %s", r.Name(), f.What))
 		}
 	}
-	if own := r.ownTail(); own != "" {
+	if own := r.OwnTail(); own != "" {
 		c.Notes = append(c.Notes, fmt.Sprintf("%s: %s", r.Name(), own))
 	}
 }
 
 // obstacles finds what forbids to hold b against a.
-func obstacles(a, b *Report) (out []string) {
-	for _, r := range []*Report{a, b} {
-		if !r.measured() {
+func obstacles(a, b *report.Report) (out []string) {
+	for _, r := range []*report.Report{a, b} {
+		if !r.Measured() {
 			out = append(out, fmt.Sprintf("%s has no samples", r.Name()))
 		}
 	}
@@ -205,16 +153,16 @@ func obstacles(a, b *Report) (out []string) {
 
 // differences notes what makes a difference harder to read, without forbidding it. What an anonymous report leaves out is
 // unknown, which is no difference.
-func differences(a, b *Report) (out []string) {
+func differences(a, b *report.Report) (out []string) {
 	x, y := a.Host, b.Host
 	hidden := a.Anonymous || b.Anonymous
 	if hidden {
-		x.Kernel, y.Kernel = kernelVersion(x.Kernel), kernelVersion(y.Kernel)
+		x.Kernel, y.Kernel = report.KernelVersion(x.Kernel), report.KernelVersion(y.Kernel)
 	}
 	known := x.Hostname != "" && y.Hostname != ""
 	switch {
 	case x.Hostname != y.Hostname && (known || !hidden) || x.Kernel != y.Kernel:
-		out = append(out, fmt.Sprintf("%s was measured on %s (%s), %s on %s (%s)", a.Name(), a.machine(), orNone(x.Kernel), b.Name(), b.machine(), orNone(y.Kernel)))
+		out = append(out, fmt.Sprintf("%s was measured on %s (%s), %s on %s (%s)", a.Name(), machine(a), orNone(x.Kernel), b.Name(), machine(b), orNone(y.Kernel)))
 	case hidden && !known:
 		out = append(out, fmt.Sprintf("%s or %s leaves its machine unnamed: both may come from one, or from two", a.Name(), b.Name()))
 	}
@@ -230,7 +178,7 @@ func differences(a, b *Report) (out []string) {
 }
 
 // machine is the host's name for a note.
-func (r *Report) machine() any {
+func machine(r *report.Report) any {
 	if r.Anonymous && r.Host.Hostname == "" {
 		return "a machine left unnamed"
 	}
@@ -251,68 +199,4 @@ func orNone(v any) any {
 		return "none"
 	}
 	return v
-}
-
-// ownTail says so where the measuring core was away so often and so long that it alone could have made the tail of the
-// round trips, or half of it: while it measured, or else, by its self-test, before.
-func (r *Report) ownTail() string {
-	if r.Metric != RoundTrip || !r.measured() {
-		return ""
-	}
-	h := r.Main().Total
-	typical := h.Quantile(0.5)
-	tail := h.Quantile(0.9999) - typical
-	if tail <= 0 {
-		return ""
-	}
-	measuring := 0.0 // ns
-	for _, run := range r.Runs {
-		measuring += float64(run.End - run.Start)
-	}
-	thin := max(0.0001, 1/float64(h.Count)) // what lies above p99.99
-	for _, watch := range []struct {
-		series, when string
-		length       float64
-	}{{GapSeries, "while it measured", measuring}, {JitterSeries, "with no traffic at all", 0}} {
-		s := r.Find(watch.series)
-		if s == nil || s.Total.Sum == 0 {
-			continue
-		}
-		met, gaps := 0.0, int64(0)
-		for b := range s.Total.Buckets {
-			if b.Low < tail {
-				continue
-			}
-			gaps += b.Count
-			// A gap hits the one round trip that it begins in. In an open loop it also hits those that should have begun
-			// in it, while enough of it was left.
-			hit := typical
-			if r.Traffic.Mode == "open" {
-				hit += b.Low - tail
-			}
-			met += float64(b.Count) * float64(hit)
-		}
-		met /= max(watch.length, s.Total.Sum)
-		if met >= thin/2 {
-			return fmt.Sprintf("%s the measuring core was away %d times for %s or longer, up to %s: that alone puts %.2g %% of round trips %s above the median, as far as p99.99 lies",
-				watch.when, gaps, FormatNS(float64(tail)), FormatNS(float64(s.Total.Max)), min(met, 1)*100, FormatNS(float64(tail)))
-		}
-	}
-	return ""
-}
-
-// transferKinds returns the kinds of bus transactions that any report counted, sorted.
-func (c *Comparison) transferKinds() []string {
-	kinds := map[string]bool{}
-	for _, r := range c.Reports {
-		for k := range r.Transfers {
-			kinds[k] = true
-		}
-	}
-	return slices.Sorted(maps.Keys(kinds))
-}
-
-// perReply returns the bus transactions of one kind that one reply cost.
-func (r *Report) perReply(kind string) float64 {
-	return float64(r.Transfers[kind]) / float64(max(r.Counts.Received, 1))
 }

@@ -1,46 +1,19 @@
-package latency
+package page
 
 import (
 	"bufio"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"rebound/latency"
+	"rebound/latency/compare"
+	"rebound/latency/report"
 )
-
-// FormatNS writes nanoseconds with four significant digits in the unit that fits: "812 ns", "3.412 µs", "1.208 s".
-func FormatNS(ns float64) string {
-	v, unit := ns, "ns"
-	for _, u := range []struct {
-		ns   float64
-		name string
-	}{{1e9, "s"}, {1e6, "ms"}, {1e3, "µs"}} {
-		if math.Abs(ns) >= u.ns {
-			v, unit = ns/u.ns, u.name
-			break
-		}
-	}
-	switch a := math.Abs(v); {
-	case unit == "ns" && (a >= 100 || v == math.Trunc(v)):
-		return fmt.Sprintf("%.0f %s", v, unit)
-	case a >= 100:
-		return fmt.Sprintf("%.1f %s", v, unit)
-	case a >= 10:
-		return fmt.Sprintf("%.2f %s", v, unit)
-	case unit == "ns":
-		return fmt.Sprintf("%.1f %s", v, unit)
-	}
-	return fmt.Sprintf("%.3f %s", v, unit)
-}
-
-func signed(ns float64) string {
-	if ns < 0 {
-		return "-" + FormatNS(-ns)
-	}
-	return "+" + FormatNS(ns)
-}
 
 func formatP(p float64) string {
 	if p < 0.001 {
@@ -49,13 +22,8 @@ func formatP(p float64) string {
 	return fmt.Sprintf("%.3f", p)
 }
 
-// Mark is the sign of a verdict in a table: "~" noise, "?" unknown, "-" faster, "+" slower.
-func (v Verdict) Mark() string { return [...]string{"?", "~", "-", "+"}[v] }
-
-func (v Verdict) String() string { return [...]string{"unknown", "noise", "faster", "slower"}[v] }
-
-// Print writes the comparison as text: first what stands in the way of comparing, then the tables.
-func (c *Comparison) Print(w io.Writer) error {
+// PrintComparison writes the comparison as text: first what stands in the way of comparing, then the tables.
+func PrintComparison(w io.Writer, c *compare.Comparison) error {
 	b := bufio.NewWriter(w)
 	if len(c.Obstacles) > 0 {
 		fmt.Fprintln(b, "NOT COMPARABLE:")
@@ -71,15 +39,15 @@ func (c *Comparison) Print(w io.Writer) error {
 		fmt.Fprintln(b)
 	}
 	for _, p := range c.Pairs {
-		c.printPair(b, p)
+		printPair(b, p)
 	}
-	c.printTransfers(b)
-	c.printCounts(b)
+	printTransfers(b, c)
+	printCounts(b, c)
 	return b.Flush()
 }
 
-func (c *Comparison) printPair(b *bufio.Writer, p Pair) {
-	fmt.Fprintf(b, "A  %s\nB  %s\n\n", p.A.describe(), p.B.describe())
+func printPair(b *bufio.Writer, p compare.Pair) {
+	fmt.Fprintf(b, "A  %s\nB  %s\n\n", describe(p.A), describe(p.B))
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	if len(p.Rows) == 0 {
 		return
@@ -92,10 +60,10 @@ func (c *Comparison) printPair(b *bufio.Writer, p Pair) {
 	why := map[string]bool{}
 	for _, r := range p.Rows {
 		ci, prob := "", ""
-		if r.Verdict != Unknown {
+		if r.Verdict != compare.Unknown {
 			prob = formatP(r.P)
 			if !math.IsNaN(r.Lo) {
-				ci = fmt.Sprintf("[%s, %s]", signed(r.Lo), signed(r.Hi))
+				ci = fmt.Sprintf("[%s, %s]", latency.FormatSigned(r.Lo), latency.FormatSigned(r.Hi))
 			}
 		} else {
 			why[r.Why] = true
@@ -104,30 +72,30 @@ func (c *Comparison) printPair(b *bufio.Writer, p Pair) {
 		if math.IsNaN(r.Percent()) {
 			percent = ""
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Stat, FormatNS(r.A), FormatNS(r.B), signed(r.Diff()), percent, r.Verdict.Mark(), ci, prob)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Stat, latency.FormatNS(r.A), latency.FormatNS(r.B), latency.FormatSigned(r.Diff()), percent, r.Verdict.Mark(), ci, prob)
 	}
 	t.Flush()
 	how := map[string]bool{}
 	for _, r := range p.Rows {
-		if r.How != "" && r.Verdict != Unknown {
+		if r.How != "" && r.Verdict != compare.Unknown {
 			how[r.How] = true
 		}
 	}
 	fmt.Fprintf(b, "\n~ noise, + slower, - faster, ? too little to tell")
 	if len(how) > 0 {
-		fmt.Fprintf(b, "; tested over %s", strings.Join(sortedKeys(how), ", "))
+		fmt.Fprintf(b, "; tested over %s", strings.Join(slices.Sorted(maps.Keys(how)), ", "))
 	}
 	fmt.Fprintln(b)
 	if len(p.Obstacles) == 0 {
-		for _, s := range sortedKeys(why) {
+		for _, s := range slices.Sorted(maps.Keys(why)) {
 			fmt.Fprintf(b, "? %s\n", s)
 		}
 	}
 	fmt.Fprintln(b)
 }
 
-func (c *Comparison) printTransfers(b *bufio.Writer) {
-	kinds := c.transferKinds()
+func printTransfers(b *bufio.Writer, c *compare.Comparison) {
+	kinds := transferKinds(c.Reports...)
 	if len(kinds) == 0 {
 		return
 	}
@@ -144,7 +112,7 @@ func (c *Comparison) printTransfers(b *bufio.Writer) {
 				fmt.Fprint(t, "\t")
 				continue
 			}
-			fmt.Fprintf(t, "%.3f\t", r.perReply(k))
+			fmt.Fprintf(t, "%.3f\t", r.PerReply(k))
 		}
 		fmt.Fprintln(t)
 	}
@@ -152,7 +120,7 @@ func (c *Comparison) printTransfers(b *bufio.Writer) {
 	fmt.Fprintln(b)
 }
 
-func (c *Comparison) printCounts(b *bufio.Writer) {
+func printCounts(b *bufio.Writer, c *compare.Comparison) {
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(t, "frames\t")
 	for _, r := range c.Reports {
@@ -171,38 +139,38 @@ func (c *Comparison) printCounts(b *bufio.Writer) {
 
 var countRows = []struct {
 	name string
-	of   func(*Counts) int64
+	of   func(*report.Counts) int64
 }{
-	{"sent", func(c *Counts) int64 { return c.Sent }},
-	{"received", func(c *Counts) int64 { return c.Received }},
-	{"lost", func(c *Counts) int64 { return c.Lost }},
-	{"late", func(c *Counts) int64 { return c.Late }},
-	{"duplicates", func(c *Counts) int64 { return c.Duplicates }},
-	{"reordered", func(c *Counts) int64 { return c.Reordered }},
-	{"corrupt", func(c *Counts) int64 { return c.Corrupt }},
+	{"sent", func(c *report.Counts) int64 { return c.Sent }},
+	{"received", func(c *report.Counts) int64 { return c.Received }},
+	{"lost", func(c *report.Counts) int64 { return c.Lost }},
+	{"late", func(c *report.Counts) int64 { return c.Late }},
+	{"duplicates", func(c *report.Counts) int64 { return c.Duplicates }},
+	{"reordered", func(c *report.Counts) int64 { return c.Reordered }},
+	{"corrupt", func(c *report.Counts) int64 { return c.Corrupt }},
 }
 
-// Print writes the report's headline as text: what was measured, its percentiles, and what became of the frames.
-func (r *Report) Print(w io.Writer) error {
+// PrintReport writes the report's headline as text: what was measured, its percentiles, and what became of the frames.
+func PrintReport(w io.Writer, r *report.Report) error {
 	b := bufio.NewWriter(w)
-	fmt.Fprintf(b, "%s\n", r.describe())
+	fmt.Fprintf(b, "%s\n", describe(r))
 	if r.Device.Sim() {
 		fmt.Fprintln(b, "a device model answered: these nanoseconds are the model's, not a card's")
 	}
 	for _, s := range r.Series {
-		if s.Name != MainSeries && s.Name != UncorrectedSeries {
+		if s.Name != latency.MainSeries && s.Name != latency.UncorrectedSeries {
 			continue
 		}
 		title := string(r.Metric)
 		switch {
-		case s.Name == UncorrectedSeries:
+		case s.Name == latency.UncorrectedSeries:
 			title += ", from the actual send"
-		case r.Find(UncorrectedSeries) != nil:
+		case r.Find(latency.UncorrectedSeries) != nil:
 			title += ", from the intended send"
 		}
 		fmt.Fprintf(b, "%s:", title)
-		for _, st := range Stats {
-			fmt.Fprintf(b, "  %s %s", st, FormatNS(st.of(s.Total)))
+		for _, st := range compare.Stats {
+			fmt.Fprintf(b, "  %s %s", st, latency.FormatNS(st.Of(s.Total)))
 		}
 		fmt.Fprintln(b)
 	}
@@ -212,14 +180,14 @@ func (r *Report) Print(w io.Writer) error {
 		}
 	}
 	fmt.Fprintln(b)
-	if own := r.ownTail(); own != "" {
+	if own := r.OwnTail(); own != "" {
 		fmt.Fprintf(b, "note: %s\n", own)
 	}
 	return b.Flush()
 }
 
 // describe is the line that tells a report from another.
-func (r *Report) describe() string {
+func describe(r *report.Report) string {
 	s := []string{r.Name()}
 	add := func(format string, args ...any) { s = append(s, fmt.Sprintf(format, args...)) }
 	if d := r.Device; d.Driver != "" {
@@ -238,7 +206,7 @@ func (r *Report) describe() string {
 			add("%s loop", t.Mode)
 		}
 	}
-	if r.measured() {
+	if r.Measured() {
 		add("%d samples", r.Main().Total.Count)
 	}
 	if n := len(r.Runs); n > 1 {
@@ -247,11 +215,13 @@ func (r *Report) describe() string {
 	return strings.Join(slices.DeleteFunc(s, func(x string) bool { return x == "" }), ", ")
 }
 
-func sortedKeys(m map[string]bool) []string {
-	var out []string
-	for k := range m {
-		out = append(out, k)
+// transferKinds returns the kinds of bus transactions that any of the reports counted, sorted.
+func transferKinds(rs ...*report.Report) []string {
+	kinds := map[string]bool{}
+	for _, r := range rs {
+		for k := range r.Transfers {
+			kinds[k] = true
+		}
 	}
-	slices.Sort(out)
-	return out
+	return slices.Sorted(maps.Keys(kinds))
 }

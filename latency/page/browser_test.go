@@ -1,4 +1,4 @@
-package latency
+package page
 
 import (
 	"bytes"
@@ -16,6 +16,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"rebound/latency/compare"
+	"rebound/latency/synthetic"
 )
 
 // probe runs in the page after it was drawn and leaves what it saw in the document.
@@ -92,11 +95,11 @@ func TestPagesInBrowser(t *testing.T) {
 	if _, err := exec.LookPath("chromium"); err != nil {
 		t.Skip("chromium is not installed (Debian package chromium)")
 	}
-	a := link{seed: 1, median: 3400, spread: 0.12, runs: 1, seconds: 30, rate: 3000}.report(t)
+	a := synthetic.Link{Seed: 1, Median: 3400, Spread: 0.12, Runs: 1, Seconds: 30, Rate: 3000}.Report()
 	a.Label = "AF_XDP on veth"
-	b := link{seed: 2, median: 5100, spread: 0.2, runs: 1, seconds: 30, rate: 3000}.report(t)
+	b := synthetic.Link{Seed: 2, Median: 5100, Spread: 0.2, Runs: 1, Seconds: 30, Rate: 3000}.Report()
 	b.Label = "AF_PACKET on veth"
-	o := link{seed: 3, median: 4000, spread: 0.15, runs: 2, seconds: 10, rate: 4000, open: true}.report(t)
+	o := synthetic.Link{Seed: 3, Median: 4000, Spread: 0.15, Runs: 2, Seconds: 10, Rate: 4000, Open: true}.Report()
 	o.Counts.Lost = 3
 
 	dir := t.TempDir()
@@ -119,9 +122,9 @@ func TestPagesInBrowser(t *testing.T) {
 		charts, curves int
 		high           int // curves that cannot be flat
 	}{
-		{write("report.html", func(w *bytes.Buffer) error { return WriteHTML(w, a) }), 3, 5, 3},
-		{write("open.html", func(w *bytes.Buffer) error { return WriteHTML(w, o) }), 3, 7, 5},
-		{write("compare.html", func(w *bytes.Buffer) error { return Compare(a, b, o).WriteHTML(w) }), 2, 6, 6},
+		{write("report.html", func(w *bytes.Buffer) error { return Report(w, a) }), 3, 5, 3},
+		{write("open.html", func(w *bytes.Buffer) error { return Report(w, o) }), 3, 7, 5},
+		{write("compare.html", func(w *bytes.Buffer) error { return Comparison(w, compare.Reports(a, b, o)) }), 2, 6, 6},
 	}
 	// All pages are shown at once, each in a frame of its width: a frame is narrower than any window may be.
 	grounds := map[string]string{}
@@ -214,11 +217,11 @@ func (got *probed) check(t *testing.T, name string, width, charts, curves, high 
 
 // A page asks nothing of a network, and has no script.
 func TestPagesSelfContained(t *testing.T) {
-	a := link{seed: 1, median: 3400, spread: 0.1, seconds: 6, rate: 1000}.report(t)
+	a := synthetic.Link{Seed: 1, Median: 3400, Spread: 0.1, Seconds: 6, Rate: 1000}.Report()
 	a.Label = `<script>alert("x")</script>`
 	for name, to := range map[string]func(*bytes.Buffer) error{
-		"report":  func(w *bytes.Buffer) error { return WriteHTML(w, a) },
-		"compare": func(w *bytes.Buffer) error { return Compare(a, a).WriteHTML(w) },
+		"report":  func(w *bytes.Buffer) error { return Report(w, a) },
+		"compare": func(w *bytes.Buffer) error { return Comparison(w, compare.Reports(a, a)) },
 	} {
 		var page bytes.Buffer
 		if err := to(&page); err != nil {

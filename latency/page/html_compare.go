@@ -1,13 +1,17 @@
-package latency
+package page
 
 import (
 	"fmt"
 	"io"
 	"math"
+
+	"rebound/latency"
+	"rebound/latency/compare"
+	"rebound/latency/report"
 )
 
 type comparePage struct {
-	C      *Comparison
+	C      *compare.Comparison
 	Title  string
 	Names  []legend
 	Plots  []plot
@@ -28,8 +32,8 @@ type pairRow struct {
 	Stat, A, B, Diff, Percent, Mark, Verdict, CI, P string
 }
 
-// WriteHTML writes the comparison as one page that needs nothing but itself.
-func (c *Comparison) WriteHTML(w io.Writer) error {
+// Comparison writes the comparison as one page that needs nothing but itself.
+func Comparison(w io.Writer, c *compare.Comparison) error {
 	p := comparePage{C: c}
 	var ds []drawn
 	unit, sim := string(c.Reports[0].Metric), false
@@ -43,7 +47,7 @@ func (c *Comparison) WriteHTML(w io.Writer) error {
 			p.Title += " against "
 		}
 		p.Title += l.Name
-		if r.measured() {
+		if r.Measured() {
 			ds = append(ds, drawn{l.Colour, l.Class, l.Name, r.Main().Total})
 		}
 		sim = sim || r.Device.Sim()
@@ -64,7 +68,7 @@ func (c *Comparison) WriteHTML(w io.Writer) error {
 		t := pairTable{A: p.Names[0], B: p.Names[i+1], Not: len(pair.Obstacles) > 0}
 		seen := map[string]bool{}
 		for _, r := range pair.Rows {
-			row := pairRow{Stat: r.Stat.name, A: nbsp(r.A), B: nbsp(r.B), Diff: signed(r.Diff()), Mark: r.Verdict.Mark(), Verdict: r.Verdict.String(), CI: "–", P: "–"}
+			row := pairRow{Stat: r.Stat.String(), A: nbsp(r.A), B: nbsp(r.B), Diff: latency.FormatSigned(r.Diff()), Mark: r.Verdict.Mark(), Verdict: r.Verdict.String(), CI: "–", P: "–"}
 			if !math.IsNaN(r.Percent()) {
 				row.Percent = fmt.Sprintf("%+.1f %%", r.Percent())
 			}
@@ -72,10 +76,10 @@ func (c *Comparison) WriteHTML(w io.Writer) error {
 			if t.Not {
 				foot = "" // said already
 			}
-			if r.Verdict != Unknown {
+			if r.Verdict != compare.Unknown {
 				row.P = formatP(r.P)
 				if !math.IsNaN(r.Lo) {
-					row.CI = fmt.Sprintf("%s … %s", signed(r.Lo), signed(r.Hi))
+					row.CI = fmt.Sprintf("%s … %s", latency.FormatSigned(r.Lo), latency.FormatSigned(r.Hi))
 				}
 				foot = "tested over " + r.How
 			}
@@ -94,10 +98,10 @@ func (c *Comparison) WriteHTML(w io.Writer) error {
 		}
 		p.Frames = append(p.Frames, s)
 	}
-	for _, k := range c.transferKinds() {
+	for _, k := range transferKinds(c.Reports...) {
 		s := statRow{Name: k}
 		for _, r := range c.Reports {
-			s.Values = append(s.Values, fmt.Sprintf("%.3f", r.perReply(k)))
+			s.Values = append(s.Values, fmt.Sprintf("%.3f", r.PerReply(k)))
 		}
 		p.Buses = append(p.Buses, s)
 	}
@@ -109,11 +113,11 @@ func (c *Comparison) WriteHTML(w io.Writer) error {
 const palette = 6
 
 // factRows lines up the environments; what is the same everywhere is left out, but for what every reader asks first.
-func factRows(rs []*Report) []statRow {
+func factRows(rs []*report.Report) []statRow {
 	var order []string
 	values := map[string][]string{}
 	for i, r := range rs {
-		for _, f := range r.facts() {
+		for _, f := range facts(r) {
 			if values[f.Name] == nil {
 				values[f.Name] = make([]string, len(rs))
 				order = append(order, f.Name)

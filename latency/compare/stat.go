@@ -1,0 +1,74 @@
+package compare
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"rebound/latency"
+)
+
+// Stat names one number of a distribution: "min", "max", "mean", or a percentile, "p99.9".
+type Stat struct {
+	name string
+	q    float64 // percentiles only
+}
+
+// Statistics that are treated apart.
+var (
+	Min  = Stat{name: "min"}
+	Max  = Stat{name: "max"}
+	Mean = Stat{name: "mean"}
+)
+
+// Stats are the lines of every comparison. The mean is last: it is no headline for latency.
+var Stats = []Stat{Min, {"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"p99.9", 0.999}, {"p99.99", 0.9999}, Max, Mean}
+
+// ParseStat returns the Stat with that name. Percentiles are above 0 and below 100.
+func ParseStat(s string) (Stat, error) {
+	for _, st := range Stats {
+		if st.name == s {
+			return st, nil
+		}
+	}
+	if p, ok := strings.CutPrefix(s, "p"); ok && strings.Trim(p, "0123456789.") == "" {
+		if v, err := strconv.ParseFloat(p, 64); err == nil && v > 0 && v < 100 {
+			return Stat{s, v / 100}, nil
+		}
+	}
+	return Stat{}, fmt.Errorf("%q is none of min, max, mean, or a percentile like p99.9", s)
+}
+
+func (s Stat) String() string { return s.name }
+
+// Quantile returns the percentile as a fraction of 1, and whether the statistic is one.
+func (s Stat) Quantile() (q float64, ok bool) { return s.q, s.q > 0 }
+
+// Needs returns the number of samples below which the statistic is luck: MinTail of them on the percentile's thin side.
+func (s Stat) Needs() int64 {
+	if s.q == 0 {
+		return MinTail
+	}
+	return int64(math.Ceil(MinTail/(1-max(s.q, 1-s.q)) - 1e-3))
+}
+
+// Single reports whether the statistic is a single sample: it grows with their number, so what is found in intervals
+// tells whether it differs, not by how much.
+func (s Stat) Single() bool { return s == Min || s == Max }
+
+// MinTail is the number of samples above a percentile below which it is luck.
+const MinTail = 10
+
+// Of returns the statistic of h, in ns.
+func (s Stat) Of(h *latency.Histogram) float64 {
+	switch s {
+	case Min:
+		return float64(h.Min)
+	case Max:
+		return float64(h.Max)
+	case Mean:
+		return h.Mean()
+	}
+	return float64(h.Quantile(s.q))
+}

@@ -1,0 +1,39 @@
+package latency
+
+import (
+	"fmt"
+	"math"
+)
+
+// FormatNS writes nanoseconds with four significant digits in the unit that fits: "812 ns", "3.412 µs", "1.208 s".
+func FormatNS(ns float64) string {
+	v, unit := ns, "ns"
+	for _, u := range []struct {
+		ns   float64
+		name string
+	}{{1e9, "s"}, {1e6, "ms"}, {1e3, "µs"}} {
+		if math.Abs(ns) >= u.ns {
+			v, unit = ns/u.ns, u.name
+			break
+		}
+	}
+	switch a := math.Abs(v); {
+	case unit == "ns" && (a >= 100 || v == math.Trunc(v)):
+		return fmt.Sprintf("%.0f %s", v, unit)
+	case a >= 100:
+		return fmt.Sprintf("%.1f %s", v, unit)
+	case a >= 10:
+		return fmt.Sprintf("%.2f %s", v, unit)
+	case unit == "ns":
+		return fmt.Sprintf("%.1f %s", v, unit)
+	}
+	return fmt.Sprintf("%.3f %s", v, unit)
+}
+
+// FormatSigned is FormatNS with a sign, of differences.
+func FormatSigned(ns float64) string {
+	if ns < 0 {
+		return "-" + FormatNS(-ns)
+	}
+	return "+" + FormatNS(ns)
+}

@@ -1,0 +1,171 @@
+package page
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"rebound/latency"
+	"rebound/latency/compare"
+	"rebound/latency/report"
+	"rebound/latency/synthetic"
+)
+
+// What cannot be compared is said to be so before any number, and has no verdict.
+func TestObstacles(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 7))
+	base := synthetic.Sampled(rnd, 4000, 1, 10, 1000, synthetic.Still)
+	base.Label = "base"
+	for _, c := range []struct {
+		change func(*report.Report)
+		says   string
+	}{
+		{func(r *report.Report) { r.Metric = report.HalfTrip }, "metric: base has round trip, other has half round trip"},
+		{func(r *report.Report) { r.Metric = report.Turnaround }, "turnaround"},
+		{func(r *report.Report) { r.Traffic.FrameSize = 128 }, "frame size: base has 64, other has 128"},
+		{func(r *report.Report) { r.Traffic.Protocol = "udp" }, "protocol"},
+		{func(r *report.Report) { r.Traffic.Mode = "open" }, "mode"},
+		{func(r *report.Report) { r.Traffic.Rate = 1000 }, "rate: base has none, other has 1000"},
+		{func(r *report.Report) { r.Traffic.IPVersion = 6 }, "IP version"},
+		{func(r *report.Report) { r.Device.Backend = "sim" }, "backend: base has none, other has sim"},
+		{func(r *report.Report) { r.Series = nil }, "other has no samples"},
+	} {
+		other := synthetic.Sampled(rnd, 8000, 1, 10, 1000, synthetic.Still)
+		other.Label = "other"
+		c.change(other)
+		cmp := compare.Reports(base, other, synthetic.Sampled(rnd, 8000, 1, 10, 1000, synthetic.Still))
+		var out bytes.Buffer
+		if err := PrintComparison(&out, cmp); err != nil {
+			t.Fatal(err)
+		}
+		text := out.String()
+		at, number := strings.Index(text, c.says), strings.Index(text, "µs")
+		if at < 0 || number < at || !strings.HasPrefix(text, "NOT COMPARABLE:") {
+			t.Errorf("%q at %d, the first number at %d:\n%s", c.says, at, number, text)
+		}
+		for _, r := range cmp.Pairs[0].Rows {
+			if r.Verdict != compare.Unknown {
+				t.Errorf("%s: %s has a verdict: %s", c.says, r.Stat, r.Verdict)
+			}
+		}
+		if v := cmp.Pairs[1].Rows[1].Verdict; v != compare.Slower {
+			t.Errorf("%s: the pair that is comparable is %s", c.says, v)
+		}
+		if _, err := cmp.Exceeded(nil); !errors.Is(err, compare.ErrNotComparable) {
+			t.Errorf("%s: Exceeded returns %v", c.says, err)
+		}
+	}
+}
+
+// Reports of models: their bus transactions are compared, and their time is called the model's.
+func TestSimReports(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 8))
+	a, b := synthetic.Sampled(rnd, 4000, 1, 10, 1000, synthetic.Still), synthetic.Sampled(rnd, 4000, 1, 10, 1000, synthetic.Still)
+	for i, r := range []*report.Report{a, b} {
+		r.Label = string(rune('a' + i))
+		r.Device.Backend = "sim"
+		r.Counts.Received = 1000
+		r.Transfers = map[string]int64{"mmio write": int64(1000 * (i + 1)), "dma read": 2000}
+	}
+	c := compare.Reports(a, b)
+	var out, page, single bytes.Buffer
+	if err := errors.Join(PrintComparison(&out, c), Comparison(&page, c), Report(&single, a)); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{"mmio write 1.000 2.000", "dma read 2.000 2.000", "not a card's", "round trip in the model"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+	for name, p := range map[string]string{"compare": page.String(), "report": single.String()} {
+		if !strings.Contains(p, "not a card") && !strings.Contains(p, "not of a card") || !strings.Contains(p, "mmio write") {
+			t.Errorf("%s page does not call the time a model's, or has no bus transactions", name)
+		}
+	}
+}
+
+// Two reports of one target, before a change and after it, are told apart by their folders.
+func TestSameNames(t *testing.T) {
+	a := synthetic.Link{Seed: 1, Median: 4000, Spread: 0.1, Seconds: 3, Rate: 3000}.Report()
+	b := synthetic.Link{Seed: 2, Median: 4000, Spread: 0.1, Seconds: 3, Rate: 3000}.Report()
+	a.Label, a.Dir, b.Label, b.Dir = "10.0.0.2", "out/before", "10.0.0.2", "out/after/"
+	b.Traffic.Protocol = "udp"
+	var out bytes.Buffer
+	if err := PrintComparison(&out, compare.Reports(a, b)); err != nil {
+		t.Fatal(err)
+	}
+	if text := out.String(); !strings.Contains(text, "10.0.0.2 (out/before) has") || !strings.Contains(text, "10.0.0.2 (out/after) has udp") {
+		t.Error(text)
+	}
+	if a.Label != "10.0.0.2" {
+		t.Error("the report itself was renamed")
+	}
+}
+
+// A report with nothing in it can be written, read and shown: an interrupted run may have no reply.
+func TestEmptyReport(t *testing.T) {
+	r, err := latency.NewRecorder(synthetic.Clock(), latency.RecorderOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Begin(1)
+	r.End(2)
+	rep := report.New("bench", report.RoundTrip)
+	rep.Fill(r.Recording())
+	dir := filepath.Join(t.TempDir(), "empty")
+	if err := report.Write(dir, rep, Report); err != nil {
+		t.Fatal(err)
+	}
+	got, err := report.Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	c := compare.Reports(got, got)
+	if err := errors.Join(PrintComparison(&out, c), Comparison(&out, c), PrintReport(&out, got)); err != nil || !strings.Contains(out.String(), "no samples") {
+		t.Errorf("%v\n%s", err, &out)
+	}
+}
+
+func FuzzReport(f *testing.F) {
+	rep := synthetic.Link{Seed: 9, Median: 4000, Seconds: 1, Rate: 10}.Report()
+	b, err := json.Marshal(rep)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add([]byte(`{"schema":1,"series":[{"name":"rtt"}],"runs":[{}],"metric":""}`))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		rep, err := report.Parse(bytes.NewReader(in), "f.json")
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), "f.json:") {
+				t.Errorf("the error names no file: %v", err)
+			}
+			return
+		}
+		// Whatever can be read can be shown.
+		var out bytes.Buffer
+		c := compare.Reports(rep, rep)
+		if err := errors.Join(PrintComparison(&out, c), Comparison(&out, c), Report(&out, rep), PrintReport(&out, rep)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A tail that the bench's own core made is said on the page and in the text.
+func TestOwnTail(t *testing.T) {
+	rep := synthetic.Link{Seed: 11, Median: 4000, Spread: 0.1, Seconds: 30, Rate: 3000}.Report()
+	rep.Add(latency.JitterSeries, latency.FromValues([]int64{20, 20, 1_000_000}))
+	var text, page bytes.Buffer
+	if err := errors.Join(PrintReport(&text, rep), Report(&page, rep)); err != nil {
+		t.Fatal(err)
+	}
+	if own := rep.OwnTail(); own == "" || !strings.Contains(text.String(), own) || !strings.Contains(page.String(), own[1:]) {
+		t.Errorf("%q is not shown:\n%s", own, &text)
+	}
+}

@@ -1,0 +1,81 @@
+package report_test
+
+import (
+	"strings"
+	"testing"
+
+	"rebound/latency"
+	"rebound/latency/report"
+	"rebound/latency/synthetic"
+)
+
+// A tail that the bench's own core could have made is named.
+func TestOwnTail(t *testing.T) {
+	rep := synthetic.Link{Seed: 11, Median: 4000, Spread: 0.1, Seconds: 30, Rate: 3000}.Report()
+	if own := rep.OwnTail(); own != "" {
+		t.Errorf("without a self-test: %q", own)
+	}
+	rep.Add(latency.JitterSeries, latency.FromValues([]int64{20, 20, 1_000_000}))
+	if own := rep.OwnTail(); !strings.Contains(own, "up to 1.000 ms: that alone puts") {
+		t.Errorf("with a gap of 1 ms: %q", own)
+	}
+	// One such gap in a minute is too rare to show at p99.99.
+	quiet := make([]int64, 1001)
+	for i := range quiet {
+		quiet[i] = 20
+	}
+	quiet[0] = 1_000_000
+	rep.Series = rep.Series[:1]
+	rare := latency.FromValues(quiet)
+	rare.Sum = 60e9
+	rep.Add(latency.JitterSeries, rare)
+	if own := rep.OwnTail(); own != "" {
+		t.Errorf("with a gap of 1 ms a minute: %q", own)
+	}
+	rep.Series = rep.Series[:1]
+	rep.Add(latency.JitterSeries, latency.FromValues([]int64{20, 20, 900}))
+	if own := rep.OwnTail(); own != "" {
+		t.Errorf("with a gap of 900 ns: %q", own)
+	}
+}
+
+// What is said of the tail does not exceed what is in it: in a closed loop a gap, however long, meets one round trip.
+func TestOwnTailShare(t *testing.T) {
+	rtt := make([]int64, 0, 100_000)
+	for i := range cap(rtt) {
+		rtt = append(rtt, 10_000)
+		if i%5000 == 0 {
+			rtt[i] = 200_000
+		}
+	}
+	gaps := make([]int64, 20)
+	for i := range gaps {
+		gaps[i] = 195_000
+	}
+	for _, c := range []struct {
+		mode, series, says string
+		length             int64 // of the runs, ns
+	}{
+		{"closed", latency.GapSeries, "while it measured the measuring core was away 20 times for 190.", 1e9},
+		{"closed", latency.JitterSeries, "with no traffic at all", 1e9},
+		{"open", latency.GapSeries, "puts 0.03 %", 1e9},
+		{"closed", latency.GapSeries, "", 100e9}, // 20 gaps in a hundred seconds are no p99.99 of round trips of 10 us
+	} {
+		rep := report.New("bench", report.RoundTrip)
+		rep.Traffic.Mode = c.mode
+		rep.Runs = []latency.Run{{End: c.length}}
+		rep.Add(latency.MainSeries, latency.FromValues(rtt))
+		h := latency.FromValues(gaps)
+		if c.series == latency.JitterSeries {
+			h.Sum = float64(c.length)
+		}
+		rep.Add(c.series, h)
+		own := rep.OwnTail()
+		if !strings.Contains(own, c.says) || c.says == "" && own != "" {
+			t.Errorf("%s, %s: %q, want %q", c.mode, c.series, own, c.says)
+		}
+		if c.says != "" && c.mode == "closed" && !strings.Contains(own, "puts 0.02 %") {
+			t.Errorf("%q: 20 of 100000 are 0.02 %%", own)
+		}
+	}
+}
