@@ -3,70 +3,26 @@ package main
 import (
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
-	"rebound/cmd/internal/card"
+	"rebound/cmd/internal/device"
 	"rebound/nic"
-	"rebound/nic/afpacket"
-	"rebound/nic/afxdp"
 )
-
-// drivers are the names that -driver takes.
-var drivers = strings.Join(slices.Concat([]string{"auto", "afpacket", "afxdp"}, card.Drivers), ", ")
 
 // onKernel reports whether an interface is the kernel's. A driver on the device itself takes it from the kernel, which then
 // knows neither an interface nor an address nor a route.
-func onKernel(iface string) bool { return !card.Named(iface) }
+func onKernel(iface string) bool { return !device.Named(iface) }
 
-// opening is how a device is to be opened.
-type opening struct {
-	nic.Options
-	driver, push  string
-	shared        bool // the host uses the interface too, or the bench wants what only a packet socket has
-	unsafeNoIOMMU bool
-}
-
-// open is the one place that knows which drivers there are.
-func (o opening) open() (nic.Device, error) {
-	if card.Named(o.Device) {
-		d, err := card.Open(o.driver, o.unsafeNoIOMMU, card.Push{Mode: o.push}, o.Options)
-		if err != nil {
-			return nil, err
-		}
-		return awaitLink(d)
+// open opens a device, and waits for the link of one that the kernel does not drive.
+func open(c device.Config) (nic.Device, error) {
+	if err := device.Fits(c.Driver, c.Device); err != nil {
+		return nil, usage("-driver, -iface: %w", err)
 	}
-	switch o.driver {
-	case "auto":
-		return o.auto()
-	case "afpacket":
-		return afpacket.Open(o.Options)
-	case "afxdp":
-		return afxdp.Open(o.Options, afxdp.Options{})
-	}
-	if slices.Contains(card.Drivers, o.driver) {
-		return nil, usage("driver %s: -iface has to name a PCI address or vfio-user:PATH, and %q is neither", o.driver, o.Device)
-	}
-	return nil, usage("driver %q: want one of %s", o.driver, drivers)
-}
-
-// auto takes AF_XDP where the bench has an address of its own, and AF_PACKET where the host uses the interface too:
-// attaching an XDP program can reset a card's queues, which a host at work should not suffer unasked.
-func (o opening) auto() (nic.Device, error) {
-	if o.shared {
-		return afpacket.Open(o.Options)
-	}
-	d, err := afxdp.Open(o.Options, afxdp.Options{})
-	if err == nil || errors.Is(err, nic.ErrNoDevice) || errors.Is(err, nic.ErrDown) {
+	d, err := c.Open()
+	if err != nil || onKernel(c.Device) {
 		return d, err
 	}
-	o.Log.Info("AF_XDP is not to be had, taking AF_PACKET", "device", o.Device, "reason", err)
-	second, failed := afpacket.Open(o.Options)
-	if failed != nil {
-		return nil, fmt.Errorf("%w; and by AF_XDP: %w", failed, err)
-	}
-	return second, nil
+	return awaitLink(d)
 }
 
 // linkPatience is how long a card may take to bring its link up: negotiation takes seconds.

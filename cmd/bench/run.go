@@ -2,10 +2,11 @@ package main
 
 import (
 	"flag"
+	"slices"
 	"strings"
 	"time"
 
-	"rebound/cmd/internal/card"
+	"rebound/cmd/internal/device"
 )
 
 const runHelp = `usage: bench run -target IP [flags]
@@ -44,8 +45,7 @@ type options struct {
 	raw                     bool
 	timestamps              bool
 	anonymous               bool
-	unsafeNoIOMMU           bool
-	push                    string
+	nic                     device.Config // but for driver and device, which are settings of each variant
 	selfTest                time.Duration
 }
 
@@ -75,7 +75,7 @@ func (e *env) runFlags(args []string) (*options, error) {
 		"rfc2544 is that document's list (default the smallest)")
 	setting("iface", "network `INTERFACE` to use (default where the route to the target leads); for a driver that drives the card\n"+
 		"itself, what that driver takes")
-	setting("driver", "`DRIVER` for raw frames, of "+drivers+"; auto takes afxdp where the bench has an address of its own,\n"+
+	setting("driver", "`DRIVER` for raw frames, of "+strings.Join(device.Drivers(), ", ")+"; auto takes afxdp where the bench has an address of its own,\n"+
 		"and afpacket where the host uses the interface too (default auto)")
 	setting("source", "`IP` address to send from; it may be one that the kernel does not have (default the kernel's choice)")
 	setting("gateway", "`IP` address of the router to go through (default by the kernel's routes)")
@@ -95,13 +95,16 @@ func (e *env) runFlags(args []string) (*options, error) {
 	fs.DurationVar(&o.slice, "slice", 250*time.Millisecond, "-ab: length of one slice")
 	fs.IntVar(&o.core, "core", -1, "CPU to measure on, alone if you can (default the last one that this process may use)")
 	fs.StringVar(&o.out, "out", "", "`FOLDER` for the report, or for several in it (default out/bench-TIME)")
-	fs.StringVar(&o.push, "push", "auto", "how frames reach a card that this bench drives, of "+strings.Join(card.PushModes, ", ")+" (see config.toml)")
-	fs.BoolVar(&o.unsafeNoIOMMU, "unsafe-no-iommu", false, "drive a PCI function without an IOMMU: it may then write to any memory")
 	fs.BoolVar(&o.raw, "raw", false, "keep single round trips as well, the first million of each report (raw.csv.zst)")
 	fs.BoolVar(&o.anonymous, "anonymous", false, anonymousHelp)
 	fs.BoolVar(&o.timestamps, "timestamps", false, "keep the kernel's and the card's timestamps as further histograms: what lies between them and the\n"+
 		"round trip is this host's own share. It costs time on each frame")
 	fs.DurationVar(&o.selfTest, "self-test", 500*time.Millisecond, "`TIME` to watch the bench's own core before measuring, 0 for none")
+	for _, n := range o.nic.Settings() {
+		if !slices.Contains([]string{"nic.driver", "nic.device", "nic.mac"}, n.Key) {
+			n.Flag(fs, "")
+		}
+	}
 	if err := e.parse(fs, args, runHelp); err != nil {
 		return nil, err
 	}

@@ -145,12 +145,13 @@ func (s *session) openSocket(c *cell) (err error) {
 
 func (s *session) openRaw(p *port) (err error) {
 	first := p.cells[0]
-	o := opening{driver: first.driver, push: s.push, unsafeNoIOMMU: s.unsafeNoIOMMU, Options: nic.Options{Device: first.path.Interface, Log: s.log}}
+	o := s.nic
+	o.Driver, o.Device, o.Log = first.driver, first.path.Interface, s.log
 	if o.Steer, err = p.steer(); err != nil {
 		return err
 	}
-	o.shared = first.path.Owned || o.Steer == nil || s.timestamps // which AF_XDP has none of
-	d, err := o.open()
+	o.Shared = first.path.Owned || o.Steer == nil || s.timestamps // which AF_XDP has none of
+	d, err := open(o)
 	if errors.Is(err, nic.ErrNoDevice) {
 		return usage("%w", err)
 	} else if err != nil {

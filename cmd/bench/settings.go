@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"rebound/cmd/bench/probe"
+	"rebound/cmd/internal/device"
 )
 
 // settings are what one measured series of probes is made of: all that -ab may vary.
@@ -50,6 +52,9 @@ func (s *settings) set(key, value string) (err error) {
 	case "iface":
 		s.iface = value
 	case "driver":
+		if !slices.Contains(device.Drivers(), value) {
+			return fmt.Errorf("driver %q: want one of %s", value, strings.Join(device.Drivers(), ", "))
+		}
 		s.driver = value
 	case "source":
 		s.source, err = parseAddr(value)

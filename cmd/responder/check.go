@@ -41,20 +41,19 @@ func checkCommand(args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	c, from, err := readConfig(file, sets)
+	s, err := readConfig(file, sets, online)
 	if err != nil {
 		return err
 	}
-	k := &checker{&settings{config: *c}, from, online}
 	if file != "" {
-		_, err = c.check(from, online)
+		err = s.check(online)
 	} else {
-		err = k.cpu()
+		err = s.checkCores(online)
 	}
 	if err != nil {
 		return err
 	}
-	cores := c.CPU.Cores
+	cores := s.cpu.cores
 	if len(cores) == 0 {
 		cores = []int{chooseCore(online)}
 	}

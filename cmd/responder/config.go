@@ -4,332 +4,252 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
-	"os"
-	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/pelletier/go-toml/v2"
-	"github.com/pelletier/go-toml/v2/unstable"
-
+	"rebound/cmd/internal/device"
+	"rebound/cmd/internal/setting"
 	"rebound/fastpath"
 )
 
-// config is config.toml as it is written: each field's default is in defaults, its meaning in config.toml.
-type config struct {
-	NIC struct {
-		Driver   string `toml:"driver"`
-		Device   string `toml:"device"`
-		Queue    int    `toml:"queue"`
-		RingSize int    `toml:"ring_size"`
-		Push     string `toml:"push"`
-		PushMax  int    `toml:"push_max"`
-
-		MAC           string `toml:"mac"`
-		GenericXDP    bool   `toml:"generic_xdp"`
-		UnsafeNoIOMMU bool   `toml:"unsafe_no_iommu"`
-	} `toml:"nic"`
-	Respond struct {
-		Addresses  []string `toml:"addresses"`
-		UDPPorts   []int    `toml:"udp_ports"`
-		STAMPPorts []int    `toml:"stamp_ports"`
-	} `toml:"respond"`
-	Guard struct {
-		Mode string `toml:"mode"`
-	} `toml:"guard"`
-	CPU struct {
-		Cores      []int `toml:"cores"`
-		Priority   int   `toml:"priority"`
-		LockMemory bool  `toml:"lock_memory"`
-	} `toml:"cpu"`
-	Log struct {
-		Level  string `toml:"level"`
-		Format string `toml:"format"`
-	} `toml:"log"`
-	Stats struct {
-		Listen   string `toml:"listen"`
-		Interval string `toml:"interval"`
-		Report   string `toml:"report"`
-
-		Anonymous bool `toml:"anonymous"`
-	} `toml:"stats"`
-}
-
-func defaults() config {
-	var c config
-	c.NIC.Driver, c.NIC.Push = "auto", "auto"
-	c.Respond.Addresses = []string{}
-	c.Respond.UDPPorts = []int{7}
-	c.Respond.STAMPPorts = []int{}
-	c.Guard.Mode = "strict"
-	c.CPU.Cores = []int{}
-	c.CPU.LockMemory = true
-	c.Log.Level = "info"
-	c.Log.Format = "text"
-	c.Stats.Interval = "0s"
-	return c
-}
-
-// settings is a config that was found possible, in the types that its users want.
+// settings is all that a user can choose, in the types that its users want. table says what each is and where it was set.
 type settings struct {
-	config
-	mac       [6]byte // zero for the device's own
-	addresses []netip.Prefix
-	udp       []uint16
-	stamp     []uint16
-	mode      fastpath.Mode
-	level     slog.Level
-	interval  time.Duration
-}
+	table *setting.Table
 
-// keyError is a key that cannot be used. where is "FILE:LINE" or "-set", and empty for a default.
-type keyError struct {
-	where, key, problem string
-}
-
-func (e *keyError) Error() string {
-	switch {
-	case e.where == "":
-		return e.key + ": " + e.problem
-	case e.key == "":
-		return e.where + ": " + e.problem
+	nic     device.Config
+	respond struct {
+		addresses  []netip.Prefix
+		udp, stamp []uint16
 	}
-	return e.where + ": " + e.key + ": " + e.problem
+	guard struct {
+		mode string
+	}
+	cpu struct {
+		cores      []int
+		priority   int
+		lockMemory bool
+	}
+	log struct {
+		level  slog.Level
+		format string
+	}
+	stats struct {
+		listen    string
+		interval  time.Duration
+		report    string
+		anonymous bool
+	}
 }
 
-// origins tells where each key was set: "respond.addresses", and "respond.addresses[1]" for an element.
-type origins map[string]string
+// intro stands at the top of config.toml.
+const intro = "Rebound's responder. Every key is here with its default, but for the two that have none: nic.device and " +
+	"respond.addresses. A key can also be given on the command line: responder -config config.toml -set nic.device=eth1\n\n" +
+	"`responder config` prints this file."
+
+// newSettings returns the defaults. online are the CPUs of this machine.
+func newSettings(online []int) *settings {
+	s := &settings{}
+	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+	s.table = setting.New(slices.Concat(s.nic.Settings(), []setting.Setting{
+		setting.Strings("respond.addresses", &s.respond.addresses, parseAddress,
+			"The addresses to answer for, each with the length of its subnet: [\"10.0.0.2/24\", \"fd00::2/64\"]. Without a length "+
+				"the subnet is unknown: broadcasts of it are then not told from unicasts."),
+		setting.Ints("respond.udp_ports", &s.respond.udp, []int{7}, parsePort,
+			"UDP ports whose datagrams are sent back as they are."),
+		setting.Ints("respond.stamp_ports", &s.respond.stamp, nil, parsePort,
+			"UDP ports that answer as a stateless STAMP Session-Reflector (RFC 8762; its own port is 862), with the times of "+
+				"receipt and reply."),
+
+		setting.OneOf("guard.mode", &s.guard.mode, "strict", []setting.Choice{
+			{Name: "strict", Doc: "answers only what is whole, unicast, for our MAC and addresses, and cannot make a loop with another service."},
+			{Name: "open", Doc: "answers without those checks: for a wire that is yours alone."},
+		}, "What is refused:"),
+
+		setting.Ints("cpu.cores", &s.cpu.cores, nil, func(core int) (int, error) {
+			if !slices.Contains(online, core) {
+				return 0, fmt.Errorf("this machine has no core %d (online: %s)", core, ranges(online))
+			}
+			return core, nil
+		}, "One queue pair on each of these cores; nothing else of the responder runs there. Empty: one core, the last isolated "+
+			"one or else the last. `responder check` says what of the host is not ready for it."),
+		setting.Int("cpu.priority", &s.cpu.priority, 0, func(p int) error {
+			if p < 0 || p > 99 {
+				return fmt.Errorf("%d is not a SCHED_FIFO priority (1 to 99), nor 0 for off", p)
+			}
+			return nil
+		}, "SCHED_FIFO priority of the polling threads, 1 to 99; 0 leaves them with the ordinary scheduler. On a core that is not "+
+			"isolated it starves whatever else is scheduled there."),
+		setting.Bool("cpu.lock_memory", &s.cpu.lockMemory, true, "Lock all memory, so that no page of it is ever missing."),
+
+		setting.Parsed("log.level", &s.log.level, "info", func(text string) (slog.Level, error) {
+			l, ok := levels[text]
+			if !ok {
+				return l, fmt.Errorf("%q is not debug, info, warn or error", text)
+			}
+			return l, nil
+		}, "debug, info, warn or error; to stderr."),
+		setting.OneOf("log.format", &s.log.format, "text", []setting.Choice{
+			{Name: "text", Doc: "key=value"}, {Name: "json", Doc: "one JSON object a line"},
+		}, "How a line of the log is written:"),
+
+		setting.String("stats.listen", &s.stats.listen, "", func(text string) error {
+			_, port, err := net.SplitHostPort(text)
+			if _, perr := strconv.ParseUint(port, 10, 16); text != "" && (err != nil || perr != nil) {
+				return fmt.Errorf("%q is not HOST:PORT", text)
+			}
+			return nil
+		}, "HOST:PORT to serve Prometheus metrics on, at /metrics; empty is off."),
+		setting.Interval("stats.interval", &s.stats.interval, time.Second,
+			"How often to log what was answered and how fast: \"10s\"; \"0s\" is off."),
+		setting.String("stats.report", &s.stats.report, "", nil,
+			"A folder to save the loop's turnaround and gaps in at the end, as a report for `bench report` and `bench compare`; "+
+				"empty is off."),
+		setting.Bool("stats.anonymous", &s.stats.anonymous, false,
+			"Leave out of that report what identifies the machine: host name, kernel command line, the kernel release behind its "+
+				"version, the responder's command line, MAC addresses, and IP addresses that are not private."),
+	})...)
+	return s
+}
 
 // loadConfig reads the file, where one is named, lays the -set flags over it, later ones over earlier ones, and checks
 // the whole. online are the CPUs of this machine.
 func loadConfig(file string, sets []string, online []int) (*settings, error) {
-	c, from, err := readConfig(file, sets)
+	s, err := readConfig(file, sets, online)
 	if err != nil {
 		return nil, err
 	}
-	return c.check(from, online)
+	return s, s.check(online)
 }
 
-func readConfig(file string, sets []string) (*config, origins, error) {
-	c, from := defaults(), origins{}
+// readConfig is loadConfig without the check of what has to be there and what fits together.
+func readConfig(file string, sets []string, online []int) (*settings, error) {
+	s := newSettings(online)
 	if file != "" {
-		doc, err := os.ReadFile(file)
-		if err != nil {
-			return nil, nil, &keyError{"-config", "", err.Error()}
-		}
-		if err := c.decode(file, doc, from); err != nil {
-			return nil, nil, err
-		}
-	}
-	for _, s := range sets {
-		if err := c.set(s, from); err != nil {
-			return nil, nil, err
+		var wrong *setting.Error
+		if err := s.table.Read(file); err != nil && !errors.As(err, &wrong) {
+			return nil, &setting.Error{Where: "-config", Problem: err.Error()}
+		} else if err != nil {
+			return nil, err
 		}
 	}
-	return &c, from, nil
+	for _, assignment := range sets {
+		if err := s.table.Set(assignment); err != nil {
+			return nil, err
+		}
+	}
+	return s, s.table.Apply()
 }
 
-// decode lays doc over c.
-func (c *config) decode(file string, doc []byte, from origins) error {
-	d := toml.NewDecoder(strings.NewReader(string(doc))).DisallowUnknownFields()
-	if err := d.Decode(c); err != nil {
-		return describe(err, func(line int) string { return fmt.Sprintf("%s:%d", file, line) })
+// check finds out whether values that are possible each are so together, short of opening anything.
+func (s *settings) check(online []int) error {
+	if s.nic.Device == "" {
+		return s.table.Fail("nic.device", "is empty: name an interface, a PCI address or vfio-user:PATH (`responder nics` lists what there is)")
 	}
-	locate(doc, func(key string, line int) { from[key] = fmt.Sprintf("%s:%d", file, line) })
+	if err := device.Fits(s.nic.Driver, s.nic.Device); err != nil {
+		return s.table.Fail("nic.driver", "%w", err)
+	}
+	if len(s.respond.addresses) == 0 {
+		return s.table.Fail("respond.addresses", "is empty: name the addresses to answer for, such as \"10.0.0.2/24\"")
+	}
+	for i, p := range s.respond.addresses {
+		if slices.ContainsFunc(s.respond.addresses[:i], func(q netip.Prefix) bool { return q.Addr() == p.Addr() }) {
+			return s.table.FailAt("respond.addresses", i, "%s is there twice", p.Addr())
+		}
+	}
+	if err := s.twice("respond.udp_ports", s.respond.udp); err != nil {
+		return err
+	}
+	for i, p := range s.respond.stamp {
+		if slices.Contains(s.respond.udp, p) {
+			return s.table.FailAt("respond.stamp_ports", i, "port %d is in respond.udp_ports already", p)
+		}
+	}
+	if err := s.twice("respond.stamp_ports", s.respond.stamp); err != nil {
+		return err
+	}
+	return s.checkCores(online)
+}
+
+func (s *settings) twice(key string, ports []uint16) error {
+	for i, p := range ports {
+		if slices.Contains(ports[:i], p) {
+			return s.table.FailAt(key, i, "port %d is there twice", p)
+		}
+	}
 	return nil
 }
 
-// set lays one KEY=VALUE over c. A VALUE that is not TOML is a string, and so are the elements of a list; a single one
-// will do where a list is wanted.
-func (c *config) set(s string, from origins) error {
-	key, value, ok := strings.Cut(s, "=")
-	key, value = strings.TrimSpace(key), strings.TrimSpace(value)
-	fail := func(problem string) error { return &keyError{"-set", key, problem} }
-	if !ok {
-		return fail("wants KEY=VALUE")
-	}
-	section, name, ok := strings.Cut(key, ".")
-	field, known := fieldOf(key)
-	if !ok || !known {
-		return fail("unknown key")
-	}
-	if field.Kind() == reflect.Slice {
-		value = "[" + strings.Join(elements(value, field.Elem()), ", ") + "]"
-	} else {
-		value = literal(value, field)
-	}
-	if !isTOML(value) {
-		return fail(fmt.Sprintf("%q is not a value", value))
-	}
-	err := toml.Unmarshal([]byte("["+section+"]\n"+name+" = "+value), c)
-	if err != nil {
-		return describe(err, func(int) string { return "-set" })
-	}
-	for k := range from {
-		if strings.HasPrefix(k, key+"[") {
-			delete(from, k)
+func (s *settings) checkCores(online []int) error {
+	for i, core := range s.cpu.cores {
+		if slices.Contains(s.cpu.cores[:i], core) {
+			return s.table.FailAt("cpu.cores", i, "core %d is there twice", core)
 		}
 	}
-	from[key] = "-set"
+	if s.cpu.priority > 0 && max(1, len(s.cpu.cores)) >= len(online) {
+		return s.table.Fail("cpu.priority", "SCHED_FIFO on every core of this machine would leave none for anything else")
+	}
 	return nil
 }
 
-// literal writes a value in TOML: a bare word becomes a string.
-func literal(v string, t reflect.Type) string {
-	quoted := strings.HasPrefix(v, `"`) || strings.HasPrefix(v, "'")
-	if t.Kind() == reflect.String && !quoted || !isTOML(v) {
-		return quote(v)
+// mode is guard.mode.
+func (s *settings) mode() fastpath.Mode {
+	if s.guard.mode == "open" {
+		return fastpath.Open
 	}
-	return v
+	return fastpath.Strict
 }
 
-// isTOML reports whether v is one value in TOML syntax, and nothing more.
-func isTOML(v string) bool {
-	var doc map[string]any
-	return toml.Unmarshal([]byte("v = "+v), &doc) == nil && len(doc) == 1
-}
-
-func quote(s string) string {
-	b, err := toml.Marshal(map[string]string{"v": s})
-	if err != nil { // not UTF-8
-		return strconv.QuoteToASCII(s)
-	}
-	return strings.TrimSpace(strings.TrimPrefix(string(b), "v = "))
-}
-
-func elements(v string, t reflect.Type) []string {
-	inner, open := strings.CutPrefix(v, "[")
-	inner, closed := strings.CutSuffix(inner, "]")
-	if !open || !closed {
-		return []string{literal(v, t)}
-	}
-	if isTOML(v) {
-		return []string{inner}
-	}
-	var out []string
-	for e := range strings.SplitSeq(inner, ",") {
-		if e = strings.TrimSpace(e); e != "" {
-			out = append(out, literal(e, t))
+// addressList writes the addresses as a user would.
+func (s *settings) addressList() string {
+	list := make([]string, len(s.respond.addresses))
+	for i, p := range s.respond.addresses {
+		list[i] = p.String()
+		if p.IsSingleIP() {
+			list[i] = p.Addr().String()
 		}
 	}
-	return out
+	return strings.Join(list, ",")
 }
 
-// fieldOf returns the type behind "section.key".
-func fieldOf(key string) (reflect.Type, bool) {
-	t := reflect.TypeFor[config]()
-	for part := range strings.SplitSeq(key, ".") {
-		if t.Kind() != reflect.Struct {
-			return nil, false
-		}
-		i := slices.IndexFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return f.Tag.Get("toml") == part })
-		if i < 0 {
-			return nil, false
-		}
-		t = t.Field(i).Type
+func parsePort(n int) (uint16, error) {
+	if n < 1 || n > 65535 {
+		return 0, fmt.Errorf("%d is not a port (1 to 65535)", n)
 	}
-	return t, t.Kind() != reflect.Struct
+	return uint16(n), nil
 }
 
-var (
-	mismatch  = regexp.MustCompile(`^cannot decode TOML (.+?) into `)
-	misplaced = regexp.MustCompile(`^cannot store (an? .*table) in a `)
-)
-
-// describe turns what the decoder says into one line in the words of the file's reader.
-func describe(err error, where func(line int) string) error {
-	var strict *toml.StrictMissingError
-	if errors.As(err, &strict) {
-		e := &strict.Errors[0]
-		line, _ := e.Position()
-		problem := "unknown key"
-		if strings.Contains(e.Error(), "table") {
-			problem = "unknown section"
-		}
-		return &keyError{where(line), strings.Join(e.Key(), "."), problem}
+// parseAddress reads "10.0.0.2/24" or a bare address, and refuses what no host can have as its own.
+func parseAddress(text string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(text)
+	if a, bare := netip.ParseAddr(text); bare == nil && a.Zone() != "" {
+		return p, fmt.Errorf("%s has a zone: the interface is nic.device", text)
+	} else if bare == nil {
+		p = netip.PrefixFrom(a, a.BitLen())
+	} else if err != nil {
+		return p, fmt.Errorf("%q is not an address, such as \"10.0.0.2/24\"", text)
 	}
-	var e *toml.DecodeError
-	if !errors.As(err, &e) {
-		return &keyError{where(1), "", err.Error()}
-	}
-	line, _ := e.Position()
-	key := strings.Join(e.Key(), ".")
-	problem := strings.TrimPrefix(e.Error(), "toml: ")
-	if m := mismatch.FindStringSubmatch(problem); m != nil {
-		problem = fmt.Sprintf("is %s, must be %s", article(m[1]), wanted(key))
-	} else if m := misplaced.FindStringSubmatch(problem); m != nil {
-		problem = fmt.Sprintf("is %s, must be %s", m[1], wanted(key))
-	}
-	return &keyError{where(line), key, problem}
-}
-
-func wanted(key string) string {
-	t, ok := fieldOf(key)
+	a := p.Addr()
 	switch {
-	case !ok:
-		return "a section"
-	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.String:
-		return "a list of strings"
-	case t.Kind() == reflect.Slice:
-		return "a list of integers"
-	case t.Kind() == reflect.String:
-		return "a string"
-	case t.Kind() == reflect.Bool:
-		return "true or false"
+	case a.Is4In6():
+		return p, fmt.Errorf("%s is an IPv4 address in an IPv6 form: write %s", a, a.Unmap())
+	case a.IsUnspecified():
+		return p, fmt.Errorf("%s is the unspecified address", a)
+	case a.IsLoopback():
+		return p, fmt.Errorf("%s is a loopback address", a)
+	case a.IsMulticast():
+		return p, fmt.Errorf("%s is a multicast address", a)
+	case a.Is4() && (a.As4()[0] == 0 || a.As4()[0] >= 240):
+		return p, fmt.Errorf("%s is not a unicast address", a)
+	case p.Bits() == 0:
+		return p, fmt.Errorf("%s: a subnet of length 0 has no host in it", p)
+	case a.Is4() && p.Bits() < 31 && a == p.Masked().Addr():
+		return p, fmt.Errorf("%s is the address of the subnet itself", p)
+	case a.Is4() && p.Bits() < 31 && !p.Contains(a.Next()):
+		return p, fmt.Errorf("%s is the broadcast address of its subnet", p)
 	}
-	return "an integer"
-}
-
-func article(noun string) string {
-	if strings.ContainsRune("aeiou", rune(noun[0])) {
-		return "an " + noun
-	}
-	return "a " + noun
-}
-
-// locate calls found with every key of doc, and with every element of its lists, and the line it is on.
-func locate(doc []byte, found func(key string, line int)) {
-	var p unstable.Parser
-	p.Reset(doc)
-	path := func(prefix string, it unstable.Iterator) string {
-		for it.Next() {
-			prefix += "." + strings.ToLower(string(it.Node().Data))
-		}
-		return strings.TrimPrefix(prefix, ".")
-	}
-	line := func(n *unstable.Node) int { return p.Shape(n.Raw).Start.Line }
-	var value func(prefix string, n *unstable.Node)
-	value = func(prefix string, n *unstable.Node) {
-		it := n.Key()
-		it.Next()
-		first := it.Node()
-		key := path(prefix, n.Key())
-		found(key, line(first))
-		switch v := n.Value(); v.Kind {
-		case unstable.InlineTable:
-			for c := v.Children(); c.Next(); {
-				value(key, c.Node())
-			}
-		case unstable.Array:
-			i := 0
-			for c := v.Children(); c.Next(); i++ {
-				if c.Node().Raw.Length > 0 {
-					found(fmt.Sprintf("%s[%d]", key, i), line(c.Node()))
-				}
-			}
-		}
-	}
-	section := ""
-	for p.NextExpression() {
-		switch e := p.Expression(); e.Kind {
-		case unstable.Table:
-			section = path("", e.Key())
-		case unstable.KeyValue:
-			value(section, e)
-		}
-	}
+	return p, nil
 }

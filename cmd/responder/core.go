@@ -52,6 +52,26 @@ func parseRanges(s string) ([]int, error) {
 	return slices.Compact(out), nil
 }
 
+// ranges writes a sorted list of CPUs as the kernel does: "0-3,8".
+func ranges(cpus []int) string {
+	var b strings.Builder
+	for i := 0; i < len(cpus); {
+		j := i
+		for j+1 < len(cpus) && cpus[j+1] == cpus[j]+1 {
+			j++
+		}
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.Itoa(cpus[i]))
+		if j > i {
+			b.WriteString("-" + strconv.Itoa(cpus[j]))
+		}
+		i = j + 1
+	}
+	return b.String()
+}
+
 // chooseCore picks the core to poll on where the user named none: the last isolated one, else the last that this process
 // may use. The first is where most machines have their interrupts.
 func chooseCore(online []int) int {

@@ -21,6 +21,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// socketDrivers are those that a test can try on any machine.
+var socketDrivers = []string{"afpacket", "afxdp"}
+
 // built builds the program once for all tests.
 var built = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "rebound-responder-")

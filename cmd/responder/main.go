@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"strings"
+
+	"rebound/cmd/internal/setting"
 )
 
 // Exit codes.
@@ -22,6 +24,7 @@ const usage = `usage:
   responder [-config FILE] [-set KEY=VALUE ...] answer until SIGINT or SIGTERM; SIGUSR1 prints a summary
   responder check [-config FILE] [-set ...]     what of this host is not ready for low latency, and how to mend it;
                                                 exit 1 if something is not
+  responder config                              print config.toml: every key with its default
   responder nics                                what it could drive
   responder bind [-force] [-no-driver] ADDR     take a PCI function from its kernel driver, for vfio-pci or for none;
                                                 -force: even where the default route or the ssh session needs it
@@ -44,6 +47,8 @@ func command(args []string, stdout, stderr io.Writer) int {
 		err = serveCommand(args, stdout, stderr)
 	case "check":
 		err = checkCommand(args, stdout)
+	case "config":
+		err = configCommand(args, stdout)
 	case "nics":
 		err = nicsCommand(args, stdout)
 	case "bind":
@@ -54,7 +59,7 @@ func command(args []string, stdout, stderr io.Writer) int {
 		err = usageError(fmt.Sprintf("unknown command %q", name))
 	}
 	var wrong usageError
-	var key *keyError
+	var key *setting.Error
 	switch {
 	case err == nil:
 		return exitDone
@@ -92,4 +97,13 @@ func configFlags(args []string) (file string, sets []string, err error) {
 		return "", nil, usageError(fmt.Sprintf("unexpected argument %q", f.Arg(0)))
 	}
 	return file, sets, nil
+}
+
+// configCommand prints a configuration with every key, its description and its default.
+func configCommand(args []string, stdout io.Writer) error {
+	if len(args) > 0 {
+		return usageError(fmt.Sprintf("unexpected argument %q", args[0]))
+	}
+	_, err := io.WriteString(stdout, newSettings(nil).table.TOML(intro))
+	return err
 }

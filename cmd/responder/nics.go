@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"rebound/cmd/internal/card"
+	"rebound/cmd/internal/device"
 	"rebound/nic/bus/pci"
 )
 
@@ -88,7 +88,7 @@ func listFunctions(w io.Writer) error {
 
 // mover names the driver for a function, and what has to be done before it can have it.
 func mover(f pci.Found) string {
-	driver := card.DriverFor(f.ID)
+	driver := device.DriverFor(f.ID)
 	switch {
 	case driver == "":
 		return "none: no driver for this ID"

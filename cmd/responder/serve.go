@@ -49,8 +49,8 @@ func serveCommand(args []string, stdout, stderr io.Writer) error {
 }
 
 func newLogger(s *settings, w io.Writer) *slog.Logger {
-	o := &slog.HandlerOptions{Level: s.level}
-	if s.Log.Format == "json" {
+	o := &slog.HandlerOptions{Level: s.log.level}
+	if s.log.format == "json" {
 		return slog.New(slog.NewJSONHandler(w, o))
 	}
 	return slog.New(slog.NewTextHandler(w, o))
@@ -58,13 +58,13 @@ func newLogger(s *settings, w io.Writer) *slog.Logger {
 
 // serve answers until ctx is done. ask has an element for each summary that is wanted meanwhile.
 func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal, stdout io.Writer, log *slog.Logger) (err error) {
-	cores := s.CPU.Cores
+	cores := s.cpu.cores
 	if len(cores) == 0 {
 		cores = []int{chooseCore(online)}
 		log.Info("core chosen", "core", cores[0])
 	}
-	if s.Stats.Report != "" {
-		if err := reportable(s.Stats.Report); err != nil {
+	if s.stats.report != "" {
+		if err := reportable(s.stats.report); err != nil {
 			return err
 		}
 	}
@@ -77,17 +77,16 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 		return err
 	}
 
-	match := &fastpath.Config{Mode: s.mode, Addresses: s.addresses, UDPPorts: s.udp, STAMPPorts: s.stamp}
-	if len(s.stamp) > 0 {
+	match := &fastpath.Config{Mode: s.mode(), Addresses: s.respond.addresses, UDPPorts: s.respond.udp, STAMPPorts: s.respond.stamp}
+	if len(s.respond.stamp) > 0 {
 		time := newStampClock(clock)
 		match.Clock = &time.now
 		keeping, stop := context.WithCancel(context.Background())
 		defer stop()
 		go time.keep(keeping)
 	}
-	dev, err := openDevice(s, nic.Options{
-		Device: s.NIC.Device, Queues: len(cores), RingSize: s.NIC.RingSize, MAC: s.mac, Match: match, Log: log,
-	})
+	s.nic.Queues, s.nic.Match, s.nic.Log = len(cores), match, log
+	dev, err := s.nic.Open()
 	if err != nil {
 		return err
 	}
@@ -106,7 +105,7 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 		return err
 	}
 	match.PartialChecksums = info.PartialChecksums
-	e := &engine{dev: dev, priority: s.CPU.Priority, bound: heapBound, log: log}
+	e := &engine{dev: dev, priority: s.cpu.priority, bound: heapBound, log: log}
 	for i, core := range cores {
 		r, err := fastpath.New(*match)
 		if err != nil {
@@ -117,8 +116,8 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 
 	view := &view{engine: e, info: info, clock: clock, start: time.Now()}
 	view.before, _ = view.transactions()
-	if s.Stats.Listen != "" {
-		web, err := net.Listen("tcp", s.Stats.Listen)
+	if s.stats.listen != "" {
+		web, err := net.Listen("tcp", s.stats.listen)
 		if err != nil {
 			return fmt.Errorf("stats.listen: %w", err)
 		}
@@ -131,25 +130,25 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 	silent := make(chan struct{})
 	go func() {
 		defer close(silent)
-		view.talk(talking, ask, s.interval, stdout, log)
+		view.talk(talking, ask, s.stats.interval, stdout, log)
 	}()
 
 	failed := advise(e.run(ctx, func() {
-		fmt.Fprintf(stdout, "ready driver=%s device=%s mac=%s addresses=%s\n", info.Driver, info.Device, info.MAC, join(s.Respond.Addresses))
+		fmt.Fprintf(stdout, "ready driver=%s device=%s mac=%s addresses=%s\n", info.Driver, info.Device, info.MAC, s.addressList())
 	}))
 	hush()
 	<-silent
 	view.end = time.Now()
 	view.print(stdout)
-	if s.Stats.Report != "" {
+	if s.stats.report != "" {
 		rep := view.report(cores)
-		if s.Stats.Anonymous {
+		if s.stats.anonymous {
 			rep.Anonymize()
 		}
-		if err := report.Write(s.Stats.Report, rep, page.Report); err != nil {
+		if err := report.Write(s.stats.report, rep, page.Report); err != nil {
 			failed = errors.Join(failed, err)
 		} else {
-			log.Info("report saved", "folder", s.Stats.Report)
+			log.Info("report saved", "folder", s.stats.report)
 		}
 	}
 	return failed
@@ -171,7 +170,7 @@ func mac(c *fastpath.Config, info nic.Info) error {
 func warn(s *settings, cores []int, log *slog.Logger) {
 	for _, f := range hostFindings(cores) {
 		level := slog.LevelWarn
-		if f.Severity == host.Note && (f.ID != "rt_throttling" || s.CPU.Priority == 0) {
+		if f.Severity == host.Note && (f.ID != "rt_throttling" || s.cpu.priority == 0) {
 			level = slog.LevelInfo
 		}
 		log.Log(context.Background(), level, f.What, "finding", f.ID, "severity", f.Severity, "mend", f.Mend)
@@ -188,7 +187,7 @@ func prepare(s *settings, cores, online []int, log *slog.Logger) error {
 	if len(rest) == 0 {
 		log.Warn("the polling cores are all there are: everything else on this machine takes time from them", "cores", ranges(cores))
 	}
-	if s.CPU.LockMemory {
+	if s.cpu.lockMemory {
 		if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE); err != nil {
 			log.Warn("memory is not locked: a page that is missing costs microseconds or more", "error", err,
 				"mend", "run as root, with CAP_IPC_LOCK, or with `ulimit -l unlimited`; cpu.lock_memory=false hides this")

@@ -11,7 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"rebound/cmd/internal/card"
+	"rebound/cmd/internal/device"
 	"rebound/fastpath"
 	"rebound/latency"
 	"rebound/latency/host"
@@ -42,7 +42,7 @@ func (v *view) stats() (sum fastpath.Stats) {
 
 // transactions asks a device model what it counted on the bus; nil for every other device.
 func (v *view) transactions() (map[string]int64, error) {
-	if c, ok := v.dev.(*card.Card); ok {
+	if c, ok := v.dev.(*device.Card); ok {
 		return c.Transactions()
 	}
 	return nil, nil

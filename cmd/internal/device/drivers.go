@@ -1,0 +1,127 @@
+package device
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"rebound/cmd/internal/setting"
+	"rebound/nic"
+	"rebound/nic/afpacket"
+	"rebound/nic/afxdp"
+	"rebound/nic/bus/pci"
+	"rebound/nic/ena"
+	"rebound/nic/ixgbe"
+	"rebound/nic/mlx5"
+)
+
+// driver is one way to drive a port: on the kernel, through a socket, or on the device itself. What a user can choose about it
+// stands beside its name.
+type driver struct {
+	name, doc string
+	push      []setting.Choice // its own values of nic.push
+	socket    func(*Config) (nic.Device, error)
+	function  func(pci.Function, *Config) (nic.Device, error) // takes the function over, and closes it where it fails
+	supports  func(pci.ID) bool                               // whether function drives a device of that ID
+}
+
+// drivers are all there are; a driver is added by its row here.
+var drivers = []driver{
+	{
+		name: "afpacket",
+		doc: "any interface of the kernel, through a packet socket. The kernel still gets a copy of every frame, so it may not " +
+			"own the addresses.",
+		socket: func(c *Config) (nic.Device, error) { return opened(afpacket.Open(c.Options)) },
+	},
+	{
+		name:   "afxdp",
+		doc:    "an interface of the kernel, through AF_XDP. Only what is answered is taken from the kernel.",
+		socket: func(c *Config) (nic.Device, error) { return opened(afxdp.Open(c.Options, c.XDP)) },
+	},
+	{
+		name:     "ixgbe",
+		doc:      "an Intel 82599 or X540, taken from the kernel by `responder bind`, or a simulated one.",
+		function: func(fn pci.Function, c *Config) (nic.Device, error) { return opened(ixgbe.Open(fn, c.Options)) },
+		supports: func(id pci.ID) bool { _, ok := ixgbe.Supports(id); return ok },
+	},
+	{
+		name: "mlx5",
+		doc:  "a ConnectX-4 or later or BlueField, likewise.",
+		push: []setting.Choice{
+			{Name: "full", Doc: "mlx5: the whole frame in the work queue entry, through BlueFlame"},
+			{Name: "header", Doc: "mlx5: the headers in the work queue entry, and a pointer to the frame"},
+		},
+		function: func(fn pci.Function, c *Config) (nic.Device, error) {
+			return opened(mlx5.Open(fn, c.Options, mlx5.Options{Push: c.Push, PushMax: c.PushMax}))
+		},
+		supports: func(id pci.ID) bool { _, ok := mlx5.Supports(id); return ok },
+	},
+	{
+		name: "ena",
+		doc:  "an Amazon ENA, likewise.",
+		push: []setting.Choice{{Name: "llq", Doc: "ena: low-latency queues, or an error where the device has none"}},
+		function: func(fn pci.Function, c *Config) (nic.Device, error) {
+			return opened(ena.Open(fn, c.Options, ena.Options{Push: c.Push, PushMax: c.PushMax}))
+		},
+		supports: func(id pci.ID) bool { _, ok := ena.Supports(id); return ok },
+	},
+}
+
+// opened keeps a nil pointer from becoming an interface that is not nil.
+func opened[D nic.Device](d D, err error) (nic.Device, error) {
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// Drivers are the values of nic.driver.
+func Drivers() []string {
+	names := []string{"auto"}
+	for _, d := range drivers {
+		names = append(names, d.name)
+	}
+	return names
+}
+
+func byName(name string) *driver {
+	i := slices.IndexFunc(drivers, func(d driver) bool { return d.name == name })
+	if i < 0 {
+		return nil
+	}
+	return &drivers[i]
+}
+
+// takes returns an error for a value of nic.push that is not for this driver.
+func (d *driver) takes(push string) error {
+	modes := []string{"auto", "off"}
+	for _, m := range d.push {
+		modes = append(modes, m.Name)
+	}
+	if push != "" && !slices.Contains(modes, push) {
+		return fmt.Errorf("push mode %q is none of %s", push, strings.Join(modes, ", "))
+	}
+	return nil
+}
+
+// DriverFor returns the driver for a PCI function, "" if there is none.
+func DriverFor(id pci.ID) string {
+	for _, d := range drivers {
+		if d.supports != nil && d.supports(id) {
+			return d.name
+		}
+	}
+	return ""
+}
+
+// Fits returns an error where a driver is not for that kind of device.
+func Fits(name, device string) error {
+	switch d := byName(name); {
+	case d == nil: // auto
+	case d.socket != nil && Named(device):
+		return fmt.Errorf("%s drives a network interface, and %s is a PCI function", name, device)
+	case d.socket == nil && !Named(device):
+		return fmt.Errorf("%s drives a PCI function, and %s is a network interface", name, device)
+	}
+	return nil
+}

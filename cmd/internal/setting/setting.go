@@ -1,0 +1,202 @@
+// Package setting keeps what users can choose in one table: name, type, default, check and description of each setting. The
+// keys of a TOML file, KEY=VALUE pairs, command line flags and their descriptions all follow from it.
+package setting
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Setting is one thing that a user can choose. The functions below make one, each for a variable that has the default until
+// Table.Apply.
+type Setting struct {
+	Key     string // section and name: "nic.push"
+	Kind    Kind
+	Default string // as TOML writes it
+	Doc     string // whole sentences; paragraphs are apart by an empty line
+
+	// Choices are the values of a setting that takes one of a few, nil else.
+	Choices []Choice
+
+	// apply checks a value of the right kind and puts it in the variable. An elementError tells which element it is about.
+	apply func(value any) error
+}
+
+// Section and Name are the two parts of the key.
+func (s *Setting) Section() string { a, _, _ := strings.Cut(s.Key, "."); return a }
+func (s *Setting) Name() string    { _, b, _ := strings.Cut(s.Key, "."); return b }
+
+// Choice is a value of a setting that takes one of a few.
+type Choice struct{ Name, Doc string }
+
+// Kind is what TOML type a setting takes.
+type Kind int
+
+const (
+	Text     Kind = iota // string
+	Integer              // int64
+	Boolean              // bool
+	Texts                // []any of string
+	Integers             // []any of int64
+)
+
+func (k Kind) String() string {
+	return [...]string{"a string", "an integer", "true or false", "a list of strings", "a list of integers"}[k]
+}
+
+// elem is the kind of a list's elements.
+func (k Kind) elem() (Kind, bool) {
+	switch k {
+	case Texts:
+		return Text, true
+	case Integers:
+		return Integer, true
+	}
+	return k, false
+}
+
+// elementError is a problem with one element of a list.
+type elementError struct {
+	index int
+	error
+}
+
+func each[V, T any](value any, parse func(V) (T, error)) ([]T, error) {
+	list := value.([]any)
+	out := make([]T, 0, len(list))
+	for i, v := range list {
+		t, err := parse(v.(V))
+		if err != nil {
+			return nil, elementError{i, err}
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}
+
+// String makes a setting that takes any string which check, where there is one, has nothing against.
+func String(key string, to *string, def string, check func(string) error, doc string) Setting {
+	return Parsed(key, to, def, func(s string) (string, error) {
+		if check == nil {
+			return s, nil
+		}
+		return s, check(s)
+	}, doc)
+}
+
+// Parsed makes a setting that is written as a string and means something else. parse has to take def.
+func Parsed[T any](key string, to *T, def string, parse func(string) (T, error), doc string) Setting {
+	*to = must(parse(def))
+	return Setting{Key: key, Kind: Text, Default: quote(def), Doc: doc, apply: func(v any) error {
+		t, err := parse(v.(string))
+		if err == nil {
+			*to = t
+		}
+		return err
+	}}
+}
+
+// OneOf makes a setting that takes one of a few strings. def has to be one of them.
+func OneOf(key string, to *string, def string, choices []Choice, doc string) Setting {
+	names := make([]string, len(choices))
+	for i, c := range choices {
+		names[i] = c.Name
+	}
+	s := String(key, to, def, func(s string) error {
+		if !slices.Contains(names, s) {
+			return fmt.Errorf("%q is not one of %s", s, strings.Join(names, ", "))
+		}
+		return nil
+	}, doc)
+	s.Choices = choices
+	return s
+}
+
+// Interval makes a setting that takes a duration of least or more, and "0s" for off, its default.
+func Interval(key string, to *time.Duration, least time.Duration, doc string) Setting {
+	return Parsed(key, to, "0s", func(s string) (time.Duration, error) {
+		d, err := time.ParseDuration(s)
+		if err != nil || d != 0 && d < least {
+			return 0, fmt.Errorf("%q is not a duration of %v or more, such as \"10s\", nor \"0s\" for off", s, least)
+		}
+		return d, nil
+	}, doc)
+}
+
+// Int makes a setting that takes an integer which check has nothing against.
+func Int(key string, to *int, def int, check func(int) error, doc string) Setting {
+	*to = def
+	return Setting{Key: key, Kind: Integer, Default: strconv.Itoa(def), Doc: doc, apply: func(v any) error {
+		n, err := narrow(v.(int64))
+		if err == nil {
+			err = check(n)
+		}
+		if err == nil {
+			*to = n
+		}
+		return err
+	}}
+}
+
+// Bool makes a setting that is on or off.
+func Bool(key string, to *bool, def bool, doc string) Setting {
+	*to = def
+	return Setting{Key: key, Kind: Boolean, Default: strconv.FormatBool(def), Doc: doc, apply: func(v any) error {
+		*to = v.(bool)
+		return nil
+	}}
+}
+
+// Strings makes a setting that takes a list of strings, by default none, each of which means something else.
+func Strings[T any](key string, to *[]T, parse func(string) (T, error), doc string) Setting {
+	*to = nil
+	return Setting{Key: key, Kind: Texts, Default: "[]", Doc: doc, apply: func(v any) (err error) {
+		list, err := each(v, parse)
+		if err == nil {
+			*to = list
+		}
+		return err
+	}}
+}
+
+// Ints makes a setting that takes a list of integers, each of which means something else.
+func Ints[T any](key string, to *[]T, def []int, parse func(int) (T, error), doc string) Setting {
+	from := func(n int64) (t T, err error) {
+		i, err := narrow(n)
+		if err == nil {
+			t, err = parse(i)
+		}
+		return t, err
+	}
+	*to = nil
+	text := make([]string, len(def))
+	for i, n := range def {
+		*to = append(*to, must(parse(n)))
+		text[i] = strconv.Itoa(n)
+	}
+	return Setting{Key: key, Kind: Integers, Default: "[" + strings.Join(text, ", ") + "]", Doc: doc, apply: func(v any) error {
+		list, err := each(v, from)
+		if err == nil {
+			*to = list
+		}
+		return err
+	}}
+}
+
+func narrow(n int64) (int, error) {
+	if int64(int(n)) != n {
+		return 0, fmt.Errorf("%d is out of range", n)
+	}
+	return int(n), nil
+}
+
+// must returns the default, which the table's author wrote.
+func must[T any](t T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return t
+}

@@ -1,0 +1,144 @@
+package setting
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+type chosen struct {
+	name  string
+	size  int
+	on    bool
+	mode  string
+	ports []int
+	names []string
+	every time.Duration
+}
+
+func table(c *chosen) *Table {
+	same := func(n int) (int, error) {
+		if n < 0 {
+			return 0, fmt.Errorf("%d is negative", n)
+		}
+		return n, nil
+	}
+	return New(
+		String("a.name", &c.name, "none", nil, "A name."),
+		Int("a.size_max", &c.size, 7, func(n int) error { _, err := same(n); return err }, "A size."),
+		Bool("a.on", &c.on, true, "A switch."),
+		OneOf("b.mode", &c.mode, "x", []Choice{{"x", "the first"}, {"yy", "the second"}}, "A mode:"),
+		Ints("b.ports", &c.ports, []int{1, 2}, same, "Ports."),
+		Strings("b.names", &c.names, func(s string) (string, error) { return s, nil }, "Names.\n\nMore of `them`."),
+		Interval("b.every", &c.every, time.Second, "How often."),
+	)
+}
+
+// What a table writes is what it reads: every setting with its default.
+func TestTOMLRoundTrip(t *testing.T) {
+	var c chosen
+	doc := table(&c).TOML("An introduction.")
+	want := chosen{"none", 7, true, "x", []int{1, 2}, nil, 0}
+	if !reflect.DeepEqual(c, want) {
+		t.Errorf("defaults are %+v", c)
+	}
+	read := table(&c)
+	c = chosen{names: []string{"left"}}
+	if err := read.Parse("F", doc); err != nil {
+		t.Fatalf("%v\n%s", err, doc)
+	}
+	if err := read.Apply(); err != nil {
+		t.Fatal(err)
+	}
+	if want.names = []string{}; !reflect.DeepEqual(c, want) {
+		t.Errorf("%+v from\n%s", c, doc)
+	}
+}
+
+// A problem is told with the line where the value stands, for whatever form TOML gives it.
+func TestLines(t *testing.T) {
+	for _, c := range []struct{ doc, want string }{
+		{"\n[b]\nports = [\n  1, # one, two\n\n  2, -3,\n]", "F:6: b.ports: -3 is negative"},
+		{"[b]\nports = [ 1,\n-2 ] # end", "F:3: b.ports: -2 is negative"},
+		{"[b]\nnames = ['a', \"\"\"\nb]\n\"\"\",\n 3]", "F:5: b.names: has an integer, must be a list of strings"},
+		{"b.mode = 'x'\na.size_max = -1", "F:2: a.size_max: -1 is negative"},
+		{"\na = {name = 'x', size_max = -1}", "F:2: a.size_max: -1 is negative"},
+		{"b = {ports = [1,\n-1]}", "F:1: b.ports: -1 is negative"},
+		{"[a]\nsize_max = 99999999999999999999", "F:2: a.size_max: 99999999999999999999 is out of range for int64"},
+		{"[a]\nname = '''\n'''\nsize_max = -1", "F:4: a.size_max: -1 is negative"},
+		{"\n[a.name.b]\nc = 1", "F:2: a.name: is a table, must be a string"},
+		{"\n[a]\n'name.b' = 1", "F:3: a.name.b: unknown key"},
+		{"[a]\nname.b = 1", "F:2: a.name: is a table, must be a string"},
+		{"[a]\nName = ''", "F:2: a.Name: unknown key"},
+		{"[b]\nports = [[1]]", "F:2: b.ports: has a list, must be a list of integers"},
+		{"[b]\nports = 2001-01-01", "F:2: b.ports: is a date or time, must be a list of integers"},
+		{"[b]\n\nmode = 'z'", `F:3: b.mode: "z" is not one of x, yy`},
+		{"\n\n[[c]]", "F:3: c: unknown section"},
+		{"\nc.d = 1", "F:2: c: unknown section"},
+		{"[b]\nevery = '5ms'", `F:2: b.every: "5ms" is not a duration of 1s or more, such as "10s", nor "0s" for off`},
+	} {
+		var v chosen
+		tab := table(&v)
+		err := tab.Parse("F", c.doc)
+		if err == nil {
+			err = tab.Apply()
+		}
+		if err == nil || err.Error() != c.want {
+			t.Errorf("%q:\ngot  %v\nwant %s", c.doc, err, c.want)
+		}
+	}
+}
+
+// A value that a later one replaces is not looked at.
+func TestLaterWins(t *testing.T) {
+	var c chosen
+	tab := table(&c)
+	if err := tab.Parse("F", "a.size_max = -1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := tab.Set("a.size_max=3"); err != nil {
+		t.Fatal(err)
+	}
+	if err := tab.Apply(); err != nil || c.size != 3 {
+		t.Errorf("size %d, error %v", c.size, err)
+	}
+}
+
+// A flag has the setting's check, default and description.
+func TestFlags(t *testing.T) {
+	var c chosen
+	f := flag.NewFlagSet("", flag.ContinueOnError)
+	var help strings.Builder
+	f.SetOutput(&help)
+	for _, s := range table(&c).Settings {
+		s.Flag(f, "")
+	}
+	f.PrintDefaults()
+	for _, want := range []string{"-size-max value", "A size. (default 7)", "x    the first", "yy   the second", "More of them. (default [])", "-on\n"} {
+		if !strings.Contains(help.String(), want) {
+			t.Errorf("help lacks %q:\n%s", want, help.String())
+		}
+	}
+	f.SetOutput(io.Discard)
+	if err := f.Parse([]string{"-size-max", "9", "-on=false", "-mode=yy", "-ports=3,x", "-names", "[a, b]", "-name=5"}); err == nil {
+		t.Error("-ports=3,x is no list of integers")
+	}
+	err := f.Parse([]string{"-size-max", "9", "-on=false", "-mode=yy", "-ports=3,4", "-names", "[a, b]", "-name=5"})
+	if want := (chosen{"5", 9, false, "yy", []int{3, 4}, []string{"a", "b"}, 0}); err != nil || !reflect.DeepEqual(c, want) {
+		t.Errorf("%+v, %v", c, err)
+	}
+	for arg, want := range map[string]string{
+		"-size-max=-2": `invalid value "-2" for flag -size-max: -2 is negative`,
+		"-size-max=a":  `invalid value "a" for flag -size-max: is a string, must be an integer`,
+		"-on=maybe":    `invalid boolean value "maybe" for -on: is a string, must be true or false`,
+		"-mode=z":      `invalid value "z" for flag -mode: "z" is not one of x, yy`,
+	} {
+		if err := f.Parse([]string{arg}); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", arg, err, want)
+		}
+	}
+}

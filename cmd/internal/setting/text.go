@@ -1,0 +1,72 @@
+package setting
+
+import (
+	"fmt"
+	"strings"
+)
+
+// TOML writes a file that has every setting with its default and its description. intro stands above it.
+func (t *Table) TOML(intro string) string {
+	var b strings.Builder
+	b.WriteString(comment(intro))
+	section := ""
+	for i := range t.Settings {
+		s := &t.Settings[i]
+		if s.Section() != section {
+			section = s.Section()
+			fmt.Fprintf(&b, "\n[%s]\n", section)
+		} else {
+			b.WriteByte('\n')
+		}
+		b.WriteString(comment(s.Doc))
+		b.WriteString(choices(s.Choices, "# ", tomlWidth))
+		fmt.Fprintf(&b, "%s = %s\n", s.Name(), s.Default)
+	}
+	return b.String()
+}
+
+const tomlWidth = 120
+
+func comment(text string) string {
+	var b strings.Builder
+	for paragraph := range strings.SplitSeq(text, "\n\n") {
+		if b.Len() > 0 {
+			b.WriteString("#\n")
+		}
+		b.WriteString(wrap(paragraph, "# ", tomlWidth))
+	}
+	return b.String()
+}
+
+// choices writes one line or more for each choice: its name, and beside it what it means.
+func choices(list []Choice, prefix string, width int) string {
+	longest := 0
+	for _, c := range list {
+		longest = max(longest, len(c.Name))
+	}
+	var b strings.Builder
+	for _, c := range list {
+		first := fmt.Sprintf("%s%-*s", prefix, longest+3, c.Name)
+		rest := prefix + strings.Repeat(" ", longest+3)
+		b.WriteString(first + strings.TrimPrefix(wrap(c.Doc, rest, width), rest))
+	}
+	return b.String()
+}
+
+// wrap breaks text into lines of at most width bytes, with a prefix before each.
+func wrap(text, prefix string, width int) string {
+	var b strings.Builder
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		if line != "" && len(prefix)+len(line)+1+len(word) > width {
+			b.WriteString(prefix + line + "\n")
+			line = ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	b.WriteString(prefix + line + "\n")
+	return b.String()
+}
