@@ -32,8 +32,9 @@ var imports = []struct {
 	{"nic/bus/mmio", ""},
 	{"nic/bus/dma", "nic/bus/mmio"},
 	{"nic/bus/pci", "nic/bus nic/bus/dma nic/bus/mmio"},
+	{"nic/kit", "nic nic/bus/dma nic/bus/pci"},
 	{"nic/kit/netif", "nic"},
-	{"nic/kit/amazonadmin", "nic nic/bus/dma nic/bus/mmio"},
+	{"nic/kit/amazonadmin", "nic nic/kit nic/bus/dma nic/bus/mmio"},
 	{"nic/bus/vfiouser/proto", ""},
 	{"nic/bus/vfiouser", "nic/bus nic/bus/dma nic/bus/mmio nic/bus/pci nic/bus/vfiouser/proto"},
 	{"nic/sim", "nic nic/bus/dma nic/bus/mmio nic/bus/pci cksum"},
@@ -44,7 +45,7 @@ var imports = []struct {
 	{"nic/lab", "nic nic/... fastpath cksum polling"},
 	{"nic/afpacket", "nic nic/kit/netif nic/bus/mmio fastpath cksum polling"},
 	{"nic/afxdp", "nic nic/kit/netif nic/bus/mmio fastpath cksum polling"},
-	{"nic/...", "nic nic/kit/amazonadmin nic/kit/netif nic/bus/pci nic/bus/dma nic/bus/mmio fastpath cksum polling"}, // a driver on the device itself
+	{"nic/...", "nic nic/kit nic/kit/amazonadmin nic/kit/netif nic/bus/pci nic/bus/dma nic/bus/mmio fastpath cksum polling"}, // a driver on the device itself
 	{"cmd/...", "..."},
 }
 

@@ -16,6 +16,7 @@ import (
 	"rebound/nic/bus/dma"
 	"rebound/nic/bus/mmio"
 	"rebound/nic/bus/pci"
+	"rebound/nic/kit"
 	"rebound/nic/kit/amazonadmin"
 	"rebound/polling"
 )
@@ -72,7 +73,7 @@ type Device struct {
 	opt  nic.Options
 	own  Options
 	name string
-	gate nic.Gate
+	gate kit.Gate
 
 	// What the device said of itself.
 	version    string

@@ -2,7 +2,6 @@ package ixgbe
 
 import (
 	"errors"
-	"fmt"
 	"time"
 )
 
@@ -31,7 +30,7 @@ func (d *Device) eeprom(word uint16) (uint16, error) {
 func (d *Device) checkEEPROM() error {
 	eec := d.read(regEEC)
 	if eec&eecPresent == 0 {
-		return fmt.Errorf("ixgbe %s: EEC (%#05x) says that no EEPROM is present", d.fn.Name(), uint32(regEEC))
+		return d.card.Errorf("EEC (%#05x) says that no EEPROM is present", uint32(regEEC))
 	}
 	words := uint32(1) << 14 // what EERD reaches
 	if d.family == x540 {
@@ -82,7 +81,7 @@ func (d *Device) checkEEPROM() error {
 		return err
 	}
 	if want := eepromSum - sum; have != want {
-		return fmt.Errorf("ixgbe %s: %w: word 3Fh is %#04x, its contents ask for %#04x", d.fn.Name(), ErrEEPROM, have, want)
+		return d.card.Errorf("%w: word 3Fh is %#04x, its contents ask for %#04x", ErrEEPROM, have, want)
 	}
 	return nil
 }

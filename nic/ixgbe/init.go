@@ -17,7 +17,7 @@ func (d *Device) clear(r reg, bits uint32) {
 	d.write(r, d.read(r)&^bits)
 }
 
-// leastLooks is how often is looked before a time-out counts (nic.Deadline).
+// leastLooks is how often is looked before a time-out counts (kit.Deadline).
 const leastLooks = 100
 
 // absence is for how long registers read all ones before the device counts as gone: one that is being reset may do so, too.
@@ -41,10 +41,9 @@ func (d *Device) wait(name string, r reg, mask, want uint32, limit time.Duration
 		}
 	}
 	if v == ^uint32(0) && d.gone() {
-		return fmt.Errorf("ixgbe %s: %w: %s reads all ones", d.fn.Name(), nic.ErrGone, name)
+		return d.card.Gone(name)
 	}
-	return fmt.Errorf("ixgbe %s: %w: %s (%#05x) is %#08x after %v, bits %#08x should be %#08x",
-		d.fn.Name(), nic.ErrTimeout, name, uint32(r), v, limit, mask, want)
+	return d.card.Errorf("%w: %s (%#05x) is %#08x after %v, bits %#08x should be %#08x", nic.ErrTimeout, name, uint32(r), v, limit, mask, want)
 }
 
 func (d *Device) gone() bool { return d.read(regSTATUS) == ^uint32(0) }
@@ -55,7 +54,7 @@ func (d *Device) start() error {
 		return err
 	}
 	d.write(regCTRLEXT, d.read(regCTRLEXT)|ctrlExtNSDis|ctrlExtDrvLoad)
-	d.readStats() // §4.6.5: reading clears
+	d.counts() // §4.6.5: reading clears
 	if err := d.startLink(); err != nil {
 		return err
 	}
@@ -69,7 +68,7 @@ func (d *Device) start() error {
 // reset stops DMA, resets the function and waits until its EEPROM is loaded (§4.6.3.1, §4.6.3.2, §5.2.5.3.2).
 func (d *Device) reset() error {
 	if d.gone() {
-		return fmt.Errorf("ixgbe %s: %w: STATUS reads all ones", d.fn.Name(), nic.ErrGone)
+		return d.card.Gone("STATUS")
 	}
 	d.maskInterrupts()
 	d.write(regRXCTRL, 0)
@@ -122,7 +121,7 @@ func (d *Device) maskInterrupts() {
 // startFilters lets in what is for us: our address, broadcast, and the multicast groups that neighbour discovery uses
 // (§4.6.7, §7.1.1).
 func (d *Device) startFilters() {
-	mac := d.mac
+	mac := d.card.MAC
 	d.write(regRAL(0), binary.LittleEndian.Uint32(mac[:4]))
 	d.write(regRAH(0), uint32(binary.LittleEndian.Uint16(mac[4:]))|rahAV)
 	for n := 1; n < 16; n++ {
@@ -154,7 +153,7 @@ func (d *Device) startReceive() error {
 		d.write(regRXPBSIZE(n), 0)
 	}
 	d.set(regHLREG0, hlregTxCRCEn|hlregRxCRCStrip|hlregTxPadEn)
-	if frame := d.maxFrame() + 4; frame > 1518 {
+	if frame := d.card.MaxFrame() + 4; frame > 1518 {
 		d.set(regHLREG0, hlregJumboEn)
 		d.write(regMAXFRS, uint32(frame)<<16)
 	} else {
@@ -215,7 +214,7 @@ func (d *Device) startTransmit() error {
 	d.write(regMTQC, 0)
 	d.write(regDTXMXSZRQ, 0xFFF)
 	d.write(regTXPBSIZE(0), 160<<10)
-	d.write(regTXPBTHRESH(0), 160-uint32(d.maxFrame()+1023)>>10) // KB: the packet buffer less the longest frame
+	d.write(regTXPBTHRESH(0), 160-uint32(d.card.MaxFrame()+1023)>>10) // KB: the packet buffer less the longest frame
 	for n := 1; n < 8; n++ {
 		d.write(regTXPBSIZE(n), 0)
 		d.write(regTXPBTHRESH(n), 0)

@@ -12,6 +12,7 @@ func (d *Device) startLink() error {
 	d.write(regFCCFG, 0)
 	d.clear(regMFLCN, mflcnRFCE|mflcnRPFCE)
 	if d.family == x540 {
+		d.medium = "10GBASE-T, 1000BASE-T or 100BASE-TX, negotiated by the PHY"
 		return d.startPHY()
 	}
 	if err := d.take(syncMAC); err != nil {
@@ -24,14 +25,13 @@ func (d *Device) startLink() error {
 	}
 	// Without auto-negotiation (SFI, KX4 fixed) the restart bit restarts the link itself; with it, clause 73.
 	d.write(regAUTOC, autoc|autocRestart)
+	d.medium = medium(autoc & autocLMSMask >> autocLMSLSB)
 	return nil
 }
 
-func (d *Device) linkMode() string {
-	if d.family == x540 {
-		return "10GBASE-T, 1000BASE-T or 100BASE-TX, negotiated by the PHY"
-	}
-	switch lms := d.read(regAUTOC) & autocLMSMask >> autocLMSLSB; {
+// medium says what a Link Mode Select stands for.
+func medium(lms uint32) string {
+	switch {
 	case lms == lmsSFI:
 		return "SFI 10 Gb/s serial"
 	case lms == lmsParallel:
@@ -46,10 +46,18 @@ func (d *Device) linkMode() string {
 }
 
 // Link reads LINKS.
-func (d *Device) Link() (nic.Link, error) {
+func (d *Device) Link() (l nic.Link, err error) {
+	err = d.card.Ask(func() error {
+		l, err = d.link()
+		return err
+	})
+	return l, err
+}
+
+func (d *Device) link() (nic.Link, error) {
 	v := d.read(regLINKS)
 	if v == ^uint32(0) && d.gone() {
-		return nic.Link{}, fmt.Errorf("ixgbe %s: %w: LINKS reads all ones", d.fn.Name(), nic.ErrGone)
+		return nic.Link{}, d.card.Gone("LINKS")
 	}
 	if v&linksUp == 0 {
 		return nic.Link{}, nil

@@ -81,7 +81,7 @@ func TestOpenRefuses(t *testing.T) {
 			return fn
 		}, nic.Options{}, nic.ErrTimeout, "should be"},
 		{"a ring that is no power of two", plain, nic.Options{RingSize: 500}, nil, "500"},
-		{"too many queues", plain, nic.Options{Queues: 17}, nil, "RSS reaches 16"},
+		{"too many queues", plain, nic.Options{Queues: 17}, nil, "1 to 16"},
 		{"an MTU beyond the device's", plain, nic.Options{MTU: 9600}, nil, "9600"},
 		{"a group address", plain, nic.Options{MAC: [6]byte{1}}, nil, "station"},
 	} {

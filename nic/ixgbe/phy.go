@@ -2,10 +2,7 @@ package ixgbe
 
 import (
 	"errors"
-	"fmt"
 	"time"
-
-	"rebound/nic"
 )
 
 // ErrNoPHY says that the X540's own 10GBASE-T PHY does not answer.
@@ -40,7 +37,7 @@ const (
 // takes seconds. Firmware that keeps the link for itself (MMNGC.MNG_VETO) is left alone.
 func (d *Device) startPHY() error {
 	if d.read(regMMNGC)&mmngcVeto != 0 {
-		d.log.Warn("management firmware forbids changes of the link", "device", d.fn.Name())
+		d.card.Log.Warn("management firmware forbids changes of the link")
 		return nil
 	}
 	own := d.phySync()
@@ -90,7 +87,7 @@ func (d *Device) findPHY() error {
 			return nil
 		}
 	}
-	return fmt.Errorf("ixgbe %s: %w", d.fn.Name(), ErrNoPHY)
+	return d.card.Errorf("%w", ErrNoPHY)
 }
 
 // mdio runs one cycle (§3.7.7): the address first, then the access.
@@ -110,7 +107,7 @@ func (d *Device) readPHY(r phyReg) (uint16, error) {
 	}
 	v := d.read(regMSRWD)
 	if v == ^uint32(0) && d.gone() {
-		return 0, fmt.Errorf("ixgbe %s: %w: MSRWD reads all ones", d.fn.Name(), nic.ErrGone)
+		return 0, d.card.Gone("MSRWD")
 	}
 	return uint16(v >> msrwdReadLSB), nil
 }

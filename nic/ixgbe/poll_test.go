@@ -4,6 +4,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"rebound/nic/kit"
 	"rebound/nic/nictest"
 	"rebound/polling"
 )
@@ -21,7 +22,7 @@ func newBenchQueue(frame []byte) *benchQueue {
 	mem := func(n int) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(make([]uint64, n/8))) }
 	b.Queue = &Queue{
 		rx: mem(ring * descSize), tx: mem(ring * descSize), buf: mem(ring * stride),
-		pend: words(ring), batch: words(ring),
+		pend: kit.Words(ring), batch: kit.Words(ring),
 		bufSize: 2048, stride: stride, mask: ring - 1, rdt: &b.rdt, tdt: &b.tdt, iova: 1 << 32,
 	}
 	b.reset()

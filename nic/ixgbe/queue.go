@@ -1,7 +1,6 @@
 package ixgbe
 
 import (
-	"fmt"
 	"sync/atomic"
 	"unsafe"
 
@@ -186,23 +185,21 @@ func (q *Queue) send(frame []byte) error {
 	return nil
 }
 
-// recv copies the next frame out and frees its slot.
-func (q *Queue) recv(buf []byte) (int, int64, error) {
+// recv copies the next frame out and frees its slot. It returns -1 where there is none.
+func (q *Queue) recv(buf []byte) (int, int64) {
 	for {
 		slot := q.rxNext & q.mask
 		d := q.rxDone(slot)
 		status := atomic.LoadUint32(&d.status)
 		if status&rxDD == 0 {
 			q.tidy()
-			return 0, 0, nil
+			return -1, 0
 		}
 		at := int64(polling.TSC())
 		n := uint32(d.length)
 		bad := status&(rxEOP|rxErrors) != rxEOP || n < minFrame || n > q.bufSize
 		if bad {
 			q.badWriteback++
-		} else if int(n) > len(buf) {
-			return 0, 0, fmt.Errorf("ixgbe: %w: a frame of %d bytes for a buffer of %d", nic.ErrFrameSize, n, len(buf))
 		} else {
 			copy(buf, unsafe.Slice((*byte)(unsafe.Add(q.buf, slot*q.stride)), n))
 		}
@@ -210,7 +207,7 @@ func (q *Queue) recv(buf []byte) (int, int64, error) {
 		q.rxNext++
 		q.tidy()
 		if !bad {
-			return int(n), at, nil
+			return int(n), at
 		}
 	}
 }

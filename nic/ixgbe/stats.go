@@ -1,19 +1,10 @@
 package ixgbe
 
 import (
-	"fmt"
 	"sync/atomic"
 
 	"rebound/nic"
 )
-
-// counters accumulate the device's, which clear when they are read and are lost in a reset.
-type counters struct {
-	rxFrames, rxBytes, txFrames, txBytes uint64
-	missed                               uint64
-	resets                               uint64
-	errors                               [len(errorCounters)]uint64
-}
 
 // errorCounters are the receive errors; all but ERRBC, MLFC and MRFC count frames.
 var errorCounters = [...]struct {
@@ -28,53 +19,57 @@ var errorCounters = [...]struct {
 
 const fcs = 4 // octet counters include the CRC
 
-// readStats moves the device's counters into ours. The pairs of octet counters latch when the low half is read (§8.2.3.23).
-func (d *Device) readStats() {
-	d.statsMu.Lock()
-	defer d.statsMu.Unlock()
-	s := &d.stats
-	octets := func(low, high reg) uint64 {
-		v := uint64(d.read(low))
-		return v | uint64(d.read(high)&0xF)<<32
+// takeCounts moves the device's counters, which reading clears, into the totals.
+func (d *Device) takeCounts() {
+	if s, whole := d.counts(); whole {
+		d.card.Totals.Add(s)
 	}
-	rx, tx := uint64(d.read(regGPRC)), uint64(d.read(regGPTC))
-	s.rxFrames += rx
-	s.txFrames += tx
-	s.rxBytes += octets(regGORCL, regGORCH) - fcs*rx
-	s.txBytes += octets(regGOTCL, regGOTCH) - fcs*tx
+}
+
+// counts reads the device's counters. They are not whole where the device vanished meanwhile, or is being reset by somebody
+// else: then it answers with all ones, which no counter reaches between two reads.
+func (d *Device) counts() (s nic.Stats, whole bool) {
+	whole = true
+	count := func(r reg) uint64 {
+		v := d.read(r)
+		whole = whole && v != ^uint32(0)
+		return uint64(v)
+	}
+	octets := func(low, high reg) uint64 { // the pair latches when its low half is read (§8.2.3.23)
+		v := count(low)
+		return v | count(high)&0xF<<32
+	}
+	s = nic.Stats{RxFrames: count(regGPRC), TxFrames: count(regGPTC), Extra: map[string]uint64{}}
+	s.RxBytes = octets(regGORCL, regGORCH) - fcs*s.RxFrames
+	s.TxBytes = octets(regGOTCL, regGOTCH) - fcs*s.TxFrames
 	for n := range 8 {
-		s.missed += uint64(d.read(regRXMPC(n)))
+		s.RxDropped += count(regRXMPC(n))
 	}
 	for i := range d.queues {
-		s.missed += uint64(d.read(regQPRDC(i)))
+		s.RxDropped += count(regQPRDC(i))
 	}
-	for i, c := range errorCounters {
-		s.errors[i] += uint64(d.read(c.reg))
+	for _, c := range errorCounters {
+		n := count(c.reg)
+		s.Extra[c.name] = n
+		if c.frame {
+			s.RxErrors += n
+		}
 	}
+	return s, whole
 }
 
 // ReadStats reads the device's counters and the queues' own.
 func (d *Device) ReadStats(out *nic.Stats) error {
-	if d.gone() {
-		return fmt.Errorf("ixgbe %s: %w: STATUS reads all ones", d.fn.Name(), nic.ErrGone)
-	}
-	d.readStats()
-	d.statsMu.Lock()
-	defer d.statsMu.Unlock()
-	s := &d.stats
-	*out = nic.Stats{
-		RxFrames: s.rxFrames, RxBytes: s.rxBytes, TxFrames: s.txFrames, TxBytes: s.txBytes,
-		RxDropped: s.missed, Resets: s.resets, Extra: make(map[string]uint64),
-	}
-	for i, c := range errorCounters {
-		out.Extra[c.name] = s.errors[i]
-		if c.frame {
-			out.RxErrors += s.errors[i]
+	return d.card.Ask(func() error {
+		if d.gone() {
+			return d.card.Gone("STATUS")
 		}
-	}
-	for _, q := range d.queues {
-		out.TxDropped += atomic.LoadUint64(&q.txFull)
-		out.RxErrors += atomic.LoadUint64(&q.badWriteback)
-	}
-	return nil
+		d.takeCounts()
+		*out = d.card.Totals.Read(nic.Stats{})
+		for _, q := range d.queues {
+			out.TxDropped += atomic.LoadUint64(&q.txFull)
+			out.RxErrors += atomic.LoadUint64(&q.badWriteback)
+		}
+		return nil
+	})
 }

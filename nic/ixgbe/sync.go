@@ -2,10 +2,10 @@ package ixgbe
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"rebound/nic"
+	"rebound/nic/kit"
 )
 
 // take owns resources that the other port's driver and the device's firmware use as well: bits of SW_FW_SYNC (§10.5.4).
@@ -15,7 +15,7 @@ func (d *Device) take(own uint32) error {
 	if own&syncNVM != 0 && d.family == x540 {
 		others |= syncFlash
 	}
-	for end := nic.NewDeadline(time.Second, leastLooks); ; time.Sleep(100 * time.Microsecond) {
+	for end := kit.NewDeadline(time.Second, leastLooks); ; time.Sleep(100 * time.Microsecond) {
 		if err := d.lockSync(); err != nil {
 			return err
 		}
@@ -54,7 +54,7 @@ func (d *Device) lockSync() error {
 		d.clear(regSWFWSYNC, syncREGSMP) // stale
 		return d.wait("SW_FW_SYNC", regSWFWSYNC, syncREGSMP, 0, 100*time.Millisecond)
 	}
-	for end := nic.NewDeadline(100*time.Millisecond, leastLooks); ; time.Sleep(20 * time.Microsecond) {
+	for end := kit.NewDeadline(100*time.Millisecond, leastLooks); ; time.Sleep(20 * time.Microsecond) {
 		late := end.Over()
 		d.set(regSWSM, swsmSWESMBI)
 		if v := d.read(regSWSM); v&swsmSWESMBI != 0 && v != ^uint32(0) {
@@ -62,10 +62,9 @@ func (d *Device) lockSync() error {
 		}
 		if late {
 			if d.gone() {
-				return fmt.Errorf("ixgbe %s: %w: SWSM reads all ones", d.fn.Name(), nic.ErrGone)
+				return d.card.Gone("SWSM")
 			}
-			return fmt.Errorf("ixgbe %s: %w: SWSM.SWESMBI (%#05x): firmware does not give the semaphore", d.fn.Name(),
-				nic.ErrTimeout, uint32(regSWSM))
+			return d.card.Errorf("%w: SWSM.SWESMBI (%#05x): firmware does not give the semaphore", nic.ErrTimeout, uint32(regSWSM))
 		}
 	}
 }

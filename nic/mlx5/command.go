@@ -13,6 +13,7 @@ import (
 	"rebound/nic"
 	"rebound/nic/bus/dma"
 	"rebound/nic/bus/mmio"
+	"rebound/nic/kit"
 )
 
 // Time-outs. Firmware may take seconds to initialize, and to zero and map the pages it was given.
@@ -21,7 +22,7 @@ var (
 	commandTimeout = 20 * time.Second
 )
 
-// leastLooks is how often is looked before a time-out counts (nic.Deadline).
+// leastLooks is how often is looked before a time-out counts (kit.Deadline).
 var leastLooks = 500
 
 // CommandError is a command that firmware refused. It wraps nic.ErrHardware.
@@ -109,7 +110,7 @@ func (c *commandQueue) write(r reg, v uint32) { c.regs.Write32(uint64(r), swap(v
 // ready waits until firmware is through with its own initialization.
 func (c *commandQueue) ready(limit time.Duration) error {
 	var v uint32
-	for end := nic.NewDeadline(limit, leastLooks); ; time.Sleep(time.Millisecond) {
+	for end := kit.NewDeadline(limit, leastLooks); ; time.Sleep(time.Millisecond) {
 		late := end.Over()
 		v = c.read(regInitializing)
 		if v != ^uint32(0) && v&initializing == 0 {

@@ -13,6 +13,7 @@ import (
 	"rebound/nic/bus/dma"
 	"rebound/nic/bus/mmio"
 	"rebound/nic/bus/pci"
+	"rebound/nic/kit"
 	"rebound/polling"
 )
 
@@ -84,7 +85,7 @@ type Device struct {
 	queues           []*Queue
 	steering         steering
 
-	gate            nic.Gate
+	gate            kit.Gate
 	wanted          atomic.Pointer[wish]
 	endWatch, ended chan struct{}
 

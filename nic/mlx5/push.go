@@ -9,6 +9,7 @@ import (
 
 	"rebound/nic"
 	"rebound/nic/bus/mmio"
+	"rebound/nic/kit"
 )
 
 // Options are what this driver alone takes. A zero field means the default.
@@ -174,7 +175,7 @@ func (q *Queue) nop(ask bool) (record uint32, w unsafe.Pointer) {
 // proven waits for the completion of the last empty WQE, and reports whether it came within limit.
 func (q *Queue) proven(limit time.Duration) (bool, error) {
 	last := uint16(q.txTail - 1)
-	for end := nic.NewDeadline(limit, leastLooks); ; {
+	for end := kit.NewDeadline(limit, leastLooks); ; {
 		late := end.Over()
 		c := q.completion(q.txCQ, q.txNext&q.txMask)
 		own := atomic.LoadUint32(&c.counterOwn)

@@ -8,6 +8,7 @@ import (
 
 	"rebound/nic"
 	"rebound/nic/bus/mmio"
+	"rebound/nic/kit"
 )
 
 const (
@@ -222,7 +223,7 @@ func (q *Queue) flush() error {
 	if last == q.txTail {
 		return nil
 	}
-	for end := nic.NewDeadline(flushLimit, leastLooks); ; {
+	for end := kit.NewDeadline(flushLimit, leastLooks); ; {
 		late := end.Over()
 		own := atomic.LoadUint32(&q.completion(q.txCQ, q.txNext&q.txMask).counterOwn)
 		if (own>>cqeOwner^q.txNext>>(q.txShift&31))&1 != 0 {

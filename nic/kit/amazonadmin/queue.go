@@ -9,6 +9,7 @@ import (
 
 	"rebound/nic"
 	"rebound/nic/bus/dma"
+	"rebound/nic/kit"
 )
 
 // EntrySize is the size in bytes of a command, of a completion and of an event.
@@ -131,7 +132,7 @@ func (q *Queue) exec(name string, in, out *[EntrySize]byte) error {
 	if err != nil {
 		return err
 	}
-	for end := nic.NewDeadline(q.timeout, leastLooks); ; time.Sleep(5 * time.Microsecond) {
+	for end := kit.NewDeadline(q.timeout, leastLooks); ; time.Sleep(5 * time.Microsecond) {
 		late := end.Over()
 		if done, err := q.collect(id, out); done || err != nil {
 			if err != nil {

@@ -12,6 +12,7 @@ import (
 	"rebound/nic"
 	"rebound/nic/bus/dma"
 	"rebound/nic/bus/mmio"
+	"rebound/nic/kit"
 )
 
 // Reg is the offset of a 32-bit register in BAR 0.
@@ -63,7 +64,7 @@ const Mask = 1
 // readTimeout bounds one register read by DMA; the published drivers wait as long.
 const readTimeout = 200 * time.Millisecond
 
-// leastLooks is how often is looked before a time-out counts (nic.Deadline).
+// leastLooks is how often is looked before a time-out counts (kit.Deadline).
 const leastLooks = 500
 
 // ErrDevice is a device that answers with an error or not as its interface says.
@@ -128,7 +129,7 @@ func (r *Regs) Read(reg Reg) (uint32, error) {
 	r.seq++
 	atomic.StoreUint32(r.head(), uint32(^r.seq)) // any number but the request's
 	r.Write(MMIO_REG_READ, uint32(r.seq)|uint32(reg)<<16)
-	for end := nic.NewDeadline(readTimeout, leastLooks); ; time.Sleep(5 * time.Microsecond) {
+	for end := kit.NewDeadline(readTimeout, leastLooks); ; time.Sleep(5 * time.Microsecond) {
 		late := end.Over()
 		if head := atomic.LoadUint32(r.head()); uint16(head) == r.seq {
 			if off := uint16(head >> 16); off != uint16(reg) {
@@ -185,7 +186,7 @@ func (r *Regs) Reset(reason uint32) error {
 
 // wait polls DEV_STS until its reset bit reads want.
 func (r *Regs) wait(want uint32, limit time.Duration) error {
-	for end := nic.NewDeadline(limit, leastLooks); ; time.Sleep(100 * time.Microsecond) {
+	for end := kit.NewDeadline(limit, leastLooks); ; time.Sleep(100 * time.Microsecond) {
 		late := end.Over()
 		v, err := r.Read(DEV_STS)
 		if err != nil {

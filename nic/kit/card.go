@@ -1,0 +1,151 @@
+package kit
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+
+	"rebound/nic"
+	"rebound/nic/bus/dma"
+	"rebound/nic/bus/pci"
+)
+
+// Card is the part of an open device that no driver writes for itself. A driver's Device has one, fills in what the device
+// told it, and gives it hooks; Open, Close and the watch call them.
+type Card struct {
+	Name    string // of driver and function, with which every error begins: "ixgbe 0000:03:00.0"
+	Fn      pci.Function
+	Options nic.Options // with defaults
+	Log     *slog.Logger
+	Gate    Gate
+	Totals  Totals
+
+	Arena       *dma.Arena
+	AddressBits uint32 // what the device can address; 0 for all
+
+	MAC [6]byte
+	MTU int // bytes of layer 3
+
+	driver    string
+	hooks     Hooks
+	endWatch  chan struct{}
+	ended     chan struct{}
+	lifeMutex sync.RWMutex // held to restart the device, shared by whoever asks it something
+}
+
+// Hooks are what a driver does where the kit does the rest.
+type Hooks struct {
+	// Open brings the device from any state to polling.
+	Open func() error
+
+	// Look is called by the watch, ten times a second, and returns what ails the device, nil for nothing. polled says
+	// whether loops run, or somebody sends and receives. An error of nic.Lost ends the device for good, any other one is
+	// tried again at the next look.
+	Look func(polled bool) (*Symptom, error)
+
+	// Restart brings the device back to polling, with nobody on its queues. What was under way is lost.
+	Restart func(s *Symptom) error
+
+	// Release quiets the device, so that its memory can be taken away, and gives that back. It is called once, after
+	// Open, even if that failed half-way.
+	Release func() error
+}
+
+// Open opens a function with a driver. It takes fn over: Close closes it, and so does an Open that fails.
+func (c *Card) Open(fn pci.Function, o nic.Options, l Limits, h Hooks) error {
+	c.Fn, c.Name, c.driver, c.hooks = fn, l.Driver+" "+fn.Name(), l.Driver, h
+	if err := c.open(o, l); err != nil {
+		if pci.Gone(fn) && !nic.Lost(err) {
+			err = c.Errorf("%w: %w", nic.ErrGone, err)
+		}
+		return errors.Join(err, fn.Close())
+	}
+	c.endWatch, c.ended = make(chan struct{}), make(chan struct{})
+	go c.watch()
+	return nil
+}
+
+func (c *Card) open(o nic.Options, l Limits) (err error) {
+	if c.Options, err = l.Apply(o); err != nil {
+		return c.Errorf("%w", err)
+	}
+	c.MAC, c.MTU = c.Options.MAC, c.Options.MTU
+	c.Log = c.Options.Log.With("device", c.Fn.Name())
+	if err := c.hooks.Open(); err != nil {
+		return errors.Join(err, c.hooks.Release())
+	}
+	return nil
+}
+
+// Close ends the watch, quiets the device and gives everything back.
+func (c *Card) Close() error {
+	close(c.endWatch)
+	<-c.ended
+	return errors.Join(c.hooks.Release(), c.Fn.Close())
+}
+
+// Errorf is fmt.Errorf with the card's name in front.
+func (c *Card) Errorf(format string, args ...any) error {
+	return fmt.Errorf("%s: %w", c.Name, fmt.Errorf(format, args...))
+}
+
+// Gone is the error of a register that reads all ones since the device has left the bus.
+func (c *Card) Gone(register string) error {
+	return c.Errorf("%w: %s reads all ones", nic.ErrGone, register)
+}
+
+// MaxFrame is the longest frame in bytes without FCS: header and two VLAN tags around the MTU.
+func (c *Card) MaxFrame() int { return c.MTU + 14 + 8 }
+
+// Info describes the card. The driver adds notes of its own in front of the kit's.
+func (c *Card) Info(model, push string, notes ...string) nic.Info {
+	backend := nic.Silicon
+	if c.Fn.Simulated() {
+		backend = nic.Sim
+	}
+	return nic.Info{
+		Driver: c.driver, Device: c.Fn.Name(), Model: model, MAC: net.HardwareAddr(c.MAC[:]).String(), MTU: c.MTU,
+		Queues: c.Options.Queues, Backend: backend, Push: push, Notes: slices.Concat(notes, pci.Notes(c.Fn), c.Arena.Notes()),
+	}
+}
+
+// Ask runs f, which asks the device something, while it is not being restarted. It returns the error that ended the device
+// instead, if there was one.
+func (c *Card) Ask(f func() error) error {
+	c.lifeMutex.RLock()
+	defer c.lifeMutex.RUnlock()
+	if err := c.Gate.Err(); err != nil {
+		return err
+	}
+	return f()
+}
+
+// Enter is what Serve begins with: it checks the queue's number, and lets the loop in. Gate.Leave lets it out.
+func (c *Card) Enter(queue int) error {
+	if queue < 0 || queue >= c.Options.Queues {
+		return c.Errorf("queue %d of %d", queue, c.Options.Queues)
+	}
+	return c.Gate.Enter()
+}
+
+// Sending is what Send begins with: it checks the frame, and parks the caller during a restart.
+func (c *Card) Sending(frame []byte) error {
+	if err := nic.CheckFrame(frame, c.MTU); err != nil {
+		return c.Errorf("%w", err)
+	}
+	return c.Gate.Call()
+}
+
+// Received makes Recv's answer of a queue's: a frame of n bytes, of which buf holds what it can, -1 for none.
+func (c *Card) Received(buf []byte, n int, at int64) (int, int64, error) {
+	switch {
+	case n < 0:
+		return 0, 0, nil
+	case n > len(buf):
+		return 0, 0, c.Errorf("%w: a frame of %d bytes for a buffer of %d", nic.ErrFrameSize, n, len(buf))
+	}
+	return n, at, nil
+}

@@ -1,0 +1,59 @@
+package kit
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+
+	"rebound/nic"
+)
+
+// Limits are what a driver takes of nic.Options, and its defaults. What only the device can tell is left open here, and
+// checked by the driver once the device told it.
+type Limits struct {
+	Driver           string // "ixgbe"
+	Ring             int    // descriptors in each ring where nothing is asked for
+	MinRing, MaxRing int
+	MTU              int // bytes of layer 3 where nothing is asked for; 0 leaves it to the driver
+	MinMTU, MaxMTU   int
+	Queues           int // queue pairs at most
+}
+
+// Apply returns o with the defaults in place of what is zero, or an error that says what cannot be.
+func (l Limits) Apply(o nic.Options) (nic.Options, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.RingSize == 0 {
+		o.RingSize = l.Ring
+	}
+	if o.MTU == 0 {
+		o.MTU = l.MTU
+	}
+	if o.Queues == 0 {
+		o.Queues = 1
+	}
+	var err error
+	switch {
+	case o.Match != nil && o.Steer != nil:
+		err = errors.New("both Match and Steer are set, want one of them at most")
+	case o.RingSize < l.MinRing || o.RingSize > l.MaxRing || o.RingSize&(o.RingSize-1) != 0:
+		err = fmt.Errorf("ring size %d is not a power of two within %d to %d", o.RingSize, l.MinRing, l.MaxRing)
+	case o.MTU != 0 && (o.MTU < l.MinMTU || o.MTU > l.MaxMTU):
+		err = fmt.Errorf("%w: MTU %d is not within %d to %d", nic.ErrFrameSize, o.MTU, l.MinMTU, l.MaxMTU)
+	case o.Queues < 0 || o.Queues > l.Queues:
+		err = fmt.Errorf("%d queue pairs asked for, 1 to %d are possible", o.Queues, l.Queues)
+	case o.MAC != [6]byte{}:
+		err = CheckMAC(o.MAC)
+	}
+	return o, err
+}
+
+// CheckMAC refuses an address that no single station has.
+func CheckMAC(mac [6]byte) error {
+	if mac == [6]byte{} || mac[0]&1 != 0 {
+		return fmt.Errorf("address %v is not one of a station", net.HardwareAddr(mac[:]))
+	}
+	return nil
+}

@@ -1,0 +1,80 @@
+package kit
+
+import (
+	"errors"
+	"unsafe"
+
+	"rebound/nic/bus/dma"
+)
+
+// Allocate makes the arena that Block takes from, of size bytes to begin with, and gives back the one that was there. The
+// device must be quiet.
+func (c *Card) Allocate(size int) (err error) {
+	if err := c.Deallocate(); err != nil {
+		return err
+	}
+	c.Arena, err = dma.NewArena(c.Fn, size)
+	return err
+}
+
+// Deallocate gives all DMA memory back. The device must be quiet.
+func (c *Card) Deallocate() error {
+	if c.Arena == nil {
+		return nil
+	}
+	a := c.Arena
+	c.Arena = nil
+	return a.Close()
+}
+
+// Block returns size zeroed bytes of DMA memory that lie side by side for the device too, at a multiple of align. It grows
+// the arena where that is full.
+func (c *Card) Block(size, align int) (dma.Block, error) {
+	b, err := c.Arena.Alloc(size, align)
+	if errors.Is(err, dma.ErrNoRoom) { // pages that do not lie side by side for the device leave gaps
+		if err = c.Arena.Grow(size + align); err == nil {
+			b, err = c.Arena.Alloc(size, align)
+		}
+	}
+	switch {
+	case errors.Is(err, dma.ErrNoRoom):
+		return b, c.Errorf("%d bytes side by side: %w (behind an IOMMU any page will do; without one, larger huge pages or a smaller ring)", size, err)
+	case err != nil:
+		return b, c.Errorf("%d bytes for the device: %w", size, err)
+	case c.AddressBits != 0 && (b.IOVA+uint64(size)-1)>>c.AddressBits != 0:
+		return b, c.Errorf("DMA address %#x is beyond the device's %d bits", b.IOVA, c.AddressBits)
+	}
+	return b, nil
+}
+
+// Rings allocates blocks of DMA memory one after the other, and keeps the first error.
+type Rings struct {
+	Card *Card
+	Err  error
+}
+
+// Page returns size bytes at the start of a page, as Poll wants them, and the device's address of the first; nil after an
+// error.
+func (r *Rings) Page(size int) (unsafe.Pointer, uint64) {
+	if r.Err != nil {
+		return nil, 0
+	}
+	var b dma.Block
+	if b, r.Err = r.Card.Block(size, 4096); r.Err != nil {
+		return nil, 0
+	}
+	return Pointer(b), b.IOVA
+}
+
+// Pointer returns the start of b as the processor sees it. The arena keeps it mapped.
+func Pointer(b dma.Block) unsafe.Pointer { return unsafe.Pointer(&b.Bytes[0]) }
+
+// Words returns n zeroed uint32 of the driver's own, which Poll reads without bounds checks.
+func Words(n int) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(make([]uint32, n))) }
+
+// Stride returns the distance from one buffer to the next, for buffers of size bytes in cache lines of 64: an odd number
+// of lines, or all heads would share a few sets of the L1 cache.
+func Stride(size int) uint32 {
+	lines := uint32(size+63) / 64
+	return (lines | 1) * 64
+}

@@ -1,0 +1,88 @@
+package kit
+
+import (
+	"maps"
+	"sync"
+
+	"rebound/nic"
+)
+
+// Totals are the device's own counts since it was opened, over all restarts. Differences may wrap: adding undoes it.
+type Totals struct {
+	mu      sync.Mutex
+	base    nic.Stats // what was counted before the last reset, less what was there at the start
+	last    nic.Stats // what the device said last
+	reasons map[string]uint64
+}
+
+// Start says what the device has counted so far, which is not ours.
+func (t *Totals) Start(now nic.Stats) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.base, t.last = combine(nic.Stats{}, now, subtract), now
+}
+
+// Keep says what the device has counted right before a reset that clears it.
+func (t *Totals) Keep(now nic.Stats) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.base, t.last = combine(t.base, now, add), nic.Stats{}
+}
+
+// KeepLast is Keep for a device that does not answer any more: it keeps what was last read.
+func (t *Totals) KeepLast() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.base, t.last = combine(t.base, t.last, add), nic.Stats{}
+}
+
+// Add is for a device whose counters are cleared by being read.
+func (t *Totals) Add(more nic.Stats) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.base = combine(t.base, more, add)
+}
+
+// Read returns the totals where the device says now; the zero Stats for one whose counts were all given to Add. Extra is
+// the caller's to add to.
+func (t *Totals) Read(now nic.Stats) nic.Stats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last = now
+	s := combine(t.base, now, add)
+	for reason, n := range t.reasons {
+		s.Resets += n
+		s.Extra["resets_"+reason] = n
+	}
+	return s
+}
+
+func (t *Totals) countReset(reason string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.reasons == nil {
+		t.reasons = map[string]uint64{}
+	}
+	t.reasons[reason]++
+}
+
+func add(a, b uint64) uint64      { return a + b }
+func subtract(a, b uint64) uint64 { return a - b }
+
+// combine applies f to each count.
+func combine(a, b nic.Stats, f func(a, b uint64) uint64) nic.Stats {
+	s := nic.Stats{
+		RxFrames: f(a.RxFrames, b.RxFrames), RxBytes: f(a.RxBytes, b.RxBytes),
+		TxFrames: f(a.TxFrames, b.TxFrames), TxBytes: f(a.TxBytes, b.TxBytes),
+		RxDropped: f(a.RxDropped, b.RxDropped), RxErrors: f(a.RxErrors, b.RxErrors),
+		TxDropped: f(a.TxDropped, b.TxDropped), TxErrors: f(a.TxErrors, b.TxErrors),
+		Resets: f(a.Resets, b.Resets), Extra: maps.Clone(a.Extra),
+	}
+	if s.Extra == nil {
+		s.Extra = map[string]uint64{}
+	}
+	for name := range b.Extra {
+		s.Extra[name] = f(a.Extra[name], b.Extra[name])
+	}
+	return s
+}

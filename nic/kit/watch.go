@@ -1,0 +1,118 @@
+package kit
+
+import (
+	"sync/atomic"
+	"time"
+
+	"rebound/nic"
+	"rebound/nic/bus/pci"
+)
+
+// Every is the time from one look of the watch to the next.
+const Every = 100 * time.Millisecond
+
+// Symptom is what the watch saw of a device that needs help.
+type Symptom struct {
+	Reason string // under which it counts: "tx_hang"
+	Code   uint32 // the reason as the device wants to be told it, if it does
+	Why    string // for the log
+
+	// Mend helps without a restart, with nobody on the queues. Where it is nil, or fails, the device is restarted.
+	Mend func() error
+}
+
+// Foreign is the symptom of a device that somebody else reset.
+func Foreign(why string) *Symptom {
+	return &Symptom{Reason: "foreign_reset", Why: why + ": the function was reset by somebody else"}
+}
+
+// watch looks after the device until Close: one that is gone ends the loops with an error, one that is sick is helped while
+// the loops are parked.
+func (c *Card) watch() {
+	defer close(c.ended)
+	tick := time.NewTicker(Every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.endWatch:
+			return
+		case <-tick.C:
+		}
+		s, err := c.look()
+		switch {
+		case nic.Lost(err):
+			c.Gate.Alone(c.endWatch, func() error { return err })
+			return
+		case s == nil:
+			continue
+		}
+		c.Log.Warn("the device needs help", "reason", s.Reason, "why", s.Why)
+		if c.Gate.Alone(c.endWatch, func() error { return c.help(s) }) != nil {
+			return
+		}
+	}
+}
+
+// look is the driver's look, behind that for what can befall every function.
+func (c *Card) look() (*Symptom, error) {
+	c.lifeMutex.RLock()
+	defer c.lifeMutex.RUnlock()
+	polled := c.Gate.Active()
+	if polled {
+		if pci.Gone(c.Fn) {
+			return nil, c.Gone("configuration space")
+		}
+		if on, err := pci.BusMastering(c.Fn); err == nil && !on {
+			return Foreign("bus mastering is off"), nil
+		}
+	}
+	return c.hooks.Look(polled)
+}
+
+func (c *Card) help(s *Symptom) error {
+	c.lifeMutex.Lock()
+	defer c.lifeMutex.Unlock()
+	if s.Mend != nil {
+		err := s.Mend()
+		if err == nil {
+			c.Log.Info("the device was helped without a restart", "reason", s.Reason)
+			return nil
+		}
+		c.Log.Warn("the device has to be restarted", "reason", s.Reason, "err", err)
+	}
+	if pci.Gone(c.Fn) {
+		return c.Gone("configuration space")
+	}
+	c.Totals.countReset(s.Reason)
+	if err := c.hooks.Restart(s); err != nil {
+		return c.Errorf("%w: restart after %s: %w", nic.ErrHardware, s.Reason, err)
+	}
+	c.Log.Info("the device was restarted and runs", "reason", s.Reason)
+	return nil
+}
+
+// Progress tells for how long a number has stood still. It counts looks, not time: a watch that was held up, in a guest that
+// stood still or on a machine with much else to do, has not waited.
+type Progress struct {
+	value uint32
+	looks int
+}
+
+// Still is called once a look.
+func (p *Progress) Still(value uint32) time.Duration {
+	if value != p.value {
+		p.value, p.looks = value, -1
+	}
+	p.looks++
+	return time.Duration(p.looks) * Every
+}
+
+// Waiting is Still for the end of a ring that is worked off: done moves towards tail, and stands still for good where they
+// meet. Both are the polling loop's.
+func (p *Progress) Waiting(done, tail *uint32) time.Duration {
+	d := atomic.LoadUint32(done)
+	if d == atomic.LoadUint32(tail) {
+		*p = Progress{value: d, looks: -1}
+	}
+	return p.Still(d)
+}
