@@ -44,4 +44,4 @@ lab:
 peers: build
 	scripts/peers -out results/peers -readme README.md
 gap: build
-	nice -n -20 bin/bench gap -out results/gap.md
+	nice -n -20 bin/peers gap -out results/gap.md

@@ -167,7 +167,7 @@ func TestNoRights(t *testing.T) {
 		c.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
 		var out, said bytes.Buffer
 		c.Stdout, c.Stderr = &out, &said
-		n.must(n.near.do(c.Start))
+		n.must(n.near.Do(c.Start))
 		return wait(t, c, &out, &said)
 	}
 	for _, driver := range []string{"afpacket", "afxdp", "auto"} {

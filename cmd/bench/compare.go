@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 
+	"rebound/cmd/internal/exit"
 	"rebound/latency/compare"
 	"rebound/latency/page"
 	"rebound/latency/report"
@@ -37,13 +38,13 @@ func compareCommand(e *env, args []string) error {
 		dirs, args = append(dirs, fs.Arg(0)), fs.Args()[1:]
 	}
 	if len(dirs) < 2 {
-		return usage("want at least two report folders, got %d", len(dirs))
+		return exit.Usagef("want at least two report folders, got %d", len(dirs))
 	}
 	var bounds []compare.Limit
 	if *limits != "" {
 		var err error
 		if bounds, err = compare.ParseLimits(*limits); err != nil {
-			return usage("-fail-if %q: %w", *limits, err)
+			return exit.Usagef("-fail-if %q: %w", *limits, err)
 		}
 	}
 	reports := make([]*report.Report, len(dirs))
@@ -76,7 +77,7 @@ func compareCommand(e *env, args []string) error {
 	}
 	worse, err := c.Exceeded(bounds)
 	if len(worse) > 0 {
-		return fmt.Errorf("%w: %s", errWorse, strings.Join(worse, "; "))
+		return fmt.Errorf("%w: %s", exit.ErrWorse, strings.Join(worse, "; "))
 	}
 	return err
 }

@@ -8,38 +8,16 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
-	"sync/atomic"
 
-	"golang.org/x/sys/unix"
+	"rebound/cmd/internal/exit"
 )
-
-// Exit codes of every command of this project.
-const (
-	exitDone   = 0
-	exitFailed = 1
-	exitUsage  = 2 // the command line cannot be carried out on this machine as it stands
-	exitWorse  = 3 // compare -fail-if: a limit was exceeded
-)
-
-// errUsage marks errors that only another command line mends.
-var errUsage = errors.New("")
-
-func usage(format string, args ...any) error {
-	return fmt.Errorf("%w%w", errUsage, fmt.Errorf(format, args...))
-}
-
-// errWorse says that a comparison exceeded its limits.
-var errWorse = errors.New("worse than allowed")
 
 const help = `bench measures network round trips, keeps them as reports, and compares reports.
 
   bench run -target IP [flags]   measure; writes a report folder and prints its percentiles
   bench compare A B [C ...]      percentiles of reports side by side, with confidence
-  bench report DIR [...]         print saved reports, and make their report.html anew
+  bench report DIR [...]         print saved reports, and make their report.html again
   bench demo                     try all of it on this machine: responder and kernel in two network namespaces
-  bench peers                    the responder side by side with testpmd, the kernel and a socket
-  bench gap                      the responder's polling loop beside one in C
 
 "bench COMMAND -h" lists a command's flags. Results go to stdout, messages to stderr.
 Exit status: 0 done, 1 failed, 2 used wrongly, 3 a comparison exceeded -fail-if.
@@ -52,36 +30,25 @@ func bench(args []string, stdout, stderr io.Writer) int {
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	if len(args) == 0 {
 		fmt.Fprint(stderr, help)
-		return exitUsage
+		return exit.Usage
 	}
-	commands := map[string]func(*env, []string) error{"run": runCommand, "compare": compareCommand, "report": reportCommand, "demo": demoCommand, "peers": peersCommand, "gap": gapCommand}
+	commands := map[string]func(*env, []string) error{"run": runCommand, "compare": compareCommand, "report": reportCommand, "demo": demoCommand}
 	command, ok := commands[args[0]]
 	switch {
 	case ok:
 	case args[0] == "-h" || args[0] == "-help" || args[0] == "--help" || args[0] == "help":
 		fmt.Fprint(stdout, help)
-		return exitDone
+		return exit.Done
 	default:
 		fmt.Fprintf(stderr, "bench: no command %q\n\n%s", args[0], help)
-		return exitUsage
+		return exit.Usage
 	}
 	err := command(&env{stdout: stdout, stderr: stderr, log: log}, args[1:])
-	switch {
-	case err == nil, errors.Is(err, flag.ErrHelp):
-		return exitDone
+	code, say := exit.Code(err)
+	if say {
+		fmt.Fprintf(stderr, "bench %s: %v\n", args[0], err)
 	}
-	var inner exitCode
-	if errors.As(err, &inner) {
-		return int(inner)
-	}
-	fmt.Fprintf(stderr, "bench %s: %v\n", args[0], err)
-	switch {
-	case errors.Is(err, errUsage):
-		return exitUsage
-	case errors.Is(err, errWorse):
-		return exitWorse
-	}
-	return exitFailed
+	return code
 }
 
 // env is what a command writes to.
@@ -102,23 +69,7 @@ func (e *env) parse(fs *flag.FlagSet, args []string, text string) error {
 		fs.PrintDefaults()
 		return err
 	case err != nil:
-		return usage("%w (-h lists the flags)", err)
+		return exit.Usagef("%w (-h lists the flags)", err)
 	}
 	return nil
-}
-
-// onSignal sets stop at the first SIGINT or SIGTERM. The second one ends the process as if nothing had been set.
-func onSignal(stop *atomic.Bool) (restore func()) {
-	c := make(chan os.Signal, 1)
-	signal.Notify(c, unix.SIGINT, unix.SIGTERM)
-	done := make(chan struct{})
-	go func() {
-		select {
-		case <-c:
-			stop.Store(true)
-			signal.Stop(c)
-		case <-done:
-		}
-	}()
-	return func() { signal.Stop(c); close(done) }
 }

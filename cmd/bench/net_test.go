@@ -15,6 +15,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"rebound/cmd/bench/affinity"
+	"rebound/cmd/bench/testbed"
 )
 
 // TestMain lets the test binary be the bench itself, so that tests start it as a process.
@@ -28,7 +31,7 @@ func TestMain(m *testing.M) {
 // network is two namespaces without names, joined by a veth pair: near has the bench, far has the kernel that answers.
 type network struct {
 	t         *testing.T
-	near, far *farSide
+	near, far *testbed.Namespace
 }
 
 const (
@@ -47,17 +50,17 @@ func needRoot(t *testing.T) {
 func newNetwork(t *testing.T) *network {
 	needRoot(t)
 	n := &network{t: t}
-	for _, side := range []**farSide{&n.near, &n.far} {
-		s, err := newFarSide()
+	for _, side := range []**testbed.Namespace{&n.near, &n.far} {
+		s, err := testbed.NewNamespace()
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(s.close)
+		t.Cleanup(s.Close)
 		*side = s
 	}
-	n.must(n.near.do(func() error {
+	n.must(n.near.Do(func() error {
 		pair := netlink.NewVeth(netlink.LinkAttrs{Name: nearIface})
-		pair.PeerName, pair.PeerNamespace = farIface, netlink.NsFd(n.far.ns)
+		pair.PeerName, pair.PeerNamespace = farIface, netlink.NsFd(n.far.FD)
 		return netlink.LinkAdd(pair)
 	}))
 	up := func(name string, prefixes ...string) func() error {
@@ -87,9 +90,9 @@ func newNetwork(t *testing.T) *network {
 				os.WriteFile("/proc/sys/net/ipv4/icmp_ratelimit", []byte("0"), 0), os.WriteFile("/proc/sys/net/ipv6/icmp/ratelimit", []byte("0"), 0))
 		}
 	}
-	n.must(n.near.do(up(nearIface, near4+"/24", near6+"/64")))
-	n.must(n.far.do(up(farIface, far4+"/24", far6+"/64")))
-	n.must(n.near.do(func() error {
+	n.must(n.near.Do(up(nearIface, near4+"/24", near6+"/64")))
+	n.must(n.far.Do(up(farIface, far4+"/24", far6+"/64")))
+	n.must(n.near.Do(func() error {
 		for range 500 {
 			if l, err := netlink.LinkByName(nearIface); err != nil {
 				return err
@@ -129,7 +132,7 @@ func (n *network) bench(args ...string) result {
 	c := command(args...)
 	var out, said bytes.Buffer
 	c.Stdout, c.Stderr = &out, &said
-	n.must(n.near.do(c.Start))
+	n.must(n.near.Do(c.Start))
 	return wait(n.t, c, &out, &said)
 }
 
@@ -156,7 +159,7 @@ func quick(args ...string) []string {
 func (n *network) udpEcho(port int, delay time.Duration) {
 	n.t.Helper()
 	var conn *net.UDPConn
-	n.must(n.far.do(func() (err error) {
+	n.must(n.far.Do(func() (err error) {
 		conn, err = net.ListenUDP("udp", &net.UDPAddr{Port: port})
 		return err
 	}))
@@ -176,7 +179,7 @@ func (n *network) udpEcho(port int, delay time.Duration) {
 
 // received returns how many frames the far interface has received.
 func (n *network) received() (count uint64) {
-	n.must(n.far.do(func() error {
+	n.must(n.far.Do(func() error {
 		l, err := netlink.LinkByName(farIface)
 		if err == nil {
 			count = l.Attrs().Statistics.RxPackets
@@ -208,17 +211,17 @@ func (n *network) startResponder(t *testing.T, driver string, addresses ...strin
 	for i, a := range addresses {
 		quoted[i] = fmt.Sprintf("%q", a)
 	}
-	p, err := choose(-1)
+	p, err := affinity.Choose(-1)
 	n.must(err)
 	c := exec.Command(responderProgram, "-config", "/dev/null", "-set", "nic.device="+farIface, "-set", "nic.driver="+driver,
 		"-set", "respond.addresses=["+strings.Join(quoted, ",")+"]", "-set", "respond.udp_ports=[7]", "-set", "respond.stamp_ports=[862]",
-		"-set", fmt.Sprintf("cpu.cores=[%d]", p.other()))
-	var said tail
+		"-set", fmt.Sprintf("cpu.cores=[%d]", p.Other()))
+	var said testbed.Tail
 	c.Stderr = &said
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := c.StdoutPipe()
 	n.must(err)
-	n.must(n.far.do(c.Start))
+	n.must(n.far.Do(c.Start))
 	t.Cleanup(func() { _ = c.Process.Signal(unix.SIGTERM); _ = c.Wait() })
 	line := make([]byte, 512)
 	k, err := out.Read(line)

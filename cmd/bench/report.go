@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"rebound/cmd/internal/exit"
 	"rebound/latency/page"
 	"rebound/latency/report"
 )
 
 const reportHelp = `usage: bench report [-anonymous] DIR [...]
 
-Prints saved reports and writes their report.html anew.
+Prints saved reports and writes their report.html again.
 
 `
 
@@ -27,7 +28,7 @@ func reportCommand(e *env, args []string) error {
 		return err
 	}
 	if fs.NArg() == 0 {
-		return usage("which report? Give its folder")
+		return exit.Usagef("which report? Give its folder")
 	}
 	for _, dir := range fs.Args() {
 		rep, err := report.Read(dir)

@@ -1,12 +1,17 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	"rebound/cmd/bench/session"
+	"rebound/cmd/bench/settings"
 	"rebound/cmd/internal/device"
+	"rebound/cmd/internal/exit"
 )
 
 const runHelp = `usage: bench run -target IP [flags]
@@ -29,24 +34,11 @@ Rights. Raw frames need CAP_NET_RAW (AF_PACKET) or CAP_NET_ADMIN and CAP_BPF (AF
 
 `
 
-// options are the flags of bench run.
-type options struct {
-	base     settings
-	variants []settings // -ab, or the points of a sweep
-	paired   bool       // the variants are to be compared: their slices alternate
-	lossless float64
-	verify   int // how often a trial of lossless that failed is repeated before it counts (ETSI GS NFV-TST 009: loss verification)
-
-	duration, warmup, slice time.Duration
-	count                   int64
-	runs                    int
-	core                    int
-	out                     string
-	raw                     bool
-	timestamps              bool
-	anonymous               bool
-	nic                     device.Config // but for driver and device, which are settings of each variant
-	selfTest                time.Duration
+// runOptions are the flags of bench run.
+type runOptions struct {
+	session.Options
+	base     settings.Settings
+	lossless float64 // the greatest rate to try, 0 for no search
 }
 
 func runCommand(e *env, args []string) error {
@@ -54,17 +46,26 @@ func runCommand(e *env, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := writable(o.out); err != nil {
+	if err := session.Writable(o.Out); err != nil {
 		return err
 	}
-	return e.measure(o, nil)
+	defer exit.OnSignal(o.Stop)()
+	if o.lossless > 0 {
+		found, err := session.Search(o.Options, o.lossless, 0)
+		return errors.Join(err, e.printSearch(found))
+	}
+	result, err := session.Run(o.Options)
+	return errors.Join(err, e.printResult(result, o.Paired))
 }
 
-func (e *env) runFlags(args []string) (*options, error) {
-	o := &options{base: settings{rates: []float64{0}, sizes: []int{0}, driver: "auto", transport: "raw", timeout: time.Second}}
+func (e *env) runFlags(args []string) (*runOptions, error) {
+	o := &runOptions{base: settings.Settings{Rates: []float64{0}, Sizes: []int{0}, Driver: "auto", Transport: "raw", Timeout: time.Second},
+		Options: session.Options{Stop: new(atomic.Bool), Log: e.log, ProgressTo: e.stderr}}
+	o.Options.Options.Log = e.log
 	fs := flag.NewFlagSet("run", flag.ContinueOnError)
+	var variants []string
 	setting := func(name, text string) {
-		fs.Func(name, text, func(v string) error { return o.base.set(name, v) })
+		fs.Func(name, text, func(v string) error { return o.base.Set(name, v) })
 	}
 	setting("target", "`IP` address to measure, v4 or v6; required, unless each -ab has its own")
 	setting("proto", "`PROTOCOL` to ask for: icmp (echo), udp (echo), or stamp (RFC 8762, TWAMP-Light) (default icmp)")
@@ -85,22 +86,22 @@ func (e *env) runFlags(args []string) (*options, error) {
 		"each trial lasts -duration (the RFC wants 60s)")
 	fs.Func("ab", "`KEY=VALUE[,...]` of one of two or more variants (repeat -ab), measured in short alternating slices;\n"+
 		"keys are name and those flags of which one value makes one measurement: target, port, size, driver, ...", func(v string) error {
-		o.variants = append(o.variants, settings{name: v})
+		variants = append(variants, v)
 		return nil
 	})
-	fs.DurationVar(&o.duration, "duration", 0, "`TIME` to measure, of each run and each point of a sweep (default 10s, unless -count)")
-	fs.Int64Var(&o.count, "count", 0, "probes to measure, of each run and each point of a sweep; 0 for no limit")
-	fs.DurationVar(&o.warmup, "warmup", 200*time.Millisecond, "`TIME` to send before each run without counting")
-	fs.IntVar(&o.runs, "runs", 1, "repeats, all kept apart in the report: what differs between runs is not the target's difference")
-	fs.DurationVar(&o.slice, "slice", 250*time.Millisecond, "-ab: length of one slice")
-	fs.IntVar(&o.core, "core", -1, "CPU to measure on, alone if you can (default the last one that this process may use)")
-	fs.StringVar(&o.out, "out", "", "`FOLDER` for the report, or for several in it (default out/bench-TIME)")
-	fs.BoolVar(&o.raw, "raw", false, "keep single round trips as well, the first million of each report (raw.csv.zst)")
-	fs.BoolVar(&o.anonymous, "anonymous", false, anonymousHelp)
-	fs.BoolVar(&o.timestamps, "timestamps", false, "keep the kernel's and the card's timestamps as further histograms: what lies between them and the\n"+
+	fs.DurationVar(&o.Duration, "duration", 0, "`TIME` to measure, of each run and each point of a sweep (default 10s, unless -count)")
+	fs.Int64Var(&o.Count, "count", 0, "probes to measure, of each run and each point of a sweep; 0 for no limit")
+	fs.DurationVar(&o.Warmup, "warmup", 200*time.Millisecond, "`TIME` to send before each run without counting")
+	fs.IntVar(&o.Runs, "runs", 1, "repeats, all kept apart in the report: what differs between runs is not the target's difference")
+	fs.DurationVar(&o.Slice, "slice", 250*time.Millisecond, "-ab: length of one slice")
+	fs.IntVar(&o.Core, "core", -1, "CPU to measure on, alone if you can (default the last one that this process may use)")
+	fs.StringVar(&o.Out, "out", "", "`FOLDER` for the report, or for several in it (default out/bench-TIME)")
+	fs.BoolVar(&o.Raw, "raw", false, "keep single round trips as well, the first million of each report (raw.csv.zst)")
+	fs.BoolVar(&o.Anonymous, "anonymous", false, anonymousHelp)
+	fs.BoolVar(&o.Timestamps, "timestamps", false, "keep the kernel's and the card's timestamps as further histograms: what lies between them and the\n"+
 		"round trip is this host's own share. It costs time on each frame")
-	fs.DurationVar(&o.selfTest, "self-test", 500*time.Millisecond, "`TIME` to watch the bench's own core before measuring, 0 for none")
-	for _, n := range o.nic.Settings() {
+	fs.DurationVar(&o.SelfTest, "self-test", 500*time.Millisecond, "`TIME` to watch the bench's own core before measuring, 0 for none")
+	for _, n := range o.NIC.Settings() {
 		if !slices.Contains([]string{"nic.driver", "nic.device", "nic.mac"}, n.Key) {
 			n.Flag(fs, "")
 		}
@@ -112,88 +113,51 @@ func (e *env) runFlags(args []string) (*options, error) {
 	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	switch {
 	case fs.NArg() > 0:
-		return nil, usage("%q is left over: every value needs its flag, as in -target %s", strings.Join(fs.Args(), " "), fs.Arg(0))
+		return nil, exit.Usagef("%q is left over: every value needs its flag, as in -target %s", strings.Join(fs.Args(), " "), fs.Arg(0))
 	case *closed && given["rate"]:
-		return nil, usage("-closed and -rate exclude each other")
-	case given["lossless"] && (*closed || given["rate"] || len(o.variants) > 0 || given["count"]):
-		return nil, usage("-lossless chooses its rates itself: it goes without -closed, -rate, -ab and -count")
-	case len(o.variants) == 1:
-		return nil, usage("-ab wants at least two variants: repeat it")
-	case o.runs < 1 || o.runs > 10000:
-		return nil, usage("-runs %d: want 1 to 10000", o.runs)
-	case o.count < 0:
-		return nil, usage("-count %d: want 1 or more", o.count)
-	case o.duration < 0 || o.warmup < 0 || o.selfTest < 0:
-		return nil, usage("-duration, -warmup and -self-test cannot be below zero")
-	case o.slice < 10*time.Millisecond:
-		return nil, usage("-slice %v: want 10ms or more", o.slice)
+		return nil, exit.Usagef("-closed and -rate exclude each other")
+	case given["lossless"] && (*closed || given["rate"] || len(variants) > 0 || given["count"]):
+		return nil, exit.Usagef("-lossless chooses its rates itself: it goes without -closed, -rate, -ab and -count")
+	case len(variants) == 1:
+		return nil, exit.Usagef("-ab wants at least two variants: repeat it")
+	case o.Runs < 1 || o.Runs > 10000:
+		return nil, exit.Usagef("-runs %d: want 1 to 10000", o.Runs)
+	case o.Count < 0:
+		return nil, exit.Usagef("-count %d: want 1 or more", o.Count)
+	case o.Duration < 0 || o.Warmup < 0 || o.SelfTest < 0:
+		return nil, exit.Usagef("-duration, -warmup and -self-test cannot be below zero")
+	case o.Slice < 10*time.Millisecond:
+		return nil, exit.Usagef("-slice %v: want 10ms or more", o.Slice)
 	}
 	if *lossless != "" {
-		r, err := parseRates(*lossless)
+		r, err := settings.ParseRates(*lossless)
 		if err != nil || len(r) != 1 {
-			return nil, usage("-lossless %q: want one rate, like 1M", *lossless)
+			return nil, exit.Usagef("-lossless %q: want one rate, like 1M", *lossless)
 		}
 		o.lossless = r[0]
 	}
-	if o.duration == 0 && o.count == 0 {
-		o.duration = 10 * time.Second
+	if o.Duration == 0 && o.Count == 0 {
+		o.Duration = 10 * time.Second
 	}
-	for i := range o.variants {
+	for _, list := range variants {
 		v := o.base
-		v.name = ""
-		v, err := v.vary(o.variants[i].name)
+		v.Name = ""
+		v, err := v.Vary(list)
 		if err != nil {
-			return nil, usage("%w", err)
+			return nil, exit.Usagef("%w", err)
 		}
-		o.variants[i] = v
+		o.Variants = append(o.Variants, v)
 	}
-	if o.paired = len(o.variants) > 0; !o.paired {
-		o.variants = sweep(o.base)
+	if o.Paired = len(variants) > 0; !o.Paired {
+		o.Variants = o.base.Sweep()
 	}
-	for i := range o.variants {
-		if err := o.variants[i].complete(); err != nil {
+	for i := range o.Variants {
+		if err := o.Variants[i].Complete(); err != nil {
 			return nil, err
 		}
 	}
-	if o.out == "" {
-		o.out = "out/bench-" + time.Now().Format("20060102-150405")
+	if o.Out == "" {
+		o.Out = "out/bench-" + time.Now().Format("20060102-150405")
 	}
 	return o, nil
-}
-
-// sweep returns one variant for each combination of rate and size.
-func sweep(s settings) []settings {
-	var out []settings
-	for _, r := range s.rates {
-		for _, n := range s.sizes {
-			v := s
-			v.rates, v.sizes = []float64{r}, []int{n}
-			var name []string
-			if len(s.rates) > 1 {
-				name = append(name, "rate-"+rateName(r))
-			}
-			if len(s.sizes) > 1 {
-				name = append(name, "size-"+sizeName(n))
-			}
-			v.name = strings.Join(name, "-")
-			out = append(out, v)
-		}
-	}
-	return out
-}
-
-// complete fills in what follows from other settings.
-func (s *settings) complete() error {
-	if !s.target.IsValid() {
-		return usage("-target is missing: the address to measure")
-	}
-	if s.port == 0 {
-		switch s.proto.String() {
-		case "udp":
-			s.port = 7 // RFC 862
-		case "stamp":
-			s.port = 862 // RFC 8762 §4.1
-		}
-	}
-	return nil
 }

@@ -247,7 +247,7 @@ func TestInterrupted(t *testing.T) {
 			var out, said bytes.Buffer
 			c.Stdout, c.Stderr = &out, &said
 			from := n.received()
-			n.must(n.near.do(c.Start))
+			n.must(n.near.Do(c.Start))
 			for n.received() < from+300 {
 				time.Sleep(10 * time.Millisecond)
 				if c.ProcessState != nil {
@@ -272,11 +272,11 @@ func TestInterfaceVanishes(t *testing.T) {
 		var out, said bytes.Buffer
 		c.Stdout, c.Stderr = &out, &said
 		from := n.received()
-		n.must(n.near.do(c.Start))
+		n.must(n.near.Do(c.Start))
 		for n.received() < from+300 {
 			time.Sleep(10 * time.Millisecond)
 		}
-		n.must(n.far.do(func() error { return deleteLink(farIface) }))
+		n.must(n.far.Do(func() error { return deleteLink(farIface) }))
 		r := wait(t, c, &out, &said)
 		if r.code != 1 || !strings.Contains(r.errors, nearIface) {
 			t.Errorf("%s: exit %d: %s", driver, r.code, r.errors)
@@ -294,7 +294,7 @@ func TestKernelStaysSilent(t *testing.T) {
 	n.udpEcho(7, 0)
 	dir := filepath.Join(t.TempDir(), "r")
 	read(t, dir, n.bench(quick("-target", far4, "-proto", "udp", "-driver", "afpacket", "-count", "100", "-out", dir)...))
-	n.must(n.near.do(func() error {
+	n.must(n.near.Do(func() error {
 		b, err := os.ReadFile("/proc/thread-self/net/snmp")
 		if err != nil {
 			return err
@@ -320,7 +320,7 @@ func TestKernelStaysSilent(t *testing.T) {
 func TestThroughRouter(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
-	n.must(n.far.do(func() error {
+	n.must(n.far.Do(func() error {
 		l, err := netlink.LinkByName("lo")
 		if err != nil {
 			return err
@@ -336,7 +336,7 @@ func TestThroughRouter(t *testing.T) {
 		}
 		return os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0)
 	}))
-	n.must(n.near.do(func() error {
+	n.must(n.near.Do(func() error {
 		l, err := netlink.LinkByName(nearIface)
 		if err != nil {
 			return err
@@ -353,7 +353,7 @@ func TestThroughRouter(t *testing.T) {
 		return nil
 	}))
 	var local string
-	n.must(n.far.do(func() error {
+	n.must(n.far.Do(func() error {
 		l, err := netlink.LinkByName(farIface)
 		if err != nil {
 			return err

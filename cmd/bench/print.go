@@ -1,0 +1,99 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+
+	"rebound/cmd/bench/session"
+	"rebound/latency"
+	"rebound/latency/compare"
+	"rebound/latency/page"
+	"rebound/latency/report"
+)
+
+// printResult prints the reports of a session: each, and their comparison if they are paired, or one table for a sweep.
+func (e *env) printResult(r *session.Result, paired bool) (failed error) {
+	if r == nil {
+		return nil
+	}
+	for _, rep := range r.Unwritten { // it cannot be measured again: it is at least to be read
+		failed = errors.Join(failed, page.PrintReport(e.stdout, rep))
+	}
+	if paired || len(r.Reports) == 1 {
+		for _, rep := range r.Reports {
+			failed = errors.Join(failed, printReport(e.stdout, rep))
+		}
+	}
+	switch {
+	case len(r.Reports) < 2:
+		return failed
+	case paired:
+		return errors.Join(failed, page.PrintComparison(e.stdout, compare.Reports(r.Reports[0], r.Reports[1:]...)))
+	}
+	return errors.Join(failed, sweepTable(e.stdout, r.Reports))
+}
+
+// printReport prints a report, its further series and its notes, and where it lies.
+func printReport(w io.Writer, rep *report.Report) error {
+	if err := page.PrintReport(w, rep); err != nil {
+		return err
+	}
+	for _, s := range rep.Series {
+		if s.Name == latency.MainSeries || s.Name == latency.UncorrectedSeries {
+			continue
+		}
+		m := s.Summary
+		fmt.Fprintf(w, "%s:  p50 %s  p99 %s  p99.9 %s  p99.99 %s  max %s  (%d)\n", s.Name, latency.FormatNS(float64(m.P50)),
+			latency.FormatNS(float64(m.P99)), latency.FormatNS(float64(m.P999)), latency.FormatNS(float64(m.P9999)), latency.FormatNS(float64(m.Max)), m.Count)
+	}
+	for _, n := range rep.Notes {
+		fmt.Fprintf(w, "note: %s\n", n)
+	}
+	_, err := fmt.Fprintf(w, "report %s\n\n", rep.Dir)
+	return err
+}
+
+// sweepTable prints one line for each point.
+func sweepTable(w io.Writer, all []*report.Report) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "point\tsize\trate/s\tsent\tlost\tp50\tp99\tp99.9\tmax\treport\t")
+	for _, r := range all {
+		m := r.Main().Summary
+		rate := "closed"
+		if r.Traffic.Rate > 0 {
+			rate = fmt.Sprintf("%.0f", r.Traffic.Rate)
+		}
+		fmt.Fprintf(table, "%s\t%d\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t\n", r.Label, r.Traffic.FrameSize, rate, r.Counts.Sent, r.Counts.Lost,
+			ns(m.P50), ns(m.P99), ns(m.P999), ns(m.Max), r.Dir)
+	}
+	return table.Flush()
+}
+
+// printSearch prints every trial, and then what was found.
+func (e *env) printSearch(r *session.SearchResult) error {
+	if r == nil {
+		return nil
+	}
+	table := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "size\toffered/s\tsent\tlost\tlate\tp50\tp99\tverdict\t")
+	for _, t := range r.Trials {
+		fmt.Fprintf(table, "%d\t%.0f\t%d\t%d\t%d\t%s\t%s\t%s\t\n", t.Size, t.Rate, t.Counts.Sent, t.Counts.Lost(), t.Counts.Late,
+			ns(t.Summary.P50), ns(t.Summary.P99), t.Why)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, rep := range r.Reports {
+		fmt.Fprintf(e.stdout, "\n%d bytes: %.0f probes per second without loss (%.1f Mbit/s on the wire with FCS, preamble and gap), report %s\n",
+			rep.Traffic.FrameSize, rep.Traffic.Rate, rep.Traffic.Rate*float64(rep.Traffic.FrameSize+24)*8/1e6, rep.Dir)
+		if slices.Contains(rep.Notes, session.CutShort) {
+			fmt.Fprintf(e.stdout, "note: %s\n", session.CutShort)
+		}
+	}
+	return nil
+}
+
+func ns(v int64) string { return latency.FormatNS(float64(v)) }

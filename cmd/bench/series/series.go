@@ -1,0 +1,257 @@
+// Package series holds a series of probes from the opening of its device to its report: the way to the target, the port, the
+// stream and what it recorded.
+package series
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"rebound/cmd/bench/engine"
+	"rebound/cmd/bench/probe"
+	"rebound/cmd/bench/route"
+	"rebound/cmd/bench/settings"
+	"rebound/cmd/internal/exit"
+	"rebound/latency"
+)
+
+// Series is one series of probes: it ends as one report. One goroutine uses it, but for Progress.
+type Series struct {
+	settings.Settings
+	Notes []string // for the report
+
+	path   route.Path
+	flow   probe.Flow
+	port   *port
+	rec    *latency.Recorder
+	stream *engine.Stream
+}
+
+// find fills in the way to the target, and checks what can be checked without opening anything.
+func (s *Series) find() error {
+	if s.Target.Is6() && s.Target.IsLinkLocalUnicast() && s.Target.Zone() == "" && s.Iface != "" {
+		s.Target = s.Target.WithZone(s.Iface)
+	}
+	s.flow = probe.Flow{Proto: s.Proto, Dst: s.Target.WithZone(""), DstPort: s.Port, Run: rand.Uint32(), Size: s.Sizes[0]}
+	if s.flow.Size == 0 {
+		s.flow.Size = probe.MinSize(s.Proto, s.Target.Is6())
+	}
+	if s.Transport == "raw" && !onKernel(s.Iface) {
+		if !s.Source.IsValid() {
+			return exit.Usagef("%s is not the kernel's, which knows no route through it: give -source, and -gateway if the target is behind a router", s.Iface)
+		}
+		s.path = route.Path{Interface: s.Iface, Source: s.Source, Next: s.Target}
+		if s.Gateway.IsValid() {
+			s.path.Next = s.Gateway
+		}
+		return nil
+	}
+	var err error
+	s.path, err = route.Find(s.Target, route.Constraints{Interface: s.Iface, Source: s.Source, Gateway: s.Gateway})
+	switch {
+	case errors.Is(err, route.ErrNoInterface), errors.Is(err, route.ErrNoSource), errors.Is(err, route.ErrNoRoute):
+		return exit.Usagef("%w", err)
+	case err != nil:
+		return err
+	case s.path.Loopback && s.Transport == "raw":
+		return exit.Usagef("%v is reached through the loopback interface %s, which carries no frames to a peer: take -transport socket, or a veth pair",
+			s.Target, s.path.Interface)
+	case s.Transport == "socket" && s.Source.IsValid() && !s.path.Owned:
+		return exit.Usagef("source %v is not an address of this host: a socket needs one, -transport raw does not", s.Source)
+	}
+	return s.checkSize(s.path.MTU)
+}
+
+func (s *Series) checkSize(mtu int) error {
+	if err := probe.CheckSize(s.Proto, s.Target.Is6(), s.flow.Size, mtu); err != nil {
+		return exit.Usagef("%w", err)
+	}
+	return nil
+}
+
+// address chooses what a raw flow sends from, before the device is open.
+func (s *Series) address(p *port) error {
+	s.flow.Src = s.path.Source.WithZone("")
+	s.flow.ID = uint16(1 + rand.IntN(0xffff))
+	if s.Proto == probe.ICMP {
+		return nil
+	}
+	if !s.path.Owned {
+		s.flow.SrcPort = uint16(49152 + rand.IntN(16384)) // RFC 6335 §6
+		return nil
+	}
+	fd, own, err := hold(s.flow.Src, s.path.Index)
+	if err != nil {
+		return err
+	}
+	p.holds = append(p.holds, fd)
+	s.flow.SrcPort = own
+	return nil
+}
+
+// resolve finds the next hop's MAC.
+func (s *Series) resolve() error {
+	s.flow.Routed = s.path.Routed(s.Target)
+	if s.MAC != [6]byte{} {
+		s.flow.DstMAC = s.MAC
+		return nil
+	}
+	if onKernel(s.Iface) && s.path.Owned {
+		if mac, ok := s.path.Known(); ok {
+			s.flow.DstMAC = mac
+			return nil
+		}
+		if s.path.AskKernel() == nil {
+			for range 300 {
+				time.Sleep(10 * time.Millisecond)
+				if mac, ok := s.path.Known(); ok {
+					s.flow.DstMAC = mac
+					return nil
+				}
+			}
+			return fmt.Errorf("%w: the kernel found no MAC for %v on %s", route.ErrNoAnswer, s.path.Next, s.path.Interface)
+		}
+	}
+	mac, err := s.neighbour().Resolve(s.port, s.path.Next, time.Second)
+	s.flow.DstMAC = mac
+	return err
+}
+
+func (s *Series) neighbour() *route.Neighbour { return route.NewNeighbour(s.flow.Src, s.flow.SrcMAC) }
+
+// Recording says what a series keeps of its round trips.
+type Recording struct {
+	Duration time.Duration // of a run, 0 if it ends by its count: the intervals are a part of it
+	Interval time.Duration // 0 for a twentieth of Duration
+	Raw      bool          // single round trips as well
+}
+
+// Prepare makes a new stream and recorder at a rate in probes per second, 0 for a closed loop.
+func (s *Series) Prepare(clock *latency.Clock, o Recording, rate float64) error {
+	codec, err := probe.New(s.flow)
+	if err != nil {
+		return exit.Usagef("%w", err)
+	}
+	s.Rates = []float64{rate}
+	ro := latency.RecorderOptions{OpenLoop: rate > 0, Interval: min(max(o.Duration/20, 10*time.Millisecond), time.Second)}
+	switch {
+	case o.Interval > 0:
+		ro.Interval = o.Interval
+	case o.Duration == 0:
+		ro.Interval = 100 * time.Millisecond
+	}
+	if o.Raw {
+		ro.Raw = 1 << 20
+	}
+	if s.rec, err = latency.NewRecorder(clock, ro); err != nil {
+		return err
+	}
+	eo := engine.Options{Port: s.port, Codec: codec, Recorder: s.rec, Rate: rate, Timeout: s.Timeout, Stamps: s.port.stamper}
+	if s.port.device != nil {
+		eo.Answer = s.neighbour().Answer
+	}
+	s.stream, err = engine.New(eo)
+	return err
+}
+
+// Run measures on the calling thread, as engine.Stream.Run does.
+func (s *Series) Run(l engine.Limit, stop *atomic.Bool) error {
+	if err := s.stream.Run(l, stop); err != nil {
+		return fmt.Errorf("%s: %w", s.Label(), err)
+	}
+	return nil
+}
+
+// Counts returns what became of the measured probes.
+func (s *Series) Counts() engine.Counts { return s.stream.Counts() }
+
+// Behind returns by how much the latest in ending of all runs was behind its schedule, in ticks.
+func (s *Series) Behind() uint64 { return s.stream.Behind }
+
+// Progress is read by others while the series runs.
+func (s *Series) Progress() *engine.Progress { return &s.stream.Progress }
+
+// Label is what tables call the series.
+func (s *Series) Label() string {
+	if s.Name != "" {
+		return s.Name
+	}
+	return s.Target.String()
+}
+
+// Silent reports whether what was sent drew no reply at all.
+func (s *Series) Silent() bool {
+	n := s.stream.Counts()
+	return n.Sent > 0 && n.Lost() == n.Sent
+}
+
+// ErrNoReply says that the target was silent.
+var ErrNoReply = errors.New("no reply")
+
+// NoReply returns ErrNoReply with what is known of the reason.
+func (s *Series) NoReply() error {
+	to := s.Target.String()
+	if s.Proto != probe.ICMP {
+		to = netip.AddrPortFrom(s.Target, s.flow.DstPort).String()
+	}
+	n := s.stream.Counts()
+	refused := ""
+	if n.Refused > 0 {
+		refused = fmt.Sprintf("; it answered with %d ICMP errors, the last %s", n.Refused, icmpError(s.stream.Error, s.Target.Is6()))
+	}
+	if p := s.port.socket; p != nil && p.Refused > 0 {
+		refused = fmt.Sprintf("; the kernel reports: %v", p.LastRefusal)
+	}
+	return fmt.Errorf("%w from %s by %v: %d probes sent through %s to %v, none answered within %v%s",
+		ErrNoReply, to, s.Proto, n.Sent, s.path.Interface, s.path.Next, s.Timeout, refused)
+}
+
+// icmpError names the errors that a probe usually draws (RFC 792, RFC 4443).
+func icmpError(code uint16, v6 bool) string {
+	names := map[uint16]string{0x300: "network unreachable", 0x301: "host unreachable", 0x302: "protocol unreachable", 0x303: "port unreachable",
+		0x304: "fragmentation needed", 0x30d: "administratively prohibited", 0xb00: "time to live exceeded"}
+	if v6 {
+		names = map[uint16]string{0x100: "no route", 0x101: "administratively prohibited", 0x103: "address unreachable", 0x104: "port unreachable",
+			0x200: "packet too big", 0x300: "hop limit exceeded"}
+	}
+	if n, ok := names[code]; ok {
+		return n
+	}
+	return fmt.Sprintf("type %d code %d", code>>8, code&0xff)
+}
+
+// Answered waits until the target answers a probe, which is not counted.
+func (s *Series) Answered() error {
+	codec, err := probe.New(s.flow)
+	if err != nil {
+		return err
+	}
+	neighbour, buf := s.neighbour(), make([]byte, 1<<12)
+	var r probe.Reply
+	for range 100 {
+		if err := s.port.Send(codec.Build(1<<31, 0)); err != nil {
+			return err
+		}
+		for end := time.Now().Add(50 * time.Millisecond); time.Now().Before(end); {
+			n, _, err := s.port.Recv(buf)
+			if err != nil {
+				return err
+			}
+			if n == 0 {
+				continue
+			}
+			if v := codec.Check(buf[:n], &r); v == probe.Good || v == probe.Unsummed {
+				return nil
+			}
+			if out := neighbour.Answer(buf[:n]); out != nil {
+				if err := s.port.Send(out); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return fmt.Errorf("%s does not answer", s.Label())
+}

@@ -1,0 +1,249 @@
+// Package session measures the series of one command, in turn or one after the other, and writes a report for each.
+package session
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"rebound/cmd/bench/affinity"
+	"rebound/cmd/bench/engine"
+	"rebound/cmd/bench/series"
+	"rebound/cmd/bench/settings"
+	"rebound/cmd/internal/exit"
+	"rebound/latency"
+	"rebound/latency/host"
+	"rebound/latency/page"
+	"rebound/latency/report"
+)
+
+// Options describe a session.
+type Options struct {
+	series.Options
+	Variants []settings.Settings // of one rate and one size each
+	Paired   bool                // the variants are to be compared: their slices alternate
+
+	Interval   time.Duration // that a report cuts its runs into, 0 for a twentieth of a run
+	Duration   time.Duration // of each run, 0 for no limit
+	Count      int64         // probes of each run, 0 for no limit
+	Warmup     time.Duration // before each run
+	Slice      time.Duration // Paired: what a run is cut into, 0 for one piece
+	Runs       int
+	Core       int // CPU to measure on, -1 for the last
+	SelfTest   time.Duration
+	Raw        bool
+	Anonymous  bool
+	Out        string                     // folder for the report, or for one folder of each
+	Before     func(*series.Series) error // called before each slice; may be nil
+	Stop       *atomic.Bool               // ends the session early when set
+	Log        *slog.Logger
+	ProgressTo io.Writer // a terminal gets a bar, all else lines in Log
+}
+
+// Result is what a session measured.
+type Result struct {
+	Reports   []*report.Report // written to their Dir
+	Unwritten []*report.Report // could not be written; the session's error says why
+}
+
+// session is one command's work.
+type session struct {
+	Options
+	core   *affinity.Core
+	clock  *latency.Clock
+	series []*series.Series
+	around series.Circumstances
+}
+
+// ErrNoResult is a signal that came too early.
+var ErrNoResult = errors.New("interrupted before there was a result: no report is written")
+
+// Run measures all variants and writes their reports. It runs on a thread of its own, in the caller's network namespace. A
+// Result with an error is what could be saved.
+func Run(o Options) (*Result, error) {
+	s := &session{Options: o}
+	var out *Result
+	err := s.with(func() error {
+		for _, each := range s.series {
+			if err := each.Prepare(s.clock, s.recording(), each.Rates[0]); err != nil {
+				return err
+			}
+		}
+		err := s.rounds()
+		var failed error
+		out, failed = s.finish()
+		return errors.Join(err, failed)
+	})
+	return out, err
+}
+
+// with calls f when all devices are open and the thread has its core.
+func (s *session) with(f func() error) (err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer affinity.Quiet()()
+	if s.core, err = affinity.Choose(s.Core); err != nil {
+		return err
+	}
+	s.Options.Options.Log = s.Log
+	set, err := series.Open(s.Options.Options, s.Variants)
+	defer func() { err = errors.Join(err, set.Close()) }()
+	if err != nil {
+		return err
+	}
+	s.series = set.Series
+	if s.clock, err = latency.NewClock(); err != nil {
+		return err
+	}
+	for _, note := range s.clock.Info().Notes {
+		s.Log.Warn("clock", "note", note)
+	}
+	if err := s.core.Take(); err != nil {
+		return err
+	}
+	defer s.core.Leave()
+	s.around = series.Circumstances{Clock: s.clock, Slack: slack(s.Duration), Anonymous: s.Anonymous}
+	if s.Paired {
+		s.around.Session = fmt.Sprintf("%016x", rand.Uint64())
+	}
+	if s.SelfTest > 0 {
+		s.around.SelfTest = latency.SelfTest(s.clock, s.SelfTest)
+	}
+	s.around.Host = host.Collect(os.DirFS("/"), s.core.CPU)
+	return f()
+}
+
+func (s *session) recording() series.Recording {
+	return series.Recording{Duration: s.Duration, Interval: s.Interval, Raw: s.Raw}
+}
+
+// rounds measures all series in turn, forwards and backwards, so that what drifts slowly hits them alike.
+func (s *session) rounds() error {
+	limit := engine.Limit{Warmup: s.Warmup, Duration: s.Duration, Count: s.Count}
+	slicesPerRun := 1
+	if s.Paired && s.Slice > 0 {
+		limit.Warmup = min(s.Warmup, s.Slice/10)
+		if s.Duration > 0 {
+			slicesPerRun = int((s.Duration + s.Slice - 1) / s.Slice)
+			limit.Duration = s.Slice
+		} else {
+			slicesPerRun = 20
+		}
+		limit.Count = (s.Count + int64(slicesPerRun) - 1) / int64(slicesPerRun)
+	}
+	total := s.Runs * slicesPerRun
+	show := newProgress(s.ProgressTo, s.Log, total*len(s.series), limit)
+	defer show.end()
+	for i := range total {
+		order := slices.Clone(s.series)
+		if i%2 == 1 {
+			slices.Reverse(order)
+		}
+		for _, each := range order {
+			if s.Before != nil {
+				if err := s.Before(each); err != nil {
+					return err
+				}
+			}
+			if s.Stop.Load() {
+				return nil
+			}
+			runtime.GC() // none while measuring
+			show.next(each)
+			if err := each.Run(limit, s.Stop); err != nil {
+				return err
+			}
+			if i == 0 && each.Silent() {
+				return each.NoReply()
+			}
+		}
+	}
+	return nil
+}
+
+// finish writes one report for each series that measured something.
+func (s *session) finish() (*Result, error) {
+	out := &Result{}
+	var failed error
+	for i, each := range s.series {
+		if each.Counts().Sent == 0 || each.Silent() {
+			continue
+		}
+		failed = errors.Join(failed, out.write(s.report(each), s.folder(i)))
+	}
+	if len(out.Reports) == 0 && failed == nil && s.Stop.Load() {
+		failed = ErrNoResult
+	}
+	return out, failed
+}
+
+func (s *session) report(each *series.Series) *report.Report {
+	around := s.around
+	around.Interrupted = s.Stop.Load()
+	return each.Report(around)
+}
+
+func (r *Result) write(rep *report.Report, dir string) error {
+	if err := report.Write(dir, rep, page.Report); err != nil {
+		r.Unwritten = append(r.Unwritten, rep)
+		return err
+	}
+	rep.Dir = dir
+	r.Reports = append(r.Reports, rep)
+	return nil
+}
+
+// folder returns where the report of the i-th series goes.
+func (s *session) folder(i int) string {
+	if len(s.Variants) == 1 {
+		return s.Out
+	}
+	return filepath.Join(s.Out, Folder(i, s.Variants[i].Name, s.Anonymous))
+}
+
+// Folder returns the name of the i-th of several reports' folders, without what an anonymous one leaves out.
+func Folder(i int, name string, anonymous bool) string {
+	if anonymous {
+		name = report.Scrub(name)
+	}
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r >= '0' && r <= '9', r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r == '-', r == '.', r == '_':
+			return r
+		}
+		return '-'
+	}, fmt.Sprintf("%02d-%s", i+1, name))
+}
+
+// Writable checks that a report can be written to dir before time is spent on measuring.
+func Writable(dir string) error {
+	parent := dir
+	for {
+		info, err := os.Stat(parent)
+		if err == nil && !info.IsDir() {
+			return exit.Usagef("-out %s: %s is not a folder", dir, parent)
+		}
+		if err == nil {
+			break
+		}
+		if parent == filepath.Dir(parent) {
+			return fmt.Errorf("-out %s: %w", dir, err)
+		}
+		parent = filepath.Dir(parent)
+	}
+	f, err := os.CreateTemp(parent, ".bench-*")
+	if err != nil {
+		return fmt.Errorf("-out %s: %w", dir, err)
+	}
+	f.Close()
+	return os.Remove(f.Name())
+}

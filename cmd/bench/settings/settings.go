@@ -1,0 +1,205 @@
+// Package settings holds what one series of probes is made of: everything that -ab may vary, by the names of the flags.
+package settings
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"rebound/cmd/bench/probe"
+	"rebound/cmd/internal/device"
+	"rebound/cmd/internal/exit"
+)
+
+// Settings are what one measured series of probes is made of.
+type Settings struct {
+	Name      string
+	Target    netip.Addr
+	Proto     probe.Proto
+	Port      uint16
+	Rates     []float64 // probes per second; {0} is the closed loop
+	Sizes     []int     // bytes without FCS; {0} is the smallest
+	Iface     string
+	Driver    string
+	Source    netip.Addr
+	Gateway   netip.Addr
+	MAC       [6]byte // the next hop's, where it is known; zero to ask for it
+	Transport string  // "raw", "socket"
+	Timeout   time.Duration
+}
+
+// Set changes one setting by the name of its flag.
+func (s *Settings) Set(key, value string) (err error) {
+	switch key {
+	case "name":
+		s.Name = value
+	case "target":
+		s.Target, err = parseAddr(value)
+	case "proto":
+		s.Proto, err = probe.ParseProto(value)
+	case "port":
+		var n uint64
+		if n, err = strconv.ParseUint(value, 10, 16); err != nil || n == 0 {
+			return fmt.Errorf("port %q: want 1 to 65535", value)
+		}
+		s.Port = uint16(n)
+	case "rate":
+		s.Rates, err = ParseRates(value)
+	case "size":
+		s.Sizes, err = parseSizes(value)
+	case "iface":
+		s.Iface = value
+	case "driver":
+		if !slices.Contains(device.Drivers(), value) {
+			return fmt.Errorf("driver %q: want one of %s", value, strings.Join(device.Drivers(), ", "))
+		}
+		s.Driver = value
+	case "source":
+		s.Source, err = parseAddr(value)
+	case "gateway":
+		s.Gateway, err = parseAddr(value)
+	case "transport":
+		if value != "raw" && value != "socket" {
+			return fmt.Errorf("transport %q: want raw or socket", value)
+		}
+		s.Transport = value
+	case "timeout":
+		s.Timeout, err = time.ParseDuration(value)
+		if err == nil && (s.Timeout < time.Millisecond || s.Timeout > time.Minute) {
+			err = fmt.Errorf("timeout %v: want 1ms to 1m", s.Timeout)
+		}
+	default:
+		err = fmt.Errorf("no setting %q: -ab takes name, target, proto, port, rate, size, iface, driver, source, gateway, transport, timeout", key)
+	}
+	return err
+}
+
+// Vary returns a copy with the settings of an -ab value, "target=10.0.0.2" or "name=big,size=1514".
+func (s Settings) Vary(list string) (Settings, error) {
+	for item := range strings.SplitSeq(list, ",") {
+		key, value, ok := strings.Cut(item, "=")
+		if !ok {
+			return s, fmt.Errorf("%q in -ab %q: want key=value", item, list)
+		}
+		if err := s.Set(key, value); err != nil {
+			return s, fmt.Errorf("-ab %q: %w", list, err)
+		}
+	}
+	if len(s.Rates) != 1 || len(s.Sizes) != 1 {
+		return s, fmt.Errorf("-ab %q: one rate and one size each", list)
+	}
+	if s.Name == "" {
+		s.Name = list
+	}
+	return s, nil
+}
+
+func parseAddr(s string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(s)
+	if err != nil {
+		return a, fmt.Errorf("%q is no IP address", s)
+	}
+	a = a.Unmap()
+	if a.IsMulticast() || a.IsUnspecified() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+		return a, fmt.Errorf("%v is no address of one host", a)
+	}
+	return a, nil
+}
+
+// ParseRates reads "1000", "50k,100k,1M".
+func ParseRates(s string) ([]float64, error) {
+	var out []float64
+	for item := range strings.SplitSeq(s, ",") {
+		digits, unit := item, 1.0
+		switch {
+		case strings.HasSuffix(item, "k"):
+			digits, unit = item[:len(item)-1], 1e3
+		case strings.HasSuffix(item, "M"):
+			digits, unit = item[:len(item)-1], 1e6
+		}
+		v, err := strconv.ParseFloat(digits, 64)
+		if v *= unit; err != nil || math.IsNaN(v) || v < 0.01 || v > 200e6 {
+			return nil, fmt.Errorf("rate %q: want probes per second, 0.01 to 200M, like 500, 20k or 1.5M", item)
+		}
+		out = append(out, v)
+	}
+	return out, nil
+}
+
+// rfc2544 are the frame sizes of RFC 2544 §9.1, without the four bytes of FCS that it counts.
+var rfc2544 = []int{60, 124, 252, 508, 1020, 1276, 1514}
+
+func parseSizes(s string) ([]int, error) {
+	if s == "rfc2544" {
+		return rfc2544, nil
+	}
+	var out []int
+	for item := range strings.SplitSeq(s, ",") {
+		n, err := strconv.Atoi(item)
+		if err != nil || n < 0 || n > 1<<16 {
+			return nil, fmt.Errorf("size %q: want bytes of the Ethernet frame without FCS, 0 for the smallest, or rfc2544", item)
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+func rateName(r float64) string {
+	switch {
+	case r == 0:
+		return "closed"
+	case r >= 1e6:
+		return strconv.FormatFloat(r/1e6, 'g', 6, 64) + "M"
+	case r >= 1e3:
+		return strconv.FormatFloat(r/1e3, 'g', 6, 64) + "k"
+	}
+	return strconv.FormatFloat(r, 'g', 6, 64)
+}
+
+func sizeName(n int) string {
+	if n == 0 {
+		return "smallest"
+	}
+	return strconv.Itoa(n)
+}
+
+// Sweep returns one variant for each combination of rate and size.
+func (s Settings) Sweep() []Settings {
+	var out []Settings
+	for _, r := range s.Rates {
+		for _, n := range s.Sizes {
+			v := s
+			v.Rates, v.Sizes = []float64{r}, []int{n}
+			var name []string
+			if len(s.Rates) > 1 {
+				name = append(name, "rate-"+rateName(r))
+			}
+			if len(s.Sizes) > 1 {
+				name = append(name, "size-"+sizeName(n))
+			}
+			v.Name = strings.Join(name, "-")
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// Complete fills in what follows from other settings.
+func (s *Settings) Complete() error {
+	if !s.Target.IsValid() {
+		return exit.Usagef("-target is missing: the address to measure")
+	}
+	if s.Port == 0 {
+		switch s.Proto.String() {
+		case "udp":
+			s.Port = 7 // RFC 862
+		case "stamp":
+			s.Port = 862 // RFC 8762 §4.1
+		}
+	}
+	return nil
+}

@@ -1,0 +1,48 @@
+// Package exit gives all commands the same exit codes, and marks the errors that lead to them.
+package exit
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+)
+
+// Exit codes of every command of this project.
+const (
+	Done   = 0
+	Failed = 1
+	Usage  = 2 // the command line cannot be carried out on this machine as it stands
+	Worse  = 3 // a comparison exceeded its limits
+)
+
+// ErrUsage marks errors that only another command line mends.
+var ErrUsage = errors.New("")
+
+// Usagef returns an error for which Code is Usage.
+func Usagef(format string, args ...any) error {
+	return fmt.Errorf("%w%w", ErrUsage, fmt.Errorf(format, args...))
+}
+
+// ErrWorse says that a comparison exceeded its limits.
+var ErrWorse = errors.New("worse than allowed")
+
+// Status is the exit code of a process that did the work and said itself why it failed.
+type Status int
+
+func (s Status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+// Code returns the exit code for a command's error, and whether the error is still to be printed.
+func Code(err error) (code int, say bool) {
+	var inner Status
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return Done, false
+	case errors.As(err, &inner):
+		return int(inner), false
+	case errors.Is(err, ErrUsage):
+		return Usage, true
+	case errors.Is(err, ErrWorse):
+		return Worse, true
+	}
+	return Failed, true
+}

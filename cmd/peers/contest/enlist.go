@@ -1,0 +1,149 @@
+package contest
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"rebound/cmd/bench/probe"
+	"rebound/cmd/bench/session"
+	"rebound/cmd/bench/settings"
+	"rebound/cmd/bench/testbed"
+	"rebound/cmd/peers/rival"
+	"rebound/cmd/peers/tables"
+)
+
+// UDPEcho is the command that runs rival.EchoUDP in this program, with an address and a core.
+const UDPEcho = "udp-echo"
+
+// enlist makes the peers, tries each, and keeps those that answer.
+func (c *contest) enlist() error {
+	kernel, ours := netip.MustParsePrefix(testbed.KernelPrefix).Addr(), netip.MustParsePrefix(testbed.ResponderPrefix).Addr()
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	core, other := c.bed.Core.Other(), c.bed.Core.CPU
+	idle := func() error { return nil }
+	var all []*peer
+	responders := func(driver string, set ...string) (start, stop func() error) {
+		r := &testbed.Responder{Bed: c.bed, Program: c.Responder, Driver: driver, Core: core, Set: set}
+		return r.Start, r.Stop
+	}
+	own := net.HardwareAddr(rival.OwnMAC[:]).String()
+	variants := map[string][]string{"generic": {"nic.generic_xdp=true"}, "mac": {fmt.Sprintf("nic.mac=%q", own)}}
+	macs := map[string][6]byte{"mac": rival.OwnMAC}
+	floor := filepath.Join(c.dir, "floor")
+	noFloor := rival.BuildFloor(floor)
+	if noFloor != nil {
+		c.skip("floor", noFloor)
+	}
+	for _, socket := range rival.FloorSockets {
+		kind, variant, _ := strings.Cut(socket, "-")
+		start, stop := responders(kind, variants[variant]...)
+		all = append(all, &peer{name: "responder-" + socket, proto: probe.ICMP, target: ours, start: start, stop: stop, mac: macs[variant]})
+		if noFloor == nil {
+			f := rival.Floor(floor, socket, testbed.FarIface, core)
+			f.Within = c.bed.Within
+			all = append(all, &peer{name: "floor-" + socket, proto: probe.ICMP, target: ours, start: f.Start, stop: f.Stop, mac: macs[variant]})
+		}
+		if variant != "" {
+			continue // testpmd has none
+		}
+		t, err := rival.Testpmd(map[string]string{"afxdp": "net_af_xdp", "afpacket": "net_af_packet"}[kind], testbed.FarIface, core, other)
+		if err != nil {
+			c.skip("testpmd-"+kind, err)
+			continue
+		}
+		t.Within = c.bed.Within
+		all = append(all, &peer{name: "testpmd-" + kind, proto: probe.ICMP, target: ours, start: t.Start, stop: func() error { return errors.Join(t.Stop(), c.detach()) }})
+	}
+	all = append(all, &peer{name: "kernel", proto: probe.ICMP, target: kernel, start: idle, stop: idle})
+	start, stop := responders("afxdp")
+	all = append(all, &peer{name: "responder-afxdp-udp", proto: probe.UDP, target: ours, start: start, stop: stop})
+	echo := &rival.Process{Command: []string{self, UDPEcho, netip.AddrPortFrom(kernel, 7).String(), strconv.Itoa(core)},
+		Ready: "ready", Within: c.bed.Within}
+	all = append(all, &peer{name: "socket-udp", proto: probe.UDP, target: kernel, start: echo.Start, stop: echo.Stop})
+	for _, p := range all {
+		if err := c.try(p); err != nil {
+			if c.Stop.Load() {
+				return errInterrupted
+			}
+			c.skip(p.name, err)
+			continue
+		}
+		c.peers = append(c.peers, p)
+	}
+	for _, p := range c.peers {
+		for _, q := range c.peers {
+			if p.proto == q.proto && tables.Compared(p.name, q.name) {
+				c.table.Versus = append(c.table.Versus, [2]string{p.name, q.name})
+			}
+		}
+	}
+	return nil
+}
+
+func (c *contest) skip(name string, why error) {
+	c.table.Skipped = append(c.table.Skipped, fmt.Sprintf("%s: %v", name, why))
+	c.Log.Warn("peer skipped", "peer", name, "reason", why)
+}
+
+// detach takes off an XDP program that a peer left on the interface.
+func (c *contest) detach() error {
+	return c.bed.Far.Do(func() error {
+		l, err := netlink.LinkByName(testbed.FarIface)
+		if err != nil || l.Attrs().Xdp == nil || !l.Attrs().Xdp.Attached {
+			return err
+		}
+		return netlink.LinkSetXdpFd(l, -1)
+	})
+}
+
+// turnTo ends the peer that answers and starts p.
+func (c *contest) turnTo(p *peer) error {
+	if c.current == p && p != nil {
+		return nil
+	}
+	if was := c.current; was != nil {
+		c.current = nil
+		if err := was.stop(); err != nil {
+			return err
+		}
+	}
+	if p == nil {
+		return nil
+	}
+	if err := p.start(); err != nil {
+		return err
+	}
+	c.current = p
+	return nil
+}
+
+// try starts p, and takes some replies apart that it must give.
+func (c *contest) try(p *peer) (err error) {
+	if err := c.turnTo(p); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.turnTo(nil)) }()
+	const count = 20
+	o := c.options(0, 0)
+	o.Count, o.Out, o.Variants = count, filepath.Join(c.dir, "try-"+p.name), []settings.Settings{c.setting(p, 0)}
+	result, err := session.Run(o)
+	if err != nil {
+		return fmt.Errorf("it does not answer: %w", err)
+	}
+	rep := result.Reports[0]
+	if n := rep.Counts; n.Received != count || n.Corrupt+n.Duplicates > 0 {
+		return fmt.Errorf("of %d probes it answered %d; %d corrupt, %d twice: %s", n.Sent, n.Received, n.Corrupt, n.Duplicates, strings.Join(rep.Notes, "; "))
+	}
+	return nil
+}
