@@ -194,7 +194,7 @@ func TestViolationsFail(t *testing.T) {
 		bar, _ := fn.BAR(0)
 		bar.Write32(8, 1)
 		fn.Close()
-		if c := s.stop(t); c != want || !strings.Contains(s.stderr.String(), "register is not writable") {
+		if c := s.stop(t); c != want || !strings.Contains(s.stderr.String(), "register is read only") {
 			t.Errorf("-strict=%s: exit %d: %s", strict, c, &s.stderr)
 		}
 	}
@@ -238,7 +238,7 @@ func TestTrace(t *testing.T) {
 	s.sig <- syscall.SIGUSR1
 	s.line(t)
 	text, err := os.ReadFile(file)
-	for _, want := range []string{"bus-master 1", "write      CONTROL (BAR 0 00004h) = 00000001h", "violation  refused: write of 00000001 to STATUS (BAR 0 00008h): register is not writable",
+	for _, want := range []string{"bus-master 1", "write      CONTROL (BAR 0 00004h) = 00000001h", "violation  refused: write of 00000001 to STATUS (BAR 0 00008h): register is read only",
 		"what led to the first violation", "\nRX_ENTRIES = 2h\n", "# sim:toy.1: "} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%q is not in the trace: %v\n%s", want, err, text)

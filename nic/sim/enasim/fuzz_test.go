@@ -23,8 +23,8 @@ func FuzzModel(f *testing.F) {
 			RxOffset: 2, Burst: 1024, Seed: 1})
 		x.open()
 		x.setLate(fields{17: uint8(featLLQ), 30: uint16(1), 34: uint16(llq128), 38: uint16(2), 42: uint16(2), 48: uint16(3)})
-		bufs := x.alloc(1 << 16)
-		pages := x.alloc(1 << 15)
+		bufs := x.Alloc(1 << 16)
+		pages := x.Alloc(1 << 15)
 		qs := []*ring{}
 		for i, k := range []struct {
 			dir  uint8
@@ -96,7 +96,7 @@ func FuzzModel(f *testing.F) {
 				}
 			case 5:
 				b := take(2)
-				x.far.Send(0, take(int(le.Uint16(b)%1600)))
+				x.Far.Send(0, take(int(le.Uint16(b)%1600)))
 			case 6:
 				b := take(2)
 				x.m.Post(Event{Group: uint16(b[0] % 8), Syndrome: uint16(b[1])})
@@ -105,10 +105,10 @@ func FuzzModel(f *testing.F) {
 			case 7:
 				x.reset(uint32(op >> 4))
 			}
-			x.p.Step()
+			x.Port.Step()
 		}
 		for range 10 {
-			x.p.Step()
+			x.Port.Step()
 		}
 	})
 }
@@ -116,11 +116,11 @@ func FuzzModel(f *testing.F) {
 // setLateOp is a command that takes a while.
 func (x *rig) setLateOp(op uint8, f fields) {
 	x.submit(op, f)
-	x.p.Step()
-	x.p.Step()
-	x.p.Step()
+	x.Port.Step()
+	x.Port.Step()
+	x.Port.Step()
 	if e := x.ack(); e == nil || e[2] != 0 {
-		x.Fatalf("opcode %d: %x %q", op, e, x.p.Violations())
+		x.Fatalf("opcode %d: %x %q", op, e, x.Port.Violations())
 	}
 }
 

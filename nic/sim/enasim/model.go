@@ -54,7 +54,7 @@ type Model struct {
 	rng  *rand.Rand
 	mu   sync.Mutex // knobs come from other goroutines than the host's calls
 
-	val     [0x100 / 4]uint32
+	val     [regBARSize / 4]uint32
 	reset   resetState
 	reasons []int
 	wire    bool // the wire's other end is there
@@ -140,8 +140,7 @@ func (m *Model) Reset() {
 
 // clear is what any reset does to all but the reset protocol itself.
 func (m *Model) clear() {
-	m.val = [len(m.val)]uint32{}
-	m.val[regINTRMASK/4] = 1
+	regTable.Reset(m.val[:])
 	m.aq, m.aenq = adminQueue{}, eventQueue{}
 	m.feat = features{mtu: 1500, rxEnabled: rxOffloads, llqSize: 0}
 	clear(m.cq)
@@ -181,6 +180,9 @@ func (m *Model) ReadBAR(bar int, off uint64, p []byte) error {
 // read is a read by MMIO or by DMA response.
 func (m *Model) read(r reg) (uint32, error) {
 	m.settleReset()
+	if _, err := regTable.Read(r); err != nil {
+		return all, err
+	}
 	switch r {
 	case regVERSION:
 		return m.opt.Version, nil
@@ -188,8 +190,6 @@ func (m *Model) read(r reg) (uint32, error) {
 		return m.opt.Controller, nil
 	case regCAPS:
 		return capsContiguous | 10<<capsResetShift | uint32(m.opt.Width)<<capsWidthShift | 15<<capsAdminTOShift, nil
-	case regCAPSEXT:
-		return 0, nil
 	case regACQTAIL:
 		return uint32(m.aq.done), nil
 	case regAENQTAIL:
@@ -203,11 +203,8 @@ func (m *Model) read(r reg) (uint32, error) {
 			v |= stsFatal
 		}
 		return v, nil
-	case regAQBASELO, regAQBASEHI, regAQCAPS, regACQBASELO, regACQBASEHI, regACQCAPS, regAENQCAPS, regAENQBASELO,
-		regAENQBASEHI, regINTRMASK, regDEVCTL, regRESPLO, regRESPHI:
-		return m.val[r/4], nil
 	}
-	return 0xffffffff, fmt.Errorf("read of register %#x, which does not exist or is write only", r)
+	return m.val[r/4], nil
 }
 
 // WriteBAR writes a register, a doorbell or LLQ memory.
@@ -230,50 +227,45 @@ func (m *Model) write(r reg, v uint32) error {
 		return nil // Linux's interrupt handler acknowledges events that came before; there is no queue any more
 	}
 	if resetting && r != regDEVCTL && r != regREADREQ && r != regRESPLO && r != regRESPHI {
-		return fmt.Errorf("write to register %#x before DEV_STS.RESET_IN_PROGRESS was seen to clear", r)
+		return fmt.Errorf("write to %v before DEV_STS.RESET_IN_PROGRESS was seen to clear", r)
+	}
+	old := m.val[r/4]
+	v, _, err := regTable.Write(m.host, r, v, old, regTable.Bits(r), old)
+	if err != nil {
+		return err
 	}
 	switch {
-	case r >= regUnmask && r < regUnmask+4*reg(len(m.vec)):
+	case r >= regUnmask && r < regTxDB:
 		return m.unmask(int(r-regUnmask)/4, v)
-	case r >= regTxDB && r < regTxDB+4*reg(len(m.tx)):
+	case r >= regTxDB && r < regRxDB:
 		return m.txDoorbell(int(r-regTxDB)/4, v, true)
-	case r >= regRxDB && r < regRxDB+4*reg(len(m.rx)):
+	case r >= regRxDB:
 		return m.rxDoorbell(int(r-regRxDB)/4, v)
 	}
 	switch r {
-	case regAQBASELO, regAQBASEHI, regAQCAPS, regACQBASELO, regACQBASEHI, regACQCAPS:
-		if m.aq.tail != 0 {
-			return fmt.Errorf("write of %#x to register %#x after the first admin command: a reset comes first", v, r)
-		}
-		m.val[r/4] = v
-	case regAENQBASELO, regAENQBASEHI, regAENQCAPS:
-		if m.aenq.enabled {
-			return fmt.Errorf("write of %#x to register %#x after the first AENQ doorbell: a reset comes first", v, r)
-		}
-		m.val[r/4] = v
 	case regAQDB:
 		return m.adminDoorbell(v)
 	case regAENQHEADDB:
 		return m.aenqDoorbell(v)
-	case regINTRMASK:
-		if v&^1 != 0 {
-			return fmt.Errorf("INTR_MASK = %#x: bits 31:1 are reserved", v)
-		}
-		m.val[r/4] = v
 	case regDEVCTL:
 		return m.writeCTL(v)
 	case regREADREQ:
 		return m.readless(v)
-	case regRESPLO:
-		m.val[r/4] = v
-		if v&7 != 0 {
-			return fmt.Errorf("MMIO_RESP_LO = %#x: the response has 8 bytes and is aligned to them", v)
+	case regAQBASELO, regAQBASEHI, regAQCAPS, regACQBASELO, regACQBASEHI, regACQCAPS:
+		if m.aq.tail != 0 {
+			return fmt.Errorf("write of %#x to %v after the first admin command: a reset comes first", v, r)
 		}
-	case regRESPHI:
-		m.val[r/4] = v
+	case regAENQBASELO, regAENQBASEHI, regAENQCAPS:
+		if m.aenq.enabled {
+			return fmt.Errorf("write of %#x to %v after the first AENQ doorbell: a reset comes first", v, r)
+		}
+	}
+	m.val[r/4] = v
+	switch {
+	case r == regRESPLO && v&7 != 0:
+		return fmt.Errorf("MMIO_RESP_LO = %#x: the response has 8 bytes and is aligned to them", v)
+	case r == regRESPHI:
 		return m.width("MMIO_RESP", m.pair(regRESPLO))
-	default:
-		return fmt.Errorf("write of %#x to register %#x, which does not exist or is read only", v, r)
 	}
 	return nil
 }
@@ -352,7 +344,10 @@ func (m *Model) readless(v uint32) error {
 	le.PutUint16(b[2:], uint16(r))
 	le.PutUint32(b[4:], x)
 	m.host.DMAWrite(at, b[:])
-	return err
+	if err != nil {
+		return fmt.Errorf("read of %v: %w", r, err)
+	}
+	return nil
 }
 
 // Step advances the adapter.

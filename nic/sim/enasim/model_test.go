@@ -21,14 +21,14 @@ func TestRegistersAndReset(t *testing.T) {
 	if r := x.m.Resets(); len(r) != 2 || r[0] != 0 || r[1] != 3 {
 		t.Errorf("resets for %v", r)
 	}
-	x.clean()
+	x.Clean()
 
 	x.bar.Write32(uint64(regDEVCTL), ctlReset|1<<ctlReasonExt)
 	if r := x.m.Resets(); r[2] != 16 {
 		t.Errorf("extended reason: %v", r)
 	}
 	x.bar.Write32(uint64(regAQCAPS), 32|64<<16)
-	x.wants("before DEV_STS.RESET_IN_PROGRESS")
+	x.Violated("before DEV_STS.RESET_IN_PROGRESS")
 
 	x = newRig(t, Options{NotReady: true, NoReadless: true, Version: 0x100})
 	if v := x.bar.Read32(uint64(regDEVSTS)); v&stsReady != 0 {
@@ -38,7 +38,7 @@ func TestRegistersAndReset(t *testing.T) {
 		t.Errorf("VERSION %#x", v)
 	}
 	x.bar.Write32(uint64(regREADREQ), 0)
-	x.wants("revision 1")
+	x.Violated("revision 1")
 }
 
 func TestAdminWraps(t *testing.T) {
@@ -52,15 +52,15 @@ func TestAdminWraps(t *testing.T) {
 	if s, _ := x.do(99, nil); s != statusBadOpcode {
 		t.Errorf("status %d", s)
 	}
-	x.wants("no such opcode")
+	x.Violated("no such opcode")
 	if s, _ := x.do(opGetFeature, fields{17: uint8(29)}); s != statusUnsupported {
 		t.Errorf("status %d of a feature that is not offered", s)
 	}
-	x.clean()
+	x.Clean()
 	x.submit(opGetFeature, fields{3: uint8(1 ^ phase(x.cmds, testDepth)), 17: uint8(featMTU)})
-	x.p.Step()
+	x.Port.Step()
 	if uint32(x.aq.Bytes[64*int((x.cmds-1)%testDepth)+3]&1) != phase(x.cmds-1, testDepth) {
-		x.wants("phase")
+		x.Violated("phase")
 	}
 }
 
@@ -71,12 +71,12 @@ func TestAdminLateAndOutOfOrder(t *testing.T) {
 	for range testDepth {
 		ids = append(ids, x.submit(opGetFeature, fields{17: uint8(featMTU)}))
 	}
-	x.p.Step()
+	x.Port.Step()
 	if x.ack() != nil {
 		t.Fatal("completed too early")
 	}
 	for range 20 {
-		x.p.Step()
+		x.Port.Step()
 	}
 	seen, ordered := map[uint16]bool{}, true
 	for i := range ids {
@@ -90,10 +90,10 @@ func TestAdminLateAndOutOfOrder(t *testing.T) {
 	if len(seen) != len(ids) || ordered {
 		t.Errorf("completions %v, in order: %v", seen, ordered)
 	}
-	x.clean()
+	x.Clean()
 	x.m.StallAdmin(true)
 	x.submit(opGetFeature, fields{17: uint8(featMTU)})
-	x.p.Settle(100)
+	x.Port.Settle(100)
 	if x.ack() != nil {
 		t.Error("a stalled queue completes")
 	}
@@ -104,25 +104,25 @@ func TestEvents(t *testing.T) {
 	x.open()
 	x.set(featAENQ, fields{24: uint32(eventGroups)})
 	x.bar.Write32(uint64(regAENQHEADDB), testDepth)
-	x.p.Step()
+	x.Port.Step()
 	if e := x.aenq.Bytes; le.Uint16(e) != GroupLink || e[4] != 1 || e[16] != 1 {
 		t.Fatalf("link event %x", e[:20])
 	}
 	for range 3 * testDepth { // only as many as the driver gave room for
 		x.m.Post(Event{Group: 9, Syndrome: 7})
 	}
-	x.p.Settle(10)
+	x.Port.Settle(10)
 	if n := x.m.Counters().Events; n != testDepth {
 		t.Fatalf("%d events sent", n)
 	}
 	x.bar.Write32(uint64(regAENQHEADDB), 2*testDepth)
-	x.p.Settle(10)
+	x.Port.Settle(10)
 	if e := x.aenq.Bytes; x.m.Counters().Events != 2*testDepth || e[4] != 0 || le.Uint16(e) != 9 || le.Uint16(e[2:]) != 7 {
 		t.Errorf("second round: %d events, %x", x.m.Counters().Events, e[:16])
 	}
-	x.clean()
+	x.Clean()
 	x.bar.Write32(uint64(regAENQHEADDB), 5*testDepth)
-	x.wants("AENQ_HEAD_DB")
+	x.Violated("AENQ_HEAD_DB")
 }
 
 func TestKeepAlive(t *testing.T) {
@@ -133,7 +133,7 @@ func TestKeepAlive(t *testing.T) {
 	second := func() uint64 {
 		n := x.m.Counters().Events
 		for range 1_000_001 {
-			x.p.Step()
+			x.Port.Step()
 		}
 		return x.m.Counters().Events - n
 	}
@@ -147,7 +147,7 @@ func TestKeepAlive(t *testing.T) {
 	if n := second(); n != 0 {
 		t.Errorf("%d keep-alives while withheld", n)
 	}
-	x.clean()
+	x.Clean()
 }
 
 func TestFeatures(t *testing.T) {
@@ -167,20 +167,20 @@ func TestFeatures(t *testing.T) {
 	if s, _ := x.do(opSetFeature, fields{17: uint8(featMTU), 20: uint32(20000)}); s != statusIllegal {
 		t.Errorf("MTU of 20000: status %d", s)
 	}
-	x.wants("MTU 20000")
+	x.Violated("MTU 20000")
 	x.set(featMTU, fields{20: uint32(9000)})
 	if r := x.get(featMTU, nil); le.Uint32(r) != 9000 {
 		t.Errorf("MTU %d", le.Uint32(r))
 	}
-	page := x.alloc(4096)
+	page := x.Alloc(4096)
 	if s, _ := x.do(opSetFeature, fields{17: uint8(featHostAttr), 20: page.IOVA}); s != statusIllegal {
 		t.Errorf("empty host attributes: status %d", s)
 	}
-	x.wants("os_type 0")
+	x.Violated("os_type 0")
 	le.PutUint32(page.Bytes, 3)
 	le.PutUint16(page.Bytes[184:], 0x200)
 	x.set(featHostAttr, fields{20: page.IOVA})
-	x.clean()
+	x.Clean()
 }
 
 func TestStatistics(t *testing.T) {
@@ -193,12 +193,12 @@ func TestStatistics(t *testing.T) {
 			t.Errorf("ENI counter %d is %d", i, v)
 		}
 	}
-	buf := x.alloc(4096)
+	buf := x.Alloc(4096)
 	r = x.ok(opGetStats, fields{4: uint32(512), 8: buf.IOVA, 16: uint8(statsMetrics), 24: uint64(0x2a)})
 	if le.Uint64(r) != 0x2a || le.Uint64(buf.Bytes) != 2 || le.Uint64(buf.Bytes[8:]) != 4 || le.Uint64(buf.Bytes[16:]) != 6 {
 		t.Errorf("metrics %x", buf.Bytes[:24])
 	}
-	x.clean()
+	x.Clean()
 }
 
 // The verification suite of Microsoft's RSS documentation. The device takes the key in reverse.

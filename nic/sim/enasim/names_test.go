@@ -7,12 +7,12 @@ import (
 
 func TestTraceNames(t *testing.T) {
 	x := newRig(t, Options{})
-	x.p.StartTrace(1000)
+	x.Port.StartTrace(1000)
 	x.open()
 	x.do(opGetFeature, fields{17: uint8(featMTU), 24: uint32(7)})
-	x.p.ForgetViolations()
+	x.Port.ForgetViolations()
 	var text strings.Builder
-	x.p.Trace().WriteTo(&text)
+	x.Port.Trace().WriteTo(&text)
 	for _, want := range []string{"write      AQ_CAPS (BAR 0 00018h) = 00400008h", "command    GET_FEATURE MTU, status ", " 18h=7", "\nDEV_CTL = 0h\n"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%q is not in the trace:\n%s", want, &text)
@@ -21,7 +21,7 @@ func TestTraceNames(t *testing.T) {
 	if n, _ := x.m.RegisterName(2, llqStride+8); n != "LLQ[1]+00008h" {
 		t.Errorf("LLQ memory is called %q", n)
 	}
-	if n, _ := x.m.RegisterName(0, uint64(regRxDB)+8); n != "RX[2] doorbell" {
+	if n, _ := x.m.RegisterName(0, uint64(regRxDB)+8); n != "RX doorbell[2]" {
 		t.Errorf("a doorbell is called %q", n)
 	}
 }

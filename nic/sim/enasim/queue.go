@@ -188,6 +188,9 @@ func (m *Model) unmask(i int, v uint32) error {
 	if i == 0 {
 		return fmt.Errorf("interrupt control of vector 0 = %#x: it is the management vector", v)
 	}
+	if i >= len(m.vec) {
+		return fmt.Errorf("interrupt control of vector %d = %#x: there are %d", i, v, len(m.vec))
+	}
 	x := &m.vec[i]
 	if v&intrKeep == 0 {
 		x.rxDelay = time.Duration(v&intrRxDelay) * delayUnit * time.Microsecond

@@ -3,6 +3,8 @@ package enasim
 import (
 	"encoding/binary"
 	"fmt"
+
+	"rebound/nic/sim/kit"
 )
 
 // reg is an offset in BAR 0, ena_regs_defs.h.
@@ -42,32 +44,50 @@ const (
 	regBARSize     = 0x4000
 )
 
-var regNames = map[reg]string{
-	regVERSION: "VERSION", regCTRLVERSION: "CONTROLLER_VERSION", regCAPS: "CAPS", regCAPSEXT: "CAPS_EXT",
-	regAQBASELO: "AQ_BASE_LO", regAQBASEHI: "AQ_BASE_HI", regAQCAPS: "AQ_CAPS", regACQBASELO: "ACQ_BASE_LO",
-	regACQBASEHI: "ACQ_BASE_HI", regACQCAPS: "ACQ_CAPS", regAQDB: "AQ_DB", regACQTAIL: "ACQ_TAIL", regAENQCAPS: "AENQ_CAPS",
-	regAENQBASELO: "AENQ_BASE_LO", regAENQBASEHI: "AENQ_BASE_HI", regAENQHEADDB: "AENQ_HEAD_DB", regAENQTAIL: "AENQ_TAIL",
-	regINTRMASK: "INTR_MASK", regDEVCTL: "DEV_CTL", regDEVSTS: "DEV_STS", regREADREQ: "MMIO_REG_READ",
-	regRESPLO: "MMIO_RESP_LO", regRESPHI: "MMIO_RESP_HI",
-}
+// regTable is what is written where. Doorbells beyond the queues and vectors of the model are refused by their handlers.
+var regTable = kit.NewTable(regBARSize, "ena_regs_defs.h", []kit.Register[reg]{
+	kit.One(regVERSION, "VERSION", kit.RO, 0, 0),
+	kit.One(regCTRLVERSION, "CONTROLLER_VERSION", kit.RO, 0, 0),
+	kit.One(regCAPS, "CAPS", kit.RO, 0, 0),
+	kit.One(regCAPSEXT, "CAPS_EXT", kit.RO, 0, 0),
+	kit.One(regAQBASELO, "AQ_BASE_LO", kit.RW, all, 0),
+	kit.One(regAQBASEHI, "AQ_BASE_HI", kit.RW, all, 0),
+	kit.One(regAQCAPS, "AQ_CAPS", kit.RW, all, 0),
+	kit.One(regACQBASELO, "ACQ_BASE_LO", kit.RW, all, 0),
+	kit.One(regACQBASEHI, "ACQ_BASE_HI", kit.RW, all, 0),
+	kit.One(regACQCAPS, "ACQ_CAPS", kit.RW, all, 0),
+	kit.One(regAQDB, "AQ_DB", kit.WO, all, 0),
+	kit.One(regACQTAIL, "ACQ_TAIL", kit.RO, 0, 0),
+	kit.One(regAENQCAPS, "AENQ_CAPS", kit.RW, all, 0),
+	kit.One(regAENQBASELO, "AENQ_BASE_LO", kit.RW, all, 0),
+	kit.One(regAENQBASEHI, "AENQ_BASE_HI", kit.RW, all, 0),
+	kit.One(regAENQHEADDB, "AENQ_HEAD_DB", kit.WO, all, 0),
+	kit.One(regAENQTAIL, "AENQ_TAIL", kit.RO, 0, 0),
+	kit.One(regINTRMASK, "INTR_MASK", kit.RW, 1, 1),
+	kit.One(regDEVCTL, "DEV_CTL", kit.Eff, all, 0),
+	kit.One(regDEVSTS, "DEV_STS", kit.RO, 0, 0),
+	kit.One(regREADREQ, "MMIO_REG_READ", kit.WO, all, 0),
+	kit.One(regRESPLO, "MMIO_RESP_LO", kit.RW, all, 0),
+	kit.One(regRESPHI, "MMIO_RESP_HI", kit.RW, all, 0),
+	kit.Row(regUnmask, int(regTxDB-regUnmask)/4, 4, "vector", kit.WO, all, 0),
+	kit.Row(regTxDB, int(regRxDB-regTxDB)/4, 4, "TX doorbell", kit.WO, all, 0),
+	kit.Row(regRxDB, int(msixTable-regRxDB)/4, 4, "RX doorbell", kit.WO, all, 0),
+})
+
+const all = 0xffffffff
 
 // RegisterName implements sim.Namer.
 func (m *Model) RegisterName(bar int, off uint64) (string, binary.ByteOrder) {
-	switch r := reg(off); {
-	case bar == 2:
+	switch bar {
+	case 0:
+		return regTable.Name(reg(off)), le
+	case 2:
 		return fmt.Sprintf("LLQ[%d]+%05xh", off/llqStride, off%llqStride), le
-	case bar != 0:
-		return "", le
-	case r >= regUnmask && r < regUnmask+4*reg(len(m.vec)):
-		return fmt.Sprintf("vector %d", (r-regUnmask)/4), le
-	case r >= regTxDB && r < regTxDB+4*reg(len(m.tx)):
-		return fmt.Sprintf("TX[%d] doorbell", (r-regTxDB)/4), le
-	case r >= regRxDB && r < regRxDB+4*reg(len(m.rx)):
-		return fmt.Sprintf("RX[%d] doorbell", (r-regRxDB)/4), le
-	default:
-		return regNames[r], le
 	}
+	return "", le
 }
+
+func (r reg) String() string { return regTable.Label(r) }
 
 const (
 	capsContiguous   = 1 << 0 // queues must be physically contiguous

@@ -2,26 +2,21 @@ package enasim
 
 import (
 	"encoding/binary"
-	"strings"
 	"testing"
 	"unsafe"
 
 	"rebound/nic/bus/dma"
 	"rebound/nic/bus/mmio"
-	"rebound/nic/sim"
+	"rebound/nic/sim/simtest"
 )
 
 var testMAC = [6]byte{2, 0, 0, 0, 0, 1}
 
 // rig is a raw driver: it writes registers and entries as the tests say, and looks at what comes back.
 type rig struct {
-	testing.TB
+	*simtest.Rig
 	m          *Model
-	p          *sim.Port
-	far        *sim.Cable
-	fn         *sim.Function
 	bar, mem   *mmio.Window
-	arena      *dma.Arena
 	resp       dma.Block
 	aq, acq    dma.Block
 	aenq       dma.Block
@@ -35,64 +30,14 @@ const testDepth = 8
 func newRig(t testing.TB, o Options) *rig {
 	t.Helper()
 	o.MAC = testMAC
-	x := &rig{TB: t, m: New(o)}
-	var err error
-	x.p, err = sim.New(x.m, sim.Options{Name: "ena", Seed: 1})
-	x.must(err)
-	near, far := sim.Pair()
-	x.p.Connect(near)
-	x.far = far
-	x.fn, err = x.p.Function()
-	x.must(err)
-	x.bar, err = x.fn.BAR(0)
-	x.must(err)
+	x := &rig{m: New(o)}
+	x.Rig = simtest.New(t, "ena", x.m, 4<<20)
+	x.bar = x.BAR(0)
 	if !o.NoMemBAR {
-		x.mem, err = x.fn.BARWC(2)
-		x.must(err)
+		x.mem = x.BAR(2)
 	}
-	x.arena, err = dma.NewArena(x.fn, 4<<20)
-	x.must(err)
-	x.must(x.fn.SetBusMaster(true))
-	x.resp = x.alloc(4096)
-	t.Cleanup(func() {
-		x.fn.SetBusMaster(false)
-		x.arena.Close()
-		x.fn.Close()
-		x.p.Close()
-	})
+	x.resp = x.Alloc(4096)
 	return x
-}
-
-func (x *rig) must(err error) {
-	x.Helper()
-	if err != nil {
-		x.Fatal(err)
-	}
-}
-
-func (x *rig) alloc(n int) dma.Block {
-	x.Helper()
-	b, err := x.arena.Alloc(n, 4096)
-	x.must(err)
-	return b
-}
-
-// clean fails on any violation.
-func (x *rig) clean() {
-	x.Helper()
-	for _, v := range x.p.Violations() {
-		x.Error("violation: ", v)
-	}
-}
-
-// wants expects one violation or more, the first with the text.
-func (x *rig) wants(text string) {
-	x.Helper()
-	v := x.p.Violations()
-	if len(v) == 0 || !strings.Contains(v[0], text) {
-		x.Errorf("violations %q, expected one with %q", v, text)
-	}
-	x.p.ForgetViolations()
 }
 
 func (x *rig) addr(lo reg, a uint64) {
@@ -135,7 +80,7 @@ func (x *rig) open() {
 	x.Helper()
 	x.reset(0)
 	if x.aq.Bytes == nil {
-		x.aq, x.acq, x.aenq = x.alloc(64*testDepth), x.alloc(64*testDepth), x.alloc(64*testDepth)
+		x.aq, x.acq, x.aenq = x.Alloc(64*testDepth), x.Alloc(64*testDepth), x.Alloc(64*testDepth)
 	}
 	clear(x.acq.Bytes)
 	clear(x.aenq.Bytes)
@@ -186,7 +131,7 @@ func (x *rig) ack() []byte {
 func (x *rig) do(opcode uint8, f fields) (uint8, []byte) {
 	x.Helper()
 	id := x.submit(opcode, f)
-	x.p.Step()
+	x.Port.Step()
 	e := x.ack()
 	if e == nil || le.Uint16(e) != id || le.Uint16(e[6:]) != x.cmds {
 		x.Fatalf("completion %x of command %d", e, id)
@@ -199,7 +144,7 @@ func (x *rig) ok(opcode uint8, f fields) []byte {
 	x.Helper()
 	s, r := x.do(opcode, f)
 	if s != 0 {
-		x.Fatalf("opcode %d: status %d, violations %q", opcode, s, x.p.Violations())
+		x.Fatalf("opcode %d: status %d, violations %q", opcode, s, x.Port.Violations())
 	}
 	return r
 }
@@ -244,7 +189,7 @@ func (x *rig) queue(dir uint8, push bool, vector int) *ring {
 	if dir == dirRX {
 		q.size = 16
 	}
-	q.cq = x.alloc(4096)
+	q.cq = x.Alloc(4096)
 	f := fields{5: uint8(q.size / 4), 6: uint16(testDepth), 12: q.cq.IOVA}
 	if vector > 0 {
 		f[4], f[8] = uint8(1<<5), uint32(vector)
@@ -255,7 +200,7 @@ func (x *rig) queue(dir uint8, push bool, vector int) *ring {
 	if push {
 		f[6] = uint8(placeDevice)
 	} else {
-		q.sq = x.alloc(4096)
+		q.sq = x.Alloc(4096)
 		f[12] = q.sq.IOVA
 	}
 	r = x.ok(opCreateSQ, f)
@@ -288,7 +233,7 @@ func (q *ring) pushEntry(size int, header []byte, descs ...[4]uint32) {
 	}
 	copy(b[32:], header)
 	at, err := q.x.mem.Pointer(q.llq+uint64(size)*uint64(q.tail%q.entries), uint64(size))
-	q.x.must(err)
+	q.x.Must(err)
 	mmio.CopyWC(at, pointer(b), size/64)
 	q.tail++
 }

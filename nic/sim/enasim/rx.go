@@ -36,6 +36,9 @@ func (m *Model) newRX(cq int, depth uint16, base uint64, r []byte) int {
 }
 
 func (m *Model) rxDoorbell(i int, v uint32) error {
+	if i >= len(m.rx) {
+		return fmt.Errorf("doorbell %d of receive queue %d, which does not exist", v, i)
+	}
 	q := &m.rx[i]
 	if !q.live {
 		le.PutUint32(m.host.Shadow(0)[regRxDB+4*reg(i):], 0)

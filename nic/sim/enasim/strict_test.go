@@ -9,7 +9,7 @@ func TestStrictDescriptors(t *testing.T) {
 	x := newRig(t, Options{Width: 47})
 	x.open()
 	q := x.queue(dirTX, false, 0)
-	buf := x.alloc(4096)
+	buf := x.Alloc(4096)
 	f := frame(60, 1)
 	for _, c := range []struct {
 		what string
@@ -45,9 +45,9 @@ func TestStrictDescriptors(t *testing.T) {
 			q.sq.Bytes[16*int((q.tail-1)%testDepth)+3] ^= 1
 		}
 		q.ring()
-		x.p.Settle(3)
-		x.wants(c.what)
-		if x.far.Recv(0) != nil {
+		x.Port.Settle(3)
+		x.Violated(c.what)
+		if x.Far.Recv(0) != nil {
 			t.Errorf("%s: it was sent all the same", c.what)
 		}
 		for q.take() != nil {
@@ -72,8 +72,8 @@ func TestStrictReceiveDescriptors(t *testing.T) {
 		q := x.queue(dirRX, false, 0)
 		q.words(c.w[0], c.w[1], c.w[2], c.w[3])
 		q.ring()
-		x.p.Step()
-		x.wants(c.what)
+		x.Port.Step()
+		x.Violated(c.what)
 	}
 }
 
@@ -83,27 +83,27 @@ func TestStrictDoorbells(t *testing.T) {
 	llqOn(x, llq128)
 	q, r := x.queue(dirTX, true, 0), x.queue(dirRX, false, 0)
 	x.bar.Write32(q.bell, testDepth+1)
-	x.wants("the queue has 8 entries")
+	x.Violated("the queue has 8 entries")
 	x.bar.Write32(r.bell, testDepth+1)
-	x.wants("the queue has 8 entries")
+	x.Violated("the queue has 8 entries")
 	x.bar.Write32(q.bell, 1<<16)
-	x.wants("bits 31:16")
+	x.Violated("bits 31:16")
 	x.bar.Write32(uint64(regTxDB)+4*7, 1)
-	x.wants("does not exist")
+	x.Violated("does not exist")
 
 	// An entry of which the last 64 bytes are missing.
 	x.ok(opDestroySQ, fields{4: q.idx, 6: uint8(dirTX << 5)})
 	q2 := x.queue(dirTX, true, 0)
 	at, err := x.mem.Pointer(q2.llq, 64)
-	x.must(err)
+	x.Must(err)
 	b := unsafeBytes(at, 64)
 	le.PutUint32(b, tx0|txPhase)
 	le.PutUint32(b[12:], 96<<24)
 	clear(b[4:12])
 	q2.tail = 1
 	q2.ring()
-	x.p.Step()
-	x.wants("were not pushed")
+	x.Port.Step()
+	x.Violated("were not pushed")
 
 	x = newRig(t, Options{Burst: 256})
 	x.open()
@@ -113,13 +113,13 @@ func TestStrictDoorbells(t *testing.T) {
 		q.pushEntry(128, frame(60, 1), [4]uint32{tx0, uint32(i) << 22, 0, 60 << 24})
 	}
 	q.ring()
-	x.wants("max_tx_burst_size 256")
+	x.Violated("max_tx_burst_size 256")
 }
 
 func TestStrictCommands(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
-	page := x.alloc(4096)
+	page := x.Alloc(4096)
 	sq := fields{4: uint8(dirTX << 5), 6: uint8(placeHost), 7: uint8(1), 10: uint16(testDepth), 12: page.IOVA}
 	with := func(f fields, at int, v any) fields {
 		g := fields{at: v}
@@ -137,7 +137,7 @@ func TestStrictCommands(t *testing.T) {
 		if s, _ := x.do(op, f); s == statusOK {
 			t.Errorf("%s: status %d", what, s)
 		}
-		x.wants(what)
+		x.Violated(what)
 	}
 	bad(opCreateSQ, sq, "there is no CQ 0")
 	bad(opCreateCQ, with(cq, 5, uint8(3)), "cq_entry_size_words 3")
@@ -170,24 +170,24 @@ func TestStrictCommands(t *testing.T) {
 	bad(opSetFeature, fields{17: uint8(featAENQ), 24: uint32(1 << 20)}, "groups 0x100000")
 	bad(opSetFeature, fields{17: uint8(featHash), 24: uint32(6)}, "selected_func 0x6")
 	bad(opGetStats, fields{16: uint8(statsMetrics), 24: uint64(1 << 40)}, "requested_metrics")
-	x.clean()
+	x.Clean()
 }
 
 func TestStrictOrder(t *testing.T) {
 	x := newRig(t, Options{})
 	x.reset(0)
 	x.bar.Write32(uint64(regAQDB), 1)
-	x.wants("entries have 64 bytes")
+	x.Violated("entries have 64 bytes")
 	x.open()
 	x.get(featMTU, nil)
 	x.bar.Write32(uint64(regAQBASELO), 0)
-	x.wants("after the first admin command")
+	x.Violated("after the first admin command")
 	x.bar.Write32(uint64(regAQDB), 100)
-	x.wants("the tail was 1")
+	x.Violated("the tail was 1")
 	x.bar.Write32(uint64(regDEVCTL), 4)
-	x.wants("not supported")
+	x.Violated("not supported")
 	x.bar.Write32(0x68, 1)
-	x.wants("does not exist")
+	x.Violated("no such register")
 	x.mem.Write64(0, 1)
-	x.wants("no LLQ is there")
+	x.Violated("no LLQ is there")
 }

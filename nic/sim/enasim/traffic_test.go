@@ -37,21 +37,21 @@ func TestTransmitHost(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
 	q := x.queue(dirTX, false, 0)
-	buf := x.alloc(16384)
+	buf := x.Alloc(16384)
 	for i := range 5 * testDepth {
 		f := frame(60+i, byte(i))
 		copy(buf.Bytes, f)
-		before := x.p.Counts()
+		before := x.Port.Counts()
 		q.words(tx0|uint32(len(f)), uint32(i%testDepth)<<22, uint32(buf.IOVA), uint32(buf.IOVA>>32)|42<<24)
 		q.ring()
-		x.p.Step()
-		if got := x.far.Recv(0); !bytes.Equal(got, f) {
+		x.Port.Step()
+		if got := x.Far.Recv(0); !bytes.Equal(got, f) {
 			t.Fatalf("frame %d: %x", i, got)
 		}
 		if c := q.take(); c == nil || le.Uint16(c) != uint16(i%testDepth) || le.Uint16(c[6:]) != q.tail {
 			t.Fatalf("frame %d: completion %x", i, c)
 		}
-		if c := x.p.Counts().Since(before); c != (sim.Counts{MMIOWrite: 1, DMARead: 2, DMAWrite: 1}) {
+		if c := x.Port.Counts().Since(before); c != (sim.Counts{MMIOWrite: 1, DMARead: 2, DMAWrite: 1}) {
 			t.Fatalf("transactions: %+v", c)
 		}
 	}
@@ -62,11 +62,11 @@ func TestTransmitHost(t *testing.T) {
 	q.words(1500, 0, uint32(buf.IOVA)+1000, uint32(buf.IOVA>>32))
 	q.words(txLast|500, 0, uint32(buf.IOVA)+2500, uint32(buf.IOVA>>32))
 	q.ring()
-	x.p.Step()
-	if got := x.far.Recv(0); !bytes.Equal(got, f) {
+	x.Port.Step()
+	if got := x.Far.Recv(0); !bytes.Equal(got, f) {
 		t.Errorf("three buffers: %d bytes", len(got))
 	}
-	x.clean()
+	x.Clean()
 }
 
 func TestTransmitPushed(t *testing.T) {
@@ -75,7 +75,7 @@ func TestTransmitPushed(t *testing.T) {
 		x.open()
 		llqOn(x, code)
 		q := x.queue(dirTX, true, 0)
-		buf := x.alloc(4096)
+		buf := x.Alloc(4096)
 		for i, n := range []int{60, 64, 96, 97, 98, 224, 225, 1514, 60, 1514} {
 			f := frame(n, byte(i))
 			h := min(n, size-32)
@@ -87,21 +87,21 @@ func TestTransmitPushed(t *testing.T) {
 				d[2], d[3] = uint32(buf.IOVA), d[3]|uint32(buf.IOVA>>32)
 				want.DMARead = 1
 			}
-			before := x.p.Counts()
+			before := x.Port.Counts()
 			q.pushEntry(size, f[:h], d)
 			q.ring()
-			x.p.Step()
-			if got := x.far.Recv(0); !bytes.Equal(got, f) {
+			x.Port.Step()
+			if got := x.Far.Recv(0); !bytes.Equal(got, f) {
 				t.Fatalf("%d of %d: %x", n, size, got)
 			}
 			if c := q.take(); c == nil || le.Uint16(c) != uint16(i%testDepth) {
 				t.Fatalf("%d of %d: completion %x", n, size, c)
 			}
-			if c := x.p.Counts().Since(before); c != want {
+			if c := x.Port.Counts().Since(before); c != want {
 				t.Fatalf("%d of %d: transactions %+v, expected %+v", n, size, c, want)
 			}
 		}
-		x.clean()
+		x.Clean()
 	}
 }
 
@@ -111,7 +111,7 @@ func TestTransmitPushedOverEntries(t *testing.T) {
 	x.open()
 	llqOn(x, llq128)
 	q := x.queue(dirTX, true, 0)
-	buf := x.alloc(4096)
+	buf := x.Alloc(4096)
 	f := frame(96+4*100, 5)
 	copy(buf.Bytes, f[96:])
 	sum := [2]byte{f[40], f[41]}
@@ -127,36 +127,36 @@ func TestTransmitPushedOverEntries(t *testing.T) {
 	q.pushEntry(128, part[:96], meta, one)
 	q.pushEntry(128, nil, d(1, 0), d(2, 0), d(3, txLast))
 	q.ring()
-	x.p.Step()
-	got := x.far.Recv(0)
+	x.Port.Step()
+	got := x.Far.Recv(0)
 	if !bytes.Equal(got, f) {
 		t.Errorf("%x, checksum %x expected", got, sum)
 	}
 	if c := q.take(); c == nil || le.Uint16(c) != 3 || le.Uint16(c[6:]) != 2 {
 		t.Errorf("completion %x", c)
 	}
-	x.clean()
+	x.Clean()
 	q.pushEntry(128, f[:96], [4]uint32{tx0, 0, 0, 96 << 24})
 	q.ring()
-	x.p.Step()
-	x.wants("meta caching is disabled")
+	x.Port.Step()
+	x.Violated("meta caching is disabled")
 }
 
 func TestReceive(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
 	q := x.queue(dirRX, false, 0)
-	buf := x.alloc(1 << 16)
+	buf := x.Alloc(1 << 16)
 	q.offer(buf, 2048, 0, 1, 2, 3, 4, 5, 6, 7)
-	x.p.Step()
+	x.Port.Step()
 	for i := range 3 * testDepth {
 		f := frame(60+i, byte(i))
 		if i%3 == 1 {
 			f[50] ^= 1
 		}
-		before := x.p.Counts()
-		x.far.Send(0, f)
-		x.p.Step()
+		before := x.Port.Counts()
+		x.Far.Send(0, f)
+		x.Port.Step()
 		c := q.take()
 		if c == nil || int(le.Uint16(c[4:])) != len(f) || int(le.Uint16(c[6:])) != i%testDepth {
 			t.Fatalf("frame %d: completion %x", i, c)
@@ -168,17 +168,17 @@ func TestReceive(t *testing.T) {
 		if s&(rxFirst|rxLast|rxChecked|0x1fff) != rxFirst|rxLast|rxChecked|l3IPv4|l4UDP<<8 || s&rxL3Err != 0 || s&rxL4Err != 0 != (i%3 == 1) {
 			t.Fatalf("frame %d: status %#x", i, s)
 		}
-		if c := x.p.Counts().Since(before); c != (sim.Counts{DMAWrite: 2}) {
+		if c := x.Port.Counts().Since(before); c != (sim.Counts{DMAWrite: 2}) {
 			t.Fatalf("transactions: %+v", c)
 		}
 		q.offer(buf, 2048, i%testDepth)
-		x.p.Step()
+		x.Port.Step()
 	}
-	x.clean()
+	x.Clean()
 	stranger := frame(60, 0)
 	copy(stranger, []byte{2, 9, 9, 9, 9, 9})
-	x.far.Send(0, stranger)
-	x.p.Step()
+	x.Far.Send(0, stranger)
+	x.Port.Step()
 	if q.take() != nil {
 		t.Error("a frame for another station arrived")
 	}
@@ -189,11 +189,11 @@ func TestReceiveOverBuffers(t *testing.T) {
 	x.open()
 	x.set(featMTU, fields{20: uint32(9000)})
 	q := x.queue(dirRX, false, 0)
-	buf := x.alloc(1 << 16)
+	buf := x.Alloc(1 << 16)
 	q.offer(buf, 512, 0, 1, 2, 3, 4, 5, 6, 7)
 	f := frame(1300, 1)
-	x.far.Send(0, f)
-	x.p.Step()
+	x.Far.Send(0, f)
+	x.Port.Step()
 	var got []byte
 	for i, flags := range []uint32{rxFirst, 0, rxLast} {
 		c := q.take()
@@ -207,38 +207,38 @@ func TestReceiveOverBuffers(t *testing.T) {
 	}
 	var order []uint16
 	for range 5 {
-		x.far.Send(0, frame(60, 2))
-		x.p.Step()
+		x.Far.Send(0, frame(60, 2))
+		x.Port.Step()
 		order = append(order, le.Uint16(q.take()[6:]))
 	}
 	if bytes.Equal([]byte{byte(order[0]), byte(order[1]), byte(order[2]), byte(order[3])}, []byte{3, 4, 5, 6}) {
 		t.Errorf("request IDs in order: %v", order)
 	}
-	x.far.Send(0, frame(60, 3)) // no buffer is left: it waits
-	x.p.Step()
+	x.Far.Send(0, frame(60, 3)) // no buffer is left: it waits
+	x.Port.Step()
 	if q.take() != nil {
 		t.Error("a completion without a buffer")
 	}
 	q.offer(buf, 512, 0)
-	x.p.Settle(3)
+	x.Port.Settle(3)
 	if q.take() == nil {
 		t.Error("the frame that waited is lost")
 	}
-	x.clean()
+	x.Clean()
 }
 
 func TestRSS(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
 	qs := []*ring{x.queue(dirRX, false, 0), x.queue(dirRX, false, 0)}
-	buf := x.alloc(1 << 16)
+	buf := x.Alloc(1 << 16)
 	for i, q := range qs {
 		q.offer(buf, 2048, 0, 1, 2, 3, 4, 5, 6, 7)
 		if int(q.idx) != i {
 			t.Fatalf("queue %d is %d", i, q.idx)
 		}
 	}
-	ctl := x.alloc(4096)
+	ctl := x.Alloc(4096)
 	le.PutUint32(ctl.Bytes, keyWords)
 	for i := range 40 {
 		ctl.Bytes[8+i] = byte(i * 37)
@@ -257,8 +257,8 @@ func TestRSS(t *testing.T) {
 	for i := range 8 {
 		f := frame(60, byte(i))
 		want := toeplitz(key, append(append([]byte{}, f[26:34]...), f[34:38]...))
-		x.far.Send(0, f)
-		x.p.Settle(3)
+		x.Far.Send(0, f)
+		x.Port.Settle(3)
 		c := qs[want&1].take()
 		if c == nil || le.Uint32(c[8:]) != want {
 			t.Fatalf("frame %d: completion %x, hash %#x expected", i, c, want)
@@ -268,62 +268,62 @@ func TestRSS(t *testing.T) {
 	if seen[0] == 0 || seen[1] == 0 {
 		t.Errorf("queues got %v", seen)
 	}
-	x.clean()
+	x.Clean()
 	le.PutUint16(ctl.Bytes, 5)
 	if s, _ := x.do(opSetFeature, fields{17: uint8(featTable), 3: uint8(4), 4: uint32(512), 8: ctl.IOVA, 24: uint16(tableLog), 28: uint32(noInline)}); s != statusIllegal {
 		t.Errorf("table with a queue that does not exist: status %d", s)
 	}
-	x.wants("entry 0 names receive queue 5")
+	x.Violated("entry 0 names receive queue 5")
 }
 
 func TestInterrupts(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
 	var raised []int
-	x.p.SetInterrupt(func(v int) { raised = append(raised, v) })
+	x.Port.SetInterrupt(func(v int) { raised = append(raised, v) })
 	x.bar.Write32(uint64(regINTRMASK), 0)
 	q := x.queue(dirRX, false, 2)
 	if len(raised) != 2 || raised[0] != 0 {
 		t.Fatalf("two commands raised %v", raised)
 	}
 	raised = nil
-	buf := x.alloc(1 << 16)
+	buf := x.Alloc(1 << 16)
 	q.offer(buf, 2048, 0, 1, 2, 3, 4, 5, 6, 7)
-	x.far.Send(0, frame(60, 1))
-	x.p.Step()
+	x.Far.Send(0, frame(60, 1))
+	x.Port.Step()
 	if raised != nil {
 		t.Fatalf("raised %v before unmask", raised)
 	}
 	x.bar.Write32(q.irq, intrUnmask)
-	x.p.Step()
-	x.far.Send(0, frame(60, 1))
-	x.p.Step()
+	x.Port.Step()
+	x.Far.Send(0, frame(60, 1))
+	x.Port.Step()
 	if len(raised) != 1 || raised[0] != 2 {
 		t.Fatalf("raised %v", raised)
 	}
 	x.bar.Write32(q.irq, intrUnmask|5) // 10 us, for what came while masked too
-	x.p.Step()
-	x.far.Send(0, frame(60, 1))
-	x.p.Step()
+	x.Port.Step()
+	x.Far.Send(0, frame(60, 1))
+	x.Port.Step()
 	for range 12 {
-		x.p.Step()
+		x.Port.Step()
 	}
 	if len(raised) != 2 {
 		t.Errorf("raised %v", raised)
 	}
-	x.clean()
+	x.Clean()
 }
 
 func TestFaultsOnDemand(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
 	q := x.queue(dirTX, false, 0)
-	buf := x.alloc(4096)
+	buf := x.Alloc(4096)
 	copy(buf.Bytes, frame(60, 1))
 	send := func(id uint32) {
 		q.words(tx0|60, id<<22, uint32(buf.IOVA), uint32(buf.IOVA>>32))
 		q.ring()
-		x.p.Step()
+		x.Port.Step()
 	}
 	x.m.TamperCompletion(true, func(b []byte) { le.PutUint16(b, 0xfff0) })
 	send(1)
@@ -343,7 +343,7 @@ func TestFaultsOnDemand(t *testing.T) {
 		t.Errorf("held completion %x", c)
 	}
 	x.m.HoldCompletions(false)
-	x.p.Step()
+	x.Port.Step()
 	if c := q.take(); c == nil {
 		t.Error("no completion after the hold")
 	}
@@ -355,5 +355,5 @@ func TestFaultsOnDemand(t *testing.T) {
 	if x.read(regDEVSTS)&stsFatal != 0 {
 		t.Error("fatal error after reset")
 	}
-	x.clean()
+	x.Clean()
 }

@@ -73,6 +73,9 @@ func (m *Model) newTX(cq int, depth uint16, base uint64, llq bool, r []byte) int
 
 // txDoorbell takes a new tail: a running index of 16 bits.
 func (m *Model) txDoorbell(i int, v uint32, trapped bool) error {
+	if i >= len(m.tx) {
+		return fmt.Errorf("doorbell %d of transmit queue %d, which does not exist", v, i)
+	}
 	q := &m.tx[i]
 	if !q.live {
 		le.PutUint32(m.host.Shadow(0)[regTxDB+4*reg(i):], 0)

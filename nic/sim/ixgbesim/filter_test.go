@@ -19,7 +19,7 @@ func TestFilters(t *testing.T) {
 			binary.BigEndian.PutUint16(f[14:], vlan[0])
 		}
 		before := r.m.Counters().RxFrames
-		r.wire.Send(0, f)
+		r.Far.Send(0, f)
 		r.settle()
 		if got := r.m.Counters().RxFrames != before; got != want {
 			t.Errorf("%s: received %v", name, got)
@@ -44,7 +44,7 @@ func TestFilters(t *testing.T) {
 	try("VLAN filtered", us, false, 5)
 	r.wr(0xa000, 1<<5)
 	try("VLAN in the table", us, true, 0x2005)
-	r.clean()
+	r.Clean()
 }
 
 func TestVLANStripInsert(t *testing.T) {
@@ -54,7 +54,7 @@ func TestVLANStripInsert(t *testing.T) {
 	r.fill(8)
 	f := frame(80)
 	copy(f[12:], []byte{0x81, 0, 0x20, 0x05})
-	r.wire.Send(0, f)
+	r.Far.Send(0, f)
 	r.settle()
 	d := r.rxDesc(0)
 	if d[8]&(1<<3) == 0 || binary.LittleEndian.Uint16(d[14:]) != 0x2005 || binary.LittleEndian.Uint16(d[12:]) != 76 {
@@ -65,8 +65,8 @@ func TestVLANStripInsert(t *testing.T) {
 	r.desc(r.load(1, g), 76|advData|eop|rs|1<<30, 76<<14)
 	r.wr(0x6018, r.txT)
 	r.settle()
-	if got := r.wire.Recv(1 << 40); len(got) != 80 || !bytes.Equal(got[12:16], []byte{0x81, 0, 0x20, 5}) || !bytes.Equal(got[16:], g[12:]) {
+	if got := r.Far.Recv(1 << 40); len(got) != 80 || !bytes.Equal(got[12:16], []byte{0x81, 0, 0x20, 5}) || !bytes.Equal(got[16:], g[12:]) {
 		t.Errorf("sent %x", got)
 	}
-	r.clean()
+	r.Clean()
 }

@@ -28,9 +28,9 @@ func FuzzRegisters(f *testing.F) {
 			case 2:
 				r.rd(off &^ 3)
 			case 3:
-				r.port.Settle(4)
+				r.Port.Settle(4)
 			case 4:
-				r.wire.Send(0, frame(14+int(v%9800)))
+				r.Far.Send(0, frame(14+int(v%9800)))
 			case 5:
 				// A register that matters, more often than chance would hit it.
 				hot := [...]uint64{0x1018, 0x6018, 0x1028, 0x6028, 0x0, 0x3000, 0x1008, 0x6008, 0x1014, 0x6038, 0x5818, 0x4268, 0x28, 0x800, 0x1000, 0x6000,
@@ -39,7 +39,7 @@ func FuzzRegisters(f *testing.F) {
 			}
 			ops = ops[8:]
 		}
-		r.port.Settle(20)
+		r.Port.Settle(20)
 	})
 }
 
@@ -61,9 +61,9 @@ func FuzzDescriptors(f *testing.F) {
 		r.wr(0x1018, ringLen-1)
 		r.wr(0x6018, ringLen-1)
 		for range 4 {
-			r.wire.Send(0, frame(14+int(size)%9800))
+			r.Far.Send(0, frame(14+int(size)%9800))
 		}
-		r.port.Settle(50)
+		r.Port.Settle(50)
 	})
 }
 
@@ -79,9 +79,9 @@ func FuzzReceive(f *testing.F) {
 		r.wr(0x1028, 1<<25|1<<30)
 		r.fill(8)
 		if len(in) >= 14 && len(in) <= 9800 {
-			r.wire.Send(0, in)
+			r.Far.Send(0, in)
 			r.settle()
 		}
-		r.clean()
+		r.Clean()
 	})
 }

@@ -19,16 +19,16 @@ func TestMSIX(t *testing.T) {
 	want := func(name string, v ...int) {
 		t.Helper()
 		r.settle()
-		if !slices.Equal(r.irqs, v) {
-			t.Errorf("%s: interrupts %v, want %v", name, r.irqs, v)
+		if !slices.Equal(r.Vectors, v) {
+			t.Errorf("%s: interrupts %v, want %v", name, r.Vectors, v)
 		}
-		r.irqs = nil
+		r.Vectors = nil
 	}
 	want("enabling: the link came up before", 7)
 	r.wr(0x800, 1<<20)
-	r.wire.Send(0, frame(60))
+	r.Far.Send(0, frame(60))
 	want("receive", 3)
-	r.wire.Send(0, frame(60))
+	r.Far.Send(0, frame(60))
 	want("receive, masked by the first")
 	r.wr(0xaa0, 1<<3)
 	want("enabled again", 3)
@@ -36,7 +36,7 @@ func TestMSIX(t *testing.T) {
 	want("transmit", 5)
 	r.send(frame(60))
 	want("transmit, not auto-masked", 5)
-	r.wire.SetUp(false)
+	r.Far.SetUp(false)
 	want("link", 7)
 	if c := r.rd(0x808); c&(1<<20) == 0 {
 		t.Errorf("EICS reads %08x", c)
@@ -46,7 +46,7 @@ func TestMSIX(t *testing.T) {
 	want("acknowledged")
 	r.wr(0xa90, 1<<5)
 	want("by software", 5)
-	r.clean()
+	r.Clean()
 }
 
 func TestThrottle(t *testing.T) {
@@ -59,19 +59,19 @@ func TestThrottle(t *testing.T) {
 	r.wr(0xaa0, 1)
 	r.wr(0x820, 50<<3) // 100 us, and a Step is one
 	for range 4 {
-		r.wire.Send(0, frame(60))
+		r.Far.Send(0, frame(60))
 		r.settle()
 	}
-	if len(r.irqs) != 1 {
-		t.Errorf("%d interrupts within the interval", len(r.irqs))
+	if len(r.Vectors) != 1 {
+		t.Errorf("%d interrupts within the interval", len(r.Vectors))
 	}
 	for range 120 {
-		r.port.Step()
+		r.Port.Step()
 	}
-	if len(r.irqs) != 2 {
-		t.Errorf("%d interrupts after it", len(r.irqs))
+	if len(r.Vectors) != 2 {
+		t.Errorf("%d interrupts after it", len(r.Vectors))
 	}
-	r.clean()
+	r.Clean()
 }
 
 // Without MSI-X all causes share one interrupt, and reading EICR acknowledges.
@@ -83,10 +83,10 @@ func TestSharedInterrupt(t *testing.T) {
 	r.wr(0x890, 0xffff)
 	r.rd(0x800)
 	r.wr(0x880, 1<<2)
-	r.wire.Send(0, frame(60))
+	r.Far.Send(0, frame(60))
 	r.settle()
-	if !slices.Equal(r.irqs, []int{0}) {
-		t.Errorf("interrupts %v", r.irqs)
+	if !slices.Equal(r.Vectors, []int{0}) {
+		t.Errorf("interrupts %v", r.Vectors)
 	}
 	if c := r.rd(0x800); c != 1<<2 {
 		t.Errorf("EICR %08x", c)
@@ -94,14 +94,14 @@ func TestSharedInterrupt(t *testing.T) {
 	if m := r.rd(0x880); m&(1<<2) != 0 {
 		t.Errorf("EIMS %08x: not masked by reading EICR", m)
 	}
-	r.wire.Send(0, frame(60))
+	r.Far.Send(0, frame(60))
 	r.settle()
-	if len(r.irqs) != 1 {
+	if len(r.Vectors) != 1 {
 		t.Error("interrupt while masked")
 	}
 	r.wr(0x880, 1<<2)
-	if len(r.irqs) != 2 {
+	if len(r.Vectors) != 2 {
 		t.Error("no interrupt after unmasking")
 	}
-	r.clean()
+	r.Clean()
 }

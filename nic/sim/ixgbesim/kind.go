@@ -30,16 +30,16 @@ func (m *Model) x540() bool { return m.opt.Kind == X540 }
 
 // bits are those that a driver may write. The X540 alone limits frames by queue.
 func (m *Model) bits(e *entry) uint32 {
-	if m.x540() && (e.base == regRXDCTL || e.base == 0x0d028) {
-		return e.bits | rxdctlRLPML | rxdctlRLPMLEN
+	if m.x540() && (e.Base == regRXDCTL || e.Base == 0x0d028) {
+		return e.Bits | rxdctlRLPML | rxdctlRLPMLEN
 	}
-	return e.bits
+	return e.Bits
 }
 
 // absent reports whether this kind lacks a register of the table. The X540's MAC is bound to its PHY: it has no link modes
 // of its own, no module and no EEPROM's bits; it alone counts what passes between the host and a management controller.
 func (m *Model) absent(e *entry) bool {
-	switch e.base {
+	switch e.Base {
 	case regAUTOC, regAUTOC2, regANLP1, regLINKS2, regI2CCTL, 0x04200, 0x04208, 0x0420c, 0x04218, 0x0421c:
 		return m.x540()
 	case 0x041c0, 0x041c4, 0x02f90, 0x087b0:

@@ -130,12 +130,15 @@ func (m *Model) check(bar int, off uint64, n int) error {
 
 // read returns a register's value, with the effects of reading it.
 func (m *Model) read(r reg) (uint32, error) {
-	e := lookup(r)
-	if e == nil || m.absent(e) {
-		return 0, fmt.Errorf("read of %v: no such register (82599 §8.2.2)", r)
+	e, err := table.Read(r)
+	if err == nil && m.absent(e) {
+		err = fmt.Errorf("no such register on this device")
+	}
+	if err != nil {
+		return 0, err
 	}
 	v := m.val[r/4]
-	switch e.base {
+	switch e.Base {
 	case regCTRL, 0x00004:
 		v = m.val[regCTRL/4]
 		if m.rst > 0 {
@@ -174,7 +177,7 @@ func (m *Model) read(r reg) (uint32, error) {
 	case regEIMS:
 		v = m.irq.otherMask | uint32(m.irq.mask)&eicrQueue
 	case regEIMSEX:
-		v = uint32(m.irq.mask >> (32 * e.index(r)))
+		v = uint32(m.irq.mask >> (32 * e.Index(r)))
 	case regEIMC, regEICSEX, regEIMCEX:
 		v = 0 // write only
 	case regRDRXCTL:
@@ -193,14 +196,14 @@ func (m *Model) read(r reg) (uint32, error) {
 		q := &m.rx[queueOf(r)]
 		v = v&^rxdctlENABLE | q.readEnable(rxdctlENABLE)
 	case regTXDCTL:
-		q := &m.tx[e.index(r)]
+		q := &m.tx[e.Index(r)]
 		v = v&^txdctlENABLE | q.readEnable(txdctlENABLE)
 	case regRDH, 0x0d010:
 		v = m.rx[queueOf(r)].head
 	case regRDT, 0x0d018:
 		v = sim.Load32(m.host.Shadow(0)[r:])
 	case regTDH:
-		q := &m.tx[e.index(r)]
+		q := &m.tx[e.Index(r)]
 		q.done, v = q.head, q.head
 	case regTDT:
 		v = sim.Load32(m.host.Shadow(0)[r:])
@@ -225,7 +228,7 @@ func (m *Model) read(r reg) (uint32, error) {
 		m.latch[r-4] = 0
 		return v, nil
 	}
-	if e.kind == rc {
+	if e.Access == rc {
 		m.val[r/4] = 0
 	}
 	return v, nil
@@ -239,27 +242,20 @@ func countdown(n *int) {
 
 // write stores a register's value after checking it, with the effects of writing it.
 func (m *Model) write(r reg, v uint32) error {
-	e := lookup(r)
+	e := table.Lookup(r)
 	if e == nil || m.absent(e) {
-		return fmt.Errorf("write of %08x to %v: no such register (82599 §8.2.2)", v, r)
+		return fmt.Errorf("no such register on this device (82599 §8.2)")
 	}
 	old := m.val[r/4]
-	switch e.kind {
-	case rc:
-		return nil // statistics ignore writes
-	case ro:
-		return fmt.Errorf("write of %08x to %v, which is read only (82599 §8.2.3)", v, r)
+	v, lost, err := table.Write(m.host, r, v, old, m.bits(e), m.shown(e, r))
+	if err != nil || lost {
+		return err
 	}
-	bits := m.bits(e)
-	if bad := v &^ bits &^ m.shown(e, r); bad != 0 {
-		m.host.Violation("write of %08x to %v sets reserved bits %08x (82599 §8.2.3)", v, r, bad)
-	}
-	v = v&bits | old&^bits
 	// The X540's semaphores stay outside of the reset: Linux gives the PHY back while it is under way.
-	if m.rst > 0 && e.base != regCTRL && e.base != 0x00004 && !(m.x540() && (e.base == regSWSM || e.base == regSWFW)) {
+	if m.rst > 0 && e.Base != regCTRL && e.Base != 0x00004 && !(m.x540() && (e.Base == regSWSM || e.Base == regSWFW)) {
 		m.host.Violation("write of %08x to %v before CTRL.RST was seen to clear (82599 §4.6.3.2)", v, r)
 	}
-	if e.kind == rw {
+	if e.Access == rw {
 		m.val[r/4] = v
 		return m.written(e, r, old, v)
 	}
@@ -268,7 +264,7 @@ func (m *Model) write(r reg, v uint32) error {
 
 // shown is what reserved bits of a register may be written as: what a read shows in them.
 func (m *Model) shown(e *entry, r reg) uint32 {
-	switch e.base {
+	switch e.Base {
 	case regRDRXCTL:
 		return m.val[r/4] | rdrxctlDMAIDONE
 	case regEEC:
@@ -277,7 +273,7 @@ func (m *Model) shown(e *entry, r reg) uint32 {
 		return all
 	case regFCRTH:
 		// Linux computes the threshold of a packet buffer that has no memory too, and gets a negative one.
-		if m.val[regRXPBSIZE/4+reg(e.index(r))] == 0 {
+		if m.val[regRXPBSIZE/4+reg(e.Index(r))] == 0 {
 			return all
 		}
 	}
@@ -286,16 +282,16 @@ func (m *Model) shown(e *entry, r reg) uint32 {
 
 // written checks plain registers against each other.
 func (m *Model) written(e *entry, r reg, old, v uint32) error {
-	switch e.base {
+	switch e.Base {
 	case regRDBAL, regRDBAH, regRDLEN, regSRRCTL, 0x0d000, 0x0d004, 0x0d008, 0x0d014:
 		// DROP_EN alone may change under way: Linux does it with flow control.
 		if q := &m.rx[queueOf(r)]; q.enabled && (old^v)&^srrctlDROP != 0 {
 			return fmt.Errorf("write of %08x to %v while the queue is enabled (82599 §4.6.7.1)", v, r)
-		} else if q.enabled && lookup(r).bits == 0x1fc03f1f {
+		} else if q.enabled && table.Lookup(r).Bits == 0x1fc03f1f {
 			q.drop = v&srrctlDROP != 0
 		}
 	case regTDBAL, regTDBAH, regTDLEN, regTDWBAL, regTDWBAH:
-		if m.tx[e.index(r)].enabled && old != v {
+		if m.tx[e.Index(r)].enabled && old != v {
 			return fmt.Errorf("write of %08x to %v while the queue is enabled (82599 §4.6.8.1)", v, r)
 		}
 	case regMRQC:
@@ -323,7 +319,7 @@ func (m *Model) written(e *entry, r reg, old, v uint32) error {
 
 // command performs writes that are more than a store.
 func (m *Model) command(e *entry, r reg, old, v uint32) error {
-	switch e.base {
+	switch e.Base {
 	case regCTRL, 0x00004:
 		return m.writeCTRL(v)
 	case regI2CCTL:
@@ -352,7 +348,7 @@ func (m *Model) command(e *entry, r reg, old, v uint32) error {
 		}
 		m.val[r/4] = v
 	case regEICR, regEICS, regEIMS, regEIMC, regEICSEX, regEIMSEX, regEIMCEX:
-		m.writeInterrupt(e.base, e.index(r), v)
+		m.writeInterrupt(e.Base, e.Index(r), v)
 	case regRDH, 0x0d010:
 		return m.writeRDH(queueOf(r), v)
 	case regRDT, 0x0d018:
@@ -360,11 +356,11 @@ func (m *Model) command(e *entry, r reg, old, v uint32) error {
 	case regRXDCTL, 0x0d028:
 		return m.writeRXDCTL(queueOf(r), r, v)
 	case regTDH:
-		return m.writeTDH(e.index(r), v)
+		return m.writeTDH(e.Index(r), v)
 	case regTDT:
-		return m.txTail(e.index(r), v)
+		return m.txTail(e.Index(r), v)
 	case regTXDCTL:
-		return m.writeTXDCTL(e.index(r), r, v)
+		return m.writeTXDCTL(e.Index(r), r, v)
 	case regRXCTRL:
 		return m.writeRXCTRL(old, v)
 	case regDMATXCTL:

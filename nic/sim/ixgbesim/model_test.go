@@ -17,18 +17,18 @@ func TestBringUp(t *testing.T) {
 	if lo, hi := r.rd(0xa200), r.rd(0xa204); lo != 0x00000002 || hi != 1<<31|0x0100 {
 		t.Errorf("RAL %08x RAH %08x after reset", lo, hi)
 	}
-	r.port.Connect(nil)
+	r.Port.Connect(nil)
 	if r.rd(0x42a4)&(1<<30) != 0 || r.rd(0x8)&(1<<7) != 0 {
 		t.Error("link up without a wire")
 	}
-	r.clean()
+	r.Clean()
 }
 
 func TestBackplane(t *testing.T) {
 	r := newRig(t, Options{Kind: KX4})
 	r.start(ringOptions{})
-	if r.fn.ID().Device != 0x10f7 {
-		t.Error(r.fn.ID())
+	if r.Fn.ID().Device != 0x10f7 {
+		t.Error(r.Fn.ID())
 	}
 	r.wr(0x42a0, r.rd(0x42a0)|1<<12)
 	if v := r.rd(0x42a4); v>>28 != 0xf {
@@ -37,7 +37,7 @@ func TestBackplane(t *testing.T) {
 	if r.rd(0x42b0)&0xf0000 == 0 || r.rd(0x42a0)&(1<<12) != 0 {
 		t.Error("autonegotiation did not start, or its restart bit stays")
 	}
-	r.clean()
+	r.Clean()
 }
 
 // One frame in and one out: what crosses the bus, and that the descriptors say what happened.
@@ -47,29 +47,29 @@ func TestEchoCost(t *testing.T) {
 	r.fill(32)
 	r.settle()
 	f := frame(60)
-	before := r.port.Counts()
-	r.wire.Send(0, f)
+	before := r.Port.Counts()
+	r.Far.Send(0, f)
 	r.settle()
 	d := r.rxDesc(0)
 	if binary.LittleEndian.Uint32(d[8:])&3 != 3 || binary.LittleEndian.Uint16(d[12:]) != 60 || !bytes.Equal(r.mem[rxBufs:rxBufs+60], f) {
 		t.Fatalf("received descriptor %x, buffer %x", d, r.mem[rxBufs:rxBufs+60])
 	}
-	if c := r.port.Counts().Since(before); c != (sim.Counts{DMAWrite: 2}) {
+	if c := r.Port.Counts().Since(before); c != (sim.Counts{DMAWrite: 2}) {
 		t.Errorf("receiving cost %+v, want two DMA writes", c)
 	}
-	before = r.port.Counts()
+	before = r.Port.Counts()
 	at := r.send(f)
 	r.settle()
-	if c := r.port.Counts().Since(before); c != (sim.Counts{MMIOWrite: 1, DMARead: 2, DMAWrite: 1}) {
+	if c := r.Port.Counts().Since(before); c != (sim.Counts{MMIOWrite: 1, DMARead: 2, DMAWrite: 1}) {
 		t.Errorf("sending cost %+v, want one MMIO write, two DMA reads, one DMA write", c)
 	}
 	if d := r.txDesc(int(at)); !bytes.Equal(d, append(make([]byte, 12), 1, 0, 0, 0)) {
 		t.Errorf("transmit descriptor written back as %x", d)
 	}
-	if got := r.wire.Recv(1 << 40); !bytes.Equal(got, f) {
+	if got := r.Far.Recv(1 << 40); !bytes.Equal(got, f) {
 		t.Errorf("on the wire: %x", got)
 	}
-	r.clean()
+	r.Clean()
 }
 
 func TestManyFramesWrap(t *testing.T) {
@@ -80,7 +80,7 @@ func TestManyFramesWrap(t *testing.T) {
 	for i := range 5 * ringLen {
 		f := frame(60 + i)
 		f[20] = byte(i)
-		r.wire.Send(0, f)
+		r.Far.Send(0, f)
 		r.settle()
 		d := r.rxDesc(next)
 		if d[8]&3 != 3 || int(binary.LittleEndian.Uint16(d[12:])) != len(f) || !bytes.Equal(r.mem[rxBufs+next*0x4000:][:len(f)], f) {
@@ -90,7 +90,7 @@ func TestManyFramesWrap(t *testing.T) {
 		r.fill(1)
 		r.send(f)
 		r.settle()
-		if got := r.wire.Recv(1 << 40); !bytes.Equal(got, f) {
+		if got := r.Far.Recv(1 << 40); !bytes.Equal(got, f) {
 			t.Fatalf("frame %d on the wire: %x", i, got)
 		}
 	}
@@ -103,7 +103,7 @@ func TestManyFramesWrap(t *testing.T) {
 	if got := r.rd(0x4080); got != 5*ringLen {
 		t.Errorf("GPTC %d", got)
 	}
-	r.clean()
+	r.Clean()
 }
 
 func TestJumboOverDescriptors(t *testing.T) {
@@ -111,7 +111,7 @@ func TestJumboOverDescriptors(t *testing.T) {
 	r.start(ringOptions{jumbo: true})
 	r.fill(16)
 	f := frame(9000)
-	r.wire.Send(0, f)
+	r.Far.Send(0, f)
 	r.settle()
 	var got []byte
 	for i := range 5 {
@@ -125,19 +125,19 @@ func TestJumboOverDescriptors(t *testing.T) {
 	if !bytes.Equal(got, f) {
 		t.Errorf("got %d bytes of 9000", len(got))
 	}
-	r.wire.Send(0, frame(9728-3)) // with FCS one byte over MAXFRS
+	r.Far.Send(0, frame(9728-3)) // with FCS one byte over MAXFRS
 	r.settle()
 	if r.rd(0x40ac) != 1 || r.rxDesc(5)[8]&1 != 0 {
 		t.Error("a frame over MAXFRS was received, or not counted in ROC")
 	}
-	r.clean()
+	r.Clean()
 }
 
 func TestNoDescriptors(t *testing.T) {
 	r := newRig(t, Options{})
 	r.start(ringOptions{})
 	for range 3 {
-		r.wire.Send(0, frame(60))
+		r.Far.Send(0, frame(60))
 	}
 	r.settle()
 	if r.m.Counters().RxFrames != 0 || r.m.Counters().RxNoDesc != 0 {
@@ -149,22 +149,22 @@ func TestNoDescriptors(t *testing.T) {
 		t.Errorf("%d of 3 waiting frames were received", got)
 	}
 	for range 400 { // 512 KB of packet buffer
-		r.wire.Send(0, frame(1514))
+		r.Far.Send(0, frame(1514))
 	}
-	r.port.Settle(100)
+	r.Port.Settle(100)
 	if got := r.m.Counters(); got.RxMissed == 0 || r.rd(0x3fa0) != uint32(got.RxMissed) {
 		t.Errorf("missed %d", got.RxMissed)
 	}
-	r.clean()
+	r.Clean()
 
 	r = newRig(t, Options{})
 	r.start(ringOptions{drop: true})
-	r.wire.Send(0, frame(60))
+	r.Far.Send(0, frame(60))
 	r.settle()
 	if r.rd(0x1430) != 1 || r.m.Counters().RxNoDesc != 1 {
 		t.Error("drop enable did not drop")
 	}
-	r.clean()
+	r.Clean()
 }
 
 func TestWriteBack(t *testing.T) {
@@ -183,7 +183,7 @@ func TestWriteBack(t *testing.T) {
 				t.Errorf("descriptor %d is not written back", i)
 			}
 		}
-		r.clean()
+		r.Clean()
 	})
 	t.Run("head", func(t *testing.T) {
 		r := newRig(t, Options{})
@@ -195,7 +195,7 @@ func TestWriteBack(t *testing.T) {
 				t.Errorf("head %d after %d frames", got, i+1)
 			}
 		}
-		r.clean()
+		r.Clean()
 	})
 }
 
@@ -208,16 +208,16 @@ func TestPauseFrames(t *testing.T) {
 		copy(f, []byte{1, 0x80, 0xc2, 0, 0, 1, 2, 0, 0, 0, 0, 9, 0x88, 8, 0, 1, byte(q >> 8), byte(q)})
 		return f
 	}
-	r.wire.Send(0, pause(0xffff))
+	r.Far.Send(0, pause(0xffff))
 	r.settle()
 	r.send(frame(60))
 	r.settle()
-	if r.wire.Recv(1<<40) != nil {
+	if r.Far.Recv(1<<40) != nil {
 		t.Error("sent while paused")
 	}
-	r.wire.Send(0, pause(0))
+	r.Far.Send(0, pause(0))
 	r.settle()
-	if r.wire.Recv(1<<40) == nil {
+	if r.Far.Recv(1<<40) == nil {
 		t.Error("not sent after XON")
 	}
 	// Ours: past the high mark XOFF, below the low one XON.
@@ -226,18 +226,18 @@ func TestPauseFrames(t *testing.T) {
 	r.wr(0x3260, 1<<31|8192)
 	r.wr(0x3200, 0x1234)
 	for range 6 {
-		r.wire.Send(0, frame(1514))
+		r.Far.Send(0, frame(1514))
 	}
 	r.settle()
-	if f := r.wire.Recv(1 << 40); f == nil || f[12] != 0x88 || f[16] != 0x12 || f[17] != 0x34 {
+	if f := r.Far.Recv(1 << 40); f == nil || f[12] != 0x88 || f[16] != 0x12 || f[17] != 0x34 {
 		t.Errorf("no XOFF: %x", f)
 	}
 	r.fill(32)
 	r.settle()
-	if f := r.wire.Recv(1 << 40); f == nil || f[12] != 0x88 || f[16] != 0 || f[17] != 0 {
+	if f := r.Far.Recv(1 << 40); f == nil || f[12] != 0x88 || f[16] != 0 || f[17] != 0 {
 		t.Errorf("no XON: %x", f)
 	}
-	r.clean()
+	r.Clean()
 }
 
 func TestLegacyDescriptors(t *testing.T) {
@@ -245,7 +245,7 @@ func TestLegacyDescriptors(t *testing.T) {
 	r.start(ringOptions{legacy: true})
 	r.fill(8)
 	f := frame(100)
-	r.wire.Send(0, f)
+	r.Far.Send(0, f)
 	r.settle()
 	d := r.rxDesc(0)
 	if binary.LittleEndian.Uint16(d[8:]) != 100 || d[12]&3 != 3 || d[13] != 0 {
@@ -256,10 +256,10 @@ func TestLegacyDescriptors(t *testing.T) {
 	at := r.desc(addr+40, 60|1<<24|1<<25|1<<27, 0)
 	r.wr(0x6018, r.txT)
 	r.settle()
-	if got := r.wire.Recv(1 << 40); !bytes.Equal(got, f) || r.txDesc(int(at))[12] != 1 {
+	if got := r.Far.Recv(1 << 40); !bytes.Equal(got, f) || r.txDesc(int(at))[12] != 1 {
 		t.Errorf("sent %x", got)
 	}
-	r.clean()
+	r.Clean()
 }
 
 // Stores by pointer reach the model too, and count.
@@ -271,13 +271,13 @@ func TestDoorbellByPointer(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.desc(r.load(0, frame(60)), 60|advData|eop|rs, 60<<14)
-	before := r.port.Counts()
+	before := r.Port.Counts()
 	*(*uint32)(p) = r.txT
 	r.settle()
-	if r.wire.Recv(1<<40) == nil || r.port.Counts().Since(before).MMIOWrite != 1 {
+	if r.Far.Recv(1<<40) == nil || r.Port.Counts().Since(before).MMIOWrite != 1 {
 		t.Error("a doorbell by pointer was lost or not counted")
 	}
-	r.clean()
+	r.Clean()
 }
 
 // A full ring, given whole again as soon as the last descriptor reported itself.
@@ -298,5 +298,5 @@ func TestFullTransmitRing(t *testing.T) {
 	if got := r.m.Counters().TxFrames; got != 3*(ringLen-1) {
 		t.Errorf("%d frames were sent", got)
 	}
-	r.clean()
+	r.Clean()
 }

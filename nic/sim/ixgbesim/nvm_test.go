@@ -26,7 +26,7 @@ func TestEEPROM(t *testing.T) {
 	if core := uint32(word(9)); word(core+1) != 0x0002 || word(core+3) != 0x0100 {
 		t.Error("the EEPROM has another MAC address")
 	}
-	r.clean()
+	r.Clean()
 }
 
 func TestSemaphores(t *testing.T) {
@@ -35,14 +35,14 @@ func TestSemaphores(t *testing.T) {
 		t.Error("SWSM.SMBI is not taken by reading it")
 	}
 	r.wr(0x10160, 1)
-	r.violated("without SWSM.SWESMBI")
+	r.Violated("without SWSM.SWESMBI")
 	r.wr(0x10140, 3)
 	r.wr(0x10160, 1)
 	if r.rd(0x10160) != 1 {
 		t.Error("SW_FW_SYNC did not take the semaphore")
 	}
 	r.wr(0x10140, 0)
-	r.clean()
+	r.Clean()
 }
 
 // The module's memory by I2CCTL, clock by clock.
@@ -102,7 +102,7 @@ func TestModule(t *testing.T) {
 	if out(0xa2) {
 		t.Error("a passive cable answers at A2h")
 	}
-	r.clean()
+	r.Clean()
 }
 
 // A word of the EEPROM bit by bit, against EERD.
@@ -133,5 +133,5 @@ func TestEEPROMBits(t *testing.T) {
 	if want := uint16(r.rd(0x10014) >> 16); got>>8|got<<8 != want {
 		t.Errorf("word 2bh bit by bit %04x, by EERD %04x", got>>8|got<<8, want)
 	}
-	r.clean()
+	r.Clean()
 }

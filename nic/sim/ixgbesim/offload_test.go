@@ -56,7 +56,7 @@ func TestReceiveChecksums(t *testing.T) {
 	i := 0
 	try := func(name string, f []byte, status, errs, kind uint32) {
 		t.Helper()
-		r.wire.Send(0, f)
+		r.Far.Send(0, f)
 		r.settle()
 		d := r.rxDesc(i)
 		i++
@@ -82,7 +82,7 @@ func TestReceiveChecksums(t *testing.T) {
 	f = build(t, false, udp(), make([]byte, 100))
 	f[20] |= 0x20
 	try("fragment", f, 0x40, 2, 0x01)
-	r.clean()
+	r.Clean()
 }
 
 func TestInsertChecksums(t *testing.T) {
@@ -118,11 +118,11 @@ func TestInsertChecksums(t *testing.T) {
 		r.desc(r.load(1, f), uint32(len(f))|advData|eop|rs, uint32(len(f))<<14|pop)
 		r.wr(0x6018, r.txT)
 		r.settle()
-		if got := r.wire.Recv(1 << 40); !bytes.Equal(got, want) {
+		if got := r.Far.Recv(1 << 40); !bytes.Equal(got, want) {
 			t.Errorf("%s:\n%s\nwant\n%s", c.name, hex.Dump(got), hex.Dump(want))
 		}
 	}
-	r.clean()
+	r.Clean()
 }
 
 // Each segment must be what gopacket builds for it.
@@ -169,14 +169,14 @@ func TestSegmentation(t *testing.T) {
 			if len(want) < 60 {
 				want = append(want, make([]byte, 60-len(want))...)
 			}
-			if got := r.wire.Recv(1 << 40); !bytes.Equal(got, want) {
+			if got := r.Far.Recv(1 << 40); !bytes.Equal(got, want) {
 				t.Fatalf("IPv6 %v, segment %d:\n%s\nwant\n%s", v6, k, hex.Dump(got[:min(80, len(got))]), hex.Dump(want[:min(80, len(want))]))
 			}
 		}
-		if r.wire.Recv(1<<40) != nil {
+		if r.Far.Recv(1<<40) != nil {
 			t.Error("a segment too many")
 		}
-		r.clean()
+		r.Clean()
 	}
 }
 
@@ -220,7 +220,7 @@ func TestRSSQueues(t *testing.T) {
 	for i := range 32 {
 		l := udp()
 		l.SrcPort += layers.UDPPort(i)
-		r.wire.Send(0, build(t, false, l, []byte("x")))
+		r.Far.Send(0, build(t, false, l, []byte("x")))
 	}
 	r.settle()
 	k := r.m.Counters()
@@ -235,5 +235,5 @@ func TestRSSQueues(t *testing.T) {
 			}
 		}
 	}
-	r.clean()
+	r.Clean()
 }

@@ -1,9 +1,6 @@
 package ixgbesim
 
-import (
-	"encoding/binary"
-	"fmt"
-)
+import "encoding/binary"
 
 // reg names a register, or the first of an array, by its offset in BAR 0.
 type reg uint32
@@ -252,29 +249,12 @@ func rxReg(r reg, q int) reg {
 
 func txReg(r reg, q int) reg { return r + 0x40*reg(q) }
 
-func (r reg) String() string {
-	if n := r.name(); n != "" {
-		return fmt.Sprintf("%s (%05xh)", n, uint32(r))
-	}
-	return fmt.Sprintf("%05xh", uint32(r))
-}
-
-// name is the datasheet's, "" where there is no such register.
-func (r reg) name() string {
-	e := lookup(r)
-	switch {
-	case e == nil:
-		return ""
-	case e.n > 1:
-		return fmt.Sprintf("%s[%d]", e.name, e.index(r))
-	}
-	return e.name
-}
+func (r reg) String() string { return table.Label(r) }
 
 // RegisterName implements sim.Namer. A second address has the name of the first.
 func (m *Model) RegisterName(bar int, off uint64) (string, binary.ByteOrder) {
 	if bar != 0 || off >= regsEnd {
 		return "", le
 	}
-	return alias(reg(off)).name(), le
+	return table.Name(alias(reg(off))), le
 }

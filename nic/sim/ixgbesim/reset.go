@@ -15,11 +15,7 @@ func (m *Model) Reset() {
 // the rest.
 func (m *Model) resetDevice() {
 	swsm, swfw := m.val[regSWSM/4], m.val[regSWFW/4]
-	for i := range table {
-		for k := range table[i].n {
-			m.val[(table[i].base+reg(k)*table[i].stride)/4] = table[i].reset
-		}
-	}
+	table.Reset(m.val[:])
 	m.val[regSWSM/4], m.val[regSWFW/4] = swsm, swfw
 	clear(m.latch)
 	m.val[regRXPBSIZE/4], m.val[0x0cc00/4], m.val[0x04950/4] = cards[m.opt.Kind].rxKB<<10, 160<<10, 150

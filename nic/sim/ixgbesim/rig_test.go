@@ -2,27 +2,19 @@ package ixgbesim
 
 import (
 	"encoding/binary"
-	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
-	"rebound/nic/bus/dma"
 	"rebound/nic/bus/mmio"
-	"rebound/nic/sim"
+	"rebound/nic/sim/simtest"
 )
 
 // rig is the model with a small driver by hand: register writes as §4.6 lists them, with offsets of its own.
 type rig struct {
-	testing.TB
+	*simtest.Rig
 	m    *Model
-	port *sim.Port
-	fn   *sim.Function
 	w    *mmio.Window
 	mem  []byte
 	iova uint64
-	wire *sim.Cable // the far end
-	irqs []int
 	rxT  uint32
 	txT  uint32
 }
@@ -42,37 +34,10 @@ func newRig(t testing.TB, o Options) *rig {
 	if o.MAC == [6]byte{} {
 		o.MAC = [6]byte{2, 0, 0, 0, 0, 1}
 	}
-	r := &rig{TB: t, m: New(o)}
-	var err error
-	if r.port, err = sim.New(r.m, sim.Options{Name: "ixgbe", Seed: 1}); err != nil {
-		t.Fatal(err)
-	}
-	near, far := sim.Pair()
-	r.wire = far
-	r.port.Connect(near)
-	if r.fn, err = r.port.Function(); err != nil {
-		t.Fatal(err)
-	}
-	r.port.SetInterrupt(func(v int) { r.irqs = append(r.irqs, v) })
-	if r.w, err = r.fn.BAR(0); err != nil {
-		t.Fatal(err)
-	}
-	if r.mem, err = unix.Mmap(-1, 0, memSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS); err != nil {
-		t.Fatal(err)
-	}
-	if r.iova, err = r.fn.Map(dma.Memory{Bytes: r.mem, FD: -1}); err != nil {
-		t.Fatal(err)
-	}
-	if err = r.fn.SetBusMaster(true); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		r.fn.SetBusMaster(false)
-		r.fn.Unmap(r.iova, memSize)
-		r.fn.Close()
-		r.port.Close()
-		unix.Munmap(r.mem)
-	})
+	r := &rig{m: New(o)}
+	r.Rig = simtest.New(t, "ixgbe", r.m, memSize)
+	b := r.Alloc(memSize)
+	r.w, r.mem, r.iova = r.BAR(0), b.Bytes, b.IOVA
 	return r
 }
 
@@ -193,25 +158,7 @@ func (r *rig) send(f []byte) (at uint32) {
 	return at
 }
 
-func (r *rig) settle() { r.port.Settle(20) }
-
-// clean fails on a violation.
-func (r *rig) clean() {
-	r.Helper()
-	for _, v := range r.port.Violations() {
-		r.Error(v)
-	}
-}
-
-// violated wants exactly this violation.
-func (r *rig) violated(want string) {
-	r.Helper()
-	v := r.port.Violations()
-	if len(v) == 0 || !strings.Contains(v[0], want) {
-		r.Errorf("violations %q, want %q", v, want)
-	}
-	r.port.ForgetViolations()
-}
+func (r *rig) settle() { r.Port.Settle(20) }
 
 func (r *rig) rxDesc(i int) []byte { return r.mem[rxRing+16*i:][:16] }
 func (r *rig) txDesc(i int) []byte { return r.mem[txRing+16*i:][:16] }

@@ -11,7 +11,7 @@ func TestViolations(t *testing.T) {
 	}{
 		{"unknown register", "no such register", func(r *rig) { r.rd(0x2ffc) }},
 		{"flash", "there is no flash", func(r *rig) { r.rd(0x30000) }},
-		{"width", "registers have 4", func(r *rig) { r.port.ReadBAR(0, 0x8, make([]byte, 2)) }},
+		{"width", "registers have 4", func(r *rig) { r.Port.ReadBAR(0, 0x8, make([]byte, 2)) }},
 		{"read only", "read only", func(r *rig) { r.wr(0x8, 1) }},
 		{"reserved bits", "reserved bits", func(r *rig) { r.wr(0x1014, 1<<30|2|1<<25) }},
 		{"no wait for reset", "before CTRL.RST was seen to clear", func(r *rig) { r.wr(0x0, 1<<26); r.wr(0x5080, 0) }},
@@ -51,10 +51,10 @@ func TestViolations(t *testing.T) {
 		{"wild receive buffer", "IOVA", func(r *rig) {
 			r.mem[rxRing+7] = 0x7f
 			r.wr(0x1018, 1)
-			r.wire.Send(0, frame(60))
+			r.Far.Send(0, frame(60))
 		}},
 		{"bus mastering off", "bus mastering is off", func(r *rig) {
-			r.fn.SetBusMaster(false)
+			r.Fn.SetBusMaster(false)
 			r.desc(r.load(0, frame(60)), ok, 60<<14)
 		}},
 		{"descriptor reused early", "overruns the head", func(r *rig) {
@@ -78,13 +78,13 @@ func TestViolations(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, Options{})
 			r.start(ringOptions{})
-			r.clean()
+			r.Clean()
 			c.do(r)
-			if r.txT != 0 && len(r.port.Violations()) == 0 {
+			if r.txT != 0 && len(r.Port.Violations()) == 0 {
 				r.wr(0x6018, r.txT)
 			}
 			r.settle()
-			r.violated(c.want)
+			r.Violated(c.want)
 		})
 	}
 }

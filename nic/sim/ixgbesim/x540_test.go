@@ -40,8 +40,8 @@ func (r *rig) writePHY(mmd, addr, v uint32) {
 // TestX540Link: the link is the PHY's, as fast as what is offered.
 func TestX540Link(t *testing.T) {
 	r := newRig(t, Options{Kind: X540})
-	if r.fn.ID().Device != 0x1528 {
-		t.Error(r.fn.ID())
+	if r.Fn.ID().Device != 0x1528 {
+		t.Error(r.Fn.ID())
 	}
 	r.own(2)
 	if id := r.readPHY(1, 2)<<16 | r.readPHY(1, 3); id != 0x01540200 {
@@ -77,7 +77,7 @@ func TestX540Link(t *testing.T) {
 	r.wr(0, 1<<26)
 	r.poll(0, 1<<26, 0)
 	links(5) // the PHY is not reset with the MAC
-	r.clean()
+	r.Clean()
 }
 
 // TestX540NVM sums what Linux sums: without the sections of PHY and option ROM.
@@ -113,7 +113,7 @@ func TestX540NVM(t *testing.T) {
 	if sum != 0xbaba || skipped == 0 {
 		t.Errorf("it sums to %04x; the sections left out to %04x", sum, skipped)
 	}
-	r.clean()
+	r.Clean()
 }
 
 // TestX540Violations has one wrong thing at a time.
@@ -141,12 +141,12 @@ func TestX540Violations(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, Options{Kind: X540})
 			c.do(r)
-			r.violated(c.want)
+			r.Violated(c.want)
 		})
 	}
 	r := newRig(t, Options{})
 	r.rd(0x41c4)
-	r.violated("no such register") // which only the X540 has
+	r.Violated("no such register") // which only the X540 has
 }
 
 // TestX540FrameLimit: a queue may take shorter frames only; the 82599 has no such bits.
@@ -156,26 +156,26 @@ func TestX540FrameLimit(t *testing.T) {
 	r.wr(0x1028, r.rd(0x1028)|1<<15|100)
 	r.fill(8)
 	for _, n := range []int{100, 101, 60} {
-		r.wire.Send(0, frame(n))
+		r.Far.Send(0, frame(n))
 	}
 	r.settle()
 	if c := r.m.Counters(); c.RxQueue[0] != 2 || r.rd(0x40ac) != 1 {
 		t.Errorf("%d frames were placed, ROC %d", c.RxQueue[0], r.rd(0x40ac))
 	}
-	r.clean()
+	r.Clean()
 	r = newRig(t, Options{})
 	r.start(ringOptions{})
 	r.wr(0x1028, r.rd(0x1028)|1<<15|100)
-	r.violated("reserved bits")
+	r.Violated("reserved bits")
 }
 
 // TestKinds: each kind is the card that it says, and its link comes up as its AUTOC says.
 func TestKinds(t *testing.T) {
 	for k, links := range map[Kind]uint32{SFP: 7, KX4: 0xf, Combined: 0xf, XAUI: 7, X540: 7} {
 		r := newRig(t, Options{Kind: k})
-		if v := r.rd(0x42a4) >> 28; v != links || !strings.Contains(r.fn.ID().String(), "8086") || r.fn.ID().Device != cards[k].device {
-			t.Errorf("kind %d: %v, LINKS %x, want %x", k, r.fn.ID(), v, links)
+		if v := r.rd(0x42a4) >> 28; v != links || !strings.Contains(r.Fn.ID().String(), "8086") || r.Fn.ID().Device != cards[k].device {
+			t.Errorf("kind %d: %v, LINKS %x, want %x", k, r.Fn.ID(), v, links)
 		}
-		r.clean()
+		r.Clean()
 	}
 }

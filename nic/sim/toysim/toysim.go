@@ -23,6 +23,7 @@ import (
 	"fmt"
 
 	"rebound/nic/sim"
+	"rebound/nic/sim/kit"
 )
 
 const (
@@ -81,6 +82,31 @@ func (m *Model) SetLink(up bool) { m.link = up }
 // Pause holds the transmitter, as a pause frame from the other end does (IEEE 802.3 annex 31B).
 func (m *Model) Pause(on bool) { m.paused = on }
 
+type reg uint32
+
+// regs is BAR 0; rings lie between ringFirst and ringLast.
+var regs = kit.NewTable(0x2000, "package toysim", []kit.Register[reg]{
+	kit.One[reg](0x00, "MAGIC", kit.RO, 0, 0),
+	kit.One[reg](0x04, "CONTROL", kit.Eff, 1<<31|1, 0),
+	kit.One[reg](0x08, "STATUS", kit.RO, 0, 0),
+	kit.One[reg](0x0c, "MAC_LO", kit.RW, 0xffffffff, 0),
+	kit.One[reg](0x10, "MAC_HI", kit.RW, 0xffff, 0),
+	kit.One[reg](0x20, "RX_LO", kit.RW, 0xffffffff, 0),
+	kit.One[reg](0x24, "RX_HI", kit.RW, 0xffffffff, 0),
+	kit.One[reg](0x28, "RX_ENTRIES", kit.RW, 0xffffffff, 0),
+	kit.One[reg](0x2c, "RX_BUFFER", kit.RW, 0xffffffff, 0),
+	kit.One[reg](0x30, "TX_LO", kit.RW, 0xffffffff, 0),
+	kit.One[reg](0x34, "TX_HI", kit.RW, 0xffffffff, 0),
+	kit.One[reg](0x38, "TX_ENTRIES", kit.RW, 0xffffffff, 0),
+	kit.One[reg](0x40, "RECEIVED", kit.RO, 0, 0),
+	kit.One[reg](0x44, "MISSED", kit.RO, 0, 0),
+	kit.One[reg](0x48, "SENT", kit.RO, 0, 0),
+	kit.One[reg](0x4c, "ERRORS", kit.RO, 0, 0),
+	kit.One[reg](0x50, "INTERRUPT", kit.WO, 0xffffffff, 0),
+})
+
+const ringFirst, ringLast = 0x20, 0x38
+
 func (m *Model) ReadBAR(bar int, off uint64, p []byte) error {
 	if len(p) != 4 {
 		return fmt.Errorf("%d bytes: registers have 4", len(p))
@@ -89,11 +115,10 @@ func (m *Model) ReadBAR(bar int, off uint64, p []byte) error {
 		copy(p, m.host.Shadow(2)[off:])
 		return nil
 	}
-	v := m.register(off)
-	if v == nil {
-		return fmt.Errorf("no such register")
+	if _, err := regs.Read(reg(off)); err != nil {
+		return err
 	}
-	le.PutUint32(p, *v)
+	le.PutUint32(p, *m.register(off))
 	return nil
 }
 
@@ -102,13 +127,10 @@ func (m *Model) RegisterName(bar int, off uint64) (string, binary.ByteOrder) {
 	if bar == 2 {
 		return map[uint64]string{0x00: "RX_TAIL", 0x40: "TX_TAIL"}[off], le
 	}
-	return map[uint64]string{
-		0x00: "MAGIC", 0x04: "CONTROL", 0x08: "STATUS", 0x0c: "MAC_LO", 0x10: "MAC_HI", 0x20: "RX_LO", 0x24: "RX_HI",
-		0x28: "RX_ENTRIES", 0x2c: "RX_BUFFER", 0x30: "TX_LO", 0x34: "TX_HI", 0x38: "TX_ENTRIES", 0x40: "RECEIVED",
-		0x44: "MISSED", 0x48: "SENT", 0x4c: "ERRORS", 0x50: "INTERRUPT",
-	}[off], le
+	return regs.Name(reg(off)), le
 }
 
+// register is where a register that can be read lies.
 func (m *Model) register(off uint64) *uint32 {
 	v := new(uint32)
 	switch off {
@@ -137,15 +159,13 @@ func (m *Model) register(off uint64) *uint32 {
 	case 0x38:
 		v = &m.tx.entries
 	case 0x40:
-		*v = m.received
+		v = &m.received
 	case 0x44:
-		*v = m.missed
+		v = &m.missed
 	case 0x48:
-		*v = m.sent
+		v = &m.sent
 	case 0x4c:
-		*v = m.errors
-	default:
-		return nil
+		v = &m.errors
 	}
 	return v
 }
@@ -171,34 +191,32 @@ func (m *Model) WriteBAR(bar int, off uint64, p []byte) error {
 		return m.tx.check("transmit")
 	case bar == 2:
 		return fmt.Errorf("no such doorbell")
+	}
+	v, _, err := regs.Write(m.host, reg(off), v, 0, regs.Bits(reg(off)), 0)
+	switch {
+	case err != nil:
+		return err
 	case off == 0x04:
 		return m.control(v)
 	case off == 0x50:
 		m.host.Interrupt(int(v))
-		return nil
 	case off == 0x0c:
 		le.PutUint32(m.mac[:], v)
-		return nil
 	case off == 0x10:
 		le.PutUint16(m.mac[4:], uint16(v))
-		return nil
-	case off < 0x20 || off > 0x38 || m.register(off) == nil:
-		return fmt.Errorf("register is not writable")
-	case m.enabled:
+	case off >= ringFirst && off <= ringLast && m.enabled:
 		return fmt.Errorf("ring register written while enabled")
+	default:
+		*m.register(off) = v
 	}
-	*m.register(off) = v
 	return nil
 }
 
 func (m *Model) control(v uint32) error {
-	switch {
-	case v == 1<<31:
+	if v&(1<<31) != 0 {
 		m.Reset()
 		clear(m.host.Shadow(2)[:0x44])
 		return nil
-	case v > 1:
-		return fmt.Errorf("reserved bits set")
 	}
 	for _, r := range []*ring{&m.rx, &m.tx} {
 		if v == 1 && (r.entries < 2 || r.entries > 4096 || r.entries&(r.entries-1) != 0 || r.lo&15 != 0) {
