@@ -12,6 +12,10 @@ import (
 // converts to nanoseconds. The read is not serialised: neighbouring loads may move across it by some cycles.
 func TSC() uint64
 
+// FencedTSC is TSC for measuring a few instructions: all earlier instructions are done before the counter is read, and no
+// later one starts before. It costs some tens of cycles, and has no place in a loop that answers.
+func FencedTSC() uint64
+
 const (
 	subBits = 7 // 2^7 linear steps an octave: a bucket is at most 1/128 (0.8 %) wide
 	sub     = 1 << subBits

@@ -1,6 +1,9 @@
 package ixgbe
 
-import "unsafe"
+import (
+	"sync/atomic"
+	"unsafe"
+)
 
 // Advanced receive descriptor, read format (§7.1.6.1): written by software.
 type rxRead struct {
@@ -16,6 +19,11 @@ type rxWriteback struct {
 	length uint16 // bytes in the buffer, CRC stripped
 	vlan   uint16
 }
+
+// load reads status (31:0) and length (47:32) at once: both are the device's one write.
+func (d *rxWriteback) load() uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(&d.status))) }
+
+const rxLength = 32 // of what load returns, the length's lowest bit
 
 const (
 	rxDD  = 1 << 0 // Descriptor Done

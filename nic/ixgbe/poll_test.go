@@ -6,7 +6,6 @@ import (
 
 	"rebound/nic/kit"
 	"rebound/nic/nictest"
-	"rebound/polling"
 )
 
 // bench is a queue whose device is the test: rings and buffers in ordinary memory, doorbells that nobody hears.
@@ -16,12 +15,17 @@ type benchQueue struct {
 	rdt, tdt uint32
 }
 
-func newBenchQueue(frame []byte) *benchQueue {
+func newBenchQueue(t testing.TB, frame []byte) *benchQueue {
 	const ring, stride = 512, 2048 + 64
 	b := &benchQueue{frame: frame}
-	mem := func(n int) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(make([]uint64, n/8))) }
+	mem := nictest.HugePages(t, ring*(2*descSize+stride))
+	take := func(n int) unsafe.Pointer {
+		p := unsafe.Pointer(&mem[0])
+		mem = mem[n:]
+		return p
+	}
 	b.Queue = &Queue{
-		rx: mem(ring * descSize), tx: mem(ring * descSize), buf: mem(ring * stride),
+		rx: take(ring * descSize), tx: take(ring * descSize), buf: take(ring * stride),
 		pend: kit.Words(ring), batch: kit.Words(ring),
 		bufSize: 2048, stride: stride, mask: ring - 1, rdt: &b.rdt, tdt: &b.tdt, iova: 1 << 32,
 	}
@@ -44,7 +48,7 @@ func (b *benchQueue) arrive(n int) {
 }
 
 func TestPollAllocatesNothing(t *testing.T) {
-	b, r := newBenchQueue(nictest.EchoRequest(64)), nictest.NewResponder(t)
+	b, r := newBenchQueue(t, nictest.EchoRequest(64)), nictest.NewResponder(t)
 	if n := testing.AllocsPerRun(1000, func() {
 		b.arrive(3)
 		if n := b.Poll(r); n != 3 {
@@ -55,31 +59,14 @@ func TestPollAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkPoll reports what Poll alone costs for each reply. The device's part is timed away: it runs between two reads of
-// the cycle counter that are not added up.
 func BenchmarkPoll(b *testing.B) {
 	for _, bm := range []struct {
 		name  string
 		batch int
 	}{{"batch=1", 1}, {"batch=32", 32}} {
 		b.Run(bm.name, func(b *testing.B) {
-			q, r := newBenchQueue(nictest.EchoRequest(64)), nictest.NewResponder(b)
-			var spent uint64
-			n := 0
-			for b.Loop() {
-				q.arrive(bm.batch)
-				t := polling.TSC()
-				n += q.Poll(r)
-				spent += polling.TSC() - t
-			}
-			var idle uint64 // what the two reads cost by themselves
-			for range 1000 {
-				t := polling.TSC()
-				idle += polling.TSC() - t
-			}
-			net := float64(spent) - float64(b.N)*float64(idle)/1000
-			b.ReportMetric(net/float64(n), "cycles/reply")
-			b.ReportMetric(float64(n)/float64(b.N), "replies/pass")
+			q, r := newBenchQueue(b, nictest.EchoRequest(64)), nictest.NewResponder(b)
+			nictest.Cycles(b, bm.batch, q.arrive, func() int { return q.Poll(r) })
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 const (
 	maxBatch    = 32 // frames that one pass takes at most
 	refillBatch = 32 // receive slots that are armed before RDT is written
+	tidyAt      = 32 // received slots that may wait for tidy while each pass answers something
 	minFrame    = 14 // an Ethernet header
 )
 
@@ -59,27 +60,27 @@ func (q *Queue) pending(slot uint32) *uint32 { return (*uint32)(unsafe.Add(q.pen
 func (q *Queue) txDesc(n uint32) *txRead     { return (*txRead)(unsafe.Add(q.tx, n*descSize)) }
 
 // Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
-// lie, posts them, writes TDT once, and only then tidies up. It returns the number of replies posted.
+// lie, posts them, and writes TDT once. It tidies up where nothing was there to answer, or where tidyAt slots wait. It returns
+// the number of replies posted.
+//
+// The fields of q are read where they are used: copies of them in local variables are more than the registers hold.
 func (q *Queue) Poll(r *fastpath.Responder) int {
-	next, first, done, mask := q.rxNext, q.txTail, q.txDone, q.mask
-	rx, tx, buf, pend, stride := q.rx, q.tx, q.buf, q.pend, q.stride
-	tail := first
+	next, tail := q.rxNext, q.txTail
 	for end := next + maxBatch; next != end; next++ {
-		slot := next & mask
-		d := (*rxWriteback)(unsafe.Add(rx, slot*descSize))
-		status := atomic.LoadUint32(&d.status)
-		if status&rxDD == 0 {
+		slot := next & q.mask
+		w := q.rxDone(slot).load()
+		if w&rxDD == 0 {
 			break
 		}
-		free := (*uint32)(unsafe.Add(pend, slot*4))
-		*free = done
-		n := int(d.length)
-		if status&(rxEOP|rxErrors) != rxEOP || uint(n-minFrame) > uint(q.bufSize-minFrame) {
+		n := int(uint16(w >> rxLength))
+		free := q.txDone
+		if w&(rxEOP|rxErrors) != rxEOP || uint(n-minFrame) > uint(q.bufSize-minFrame) {
 			q.badWriteback++
+			*q.pending(slot) = free
 			continue
 		}
-		at := slot * stride
-		h, m := (*[64]byte)(unsafe.Add(buf, at)), n
+		at := slot * q.stride
+		h, m := (*[64]byte)(unsafe.Add(q.buf, at)), n
 		switch k := fastpath.Match(h); { // see package fastpath for what the leaves ask of each other
 		case k == fastpath.ICMPv4 && r.IPv4(h, n) && r.Sum4(h) && r.Hosts4(h) && r.Echo4(h):
 			r.Hop4(h)
@@ -94,25 +95,29 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		default:
 			m = r.Slow(unsafe.Slice((*byte)(unsafe.Pointer(h)), n))
 		}
-		if m == 0 {
-			continue
-		}
-		if tail-done == mask {
+		switch {
+		case m == 0:
+		case tail-q.txDone == q.mask:
 			q.txFull++
-			continue
+		default:
+			t := (*txRead)(unsafe.Add(q.tx, tail&q.mask*descSize))
+			t.addr = q.iova + uint64(at)
+			t.cmd = uint32(m) | txWhole
+			t.status = uint32(m) << txPayShift
+			tail++
+			free = tail
 		}
-		t := (*txRead)(unsafe.Add(tx, tail&mask*descSize))
-		t.addr = q.iova + uint64(at)
-		t.cmd = uint32(m) | txWhole
-		t.status = uint32(m) << txPayShift
-		tail++
-		*free = tail
+		*q.pending(slot) = free
 	}
 	q.rxNext = next
+	first := q.txTail
 	if tail != first {
 		q.post(first, tail)
+		if next-q.armed < tidyAt {
+			return int(tail - first)
+		}
 	}
-	if done != tail || q.armed != next {
+	if q.txDone != tail || q.armed != next {
 		q.tidy()
 	}
 	return int(tail - first)

@@ -63,13 +63,6 @@ TEXT ·Store16(SB), NOSPLIT, $0-10
 	MOVW AX, (DI)
 	RET
 
-// func Store32(p *uint32, v uint32)
-TEXT ·Store32(SB), NOSPLIT, $0-12
-	MOVQ p+0(FP), DI
-	MOVL v+8(FP), AX
-	MOVL AX, (DI)
-	RET
-
 // func Store64(p *uint64, v uint64)
 TEXT ·Store64(SB), NOSPLIT, $0-16
 	MOVQ p+0(FP), DI

@@ -7,12 +7,6 @@ import "unsafe"
 // PureGo says that the build has no assembly: it works on models, and is not for devices.
 const PureGo = false
 
-// Store32 stores v at p, whole, once, and after all earlier stores of this thread to ordinary memory: a doorbell in an
-// uncached window, or a doorbell record.
-//
-//go:noescape
-func Store32(p *uint32, v uint32)
-
 // Store8 is Store32 for one byte.
 //
 //go:noescape
