@@ -17,7 +17,7 @@ func FuzzCompletions(f *testing.F) {
 	f.Add(b, bytes.Repeat([]byte{0xD0}, 64))
 	f.Add(append(bytes.Repeat([]byte{0xFF}, 63), 0x20), []byte{1})
 	f.Fuzz(func(t *testing.T, rx, tx []byte) {
-		q, r := newBenchQueue(echo4(64), true), newResponder(t)
+		q, r := newBenchQueue(t, echo4(64), true), newResponder(t)
 		copy(unsafe.Slice((*byte)(q.rxCQ), 512*cqeSize), rx)
 		copy(unsafe.Slice((*byte)(q.txCQ), 2048*cqeSize), tx)
 		answered := 0
