@@ -51,7 +51,7 @@ func TestBadInput(t *testing.T) {
 			says string
 		}{
 			{"no command", nil, 2, "bench run"},
-			{"unknown command", []string{"measure"}, 2, `"measure"`},
+			{"unknown command", []string{"measure"}, 2, `"measure": there are compare, demo, `},
 			{"no target", run(), 2, "-target"},
 			{"a target that is no address", run("-target", "example"), 2, "example"},
 			{"a multicast target", run("-target", "224.0.0.1"), 2, "224.0.0.1"},

@@ -9,7 +9,7 @@ import (
 	"rebound/nic/kit/netif"
 )
 
-func bindCommand(args []string) error {
+func bindCommand(args []string, _, _ io.Writer) error {
 	var to pci.Target
 	f := flag.NewFlagSet("bind", flag.ContinueOnError)
 	f.BoolVar(&to.Force, "force", false, "")
@@ -26,7 +26,7 @@ func bindCommand(args []string) error {
 	return pci.Bind(addr, to)
 }
 
-func unbindCommand(args []string) error {
+func unbindCommand(args []string, _, _ io.Writer) error {
 	addr, err := address(flag.NewFlagSet("unbind", flag.ContinueOnError), args)
 	if err != nil {
 		return err

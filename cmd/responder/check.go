@@ -32,7 +32,7 @@ func (n errNotReady) Error() string {
 
 // checkCommand prints what of the host is not ready for low latency. Without -config, only the cores matter and the
 // rest of the settings need not be there.
-func checkCommand(args []string, stdout io.Writer) error {
+func checkCommand(args []string, stdout, _ io.Writer) error {
 	file, sets, err := configFlags(args)
 	if err != nil {
 		return err

@@ -366,7 +366,8 @@ func TestExitCodes(t *testing.T) {
 		want string
 	}{
 		{name: "no device", args: []string{}, code: 2, want: "nic.device: is empty"},
-		{name: "unknown command", args: []string{"answer"}, code: 2, want: `unknown command "answer"`},
+		{name: "unknown command", args: []string{"answer"}, code: 2, want: `unknown command "answer": there are serve, check, config, nics, bind, unbind, version`},
+		{name: "argument of version", args: []string{"version", "all"}, code: 2, want: `unexpected argument "all"`},
 		{name: "unknown flag", args: []string{"-port", "7"}, code: 2, want: "flag provided but not defined: -port"},
 		{name: "argument", args: append(good, "eth1"), code: 2, want: `unexpected argument "eth1"`},
 		{name: "no file", args: []string{"-config", "/nonexistent.toml"}, code: 2, want: "/nonexistent.toml: no such file"},
@@ -402,6 +403,9 @@ func TestExitCodes(t *testing.T) {
 			}
 			if c.code == exitFailed && len(lines) != 1 {
 				t.Errorf("%d messages:\n%s", len(lines), &stderr)
+			}
+			if n := strings.Count(stderr.String(), "finding="); n > 0 {
+				t.Errorf("the problem stands behind %d findings about the host:\n%s", n, &stderr)
 			}
 			if stdout.Len() > 0 {
 				t.Errorf("on stdout: %s", &stdout)

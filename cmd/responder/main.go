@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"rebound/cmd/internal/setting"
+	"rebound/cmd/internal/version"
 )
 
 // Exit codes.
@@ -29,35 +31,46 @@ const usage = `usage:
   responder bind [-force] [-no-driver] ADDR     take a PCI function from its kernel driver, for vfio-pci or for none;
                                                 -force: even where the default route or the ssh session needs it
   responder unbind ADDR                         give it back
+  responder version                             what it was built from
 
 KEY is as in config.toml (nic.device), VALUE in TOML syntax; a bare word is a string.
 `
 
 func main() { os.Exit(command(os.Args[1:], os.Stdout, os.Stderr)) }
 
+// entry is a command by its name.
+type entry struct {
+	name string
+	run  func(args []string, stdout, stderr io.Writer) error
+}
+
+// commands are all there are; the first is what no name stands for.
+var commands = []entry{
+	{"serve", serveCommand},
+	{"check", checkCommand},
+	{"config", configCommand},
+	{"nics", nicsCommand},
+	{"bind", bindCommand},
+	{"unbind", unbindCommand},
+	{"version", versionCommand},
+}
+
 // command runs the program and returns its exit code.
 func command(args []string, stdout, stderr io.Writer) int {
-	name := "serve"
+	name := commands[0].name
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		name, args = args[0], args[1:]
 	}
-	var err error
-	switch name {
-	case "serve":
-		err = serveCommand(args, stdout, stderr)
-	case "check":
-		err = checkCommand(args, stdout)
-	case "config":
-		err = configCommand(args, stdout)
-	case "nics":
-		err = nicsCommand(args, stdout)
-	case "bind":
-		err = bindCommand(args)
-	case "unbind":
-		err = unbindCommand(args)
-	default:
-		err = usageError(fmt.Sprintf("unknown command %q", name))
+	i := slices.IndexFunc(commands, func(c entry) bool { return c.name == name })
+	if i < 0 {
+		var names []string
+		for _, c := range commands {
+			names = append(names, c.name)
+		}
+		fmt.Fprintf(stderr, "responder: unknown command %q: there are %s (-h explains them)\n", name, strings.Join(names, ", "))
+		return exitUsage
 	}
+	err := commands[i].run(args, stdout, stderr)
 	var wrong usageError
 	var key *setting.Error
 	switch {
@@ -100,10 +113,18 @@ func configFlags(args []string) (file string, sets []string, err error) {
 }
 
 // configCommand prints a configuration with every key, its description and its default.
-func configCommand(args []string, stdout io.Writer) error {
+func configCommand(args []string, stdout, _ io.Writer) error {
 	if len(args) > 0 {
 		return usageError(fmt.Sprintf("unexpected argument %q", args[0]))
 	}
 	_, err := io.WriteString(stdout, newSettings(nil).table.TOML(intro))
+	return err
+}
+
+func versionCommand(args []string, stdout, _ io.Writer) error {
+	if len(args) > 0 {
+		return usageError(fmt.Sprintf("unexpected argument %q", args[0]))
+	}
+	_, err := io.WriteString(stdout, version.Text("responder"))
 	return err
 }

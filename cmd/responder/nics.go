@@ -15,7 +15,7 @@ import (
 
 // nicsCommand lists the interfaces of this network namespace and the network functions on the PCI bus, each with what
 // would drive it or why nothing does.
-func nicsCommand(args []string, stdout io.Writer) error {
+func nicsCommand(args []string, stdout, _ io.Writer) error {
 	if len(args) > 0 {
 		return usageError(fmt.Sprintf("unexpected argument %q", args[0]))
 	}

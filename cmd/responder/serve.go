@@ -68,8 +68,8 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 			return err
 		}
 	}
-	warn(s, cores, log)
-	if err := prepare(s, cores, online, log); err != nil {
+	remarks, err := prepare(s, cores, online)
+	if err != nil {
 		return err
 	}
 	clock, err := latency.NewClock()
@@ -126,6 +126,11 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 		defer server.Close()
 		log.Info("metrics", "url", "http://"+web.Addr().String()+"/metrics")
 	}
+	// Only now: an error until here stands alone, not behind remarks.
+	for _, r := range remarks {
+		log.Warn(r.what, r.attrs...)
+	}
+	warn(s, cores, log)
 	talking, hush := context.WithCancel(context.Background())
 	silent := make(chan struct{})
 	go func() {
@@ -177,23 +182,29 @@ func warn(s *settings, cores []int, log *slog.Logger) {
 	}
 }
 
-// prepare gives the cores to the loops and locks the memory. What rights do not allow is a warning: the answers are right
+// remark is a warning for the log.
+type remark struct {
+	what  string
+	attrs []any
+}
+
+// prepare gives the cores to the loops and locks the memory. What rights do not allow is a remark: the answers are right
 // all the same, only slower.
-func prepare(s *settings, cores, online []int, log *slog.Logger) error {
+func prepare(s *settings, cores, online []int) (remarks []remark, err error) {
 	rest, err := keepOff(cores, online)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(rest) == 0 {
-		log.Warn("the polling cores are all there are: everything else on this machine takes time from them", "cores", ranges(cores))
+		remarks = append(remarks, remark{"the polling cores are all there are: everything else on this machine takes time from them", []any{"cores", ranges(cores)}})
 	}
 	if s.cpu.lockMemory {
 		if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE); err != nil {
-			log.Warn("memory is not locked: a page that is missing costs microseconds or more", "error", err,
-				"mend", "run as root, with CAP_IPC_LOCK, or with `ulimit -l unlimited`; cpu.lock_memory=false hides this")
+			remarks = append(remarks, remark{"memory is not locked: a page that is missing costs microseconds or more", []any{"error", err,
+				"mend", "run as root, with CAP_IPC_LOCK, or with `ulimit -l unlimited`; cpu.lock_memory=false hides this"}})
 		}
 	}
-	return nil
+	return remarks, nil
 }
 
 // reportable finds out at once whether a report could be saved in dir, not after hours of answering.

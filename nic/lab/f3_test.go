@@ -21,12 +21,13 @@ need responder bind $addr
 say bound $addr
 need ip addr add 10.9.0.2/24 dev $dev
 
-start() {
-  responder -config /lab/config.toml -set nic.driver=$driver -set nic.device=$addr -set "respond.addresses=[\"$peer/24\"]" \
+start() { # MORE ARGUMENTS...
+  responder -config /lab/config.toml -set nic.driver=$driver -set nic.device=$addr -set "respond.addresses=[\"$peer/24\"]" "$@" \
     >/tmp/out 2>/tmp/err &
   pid=$!
   await_ready
 }
+stop() { kill -TERM $pid; wait $pid || { show failed cat /tmp/err; fail "the responder ended with $?"; }; }
 traffic() {
   ip neigh flush dev $dev
   up
@@ -50,13 +51,24 @@ say killed
 start
 traffic 50 200
 say again
-kill -TERM $pid; wait $pid || { show failed cat /tmp/err; fail "the responder ended with $?"; }
+stop
+say stopped
+need ip link set $dev mtu 9000
+start -set nic.mtu=9000
+up
+for s in 56 1473 2000 4096 8971 8972; do pings 50 $s; done
+flood $peer:7 500 8972 >/tmp/need 2>&1 || { show failed cat /tmp/need /tmp/err; fail flood of jumbo frames; }
+say jumbo
+stop
 say stopped
 need bench run -iface $addr -driver $driver -source 10.9.0.3 -target 10.9.0.2 -closed -count 500 -timeout 5s -warmup 0s -self-test 0s -out /tmp/own
 grep -q 'received 500' /tmp/need || { show failed cat /tmp/need; fail "the bench on vfio-pci lost replies"; }
 grep -q '(sim)' /tmp/need || { show failed cat /tmp/need; fail "the report takes the model for silicon"; }
 show bench cat /tmp/need
 say measured
+need bench run -iface $addr -driver $driver -mtu 9000 -size 9014 -source 10.9.0.3 -target 10.9.0.2 -closed -count 100 -timeout 5s -warmup 0s -self-test 0s -out /tmp/jumbo
+grep -q 'received 100' /tmp/need || { show failed cat /tmp/need; fail "the bench on vfio-pci lost jumbo frames"; }
+say measured jumbo
 need responder unbind $addr
 ours_back() { [ -n "$(having 2)" ]; }
 until_true 100 ours_back

@@ -1,0 +1,29 @@
+// Package version says what a program was built from.
+package version
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
+
+// Text returns what the linker recorded, a line each: the module's version, the revision with its time, and the Go release
+// with the platform.
+func Text(program string) string {
+	b, ok := debug.ReadBuildInfo()
+	if !ok {
+		b = &debug.BuildInfo{Main: debug.Module{Version: "unknown"}}
+	}
+	set := map[string]string{"vcs.revision": "unknown"} // outside of a repository, or with -buildvcs=false
+	for _, s := range b.Settings {
+		set[s.Key] = s.Value
+	}
+	revision := set["vcs.revision"]
+	if t := set["vcs.time"]; t != "" {
+		revision += " of " + t
+	}
+	if set["vcs.modified"] == "true" {
+		revision += ", modified"
+	}
+	return fmt.Sprintf("%s %s\nrevision %s\n%s %s/%s\n", program, b.Main.Version, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
