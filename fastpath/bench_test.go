@@ -15,7 +15,7 @@ func TestZeroAllocations(t *testing.T) {
 				f := inBuffer(q.frame)
 				if n := testing.AllocsPerRun(10, func() {
 					poll(r, f[:copy(f, q.frame)])
-					r.Slow(f[:copy(f, q.frame)])
+					slowly(r, f[:copy(f, q.frame)])
 					f[13]++
 					poll(r, f)
 				}); n != 0 {
@@ -85,7 +85,7 @@ func BenchmarkSlow(b *testing.B) {
 	for tags := range 3 {
 		for _, name := range []string{"ping", "udp", "ping6", "udp6", "arp", "ns", "stamp"} {
 			b.Run(fmt.Sprintf("%d tags/%s", tags, name), func(b *testing.B) {
-				benchmark(b, config(Strict), find(name, tags), (*Responder).Slow)
+				benchmark(b, config(Strict), find(name, tags), slowly)
 			})
 		}
 	}
@@ -109,11 +109,12 @@ func BenchmarkEcho4(b *testing.B) {
 			n := len(frame)
 			h, m := (*[64]byte)(unsafe.Pointer(unsafe.SliceData(frame))), n
 			switch k := Match(h); {
-			case k == ICMPv4 && r.IPv4(h, n) && r.Sum4(h) && r.Hosts4(h) && r.Echo4(h):
-				r.Hop4(h)
+			case k == ICMPv4 && r.IPv4(h, n) && r.Sum4(h) && r.Hosts4(h) && Echo4(h) && r.Admit4(h, k):
+				r.Pong4(h)
+				r.Fresh4(h)
 				Swap4(h)
 			default:
-				m = r.Slow(frame)
+				m = r.Slow(h, n)
 			}
 			sent += m
 		}

@@ -27,13 +27,24 @@ func New(c Config) (*Responder, error) {
 		return nil, fmt.Errorf("%w: MAC %x is not a unicast address", ErrConfig, c.MAC)
 	}
 	r := &Responder{
+		mode:       c.Mode,
 		open:       c.Mode == Open,
 		partial:    c.PartialChecksums,
 		stamp:      slices.Clone(c.STAMPPorts),
+		stampLeast: stampLength,
 		clock:      c.Clock,
 		macAddress: c.MAC,
 	}
+	if c.STAMPBase {
+		r.stampLeast = stampSender
+	}
 	r.mac = le.Uint64(append([]byte{0, 0}, c.MAC[:]...))
+	if err := r.setVLANs(c.VLANs); err != nil {
+		return nil, err
+	}
+	if err := r.setGuards(&c); err != nil {
+		return nil, err
+	}
 	if err := r.setPorts(&c); err != nil {
 		return nil, err
 	}
@@ -64,10 +75,43 @@ func (r *Responder) setPorts(c *Config) error {
 		return nil
 	}
 	r.service = seen // two responders would never stop
+	for p := range uint16(systemPorts) {
+		r.service.add(p)
+	}
 	for _, p := range servicePorts {
 		r.service.add(p)
 	}
 	return nil
+}
+
+func (r *Responder) setVLANs(ids []uint16) error {
+	if ids == nil {
+		for i := range r.vlans {
+			r.vlans[i] = ^uint64(0)
+		}
+		return nil
+	}
+	for _, id := range ids {
+		if id >= 4095 { // IEEE 802.1Q table 9-2
+			return fmt.Errorf("%w: VLAN %d, expected 0 (untagged) to 4094", ErrConfig, id)
+		}
+		r.vlans[id>>6] |= 1 << (id & 63)
+	}
+	if !r.vlan(0) { // the leaves see only untagged frames, and leave them to Slow: no MAC is all ones in eight bytes
+		r.open, r.mac = false, ^uint64(0)
+	}
+	return nil
+}
+
+func (r *Responder) setGuards(c *Config) error {
+	if c.ChecksumBytes < 0 {
+		return fmt.Errorf("%w: checksums of packets of up to %d bytes, expected 0 or more", ErrConfig, c.ChecksumBytes)
+	}
+	if c.Mode == Open {
+		return r.limit.set(0, 0, 0)
+	}
+	r.checksumBytes = c.ChecksumBytes
+	return r.limit.set(c.Rate, c.Burst, c.TicksPerSecond)
 }
 
 func (r *Responder) setAddresses(prefixes []netip.Prefix) error {

@@ -40,10 +40,10 @@ func TestEveryChecksum(t *testing.T) {
 		fast, slow := responder(t, c), responder(t, c)
 		for v := range 1 << 16 {
 			f := build(uint16(v))
-			want := oracle(&c, f)
+			want := expected(&c, f)
 			a, b := inBuffer(f), inBuffer(f)
 			poll(fast, a)
-			slow.Slow(b)
+			slowly(slow, b)
 			if !bytes.Equal(a, want) || !bytes.Equal(b, want) {
 				t.Fatalf("%s %#04x: snippet, Slow, oracle\n%x\n%x\n%x", name, v, a, b, want)
 			}
@@ -61,7 +61,7 @@ func TestEveryCompletion(t *testing.T) {
 	r := responder(t, c)
 	for v := range 1 << 16 {
 		f := eth(ourMAC, theirMAC, 0, 0x0800, udp(their4, our4, 40000, 9000, []byte{byte(v >> 8), byte(v)}))
-		want := oracle(&c, f)
+		want := expected(&c, f)
 		binary.BigEndian.PutUint16(f[40:], naiveSum(f[26:34], []byte{0, 17, 0, 10}))
 		if poll(r, f); !bytes.Equal(f, want) {
 			t.Fatalf("payload %#04x\n%x, want\n%x", v, f, want)

@@ -3,8 +3,11 @@ package fastpath
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"testing"
+
+	"rebound/fastpath/oracle"
 )
 
 var (
@@ -29,6 +32,8 @@ func config(m Mode) Config {
 		UDPPorts:   []uint16{7, 9000},
 		STAMPPorts: []uint16{862},
 		Clock:      new(atomic.Pointer[Clock]),
+
+		ChecksumBytes: 100, // some of the frames are longer
 	}
 	c.Clock.Store(&Clock{NTP: clockNTP, ErrorEstimate: ErrorEstimate(true, 1e-6)})
 	return c
@@ -43,29 +48,20 @@ func responder(t testing.TB, c Config) *Responder {
 	return r
 }
 
-// naiveSum is RFC 1071 word for word.
-func naiveSum(parts ...[]byte) uint16 {
-	s := uint32(0)
-	for _, b := range parts {
-		for i := 0; i < len(b); i += 2 {
-			w := uint32(b[i]) << 8
-			if i+1 < len(b) {
-				w |= uint32(b[i+1])
-			}
-			if s += w; s > 0xffff {
-				s -= 0xffff
-			}
-		}
-	}
-	return uint16(s)
+func naiveSum(parts ...[]byte) uint16 { return oracle.Sum(slices.Concat(parts...)) }
+
+func l4sum(src, dst []byte, protocol byte, seg []byte) uint16 {
+	return oracle.PseudoSum(slices.Concat(src, dst), protocol, seg)
 }
 
-// l4sum is the sum of a segment and its pseudo-header: 0xffff where the checksum in it is right.
-func l4sum(src, dst []byte, protocol byte, seg []byte) uint16 {
-	var tail [8]byte
-	binary.BigEndian.PutUint32(tail[:], uint32(len(seg)))
-	tail[7] = protocol
-	return naiveSum(src, dst, tail[:], seg)
+// expected is the oracle's reply.
+func expected(c *Config, f []byte) []byte {
+	r := oracle.Rules{
+		Open: c.Mode == Open, MAC: c.MAC, Addresses: c.Addresses, UDPPorts: c.UDPPorts, STAMPPorts: c.STAMPPorts, VLANs: c.VLANs,
+		ChecksumBytes: c.ChecksumBytes, STAMPBase: c.STAMPBase, Time: clockNTP, ErrorEstimate: ErrorEstimate(true, 1e-6),
+		ServicePorts: servicePorts[:],
+	}
+	return r.Answer(f, nil)
 }
 
 func eth(dst, src [6]byte, tags int, etherType uint16, payload []byte) []byte {
@@ -147,12 +143,6 @@ func solicit(src, dst, target netip.Addr, options ...byte) []byte {
 	return icmp6(src, dst, 255, append(m, options...))
 }
 
-func solicitedNodeOf(a netip.Addr) (netip.Addr, [6]byte) {
-	b := a.As16()
-	g := [16]byte{0xff, 2, 11: 1, 12: 0xff, 13: b[13], 14: b[14], 15: b[15]}
-	return netip.AddrFrom16(g), [6]byte{0x33, 0x33, 0xff, b[13], b[14], b[15]}
-}
-
 // testPacket is a STAMP sender's (RFC 8762 §4.2.1) of n bytes.
 func testPacket(n int) []byte {
 	b := []byte{0, 0, 0, 42, 0xe8, 0xd4, 0xa5, 0x0f, 0x11, 0x22, 0x33, 0x44, 0x9f, 0x01}
@@ -174,7 +164,7 @@ type request struct {
 
 // requests are frames of every kind that is answered, under tags VLAN tags.
 func requests(tags int) []request {
-	group, groupMAC := solicitedNodeOf(our6)
+	group, groupMAC := oracle.SolicitedNode(our6)
 	slla := append([]byte{1, 1}, theirMAC[:]...)
 	nonce := []byte{14, 1, 1, 2, 3, 4, 5, 6}
 	e := func(etherType uint16, p []byte) []byte { return eth(ourMAC, theirMAC, tags, etherType, p) }
@@ -184,6 +174,7 @@ func requests(tags int) []request {
 	zeros[0], zeros[2], zeros[3] = 8, 0xf7, 0xff
 	return []request{
 		{"ping", e(0x0800, icmp4(their4, our4, 56)), AnsweredICMPv4},
+		{"ping long", e(0x0800, icmp4(their4, our4, 600)), AnsweredICMPv4},
 		{"ping padded", pad(e(0x0800, icmp4(their4, our4, 1)), 60), AnsweredICMPv4},
 		{"ping unpadded", e(0x0800, icmp4(their4, our4, 0)), AnsweredICMPv4},
 		{"ping of zeros", e(0x0800, ip4(their4, our4, 1, zeros)), AnsweredICMPv4},
@@ -212,7 +203,7 @@ func requests(tags int) []request {
 
 // inBuffer returns a copy of f that lies at the start of a receive buffer full of what was there before.
 func inBuffer(f []byte) []byte {
-	b := make([]byte, len(f)+64)
+	b := make([]byte, max(len(f), MinBuffer)+64)
 	for i := range b {
 		b[i] = 0xa5
 	}

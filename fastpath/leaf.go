@@ -54,17 +54,25 @@ func (r *Responder) Hosts4(h *[64]byte) bool {
 	return r.open || r.own4[d*r.mul4>>shift4] == d && r.not4[s*r.mul4>>shift4] != s && h[26]-1 < 223 && h[26] != 127
 }
 
-// Echo4 turns an ICMPv4 echo request into its reply and counts it, or returns false with nothing changed. The request
-// whose reply's checksum is zero by RFC 1624 is left to Slow, which knows whether that has to be 0xffff.
-func (r *Responder) Echo4(h *[64]byte) bool {
+// Echo4 reports whether an ICMPv4 message is an echo request. The one whose reply's checksum is zero by RFC 1624 is left to
+// Slow, which knows whether that has to be 0xffff.
+func Echo4(h *[64]byte) bool {
 	w := le.Uint32(h[34:])
-	if w&0xffff != 8 || w>>16 == 0xfff7 {
-		return false
-	}
-	w = w>>16 + 8
+	return w&0xffff == 8 && w>>16 != 0xfff7
+}
+
+// Pong4 turns an ICMPv4 echo request into its reply and counts it.
+func (r *Responder) Pong4(h *[64]byte) {
+	w := le.Uint32(h[34:])>>16 + 8
 	le.PutUint32(h[34:], (w+w>>16)<<16)
 	r.stats[AnsweredICMPv4]++
-	return true
+}
+
+// Fresh4 gives the reply a TTL of its own in Strict.
+func (r *Responder) Fresh4(h *[64]byte) {
+	if !r.open {
+		setHops4(h, hopLimit)
+	}
 }
 
 // Ports4 reports whether a UDP datagram over IPv4 is to an echo port of ours from a port that is no service, and fills
@@ -74,26 +82,32 @@ func (r *Responder) Ports4(h *[64]byte) bool {
 	return r.echo[d>>6]>>(d&63)&1 != 0 && r.service[s>>6]>>(s&63)&1 == 0 && be.Uint16(h[38:])+20 == be.Uint16(h[16:])
 }
 
-// Datagram4 swaps the ports of a UDP datagram and counts it, or returns false with nothing changed: where
-// Config.PartialChecksums is set and the checksum is only the pseudo-header's sum, for Slow to complete.
+// Datagram4 reports whether a UDP datagram can be sent back as it is: its TTL can be lowered, and its checksum is not, where
+// Config.PartialChecksums is set, the pseudo-header's sum alone, which Slow completes.
 func (r *Responder) Datagram4(h *[64]byte) bool {
 	w := uint64(le.Uint32(h[26:])) + uint64(le.Uint32(h[30:])) + 0x1100 + uint64(le.Uint16(h[38:]))
-	if r.partial && (w+0xffff-uint64(le.Uint16(h[40:])))%0xffff == 0 {
-		return false
-	}
-	le.PutUint32(h[34:], bits.RotateLeft32(le.Uint32(h[34:]), 16))
-	r.stats[AnsweredUDPv4]++
-	return true
+	return (r.open || h[22] > 1) && !(r.partial && (w+0xffff-uint64(le.Uint16(h[40:])))%0xffff == 0)
 }
 
-// Hop4 sets the reply's TTL to 64 in Strict and updates the header checksum (RFC 1624 eqn. 3).
-func (r *Responder) Hop4(h *[64]byte) {
+// Bounce4 swaps the ports of a UDP datagram and counts it.
+func (r *Responder) Bounce4(h *[64]byte) {
+	le.PutUint32(h[34:], bits.RotateLeft32(le.Uint32(h[34:]), 16))
+	r.stats[AnsweredUDPv4]++
+}
+
+// Lower4 makes the reply's TTL less than the request's in Strict, so that what bounces between two responders ends.
+func (r *Responder) Lower4(h *[64]byte) {
 	if !r.open {
-		s := uint32(^le.Uint16(h[24:])) + 0xffff - uint32(h[22]) + 64
-		s = s&0xffff + s>>16
-		h[22] = 64
-		le.PutUint16(h[24:], ^uint16(s+s>>16)) // the first fold can carry again
+		setHops4(h, min(h[22]-1, hopLimit))
 	}
+}
+
+// setHops4 sets the TTL and updates the header checksum (RFC 1624 eqn. 3).
+func setHops4(h *[64]byte, ttl uint8) {
+	s := uint32(^le.Uint16(h[24:])) + 0xffff - uint32(h[22]) + uint32(ttl)
+	s = s&0xffff + s>>16
+	h[22] = ttl
+	le.PutUint16(h[24:], ^uint16(s+s>>16)) // the first fold can carry again
 }
 
 // Swap4 exchanges source and destination, MAC and IPv4.
@@ -126,16 +140,17 @@ func (r *Responder) From6(h *[64]byte) bool {
 	return r.open || a.hi != 0 && h[22] != 0xff && (o.hi != a.hi || o.lo != a.lo)
 }
 
-// Echo6 turns an ICMPv6 echo request into its reply and counts it, or returns false with nothing changed.
-func (r *Responder) Echo6(h *[64]byte) bool {
-	w := le.Uint32(h[54:])
-	if w&0xffff != 128 {
-		return false
-	}
-	s := ^w>>16 + 1 // the type, in the low byte, grows by one
+// Echo6 reports whether an ICMPv6 message is an echo request.
+func Echo6(h *[64]byte) bool { return le.Uint16(h[54:]) == 128 }
+
+// Pong6 is for IPv6 what Pong4 and Fresh4 are for IPv4.
+func (r *Responder) Pong6(h *[64]byte) {
+	s := ^le.Uint32(h[54:])>>16 + 1 // the type, in the low byte, grows by one
 	le.PutUint32(h[54:], ^(s+s>>16)<<16|129)
 	r.stats[AnsweredICMPv6]++
-	return true
+	if !r.open {
+		h[21] = hopLimit
+	}
 }
 
 // Ports6 is for IPv6 what Ports4 is for IPv4. It also refuses a datagram without a checksum (RFC 8200 §8.1).
@@ -146,24 +161,23 @@ func (r *Responder) Ports6(h *[64]byte) bool {
 }
 
 // Datagram6 is for IPv6 what Datagram4 is for IPv4, and leaves every datagram to Slow where checksums may be partial.
-func (r *Responder) Datagram6(h *[64]byte) bool {
-	if r.partial {
-		return false
-	}
+func (r *Responder) Datagram6(h *[64]byte) bool { return !r.partial && (r.open || h[21] > 1) }
+
+// Bounce6 is for IPv6 what Bounce4 and Lower4 are for IPv4.
+func (r *Responder) Bounce6(h *[64]byte) {
 	le.PutUint32(h[54:], bits.RotateLeft32(le.Uint32(h[54:]), 16))
 	r.stats[AnsweredUDPv6]++
-	return true
+	if !r.open {
+		h[21] = min(h[21]-1, hopLimit)
+	}
 }
 
-// Return6 exchanges source and destination, MAC and IPv6, and sets the hop limit to 64 in Strict.
-func (r *Responder) Return6(h *[64]byte) {
+// Swap6 exchanges source and destination, MAC and IPv6.
+func Swap6(h *[64]byte) {
 	d, s := le.Uint64(h[0:]), le.Uint64(h[6:])
 	le.PutUint64(h[0:], s&0xffff_ffff_ffff|d<<48)
 	le.PutUint32(h[8:], uint32(d>>16))
 	a := *(*[16]byte)(h[22:])
 	*(*[16]byte)(h[22:]) = *(*[16]byte)(h[38:])
 	*(*[16]byte)(h[38:]) = a
-	if !r.open {
-		h[21] = 64
-	}
 }

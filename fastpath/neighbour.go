@@ -47,70 +47,72 @@ func (r *Responder) arp(f []byte, l3 int) Verdict {
 
 var broadcast = [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// solicitation answers a neighbour solicitation for an address of ours (RFC 4861 §7.2.4). One from the unspecified
-// address is duplicate address detection (RFC 4862 §5.4): the advertisement goes to all nodes. The mode does not matter.
+// solicitation answers a neighbour solicitation for an address of ours (RFC 4861 §7.2.4). The mode does not matter.
 //
 // The advertisement takes the solicitation's place byte for byte: the sender's link-layer address option becomes our
 // target link-layer address option, other options stay, as a receiver ignores those it does not expect. So without the
 // former there is no latter. RFC 4861 §4.3 demands it of a multicast solicitation with a sender, which is refused else; a
-// unicast one needs no answer to it; and for duplicate address detection, where it is forbidden, the target address
-// alone tells that it is taken.
-func (r *Responder) solicitation(f []byte, l3 int) Verdict {
+// unicast one needs no answer to it.
+//
+// A solicitation from the unspecified address is duplicate address detection (RFC 4862 §5.4). It may not have that option,
+// but its answer, which goes to all nodes, must. So that answer has this one option whatever the request had, and is 8 bytes
+// longer than a request without options.
+func (r *Responder) solicitation(f []byte, l3 int) (Verdict, int) {
 	p := f[l3:]
 	n := 40 + int(be.Uint16(p[4:]))
 	src, dst, m := p[8:24], p[24:40], p[40:]
 	if [6]byte(f) != r.macAddress && ([4]byte(f) != [4]byte{0x33, 0x33, 0xff, p[37]} || [2]byte(f[4:]) != [2]byte(p[38:]) ||
 		dst[0] != 0xff) {
-		return RefusedMAC // neither ours nor the group of the address it is to (RFC 2464 §7)
+		return RefusedMAC, 0 // neither ours nor the group of the address it is to (RFC 2464 §7)
 	}
 	if v, ok := r.sourceMAC([6]byte(f[6:])); !ok {
-		return v
+		return v, 0
 	}
 	switch {
 	case p[0]>>4 != 6:
-		return RefusedVersion
+		return RefusedVersion, 0
 	case !fits(f, l3, n):
-		return RefusedLength
+		return RefusedLength, 0
 	case n < 64 || p[7] != 255 || m[1] != 0:
-		return RefusedND
+		return RefusedND, 0
 	}
 	m = m[:n-40]
 	target := m[8:24]
 	solicited := [13]byte(dst) == solicitedNode && [3]byte(dst[13:]) == [3]byte(target[13:])
 	switch {
 	case !r.ours6(target):
-		return RefusedAddress
+		return RefusedAddress, 0
 	case !solicited && [16]byte(dst) != [16]byte(target):
-		return RefusedAddress
+		return RefusedAddress, 0
 	}
 	dad := [16]byte(src) == [16]byte{}
 	if !dad {
 		if v, ok := r.source6(src); !ok {
-			return v
+			return v, 0
 		}
 	}
 	if s := uint32(pseudo(p[8:40], protocolICMPv6, len(m))); cksum.Sum(m, uint16(s)) != 0xffff {
-		return RefusedND
+		return RefusedND, 0
 	}
 	var lla []byte // the sender's, in the last option that has it
 	for o := m[24:]; len(o) > 0; o = o[8*int(o[1]):] {
 		if len(o) < 8 || o[1] == 0 || len(o) < 8*int(o[1]) {
-			return RefusedND
+			return RefusedND, 0
 		}
 		if o[0] == 1 {
 			if lla = o[2:8]; o[1] != 1 {
-				return RefusedND
+				return RefusedND, 0
 			}
 		}
 	}
 	to := [6]byte(f[6:])
 	switch {
 	case dad && (lla != nil || !solicited), !dad && solicited && lla == nil:
-		return RefusedND
+		return RefusedND, 0
 	case lla != nil:
 		to = [6]byte(lla)
 		if v, ok := r.sourceMAC(to); !ok {
-			return v
+			return v, 0
 		}
 	}
 	for o := m[24:]; len(o) > 0; o = o[8*int(o[1]):] {
@@ -122,6 +124,12 @@ func (r *Responder) solicitation(f []byte, l3 int) Verdict {
 	m[0], m[4], m[5], m[6], m[7] = 136, 0x60, 0, 0, 0 // advertisement: solicited, override; not a router
 	copy(dst, src)
 	if dad {
+		end := l3 + 40 + 24 + 8
+		f = f[:end]
+		m = f[l3+40:]
+		m[24], m[25] = 2, 1
+		copy(m[26:], r.macAddress[:])
+		be.PutUint16(p[4:], uint16(len(m)))
 		m[4] = 0x20 // override
 		copy(dst, allNodes[:])
 		to = [6]byte{0x33, 0x33, 0, 0, 0, 1}
@@ -131,7 +139,7 @@ func (r *Responder) solicitation(f []byte, l3 int) Verdict {
 	copy(f[6:], r.macAddress[:])
 	m[2], m[3] = 0, 0
 	be.PutUint16(m[2:], ^cksum.Sum(m, pseudo(p[8:40], protocolICMPv6, len(m))))
-	return AnsweredND
+	return AnsweredND, len(f)
 }
 
 var (

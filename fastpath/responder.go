@@ -11,11 +11,11 @@ import (
 type Mode uint8
 
 const (
-	Strict Mode = iota // every guard; replies leave with hop limit 64
+	Strict Mode = iota // every guard
 
-	// Open answers whoever asks on the wire: MACs, IP addresses, the IPv4 header checksum and the source port are not
-	// looked at, and the hop limit stays. Kind, lengths and UDP ports still have to be right, and ARP and ND are as in
-	// Strict. It is for a wire you own: a reply to a broadcast has a broadcast source, and two responders can loop.
+	// Open answers whoever asks on the wire: MACs, IP addresses, checksums and the source port are not looked at, the hop
+	// limit stays, and nothing is rationed. Kind, lengths, UDP ports and VLANs still have to be right, and ARP and ND are as
+	// in Strict. It is for a wire you own: a reply to a broadcast has a broadcast source, and two responders can loop.
 	Open
 )
 
@@ -31,31 +31,64 @@ type Config struct {
 	// Clock holds how cycles relate to time. It is loaded for each test packet and may be replaced at any time.
 	Clock *atomic.Pointer[Clock]
 
+	// VLANs are the VLAN identifiers (0 to 4094) whose frames are answered, ARP and ND included; 0 stands for frames
+	// outside any VLAN: untagged, or with a tag for the priority alone (IEEE 802.1Q §6.9.1). Under two tags both must be
+	// named. nil is any.
+	VLANs []uint16
+
+	// Rate is how many echo requests, datagrams and test packets a second Strict answers to one source address, and Burst
+	// how many at once after a pause. 0 is no limit. It bounds a loop with an echo service that renews its TTL, which no
+	// look at a single frame can tell from a client. Addresses share 4096 counters of fixed size, so that two sources may
+	// share a limit, and each Responder counts for itself.
+	Rate, Burst    uint64
+	TicksPerSecond uint64 // of polling.TSC, as measured: needed with Rate, which goes by Loop's time
+
+	// ChecksumBytes is the longest IP packet, in bytes, of which Strict verifies the ICMP or UDP checksum before it answers
+	// (RFC 1122 §3.2.2 and §4.1.3.4, RFC 4443 §2.1). 0 verifies none. A longer one that is wrong is answered with a reply that
+	// is wrong in the same way.
+	ChecksumBytes int
+
+	// STAMPBase has test packets of 14 to 40 bytes answered by STAMP's base packet of 44 (RFC 8762 §4.6), as TWAMP-Light
+	// senders that do not pad expect it. It makes replies that are longer than their requests, by 30 bytes at most.
+	STAMPBase bool
+
 	// PartialChecksums says that frames may come from a kernel on this machine (over veth, say), whose UDP checksums hold
 	// only the pseudo-header's sum and wait for a device to complete them. A reply is completed here instead, else the
 	// peer's kernel would drop it. The price: a wrong checksum that equals that sum, one in 65536, is mended, not kept.
 	PartialChecksums bool
 }
 
+// Defaults for a Config of a live network.
+const (
+	DefaultRate          = 2_000_000 // four times what a bench reaches on a socket
+	DefaultBurst         = 1 << 16   // what waits after a pause of 30 ms at that rate
+	DefaultChecksumBytes = 256       // within 10 ns; see BenchmarkChecksum
+)
+
 // Responder answers frames for one queue. One goroutine uses it at a time; its counters and Loop may be read by others.
 type Responder struct {
 	Loop polling.Loop
 
 	// What the leaves read, together.
-	mac           uint64 // as they load it: shifted up by two bytes
+	mac           uint64 // as they load it: shifted up by two bytes; all ones where untagged frames are not answered
 	mul6          uint64 // the multipliers that give each address a slot of its own
 	mul4          uint32
-	open, partial bool
+	open, partial bool // open: the leaves skip what Open does not look at
 	stats         Stats
+	limit         limiter
+	checksumBytes int
 	own4          [slots4]uint32 // our addresses as loaded, each in its slot
 	not4          [slots4]uint32 // the same and our subnets' broadcasts: no sources
 	own6          [slots6]ip6
 	echo          portSet // indexed by ports as loaded
 	service       portSet // source ports that are not answered
 
+	mode       Mode
 	stamp      []uint16
+	stampLeast int // bytes of a test packet
 	clock      *atomic.Pointer[Clock]
 	macAddress [6]byte
+	vlans      [1 << 12 / 64]uint64
 }
 
 // ip6 is an IPv6 address as the leaves load it.
@@ -67,26 +100,13 @@ type portSet [1 << 16 / 64]uint64
 func (s *portSet) add(port uint16)      { p := port<<8 | port>>8; s[p>>6] |= 1 << (p & 63) }
 func (s *portSet) has(port uint16) bool { p := port<<8 | port>>8; return s[p>>6]>>(p&63)&1 != 0 }
 
-// servicePorts are UDP ports where something that answers datagrams it did not ask for is common: a reply to them would
-// be answered in turn, without end (CVE-2024-2169), or be half of a reflection attack. 0 is no port to reply to.
+// systemPorts are the UDP ports below it: services', never a client's (RFC 6335 §6). Whatever listens there may answer a
+// datagram that it did not ask for, so that a reply to it would be answered in turn, without end (CVE-2024-2169), or be half
+// of a reflection attack. STAMP's port 862 is one of them, and 0 is no port to reply to.
+const systemPorts = 1024
+
+// servicePorts are the ports above where such services are common.
 var servicePorts = [...]uint16{
-	0,
-	7,     // echo
-	11,    // systat
-	13,    // daytime
-	17,    // quote of the day
-	19,    // character generator
-	37,    // time
-	53,    // DNS
-	69,    // TFTP
-	111,   // portmapper
-	123,   // NTP
-	137,   // NetBIOS name service
-	138,   // NetBIOS datagram
-	161,   // SNMP
-	389,   // connectionless LDAP
-	427,   // service location
-	520,   // RIP
 	1434,  // SQL server resolution
 	1900,  // SSDP
 	3702,  // WS-Discovery

@@ -2,6 +2,7 @@ package fastpath
 
 import (
 	"slices"
+	"unsafe"
 
 	"rebound/cksum"
 )
@@ -17,35 +18,45 @@ const (
 	protocolUDP    = 17
 	protocolICMPv6 = 58
 
-	hopLimit = 64 // of replies
+	hopLimit = 64 // of replies, at most
 )
 
-// Slow answers frame in place if it is for us and passes every guard, and returns the reply's length, which is
-// len(frame). It returns 0 where there is nothing to send; the frame is unchanged then, and the reason is counted. It takes
-// any bytes, and answers every kind, those of the leaves included.
+// MinBuffer is how many bytes from a frame's start must be readable and writable, however short the frame.
+const MinBuffer = 128
+
+// Slow answers the frame of n bytes at h in place if it is for us and passes every guard, and returns the reply's length,
+// which is n but for two kinds: the answer to duplicate address detection, and what Config.STAMPBase allows. It returns 0
+// where there is nothing to send; the frame is unchanged then, and the reason is counted. It takes any bytes, and answers
+// every kind, those of the leaves included.
 //
 //go:noinline
-func (r *Responder) Slow(frame []byte) int {
-	v := r.answer(frame)
+func (r *Responder) Slow(h *[64]byte, n int) int {
+	v, m := r.answer(unsafe.Slice((*byte)(unsafe.Pointer(h)), max(n, MinBuffer))[:n])
 	r.stats[v]++
 	if v.Answered() {
-		return len(frame)
+		return m
 	}
 	return 0
 }
 
-// answer finds the packet behind up to two VLAN tags, which a reply keeps.
-func (r *Responder) answer(f []byte) Verdict {
+// answer finds the packet behind up to two VLAN tags, which a reply keeps. A reply that is longer than its request uses the
+// room behind f, which its capacity tells.
+func (r *Responder) answer(f []byte) (v Verdict, n int) {
 	l3 := 14
 	if len(f) < l3 {
-		return RefusedShort
+		return RefusedShort, 0
 	}
 	t := be.Uint16(f[12:])
+	others := false // a tag of a VLAN that is not answered
 	for l3 < 14+2*4 && (t == etherType8021Q || t == etherType8021D) {
 		if l3 += 4; len(f) < l3 {
-			return RefusedShort
+			return RefusedShort, 0
 		}
+		others = others || !r.vlan(be.Uint16(f[l3-4:])&0xfff)
 		t = be.Uint16(f[l3-2:])
+	}
+	if others || l3 == 14 && !r.vlan(0) {
+		return RefusedVLAN, 0
 	}
 	switch t {
 	case etherTypeIPv4:
@@ -53,10 +64,13 @@ func (r *Responder) answer(f []byte) Verdict {
 	case etherTypeIPv6:
 		return r.ipv6(f, l3)
 	case etherTypeARP:
-		return r.arp(f, l3)
+		return r.arp(f, l3), len(f)
 	}
-	return RefusedEtherType
+	return RefusedEtherType, 0
 }
+
+// vlan reports whether frames of VLAN id are answered.
+func (r *Responder) vlan(id uint16) bool { return r.vlans[id>>6]>>(id&63)&1 != 0 }
 
 // fits reports whether n bytes of packet from l3 on fill frame f. A frame of up to 64 bytes, tags not counted, may be
 // longer: Ethernet pads to 60, and tags may come off or on after that.
@@ -82,65 +96,93 @@ func (r *Responder) sourceMAC(m [6]byte) (v Verdict, ok bool) {
 	return 0, true
 }
 
-func (r *Responder) ipv4(f []byte, l3 int) Verdict {
+func (r *Responder) ipv4(f []byte, l3 int) (Verdict, int) {
 	p := f[l3:]
 	if len(p) < 20 {
-		return RefusedShort
+		return RefusedShort, 0
 	}
-	if !r.open {
+	if r.mode != Open {
 		if v, ok := r.macs(f); !ok {
-			return v
+			return v, 0
 		}
 	}
 	n := int(be.Uint16(p[2:]))
 	switch {
 	case p[0]>>4 != 4:
-		return RefusedVersion
+		return RefusedVersion, 0
 	case p[0] != 0x45:
-		return RefusedOptions
+		return RefusedOptions, 0
 	case be.Uint16(p[6:])&^0x4000 != 0: // all but Don't Fragment
-		return RefusedFragment
+		return RefusedFragment, 0
 	case n < 20 || !fits(f, l3, n):
-		return RefusedLength
+		return RefusedLength, 0
 	}
-	if !r.open {
+	if r.mode != Open {
 		if cksum.Sum(p[:20], 0) != 0xffff {
-			return RefusedHeaderChecksum
+			return RefusedHeaderChecksum, 0
 		}
 		if !r.ours4(le.Uint32(p[16:])) {
-			return RefusedAddress
+			return RefusedAddress, 0
 		}
 		if v, ok := r.source4(p[12:16]); !ok {
-			return v
+			return v, 0
 		}
 	}
 	var v Verdict
+	hops := uint8(hopLimit)
+	grown := 0
 	switch p[9] {
 	case protocolICMP:
-		v = r.icmp4(p[20:n])
+		v = r.icmp4(p[20:n], p[12:16])
 	case protocolUDP:
-		v = r.udp(p[20:n], p[12:20], p[8])
+		hops = min(p[8]-1, hopLimit)
+		v, grown = r.udp(p[20:n], p[12:20], p[8])
 	default:
 		v = RefusedProtocol
 	}
-	if v.Answered() {
-		if !r.open {
-			w := be.Uint16(p[8:])
-			p[8] = hopLimit
-			be.PutUint16(p[10:], cksum.Update16(be.Uint16(p[10:]), w, be.Uint16(p[8:])))
-		}
-		swap(f[:6], f[6:12])
-		swap(p[12:16], p[16:20])
+	if !v.Answered() {
+		return v, 0
 	}
-	return v
+	if grown > 0 {
+		be.PutUint16(p[2:], uint16(n+grown))
+		be.PutUint16(p[10:], cksum.Update16(be.Uint16(p[10:]), uint16(n), uint16(n+grown)))
+	}
+	if r.mode != Open {
+		w := be.Uint16(p[8:])
+		p[8] = hops
+		be.PutUint16(p[10:], cksum.Update16(be.Uint16(p[10:]), w, be.Uint16(p[8:])))
+	}
+	swap(f[:6], f[6:12])
+	swap(p[12:16], p[16:20])
+	return v, length(f, l3+n, grown)
 }
 
-func (r *Responder) icmp4(m []byte) Verdict {
+// length is that of the reply to f, whose packet ended at end and has grown: padding is gone then.
+func length(f []byte, end, grown int) int {
+	if grown > 0 {
+		return end + grown
+	}
+	return len(f)
+}
+
+// sound reports whether a segment's checksum is right as far as Config.ChecksumBytes has it looked at. n is the length of
+// its packet, acc the pseudo-header's sum.
+func (r *Responder) sound(segment []byte, n int, acc uint16) bool {
+	return n > r.checksumBytes || cksum.Sum(segment, acc) == 0xffff
+}
+
+func (r *Responder) icmp4(m, from []byte) Verdict {
 	if len(m) < 8 {
 		return RefusedLength
 	}
 	if m[0] != 8 || m[1] != 0 {
 		return RefusedICMP
+	}
+	if !r.sound(m, 20+len(m), 0) {
+		return RefusedChecksum
+	}
+	if !r.limit.take(r.Loop.Start, hash4(from)) {
+		return RefusedRate
 	}
 	m[0] = 0
 	hc := cksum.Update16(be.Uint16(m[2:]), 0x0800, 0)
@@ -164,40 +206,43 @@ func (r *Responder) source4(a []byte) (v Verdict, ok bool) {
 	return 0, true
 }
 
-func (r *Responder) ipv6(f []byte, l3 int) Verdict {
+func (r *Responder) ipv6(f []byte, l3 int) (Verdict, int) {
 	p := f[l3:]
 	if len(p) < 40 {
-		return RefusedShort
+		return RefusedShort, 0
 	}
 	if p[6] == protocolICMPv6 && len(p) > 40 && p[40] == 135 {
 		return r.solicitation(f, l3)
 	}
-	if !r.open {
+	if r.mode != Open {
 		if v, ok := r.macs(f); !ok {
-			return v
+			return v, 0
 		}
 	}
 	n := 40 + int(be.Uint16(p[4:]))
 	switch {
 	case p[0]>>4 != 6:
-		return RefusedVersion
+		return RefusedVersion, 0
 	case !fits(f, l3, n):
-		return RefusedLength
+		return RefusedLength, 0
 	}
-	if !r.open {
+	if r.mode != Open {
 		if !r.ours6(p[24:40]) {
-			return RefusedAddress
+			return RefusedAddress, 0
 		}
 		if v, ok := r.source6(p[8:24]); !ok {
-			return v
+			return v, 0
 		}
 	}
 	var v Verdict
+	hops := uint8(hopLimit)
+	grown := 0
 	switch p[6] {
 	case protocolICMPv6:
-		v = r.icmp6(p[40:n])
+		v = r.icmp6(p[40:n], p[8:40])
 	case protocolUDP:
-		v = r.udp(p[40:n], p[8:40], p[7])
+		hops = min(p[7]-1, hopLimit)
+		v, grown = r.udp(p[40:n], p[8:40], p[7])
 	case 44:
 		v = RefusedFragment
 	case 0, 43, 50, 51, 60, 135, 139, 140: // the IPv6 extension header types registered by IANA
@@ -205,22 +250,30 @@ func (r *Responder) ipv6(f []byte, l3 int) Verdict {
 	default:
 		v = RefusedProtocol
 	}
-	if v.Answered() {
-		if !r.open {
-			p[7] = hopLimit
-		}
-		swap(f[:6], f[6:12])
-		swap(p[8:24], p[24:40])
+	if !v.Answered() {
+		return v, 0
 	}
-	return v
+	be.PutUint16(p[4:], uint16(n-40+grown))
+	if r.mode != Open {
+		p[7] = hops
+	}
+	swap(f[:6], f[6:12])
+	swap(p[8:24], p[24:40])
+	return v, length(f, l3+n, grown)
 }
 
-func (r *Responder) icmp6(m []byte) Verdict {
+func (r *Responder) icmp6(m, hosts []byte) Verdict {
 	if len(m) < 8 {
 		return RefusedLength
 	}
 	if m[0] != 128 || m[1] != 0 {
 		return RefusedICMP
+	}
+	if !r.sound(m, 40+len(m), pseudo(hosts, protocolICMPv6, len(m))) {
+		return RefusedChecksum
+	}
+	if !r.limit.take(r.Loop.Start, hash6(hosts)) {
+		return RefusedRate
 	}
 	m[0] = 129
 	be.PutUint16(m[2:], cksum.Update16(be.Uint16(m[2:]), 128<<8, 129<<8))
@@ -243,30 +296,50 @@ func (r *Responder) source6(a []byte) (v Verdict, ok bool) {
 	return 0, true
 }
 
-// udp answers the datagram d between the addresses hosts, which are 8 or 32 bytes long. hop is the TTL it came with.
-func (r *Responder) udp(d, hosts []byte, hop uint8) Verdict {
+// udp answers the datagram d between the addresses hosts, which are 8 or 32 bytes long, and returns by how much it has grown.
+// hop is the TTL it came with.
+func (r *Responder) udp(d, hosts []byte, hop uint8) (v Verdict, grown int) {
 	ip6 := len(hosts) == 2*16
 	if len(d) < 8 || int(be.Uint16(d[4:])) != len(d) {
-		return RefusedLength
+		return RefusedLength, 0
 	}
 	from, to := be.Uint16(d), be.Uint16(d[2:])
 	stamp := slices.Contains(r.stamp, to)
+	ck := be.Uint16(d[6:])
+	acc := pseudo(hosts, protocolUDP, len(d))
+	partial := r.partial && ck == acc
+	header, source := 20, uint64(0)
+	if ip6 {
+		header, source = 40, hash6(hosts)
+	} else {
+		source = hash4(hosts)
+	}
 	switch {
 	case !stamp && !r.echo.has(to):
-		return RefusedPort
+		return RefusedPort, 0
 	case r.service.has(from):
-		return RefusedServicePort
-	case ip6 && be.Uint16(d[6:]) == 0:
-		return RefusedNoChecksum
-	case stamp && len(d) < 8+stampLength:
-		return RefusedSTAMPShort
+		return RefusedServicePort, 0
+	case r.mode != Open && hop < 2:
+		return RefusedHopLimit, 0
+	case ip6 && ck == 0:
+		return RefusedNoChecksum, 0
+	case stamp && len(d) < 8+r.stampLeast:
+		return RefusedSTAMPShort, 0
+	case ck != 0 && !partial && !r.sound(d, header+len(d), acc):
+		return RefusedChecksum, 0
+	case !r.limit.take(r.Loop.Start, source):
+		return RefusedRate, 0
 	}
-	if r.partial {
-		complete(d, hosts)
+	if partial {
+		complete(d)
 	}
-	v := AnsweredUDPv4
+	v = AnsweredUDPv4
 	switch {
 	case stamp:
+		if len(d) < 8+stampLength {
+			grown = 8 + stampBase - len(d)
+			d = grow(d, grown)
+		}
 		r.reflect(d, hop)
 		v = AnsweredSTAMPv4
 		if ip6 {
@@ -276,16 +349,14 @@ func (r *Responder) udp(d, hosts []byte, hop uint8) Verdict {
 		v = AnsweredUDPv6
 	}
 	swap(d[:2], d[2:4])
-	return v
+	return v, grown
 }
 
 // complete computes the checksum of a datagram whose checksum field holds the pseudo-header's sum (RFC 768), as the
 // kernel hands it to a device that is to do it. If a finished checksum has that value by chance, it comes out as it was.
-func complete(d, hosts []byte) {
-	if ck := be.Uint16(d[6:]); ck == pseudo(hosts, protocolUDP, len(d)) {
-		// The field is part of the sum, so the pseudo-header is in it.
-		be.PutUint16(d[6:], cksum.UDP(^cksum.Sum(d, 0)))
-	}
+func complete(d []byte) {
+	// The field is part of the sum, so the pseudo-header is in it.
+	be.PutUint16(d[6:], cksum.UDP(^cksum.Sum(d, 0)))
 }
 
 // pseudo is the sum of a pseudo-header (RFC 768, RFC 8200 §8.1).

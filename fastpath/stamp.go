@@ -52,8 +52,27 @@ func ErrorEstimate(synchronised bool, seconds float64) uint16 {
 
 // stampLength is how much of a test packet a reflector needs: all up to the sender's TTL. STAMP's packets have 44 bytes
 // or more (RFC 8762 §4.2.1); TWAMP-Light's may be as short as 14, and those of less than 41 bytes are refused, since the
-// reply would be longer than the request (RFC 5357 §4.2.1 has the sender pad by 27 bytes for this).
-const stampLength = 41
+// reply would be longer than the request (RFC 5357 §4.2.1 has the sender pad by 27 bytes for this), unless Config.STAMPBase
+// allows that.
+const (
+	stampLength = 41
+	stampSender = 14 // the shortest test packet of a TWAMP-Light sender (RFC 4656 §4.1.2)
+	stampBase   = 44 // the base packet that answers it where Config.STAMPBase allows that
+)
+
+// grow makes datagram d longer by n zeros. Its checksum stays what it was, right or wrong or none: only the length is in it,
+// twice.
+func grow(d []byte, n int) []byte {
+	was := uint16(len(d))
+	d = d[:len(d)+n]
+	clear(d[was:])
+	be.PutUint16(d[4:], uint16(len(d)))
+	if hc := be.Uint16(d[6:]); hc != 0 {
+		hc = cksum.Update16(hc, was, uint16(len(d)))
+		be.PutUint16(d[6:], cksum.UDP(cksum.Update16(hc, was, uint16(len(d)))))
+	}
+	return d
+}
 
 // reflect turns the test packet in datagram d into a stateless reflector's (RFC 8762 §4.3.1, RFC 5357 §4.2.1; both lay it
 // out alike). The bytes from 41 on stay: zeros or TLVs in STAMP, padding in TWAMP. So do the two after the error

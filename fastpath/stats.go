@@ -20,6 +20,7 @@ const (
 // Reasons for a refusal, in the order in which Slow looks for them within each protocol.
 const (
 	RefusedShort          Verdict = iota + AnsweredSTAMPv6 + 1 // the frame ends before its headers do
+	RefusedVLAN                                                // of a VLAN that is not answered
 	RefusedEtherType                                           // neither IPv4, IPv6 nor ARP, or under more than two VLAN tags
 	RefusedMAC                                                 // not to our MAC, nor to the group that ARP or ND uses
 	RefusedSourceMAC                                           // from a group MAC
@@ -36,8 +37,11 @@ const (
 	RefusedICMP                                                // ICMP of a type or code that is not answered
 	RefusedPort                                                // UDP to a port that is not ours
 	RefusedServicePort                                         // UDP from a port where a service may answer the reply
+	RefusedHopLimit                                            // UDP with a TTL or hop limit below 2: the reply's would be 0
 	RefusedNoChecksum                                          // UDP over IPv6 without a checksum
 	RefusedSTAMPShort                                          // test packet too short to hold the reply
+	RefusedChecksum                                            // ICMP or UDP checksum is wrong
+	RefusedRate                                                // more from this source than Config.Rate
 	RefusedARP                                                 // ARP other than a request for IPv4 over Ethernet
 	RefusedAnnouncement                                        // ARP request for the sender's own address (RFC 5227 §2.3)
 	RefusedND                                                  // neighbour solicitation that RFC 4861 §7.1.1 calls invalid
@@ -50,9 +54,9 @@ const Verdicts = int(verdicts)
 
 var verdictNames = [Verdicts]string{
 	"icmpv4", "udpv4", "icmpv6", "udpv6", "arp", "nd", "stampv4", "stampv6",
-	"short", "ethertype", "mac", "source_mac", "version", "options", "fragment", "extension", "length",
-	"header_checksum", "address", "source", "own_source", "protocol", "icmp_type", "port", "service_port", "no_checksum",
-	"stamp_short", "arp_other", "arp_announcement", "nd_invalid",
+	"short", "vlan", "ethertype", "mac", "source_mac", "version", "options", "fragment", "extension", "length",
+	"header_checksum", "address", "source", "own_source", "protocol", "icmp_type", "port", "service_port",
+	"hop_limit", "no_checksum", "stamp_short", "checksum", "rate", "arp_other", "arp_announcement", "nd_invalid",
 }
 
 // String returns the verdict's name: lower case with underscores, fit for a Prometheus label, and different for each.

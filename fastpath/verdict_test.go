@@ -35,6 +35,13 @@ func TestVerdicts(t *testing.T) {
 	both := func(a, b func([]byte) []byte) func([]byte) []byte { return func(f []byte) []byte { return b(a(f)) } }
 	addr := func(at int, s string) func([]byte) []byte { return put(at, netip.MustParseAddr(s).AsSlice()...) }
 	none := func(f []byte) []byte { return f }
+	sum := func(at int) func([]byte) []byte { // mends the checksum of a datagram over IPv4
+		return func(f []byte) []byte {
+			f[at], f[at+1] = 0, 0
+			binary.BigEndian.PutUint16(f[at:], ^l4sum(f[26:30], f[30:34], 17, f[34:]))
+			return f
+		}
+	}
 
 	for _, c := range []struct {
 		base, change string
@@ -100,7 +107,11 @@ func TestVerdicts(t *testing.T) {
 		{"ping", "code 1", put(35, 1), RefusedICMP},
 		{"ping", "ICMP header cut", both(fix4(put(16, 0, 27)), cut(41)), RefusedLength},
 		{"ping", "traffic class", fix4(put(15, 0xb8)), AnsweredICMPv4},
-		{"ping", "ICMP checksum", put(36, 1, 2), AnsweredICMPv4},
+		{"ping", "ICMP checksum", put(36, 1, 2), RefusedChecksum},
+		{"ping", "data", put(97, 0), RefusedChecksum},
+		{"ping long", "ICMP checksum", put(36, 1, 2), AnsweredICMPv4}, // longer than is verified
+		{"ping padded", "ICMP checksum", put(36, 1, 2), RefusedChecksum},
+		{"ping padded", "padding", put(50, 1, 2), AnsweredICMPv4},
 		{"ping unpadded", "padding to 64", more(22), AnsweredICMPv4},
 		{"ping unpadded", "padding to 65", more(23), RefusedLength},
 
@@ -119,7 +130,13 @@ func TestVerdicts(t *testing.T) {
 		{"udp", "from memcached", from(11211), RefusedServicePort},
 		{"udp", "from our echo port", from(9000), RefusedServicePort},
 		{"udp", "from our STAMP port", from(862), RefusedServicePort},
-		{"udp", "from a low port", from(1023), AnsweredUDPv4},
+		{"udp", "from a low port", from(1023), RefusedServicePort},
+		{"udp", "from the first that is a client's", both(from(1024), sum(40)), AnsweredUDPv4},
+		{"udp", "TTL 2", fix4(put(22, 2)), AnsweredUDPv4},
+		{"udp", "TTL 1", fix4(put(22, 1)), RefusedHopLimit},
+		{"udp", "TTL 0", fix4(put(22, 0)), RefusedHopLimit},
+		{"udp", "checksum", put(41, 0x77), RefusedChecksum},
+		{"udp", "data", put(42, 'D'), RefusedChecksum},
 		{"udp", "UDP length short", put(38, 0, 15), RefusedLength},
 		{"udp", "UDP length long", put(38, 0, 17), RefusedLength},
 		{"udp", "UDP length 0", put(38, 0, 0), RefusedLength},
@@ -154,11 +171,16 @@ func TestVerdicts(t *testing.T) {
 		{"ping6", "echo reply", put(54, 129), RefusedICMP},
 		{"ping6", "router solicitation", put(54, 133), RefusedICMP},
 		{"ping6", "advertisement", put(54, 136), RefusedICMP},
+		{"ping6 empty", "checksum", put(56, 1, 2), RefusedChecksum},
+		{"ping6 empty", "identifier", put(58, 1, 2), RefusedChecksum},
 		{"ping6", "code 1", put(55, 1), RefusedICMP},
 		{"ping6 empty", "ICMP header cut", both(put(18, 0, 7), cut(61)), RefusedLength},
 
 		{"udp6", "nothing", none, AnsweredUDPv6},
 		{"udp6", "without checksum", put(60, 0, 0), RefusedNoChecksum},
+		{"udp6", "hop limit 2", put(21, 2), AnsweredUDPv6},
+		{"udp6", "hop limit 1", put(21, 1), RefusedHopLimit},
+		{"udp6", "checksum", put(60, 1), RefusedChecksum},
 		{"udp6", "UDP length", put(59, 18), RefusedLength},
 		{"udp6", "to another port", put(56, 1), RefusedPort},
 		{"udp6", "from DNS", put(54, 0, 53), RefusedServicePort},
@@ -217,6 +239,10 @@ func TestVerdicts(t *testing.T) {
 			return fix4(cut(len(f) - 1))(f)
 		}, RefusedSTAMPShort},
 		{"stamp6", "without checksum", put(60, 0, 0), RefusedNoChecksum},
+		{"stamp", "hop limit 1", fix4(put(22, 1)), RefusedHopLimit},
+		{"stamp", "checksum", put(40, 1), RefusedChecksum},
+		{"stamp", "from a reflector", from(862), RefusedServicePort},
+		{"stamp6", "data", put(70, 1), RefusedChecksum},
 	} {
 		t.Run(c.base+"/"+c.change, func(t *testing.T) {
 			var f []byte

@@ -67,12 +67,17 @@ func (h *Histogram) Load(counts *[Buckets]uint64) (greatest uint64) {
 //		t = r.Loop.Pass(t, q.Poll(r))
 //	}
 type Loop struct {
+	// Start is when the current pass started: a time for what needs one more often than the counter is worth reading.
+	// The polling goroutine alone reads it. It is 0 before the first Pass.
+	Start uint64
+
 	Gap, Turnaround Histogram
 }
 
 // Pass ends a pass that started at t and answered n frames, and returns the start of the next one.
 func (l *Loop) Pass(t uint64, n int) uint64 {
 	now := TSC()
+	l.Start = now
 	l.Gap.Record(now - t)
 	if n > 0 {
 		l.Turnaround.Record(now - t)

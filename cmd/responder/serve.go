@@ -77,7 +77,11 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 		return err
 	}
 
-	match := &fastpath.Config{Mode: s.mode(), Addresses: s.respond.addresses, UDPPorts: s.respond.udp, STAMPPorts: s.respond.stamp}
+	match := &fastpath.Config{
+		Mode: s.mode(), Addresses: s.respond.addresses, UDPPorts: s.respond.udp, STAMPPorts: s.respond.stamp,
+		Rate: fastpath.DefaultRate, Burst: fastpath.DefaultBurst, TicksPerSecond: clock.Ticks(time.Second),
+		ChecksumBytes: fastpath.DefaultChecksumBytes,
+	}
 	if len(s.respond.stamp) > 0 {
 		time := newStampClock(clock)
 		match.Clock = &time.now

@@ -83,16 +83,14 @@ func reply(req []byte) []byte {
 	f := append([]byte(nil), req...)
 	copy(f[0:], req[6:12])
 	copy(f[6:], req[0:6])
-	l4 := 34
+	l4, hops := 34, &f[22] // 64, as in the request
 	if f[12] == 0x08 {
 		copy(f[26:], req[30:34])
 		copy(f[30:], req[26:30])
-		f[22] = 64
 	} else {
-		l4 = 54
+		l4, hops = 54, &f[21]
 		copy(f[22:], req[38:54])
 		copy(f[38:], req[22:38])
-		f[21] = 64
 	}
 	switch f[l4] {
 	case 8:
@@ -102,6 +100,7 @@ func reply(req []byte) []byte {
 	default:
 		copy(f[l4:], req[l4+2:l4+4])
 		copy(f[l4+2:], req[l4:l4+2])
+		*hops-- // so that datagrams do not bounce for ever
 	}
 	finish(f)
 	return f

@@ -21,7 +21,7 @@ func TestHotLoopRefuses(t *testing.T) {
 		"(*Queue).Closure":   "calls indirect",
 		"(*Queue).Bounds":    "calls runtime.panic",
 		"(*Queue).Allocate":  "calls runtime.",
-		"(*Queue).Big":       "big.go:7: fastpath's Hop4 is not inlined",
+		"(*Queue).Big":       "big.go:7: fastpath's Pong4 is not inlined",
 		"(*Queue).Helper":    "calls rebound/nic/nictest/testdata/hot.helper",
 	} {
 		problems, err := inspect(hotPackage, fn, nil)

@@ -1,0 +1,120 @@
+package fastpath
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"unsafe"
+)
+
+// Admit4 is the last guard of a request over IPv4 that passed all the others: it reports whether its checksum is right, as
+// far as Config.ChecksumBytes has it looked at, and its source is within its rate, which it takes the reply from. k is
+// ICMPv4 or UDPv4. It is not inlined: one call costs less than what it would displace.
+//
+//go:noinline
+func (r *Responder) Admit4(h *[64]byte, k Kind) bool {
+	n := int(be.Uint16(h[16:]))
+	if n <= r.checksumBytes {
+		p := unsafe.Pointer(h)
+		if k == ICMPv4 {
+			if residue(unsafe.Add(p, 34), n-20, 0) != 0 {
+				return false
+			}
+		} else if le.Uint16(h[40:]) != 0 && // RFC 768: none
+			residue(unsafe.Add(p, 26), n-12, 0x1100+uint64(le.Uint16(h[38:]))) != 0 {
+			return false
+		}
+	}
+	return r.limit.take(r.Loop.Start, hash4(h[26:]))
+}
+
+// Admit6 is for IPv6 what Admit4 is for IPv4.
+//
+//go:noinline
+func (r *Responder) Admit6(h *[64]byte, k Kind) bool {
+	n := int(be.Uint16(h[18:]))
+	if n+40 <= r.checksumBytes && residue(unsafe.Add(unsafe.Pointer(h), 22), n+32, uint64(k>>24&0xff00)+uint64(le.Uint16(h[18:]))) != 0 {
+		return false
+	}
+	return r.limit.take(r.Loop.Start, hash6(h[22:]))
+}
+
+// residue returns the sum of the n bytes at p, 8 or more, and of acc modulo 65535: 0 where a checksum among them is right, since no sum
+// that the callers ask for is of zeros alone. Bytes and acc are as a little-endian machine loads them.
+func residue(p unsafe.Pointer, n int, acc uint64) uint64 {
+	s, c := acc, uint64(0)
+	for ; n >= 16; n -= 16 {
+		s, c = bits.Add64(s, le.Uint64((*[8]byte)(p)[:]), 0)
+		s, c = bits.Add64(s, le.Uint64((*[8]byte)(unsafe.Add(p, 8))[:]), c)
+		s += c
+		p = unsafe.Add(p, 16)
+	}
+	if n >= 8 {
+		s, c = bits.Add64(s, le.Uint64((*[8]byte)(p)[:]), 0)
+		s += c
+		p = unsafe.Add(p, 8)
+		n -= 8
+	}
+	if n > 0 { // the last bytes are the high ones of the word that ends with them
+		s, c = bits.Add64(s, le.Uint64((*[8]byte)(unsafe.Add(p, n-8))[:])>>(64-8*n&63), 0)
+		s += c
+	}
+	return (s>>32 + s&math.MaxUint32) % 0xffff
+}
+
+// slots is how many sources have a count of their own, hash collisions aside.
+const slots, slotShift = 4096, 64 - 12
+
+// limiter rations replies by source: a token bucket for each, kept as the moment at which it will be full again (the
+// generic cell rate algorithm of ITU-T I.371). That is one word, so that a source costs one load and one store, and a table
+// without keys is bounded and cannot be thrashed: sources that share a slot share a bucket.
+type limiter struct {
+	cost  uint64 // of a reply, in 1/16 ticks
+	burst uint64 // how far ahead of now a full moment may lie for one more reply
+	most  uint64 // burst + cost: how far it lies at most, and only one that has passed seems to lie further
+	full  [slots]uint64
+}
+
+// fraction is how far a tick is shifted up: 16 steps a tick.
+const fraction = 4
+
+// set gives every source a full bucket of burst replies. A rate of 0 is no limit: replies cost nothing.
+func (l *limiter) set(rate, burst, ticksPerSecond uint64) error {
+	if rate == 0 {
+		l.burst, l.most = math.MaxUint64, math.MaxUint64
+		return nil
+	}
+	if burst == 0 || ticksPerSecond == 0 {
+		return fmt.Errorf("%w: rate %d/s with burst %d and %d ticks a second, expected both above 0", ErrConfig, rate, burst, ticksPerSecond)
+	}
+	l.cost = ticksPerSecond << fraction / rate
+	hi, most := bits.Mul64(l.cost, burst)
+	if l.cost == 0 || hi != 0 || most>>60 != 0 {
+		return fmt.Errorf("%w: rate %d/s with burst %d is beyond a counter of %d ticks a second", ErrConfig, rate, burst, ticksPerSecond)
+	}
+	l.burst, l.most = most-l.cost, most
+	return nil
+}
+
+// take reports whether the source whose hash is given may have a reply at time now, and counts it.
+func (l *limiter) take(now, hash uint64) bool {
+	f := &l.full[hash>>slotShift]
+	now <<= fraction
+	ahead := *f - now
+	if ahead > l.most { // below now: full
+		ahead = 0
+	}
+	if ahead > l.burst {
+		return false
+	}
+	*f = now + ahead + l.cost
+	return true
+}
+
+// hash4 and hash6 hash a source address. That somebody can choose addresses that share a slot is no loss: who can send
+// from them can send from the victim's.
+func hash4(a []byte) uint64 { return uint64(le.Uint32(a)) * 0x9e37_79b9_7f4a_7c15 }
+
+func hash6(a []byte) uint64 {
+	return (le.Uint64(a)*0xbf58_476d_1ce4_e5b9 ^ le.Uint64(a[8:])) * 0x9e37_79b9_7f4a_7c15
+}

@@ -1,0 +1,319 @@
+package fastpath
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"rebound/fastpath/oracle"
+)
+
+// bounce sends f to the first of two ends, its reply to the second, and so on, and returns how many replies there were.
+func bounce(ends [2]func([]byte) []byte, f []byte, most int) (n int) {
+	for n < most {
+		if f = ends[n&1](f); f == nil {
+			return n
+		}
+		n++
+	}
+	return n
+}
+
+// answers is a responder as an end of a wire.
+func answers(r *Responder) func([]byte) []byte {
+	return func(f []byte) []byte {
+		g := inBuffer(f)
+		if n := poll(r, g); n > 0 {
+			return g[:n]
+		}
+		return nil
+	}
+}
+
+// echoService is an echo service on sockets: it sends the data back with a TTL of its own, from whatever port it was sent to.
+func echoService(f []byte) []byte {
+	src, _ := netip.AddrFromSlice(f[26:30])
+	dst, _ := netip.AddrFromSlice(f[30:34])
+	d := f[34:]
+	p := udp(dst, src, be.Uint16(d[2:]), be.Uint16(d), d[8:])
+	return eth([6]byte(f[6:]), [6]byte(f), 0, 0x0800, p)
+}
+
+// Two responders, and ours with services of others. Whatever starts it, one frame is not sent for ever.
+func TestLoopsEnd(t *testing.T) {
+	peer := func(ports, stamp []uint16) Config {
+		c := config(Strict)
+		c.MAC, c.Addresses, c.UDPPorts, c.STAMPPorts = theirMAC, []netip.Prefix{netip.PrefixFrom(their4, 24), netip.PrefixFrom(their6, 64)}, ports, stamp
+		return c
+	}
+	us := func(ports, stamp []uint16) Config {
+		c := peer(ports, stamp)
+		c.MAC, c.Addresses = ourMAC, []netip.Prefix{netip.PrefixFrom(our4, 24), netip.PrefixFrom(our6, 64)}
+		return c
+	}
+	for _, c := range []struct {
+		name         string
+		us, they     Config
+		from, to     uint16
+		least, most  int
+		payload      []byte
+		othersSocket bool
+	}{
+		{"two responders on two ports", us([]uint16{7001}, nil), peer([]uint16{7000}, nil), 7000, 7001, 30, 70, []byte("loop"), false},
+		{"two reflectors on two ports", us(nil, []uint16{7001}), peer(nil, []uint16{7000}), 7000, 7001, 30, 70, testPacket(44), false},
+		{"echo and reflector", us([]uint16{7001}, nil), peer(nil, []uint16{7000}), 7000, 7001, 30, 70, testPacket(44), false},
+		{"default and a reflector", us([]uint16{7}, nil), peer(nil, []uint16{862}), 862, 7, 0, 0, testPacket(44), false},
+		{"default and an echo service", us([]uint16{7}, nil), peer(nil, nil), 7, 7, 0, 0, []byte("loop"), true},
+		{"reflector and an echo service", us(nil, []uint16{862}), peer(nil, nil), 7, 862, 0, 0, testPacket(44), true},
+		{"default and a service below 1024", us([]uint16{7}, nil), peer(nil, nil), 1023, 7, 0, 0, []byte("loop"), true},
+		{"default and a service on a high port", us([]uint16{7}, nil), peer(nil, nil), 20001, 7, 1000, 1000, []byte("loop"), true}, // TestLimit bounds it
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, v6 := range []bool{false, true} {
+				if v6 && c.othersSocket {
+					continue
+				}
+				from, to := their4, our4
+				typ := uint16(0x0800)
+				if v6 {
+					from, to, typ = their6, our6, 0x86dd
+				}
+				ends := [2]func([]byte) []byte{answers(responder(t, c.us)), answers(responder(t, c.they))}
+				if c.othersSocket {
+					ends[1] = echoService
+				}
+				p := udp(from, to, c.from, c.to, c.payload)
+				if v6 {
+					p[7] = 255
+				} else {
+					p[8] = 255
+					p[10], p[11] = 0, 0
+					be.PutUint16(p[10:], ^naiveSum(p[:20]))
+				}
+				if n := bounce(ends, eth(ourMAC, theirMAC, 0, typ, p), 1000); n < c.least || n > c.most {
+					t.Errorf("IPv6 %v: %d replies, want %d to %d", v6, n, c.least, c.most)
+				}
+			}
+		})
+	}
+}
+
+func limited(t *testing.T, rate, burst uint64) *Responder {
+	c := config(Strict)
+	c.Rate, c.Burst, c.TicksPerSecond = rate, burst, 1_000_000
+	return responder(t, c)
+}
+
+// The limit is what a bucket of Burst tokens, filled at Rate, gives, by both ways and for both IP versions.
+func TestLimit(t *testing.T) {
+	ping := eth(ourMAC, theirMAC, 0, 0x0800, icmp4(their4, our4, 8))
+	ping6 := eth(ourMAC, theirMAC, 0, 0x86dd, icmp6(their6, our6, 64, echo(128, 8)))
+	udp4 := eth(ourMAC, theirMAC, 0, 0x0800, udp(their4, our4, 40000, 9000, nil))
+	udp6 := eth(ourMAC, theirMAC, 0, 0x86dd, udp(their6, our6, 40000, 9000, nil))
+	test := eth(ourMAC, theirMAC, 0, 0x0800, udp(their4, our4, 40000, 862, testPacket(44)))
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for _, f := range [][]byte{ping, ping6, udp4, udp6, test} {
+		for way, do := range map[string]func(*Responder, []byte) int{"snippet": poll, "Slow": slowly} {
+			r := limited(t, 1000, 10) // one in 1000 ticks
+			ticks, last, refused := uint64(10_000), uint64(1<<40), uint64(0) // tokens in the bucket, in ticks
+			r.Loop.Start = last
+			for range 10_000 {
+				r.Loop.Start += uint64(rnd.IntN(1500))
+				ticks = min(10_000, ticks+r.Loop.Start-last)
+				last = r.Loop.Start
+				want := ticks >= 1000
+				if want {
+					ticks -= 1000
+				} else {
+					refused++
+				}
+				if got := do(r, inBuffer(f)) != 0; got != want {
+					t.Fatalf("%s: answered %v, want %v, %d ticks left", way, got, want, ticks)
+				}
+			}
+			if s := r.Stats(); s[RefusedRate] == 0 || s[RefusedRate] != refused || s.Answered()+s[RefusedRate] != 10_000 {
+				t.Errorf("%s: counted %v, want %d refused for their rate", way, s, refused)
+			}
+		}
+	}
+}
+
+// One source has its limit whatever others do, however long the pause, and at the counter's end.
+func TestLimitOfEachSource(t *testing.T) {
+	r := limited(t, 1000, 10)
+	send := func(a netip.Addr, n int) (answered int) {
+		for range n {
+			if poll(r, inBuffer(eth(ourMAC, theirMAC, 0, 0x0800, icmp4(a, our4, 8)))) != 0 {
+				answered++
+			}
+		}
+		return answered
+	}
+	other := netip.MustParseAddr("10.1.2.10")
+	for _, at := range []uint64{0, 1 << 20, 1 << 40, 1<<59 + 5, 1<<60 - 1, 1<<60 + 200_000} {
+		r.Loop.Start = at
+		if n := send(their4, 1000); n != 10 {
+			t.Errorf("at %d: %d answered, want 10", at, n)
+		}
+		if n := send(other, 5); n != 5 {
+			t.Errorf("at %d: %d of another source answered, want 5", at, n)
+		}
+	}
+	if n := send(their4, 1); n != 0 {
+		t.Error("answered without a pause")
+	}
+	// What is refused for another reason takes nothing.
+	r = limited(t, 1000, 10)
+	bad := eth(ourMAC, theirMAC, 0, 0x0800, icmp4(their4, our4, 8))
+	bad[40] ^= 1
+	for range 100 {
+		poll(r, inBuffer(bad))
+	}
+	if n := send(their4, 11); n != 10 {
+		t.Errorf("after broken ones %d answered, want 10", n)
+	}
+	// ARP and ND are not rationed: a host that gets no answer cannot ask again at a lower rate.
+	for range 100 {
+		if poll(r, inBuffer(find("arp", 0))) == 0 || poll(r, inBuffer(find("ns", 0))) == 0 {
+			t.Fatal("ARP or ND refused")
+		}
+	}
+}
+
+// A loop with a service that renews its TTL is over once the source's bucket is empty.
+func TestLimitEndsLoop(t *testing.T) {
+	r := limited(t, 1000, 200)
+	passes := uint64(1)
+	us := answers(r)
+	n := bounce([2]func([]byte) []byte{func(f []byte) []byte {
+		r.Loop.Start = passes * 100 // ten times the rate
+		passes++
+		return us(f)
+	}, echoService}, eth(ourMAC, theirMAC, 0, 0x0800, udp(their4, our4, 20001, 9000, []byte("loop"))), 100_000)
+	if n < 2*200 || n > 2*250 || r.Stats()[RefusedRate] != 1 {
+		t.Errorf("%d replies, counted %v; want the burst of 200 and a tenth more", n, r.Stats())
+	}
+}
+
+// Every kind of frame under every combination of tags: answered where the list has all of them.
+func TestVLANs(t *testing.T) {
+	for _, list := range [][]uint16{nil, {}, {0}, {100}, {0, 100}, {10, 20}, {10}, {20}, {0, 10, 20, 100}, {4094}} {
+		for _, mode := range []Mode{Strict, Open} {
+			c := config(mode)
+			c.VLANs = list
+			for tags, ids := range [][]uint16{{0}, {100}, {10, 20}} {
+				want := list == nil || !slices.ContainsFunc(ids, func(id uint16) bool { return !slices.Contains(list, id) })
+				for _, q := range requests(tags) {
+					fast, slow := responder(t, c), responder(t, c)
+					if err := judge(&c, fast, slow, q.frame); err != nil {
+						t.Fatal(err)
+					}
+					if s := fast.Stats(); want && s[q.kind] != 1 || !want && s[RefusedVLAN] != 1 || s != slow.Stats() {
+						t.Errorf("VLANs %v, %d tags, %s: counted %v", list, tags, q.name, s)
+					}
+				}
+			}
+		}
+	}
+	c := config(Strict)
+	c.VLANs = []uint16{0}
+	for _, tag := range []string{"\x81\x00\xe0\x00", "\x88\xa8\x00\x00"} { // a priority, no VLAN
+		f := find("ping", 0)
+		f = slices.Concat(f[:12], []byte(tag), f[12:])
+		if n := len(reply(t, &c, f)); n != len(f) {
+			t.Errorf("reply of %d bytes", n)
+		}
+	}
+}
+
+// The answer to duplicate address detection says whose the address is, in one option and nothing else (RFC 4861 §7.2.4).
+func TestAnswerToDAD(t *testing.T) {
+	group, groupMAC := oracle.SolicitedNode(our6)
+	for _, options := range []string{"", "\x0e\x01nonce!", "\x0e\x01nonce!\x0e\x01nonce!"} {
+		f := eth(groupMAC, theirMAC, 0, 0x86dd, solicit(netip.IPv6Unspecified(), group, our6, []byte(options)...))
+		c := config(Strict)
+		g := reply(t, &c, f)
+		if len(g) != 14+40+32 || !bytes.Equal(g[78:], append([]byte{2, 1}, ourMAC[:]...)) || be.Uint16(g[18:]) != 32 {
+			t.Errorf("to options %q: %d bytes\n%x", options, len(g), g)
+		}
+	}
+}
+
+// Test packets that are shorter than their answer get the base packet, if that is allowed (RFC 8762 §4.6).
+func TestSTAMPBase(t *testing.T) {
+	for tags := range 3 {
+		for n := range 60 {
+			for _, v6 := range []bool{false, true} {
+				from, to, typ := their4, our4, uint16(0x0800)
+				if v6 {
+					from, to, typ = their6, our6, 0x86dd
+				}
+				f := pad(eth(ourMAC, theirMAC, tags, typ, udp(from, to, 40000, 862, testPacket(44 + n)[:n])), 60)
+				for _, base := range []bool{false, true} {
+					c := config(Strict)
+					c.STAMPBase = base
+					fast, slow := responder(t, c), responder(t, c)
+					if err := judge(&c, fast, slow, f); err != nil {
+						t.Fatal(err)
+					}
+					s := fast.Stats()
+					if want := n >= 41 || base && n >= 14; want != (s.Answered() == 1) || !want && s[RefusedSTAMPShort] != 1 {
+						t.Errorf("%d bytes, base packets %v: counted %v", n, base, s)
+					}
+					if !base || n < 14 {
+						continue
+					}
+					if g := reply(t, &c, f); len(g) != max(len(f), len(g)) || n < 41 && len(g) != map[bool]int{false: 14 + 4*tags + 72, true: 14 + 4*tags + 92}[v6] {
+						t.Errorf("%d bytes, %d tags: reply of %d", n, tags, len(g))
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestGuardsRefused(t *testing.T) {
+	for want, change := range map[string]func(*Config){
+		"VLAN 4095, expected 0":                    func(c *Config) { c.VLANs = []uint16{1, 4095} },
+		"up to -1 bytes":                           func(c *Config) { c.ChecksumBytes = -1 },
+		"rate 5/s with burst 0 and 1000 ticks":     func(c *Config) { c.Rate, c.TicksPerSecond = 5, 1000 },
+		"rate 5/s with burst 1 and 0 ticks":        func(c *Config) { c.Rate, c.Burst = 5, 1 },
+		"is beyond a counter of 1000 ticks":        func(c *Config) { c.Rate, c.Burst, c.TicksPerSecond = 16_001, 1, 1000 },
+		"rate 1/s with burst 1152921504606846976 ": func(c *Config) { c.Rate, c.Burst, c.TicksPerSecond = 1, 1<<60, 1000 },
+	} {
+		c := config(Strict)
+		change(&c)
+		if _, err := New(c); err == nil || !bytes.Contains([]byte(err.Error()), []byte(want)) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+// BenchmarkChecksum is the price of looking at the checksum, by the packet's length: the difference of the two.
+func BenchmarkChecksum(b *testing.B) {
+	for _, n := range []int{46, 84, 128, 256, 512, 1500} {
+		f := pad(eth(ourMAC, theirMAC, 0, 0x0800, icmp4(their4, our4, n-28)), 60)
+		for _, limit := range []int{0, 1500} {
+			c := config(Strict)
+			c.ChecksumBytes = limit
+			b.Run(fmt.Sprintf("%d bytes/verified %v", n, limit > 0), func(b *testing.B) { benchmark(b, c, f, poll) })
+		}
+	}
+}
+
+// BenchmarkLimit is the price of the limit: the difference of the two.
+func BenchmarkLimit(b *testing.B) {
+	for _, rate := range []uint64{0, DefaultRate} {
+		c := config(Strict)
+		c.Rate, c.Burst, c.TicksPerSecond = rate, DefaultBurst, 2_000_000_000
+		b.Run(fmt.Sprintf("rate %d", rate), func(b *testing.B) {
+			benchmark(b, c, find("ping", 0), func(r *Responder, f []byte) int {
+				r.Loop.Start += 2000
+				return poll(r, f)
+			})
+		})
+	}
+}
