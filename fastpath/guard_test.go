@@ -117,7 +117,7 @@ func TestLimit(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for _, f := range [][]byte{ping, ping6, udp4, udp6, test} {
 		for way, do := range map[string]func(*Responder, []byte) int{"snippet": poll, "Slow": slowly} {
-			r := limited(t, 1000, 10) // one in 1000 ticks
+			r := limited(t, 1000, 10)                                        // one in 1000 ticks
 			ticks, last, refused := uint64(10_000), uint64(1<<40), uint64(0) // tokens in the bucket, in ticks
 			r.Loop.Start = last
 			for range 10_000 {
