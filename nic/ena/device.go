@@ -1,15 +1,11 @@
 package ena
 
 import (
-	"errors"
 	"fmt"
-	"log/slog"
-	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"rebound/fastpath"
 	"rebound/nic"
@@ -24,11 +20,13 @@ import (
 const (
 	vendorAmazon = 0x1D0F
 	minBAR       = 0x80 // the registers before the doorbells
-	defaultRing  = 512
-	minRing      = 64
-	maxRing      = 4096
-	minMTU       = 128 // ENA_MIN_MTU
 )
+
+// What the device allows of these is known only once it is asked.
+var limits = kit.Limits{
+	Driver: "ena", Ring: 512, MinRing: 64, MaxRing: 4096,
+	MinMTU: 128 /* ENA_MIN_MTU */, MaxMTU: 9216, Queues: 128,
+}
 
 var models = map[uint16]string{
 	0x0EC2: "Amazon ENA",
@@ -66,113 +64,90 @@ func Supports(id pci.ID) (name string, ok bool) {
 
 // Device is an open ENA.
 type Device struct {
-	fn   pci.Function
+	card kit.Card
+	own  Options
 	bar  *mmio.Window // registers and doorbells, BAR 0
 	mem  *mmio.Window // LLQ entries, BAR 2; nil without LLQ
-	log  *slog.Logger
-	opt  nic.Options
-	own  Options
 	name string
-	gate kit.Gate
 
-	// What the device said of itself.
+	// What the device said of itself, and what was made on it.
 	version    string
 	attr       deviceAttr
-	mac        [6]byte
-	mtu        int
 	headerMax  uint32
 	llq        *llqFeature // as it was set; nil without
 	pushMax    int
 	ring       int
+	ringAsked  bool // or it is as long as the device allows
 	txRing     int
-	features   []string // what could not be had, for Notes
+	features   []string // what the device lacks, for Notes
 	linkSpeed  int
 	queues     []*Queue
 	rxSQ       []uint16 // the receive SQs' indices, for RSS
-	arena      *dma.Arena
 	regs       *amazonadmin.Regs
 	aq         *amazonadmin.Queue
 	events     *amazonadmin.Events
-	times      times
 	infoMemory dma.Block
 	control    dma.Block // one page for commands' control buffers
 	controlMu  sync.Mutex
-	watchdog   watchdog
-	endWatch   chan struct{}
-	ended      chan struct{}
-
-	// life is held to restart the device, which gives its memory back, and shared by ReadStats and Link.
-	life sync.RWMutex
 
 	suspended atomic.Bool
-	link      atomic.Bool
-	eventMu   sync.Mutex // held to take events
-	fatal     string     // what the device said of a fatal error
+	up        atomic.Bool
+	watchdog  watchdog
+	missed    []kit.Progress // transmits of each queue
 
-	statsMu sync.Mutex
-	resets  [resetReasons]uint64
-	base    totals // what the queues and the device counted before the last reset
+	eventMu sync.Mutex // held to take events
+	times   times      // which an event may change
+	fatal   string     // what the device said of a fatal error
+
+	unknown atomic.Uint64 // events
 }
 
 // Open resets the device, programs it and starts its queues. It takes fn over: Close closes it, and so does an Open that
 // fails. The link need not be up.
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
-	d := &Device{fn: fn, opt: o, own: own, log: o.Log}
-	if d.log == nil {
-		d.log = slog.New(slog.DiscardHandler)
+	d := &Device{own: own, ringAsked: o.RingSize != 0}
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Look: d.look, Restart: d.restart, Release: d.release}); err != nil {
+		return nil, err
 	}
-	err := d.open()
-	if err != nil {
-		return nil, errors.Join(err, d.release(), fn.Close())
-	}
-	d.endWatch, d.ended = make(chan struct{}), make(chan struct{})
-	go d.watch()
 	return d, nil
 }
 
 func (d *Device) open() (err error) {
-	id := d.fn.ID()
+	id := d.card.Fn.ID()
 	var ok bool
 	if d.name, ok = Supports(id); !ok {
-		return fmt.Errorf("ena %s: %w: %v is not an ENA", d.fn.Name(), nic.ErrNoDevice, id)
-	}
-	d.ring = d.opt.RingSize
-	if d.ring == 0 {
-		d.ring = defaultRing
-	}
-	if d.ring&(d.ring-1) != 0 || d.ring < minRing || d.ring > maxRing {
-		return fmt.Errorf("ena %s: ring size %d is not a power of two within %d to %d", d.fn.Name(), d.ring, minRing, maxRing)
+		return d.card.Errorf("%w: %v is not an ENA", nic.ErrNoDevice, id)
 	}
 	if err := d.own.check(); err != nil {
-		return fmt.Errorf("ena %s: %w", d.fn.Name(), err)
+		return d.card.Errorf("%w", err)
 	}
-	if d.bar, err = d.fn.BAR(0); err != nil {
+	if d.bar, err = d.card.Fn.BAR(0); err != nil {
 		return err
 	}
 	if d.bar.Size() < minBAR {
-		return fmt.Errorf("ena %s: BAR 0 is %#x bytes, expected %#x or more", d.fn.Name(), d.bar.Size(), minBAR)
+		return d.card.Errorf("BAR 0 is %#x bytes, expected %#x or more", d.bar.Size(), minBAR)
 	}
+	d.ring = d.card.Options.RingSize
+	d.missed = make([]kit.Progress, d.card.Options.Queues)
 	return d.start(resetNormal)
 }
 
-// start brings the device from any state to polling. It makes all memory anew: a device that was reset in mid-traffic may
-// not find old addresses.
+// start brings the device from any state to polling. It makes all memory over again: a device that was reset in mid-traffic
+// may not find old addresses.
 func (d *Device) start(reason uint32) error {
 	// Quiet first: nothing that is released below may be written any more.
-	if err := d.fn.SetBusMaster(false); err != nil {
+	if err := d.card.Fn.SetBusMaster(false); err != nil {
 		return err
 	}
-	if err := d.releaseMemory(); err != nil {
+	d.card.AddressBits = 0 // not known before the device is asked
+	if err := d.card.Allocate(1 << 20); err != nil {
 		return err
 	}
 	var err error
-	if d.arena, err = dma.NewArena(d.fn, 1<<20); err != nil {
+	if d.regs, err = amazonadmin.NewRegs(d.card.Name, d.card.Fn.ID().Revision, d.bar, d.card.Arena); err != nil {
 		return err
 	}
-	if d.regs, err = amazonadmin.NewRegs("ena "+d.fn.Name(), d.fn.ID().Revision, d.bar, d.arena); err != nil {
-		return err
-	}
-	if err := d.fn.SetBusMaster(true); err != nil {
+	if err := d.card.Fn.SetBusMaster(true); err != nil {
 		return err
 	}
 	if err := d.startAdmin(reason); err != nil {
@@ -193,16 +168,11 @@ func (d *Device) start(reason uint32) error {
 }
 
 // Info describes the device.
-func (d *Device) Info() nic.Info {
-	backend := nic.Silicon
-	if d.fn.Simulated() {
-		backend = nic.Sim
-	}
-	return nic.Info{
-		Driver: "ena", Device: d.fn.Name(), Model: fmt.Sprintf("%s (%v), %s", d.name, d.fn.ID(), d.version),
-		MAC: net.HardwareAddr(d.mac[:]).String(), MTU: d.mtu, Queues: len(d.queues), Backend: backend,
-		Push: d.pushName(), Notes: d.notes(),
-	}
+func (d *Device) Info() (i nic.Info) {
+	d.card.Undisturbed(func() {
+		i = d.card.Info(fmt.Sprintf("%s (%v), %s", d.name, d.card.Fn.ID(), d.version), d.pushName(), d.notes()...)
+	})
+	return i
 }
 
 func (d *Device) pushName() string {
@@ -213,13 +183,13 @@ func (d *Device) pushName() string {
 }
 
 func (d *Device) notes() []string {
-	notes := slices.Concat(pci.Notes(d.fn), d.arena.Notes(), d.features)
+	notes := slices.Clone(d.features)
 	if d.llq == nil {
 		return append(notes, "no low-latency queues in force: the device fetches descriptor and frame of every reply")
 	}
 	notes = append(notes, fmt.Sprintf("frames up to %d bytes are pushed whole by %v; of longer ones the first %d", d.pushMax,
 		mmio.PushMethod(), d.pushMax))
-	if !d.mem.WriteCombining() && !d.fn.Simulated() {
+	if !d.mem.WriteCombining() && !d.card.Fn.Simulated() {
 		notes = append(notes, "the device's memory is mapped uncached, not write-combining: each push costs a bus write for every "+
 			"8 bytes or per store (stock vfio-pci maps it so); see docs/bring-up-ena.md")
 	}
@@ -231,13 +201,10 @@ func (d *Device) Queue(n int) *Queue { return d.queues[n] }
 
 // Serve polls queue until stop is set.
 func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) error {
-	if queue < 0 || queue >= len(d.queues) {
-		return fmt.Errorf("ena %s: queue %d of %d", d.fn.Name(), queue, len(d.queues))
-	}
-	if err := d.gate.Enter(); err != nil {
+	if err := d.card.Enter(queue); err != nil {
 		return err
 	}
-	defer d.gate.Leave()
+	defer d.card.Gate.Leave()
 	q := d.queues[queue]
 	t := polling.TSC()
 	for !stop.Load() {
@@ -246,8 +213,8 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 			n = q.Poll(r)
 		}
 		t = r.Loop.Pass(t, n)
-		if d.gate.Closed() {
-			if err := d.gate.Park(); err != nil {
+		if d.card.Gate.Closed() {
+			if err := d.card.Gate.Park(); err != nil {
 				return err
 			}
 			t = polling.TSC()
@@ -256,15 +223,9 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 	return nil
 }
 
-// maxFrame is the longest frame without FCS: header and two VLAN tags around the MTU.
-func (d *Device) maxFrame() int { return d.mtu + 14 + 8 }
-
 // Send pushes or posts a copy of frame on queue 0 now.
 func (d *Device) Send(frame []byte) error {
-	if err := nic.CheckFrame(frame, d.mtu); err != nil {
-		return fmt.Errorf("ena %s: %w", d.fn.Name(), err)
-	}
-	if err := d.gate.Call(); err != nil {
+	if err := d.card.Sending(frame); err != nil {
 		return err
 	}
 	if d.suspended.Load() || !d.queues[0].send(frame) {
@@ -274,75 +235,43 @@ func (d *Device) Send(frame []byte) error {
 }
 
 // Recv copies the next frame of queue 0 into buf.
-func (d *Device) Recv(buf []byte) (n int, at int64, err error) {
-	if err := d.gate.Call(); err != nil {
+func (d *Device) Recv(buf []byte) (int, int64, error) {
+	if err := d.card.Gate.Call(); err != nil {
 		return 0, 0, err
 	}
-	n, tsc := d.queues[0].recv(buf)
-	switch {
-	case n < 0:
-		return 0, 0, nil
-	case n > len(buf):
-		return 0, 0, fmt.Errorf("ena %s: %w: a frame of %d bytes for a buffer of %d", d.fn.Name(), nic.ErrFrameSize, n, len(buf))
-	}
-	return n, int64(tsc), nil
+	n, at := d.queues[0].recv(buf)
+	return d.card.Received(buf, n, at)
 }
 
 // Link is what the device last reported; it says nothing before its first event.
-func (d *Device) Link() (nic.Link, error) {
-	d.life.RLock()
-	defer d.life.RUnlock()
-	if d.regs.Gone() {
-		return nic.Link{}, fmt.Errorf("ena %s: %w: VERSION reads all ones", d.fn.Name(), nic.ErrGone)
-	}
-	d.serveEvents()
-	if !d.link.Load() {
-		return nic.Link{}, nil
-	}
-	return nic.Link{Up: true, Speed: d.linkSpeed}, nil
+func (d *Device) Link() (l nic.Link, err error) {
+	err = d.card.Ask(func() error {
+		if d.regs.Gone() {
+			return d.card.Gone("VERSION")
+		}
+		d.eventMu.Lock()
+		defer d.eventMu.Unlock()
+		d.serveEvents()
+		if d.up.Load() {
+			l = nic.Link{Up: true, Speed: d.linkSpeed}
+		}
+		return nil
+	})
+	return l, err
 }
 
 // Close stops the device and gives everything back.
-func (d *Device) Close() error {
-	close(d.endWatch)
-	<-d.ended
-	return errors.Join(d.release(), d.fn.Close())
-}
+func (d *Device) Close() error { return d.card.Close() }
 
 // release quiets the device, by its own reset and by bus mastering off in case it does not listen, and frees its memory.
 func (d *Device) release() error {
 	if d.regs != nil && !d.regs.Gone() && !d.regs.Forgot() {
 		if err := d.regs.Reset(resetShutdown); err != nil {
-			d.log.Warn("reset at close failed", "err", err)
+			d.card.Log.Warn("reset at close failed", "err", err)
 		}
 	}
-	if err := d.fn.SetBusMaster(false); err != nil && (d.bar == nil || d.regs == nil || !d.regs.Gone()) {
-		d.log.Warn("bus mastering stays on", "err", err)
+	if err := d.card.Fn.SetBusMaster(false); err != nil && !pci.Gone(d.card.Fn) {
+		d.card.Log.Warn("bus mastering stays on", "err", err)
 	}
-	return d.releaseMemory()
+	return d.card.Deallocate()
 }
-
-func (d *Device) releaseMemory() error {
-	if d.arena == nil {
-		return nil
-	}
-	a := d.arena
-	d.arena = nil
-	return a.Close()
-}
-
-// block allocates DMA memory, growing the arena where it is full.
-func (d *Device) block(size, align int) (dma.Block, error) {
-	b, err := d.arena.Alloc(size, align)
-	if errors.Is(err, dma.ErrNoRoom) {
-		if err = d.arena.Grow(size + align); err == nil {
-			b, err = d.arena.Alloc(size, align)
-		}
-	}
-	if err == nil && d.attr.physBits != 0 && (b.IOVA+uint64(size)-1)>>d.attr.physBits != 0 {
-		return b, fmt.Errorf("ena %s: DMA address %#x is beyond the device's %d bits", d.fn.Name(), b.IOVA, d.attr.physBits)
-	}
-	return b, err
-}
-
-func pointer(b dma.Block) unsafe.Pointer { return unsafe.Pointer(&b.Bytes[0]) }

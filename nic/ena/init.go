@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"rebound/nic"
+	"rebound/nic/kit"
 	"rebound/nic/kit/amazonadmin"
 )
 
@@ -28,14 +29,14 @@ func (d *Device) startAdmin(reason uint32) error {
 		return err
 	}
 	if major := version >> 8 & 0xFF; major > knownInterface {
-		return fmt.Errorf("ena %s: interface version %d.%d: this driver knows up to %d", d.fn.Name(), major, version&0xFF, knownInterface)
+		return d.card.Errorf("interface version %d.%d: this driver knows up to %d", major, version&0xFF, knownInterface)
 	}
 	controller, err := d.regs.Read(amazonadmin.CONTROLLER_VERSION)
 	if err != nil {
 		return err
 	}
 	if controller&0xFFFFFF < minController {
-		return fmt.Errorf("ena %s: controller version %#x: this driver needs 0.0.1 or later", d.fn.Name(), controller)
+		return d.card.Errorf("controller version %#x: this driver needs 0.0.1 or later", controller)
 	}
 	d.version = fmt.Sprintf("interface %d.%d, controller %d.%d.%d", version>>8&0xFF, version&0xFF, controller>>16&0xFF, controller>>8&0xFF,
 		controller&0xFF)
@@ -48,21 +49,22 @@ func (d *Device) startAdmin(reason uint32) error {
 	}
 	d.attr = deviceAttr{physBits: caps >> amazonadmin.CapsDMAWidthShift & amazonadmin.CapsDMAWidthMask}
 	if d.attr.physBits < 32 || d.attr.physBits > 48 {
-		return fmt.Errorf("ena %s: %w: CAPS is %#x: %d address bits, expected 32 to 48", d.fn.Name(), amazonadmin.ErrDevice, caps,
+		return d.card.Errorf("%w: CAPS is %#x: %d address bits, expected 32 to 48", amazonadmin.ErrDevice, caps,
 			d.attr.physBits)
 	}
+	d.card.AddressBits = d.attr.physBits
 	timeout := time.Duration(caps>>amazonadmin.CapsAdminTimeoutShift&amazonadmin.CapsAdminTimeoutMask) * 100 * time.Millisecond
 	if timeout == 0 {
 		timeout = adminTimeout
 	}
-	if d.aq, err = amazonadmin.NewQueue(d.regs, d.arena, adminDepth, timeout); err != nil {
+	if d.aq, err = amazonadmin.NewQueue(d.regs, d.card.Arena, adminDepth, timeout); err != nil {
 		return err
 	}
-	if d.events, err = amazonadmin.NewEvents(d.regs, d.arena, eventDepth); err != nil {
+	if d.events, err = amazonadmin.NewEvents(d.regs, d.card.Arena, eventDepth); err != nil {
 		return err
 	}
 	d.regs.Write(amazonadmin.INTR_MASK, amazonadmin.Mask)
-	if d.control, err = d.block(4096, 4096); err != nil {
+	if d.control, err = d.card.Block(4096, 4096); err != nil {
 		return err
 	}
 	return nil
@@ -118,14 +120,15 @@ func (d *Device) identify() error {
 	}
 	d.attr = as[deviceAttr](&r)
 	if d.attr.physBits < 32 || d.attr.physBits > 48 {
-		return fmt.Errorf("ena %s: %w: %d address bits, expected 32 to 48", d.fn.Name(), amazonadmin.ErrDevice, d.attr.physBits)
+		return d.card.Errorf("%w: %d address bits, expected 32 to 48", amazonadmin.ErrDevice, d.attr.physBits)
 	}
-	d.mac = d.attr.mac
-	if d.mac == [6]byte{} || d.mac[0]&1 != 0 {
-		return fmt.Errorf("ena %s: %w: address %x is not one of a station", d.fn.Name(), amazonadmin.ErrDevice, d.mac)
+	d.card.AddressBits = d.attr.physBits
+	d.card.MAC = d.attr.mac
+	if err := kit.CheckMAC(d.card.MAC); err != nil {
+		return d.card.Errorf("%w: %w", amazonadmin.ErrDevice, err)
 	}
-	if d.opt.MAC != [6]byte{} && d.opt.MAC != d.mac {
-		return fmt.Errorf("ena %s: the network delivers to %x only, %x was asked for", d.fn.Name(), d.mac, d.opt.MAC)
+	if d.card.Options.MAC != [6]byte{} && d.card.Options.MAC != d.card.MAC {
+		return d.card.Errorf("the network delivers to %x only, %x was asked for", d.card.MAC, d.card.Options.MAC)
 	}
 	if err := d.setMTU(); err != nil {
 		return err
@@ -154,25 +157,25 @@ func (d *Device) identify() error {
 }
 
 func (d *Device) tellHost() (err error) {
-	if d.infoMemory, err = d.block(4096, 4096); err != nil {
+	if d.infoMemory, err = d.card.Block(4096, 4096); err != nil {
 		return err
 	}
 	clear(d.infoMemory.Bytes)
-	h := (*hostInfo)(pointer(d.infoMemory))
+	h := (*hostInfo)(kit.Pointer(d.infoMemory))
 	*h = hostInfo{osType: osLinux, specVersion: specVersion, cpus: uint16(runtime.NumCPU()), driverVersion: 1}
 	copy(h.osDist[:], "Rebound")
 	return d.lacks("host attributes", set(d, "host attributes", featHost, 0, &hostAttr{info: amazonadmin.PutAddr(d.infoMemory.IOVA)}))
 }
 
 func (d *Device) setMTU() error {
-	d.mtu = d.opt.MTU
-	if d.mtu == 0 {
-		d.mtu = min(1500, int(d.attr.maxMTU))
+	d.card.MTU = d.card.Options.MTU
+	if d.card.MTU == 0 {
+		d.card.MTU = min(1500, int(d.attr.maxMTU))
 	}
-	if d.mtu < minMTU || d.mtu > int(d.attr.maxMTU) {
-		return fmt.Errorf("ena %s: MTU %d is not within %d to %d, which the device allows", d.fn.Name(), d.mtu, minMTU, d.attr.maxMTU)
+	if d.card.MTU < limits.MinMTU || d.card.MTU > int(d.attr.maxMTU) {
+		return d.card.Errorf("MTU %d is not within %d to %d, which the device allows", d.card.MTU, limits.MinMTU, d.attr.maxMTU)
 	}
-	mtu := uint32(d.mtu)
+	mtu := uint32(d.card.MTU)
 	if !d.has(featMTU) {
 		return nil
 	}
@@ -199,13 +202,13 @@ func (d *Device) limits() error {
 		queues, depth, txDepth, d.headerMax = min(m.sq, m.cq), min(m.sqDepth, m.cqDepth), min(m.sqDepth, m.cqDepth), m.header
 	}
 	d.headerMax = min(d.headerMax, 255) // what the descriptor's field holds
-	if want := max(d.opt.Queues, 1); uint32(want) > queues {
-		return fmt.Errorf("ena %s: %d queue pairs asked for, the device has %d", d.fn.Name(), want, queues)
+	if want := d.card.Options.Queues; uint32(want) > queues {
+		return d.card.Errorf("%d queue pairs asked for, the device has %d", want, queues)
 	}
 	d.txRing = d.ring
 	if uint32(d.ring) > min(depth, txDepth) {
-		if d.opt.RingSize != 0 {
-			return fmt.Errorf("ena %s: ring size %d, the device takes up to %d", d.fn.Name(), d.ring, min(depth, txDepth))
+		if d.ringAsked {
+			return d.card.Errorf("ring size %d, the device takes up to %d", d.ring, min(depth, txDepth))
 		}
 		d.ring = 1 << (bits.Len32(min(depth, txDepth)) - 1)
 		d.txRing = d.ring
@@ -245,7 +248,7 @@ func (d *Device) setLLQ() error {
 	why := func(format string, args ...any) error {
 		msg := fmt.Sprintf(format, args...)
 		if d.own.Push == "llq" {
-			return fmt.Errorf("ena %s: low-latency queues were asked for: %s", d.fn.Name(), msg)
+			return d.card.Errorf("low-latency queues were asked for: %s", msg)
 		}
 		d.features = append(d.features, "low-latency queues: "+msg)
 		return nil
@@ -259,7 +262,7 @@ func (d *Device) setLLQ() error {
 	}
 	l := as[llqFeature](&r)
 	switch {
-	case l.num < uint32(max(d.opt.Queues, 1)):
+	case l.num < uint32(d.card.Options.Queues):
 		return why("the device has %d", l.num)
 	case l.headerHave&llqInline == 0 || l.strideHave&llqMultipleDescs == 0 || l.beforeHave&llqTwoBefore == 0:
 		return why("offered in a form that this driver does not know: header %#x, stride %#x, descriptors before the header %#x",
@@ -267,7 +270,7 @@ func (d *Device) setLLQ() error {
 	case l.entryHave&(llqEntry128|llqEntry256) == 0:
 		return why("entry sizes %#x are none that this driver knows (128, 256 bytes)", l.entryHave)
 	}
-	if d.mem, err = d.fn.BARWC(2); err != nil {
+	if d.mem, err = d.card.Fn.BARWC(2); err != nil {
 		return why("memory BAR 2: %v", err)
 	}
 	entry, depth := 128, l.depth
@@ -277,7 +280,7 @@ func (d *Device) setLLQ() error {
 		entry, l.entrySet = 256, llqEntry256
 		depth /= 2 // the device memory for entries is what it is
 	}
-	if depth < minRing {
+	if depth < uint32(limits.MinRing) {
 		return why("%d entries of %d bytes are too few", depth, entry)
 	}
 	l.headerSet, l.strideSet, l.beforeSet = llqInline, llqMultipleDescs, llqTwoBefore
@@ -300,7 +303,7 @@ func (d *Device) setLLQ() error {
 func (d *Device) startQueues() error {
 	first := d.queues == nil
 	d.rxSQ = nil
-	for i := range max(d.opt.Queues, 1) {
+	for i := range d.card.Options.Queues {
 		if first {
 			d.queues = append(d.queues, &Queue{})
 		}
@@ -312,18 +315,18 @@ func (d *Device) startQueues() error {
 }
 
 func (d *Device) startQueue(q *Queue) error {
-	q.size = uint32(d.maxFrame())
-	q.stride = uint32(room+d.maxFrame()+63)&^63 + 64 // a line more, or all heads would share a few sets of the L1 cache
+	q.size = uint32(d.card.MaxFrame())
+	q.stride = kit.Stride(room + d.card.MaxFrame())
 	q.mask, q.txMask = uint32(d.ring-1), uint32(d.txRing-1)
 	q.shift, q.txShift = uint32(bits.TrailingZeros(uint(d.ring))), uint32(bits.TrailingZeros(uint(d.txRing)))
 	q.headerMax = d.headerMax
 	q.posted, q.free = make([]bool, d.ring), make([]uint16, d.ring)
 	q.txFree, q.txSlot, q.txBusy = make([]uint16, d.txRing), make([]uint16, d.txRing), make([]bool, d.txRing)
-	buf, err := d.block((d.ring+d.txRing)*int(q.stride), 4096)
+	buf, err := d.card.Block((d.ring+d.txRing)*int(q.stride), 4096)
 	if err != nil {
 		return err
 	}
-	q.buf, q.iova = pointer(buf), buf.IOVA
+	q.buf, q.iova = kit.Pointer(buf), buf.IOVA
 	txCQ, err := d.createCQ(q.txMask+1, txCQE)
 	if err != nil {
 		return err
@@ -337,11 +340,11 @@ func (d *Device) startQueue(q *Queue) error {
 		return err
 	}
 	q.rxCQ, q.rxHeadDB = rxCQ.memory, rxCQ.head
-	sq, err := d.block(d.ring*descSize, 4096)
+	sq, err := d.card.Block(d.ring*descSize, 4096)
 	if err != nil {
 		return err
 	}
-	q.rxSQ = pointer(sq)
+	q.rxSQ = kit.Pointer(sq)
 	made, err := d.createSQ("create receive SQ", createSQ{identity: dirRx, placement: placeHost, caps3: contiguous, cq: rxCQ.index,
 		depth: uint16(d.ring), base: amazonadmin.PutAddr(sq.IOVA)})
 	if err != nil {
@@ -362,7 +365,7 @@ type completionQueue struct {
 }
 
 func (d *Device) createCQ(depth uint32, entry int) (completionQueue, error) {
-	b, err := d.block(int(depth)*entry, 4096)
+	b, err := d.card.Block(int(depth)*entry, 4096)
 	if err != nil {
 		return completionQueue{}, err
 	}
@@ -372,10 +375,10 @@ func (d *Device) createCQ(depth uint32, entry int) (completionQueue, error) {
 		return completionQueue{}, err
 	}
 	if uint32(r.depth) != depth {
-		return completionQueue{}, fmt.Errorf("ena %s: %w: CQ of %d entries where %d were asked for", d.fn.Name(), amazonadmin.ErrDevice, r.depth,
+		return completionQueue{}, d.card.Errorf("%w: CQ of %d entries where %d were asked for", amazonadmin.ErrDevice, r.depth,
 			depth)
 	}
-	cq := completionQueue{index: r.index, memory: pointer(b)}
+	cq := completionQueue{index: r.index, memory: kit.Pointer(b)}
 	if r.headDB != 0 {
 		cq.head, err = d.doorbell(r.headDB)
 	}
@@ -393,11 +396,11 @@ func (d *Device) createTxSQ(q *Queue, cq uint16) error {
 	if d.llq != nil {
 		c.placement = placeDevice
 	} else {
-		b, err := d.block(d.txRing*descSize, 4096)
+		b, err := d.card.Block(d.txRing*descSize, 4096)
 		if err != nil {
 			return err
 		}
-		q.txSQ, c.base = pointer(b), amazonadmin.PutAddr(b.IOVA)
+		q.txSQ, c.base = kit.Pointer(b), amazonadmin.PutAddr(b.IOVA)
 	}
 	r, err := d.createSQ("create transmit SQ", c)
 	if err != nil {
@@ -412,12 +415,12 @@ func (d *Device) createTxSQ(q *Queue, cq uint16) error {
 	if d.llq.accel&accelLimitTxBurst != 0 {
 		q.burst = uint32(d.llq.maxBurst) / q.entry
 		if q.burst == 0 {
-			return fmt.Errorf("ena %s: %w: bursts of %d bytes hold no entry of %d", d.fn.Name(), amazonadmin.ErrDevice, d.llq.maxBurst, q.entry)
+			return d.card.Errorf("%w: bursts of %d bytes hold no entry of %d", amazonadmin.ErrDevice, d.llq.maxBurst, q.entry)
 		}
 	}
 	size := uint64(q.entry) * uint64(d.txRing)
 	if uint64(r.llqDescs)+size > d.mem.Size() || r.llqDescs%64 != 0 {
-		return fmt.Errorf("ena %s: %w: LLQ at %#x of %#x bytes, BAR 2 has %#x", d.fn.Name(), amazonadmin.ErrDevice, r.llqDescs, size, d.mem.Size())
+		return d.card.Errorf("%w: LLQ at %#x of %#x bytes, BAR 2 has %#x", amazonadmin.ErrDevice, r.llqDescs, size, d.mem.Size())
 	}
 	q.llq, err = d.mem.Pointer(uint64(r.llqDescs), size)
 	return err
@@ -426,7 +429,7 @@ func (d *Device) createTxSQ(q *Queue, cq uint16) error {
 // doorbell returns the pointer to the register at off in BAR 0.
 func (d *Device) doorbell(off uint32) (*uint32, error) {
 	if uint64(off)+4 > d.bar.Size() || off%4 != 0 {
-		return nil, fmt.Errorf("ena %s: %w: doorbell at %#x, BAR 0 has %#x bytes", d.fn.Name(), amazonadmin.ErrDevice, off, d.bar.Size())
+		return nil, d.card.Errorf("%w: doorbell at %#x, BAR 0 has %#x bytes", amazonadmin.ErrDevice, off, d.bar.Size())
 	}
 	p, err := d.bar.Pointer(uint64(off), 4)
 	return (*uint32)(p), err
@@ -477,7 +480,7 @@ func (d *Device) startRSS() error {
 		}
 	}
 	if !d.has(featRSSTable) {
-		return fmt.Errorf("ena %s: the device has no RSS table: open one queue", d.fn.Name())
+		return d.card.Errorf("the device has no RSS table: open one queue")
 	}
 	r, err := d.get("RSS table", featRSSTable, 0, 0)
 	if err != nil {
@@ -486,7 +489,7 @@ func (d *Device) startRSS() error {
 	t := as[hashTable](&r)
 	size := min(max(t.min, 7), t.max)
 	if size < t.min || size > 10 {
-		return fmt.Errorf("ena %s: %w: RSS tables of 2^%d to 2^%d entries", d.fn.Name(), nic.ErrHardware, t.min, t.max)
+		return d.card.Errorf("%w: RSS tables of 2^%d to 2^%d entries", nic.ErrHardware, t.min, t.max)
 	}
 	clear(page)
 	for i := range 1 << size {

@@ -310,14 +310,14 @@ func (q *Queue) send(frame []byte) bool {
 }
 
 // recv copies the next frame out. It returns -1 where there is none.
-func (q *Queue) recv(buf []byte) (n int, at uint64) {
+func (q *Queue) recv(buf []byte) (n int, at int64) {
 	for q.fault.Load() == 0 {
 		c := (*rxCompletion)(unsafe.Add(q.rxCQ, q.rxHead&q.mask*descSize))
 		status := atomic.LoadUint32(&c.status)
 		if status>>rxPhase&1 == q.rxHead>>(q.shift&31)&1 {
 			break
 		}
-		at = polling.TSC()
+		at = int64(polling.TSC())
 		slot, length := uint32(c.id), uint32(c.length)
 		if !q.take(slot, c.offset) {
 			break

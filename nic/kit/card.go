@@ -100,16 +100,28 @@ func (c *Card) Gone(register string) error {
 // MaxFrame is the longest frame in bytes without FCS: header and two VLAN tags around the MTU.
 func (c *Card) MaxFrame() int { return c.MTU + 14 + 8 }
 
-// Info describes the card. The driver adds notes of its own in front of the kit's.
+// Info describes the card. The driver adds notes of its own in front of the kit's, and calls it in Undisturbed where it tells
+// what a restart may change.
 func (c *Card) Info(model, push string, notes ...string) nic.Info {
 	backend := nic.Silicon
 	if c.Fn.Simulated() {
 		backend = nic.Sim
 	}
+	var memory []string
+	if c.Arena != nil {
+		memory = c.Arena.Notes()
+	}
 	return nic.Info{
 		Driver: c.driver, Device: c.Fn.Name(), Model: model, MAC: net.HardwareAddr(c.MAC[:]).String(), MTU: c.MTU,
-		Queues: c.Options.Queues, Backend: backend, Push: push, Notes: slices.Concat(notes, pci.Notes(c.Fn), c.Arena.Notes()),
+		Queues: c.Options.Queues, Backend: backend, Push: push, Notes: slices.Concat(notes, pci.Notes(c.Fn), memory),
 	}
+}
+
+// Undisturbed runs f while the device is not being restarted.
+func (c *Card) Undisturbed(f func()) {
+	c.lifeMutex.RLock()
+	defer c.lifeMutex.RUnlock()
+	f()
 }
 
 // Ask runs f, which asks the device something, while it is not being restarted. It returns the error that ended the device
