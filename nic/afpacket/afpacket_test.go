@@ -30,6 +30,7 @@ func open(o nic.Options) (nic.Device, error) { return afpacket.Open(o) }
 
 func TestAnswers(t *testing.T) { veth.Answers(t, open, nic.Options{}) }
 func TestFaults(t *testing.T)  { veth.Faults(t, open) }
+func TestLoops(t *testing.T)   { veth.Loops(t, open) }
 
 // TestFanout has two sockets share the frames of one queue.
 func TestFanout(t *testing.T) {

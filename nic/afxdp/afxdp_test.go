@@ -31,6 +31,7 @@ func generic(o nic.Options) (nic.Device, error) { return afxdp.Open(o, afxdp.Opt
 
 func TestAnswers(t *testing.T) { veth.Answers(t, open, nic.Options{}) }
 func TestFaults(t *testing.T)  { veth.Faults(t, open) }
+func TestLoops(t *testing.T)   { veth.Loops(t, open) }
 
 // TestGeneric answers at the generic hook.
 func TestGeneric(t *testing.T) {

@@ -11,6 +11,7 @@ var (
 	peerMAC = [6]byte{0x02, 0x52, 0x62, 0, 0, 0x02}
 	our4    = netip.MustParseAddr("192.0.2.1")
 	our6    = netip.MustParseAddr("2001:db8::1")
+	peer4   = netip.MustParseAddr("192.0.2.2") // of flow 0
 )
 
 const (

@@ -58,6 +58,7 @@ var checks = []struct {
 	run  func(*rig)
 }{
 	{"echo", checkEcho},
+	{"loop", checkLoop},
 	{"jumbo", checkJumbo},
 	{"queues", checkQueues},
 	{"wrap", checkWrap},

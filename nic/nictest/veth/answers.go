@@ -56,15 +56,20 @@ type Server struct {
 // Serve opens a device on Host and serves all of its queues until the test ends.
 func (v *Pair) Serve(t testing.TB, open Open, o nic.Options) *Server {
 	t.Helper()
-	o.Device, o.Match = v.Host.Name, v.Config()
+	return v.Host.serve(t, open, o, *v.Config())
+}
+
+// serve opens a device on the end and answers c on all of its queues until the test ends.
+func (e *End) serve(t testing.TB, open Open, o nic.Options, c fastpath.Config) *Server {
+	t.Helper()
+	o.Device, o.Match = e.Name, &c
 	queues := max(1, o.Queues)
 	s := &Server{Done: make(chan error, queues)}
 	var err error
-	v.Host.Do(func() { s.Device, err = open(o) })
+	e.Do(func() { s.Device, err = open(o) })
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := *o.Match
 	c.PartialChecksums = s.Device.Info().PartialChecksums
 	for i := range queues {
 		r, err := fastpath.New(c)
