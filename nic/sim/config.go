@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 
@@ -13,6 +14,7 @@ const (
 
 	offCommand  = 0x04 // Command                §7.5.1.1.3
 	offStatus   = 0x06 // Status                 §7.5.1.1.4
+	offHeader   = 0x0e // Header Type            §7.5.1.1.9
 	offBAR0     = 0x10 // Base Address Registers §7.5.1.2.1
 	offSubsys   = 0x2c
 	offCapPtr   = 0x34
@@ -27,6 +29,8 @@ const (
 	cmdMemory    = 1 << 1
 	cmdBusMaster = 1 << 2
 	cmdWritable  = 1<<1 | 1<<2 | 1<<6 | 1<<8 | 1<<10 // parity error response, SERR#, interrupt disable
+
+	pmNoSoftReset = 1 << 3 // leaving D3hot keeps the function's state
 
 	devCtlFLR = 1 << 15 // Initiate Function Level Reset
 	devCapFLR = 1 << 28
@@ -61,7 +65,10 @@ func newSpace(c Config) (space, error) {
 	put16(offSubsys, c.SubVendor, 0)
 	put16(offSubsys+2, c.SubDevice, 0)
 	s.write1[offIntLine] = 0xff
-	s.init[offIntPin] = 1 // INTA#
+	s.init[offIntPin] = max(c.InterruptPin, 1)
+	if c.MultiFunction {
+		s.init[offHeader] = 0x80
+	}
 
 	for i := 0; i < 6; i++ {
 		b := c.BARs[i]
@@ -97,21 +104,23 @@ func newSpace(c Config) (space, error) {
 	}
 	s.init[offCapPtr] = offPM
 	put16(offPM, 0x01|uint16(next)<<8, 0)
-	put16(offPM+2, 3, 0)         // version 3, D0 and D3
-	put16(offPM+4, 1<<3, 3|1<<8) // No_Soft_Reset; power state, PME enable
-	s.clear1[offPM+5] = 1 << 7   // PME status
-	put16(offPCIe, 0x10, 0)      // the last
-	put16(offPCIe+2, 2, 0)       // version 2, endpoint
+	put16(offPM+2, cmp.Or(c.PMC, 3), 0)                    // version 3, D0 and D3
+	put16(offPM+4, cmp.Or(c.PMCSR, pmNoSoftReset), 3|1<<8) // power state, PME enable
+	s.clear1[offPM+5] = 1 << 7                             // PME status
+	put16(offPCIe, 0x10, 0)                                // the last
+	put16(offPCIe+2, 2, 0)                                 // version 2, endpoint
 	put32(offPCIe+4, c.PCIeDevCap, 0)
 	put16(offPCIe+8, 0x2810, 0x7fff) // relaxed ordering, no snoop, read requests of 512 bytes
 	s.clear1[offPCIe+10] = 0x0f
 	link := uint32(c.LinkSpeed&15 | c.LinkWidth&63<<4)
 	put32(offPCIe+0x0c, link, 0)
-	put16(offPCIe+0x10, 0, 0x01cb)                  // ASPM, RCB, common clock, extended synch, clock power management
-	put16(offPCIe+0x12, uint16(link)|1<<12, 0)      // slot clock configuration
-	put32(offPCIe+0x24, 0x1f, 0)                    // completion timeout ranges A to D, and disable
-	put16(offPCIe+0x28, 0, 0x1f)                    // completion timeout value and disable
-	put32(offPCIe+0x2c, 1<<(c.LinkSpeed&15+1)-2, 0) // supported link speeds: up to LinkSpeed
+	put16(offPCIe+0x10, 0, 0x01cb)             // ASPM, RCB, common clock, extended synch, clock power management
+	put16(offPCIe+0x12, uint16(link)|1<<12, 0) // slot clock configuration
+	put32(offPCIe+0x24, 0x1f, 0)               // completion timeout ranges A to D, and disable
+	put16(offPCIe+0x28, 0, 0x1f)               // completion timeout value and disable
+	if c.LinkSpeed > 2 {                       // devices of PCIe 2.0 have no vector of link speeds
+		put32(offPCIe+0x2c, 1<<(c.LinkSpeed&15+1)-2, 0) // up to LinkSpeed
+	}
 	put16(offPCIe+0x30, uint16(c.LinkSpeed&15), 0x0f)
 	mark := offExtended
 	if c.SerialNumber != 0 {
@@ -143,14 +152,16 @@ func (s *space) setCommand(bits uint16, on bool) {
 // decodes reports whether the function answers to its BARs: memory space enabled, and power state D0.
 func (s *space) decodes() bool { return s.command()&cmdMemory != 0 && s.reg[offPM+4]&3 == 0 }
 
-// write changes the writable bits and reports whether the driver asked for a function-level reset.
-func (s *space) write(off int, p []byte) (flr bool) {
+// write changes the writable bits and reports whether that resets the function: the driver asked for a function-level reset, or
+// D3hot is left without No_Soft_Reset (§7.5.2.2).
+func (s *space) write(off int, p []byte) (reset bool) {
+	asleep := s.reg[offPM+4]&3 == 3
 	for i, v := range p {
 		w, c, r := s.write1[off+i], s.clear1[off+i], &s.reg[off+i]
 		*r = (*r&^w | v&w) &^ (v & c)
-		flr = flr || off+i == offPCIe+9 && v&(devCtlFLR>>8) != 0
+		reset = reset || s.flrCapable && off+i == offPCIe+9 && v&(devCtlFLR>>8) != 0
 	}
-	return flr && s.flrCapable
+	return reset || asleep && s.reg[offPM+4]&3 == 0 && s.reg[offPM+4]&pmNoSoftReset == 0
 }
 
 func checkConfig(off, n int) error {

@@ -94,6 +94,17 @@ func AsTold(err error) error {
 	return told{err}
 }
 
+// Report records err, which no access can return, as a violation of its grade. Nil is none.
+func Report(h Host, err error) {
+	switch {
+	case err == nil:
+	case gradeOf(err) == Told:
+		h.Tell("%v", err)
+	default:
+		h.Refuse("%v", err)
+	}
+}
+
 // gradeOf returns the grade of a model's error.
 func gradeOf(err error) Grade {
 	if _, ok := err.(told); ok {
@@ -115,6 +126,9 @@ type Config struct {
 	PCIeDevCap           uint32 // PCI Express Device Capabilities; bit 28 is FLR
 	LinkSpeed, LinkWidth int    // PCIe generation and lanes shown in Link Status
 	SerialNumber         uint64 // Device Serial Number capability; 0 for none
+	MultiFunction        bool   // Header Type says that the device has more functions
+	InterruptPin         uint8  // 1 for INTA#, which 0 stands for too, to 4 for INTD#
+	PMC, PMCSR           uint16 // Power Management Capabilities and Control/Status; 0 for 0003h and 0008h (No_Soft_Reset)
 }
 
 // BAR describes one base address register. Size 0 means there is none; a 64-bit BAR takes two entries, the second empty.

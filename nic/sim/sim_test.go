@@ -151,6 +151,50 @@ func TestGrades(t *testing.T) {
 	p.ForgetViolations()
 }
 
+// A function without No_Soft_Reset forgets all when it leaves D3hot; one with it keeps its state.
+func TestPowerStateResets(t *testing.T) {
+	for _, c := range []struct {
+		pmcsr uint16
+		want  uint32
+	}{{0x2000, 0}, {0, 2}} {
+		p, err := sim.New(&shaped{toysim.New(mac), func(c0 *sim.Config) { c0.PMC, c0.PMCSR = 0x4823, c.pmcsr }}, sim.Options{Name: "toy", Seed: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		fn := open(t, p)
+		bar, _ := fn.BAR(0)
+		bar.Write32(0x28, 2)
+		for _, state := range []byte{3, 0} {
+			if err := fn.WriteConfig(0x44, []byte{state, 0}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := fn.WriteConfig(4, []byte{2, 0}); err != nil { // the reset took memory space away
+			t.Fatal(err)
+		}
+		if v := bar.Read32(0x28); v != c.want {
+			t.Errorf("PMCSR %#x: after D3hot RX_ENTRIES is %d, want %d", c.pmcsr, v, c.want)
+		}
+		var b [4]byte
+		if fn.ReadConfig(0x40, b[:]); c.pmcsr != 0 && (b[2] != 0x23 || b[3] != 0x48) {
+			t.Errorf("PMC reads %x", b)
+		}
+	}
+}
+
+// shaped is a toy whose configuration space a test changes.
+type shaped struct {
+	*toysim.Model
+	shape func(*sim.Config)
+}
+
+func (s *shaped) Config() sim.Config {
+	c := s.Model.Config()
+	s.shape(&c)
+	return c
+}
+
 func TestConfigurationSpace(t *testing.T) {
 	p, _ := newToy(t)
 	fn := open(t, p)

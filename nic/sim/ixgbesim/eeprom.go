@@ -6,7 +6,7 @@ import "fmt"
 const (
 	eepromWords = 16384
 	eeFirmware  = 0x0f
-	eeCore0     = 0x09
+	eeCore0     = 0x09 // of port 0; port 1's is the next
 	eePBA       = 0x15
 	eeSFPInit   = 0x2b
 	eeCaps      = 0x2c
@@ -31,7 +31,7 @@ func newEEPROM(o Options) (w [eepromWords]uint16) {
 		w[i] = 0
 	}
 	// LAN core module 0: its length, then the Ethernet address (§6.4.3).
-	w[eeCore0] = 0x200
+	w[eeCore0+o.Port] = 0x200
 	w[0x200] = 3
 	for i := range 3 {
 		w[0x201+i] = uint16(o.MAC[2*i]) | uint16(o.MAC[2*i+1])<<8
@@ -96,14 +96,14 @@ func (m *Model) writeEERD(v uint32) error {
 		return nil
 	}
 	if m.eep > 0 {
-		m.host.Violation("EERD started before EEC.Auto_RD was seen set (82599 §4.6.3)")
+		m.host.Tell("EERD started before EEC.Auto_RD was seen set (82599 §4.6.3)")
 	}
 	addr := v >> 2 & 0x3fff
 	size := uint32(eepromWords)
 	if m.x540() {
 		size = nvmWords
 		if m.val[regSWFW/4]&swfwNVM == 0 {
-			m.host.Violation("EERD = %08x without the NVM in SW_FW_SYNC: firmware may be using it", v)
+			m.host.Tell("EERD = %08x without the NVM in SW_FW_SYNC: firmware may be using it", v)
 		}
 	}
 	if addr >= size {

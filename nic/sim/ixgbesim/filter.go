@@ -68,6 +68,50 @@ func (m *Model) etherType(frame []byte, p *packet) (filter, queue int, ok bool) 
 	return 0, 0, false
 }
 
+// Fields that FTQF's mask, bits 29:25, takes out of the comparison, §7.1.2.5.
+const (
+	anySrc = 1 << iota
+	anyDst
+	anySrcPort
+	anyDstPort
+	anyProto
+)
+
+// fiveTuple looks for a queue filter by addresses, ports and protocol of an IPv4 packet, §7.1.2.5: of those that match, the one
+// of the highest priority, and of these the first.
+func (m *Model) fiveTuple(frame []byte, p *packet) (queue int, ok bool) {
+	if p.ip == 0 || p.v6 {
+		return 0, false
+	}
+	best := -1
+	src, dst, ports := le.Uint32(frame[p.ip+12:]), le.Uint32(frame[p.ip+16:]), uint32(0)
+	l4 := !p.fragment && p.proto != 0
+	if l4 {
+		ports = le.Uint32(frame[p.l4:])
+	}
+	proto := uint32(3)
+	if l4 {
+		proto = map[byte]uint32{protoTCP: 0, protoUDP: 1, protoSCTP: 2}[p.proto]
+	}
+	for i := range reg(128) {
+		f := m.val[regFTQF/4+i]
+		if f&ftqfEnable == 0 {
+			continue
+		}
+		any, want := f>>25&0x1f, m.val[regSDPQF/4+i]
+		switch {
+		case any&anySrc == 0 && m.val[regSAQF/4+i] != src, any&anyDst == 0 && m.val[regDAQF/4+i] != dst,
+			any&anySrcPort == 0 && (!l4 || (want^ports)&0xffff != 0), any&anyDstPort == 0 && (!l4 || (want^ports)>>16 != 0),
+			any&anyProto == 0 && f&3 != proto:
+			continue
+		}
+		if priority := int(f >> 2 & 7); priority > best {
+			best, queue = priority, int(m.val[regL34TIMIR/4+i]>>21&0x7f)
+		}
+	}
+	return queue, best >= 0
+}
+
 // pauseFrame acts on a MAC control frame (IEEE 802.3 annex 31B) and reports whether it stops here.
 func (m *Model) pauseFrame(frame []byte) bool {
 	if le.Uint32(frame) != 0x00c28001 || le.Uint16(frame[4:]) != 0x0100 || frame[12] != 0x88 || frame[13] != 0x08 ||

@@ -19,7 +19,7 @@ var cards = [kinds]struct {
 	autoc, autoc2     uint32
 	rxKB              uint32 // receive packet buffer
 }{
-	SFP:      {0x10fb, 0x000c, 3 << autocLMSShift, 2 << 16, 512},
+	SFP:      {0x10fb, 0x000c, 0xc09c6084, 0x000a0000, 512}, // as boards' NVM has them: link mode 3, 10 Gb/s serial
 	KX4:      {0x10f7, 0x000c, 3<<30 | 4<<autocLMSShift | 1<<16 | 1<<7, 0, 512},
 	Combined: {0x10f8, 0x000c, 3<<30 | 6<<autocLMSShift | 1<<16 | 1<<7, 0, 512},
 	XAUI:     {0x10fc, 0x000c, 1 << autocLMSShift, 0, 512},

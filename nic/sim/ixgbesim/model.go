@@ -1,6 +1,7 @@
 package ixgbesim
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"time"
@@ -10,8 +11,13 @@ import (
 
 // Options is what a port is made of.
 type Options struct {
-	MAC  [6]byte
-	Kind Kind
+	MAC       [6]byte
+	Kind      Kind
+	Port      int    // 0 or 1: which of the two functions of a dual-port card this is. Each stands for itself
+	Dual      bool   // the card has two
+	BAR0      uint64 // bytes: 128 KB, 512 KB (0), 2 MB or 4 MB, as the EEPROM says. Registers are the first 128 KB
+	Pref      bool   // BAR 0 is prefetchable
+	SharedLOM bool   // a LAN on the motherboard that is shared with its management controller: CFG_DONE is never set
 }
 
 // Model is one port of an 82599 or an X540. It implements sim.Model.
@@ -65,11 +71,13 @@ func (m *Model) Config() sim.Config {
 	return sim.Config{
 		Vendor: 0x8086, Device: card.device, SubVendor: 0x8086, SubDevice: card.subDevice, Revision: 1, Class: 0x020000,
 		BARs: [6]sim.BAR{
-			0: {Size: barSize, Is64: true, Polled: polled},
+			0: {Size: cmp.Or(m.opt.BAR0, barSize), Is64: true, Prefetchable: m.opt.Pref, Polled: polled},
 			4: {Size: 0x4000, Is64: true},
 		},
 		MSIXVectors: 64, MSIXBAR: 4, MSIXTable: 0, MSIXPBA: 0x2000,
-		PCIeDevCap: 1<<28 | 1<<15 | 2, LinkSpeed: 2, LinkWidth: 8,
+		PCIeDevCap: 0x10008cc2, LinkSpeed: 2, LinkWidth: 8,
+		PMC: 0x4823, PMCSR: 0x2000, // a change from D3hot to D0 resets the function
+		MultiFunction: m.opt.Dual, InterruptPin: uint8(1 + m.opt.Port),
 		SerialNumber: uint64(mac[0])<<56 | uint64(mac[1])<<48 | uint64(mac[2])<<40 | 0xffff<<24 |
 			uint64(mac[3])<<16 | uint64(mac[4])<<8 | uint64(mac[5]),
 	}
@@ -147,6 +155,7 @@ func (m *Model) read(r reg) (uint32, error) {
 			}
 		}
 	case regSTATUS:
+		v |= uint32(m.opt.Port) << statusLANID
 		if m.val[regCTRL/4]&ctrlGIODIS != 0 {
 			v &^= statusGIO
 		}
@@ -253,7 +262,7 @@ func (m *Model) write(r reg, v uint32) error {
 	}
 	// The X540's semaphores stay outside of the reset: Linux gives the PHY back while it is under way.
 	if m.rst > 0 && e.Base != regCTRL && e.Base != 0x00004 && !(m.x540() && (e.Base == regSWSM || e.Base == regSWFW)) {
-		m.host.Violation("write of %08x to %v before CTRL.RST was seen to clear (82599 §4.6.3.2)", v, r)
+		m.host.Tell("write of %08x to %v before CTRL.RST was seen to clear (82599 §4.6.3.2)", v, r)
 	}
 	if e.Access == rw {
 		m.val[r/4] = v
@@ -305,7 +314,7 @@ func (m *Model) written(e *entry, r reg, old, v uint32) error {
 			sum += m.val[regRXPBSIZE/4+n]
 		}
 		if kb := cards[m.opt.Kind].rxKB; sum > kb<<10 {
-			m.host.Violation("%v = %08x: %d KB of packet buffer, of %d KB that there are (82599 §8.2.3.8.9)", r, v, sum>>10, kb)
+			m.host.Tell("%v = %08x: %d KB of packet buffer, of %d KB that there are (82599 §8.2.3.8.9)", r, v, sum>>10, kb)
 		}
 	case regRSCCTL, 0x0d02c:
 		if v&rscctlRSCEN != 0 && m.val[regRFCTL/4]&rfctlRSCDIS == 0 {
@@ -329,7 +338,7 @@ func (m *Model) command(e *entry, r reg, old, v uint32) error {
 			return fmt.Errorf("write of %08x to %v: the X540's NVM is a flash that only firmware writes here", v, r)
 		}
 		if v&eecBits != old&eecBits && v&eecREQ == 0 {
-			m.host.Violation("%v = %08x drives the EEPROM without EE_REQ (82599 §8.2.3.2.1)", r, v)
+			m.host.Tell("%v = %08x drives the EEPROM without EE_REQ (82599 §8.2.3.2.1)", r, v)
 		}
 		m.val[r/4] = v
 		m.spi.write(v, &m.eeprom)
@@ -426,6 +435,9 @@ func (m *Model) systim() uint64 {
 	}
 	return m.now + uint64(m.host.Now()-m.sysAt)
 }
+
+// report records a violation that has no caller to return to.
+func (m *Model) report(err error) { sim.Report(m.host, err) }
 
 // Step lets resets and queue enables take effect, moves up to burst frames in each direction and raises what interrupts are
 // due.

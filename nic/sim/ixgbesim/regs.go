@@ -7,17 +7,18 @@ type reg uint32
 
 const (
 	// General, §8.2.3.1
-	regCTRL    reg = 0x00000 // Device Control                     §8.2.3.1.1
-	regSTATUS  reg = 0x00008 // Device Status                      §8.2.3.1.2
-	regCTRLEXT reg = 0x00018 // Extended Device Control            §8.2.3.1.3
-	regESDP    reg = 0x00020 // Extended SDP Control               §8.2.3.1.4
-	regI2CCTL  reg = 0x00028 // I2C Control                        §8.2.3.1.5
-	regLEDCTL  reg = 0x00200 // LED Control                        §8.2.3.1.6
-	regEEC     reg = 0x10010 // EEPROM/Flash Control               §8.2.3.2.1
-	regEERD    reg = 0x10014 // EEPROM Read                        §8.2.3.2.2
-	regSWSM    reg = 0x10140 // Software Semaphore                 §8.2.3.4.9
-	regFWSM    reg = 0x10148 // Firmware Semaphore                 §8.2.3.4.10
-	regSWFW    reg = 0x10160 // Software-Firmware Synchronization  §8.2.3.4.11
+	regCTRL     reg = 0x00000 // Device Control                     §8.2.3.1.1
+	regSTATUS   reg = 0x00008 // Device Status                      §8.2.3.1.2
+	regCTRLEXT  reg = 0x00018 // Extended Device Control            §8.2.3.1.3
+	regESDP     reg = 0x00020 // Extended SDP Control               §8.2.3.1.4
+	regI2CCTL   reg = 0x00028 // I2C Control                        §8.2.3.1.5
+	regEEMNGCTL reg = 0x10110 // Manageability EEPROM Control      §8.2.3.2.4
+	regLEDCTL   reg = 0x00200 // LED Control                        §8.2.3.1.6
+	regEEC      reg = 0x10010 // EEPROM/Flash Control               §8.2.3.2.1
+	regEERD     reg = 0x10014 // EEPROM Read                        §8.2.3.2.2
+	regSWSM     reg = 0x10140 // Software Semaphore                 §8.2.3.4.9
+	regFWSM     reg = 0x10148 // Firmware Semaphore                 §8.2.3.4.10
+	regSWFW     reg = 0x10160 // Software-Firmware Synchronization  §8.2.3.4.11
 
 	// Interrupts, §8.2.3.5
 	regEICR     reg = 0x00800 // Cause                             §8.2.3.5.1
@@ -54,6 +55,11 @@ const (
 	regRSSRKOld reg = 0x05c80
 	regETQF     reg = 0x05128 // EType Queue Filter                §8.2.3.7.15
 	regETQS     reg = 0x0ec00 // EType Queue Select                §8.2.3.7.16
+	regSAQF     reg = 0x0e000 // Source Address Queue Filter       §8.2.3.7.17
+	regDAQF     reg = 0x0e200 // Destination Address Queue Filter  §8.2.3.7.18
+	regSDPQF    reg = 0x0e400 // Source Destination Port Filter    §8.2.3.7.19
+	regFTQF     reg = 0x0e600 // Five-tuple Queue Filter           §8.2.3.7.20
+	regL34TIMIR reg = 0x0e800 // L3 L4 Tuples Immediate Interrupt  §8.2.3.7.23
 	regRDBAL    reg = 0x01000 // Descriptor Base Address Low       §8.2.3.8.1
 	regRDBAH    reg = 0x01004 // Descriptor Base Address High      §8.2.3.8.2
 	regRDLEN    reg = 0x01008 // Descriptor Length                 §8.2.3.8.3
@@ -153,12 +159,16 @@ const (
 	ctrlLRST   = 1 << 3
 	ctrlRST    = 1 << 26
 
+	statusLANID  = 2 // bits 3:2, the port
 	statusLinkUp = 1 << 7
 	statusGIO    = 1 << 19 // PCIe master requests enabled
 
 	esdpSDP2   = 1 << 2 // in: module present (wired so on Intel's boards)
 	esdpSDP3   = 1 << 3 // out: laser off
 	esdpSDP3IO = 1 << 11
+
+	eemngFixed   = 0x80000196 // what a board shows besides CFG_DONE
+	eemngCFGDONE = 1 << 18    // CFG_DONE of port 0; port 1's is the next bit
 
 	eecREQ, eecGNT   = 1 << 6, 1 << 7
 	eecPRES, eecARD  = 1 << 8, 1 << 9
@@ -193,6 +203,7 @@ const (
 	rfctlRSCDIS                  = 1 << 5
 	rscctlRSCEN                  = 1 << 0
 
+	ftqfEnable, ftqfPoolMask   = 1 << 31, 1 << 30
 	mrqcRSS                    = 1
 	rssTCP4, rssIP4            = 1 << 16, 1 << 17
 	rssIP6, rssTCP6            = 1 << 20, 1 << 21

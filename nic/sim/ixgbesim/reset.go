@@ -27,6 +27,13 @@ func (m *Model) resetDevice() {
 		m.val[regEEC/4] = 0x10 | eecPRES | nvmSize // without PRES Linux would go for an EEPROM's pins
 	}
 	m.val[regESDP/4] = esdpSDP2
+	if m.opt.Kind == SFP {
+		m.val[regESDP/4] |= esdpSDP3IO // the EEPROM makes SDP3 an output: it goes to the module's TX_DISABLE
+	}
+	m.val[regEEMNGCTL/4] = eemngFixed
+	if !m.opt.SharedLOM {
+		m.val[regEEMNGCTL/4] |= eemngCFGDONE << m.opt.Port
+	}
 	m.rst, m.eep, m.dma = 2, 2, 2
 	m.secReady = false
 	m.rx, m.tx = [queues]rxQueue{}, [queues]txQueue{}
@@ -47,7 +54,7 @@ func (m *Model) writeCTRL(v uint32) error {
 	if v&(ctrlRST|ctrlLRST) != 0 {
 		// Linux holds the X540's PHY for it, but for the first time, when it does not yet know of it.
 		if m.phy.busy > 0 {
-			m.host.Violation("CTRL = %08x while a command to the PHY is under way", v)
+			m.host.Refuse("CTRL = %08x while a command to the PHY is under way", v)
 		}
 		if m.rst > 0 {
 			return fmt.Errorf("CTRL = %08x while a reset is under way (82599 §4.2.1.6)", v)

@@ -71,6 +71,15 @@ func (r *ring) give(tail, owned uint32) error {
 	return nil
 }
 
+// sameHead is what a write of a head register does while its queue is enabled: ixy writes the value that it has anyway.
+func sameHead(name string, i int, v, head uint32, doc string) error {
+	err := fmt.Errorf("%s[%d] = %d while the queue is enabled (%s)", name, i, v, doc)
+	if v == head {
+		return sim.AsTold(err)
+	}
+	return err
+}
+
 func (r *ring) fetched() uint32 { return (r.head + r.cn) % r.n }
 
 // available is how many descriptors wait in host memory.

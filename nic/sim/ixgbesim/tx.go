@@ -27,7 +27,7 @@ type txContext struct {
 	vlan          uint16
 	l4Len, mss    int
 	ipv4          bool
-	l4            uint32 // L4T: 0 UDP, 1 TCP, 2 SCTP
+	l4            uint32 // L4T: 0 UDP, 1 TCP, 2 SCTP, 3 none of them: DPDK's where it asks for no L4 offload
 }
 
 // txData is what a frame's first data descriptor says of the whole.
@@ -76,15 +76,15 @@ func (m *Model) writeTXDCTL(i int, r reg, v uint32) error {
 	}
 	switch {
 	case m.val[regDMATXCTL/4]&dmatxctlTE == 0:
-		m.host.Violation("%v enabled before DMATXCTL.TE (82599 §4.6.8)", r)
+		m.host.Tell("%v enabled before DMATXCTL.TE (82599 §4.6.8)", r)
 	case n > 8192:
-		m.host.Violation("%v enabled with %d descriptors: up to 8192 are validated (82599 §8.2.3.9.7)", r, n)
+		m.host.Tell("%v enabled with %d descriptors: up to 8192 are validated (82599 §8.2.3.9.7)", r, n)
 	case pth+wth > cacheMax:
-		m.host.Violation("%v: PTHRESH %d and WTHRESH %d exceed the %d descriptors on chip (82599 §7.2.3.4.1)", r, pth, wth, cacheMax)
+		m.host.Tell("%v: PTHRESH %d and WTHRESH %d exceed the %d descriptors on chip (82599 §7.2.3.4.1)", r, pth, wth, cacheMax)
 	case pth > 0 && hth == 0:
-		m.host.Violation("%v: PTHRESH %d with HTHRESH 0 (82599 §8.2.3.9.10)", r, pth)
+		m.host.Tell("%v: PTHRESH %d with HTHRESH 0 (82599 §8.2.3.9.10)", r, pth)
 	case head&1 != 0 && wth != 0:
-		m.host.Violation("%v: WTHRESH %d with head write-back (82599 §7.2.3.5.2)", r, wth)
+		m.host.Tell("%v: WTHRESH %d with head write-back (82599 §7.2.3.5.2)", r, wth)
 	}
 	at := q.head
 	*q = txQueue{pth: pth, hth: hth, wth: wth}
@@ -94,12 +94,12 @@ func (m *Model) writeTXDCTL(i int, r reg, v uint32) error {
 		q.headAt = uint64(m.val[txReg(regTDWBAH, i)/4])<<32 | uint64(head&^3)
 	}
 	if at >= n {
-		m.host.Violation("%v enabled with TDH %d of %d descriptors (82599 §8.2.3.9.8)", r, at, n)
+		m.host.Refuse("%v enabled with TDH %d of %d descriptors (82599 §8.2.3.9.8)", r, at, n)
 		at = 0
 	}
 	q.head, q.tail, q.done = at, at, at
 	if t := sim.Load32(m.host.Shadow(0)[txReg(regTDT, i):]); t != at {
-		m.host.Violation("%v enabled with TDT %d and TDH %d: the tail moves after ENABLE reads 1 (82599 §4.6.8.1)", r, t, at)
+		m.host.Refuse("%v enabled with TDT %d and TDH %d: the tail moves after ENABLE reads 1 (82599 §4.6.8.1)", r, t, at)
 		le.PutUint32(m.host.Shadow(0)[txReg(regTDT, i):], at)
 	}
 	q.set(true)
@@ -109,7 +109,7 @@ func (m *Model) writeTXDCTL(i int, r reg, v uint32) error {
 func (m *Model) writeTDH(i int, v uint32) error {
 	q := &m.tx[i]
 	if q.enabled || q.wanted {
-		return fmt.Errorf("TDH[%d] = %d while the queue is enabled (82599 §8.2.3.9.8)", i, v)
+		return sameHead("TDH", i, v, q.head, "82599 §8.2.3.9.8")
 	}
 	q.head = v
 	return nil
@@ -119,6 +119,9 @@ func (m *Model) writeTDH(i int, v uint32) error {
 func (m *Model) txTail(i int, v uint32) error {
 	q := &m.tx[i]
 	if !q.enabled {
+		if v != q.head && q.wanted {
+			return sim.AsTold(fmt.Errorf("TDT[%d] = %d before TXDCTL.ENABLE reads 1 (82599 §4.6.8.1)", i, v))
+		}
 		if v != q.head {
 			le.PutUint32(m.host.Shadow(0)[txReg(regTDT, i):], q.tail)
 			return fmt.Errorf("TDT[%d] = %d before TXDCTL.ENABLE reads 1 (82599 §4.6.8.1)", i, v)
@@ -148,9 +151,7 @@ func (m *Model) stepTX() bool {
 		}
 		if t := sim.Load32(m.host.Shadow(0)[txReg(regTDT, i):]); t != q.tail {
 			m.host.CountMMIOWrite(1)
-			if err := m.txTail(i, t); err != nil {
-				m.host.Violation("%v", err)
-			}
+			m.report(m.txTail(i, t))
 		}
 		if v, ok := m.vector(i, 1); ok && q.wth > 0 && q.done != q.head && m.itr(v) > 0 && now-q.since >= m.itr(v) {
 			m.flush(q, i)
@@ -180,13 +181,15 @@ func (m *Model) sendOne(q *txQueue, i int) bool {
 		at, d := q.pop()
 		cmd := d[11]
 		if err := m.descriptor(q, &d); err != nil {
-			m.host.Violation("transmit queue %d, descriptor %d (%x): %v", i, at, d, err)
+			m.host.Refuse("transmit queue %d, descriptor %d (%x): %v", i, at, d, err)
 			q.bad = true
+		} else if odd := reserved(&d); odd != "" {
+			m.host.Tell("transmit queue %d, descriptor %d (%x): %s", i, at, d, odd)
 		}
 		if q.silent++; cmd&dcmdRS != 0 {
 			q.silent = 0
 		} else if q.wth == 0 && q.silent == cacheMax {
-			m.host.Violation("transmit queue %d, descriptor %d: %d descriptors without RS (82599 §8.2.3.9.10)", i, at, cacheMax)
+			m.host.Tell("transmit queue %d, descriptor %d: %d descriptors without RS (82599 §8.2.3.9.10)", i, at, cacheMax)
 		}
 		context := cmd&dcmdDEXT != 0 && d[10]>>4 == dtypContext
 		if end := cmd&dcmdEOP != 0 && !context; end {
@@ -194,15 +197,15 @@ func (m *Model) sendOne(q *txQueue, i int) bool {
 				m.send(q, i)
 			}
 			q.frame, q.bad = nil, false
-			m.report(q, i, at, cmd)
+			m.writeBack(q, i, at, cmd)
 			return true
 		}
-		m.report(q, i, at, cmd)
+		m.writeBack(q, i, at, cmd)
 	}
 }
 
-// report tells software that a descriptor is done, §7.2.3.5.
-func (m *Model) report(q *txQueue, i int, at uint32, cmd byte) {
+// writeBack tells software that a descriptor is done, §7.2.3.5.
+func (m *Model) writeBack(q *txQueue, i int, at uint32, cmd byte) {
 	if q.wth > 0 {
 		pending := (q.head - q.done + q.n) % q.n
 		if pending == 1 {
@@ -266,6 +269,39 @@ func (m *Model) descriptor(q *txQueue, d *[16]byte) error {
 	}
 }
 
+// reserved says which bits of a descriptor the datasheet reserves, and hardware ignores, are set; "" for none.
+func reserved(d *[16]byte) string {
+	w2, w3, cmd := le.Uint32(d[8:]), le.Uint32(d[12:]), d[11]
+	typ := d[10] >> 4
+	switch {
+	case cmd&dcmdDEXT == 0:
+		switch {
+		case cmd&(1<<4|1<<7) != 0:
+			return fmt.Sprintf("reserved command bits set: %02x (82599 §7.2.3.2.2)", cmd)
+		case d[12] != 0:
+			return fmt.Sprintf("STA and reserved bits %02x are not zero (82599 §7.2.3.2.2)", d[12])
+		}
+	case typ == dtypContext:
+		switch {
+		case w2&0xdf000000 != 0:
+			return fmt.Sprintf("context DCMD %02x: only DEXT may be set (82599 §7.2.3.2.3)", cmd)
+		case w3&0xf != 0:
+			return "context with BCNTLEN bits (82599 §7.2.3.2.3)"
+		}
+		return ""
+	case w2&(1<<16|1<<17) != 0:
+		return "reserved bits 17:16 set (82599 §7.2.3.2.4)"
+	case cmd&(1<<2|1<<4) != 0:
+		return fmt.Sprintf("reserved DCMD bits set: %02x (82599 §7.2.3.2.4)", cmd)
+	case w3&0xf != 0:
+		return fmt.Sprintf("STA %x is not zero (82599 §7.2.3.2.4)", w3&0xf)
+	}
+	if cmd&dcmdRS != 0 && cmd&dcmdEOP == 0 {
+		return "RS without EOP (82599 §7.2.3.2.4)"
+	}
+	return ""
+}
+
 func (q *txQueue) context(d *[16]byte) error {
 	w0, w1, w2, w3 := le.Uint32(d[0:]), le.Uint32(d[4:]), le.Uint32(d[8:]), le.Uint32(d[12:])
 	idx := w3 >> 4 & 7
@@ -274,22 +310,15 @@ func (q *txQueue) context(d *[16]byte) error {
 		return fmt.Errorf("context descriptor inside a frame (82599 §7.2.3.2.3)")
 	case idx > 1:
 		return fmt.Errorf("context IDX %d: there are two (82599 §7.2.3.2.3)", idx)
-	case w2&0xdf000000 != 0:
-		return fmt.Errorf("context DCMD %02x: only DEXT may be set (82599 §7.2.3.2.3)", d[11])
 	case w1 != 0 || w2&0xfe1ff != 0:
 		if w2&0xfe1ff&^(1<<13|1<<14) != 0 || w1 != 0 {
 			return fmt.Errorf("context with an IPsec or FCoE field: this model has neither offload (82599 §7.2.3.2.3)")
 		}
 		return fmt.Errorf("context with IPsec type or encryption (82599 §7.12)")
-	case w3&0xf != 0:
-		return fmt.Errorf("context with BCNTLEN bits (82599 §7.2.3.2.3)")
 	}
 	c := txContext{
 		valid: true, ipLen: int(w0 & 0x1ff), macLen: int(w0 >> 9 & 0x7f), vlan: uint16(w0 >> 16),
 		l4Len: int(w3 >> 8 & 0xff), mss: int(w3 >> 16), ipv4: w2>>10&1 != 0, l4: w2 >> 11 & 3,
-	}
-	if c.l4 == 3 {
-		return fmt.Errorf("context L4T 3 (82599 §7.2.3.2.3)")
 	}
 	q.ctx[idx] = c
 	return nil
@@ -299,16 +328,10 @@ func (q *txQueue) context(d *[16]byte) error {
 func (m *Model) data(q *txQueue, d *[16]byte) error {
 	w2, w3, cmd := le.Uint32(d[8:]), le.Uint32(d[12:]), d[11]
 	switch {
-	case w2&(1<<16|1<<17|1<<18|1<<19) != 0:
-		return fmt.Errorf("reserved, LinkSec or time stamp bits set (82599 §7.2.3.2.4)")
-	case cmd&(1<<2|1<<4) != 0:
-		return fmt.Errorf("reserved DCMD bits set: %02x (82599 §7.2.3.2.4)", cmd)
-	case w3&0xf != 0:
-		return fmt.Errorf("STA %x is not zero (82599 §7.2.3.2.4)", w3&0xf)
+	case w2&(1<<18|1<<19) != 0:
+		return fmt.Errorf("LinkSec or time stamp asked for: this model has neither (82599 §7.2.3.2.4)")
 	case w3>>10&0xf != 0:
 		return fmt.Errorf("POPTS with IPsec or reserved bits (82599 §7.2.3.2.4)")
-	case cmd&dcmdRS != 0 && cmd&dcmdEOP == 0:
-		return fmt.Errorf("RS without EOP (82599 §7.2.3.2.4)")
 	}
 	f := txData{
 		tse: cmd&dcmdTSE != 0, vle: cmd&dcmdVLE != 0, ixsm: w3>>8&1 != 0, txsm: w3>>9&1 != 0,
@@ -336,14 +359,7 @@ func (m *Model) data(q *txQueue, d *[16]byte) error {
 // legacy takes a legacy data descriptor, §7.2.3.2.2.
 func (m *Model) legacy(q *txQueue, d *[16]byte) error {
 	cmd := d[11]
-	switch {
-	case cmd&(1<<4|1<<7) != 0:
-		return fmt.Errorf("reserved command bits set: %02x (82599 §7.2.3.2.2)", cmd)
-	case d[12] != 0:
-		return fmt.Errorf("STA and reserved bits %02x are not zero (82599 §7.2.3.2.2)", d[12])
-	case cmd&dcmdRS != 0 && cmd&dcmdEOP == 0:
-		return fmt.Errorf("RS without EOP (82599 §7.2.3.2.2)")
-	case cmd&dcmdEOP != 0 && cmd&dcmdIFCS == 0:
+	if cmd&dcmdEOP != 0 && cmd&dcmdIFCS == 0 {
 		return fmt.Errorf("no IFCS: this model sends no frame without FCS of its own (82599 §7.2.3.2.2)")
 	}
 	if q.frame == nil {
