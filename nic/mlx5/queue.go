@@ -14,6 +14,7 @@ import (
 
 const (
 	maxBatch    = 32 // frames that one pass takes at most
+	tidyAt      = 32 // received slots that may wait for tidy while each pass answers something
 	refillBatch = 8  // receive slots that are free again before the device is told
 	minFrame    = 14 // an Ethernet header
 )
@@ -89,16 +90,16 @@ func (q *Queue) completion(cq unsafe.Pointer, n uint32) *cqe {
 }
 
 // Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
-// lie, pushes each at once, or rings for all where there is no BlueFlame, and only then tidies up. It returns the number of
-// replies.
+// lie, and pushes each at once, or rings for all where there is no BlueFlame. It tidies up where nothing was there to answer,
+// or where tidyAt slots or half of the send queue wait. It returns the number of replies.
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	if q.fault.Load() != faultNone {
 		return 0
 	}
-	next, done, mask, n := q.rxNext, q.txDone, q.mask, 0
+	next, n := q.rxNext, 0
 	for end := next + maxBatch; next != end; next++ {
-		slot := next & mask
-		c := (*cqe)(unsafe.Add(q.rxCQ, slot*cqeSize))
+		slot := next & q.mask
+		c := q.completion(q.rxCQ, slot)
 		own := atomic.LoadUint32(&c.counterOwn)
 		if (own>>cqeOwner^next>>(q.shift&31))&1 != 0 {
 			break
@@ -108,7 +109,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 			break
 		}
 		free := (*uint32)(unsafe.Add(q.pend, slot*4))
-		*free = done
+		*free = q.txDone
 		l := int(swap(c.byteCount))
 		if uint(l-minFrame) > uint(q.size-minFrame) {
 			q.badRx++
@@ -155,6 +156,9 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	q.rxNext = next
 	if q.txRung != q.txTail {
 		q.ring()
+	}
+	if n > 0 && next-q.armed < tidyAt && q.txTail-q.txDone <= q.txMask>>1 {
+		return n
 	}
 	if q.txDone != q.txTail || q.armed != next {
 		q.tidy()
