@@ -44,8 +44,10 @@ func (r *Responder) IPv4(h *[64]byte, n int) bool {
 // Sum4 reports whether the IPv4 header checksum is right. The sum of the header's 16-bit words is taken modulo 65535,
 // where 2^32 is 1, so that 32-bit words serve.
 func (r *Responder) Sum4(h *[64]byte) bool {
-	v, w := le.Uint64(h[14:]), le.Uint64(h[22:])
-	return r.open || (v>>32+v&0xffff_ffff+w>>32+w&0xffff_ffff+uint64(le.Uint32(h[30:])))%0xffff == 0
+	s, c := bits.Add64(le.Uint64(h[14:]), le.Uint64(h[22:]), 0)
+	s, c = bits.Add64(s, uint64(le.Uint32(h[30:])), c)
+	s += c
+	return r.open || (s>>32+s&0xffff_ffff)%0xffff == 0
 }
 
 // Hosts4 reports whether an IPv4 packet is to an address of ours from a unicast one that is not ours.
@@ -64,7 +66,7 @@ func Echo4(h *[64]byte) bool {
 // Pong4 turns an ICMPv4 echo request into its reply and counts it.
 func (r *Responder) Pong4(h *[64]byte) {
 	w := le.Uint32(h[34:])>>16 + 8
-	le.PutUint32(h[34:], (w+w>>16)<<16)
+	le.PutUint32(h[34:], bits.RotateLeft32((w+w>>16)&0xffff, 16)) // a shift would become three stores
 	r.stats[AnsweredICMPv4]++
 }
 

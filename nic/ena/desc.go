@@ -2,12 +2,13 @@ package ena
 
 import "unsafe"
 
+// Descriptors are two words each, and written as such: the copy into an LLQ entry and the compiler's own copies load more
+// than one field at a time, and wait for narrower stores that came just before.
+
 // Transmit descriptor (ena_eth_io_tx_desc): written by software.
 type txDesc struct {
-	ctrl   uint32 // length 15:0 without what is pushed, request ID 15:10 in 21:16, see txXxx
-	meta   uint32 // request ID 9:0 in 31:22
-	addrLo uint32
-	addrHi uint32 // address 47:32 in 15:0, header length 31:24
+	ctrl uint64 // length 15:0 without what is pushed, request ID 15:10 in 21:16 and 9:0 in 63:54, see txXxx
+	addr uint64 // address 47:0, header length 63:56
 }
 
 const (
@@ -17,8 +18,8 @@ const (
 	txLast    = 1 << 27
 	txCompReq = 1 << 28 // post a completion
 
-	txIDHi, txIDLo = 16, 22 // where a request ID's bits 15:10 and 9:0 go
-	txHeader       = 24
+	txIDHi, txIDLo = 16, 54 // where a request ID's bits 15:10 and 9:0 go
+	txHeader       = 56
 
 	// Meta descriptor (ena_eth_io_tx_meta_desc): this one says that nothing is offloaded.
 	metaExtValid = 1 << 14
@@ -33,19 +34,15 @@ type txCompletion uint64
 
 // Receive descriptor (ena_eth_io_rx_desc): written by software.
 type rxDesc struct {
-	length uint16
-	_      uint8
-	ctrl   uint8
-	id     uint16
-	_      uint16
-	addrLo uint32
-	addrHi uint16
-	_      uint16
+	ctrl uint64 // length 15:0, phase 24 and rxWhole, request ID 47:32
+	addr uint64 // 47:0
 }
 
 // rxWhole: first, last, completion requested. The definitions ask for bit 5 to be set; no published driver sets it, and
 // devices take it so.
-const rxWhole = 1<<2 | 1<<3 | 1<<4
+const rxWhole = 1<<26 | 1<<27 | 1<<28
+
+const rxDescPhase, rxDescID = 24, 32
 
 // Receive completion (ena_eth_io_rx_cdesc_base): written by the device.
 type rxCompletion struct {

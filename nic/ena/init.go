@@ -320,8 +320,7 @@ func (d *Device) startQueue(q *Queue) error {
 	q.mask, q.txMask = uint32(d.ring-1), uint32(d.txRing-1)
 	q.shift, q.txShift = uint32(bits.TrailingZeros(uint(d.ring))), uint32(bits.TrailingZeros(uint(d.txRing)))
 	q.headerMax = d.headerMax
-	q.posted, q.free = make([]bool, d.ring), make([]uint16, d.ring)
-	q.txFree, q.txSlot, q.txBusy = make([]uint16, d.txRing), make([]uint16, d.txRing), make([]bool, d.txRing)
+	q.posted, q.free, q.txHeld = array[bool](d.ring), array[uint16](d.ring+1), array[uint16](d.txRing)
 	buf, err := d.card.Block((d.ring+d.txRing)*int(q.stride), 4096)
 	if err != nil {
 		return err

@@ -12,17 +12,22 @@ import (
 const (
 	maxBatch    = 32 // frames that one pass takes at most
 	refillBatch = 16 // free buffers that are posted at once
+	tidyAt      = 32 // free buffers or transmits that may wait for tidy while each pass answers something
 	minFrame    = 14 // an Ethernet header
 )
 
-// noSlot marks a transmit that holds no receive buffer.
-const noSlot = 0xFFFF
+// What a transmit request ID holds.
+const (
+	idFree = 0      // it is not under way
+	idOnly = 0xFFFF // it is, with no receive buffer
+	// Any other value is the receive buffer's slot + 1.
+)
 
 // Queue is one receive and one transmit queue, each a submission queue (SQ) and a completion queue (CQ). Numbers of entries
 // run freely; their low bits index the ring, and the bit above those tells the round and so the phase.
 //
-// A request ID is a buffer on the receive side and a number from a stack on the transmit side. The device may complete in
-// any order; an ID that is not under way sets fault, and the device is reset, not trusted.
+// A request ID is a buffer on the receive side and an entry's place in the ring on the transmit side. The device may complete
+// in any order; an ID that is not under way sets fault, and the device is reset, not trusted.
 type Queue struct {
 	rxSQ, rxCQ, txCQ unsafe.Pointer
 	txSQ             unsafe.Pointer // descriptors in host memory, or nil with LLQ
@@ -50,13 +55,11 @@ type Queue struct {
 	txHead, txTail uint32
 	txRung         uint32 // of these, what the device was told
 
-	posted  []bool   // by receive request ID: the device has the buffer
-	free    []uint16 // a stack of buffers to post, frees high
-	frees   int
-	txFree  []uint16 // a stack of transmit request IDs, txFrees high
-	txFrees int
-	txSlot  []uint16 // by transmit request ID: the buffer that it holds, or noSlot
-	txBusy  []bool
+	// Arrays of one element for each entry of the ring. IDs that the device names are checked before they index one.
+	posted unsafe.Pointer // bool, by receive request ID: the device has the buffer
+	free   unsafe.Pointer // uint16, a stack of buffers to post, frees high
+	frees  uint32
+	txHeld unsafe.Pointer // uint16, by transmit request ID: idFree, idOnly or a buffer
 
 	fault atomic.Uint32 // why the device has to be reset (resetXxx + 1); the loop stops here
 
@@ -65,7 +68,8 @@ type Queue struct {
 }
 
 // Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
-// lie, pushes or posts them, rings the doorbell once, and only then tidies up. It returns the number of replies.
+// lie, pushes or posts them, and rings the doorbell once. It tidies up where nothing was there to answer, or where tidyAt buffers or
+// requests wait. It returns the number of replies.
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	if q.fault.Load() != 0 {
 		return 0
@@ -124,29 +128,34 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	if q.txTail != q.txRung {
 		q.ring()
 	}
-	q.tidy()
+	if n == 0 || q.frees >= tidyAt || q.txTail-q.txHead >= tidyAt {
+		q.tidy()
+	}
 	return n
 }
 
+// array returns zeroed memory for n elements without pointers.
+func array[T bool | uint16](n int) unsafe.Pointer {
+	return unsafe.Pointer(unsafe.SliceData(make([]T, n)))
+}
+
+func (q *Queue) isPosted(slot uint32) *bool { return (*bool)(unsafe.Add(q.posted, slot)) }
+func (q *Queue) held(id uint32) *uint16     { return (*uint16)(unsafe.Add(q.txHeld, id*2)) }
+
 // take checks a receive completion's request ID and takes the buffer back from the device.
 func (q *Queue) take(slot uint32, offset uint8) bool {
-	if slot > q.mask || !q.posted[slot] || offset != 0 {
+	if slot > q.mask || !*q.isPosted(slot) || offset != 0 {
 		q.fault.Store(resetInvalidRxID + 1)
 		return false
 	}
-	q.posted[slot] = false
+	*q.isPosted(slot) = false
 	return true
 }
 
 // give puts a buffer among those to post.
 func (q *Queue) give(slot uint32) {
-	q.free[q.frees] = uint16(slot)
+	*(*uint16)(unsafe.Add(q.free, q.frees*2)) = uint16(slot)
 	q.frees++
-}
-
-func (q *Queue) freeID(id uint32) {
-	q.txFree[q.txFrees] = uint16(id)
-	q.txFrees++
 }
 
 //go:noinline
@@ -162,50 +171,43 @@ func (q *Queue) countErrors(status uint32) {
 // transmit writes the request that sends m bytes from slot. A frame that is pushed whole leaves its buffer free at once;
 // otherwise the request holds it until it is completed.
 func (q *Queue) transmit(slot, m uint32) bool {
-	if q.txFrees == 0 {
+	id := q.txTail & q.txMask
+	if *q.held(id) != idFree || q.txTail-q.txHead == q.txMask { // one entry stays empty, so that full and empty differ
 		return false
 	}
-	q.txFrees--
-	id := uint32(q.txFree[q.txFrees])
 	at := unsafe.Add(q.buf, slot*q.stride)
 	addr := q.iova + uint64(slot*q.stride) + room
-	phase := (q.txTail>>(q.txShift&31)&1 ^ 1) << txPhase
-	d := txDesc{
-		ctrl: phase | txFirst | txLast | txCompReq | id>>10<<txIDHi,
-		meta: id << txIDLo,
-	}
-	held := uint16(noSlot)
+	ctrl := uint64(q.txTail>>(q.txShift&31)&1^1)<<txPhase | txFirst | txLast | txCompReq | uint64(id>>10)<<txIDHi | uint64(id)<<txIDLo
+	held := uint16(idOnly)
 	if q.llq == nil {
-		held = uint16(slot)
-		d.ctrl |= m
-		d.addrLo, d.addrHi = uint32(addr), uint32(addr>>32)|min(m, q.headerMax)<<txHeader
-		*(*txDesc)(unsafe.Add(q.txSQ, q.txTail&q.txMask*descSize)) = d
+		held = uint16(slot) + 1
+		*(*txDesc)(unsafe.Add(q.txSQ, id*descSize)) = txDesc{ctrl | uint64(m), addr | uint64(min(m, q.headerMax))<<txHeader}
 	} else {
 		pushed := m
 		if m > q.pushMax {
 			pushed = q.pushMax
-			held = uint16(slot)
+			held = uint16(slot) + 1
+			ctrl |= uint64(m - pushed)
 			addr += uint64(pushed)
-			d.ctrl |= m - pushed
-			d.addrLo, d.addrHi = uint32(addr), uint32(addr>>32)
+		} else {
+			addr = 0
 		}
-		d.addrHi |= pushed << txHeader
 		entry := (*[2]txDesc)(at)
 		if q.metaEach {
-			d.ctrl &^= txFirst
-			entry[0] = txDesc{ctrl: phase | txMeta | txFirst | metaExtValid | metaExtended | metaStore}
-			entry[1] = d
+			entry[0] = txDesc{ctrl&(1<<txPhase) | txMeta | txFirst | metaExtValid | metaExtended | metaStore, 0}
+			entry[1] = txDesc{ctrl &^ txFirst, addr | uint64(pushed)<<txHeader}
 		} else {
-			entry[0], entry[1] = d, txDesc{}
+			entry[0] = txDesc{ctrl, addr | uint64(pushed)<<txHeader}
+			entry[1] = txDesc{}
 		}
 		if q.burst != 0 && q.txTail-q.txRung == q.burst {
 			q.ring()
 		}
-		mmio.CopyWC(unsafe.Add(q.llq, q.txTail&q.txMask*q.entry), at, int(q.entry/64))
+		mmio.CopyWC(unsafe.Add(q.llq, id*q.entry), at, int(q.entry/64))
 	}
-	q.txSlot[id], q.txBusy[id] = held, true
+	*q.held(id) = held
 	q.txTail++
-	if held == noSlot {
+	if held == idOnly {
 		q.give(slot)
 	}
 	return true
@@ -229,18 +231,17 @@ func (q *Queue) tidy() {
 			break
 		}
 		id := uint32(c) & 0xFFFF
-		if id > q.txMask || !q.txBusy[id] {
+		if id > q.txMask || *q.held(id) == idFree {
 			q.fault.Store(resetInvalidTxID + 1)
 			return
 		}
 		if uint8(c>>16) != 0 {
 			q.txErrors++
 		}
-		q.txBusy[id] = false
-		q.freeID(id)
-		if slot := q.txSlot[id]; slot != noSlot {
-			q.give(uint32(slot))
+		if held := *q.held(id); held != idOnly {
+			q.give(uint32(held) - 1)
 		}
+		*q.held(id) = idFree
 		q.txHead++
 		if q.txHeadDB != nil && q.txHead%refillBatch == 0 {
 			mmio.Store32(q.txHeadDB, q.txHead&0xFFFF)
@@ -255,16 +256,12 @@ func (q *Queue) tidy() {
 func (q *Queue) refill() {
 	for q.frees > 0 {
 		q.frees--
-		slot := uint32(q.free[q.frees])
+		slot := uint32(*(*uint16)(unsafe.Add(q.free, q.frees*2)))
 		addr := q.iova + uint64(slot*q.stride) + room
 		*(*rxDesc)(unsafe.Add(q.rxSQ, q.rxTail&q.mask*descSize)) = rxDesc{
-			length: uint16(q.size),
-			ctrl:   rxWhole | uint8(q.rxTail>>(q.shift&31)&1^1),
-			id:     uint16(slot),
-			addrLo: uint32(addr),
-			addrHi: uint16(addr >> 32),
+			uint64(q.size) | rxWhole | uint64(q.rxTail>>(q.shift&31)&1^1)<<rxDescPhase | uint64(slot)<<rxDescID, addr,
 		}
-		q.posted[slot] = true
+		*q.isPosted(slot) = true
 		q.rxTail++
 	}
 	mmio.Store32(q.rxDB, q.rxTail&0xFFFF)
@@ -279,15 +276,12 @@ func (q *Queue) reset() {
 	clear(unsafe.Slice((*byte)(q.rxCQ), depth*descSize))
 	clear(unsafe.Slice((*byte)(q.txCQ), txDepth*txCQE))
 	q.rxHead, q.rxTail, q.txHead, q.txTail, q.txRung = 0, 0, 0, 0, 0
-	q.frees, q.txFrees = 0, 0
+	q.frees = 0
 	for n := range q.mask { // one buffer fewer than entries
 		q.give(n)
 	}
-	clear(q.posted)
-	clear(q.txBusy)
-	for n := range q.txMask {
-		q.freeID(n)
-	}
+	clear(unsafe.Slice((*bool)(q.posted), depth))
+	clear(unsafe.Slice((*uint16)(q.txHeld), txDepth))
 	q.fault.Store(0)
 	q.refill()
 }
@@ -295,16 +289,21 @@ func (q *Queue) reset() {
 // send pushes or posts a copy of frame from a buffer of the queue's own.
 func (q *Queue) send(frame []byte) bool {
 	q.tidy()
-	if q.txFrees == 0 || q.fault.Load() != 0 {
+	if q.fault.Load() != 0 {
 		return false
 	}
 	// Receive buffers are with the device. These come after them, one for each transmit request, free as long as it is.
-	id := uint32(q.txFree[q.txFrees-1])
+	id := q.txTail & q.txMask
 	slot := q.mask + 1 + id
+	if *q.held(id) != idFree {
+		return false
+	}
 	copy(unsafe.Slice((*byte)(unsafe.Add(q.buf, slot*q.stride+room)), q.size), frame)
 	frees := q.frees
-	q.transmit(slot, uint32(len(frame)))
-	q.frees, q.txSlot[id] = frees, noSlot // no receive buffer comes back
+	if !q.transmit(slot, uint32(len(frame))) {
+		return false
+	}
+	q.frees, *q.held(id) = frees, idOnly // no receive buffer comes back
 	q.ring()
 	return true
 }
