@@ -163,22 +163,22 @@ func (f *firmware) execute(e []byte) {
 
 // device is a driver on the script, with its command queue started.
 func (f *firmware) device() *Device {
-	d := &Device{fn: f, log: slog.New(slog.DiscardHandler), barSize: 1 << 20, mtu: 1500, ring: 64}
+	d := &Device{barSize: 1 << 20}
+	d.card.Name, d.card.Fn, d.card.Log, d.card.MTU, d.card.Options = "mlx5 script", f, slog.New(slog.DiscardHandler), 1500, nic.Options{Queues: 1, RingSize: 64}
 	d.bar = mmio.Trapped(1<<20, f, make([]byte, 1<<20), func(uint64, uint64) bool { return true })
 	d.wc = d.bar
-	var err error
-	if d.arena, err = dma.NewArena(f, 1<<20); err != nil {
+	if err := d.card.Allocate(1 << 20); err != nil {
 		f.Fatal(err)
 	}
-	f.Cleanup(func() { d.arena.Close() })
-	d.pages = &pagePool{arena: d.arena, given: map[uint64]struct{}{}, limit: maxPages}
+	f.Cleanup(func() { d.card.Deallocate() })
+	d.pages = &pagePool{arena: d.card.Arena, given: map[uint64]struct{}{}, limit: maxPages}
 	d.commands = &commandQueue{name: "mlx5 script", regs: d.bar, alive: d.alive, health: d.healthText}
 	return d
 }
 
 func (f *firmware) started() *Device {
 	d := f.device()
-	if err := d.commands.start(d.arena); err != nil {
+	if err := d.commands.start(d.card.Arena); err != nil {
 		f.Fatal(err)
 	}
 	return d
@@ -307,7 +307,7 @@ func TestInitializationSegment(t *testing.T) {
 		f := newFirmware(t)
 		d := f.device()
 		c.spoil(f)
-		if err := d.commands.start(d.arena); !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
+		if err := d.commands.start(d.card.Arena); !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %q", name, err, c.says)
 		}
 	}

@@ -1,16 +1,12 @@
 package mlx5
 
 import (
-	"errors"
 	"fmt"
-	"log/slog"
-	"net"
-	"sync"
+	"slices"
 	"sync/atomic"
 
 	"rebound/fastpath"
 	"rebound/nic"
-	"rebound/nic/bus/dma"
 	"rebound/nic/bus/mmio"
 	"rebound/nic/bus/pci"
 	"rebound/nic/kit"
@@ -20,14 +16,13 @@ import (
 const (
 	vendorMellanox = 0x15B3
 
-	defaultRing = 512
-	minRing     = 64
-	maxRing     = 4096
-	maxQueues   = 64
-	minMTU      = 68
-	maxMTU      = 9978      // frames of 10000 bytes with two tags
-	maxPages    = 256 << 10 // 1 GiB: what firmware may ask for
+	maxPages = 256 << 10 // 1 GiB: what firmware may ask for
 )
+
+var limits = kit.Limits{
+	Driver: "mlx5", Ring: 512, MinRing: 64, MaxRing: 4096,
+	MTU: 1500, MinMTU: 68, MaxMTU: 9978 /* frames of 10000 bytes with two tags */, Queues: 64,
+}
 
 // models are what the package drives; a virtual function shares all but the port's registers with its physical one.
 var models = map[uint16]struct {
@@ -55,27 +50,21 @@ func Supports(id pci.ID) (name string, ok bool) {
 
 // Device is an open ConnectX.
 type Device struct {
-	fn      pci.Function
+	card    kit.Card
+	own     Options
 	bar, wc *mmio.Window // initialization segment; doorbells
 	barSize uint64
-	log     *slog.Logger
-	opt     nic.Options
-	own     Options
-	name    string
+	model   string
 	virtual bool
-	ring    int
-	mtu     int
 	pushMax int
 
-	arena    *dma.Arena
 	commands *commandQueue
 	pages    *pagePool
 	steps    []step
-	lacks    []string // what could not be had, for Notes
+	lacks    []string // what the device lacks, for Notes
 
 	// What the device said of itself, and what was made on it.
 	caps             capabilities
-	mac              [6]byte
 	minInline        uint32
 	uar              uar
 	pd, td, tis      uint32
@@ -85,82 +74,53 @@ type Device struct {
 	queues           []*Queue
 	steering         steering
 
-	gate            kit.Gate
-	wanted          atomic.Pointer[wish]
-	endWatch, ended chan struct{}
-
-	// life is held to restart the device and by Assign, and shared by whoever else sends commands.
-	life sync.RWMutex
-
-	statsMu sync.Mutex
-	base    totals // since Open, less what the device counts now
-	last    totals // what the device counted when it was last asked
-	resets  uint64
-	mended  uint64
+	wanted   atomic.Pointer[kit.Symptom] // what an event said
+	sends    []kit.Progress
+	health   kit.Progress
+	syndrome uint32 // as the watch saw it last
+	mended   atomic.Uint64
 }
 
 // Open resets the function, programs it and starts its queues. It takes fn over: Close closes it, and so does an Open that
 // fails. The link need not be up.
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
-	d := &Device{fn: fn, opt: o, own: own, log: o.Log}
-	if d.log == nil {
-		d.log = slog.New(slog.DiscardHandler)
+	d := &Device{own: own}
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Look: d.look, Restart: d.restart, Release: d.release}); err != nil {
+		return nil, err
 	}
-	d.steering.apps = map[app]*application{}
-	if err := d.open(); err != nil {
-		if pci.Gone(fn) && !errors.Is(err, nic.ErrGone) {
-			err = fmt.Errorf("mlx5 %s: %w: %w", fn.Name(), nic.ErrGone, err)
-		}
-		return nil, errors.Join(err, d.release(), fn.Close())
-	}
-	d.endWatch, d.ended = make(chan struct{}), make(chan struct{})
-	go d.watch()
 	return d, nil
 }
 
 func (d *Device) open() (err error) {
-	id := d.fn.ID()
-	name, ok := Supports(id)
-	if !ok {
-		return fmt.Errorf("mlx5 %s: %w: %v is not a ConnectX-4 or later", d.fn.Name(), nic.ErrNoDevice, id)
+	id := d.card.Fn.ID()
+	var ok bool
+	if d.model, ok = Supports(id); !ok {
+		return d.card.Errorf("%w: %v is not a ConnectX-4 or later", nic.ErrNoDevice, id)
 	}
-	d.name, d.virtual = name, models[id.Device].virtual
-	if d.ring = d.opt.RingSize; d.ring == 0 {
-		d.ring = defaultRing
-	}
-	if d.mtu = d.opt.MTU; d.mtu == 0 {
-		d.mtu = 1500
-	}
-	switch queues := max(d.opt.Queues, 1); {
-	case d.ring&(d.ring-1) != 0 || d.ring < minRing || d.ring > maxRing:
-		return fmt.Errorf("mlx5 %s: ring size %d is not a power of two within %d to %d", d.fn.Name(), d.ring, minRing, maxRing)
-	case d.mtu < minMTU || d.mtu > maxMTU:
-		return fmt.Errorf("mlx5 %s: MTU %d is not within %d to %d", d.fn.Name(), d.mtu, minMTU, maxMTU)
-	case queues > maxQueues:
-		return fmt.Errorf("mlx5 %s: %d queue pairs asked for, up to %d are possible", d.fn.Name(), queues, maxQueues)
-	}
+	d.virtual = models[id.Device].virtual
 	if err := d.own.check(); err != nil {
-		return fmt.Errorf("mlx5 %s: %w", d.fn.Name(), err)
+		return d.card.Errorf("%w", err)
 	}
-	d.listen(d.opt)
-	if err := pci.SplitWC(d.fn, 0, firstUAR); err != nil {
+	d.listen(d.card.Options)
+	if err := pci.SplitWC(d.card.Fn, 0, firstUAR); err != nil {
 		return err
 	}
-	if d.bar, err = d.fn.BAR(0); err != nil {
+	if d.bar, err = d.card.Fn.BAR(0); err != nil {
 		return err
 	}
-	if d.wc, err = d.fn.BARWC(0); err != nil {
+	if d.wc, err = d.card.Fn.BARWC(0); err != nil {
 		return err
 	}
 	d.barSize = d.wc.Size()
 	if d.barSize < firstUAR+uarPage {
-		return fmt.Errorf("mlx5 %s: BAR 0 is %#x bytes, expected %#x or more", d.fn.Name(), d.barSize, firstUAR+uarPage)
+		return d.card.Errorf("BAR 0 is %#x bytes, expected %#x or more", d.barSize, firstUAR+uarPage)
 	}
+	d.sends = make([]kit.Progress, d.card.Options.Queues)
 	if err := d.start(); err != nil {
 		return err
 	}
 	t, err := d.counts()
-	d.base, d.last = totals{}.less(t), t // what was counted before is not ours
+	d.card.Totals.Start(t) // what was counted before is not ours
 	return err
 }
 
@@ -172,33 +132,16 @@ func (d *Device) window(u uar) *mmio.Window {
 	return d.wc
 }
 
-// maxFrame is the longest frame without FCS: header and two VLAN tags around the MTU.
-func (d *Device) maxFrame() int { return d.mtu + 14 + 8 }
-
 // Info describes the device.
-func (d *Device) Info() nic.Info {
-	d.life.RLock()
-	defer d.life.RUnlock()
-	backend := nic.Silicon
-	if d.fn.Simulated() {
-		backend = nic.Sim
-	}
-	v := d.commands.read(regFwRev)
-	notes := append(append([]string{}, d.lacks...), d.pushNotes()...)
-	notes = append(notes, fmt.Sprintf("queues of %d slots and %d blocks, a completion of sends asked for once in %d blocks, completions neither compressed nor moderated",
-		d.ring, d.ring*maxBlocks, d.queues[0].askEvery))
-	notes = append(append(notes, pci.Notes(d.fn)...), d.arena.Notes()...)
-	return nic.Info{
-		Driver:  "mlx5",
-		Device:  d.fn.Name(),
-		Model:   fmt.Sprintf("%s (%v), firmware %d.%d.%04d", d.name, d.fn.ID(), v&0xFFFF, v>>16, d.commands.read(regCmdifRev)&0xFFFF),
-		MAC:     net.HardwareAddr(d.mac[:]).String(),
-		MTU:     d.mtu,
-		Queues:  len(d.queues),
-		Backend: backend,
-		Push:    d.pushName(),
-		Notes:   notes,
-	}
+func (d *Device) Info() (i nic.Info) {
+	d.card.Undisturbed(func() {
+		v := d.commands.read(regFwRev)
+		n := d.card.Options.RingSize
+		i = d.card.Info(fmt.Sprintf("%s (%v), firmware %d.%d.%04d", d.model, d.card.Fn.ID(), v&0xFFFF, v>>16, d.commands.read(regCmdifRev)&0xFFFF),
+			d.pushName(), slices.Concat(d.lacks, d.pushNotes(), []string{fmt.Sprintf("queues of %d slots and %d blocks, a completion of sends "+
+				"asked for once in %d blocks, completions neither compressed nor moderated", n, n*maxBlocks, d.queues[0].askEvery)})...)
+	})
+	return i
 }
 
 // Queue returns the rings of queue n, for benchmarks and stepped tests that call Poll themselves.
@@ -206,19 +149,16 @@ func (d *Device) Queue(n int) *Queue { return d.queues[n] }
 
 // Serve polls queue until stop is set.
 func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) error {
-	if queue < 0 || queue >= len(d.queues) {
-		return fmt.Errorf("mlx5 %s: queue %d of %d", d.fn.Name(), queue, len(d.queues))
-	}
-	if err := d.gate.Enter(); err != nil {
+	if err := d.card.Enter(queue); err != nil {
 		return err
 	}
-	defer d.gate.Leave()
+	defer d.card.Gate.Leave()
 	q := d.queues[queue]
 	t := polling.TSC()
 	for !stop.Load() {
 		t = r.Loop.Pass(t, q.Poll(r))
-		if d.gate.Closed() {
-			if err := d.gate.Park(); err != nil {
+		if d.card.Gate.Closed() {
+			if err := d.card.Gate.Park(); err != nil {
 				return err
 			}
 			t = polling.TSC()
@@ -229,10 +169,7 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 
 // Send pushes or posts a copy of frame on queue 0 now.
 func (d *Device) Send(frame []byte) error {
-	if err := nic.CheckFrame(frame, d.mtu); err != nil {
-		return fmt.Errorf("mlx5 %s: %w", d.fn.Name(), err)
-	}
-	if err := d.gate.Call(); err != nil {
+	if err := d.card.Sending(frame); err != nil {
 		return err
 	}
 	return d.queues[0].send(frame)
@@ -240,33 +177,12 @@ func (d *Device) Send(frame []byte) error {
 
 // Recv copies the next frame of queue 0 into buf.
 func (d *Device) Recv(buf []byte) (int, int64, error) {
-	if err := d.gate.Call(); err != nil {
+	if err := d.card.Gate.Call(); err != nil {
 		return 0, 0, err
 	}
 	n, at := d.queues[0].recv(buf)
-	switch {
-	case n < 0:
-		return 0, 0, nil
-	case n > len(buf):
-		return 0, 0, fmt.Errorf("mlx5 %s: %w: a frame of %d bytes for a buffer of %d", d.fn.Name(), nic.ErrFrameSize, n, len(buf))
-	}
-	return n, at, nil
+	return d.card.Received(buf, n, at)
 }
 
 // Close stops the device and gives everything back.
-func (d *Device) Close() error {
-	close(d.endWatch)
-	<-d.ended
-	return errors.Join(d.release(), d.fn.Close())
-}
-
-// alloc allocates from an arena, growing it where it is full.
-func alloc(a *dma.Arena, size, align int) (dma.Block, error) {
-	b, err := a.Alloc(size, align)
-	if errors.Is(err, dma.ErrNoRoom) {
-		if err = a.Grow(size + align); err == nil {
-			b, err = a.Alloc(size, align)
-		}
-	}
-	return b, err
-}
+func (d *Device) Close() error { return d.card.Close() }

@@ -27,12 +27,6 @@
 // Every one of these is opened and answers on the model (TestEveryID); the whole conformance suite runs on a ConnectX-4, a
 // ConnectX-6 Dx and a virtual function of the latter. None has been opened on silicon.
 //
-// # Several applications
-//
-// An application with a MAC address of its own (Assign) has a TIR of its own. What one sends to another's address turns round
-// in the device: the vport's local loopback is off until there is an application (as Linux leaves it), then on for unicast;
-// and each TIR says that it lets in unicast frames from its own transport domain, which it would drop otherwise.
-//
 // # What one reply costs on the bus
 //
 // A work queue entry (WQE) is 16 bytes of control, 14 of Ethernet segment, then the frame. Receive buffers leave 30 bytes

@@ -43,7 +43,7 @@ type eventQueue struct {
 }
 
 func (d *Device) createEQ() error {
-	b, err := d.block(eqEntries*eqeSize, 4096)
+	b, err := d.card.Block(eqEntries*eqeSize, 4096)
 	if err != nil {
 		return err
 	}
@@ -116,15 +116,15 @@ func (d *Device) event(entry []byte) {
 	case eventPortChange:
 		e.portChanges.Add(1)
 		if sub := entry[eqeSubtype]; sub == portDown || sub == portActive {
-			d.log.Info("link", "device", d.fn.Name(), "up", sub == portActive)
+			d.card.Log.Info("link", "up", sub == portActive)
 		}
 	case eventCQError:
 		e.cqErrors.Add(1)
-		d.wish(wishRestart, "completion queue error event: "+nic.ErrHardware.Error())
+		d.want("cq_error", "completion queue error event: "+nic.ErrHardware.Error())
 	case eventInternal:
-		d.wish(wishRestart, "the device reports an internal error: "+d.healthText())
+		d.want("internal_error", "the device reports an internal error: "+d.healthText())
 	default:
 		e.unknown.Add(1)
-		d.log.Warn("unknown event", "device", d.fn.Name(), "type", entry[eqeType], "subtype", entry[eqeSubtype])
+		d.card.Log.Warn("unknown event", "type", entry[eqeType], "subtype", entry[eqeSubtype])
 	}
 }

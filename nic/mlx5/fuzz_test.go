@@ -69,10 +69,9 @@ func FuzzAnswers(f *testing.F) {
 			return out
 		}
 		d := fw.device()
-		d.opt = nic.Options{Queues: 2, RingSize: 64}
+		d.card.Options = nic.Options{Queues: 2, RingSize: 64}
 		d.pages.limit = 1 << 10
-		d.steering.apps = map[app]*application{}
-		err := d.commands.start(d.arena)
+		err := d.commands.start(d.card.Arena)
 		for _, stage := range []func() error{d.enable, d.negotiate, d.initialize, d.startCommon, d.startVport, d.startQueues, d.startSteering, d.startPort} {
 			if err == nil {
 				err = stage()

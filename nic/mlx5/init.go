@@ -4,11 +4,10 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net"
 
 	"rebound/nic"
-	"rebound/nic/bus/dma"
 	"rebound/nic/bus/pci"
+	"rebound/nic/kit"
 )
 
 // step is something that was done to the device, and how it is undone.
@@ -32,11 +31,11 @@ func (d *Device) run(in message) error {
 
 // alive returns why the function does not answer: it left the bus, or was reset by somebody else.
 func (d *Device) alive() error {
-	if pci.Gone(d.fn) {
-		return fmt.Errorf("mlx5 %s: %w: configuration space reads all ones", d.fn.Name(), nic.ErrGone)
+	if pci.Gone(d.card.Fn) {
+		return d.card.Gone("configuration space")
 	}
-	if on, err := pci.BusMastering(d.fn); err == nil && !on {
-		return fmt.Errorf("mlx5 %s: %w: bus mastering is off: the function was reset", d.fn.Name(), nic.ErrHardware)
+	if on, err := pci.BusMastering(d.card.Fn); err == nil && !on {
+		return d.card.Errorf("%w: bus mastering is off: the function was reset", nic.ErrHardware)
 	}
 	return nil
 }
@@ -47,17 +46,16 @@ func (d *Device) start() error {
 	if err := d.quiet(); err != nil {
 		return err
 	}
-	var err error
-	if d.arena, err = dma.NewArena(d.fn, 4<<20); err != nil {
+	if err := d.card.Allocate(4 << 20); err != nil {
 		return err
 	}
-	d.pages = &pagePool{arena: d.arena, given: map[uint64]struct{}{}, limit: maxPages}
-	d.commands = &commandQueue{name: "mlx5 " + d.fn.Name(), regs: d.bar, alive: d.alive, health: d.healthText}
+	d.pages = &pagePool{arena: d.card.Arena, given: map[uint64]struct{}{}, limit: maxPages}
+	d.commands = &commandQueue{name: d.card.Name, regs: d.bar, alive: d.alive, health: d.healthText}
 	d.lacks = nil
-	if err := d.fn.SetBusMaster(true); err != nil {
+	if err := d.card.Fn.SetBusMaster(true); err != nil {
 		return err
 	}
-	if err := d.commands.start(d.arena); err != nil {
+	if err := d.commands.start(d.card.Arena); err != nil {
 		return err
 	}
 	for _, stage := range []func() error{d.enable, d.negotiate, d.initialize, d.startCommon, d.startVport, d.startQueues, d.startSteering,
@@ -71,17 +69,17 @@ func (d *Device) start() error {
 
 // quiet resets the function and gives all memory back.
 func (d *Device) quiet() error {
-	if err := d.fn.SetBusMaster(false); err != nil {
+	if err := d.card.Fn.SetBusMaster(false); err != nil {
 		return err
 	}
-	if err := d.fn.Reset(); err != nil {
-		if pci.Gone(d.fn) {
+	if err := d.card.Fn.Reset(); err != nil {
+		if pci.Gone(d.card.Fn) {
 			return err
 		}
-		d.log.Warn("function-level reset", "device", d.fn.Name(), "err", err)
+		d.card.Log.Warn("function-level reset", "err", err)
 	}
-	d.steps, d.l2Entries, d.steering.loopbackOn = nil, 0, false
-	return d.releaseMemory()
+	d.steps, d.l2Entries = nil, 0
+	return d.card.Deallocate()
 }
 
 // enable takes the function and gives firmware the pages that it boots with.
@@ -98,7 +96,7 @@ func (d *Device) enable() error {
 		return err
 	}
 	if v := out.get(0x6C, 31, 0); v&(1<<1) == 0 {
-		return fmt.Errorf("mlx5 %s: %w: firmware has no ISSI 1 (supported_issi %#x)", d.fn.Name(), nic.ErrHardware, v)
+		return d.card.Errorf("%w: firmware has no ISSI 1 (supported_issi %#x)", nic.ErrHardware, v)
 	}
 	if err := d.run(command(opSetISSI, 0, 0x10).set("current_issi", 0x08, 15, 0, 1)); err != nil {
 		return err
@@ -152,7 +150,7 @@ func (d *Device) initialize() error {
 	}
 	need := func(what string, have bool) {
 		if err == nil && !have {
-			err = fmt.Errorf("mlx5 %s: %w: capability %s is missing", d.fn.Name(), nic.ErrHardware, what)
+			err = d.card.Errorf("%w: capability %s is missing", nic.ErrHardware, what)
 		}
 	}
 	need("eth_net_offloads", c.get(0x40, 3, 3) == 1)
@@ -172,11 +170,13 @@ func (d *Device) initialize() error {
 		logMaxRQT:     c.get(0x70, 12, 8),
 		maxWQE:        c.get(0x50, 15, 0),
 		uar4K:         c.get(0x48, 31, 31) == 1,
+		sqTimestamps:  c.get(0x88, 31, 30),
+		rqTimestamps:  c.get(0x88, 29, 28),
 	}
 	if c.get(0x4C, 31, 31) == 1 {
 		log := c.get(0x4C, 20, 16)
 		if log < 7 || uarBF+1<<log > uarPage {
-			return fmt.Errorf("mlx5 %s: %w: BlueFlame registers of 2^%d bytes (log_bf_reg_size)", d.fn.Name(), nic.ErrHardware, log)
+			return d.card.Errorf("%w: BlueFlame registers of 2^%d bytes (log_bf_reg_size)", nic.ErrHardware, log)
 		}
 		d.caps.bfHalf = 1 << log / 2
 	}
@@ -206,7 +206,22 @@ type capabilities struct {
 	logMaxWQ      uint32
 	logMaxRQT     uint32
 	maxWQE        uint32 // bytes in the longest send WQE
+	sqTimestamps  uint32 // which clocks send and receive queues can stamp by: timestampsXxx
+	rqTimestamps  uint32
 	inlineMode    uint32 // who says what of a frame must be inline: inlineL2, inlineVport, inlineNone
+}
+
+// timestampsFree is a device whose queues stamp by the free-running clock, and knows no other format than 0. One with a
+// real-time clock too, or alone, refuses 0 for a queue that cannot have it; 1 (default) stands for what it was set to.
+// (Linux, mlx5_ifc.h: sq_ts_format, rq_ts_format of the HCA capabilities, ts_format of the contexts.)
+const timestampsFree = 0
+
+// timestampFormat is ts_format for a queue of a device with that capability. Nobody looks at the stamps.
+func timestampFormat(capability uint32) uint32 {
+	if capability == timestampsFree {
+		return 0
+	}
+	return 1
 }
 
 // access reads or writes a port register.
@@ -242,19 +257,19 @@ func (d *Device) startVport() error {
 		return err
 	}
 	switch own := [6]byte(out[0x106:]); {
-	case d.opt.MAC != [6]byte{}:
-		d.mac = d.opt.MAC
+	case d.card.Options.MAC != [6]byte{}:
+		d.card.MAC = d.card.Options.MAC
 	case own != [6]byte{} || !d.virtual:
-		d.mac = own
+		d.card.MAC = own
 	default:
-		if d.mac == [6]byte{} { // a restart keeps what was drawn
-			rand.Read(d.mac[:])
-			d.mac[0] = d.mac[0]&^1 | 2 // of one station, locally administered
+		if d.card.MAC == [6]byte{} { // a restart keeps what was drawn
+			rand.Read(d.card.MAC[:])
+			d.card.MAC[0] = d.card.MAC[0]&^1 | 2 // of one station, locally administered
 		}
 		d.lacks = append(d.lacks, "the host gave this virtual function no address: this one was drawn, and another will be next time")
 	}
-	if d.mac == [6]byte{} || d.mac[0]&1 != 0 {
-		return fmt.Errorf("mlx5 %s: address %v is not one of a station", d.fn.Name(), net.HardwareAddr(d.mac[:]))
+	if err := kit.CheckMAC(d.card.MAC); err != nil {
+		return d.card.Errorf("%w", err)
 	}
 	switch d.caps.inlineMode {
 	case inlineNone:
@@ -265,14 +280,14 @@ func (d *Device) startVport() error {
 		d.minInline = minInlineL2
 	}
 	if d.minInline > minInlineTCP {
-		return fmt.Errorf("mlx5 %s: %w: min_wqe_inline_mode is %d, expected 0 to 3", d.fn.Name(), nic.ErrHardware, d.minInline)
+		return d.card.Errorf("%w: min_wqe_inline_mode is %d, expected 0 to 3", nic.ErrHardware, d.minInline)
 	}
 	return d.setMTU()
 }
 
 // setMTU sets what the port and the vport let through: frames with two tags and FCS.
 func (d *Device) setMTU() error {
-	frame := uint32(d.maxFrame() + 4)
+	frame := uint32(d.card.MaxFrame() + 4)
 	if !d.virtual {
 		out, err := d.access(regPMTU, accessRead, make(message, 0x10).set("local_port", 0x00, 23, 16, 1))
 		if err != nil {
@@ -280,7 +295,7 @@ func (d *Device) setMTU() error {
 		}
 		most := out.get(0x04, 31, 16)
 		if most < frame {
-			return fmt.Errorf("mlx5 %s: MTU %d needs frames of %d bytes with two tags and FCS, the port takes up to %d", d.fn.Name(), d.mtu,
+			return d.card.Errorf("MTU %d needs frames of %d bytes with two tags and FCS, the port takes up to %d", d.card.MTU,
 				frame, most)
 		}
 		if _, err := d.access(regPMTU, accessWrite, make(message, 0x10).set("local_port", 0x00, 23, 16, 1).
@@ -328,23 +343,14 @@ func (d *Device) teardown() error {
 func (d *Device) release() error {
 	var errs []error
 	if d.commands != nil && d.alive() == nil {
-		if err := d.teardown(); !d.isGone(err) { // what left takes all that was made on it along
+		if err := d.teardown(); !nic.Lost(err) { // what left takes all that was made on it along
 			errs = append(errs, err)
 		}
 	}
-	if err := d.fn.SetBusMaster(false); err != nil && !pci.Gone(d.fn) {
+	if err := d.card.Fn.SetBusMaster(false); err != nil && !pci.Gone(d.card.Fn) {
 		errs = append(errs, err)
 	}
-	return errors.Join(append(errs, d.releaseMemory())...)
-}
-
-func (d *Device) releaseMemory() error {
-	if d.arena == nil {
-		return nil
-	}
-	a := d.arena
-	d.arena = nil
-	return a.Close()
+	return errors.Join(append(errs, d.card.Deallocate())...)
 }
 
 // healthText says what the device says of itself.

@@ -6,7 +6,7 @@ import (
 	"unsafe"
 
 	"rebound/nic"
-	"rebound/nic/bus/dma"
+	"rebound/nic/kit"
 )
 
 // create sends a command that makes an object, remembers the one that destroys it, and returns the object's number, which
@@ -65,7 +65,7 @@ func (d *Device) allocUAR() (u uar, err error) {
 	}
 	u.off = uint64(u.number) * uarPage
 	if u.off < initSegment || u.off+uarPage > d.barSize {
-		return u, fmt.Errorf("mlx5 %s: %w: firmware gave UAR page %#x, BAR 0 has %#x bytes", d.fn.Name(), nic.ErrHardware, u.number, d.barSize)
+		return u, d.card.Errorf("%w: firmware gave UAR page %#x, BAR 0 has %#x bytes", nic.ErrHardware, u.number, d.barSize)
 	}
 	return u, nil
 }
@@ -98,23 +98,18 @@ func (d *Device) memoryKey() error {
 	return nil
 }
 
-// block allocates DMA memory for a queue, growing the arena where it is full.
-func (d *Device) block(size, align int) (dma.Block, error) { return alloc(d.arena, size, align) }
-
-func pointer(b dma.Block) unsafe.Pointer { return unsafe.Pointer(&b.Bytes[0]) }
-
 func log2(n uint32) uint32 { return uint32(bits.TrailingZeros32(n)) }
 
 // createCQ makes a completion queue of 64-byte entries that raises no events and compresses nothing.
 func (d *Device) createCQ(entries uint32, record uint64) (cqn uint32, mem unsafe.Pointer, err error) {
 	if log2(entries) > d.caps.logMaxCQ {
-		return 0, nil, fmt.Errorf("mlx5 %s: completion queue of %d entries, the device takes up to 2^%d", d.fn.Name(), entries, d.caps.logMaxCQ)
+		return 0, nil, d.card.Errorf("completion queue of %d entries, the device takes up to 2^%d", entries, d.caps.logMaxCQ)
 	}
-	b, err := d.block(int(entries)*cqeSize, 4096)
+	b, err := d.card.Block(int(entries)*cqeSize, 4096)
 	if err != nil {
 		return 0, nil, err
 	}
-	mem = pointer(b)
+	mem = kit.Pointer(b)
 	emptyCQ(mem, entries)
 	in := command(opCreateCQ, 0, 0x110)
 	in.at(0x10).
@@ -149,17 +144,18 @@ const (
 func (d *Device) createSQ(q *Queue, record uint64) error {
 	entries := q.txMask + 1
 	if log2(entries) > d.caps.logMaxWQ {
-		return fmt.Errorf("mlx5 %s: send queue of %d blocks, the device takes up to 2^%d", d.fn.Name(), entries, d.caps.logMaxWQ)
+		return d.card.Errorf("send queue of %d blocks, the device takes up to 2^%d", entries, d.caps.logMaxWQ)
 	}
-	b, err := d.block(int(entries)*wqebb, 4096)
+	b, err := d.card.Block(int(entries)*wqebb, 4096)
 	if err != nil {
 		return err
 	}
-	q.sq = pointer(b)
+	q.sq = kit.Pointer(b)
 	in := command(opCreateSQ, 0, 0x110)
 	ctx := in.at(0x20).
 		set("flush_in_error_en", 0x00, 28, 28, 1).
 		set("state", 0x00, 23, 20, stateRST).
+		set("ts_format", 0x00, 5, 4, timestampFormat(d.caps.sqTimestamps)).
 		set("cqn", 0x08, 23, 0, q.txCQN).
 		set("tis_lst_sz", 0x20, 31, 16, 1).
 		set("tis_num_0", 0x2C, 23, 0, d.tis)
@@ -173,16 +169,17 @@ func (d *Device) createSQ(q *Queue, record uint64) error {
 
 func (d *Device) createRQ(q *Queue, record uint64) error {
 	entries := q.mask + 1
-	b, err := d.block(int(entries)*rxWQE, 4096)
+	b, err := d.card.Block(int(entries)*rxWQE, 4096)
 	if err != nil {
 		return err
 	}
-	q.rq = pointer(b)
+	q.rq = kit.Pointer(b)
 	in := command(opCreateRQ, 0, 0x110)
 	ctx := in.at(0x20).
 		set("vsd", 0x00, 28, 28, 1). // VLAN tags stay
 		set("flush_in_error_en", 0x00, 18, 18, 1).
 		set("state", 0x00, 23, 20, stateRST).
+		set("ts_format", 0x00, 5, 4, timestampFormat(d.caps.rqTimestamps)).
 		set("cqn", 0x08, 23, 0, q.rxCQN).
 		set("counter_set_id", 0x0C, 31, 24, d.counterSet)
 	wq := d.workQueue(ctx.at(0x30), log2(rxWQE), entries, record)
@@ -211,7 +208,7 @@ func (d *Device) startQueues() (err error) {
 		return err
 	}
 	first := d.queues == nil
-	for i := range max(d.opt.Queues, 1) {
+	for i := range d.card.Options.Queues {
 		if first {
 			d.queues = append(d.queues, &Queue{})
 		}
@@ -229,7 +226,7 @@ func (d *Device) startQueue(q *Queue, i int) (err error) {
 		}
 	}
 	d.layout(q)
-	records, err := d.block(4*64, 64) // doorbell records, a cache line each
+	records, err := d.card.Block(4*64, 64) // doorbell records, a cache line each
 	if err != nil {
 		return err
 	}
@@ -262,13 +259,10 @@ func (d *Device) startQueue(q *Queue, i int) (err error) {
 
 // layout sets a queue's sizes.
 func (d *Device) layout(q *Queue) {
-	q.mask, q.txMask = uint32(d.ring-1), uint32(d.ring*maxBlocks-1)
-	q.shift, q.txShift = log2(uint32(d.ring)), log2(uint32(d.ring*maxBlocks))
-	q.askEvery = min(32, uint32(d.ring)/8)
-	q.stride = uint32(room+d.maxFrame()+63) &^ 63
-	if q.stride/64%2 == 0 {
-		q.stride += 64 // an odd number of lines, or all heads would share a few sets of the L1 cache
-	}
+	q.mask, q.txMask = uint32(d.card.Options.RingSize-1), uint32(d.card.Options.RingSize*maxBlocks-1)
+	q.shift, q.txShift = log2(uint32(d.card.Options.RingSize)), log2(uint32(d.card.Options.RingSize*maxBlocks))
+	q.askEvery = min(32, uint32(d.card.Options.RingSize)/8)
+	q.stride = kit.Stride(room + d.card.MaxFrame())
 	q.size = q.stride - room
 	q.lkey = d.lkey
 	q.headers = headerBytes[d.minInline]
@@ -277,28 +271,26 @@ func (d *Device) layout(q *Queue) {
 
 // buffers allocates the receive slots' buffers and those of Send, and points the receive WQEs to them.
 func (d *Device) buffers(q *Queue, send bool) error {
-	n := d.ring
-	b, err := d.block(n*int(q.stride), 4096)
+	n := d.card.Options.RingSize
+	b, err := d.card.Block(n*int(q.stride), 4096)
 	if err != nil {
 		return err
 	}
-	q.buf, q.iova = pointer(b), b.IOVA
+	q.buf, q.iova = kit.Pointer(b), b.IOVA
 	if send {
-		if b, err = d.block(n*int(q.stride), 4096); err != nil {
+		if b, err = d.card.Block(n*int(q.stride), 4096); err != nil {
 			return err
 		}
-		q.sendBuf, q.sendIOVA = pointer(b), b.IOVA
+		q.sendBuf, q.sendIOVA = kit.Pointer(b), b.IOVA
 	}
-	s, err := d.block(maxBlocks*wqebb, 64)
+	s, err := d.card.Block(maxBlocks*wqebb, 64)
 	if err != nil {
 		return err
 	}
-	q.scratch = pointer(s)
-	q.pend, q.sendEnd, q.asked = words(n), words(n), words(2*n*maxBlocks)
+	q.scratch = kit.Pointer(s)
+	q.pend, q.sendEnd, q.asked = kit.Words(n), kit.Words(n), kit.Words(2*n*maxBlocks)
 	for slot := range uint32(n) {
 		*(*dataSegment)(unsafe.Add(q.rq, slot*rxWQE)) = newData(q.size, q.lkey, q.iova+uint64(slot*q.stride)+room)
 	}
 	return nil
 }
-
-func words(n int) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(make([]uint32, n))) }

@@ -119,7 +119,7 @@ func (d *Device) givePages(function uint32, n int) error {
 		some := min(n, pagesAtOnce)
 		pages, err := d.pages.take(some)
 		if err != nil {
-			return errors.Join(fmt.Errorf("mlx5 %s: %d pages for firmware: %w", d.fn.Name(), n, err), d.cantGive(function))
+			return errors.Join(d.card.Errorf("%d pages for firmware: %w", n, err), d.cantGive(function))
 		}
 		in := command(opManagePages, pagesGive, 0x10+8*some).
 			set("function_id", 0x08, 15, 0, function).
@@ -154,7 +154,7 @@ func (d *Device) reclaimPages(function uint32, n int) (int, error) {
 	}
 	got := int(out.get(0x08, 31, 0))
 	if got > n {
-		return 0, fmt.Errorf("mlx5 %s: %w: firmware gives back %d pages where %d were asked for", d.fn.Name(), nic.ErrHardware, got, n)
+		return 0, d.card.Errorf("%w: firmware gives back %d pages where %d were asked for", nic.ErrHardware, got, n)
 	}
 	pages := make([]uint64, got)
 	for i := range pages {
@@ -173,7 +173,7 @@ func (d *Device) reclaimAll() error {
 		}
 		if n == 0 {
 			if late {
-				return fmt.Errorf("mlx5 %s: %w: firmware keeps %d pages after TEARDOWN_HCA", d.fn.Name(), nic.ErrTimeout, d.pages.held())
+				return d.card.Errorf("%w: firmware keeps %d pages after TEARDOWN_HCA", nic.ErrTimeout, d.pages.held())
 			}
 			time.Sleep(time.Millisecond)
 		}
@@ -195,10 +195,10 @@ func (d *Device) pageRequest(function uint32, n int) {
 		want -= got
 	}
 	if err != nil {
-		d.log.Warn("page request", "device", d.fn.Name(), "pages", n, "err", err)
+		d.card.Log.Warn("page request", "pages", n, "err", err)
 		d.events.pageErrors.Add(1)
 		return
 	}
-	d.log.Debug("page request", "device", d.fn.Name(), "pages", n, "held", d.pages.held())
+	d.card.Log.Debug("page request", "pages", n, "held", d.pages.held())
 	d.events.pageRequests.Add(1)
 }

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"rebound/fastpath"
+	"rebound/nic/kit"
 	"rebound/nic/nictest"
 )
 
@@ -35,7 +36,7 @@ func newBenchQueue(t testing.TB, frame []byte, push bool) *benchQueue {
 	b.flame = unsafe.Slice((*byte)(flame), 512)
 	b.Queue = &Queue{
 		rxCQ: aligned(ring * cqeSize), txCQ: aligned(4 * ring * cqeSize), sq: aligned(4 * ring * wqebb), rq: aligned(ring * rxWQE),
-		buf: aligned(ring * stride), scratch: aligned(maxBlocks * wqebb), pend: words(ring), asked: words(8 * ring), sendEnd: words(ring),
+		buf: aligned(ring * stride), scratch: aligned(maxBlocks * wqebb), pend: kit.Words(ring), asked: kit.Words(8 * ring), sendEnd: kit.Words(ring),
 		sendBuf: aligned(ring * stride), rqRec: &b.records[0], sqRec: &b.records[1], rxCQRec: &b.records[2], txCQRec: &b.records[3],
 		iova: 1 << 32, stride: stride, size: stride - room, mask: ring - 1, shift: 9, txMask: 4*ring - 1, txShift: 11, lkey: 0x1200, sqn: 0x77,
 		askEvery: 32, bfHalf: 256, headers: 18, db: &b.doorbell,
@@ -273,5 +274,34 @@ func TestPollIsAHotLoop(t *testing.T) {
 	nictest.HotLoop(t, p, "(*Queue).post", "mmio.PushWCRing")
 	nictest.HotLoop(t, p, "(*Queue).point", "mlx5.(*Queue).post")
 	nictest.HotLoop(t, p, "(*Queue).ring", "mmio.RingDoorbell", "mmio.RingDoorbellWC")
-	nictest.HotLoop(t, p, "(*Queue).tidy", "mmio.Store32", "mlx5.(*Queue).fail")
+	nictest.HotLoop(t, p, "(*Queue).tidy", "mmio.Store32", "mlx5.(*Queue).fail", "mlx5.(*Queue).freeSends")
+}
+
+// Send finds its buffers free however long Serve answered meanwhile: numbers of blocks wrap.
+func TestSendAfterManyReplies(t *testing.T) {
+	b := newBenchQueue(t, echo4(64), true)
+	for range 3 {
+		if err := b.send(echo4(64)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for step := range 7 { // what hours of replies do to the numbers
+		b.txTail += 1 << 30
+		b.txRung, b.txAsked = b.txTail, b.txTail
+		*(*[2]uint32)(unsafe.Add(b.asked, b.askTail&b.txMask*8)) = [2]uint32{b.txTail - 1, b.txTail}
+		b.askTail++
+		b.arrive(0)
+		b.tidy()
+		if b.fault.Load() != faultNone || b.txDone != b.txTail {
+			t.Fatalf("fault %d, %d of %d blocks done", b.fault.Load(), b.txDone, b.txTail)
+		}
+		for n := range uint32(4) {
+			if !b.sendable(n) {
+				t.Fatalf("buffer %d is not free %d blocks later", n, uint64(step+1)<<30)
+			}
+		}
+	}
+	if err := b.send(echo4(64)); err != nil {
+		t.Error(err)
+	}
 }

@@ -77,7 +77,7 @@ func (d *Device) doorbell(q *Queue) error {
 	case q.bfHalf == 0:
 		d.noBlueFlame("the device has none")
 		return nil
-	case !w.WriteCombining() && !d.fn.Simulated() && mmio.PushMethod() != mmio.MOVDIR64B:
+	case !w.WriteCombining() && !d.card.Fn.Simulated() && mmio.PushMethod() != mmio.MOVDIR64B:
 		d.noBlueFlame("BAR 0 is not mapped write-combining (stock vfio-pci maps it uncached)")
 		return nil
 	}
@@ -87,7 +87,7 @@ func (d *Device) doorbell(q *Queue) error {
 
 func (d *Device) noBlueFlame(why string) {
 	d.lacks = append(d.lacks, "no BlueFlame, the device fetches each WQE after a plain doorbell: "+why)
-	d.log.Warn("no BlueFlame: plain doorbells", "device", d.fn.Name(), "why", why)
+	d.card.Log.Warn("no BlueFlame: plain doorbells", "why", why)
 }
 
 // proof is what showed that a queue works, and whether BlueFlame is in force.
@@ -109,7 +109,7 @@ const (
 func (d *Device) provePush() error {
 	for i, q := range d.queues {
 		if err := q.prove(); err != nil {
-			return fmt.Errorf("mlx5 %s: queue %d: %w", d.fn.Name(), i, err)
+			return d.card.Errorf("queue %d: %w", i, err)
 		}
 		if p := q.proof; p.pushed > 0 && 2*p.used < p.pushed {
 			q.bf = nil
@@ -219,7 +219,7 @@ func (d *Device) pushNotes() []string {
 	if p.pushed == 0 {
 		return notes
 	}
-	if d.fn.Simulated() {
+	if d.card.Fn.Simulated() {
 		return append(notes, fmt.Sprintf("BlueFlame proven: the model took %d of %d WQEs from the register", p.used, p.pushed))
 	}
 	combined := "too long for one bus write: the window does not combine"

@@ -254,6 +254,9 @@ func (q *Queue) tidy() {
 		taken++
 	}
 	if taken != q.txNext {
+		if (done^q.txDone)>>30 != 0 {
+			q.freeSends(done)
+		}
 		q.txNext, q.txDone = taken, done
 		mmio.Store32(q.txCQRec, swap(taken&0xFFFFFF))
 	}
@@ -321,7 +324,7 @@ func (q *Queue) send(frame []byte) error {
 	q.tidy()
 	n, m := q.sends&q.mask, uint32(len(frame))
 	end := (*uint32)(unsafe.Add(q.sendEnd, n*4))
-	if q.fault.Load() != faultNone || int32(q.txDone-*end) < 0 {
+	if q.fault.Load() != faultNone || !q.sendable(n) {
 		return nic.ErrFull
 	}
 	at := unsafe.Add(q.sendBuf, n*q.stride)
@@ -343,6 +346,22 @@ func (q *Queue) send(frame []byte) error {
 		q.ring()
 	}
 	return nil
+}
+
+// freeSends renews the numbers of Send's free buffers, before they are half a round behind and seem to be ahead.
+//
+//go:noinline
+func (q *Queue) freeSends(done uint32) {
+	for n := range q.mask + 1 {
+		if end := (*uint32)(unsafe.Add(q.sendEnd, n*4)); int32(done-*end) >= 0 {
+			*end = done
+		}
+	}
+}
+
+// sendable reports whether buffer n of Send is free.
+func (q *Queue) sendable(n uint32) bool {
+	return int32(q.txDone-*(*uint32)(unsafe.Add(q.sendEnd, n*4))) >= 0
 }
 
 // recv copies the next frame out and frees its slot. It returns -1 where there is none.

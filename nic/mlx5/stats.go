@@ -1,33 +1,16 @@
 package mlx5
 
 import (
-	"errors"
 	"fmt"
 	"sync/atomic"
 
 	"rebound/nic"
+	"rebound/nic/bus/pci"
 )
-
-// totals are counts of the device's own, which a reset clears. Differences wrap, which adding undoes.
-type totals struct {
-	rxFrames, rxBytes, txFrames, txBytes uint64
-	rxErrors, txErrors                   uint64
-	noBuffer                             uint64
-}
-
-func (t totals) combine(o totals, f func(a, b uint64) uint64) totals {
-	return totals{
-		f(t.rxFrames, o.rxFrames), f(t.rxBytes, o.rxBytes), f(t.txFrames, o.txFrames), f(t.txBytes, o.txBytes),
-		f(t.rxErrors, o.rxErrors), f(t.txErrors, o.txErrors), f(t.noBuffer, o.noBuffer),
-	}
-}
-
-func (t totals) plus(o totals) totals { return t.combine(o, func(a, b uint64) uint64 { return a + b }) }
-func (t totals) less(o totals) totals { return t.combine(o, func(a, b uint64) uint64 { return a - b }) }
 
 // counts asks the device what the vport received and sent (PRM, QUERY_VPORT_COUNTER), and what found no buffer
 // (QUERY_Q_COUNTER, out_of_buffer).
-func (d *Device) counts() (t totals, err error) {
+func (d *Device) counts() (t nic.Stats, err error) {
 	if d.caps.vportCounters {
 		out, err := d.exec(command(opQueryVportCounter, 0, 0x20), 0x210)
 		if err != nil {
@@ -39,91 +22,69 @@ func (d *Device) counts() (t totals, err error) {
 			}
 			return n
 		}
-		t.rxErrors, t.txErrors = packets(0x10), packets(0x20)
-		t.rxFrames, t.rxBytes = packets(0x70, 0x90, 0xB0), packets(0x78, 0x98, 0xB8) // broadcast, unicast, multicast
-		t.txFrames, t.txBytes = packets(0x80, 0xA0, 0xC0), packets(0x88, 0xA8, 0xC8)
+		t.RxErrors, t.TxErrors = packets(0x10), packets(0x20)
+		t.RxFrames, t.RxBytes = packets(0x70, 0x90, 0xB0), packets(0x78, 0x98, 0xB8) // broadcast, unicast, multicast
+		t.TxFrames, t.TxBytes = packets(0x80, 0xA0, 0xC0), packets(0x88, 0xA8, 0xC8)
 	}
 	out, err := d.exec(command(opQueryQCounter, 0, 0x20).set("counter_set_id", 0x1C, 7, 0, d.counterSet), 0x100)
 	if err != nil {
 		return t, err
 	}
-	t.noBuffer = uint64(out.get(0x30, 31, 0))
+	t.RxDropped = uint64(out.get(0x30, 31, 0))
 	return t, nil
 }
 
-// keepTotals adds what the device counted to the base before a reset clears it: what it counted when it was last asked, if it
-// does not answer any more.
-func (d *Device) keepTotals() {
-	t, err := d.counts()
-	d.statsMu.Lock()
-	defer d.statsMu.Unlock()
-	if err != nil {
-		t = d.last
-	}
-	d.base, d.last = d.base.plus(t), totals{}
-}
-
-// notServing returns why the device cannot be asked.
-func (d *Device) notServing() error {
-	if err := d.alive(); err != nil && d.isGone(err) {
-		return err
-	}
-	return d.gate.Err()
-}
-
-func (d *Device) isGone(err error) bool { return errors.Is(err, nic.ErrGone) }
-
 // ReadStats asks the device and adds the queues' own counts.
 func (d *Device) ReadStats(out *nic.Stats) error {
-	d.life.RLock()
-	defer d.life.RUnlock()
-	if err := d.notServing(); err != nil {
-		return err
-	}
-	t, err := d.counts()
-	if err != nil {
-		return err
-	}
-	d.statsMu.Lock()
-	defer d.statsMu.Unlock()
-	d.last = t
-	t = t.plus(d.base)
-	*out = nic.Stats{
-		RxFrames: t.rxFrames, RxBytes: t.rxBytes, TxFrames: t.txFrames, TxBytes: t.txBytes,
-		RxDropped: t.noBuffer, RxErrors: t.rxErrors, TxErrors: t.txErrors, Resets: d.resets,
-		Extra: map[string]uint64{
-			"out_of_buffer": t.noBuffer, "send_queue_resets": d.mended,
-			"page_requests": d.events.pageRequests.Load(), "page_request_errors": d.events.pageErrors.Load(),
-			"port_changes": d.events.portChanges.Load(), "cq_errors": d.events.cqErrors.Load(), "unknown_events": d.events.unknown.Load(),
-			"firmware_pages": uint64(d.pages.held()),
-		},
-	}
-	for i, q := range d.queues {
-		out.TxDropped += atomic.LoadUint64(&q.txFull)
-		out.RxErrors += atomic.LoadUint64(&q.badRx)
-		out.Extra[fmt.Sprintf("queue_%d_pushed_whole", i)] = atomic.LoadUint64(&q.pushed)
-		out.Extra[fmt.Sprintf("queue_%d_pointed", i)] = atomic.LoadUint64(&q.pointed)
-	}
-	return nil
+	return d.card.Ask(func() error {
+		if pci.Gone(d.card.Fn) {
+			return d.card.Gone("configuration space")
+		}
+		t, err := d.counts()
+		if err != nil {
+			return err
+		}
+		*out = d.card.Totals.Read(t)
+		e := &d.events
+		for name, n := range map[string]uint64{
+			"out_of_buffer": out.RxDropped, "send_queue_resets": d.mended.Load(), "firmware_pages": uint64(d.pages.held()),
+			"page_requests": e.pageRequests.Load(), "page_request_errors": e.pageErrors.Load(), "port_changes": e.portChanges.Load(),
+			"cq_errors": e.cqErrors.Load(), "unknown_events": e.unknown.Load(),
+		} {
+			out.Extra[name] = n
+		}
+		for i, q := range d.queues {
+			out.TxDropped += atomic.LoadUint64(&q.txFull)
+			out.RxErrors += atomic.LoadUint64(&q.badRx)
+			out.Extra[fmt.Sprintf("queue_%d_pushed_whole", i)] = atomic.LoadUint64(&q.pushed)
+			out.Extra[fmt.Sprintf("queue_%d_pointed", i)] = atomic.LoadUint64(&q.pointed)
+		}
+		return nil
+	})
 }
 
 // Link asks for the vport's state and the port's speed.
-func (d *Device) Link() (nic.Link, error) {
-	d.life.RLock()
-	defer d.life.RUnlock()
-	if err := d.notServing(); err != nil {
-		return nic.Link{}, err
-	}
+func (d *Device) Link() (l nic.Link, err error) {
+	err = d.card.Ask(func() error {
+		if pci.Gone(d.card.Fn) {
+			return d.card.Gone("configuration space")
+		}
+		l, err = d.link()
+		return err
+	})
+	return l, err
+}
+
+func (d *Device) link() (nic.Link, error) {
 	out, err := d.exec(command(opQueryVport, 0, 0x10), 0x10)
 	if err != nil || out.get(0x0C, 3, 0) != 1 {
 		return nic.Link{}, err
 	}
 	ptys, err := d.access(regPTYS, accessRead, make(message, 0x40).
 		set("local_port", 0x00, 23, 16, 1).set("proto_mask", 0x00, 2, 0, 4))
-	if err != nil {
-		if refused(err) { // virtual functions of some firmware may not ask
-			return nic.Link{Up: true}, nil
-		}
+	if refused(err) { // virtual functions of some firmware may not ask
+		return nic.Link{Up: true}, nil
+	} else if err != nil {
 		return nic.Link{}, err
 	}
 	return nic.Link{Up: true, Speed: linkSpeed(ptys)}, nil

@@ -1,9 +1,7 @@
 package mlx5
 
 import (
-	"errors"
 	"fmt"
-	"net"
 
 	"rebound/nic"
 	"rebound/nic/kit/netif"
@@ -12,8 +10,7 @@ import (
 // The receive steering (PRM, Flow Steering): a root table that knows our addresses and, with several queue pairs, a table
 // behind it that picks the hash for what is in the frame.
 //
-//	root   0..15   MAC and VLAN   applications of their own
-//	      16..62   MAC            our address, broadcast, groups; applications of their own
+//	root   0..62   MAC            our address, broadcast, groups
 //	      63       group bit      every multicast, where nobody said which is wanted
 //	type   0..1    UDP over IPv4, IPv6
 //	       2..3    IPv4, IPv6
@@ -22,8 +19,6 @@ const (
 	flowNICReceive = 0 // table_type
 
 	rootLogSize  = 6
-	rootTagged   = 0
-	rootMACs     = 16
 	rootGroupBit = 63
 	typeLogSize  = 3
 
@@ -44,23 +39,18 @@ type match struct {
 	mac       [6]byte
 	etherType uint32
 	protocol  uint32
-	tagged    uint32
-	vid       uint32
 }
 
 func (m match) put(at message) {
 	copy(at[0x08:], m.mac[:])
 	at.set("ethertype", 0x04, 15, 0, m.etherType).
-		set("first_vid", 0x0C, 11, 0, m.vid).
-		set("ip_protocol", 0x10, 31, 24, m.protocol).
-		set("cvlan_tag", 0x10, 15, 15, m.tagged)
+		set("ip_protocol", 0x10, 31, 24, m.protocol)
 }
 
 var (
 	broadcast = [6]byte{0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}
 	groupBit  = [6]byte{1}
 	maskMAC   = match{mac: broadcast}
-	maskVLAN  = match{mac: broadcast, tagged: 1, vid: 0xFFF}
 )
 
 // table is a flow table that is being filled.
@@ -105,8 +95,8 @@ func (t table) group(first, last uint32, mask match) (uint32, error) {
 	return id, nil
 }
 
-// entry sends the frames that have value to a destination.
-func (t table) entry(index, group uint32, value match, kind, id uint32) error {
+// set sends the frames that have value to a destination.
+func (t table) set(index, group uint32, value match, kind, id uint32) error {
 	in := t.command(opSetFlowEntry, 0x340+8).set("flow_index", 0x20, 31, 0, index)
 	ctx := in.at(0x40).
 		set("group_id", 0x04, 31, 0, group).
@@ -114,49 +104,26 @@ func (t table) entry(index, group uint32, value match, kind, id uint32) error {
 		set("destination_list_size", 0x10, 23, 0, 1)
 	value.put(ctx.at(0x40))
 	in.at(0x340).set("destination_type", 0x00, 31, 24, kind).set("destination_id", 0x00, 23, 0, id)
-	return t.d.run(in)
-}
-
-func (t table) remove(index uint32) error {
-	return t.d.run(t.command(opDeleteFlowEntry, 0x40).set("flow_index", 0x20, 31, 0, index))
-}
-
-// set is entry, undone at teardown.
-func (t table) set(index, group uint32, value match, kind, id uint32) error {
-	err := t.entry(index, group, value, kind, id)
-	if err == nil {
-		t.d.done(opDeleteFlowEntry.String(), func() error { return t.remove(index) })
+	if err := t.d.run(in); err != nil {
+		return err
 	}
-	return err
+	t.d.done(opDeleteFlowEntry.String(), func() error {
+		return t.d.run(t.command(opDeleteFlowEntry, 0x40).set("flow_index", 0x20, 31, 0, index))
+	})
+	return nil
 }
 
-// steering is what Assign changes later.
+// steering is what is let in besides our own address and broadcast.
 type steering struct {
-	root         table
-	tagged, macs uint32 // groups
-	used         [rootGroupBit]bool
-	apps         map[app]*application
-	groups       [][6]byte // multicast to let in
+	groups       [][6]byte // multicast
 	allMulticast bool
-	loopbackOn   bool // frames among our addresses turn round in the device
-}
-
-// app is what an application's frames are known by; vlan is -1 for frames with or without tags.
-type app struct {
-	mac  [6]byte
-	vlan int
-}
-
-type application struct {
-	queue int
-	index uint32 // of its entry
 }
 
 // listen chooses the multicast groups: those of the addresses that are answered for, or all where that is not known or does not fit.
 func (d *Device) listen(o nic.Options) {
 	s := &d.steering
 	s.groups, s.allMulticast = netif.Groups(o)
-	if len(s.groups) > rootGroupBit-rootMACs-8 {
+	if len(s.groups) > rootGroupBit-8 {
 		s.groups, s.allMulticast = nil, true
 	}
 }
@@ -165,7 +132,7 @@ func (d *Device) listen(o nic.Options) {
 func (d *Device) startSteering() error {
 	for _, q := range d.queues {
 		var err error
-		if q.tir, err = d.directTIR(q.rqn, d.selfLoopback()); err != nil {
+		if q.tir, err = d.directTIR(q.rqn); err != nil {
 			return err
 		}
 	}
@@ -178,78 +145,42 @@ func (d *Device) startSteering() error {
 		kind, id = destTable, types.id
 	}
 	s := &d.steering
-	var err error
-	if s.root, err = d.createTable(0, rootLogSize); err != nil {
+	root, err := d.createTable(0, rootLogSize)
+	if err != nil {
 		return err
 	}
-	if s.tagged, err = s.root.group(rootTagged, rootMACs-1, maskVLAN); err != nil {
+	macs, err := root.group(0, rootGroupBit-1, maskMAC)
+	if err != nil {
 		return err
 	}
-	if s.macs, err = s.root.group(rootMACs, rootGroupBit-1, maskMAC); err != nil {
-		return err
-	}
-	s.used = [rootGroupBit]bool{}
-	for _, mac := range append([][6]byte{d.mac, broadcast}, s.groups...) {
-		if err := s.root.set(s.slot(rootMACs, rootGroupBit), s.macs, match{mac: mac}, kind, id); err != nil {
+	for i, mac := range append([][6]byte{d.card.MAC, broadcast}, s.groups...) {
+		if err := root.set(uint32(i), macs, match{mac: mac}, kind, id); err != nil {
 			return err
 		}
 	}
 	if s.allMulticast {
-		g, err := s.root.group(rootGroupBit, rootGroupBit, match{mac: groupBit})
+		g, err := root.group(rootGroupBit, rootGroupBit, match{mac: groupBit})
 		if err != nil {
 			return err
 		}
-		if err := s.root.set(rootGroupBit, g, match{mac: groupBit}, kind, id); err != nil {
+		if err := root.set(rootGroupBit, g, match{mac: groupBit}, kind, id); err != nil {
 			return err
 		}
 	}
-	if err := d.run(s.root.command(opSetFlowRoot, 0x40)); err != nil {
+	if err := d.run(root.command(opSetFlowRoot, 0x40)); err != nil {
 		return err
 	}
 	if err := d.vportLists(); err != nil {
 		return err
 	}
-	for a, v := range s.apps { // after a restart
-		if err := d.assign(a, v); err != nil {
-			return err
-		}
-	}
-	return d.loopback(len(s.apps) > 0)
+	return d.noLoopback()
 }
 
-// slot takes the first free index within lo to hi-1; hi if there is none.
-func (s *steering) slot(lo, hi uint32) uint32 {
-	for i := lo; i < hi; i++ {
-		if !s.used[i] {
-			s.used[i] = true
-			return i
-		}
-	}
-	return hi
-}
-
-// Which frames of its own transport domain's queues a TIR takes: the low bit of what Linux calls self_lb_block, and sets to
-// allow. Without it the TIR drops what another application of this device sent to it.
-const (
-	selfNone    = 0
-	selfUnicast = 1
-)
-
-// selfLoopback is what the TIRs of our own address let in. Where the vport cannot be told to turn nothing round, they let in
-// nothing: a frame that claims to be from our address would go in circles through a responder that answers everything.
-func (d *Device) selfLoopback() uint32 {
-	if d.caps.localLoopback {
-		return selfUnicast
-	}
-	return selfNone
-}
-
-func (d *Device) directTIR(rqn, self uint32) (uint32, error) {
+func (d *Device) directTIR(rqn uint32) (uint32, error) {
 	in := command(opCreateTIR, 0, 0x110)
 	in.at(0x20).
 		set("disp_type", 0x04, 31, 28, 0).
 		set("inline_rqn", 0x1C, 23, 0, rqn).
-		set("self_lb_en", 0x24, 25, 24, self).
 		set("transport_domain", 0x24, 23, 0, d.td)
 	return d.create(in, opDestroyTIR, 23)
 }
@@ -271,7 +202,6 @@ func (d *Device) indirectTIR(rqt, v6, udp uint32) (uint32, error) {
 		set("disp_type", 0x04, 31, 28, 1).
 		set("indirect_table", 0x20, 23, 0, rqt).
 		set("rx_hash_fn", 0x24, 31, 28, toeplitz).
-		set("self_lb_en", 0x24, 25, 24, d.selfLoopback()).
 		set("transport_domain", 0x24, 23, 0, d.td).
 		set("l3_prot_type", 0x50, 31, 31, v6).
 		set("l4_prot_type", 0x50, 30, 30, udp).
@@ -286,7 +216,7 @@ func (d *Device) indirectTIR(rqt, v6, udp uint32) (uint32, error) {
 func (d *Device) startRSS() (table, error) {
 	size := min(uint32(128), 1<<d.caps.logMaxRQT)
 	if uint32(len(d.queues)) > size {
-		return table{}, fmt.Errorf("mlx5 %s: %d queue pairs, an indirection table has up to %d entries", d.fn.Name(), len(d.queues), size)
+		return table{}, d.card.Errorf("%d queue pairs, an indirection table has up to %d entries", len(d.queues), size)
 	}
 	in := command(opCreateRQT, 0, 0x110+4*int(size))
 	in.at(0x20).set("rqt_max_size", 0x14, 15, 0, size).set("rqt_actual_size", 0x18, 15, 0, size)
@@ -333,10 +263,7 @@ func (d *Device) startRSS() (table, error) {
 // vportLists tells the switches before the vport which addresses are wanted (PRM, NIC_Vport_Context and L2 table).
 func (d *Device) vportLists() error {
 	s := &d.steering
-	unicast := [][6]byte{d.mac}
-	for a := range s.apps {
-		unicast = append(unicast, a.mac)
-	}
+	unicast := [][6]byte{d.card.MAC}
 	for _, l := range []struct {
 		kind uint32
 		macs [][6]byte
@@ -384,72 +311,17 @@ func (d *Device) optional(what string, err error) error {
 	return err
 }
 
-// Assign gives an application a MAC address of its own: frames to mac go to one queue pair, whatever the hash would say.
-// vlan is the tag that they must carry, 1 to 4094, or -1 for any or none. Whoever polls the queue needs a Responder with that
-// address. What one application sends to another's address is turned round inside the device; so is what it sends to the
-// device's first address, where firmware lets local loopback be switched (Info.Notes tells where not).
-func (d *Device) Assign(mac [6]byte, vlan, queue int) error {
-	d.life.Lock()
-	defer d.life.Unlock()
-	switch {
-	case mac == [6]byte{} || mac[0]&1 != 0 || mac == d.mac:
-		return fmt.Errorf("mlx5 %s: address %v is not one of another station", d.fn.Name(), net.HardwareAddr(mac[:]))
-	case vlan == 0 || vlan < -1 || vlan > 4094:
-		return fmt.Errorf("mlx5 %s: VLAN %d is not within 1 to 4094, nor -1", d.fn.Name(), vlan)
-	case queue < 0 || queue >= len(d.queues):
-		return fmt.Errorf("mlx5 %s: queue %d of %d", d.fn.Name(), queue, len(d.queues))
-	}
-	a, v := app{mac, vlan}, &application{queue: queue}
-	if d.steering.apps[a] != nil {
-		return fmt.Errorf("mlx5 %s: %v, VLAN %d: %w: it is another application's", d.fn.Name(), net.HardwareAddr(mac[:]), vlan, nic.ErrBusy)
-	}
-	if err := d.assign(a, v); err != nil {
-		return err
-	}
-	d.steering.apps[a] = v
-	return errors.Join(d.vportLists(), d.loopback(true))
-}
-
-func (d *Device) assign(a app, v *application) error {
-	s := &d.steering
-	lo, hi, group, value := uint32(rootMACs), uint32(rootGroupBit), s.macs, match{mac: a.mac}
-	if a.vlan > 0 {
-		lo, hi, group = rootTagged, rootMACs, s.tagged
-		value.tagged, value.vid = 1, uint32(a.vlan)
-	}
-	if v.index = s.slot(lo, hi); v.index == hi {
-		return fmt.Errorf("mlx5 %s: %w: %d addresses are assigned already", d.fn.Name(), nic.ErrBusy, hi-lo)
-	}
-	tir, err := d.directTIR(d.queues[v.queue].rqn, selfUnicast)
-	if err != nil {
-		return err
-	}
-	return s.root.set(v.index, group, value, destTIR, tir)
-}
-
-// loopback has the vport turn round frames that are for one of its own addresses, or send them out like all others. Firmware
-// begins with the former (Linux switches it off, as this does), and what is old cannot be told.
-func (d *Device) loopback(on bool) error {
-	if on && d.steering.loopbackOn {
-		return nil
-	}
+// noLoopback has the vport send frames out that are for one of its own addresses: a frame that claims to be from our address
+// would go in circles through a responder that answers everything. Firmware begins with turning them round (Linux switches it
+// off, too). What is old cannot be told; there the TIRs keep out what comes from queues of their own transport domain, as all
+// do whose self_lb_block (Linux's name for the bits that let it in) is 0.
+func (d *Device) noLoopback() error {
 	if !d.caps.localLoopback {
-		if on {
-			d.lacks = append(d.lacks, "firmware cannot switch local loopback (disable_local_lb_uc): what an application sends to the first address of this device is lost")
-		}
-		d.steering.loopbackOn = on
 		return nil
 	}
-	off := uint32(1)
-	if on {
-		off = 0
-	}
-	in := command(opModifyNICVport, 0, 0x200).
+	return d.optional("local loopback", d.run(command(opModifyNICVport, 0, 0x200).
 		set("field_select.disable_uc_local_lb", 0x0C, 11, 11, 1).
 		set("field_select.disable_mc_local_lb", 0x0C, 10, 10, 1).
-		set("disable_mc_local_lb", 0x100, 2, 2, 1). // no TIR lets its own groups' frames in
-		set("disable_uc_local_lb", 0x100, 1, 1, off)
-	err := d.optional("local loopback", d.run(in))
-	d.steering.loopbackOn = on && err == nil
-	return err
+		set("disable_mc_local_lb", 0x100, 2, 2, 1).
+		set("disable_uc_local_lb", 0x100, 1, 1, 1)))
 }

@@ -12,164 +12,98 @@ import (
 )
 
 const (
-	watchEvery  = 100 * time.Millisecond
 	sendLimit   = 2 * time.Second  // for a completion that was asked for, with the link up
 	healthLimit = 10 * time.Second // for the health counter to move
 	sickLimit   = time.Second      // the same, where the device shows a syndrome
 	flushLimit  = time.Second      // for a send queue in error to give its WQEs back
 )
 
-// wish is what the device needs, with nobody on its queues.
-type wish struct {
-	kind  int
-	queue int
-	why   string
+// want keeps what an event says of the device for the watch.
+func (d *Device) want(reason, why string) {
+	d.wanted.CompareAndSwap(nil, &kit.Symptom{Reason: reason, Why: why})
 }
 
-const (
-	wishSend    = iota + 1 // one send queue is to be reset
-	wishRestart            // the function is
-)
-
-func (d *Device) wish(kind int, why string) {
-	d.wanted.CompareAndSwap(nil, &wish{kind: kind, why: why})
+// look serves the device's events, and finds a queue that stopped, sends that stand still, and firmware that died. What it
+// reads of the device itself it reads only while loops run, or somebody sends and receives.
+func (d *Device) look(polled bool) (*kit.Symptom, error) {
+	d.serveEvents()
+	if !polled {
+		d.health = kit.Progress{}
+		return nil, nil
+	}
+	if s := d.wanted.Swap(nil); s != nil {
+		return s, nil
+	}
+	for i, q := range d.queues {
+		if s := d.lookAtQueue(i, q); s != nil {
+			return s, nil
+		}
+	}
+	return d.lookAtHealth(), nil
 }
 
-// watch serves the device's events and looks after it, until Close. What it reads of the device itself it reads only while
-// loops run, or somebody sends and receives. What has to be done to the queues is done with them parked.
-func (d *Device) watch() {
-	defer close(d.ended)
-	tick := time.NewTicker(watchEvery)
-	defer tick.Stop()
-	sends := make([]progress, len(d.queues))
-	var health progress
-	var synd uint32
-	for {
-		select {
-		case <-d.endWatch:
-			return
-		case <-tick.C:
-		}
-		if d.gate.Err() != nil {
-			return
-		}
-		d.life.RLock()
-		d.serveEvents()
-		d.life.RUnlock()
-		now := time.Now()
-		for i, q := range d.queues {
-			d.watchQueue(i, q, &sends[i], now)
-		}
-		if !d.gate.Active() {
-			health = progress{}
-			continue
-		}
-		if err := d.alive(); err != nil {
-			if d.isGone(err) {
-				d.gate.Alone(d.endWatch, func() error { return err })
-				return
-			}
-			d.wish(wishRestart, err.Error())
-		} else {
-			d.watchHealth(&health, &synd, now)
-		}
-		if d.wanted.Load() != nil {
-			if d.gate.Alone(d.endWatch, d.repair) != nil {
-				return
-			}
-			clear(sends)
-			health, synd = progress{}, 0
-		}
+// lookAtQueue looks for a queue that stopped, or whose sends do.
+func (d *Device) lookAtQueue(i int, q *Queue) *kit.Symptom {
+	mend := func() error { return d.mendSends(q, &d.sends[i]) }
+	switch f := q.fault.Load(); f {
+	case faultSend:
+		return &kit.Symptom{Reason: "send_error", Why: fmt.Sprintf("queue %d: %s", i, q.faultText()), Mend: mend}
+	case faultReceive:
+		return &kit.Symptom{Reason: "receive_error", Why: fmt.Sprintf("queue %d: %s", i, q.faultText())}
 	}
+	if d.sends[i].Waiting(&q.txNext, &q.askTail) < sendLimit {
+		return nil
+	}
+	if l, err := d.link(); err == nil && !l.Up {
+		return nil
+	}
+	return &kit.Symptom{Reason: "tx_hang", Mend: mend, Why: fmt.Sprintf("queue %d: %v: no send was completed for %v (completion %d)", i,
+		nic.ErrTimeout, sendLimit, atomic.LoadUint32(&q.txNext))}
 }
 
-// watchQueue looks for a queue that stopped, or whose sends do.
-func (d *Device) watchQueue(i int, q *Queue, p *progress, now time.Time) {
-	if f := q.fault.Load(); f != faultNone {
-		kind := wishRestart
-		if f == faultSend {
-			kind = wishSend
-		}
-		d.wanted.CompareAndSwap(nil, &wish{kind, i, fmt.Sprintf("queue %d: %s", i, q.faultText())})
-		return
-	}
-	taken := atomic.LoadUint32(&q.txNext)
-	if taken == atomic.LoadUint32(&q.askTail) {
-		*p = progress{}
-		return
-	}
-	if p.still(taken, now) < sendLimit || !d.gate.Active() {
-		return
-	}
-	if l, err := d.Link(); err == nil && !l.Up {
-		return
-	}
-	d.wanted.CompareAndSwap(nil, &wish{wishSend, i, fmt.Sprintf("queue %d: %v: no send was completed for %v (completion %d)", i, nic.ErrTimeout,
-		sendLimit, taken)})
-}
-
-// watchHealth reads the health buffer. A syndrome with the request for a reset, or a counter that stands still, is answered
+// lookAtHealth reads the health buffer. A syndrome with the request for a reset, or a counter that stands still, is answered
 // by a restart; a syndrome alone is reported once.
-func (d *Device) watchHealth(p *progress, seen *uint32, now time.Time) {
-	synd := d.commands.read(regHealthSynd) >> 16 & 0xFF
+func (d *Device) lookAtHealth() *kit.Symptom {
+	synd, seen := d.commands.read(regHealthSynd)>>16&0xFF, d.syndrome
+	d.syndrome = synd
 	limit := healthLimit
 	if synd != 0 {
 		limit = sickLimit
 	}
 	switch {
 	case d.commands.read(regCmdqAddrLow)>>8&3 == nicDisabled:
-		d.wish(wishRestart, "the function's interface is disabled: "+d.healthText())
+		return &kit.Symptom{Reason: "disabled", Why: "the function's interface is disabled: " + d.healthText()}
 	case synd != 0 && d.commands.read(regHealthRFR)&healthRFR != 0:
-		d.wish(wishRestart, "the device is sick: "+d.healthText())
-	case p.still(d.commands.read(regHealthCounter), now) > limit:
-		d.wish(wishRestart, fmt.Sprintf("the health counter has not moved for %v: %s", limit, d.healthText()))
+		return &kit.Symptom{Reason: "firmware_error", Why: "the device is sick: " + d.healthText()}
+	case d.health.Still(d.commands.read(regHealthCounter)) > limit:
+		return &kit.Symptom{Reason: "firmware_hang", Why: fmt.Sprintf("the health counter has not moved for %v: %s", limit, d.healthText())}
 	}
-	if synd != *seen && synd != 0 {
-		d.log.Warn("the device reports a fault", "device", d.fn.Name(), "health", d.healthText())
+	if synd != seen && synd != 0 {
+		d.card.Log.Warn("the device reports a fault", "health", d.healthText())
 	}
-	*seen = synd
+	return nil
 }
 
-// progress tells how long a number has not changed.
-type progress struct {
-	value uint32
-	since time.Time
+// restart starts the device with nobody on its queues. What was under way is lost.
+func (d *Device) restart(*kit.Symptom) error {
+	if t, err := d.counts(); err == nil {
+		d.card.Totals.Keep(t)
+	} else {
+		d.card.Totals.KeepLast()
+	}
+	d.wanted.Store(nil)
+	clear(d.sends)
+	d.health, d.syndrome = kit.Progress{}, 0
+	return d.start()
 }
 
-func (p *progress) still(v uint32, now time.Time) time.Duration {
-	if v != p.value || p.since.IsZero() {
-		p.value, p.since = v, now
+// mendSends resets one send queue.
+func (d *Device) mendSends(q *Queue, p *kit.Progress) error {
+	if err := d.resetSend(q); err != nil {
+		return err
 	}
-	return now.Sub(p.since)
-}
-
-// repair fulfils the wish that is there. What was under way is lost.
-func (d *Device) repair() error {
-	w := d.wanted.Swap(nil)
-	if w == nil {
-		return nil
-	}
-	d.life.Lock()
-	defer d.life.Unlock()
-	d.log.Warn("repair", "device", d.fn.Name(), "why", w.why)
-	if w.kind == wishSend {
-		err := d.resetSend(d.queues[w.queue])
-		if err == nil {
-			d.statsMu.Lock()
-			d.mended++
-			d.statsMu.Unlock()
-			return nil
-		}
-		d.log.Warn("the send queue cannot be reset", "device", d.fn.Name(), "queue", w.queue, "err", err)
-	}
-	d.keepTotals()
-	d.statsMu.Lock()
-	d.resets++
-	d.statsMu.Unlock()
-	if err := d.start(); err != nil {
-		return fmt.Errorf("mlx5 %s: %w: restart after %q: %w", d.fn.Name(), nic.ErrHardware, w.why, err)
-	}
-	d.log.Info("the device was restarted", "device", d.fn.Name())
+	*p = kit.Progress{}
+	d.mended.Add(1)
 	return nil
 }
 
