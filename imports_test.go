@@ -28,6 +28,7 @@ var imports = []struct {
 	{"latency/synthetic", "latency latency/host latency/report"},
 	{"fastpath", "cksum polling"},
 	{"fastpath/oracle", ""}, // it judges what it must not share
+	{"fastpath/corpus", "fastpath/oracle"},
 	{"nic", "nic/bus fastpath polling"},
 	{"nic/bus", ""},
 	{"nic/bus/mmio", ""},

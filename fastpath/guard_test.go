@@ -251,7 +251,7 @@ func TestSTAMPBase(t *testing.T) {
 				if v6 {
 					from, to, typ = their6, our6, 0x86dd
 				}
-				f := pad(eth(ourMAC, theirMAC, tags, typ, udp(from, to, 40000, 862, testPacket(44 + n)[:n])), 60)
+				f := pad(eth(ourMAC, theirMAC, tags, typ, udp(from, to, 40000, 862, slices.Concat(testPacket(14), bytes.Repeat([]byte{0xee}, 60))[:n])), 60)
 				for _, base := range []bool{false, true} {
 					c := config(Strict)
 					c.STAMPBase = base

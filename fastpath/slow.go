@@ -340,7 +340,7 @@ func (r *Responder) udp(d, hosts []byte, hop uint8) (v Verdict, grown int) {
 			grown = 8 + stampBase - len(d)
 			d = grow(d, grown)
 		}
-		r.reflect(d, hop)
+		r.reflect(d, hop, grown > 0)
 		v = AnsweredSTAMPv4
 		if ip6 {
 			v = AnsweredSTAMPv6

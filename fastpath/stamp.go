@@ -78,13 +78,18 @@ func grow(d []byte, n int) []byte {
 // out alike). The bytes from 41 on stay: zeros or TLVs in STAMP, padding in TWAMP. So do the two after the error
 // estimate, where RFC 8972 §3 has the session identifier. The checksum is updated for what changed, so a datagram that came
 // broken leaves broken, and one without a checksum has none.
-func (r *Responder) reflect(d []byte, hop uint8) {
+//
+// In a test packet that had to grow these two were padding, and become zeros.
+func (r *Responder) reflect(d []byte, hop uint8, grown bool) {
 	seen := polling.TSC()
 	c := r.clock.Load()
 	p := d[8 : 8+stampLength]
 	before := cksum.Sum(p, 0)
 	copy(p[24:38], p[:14]) // the sender's sequence number, timestamp and error estimate
 	p[38], p[39], p[40] = 0, 0, hop
+	if grown {
+		p[14], p[15] = 0, 0
+	}
 	be.PutUint16(p[12:], c.ErrorEstimate)
 	be.PutUint64(p[16:], c.At(seen))
 	be.PutUint64(p[4:], c.At(polling.TSC()))

@@ -353,7 +353,8 @@ func Cost(t testing.TB, h Harness, size, n, batch int) sim.Counts {
 // answers: for a driver's own tests and benchmarks.
 func NewResponder(t testing.TB) *fastpath.Responder {
 	t.Helper()
-	r, err := fastpath.New(fastpath.Config{MAC: ourMAC, UDPPorts: []uint16{echoPort},
+	r, err := fastpath.New(fastpath.Config{MAC: ourMAC, UDPPorts: []uint16{echoPort}, ChecksumBytes: fastpath.DefaultChecksumBytes,
+		Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30, // a test that polls by itself never tells the time
 		Addresses: []netip.Prefix{netip.PrefixFrom(our4, 24), netip.PrefixFrom(our6, 64)}})
 	if err != nil {
 		t.Fatal(err)

@@ -38,6 +38,7 @@ type Open func(nic.Options) (nic.Device, error)
 func (v *Pair) Config() *fastpath.Config {
 	return &fastpath.Config{
 		MAC: [6]byte(v.Host.MAC), Addresses: []netip.Prefix{Our4, Our6}, UDPPorts: []uint16{EchoPort},
+		ChecksumBytes: 9000,
 	}
 }
 
