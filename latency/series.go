@@ -7,6 +7,7 @@ const (
 	GapSeries         = "gap"         // a polling loop's passes
 	TurnaroundSeries  = "turnaround"  // a responder's own time for a reply
 	JitterSeries      = "self-test"   // what SelfTest saw on the bench's own core
+	LagSeries         = "send_lag"    // open loop only: actual minus intended sending, the bench's own part of a stall
 	ResidenceSeries   = "residence"   // what a STAMP reflector says it took
 	KernelSeries      = "kernel"      // between the kernel's own timestamps
 	HardwareSeries    = "hardware"    // between the interface's own timestamps
@@ -21,8 +22,9 @@ type Run struct {
 // Series is one quantity's distribution, whole and by interval.
 type Series struct {
 	Name      string     `json:"name"`
-	Summary   Summary    `json:"summary"`
-	Intervals []Interval `json:"-"` // in rtt.hlog
+	Wait      *Summary   `json:"wait,omitempty"` // of gaps only: what a frame that arrives at a random moment waits, see Histogram.Wait
+	Summary   Summary    `json:"summary"`        // of gaps: by passes
+	Intervals []Interval `json:"-"`              // in rtt.hlog
 	Total     *Histogram `json:"-"`
 }
 
@@ -55,6 +57,15 @@ func (s *Series) Sum() {
 	total := *Merge(hs...) // a copy: a reader of a log puts exact extremes into it
 	s.Total = &total
 	s.Summary = s.Total.Summary()
+	s.Gaps()
+}
+
+// Gaps fills in Wait if the series is one of gaps.
+func (s *Series) Gaps() {
+	if s.Name == GapSeries || s.Name == JitterSeries {
+		w := s.Total.Wait()
+		s.Wait = &w
+	}
 }
 
 // Summary returns the histogram in numbers.

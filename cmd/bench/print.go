@@ -45,15 +45,28 @@ func printReport(w io.Writer, rep *report.Report) error {
 		if s.Name == latency.MainSeries || s.Name == latency.UncorrectedSeries {
 			continue
 		}
-		m := s.Summary
-		fmt.Fprintf(w, "%s:  p50 %s  p99 %s  p99.9 %s  p99.99 %s  max %s  (%d)\n", s.Name, latency.FormatNS(float64(m.P50)),
-			latency.FormatNS(float64(m.P99)), latency.FormatNS(float64(m.P999)), latency.FormatNS(float64(m.P9999)), latency.FormatNS(float64(m.Max)), m.Count)
+		if s.Wait != nil {
+			printSummary(w, s.Name+", met at a random moment", s.Wait)
+			printSummary(w, s.Name+", by passes", &s.Summary)
+			continue
+		}
+		printSummary(w, s.Name, &s.Summary)
+	}
+	if o := rep.Order; o != nil && o.LossPeriods > 0 {
+		fmt.Fprintf(w, "losses in a row: %d times, the longest %d (RFC 3357)\n", o.LossPeriods, o.LongestLoss)
+	}
+	if o := rep.Order; o != nil && o.Extent > 0 {
+		fmt.Fprintf(w, "reordered: %.3g %% of the replies, by up to %d places (RFC 4737)\n", 100*o.ReorderedRatio, o.Extent)
 	}
 	for _, n := range rep.Notes {
 		fmt.Fprintf(w, "note: %s\n", n)
 	}
 	_, err := fmt.Fprintf(w, "report %s\n\n", rep.Dir)
 	return err
+}
+
+func printSummary(w io.Writer, name string, m *latency.Summary) {
+	fmt.Fprintf(w, "%s:  p50 %s  p99 %s  p99.9 %s  p99.99 %s  max %s  (%d)\n", name, ns(m.P50), ns(m.P99), ns(m.P999), ns(m.P9999), ns(m.Max), m.Count)
 }
 
 // sweepTable prints one line for each point.

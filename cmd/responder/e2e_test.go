@@ -86,6 +86,7 @@ func TestAnswers(t *testing.T) {
 				fmt.Sprintf(`rebound_answered_total{kind="udpv6",queue="0"} %d`, sent6),
 				`rebound_refused_total{queue="0",reason="port"} 0`,
 				`rebound_turnaround_seconds_count{queue="0"} `,
+				`rebound_wait_seconds{queue="0",quantile="0.99"} `,
 				`rebound_collections_total 0`,
 			} {
 				if !strings.Contains(metrics, line) {

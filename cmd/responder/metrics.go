@@ -27,8 +27,9 @@ type collector view
 var (
 	answeredDesc   = prometheus.NewDesc("rebound_answered_total", "Frames answered.", []string{"queue", "kind"}, nil)
 	refusedDesc    = prometheus.NewDesc("rebound_refused_total", "Frames refused.", []string{"queue", "reason"}, nil)
-	turnaroundDesc = prometheus.NewDesc("rebound_turnaround_seconds", "From a frame seen to its reply posted.", []string{"queue"}, nil)
-	gapDesc        = prometheus.NewDesc("rebound_gap_seconds", "Between two passes of the polling loop.", []string{"queue"}, nil)
+	turnaroundDesc = prometheus.NewDesc("rebound_turnaround_seconds", "From the start of a pass that found frames to its last reply being posted: one value for each pass.", []string{"queue"}, nil)
+	waitDesc       = prometheus.NewDesc("rebound_wait_seconds", "What a frame that arrives at a random moment waits for the polling loop: the gaps, weighted by their length. The sum is left at 0.", []string{"queue"}, nil)
+	gapDesc        = prometheus.NewDesc("rebound_gap_seconds", "From one pass of the polling loop to the next: one value for each pass. See rebound_wait_seconds.", []string{"queue"}, nil)
 	framesDesc     = prometheus.NewDesc("rebound_device_frames_total", "Frames through the device.", []string{"direction"}, nil)
 	bytesDesc      = prometheus.NewDesc("rebound_device_bytes_total", "Bytes through the device.", []string{"direction"}, nil)
 	troubleDesc    = prometheus.NewDesc("rebound_device_trouble_total", "What went wrong at the device.", []string{"kind"}, nil)
@@ -37,7 +38,7 @@ var (
 )
 
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{answeredDesc, refusedDesc, turnaroundDesc, gapDesc, framesDesc, bytesDesc, troubleDesc, ownDesc, collectedDesc} {
+	for _, d := range []*prometheus.Desc{answeredDesc, refusedDesc, waitDesc, turnaroundDesc, gapDesc, framesDesc, bytesDesc, troubleDesc, ownDesc, collectedDesc} {
 		ch <- d
 	}
 }
@@ -55,6 +56,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			}
 			count(d, n, queue, verdict.String())
 		}
+		ch <- waits(&l.responder.Loop.Gap, c.clock, queue)
 		ch <- quantiles(turnaroundDesc, &l.responder.Loop.Turnaround, c.clock, queue)
 		ch <- quantiles(gapDesc, &l.responder.Loop.Gap, c.clock, queue)
 	}
@@ -72,6 +74,16 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	count(collectedDesc, uint64(c.collections.Load()))
+}
+
+func waits(h *polling.Histogram, clock *latency.Clock, queue string) prometheus.Metric {
+	var t ticks
+	t.add(h)
+	q := map[float64]float64{1: float64(clock.Nanoseconds(t.greatest)) / 1e9}
+	for _, p := range []float64{0.5, 0.9, 0.99, 0.999, 0.9999} {
+		q[p] = float64(clock.Nanoseconds(t.wait(p))) / 1e9
+	}
+	return prometheus.MustNewConstSummary(waitDesc, t.n, 0, q, queue)
 }
 
 func quantiles(d *prometheus.Desc, h *polling.Histogram, clock *latency.Clock, queue string) prometheus.Metric {

@@ -75,14 +75,16 @@ func (v *view) talk(ctx context.Context, ask <-chan os.Signal, interval time.Dur
 		case <-ask:
 			v.print(w)
 		case <-tick:
-			var t ticks
+			var t, gaps ticks
 			for _, l := range v.loops {
 				t.add(&l.responder.Loop.Turnaround)
+				gaps.add(&l.responder.Loop.Gap)
 			}
 			n := v.stats()
 			log.Info("so far", "answered", n.Answered(), "refused", n.Refused(),
 				"turnaround_p50_ns", v.clock.Nanoseconds(t.quantile(0.5)), "turnaround_p99_ns", v.clock.Nanoseconds(t.quantile(0.99)),
-				"turnaround_max_ns", v.clock.Nanoseconds(t.greatest))
+				"turnaround_max_ns", v.clock.Nanoseconds(t.greatest), "wait_p99_ns", v.clock.Nanoseconds(gaps.wait(0.99)),
+				"gap_max_ns", v.clock.Nanoseconds(gaps.greatest))
 		}
 	}
 }
@@ -122,13 +124,14 @@ func (v *view) print(out io.Writer) {
 	}
 	fmt.Fprintf(w, "collections\t%d\n", v.collections.Load())
 
+	fmt.Fprintln(w, "wait: of a frame that arrives at a random moment, for the loop. turnaround, gap: one value for each pass, not each frame")
 	fmt.Fprintln(w, "ns\tcount\tp50\tp90\tp99\tp99.9\tp99.99\tmax")
+	gaps := v.histogram(gap)
 	for _, h := range []struct {
 		name string
-		of   func(*polling.Loop) *polling.Histogram
-	}{{"turnaround", turnaround}, {"gap", gap}} {
-		s := v.histogram(h.of).Summary()
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", h.name, s.Count, s.P50, s.P90, s.P99, s.P999, s.P9999, s.Max)
+		latency.Summary
+	}{{"wait", gaps.Wait()}, {"turnaround", v.histogram(turnaround).Summary()}, {"gap", gaps.Summary()}} {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", h.name, h.Count, h.P50, h.P90, h.P99, h.P999, h.P9999, h.Max)
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"math"
 
+	"rebound/latency"
 	"rebound/polling"
 )
 
@@ -34,4 +35,13 @@ func (t *ticks) quantile(q float64) uint64 {
 		}
 	}
 	return t.greatest
+}
+
+// wait returns what the fraction q of all frames that arrive at a random moment do not wait longer than, where the ticks
+// are a loop's gaps.
+func (t *ticks) wait(q float64) uint64 {
+	return uint64(latency.WaitQuantile(q, t.sum, len(t.count), func(i int) (length, count float64) {
+		i = len(t.count) - 1 - i
+		return float64(polling.Lowest(i)), float64(t.count[i])
+	}))
 }

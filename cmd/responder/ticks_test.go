@@ -30,3 +30,21 @@ func TestTicks(t *testing.T) {
 		t.Errorf("count %d, greatest %d, sum %v", sum.n, sum.greatest, sum.sum)
 	}
 }
+
+// A stall of a twentieth of the time: by passes it is one in millions, and of all frames one in a hundred waits for four
+// fifths of it.
+func TestTicksWait(t *testing.T) {
+	var h polling.Histogram
+	for range 95_000 {
+		h.Record(200)
+	}
+	h.Record(1_000_000)
+	var sum ticks
+	sum.add(&h)
+	if w := sum.wait(0.99); w < 790_000 || w > 810_000 || sum.quantile(0.9999) != 200 {
+		t.Errorf("p99 of the wait is %d, want 800000; p99.99 of the gaps is %d", w, sum.quantile(0.9999))
+	}
+	if n := testing.AllocsPerRun(10, func() { var t ticks; t.add(&h); t.wait(0.5) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

@@ -45,6 +45,12 @@ func (s Stat) String() string { return s.name }
 // Quantile returns the percentile as a fraction of 1, and whether the statistic is one.
 func (s Stat) Quantile() (q float64, ok bool) { return s.q, s.q > 0 }
 
+// OfSummary returns the statistic of what there is the summary of; the percentiles are those that a summary has.
+func (s Stat) OfSummary(m *latency.Summary) float64 {
+	return map[string]float64{"min": float64(m.Min), "p50": float64(m.P50), "p90": float64(m.P90), "p99": float64(m.P99), "p99.9": float64(m.P999),
+		"p99.99": float64(m.P9999), "max": float64(m.Max), "mean": m.Mean}[s.name]
+}
+
 // Needs returns the number of samples below which the statistic is luck: MinTail of them on the percentile's thin side.
 func (s Stat) Needs() int64 {
 	if s.q == 0 {

@@ -137,17 +137,27 @@ func Report(w io.Writer, rep *report.Report) error {
 		if name == latency.MainSeries {
 			name = string(rep.Metric)
 		}
+		if s.Wait != nil {
+			p.Columns = append(p.Columns, drawnColumn{name + ", met at a random moment"}, drawnColumn{name + ", by passes"})
+			continue
+		}
 		p.Columns = append(p.Columns, drawnColumn{name})
 	}
 	for _, st := range append([]compare.Stat{}, compare.Stats...) {
 		row := statRow{Name: st.String()}
 		for _, s := range rep.Series {
+			if s.Wait != nil {
+				row.Values = append(row.Values, nbsp(st.OfSummary(s.Wait)))
+			}
 			row.Values = append(row.Values, nbsp(st.Of(s.Total)))
 		}
 		p.Rows = append(p.Rows, row)
 	}
 	samples := statRow{Name: "samples"}
 	for _, s := range rep.Series {
+		if s.Wait != nil {
+			samples.Values = append(samples.Values, "")
+		}
 		samples.Values = append(samples.Values, grouped(s.Total.Count))
 	}
 	p.Rows = append(p.Rows, samples)

@@ -157,6 +157,9 @@ func PrintReport(w io.Writer, r *report.Report) error {
 	if r.Device.Sim() {
 		fmt.Fprintln(b, "a device model answered: these nanoseconds are the model's, not a card's")
 	}
+	if own := r.OwnTail(); own != "" {
+		fmt.Fprintf(b, "note: %s\n", own)
+	}
 	for _, s := range r.Series {
 		if s.Name != latency.MainSeries && s.Name != latency.UncorrectedSeries {
 			continue
@@ -180,9 +183,6 @@ func PrintReport(w io.Writer, r *report.Report) error {
 		}
 	}
 	fmt.Fprintln(b)
-	if own := r.OwnTail(); own != "" {
-		fmt.Fprintf(b, "note: %s\n", own)
-	}
 	return b.Flush()
 }
 

@@ -6,8 +6,8 @@ import (
 	"rebound/latency"
 )
 
-// OwnTail says so where the measuring core was away so often and so long that it alone could have made the tail of the
-// round trips, or half of it: while it measured, or else, by its self-test, before.
+// OwnTail says so where the bench itself could have made the tail of the round trips, or half of it: by probes that left
+// late, and because its core was away, while it measured or else, by its self-test, before.
 func (r *Report) OwnTail() string {
 	if r.Metric != RoundTrip || !r.Measured() {
 		return ""
@@ -18,11 +18,28 @@ func (r *Report) OwnTail() string {
 	if tail <= 0 {
 		return ""
 	}
+	thin := max(0.0001, 1/float64(h.Count)) // what lies above p99.99
+	late := ""
+	if lag := r.Find(latency.LagSeries); lag != nil && lag.Total.Count > 0 {
+		// A probe that left late by no more than half of its way into the tail did not get there by that.
+		if n := lag.Total.CountAbove(tail / 2); float64(n)/float64(lag.Total.Count) >= thin/2 {
+			late = fmt.Sprintf("this host sent %.2g %% of the probes %s or more after their time, up to %s: from the intended send, that is in p99.99, which lies %s above the median",
+				100*float64(n)/float64(lag.Total.Count), latency.FormatNS(float64(tail/2)), latency.FormatNS(float64(lag.Total.Max)), latency.FormatNS(float64(tail)))
+		}
+	}
+	if away := r.coreAway(typical, tail, thin); late == "" || away == "" {
+		return late + away
+	} else {
+		return late + "; " + away
+	}
+}
+
+// coreAway is OwnTail for the gaps of the measuring core.
+func (r *Report) coreAway(typical, tail int64, thin float64) string {
 	measuring := 0.0 // ns
 	for _, run := range r.Runs {
 		measuring += float64(run.End - run.Start)
 	}
-	thin := max(0.0001, 1/float64(h.Count)) // what lies above p99.99
 	for _, watch := range []struct {
 		series, when string
 		length       float64

@@ -79,3 +79,27 @@ func TestOwnTailShare(t *testing.T) {
 		}
 	}
 }
+
+// Probes that left late are named, also where the last one was in time.
+func TestOwnTailByLag(t *testing.T) {
+	rtt, lag := make([]int64, 100_000), make([]int64, 100_000)
+	for i := range rtt {
+		rtt[i], lag[i] = 10_000, 50
+		if i%2000 == 0 {
+			rtt[i], lag[i] = 510_000, 500_000
+		}
+	}
+	for _, c := range []struct {
+		lag  []int64
+		says string
+	}{{lag, "sent 0.05 % of the probes"}, {lag[1:2000], ""}} {
+		rep := report.New("bench", report.RoundTrip)
+		rep.Traffic.Mode = "open"
+		rep.Runs = []latency.Run{{End: 1e9}}
+		rep.Add(latency.MainSeries, latency.FromValues(rtt))
+		rep.Add(latency.LagSeries, latency.FromValues(c.lag))
+		if own := rep.OwnTail(); !strings.Contains(own, c.says) || c.says == "" && own != "" {
+			t.Errorf("%q, want %q", own, c.says)
+		}
+	}
+}

@@ -110,6 +110,9 @@ func (r *Report) loadLog(path string) error {
 				path, ErrFormat, l.Total.Count, s.Name, ReportFile, s.Summary.Count)
 		}
 		s.Intervals, s.Total = l.Intervals, l.Total
+		if s.Wait == nil { // written before there was one
+			s.Gaps()
+		}
 		if s.Total.Count > 0 { // the log knows these only to three digits
 			s.Total.Min, s.Total.Max, s.Total.Sum = s.Summary.Min, s.Summary.Max, s.Summary.Mean*float64(s.Summary.Count)
 		}

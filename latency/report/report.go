@@ -48,6 +48,7 @@ type Report struct {
 	Host    host.Facts        `json:"host"`
 	Clock   latency.ClockInfo `json:"clock"`
 	Counts  Counts            `json:"counts"`
+	Order   *Order            `json:"order,omitempty"` // bench only
 	Notes   []string          `json:"notes,omitempty"` // what a reader must know: fallbacks, interruptions
 
 	Interval  int64             `json:"interval_ns"`
@@ -106,6 +107,26 @@ type Counts struct {
 	// Where the protocol numbers both directions (STAMP): which way the lost ones went. Nil where it does not.
 	LostForward  *int64 `json:"lost_forward,omitempty"`
 	LostBackward *int64 `json:"lost_backward,omitempty"`
+}
+
+// Order is what the order of the replies, and the gaps in it, tell.
+type Order struct {
+	// Replies that a later probe's reply overtook, as a part of all replies (RFC 4737 §4.1), and the greatest extent: how
+	// many replies came between the first that overtook one and that one (§4.2.1). 255 stands for 255 or more.
+	ReorderedRatio float64 `json:"reordered_ratio"`
+	Extent         int64   `json:"reordering_extent"`
+
+	// Losses in a row (RFC 3357 §3: loss periods), how many there were by their length, and the longest. A length of 32
+	// stands for 32 or more.
+	LossPeriods int64        `json:"loss_periods"`
+	LongestLoss int64        `json:"longest_loss"`
+	LossLengths []LossLength `json:"loss_lengths,omitempty"`
+}
+
+// LossLength is the number of loss periods of a length.
+type LossLength struct {
+	Length int   `json:"length"`
+	Count  int64 `json:"count"`
 }
 
 // New returns a report that knows its tool, command line and Go build.

@@ -17,6 +17,8 @@ type fake struct {
 	sent    int
 	queue   []reply // in order of arrival
 	onSend  func(n int, frame []byte) error
+	onRecv  func(n int) // of the looks that found nothing
+	looks   int
 	waiting []byte
 	stamp   nic.Timestamp
 	tx      []txStamp
@@ -41,6 +43,9 @@ func (f *fake) Send(b []byte) error {
 func (f *fake) Recv(buf []byte) (int, int64, error) {
 	now := polling.TSC()
 	if len(f.queue) == 0 || f.queue[0].due > now {
+		if f.looks++; f.onRecv != nil {
+			f.onRecv(f.looks)
+		}
 		return 0, 0, nil
 	}
 	n := copy(buf, f.queue[0].data)

@@ -52,7 +52,7 @@ type Progress struct {
 // call is a further run of its Recorder. One goroutine uses it, but for Progress.
 type Stream struct {
 	Progress Progress
-	Gap      polling.Histogram // from one look at the receive ring to the next, warm-up and what Send takes left out: what the bench itself missed
+	Gap      polling.Histogram // from one look at the receive ring to the next, sending included and warm-up left out: when the bench saw nothing
 	Warmup   int64             // probes left out, of all runs
 	Behind   uint64            // open loop: the most ticks by which a Run ended after its schedule
 	Full     int64             // times that the transmit ring had no room
@@ -68,6 +68,8 @@ type Stream struct {
 	window   *window
 	buf      []byte
 	reply    probe.Reply
+	ipdv     *latency.Track
+	slow     slowest
 	lag      *latency.Track // open loop: how late the sender itself was
 	stamps   *stamps
 	stamp    *stampState
@@ -79,9 +81,13 @@ type Stream struct {
 
 // Names of the series that a Stream adds to those of latency.
 const (
-	LagSeries     = "send_lag" // open loop: actual minus intended sending
-	NetworkSeries = "network"  // STAMP: round trip without the reflector's residence
+	IPDVSeries    = "ipdv"    // |difference| of the round trips of probes next to each other (RFC 3393)
+	NetworkSeries = "network" // STAMP: round trip without the reflector's residence
 )
+
+// stallFrom is the time between two looks from which on it is looked for behind slow round trips. Sending on a veth pair
+// takes two or three microseconds.
+const stallFrom = 5 * time.Microsecond
 
 const (
 	maxWindow = 1 << 21
@@ -97,7 +103,7 @@ func New(o Options) (*Stream, error) {
 	}
 	if o.Rate > 0 {
 		s.period = s.clock.Info().Frequency / o.Rate
-		s.lag = s.rec.Track(LagSeries)
+		s.lag = s.rec.Track(latency.LagSeries)
 		size = int(min(2*o.Rate*o.Timeout.Seconds()+1<<12, maxWindow))
 	}
 	s.window = newWindow(size, s.clock.Ticks(o.Timeout))
@@ -108,6 +114,8 @@ func New(o Options) (*Stream, error) {
 	if o.Stamps != nil {
 		s.stamps = newStamps(o.Stamps, s.rec, len(s.window.slots))
 	}
+	s.ipdv = s.rec.Track(IPDVSeries)
+	s.slow.least = s.clock.Ticks(stallFrom)
 	s.showStep = s.clock.Ticks(50 * time.Millisecond)
 	return s, nil
 }
@@ -137,10 +145,10 @@ func (s *Stream) Run(l Limit, stop *atomic.Bool) error {
 	} else {
 		err = s.closed(start, l, stop)
 	}
-	s.lastPass = polling.TSC()
 	if err == nil {
 		err = s.drain(stop)
 	}
+	s.window.end()
 	s.rec.End(polling.TSC())
 	s.show()
 	return err
@@ -274,7 +282,6 @@ func (s *Stream) send(intended uint64, stop *atomic.Bool) error {
 		s.stamps.send(uint32(w.next-1), measured)
 	}
 	err := s.port.Send(frame)
-	s.lastPass = polling.TSC() // on a veth pair the far end's kernel works inside of Send: that is not the bench's own
 	for deadline := sent + w.timeout; errors.Is(err, nic.ErrFull); {
 		// The ring is full: make room by receiving, and try again. The probe's intended moment stays, its actual one moves.
 		s.Full++
@@ -284,7 +291,7 @@ func (s *Stream) send(intended uint64, stop *atomic.Bool) error {
 		at := &w.slots[(w.next-1)&w.mask]
 		at.sent = polling.TSC()
 		if at.sent > deadline || stop.Load() {
-			at.state = answered // no reply can come
+			at.state = unsent
 			if measured {
 				w.counts.Unsent++
 			}
@@ -333,6 +340,7 @@ func (s *Stream) poll() (int, error) {
 	now := polling.TSC()
 	if s.measured {
 		s.Gap.Record(now - s.lastPass)
+		s.slow.look(s.lastPass, now)
 	}
 	s.lastPass = now
 	n, at, err := s.port.Recv(s.buf)
@@ -384,6 +392,8 @@ func (s *Stream) take(b []byte, at uint64) error {
 			return nil
 		}
 		s.rec.Record(slot.intended, slot.sent, at)
+		s.slow.add(slot.intended, slot.sent, at)
+		s.variation(s.reply.Seq, at)
 		if s.stamp != nil {
 			s.stamp.record(s, slot, at)
 		}

@@ -33,7 +33,7 @@ func TestCoordinatedOmission(t *testing.T) {
 	}
 	get := series(rec)
 	half := (stall / 2).Nanoseconds()
-	corrected, actual, lag := get(latency.MainSeries).CountAbove(half), get(latency.UncorrectedSeries).CountAbove(half), get(LagSeries).CountAbove(half)
+	corrected, actual, lag := get(latency.MainSeries).CountAbove(half), get(latency.UncorrectedSeries).CountAbove(half), get(latency.LagSeries).CountAbove(half)
 	if corrected < 99 { // fixed by the schedule: probes 50 to 149 are intended more than 10 ms before the stall ends
 		t.Errorf("corrected: %d round trips above %d ns, want 99 or more", corrected, half)
 	}
@@ -253,5 +253,39 @@ func TestQuestionsAreAnswered(t *testing.T) {
 	}
 	if answers != 4 {
 		t.Errorf("%d answers, want 4", answers)
+	}
+}
+
+// Every time that the bench itself was away is in Gap, whatever it was doing: looking for a reply, sending, or between.
+func TestEveryStallIsRecorded(t *testing.T) {
+	const stall = 30 * time.Millisecond
+	for _, rate := range []float64{0, 1000, 100000} {
+		for _, where := range []string{"send", "receive"} {
+			f := &fake{}
+			f.onSend = func(n int, b []byte) error {
+				if where == "send" && n%20 == 10 {
+					spin(stall)
+				}
+				f.reply(b, polling.TSC()+testClock.Ticks(20*time.Microsecond))
+				return nil
+			}
+			if where == "receive" {
+				next := 10
+				f.onRecv = func(int) {
+					if f.sent >= next { // in the open loop the next probe is due when this ends
+						next += 20
+						spin(stall)
+					}
+				}
+			}
+			s, _ := stream(t, f, rate, 20*time.Second, nil)
+			var stop atomic.Bool
+			if err := s.Run(Limit{Count: 100}, &stop); err != nil {
+				t.Fatal(err)
+			}
+			if n := latency.FromHot(&s.Gap, testClock).CountAbove(int64(stall) * 95 / 100); n < 4 {
+				t.Errorf("rate %v, %s: %d of 5 stalls are recorded", rate, where, n)
+			}
+		}
 	}
 }

@@ -11,11 +11,17 @@ type window struct {
 
 	timeout uint64 // ticks
 	counts  Counts
+
+	judged, arrived uint64                // probes whose fate is in seq; replies
+	losing          int64                 // losses in a row so far
+	arrivals        [MaxExtent + 1]uint64 // the latest replies' sequence numbers
+	seq             Sequence
 }
 
 type slot struct {
 	intended, sent uint64 // ticks
 	t1             uint64 // STAMP: the time that the probe carries
+	rtt            uint64 // ticks from sent, once answered; 0 before
 	state          state
 	measured       bool // not part of a warm-up
 }
@@ -26,6 +32,8 @@ const (
 	waiting state = iota
 	spoiled       // a corrupt reply came, and no good one yet
 	answered
+	unsent    // the driver refused it for good: lost
+	abandoned // not awaited
 )
 
 // Counts is what became of the measured probes of a stream.
@@ -72,7 +80,10 @@ func newWindow(size int, timeout uint64) *window {
 
 // send takes the next sequence number.
 func (w *window) send(intended, sent, t1 uint64, measured bool) {
-	w.slots[w.next&w.mask] = slot{intended, sent, t1, waiting, measured}
+	if size := uint64(len(w.slots)); w.next >= size && w.judged <= w.next-size {
+		w.judge(w.next - size + 1)
+	}
+	w.slots[w.next&w.mask] = slot{intended: intended, sent: sent, t1: t1, state: waiting, measured: measured}
 	w.next++
 	if measured {
 		w.counts.Sent++
@@ -96,7 +107,7 @@ func (w *window) reply(seq uint32, at uint64) (*slot, event) {
 		w.counts.Stray++
 		return nil, stray
 	}
-	if s.state == answered {
+	if s.state >= answered {
 		if s.measured {
 			w.counts.Duplicates++
 		}
@@ -108,8 +119,10 @@ func (w *window) reply(seq uint32, at uint64) (*slot, event) {
 	if int64(at-s.sent) > int64(w.timeout) {
 		e = late
 	}
+	s.rtt = max(at-s.sent, 1)
 	overtaken := full < w.high
 	w.high = max(w.high, full+1)
+	w.arrive(full, overtaken && s.measured)
 	if !s.measured {
 		return s, e
 	}
@@ -155,7 +168,7 @@ func (w *window) pending(now uint64) bool {
 func (w *window) abandon(now uint64) {
 	for ; w.pending(now); w.tail++ {
 		s := &w.slots[w.tail&w.mask]
-		s.state = answered
+		s.state = abandoned
 		if s.measured {
 			w.counts.Sent--
 			w.counts.Abandoned++

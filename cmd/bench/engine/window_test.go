@@ -66,7 +66,7 @@ func TestWindow(t *testing.T) {
 func TestWindowWrap(t *testing.T) {
 	w := newWindow(64, 1000)
 	w.next = 1<<32 - 3 // the number on the wire wraps
-	w.tail, w.high = w.next, w.next
+	w.tail, w.high, w.judged = w.next, w.next, w.next
 	for i := range uint64(8) {
 		w.send(i, i, 0, true)
 	}

@@ -46,6 +46,7 @@ func (s *Series) Report(c Circumstances) *report.Report {
 	}
 	rep.Counts = report.Counts{Sent: n.Sent, Received: n.Received, Lost: n.Lost(), Late: n.Late, Duplicates: n.Duplicates,
 		Reordered: n.Reordered, Corrupt: n.Corrupt, SendFailed: n.Unsent}
+	rep.Order = order(n, s.stream.Sequence())
 	s.device(rep)
 	rep.Fill(s.rec.Recording())
 	rep.Series = dropEmpty(rep.Series)
@@ -69,6 +70,17 @@ func (s *Series) Report(c Circumstances) *report.Report {
 		rep.Anonymize()
 	}
 	return rep
+}
+
+func order(n engine.Counts, q engine.Sequence) *report.Order {
+	o := &report.Order{Extent: q.Extent, LossPeriods: q.LossPeriods, LongestLoss: q.LongestLoss,
+		ReorderedRatio: float64(n.Reordered) / float64(max(n.Received+n.Late, 1))}
+	for length, count := range q.LossLengths {
+		if count > 0 {
+			o.LossLengths = append(o.LossLengths, report.LossLength{Length: length, Count: count})
+		}
+	}
+	return o
 }
 
 // dropEmpty leaves out series that no stamp came for.

@@ -112,7 +112,7 @@ func (t *Table) rates(b *strings.Builder) {
 	fmt.Fprintf(b, "| Who answers | probes/s | sent | lost | corrupt | p50 | p99 | p99.9 | send lag p99 | p99.9 |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, r := range t.Open {
 		s, lag := r.Main().Summary, "–|–"
-		if l := r.Find("send_lag"); l != nil {
+		if l := r.Find(latency.LagSeries); l != nil {
 			lag = fmt.Sprintf("%.2f | %.2f", float64(l.Summary.P99)/1e3, float64(l.Summary.P999)/1e3)
 		}
 		fmt.Fprintf(b, "| %s | %.0f | %d | %d | %d | %.2f | %.2f | %.2f | %s |\n", strings.Replace(r.Label, " percent", " %", 1), r.Traffic.Rate,
@@ -173,7 +173,7 @@ func (t *Table) WriteFigures(file string) error {
 		out := []Figures{}
 		for _, r := range all {
 			f := Figures{Label: r.Label, Rate: r.Traffic.Rate, Counts: r.Counts, RTT: r.Main().Summary, Notes: r.Notes, Duration: r.End.Sub(r.Start).Nanoseconds()}
-			if lag := r.Find("send_lag"); lag != nil {
+			if lag := r.Find(latency.LagSeries); lag != nil {
 				f.SendLag = &lag.Summary
 			}
 			out = append(out, f)

@@ -1,0 +1,142 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"rebound/polling"
+)
+
+// Losses in a row are one period, and a run's end ends one. Periods are those of RFC 3357's example: 1 1 0 0 0 1 0.
+func TestLossPeriods(t *testing.T) {
+	play := func(w *window, lost ...bool) {
+		from := w.next
+		for i, l := range lost {
+			w.send(uint64(i), uint64(i), 0, true)
+			if !l {
+				w.reply(uint32(from)+uint32(i), uint64(i)+1)
+			}
+		}
+		w.end()
+	}
+	w := newWindow(64, 10)
+	play(w, false, true, true, false, false, true, false, true)
+	play(w, true, false)
+	got := w.seq
+	if got.LossPeriods != 4 || got.LongestLoss != 2 || got.LossLengths[1] != 3 || got.LossLengths[2] != 1 {
+		t.Errorf("%+v", got)
+	}
+	w = newWindow(64, 10) // more than the window remembers
+	for range 500 {
+		w.send(0, 0, 0, true)
+	}
+	w.end()
+	if w.seq.LossPeriods != 1 || w.seq.LongestLoss != 500 || w.seq.LossLengths[LossLengths-1] != 1 {
+		t.Errorf("500 losses: %+v", w.seq)
+	}
+}
+
+// RFC 4737 §4.2.1: the extent is counted in replies, back to the earliest one that was sent later.
+func TestReorderingExtent(t *testing.T) {
+	for _, c := range []struct {
+		order []uint32
+		want  int64
+	}{
+		{[]uint32{0, 1, 2, 3}, 0},
+		{[]uint32{1, 0, 2}, 1},
+		{[]uint32{1, 2, 3, 0}, 3},
+		{[]uint32{0, 1, 2, 9, 5, 6, 7, 8, 3, 4}, 6}, // 3 and 4 follow 9, the latter by six
+	} {
+		w := newWindow(64, 100)
+		for range 10 {
+			w.send(0, 0, 0, true)
+		}
+		for _, seq := range c.order {
+			w.reply(seq, 5)
+		}
+		if w.seq.Extent != c.want {
+			t.Errorf("%v: extent %d, want %d", c.order, w.seq.Extent, c.want)
+		}
+	}
+}
+
+// Replies that come after 1 ms and 3 ms in turn differ by 2 ms, in whatever order they come.
+func TestDelayVariation(t *testing.T) {
+	f := &fake{}
+	f.onSend = func(n int, b []byte) error {
+		f.reply(b, polling.TSC()+testClock.Ticks(time.Duration(1+2*(n%2))*time.Millisecond))
+		return nil
+	}
+	s, rec := stream(t, f, 0, 20*time.Second, nil)
+	var stop atomic.Bool
+	if err := s.Run(Limit{Count: 20}, &stop); err != nil {
+		t.Fatal(err)
+	}
+	h := series(rec)(IPDVSeries)
+	if h.Count != 19 || h.Min > 2_000_000 || h.Quantile(0.5) < 1_900_000 {
+		t.Errorf("%d differences, least %d, median %d", h.Count, h.Min, h.Quantile(0.5))
+	}
+}
+
+// The heap holds exactly the slowest.
+func TestSlowest(t *testing.T) {
+	var s slowest
+	var all []uint64
+	for range 20_000 {
+		v := rand.Uint64N(1 << 40)
+		all = append(all, v)
+		s.add(100, 100, 100+v)
+	}
+	slices.Sort(all)
+	var got []uint64
+	for _, k := range s.kept[:s.n] {
+		got = append(got, k.RTT())
+	}
+	slices.Sort(got)
+	if want := all[len(all)-SlowestKept:]; !slices.Equal(got, want) {
+		t.Errorf("%d kept from %d on, want %d from %d on", len(got), got[0], len(want), want[0])
+	}
+}
+
+// A round trip that the bench was away in is told so: by as much as it was away.
+func TestAwayIsAttributed(t *testing.T) {
+	const stall = 20 * time.Millisecond
+	f := &fake{}
+	f.onSend = func(n int, b []byte) error {
+		at := polling.TSC() + testClock.Ticks(10*time.Microsecond)
+		if n == 30 {
+			at += testClock.Ticks(stall) // the far end, while the bench looks
+		}
+		f.reply(b, at)
+		return nil
+	}
+	away := false
+	f.onRecv = func(int) {
+		if f.sent == 61 && !away {
+			away = true
+			spin(stall)
+		}
+	}
+	s, _ := stream(t, f, 0, 20*time.Second, nil)
+	var stop atomic.Bool
+	if err := s.Run(Limit{Count: 100}, &stop); err != nil {
+		t.Fatal(err)
+	}
+	var told, silent int
+	for _, k := range s.Slowest() {
+		if rtt := testClock.Nanoseconds(k.RTT()); rtt < stall.Nanoseconds()*9/10 {
+			continue
+		}
+		if testClock.Nanoseconds(k.Away) > stall.Nanoseconds()*9/10 {
+			told++
+		} else {
+			silent++
+		}
+	}
+	if told < 1 || silent < 1 {
+		t.Errorf("%d slow round trips with the bench away, %d without; want one of each", told, silent)
+	}
+}

@@ -1,0 +1,85 @@
+package engine
+
+// SlowestKept is how many of the slowest round trips a Stream keeps with what was around them.
+const SlowestKept = 1000
+
+// Slow is one of the slowest round trips. All times are in ticks.
+type Slow struct {
+	Intended, Sent, Seen uint64 // Intended is Sent in a closed loop
+	Away                 uint64 // the part of Intended to Seen in stalls of the bench: looks at the receive ring that followed too late
+}
+
+// RTT returns the round trip from the intended send, in ticks.
+func (s *Slow) RTT() uint64 { return s.Seen - s.Intended }
+
+// slowest is a heap of the slowest round trips, the least slow on top, and the latest stalls. It allocates nothing.
+type slowest struct {
+	kept [SlowestKept]Slow
+	n    int
+
+	least  uint64 // ticks: what counts as a stall
+	stalls [1 << 10]stall
+	count  uint64 // of all stalls
+}
+
+type stall struct{ from, to uint64 }
+
+// look notes the time from one look at the receive ring to the next.
+func (s *slowest) look(from, to uint64) {
+	if to-from >= s.least {
+		s.stalls[s.count%uint64(len(s.stalls))] = stall{from, to}
+		s.count++
+	}
+}
+
+// add keeps a round trip that is among the slowest.
+func (s *slowest) add(intended, sent, seen uint64) {
+	k := Slow{Intended: intended, Sent: sent, Seen: seen}
+	if s.n < len(s.kept) {
+		k.Away = s.away(intended, seen)
+		i := s.n
+		s.n++
+		for ; i > 0 && s.kept[(i-1)/2].RTT() > k.RTT(); i = (i - 1) / 2 {
+			s.kept[i] = s.kept[(i-1)/2]
+		}
+		s.kept[i] = k
+		return
+	}
+	if k.RTT() <= s.kept[0].RTT() {
+		return
+	}
+	k.Away = s.away(intended, seen)
+	i := 0
+	for {
+		c := 2*i + 1
+		if c >= s.n {
+			break
+		}
+		if c+1 < s.n && s.kept[c+1].RTT() < s.kept[c].RTT() {
+			c++
+		}
+		if s.kept[c].RTT() >= k.RTT() {
+			break
+		}
+		s.kept[i] = s.kept[c]
+		i = c
+	}
+	s.kept[i] = k
+}
+
+// away returns how much of the time between two ticks lies in the latest stalls.
+func (s *slowest) away(from, to uint64) (sum uint64) {
+	for k := s.count; k > 0 && s.count-k < uint64(len(s.stalls)); k-- {
+		st := s.stalls[(k-1)%uint64(len(s.stalls))]
+		if int64(st.to-from) <= 0 {
+			break
+		}
+		if a, b := max(st.from, from), min(st.to, to); a < b {
+			sum += b - a
+		}
+	}
+	return sum
+}
+
+// Slowest returns the slowest measured round trips, at most SlowestKept, in no order.
+func (s *Stream) Slowest() []Slow { return s.slow.kept[:s.slow.n] }
