@@ -1,0 +1,149 @@
+package isolate
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+)
+
+// group is the cgroup of the polling threads: a partition whose CPUs the scheduler balances nothing to.
+type group struct {
+	path   string // from the root of the file system
+	parent string // the cgroup that the process is in
+}
+
+var errNoCpuset = errors.New("the cpuset controller is not with cgroup v2 here: boot with systemd.unified_cgroup_hierarchy=1")
+
+// unified returns where cgroup v2 is mounted (/proc/self/mountinfo, proc_pid_mountinfo(5)).
+func (h *Host) unified() (string, error) {
+	text, err := h.read("/proc/self/mountinfo")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		dash := slices.Index(f, "-")
+		if dash < 5 || dash+1 >= len(f) || f[dash+1] != "cgroup2" {
+			continue
+		}
+		controllers, err := h.read(f[4] + "/cgroup.controllers")
+		if err != nil {
+			return "", err
+		}
+		if !slices.Contains(strings.Fields(controllers), "cpuset") {
+			return "", errNoCpuset
+		}
+		return f[4], nil
+	}
+	return "", errors.New("cgroup v2 is not mounted: mount -t cgroup2 none /sys/fs/cgroup")
+}
+
+// partition makes a threaded cgroup below the process's own, and an isolated partition of it (Linux's cgroup-v2.rst, "Cpuset
+// Interface Files"). Below the root that is a local partition; elsewhere a remote one, from Linux 6.7 on, for which all
+// cgroups above have to name the CPUs as exclusive.
+func (j *journal) partition(want []int) (*group, Step) {
+	step := Step{Name: "partition"}
+	fail := func(err error) (*group, Step) {
+		step.Err = err
+		return nil, step
+	}
+	mount, err := j.unified()
+	if err != nil {
+		return fail(err)
+	}
+	own, err := j.ownGroup()
+	if err != nil {
+		return fail(err)
+	}
+	g := &group{parent: path.Join(mount, own)}
+	g.path = path.Join(g.parent, fmt.Sprintf("rebound-%d", os.Getpid()))
+
+	var above []string // the cgroups between the root and the new one
+	for dir := g.parent; dir != mount; dir = path.Dir(dir) {
+		above = append(above, dir)
+	}
+	slices.Reverse(above)
+	if len(above) > 0 {
+		if _, err := j.read(above[0] + "/cpuset.cpus.exclusive"); errors.Is(err, os.ErrNotExist) && j.hasCpuset(mount) {
+			return fail(fmt.Errorf("the process is in cgroup %s, and partitions elsewhere than below the root need Linux 6.7", own))
+		}
+	}
+	for _, dir := range append([]string{mount}, above...) {
+		if dir == g.parent {
+			break
+		}
+		if err := j.enable(dir); err != nil {
+			return fail(err)
+		}
+	}
+	if err := j.apply(change{Kind: directory, Path: g.path}, func() error { return j.mkdir(g.path) }); err != nil {
+		return fail(err)
+	}
+	// Threads of a process can be apart only in a threaded cgroup; the process's own may have processes in it then.
+	if err := j.write(g.path+"/cgroup.type", "threaded"); err != nil {
+		return fail(fmt.Errorf("threads in a cgroup of their own: %w", err))
+	}
+	if err := j.enable(g.parent); err != nil {
+		return fail(err)
+	}
+	for _, dir := range above {
+		file := dir + "/cpuset.cpus.exclusive"
+		has, err := j.readCPUs(file, false)
+		if err == nil {
+			err = j.setCPUs(file, false, union(has, want))
+		}
+		if err != nil {
+			return fail(err)
+		}
+	}
+	list := cpuList(want)
+	if err := j.write(g.path+"/cpuset.cpus", list); err != nil {
+		return fail(err)
+	}
+	if err := j.write(g.path+"/cpuset.cpus.exclusive", list); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fail(err)
+	}
+	if err := j.write(g.path+"/cpuset.cpus.partition", "isolated"); err != nil {
+		return fail(fmt.Errorf("cpuset.cpus.partition: %w", err))
+	}
+	if state, err := j.read(g.path + "/cpuset.cpus.partition"); err != nil || state != "isolated" {
+		return fail(fmt.Errorf("cpuset.cpus.partition of %s is %q: %w", g.path, state, errors.Join(err, errors.New("want isolated"))))
+	}
+	step.Done = fmt.Sprintf("CPUs %s are an isolated partition, %s", list, g.path)
+	return g, step
+}
+
+func (h *Host) hasCpuset(dir string) bool {
+	text, _ := h.read(dir + "/cgroup.subtree_control")
+	return slices.Contains(strings.Fields(text), "cpuset")
+}
+
+// enable gives the children of a cgroup the cpuset controller.
+func (j *journal) enable(dir string) error {
+	if j.hasCpuset(dir) {
+		return nil
+	}
+	file := dir + "/cgroup.subtree_control"
+	err := j.apply(change{Kind: controller, Path: file}, func() error { return j.write(file, "+cpuset") })
+	if err != nil {
+		return fmt.Errorf("enable cpuset in %s: %w", file, err)
+	}
+	return nil
+}
+
+// ownGroup returns the process's cgroup, "/" for the root.
+func (h *Host) ownGroup() (string, error) {
+	text, err := h.read("/proc/self/cgroup")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(text) {
+		if p, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			return p, nil
+		}
+	}
+	return "", errNoCpuset
+}

@@ -1,0 +1,212 @@
+// Package isolate gives CPUs of a running machine to one program alone, without a reboot, and gives them back: a cgroup-v2
+// partition, everything that can be moved elsewhere moved there, and the kernel's guard against real-time threads lifted where
+// that is asked for.
+//
+// Every change is written to a journal before it is made, so that what a killed process left is undone by the next one
+// (Abandoned).
+package isolate
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Host is the machine. The zero Host is the one that the program runs on; tests have another root and other threads.
+type Host struct {
+	Root string // "" for "/"
+
+	affinity    func(tid int) ([]int, error)
+	setAffinity func(tid int, cpus []int) error
+	kernel      func(op, name, value string) (handled bool, err error) // does what a kernel does at a "write", "mkdir" or "rmdir"
+	debugfs     *os.File                                               // mounted for this process alone, where nobody else has it
+}
+
+// Step is one part of isolation, and what came of it.
+type Step struct {
+	Name string
+	Done string // what was done; empty if nothing was
+	Err  error  // why it was not done, or not all of it
+}
+
+func (s Step) String() string {
+	switch {
+	case s.Err == nil:
+		return s.Name + ": " + s.Done
+	case s.Done == "":
+		return s.Name + ": not done: " + s.Err.Error()
+	}
+	return s.Name + ": " + s.Done + "; not all: " + s.Err.Error()
+}
+
+const debugfsPath = "/sys/kernel/debug/"
+
+func (h *Host) path(name string) string {
+	if rest, ok := strings.CutPrefix(name, debugfsPath); ok && h.Root == "" && h.debugfs != nil {
+		return fmt.Sprintf("/proc/self/fd/%d/%s", h.debugfs.Fd(), rest)
+	}
+	return filepath.Join("/", h.Root, name)
+}
+
+// mountDebugfs makes debugfs readable to this process where it is not mounted. The mount is attached nowhere.
+func (h *Host) mountDebugfs() error {
+	if _, err := os.Stat(h.path(debugfsPath + "sched")); err == nil || h.Root != "" || h.debugfs != nil {
+		return nil
+	}
+	fs, err := unix.Fsopen("debugfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("debugfs: %w", err)
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return fmt.Errorf("debugfs: %w", err)
+	}
+	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("debugfs: %w", err)
+	}
+	h.debugfs = os.NewFile(uintptr(fd), "debugfs")
+	return nil
+}
+
+func (h *Host) read(name string) (string, error) {
+	b, err := os.ReadFile(h.path(name))
+	return strings.TrimSpace(string(b)), err
+}
+
+// glob returns the files that match, as the machine names them.
+func (h *Host) glob(pattern string) []string {
+	names, _ := filepath.Glob(h.path(pattern))
+	for i, n := range names {
+		names[i] = filepath.Join("/", strings.TrimPrefix(n, filepath.Join("/", h.Root)))
+	}
+	return names
+}
+
+// write writes a file of the kernel's: one that is there already.
+func (h *Host) write(name, value string) error {
+	if h.kernel != nil {
+		if handled, err := h.kernel("write", name, value); handled {
+			return err
+		}
+	}
+	f, err := os.OpenFile(h.path(name), os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value + "\n")
+	return errors.Join(err, f.Close())
+}
+
+func (h *Host) mkdir(name string) error {
+	if h.kernel != nil {
+		_, err := h.kernel("mkdir", name, "")
+		return err
+	}
+	return os.Mkdir(h.path(name), 0o755)
+}
+
+func (h *Host) rmdir(name string) error {
+	if h.kernel != nil {
+		_, err := h.kernel("rmdir", name, "")
+		return err
+	}
+	return unix.Rmdir(h.path(name))
+}
+
+// cpuList and cpuMask are the kernel's two ways to write CPUs: "0-3,8" and "10f", in groups of 32 bits.
+func cpuList(cpus []int) string {
+	var parts []string
+	for i := 0; i < len(cpus); {
+		j := i
+		for j+1 < len(cpus) && cpus[j+1] == cpus[j]+1 {
+			j++
+		}
+		if j > i {
+			parts = append(parts, fmt.Sprintf("%d-%d", cpus[i], cpus[j]))
+		} else {
+			parts = append(parts, strconv.Itoa(cpus[i]))
+		}
+		i = j + 1
+	}
+	return strings.Join(parts, ",")
+}
+
+func parseList(s string) ([]int, error) {
+	var out []int
+	for part := range strings.SplitSeq(s, ",") {
+		if part = strings.TrimSpace(part); part == "" || part == "(null)" {
+			continue
+		}
+		first, last, span := strings.Cut(part, "-")
+		a, err := strconv.ParseUint(first, 10, 16)
+		b := a
+		if err == nil && span {
+			b, err = strconv.ParseUint(last, 10, 16)
+		}
+		if err != nil || b < a {
+			return nil, fmt.Errorf("%q is no list of CPUs", s)
+		}
+		for c := a; c <= b; c++ {
+			out = append(out, int(c))
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+func cpuMask(cpus []int) string {
+	groups := []uint32{0}
+	for _, c := range cpus {
+		for c/32 >= len(groups) {
+			groups = append(groups, 0)
+		}
+		groups[c/32] |= 1 << (c % 32)
+	}
+	var b strings.Builder
+	for i := len(groups) - 1; i >= 0; i-- {
+		if i == len(groups)-1 {
+			fmt.Fprintf(&b, "%x", groups[i])
+		} else {
+			fmt.Fprintf(&b, ",%08x", groups[i])
+		}
+	}
+	return b.String()
+}
+
+func parseMask(s string) ([]int, error) {
+	var out []int
+	groups := strings.Split(s, ",")
+	slices.Reverse(groups)
+	for i, g := range groups {
+		v, err := strconv.ParseUint(g, 16, 32)
+		if err != nil {
+			return nil, fmt.Errorf("%q is no mask of CPUs", s)
+		}
+		for bit := range 32 {
+			if v>>bit&1 != 0 {
+				out = append(out, 32*i+bit)
+			}
+		}
+	}
+	return out, nil
+}
+
+// without returns the CPUs of a that are not in b; union those of both.
+func without(a, b []int) []int {
+	return slices.DeleteFunc(slices.Clone(a), func(c int) bool { return slices.Contains(b, c) })
+}
+
+func union(a, b []int) []int {
+	out := slices.Concat(a, b)
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func overlap(a, b []int) bool { return len(without(a, b)) < len(a) }

@@ -1,0 +1,211 @@
+package isolate
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Lease is the hold on CPUs.
+type Lease struct {
+	CPUs []int
+
+	*journal
+	group   *group
+	latency *os.File // /dev/cpu_dma_latency, while it is open
+}
+
+// Begin returns a lease on CPUs that nothing was done for yet.
+func (h *Host) Begin(want []int) (*Lease, error) {
+	want = slices.Clone(want)
+	slices.Sort(want)
+	j, err := h.open(want)
+	if err != nil {
+		return nil, fmt.Errorf("journal of what is changed on this machine: %w", err)
+	}
+	return &Lease{CPUs: want, journal: j}, nil
+}
+
+// Isolate takes from the CPUs what can be taken, and returns what it did, a step each. It never fails as a whole: what one
+// step could not do, others still help.
+func (l *Lease) Isolate() []Step {
+	steps := []Step{l.replug()}
+	g, step := l.partition(l.CPUs)
+	l.group = g
+	return append(steps, step, l.moveTasks(l.CPUs), l.workqueues(), l.interrupts(), l.housekeeping(), l.tick(), l.idle())
+}
+
+// Join puts the calling thread, which has to be locked, into the partition. Without one it does nothing.
+func (l *Lease) Join() error { return l.thread(func(g *group) string { return g.path }) }
+
+// Leave is the opposite of Join. A thread that ends need not leave.
+func (l *Lease) Leave() error { return l.thread(func(g *group) string { return g.parent }) }
+
+func (l *Lease) thread(where func(*group) string) error {
+	if l == nil || l.group == nil {
+		return nil
+	}
+	file := where(l.group) + "/cgroup.threads"
+	if err := l.write(file, strconv.Itoa(unix.Gettid())); err != nil {
+		return fmt.Errorf("thread into %s: %w", file, err)
+	}
+	return nil
+}
+
+// Release puts everything back as it was. No thread is in the partition any more.
+func (l *Lease) Release() error {
+	var err error
+	if l.latency != nil {
+		err = l.latency.Close()
+	}
+	return errors.Join(err, l.close())
+}
+
+// replug takes the CPUs offline and online again, which moves the timers and callbacks that were queued there. It is left
+// out where a thread is bound to nothing but these CPUs: it would lose them.
+func (l *Lease) replug() Step {
+	step := Step{Name: "timers"}
+	if _, err := l.unified(); err != nil {
+		step.Err = fmt.Errorf("the CPUs are not taken offline for a moment: cpusets of cgroup v1 would lose them for good: %w", err)
+		return step
+	}
+	for tid, s := range l.threads() {
+		if has, err := l.cpusOf(tid); err == nil && s.pid != os.Getpid() && s.flags&pfNoSetAffinity == 0 && len(has) > 0 && len(without(has, l.CPUs)) == 0 {
+			step.Err = fmt.Errorf("thread %d of process %d is bound to CPU %s, which therefore is not taken offline for a moment", tid, s.pid, cpuList(has))
+			return step
+		}
+	}
+	var done []int
+	for _, c := range l.CPUs {
+		file := fmt.Sprintf("/sys/devices/system/cpu/cpu%d/online", c)
+		if _, err := l.read(file); err != nil {
+			step.Err = fmt.Errorf("CPU %d cannot be taken offline: %w", c, err)
+			continue
+		}
+		err := l.apply(change{Kind: offline, Path: file}, func() error {
+			return errors.Join(l.write(file, "0"), l.write(file, "1"))
+		})
+		if err != nil {
+			step.Err = err
+			continue
+		}
+		done = append(done, c)
+	}
+	if len(done) > 0 {
+		step.Done = fmt.Sprintf("CPUs %s were offline for a moment: what was queued there runs elsewhere", cpuList(done))
+	}
+	return step
+}
+
+// workqueues keeps work that is bound to no CPU off the CPUs (Linux's core-api/workqueue.rst).
+func (l *Lease) workqueues() Step {
+	step := Step{Name: "workqueues"}
+	moved := 0
+	for _, file := range append(l.glob("/sys/devices/virtual/workqueue/*/cpumask"), "/sys/devices/virtual/workqueue/cpumask") {
+		has, err := l.readCPUs(file, true)
+		if err == nil && overlap(has, l.CPUs) {
+			err = l.setCPUs(file, true, without(has, l.CPUs))
+			moved++
+		}
+		step.Err = errors.Join(step.Err, err)
+	}
+	step.Done = fmt.Sprintf("%d masks of unbound work are without CPUs %s", moved, cpuList(l.CPUs))
+	return step
+}
+
+// interrupts takes the CPUs from every interrupt whose affinity can be set. Managed ones, a queue's own on each CPU, cannot.
+func (l *Lease) interrupts() Step {
+	step := Step{Name: "interrupts"}
+	var moved int
+	var fixed []string
+	online, err := l.readCPUs("/sys/devices/system/cpu/online", false)
+	if err != nil {
+		step.Err = err
+		return step
+	}
+	for _, file := range l.glob("/proc/irq/[0-9]*/smp_affinity_list") {
+		irq := path.Base(path.Dir(file))
+		has, err := l.readCPUs(file, false)
+		if err != nil || !overlap(has, l.CPUs) {
+			continue
+		}
+		rest := without(has, l.CPUs)
+		if len(rest) == 0 {
+			rest = without(online, l.CPUs)
+		}
+		if err := l.setCPUs(file, false, rest); err != nil {
+			fixed = append(fixed, irq)
+			continue
+		}
+		moved++
+	}
+	if has, err := l.readCPUs("/proc/irq/default_smp_affinity", true); err == nil && overlap(has, l.CPUs) && len(without(has, l.CPUs)) > 0 {
+		step.Err = l.setCPUs("/proc/irq/default_smp_affinity", true, without(has, l.CPUs))
+	}
+	step.Done = fmt.Sprintf("%d moved, and new ones go elsewhere", moved)
+	if len(fixed) > 0 {
+		step.Done += "; the kernel keeps " + strings.Join(fixed, ", ") + " where they are"
+	}
+	return step
+}
+
+// housekeeping keeps the kernel's watchdog and its statistics off the CPUs.
+func (l *Lease) housekeeping() Step {
+	step := Step{Name: "housekeeping"}
+	var done []string
+	const dogs, interval = "/proc/sys/kernel/watchdog_cpumask", "/proc/sys/vm/stat_interval"
+	if has, err := l.readCPUs(dogs, false); err == nil && overlap(has, l.CPUs) {
+		if err := l.setCPUs(dogs, false, without(has, l.CPUs)); err != nil {
+			step.Err = err
+		} else {
+			done = append(done, "no watchdog on CPUs "+cpuList(l.CPUs))
+		}
+	}
+	if _, err := l.read(interval); err == nil {
+		if err := l.set(interval, "3600"); err != nil {
+			step.Err = errors.Join(step.Err, err)
+		} else {
+			done = append(done, "memory statistics are gathered once an hour")
+		}
+	}
+	step.Done = strings.Join(done, ", ")
+	return step
+}
+
+// tick can only be told: the kernel is given nohz_full when it boots.
+func (l *Lease) tick() Step {
+	step := Step{Name: "tick"}
+	text, _ := l.read("/sys/devices/system/cpu/nohz_full")
+	has, _ := parseList(text)
+	if rest := without(l.CPUs, has); len(rest) > 0 {
+		step.Err = fmt.Errorf("CPUs %s keep the timer tick: boot with nohz_full=%s rcu_nocbs=%s", cpuList(rest), cpuList(rest), cpuList(rest))
+		return step
+	}
+	step.Done = "stopped while one thread alone runs there (nohz_full)"
+	return step
+}
+
+// idle keeps all CPUs from idle states that take time to leave, for as long as the file is open (Linux's
+// power/pm_qos_interface.rst).
+func (l *Lease) idle() Step {
+	step := Step{Name: "idle states"}
+	f, err := os.OpenFile(l.path("/dev/cpu_dma_latency"), os.O_WRONLY, 0)
+	if err == nil {
+		if _, err = f.Write(make([]byte, 4)); err != nil {
+			f.Close()
+		}
+	}
+	if err != nil {
+		step.Err = err
+		return step
+	}
+	l.latency = f
+	step.Done = "none that takes time to leave, on any CPU"
+	return step
+}

@@ -1,0 +1,414 @@
+package isolate
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// machine is a machine of four CPUs in a folder.
+type machine struct {
+	Host
+	t       *testing.T
+	threads map[int][]int // affinities
+	dies    string        // a write to a file of this name ends the process
+}
+
+func newMachine(t *testing.T, files map[string]string) *machine {
+	m := &machine{Host: Host{Root: t.TempDir()}, t: t, threads: map[int][]int{}}
+	m.kernel = m.cgroups
+	m.affinity = func(tid int) ([]int, error) {
+		cpus, ok := m.threads[tid]
+		if !ok {
+			return nil, fs.ErrNotExist
+		}
+		return cpus, nil
+	}
+	m.setAffinity = func(tid int, cpus []int) error {
+		if tid == 66 {
+			return fs.ErrPermission
+		}
+		m.threads[tid] = cpus
+		return nil
+	}
+	for name, text := range map[string]string{
+		"/proc/sys/kernel/random/boot_id":                                    "b007",
+		"/proc/self/mountinfo":                                               "30 24 0:27 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw",
+		"/proc/self/cgroup":                                                  "0::/system.slice/rebound.service",
+		"/sys/fs/cgroup/cgroup.controllers":                                  "cpuset cpu io memory",
+		"/sys/fs/cgroup/cgroup.subtree_control":                              "cpu memory",
+		"/sys/fs/cgroup/system.slice/cgroup.subtree_control":                 "memory",
+		"/sys/fs/cgroup/system.slice/cpuset.cpus.exclusive":                  "",
+		"/sys/fs/cgroup/system.slice/rebound.service/x":                      "",
+		"/sys/devices/system/cpu/online":                                     "0-3",
+		"/sys/devices/system/cpu/cpu2/online":                                "1",
+		"/sys/devices/system/cpu/cpu3/online":                                "1",
+		"/sys/devices/system/cpu/nohz_full":                                  "(null)",
+		"/sys/devices/virtual/workqueue/cpumask":                             "f",
+		"/sys/devices/virtual/workqueue/writeback/cpumask":                   "f",
+		"/proc/irq/1/smp_affinity_list":                                      "0-3",
+		"/proc/irq/2/smp_affinity_list":                                      "3",
+		"/proc/irq/3/smp_affinity_list":                                      "0-1",
+		"/proc/irq/default_smp_affinity":                                     "f",
+		"/proc/sys/kernel/watchdog_cpumask":                                  "0-3",
+		"/proc/sys/kernel/osrelease":                                         "6.18.1",
+		"/proc/sys/vm/stat_interval":                                         "1",
+		"/dev/cpu_dma_latency":                                               "",
+		"/sys/kernel/debug/sched/fair_server/cpu3/runtime":                   "50000000",
+		"/sys/kernel/debug/sched/fair_server/cpu3/period":                    "1000000000",
+		"/sys/kernel/debug/sched/fair_server/cpu2/runtime":                   "50000000",
+		"/sys/kernel/debug/sched/fair_server/cpu2/period":                    "1000000000",
+		"/proc/sys/kernel/sched_rt_runtime_us":                               "950000",
+		"/proc/sys/kernel/sched_rt_period_us":                                "1000000",
+		"/sys/fs/cgroup/system.slice/rebound.service/cpuset.cpus.exclusive":  "",
+		"/sys/fs/cgroup/system.slice/rebound.service/cgroup.subtree_control": "",
+	} {
+		if _, ok := files[name]; !ok {
+			m.put(name, text)
+		}
+	}
+	for name, text := range files {
+		if text != "absent" {
+			m.put(name, text)
+		}
+	}
+	m.thread(1, 1, 0, 0, 10, 0, 1, 2, 3)                     // init
+	m.thread(40, 40, 1, 0, 20, 2, 3)                         // a server
+	m.thread(40, 41, 1, 0, 21, 0, 1, 2, 3)                   // its other thread
+	m.thread(50, 50, 2, pfNoSetAffinity, 5, 3)               // ksoftirqd/3
+	m.thread(os.Getpid(), os.Getpid(), 1, 0, 30, 0, 1, 2, 3) // this process
+	return m
+}
+
+func (m *machine) put(name, text string) {
+	m.t.Helper()
+	file := m.path(name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text+"\n"), 0o644)); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (m *machine) thread(pid, tid, parent, flags, start int, cpus ...int) {
+	m.put(fmt.Sprintf("/proc/%d/task/%d/stat", pid, tid),
+		fmt.Sprintf("%d (a (b) c) S %d 0 0 0 0 %d 0 0 0 0 0 0 0 0 20 0 1 0 %d 0 0", tid, parent, flags, start))
+	m.threads[tid] = cpus
+}
+
+// snapshot is every file's content and every thread's affinity.
+func (m *machine) snapshot() map[string]string {
+	all := map[string]string{}
+	filepath.WalkDir(m.Root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		rel := strings.TrimPrefix(name, m.Root)
+		if strings.HasPrefix(rel, "/run") || strings.HasPrefix(rel, "/dev") {
+			return nil
+		}
+		all[rel] = "folder"
+		if !d.IsDir() {
+			b, err := os.ReadFile(name)
+			if err != nil {
+				m.t.Fatal(err)
+			}
+			all[rel] = strings.TrimSpace(string(b))
+		}
+		return nil
+	})
+	for tid, cpus := range m.threads {
+		all[fmt.Sprintf("thread %d", tid)] = cpuList(cpus)
+	}
+	return all
+}
+
+func (m *machine) same(before map[string]string) {
+	m.t.Helper()
+	after := m.snapshot()
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		if after[name] != before[name] {
+			m.t.Errorf("%s is %q, was %q", name, after[name], before[name])
+		}
+	}
+	for name := range after {
+		if _, ok := before[name]; !ok {
+			m.t.Errorf("%s is left", name)
+		}
+	}
+	if left := m.glob(journals + "/*"); len(left) > 0 {
+		m.t.Errorf("journals are left: %q", left)
+	}
+}
+
+// cgroups does what the kernel does to cgroups: files come and go with their folder, a controller is added to a list.
+func (m *machine) cgroups(op, name, value string) (bool, error) {
+	switch dir := m.path(name); {
+	case op == "mkdir":
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return true, err
+		}
+		for _, f := range []string{"cgroup.type", "cgroup.threads", "cpuset.cpus", "cpuset.cpus.exclusive", "cpuset.cpus.partition"} {
+			m.put(name+"/"+f, "")
+		}
+		return true, nil
+	case op == "rmdir":
+		if _, err := os.Stat(dir); err != nil {
+			return true, err
+		}
+		return true, os.RemoveAll(dir)
+	case strings.HasSuffix(name, "/cgroup.subtree_control"):
+		now, _ := m.read(name)
+		list := slices.DeleteFunc(strings.Fields(now), func(c string) bool { return c == value[1:] })
+		if value[0] == '+' {
+			list = append(list, value[1:])
+		}
+		m.put(name, strings.Join(list, " "))
+		return true, nil
+	case m.dies != "" && strings.HasSuffix(name, m.dies):
+		panic(died)
+	}
+	return false, nil
+}
+
+const died = "killed"
+
+// want compares some files and threads.
+func (m *machine) want(where string, want map[string]string) {
+	m.t.Helper()
+	now := m.snapshot()
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if now[name] != want[name] {
+			m.t.Errorf("%s: %s is %q, want %q", where, name, now[name], want[name])
+		}
+	}
+}
+
+// own is the cgroup of the test's process.
+const own = "/sys/fs/cgroup/system.slice/rebound.service"
+
+func taken() map[string]string {
+	g := fmt.Sprintf("%s/rebound-%d", own, os.Getpid())
+	return map[string]string{
+		g + "/cgroup.type": "threaded", g + "/cpuset.cpus": "3", g + "/cpuset.cpus.exclusive": "3", g + "/cpuset.cpus.partition": "isolated",
+		own + "/cpuset.cpus.exclusive": "3", "/sys/fs/cgroup/system.slice/cpuset.cpus.exclusive": "3",
+		own + "/cgroup.subtree_control": "cpuset", "/sys/fs/cgroup/system.slice/cgroup.subtree_control": "memory cpuset",
+		"/sys/devices/virtual/workqueue/cpumask": "7", "/sys/devices/virtual/workqueue/writeback/cpumask": "7",
+		"/proc/irq/1/smp_affinity_list": "0-2", "/proc/irq/2/smp_affinity_list": "0-2", "/proc/irq/3/smp_affinity_list": "0-1",
+		"/proc/irq/default_smp_affinity": "7", "/proc/sys/kernel/watchdog_cpumask": "0-2", "/proc/sys/vm/stat_interval": "3600",
+		"/sys/devices/system/cpu/cpu3/online":              "1",
+		"/sys/kernel/debug/sched/fair_server/cpu3/runtime": "0", "/sys/kernel/debug/sched/fair_server/cpu2/runtime": "50000000",
+		"thread 1": "0-2", "thread 40": "2", "thread 41": "0-2", "thread 50": "3", fmt.Sprint("thread ", os.Getpid()): "0-3",
+	}
+}
+
+func (m *machine) take(cpus ...int) *Lease {
+	m.t.Helper()
+	l, err := m.Begin(cpus)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, s := range append(l.Isolate(), l.LiftGuards()) {
+		if s.Name != "tick" && s.Err != nil {
+			m.t.Error(s)
+		}
+		if s.Name == "tick" && (s.Err == nil || !strings.Contains(s.Err.Error(), "nohz_full=3")) {
+			m.t.Error(s)
+		}
+	}
+	return l
+}
+
+// A lease takes the CPU from everything that can be moved, and puts every file and every thread back.
+func TestTakeAndRelease(t *testing.T) {
+	m := newMachine(t, nil)
+	before := m.snapshot()
+	l := m.take(3)
+	m.want("taken", taken())
+	if err := l.Join(); err != nil {
+		t.Error(err)
+	}
+	// What began meanwhile inherited its parent's CPUs; what somebody set meanwhile is theirs.
+	m.thread(70, 70, 40, 0, 99, m.threads[40]...)
+	m.thread(71, 71, 1, 0, 99, 1)
+	m.put("/proc/irq/1/smp_affinity_list", "1")
+	if err := l.Release(); err != nil {
+		t.Error(err)
+	}
+	m.want("released", map[string]string{"thread 70": "2-3", "thread 71": "1", "/proc/irq/1/smp_affinity_list": "1,3"})
+	m.put("/proc/irq/1/smp_affinity_list", "0-3")
+	for _, tid := range []int{70, 71} {
+		delete(m.threads, tid)
+		os.RemoveAll(m.path(fmt.Sprintf("/proc/%d", tid)))
+	}
+	m.same(before)
+}
+
+// Two processes that hold a CPU each give back their own, in whatever order.
+func TestTwoLeases(t *testing.T) {
+	m := newMachine(t, nil)
+	before := m.snapshot()
+	const file = "/sys/devices/virtual/workqueue/cpumask"
+	l := m.take(3)
+	has, err := m.readCPUs(file, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := []change{{Kind: cpus, Path: file, Mask: true, Before: has, After: without(has, []int{2})}}
+	if err := m.writeCPUs(file, true, other[0].After); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Release(); err != nil {
+		t.Error(err)
+	}
+	m.want("one released", map[string]string{file: "b"})
+	if err := m.undo(other); err != nil {
+		t.Error(err)
+	}
+	m.same(before)
+}
+
+// What a process left that was killed at any moment is put back by the next.
+func TestKilled(t *testing.T) {
+	for _, at := range []string{"nowhere", "cpu3/online", "cgroup.type", "system.slice/cpuset.cpus.exclusive", "cpuset.cpus.partition",
+		"writeback/cpumask", "irq/2/smp_affinity_list", "vm/stat_interval", "cpu3/runtime"} {
+		t.Run(strings.ReplaceAll(at, "/", "_"), func(t *testing.T) {
+			m := newMachine(t, nil)
+			before := m.snapshot()
+			func() {
+				defer func() {
+					if r := recover(); r != nil && r != died {
+						panic(r)
+					}
+				}()
+				m.dies = at
+				m.take(3)
+			}()
+			m.dies = ""
+			if steps := m.Abandoned(); len(steps) != 1 || steps[0].Done != "" || steps[0].Err != nil {
+				t.Fatalf("what a living process holds: %v", steps)
+			}
+			pid := fmt.Sprintf("/proc/%d/task/%d/stat", os.Getpid(), os.Getpid())
+			alive, _ := m.read(pid)
+			m.put(pid, strings.Replace(alive, " 30 0 0", " 31 0 0", 1)) // another process has the number now
+			steps := m.Abandoned()
+			m.put(pid, alive)
+			if len(steps) != 1 || steps[0].Err != nil || steps[0].Done == "" {
+				t.Errorf("%v", steps)
+			}
+			m.same(before)
+		})
+	}
+}
+
+// Each step says why it was not done, and the others are done.
+func TestRefusals(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		step  string
+		want  string
+	}{
+		{"cgroup v1", map[string]string{"/sys/fs/cgroup/cgroup.controllers": "memory"}, "partition", "cpuset controller is not with cgroup v2"},
+		{"no cgroup v2", map[string]string{"/proc/self/mountinfo": ""}, "partition", "cgroup v2 is not mounted"},
+		{"cgroup v1, timers", map[string]string{"/sys/fs/cgroup/cgroup.controllers": "memory"}, "timers", "would lose them for good"},
+		{"no remote partitions", map[string]string{"/sys/fs/cgroup/system.slice/cpuset.cpus.exclusive": "absent",
+			"/sys/fs/cgroup/cgroup.subtree_control": "cpuset"}, "partition", "need Linux 6.7"},
+		{"the first CPU", map[string]string{"/sys/devices/system/cpu/cpu3/online": "absent"}, "timers", "CPU 3 cannot be taken offline"},
+		{"no PM QoS", map[string]string{"/dev/cpu_dma_latency": "absent"}, "idle states", "no such file"},
+		{"locked down", map[string]string{"/sys/kernel/security/lockdown": "none [integrity] confidentiality"}, "real-time guard",
+			"fair server of CPU 3: 50ms of each 1s: permission denied (the kernel is locked down: none [integrity] confidentiality)"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := newMachine(t, c.files)
+			inner := m.kernel
+			m.kernel = func(op, name, value string) (bool, error) {
+				if c.name == "locked down" && strings.HasSuffix(name, "/runtime") {
+					return true, fs.ErrPermission
+				}
+				return inner(op, name, value)
+			}
+			before := m.snapshot()
+			l, err := m.Begin([]int{3})
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := false
+			for _, s := range append(l.Isolate(), l.LiftGuards()) {
+				if s.Name == c.step {
+					found = s.Err != nil && strings.Contains(s.Err.Error(), c.want)
+					if !found {
+						t.Error(s)
+					}
+				}
+			}
+			if !found {
+				t.Errorf("no step %s", c.step)
+			}
+			m.want("taken", map[string]string{"/proc/irq/1/smp_affinity_list": "0-2", "thread 1": "0-2"})
+			if err := l.Release(); err != nil {
+				t.Error(err)
+			}
+			m.same(before)
+		})
+	}
+}
+
+// A thread that is bound to the CPU alone keeps it from being taken offline.
+func TestBoundThread(t *testing.T) {
+	m := newMachine(t, nil)
+	m.thread(80, 80, 1, 0, 25, 3)
+	l, err := m.Begin([]int{3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Release()
+	if s := l.replug(); s.Err == nil || !strings.Contains(s.Err.Error(), "thread 80 of process 80 is bound to CPU 3") {
+		t.Error(s)
+	}
+}
+
+// Which guard is in force depends on the kernel.
+func TestGuards(t *testing.T) {
+	for _, c := range []struct {
+		files map[string]string
+		want  string
+	}{
+		{nil, "[fair server of CPU 3: 50ms of each 1s]"},
+		{map[string]string{"/sys/kernel/debug/sched/fair_server/cpu3/runtime": "0"}, "[]"},
+		{map[string]string{"/proc/sys/kernel/osrelease": "6.1.0-18-amd64"}, "[sched_rt_runtime_us: 50ms of each 1s]"},
+		{map[string]string{"/proc/sys/kernel/osrelease": "6.11.9", "/proc/sys/kernel/sched_rt_runtime_us": "-1"}, "[]"},
+		{map[string]string{"/sys/kernel/debug/sched/fair_server/cpu3/runtime": "absent"},
+			"[fair server of CPU 3: 50ms of each 1s (the kernel's default; it cannot be read: "},
+	} {
+		m := newMachine(t, c.files)
+		g, err := m.Guards([]int{3})
+		if got := fmt.Sprint(g); err != nil || !strings.HasPrefix(got, c.want) {
+			t.Errorf("%v: %s, %v, want %s", c.files, got, err, c.want)
+		}
+	}
+}
+
+func TestCPUs(t *testing.T) {
+	for _, c := range []struct{ list, mask string }{
+		{"0-3,8", "10f"}, {"", "0"}, {"31-32", "1,80000000"}, {"63-64", "1,80000000,00000000"},
+	} {
+		cpus, err := parseList(c.list)
+		if err != nil || cpuList(cpus) != c.list || cpuMask(cpus) != c.mask {
+			t.Errorf("%q: %v, %v, list %q, mask %q", c.list, cpus, err, cpuList(cpus), cpuMask(cpus))
+		}
+		back, err := parseMask(c.mask)
+		if err != nil || !slices.Equal(back, cpus) {
+			t.Errorf("%q: %v, %v", c.mask, back, err)
+		}
+	}
+	for _, bad := range []string{"3-1", "a", "1-"} {
+		if _, err := parseList(bad); err == nil {
+			t.Errorf("%q is a list", bad)
+		}
+	}
+}
