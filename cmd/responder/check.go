@@ -58,6 +58,11 @@ func checkCommand(args []string, stdout, _ io.Writer) error {
 		cores = []int{chooseCore(online)}
 	}
 	fmt.Fprintf(stdout, "polling core %s of %s\n", ranges(cores), ranges(online))
+	if s.cpu.priority > 0 {
+		if err := probeGuards(stdout, cores, s.cpu.priority); err != nil {
+			return err
+		}
+	}
 	bad := 0
 	for _, f := range hostFindings(cores) {
 		if f.Severity != host.Note {

@@ -24,13 +24,19 @@ type settings struct {
 	respond struct {
 		addresses  []netip.Prefix
 		udp, stamp []uint16
+		stampBase  bool
+		vlans      []int
 	}
 	guard struct {
-		mode string
+		mode          string
+		rate, burst   int
+		checksumBytes int
 	}
 	cpu struct {
 		cores      []int
+		isolate    bool
 		priority   int
+		guard      string // what to do about the kernel's guard against real-time threads
 		lockMemory bool
 	}
 	log struct {
@@ -63,11 +69,29 @@ func newSettings(online []int) *settings {
 		setting.Ints("respond.stamp_ports", &s.respond.stamp, nil, parsePort,
 			"UDP ports that answer as a stateless STAMP Session-Reflector (RFC 8762; its own port is 862), with the times of "+
 				"receipt and reply."),
+		setting.Bool("respond.stamp_base", &s.respond.stampBase, false,
+			"Answer test packets of 14 to 40 bytes with STAMP's 44 (RFC 8762 §4.6), for TWAMP-Light senders that do not pad. These "+
+				"are the only replies that are longer than their requests."),
+		setting.Names("respond.vlans", &s.respond.vlans, []string{"any"}, parseVLAN,
+			"The VLANs whose frames are answered, ARP and neighbour discovery included: \"any\", or a list of numbers (1 to 4094) and "+
+				"\"none\", which is frames outside of any VLAN. Of two tags both have to be in it."),
 
 		setting.OneOf("guard.mode", &s.guard.mode, "strict", []setting.Choice{
 			{Name: "strict", Doc: "answers only what is whole, unicast, for our MAC and addresses, and cannot make a loop with another service."},
 			{Name: "open", Doc: "answers without those checks: for a wire that is yours alone."},
 		}, "What is refused:"),
+		setting.Int("guard.rate", &s.guard.rate, fastpath.DefaultRate, notNegative,
+			"strict: how many requests a second one source address gets answers to; 0 is no limit. It ends what cannot be told from a "+
+				"client: a loop with an echo service elsewhere."),
+		setting.Int("guard.burst", &s.guard.burst, fastpath.DefaultBurst, func(n int) error {
+			if n < 1 {
+				return fmt.Errorf("%d is not a number of requests (1 or more)", n)
+			}
+			return nil
+		}, "strict: how many of them at once, after a pause."),
+		setting.Int("guard.checksum_bytes", &s.guard.checksumBytes, fastpath.DefaultChecksumBytes, notNegative,
+			"strict: the longest IP packet, in bytes, whose ICMP or UDP checksum is verified before it is answered; 0 verifies none. A "+
+				"longer one that is wrong is answered with a reply that is wrong in the same way."),
 
 		setting.Ints("cpu.cores", &s.cpu.cores, nil, func(core int) (int, error) {
 			if !slices.Contains(online, core) {
@@ -83,6 +107,16 @@ func newSettings(online []int) *settings {
 			return nil
 		}, "SCHED_FIFO priority of the polling threads, 1 to 99; 0 leaves them with the ordinary scheduler. On a core that is not "+
 			"isolated it starves whatever else is scheduled there."),
+		setting.OneOf("cpu.realtime_guard", &s.cpu.guard, "refuse", []setting.Choice{
+			{Name: "refuse", Doc: "cpu.priority is refused while the guard is in force on one of the cores."},
+			{Name: "lift", Doc: "the guard is lifted while the responder runs, and cpu.priority refused where that cannot be."},
+			{Name: "keep", Doc: "the loops bear it."},
+		}, "The kernel takes a real-time thread that never sleeps off its core for 50 ms of each second where others wait for it: up to "+
+			"Linux 6.11 by sched_rt_runtime_us, which is one for all cores, from 6.12 on by each core's fair server. What to do about it:"),
+		setting.Bool("cpu.isolate", &s.cpu.isolate, false,
+			"Take from the cores all that can be moved elsewhere, without a reboot: a cgroup-v2 partition of type isolated, threads, "+
+				"kernel threads, unbound work, interrupts, queued timers, deep idle states of all cores. The log says what each step did. "+
+				"All is put back at the end; after a SIGKILL by the next start, or by `responder release`."),
 		setting.Bool("cpu.lock_memory", &s.cpu.lockMemory, true, "Lock all memory, so that no page of it is ever missing."),
 
 		setting.Parsed("log.level", &s.log.level, "info", func(text string) (slog.Level, error) {
@@ -171,7 +205,33 @@ func (s *settings) check(online []int) error {
 	if err := s.twice("respond.stamp_ports", s.respond.stamp); err != nil {
 		return err
 	}
+	for i, v := range s.respond.vlans {
+		switch {
+		case v == anyVLAN && len(s.respond.vlans) > 1:
+			return s.table.FailAt("respond.vlans", i, "\"any\" stands alone")
+		case slices.Contains(s.respond.vlans[:i], v):
+			return s.table.FailAt("respond.vlans", i, "%s is there twice", vlanName(v))
+		}
+	}
+	if len(s.respond.vlans) == 0 {
+		return s.table.Fail("respond.vlans", "is empty: no frame would be answered")
+	}
 	return s.checkCores(online)
+}
+
+// match is what is answered, but for what the device and the clock say.
+func (s *settings) match() *fastpath.Config {
+	c := &fastpath.Config{Addresses: s.respond.addresses, UDPPorts: s.respond.udp, STAMPPorts: s.respond.stamp, STAMPBase: s.respond.stampBase,
+		Rate: uint64(s.guard.rate), Burst: uint64(s.guard.burst), ChecksumBytes: s.guard.checksumBytes}
+	if s.guard.mode == "open" {
+		c.Mode = fastpath.Open
+	}
+	for _, v := range s.respond.vlans {
+		if v != anyVLAN {
+			c.VLANs = append(c.VLANs, uint16(v))
+		}
+	}
+	return c
 }
 
 func (s *settings) twice(key string, ports []uint16) error {
@@ -189,18 +249,13 @@ func (s *settings) checkCores(online []int) error {
 			return s.table.FailAt("cpu.cores", i, "core %d is there twice", core)
 		}
 	}
+	if s.cpu.isolate && max(1, len(s.cpu.cores)) >= len(online) {
+		return s.table.Fail("cpu.isolate", "every core of this machine would leave none for anything else")
+	}
 	if s.cpu.priority > 0 && max(1, len(s.cpu.cores)) >= len(online) {
 		return s.table.Fail("cpu.priority", "SCHED_FIFO on every core of this machine would leave none for anything else")
 	}
 	return nil
-}
-
-// mode is guard.mode.
-func (s *settings) mode() fastpath.Mode {
-	if s.guard.mode == "open" {
-		return fastpath.Open
-	}
-	return fastpath.Strict
 }
 
 // addressList writes the addresses as a user would.
@@ -213,6 +268,40 @@ func (s *settings) addressList() string {
 		}
 	}
 	return strings.Join(list, ",")
+}
+
+func notNegative(n int) error {
+	if n < 0 {
+		return fmt.Errorf("%d is negative", n)
+	}
+	return nil
+}
+
+// anyVLAN is respond.vlans = "any"; 0 is "none", as in fastpath.Config.VLANs.
+const anyVLAN = -1
+
+func parseVLAN(text string) (int, error) {
+	switch text {
+	case "any":
+		return anyVLAN, nil
+	case "none":
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > 4094 { // IEEE 802.1Q table 9-2
+		return 0, fmt.Errorf("%q is not a VLAN (1 to 4094), \"none\" or \"any\"", text)
+	}
+	return n, nil
+}
+
+func vlanName(v int) string {
+	switch v {
+	case anyVLAN:
+		return "any"
+	case 0:
+		return "none"
+	}
+	return strconv.Itoa(v)
 }
 
 func parsePort(n int) (uint16, error) {

@@ -92,6 +92,17 @@ func TestConfigProblems(t *testing.T) {
 		{doc: with(`7, 7000`, `70000`), want: `F:7: respond.udp_ports: 70000 is not a port (1 to 65535)`},
 
 		{doc: whole + "[guard]\nmode='half'", want: `F:14: guard.mode: "half" is not one of strict, open`},
+		{doc: whole + "[guard]\nrate=-1", want: `F:14: guard.rate: -1 is negative`},
+		{doc: whole + "[guard]\nburst=0", want: `F:14: guard.burst: 0 is not a number of requests (1 or more)`},
+		{doc: with(`[862]`, "[862]\nvlans = [1,\n \"all\"]"), want: `F:10: respond.vlans: "all" is not a VLAN (1 to 4094), "none" or "any"`},
+		{doc: with(`[862]`, "[862]\nvlans = [1, 4095]"), want: `F:9: respond.vlans: "4095" is not a VLAN (1 to 4094), "none" or "any"`},
+		{doc: with(`[862]`, "[862]\nvlans = [1, \"any\"]"), want: `F:9: respond.vlans: "any" stands alone`},
+		{doc: with(`[862]`, "[862]\nvlans = [\"none\", 1, 1]"), want: `F:9: respond.vlans: 1 is there twice`},
+		{doc: with(`[862]`, "[862]\nvlans = []"), want: `F:9: respond.vlans: is empty: no frame would be answered`},
+		{doc: with(`[862]`, "[862]\nvlans = \"any\""), want: `F:9: respond.vlans: is a string, must be a list of strings and integers`},
+		{doc: with(`[862]`, "[862]\nvlans = [true]"), want: `F:9: respond.vlans: has a boolean, must be a list of strings and integers`},
+		{doc: with(`[2, 3]`, "[0,1,2, 3]\nisolate = true"), want: `F:11: cpu.isolate: every core of this machine would leave none for anything else`},
+		{doc: with(`[2, 3]`, "[2, 3]\nrealtime_guard = \"off\""), want: `F:11: cpu.realtime_guard: "off" is not one of refuse, lift, keep`},
 		{doc: with(`2, 3`, `2, 4`), want: `F:10: cpu.cores: this machine has no core 4 (online: 0-3)`},
 		{doc: with(`2, 3`, `2, 2`), want: `F:10: cpu.cores: core 2 is there twice`},
 		{doc: with(`[2, 3]`, "[2, 3]\npriority = 100"), want: `F:11: cpu.priority: 100 is not a SCHED_FIFO priority (1 to 99), nor 0 for off`},
@@ -138,7 +149,7 @@ func TestConfigWhole(t *testing.T) {
 	}
 	want := []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("fd00::2/64")}
 	if !slices.Equal(s.respond.addresses, want) || !slices.Equal(s.respond.udp, []uint16{7, 7000}) || !slices.Equal(s.respond.stamp, []uint16{862}) ||
-		s.mode() != fastpath.Strict || s.stats.interval != 10*time.Second || !slices.Equal(s.cpu.cores, []int{2, 3}) {
+		s.match().Mode != fastpath.Strict || s.stats.interval != 10*time.Second || !slices.Equal(s.cpu.cores, []int{2, 3}) {
 		t.Errorf("got %+v", s)
 	}
 }
@@ -168,7 +179,11 @@ func TestSetPrecedence(t *testing.T) {
 		{[]string{"respond.addresses=[10.1.0.1/16, fd00::9]"}, func(s *settings) (any, any) { return fmt.Sprint(s.respond.addresses), "[10.1.0.1/16 fd00::9/128]" }},
 		{[]string{`respond.addresses=["10.1.0.1/16"]`}, func(s *settings) (any, any) { return fmt.Sprint(s.respond.addresses), "[10.1.0.1/16]" }},
 		{[]string{"cpu.lock_memory=false"}, func(s *settings) (any, any) { return s.cpu.lockMemory, false }},
-		{[]string{"guard.mode=open"}, func(s *settings) (any, any) { return s.mode(), fastpath.Open }},
+		{nil, func(s *settings) (any, any) { return s.match().VLANs, []uint16(nil) }},
+		{[]string{"respond.vlans=none"}, func(s *settings) (any, any) { return s.match().VLANs, []uint16{0} }},
+		{[]string{"respond.vlans=none,100, 7"}, func(s *settings) (any, any) { return s.match().VLANs, []uint16{0, 100, 7} }},
+		{[]string{"guard.rate=5", "guard.burst=3"}, func(s *settings) (any, any) { c := s.match(); return []uint64{c.Rate, c.Burst}, []uint64{5, 3} }},
+		{[]string{"guard.mode=open"}, func(s *settings) (any, any) { return s.match().Mode, fastpath.Open }},
 		{[]string{"stats.anonymous=true"}, func(s *settings) (any, any) { return s.stats.anonymous, true }},
 		{[]string{"stats.report=out/a=b"}, func(s *settings) (any, any) { return s.stats.report, "out/a=b" }},
 	} {

@@ -36,8 +36,9 @@ const heapBound = 128 << 20
 type engine struct {
 	dev      nic.Device
 	loops    []*loop
-	priority int    // SCHED_FIFO, 0 for off
-	bound    uint64 // bytes of heap
+	join     func() error // puts the calling thread where it may have its core; nil for everywhere
+	priority int          // SCHED_FIFO, 0 for off
+	bound    uint64       // bytes of heap
 	log      *slog.Logger
 
 	collections atomic.Int64 // times that the loops were stopped for the collector
@@ -130,6 +131,11 @@ func (e *engine) start() round {
 // poll is one loop, from taking its core to giving it back.
 func (e *engine) poll(l *loop, entering func()) error {
 	runtime.LockOSThread() // and never unlocked: the thread, bent to its purpose, ends with the goroutine
+	if e.join != nil {
+		if err := e.join(); err != nil {
+			return err
+		}
+	}
 	if err := occupy(l.core, e.priority); err != nil {
 		return err
 	}

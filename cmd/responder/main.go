@@ -31,6 +31,8 @@ const usage = `usage:
   responder bind [-force] [-no-driver] ADDR     take a PCI function from its kernel driver, for vfio-pci or for none;
                                                 -force: even where the default route or the ssh session needs it
   responder unbind ADDR                         give it back
+  responder release                             put back what a responder or bench changed on this machine that was killed
+                                                before it could (cpu.isolate, cpu.realtime_guard)
   responder version                             what it was built from
 
 KEY is as in config.toml (nic.device), VALUE in TOML syntax; a bare word is a string.
@@ -52,6 +54,7 @@ var commands = []entry{
 	{"nics", nicsCommand},
 	{"bind", bindCommand},
 	{"unbind", unbindCommand},
+	{"release", releaseCommand},
 	{"version", versionCommand},
 }
 

@@ -58,6 +58,7 @@ func newLogger(s *settings, w io.Writer) *slog.Logger {
 
 // serve answers until ctx is done. ask has an element for each summary that is wanted meanwhile.
 func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal, stdout io.Writer, log *slog.Logger) (err error) {
+	putBack(log)
 	cores := s.cpu.cores
 	if len(cores) == 0 {
 		cores = []int{chooseCore(online)}
@@ -68,6 +69,9 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 			return err
 		}
 	}
+	if err := s.guarded(cores, log); err != nil {
+		return err
+	}
 	remarks, err := prepare(s, cores, online)
 	if err != nil {
 		return err
@@ -77,11 +81,8 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 		return err
 	}
 
-	match := &fastpath.Config{
-		Mode: s.mode(), Addresses: s.respond.addresses, UDPPorts: s.respond.udp, STAMPPorts: s.respond.stamp,
-		Rate: fastpath.DefaultRate, Burst: fastpath.DefaultBurst, TicksPerSecond: clock.Ticks(time.Second),
-		ChecksumBytes: fastpath.DefaultChecksumBytes,
-	}
+	match := s.match()
+	match.TicksPerSecond = clock.Ticks(time.Second)
 	if len(s.respond.stamp) > 0 {
 		time := newStampClock(clock)
 		match.Clock = &time.now
@@ -109,7 +110,12 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 		return err
 	}
 	match.PartialChecksums = info.PartialChecksums
-	e := &engine{dev: dev, priority: s.cpu.priority, bound: heapBound, log: log}
+	lease, release, err := s.lease(cores, log)
+	if err != nil {
+		return err
+	}
+	defer release()
+	e := &engine{dev: dev, join: lease.Join, priority: s.cpu.priority, bound: heapBound, log: log}
 	for i, core := range cores {
 		r, err := fastpath.New(*match)
 		if err != nil {

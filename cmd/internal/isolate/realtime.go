@@ -1,6 +1,7 @@
 package isolate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -58,7 +59,7 @@ func (h *Host) Guards(want []int) ([]Guard, error) {
 		g.Lift = "echo 0 > " + g.path
 		runtime, err := h.nanoseconds(g.path)
 		period, err2 := h.nanoseconds(fmt.Sprintf("%s/cpu%d/period", fairServer, c))
-		if g.Why = errors.Join(why, err, err2); g.Why == nil {
+		if g.Why = cmp.Or(why, err, err2); g.Why == nil {
 			g.Away, g.Per, g.Known = runtime, period, true
 		}
 		if g.Away > 0 {

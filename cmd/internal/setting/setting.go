@@ -41,10 +41,12 @@ const (
 	Boolean              // bool
 	Texts                // []any of string
 	Integers             // []any of int64
+	Items                // []any of string or int64
+	item                 // an element of those
 )
 
 func (k Kind) String() string {
-	return [...]string{"a string", "an integer", "true or false", "a list of strings", "a list of integers"}[k]
+	return [...]string{"a string", "an integer", "true or false", "a list of strings", "a list of integers", "a list of strings and integers", "a string or an integer"}[k]
 }
 
 // elem is the kind of a list's elements.
@@ -54,6 +56,8 @@ func (k Kind) elem() (Kind, bool) {
 		return Text, true
 	case Integers:
 		return Integer, true
+	case Items:
+		return item, true
 	}
 	return k, false
 }
@@ -155,6 +159,23 @@ func Strings[T any](key string, to *[]T, parse func(string) (T, error), doc stri
 	*to = nil
 	return Setting{Key: key, Kind: Texts, Default: "[]", Doc: doc, apply: func(v any) (err error) {
 		list, err := each(v, parse)
+		if err == nil {
+			*to = list
+		}
+		return err
+	}}
+}
+
+// Names makes a setting that takes a list of names and numbers, each of which means something else.
+func Names[T any](key string, to *[]T, def []string, parse func(string) (T, error), doc string) Setting {
+	*to = nil
+	text := make([]string, len(def))
+	for i, d := range def {
+		*to = append(*to, must(parse(d)))
+		text[i] = quote(d)
+	}
+	return Setting{Key: key, Kind: Items, Default: "[" + strings.Join(text, ", ") + "]", Doc: doc, apply: func(v any) error {
+		list, err := each(v, func(e any) (T, error) { return parse(fmt.Sprint(e)) })
 		if err == nil {
 			*to = list
 		}

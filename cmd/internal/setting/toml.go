@@ -174,6 +174,8 @@ func (k Kind) takes(value any) (ok bool) {
 		_, ok = value.(int64)
 	case Boolean:
 		_, ok = value.(bool)
+	case item:
+		return Text.takes(value) || Integer.takes(value)
 	}
 	return ok
 }
