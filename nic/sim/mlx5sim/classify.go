@@ -80,15 +80,16 @@ func (m *Model) Receive(b []byte) bool {
 	return m.take(b, 0)
 }
 
-// take steers a frame that the vport gets: from the wire, or, with the sender's transport domain, from one of its own queues.
+// take counts and steers a frame that the vport gets: from the wire, or, with the sender's transport domain, from one of its
+// own queues.
 func (m *Model) take(b []byte, from uint32) bool {
+	m.count.rx[cast(b)].add(len(b))
 	f := parse(b)
 	f.from = from
 	p := f.parameters()
 	took, room := m.steer(m.flow.root, &f, &p, 0)
 	switch {
 	case took:
-		m.count.rx[cast(b)].add(len(b))
 	case f.blocked:
 		m.count.selfBlocked++
 	default:

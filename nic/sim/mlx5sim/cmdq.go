@@ -97,7 +97,7 @@ func (m *Model) execute(i int) bool {
 		return false
 	}
 	if e[63]&ownerHW == 0 {
-		m.host.Violation("command entry %d: doorbell rung, but the entry is software's (status_own %02x)", i, e[63])
+		m.host.Refuse("command entry %d: doorbell rung, but the entry is software's (status_own %02x)", i, e[63])
 		return false
 	}
 	opcode := be.Uint16(e[16:])
@@ -106,7 +106,7 @@ func (m *Model) execute(i int) bool {
 	}
 	out, d := m.deliver(i, &e)
 	if d != nil {
-		m.host.Violation("command entry %d, %s: %v (delivery status %xh)", i, m.opName(opcode), d, d.status)
+		m.host.Refuse("command entry %d, %s: %v (delivery status %xh)", i, m.opName(opcode), d, d.status)
 		e[63] = d.status << 1
 	} else {
 		copy(e[32:48], out)
@@ -126,7 +126,7 @@ func (m *Model) deliver(i int, e *[cmdEntry]byte) ([]byte, *delivery) {
 		return nil, undelivered(deliveryType, "type is %d, expected %d", e[0], cmdType)
 	case e[1]|e[2]|e[3]|e[62] != 0 || e[63]>>1 != 0:
 		return nil, undelivered(deliveryReserved, "reserved bytes are %x %x, status %02x", e[1:4], e[62:63], e[63])
-	case xor(e[:]) != 0xff:
+	case m.caps.cmdifChecksum() && xor(e[:]) != 0xff:
 		return nil, undelivered(deliverySignature, "signature is %02x, expected %02x", e[61], ^(xor(e[:]) ^ e[61]))
 	case inLen < cmdInline || inLen > maxMessage || inLen%4 != 0:
 		return nil, undelivered(deliveryInLength, "input length is %d", inLen)

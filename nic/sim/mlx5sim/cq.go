@@ -71,7 +71,7 @@ func (m *Model) createCQ(c *call) *refusal {
 	case q.period != 0 && in.u("cq_period_mode") > 1:
 		return refuse(stBadParam, "cq_period_mode is %d, expected 0 (from EQE) or 1 (from CQE)", in.u("cq_period_mode"))
 	}
-	if q.buffer, r = newBuffer(in.b[min(len(in.b), 0x110):], in.i("log_page_size"), in.i("page_offset"), 6, in.i("log_cq_size")); r != nil {
+	if q.buffer, r = m.newBuffer(in.b[min(len(in.b), 0x110):], in.i("log_page_size"), in.i("page_offset"), 6, in.i("log_cq_size")); r != nil {
 		return r
 	}
 	if r := m.obj.cqs.add(m, q); r != nil {
@@ -135,20 +135,20 @@ func (m *Model) modifyCQ(c *call) *refusal {
 func (m *Model) cqDoorbell(u uint32, v uint64) {
 	q, ok := m.obj.cqs.m[uint32(v)&0xffffff]
 	if !ok || uint32(v)>>24 != 0 {
-		m.host.Violation("CQ doorbell %016x in UAR %#x: CQ %#x does not exist", v, u, uint32(v))
+		m.host.Refuse("CQ doorbell %016x in UAR %#x: CQ %#x does not exist", v, u, uint32(v))
 		return
 	}
 	if q.uar != u {
-		m.host.Violation("CQ doorbell %016x in UAR %#x: CQ %#x belongs to UAR %#x", v, u, q.id, q.uar)
+		m.host.Refuse("CQ doorbell %016x in UAR %#x: CQ %#x belongs to UAR %#x", v, u, q.id, q.uar)
 	}
 	word := uint32(v >> 32)
 	ci := word & 0xffffff
 	if (ci-q.ci)&0xffffff > (q.pi-q.ci)&0xffffff {
-		m.host.Violation("CQ %#x: armed at consumer counter %#x, last was %#x, producer counter is %#x", q.id, ci, q.ci, q.pi)
+		m.host.Refuse("CQ %#x: armed at consumer counter %#x, last was %#x, producer counter is %#x", q.id, ci, q.ci, q.pi)
 		return
 	}
 	if word>>30 != 0 || word>>25&7 != 0 {
-		m.host.Violation("CQ %#x: doorbell %08x has reserved bits set", q.id, word)
+		m.host.Tell("CQ %#x: doorbell %08x has reserved bits set", q.id, word)
 	}
 	q.ci = ci
 	q.armed, q.solicited = true, word>>24&1 != 0
@@ -169,7 +169,7 @@ func (m *Model) complete(q *cq, b *[cqeSize]byte, solicited bool) {
 		}
 		ci := be.Uint32(rec[:])
 		if ci>>24 != 0 || (q.pi-ci)&0xffffff > q.entries() {
-			m.host.Violation("CQ %#x: consumer counter in the doorbell record is %#x, producer counter is %#x, %d entries", q.id, ci, q.pi, q.entries())
+			m.host.Refuse("CQ %#x: consumer counter in the doorbell record is %#x, producer counter is %#x, %d entries", q.id, ci, q.pi, q.entries())
 			ci = q.ci
 		}
 		q.ci = ci
@@ -213,7 +213,7 @@ func (m *Model) notify(q *cq) {
 
 func (m *Model) overrun(q *cq) {
 	q.broken = true
-	m.host.Violation("CQ %#x overrun: %d entries, consumer counter %#x, producer counter %#x", q.id, q.entries(), q.ci, q.pi)
+	m.host.Refuse("CQ %#x overrun: %d entries, consumer counter %#x, producer counter %#x", q.id, q.entries(), q.ci, q.pi)
 	var d [eventData]byte
 	be.PutUint32(d[:], q.id)
 	d[11] = 1 // CQ overrun

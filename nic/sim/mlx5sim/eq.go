@@ -52,7 +52,7 @@ func (m *Model) createEQ(c *call) *refusal {
 	case in.u("eq_status") != 0 || in.u("eq_st") != 0 || in.is("eq_ec") || in.u("eq_consumer_counter")|in.u("eq_producer_counter") != 0:
 		return refuse(stBadParam, "status, st, ec and the counters have to be zero")
 	}
-	if e.buffer, r = newBuffer(in.b[min(len(in.b), 0x110):], in.i("eq_log_page_size"), in.i("eq_page_offset"), 6, in.i("log_eq_size")); r != nil {
+	if e.buffer, r = m.newBuffer(in.b[min(len(in.b), 0x110):], in.i("eq_log_page_size"), in.i("eq_page_offset"), 6, in.i("log_eq_size")); r != nil {
 		return r
 	}
 	for _, o := range m.obj.eqs.m {
@@ -113,7 +113,7 @@ func (m *Model) event(kind, sub uint8, data []byte) bool {
 // post writes an EQE and raises the interrupt if the EQ is armed.
 func (m *Model) post(e *eq, kind, sub uint8, data []byte) {
 	if (e.pi-e.ci)&0xffffff >= e.entries() {
-		m.host.Violation("EQ %#x overrun: %d entries, none consumed (consumer counter %#x, producer %#x)", e.id, e.entries(), e.ci, e.pi)
+		m.host.Refuse("EQ %#x overrun: %d entries, none consumed (consumer counter %#x, producer %#x)", e.id, e.entries(), e.ci, e.pi)
 		return
 	}
 	var b [eqeSize]byte
@@ -138,15 +138,15 @@ func (m *Model) fire(e *eq) {
 func (m *Model) eqDoorbell(u uint32, v uint32, arm bool) {
 	e, ok := m.obj.eqs.m[v>>24]
 	if !ok {
-		m.host.Violation("EQ doorbell %08x in UAR %#x: EQ %#x does not exist", v, u, v>>24)
+		m.host.Refuse("EQ doorbell %08x in UAR %#x: EQ %#x does not exist", v, u, v>>24)
 		return
 	}
 	ci := v & 0xffffff
 	if e.uar != u {
-		m.host.Violation("EQ doorbell %08x in UAR %#x: EQ %#x belongs to UAR %#x", v, u, e.id, e.uar)
+		m.host.Refuse("EQ doorbell %08x in UAR %#x: EQ %#x belongs to UAR %#x", v, u, e.id, e.uar)
 	}
 	if (ci-e.ci)&0xffffff > (e.pi-e.ci)&0xffffff {
-		m.host.Violation("EQ %#x: consumer counter %#x, last was %#x, producer counter is %#x", e.id, ci, e.ci, e.pi)
+		m.host.Refuse("EQ %#x: consumer counter %#x, last was %#x, producer counter is %#x", e.id, ci, e.ci, e.pi)
 		return
 	}
 	e.ci = ci

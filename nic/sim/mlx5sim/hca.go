@@ -5,7 +5,7 @@ func hcaCommands() map[uint16]*command {
 	hcaID := lay(16, "00.31:16 opcode 04.15:0 op_mod 08.31 embedded_cpu_function 08.28 function_id_type 08.15:0 function_id")
 	return map[uint16]*command{
 		0x100: {name: "QUERY_HCA_CAP", in: lay(16, "00.31:16 opcode 04.15:0 op_mod 08.31 other_function 08.15:0 function_id"),
-			out: lay(16+capBytes, "10*1024 capability"), from: hcaEnabled, run: (*Model).queryCap},
+			out: plainOut, from: hcaEnabled, run: (*Model).queryCap},
 		0x101: {name: "QUERY_ADAPTER", in: plainIn, out: lay(272, "28.23:0 ieee_vendor_id 2c.15:0 vsd_vendor_id 100*4 psid"),
 			from: hcaEnabled, run: (*Model).queryAdapter},
 		0x102: {name: "INIT_HCA", in: lay(16, "00.31:16 opcode 04.15:0 op_mod 0c.29:16 sw_vhca_id"), tail: true, out: plainOut,
@@ -53,7 +53,7 @@ func (m *Model) disableHCA(*call) *refusal {
 		return refuse(stBadSysState, "the function is initialized: TEARDOWN_HCA comes first")
 	}
 	if n := len(m.pages.owned); n > 0 {
-		m.host.Violation("DISABLE_HCA (105h): %d pages are still the firmware's: they have to be taken back first", n)
+		m.host.Tell("DISABLE_HCA (105h): %d pages are still the firmware's: they have to be taken back first", n)
 	}
 	m.hca, m.issi = hcaDisabled, 0
 	m.pages = pagePool{}
@@ -79,7 +79,7 @@ func (m *Model) teardownHCA(c *call) *refusal {
 	}
 	if c.in.u("profile") == 0 {
 		if left := m.obj.left(); left != "" {
-			m.host.Violation("TEARDOWN_HCA (103h): objects were not destroyed: %s", left)
+			m.host.Tell("TEARDOWN_HCA (103h): objects were not destroyed: %s", left)
 		}
 	}
 	m.obj, m.flow, m.vport = newObjects(), newSteering(), m.newVport()

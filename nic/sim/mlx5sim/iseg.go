@@ -1,6 +1,10 @@
 package mlx5sim
 
-import "fmt"
+import (
+	"fmt"
+
+	"rebound/nic/sim"
+)
 
 // Where BAR 0 holds what.
 const (
@@ -119,40 +123,43 @@ func (m *Model) writeISeg(off uint64, p []byte) error {
 		return fmt.Errorf("initialization segment %03xh: write of %d bytes, its fields are dwords", off, len(p))
 	}
 	v := be.Uint32(p)
-	switch off {
-	case isegCmdqHigh, isegCmdqLow:
-		if m.booting != 0 {
-			return fmt.Errorf("initialization segment %02xh: written while initializing is set", off)
-		}
+	var early error
+	if (off == isegCmdqHigh || off == isegCmdqLow) && m.booting != 0 {
+		early = fmt.Errorf("initialization segment %02xh: written while initializing is set", off)
 	}
 	switch off {
 	case isegCmdqHigh:
 		m.cmdqHigh = v
+		return sim.AsTold(early)
 	case isegCmdqLow:
 		m.setInterface(uint8(v >> 8 & 7))
-		if v&0x8ff != 0 {
-			return fmt.Errorf("initialization segment 14h: cmdq_phy_addr %08x is not aligned to 4096", v)
+		if m.nicIf == 0 {
+			m.cmdq.base = uint64(m.cmdqHigh)<<32 | uint64(v&^0xfff)
+			m.addressed = true
 		}
-		m.cmdq.base = uint64(m.cmdqHigh)<<32 | uint64(v&^0xfff)
-		m.addressed = true
+		if size := v & 0x8ff; size != 0 && size != logCmdqSize<<4|logCmdqStride {
+			return sim.AsTold(fmt.Errorf("initialization segment 14h: cmdq_phy_addr %08x is not aligned to 4096", v))
+		}
+		return sim.AsTold(early)
 	case isegDoorbell:
 		return m.ringCommand(v)
 	case isegClearInt:
 	default:
-		return fmt.Errorf("initialization segment %03xh: written %08x, but it is read-only", off, v)
+		return sim.AsTold(fmt.Errorf("initialization segment %03xh: written %08x, but it is read-only", off, v))
 	}
 	return nil
 }
 
-// setInterface takes nic_interface: 0 full driver, 1 disabled, 7 software reset, after which it reads as disabled.
+// setInterface takes nic_interface: 0 full driver, 1 disabled, 7 software reset, after which it reads as disabled. The command
+// queue stays where it was: a driver may tell its address first and reset then.
 func (m *Model) setInterface(v uint8) {
 	switch v {
 	case 0:
 		m.nicIf = 0
 	default:
-		wire := m.port.wire
+		wire, high, base, addressed := m.port.wire, m.cmdqHigh, m.cmdq.base, m.addressed
 		m.Reset()
-		m.port.wire = wire
+		m.port.wire, m.cmdqHigh, m.cmdq.base, m.addressed = wire, high, base, addressed
 		m.nicIf, m.lost = 1, true
 	}
 }

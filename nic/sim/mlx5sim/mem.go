@@ -32,7 +32,7 @@ func (b *buffer) contiguous(i, n uint32) uint32 {
 }
 
 // newBuffer reads the page addresses behind a context. log_page_size counts from 4096 bytes.
-func newBuffer(pas []byte, logPage, pageOffset, logEntry, logSize int) (buffer, *refusal) {
+func (m *Model) newBuffer(pas []byte, logPage, pageOffset, logEntry, logSize int) (buffer, *refusal) {
 	b := buffer{logPage: 12 + logPage, offset: uint64(pageOffset) * 64, logEntry: logEntry, logSize: logSize}
 	if b.logPage > 30 || logSize > 22 {
 		return b, refuse(stBadParam, "log_page_size %d, log size %d: too large", logPage, logSize)
@@ -44,7 +44,9 @@ func newBuffer(pas []byte, logPage, pageOffset, logEntry, logSize int) (buffer, 
 	}
 	for i := range need {
 		at := be.Uint64(pas[8*i:])
-		if at == 0 || at&(1<<b.logPage-1) != 0 {
+		if need == 1 && at != 0 && at&(1<<b.logPage-1) != 0 && at%4096 == 0 {
+			m.host.Tell("log_page_size %d: the only page, %#x, is aligned to 4096 bytes and not to %d", logPage, at, 1<<b.logPage)
+		} else if at == 0 || at&(1<<b.logPage-1) != 0 {
 			return b, refuse(stBadParam, "pas[%d] is %#x: pages of %d bytes are aligned to that", i, at, 1<<b.logPage)
 		}
 		b.pages = append(b.pages, at)

@@ -95,7 +95,7 @@ func (m *Model) newWorkQueue(in msg, q *workQueue) *refusal {
 		return refuse(stBadParam, "log_wq_sz is %d, capability log_max_wq_sz is 15", in.i("log_wq_sz"))
 	}
 	var r *refusal
-	q.buffer, r = newBuffer(in.b[min(len(in.b), 0x110):], in.i("log_wq_pg_sz"), in.i("page_offset"), in.i("log_wq_stride"), in.i("log_wq_sz"))
+	q.buffer, r = m.newBuffer(in.b[min(len(in.b), 0x110):], in.i("log_wq_pg_sz"), in.i("page_offset"), in.i("log_wq_stride"), in.i("log_wq_sz"))
 	return r
 }
 

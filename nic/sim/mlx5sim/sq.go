@@ -58,8 +58,8 @@ func (m *Model) createSQ(c *call) *refusal {
 	case in.is("allow_multi_pkt_send_wqe"), in.is("reg_umr"), in.is("allow_swp"):
 		return refuse(stBadParam, "allow_multi_pkt_send_wqe %d, reg_umr %d, allow_swp %d without the capability",
 			in.u("allow_multi_pkt_send_wqe"), in.u("reg_umr"), in.u("allow_swp"))
-	case q.inline > 3, q.inline < m.leastInline():
-		return refuse(stBadParam, "min_wqe_inline_mode is %d, the vport's is %d", q.inline, m.leastInline())
+	case q.inline > 3:
+		return refuse(stBadParam, "min_wqe_inline_mode is %d, expected 0 to 3", q.inline)
 	}
 	if r := m.obj.sqs.add(m, q); r != nil {
 		return r
@@ -129,16 +129,16 @@ func (q *sq) ahead(idx uint32) int { return int(int16(idx - q.posted)) }
 func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte, polled bool) bool {
 	q, ok := m.obj.sqs.m[uint32(ctrl>>8)&0xffffff]
 	if !ok {
-		m.host.Violation("SQ doorbell %016x in UAR %#x: SQ %#x does not exist", ctrl, u, uint32(ctrl>>8)&0xffffff)
+		m.host.Refuse("SQ doorbell %016x in UAR %#x: SQ %#x does not exist", ctrl, u, uint32(ctrl>>8)&0xffffff)
 		return true
 	}
 	idx := uint32(ctrl>>40) & 0xffff
 	ds := uint32(ctrl & 0x3f)
 	switch {
 	case q.uar != u:
-		m.host.Violation("SQ %#x: doorbell in UAR %#x, the queue has %#x", q.id, u, q.uar)
+		m.host.Refuse("SQ %#x: doorbell in UAR %#x, the queue has %#x", q.id, u, q.uar)
 	case q.state == stateReset:
-		m.host.Violation("SQ %#x: doorbell for WQE %#x while the queue is in reset", q.id, idx)
+		m.host.Refuse("SQ %#x: doorbell for WQE %#x while the queue is in reset", q.id, idx)
 		return true
 	}
 	if polled && q.state == stateReady && q.ahead(idx) < 0 && q.ahead(idx) >= -int(q.entries()) {
@@ -147,7 +147,7 @@ func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte, polled bool) bool {
 	n := max(1, (ds*wqeSeg+wqebb-1)/wqebb)
 	ahead := (idx + n - q.head) & 0xffff
 	if q.state == stateReady && (ahead > q.entries() || (idx-q.posted)&0xffff > q.entries()) {
-		m.host.Violation("SQ %#x: doorbell for WQE %#x of %d basic blocks, next is %#x and the ring has %d", q.id, idx, n, q.posted, q.entries())
+		m.host.Refuse("SQ %#x: doorbell for WQE %#x of %d basic blocks, next is %#x and the ring has %d", q.id, idx, n, q.posted, q.entries())
 		return true
 	}
 	ok = m.checkPosted(q, idx, n, wqe, polled && idx != q.posted)
@@ -170,7 +170,7 @@ func (m *Model) checkPosted(q *sq, idx, n uint32, wqe []byte, mixed bool) bool {
 	}
 	var rec [4]byte
 	if h.Peek(q.dbr+4, rec[:]) == nil && (be.Uint32(rec[:])-idx-n)&0x8000 != 0 {
-		m.host.Violation("SQ %#x: doorbell for WQE %#x, the doorbell record says %#x: it is written first", q.id, idx, be.Uint32(rec[:]))
+		m.host.Tell("SQ %#x: doorbell for WQE %#x, the doorbell record says %#x: it is written first", q.id, idx, be.Uint32(rec[:]))
 	}
 	for i := uint32(0); int(i)*wqebb < len(wqe); i++ {
 		part := wqe[i*wqebb : min(int(i+1)*wqebb, len(wqe))]
@@ -185,7 +185,7 @@ func (m *Model) checkPosted(q *sq, idx, n uint32, wqe []byte, mixed bool) bool {
 			return false
 		}
 		if string(ring) != string(part) {
-			m.host.Violation("SQ %#x, WQE %#x: pushed %x, the ring has %x: it is written there first", q.id, idx, part, ring)
+			m.host.Tell("SQ %#x, WQE %#x: pushed %x, the ring has %x: it is written there first", q.id, idx, part, ring)
 			return true
 		}
 	}
@@ -235,7 +235,7 @@ func (m *Model) executeWQE(q *sq) {
 		err = m.send(q, w)
 	}
 	if err != nil {
-		m.host.Violation("SQ %#x, WQE %#x: %v (syndrome %02xh)", q.id, idx, err, err.synd)
+		m.host.Refuse("SQ %#x, WQE %#x: %v (syndrome %02xh)", q.id, idx, err, err.synd)
 		if w == nil {
 			q.head = (q.head + 1) & 0xffff
 		} else {
@@ -287,8 +287,10 @@ func (m *Model) checkCtrl(q *sq, w []byte, idx uint32) *wqeError {
 		return badWQE(syndLocalOp, "wqe_index is %#x", be.Uint16(w[1:]))
 	case be.Uint32(w[4:])>>8 != q.id:
 		return badWQE(syndLocalOp, "qpn is %#x", be.Uint32(w[4:])>>8)
-	case w[0] != 0 || w[8]|w[9]|w[10] != 0 || w[7]&0xc0 != 0 || w[11]&0x11 != 0:
-		return badWQE(syndLocalOp, "control segment %x: opmod, signature and reserved bits have to be zero", w[:16])
+	case w[0] != 0:
+		return badWQE(syndLocalOp, "opmod is %d", w[0])
+	case w[8]|w[9]|w[10] != 0 || w[7]&0xc0 != 0 || w[11]&0x11 != 0:
+		m.host.Tell("SQ %#x, WQE %#x: control segment %x: signature and reserved bits have to be zero", q.id, idx, w[:16])
 	}
 	return nil
 }

@@ -274,10 +274,13 @@ func (m *Model) setEntry(c *call) *refusal {
 	n := in.i("destination_list_size")
 	list := in.b[min(len(in.b), 0x340):]
 	switch {
-	case len(list) < 8*n:
+	case len(list) < 8*n-4:
 		return refuse(stInLen, "%d destinations in %d bytes", n, len(list))
 	case (e.action&actionForward != 0) != (n > 0):
 		return refuse(stBadParam, "action %#x with %d destinations", e.action, n)
+	}
+	if len(list) < 8*n {
+		m.host.Tell("SET_FLOW_TABLE_ENTRY (936h): %d destinations in %d bytes: the last has one dword of its two", n, len(list))
 	}
 	for i := range n {
 		w := be.Uint32(list[8*i:])

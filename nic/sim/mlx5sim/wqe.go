@@ -44,8 +44,12 @@ func (m *Model) send(q *sq, w []byte) *wqeError {
 		return badWQE(syndLocalOp, "frame of %d bytes", len(f))
 	}
 	p := parse(f)
-	if least := leastHeader(q.inline, &p); inl < least {
-		return badWQE(syndLocalOp, "inline_hdr_sz is %d, min_wqe_inline_mode %d wants %d of this frame", inl, q.inline, least)
+	mode := max(q.inline, m.leastInline())
+	if least := leastHeader(mode, &p); inl < least {
+		if mode > 1 || inl < 14 { // real ones take Ethernet's header without the tag
+			return badWQE(syndLocalLength, "inline_hdr_sz is %d, min_wqe_inline_mode %d wants %d of this frame", inl, mode, least)
+		}
+		m.host.Tell("SQ %#x: inline_hdr_sz is %d, min_wqe_inline_mode %d wants %d of this frame", q.id, inl, mode, least)
 	}
 	if op == opLSO {
 		return m.segment(q, &p, inl, mss, cs)

@@ -1,0 +1,185 @@
+package mlx5sim
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+)
+
+// tells expects the command to be done and a violation of the lesser grade.
+func (x *rig) tells(in []byte, outLen int, violation string) []byte {
+	x.Helper()
+	out := x.exec(in, outLen)
+	if out[0] != 0 {
+		x.Errorf("command %x: status %xh, syndrome %x: %q", in[:2], out[0], out[4:8], x.p.Violations())
+	}
+	if r := x.p.Refused(); len(r) > 0 {
+		x.Errorf("command %x: %q", in[:2], r)
+	}
+	x.wants(violation)
+	return out
+}
+
+// rdma-core and others sign neither the command's entry nor its mailboxes, which cmdif_checksum lets them.
+func TestUnsignedCommand(t *testing.T) {
+	x := newRig(t, Options{})
+	x.address()
+	x.sums = false
+	unsigned := func(in []byte, outLen int) ([]byte, uint8) {
+		x.entry(in, outLen)[61] = 0
+		return x.ring(in, outLen)
+	}
+	if out, d := unsigned(dwords(16, 0, 0x104<<16), 16); d != 0 || out[0] != 0 {
+		t.Errorf("ENABLE_HCA without a signature: delivery status %xh, status %xh", d, out[0])
+	}
+	caps, d := unsigned(dwords(16, 0, 0x100<<16, 4, 1), 4112)
+	if d != 0 || caps[0] != 0 {
+		t.Fatalf("QUERY_HCA_CAP without signatures: delivery status %xh, status %xh", d, caps[0])
+	}
+	x.clean()
+	caps[16+0x42] |= 0xc0 // cmdif_checksum
+	x.sums = true
+	x.do(append(dwords(16, 0, 0x109<<16), caps[16:]...), 16)
+	if _, d := unsigned(dwords(16, 0, 0x80d<<16), 16); d != deliverySignature {
+		t.Errorf("NOP without a signature, cmdif_checksum is set: delivery status %xh, expected %xh", d, deliverySignature)
+	}
+	x.wants("signature is 00")
+}
+
+// The command queue stays where it was when a driver resets the function after it has told the address.
+func TestResetKeepsCommandQueue(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		x := newRig(t, Options{})
+		x.address()
+		x.wr(0x14, 7<<8)
+		if v := x.rd(0x14); v>>8&7 != 1 || v&^0xfff != uint32(x.cmd.IOVA) || x.rd(0x10) != uint32(x.cmd.IOVA>>32) {
+			t.Errorf("after the reset, 10h and 14h read %08x and %08x", x.rd(0x10), v)
+		}
+		if again {
+			x.wr(0x14, x.rd(0x14)&^0x700)
+		}
+		x.do(dwords(16, 0, 0x104<<16), 16)
+		x.clean()
+	}
+}
+
+// What the manual forbids and cards are known to bear is done, and told.
+func TestBorne(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	x.tells(dwords(16, 0, 0x802<<16, 12, 1), 16, "reserved bits 00000001 set in the dword at 0ch")
+
+	sq := x.createSQ() // one page of 4096 bytes, aligned to that, though log_wq_pg_sz says 64 KiB
+	binary.BigEndian.PutUint32(sq[0x70:], 6<<16|4<<8|testLogSQ)
+	binary.BigEndian.PutUint32(sq[0x114:], uint32(x.fb.IOVA)&^0xffff|0x1000)
+	x.tells(sq, 16, "is aligned to 4096 bytes and not to 65536")
+
+	entry := dwords(0x344, 0, 0x936<<16, 0x14, x.table, 0x20, 1, 0x44, x.group, 0x4c, 4, 0x50, 1, 0x340, 2<<24|x.tirn)
+	x.tells(entry, 16, "the last has one dword of its two")
+	entry[0x23] = 2
+	x.fails(entry[:0x340], 16, stInLen, "1 destinations in 0 bytes")
+}
+
+// QUERY_HCA_CAP and ACCESS_REG return as much as the driver has room for.
+func TestShortOutputs(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)
+	for _, n := range []int{16, 32, 272, 8192} {
+		want := append(append([]byte(nil), caps...), make([]byte, 4096)...)[:n]
+		if got := x.do(dwords(16, 0, 0x100<<16, 4, 1), n); !bytes.Equal(got, want) {
+			t.Errorf("QUERY_HCA_CAP, %d bytes: %x", n, got)
+		}
+	}
+	x.do(dwords(32, 0, 0x0805_0000, 8, regPMTU, 16, 1<<16, 24, 9000<<16), 16)
+	if out := x.do(dwords(32, 0, 0x805<<16, 4, 1, 8, regPMTU, 16, 1<<16), 28); w32(out, 24)>>16 != 9000 {
+		t.Errorf("PMTU after a write with an output of 16 bytes: %x", out)
+	}
+	x.clean()
+}
+
+// A send queue may be made with min_wqe_inline_mode 0; what its WQEs have to carry is the device's to say.
+func TestInlineMode(t *testing.T) {
+	tagged := append(append(append([]byte(nil), toPeer(12)...), 0x81, 0, 0, 5), toPeer(80)[12:]...)
+	for _, c := range []struct {
+		name    string
+		profile Profile
+		frame   []byte
+		inl     int
+		synd    uint8 // 0 for sent
+		told    string
+	}{
+		{"none, needed", ConnectX4, toPeer(64), 0, syndLocalLength, "inline_hdr_sz is 0"},
+		{"none, not needed", ConnectX5, toPeer(64), 0, 0, ""},
+		{"Ethernet's header", ConnectX4, toPeer(64), 14, 0, ""},
+		{"13 bytes", ConnectX4, toPeer(64), 13, syndLocalLength, "inline_hdr_sz is 13"},
+		{"a tag and 16 bytes", ConnectX4, tagged, 16, 0, "told: SQ"},
+		{"a tag and 18 bytes", ConnectX4, tagged, 18, 0, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := newRig(t, Options{Profile: c.profile})
+			x.open()
+			in := x.createSQ()
+			binary.BigEndian.PutUint32(in[0x20:], 0)
+			x.sqn = w32(x.do(in, 16), 8)
+			x.do(dwords(0x110, 0, 0x905<<16, 8, x.sqn, 0x20, 1<<20), 16)
+			x.store(0, x.wqe(0, c.frame, c.inl)[:8])
+			x.p.Settle(10)
+			e := x.cqe()
+			if e == nil || c.synd != 0 && (e[63]>>4 != cqeRequestErr || e[55] != c.synd) || c.synd == 0 && e[63]>>4 != cqeRequest {
+				t.Errorf("completion %x", e)
+			}
+			if got := x.far.Recv(0); c.synd == 0 && !bytes.Equal(got, c.frame) {
+				t.Errorf("the wire has %x", got)
+			}
+			if c.told == "" {
+				x.clean()
+			} else {
+				x.wants(c.told)
+			}
+		})
+	}
+}
+
+// The vport's counters count what arrives at it, from the wire and from itself, whether or not a queue takes it.
+func TestVportCounters(t *testing.T) {
+	x := newRig(t, Options{Profile: ConnectX5})
+	x.open()
+	count := func() (rx, tx uint64) {
+		out := x.do(dwords(32, 0, 0x770<<16), 528)
+		return binary.BigEndian.Uint64(out[0x90:]), binary.BigEndian.Uint64(out[0xa0:])
+	}
+	x.post(1)
+	x.far.Send(0, frameOf(64)) // taken
+	x.far.Send(0, frameOf(64)) // no WQE
+	x.p.Settle(10)
+	if rx, _ := count(); rx != 2 {
+		t.Errorf("%d unicast frames received of 2, one of which found no WQE", rx)
+	}
+	x.sendTo(0, testMAC) // loopback, kept from its own transport domain
+	if rx, tx := count(); rx != 3 || tx != 1 {
+		t.Errorf("with one turned round: %d received of 3, %d sent of 1", rx, tx)
+	}
+	x.do(dwords(64, 0, 0x938<<16, 0x14, x.table), 16)
+	x.far.Send(0, frameOf(64)) // no entry
+	x.p.Settle(10)
+	if rx, _ := count(); rx != 4 || x.m.count.missed != 1 {
+		t.Errorf("with one that no entry takes: %d received of 4", rx)
+	}
+	x.clean()
+}
+
+// Reserved bits of a WQE's control segment are told, and the frame is sent.
+func TestReservedInWQE(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	w := x.wqe(0, toPeer(64), 64)
+	w[9] = 1
+	copy(x.sq.Bytes, w)
+	x.store(0, w)
+	x.p.Settle(10)
+	if e := x.cqe(); e == nil || e[63]>>4 != cqeRequest || x.far.Recv(0) == nil {
+		t.Errorf("completion %x", e)
+	}
+	x.wants("told: SQ")
+}
