@@ -102,13 +102,16 @@ func newSpace(c Config) (space, error) {
 		put32(offMSIX+4, c.MSIXTable|uint32(c.MSIXBAR), 0)
 		put32(offMSIX+8, c.MSIXPBA|uint32(c.MSIXBAR), 0)
 	}
-	s.init[offCapPtr] = offPM
-	put16(offPM, 0x01|uint16(next)<<8, 0)
-	put16(offPM+2, cmp.Or(c.PMC, 3), 0)                    // version 3, D0 and D3
-	put16(offPM+4, cmp.Or(c.PMCSR, pmNoSoftReset), 3|1<<8) // power state, PME enable
-	s.clear1[offPM+5] = 1 << 7                             // PME status
-	put16(offPCIe, 0x10, 0)                                // the last
-	put16(offPCIe+2, 2, 0)                                 // version 2, endpoint
+	s.init[offCapPtr] = byte(next)
+	if !c.NoPM {
+		s.init[offCapPtr] = offPM
+		put16(offPM, 0x01|uint16(next)<<8, 0)
+		put16(offPM+2, cmp.Or(c.PMC, 3), 0)                    // version 3, D0 and D3
+		put16(offPM+4, cmp.Or(c.PMCSR, pmNoSoftReset), 3|1<<8) // power state, PME enable
+		s.clear1[offPM+5] = 1 << 7                             // PME status
+	}
+	put16(offPCIe, 0x10, 0) // the last
+	put16(offPCIe+2, 2, 0)  // version 2, endpoint
 	put32(offPCIe+4, c.PCIeDevCap, 0)
 	put16(offPCIe+8, 0x2810, 0x7fff) // relaxed ordering, no snoop, read requests of 512 bytes
 	s.clear1[offPCIe+10] = 0x0f

@@ -125,6 +125,7 @@ type Config struct {
 	MSIXTable, MSIXPBA   uint32 // offsets in that BAR
 	PCIeDevCap           uint32 // PCI Express Device Capabilities; bit 28 is FLR
 	LinkSpeed, LinkWidth int    // PCIe generation and lanes shown in Link Status
+	NoPM                 bool   // no Power Management capability, as virtual functions have none
 	SerialNumber         uint64 // Device Serial Number capability; 0 for none
 	MultiFunction        bool   // Header Type says that the device has more functions
 	InterruptPin         uint8  // 1 for INTA#, which 0 stands for too, to 4 for INTD#

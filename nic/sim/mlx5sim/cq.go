@@ -13,6 +13,8 @@ var cqContext = lay(64, `00.31:28 status 00.23:21 cqe_sz 00.20 cc 00.18 scqe_bre
 const (
 	cqeSize = 64
 
+	cqeSE = 1 << 1 // of the last byte: the solicited-event bit
+
 	cqeRequest      = 0x0 // opcodes, in the last byte's high half
 	cqeResponseSend = 0x2
 	cqeRequestErr   = 0xd
@@ -218,6 +220,30 @@ func (m *Model) overrun(q *cq) {
 	be.PutUint32(d[:], q.id)
 	d[11] = 1 // CQ overrun
 	m.event(eventCQError, 0, d[:])
+}
+
+// causes are what error CQEs of real cards showed beside a syndrome (hw_error_syndrome, hw_syndrome_type, vendor_error_syndrome).
+var causes = map[uint8][3]uint8{
+	syndLocalLength: {0x60, 0x10, 0x68}, // ConnectX-4 Lx, a WQE with too little inline
+	syndLocalProt:   {0xa9, 0x00, 0x56}, // ConnectX-6, a receive queue
+	syndFlushed:     {0x00, 0x00, 0xf9},
+}
+
+// errorCQE completes a WQE in error. As on real cards the byte before the queue's number holds the opcode of the failed send,
+// the signature is not zero, and the solicited-event bit is set beside the owner's.
+func (m *Model) errorCQE(q *workQueue, kind uint8, idx uint32, opcode, synd uint8) {
+	var b [cqeSize]byte
+	cause, known := causes[synd]
+	if !known {
+		cause[2] = 0x50 | synd&0xf
+	}
+	copy(b[0x34:], cause[:])
+	b[0x37] = synd
+	be.PutUint32(b[0x38:], uint32(opcode)<<24|q.id)
+	be.PutUint16(b[0x3c:], uint16(idx))
+	b[63] = kind<<4 | cqeSE
+	b[0x3e] = ^xor(b[:])
+	m.complete(m.obj.cqs.m[q.cqn], &b, true)
 }
 
 func (q *cq) String() string { return fmt.Sprintf("CQ %#x", q.id) }

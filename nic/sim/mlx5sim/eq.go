@@ -47,8 +47,8 @@ func (m *Model) createEQ(c *call) *refusal {
 		return r
 	}
 	switch {
-	case e.vector >= vectors:
-		return refuse(stBadParam, "intr is %d, there are %d vectors", e.vector, vectors)
+	case e.vector >= m.prof.vectors:
+		return refuse(stBadParam, "intr is %d, there are %d vectors", e.vector, m.prof.vectors)
 	case in.u("eq_status") != 0 || in.u("eq_st") != 0 || in.is("eq_ec") || in.u("eq_consumer_counter")|in.u("eq_producer_counter") != 0:
 		return refuse(stBadParam, "status, st, ec and the counters have to be zero")
 	}
@@ -130,6 +130,9 @@ func (m *Model) post(e *eq, kind, sub uint8, data []byte) {
 func (m *Model) fire(e *eq) {
 	if e.armed && e.pi != e.ci {
 		e.armed = false
+		if m.opt.LoseInterrupt != nil && m.opt.LoseInterrupt(e.vector) {
+			return
+		}
 		m.host.Interrupt(e.vector)
 	}
 }

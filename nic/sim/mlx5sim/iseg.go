@@ -105,9 +105,13 @@ func (m *Model) isegDword(off uint64) uint32 {
 	case isegHealthCount:
 		return uint32(m.health.syndrome)<<24 | m.health.counter&0xffffff
 	case isegHealth + 0x30:
-		return uint32(v[0])<<24 | uint32(v[1])<<16 | uint32(v[2])
+		major := uint32(v[0]) << 24
+		if v[0] < 16 { // the generation of ConnectX-4 (seen: 14.26.226 as e01a00e2h)
+			major <<= 4
+		}
+		return major | uint32(v[1])<<16 | uint32(v[2])
 	case isegHealth + 0x34:
-		return 0x209 // hw_id
+		return m.prof.hwID
 	case isegHealth + 0x38:
 		if m.health.syndrome != 0 {
 			return 1<<31 | 1<<27 | 2<<24 // rfr: only a reset helps; valid; severity critical

@@ -28,6 +28,10 @@ type Options struct {
 	NoLoopback bool
 	// Clock is what the timestamps of completions count.
 	Clock Clock
+	// RefuseRegister, if set, refuses ACCESS_REG of the registers that it returns true for, as cards in closed systems do.
+	RefuseRegister func(id uint32, write bool) bool
+	// LoseInterrupt, if set, loses each interrupt that it returns true for. Its event is written.
+	LoseInterrupt func(vector int) bool
 	// NoPages refuses the pages that a driver gives, as a firmware short of its own resources does.
 	NoPages bool
 }
@@ -80,17 +84,15 @@ func New(o Options) *Model {
 
 // Config is the function's configuration space: initialization segment, MSI-X table and UARs all lie in BAR 0.
 func (m *Model) Config() sim.Config {
-	mac := m.opt.MAC
 	return sim.Config{
 		Vendor: 0x15b3, Device: m.prof.device, SubVendor: 0x15b3, SubDevice: 0x0008, Class: 0x020000,
 		BARs: [6]sim.BAR{
 			0: {Size: m.prof.barSize(), Is64: true, Prefetchable: true,
 				Polled: []sim.Range{{Off: firstUAR * uarSize, Len: uars * uarSize}}},
 		},
-		MSIXVectors: vectors, MSIXBAR: 0, MSIXTable: 0x2000, MSIXPBA: 0x3000,
+		MSIXVectors: m.prof.vectors, MSIXBAR: 0, MSIXTable: 0x2000, MSIXPBA: 0x3000,
 		PCIeDevCap: 1<<28 | 1<<15 | 2, LinkSpeed: 3, LinkWidth: 16,
-		SerialNumber: uint64(mac[0])<<56 | uint64(mac[1])<<48 | uint64(mac[2])<<40 | 0xffff<<24 |
-			uint64(mac[3])<<16 | uint64(mac[4])<<8 | uint64(mac[5]),
+		NoPM: m.prof.virtual, PMC: 0x81c3, // PME in D3cold, 375 mA
 	}
 }
 

@@ -29,13 +29,16 @@ const (
 // profile is what an adapter differs in.
 //
 // The first digits of a firmware's version are those of its adapter. Of the timer's frequency public reports say 156.25 MHz
-// for a ConnectX-5 and 1 GHz for a ConnectX-6 Dx (ibv_devinfo, hca_core_clock); the others have that of the next relation.
+// for a ConnectX-4 Lx, 5 and 6, 78.125 MHz for a ConnectX-5 Ex and 1 GHz for a ConnectX-6 Dx (ibv_devinfo, hca_core_clock); the
+// others have that of the next relation. The chips' IDs are those of health reports, and of the vendor's tools (mstflint).
 // ConnectX-4 and 4 Lx want headers inline in each send WQE, later ones read them (Linux, wqe_inline_mode).
 type profile struct {
 	device   uint16
 	fw       [3]uint16
 	psid     string
+	hwID     uint32 // of the health buffer: the chip's
 	virtual  bool
+	vectors  int    // of MSI-X
 	noInline bool   // wqe_inline_mode: the device reads headers by itself
 	kHz      uint32 // device_frequency_khz; 0 where firmware is too old to tell
 	lbSwitch bool   // disable_local_lb_uc, disable_local_lb_mc, self_lb_en_modifiable: loopback can be switched
@@ -47,30 +50,31 @@ const (
 	media50G  = media25G | proto50GBaseCR2
 	media100G = proto100GBaseCR4 | proto100GBaseSR4
 
-	clockConnectX5  = 156250
-	clockConnectX6D = 1000000
+	clockConnectX5   = 156250
+	clockConnectX5Ex = 78125
+	clockConnectX6D  = 1000000
 )
 
 var profiles = map[Profile]*profile{
-	ConnectX4: {device: 0x1013, fw: [3]uint16{14, 12, 1220}, psid: "MT_2430110027", media: media100G},
+	ConnectX4: {device: 0x1013, fw: [3]uint16{14, 12, 1220}, psid: "MT_2430110027", hwID: 0x209, vectors: vectors, media: media100G},
 
-	ConnectX4VF:   later(0x1014, 12, 28, 2006, vf, inline, clockConnectX5, media100G),
-	ConnectX4Lx:   later(0x1015, 14, 32, 1010, pf, inline, clockConnectX5, media50G),
-	ConnectX4LxVF: later(0x1016, 14, 32, 1010, vf, inline, clockConnectX5, media50G),
-	ConnectX5:     later(0x1017, 16, 35, 2000, pf, noInline, clockConnectX5, media100G),
-	ConnectX5VF:   later(0x1018, 16, 35, 2000, vf, noInline, clockConnectX5, media100G),
-	ConnectX5Ex:   later(0x1019, 16, 35, 2000, pf, noInline, clockConnectX5, media100G),
-	ConnectX5ExVF: later(0x101a, 16, 35, 2000, vf, noInline, clockConnectX5, media100G),
-	ConnectX6:     later(0x101b, 20, 35, 2000, pf, noInline, clockConnectX5, media100G),
-	ConnectX6VF:   later(0x101c, 20, 35, 2000, vf, noInline, clockConnectX5, media100G),
-	ConnectX6Dx:   later(0x101d, 22, 36, 1010, pf, noInline, clockConnectX6D, media100G),
-	ConnectXVF:    later(0x101e, 22, 36, 1010, vf, noInline, clockConnectX6D, media100G),
-	ConnectX6Lx:   later(0x101f, 26, 36, 1010, pf, noInline, clockConnectX6D, media50G),
-	ConnectX7:     later(0x1021, 28, 36, 1010, pf, noInline, clockConnectX6D, media100G),
-	BlueField:     later(0xa2d2, 18, 33, 1048, pf, noInline, clockConnectX5, media100G),
-	BlueFieldVF:   later(0xa2d3, 18, 33, 1048, vf, noInline, clockConnectX5, media100G),
-	BlueField2:    later(0xa2d6, 24, 36, 1010, pf, noInline, clockConnectX6D, media100G),
-	BlueField3:    later(0xa2dc, 32, 36, 1010, pf, noInline, clockConnectX6D, media100G),
+	ConnectX4VF:   later(0x1014, 0x209, 12, 28, 2006, vf, inline, clockConnectX5, media100G),
+	ConnectX4Lx:   later(0x1015, 0x20b, 14, 32, 1010, pf, inline, clockConnectX5, media50G),
+	ConnectX4LxVF: later(0x1016, 0x20b, 14, 32, 1010, vf, inline, clockConnectX5, media50G),
+	ConnectX5:     later(0x1017, 0x20d, 16, 35, 2000, pf, noInline, clockConnectX5, media100G),
+	ConnectX5VF:   later(0x1018, 0x20d, 16, 35, 2000, vf, noInline, clockConnectX5, media100G),
+	ConnectX5Ex:   later(0x1019, 0x20d, 16, 35, 2000, pf, noInline, clockConnectX5Ex, media100G),
+	ConnectX5ExVF: later(0x101a, 0x20d, 16, 35, 2000, vf, noInline, clockConnectX5Ex, media100G),
+	ConnectX6:     later(0x101b, 0x20f, 20, 35, 2000, pf, noInline, clockConnectX5, media100G),
+	ConnectX6VF:   later(0x101c, 0x20f, 20, 35, 2000, vf, noInline, clockConnectX5, media100G),
+	ConnectX6Dx:   later(0x101d, 0x212, 22, 36, 1010, pf, noInline, clockConnectX6D, media100G),
+	ConnectXVF:    later(0x101e, 0x212, 22, 36, 1010, vf, noInline, clockConnectX6D, media100G),
+	ConnectX6Lx:   later(0x101f, 0x216, 26, 36, 1010, pf, noInline, clockConnectX6D, media50G),
+	ConnectX7:     later(0x1021, 0x218, 28, 36, 1010, pf, noInline, clockConnectX6D, media100G),
+	BlueField:     later(0xa2d2, 0x211, 18, 33, 1048, pf, noInline, clockConnectX5, media100G),
+	BlueFieldVF:   later(0xa2d3, 0x211, 18, 33, 1048, vf, noInline, clockConnectX5, media100G),
+	BlueField2:    later(0xa2d6, 0x214, 24, 36, 1010, pf, noInline, clockConnectX6D, media100G),
+	BlueField3:    later(0xa2dc, 0x21c, 32, 36, 1010, pf, noInline, clockConnectX6D, media100G),
 }
 
 const (
@@ -79,9 +83,13 @@ const (
 )
 
 // later is an adapter with firmware newer than that of the recorded card.
-func later(device, major, minor, sub uint16, virtual, noInline bool, kHz, media uint32) *profile {
-	return &profile{device: device, fw: [3]uint16{major, minor, sub}, psid: "MT_0000000000", virtual: virtual, noInline: noInline,
-		kHz: kHz, lbSwitch: true, media: media}
+func later(device uint16, hwID uint32, major, minor, sub uint16, virtual, noInline bool, kHz, media uint32) *profile {
+	p := &profile{device: device, fw: [3]uint16{major, minor, sub}, psid: "MT_0000000000", hwID: hwID, virtual: virtual,
+		vectors: vectors, noInline: noInline, kHz: kHz, lbSwitch: true, media: media}
+	if device == 0x101e { // seen on a ConnectX-7: 12 vectors
+		p.vectors = 12
+	}
+	return p
 }
 
 // Device is the PCI device ID.

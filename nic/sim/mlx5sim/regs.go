@@ -74,6 +74,9 @@ func (m *Model) accessReg(c *call) *refusal {
 	if m.prof.virtual && id == regHostEndianness {
 		return refuse(stBadParam, "%s: a virtual function has none", r.name)
 	}
+	if f := m.opt.RefuseRegister; f != nil && f(id, c.in.u("op_mod") == accessWrite) {
+		return cannot(stBadRes, "%s: not granted", r.name).with(0x305684)
+	}
 	do := r.read
 	if op := c.in.u("op_mod"); op == accessWrite {
 		do = r.write

@@ -240,6 +240,6 @@ func (m *Model) scatter(q *rq, w, b []byte) *wqeError {
 }
 
 func (m *Model) failRQ(q *rq, idx uint32, synd uint8) {
-	m.errorCQE(&q.workQueue, cqeResponseErr, idx, synd)
+	m.errorCQE(&q.workQueue, cqeResponseErr, idx, 0, synd)
 	q.state, q.broken, q.cache = stateError, true, nil
 }

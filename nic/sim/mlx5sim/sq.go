@@ -224,13 +224,13 @@ func (m *Model) executeWQE(q *sq) {
 		m.flushSQ(q)
 		return
 	}
+	w, err := m.fetchWQE(q, idx)
 	if s := m.fault.send; s != 0 {
 		m.fault.send = 0
 		q.head = (q.head + 1) & 0xffff
-		m.failSQ(q, idx, s)
+		m.failSQ(q, idx, opcodeOf(w), s)
 		return
 	}
-	w, err := m.fetchWQE(q, idx)
 	if err == nil {
 		err = m.send(q, w)
 	}
@@ -241,7 +241,7 @@ func (m *Model) executeWQE(q *sq) {
 		} else {
 			q.head = (idx + uint32(len(w)+wqebb-1)/wqebb) & 0xffff
 		}
-		m.failSQ(q, idx, err.synd)
+		m.failSQ(q, idx, opcodeOf(w), err.synd)
 		return
 	}
 	q.head = (idx + uint32(len(w)+wqebb-1)/wqebb) & 0xffff
@@ -307,8 +307,8 @@ func (m *Model) sendCompletion(q *sq, idx uint32, opcode uint8, solicited bool) 
 }
 
 // failSQ writes an error CQE and brings the queue into error state.
-func (m *Model) failSQ(q *sq, idx uint32, synd uint8) {
-	m.errorCQE(&q.workQueue, cqeRequestErr, idx, synd)
+func (m *Model) failSQ(q *sq, idx uint32, opcode, synd uint8) {
+	m.errorCQE(&q.workQueue, cqeRequestErr, idx, opcode, synd)
 	q.state, q.broken = stateError, true
 }
 
@@ -323,14 +323,5 @@ func (m *Model) flushSQ(q *sq) {
 			q.head = (idx + n) & 0xffff
 		}
 	}
-	m.errorCQE(&q.workQueue, cqeRequestErr, idx, syndFlushed)
-}
-
-func (m *Model) errorCQE(q *workQueue, opcode uint8, idx uint32, synd uint8) {
-	var b [cqeSize]byte
-	b[0x36], b[0x37] = 0x50|synd&0xf, synd
-	be.PutUint32(b[0x38:], q.id)
-	be.PutUint16(b[0x3c:], uint16(idx))
-	b[63] = opcode << 4
-	m.complete(m.obj.cqs.m[q.cqn], &b, true)
+	m.errorCQE(&q.workQueue, cqeRequestErr, idx, w[3], syndFlushed)
 }

@@ -205,3 +205,11 @@ func (m *Model) transmit(q *sq, f []byte) {
 		m.count.txDiscard++
 	}
 }
+
+// opcodeOf is a WQE's opcode, 0 where it could not be read.
+func opcodeOf(w []byte) uint8 {
+	if len(w) < ctrlSize {
+		return 0
+	}
+	return w[3]
+}

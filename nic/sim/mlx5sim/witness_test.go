@@ -1,0 +1,130 @@
+package mlx5sim
+
+import (
+	"encoding/binary"
+	"testing"
+)
+
+// Error completions have what those of real cards showed: causes beside the syndrome, the opcode of the failed send before the
+// queue's number, a signature, and more than the owner in the last byte.
+func TestErrorCompletion(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	x.store(0, x.wqe(0, toPeer(64), 0)[:8]) // as on a ConnectX-4 Lx: inline_hdr_sz is 0
+	x.p.Settle(10)
+	x.wants("inline_hdr_sz is 0")
+	e := x.cqe()
+	want := dwords(16, 0, 0x60106801, 4, 0x0a<<24|x.sqn)
+	if e == nil || string(e[0x34:0x3c]) != string(want[:8]) || e[63] != 0xd2 || e[0x3e] == 0 {
+		t.Errorf("send: %x, expected %x at 34h, d2 at the end, and a signature", e, want[:8])
+	}
+	for _, b := range e[:0x34] {
+		if b != 0 {
+			t.Errorf("send: bytes before 34h: %x", e[:0x34])
+		}
+	}
+	x.post(1)
+	x.rq.Bytes[7]++ // lkey
+	x.far.Send(0, frameOf(64))
+	x.p.Settle(10)
+	x.wants("lkey")
+	e = x.cqe()
+	want = dwords(16, 0, 0xa9005604, 4, x.rqn)
+	if e == nil || string(e[0x34:0x3c]) != string(want[:8]) || e[63] != 0xe2 {
+		t.Errorf("receive: %x, expected %x at 34h, and e2 at the end", e, want[:8])
+	}
+}
+
+// Health buffer and clock, as seen on cards.
+func TestSeenOnCards(t *testing.T) {
+	for _, c := range []struct {
+		p             Profile
+		hwID, version uint32
+		kHz           uint32
+	}{
+		{ConnectX4, 0x209, 0xe00c04c4, 0},
+		{ConnectX4Lx, 0x20b, 0xe02003f2, 156250},
+		{ConnectX5, 0x20d, 0x102307d0, 156250},
+		{ConnectX5Ex, 0x20d, 0x102307d0, 78125},
+		{ConnectX6Dx, 0x212, 0x162403f2, 1000000},
+	} {
+		x := newRig(t, Options{Profile: c.p})
+		x.boot()
+		caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)[16:]
+		if id, v, kHz := x.rd(0x234), x.rd(0x230), w32(caps, 0x9c); id != c.hwID || v != c.version || kHz != c.kHz {
+			t.Errorf("%04x: hw_id %x, fw_ver %08x, device_frequency_khz %d, expected %+v", c.p.Device(), id, v, kHz, c)
+		}
+	}
+}
+
+// config returns the configuration space's capabilities and extended ones by their IDs.
+func (x *rig) config() (caps, extended map[uint16]int) {
+	get := func(off, n int) uint32 {
+		var b [4]byte
+		x.must(x.fn.ReadConfig(off, b[:n]))
+		return binary.LittleEndian.Uint32(b[:])
+	}
+	caps, extended = map[uint16]int{}, map[uint16]int{}
+	for at := int(get(0x34, 1)); at != 0; at = int(get(at+1, 1)) {
+		caps[uint16(get(at, 1))] = at
+	}
+	for at := 0x100; at != 0; at = int(get(at, 4) >> 20) {
+		extended[uint16(get(at, 4))] = at
+	}
+	return caps, extended
+}
+
+// A virtual function has neither power management nor, as no ConnectX has, a serial number; one was seen with 12 vectors.
+func TestConfigurationSpace(t *testing.T) {
+	const pm, msix, pcie, serial = 0x01, 0x11, 0x10, 0x03
+	for _, c := range []struct {
+		p       Profile
+		vectors int
+		pm      bool
+	}{{ConnectX4, 64, true}, {ConnectX5VF, 64, false}, {ConnectXVF, 12, false}, {ConnectX7, 64, true}} {
+		x := newRig(t, Options{Profile: c.p})
+		caps, extended := x.config()
+		var control [2]byte
+		x.must(x.fn.ReadConfig(caps[msix]+2, control[:]))
+		if n := int(binary.LittleEndian.Uint16(control[:])&0x7ff) + 1; n != c.vectors || (caps[pm] != 0) != c.pm || caps[pcie] == 0 || extended[serial] != 0 {
+			t.Errorf("%04x: %d vectors, capabilities %x, extended %x", c.p.Device(), n, caps, extended)
+		}
+		x.open()
+		in := x.createEQ()
+		binary.BigEndian.PutUint32(in[0x5c:], 0)
+		binary.BigEndian.PutUint32(in[0x24:], uint32(c.vectors))
+		x.fails(in, 16, stBadParam, "vectors")
+	}
+}
+
+// A card in a closed system refuses to show registers.
+func TestRefusedRegister(t *testing.T) {
+	x := newRig(t, Options{RefuseRegister: func(id uint32, write bool) bool { return id == regPPCNT && !write }})
+	x.open()
+	if out := x.exec(dwords(272, 0, 0x805<<16, 4, 1, 8, regPPCNT, 16, 1<<16), 272); out[0] != stBadRes || w32(out, 4) != 0x305684 {
+		t.Errorf("PPCNT: status %xh, syndrome %x", out[0], w32(out, 4))
+	}
+	x.do(dwords(32, 0, 0x805<<16, 4, 1, 8, regPMTU, 16, 1<<16), 32)
+	x.clean()
+}
+
+// An interrupt may be lost. Its event is there, and the next one comes once the driver has looked and armed again.
+func TestLostInterrupt(t *testing.T) {
+	lose := 1
+	x := newRig(t, Options{LoseInterrupt: func(int) bool { lose--; return lose >= 0 }})
+	x.open()
+	arm := func(ci uint32) { x.wr(uint64(x.uar)*4096+uarEQArm, x.eqn<<24|ci) }
+	arm(0)
+	for n := range uint64(2) {
+		before := x.p.Counts().Interrupts
+		x.m.RequestPages(1)
+		if x.eq.Bytes[64*n+63] != 0 {
+			t.Fatalf("event %d was not written", n)
+		}
+		if got := x.p.Counts().Interrupts - before; got != n {
+			t.Errorf("event %d: %d interrupts", n, got)
+		}
+		arm(uint32(n) + 1)
+	}
+	x.clean()
+}
