@@ -56,17 +56,18 @@ type Model struct {
 
 	iseg
 	cmdq
-	pages  pagePool
-	caps   capSet
-	hca    hcaState
-	issi   uint32
-	obj    objects
-	flow   steering
-	vport  vport
-	port   port
-	count  counters
-	fault  faults
-	nextSQ int
+	pages      pagePool
+	caps       capSet
+	hca        hcaState
+	issi       uint32
+	obj        objects
+	flow       steering
+	congestion congestion
+	vport      vport
+	port       port
+	count      counters
+	fault      faults
+	nextSQ     int
 }
 
 // New returns a function that is not yet powered on.
@@ -108,6 +109,7 @@ func (m *Model) Reset() {
 	m.hca, m.issi = hcaDisabled, 0
 	m.obj = newObjects()
 	m.flow = newSteering()
+	m.congestion = newCongestion()
 	m.vport = m.newVport()
 	m.port.reset(m.prof.virtual)
 	m.count = counters{}

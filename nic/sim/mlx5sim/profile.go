@@ -41,6 +41,7 @@ type profile struct {
 	vectors  int    // of MSI-X
 	noInline bool   // wqe_inline_mode: the device reads headers by itself
 	kHz      uint32 // device_frequency_khz; 0 where firmware is too old to tell
+	later    bool   // firmware newer than the recorded card's: flow tables and entries can be modified
 	lbSwitch bool   // disable_local_lb_uc, disable_local_lb_mc, self_lb_en_modifiable: loopback can be switched
 	media    uint32 // eth_proto bits of PTYS
 }
@@ -85,7 +86,7 @@ const (
 // later is an adapter with firmware newer than that of the recorded card.
 func later(device uint16, hwID uint32, major, minor, sub uint16, virtual, noInline bool, kHz, media uint32) *profile {
 	p := &profile{device: device, fw: [3]uint16{major, minor, sub}, psid: "MT_0000000000", hwID: hwID, virtual: virtual,
-		vectors: vectors, noInline: noInline, kHz: kHz, lbSwitch: true, media: media}
+		vectors: vectors, noInline: noInline, kHz: kHz, later: true, lbSwitch: true, media: media}
 	if device == 0x101e { // seen on a ConnectX-7: 12 vectors
 		p.vectors = 12
 	}
@@ -125,6 +126,9 @@ func (p *profile) amendments() (a []amendment) {
 	if p.lbSwitch {
 		a = append(a, amendment{capGeneral, bits{off: 0x7c, hi: 30, lo: 29}, 3}, // disable_local_lb_uc, disable_local_lb_mc
 			amendment{capEthernet, bits{off: 0x00, hi: 23, lo: 23}, 1}) // self_lb_en_modifiable
+	}
+	if p.later { // flow_modify_en, identified_miss_table_mode, flow_table_modify
+		a = append(a, amendment{capFlowTable, bits{off: 0x40, hi: 28, lo: 28}, 1}, amendment{capFlowTable, bits{off: 0x40, hi: 26, lo: 25}, 3})
 	}
 	if p.virtual {
 		a = append(a, amendment{capGeneral, bits{off: 0x34, hi: 31, lo: 30}, 0}, // vport_group_manager, vhca_group_manager

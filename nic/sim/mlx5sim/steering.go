@@ -109,14 +109,8 @@ func (m *Model) createTable(c *call) *refusal {
 	if r := own(c); r != nil {
 		return r
 	}
-	switch a := in.u("table_miss_action"); a {
-	case missDefault:
-	case missForward:
-		if r := s.setMiss(t, in.u32("table_miss_id")); r != nil {
-			return r
-		}
-	default:
-		return refuse(stBadParam, "table_miss_action is %d, expected 0 (default) or 1 (forward)", a)
+	if r := s.missOf(t, in); r != nil {
+		return r
 	}
 	t.id = s.nextTable
 	sl, r := m.keep(kindTable, t.id)
@@ -131,6 +125,22 @@ func (m *Model) createTable(c *call) *refusal {
 	s.tables[t.id] = t
 	c.out.set("table_id", uint64(t.id))
 	return nil
+}
+
+// missOf takes what a table context says of frames that match nothing.
+func (s *steering) missOf(t *flowTable, in msg) *refusal {
+	switch a := in.u("table_miss_action"); a {
+	case missDefault:
+		if old := s.tables[t.miss]; old != nil {
+			old.held--
+		}
+		t.miss = 0
+		return nil
+	case missForward:
+		return s.setMiss(t, in.u32("table_miss_id"))
+	default:
+		return refuse(stBadParam, "table_miss_action is %d, expected 0 (default) or 1 (forward)", a)
+	}
 }
 
 func (s *steering) setMiss(t *flowTable, id uint32) *refusal {
@@ -149,8 +159,19 @@ func (s *steering) setMiss(t *flowTable, id uint32) *refusal {
 	return nil
 }
 
+// modifyTable changes the table that frames go to which match nothing (modify_field_select bit 0).
 func (m *Model) modifyTable(c *call) *refusal {
-	return refuse(stBadOp, "capability flow_table_modify is not there")
+	if !m.prof.later {
+		return refuse(stBadOp, "capability flow_table_modify is not there")
+	}
+	t, r := m.flow.table(c)
+	if r != nil {
+		return r
+	}
+	if sel := c.in.u("modify_field_select"); sel != 1 {
+		return refuse(stBadParam, "modify_field_select is %#x, the model changes the miss table (bit 0)", sel)
+	}
+	return m.flow.missOf(t, c.in)
 }
 
 func (m *Model) destroyTable(c *call) *refusal {
@@ -245,6 +266,14 @@ func (m *Model) destroyGroup(c *call) *refusal {
 	return nil
 }
 
+// What modify_enable_mask of SET_FLOW_TABLE_ENTRY selects.
+const (
+	modifyAction       = 1 << 0
+	modifyTag          = 1 << 1
+	modifyDestinations = 1 << 2
+)
+
+// setEntry makes an entry, or, with op_mod 1 and capability flow_modify_en, changes one.
 func (m *Model) setEntry(c *call) *refusal {
 	t, r := m.flow.table(c)
 	if r != nil {
@@ -254,23 +283,67 @@ func (m *Model) setEntry(c *call) *refusal {
 	e := &flowEntry{index: in.u32("flow_index"), group: in.u32("group_id"), action: in.u("action"), tag: in.u32("flow_tag")}
 	copy(e.value[:], in.bytes("match_value"))
 	g, ok := t.groups[e.group]
-	switch {
-	case in.u("op_mod") != 0:
-		return refuse(stBadParam, "op_mod is %d: capability flow_modify_en is not there", in.u("op_mod"))
+	old := t.find(e.index)
+	switch op := in.u("op_mod"); {
+	case op > 1, op == 1 && !m.prof.later:
+		return refuse(stBadParam, "op_mod is %d: capability flow_modify_en is not there", op)
 	case !ok:
 		return refuse(stBadRes, "flow group %#x does not exist in table %#x", e.group, t.id)
 	case e.index < g.start || e.index > g.end:
 		return refuse(stBadIndex, "flow_index %d is outside of its group, %d to %d", e.index, g.start, g.end)
-	case t.find(e.index) != nil:
+	case op == 1 && (old == nil || old.group != e.group || old.value != e.value):
+		return refuse(stBadResState, "flow_index %d is not set to be changed, or of another group or value", e.index)
+	case op == 0 && old != nil:
 		return refuse(stBadResState, "flow_index %d is set already", e.index)
 	case e.action&^(actionAllow|actionDrop|actionForward) != 0, in.is("flow_counter_list_size"):
 		return refuse(stBadParam, "action is %#x: the model has allow (1), drop (2) and forward (4)", e.action)
+	}
+	if old != nil {
+		return m.changeEntry(t, old, e, in)
 	}
 	for off := range e.value {
 		if e.value[off]&^g.mask[off] != 0 {
 			return refuse(stBadParam, "match_value at %02xh: %02x, the group's mask is %02x", off, e.value[off], g.mask[off])
 		}
 	}
+	if r := m.destinations(t, e, in); r != nil {
+		return r
+	}
+	g.n++
+	i := sort.Search(len(t.entries), func(i int) bool { return t.entries[i].index > e.index })
+	t.entries = append(t.entries, nil)
+	copy(t.entries[i+1:], t.entries[i:])
+	t.entries[i] = e
+	return nil
+}
+
+// changeEntry takes over from e what modify_enable_mask selects.
+func (m *Model) changeEntry(t *flowTable, old, e *flowEntry, in msg) *refusal {
+	mask := in.u("modify_enable_mask")
+	if mask == 0 || mask&^(modifyAction|modifyTag|modifyDestinations) != 0 {
+		return refuse(stBadParam, "modify_enable_mask is %#x: the model changes action (bit 0), flow tag (1) and destinations (2)", mask)
+	}
+	if mask&modifyAction == 0 {
+		e.action = old.action
+	}
+	if mask&modifyDestinations != 0 {
+		if r := m.destinations(t, e, in); r != nil {
+			return r
+		}
+		for _, d := range old.dest {
+			m.holdDestination(d, -1)
+		}
+		old.dest = e.dest
+	}
+	old.action = e.action
+	if mask&modifyTag != 0 {
+		old.tag = e.tag
+	}
+	return nil
+}
+
+// destinations reads an entry's list, and holds what is in it.
+func (m *Model) destinations(t *flowTable, e *flowEntry, in msg) *refusal {
 	n := in.i("destination_list_size")
 	list := in.b[min(len(in.b), 0x340):]
 	switch {
@@ -286,15 +359,7 @@ func (m *Model) setEntry(c *call) *refusal {
 		w := be.Uint32(list[8*i:])
 		e.dest = append(e.dest, destination{uint8(w >> 24), w & 0xffffff})
 	}
-	if r := m.holdDestinations(t, e.dest); r != nil {
-		return r
-	}
-	g.n++
-	i := sort.Search(len(t.entries), func(i int) bool { return t.entries[i].index > e.index })
-	t.entries = append(t.entries, nil)
-	copy(t.entries[i+1:], t.entries[i:])
-	t.entries[i] = e
-	return nil
+	return m.holdDestinations(t, e.dest)
 }
 
 func (m *Model) holdDestinations(t *flowTable, dest []destination) *refusal {
