@@ -26,7 +26,7 @@ var mlx5Card = card{
 func mlx5Agree(m sim.Model, shown map[string]uint64, all bool) []string {
 	k := m.(*mlx5sim.Model).Counters()
 	want := map[string]uint64{
-		"rx_packets": k.RxFrames, "tx_packets": k.TxFrames, "rx_bytes": k.RxBytes, "tx_bytes": k.TxBytes,
+		"rx_packets": k.Taken, "tx_packets": k.TxFrames, "rx_bytes": k.TakenBytes, "tx_bytes": k.TxBytes,
 		"rx_packets_phy": k.WireRxFrames, "tx_packets_phy": k.TxFrames, "rx_bytes_phy": k.WireRxBytes + 4*k.WireRxFrames,
 		"tx_bytes_phy": k.TxBytes + 4*k.TxFrames, "tx_broadcast_phy": k.TxBroadcast, "tx_multicast_phy": k.TxMulticast,
 		"rx_vport_broadcast_packets": k.RxBroadcast, "rx_vport_multicast_packets": k.RxMulticast,

@@ -90,6 +90,7 @@ func (m *Model) take(b []byte, from uint32) bool {
 	took, room := m.steer(m.flow.root, &f, &p, 0)
 	switch {
 	case took:
+		m.count.taken.add(len(b))
 	case f.blocked:
 		m.count.selfBlocked++
 	default:

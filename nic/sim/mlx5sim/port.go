@@ -49,7 +49,8 @@ func (t *traffic) add(n int) { t.frames++; t.bytes += uint64(n) }
 type counters struct {
 	rx, tx                        [3]traffic // by unicast, multicast, broadcast
 	wireRx, wireTx                [3]traffic
-	filtered, missed, outOfBuffer uint64 // not for this vport; by no flow table entry; no WQE
+	taken                         traffic // by a queue, or none there had a WQE
+	filtered, missed, outOfBuffer uint64  // not for this vport; by no flow table entry; no WQE
 	selfBlocked                   uint64
 	portWrites                    uint64
 	rxOversize, txOversize        uint64
@@ -83,7 +84,8 @@ func total(t [3]traffic) (s traffic) {
 
 // Counters are what the function counted since its reset: frames and bytes without FCS.
 type Counters struct {
-	RxFrames, RxBytes, TxFrames, TxBytes uint64 // through this function's vport
+	RxFrames, RxBytes, TxFrames, TxBytes uint64 // that arrive at and leave this function's vport
+	Taken, TakenBytes                    uint64 // that arrive and are steered to a queue
 	RxBroadcast, RxMulticast             uint64
 	TxBroadcast, TxMulticast             uint64
 	WireRxFrames, WireRxBytes            uint64
@@ -102,6 +104,7 @@ func (m *Model) Counters() Counters {
 	c := &m.count
 	rx, tx, wire := total(c.rx), total(c.tx), total(c.wireRx)
 	k := Counters{RxFrames: rx.frames, RxBytes: rx.bytes, TxFrames: tx.frames, TxBytes: tx.bytes,
+		Taken: c.taken.frames, TakenBytes: c.taken.bytes,
 		RxBroadcast: c.rx[broadcast].frames, RxMulticast: c.rx[multicast].frames,
 		TxBroadcast: c.tx[broadcast].frames, TxMulticast: c.tx[multicast].frames,
 		WireRxFrames: wire.frames, WireRxBytes: wire.bytes, Filtered: c.filtered, Missed: c.missed, OutOfBuffer: c.outOfBuffer, SelfBlocked: c.selfBlocked,
