@@ -32,14 +32,14 @@ func (m *Model) address(c *command, what string, at int) (uint64, error) {
 	return a, m.width(what, a)
 }
 
-// zero checks reserved bytes. What lies behind a short command is not its: drivers leave an older one there.
-func (c *command) zero(what string, from, to int) error {
+// zero tells of reserved bytes that are not zero. What lies behind a short command is not its: drivers leave an older one there.
+func (m *Model) zero(c *command, what string, from, to int) {
 	for i, b := range c[from:to] {
 		if b != 0 {
-			return fmt.Errorf("%s: reserved byte %d is %#02x, must be zero", what, from+i, b)
+			m.host.Tell("%s: reserved byte %d is %#02x, must be zero", what, from+i, b)
+			return
 		}
 	}
-	return nil
 }
 
 // depths checks both queues against their registers.
@@ -88,7 +88,7 @@ func (m *Model) stepAdmin() (busy bool) {
 			break
 		}
 		if p := uint32(c[3] & 1); p != phase(q.head, depth) {
-			m.host.Violation("admin command %d (opcode %d): phase %d, expected %d", q.head, c.opcode(), p, phase(q.head, depth))
+			m.host.Refuse("admin command %d (opcode %d): phase %d, expected %d", q.head, c.opcode(), p, phase(q.head, depth))
 		}
 		q.head++
 		m.count.AdminCommands++
@@ -151,7 +151,7 @@ func (m *Model) execute(c *command) (r [admin]byte) {
 	var err error
 	status := byte(statusOK)
 	if c.id()&0xf000 != 0 || c[3]&^7 != 0 {
-		m.host.Violation("admin command %#04x, flags %#02x: reserved bits set", c.id(), c[3])
+		m.host.Tell("admin command %#04x, flags %#02x: reserved bits set", c.id(), c[3])
 	}
 	switch c.opcode() {
 	case opCreateCQ:
@@ -172,7 +172,7 @@ func (m *Model) execute(c *command) (r [admin]byte) {
 		status, err = statusBadOpcode, fmt.Errorf("no such opcode")
 	}
 	if err != nil {
-		m.host.Violation("admin command %d, %s (opcode %d): %v", c.id(), c.name(), c.opcode(), err)
+		m.host.Refuse("admin command %d, %s (opcode %d): %v", c.id(), c.name(), c.opcode(), err)
 		if status == statusOK {
 			status = statusIllegal
 		}

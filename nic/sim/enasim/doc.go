@@ -16,7 +16,7 @@
 //
 // # What there is not
 //
-// As on EC2, no segmentation offload is advertised. Nor are the PTP clock, hardware time stamps, SRD statistics and extra
+// As on EC2, no segmentation offload is advertised. Options have what differs between instances: BARs, LLQ, receive checks. Nor are the PTP clock, hardware time stamps, SRD statistics and extra
 // properties. The LLQ header location "header ring", the head write-back completion policies, AQ restart and quiescence are
 // refused with a violation. Sorted hash input is not advertised, and the sort bits that all public drivers set are ignored.
 //

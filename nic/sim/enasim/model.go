@@ -25,12 +25,14 @@ type Options struct {
 	NoMeta     bool   // accelerated LLQ: meta descriptors are not cached, every frame brings one
 	Burst      uint16 // accelerated LLQ: at most this many bytes between two doorbells; 0 for no limit
 
+	MSIXBAR     int    // BAR of the MSI-X table: 0; 1, with 8 KB for each of BAR 0 and 1; or 4, of 64 KB
+	NoRxChecks  bool   // receive checksums and hash are not offered, nor are checksums of IPv6 sent
 	BasicQueues bool   // queue limits by MAX_QUEUES_NUM only
 	Unsupported uint32 // features (bits) that are not offered
 	NoMetrics   bool   // no customer metrics: ENI statistics only
 	NoReadless  bool   // registers are read by MMIO only: PCI revision 1
 	Width       int    // DMA address bits; 0 for 48
-	Version     uint32 // VERSION; 0 for 2.0
+	Version     uint32 // VERSION; 0 for 0.10, which every device in public logs shows
 	Controller  uint32 // CONTROLLER_VERSION; 0 for 0.0.1
 	NotReady    bool   // DEV_STS.READY stays clear
 	RxOffset    uint8  // frames begin here in their first buffer, for drivers that take it
@@ -98,7 +100,7 @@ func New(o Options) *Model {
 		o.Width = 48
 	}
 	def(&o.MaxMTU, 9216)
-	def(&o.Version, 0x200)
+	def(&o.Version, 0x00a)
 	def(&o.Controller, 0x01000001)
 	m := &Model{opt: o, rng: rand.New(rand.NewPCG(o.Seed, 6))}
 	m.cq, m.tx, m.rx, m.vec = make([]cq, 2*o.Queues), make([]txQueue, o.Queues), make([]rxQueue, o.Queues), make([]vector, m.vectors())
@@ -111,10 +113,18 @@ func (m *Model) vectors() int { return 1 + 2*m.opt.Queues }
 func (m *Model) Config() sim.Config {
 	c := sim.Config{
 		Vendor: 0x1d0f, Device: m.opt.Device, SubVendor: 0x1d0f, SubDevice: m.opt.Device, Class: 0x020000,
-		MSIXVectors: m.vectors(), MSIXTable: msixTable, MSIXPBA: msixPBA,
+		MSIXVectors: m.vectors(), MSIXBAR: m.opt.MSIXBAR, MSIXTable: 0, MSIXPBA: msixPBA - msixTable,
 		PCIeDevCap: 1<<28 | 1<<15 | 2, LinkSpeed: 3, LinkWidth: 8,
 	}
 	c.BARs[0] = sim.BAR{Size: regBARSize, Polled: []sim.Range{{Off: uint64(regTxDB), Len: 0x1000}}}
+	switch m.opt.MSIXBAR {
+	case 0:
+		c.MSIXTable, c.MSIXPBA = msixTable, msixPBA
+	case 1:
+		c.BARs[0].Size, c.BARs[1].Size = msixTable, msixTable
+	case 4:
+		c.BARs[4].Size = 64 << 10
+	}
 	if !m.opt.NoMemBAR {
 		c.BARs[2] = sim.BAR{Size: memSize, Prefetchable: true, Polled: []sim.Range{{Len: memSize}}}
 	}
@@ -142,7 +152,7 @@ func (m *Model) Reset() {
 func (m *Model) clear() {
 	regTable.Reset(m.val[:])
 	m.aq, m.aenq = adminQueue{}, eventQueue{}
-	m.feat = features{mtu: 1500, rxEnabled: rxOffloads, llqSize: 0}
+	m.feat = features{mtu: 1500, rxEnabled: m.rxOffloads(), key: defaultKey}
 	clear(m.cq)
 	clear(m.tx)
 	clear(m.rx)
@@ -166,8 +176,12 @@ func (m *Model) SetLink(up bool) {
 func (m *Model) ReadBAR(bar int, off uint64, p []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if bar == 2 {
+	switch bar {
+	case 0:
+	case 2:
 		return fmt.Errorf("LLQ memory is write only")
+	default:
+		return fmt.Errorf("BAR %d has the MSI-X table and nothing else", bar)
 	}
 	if len(p) != 4 {
 		return fmt.Errorf("access of %d bytes: registers have 4", len(p))
@@ -189,15 +203,15 @@ func (m *Model) read(r reg) (uint32, error) {
 	case regCTRLVERSION:
 		return m.opt.Controller, nil
 	case regCAPS:
-		return capsContiguous | 10<<capsResetShift | uint32(m.opt.Width)<<capsWidthShift | 15<<capsAdminTOShift, nil
+		return capsContiguous | 10<<capsResetShift | uint32(m.opt.Width)<<capsWidthShift | 10<<capsAdminTOShift, nil
 	case regACQTAIL:
 		return uint32(m.aq.done), nil
 	case regAENQTAIL:
 		return uint32(m.aenq.tail), nil
 	case regDEVSTS:
 		v := m.val[regDEVSTS/4]
-		if !m.opt.NotReady {
-			v |= stsReady
+		if !m.opt.NotReady && !m.reset.wanted {
+			v |= stsReady // again as soon as the reset has taken place, though DEV_CTL still asks for it
 		}
 		if m.knob.fatal {
 			v |= stsFatal
@@ -211,8 +225,12 @@ func (m *Model) read(r reg) (uint32, error) {
 func (m *Model) WriteBAR(bar int, off uint64, p []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if bar == 2 {
+	switch bar {
+	case 0:
+	case 2:
 		return m.pushed(off, p)
+	default:
+		return fmt.Errorf("BAR %d has the MSI-X table and nothing else", bar)
 	}
 	if len(p) != 4 {
 		return fmt.Errorf("access of %d bytes: registers have 4", len(p))
@@ -226,7 +244,11 @@ func (m *Model) write(r reg, v uint32) error {
 	if resetting && r == regAENQHEADDB {
 		return nil // Linux's interrupt handler acknowledges events that came before; there is no queue any more
 	}
-	if resetting && r != regDEVCTL && r != regREADREQ && r != regRESPLO && r != regRESPHI {
+	if resetting && r >= regAQBASELO && r <= regAENQBASEHI && !m.reset.wanted {
+		// iPXE of before 2021 takes a reset for one that ends by itself, and ran on the devices of its time.
+		m.host.Tell("write to %v before DEV_CTL.RESET was cleared and DEV_STS.RESET_IN_PROGRESS was seen to clear", r)
+		m.val[regDEVCTL/4], m.val[regDEVSTS/4] = 0, stsResetFinished
+	} else if resetting && r != regDEVCTL && r != regREADREQ && r != regRESPLO && r != regRESPHI {
 		return fmt.Errorf("write to %v before DEV_STS.RESET_IN_PROGRESS was seen to clear", r)
 	}
 	old := m.val[r/4]
@@ -389,8 +411,4 @@ func (m *Model) stepDoorbells() (busy bool) {
 }
 
 // report records a violation that has no caller to return to.
-func (m *Model) report(err error) {
-	if err != nil {
-		m.host.Violation("%v", err)
-	}
-}
+func (m *Model) report(err error) { sim.Report(m.host, err) }

@@ -1,6 +1,10 @@
 package enasim
 
-import "fmt"
+import (
+	"fmt"
+
+	"rebound/nic/sim"
+)
 
 // parsed is what the device sees in a frame.
 type parsed struct {
@@ -113,10 +117,7 @@ func ones(b []byte, s uint32) uint32 {
 
 // insertChecksum completes a transport checksum whose field holds the pseudo-header's sum. Where it is, the meta descriptor
 // says.
-func insertChecksum(f []byte, ctrl uint32, meta txMetaData) error {
-	if ctrl&tx1Partial == 0 {
-		return fmt.Errorf("l4_csum_en without l4_csum_partial: the device offers partial checksums only")
-	}
+func insertChecksum(h sim.Host, f []byte, ctrl uint32, meta txMetaData) error {
 	if !meta.valid {
 		return fmt.Errorf("l4_csum_en, but no meta descriptor was ever sent")
 	}
@@ -133,10 +134,20 @@ func insertChecksum(f []byte, ctrl uint32, meta txMetaData) error {
 		return fmt.Errorf("l3_hdr_off %d, the frame's IP header begins at %d", meta.l3Off, p.ip)
 	case at+field+2 > p.end:
 		return fmt.Errorf("l3_hdr_off %d, l3_hdr_len %d: no checksum there in a packet that ends at %d", meta.l3Off, meta.l3Len, p.end)
-	case l3 == l3IPv4 && ctrl&tx1DF != 0 != (f[p.ip+6]&0x40 != 0):
-		return fmt.Errorf("DF is %v, not as in the IPv4 header", ctrl&tx1DF != 0)
+	case ctrl&tx1Partial == 0 && p.l4 == 0:
+		return fmt.Errorf("l4_csum_en without l4_csum_partial in a packet without a TCP or UDP header")
+	case l3 == l3IPv4 && ctrl&tx1DF != 0 != (f[p.ip+6]&0x40 != 0): // DPDK sets it by the packet's type
+		h.Tell("transmit descriptor: DF is %v, not as in the IPv4 header", ctrl&tx1DF != 0)
 	}
-	sum := ^uint16(ones(f[at:p.end], 0))
+	pseudo := uint32(0)
+	if ctrl&tx1Partial == 0 {
+		// The device offers partial checksums only. DPDK leaves the bit out though it did put the pseudo header's sum there,
+		// and its frames arrive.
+		h.Tell("transmit descriptor: l4_csum_en without l4_csum_partial")
+		pseudo = p.pseudo()
+		be.PutUint16(f[at+field:], 0)
+	}
+	sum := ^uint16(ones(f[at:p.end], pseudo))
 	if sum == 0 && l4 == l4UDP {
 		sum = 0xffff
 	}

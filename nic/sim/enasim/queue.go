@@ -33,14 +33,17 @@ func (m *Model) createCQ(c *command, r []byte) (byte, error) {
 		return statusIllegal, fmt.Errorf("%s: cq_depth %d: a power of two up to %d is expected", what, depth, hostDepth)
 	case words != 2 && words != 4 && words != 8:
 		return statusIllegal, fmt.Errorf("%s: cq_entry_size_words %d: 2 for transmit, 4 or 8 for receive", what, words)
-	case c[4] != 0 && v >= uint32(len(m.vec)):
+	case c[4] != 0 && v >= uint32(len(m.vec)) && v != noVector:
 		return statusIllegal, fmt.Errorf("%s: msix_vector %d: there are %d", what, v, len(m.vec))
-	case base == 0 || base%64 != 0:
-		return statusIllegal, fmt.Errorf("%s: cq_ba %#x: memory of its own is expected", what, base)
+	case base == 0:
+		return statusIllegal, fmt.Errorf("%s: cq_ba is zero", what)
+	case base%64 != 0:
+		m.host.Tell("%s: cq_ba %#x is not aligned to 64 bytes", what, base)
 	}
+	irq := c[4] != 0 && v != noVector
 	for i := range m.cq {
 		if q := &m.cq[i]; !q.live {
-			*q = cq{live: true, base: base, depth: depth, size: 4 * words, irq: c[4] != 0, vector: int(v)}
+			*q = cq{live: true, base: base, depth: depth, size: 4 * words, irq: irq, vector: int(v)}
 			le.PutUint16(r[0:], uint16(i))
 			le.PutUint16(r[2:], depth)
 			if q.irq {
@@ -61,7 +64,8 @@ func (m *Model) destroyCQ(c *command) (byte, error) {
 		return statusIllegal, fmt.Errorf("DESTROY_CQ: CQ %d before its %d submission queues", i, m.cq[i].users)
 	}
 	m.cq[i] = cq{}
-	return statusOK, c.zero("DESTROY_CQ", 6, 8)
+	m.zero(c, "DESTROY_CQ", 6, 8)
+	return statusOK, nil
 }
 
 // createSQ is ena_admin_aq_create_sq_cmd.
@@ -86,9 +90,7 @@ func (m *Model) createSQ(c *command, r []byte) (byte, error) {
 	case depth == 0 || depth&(depth-1) != 0 || depth > hostDepth:
 		return statusIllegal, fmt.Errorf("%s: sq_depth %d: a power of two up to %d is expected", what, depth, hostDepth)
 	}
-	if err := c.zero(what, 20, 36); err != nil { // no head write-back
-		return statusMalformed, err
-	}
+	m.zero(c, what, 20, 36) // no head write-back
 	q := &m.cq[at]
 	if q.users > 0 && q.rx != (dir == dirRX) {
 		return statusIllegal, fmt.Errorf("%s: CQ %d serves the other direction", what, at)
@@ -101,8 +103,11 @@ func (m *Model) createSQ(c *command, r []byte) (byte, error) {
 	}
 	switch place {
 	case placeHost:
-		if base == 0 || base%4096 != 0 {
-			return statusIllegal, fmt.Errorf("%s: sq_ba %#x is not page aligned", what, base)
+		if base == 0 {
+			return statusIllegal, fmt.Errorf("%s: sq_ba is zero", what)
+		}
+		if base%4096 != 0 { // DPDK's and iPXE's are not
+			m.host.Tell("%s: sq_ba %#x is not page aligned", what, base)
 		}
 	case placeDevice:
 		if status, err := m.checkLLQ(dir, depth, base); err != nil || status != statusOK {

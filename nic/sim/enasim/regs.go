@@ -110,6 +110,7 @@ const (
 	intrUnmask  = 1 << 30    //
 	intrKeep    = 1 << 31    // moderation not updated
 	admin       = 64         // bytes of an entry in AQ, ACQ and AENQ
+	noVector    = 0xffffffff // CREATE_CQ: the queue is polled
 	noInline    = 0xffffffff // RSS: no inline entry
 	hashFields  = 0x3f       // ena_admin_flow_hash_fields
 	hashProtos  = 16         //

@@ -60,7 +60,7 @@ func (m *Model) input(p *parsed) []byte {
 // hash is a frame's RSS hash.
 func (m *Model) hash(p *parsed) uint32 {
 	in := m.input(p)
-	if len(in) == 0 || m.feat.rxEnabled&(1<<3) == 0 {
+	if len(in) == 0 {
 		return 0
 	}
 	switch m.feat.hash {

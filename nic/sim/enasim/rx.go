@@ -80,8 +80,6 @@ func (m *Model) fetch(i int, q *rxQueue) bool {
 		switch want := phase(q.head, q.depth); {
 		case uint32(ctrl&1) != want:
 			err = fmt.Errorf("phase %d, expected %d", ctrl&1, want)
-		case d[2] != 0 || ctrl&0xc2 != 0 || le.Uint16(d[6:]) != 0 || le.Uint16(d[14:]) != 0:
-			err = fmt.Errorf("reserved bits set")
 		case ctrl&0x0c != 0x0c:
 			err = fmt.Errorf("ctrl %#02x: first and last must be set", ctrl)
 		case x.addr>>m.opt.Width != 0:
@@ -90,8 +88,11 @@ func (m *Model) fetch(i int, q *rxQueue) bool {
 			err = fmt.Errorf("request ID %d of a queue of %d", x.req, q.depth)
 		}
 		q.head++
+		if d[2] != 0 || ctrl&0xc2 != 0 || le.Uint16(d[6:]) != 0 || le.Uint16(d[14:]) != 0 {
+			m.host.Tell("receive queue %d, head %d, descriptor %x: reserved bits set", i, q.head-1, d)
+		}
 		if err != nil {
-			m.host.Violation("receive queue %d, head %d, descriptor %x: %v", i, q.head-1, d, err)
+			m.host.Refuse("receive queue %d, head %d, descriptor %x: %v", i, q.head-1, d, err)
 			continue
 		}
 		q.owned++
@@ -169,7 +170,10 @@ func (m *Model) deliver(i int, q *rxQueue) bool {
 		}
 	}
 	p := parseFrame(f)
-	hash := m.hash(&p)
+	hash := uint32(0)
+	if m.feat.rxEnabled&(1<<rxHash) != 0 {
+		hash = m.hash(&p)
+	}
 	status := p.status(m.feat.rxEnabled)
 	rest := f
 	for k, b := range q.cache[:use] {

@@ -92,7 +92,7 @@ func (m *Model) txDoorbell(i int, v uint32, trapped bool) error {
 	}
 	// Of several doorbells by pointer only the last is seen: the burst before each is not known then.
 	if given := uint16(v) - q.tail; trapped && q.llq && m.opt.Burst > 0 && int(given)*q.size > int(m.opt.Burst) {
-		m.host.Violation("transmit queue %d: %d entries of %d bytes before one doorbell exceed max_tx_burst_size %d", i, given, q.size, m.opt.Burst)
+		m.host.Tell("transmit queue %d: %d entries of %d bytes before one doorbell exceed max_tx_burst_size %d", i, given, q.size, m.opt.Burst)
 	}
 	q.tail = uint16(v)
 	return nil
@@ -115,7 +115,7 @@ func (m *Model) stepTX() (busy bool) {
 				}
 			}
 			if q.head == q.tail && q.pkt.descs > 0 && busy {
-				m.host.Violation("transmit queue %d: doorbell %d lies inside a frame: its last descriptor is missing", i, q.tail)
+				m.host.Refuse("transmit queue %d: doorbell %d lies inside a frame: its last descriptor is missing", i, q.tail)
 				q.pkt.bad = true
 				m.finish(i, q)
 			}
@@ -153,7 +153,7 @@ func (m *Model) takeEntry(i int, q *txQueue) {
 	q.head++
 	p.entries++
 	if err != nil {
-		m.host.Violation("transmit queue %d: %v", i, err)
+		m.host.Refuse("transmit queue %d: %v", i, err)
 		p.bad = true
 	}
 	n := m.feat.llqPerEntry
@@ -180,7 +180,7 @@ func (m *Model) descriptor(i int, q *txQueue, d [16]byte, ph uint32) (last bool)
 		err = fmt.Errorf("%d descriptors for one frame, up to %d are supported", p.descs, maxTxDescs)
 	}
 	if err != nil {
-		m.host.Violation("transmit queue %d, head %d, descriptor %x: %v", i, q.head, d, err)
+		m.host.Refuse("transmit queue %d, head %d, descriptor %x: %v", i, q.head, d, err)
 		p.bad = true
 	}
 	if w0&txLast != 0 {
@@ -212,11 +212,12 @@ func (m *Model) parse(q *txQueue, d *[16]byte) error {
 		q.meta = txMetaData{valid: true, l3Off: int(w2 >> 8 & 0xff), l3Len: int(w2 & 0xff)}
 		return nil
 	}
+	if w0&txMBZ != 0 || w1&tx1MBZ != 0 || w3&tx3MBZ != 0 {
+		m.host.Tell("transmit descriptor %x: reserved bits set: %#x %#x %#x", *d, w0&txMBZ, w1&tx1MBZ, w3&tx3MBZ)
+	}
 	n := int(w0 & txLen)
 	addr := uint64(w3&0xffff)<<32 | uint64(w2)
 	switch {
-	case w0&txMBZ != 0 || w1&tx1MBZ != 0 || w3&tx3MBZ != 0:
-		return fmt.Errorf("reserved bits set: %#x %#x %#x", w0&txMBZ, w1&tx1MBZ, w3&tx3MBZ)
 	case n > 0 && addr>>m.opt.Width != 0:
 		return fmt.Errorf("address %#x has more than %d bits", addr, m.opt.Width)
 	case !p.first && w1&tx1TSO != 0:
@@ -275,16 +276,16 @@ func (m *Model) finish(i int, q *txQueue) {
 	p := &q.pkt
 	f := p.frame
 	if !p.bad && len(f) < 14 {
-		m.host.Violation("transmit queue %d, head %d: a frame of %d bytes", i, q.head, len(f))
+		m.host.Refuse("transmit queue %d, head %d: a frame of %d bytes", i, q.head, len(f))
 		p.bad = true
 	}
 	if !p.bad && p.hdrLen > len(f) {
-		m.host.Violation("transmit queue %d, head %d: header_length %d of a frame of %d bytes", i, q.head, p.hdrLen, len(f))
+		m.host.Refuse("transmit queue %d, head %d: header_length %d of a frame of %d bytes", i, q.head, p.hdrLen, len(f))
 		p.bad = true
 	}
 	if !p.bad && p.ctrl&tx1L4 != 0 {
-		if err := insertChecksum(f, p.ctrl, q.meta); err != nil {
-			m.host.Violation("transmit queue %d, head %d: %v", i, q.head, err)
+		if err := insertChecksum(m.host, f, p.ctrl, q.meta); err != nil {
+			m.host.Refuse("transmit queue %d, head %d: %v", i, q.head, err)
 			p.bad = true
 		}
 	}
