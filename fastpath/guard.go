@@ -43,13 +43,16 @@ func (r *Responder) Admit6(h *[64]byte, k Kind) bool {
 // that the callers ask for is of zeros alone. Bytes and acc are as a little-endian machine loads them.
 func residue(p unsafe.Pointer, n int, acc uint64) uint64 {
 	s, c := acc, uint64(0)
-	for ; n >= 16; n -= 16 {
-		s, c = bits.Add64(s, le.Uint64((*[8]byte)(p)[:]), 0)
-		s, c = bits.Add64(s, le.Uint64((*[8]byte)(unsafe.Add(p, 8))[:]), c)
+	for ; n >= 32; n -= 32 {
+		b := (*[32]byte)(p)
+		s, c = bits.Add64(s, le.Uint64(b[:]), 0)
+		s, c = bits.Add64(s, le.Uint64(b[8:]), c)
+		s, c = bits.Add64(s, le.Uint64(b[16:]), c)
+		s, c = bits.Add64(s, le.Uint64(b[24:]), c)
 		s += c
-		p = unsafe.Add(p, 16)
+		p = unsafe.Add(p, 32)
 	}
-	if n >= 8 {
+	for n >= 8 {
 		s, c = bits.Add64(s, le.Uint64((*[8]byte)(p)[:]), 0)
 		s += c
 		p = unsafe.Add(p, 8)

@@ -62,7 +62,7 @@ type Config struct {
 const (
 	DefaultRate          = 2_000_000 // four times what a bench reaches on a socket
 	DefaultBurst         = 1 << 16   // what waits after a pause of 30 ms at that rate
-	DefaultChecksumBytes = 256       // within 10 ns; see BenchmarkChecksum
+	DefaultChecksumBytes = 256       // 5 ns at 84 bytes, 11 at these, 70 at 1500 (BenchmarkChecksum, on one EPYC)
 )
 
 // Responder answers frames for one queue. One goroutine uses it at a time; its counters and Loop may be read by others.
