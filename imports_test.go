@@ -26,6 +26,7 @@ var imports = []struct {
 	{"latency/compare", "latency latency/host latency/report"},
 	{"latency/page", "latency latency/compare latency/report"},
 	{"latency/synthetic", "latency latency/host latency/report"},
+	{"latency/calibration", "latency/..."},
 	{"fastpath", "cksum polling"},
 	{"fastpath/oracle", ""}, // it judges what it must not share
 	{"fastpath/corpus", "fastpath/oracle"},

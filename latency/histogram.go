@@ -194,6 +194,22 @@ func FromValues(values []int64) *Histogram {
 	return c.snapshot()
 }
 
+// FromCounts returns the histogram in which each of values, in nanoseconds, occurs as often as counts says.
+func FromCounts(values, counts []int64) *Histogram {
+	var c counters
+	c.reset()
+	for i, v := range values {
+		if n := counts[i]; n > 0 {
+			v = max(v, 0)
+			c.add(countsIndex(v), n)
+			c.n += n
+			c.min, c.max = min(c.min, v), max(c.max, v)
+			c.sum += float64(v) * float64(n)
+		}
+	}
+	return c.snapshot()
+}
+
 // FromHot converts what a polling loop recorded, from ticks to nanoseconds. The result has the resolution of
 // polling.Histogram (0.8 %), its Max is exact.
 func FromHot(h *polling.Histogram, c *Clock) *Histogram {

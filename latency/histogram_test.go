@@ -96,3 +96,10 @@ func TestForeignGeometry(t *testing.T) {
 		t.Errorf("%d values of %v", h.Count, got)
 	}
 }
+
+func TestFromCounts(t *testing.T) {
+	got, want := FromCounts([]int64{5, -1, 9000, 7}, []int64{2, 1, 3, 0}), FromValues([]int64{5, 5, -1, 9000, 9000, 9000})
+	if got.Count != want.Count || got.Min != want.Min || got.Max != want.Max || got.Sum != want.Sum || !slices.Equal(got.index, want.index) || !slices.Equal(got.count, want.count) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}

@@ -4,7 +4,6 @@ package compare
 import (
 	"errors"
 	"fmt"
-	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -32,28 +31,6 @@ type Pair struct {
 	A, B      *report.Report
 	Obstacles []string // why these two must not be compared: their Rows then carry no verdict
 	Rows      []Row
-}
-
-// Row is one statistic of a Pair.
-type Row struct {
-	Stat    Stat
-	A, B    float64 // ns
-	Verdict Verdict
-	P       float64 // chance of such a difference between samples of the same thing
-	Lo, Hi  float64 // 99 % confidence interval of B-A, ns; none where the verdict is Unknown, NaN for min and max
-	How     string  // what the samples were
-	Why     string  // why the verdict is Unknown
-}
-
-// Diff returns B-A in ns.
-func (r Row) Diff() float64 { return r.B - r.A }
-
-// Percent returns B-A in per cent of A; NaN where A is 0.
-func (r Row) Percent() float64 {
-	if r.A == 0 {
-		return math.NaN()
-	}
-	return (r.B/r.A - 1) * 100
 }
 
 // Reports holds others against base.
@@ -94,17 +71,6 @@ func distinct(all []*report.Report) []*report.Report {
 		}
 	}
 	return out
-}
-
-func (p *Pair) row(st Stat) Row {
-	s := significance{P: 1, Why: "not comparable"}
-	if len(p.Obstacles) == 0 {
-		s = judge(st, p.A, p.B)
-	}
-	if st.Single() {
-		s.Lo, s.Hi = math.NaN(), math.NaN()
-	}
-	return Row{st, st.Of(p.A.Main().Total), st.Of(p.B.Main().Total), s.Verdict, s.P, s.Lo, s.Hi, s.How, s.Why}
 }
 
 // inspect notes what is to be known of one report.
@@ -171,8 +137,8 @@ func differences(a, b *report.Report) (out []string) {
 			out = append(out, fmt.Sprintf("kernel command line: only %s has %s, only %s has %s", a.Name(), orNone(onlyA), b.Name(), orNone(onlyB)))
 		}
 	}
-	if len(a.Runs) < minRuns || len(b.Runs) < minRuns {
-		out = append(out, fmt.Sprintf("fewer than %d runs on a side: the confidence leaves out what changes from run to run, placement and drift; -runs and -ab take it in", minRuns))
+	if len(a.Runs) < MinRuns || len(b.Runs) < MinRuns {
+		out = append(out, fmt.Sprintf("fewer than %d runs on a side: what changes from run to run, placement and drift, is not in them; use -runs, or -ab", MinRuns))
 	}
 	return out
 }

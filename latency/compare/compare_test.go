@@ -6,125 +6,13 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
+	"rebound/latency"
 	"rebound/latency/host"
 	"rebound/latency/report"
 	"rebound/latency/synthetic"
 )
-
-// ar1 returns a shift that drifts: each interval keeps most of the one before.
-func ar1(rnd *rand.Rand, keep, step float64) func(int, int) float64 {
-	x := 0.0
-	return func(int, int) float64 {
-		x = keep*x + step*rnd.NormFloat64()
-		return x
-	}
-}
-
-// Of comparisons of a thing with itself, hardly any finds a difference. The bounds are far enough out that chance reaches
-// them less than once in a million, and the seed is fixed besides.
-func TestNoFalseAlarms(t *testing.T) {
-	p50, _ := ParseStat("p50")
-	p99, _ := ParseStat("p99")
-	for _, c := range []struct {
-		name   string
-		report func(rnd *rand.Rand) *report.Report
-		bound  float64 // share of false alarms
-	}{
-		{"independent intervals", func(rnd *rand.Rand) *report.Report { return synthetic.Sampled(rnd, 4000, 1, 20, 1200, synthetic.Still) }, 0.045},
-		{"drifting intervals", func(rnd *rand.Rand) *report.Report {
-			return synthetic.Sampled(rnd, 4000, 1, 60, 200, ar1(rnd, 0.7, 0.03))
-		}, 0.08},
-		{"runs", func(rnd *rand.Rand) *report.Report {
-			return synthetic.Sampled(rnd, 4000, 6, 2, 600, func(run, i int) float64 { return 0.05 * math.Sin(float64(rnd.IntN(100))) })
-		}, 0.045},
-	} {
-		alarms, tests := 0, 0
-		for seed := range uint64(100) {
-			rnd := rand.New(rand.NewPCG(seed, 3))
-			a, b := c.report(rnd), c.report(rnd)
-			for _, st := range []Stat{p50, p99} {
-				s := judge(st, a, b)
-				tests++
-				if s.Verdict == Slower || s.Verdict == Faster {
-					alarms++
-				}
-			}
-		}
-		share := float64(alarms) / float64(tests)
-		t.Logf("%s: %d of %d, %.3f", c.name, alarms, tests, share)
-		if share > c.bound {
-			t.Errorf("%s: %.3f of comparisons with itself find a difference, bound %.3f", c.name, share, c.bound)
-		}
-	}
-}
-
-// A real difference is found, with its sign, and its confidence interval holds it.
-func TestDifferencesAreFound(t *testing.T) {
-	for seed := range uint64(20) {
-		rnd := rand.New(rand.NewPCG(seed, 4))
-		a := synthetic.Sampled(rnd, 4000, 1, 20, 2000, synthetic.Still)
-		b := synthetic.Sampled(rnd, 4060, 1, 20, 2000, synthetic.Still)
-		c := Reports(a, b)
-		row := c.Pairs[0].Rows[1]
-		if row.Verdict != Slower || row.Lo > 60 || row.Hi < 60 || row.Lo <= 0 {
-			t.Errorf("seed %d: p50 %s, [%v, %v], p=%v; want slower by about 60 ns", seed, row.Verdict, row.Lo, row.Hi, row.P)
-		}
-		if back := Reports(b, a).Pairs[0].Rows[1]; back.Verdict != Faster || back.Lo != -row.Hi {
-			t.Errorf("seed %d: backwards %s, [%v, %v]", seed, back.Verdict, back.Lo, back.Hi)
-		}
-	}
-}
-
-// A drift that both sides share hides a difference from unpaired runs and not from pairs.
-func TestPairsCancelDrift(t *testing.T) {
-	drift := func(run, _ int) float64 { return 0.5 * math.Sin(float64(run)) }
-	rnd := rand.New(rand.NewPCG(1, 5))
-	a := synthetic.Sampled(rnd, 4000, 10, 2, 1000, drift)
-	b := synthetic.Sampled(rnd, 4100, 10, 2, 1000, drift)
-	p50, _ := ParseStat("p50")
-	if s := judge(p50, a, b); s.Verdict != Noise {
-		t.Errorf("unpaired: %s, p=%v: the drift is too small for this test", s.Verdict, s.P)
-	}
-	a.Session, b.Session = "x", "x"
-	s := judge(p50, a, b)
-	if s.Verdict != Slower || s.How != "10 pairs of runs" || s.P != 2/1024.0 || s.Lo < 0 {
-		t.Errorf("paired: %+v", s)
-	}
-	// More pairs than can be tried all: the flips are drawn.
-	a, b = synthetic.Sampled(rnd, 4000, 20, 1, 1000, drift), synthetic.Sampled(rnd, 4000, 20, 1, 1000, drift)
-	a.Session, b.Session = "x", "x"
-	if s := judge(p50, a, b); s.Verdict != Noise || s.P > 1 {
-		t.Errorf("20 pairs of the same: %+v", s)
-	}
-}
-
-// A percentile with too few samples above it has no verdict, and says what it needs.
-func TestTooFewSamples(t *testing.T) {
-	rnd := rand.New(rand.NewPCG(1, 6))
-	a, b := synthetic.Sampled(rnd, 4000, 1, 20, 100, synthetic.Still), synthetic.Sampled(rnd, 8000, 1, 20, 100, synthetic.Still)
-	a.Label, b.Label = "slow", "fast"
-	for _, r := range Reports(a, b).Pairs[0].Rows {
-		switch r.Stat.String() {
-		case "p99.9":
-			if r.Verdict != Unknown || r.Why != "p99.9 needs 10000 samples, slow has 2000" {
-				t.Errorf("p99.9: %s, %q", r.Verdict, r.Why)
-			}
-		case "p99.99":
-			if r.Verdict != Unknown || !strings.Contains(r.Why, "100000") {
-				t.Errorf("p99.99: %s, %q", r.Verdict, r.Why)
-			}
-		case "p99": // two blocks: enough samples, too few blocks
-			if r.Verdict != Unknown || !strings.Contains(r.Why, "p99 has 2 and 2 independent intervals long enough for it, and needs 5") {
-				t.Errorf("p99: %s, %q", r.Verdict, r.Why)
-			}
-		case "p50":
-			if r.Verdict != Slower {
-				t.Errorf("p50: %s", r.Verdict)
-			}
-		}
-	}
-}
 
 func TestParseLimits(t *testing.T) {
 	for in, want := range map[string]string{
@@ -177,42 +65,6 @@ func TestParseLimits(t *testing.T) {
 	}
 }
 
-// Both parts of a limit must be exceeded, noise exceeds nothing, and what cannot be judged is an error and no pass.
-func TestExceeded(t *testing.T) {
-	rnd := rand.New(rand.NewPCG(2, 9))
-	a, b := synthetic.Sampled(rnd, 4000, 1, 20, 2000, synthetic.Still), synthetic.Sampled(rnd, 4400, 1, 20, 2000, synthetic.Still) // +10 %, +400 ns
-	b.Label = "new"
-	c := Reports(a, b)
-	for limit, want := range map[string]int{
-		"p50>+5%+200ns":           1,
-		"p50>+15%+200ns":          0,
-		"p50>+5%+800ns":           0,
-		"p50>+300ns":              1,
-		"p50>+5%,p90>+5%,max>+2s": 2,
-	} {
-		ls, err := ParseLimits(limit)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := c.Exceeded(ls)
-		if err != nil || len(got) != want {
-			t.Errorf("%s: %q, %v; want %d", limit, got, err, want)
-		}
-		if want == 1 && !strings.Contains(got[0], "in new, +") {
-			t.Errorf("%s: %q", limit, got[0])
-		}
-	}
-	ls, _ := ParseLimits("p99.999>+5%")
-	if _, err := c.Exceeded(ls); !errors.Is(err, ErrUndecided) || !strings.Contains(err.Error(), "1000000 samples") {
-		t.Errorf("p99.999 of 40000 samples: %v", err)
-	}
-	// The same thing twice, with a limit of next to nothing.
-	ls, _ = ParseLimits("p50>+0.0001%")
-	if got, err := Reports(a, synthetic.Sampled(rnd, 4000, 1, 20, 2000, synthetic.Still)).Exceeded(ls); err != nil || len(got) != 0 {
-		t.Errorf("noise exceeds a limit: %q, %v", got, err)
-	}
-}
-
 // TestCompareAnonymous: what is left out is unknown, not different.
 func TestCompareAnonymous(t *testing.T) {
 	facts := func(name, kernel, cmdline string) host.Facts {
@@ -245,4 +97,243 @@ func TestCompareAnonymous(t *testing.T) {
 			t.Errorf("%s: want %q and not %q:\n%s", c.name, c.want, c.not, notes)
 		}
 	}
+}
+
+// machines returns two reports of n runs each that were measured by turns, or one after the other, the second slower by
+// shift.
+func machines(seed uint64, n int, alternating bool, m synthetic.Machine, shift float64) (a, b *report.Report) {
+	m.Rnd = rand.New(rand.NewPCG(seed, 4))
+	if m.Level == nil {
+		m.Level = synthetic.Quiet
+	}
+	var x, y []synthetic.Slot
+	for i := range n {
+		at := float64(i)
+		if alternating {
+			x = append(x, synthetic.Slot{Start: 2 * at, End: 2*at + 0.9})
+			y = append(y, synthetic.Slot{Start: 2*at + 1, End: 2*at + 1.9})
+			if i%2 == 1 {
+				x[i], y[i] = y[i], x[i]
+			}
+		} else {
+			x = append(x, synthetic.Slot{Start: at, End: at + 0.9})
+			y = append(y, synthetic.Slot{Start: float64(n) + at, End: float64(n) + at + 0.9})
+		}
+	}
+	a, b = m.Runs(4000, x, 2), m.Runs(4000*(1+shift), y, 2)
+	a.Label, b.Label = "old", "new"
+	if alternating {
+		a.Session, b.Session = "s", "s"
+	}
+	return a, b
+}
+
+var steady = synthetic.Machine{Samples: 20_000, Noise: 0.004, Tail: 0.02}
+
+func find(c *Comparison, stat string) Row {
+	for _, r := range c.Pairs[0].Rows {
+		if r.Stat.String() == stat {
+			return r
+		}
+	}
+	panic(stat)
+}
+
+// A real difference is found by turns, with its sign, and its interval holds it; backwards it is the same.
+func TestDifferencesAreFound(t *testing.T) {
+	for seed := range uint64(20) {
+		a, b := machines(seed, 10, true, steady, 0.02)
+		row := find(Reports(a, b), "p50")
+		if row.Verdict != Slower || row.How != "10 pairs of runs" || row.Lo > 80 || row.Hi < 80 || row.Lo <= 0 || row.P > alpha {
+			t.Errorf("seed %d: %+v; want slower by about 80 ns", seed, row)
+		}
+		if back := find(Reports(b, a), "p50"); back.Verdict != Faster || back.Lo != -row.Hi || back.Shift != -row.Shift || back.P != row.P {
+			t.Errorf("seed %d: backwards %+v", seed, back)
+		}
+	}
+}
+
+// A drift that both sides share hides nothing from pairs, in whichever direction it goes.
+func TestPairsCancelDrift(t *testing.T) {
+	m := steady
+	m.Level = func(t float64) float64 { return 0.3 * math.Sin(t/5) }
+	a, b := machines(1, 12, true, m, 0.1)
+	if row := find(Reports(a, b), "p50"); row.Verdict != Slower {
+		t.Errorf("paired: %+v", row)
+	}
+	a.Session, b.Session = "", ""
+	if row := find(Reports(a, b), "p50"); row.Verdict == Slower || row.Verdict == Faster {
+		t.Errorf("unpaired: %+v: the drift is too small for this test", row)
+	}
+}
+
+// What was measured one after the other has a verdict only beyond what drift may account for, and says so.
+func TestApart(t *testing.T) {
+	a, b := machines(1, 8, false, steady, 0.03)
+	row := find(Reports(a, b), "p50")
+	if row.Verdict != Unknown || !row.Tested() || row.Lo > 0 || row.P <= alpha || !strings.Contains(row.Why, "-ab") {
+		t.Errorf("3 %%: %+v", row)
+	}
+	if row.Shift < 100 || row.Shift > 140 {
+		t.Errorf("the estimate is %v, want about 120", row.Shift)
+	}
+	noisy := steady
+	noisy.Noise = 0.02
+	a, b = machines(1, 8, false, noisy, 0.3)
+	if row = find(Reports(a, b), "p50"); row.Verdict != Slower || row.Lo < 300 || row.Hi > 2100 {
+		t.Errorf("30 %%: %+v", row)
+	}
+	b.Start = b.Start.Add(24 * time.Hour) // the drift that a series shows may go on for longer
+	if far := find(Reports(a, b), "p50"); far.Lo >= row.Lo {
+		t.Errorf("a day later the interval is narrower: %v, then %v", row.Lo, far.Lo)
+	}
+	// At the same time there is no drift between them.
+	a, b = machines(1, 8, false, steady, 0.03)
+	b.Start = a.Start
+	if row := find(Reports(a, b), "p50"); row.Verdict != Slower || row.How != "8+8 runs" {
+		t.Errorf("at the same time: %+v", row)
+	}
+}
+
+// Single runs show nothing of what changes from run to run: only a difference that is far beyond their own drift counts.
+func TestSingleRuns(t *testing.T) {
+	m := steady
+	m.Rnd, m.Level = rand.New(rand.NewPCG(1, 1)), synthetic.Quiet
+	one := func(at, median float64) *report.Report {
+		return m.Runs(median, []synthetic.Slot{{Start: at, End: at + 10}}, 20)
+	}
+	if row := find(Reports(one(0, 4000), one(11, 4200)), "p50"); row.Verdict != Unknown || !strings.Contains(row.How, "stretches of a run") {
+		t.Errorf("5 %%: %+v", row)
+	}
+	c := Reports(one(0, 4000), one(11, 8000))
+	if row := find(c, "p50"); row.Verdict != Slower {
+		t.Errorf("100 %%: %+v", row)
+	}
+	if !strings.Contains(strings.Join(c.Notes, " "), "fewer than 8 runs on a side") {
+		t.Errorf("notes %q", c.Notes)
+	}
+}
+
+// A percentile with too few samples above it has no verdict, and says what it needs; slices that are too short each are
+// joined while there are enough of them.
+func TestTooFewSamples(t *testing.T) {
+	m := steady
+	m.Samples = 100 // of each of two intervals
+	a, b := machines(1, 20, true, m, 1)
+	for _, c := range []struct {
+		stat    string
+		verdict Verdict
+		how     string
+		why     string
+	}{
+		{"p50", Slower, "20 pairs of runs", ""},
+		{"p90", Slower, "20 pairs of runs", ""},
+		{"p99", Unknown, "", "p99 needs 1000 samples in each of 8 pairs"},
+		{"p99.9", Unknown, "", "p99.9 needs 10000 samples, old has"},
+	} {
+		row := find(Reports(a, b), c.stat)
+		if row.Verdict != c.verdict || row.How != c.how || !strings.Contains(row.Why, c.why) || row.Tested() != (c.how != "") {
+			t.Errorf("%s: %+v", c.stat, row)
+		}
+	}
+	a, b = machines(1, 50, true, m, 1)
+	if row := find(Reports(a, b), "p99"); row.How != "8 pairs of 6 runs each" || row.Verdict != Slower {
+		t.Errorf("50 slices of 200 samples: %+v", row)
+	}
+	a, b = machines(1, 300, true, m, 1)
+	if row := find(Reports(a, b), "p50"); row.How != "60 pairs of 5 runs each" {
+		t.Errorf("300 slices: %+v", row)
+	}
+}
+
+// A log knows the ends of intervals to the microsecond, report.json those of runs to the nanosecond: no interval is lost
+// for it.
+func TestIntervalsOfRuns(t *testing.T) {
+	a, _ := machines(1, 8, false, steady, 0)
+	for i := range a.Runs {
+		a.Runs[i].Start += 400
+		a.Runs[i].End -= 400
+	}
+	got := int64(0)
+	parts := runs(a)
+	for _, p := range parts {
+		got += p.Count
+	}
+	if len(parts) != 8 || got != a.Main().Total.Count {
+		t.Errorf("%d runs with %d samples, want 8 with %d", len(parts), got, a.Main().Total.Count)
+	}
+}
+
+// An extreme grows with the number of samples: where they differ, it says nothing.
+func TestExtremes(t *testing.T) {
+	a, b := machines(1, 8, true, steady, 0)
+	if row := find(Reports(a, b), "max"); row.Verdict == Unknown {
+		t.Errorf("as many samples: %+v", row)
+	}
+	m := steady
+	m.Samples *= 2
+	_, b = machines(1, 8, true, m, 0)
+	if row := find(Reports(a, b), "max"); row.Verdict != Unknown || !strings.Contains(row.Why, "fixed rate") {
+		t.Errorf("twice as many: %+v", row)
+	}
+}
+
+// One very slow run moves the pooled numbers, and neither the estimate, nor the verdict, nor the exit status.
+func TestOneSlowRun(t *testing.T) {
+	a, b := machines(3, 8, true, steady, -0.001)
+	slow, _ := machines(3, 1, true, steady, 0)
+	for i, iv := range b.Main().Intervals[14:] {
+		h := slow.Main().Intervals[i].Histogram
+		var values []int64
+		for range iv.Count {
+			values = append(values, 20*h.Quantile(0.5))
+		}
+		b.Main().Intervals[14+i].Histogram = latency.FromValues(values)
+	}
+	b.Main().Sum()
+	c := Reports(a, b)
+	row := find(c, "p99")
+	if row.PooledB < 9*row.PooledA || math.Abs(row.Percent()) > 10 || row.Verdict != Noise {
+		t.Errorf("%+v", row)
+	}
+	limits, _ := ParseLimits("p99>+5%+200ns")
+	if worse, err := c.Exceeded(limits); err != nil || len(worse) > 0 {
+		t.Errorf("%q, %v", worse, err)
+	}
+}
+
+// Both parts of a limit must be exceeded by what is proven; what cannot be told is an error and neither a pass nor worse.
+func TestExceeded(t *testing.T) {
+	a, b := machines(2, 8, true, steady, 0.1) // +10 %, +400 ns
+	c := Reports(a, b)
+	check := func(c *Comparison, limit string, want int, undecided string) {
+		t.Helper()
+		ls, err := ParseLimits(limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := c.Exceeded(ls)
+		if len(got) != want {
+			t.Errorf("%s: %q, want %d", limit, got, want)
+		}
+		if (undecided == "") != (err == nil) || err != nil && (!errors.Is(err, ErrUndecided) || !strings.Contains(err.Error(), undecided)) {
+			t.Errorf("%s: %v, want %q", limit, err, undecided)
+		}
+		if want == 1 && !strings.Contains(got[0], "in new, +") {
+			t.Errorf("%s: %q", limit, got[0])
+		}
+	}
+	check(c, "p50>+5%+200ns", 1, "")
+	check(c, "p50>+15%+200ns", 0, "")
+	check(c, "p50>+5%+800ns", 0, "")
+	check(c, "p50>+300ns", 1, "")
+	check(c, "p50>+5%,p90>+5%,max>+2s", 2, "")
+	check(c, "p99.999>+5%", 0, "1000000 samples")
+	a, b = machines(2, 8, true, steady, 0)
+	check(Reports(a, b), "p50>+0.0001%", 0, "") // noise exceeds nothing
+	a, b = machines(2, 8, false, steady, 0.08)
+	check(Reports(a, b), "p50>+5%", 0, "measure alternately") // beyond the limit, perhaps by drift
+	check(Reports(a, b), "p50>+20%", 0, "")                   // not even so
+	a, b = machines(2, 3, true, steady, 0.5)
+	check(Reports(a, b), "p50>+5%", 0, "needs 8 stretches of a run")
 }

@@ -13,8 +13,8 @@ import (
 // ErrLimit is returned for a fail-if expression that cannot be understood.
 var ErrLimit = errors.New("bad limit")
 
-// ErrUndecided is returned where a limit is on a statistic that the reports have too few samples for.
-var ErrUndecided = errors.New("too few samples")
+// ErrUndecided is returned where a limit is on a statistic whose verdict is Unknown.
+var ErrUndecided = errors.New("cannot be told")
 
 // Limit is one fail-if expression, "p99>+5%+200ns": the difference to the base beyond which a comparison fails. Where
 // it has both parts, both must be exceeded: the relative one alone would trip over a nanosecond of a fast link, the
@@ -93,9 +93,9 @@ func parseLimit(s string) (l Limit, err error) {
 	return l, nil
 }
 
-// Exceeded returns one line for each limit that a report exceeds against the base, none if all is well. A difference that
-// is noise exceeds nothing; one that could not be tested for lack of intervals counts. The error is ErrNotComparable, or
-// ErrUndecided where a report has too few samples for a limit's percentile.
+// Exceeded returns one line for each limit that a report exceeds against the base, none if all is well: its verdict is
+// Slower, and the shift is beyond the limit. The error is ErrNotComparable, or ErrUndecided where a limit's statistic could
+// not be tested, or shifted beyond the limit by what may be drift.
 func (c *Comparison) Exceeded(limits []Limit) ([]string, error) {
 	if len(c.Obstacles) > 0 {
 		return nil, fmt.Errorf("%w: %s", ErrNotComparable, strings.Join(c.Obstacles, "; "))
@@ -105,19 +105,14 @@ func (c *Comparison) Exceeded(limits []Limit) ([]string, error) {
 	for _, p := range c.Pairs {
 		for _, l := range limits {
 			row := p.row(l.Stat)
-			if row.Why != "" && row.How == "" {
+			beyond := row.Shift > l.Absolute && row.Shift > row.Typical*l.Relative/100
+			switch {
+			case !row.Tested() || row.Verdict == Unknown && beyond:
 				undecided = append(undecided, fmt.Errorf("%v: %w: %s", l, ErrUndecided, row.Why))
-				continue
+			case row.Verdict == Slower && beyond:
+				out = append(out, fmt.Sprintf("%v: %s went from %s to %s in %s, %s (%+.1f%%; p=%.3g, %s)", l, l.Stat, latency.FormatNS(row.Typical),
+					latency.FormatNS(row.Typical+row.Shift), p.B.Name(), latency.FormatSigned(row.Shift), row.Percent(), row.P, row.How))
 			}
-			if row.Verdict == Noise || row.Diff() <= l.Absolute || row.Diff() <= row.A*l.Relative/100 {
-				continue
-			}
-			tested := fmt.Sprintf("p=%.3g, %s", row.P, row.How)
-			if row.Verdict == Unknown {
-				tested = "not tested: " + row.Why
-			}
-			out = append(out, fmt.Sprintf("%v: %s went from %s to %s in %s, %s (%+.1f%%; %s)", l, l.Stat, latency.FormatNS(row.A), latency.FormatNS(row.B),
-				p.B.Name(), latency.FormatSigned(row.Diff()), row.Percent(), tested))
 		}
 	}
 	return out, errors.Join(undecided...)

@@ -3,7 +3,6 @@ package page
 import (
 	"fmt"
 	"io"
-	"math"
 
 	"rebound/latency"
 	"rebound/latency/compare"
@@ -68,19 +67,15 @@ func Comparison(w io.Writer, c *compare.Comparison) error {
 		t := pairTable{A: p.Names[0], B: p.Names[i+1], Not: len(pair.Obstacles) > 0}
 		seen := map[string]bool{}
 		for _, r := range pair.Rows {
-			row := pairRow{Stat: r.Stat.String(), A: nbsp(r.A), B: nbsp(r.B), Diff: latency.FormatSigned(r.Diff()), Mark: r.Verdict.Mark(), Verdict: r.Verdict.String(), CI: "–", P: "–"}
-			if !math.IsNaN(r.Percent()) {
-				row.Percent = fmt.Sprintf("%+.1f %%", r.Percent())
+			row := pairRow{Stat: r.Stat.String(), A: nbsp(r.PooledA), B: nbsp(r.PooledB), Mark: r.Verdict.Mark(), Verdict: r.Verdict.String(), Diff: "–", CI: "–", P: "–"}
+			if r.Tested() {
+				row.Diff, row.Percent, row.P = latency.FormatSigned(r.Shift), formatPercent(r.Percent()), formatP(r.P)
+				row.CI = fmt.Sprintf("%s … %s", latency.FormatSigned(r.Lo), latency.FormatSigned(r.Hi))
 			}
 			foot := r.Why
 			if t.Not {
 				foot = "" // said already
-			}
-			if r.Verdict != compare.Unknown {
-				row.P = formatP(r.P)
-				if !math.IsNaN(r.Lo) {
-					row.CI = fmt.Sprintf("%s … %s", latency.FormatSigned(r.Lo), latency.FormatSigned(r.Hi))
-				}
+			} else if foot == "" {
 				foot = "tested over " + r.How
 			}
 			if foot != "" && !seen[foot] {

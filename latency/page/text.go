@@ -15,6 +15,14 @@ import (
 	"rebound/latency/report"
 )
 
+// formatPercent writes nothing for a share of nothing.
+func formatPercent(v float64) string {
+	if math.IsNaN(v) {
+		return ""
+	}
+	return fmt.Sprintf("%+.1f%%", v)
+}
+
 func formatP(p float64) string {
 	if p < 0.001 {
 		return "<0.001"
@@ -56,32 +64,26 @@ func printPair(b *bufio.Writer, p compare.Pair) {
 	if p.A.Device.Sim() && p.B.Device.Sim() {
 		unit += " in the model"
 	}
-	fmt.Fprintf(t, "%s\tA\tB\tB-A\t\t\t99%% confidence\tp\t\n", unit)
+	fmt.Fprintf(t, "%s\tA pooled\tB pooled\tshift of runs\t\t\t99%% confidence\tp\t\n", unit)
 	why := map[string]bool{}
 	for _, r := range p.Rows {
-		ci, prob := "", ""
-		if r.Verdict != compare.Unknown {
-			prob = formatP(r.P)
-			if !math.IsNaN(r.Lo) {
-				ci = fmt.Sprintf("[%s, %s]", latency.FormatSigned(r.Lo), latency.FormatSigned(r.Hi))
-			}
-		} else {
+		shift, percent, ci, prob := "", "", "", ""
+		if r.Tested() {
+			shift, percent, ci, prob = latency.FormatSigned(r.Shift), formatPercent(r.Percent()), fmt.Sprintf("[%s, %s]", latency.FormatSigned(r.Lo), latency.FormatSigned(r.Hi)), formatP(r.P)
+		}
+		if r.Why != "" {
 			why[r.Why] = true
 		}
-		percent := fmt.Sprintf("%+.1f%%", r.Percent())
-		if math.IsNaN(r.Percent()) {
-			percent = ""
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Stat, latency.FormatNS(r.A), latency.FormatNS(r.B), latency.FormatSigned(r.Diff()), percent, r.Verdict.Mark(), ci, prob)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Stat, latency.FormatNS(r.PooledA), latency.FormatNS(r.PooledB), shift, percent, r.Verdict.Mark(), ci, prob)
 	}
 	t.Flush()
 	how := map[string]bool{}
 	for _, r := range p.Rows {
-		if r.How != "" && r.Verdict != compare.Unknown {
+		if r.Tested() {
 			how[r.How] = true
 		}
 	}
-	fmt.Fprintf(b, "\n~ noise, + slower, - faster, ? too little to tell")
+	fmt.Fprintf(b, "\n~ noise, + slower, - faster, ? cannot be told")
 	if len(how) > 0 {
 		fmt.Fprintf(b, "; tested over %s", strings.Join(slices.Sorted(maps.Keys(how)), ", "))
 	}

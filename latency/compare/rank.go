@@ -1,0 +1,126 @@
+package compare
+
+import (
+	"math"
+	"slices"
+	"sort"
+)
+
+// alpha is the chance of a wrong verdict that every statement about a difference allows. A table has eight lines: at the
+// customary 0.05 every third table would show a difference where there is none.
+const alpha = 0.01
+
+// ranked is a rank test, read three ways: its estimate, its interval and its p come from one statistic, the number of
+// elementary differences on one side of a supposed shift, and from that number's exact distribution. They can therefore
+// not contradict each other. No distribution of the samples is assumed.
+//
+// A difference that is exactly the supposed shift, a tie, counts against the verdict: the test would say the same
+// whichever way ties were broken, so that its level holds with ties and zeros, too.
+type ranked struct {
+	diffs []float64 // ascending
+	tail  []float64 // tail[k] is the chance that no more than k of diffs lie below the true shift; up to half of them
+}
+
+// unpaired is the Mann-Whitney test of two independent samples: the differences are those of each b to each a, their
+// median is the estimate of Hodges and Lehmann.
+func unpaired(a, b []float64) ranked {
+	r := ranked{diffs: make([]float64, 0, len(a)*len(b))}
+	for _, x := range a {
+		for _, y := range b {
+			r.diffs = append(r.diffs, y-x)
+		}
+	}
+	slices.Sort(r.diffs)
+	r.tail = mannWhitney(len(a), len(b))
+	return r
+}
+
+// paired is the signed rank test of pairs: the differences are Walsh's averages, of each two differences within a pair and
+// of each with itself.
+func paired(a, b []float64) ranked {
+	r := ranked{diffs: make([]float64, 0, len(a)*(len(a)+1)/2)}
+	for i := range a {
+		for j := i; j < len(a); j++ {
+			r.diffs = append(r.diffs, (b[i]-a[i])/2+(b[j]-a[j])/2)
+		}
+	}
+	slices.Sort(r.diffs)
+	r.tail = signedRank(len(a))
+	return r
+}
+
+// mannWhitney returns the cumulative distribution of the number of pairs, out of m times n, in which the one is greater
+// than the other, up to the middle. The greatest of all values is one of the m with a chance of m/(m+n), and is then
+// greater than all n.
+func mannWhitney(m, n int) []float64 {
+	most := m * n / 2
+	row := make([][]float64, n+1) // by the number of the second kind, for the number of the first so far
+	for j := range row {
+		row[j] = make([]float64, most+1)
+		row[j][0] = 1
+	}
+	for i := 1; i <= m; i++ {
+		for j := 1; j <= n; j++ {
+			pi, pj := float64(i)/float64(i+j), float64(j)/float64(i+j)
+			for u := min(most, i*j); u >= 0; u-- {
+				p := pj * row[j-1][u]
+				if u >= j {
+					p += pi * row[j][u-j]
+				}
+				row[j][u] = p
+			}
+		}
+	}
+	return cumulate(row[n])
+}
+
+// signedRank returns the cumulative distribution of the sum of those of the ranks 1 to n whose coin shows heads, up to the
+// middle.
+func signedRank(n int) []float64 {
+	p := make([]float64, n*(n+1)/4+1)
+	p[0] = 1
+	for rank := 1; rank <= n; rank++ {
+		for s := len(p) - 1; s >= 0; s-- {
+			p[s] /= 2
+			if s >= rank {
+				p[s] += p[s-rank] / 2
+			}
+		}
+	}
+	return cumulate(p)
+}
+
+func cumulate(p []float64) []float64 {
+	for i := 1; i < len(p); i++ {
+		p[i] += p[i-1]
+	}
+	return p
+}
+
+// estimate is the median of the elementary differences.
+func (r ranked) estimate() float64 {
+	n := len(r.diffs)
+	return r.diffs[(n-1)/2]/2 + r.diffs[n/2]/2
+}
+
+// interval returns the shifts that the test does not refuse at alpha. It is infinite where there are too few samples to
+// refuse any.
+func (r ranked) interval() (lo, hi float64) {
+	k := sort.Search(len(r.tail), func(k int) bool { return 2*r.tail[k] > alpha })
+	if k == 0 {
+		return math.Inf(-1), math.Inf(1)
+	}
+	return r.diffs[k-1], r.diffs[len(r.diffs)-k]
+}
+
+// p returns the chance of such an estimate, or one farther out, if the shift is no more than allowed in its direction. It
+// is at most alpha exactly where the interval, widened by allowed on both sides, excludes 0.
+func (r ranked) p(allowed float64) float64 {
+	below := sort.Search(len(r.diffs), func(i int) bool { return r.diffs[i] > allowed })                  // at most allowed
+	above := len(r.diffs) - sort.Search(len(r.diffs), func(i int) bool { return r.diffs[i] >= -allowed }) // at least -allowed
+	k := min(below, above)
+	if k >= len(r.tail) {
+		return 1
+	}
+	return min(1, 2*r.tail[k])
+}

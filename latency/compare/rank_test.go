@@ -1,0 +1,173 @@
+package compare
+
+import (
+	"math"
+	"math/bits"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// The distributions are those that enumerating every case gives.
+func TestRankDistributions(t *testing.T) {
+	for _, c := range []struct{ m, n int }{{1, 1}, {1, 4}, {3, 2}, {4, 4}, {5, 7}, {8, 8}} {
+		count, all := make([]float64, c.m*c.n+1), 0.0
+		for set := range uint32(1) << (c.m + c.n) {
+			if bits.OnesCount32(set) != c.m {
+				continue
+			}
+			u, seen := 0, 0 // for each of the m, how many of the n lie below it
+			for i := range c.m + c.n {
+				if set>>i&1 == 1 {
+					u += seen
+				} else {
+					seen++
+				}
+			}
+			count[u]++
+			all++
+		}
+		check(t, "Mann-Whitney", mannWhitney(c.m, c.n), count, all)
+	}
+	for _, n := range []int{1, 2, 5, 8, 13} {
+		count := make([]float64, n*(n+1)/2+1)
+		for signs := range uint32(1) << n {
+			s := 0
+			for i := range n {
+				s += int(signs>>i&1) * (i + 1)
+			}
+			count[s]++
+		}
+		check(t, "signed rank", signedRank(n), count, math.Ldexp(1, n))
+	}
+}
+
+func check(t *testing.T, name string, tail, count []float64, all float64) {
+	t.Helper()
+	sum := 0.0
+	for k, p := range tail {
+		if sum += count[k]; math.Abs(p-sum/all) > 1e-12 {
+			t.Errorf("%s of %v: chance of at most %d is %v, want %v", name, len(count), k, p, sum/all)
+		}
+	}
+	if 2*len(tail) < len(count)-1 {
+		t.Errorf("%s: %d of %d values", name, len(tail), len(count))
+	}
+}
+
+// Known values: tables of critical values in any textbook.
+func TestKnownTests(t *testing.T) {
+	a := []float64{1, 2, 3, 4, 5, 6, 7, 8}
+	b := []float64{11, 12, 13, 14, 15, 16, 17, 18}
+	if p := unpaired(a, b).p(0); math.Abs(p-2.0/12870) > 1e-12 {
+		t.Errorf("8 below 8: p=%v, want 2 of C(16,8)", p)
+	}
+	if p := paired(a, b).p(0); math.Abs(p-2.0/256) > 1e-12 {
+		t.Errorf("8 pairs of one sign: p=%v, want 2 of 2^8", p)
+	}
+	if e := unpaired(a, b).estimate(); e != 10 {
+		t.Errorf("estimate %v, want 10", e)
+	}
+	// Four pairs can never be significant: their interval has no ends.
+	if lo, hi := paired(a[:4], b[:4]).interval(); !math.IsInf(lo, -1) || !math.IsInf(hi, 1) {
+		t.Errorf("interval of four pairs: %v to %v", lo, hi)
+	}
+}
+
+// Verdict, interval and p agree in every sample, with ties, zeros and outliers, and with an allowance.
+func TestOneInference(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 1))
+	refused, tied := 0, 0
+	for range 6_000 {
+		n := 5 + rnd.IntN(8)
+		a, b := make([]float64, n), make([]float64, n)
+		shift, grain := float64(rnd.IntN(4)), []float64{1e-9, 0.5, 1}[rnd.IntN(3)]
+		for i := range n {
+			a[i] = math.Round(rnd.NormFloat64()/grain) * grain
+			b[i] = math.Round((rnd.NormFloat64()+shift)/grain) * grain
+			if rnd.IntN(7) == 0 {
+				b[i] += 1000
+			}
+		}
+		allowed := float64(rnd.IntN(3)) / 2
+		for name, r := range map[string]ranked{"unpaired": unpaired(a, b), "paired": paired(a, b)} {
+			lo, hi := r.interval()
+			p, e := r.p(allowed), r.estimate()
+			if excludes := lo-allowed > 0 || hi+allowed < 0; excludes != (p <= alpha) {
+				t.Fatalf("%s: p=%v, interval %v to %v, allowed %v\n%v\n%v", name, p, lo, hi, allowed, a, b)
+			}
+			if e < lo || e > hi {
+				t.Fatalf("%s: estimate %v outside of %v to %v", name, e, lo, hi)
+			}
+			if p <= alpha {
+				refused++
+			}
+			if len(slices.Compact(slices.Clone(r.diffs))) < len(r.diffs) {
+				tied++
+			}
+		}
+	}
+	if refused < 300 || tied < 300 {
+		t.Errorf("%d refusals, %d with ties: the test tests too little", refused, tied)
+	}
+}
+
+// The level holds where values are tied, and whatever the distribution.
+func TestLevelWithTies(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	const rounds = 8_000
+	for _, n := range []int{8, 11} {
+		for _, values := range []int{2, 3, 10, 1 << 40} {
+			wrong := map[string]int{}
+			for range rounds {
+				a, b := make([]float64, n), make([]float64, n)
+				for i := range n {
+					a[i], b[i] = float64(rnd.IntN(values)), float64(rnd.IntN(values))
+				}
+				if unpaired(a, b).p(0) <= alpha {
+					wrong["unpaired"]++
+				}
+				if paired(a, b).p(0) <= alpha {
+					wrong["paired"]++
+				}
+			}
+			for name, k := range wrong {
+				if share := float64(k) / rounds; share > alpha+4*math.Sqrt(alpha/rounds) {
+					t.Errorf("%s, %d of %d values: refused in %.4f", name, n, values, share)
+				}
+			}
+		}
+	}
+}
+
+// Seven pairs slightly faster and one very slow are no proof of a slow-down, and more pairs with outliers find more.
+func TestOutlierRuns(t *testing.T) {
+	a := []float64{100, 101, 102, 100, 101, 103, 99, 100}
+	b := []float64{99.5, 100.4, 101.3, 99.2, 100.1, 102, 98, 2000}
+	r := paired(a, b)
+	if e := r.estimate(); e > 0 || r.p(0) <= alpha {
+		t.Errorf("estimate %v, p=%v", e, r.p(0))
+	}
+	power := func(n int) int {
+		rnd := rand.New(rand.NewPCG(uint64(n), 3))
+		found := 0
+		for range 300 {
+			a, b := make([]float64, n), make([]float64, n)
+			for i := range n {
+				a[i], b[i] = 100+rnd.NormFloat64(), 102+rnd.NormFloat64()
+				for _, x := range []*float64{&a[i], &b[i]} {
+					if rnd.IntN(7) == 0 {
+						*x *= 20
+					}
+				}
+			}
+			if r := paired(a, b); r.p(0) <= alpha && r.estimate() > 0 {
+				found++
+			}
+		}
+		return found
+	}
+	if few, many := power(10), power(30); many < 150 || many < few+60 {
+		t.Errorf("10 pairs find a shift in %d of 300, 30 in %d", few, many)
+	}
+}

@@ -1,0 +1,207 @@
+package compare
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"rebound/latency"
+	"rebound/latency/report"
+)
+
+// MinRuns is the number of runs on each side, or of pairs of runs, below which there is no verdict: eight pairs are the
+// fewest whose test can reach the confidence.
+const MinRuns = 8
+
+const (
+	// maxSamples bounds what is tested: from more runs than that, neighbours are joined.
+	maxSamples = 64
+	// unseen is the change of level, as a share of the lesser of the two, that a machine may make between two series of
+	// runs without showing it within them: a step in the pause between them, a different placement.
+	unseen = 0.1
+	// together is how far the middles of two series may lie apart, in lengths of the shorter one, for them to count as
+	// measured at the same time.
+	together = 0.05
+	// farthest bounds how far the drift within a series is carried on, in lengths of the series.
+	farthest = 3
+)
+
+// Drift that the samples of one report show is carried over to the time between the reports with these factors. Stretches
+// of one run do not show what changes from start to start. The calibration holds them.
+const (
+	driftOfRuns      = 1.5
+	driftOfStretches = 3
+)
+
+// samples are the values of a statistic that are tested against each other.
+type samples struct {
+	a, b    []float64
+	paired  bool
+	allowed float64 // ns of the shift that may be drift
+	how     string  // "8 pairs of runs"
+}
+
+// collect returns the samples for st of two reports, or why there are none.
+//
+// Where the two were measured alternately in one session, the runs are paired: both of a pair saw the same drift. Else
+// they are the runs of each; a report with fewer than MinRuns of them gives stretches of its recording instead. Runs of
+// both that were made at the same time saw the same drift, too. What was measured one after the other is carried apart by every drift and step of the machine, and no test of exchangeable
+// samples can tell that from a difference: such a shift must exceed what the machine has shown to drift.
+func collect(st Stat, a, b *report.Report) (samples, string) {
+	need := st.Needs()
+	for _, r := range []*report.Report{a, b} {
+		if n := r.Main().Total.Count; n < need {
+			return samples{}, fmt.Sprintf("%s needs %d samples, %s has %d", st, need, r.Name(), n)
+		}
+	}
+	ra, rb := runs(a), runs(b)
+	if n := min(len(ra), len(rb)); a.Session != "" && a.Session == b.Session && n >= MinRuns {
+		for size := max(1, (n+maxSamples-1)/maxSamples); n/size >= MinRuns; size++ {
+			ja, jb := join(ra[:n], size), join(rb[:n], size)
+			if enough(ja, need) && enough(jb, need) {
+				how := fmt.Sprintf("%d pairs of runs", len(ja))
+				if size > 1 {
+					how = fmt.Sprintf("%d pairs of %d runs each", len(ja), size)
+				}
+				return samples{a: values(st, ja), b: values(st, jb), paired: true, how: how}, uneven(st, ja, jb)
+			}
+		}
+		return samples{}, fmt.Sprintf("%s needs %d samples in each of %d pairs: longer or more runs", st, need, MinRuns)
+	}
+	unit, carry := "runs", float64(driftOfRuns)
+	if len(ra) < MinRuns || len(rb) < MinRuns {
+		unit, carry = "stretches of a run", driftOfStretches
+		ra, rb = stretches(a, need), stretches(b, need)
+	}
+	ra, rb = thin(ra), thin(rb)
+	for _, x := range []struct {
+		parts []part
+		of    *report.Report
+	}{{ra, a}, {rb, b}} {
+		if len(x.parts) < MinRuns || !enough(x.parts, need) {
+			return samples{}, fmt.Sprintf("%s needs %d %s with %d samples each, which %s does not have: repeat with -runs, longer ones", st, MinRuns, unit, need, x.of.Name())
+		}
+	}
+	s := samples{a: values(st, ra), b: values(st, rb), how: fmt.Sprintf("%d+%d %s", len(ra), len(rb), unit)}
+	if apart := distance(ra, rb); unit != "runs" || apart > together {
+		s.how += ", one after the other"
+		s.allowed = max(unseen*min(median(s.a), median(s.b)), carry*spread(s)*min(max(apart, 1), farthest))
+	}
+	return s, uneven(st, ra, rb)
+}
+
+// part is a stretch of a recording; its moments are absolute, in ns.
+type part struct {
+	start, end int64
+	*latency.Histogram
+}
+
+// runs returns the main series by run.
+func runs(r *report.Report) []part {
+	origin := r.Start.UnixNano()
+	var out []part
+	for _, run := range r.Runs {
+		var hs []*latency.Histogram
+		for _, iv := range r.Main().Intervals {
+			if middle := iv.Start/2 + iv.End/2; middle >= run.Start && middle <= run.End { // a log rounds its ends
+				hs = append(hs, iv.Histogram)
+			}
+		}
+		if len(hs) > 0 {
+			out = append(out, part{origin + run.Start, origin + run.End, latency.Merge(hs...)})
+		}
+	}
+	return out
+}
+
+// stretches cuts the main series into twice MinRuns parts, or fewer where they need more samples each.
+func stretches(r *report.Report, need int64) []part {
+	origin := r.Start.UnixNano()
+	var out []part
+	var hs []*latency.Histogram
+	least, n := max(need, r.Main().Total.Count/(2*MinRuns+1)), int64(0)
+	for _, iv := range r.Main().Intervals {
+		if iv.Histogram.Count == 0 {
+			continue
+		}
+		if len(hs) == 0 {
+			out = append(out, part{start: origin + iv.Start})
+		}
+		hs = append(hs, iv.Histogram)
+		if n += iv.Histogram.Count; n >= least {
+			last := &out[len(out)-1]
+			last.end, last.Histogram = origin+iv.End, latency.Merge(hs...)
+			hs, n = nil, 0
+		}
+	}
+	if len(hs) > 0 {
+		out = out[:len(out)-1] // cut short
+	}
+	return out
+}
+
+// join makes parts of size neighbours each; what is left over at the end is left out.
+func join(parts []part, size int) []part {
+	if size == 1 {
+		return parts
+	}
+	var out []part
+	for i := 0; i+size <= len(parts); i += size {
+		hs := make([]*latency.Histogram, size)
+		for k := range hs {
+			hs[k] = parts[i+k].Histogram
+		}
+		out = append(out, part{parts[i].start, parts[i+size-1].end, latency.Merge(hs...)})
+	}
+	return out
+}
+
+func thin(parts []part) []part {
+	return join(parts, max(1, (len(parts)+maxSamples-1)/maxSamples))
+}
+
+func enough(parts []part, need int64) bool {
+	return !slices.ContainsFunc(parts, func(p part) bool { return p.Count < need })
+}
+
+// uneven says so where st is an extreme, which grows with the number of samples, and the sides differ in that.
+func uneven(st Stat, a, b []part) string {
+	count := func(parts []part) float64 {
+		n := make([]float64, len(parts))
+		for i, p := range parts {
+			n[i] = float64(p.Count)
+		}
+		return median(n)
+	}
+	if na, nb := count(a), count(b); st.Single() && max(na, nb) > 1.1*min(na, nb) {
+		return fmt.Sprintf("%s depends on the number of samples, and a run of the one has %.0f, of the other %.0f: compare at a fixed rate", st, na, nb)
+	}
+	return ""
+}
+
+func values(st Stat, parts []part) []float64 {
+	out := make([]float64, len(parts))
+	for i, p := range parts {
+		out[i] = st.Of(p.Histogram)
+	}
+	return out
+}
+
+// spread is the greater of the ranges of the two sides.
+func spread(s samples) float64 {
+	return max(slices.Max(s.a)-slices.Min(s.a), slices.Max(s.b)-slices.Min(s.b))
+}
+
+// distance is how far the middles of two series lie apart in time, in lengths of the shorter one.
+func distance(a, b []part) float64 {
+	first, last := func(p []part) float64 { return float64(p[0].start) }, func(p []part) float64 { return float64(p[len(p)-1].end) }
+	middle := math.Abs(first(a)+last(a)-first(b)-last(b)) / 2
+	return middle / max(min(last(a)-first(a), last(b)-first(b)), 1)
+}
+
+func median(x []float64) float64 {
+	x = slices.Clone(x)
+	slices.SortFunc(x, cmp.Compare)
+	return x[(len(x)-1)/2]/2 + x[len(x)/2]/2
+}

@@ -1,0 +1,153 @@
+package synthetic
+
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"rebound/latency"
+	"rebound/latency/report"
+)
+
+// Machine is a made-up machine whose level moves in time: what it measures, and how its runs and their intervals differ.
+// Round trips are log-normal around 4 us with a spread of 10 %; one of fifty is in a Pareto tail (its index is 1.5, so
+// that it has no variance).
+type Machine struct {
+	Rnd     *rand.Rand
+	Samples int     // of each interval
+	Noise   float64 // of each run's level; standard deviation of the logarithm
+	Tail    float64 // the same of each run's tail, on its own
+	Outlier float64 // chance of a run to be twenty times as slow
+	Granule int64   // ns, steps of the clock; 0 for none
+	// Level is the logarithm of what the machine's state multiplies all round trips by, at a moment in seconds.
+	Level func(t float64) float64
+}
+
+// Shape of an interval's distribution: each bin's factor and share.
+const bodyBins, tailBins, tailShare = 160, 60, 0.02
+
+func (m *Machine) interval(median, level, tail float64) *latency.Histogram {
+	values, counts := make([]int64, 0, bodyBins+tailBins), make([]int64, 0, bodyBins+tailBins)
+	add := func(factor, share float64) {
+		v := int64(median * math.Exp(level) * factor)
+		if m.Granule > 0 {
+			v = v / m.Granule * m.Granule
+		}
+		values, counts = append(values, v), append(counts, poisson(m.Rnd, share*float64(m.Samples)))
+	}
+	const width = 8.0 / bodyBins
+	for i := range bodyBins {
+		z := -4 + (float64(i)+0.5)*width
+		add(math.Exp(0.1*z), (1-tailShare)*width*math.Exp(-z*z/2)/math.Sqrt(2*math.Pi))
+	}
+	const ratio = 0.8 // of the chances to exceed a bin's two ends
+	above := 1.0
+	for range tailBins {
+		middle := above * (1 + ratio) / 2
+		add(1.3*math.Exp(tail)*math.Pow(middle, -1/1.5), tailShare*above*(1-ratio))
+		above *= ratio
+	}
+	return latency.FromCounts(values, counts)
+}
+
+// Slot is when a run is made, in seconds.
+type Slot struct{ Start, End float64 }
+
+// Runs returns a report of one run in each slot, cut into a number of intervals, of a median in nanoseconds.
+func (m *Machine) Runs(median float64, slots []Slot, intervals int) *report.Report {
+	origin := slots[0].Start
+	ns := func(seconds float64) int64 { return int64((seconds - origin) * 1e9) }
+	rep := &report.Report{Schema: report.Schema, Tool: "bench", Metric: report.RoundTrip, Clock: latency.ClockInfo{Steady: true},
+		Traffic: report.Traffic{Protocol: "icmp", FrameSize: 64, Mode: "closed"}}
+	rep.Start = time.Unix(1_700_000_000, int64(origin*1e9))
+	s := &latency.Series{Name: latency.MainSeries}
+	for _, at := range slots {
+		level, tail := m.Noise*m.Rnd.NormFloat64(), m.Tail*m.Rnd.NormFloat64()
+		if m.Rnd.Float64() < m.Outlier {
+			level += math.Log(20)
+		}
+		length := (at.End - at.Start) / float64(intervals)
+		for i := range intervals {
+			from := at.Start + float64(i)*length
+			h := m.interval(median, level+m.Level(from+length/2), tail)
+			s.Intervals = append(s.Intervals, latency.Interval{Start: ns(from), End: ns(from + length), Histogram: h})
+		}
+		rep.Runs = append(rep.Runs, latency.Run{Start: ns(at.Start), End: ns(at.End)})
+	}
+	s.Sum()
+	rep.Series = []*latency.Series{s}
+	rep.End = rep.Start.Add(time.Duration(ns(slots[len(slots)-1].End)))
+	rep.Counts.Sent, rep.Counts.Received = s.Total.Count, s.Total.Count
+	return rep
+}
+
+// poisson draws a count of the given mean; above 50 by the normal distribution.
+func poisson(rnd *rand.Rand, mean float64) int64 {
+	if mean > 50 {
+		return max(int64(math.Round(mean+math.Sqrt(mean)*rnd.NormFloat64())), 0)
+	}
+	n, p, stop := int64(-1), 1.0, math.Exp(-mean)
+	for p > stop {
+		p *= rnd.Float64()
+		n++
+	}
+	return n
+}
+
+// Quiet is the level of a machine that does not drift.
+func Quiet(float64) float64 { return 0 }
+
+// AR1 is a level with a standard deviation and a correlation time in seconds, until end.
+func AR1(rnd *rand.Rand, deviation, correlation, end float64) func(float64) float64 {
+	const step = 0.25 // s
+	keep := math.Exp(-step / correlation)
+	path := []float64{deviation * rnd.NormFloat64()}
+	for len(path) < int(end/step)+2 {
+		path = append(path, keep*path[len(path)-1]+deviation*math.Sqrt(1-keep*keep)*rnd.NormFloat64())
+	}
+	return func(t float64) float64 { return path[int(t/step)] }
+}
+
+// Walk is a level that moves by a step of a standard deviation every second, until end.
+func Walk(rnd *rand.Rand, step, end float64) func(float64) float64 {
+	path := []float64{0}
+	for len(path) < int(end)+2 {
+		path = append(path, path[len(path)-1]+step*rnd.NormFloat64())
+	}
+	return func(t float64) float64 {
+		i := int(t)
+		return path[i] + (t-float64(i))*(path[i+1]-path[i])
+	}
+}
+
+// Line is a level that rises by a rate in each second.
+func Line(rate float64) func(float64) float64 { return func(t float64) float64 { return rate * t } }
+
+// Steps is a level that jumps by a fixed height, up or down, at moments that are length seconds apart on average.
+func Steps(rnd *rand.Rand, height, length, end float64) func(float64) float64 {
+	var at []float64
+	var up []float64
+	for t := rnd.ExpFloat64() * length; t < end; t += rnd.ExpFloat64() * length {
+		at, up = append(at, t), append(up, height*float64(1-2*rnd.IntN(2)))
+	}
+	return func(t float64) float64 {
+		level := 0.0
+		for i := range at {
+			if at[i] < t {
+				level += up[i]
+			}
+		}
+		return level
+	}
+}
+
+// OneStep is a level that jumps once, at a moment that is equally likely anywhere before end.
+func OneStep(rnd *rand.Rand, height, end float64) func(float64) float64 {
+	at := rnd.Float64() * end
+	return func(t float64) float64 {
+		if t < at {
+			return 0
+		}
+		return height
+	}
+}
