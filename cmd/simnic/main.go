@@ -4,8 +4,9 @@
 //	simnic -model ixgbe -socket /run/nic0 -wire tap:rb0
 //	simnic -model ixgbe -socket /run/a -model ixgbe -socket /run/b -wire pair -wire pcap:ab.pcap
 //
-// SIGUSR1 prints the PCIe transactions counted so far; SIGUSR2 resets every device under its driver, to see it recover (the
-// driver then talks to a device that is not set up any more: -strict=false).
+// SIGUSR1 prints the PCIe transactions counted so far, and how many of the frames that arrived at each device its wire lost,
+// delayed, duplicated and reordered. SIGUSR2 resets every device under its driver, to see it recover (the driver then talks to a
+// device that is not set up any more: -strict=false).
 package main
 
 import (
@@ -71,7 +72,7 @@ func run(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
 	fs.Float64Var(&c.impair.Duplicate, "duplicate", 0, "probability that a frame arrives twice")
 	fs.Float64Var(&c.impair.Reorder, "reorder", 0, "probability that a frame is overtaken by the next")
 	fs.Uint64Var(&c.impair.Seed, "seed", 1, "decides which frames -loss, -duplicate and -reorder hit")
-	fs.BoolVar(&c.counts, "counts", false, "print PCIe transactions and violations as JSON at the end, as SIGUSR1 does at any time")
+	fs.BoolVar(&c.counts, "counts", false, "print PCIe transactions, what the wire did to arriving frames, and violations as JSON at the end, as SIGUSR1 does at any time")
 	fs.StringVar(&c.trace, "trace", "", "write what drivers did last, and programmed, to `file` at the end, and on SIGUSR1")
 	c.strict = "true"
 	fs.Var(&c.strict, "strict", "which violations make the exit code 1: `true` for all, refused for those that no device would let pass, false for none")
@@ -180,6 +181,7 @@ func (c *config) check(rest []string) error {
 type bench struct {
 	config  *config
 	ports   []*sim.Port
+	wires   []*sim.Impaired // as ports see them
 	servers []*vfioserver.Server
 	tap     *sim.Tap
 	file    *os.File
@@ -210,7 +212,8 @@ func (c *config) build(log *slog.Logger) (*bench, error) {
 	for i, p := range b.ports {
 		impair := c.impair
 		impair.Seed += uint64(i)
-		p.Connect(sim.Impair(ends[i], impair))
+		b.wires = append(b.wires, sim.Impair(ends[i], impair))
+		p.Connect(b.wires[i])
 		p.Start()
 		s, err := vfioserver.Listen(c.sockets[i], p, log)
 		if err != nil {
@@ -280,14 +283,15 @@ func (b *bench) join() ([]sim.Wire, error) {
 // report prints one line of JSON.
 func (b *bench) report(w io.Writer) {
 	type port struct {
-		Model      string     `json:"model"`
-		Socket     string     `json:"socket"`
-		Counts     sim.Counts `json:"counts"`
-		Violations []string   `json:"violations"`
+		Model      string         `json:"model"`
+		Socket     string         `json:"socket"`
+		Counts     sim.Counts     `json:"counts"`
+		Wire       sim.WireCounts `json:"wire"`
+		Violations []string       `json:"violations"`
 	}
 	var all []port
 	for i, p := range b.ports {
-		all = append(all, port{b.config.models[i], b.config.sockets[i], p.Counts(), append([]string{}, p.Violations()...)})
+		all = append(all, port{b.config.models[i], b.config.sockets[i], p.Counts(), b.wires[i].Counts(), append([]string{}, p.Violations()...)})
 	}
 	json.NewEncoder(w).Encode(map[string]any{"ports": all})
 }

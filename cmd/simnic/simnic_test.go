@@ -182,6 +182,42 @@ func TestPair(t *testing.T) {
 	}
 }
 
+// What the wire did to frames is printed at the end, for the port that they arrive at.
+func TestWireCounts(t *testing.T) {
+	for _, c := range []struct {
+		flag string
+		want sim.WireCounts
+	}{
+		{"-loss=1", sim.WireCounts{Frames: 1, Lost: 1}},
+		{"-duplicate=1", sim.WireCounts{Frames: 1, Duplicated: 1}},
+		{"-delay=1ms", sim.WireCounts{Frames: 1, Delayed: 1}},
+	} {
+		a := filepath.Join(t.TempDir(), "a")
+		b := filepath.Join(t.TempDir(), "b")
+		s := start(t, 2, "-model", "toy", "-socket", a, "-model", "toy", "-socket", b, "-wire", "pair", c.flag)
+		x, y := openPort(t, a), openPort(t, b)
+		x.send(bytes.Repeat([]byte{1, 2, 3, 4}, 30))
+		var r struct {
+			Ports []struct{ Wire sim.WireCounts }
+		}
+		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+			s.sig <- syscall.SIGUSR1
+			if err := json.Unmarshal([]byte(s.line(t)), &r); err != nil || len(r.Ports) != 2 {
+				t.Fatalf("%+v: %v", r, err)
+			}
+			if r.Ports[1].Wire.Frames > 0 {
+				break
+			}
+		}
+		if r.Ports[1].Wire != c.want || r.Ports[0].Wire != (sim.WireCounts{}) {
+			t.Errorf("%s: %+v, want %+v at the second port", c.flag, r.Ports, c.want)
+		}
+		x.close()
+		y.close()
+		s.stop(t)
+	}
+}
+
 func TestViolationsFail(t *testing.T) {
 	for strict, want := range map[string]int{"true": 1, "refused": 1, "false": 0} {
 		a := filepath.Join(t.TempDir(), "a")

@@ -16,38 +16,72 @@ type Impairment struct {
 	Seed      uint64
 }
 
-// impaired is a wire's end with impairments.
-type impaired struct {
+// WireCounts is what an Impaired wire did to the frames that arrived at its end.
+type WireCounts struct {
+	Frames     uint64 `json:"frames"` // arrived at the end, before anything was done to them
+	Lost       uint64 `json:"lost"`
+	Delayed    uint64 `json:"delayed"` // by Delay, copies included
+	Duplicated uint64 `json:"duplicated"`
+	Reordered  uint64 `json:"reordered"` // arrived behind a later one
+}
+
+// Impaired is a wire's end with impairments.
+type Impaired struct {
 	Wire
 	Impairment
-	mu   sync.Mutex
-	rng  *rand.Rand
-	line []delayed
+	mu     sync.Mutex
+	rng    *rand.Rand
+	line   []delayed
+	counts WireCounts
 }
 
 type delayed struct {
 	due   time.Duration
 	frame []byte
+	late  bool // was overtaken
 }
 
 // Impair returns w with impairments on what it receives.
-func Impair(w Wire, i Impairment) Wire {
-	return &impaired{Wire: w, Impairment: i, rng: rand.New(rand.NewPCG(i.Seed, 5))}
+func Impair(w Wire, i Impairment) *Impaired {
+	return &Impaired{Wire: w, Impairment: i, rng: rand.New(rand.NewPCG(i.Seed, 5))}
 }
 
-func (w *impaired) Recv(now time.Duration) []byte {
+// Counts returns what was done so far.
+func (w *Impaired) Counts() WireCounts {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.counts
+}
+
+func (w *Impaired) Recv(now time.Duration) []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for f := w.Wire.Recv(now); f != nil; f = w.Wire.Recv(now) {
+		w.counts.Frames++
 		if w.rng.Float64() < w.Loss {
+			w.counts.Lost++
 			continue
 		}
-		w.line = append(w.line, delayed{now + w.Delay, f})
+		w.line = append(w.line, delayed{due: now + w.Delay, frame: f})
+		copies := 1
 		if w.rng.Float64() < w.Duplicate {
-			w.line = append(w.line, delayed{now + w.Delay, append([]byte(nil), f...)})
+			w.line = append(w.line, delayed{due: now + w.Delay, frame: append([]byte(nil), f...)})
+			w.counts.Duplicated++
+			copies = 2
 		}
-		if n := len(w.line); n > 1 && w.rng.Float64() < w.Reorder {
-			w.line[n-1].frame, w.line[n-2].frame = w.line[n-2].frame, w.line[n-1].frame
+		if w.Delay > 0 {
+			w.counts.Delayed += uint64(copies)
+		}
+		// The frame before is overtaken by this one, with its copy.
+		if n := len(w.line); n > copies && w.rng.Float64() < w.Reorder {
+			before := w.line[n-copies-1]
+			copy(w.line[n-copies-1:], w.line[n-copies:])
+			for i := n - copies - 1; i < n-1; i++ {
+				w.line[i].due = before.due
+			}
+			if w.line[n-1] = (delayed{now + w.Delay, before.frame, true}); !before.late {
+				w.counts.Reordered++
+			}
 		}
 	}
 	if len(w.line) == 0 || w.line[0].due > now {

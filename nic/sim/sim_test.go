@@ -267,6 +267,43 @@ func TestConfigurationSpace(t *testing.T) {
 	}
 }
 
+// The counts are what a receiver sees, for any mixture.
+func TestWireCounts(t *testing.T) {
+	for seed := range uint64(20) {
+		near, far := sim.Pair()
+		w := sim.Impair(near, sim.Impairment{Loss: 0.2, Duplicate: 0.2, Reorder: 0.3, Delay: time.Duration(seed%2) * time.Millisecond, Seed: seed})
+		const n = 200
+		for k := range n {
+			far.Send(0, []byte{byte(k)})
+		}
+		var c sim.WireCounts
+		var times [n]int
+		top := -1
+		now := time.Duration(0)
+		for f := w.Recv(now); f != nil || now == 0; f = w.Recv(now) {
+			if now = time.Second; f == nil {
+				continue
+			}
+			times[f[0]]++
+			if int(f[0]) < top {
+				c.Reordered++
+			}
+			top = max(top, int(f[0]))
+		}
+		c.Frames = n
+		for _, k := range times {
+			c.Lost += uint64(max(0, 1-k))
+			c.Duplicated += uint64(max(0, k-1))
+			if seed%2 == 1 {
+				c.Delayed += uint64(k)
+			}
+		}
+		if got := w.Counts(); got != c || c.Lost == 0 || c.Duplicated == 0 || c.Reordered == 0 {
+			t.Errorf("seed %d: counted %+v, arrived %+v", seed, got, c)
+		}
+	}
+}
+
 func TestImpairments(t *testing.T) {
 	send := func(i sim.Impairment, n int) (got []byte) {
 		near, far := sim.Pair()
