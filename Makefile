@@ -21,7 +21,17 @@ test: deps
 	GOARCH=arm64 $(GO) vet ./...
 	$(GO) test -count=1 -p $(TEST_PARALLEL) -timeout 20m ./...
 	$(GO) test -count=1 -tags purego ./nic/bus/mmio
+	@$(MAKE) --no-print-directory race
 	@$(MAKE) --no-print-directory arm64
+
+# The race detector on the packages in which goroutines meet: polling loops, their watch, and who asks for counters. The
+# detector needs cgo, and knows no DMA memory. A Conformance is minutes long under it; the tests of faults cover the same.
+RACE = ./polling ./nic/kit/... ./nic/bus/... ./nic/ixgbe ./nic/ena ./nic/mlx5 ./nic/afpacket ./nic/afxdp ./cmd/responder
+.PHONY: race
+race:
+	@if command -v $${CC:-cc} >/dev/null; then set -x; \
+		CGO_ENABLED=1 $(GO) test -race -count=1 -p $(TEST_PARALLEL) -timeout 20m -skip 'Conformance|TestEveryID|HotLoop' $(RACE); \
+	else echo "race: no C compiler (package gcc); skipped: the race detector"; fi
 
 # Most rented ENA hosts are arm64: the assembly and the fast path run there under emulation.
 arm64:

@@ -67,7 +67,7 @@ func Echo4(h *[64]byte) bool {
 func (r *Responder) Pong4(h *[64]byte) {
 	w := le.Uint32(h[34:])>>16 + 8
 	le.PutUint32(h[34:], bits.RotateLeft32((w+w>>16)&0xffff, 16)) // a shift would become three stores
-	r.stats[AnsweredICMPv4]++
+	r.stats[AnsweredICMPv4].Add(1)
 }
 
 // Fresh4 gives the reply a TTL of its own in Strict.
@@ -94,7 +94,7 @@ func (r *Responder) Datagram4(h *[64]byte) bool {
 // Bounce4 swaps the ports of a UDP datagram and counts it.
 func (r *Responder) Bounce4(h *[64]byte) {
 	le.PutUint32(h[34:], bits.RotateLeft32(le.Uint32(h[34:]), 16))
-	r.stats[AnsweredUDPv4]++
+	r.stats[AnsweredUDPv4].Add(1)
 }
 
 // Lower4 makes the reply's TTL less than the request's in Strict, so that what bounces between two responders ends.
@@ -149,7 +149,7 @@ func Echo6(h *[64]byte) bool { return le.Uint16(h[54:]) == 128 }
 func (r *Responder) Pong6(h *[64]byte) {
 	s := ^le.Uint32(h[54:])>>16 + 1 // the type, in the low byte, grows by one
 	le.PutUint32(h[54:], ^(s+s>>16)<<16|129)
-	r.stats[AnsweredICMPv6]++
+	r.stats[AnsweredICMPv6].Add(1)
 	if !r.open {
 		h[21] = hopLimit
 	}
@@ -168,7 +168,7 @@ func (r *Responder) Datagram6(h *[64]byte) bool { return !r.partial && (r.open |
 // Bounce6 is for IPv6 what Bounce4 and Lower4 are for IPv4.
 func (r *Responder) Bounce6(h *[64]byte) {
 	le.PutUint32(h[54:], bits.RotateLeft32(le.Uint32(h[54:]), 16))
-	r.stats[AnsweredUDPv6]++
+	r.stats[AnsweredUDPv6].Add(1)
 	if !r.open {
 		h[21] = min(h[21]-1, hopLimit)
 	}

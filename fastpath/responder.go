@@ -74,7 +74,7 @@ type Responder struct {
 	mul6          uint64 // the multipliers that give each address a slot of its own
 	mul4          uint32
 	open, partial bool // open: the leaves skip what Open does not look at
-	stats         Stats
+	stats         [Verdicts]polling.Counter
 	limit         limiter
 	checksumBytes int
 	own4          [slots4]uint32 // our addresses as loaded, each in its slot

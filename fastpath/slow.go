@@ -32,7 +32,7 @@ const MinBuffer = 128
 //go:noinline
 func (r *Responder) Slow(h *[64]byte, n int) int {
 	v, m := r.answer(unsafe.Slice((*byte)(unsafe.Pointer(h)), max(n, MinBuffer))[:n])
-	r.stats[v]++
+	r.stats[v].Add(1)
 	if v.Answered() {
 		return m
 	}

@@ -1,7 +1,5 @@
 package fastpath
 
-import "sync/atomic"
-
 // Verdict is what became of a frame: the kind that was answered, or the reason why it was not.
 type Verdict uint8
 
@@ -105,7 +103,7 @@ func (s *Stats) Add(t *Stats) {
 func (r *Responder) Stats() Stats {
 	var s Stats
 	for v := range s {
-		s[v] = atomic.LoadUint64(&r.stats[v])
+		s[v] = r.stats[v].Load()
 	}
 	return s
 }

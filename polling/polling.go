@@ -3,10 +3,7 @@
 // drivers can use it without drawing in reports and plots.
 package polling
 
-import (
-	"math/bits"
-	"sync/atomic"
-)
+import "math/bits"
 
 // TSC reads the cycle counter: RDTSC on amd64, CNTVCT_EL0 on arm64. The unit is the counter's tick; latency.Clock
 // converts to nanoseconds. The read is not serialised: neighbouring loads may move across it by some cycles.
@@ -26,8 +23,8 @@ const (
 // Histogram counts tick values in logarithmic buckets with linear steps. One goroutine records, any number may read at
 // the same time: a reader can miss what is being recorded, never see a torn count.
 type Histogram struct {
-	count [Buckets]uint64
-	max   uint64
+	count [Buckets]Counter
+	max   Counter
 }
 
 // Bucket returns the index of the bucket that holds v. Values of 2^40 ticks and more share the last.
@@ -47,16 +44,16 @@ func Lowest(i int) uint64 {
 
 // Record counts v. It has one caller at a time.
 func (h *Histogram) Record(v uint64) {
-	h.count[Bucket(v)]++
-	h.max = max(h.max, v)
+	h.count[Bucket(v)].Add(1)
+	h.max.Raise(v)
 }
 
 // Load copies what was counted so far into counts and returns the greatest value recorded, exact.
 func (h *Histogram) Load(counts *[Buckets]uint64) (greatest uint64) {
 	for i := range h.count {
-		counts[i] = atomic.LoadUint64(&h.count[i])
+		counts[i] = h.count[i].Load()
 	}
-	return atomic.LoadUint64(&h.max)
+	return h.max.Load()
 }
 
 // Loop records how a polling loop fares: Gap, from the start of one pass to the start of the next (whatever took the

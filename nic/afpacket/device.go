@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -234,13 +233,13 @@ func (d *Device) ReadStats(s *nic.Stats) error {
 		}
 		d.packets += uint64(k.Packets)
 		d.drops += uint64(k.Drops)
-		s.RxFrames += atomic.LoadUint64(&q.rxFrames)
-		s.RxBytes += atomic.LoadUint64(&q.rxBytes)
-		s.TxFrames += atomic.LoadUint64(&q.txFrames)
-		s.TxBytes += atomic.LoadUint64(&q.txBytes)
-		s.TxDropped += atomic.LoadUint64(&q.txFull)
-		s.TxErrors += atomic.LoadUint64(&q.txErrors)
-		truncated += atomic.LoadUint64(&q.rxTruncated)
+		s.RxFrames += q.rxFrames.Load()
+		s.RxBytes += q.rxBytes.Load()
+		s.TxFrames += q.txFrames.Load()
+		s.TxBytes += q.txBytes.Load()
+		s.TxDropped += q.txFull.Load()
+		s.TxErrors += q.txErrors.Load()
+		truncated += q.rxTruncated.Load()
 	}
 	s.RxDropped, s.RxErrors = d.drops, truncated
 	s.Extra = map[string]uint64{"tp_packets": d.packets, "tp_drops": d.drops, "rx_truncated": truncated}
@@ -259,8 +258,8 @@ func (d *Device) Send(frame []byte) error {
 		q.failed(e)
 		return d.sendError(e)
 	}
-	q.txFrames++
-	q.txBytes += uint64(len(frame))
+	q.txFrames.Add(1)
+	q.txBytes.Add(uint64(len(frame)))
 	return nil
 }
 
@@ -294,10 +293,10 @@ func (d *Device) Recv(buf []byte) (n int, at int64, err error) {
 		}
 		at = int64(polling.TSC())
 		frame, size := h.frame(), int(h.snaplen)
-		q.rxFrames++
-		q.rxBytes += uint64(h.len)
+		q.rxFrames.Add(1)
+		q.rxBytes.Add(uint64(h.len))
 		if h.len != h.snaplen {
-			q.rxTruncated++
+			q.rxTruncated.Add(1)
 			size = 0
 		} else if status&statusVLAN != 0 {
 			frame = h.retag(status)

@@ -21,9 +21,9 @@ type Queue struct {
 	fd   uintptr
 
 	// Written by the polling goroutine, read by ReadStats.
-	rxFrames, rxBytes, txFrames, txBytes uint64
-	rxTruncated                          uint64 // longer than a slot: a GSO frame of a local sender, or beyond the MTU
-	txFull, txErrors                     uint64
+	rxFrames, rxBytes, txFrames, txBytes polling.Counter
+	rxTruncated                          polling.Counter // longer than a slot: a GSO frame of a local sender, or beyond the MTU
+	txFull, txErrors                     polling.Counter
 }
 
 // Poll answers what has arrived, at most a batch of frames, and returns how many replies it sent.
@@ -36,10 +36,10 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 			break
 		}
 		frame, n := h.frame(), int(h.snaplen)
-		q.rxFrames++
-		q.rxBytes += uint64(h.len)
+		q.rxFrames.Add(1)
+		q.rxBytes.Add(uint64(h.len))
 		if h.len != h.snaplen {
-			q.rxTruncated++
+			q.rxTruncated.Add(1)
 			h.free()
 			q.head = q.ring.next(q.head)
 			continue
@@ -73,8 +73,8 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		if m != 0 {
 			_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, q.fd, uintptr(frame), uintptr(m), unix.MSG_DONTWAIT, 0, 0)
 			if errno == 0 {
-				q.txFrames++
-				q.txBytes += uint64(m)
+				q.txFrames.Add(1)
+				q.txBytes.Add(uint64(m))
 				sent++
 			} else {
 				q.failed(errno)
@@ -92,9 +92,9 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 //go:noinline
 func (q *Queue) failed(e unix.Errno) {
 	if e == unix.EAGAIN || e == unix.ENOBUFS {
-		q.txFull++
+		q.txFull.Add(1)
 	} else {
-		q.txErrors++
+		q.txErrors.Add(1)
 	}
 }
 

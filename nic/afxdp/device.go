@@ -200,13 +200,13 @@ func (d *Device) ReadStats(s *nic.Stats) error {
 		sum.Rx_ring_full += k.Rx_ring_full
 		sum.Rx_fill_ring_empty_descs += k.Rx_fill_ring_empty_descs
 		sum.Tx_ring_empty_descs += k.Tx_ring_empty_descs
-		s.RxFrames += atomic.LoadUint64(&q.rxFrames)
-		s.RxBytes += atomic.LoadUint64(&q.rxBytes)
-		s.TxFrames += atomic.LoadUint64(&q.txFrames)
-		s.TxBytes += atomic.LoadUint64(&q.txBytes)
-		s.TxErrors += atomic.LoadUint64(&q.txErrors)
-		s.TxDropped += atomic.LoadUint64(&q.txFull)
-		again += atomic.LoadUint64(&q.kicksAgain)
+		s.RxFrames += q.rxFrames.Load()
+		s.RxBytes += q.rxBytes.Load()
+		s.TxFrames += q.txFrames.Load()
+		s.TxBytes += q.txBytes.Load()
+		s.TxErrors += q.txErrors.Load()
+		s.TxDropped += q.txFull.Load()
+		again += q.kicksAgain.Load()
 	}
 	s.RxDropped = sum.Rx_dropped + sum.Rx_ring_full // an empty fill ring is among the first
 	s.RxErrors = sum.Rx_invalid_descs
@@ -235,7 +235,7 @@ func (d *Device) Send(frame []byte) error {
 		if !d.watch.OK() {
 			return fmt.Errorf("afxdp: %w", d.watch.Err())
 		}
-		q.txFull++
+		q.txFull.Add(1)
 		return nic.ErrFull
 	}
 	addr := q.spare[len(q.spare)-1]
@@ -244,8 +244,8 @@ func (d *Device) Send(frame []byte) error {
 	*q.tx.desc(q.txHead) = unix.XDPDesc{Addr: addr, Len: uint32(len(frame))}
 	q.txHead++
 	q.post()
-	q.txFrames++
-	q.txBytes += uint64(len(frame))
+	q.txFrames.Add(1)
+	q.txBytes.Add(uint64(len(frame)))
 	return nil
 }
 
@@ -262,8 +262,8 @@ func (d *Device) Recv(buf []byte) (n int, at int64, err error) {
 	at = int64(polling.TSC())
 	desc := *q.rx.desc(q.rxTail)
 	q.rxTail++
-	q.rxFrames++
-	q.rxBytes += uint64(desc.Len)
+	q.rxFrames.Add(1)
+	q.rxBytes.Add(uint64(desc.Len))
 	if int(desc.Len) > len(buf) {
 		err = fmt.Errorf("afxdp: interface %s: received %d bytes into a buffer of %d: %w", d.iface.Name, desc.Len, len(buf),
 			nic.ErrFrameSize)

@@ -33,8 +33,8 @@ type Queue struct {
 	spare                    []uint64 // chunks of Send
 
 	// Written by the polling goroutine, read by ReadStats.
-	rxFrames, rxBytes, txFrames, txBytes uint64
-	kicksAgain, txErrors, txFull         uint64
+	rxFrames, rxBytes, txFrames, txBytes polling.Counter
+	kicksAgain, txErrors, txFull         polling.Counter
 }
 
 // Poll answers what has arrived, at most a batch of frames, and returns how many replies it posted.
@@ -51,8 +51,8 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		q.rxTail++
 		addr, n := desc.Addr, int(desc.Len)
 		frame := unsafe.Add(umem, uintptr(addr))
-		q.rxFrames++
-		q.rxBytes += uint64(n)
+		q.rxFrames.Add(1)
+		q.rxBytes.Add(uint64(n))
 		e, m := (*[64]byte)(frame), n
 		switch k := fastpath.Match(e); {
 		case k == fastpath.ICMPv4 && r.IPv4(e, n) && r.Sum4(e) && r.Hosts4(e) && fastpath.Echo4(e) && r.Admit4(e, k):
@@ -80,8 +80,8 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		reply := q.tx.desc(q.txHead)
 		reply.Addr, reply.Len, reply.Options = addr, uint32(m), 0
 		q.txHead++
-		q.txFrames++
-		q.txBytes += uint64(m)
+		q.txFrames.Add(1)
+		q.txBytes.Add(uint64(m))
 	}
 	sent := int(q.txHead - first)
 	if sent > 0 {
@@ -144,9 +144,9 @@ func (q *Queue) kick() {
 	switch e {
 	case 0:
 	case unix.EAGAIN, unix.EBUSY, unix.ENOBUFS:
-		q.kicksAgain++
+		q.kicksAgain.Add(1)
 	default:
-		q.txErrors++
+		q.txErrors.Add(1)
 	}
 }
 

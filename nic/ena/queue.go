@@ -64,7 +64,7 @@ type Queue struct {
 	fault atomic.Uint32 // why the device has to be reset (resetXxx + 1); the loop stops here
 
 	// One writer, this loop; ReadStats loads them.
-	badRx, txFull, txErrors, l3Errors, l4Errors uint64
+	badRx, txFull, txErrors, l3Errors, l4Errors polling.Counter
 }
 
 // Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
@@ -90,7 +90,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 			q.countErrors(status)
 		}
 		if status&(rxFirst|rxLast) != rxFirst|rxLast || length < minFrame || length > q.size {
-			q.badRx++
+			q.badRx.Add(1)
 			q.give(slot)
 			continue
 		}
@@ -118,7 +118,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 			continue
 		}
 		if !q.transmit(slot, uint32(m)) {
-			q.txFull++
+			q.txFull.Add(1)
 			q.give(slot)
 			continue
 		}
@@ -161,10 +161,10 @@ func (q *Queue) give(slot uint32) {
 //go:noinline
 func (q *Queue) countErrors(status uint32) {
 	if status&rxL3Mask == rxL3IPv4 && status&rxL3Err != 0 {
-		q.l3Errors++
+		q.l3Errors.Add(1)
 	}
 	if status&rxL4Checked != 0 && status&rxL4Err != 0 {
-		q.l4Errors++
+		q.l4Errors.Add(1)
 	}
 }
 
@@ -206,7 +206,7 @@ func (q *Queue) transmit(slot, m uint32) bool {
 		mmio.CopyWC(unsafe.Add(q.llq, id*q.entry), at, int(q.entry/64))
 	}
 	*q.held(id) = held
-	q.txTail++
+	polling.Publish(&q.txTail, q.txTail+1)
 	if held == idOnly {
 		q.give(slot)
 	}
@@ -236,13 +236,13 @@ func (q *Queue) tidy() {
 			return
 		}
 		if uint8(c>>16) != 0 {
-			q.txErrors++
+			q.txErrors.Add(1)
 		}
 		if held := *q.held(id); held != idOnly {
 			q.give(uint32(held) - 1)
 		}
 		*q.held(id) = idFree
-		q.txHead++
+		polling.Publish(&q.txHead, q.txHead+1)
 		if q.txHeadDB != nil && q.txHead%refillBatch == 0 {
 			mmio.Store32(q.txHeadDB, q.txHead&0xFFFF)
 		}
@@ -324,7 +324,7 @@ func (q *Queue) recv(buf []byte) (n int, at int64) {
 		q.rxHead++
 		bad := status&(rxFirst|rxLast) != rxFirst|rxLast || length < minFrame || length > q.size
 		if bad {
-			q.badRx++
+			q.badRx.Add(1)
 		} else {
 			n = int(length)
 			copy(buf, unsafe.Slice((*byte)(unsafe.Add(q.buf, slot*q.stride+room)), length))

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"sync/atomic"
 
 	"rebound/nic"
 	"rebound/nic/kit/amazonadmin"
@@ -82,11 +81,11 @@ func (d *Device) ReadStats(out *nic.Stats) error {
 			}
 		}
 		for i, q := range d.queues {
-			out.TxDropped += atomic.LoadUint64(&q.txFull)
-			out.TxErrors += atomic.LoadUint64(&q.txErrors)
-			out.RxErrors += atomic.LoadUint64(&q.badRx)
-			out.Extra[fmt.Sprintf("queue_%d_rx_l3_checksum_errors", i)] = atomic.LoadUint64(&q.l3Errors)
-			out.Extra[fmt.Sprintf("queue_%d_rx_l4_checksum_errors", i)] = atomic.LoadUint64(&q.l4Errors)
+			out.TxDropped += q.txFull.Load()
+			out.TxErrors += q.txErrors.Load()
+			out.RxErrors += q.badRx.Load()
+			out.Extra[fmt.Sprintf("queue_%d_rx_l3_checksum_errors", i)] = q.l3Errors.Load()
+			out.Extra[fmt.Sprintf("queue_%d_rx_l4_checksum_errors", i)] = q.l4Errors.Load()
 		}
 		return nil
 	})

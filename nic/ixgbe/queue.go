@@ -43,7 +43,7 @@ type Queue struct {
 	// asks for a write-back. Both are arrays of one uint32 for each descriptor.
 	pend, batch unsafe.Pointer
 
-	txFull, badWriteback uint64 // one writer, this loop; ReadStats loads them
+	txFull, badWriteback polling.Counter // one writer, this loop; ReadStats loads them
 
 	sendBuf  unsafe.Pointer // queue 0: one buffer for each transmit descriptor, for Send
 	sendIOVA uint64
@@ -75,7 +75,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		n := int(uint16(w >> rxLength))
 		free := q.txDone
 		if w&(rxEOP|rxErrors) != rxEOP || uint(n-minFrame) > uint(q.bufSize-minFrame) {
-			q.badWriteback++
+			q.badWriteback.Add(1)
 			*q.pending(slot) = free
 			continue
 		}
@@ -102,7 +102,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		switch {
 		case m == 0:
 		case tail-q.txDone == q.mask:
-			q.txFull++
+			q.txFull.Add(1)
 		default:
 			t := (*txRead)(unsafe.Add(q.tx, tail&q.mask*descSize))
 			t.addr = q.iova + uint64(at)
@@ -132,7 +132,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 func (q *Queue) post(first, tail uint32) {
 	q.txDesc((tail - 1) & q.mask).cmd |= txRS
 	*q.batchEnd(first) = tail
-	q.txTail = tail
+	polling.Publish(&q.txTail, tail)
 	mmio.Store32(q.tdt, tail&q.mask)
 }
 
@@ -148,7 +148,7 @@ func (q *Queue) tidy() {
 		}
 		done = end
 	}
-	q.txDone = done
+	polling.Publish(&q.txDone, done)
 	armed, next, rx, pend := q.armed, q.rxNext, q.rx, q.pend
 	for armed != next {
 		slot := armed & mask
@@ -208,7 +208,7 @@ func (q *Queue) recv(buf []byte) (int, int64) {
 		n := uint32(d.length)
 		bad := status&(rxEOP|rxErrors) != rxEOP || n < minFrame || n > q.bufSize
 		if bad {
-			q.badWriteback++
+			q.badWriteback.Add(1)
 		} else {
 			copy(buf, unsafe.Slice((*byte)(unsafe.Add(q.buf, slot*q.stride)), n))
 		}

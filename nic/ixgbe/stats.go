@@ -1,8 +1,6 @@
 package ixgbe
 
 import (
-	"sync/atomic"
-
 	"rebound/nic"
 )
 
@@ -67,8 +65,8 @@ func (d *Device) ReadStats(out *nic.Stats) error {
 		d.takeCounts()
 		*out = d.card.Totals.Read(nic.Stats{})
 		for _, q := range d.queues {
-			out.TxDropped += atomic.LoadUint64(&q.txFull)
-			out.RxErrors += atomic.LoadUint64(&q.badWriteback)
+			out.TxDropped += q.txFull.Load()
+			out.RxErrors += q.badWriteback.Load()
 		}
 		return nil
 	})

@@ -198,7 +198,13 @@ func TestPagesUnderTraffic(t *testing.T) {
 	for _, n := range []int{700, -500, 3, -100} {
 		x.exchange(5, 98)
 		x.model.RequestPages(n)
-		x.busy(func() { x.await(func() bool { owned, _ := x.model.Pages(); return owned == start+n }) })
+		x.busy(func() {
+			x.await(func() bool {
+				var s nic.Stats
+				err := x.dev.ReadStats(&s)
+				return err != nil || s.Extra["firmware_pages"] == uint64(start+n)
+			})
+		})
 		if owned, _ := x.model.Pages(); owned != start+n {
 			t.Fatalf("%d pages were requested: firmware has %d, had %d\n%s", n, owned, start, x.logs.String())
 		}

@@ -66,7 +66,7 @@ type Queue struct {
 	fault atomic.Uint32 // why the queue stopped: faultXxx
 	bad   cqe           // the completion that said so, written before fault
 
-	txFull, badRx, pushed, pointed uint64 // one writer, this loop; ReadStats loads them
+	txFull, badRx, pushed, pointed polling.Counter // one writer, this loop; ReadStats loads them
 
 	sendBuf  unsafe.Pointer // queue 0: one buffer for each slot, for Send
 	sendIOVA uint64
@@ -112,7 +112,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		*free = q.txDone
 		l := int(swap(c.byteCount))
 		if uint(l-minFrame) > uint(q.size-minFrame) {
-			q.badRx++
+			q.badRx.Add(1)
 			continue
 		}
 		at := unsafe.Add(q.buf, slot*q.stride)
@@ -140,13 +140,13 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		}
 		if uint32(m) <= q.pushMax {
 			if !q.post(at, uint32(m+room+15)>>4, uint32(m)) {
-				q.txFull++
+				q.txFull.Add(1)
 				continue
 			}
-			q.pushed++ // the frame is in the send queue: its buffer is free
+			q.pushed.Add(1) // the frame is in the send queue: its buffer is free
 		} else {
 			if !q.point(at, q.iova+uint64(slot*q.stride), uint32(m)) {
-				q.txFull++
+				q.txFull.Add(1)
 				continue
 			}
 			*free = q.txTail
@@ -179,7 +179,7 @@ func (q *Queue) post(w unsafe.Pointer, ds, inline uint32) bool {
 	if end-q.txAsked >= q.askEvery {
 		a := (*[2]uint32)(unsafe.Add(q.asked, q.askTail&q.txMask*8))
 		a[0], a[1] = tail, end
-		q.askTail++
+		polling.Publish(&q.askTail, q.askTail+1)
 		q.txAsked = end
 		ce = ceAlways
 	}
@@ -215,7 +215,7 @@ func (q *Queue) point(at unsafe.Pointer, iova uint64, m uint32) bool {
 	if !q.post(w, data>>4+1, head) {
 		return false
 	}
-	q.pointed++
+	q.pointed.Add(1)
 	return true
 }
 
@@ -257,7 +257,8 @@ func (q *Queue) tidy() {
 		if (done^q.txDone)>>30 != 0 {
 			q.freeSends(done)
 		}
-		q.txNext, q.txDone = taken, done
+		polling.Publish(&q.txNext, taken)
+		q.txDone = done
 		mmio.Store32(q.txCQRec, swap(taken&0xFFFFFF))
 	}
 	armed, next, mask := q.armed, q.rxNext, q.mask
@@ -334,7 +335,7 @@ func (q *Queue) send(frame []byte) error {
 			return nic.ErrFull
 		}
 		*end = q.txDone
-		q.pushed++
+		q.pushed.Add(1)
 	} else {
 		if !q.point(at, q.sendIOVA+uint64(n*q.stride), m) {
 			return nic.ErrFull
@@ -381,7 +382,7 @@ func (q *Queue) recv(buf []byte) (n int, at int64) {
 		l := swap(c.byteCount)
 		bad := l < minFrame || l > q.size
 		if bad {
-			q.badRx++
+			q.badRx.Add(1)
 		} else {
 			copy(buf, unsafe.Slice((*byte)(unsafe.Add(q.buf, slot*q.stride+room)), l))
 		}

@@ -2,7 +2,6 @@ package mlx5
 
 import (
 	"fmt"
-	"sync/atomic"
 
 	"rebound/nic"
 	"rebound/nic/bus/pci"
@@ -54,10 +53,10 @@ func (d *Device) ReadStats(out *nic.Stats) error {
 			out.Extra[name] = n
 		}
 		for i, q := range d.queues {
-			out.TxDropped += atomic.LoadUint64(&q.txFull)
-			out.RxErrors += atomic.LoadUint64(&q.badRx)
-			out.Extra[fmt.Sprintf("queue_%d_pushed_whole", i)] = atomic.LoadUint64(&q.pushed)
-			out.Extra[fmt.Sprintf("queue_%d_pointed", i)] = atomic.LoadUint64(&q.pointed)
+			out.TxDropped += q.txFull.Load()
+			out.RxErrors += q.badRx.Load()
+			out.Extra[fmt.Sprintf("queue_%d_pushed_whole", i)] = q.pushed.Load()
+			out.Extra[fmt.Sprintf("queue_%d_pointed", i)] = q.pointed.Load()
 		}
 		return nil
 	})
