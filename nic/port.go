@@ -58,7 +58,7 @@ type Options struct {
 	Device   string // an interface name, a PCI address ("0000:03:00.0") or "vfio-user:PATH", as the driver takes it
 	Queues   int    // queue pairs to open, one for each core; 1 if zero
 	RingSize int    // descriptors in each ring, a power of two
-	MTU      int    // the largest layer-3 packet in bytes; the interface's own if zero, 1500 on a card
+	MTU      int    // the largest layer-3 packet in bytes; the interface's own if zero, 1500 on a card that tells none
 	MAC      [6]byte
 
 	// Match is what will be answered, Steer what a bench waits for: a driver that can pick frames (afxdp's program, flow
@@ -95,6 +95,7 @@ type Backend string
 
 const (
 	Silicon Backend = "silicon" // a PCI function of this machine
+	Virtual Backend = "virtual" // a virtio function: a program of the hypervisor, or a card that looks like one
 	Sim     Backend = "sim"     // a device model of ours
 	Socket  Backend = "socket"  // the kernel's driver, through a socket
 )

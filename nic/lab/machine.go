@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -23,6 +25,7 @@ var guestInit []byte
 type Machine struct {
 	Dir     string            // takes console.log, qemu.log and the run's initramfs
 	Sockets []string          // vfio-user functions, in this order on the bus
+	Devices []Device          // QEMU's own functions, behind those on the bus
 	IOMMU   bool              // an IOMMU with interrupt remapping, and each function behind a root port of its own
 	Script  string            // shell, sourced by the guest's init: see guest/init for say, show, need and fail
 	Files   map[string][]byte // put below /lab, executable
@@ -33,6 +36,13 @@ type Machine struct {
 	// Say is called for each line that the guest says, while the guest waits, with what it showed so far. An error ends
 	// the run. It hears of a boot that did not work as key "unbooted".
 	Say func(key, text string, shown Result) error
+}
+
+// Device is a function that QEMU itself models, and what is behind it.
+type Device struct {
+	Model   string     // value of -device, without bus and addr: "virtio-net-pci,netdev=n0"
+	Backend string     // value of -netdev; the file descriptors of Files are named FD0, FD1 and so on in it
+	Files   []*os.File // passed to QEMU
 }
 
 // Where a machine is busy (seen at a load of 18 on two cores), a kernel that is translated now and then loses a timer or its
@@ -78,12 +88,17 @@ func (k *Kit) run(ctx context.Context, m Machine, initrd string) (r Result, boot
 	defer limit.Stop()
 	cmd := exec.CommandContext(ctx, k.QEMU, k.arguments(m, initrd)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread() // whose death the signal is for: another goroutine might end it
+	defer runtime.UnlockOSThread()
 	log, err := os.Create(filepath.Join(m.Dir, "qemu.log"))
 	if err != nil {
 		return nil, false, err
 	}
 	defer log.Close()
 	cmd.Stderr = log
+	for _, d := range m.Devices {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, d.Files...)
+	}
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, false, err
@@ -116,7 +131,7 @@ func (k *Kit) run(ctx context.Context, m Machine, initrd string) (r Result, boot
 	case ctx.Err() != nil:
 		return r, booted, fmt.Errorf("%w: no end in time; it said last: %s", ErrGuest, last)
 	case err != nil:
-		return r, booted, err
+		return r, booted, fmt.Errorf("%w; QEMU said: %s", err, tail(filepath.Join(m.Dir, "qemu.log")))
 	case werr != nil:
 		return r, booted, fmt.Errorf("%w: QEMU: %v: %s", ErrGuest, werr, tail(filepath.Join(m.Dir, "qemu.log")))
 	}
@@ -180,6 +195,20 @@ func (k *Kit) arguments(m Machine, initrd string) []string {
 	}
 	if m.IOMMU {
 		args = append(args, "-device", "intel-iommu,intremap=on,caching-mode=on")
+	}
+	fd := 3 // the first of exec.Cmd's ExtraFiles
+	for i, d := range m.Devices {
+		backend := d.Backend
+		for n := range d.Files {
+			backend = strings.ReplaceAll(backend, fmt.Sprintf("FD%d", n), strconv.Itoa(fd))
+			fd++
+		}
+		place := fmt.Sprintf("addr=%#x", 4+len(m.Sockets)+i)
+		if m.IOMMU {
+			args = append(args, "-device", fmt.Sprintf("pcie-root-port,id=own%d,chassis=%d", i, 1+len(m.Sockets)+i))
+			place = fmt.Sprintf("bus=own%d", i)
+		}
+		args = append(args, "-netdev", backend, "-device", d.Model+","+place)
 	}
 	for i, s := range m.Sockets {
 		dev := map[string]any{"driver": "vfio-user-pci", "rombar": 0, "socket": map[string]string{"type": "unix", "path": s}}

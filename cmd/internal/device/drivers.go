@@ -13,6 +13,7 @@ import (
 	"rebound/nic/ena"
 	"rebound/nic/ixgbe"
 	"rebound/nic/mlx5"
+	"rebound/nic/virtio"
 )
 
 // driver is one way to drive a port: on the kernel, through a socket, or on the device itself. What a user can choose about it
@@ -64,6 +65,12 @@ var drivers = []driver{
 			return opened(ena.Open(fn, c.Options, ena.Options{Push: c.Push, PushMax: c.PushMax}))
 		},
 		supports: func(id pci.ID) bool { _, ok := ena.Supports(id); return ok },
+	},
+	{
+		name:     "virtio",
+		doc:      "the virtio network device of a virtual machine, likewise.",
+		function: func(fn pci.Function, c *Config) (nic.Device, error) { return opened(virtio.Open(fn, c.Options)) },
+		supports: func(id pci.ID) bool { _, ok := virtio.Supports(id); return ok },
 	},
 }
 
