@@ -87,6 +87,12 @@ func TestBadInput(t *testing.T) {
 			{"-out is a file", quick("-target", far4, "-count", "20", "-out", file), 2, "not a folder"},
 			{"-out below a file", quick("-target", far4, "-count", "20", "-out", file+"/r"), 2, "not a folder"},
 			{"-out in a folder of something else", quick("-target", far4, "-count", "20", "-out", dir), 1, "something else"},
+			{"-out holds a report", quick("-target", far4, "-count", "20", "-out", good), 2, "-replace"},
+			{"a duration without a unit", run("-target", far4, "-duration", "5"), 2, `"5" has no unit: 5s`},
+			{"a time-out without a unit", run("-target", far4, "-timeout", "2.5"), 2, "2.5s"},
+			{"a slice that is no time", run("-target", far4, "-slice", "short"), 2, "like 300ms"},
+			{"a name that nobody knows", run("-target", "host.invalid"), 2, "host.invalid"},
+			{"report of something as JSON", []string{"report", "-json", filepath.Join(dir, "nosuch")}, 1, "nosuch"},
 			{"compare one", []string{"compare", good}, 2, "two"},
 			{"compare with a bad limit", []string{"compare", "-fail-if", "p99", good, good}, 2, "p99"},
 			{"compare with nothing there", []string{"compare", good, filepath.Join(dir, "nosuch")}, 1, "nosuch"},
@@ -135,6 +141,43 @@ func TestHelp(t *testing.T) {
 		if code := bench(args, &out, &said); code != 0 || said.Len() > 0 || !strings.Contains(out.String(), "bench") {
 			t.Errorf("%v: exit %d, stdout %q, stderr %q", args, code, out.String(), said.String())
 		}
+	}
+}
+
+// TestShortReflector: a STAMP reflector whose replies are shorter than the probes gives no round trip, and so no result.
+func TestShortReflector(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	n.udpServer(862, func(b []byte) []byte {
+		copy(b[24:], b[:4]) // the sender's number, as TWAMP-Light's reflector repeats it (RFC 5357 §4.2.1)
+		return b[:38]
+	})
+	for _, transport := range []string{"raw", "socket"} {
+		dir := filepath.Join(t.TempDir(), "r")
+		r := n.bench(quick("-target", far4, "-proto", "stamp", "-transport", transport, "-count", "20", "-timeout", "200ms", "-out", dir)...)
+		if r.code != 1 || !strings.Contains(r.errors, "no usable reply") || !strings.Contains(r.errors, "38 bytes") || r.out != "" {
+			t.Errorf("%s: exit %d\n%s%s", transport, r.code, r.out, r.errors)
+		}
+		if _, err := os.Stat(dir); err == nil {
+			t.Errorf("%s: a report was written", transport)
+		}
+	}
+}
+
+// TestReplace: an earlier report goes only if that was asked for; those of a sweep are reports, too.
+func TestReplace(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	dir := filepath.Join(t.TempDir(), "r")
+	args := quick("-target", far4, "-count", "20", "-size", "60,100", "-out", dir)
+	if r := n.bench(args...); r.code != 0 {
+		t.Fatal(r)
+	}
+	if r := n.bench(args...); r.code != 2 || !strings.Contains(r.errors, "01-size-60") {
+		t.Errorf("exit %d: %s", r.code, r.errors)
+	}
+	if r := n.bench(append(args, "-replace")...); r.code != 0 {
+		t.Errorf("with -replace: %+v", r)
 	}
 }
 

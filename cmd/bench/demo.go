@@ -27,7 +27,8 @@ func demoCommand(e *env, args []string) error {
 	out := fs.String("out", "out/demo-"+time.Now().Format("20060102-150405"), "`FOLDER` for the reports")
 	driver := fs.String("driver", "auto", "the responder's `DRIVER`: auto (AF_XDP where it is possible), afxdp or afpacket")
 	rounds := fs.Int("rounds", 8, "rounds of each, alternating; five or more for a confidence")
-	each := fs.Duration("duration", time.Second, "`TIME` to measure in each round")
+	var each time.Duration
+	duration(fs, &each, "duration", time.Second, "`TIME` to measure in each round")
 	anonymous := fs.Bool("anonymous", false, anonymousHelp)
 	if err := e.parse(fs, args, demoHelp); err != nil {
 		return err
@@ -35,17 +36,17 @@ func demoCommand(e *env, args []string) error {
 	switch {
 	case fs.NArg() > 0:
 		return exit.Usagef("%q is left over", fs.Arg(0))
-	case *rounds < 1 || *each <= 0:
+	case *rounds < 1 || each <= 0:
 		return exit.Usagef("want at least one round, and a duration above zero")
 	case *driver != "auto" && *driver != "afxdp" && *driver != "afpacket":
 		return exit.Usagef("-driver %q: want auto, afxdp or afpacket", *driver)
 	}
-	if err := session.Writable(*out); err != nil {
+	if err := session.Writable(*out, false); err != nil {
 		return err
 	}
-	o := session.Options{Duration: *each, Warmup: 100 * time.Millisecond, Runs: *rounds, Core: -1, Out: *out, SelfTest: 300 * time.Millisecond,
+	o := session.Options{Duration: each, Warmup: 100 * time.Millisecond, Runs: *rounds, Core: -1, Out: *out, SelfTest: 300 * time.Millisecond,
 		Paired: true, Anonymous: *anonymous, Stop: new(atomic.Bool), Log: e.log, ProgressTo: e.stderr}
 	defer exit.OnSignal(o.Stop)()
 	result, err := demo.Run(o, *driver, args, e.stdout)
-	return errors.Join(err, e.printResult(result, true))
+	return errors.Join(err, e.printResult(result, true, false))
 }

@@ -158,6 +158,15 @@ func quick(args ...string) []string {
 // udpEcho answers UDP in the far namespace on a port, delay after they came.
 func (n *network) udpEcho(port int, delay time.Duration) {
 	n.t.Helper()
+	n.udpServer(port, func(b []byte) []byte {
+		time.Sleep(delay)
+		return b
+	})
+}
+
+// udpServer answers UDP in the far namespace on a port with what answer makes of the request.
+func (n *network) udpServer(port int, answer func([]byte) []byte) {
+	n.t.Helper()
 	var conn *net.UDPConn
 	n.must(n.far.Do(func() (err error) {
 		conn, err = net.ListenUDP("udp", &net.UDPAddr{Port: port})
@@ -171,8 +180,7 @@ func (n *network) udpEcho(port int, delay time.Duration) {
 			if err != nil {
 				return
 			}
-			time.Sleep(delay)
-			_, _ = conn.WriteToUDPAddrPort(buf[:k], from)
+			_, _ = conn.WriteToUDPAddrPort(answer(buf[:k]), from)
 		}
 	}()
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,9 +16,12 @@ import (
 )
 
 // printResult prints the reports of a session: each, and their comparison if they are paired, or one table for a sweep.
-func (e *env) printResult(r *session.Result, paired bool) (failed error) {
+func (e *env) printResult(r *session.Result, paired, asJSON bool) (failed error) {
 	if r == nil {
 		return nil
+	}
+	if asJSON {
+		return writeJSON(e.stdout, slices.Concat(r.Reports, r.Unwritten), nil)
 	}
 	for _, rep := range r.Unwritten { // it cannot be measured again: it is at least to be read
 		failed = errors.Join(failed, page.PrintReport(e.stdout, rep))
@@ -34,6 +38,24 @@ func (e *env) printResult(r *session.Result, paired bool) (failed error) {
 		return errors.Join(failed, page.PrintComparison(e.stdout, compare.Reports(r.Reports[0], r.Reports[1:]...)))
 	}
 	return errors.Join(failed, sweepTable(e.stdout, r.Reports))
+}
+
+// writeJSON prints reports for programs: each with its folder, which is empty where it could not be written.
+func writeJSON(w io.Writer, reports []*report.Report, trials []session.Trial) error {
+	type located struct {
+		Dir    string         `json:"dir"`
+		Report *report.Report `json:"report"`
+	}
+	out := struct {
+		Reports []located       `json:"reports"`
+		Trials  []session.Trial `json:"trials,omitempty"`
+	}{Reports: []located{}, Trials: trials}
+	for _, rep := range reports {
+		out.Reports = append(out.Reports, located{rep.Dir, rep})
+	}
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(out)
 }
 
 // printReport prints a report, its further series and its notes, and where it lies.
@@ -86,9 +108,12 @@ func sweepTable(w io.Writer, all []*report.Report) error {
 }
 
 // printSearch prints every trial, and then what was found.
-func (e *env) printSearch(r *session.SearchResult) error {
+func (e *env) printSearch(r *session.SearchResult, asJSON bool) error {
 	if r == nil {
 		return nil
+	}
+	if asJSON {
+		return writeJSON(e.stdout, slices.Concat(r.Reports, r.Unwritten), r.Trials)
 	}
 	table := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "size\toffered/s\tsent\tlost\tlate\tp50\tp99\tverdict\t")

@@ -10,7 +10,7 @@ import (
 	"rebound/latency/report"
 )
 
-const reportHelp = `usage: bench report [-anonymous] DIR [...]
+const reportHelp = `usage: bench report [-anonymous] [-json] DIR [...]
 
 Prints saved reports and writes their report.html again.
 
@@ -24,11 +24,15 @@ const anonymousHelp = "leave out of the report what identifies the machine: host
 func reportCommand(e *env, args []string) error {
 	fs := flag.NewFlagSet("report", flag.ContinueOnError)
 	anonymous := fs.Bool("anonymous", false, anonymousHelp+". It rewrites report.json, too")
+	asJSON := fs.Bool("json", false, "print the reports as JSON, and write nothing")
 	if err := e.parse(fs, args, reportHelp); err != nil {
 		return err
 	}
 	if fs.NArg() == 0 {
 		return exit.Usagef("which report? Give its folder")
+	}
+	if *asJSON {
+		return e.reportJSON(fs.Args(), *anonymous)
 	}
 	for _, dir := range fs.Args() {
 		rep, err := report.Read(dir)
@@ -49,4 +53,19 @@ func reportCommand(e *env, args []string) error {
 		fmt.Fprintf(e.stdout, "page %s\n", filepath.Join(dir, "report.html"))
 	}
 	return nil
+}
+
+func (e *env) reportJSON(dirs []string, anonymous bool) error {
+	var all []*report.Report
+	for _, dir := range dirs {
+		rep, err := report.Read(dir)
+		if err != nil {
+			return err
+		}
+		if anonymous {
+			rep.Anonymize()
+		}
+		all = append(all, rep)
+	}
+	return writeJSON(e.stdout, all, nil)
 }

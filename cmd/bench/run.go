@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -38,6 +39,7 @@ Rights. Raw frames need CAP_NET_RAW (AF_PACKET) or CAP_NET_ADMIN and CAP_BPF (AF
 type runOptions struct {
 	session.Options
 	base     settings.Settings
+	json     bool
 	lossless float64 // the greatest rate to try, 0 for no search
 }
 
@@ -46,16 +48,16 @@ func runCommand(e *env, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := session.Writable(o.Out); err != nil {
+	if err := session.Writable(o.Out, o.Replace); err != nil {
 		return err
 	}
 	defer exit.OnSignal(o.Stop)()
 	if o.lossless > 0 {
 		found, err := session.Search(o.Options, o.lossless, 0)
-		return errors.Join(err, e.printSearch(found))
+		return errors.Join(err, e.printSearch(found, o.json))
 	}
 	result, err := session.Run(o.Options)
-	return errors.Join(err, e.printResult(result, o.Paired))
+	return errors.Join(err, e.printResult(result, o.Paired, o.json))
 }
 
 func (e *env) runFlags(args []string) (*runOptions, error) {
@@ -67,7 +69,7 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 	setting := func(name, text string) {
 		fs.Func(name, text, func(v string) error { return o.base.Set(name, v) })
 	}
-	setting("target", "`IP` address to measure, v4 or v6; required, unless each -ab has its own")
+	setting("target", "`HOST` to measure: an IPv4 or IPv6 address, or a name; required, unless each -ab has its own")
 	setting("proto", "`PROTOCOL` to ask for: icmp (echo), udp (echo), or stamp (RFC 8762, TWAMP-Light) (default icmp)")
 	setting("port", "UDP `PORT` of the target (default 7 for udp, 862 for stamp)")
 	setting("rate", "open loop at `N` probes per second (500, 20k, 1.5M); several with commas are a sweep")
@@ -89,18 +91,20 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 		variants = append(variants, v)
 		return nil
 	})
-	fs.DurationVar(&o.Duration, "duration", 0, "`TIME` to measure, of each run and each point of a sweep (default 10s, unless -count)")
+	duration(fs, &o.Duration, "duration", 0, "`TIME` to measure, of each run and each point of a sweep (default 10s, unless -count)")
 	fs.Int64Var(&o.Count, "count", 0, "probes to measure, of each run and each point of a sweep; 0 for no limit")
-	fs.DurationVar(&o.Warmup, "warmup", 200*time.Millisecond, "`TIME` to send before each run without counting")
+	duration(fs, &o.Warmup, "warmup", 200*time.Millisecond, "`TIME` to send before each run without counting")
 	fs.IntVar(&o.Runs, "runs", 1, "repeats, all kept apart in the report: what differs between runs is not the target's difference")
-	fs.DurationVar(&o.Slice, "slice", 250*time.Millisecond, "-ab: length of one slice")
+	duration(fs, &o.Slice, "slice", 250*time.Millisecond, "-ab: length of one slice")
 	fs.IntVar(&o.Core, "core", -1, "CPU to measure on, alone if you can (default the last one that this process may use)")
 	fs.StringVar(&o.Out, "out", "", "`FOLDER` for the report, or for several in it (default out/bench-TIME)")
+	fs.BoolVar(&o.Replace, "replace", false, "put the new report in the place of one that -out holds already")
+	fs.BoolVar(&o.json, "json", false, "print the result as JSON: the reports as docs/report.schema.json describes them, each with its folder")
 	fs.BoolVar(&o.Raw, "raw", false, "keep single round trips as well, the first million of each report (raw.csv.zst)")
 	fs.BoolVar(&o.Anonymous, "anonymous", false, anonymousHelp)
 	fs.BoolVar(&o.Timestamps, "timestamps", false, "keep the kernel's and the card's timestamps as further histograms: what lies between them and the\n"+
 		"round trip is this host's own share. It costs time on each frame")
-	fs.DurationVar(&o.SelfTest, "self-test", 500*time.Millisecond, "`TIME` to watch the bench's own core before measuring, 0 for none")
+	duration(fs, &o.SelfTest, "self-test", 500*time.Millisecond, "`TIME` to watch the bench's own core before measuring, 0 for none")
 	for _, n := range o.NIC.Settings() {
 		if !slices.Contains([]string{"nic.driver", "nic.device", "nic.mac"}, n.Key) {
 			n.Flag(fs, "")
@@ -124,8 +128,6 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 		return nil, exit.Usagef("-runs %d: want 1 to 10000", o.Runs)
 	case o.Count < 0:
 		return nil, exit.Usagef("-count %d: want 1 or more", o.Count)
-	case o.Duration < 0 || o.Warmup < 0 || o.SelfTest < 0:
-		return nil, exit.Usagef("-duration, -warmup and -self-test cannot be below zero")
 	case o.Slice < 10*time.Millisecond:
 		return nil, exit.Usagef("-slice %v: want 10ms or more", o.Slice)
 	}
@@ -160,4 +162,16 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 		o.Out = "out/bench-" + time.Now().Format("20060102-150405")
 	}
 	return o, nil
+}
+
+// duration is a flag for a time with its unit.
+func duration(fs *flag.FlagSet, to *time.Duration, name string, value time.Duration, text string) {
+	*to = value
+	if value > 0 {
+		text += fmt.Sprintf(" (default %v)", value)
+	}
+	fs.Func(name, text, func(v string) (err error) {
+		*to, err = settings.ParseDuration(v)
+		return err
+	})
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -26,6 +28,18 @@ func read(t *testing.T, dir string, r result) *report.Report {
 	rep, err := report.Read(dir)
 	if err != nil {
 		t.Fatal(err)
+	}
+	file, err := os.Open(filepath.Join(dir, report.ReportFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	published, err := jsonschema.NewCompiler().Compile("../../docs/report.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, err := jsonschema.UnmarshalJSON(file); err != nil || published.Validate(v) != nil {
+		t.Errorf("%s: %v %v", dir, err, published.Validate(v))
 	}
 	c := rep.Counts
 	if c.Sent == 0 || c.Received != c.Sent || c.Lost != 0 || c.Corrupt != 0 || c.Duplicates != 0 || rep.Main().Total.Count != c.Received {
@@ -213,6 +227,59 @@ func TestSeries(t *testing.T) {
 			t.Errorf("%v, %d bytes", err, len(html))
 		}
 	})
+}
+
+// TestJSON: with -json all of stdout is one JSON value, and the numbers in it are the report's.
+func TestJSON(t *testing.T) {
+	n := newNetwork(t)
+	type printed struct {
+		Reports []struct {
+			Dir    string
+			Report *report.Report
+		}
+		Trials []json.RawMessage
+	}
+	check := func(r result, reports int) (p printed) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(r.out), &p); err != nil || r.code != 0 || len(p.Reports) != reports {
+			t.Fatalf("%v, exit %d, %d reports\n%s\n%s", err, r.code, len(p.Reports), r.out, r.errors)
+		}
+		return p
+	}
+	dir := filepath.Join(t.TempDir(), "r")
+	p := check(n.bench(quick("-target", far4, "-count", "20", "-json", "-out", dir)...), 1)
+	if p.Reports[0].Dir != dir || p.Reports[0].Report.Counts.Received != 20 || p.Reports[0].Report.Find(latency.MainSeries).Summary.P50 == 0 {
+		t.Errorf("%+v", p.Reports[0])
+	}
+	check(n.bench("report", "-json", dir, dir), 2)
+	check(n.bench(quick("-target", far4, "-count", "20", "-size", "60,100", "-json", "-out", dir+"-sweep")...), 2)
+	check(n.bench(quick("-ab", "size=60,target="+far4, "-ab", "size=100,target="+far4, "-slice", "10ms", "-count", "60", "-json", "-out", dir+"-ab")...), 2)
+}
+
+// TestName: a target may be a name; it is measured by the family of -source.
+func TestName(t *testing.T) {
+	n := newNetwork(t)
+	var conn *net.UDPConn
+	n.must(n.near.Do(func() (err error) {
+		conn, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7})
+		return err
+	}))
+	defer conn.Close()
+	go func() {
+		buf := make([]byte, 1<<12)
+		for {
+			k, from, err := conn.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			_, _ = conn.WriteToUDPAddrPort(buf[:k], from)
+		}
+	}()
+	dir := filepath.Join(t.TempDir(), "r")
+	rep := read(t, dir, n.bench(quick("-target", "localhost", "-source", "127.0.0.1", "-proto", "udp", "-transport", "socket", "-count", "20", "-out", dir)...))
+	if rep.Traffic.Target != "127.0.0.1:7" || rep.Label != "localhost" {
+		t.Errorf("%+v, called %s", rep.Traffic, rep.Label)
+	}
 }
 
 // TestWorse: a comparison beyond its limits exits with 3.

@@ -110,7 +110,7 @@ func compare(args []string, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	if err := session.Writable(*out); err != nil {
+	if err := session.Writable(*out, true); err != nil {
 		return err
 	}
 	o := contest.Options{Out: *out, Responder: program, Prober: *prober, Rounds: *rounds, Each: *each, Trial: 300 * time.Millisecond, Stop: new(atomic.Bool), Log: log}

@@ -101,42 +101,24 @@ func TestSlowest(t *testing.T) {
 	}
 }
 
-// A round trip that the bench was away in is told so: by as much as it was away.
+// A round trip is told how much of it lies in stalls of the bench: the parts within it, of those that count as stalls.
 func TestAwayIsAttributed(t *testing.T) {
-	const stall = 20 * time.Millisecond
-	f := &fake{}
-	f.onSend = func(n int, b []byte) error {
-		at := polling.TSC() + testClock.Ticks(10*time.Microsecond)
-		if n == 30 {
-			at += testClock.Ticks(stall) // the far end, while the bench looks
-		}
-		f.reply(b, at)
-		return nil
+	s := slowest{least: 50}
+	for _, l := range []stall{{0, 40}, {40, 100}, {100, 149}, {200, 300}, {300, 310}, {400, 500}} {
+		s.look(l.from, l.to)
 	}
-	away := false
-	f.onRecv = func(int) {
-		if f.sent == 61 && !away {
-			away = true
-			spin(stall)
+	for _, c := range []struct{ intended, seen, away uint64 }{
+		{0, 40, 0}, {0, 100, 60}, {90, 250, 60}, {100, 200, 0}, {250, 600, 150}, {0, 600, 260}, {450, 460, 10}, {500, 600, 0},
+	} {
+		s.add(c.intended, c.intended, c.seen)
+		if got := s.away(c.intended, c.seen); got != c.away {
+			t.Errorf("%d to %d: away %d, want %d", c.intended, c.seen, got, c.away)
 		}
 	}
-	s, _ := stream(t, f, 0, 20*time.Second, nil)
-	var stop atomic.Bool
-	if err := s.Run(Limit{Count: 100}, &stop); err != nil {
-		t.Fatal(err)
+	for range 3 * len(s.stalls) { // an old stall is forgotten, and no other is taken for it
+		s.look(10_000, 10_100)
 	}
-	var told, silent int
-	for _, k := range s.Slowest() {
-		if rtt := testClock.Nanoseconds(k.RTT()); rtt < stall.Nanoseconds()*9/10 {
-			continue
-		}
-		if testClock.Nanoseconds(k.Away) > stall.Nanoseconds()*9/10 {
-			told++
-		} else {
-			silent++
-		}
-	}
-	if told < 1 || silent < 1 {
-		t.Errorf("%d slow round trips with the bench away, %d without; want one of each", told, silent)
+	if got := s.away(0, 600); got != 0 {
+		t.Errorf("after many stalls: %d", got)
 	}
 }

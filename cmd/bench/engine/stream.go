@@ -58,6 +58,7 @@ type Stream struct {
 	Full     int64             // times that the transmit ring had no room
 	Fields   [probe.Fields]int64
 	Error    uint16 // the latest ICMP error: type<<8 | code
+	Payload  int    // of the latest reply with a wrong length: its bytes of payload
 
 	port     Port
 	codec    *probe.Codec
@@ -123,6 +124,9 @@ func New(o Options) (*Stream, error) {
 // Counts returns what became of the measured probes.
 func (s *Stream) Counts() Counts { return s.window.counts }
 
+// PayloadSize returns the bytes of payload of a probe and of its reply.
+func (s *Stream) PayloadSize() int { return s.codec.PayloadSize() }
+
 // ErrSend is returned when the port takes no frame for as long as the time-out.
 var ErrSend = errors.New("no frame could be sent")
 
@@ -175,6 +179,7 @@ func (s *Stream) closed(start uint64, l Limit, stop *atomic.Bool) error {
 		if !s.measured && now >= warm {
 			s.measured = true
 			s.rec.Begin(now)
+			s.lastPass = max(s.lastPass, now) // what of a gap lies in the warm-up is the warm-up's
 			if l.Duration > 0 {
 				end = now + s.clock.Ticks(l.Duration)
 			}
@@ -224,6 +229,7 @@ func (s *Stream) open(start uint64, l Limit, stop *atomic.Bool) error {
 		if !s.measured && intended >= warm {
 			s.measured = true
 			s.rec.Begin(intended)
+			s.lastPass = max(s.lastPass, intended)
 		}
 		if intended >= end || l.Count > 0 && s.window.counts.Sent-first >= l.Count {
 			s.Behind = max(s.Behind, uint64(max(int64(polling.TSC()-intended), 0)))
@@ -374,6 +380,9 @@ func (s *Stream) take(b []byte, at uint64) error {
 	case probe.Corrupt:
 		w.counts.Corrupt++
 		s.Fields[s.reply.Field]++
+		if s.reply.Field == probe.Length {
+			s.Payload = s.reply.Payload
+		}
 		if s.reply.HasSeq {
 			w.spoil(s.reply.Seq)
 		}

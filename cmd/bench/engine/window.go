@@ -38,18 +38,18 @@ const (
 
 // Counts is what became of the measured probes of a stream.
 type Counts struct {
-	Sent       int64
-	Received   int64 // answered within the time-out
-	Late       int64 // answered after it
-	Spoiled    int64 // answered by corrupt replies only
-	Duplicates int64 // replies to what was answered already
-	Reordered  int64 // replies that a later probe's reply overtook (RFC 4737 §3)
-	Corrupt    int64 // frames
-	Unsummed   int64 // good replies whose UDP checksum was absent or left to an offload
-	Refused    int64 // ICMP errors
-	Stray      int64 // replies to probes that the window has forgotten, or that were never sent
-	Unsent     int64 // the driver refused the frame for good: counted in Sent and lost
-	Abandoned  int64 // not awaited to the end of the time-out, since the Run was interrupted: no longer in Sent
+	Sent       int64 `json:"sent"`
+	Received   int64 `json:"received"`              // answered within the time-out
+	Late       int64 `json:"late"`                  // answered after it
+	Spoiled    int64 `json:"answered_corrupt_only"` // answered by corrupt replies only
+	Duplicates int64 `json:"duplicates"`            // replies to what was answered already
+	Reordered  int64 `json:"reordered"`             // replies that a later probe's reply overtook (RFC 4737 §3)
+	Corrupt    int64 `json:"corrupt"`               // frames
+	Unsummed   int64 `json:"unsummed"`              // good replies whose UDP checksum was absent or left to an offload
+	Refused    int64 `json:"icmp_errors"`           // ICMP errors
+	Stray      int64 `json:"stray"`                 // replies to probes that the window has forgotten, or that were never sent
+	Unsent     int64 `json:"send_failed"`           // the driver refused the frame for good: counted in Sent and lost
+	Abandoned  int64 `json:"abandoned"`             // not awaited to the end of the time-out, since the Run was interrupted: no longer in Sent
 }
 
 // Lost returns how many probes were never answered.

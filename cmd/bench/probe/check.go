@@ -53,6 +53,7 @@ type Reply struct {
 	Field   Field  // Corrupt: the first field that is wrong
 	HasSeq  bool   // Seq was read; of a Corrupt reply it may itself be wrong
 	Seq     uint32 // the probe that this answers
+	Payload int    // Corrupt by its Length: the bytes of payload that came
 	Code    uint16 // Refused: ICMP type<<8 | code
 	Stamped Stamped
 }
@@ -65,6 +66,9 @@ type Stamped struct {
 	ErrorEstimate uint16
 	TTL           uint8 // of the probe as it reached the reflector
 }
+
+// PayloadSize returns the bytes of payload of a probe and of its reply.
+func (c *Codec) PayloadSize() int { return len(c.want) }
 
 // Check judges what was received, from the transport's first byte on. It keeps no reference to b.
 func (c *Codec) Check(b []byte, r *Reply) Verdict {
@@ -79,12 +83,14 @@ func (c *Codec) Check(b []byte, r *Reply) Verdict {
 	if c.skip == 0 {
 		if r.Field = c.network(b); r.Field != None {
 			c.sequence(b, r)
+			r.Payload = max(len(b)-c.body, 0)
 			return Corrupt
 		}
 		b = b[:c.flow.Size]
 	}
 	if len(b) != c.flow.Size-c.skip {
-		r.Field = Length
+		r.Field, r.Payload = Length, max(len(b)-(c.body-c.skip), 0)
+		c.sequence(b, r)
 		return Corrupt
 	}
 	c.sequence(b, r)

@@ -132,13 +132,7 @@ func (s *Series) remarks(n engine.Counts) []string {
 		}
 	}
 	say(n.Unsummed, "replies carried no finished UDP checksum (left to an offload, as on a veth pair); all else in them was right")
-	var wrong []string
-	for f, k := range s.stream.Fields {
-		if k > 0 {
-			wrong = append(wrong, fmt.Sprintf("%v %d", probe.Field(f), k))
-		}
-	}
-	say(n.Corrupt, "corrupt replies, by the first thing wrong in each: %s", strings.Join(wrong, ", "))
+	say(n.Corrupt, "corrupt replies, by the first thing wrong in each: %s", s.wrong())
 	say(n.Spoiled, "probes were answered by corrupt replies only: neither received nor lost")
 	say(n.Refused, "ICMP errors, the last %s", icmpError(s.stream.Error, s.flow.Dst.Is6()))
 	if p := s.port.socket; p != nil {
@@ -153,6 +147,17 @@ func (s *Series) remarks(n engine.Counts) []string {
 			t.RxSoftware, t.TxSoftware, t.RxHardware, t.TxHardware))
 	}
 	return out
+}
+
+// wrong lists what was wrong with corrupt replies.
+func (s *Series) wrong() string {
+	var out []string
+	for f, k := range s.stream.Fields {
+		if k > 0 {
+			out = append(out, fmt.Sprintf("%v %d", probe.Field(f), k))
+		}
+	}
+	return strings.Join(out, ", ")
 }
 
 // stampRemarks says what the reflector's numbers and error estimate allow to be said.

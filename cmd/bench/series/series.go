@@ -182,14 +182,14 @@ func (s *Series) Label() string {
 	return s.Target.String()
 }
 
-// Silent reports whether what was sent drew no reply at all.
+// Silent reports whether what was sent drew no reply that could be timed.
 func (s *Series) Silent() bool {
 	n := s.stream.Counts()
-	return n.Sent > 0 && n.Lost() == n.Sent
+	return n.Sent > 0 && n.Received+n.Late == 0
 }
 
-// ErrNoReply says that the target was silent.
-var ErrNoReply = errors.New("no reply")
+// ErrNoReply says that the target was silent, or answered with something else than what was asked for.
+var ErrNoReply = errors.New("no usable reply")
 
 // NoReply returns ErrNoReply with what is known of the reason.
 func (s *Series) NoReply() error {
@@ -205,8 +205,18 @@ func (s *Series) NoReply() error {
 	if p := s.port.socket; p != nil && p.Refused > 0 {
 		refused = fmt.Sprintf("; the kernel reports: %v", p.LastRefusal)
 	}
-	return fmt.Errorf("%w from %s by %v: %d probes sent through %s to %v, none answered within %v%s",
-		ErrNoReply, to, s.Proto, n.Sent, s.path.Interface, s.path.Next, s.Timeout, refused)
+	answered := fmt.Sprintf("none answered within %v", s.Timeout)
+	if n.Corrupt > 0 {
+		answered = fmt.Sprintf("and %d replies, all corrupt, by the first thing wrong in each: %s", n.Corrupt, s.wrong())
+		if s.stream.Fields[probe.Length] > 0 {
+			answered += fmt.Sprintf(". The latest had %d bytes of payload, the probe has %d", s.stream.Payload, s.stream.PayloadSize())
+			if s.Proto == probe.STAMP {
+				answered += ": a reflector's packets are as long as the sender's (RFC 8762 §4.3), and this one's are not"
+			}
+		}
+	}
+	return fmt.Errorf("%w from %s by %v: %d probes sent through %s to %v, %s%s",
+		ErrNoReply, to, s.Proto, n.Sent, s.path.Interface, s.path.Next, answered, refused)
 }
 
 // icmpError names the errors that a probe usually draws (RFC 792, RFC 4443).

@@ -14,12 +14,12 @@ import (
 
 // Trial is one rate that a search tried.
 type Trial struct {
-	Size    int     // bytes of the frame without FCS
-	Rate    float64 // offered, probes per second
-	Counts  engine.Counts
-	Summary latency.Summary // of the round trips from the intended send
-	Passed  bool
-	Why     string
+	Size    int             `json:"size"` // bytes of the frame without FCS
+	Rate    float64         `json:"rate"` // offered, probes per second
+	Counts  engine.Counts   `json:"counts"`
+	Summary latency.Summary `json:"rtt"` // of the round trips from the intended send
+	Passed  bool            `json:"passed"`
+	Why     string          `json:"why"`
 }
 
 // SearchResult is what Search found: the report of the highest rate without loss for each variant.

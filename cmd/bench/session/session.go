@@ -42,6 +42,7 @@ type Options struct {
 	SelfTest   time.Duration
 	Raw        bool
 	Anonymous  bool
+	Replace    bool                       // reports that Out holds already
 	Out        string                     // folder for the report, or for one folder of each
 	Before     func(*series.Series) error // called before each slice; may be nil
 	Stop       *atomic.Bool               // ends the session early when set
@@ -224,8 +225,16 @@ func Folder(i int, name string, anonymous bool) string {
 	}, fmt.Sprintf("%02d-%s", i+1, name))
 }
 
-// Writable checks that a report can be written to dir before time is spent on measuring.
-func Writable(dir string) error {
+// Writable checks that a report can be written to dir before time is spent on measuring, and, unless replace is set, that
+// none is there: neither in dir nor in a folder of a series in it.
+func Writable(dir string, replace bool) error {
+	if !replace {
+		for _, p := range []string{report.ReportFile, "[0-9][0-9]-*/" + report.ReportFile} {
+			if found, _ := filepath.Glob(filepath.Join(quoteGlob(dir), p)); len(found) > 0 {
+				return exit.Usagef("-out %s: there is a report in %s already: name another folder, or allow it to go with -replace", dir, filepath.Dir(found[0]))
+			}
+		}
+	}
 	parent := dir
 	for {
 		info, err := os.Stat(parent)
@@ -246,4 +255,9 @@ func Writable(dir string) error {
 	}
 	f.Close()
 	return os.Remove(f.Name())
+}
+
+// quoteGlob keeps a folder's name from being taken for a pattern.
+func quoteGlob(name string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(name)
 }

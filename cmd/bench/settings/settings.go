@@ -2,8 +2,11 @@
 package settings
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -19,6 +22,7 @@ import (
 type Settings struct {
 	Name      string
 	Target    netip.Addr
+	Host      string // the target's name, where it has to be looked up: Complete does that
 	Proto     probe.Proto
 	Port      uint16
 	Rates     []float64 // probes per second; {0} is the closed loop
@@ -38,7 +42,12 @@ func (s *Settings) Set(key, value string) (err error) {
 	case "name":
 		s.Name = value
 	case "target":
-		s.Target, err = parseAddr(value)
+		s.Host, s.Target = "", netip.Addr{}
+		if _, bad := netip.ParseAddr(value); bad == nil {
+			s.Target, err = parseAddr(value)
+		} else if s.Host = value; value == "" {
+			err = errors.New("target: an address or a name")
+		}
 	case "proto":
 		s.Proto, err = probe.ParseProto(value)
 	case "port":
@@ -68,7 +77,7 @@ func (s *Settings) Set(key, value string) (err error) {
 		}
 		s.Transport = value
 	case "timeout":
-		s.Timeout, err = time.ParseDuration(value)
+		s.Timeout, err = ParseDuration(value)
 		if err == nil && (s.Timeout < time.Millisecond || s.Timeout > time.Minute) {
 			err = fmt.Errorf("timeout %v: want 1ms to 1m", s.Timeout)
 		}
@@ -108,6 +117,41 @@ func parseAddr(s string) (netip.Addr, error) {
 		return a, fmt.Errorf("%v is no address of one host", a)
 	}
 	return a, nil
+}
+
+// lookUp resolves the target's name: to an address of the source's family if there is a source, else to the first.
+func (s *Settings) lookUp() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	all, err := net.DefaultResolver.LookupNetIP(ctx, "ip", s.Host)
+	if err != nil {
+		return exit.Usagef("-target %s is no IP address, and looking up the name failed: %w", s.Host, err)
+	}
+	for _, a := range all {
+		if a = a.Unmap(); s.Source.IsValid() && a.Is4() != s.Source.Is4() {
+			continue
+		}
+		if s.Target, err = parseAddr(a.String()); err != nil {
+			return exit.Usagef("-target %s: %w", s.Host, err)
+		}
+		if s.Name == "" {
+			s.Name = s.Host
+		}
+		return nil
+	}
+	return exit.Usagef("-target %s has no address of the family of the source %v, only %v", s.Host, s.Source, all)
+}
+
+// ParseDuration reads a time of zero or more with its unit: 5s, 300ms.
+func ParseDuration(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if _, number := strconv.ParseFloat(s, 64); err != nil && number == nil {
+		return 0, fmt.Errorf("%q has no unit: %ss are seconds, %sms milliseconds", s, s, s)
+	}
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("%q: want a time of zero or more with its unit, like 300ms, 5s or 2m", s)
+	}
+	return d, nil
 }
 
 // ParseRates reads "1000", "50k,100k,1M".
@@ -188,8 +232,13 @@ func (s Settings) Sweep() []Settings {
 	return out
 }
 
-// Complete fills in what follows from other settings.
+// Complete fills in what follows from other settings, and looks up the target's name.
 func (s *Settings) Complete() error {
+	if s.Host != "" {
+		if err := s.lookUp(); err != nil {
+			return err
+		}
+	}
 	if !s.Target.IsValid() {
 		return exit.Usagef("-target is missing: the address to measure")
 	}

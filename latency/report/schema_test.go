@@ -1,0 +1,151 @@
+package report_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	reflected "github.com/invopop/jsonschema"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"rebound/latency"
+	"rebound/latency/report"
+	"rebound/latency/synthetic"
+)
+
+const schemaFile = "../../docs/report.schema.json"
+
+var update = flag.Bool("update", false, "write docs/report.schema.json")
+
+// The published schema is that of the Go types, their comments its descriptions. Every field is always there, but for
+// those that may be left out; a list that is empty may be null.
+func TestSchemaIsOfTheTypes(t *testing.T) {
+	r := &reflected.Reflector{ExpandedStruct: true, AllowAdditionalProperties: true}
+	for _, dir := range []string{".", "..", "../host"} {
+		if err := r.AddGoComments("rebound/latency/report", dir, reflected.WithFullComment()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := r.Reflect(&report.Report{})
+	s.ID = ""
+	s.Title = "report.json of Rebound, schema 1"
+	text, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tree any
+	if err := json.Unmarshal(text, &tree); err != nil {
+		t.Fatal(err)
+	}
+	walk(tree, func(o map[string]any) {
+		if o["type"] == "array" {
+			o["type"] = []string{"array", "null"} // a nil slice of Go
+		}
+	})
+	want, err := json.MarshalIndent(tree, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want = append(want, '\n')
+	if *update {
+		if err := os.WriteFile(schemaFile, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := os.ReadFile(schemaFile); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("docs/report.schema.json is not that of the types (%v): go test ./latency/report -run Schema -update", err)
+	}
+}
+
+// walk calls f for every object of a JSON tree.
+func walk(tree any, f func(map[string]any)) {
+	switch v := tree.(type) {
+	case map[string]any:
+		f(v)
+		for _, x := range v {
+			walk(x, f)
+		}
+	case []any:
+		for _, x := range v {
+			walk(x, f)
+		}
+	}
+}
+
+// strict compiles the published schema so that it also refuses what it does not name: the schema itself leaves room for
+// the fields of later versions.
+func strict(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	b, err := os.ReadFile(schemaFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	walk(tree, func(o map[string]any) {
+		if o["properties"] != nil {
+			o["additionalProperties"] = false
+		}
+	})
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("report.json", tree); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Compile("report.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Every report holds to the schema: the published ones, one with all that a bench measures, and an empty one. What does
+// not is refused.
+func TestSchema(t *testing.T) {
+	s := strict(t)
+	valid := func(b []byte) error {
+		v, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Validate(v)
+	}
+	files, err := filepath.Glob("../../results/*/report.json")
+	more, err2 := filepath.Glob("../../results/*/*/report.json")
+	deep, err3 := filepath.Glob("../../results/*/*/*/report.json")
+	files = append(append(files, more...), deep...)
+	if err != nil || err2 != nil || err3 != nil || len(files) < 5 {
+		t.Fatalf("%d reports in results/", len(files))
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := valid(b); err != nil {
+			t.Errorf("%s: %v", f, err)
+		}
+	}
+	full := synthetic.Link{Seed: 1, Median: 4000, Spread: 0.1, Seconds: 3, Rate: 1000}.Report()
+	full.Add(latency.GapSeries, latency.FromValues([]int64{20, 3000}))
+	full.Order = &report.Order{LossPeriods: 1, LossLengths: []report.LossLength{{Length: 1, Count: 1}}}
+	for _, rep := range []*report.Report{full, report.New("responder", report.Turnaround)} {
+		var b bytes.Buffer
+		if err := report.WriteJSON(&b, rep); err != nil {
+			t.Fatal(err)
+		}
+		if err := valid(b.Bytes()); err != nil {
+			t.Error(err)
+		}
+		for was, is := range map[string]string{`"schema": 1`: `"schema": "1"`, `"tool"`: `"tol"`, `"counts": {`: `"counts": {"sentt": 1,`} {
+			if bad := strings.Replace(b.String(), was, is, 1); bad == b.String() || valid([]byte(bad)) == nil {
+				t.Errorf("%s passes", is)
+			}
+		}
+	}
+}
