@@ -1,6 +1,8 @@
 package afpacket_test
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
@@ -14,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"rebound/cksum"
 	"rebound/fastpath"
 	"rebound/nic"
 	"rebound/nic/afpacket"
@@ -236,7 +239,7 @@ func TestTimestamps(t *testing.T) {
 
 func TestHotLoop(t *testing.T) {
 	nictest.HotLoop(t, "rebound/nic/afpacket", "(*Queue).Poll",
-		"unix.RawSyscall6", "afpacket.(*Queue).failed", "afpacket.(*header).retag", "afpacket.complete", "mmio.Store32",
+		"unix.RawSyscall6", "afpacket.(*long).send", "afpacket.(*Queue).failed", "afpacket.(*header).retag", "afpacket.complete", "mmio.Store32",
 		"runtime.panicunsafeslicelen", "runtime.panicunsafeslicenilptr")
 }
 
@@ -254,4 +257,60 @@ func TestInfoTellsPartialChecksums(t *testing.T) {
 			t.Errorf("%s on %s: PartialChecksums is not set", i.Driver, i.Model)
 		}
 	})
+}
+
+// TestLongServiceTag asks in frames up to the longest that the interface carries, with an outer tag of 802.1ad, for which the
+// kernel grants a packet socket no four bytes beyond the MTU.
+func TestLongServiceTag(t *testing.T) {
+	v := veth.New(t)
+	v.Peer.Do(func() { // so that the question can be sent
+		l, err := netlink.LinkByName(v.Peer.Name)
+		if err == nil {
+			err = netlink.LinkSetMTU(l, 2000)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	s := v.Serve(t, open, nic.Options{})
+	raw := v.Peer.Raw(t)
+	for i, size := range []int{1000, 1514, 1515, 1516, 1517, 1518, 1518, 1000} {
+		for range 20 { // more than the ring has slots
+			sent := longer(v.Echo(veth.Our4.Addr(), uint16(i), [4]byte{0x88, 0xa8, 0, 7}), size)
+			raw.Send(sent)
+			got := raw.Recv(func(f []byte) bool {
+				return len(f) >= size && string(f[:6]) == string(v.Peer.MAC) && string(f[12:16]) == "\x88\xa8\x00\x07"
+			})
+			if len(got) != size || !bytes.Equal(got[46:], sent[46:]) || got[38] != 0 {
+				t.Fatalf("%d bytes: answered by %d: % x", size, len(got), got[:50])
+			}
+		}
+	}
+	var st nic.Stats
+	if err := s.Device.ReadStats(&st); err != nil || st.TxErrors != 0 || st.TxDropped != 0 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	// A bench sends them, too.
+	long := longer(v.Echo(veth.Our4.Addr(), 99, [4]byte{0x88, 0xa8, 0, 7}), 1518)
+	copy(long, v.Peer.MAC)
+	if err := s.Device.Send(long); err != nil {
+		t.Errorf("Send: %v", err)
+	}
+}
+
+// longer pads a tagged echo request over IPv4 to size bytes.
+func longer(f []byte, size int) []byte {
+	const l3 = 18
+	f = append(f, make([]byte, size-len(f))...)
+	for i := 102; i < size; i++ {
+		f[i] = byte(i)
+	}
+	put := func(at int, b []byte) {
+		b[at], b[at+1] = 0, 0
+		binary.BigEndian.PutUint16(b[at:], ^cksum.Sum(b, 0))
+	}
+	binary.BigEndian.PutUint16(f[l3+2:], uint16(size-l3))
+	put(10, f[l3:l3+20])
+	put(2, f[l3+20:])
+	return f
 }

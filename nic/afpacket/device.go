@@ -172,6 +172,9 @@ func openQueue(i *netif.Interface, slots, frame int) (*Queue, error) {
 			err = fmt.Errorf("bind: %w", err)
 		}
 	}
+	if err == nil {
+		q.long, err = openLong(i, frame)
+	}
 	if err != nil {
 		q.close()
 		return nil, fmt.Errorf("interface %s: %w", i.Name, err)
@@ -254,6 +257,9 @@ func (d *Device) Send(frame []byte) error {
 	}
 	_, _, e := unix.RawSyscall6(unix.SYS_SENDTO, q.fd, uintptr(unsafe.Pointer(&frame[0])), uintptr(len(frame)),
 		unix.MSG_DONTWAIT, 0, 0)
+	if e == unix.EMSGSIZE {
+		e = q.long.send(unsafe.Pointer(&frame[0]), len(frame))
+	}
 	if e != 0 {
 		q.failed(e)
 		return d.sendError(e)
@@ -339,6 +345,7 @@ func (d *Device) Close() error {
 }
 
 func (q *Queue) close() {
+	q.long.close()
 	if q.ring.mem != nil {
 		unix.Munmap(q.ring.mem)
 	}

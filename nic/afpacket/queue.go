@@ -19,6 +19,7 @@ type Queue struct {
 	ring ring
 	head uintptr // offset of the slot that the kernel fills next
 	fd   uintptr
+	long long
 
 	// Written by the polling goroutine, read by ReadStats.
 	rxFrames, rxBytes, txFrames, txBytes polling.Counter
@@ -72,6 +73,9 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		}
 		if m != 0 {
 			_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, q.fd, uintptr(frame), uintptr(m), unix.MSG_DONTWAIT, 0, 0)
+			if errno == unix.EMSGSIZE {
+				errno = q.long.send(frame, m)
+			}
 			if errno == 0 {
 				q.txFrames.Add(1)
 				q.txBytes.Add(uint64(m))
