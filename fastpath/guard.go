@@ -17,11 +17,11 @@ func (r *Responder) Admit4(h *[64]byte, k Kind) bool {
 	if n <= r.checksumBytes {
 		p := unsafe.Pointer(h)
 		if k == ICMPv4 {
-			if residue(unsafe.Add(p, 34), n-20, 0) != 0 {
+			if !sound(unsafe.Add(p, 34), n-20, 0) {
 				return false
 			}
 		} else if le.Uint16(h[40:]) != 0 && // RFC 768: none
-			residue(unsafe.Add(p, 26), n-12, 0x1100+uint64(le.Uint16(h[38:]))) != 0 {
+			!sound(unsafe.Add(p, 26), n-12, 0x1100+uint64(le.Uint16(h[38:]))) {
 			return false
 		}
 	}
@@ -33,15 +33,15 @@ func (r *Responder) Admit4(h *[64]byte, k Kind) bool {
 //go:noinline
 func (r *Responder) Admit6(h *[64]byte, k Kind) bool {
 	n := int(be.Uint16(h[18:]))
-	if n+40 <= r.checksumBytes && residue(unsafe.Add(unsafe.Pointer(h), 22), n+32, uint64(k>>24&0xff00)+uint64(le.Uint16(h[18:]))) != 0 {
+	if n+40 <= r.checksumBytes && !sound(unsafe.Add(unsafe.Pointer(h), 22), n+32, uint64(k>>24&0xff00)+uint64(le.Uint16(h[18:]))) {
 		return false
 	}
 	return r.limit.take(r.Loop.Start, hash6(h[22:]))
 }
 
-// residue returns the sum of the n bytes at p, 8 or more, and of acc modulo 65535: 0 where a checksum among them is right, since no sum
-// that the callers ask for is of zeros alone. Bytes and acc are as a little-endian machine loads them.
-func residue(p unsafe.Pointer, n int, acc uint64) uint64 {
+// sound reports whether a checksum among the n bytes at p, 8 or more, is right: whether their sum and acc are a multiple of
+// 65535. No sum that the callers ask for is of zeros alone. Bytes and acc are as a little-endian machine loads them.
+func sound(p unsafe.Pointer, n int, acc uint64) bool {
 	s, c := acc, uint64(0)
 	for ; n >= 32; n -= 32 {
 		b := (*[32]byte)(p)
@@ -59,10 +59,18 @@ func residue(p unsafe.Pointer, n int, acc uint64) uint64 {
 		n -= 8
 	}
 	if n > 0 { // the last bytes are the high ones of the word that ends with them
-		s, c = bits.Add64(s, le.Uint64((*[8]byte)(unsafe.Add(p, n-8))[:])>>(64-8*n&63), 0)
+		s, c = bits.Add64(s, le.Uint64((*[8]byte)(unsafe.Add(p, n-8))[:])>>(-8*n&63), 0)
 		s += c
 	}
-	return (s>>32 + s&math.MaxUint32) % 0xffff
+	return multiple(s)
+}
+
+// multiple reports whether a ones' complement sum that is not zero is a multiple of 65535, which is what the sum over a right
+// checksum is. Adding a word to itself turned by half leaves the folded sum, with its carry, in the upper half.
+func multiple(s uint64) bool {
+	s += bits.RotateLeft64(s, 32)
+	w := uint32(s >> 32)
+	return w+bits.RotateLeft32(w, 16) >= 0xffff_0000
 }
 
 // slots is how many sources have a count of their own, hash collisions aside.

@@ -46,8 +46,7 @@ func (r *Responder) IPv4(h *[64]byte, n int) bool {
 func (r *Responder) Sum4(h *[64]byte) bool {
 	s, c := bits.Add64(le.Uint64(h[14:]), le.Uint64(h[22:]), 0)
 	s, c = bits.Add64(s, uint64(le.Uint32(h[30:])), c)
-	s += c
-	return r.open || (s>>32+s&0xffff_ffff)%0xffff == 0
+	return r.open || multiple(s+c)
 }
 
 // Hosts4 reports whether an IPv4 packet is to an address of ours from a unicast one that is not ours.

@@ -66,21 +66,19 @@ func (q *Queue) txDesc(n uint32) *txRead     { return (*txRead)(unsafe.Add(q.tx,
 // The fields of q are read where they are used: copies of them in local variables are more than the registers hold.
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	next, tail := q.rxNext, q.txTail
-	for end := next + maxBatch; next != end; next++ {
+	for ; next-q.rxNext != maxBatch; next++ {
 		slot := next & q.mask
 		w := q.rxDone(slot).load()
 		if w&rxDD == 0 {
 			break
 		}
 		n := int(uint16(w >> rxLength))
-		free := q.txDone
 		if w&(rxEOP|rxErrors) != rxEOP || uint(n-minFrame) > uint(q.bufSize-minFrame) {
 			q.badWriteback.Add(1)
-			*q.pending(slot) = free
+			*q.pending(slot) = q.txDone
 			continue
 		}
-		at := slot * q.stride
-		h, m := (*[64]byte)(unsafe.Add(q.buf, at)), n
+		h := (*[64]byte)(unsafe.Add(q.buf, slot*q.stride))
 		switch k := fastpath.Match(h); { // see package fastpath for what the leaves ask of each other
 		case k == fastpath.ICMPv4 && r.IPv4(h, n) && r.Sum4(h) && r.Hosts4(h) && fastpath.Echo4(h) && r.Admit4(h, k):
 			r.Pong4(h)
@@ -97,21 +95,22 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 			r.Bounce6(h)
 			fastpath.Swap6(h)
 		default:
-			m = r.Slow(h, n)
+			n = r.Slow(h, n)
 		}
+		free := q.txDone
 		switch {
-		case m == 0:
-		case tail-q.txDone == q.mask:
+		case n == 0:
+		case tail-free == q.mask:
 			q.txFull.Add(1)
 		default:
-			t := (*txRead)(unsafe.Add(q.tx, tail&q.mask*descSize))
-			t.addr = q.iova + uint64(at)
-			t.cmd = uint32(m) | txWhole
-			t.status = uint32(m) << txPayShift
+			t := q.txDesc(tail & q.mask)
+			t.addr = q.iova + uint64(uintptr(unsafe.Pointer(h))-uintptr(q.buf))
+			t.cmd = uint32(n) | txWhole
+			t.status = uint32(n) << txPayShift
 			tail++
 			free = tail
 		}
-		*q.pending(slot) = free
+		*q.pending(next & q.mask) = free
 	}
 	q.rxNext = next
 	first := q.txTail
