@@ -115,7 +115,11 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	q.rxNext = next
 	first := q.txTail
 	if tail != first {
-		q.post(first, tail)
+		// post, written out: a call here is on the way to the wire.
+		q.txDesc((tail - 1) & q.mask).cmd |= txRS
+		*q.batchEnd(first) = tail
+		q.txTail = tail
+		mmio.Store32(q.tdt, tail&q.mask)
 		if next-q.armed < tidyAt {
 			return int(tail - first)
 		}
