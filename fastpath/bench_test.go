@@ -109,7 +109,7 @@ func BenchmarkEcho4(b *testing.B) {
 			n := len(frame)
 			h, m := (*[64]byte)(unsafe.Pointer(unsafe.SliceData(frame))), n
 			switch k := Match(h); {
-			case k == ICMPv4 && r.IPv4(h, n) && r.Sum4(h) && r.Hosts4(h) && Echo4(h) && r.Admit4(h, k):
+			case k == ICMPv4 && r.IPv4(h, n) && r.Sum4(h) && r.Hosts4(h) && Echo4(h) && r.Admit(h, k):
 				r.Pong4(h)
 				r.Fresh4(h)
 				Swap4(h)

@@ -7,62 +7,51 @@ import (
 	"unsafe"
 )
 
-// Admit4 is the last guard of a request over IPv4 that passed all the others: it reports whether its checksum is right, as
-// far as Config.ChecksumBytes has it looked at, and its source is within its rate, which it takes the reply from. k is
-// ICMPv4 or UDPv4. It is not inlined: one call costs less than what it would displace.
+// Admit is the last guard of a request that passed all the others: it reports whether its checksum is right, as far as
+// Config.ChecksumBytes has it looked at, and its source is within its rate, which it takes the reply from. k is one of the
+// kinds that leaves answer. It is not inlined: one call costs less than what it would displace.
 //
 //go:noinline
-func (r *Responder) Admit4(h *[64]byte, k Kind) bool {
-	n := int(be.Uint16(h[16:]))
-	if n <= r.checksumBytes {
-		p := unsafe.Pointer(h)
-		if k == ICMPv4 {
-			if !sound(unsafe.Add(p, 34), n-20, 0) {
-				return false
-			}
-		} else if le.Uint16(h[40:]) != 0 && // RFC 768: none
-			!sound(unsafe.Add(p, 26), n-12, 0x1100+uint64(le.Uint16(h[38:]))) {
+func (r *Responder) Admit(h *[64]byte, k Kind) bool {
+	var hash, sum uint64
+	var p unsafe.Pointer
+	var n, packet int
+	if uint16(k) == 0x0008 {
+		hash, p = hash4(h[26:]), unsafe.Pointer(&h[34])
+		packet = int(be.Uint16(h[16:]))
+		n = packet - 20
+		if k == UDPv4 { // from the addresses on, and the rest of the pseudo-header: protocol and length
+			p, n, sum = unsafe.Pointer(&h[26]), n+8, 0x1100+uint64(le.Uint16(h[38:]))
+		}
+	} else {
+		hash, p = hash6(h[22:]), unsafe.Pointer(&h[22])
+		n = int(be.Uint16(h[18:])) + 32
+		packet, sum = n+8, uint64(k>>24&0xff00)+uint64(le.Uint16(h[18:]))
+	}
+	if packet <= r.checksumBytes {
+		// The sum of n bytes, 8 or more, as a little-endian machine loads them. None that is asked for here is of zeros alone.
+		var c uint64
+		for ; n >= 16; n -= 16 {
+			sum, c = bits.Add64(sum, le.Uint64((*[8]byte)(p)[:]), 0)
+			sum, c = bits.Add64(sum, le.Uint64((*[8]byte)(unsafe.Add(p, 8))[:]), c)
+			sum += c
+			p = unsafe.Add(p, 16)
+		}
+		if n >= 8 {
+			sum, c = bits.Add64(sum, le.Uint64((*[8]byte)(p)[:]), 0)
+			sum += c
+			p = unsafe.Add(p, 8)
+			n -= 8
+		}
+		if n > 0 { // the last bytes are the high ones of the word that ends with them
+			sum, c = bits.Add64(sum, le.Uint64((*[8]byte)(unsafe.Add(p, n-8))[:])>>(-8*n&63), 0)
+			sum += c
+		}
+		if !multiple(sum) && (k != UDPv4 || le.Uint16(h[40:]) != 0) { // RFC 768: zero is none
 			return false
 		}
 	}
-	return r.limit.take(r.Loop.Start, hash4(h[26:]))
-}
-
-// Admit6 is for IPv6 what Admit4 is for IPv4.
-//
-//go:noinline
-func (r *Responder) Admit6(h *[64]byte, k Kind) bool {
-	n := int(be.Uint16(h[18:]))
-	if n+40 <= r.checksumBytes && !sound(unsafe.Add(unsafe.Pointer(h), 22), n+32, uint64(k>>24&0xff00)+uint64(le.Uint16(h[18:]))) {
-		return false
-	}
-	return r.limit.take(r.Loop.Start, hash6(h[22:]))
-}
-
-// sound reports whether a checksum among the n bytes at p, 8 or more, is right: whether their sum and acc are a multiple of
-// 65535. No sum that the callers ask for is of zeros alone. Bytes and acc are as a little-endian machine loads them.
-func sound(p unsafe.Pointer, n int, acc uint64) bool {
-	s, c := acc, uint64(0)
-	for ; n >= 32; n -= 32 {
-		b := (*[32]byte)(p)
-		s, c = bits.Add64(s, le.Uint64(b[:]), 0)
-		s, c = bits.Add64(s, le.Uint64(b[8:]), c)
-		s, c = bits.Add64(s, le.Uint64(b[16:]), c)
-		s, c = bits.Add64(s, le.Uint64(b[24:]), c)
-		s += c
-		p = unsafe.Add(p, 32)
-	}
-	for n >= 8 {
-		s, c = bits.Add64(s, le.Uint64((*[8]byte)(p)[:]), 0)
-		s += c
-		p = unsafe.Add(p, 8)
-		n -= 8
-	}
-	if n > 0 { // the last bytes are the high ones of the word that ends with them
-		s, c = bits.Add64(s, le.Uint64((*[8]byte)(unsafe.Add(p, n-8))[:])>>(-8*n&63), 0)
-		s += c
-	}
-	return multiple(s)
+	return r.limit.take(r.Loop.Start, hash)
 }
 
 // multiple reports whether a ones' complement sum that is not zero is a multiple of 65535, which is what the sum over a right
