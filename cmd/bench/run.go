@@ -97,6 +97,7 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 	fs.IntVar(&o.Runs, "runs", 1, "repeats, all kept apart in the report: what differs between runs is not the target's difference")
 	duration(fs, &o.Slice, "slice", 250*time.Millisecond, "-ab: length of one slice")
 	fs.IntVar(&o.Core, "core", -1, "CPU to measure on, alone if you can (default the last one that this process may use)")
+	fs.BoolVar(&o.Isolate, "isolate", false, "take from that CPU all that can be moved elsewhere, while it measures (see cpu.isolate in config.toml)")
 	fs.StringVar(&o.Out, "out", "", "`FOLDER` for the report, or for several in it (default out/bench-TIME)")
 	fs.BoolVar(&o.Replace, "replace", false, "put the new report in the place of one that -out holds already")
 	fs.BoolVar(&o.json, "json", false, "print the result as JSON: the reports as docs/report.schema.json describes them, each with its folder")

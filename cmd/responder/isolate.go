@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -37,17 +36,6 @@ func releaseCommand(args []string, stdout, _ io.Writer) error {
 		return fmt.Errorf("%d could not be undone whole", failed)
 	}
 	return nil
-}
-
-// putBack undoes what a process left that was killed while it held cores.
-func putBack(log *slog.Logger) {
-	for _, step := range (&isolate.Host{}).Abandoned() {
-		if step.Err != nil {
-			log.Warn("a process that was killed left changes that cannot be undone whole", "whose", step.Name, "error", step.Err)
-		} else if step.Done != "" {
-			log.Info("put back what a process left that was killed", "whose", step.Name, "what", step.Done)
-		}
-	}
 }
 
 // guarded names the kernel's guards against cpu.priority, and refuses it where the user wants that.
@@ -96,13 +84,7 @@ func (s *settings) lease(cores []int, log *slog.Logger) (l *isolate.Lease, relea
 		}
 		steps = append(steps, step)
 	}
-	for _, step := range steps {
-		level := slog.LevelInfo
-		if step.Err != nil {
-			level = slog.LevelWarn
-		}
-		log.Log(context.Background(), level, "isolation", "step", step.String())
-	}
+	isolate.Log(log, steps...)
 	return l, release, nil
 }
 

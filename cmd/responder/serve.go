@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rebound/cmd/internal/isolate"
 	"rebound/fastpath"
 	"rebound/latency"
 	"rebound/latency/host"
@@ -58,7 +59,7 @@ func newLogger(s *settings, w io.Writer) *slog.Logger {
 
 // serve answers until ctx is done. ask has an element for each summary that is wanted meanwhile.
 func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal, stdout io.Writer, log *slog.Logger) (err error) {
-	putBack(log)
+	isolate.PutBack(log)
 	cores := s.cpu.cores
 	if len(cores) == 0 {
 		cores = []int{chooseCore(online)}
@@ -110,12 +111,7 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 		return err
 	}
 	match.PartialChecksums = info.PartialChecksums
-	lease, release, err := s.lease(cores, log)
-	if err != nil {
-		return err
-	}
-	defer release()
-	e := &engine{dev: dev, join: lease.Join, priority: s.cpu.priority, bound: heapBound, log: log}
+	e := &engine{dev: dev, priority: s.cpu.priority, bound: heapBound, log: log}
 	for i, core := range cores {
 		r, err := fastpath.New(*match)
 		if err != nil {
@@ -136,6 +132,12 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 		defer server.Close()
 		log.Info("metrics", "url", "http://"+web.Addr().String()+"/metrics")
 	}
+	lease, release, err := s.lease(cores, log)
+	if err != nil {
+		return err
+	}
+	defer release()
+	e.join = lease.Join
 	// Only now: an error until here stands alone, not behind remarks.
 	for _, r := range remarks {
 		log.Warn(r.what, r.attrs...)

@@ -155,12 +155,21 @@ func (c *collector) siblings() {
 	}
 }
 
+// isolated lists the CPUs that were isolated when the kernel booted, and those of cpuset partitions (Linux's cgroup-v2.rst).
+func (c *collector) isolated() string {
+	boot, partitions := c.read("sys/devices/system/cpu/isolated"), c.read("sys/fs/cgroup/cpuset.cpus.isolated")
+	if boot == partitions || partitions == "" {
+		return boot
+	}
+	return strings.Trim(boot+","+partitions, ",")
+}
+
 func (c *collector) isolation() {
-	c.Isolated = c.read("sys/devices/system/cpu/isolated")
+	c.Isolated = c.isolated()
 	c.NoHzFull = strings.Trim(c.read("sys/devices/system/cpu/nohz_full"), "()nul ")
 	if !slices.Contains(parseList(c.Isolated), c.core) {
 		c.find("isolation", Warning, fmt.Sprintf("CPU %d is not isolated: the scheduler puts other threads on it", c.core),
-			fmt.Sprintf("boot with isolcpus=managed_irq,domain,%d, or use a cpuset partition of type isolated", c.core))
+			fmt.Sprintf("start with cpu.isolate=true (bench: -isolate), or boot with isolcpus=managed_irq,domain,%d", c.core))
 	}
 	if !slices.Contains(parseList(c.NoHzFull), c.core) {
 		c.find("nohz_full", Warning, fmt.Sprintf("CPU %d has the timer tick: it is interrupted 100 to 1000 times a second, some microseconds each", c.core),

@@ -78,7 +78,7 @@ func Collect(root fs.FS, core int) Facts {
 		c.realtime()
 	} else {
 		c.SMT = c.read("sys/devices/system/cpu/smt/control")
-		c.Isolated = c.read("sys/devices/system/cpu/isolated")
+		c.Isolated = c.isolated()
 	}
 	slices.SortStableFunc(c.Findings, func(a, b Finding) int { return cmp.Compare(a.Severity.rank(), b.Severity.rank()) })
 	return c.Facts

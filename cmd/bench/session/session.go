@@ -20,6 +20,7 @@ import (
 	"rebound/cmd/bench/series"
 	"rebound/cmd/bench/settings"
 	"rebound/cmd/internal/exit"
+	"rebound/cmd/internal/isolate"
 	"rebound/latency"
 	"rebound/latency/host"
 	"rebound/latency/page"
@@ -38,7 +39,8 @@ type Options struct {
 	Warmup     time.Duration // before each run
 	Slice      time.Duration // Paired: what a run is cut into, 0 for one piece
 	Runs       int
-	Core       int // CPU to measure on, -1 for the last
+	Core       int  // CPU to measure on, -1 for the last
+	Isolate    bool // take from the Core all that can be moved elsewhere
 	SelfTest   time.Duration
 	Raw        bool
 	Anonymous  bool
@@ -108,6 +110,13 @@ func (s *session) with(f func() error) (err error) {
 	for _, note := range s.clock.Info().Notes {
 		s.Log.Warn("clock", "note", note)
 	}
+	if s.Isolate {
+		release, failed := s.isolate()
+		if failed != nil {
+			return failed
+		}
+		defer func() { err = errors.Join(err, release()) }()
+	}
 	if err := s.core.Take(); err != nil {
 		return err
 	}
@@ -121,6 +130,23 @@ func (s *session) with(f func() error) (err error) {
 	}
 	s.around.Host = host.Collect(os.DirFS("/"), s.core.CPU)
 	return f()
+}
+
+// isolate clears the core for the calling thread, which is locked. release puts all back.
+func (s *session) isolate() (release func() error, err error) {
+	if rest := s.core.Rest(); rest.Count() == 0 {
+		return nil, exit.Usagef("-isolate: CPU %d is all that this process may use", s.core.CPU)
+	}
+	isolate.PutBack(s.Log)
+	lease, err := (&isolate.Host{}).Begin([]int{s.core.CPU})
+	if err != nil {
+		return nil, fmt.Errorf("-isolate: %w", err)
+	}
+	isolate.Log(s.Log, lease.Isolate()...)
+	if err := lease.Join(); err != nil {
+		return nil, errors.Join(err, lease.Release())
+	}
+	return func() error { return errors.Join(lease.Leave(), lease.Release()) }, nil
 }
 
 func (s *session) recording() series.Recording {

@@ -1,8 +1,10 @@
 package isolate
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path"
 	"slices"
@@ -39,6 +41,26 @@ func (l *Lease) Isolate() []Step {
 	g, step := l.partition(l.CPUs)
 	l.group = g
 	return append(steps, step, l.moveTasks(l.CPUs), l.workqueues(), l.interrupts(), l.housekeeping(), l.tick(), l.idle())
+}
+
+// Log tells a log about steps. One that was not done whole is a warning.
+func Log(log *slog.Logger, steps ...Step) {
+	for _, s := range steps {
+		level := slog.LevelInfo
+		if s.Err != nil {
+			level = slog.LevelWarn
+		}
+		log.Log(context.Background(), level, "isolation", "step", s.String())
+	}
+}
+
+// PutBack undoes what killed processes left, and tells the log of what there was.
+func PutBack(log *slog.Logger) {
+	for _, s := range (&Host{}).Abandoned() {
+		if s.Done != "" || s.Err != nil {
+			Log(log, s)
+		}
+	}
 }
 
 // Join puts the calling thread, which has to be locked, into the partition. Without one it does nothing.
