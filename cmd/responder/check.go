@@ -5,11 +5,13 @@ import (
 	"io"
 	"os"
 
+	"rebound/cmd/internal/device"
 	"rebound/latency/host"
 )
 
-// hostFindings collects what about this host costs latency on the polling cores, each finding once.
-func hostFindings(cores []int) []host.Finding {
+// hostFindings collects what about this host costs latency on the polling cores and on the interface, where the device is one
+// of the kernel's. Each finding is there once.
+func hostFindings(cores []int, name string) []host.Finding {
 	var out []host.Finding
 	seen := map[string]bool{}
 	for _, core := range cores {
@@ -19,6 +21,9 @@ func hostFindings(cores []int) []host.Finding {
 				out = append(out, f)
 			}
 		}
+	}
+	if name != "" && !device.Named(name) {
+		out = append(out, interfaceFindings(os.DirFS("/"), name, cores, readCoalescing)...)
 	}
 	return out
 }
@@ -64,7 +69,7 @@ func checkCommand(args []string, stdout, _ io.Writer) error {
 		}
 	}
 	bad := 0
-	for _, f := range hostFindings(cores) {
+	for _, f := range hostFindings(cores, s.nic.Device) {
 		if f.Severity != host.Note {
 			bad++
 		}

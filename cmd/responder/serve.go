@@ -185,7 +185,7 @@ func mac(c *fastpath.Config, info nic.Info) error {
 
 // warn logs what about the host and the settings costs latency.
 func warn(s *settings, cores []int, log *slog.Logger) {
-	for _, f := range hostFindings(cores) {
+	for _, f := range hostFindings(cores, s.nic.Device) {
 		level := slog.LevelWarn
 		if f.Severity == host.Note && (f.ID != "rt_throttling" || s.cpu.priority == 0) {
 			level = slog.LevelInfo

@@ -26,11 +26,12 @@ files() {
   done
   find /sys/fs/cgroup -type d
 }
-# Threads by number, with the CPUs that they may use. Workers of the kernel's work queues come and go.
+# Threads by number, with the CPUs that they may use. Workers of the kernel's work queues come and go, and an interrupt's thread
+# is where the kernel chose to have the interrupt, of the CPUs that it may go to.
 threads() {
   for t in /proc/[0-9]*/task/[0-9]*; do
     [ -e $t/status ] && echo "${t##*/} $(sed -n 's/^Name:[[:space:]]*//p;s/^Cpus_allowed_list:[[:space:]]*//p' $t/status | tr '\n' ' ')"
-  done 2>/dev/null | grep -v kworker | sort
+  done 2>/dev/null | grep -v ' kworker\| irq/' | sort
 }
 before() { files >/tmp/files; threads >/tmp/threads; }
 # What a thread had that lives still, it has again.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"runtime"
 	"strconv"
@@ -86,7 +87,10 @@ func (h *Host) throttle() ([]Guard, error) {
 
 func (h *Host) nanoseconds(file string) (time.Duration, error) {
 	text, err := h.read(file)
-	if err != nil {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		return 0, fmt.Errorf("%s: %w", file, p.Err)
+	} else if err != nil {
 		return 0, err
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
