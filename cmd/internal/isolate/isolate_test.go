@@ -295,6 +295,13 @@ func TestKilled(t *testing.T) {
 			pid := fmt.Sprintf("/proc/%d/task/%d/stat", os.Getpid(), os.Getpid())
 			alive, _ := m.read(pid)
 			m.put(pid, strings.Replace(alive, " 30 0 0", " 31 0 0", 1)) // another process has the number now
+			if at == "nowhere" {                                        // one that undid it was killed as well
+				for _, j := range m.glob(journals + "/*") {
+					if err := os.Rename(m.path(j), m.path(j)+".99999"); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
 			steps := m.Abandoned()
 			m.put(pid, alive)
 			if len(steps) != 1 || steps[0].Err != nil || steps[0].Done == "" {

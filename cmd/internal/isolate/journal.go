@@ -208,11 +208,16 @@ func (h *Host) Abandoned() []Step {
 	boot, _ := h.read("/proc/sys/kernel/random/boot_id")
 	for _, name := range h.glob(journals + "/*") {
 		name = h.path(name)
-		if strings.Contains(filepath.Base(name), ".") {
-			continue
+		// Two that start at once do not both undo it: the one that can rename it does. It may be killed too.
+		mine := name
+		if whole, by, undoing := strings.Cut(filepath.Base(name), "."); undoing {
+			pid, _ := strconv.Atoi(by)
+			if _, err := h.stat(pid, pid); err == nil {
+				continue
+			}
+			mine = filepath.Join(filepath.Dir(name), whole)
 		}
-		// Two that start at once do not both undo it.
-		mine := fmt.Sprintf("%s.%d", name, os.Getpid())
+		mine = fmt.Sprintf("%s.%d", mine, os.Getpid())
 		o, changes, err := readJournal(name)
 		step := Step{Name: fmt.Sprintf("CPUs %s of process %d", cpuList(o.CPUs), o.PID)}
 		s, serr := h.stat(o.PID, o.PID)
