@@ -2,6 +2,7 @@ package lab
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -140,6 +141,21 @@ grep -q 'received 300' /tmp/out || { show failed cat /tmp/out; fail "the bench l
 step partition "CPUs 1 are an isolated partition"
 restored "bench -isolate"
 say benched
+
+# What it gives where two busy processes want both CPUs, for five seconds each way. The times are those of an emulated machine.
+for i in 1 2; do
+  for isolate in false true; do
+    sh -c 'while :; do :; done' & a=$!
+    sh -c 'while :; do :; done' & b=$!
+    begin /sys/fs/cgroup -set cpu.isolate=$isolate
+    sleep 5
+    stop
+    kill $a $b; wait $a $b 2>/dev/null
+    show effect sh -c "grep '^wait \|^gap ' /tmp/out | sed 's/^/isolate=$isolate /'"
+  done
+done
+restored "busy processes"
+say compared
 `
 
 // TestLabIsolate has the responder take a CPU of a stock Debian to itself, and give it back however it ends.
@@ -156,7 +172,7 @@ func TestLabIsolate(t *testing.T) {
 	defer p.close()
 	start := time.Now()
 	r, err := k.Run(t.Context(), Machine{
-		Limit: 150 * time.Second,
+		Limit: 240 * time.Second,
 		Dir:   dir, Sockets: []string{f.socket},
 		Files:  map[string][]byte{"responder": build(t, dir, "rebound/cmd/responder"), "bench": build(t, dir, "rebound/cmd/bench")},
 		Script: fmt.Sprintf("module=%s\n%s", c.module, isolateScript),
@@ -165,7 +181,7 @@ func TestLabIsolate(t *testing.T) {
 			return nil
 		},
 	})
-	for _, l := range r["log"] {
+	for _, l := range slices.Concat(r["log"], r["effect"]) {
 		t.Log(l)
 	}
 	for _, l := range r["dmesg"] {
