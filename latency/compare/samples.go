@@ -30,7 +30,7 @@ const (
 // Drift that the samples of one report show is carried over to the time between the reports with these factors. Stretches
 // of one run do not show what changes from start to start. The calibration holds them.
 const (
-	driftOfRuns      = 1.5
+	driftOfRuns      = 2
 	driftOfStretches = 3
 )
 
@@ -101,15 +101,9 @@ type part struct {
 func runs(r *report.Report) []part {
 	origin := r.Start.UnixNano()
 	var out []part
-	for _, run := range r.Runs {
-		var hs []*latency.Histogram
-		for _, iv := range r.Main().Intervals {
-			if middle := iv.Start/2 + iv.End/2; middle >= run.Start && middle <= run.End { // a log rounds its ends
-				hs = append(hs, iv.Histogram)
-			}
-		}
-		if len(hs) > 0 {
-			out = append(out, part{origin + run.Start, origin + run.End, latency.Merge(hs...)})
+	for i, h := range r.ByRun() {
+		if h != nil {
+			out = append(out, part{origin + r.Runs[i].Start, origin + r.Runs[i].End, h})
 		}
 	}
 	return out

@@ -33,8 +33,10 @@ type Row struct {
 	Lo, Hi           float64 // ns, the interval of Shift at 99 %; it holds 0 exactly where the verdict is neither Faster nor Slower
 	P                float64 // chance of such a shift between samples of the same thing, drift included
 	Verdict          Verdict
-	How              string // what the samples were
-	Why              string // why the verdict is Unknown
+	Diffs            []float64 // ns, ascending: the elementary differences whose median Shift is and whose ranks the test counts
+	Allowed          float64   // ns of Shift that may be drift
+	How              string    // what the samples were
+	Why              string    // why the verdict is Unknown
 }
 
 // Tested reports whether there were enough samples to test; a verdict may be Unknown all the same.
@@ -68,6 +70,7 @@ func (p *Pair) row(st Stat) Row {
 	t := test(s.a, s.b)
 	lo, hi := t.interval()
 	r.Typical, r.Shift, r.Lo, r.Hi, r.P, r.How = median(s.a), t.estimate(), lo-s.allowed, hi+s.allowed, t.p(s.allowed), s.how
+	r.Diffs, r.Allowed = t.diffs, s.allowed
 	switch {
 	case r.Lo > 0:
 		r.Verdict = Slower

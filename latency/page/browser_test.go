@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"encoding/xml"
 	"errors"
 	"fmt"
 	"html"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,11 +27,17 @@ import (
 const probe = `<script>addEventListener("load",()=>{
 const shown=[...document.querySelectorAll("svg.chart")].filter(s=>getComputedStyle(s).display!="none");
 const boxes=e=>[...e].map(p=>{const b=p.getBoundingClientRect();return{w:b.width,h:b.height,l:p.getTotalLength(),stroke:getComputedStyle(p).stroke}});
+const tips=shown.map(s=>{const b=s.getBoundingClientRect();
+s.dispatchEvent(new PointerEvent("pointermove",{clientX:b.left+b.width*.55,clientY:b.top+b.height*.5}));
+const t=document.querySelector(".tip"),r=t.getBoundingClientRect();return t.hidden?"":r.left<0||r.right>innerWidth?"outside":t.innerText});
 const out=parent.document.createElement("pre");out.className="probe";
 out.textContent=JSON.stringify({name:window.name,width:innerWidth,overflow:document.documentElement.scrollWidth-innerWidth,
-ground:getComputedStyle(document.body).backgroundColor,charts:shown.length,
+ground:getComputedStyle(document.body).backgroundColor,charts:shown.length,tips,
 letters:Math.min(...shown.map(s=>{const t=s.querySelector("text.tick");return t?t.getBoundingClientRect().height:0})),
-curves:boxes(shown.flatMap(s=>[...s.querySelectorAll("path.curve")])),
+curves:boxes(shown.flatMap(s=>[...s.querySelectorAll("path.curve:not(.dots)")])),dots:shown.flatMap(s=>[...s.querySelectorAll("circle")]).length,
+heat:shown.flatMap(s=>[...s.querySelectorAll("path.heat")]).length,
+clipped:[...document.querySelectorAll(".headline, .headline dd")].filter(e=>e.scrollWidth>e.clientWidth+1).map(e=>e.textContent),
+hidden:[...document.querySelectorAll("td.verdict")].filter(e=>e.getBoundingClientRect().right>Math.min(innerWidth,e.closest(".scroll").getBoundingClientRect().right)).map(e=>e.textContent),
 outside:shown.flatMap(s=>[...s.querySelectorAll("text")].filter(t=>{const a=t.getBoundingClientRect(),b=s.getBoundingClientRect();return a.left<b.left-1||a.right>b.right+1}).map(t=>t.textContent))});
 parent.document.body.append(out)});</script>`
 
@@ -43,7 +51,12 @@ type probed struct {
 		W, H, L float64
 		Stroke  string
 	}
-	Outside []string
+	Outside []string // texts that stick out of their figure
+	Clipped []string // headline tiles that do not hold their text
+	Hidden  []string // verdicts that cannot be seen without scrolling
+	Tips    []string // what is shown with the pointer in the middle of each figure
+	Dots    int
+	Heat    int // shades of heat maps
 }
 
 var probeResult = regexp.MustCompile(`(?s)<pre class="probe">(.*?)</pre>`)
@@ -99,6 +112,7 @@ func TestPagesInBrowser(t *testing.T) {
 	a.Label = "AF_XDP on veth"
 	b := synthetic.Link{Seed: 2, Median: 5100, Spread: 0.2, Runs: 1, Seconds: 30, Rate: 3000}.Report()
 	b.Label = "AF_PACKET on veth"
+	few := synthetic.Link{Seed: 4, Median: 123_456_789, Spread: 0.2, Runs: 8, Seconds: 4, Rate: 9}.Report()
 	o := synthetic.Link{Seed: 3, Median: 4000, Spread: 0.15, Runs: 2, Seconds: 10, Rate: 4000, Open: true}.Report()
 	o.Counts.Lost = 3
 
@@ -121,17 +135,19 @@ func TestPagesInBrowser(t *testing.T) {
 		path           string
 		charts, curves int
 		high           int // curves that cannot be flat
+		heat           bool
 	}{
-		{write("report.html", func(w *bytes.Buffer) error { return Report(w, a) }), 3, 5, 3},
-		{write("open.html", func(w *bytes.Buffer) error { return Report(w, o) }), 3, 7, 5},
-		{write("compare.html", func(w *bytes.Buffer) error { return Comparison(w, compare.Reports(a, b, o)) }), 2, 6, 6},
+		{write("report.html", func(w *bytes.Buffer) error { return Report(w, a) }), 4, 5, 3, true},
+		{write("open.html", func(w *bytes.Buffer) error { return Report(w, o) }), 6, 7, 5, true},
+		{write("few.html", func(w *bytes.Buffer) error { return Report(w, few) }), 5, 5, 3, true},
+		{write("compare.html", func(w *bytes.Buffer) error { return Comparison(w, compare.Reports(a, b, o)) }), 6, 8, 6, false},
 	}
 	// All pages are shown at once, each in a frame of its width: a frame is narrower than any window may be.
 	grounds := map[string]string{}
 	for _, look := range []struct {
 		name, scheme string
 		widths       []int
-	}{{"light", "1", []int{1200, 390}}, {"dark", "0", []int{1200}}} {
+	}{{"light", "1", []int{1600, 1000, 360}}, {"dark", "0", []int{1000}}} {
 		var all bytes.Buffer
 		all.WriteString(`<!doctype html><link rel="icon" href="data:,"><body style="margin:0">`)
 		for _, p := range pages {
@@ -141,14 +157,14 @@ func TestPagesInBrowser(t *testing.T) {
 			}
 			for _, width := range look.widths {
 				name := fmt.Sprintf("%s-%s-%d", strings.TrimSuffix(filepath.Base(p.path), ".html"), look.name, width)
-				frame := fmt.Sprintf(`<iframe name="%s" style="border:0;display:block;width:%dpx;height:4600px" srcdoc="%s"></iframe>`, name, width, html.EscapeString(string(content)+probe))
+				frame := fmt.Sprintf(`<iframe name="%s" style="border:0;display:block;width:%dpx;height:6000px" srcdoc="%s"></iframe>`, name, width, html.EscapeString(string(content)+probe))
 				all.WriteString(frame)
 				if keep := os.Getenv("KEEP_PAGES"); keep != "" {
 					one := filepath.Join(t.TempDir(), "one.html")
 					if err := os.WriteFile(one, []byte(`<!doctype html><body style="margin:0">`+frame), 0o644); err != nil {
 						t.Fatal(err)
 					}
-					chromium(t, "--blink-settings=preferredColorScheme="+look.scheme, fmt.Sprintf("--window-size=%d,3400", max(width, 500)),
+					chromium(t, "--blink-settings=preferredColorScheme="+look.scheme, fmt.Sprintf("--window-size=%d,6000", max(width, 500)),
 						"--screenshot="+filepath.Join(keep, name+".png"), "file://"+one)
 				}
 			}
@@ -157,7 +173,7 @@ func TestPagesInBrowser(t *testing.T) {
 		if err := os.WriteFile(path, all.Bytes(), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		dom, log := chromium(t, "--blink-settings=preferredColorScheme="+look.scheme, "--window-size=1200,3600", "--dump-dom", "file://"+path)
+		dom, log := chromium(t, "--blink-settings=preferredColorScheme="+look.scheme, "--window-size=1600,3600", "--dump-dom", "file://"+path)
 		for line := range strings.Lines(log) {
 			if strings.Contains(line, "CONSOLE") {
 				t.Errorf("console: %s", line)
@@ -176,6 +192,9 @@ func TestPagesInBrowser(t *testing.T) {
 				name := fmt.Sprintf("%s-%s-%d", strings.TrimSuffix(filepath.Base(p.path), ".html"), look.name, width)
 				got := found[name]
 				got.check(t, name, width, p.charts, p.curves, p.high)
+				if (got.Heat > 0) != p.heat {
+					t.Errorf("%s: %d shades of a heat map", name, got.Heat)
+				}
 				if other := grounds[p.path]; other == got.Ground && look.name == "dark" {
 					t.Errorf("%s: light and dark have the same ground %q", name, other)
 				}
@@ -184,6 +203,9 @@ func TestPagesInBrowser(t *testing.T) {
 		}
 	}
 }
+
+// tipPattern is a place on the horizontal axis, then a value for each curve.
+var tipPattern = regexp.MustCompile(`^(p[0-9.]+|run \d+|[-+]?[0-9.]+\x{a0}\S+)(\n+.*[0-9.]+(\x{a0}\S+| samples| differences))+$`)
 
 func (got *probed) check(t *testing.T, name string, width, charts, curves, high int) {
 	t.Helper()
@@ -210,12 +232,20 @@ func (got *probed) check(t *testing.T, name string, width, charts, curves, high 
 	if got.Letters < 9 {
 		t.Errorf("%s: tick labels are %v px high", name, got.Letters)
 	}
+	if len(got.Clipped) > 0 || len(got.Hidden) > 0 {
+		t.Errorf("%s: tiles clip %q, verdicts out of sight: %q", name, got.Clipped, got.Hidden)
+	}
+	for i, tip := range got.Tips {
+		if !tipPattern.MatchString(tip) {
+			t.Errorf("%s: figure %d shows %q under the pointer", name, i, tip)
+		}
+	}
 	if len(got.Outside) > 0 {
 		t.Errorf("%s: text sticks out of its figure: %q", name, got.Outside)
 	}
 }
 
-// A page asks nothing of a network, and has no script.
+// A page asks nothing of a network, and has no script but its own.
 func TestPagesSelfContained(t *testing.T) {
 	a := synthetic.Link{Seed: 1, Median: 3400, Spread: 0.1, Seconds: 6, Rate: 1000}.Report()
 	a.Label = `<script>alert("x")</script>`
@@ -227,10 +257,76 @@ func TestPagesSelfContained(t *testing.T) {
 		if err := to(&page); err != nil {
 			t.Fatal(err)
 		}
-		for _, bad := range []string{"<script", "http://", "https://", "url(", "@import", "src="} {
+		if n := strings.Count(page.String(), "<script"); n != 1 || strings.Contains(page.String(), "<script>alert") {
+			t.Errorf("%s has %d scripts, or one of a label", name, n)
+		}
+		for _, bad := range []string{"http://", "https://", "url(", "@import", "src=", "fetch(", "XMLHttp", "import("} {
 			if strings.Contains(page.String(), bad) {
 				t.Errorf("%s contains %q", name, bad)
 			}
+		}
+	}
+}
+
+// word is one of pdftotext's; in points, from the page's upper left corner.
+type word struct {
+	XMax float64 `xml:"xMax,attr"`
+	YMin float64 `xml:"yMin,attr"`
+	YMax float64 `xml:"yMax,attr"`
+	Text string  `xml:",chardata"`
+}
+
+// Printed, no column is clipped, and no heading stands alone at the foot of a sheet.
+func TestPagesPrinted(t *testing.T) {
+	pdftotext, err := exec.LookPath("pdftotext")
+	if err != nil {
+		t.Skip("pdftotext is not installed (Debian package poppler-utils)")
+	}
+	a := synthetic.Link{Seed: 1, Median: 3400, Spread: 0.12, Runs: 8, Seconds: 3, Rate: 1000}.Report()
+	b := synthetic.Link{Seed: 2, Median: 123_456, Spread: 0.2, Runs: 8, Seconds: 3, Rate: 1000}.Report()
+	a.Label, b.Label, a.Session, b.Session = "AF_XDP on veth", "AF_PACKET on veth", "s", "s"
+	headings := []string{"Difference", "Histogram", "Percentiles", "Distribution", "Runs", "Frames", "Environment", "Over", "Where", "Numbers", "What"}
+	for name, to := range map[string]func(io.Writer) error{
+		"report":  func(w io.Writer) error { return Report(w, a) },
+		"compare": func(w io.Writer) error { return Comparison(w, compare.Reports(a, b)) },
+	} {
+		var page bytes.Buffer
+		if err := to(&page); err != nil {
+			t.Fatal(err)
+		}
+		html, pdf := filepath.Join(t.TempDir(), "p.html"), filepath.Join(t.TempDir(), "p.pdf")
+		if err := os.WriteFile(html, page.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		chromium(t, "--no-pdf-header-footer", "--print-to-pdf="+pdf, "file://"+html)
+		out, err := exec.Command(pdftotext, "-bbox", pdf, "-").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var doc struct {
+			Pages []struct {
+				Width float64 `xml:"width,attr"`
+				Words []word  `xml:"word"`
+			} `xml:"body>doc>page"`
+		}
+		if err := xml.Unmarshal(out, &doc); err != nil {
+			t.Fatalf("%v\n%.400s", err, out)
+		}
+		words := 0
+		for n, sheet := range doc.Pages {
+			for _, w := range sheet.Words {
+				words++
+				if w.XMax > sheet.Width-20 {
+					t.Errorf("%s, sheet %d: %q ends %.0f points from the left, the sheet is %.0f wide", name, n+1, w.Text, w.XMax, sheet.Width)
+				}
+				below := slices.ContainsFunc(sheet.Words, func(x word) bool { return x.YMin > w.YMax })
+				if !below && w.YMax-w.YMin > 14 && slices.Contains(headings, w.Text) {
+					t.Errorf("%s, sheet %d: nothing is below the heading %q", name, n+1, w.Text)
+				}
+			}
+		}
+		if len(doc.Pages) < 2 || words < 150 {
+			t.Errorf("%s: %d sheets with %d words", name, len(doc.Pages), words)
 		}
 	}
 }

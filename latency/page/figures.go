@@ -9,7 +9,6 @@ import (
 
 	"rebound/latency"
 	"rebound/latency/compare"
-	"rebound/latency/report"
 )
 
 // drawn is a distribution with the colour and name that it has on a page.
@@ -39,7 +38,7 @@ func percentileFigure(ds []drawn, unit string) template.HTML {
 	}
 	nines := func(q float64) float64 { return -math.Log10(max(1-q, 1e-15)) }
 	end := max(math.Log10(float64(most)), 1)
-	f := figure{y: valueAxis(unit, lo, hi), x: axis{lo: 0, hi: end, title: "percentile (each nine takes the same width)"}}
+	f := figure{y: valueAxis(unit, lo, hi), x: axis{lo: 0, hi: end, unit: "nines", title: "percentile (each nine takes the same width)"}}
 	f.x.ticks = []tick{{0, "0%"}, {nines(0.5), "50%"}}
 	for k := 1; float64(k) <= end; k++ {
 		label := "90%"
@@ -52,14 +51,13 @@ func percentileFigure(ds []drawn, unit string) template.HTML {
 		}
 		f.x.ticks = append(f.x.ticks, tick{float64(k), label})
 	}
-	f.shadeFrom = math.Log10(float64(most) / compare.MinTail)
-	f.shadeNote = fmt.Sprintf("fewer than %d samples lie above a percentile here", compare.MinTail)
+	f.shades = []shade{{math.Log10(float64(most) / compare.MinTail), end, fmt.Sprintf("fewer than %d samples lie above a percentile here", compare.MinTail)}}
 	var alts []string
 	for _, d := range ds {
 		if d.h.Count == 0 {
 			continue
 		}
-		c := curve{colour: d.colour, class: d.class}
+		c := curve{name: d.name, colour: d.colour, class: d.class}
 		last := math.Log10(float64(d.h.Count))
 		for p := range d.h.Percentiles(24) {
 			c.x = append(c.x, min(nines(p.Quantile), last))
@@ -86,7 +84,7 @@ func distributionFigure(ds []drawn, unit string) template.HTML {
 		return ""
 	}
 	edges := binEdges(lo, hi)
-	f := figure{x: valueAxis(unit, lo, hi), shadeFrom: math.NaN()}
+	f := figure{x: valueAxis(unit, lo, hi)}
 	f.x.lo, f.x.hi = edges[0], edges[len(edges)-1]
 	if f.x.hi/f.x.lo < 1.1 {
 		f.x.lo, f.x.hi = lo*0.95, hi*1.05
@@ -106,7 +104,7 @@ func distributionFigure(ds []drawn, unit string) template.HTML {
 			}
 			counts[k] += float64(b.Count)
 		}
-		c := curve{colour: d.colour, class: d.class, area: d.class == "", steps: true}
+		c := curve{name: d.name, colour: d.colour, class: d.class, area: d.class == "", steps: true}
 		for i, n := range counts {
 			c.x = append(c.x, edges[i])
 			c.y = append(c.y, n)
@@ -116,7 +114,7 @@ func distributionFigure(ds []drawn, unit string) template.HTML {
 		f.curves = append(f.curves, c)
 	}
 	// The axis begins below one sample, so that one sample has a height.
-	f.y = axis{lo: 0.5, hi: top * 1.5, log: true, title: "samples (logarithmic)"}
+	f.y = axis{lo: 0.5, hi: top * 1.5, log: true, unit: "count", title: "samples (logarithmic)"}
 	f.y.ticks = logTicks(0.9, f.y.hi, func(v float64) string { return tickCount(v) })
 	f.alt = fmt.Sprintf("Distribution: how many samples there were of each duration between %s and %s.", latency.FormatNS(lo), latency.FormatNS(hi))
 	return f.svg()
@@ -145,55 +143,4 @@ func tickCount(v float64) string {
 		return strconv.FormatFloat(v/1e3, 'f', -1, 64) + "k"
 	}
 	return strconv.FormatFloat(v, 'f', -1, 64)
-}
-
-// maxColumns bounds the points of a figure over time; neighbouring intervals are joined beyond it.
-const maxColumns = 400
-
-// timeFigure draws p50, p99 and the maximum of each interval.
-func timeFigure(r *report.Report, s *latency.Series, unit string) template.HTML {
-	ivs := s.Intervals
-	if each := (len(ivs) + maxColumns - 1) / maxColumns; each > 1 {
-		var joined []latency.Interval
-		for i := 0; i < len(ivs); i += each {
-			part := ivs[i:min(i+each, len(ivs))]
-			hs := make([]*latency.Histogram, len(part))
-			for k := range part {
-				hs[k] = part[k].Histogram
-			}
-			joined = append(joined, latency.Interval{Start: part[0].Start, End: part[len(part)-1].End, Histogram: latency.Merge(hs...)})
-		}
-		ivs = joined
-	}
-	p50, p99, top := curve{colour: 0}, curve{colour: 1}, curve{colour: 2, class: "thin"}
-	lo, hi := math.Inf(1), 0.0
-	for _, iv := range ivs {
-		if iv.Count == 0 {
-			continue
-		}
-		t := float64(iv.Start+iv.End) / 2e9
-		for _, x := range []struct {
-			c *curve
-			v int64
-		}{{&p50, iv.Quantile(0.5)}, {&p99, iv.Quantile(0.99)}, {&top, iv.Max}} {
-			x.c.x, x.c.y = append(x.c.x, t), append(x.c.y, float64(x.v))
-			lo, hi = min(lo, float64(x.v)), max(hi, float64(x.v))
-		}
-	}
-	if len(p50.x) < 2 {
-		return ""
-	}
-	if len(top.x) <= 80 {
-		for i := range top.x {
-			top.marks = append(top.marks, mark{top.x[i], top.y[i], fmt.Sprintf("max %s at %.1f s", latency.FormatNS(top.y[i]), top.x[i])})
-		}
-	}
-	f := figure{y: valueAxis(unit, lo, hi), x: axis{lo: float64(ivs[0].Start) / 1e9, hi: float64(ivs[len(ivs)-1].End) / 1e9, title: "seconds since the start"}, shadeFrom: math.NaN()}
-	f.x.ticks = linearTicks(f.x.lo, f.x.hi, 10, func(v float64) string { return strconv.FormatFloat(math.Round(v*1e6)/1e6, 'f', -1, 64) })
-	for _, run := range r.Runs[min(1, len(r.Runs)):] {
-		f.x.ticks = append(f.x.ticks, tick{at: float64(run.Start) / 1e9})
-	}
-	f.curves = []curve{top, p99, p50}
-	f.alt = fmt.Sprintf("Latency over time: median, p99 and maximum of %d intervals, between %s and %s.", len(p50.x), latency.FormatNS(lo), latency.FormatNS(hi))
-	return f.svg()
 }

@@ -22,9 +22,13 @@ var pageCSS string
 //go:embed page.html
 var pageHTML string
 
+//go:embed page.js
+var pageJS string
+
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"ns":    nbsp,
 	"css":   func() template.CSS { return template.CSS(pageCSS) },
+	"js":    func() template.JS { return template.JS(pageJS) },
 	"upper": upperFirst,
 	"dict": func(kv ...any) map[string]any {
 		m := map[string]any{}
@@ -129,8 +133,20 @@ func Report(w io.Writer, rep *report.Report) error {
 			plot{"Percentiles", "Where the ground is grey, fewer than ten samples lie above a percentile: its value is luck.", legends, percentileFigure(ds, unit)},
 			plot{"Distribution", "Both axes are logarithmic, so that a single outlier shows.", legends, distributionFigure(ds, unit)})
 		if svg := timeFigure(rep, main, unit); svg != "" {
-			p.Plots = append(p.Plots, plot{"Over time", fmt.Sprintf("Intervals of %v.", time.Duration(rep.Interval)), []legend{{0, "", "p50"}, {1, "", "p99"}, {2, "thin", "max"}}, svg})
+			caption := fmt.Sprintf("Intervals of %v.", time.Duration(rep.Interval))
+			if len(rep.Runs) > 1 {
+				caption += " Each run is a line of its own."
+			}
+			p.Plots = append(p.Plots, plot{"Over time", caption, []legend{{0, "", "p50"}, {1, "", "p99"}, {2, "thin", "max"}}, svg})
 		}
+		if svg := heatFigure(rep, main, unit); svg != "" {
+			p.Plots = append(p.Plots, plot{"Where the samples lie, over time", "The darkest cells hold most samples of their moment; each lighter level a tenth of the one before.", nil, svg})
+		}
+		var strips []template.HTML
+		for _, st := range stripStats(rep) {
+			strips = append(strips, stripFigure(st, []side{{legend{0, "", string(rep.Metric)}, rep}}, unit))
+		}
+		p.Plots = append(p.Plots, joined("Runs", "A dot for each run: what they differ by is the spread that a comparison has to exceed.", nil, strips)...)
 	}
 	for _, s := range rep.Series {
 		name := s.Name
@@ -263,4 +279,38 @@ func clockOf(c latency.ClockInfo) string {
 		return ""
 	}
 	return fmt.Sprintf("%s at %.6f GHz ±%.2g ppm, %s; %.1f ns to read, steps of %.2g ns", c.Source, c.Frequency/1e9, c.ErrorPPM, c.Method, c.ReadNS, c.StepNS)
+}
+
+// stripStats are the statistics that strips of runs show: the median, and the farthest percentile up to p99 that each run
+// has the samples for.
+func stripStats(rs ...*report.Report) []compare.Stat {
+	var out []compare.Stat
+	for _, name := range []string{"p50", "p99"} {
+		st, err := compare.ParseStat(name)
+		if err != nil {
+			panic(err)
+		}
+		enough := true
+		for _, r := range rs {
+			for _, h := range r.ByRun() {
+				enough = enough && (h == nil || h.Count >= st.Needs())
+			}
+		}
+		if enough {
+			out = append(out, st)
+		}
+	}
+	return out
+}
+
+// joined is one plot of several figures, none if all are empty.
+func joined(title, caption string, legends []legend, figures []template.HTML) []plot {
+	var all template.HTML
+	for _, f := range figures {
+		all += f
+	}
+	if all == "" {
+		return nil
+	}
+	return []plot{{title, caption, legends, all}}
 }

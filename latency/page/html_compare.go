@@ -2,6 +2,7 @@ package page
 
 import (
 	"fmt"
+	"html/template"
 	"io"
 
 	"rebound/latency"
@@ -24,6 +25,7 @@ type pairTable struct {
 	A, B legend
 	Rows []pairRow
 	Foot []string
+	Diff []plot
 	Not  bool // comparable
 }
 
@@ -63,27 +65,47 @@ func Comparison(w io.Writer, c *compare.Comparison) error {
 			{"Distribution", "Both axes are logarithmic, so that a single outlier shows.", p.Names, distributionFigure(ds, unit)},
 		}
 	}
+	var sides []side
+	var measured []*report.Report
+	for i, r := range c.Reports {
+		if r.Measured() {
+			sides, measured = append(sides, side{p.Names[i], r}), append(measured, r)
+		}
+	}
+	var strips []template.HTML
+	for _, st := range stripStats(measured...) {
+		strips = append(strips, stripFigure(st, sides, unit))
+	}
+	p.Plots = append(p.Plots, joined("Runs", "A dot for each run, in the order in which they were made.", p.Names, strips)...)
 	for i, pair := range c.Pairs {
 		t := pairTable{A: p.Names[0], B: p.Names[i+1], Not: len(pair.Obstacles) > 0}
 		seen := map[string]bool{}
+		foot := func(text string) {
+			if !seen[text] {
+				seen[text] = true
+				t.Foot = append(t.Foot, text)
+			}
+		}
+		var shifts []template.HTML
 		for _, r := range pair.Rows {
 			row := pairRow{Stat: r.Stat.String(), A: nbsp(r.PooledA), B: nbsp(r.PooledB), Mark: r.Verdict.Mark(), Verdict: r.Verdict.String(), Diff: "–", CI: "–", P: "–"}
 			if r.Tested() {
 				row.Diff, row.Percent, row.P = latency.FormatSigned(r.Shift), formatPercent(r.Percent()), formatP(r.P)
 				row.CI = fmt.Sprintf("%s … %s", latency.FormatSigned(r.Lo), latency.FormatSigned(r.Hi))
 			}
-			foot := r.Why
-			if t.Not {
-				foot = "" // said already
-			} else if foot == "" {
-				foot = "tested over " + r.How
+			if r.Tested() {
+				foot("Tested over " + r.How + ".")
 			}
-			if foot != "" && !seen[foot] {
-				seen[foot] = true
-				t.Foot = append(t.Foot, foot)
+			if r.Why != "" && !t.Not {
+				foot(upperFirst(r.Why) + ".")
 			}
 			t.Rows = append(t.Rows, row)
+			if name := r.Stat.String(); name == "p50" || name == "p99" {
+				shifts = append(shifts, shiftFigure(r))
+			}
 		}
+		t.Diff = joined("Histogram of the difference",
+			"The differences between runs whose ranks are tested: each B to each A, or the averages of two pairs. Their median is the shift; the grey ground is its interval, the line is no difference.", nil, shifts)
 		p.Pairs = append(p.Pairs, t)
 	}
 	for _, row := range countRows {

@@ -19,10 +19,12 @@ const (
 	marginLeft, marginRight, marginTop, marginBottom = 62, 14, 14, 44
 )
 
-// curve is one line of a figure, in nanoseconds or counts; colour is an index of the page's palette.
+// curve is one line of a figure, in nanoseconds or counts; colour is an index of the page's palette. Where y is NaN, the
+// line is interrupted.
 type curve struct {
+	name   string // shown with a value under the pointer
 	colour int
-	class  string // "", "dashed", "thin"
+	class  string // "", "dashed", "thin", "dots" (marks only)
 	x, y   []float64
 	marks  []mark
 	area   bool // filled to the axis
@@ -39,6 +41,7 @@ type mark struct {
 type axis struct {
 	lo, hi float64
 	log    bool
+	unit   string // how page.js shows a value: ns, shift, s, run, count, pairs, nines
 	title  string
 	ticks  []tick
 }
@@ -57,14 +60,29 @@ func (a *axis) share(v float64) float64 {
 }
 
 // figure draws curves over two axes as inline SVG, in each of figureSizes. alt tells what is to be seen to those who
-// cannot see it. shadeFrom greys what lies right of it, with a note; it is not drawn where NaN.
+// cannot see it.
 type figure struct {
-	alt       string
-	x, y      axis
-	curves    []curve
-	shadeFrom float64
-	shadeNote string
+	alt    string
+	x, y   axis
+	curves []curve
+	cells  []cell
+	shades []shade
+	rules  []mark // vertical lines at x
 }
+
+// shade greys what lies between two values of x.
+type shade struct {
+	from, to float64
+	note     string
+}
+
+// cell is a rectangle of a heat map. Level is from 1 to heatLevels.
+type cell struct {
+	x0, x1, y0, y1 float64
+	level          int
+}
+
+const heatLevels = 6
 
 func (f *figure) svg() template.HTML {
 	var b strings.Builder
@@ -79,11 +97,14 @@ func (f *figure) draw(b *strings.Builder, class string, w, h float64) {
 	px := func(v float64) float64 { return left + f.x.share(v)*(right-left) }
 	py := func(v float64) float64 { return bottom - f.y.share(v)*(bottom-top) }
 
-	fmt.Fprintf(b, `<svg class="chart %s" viewBox="0 0 %g %g" role="img" aria-label="%s">`, class, w, h, html.EscapeString(f.alt))
-	if !math.IsNaN(f.shadeFrom) && px(f.shadeFrom) < right-1 {
-		x := px(f.shadeFrom)
-		fmt.Fprintf(b, `<rect class="shade" x="%.1f" y="%g" width="%.1f" height="%g"><title>%s</title></rect>`, x, top, right-x, bottom-top, html.EscapeString(f.shadeNote))
+	fmt.Fprintf(b, `<svg class="chart %s" viewBox="0 0 %g %g" role="img" aria-label="%s" data-x="%s" data-y="%s">`, class, w, h, html.EscapeString(f.alt),
+		f.x.pixels(left, right), f.y.pixels(bottom, top))
+	for _, s := range f.shades {
+		if from, to := px(s.from), px(s.to); to > from+1 {
+			fmt.Fprintf(b, `<rect class="shade" x="%.1f" y="%g" width="%.1f" height="%g"><title>%s</title></rect>`, from, top, to-from, bottom-top, html.EscapeString(s.note))
+		}
 	}
+	f.drawCells(b, px, py)
 	last := math.Inf(1)
 	for _, t := range f.y.ticks {
 		y := py(t.at)
@@ -97,7 +118,7 @@ func (f *figure) draw(b *strings.Builder, class string, w, h float64) {
 	for _, t := range f.x.ticks {
 		x := px(t.at)
 		fmt.Fprintf(b, `<line class="grid%s" x1="%.1f" y1="%g" x2="%.1f" y2="%g"/>`, minor(t), x, top, x, bottom)
-		half := 3.4 * float64(len([]rune(t.label)))
+		half := 3.7 * float64(len([]rune(t.label)))
 		if t.label == "" || x-half < last+6 {
 			continue
 		}
@@ -116,6 +137,9 @@ func (f *figure) draw(b *strings.Builder, class string, w, h float64) {
 	fmt.Fprintf(b, `<text class="title" x="%.1f" y="%g" text-anchor="middle">%s</text>`, (left+right)/2, h-6, html.EscapeString(f.x.title))
 	fmt.Fprintf(b, `<text class="title" transform="translate(11 %.1f) rotate(-90)" text-anchor="middle">%s</text>`, (top+bottom)/2, html.EscapeString(f.y.title))
 
+	for _, r := range f.rules {
+		fmt.Fprintf(b, `<line class="rule" x1="%.1f" y1="%g" x2="%.1f" y2="%g"><title>%s</title></line>`, px(r.x), top, px(r.x), bottom, html.EscapeString(r.text))
+	}
 	for _, c := range f.curves {
 		if len(c.x) == 0 {
 			continue
@@ -123,7 +147,7 @@ func (f *figure) draw(b *strings.Builder, class string, w, h float64) {
 		if c.area {
 			fmt.Fprintf(b, `<path class="area c%d" d="%sL%.1f %.1fL%.1f %.1fZ"/>`, c.colour, pathOf(c, px, py, false), px(c.x[len(c.x)-1]), bottom, px(c.x[0]), bottom)
 		}
-		fmt.Fprintf(b, `<path class="curve c%d %s" d="%s"/>`, c.colour, c.class, pathOf(c, px, py, c.steps))
+		fmt.Fprintf(b, `<path class="curve c%d %s" data-name="%s" d="%s"/>`, c.colour, c.class, html.EscapeString(c.name), pathOf(c, px, py, c.steps))
 	}
 	for _, c := range f.curves {
 		for _, m := range c.marks {
@@ -131,6 +155,31 @@ func (f *figure) draw(b *strings.Builder, class string, w, h float64) {
 		}
 	}
 	b.WriteString("</svg>")
+}
+
+// pixels tells page.js how the axis maps values to pixels.
+func (a *axis) pixels(lo, hi float64) string {
+	log := 0
+	if a.log {
+		log = 1
+	}
+	return fmt.Sprintf("%g %g %d %g %g %s", a.lo, a.hi, log, lo, hi, a.unit)
+}
+
+// drawCells draws the cells, all of a level as one path.
+func (f *figure) drawCells(b *strings.Builder, px, py func(float64) float64) {
+	for level := 1; level <= heatLevels; level++ {
+		var path strings.Builder
+		for _, c := range f.cells {
+			if c.level == level {
+				x, y := px(c.x0), py(c.y1)
+				fmt.Fprintf(&path, "M%.1f %.1fh%.1fv%.1fh%.1fz", x, y, px(c.x1)-x, py(c.y0)-y, x-px(c.x1))
+			}
+		}
+		if path.Len() > 0 {
+			fmt.Fprintf(b, `<path class="heat h%d" d="%s"/>`, level, path.String())
+		}
+	}
 }
 
 func minor(t tick) string {
@@ -145,25 +194,31 @@ func pathOf(c curve, px, py func(float64) float64, gaps bool) string {
 	b := make([]byte, 0, 16*len(c.x))
 	point := func(op byte, x, y float64) {
 		b = append(b, op)
-		b = strconv.AppendFloat(b, x, 'f', 1, 64)
+		b = strconv.AppendFloat(b, x, 'f', 2, 64)
 		b = append(b, ' ')
-		b = strconv.AppendFloat(b, y, 'f', 1, 64)
+		b = strconv.AppendFloat(b, y, 'f', 2, 64)
 	}
-	op := byte('M')
 	for i := range c.x {
+		if math.IsNaN(c.y[i]) {
+			continue
+		}
 		x, y := px(c.x[i]), py(c.y[i])
-		if c.steps && i > 0 {
+		begins, ends := i == 0 || math.IsNaN(c.y[i-1]), i+1 == len(c.x) || math.IsNaN(c.y[i+1])
+		if c.steps && !begins {
 			to := byte('L')
 			if gaps && c.y[i-1] == 0 {
 				to = 'M'
 			}
 			point(to, x, py(c.y[i-1]))
 		}
-		point(op, x, y)
-		op = 'L'
-	}
-	if len(c.x) == 1 {
-		point('L', px(c.x[0])+2, py(c.y[0])) // a lone point would not show
+		if begins {
+			point('M', x, y)
+		} else {
+			point('L', x, y)
+		}
+		if begins && ends {
+			point('L', x+2, y) // a lone point would not show
+		}
 	}
 	return string(b)
 }
@@ -171,7 +226,7 @@ func pathOf(c curve, px, py func(float64) float64, gaps bool) string {
 // valueAxis is a logarithmic axis of nanoseconds that holds lo to hi with a little room.
 func valueAxis(title string, lo, hi float64) axis {
 	lo, hi = max(lo, 1), max(hi, 2)
-	a := axis{lo: lo * math.Pow(lo/hi, 0.04), hi: hi * math.Pow(hi/lo, 0.04), log: true, title: title}
+	a := axis{lo: lo * math.Pow(lo/hi, 0.04), hi: hi * math.Pow(hi/lo, 0.04), log: true, unit: "ns", title: title}
 	if hi/lo < 1.1 {
 		a.lo, a.hi = lo*0.95, hi*1.05
 	}

@@ -163,6 +163,30 @@ func (r *Report) Add(name string, h *latency.Histogram) {
 	r.Series = append(r.Series, s)
 }
 
+// ByRun returns the main series of each run; nil for a run with nothing in it.
+func (r *Report) ByRun() []*latency.Histogram {
+	out := make([]*latency.Histogram, len(r.Runs))
+	if r.Main() == nil {
+		return out
+	}
+	parts := make([][]*latency.Histogram, len(r.Runs))
+	for _, iv := range r.Main().Intervals {
+		middle := iv.Start/2 + iv.End/2 // a log rounds its ends
+		for i, run := range r.Runs {
+			if middle >= run.Start && middle <= run.End && iv.Histogram.Count > 0 {
+				parts[i] = append(parts[i], iv.Histogram)
+				break
+			}
+		}
+	}
+	for i, hs := range parts {
+		if len(hs) > 0 {
+			out[i] = latency.Merge(hs...)
+		}
+	}
+	return out
+}
+
 // Measured reports whether there is a main series with anything in it.
 func (r *Report) Measured() bool { return r.Main() != nil && r.Main().Total.Count > 0 }
 

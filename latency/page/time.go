@@ -1,0 +1,214 @@
+package page
+
+import (
+	"fmt"
+	"html/template"
+	"math"
+	"strconv"
+
+	"rebound/latency"
+	"rebound/latency/compare"
+	"rebound/latency/report"
+)
+
+// maxColumns bounds the points of a figure over time, maxHeat the columns of a heat map: a page stays small.
+const maxColumns, maxHeat, heatRows = 400, 140, 40
+
+// stretch is a part of a recording that figures over time show as one. No stretch reaches over the end of a run.
+type stretch struct {
+	start, end float64 // s
+	run        int
+	*latency.Histogram
+}
+
+// timeline cuts a series into at most about the given number of stretches. What is left over at the end of a run, and has
+// less than half of the samples of the stretch before, joins it: the percentiles of a handful of samples say nothing.
+func timeline(r *report.Report, s *latency.Series, most int) []stretch {
+	each := (len(s.Intervals) + most - 1) / most
+	var out []stretch
+	var hs []*latency.Histogram
+	flush := func() {
+		if len(hs) == 0 {
+			return
+		}
+		last := &out[len(out)-1]
+		last.Histogram = latency.Merge(hs...)
+		if k := len(out) - 2; k >= 0 && out[k].run == last.run && 2*last.Count < out[k].Count {
+			out[k].Histogram, out[k].end = latency.Merge(out[k].Histogram, last.Histogram), last.end
+			out = out[:k+1]
+		}
+		hs = nil
+	}
+	for _, iv := range s.Intervals {
+		run := runAt(r, iv)
+		if len(hs) == each || len(hs) > 0 && out[len(out)-1].run != run {
+			flush()
+		}
+		if iv.Count == 0 {
+			continue
+		}
+		if len(hs) == 0 {
+			out = append(out, stretch{start: float64(iv.Start) / 1e9, run: run})
+		}
+		out[len(out)-1].end = float64(iv.End) / 1e9
+		hs = append(hs, iv.Histogram)
+	}
+	flush()
+	return out
+}
+
+// runAt returns the index of the run that holds an interval's middle, or of the one before.
+func runAt(r *report.Report, iv latency.Interval) int {
+	run := 0
+	for i, x := range r.Runs {
+		if iv.Start/2+iv.End/2 >= x.Start {
+			run = i
+		}
+	}
+	return run
+}
+
+// secondsAxis spans the stretches, with a mark where each run after the first begins.
+func secondsAxis(r *report.Report, all []stretch) axis {
+	a := axis{lo: all[0].start, hi: all[len(all)-1].end, unit: "s", title: "seconds since the start"}
+	a.ticks = linearTicks(a.lo, a.hi, 10, func(v float64) string { return strconv.FormatFloat(math.Round(v*1e6)/1e6, 'f', -1, 64) })
+	if len(r.Runs) <= 40 {
+		for _, run := range r.Runs[min(1, len(r.Runs)):] {
+			a.ticks = append(a.ticks, tick{at: float64(run.Start) / 1e9})
+		}
+	}
+	return a
+}
+
+// timeFigure draws p50, p99 and the maximum of each stretch; nothing is drawn through the pause between two runs.
+func timeFigure(r *report.Report, s *latency.Series, unit string) template.HTML {
+	all := timeline(r, s, maxColumns)
+	if len(all) < 2 {
+		return ""
+	}
+	p50, p99, top := curve{name: "p50", colour: 0}, curve{name: "p99", colour: 1}, curve{name: "max", colour: 2, class: "thin"}
+	lo, hi := math.Inf(1), 0.0
+	for i, st := range all {
+		for _, x := range []struct {
+			c *curve
+			v int64
+		}{{&p50, st.Quantile(0.5)}, {&p99, st.Quantile(0.99)}, {&top, st.Max}} {
+			if i > 0 && all[i-1].run != st.run {
+				x.c.x, x.c.y = append(x.c.x, st.start), append(x.c.y, math.NaN())
+			}
+			x.c.x, x.c.y = append(x.c.x, (st.start+st.end)/2), append(x.c.y, float64(x.v))
+			lo, hi = min(lo, float64(x.v)), max(hi, float64(x.v))
+		}
+		if len(all) <= 80 {
+			at := (st.start + st.end) / 2
+			top.marks = append(top.marks, mark{at, float64(st.Max), fmt.Sprintf("max %s at %.1f s", latency.FormatNS(float64(st.Max)), at)})
+		}
+	}
+	f := figure{y: valueAxis(unit, lo, hi), x: secondsAxis(r, all), curves: []curve{top, p99, p50}}
+	f.alt = fmt.Sprintf("Latency over time: median, p99 and maximum of %d stretches, between %s and %s.", len(all), latency.FormatNS(lo), latency.FormatNS(hi))
+	return f.svg()
+}
+
+// heatFigure draws how many samples of each stretch had which duration: a level that jumps, or two levels side by side,
+// show where a median hides them.
+func heatFigure(r *report.Report, s *latency.Series, unit string) template.HTML {
+	all := timeline(r, s, maxHeat)
+	if len(all) < 4 {
+		return ""
+	}
+	lo, hi := math.Inf(1), 1.0
+	for _, st := range all {
+		lo, hi = min(lo, max(float64(st.Min), 1)), max(hi, float64(st.Max))
+	}
+	f := figure{y: valueAxis(unit, lo, hi), x: secondsAxis(r, all)}
+	row := func(v float64) int { return int(f.y.share(v) * (heatRows - 1e-9)) }
+	edge := func(k int) float64 { return f.y.lo * math.Pow(f.y.hi/f.y.lo, float64(k)/heatRows) }
+	for _, st := range all {
+		var counts [heatRows]int64
+		for b := range st.Buckets {
+			counts[row(min(float64(b.Low+b.High)/2, float64(st.Max)))] += b.Count
+		}
+		for k, n := range counts {
+			if n > 0 {
+				// A level for each decade below the whole stretch, so that one sample of a hundred thousand shows.
+				level := max(1, heatLevels-int(math.Log10(float64(st.Count)/float64(n))))
+				f.cells = append(f.cells, cell{st.start, st.end, edge(k), edge(k + 1), level})
+			}
+		}
+	}
+	f.alt = fmt.Sprintf("Heat map: how often each duration between %s and %s was seen over time.", latency.FormatNS(lo), latency.FormatNS(hi))
+	return f.svg()
+}
+
+// side is a report as a strip shows it.
+type side struct {
+	legend
+	r *report.Report
+}
+
+// stripFigure draws a statistic of each run as a dot, the runs of all sides in their order.
+func stripFigure(st compare.Stat, sides []side, unit string) template.HTML {
+	lo, hi, most := math.Inf(1), 0.0, 0
+	var f figure
+	for k, s := range sides {
+		c := curve{name: s.Name, colour: s.Colour, class: "dots"}
+		for i, h := range s.r.ByRun() {
+			if h == nil {
+				continue
+			}
+			v, at := st.Of(h), float64(i+1)
+			if len(sides) > 1 {
+				at += 0.24 * (float64(k)/float64(len(sides)-1) - 0.5)
+			}
+			c.x, c.y = append(c.x, at), append(c.y, v)
+			c.marks = append(c.marks, mark{at, v, fmt.Sprintf("%s, run %d: %s %s", s.Name, i+1, st, latency.FormatNS(v))})
+			lo, hi, most = min(lo, v), max(hi, v), max(most, i+1)
+		}
+		f.curves = append(f.curves, c)
+	}
+	if most < 2 {
+		return ""
+	}
+	f.y = valueAxis(st.String()+", "+unit, lo, hi)
+	f.x = axis{lo: 0.5, hi: float64(most) + 0.5, unit: "run", title: "run"}
+	f.x.ticks = linearTicks(1, float64(most), 12, func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) })
+	for i := len(f.x.ticks) - 1; i >= 0; i-- {
+		if f.x.ticks[i].at != math.Trunc(f.x.ticks[i].at) {
+			f.x.ticks = append(f.x.ticks[:i], f.x.ticks[i+1:]...)
+		}
+	}
+	f.alt = fmt.Sprintf("%s of each run, between %s and %s.", st, latency.FormatNS(lo), latency.FormatNS(hi))
+	return f.svg()
+}
+
+// shiftFigure draws the elementary differences that a row's verdict ranks, the interval as a grey ground.
+func shiftFigure(r compare.Row) template.HTML {
+	if !r.Tested() || len(r.Diffs) == 0 {
+		return ""
+	}
+	const bins = 40
+	lo, hi := min(r.Diffs[0], 0, r.Lo), max(r.Diffs[len(r.Diffs)-1], 0, r.Hi)
+	if lo == hi {
+		lo, hi = lo-1, hi+1
+	}
+	room := (hi - lo) * 0.03
+	lo, hi = lo-room, hi+room
+	counts := make([]float64, bins)
+	for _, d := range r.Diffs {
+		counts[min(int((d-lo)/(hi-lo)*bins), bins-1)]++
+	}
+	c := curve{name: "", area: true, steps: true}
+	top := 1.0
+	for i, n := range counts {
+		c.x, c.y = append(c.x, lo+float64(i)*(hi-lo)/bins), append(c.y, n)
+		top = max(top, n)
+	}
+	c.x, c.y = append(c.x, hi), append(c.y, 0)
+	f := figure{curves: []curve{c}, x: axis{lo: lo, hi: hi, unit: "shift", title: "shift of " + r.Stat.String()}, y: axis{hi: top * 1.1, unit: "pairs", title: "differences"}}
+	f.x.ticks = linearTicks(lo, hi, 6, latency.FormatSigned)
+	f.y.ticks = linearTicks(0, f.y.hi, 5, tickCount)
+	f.shades = []shade{{r.Lo, r.Hi, fmt.Sprintf("99 %% confidence: %s to %s", latency.FormatSigned(r.Lo), latency.FormatSigned(r.Hi))}}
+	f.rules = []mark{{x: 0, text: "no difference"}}
+	f.alt = fmt.Sprintf("Histogram of the %d differences of %s that the test ranks: their median is %s.", len(r.Diffs), r.Stat, latency.FormatSigned(r.Shift))
+	return f.svg()
+}

@@ -1,0 +1,68 @@
+package page
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"rebound/latency"
+	"rebound/latency/report"
+)
+
+// cut is a report of two runs with a pause between them; the last interval of the second has a single sample.
+func cut() (*report.Report, *latency.Series) {
+	many := make([]int64, 1000)
+	for i := range many {
+		many[i] = 4000 + int64(i)
+	}
+	s := &latency.Series{Name: latency.MainSeries}
+	rep := &report.Report{Runs: []latency.Run{{Start: 0, End: 3e9}, {Start: 10e9, End: 12_010e6}}}
+	for _, at := range []int64{0, 1e9, 2e9, 10e9, 11e9} {
+		s.Intervals = append(s.Intervals, latency.Interval{Start: at, End: at + 1e9, Histogram: latency.FromValues(many)})
+	}
+	s.Intervals = append(s.Intervals, latency.Interval{Start: 12e9, End: 12_010e6, Histogram: latency.FromValues([]int64{7})})
+	s.Sum()
+	rep.Series = []*latency.Series{s}
+	return rep, s
+}
+
+// A last interval with one sample makes no point of its own, and its sample is not lost.
+func TestLastInterval(t *testing.T) {
+	rep, s := cut()
+	all := timeline(rep, s, maxColumns)
+	if len(all) != 5 {
+		t.Fatalf("%d stretches, want 5", len(all))
+	}
+	last := all[4]
+	if last.Count != 1001 || last.Quantile(0.5) < 4000 || last.end != 12.01 || last.run != 1 {
+		t.Errorf("the last has %d samples, p50 %d, ends at %v", last.Count, last.Quantile(0.5), last.end)
+	}
+	// Fewer columns than intervals: still no stretch is of two runs.
+	n := int64(0)
+	for _, st := range timeline(rep, s, 2) {
+		if st.start < 4 && st.end > 9 {
+			t.Errorf("a stretch reaches over the pause: %v to %v", st.start, st.end)
+		}
+		n += st.Count
+	}
+	if n != s.Total.Count {
+		t.Errorf("%d samples, want %d", n, s.Total.Count)
+	}
+}
+
+// No line crosses the pause between two runs.
+func TestPauses(t *testing.T) {
+	rep, s := cut()
+	svg := string(timeFigure(rep, s, "round trip"))
+	for _, part := range strings.Split(svg, `data-name="`)[1:] {
+		d := part[strings.Index(part, ` d="`)+4:]
+		d = d[:strings.Index(d, `"`)]
+		if n := strings.Count(d, "M"); n != 2 {
+			t.Errorf("%s: %d lines, want one for each run: %s", part[:3], n, d)
+		}
+	}
+	same := func(v float64) float64 { return v }
+	if d := pathOf(curve{x: []float64{1, 2, 3, 4}, y: []float64{1, math.NaN(), 3, 4}}, same, same, false); d != "M1.00 1.00L3.00 1.00M3.00 3.00L4.00 4.00" {
+		t.Error(d)
+	}
+}
