@@ -88,6 +88,8 @@ func TestBadInput(t *testing.T) {
 			{"-out below a file", quick("-target", far4, "-count", "20", "-out", file+"/r"), 2, "not a folder"},
 			{"-out in a folder of something else", quick("-target", far4, "-count", "20", "-out", dir), 1, "something else"},
 			{"-out holds a report", quick("-target", far4, "-count", "20", "-out", good), 2, "-replace"},
+			{"one -ab without its command", run("-target", far4, "-ab", "name=a,do=true", "-ab", "size=60"), 2, "every variant"},
+			{"-ab with an empty command", run("-target", far4, "-ab", "do=", "-ab", "do=true"), 2, "wants a command"},
 			{"a duration without a unit", run("-target", far4, "-duration", "5"), 2, `"5" has no unit: 5s`},
 			{"a time-out without a unit", run("-target", far4, "-timeout", "2.5"), 2, "2.5s"},
 			{"a slice that is no time", run("-target", far4, "-slice", "short"), 2, "like 300ms"},

@@ -18,6 +18,7 @@ import (
 
 	"rebound/cmd/bench/affinity"
 	"rebound/cmd/bench/testbed"
+	"rebound/cmd/internal/tail"
 )
 
 // TestMain lets the test binary be the bench itself, so that tests start it as a process.
@@ -224,7 +225,7 @@ func (n *network) startResponder(t *testing.T, driver string, addresses ...strin
 	c := exec.Command(responderProgram, "-config", "/dev/null", "-set", "nic.device="+farIface, "-set", "nic.driver="+driver,
 		"-set", "respond.addresses=["+strings.Join(quoted, ",")+"]", "-set", "respond.udp_ports=[7]", "-set", "respond.stamp_ports=[862]",
 		"-set", fmt.Sprintf("cpu.cores=[%d]", p.Other()))
-	var said testbed.Tail
+	var said tail.Tail
 	c.Stderr = &said
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := c.StdoutPipe()

@@ -31,6 +31,14 @@ do, and times each from the moment when it should have been sent, so that a stal
   bench run -ab target=10.0.0.2 -ab target=10.0.0.3          two targets in short alternating slices: machines drift
   bench run -target 10.0.0.2 -ab name=small,size=60 -ab name=big,size=1514
 
+Settings. -ab compares what is no flag of the bench, too: do= runs a command (/bin/sh -c, $REBOUND_VARIANT is the name) before
+each slice. It has to return when its setting is in force; the slice begins when the target answers. It runs on the CPUs that
+the bench does not measure on, for no longer than -do-within, and nothing is measured meanwhile. If it fails, the run ends
+with its output. The setting of the last command stays in force, and is told.
+
+  bench run -target 10.0.0.2 -ab name=c6,do='ssh peer cpupower idle-set -E' -ab name=poll,do='ssh peer cpupower idle-set -D 0'
+  bench run -target 10.0.0.2 -ab "name=50us,do=ethtool -C eth1 rx-usecs 50" -ab "name=0us,do=ethtool -C eth1 rx-usecs 0"
+
 Rights. Raw frames need CAP_NET_RAW (AF_PACKET) or CAP_NET_ADMIN and CAP_BPF (AF_XDP); -transport socket needs none.
 
 `
@@ -87,15 +95,18 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 	lossless := fs.String("lossless", "", "search for the highest rate without loss, as in RFC 2544 §26.1, up to `N` probes per second;\n"+
 		"each trial lasts -duration (the RFC wants 60s)")
 	fs.Func("ab", "`KEY=VALUE[,...]` of one of two or more variants (repeat -ab), measured in short alternating slices;\n"+
-		"keys are name and those flags of which one value makes one measurement: target, port, size, driver, ...", func(v string) error {
+		"keys are name and those flags of which one value makes one measurement: target, port, size, driver, ...;\n"+
+		"the last may be do=COMMAND, which is run before each slice of the variant, and sets what is no flag of the bench", func(v string) error {
 		variants = append(variants, v)
 		return nil
 	})
 	duration(fs, &o.Duration, "duration", 0, "`TIME` to measure, of each run and each point of a sweep (default 10s, unless -count)")
 	fs.Int64Var(&o.Count, "count", 0, "probes to measure, of each run and each point of a sweep; 0 for no limit")
 	duration(fs, &o.Warmup, "warmup", 200*time.Millisecond, "`TIME` to send before each run without counting")
-	fs.IntVar(&o.Runs, "runs", 1, "repeats, all kept apart in the report: what differs between runs is not the target's difference")
-	duration(fs, &o.Slice, "slice", 250*time.Millisecond, "-ab: length of one slice")
+	fs.IntVar(&o.Runs, "runs", 0, "repeats of -duration or -count, all kept apart in the report: what differs between runs is not the target's\n"+
+		"difference (default: one -duration or -count, cut into runs, ten where they get 100ms or 1000 probes each)")
+	duration(fs, &o.Slice, "slice", 0, "-ab: length of one slice (default 250ms, or 1s with do=)")
+	duration(fs, &o.HookWithin, "do-within", 30*time.Second, "-ab: `TIME` that a command of do= may take")
 	fs.IntVar(&o.Core, "core", -1, "CPU to measure on, alone if you can (default the last one that this process may use)")
 	fs.BoolVar(&o.Isolate, "isolate", false, "take from that CPU all that can be moved elsewhere, while it measures (see cpu.isolate in config.toml)")
 	fs.StringVar(&o.Out, "out", "", "`FOLDER` for the report, or for several in it (default out/bench-TIME)")
@@ -125,11 +136,11 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 		return nil, exit.Usagef("-lossless chooses its rates itself: it goes without -closed, -rate, -ab and -count")
 	case len(variants) == 1:
 		return nil, exit.Usagef("-ab wants at least two variants: repeat it")
-	case o.Runs < 1 || o.Runs > 10000:
+	case (o.Runs < 1 || o.Runs > 10000) && given["runs"]:
 		return nil, exit.Usagef("-runs %d: want 1 to 10000", o.Runs)
 	case o.Count < 0:
 		return nil, exit.Usagef("-count %d: want 1 or more", o.Count)
-	case o.Slice < 10*time.Millisecond:
+	case given["slice"] && o.Slice < 10*time.Millisecond:
 		return nil, exit.Usagef("-slice %v: want 10ms or more", o.Slice)
 	}
 	if *lossless != "" {
@@ -159,10 +170,61 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 			return nil, err
 		}
 	}
+	if err := o.hooks(); err != nil {
+		return nil, err
+	}
+	if o.Runs == 0 {
+		o.cutRuns()
+	}
 	if o.Out == "" {
 		o.Out = "out/bench-" + time.Now().Format("20060102-150405")
 	}
 	return o, nil
+}
+
+// hooks checks the commands of the variants, and chooses the length of a slice.
+func (o *runOptions) hooks() error {
+	with := 0
+	for _, v := range o.Variants {
+		if v.Do != "" {
+			with++
+		}
+	}
+	if with > 0 && with < len(o.Variants) {
+		return exit.Usagef("-ab: either every variant has a do=, or none: one without would be measured with the setting of the one before")
+	}
+	switch {
+	case o.Slice > 0:
+	case with > 0:
+		o.Slice = time.Second
+	default:
+		o.Slice = 250 * time.Millisecond
+	}
+	return nil
+}
+
+// cutRuns makes several runs of one -duration or -count: a verdict of bench compare needs them. What alternates is cut into
+// slices, and those are its runs.
+func (o *runOptions) cutRuns() {
+	const runs, shortest, fewest = 10, 100 * time.Millisecond, 1000
+	n := int64(runs)
+	if o.Duration > 0 {
+		n = min(n, int64(o.Duration/shortest))
+	}
+	if o.Count > 0 {
+		n = min(n, o.Count/fewest)
+	}
+	if n = max(n, 1); o.Paired || o.lossless > 0 {
+		n = 1
+	}
+	if o.Runs = int(n); n == 1 {
+		return
+	}
+	o.Duration /= time.Duration(n)
+	o.Count = (o.Count + n - 1) / n
+	if o.Duration > 0 {
+		o.Warmup = min(o.Warmup, o.Duration/10)
+	}
 }
 
 // duration is a flag for a time with its unit.

@@ -229,6 +229,52 @@ func TestSeries(t *testing.T) {
 	})
 }
 
+// TestHooks: two settings of the far end alternate, set by commands; the slower one is told from the faster.
+func TestHooks(t *testing.T) {
+	n := newNetwork(t)
+	dir := t.TempDir()
+	setting, log := filepath.Join(dir, "setting"), filepath.Join(dir, "log")
+	n.udpServer(7, func(b []byte) []byte {
+		if s, _ := os.ReadFile(setting); string(s) == "slow\n" {
+			time.Sleep(3 * time.Millisecond)
+		}
+		return b
+	})
+	hook := "do=echo $REBOUND_VARIANT, >> " + log + "; echo $REBOUND_VARIANT > " + setting
+	out := filepath.Join(dir, "r")
+	run := func(out string, more ...string) result {
+		return n.bench(quick(append([]string{"-target", far4, "-proto", "udp", "-slice", "30ms", "-duration", "240ms", "-out", out}, more...)...)...)
+	}
+	r := run(out, "-ab", "name=quick,"+hook, "-ab", "name=slow,size=60,"+hook)
+	a, b := read(t, filepath.Join(out, "01-quick"), r), read(t, filepath.Join(out, "02-slow"), r)
+	if len(a.Runs) != 8 || len(b.Runs) != 8 || b.Main().Summary.Min < 3_000_000 || a.Main().Summary.P50 > 2_500_000 {
+		t.Errorf("%d and %d runs; quick has a median of %d ns, slow a minimum of %d", len(a.Runs), len(b.Runs), a.Main().Summary.P50, b.Main().Summary.Min)
+	}
+	if said, _ := os.ReadFile(log); string(said) != strings.Repeat("quick,\nslow,\nslow,\nquick,\n", 4) {
+		t.Errorf("the hooks ran so: %q", said)
+	}
+	if !strings.Contains(r.errors, "last hook\" variant=quick") {
+		t.Errorf("the setting left is not told: %s", r.errors)
+	}
+	out2 := filepath.Join(dir, "fails")
+	r = run(out2, "-ab", "name=quick,"+hook, "-ab", "name=slow,do=echo no such setting; exit 7")
+	if r.code != 1 || !strings.Contains(r.errors, "no such setting") || !strings.Contains(r.errors, "exit status 7") || !strings.Contains(r.errors, "variant=slow") {
+		t.Errorf("a hook that fails: exit %d, %s", r.code, r.errors)
+	}
+}
+
+// TestRunsByDefault: one measurement is cut into the runs that a comparison needs, where they are long enough.
+func TestRunsByDefault(t *testing.T) {
+	n := newNetwork(t)
+	for want, args := range map[int][]string{10: {"-count", "10000"}, 3: {"-duration", "300ms"}, 1: {"-count", "900"}, 2: {"-count", "30", "-runs", "2"}} {
+		dir := filepath.Join(t.TempDir(), "r")
+		rep := read(t, dir, n.bench(quick(append([]string{"-target", far4, "-out", dir}, args...)...)...))
+		if len(rep.Runs) != want {
+			t.Errorf("%v: %d runs, want %d", args, len(rep.Runs), want)
+		}
+	}
+}
+
 // TestJSON: with -json all of stdout is one JSON value, and the numbers in it are the report's.
 func TestJSON(t *testing.T) {
 	n := newNetwork(t)

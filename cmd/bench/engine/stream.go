@@ -229,7 +229,7 @@ func (s *Stream) open(start uint64, l Limit, stop *atomic.Bool) error {
 		if !s.measured && intended >= warm {
 			s.measured = true
 			s.rec.Begin(intended)
-			s.lastPass = max(s.lastPass, intended)
+			s.lastPass = max(s.lastPass, min(intended, polling.TSC()))
 		}
 		if intended >= end || l.Count > 0 && s.window.counts.Sent-first >= l.Count {
 			s.Behind = max(s.Behind, uint64(max(int64(polling.TSC()-intended), 0)))

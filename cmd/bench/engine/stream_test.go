@@ -183,6 +183,9 @@ func TestGapOfTheMeasuredPart(t *testing.T) {
 		if n != 0 {
 			t.Errorf("rate %v: %d gaps of %v, which were the warm-up's", rate, n, heldFor)
 		}
+		if top := s.Gap.Load(&counts); testClock.Nanoseconds(top) > int64(time.Hour) {
+			t.Errorf("rate %v: a gap of %d ticks", rate, top) // one that began after its end
+		}
 	}
 }
 

@@ -56,6 +56,13 @@ func (s *Series) Report(c Circumstances) *report.Report {
 		rep.Add(latency.JitterSeries, c.SelfTest)
 	}
 	rep.Notes = append(rep.Notes, s.Notes...)
+	if s.Do != "" {
+		note := "before each slice this command was run: " + s.Do
+		if c.Anonymous {
+			note = "before each slice a command was run, which an anonymous report leaves out"
+		}
+		rep.Notes = append(rep.Notes, note)
+	}
 	if c.Interrupted {
 		rep.Notes = append(rep.Notes, "interrupted by a signal: what was measured until then is here")
 	}

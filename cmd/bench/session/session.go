@@ -17,6 +17,7 @@ import (
 
 	"rebound/cmd/bench/affinity"
 	"rebound/cmd/bench/engine"
+	"rebound/cmd/bench/hook"
 	"rebound/cmd/bench/series"
 	"rebound/cmd/bench/settings"
 	"rebound/cmd/internal/exit"
@@ -47,6 +48,7 @@ type Options struct {
 	Replace    bool                       // reports that Out holds already
 	Out        string                     // folder for the report, or for one folder of each
 	Before     func(*series.Series) error // called before each slice; may be nil
+	HookWithin time.Duration              // that the command of a variant (Settings.Do) may take
 	Stop       *atomic.Bool               // ends the session early when set
 	Log        *slog.Logger
 	ProgressTo io.Writer // a terminal gets a bar, all else lines in Log
@@ -65,6 +67,7 @@ type session struct {
 	clock  *latency.Clock
 	series []*series.Series
 	around series.Circumstances
+	state  string // the variant whose command ran last
 }
 
 // ErrNoResult is a signal that came too early.
@@ -82,6 +85,9 @@ func Run(o Options) (*Result, error) {
 			}
 		}
 		err := s.rounds()
+		if s.state != "" {
+			s.Log.Info("the setting that stays in force is that of the last hook", "variant", s.state)
+		}
 		var failed error
 		out, failed = s.finish()
 		return errors.Join(err, failed)
@@ -158,7 +164,9 @@ func (s *session) rounds() error {
 	limit := engine.Limit{Warmup: s.Warmup, Duration: s.Duration, Count: s.Count}
 	slicesPerRun := 1
 	if s.Paired && s.Slice > 0 {
-		limit.Warmup = min(s.Warmup, s.Slice/10)
+		if limit.Warmup = min(s.Warmup, s.Slice/10); s.Variants[0].Do != "" {
+			limit.Warmup = s.Warmup // what changed takes its time to settle
+		}
 		if s.Duration > 0 {
 			slicesPerRun = int((s.Duration + s.Slice - 1) / s.Slice)
 			limit.Duration = s.Slice
@@ -184,6 +192,9 @@ func (s *session) rounds() error {
 			if s.Stop.Load() {
 				return nil
 			}
+			if err := s.hook(each); err != nil {
+				return err
+			}
 			runtime.GC() // none while measuring
 			show.next(each)
 			if err := each.Run(limit, s.Stop); err != nil {
@@ -193,6 +204,22 @@ func (s *session) rounds() error {
 				return each.NoReply()
 			}
 		}
+	}
+	return nil
+}
+
+// hook runs the command of a series, and returns when the target answers.
+func (s *session) hook(each *series.Series) error {
+	if each.Do == "" {
+		return nil
+	}
+	h := hook.Hook{Name: each.Label(), Command: each.Do, CPUs: s.core.Rest(), Within: s.HookWithin}
+	s.state = h.Name
+	if err := h.Run(); err != nil {
+		return err
+	}
+	if err := each.Answered(); err != nil {
+		return fmt.Errorf("after the hook %q: %w", each.Do, err)
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 // Settings are what one measured series of probes is made of.
 type Settings struct {
 	Name      string
+	Do        string // -ab: the command that is run before each slice, for what is no flag of the bench
 	Target    netip.Addr
 	Host      string // the target's name, where it has to be looked up: Complete does that
 	Proto     probe.Proto
@@ -82,15 +83,23 @@ func (s *Settings) Set(key, value string) (err error) {
 			err = fmt.Errorf("timeout %v: want 1ms to 1m", s.Timeout)
 		}
 	default:
-		err = fmt.Errorf("no setting %q: -ab takes name, target, proto, port, rate, size, iface, driver, source, gateway, transport, timeout", key)
+		err = fmt.Errorf("no setting %q: -ab takes do, name, target, proto, port, rate, size, iface, driver, source, gateway, transport, timeout", key)
 	}
 	return err
 }
 
-// Vary returns a copy with the settings of an -ab value, "target=10.0.0.2" or "name=big,size=1514".
+// Vary returns a copy with the settings of an -ab value, "target=10.0.0.2" or "name=big,size=1514". What follows "do=" is a
+// command up to the end, commas included.
 func (s Settings) Vary(list string) (Settings, error) {
-	for item := range strings.SplitSeq(list, ",") {
+	rest, do, has := strings.Cut(","+list, ",do=")
+	if s.Do = do; has && strings.TrimSpace(do) == "" {
+		return s, fmt.Errorf("-ab %q: do= wants a command", list)
+	}
+	for item := range strings.SplitSeq(strings.TrimPrefix(rest, ","), ",") {
 		key, value, ok := strings.Cut(item, "=")
+		if item == "" && has {
+			continue
+		}
 		if !ok {
 			return s, fmt.Errorf("%q in -ab %q: want key=value", item, list)
 		}

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rebound/cmd/internal/tail"
 )
 
 // Responder is the responder's process in the far namespace.
@@ -30,7 +32,7 @@ type Responder struct {
 	process *exec.Cmd
 	ended   chan struct{}
 	failure error
-	said    Tail
+	said    tail.Tail
 }
 
 // How long the responder may take until it is ready, and to end.
@@ -61,7 +63,7 @@ func (r *Responder) Start() error {
 		args = append(args, "-set", "stats.report="+r.Report)
 	}
 	c := exec.Command(r.Program, args...)
-	r.said = Tail{}
+	r.said = tail.Tail{}
 	c.Stderr = &r.said
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true} // Ctrl-C is ours to hand on
 	out, err := c.StdoutPipe()

@@ -1,4 +1,5 @@
-package testbed
+// Package tail keeps the end of what a process says.
+package tail
 
 import (
 	"bytes"

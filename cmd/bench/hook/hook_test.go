@@ -1,0 +1,79 @@
+package hook
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestRun(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "out")
+	h := Hook{Name: "b", Command: `echo "$REBOUND_VARIANT $(sed -n 's/^Cpus_allowed_list:\t//p' /proc/self/status)" > ` + file, Within: time.Minute}
+	var all unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		t.Fatal(err)
+	}
+	cpu := 0
+	for !all.IsSet(cpu) {
+		cpu++
+	}
+	h.CPUs.Set(cpu)
+	if err := h.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if b, _ := os.ReadFile(file); string(b) != "b "+strconv.Itoa(cpu)+"\n" {
+		t.Errorf("%q, want variant b on CPU %d", b, cpu)
+	}
+	if all2 := (unix.CPUSet{}); unix.SchedGetaffinity(0, &all2) != nil || all2 != all {
+		t.Errorf("the caller's own CPUs are %v now", all2)
+	}
+}
+
+// A hook that fails tells what it said; one that hangs is killed, with what it started.
+func TestFails(t *testing.T) {
+	h := Hook{Name: "b", Command: "echo no such sysctl >&2; exit 3", Within: time.Minute}
+	if err := h.Run(); !errors.Is(err, ErrHook) || !strings.Contains(err.Error(), "no such sysctl") || !strings.Contains(err.Error(), "exit status 3") {
+		t.Error(err)
+	}
+	pid := filepath.Join(t.TempDir(), "pid")
+	h = Hook{Name: "b", Command: "echo starting; sleep 1000 & echo $! > " + pid + "; wait", Within: 300 * time.Millisecond}
+	if err := h.Run(); !errors.Is(err, ErrHook) || !strings.Contains(err.Error(), "within 300ms") || !strings.Contains(err.Error(), "starting") {
+		t.Error(err)
+	}
+	b, err := os.ReadFile(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, _ := strconv.Atoi(strings.TrimSpace(string(b)))
+	for range 1000 {
+		s, err := os.ReadFile("/proc/" + strconv.Itoa(id) + "/stat")
+		if err != nil || strings.Contains(string(s), ") Z ") {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Error("what the hook started still runs")
+}
+
+// What a hook leaves in the background does not hold it up.
+func TestBackground(t *testing.T) {
+	pid := filepath.Join(t.TempDir(), "pid")
+	h := Hook{Command: "sleep 30 & echo $! > " + pid, Within: time.Minute}
+	began := time.Now()
+	if err := h.Run(); err != nil {
+		t.Error(err)
+	}
+	if d := time.Since(began); d > 25*time.Second {
+		t.Errorf("it took %v", d)
+	}
+	b, _ := os.ReadFile(pid)
+	if id, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil {
+		_ = unix.Kill(id, unix.SIGKILL)
+	}
+}
