@@ -31,11 +31,22 @@ func (r *Responder) Admit(h *[64]byte, k Kind) bool {
 	if packet <= r.checksumBytes {
 		// The sum of n bytes, 8 or more, as a little-endian machine loads them. None that is asked for here is of zeros alone.
 		var c uint64
-		for ; n >= 16; n -= 16 {
-			sum, c = bits.Add64(sum, le.Uint64((*[8]byte)(p)[:]), 0)
-			sum, c = bits.Add64(sum, le.Uint64((*[8]byte)(unsafe.Add(p, 8))[:]), c)
+		for ; n >= 32; n -= 32 {
+			b := (*[32]byte)(p)
+			sum, c = bits.Add64(sum, le.Uint64(b[:]), 0)
+			sum, c = bits.Add64(sum, le.Uint64(b[8:]), c)
+			sum, c = bits.Add64(sum, le.Uint64(b[16:]), c)
+			sum, c = bits.Add64(sum, le.Uint64(b[24:]), c)
+			sum += c
+			p = unsafe.Add(p, 32)
+		}
+		if n >= 16 {
+			b := (*[16]byte)(p)
+			sum, c = bits.Add64(sum, le.Uint64(b[:]), 0)
+			sum, c = bits.Add64(sum, le.Uint64(b[8:]), c)
 			sum += c
 			p = unsafe.Add(p, 16)
+			n -= 16
 		}
 		if n >= 8 {
 			sum, c = bits.Add64(sum, le.Uint64((*[8]byte)(p)[:]), 0)
