@@ -50,8 +50,12 @@ lab:
 
 # The responder side by side with DPDK's testpmd, the least program in C, the kernel and a spinning socket, into results/ and
 # the README; its polling loop beside one in C. Six minutes, and they want a machine that does nothing else.
-.PHONY: peers gap
+.PHONY: peers gap cycles
 peers: build
 	scripts/peers -out results/peers -readme README.md
 gap: build
 	nice -n -20 bin/peers gap -out results/gap.md
+
+# What each driver's Poll costs a reply, beside loops in C: two minutes.
+cycles: build
+	bin/peers cycles -out results/cycles.md

@@ -10,7 +10,9 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -20,6 +22,7 @@ import (
 	"rebound/cmd/bench/testbed"
 	"rebound/cmd/internal/exit"
 	"rebound/cmd/peers/contest"
+	"rebound/cmd/peers/cycles"
 	"rebound/cmd/peers/rival"
 	"rebound/cmd/peers/tables"
 )
@@ -28,6 +31,7 @@ const help = `peers holds the responder against others that answer, on this mach
 
   peers compare   the responder side by side with testpmd, the kernel and a socket
   peers gap       the responder's polling loop beside one in C
+  peers cycles    what each driver's loop costs a reply, beside loops in C over the same rings
 
 "peers COMMAND -h" lists a command's flags. Results go to stdout, messages to stderr.
 Exit status: 0 done, 1 failed, 2 used wrongly, 3 a goal was missed (gap).
@@ -45,6 +49,8 @@ func main() {
 		err = compare(args, log)
 	case "gap":
 		err = gap(args, log)
+	case "cycles":
+		err = cyclesCommand(args)
 	case contest.UDPEcho: // what compare itself starts
 		err = udpEcho(args)
 	case "-h", "-help", "--help", "help":
@@ -188,6 +194,51 @@ func gap(args []string, log *slog.Logger) error {
 	}
 	if len(missed) > 0 {
 		return fmt.Errorf("%w: %s", exit.ErrWorse, strings.Join(missed, "; "))
+	}
+	return nil
+}
+
+const cyclesHelp = `usage: peers cycles [flags]
+
+Measures each driver's Poll over rings in memory, and loops in C over the same rings, in alternating rounds on one core:
+cycles of the time stamp counter for each reply to an ICMP echo request of 64 bytes, with fences around each pass and the cost of
+measuring taken off. It takes gcc, go and this module's sources, asserts nothing, and says nothing of a bus or a card.
+
+`
+
+func cyclesCommand(args []string) error {
+	fs := flag.NewFlagSet("cycles", flag.ContinueOnError)
+	o := cycles.Options{}
+	fs.StringVar(&o.Module, "module", ".", "`FOLDER` of this module's sources")
+	fs.StringVar(&o.Before, "before", "", "`FOLDER` of test binaries of another commit, by go test -c -o FOLDER/ixgbe.test ./nic/ixgbe")
+	fs.IntVar(&o.Core, "core", runtime.NumCPU()-1, "`CPU` to measure on")
+	fs.IntVar(&o.Rounds, "rounds", 9, "rounds, alternating")
+	out := fs.String("out", "", "also write the table to this `FILE`")
+	if err := parse(fs, args, cyclesHelp); err != nil {
+		return err
+	}
+	if o.Rounds < 3 {
+		return exit.Usagef("-rounds %d: want 3 or more", o.Rounds)
+	}
+	if _, err := exec.LookPath("gcc"); err != nil {
+		fmt.Println("skipped: no gcc, so nothing to hold the loops against")
+		return nil
+	}
+	scratch, err := os.MkdirTemp("", "rebound-cycles-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(scratch)
+	o.Scratch = scratch
+	rows, err := cycles.Run(o)
+	if err != nil {
+		return err
+	}
+	text := fmt.Sprintf("# Cycles a reply\n\n`make cycles`: %d alternating rounds, the median of them (least to greatest). %s\n\n%s",
+		o.Rounds, cycles.Explanation, cycles.Markdown(rows))
+	fmt.Print(text)
+	if *out != "" {
+		return os.WriteFile(*out, []byte(text), 0o644)
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 var floorSource []byte
 
 // BuildFloor compiles the least program that answers echo requests over a socket of the kernel's to the file program.
-func BuildFloor(program string) error { return compile(floorSource, program) }
+func BuildFloor(program string) error { return Compile(floorSource, program) }
 
 // FloorSockets are the kinds of socket that it knows: AF_XDP with the program at the driver's hook or at the generic one,
 // and AF_PACKET answering from the interface's MAC or from OwnMAC.

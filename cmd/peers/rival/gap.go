@@ -21,9 +21,10 @@ import (
 var gapSource []byte
 
 // BuildGap compiles the polling loop in C to the file program.
-func BuildGap(program string) error { return compile(gapSource, program) }
+func BuildGap(program string) error { return Compile(gapSource, program) }
 
-func compile(source []byte, program string) error {
+// Compile compiles a program in C by gcc.
+func Compile(source []byte, program string) error {
 	c := exec.Command("gcc", "-O2", "-Wall", "-Werror", "-x", "c", "-o", program, "-")
 	c.Stdin = bytes.NewReader(source)
 	if out, err := c.CombinedOutput(); err != nil {
