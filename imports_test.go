@@ -46,6 +46,7 @@ var imports = []struct {
 	{"nic/sim/simtest", "nic/sim nic/bus/dma nic/bus/mmio"},
 	{"nic/sim/...", "nic/sim nic/sim/kit cksum"},
 	{"nic/nictest", "nic nic/... fastpath cksum polling"},
+	{"nic/nictest/toy", "nic nic/kit nic/bus/pci nic/bus/dma nic/bus/mmio fastpath polling"}, // a driver, the template
 	{"nic/lab", "nic nic/... fastpath cksum polling"},
 	{"nic/afpacket", "nic nic/kit/netif nic/bus/mmio fastpath cksum polling"},
 	{"nic/afxdp", "nic nic/kit/netif nic/bus/mmio fastpath cksum polling"},
