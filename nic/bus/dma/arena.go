@@ -124,43 +124,6 @@ func (a *Arena) Alloc(size, align int) (Block, error) {
 	return Block{}, fmt.Errorf("dma: %d bytes aligned to %d: %w: the longest free piece of %d mappings has %d bytes", size, align, ErrNoRoom, len(a.mappings), longest)
 }
 
-// Free gives b, as Alloc returned it, back to the arena. The device must be done with it. A block that is not allocated is
-// an error; after Close, Free does nothing.
-func (a *Arena) Free(b Block) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.closed {
-		return nil
-	}
-	size := uint64(len(b.Bytes))
-	for _, s := range a.segments {
-		lo := b.IOVA - s.iova // wraps for a block below the segment
-		if size == 0 || size > uint64(len(s.bytes)) || lo > uint64(len(s.bytes))-size {
-			continue
-		}
-		hi := lo + size
-		i, _ := slices.BinarySearchFunc(s.free, lo, func(f span, lo uint64) int {
-			if f.hi <= lo {
-				return -1
-			}
-			return 1
-		}) // the first free span that ends behind lo
-		if i < len(s.free) && s.free[i].lo < hi {
-			break
-		}
-		from, to := i, i
-		if i > 0 && s.free[i-1].hi == lo {
-			from, lo = i-1, s.free[i-1].lo
-		}
-		if i < len(s.free) && s.free[i].lo == hi {
-			to, hi = i+1, s.free[i].hi
-		}
-		s.free = slices.Replace(s.free, from, to, span{lo, hi})
-		return nil
-	}
-	return fmt.Errorf("dma: block of %d bytes at device address %#x is not allocated", size, b.IOVA)
-}
-
 // Notes says in words what memory the arena got, and why it is not better: "2 MiB pages", "no huge pages free ...".
 func (a *Arena) Notes() []string {
 	a.mu.Lock()

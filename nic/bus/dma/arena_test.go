@@ -80,7 +80,7 @@ func (f *fakeMapper) at(iova uint64) *byte {
 	return nil
 }
 
-// TestAllocator runs random allocations and frees against a plain record of who owns what.
+// TestAllocator runs random allocations against a plain record of who owns what.
 func TestAllocator(t *testing.T) {
 	for _, m := range []*fakeMapper{
 		{next: 0x7f00_0000_0000},
@@ -94,20 +94,13 @@ func TestAllocator(t *testing.T) {
 			t.Fatal(err)
 		}
 		live := map[uint64]Block{}
-		for range 3000 {
-			if rnd.IntN(100) < 45 {
-				for iova, b := range live {
-					if err := a.Free(b); err != nil {
-						t.Fatal(err)
-					}
-					delete(live, iova)
-					break
-				}
-				continue
-			}
+		for range 400 {
 			size, align := 1+rnd.IntN(1<<(1+rnd.IntN(16))), 1<<rnd.IntN(14)
 			b, err := a.Alloc(size, align)
 			if errors.Is(err, ErrNoRoom) {
+				if err := a.Grow(1 << 20); err != nil {
+					t.Fatal(err)
+				}
 				continue
 			}
 			if err != nil {
@@ -133,17 +126,6 @@ func TestAllocator(t *testing.T) {
 		for _, b := range live {
 			if strings.Trim(string(b.Bytes), "\xa5") != "" {
 				t.Fatal("a block was written by the allocation of another")
-			}
-			if err := a.Free(b); err != nil {
-				t.Fatal(err)
-			}
-			if err := a.Free(b); err == nil {
-				t.Fatal("a block was freed twice")
-			}
-		}
-		for _, s := range a.segments {
-			if len(s.free) != 1 || s.free[0] != (span{0, uint64(len(s.bytes))}) {
-				t.Fatalf("after all was freed, the free list is %v", s.free)
 			}
 		}
 		if err := a.Close(); err != nil {
@@ -206,11 +188,6 @@ func TestGrow(t *testing.T) {
 	if _, err := a.Alloc(3<<20, 1<<21); err != nil {
 		t.Error(err)
 	}
-	for _, b := range pages {
-		if err := a.Free(b); err != nil {
-			t.Fatal(err)
-		}
-	}
 	if n := a.Notes(); len(n) == 0 || len(n) > 2 || len(n) == 2 && n[0] == n[1] { // two where the first took the last huge page
 		t.Errorf("Notes = %q, want one for each kind of memory", n)
 	}
@@ -238,12 +215,6 @@ func TestArenaErrors(t *testing.T) {
 			t.Errorf("Alloc(%d, %d) = %v", c[0], c[1], err)
 		}
 	}
-	b, _ := a.Alloc(64, 64)
-	for _, wrong := range []Block{{}, {b.Bytes, b.IOVA + 1}, {b.Bytes, 0}, {b.Bytes, 1 << 60}, {b.Bytes, ^uint64(0)}} {
-		if err := a.Free(wrong); err == nil {
-			t.Errorf("a block at %#x was taken back", wrong.IOVA)
-		}
-	}
 	for range 2 {
 		if err := a.Close(); err != nil {
 			t.Errorf("Close = %v", err)
@@ -254,9 +225,6 @@ func TestArenaErrors(t *testing.T) {
 	}
 	if err := a.Grow(8); !errors.Is(err, ErrClosed) {
 		t.Errorf("Grow after Close = %v", err)
-	}
-	if err := a.Free(b); err != nil {
-		t.Errorf("Free after Close = %v", err)
 	}
 }
 

@@ -25,7 +25,3 @@ func hasMOVDIR64B() bool {
 	_, _, c, _ := cpuid(7, 0)
 	return c>>28&1 != 0
 }
-
-// ReadBarrier orders loads from memory that the device writes: those after it are no older than those before it, such as
-// the atomic load of a descriptor's done bit. On amd64 loads keep their order, so that nothing is left to do.
-func ReadBarrier() {}

@@ -105,16 +105,6 @@ TEXT ·FenceWC(SB), NOSPLIT, $0-0
 	SFENCE
 	RET
 
-// func PushWC(dst, src unsafe.Pointer, n64 int)
-TEXT ·PushWC(SB), NOSPLIT, $0-24
-	MOVQ dst+0(FP), DI
-	MOVQ src+8(FP), SI
-	MOVQ n64+16(FP), CX
-	SFENCE
-	COPY
-	SFENCE
-	RET
-
 // func PushWCRing(rec *uint32, recVal uint32, dst, src unsafe.Pointer, n64 int)
 TEXT ·PushWCRing(SB), NOSPLIT, $0-40
 	MOVQ rec+0(FP), SI
@@ -126,40 +116,6 @@ TEXT ·PushWCRing(SB), NOSPLIT, $0-40
 	SFENCE
 	COPY
 	SFENCE
-	RET
-
-// func PushWCRingWrap(rec *uint32, recVal uint32, dst, src unsafe.Pointer, n64 int, wrap unsafe.Pointer, m64 int)
-TEXT ·PushWCRingWrap(SB), NOSPLIT, $0-56
-	MOVQ rec+0(FP), SI
-	MOVL recVal+8(FP), AX
-	MOVL AX, (SI)
-	MOVQ dst+16(FP), DI
-	MOVQ src+24(FP), SI
-	MOVQ n64+32(FP), CX
-	MOVQ wrap+40(FP), R8
-	MOVQ m64+48(FP), R9
-	SFENCE
-
-piece:
-	COPY
-	MOVQ  R8, SI
-	MOVQ  R9, CX
-	XORL  R9, R9
-	TESTQ CX, CX
-	JGT   piece
-	SFENCE
-	RET
-
-// func PushWCDoorbell(dst, src unsafe.Pointer, n64 int, db *uint32, v uint32)
-TEXT ·PushWCDoorbell(SB), NOSPLIT, $0-36
-	MOVQ dst+0(FP), DI
-	MOVQ src+8(FP), SI
-	MOVQ n64+16(FP), CX
-	COPY
-	SFENCE
-	MOVQ db+24(FP), DI
-	MOVL v+32(FP), AX
-	MOVL AX, (DI)
 	RET
 
 // WriteBarrier has no instruction: stores to write-back memory are seen in program order, and the compiler moves none

@@ -97,16 +97,6 @@ TEXT ·FenceWC(SB), NOSPLIT, $0-0
 	DSB ST
 	RET
 
-// func PushWC(dst, src unsafe.Pointer, n64 int)
-TEXT ·PushWC(SB), NOSPLIT, $0-24
-	MOVD dst+0(FP), R0
-	MOVD src+8(FP), R1
-	MOVD n64+16(FP), R2
-	DSB  ST
-	COPY
-	DSB  ST
-	RET
-
 // func PushWCRing(rec *uint32, recVal uint32, dst, src unsafe.Pointer, n64 int)
 TEXT ·PushWCRing(SB), NOSPLIT, $0-40
 	MOVD rec+0(FP), R3
@@ -121,47 +111,7 @@ TEXT ·PushWCRing(SB), NOSPLIT, $0-40
 	DSB  ST
 	RET
 
-// func PushWCRingWrap(rec *uint32, recVal uint32, dst, src unsafe.Pointer, n64 int, wrap unsafe.Pointer, m64 int)
-TEXT ·PushWCRingWrap(SB), NOSPLIT, $0-56
-	MOVD rec+0(FP), R3
-	MOVW recVal+8(FP), R4
-	MOVD dst+16(FP), R0
-	MOVD src+24(FP), R1
-	MOVD n64+32(FP), R2
-	MOVD wrap+40(FP), R12
-	MOVD m64+48(FP), R13
-	DMB  OSHST
-	MOVW R4, (R3)
-	DSB  ST
-
-piece:
-	COPY
-	MOVD R12, R1
-	MOVD R13, R2
-	MOVD ZR, R13
-	CMP  $0, R2
-	BGT  piece
-	DSB  ST
-	RET
-
-// func PushWCDoorbell(dst, src unsafe.Pointer, n64 int, db *uint32, v uint32)
-TEXT ·PushWCDoorbell(SB), NOSPLIT, $0-36
-	MOVD dst+0(FP), R0
-	MOVD src+8(FP), R1
-	MOVD n64+16(FP), R2
-	MOVD db+24(FP), R3
-	MOVW v+32(FP), R12
-	COPY
-	DSB  ST
-	MOVW R12, (R3)
-	RET
-
 // func WriteBarrier()
 TEXT ·WriteBarrier(SB), NOSPLIT, $0-0
 	DMB OSHST
-	RET
-
-// func ReadBarrier()
-TEXT ·ReadBarrier(SB), NOSPLIT, $0-0
-	DMB OSHLD
 	RET

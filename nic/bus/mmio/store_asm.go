@@ -42,29 +42,11 @@ func CopyWC(dst, src unsafe.Pointer, n64 int)
 // FenceWC makes what was stored into write-combining windows leave, before any later store.
 func FenceWC()
 
-// PushWC fences, copies n64 blocks into a write-combining window, and fences.
-//
-//go:noescape
-func PushWC(dst, src unsafe.Pointer, n64 int)
-
 // PushWCRing stores the doorbell record, fences, copies n64 blocks into a write-combining window, and fences: mlx5's
 // BlueFlame.
 //
 //go:noescape
 func PushWCRing(rec *uint32, recVal uint32, dst, src unsafe.Pointer, n64 int)
-
-// PushWCRingWrap is PushWCRing for a source that wraps around the end of its ring: n64 blocks from src are followed by m64
-// blocks from wrap.
-//
-//go:noescape
-func PushWCRingWrap(rec *uint32, recVal uint32, dst, src unsafe.Pointer, n64 int, wrap unsafe.Pointer, m64 int)
-
-// PushWCDoorbell copies n64 blocks into a write-combining window, fences, and stores v into a doorbell in an uncached one:
-// ENA's low-latency queue. There is no fence before the copy, since the device looks at the entry only after the doorbell.
-// An entry that goes elsewhere first (the ring wraps) is copied by CopyWC.
-//
-//go:noescape
-func PushWCDoorbell(dst, src unsafe.Pointer, n64 int, db *uint32, v uint32)
 
 // WriteBarrier orders stores to memory that the device reads: those before it are seen no later than those after it. A
 // driver puts it between a descriptor's content and the bit that hands it over.

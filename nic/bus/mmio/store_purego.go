@@ -64,37 +64,13 @@ func CopyWC(dst, src unsafe.Pointer, n64 int) {
 // FenceWC makes what was stored into write-combining windows leave, before any later store.
 func FenceWC() { fence.Add(1) }
 
-// PushWC fences, copies n64 blocks into a write-combining window, and fences.
-func PushWC(dst, src unsafe.Pointer, n64 int) {
-	FenceWC()
-	CopyWC(dst, src, n64)
-	FenceWC()
-}
-
 // PushWCRing stores the doorbell record, fences, copies n64 blocks into a write-combining window, and fences.
 func PushWCRing(rec *uint32, recVal uint32, dst, src unsafe.Pointer, n64 int) {
 	Store32(rec, recVal)
-	PushWC(dst, src, n64)
-}
-
-// PushWCRingWrap is PushWCRing for a source that wraps around the end of its ring.
-func PushWCRingWrap(rec *uint32, recVal uint32, dst, src unsafe.Pointer, n64 int, wrap unsafe.Pointer, m64 int) {
-	Store32(rec, recVal)
 	FenceWC()
 	CopyWC(dst, src, n64)
-	CopyWC(unsafe.Add(dst, max(n64, 0)*BlockSize), wrap, m64)
 	FenceWC()
-}
-
-// PushWCDoorbell copies n64 blocks into a write-combining window, fences, and stores v into a doorbell.
-func PushWCDoorbell(dst, src unsafe.Pointer, n64 int, db *uint32, v uint32) {
-	CopyWC(dst, src, n64)
-	FenceWC()
-	store32(db, v)
 }
 
 // WriteBarrier orders stores to memory that the device reads.
 func WriteBarrier() { fence.Add(1) }
-
-// ReadBarrier orders loads from memory that the device writes.
-func ReadBarrier() { fence.Add(0) }

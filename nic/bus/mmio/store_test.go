@@ -49,56 +49,37 @@ func TestCopies(t *testing.T) {
 	const (
 		dstAt = 1024 // 64-byte aligned
 		srcAt = 2048
-		wrap  = 4096
 		recAt = 64
-		dbAt  = 128
 	)
 	type args struct {
-		dst, src, wrap unsafe.Pointer
-		n, m           int
-		rec, db32      *uint32
-		db64           *uint64
+		dst, src unsafe.Pointer
+		n        int
+		rec      *uint32
 	}
 	stubs := []struct {
-		name  string
-		call  func(a args)
-		wraps bool
-		rec   bool
-		db32  bool
+		name string
+		call func(a args)
+		rec  bool
 	}{
 		{name: "CopyWC", call: func(a args) { CopyWC(a.dst, a.src, a.n) }},
-		{name: "PushWC", call: func(a args) { PushWC(a.dst, a.src, a.n) }},
 		{name: "PushWCRing", call: func(a args) { PushWCRing(a.rec, 0xc0ffee01, a.dst, a.src, a.n) }, rec: true},
-		{name: "PushWCRingWrap", call: func(a args) { PushWCRingWrap(a.rec, 0xc0ffee02, a.dst, a.src, a.n, a.wrap, a.m) }, wraps: true, rec: true},
-		{name: "PushWCDoorbell", call: func(a args) { PushWCDoorbell(a.dst, a.src, a.n, a.db32, 0xc0ffee03) }, db32: true},
 	}
 	mem := arena(t, 8192)
 	want := make([]byte, len(mem))
 	eachPush(t, func(t *testing.T) {
-		for i, s := range stubs {
+		for _, s := range stubs {
 			for n := -1; n <= maxBlocks; n++ {
-				for m := -1; m <= maxBlocks && (s.wraps || m < 0); m++ {
-					for align := range 64 {
-						dst := dstAt + 64*(align%3)
-						poison(mem, byte(align+n+m))
-						copy(want, mem)
-						at := copy(want[dst:], want[srcAt+align:][:64*max(n, 0)])
-						if s.wraps {
-							copy(want[dst+at:], want[wrap+align:][:64*max(m, 0)])
-						}
-						if s.rec {
-							*(*uint32)(unsafe.Pointer(&want[recAt])) = 0xc0ffee00 + uint32(i-1)
-						}
-						if s.db32 {
-							*(*uint32)(unsafe.Pointer(&want[dbAt])) = 0xc0ffee03
-						}
-						s.call(args{
-							dst: unsafe.Pointer(&mem[dst]), src: unsafe.Pointer(&mem[srcAt+align]), wrap: unsafe.Pointer(&mem[wrap+align]),
-							n: n, m: m, rec: (*uint32)(unsafe.Pointer(&mem[recAt])), db32: (*uint32)(unsafe.Pointer(&mem[dbAt])),
-						})
-						if !bytes.Equal(mem, want) {
-							t.Fatalf("%s, %d blocks and %d wrapped, source at +%d: byte %d is wrong", s.name, n, m, align, differ(mem, want))
-						}
+				for align := range 64 {
+					dst := dstAt + 64*(align%3)
+					poison(mem, byte(align+n))
+					copy(want, mem)
+					copy(want[dst:], want[srcAt+align:][:64*max(n, 0)])
+					if s.rec {
+						*(*uint32)(unsafe.Pointer(&want[recAt])) = 0xc0ffee01
+					}
+					s.call(args{dst: unsafe.Pointer(&mem[dst]), src: unsafe.Pointer(&mem[srcAt+align]), n: n, rec: (*uint32)(unsafe.Pointer(&mem[recAt]))})
+					if !bytes.Equal(mem, want) {
+						t.Fatalf("%s, %d blocks, source at +%d: byte %d is wrong", s.name, n, align, differ(mem, want))
 					}
 				}
 			}
@@ -131,7 +112,7 @@ func TestStores(t *testing.T) {
 		{"Store64", func() { Store64(db64, 0x8182838485868788) }, func() { *w64 = 0x8182838485868788 }},
 		{"RingDoorbell", func() { RingDoorbell(rec, 0x91929394, db64, 0xa1a2a3a4a5a6a7a8) }, func() { *rec2, *w64 = 0x91929394, 0xa1a2a3a4a5a6a7a8 }},
 		{"RingDoorbellWC", func() { RingDoorbellWC(rec, 0xb1b2b3b4, db64, 0xc1c2c3c4c5c6c7c8) }, func() { *rec2, *w64 = 0xb1b2b3b4, 0xc1c2c3c4c5c6c7c8 }},
-		{"fences", func() { FenceWC(); WriteBarrier(); ReadBarrier() }, func() {}},
+		{"fences", func() { FenceWC(); WriteBarrier() }, func() {}},
 	} {
 		poison(mem, 3)
 		poison(want, 3)
@@ -150,23 +131,14 @@ func TestNothingAllocates(t *testing.T) {
 	dst, src := unsafe.Pointer(&mem[1024]), unsafe.Pointer(&mem[2048])
 	if n := testing.AllocsPerRun(100, func() {
 		RingDoorbellWC(rec, 1, db, 2)
-		PushWCRingWrap(rec, 1, dst, src, 1, src, 1)
-		PushWCDoorbell(dst, src, 2, rec, 3)
+		PushWCRing(rec, 1, dst, src, 2)
+		CopyWC(dst, src, 1)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
 
-func TestProbeStores(t *testing.T) {
-	mem := arena(t, 4096)
-	poison(mem, 1)
-	got := ProbeStores(unsafe.Pointer(&mem[0]), unsafe.Pointer(&mem[64]), 100)
-	if got.Store <= 0 || got.Block <= 0 {
-		t.Errorf("ProbeStores = %+v on memory", got)
-	}
-	if !bytes.Equal(mem[:64], mem[64:128]) {
-		t.Error("ProbeStores did not write the block")
-	}
+func TestCombined(t *testing.T) {
 	if (Timing{Store: 50, Block: 400}).Combined() || !(Timing{Store: 50, Block: 60}).Combined() {
 		t.Error("Combined confuses eight writes with one")
 	}
@@ -175,7 +147,7 @@ func TestProbeStores(t *testing.T) {
 func BenchmarkPush(b *testing.B) {
 	mem := arena(b, 8192)
 	dst, src := unsafe.Pointer(&mem[1024]), unsafe.Pointer(&mem[4096])
-	rec, db := (*uint32)(unsafe.Pointer(&mem[0])), (*uint32)(unsafe.Pointer(&mem[64]))
+	rec := (*uint32)(unsafe.Pointer(&mem[0]))
 	best := pushWith
 	defer func() { pushWith = best }()
 	for p := Stores; p <= MOVDIR64B; p++ {
@@ -192,11 +164,6 @@ func BenchmarkPush(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/PushWCRing-%d", p, n), func(b *testing.B) {
 				for b.Loop() {
 					PushWCRing(rec, 1, dst, src, n)
-				}
-			})
-			b.Run(fmt.Sprintf("%s/PushWCDoorbell-%d", p, n), func(b *testing.B) {
-				for b.Loop() {
-					PushWCDoorbell(dst, src, n, db, 1)
 				}
 			})
 		}

@@ -77,7 +77,7 @@ func (w *windows) BAR(n int) (*mmio.Window, error) {
 
 // BARWC implements Function. The kernel offers write-combining in the sysfs file resourceN_wc only; vfio-pci maps a BAR
 // uncached. The file can be used beside vfio-pci as long as that has not claimed the same BAR, and as kernel lockdown
-// allows. Whether the mapping then really combines, mmio.ProbeStores tells.
+// allows. Whether the mapping then really combines, the time that stores take tells (mmio.Timing).
 func (w *windows) BARWC(n int) (*mmio.Window, error) {
 	if err := w.check(n); err != nil {
 		return nil, err
