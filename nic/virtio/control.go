@@ -57,7 +57,7 @@ func (c *control) submit(size uint32) (used func() bool) {
 		*r.splitAt(1) = splitDesc{addr: ack, len: 1, flags: descWrite}
 		*r.availAt(n) = 0
 		r.next++
-		atomic.StoreUint32(r.availIndex(), r.next<<16|availNoInterrupt)
+		r.publish()
 		r.notify()
 		return func() bool { return r.usedEnd(n) == n+1 }
 	}
@@ -66,7 +66,7 @@ func (c *control) submit(size uint32) (used func() bool) {
 	second.addr, first.addr = ack, c.iova
 	mmio.Store64((*uint64)(unsafe.Pointer(&second.len)), 1|uint64(r.avail(n+1)|descWrite)<<48)
 	mmio.Store64((*uint64)(unsafe.Pointer(&first.len)), uint64(size)|uint64(r.avail(n)|descNext)<<48)
-	atomic.StoreUint32(&r.next, n+2)
+	r.next += 2
 	r.notify()
 	return func() bool { return r.isUsed(atomic.LoadUint32(&first.tail), n) }
 }

@@ -326,8 +326,8 @@ func TestLies(t *testing.T) {
 			for range 3 {
 				b.Poll(r)
 			}
-			if b.distrusted != c.wrong || b.badLength != c.bad {
-				t.Errorf("%s: distrusted %d, want %d; %d bad lengths, want %d", c.name, b.distrusted, c.wrong, b.badLength, c.bad)
+			if b.distrusted != c.wrong || b.badLength.Load() != c.bad {
+				t.Errorf("%s: distrusted %d, want %d; %d bad lengths, want %d", c.name, b.distrusted, c.wrong, b.badLength.Load(), c.bad)
 			}
 			if c.wrong != 0 {
 				t.Log(c.name, "-", fmt.Sprintf(wrongs[b.distrusted], b.culprit))
@@ -465,9 +465,9 @@ func TestPollIsAHotLoop(t *testing.T) {
 	const pkg = "rebound/nic/virtio"
 	nictest.HotLoop(t, pkg, "(*Queue).Poll", "virtio.(*Queue).post", "virtio.(*Queue).tidy", "virtio.(*Queue).arm", "virtio.(*Queue).give",
 		"virtio.(*Queue).distrust", "mmio.Store64")
-	nictest.HotLoop(t, pkg, "(*Queue).post", "virtio.(*ring).notify")
+	nictest.HotLoop(t, pkg, "(*Queue).post", "virtio.(*ring).notify", "mmio.Store32")
 	nictest.HotLoop(t, pkg, "(*Queue).tidy", "virtio.(*Queue).arm", "virtio.(*Queue).distrust")
 	nictest.HotLoop(t, pkg, "(*Queue).arm", "mmio.Store64")
-	nictest.HotLoop(t, pkg, "(*Queue).give", "virtio.(*ring).notify")
+	nictest.HotLoop(t, pkg, "(*Queue).give", "virtio.(*ring).notify", "mmio.Store32")
 	nictest.HotLoop(t, pkg, "(*ring).notify", "mmio.Store16", "mmio.Store32")
 }

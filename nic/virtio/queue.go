@@ -38,8 +38,8 @@ type Queue struct {
 	given uint32 // receive entries before it were told to the device
 
 	// One writer, this loop; ReadStats and the watch load them.
-	rxFrames, rxBytes, txFrames, txBytes uint64
-	txFull, badLength                    uint64
+	rxFrames, rxBytes, txFrames, txBytes polling.Counter
+	txFull, badLength                    polling.Counter
 	distrusted                           uint32 // a wrong* below: the device lied, and the queue stands still until it is reset
 	culprit                              uint32 // the number that it gave
 
@@ -67,17 +67,17 @@ var wrongs = [...]string{
 // lie, posts them, and notifies once. It tidies up where nothing was there to answer, or where tidyAt transmits wait. It
 // returns the number of replies posted.
 //
+// The fields of q are read where they are used: copies of them in local variables are more than the registers hold.
+//
 // A used entry is read behind an atomic load of what says that it is there: the used index, or the descriptor's own flags.
 // Both orders hold on amd64 as they stand, and on arm64 since that load is an acquire. A reply's descriptor is written before
-// its available entry or its flags, and those by a release (mmio.Store64, the atomic store in post).
+// its available entry or its flags, and those by a store that is a release (package mmio).
 func (q *Queue) Poll(r *fastpath.Responder) int {
-	next, first, mask := q.rx.seen, q.tx.next, q.rx.mask
-	buf, owner, stride, packed := q.buf, q.owner, q.stride, q.rx.packed
-	begin, tail := next, first
+	next, tail := q.rx.seen, q.tx.next
 	end := next + maxBatch
-	if !packed {
+	if !q.rx.packed {
 		ready := q.rx.usedEnd(next)
-		if ready-next > mask+1 {
+		if ready-next > q.rx.mask+1 {
 			q.distrust(wrongRxIndex, ready)
 			ready = next
 		}
@@ -88,7 +88,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	var rxBytes, txBytes uint64
 	for ; next != end; next++ {
 		var id, length uint32
-		if packed {
+		if q.rx.packed {
 			d := q.rx.packedAt(next)
 			w := atomic.LoadUint32(&d.tail)
 			if !q.rx.isUsed(w, next) {
@@ -99,21 +99,21 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 			e := q.rx.usedAt(next)
 			id, length = e.id, e.len
 		}
-		own := (*uint8)(unsafe.Add(owner, id&mask))
-		if id > mask || *own&inReceive == 0 {
+		own := (*uint8)(unsafe.Add(q.owner, id&q.rx.mask))
+		if id > q.rx.mask || *own&inReceive == 0 {
 			q.distrust(wrongRxID, id)
 			break
 		}
 		*own &^= inReceive
 		n := int(length) - headerLen
 		if uint(n-minFrame) > uint(q.bufLen-headerLen-minFrame) {
-			q.badLength++
+			q.badLength.Add(1)
 			q.arm(id)
 			continue
 		}
 		rxBytes += uint64(n)
-		at := id * stride
-		p := unsafe.Add(buf, at)
+		at := id * q.stride
+		p := unsafe.Add(q.buf, at)
 		h, m := (*[64]byte)(unsafe.Add(p, headerLen)), n
 		switch k := fastpath.Match(h); { // see package fastpath for what the leaves ask of each other
 		case k == fastpath.ICMPv4 && r.IPv4(h, n) && r.Sum4(h) && r.Hosts4(h) && fastpath.Echo4(h) && r.Admit(h, k):
@@ -138,14 +138,14 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 			continue
 		}
 		if *own != 0 { // Send's, of before this loop
-			q.txFull++
+			q.txFull.Add(1)
 			q.arm(id)
 			continue
 		}
 		*own = inReply
 		*(*uint64)(p), *(*uint32)(unsafe.Add(p, 8)) = 0, 0 // the header
 		size := uint32(m) + headerLen
-		if packed {
+		if q.rx.packed {
 			d := q.tx.packedAt(tail)
 			d.addr = q.iova + uint64(at)
 			mmio.Store64((*uint64)(unsafe.Pointer(&d.len)), uint64(size)|uint64(id|q.tx.avail(tail)<<16)<<32)
@@ -157,18 +157,19 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		txBytes += uint64(m)
 		tail++
 	}
-	if next != begin {
+	if next != q.rx.seen {
+		q.rxFrames.Add(uint64(next - q.rx.seen))
+		q.rxBytes.Add(rxBytes)
 		q.rx.seen = next
-		q.rxFrames += uint64(next - begin)
-		q.rxBytes += rxBytes
 	}
-	if tail != first {
+	replies := tail - q.tx.next
+	if replies != 0 {
+		q.txFrames.Add(uint64(replies))
+		q.txBytes.Add(txBytes)
 		q.post(tail)
-		q.txFrames += uint64(tail - first)
-		q.txBytes += txBytes
-	}
-	if tail != first && tail-q.tx.seen < tidyAt {
-		return int(tail - first)
+		if tail-q.tx.seen < tidyAt {
+			return int(replies)
+		}
 	}
 	if q.tx.seen != tail {
 		q.tidy()
@@ -176,16 +177,14 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	if q.rx.next-q.given >= refillBatch {
 		q.give()
 	}
-	return int(tail - first)
+	return int(replies)
 }
 
 // post makes the transmits before tail available and notifies the device.
 func (q *Queue) post(tail uint32) {
-	if !q.tx.packed {
-		q.tx.next = tail
-		atomic.StoreUint32(q.tx.availIndex(), tail<<16|availNoInterrupt)
-	} else {
-		atomic.StoreUint32(&q.tx.next, tail) // for its order: the descriptors themselves tell
+	polling.Publish(&q.tx.next, tail)
+	if !q.tx.packed { // there the descriptors themselves tell
+		q.tx.publish()
 	}
 	q.tx.notify()
 }
@@ -223,7 +222,7 @@ func (q *Queue) tidy() {
 			q.arm(id)
 		}
 	}
-	r.seen = done
+	polling.Publish(&r.seen, done)
 }
 
 // arm gives buffer id to the receive ring. The device may take it in a packed ring at once, in a split one after give.
@@ -242,12 +241,9 @@ func (q *Queue) arm(id uint32) {
 
 // give tells the device of the buffers that were armed.
 func (q *Queue) give() {
-	next := q.rx.next
+	q.given = q.rx.next
 	if !q.rx.packed {
-		q.given = next
-		atomic.StoreUint32(q.rx.availIndex(), next<<16|availNoInterrupt)
-	} else {
-		atomic.StoreUint32(&q.given, next) // for its order, as in post
+		q.rx.publish()
 	}
 	q.rx.notify()
 }
@@ -277,7 +273,7 @@ func (q *Queue) reset() {
 	}
 	q.given = q.rx.next
 	if !q.rx.packed {
-		*q.rx.availIndex() = q.given<<16 | availNoInterrupt
+		q.rx.publish()
 	}
 }
 
@@ -304,8 +300,8 @@ func (q *Queue) send(frame []byte) error {
 		*q.tx.availAt(tail) = uint16(id)
 	}
 	q.post(tail + 1)
-	q.txFrames++
-	q.txBytes += uint64(len(frame))
+	q.txFrames.Add(1)
+	q.txBytes.Add(uint64(len(frame)))
 	return nil
 }
 
@@ -346,14 +342,14 @@ func (q *Queue) recv(buf []byte) (int, int64) {
 		n := int(length) - headerLen
 		bad := uint(n-minFrame) > uint(q.bufLen-headerLen-minFrame)
 		if bad {
-			q.badLength++
+			q.badLength.Add(1)
 		} else {
 			copy(buf, unsafe.Slice((*byte)(unsafe.Add(q.buf, id*q.stride+headerLen)), n))
-			q.rxBytes += uint64(n)
+			q.rxBytes.Add(uint64(n))
 		}
 		*own &^= inReceive
 		q.rx.seen++
-		q.rxFrames++
+		q.rxFrames.Add(1)
 		q.arm(id)
 		if !bad {
 			return n, at

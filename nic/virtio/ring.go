@@ -24,6 +24,8 @@ type ring struct {
 	next uint32 // entries before it were made available to the device
 	seen uint32 // used entries before it were taken back
 
+	fence uint32 // its value means nothing
+
 	iova [3]uint64 // of the three areas
 }
 
@@ -64,15 +66,19 @@ func (r *ring) usedEnd(seen uint32) uint32 {
 	return seen + uint32(uint16(atomic.LoadUint32((*uint32)(r.device))>>16-seen))
 }
 
-// notify tells the device that entries before r.next are available, unless it does not want to be told (§2.7.7, §2.8.14).
+// notify tells the device that entries before r.next are available, unless it does not want to be told (§2.7.7, §2.8.14). The
+// caller has published them.
 //
-// The caller has published them by an atomic store, which on amd64 is a locked exchange and on arm64 a store-release that no
-// later load-acquire passes. So the device's wish is read after the entries are visible; the device turns notifications on
-// first and looks for entries after that. One of the two sees the other's, and no entry is left lying.
+// A device that wants no notifications turns them on before it looks at the ring for the last time. So the wish not to be told
+// counts only where it is read after the entries are visible: behind a full fence, which is an atomic exchange on amd64, and on
+// arm64 a store-release that no later load-acquire passes. Then one of the two sees what the other wrote, and no entry is left
+// lying. The wish to be told needs no fence: one notification too many does no harm.
 func (r *ring) notify() {
-	w := atomic.LoadUint32((*uint32)(r.device))
-	if r.packed && w&eventFlags == eventDisable || !r.packed && w&usedNoNotify != 0 {
-		return
+	if r.unwanted() {
+		atomic.StoreUint32(&r.fence, 0)
+		if r.unwanted() {
+			return
+		}
 	}
 	switch {
 	case !r.data:
@@ -82,6 +88,15 @@ func (r *ring) notify() {
 	default:
 		mmio.Store32((*uint32)(r.bell), r.index|r.next<<16)
 	}
+}
+
+// unwanted reports whether the device wants no notifications.
+func (r *ring) unwanted() bool {
+	w := atomic.LoadUint32((*uint32)(r.device))
+	if r.packed {
+		return w&eventFlags == eventDisable
+	}
+	return w&usedNoNotify != 0
 }
 
 func (r *ring) packedAt(n uint32) *packedDesc {
@@ -96,4 +111,6 @@ func (r *ring) availAt(n uint32) *uint16 {
 func (r *ring) usedAt(n uint32) *usedElem {
 	return (*usedElem)(unsafe.Add(r.device, ringHead+n&r.mask*usedSize))
 }
-func (r *ring) availIndex() *uint32 { return (*uint32)(r.driver) }
+
+// publish makes the entries of a split ring before r.next available, after all earlier stores.
+func (r *ring) publish() { mmio.Store32((*uint32)(r.driver), r.next<<16|availNoInterrupt) }

@@ -92,12 +92,12 @@ func (d *Device) ReadStats(out *nic.Stats) error {
 		}
 		*out = d.card.Totals.Read(nic.Stats{}) // restarts; the queues' counters go on over them
 		for _, q := range d.queues {
-			out.RxFrames += atomic.LoadUint64(&q.rxFrames)
-			out.RxBytes += atomic.LoadUint64(&q.rxBytes)
-			out.TxFrames += atomic.LoadUint64(&q.txFrames)
-			out.TxBytes += atomic.LoadUint64(&q.txBytes)
-			out.TxDropped += atomic.LoadUint64(&q.txFull)
-			out.RxErrors += atomic.LoadUint64(&q.badLength)
+			out.RxFrames += q.rxFrames.Load()
+			out.RxBytes += q.rxBytes.Load()
+			out.TxFrames += q.txFrames.Load()
+			out.TxBytes += q.txBytes.Load()
+			out.TxDropped += q.txFull.Load()
+			out.RxErrors += q.badLength.Load()
 		}
 		return nil
 	})
