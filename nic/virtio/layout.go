@@ -71,6 +71,9 @@ func (d *Device) find() (l layout, err error) {
 		name string
 		structure
 	}{{"common configuration", l.common}, {"notification", l.notify}, {"device configuration", l.config}} {
+		if s.bar == nil && pci.Gone(fn) {
+			return l, d.card.Gone("configuration space")
+		}
 		if s.bar == nil {
 			return l, d.card.Errorf("%w: no capability tells of a %s structure in a memory BAR: a legacy device, or one with "+
 				"disable-modern=on", nic.ErrNoDevice, s.name)

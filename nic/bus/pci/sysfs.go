@@ -3,6 +3,7 @@ package pci
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -22,8 +23,10 @@ type sysfsFunction struct {
 	dir    string
 	config *os.File
 	size   int // of configuration space
-	once   sync.Once
-	err    error
+
+	noReset bool // the kernel cannot reset it
+	once    sync.Once
+	err     error
 }
 
 // OpenSysfs takes the function at addr, which no kernel driver may have, with physical addresses for DMA: unsafeNoIOMMU
@@ -106,7 +109,11 @@ func (f *sysfsFunction) NUMANode() int { return f.node }
 
 // Notes says in words what is unusual about how the function is driven.
 func (f *sysfsFunction) Notes() []string {
-	return append([]string{"no IOMMU: the device can write to any memory, and goes on if this process is killed"}, f.notes...)
+	notes := []string{"no IOMMU: the device can write to any memory, and goes on if this process is killed"}
+	if f.noReset {
+		notes = append(notes, "the kernel cannot reset the function: it is stopped by turning bus mastering off")
+	}
+	return append(notes, f.notes...)
 }
 
 func (f *sysfsFunction) ReadConfig(off int, p []byte) error {
@@ -128,9 +135,14 @@ func (f *sysfsFunction) WriteConfig(off int, p []byte) error {
 func (f *sysfsFunction) SetBusMaster(on bool) error { return setBusMaster(f, on) }
 
 // Reset has the kernel reset the function by the best means it has; the kernel keeps configuration space over it. Bus
-// mastering is off afterwards.
+// mastering is off afterwards. The kernel has no means for some functions, such as a virtual machine's on the root bus: then
+// that is all, which ends DMA, and the device keeps its state until its driver resets it.
 func (f *sysfsFunction) Reset() error {
-	if err := f.host.write(filepath.Join(f.dir, "reset"), "1"); err != nil {
+	err := f.host.write(filepath.Join(f.dir, "reset"), "1")
+	if errors.Is(err, fs.ErrNotExist) {
+		f.noReset, err = true, nil
+	}
+	if err != nil {
 		return fmt.Errorf("pci: %s: reset: %w", f.addr, err)
 	}
 	return setCommand(f, cmdMemory|cmdINTxDisable, cmdBusMaster)
