@@ -92,10 +92,15 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 	setting("gateway", "`IP` address of the router to go through (default by the kernel's routes)")
 	setting("transport", "`HOW` to send: raw frames, or the kernel's own socket for hosts without the right to raw frames (default raw)")
 	setting("timeout", "`DURATION` after which a probe without a reply is overdue; a reply that comes later counts as late (default 1s)")
+	setting("dscp", "DSCP of the probes, `0-63` (default 0)")
+	setting("ecn", "ECN field of the probes, `0-3` (default 0)")
+	setting("ttl", "TTL or hop limit of the probes, `1-255` (default 64)")
+	setting("vlan", "send in a tag of this VLAN, `1-4094`, and take replies in it only; -size is without the tag")
+	setting("source-ports", "UDP source ports to send from in turn, `1-1024`: paths that are chosen by a hash of the ports (ECMP) all get probes (default 1)")
 	lossless := fs.String("lossless", "", "search for the highest rate without loss, as in RFC 2544 §26.1, up to `N` probes per second;\n"+
 		"each trial lasts -duration (the RFC wants 60s)")
 	fs.Func("ab", "`KEY=VALUE[,...]` of one of two or more variants (repeat -ab), measured in short alternating slices;\n"+
-		"keys are name and those flags of which one value makes one measurement: target, port, size, driver, ...;\n"+
+		"keys are name and those flags of which one value makes one measurement: target, port, size, driver, dscp, vlan, ...;\n"+
 		"the last may be do=COMMAND, which is run before each slice of the variant, and sets what is no flag of the bench", func(v string) error {
 		variants = append(variants, v)
 		return nil

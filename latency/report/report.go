@@ -64,15 +64,20 @@ type Report struct {
 
 // Traffic is what was sent.
 type Traffic struct {
-	Target      string  `json:"target"`           // address, with port where there is one
-	Protocol    string  `json:"protocol"`         // "icmp", "udp", "stamp"
-	IPVersion   int     `json:"ip_version"`       // 4, 6
-	FrameSize   int     `json:"frame_size"`       // bytes from the Ethernet header to the end of the payload, without FCS
-	Mode        string  `json:"mode"`             // "closed", "open"
-	Rate        float64 `json:"rate,omitempty"`   // open: frames intended per second
-	Outstanding int     `json:"outstanding"`      // closed: requests under way at a time
-	Transport   string  `json:"transport"`        // "raw" frames through a driver, "socket"
-	Warmup      int64   `json:"warmup,omitempty"` // round trips left out at the beginning of each run
+	Target      string  `json:"target"`         // address, with port where there is one
+	Protocol    string  `json:"protocol"`       // "icmp", "udp", "stamp"
+	IPVersion   int     `json:"ip_version"`     // 4, 6
+	FrameSize   int     `json:"frame_size"`     // bytes from the Ethernet header to the end of the payload, without FCS
+	Mode        string  `json:"mode"`           // "closed", "open"
+	Rate        float64 `json:"rate,omitempty"` // open: frames intended per second
+	Outstanding int     `json:"outstanding"`    // closed: requests under way at a time
+	Transport   string  `json:"transport"`      // "raw" frames through a driver, "socket"
+	DSCP        int     `json:"dscp,omitempty"`
+	ECN         int     `json:"ecn,omitempty"`
+	TTL         int     `json:"ttl,omitempty"`          // or hop limit; 0 is the default of 64
+	VLAN        int     `json:"vlan,omitempty"`         // 802.1Q VID of a tag that frame_size leaves out; 0 for none
+	SourcePorts int     `json:"source_ports,omitempty"` // UDP source ports used in turn; 0 is 1
+	Warmup      int64   `json:"warmup,omitempty"`       // round trips left out at the beginning of each run
 }
 
 // Device is the interface that the bench, or the responder, drove. Its fields are those of nic.Info.

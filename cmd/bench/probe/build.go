@@ -21,6 +21,7 @@ type Codec struct {
 	fixed          uint64   // sum of the pseudo-header, the same for request and reply; 0 for ICMPv4
 	want           []byte   // payload of the reply being checked
 	errorEstimate  uint16
+	ports          [1 << 16 / 64]uint64 // the source ports, a bit for each
 }
 
 // New returns a Codec for f. The errors are about Size (ErrSize) and about addresses of different families.
@@ -57,6 +58,9 @@ func New(f Flow) (*Codec, error) {
 	}
 	c.frame = make([]byte, f.Size)
 	c.want = make([]byte, f.Size-c.body)
+	for _, p := range append(f.SrcPorts, f.SrcPort) {
+		c.ports[p/64] |= 1 << (p % 64)
+	}
 	c.headers()
 	return c, nil
 }
@@ -74,16 +78,16 @@ func (c *Codec) headers() {
 	copy(b[6:], f.SrcMAC[:])
 	if c.v6 {
 		be.PutUint16(b[12:], typeIPv6)
-		b[14] = 6 << 4
+		b[14], b[15] = 6<<4|f.TOS>>4, f.TOS<<4
 		be.PutUint16(b[18:], uint16(f.Size-c.l4))
 		b[20] = c.next
-		b[21] = hopLimit
+		b[21] = f.HopLimit()
 	} else {
 		be.PutUint16(b[12:], typeIPv4)
-		b[14] = 4<<4 | ipv4/4
+		b[14], b[15] = 4<<4|ipv4/4, f.TOS
 		be.PutUint16(b[16:], uint16(f.Size-ethernet))
 		b[20] = 0x40 // DF: a probe that is fragmented measures something else
-		b[22] = hopLimit
+		b[22] = f.HopLimit()
 		b[23] = c.next
 	}
 	copy(b[c.srcAt:], c.src[:c.addr])
@@ -113,6 +117,8 @@ func (c *Codec) Build(seq uint32, t1 uint64) []byte {
 	if c.flow.Proto == ICMP {
 		be.PutUint16(l4[6:], uint16(seq))
 		at = 2
+	} else {
+		be.PutUint16(l4[0:], c.srcPort(seq))
 	}
 	body := c.frame[c.body:]
 	if c.flow.Proto == STAMP {
@@ -127,6 +133,14 @@ func (c *Codec) Build(seq uint32, t1 uint64) []byte {
 	}
 	be.PutUint16(l4[at:], check)
 	return c.frame[c.skip:]
+}
+
+// srcPort returns the port that a probe is sent from.
+func (c *Codec) srcPort(seq uint32) uint16 {
+	if n := uint32(len(c.flow.SrcPorts)); n > 0 {
+		return c.flow.SrcPorts[seq%n]
+	}
+	return c.flow.SrcPort
 }
 
 // payload writes run, sequence and pattern.

@@ -133,7 +133,7 @@ func (c *Codec) ours(b []byte) bool {
 	if be.Uint16(l4[0:]) == c.flow.DstPort {
 		same++
 	}
-	if be.Uint16(l4[2:]) == c.flow.SrcPort {
+	if p := be.Uint16(l4[2:]); c.ports[p/64]&(1<<(p%64)) != 0 {
 		same++
 	}
 	if same == 4 {
@@ -236,7 +236,7 @@ func (c *Codec) transport(l4 []byte, seq uint32) (Verdict, Field) {
 		return Good, None
 	}
 	switch {
-	case be.Uint16(l4[0:]) != f.DstPort || be.Uint16(l4[2:]) != f.SrcPort:
+	case be.Uint16(l4[0:]) != f.DstPort || be.Uint16(l4[2:]) != c.srcPort(seq):
 		return Corrupt, Ports
 	case int(be.Uint16(l4[4:])) != len(l4):
 		return Corrupt, UDPLength

@@ -43,10 +43,13 @@ type Flow struct {
 	SrcMAC, DstMAC   [6]byte // DstMAC is the next hop's
 	Routed           bool    // there is a router between: replies may come from another MAC than DstMAC
 	Src, Dst         netip.Addr
-	SrcPort, DstPort uint16 // UDP and STAMP
-	ID               uint16 // ICMP echo identifier
-	Run              uint32 // tells this run's replies from those of any other
-	Size             int    // bytes of the Ethernet frame without FCS
+	SrcPort, DstPort uint16   // UDP and STAMP
+	SrcPorts         []uint16 // more source ports, used in turn by sequence number, SrcPort among them; nil for that one only
+	TOS              uint8    // DSCP and ECN, as in IPv4's TOS or IPv6's traffic class (RFC 2474, RFC 3168)
+	TTL              uint8    // or hop limit; 0 is 64
+	ID               uint16   // ICMP echo identifier
+	Run              uint32   // tells this run's replies from those of any other
+	Size             int      // bytes of the Ethernet frame without FCS
 }
 
 // Sizes in bytes.
@@ -70,6 +73,14 @@ const (
 
 // ErrSize says that a frame size cannot hold a probe, or is more than the MTU allows.
 var ErrSize = errors.New("frame size is out of range")
+
+// HopLimit returns the TTL or hop limit of the probes.
+func (f *Flow) HopLimit() uint8 {
+	if f.TTL == 0 {
+		return hopLimit
+	}
+	return f.TTL
+}
 
 // MinSize returns the smallest frame, in bytes without FCS, that holds a probe.
 func MinSize(p Proto, v6 bool) int {

@@ -113,9 +113,12 @@ func (set *Set) openSocket(o Options, s *Series) (err error) {
 	if err != nil {
 		return err
 	}
-	p.Port, s.port = p.socket, p
+	p.Port, s.port, s.wire = p.socket, p, p.socket
 	set.ports = append(set.ports, p)
 	p.socket.Interface = s.path.Interface
+	if err := p.socket.Mark(s.TOS(), s.TTL); err != nil {
+		return exit.Usagef("%w", err)
+	}
 	own := p.socket.Local()
 	s.flow.Src, s.flow.SrcPort, s.flow.ID = own.Addr().WithZone(""), own.Port(), own.Port()
 	return p.enableStamps(o, p.socket)
@@ -144,6 +147,9 @@ func (p *port) open(o Options) (err error) {
 			return fmt.Errorf("%s: %w", info.Device, err)
 		}
 		s.flow.SrcMAC = mac
+		if s.wire = d; s.VLAN != 0 {
+			s.wire = newTagged(d, s.VLAN)
+		}
 		if err := s.checkSize(info.MTU); err != nil {
 			return err
 		}
@@ -174,10 +180,10 @@ func (p *port) steer() (*nic.Steer, error) {
 	first := p.series[0]
 	out := &nic.Steer{Local: first.flow.Src, Remote: first.flow.Dst, Neighbours: !first.path.Owned}
 	for _, s := range p.series {
-		if s.flow.Src != out.Local || s.flow.Dst != out.Remote || s.path.Next != first.path.Next || s.path.Routed(s.Target) && out.Neighbours {
+		if s.flow.Src != out.Local || s.flow.Dst != out.Remote || s.path.Next != first.path.Next || s.path.Routed(s.Target) && out.Neighbours || s.VLAN != 0 {
 			for _, s := range p.series {
 				if s.path.Owned && s.Driver == "afxdp" {
-					return nil, exit.Usagef("afxdp would have to take all frames of %s, which the host uses too: for several targets, or a router that is asked for its MAC, take -driver afpacket",
+					return nil, exit.Usagef("afxdp would have to take all frames of %s, which the host uses too: for several targets, a VLAN, or a router that is asked for its MAC, take -driver afpacket",
 						s.path.Interface)
 				}
 			}
@@ -186,7 +192,7 @@ func (p *port) steer() (*nic.Steer, error) {
 		if s.Proto == probe.ICMP {
 			out.EchoIDs = append(out.EchoIDs, s.flow.ID)
 		} else {
-			out.UDPPorts = append(out.UDPPorts, s.flow.SrcPort)
+			out.UDPPorts = append(out.UDPPorts, s.flow.SrcPorts...)
 		}
 	}
 	return out, nil

@@ -38,6 +38,7 @@ func (s *Series) Report(c Circumstances) *report.Report {
 	if s.flow.Dst.Is6() {
 		rep.Traffic.IPVersion = 6
 	}
+	rep.Traffic.DSCP, rep.Traffic.ECN, rep.Traffic.TTL, rep.Traffic.VLAN, rep.Traffic.SourcePorts = int(s.DSCP), int(s.ECN), int(s.TTL), int(s.VLAN), s.Ports
 	if s.Proto != probe.ICMP {
 		rep.Traffic.Target = netip.AddrPortFrom(s.flow.Dst, s.flow.DstPort).String()
 	}
@@ -71,7 +72,7 @@ func (s *Series) Report(c Circumstances) *report.Report {
 		rep.Notes = append(rep.Notes, fmt.Sprintf("this host could not keep to the rate asked for: a run ended %v behind its schedule", late.Round(time.Microsecond)))
 	}
 	if st := s.stream.STAMP(); st != nil {
-		stampRemarks(rep, st)
+		stampRemarks(rep, st, int(s.flow.HopLimit()))
 	}
 	if c.Anonymous {
 		rep.Anonymize()
@@ -168,7 +169,7 @@ func (s *Series) wrong() string {
 }
 
 // stampRemarks says what the reflector's numbers and error estimate allow to be said.
-func stampRemarks(rep *report.Report, st *engine.STAMP) {
+func stampRemarks(rep *report.Report, st *engine.STAMP, hops int) {
 	lost := rep.Counts.Lost
 	switch {
 	case st.Stateful:
@@ -192,7 +193,7 @@ func stampRemarks(rep *report.Report, st *engine.STAMP) {
 	if st.Impossible > 0 {
 		rep.Notes = append(rep.Notes, fmt.Sprintf("%d residence times were below zero or above the round trip: left out of residence and network", st.Impossible))
 	}
-	if st.TTL < 64 {
-		rep.Notes = append(rep.Notes, fmt.Sprintf("probes reached the reflector with a hop limit of %d: %d routers on the way", st.TTL, 64-int(st.TTL)))
+	if int(st.TTL) < hops {
+		rep.Notes = append(rep.Notes, fmt.Sprintf("probes reached the reflector with a hop limit of %d: %d routers on the way", st.TTL, hops-int(st.TTL)))
 	}
 }

@@ -26,6 +26,7 @@ type Series struct {
 	path   route.Path
 	flow   probe.Flow
 	port   *port
+	wire   engine.Port // port, or what tags its frames
 	rec    *latency.Recorder
 	stream *engine.Stream
 }
@@ -35,7 +36,8 @@ func (s *Series) find() error {
 	if s.Target.Is6() && s.Target.IsLinkLocalUnicast() && s.Target.Zone() == "" && s.Iface != "" {
 		s.Target = s.Target.WithZone(s.Iface)
 	}
-	s.flow = probe.Flow{Proto: s.Proto, Dst: s.Target.WithZone(""), DstPort: s.Port, Run: rand.Uint32(), Size: s.Sizes[0]}
+	s.flow = probe.Flow{Proto: s.Proto, Dst: s.Target.WithZone(""), DstPort: s.Port, Run: rand.Uint32(), Size: s.Sizes[0],
+		TOS: s.TOS(), TTL: s.TTL}
 	if s.flow.Size == 0 {
 		s.flow.Size = probe.MinSize(s.Proto, s.Target.Is6())
 	}
@@ -79,16 +81,24 @@ func (s *Series) address(p *port) error {
 	if s.Proto == probe.ICMP {
 		return nil
 	}
+	count := max(s.Ports, 1)
 	if !s.path.Owned {
-		s.flow.SrcPort = uint16(49152 + rand.IntN(16384)) // RFC 6335 §6
-		return nil
+		const first, dynamic = 49152, 16384 // RFC 6335 §6
+		at := rand.IntN(dynamic)
+		for i := range count {
+			s.flow.SrcPorts = append(s.flow.SrcPorts, uint16(first+(at+i)%dynamic))
+		}
+	} else {
+		for range count {
+			fd, own, err := hold(s.flow.Src, s.path.Index)
+			if err != nil {
+				return err
+			}
+			p.holds = append(p.holds, fd)
+			s.flow.SrcPorts = append(s.flow.SrcPorts, own)
+		}
 	}
-	fd, own, err := hold(s.flow.Src, s.path.Index)
-	if err != nil {
-		return err
-	}
-	p.holds = append(p.holds, fd)
-	s.flow.SrcPort = own
+	s.flow.SrcPort = s.flow.SrcPorts[0]
 	return nil
 }
 
@@ -99,7 +109,7 @@ func (s *Series) resolve() error {
 		s.flow.DstMAC = s.MAC
 		return nil
 	}
-	if onKernel(s.Iface) && s.path.Owned {
+	if onKernel(s.Iface) && s.path.Owned && s.VLAN == 0 {
 		if mac, ok := s.path.Known(); ok {
 			s.flow.DstMAC = mac
 			return nil
@@ -115,7 +125,7 @@ func (s *Series) resolve() error {
 			return fmt.Errorf("%w: the kernel found no MAC for %v on %s", route.ErrNoAnswer, s.path.Next, s.path.Interface)
 		}
 	}
-	mac, err := s.neighbour().Resolve(s.port, s.path.Next, time.Second)
+	mac, err := s.neighbour().Resolve(s.wire, s.path.Next, time.Second)
 	s.flow.DstMAC = mac
 	return err
 }
@@ -149,7 +159,7 @@ func (s *Series) Prepare(clock *latency.Clock, o Recording, rate float64) error 
 	if s.rec, err = latency.NewRecorder(clock, ro); err != nil {
 		return err
 	}
-	eo := engine.Options{Port: s.port, Codec: codec, Recorder: s.rec, Rate: rate, Timeout: s.Timeout, Stamps: s.port.stamper}
+	eo := engine.Options{Port: s.wire, Codec: codec, Recorder: s.rec, Rate: rate, Timeout: s.Timeout, Stamps: s.port.stamper}
 	if s.port.device != nil {
 		eo.Answer = s.neighbour().Answer
 	}
@@ -242,11 +252,11 @@ func (s *Series) Answered() error {
 	neighbour, buf := s.neighbour(), make([]byte, 1<<12)
 	var r probe.Reply
 	for range 100 {
-		if err := s.port.Send(codec.Build(1<<31, 0)); err != nil {
+		if err := s.wire.Send(codec.Build(1<<31, 0)); err != nil {
 			return err
 		}
 		for end := time.Now().Add(50 * time.Millisecond); time.Now().Before(end); {
-			n, _, err := s.port.Recv(buf)
+			n, _, err := s.wire.Recv(buf)
 			if err != nil {
 				return err
 			}
@@ -257,7 +267,7 @@ func (s *Series) Answered() error {
 				return nil
 			}
 			if out := neighbour.Answer(buf[:n]); out != nil {
-				if err := s.port.Send(out); err != nil {
+				if err := s.wire.Send(out); err != nil {
 					return err
 				}
 			}

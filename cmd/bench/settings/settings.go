@@ -35,6 +35,10 @@ type Settings struct {
 	MAC       [6]byte // the next hop's, where it is known; zero to ask for it
 	Transport string  // "raw", "socket"
 	Timeout   time.Duration
+	DSCP, ECN uint8  // RFC 2474, RFC 3168
+	TTL       uint8  // or hop limit; 0 is 64
+	VLAN      uint16 // 802.1Q VID of a tag around the frames, 0 for none
+	Ports     int    // UDP source ports to send from in turn; 0 is 1
 }
 
 // Set changes one setting by the name of its flag.
@@ -82,11 +86,32 @@ func (s *Settings) Set(key, value string) (err error) {
 		if err == nil && (s.Timeout < time.Millisecond || s.Timeout > time.Minute) {
 			err = fmt.Errorf("timeout %v: want 1ms to 1m", s.Timeout)
 		}
+	case "dscp":
+		s.DSCP, err = number[uint8](key, value, 0, 63)
+	case "ecn":
+		s.ECN, err = number[uint8](key, value, 0, 3)
+	case "ttl":
+		s.TTL, err = number[uint8](key, value, 1, 255)
+	case "vlan":
+		s.VLAN, err = number[uint16](key, value, 1, 4094)
+	case "source-ports":
+		s.Ports, err = number[int](key, value, 1, 1024)
 	default:
-		err = fmt.Errorf("no setting %q: -ab takes do, name, target, proto, port, rate, size, iface, driver, source, gateway, transport, timeout", key)
+		err = fmt.Errorf("no setting %q: -ab takes do, name, target, proto, port, rate, size, iface, driver, source, gateway, transport, timeout, dscp, ecn, ttl, vlan, source-ports", key)
 	}
 	return err
 }
+
+func number[T uint8 | uint16 | int](key, value string, low, high int) (T, error) {
+	n, err := strconv.Atoi(value)
+	if err != nil || n < low || n > high {
+		return 0, fmt.Errorf("%s %q: want %d to %d", key, value, low, high)
+	}
+	return T(n), nil
+}
+
+// TOS returns DSCP and ECN as they are in the header.
+func (s *Settings) TOS() uint8 { return s.DSCP<<2 | s.ECN }
 
 // Vary returns a copy with the settings of an -ab value, "target=10.0.0.2" or "name=big,size=1514". What follows "do=" is a
 // command up to the end, commas included.
@@ -258,6 +283,14 @@ func (s *Settings) Complete() error {
 		case "stamp":
 			s.Port = 862 // RFC 8762 §4.1
 		}
+	}
+	switch {
+	case s.Ports > 1 && s.Proto == probe.ICMP:
+		return exit.Usagef("-source-ports: ICMP has no ports; take -proto udp or stamp")
+	case s.Ports > 1 && s.Transport == "socket":
+		return exit.Usagef("-source-ports: -transport socket sends from one port; take -transport raw")
+	case s.VLAN != 0 && s.Transport == "socket":
+		return exit.Usagef("-vlan: -transport socket has no tags; take -transport raw, or an interface of the kernel's on that VLAN")
 	}
 	return nil
 }

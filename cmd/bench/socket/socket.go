@@ -109,6 +109,25 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 // Local returns the socket's own address and port, or echo identifier.
 func (p *Port) Local() netip.AddrPort { return p.local }
 
+// Mark sets the TOS or traffic class, and the TTL or hop limit, of what is sent; a ttl of 0 leaves the kernel's.
+func (p *Port) Mark(tos, ttl uint8) error {
+	level, tosOption, ttlOption := unix.IPPROTO_IP, unix.IP_TOS, unix.IP_TTL
+	if p.local.Addr().Is6() {
+		level, tosOption, ttlOption = unix.IPPROTO_IPV6, unix.IPV6_TCLASS, unix.IPV6_UNICAST_HOPS
+	}
+	if tos != 0 {
+		if err := unix.SetsockoptInt(p.fd, level, tosOption, int(tos)); err != nil {
+			return fmt.Errorf("DSCP and ECN %#x: %w", tos, err)
+		}
+	}
+	if ttl != 0 {
+		if err := unix.SetsockoptInt(p.fd, level, ttlOption, int(ttl)); err != nil {
+			return fmt.Errorf("TTL %d: %w", ttl, err)
+		}
+	}
+	return nil
+}
+
 // Send sends one datagram. It returns nic.ErrFull where the socket's buffer or the device's queue is full.
 func (p *Port) Send(b []byte) error {
 	var e unix.Errno
