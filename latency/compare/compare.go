@@ -137,9 +137,6 @@ func differences(a, b *report.Report) (out []string) {
 			out = append(out, fmt.Sprintf("kernel command line: only %s has %s, only %s has %s", a.Name(), orNone(onlyA), b.Name(), orNone(onlyB)))
 		}
 	}
-	if len(a.Runs) < MinRuns || len(b.Runs) < MinRuns {
-		out = append(out, fmt.Sprintf("fewer than %d runs on a side: what changes from run to run, placement and drift, is not in them; use -runs, or -ab", MinRuns))
-	}
 	return out
 }
 

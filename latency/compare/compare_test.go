@@ -2,6 +2,7 @@ package compare
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -195,24 +196,19 @@ func TestApart(t *testing.T) {
 	}
 }
 
-// Single runs show nothing of what changes from run to run: only a difference that is far beyond their own drift counts.
+// Single runs show nothing of what changes from run to run: they have no verdict, and say what to do.
 func TestSingleRuns(t *testing.T) {
-	m := steady
-	m.Rnd, m.Level = rand.New(rand.NewPCG(1, 1)), synthetic.Quiet
-	one := func(at, median float64) *report.Report {
-		return m.Runs(median, []synthetic.Slot{{Start: at, End: at + 10}}, 20)
-	}
-	if row := find(Reports(one(0, 4000), one(11, 4200)), "p50"); row.Verdict != Unknown || !strings.Contains(row.How, "stretches of a run") {
-		t.Errorf("5 %%: %+v", row)
-	}
-	c := Reports(one(0, 4000), one(11, 8000))
-	if row := find(c, "p50"); row.Verdict != Slower {
-		t.Errorf("100 %%: %+v", row)
-	}
-	if !strings.Contains(strings.Join(c.Notes, " "), "fewer than 8 runs on a side") {
-		t.Errorf("notes %q", c.Notes)
+	for _, n := range []int{1, 7} {
+		a, b := machines(1, n, false, steady, 1)
+		for _, row := range Reports(a, b).Pairs[0].Rows {
+			if row.Verdict != Unknown || row.Tested() || row.Stat == p50 && !strings.Contains(row.Why, fmt.Sprintf("old has %d runs", n)) {
+				t.Errorf("%d runs: %+v", n, row)
+			}
+		}
 	}
 }
+
+var p50, _ = ParseStat("p50")
 
 // A percentile with too few samples above it has no verdict, and says what it needs; slices that are too short each are
 // joined while there are enough of them.
@@ -335,5 +331,5 @@ func TestExceeded(t *testing.T) {
 	check(Reports(a, b), "p50>+5%", 0, "measure alternately") // beyond the limit, perhaps by drift
 	check(Reports(a, b), "p50>+20%", 0, "")                   // not even so
 	a, b = machines(2, 3, true, steady, 0.5)
-	check(Reports(a, b), "p50>+5%", 0, "needs 8 stretches of a run")
+	check(Reports(a, b), "p50>+5%", 0, "old has 3 runs")
 }

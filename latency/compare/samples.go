@@ -18,20 +18,15 @@ const (
 	// maxSamples bounds what is tested: from more runs than that, neighbours are joined.
 	maxSamples = 64
 	// unseen is the change of level, as a share of the lesser of the two, that a machine may make between two series of
-	// runs without showing it within them: a step in the pause between them, a different placement.
+	// runs without showing it within them: a step in the pause between them.
 	unseen = 0.1
 	// together is how far the middles of two series may lie apart, in lengths of the shorter one, for them to count as
 	// measured at the same time.
 	together = 0.05
+	// shown is what a series may drift against another, in ranges of its own runs. The calibration holds it.
+	shown = 2
 	// farthest bounds how far the drift within a series is carried on, in lengths of the series.
 	farthest = 3
-)
-
-// Drift that the samples of one report show is carried over to the time between the reports with these factors. Stretches
-// of one run do not show what changes from start to start. The calibration holds them.
-const (
-	driftOfRuns      = 2
-	driftOfStretches = 3
 )
 
 // samples are the values of a statistic that are tested against each other.
@@ -45,8 +40,8 @@ type samples struct {
 // collect returns the samples for st of two reports, or why there are none.
 //
 // Where the two were measured alternately in one session, the runs are paired: both of a pair saw the same drift. Else
-// they are the runs of each; a report with fewer than MinRuns of them gives stretches of its recording instead. Runs of
-// both that were made at the same time saw the same drift, too. What was measured one after the other is carried apart by every drift and step of the machine, and no test of exchangeable
+// they are the runs of each, at least MinRuns: a single run shows nothing of what changes from start to start, and its
+// parts are correlated. Runs of both that were made at the same time saw the same drift, too. What was measured one after the other is carried apart by every drift and step of the machine, and no test of exchangeable
 // samples can tell that from a difference: such a shift must exceed what the machine has shown to drift.
 func collect(st Stat, a, b *report.Report) (samples, string) {
 	need := st.Needs()
@@ -69,24 +64,22 @@ func collect(st Stat, a, b *report.Report) (samples, string) {
 		}
 		return samples{}, fmt.Sprintf("%s needs %d samples in each of %d pairs: longer or more runs", st, need, MinRuns)
 	}
-	unit, carry := "runs", float64(driftOfRuns)
-	if len(ra) < MinRuns || len(rb) < MinRuns {
-		unit, carry = "stretches of a run", driftOfStretches
-		ra, rb = stretches(a, need), stretches(b, need)
-	}
 	ra, rb = thin(ra), thin(rb)
 	for _, x := range []struct {
 		parts []part
 		of    *report.Report
 	}{{ra, a}, {rb, b}} {
-		if len(x.parts) < MinRuns || !enough(x.parts, need) {
-			return samples{}, fmt.Sprintf("%s needs %d %s with %d samples each, which %s does not have: repeat with -runs, longer ones", st, MinRuns, unit, need, x.of.Name())
+		if len(x.parts) < MinRuns {
+			return samples{}, fmt.Sprintf("%s has %d runs: what changes from run to run shows in %d of each; repeat with bench run -runs or -ab", x.of.Name(), len(x.parts), MinRuns)
+		}
+		if !enough(x.parts, need) {
+			return samples{}, fmt.Sprintf("%s needs %d samples in each run, which %s does not have: longer runs", st, need, x.of.Name())
 		}
 	}
-	s := samples{a: values(st, ra), b: values(st, rb), how: fmt.Sprintf("%d+%d %s", len(ra), len(rb), unit)}
-	if apart := distance(ra, rb); unit != "runs" || apart > together {
+	s := samples{a: values(st, ra), b: values(st, rb), how: fmt.Sprintf("%d+%d runs", len(ra), len(rb))}
+	if apart := distance(ra, rb); apart > together {
 		s.how += ", one after the other"
-		s.allowed = max(unseen*min(median(s.a), median(s.b)), carry*spread(s)*min(max(apart, 1), farthest))
+		s.allowed = max(unseen*min(median(s.a), median(s.b)), shown*spread(s)*min(max(apart, 1), farthest))
 	}
 	return s, uneven(st, ra, rb)
 }
@@ -105,32 +98,6 @@ func runs(r *report.Report) []part {
 		if h != nil {
 			out = append(out, part{origin + r.Runs[i].Start, origin + r.Runs[i].End, h})
 		}
-	}
-	return out
-}
-
-// stretches cuts the main series into twice MinRuns parts, or fewer where they need more samples each.
-func stretches(r *report.Report, need int64) []part {
-	origin := r.Start.UnixNano()
-	var out []part
-	var hs []*latency.Histogram
-	least, n := max(need, r.Main().Total.Count/(2*MinRuns+1)), int64(0)
-	for _, iv := range r.Main().Intervals {
-		if iv.Histogram.Count == 0 {
-			continue
-		}
-		if len(hs) == 0 {
-			out = append(out, part{start: origin + iv.Start})
-		}
-		hs = append(hs, iv.Histogram)
-		if n += iv.Histogram.Count; n >= least {
-			last := &out[len(out)-1]
-			last.end, last.Histogram = origin+iv.End, latency.Merge(hs...)
-			hs, n = nil, 0
-		}
-	}
-	if len(hs) > 0 {
-		out = out[:len(out)-1] // cut short
 	}
 	return out
 }

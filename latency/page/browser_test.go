@@ -108,9 +108,9 @@ func TestPagesInBrowser(t *testing.T) {
 	if _, err := exec.LookPath("chromium"); err != nil {
 		t.Skip("chromium is not installed (Debian package chromium)")
 	}
-	a := synthetic.Link{Seed: 1, Median: 3400, Spread: 0.12, Runs: 1, Seconds: 30, Rate: 3000}.Report()
+	a := synthetic.Link{Seed: 1, Median: 3400, Spread: 0.12, Runs: 8, Seconds: 4, Rate: 3000}.Report()
 	a.Label = "AF_XDP on veth"
-	b := synthetic.Link{Seed: 2, Median: 5100, Spread: 0.2, Runs: 1, Seconds: 30, Rate: 3000}.Report()
+	b := synthetic.Link{Seed: 2, Median: 5100, Spread: 0.2, Runs: 8, Seconds: 4, Rate: 3000}.Report()
 	b.Label = "AF_PACKET on veth"
 	few := synthetic.Link{Seed: 4, Median: 123_456_789, Spread: 0.2, Runs: 8, Seconds: 4, Rate: 9}.Report()
 	o := synthetic.Link{Seed: 3, Median: 4000, Spread: 0.15, Runs: 2, Seconds: 10, Rate: 4000, Open: true}.Report()
@@ -137,7 +137,7 @@ func TestPagesInBrowser(t *testing.T) {
 		high           int // curves that cannot be flat
 		heat           bool
 	}{
-		{write("report.html", func(w *bytes.Buffer) error { return Report(w, a) }), 4, 5, 3, true},
+		{write("report.html", func(w *bytes.Buffer) error { return Report(w, a) }), 6, 5, 3, true},
 		{write("open.html", func(w *bytes.Buffer) error { return Report(w, o) }), 6, 7, 5, true},
 		{write("few.html", func(w *bytes.Buffer) error { return Report(w, few) }), 5, 5, 3, true},
 		{write("compare.html", func(w *bytes.Buffer) error { return Comparison(w, compare.Reports(a, b, o)) }), 6, 8, 6, false},
