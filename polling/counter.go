@@ -19,5 +19,5 @@ func (c *Counter) Raise(v uint64) {
 func (c *Counter) Load() uint64 { return atomic.LoadUint64((*uint64)(c)) }
 
 // Publish writes a number that the loop alone writes and may read plainly, and that others read with atomic.LoadUint32: where
-// on a ring it is. It orders nothing else.
+// on a ring it is. It orders nothing else (docs/memory-order.md: counters and positions).
 func Publish(p *uint32, v uint32) { set32(p, v) }

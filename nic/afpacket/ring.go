@@ -87,13 +87,14 @@ func (g *ring) next(off uintptr) uintptr {
 	return off
 }
 
-// full reports whether the kernel has put a frame into the slot, and what it says of it.
+// full reports whether the kernel has put a frame into the slot, and what it says of it (docs/memory-order.md: done, then the
+// rest).
 func (h *header) full() (status uint32, ok bool) {
 	status = atomic.LoadUint32(&h.status)
 	return status, status&statusUser != 0
 }
 
-// free gives the slot back to the kernel.
+// free gives the slot back to the kernel (docs/memory-order.md: rings shared with the kernel).
 func (h *header) free() { mmio.Store32(&h.status, 0) }
 
 // frame returns the start of the frame.

@@ -39,7 +39,7 @@ type Queue struct {
 
 // Poll answers what has arrived, at most a batch of frames, and returns how many replies it posted.
 func (q *Queue) Poll(r *fastpath.Responder) int {
-	waiting := atomic.LoadUint32(q.rx.producer) - q.rxTail
+	waiting := atomic.LoadUint32(q.rx.producer) - q.rxTail // docs/memory-order.md: done, then the rest
 	if waiting == 0 {
 		q.idle()
 		return 0
@@ -87,14 +87,14 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	if sent > 0 {
 		q.post()
 	}
-	mmio.Store32(q.rx.consumer, q.rxTail)
+	mmio.Store32(q.rx.consumer, q.rxTail) // docs/memory-order.md: rings shared with the kernel
 	q.reclaim()
 	return sent
 }
 
 // post shows the kernel what was put into the transmit ring, and calls it if it asks for that.
 func (q *Queue) post() {
-	mmio.Store32(q.tx.producer, q.txHead)
+	mmio.Store32(q.tx.producer, q.txHead) // docs/memory-order.md: rings shared with the kernel
 	if atomic.LoadUint32(q.tx.flags)&unix.XDP_RING_NEED_WAKEUP != 0 {
 		q.kick()
 	}

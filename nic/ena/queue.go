@@ -78,7 +78,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	head := q.rxHead
 	for end := head + maxBatch; head != end; head++ {
 		c := (*rxCompletion)(unsafe.Add(q.rxCQ, head&q.mask*descSize))
-		status := atomic.LoadUint32(&c.status)
+		status := atomic.LoadUint32(&c.status) // docs/memory-order.md: done, then the rest
 		if status>>rxPhase&1 == head>>(q.shift&31)&1 {
 			break
 		}
@@ -218,9 +218,9 @@ func (q *Queue) transmit(slot, m uint32) bool {
 func (q *Queue) ring() {
 	q.txRung = q.txTail
 	if q.llq != nil {
-		mmio.FenceWC()
+		mmio.FenceWC() // docs/memory-order.md: entries, then the doorbell
 	}
-	mmio.Store32(q.txDB, q.txTail&0xFFFF)
+	mmio.Store32(q.txDB, q.txTail&0xFFFF) // docs/memory-order.md: descriptors, then the doorbell
 }
 
 // tidy takes back the transmits that are done and posts the buffers that are free.
@@ -264,7 +264,7 @@ func (q *Queue) refill() {
 		*q.isPosted(slot) = true
 		q.rxTail++
 	}
-	mmio.Store32(q.rxDB, q.rxTail&0xFFFF)
+	mmio.Store32(q.rxDB, q.rxTail&0xFFFF) // docs/memory-order.md: descriptors, then the doorbell
 	if q.rxHeadDB != nil {
 		mmio.Store32(q.rxHeadDB, q.rxHead&0xFFFF)
 	}

@@ -68,7 +68,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	next, tail := q.rxNext, q.txTail
 	for ; next-q.rxNext != maxBatch; next++ {
 		slot := next & q.mask
-		w := q.rxDone(slot).load()
+		w := q.rxDone(slot).load() // docs/memory-order.md: done, then the rest
 		if w&rxDD == 0 {
 			break
 		}
@@ -119,7 +119,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		q.txDesc((tail - 1) & q.mask).cmd |= txRS
 		*q.batchEnd(first) = tail
 		q.txTail = tail
-		mmio.Store32(q.tdt, tail&q.mask)
+		mmio.Store32(q.tdt, tail&q.mask) // docs/memory-order.md: descriptors, then the doorbell
 		if next-q.armed < tidyAt {
 			return int(tail - first)
 		}
@@ -146,7 +146,7 @@ func (q *Queue) tidy() {
 	done, mask := q.txDone, q.mask
 	for done != q.txTail {
 		end := *q.batchEnd(done)
-		if atomic.LoadUint32(&q.txDesc((end-1)&mask).status)&txDD == 0 {
+		if atomic.LoadUint32(&q.txDesc((end-1)&mask).status)&txDD == 0 { // docs/memory-order.md: done, then the rest
 			break
 		}
 		done = end
@@ -166,7 +166,7 @@ func (q *Queue) tidy() {
 	q.armed = armed
 	if armed-q.given >= refillBatch {
 		q.given = armed
-		mmio.Store32(q.rdt, (armed-1)&mask)
+		mmio.Store32(q.rdt, (armed-1)&mask) // docs/memory-order.md: descriptors, then the doorbell
 	}
 }
 

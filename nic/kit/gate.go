@@ -9,6 +9,7 @@ import (
 // Gate is where a device's polling loops and its watch meet: the goroutine that looks after the device, and restarts it
 // while the loops are parked. The loops are pinned (polling.Pin), so their side never blocks: they look at Closed once a pass,
 // and park by spinning. The zero Gate is open.
+// docs/memory-order.md (parking the loops) says why what one side wrote is there for the other.
 type Gate struct {
 	closed         atomic.Bool
 	active, parked atomic.Int32

@@ -192,7 +192,7 @@ func (c *commandQueue) exec(in message, outLen int) (message, error) {
 	}
 	entry[entryStatus] = ownedByHW
 	entry[entrySignature] = ^xor(entry)
-	mmio.WriteBarrier()
+	mmio.WriteBarrier() // docs/memory-order.md: command, then its doorbell
 	c.write(regCmdDoorbell, 1<<s.index)
 	if err := c.wait(in, entry); err != nil {
 		return nil, err

@@ -100,7 +100,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	for end := next + maxBatch; next != end; next++ {
 		slot := next & q.mask
 		c := q.completion(q.rxCQ, slot)
-		own := atomic.LoadUint32(&c.counterOwn)
+		own := atomic.LoadUint32(&c.counterOwn) // docs/memory-order.md: done, then the rest
 		if (own>>cqeOwner^next>>(q.shift&31))&1 != 0 {
 			break
 		}
@@ -197,6 +197,7 @@ func (q *Queue) post(w unsafe.Pointer, ds, inline uint32) bool {
 		return true
 	}
 	q.txRung = end
+	// docs/memory-order.md: record, then BlueFlame
 	mmio.PushWCRing(q.sqRec, swap(end&0xFFFF), unsafe.Add(q.bf, q.bfOff), w, int(blocks))
 	q.bfOff ^= q.bfHalf
 	return true
@@ -226,7 +227,7 @@ func copyBlock(dst, src unsafe.Pointer) {
 	d[4], d[5], d[6], d[7] = s[4], s[5], s[6], s[7]
 }
 
-// ring tells the device of everything that was posted.
+// ring tells the device of everything that was posted (docs/memory-order.md: record, then the doorbell).
 func (q *Queue) ring() {
 	q.txRung = q.txTail
 	if q.wcDoorbell {
@@ -268,7 +269,7 @@ func (q *Queue) tidy() {
 	q.armed = armed
 	if armed-q.given >= refillBatch {
 		q.given = armed
-		mmio.Store32(q.rxCQRec, swap(next&0xFFFFFF)) // before the slots that will complete there again
+		mmio.Store32(q.rxCQRec, swap(next&0xFFFFFF)) // before the slots that will complete there again (docs/memory-order.md: rings)
 		mmio.Store32(q.rqRec, swap((armed+mask+1)&0xFFFF))
 	}
 }

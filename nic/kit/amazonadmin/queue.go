@@ -215,7 +215,7 @@ func (q *Queue) collect(id uint16, out *[EntrySize]byte) (bool, error) {
 			return false, q.broken
 		}
 		at := unsafe.Add(q.cq, int(q.head&(q.depth-1))*EntrySize)
-		word := atomic.LoadUint32((*uint32)(at)) // identifier, status and flags in one load
+		word := atomic.LoadUint32((*uint32)(at)) // identifier, status and flags in one load (docs/memory-order.md: done, then the rest)
 		if uint8(word>>24)&flagPhase != phase(q.head, q.depth) {
 			return false, nil
 		}

@@ -1,0 +1,52 @@
+package kit
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"rebound/fastpath"
+	"rebound/nic"
+)
+
+// Each option beyond its limit is an error that says what was asked for and what would do; what is zero becomes the default.
+func TestLimits(t *testing.T) {
+	l := Limits{Driver: "toy", Ring: 256, MinRing: 64, MaxRing: 1024, MTU: 1500, MinMTU: 68, MaxMTU: 9000, Queues: 4}
+	for _, c := range []struct {
+		o    nic.Options
+		says string
+	}{
+		{nic.Options{}, ""}, {nic.Options{RingSize: 64, MTU: 68, Queues: 4}, ""}, {nic.Options{RingSize: 1024, MTU: 9000, Queues: 1}, ""},
+		{nic.Options{MAC: [6]byte{2}}, ""},
+		{nic.Options{RingSize: 32}, "ring size 32 is not a power of two within 64 to 1024"}, {nic.Options{RingSize: 2048}, "2048"},
+		{nic.Options{RingSize: 100}, "100"}, {nic.Options{RingSize: -64}, "-64"},
+		{nic.Options{MTU: 67}, "MTU 67 is not within 68 to 9000"}, {nic.Options{MTU: 9001}, "9001"},
+		{nic.Options{Queues: 5}, "5 queue pairs asked for, 1 to 4 are possible"}, {nic.Options{Queues: -1}, "-1"},
+		{nic.Options{MAC: [6]byte{1}}, "01:00:00:00:00:00 is not one of a station"},
+		{nic.Options{Match: &fastpath.Config{}, Steer: &nic.Steer{}}, "both Match and Steer"},
+	} {
+		got, err := l.Apply(c.o)
+		if (err != nil) != (c.says != "") || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%+v: error %v, want %q", c.o, err, c.says)
+		}
+		if err == nil && (got.RingSize == 0 || got.MTU == 0 || got.Queues == 0 || got.Log == nil || c.o.MTU != 0 && got.MTU != c.o.MTU) {
+			t.Errorf("%+v became %+v", c.o, got)
+		}
+	}
+	if _, err := l.Apply(nic.Options{MTU: 9001}); !errors.Is(err, nic.ErrFrameSize) {
+		t.Errorf("MTU: %v", err)
+	}
+	l.MTU = 0
+	if o, err := l.Apply(nic.Options{}); err != nil || o.MTU != 0 {
+		t.Errorf("an MTU that the device chooses: %+v, %v", o, err)
+	}
+}
+
+// The stride holds the buffer, and puts the heads of successive ones into different sets of the cache.
+func TestStride(t *testing.T) {
+	for size := 1; size < 20000; size++ {
+		if s := Stride(size); int(s) < size || s%64 != 0 || s/64%2 == 0 || int(s) >= size+128+64 {
+			t.Fatalf("%d bytes: stride %d", size, s)
+		}
+	}
+}

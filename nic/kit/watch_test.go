@@ -1,0 +1,27 @@
+package kit
+
+import "testing"
+
+// Standing still is counted in looks; a ring that is empty waits for nothing.
+func TestProgress(t *testing.T) {
+	var p Progress
+	if p.Still(7) != 0 || p.Still(7) != Every || p.Still(7) != 2*Every || p.Still(8) != 0 || p.Still(8) != Every {
+		t.Error("Still does not count the looks since the number changed")
+	}
+	var done, tail uint32 = 5, 5
+	for range 3 {
+		if w := p.Waiting(&done, &tail); w != 0 {
+			t.Errorf("an empty ring waits for %v", w)
+		}
+	}
+	tail = 6
+	for n := range 3 {
+		if w := p.Waiting(&done, &tail); int(w/Every) != n+1 {
+			t.Errorf("look %d: %v", n+1, w)
+		}
+	}
+	done = 6
+	if w := p.Waiting(&done, &tail); w != 0 {
+		t.Errorf("worked off: %v", w)
+	}
+}
