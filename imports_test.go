@@ -50,6 +50,7 @@ var imports = []struct {
 	{"nic/lab", "nic nic/... fastpath cksum polling"},
 	{"nic/afpacket", "nic nic/kit/netif nic/bus/mmio fastpath cksum polling"},
 	{"nic/afxdp", "nic nic/kit/netif nic/bus/mmio fastpath cksum polling"},
+	{"nic/xdp", "nic nic/kit/netif fastpath polling"},
 	{"nic/...", "nic nic/kit nic/kit/amazonadmin nic/kit/netif nic/bus/pci nic/bus/dma nic/bus/mmio fastpath cksum polling"}, // a driver on the device itself
 	{"cmd/...", "..."},
 }

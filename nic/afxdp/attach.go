@@ -2,15 +2,12 @@ package afxdp
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
-
-	"rebound/nic"
 )
 
 // Values of nic.Info.Push, the first completed by "zero-copy" or "copy".
@@ -30,7 +27,7 @@ func (d *Device) attach(f *filter, queues int, generic bool) error {
 		Name: "rebound", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: uint32(queues),
 	})
 	if err != nil {
-		return d.explain("map of sockets", err)
+		return d.iface.ExplainBPF("map of sockets", err)
 	}
 	type hook struct {
 		push    string
@@ -63,12 +60,12 @@ func (d *Device) attach(f *filter, queues int, generic bool) error {
 			}
 			return nil
 		case errors.Is(err, unix.EPERM), errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):
-			return d.explain("XDP program", err)
+			return d.iface.ExplainBPF("XDP program", err)
 		case h.push == pushDriver:
 			driver = err
 		}
 	}
-	return d.explain("XDP program", err)
+	return d.iface.ExplainBPF("XDP program", err)
 }
 
 func (d *Device) attachTo(f *filter, flags link.XDPAttachFlags, vlanTag int64) (err error) {
@@ -91,19 +88,6 @@ func (d *Device) attachTo(f *filter, flags link.XDPAttachFlags, vlanTag int64) (
 	}
 	d.program, d.link = p, l
 	return nil
-}
-
-// explain says what an error of bpf(2) means here.
-func (d *Device) explain(what string, err error) error {
-	switch {
-	case errors.Is(err, unix.EPERM):
-		return fmt.Errorf("interface %s: %s: %w: it takes CAP_BPF and CAP_NET_ADMIN, and an XDP program cannot be loaded in a "+
-			"user namespace (run as root; afpacket needs CAP_NET_RAW only): %w", d.iface.Name, what, nic.ErrRights, err)
-	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):
-		return fmt.Errorf("interface %s: %s: %w: another program was attached meanwhile and stays: %w", d.iface.Name, what,
-			nic.ErrBusy, err)
-	}
-	return fmt.Errorf("interface %s: %s: %w", d.iface.Name, what, err)
 }
 
 // oneLine joins the lines of a verifier's report.

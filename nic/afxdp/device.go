@@ -68,9 +68,8 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 		return err
 	}
 	i := d.iface
-	if i.XDP != 0 {
-		return fmt.Errorf("interface %s: %w: XDP program %d is attached and stays; end the program that holds it, or "+
-			"detach it (ip link set %s xdp off)", i.Name, nic.ErrBusy, i.XDP, i.Name)
+	if err := i.FreeOfXDP(); err != nil {
+		return err
 	}
 	mtu := o.MTU
 	if mtu == 0 {

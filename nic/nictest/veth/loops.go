@@ -25,7 +25,7 @@ func Loops(t *testing.T, open Open) {
 		they.MAC, they.UDPPorts = [6]byte(v.Peer.MAC), []uint16{7000}
 		they.Addresses = []netip.Prefix{netip.MustParsePrefix("192.0.2.20/24")}
 		a, b := v.Host.serve(t, open, nic.Options{}, us), v.Peer.serve(t, open, nic.Options{}, they)
-		v.Peer.Raw(t).Send(v.datagram(they.Addresses[0].Addr(), 7000, Our4.Addr(), 7001))
+		v.Peer.Raw(t).Send(v.Datagram(they.Addresses[0].Addr(), 7000, Our4.Addr(), 7001))
 		wait(t, "a reply whose TTL can go no lower", func() bool {
 			return a.count(fastpath.RefusedHopLimit)+b.count(fastpath.RefusedHopLimit) == 1
 		})
@@ -103,8 +103,8 @@ func (v *Pair) service(t testing.TB, port int) *atomic.Uint64 {
 	return echoed
 }
 
-// datagram builds a datagram with TTL 64 from an address behind Peer to one behind Host.
-func (v *Pair) datagram(from netip.Addr, sport uint16, to netip.Addr, dport uint16) []byte {
+// Datagram builds a datagram with TTL 64 from an address behind Peer to one behind Host.
+func (v *Pair) Datagram(from netip.Addr, sport uint16, to netip.Addr, dport uint16) []byte {
 	be := binary.BigEndian
 	f := append(slices.Concat(v.Host.MAC, v.Peer.MAC), 8, 0, 0x45, 0, 0, 46, 0, 0, 0x40, 0, 64, 17, 0, 0)
 	f = append(append(f, from.AsSlice()...), to.AsSlice()...)

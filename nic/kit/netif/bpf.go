@@ -1,0 +1,32 @@
+package netif
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"rebound/nic"
+)
+
+// ExplainBPF says what an error of bpf(2) means for an XDP program on the interface. what is what was to be made.
+func (i *Interface) ExplainBPF(what string, err error) error {
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("interface %s: %s: %w: it takes CAP_BPF and CAP_NET_ADMIN, and an XDP program cannot be loaded in a "+
+			"user namespace (run as root; afpacket needs CAP_NET_RAW only): %w", i.Name, what, nic.ErrRights, err)
+	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):
+		return fmt.Errorf("interface %s: %s: %w: another program was attached meanwhile and stays: %w", i.Name, what,
+			nic.ErrBusy, err)
+	}
+	return fmt.Errorf("interface %s: %s: %w", i.Name, what, err)
+}
+
+// FreeOfXDP returns nic.ErrBusy if the interface had an XDP program when it was looked up.
+func (i *Interface) FreeOfXDP() error {
+	if i.XDP == 0 {
+		return nil
+	}
+	return fmt.Errorf("interface %s: %w: XDP program %d is attached and stays; end the program that holds it, or "+
+		"detach it (ip link set %s xdp off)", i.Name, nic.ErrBusy, i.XDP, i.Name)
+}

@@ -1,0 +1,315 @@
+package xdp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"rebound/fastpath"
+	"rebound/fastpath/corpus"
+	"rebound/polling"
+)
+
+const now, errorEstimate = 0xe8d4_a510_8000_0000, 0x8123
+
+// pair is the program and fastpath with one configuration.
+type pair struct {
+	name    string
+	program *programObjects
+	counts  *counts
+	fast    *fastpath.Responder
+	run     ebpf.RunOptions
+	out     []byte
+	buf     []byte
+}
+
+func config() fastpath.Config {
+	c := fastpath.Config{
+		MAC: corpus.OurMAC, Addresses: corpus.Addresses, UDPPorts: corpus.UDPPorts, STAMPPorts: corpus.STAMPPorts,
+		Clock: new(atomic.Pointer[fastpath.Clock]), ChecksumBytes: 1500,
+	}
+	c.Clock.Store(&fastpath.Clock{NTP: now, ErrorEstimate: errorEstimate})
+	return c
+}
+
+func newPair(t testing.TB, name string, c fastpath.Config) *pair {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("loading an XDP program takes root")
+	}
+	p := &pair{name: name, out: make([]byte, 4096), buf: make([]byte, 4096)}
+	var err error
+	if p.program, err = load(c); err != nil {
+		t.Fatalf("%+v", err)
+	}
+	t.Cleanup(func() { p.program.Close() })
+	if p.counts, err = newCounts(p.program.Cpus); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.program.Clocks.Put(uint32(0), programClockPair{Clock: [2]clock{{Ntp: now, ErrorEstimate: errorEstimate}}}); err != nil {
+		t.Fatal(err)
+	}
+	c.TicksPerSecond = 1e9
+	if p.fast, err = fastpath.New(c); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// pairs are the configurations that frames go through.
+func pairs(t testing.TB) (all []*pair) {
+	for _, v := range []struct {
+		name   string
+		change func(*fastpath.Config)
+	}{
+		{"strict", func(*fastpath.Config) {}},
+		{"short", func(c *fastpath.Config) { c.ChecksumBytes = 60 }},
+		{"partial", func(c *fastpath.Config) { c.PartialChecksums = true }},
+		{"vlan", func(c *fastpath.Config) { c.VLANs = []uint16{0, 20, 100} }},
+		{"tagged", func(c *fastpath.Config) { c.VLANs, c.ChecksumBytes = []uint16{10, 20, 100}, 0 }},
+		{"open", func(c *fastpath.Config) { c.Mode = fastpath.Open }},
+		{"one address", func(c *fastpath.Config) { c.Addresses = c.Addresses[:1] }},
+		{"limited", func(c *fastpath.Config) { c.Rate, c.Burst = 1_000_000, 1<<30 }},
+	} {
+		c := config()
+		v.change(&c)
+		all = append(all, newPair(t, v.name, c))
+	}
+	return all
+}
+
+// judge gives f to both. What is answered must be so with the same bytes, and counted for the same reason.
+func (p *pair) judge(f []byte) error {
+	if len(f) < 14 {
+		return nil // the kernel does not run a program on less than an Ethernet header
+	}
+	before, was := p.counts.verdicts(), p.fast.Stats()
+	p.run.Data, p.run.DataOut = f, p.out
+	action, err := p.program.Respond.Run(&p.run)
+	if err != nil {
+		return err
+	}
+	after := p.counts.verdicts()
+	copy(p.buf, f)
+	n := p.fast.Slow((*[64]byte)(p.buf), len(f))
+	is := p.fast.Stats()
+	verdict, counted := fastpath.Verdict(0), uint64(0)
+	for v := range is {
+		if after[v]-before[v] != is[v]-was[v] {
+			return fmt.Errorf("%s: counted %d as %s, fastpath %d:\n%x", p.name, after[v]-before[v], fastpath.Verdict(v), is[v]-was[v], f)
+		}
+		if after[v] != before[v] {
+			verdict, counted = fastpath.Verdict(v), counted+1
+		}
+	}
+	want, reply := uint32(actionPass), f
+	if n > 0 {
+		want, reply = actionTX, p.buf[:n]
+	}
+	if n == 0 && action == actionDrop && guarded(verdict) {
+		want = actionDrop
+	}
+	if counted != 1 || action != want || !bytes.Equal(p.run.DataOut, reply) {
+		return fmt.Errorf("%s: action %d, counted %d, %s; want %d\n%x\n%x, want\n%x", p.name, action, counted, verdict, want, f, p.run.DataOut, reply)
+	}
+	return nil
+}
+
+const actionDrop, actionPass, actionTX = 1, 2, 3
+
+// guarded are the verdicts after which the kernel may not see the frame.
+func guarded(v fastpath.Verdict) bool {
+	switch v {
+	case fastpath.RefusedSourceMAC, fastpath.RefusedHeaderChecksum, fastpath.RefusedSource, fastpath.RefusedOwnSource,
+		fastpath.RefusedServicePort, fastpath.RefusedHopLimit, fastpath.RefusedNoChecksum, fastpath.RefusedSTAMPShort,
+		fastpath.RefusedChecksum, fastpath.RefusedRate:
+		return true
+	}
+	return false
+}
+
+// Every frame of the corpus, cut at every length, and with every byte changed to some others.
+func TestCorpus(t *testing.T) {
+	for _, p := range pairs(t) {
+		answered := p.fast.Stats()
+		for tags := range 3 {
+			for _, q := range corpus.Requests(tags) {
+				for n := 14; n <= len(q.Frame); n++ {
+					if err := p.judge(q.Frame[:n]); err != nil {
+						t.Fatalf("%s, %d tags, %d bytes: %v", q.Name, tags, n, err)
+					}
+				}
+				f := bytes.Clone(q.Frame)
+				for i := range f[:min(len(f), 128)] {
+					for _, d := range []byte{1, 2, 0x80, 0xff} {
+						f[i] ^= d
+						if err := p.judge(f); err != nil {
+							t.Fatalf("%s, %d tags, byte %d: %v", q.Name, tags, i, err)
+						}
+						f[i] ^= d
+					}
+				}
+			}
+		}
+		if s := p.fast.Stats(); s.Answered() == answered.Answered() {
+			t.Errorf("%s: nothing was answered", p.name)
+		}
+	}
+}
+
+// Frames changed at random: a million, or with REBOUND_XDP_FRAMES as many as it says.
+func TestMutations(t *testing.T) {
+	frames := 1_000_000
+	if s := os.Getenv("REBOUND_XDP_FRAMES"); s != "" {
+		if _, err := fmt.Sscan(s, &frames); err != nil {
+			t.Fatalf("REBOUND_XDP_FRAMES=%s: want a number", s)
+		}
+	}
+	if testing.Short() {
+		frames /= 10
+	}
+	all := pairs(t)
+	m := corpus.NewMutator(7, 11)
+	for i := range frames {
+		if err := all[i%len(all)].judge(m.Next()); err != nil {
+			t.Fatalf("frame %d: %v", i, err)
+		}
+	}
+	var sum fastpath.Stats
+	for _, p := range all {
+		s := p.fast.Stats()
+		sum.Add(&s)
+	}
+	t.Logf("%d frames: %d answered, %d refused: %v", frames, sum.Answered(), sum.Refused(), sum)
+}
+
+// The limit lets a burst through, counts the rest, drops it, and leaves another source its own.
+func TestLimit(t *testing.T) {
+	c := config()
+	c.Rate, c.Burst = 1, 5 // a second is longer than the test has between two frames of the burst
+	p := newPair(t, "limit", c)
+	from := func(a string) []byte {
+		return corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, 0x0800, corpus.ICMPv4(netip.MustParseAddr(a), corpus.Our4, 8))
+	}
+	run := func(f []byte) uint32 {
+		action, err := p.program.Respond.Run(&ebpf.RunOptions{Data: f})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return action
+	}
+	// The limit is each CPU's: on n of them n bursts go through.
+	answered, dropped := 0, 0
+	for dropped < 10 && answered < 10_000 {
+		switch run(from("10.1.2.9")) {
+		case actionTX:
+			answered++
+		case actionDrop:
+			dropped++
+		}
+	}
+	if s := p.counts.verdicts(); answered < 5 || dropped != 10 || s[fastpath.RefusedRate] != 10 || s[fastpath.AnsweredICMPv4] != uint64(answered) {
+		t.Errorf("%d answered, %d dropped, counted %v", answered, dropped, s)
+	}
+	if run(from("10.1.2.10")) != actionTX {
+		t.Error("another source has no burst")
+	}
+}
+
+// Every reply is in the histogram of its CPU.
+func TestTurnaround(t *testing.T) {
+	p := newPair(t, "turnaround", config())
+	const n = 1000
+	if _, err := p.program.Respond.Run(&ebpf.RunOptions{Data: corpus.Requests(0)[0].Frame}); err != nil {
+		t.Fatal(err)
+	}
+	for range n - 1 {
+		p.program.Respond.Run(&ebpf.RunOptions{Data: corpus.Requests(0)[0].Frame})
+	}
+	counts, greatest := p.counts.turnaround()
+	sum := uint64(0)
+	for _, c := range counts {
+		sum += c
+	}
+	if sum != n || greatest == 0 {
+		t.Errorf("%d replies recorded, the greatest took %d ns; want %d", sum, greatest, n)
+	}
+}
+
+// The committed object is what this compiler makes of the source, where it is the one that made it.
+func TestObject(t *testing.T) {
+	clang, err := exec.LookPath("clang")
+	if err != nil {
+		t.Skip("clang is not installed")
+	}
+	version, err := exec.Command(clang, "--version").Output()
+	if err != nil || !bytes.Contains(version, []byte("clang version "+compiler)) {
+		t.Skipf("the object was made by clang %s, this is %s", compiler, strings.SplitN(string(version), "\n", 2)[0])
+	}
+	dir := t.TempDir()
+	out, err := exec.Command(clang, "-O2", "-g", "-Wall", "-Werror", "-mcpu=v3", "-target", "bpfel", "-c", "responder.c", "-o", filepath.Join(dir, "o")).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	fresh, err := ebpf.LoadCollectionSpec(filepath.Join(dir, "o"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	committed, err := loadProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := func(s *ebpf.CollectionSpec) []byte {
+		var b bytes.Buffer
+		if err := s.Programs[programProgRespond].Instructions.Marshal(&b, binary.LittleEndian); err != nil {
+			t.Fatal(err)
+		}
+		return b.Bytes()
+	}
+	if !bytes.Equal(code(fresh), code(committed)) {
+		t.Error("program_bpfel.o is not what responder.c compiles to: go generate ./nic/xdp")
+	}
+}
+
+// BenchmarkTurnaround reports the median of what the program records for itself: from its first reading of the clock to the
+// last, which leaves out how the kernel calls it. Each reading is in it once.
+func BenchmarkTurnaround(b *testing.B) {
+	bench := func(name string, f []byte, change func(*fastpath.Config)) {
+		b.Run(name, func(b *testing.B) {
+			c := config()
+			c.ChecksumBytes, c.Rate, c.Burst = fastpath.DefaultChecksumBytes, fastpath.DefaultRate, 1<<32
+			change(&c)
+			p := newPair(b, name, c)
+			run := ebpf.RunOptions{Data: f}
+			for b.Loop() {
+				if action, err := p.program.Respond.Run(&run); err != nil || action != actionTX {
+					b.Fatal(action, err)
+				}
+			}
+			counts, _ := p.counts.turnaround()
+			median, sum := 0, uint64(0)
+			for ; sum < uint64(b.N)/2; median++ {
+				sum += counts[median]
+			}
+			b.ReportMetric(float64(polling.Lowest(median-1)), "p50-ns")
+		})
+	}
+	same := func(*fastpath.Config) {}
+	for _, q := range corpus.Requests(0) {
+		bench(q.Name, q.Frame, same)
+	}
+	ping := corpus.Requests(0)[0].Frame
+	bench("guards/all", ping, same)
+	bench("guards/no checksum", ping, func(c *fastpath.Config) { c.ChecksumBytes = 0 })
+	bench("guards/no limit", ping, func(c *fastpath.Config) { c.Rate = 0 })
+	bench("guards/open", ping, func(c *fastpath.Config) { c.Mode = fastpath.Open })
+}
