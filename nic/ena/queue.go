@@ -270,7 +270,7 @@ func (q *Queue) refill() {
 	}
 }
 
-// reset empties the rings, as they are when the device made its queues anew, and posts all buffers.
+// reset empties the rings, as they are when the device has new queues, and posts all buffers.
 func (q *Queue) reset() {
 	depth, txDepth := q.mask+1, q.txMask+1
 	clear(unsafe.Slice((*byte)(q.rxCQ), depth*descSize))

@@ -33,7 +33,7 @@ type Card struct {
 	hooks     Hooks
 	endWatch  chan struct{}
 	ended     chan struct{}
-	lifeMutex sync.RWMutex // held to restart the device, shared by whoever asks it something
+	lifeMutex sync.RWMutex // held to restart the device, shared by all that ask it something
 }
 
 // Hooks are what a driver does where the kit does the rest.

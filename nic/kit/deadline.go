@@ -14,7 +14,7 @@ func NewDeadline(limit time.Duration, looks int) Deadline {
 	return Deadline{time.Now().Add(limit), looks}
 }
 
-// Over is asked before each look, and reports whether it is the last: whoever was held up then still sees what the device did
+// Over is asked before each look, and reports whether it is the last: a thread that was held up then still sees what the device did
 // meanwhile.
 func (d *Deadline) Over() bool {
 	d.looks--

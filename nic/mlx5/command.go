@@ -217,7 +217,7 @@ func (c *commandQueue) wait(in message, entry []byte) error {
 	status := (*uint32)(unsafe.Pointer(&entry[entryToken])) // token, signature, reserved, status and ownership
 	began := time.Now()
 	for n := 0; ; n++ {
-		waited := time.Since(began) // before the look: whoever was held up for the time-out sees what firmware did meanwhile
+		waited := time.Since(began) // before the look: a thread that was held up for the time-out sees what firmware did meanwhile
 		if atomic.LoadUint32(status)>>24&ownedByHW == 0 {
 			return nil
 		}

@@ -350,7 +350,7 @@ func TestPagesDuringCommand(t *testing.T) {
 	}
 }
 
-// Pages that are not to be had are refused in words that firmware understands; those it gives back must be its own.
+// Pages that the host does not have are refused in words that firmware understands; those it gives back must be its own.
 func TestPagesRefused(t *testing.T) {
 	f := newFirmware(t)
 	d := f.started()

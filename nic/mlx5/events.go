@@ -75,7 +75,7 @@ func (d *Device) createEQ() error {
 	return nil
 }
 
-// serveEvents takes all events that are there. Whoever else does so at the moment is left to it. It reads memory only
+// serveEvents takes all events that are there. Another goroutine that does so at the moment is left to it. It reads memory only
 // unless there are events.
 func (d *Device) serveEvents() {
 	e := &d.events

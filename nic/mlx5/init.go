@@ -41,7 +41,7 @@ func (d *Device) alive() error {
 }
 
 // start brings the device from any state to polling, in the order of the PRM's Device Initialization. It makes all memory
-// anew: firmware that died keeps what it had.
+// over again: firmware that died keeps what it had.
 func (d *Device) start() error {
 	if err := d.quiet(); err != nil {
 		return err

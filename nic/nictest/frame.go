@@ -79,7 +79,7 @@ func request(p proto, size int, flow uint8, number uint64) []byte {
 	return f
 }
 
-// reply is what a request must be answered with: worked out anew, all sums included.
+// reply is what a request must be answered with: worked out apart, all sums included.
 func reply(req []byte) []byte {
 	f := append([]byte(nil), req...)
 	copy(f[0:], req[6:12])

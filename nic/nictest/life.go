@@ -65,7 +65,7 @@ func checkReset(x *rig) {
 	if !said {
 		x.Errorf("the device was reset, and neither Serve nor Link nor ReadStats tells")
 	}
-	// What the driver did to a device that had forgotten it is no fault of its.
+	// What the driver did to a device that had forgotten it is no violation.
 	x.port.ForgetViolations()
 	x.close()
 	x.received()

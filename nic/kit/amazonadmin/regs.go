@@ -104,7 +104,7 @@ func NewRegs(name string, revision uint8, bar *mmio.Window, a *dma.Arena) (*Regs
 	return r, nil
 }
 
-// Announce tells the device anew where to answer: a reset makes it forget.
+// Announce tells the device again where to answer: a reset makes it forget.
 func (r *Regs) Announce() { r.writeAddr(MMIO_RESP_LO, MMIO_RESP_HI, r.iova) }
 
 // Write writes a register.
