@@ -14,19 +14,22 @@ import (
 
 const compareHelp = `usage: bench compare [flags] A B [C ...]
 
-Prints the percentiles of report folders side by side, each difference to A with its confidence; ~ marks a difference that
-is within the noise. What makes reports not comparable is said before any number.
+Prints the percentiles of report folders side by side, and by how much the runs of each are shifted against those of A, with
+the interval at 99 %. + and - mark what is slower and faster, ~ what is within the noise, ? what cannot be told: fewer than
+eight runs of a side, or a shift that may be drift, since the two were measured one after the other and not by turns
+(bench run -ab). What makes reports not comparable is said before any number.
 
   bench compare out/before out/after
-  bench compare -fail-if 'p99>+5%+200ns' out/before out/after      exit status 3 if p99 grew by more than both
+  bench compare -fail-if 'p99>+5%+200ns' out/before out/after      exit status 3 if p99 is slower, by more
+                                                                   than both; 1 if that cannot be told
 
 `
 
 func compareCommand(e *env, args []string) error {
 	fs := flag.NewFlagSet("compare", flag.ContinueOnError)
 	html := fs.String("html", "", "also write the comparison as one self-contained page to `FILE`, with the curves over each other")
-	limits := fs.String("fail-if", "", "exit with 3 if B, or any further report, exceeds A by more than `LIMITS` allow, like 'p99>+5%+200ns';\n"+
-		"a relative and an absolute part must both be exceeded")
+	limits := fs.String("fail-if", "", "exit with 3 if B, or any further report, is slower than A by more than `LIMITS` allow, like 'p99>+5%+200ns',\n"+
+		"and with 1 if that cannot be told; a relative and an absolute part must both be exceeded")
 	var dirs []string
 	for { // flags may stand after the folders, too
 		if err := e.parse(fs, args, compareHelp); err != nil {

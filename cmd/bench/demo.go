@@ -26,7 +26,7 @@ func demoCommand(e *env, args []string) error {
 	fs := flag.NewFlagSet("demo", flag.ContinueOnError)
 	out := fs.String("out", "out/demo-"+time.Now().Format("20060102-150405"), "`FOLDER` for the reports")
 	driver := fs.String("driver", "auto", "the responder's `DRIVER`: auto (AF_XDP where it is possible), afxdp or afpacket")
-	rounds := fs.Int("rounds", 8, "rounds of each, alternating; five or more for a confidence")
+	rounds := fs.Int("rounds", 8, "rounds of each, alternating; eight or more for a verdict")
 	var each time.Duration
 	duration(fs, &each, "duration", time.Second, "`TIME` to measure in each round")
 	anonymous := fs.Bool("anonymous", false, anonymousHelp)

@@ -328,7 +328,7 @@ func TestName(t *testing.T) {
 	}
 }
 
-// TestWorse: a comparison beyond its limits exits with 3.
+// TestWorse: a comparison beyond its limits exits with 3, one that cannot be told with 1.
 func TestWorse(t *testing.T) {
 	n := newNetwork(t)
 	n.udpEcho(7, 0)
@@ -352,6 +352,9 @@ func TestWorse(t *testing.T) {
 	a, c := filepath.Join(dir, "01-a"), filepath.Join(dir, "02-c")
 	if r := n.bench("compare", "-fail-if", "p50>+5%+200ns", a, c); r.code != 3 {
 		t.Errorf("exit %d, want 3\n%s%s", r.code, r.out, r.errors)
+	}
+	if r := n.bench("compare", "-fail-if", "p99>+5%+200ns", a, c); r.code != 1 || !strings.Contains(r.errors, "p99 needs 1000 samples") {
+		t.Errorf("too few samples: exit %d, want 1\n%s%s", r.code, r.out, r.errors)
 	}
 }
 
