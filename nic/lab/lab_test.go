@@ -37,6 +37,8 @@ type function struct {
 	model  sim.Model
 	port   *sim.Port
 	socket string
+
+	foreign bool // others wrote the driver: it may be told things
 }
 
 // serve puts a model on a socket and on a wire, running freely, until the test ends.

@@ -186,13 +186,7 @@ func (k *Kit) arguments(m Machine, initrd string) []string {
 		// strict: what a driver has unmapped is the device's no longer at once, so that a model's late DMA is found out.
 		q35, boot = "q35,kernel-irqchip=split", boot+" intel_iommu=on iommu.strict=1"
 	}
-	args := []string{
-		"-M", q35, "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1G",
-		"-object", "memory-backend-memfd,id=ram,size=1G,share=on", "-machine", "memory-backend=ram",
-		"-nodefaults", "-nographic", "-no-reboot",
-		"-serial", "file:" + filepath.Join(m.Dir, "console.log"), "-serial", "stdio",
-		"-kernel", k.Kernel, "-initrd", initrd, "-append", boot,
-	}
+	args := append(hardware(q35, m.Dir), "-serial", "stdio", "-kernel", k.Kernel, "-initrd", initrd, "-append", boot)
 	if m.IOMMU {
 		args = append(args, "-device", "intel-iommu,intremap=on,caching-mode=on")
 	}
@@ -211,7 +205,7 @@ func (k *Kit) arguments(m Machine, initrd string) []string {
 		args = append(args, "-netdev", backend, "-device", d.Model+","+place)
 	}
 	for i, s := range m.Sockets {
-		dev := map[string]any{"driver": "vfio-user-pci", "rombar": 0, "socket": map[string]string{"type": "unix", "path": s}}
+		dev := device(s)
 		if m.IOMMU {
 			args = append(args, "-device", fmt.Sprintf("pcie-root-port,id=rp%d,chassis=%d", i, i+1))
 			dev["bus"] = fmt.Sprintf("rp%d", i)
@@ -222,6 +216,21 @@ func (k *Kit) arguments(m Machine, initrd string) []string {
 		args = append(args, "-device", string(j))
 	}
 	return args
+}
+
+// hardware is the machine without functions: memory that a model in another process can map, and a first serial line that goes
+// to a file.
+func hardware(board, dir string) []string {
+	return []string{
+		"-M", board, "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1G",
+		"-object", "memory-backend-memfd,id=ram,size=1G,share=on", "-machine", "memory-backend=ram",
+		"-nodefaults", "-nographic", "-no-reboot", "-serial", "file:" + filepath.Join(dir, "console.log"),
+	}
+}
+
+// device is the function behind a vfio-user socket, for -device.
+func device(socket string) map[string]any {
+	return map[string]any{"driver": "vfio-user-pci", "rombar": 0, "socket": map[string]string{"type": "unix", "path": socket}}
 }
 
 // runInitrd is the kit's initramfs with the run's own files behind it.

@@ -27,6 +27,7 @@ type Kit struct {
 	Version string // of QEMU and kernel, for logs
 	QEMU    string // runs it with its own libraries
 	Kernel  string
+	IPXE    string // iPXE as a kernel
 	initrd  string
 }
 
@@ -49,7 +50,7 @@ func Setup(ctx context.Context) (*Kit, error) {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("lab: lock %s: %w", lock.Name(), err)
 	}
-	k := &Kit{Dir: dir, QEMU: filepath.Join(dir, "qemu"), Kernel: filepath.Join(dir, "vmlinuz"), initrd: filepath.Join(dir, "initrd")}
+	k := &Kit{Dir: dir, QEMU: filepath.Join(dir, "qemu"), Kernel: filepath.Join(dir, "vmlinuz"), IPXE: filepath.Join(dir, "ipxe.lkrn"), initrd: filepath.Join(dir, "initrd")}
 	sum := sha256.Sum256(setupScript)
 	want, stamp := hex.EncodeToString(sum[:]), filepath.Join(dir, "stamp")
 	if got, _ := os.ReadFile(stamp); string(got) != want {

@@ -1,5 +1,5 @@
 #!/bin/bash
-# setup.sh DIR: brings what the lab runs on into DIR: QEMU >= 10.1, a stock Debian kernel with its network modules, and a
+# setup.sh DIR: brings what the lab runs on into DIR: QEMU >= 10.1, a stock Debian kernel with its network modules, iPXE, and a
 # root for the guest with busybox, ethtool and ping. Nothing is installed on the host, and root is not needed. The mirror is
 # the host's own, as apt is configured. Exit 3: this host cannot, and stderr says why.
 set -euo pipefail
@@ -28,7 +28,7 @@ own() {
     -o APT::Keep-Downloaded-Packages=1 "$@"
 }
 own apt-get update >"$dir/apt.log" 2>&1 || cannot "apt cannot reach $mirror: $(grep -m1 '^[EW]:' "$dir/apt.log")"
-own apt-get install -y --download-only qemu-system-x86 busybox-static kmod xz-utils ethtool iputils-ping >>"$dir/apt.log" 2>&1 ||
+own apt-get install -y --download-only qemu-system-x86 busybox-static kmod xz-utils ethtool iputils-ping ipxe >>"$dir/apt.log" 2>&1 ||
   cannot "apt cannot fetch QEMU from $suite: $(grep -m1 '^E:' "$dir/apt.log")"
 # The kernel without its initramfs tools. From 7.x on it comes in several packages, before in one.
 kernel=$(own apt-cache depends linux-image-amd64 | sed -n 's/.*Depends: linux-image-\([0-9]\)/\1/p' | head -1)
@@ -60,6 +60,7 @@ for l in libc.so.6 libm.so.6 libmnl.so.0 libcap.so.2 libidn2.so.0 libunistring.s
 done
 cp -L "$root/usr/lib64/ld-linux-x86-64.so.2" "$g/lib64/"
 
+cp "$root/usr/lib/ipxe/ipxe.lkrn" "$dir/ipxe.lkrn"
 cp "$all/vmlinuz" "$dir/vmlinuz" 2>/dev/null || cp "$root/boot/vmlinuz-$kernel" "$dir/vmlinuz"
 cat >"$dir/qemu" <<END
 #!/bin/sh

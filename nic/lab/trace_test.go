@@ -30,10 +30,17 @@ func (f *function) leave(t *testing.T, dir, name string) {
 	}
 }
 
-// clean fails the test if the driver broke a rule of the model. The first one is what to look at.
+// clean fails the test if the driver broke a rule of the model. The first one is what to look at. What a driver that others
+// wrote is told is logged.
 func (f *function) clean(t *testing.T) {
 	t.Helper()
 	v := f.port.Violations()
+	if f.foreign {
+		for _, text := range v[:min(len(v), 20)] {
+			t.Log("violation: ", text)
+		}
+		v = f.port.Refused()
+	}
 	if len(v) == 0 {
 		return
 	}
