@@ -65,8 +65,6 @@ type Host interface {
 	// Refuse and Tell report a violation of that grade, naming register or command, what was expected and what was seen.
 	Refuse(format string, args ...any)
 	Tell(format string, args ...any)
-	// Violation is Refuse, for models that do not grade yet.
-	Violation(format string, args ...any)
 	// Now is the device's clock since power-on; it stands still between Steps in stepped tests.
 	Now() time.Duration
 }

@@ -10,19 +10,24 @@
 // EEPROM by EERD and bit by bit, SFP+ module by I2CCTL, the X540's PHY by MSCA, the semaphores SWSM and SW_FW_SYNC, reset by
 // CTRL, link by AUTOC, the PHY and LINKS, 128 receive and 128 transmit queues, legacy and advanced one-buffer descriptors,
 // frames over several descriptors, jumbo frames, address, multicast and VLAN filters, VLAN insertion and stripping, queue
-// filters by EtherType and by five-tuple, RSS, checksums in both directions, TCP and UDP segmentation, tail and head write-back, interrupts by
-// MSI-X, MSI or INTx with throttling and automatic masking, the statistics with clear on read, pause frames in both
-// directions.
+// filters by EtherType and by five-tuple, RSS, checksums in both directions, TCP and UDP segmentation, tail and head write-back,
+// interrupts by MSI-X, MSI or INTx with throttling and automatic masking, the statistics with clear on read, pause frames in
+// both directions.
 //
 // # What there is not
 //
 // A driver that asks for one of these is refused with a violation: receive side coalescing, header split, virtualisation
-// (VMDq, SR-IOV), traffic classes (DCB), MACsec and IPsec offload, FCoE, EEPROM writes. Flow director filters are taken and never match: RSS distributes all. SCTP checksums are not inserted. The
-// receive packet buffer is one FIFO, so a queue without descriptors and without drop enable holds back all (§7.1.8 has it so
-// for one traffic class).
+// (VMDq, SR-IOV), traffic classes (DCB), MACsec and IPsec offload, FCoE, EEPROM writes. Flow director filters are taken and
+// never match: RSS distributes all. SCTP checksums are not inserted. The receive packet buffer is one FIFO, so a queue without
+// descriptors and without drop enable holds back all (§7.1.8 has it so for one traffic class).
 //
 // The two functions of a dual-port card share nothing here: no semaphore, no EEPROM. MSI, VPD, I/O BAR, AER, ARI and SR-IOV are
 // not in configuration space.
+//
+// # What drivers are told
+//
+// The datasheet's order of enabling (§4.6), waits after a reset, reserved bits of registers and descriptors and a tail that moves
+// before ENABLE reads 1 are told and done: iPXE, ixy and others leave them out on real cards.
 //
 // # What a frame costs on the bus
 //
