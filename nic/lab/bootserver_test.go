@@ -1,12 +1,14 @@
 package lab
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net"
 	"strconv"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/gopacket/gopacket"
@@ -96,6 +98,7 @@ func (b *bootServer) take(f []byte) error {
 	if ip == nil || udp == nil {
 		return nil // IPv6's router solicitations, and the like
 	}
+	udp.SetNetworkLayerForChecksum(ip)
 	if err, sum := udp.VerifyChecksum(); udp.Checksum != 0 && (err != nil || !sum.Valid) {
 		return fmt.Errorf("UDP checksum %#x, %v", udp.Checksum, err)
 	}
@@ -236,4 +239,71 @@ func (b *bootServer) block(to net.HardwareAddr, port layers.UDPPort, x *transfer
 	b.blocks++
 	head := binary.BigEndian.AppendUint16([]byte{0, tftpData}, uint16(n))
 	b.udp(to, clientIP, port, x.client, gopacket.Payload(append(head, x.data[at:min(at+x.size, len(x.data))]...)))
+}
+
+// TestBootServer is a client by hand: an address, and a file over several blocks with one that has to be sent again.
+func TestBootServer(t *testing.T) {
+	near, far := sim.Pair()
+	file := bytes.Repeat([]byte{1, 2, 3, 4, 5}, 50)
+	b := newBootServer(far, "first", map[string][]byte{"first": file})
+	defer b.close()
+	us := net.HardwareAddr{2, 0, 0, 0, 0, 7}
+	send := func(dst net.IP, from, to layers.UDPPort, body gopacket.SerializableLayer) {
+		buf := gopacket.NewSerializeBuffer()
+		ip := &layers.IPv4{Version: 4, TTL: 9, Protocol: layers.IPProtocolUDP, SrcIP: clientIP, DstIP: dst}
+		u := &layers.UDP{SrcPort: from, DstPort: to}
+		u.SetNetworkLayerForChecksum(ip)
+		if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
+			&layers.Ethernet{SrcMAC: us, DstMAC: serverMAC, EthernetType: layers.EthernetTypeIPv4}, ip, u, body); err != nil {
+			t.Fatal(err)
+		}
+		near.Send(0, append([]byte(nil), buf.Bytes()...))
+	}
+	receive := func() (gopacket.Packet, *layers.UDP) {
+		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+			if f := near.Recv(time.Hour); f != nil {
+				p := gopacket.NewPacket(f, layers.LayerTypeEthernet, gopacket.Default)
+				u, _ := p.Layer(layers.LayerTypeUDP).(*layers.UDP)
+				if u == nil {
+					t.Fatalf("received %x", f)
+				}
+				return p, u
+			}
+		}
+		t.Fatal("no reply")
+		return nil, nil
+	}
+	send(net.IPv4bcast.To4(), 68, 67, &layers.DHCPv4{Operation: layers.DHCPOpRequest, HardwareType: layers.LinkTypeEthernet, Xid: 77,
+		ClientHWAddr: us, Options: layers.DHCPOptions{layers.NewDHCPOption(layers.DHCPOptMessageType, []byte{1})}})
+	p, u := receive()
+	offer, _ := p.Layer(layers.LayerTypeDHCPv4).(*layers.DHCPv4)
+	if u.DstPort != 68 || offer == nil || offer.Xid != 77 || !offer.YourClientIP.Equal(clientIP) || !bytes.HasPrefix(offer.File, []byte("first\x00")) {
+		t.Fatalf("offer %+v", offer)
+	}
+	send(serverIP, 1000, 69, gopacket.Payload("\x00\x01first\x00octet\x00blksize\x00100\x00"))
+	_, u = receive()
+	if string(u.Payload) != "\x00\x06blksize\x00100\x00" || u.DstPort != 1000 || <-b.asked != "first" {
+		t.Fatalf("options %q", u.Payload)
+	}
+	var got []byte
+	for _, ack := range []byte{0, 1, 1, 2} { // block 2 is lost once
+		send(serverIP, 1000, u.SrcPort, gopacket.Payload{0, tftpAck, 0, ack})
+		_, d := receive()
+		if d.Payload[3] != ack+1 {
+			t.Fatalf("block %d after the acknowledgement of %d", d.Payload[3], ack)
+		}
+		got = append(got[:100*int(ack)], d.Payload[4:]...)
+	}
+	if !bytes.Equal(got, file) {
+		t.Errorf("received %x", got)
+	}
+	send(serverIP, 1001, 69, gopacket.Payload("\x00\x01second\x00octet\x00"))
+	if _, u = receive(); u.Payload[1] != tftpError {
+		t.Errorf("a file that is not there: %q", u.Payload)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.wrong) > 0 || b.again != 1 {
+		t.Errorf("%d sent again, %q", b.again, b.wrong)
+	}
 }

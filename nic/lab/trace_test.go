@@ -70,7 +70,7 @@ func disagree(t *testing.T, when string, d []string) {
 // objects, and what only asks.
 var apart = map[string]*regexp.Regexp{
 	"ixgbe": regexp.MustCompile(`^(MSI-X|[RT]DBA[LH]|RA[LH]\[|EERD|EEC|I2CCTL|SWSM|SW_FW_SYNC)`),
-	"ena":   regexp.MustCompile(`^(MSI-X|GET_|MMIO_|AQ_DB|AENQ_HEAD_DB|.*_BASE_|SET_FEATURE HOST_ATTR_CONFIG|CREATE_.Q\.(0c|10)h)`),
+	"ena":   regexp.MustCompile(`^(MSI-X|GET_|MMIO_|AQ_DB|AENQ_HEAD_DB|.*_BASE_|SET_FEATURE HOST_ATTR_CONFIG|CREATE_.Q\..q_ba)`),
 	"mlx5":  regexp.MustCompile(`^(MSI-X|UAR|QUERY_|command_doorbell|cmdq_phy_addr|SET_L2_TABLE_ENTRY.mac)|\.(uid|dbr_addr|.*_id|.*page.*|uar|.*cqn|.*eqn|.*[rs]qn.*|tirn|tisn|.*pd|mkey.*)$`),
 }
 
