@@ -76,8 +76,8 @@ func (h *host) Transmit(frame []byte) {
 	}
 }
 
-func (h *host) Refuse(format string, args ...any)    { (*Port)(h).violation(Refused, format, args...) }
-func (h *host) Tell(format string, args ...any)      { (*Port)(h).violation(Told, format, args...) }
+func (h *host) Refuse(format string, args ...any) { (*Port)(h).violation(Refused, format, args...) }
+func (h *host) Tell(format string, args ...any)   { (*Port)(h).violation(Told, format, args...) }
 
 func (h *host) Now() time.Duration { return (*Port)(h).now() }
 

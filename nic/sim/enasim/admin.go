@@ -17,31 +17,6 @@ type adminReply struct {
 	entry [admin]byte
 }
 
-// command is ena_admin_aq_entry.
-type command [admin]byte
-
-func (c *command) id() uint16    { return le.Uint16(c[0:]) }
-func (c *command) opcode() uint8 { return c[2] }
-
-// address reads ena_common_mem_addr.
-func (m *Model) address(c *command, what string, at int) (uint64, error) {
-	if x := le.Uint16(c[at+6:]); x != 0 {
-		return 0, fmt.Errorf("%s: bits 63:48 of the address are %#x, must be zero", what, x)
-	}
-	a := uint64(le.Uint16(c[at+4:]))<<32 | uint64(le.Uint32(c[at:]))
-	return a, m.width(what, a)
-}
-
-// zero tells of reserved bytes that are not zero. What lies behind a short command is not its: drivers leave an older one there.
-func (m *Model) zero(c *command, what string, from, to int) {
-	for i, b := range c[from:to] {
-		if b != 0 {
-			m.host.Tell("%s: reserved byte %d is %#02x, must be zero", what, from+i, b)
-			return
-		}
-	}
-}
-
 // depths checks both queues against their registers.
 func (m *Model) depths() (depth uint16, err error) {
 	aq, acq := m.val[regAQCAPS/4], m.val[regACQCAPS/4]
@@ -121,63 +96,4 @@ func (m *Model) writeEntry(at uint64, b []byte) {
 	if m.host.DMAWrite(at+16, b[16:]) == nil {
 		m.host.DMAWrite(at, b[:16])
 	}
-}
-
-// name is the command's, with the feature that it is about.
-func (c *command) name() string {
-	name, known := opNames[c.opcode()]
-	if !known {
-		return fmt.Sprintf("opcode %d", c.opcode())
-	}
-	if op := c.opcode(); op == opGetFeature || op == opSetFeature {
-		if f, known := featNames[c[17]]; known {
-			return name + " " + f
-		}
-		return fmt.Sprintf("%s %d", name, c[17])
-	}
-	return name
-}
-
-// given calls yield for each dword of the command that is not its own head, by its offset: what they mean is the
-// opcode's, and ends before the last.
-func (c *command) given(yield func(string, uint64) bool) {
-	for at := 4; at < admin && yield(fmt.Sprintf("%02xh", at), uint64(le.Uint32(c[at:]))); at += 4 {
-	}
-}
-
-// execute runs a command and returns its completion.
-func (m *Model) execute(c *command) (r [admin]byte) {
-	le.PutUint16(r[0:], c.id())
-	var err error
-	status := byte(statusOK)
-	if c.id()&0xf000 != 0 || c[3]&^7 != 0 {
-		m.host.Tell("admin command %#04x, flags %#02x: reserved bits set", c.id(), c[3])
-	}
-	switch c.opcode() {
-	case opCreateCQ:
-		status, err = m.createCQ(c, r[8:])
-	case opDestroyCQ:
-		status, err = m.destroyCQ(c)
-	case opCreateSQ:
-		status, err = m.createSQ(c, r[8:])
-	case opDestroySQ:
-		status, err = m.destroySQ(c)
-	case opGetFeature:
-		status, err = m.getFeature(c, r[8:])
-	case opSetFeature:
-		status, err = m.setFeature(c, r[8:])
-	case opGetStats:
-		status, err = m.getStats(c, r[8:])
-	default:
-		status, err = statusBadOpcode, fmt.Errorf("no such opcode")
-	}
-	if err != nil {
-		m.host.Refuse("admin command %d, %s (opcode %d): %v", c.id(), c.name(), c.opcode(), err)
-		if status == statusOK {
-			status = statusIllegal
-		}
-	}
-	r[2] = status
-	m.host.Command(c.name(), status, c.given)
-	return r
 }

@@ -2,6 +2,7 @@ package enasim
 
 import (
 	"fmt"
+	"slices"
 )
 
 // Stateless offloads, ena_admin_feature_offload_desc: all that can be without segmentation, or what public logs of EC2 show, which
@@ -77,9 +78,6 @@ func (m *Model) control(c *command, what string, n int) (uint64, error) {
 func (m *Model) getFeature(c *command, r []byte) (byte, error) {
 	id := c[17]
 	what := fmt.Sprintf("GET_FEATURE %d", id)
-	if c[16]&^3 != 0 || c[19] != 0 {
-		return statusMalformed, fmt.Errorf("%s: flags %#02x, reserved byte %#02x", what, c[16], c[19])
-	}
 	if id >= 32 || m.offered()&(1<<id) == 0 {
 		return statusUnsupported, nil // a driver may try
 	}
@@ -194,9 +192,6 @@ func (m *Model) getFeature(c *command, r []byte) (byte, error) {
 func (m *Model) setFeature(c *command, r []byte) (byte, error) {
 	id := c[17]
 	what := fmt.Sprintf("SET_FEATURE %d", id)
-	if c[16]&^3 != 0 || c[19] != 0 {
-		return statusMalformed, fmt.Errorf("%s: flags %#02x, reserved byte %#02x", what, c[16], c[19])
-	}
 	if id >= 32 || m.offered()&(1<<id) == 0 {
 		return statusUnsupported, nil
 	}
@@ -208,7 +203,9 @@ func (m *Model) setFeature(c *command, r []byte) (byte, error) {
 			return statusIllegal, fmt.Errorf("%s: MTU %d, %d to %d are expected", what, v, minMTU, m.opt.MaxMTU)
 		}
 		f.mtu = v
-		m.zero(c, what, 24, admin)
+		if i := slices.IndexFunc(c[24:], func(b byte) bool { return b != 0 }); i >= 0 {
+			m.host.Tell("%s: reserved byte %d is %#02x, must be zero", what, 24+i, c[24+i])
+		}
 	case featAENQ:
 		enabled := le.Uint32(p[4:])
 		if enabled&^eventGroups != 0 {

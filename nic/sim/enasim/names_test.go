@@ -13,7 +13,7 @@ func TestTraceNames(t *testing.T) {
 	x.Port.ForgetViolations()
 	var text strings.Builder
 	x.Port.Trace().WriteTo(&text)
-	for _, want := range []string{"write      AQ_CAPS (BAR 0 00018h) = 00400008h", "command    GET_FEATURE MTU, status ", " 18h=7", "\nDEV_CTL = 0h\n"} {
+	for _, want := range []string{"write      AQ_CAPS (BAR 0 00018h) = 00400008h", "command    GET_FEATURE MTU, status ", " body[1]=7", "\nDEV_CTL = 0h\n"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%q is not in the trace:\n%s", want, &text)
 		}

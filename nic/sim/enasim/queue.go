@@ -23,24 +23,23 @@ type cq struct {
 func (m *Model) createCQ(c *command, r []byte) (byte, error) {
 	const what = "CREATE_CQ"
 	base, err := m.address(c, what, 12)
-	depth, words, v := le.Uint16(c[6:]), int(c[5]&0x1f), le.Uint32(c[8:])
+	in := c.msg()
+	depth, words, v := uint16(in.U("cq_depth")), in.I("cq_entry_size_words"), in.U32("msix_vector")
+	irq := in.Is("interrupt_mode_enabled") && v != noVector
 	switch {
 	case err != nil:
 		return statusIllegal, err
-	case c[4]&^(1<<5) != 0 || c[5]&^0x1f != 0:
-		return statusMalformed, fmt.Errorf("%s: cq_caps %#02x %#02x: reserved bits set", what, c[4], c[5])
 	case depth == 0 || depth&(depth-1) != 0 || depth > hostDepth:
 		return statusIllegal, fmt.Errorf("%s: cq_depth %d: a power of two up to %d is expected", what, depth, hostDepth)
 	case words != 2 && words != 4 && words != 8:
 		return statusIllegal, fmt.Errorf("%s: cq_entry_size_words %d: 2 for transmit, 4 or 8 for receive", what, words)
-	case c[4] != 0 && v >= uint32(len(m.vec)) && v != noVector:
+	case irq && v >= uint32(len(m.vec)):
 		return statusIllegal, fmt.Errorf("%s: msix_vector %d: there are %d", what, v, len(m.vec))
 	case base == 0:
 		return statusIllegal, fmt.Errorf("%s: cq_ba is zero", what)
 	case base%64 != 0:
 		m.host.Tell("%s: cq_ba %#x is not aligned to 64 bytes", what, base)
 	}
-	irq := c[4] != 0 && v != noVector
 	for i := range m.cq {
 		if q := &m.cq[i]; !q.live {
 			*q = cq{live: true, base: base, depth: depth, size: 4 * words, irq: irq, vector: int(v)}
@@ -56,7 +55,7 @@ func (m *Model) createCQ(c *command, r []byte) (byte, error) {
 }
 
 func (m *Model) destroyCQ(c *command) (byte, error) {
-	i := int(le.Uint16(c[4:]))
+	i := c.msg().I("cq_idx")
 	switch {
 	case i >= len(m.cq) || !m.cq[i].live:
 		return statusIllegal, fmt.Errorf("DESTROY_CQ: there is no CQ %d", i)
@@ -64,33 +63,30 @@ func (m *Model) destroyCQ(c *command) (byte, error) {
 		return statusIllegal, fmt.Errorf("DESTROY_CQ: CQ %d before its %d submission queues", i, m.cq[i].users)
 	}
 	m.cq[i] = cq{}
-	m.zero(c, "DESTROY_CQ", 6, 8)
 	return statusOK, nil
 }
 
 // createSQ is ena_admin_aq_create_sq_cmd.
 func (m *Model) createSQ(c *command, r []byte) (byte, error) {
 	const what = "CREATE_SQ"
-	dir, place, policy := c[4]>>5, c[6]&0xf, c[6]>>4&7
-	at, depth := int(le.Uint16(c[8:])), le.Uint16(c[10:])
+	in := c.msg()
+	dir, place, policy := byte(in.U("sq_direction")), in.U("placement_policy"), in.U("completion_policy")
+	at, depth := in.I("cq_idx"), uint16(in.U("sq_depth"))
 	base, err := m.address(c, what+" sq_ba", 12)
 	switch {
 	case err != nil:
 		return statusIllegal, err
-	case c[4]&0x1f != 0 || c[5] != 0 || c[6]&0x80 != 0 || c[7]&^1 != 0:
-		return statusMalformed, fmt.Errorf("%s: %x: reserved bits set", what, c[4:8])
 	case dir != dirTX && dir != dirRX:
 		return statusIllegal, fmt.Errorf("%s: sq_direction %d", what, dir)
 	case policy != 0:
 		return statusIllegal, fmt.Errorf("%s: completion_policy %d: only 0, a completion for each, is supported", what, policy)
-	case c[7]&1 == 0:
+	case !in.Is("is_physically_contiguous"):
 		return statusIllegal, fmt.Errorf("%s: is_physically_contiguous is clear, CAPS.CONTIGUOUS_QUEUE_REQUIRED is set", what)
 	case at >= len(m.cq) || !m.cq[at].live:
 		return statusIllegal, fmt.Errorf("%s: there is no CQ %d", what, at)
 	case depth == 0 || depth&(depth-1) != 0 || depth > hostDepth:
 		return statusIllegal, fmt.Errorf("%s: sq_depth %d: a power of two up to %d is expected", what, depth, hostDepth)
 	}
-	m.zero(c, what, 20, 36) // no head write-back
 	q := &m.cq[at]
 	if q.users > 0 && q.rx != (dir == dirRX) {
 		return statusIllegal, fmt.Errorf("%s: CQ %d serves the other direction", what, at)
@@ -133,10 +129,7 @@ func (m *Model) createSQ(c *command, r []byte) (byte, error) {
 }
 
 func (m *Model) destroySQ(c *command) (byte, error) {
-	i, dir := int(le.Uint16(c[4:])), c[6]>>5
-	if c[6]&0x1f != 0 || c[7] != 0 {
-		return statusMalformed, fmt.Errorf("DESTROY_SQ: sq_identity %#02x %#02x: reserved bits set", c[6], c[7])
-	}
+	i, dir := c.msg().I("sq_idx"), byte(c.msg().U("sq_direction"))
 	var at int
 	var depth uint16
 	switch {

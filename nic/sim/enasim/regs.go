@@ -140,11 +140,6 @@ const (
 	opGetStats   = 11
 )
 
-var opNames = map[uint8]string{
-	opCreateSQ: "CREATE_SQ", opDestroySQ: "DESTROY_SQ", opCreateCQ: "CREATE_CQ", opDestroyCQ: "DESTROY_CQ",
-	opGetFeature: "GET_FEATURE", opSetFeature: "SET_FEATURE", opGetStats: "GET_STATS",
-}
-
 // Completion status, ena_admin_aq_completion_status.
 const (
 	statusOK          = 0

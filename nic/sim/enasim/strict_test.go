@@ -141,13 +141,10 @@ func TestStrictCommands(t *testing.T) {
 	}
 	bad(opCreateSQ, sq, "there is no CQ 0")
 	bad(opCreateCQ, with(cq, 5, uint8(3)), "cq_entry_size_words 3")
-	bad(opCreateCQ, with(cq, 5, uint8(0x82)), "reserved bits")
 	bad(opCreateCQ, with(cq, 6, uint16(7)), "cq_depth 7")
 	bad(opCreateCQ, with(with(cq, 4, uint8(1<<5)), 8, uint32(100)), "msix_vector 100")
-	bad(opCreateCQ, with(cq, 12, page.IOVA|1<<63), "bits 63:48")
 	x.ok(opCreateCQ, cq)
 	bad(opCreateSQ, with(sq, 4, uint8(3<<5)), "sq_direction 3")
-	bad(opCreateSQ, with(sq, 4, uint8(dirTX<<5|1)), "reserved bits")
 	bad(opCreateSQ, with(sq, 4, uint8(dirRX<<5)), "8 bytes, 16 are expected")
 	bad(opCreateSQ, with(sq, 6, uint8(placeHost|1<<4)), "completion_policy 1")
 	bad(opCreateSQ, with(sq, 6, uint8(2)), "placement_policy 2")
@@ -159,6 +156,25 @@ func TestStrictCommands(t *testing.T) {
 	bad(opSetFeature, with(llq, 34, uint16(2)), "entry_size_ctrl 2")
 	bad(opSetFeature, with(llq, 38, uint16(8)), "desc_num_before_header 8")
 	bad(opSetFeature, with(llq, 28, uint16(1)), "sets only what it enables")
+	// Reserved bits are told, and the command is done.
+	for _, c := range []struct {
+		undo uint8
+		f    fields
+		what string
+	}{
+		{opDestroyCQ, with(cq, 5, uint8(0x82)), "CREATE_CQ: reserved bits 00008000 set in the dword at 04h"},
+		{opDestroyCQ, with(cq, 12, page.IOVA|1<<63), "CREATE_CQ: reserved bits 80000000 set in the dword at 10h"},
+		{opDestroySQ, with(sq, 4, uint8(dirTX<<5|1)), "CREATE_SQ: reserved bits 00000001 set in the dword at 04h"},
+		{opDestroySQ, with(sq, 20, uint32(1)), "CREATE_SQ: reserved bits 00000001 set in the dword at 14h"},
+	} {
+		op, identity := uint8(opCreateCQ), fields{}
+		if c.undo == opDestroySQ {
+			op, identity = opCreateSQ, fields{6: uint8(dirTX << 5)}
+		}
+		r := x.ok(op, c.f)
+		x.Told(c.what)
+		x.ok(c.undo, with(identity, 4, le.Uint16(r)))
+	}
 	x.ok(opSetFeature, llq)
 	bad(opCreateSQ, with(sq, 6, uint8(placeDevice)), "must not be used")
 	x.ok(opCreateSQ, sq)
