@@ -39,6 +39,21 @@ func TestAsOldIPXE(t *testing.T) {
 		t.Error("nothing was sent")
 	}
 	x.Told("before DEV_CTL.RESET was cleared")
+	// A request ID is the device's to give back, whatever it is.
+	q.words(tx0|60, 60<<22, uint32(buf.IOVA), uint32(buf.IOVA>>32))
+	q.ring()
+	x.Port.Settle(3)
+	if c := q.take(); x.Far.Recv(0) == nil || c == nil || le.Uint16(c) != 60 {
+		t.Errorf("completion %x of request 60", c)
+	}
+	x.Told("request ID 60 of a queue of 8")
+	// It leaves by clearing the sizes of the admin queues.
+	x.bar.Write32(uint64(regAQCAPS), 0)
+	x.bar.Write32(uint64(regACQCAPS), 0)
+	x.Port.Settle(3)
+	x.Told("write of 0 to AQ_CAPS")
+	x.bar.Write32(uint64(regAQDB), uint32(x.cmds)+1)
+	x.Refused("entries have 64 bytes")
 }
 
 func TestVersionsAndTimes(t *testing.T) {

@@ -274,7 +274,10 @@ func (m *Model) write(r reg, v uint32) error {
 	case regREADREQ:
 		return m.readless(v)
 	case regAQBASELO, regAQBASEHI, regAQCAPS, regACQBASELO, regACQBASEHI, regACQCAPS:
-		if m.aq.tail != 0 {
+		if m.aq.tail != 0 && v == 0 && (r == regAQCAPS || r == regACQCAPS) { // iPXE takes leave so
+			m.host.Tell("write of 0 to %v after the first admin command: a reset ends the queues", r)
+			m.aq.tail, m.aq.late = m.aq.head, nil
+		} else if m.aq.tail != 0 {
 			return fmt.Errorf("write of %#x to %v after the first admin command: a reset comes first", v, r)
 		}
 	case regAENQBASELO, regAENQBASEHI, regAENQCAPS:

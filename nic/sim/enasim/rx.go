@@ -84,10 +84,11 @@ func (m *Model) fetch(i int, q *rxQueue) bool {
 			err = fmt.Errorf("ctrl %#02x: first and last must be set", ctrl)
 		case x.addr>>m.opt.Width != 0:
 			err = fmt.Errorf("address %#x has more than %d bits", x.addr, m.opt.Width)
-		case x.req >= q.depth:
-			err = fmt.Errorf("request ID %d of a queue of %d", x.req, q.depth)
 		}
 		q.head++
+		if x.req >= q.depth {
+			m.host.Tell("receive queue %d, head %d, descriptor %x: request ID %d of a queue of %d", i, q.head-1, d, x.req, q.depth)
+		}
 		if d[2] != 0 || ctrl&0xc2 != 0 || le.Uint16(d[6:]) != 0 || le.Uint16(d[14:]) != 0 {
 			m.host.Tell("receive queue %d, head %d, descriptor %x: reserved bits set", i, q.head-1, d)
 		}

@@ -30,7 +30,7 @@ func TestStrictDescriptors(t *testing.T) {
 		{"more than 47 bits", func(w *[4]uint32) { w[3] |= 0x8000 }},
 		{"header_length 255", func(w *[4]uint32) { w[3] |= 0xff << 24 }},
 		{"header_length 100", func(w *[4]uint32) { w[3] = w[3]&0xffff | 100<<24 }},
-		{"request ID 1000", func(w *[4]uint32) { w[1] = 1000 << 22 }},
+		{"told: transmit descriptor", func(w *[4]uint32) { w[1] = 1000 << 22 }},
 		{"tso_en", func(w *[4]uint32) { w[1] |= tx1TSO }},
 		{"l3_csum_en", func(w *[4]uint32) { w[1] |= tx1L3 }},
 		{"ethernet_fcs_dis", func(w *[4]uint32) { w[1] |= tx1NoFCS }},
