@@ -43,7 +43,8 @@ arm64:
 deps:
 	@scripts/install-deps
 
-# Rungs F2 and F3 of one NIC, or of all: its Linux driver on our model, and our driver in a stock Linux. make lab NIC=ixgbe
+# Rungs F2 to F4 of one NIC, or of all: its Linux driver on our model, our driver in a stock Linux, and drivers that others wrote
+# on our model. make lab NIC=ixgbe
 .PHONY: lab
 lab:
 	$(GO) test -count=1 -v -timeout 15m ./nic/lab -run 'TestLab/$(NIC)'
