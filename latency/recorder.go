@@ -113,10 +113,10 @@ func (r *Recorder) End(tsc uint64) {
 
 // Record counts one round trip, given in ticks: when it should have been sent, when it was sent, and when the reply was
 // seen. In a closed loop intended is sent. Where time that is not the network's is to be left out (a reflector's
-// residence), the caller takes it off received.
-func (r *Recorder) Record(intended, sent, received uint64) {
+// residence), the caller takes it off received. It reports whether a run is on, and so the round trip counted.
+func (r *Recorder) Record(intended, sent, received uint64) bool {
 	if !r.tick(received) {
-		return
+		return false
 	}
 	rtt := r.clock.Between(sent, received)
 	corrected := rtt
@@ -132,6 +132,7 @@ func (r *Recorder) Record(intended, sent, received uint64) {
 			r.rawDropped++
 		}
 	}
+	return true
 }
 
 // Record counts a value of ns nanoseconds seen at the given tick. Negative values count as 0.

@@ -32,6 +32,19 @@ func (h *Histogram) Wait() Summary {
 	return w
 }
 
+// WaitAbove returns the part (0 to 1) of all frames arriving at random moments that wait longer than ns.
+func (h *Histogram) WaitAbove(ns int64) float64 {
+	var total, above float64
+	for b := range h.Buckets {
+		g, n := min(float64(b.Low+b.High)/2, float64(h.Max)), float64(b.Count)
+		total, above = total+n*g, above+n*max(g-float64(ns), 0)
+	}
+	if total == 0 {
+		return 0
+	}
+	return above / total
+}
+
 // WaitQuantile returns what the fraction q (0 to 1) of all frames that arrive at a random moment do not wait longer than. gap
 // returns the length of the i-th of n kinds of gaps, the longest first, and how many there were; total is the sum of all
 // lengths. It allocates nothing.

@@ -28,6 +28,9 @@ func TestWaitOfAStall(t *testing.T) {
 	near("p99.9", w.P999, 49e6)
 	near("max", w.Max, 50e6)
 	near("mean", int64(w.Mean), 0.05*25e6)
+	if p := h.WaitAbove(40_000_000); math.Abs(p-0.01) > 0.0001 {
+		t.Errorf("%v of the frames wait longer than 40 ms, want 0.01", p)
+	}
 	if h.Quantile(0.999) > 201 {
 		t.Errorf("by passes p99.9 is %d", h.Quantile(0.999))
 	}

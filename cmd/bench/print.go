@@ -74,6 +74,9 @@ func printReport(w io.Writer, rep *report.Report) error {
 		}
 		printSummary(w, s.Name, &s.Summary)
 	}
+	for _, line := range rep.Tail.Lines() {
+		fmt.Fprintln(w, line)
+	}
 	if o := rep.Order; o != nil && o.LossPeriods > 0 {
 		fmt.Fprintf(w, "losses in a row: %d times, the longest %d (RFC 3357)\n", o.LossPeriods, o.LongestLoss)
 	}

@@ -10,7 +10,7 @@ import (
 	"rebound/latency/report"
 )
 
-const reportHelp = `usage: bench report [-anonymous] [-json] DIR [...]
+const reportHelp = `usage: bench report [-anonymous] [-json] [-responder DIR] DIR [...]
 
 Prints saved reports and writes their report.html again.
 
@@ -24,6 +24,7 @@ const anonymousHelp = "leave out of the report what identifies the machine: host
 func reportCommand(e *env, args []string) error {
 	fs := flag.NewFlagSet("report", flag.ContinueOnError)
 	anonymous := fs.Bool("anonymous", false, anonymousHelp+". It rewrites report.json, too")
+	far := fs.String("responder", "", "`FOLDER` of the responder's own report of the same time (stats.report): how much of the tail its gaps can explain")
 	asJSON := fs.Bool("json", false, "print the reports as JSON, and write nothing")
 	if err := e.parse(fs, args, reportHelp); err != nil {
 		return err
@@ -33,6 +34,16 @@ func reportCommand(e *env, args []string) error {
 	}
 	if *asJSON {
 		return e.reportJSON(fs.Args(), *anonymous)
+	}
+	var responder *report.Report
+	if *far != "" {
+		var err error
+		if responder, err = report.Read(*far); err != nil {
+			return err
+		}
+		if responder.Metric != report.Turnaround {
+			return exit.Usagef("-responder %s: that is a report of %s, not of a responder", *far, responder.Metric)
+		}
 	}
 	for _, dir := range fs.Args() {
 		rep, err := report.Read(dir)
@@ -46,6 +57,13 @@ func reportCommand(e *env, args []string) error {
 		}
 		if err := printReport(e.stdout, rep); err != nil {
 			return err
+		}
+		if responder != nil {
+			said := rep.FarGaps(responder)
+			if said == "" {
+				said = "the responder's report has no gaps, or this one no tail"
+			}
+			fmt.Fprintf(e.stdout, "%s\n", said)
 		}
 		if err := rewrite(page.Report); err != nil {
 			return err

@@ -79,6 +79,9 @@ func TestKernelEcho(t *testing.T) {
 					if rep.Counts.Sent != count || rep.Traffic.Protocol != proto || rep.Metric != report.RoundTrip || rep.Find(latency.JitterSeries) == nil {
 						t.Errorf("%+v", rep.Traffic)
 					}
+					if rep.Tail == nil || rep.Tail.Probes == 0 || len(rep.Tail.Causes) < 2 || rep.Order == nil {
+						t.Errorf("nothing is said of the slowest round trips: %+v", rep.Tail)
+					}
 					if strings.Contains(name, "-rate") != (rep.Find(latency.UncorrectedSeries) != nil) {
 						t.Error("both series belong to the open loop, and to it only")
 					}

@@ -105,6 +105,9 @@ func Report(w io.Writer, rep *report.Report) error {
 	if own := rep.OwnTail(); own != "" {
 		p.Alerts = append(p.Alerts, upperFirst(own)+".")
 	}
+	for _, line := range rep.Tail.Lines() {
+		p.Alerts = append(p.Alerts, upperFirst(line)+".")
+	}
 	p.Alerts = append(p.Alerts, rep.Notes...)
 
 	if rep.Measured() {

@@ -63,6 +63,10 @@ func (r *Report) coreAway(typical, tail int64, thin float64) string {
 			met += float64(b.Count) * float64(hit)
 		}
 		met /= max(watch.length, s.Total.Sum)
+		if h := r.Main().Total; r.Traffic.Mode == "closed" && watch.length > 0 {
+			// One probe is always under way but for what lies between them, and what the gaps took left time for fewer.
+			met = float64(gaps) * min(h.Sum/watch.length, 1) / float64(h.Count)
+		}
 		if met >= thin/2 {
 			return fmt.Sprintf("%s the measuring core was away %d times for %s or longer, up to %s: that alone puts %.2g %% of round trips %s above the median, as far as p99.99 lies",
 				watch.when, gaps, latency.FormatNS(float64(tail)), latency.FormatNS(float64(s.Total.Max)), min(met, 1)*100, latency.FormatNS(float64(tail)))

@@ -103,3 +103,48 @@ func TestOwnTailByLag(t *testing.T) {
 		}
 	}
 }
+
+// A responder that was away for 50 ms in every second explains one in a hundred round trips of 40 ms and more.
+func TestFarGaps(t *testing.T) {
+	rtt := make([]int64, 10_000)
+	for i := range rtt {
+		rtt[i] = 10_000
+		if i%50 == 0 { // twice as many as the gaps explain
+			rtt[i] = 40_010_000
+		}
+	}
+	rep := report.New("bench", report.RoundTrip)
+	rep.Add(latency.MainSeries, latency.FromValues(rtt))
+	gaps := make([]int64, 0, 950_001)
+	for range cap(gaps) - 1 {
+		gaps = append(gaps, 1000)
+	}
+	far := report.New("responder", report.Turnaround)
+	if said := rep.FarGaps(far); said != "" {
+		t.Errorf("without gaps: %q", said)
+	}
+	far.Add(latency.GapSeries, latency.FromValues(append(gaps, 50_000_000)))
+	if said := rep.FarGaps(far); !strings.Contains(said, "made 1 % of all frames wait 40.0") || !strings.Contains(said, "50 % of these may be") {
+		t.Errorf("%q", said)
+	}
+}
+
+// Where the core was away most of the time there were few round trips: each gap is one of these, not one of those that the
+// time would have had room for.
+func TestOwnTailOfABusyMachine(t *testing.T) {
+	rtt := make([]int64, 20_000)
+	for i := range rtt {
+		rtt[i] = 5000
+		if i%5000 == 0 {
+			rtt[i] = 400_005_000
+		}
+	}
+	rep := report.New("bench", report.RoundTrip)
+	rep.Traffic.Mode = "closed"
+	rep.Runs = []latency.Run{{End: 1_700_000_000}}
+	rep.Add(latency.MainSeries, latency.FromValues(rtt))
+	rep.Add(latency.GapSeries, latency.FromValues([]int64{400_100_000, 400_100_000, 400_100_000, 400_100_000}))
+	if own := rep.OwnTail(); !strings.Contains(own, "away 4 times") {
+		t.Errorf("%q", own)
+	}
+}

@@ -49,6 +49,7 @@ type Report struct {
 	Clock   latency.ClockInfo `json:"clock"`
 	Counts  Counts            `json:"counts"`
 	Order   *Order            `json:"order,omitempty"` // bench only
+	Tail    *Tail             `json:"tail,omitempty"`  // bench only
 	Notes   []string          `json:"notes,omitempty"` // what a reader must know: fallbacks, interruptions
 
 	Interval  int64             `json:"interval_ns"`

@@ -400,8 +400,9 @@ func (s *Stream) take(b []byte, at uint64) error {
 		if e == stray || e == duplicate || !slot.measured {
 			return nil
 		}
-		s.rec.Record(slot.intended, slot.sent, at)
-		s.slow.add(slot.intended, slot.sent, at)
+		if s.rec.Record(slot.intended, slot.sent, at) {
+			s.slow.add(slot.intended, slot.sent, at)
+		}
 		s.variation(s.reply.Seq, at)
 		if s.stamp != nil {
 			s.stamp.record(s, slot, at)

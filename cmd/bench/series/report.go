@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"rebound/cmd/bench/corewatch"
 	"rebound/cmd/bench/engine"
 	"rebound/cmd/bench/probe"
 	"rebound/latency"
@@ -21,6 +22,7 @@ type Circumstances struct {
 	Host        host.Facts
 	Session     string             // the same in reports whose runs alternated, empty otherwise
 	SelfTest    *latency.Histogram // nil for none
+	Watched     []corewatch.Sample // of the core; nil where it was not watched
 	Slack       time.Duration      // how late a run may end that is still said to have offered its rate
 	Interrupted bool
 	Anonymous   bool
@@ -52,6 +54,7 @@ func (s *Series) Report(c Circumstances) *report.Report {
 	rep.Fill(s.rec.Recording())
 	rep.Series = dropEmpty(rep.Series)
 	rep.Add(latency.GapSeries, latency.FromHot(&s.stream.Gap, c.Clock))
+	rep.Tail = tail(s.stream.Slowest(), rep.Main().Summary.P50, c.Clock, c.Watched)
 	rep.Traffic.Warmup = s.stream.Warmup / int64(max(len(rep.Runs), 1))
 	if c.SelfTest != nil {
 		rep.Add(latency.JitterSeries, c.SelfTest)

@@ -15,7 +15,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"rebound/cmd/bench/affinity"
+	"rebound/cmd/bench/corewatch"
 	"rebound/cmd/bench/engine"
 	"rebound/cmd/bench/hook"
 	"rebound/cmd/bench/series"
@@ -84,7 +87,14 @@ func Run(o Options) (*Result, error) {
 				return err
 			}
 		}
-		err := s.rounds()
+		watch, err := s.watch()
+		if err != nil {
+			s.Log.Warn("what happens on the measuring core cannot be watched", "reason", err)
+		}
+		err = s.rounds()
+		if watch != nil {
+			s.around.Watched = watch.Stop()
+		}
 		if s.state != "" {
 			s.Log.Info("the setting that stays in force is that of the last hook", "variant", s.state)
 		}
@@ -157,6 +167,14 @@ func (s *session) isolate() (release func() error, err error) {
 
 func (s *session) recording() series.Recording {
 	return series.Recording{Duration: s.Duration, Interval: s.Interval, Raw: s.Raw}
+}
+
+// watch notes what happens on the measuring core, if there is another one to do that from.
+func (s *session) watch() (*corewatch.Watch, error) {
+	if rest := s.core.Rest(); rest.Count() == 0 {
+		return nil, nil
+	}
+	return corewatch.Start(s.core.CPU, unix.Gettid())
 }
 
 // rounds measures all series in turn, forwards and backwards, so that what drifts slowly hits them alike.
