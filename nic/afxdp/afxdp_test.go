@@ -255,6 +255,7 @@ func hiddenTag(t *testing.T, open veth.Open, hook string) {
 }
 
 func TestHotLoop(t *testing.T) {
+	nictest.StackAccesses(t, "rebound/nic/afxdp", "(*Queue).Poll", 240)
 	nictest.HotLoop(t, "rebound/nic/afxdp", "(*Queue).Poll",
 		"afxdp.(*Queue).idle", "afxdp.(*Queue).reclaim", "afxdp.(*Queue).kick", "afxdp.(*Queue).post", "mmio.Store32",
 		"runtime.panicunsafeslicelen", "runtime.panicunsafeslicenilptr")

@@ -111,6 +111,7 @@ func TestPushedEntry(t *testing.T) {
 
 func TestPollIsAHotLoop(t *testing.T) {
 	const pkg = "rebound/nic/ena"
+	nictest.StackAccesses(t, pkg, "(*Queue).Poll", 160)
 	nictest.HotLoop(t, pkg, "(*Queue).Poll", "ena.(*Queue).take", "ena.(*Queue).give", "ena.(*Queue).transmit", "ena.(*Queue).ring",
 		"ena.(*Queue).tidy", "ena.(*Queue).countErrors", "runtime.panicunsafeslicelen")
 	nictest.HotLoop(t, pkg, "(*Queue).transmit", "ena.(*Queue).ring", "ena.(*Queue).give", "mmio.CopyWC")

@@ -82,6 +82,11 @@ func newData(n, lkey uint32, addr uint64) dataSegment {
 	return dataSegment{swap(n), swap(lkey), swap(uint32(addr >> 32)), swap(uint32(addr))}
 }
 
+// words returns the segment as two words. Narrow stores of its fields would hold up the wide load that pushes them.
+func (s dataSegment) words() (uint64, uint64) {
+	return uint64(s.byteCount) | uint64(s.lkey)<<32, uint64(s.addrHigh) | uint64(s.addrLow)<<32
+}
+
 // The device's layout, held by the compiler.
 var (
 	_ [cqeSize]byte = [unsafe.Sizeof(cqe{})]byte{}

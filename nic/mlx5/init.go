@@ -246,9 +246,11 @@ const (
 	minInlineTCP  = 3
 )
 
+const layer2 = 14 + 4 // bytes of a MAC header with a VLAN tag
+
 // headerBytes holds for each minimum inline mode how many bytes satisfy it for every frame: MAC header and VLAN tag; a
 // second tag and the IPv6 header; a TCP header.
-var headerBytes = [4]uint32{minInlineNone: 0, minInlineL2: 14 + 4, minInlineIP: 14 + 8 + 40, minInlineTCP: 14 + 8 + 40 + 20}
+var headerBytes = [4]uint32{minInlineNone: 0, minInlineL2: layer2, minInlineIP: 14 + 8 + 40, minInlineTCP: 14 + 8 + 40 + 20}
 
 // startVport learns the vport's address and inline mode, and sets its MTU.
 func (d *Device) startVport() error {

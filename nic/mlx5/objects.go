@@ -150,7 +150,7 @@ func (d *Device) createSQ(q *Queue, record uint64) error {
 	if err != nil {
 		return err
 	}
-	q.sq = kit.Pointer(b)
+	q.wq.Base = kit.Pointer(b)
 	in := command(opCreateSQ, 0, 0x110)
 	ctx := in.at(0x20).
 		set("flush_in_error_en", 0x00, 28, 28, 1).
@@ -231,7 +231,7 @@ func (d *Device) startQueue(q *Queue, i int) (err error) {
 		return err
 	}
 	record := func(line, dword int) *uint32 { return (*uint32)(unsafe.Pointer(&records.Bytes[64*line+4*dword])) }
-	q.rqRec, q.sqRec, q.rxCQRec, q.txCQRec = record(0, 0), record(1, 1), record(2, 0), record(3, 0)
+	q.rqRec, q.wq.Record, q.rxCQRec, q.txCQRec = record(0, 0), record(1, 1), record(2, 0), record(3, 0)
 	if q.rxCQN, q.rxCQ, err = d.createCQ(q.mask+1, records.IOVA+2*64); err != nil {
 		return err
 	}
@@ -260,6 +260,7 @@ func (d *Device) startQueue(q *Queue, i int) (err error) {
 // layout sets a queue's sizes.
 func (d *Device) layout(q *Queue) {
 	q.mask, q.txMask = uint32(d.card.Options.RingSize-1), uint32(d.card.Options.RingSize*maxBlocks-1)
+	q.wq.Mask = q.txMask
 	q.shift, q.txShift = log2(uint32(d.card.Options.RingSize)), log2(uint32(d.card.Options.RingSize*maxBlocks))
 	q.askEvery = min(32, uint32(d.card.Options.RingSize)/8)
 	q.stride = kit.Stride(room + d.card.MaxFrame())

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"rebound/fastpath"
+	"rebound/nic/bus/mmio"
 	"rebound/nic/kit"
 	"rebound/nic/nictest"
 )
@@ -35,9 +36,9 @@ func newBenchQueue(t testing.TB, frame []byte, push bool) *benchQueue {
 	flame := aligned(512)
 	b.flame = unsafe.Slice((*byte)(flame), 512)
 	b.Queue = &Queue{
-		rxCQ: aligned(ring * cqeSize), txCQ: aligned(4 * ring * cqeSize), sq: aligned(4 * ring * wqebb), rq: aligned(ring * rxWQE),
+		rxCQ: aligned(ring * cqeSize), txCQ: aligned(4 * ring * cqeSize), wq: mmio.SendRing{Base: aligned(4 * ring * wqebb), Record: &b.records[1], Mask: 4*ring - 1}, rq: aligned(ring * rxWQE),
 		buf: aligned(ring * stride), scratch: aligned(maxBlocks * wqebb), pend: kit.Words(ring), asked: kit.Words(8 * ring), sendEnd: kit.Words(ring),
-		sendBuf: aligned(ring * stride), rqRec: &b.records[0], sqRec: &b.records[1], rxCQRec: &b.records[2], txCQRec: &b.records[3],
+		sendBuf: aligned(ring * stride), rqRec: &b.records[0], rxCQRec: &b.records[2], txCQRec: &b.records[3],
 		iova: 1 << 32, stride: stride, size: stride - room, mask: ring - 1, shift: 9, txMask: 4*ring - 1, txShift: 11, lkey: 0x1200, sqn: 0x77,
 		askEvery: 32, bfHalf: 256, headers: 18, db: &b.doorbell,
 	}
@@ -105,7 +106,7 @@ func TestPushedWQE(t *testing.T) {
 	if b.Poll(r) != 1 {
 		t.Fatal("no reply")
 	}
-	w := unsafe.Slice((*byte)(b.sq), 128)
+	w := unsafe.Slice((*byte)(b.wq.Base), 128)
 	want := []byte{
 		0, 0, 0, 0x0A, // opmod, wqe_index, opcode: Send
 		0, 0, 0x77, 8, // qpn, ds: 128 bytes
@@ -129,7 +130,7 @@ func TestPushedWQE(t *testing.T) {
 	}
 	b.arrive(1)
 	b.Poll(r)
-	if !bytes.Equal(b.flame[256:256+128], unsafe.Slice((*byte)(b.sq), 256)[128:]) {
+	if !bytes.Equal(b.flame[256:256+128], unsafe.Slice((*byte)(b.wq.Base), 256)[128:]) {
 		t.Errorf("the second WQE is not in the other half of the register")
 	}
 }
@@ -145,7 +146,7 @@ func TestPointerWQE(t *testing.T) {
 			t.Fatalf("%d bytes of headers: %d blocks, want %d", headers, b.txTail, blocks)
 		}
 		reply := unsafe.Slice((*byte)(unsafe.Add(b.buf, room)), 300)
-		w := unsafe.Slice((*byte)(b.sq), 128)
+		w := unsafe.Slice((*byte)(b.wq.Base), 128)
 		if got := uint32(w[28])<<8 | uint32(w[29]); got != headers || !bytes.Equal(w[room:room+headers], reply[:headers]) {
 			t.Errorf("%d bytes of headers: inline_hdr_sz %d, % x", headers, got, w[room:room+headers])
 		}
@@ -171,7 +172,7 @@ func TestWrappedWQE(t *testing.T) {
 			}
 			var got []byte
 			for i := range blocks {
-				got = append(got, unsafe.Slice((*byte)(unsafe.Add(b.sq, (start+i)&b.txMask*wqebb)), wqebb)...)
+				got = append(got, unsafe.Slice((*byte)(unsafe.Add(b.wq.Base, (start+i)&b.txMask*wqebb)), wqebb)...)
 			}
 			if !bytes.Equal(got, b.flame[half:][:len(got)]) {
 				t.Fatalf("%d bytes: WQE at block %d differs from what was pushed", n, start)
@@ -269,10 +270,11 @@ func BenchmarkPoll(b *testing.B) {
 
 func TestPollIsAHotLoop(t *testing.T) {
 	const p = "rebound/nic/mlx5"
+	nictest.StackAccesses(t, p, "(*Queue).Poll", 100)
 	nictest.HotLoop(t, p, "(*Queue).Poll", "mlx5.(*Queue).post", "mlx5.(*Queue).point", "mlx5.(*Queue).ring", "mlx5.(*Queue).tidy",
 		"mlx5.(*Queue).fail", "runtime.panicunsafeslicelen")
-	nictest.HotLoop(t, p, "(*Queue).post", "mmio.PushWCRing")
-	nictest.HotLoop(t, p, "(*Queue).point", "mlx5.(*Queue).post")
+	nictest.HotLoop(t, p, "(*Queue).post", "mmio.PushWQE")
+	nictest.HotLoop(t, p, "(*Queue).point", "mlx5.(*Queue).post", "mlx5.(*Queue).pointOnce")
 	nictest.HotLoop(t, p, "(*Queue).ring", "mmio.RingDoorbell", "mmio.RingDoorbellWC")
 	nictest.HotLoop(t, p, "(*Queue).tidy", "mmio.Store32", "mlx5.(*Queue).fail", "mlx5.(*Queue).freeSends")
 }

@@ -25,7 +25,7 @@ const (
 // A receive WQE is written once: it always points to the buffer of its slot, and posting it again is only counting.
 type Queue struct {
 	rxCQ, txCQ unsafe.Pointer
-	sq, rq     unsafe.Pointer
+	rq         unsafe.Pointer
 	buf        unsafe.Pointer // a buffer for each receive slot: room, then the frame
 	scratch    unsafe.Pointer // where WQEs with a pointer are made
 	pend       unsafe.Pointer // for each slot: the block of the send queue before which all must be done, uint32
@@ -33,7 +33,8 @@ type Queue struct {
 	bf         unsafe.Pointer // BlueFlame register, or nil
 	db         *uint64        // doorbell, where there is no BlueFlame
 
-	rqRec, sqRec, rxCQRec, txCQRec *uint32 // doorbell records
+	wq                      mmio.SendRing // the send queue's blocks and doorbell record
+	rqRec, rxCQRec, txCQRec *uint32       // doorbell records
 
 	iova   uint64 // of buf
 	stride uint32
@@ -89,6 +90,9 @@ func (q *Queue) completion(cq unsafe.Pointer, n uint32) *cqe {
 	return (*cqe)(unsafe.Add(cq, n*cqeSize))
 }
 
+// pending is the block of the send queue before which all must be done before the slot of a number is free.
+func (q *Queue) pending(n uint32) *uint32 { return (*uint32)(unsafe.Add(q.pend, n&q.mask*4)) }
+
 // Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
 // lie, and pushes each at once, or rings for all where there is no BlueFlame. It tidies up where nothing was there to answer,
 // or where tidyAt slots or half of the send queue wait. It returns the number of replies.
@@ -97,9 +101,8 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		return 0
 	}
 	next, n := q.rxNext, 0
-	for end := next + maxBatch; next != end; next++ {
-		slot := next & q.mask
-		c := q.completion(q.rxCQ, slot)
+	for ; next-q.rxNext != maxBatch; next++ {
+		c := q.completion(q.rxCQ, next&q.mask)
 		own := atomic.LoadUint32(&c.counterOwn) // docs/memory-order.md: done, then the rest
 		if (own>>cqeOwner^next>>(q.shift&31))&1 != 0 {
 			break
@@ -108,15 +111,13 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 			q.fail(c, faultReceive)
 			break
 		}
-		free := (*uint32)(unsafe.Add(q.pend, slot*4))
-		*free = q.txDone
+		*q.pending(next) = q.txDone
 		l := int(swap(c.byteCount))
 		if uint(l-minFrame) > uint(q.size-minFrame) {
 			q.badRx.Add(1)
 			continue
 		}
-		at := unsafe.Add(q.buf, slot*q.stride)
-		h, m := (*[64]byte)(unsafe.Add(at, room)), l
+		h := (*[64]byte)(unsafe.Add(q.buf, next&q.mask*q.stride+room))
 		switch k := fastpath.Match(h); { // see package fastpath for what the leaves ask of each other
 		case k == fastpath.ICMPv4 && r.IPv4(h, l) && r.Sum4(h) && r.Hosts4(h) && fastpath.Echo4(h) && r.Admit(h, k):
 			r.Pong4(h)
@@ -133,23 +134,24 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 			r.Bounce6(h)
 			fastpath.Swap6(h)
 		default:
-			m = r.Slow(h, l)
+			l = r.Slow(h, l)
 		}
-		if m == 0 {
+		if l == 0 {
 			continue
 		}
-		if uint32(m) <= q.pushMax {
-			if !q.post(at, uint32(m+room+15)>>4, uint32(m)) {
+		at := unsafe.Add(unsafe.Pointer(h), -room)
+		if uint32(l) <= q.pushMax {
+			if !q.post(at, uint32(l+room+15)>>4, uint32(l)) {
 				q.txFull.Add(1)
 				continue
 			}
 			q.pushed.Add(1) // the frame is in the send queue: its buffer is free
 		} else {
-			if !q.point(at, q.iova+uint64(slot*q.stride), uint32(m)) {
+			if !q.point(at, q.iova+uint64(next&q.mask*q.stride), uint32(l)) {
 				q.txFull.Add(1)
 				continue
 			}
-			*free = q.txTail
+			*q.pending(next) = q.txTail
 		}
 		n++
 	}
@@ -166,56 +168,88 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	return n
 }
 
+// fits reports whether so many blocks are free in the send queue.
+func (q *Queue) fits(blocks uint32) bool { return q.txTail+blocks-q.txDone <= q.txMask+1 }
+
+// ask returns what the WQE of so many blocks at the tail asks for: a completion, where askEvery blocks have gone without.
+func (q *Queue) ask(blocks uint32) uint64 {
+	end := q.txTail + blocks
+	if end-q.txAsked < q.askEvery {
+		return 0
+	}
+	a := (*[2]uint32)(unsafe.Add(q.asked, q.askTail&q.txMask*8))
+	a[0], a[1] = q.txTail, end
+	polling.Publish(&q.askTail, q.askTail+1)
+	q.txAsked = end
+	return ceAlways
+}
+
 // post completes the WQE of ds units at w, of whose frame the first inline bytes lie in it, copies it into the send queue
 // and pushes it. It reports whether there was room.
 func (q *Queue) post(w unsafe.Pointer, ds, inline uint32) bool {
-	tail := q.txTail
-	blocks := (ds + 3) >> 2
-	end := tail + blocks
-	if end-q.txDone > q.txMask+1 {
+	tail, blocks := q.txTail, (ds+3)>>2
+	if !q.fits(blocks) {
 		return false
 	}
-	var ce uint64
-	if end-q.txAsked >= q.askEvery {
-		a := (*[2]uint32)(unsafe.Add(q.asked, q.askTail&q.txMask*8))
-		a[0], a[1] = tail, end
-		polling.Publish(&q.askTail, q.askTail+1)
-		q.txAsked = end
-		ce = ceAlways
-	}
+	ce := q.ask(blocks)
 	word := control(wqeSend, tail, q.sqn, ds)
-	head := (*[3]uint64)(w)
+	head := (*[4]uint64)(w)
+	// In whole words: what copies the block loads no less. The last one ends with the frame's first two bytes.
 	head[0], head[1], head[2] = word, ce, 0
-	*(*uint32)(unsafe.Add(w, 24)) = 0
-	*(*uint16)(unsafe.Add(w, 28)) = bits.ReverseBytes16(uint16(inline))
-	for i := range blocks { // which may wrap
-		copyBlock(unsafe.Add(q.sq, (tail+i)&q.txMask*wqebb), unsafe.Add(w, i*wqebb))
-	}
+	head[3] = uint64(bits.ReverseBytes16(uint16(inline)))<<32 | uint64(*(*uint16)(unsafe.Add(w, room)))<<48
+	end := tail + blocks
 	q.txTail = end
-	if q.bf == nil {
-		q.doorWord = word
+	if q.bf != nil {
+		q.txRung = end
+		// docs/memory-order.md: record, then BlueFlame
+		mmio.PushWQE(&q.wq, tail, swap(end&0xFFFF), unsafe.Add(q.bf, q.bfOff), w, int(blocks))
+		q.bfOff ^= q.bfHalf
 		return true
 	}
-	q.txRung = end
-	// docs/memory-order.md: record, then BlueFlame
-	mmio.PushWCRing(q.sqRec, swap(end&0xFFFF), unsafe.Add(q.bf, q.bfOff), w, int(blocks))
-	q.bfOff ^= q.bfHalf
+	for i := range blocks { // which may wrap
+		copyBlock(unsafe.Add(q.wq.Base, (tail+i)&q.txMask*wqebb), unsafe.Add(w, i*wqebb))
+	}
+	q.doorWord = word
 	return true
 }
 
 // point posts a WQE with the headers of the frame at at+room, m bytes long, and a pointer to the rest. iova is the device's
 // address of at.
 func (q *Queue) point(at unsafe.Pointer, iova uint64, m uint32) bool {
-	w := q.scratch
 	head := q.headers
+	data := (max(head, 2) + room + 15) &^ 15 // the Ethernet segment's own two bytes are there without headers too
+	low, high := newData(m-head, q.lkey, iova+room+uint64(head)).words()
+	if q.bf == nil && head == layer2 {
+		return q.pointOnce(at, low, high)
+	}
+	w := q.scratch
 	for off := uint32(room); off < room+head; off += wqebb { // whole blocks: what is too much is written over
 		copyBlock(unsafe.Add(w, off), unsafe.Add(at, off))
 	}
-	data := (max(head, 2) + room + 15) &^ 15 // the Ethernet segment's own two bytes are there without headers too
-	*(*dataSegment)(unsafe.Add(w, data)) = newData(m-head, q.lkey, iova+room+uint64(head))
+	segment := (*[2]uint64)(unsafe.Add(w, data))
+	segment[0], segment[1] = low, high
 	if !q.post(w, data>>4+1, head) {
 		return false
 	}
+	q.pointed.Add(1)
+	return true
+}
+
+// pointOnce is point for a device that takes no push and wants the layer 2 header inline: the WQE is one block, and made where
+// it is sent from.
+func (q *Queue) pointOnce(at unsafe.Pointer, low, high uint64) bool {
+	if !q.fits(1) {
+		return false
+	}
+	ce := q.ask(1)
+	q.doorWord = control(wqeSend, q.txTail, q.sqn, wqebb/16)
+	frame := unsafe.Add(at, room)
+	w := (*[8]uint64)(unsafe.Add(q.wq.Base, q.txTail&q.txMask*wqebb))
+	w[0], w[1], w[2] = q.doorWord, ce, 0
+	w[3] = uint64(bits.ReverseBytes16(layer2))<<32 | uint64(*(*uint16)(frame))<<48
+	w[4], w[5] = *(*uint64)(unsafe.Add(frame, 2)), *(*uint64)(unsafe.Add(frame, 10))
+	w[6], w[7] = low, high
+	q.txTail++
 	q.pointed.Add(1)
 	return true
 }
@@ -231,9 +265,9 @@ func copyBlock(dst, src unsafe.Pointer) {
 func (q *Queue) ring() {
 	q.txRung = q.txTail
 	if q.wcDoorbell {
-		mmio.RingDoorbellWC(q.sqRec, swap(q.txTail&0xFFFF), q.db, q.doorWord)
+		mmio.RingDoorbellWC(q.wq.Record, swap(q.txTail&0xFFFF), q.db, q.doorWord)
 	} else {
-		mmio.RingDoorbell(q.sqRec, swap(q.txTail&0xFFFF), q.db, q.doorWord)
+		mmio.RingDoorbell(q.wq.Record, swap(q.txTail&0xFFFF), q.db, q.doorWord)
 	}
 }
 
@@ -317,7 +351,7 @@ func (q *Queue) resetSend() {
 	for n := range q.mask + 1 {
 		*(*uint32)(unsafe.Add(q.sendEnd, n*4)) = 0
 	}
-	*q.sqRec, *q.txCQRec = 0, 0
+	*q.wq.Record, *q.txCQRec = 0, 0
 	q.fault.Store(faultNone)
 }
 

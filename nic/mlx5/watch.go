@@ -151,7 +151,7 @@ func (q *Queue) flush() error {
 	last, tail := q.txDone, q.txDone
 	for tail != q.txTail {
 		last = tail
-		ds := swap(*(*uint32)(unsafe.Add(q.sq, tail&q.txMask*wqebb+4))) & 0x3F
+		ds := swap(*(*uint32)(unsafe.Add(q.wq.Base, tail&q.txMask*wqebb+4))) & 0x3F
 		tail += max((ds+3)>>2, 1)
 	}
 	if last == q.txTail {

@@ -204,21 +204,9 @@ func machineCalls(pkg, fn string) ([]callSite, error) {
 	if runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
 		return nil, fmt.Errorf("no call instructions known for %s", runtime.GOARCH)
 	}
-	path, _, err := goTool("list", "-f", "{{.ImportPath}}", pkg)
+	out, err := machineCode(pkg, fn)
 	if err != nil {
 		return nil, err
-	}
-	archive, _, err := goTool("list", "-export", "-f", "{{.Export}}", pkg)
-	if err != nil {
-		return nil, err
-	}
-	symbol := strings.TrimSpace(path) + "." + fn
-	out, _, err := goTool("tool", "objdump", "-s", "^"+regexp.QuoteMeta(symbol)+"$", strings.TrimSpace(archive))
-	if err != nil {
-		return nil, err
-	}
-	if !strings.Contains(out, "TEXT "+symbol) {
-		return nil, fmt.Errorf("package %s has no machine code for %s", pkg, fn)
 	}
 	var calls []callSite
 	for _, m := range callLine.FindAllStringSubmatch(out, -1) {
@@ -230,4 +218,47 @@ func machineCalls(pkg, fn string) ([]callSite, error) {
 		calls = append(calls, c)
 	}
 	return calls, nil
+}
+
+// machineCode returns the disassembly of a function, as go tool objdump prints it of the package's archive.
+func machineCode(pkg, fn string) (string, error) {
+	path, _, err := goTool("list", "-f", "{{.ImportPath}}", pkg)
+	if err != nil {
+		return "", err
+	}
+	archive, _, err := goTool("list", "-export", "-f", "{{.Export}}", pkg)
+	if err != nil {
+		return "", err
+	}
+	symbol := strings.TrimSpace(path) + "." + fn
+	out, _, err := goTool("tool", "objdump", "-s", "^"+regexp.QuoteMeta(symbol)+"$", strings.TrimSpace(archive))
+	if err != nil {
+		return "", err
+	}
+	if !strings.Contains(out, "TEXT "+symbol) {
+		return "", fmt.Errorf("package %s has no machine code for %s", pkg, fn)
+	}
+	return out, nil
+}
+
+var stackOperand = regexp.MustCompile(`(?m)^\s*\S+\.go:\d+\s.*\(SP\)`)
+
+// StackAccesses fails the test if the machine code of a function touches the stack in more places than most: each is a value
+// that the registers did not hold, stored or loaded again. A new compiler or a careless edit shows here before it shows in a
+// benchmark; whoever raises the number has measured. It knows amd64 only.
+func StackAccesses(t testing.TB, pkg, fn string, most int) {
+	t.Helper()
+	if runtime.GOARCH != "amd64" {
+		t.Logf("stack accesses of %s are not counted on %s", fn, runtime.GOARCH)
+		return
+	}
+	code, err := machineCode(pkg, fn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(stackOperand.FindAllString(code, -1)); n > most {
+		t.Errorf("%s.%s: %d stack accesses, want at most %d", pkg, fn, n, most)
+	} else {
+		t.Logf("%s.%s: %d stack accesses of at most %d", pkg, fn, n, most)
+	}
 }

@@ -463,6 +463,7 @@ func BenchmarkPoll(b *testing.B) {
 
 func TestPollIsAHotLoop(t *testing.T) {
 	const pkg = "rebound/nic/virtio"
+	nictest.StackAccesses(t, pkg, "(*Queue).Poll", 425)
 	nictest.HotLoop(t, pkg, "(*Queue).Poll", "virtio.(*Queue).post", "virtio.(*Queue).tidy", "virtio.(*Queue).arm", "virtio.(*Queue).give",
 		"virtio.(*Queue).distrust", "mmio.Store64")
 	nictest.HotLoop(t, pkg, "(*Queue).post", "virtio.(*ring).notify", "mmio.Store32")

@@ -1,5 +1,7 @@
 package mmio
 
+import "unsafe"
+
 // Push names how 64-byte blocks are stored, chosen once from what the processor has.
 type Push uint8
 
@@ -26,3 +28,10 @@ var pushWith = bestPush()
 // PushMethod returns how blocks are stored. MOVDIR64B follows the write-combining protocol even in a window that is mapped
 // uncached (Intel SDM vol. 2, MOVDIR64B); with the others a block becomes one bus write in a write-combining window only.
 func PushMethod() Push { return pushWith }
+
+// SendRing is a ring of 64-byte blocks in memory, with the record that tells the device how many were written.
+type SendRing struct {
+	Base   unsafe.Pointer
+	Record *uint32
+	Mask   uint32 // blocks - 1, of a power of two
+}

@@ -1,6 +1,7 @@
 //go:build !purego
 
 #include "textflag.h"
+#include "go_asm.h"
 
 // Barrier options (Arm ARM §C6.2, DMB): loads and stores of the outer shareable domain, and stores of the full system.
 #define OSHLD $1
@@ -97,16 +98,45 @@ TEXT ·FenceWC(SB), NOSPLIT, $0-0
 	DSB ST
 	RET
 
-// func PushWCRing(rec *uint32, recVal uint32, dst, src unsafe.Pointer, n64 int)
-TEXT ·PushWCRing(SB), NOSPLIT, $0-40
-	MOVD rec+0(FP), R3
-	MOVW recVal+8(FP), R4
-	MOVD dst+16(FP), R0
+// func PushWQE(q *SendRing, tail, record uint32, window, src unsafe.Pointer, n64 int)
+//
+// The ring is filled block by block, since it may wrap between any two.
+TEXT ·PushWQE(SB), NOSPLIT, $0-40
+	MOVD q+0(FP), R12
+	MOVWU tail+8(FP), R13
+	MOVW record+12(FP), R14
 	MOVD src+24(FP), R1
-	MOVD n64+32(FP), R2
+	MOVD n64+32(FP), R15
+	MOVD SendRing_Base(R12), R16
+	MOVWU SendRing_Mask(R12), R17
+	MOVD R15, R3
+
+ring:
+	CMP  $0, R3
+	BLE  ringed
+	ANDW R17, R13, R2
+	ADD  R2<<6, R16, R0
+	LDP  (R1), (R4, R5)
+	LDP  16(R1), (R6, R7)
+	LDP  32(R1), (R8, R9)
+	LDP  48(R1), (R10, R11)
+	STP  (R4, R5), (R0)
+	STP  (R6, R7), 16(R0)
+	STP  (R8, R9), 32(R0)
+	STP  (R10, R11), 48(R0)
+	ADD  $64, R1
+	ADDW $1, R13
+	SUB  $1, R3
+	B    ring
+
+ringed:
+	MOVD SendRing_Record(R12), R3
 	DMB  OSHST
-	MOVW R4, (R3)
+	MOVW R14, (R3)
 	DSB  ST
+	MOVD window+16(FP), R0
+	MOVD src+24(FP), R1
+	MOVD R15, R2
 	COPY
 	DSB  ST
 	RET

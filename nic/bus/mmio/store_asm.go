@@ -42,11 +42,11 @@ func CopyWC(dst, src unsafe.Pointer, n64 int)
 // FenceWC makes what was stored into write-combining windows leave, before any later store.
 func FenceWC()
 
-// PushWCRing stores the doorbell record, fences, copies n64 blocks into a write-combining window, and fences: mlx5's
-// BlueFlame.
+// PushWQE copies n64 blocks from src to block tail of the ring and those after it, stores the doorbell record, fences, copies
+// the blocks into a write-combining window, and fences: mlx5's BlueFlame. The record is stored as it is.
 //
 //go:noescape
-func PushWCRing(rec *uint32, recVal uint32, dst, src unsafe.Pointer, n64 int)
+func PushWQE(q *SendRing, tail, record uint32, window, src unsafe.Pointer, n64 int)
 
 // WriteBarrier orders stores to memory that the device reads: those before it are seen no later than those after it. A
 // driver puts it between a descriptor's content and the bit that hands it over.

@@ -64,11 +64,15 @@ func CopyWC(dst, src unsafe.Pointer, n64 int) {
 // FenceWC makes what was stored into write-combining windows leave, before any later store.
 func FenceWC() { fence.Add(1) }
 
-// PushWCRing stores the doorbell record, fences, copies n64 blocks into a write-combining window, and fences.
-func PushWCRing(rec *uint32, recVal uint32, dst, src unsafe.Pointer, n64 int) {
-	Store32(rec, recVal)
+// PushWQE copies n64 blocks to block tail of the ring and those after it, stores the doorbell record, fences, copies the blocks
+// into a write-combining window, and fences.
+func PushWQE(q *SendRing, tail, record uint32, window, src unsafe.Pointer, n64 int) {
+	for i := range max(n64, 0) {
+		CopyWC(unsafe.Add(q.Base, (tail+uint32(i))&q.Mask*BlockSize), unsafe.Add(src, i*BlockSize), 1)
+	}
+	Store32(q.Record, record)
 	FenceWC()
-	CopyWC(dst, src, n64)
+	CopyWC(window, src, n64)
 	FenceWC()
 }
 

@@ -43,43 +43,49 @@ func poison(b []byte, salt byte) {
 	}
 }
 
-// TestCopies holds every copying stub, with every way of storing, against copy: all counts, all source alignments, targets
-// at several blocks, and not a byte changed around the target, in the source, or around the records.
-func TestCopies(t *testing.T) {
-	const (
-		dstAt = 1024 // 64-byte aligned
-		srcAt = 2048
-		recAt = 64
-	)
-	type args struct {
-		dst, src unsafe.Pointer
-		n        int
-		rec      *uint32
-	}
-	stubs := []struct {
-		name string
-		call func(a args)
-		rec  bool
-	}{
-		{name: "CopyWC", call: func(a args) { CopyWC(a.dst, a.src, a.n) }},
-		{name: "PushWCRing", call: func(a args) { PushWCRing(a.rec, 0xc0ffee01, a.dst, a.src, a.n) }, rec: true},
-	}
+// TestCopyWC holds the copy, with every way of storing, against copy: all counts, all source alignments, targets at several
+// blocks, and not a byte changed around the target or in the source.
+func TestCopyWC(t *testing.T) {
+	const dstAt, srcAt = 1024, 2048 // 64-byte aligned
 	mem := arena(t, 8192)
 	want := make([]byte, len(mem))
 	eachPush(t, func(t *testing.T) {
-		for _, s := range stubs {
-			for n := -1; n <= maxBlocks; n++ {
+		for n := -1; n <= maxBlocks; n++ {
+			for align := range 64 {
+				dst := dstAt + 64*(align%3)
+				poison(mem, byte(align+n))
+				copy(want, mem)
+				copy(want[dst:], want[srcAt+align:][:64*max(n, 0)])
+				CopyWC(unsafe.Pointer(&mem[dst]), unsafe.Pointer(&mem[srcAt+align]), n)
+				if !bytes.Equal(mem, want) {
+					t.Fatalf("%d blocks, source at +%d: byte %d is wrong", n, align, differ(mem, want))
+				}
+			}
+		}
+	})
+}
+
+// TestPushWQE does the same for the push, from every block of a ring, so that it wraps between any two.
+func TestPushWQE(t *testing.T) {
+	const ringAt, ringBlocks, windowAt, srcAt, recAt = 1024, 8, 2048, 4096, 64
+	mem := arena(t, 8192)
+	want := make([]byte, len(mem))
+	ring := SendRing{Base: unsafe.Pointer(&mem[ringAt]), Record: (*uint32)(unsafe.Pointer(&mem[recAt])), Mask: ringBlocks - 1}
+	eachPush(t, func(t *testing.T) {
+		for n := -1; n <= maxBlocks; n++ {
+			for _, tail := range []uint32{0, 1, 3, 5, 6, 7, 8, 1<<32 - 2, 1<<32 - 1} {
 				for align := range 64 {
-					dst := dstAt + 64*(align%3)
 					poison(mem, byte(align+n))
 					copy(want, mem)
-					copy(want[dst:], want[srcAt+align:][:64*max(n, 0)])
-					if s.rec {
-						*(*uint32)(unsafe.Pointer(&want[recAt])) = 0xc0ffee01
+					for i := range max(n, 0) {
+						block := want[srcAt+align+64*i:][:64]
+						copy(want[ringAt+64*((tail+uint32(i))%ringBlocks):], block)
+						copy(want[windowAt+64*i:], block)
 					}
-					s.call(args{dst: unsafe.Pointer(&mem[dst]), src: unsafe.Pointer(&mem[srcAt+align]), n: n, rec: (*uint32)(unsafe.Pointer(&mem[recAt]))})
+					*(*uint32)(unsafe.Pointer(&want[recAt])) = 0xc0ffee01
+					PushWQE(&ring, tail, 0xc0ffee01, unsafe.Pointer(&mem[windowAt]), unsafe.Pointer(&mem[srcAt+align]), n)
 					if !bytes.Equal(mem, want) {
-						t.Fatalf("%s, %d blocks, source at +%d: byte %d is wrong", s.name, n, align, differ(mem, want))
+						t.Fatalf("%d blocks at %d, source at +%d: byte %d is wrong", n, tail, align, differ(mem, want))
 					}
 				}
 			}
@@ -129,9 +135,10 @@ func TestNothingAllocates(t *testing.T) {
 	mem := arena(t, 4096)
 	rec, db := (*uint32)(unsafe.Pointer(&mem[0])), (*uint64)(unsafe.Pointer(&mem[64]))
 	dst, src := unsafe.Pointer(&mem[1024]), unsafe.Pointer(&mem[2048])
+	ring := SendRing{unsafe.Pointer(&mem[3072]), rec, 7}
 	if n := testing.AllocsPerRun(100, func() {
 		RingDoorbellWC(rec, 1, db, 2)
-		PushWCRing(rec, 1, dst, src, 2)
+		PushWQE(&ring, 1, 1, dst, src, 2)
 		CopyWC(dst, src, 1)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
@@ -147,7 +154,7 @@ func TestCombined(t *testing.T) {
 func BenchmarkPush(b *testing.B) {
 	mem := arena(b, 8192)
 	dst, src := unsafe.Pointer(&mem[1024]), unsafe.Pointer(&mem[4096])
-	rec := (*uint32)(unsafe.Pointer(&mem[0]))
+	ring := SendRing{unsafe.Pointer(&mem[2048]), (*uint32)(unsafe.Pointer(&mem[0])), 7}
 	best := pushWith
 	defer func() { pushWith = best }()
 	for p := Stores; p <= MOVDIR64B; p++ {
@@ -161,9 +168,9 @@ func BenchmarkPush(b *testing.B) {
 					CopyWC(dst, src, n)
 				}
 			})
-			b.Run(fmt.Sprintf("%s/PushWCRing-%d", p, n), func(b *testing.B) {
+			b.Run(fmt.Sprintf("%s/PushWQE-%d", p, n), func(b *testing.B) {
 				for b.Loop() {
-					PushWCRing(rec, 1, dst, src, n)
+					PushWQE(&ring, 0, 1, dst, src, n)
 				}
 			})
 		}
