@@ -22,7 +22,7 @@ func TestLabIPXE(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: the lab boots virtual machines for a minute")
 	}
-	for _, c := range []*card{&cards[0]} {
+	for _, c := range []*card{&cards[0], &enaCard} {
 		t.Run(c.name, func(t *testing.T) { c.ipxe(t, kit(t)) })
 	}
 }
