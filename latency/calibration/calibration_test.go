@@ -299,8 +299,9 @@ line says nothing else; one round trip of fifty is in a Pareto tail. Runs are 2 
 
 What the lines show, and what to make of it:
 
-- Measured by turns (` + "`bench run -ab`" + `), or at the same time, a shift of 2 %% is found with eight runs of each, whatever
-  the machine does meanwhile. This is the way to find small differences.
+- Measured by turns (` + "`bench run -ab`" + `), or at the same time, a shift of 2 %% is found with eight runs of each. Drift costs
+  power and makes no false verdicts; from run to run it has to be less than what is looked for. This is the way to find
+  small differences.
 - Measured one after the other, every drift of the machine looks like a difference. What counts as slower or faster must
   lie beyond 10 %% of the value and beyond twice what the runs of one side differ by (carried on in proportion where
   the two lie farther apart than a series is long, up to three times). Between that and chance the
@@ -314,6 +315,6 @@ A real machine, on 22 November 2026: a veth pair and the kernel's own echo on tw
 test before this one (Mann-Whitney on runs as if they were exchangeable) called 14 different at p50, of 45 single runs of
 2 s 16. Now none of either is, in any row.
 By turns (16 slices of 0.15 s of each), 45 comparisons of one target with itself gave 5 verdicts at p50 before, and 3 now, of
-20 to 30 ns: B lies above A in 30 of the 45, so that some of that is the second of two sockets on one interface and no
-chance. p90, p99.9 and the mean have one verdict each, min, p99 and max none.
+20 to 30 ns: B lies above A in 30 of the 45, so that some of that may be no chance, but the second of two sockets on
+one interface. p90, p99.9 and the mean have one verdict each, min, p99 and max none.
 `

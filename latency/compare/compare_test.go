@@ -224,7 +224,7 @@ func TestTooFewSamples(t *testing.T) {
 	}{
 		{"p50", Slower, "20 pairs of runs", ""},
 		{"p90", Slower, "20 pairs of runs", ""},
-		{"p99", Unknown, "", "p99 needs 1000 samples in each of 8 pairs"},
+		{"p99", Unknown, "", "p99 needs 1000 samples in each of 8 runs"},
 		{"p99.9", Unknown, "", "p99.9 needs 10000 samples, old has"},
 	} {
 		row := find(Reports(a, b), c.stat)
@@ -233,11 +233,11 @@ func TestTooFewSamples(t *testing.T) {
 		}
 	}
 	a, b = machines(1, 50, true, m, 1)
-	if row := find(Reports(a, b), "p99"); row.How != "8 pairs of 6 runs each" || row.Verdict != Slower {
+	if row := find(Reports(a, b), "p99"); row.How != "8 pairs of runs, each of 6 joined" || row.Verdict != Slower {
 		t.Errorf("50 slices of 200 samples: %+v", row)
 	}
 	a, b = machines(1, 300, true, m, 1)
-	if row := find(Reports(a, b), "p50"); row.How != "60 pairs of 5 runs each" {
+	if row := find(Reports(a, b), "p50"); row.How != "60 pairs of runs, each of 5 joined" {
 		t.Errorf("300 slices: %+v", row)
 	}
 }
@@ -253,10 +253,28 @@ func TestIntervalsOfRuns(t *testing.T) {
 	got := int64(0)
 	parts := runs(a)
 	for _, p := range parts {
-		got += p.Count
+		got += p.Count // a run that lost its interval has no histogram
 	}
 	if len(parts) != 8 || got != a.Main().Total.Count {
 		t.Errorf("%d runs with %d samples, want 8 with %d", len(parts), got, a.Main().Total.Count)
+	}
+}
+
+// A run that drew no reply takes its partner with it: the pairs after it stay pairs.
+func TestMissingRun(t *testing.T) {
+	m := steady
+	m.Level = synthetic.Line(0.05)
+	a, b := machines(1, 12, true, m, 0)
+	s := a.Main()
+	s.Intervals = append(s.Intervals[:4], s.Intervals[6:]...) // the third run's
+	s.Sum()
+	if row := find(Reports(a, b), "p50"); row.How != "11 pairs of runs" || row.Verdict != Noise || math.Abs(row.Percent()) > 5 {
+		t.Errorf("%+v", row)
+	}
+	b.Session = ""
+	b.Start = b.Start.Add(time.Minute)
+	if row := find(Reports(a, b), "p50"); row.How != "11+12 runs, one after the other" {
+		t.Errorf("%+v", row)
 	}
 }
 

@@ -40,9 +40,12 @@ type samples struct {
 // collect returns the samples for st of two reports, or why there are none.
 //
 // Where the two were measured alternately in one session, the runs are paired: both of a pair saw the same drift. Else
-// they are the runs of each, at least MinRuns: a single run shows nothing of what changes from start to start, and its
-// parts are correlated. Runs of both that were made at the same time saw the same drift, too. What was measured one after the other is carried apart by every drift and step of the machine, and no test of exchangeable
-// samples can tell that from a difference: such a shift must exceed what the machine has shown to drift.
+// they are the runs of each. A single run shows nothing of what changes from start to start, and its parts are correlated:
+// there are at least MinRuns. Runs of both that were made at the same time saw the same drift, too. What was measured one
+// after the other is carried apart by every drift and step of the machine, and no test of exchangeable samples can tell
+// that from a difference: such a shift must exceed what the machine has shown to drift.
+//
+// Runs that are too short for the statistic are joined with their neighbours, while there are enough.
 func collect(st Stat, a, b *report.Report) (samples, string) {
 	need := st.Needs()
 	for _, r := range []*report.Report{a, b} {
@@ -51,37 +54,42 @@ func collect(st Stat, a, b *report.Report) (samples, string) {
 		}
 	}
 	ra, rb := runs(a), runs(b)
-	if n := min(len(ra), len(rb)); a.Session != "" && a.Session == b.Session && n >= MinRuns {
-		for size := max(1, (n+maxSamples-1)/maxSamples); n/size >= MinRuns; size++ {
-			ja, jb := join(ra[:n], size), join(rb[:n], size)
-			if enough(ja, need) && enough(jb, need) {
-				how := fmt.Sprintf("%d pairs of runs", len(ja))
-				if size > 1 {
-					how = fmt.Sprintf("%d pairs of %d runs each", len(ja), size)
-				}
-				return samples{a: values(st, ja), b: values(st, jb), paired: true, how: how}, uneven(st, ja, jb)
-			}
-		}
-		return samples{}, fmt.Sprintf("%s needs %d samples in each of %d pairs: longer or more runs", st, need, MinRuns)
+	turns := a.Session != "" && a.Session == b.Session
+	if turns {
+		ra, rb = pairs(ra, rb)
+		turns = len(ra) >= MinRuns
 	}
-	ra, rb = thin(ra), thin(rb)
+	if !turns {
+		ra, rb = measured(runs(a)), measured(runs(b))
+	}
 	for _, x := range []struct {
-		parts []part
-		of    *report.Report
-	}{{ra, a}, {rb, b}} {
-		if len(x.parts) < MinRuns {
-			return samples{}, fmt.Sprintf("%s has %d runs: what changes from run to run shows in %d of each; repeat with bench run -runs or -ab", x.of.Name(), len(x.parts), MinRuns)
-		}
-		if !enough(x.parts, need) {
-			return samples{}, fmt.Sprintf("%s needs %d samples in each run, which %s does not have: longer runs", st, need, x.of.Name())
+		n  int
+		of *report.Report
+	}{{len(ra), a}, {len(rb), b}} {
+		if x.n < MinRuns {
+			return samples{}, fmt.Sprintf("%s has %d runs: what changes from run to run shows in %d of each; repeat with bench run -runs or -ab", x.of.Name(), x.n, MinRuns)
 		}
 	}
-	s := samples{a: values(st, ra), b: values(st, rb), how: fmt.Sprintf("%d+%d runs", len(ra), len(rb))}
-	if apart := distance(ra, rb); apart > together {
-		s.how += ", one after the other"
-		s.allowed = max(unseen*min(median(s.a), median(s.b)), shown*spread(s)*min(max(apart, 1), farthest))
+	fewest, most := min(len(ra), len(rb)), max(len(ra), len(rb))
+	for size := (most + maxSamples - 1) / maxSamples; fewest/size >= MinRuns; size++ {
+		ja, jb := join(ra, size), join(rb, size)
+		if !enough(ja, need) || !enough(jb, need) {
+			continue
+		}
+		s := samples{a: values(st, ja), b: values(st, jb), paired: turns, how: fmt.Sprintf("%d+%d runs", len(ja), len(jb))}
+		if turns {
+			s.how = fmt.Sprintf("%d pairs of runs", len(ja))
+		}
+		if size > 1 {
+			s.how += fmt.Sprintf(", each of %d joined", size)
+		}
+		if apart := distance(ja, jb); !turns && apart > together {
+			s.how += ", one after the other"
+			s.allowed = max(unseen*min(median(s.a), median(s.b)), shown*spread(s)*min(max(apart, 1), farthest))
+		}
+		return s, uneven(st, ja, jb)
 	}
-	return s, uneven(st, ra, rb)
+	return samples{}, fmt.Sprintf("%s needs %d samples in each of %d runs: longer or more runs", st, need, MinRuns)
 }
 
 // part is a stretch of a recording; its moments are absolute, in ns.
@@ -90,16 +98,29 @@ type part struct {
 	*latency.Histogram
 }
 
-// runs returns the main series by run.
+// runs returns the main series by run; a run with nothing in it has no histogram.
 func runs(r *report.Report) []part {
 	origin := r.Start.UnixNano()
 	var out []part
 	for i, h := range r.ByRun() {
-		if h != nil {
-			out = append(out, part{origin + r.Runs[i].Start, origin + r.Runs[i].End, h})
-		}
+		out = append(out, part{origin + r.Runs[i].Start, origin + r.Runs[i].End, h})
 	}
 	return out
+}
+
+// measured leaves out runs with nothing in them.
+func measured(parts []part) []part {
+	return slices.DeleteFunc(parts, func(p part) bool { return p.Histogram == nil })
+}
+
+// pairs leaves out runs that have no partner.
+func pairs(a, b []part) (x, y []part) {
+	for i := range min(len(a), len(b)) {
+		if a[i].Histogram != nil && b[i].Histogram != nil {
+			x, y = append(x, a[i]), append(y, b[i])
+		}
+	}
+	return x, y
 }
 
 // join makes parts of size neighbours each; what is left over at the end is left out.
@@ -116,10 +137,6 @@ func join(parts []part, size int) []part {
 		out = append(out, part{parts[i].start, parts[i+size-1].end, latency.Merge(hs...)})
 	}
 	return out
-}
-
-func thin(parts []part) []part {
-	return join(parts, max(1, (len(parts)+maxSamples-1)/maxSamples))
 }
 
 func enough(parts []part, need int64) bool {
