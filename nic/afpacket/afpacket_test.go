@@ -294,9 +294,18 @@ func TestLongServiceTag(t *testing.T) {
 	// A bench sends them, too.
 	long := longer(v.Echo(veth.Our4.Addr(), 99, [4]byte{0x88, 0xa8, 0, 7}), 1518)
 	copy(long, v.Peer.MAC)
-	if err := s.Device.Send(long); err != nil {
-		t.Errorf("Send: %v", err)
-	}
+	v.Host.Do(func() {
+		d, err := afpacket.Open(nic.Options{Device: v.Host.Name})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer d.Close()
+		if err := d.Send(long); err != nil {
+			t.Errorf("Send: %v", err)
+		}
+	})
+	raw.Recv(func(f []byte) bool { return bytes.Equal(f, long) })
 }
 
 // longer pads a tagged echo request over IPv4 to size bytes.

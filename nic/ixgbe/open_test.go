@@ -76,8 +76,8 @@ func TestOpenRefuses(t *testing.T) {
 		}, nic.Options{}, nic.ErrGone, "all ones"},
 		{"a stalled device", func(t *testing.T) pci.Function {
 			m := sim.Inject(ixgbesim.New(ixgbesim.Options{}), 1)
-			_, fn := host(t, m)
 			m.Stalled = true
+			_, fn := host(t, m)
 			return fn
 		}, nic.Options{}, nic.ErrTimeout, "should be"},
 		{"a ring that is no power of two", plain, nic.Options{RingSize: 500}, nil, "500"},
