@@ -1,0 +1,34 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"rebound/cmd/internal/exit"
+)
+
+// env is what a command writes to.
+type env struct {
+	stdout, stderr io.Writer
+	log            *slog.Logger
+}
+
+// parse parses a command's flags; what remains are its arguments. Help was asked for, so it is a result; what is wrong is
+// one line.
+func (e *env) parse(fs *flag.FlagSet, args []string, text string) error {
+	fs.SetOutput(io.Discard)
+	err := fs.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fs.SetOutput(e.stdout)
+		fmt.Fprint(e.stdout, text)
+		fs.PrintDefaults()
+		return err
+	case err != nil:
+		return exit.Usagef("%w (-h lists the flags)", err)
+	}
+	return nil
+}
