@@ -60,7 +60,7 @@ func TestConfigProblems(t *testing.T) {
 		{doc: "[nic.driver]", want: `F:1: nic.driver: is a table, must be a string`},
 		{doc: "[nic", want: `F:1: expected '.' or ']' to end table name, but got '\x00' instead`},
 
-		{doc: with(`"afpacket"`, `"e1000"`), want: `F:2: nic.driver: "e1000" is not one of afpacket, afxdp, ixgbe, mlx5, ena, virtio, auto`},
+		{doc: with(`"afpacket"`, `"e1000"`), want: `F:2: nic.driver: "e1000" is not one of afpacket, afxdp, xdp, ixgbe, mlx5, ena, virtio, auto`},
 		{doc: with(`eth1`, ``), want: "F:3: nic.device: is empty: name an interface, a PCI address or vfio-user:PATH (`responder nics` lists what there is)"},
 		{doc: with(`eth1`, `0000:03:00.0`), want: `F:2: nic.driver: afpacket drives a network interface, and 0000:03:00.0 is a PCI function`},
 		{doc: with(`eth1`, `../eth1`), want: `F:3: nic.device: "../eth1" is no interface name, PCI address (0000:03:00.0) or vfio-user:PATH`},

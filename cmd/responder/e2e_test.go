@@ -420,8 +420,13 @@ func TestExitCodes(t *testing.T) {
 
 // A STAMP test packet comes back with its sequence number, and with times that agree with this machine's clock.
 func TestSTAMP(t *testing.T) {
+	t.Run("afpacket", func(t *testing.T) { testSTAMP(t, "nic.driver=afpacket") })
+	t.Run("xdp", func(t *testing.T) { testSTAMP(t, "nic.driver=xdp", "nic.generic_xdp=true") })
+}
+
+func testSTAMP(t *testing.T, sets ...string) {
 	w := newWire(t)
-	w.start(t, nil, "nic.driver=afpacket")
+	w.start(t, nil, sets...)
 	c := w.dial(t, ours4+":862")
 	c.SetDeadline(time.Now().Add(time.Minute))
 	out, in := make([]byte, 44), make([]byte, 100)

@@ -246,7 +246,7 @@ func (p *process) summary(t *testing.T) string {
 		if err != nil {
 			t.Fatalf("no summary: %v\n%s%s", err, b.String(), p.stderr)
 		}
-		if strings.HasPrefix(line, "gap ") {
+		if last := map[bool]string{false: "gap ", true: "turnaround "}[strings.Contains(b.String(), " xdp on ")]; strings.HasPrefix(line, last) {
 			return b.String()
 		}
 	}

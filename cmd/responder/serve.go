@@ -60,6 +60,9 @@ func newLogger(s *settings, w io.Writer) *slog.Logger {
 // serve answers until ctx is done. ask has an element for each summary that is wanted meanwhile.
 func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal, stdout io.Writer, log *slog.Logger) (err error) {
 	isolate.PutBack(log)
+	if s.nic.InKernel() {
+		return serveKernel(ctx, s, ask, stdout, log)
+	}
 	cores := s.cpu.cores
 	if len(cores) == 0 {
 		cores = []int{chooseCore(online)}

@@ -100,17 +100,7 @@ func (v *view) print(out io.Writer) {
 	fmt.Fprintf(w, "summary\t%s on %s, %v\n", v.info.Driver, v.info.Device, until.Sub(v.start).Round(time.Millisecond))
 
 	counts := v.stats()
-	list := func(head string, total uint64, want bool) {
-		fmt.Fprintf(w, "%s\t%d\n", head, total)
-		for i, n := range counts {
-			if verdict := fastpath.Verdict(i); n > 0 && verdict.Answered() == want {
-				fmt.Fprintf(w, "  %v\t%d\n", verdict, n)
-			}
-		}
-	}
-	list("answered", counts.Answered(), true)
-	list("refused", counts.Refused(), false)
-
+	printCounts(w, &counts)
 	var s nic.Stats
 	if err := v.dev.ReadStats(&s); err != nil {
 		fmt.Fprintf(w, "device\t%v\n", err)
@@ -133,6 +123,20 @@ func (v *view) print(out io.Writer) {
 	}{{"wait", gaps.Wait()}, {"turnaround", v.histogram(turnaround).Summary()}, {"gap", gaps.Summary()}} {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", h.name, h.Count, h.P50, h.P90, h.P99, h.P999, h.P9999, h.Max)
 	}
+}
+
+// printCounts writes what became of all frames, by kind and reason.
+func printCounts(w io.Writer, counts *fastpath.Stats) {
+	list := func(head string, total uint64, want bool) {
+		fmt.Fprintf(w, "%s\t%d\n", head, total)
+		for i, n := range counts {
+			if verdict := fastpath.Verdict(i); n > 0 && verdict.Answered() == want {
+				fmt.Fprintf(w, "  %v\t%d\n", verdict, n)
+			}
+		}
+	}
+	list("answered", counts.Answered(), true)
+	list("refused", counts.Refused(), false)
 }
 
 type counter struct {

@@ -18,7 +18,12 @@ type ticks struct {
 
 func (t *ticks) add(h *polling.Histogram) {
 	var counts [polling.Buckets]uint64
-	t.greatest = max(t.greatest, h.Load(&counts))
+	greatest := h.Load(&counts)
+	t.merge(&counts, greatest)
+}
+
+func (t *ticks) merge(counts *[polling.Buckets]uint64, greatest uint64) {
+	t.greatest = max(t.greatest, greatest)
 	for i, n := range counts {
 		t.count[i] += n
 		t.n += n

@@ -14,6 +14,7 @@ import (
 	"rebound/nic/ixgbe"
 	"rebound/nic/mlx5"
 	"rebound/nic/virtio"
+	"rebound/nic/xdp"
 )
 
 // driver is one way to drive a port: on the kernel, through a socket, or on the device itself. What a user can choose about it
@@ -22,6 +23,7 @@ type driver struct {
 	name, doc string
 	push      []setting.Choice // its own values of nic.push
 	socket    func(*Config) (nic.Device, error)
+	kernel    func(*Config) (*xdp.Device, error)              // answers without a loop of ours
 	function  func(pci.Function, *Config) (nic.Device, error) // takes the function over, and closes it where it fails
 	supports  func(pci.ID) bool                               // whether function drives a device of that ID
 }
@@ -38,6 +40,12 @@ var drivers = []driver{
 		name:   "afxdp",
 		doc:    "an interface of the kernel, through AF_XDP. Only what is answered is taken from the kernel.",
 		socket: func(c *Config) (nic.Device, error) { return opened(afxdp.Open(c.Options, c.XDP)) },
+	},
+	{
+		name: "xdp",
+		doc: "an interface of the kernel, by an XDP program that answers where its driver receives: no core polls, and [cpu] means " +
+			"nothing. Only what is answered, or refused by a guard, is taken from the kernel. No stats.listen and no stats.report.",
+		kernel: func(c *Config) (*xdp.Device, error) { return xdp.Open(c.Options, xdp.Options{Generic: c.XDP.Generic}) },
 	},
 	{
 		name:     "ixgbe",
@@ -125,9 +133,9 @@ func DriverFor(id pci.ID) string {
 func Fits(name, device string) error {
 	switch d := byName(name); {
 	case d == nil: // auto
-	case d.socket != nil && Named(device):
+	case d.function == nil && Named(device):
 		return fmt.Errorf("%s drives a network interface, and %s is a PCI function", name, device)
-	case d.socket == nil && !Named(device):
+	case d.function != nil && !Named(device):
 		return fmt.Errorf("%s drives a PCI function, and %s is a network interface", name, device)
 	}
 	return nil

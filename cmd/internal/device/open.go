@@ -10,6 +10,7 @@ import (
 	"rebound/nic"
 	"rebound/nic/bus/pci"
 	"rebound/nic/bus/vfiouser"
+	"rebound/nic/xdp"
 )
 
 // simulated begins the name of a device that a simnic serves.
@@ -37,7 +38,21 @@ func (c *Config) Open() (nic.Device, error) {
 	if c.Driver == "auto" {
 		return c.openSocket()
 	}
+	if c.InKernel() {
+		return nil, fmt.Errorf("%s: driver %s answers by itself, in the kernel: nothing can be sent or polled through it", c.Device, c.Driver)
+	}
 	return byName(c.Driver).socket(c)
+}
+
+// InKernel reports whether the driver answers by itself: OpenKernel opens it.
+func (c *Config) InKernel() bool { d := byName(c.Driver); return d != nil && d.kernel != nil }
+
+// OpenKernel opens c.Device with a driver that answers by itself.
+func (c *Config) OpenKernel() (*xdp.Device, error) {
+	if err := Fits(c.Driver, c.Device); err != nil {
+		return nil, err
+	}
+	return byName(c.Driver).kernel(c)
 }
 
 // openSocket takes AF_XDP where kernel, interface and rights allow it, and AF_PACKET elsewhere or where the interface is
