@@ -26,7 +26,7 @@ test: deps
 
 # The race detector on the packages in which goroutines meet: polling loops, their watch, and who asks for counters. The
 # detector needs cgo, and knows no DMA memory. A Conformance is minutes long under it; the tests of faults cover the same.
-RACE = ./polling ./nic/kit/... ./nic/bus/... ./nic/ixgbe ./nic/ena ./nic/mlx5 ./nic/afpacket ./nic/afxdp ./cmd/responder
+RACE = ./polling ./nic/kit/... ./nic/bus/... ./nic/ixgbe ./nic/ena ./nic/mlx5 ./nic/virtio ./nic/afpacket ./nic/afxdp ./cmd/responder
 .PHONY: race
 race:
 	@if command -v $${CC:-cc} >/dev/null; then set -x; \
@@ -43,8 +43,8 @@ arm64:
 deps:
 	@scripts/install-deps
 
-# Rungs F2 to F4 of one NIC, or of all: its Linux driver on our model, our driver in a stock Linux, and drivers that others wrote
-# on our model. make lab NIC=ixgbe
+# Rungs F2 to F4 of one NIC, or of all: its Linux driver on our model, our driver in a stock Linux or on QEMU's own
+# device, and drivers that others wrote on our model. make lab NIC=ixgbe
 .PHONY: lab
 lab:
 	$(GO) test -count=1 -v -timeout 15m ./nic/lab -run 'TestLab/$(NIC)'

@@ -179,113 +179,141 @@ type virtioNIC struct {
 	queues     int
 	mtu        int
 	push       string // what Info says of the rings
+	refused    string // what our driver says where it cannot have the device
 }
 
-var virtioNICs = []virtioNIC{
-	{name: "split", properties: "", queues: 1, mtu: 1500, push: "split ring"},
-	{name: "packed", properties: ",packed=on,host_mtu=9000", queues: 1, mtu: 9000, push: "packed ring"},
-	{name: "split mq", properties: ",mq=on,vectors=6,host_mtu=9000", queues: 2, mtu: 9000, push: "split ring"},
-	{name: "packed mq", properties: ",packed=on,mq=on,vectors=6", queues: 2, mtu: 1500, push: "packed ring"},
-}
+// Behind an IOMMU, and without one: there the device takes physical addresses, as most rented machines have it.
+var (
+	virtioNICs = []virtioNIC{
+		{name: "split", properties: ",iommu_platform=on,disable-legacy=on", queues: 1, mtu: 1500, push: "split ring"},
+		{name: "packed", properties: ",iommu_platform=on,disable-legacy=on,packed=on,host_mtu=9000", queues: 1, mtu: 9000, push: "packed ring"},
+		{name: "split mq", properties: ",iommu_platform=on,disable-legacy=on,mq=on,vectors=6,host_mtu=9000", queues: 2, mtu: 9000, push: "split ring"},
+		{name: "packed mq", properties: ",iommu_platform=on,disable-legacy=on,packed=on,mq=on,vectors=6", queues: 2, mtu: 1500, push: "packed ring"},
+		{name: "bypass", properties: ",iommu_platform=off,disable-legacy=on", queues: 1, mtu: 1500, refused: "VIRTIO_F_ACCESS_PLATFORM"},
+	}
+	virtioPhysical = []virtioNIC{
+		{name: "transitional", properties: ",disable-legacy=off", queues: 1, mtu: 1500, push: "split ring"},
+		{name: "modern", properties: ",disable-legacy=on,packed=on", queues: 1, mtu: 1500, push: "packed ring"},
+		{name: "legacy", properties: ",disable-legacy=off,disable-modern=on", queues: 1, mtu: 1500, refused: "a legacy device"},
+	}
+)
 
-// virtioScript is our responder's life on each of the devices, which Linux's driver has before and after it. $count is set
-// before it, and $queues, a word for each device.
+// virtioScript is our responder's life on each of the devices, which Linux's driver has before and after it. Set before it are
+// $devices, for each its queues or "no" where our driver is to refuse it, $bind and $set, the flags for a machine without an IOMMU.
 const virtioScript = helpers + `
 sysctl -q -w vm.nr_hugepages=64
 modprobe vfio-pci || fail modprobe vfio-pci
 modprobe virtio_net || fail modprobe virtio_net
-all() { for i in $(seq $count); do [ -n "$(having $i)" ] || return 1; done; }
+all() { no=0; for q in $devices; do no=$((no+1)); [ -n "$(having $no)" ] || return 1; done; }
 until_true 100 all
-start() {
-  responder -config /lab/config.toml -set nic.driver=virtio -set nic.device=$addr -set 'respond.addresses=["10.9.0.1/24"]' $cores \
-    >/tmp/out 2>/tmp/err &
-  pid=$!
-  await_ready
+responding() {
+  responder -config /lab/config.toml -set nic.driver=virtio -set nic.device=$addr -set 'respond.addresses=["10.9.0.1/24"]' $set $cores \
+    >/tmp/out 2>/tmp/err
 }
-stopped() { kill -TERM $pid; wait $pid || { show failed cat /tmp/err; fail "the responder ended with $?"; }; }
+start() { : >/tmp/out; responding & pid=$!; await_ready; }
+kill9() { kill -9 $(pidof responder); wait $pid; }
+stopped() { kill -TERM $(pidof responder); wait $pid || { show failed cat /tmp/err; fail "the responder ended with $?"; }; }
 no=0
-for q in $queues; do
+for q in $devices; do
   no=$((no+1)) dev=$(having $no) cores=
-  [ $q = 1 ] || cores='-set cpu.cores=[0,1]'
+  [ $q != 2 ] || cores='-set cpu.cores=[0,1]'
   addr=$(basename $(readlink -f /sys/class/net/$dev/device/..))
-  need responder bind $addr
+  need responder bind $bind $addr
   need responder nics
-  grep -q "^$addr .*vfio-pci .* virtio$" /tmp/need || { show failed cat /tmp/need; fail nics; }
-  : >/tmp/out; start
-  show info$no cat /tmp/err
-  say ready $no $(grep '^ready' /tmp/out)
-  kill -9 $pid; wait $pid
-  : >/tmp/out; start
-  say again $no
-  stopped
-  show summary$no cat /tmp/out
-  say stopped $no
-  need bench run -iface $addr -driver virtio -source 10.9.0.1 -target 10.9.0.2 -closed -count 500 -timeout 5s -warmup 0s -self-test 0s -out /tmp/own$no
-  grep -q 'received 500' /tmp/need || { show failed cat /tmp/need; fail "the bench lost replies"; }
-  show bench cat /tmp/need
-  say measured $no
+  grep -q "^$addr .* virtio" /tmp/need || { show failed cat /tmp/need; fail nics; }
+  if [ $q = no ]; then
+    responding && fail "a device that our driver cannot have is driven"
+    show refused$no cat /tmp/err
+    say refused $no
+  else
+    start
+    show info$no cat /tmp/err
+    say ready $no $(grep '^ready' /tmp/out)
+    kill9
+    start
+    say again $no
+    stopped
+    show summary$no cat /tmp/out
+    say stopped $no
+    if [ -z "$set" ]; then
+      need bench run -iface $addr -driver virtio -source 10.9.0.1 -target 10.9.0.2 -closed -count 500 -timeout 5s -warmup 0s -self-test 0s -out /tmp/own$no
+      grep -q 'received 500' /tmp/need || { show failed cat /tmp/need; fail "the bench lost replies"; }
+      show bench cat /tmp/need
+      say measured $no
+    fi
+  fi
   need responder unbind $addr
   back() { [ -n "$(having $no)" ]; }
   until_true 100 back
 done
 `
 
-// TestLabVirtio has our driver on a device that nobody here made, QEMU's virtio-net, in a stock Linux with an IOMMU: rung F4.
-// The host's kernel is the far end, through a tap.
+// TestLabVirtio has our driver on a device that nobody here made, QEMU's virtio-net, in a stock Linux: rung F4. The host's kernel
+// is the far end, through a tap.
 func TestLabVirtio(t *testing.T) {
 	if testing.Short() {
-		t.Skip("-short: the lab boots a virtual machine for a minute")
+		t.Skip("-short: the lab boots virtual machines for a minute each")
 	}
-	t.Run("virtio/F4", func(t *testing.T) { virtioF4(t, kit(t)) })
+	t.Run("virtio/F4", func(t *testing.T) { virtioF4(t, kit(t), virtioNICs, true) })
+	t.Run("virtio/F4physical", func(t *testing.T) { virtioF4(t, kit(t), virtioPhysical, false) })
 }
 
-func virtioF4(t *testing.T, k *Kit) {
+func virtioF4(t *testing.T, k *Kit, nics []virtioNIC, iommu bool) {
 	t.Log(k.Version)
 	dir := logDir(t)
-	build(t, dir, "rebound/nic/lab/flood")
 	flood := filepath.Join(dir, "flood")
 	if out, err := exec.Command("go", "build", "-o", flood, "rebound/nic/lab/flood").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	defer os.Remove(flood)
 	var taps []*tap
 	var devices []Device
-	var queues []string
-	for i, n := range virtioNICs {
+	var words []string
+	for i, n := range nics {
 		p := newTap(t, n.queues, n.mtu)
 		fds := make([]string, n.queues)
 		for q := range fds {
 			fds[q] = fmt.Sprintf("FD%d", q)
 		}
-		taps, queues = append(taps, p), append(queues, fmt.Sprint(n.queues))
+		word := fmt.Sprint(n.queues)
+		if n.refused != "" {
+			word = "no"
+		}
+		taps, words = append(taps, p), append(words, word)
 		devices = append(devices, Device{
-			Model: fmt.Sprintf("virtio-net-pci,netdev=n%d,mac=02:00:00:00:00:%02x,iommu_platform=on,disable-legacy=on,romfile=%s",
-				i, i+1, n.properties),
+			Model:   fmt.Sprintf("virtio-net-pci,netdev=n%d,mac=02:00:00:00:00:%02x,romfile=%s", i, i+1, n.properties),
 			Backend: fmt.Sprintf("tap,id=n%d,fds=%s", i, strings.Join(fds, ":")),
 			Files:   p.files,
 		})
 	}
+	bind, set := "", ""
+	if !iommu {
+		bind, set = "-no-driver", "-set nic.unsafe_no_iommu=true"
+	}
 	start := time.Now()
 	r, err := k.Run(t.Context(), Machine{
 		Limit: 4 * time.Minute,
-		Dir:   dir, Devices: devices, IOMMU: true,
+		Dir:   dir, Devices: devices, IOMMU: iommu,
 		Files: map[string][]byte{
 			"responder":   build(t, dir, "rebound/cmd/responder"),
 			"bench":       build(t, dir, "rebound/cmd/bench"),
 			"config.toml": nil,
 		},
-		Script: fmt.Sprintf("count=%d queues='%s'\n%s", len(devices), strings.Join(queues, " "), virtioScript),
+		Script: fmt.Sprintf("devices='%s' bind='%s' set='%s'\n%s", strings.Join(words, " "), bind, set, virtioScript),
 		Say: func(key, text string, r Result) error {
 			var i int // the device's number; the boot has none
 			if fmt.Sscan(text, &i); key == "boot" || key == "unbooted" {
 				t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
 				return nil
 			}
-			n, p := virtioNICs[i-1], taps[i-1]
+			n, p := nics[i-1], taps[i-1]
 			t.Logf("%6.1fs %s: %s %s", time.Since(start).Seconds(), n.name, key, text)
 			switch key {
+			case "refused":
+				if said := strings.Join(r["refused"+strconv.Itoa(i)], "\n"); !strings.Contains(said, n.refused) {
+					return fmt.Errorf("it should be refused for %q: %s", n.refused, said)
+				}
 			case "ready":
-				if said := strings.Join(r[fmt.Sprintf("info%d", i)], "\n"); !strings.Contains(said, "backend=virtual") || !strings.Contains(said, `push="`+n.push+`"`) {
+				if said := strings.Join(r["info"+strconv.Itoa(i)], "\n"); !strings.Contains(said, "backend=virtual") || !strings.Contains(said, `push="`+n.push+`"`) {
 					return fmt.Errorf("it should be virtual, with a %s: %s", n.push, said)
 				}
 				if err := p.traffic(flood, 200, 2000, n.mtu); err != nil {
@@ -300,17 +328,15 @@ func virtioF4(t *testing.T, k *Kit) {
 					return p.flows()
 				}
 			case "stopped":
-				t.Logf("%s", strings.Join(r[fmt.Sprintf("summary%d", i)], "\n"))
+				t.Logf("%s", strings.Join(r["summary"+strconv.Itoa(i)], "\n"))
 			}
 			return nil
 		},
 	})
-	for _, l := range r["bench"] {
-		t.Log("bench:", l)
-	}
-	for _, l := range r["dmesg"] {
+	for _, l := range slices.Concat(r["bench"], r["dmesg"]) {
 		t.Log("guest:", l)
 	}
+	os.Remove(flood)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ func harness(packed, data bool) nictest.Harness {
 	var m *testDevice
 	return nictest.Harness{
 		Model: func() sim.Model {
-			m = &testDevice{packed: packed, data: data}
+			m = &testDevice{packed: packed, data: data, faults: &faults{}}
 			return m
 		},
 		Open: func(fn pci.Function, o nic.Options) (nic.Device, error) {

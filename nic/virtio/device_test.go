@@ -3,6 +3,7 @@ package virtio_test
 import (
 	"encoding/binary"
 	"fmt"
+	"sync/atomic"
 
 	"rebound/nic/bus/pci"
 	"rebound/nic/sim"
@@ -14,7 +15,10 @@ import (
 //
 // It polls its rings and needs no notifications.
 type testDevice struct {
-	packed, data bool // offers RING_PACKED, NOTIFICATION_DATA
+	packed, data bool   // offers RING_PACKED, NOTIFICATION_DATA
+	lacks        uint64 // features that it does not offer
+	limit        uint16 // entries of each queue; vqMax if zero
+	*faults
 	host         sim.Host
 	link, paused bool
 	missed       uint64
@@ -29,6 +33,15 @@ type testDevice struct {
 	promisc, multi bool
 	groups         map[[6]byte]bool
 	turn           int // the transmit queue that Step begins with
+}
+
+// faults are set while the device runs, and stay over its resets.
+type faults struct {
+	needsReset atomic.Bool // the device found something wrong (§2.1), until it is reset
+	lie        atomic.Bool // the next used entry names a buffer that the device does not have
+	stall      atomic.Bool // nothing is transmitted, until the device is reset
+	refuse     atomic.Bool // MAC addresses are refused by the control queue
+	picky      atomic.Bool // features are not accepted
 }
 
 type vq struct {
@@ -68,7 +81,7 @@ func (m *testDevice) offered() uint64 {
 	if m.data {
 		v |= bits(38)
 	}
-	return v
+	return v &^ m.lacks
 }
 
 func (m *testDevice) has(bit uint) bool { return m.accepted>>bit&1 != 0 }
@@ -113,11 +126,16 @@ func (m *testDevice) SetLink(up bool)   { m.link = up }
 func (m *testDevice) Pause(on bool)     { m.paused = on }
 
 func (m *testDevice) Reset() {
-	*m = testDevice{packed: m.packed, data: m.data, host: m.host, link: m.link, missed: m.missed, mac: [6]byte{2, 0, 0, 0, 0, 9},
-		pairs: 1, promisc: true, paused: m.paused}
-	for i := range m.queues {
-		m.queues[i].size = vqMax
+	*m = testDevice{packed: m.packed, data: m.data, lacks: m.lacks, limit: m.limit, faults: m.faults, host: m.host, link: m.link,
+		missed: m.missed, mac: [6]byte{2, 0, 0, 0, 0, 9}, pairs: 1, promisc: true, paused: m.paused}
+	if m.limit == 0 {
+		m.limit = vqMax
 	}
+	for i := range m.queues {
+		m.queues[i].size = m.limit
+	}
+	m.needsReset.Store(false)
+	m.stall.Store(false)
 }
 
 // field is one field of the common configuration (§4.1.4.3) in its width.
@@ -147,6 +165,9 @@ func (m *testDevice) field(off uint64) (width int, value uint64, write func(v ui
 	case 0x12:
 		return 2, maxVQ, nil
 	case 0x14:
+		if m.needsReset.Load() {
+			m.status |= 64
+		}
 		return 1, uint64(m.status), m.writeStatus
 	case 0x15:
 		return 1, 0, nil
@@ -204,7 +225,7 @@ func (m *testDevice) writeStatus(v uint64) error {
 	case m.status&^s != 0:
 		return fmt.Errorf("device_status %#x takes bits of %#x back", s, m.status)
 	}
-	if s&8 != 0 && m.status&8 == 0 && (m.accepted&^m.offered() != 0 || !m.has(32)) {
+	if s&8 != 0 && m.status&8 == 0 && (m.accepted&^m.offered() != 0 || !m.has(32) || m.picky.Load()) {
 		s &^= 8 // §3.1.1: features that the device does not take
 	}
 	if s&4 != 0 && s&8 == 0 {
@@ -325,6 +346,9 @@ func (m *testDevice) take(q *vq) (chain []piece, ok bool) {
 // use gives a chain back.
 func (m *testDevice) use(q *vq, chain []piece, written uint32) {
 	n := uint32(q.size)
+	if m.lie.CompareAndSwap(true, false) {
+		chain[0].id = q.size
+	}
 	if m.has(34) {
 		d, wrap := make([]byte, 8), uint16(1-q.used/n%2)
 		le.PutUint32(d, written)
@@ -407,7 +431,7 @@ func (m *testDevice) Step() bool {
 			return true
 		}
 	}
-	if m.paused {
+	if m.paused || m.stall.Load() {
 		return false
 	}
 	for range m.pairs {
@@ -463,6 +487,9 @@ func (m *testDevice) command(q *vq, chain []piece) {
 			m.pairs, ack = 1, 1
 		}
 	default:
+		ack = 1
+	}
+	if m.refuse.Load() && c[0] == 1 {
 		ack = 1
 	}
 	m.host.DMAWrite(chain[1].addr, []byte{ack})

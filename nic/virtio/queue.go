@@ -157,17 +157,17 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		txBytes += uint64(m)
 		tail++
 	}
-	if next != q.rx.seen {
-		q.rxFrames.Add(uint64(next - q.rx.seen))
-		q.rxBytes.Add(rxBytes)
-		q.rx.seen = next
-	}
-	replies := tail - q.tx.next
+	replies, frames := tail-q.tx.next, next-q.rx.seen
 	if replies != 0 {
+		q.post(tail) // first, counting later
+	}
+	if frames != 0 {
+		q.rx.seen = next
+		q.rxFrames.Add(uint64(frames))
+		q.rxBytes.Add(rxBytes)
 		q.txFrames.Add(uint64(replies))
 		q.txBytes.Add(txBytes)
-		q.post(tail)
-		if tail-q.tx.seen < tidyAt {
+		if replies != 0 && tail-q.tx.seen < tidyAt {
 			return int(replies)
 		}
 	}

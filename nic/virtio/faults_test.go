@@ -1,0 +1,192 @@
+package virtio_test
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"rebound/nic"
+	"rebound/nic/nictest"
+	"rebound/nic/sim"
+	"rebound/nic/virtio"
+)
+
+// rig is the test's device with the far end of its wire, running freely.
+func rig(t *testing.T, m *testDevice) (far *sim.Cable, fn virtioFunction) {
+	t.Helper()
+	if m.faults == nil {
+		m.faults = &faults{}
+	}
+	port, err := sim.New(m, sim.Options{Name: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, far := sim.Pair()
+	port.Connect(near)
+	f, err := port.Function()
+	if err != nil {
+		t.Fatal(err)
+	}
+	port.Start()
+	t.Cleanup(func() {
+		port.Stop()
+		for _, v := range port.Violations() {
+			t.Error("violation:", v)
+		}
+		port.Close()
+	})
+	return far, virtioFunction{f}
+}
+
+// answered sends requests until one is answered: those of before a restart are lost.
+func answered(t *testing.T, far *sim.Cable) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		far.Send(0, nictest.EchoRequest(80))
+		if f := far.Recv(0); f != nil {
+			return
+		}
+	}
+	t.Fatal("no answer")
+}
+
+// TestRestarts: what ails the device is found, counted under its reason and mended by a restart, and it answers again.
+func TestRestarts(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		ail    func(f *faults)
+	}{
+		{"needs_reset", func(f *faults) { f.needsReset.Store(true) }},
+		{"bad_ring", func(f *faults) { f.lie.Store(true) }},
+		{"tx_hang", func(f *faults) { f.stall.Store(true) }},
+	} {
+		for _, packed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/packed=%v", c.reason, packed), func(t *testing.T) {
+				m := &testDevice{packed: packed}
+				far, fn := rig(t, m)
+				d, err := virtio.Open(fn, nic.Options{MAC: [6]byte(nictest.EchoRequest(80))})
+				if err != nil {
+					t.Fatal(err)
+				}
+				r := nictest.NewResponder(t)
+				var stop atomic.Bool
+				served := make(chan error)
+				go func() {
+					runtime.LockOSThread()
+					served <- d.Serve(0, &stop, r)
+				}()
+				answered(t, far)
+				c.ail(m.faults)
+				var s nic.Stats
+				for end := time.Now().Add(20 * time.Second); s.Extra["resets_"+c.reason] == 0; time.Sleep(time.Millisecond) {
+					far.Send(0, nictest.EchoRequest(80))
+					if err := d.ReadStats(&s); err != nil || time.Now().After(end) {
+						t.Fatalf("no restart: %v, %+v", err, s)
+					}
+				}
+				for far.Recv(0) != nil {
+				}
+				answered(t, far)
+				if s.RxFrames == 0 || s.TxBytes == 0 {
+					t.Errorf("the counts of before the restart are gone: %+v", s)
+				}
+				stop.Store(true)
+				if err := <-served; err != nil {
+					t.Error(err)
+				}
+				if err := d.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// TestOpenRefuses: what cannot be is an error that says what was wrong, and what would be right.
+func TestOpenRefuses(t *testing.T) {
+	mac := [6]byte{2, 0, 0, 0, 0, 1}
+	for _, c := range []struct {
+		name   string
+		device testDevice
+		picky  bool
+		o      nic.Options
+		want   string
+	}{
+		{"legacy", testDevice{lacks: bits(32)}, false, nic.Options{}, "VIRTIO_F_VERSION_1"},
+		{"features", testDevice{}, true, nic.Options{}, "FEATURES_OK should be set"},
+		{"queues", testDevice{}, false, nic.Options{Queues: 5}, "5 queue pairs asked for, the device has 4"},
+		{"no MQ", testDevice{lacks: bits(22)}, false, nic.Options{Queues: 2}, "2 queue pairs asked for, the device has 1"},
+		{"MQ without a control queue", testDevice{lacks: bits(17)}, false, nic.Options{Queues: 2}, "the device has 1"},
+		{"MTU", testDevice{}, false, nic.Options{MTU: 9001}, "MTU 9001 is not within 68 to 9000"},
+		{"ring", testDevice{}, false, nic.Options{RingSize: 512}, "ring size 512 is not a power of two within 64 to 256"},
+		{"short rings", testDevice{limit: 32}, false, nic.Options{}, "take 32 entries, 64 are needed"},
+		{"MAC", testDevice{lacks: bits(23)}, false, nic.Options{MAC: mac}, "VIRTIO_NET_F_CTRL_MAC_ADDR"},
+		{"no MAC", testDevice{lacks: bits(5)}, false, nic.Options{}, "VIRTIO_NET_F_MAC"},
+	} {
+		_, fn := rig(t, &c.device)
+		c.device.picky.Store(c.picky)
+		if d, err := virtio.Open(fn, c.o); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+			if err == nil {
+				d.Close()
+			}
+		}
+	}
+}
+
+// TestOpenTakes: devices that offer less, or whose filters cannot be set, are driven all the same.
+func TestOpenTakes(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		device testDevice
+		refuse bool
+		o      nic.Options
+		mtu    int
+		ring   string
+	}{
+		{"all", testDevice{packed: true, data: true}, false, nic.Options{Queues: 4}, 9000, "packed rings of 256"},
+		{"the least", testDevice{lacks: bits(3, 16, 17, 18, 22, 23, 63)}, false, nic.Options{}, 1500, "split rings of 256"},
+		{"short rings", testDevice{limit: 64}, false, nic.Options{MTU: 1400}, 1400, "split rings of 64"},
+		{"odd rings", testDevice{packed: true, limit: 200}, false, nic.Options{}, 9000, "packed rings of 128"},
+		{"a filter that is refused", testDevice{}, true, nic.Options{}, 9000, "split rings of 256"},
+	} {
+		far, fn := rig(t, &c.device)
+		c.device.refuse.Store(c.refuse)
+		d, err := virtio.Open(fn, c.o)
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		i := d.Info()
+		if notes := strings.Join(i.Notes, "; "); i.MTU != c.mtu || i.MAC != "02:00:00:00:00:09" && c.name != "the least" || !strings.Contains(notes, c.ring) {
+			t.Errorf("%s: %+v, want an MTU of %d, %s", c.name, i, c.mtu, c.ring)
+		}
+		if l, err := d.Link(); err != nil || !l.Up {
+			t.Errorf("%s: link %+v, %v", c.name, l, err)
+		}
+		if err := d.Send(nictest.EchoRequest(80)); err != nil {
+			t.Errorf("%s: Send: %v", c.name, err)
+		}
+		for end := time.Now().Add(20 * time.Second); far.Recv(0) == nil; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s: nothing was sent", c.name)
+			}
+		}
+		if c.refuse { // then it has to let all in, as this frame for somebody else
+			buf, n := make([]byte, 2048), 0
+			for end := time.Now().Add(20 * time.Second); n == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+				far.Send(0, nictest.EchoRequest(80))
+				n, _, _ = d.Recv(buf)
+			}
+			if n != 80 {
+				t.Errorf("%s: frames for others do not come in", c.name)
+			}
+		}
+		if err := d.Close(); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
