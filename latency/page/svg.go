@@ -110,7 +110,7 @@ func (f *figure) draw(b *strings.Builder, class string, w, h float64) {
 		y := py(t.at)
 		fmt.Fprintf(b, `<line class="grid%s" x1="%g" y1="%.1f" x2="%g" y2="%.1f"/>`, minor(t), left, y, right, y)
 		if t.label != "" && last-y > 16 {
-			fmt.Fprintf(b, `<text class="tick" x="%g" y="%.1f" text-anchor="end">%s</text>`, left-8, y+4, html.EscapeString(t.label))
+			fmt.Fprintf(b, `<text class="tick" x="%g" y="%.1f" text-anchor="end">%s</text>`, left-5, y+4, html.EscapeString(t.label))
 			last = y
 		}
 	}
