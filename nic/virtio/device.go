@@ -178,7 +178,7 @@ func (d *Device) allocate() error {
 		return err
 	}
 	bufLen := d.card.MaxFrame() + headerLen
-	stride := kit.Stride(bufLen)
+	stride := kit.Stride(max(bufLen, headerLen+fastpath.MinBuffer))
 	buffers := entries * int(stride)
 	perQueue := 2*entries*(descSize+usedSize+2) + buffers + 7*4096
 	if err := d.card.Allocate(queues*perQueue + buffers + 6*4096); err != nil {

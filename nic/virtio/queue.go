@@ -71,7 +71,8 @@ var wrongs = [...]string{
 //
 // A used entry is read behind an atomic load of what says that it is there: the used index, or the descriptor's own flags.
 // Both orders hold on amd64 as they stand, and on arm64 since that load is an acquire. A reply's descriptor is written before
-// its available entry or its flags, and those by a store that is a release (package mmio).
+// its available entry or its flags, and those by a store that is a release (docs/memory-order.md, "done, then
+// the rest" and "entries, then the device's wish").
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	next, tail := q.rx.seen, q.tx.next
 	end := next + maxBatch

@@ -70,9 +70,9 @@ func (r *ring) usedEnd(seen uint32) uint32 {
 // caller has published them.
 //
 // A device that wants no notifications turns them on before it looks at the ring for the last time. So the wish not to be told
-// counts only where it is read after the entries are visible: behind a full fence, which is an atomic exchange on amd64, and on
-// arm64 a store-release that no later load-acquire passes. Then one of the two sees what the other wrote, and no entry is left
-// lying. The wish to be told needs no fence: one notification too many does no harm.
+// counts only where it is read after the entries are visible: behind a full fence. Then one of the two sees what the other wrote,
+// and no entry is left lying (docs/memory-order.md, "entries, then the device's wish"). The wish to be told needs no fence: one
+// notification too many does no harm.
 func (r *ring) notify() {
 	if r.unwanted() {
 		atomic.StoreUint32(&r.fence, 0)
