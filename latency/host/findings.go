@@ -221,13 +221,25 @@ func (c *collector) interrupts() {
 		fmt.Sprintf("write a list of other CPUs to /proc/irq/%d/smp_affinity_list, and so on for each", first))
 }
 
-// realtime: a SCHED_FIFO loop that never sleeps runs into the kernel's real-time throttling.
+// realtime: a SCHED_FIFO loop that never sleeps runs into the kernel's guard for everything else: until Linux 6.11 the throttle,
+// from 6.12 on the fair server, whose state only root can read, in debugfs.
 func (c *collector) realtime() {
+	var major, minor int
+	fmt.Sscanf(c.Kernel, "%d.%d", &major, &minor)
+	if major > 6 || major == 6 && minor >= 12 {
+		file := fmt.Sprintf("sys/kernel/debug/sched/fair_server/cpu%d/runtime", c.core)
+		if c.read(file) == "0" {
+			return
+		}
+		c.find("rt_throttling", Note, fmt.Sprintf("the fair server takes a real-time thread off CPU %d for 50 ms of each second where others wait for it: a polling loop under SCHED_FIFO would be", c.core),
+			"cpu.realtime_guard = \"lift\", or echo 0 > /"+file+", or leave SCHED_FIFO off on an isolated core")
+		return
+	}
 	runtime, err := strconv.Atoi(c.read("proc/sys/kernel/sched_rt_runtime_us"))
 	period, err2 := strconv.Atoi(c.read("proc/sys/kernel/sched_rt_period_us"))
 	if err != nil || err2 != nil || runtime < 0 || runtime >= period {
 		return
 	}
 	c.find("rt_throttling", Note, fmt.Sprintf("real-time threads are held back for %d µs in every %d µs: a polling loop under SCHED_FIFO would be", period-runtime, period),
-		"echo -1 > /proc/sys/kernel/sched_rt_runtime_us, or leave SCHED_FIFO off on an isolated core")
+		"cpu.realtime_guard = \"lift\", or echo -1 > /proc/sys/kernel/sched_rt_runtime_us, or leave SCHED_FIFO off on an isolated core")
 }

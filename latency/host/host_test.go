@@ -11,22 +11,23 @@ import (
 // ideal is a machine with nothing to find on CPU 3.
 func ideal() map[string]string {
 	return map[string]string{
-		"proc/sys/kernel/hostname":            "bench1\n",
-		"proc/sys/kernel/osrelease":           "6.12.1\n",
-		"proc/sys/kernel/sched_rt_runtime_us": "-1\n",
-		"proc/sys/kernel/sched_rt_period_us":  "1000000\n",
-		"proc/sys/kernel/numa_balancing":      "0\n",
-		"proc/cmdline":                        "isolcpus=2-3 nohz_full=2-3\n",
-		"proc/cpuinfo":                        "processor\t: 0\nmodel name\t: Xeon\nflags\t\t: fpu tsc\n",
-		"proc/stat":                           "cpu  1 2 3 4 5 6 7 0 0 0\ncpu3 100 0 0 900 0 0 0 0 0 0\n",
-		"proc/swaps":                          "Filename\tType\tSize\tUsed\tPriority\n",
-		"proc/1/comm":                         "systemd\n",
-		"proc/interrupts":                     "      CPU0  CPU1  CPU2  CPU3\n 24:   5   0   0   7  PCI-MSI 1-edge  eth0-rx\nLOC:  9 9 9 9  Local timer interrupts\n",
-		"proc/irq/24/effective_affinity_list": "0\n",
-		"sys/devices/system/cpu/online":       "0-3\n",
-		"sys/devices/system/cpu/isolated":     "2-3\n",
-		"sys/devices/system/cpu/nohz_full":    "2-3\n",
-		"sys/devices/system/cpu/smt/control":  "off\n",
+		"proc/sys/kernel/hostname":                                        "bench1\n",
+		"proc/sys/kernel/osrelease":                                       "6.12.1\n",
+		"proc/sys/kernel/sched_rt_runtime_us":                             "-1\n",
+		"proc/sys/kernel/sched_rt_period_us":                              "1000000\n",
+		"sys/kernel/debug/sched/fair_server/cpu3/runtime":                 "0\n",
+		"proc/sys/kernel/numa_balancing":                                  "0\n",
+		"proc/cmdline":                                                    "isolcpus=2-3 nohz_full=2-3\n",
+		"proc/cpuinfo":                                                    "processor\t: 0\nmodel name\t: Xeon\nflags\t\t: fpu tsc\n",
+		"proc/stat":                                                       "cpu  1 2 3 4 5 6 7 0 0 0\ncpu3 100 0 0 900 0 0 0 0 0 0\n",
+		"proc/swaps":                                                      "Filename\tType\tSize\tUsed\tPriority\n",
+		"proc/1/comm":                                                     "systemd\n",
+		"proc/interrupts":                                                 "      CPU0  CPU1  CPU2  CPU3\n 24:   5   0   0   7  PCI-MSI 1-edge  eth0-rx\nLOC:  9 9 9 9  Local timer interrupts\n",
+		"proc/irq/24/effective_affinity_list":                             "0\n",
+		"sys/devices/system/cpu/online":                                   "0-3\n",
+		"sys/devices/system/cpu/isolated":                                 "2-3\n",
+		"sys/devices/system/cpu/nohz_full":                                "2-3\n",
+		"sys/devices/system/cpu/smt/control":                              "off\n",
 		"sys/devices/system/cpu/cpu3/topology/thread_siblings_list":       "3\n",
 		"sys/devices/system/cpu/cpu3/cpufreq/scaling_governor":            "performance\n",
 		"sys/devices/system/cpu/cpu3/cpuidle/state0/name":                 "POLL\n",
@@ -81,7 +82,7 @@ func TestFindings(t *testing.T) {
 		{"proc/cpuinfo", "flags : fpu hypervisor\n", "virtualised"},
 		{"sys/hypervisor/type", "xen\n", "virtualised"},
 		{"sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n", "clocksource"},
-		{"proc/sys/kernel/sched_rt_runtime_us", "950000\n", "rt_throttling"},
+		{"sys/kernel/debug/sched/fair_server/cpu3/runtime", "50000000\n", "rt_throttling"},
 		{"proc/sys/kernel/numa_balancing", "1\n", "numa_balancing"},
 	} {
 		files := ideal()
@@ -95,6 +96,30 @@ func TestFindings(t *testing.T) {
 		}
 		if got := strings.Join(ids, " "); got != c.want {
 			t.Errorf("%s = %q: findings %q, want %q", c.file, c.content, got, c.want)
+		}
+	}
+}
+
+// Which of the kernel's two guards holds a real-time thread back depends on its release.
+func TestRealtimeGuard(t *testing.T) {
+	for _, c := range []struct {
+		release, runtime, server, want string
+	}{
+		{"6.11.2", "950000", "50000000", "50000 µs in every 1000000 µs"},
+		{"6.11.2", "-1", "50000000", ""},
+		{"6.12.1", "950000", "50000000", "fair server"},
+		{"7.0.0-rc1", "950000", "", "fair server"}, // only root can read it
+		{"7.0.0-rc1", "950000", "0", ""},
+	} {
+		files := ideal()
+		files["proc/sys/kernel/osrelease"], files["proc/sys/kernel/sched_rt_runtime_us"] = c.release, c.runtime
+		files["sys/kernel/debug/sched/fair_server/cpu3/runtime"] = c.server
+		got := ""
+		for _, f := range collect(files, 3).Findings {
+			got += f.What
+		}
+		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
+			t.Errorf("Linux %s, sched_rt_runtime_us %s, fair server %q: %q, want %q", c.release, c.runtime, c.server, got, c.want)
 		}
 	}
 }

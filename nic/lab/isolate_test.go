@@ -73,6 +73,38 @@ ours() {
 }
 `
 
+// effectScript shows what it gives where two busy processes want both CPUs, for five seconds each way. The times are those of an
+// emulated machine.
+const effectScript = `
+for i in 1 2; do
+  for isolate in false true; do
+    sh -c 'while :; do :; done' & a=$!
+    sh -c 'while :; do :; done' & b=$!
+    begin /sys/fs/cgroup -set cpu.isolate=$isolate
+    sleep 5
+    stop
+    kill $a $b; wait $a $b 2>/dev/null
+    show effect sh -c "grep '^wait \|^gap ' /tmp/out | sed 's/^/isolate=$isolate /'"
+  done
+done
+restored "busy processes"
+say compared
+`
+
+// bootedScript is on a kernel that was told at boot to keep CPU 1 free.
+const bootedScript = isolateHelpers + `
+stop() { kill -TERM $pid; wait $pid || { show failed cat /tmp/err; fail "the responder ended with $?"; }; }
+before
+begin /sys/fs/cgroup -set cpu.isolate=true
+show log grep isolation /tmp/err
+step partition "CPUs 1 are an isolated partition"
+step tick "stopped while one thread alone runs there"
+ours
+stop
+restored SIGTERM
+say restored
+` + effectScript
+
 // isolateScript: taken and given back at SIGTERM, after SIGKILL by release and by the next start, in the root cgroup and below
 // another one.
 const isolateScript = isolateHelpers + `
@@ -141,28 +173,20 @@ grep -q 'received 300' /tmp/out || { show failed cat /tmp/out; fail "the bench l
 step partition "CPUs 1 are an isolated partition"
 restored "bench -isolate"
 say benched
-
-# What it gives where two busy processes want both CPUs, for five seconds each way. The times are those of an emulated machine.
-for i in 1 2; do
-  for isolate in false true; do
-    sh -c 'while :; do :; done' & a=$!
-    sh -c 'while :; do :; done' & b=$!
-    begin /sys/fs/cgroup -set cpu.isolate=$isolate
-    sleep 5
-    stop
-    kill $a $b; wait $a $b 2>/dev/null
-    show effect sh -c "grep '^wait \|^gap ' /tmp/out | sed 's/^/isolate=$isolate /'"
-  done
-done
-restored "busy processes"
-say compared
-`
+` + effectScript
 
 // TestLabIsolate has the responder take a CPU of a stock Debian to itself, and give it back however it ends.
 func TestLabIsolate(t *testing.T) {
 	if testing.Short() {
-		t.Skip("-short: the lab boots a virtual machine for a minute")
+		t.Skip("-short: the lab boots virtual machines for three minutes")
 	}
+	t.Run("running", func(t *testing.T) { isolated(t, "", isolateScript) })
+	t.Run("booted", func(t *testing.T) {
+		isolated(t, "isolcpus=managed_irq,domain,1 nohz_full=1 rcu_nocbs=1", bootedScript)
+	})
+}
+
+func isolated(t *testing.T, cmdline, script string) {
 	k := kit(t)
 	c := &cards[0]
 	dir := logDir(t)
@@ -173,9 +197,9 @@ func TestLabIsolate(t *testing.T) {
 	start := time.Now()
 	r, err := k.Run(t.Context(), Machine{
 		Limit: 240 * time.Second,
-		Dir:   dir, Sockets: []string{f.socket},
+		Dir:   dir, Sockets: []string{f.socket}, Append: cmdline,
 		Files:  map[string][]byte{"responder": build(t, dir, "rebound/cmd/responder"), "bench": build(t, dir, "rebound/cmd/bench")},
-		Script: fmt.Sprintf("module=%s\n%s", c.module, isolateScript),
+		Script: fmt.Sprintf("module=%s\n%s", c.module, script),
 		Say: func(key, text string, _ Result) error {
 			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
 			return nil

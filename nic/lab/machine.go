@@ -26,6 +26,7 @@ type Machine struct {
 	Dir     string            // takes console.log, qemu.log and the run's initramfs
 	Sockets []string          // vfio-user functions, in this order on the bus
 	Devices []Device          // QEMU's own functions, behind those on the bus
+	Append  string            // more of the kernel's command line
 	IOMMU   bool              // an IOMMU with interrupt remapping, and each function behind a root port of its own
 	Script  string            // shell, sourced by the guest's init: see guest/init for say, show, need and fail
 	Files   map[string][]byte // put below /lab, executable
@@ -186,6 +187,7 @@ func (k *Kit) arguments(m Machine, initrd string) []string {
 		// strict: what a driver has unmapped is the device's no longer at once, so that a model's late DMA is found out.
 		q35, boot = "q35,kernel-irqchip=split", boot+" intel_iommu=on iommu.strict=1"
 	}
+	boot = strings.TrimSpace(boot + " " + m.Append)
 	args := append(hardware(q35, m.Dir), "-serial", "stdio", "-kernel", k.Kernel, "-initrd", initrd, "-append", boot)
 	if m.IOMMU {
 		args = append(args, "-device", "intel-iommu,intremap=on,caching-mode=on")
