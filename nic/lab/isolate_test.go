@@ -34,6 +34,8 @@ threads() {
     [ -e $t/status ] && echo "${t##*/} $(sed -n 's/^Name:[[:space:]]*//p;s/^Cpus_allowed_list:[[:space:]]*//p' $t/status | tr '\n' ' ')"
   done 2>/dev/null | grep -v ' kworker\| irq/' | sort
 }
+taskset 1 sleep 10000 &
+taskset 3 sleep 10000 &
 before() { files >/tmp/files; threads >/tmp/threads; }
 # What a thread had that lives still, it has again.
 restored() {
@@ -52,10 +54,14 @@ begin() { # CGROUP ARGUMENTS...
   await_ready
 }
 step() { grep -q "step=\"$1: $2" /tmp/err || { show failed grep isolation /tmp/err; fail "the log does not say: $1: $2"; }; }
-# CPU 1 is nobody's but the polling loop's.
-ours() {
+# CPU 1 is in a partition, to which nobody outside can be bound.
+held() {
   grep -q '^1$' /sys/fs/cgroup/cpuset.cpus.isolated || { show failed cat /tmp/err; fail "CPU 1 is not in an isolated partition"; }
   taskset 2 true 2>/dev/null && fail "a process outside can be bound to CPU 1"
+  ours
+}
+# CPU 1 is nobody's but the polling loop's.
+ours() {
   # The timer's and the cascade's are no devices'.
   grep -l '^0-1$' /proc/irq/[0-9]*/smp_affinity_list | grep -v '/[02]/' >/tmp/irqs && { show failed cat /tmp/irqs; fail "interrupts may still go to CPU 1"; }
   [ "$(cat /sys/devices/virtual/workqueue/cpumask)" = 1 ] || fail "unbound work may still go to CPU 1"
@@ -97,7 +103,7 @@ stop() { kill -TERM $pid; wait $pid || { show failed cat /tmp/err; fail "the res
 before
 begin /sys/fs/cgroup -set cpu.isolate=true
 show log grep isolation /tmp/err
-step partition "CPUs 1 are an isolated partition"
+step partition "none needed: CPUs 1 are isolated since boot"
 step tick "stopped while one thread alone runs there"
 ours
 stop
@@ -115,7 +121,7 @@ for s in timers partition threads workqueues interrupts housekeeping; do step $s
 step partition "CPUs 1 are an isolated partition"
 step timers "CPUs 1 were offline"
 step tick "not done: CPUs 1 keep the timer tick: boot with nohz_full=1"
-ours
+held
 say taken
 stop() { kill -TERM $pid; wait $pid || { show failed cat /tmp/err; fail "the responder ended with $?"; }; }
 stop
@@ -123,7 +129,7 @@ restored SIGTERM
 say restored
 
 begin /sys/fs/cgroup -set cpu.isolate=true
-ours
+held
 kill -9 $pid; wait $pid 2>/dev/null
 responder release >/tmp/released 2>&1 || { show failed cat /tmp/released; fail release; }
 show log cat /tmp/released
@@ -143,7 +149,7 @@ need mkdir -p /sys/fs/cgroup/system.slice/rebound.service
 before
 begin /sys/fs/cgroup/system.slice/rebound.service -set cpu.isolate=true
 step partition "CPUs 1 are an isolated partition, /sys/fs/cgroup/system.slice/rebound.service/"
-ours
+held
 stop
 restored "remote partition"
 say remote

@@ -54,6 +54,15 @@ func (j *journal) partition(want []int) (*group, Step) {
 	if err != nil {
 		return fail(err)
 	}
+	// Where the kernel was booted with isolcpus, processes are kept off those CPUs by their affinity, and a partition that ends
+	// sets everyone's affinity to all CPUs.
+	if booted := j.isolatedAtBoot(); len(booted) > 0 {
+		if rest := without(want, booted); len(rest) > 0 {
+			return fail(fmt.Errorf("CPUs %s were isolated at boot (isolcpus), which a partition of others would undo: take those, or boot with %s too", cpuList(booted), cpuList(rest)))
+		}
+		step.Done = "none needed: CPUs " + cpuList(want) + " are isolated since boot (isolcpus)"
+		return nil, step
+	}
 	own, err := j.ownGroup()
 	if err != nil {
 		return fail(err)
@@ -114,6 +123,31 @@ func (j *journal) partition(want []int) (*group, Step) {
 	}
 	step.Done = fmt.Sprintf("CPUs %s are an isolated partition, %s", list, g.path)
 	return g, step
+}
+
+// isolatedAtBoot returns the CPUs that the kernel's command line takes from the scheduler: isolcpus=[FLAG,...]LIST, with the
+// flag domain or none (Linux's kernel-parameters.txt). What /sys and the root cgroup list has those of partitions in it, too.
+func (h *Host) isolatedAtBoot() []int {
+	cmdline, _ := h.read("/proc/cmdline")
+	var out []int
+	for field := range strings.FieldsSeq(cmdline) {
+		text, ok := strings.CutPrefix(field, "isolcpus=")
+		if !ok {
+			continue
+		}
+		domain, flags := false, false
+		for part := range strings.SplitSeq(text, ",") {
+			if list, err := parseList(part); err == nil {
+				out = union(out, list)
+				continue
+			}
+			domain, flags = domain || part == "domain", true
+		}
+		if flags && !domain {
+			out = nil
+		}
+	}
+	return out
 }
 
 func (h *Host) hasCpuset(dir string) bool {

@@ -325,6 +325,7 @@ func TestRefusals(t *testing.T) {
 		{"cgroup v1, timers", map[string]string{"/sys/fs/cgroup/cgroup.controllers": "memory"}, "timers", "would lose them for good"},
 		{"no remote partitions", map[string]string{"/sys/fs/cgroup/system.slice/cpuset.cpus.exclusive": "absent",
 			"/sys/fs/cgroup/cgroup.subtree_control": "cpuset"}, "partition", "need Linux 6.7"},
+		{"others isolated at boot", map[string]string{"/proc/cmdline": "quiet isolcpus=2"}, "partition", "CPUs 2 were isolated at boot"},
 		{"the first CPU", map[string]string{"/sys/devices/system/cpu/cpu3/online": "absent"}, "timers", "CPU 3 cannot be taken offline"},
 		{"no PM QoS", map[string]string{"/dev/cpu_dma_latency": "absent"}, "idle states", "no such file"},
 		{"locked down", map[string]string{"/sys/kernel/security/lockdown": "none [integrity] confidentiality"}, "real-time guard",
@@ -362,6 +363,31 @@ func TestRefusals(t *testing.T) {
 			}
 			m.same(before)
 		})
+	}
+}
+
+// CPUs that are isolated since boot need no partition, whose end would give them to every process.
+func TestIsolatedAtBoot(t *testing.T) {
+	for _, c := range []struct{ cmdline, want string }{
+		{"quiet isolcpus=3 nohz_full=3", "none needed: CPUs 3 are isolated since boot (isolcpus)"},
+		{"isolcpus=managed_irq,domain,2-3", "none needed: CPUs 3 are isolated since boot (isolcpus)"},
+		{"isolcpus=managed_irq,3 nohz_full=3", "CPUs 3 are an isolated partition, "}, // its interrupts alone are kept off
+		{"nohz_full=3", "CPUs 3 are an isolated partition, "},
+	} {
+		m := newMachine(t, map[string]string{"/proc/cmdline": c.cmdline})
+		before := m.snapshot()
+		l, err := m.Begin([]int{3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, step := l.partition(l.CPUs)
+		if step.Err != nil || !strings.HasPrefix(step.Done, c.want) {
+			t.Errorf("%s: %v", c.cmdline, step)
+		}
+		if err := l.Release(); err != nil {
+			t.Error(err)
+		}
+		m.same(before)
 	}
 }
 
