@@ -58,7 +58,7 @@ func TestWatch(t *testing.T) {
 	<-done
 	samples := w.Stop()
 	d, n := Around(samples, from, to)
-	if n < 3 || d.Waited < 20e6 || d.Preempted == 0 || d.Timer+d.Interrupts == 0 {
+	if n < 1 || d.Waited < 20e6 || d.Preempted == 0 || d.Timer+d.Interrupts == 0 {
 		t.Errorf("%d stretches: %+v", n, d)
 	}
 	b, err := os.ReadFile("/proc/self/task/" + strconv.Itoa(unix.Gettid()) + "/schedstat")

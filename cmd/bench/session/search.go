@@ -20,6 +20,8 @@ type Trial struct {
 	Summary latency.Summary `json:"rtt"` // of the round trips from the intended send
 	Passed  bool            `json:"passed"`
 	Why     string          `json:"why"`
+
+	offered bool // the bench kept to the rate
 }
 
 // SearchResult is what Search found: the report of the highest rate without loss for each variant.
@@ -77,7 +79,7 @@ func (s *session) search(each *series.Series, most float64, verify int, out *Sea
 		if trials > 1 {
 			t.Why += fmt.Sprintf(" (trial %d)", trials)
 		}
-		if low == 0 && each.Silent() {
+		if low == 0 && t.offered && each.Silent() { // a bench that cannot send at this rate cannot receive either
 			return nil, each.NoReply()
 		}
 		rep := s.report(each)
@@ -126,10 +128,11 @@ func (s *session) try(each *series.Series, rate float64) (t Trial, err error) {
 	show.next(each)
 	err = each.Run(engine.Limit{Warmup: s.Warmup, Duration: s.Duration, Behind: max(s.Duration/10, 100*time.Millisecond)}, s.Stop)
 	show.end()
-	t = Trial{Rate: rate, Counts: each.Counts()}
+	t = Trial{Rate: rate, Counts: each.Counts(), offered: true}
 	behind := time.Duration(s.clock.Nanoseconds(each.Behind()))
 	switch n := &t.Counts; {
 	case errors.Is(err, engine.ErrSend), behind > slack(s.Duration):
+		t.offered = false
 		t.Why = fmt.Sprintf("not offered: this host fell %v behind", behind.Round(time.Microsecond))
 		return t, nil
 	case err != nil:
