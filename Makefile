@@ -26,7 +26,7 @@ test: deps
 
 # The race detector on the packages in which goroutines meet: polling loops, their watch, and who asks for counters. The
 # detector needs cgo, and knows no DMA memory. A Conformance is minutes long under it; the tests of faults cover the same.
-RACE = ./polling ./nic/kit/... ./nic/bus/... ./nic/ixgbe ./nic/ena ./nic/mlx5 ./nic/virtio ./nic/afpacket ./nic/afxdp ./cmd/responder
+RACE = ./polling ./nic/kit/... ./nic/bus/... ./nic/ixgbe ./nic/ena ./nic/mlx5 ./nic/virtio ./nic/nictest/toy ./nic/afpacket ./nic/afxdp ./cmd/responder
 .PHONY: race
 race:
 	@if command -v $${CC:-cc} >/dev/null; then set -x; \
