@@ -11,7 +11,7 @@
 // The times in a STAMP reply are those at which the program began and at which it wrote them, by the monotonic clock, which
 // is related to the time of day every second; the frame leaves when the driver rings its doorbell, which may be after others.
 //
-// Proven: every frame of package corpus and millions of mutated ones get the same bytes and the same verdict as from fastpath,
+// Proven: every frame of package corpus and ten million mutated ones get the same bytes and the same verdict as from fastpath,
 // by BPF_PROG_TEST_RUN; traffic over veth.
 package xdp
 
