@@ -97,6 +97,20 @@ restored "busy processes"
 say compared
 `
 
+// bootedScript is on a kernel that was told at boot to keep CPU 1 free.
+const bootedScript = isolateHelpers + `
+stop() { kill -TERM $pid; wait $pid || { show failed cat /tmp/err; fail "the responder ended with $?"; }; }
+before
+begin /sys/fs/cgroup -set cpu.isolate=true
+show log grep isolation /tmp/err
+step partition "none needed: CPUs 1 are isolated since boot"
+step tick "stopped while one thread alone runs there"
+ours
+stop
+restored SIGTERM
+say restored
+` + effectScript
+
 // isolateScript: taken and given back at SIGTERM, after SIGKILL by release and by the next start, in the root cgroup and below
 // another one.
 const isolateScript = isolateHelpers + `
@@ -173,6 +187,9 @@ func TestLabIsolate(t *testing.T) {
 		t.Skip("-short: the lab boots virtual machines for three minutes")
 	}
 	t.Run("running", func(t *testing.T) { isolated(t, "", isolateScript) })
+	t.Run("booted", func(t *testing.T) {
+		isolated(t, "isolcpus=managed_irq,domain,1 nohz_full=1 rcu_nocbs=1", bootedScript)
+	})
 }
 
 func isolated(t *testing.T, cmdline, script string) {
