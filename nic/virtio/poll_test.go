@@ -435,6 +435,33 @@ func TestSendReceive(t *testing.T) {
 	})
 }
 
+// TestReplyBesideSend: a reply whose descriptor still sends a bench's frame is dropped and counted, and that frame stays.
+func TestReplyBesideSend(t *testing.T) {
+	both(t, func(t *testing.T, packed bool) {
+		b, r := newTestQueue(t, packed), nictest.NewResponder(t)
+		if err := b.send(b.frame); err != nil {
+			t.Fatal(err)
+		}
+		if id := b.receive(b.frame); id != 0 {
+			t.Fatalf("the device took buffer %d first", id)
+		}
+		if n := b.Poll(r); n != 0 || b.txFull.Load() != 1 {
+			t.Errorf("%d replies, %d dropped", n, b.txFull.Load())
+		}
+		if id, addr, _, ok := b.transmit(); !ok || addr != b.sendIOVA {
+			t.Errorf("buffer %d at %#x is sent, there %v", id, addr, ok)
+		}
+		if id, _, _, ok := b.transmit(); ok {
+			t.Errorf("buffer %d is sent too", id)
+		}
+		b.finish(0)
+		b.arrive(5)
+		if n := b.Poll(r); n != 5 {
+			t.Errorf("%d replies of 5 afterwards", n)
+		}
+	})
+}
+
 func TestPollAllocatesNothing(t *testing.T) {
 	both(t, func(t *testing.T, packed bool) {
 		b, r := newTestQueue(t, packed), nictest.NewResponder(t)
