@@ -145,3 +145,13 @@ func TestLoopbackOfOldFirmware(t *testing.T) {
 		t.Errorf("a frame of %d bytes for our address came round, %v, %d were kept out", n, err, x.model.Counters().SelfBlocked)
 	}
 }
+
+// A card whose clock is the time of day, alone or besides the free-running one, is opened and answers.
+func TestClocks(t *testing.T) {
+	for _, c := range []mlx5sim.Clock{mlx5sim.FreeRunning, mlx5sim.RealTime, mlx5sim.BothClocks} {
+		x := newRig(t, mlx5sim.Options{Clock: c})
+		x.open(nic.Options{})
+		x.exchange(20, 98)
+		x.close()
+	}
+}
