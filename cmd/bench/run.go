@@ -70,7 +70,7 @@ func runCommand(e *env, args []string) error {
 
 func (e *env) runFlags(args []string) (*runOptions, error) {
 	o := &runOptions{base: settings.Settings{Rates: []float64{0}, Sizes: []int{0}, Driver: "auto", Transport: "raw", Timeout: time.Second},
-		Options: session.Options{Stop: new(atomic.Bool), Log: e.log, ProgressTo: e.stderr}}
+		Options: session.Options{Watch: true, Stop: new(atomic.Bool), Log: e.log, ProgressTo: e.stderr}}
 	o.Options.Options.Log = e.log
 	fs := flag.NewFlagSet("run", flag.ContinueOnError)
 	var variants []string

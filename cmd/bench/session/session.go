@@ -46,6 +46,7 @@ type Options struct {
 	Core       int  // CPU to measure on, -1 for the last
 	Isolate    bool // take from the Core all that can be moved elsewhere
 	SelfTest   time.Duration
+	Watch      bool // what happens on the core, from the other CPUs: not where the far end runs on one of them
 	Raw        bool
 	Anonymous  bool
 	Replace    bool                       // reports that Out holds already
@@ -150,7 +151,7 @@ func (s *session) with(f func() error) (err error) {
 
 // isolate clears the core for the calling thread, which is locked. release puts all back.
 func (s *session) isolate() (release func() error, err error) {
-	if rest := s.core.Rest(); rest.Count() == 0 {
+	if rest := s.core.Rest(); rest.Count() == 0 || !s.Watch {
 		return nil, exit.Usagef("-isolate: CPU %d is all that this process may use", s.core.CPU)
 	}
 	isolate.PutBack(s.Log)
@@ -171,7 +172,7 @@ func (s *session) recording() series.Recording {
 
 // watch notes what happens on the measuring core, if there is another one to do that from.
 func (s *session) watch() (*corewatch.Watch, error) {
-	if rest := s.core.Rest(); rest.Count() == 0 {
+	if rest := s.core.Rest(); rest.Count() == 0 || !s.Watch {
 		return nil, nil
 	}
 	return corewatch.Start(s.core.CPU, unix.Gettid())
