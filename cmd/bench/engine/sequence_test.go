@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"rebound/latency"
 	"rebound/polling"
 )
 
@@ -65,20 +66,26 @@ func TestReorderingExtent(t *testing.T) {
 
 // Replies that come after 1 ms and 3 ms in turn differ by 2 ms, in whatever order they come.
 func TestDelayVariation(t *testing.T) {
-	f := &fake{}
-	f.onSend = func(n int, b []byte) error {
-		f.reply(b, polling.TSC()+testClock.Ticks(time.Duration(1+2*(n%2))*time.Millisecond))
-		return nil
+	var h *latency.Histogram
+	for range 10 { // a thread that is held up while it sends makes longer differences
+		f := &fake{}
+		f.onSend = func(n int, b []byte) error {
+			f.reply(b, polling.TSC()+testClock.Ticks(time.Duration(1+2*(n%2))*time.Millisecond))
+			return nil
+		}
+		s, rec := stream(t, f, 0, 20*time.Second, nil)
+		var stop atomic.Bool
+		if err := s.Run(Limit{Count: 20}, &stop); err != nil {
+			t.Fatal(err)
+		}
+		if h = series(rec)(IPDVSeries); h.Count != 19 {
+			t.Fatalf("%d differences of 20 round trips", h.Count)
+		}
+		if h.Min <= 2_000_000 && h.Quantile(0.5) >= 1_900_000 {
+			return
+		}
 	}
-	s, rec := stream(t, f, 0, 20*time.Second, nil)
-	var stop atomic.Bool
-	if err := s.Run(Limit{Count: 20}, &stop); err != nil {
-		t.Fatal(err)
-	}
-	h := series(rec)(IPDVSeries)
-	if h.Count != 19 || h.Min > 2_000_000 || h.Quantile(0.5) < 1_900_000 {
-		t.Errorf("%d differences, least %d, median %d", h.Count, h.Min, h.Quantile(0.5))
-	}
+	t.Errorf("differences of 2 ms: least %d, median %d", h.Min, h.Quantile(0.5))
 }
 
 // The heap holds exactly the slowest.
