@@ -13,7 +13,7 @@ type Mode uint8
 const (
 	Strict Mode = iota // every guard
 
-	// Open answers whoever asks on the wire: MACs, IP addresses, checksums and the source port are not looked at, the hop
+	// Open answers every host that asks on the wire: MACs, IP addresses, checksums and the source port are not looked at, the hop
 	// limit stays, and nothing is rationed. Kind, lengths, UDP ports and VLANs still have to be right, and ARP and ND are as
 	// in Strict. It is for a wire you own: a reply to a broadcast has a broadcast source, and two responders can loop.
 	Open

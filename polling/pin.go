@@ -8,7 +8,7 @@ import _ "unsafe" // for linkname
 //
 // Until Unpin the goroutine must not block, and not enter the scheduler by a syscall (RawSyscall is fine): the runtime
 // throws if it loses its P there. Nothing that stops the world (a garbage collection, runtime.GOMAXPROCS, ReadMemStats,
-// the goroutine profile) can begin until then, so whoever pins for long has switched the collector off, and has called
+// the goroutine profile) can begin until then, so code that pins for long has switched the collector off, and has called
 // runtime.GC after that: switching it off waits for a collection's marking only, and the end of one that was under way
 // would wait for the pinned goroutine, spinning, with a P of its own.
 func Pin() { procPin() }

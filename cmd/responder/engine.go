@@ -29,7 +29,7 @@ const heapBound = 128 << 20
 //     loops run the collector is off, GOMAXPROCS is fixed (the runtime else adapts it, by stopping the world), and nothing
 //     else that stops the world is called. When the heap has grown past bound, the loops are stopped through their own
 //     flag, the collector runs, and they are started again.
-//   - The runtime's monitor asks whoever has run for 10 ms to yield: by a signal, which a polling thread does not take
+//   - The runtime's monitor asks each goroutine that has run for 10 ms to yield: by a signal, which a polling thread does not take
 //     (occupy), and at the next function call, which does not heed it while pinned (polling.Pin).
 //   - The process's other threads could run on the core: keepOff moved them.
 //   - Goroutines that are ready could want the loop's P: there are two more of these than loops.

@@ -40,7 +40,7 @@ func (s *stampClock) keep(ctx context.Context) {
 	}
 }
 
-// update relates the two clocks anew: by the closest of some pairs of readings, since anything may come between two.
+// update relates the two clocks again, by the closest of some pairs of readings, since anything may come between two.
 func (s *stampClock) update() {
 	c := &fastpath.Clock{Rate: s.rate}
 	best := ^uint64(0)

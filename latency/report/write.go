@@ -89,7 +89,7 @@ func Write(dir string, rep *Report, page Page) (err error) {
 	return syncDir(parent)
 }
 
-// Rewrite writes report.json and report.html of a report that was read from its folder anew, each whole or not at all. The
+// Rewrite writes report.json and report.html of a report that was read from its folder again, each whole or not at all. The
 // logs beside them hold numbers only, and stay.
 func (r *Report) Rewrite(page Page) error {
 	if err := r.replaceFile(ReportFile, func(w io.Writer) error { return WriteJSON(w, r) }); err != nil {
@@ -98,7 +98,7 @@ func (r *Report) Rewrite(page Page) error {
 	return r.RewritePage(page)
 }
 
-// RewritePage writes report.html anew in the folder that the report was read from.
+// RewritePage writes report.html again in the folder that the report was read from.
 func (r *Report) RewritePage(page Page) error {
 	return r.replaceFile(HTMLFile, func(w io.Writer) error { return page(w, r) })
 }

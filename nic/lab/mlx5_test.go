@@ -21,7 +21,7 @@ var mlx5Card = card{
 	agree: mlx5Agree,
 }
 
-// mlx5Agree compares the driver's own counts, the vport's and the port's (with FCS), and, before the queues are made anew,
+// mlx5Agree compares the driver's own counts, the vport's and the port's (with FCS), and, before the queues are made again,
 // each channel's.
 func mlx5Agree(m sim.Model, shown map[string]uint64, all bool) []string {
 	k := m.(*mlx5sim.Model).Counters()
@@ -93,7 +93,7 @@ say fatal
 recovered() { dmesg | grep -q "health recovery succeeded"; }
 until_true 300 recovered
 until_true 50 test -e /sys/class/net/eth0
-ip addr add 10.9.0.2/24 dev eth0 2>/dev/null # the interface is made anew, and down
+ip addr add 10.9.0.2/24 dev eth0 2>/dev/null # the interface was made again, and is down
 up
 pings 50 56
 need rmmod mlx5_core
@@ -154,7 +154,7 @@ func mlx5Load(t *testing.T) {
 				}
 			case "stats":
 				for _, d := range mlx5Agree(m, numbers(r["stats"]), true) {
-					// Channels were made anew, so their sums are of several queues.
+					// Channels were made again, so their sums are of several queues.
 					if !strings.Contains(d, "the model's queues have") {
 						t.Errorf("ethtool and model disagree: %s", d)
 					}

@@ -245,7 +245,7 @@ var stackOperand = regexp.MustCompile(`(?m)^\s*\S+\.go:\d+\s.*\(SP\)`)
 
 // StackAccesses fails the test if the machine code of a function touches the stack in more places than most: each is a value
 // that the registers did not hold, stored or loaded again. A new compiler or a careless edit shows here before it shows in a
-// benchmark; whoever raises the number has measured. It knows amd64 only.
+// benchmark; raise the number only after measuring. It knows amd64 only.
 func StackAccesses(t testing.TB, pkg, fn string, most int) {
 	t.Helper()
 	if runtime.GOARCH != "amd64" {

@@ -388,7 +388,7 @@ func (p *Port) MapAnywhere(m Mapping) (iova uint64, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for range 1000 {
-		// Above 4 GiB and below 2^47: whoever cuts an address to 32 bits, or extends its sign, is found out.
+		// Above 4 GiB and below 2^47: a driver that cuts an address to 32 bits, or extends its sign, fails.
 		iova = (p.rng.Uint64N(1<<47-1<<33) + 1<<32) &^ (1<<21 - 1)
 		if err = p.dma.add(iova, m); err == nil {
 			return iova, nil

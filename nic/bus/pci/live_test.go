@@ -158,6 +158,6 @@ func TestLiveWC(t *testing.T) {
 		t.Logf("%d memory types, write-combining: %q", strings.Count(string(types), "\n"), slices.DeleteFunc(strings.Split(string(types), "\n"), func(l string) bool { return !strings.Contains(l, "write-combining") }))
 	}
 	if before.Group == "" && !wc.WriteCombining() { // beside vfio-pci it depends on the kernel
-		t.Error("write-combining was not to be had")
+		t.Error("there is no write-combining")
 	}
 }

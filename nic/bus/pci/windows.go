@@ -22,7 +22,7 @@ type windows struct {
 
 	uc, wc [6]*mmio.Window
 	maps   [][]byte
-	notes  []string // why write-combining was not to be had
+	notes  []string // why there is no write-combining
 	closed bool
 	shared bool // the kernel's driver, vfio-pci, has the function's BARs too
 

@@ -134,7 +134,7 @@ func (m *Model) maxFrame() int {
 	return 1518
 }
 
-// Receive takes a frame from the wire into the packet buffer, §7.1. A frame below 60 bytes was padded by whoever sent it:
+// Receive takes a frame from the wire into the packet buffer, §7.1. A frame below 60 bytes was padded by its sender:
 // no shorter one can be on a wire.
 func (m *Model) Receive(frame []byte) bool {
 	if !m.up || m.val[regRXCTRL/4]&rxctrlRXEN == 0 {

@@ -37,7 +37,7 @@ func (m *Message) TakeFD(n int) int {
 	return fd
 }
 
-// Conn is one connection. Its reader hands replies to whoever waits for them and requests to serve.
+// Conn is one connection. Its reader hands replies to the callers that wait for them and requests to serve.
 type Conn struct {
 	sock *net.UnixConn
 	wmu  sync.Mutex
@@ -51,7 +51,7 @@ type Conn struct {
 // NewConn takes sock over. Nothing is read before Run.
 func NewConn(sock *net.UnixConn) *Conn { return &Conn{sock: sock, waiting: map[uint16]chan Message{}} }
 
-// Fail ends the connection: whoever waits for a reply gets the error.
+// Fail ends the connection: each caller that waits for a reply gets the error.
 func (c *Conn) Fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
