@@ -83,9 +83,13 @@ func (m *Model) Receive(b []byte) bool {
 // take counts and steers a frame that the vport gets: from the wire, or, with the sender's transport domain, from one of its
 // own queues.
 func (m *Model) take(b []byte, from uint32) bool {
-	m.count.rx[cast(b)].add(len(b))
 	f := parse(b)
 	f.from = from
+	if m.isRoCE(&f) {
+		m.receiveRoCE(&f)
+		return true
+	}
+	m.count.rx[cast(b)].add(len(b))
 	p := f.parameters()
 	took, room := m.steer(m.flow.root, &f, &p, 0)
 	switch {

@@ -49,6 +49,7 @@ func (m *Model) ringCommand(v uint32) error {
 	if m.pending&v != 0 {
 		return fmt.Errorf("command doorbell %08x: entries %08x are the device's already", v, m.pending&v)
 	}
+	m.servePushes()
 	m.pending |= v &^ m.hung
 	return nil
 }

@@ -15,17 +15,26 @@ const (
 
 	cqeSE = 1 << 1 // of the last byte: the solicited-event bit
 
-	cqeRequest      = 0x0 // opcodes, in the last byte's high half
-	cqeResponseSend = 0x2
-	cqeRequestErr   = 0xd
-	cqeResponseErr  = 0xe
+	cqeRequest          = 0x0 // opcodes, in the last byte's high half
+	cqeResponseWriteImm = 0x1
+	cqeResponseSend     = 0x2
+	cqeResponseSendImm  = 0x3
+	cqeRequestErr       = 0xd
+	cqeResponseErr      = 0xe
 
 	// Syndromes of error CQEs, PRM "Completion Queue Entry With Error".
 	syndLocalLength = 0x01
 	syndLocalOp     = 0x02
 	syndLocalProt   = 0x04
 	syndFlushed     = 0x05
+	syndBind        = 0x06
 	syndBadResponse = 0x10
+
+	syndRemoteInvalid = 0x12
+	syndRemoteAccess  = 0x13
+	syndRemoteOp      = 0x14
+	syndRetries       = 0x15
+	syndRNRRetries    = 0x16
 )
 
 type cq struct {
@@ -227,6 +236,8 @@ var causes = map[uint8][3]uint8{
 	syndLocalLength: {0x60, 0x10, 0x68}, // ConnectX-4 Lx, a WQE with too little inline
 	syndLocalProt:   {0xa9, 0x00, 0x56}, // ConnectX-6, a receive queue
 	syndFlushed:     {0x00, 0x00, 0xf9},
+	syndBind:        {0x08, 0x00, 0x78}, // UMR
+	syndRetries:     {0x00, 0x00, 0x81},
 }
 
 // errorCQE completes a WQE in error. As on real cards the byte before the queue's number holds the opcode of the failed send,

@@ -13,7 +13,10 @@
 // command, page request, port and completion events, pages given and taken, capabilities, UARs, PDs, transport domains, queue
 // counters, CQs with moderation, physical and translated memory keys, the reserved LKey, send and receive queues with their
 // states, TIS, TIR, RQT, RSS, flow tables that are really walked, vport context and counters, local loopback, the port's
-// registers, a free-running timer that stamps completions, checksums in both directions, LSO, VLAN stripping, BlueFlame.
+// registers, a free-running and a real-time clock that stamp completions, checksums in both directions, LSO, VLAN stripping,
+// BlueFlame. For RDMA: QPs of RC and UD, and QP1, with their states; RoCE version 1 and 2 over IPv4 and IPv6 with the invariant
+// checksum; SEND, RDMA WRITE, with and without immediate, RDMA READ; acknowledgements, repeats, receivers that are not ready;
+// shared receive queues (RMP), XRC's objects, memory keys that are changed by UMR.
 //
 // # What a generation or a virtual function differs in
 //
@@ -36,10 +39,17 @@
 // # What there is not
 //
 // A driver that asks for one of these is told so by a status and a violation, and the capability is not claimed: striding
-// receive queues, shared receive memory (RMP), LRO, CQE compression, multi-packet WQEs, inner headers of tunnels, queue pairs
-// and RoCE, UMR, KLM keys, flow counters and header rewriting, transmit steering, several vports (SR-IOV: a virtual function
-// is modelled without its physical one), ETS, PPS and the clock's real-time formats. Firmware
-// syndromes are the model's own. Commands take no time: each is done in the Step after its doorbell.
+// receive queues, LRO, CQE compression, multi-packet WQEs, inner headers of tunnels, QPs of UC and DC, XRC's data path, atomic
+// operations, multicast groups of RoCE, congestion control (its parameters are kept), KLM keys, flow counters and header
+// rewriting, transmit steering, several vports (SR-IOV: a virtual function is modelled without its physical one), ETS and PPS.
+// Firmware syndromes are the model's own but for those that are known. Commands take no time: each is done in the Step after
+// its doorbell. A connection sends up to 64 packets ahead; an RDMA READ goes alone.
+//
+// # What is refused and what is told
+//
+// Firmware refuses a command by its status, a queue a WQE by an error completion: both are refused, as are doorbells of objects
+// that do not exist. Told is what the manual forbids and cards bear: reserved bits in commands, registers and WQEs, objects that
+// are left at the end, a doorbell record or a ring that is written after the doorbell, a page that is not aligned to its size.
 //
 // # Whose pages are whose
 //

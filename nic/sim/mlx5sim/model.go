@@ -63,11 +63,12 @@ type Model struct {
 	obj        objects
 	flow       steering
 	congestion congestion
+	roce       roce
 	vport      vport
 	port       port
 	count      counters
 	fault      faults
-	nextSQ     int
+	lose       func(frame []byte) bool // packets of RoCE that a test loses
 }
 
 // New returns a function that is not yet powered on.
@@ -110,6 +111,7 @@ func (m *Model) Reset() {
 	m.obj = newObjects()
 	m.flow = newSteering()
 	m.congestion = newCongestion()
+	m.roce = roce{}
 	m.vport = m.newVport()
 	m.port.reset(m.prof.virtual)
 	m.count = counters{}
@@ -163,6 +165,12 @@ func (m *Model) Step() bool {
 	}
 	busy := m.stepCommands()
 	busy = m.stepUARs() || busy
+	turned := m.roce.turned
+	m.roce.turned = nil
+	for _, f := range turned {
+		m.take(f, 0)
+		busy = true
+	}
 	busy = m.stepSQs() || busy
 	busy = m.stepEvents() || busy
 	return busy

@@ -21,6 +21,9 @@ const (
 	kindRQT
 	kindTable
 	kindGroup
+	kindXRCD
+	kindSRQ
+	kindQP
 )
 
 // object is what all objects have: an id, how many others hold it, and a context in the firmware's memory.
@@ -103,7 +106,7 @@ type plain struct{ object }
 // qCounter is a queue counter set.
 type qCounter struct {
 	object
-	outOfBuffer uint32
+	counts map[string]uint32 // by the fields of QUERY_Q_COUNTER
 }
 
 type objects struct {
@@ -119,6 +122,9 @@ type objects struct {
 	tiss     set[*tis]
 	tirs     set[*tir]
 	rqts     set[*rqt]
+	xrcds    set[*plain]
+	srqs     set[*srq]
+	qps      set[*qp]
 }
 
 func newObjects() objects {
@@ -130,11 +136,14 @@ func newObjects() objects {
 		eqs:      newSet[*eq]("EQ", kindEQ, 0x10, 0xff),
 		cqs:      newSet[*cq]("CQ", kindCQ, 0x400, 0xffffff),
 		mkeys:    newSet[*mkey]("memory key", kindMkey, 0x18, 0xffffff),
-		sqs:      newSet[*sq]("SQ", kindSQ, 0x100, 0x7fffff),
+		sqs:      newSet[*sq]("SQ", kindSQ, 0x100, 0x3ffff),
 		rqs:      newSet[*rq]("RQ", kindRQ, 0x800100, 0xffffff),
 		tiss:     newSet[*tis]("TIS", kindTIS, 1, 0xffff),
 		tirs:     newSet[*tir]("TIR", kindTIR, 1, 0xffff),
 		rqts:     newSet[*rqt]("RQT", kindRQT, 1, 0xffff),
+		xrcds:    newSet[*plain]("XRC domain", kindXRCD, 1, 0xffff),
+		srqs:     newSet[*srq]("shared receive queue", kindSRQ, 0x100, 0x7fffff),
+		qps:      newSet[*qp]("QP", kindQP, 0x40000, 0x7fffff),
 	}
 }
 
@@ -142,7 +151,7 @@ func newObjects() objects {
 func (o *objects) left() string {
 	var s []string
 	for _, l := range []string{o.uars.left(), o.pds.left(), o.tds.left(), o.counters.left(), o.eqs.left(), o.cqs.left(), o.mkeys.left(),
-		o.sqs.left(), o.rqs.left(), o.tiss.left(), o.tirs.left(), o.rqts.left()} {
+		o.sqs.left(), o.rqs.left(), o.tiss.left(), o.tirs.left(), o.rqts.left(), o.xrcds.left(), o.srqs.left(), o.qps.left()} {
 		if l != "" {
 			s = append(s, l)
 		}
@@ -163,7 +172,7 @@ func resourceCommands() map[uint16]*command {
 		0x771: ready(command{name: "ALLOC_Q_COUNTER", in: plainIn, out: lay(16, "08.7:0 counter_set_id"), run: (*Model).allocQCounter}),
 		0x772: ready(command{name: "DEALLOC_Q_COUNTER", in: lay(16, head+"08.7:0 counter_set_id"), out: plainOut, run: (*Model).deallocQCounter}),
 		0x773: ready(command{name: "QUERY_Q_COUNTER", in: lay(32, head+"18.31 clear 1c.7:0 counter_set_id"),
-			out: lay(256, "30.31:0 out_of_buffer"), run: (*Model).queryQCounter}),
+			out: lay(256, qCounts), run: (*Model).queryQCounter}),
 		0x203: ready(command{name: "QUERY_SPECIAL_CONTEXTS", in: plainIn, out: lay(16, "0c.31:0 resd_lkey"), run: (*Model).querySpecial}),
 		0x301: ready(command{name: "CREATE_EQ", in: lay(272, head+"58*8 event_bitmask").with(0x10, eqContext), tail: true,
 			out: lay(16, "08.7:0 eq_number"), run: (*Model).createEQ}),
@@ -176,9 +185,14 @@ func resourceCommands() map[uint16]*command {
 			out: plainOut, run: (*Model).modifyCQ}),
 		0x200: ready(command{name: "CREATE_MKEY", in: lay(272, head+"0c.31 pg_access 60.31:0 translations_octword_actual_size").with(0x10, mkeyContext),
 			tail: true, out: newID("mkey_index"), run: (*Model).createMkey}),
+		0x201: ready(command{name: "QUERY_MKEY", in: byID("mkey_index"), out: lay(272, "").with(0x10, mkeyContext), run: (*Model).queryMkey}),
 		0x202: ready(command{name: "DESTROY_MKEY", in: byID("mkey_index"), out: plainOut, run: (*Model).destroyMkey}),
 	}
 }
+
+// qCounts are the queue counters that the model counts (PRM, QUERY_Q_COUNTER).
+const qCounts = `10.31:0 rx_write_requests 18.31:0 rx_read_requests 30.31:0 out_of_buffer 38.31:0 out_of_sequence 40.31:0 duplicate_request
+	48.31:0 rnr_nak_retry_err 50.31:0 packet_seq_err 60.31:0 local_ack_timeout_err`
 
 // resdLkey is the reserved LKey: host memory as it is, for queues with rlky set.
 const resdLkey = 0x00001500
@@ -217,7 +231,7 @@ func (m *Model) deallocTD(c *call) *refusal {
 }
 
 func (m *Model) allocQCounter(c *call) *refusal {
-	o := new(qCounter)
+	o := &qCounter{counts: map[string]uint32{}}
 	if r := m.obj.counters.add(m, o); r != nil {
 		return r
 	}
@@ -235,9 +249,18 @@ func (m *Model) queryQCounter(c *call) *refusal {
 	if r != nil {
 		return r
 	}
-	c.out.set("out_of_buffer", uint64(o.outOfBuffer))
+	for name, n := range o.counts {
+		c.out.set(name, uint64(n))
+	}
 	if c.in.is("clear") {
-		o.outOfBuffer = 0
+		clear(o.counts)
 	}
 	return nil
+}
+
+// countQ counts something in a set of queue counters, 0 for none.
+func (m *Model) countQ(set uint32, name string) {
+	if c := m.obj.counters.m[set]; c != nil {
+		c.counts[name]++
+	}
 }

@@ -8,13 +8,14 @@ type port struct {
 	adminDown bool
 	paused    bool // by a test
 	mtu       int  // admin_mtu: FCS included
+	node      string
 }
 
 const maxMTU = 10240
 
 // reset is what a function finds: a port that a virtual one shares, its host has set up.
 func (p *port) reset(shared bool) {
-	*p = port{wire: p.wire, paused: p.paused, mtu: 1522}
+	*p = port{wire: p.wire, paused: p.paused, mtu: 1522, node: "rebound model"}
 	if shared {
 		p.mtu = maxMTU
 	}
@@ -49,8 +50,10 @@ func (t *traffic) add(n int) { t.frames++; t.bytes += uint64(n) }
 type counters struct {
 	rx, tx                        [3]traffic // by unicast, multicast, broadcast
 	wireRx, wireTx                [3]traffic
-	taken                         traffic // by a queue, or none there had a WQE
-	filtered, missed, outOfBuffer uint64  // not for this vport; by no flow table entry; no WQE
+	rxIB, txIB                    [2]traffic // RoCE, by unicast and multicast
+	roceDropped                   uint64     // packets of RoCE that no QP takes
+	taken                         traffic    // by a queue, or none there had a WQE
+	filtered, missed, outOfBuffer uint64     // not for this vport; by no flow table entry; no WQE
 	selfBlocked                   uint64
 	portWrites                    uint64
 	rxOversize, txOversize        uint64
@@ -96,6 +99,7 @@ type Counters struct {
 	Oversize                             uint64 // frames longer than the port's MTU
 	RQPackets, SQPackets                 map[uint32]uint64
 	Pushed                               uint64 // WQEs that came whole through BlueFlame
+	RoCERx, RoCETx, RoCEDropped          uint64 // packets of RoCE that arrive and leave, and that no QP takes
 	PortWrites                           uint64 // port registers that a virtual function wrote, in vain
 }
 
@@ -108,8 +112,9 @@ func (m *Model) Counters() Counters {
 		RxBroadcast: c.rx[broadcast].frames, RxMulticast: c.rx[multicast].frames,
 		TxBroadcast: c.tx[broadcast].frames, TxMulticast: c.tx[multicast].frames,
 		WireRxFrames: wire.frames, WireRxBytes: wire.bytes, Filtered: c.filtered, Missed: c.missed, OutOfBuffer: c.outOfBuffer, SelfBlocked: c.selfBlocked,
-		PortWrites: c.portWrites,
-		Oversize:   c.rxOversize, RQPackets: map[uint32]uint64{}, SQPackets: map[uint32]uint64{}}
+		PortWrites: c.portWrites, RoCEDropped: c.roceDropped,
+		RoCERx: c.rxIB[unicast].frames + c.rxIB[multicast].frames, RoCETx: c.txIB[unicast].frames + c.txIB[multicast].frames,
+		Oversize: c.rxOversize, RQPackets: map[uint32]uint64{}, SQPackets: map[uint32]uint64{}}
 	for id, q := range m.obj.rqs.m {
 		k.RQPackets[id] = q.packets
 	}

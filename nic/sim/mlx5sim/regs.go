@@ -9,6 +9,7 @@ const (
 	regPFCC           = 0x5007 // Port Flow Control Configuration
 	regPPCNT          = 0x5008 // Port Performance Counters
 	regPVLC           = 0x500f // Port Virtual Lane Capabilities
+	regNodeDesc       = 0x6001 // Node Description
 	regHostEndianness = 0x7004
 
 	accessWrite = 0
@@ -31,6 +32,7 @@ var (
 	pfccReg  = lay(32, "00.23:16 local_port 00.4 ppan_mask_n 00.3 minor_stall_mask 00.2 critical_stall_mask 04.31:28 ppan 04.23:16 prio_mask_tx 04.7:0 prio_mask_rx 08.31 pptx 08.30 aptx 08.23:16 pfctx 0c.31 pprx 0c.30 aprx 0c.23:16 pfcrx")
 	ppcntReg = lay(256, "00.31:24 swid 00.23:16 local_port 00.15:14 pnat 00.5:0 grp 04.31 clr 04.4:0 prio_tc")
 	pvlcReg  = lay(16, "00.23:16 local_port")
+	nodeReg  = lay(64, "00*16 node_desc")
 	hostReg  = lay(16, "00.31:24 he")
 )
 
@@ -44,6 +46,7 @@ type register struct {
 
 var registers = map[uint32]*register{
 	regHostEndianness: {"HOST_ENDIANNESS", hostReg, nil, func(*Model, msg) *refusal { return nil }},
+	regNodeDesc:       {"NODE_DESC", nodeReg, (*Model).readNodeDesc, (*Model).writeNodeDesc},
 	regPMTU:           {"PMTU", pmtuReg, (*Model).readPMTU, (*Model).writePMTU},
 	regPAOS:           {"PAOS", paosReg, (*Model).readPAOS, (*Model).writePAOS},
 	regPTYS:           {"PTYS", ptysReg, (*Model).readPTYS, (*Model).writePTYS},
@@ -96,6 +99,17 @@ func (m *Model) accessReg(c *call) *refusal {
 	if c.in.u("op_mod") == accessRead {
 		copy(c.out.b[min(16, len(c.out.b)):], data)
 	}
+	return nil
+}
+
+// readNodeDesc is what InfiniBand calls the node.
+func (m *Model) readNodeDesc(r msg) *refusal {
+	copy(r.b, m.port.node)
+	return nil
+}
+
+func (m *Model) writeNodeDesc(r msg) *refusal {
+	m.port.node = string(r.b)
 	return nil
 }
 

@@ -137,9 +137,7 @@ func (m *Model) receive(q *rq, f *frame, hash uint32, hashKind uint8, tag uint32
 	}
 	w := m.nextRecv(q)
 	if w == nil {
-		if c := m.obj.counters.m[q.counter]; c != nil {
-			c.outOfBuffer++
-		}
+		m.countQ(q.counter, "out_of_buffer")
 		m.count.outOfBuffer++
 		return false
 	}
@@ -222,7 +220,7 @@ func (m *Model) scatter(q *rq, w, b []byte) *wqeError {
 			return badWQE(syndLocalLength, "data segment %x: byte_count", seg[:wqeSeg])
 		}
 		n = min(n, len(b))
-		pieces, err := m.translate(key, be.Uint64(seg[8:]), n, q.pd, q.rlky, true)
+		pieces, err := m.translate(key, be.Uint64(seg[8:]), n, q.pd, q.rlky, localWrite)
 		if err != nil {
 			return badWQE(syndLocalProt, "data segment %x: %v", seg[:wqeSeg], err)
 		}

@@ -32,6 +32,7 @@ type sq struct {
 	wqeAt   uint32
 	packets uint64
 	pushed  uint64 // WQEs that needed no fetch
+	qp      *qp    // whose it is; nil for one of Ethernet
 }
 
 func (m *Model) createSQ(c *call) *refusal {
@@ -123,12 +124,23 @@ func (m *Model) querySQ(c *call) *refusal {
 // ahead is the signed distance from the end of what was posted to a WQE.
 func (q *sq) ahead(idx uint32) int { return int(int16(idx - q.posted)) }
 
+// sendQueue is one of Ethernet, or a QP's.
+func (m *Model) sendQueue(id uint32) *sq {
+	if q := m.obj.sqs.m[id]; q != nil {
+		return q
+	}
+	if q := m.obj.qps.m[id]; q != nil {
+		return q.send
+	}
+	return nil
+}
+
 // ringSQ takes a doorbell: the first eight bytes of the last WQE posted, and, if it was pushed, the WQE itself. One that was
 // polled may be found after a newer one, which told of its WQE too. Where one before it was never found, the push may be a mix
 // of both: ringSQ reports whether it is to be trusted.
 func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte, polled bool) bool {
-	q, ok := m.obj.sqs.m[uint32(ctrl>>8)&0xffffff]
-	if !ok {
+	q := m.sendQueue(uint32(ctrl>>8) & 0xffffff)
+	if q == nil {
 		m.host.Refuse("SQ doorbell %016x in UAR %#x: SQ %#x does not exist", ctrl, u, uint32(ctrl>>8)&0xffffff)
 		return true
 	}
@@ -150,7 +162,7 @@ func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte, polled bool) bool {
 		m.host.Refuse("SQ %#x: doorbell for WQE %#x of %d basic blocks, next is %#x and the ring has %d", q.id, idx, n, q.posted, q.entries())
 		return true
 	}
-	ok = m.checkPosted(q, idx, n, wqe, polled && idx != q.posted)
+	ok := m.checkPosted(q, idx, n, wqe, polled && idx != q.posted)
 	q.posted = (idx + n) & 0xffff
 	if wqe != nil && ok {
 		q.wqe, q.wqeAt = append([]byte(nil), wqe...), idx
@@ -203,6 +215,9 @@ func (m *Model) stepSQs() (busy bool) {
 			busy = true
 		}
 	}
+	for _, q := range m.obj.qps.m {
+		busy = m.stepQP(q) || busy
+	}
 	return busy
 }
 
@@ -231,7 +246,12 @@ func (m *Model) executeWQE(q *sq) {
 		m.failSQ(q, idx, opcodeOf(w), s)
 		return
 	}
-	if err == nil {
+	done := true
+	switch {
+	case err != nil:
+	case q.qp != nil:
+		done, err = m.sendWQE(q.qp, idx, w)
+	default:
 		err = m.send(q, w)
 	}
 	if err != nil {
@@ -245,7 +265,7 @@ func (m *Model) executeWQE(q *sq) {
 		return
 	}
 	q.head = (idx + uint32(len(w)+wqebb-1)/wqebb) & 0xffff
-	if w[11]&ceBits == ceAlways {
+	if done && w[11]&ceBits == ceAlways {
 		m.sendCompletion(q, idx, w[3], w[11]&2 != 0)
 	}
 }
@@ -310,6 +330,14 @@ func (m *Model) sendCompletion(q *sq, idx uint32, opcode uint8, solicited bool) 
 func (m *Model) failSQ(q *sq, idx uint32, opcode, synd uint8) {
 	m.errorCQE(&q.workQueue, cqeRequestErr, idx, opcode, synd)
 	q.state, q.broken = stateError, true
+	if q.qp == nil {
+		return
+	}
+	if to := q.qp.state; q.qp.st == serviceUD || q.qp.st == serviceGSI {
+		m.setQPState(q.qp, max(to, qpSQError))
+	} else {
+		m.setQPState(q.qp, qpError)
+	}
 }
 
 // flushSQ ends the WQEs behind a failed one, each with an error CQE of its own.

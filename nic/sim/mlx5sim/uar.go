@@ -213,6 +213,20 @@ func (m *Model) stepUARs() (busy bool) {
 	return busy
 }
 
+// servePushes serves the BlueFlame registers that a driver has stored to by trapped stores, as far as it came: what it stores
+// to another register arrives behind them.
+func (m *Model) servePushes() {
+	for _, u := range m.obj.uars.m {
+		for _, h := range m.inRingOrder(u) {
+			if b := &u.bf[h]; b.open && b.trapped != 0 {
+				b.since = m.host.Now() - bfPatience
+				b.steps++
+				m.stepBF(u, h)
+			}
+		}
+	}
+}
+
 // inRingOrder returns the halves that were stored to, in the order of their WQEs in the ring: a device gets posted writes in
 // the order of the stores, polling loses it.
 func (m *Model) inRingOrder(u *uar) []int {
@@ -239,7 +253,7 @@ func (m *Model) inRingOrder(u *uar) []int {
 // ahead is how far the WQE in a half is from the end of what its queue has posted.
 func (m *Model) ahead(u *uar, half int) int {
 	ctrl := swap64(m.load(u.id, half, 0))
-	if q := m.obj.sqs.m[uint32(ctrl>>8)&0xffffff]; q != nil {
+	if q := m.sendQueue(uint32(ctrl>>8) & 0xffffff); q != nil {
 		return q.ahead(uint32(ctrl>>40) & 0xffff)
 	}
 	return 0

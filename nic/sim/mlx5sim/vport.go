@@ -17,6 +17,7 @@ type vport struct {
 	arm                              uint32 // change events wanted
 	admin                            uint64
 	lb                               uint32 // disableUC, disableMC
+	roce                             bool   // roce_en
 	untrusted                        bool   // a virtual function whose host does not let it have others' frames
 }
 
@@ -37,7 +38,7 @@ func (m *Model) leastInline() uint64 { return m.vport.inline }
 
 // NIC vport context, PRM "NIC Vport Context". The address list follows it.
 var vportContext = lay(256, `00.26:24 min_wqe_inline_mode 00.2 disable_mc_local_lb 00.1 disable_uc_local_lb 00.0 roce_en 04.31 arm_change_event 04.4:0 events
-	24.15:0 mtu 28*2 system_image_guid 30*2 port_guid 38*2 node_guid f0.31 promisc_uc f0.30 promisc_mc f0.29 promisc_all
+	24.15:0 mtu 28*2 system_image_guid 30*2 port_guid 38*2 node_guid 68.31:16 qkey_violation_counter f0.31 promisc_uc f0.30 promisc_mc f0.29 promisc_all
 	f0.26:24 list_type f0.15:0 list_size f4*2 permanent_address`)
 
 // Commands on the vport, its counters, and the table of addresses that the port lets through.
@@ -92,7 +93,7 @@ func (m *Model) queryVport(c *call) *refusal {
 	o.set("disable_mc_local_lb", uint64(v.lb>>1))
 	o.set("disable_uc_local_lb", uint64(v.lb&1))
 	o.set("mtu", uint64(v.mtu))
-	for name, on := range map[string]bool{"promisc_uc": v.promiscUC, "promisc_mc": v.promiscMC, "promisc_all": v.promiscAll} {
+	for name, on := range map[string]bool{"promisc_uc": v.promiscUC, "promisc_mc": v.promiscMC, "promisc_all": v.promiscAll, "roce_en": v.roce} {
 		if on {
 			o.set(name, 1)
 		}
@@ -144,6 +145,9 @@ func (m *Model) modifyVport(c *call) *refusal {
 		}
 		v.inline = in.u("min_wqe_inline_mode")
 	}
+	if sel&selectRoCE != 0 {
+		v.roce = in.is("roce_en")
+	}
 	if sel&selectMTU != 0 {
 		v.mtu = in.i("mtu")
 	}
@@ -194,6 +198,10 @@ func (m *Model) queryVportCounter(c *call) *refusal {
 		be.PutUint64(b[off+8:], t.bytes)
 	}
 	k := &m.count
+	put(0x30, k.rxIB[unicast])
+	put(0x40, k.txIB[unicast])
+	put(0x50, k.rxIB[multicast])
+	put(0x60, k.txIB[multicast])
 	put(0x70, k.rx[broadcast])
 	put(0x80, k.tx[broadcast])
 	put(0x90, k.rx[unicast])

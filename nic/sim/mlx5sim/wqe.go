@@ -94,7 +94,7 @@ func (m *Model) gather(q *sq, f, segs []byte) ([]byte, *wqeError) {
 			segs = segs[end:]
 			continue
 		}
-		pieces, err := m.translate(be.Uint32(segs[4:]), be.Uint64(segs[8:]), int(n), q.pd, q.rlky, false)
+		pieces, err := m.translate(be.Uint32(segs[4:]), be.Uint64(segs[8:]), int(n), q.pd, q.rlky, localRead)
 		if err != nil {
 			return nil, badWQE(syndLocalProt, "data segment %x: %v", segs[:16], err)
 		}

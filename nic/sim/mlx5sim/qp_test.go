@@ -1,0 +1,468 @@
+package mlx5sim
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+)
+
+// testQP is a QP of a rig: 16 receive WQEs of 64 bytes, behind them 16 basic blocks of sends, a doorbell record and a buffer.
+type testQP struct {
+	x        *rig
+	qpn      uint32
+	ring     []byte
+	rec, buf []byte
+	at       uint64 // the buffer's address
+	idx      uint32 // next WQE
+	posted   uint32
+	half     int
+}
+
+const (
+	qpRQBytes = 16 * 64
+	testKey   = 0x80010001
+)
+
+func (x *rig) queryQP(q *testQP) []byte {
+	x.Helper()
+	return x.do(dwords(16, 0, 0x50b<<16, 8, q.qpn), 0x1d0)
+}
+
+// createQP makes one, in reset. Everything it has lies in one page, and a buffer of 64 KiB.
+func (x *rig) createQP(st uint32, more ...uint32) *testQP {
+	x.Helper()
+	mem, buf := x.alloc(4096), x.alloc(64<<10)
+	rec := mem.IOVA + 4096 - 64
+	in := append([]uint32{0, 0x500 << 16, 0x18, st<<16 | 3<<11, 0x1c, x.pd, 0x20, 4<<19 | 2<<16 | 4<<11, 0x24, x.uar, 0x94, x.cqn, 0xb4, x.cqn,
+		0xb8, uint32(rec >> 32), 0xbc, uint32(rec), 0x110, uint32(mem.IOVA >> 32), 0x114, uint32(mem.IOVA)}, more...)
+	return &testQP{x: x, qpn: w32(x.do(dwords(0x118, in...), 16), 8), ring: mem.Bytes, rec: mem.Bytes[4096-64:], buf: buf.Bytes, at: buf.IOVA}
+}
+
+// up moves a QP through its states: path and numbers of RC are those of a peer with the same address as ours.
+func (q *testQP) up(remote, sendPSN, recvPSN uint32) {
+	q.x.Helper()
+	do := func(op uint32, more ...uint32) {
+		q.x.Helper()
+		q.x.do(dwords(272, append([]uint32{0, op << 16, 8, q.qpn}, more...)...), 16)
+	}
+	do(0x502, 0x18, 3<<11, 0x54, 1<<16, 0xa8, 1<<15|1<<14, 0xc0, testKey)
+	do(0x503, 0x20, 3<<29|30<<24, 0x2c, remote, 0x38, 64, 0x40, 0, 0x48, 0xffff, 0x4c, 0x0a090002, 0x50, 49152, 0x54, 1<<16|0x0200, 0x58, 1,
+		0xac, 12<<24|recvPSN)
+	do(0x504, 0x38, 8<<27, 0x88, 2<<16|3<<13, 0x90, sendPSN)
+}
+
+// roce enables RoCE and sets an address: 10.9.0.2, version 2.
+func (x *rig) roce() {
+	x.Helper()
+	x.do(dwords(512, 0, 0x755<<16, 12, selectRoCE, 0x100, 1), 16)
+	x.do(dwords(48, 0, 0x761<<16, 0x18, 0xffff, 0x1c, 0x0a090002, 0x20, 0x0200, 0x24, 1, 0x28, 1<<8|2), 16)
+}
+
+// receive posts n WQEs of size bytes each, into the second half of the buffer.
+func (q *testQP) receive(n, size int) {
+	for range n {
+		w := q.ring[int(q.posted%16)*64:][:64]
+		clear(w)
+		binary.BigEndian.PutUint32(w, uint32(size))
+		binary.BigEndian.PutUint32(w[4:], q.x.mkey)
+		binary.BigEndian.PutUint64(w[8:], q.at+32<<10+uint64(int(q.posted%16)*2048))
+		binary.BigEndian.PutUint32(w[20:], endOfList)
+		q.posted++
+	}
+	binary.BigEndian.PutUint32(q.rec, q.posted)
+}
+
+func (q *testQP) received(i int) []byte { return q.buf[32<<10+i*2048:] }
+
+// send posts a WQE of segments behind the control segment, and rings.
+func (q *testQP) send(op uint32, imm uint32, segs ...[]byte) {
+	q.x.Helper()
+	body := bytes.Join(segs, nil)
+	w := make([]byte, (16+len(body)+63)/64*64)
+	binary.BigEndian.PutUint32(w, q.idx<<8|op)
+	binary.BigEndian.PutUint32(w[4:], q.qpn<<8|uint32(16+len(body))/16)
+	w[11] = 8
+	binary.BigEndian.PutUint32(w[12:], imm)
+	copy(w[16:], body)
+	for i := 0; i < len(w); i += 64 {
+		copy(q.ring[qpRQBytes+int(q.idx%16)*64:], w[i:i+64])
+		q.idx++
+	}
+	binary.BigEndian.PutUint32(q.rec[4:], q.idx)
+	q.x.store(q.half, w[:8])
+	q.half ^= 1
+	q.x.p.Settle(300)
+}
+
+func (q *testQP) data(off, n int) []byte {
+	return dwords(16, 0, uint32(n), 4, q.x.mkey, 8, uint32((q.at+uint64(off))>>32), 12, uint32(q.at+uint64(off)))
+}
+
+func remoteAt(at uint64, key uint32) []byte {
+	return dwords(16, 0, uint32(at>>32), 4, uint32(at), 8, key)
+}
+
+// avTo is an address vector of UD to ourselves.
+func avTo(qpn, key uint32) []byte {
+	return dwords(48, 0, key, 8, 1<<31|qpn, 12, 49152, 20, 0x02000000, 24, 0x00010040, 28, 1<<30, 40, 0xffff, 44, 0x0a090002)
+}
+
+func fill(b []byte) {
+	for i := range b {
+		b[i] = byte(i*7 + i>>8)
+	}
+}
+
+// completions returns what came since, by the queue's number and the completion's opcode.
+func (x *rig) completions() (all [][]byte) {
+	for e := x.cqe(); e != nil; e = x.cqe() {
+		all = append(all, append([]byte(nil), e...))
+	}
+	return all
+}
+
+// find returns the completion of a queue with an opcode.
+func find(all [][]byte, qpn uint32, op byte) []byte {
+	for _, e := range all {
+		if w32(e, 0x38)&0xffffff == qpn && e[63]>>4 == op {
+			return e
+		}
+	}
+	return nil
+}
+
+func TestQPLife(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	x.roce()
+	q := x.createQP(serviceRC)
+	x.fails(dwords(272, 0, 0x504<<16, 8, q.qpn), 16, stBadResState, "is in state 0, the command is for [2]")
+	q.up(q.qpn, 0x123, 0x456)
+	out := x.queryQP(q)
+	if w32(out, 0x18)>>28 != qpRTS || w32(out, 0x90) != 0x123 || w32(out, 0xac)&0xffffff != 0x456 || w32(out, 0x2c) != q.qpn {
+		t.Errorf("QUERY_QP: state %d, next_send_psn %x, next_rcv_psn %x, remote_qpn %x", w32(out, 0x18)>>28, w32(out, 0x90), w32(out, 0xac)&0xffffff, w32(out, 0x2c))
+	}
+	x.fails(dwords(16, 0, 0x401<<16, 8, x.cqn), 16, stBadResState, "is in use by")
+	q.receive(2, 2048)
+	x.do(dwords(16, 0, 0x507<<16, 8, q.qpn), 16)
+	x.p.Settle(10)
+	if all := x.completions(); len(all) != 2 || all[0][0x37] != syndFlushed || all[1][63]>>4 != cqeResponseErr {
+		t.Errorf("two receives that end with the QP: %x", all)
+	}
+	x.do(dwords(16, 0, 0x50a<<16, 8, q.qpn), 16)
+	x.do(dwords(16, 0, 0x501<<16, 8, q.qpn), 16)
+	x.clean()
+	if out := x.exec(dwords(16, 0, 0x50a<<16, 8, q.qpn), 16); out[0] != stBadResState || w32(out, 4) != 0x7ea02d {
+		t.Errorf("2RST_QP of a QP that is gone: %x", out)
+	}
+}
+
+func TestDatagram(t *testing.T) {
+	x := newRig(t, Options{Profile: ConnectX5})
+	x.open()
+	x.roce()
+	a, b := x.createQP(serviceUD), x.createQP(serviceUD)
+	a.up(0, 1, 1)
+	b.up(0, 1, 1)
+	b.receive(3, 2048)
+	fill(a.buf[:1024])
+	a.send(opSend, 0, avTo(b.qpn, testKey), a.data(0, 1000), a.data(1000, 24))
+	all := x.completions()
+	e := find(all, b.qpn, cqeResponseSend)
+	if e == nil || w32(e, 0x2c) != 1024+40 || w32(e, 0x18) != 1<<28|2<<24|a.qpn || find(all, a.qpn, cqeRequest) == nil {
+		t.Fatalf("completions %x", all)
+	}
+	got := b.received(0)
+	if !bytes.Equal(got[40:1064], a.buf[:1024]) || got[20] != 0x45 || !bytes.Equal(got[36:40], []byte{10, 9, 0, 2}) {
+		t.Errorf("received %x", got[:64])
+	}
+	a.send(opSendImm, 0xcafe, avTo(b.qpn, testKey), dwords(16, 0, 1<<31|5, 4, 0x01020304, 8, 0x05000000))
+	e = find(x.completions(), b.qpn, cqeResponseSendImm)
+	if got := b.received(1)[40:45]; e == nil || w32(e, 0x24) != 0xcafe || !bytes.Equal(got, []byte{1, 2, 3, 4, 5}) {
+		t.Errorf("inline with immediate: %x, completion %x", got, e)
+	}
+	a.send(opSend, 0, avTo(b.qpn, 7), a.data(0, 8)) // a wrong key
+	if all := x.completions(); find(all, b.qpn, cqeResponseSend) != nil || x.m.count.roceDropped != 1 {
+		t.Errorf("a datagram with a wrong key: completions %x, %d dropped", all, x.m.count.roceDropped)
+	}
+	x.clean()
+	a.send(opSend, 0, avTo(b.qpn, testKey), a.data(0, 2000)) // more than the port's MTU
+	if e := find(x.completions(), a.qpn, cqeRequestErr); e == nil || e[0x37] != syndLocalLength {
+		t.Errorf("a datagram too long: completion %x", e)
+	}
+	x.wants("datagram of 2000 bytes")
+}
+
+// connected returns two QPs of RC that talk to each other.
+func (x *rig) connected() (a, b *testQP) {
+	a, b = x.createQP(serviceRC), x.createQP(serviceRC)
+	a.up(b.qpn, 0xfffffe, 77) // the numbers wrap
+	b.up(a.qpn, 77, 0xfffffe)
+	return a, b
+}
+
+func TestConnected(t *testing.T) {
+	x := newRig(t, Options{Profile: ConnectX5})
+	x.open()
+	x.roce()
+	a, b := x.connected()
+	key := x.remoteKey()
+	b.receive(2, 2048)
+	fill(a.buf[:16<<10])
+
+	a.send(opSend, 0, a.data(0, 1500), a.data(1500, 500)) // two packets
+	all := x.completions()
+	if e := find(all, b.qpn, cqeResponseSend); e == nil || w32(e, 0x2c) != 2000 || !bytes.Equal(b.received(0)[:2000], a.buf[:2000]) {
+		t.Errorf("send: completion %x", e)
+	}
+	if e := find(all, a.qpn, cqeRequest); e == nil || w32(e, 0x38)>>24 != opSend {
+		t.Errorf("send: completion of the sender %x", e)
+	}
+
+	a.send(opWrite, 0, remoteAt(b.at+100, key), a.data(0, 10000))
+	all = x.completions()
+	if len(all) != 1 || find(all, a.qpn, cqeRequest) == nil || !bytes.Equal(b.buf[100:10100], a.buf[:10000]) {
+		t.Errorf("write: completions %x", all)
+	}
+	a.send(opWriteImm, 0xbeef, remoteAt(b.at, key), a.data(3, 30))
+	if e := find(x.completions(), b.qpn, cqeResponseWriteImm); e == nil || w32(e, 0x24) != 0xbeef || w32(e, 0x2c) != 30 {
+		t.Errorf("write with immediate: completion %x", e)
+	}
+	clear(a.buf[:16<<10])
+	a.send(opRead, 0, remoteAt(b.at+100, key), a.data(0, 9000))
+	if e := find(x.completions(), a.qpn, cqeRequest); e == nil || !bytes.Equal(a.buf[:9000], b.buf[100:9100]) {
+		t.Errorf("read: completion %x", e)
+	}
+	x.clean()
+
+	a.send(opWrite, 0, remoteAt(b.at, key+1), a.data(0, 8))
+	e := find(x.completions(), a.qpn, cqeRequestErr)
+	if e == nil || e[0x37] != syndRemoteAccess || w32(e, 0x38)>>24 != opWrite {
+		t.Errorf("write with a wrong key: completion %x", e)
+	}
+	if s := w32(x.queryQP(a), 0x18) >> 28; s != qpError {
+		t.Errorf("the QP is in state %d", s)
+	}
+}
+
+// remoteKey makes a key for the other side.
+func (x *rig) remoteKey() uint32 {
+	return w32(x.do(dwords(0x110, 0, 0x200<<16, 0x10, 0xf<<10, 0x14, 0xffffff<<8|7, 0x1c, 1<<31|x.pd), 16), 8)<<8 | 7
+}
+
+// What is lost on the wire is sent again; a receiver that is not ready is asked again, and after the last try both are told.
+func TestConnectedRecovers(t *testing.T) {
+	x := newRig(t, Options{Profile: ConnectX5})
+	x.open()
+	x.roce()
+	a, b := x.connected()
+	b.receive(1, 2048)
+	fill(a.buf[:1024])
+	lose := 2
+	x.m.lose = func([]byte) bool { lose--; return lose >= 0 }
+	a.send(opSend, 0, a.data(0, 1024))
+	x.wait(func() bool { return x.m.obj.qps.m[a.qpn].requests == nil || len(x.m.obj.qps.m[a.qpn].requests) == 0 })
+	if all := x.completions(); find(all, b.qpn, cqeResponseSend) == nil || find(all, a.qpn, cqeRequest) == nil || lose >= 0 {
+		t.Errorf("two packets lost: completions %x", all)
+	}
+
+	a.send(opSend, 0, a.data(0, 64)) // nobody waits for it
+	if all := x.completions(); len(all) != 0 {
+		t.Errorf("a receiver that is not ready: completions %x", all)
+	}
+	b.receive(1, 2048)
+	x.wait(func() bool { return len(x.m.obj.qps.m[a.qpn].requests) == 0 })
+	if all := x.completions(); find(all, b.qpn, cqeResponseSend) == nil || find(all, a.qpn, cqeRequest) == nil {
+		t.Errorf("a receiver that is ready in time: completions %x", all)
+	}
+
+	x.m.lose = func([]byte) bool { return true }
+	b.receive(1, 2048)
+	a.send(opSend, 0, a.data(0, 64))
+	x.wait(func() bool { return x.m.obj.qps.m[a.qpn].state == qpError })
+	if e := find(x.completions(), a.qpn, cqeRequestErr); e == nil || e[0x37] != syndRetries || e[0x36] != 0x81 {
+		t.Errorf("everything lost: completion %x", e)
+	}
+	x.clean()
+
+	x.m.lose = nil
+	a, b = x.connected()
+	a.send(opSend, 0, a.data(0, 64))
+	x.wait(func() bool { return x.m.obj.qps.m[a.qpn].state == qpError })
+	if e := find(x.completions(), a.qpn, cqeRequestErr); e == nil || e[0x37] != syndRNRRetries {
+		t.Errorf("a receiver that is never ready: completion %x", e)
+	}
+	x.clean()
+}
+
+// wait steps until something is so.
+func (x *rig) wait(done func() bool) {
+	x.Helper()
+	for range 1_000_000 {
+		if done() {
+			return
+		}
+		x.p.Step()
+	}
+	x.Fatal("it never comes")
+}
+
+// Packets with a broken checksum, for another address or another QP reach nobody.
+func TestRoCEPackets(t *testing.T) {
+	x := newRig(t, Options{Profile: ConnectX5})
+	x.open()
+	a, b := x.createQP(serviceUD), x.createQP(serviceUD)
+	x.roce()
+	a.up(0, 1, 1)
+	b.up(0, 1, 1)
+	b.receive(8, 2048)
+	peer := avTo(b.qpn, testKey)
+	copy(peer[20:26], []byte{2, 0, 0, 0, 0xee, 1})
+	a.send(opSend, 0, peer, a.data(0, 64))
+	f := x.far.Recv(0)
+	if f == nil || len(f) != 14+20+8+12+8+64+4 {
+		t.Fatalf("the wire has %x", f)
+	}
+	copy(f, testMAC[:])
+	arrives := func(change func(f []byte)) bool {
+		g := append([]byte(nil), f...)
+		change(g)
+		x.far.Send(0, g)
+		x.p.Settle(10)
+		return find(x.completions(), b.qpn, cqeResponseSend) != nil
+	}
+	if !arrives(func([]byte) {}) {
+		t.Error("the packet as it was sent does not arrive")
+	}
+	if !arrives(func(f []byte) { f[14+8]--; f[14+10]++ }) { // what a router does
+		t.Error("a packet with its time to live and checksum changed does not arrive")
+	}
+	for name, change := range map[string]func(f []byte){
+		"payload":     func(f []byte) { f[80]++ },
+		"checksum":    func(f []byte) { f[len(f)-1]++ },
+		"destination": func(f []byte) { f[14+19]++ },
+		"QP":          func(f []byte) { f[14+20+8+7]++ },
+	} {
+		if arrives(change) {
+			t.Errorf("a packet with another %s arrives", name)
+		}
+	}
+	x.do(dwords(512, 0, 0x755<<16, 12, selectRoCE), 16)
+	x.post(1)
+	x.far.Send(0, f)
+	x.p.Settle(10)
+	if e := x.cqe(); e == nil || w32(e, 0x38) != 0 || w32(e, 0x2c) != uint32(len(f)) {
+		t.Errorf("with RoCE off a packet is a frame like others: completion %x", e)
+	}
+	x.clean()
+}
+
+// QPs may share a list of receive WQEs, each of which names the next.
+func TestSharedReceive(t *testing.T) {
+	x := newRig(t, Options{Profile: ConnectX5})
+	x.open()
+	x.roce()
+	mem := x.alloc(4096)
+	rec := mem.IOVA + 2048
+	rmp := w32(x.do(dwords(0x118, 0, 0x90c<<16, 0x20, 1<<20, 0x58, x.pd, 0x60, uint32(rec>>32), 0x64, uint32(rec), 0x70, 5<<16|3,
+		0x110, uint32(mem.IOVA>>32), 0x114, uint32(mem.IOVA)), 16), 8)
+	a := x.createQP(serviceRC)
+	b := x.createQP(serviceRC, 0xc4, receiveShared<<24|rmp)
+	a.up(b.qpn, 5, 6)
+	b.up(a.qpn, 6, 5)
+	order := []uint16{0, 5, 2} // as the list goes
+	for i, n := range order {
+		w := mem.Bytes[32*int(n):]
+		if i+1 < len(order) {
+			binary.BigEndian.PutUint16(w[2:], order[i+1])
+		}
+		copy(w[16:], b.data(int(n)*1024, 1024))
+	}
+	binary.BigEndian.PutUint32(mem.Bytes[2048:], uint32(len(order)))
+	fill(a.buf[:4096])
+	for i, n := range order {
+		a.send(opSend, 0, a.data(i*512, 512))
+		e := find(x.completions(), b.qpn, cqeResponseSend)
+		if e == nil || binary.BigEndian.Uint16(e[0x3c:]) != n || !bytes.Equal(b.buf[int(n)*1024:][:512], a.buf[i*512:][:512]) {
+			t.Errorf("message %d: completion %x, expected WQE %d", i, e, n)
+		}
+	}
+	x.fails(dwords(16, 0, 0x90e<<16, 8, rmp), 16, stBadResState, "is in use by 1")
+	x.do(dwords(16, 0, 0x501<<16, 8, b.qpn), 16)
+	x.do(dwords(16, 0, 0x90e<<16, 8, rmp), 16)
+	x.clean()
+}
+
+// XRC's objects are made and taken apart in the order that their use demands.
+func TestXRC(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	mem := x.alloc(4096)
+	d := w32(x.do(dwords(16, 0, 0x80e<<16), 16), 8)
+	rec := mem.IOVA + 2048
+	srq := w32(x.do(dwords(0x118, 0, 0x705<<16, 0x10, 3<<24, 0x14, 1<<24|d, 0x18, x.cqn, 0x28, x.pd, 0x38, uint32(rec>>32), 0x3c, uint32(rec),
+		0x110, uint32(mem.IOVA>>32), 0x114, uint32(mem.IOVA)), 16), 8)
+	if out := x.do(dwords(16, 0, 0x707<<16, 8, srq), 272); w32(out, 0x14)&0xffffff != d || w32(out, 0x18) != x.cqn {
+		t.Errorf("QUERY_XRC_SRQ: %x", out[:64])
+	}
+	x.fails(dwords(16, 0, 0x80f<<16, 8, d), 16, stBadResState, "is in use by 1")
+	x.fails(dwords(16, 0, 0x90e<<16, 8, srq), 16, stBadRes, "the command is for the other kind")
+	x.do(dwords(16, 0, 0x706<<16, 8, srq), 16)
+	x.do(dwords(16, 0, 0x80f<<16, 8, d), 16)
+	x.clean()
+}
+
+// A free key is filled by a UMR WQE, and used; a second one that expects it free fails.
+func TestUMR(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	x.roce()
+	u := x.createQP(serviceUMR, 0x1c, 0) // Linux tells the PD by RST2INIT_QP
+	x.do(dwords(272, 0, 0x502<<16, 8, u.qpn, 0x18, 3<<11, 0x1c, x.pd), 16)
+	x.do(dwords(272, 0, 0x503<<16, 8, u.qpn), 16)
+	x.do(dwords(272, 0, 0x504<<16, 8, u.qpn), 16)
+	key := w32(x.do(dwords(0x110, 0, 0x200<<16, 0x10, 1<<30|1<<15|1<<8, 0x14, 0xffffff<<8|9, 0x1c, x.pd, 0x44, 1, 0x48, 12), 16), 8)<<8 | 9
+	list, pages := x.alloc(4096), x.alloc(8192)
+	binary.BigEndian.PutUint64(list.Bytes, pages.IOVA+4096|3)
+	binary.BigEndian.PutUint64(list.Bytes[8:], pages.IOVA|3)
+	umr := func(flags byte) {
+		ctrl := dwords(48, 0, uint32(flags)<<24, 4, 4<<16, 8, 0, 12, umrLen|umrPageSize|umrStart|umrKey|umrLR|umrLW|umrRR|umrRW|umrFree)
+		mkc := dwords(64, 0, 0xf<<10, 4, 0xffffff<<8|9, 0x14, 0x10000, 0x1c, 8192, 0x38, 12)
+		u.send(opUMR, key, ctrl, mkc, dwords(16, 0, 64, 4, x.mkey, 8, uint32(list.IOVA>>32), 12, uint32(list.IOVA)))
+	}
+	if _, err := x.m.translate(key, 0x10000, 8, x.pd, false, localRead); err == nil {
+		t.Error("a free key is used")
+	}
+	umr(umrNotFree)
+	if e := x.cqe(); e == nil || e[63]>>4 != cqeRequest || w32(e, 0x38) != opUMR<<24|u.qpn {
+		t.Errorf("UMR: completion %x", e)
+	}
+	p, err := x.m.translate(key, 0x10000+4000, 200, x.pd, false, remoteWrite)
+	if err != nil || len(p) != 2 || p[0] != (piece{pages.IOVA + 4096 + 4000, 96}) || p[1] != (piece{pages.IOVA, 104}) {
+		t.Errorf("the key leads to %x, %v", p, err)
+	}
+	if out := x.do(dwords(16, 0, 0x201<<16, 8, key>>8), 272); w32(out, 0x10)>>30 != 0 || w32(out, 0x2c) != 8192 {
+		t.Errorf("QUERY_MKEY: %x", out[:80])
+	}
+	x.clean()
+	umr(umrNotFree)
+	if e := x.cqe(); e == nil || e[63]>>4 != cqeRequestErr || e[0x37] != syndBind || e[0x36] != 0x78 {
+		t.Errorf("UMR of a key that is not free: completion %x", e)
+	}
+	x.wants("free is false")
+}
+
+// NODE_DESC and the partition key table are as RoCE has them.
+func TestNode(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	x.do(dwords(80, 0, 0x805<<16, 8, regNodeDesc, 16, 0x61626300), 16)
+	if out := x.do(dwords(80, 0, 0x805<<16, 4, 1, 8, regNodeDesc), 80); string(out[16:20]) != "abc\x00" {
+		t.Errorf("NODE_DESC: %q", out[16:])
+	}
+	if out := x.do(dwords(16, 0, 0x765<<16), 20); w32(out, 16) != 0xffff {
+		t.Errorf("partition key: %x", out)
+	}
+	x.fails(dwords(16, 0, 0x765<<16, 12, 4096), 20, stBadParam, "pkey_index is 4096")
+	x.clean()
+}
