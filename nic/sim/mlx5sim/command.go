@@ -144,7 +144,7 @@ func newID(name string) *layout { return lay(16, "08.23:0 "+name) }
 
 func commandTable() map[uint16]*command {
 	t := map[uint16]*command{}
-	for _, part := range []map[uint16]*command{hcaCommands(), resourceCommands(), queueCommands(), steeringCommands(), vportCommands(), congestionCommands(), srqCommands(), qpCommands(), roceCommands()} {
+	for _, part := range []map[uint16]*command{hcaCommands(), resourceCommands(), queueCommands(), steeringCommands(), vportCommands(), congestionCommands(), srqCommands(), qpCommands(), roceCommands(), umemCommands()} {
 		for op, c := range part {
 			t[op] = c
 		}

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-var cqContext = lay(64, `00.31:28 status 00.23:21 cqe_sz 00.20 cc 00.18 scqe_break_moderation_en 00.17 oi 00.16:15 cq_period_mode 00.14 cqe_comp_en
+var cqContext = lay(64, `00.31:28 status 00.25 dbr_umem_valid 00.23:21 cqe_sz 00.20 cc 00.18 scqe_break_moderation_en 00.17 oi 00.16:15 cq_period_mode 00.14 cqe_comp_en
 	00.13:12 mini_cqe_res_format 00.11:8 st 08.11:6 page_offset 0c.28:24 log_cq_size 0c.23:0 uar_page 10.27:16 cq_period 10.15:0 cq_max_count
 	14.31:0 c_eqn 18.28:24 log_page_size 20.23:0 last_notified_index 24.23:0 last_solicit_index 28.23:0 consumer_counter
-	2c.23:0 producer_counter 38*2 dbr_addr`)
+	2c.23:0 producer_counter 34.31:0 dbr_umem_id 38*2 dbr_addr`)
 
 const (
 	cqeSize = 64
@@ -58,7 +58,7 @@ type cq struct {
 
 func (m *Model) createCQ(c *call) *refusal {
 	in := c.in
-	q := &cq{uar: in.u32("uar_page"), eqn: in.u32("c_eqn"), dbr: in.u("dbr_addr"), oi: in.is("oi"),
+	q := &cq{uar: in.u32("uar_page"), eqn: in.u32("c_eqn"), oi: in.is("oi"),
 		period: in.u32("cq_period"), maxCount: in.u32("cq_max_count")}
 	u, r := m.obj.uars.get(q.uar)
 	if r != nil {
@@ -75,21 +75,25 @@ func (m *Model) createCQ(c *call) *refusal {
 		return refuse(stBadParam, "cqe_comp_en is set without capability cqe_compression")
 	case in.u("status")|in.u("st")|in.u("consumer_counter")|in.u("producer_counter") != 0:
 		return refuse(stBadParam, "status, st and the counters have to be zero")
-	case q.dbr == 0 || q.dbr%8 != 0:
-		return refuse(stBadParam, "dbr_addr is %#x: a doorbell record has 8 bytes and is aligned to them", q.dbr)
 	case in.i("log_cq_size") > 22:
 		return refuse(stBadParam, "log_cq_size is %d, capability log_max_cq_sz is 22", in.i("log_cq_size"))
 	case q.period != 0 && in.u("cq_period_mode") > 1:
 		return refuse(stBadParam, "cq_period_mode is %d, expected 0 (from EQE) or 1 (from CQE)", in.u("cq_period_mode"))
 	}
-	if q.buffer, r = m.newBuffer(in.b[min(len(in.b), 0x110):], in.i("log_page_size"), in.i("page_offset"), 6, in.i("log_cq_size")); r != nil {
+	if q.dbr, r = m.record(in); r != nil {
 		return r
 	}
+	ring, r := m.ring(in, "cq", in.i("log_page_size"), in.i("page_offset"), cqeSize<<in.i("log_cq_size"))
+	if r != nil {
+		return r
+	}
+	q.buffer = ring.of(6, in.i("log_cq_size"))
 	if r := m.obj.cqs.add(m, q); r != nil {
 		return r
 	}
 	u.held++
 	e.held++
+	q.hold(1)
 	c.out.set("cqn", uint64(q.id))
 	return nil
 }
@@ -99,6 +103,7 @@ func (m *Model) destroyCQ(c *call) *refusal {
 	if r == nil {
 		m.obj.uars.m[q.uar].held--
 		m.obj.eqs.m[q.eqn].held--
+		q.hold(-1)
 	}
 	return r
 }

@@ -6,7 +6,8 @@ type buffer struct {
 	logPage  int // bytes of one
 	offset   uint64
 	logEntry int
-	logSize  int // entries
+	logSize  int   // entries
+	umem     *umem // that the pages are of; nil if they came with the context
 }
 
 func (b *buffer) entries() uint32 { return 1 << b.logSize }
@@ -31,13 +32,17 @@ func (b *buffer) contiguous(i, n uint32) uint32 {
 
 // newBuffer reads the page addresses behind a context. log_page_size counts from 4096 bytes.
 func (m *Model) newBuffer(pas []byte, logPage, pageOffset, logEntry, logSize int) (buffer, *refusal) {
-	b := buffer{logPage: 12 + logPage, offset: uint64(pageOffset) * 64, logEntry: logEntry, logSize: logSize}
-	if b.logPage > 30 || logSize > 22 {
-		return b, refuse(stBadParam, "log_page_size %d, log size %d: too large", logPage, logSize)
+	if logSize > 22 {
+		return buffer{}, refuse(stBadParam, "log size %d: too large", logSize)
 	}
-	all, r := m.pageList(pas, logPage, pageOffset, 1<<(logEntry+logSize))
-	b.pages = all.pages
-	return b, r
+	b, r := m.pageList(pas, logPage, pageOffset, 1<<(logEntry+logSize))
+	return b.of(logEntry, logSize), r
+}
+
+// of is the memory as that of 2^logSize entries.
+func (b buffer) of(logEntry, logSize int) buffer {
+	b.logEntry, b.logSize = logEntry, logSize
+	return b
 }
 
 // pageList reads the addresses of as many pages as bytes take.

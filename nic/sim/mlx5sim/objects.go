@@ -24,6 +24,7 @@ const (
 	kindXRCD
 	kindSRQ
 	kindQP
+	kindUMEM
 )
 
 // object is what all objects have: an id, how many others hold it, and a context in the firmware's memory.
@@ -125,6 +126,7 @@ type objects struct {
 	xrcds    set[*plain]
 	srqs     set[*srq]
 	qps      set[*qp]
+	umems    set[*umem]
 }
 
 func newObjects() objects {
@@ -144,6 +146,7 @@ func newObjects() objects {
 		xrcds:    newSet[*plain]("XRC domain", kindXRCD, 1, 0xffff),
 		srqs:     newSet[*srq]("shared receive queue", kindSRQ, 0x100, 0x7fffff),
 		qps:      newSet[*qp]("QP", kindQP, 0x40000, 0x7fffff),
+		umems:    newSet[*umem]("umem", kindUMEM, 1, 0xffff),
 	}
 }
 
@@ -151,7 +154,7 @@ func newObjects() objects {
 func (o *objects) left() string {
 	var s []string
 	for _, l := range []string{o.uars.left(), o.pds.left(), o.tds.left(), o.counters.left(), o.eqs.left(), o.cqs.left(), o.mkeys.left(),
-		o.sqs.left(), o.rqs.left(), o.tiss.left(), o.tirs.left(), o.rqts.left(), o.xrcds.left(), o.srqs.left(), o.qps.left()} {
+		o.sqs.left(), o.rqs.left(), o.tiss.left(), o.tirs.left(), o.rqts.left(), o.xrcds.left(), o.srqs.left(), o.qps.left(), o.umems.left()} {
 		if l != "" {
 			s = append(s, l)
 		}
@@ -178,7 +181,7 @@ func resourceCommands() map[uint16]*command {
 			out: lay(16, "08.7:0 eq_number"), run: (*Model).createEQ}),
 		0x302: ready(command{name: "DESTROY_EQ", in: lay(16, head+"08.7:0 eq_number"), out: plainOut, run: (*Model).destroyEQ}),
 		0x303: ready(command{name: "QUERY_EQ", in: lay(16, head+"08.7:0 eq_number"), out: lay(272, "").with(0x10, eqContext), run: (*Model).queryEQ}),
-		0x400: ready(command{name: "CREATE_CQ", in: lay(272, head).with(0x10, cqContext), tail: true, out: newID("cqn"), run: (*Model).createCQ}),
+		0x400: ready(command{name: "CREATE_CQ", in: lay(272, head+"50*2 cq_umem_offset 58.31:0 cq_umem_id 5c.31 cq_umem_valid").with(0x10, cqContext), tail: true, out: newID("cqn"), run: (*Model).createCQ}),
 		0x401: ready(command{name: "DESTROY_CQ", in: byID("cqn"), out: plainOut, run: (*Model).destroyCQ}),
 		0x402: ready(command{name: "QUERY_CQ", in: byID("cqn"), out: lay(272, "").with(0x10, cqContext), run: (*Model).queryCQ}),
 		0x403: ready(command{name: "MODIFY_CQ", in: lay(272, head+"08.23:0 cqn 0c.31:0 field_select").with(0x10, cqContext), tail: true,

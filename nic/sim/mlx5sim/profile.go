@@ -42,6 +42,7 @@ type profile struct {
 	noInline bool   // wqe_inline_mode: the device reads headers by itself
 	kHz      uint32 // device_frequency_khz; 0 where firmware is too old to tell
 	later    bool   // firmware newer than the recorded card's: flow tables and entries can be modified
+	umem     bool   // umem_uid_0: memory may be named by CREATE_UMEM
 	lbSwitch bool   // disable_local_lb_uc, disable_local_lb_mc, self_lb_en_modifiable: loopback can be switched
 	media    uint32 // eth_proto bits of PTYS
 }
@@ -90,6 +91,7 @@ func later(device uint16, hwID uint32, major, minor, sub uint16, virtual, noInli
 	if device == 0x101e { // seen on a ConnectX-7: 12 vectors
 		p.vectors = 12
 	}
+	p.umem = device == 0x1021 || device == 0xa2dc
 	return p
 }
 
@@ -129,6 +131,9 @@ func (p *profile) amendments() (a []amendment) {
 	}
 	if p.later { // flow_modify_en, identified_miss_table_mode, flow_table_modify
 		a = append(a, amendment{capFlowTable, bits{off: 0x40, hi: 28, lo: 28}, 1}, amendment{capFlowTable, bits{off: 0x40, hi: 26, lo: 25}, 3})
+	}
+	if p.umem { // umem_uid_0, log_max_umem
+		a = append(a, amendment{capGeneral, bits{off: 0x48, hi: 13, lo: 13}, 1}, amendment{capGeneral, bits{off: 0x8c, hi: 20, lo: 16}, 16})
 	}
 	if p.virtual {
 		a = append(a, amendment{capGeneral, bits{off: 0x34, hi: 31, lo: 30}, 0}, // vport_group_manager, vhca_group_manager

@@ -43,7 +43,7 @@ var qpContext = lay(0xe8, `00.31:28 state 00.27:24 lag_tx_port_affinity 00.23:16
 	90.23:21 log_rra_max 90.19:16 atomic_mode 90.15 rre 90.14 rwe 90.13 rae 90.11:6 page_offset 90.4 ric 90.2 cd_slave_receive 90.1 cd_slave_send
 	90.0 cd_master 94.28:24 min_rnr_nak 94.23:0 next_rcv_psn 98.23:0 xrcd 9c.23:0 cqn_rcv a0*2 dbr_addr a8.31:0 q_key ac.26:24 rq_type
 	ac.23:0 srqn_rmpn_xrqn b0.23:0 rmsn b4.31:16 hw_sq_wqebb_counter b4.15:0 sw_sq_wqebb_counter b8.31:0 hw_rq_counter bc.31:0 sw_rq_counter
-	c4.15:8 cs_req c4.7:0 cs_res`)
+	c4.15:8 cs_req c4.7:0 cs_res d0.28 dbr_umem_valid e4.31:0 dbr_umem_id`)
 
 // transition is a command that moves a QP from state to state.
 type transition struct {
@@ -81,8 +81,8 @@ var (
 func qpCommands() map[uint16]*command {
 	ready := func(c command) *command { c.from = hcaReady; return &c }
 	t := map[uint16]*command{
-		0x500: ready(command{name: "CREATE_QP", in: lay(272, head+"08.23:0 input_qpn 10.31:0 opt_param_mask 14.31:0 ece").with(0x18, qpContext), tail: true,
-			out: newID("qpn"), run: (*Model).createQP}),
+		0x500: ready(command{name: "CREATE_QP", in: lay(272, head+"08.23:0 input_qpn 10.31:0 opt_param_mask 14.31:0 ece 100*2 wq_umem_offset 108.31:0 wq_umem_id 10c.31 wq_umem_valid").with(0x18, qpContext),
+			tail: true, out: newID("qpn"), run: (*Model).createQP}),
 		0x501: ready(command{name: "DESTROY_QP", in: byID("qpn"), out: plainOut, run: (*Model).destroyQP}),
 		0x50b: ready(command{name: "QUERY_QP", in: byID("qpn"), out: lay(0x1d0, "10.31:0 opt_param_mask").with(0x18, qpContext), run: (*Model).queryQP}),
 	}
@@ -120,10 +120,12 @@ func (m *Model) createQP(c *call) *refusal {
 		return refuse(stBadParam, "state is %d, a QP is created in 0 (RST)", in.u("state"))
 	case in.is("wq_signature"), in.is("cs_req"), in.is("cs_res"):
 		return refuse(stBadParam, "wq_signature %d, cs_req %d, cs_res %d without the capabilities", in.u("wq_signature"), in.u("cs_req"), in.u("cs_res"))
-	case in.u("dbr_addr") == 0 || in.u("dbr_addr")%8 != 0:
-		return refuse(stBadParam, "dbr_addr is %#x: a doorbell record has 8 bytes and is aligned to them", in.u("dbr_addr"))
 	}
-	base := workQueue{pd: in.u32("pd"), dbr: in.u("dbr_addr"), rlky: in.is("rlky"), user: in.u32("user_index"), ts: in.u32("ts_format"), flush: true}
+	record, r := m.record(in)
+	if r != nil {
+		return r
+	}
+	base := workQueue{pd: in.u32("pd"), dbr: record, rlky: in.is("rlky"), user: in.u32("user_index"), ts: in.u32("ts_format"), flush: true}
 	if base.pd != 0 || q.st != serviceUMR { // Linux tells that of its UMR QP later, by RST2INIT_QP
 		if _, r := m.obj.pds.get(base.pd); r != nil {
 			return r
@@ -172,9 +174,9 @@ func (m *Model) qpBuffers(in msg) (rq, sq buffer, r *refusal) {
 	if !in.is("no_sq") {
 		sqBytes = 1 << (sq.logEntry + sq.logSize)
 	}
-	all, r := m.pageList(in.b[min(len(in.b), 0x110):], in.i("log_page_size"), in.i("page_offset"), rqBytes+sqBytes)
-	rq.pages, rq.logPage, rq.offset = all.pages, all.logPage, all.offset
-	sq.pages, sq.logPage, sq.offset = all.pages, all.logPage, all.offset+uint64(rqBytes)
+	all, r := m.ring(in, "wq", in.i("log_page_size"), in.i("page_offset"), rqBytes+sqBytes)
+	rq, sq = all.of(rq.logEntry, rq.logSize), all.of(sq.logEntry, sq.logSize)
+	sq.offset += uint64(rqBytes)
 	return rq, sq, r
 }
 
@@ -211,6 +213,7 @@ func (m *Model) makeSend(q *qp, in msg, base workQueue, ring buffer) *refusal {
 }
 
 func (m *Model) holdQP(q *qp, by int) {
+	q.recv.hold(by)
 	if d := m.obj.pds.m[q.recv.pd]; d != nil {
 		d.held += by
 	}

@@ -466,3 +466,36 @@ func TestNode(t *testing.T) {
 	x.fails(dwords(16, 0, 0x765<<16, 12, 4096), 20, stBadParam, "pkey_index is 4096")
 	x.clean()
 }
+
+// A later card lets queues lie in memory that was told of once.
+func TestUMEM(t *testing.T) {
+	x := newRig(t, Options{Profile: ConnectX7})
+	x.open()
+	x.roce()
+	if caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)[16:]; w32(caps, 0x48)>>13&1 != 1 {
+		t.Errorf("umem_uid_0: %08x", w32(caps, 0x48))
+	}
+	mem, buf := x.alloc(8192), x.alloc(64<<10)
+	id := w32(x.do(dwords(64, 0, 0xa08<<16, 0x24, 256, 0x2c, 2, 0x30, uint32(mem.IOVA>>32), 0x34, uint32(mem.IOVA),
+		0x38, uint32(mem.IOVA>>32), 0x3c, uint32(mem.IOVA+4096)), 16), 8)
+	const ring = 1024 // behind page_offset
+	in := []uint32{0, 0x500 << 16, 0x18, serviceUD<<16 | 3<<11, 0x1c, x.pd, 0x20, 4<<19 | 2<<16 | 4<<11, 0x24, x.uar, 0x94, x.cqn, 0xb4, x.cqn,
+		0xbc, 7680, 0xe8, 1 << 28, 0xfc, id, 0x104, ring, 0x108, id, 0x10c, 1 << 31}
+	x.fails(dwords(272, append(in, 0x104, 8000)...), 16, stBadParam, "are beyond")
+	a := &testQP{x: x, qpn: w32(x.do(dwords(272, in...), 16), 8), ring: mem.Bytes[256+ring:], rec: mem.Bytes[256+7680:], buf: buf.Bytes, at: buf.IOVA}
+	a.up(0, 1, 1)
+	a.receive(1, 2048)
+	fill(a.buf[:100])
+	a.send(opSend, 0, avTo(a.qpn, testKey), a.data(0, 100))
+	if e := find(x.completions(), a.qpn, cqeResponseSend); e == nil || !bytes.Equal(a.received(0)[40:140], a.buf[:100]) {
+		t.Errorf("a datagram to ourselves: completion %x", e)
+	}
+	x.fails(dwords(16, 0, 0xa0a<<16, 8, id), 16, stBadResState, "is in use by 1")
+	x.do(dwords(16, 0, 0x501<<16, 8, a.qpn), 16)
+	x.do(dwords(16, 0, 0xa0a<<16, 8, id), 16)
+	x.clean()
+
+	x = newRig(t, Options{Profile: ConnectX5})
+	x.open()
+	x.fails(dwords(64, 0, 0xa08<<16, 0x2c, 1, 0x30, 1, 0x34, 0), 16, stBadOp, "umem_uid_0 is not there")
+}

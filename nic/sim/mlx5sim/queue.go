@@ -2,7 +2,8 @@ package mlx5sim
 
 // Work queue context, PRM "Work Queue Context", inside SQ and RQ contexts.
 var wqContext = lay(192, `00.31:28 wq_type 00.27 wq_signature 00.26:25 end_padding_mode 00.24 cd_slave 04.20:16 page_offset 04.15:0 lwm 08.23:0 pd 0c.23:0 uar_page
-	10*2 dbr_addr 18.31:0 hw_counter 1c.31:0 sw_counter 20.19:16 log_wq_stride 20.12:8 log_wq_pg_sz 20.4:0 log_wq_sz`)
+	10*2 dbr_addr 18.31:0 hw_counter 1c.31:0 sw_counter 20.19:16 log_wq_stride 20.12:8 log_wq_pg_sz 20.4:0 log_wq_sz
+	24.31 dbr_umem_valid 24.30 wq_umem_valid 28.31:0 dbr_umem_id 2c.31:0 wq_umem_id 30*2 wq_umem_offset`)
 
 var (
 	sqContext = lay(240, `00.31 rlky 00.30 cd_master 00.29 fre 00.28 flush_in_error_en 00.27 allow_multi_pkt_send_wqe 00.26:24 min_wqe_inline_mode 00.23:20 state
@@ -67,7 +68,7 @@ type workQueue struct {
 
 // newWorkQueue reads the part of a create command that SQ and RQ share.
 func (m *Model) newWorkQueue(in msg, q *workQueue) *refusal {
-	q.cqn, q.pd, q.dbr, q.rlky, q.user = in.u32("cqn"), in.u32("pd"), in.u("dbr_addr"), in.is("rlky"), in.u32("user_index")
+	q.cqn, q.pd, q.rlky, q.user = in.u32("cqn"), in.u32("pd"), in.is("rlky"), in.u32("user_index")
 	q.flush, q.ts = in.is("flush_in_error_en"), in.u32("ts_format")
 	if r := m.checkStamps(q.ts); r != nil {
 		return r
@@ -87,20 +88,23 @@ func (m *Model) newWorkQueue(in msg, q *workQueue) *refusal {
 		return refuse(stBadParam, "wq_type is %d, the model has 1 (cyclic)", in.u("wq_type"))
 	case in.is("wq_signature"):
 		return refuse(stBadParam, "wq_signature is set without the capability")
-	case q.dbr == 0 || q.dbr%8 != 0:
-		return refuse(stBadParam, "dbr_addr is %#x: a doorbell record has 8 bytes and is aligned to them", q.dbr)
 	case in.u("hw_counter")|in.u("sw_counter") != 0:
 		return refuse(stBadParam, "hw_counter and sw_counter have to be zero")
 	case in.i("log_wq_sz") > 15:
 		return refuse(stBadParam, "log_wq_sz is %d, capability log_max_wq_sz is 15", in.i("log_wq_sz"))
 	}
 	var r *refusal
-	q.buffer, r = m.newBuffer(in.b[min(len(in.b), 0x110):], in.i("log_wq_pg_sz"), in.i("page_offset"), in.i("log_wq_stride"), in.i("log_wq_sz"))
+	if q.dbr, r = m.record(in); r != nil {
+		return r
+	}
+	ring, r := m.ring(in, "wq", in.i("log_wq_pg_sz"), in.i("page_offset"), 1<<(in.i("log_wq_stride")+in.i("log_wq_sz")))
+	q.buffer = ring.of(in.i("log_wq_stride"), in.i("log_wq_sz"))
 	return r
 }
 
 func (m *Model) holdQueue(q *workQueue, by int) {
 	m.obj.cqs.m[q.cqn].held += by
+	q.hold(by)
 	if p := m.obj.pds.m[q.pd]; p != nil {
 		p.held += by
 	}

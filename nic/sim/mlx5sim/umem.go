@@ -1,0 +1,92 @@
+package mlx5sim
+
+// umem is memory that a driver told of once, and names in the contexts of queues in place of page addresses (capability
+// umem_uid_0; Linux, mlx5_ifc.h, "umem").
+type umem struct {
+	object
+	buffer
+	bytes uint64
+}
+
+// Commands on such memory.
+func umemCommands() map[uint16]*command {
+	return map[uint16]*command{
+		0xa08: {name: "CREATE_UMEM", in: lay(48, head+"20.31 ats 20.4:0 log_page_size 24.31:0 page_offset 28*2 num_of_mtt"), tail: true, out: newID("umem_id"),
+			from: hcaReady, run: (*Model).createUMEM},
+		0xa0a: {name: "DESTROY_UMEM", in: byID("umem_id"), out: plainOut, from: hcaReady, run: (*Model).destroyUMEM},
+	}
+}
+
+func (m *Model) createUMEM(c *call) *refusal {
+	if !m.prof.umem {
+		return refuse(stBadOp, "capability umem_uid_0 is not there")
+	}
+	in := c.in
+	logPage, n, list := 12+in.i("log_page_size"), in.u("num_of_mtt"), in.b[min(len(in.b), 0x30):]
+	switch {
+	case n == 0 || uint64(len(list)) < 8*n:
+		return refuse(stInLen, "num_of_mtt is %d, the input has %d addresses", n, len(list)/8)
+	case uint64(in.u32("page_offset")) >= 1<<logPage:
+		return refuse(stBadParam, "page_offset is %d, a page has %d bytes", in.u("page_offset"), 1<<logPage)
+	}
+	u := &umem{buffer: buffer{logPage: logPage, offset: in.u("page_offset")}, bytes: n<<logPage - in.u("page_offset")}
+	for i := range n {
+		u.pages = append(u.pages, be.Uint64(list[8*i:])&^0xfff)
+	}
+	if r := m.obj.umems.add(m, u); r != nil {
+		return r
+	}
+	c.out.set("umem_id", uint64(u.id))
+	return nil
+}
+
+func (m *Model) destroyUMEM(c *call) *refusal {
+	_, r := m.obj.umems.remove(m, c.in.u32("umem_id"))
+	return r
+}
+
+// within finds n bytes of such memory.
+func (m *Model) within(id uint32, off uint64, n int) (*umem, *refusal) {
+	u, r := m.obj.umems.get(id)
+	if r == nil && (off > u.bytes || uint64(n) > u.bytes-off) {
+		r = refuse(stBadParam, "umem %#x has %d bytes, %d at %#x are beyond", id, u.bytes, n, off)
+	}
+	return u, r
+}
+
+// ring is a queue's memory of n bytes: where a umem says, if the context names one, else at the page addresses behind it.
+func (m *Model) ring(in msg, prefix string, logPage, pageOffset, n int) (buffer, *refusal) {
+	if !in.is(prefix + "_umem_valid") {
+		return m.pageList(in.b[min(len(in.b), 0x110):], logPage, pageOffset, n)
+	}
+	off := in.u(prefix + "_umem_offset")
+	u, r := m.within(in.u32(prefix+"_umem_id"), off, n)
+	if r != nil {
+		return buffer{}, r
+	}
+	return buffer{pages: u.pages, logPage: u.logPage, offset: u.offset + off, umem: u}, nil
+}
+
+// hold counts a queue as one that needs its memory.
+func (b *buffer) hold(by int) {
+	if b.umem != nil {
+		b.umem.held += by
+	}
+}
+
+// record is the address of a doorbell record.
+func (m *Model) record(in msg) (uint64, *refusal) {
+	at := in.u("dbr_addr")
+	if in.is("dbr_umem_valid") {
+		u, r := m.within(in.u32("dbr_umem_id"), at, 8)
+		if r != nil {
+			return 0, r
+		}
+		at += u.offset
+		at = u.pages[at>>u.logPage] + at&(1<<u.logPage-1)
+	}
+	if at == 0 || at%8 != 0 {
+		return 0, refuse(stBadParam, "dbr_addr is %#x: a doorbell record has 8 bytes and is aligned to them", at)
+	}
+	return at, nil
+}
