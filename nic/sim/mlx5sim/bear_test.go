@@ -11,12 +11,12 @@ func (x *rig) tells(in []byte, outLen int, violation string) []byte {
 	x.Helper()
 	out := x.exec(in, outLen)
 	if out[0] != 0 {
-		x.Errorf("command %x: status %xh, syndrome %x: %q", in[:2], out[0], out[4:8], x.p.Violations())
+		x.Errorf("command %x: status %xh, syndrome %x: %q", in[:2], out[0], out[4:8], x.Port.Violations())
 	}
-	if r := x.p.Refused(); len(r) > 0 {
+	if r := x.Port.Refused(); len(r) > 0 {
 		x.Errorf("command %x: %q", in[:2], r)
 	}
-	x.wants(violation)
+	x.Violated(violation)
 	return out
 }
 
@@ -36,14 +36,14 @@ func TestUnsignedCommand(t *testing.T) {
 	if d != 0 || caps[0] != 0 {
 		t.Fatalf("QUERY_HCA_CAP without signatures: delivery status %xh, status %xh", d, caps[0])
 	}
-	x.clean()
+	x.Clean()
 	caps[16+0x42] |= 0xc0 // cmdif_checksum
 	x.sums = true
 	x.do(append(dwords(16, 0, 0x109<<16), caps[16:]...), 16)
 	if _, d := unsigned(dwords(16, 0, 0x80d<<16), 16); d != deliverySignature {
 		t.Errorf("NOP without a signature, cmdif_checksum is set: delivery status %xh, expected %xh", d, deliverySignature)
 	}
-	x.wants("signature is 00")
+	x.Violated("signature is 00")
 }
 
 // The command queue stays where it was when a driver resets the function after it has told the address.
@@ -59,7 +59,7 @@ func TestResetKeepsCommandQueue(t *testing.T) {
 			x.wr(0x14, x.rd(0x14)&^0x700)
 		}
 		x.do(dwords(16, 0, 0x104<<16), 16)
-		x.clean()
+		x.Clean()
 	}
 }
 
@@ -95,7 +95,7 @@ func TestShortOutputs(t *testing.T) {
 	if out := x.do(dwords(32, 0, 0x805<<16, 4, 1, 8, regPMTU, 16, 1<<16), 28); w32(out, 24)>>16 != 9000 {
 		t.Errorf("PMTU after a write with an output of 16 bytes: %x", out)
 	}
-	x.clean()
+	x.Clean()
 }
 
 // A send queue may be made with min_wqe_inline_mode 0; what its WQEs have to carry is the device's to say.
@@ -124,18 +124,18 @@ func TestInlineMode(t *testing.T) {
 			x.sqn = w32(x.do(in, 16), 8)
 			x.do(dwords(0x110, 0, 0x905<<16, 8, x.sqn, 0x20, 1<<20), 16)
 			x.store(0, x.wqe(0, c.frame, c.inl)[:8])
-			x.p.Settle(10)
+			x.Port.Settle(10)
 			e := x.cqe()
 			if e == nil || c.synd != 0 && (e[63]>>4 != cqeRequestErr || e[55] != c.synd) || c.synd == 0 && e[63]>>4 != cqeRequest {
 				t.Errorf("completion %x", e)
 			}
-			if got := x.far.Recv(0); c.synd == 0 && !bytes.Equal(got, c.frame) {
+			if got := x.Far.Recv(0); c.synd == 0 && !bytes.Equal(got, c.frame) {
 				t.Errorf("the wire has %x", got)
 			}
 			if c.told == "" {
-				x.clean()
+				x.Clean()
 			} else {
-				x.wants(c.told)
+				x.Violated(c.told)
 			}
 		})
 	}
@@ -150,9 +150,9 @@ func TestVportCounters(t *testing.T) {
 		return binary.BigEndian.Uint64(out[0x90:]), binary.BigEndian.Uint64(out[0xa0:])
 	}
 	x.post(1)
-	x.far.Send(0, frameOf(64)) // taken
-	x.far.Send(0, frameOf(64)) // no WQE
-	x.p.Settle(10)
+	x.Far.Send(0, frameOf(64)) // taken
+	x.Far.Send(0, frameOf(64)) // no WQE
+	x.Port.Settle(10)
 	if rx, _ := count(); rx != 2 {
 		t.Errorf("%d unicast frames received of 2, one of which found no WQE", rx)
 	}
@@ -161,12 +161,12 @@ func TestVportCounters(t *testing.T) {
 		t.Errorf("with one turned round: %d received of 3, %d sent of 1", rx, tx)
 	}
 	x.do(dwords(64, 0, 0x938<<16, 0x14, x.table), 16)
-	x.far.Send(0, frameOf(64)) // no entry
-	x.p.Settle(10)
+	x.Far.Send(0, frameOf(64)) // no entry
+	x.Port.Settle(10)
 	if rx, _ := count(); rx != 4 || x.m.count.missed != 1 {
 		t.Errorf("with one that no entry takes: %d received of 4", rx)
 	}
-	x.clean()
+	x.Clean()
 }
 
 // Reserved bits of a WQE's control segment are told, and the frame is sent.
@@ -177,9 +177,9 @@ func TestReservedInWQE(t *testing.T) {
 	w[9] = 1
 	copy(x.sq.Bytes, w)
 	x.store(0, w)
-	x.p.Settle(10)
-	if e := x.cqe(); e == nil || e[63]>>4 != cqeRequest || x.far.Recv(0) == nil {
+	x.Port.Settle(10)
+	if e := x.cqe(); e == nil || e[63]>>4 != cqeRequest || x.Far.Recv(0) == nil {
 		t.Errorf("completion %x", e)
 	}
-	x.wants("told: SQ")
+	x.Violated("told: SQ")
 }

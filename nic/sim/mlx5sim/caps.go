@@ -1,5 +1,7 @@
 package mlx5sim
 
+import "rebound/nic/sim/kit"
+
 // capBytes is the length of a capability structure as QUERY_HCA_CAP returns it.
 const capBytes = 4096
 
@@ -42,21 +44,21 @@ var currentGeneral = words{0x10: 0x0f0f000e, 0x2c: 0xe0000000, 0x30: 0x40ff0000,
 // notModelled are capabilities of the recorded card that this model does not have, and does not claim.
 var notModelled = []struct {
 	kind int
-	bits
+	kit.Field
 	why string
 }{
-	{capGeneral, bits{off: 0x40, hi: 30, lo: 30}, "striding_rq: receive queues are cyclic, one WQE for a frame"},
-	{capGeneral, bits{off: 0x40, hi: 11, lo: 11}, "wq_signature: WQEs are not signed"},
-	{capGeneral, bits{off: 0x40, hi: 10, lo: 10}, "sctr_data_cqe: payload is not scattered into CQEs"},
-	{capGeneral, bits{off: 0x40, hi: 1, lo: 1}, "atomic: no atomic operations"},
-	{capGeneral, bits{off: 0x44, hi: 1, lo: 1}, "uc: QPs are RC and UD"},
-	{capGeneral, bits{off: 0x44, hi: 30, lo: 30}, "cq_resize"},
-	{capGeneral, bits{off: 0x34, hi: 26, lo: 26}, "ets: one traffic class"},
-	{capGeneral, bits{off: 0xb4, hi: 0, lo: 0}, "cqe_compression"},
-	{capEthernet, bits{off: 0x00, hi: 29, lo: 29}, "lro_cap"},
-	{capEthernet, bits{off: 0x00, hi: 27, lo: 27}, "lro_time_stamp"},
-	{capEthernet, bits{off: 0x00, hi: 15, lo: 14}, "multi_pkt_send_wqe"},
-	{capEthernet, bits{off: 0x00, hi: 1, lo: 0}, "tunnel_stateless_gre and _vxlan: inner headers are not parsed"},
+	{capGeneral, kit.Field{Off: 0x40, Hi: 30, Lo: 30}, "striding_rq: receive queues are cyclic, one WQE for a frame"},
+	{capGeneral, kit.Field{Off: 0x40, Hi: 11, Lo: 11}, "wq_signature: WQEs are not signed"},
+	{capGeneral, kit.Field{Off: 0x40, Hi: 10, Lo: 10}, "sctr_data_cqe: payload is not scattered into CQEs"},
+	{capGeneral, kit.Field{Off: 0x40, Hi: 1, Lo: 1}, "atomic: no atomic operations"},
+	{capGeneral, kit.Field{Off: 0x44, Hi: 1, Lo: 1}, "uc: QPs are RC and UD"},
+	{capGeneral, kit.Field{Off: 0x44, Hi: 30, Lo: 30}, "cq_resize"},
+	{capGeneral, kit.Field{Off: 0x34, Hi: 26, Lo: 26}, "ets: one traffic class"},
+	{capGeneral, kit.Field{Off: 0xb4, Hi: 0, Lo: 0}, "cqe_compression"},
+	{capEthernet, kit.Field{Off: 0x00, Hi: 29, Lo: 29}, "lro_cap"},
+	{capEthernet, kit.Field{Off: 0x00, Hi: 27, Lo: 27}, "lro_time_stamp"},
+	{capEthernet, kit.Field{Off: 0x00, Hi: 15, Lo: 14}, "multi_pkt_send_wqe"},
+	{capEthernet, kit.Field{Off: 0x00, Hi: 1, Lo: 0}, "tunnel_stateless_gre and _vxlan: inner headers are not parsed"},
 }
 
 // capSet is a function's capabilities.
@@ -72,12 +74,12 @@ func structure(kind int, w words, amended []amendment) []byte {
 	}
 	for _, n := range notModelled {
 		if n.kind == kind {
-			be.PutUint32(b[n.off:], be.Uint32(b[n.off:])&^n.mask())
+			be.PutUint32(b[n.Off:], be.Uint32(b[n.Off:])&^n.Mask())
 		}
 	}
 	for _, a := range amended {
 		if a.kind == kind {
-			be.PutUint32(b[a.field.off:], be.Uint32(b[a.field.off:])&^a.field.mask()|a.value<<a.field.lo)
+			be.PutUint32(b[a.field.Off:], be.Uint32(b[a.field.Off:])&^a.field.Mask()|a.value<<a.field.Lo)
 		}
 	}
 	return b
@@ -86,8 +88,8 @@ func structure(kind int, w words, amended []amendment) []byte {
 func (m *Model) newCaps() capSet {
 	amended := m.prof.amendments()
 	if m.opt.Clock != FreeRunning {
-		amended = append(amended, amendment{capGeneral, bits{off: 0x88, hi: 31, lo: 30}, uint32(m.opt.Clock)}, // sq_ts_format
-			amendment{capGeneral, bits{off: 0x88, hi: 29, lo: 28}, uint32(m.opt.Clock)}) // rq_ts_format
+		amended = append(amended, amendment{capGeneral, kit.Field{Off: 0x88, Hi: 31, Lo: 30}, uint32(m.opt.Clock)}, // sq_ts_format
+			amendment{capGeneral, kit.Field{Off: 0x88, Hi: 29, Lo: 28}, uint32(m.opt.Clock)}) // rq_ts_format
 	}
 	s := capSet{max: map[int][]byte{}, cur: map[int][]byte{}}
 	for kind, w := range recorded {
@@ -106,13 +108,13 @@ var general = lay(capBytes, `10.4:0 log_max_qp 2c.27 cache_line_128byte 2c.15:0 
 	98.31:0 device_frequency_mhz 7c.4:0 log_max_current_uc_list 7c.12:8 log_max_current_mc_list
 	7c.20:16 log_max_vlan_list`)
 
-func (s *capSet) general() msg         { return msg{s.cur[capGeneral], general} }
-func (s *capSet) cmdifChecksum() bool  { return s.general().is("cmdif_checksum") }
-func (s *capSet) loopbackSwitch() bool { return s.general().is("disable_local_lb_uc") }
+func (s *capSet) general() msg         { return as(s.cur[capGeneral], general) }
+func (s *capSet) cmdifChecksum() bool  { return s.general().Is("cmdif_checksum") }
+func (s *capSet) loopbackSwitch() bool { return s.general().Is("disable_local_lb_uc") }
 
 func (m *Model) queryCap(c *call) *refusal {
-	op := c.in.i("op_mod")
-	if c.in.is("other_function") {
+	op := c.in.I("op_mod")
+	if c.in.Is("other_function") {
 		return refuse(stBadParam, "other_function is set: there is none")
 	}
 	if op>>1 >= capTypes {
@@ -122,7 +124,7 @@ func (m *Model) queryCap(c *call) *refusal {
 	if op&1 == 1 {
 		from = m.caps.cur
 	}
-	copy(c.out.b[min(16, len(c.out.b)):], from[op>>1]) // as much as the driver has room for
+	copy(c.out.B[min(16, len(c.out.B)):], from[op>>1]) // as much as the driver has room for
 	return nil
 }
 
@@ -132,10 +134,10 @@ func (m *Model) setCap(c *call) *refusal {
 	if m.hca == hcaReady {
 		return refuse(stBadSysState, "capabilities are set before INIT_HCA")
 	}
-	op := c.in.i("op_mod")
-	want := c.in.b[16:]
+	op := c.in.I("op_mod")
+	want := c.in.B[16:]
 	if len(want) != capBytes {
-		return refuse(stInLen, "input is %d bytes, expected %d", len(c.in.b), 16+capBytes)
+		return refuse(stInLen, "input is %d bytes, expected %d", len(c.in.B), 16+capBytes)
 	}
 	if op>>1 != capGeneral {
 		return refuse(stBadParam, "op_mod %xh: capability type %xh cannot be set", op, op>>1)
@@ -144,9 +146,8 @@ func (m *Model) setCap(c *call) *refusal {
 	settable := make([]byte, capBytes)
 	for _, name := range []string{"log_max_qp", "cache_line_128byte", "gid_table_size", "pkey_table_size", "cmdif_checksum",
 		"uar_4k", "log_uar_page_sz", "log_max_current_uc_list"} {
-		f := general.fields[name]
-		be.PutUint32(settable[f.off:], be.Uint32(settable[f.off:])|f.mask())
-		if v, most := (msg{want, general}).u(name), (msg{greatest, general}).u(name); v > most {
+		as(settable, general).Set(name, ^uint64(0))
+		if v, most := as(want, general).U(name), as(greatest, general).U(name); v > most {
 			return refuse(stBadParam, "%s is %d, its greatest value is %d", name, v, most)
 		}
 	}

@@ -1,6 +1,10 @@
 package mlx5sim
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"rebound/nic/sim/kit"
+)
 
 // Match parameters, PRM "Flow Table Match Parameters": what the model takes from a frame.
 var (
@@ -14,8 +18,8 @@ var (
 	matchNothing   = lay(matchSize, "")
 )
 
-func matchable(enable uint64) *layout {
-	return [...]*layout{matchNothing, matchOuter, matchMisc, matchBoth}[enable&3]
+func matchable(enable uint64) *kit.Layout {
+	return [...]*kit.Layout{matchNothing, matchOuter, matchMisc, matchBoth}[enable&3]
 }
 
 // parameters is a frame as flow tables see it.

@@ -14,7 +14,7 @@ const (
 func (m *Model) clock() uint64 {
 	kHz := uint64(m.prof.kHz)
 	if kHz == 0 {
-		kHz = 1000 * m.caps.general().u("device_frequency_mhz")
+		kHz = 1000 * m.caps.general().U("device_frequency_mhz")
 	}
 	ns := uint64(m.host.Now())
 	return ns/1e6*kHz + ns%1e6*kHz/1e6

@@ -39,10 +39,10 @@ func TestTimestampFormats(t *testing.T) {
 				}
 			}
 		}
-		x.p.ForgetViolations()
+		x.Port.ForgetViolations()
 		x.post(1)
 		x.store(0, x.wqe(0, frameOf(64), 64))
-		x.p.Settle(10)
+		x.Port.Settle(10)
 		n := 0
 		for e := x.cqe(); e != nil; e = x.cqe() {
 			n++
@@ -54,6 +54,6 @@ func TestTimestampFormats(t *testing.T) {
 		if n != 2 {
 			t.Errorf("clock %d: %d completions", c.clock, n)
 		}
-		x.clean()
+		x.Clean()
 	}
 }

@@ -3,6 +3,8 @@ package mlx5sim
 import (
 	"cmp"
 	"fmt"
+
+	"rebound/nic/sim/kit"
 )
 
 // Command status, PRM "Command Return Status".
@@ -36,7 +38,7 @@ func (s hcaState) String() string { return [...]string{"disabled", "enabled", "i
 // command is one of the firmware's.
 type command struct {
 	name    string
-	in, out *layout
+	in, out *kit.Layout
 	from    hcaState // least state it needs
 	run     func(m *Model, c *call) *refusal
 	tail    bool // input goes on behind the layout: an array
@@ -115,17 +117,17 @@ func (m *Model) dispatch(opcode uint16, in, out []byte) *refusal {
 		return refuse(stBadOp, "no such command in this model")
 	case m.hca < k.from:
 		return refuse(stBadSysState, "the function is %v, it has to be %v", m.hca, k.from)
-	case len(in) < k.in.size:
-		return refuse(stInLen, "input is %d bytes, expected %d", len(in), k.in.size)
-	case len(in) > k.in.size && !k.tail:
-		return refuse(stInLen, "input is %d bytes, expected %d", len(in), k.in.size)
-	case len(out) < k.out.end():
-		return refuse(stOutLen, "output is %d bytes, expected %d", len(out), k.out.end())
+	case len(in) < k.in.Size:
+		return refuse(stInLen, "input is %d bytes, expected %d", len(in), k.in.Size)
+	case len(in) > k.in.Size && !k.tail:
+		return refuse(stInLen, "input is %d bytes, expected %d", len(in), k.in.Size)
+	case len(out) < k.out.End():
+		return refuse(stOutLen, "output is %d bytes, expected %d", len(out), k.out.End())
 	}
-	if off, set, found := k.in.stray(in); found {
+	if off, set, found := k.in.Stray(in); found {
 		m.host.Tell("%s: reserved bits %08x set in the dword at %02xh of the input", m.opName(opcode), set, off)
 	}
-	return k.run(m, &call{command: k, opcode: opcode, in: msg{in, k.in}, out: msg{out, k.out}})
+	return k.run(m, &call{command: k, opcode: opcode, in: as(in, k.in), out: as(out, k.out)})
 }
 
 // Inputs and outputs that many commands share.
@@ -137,10 +139,10 @@ var (
 )
 
 // byID is the input of a command on one object.
-func byID(name string) *layout { return lay(16, head+"08.23:0 "+name) }
+func byID(name string) *kit.Layout { return lay(16, head+"08.23:0 "+name) }
 
 // newID is the output of a command that creates one.
-func newID(name string) *layout { return lay(16, "08.23:0 "+name) }
+func newID(name string) *kit.Layout { return lay(16, "08.23:0 "+name) }
 
 func commandTable() map[uint16]*command {
 	t := map[uint16]*command{}

@@ -32,23 +32,23 @@ func newCongestion() congestion {
 }
 
 func congestionKey(c *call) (uint32, *refusal) {
-	p := c.in.u32("cong_protocol")
+	p := c.in.U32("cong_protocol")
 	if p > congestionNP {
 		return 0, refuse(stBadParam, "cong_protocol is %d, expected 0 (802.1Qau), 1 (reaction point) or 2 (notification point)", p)
 	}
-	return c.in.u32("priority")<<4 | p, nil
+	return c.in.U32("priority")<<4 | p, nil
 }
 
 func (m *Model) queryCongStatus(c *call) *refusal {
 	k, r := congestionKey(c)
-	c.out.set("enable", uint64(m.congestion.enabled[k]))
+	c.out.Set("enable", uint64(m.congestion.enabled[k]))
 	return r
 }
 
 func (m *Model) modifyCongStatus(c *call) *refusal {
 	k, r := congestionKey(c)
 	if r == nil {
-		m.congestion.enabled[k] = c.in.u32("enable")
+		m.congestion.enabled[k] = c.in.U32("enable")
 	}
 	return r
 }
@@ -56,20 +56,20 @@ func (m *Model) modifyCongStatus(c *call) *refusal {
 func (m *Model) queryCongParams(c *call) *refusal {
 	k, r := congestionKey(c)
 	p := m.congestion.params[k&0xf]
-	copy(c.out.bytes("congestion_parameters"), p[:])
+	copy(c.out.Bytes("congestion_parameters"), p[:])
 	return r
 }
 
 func (m *Model) modifyCongParams(c *call) *refusal {
 	k, r := congestionKey(c)
 	if r == nil {
-		m.congestion.params[k&0xf] = [256]byte(c.in.bytes("congestion_parameters"))
+		m.congestion.params[k&0xf] = [256]byte(c.in.Bytes("congestion_parameters"))
 	}
 	return r
 }
 
 // queryCongStatistics has nothing to tell but the time, in microseconds.
 func (m *Model) queryCongStatistics(c *call) *refusal {
-	c.out.set("time_stamp", uint64(m.host.Now().Microseconds()))
+	c.out.Set("time_stamp", uint64(m.host.Now().Microseconds()))
 	return nil
 }

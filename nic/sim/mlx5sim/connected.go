@@ -187,16 +187,16 @@ func (m *Model) sendRequests(q *qp) (busy bool) {
 
 // path is where a connection's packets go.
 func (q *qp) path() *path {
-	p := &path{ip: [16]byte(q.ctx.bytes("rgid_rip")), source: q.ctx.u32("src_addr_index"), hops: uint8(q.ctx.u("hop_limit")),
-		tclass: uint8(q.ctx.u("dscp")<<2 | q.ctx.u("ecn")), sport: uint16(q.ctx.u("udp_sport")), flow: q.ctx.u32("flow_label")}
-	be.PutUint16(p.mac[:], uint16(q.ctx.u("rmac_47_32")))
-	be.PutUint32(p.mac[2:], q.ctx.u32("rmac_31_0"))
+	p := &path{ip: [16]byte(q.ctx.Bytes("rgid_rip")), source: q.ctx.U32("src_addr_index"), hops: uint8(q.ctx.U("hop_limit")),
+		tclass: uint8(q.ctx.U("dscp")<<2 | q.ctx.U("ecn")), sport: uint16(q.ctx.U("udp_sport")), flow: q.ctx.U32("flow_label")}
+	be.PutUint16(p.mac[:], uint16(q.ctx.U("rmac_47_32")))
+	be.PutUint32(p.mac[2:], q.ctx.U32("rmac_31_0"))
 	return p
 }
 
 // to sends a packet of a connection. The address was there when the connection was made: if it went, packets are lost.
 func (m *Model) to(q *qp, p *packet) {
-	p.pkey, p.qpn = 0xffff, q.ctx.u32("remote_qpn")
+	p.pkey, p.qpn = 0xffff, q.ctx.U32("remote_qpn")
 	m.sendPacket(q.path(), p)
 }
 
@@ -257,7 +257,7 @@ func (m *Model) stepTimers(q *qp) {
 	}
 	m.countQ(q.recv.counter, "local_ack_timeout_err")
 	q.retries++
-	if q.retries > q.ctx.u("retry_count") {
+	if q.retries > q.ctx.U("retry_count") {
 		m.failRequest(q, q.requests[0], syndRetries)
 		return
 	}
@@ -337,7 +337,7 @@ func (m *Model) receiveAck(q *qp, p *packet) {
 	switch {
 	case synd>>5 == ackRNR>>5:
 		m.countQ(q.recv.counter, "rnr_nak_retry_err")
-		if q.rnrs++; q.ctx.u("rnr_retry") != 7 && q.rnrs > q.ctx.u("rnr_retry") {
+		if q.rnrs++; q.ctx.U("rnr_retry") != 7 && q.rnrs > q.ctx.U("rnr_retry") {
 			m.failRequest(q, q.requests[0], syndRNRRetries)
 			return
 		}

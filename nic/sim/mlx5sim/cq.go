@@ -58,8 +58,8 @@ type cq struct {
 
 func (m *Model) createCQ(c *call) *refusal {
 	in := c.in
-	q := &cq{uar: in.u32("uar_page"), eqn: in.u32("c_eqn"), oi: in.is("oi"),
-		period: in.u32("cq_period"), maxCount: in.u32("cq_max_count")}
+	q := &cq{uar: in.U32("uar_page"), eqn: in.U32("c_eqn"), oi: in.Is("oi"),
+		period: in.U32("cq_period"), maxCount: in.U32("cq_max_count")}
 	u, r := m.obj.uars.get(q.uar)
 	if r != nil {
 		return r
@@ -69,37 +69,37 @@ func (m *Model) createCQ(c *call) *refusal {
 		return r
 	}
 	switch {
-	case in.u("cqe_sz") != 0:
-		return refuse(stBadParam, "cqe_sz is %d, the model has 0 (64 bytes)", in.u("cqe_sz"))
-	case in.is("cqe_comp_en"):
+	case in.U("cqe_sz") != 0:
+		return refuse(stBadParam, "cqe_sz is %d, the model has 0 (64 bytes)", in.U("cqe_sz"))
+	case in.Is("cqe_comp_en"):
 		return refuse(stBadParam, "cqe_comp_en is set without capability cqe_compression")
-	case in.u("status")|in.u("st")|in.u("consumer_counter")|in.u("producer_counter") != 0:
+	case in.U("status")|in.U("st")|in.U("consumer_counter")|in.U("producer_counter") != 0:
 		return refuse(stBadParam, "status, st and the counters have to be zero")
-	case in.i("log_cq_size") > 22:
-		return refuse(stBadParam, "log_cq_size is %d, capability log_max_cq_sz is 22", in.i("log_cq_size"))
-	case q.period != 0 && in.u("cq_period_mode") > 1:
-		return refuse(stBadParam, "cq_period_mode is %d, expected 0 (from EQE) or 1 (from CQE)", in.u("cq_period_mode"))
+	case in.I("log_cq_size") > 22:
+		return refuse(stBadParam, "log_cq_size is %d, capability log_max_cq_sz is 22", in.I("log_cq_size"))
+	case q.period != 0 && in.U("cq_period_mode") > 1:
+		return refuse(stBadParam, "cq_period_mode is %d, expected 0 (from EQE) or 1 (from CQE)", in.U("cq_period_mode"))
 	}
 	if q.dbr, r = m.record(in); r != nil {
 		return r
 	}
-	ring, r := m.ring(in, "cq", in.i("log_page_size"), in.i("page_offset"), cqeSize<<in.i("log_cq_size"))
+	ring, r := m.ring(in, "cq", in.I("log_page_size"), in.I("page_offset"), cqeSize<<in.I("log_cq_size"))
 	if r != nil {
 		return r
 	}
-	q.buffer = ring.of(6, in.i("log_cq_size"))
+	q.buffer = ring.of(6, in.I("log_cq_size"))
 	if r := m.obj.cqs.add(m, q); r != nil {
 		return r
 	}
 	u.held++
 	e.held++
 	q.hold(1)
-	c.out.set("cqn", uint64(q.id))
+	c.out.Set("cqn", uint64(q.id))
 	return nil
 }
 
 func (m *Model) destroyCQ(c *call) *refusal {
-	q, r := m.obj.cqs.remove(m, c.in.u32("cqn"))
+	q, r := m.obj.cqs.remove(m, c.in.U32("cqn"))
 	if r == nil {
 		m.obj.uars.m[q.uar].held--
 		m.obj.eqs.m[q.eqn].held--
@@ -109,40 +109,40 @@ func (m *Model) destroyCQ(c *call) *refusal {
 }
 
 func (m *Model) queryCQ(c *call) *refusal {
-	q, r := m.obj.cqs.get(c.in.u32("cqn"))
+	q, r := m.obj.cqs.get(c.in.U32("cqn"))
 	if r != nil {
 		return r
 	}
 	o := c.out
 	if q.broken {
-		o.set("status", 9) // overflow
+		o.Set("status", 9) // overflow
 	}
-	o.set("log_cq_size", uint64(q.logSize))
-	o.set("uar_page", uint64(q.uar))
-	o.set("c_eqn", uint64(q.eqn))
-	o.set("cq_period", uint64(q.period))
-	o.set("cq_max_count", uint64(q.maxCount))
-	o.set("consumer_counter", uint64(q.ci))
-	o.set("producer_counter", uint64(q.pi))
-	o.set("dbr_addr", q.dbr)
+	o.Set("log_cq_size", uint64(q.logSize))
+	o.Set("uar_page", uint64(q.uar))
+	o.Set("c_eqn", uint64(q.eqn))
+	o.Set("cq_period", uint64(q.period))
+	o.Set("cq_max_count", uint64(q.maxCount))
+	o.Set("consumer_counter", uint64(q.ci))
+	o.Set("producer_counter", uint64(q.pi))
+	o.Set("dbr_addr", q.dbr)
 	return nil
 }
 
 // modifyCQ changes the moderation: field_select bit 0 the period, bit 1 the count, bit 4 the period mode.
 func (m *Model) modifyCQ(c *call) *refusal {
-	q, r := m.obj.cqs.get(c.in.u32("cqn"))
+	q, r := m.obj.cqs.get(c.in.U32("cqn"))
 	if r != nil {
 		return r
 	}
-	sel := c.in.u("field_select")
-	if sel&^0x13 != 0 || c.in.u("op_mod") != 0 {
-		return refuse(stBadParam, "op_mod %d, field_select %#x: the model changes period (bit 0), count (bit 1) and period mode (bit 4)", c.in.u("op_mod"), sel)
+	sel := c.in.U("field_select")
+	if sel&^0x13 != 0 || c.in.U("op_mod") != 0 {
+		return refuse(stBadParam, "op_mod %d, field_select %#x: the model changes period (bit 0), count (bit 1) and period mode (bit 4)", c.in.U("op_mod"), sel)
 	}
 	if sel&1 != 0 {
-		q.period = c.in.u32("cq_period")
+		q.period = c.in.U32("cq_period")
 	}
 	if sel&2 != 0 {
-		q.maxCount = c.in.u32("cq_max_count")
+		q.maxCount = c.in.U32("cq_max_count")
 	}
 	return nil
 }

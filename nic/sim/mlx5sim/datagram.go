@@ -157,13 +157,13 @@ func (m *Model) sendDatagram(q *qp, w []byte) *wqeError {
 	}
 	key := be.Uint32(av)
 	if key>>31 != 0 { // a privileged key stands for the QP's own (volume 1, 10.2.5)
-		key = q.ctx.u32("q_key")
+		key = q.ctx.U32("q_key")
 	}
 	to := path{mac: [6]byte(av[20:]), ip: [16]byte(av[32:]), tclass: av[26], hops: av[27], sport: be.Uint16(av[14:]),
 		source: be.Uint32(av[28:]) >> 20 & 0xff, flow: be.Uint32(av[28:]) & 0xfffff}
 	p := &packet{op: udSend, se: w[11]&2 != 0, pkey: 0xffff, qpn: be.Uint32(av[8:]) & 0xffffff, psn: q.nextPSN}
 	source := q.id
-	if q.st == serviceGSI || q.ctx.u("deth_sqpn") == 1 {
+	if q.st == serviceGSI || q.ctx.U("deth_sqpn") == 1 {
 		source = 1
 	}
 	p.body = be.AppendUint32(be.AppendUint32(nil, key), source)
@@ -199,7 +199,7 @@ func (m *Model) receiveDatagram(q *qp, p *packet) {
 	case p.op != udSend && p.op != udSendImm, len(p.body) < head:
 		m.count.roceDropped++
 		return
-	case be.Uint32(p.body) != q.ctx.u32("q_key"):
+	case be.Uint32(p.body) != q.ctx.U32("q_key"):
 		m.count.roceDropped++ // a wrong key; no completion tells
 		return
 	}
@@ -231,7 +231,7 @@ func (m *Model) takeReceive(q *qp) (w []byte, idx uint32, ok bool) {
 		w, idx = m.takeShared(q.shared)
 		return w, idx, w != nil
 	}
-	if q.ctx.u("rq_type") != receiveOwn {
+	if q.ctx.U("rq_type") != receiveOwn {
 		return nil, 0, false
 	}
 	if w = m.nextRecv(q.recv); w == nil {

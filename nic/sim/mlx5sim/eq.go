@@ -33,8 +33,8 @@ type eq struct {
 
 func (m *Model) createEQ(c *call) *refusal {
 	in := c.in
-	e := &eq{uar: in.u32("eq_uar_page"), vector: in.i("intr")}
-	mask := in.bytes("event_bitmask")
+	e := &eq{uar: in.U32("eq_uar_page"), vector: in.I("intr")}
+	mask := in.Bytes("event_bitmask")
 	// The first quadword holds types 63 to 0.
 	e.mask = be.Uint64(mask)
 	for _, b := range mask[8:] {
@@ -49,10 +49,10 @@ func (m *Model) createEQ(c *call) *refusal {
 	switch {
 	case e.vector >= m.prof.vectors:
 		return refuse(stBadParam, "intr is %d, there are %d vectors", e.vector, m.prof.vectors)
-	case in.u("eq_status") != 0 || in.u("eq_st") != 0 || in.is("eq_ec") || in.u("eq_consumer_counter")|in.u("eq_producer_counter") != 0:
+	case in.U("eq_status") != 0 || in.U("eq_st") != 0 || in.Is("eq_ec") || in.U("eq_consumer_counter")|in.U("eq_producer_counter") != 0:
 		return refuse(stBadParam, "status, st, ec and the counters have to be zero")
 	}
-	if e.buffer, r = m.newBuffer(in.b[min(len(in.b), 0x110):], in.i("eq_log_page_size"), in.i("eq_page_offset"), 6, in.i("log_eq_size")); r != nil {
+	if e.buffer, r = m.newBuffer(in.B[min(len(in.B), 0x110):], in.I("eq_log_page_size"), in.I("eq_page_offset"), 6, in.I("log_eq_size")); r != nil {
 		return r
 	}
 	for _, o := range m.obj.eqs.m {
@@ -64,12 +64,12 @@ func (m *Model) createEQ(c *call) *refusal {
 		return r
 	}
 	u.held++
-	c.out.set("eq_number", uint64(e.id))
+	c.out.Set("eq_number", uint64(e.id))
 	return nil
 }
 
 func (m *Model) destroyEQ(c *call) *refusal {
-	e, r := m.obj.eqs.remove(m, c.in.u32("eq_number"))
+	e, r := m.obj.eqs.remove(m, c.in.U32("eq_number"))
 	if r == nil {
 		m.obj.uars.m[e.uar].held--
 	}
@@ -77,15 +77,15 @@ func (m *Model) destroyEQ(c *call) *refusal {
 }
 
 func (m *Model) queryEQ(c *call) *refusal {
-	e, r := m.obj.eqs.get(c.in.u32("eq_number"))
+	e, r := m.obj.eqs.get(c.in.U32("eq_number"))
 	if r != nil {
 		return r
 	}
-	c.out.set("log_eq_size", uint64(e.logSize))
-	c.out.set("eq_uar_page", uint64(e.uar))
-	c.out.set("intr", uint64(e.vector))
-	c.out.set("eq_consumer_counter", uint64(e.ci))
-	c.out.set("eq_producer_counter", uint64(e.pi))
+	c.out.Set("log_eq_size", uint64(e.logSize))
+	c.out.Set("eq_uar_page", uint64(e.uar))
+	c.out.Set("intr", uint64(e.vector))
+	c.out.Set("eq_consumer_counter", uint64(e.ci))
+	c.out.Set("eq_producer_counter", uint64(e.pi))
 	return nil
 }
 

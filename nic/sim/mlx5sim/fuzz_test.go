@@ -30,10 +30,10 @@ func FuzzCommands(f *testing.F) {
 			}
 			out := x.m.command(cmd, 8+quads*8)
 			_ = out
-			x.p.Settle(4)
+			x.Port.Settle(4)
 		}
-		x.far.Send(0, frameOf(64))
-		x.p.Settle(10)
+		x.Far.Send(0, frameOf(64))
+		x.Port.Settle(10)
 	})
 }
 
@@ -54,9 +54,9 @@ func FuzzQueues(f *testing.F) {
 		binary.BigEndian.PutUint32(x.rec.Bytes[128:], uint32(at&15))
 		if len(frame) >= 14 && len(frame) < 9000 {
 			copy(frame, testMAC[:])
-			x.far.Send(0, frame)
+			x.Far.Send(0, frame)
 		}
-		x.far.Send(0, frameOf(60+int(at&1023)))
-		x.p.Settle(100)
+		x.Far.Send(0, frameOf(60+int(at&1023)))
+		x.Port.Settle(100)
 	})
 }

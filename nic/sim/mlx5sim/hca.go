@@ -62,8 +62,8 @@ func (m *Model) disableHCA(*call) *refusal {
 
 func (m *Model) initHCA(c *call) *refusal {
 	switch {
-	case len(c.in.b) > 32:
-		return refuse(stInLen, "input is %d bytes, expected 16 or 32", len(c.in.b))
+	case len(c.in.B) > 32:
+		return refuse(stInLen, "input is %d bytes, expected 16 or 32", len(c.in.B))
 	case m.hca == hcaReady:
 		return refuse(stBadSysState, "the function is initialized already")
 	case m.pages.missing > 0:
@@ -74,10 +74,10 @@ func (m *Model) initHCA(c *call) *refusal {
 }
 
 func (m *Model) teardownHCA(c *call) *refusal {
-	if p := c.in.i("profile"); p > 2 {
+	if p := c.in.I("profile"); p > 2 {
 		return refuse(stBadParam, "profile is %d, expected 0 (graceful), 1 (force) or 2 (prepare fast)", p)
 	}
-	if c.in.u("profile") == 0 {
+	if c.in.U("profile") == 0 {
 		if left := m.obj.left(); left != "" {
 			m.host.Tell("TEARDOWN_HCA (103h): objects were not destroyed: %s", left)
 		}
@@ -90,13 +90,13 @@ func (m *Model) teardownHCA(c *call) *refusal {
 }
 
 func (m *Model) queryISSI(c *call) *refusal {
-	c.out.set("current_issi", uint64(m.issi))
-	c.out.set("supported_issi_dw0", 1<<1)
+	c.out.Set("current_issi", uint64(m.issi))
+	c.out.Set("supported_issi_dw0", 1<<1)
 	return nil
 }
 
 func (m *Model) setISSI(c *call) *refusal {
-	if v := c.in.u32("current_issi"); v != 1 {
+	if v := c.in.U32("current_issi"); v != 1 {
 		return refuse(stBadParam, "current_issi is %d, supported is 1", v)
 	}
 	m.issi = 1
@@ -104,8 +104,8 @@ func (m *Model) setISSI(c *call) *refusal {
 }
 
 func (m *Model) queryAdapter(c *call) *refusal {
-	c.out.set("ieee_vendor_id", 0x2c9)
-	c.out.set("vsd_vendor_id", 0x15b3)
-	copy(c.out.bytes("psid"), m.prof.psid)
+	c.out.Set("ieee_vendor_id", 0x2c9)
+	c.out.Set("vsd_vendor_id", 0x15b3)
+	copy(c.out.Bytes("psid"), m.prof.psid)
 	return nil
 }

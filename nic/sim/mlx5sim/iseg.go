@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"rebound/nic/sim"
+	"rebound/nic/sim/kit"
 )
 
 // Where BAR 0 holds what.
@@ -38,6 +39,26 @@ const (
 	logCmdqSize     = 5 // 32 entries
 	logCmdqStride   = 6 // of 64 bytes
 )
+
+// isegTable is the initialization segment's registers. The others read zero.
+var isegTable = kit.NewTable(isegSize, "PRM, Initialization Segment", []kit.Register[uint32]{
+	kit.One[uint32](isegFWRev, "fw_rev", kit.RO, 0, 0),
+	kit.One[uint32](isegCmdIfRev, "cmd_interface_rev", kit.RO, 0, 0),
+	kit.One[uint32](isegCmdqHigh, "cmdq_phy_addr_h", kit.RW, 0xffffffff, 0),
+	kit.One[uint32](isegCmdqLow, "cmdq_phy_addr_l", kit.RW, 0xfffff700, 0),
+	kit.One[uint32](isegDoorbell, "command_doorbell_vector", kit.Eff, 0xffffffff, 0),
+	kit.One[uint32](isegInitializing, "initializing", kit.RO, 0, 0),
+	kit.Row[uint32](isegHealth, 16, 4, "health_buffer", kit.RO, 0, 0),
+	kit.One[uint32](isegCmdTimeout, "cmd_timeout", kit.RO, 0, 0),
+	kit.One[uint32](isegInitTimeout, "init_timeout", kit.RO, 0, 0),
+	kit.One[uint32](isegTimerHigh, "internal_timer_h", kit.RO, 0, 0),
+	kit.One[uint32](isegTimerLow, "internal_timer_l", kit.RO, 0, 0),
+	kit.One[uint32](isegClearInt, "clear_int", kit.Eff, 0xffffffff, 0),
+	kit.One[uint32](isegHealthCount, "health_counter", kit.RO, 0, 0),
+	kit.One[uint32](isegRealTimeHigh, "real_time_h", kit.RO, 0, 0),
+	kit.One[uint32](isegRealTimeLow, "real_time_l", kit.RO, 0, 0),
+	kit.One[uint32](isegClockType, "clock_type", kit.RO, 0, 0),
+})
 
 // iseg is the initialization segment's state.
 type iseg struct {
@@ -127,6 +148,10 @@ func (m *Model) writeISeg(off uint64, p []byte) error {
 		return fmt.Errorf("initialization segment %03xh: write of %d bytes, its fields are dwords", off, len(p))
 	}
 	v := be.Uint32(p)
+	at := uint32(off)
+	if _, _, err := isegTable.Write(m.host, at, v, 0, isegTable.Bits(at), logCmdqSize<<4|logCmdqStride); err != nil {
+		return sim.AsTold(err) // cards bear it, and nothing happens
+	}
 	var early error
 	if (off == isegCmdqHigh || off == isegCmdqLow) && m.booting != 0 {
 		early = fmt.Errorf("initialization segment %02xh: written while initializing is set", off)
@@ -141,15 +166,9 @@ func (m *Model) writeISeg(off uint64, p []byte) error {
 			m.cmdq.base = uint64(m.cmdqHigh)<<32 | uint64(v&^0xfff)
 			m.addressed = true
 		}
-		if size := v & 0x8ff; size != 0 && size != logCmdqSize<<4|logCmdqStride {
-			return sim.AsTold(fmt.Errorf("initialization segment 14h: cmdq_phy_addr %08x is not aligned to 4096", v))
-		}
 		return sim.AsTold(early)
 	case isegDoorbell:
 		return m.ringCommand(v)
-	case isegClearInt:
-	default:
-		return sim.AsTold(fmt.Errorf("initialization segment %03xh: written %08x, but it is read-only", off, v))
 	}
 	return nil
 }

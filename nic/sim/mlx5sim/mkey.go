@@ -47,17 +47,17 @@ const maxTranslations = 1 << 22
 
 func (m *Model) createMkey(c *call) *refusal {
 	in := c.in
-	k := &mkey{pd: in.u32("pd"), mode: in.u32("access_mode_4_2")<<2 | in.u32("access_mode_1_0"), free: in.is("free"), umr: in.is("umr_en"),
-		start: in.u("start_addr"), len: in.u("len"), logPage: in.i("log_page_size"),
-		allow: [4]bool{in.is("lr"), in.is("lw"), in.is("rr"), in.is("rw")}}
-	octwords := in.i("translations_octword_size")
+	k := &mkey{pd: in.U32("pd"), mode: in.U32("access_mode_4_2")<<2 | in.U32("access_mode_1_0"), free: in.Is("free"), umr: in.Is("umr_en"),
+		start: in.U("start_addr"), len: in.U("len"), logPage: in.I("log_page_size"),
+		allow: [4]bool{in.Is("lr"), in.Is("lw"), in.Is("rr"), in.Is("rw")}}
+	octwords := in.I("translations_octword_size")
 	switch {
 	case k.free && !k.umr:
 		return refuse(stBadParam, "free is set without umr_en: nothing could ever fill the key")
-	case in.u("qpn") != 0xffffff:
-		return refuse(stBadParam, "qpn is %#x, expected ffffffh: not bound to a queue pair", in.u("qpn"))
-	case in.is("bsf_octword_size"):
-		return refuse(stBadParam, "bsf_octword_size is %d without capability sho", in.u("bsf_octword_size"))
+	case in.U("qpn") != 0xffffff:
+		return refuse(stBadParam, "qpn is %#x, expected ffffffh: not bound to a queue pair", in.U("qpn"))
+	case in.Is("bsf_octword_size"):
+		return refuse(stBadParam, "bsf_octword_size is %d without capability sho", in.U("bsf_octword_size"))
 	case octwords > maxTranslations/2:
 		return refuse(stLimit, "translations_octword_size is %d, the model has up to %d", octwords, maxTranslations/2)
 	}
@@ -66,7 +66,7 @@ func (m *Model) createMkey(c *call) *refusal {
 	}
 	switch k.mode {
 	case accessPA:
-		if !in.is("length64") {
+		if !in.Is("length64") {
 			return refuse(stBadParam, "length64 is clear: a physical key of %d bytes is not modelled", k.len)
 		}
 	case accessMTT:
@@ -87,9 +87,9 @@ func (m *Model) createMkey(c *call) *refusal {
 	if r := m.obj.mkeys.add(m, k); r != nil {
 		return r
 	}
-	k.key = k.id<<8 | in.u32("mkey_7_0")
+	k.key = k.id<<8 | in.U32("mkey_7_0")
 	m.obj.pds.m[k.pd].held++
-	c.out.set("mkey_index", uint64(k.id))
+	c.out.Set("mkey_index", uint64(k.id))
 	return nil
 }
 
@@ -102,8 +102,8 @@ func (k *mkey) pages(in msg) *refusal {
 		return refuse(stBadParam, "%#x+%#x is not modelled", k.start, k.len)
 	}
 	n := int((k.start&(1<<k.logPage-1) + k.len + 1<<k.logPage - 1) >> k.logPage)
-	pas := in.b[min(len(in.b), 0x110):]
-	if oct := in.i("translations_octword_actual_size"); oct < (n+1)/2 || len(pas) < 8*n {
+	pas := in.B[min(len(in.B), 0x110):]
+	if oct := in.I("translations_octword_actual_size"); oct < (n+1)/2 || len(pas) < 8*n {
 		return refuse(stBadParam, "%d pages take %d octwords of translations; said %d, sent %d bytes", n, (n+1)/2, oct, len(pas))
 	}
 	for i := range n {
@@ -113,7 +113,7 @@ func (k *mkey) pages(in msg) *refusal {
 }
 
 func (m *Model) destroyMkey(c *call) *refusal {
-	k, r := m.obj.mkeys.remove(m, c.in.u32("mkey_index"))
+	k, r := m.obj.mkeys.remove(m, c.in.U32("mkey_index"))
 	if r == nil {
 		m.obj.pds.m[k.pd].held--
 	}
@@ -122,7 +122,7 @@ func (m *Model) destroyMkey(c *call) *refusal {
 
 // queryMkey shows the context, in firmware's clear text.
 func (m *Model) queryMkey(c *call) *refusal {
-	k, r := m.obj.mkeys.get(c.in.u32("mkey_index"))
+	k, r := m.obj.mkeys.get(c.in.U32("mkey_index"))
 	if r != nil {
 		return r
 	}
@@ -130,17 +130,17 @@ func (m *Model) queryMkey(c *call) *refusal {
 	for name, on := range map[string]bool{"free": k.free, "umr_en": k.umr, "lr": k.allow[localRead], "lw": k.allow[localWrite],
 		"rr": k.allow[remoteRead], "rw": k.allow[remoteWrite], "length64": k.mode == accessPA} {
 		if on {
-			o.set(name, 1)
+			o.Set(name, 1)
 		}
 	}
-	o.set("access_mode_1_0", uint64(k.mode&3))
-	o.set("qpn", 0xffffff)
-	o.set("mkey_7_0", uint64(k.key&0xff))
-	o.set("pd", uint64(k.pd))
-	o.set("start_addr", k.start)
-	o.set("len", k.len)
-	o.set("translations_octword_size", uint64(len(k.mtt)+1)/2)
-	o.set("log_page_size", uint64(k.logPage))
+	o.Set("access_mode_1_0", uint64(k.mode&3))
+	o.Set("qpn", 0xffffff)
+	o.Set("mkey_7_0", uint64(k.key&0xff))
+	o.Set("pd", uint64(k.pd))
+	o.Set("start_addr", k.start)
+	o.Set("len", k.len)
+	o.Set("translations_octword_size", uint64(len(k.mtt)+1)/2)
+	o.Set("log_page_size", uint64(k.logPage))
 	return nil
 }
 
@@ -232,7 +232,7 @@ func (m *Model) umr(q *sq, w []byte) *wqeError {
 	}
 	key := be.Uint32(w[12:])
 	flags, octwords, mask := w[16], int(be.Uint16(w[20:])), be.Uint64(w[24:])
-	c := msg{w[64:128], mkeyContext}
+	c := as(w[64:128], mkeyContext)
 	k := m.obj.mkeys.m[key>>8]
 	switch {
 	case k == nil:
@@ -250,7 +250,7 @@ func (m *Model) umr(q *sq, w []byte) *wqeError {
 		}
 	}
 	if mask&umrPD != 0 {
-		pd := c.u32("pd")
+		pd := c.U32("pd")
 		if _, r := m.obj.pds.get(pd); r != nil {
 			return badWQE(syndBind, "UMR: %s", r.text)
 		}
@@ -259,29 +259,29 @@ func (m *Model) umr(q *sq, w []byte) *wqeError {
 		k.pd = pd
 	}
 	if mask&umrLen != 0 {
-		k.len = c.u("len")
+		k.len = c.U("len")
 	}
 	if mask&umrStart != 0 {
-		k.start = c.u("start_addr")
+		k.start = c.U("start_addr")
 	}
 	if mask&umrPageSize != 0 {
-		if k.logPage = c.i("log_page_size"); k.logPage < 12 || k.logPage > 31 {
+		if k.logPage = c.I("log_page_size"); k.logPage < 12 || k.logPage > 31 {
 			return badWQE(syndBind, "UMR: log_page_size is %d, expected 12 to 31", k.logPage)
 		}
 	}
 	if mask&umrKey != 0 {
-		k.key = k.id<<8 | c.u32("mkey_7_0")
+		k.key = k.id<<8 | c.U32("mkey_7_0")
 	}
 	for u, b := range [...]struct {
 		mask uint64
 		name string
 	}{{umrLR, "lr"}, {umrLW, "lw"}, {umrRR, "rr"}, {umrRW, "rw"}} {
 		if mask&b.mask != 0 {
-			k.allow[u] = c.is(b.name)
+			k.allow[u] = c.Is(b.name)
 		}
 	}
 	if mask&umrFree != 0 {
-		k.free = c.is("free")
+		k.free = c.Is("free")
 	}
 	return nil
 }

@@ -12,14 +12,14 @@ func TestLifeCycle(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
 	x.down()
-	x.clean()
+	x.Clean()
 	if n, _ := x.m.Pages(); n != 0 {
 		t.Errorf("%d pages are left", n)
 	}
 	x.given = nil
 	x.open() // and again
 	x.down()
-	x.clean()
+	x.Clean()
 }
 
 func TestInitializationSegment(t *testing.T) {
@@ -42,15 +42,15 @@ func TestInitializationSegment(t *testing.T) {
 		t.Errorf("log_cmdq_size and stride are %08x", v)
 	}
 	h := x.rd(0x1010)
-	x.p.Step()
+	x.Port.Step()
 	if x.rd(0x1010) == h {
 		t.Error("the health counter stands still")
 	}
-	x.clean()
+	x.Clean()
 	x.wr(0x18, 1)
-	x.wants("before the queue's address")
+	x.Violated("before the queue's address")
 	x.wr(0x1010, 1)
-	x.wants("read-only")
+	x.Violated("read only")
 }
 
 // TestDelivery breaks one thing of a command's transport at a time.
@@ -73,7 +73,7 @@ func TestDelivery(t *testing.T) {
 		x := newRig(t, Options{})
 		x.address()
 		x.do(dwords(16, 0, 0x104<<16), 16)
-		x.clean()
+		x.Clean()
 		e := x.entry(in, 16)
 		c.spoil(x, e, x.cmd.Bytes[mailboxesAt:])
 		e[61] = 0
@@ -81,7 +81,7 @@ func TestDelivery(t *testing.T) {
 		if _, d := x.ring(in, 16); d != c.status {
 			t.Errorf("%s: delivery status %xh, expected %xh", name, d, c.status)
 		}
-		x.wants("delivery status")
+		x.Violated("delivery status")
 	}
 }
 
@@ -113,11 +113,11 @@ func TestStrict(t *testing.T) {
 	caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)
 	x.fails(append(dwords(16, 0, 0x109<<16), caps[16:]...), 16, stBadSysState, "before INIT_HCA")
 	x.do(dwords(16, 0, 0x103<<16), 16)
-	x.wants("objects were not destroyed: 1 of UAR, 1 of PD")
+	x.Violated("objects were not destroyed: 1 of UAR, 1 of PD")
 	caps[16+0x44] ^= 0x80
 	x.fails(append(dwords(16, 0, 0x109<<16), caps[16:]...), 16, stBadParam, "general capabilities at 44h: bits 80000000 cannot be changed")
 	x.do(dwords(16, 0, 0x105<<16), 16)
-	x.wants("16 pages are still the firmware's")
+	x.Violated("16 pages are still the firmware's")
 }
 
 // TestPageOwnership writes to a page that is the firmware's.
@@ -136,7 +136,7 @@ func TestPageOwnership(t *testing.T) {
 	}
 	x.do(dwords(64, 0, 0x938<<16, 0x14, x.table), 16)
 	x.do(dwords(64, 0, 0x934<<16, 0x14, x.table, 0x18, x.group), 16)
-	x.wants("is the firmware's, and the host wrote to it")
+	x.Violated("is the firmware's, and the host wrote to it")
 }
 
 // TestPageRequest lets the firmware run out, ask by an event, and give back.
@@ -165,12 +165,12 @@ func TestPageRequest(t *testing.T) {
 	x.give(pagesAtATime)
 	x.do(dwords(16, 0, 0x800<<16), 16)
 	x.m.AskPages(-5)
-	x.p.Settle(3)
+	x.Port.Settle(3)
 	ask(-5)
 	if out := x.do(dwords(16, 0, 0x108<<16, 4, 2, 12, 5), 16+40); w32(out, 8) != 5 {
 		t.Errorf("gave %d pages back", w32(out, 8))
 	}
-	x.clean()
+	x.Clean()
 }
 
 // TestBusCost counts what one frame costs on each way to the wire and back.
@@ -182,17 +182,17 @@ func TestBusCost(t *testing.T) {
 		t.Helper()
 		f := toPeer(n)
 		w := x.wqe(idx, f, inl)
-		before := x.p.Counts()
+		before := x.Port.Counts()
 		if push {
 			x.store(half, w)
 		} else {
 			x.store(half, w[:8])
 		}
-		x.p.Settle(10)
-		if got := x.p.Counts().Since(before); got != want {
+		x.Port.Settle(10)
+		if got := x.Port.Counts().Since(before); got != want {
 			t.Errorf("%s: %+v, expected %+v", name, got, want)
 		}
-		if got := x.far.Recv(0); !bytes.Equal(got, f) {
+		if got := x.Far.Recv(0); !bytes.Equal(got, f) {
 			t.Errorf("%s: sent %x, the wire has %x", name, f, got)
 		}
 		if e := x.cqe(); e == nil || e[63]>>4 != cqeRequest || binary.BigEndian.Uint16(e[60:]) != uint16(idx) || w32(e, 0x38) != 0x0a<<24|x.sqn {
@@ -210,22 +210,22 @@ func TestBusCost(t *testing.T) {
 		send("doorbell, pointer", 1514, 18, false, sim.Counts{MMIOWrite: 1, DMAWrite: 1, DMARead: 2})
 	}
 	x.post(8)
-	before := x.p.Counts()
-	x.far.Send(0, frameOf(64))
-	x.p.Settle(10)
-	if got, want := x.p.Counts().Since(before), (sim.Counts{DMARead: 2, DMAWrite: 2}); got != want {
+	before := x.Port.Counts()
+	x.Far.Send(0, frameOf(64))
+	x.Port.Settle(10)
+	if got, want := x.Port.Counts().Since(before), (sim.Counts{DMARead: 2, DMAWrite: 2}); got != want {
 		t.Errorf("receive: %+v, expected %+v", got, want)
 	}
-	before = x.p.Counts()
-	x.far.Send(0, frameOf(64))
-	x.p.Settle(10)
-	if got, want := x.p.Counts().Since(before), (sim.Counts{DMAWrite: 2}); got != want {
+	before = x.Port.Counts()
+	x.Far.Send(0, frameOf(64))
+	x.Port.Settle(10)
+	if got, want := x.Port.Counts().Since(before), (sim.Counts{DMAWrite: 2}); got != want {
 		t.Errorf("receive with a WQE at hand: %+v, expected %+v", got, want)
 	}
 	if e := x.cqe(); e == nil || e[63]>>4 != cqeResponseSend || w32(e, 0x2c) != 64 {
 		t.Errorf("completion %x", e)
 	}
-	x.clean()
+	x.Clean()
 }
 
 // TestTrappedPush stores a WQE by eight bytes at a time, as a guest does through a hypervisor.
@@ -236,13 +236,13 @@ func TestTrappedPush(t *testing.T) {
 		f := toPeer(34)
 		w := x.wqe(idx, f, 34)
 		for i := 0; i < 64; i += 8 {
-			x.must(x.p.WriteBAR(0, uint64(x.uar)*4096+0x800+uint64(idx&1)*0x100+uint64(i), w[i:i+8]))
+			x.Must(x.Port.WriteBAR(0, uint64(x.uar)*4096+0x800+uint64(idx&1)*0x100+uint64(i), w[i:i+8]))
 			if i == 24 {
-				x.p.Step() // in the middle
+				x.Port.Step() // in the middle
 			}
 		}
-		x.p.Settle(1000)
-		if got := x.far.Recv(0); !bytes.Equal(got[:34], f) {
+		x.Port.Settle(1000)
+		if got := x.Far.Recv(0); !bytes.Equal(got[:34], f) {
 			t.Fatalf("push %d: the wire has %x", idx, got)
 		}
 	}
@@ -250,7 +250,7 @@ func TestTrappedPush(t *testing.T) {
 	if n := x.m.Counters().Pushed; n != 4 {
 		t.Errorf("%d WQEs were taken whole", n)
 	}
-	x.clean()
+	x.Clean()
 }
 
 // TestBadWQE ends a queue by each thing that a WQE can have wrong, and brings it back.
@@ -277,11 +277,11 @@ func TestBadWQE(t *testing.T) {
 			w[2]--
 		}
 		x.store(0, w[:8])
-		x.p.Settle(20)
+		x.Port.Settle(20)
 		if c.name == "index" {
 			c.text = "wqe_index"
 		}
-		x.wants(c.text)
+		x.Violated(c.text)
 		e := x.cqe()
 		if e == nil || e[63]>>4 != cqeRequestErr || e[0x37] != c.synd {
 			t.Fatalf("%s: completion %x", c.name, e)
@@ -295,19 +295,19 @@ func TestBadWQE(t *testing.T) {
 	x.wqe(0, frameOf(64), 64)
 	binary.BigEndian.PutUint32(x.rec.Bytes[4:], 1)
 	x.store(0, x.sq.Bytes[:8])
-	x.p.Settle(10)
-	x.wants("the doorbell record says 0x1: it is written first")
-	x.far.Recv(0)
+	x.Port.Settle(10)
+	x.Violated("the doorbell record says 0x1: it is written first")
+	x.Far.Recv(0)
 	x.cqe()
 	w := x.wqe(2, frameOf(64), 64)
 	x.sq.Bytes[2*64+40]++
 	x.store(0, w)
-	x.p.Settle(10)
-	x.wants("the ring has")
+	x.Port.Settle(10)
+	x.Violated("the ring has")
 	x.store(0, dwords(8, 0, 0x500<<8|0x0a, 4, x.sqn<<8|1))
-	x.p.Settle(10)
-	x.wants("doorbell for WQE 0x500")
-	x.clean()
+	x.Port.Settle(10)
+	x.Violated("doorbell for WQE 0x500")
+	x.Clean()
 }
 
 // TestFaults turns each knob.
@@ -326,28 +326,28 @@ func TestFaults(t *testing.T) {
 	}
 	x.post(8)
 	x.m.CompressNext()
-	x.far.Send(0, frameOf(64))
-	x.p.Settle(10)
+	x.Far.Send(0, frameOf(64))
+	x.Port.Settle(10)
 	if e := x.cqe(); e == nil || e[63]>>2&3 != 3 {
 		t.Errorf("compressed: %x", e)
 	}
 	x.m.FailNextReceive(syndLocalProt)
-	x.far.Send(0, frameOf(64))
-	x.p.Settle(10)
+	x.Far.Send(0, frameOf(64))
+	x.Port.Settle(10)
 	if e := x.cqe(); e == nil || e[63]>>4 != cqeResponseErr || e[0x37] != syndLocalProt {
 		t.Errorf("failed: %x", e)
 	}
 	x.m.FailNextSend(syndBadResponse)
 	w := x.wqe(0, frameOf(64), 64)
 	x.store(0, w)
-	x.p.Settle(10)
+	x.Port.Settle(10)
 	if e := x.cqe(); e == nil || e[63]>>4 != cqeRequestErr || e[0x37] != syndBadResponse {
 		t.Errorf("failed: %x", e)
 	}
 	x.m.Fatal(1)
-	x.p.Step()
+	x.Port.Step()
 	h := x.rd(0x1010)
-	x.p.Settle(10)
+	x.Port.Settle(10)
 	if x.rd(0x1010) != h || h>>24 != 1 {
 		t.Errorf("the health counter is %08x, then %08x", h, x.rd(0x1010))
 	}
@@ -356,9 +356,9 @@ func TestFaults(t *testing.T) {
 		t.Errorf("after software reset: health %08x, nic_interface %x", x.rd(0x1010), x.rd(0x14)>>8&7)
 	}
 	x.given = nil
-	x.p.ForgetViolations()
+	x.Port.ForgetViolations()
 	x.cqCI = 0
 	delete(opcodes, 0x800)
 	x.open()
-	x.clean()
+	x.Clean()
 }

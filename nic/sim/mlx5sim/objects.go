@@ -177,18 +177,18 @@ func resourceCommands() map[uint16]*command {
 		0x773: ready(command{name: "QUERY_Q_COUNTER", in: lay(32, head+"18.31 clear 1c.7:0 counter_set_id"),
 			out: lay(256, qCounts), run: (*Model).queryQCounter}),
 		0x203: ready(command{name: "QUERY_SPECIAL_CONTEXTS", in: plainIn, out: lay(16, "0c.31:0 resd_lkey"), run: (*Model).querySpecial}),
-		0x301: ready(command{name: "CREATE_EQ", in: lay(272, head+"58*8 event_bitmask").with(0x10, eqContext), tail: true,
+		0x301: ready(command{name: "CREATE_EQ", in: lay(272, head+"58*8 event_bitmask").With(0x10, eqContext), tail: true,
 			out: lay(16, "08.7:0 eq_number"), run: (*Model).createEQ}),
 		0x302: ready(command{name: "DESTROY_EQ", in: lay(16, head+"08.7:0 eq_number"), out: plainOut, run: (*Model).destroyEQ}),
-		0x303: ready(command{name: "QUERY_EQ", in: lay(16, head+"08.7:0 eq_number"), out: lay(272, "").with(0x10, eqContext), run: (*Model).queryEQ}),
-		0x400: ready(command{name: "CREATE_CQ", in: lay(272, head+"50*2 cq_umem_offset 58.31:0 cq_umem_id 5c.31 cq_umem_valid").with(0x10, cqContext), tail: true, out: newID("cqn"), run: (*Model).createCQ}),
+		0x303: ready(command{name: "QUERY_EQ", in: lay(16, head+"08.7:0 eq_number"), out: lay(272, "").With(0x10, eqContext), run: (*Model).queryEQ}),
+		0x400: ready(command{name: "CREATE_CQ", in: lay(272, head+"50*2 cq_umem_offset 58.31:0 cq_umem_id 5c.31 cq_umem_valid").With(0x10, cqContext), tail: true, out: newID("cqn"), run: (*Model).createCQ}),
 		0x401: ready(command{name: "DESTROY_CQ", in: byID("cqn"), out: plainOut, run: (*Model).destroyCQ}),
-		0x402: ready(command{name: "QUERY_CQ", in: byID("cqn"), out: lay(272, "").with(0x10, cqContext), run: (*Model).queryCQ}),
-		0x403: ready(command{name: "MODIFY_CQ", in: lay(272, head+"08.23:0 cqn 0c.31:0 field_select").with(0x10, cqContext), tail: true,
+		0x402: ready(command{name: "QUERY_CQ", in: byID("cqn"), out: lay(272, "").With(0x10, cqContext), run: (*Model).queryCQ}),
+		0x403: ready(command{name: "MODIFY_CQ", in: lay(272, head+"08.23:0 cqn 0c.31:0 field_select").With(0x10, cqContext), tail: true,
 			out: plainOut, run: (*Model).modifyCQ}),
-		0x200: ready(command{name: "CREATE_MKEY", in: lay(272, head+"0c.31 pg_access 60.31:0 translations_octword_actual_size").with(0x10, mkeyContext),
+		0x200: ready(command{name: "CREATE_MKEY", in: lay(272, head+"0c.31 pg_access 60.31:0 translations_octword_actual_size").With(0x10, mkeyContext),
 			tail: true, out: newID("mkey_index"), run: (*Model).createMkey}),
-		0x201: ready(command{name: "QUERY_MKEY", in: byID("mkey_index"), out: lay(272, "").with(0x10, mkeyContext), run: (*Model).queryMkey}),
+		0x201: ready(command{name: "QUERY_MKEY", in: byID("mkey_index"), out: lay(272, "").With(0x10, mkeyContext), run: (*Model).queryMkey}),
 		0x202: ready(command{name: "DESTROY_MKEY", in: byID("mkey_index"), out: plainOut, run: (*Model).destroyMkey}),
 	}
 }
@@ -201,7 +201,7 @@ const qCounts = `10.31:0 rx_write_requests 18.31:0 rx_read_requests 30.31:0 out_
 const resdLkey = 0x00001500
 
 func (m *Model) querySpecial(c *call) *refusal {
-	c.out.set("resd_lkey", resdLkey)
+	c.out.Set("resd_lkey", resdLkey)
 	return nil
 }
 
@@ -210,12 +210,12 @@ func (m *Model) allocPD(c *call) *refusal {
 	if r := m.obj.pds.add(m, o); r != nil {
 		return r
 	}
-	c.out.set("pd", uint64(o.id))
+	c.out.Set("pd", uint64(o.id))
 	return nil
 }
 
 func (m *Model) deallocPD(c *call) *refusal {
-	_, r := m.obj.pds.remove(m, c.in.u32("pd"))
+	_, r := m.obj.pds.remove(m, c.in.U32("pd"))
 	return r
 }
 
@@ -224,12 +224,12 @@ func (m *Model) allocTD(c *call) *refusal {
 	if r := m.obj.tds.add(m, o); r != nil {
 		return r
 	}
-	c.out.set("transport_domain", uint64(o.id))
+	c.out.Set("transport_domain", uint64(o.id))
 	return nil
 }
 
 func (m *Model) deallocTD(c *call) *refusal {
-	_, r := m.obj.tds.remove(m, c.in.u32("transport_domain"))
+	_, r := m.obj.tds.remove(m, c.in.U32("transport_domain"))
 	return r
 }
 
@@ -238,24 +238,24 @@ func (m *Model) allocQCounter(c *call) *refusal {
 	if r := m.obj.counters.add(m, o); r != nil {
 		return r
 	}
-	c.out.set("counter_set_id", uint64(o.id))
+	c.out.Set("counter_set_id", uint64(o.id))
 	return nil
 }
 
 func (m *Model) deallocQCounter(c *call) *refusal {
-	_, r := m.obj.counters.remove(m, c.in.u32("counter_set_id"))
+	_, r := m.obj.counters.remove(m, c.in.U32("counter_set_id"))
 	return r
 }
 
 func (m *Model) queryQCounter(c *call) *refusal {
-	o, r := m.obj.counters.get(c.in.u32("counter_set_id"))
+	o, r := m.obj.counters.get(c.in.U32("counter_set_id"))
 	if r != nil {
 		return r
 	}
 	for name, n := range o.counts {
-		c.out.set(name, uint64(n))
+		c.out.Set(name, uint64(n))
 	}
-	if c.in.is("clear") {
+	if c.in.Is("clear") {
 		clear(o.counts)
 	}
 	return nil

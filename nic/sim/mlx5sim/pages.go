@@ -58,9 +58,9 @@ func (m *Model) functionID() uint32 {
 }
 
 func (m *Model) queryPages(c *call) *refusal {
-	c.out.set("function_id", uint64(m.functionID()))
+	c.out.Set("function_id", uint64(m.functionID()))
 	n := 0
-	switch c.in.u("op_mod") {
+	switch c.in.U("op_mod") {
 	case 1: // boot pages
 		n = m.pages.missing
 	case 2: // init pages
@@ -74,9 +74,9 @@ func (m *Model) queryPages(c *call) *refusal {
 	case 3: // regular pages: negative ones can be taken back
 		n = -m.pages.idle()
 	default:
-		return refuse(stBadParam, "op_mod is %d, expected 1 (boot), 2 (init) or 3 (regular)", c.in.u("op_mod"))
+		return refuse(stBadParam, "op_mod is %d, expected 1 (boot), 2 (init) or 3 (regular)", c.in.U("op_mod"))
 	}
-	c.out.set("num_pages", uint64(uint32(int32(n))))
+	c.out.Set("num_pages", uint64(uint32(int32(n))))
 	return nil
 }
 
@@ -90,11 +90,11 @@ func (p *pagePool) idle() (n int) {
 }
 
 func (m *Model) managePages(c *call) *refusal {
-	n := c.in.i("input_num_entries")
-	if f := c.in.u32("function_id"); f != m.functionID() {
+	n := c.in.I("input_num_entries")
+	if f := c.in.U32("function_id"); f != m.functionID() {
 		return refuse(stBadParam, "function_id is %d, the function is %d", f, m.functionID())
 	}
-	switch c.in.u("op_mod") {
+	switch c.in.U("op_mod") {
 	case pagesCannotGive:
 		m.pages.asked = 0
 		return nil
@@ -103,11 +103,11 @@ func (m *Model) managePages(c *call) *refusal {
 	case pagesTake:
 		return m.takePages(c, n)
 	}
-	return refuse(stBadParam, "op_mod is %d, expected 0 (cannot give), 1 (give) or 2 (take)", c.in.u("op_mod"))
+	return refuse(stBadParam, "op_mod is %d, expected 0 (cannot give), 1 (give) or 2 (take)", c.in.U("op_mod"))
 }
 
 func (m *Model) givePages(c *call, n int) *refusal {
-	pas := c.in.b[16:]
+	pas := c.in.B[16:]
 	// A list of one entry is padded to the recorded card's least length.
 	if len(pas) < 8*n {
 		return refuse(stInLen, "%d pages in %d bytes", n, len(pas))
@@ -133,8 +133,8 @@ func (m *Model) givePages(c *call, n int) *refusal {
 }
 
 func (m *Model) takePages(c *call, n int) *refusal {
-	if len(c.out.b) < 16+8*n {
-		return refuse(stOutLen, "%d pages in %d bytes", n, len(c.out.b))
+	if len(c.out.B) < 16+8*n {
+		return refuse(stOutLen, "%d pages in %d bytes", n, len(c.out.B))
 	}
 	k := 0
 	for i := len(m.pages.order) - 1; i >= 0 && k < n; i-- {
@@ -142,13 +142,13 @@ func (m *Model) takePages(c *call, n int) *refusal {
 		if p.n > 0 {
 			continue
 		}
-		be.PutUint64(c.out.b[16+8*k:], p.iova)
+		be.PutUint64(c.out.B[16+8*k:], p.iova)
 		delete(m.pages.owned, p.iova)
 		m.pages.order = append(m.pages.order[:i], m.pages.order[i+1:]...)
 		k++
 	}
 	m.pages.asked = 0
-	c.out.set("output_num_entries", uint64(k))
+	c.out.Set("output_num_entries", uint64(k))
 	return nil
 }
 

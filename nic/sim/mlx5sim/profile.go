@@ -1,5 +1,7 @@
 package mlx5sim
 
+import "rebound/nic/sim/kit"
+
 // Profile names an adapter, or a virtual function of one.
 type Profile int
 
@@ -112,33 +114,33 @@ func Profiles() (all []Profile) {
 // amendment is a capability field of a profile that is not as recorded.
 type amendment struct {
 	kind  int
-	field bits
+	field kit.Field
 	value uint32
 }
 
 // amendments lists them (PRM, HCA Capabilities Layout).
 func (p *profile) amendments() (a []amendment) {
 	if p.noInline {
-		a = append(a, amendment{capEthernet, bits{off: 0x00, hi: 13, lo: 12}, 2}) // wqe_inline_mode: not required
+		a = append(a, amendment{capEthernet, kit.Field{Off: 0x00, Hi: 13, Lo: 12}, 2}) // wqe_inline_mode: not required
 	}
 	if p.kHz != 0 {
-		a = append(a, amendment{capGeneral, bits{off: 0x98, hi: 31, lo: 0}, p.kHz / 1000}, // device_frequency_mhz
-			amendment{capGeneral, bits{off: 0x9c, hi: 31, lo: 0}, p.kHz}) // device_frequency_khz
+		a = append(a, amendment{capGeneral, kit.Field{Off: 0x98, Hi: 31, Lo: 0}, p.kHz / 1000}, // device_frequency_mhz
+			amendment{capGeneral, kit.Field{Off: 0x9c, Hi: 31, Lo: 0}, p.kHz}) // device_frequency_khz
 	}
 	if p.lbSwitch {
-		a = append(a, amendment{capGeneral, bits{off: 0x7c, hi: 30, lo: 29}, 3}, // disable_local_lb_uc, disable_local_lb_mc
-			amendment{capEthernet, bits{off: 0x00, hi: 23, lo: 23}, 1}) // self_lb_en_modifiable
+		a = append(a, amendment{capGeneral, kit.Field{Off: 0x7c, Hi: 30, Lo: 29}, 3}, // disable_local_lb_uc, disable_local_lb_mc
+			amendment{capEthernet, kit.Field{Off: 0x00, Hi: 23, Lo: 23}, 1}) // self_lb_en_modifiable
 	}
 	if p.later { // flow_modify_en, identified_miss_table_mode, flow_table_modify
-		a = append(a, amendment{capFlowTable, bits{off: 0x40, hi: 28, lo: 28}, 1}, amendment{capFlowTable, bits{off: 0x40, hi: 26, lo: 25}, 3})
+		a = append(a, amendment{capFlowTable, kit.Field{Off: 0x40, Hi: 28, Lo: 28}, 1}, amendment{capFlowTable, kit.Field{Off: 0x40, Hi: 26, Lo: 25}, 3})
 	}
 	if p.umem { // umem_uid_0, log_max_umem
-		a = append(a, amendment{capGeneral, bits{off: 0x48, hi: 13, lo: 13}, 1}, amendment{capGeneral, bits{off: 0x8c, hi: 20, lo: 16}, 16})
+		a = append(a, amendment{capGeneral, kit.Field{Off: 0x48, Hi: 13, Lo: 13}, 1}, amendment{capGeneral, kit.Field{Off: 0x8c, Hi: 20, Lo: 16}, 16})
 	}
 	if p.virtual {
-		a = append(a, amendment{capGeneral, bits{off: 0x34, hi: 31, lo: 30}, 0}, // vport_group_manager, vhca_group_manager
-			amendment{capGeneral, bits{off: 0x34, hi: 24, lo: 24}, 0}, // eswitch_manager
-			amendment{capGeneral, bits{off: 0x48, hi: 21, lo: 16}, 0}) // uar_sz: BAR 0 is 1 MB
+		a = append(a, amendment{capGeneral, kit.Field{Off: 0x34, Hi: 31, Lo: 30}, 0}, // vport_group_manager, vhca_group_manager
+			amendment{capGeneral, kit.Field{Off: 0x34, Hi: 24, Lo: 24}, 0}, // eswitch_manager
+			amendment{capGeneral, kit.Field{Off: 0x48, Hi: 21, Lo: 16}, 0}) // uar_sz: BAR 0 is 1 MB
 	}
 	return a
 }

@@ -11,8 +11,8 @@ func (x *rig) sendTo(idx uint32, to [6]byte) (out, round bool) {
 	f := frameOf(64)
 	copy(f, to[:])
 	x.store(int(idx)&1, x.wqe(2*idx, f, 64))
-	x.p.Settle(10)
-	out = x.far.Recv(0) != nil
+	x.Port.Settle(10)
+	out = x.Far.Recv(0) != nil
 	sent := false
 	for e := x.cqe(); e != nil; e = x.cqe() {
 		switch e[63] >> 4 {
@@ -75,7 +75,7 @@ func TestLoopback(t *testing.T) {
 			if n := x.m.count.selfBlocked - c.ucBlocked; n != c.mcBlocked || x.m.count.missed != 0 {
 				t.Errorf("%d copies for groups kept out, %d frames missed", n, x.m.count.missed)
 			}
-			x.clean()
+			x.Clean()
 		})
 	}
 }
@@ -109,7 +109,7 @@ func TestLoopbackSwitch(t *testing.T) {
 			t.Errorf("%+v: broadcast: on the wire %v, came round %v", c, out, round)
 		}
 	}
-	x.clean()
+	x.Clean()
 }
 
 // What a virtual function may not is refused; what of the port is its host's it cannot change.
@@ -144,12 +144,12 @@ func TestVirtualFunction(t *testing.T) {
 	x.post(1)
 	f := frameOf(64)
 	f[5] = 9
-	x.far.Send(0, f)
-	x.p.Settle(10)
+	x.Far.Send(0, f)
+	x.Port.Settle(10)
 	if x.cqe() != nil || x.m.count.filtered != 1 {
 		t.Error("a virtual function got a frame for another address")
 	}
-	x.clean()
+	x.Clean()
 }
 
 // The timer in the initialization segment and the stamps of completions are one clock, of the frequency that the capability
@@ -181,7 +181,7 @@ func TestClock(t *testing.T) {
 		before := read()
 		f := frameOf(64)
 		x.store(0, x.wqe(0, f, 64))
-		x.p.Settle(10)
+		x.Port.Settle(10)
 		var at []uint64
 		for e := x.cqe(); e != nil; e = x.cqe() {
 			at = append(at, binary.BigEndian.Uint64(e[0x30:]))
@@ -189,6 +189,6 @@ func TestClock(t *testing.T) {
 		if after := read(); len(at) != 2 || at[0] < before || at[1] < before || at[0] > after || at[1] > after {
 			t.Errorf("%04x: completions at %d, the timer went from %d to %d", c.p.Device(), at, before, after)
 		}
-		x.clean()
+		x.Clean()
 	}
 }

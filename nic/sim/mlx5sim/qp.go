@@ -81,13 +81,13 @@ var (
 func qpCommands() map[uint16]*command {
 	ready := func(c command) *command { c.from = hcaReady; return &c }
 	t := map[uint16]*command{
-		0x500: ready(command{name: "CREATE_QP", in: lay(272, head+"08.23:0 input_qpn 10.31:0 opt_param_mask 14.31:0 ece 100*2 wq_umem_offset 108.31:0 wq_umem_id 10c.31 wq_umem_valid").with(0x18, qpContext),
+		0x500: ready(command{name: "CREATE_QP", in: lay(272, head+"08.23:0 input_qpn 10.31:0 opt_param_mask 14.31:0 ece 100*2 wq_umem_offset 108.31:0 wq_umem_id 10c.31 wq_umem_valid").With(0x18, qpContext),
 			tail: true, out: newID("qpn"), run: (*Model).createQP}),
 		0x501: ready(command{name: "DESTROY_QP", in: byID("qpn"), out: plainOut, run: (*Model).destroyQP}),
-		0x50b: ready(command{name: "QUERY_QP", in: byID("qpn"), out: lay(0x1d0, "10.31:0 opt_param_mask").with(0x18, qpContext), run: (*Model).queryQP}),
+		0x50b: ready(command{name: "QUERY_QP", in: byID("qpn"), out: lay(0x1d0, "10.31:0 opt_param_mask").With(0x18, qpContext), run: (*Model).queryQP}),
 	}
 	for op, tr := range transitions {
-		in := lay(272, head+"08.23:0 qpn 10.31:0 opt_param_mask 14.31:0 ece").with(0x18, qpContext)
+		in := lay(272, head+"08.23:0 qpn 10.31:0 opt_param_mask 14.31:0 ece").With(0x18, qpContext)
 		if tr.take == nil && tr.optional == nil {
 			in = byID("qpn")
 		}
@@ -112,20 +112,20 @@ type qp struct {
 
 func (m *Model) createQP(c *call) *refusal {
 	in := c.in
-	q := &qp{st: in.u32("st"), ctx: msg{append([]byte(nil), in.b[0x18:0x18+qpContext.size]...), qpContext}}
+	q := &qp{st: in.U32("st"), ctx: as(append([]byte(nil), in.B[0x18:0x18+qpContext.Size]...), qpContext)}
 	switch {
 	case q.st != serviceRC && q.st != serviceUD && q.st != serviceXRC && q.st != serviceGSI && q.st != serviceUMR:
 		return refuse(stBadParam, "st is %#x: the model has RC (0), UD (2), XRC (3), QP1 (8) and UMR (ch)", q.st)
-	case in.u("state") != qpReset:
-		return refuse(stBadParam, "state is %d, a QP is created in 0 (RST)", in.u("state"))
-	case in.is("wq_signature"), in.is("cs_req"), in.is("cs_res"):
-		return refuse(stBadParam, "wq_signature %d, cs_req %d, cs_res %d without the capabilities", in.u("wq_signature"), in.u("cs_req"), in.u("cs_res"))
+	case in.U("state") != qpReset:
+		return refuse(stBadParam, "state is %d, a QP is created in 0 (RST)", in.U("state"))
+	case in.Is("wq_signature"), in.Is("cs_req"), in.Is("cs_res"):
+		return refuse(stBadParam, "wq_signature %d, cs_req %d, cs_res %d without the capabilities", in.U("wq_signature"), in.U("cs_req"), in.U("cs_res"))
 	}
 	record, r := m.record(in)
 	if r != nil {
 		return r
 	}
-	base := workQueue{pd: in.u32("pd"), dbr: record, rlky: in.is("rlky"), user: in.u32("user_index"), ts: in.u32("ts_format"), flush: true}
+	base := workQueue{pd: in.U32("pd"), dbr: record, rlky: in.Is("rlky"), user: in.U32("user_index"), ts: in.U32("ts_format"), flush: true}
 	if base.pd != 0 || q.st != serviceUMR { // Linux tells that of its UMR QP later, by RST2INIT_QP
 		if _, r := m.obj.pds.get(base.pd); r != nil {
 			return r
@@ -141,7 +141,7 @@ func (m *Model) createQP(c *call) *refusal {
 	if r := m.makeReceive(q, in, base, rq); r != nil {
 		return r
 	}
-	if !in.is("no_sq") {
+	if !in.Is("no_sq") {
 		if r := m.makeSend(q, in, base, sq); r != nil {
 			return r
 		}
@@ -159,35 +159,35 @@ func (m *Model) createQP(c *call) *refusal {
 		m.roce.gsi = q.id
 	}
 	m.holdQP(q, 1)
-	c.out.set("qpn", uint64(q.id))
+	c.out.Set("qpn", uint64(q.id))
 	return nil
 }
 
 // qpBuffers are the rings: first that of receives, behind it that of sends.
 func (m *Model) qpBuffers(in msg) (rq, sq buffer, r *refusal) {
 	rqBytes, sqBytes := 0, 0
-	rq.logEntry, rq.logSize = in.i("log_rq_stride")+4, in.i("log_rq_size")
-	sq.logEntry, sq.logSize = 6, in.i("log_sq_size")
-	if in.u("rq_type") == receiveOwn {
+	rq.logEntry, rq.logSize = in.I("log_rq_stride")+4, in.I("log_rq_size")
+	sq.logEntry, sq.logSize = 6, in.I("log_sq_size")
+	if in.U("rq_type") == receiveOwn {
 		rqBytes = 1 << (rq.logEntry + rq.logSize)
 	}
-	if !in.is("no_sq") {
+	if !in.Is("no_sq") {
 		sqBytes = 1 << (sq.logEntry + sq.logSize)
 	}
-	all, r := m.ring(in, "wq", in.i("log_page_size"), in.i("page_offset"), rqBytes+sqBytes)
+	all, r := m.ring(in, "wq", in.I("log_page_size"), in.I("page_offset"), rqBytes+sqBytes)
 	rq, sq = all.of(rq.logEntry, rq.logSize), all.of(sq.logEntry, sq.logSize)
 	sq.offset += uint64(rqBytes)
 	return rq, sq, r
 }
 
 func (m *Model) makeReceive(q *qp, in msg, base workQueue, ring buffer) *refusal {
-	q.recv = &rq{workQueue: base, counter: in.u32("counter_set_id")}
-	q.recv.buffer, q.recv.cqn = ring, in.u32("cqn_rcv")
-	kind := in.u("rq_type")
+	q.recv = &rq{workQueue: base, counter: in.U32("counter_set_id")}
+	q.recv.buffer, q.recv.cqn = ring, in.U32("cqn_rcv")
+	kind := in.U("rq_type")
 	switch kind {
 	case receiveOwn, receiveNone:
 	case receiveShared:
-		s, r := m.obj.srqs.get(in.u32("srqn_rmpn_xrqn"))
+		s, r := m.obj.srqs.get(in.U32("srqn_rmpn_xrqn"))
 		if r != nil {
 			return r
 		}
@@ -203,8 +203,8 @@ func (m *Model) makeReceive(q *qp, in msg, base workQueue, ring buffer) *refusal
 }
 
 func (m *Model) makeSend(q *qp, in msg, base workQueue, ring buffer) *refusal {
-	q.send = &sq{workQueue: base, uar: in.u32("uar_page"), qp: q}
-	q.send.buffer, q.send.cqn = ring, in.u32("cqn_snd")
+	q.send = &sq{workQueue: base, uar: in.U32("uar_page"), qp: q}
+	q.send.buffer, q.send.cqn = ring, in.U32("cqn_snd")
 	if _, r := m.obj.cqs.get(q.send.cqn); r != nil {
 		return r
 	}
@@ -230,7 +230,7 @@ func (m *Model) holdQP(q *qp, by int) {
 }
 
 func (m *Model) destroyQP(c *call) *refusal {
-	q, r := m.obj.qps.remove(m, c.in.u32("qpn"))
+	q, r := m.obj.qps.remove(m, c.in.U32("qpn"))
 	if r != nil {
 		return r
 	}
@@ -242,26 +242,26 @@ func (m *Model) destroyQP(c *call) *refusal {
 }
 
 func (m *Model) queryQP(c *call) *refusal {
-	q, r := m.obj.qps.get(c.in.u32("qpn"))
+	q, r := m.obj.qps.get(c.in.U32("qpn"))
 	if r != nil {
 		return r
 	}
 	o := c.out
-	copy(o.b[0x18:], q.ctx.b)
-	o.set("state", uint64(q.state))
-	o.set("next_send_psn", uint64(q.nextPSN))
-	o.set("next_rcv_psn", uint64(q.expected))
+	copy(o.B[0x18:], q.ctx.B)
+	o.Set("state", uint64(q.state))
+	o.Set("next_send_psn", uint64(q.nextPSN))
+	o.Set("next_rcv_psn", uint64(q.expected))
 	if q.send != nil {
-		o.set("hw_sq_wqebb_counter", uint64(q.send.head))
-		o.set("sw_sq_wqebb_counter", uint64(q.send.posted))
+		o.Set("hw_sq_wqebb_counter", uint64(q.send.head))
+		o.Set("sw_sq_wqebb_counter", uint64(q.send.posted))
 	}
-	o.set("hw_rq_counter", uint64(q.recv.head))
+	o.Set("hw_rq_counter", uint64(q.recv.head))
 	return nil
 }
 
 // moveQP is every command that changes a QP's state.
 func (m *Model) moveQP(c *call) *refusal {
-	q, r := m.obj.qps.get(c.in.u32("qpn"))
+	q, r := m.obj.qps.get(c.in.U32("qpn"))
 	t := transitions[c.opcode]
 	if r != nil {
 		if c.opcode == 0x50a { // as real firmware answers
@@ -277,7 +277,7 @@ func (m *Model) moveQP(c *call) *refusal {
 		return refuse(stBadResState, "QP %#x is in state %d, the command is for %d", q.id, q.state, t.from)
 	}
 	if q.recv.pd == 0 && c.opcode == 0x502 {
-		d, r := m.obj.pds.get(c.in.u32("pd"))
+		d, r := m.obj.pds.get(c.in.U32("pd"))
 		if r != nil {
 			return r
 		}
@@ -295,17 +295,17 @@ func (m *Model) moveQP(c *call) *refusal {
 // take sets the context's fields that a transition sets.
 func (q *qp) take(in msg, t transition) {
 	set := func(name string) {
-		if f := in.field(name); f.n > 2 {
-			copy(q.ctx.bytes(name), in.bytes(name))
+		if name == "rgid_rip" { // wide
+			copy(q.ctx.Bytes(name), in.Bytes(name))
 		} else {
-			q.ctx.set(name, in.u(name))
+			q.ctx.Set(name, in.U(name))
 		}
 	}
 	for _, name := range t.take {
 		set(name)
 	}
 	for bit, name := range t.optional {
-		if in.u("opt_param_mask")>>bit&1 != 0 {
+		if in.U("opt_param_mask")>>bit&1 != 0 {
 			set(name)
 		}
 	}
@@ -316,10 +316,10 @@ func (m *Model) checkPath(q *qp, to uint32) *refusal {
 	if q.st != serviceRC {
 		return nil
 	}
-	if mtu := q.ctx.u("mtu"); mtu < 1 || mtu > 5 {
+	if mtu := q.ctx.U("mtu"); mtu < 1 || mtu > 5 {
 		return refuse(stBadParam, "mtu is %d, expected 1 (256 bytes) to 5 (4096)", mtu)
 	}
-	if i := q.ctx.u32("src_addr_index"); m.roce.addresses[i] == nil {
+	if i := q.ctx.U32("src_addr_index"); m.roce.addresses[i] == nil {
 		return refuse(stBadParam, "src_addr_index is %d, an address that is not set", i)
 	}
 	return nil
@@ -334,11 +334,11 @@ func (m *Model) setQPState(q *qp, s uint32) {
 		q.recv.head, q.recv.known, q.recv.cache = 0, 0, nil
 	case qpRTR:
 		receives = stateReady
-		q.expected = q.ctx.u32("next_rcv_psn")
+		q.expected = q.ctx.U32("next_rcv_psn")
 	case qpRTS:
 		receives, sends = stateReady, stateReady
 		if q.send != nil && q.send.state == stateReset {
-			q.nextPSN = q.ctx.u32("next_send_psn")
+			q.nextPSN = q.ctx.U32("next_send_psn")
 		}
 	case qpSQError:
 		receives, sends = stateReady, stateError
@@ -352,11 +352,11 @@ func (m *Model) setQPState(q *qp, s uint32) {
 }
 
 // mtuBytes is the path's largest payload.
-func (q *qp) mtuBytes() int { return 128 << q.ctx.u("mtu") }
+func (q *qp) mtuBytes() int { return 128 << q.ctx.U("mtu") }
 
 // ackTimeout is how long a request waits for its acknowledgement: 4.096 µs times a power of two, 0 for ever.
 func (q *qp) ackTimeout() time.Duration {
-	t := q.ctx.u("ack_timeout")
+	t := q.ctx.U("ack_timeout")
 	if t == 0 {
 		return 0
 	}

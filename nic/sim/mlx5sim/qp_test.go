@@ -31,7 +31,7 @@ func (x *rig) queryQP(q *testQP) []byte {
 // createQP makes one, in reset. Everything it has lies in one page, and a buffer of 64 KiB.
 func (x *rig) createQP(st uint32, more ...uint32) *testQP {
 	x.Helper()
-	mem, buf := x.alloc(4096), x.alloc(64<<10)
+	mem, buf := x.Alloc(4096), x.Alloc(64<<10)
 	rec := mem.IOVA + 4096 - 64
 	in := append([]uint32{0, 0x500 << 16, 0x18, st<<16 | 3<<11, 0x1c, x.pd, 0x20, 4<<19 | 2<<16 | 4<<11, 0x24, x.uar, 0x94, x.cqn, 0xb4, x.cqn,
 		0xb8, uint32(rec >> 32), 0xbc, uint32(rec), 0x110, uint32(mem.IOVA >> 32), 0x114, uint32(mem.IOVA)}, more...)
@@ -91,7 +91,7 @@ func (q *testQP) send(op uint32, imm uint32, segs ...[]byte) {
 	binary.BigEndian.PutUint32(q.rec[4:], q.idx)
 	q.x.store(q.half, w[:8])
 	q.half ^= 1
-	q.x.p.Settle(300)
+	q.x.Port.Settle(300)
 }
 
 func (q *testQP) data(off, n int) []byte {
@@ -145,13 +145,13 @@ func TestQPLife(t *testing.T) {
 	x.fails(dwords(16, 0, 0x401<<16, 8, x.cqn), 16, stBadResState, "is in use by")
 	q.receive(2, 2048)
 	x.do(dwords(16, 0, 0x507<<16, 8, q.qpn), 16)
-	x.p.Settle(10)
+	x.Port.Settle(10)
 	if all := x.completions(); len(all) != 2 || all[0][0x37] != syndFlushed || all[1][63]>>4 != cqeResponseErr {
 		t.Errorf("two receives that end with the QP: %x", all)
 	}
 	x.do(dwords(16, 0, 0x50a<<16, 8, q.qpn), 16)
 	x.do(dwords(16, 0, 0x501<<16, 8, q.qpn), 16)
-	x.clean()
+	x.Clean()
 	if out := x.exec(dwords(16, 0, 0x50a<<16, 8, q.qpn), 16); out[0] != stBadResState || w32(out, 4) != 0x7ea02d {
 		t.Errorf("2RST_QP of a QP that is gone: %x", out)
 	}
@@ -185,12 +185,12 @@ func TestDatagram(t *testing.T) {
 	if all := x.completions(); find(all, b.qpn, cqeResponseSend) != nil || x.m.count.roceDropped != 1 {
 		t.Errorf("a datagram with a wrong key: completions %x, %d dropped", all, x.m.count.roceDropped)
 	}
-	x.clean()
+	x.Clean()
 	a.send(opSend, 0, avTo(b.qpn, testKey), a.data(0, 2000)) // more than the port's MTU
 	if e := find(x.completions(), a.qpn, cqeRequestErr); e == nil || e[0x37] != syndLocalLength {
 		t.Errorf("a datagram too long: completion %x", e)
 	}
-	x.wants("datagram of 2000 bytes")
+	x.Violated("datagram of 2000 bytes")
 }
 
 // connected returns two QPs of RC that talk to each other.
@@ -233,7 +233,7 @@ func TestConnected(t *testing.T) {
 	if e := find(x.completions(), a.qpn, cqeRequest); e == nil || !bytes.Equal(a.buf[:9000], b.buf[100:9100]) {
 		t.Errorf("read: completion %x", e)
 	}
-	x.clean()
+	x.Clean()
 
 	a.send(opWrite, 0, remoteAt(b.at, key+1), a.data(0, 8))
 	e := find(x.completions(), a.qpn, cqeRequestErr)
@@ -283,7 +283,7 @@ func TestConnectedRecovers(t *testing.T) {
 	if e := find(x.completions(), a.qpn, cqeRequestErr); e == nil || e[0x37] != syndRetries || e[0x36] != 0x81 {
 		t.Errorf("everything lost: completion %x", e)
 	}
-	x.clean()
+	x.Clean()
 
 	x.m.lose = nil
 	a, b = x.connected()
@@ -292,7 +292,7 @@ func TestConnectedRecovers(t *testing.T) {
 	if e := find(x.completions(), a.qpn, cqeRequestErr); e == nil || e[0x37] != syndRNRRetries {
 		t.Errorf("a receiver that is never ready: completion %x", e)
 	}
-	x.clean()
+	x.Clean()
 }
 
 // wait steps until something is so.
@@ -302,7 +302,7 @@ func (x *rig) wait(done func() bool) {
 		if done() {
 			return
 		}
-		x.p.Step()
+		x.Port.Step()
 	}
 	x.Fatal("it never comes")
 }
@@ -319,7 +319,7 @@ func TestRoCEPackets(t *testing.T) {
 	peer := avTo(b.qpn, testKey)
 	copy(peer[20:26], []byte{2, 0, 0, 0, 0xee, 1})
 	a.send(opSend, 0, peer, a.data(0, 64))
-	f := x.far.Recv(0)
+	f := x.Far.Recv(0)
 	if f == nil || len(f) != 14+20+8+12+8+64+4 {
 		t.Fatalf("the wire has %x", f)
 	}
@@ -327,8 +327,8 @@ func TestRoCEPackets(t *testing.T) {
 	arrives := func(change func(f []byte)) bool {
 		g := append([]byte(nil), f...)
 		change(g)
-		x.far.Send(0, g)
-		x.p.Settle(10)
+		x.Far.Send(0, g)
+		x.Port.Settle(10)
 		return find(x.completions(), b.qpn, cqeResponseSend) != nil
 	}
 	if !arrives(func([]byte) {}) {
@@ -349,12 +349,12 @@ func TestRoCEPackets(t *testing.T) {
 	}
 	x.do(dwords(512, 0, 0x755<<16, 12, selectRoCE), 16)
 	x.post(1)
-	x.far.Send(0, f)
-	x.p.Settle(10)
+	x.Far.Send(0, f)
+	x.Port.Settle(10)
 	if e := x.cqe(); e == nil || w32(e, 0x38) != 0 || w32(e, 0x2c) != uint32(len(f)) {
 		t.Errorf("with RoCE off a packet is a frame like others: completion %x", e)
 	}
-	x.clean()
+	x.Clean()
 }
 
 // QPs may share a list of receive WQEs, each of which names the next.
@@ -362,7 +362,7 @@ func TestSharedReceive(t *testing.T) {
 	x := newRig(t, Options{Profile: ConnectX5})
 	x.open()
 	x.roce()
-	mem := x.alloc(4096)
+	mem := x.Alloc(4096)
 	rec := mem.IOVA + 2048
 	rmp := w32(x.do(dwords(0x118, 0, 0x90c<<16, 0x20, 1<<20, 0x58, x.pd, 0x60, uint32(rec>>32), 0x64, uint32(rec), 0x70, 5<<16|3,
 		0x110, uint32(mem.IOVA>>32), 0x114, uint32(mem.IOVA)), 16), 8)
@@ -390,14 +390,14 @@ func TestSharedReceive(t *testing.T) {
 	x.fails(dwords(16, 0, 0x90e<<16, 8, rmp), 16, stBadResState, "is in use by 1")
 	x.do(dwords(16, 0, 0x501<<16, 8, b.qpn), 16)
 	x.do(dwords(16, 0, 0x90e<<16, 8, rmp), 16)
-	x.clean()
+	x.Clean()
 }
 
 // XRC's objects are made and taken apart in the order that their use demands.
 func TestXRC(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
-	mem := x.alloc(4096)
+	mem := x.Alloc(4096)
 	d := w32(x.do(dwords(16, 0, 0x80e<<16), 16), 8)
 	rec := mem.IOVA + 2048
 	srq := w32(x.do(dwords(0x118, 0, 0x705<<16, 0x10, 3<<24, 0x14, 1<<24|d, 0x18, x.cqn, 0x28, x.pd, 0x38, uint32(rec>>32), 0x3c, uint32(rec),
@@ -409,7 +409,7 @@ func TestXRC(t *testing.T) {
 	x.fails(dwords(16, 0, 0x90e<<16, 8, srq), 16, stBadRes, "the command is for the other kind")
 	x.do(dwords(16, 0, 0x706<<16, 8, srq), 16)
 	x.do(dwords(16, 0, 0x80f<<16, 8, d), 16)
-	x.clean()
+	x.Clean()
 }
 
 // A free key is filled by a UMR WQE, and used; a second one that expects it free fails.
@@ -422,7 +422,7 @@ func TestUMR(t *testing.T) {
 	x.do(dwords(272, 0, 0x503<<16, 8, u.qpn), 16)
 	x.do(dwords(272, 0, 0x504<<16, 8, u.qpn), 16)
 	key := w32(x.do(dwords(0x110, 0, 0x200<<16, 0x10, 1<<30|1<<15|1<<8, 0x14, 0xffffff<<8|9, 0x1c, x.pd, 0x44, 1, 0x48, 12), 16), 8)<<8 | 9
-	list, pages := x.alloc(4096), x.alloc(8192)
+	list, pages := x.Alloc(4096), x.Alloc(8192)
 	binary.BigEndian.PutUint64(list.Bytes, pages.IOVA+4096|3)
 	binary.BigEndian.PutUint64(list.Bytes[8:], pages.IOVA|3)
 	umr := func(flags byte) {
@@ -444,12 +444,12 @@ func TestUMR(t *testing.T) {
 	if out := x.do(dwords(16, 0, 0x201<<16, 8, key>>8), 272); w32(out, 0x10)>>30 != 0 || w32(out, 0x2c) != 8192 {
 		t.Errorf("QUERY_MKEY: %x", out[:80])
 	}
-	x.clean()
+	x.Clean()
 	umr(umrNotFree)
 	if e := x.cqe(); e == nil || e[63]>>4 != cqeRequestErr || e[0x37] != syndBind || e[0x36] != 0x78 {
 		t.Errorf("UMR of a key that is not free: completion %x", e)
 	}
-	x.wants("free is false")
+	x.Violated("free is false")
 }
 
 // NODE_DESC and the partition key table are as RoCE has them.
@@ -464,7 +464,7 @@ func TestNode(t *testing.T) {
 		t.Errorf("partition key: %x", out)
 	}
 	x.fails(dwords(16, 0, 0x765<<16, 12, 4096), 20, stBadParam, "pkey_index is 4096")
-	x.clean()
+	x.Clean()
 }
 
 // A later card lets queues lie in memory that was told of once.
@@ -475,7 +475,7 @@ func TestUMEM(t *testing.T) {
 	if caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)[16:]; w32(caps, 0x48)>>13&1 != 1 {
 		t.Errorf("umem_uid_0: %08x", w32(caps, 0x48))
 	}
-	mem, buf := x.alloc(8192), x.alloc(64<<10)
+	mem, buf := x.Alloc(8192), x.Alloc(64<<10)
 	id := w32(x.do(dwords(64, 0, 0xa08<<16, 0x24, 256, 0x2c, 2, 0x30, uint32(mem.IOVA>>32), 0x34, uint32(mem.IOVA),
 		0x38, uint32(mem.IOVA>>32), 0x3c, uint32(mem.IOVA+4096)), 16), 8)
 	const ring = 1024 // behind page_offset
@@ -493,7 +493,7 @@ func TestUMEM(t *testing.T) {
 	x.fails(dwords(16, 0, 0xa0a<<16, 8, id), 16, stBadResState, "is in use by 1")
 	x.do(dwords(16, 0, 0x501<<16, 8, a.qpn), 16)
 	x.do(dwords(16, 0, 0xa0a<<16, 8, id), 16)
-	x.clean()
+	x.Clean()
 
 	x = newRig(t, Options{Profile: ConnectX5})
 	x.open()

@@ -90,7 +90,7 @@ func TestRecording(t *testing.T) {
 	}
 	x := newRig(t, Options{InitPages: 12868})
 	x.address()
-	boot := x.alloc(bootPages * 4096)
+	boot := x.Alloc(bootPages * 4096)
 	unclaimed := 0
 	for i, c := range all {
 		opcode := binary.BigEndian.Uint16(c.in)
@@ -106,8 +106,8 @@ func TestRecording(t *testing.T) {
 		case 0x109: // raises what the card offered, and keeps all else
 			for _, n := range notModelled {
 				if n.kind == capGeneral {
-					b := c.in[16+n.off:]
-					binary.BigEndian.PutUint32(b, binary.BigEndian.Uint32(b)&^n.mask())
+					b := c.in[16+n.Off:]
+					binary.BigEndian.PutUint32(b, binary.BigEndian.Uint32(b)&^n.Mask())
 				}
 			}
 		}
@@ -117,11 +117,11 @@ func TestRecording(t *testing.T) {
 			kind := int(w32(c.in, 4)&0xffff) >> 1
 			for _, n := range notModelled {
 				if n.kind == kind {
-					b := want[16+n.off:]
-					if binary.BigEndian.Uint32(b)&n.mask() != 0 {
+					b := want[16+n.Off:]
+					if binary.BigEndian.Uint32(b)&n.Mask() != 0 {
 						unclaimed++
 					}
-					binary.BigEndian.PutUint32(b, binary.BigEndian.Uint32(b)&^n.mask())
+					binary.BigEndian.PutUint32(b, binary.BigEndian.Uint32(b)&^n.Mask())
 				}
 			}
 		}
@@ -137,9 +137,9 @@ func TestRecording(t *testing.T) {
 	if unclaimed == 0 {
 		t.Error("nothing of the card's capabilities is left out: the list of what is not modelled is stale")
 	}
-	x.clean()
+	x.Clean()
 	t.Logf("%d commands; %d times a capability of the card was not claimed:", len(all), unclaimed)
 	for _, n := range notModelled {
-		t.Logf("  type %d at %v: %s", n.kind, n.bits, n.why)
+		t.Logf("  type %d at %v: %s", n.kind, n.Field, n.why)
 	}
 }

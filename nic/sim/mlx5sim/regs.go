@@ -1,5 +1,7 @@
 package mlx5sim
 
+import "rebound/nic/sim/kit"
+
 // Access registers, PRM "Ports and Management Registers".
 const (
 	regPMLP           = 0x5002 // Ports Module to Local Port
@@ -39,7 +41,7 @@ var (
 // register is one that ACCESS_REG reaches.
 type register struct {
 	name string
-	*layout
+	*kit.Layout
 	read  func(m *Model, r msg) *refusal
 	write func(m *Model, r msg) *refusal
 }
@@ -57,71 +59,71 @@ var registers = map[uint32]*register{
 }
 
 func (m *Model) accessReg(c *call) *refusal {
-	id := c.in.u32("register_id")
+	id := c.in.U32("register_id")
 	r, ok := registers[id]
 	if !ok {
 		return cannot(stBadParam, "register %04xh is not there", id)
 	}
-	if n := len(c.in.b) - 16; n > r.size {
-		return refuse(stInLen, "%s: %d bytes, the register has %d", r.name, n, r.size)
+	if n := len(c.in.B) - 16; n > r.Size {
+		return refuse(stInLen, "%s: %d bytes, the register has %d", r.name, n, r.Size)
 	}
-	if off, set, found := r.stray(c.in.b[16:]); found {
+	if off, set, found := r.Stray(c.in.B[16:]); found {
 		m.host.Tell("%s: reserved bits %08x set at %02xh", r.name, set, off)
 	}
-	data := make([]byte, r.size)
-	copy(data, c.in.b[16:])
-	reg := msg{data, r.layout}
-	if _, has := r.fields["local_port"]; has && reg.u("local_port") != 1 {
-		return refuse(stBadParam, "%s: local_port is %d, the port is 1", r.name, reg.u("local_port"))
+	data := make([]byte, r.Size)
+	copy(data, c.in.B[16:])
+	reg := as(data, r.Layout)
+	if r.Has("local_port") && reg.U("local_port") != 1 {
+		return refuse(stBadParam, "%s: local_port is %d, the port is 1", r.name, reg.U("local_port"))
 	}
 	if m.prof.virtual && id == regHostEndianness {
 		return refuse(stBadParam, "%s: a virtual function has none", r.name)
 	}
-	if f := m.opt.RefuseRegister; f != nil && f(id, c.in.u("op_mod") == accessWrite) {
+	if f := m.opt.RefuseRegister; f != nil && f(id, c.in.U("op_mod") == accessWrite) {
 		return cannot(stBadRes, "%s: not granted", r.name).with(0x305684)
 	}
 	do := r.read
-	if op := c.in.u("op_mod"); op == accessWrite {
+	if op := c.in.U("op_mod"); op == accessWrite {
 		do = r.write
 	} else if op != accessRead {
 		return refuse(stBadParam, "%s: op_mod is %d, expected 0 (write) or 1 (read)", r.name, op)
 	}
 	if do == nil {
-		return refuse(stBadParam, "%s: cannot be accessed with op_mod %d", r.name, c.in.u("op_mod"))
+		return refuse(stBadParam, "%s: cannot be accessed with op_mod %d", r.name, c.in.U("op_mod"))
 	}
-	if m.prof.virtual && c.in.u("op_mod") == accessWrite {
+	if m.prof.virtual && c.in.U("op_mod") == accessWrite {
 		m.count.portWrites++ // taken, since Linux's driver gives up where it is not, and of no effect: the port is the host's
 		return nil
 	}
 	if f := do(m, reg); f != nil {
 		return f
 	}
-	if c.in.u("op_mod") == accessRead {
-		copy(c.out.b[min(16, len(c.out.b)):], data)
+	if c.in.U("op_mod") == accessRead {
+		copy(c.out.B[min(16, len(c.out.B)):], data)
 	}
 	return nil
 }
 
 // readNodeDesc is what InfiniBand calls the node.
 func (m *Model) readNodeDesc(r msg) *refusal {
-	copy(r.b, m.port.node)
+	copy(r.B, m.port.node)
 	return nil
 }
 
 func (m *Model) writeNodeDesc(r msg) *refusal {
-	m.port.node = string(r.b)
+	m.port.node = string(r.B)
 	return nil
 }
 
 func (m *Model) readPMTU(r msg) *refusal {
-	r.set("max_mtu", maxMTU)
-	r.set("admin_mtu", uint64(m.port.mtu))
-	r.set("oper_mtu", uint64(m.port.mtu))
+	r.Set("max_mtu", maxMTU)
+	r.Set("admin_mtu", uint64(m.port.mtu))
+	r.Set("oper_mtu", uint64(m.port.mtu))
 	return nil
 }
 
 func (m *Model) writePMTU(r msg) *refusal {
-	v := r.i("admin_mtu")
+	v := r.I("admin_mtu")
 	if v < 68 || v > maxMTU {
 		return refuse(stBadParam, "PMTU: admin_mtu is %d, expected 68 to %d", v, maxMTU)
 	}
@@ -130,20 +132,20 @@ func (m *Model) writePMTU(r msg) *refusal {
 }
 
 func (m *Model) readPAOS(r msg) *refusal {
-	r.set("admin_status", 1)
+	r.Set("admin_status", 1)
 	if m.port.adminDown {
-		r.set("admin_status", 2)
+		r.Set("admin_status", 2)
 	}
-	r.set("oper_status", 2)
+	r.Set("oper_status", 2)
 	if m.port.up {
-		r.set("oper_status", 1)
+		r.Set("oper_status", 1)
 	}
 	return nil
 }
 
 func (m *Model) writePAOS(r msg) *refusal {
-	switch v := r.u("admin_status"); {
-	case !r.is("ase"):
+	switch v := r.U("admin_status"); {
+	case !r.Is("ase"):
 		return nil
 	case v == 1 || v == 2:
 		m.port.adminDown = v == 2
@@ -155,18 +157,18 @@ func (m *Model) writePAOS(r msg) *refusal {
 }
 
 func (m *Model) readPTYS(r msg) *refusal {
-	if r.u("proto_mask") != 4 {
-		return refuse(stBadParam, "PTYS: proto_mask is %d, the port has 4 (Ethernet)", r.u("proto_mask"))
+	if r.U("proto_mask") != 4 {
+		return refuse(stBadParam, "PTYS: proto_mask is %d, the port has 4 (Ethernet)", r.U("proto_mask"))
 	}
-	r.set("eth_proto_capability", uint64(m.prof.media))
-	r.set("eth_proto_admin", uint64(m.prof.media))
-	r.set("connector_type", 3) // copper cable
+	r.Set("eth_proto_capability", uint64(m.prof.media))
+	r.Set("eth_proto_admin", uint64(m.prof.media))
+	r.Set("connector_type", 3) // copper cable
 	if m.port.up {
-		r.set("an_status", 1)
+		r.Set("an_status", 1)
 		for _, best := range []uint32{proto100GBaseCR4, proto50GBaseCR2} {
 			if m.prof.media&best != 0 {
-				r.set("eth_proto_oper", uint64(best))
-				r.set("eth_proto_lp_advertise", uint64(best))
+				r.Set("eth_proto_oper", uint64(best))
+				r.Set("eth_proto_lp_advertise", uint64(best))
 				break
 			}
 		}
@@ -175,14 +177,14 @@ func (m *Model) readPTYS(r msg) *refusal {
 }
 
 func (m *Model) writePTYS(r msg) *refusal {
-	if v := r.u32("eth_proto_admin"); v&^m.prof.media != 0 {
+	if v := r.U32("eth_proto_admin"); v&^m.prof.media != 0 {
 		return refuse(stBadParam, "PTYS: eth_proto_admin is %08x, the port has %08x", v, m.prof.media)
 	}
 	return nil
 }
 
 func (m *Model) readPMLP(r msg) *refusal {
-	r.set("width", 4)
+	r.Set("width", 4)
 	return nil
 }
 
@@ -200,11 +202,11 @@ const fcs = 4
 func withFCS(t traffic) uint64 { return t.bytes + fcs*t.frames }
 
 func (m *Model) readPPCNT(r msg) *refusal {
-	k, b := &m.count, r.b[8:]
+	k, b := &m.count, r.B[8:]
 	put := func(off int, v uint64) { be.PutUint64(b[off:], v) }
 	rx, tx := total(k.wireRx), total(k.wireTx)
 	clear(b)
-	switch r.u("grp") {
+	switch r.U("grp") {
 	case ppcnt8023:
 		put(0x00, tx.frames)
 		put(0x08, rx.frames)
@@ -233,7 +235,7 @@ func (m *Model) readPPCNT(r msg) *refusal {
 		put(0x20, k.wireRx[multicast].frames)
 		put(0x38, k.rxOversize)
 	case ppcntPrio:
-		if r.u("prio_tc") == 0 {
+		if r.U("prio_tc") == 0 {
 			put(0x00, withFCS(rx))
 			put(0x20, rx.frames)
 			put(0x28, withFCS(tx))

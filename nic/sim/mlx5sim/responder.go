@@ -112,7 +112,7 @@ func (m *Model) receiveMessage(q *qp, p *packet) {
 		w, idx, ok := m.takeReceive(q)
 		if !ok {
 			m.countQ(q.recv.counter, "out_of_buffer")
-			m.acknowledge(q, p.psn, ackRNR|uint8(q.ctx.u("min_rnr_nak")))
+			m.acknowledge(q, p.psn, ackRNR|uint8(q.ctx.U("min_rnr_nak")))
 			return
 		}
 		in.w, in.idx = w, idx
@@ -184,7 +184,7 @@ func (m *Model) writeRemote(q *qp, in *incoming, data []byte) uint8 {
 		return 0
 	}
 	pieces, err := m.translate(in.rkey, in.at+uint64(in.n), len(data), q.recv.pd, false, remoteWrite)
-	if err != nil || !q.ctx.is("rwe") {
+	if err != nil || !q.ctx.Is("rwe") {
 		return nakAccess
 	}
 	m.countQ(q.recv.counter, "rx_write_requests")
@@ -208,7 +208,7 @@ func (m *Model) answerRead(q *qp, p *packet, next bool) {
 	var data []byte
 	if n > 0 {
 		pieces, err := m.translate(key, at, n, q.recv.pd, false, remoteRead)
-		if err != nil || !q.ctx.is("rre") || n > 1<<24 {
+		if err != nil || !q.ctx.Is("rre") || n > 1<<24 {
 			m.refusePacket(q, p, nakAccess, nil)
 			return
 		}

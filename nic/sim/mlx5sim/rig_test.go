@@ -2,23 +2,18 @@ package mlx5sim
 
 import (
 	"encoding/binary"
-	"strings"
 	"testing"
 
 	"rebound/nic/bus/dma"
-	"rebound/nic/sim"
+	"rebound/nic/sim/simtest"
 )
 
 var testMAC = [6]byte{2, 0, 0, 0, 0, 1}
 
 // rig is a raw driver: it encodes commands and WQEs by hand, as each test says, and looks at what comes back.
 type rig struct {
-	testing.TB
+	*simtest.Rig
 	m        *Model
-	p        *sim.Port
-	far      *sim.Cable
-	fn       *sim.Function
-	arena    *dma.Arena
 	cmd      dma.Block // queue page, then mailboxes
 	token    uint8
 	sums     bool   // sign the mailboxes
@@ -41,63 +36,16 @@ func newRig(t testing.TB, o Options) *rig {
 	if o.InitPages == 0 {
 		o.InitPages = 10
 	}
-	x := &rig{TB: t, m: New(o), sums: true}
-	var err error
-	x.p, err = sim.New(x.m, sim.Options{Name: "mlx5", Seed: 1})
-	x.must(err)
-	near, far := sim.Pair()
-	x.p.Connect(near)
-	x.far = far
-	x.fn, err = x.p.Function()
-	x.must(err)
-	x.arena, err = dma.NewArena(x.fn, 4<<20)
-	x.must(err)
-	x.must(x.fn.SetBusMaster(true))
-	x.cmd = x.alloc(128 << 10)
-	t.Cleanup(func() {
-		x.fn.SetBusMaster(false)
-		x.arena.Close()
-		x.fn.Close()
-		x.p.Close()
-	})
+	m := New(o)
+	x := &rig{Rig: simtest.New(t, "mlx5", m, 4<<20), m: m, sums: true}
+	x.cmd = x.Alloc(128 << 10)
 	return x
-}
-
-func (x *rig) must(err error) {
-	x.Helper()
-	if err != nil {
-		x.Fatal(err)
-	}
-}
-
-func (x *rig) alloc(n int) dma.Block {
-	x.Helper()
-	b, err := x.arena.Alloc(n, 4096)
-	x.must(err)
-	return b
-}
-
-func (x *rig) clean() {
-	x.Helper()
-	for _, v := range x.p.Violations() {
-		x.Error("violation: ", v)
-	}
-}
-
-// wants expects a violation with the text, and forgets all.
-func (x *rig) wants(text string) {
-	x.Helper()
-	v := x.p.Violations()
-	x.p.ForgetViolations()
-	if len(v) == 0 || !strings.Contains(strings.Join(v, "\n"), text) {
-		x.Errorf("violations %q, expected one with %q", v, text)
-	}
 }
 
 func (x *rig) rd(off uint64) uint32 {
 	x.Helper()
 	var b [4]byte
-	x.must(x.p.ReadBAR(0, off, b[:]))
+	x.Must(x.Port.ReadBAR(0, off, b[:]))
 	return binary.BigEndian.Uint32(b[:])
 }
 
@@ -105,7 +53,7 @@ func (x *rig) wr(off uint64, v uint32) {
 	x.Helper()
 	var b [4]byte
 	binary.BigEndian.PutUint32(b[:], v)
-	x.must(x.p.WriteBAR(0, off, b[:]))
+	x.Must(x.Port.WriteBAR(0, off, b[:]))
 }
 
 // dwords is a message: pairs of an offset and a dword.
@@ -169,7 +117,7 @@ func (x *rig) entry(in []byte, outLen int) []byte {
 func (x *rig) ring(in []byte, outLen int) (out []byte, delivery uint8) {
 	x.Helper()
 	x.wr(0x18, 1)
-	x.p.Settle(100)
+	x.Port.Settle(100)
 	e := x.cmd.Bytes[:64]
 	if e[63]&1 != 0 {
 		x.Fatalf("command %x is still the device's", in[:2])
@@ -195,7 +143,7 @@ func (x *rig) exec(in []byte, outLen int) []byte {
 	x.entry(in, outLen)
 	out, d := x.ring(in, outLen)
 	if d != 0 {
-		x.Fatalf("command %x: delivery status %xh: %q", in[:2], d, x.p.Violations())
+		x.Fatalf("command %x: delivery status %xh: %q", in[:2], d, x.Port.Violations())
 	}
 	return out
 }
@@ -205,7 +153,7 @@ func (x *rig) do(in []byte, outLen int) []byte {
 	x.Helper()
 	out := x.exec(in, outLen)
 	if out[0] != 0 {
-		x.Fatalf("command %x: status %xh, syndrome %x: %q", in[:2], out[0], out[4:8], x.p.Violations())
+		x.Fatalf("command %x: status %xh, syndrome %x: %q", in[:2], out[0], out[4:8], x.Port.Violations())
 	}
 	return out
 }
@@ -217,7 +165,7 @@ func (x *rig) fails(in []byte, outLen int, status uint8, violation string) {
 	if out[0] != status || w32(out, 4) == 0 {
 		x.Errorf("command %x: status %xh, syndrome %x, expected status %xh", in[:2], out[0], out[4:8], status)
 	}
-	x.wants(violation)
+	x.Violated(violation)
 }
 
 func (x *rig) address() {
@@ -227,7 +175,7 @@ func (x *rig) address() {
 
 func (x *rig) give(n int) {
 	x.Helper()
-	b := x.alloc(4096 * n)
+	b := x.Alloc(4096 * n)
 	in := dwords(max(24, 16+8*n), 0, 0x108<<16, 4, 1, 8, x.function, 12, uint32(n))
 	for i := range n {
 		at := b.IOVA + uint64(4096*i)
@@ -265,7 +213,7 @@ func (x *rig) open() {
 	x.uar = w32(x.do(dwords(16, 0, 0x802<<16), 16), 8)
 	x.pd = w32(x.do(dwords(16, 0, 0x800<<16), 16), 8)
 	x.td = w32(x.do(dwords(16, 0, 0x816<<16), 16), 8)
-	x.eq, x.cq, x.sq, x.rq, x.rec, x.fb = x.alloc(4096), x.alloc(4096), x.alloc(4096), x.alloc(4096), x.alloc(4096), x.alloc(64<<10)
+	x.eq, x.cq, x.sq, x.rq, x.rec, x.fb = x.Alloc(4096), x.Alloc(4096), x.Alloc(4096), x.Alloc(4096), x.Alloc(4096), x.Alloc(64<<10)
 	for i := 0; i < 4096; i += 64 {
 		x.eq.Bytes[i+63], x.cq.Bytes[i+63] = 1, 0xf1
 	}
@@ -282,7 +230,7 @@ func (x *rig) open() {
 	x.group = w32(x.do(dwords(1024, 0, 0x933<<16, 0x14, x.table, 0x24, 15), 16), 8)
 	x.do(dwords(0x348, 0, 0x936<<16, 0x14, x.table, 0x44, x.group, 0x4c, 4, 0x50, 1, 0x340, 2<<24|x.tirn), 16)
 	x.do(dwords(64, 0, 0x92f<<16, 0x14, x.table), 16)
-	x.clean()
+	x.Clean()
 }
 
 func (x *rig) createEQ() []byte {

@@ -45,8 +45,8 @@ func roceCommands() map[uint16]*command {
 	ready := func(c command) *command { c.from = hcaReady; return &c }
 	const which = "00.31:16 opcode 04.15:0 op_mod 08.31:16 roce_address_index 08.3:0 vhca_port_num "
 	return map[uint16]*command{
-		0x760: ready(command{name: "QUERY_ROCE_ADDRESS", in: lay(16, which), out: lay(48, "").with(0x10, roceAddress), run: (*Model).queryRoCEAddress}),
-		0x761: ready(command{name: "SET_ROCE_ADDRESS", in: lay(48, which).with(0x10, roceAddress), out: plainOut, run: (*Model).setRoCEAddress}),
+		0x760: ready(command{name: "QUERY_ROCE_ADDRESS", in: lay(16, which), out: lay(48, "").With(0x10, roceAddress), run: (*Model).queryRoCEAddress}),
+		0x761: ready(command{name: "SET_ROCE_ADDRESS", in: lay(48, which).With(0x10, roceAddress), out: plainOut, run: (*Model).setRoCEAddress}),
 		0x765: ready(command{name: "QUERY_HCA_VPORT_PKEY", in: lay(16, "00.31:16 opcode 04.15:0 op_mod 08.31 other_vport 08.19:16 port_num 08.15:0 vport_number 0c.15:0 pkey_index"),
 			out: plainOut, run: (*Model).queryPkey}),
 	}
@@ -57,27 +57,27 @@ func (m *Model) queryPkey(c *call) *refusal {
 	if r := own(c); r != nil {
 		return r
 	}
-	n := 128 << m.caps.general().u("pkey_table_size")
-	i := c.in.i("pkey_index")
+	n := 128 << m.caps.general().U("pkey_table_size")
+	i := c.in.I("pkey_index")
 	if i != 0xffff && i >= n {
 		return refuse(stBadParam, "pkey_index is %d, the table has %d", i, n)
 	}
-	if (i == 0 || i == 0xffff) && len(c.out.b) >= 20 {
-		be.PutUint16(c.out.b[18:], 0xffff)
+	if (i == 0 || i == 0xffff) && len(c.out.B) >= 20 {
+		be.PutUint16(c.out.B[18:], 0xffff)
 	}
 	return nil
 }
 
 func (m *Model) setRoCEAddress(c *call) *refusal {
 	in := c.in
-	i := in.i("roce_address_index")
+	i := in.I("roce_address_index")
 	if i >= len(m.roce.addresses) {
 		return refuse(stBadParam, "roce_address_index is %d, the table has %d", i, len(m.roce.addresses)).with(0x63c66)
 	}
-	g := &gid{ip: [16]byte(in.bytes("source_l3_address")), vlan: uint16(in.u("vlan_id")), tagged: in.is("vlan_valid"),
-		version: in.u32("roce_version"), l3: in.u32("roce_l3_type")}
-	be.PutUint16(g.mac[:], uint16(in.u("source_mac_47_32")))
-	be.PutUint32(g.mac[2:], in.u32("source_mac_31_0"))
+	g := &gid{ip: [16]byte(in.Bytes("source_l3_address")), vlan: uint16(in.U("vlan_id")), tagged: in.Is("vlan_valid"),
+		version: in.U32("roce_version"), l3: in.U32("roce_l3_type")}
+	be.PutUint16(g.mac[:], uint16(in.U("source_mac_47_32")))
+	be.PutUint32(g.mac[2:], in.U32("source_mac_31_0"))
 	switch {
 	case g.ip == [16]byte{}:
 		g = nil
@@ -89,20 +89,20 @@ func (m *Model) setRoCEAddress(c *call) *refusal {
 }
 
 func (m *Model) queryRoCEAddress(c *call) *refusal {
-	i := c.in.i("roce_address_index")
+	i := c.in.I("roce_address_index")
 	if i >= len(m.roce.addresses) {
 		return refuse(stBadParam, "roce_address_index is %d, the table has %d", i, len(m.roce.addresses))
 	}
 	if g := m.roce.addresses[i]; g != nil {
-		copy(c.out.bytes("source_l3_address"), g.ip[:])
-		c.out.set("source_mac_47_32", uint64(be.Uint16(g.mac[:])))
-		c.out.set("source_mac_31_0", uint64(be.Uint32(g.mac[2:])))
-		c.out.set("vlan_id", uint64(g.vlan))
+		copy(c.out.Bytes("source_l3_address"), g.ip[:])
+		c.out.Set("source_mac_47_32", uint64(be.Uint16(g.mac[:])))
+		c.out.Set("source_mac_31_0", uint64(be.Uint32(g.mac[2:])))
+		c.out.Set("vlan_id", uint64(g.vlan))
 		if g.tagged {
-			c.out.set("vlan_valid", 1)
+			c.out.Set("vlan_valid", 1)
 		}
-		c.out.set("roce_version", uint64(g.version))
-		c.out.set("roce_l3_type", uint64(g.l3))
+		c.out.Set("roce_version", uint64(g.version))
+		c.out.Set("roce_l3_type", uint64(g.l3))
 	}
 	return nil
 }

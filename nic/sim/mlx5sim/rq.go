@@ -18,19 +18,19 @@ const rqFetch = 512
 
 func (m *Model) createRQ(c *call) *refusal {
 	in := c.in
-	q := &rq{counter: in.u32("counter_set_id"), vsd: in.is("vsd")}
+	q := &rq{counter: in.U32("counter_set_id"), vsd: in.Is("vsd")}
 	if r := m.newWorkQueue(in, &q.workQueue); r != nil {
 		return r
 	}
 	switch {
-	case in.u("mem_rq_type") != 0:
-		return refuse(stBadParam, "mem_rq_type is %d, the model has 0 (inline)", in.u("mem_rq_type"))
-	case in.is("scatter_fcs"):
+	case in.U("mem_rq_type") != 0:
+		return refuse(stBadParam, "mem_rq_type is %d, the model has 0 (inline)", in.U("mem_rq_type"))
+	case in.Is("scatter_fcs"):
 		return refuse(stBadParam, "scatter_fcs is set without the capability")
 	case q.logEntry < 4 || q.logEntry > 9:
 		return refuse(stBadParam, "log_wq_stride is %d, capabilities log_min_stride_sz_rq 4, log_max_stride_sz_rq 9", q.logEntry)
-	case in.u("uar_page") != 0:
-		return refuse(stBadParam, "uar_page is %#x: a receive queue has no doorbell", in.u("uar_page"))
+	case in.U("uar_page") != 0:
+		return refuse(stBadParam, "uar_page is %#x: a receive queue has no doorbell", in.U("uar_page"))
 	}
 	if q.counter != 0 {
 		if _, r := m.obj.counters.get(q.counter); r != nil {
@@ -44,26 +44,26 @@ func (m *Model) createRQ(c *call) *refusal {
 	if q.counter != 0 {
 		m.obj.counters.m[q.counter].held++
 	}
-	c.out.set("rqn", uint64(q.id))
+	c.out.Set("rqn", uint64(q.id))
 	return nil
 }
 
 // modifyRQ changes the state, and VLAN stripping (bitmask bit 1).
 func (m *Model) modifyRQ(c *call) *refusal {
-	q, r := m.obj.rqs.get(c.in.u32("rqn"))
+	q, r := m.obj.rqs.get(c.in.U32("rqn"))
 	if r != nil {
 		return r
 	}
-	mask := c.in.u("modify_bitmask")
+	mask := c.in.U("modify_bitmask")
 	if mask&^2 != 0 {
 		return refuse(stBadParam, "modify_bitmask is %#x: the model changes the state and vsd (bit 1)", mask)
 	}
-	want := c.in.u32("state")
-	if r := change(&q.workQueue, c.in.u32("rq_state"), want); r != nil {
+	want := c.in.U32("state")
+	if r := change(&q.workQueue, c.in.U32("rq_state"), want); r != nil {
 		return r
 	}
 	if mask&2 != 0 {
-		q.vsd = c.in.is("vsd")
+		q.vsd = c.in.Is("vsd")
 	}
 	if q.state != want {
 		q.cache = nil
@@ -75,7 +75,7 @@ func (m *Model) modifyRQ(c *call) *refusal {
 }
 
 func (m *Model) destroyRQ(c *call) *refusal {
-	q, r := m.obj.rqs.remove(m, c.in.u32("rqn"))
+	q, r := m.obj.rqs.remove(m, c.in.U32("rqn"))
 	if r == nil {
 		m.holdQueue(&q.workQueue, -1)
 		if q.counter != 0 {
@@ -86,15 +86,15 @@ func (m *Model) destroyRQ(c *call) *refusal {
 }
 
 func (m *Model) queryRQ(c *call) *refusal {
-	q, r := m.obj.rqs.get(c.in.u32("rqn"))
+	q, r := m.obj.rqs.get(c.in.U32("rqn"))
 	if r != nil {
 		return r
 	}
 	q.query(c.out)
 	if q.vsd {
-		c.out.set("vsd", 1)
+		c.out.Set("vsd", 1)
 	}
-	c.out.set("counter_set_id", uint64(q.counter))
+	c.out.Set("counter_set_id", uint64(q.counter))
 	return nil
 }
 

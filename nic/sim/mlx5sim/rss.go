@@ -28,8 +28,8 @@ type rssHash struct {
 }
 
 func (h *rssHash) read(in msg) *refusal {
-	h.fn, h.symmetric, h.v6, h.udp, h.fields = in.u("rx_hash_fn"), in.is("rx_hash_symmetric"), in.is("l3_prot_type"), in.is("l4_prot_type"), in.u("selected_fields")
-	copy(h.key[:], in.bytes("toeplitz_key"))
+	h.fn, h.symmetric, h.v6, h.udp, h.fields = in.U("rx_hash_fn"), in.Is("rx_hash_symmetric"), in.Is("l3_prot_type"), in.Is("l4_prot_type"), in.U("selected_fields")
+	copy(h.key[:], in.Bytes("toeplitz_key"))
 	switch {
 	case h.fn > hashToeplitz:
 		return refuse(stBadParam, "rx_hash_fn is %d, expected 0 (none), 1 (inverted XOR8) or 2 (Toeplitz)", h.fn)

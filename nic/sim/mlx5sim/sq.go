@@ -37,7 +37,7 @@ type sq struct {
 
 func (m *Model) createSQ(c *call) *refusal {
 	in := c.in
-	q := &sq{uar: in.u32("uar_page"), tis: in.u32("tis_num_0"), inline: in.u("min_wqe_inline_mode")}
+	q := &sq{uar: in.U32("uar_page"), tis: in.U32("tis_num_0"), inline: in.U("min_wqe_inline_mode")}
 	if r := m.newWorkQueue(in, &q.workQueue); r != nil {
 		return r
 	}
@@ -46,19 +46,19 @@ func (m *Model) createSQ(c *call) *refusal {
 		return r
 	}
 	var t *tis
-	if in.u("tis_lst_sz") == 1 {
+	if in.U("tis_lst_sz") == 1 {
 		if t, r = m.obj.tiss.get(q.tis); r != nil {
 			return r
 		}
 	}
 	switch {
-	case in.u("tis_lst_sz") > 1, t == nil && q.tis != 0:
-		return refuse(stBadParam, "tis_lst_sz is %d with tis_num_0 %#x, expected a list of 1, or none for a queue that sends nothing", in.u("tis_lst_sz"), q.tis)
+	case in.U("tis_lst_sz") > 1, t == nil && q.tis != 0:
+		return refuse(stBadParam, "tis_lst_sz is %d with tis_num_0 %#x, expected a list of 1, or none for a queue that sends nothing", in.U("tis_lst_sz"), q.tis)
 	case q.logEntry != 6:
 		return refuse(stBadParam, "log_wq_stride is %d, a send queue has 6", q.logEntry)
-	case in.is("allow_multi_pkt_send_wqe"), in.is("reg_umr"), in.is("allow_swp"):
+	case in.Is("allow_multi_pkt_send_wqe"), in.Is("reg_umr"), in.Is("allow_swp"):
 		return refuse(stBadParam, "allow_multi_pkt_send_wqe %d, reg_umr %d, allow_swp %d without the capability",
-			in.u("allow_multi_pkt_send_wqe"), in.u("reg_umr"), in.u("allow_swp"))
+			in.U("allow_multi_pkt_send_wqe"), in.U("reg_umr"), in.U("allow_swp"))
 	case q.inline > 3:
 		return refuse(stBadParam, "min_wqe_inline_mode is %d, expected 0 to 3", q.inline)
 	}
@@ -70,20 +70,20 @@ func (m *Model) createSQ(c *call) *refusal {
 	if t != nil {
 		t.held++
 	}
-	c.out.set("sqn", uint64(q.id))
+	c.out.Set("sqn", uint64(q.id))
 	return nil
 }
 
 func (m *Model) modifySQ(c *call) *refusal {
-	q, r := m.obj.sqs.get(c.in.u32("sqn"))
+	q, r := m.obj.sqs.get(c.in.U32("sqn"))
 	if r != nil {
 		return r
 	}
-	if b := c.in.u("modify_bitmask"); b != 0 {
+	if b := c.in.U("modify_bitmask"); b != 0 {
 		return refuse(stBadParam, "modify_bitmask is %#x: the model changes the state only", b)
 	}
-	want := c.in.u32("state")
-	if r := change(&q.workQueue, c.in.u32("sq_state"), want); r != nil {
+	want := c.in.U32("state")
+	if r := change(&q.workQueue, c.in.U32("sq_state"), want); r != nil {
 		return r
 	}
 	q.setState(want)
@@ -97,7 +97,7 @@ func (q *sq) setState(s uint32) {
 }
 
 func (m *Model) destroySQ(c *call) *refusal {
-	q, r := m.obj.sqs.remove(m, c.in.u32("sqn"))
+	q, r := m.obj.sqs.remove(m, c.in.U32("sqn"))
 	if r == nil {
 		m.holdQueue(&q.workQueue, -1)
 		m.obj.uars.m[q.uar].held--
@@ -109,15 +109,15 @@ func (m *Model) destroySQ(c *call) *refusal {
 }
 
 func (m *Model) querySQ(c *call) *refusal {
-	q, r := m.obj.sqs.get(c.in.u32("sqn"))
+	q, r := m.obj.sqs.get(c.in.U32("sqn"))
 	if r != nil {
 		return r
 	}
 	q.query(c.out)
-	c.out.set("uar_page", uint64(q.uar))
-	c.out.set("tis_num_0", uint64(q.tis))
-	c.out.set("tis_lst_sz", uint64(min(q.tis, 1)))
-	c.out.set("min_wqe_inline_mode", q.inline)
+	c.out.Set("uar_page", uint64(q.uar))
+	c.out.Set("tis_num_0", uint64(q.tis))
+	c.out.Set("tis_lst_sz", uint64(min(q.tis, 1)))
+	c.out.Set("min_wqe_inline_mode", q.inline)
 	return nil
 }
 

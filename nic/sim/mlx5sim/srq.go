@@ -1,7 +1,7 @@
 package mlx5sim
 
 var (
-	rmpContext    = lay(240, "00.23:20 state 04.31 basic_cyclic_rcv_wqe").with(0x30, wqContext)
+	rmpContext    = lay(240, "00.23:20 state 04.31 basic_cyclic_rcv_wqe").With(0x30, wqContext)
 	xrcSRQContext = lay(64, `00.31:28 state 00.27:24 log_xrc_srq_size 04.31 wq_signature 04.30 cont_srq 04.28 rlky 04.27 basic_cyclic_rcv_wqe
 	04.26:24 log_rq_stride 04.23:0 xrcd 08.31:26 page_offset 08.23:0 cqn 10.31 user_index_equal_xrc_srqn 10.29:24 log_page_size
 	10.23:0 user_index 18.23:0 pd 1c.31:16 lwm 1c.15:0 wqe_cnt 28*2 db_record_addr`)
@@ -13,15 +13,15 @@ func srqCommands() map[uint16]*command {
 	return map[uint16]*command{
 		0x80e: ready(command{name: "ALLOC_XRCD", in: plainIn, out: newID("xrcd"), run: (*Model).allocXRCD}),
 		0x80f: ready(command{name: "DEALLOC_XRCD", in: byID("xrcd"), out: plainOut, run: (*Model).deallocXRCD}),
-		0x705: ready(command{name: "CREATE_XRC_SRQ", in: lay(272, head).with(0x10, xrcSRQContext), tail: true, out: newID("xrc_srqn"), run: (*Model).createXRCSRQ}),
+		0x705: ready(command{name: "CREATE_XRC_SRQ", in: lay(272, head).With(0x10, xrcSRQContext), tail: true, out: newID("xrc_srqn"), run: (*Model).createXRCSRQ}),
 		0x706: ready(command{name: "DESTROY_XRC_SRQ", in: byID("xrc_srqn"), out: plainOut, run: (*Model).destroyXRCSRQ}),
-		0x707: ready(command{name: "QUERY_XRC_SRQ", in: byID("xrc_srqn"), out: lay(272, "").with(0x10, xrcSRQContext), run: (*Model).queryXRCSRQ}),
+		0x707: ready(command{name: "QUERY_XRC_SRQ", in: byID("xrc_srqn"), out: lay(272, "").With(0x10, xrcSRQContext), run: (*Model).queryXRCSRQ}),
 		0x708: ready(command{name: "ARM_XRC_SRQ", in: lay(16, head+"08.23:0 xrc_srqn 0c.15:0 lwm"), out: plainOut, run: (*Model).armXRCSRQ}),
-		0x90c: ready(command{name: "CREATE_RMP", in: lay(272, head).with(0x20, rmpContext), tail: true, out: newID("rmpn"), run: (*Model).createRMP}),
-		0x90d: ready(command{name: "MODIFY_RMP", in: lay(272, head+"08.31:28 rmp_state 08.23:0 rmpn 10*2 modify_bitmask").with(0x20, rmpContext), tail: true,
+		0x90c: ready(command{name: "CREATE_RMP", in: lay(272, head).With(0x20, rmpContext), tail: true, out: newID("rmpn"), run: (*Model).createRMP}),
+		0x90d: ready(command{name: "MODIFY_RMP", in: lay(272, head+"08.31:28 rmp_state 08.23:0 rmpn 10*2 modify_bitmask").With(0x20, rmpContext), tail: true,
 			out: plainOut, run: (*Model).modifyRMP}),
 		0x90e: ready(command{name: "DESTROY_RMP", in: byID("rmpn"), out: plainOut, run: (*Model).destroyRMP}),
-		0x90f: ready(command{name: "QUERY_RMP", in: byID("rmpn"), out: lay(272, "").with(0x20, rmpContext), run: (*Model).queryRMP}),
+		0x90f: ready(command{name: "QUERY_RMP", in: byID("rmpn"), out: lay(272, "").With(0x20, rmpContext), run: (*Model).queryRMP}),
 	}
 }
 
@@ -30,12 +30,12 @@ func (m *Model) allocXRCD(c *call) *refusal {
 	if r := m.obj.xrcds.add(m, o); r != nil {
 		return r
 	}
-	c.out.set("xrcd", uint64(o.id))
+	c.out.Set("xrcd", uint64(o.id))
 	return nil
 }
 
 func (m *Model) deallocXRCD(c *call) *refusal {
-	_, r := m.obj.xrcds.remove(m, c.in.u32("xrcd"))
+	_, r := m.obj.xrcds.remove(m, c.in.U32("xrcd"))
 	return r
 }
 
@@ -56,25 +56,25 @@ type srq struct {
 
 func (m *Model) createRMP(c *call) *refusal {
 	in := c.in
-	q := &srq{cyclic: in.u("wq_type") == 1, pd: in.u32("pd"), dbr: in.u("dbr_addr"), lwm: in.u32("lwm")}
+	q := &srq{cyclic: in.U("wq_type") == 1, pd: in.U32("pd"), dbr: in.U("dbr_addr"), lwm: in.U32("lwm")}
 	if _, r := m.obj.pds.get(q.pd); r != nil {
 		return r
 	}
 	switch {
-	case in.u("wq_type") > 1:
-		return refuse(stBadParam, "wq_type is %d, the model has 0 (linked list) and 1 (cyclic)", in.u("wq_type"))
-	case in.is("wq_signature"):
+	case in.U("wq_type") > 1:
+		return refuse(stBadParam, "wq_type is %d, the model has 0 (linked list) and 1 (cyclic)", in.U("wq_type"))
+	case in.Is("wq_signature"):
 		return refuse(stBadParam, "wq_signature is set without the capability")
-	case in.u("state") != stateReady:
-		return refuse(stBadParam, "state is %d, a memory pool is created in 1 (RDY)", in.u("state"))
+	case in.U("state") != stateReady:
+		return refuse(stBadParam, "state is %d, a memory pool is created in 1 (RDY)", in.U("state"))
 	}
-	return m.addSRQ(c, q, "rmpn", in.b[min(len(in.b), 0x110):], in.i("log_wq_pg_sz"), in.i("page_offset"), in.i("log_wq_stride"), in.i("log_wq_sz"))
+	return m.addSRQ(c, q, "rmpn", in.B[min(len(in.B), 0x110):], in.I("log_wq_pg_sz"), in.I("page_offset"), in.I("log_wq_stride"), in.I("log_wq_sz"))
 }
 
 func (m *Model) createXRCSRQ(c *call) *refusal {
 	in := c.in
-	q := &srq{cyclic: in.is("basic_cyclic_rcv_wqe"), pd: in.u32("pd"), dbr: in.u("db_record_addr"), lwm: in.u32("lwm"),
-		cqn: in.u32("cqn"), xrcd: in.u32("xrcd"), user: in.u32("user_index")}
+	q := &srq{cyclic: in.Is("basic_cyclic_rcv_wqe"), pd: in.U32("pd"), dbr: in.U("db_record_addr"), lwm: in.U32("lwm"),
+		cqn: in.U32("cqn"), xrcd: in.U32("xrcd"), user: in.U32("user_index")}
 	if _, r := m.obj.pds.get(q.pd); r != nil {
 		return r
 	}
@@ -86,10 +86,10 @@ func (m *Model) createXRCSRQ(c *call) *refusal {
 	if r != nil {
 		return r
 	}
-	if in.is("wq_signature") {
+	if in.Is("wq_signature") {
 		return refuse(stBadParam, "wq_signature is set without the capability")
 	}
-	r = m.addSRQ(c, q, "xrc_srqn", in.b[min(len(in.b), 0x110):], in.i("log_page_size"), in.i("page_offset"), in.i("log_rq_stride")+4, in.i("log_xrc_srq_size"))
+	r = m.addSRQ(c, q, "xrc_srqn", in.B[min(len(in.B), 0x110):], in.I("log_page_size"), in.I("page_offset"), in.I("log_rq_stride")+4, in.I("log_xrc_srq_size"))
 	if r == nil {
 		d.held++
 		n.held++
@@ -112,7 +112,7 @@ func (m *Model) addSRQ(c *call, q *srq, name string, pas []byte, logPage, pageOf
 		return r
 	}
 	m.obj.pds.m[q.pd].held++
-	c.out.set(name, uint64(q.id))
+	c.out.Set(name, uint64(q.id))
 	return nil
 }
 
@@ -141,62 +141,62 @@ func (m *Model) destroySRQ(id uint32, xrc bool) *refusal {
 	return nil
 }
 
-func (m *Model) destroyRMP(c *call) *refusal    { return m.destroySRQ(c.in.u32("rmpn"), false) }
-func (m *Model) destroyXRCSRQ(c *call) *refusal { return m.destroySRQ(c.in.u32("xrc_srqn"), true) }
+func (m *Model) destroyRMP(c *call) *refusal    { return m.destroySRQ(c.in.U32("rmpn"), false) }
+func (m *Model) destroyXRCSRQ(c *call) *refusal { return m.destroySRQ(c.in.U32("xrc_srqn"), true) }
 
 // modifyRMP changes the low-water mark (bitmask bit 0).
 func (m *Model) modifyRMP(c *call) *refusal {
-	q, r := m.srq(c.in.u32("rmpn"), false)
+	q, r := m.srq(c.in.U32("rmpn"), false)
 	if r != nil {
 		return r
 	}
-	if mask := c.in.u("modify_bitmask"); mask&^1 != 0 || c.in.u("rmp_state") != stateReady || c.in.u("state") != stateReady {
-		return refuse(stBadParam, "bitmask is %#x, states %d and %d: the model changes the low-water mark (bit 0) of a ready one", mask, c.in.u("rmp_state"), c.in.u("state"))
+	if mask := c.in.U("modify_bitmask"); mask&^1 != 0 || c.in.U("rmp_state") != stateReady || c.in.U("state") != stateReady {
+		return refuse(stBadParam, "bitmask is %#x, states %d and %d: the model changes the low-water mark (bit 0) of a ready one", mask, c.in.U("rmp_state"), c.in.U("state"))
 	}
-	q.lwm = c.in.u32("lwm")
+	q.lwm = c.in.U32("lwm")
 	return nil
 }
 
 func (m *Model) armXRCSRQ(c *call) *refusal {
-	q, r := m.srq(c.in.u32("xrc_srqn"), true)
+	q, r := m.srq(c.in.U32("xrc_srqn"), true)
 	if r == nil {
-		q.lwm = c.in.u32("lwm")
+		q.lwm = c.in.U32("lwm")
 	}
 	return r
 }
 
 func (m *Model) queryRMP(c *call) *refusal {
-	q, r := m.srq(c.in.u32("rmpn"), false)
+	q, r := m.srq(c.in.U32("rmpn"), false)
 	if r != nil {
 		return r
 	}
 	o := c.out
-	o.set("state", stateReady)
+	o.Set("state", stateReady)
 	if q.cyclic {
-		o.set("wq_type", 1)
+		o.Set("wq_type", 1)
 	}
-	o.set("pd", uint64(q.pd))
-	o.set("lwm", uint64(q.lwm))
-	o.set("dbr_addr", q.dbr)
-	o.set("log_wq_stride", uint64(q.logEntry))
-	o.set("log_wq_sz", uint64(q.logSize))
+	o.Set("pd", uint64(q.pd))
+	o.Set("lwm", uint64(q.lwm))
+	o.Set("dbr_addr", q.dbr)
+	o.Set("log_wq_stride", uint64(q.logEntry))
+	o.Set("log_wq_sz", uint64(q.logSize))
 	return nil
 }
 
 func (m *Model) queryXRCSRQ(c *call) *refusal {
-	q, r := m.srq(c.in.u32("xrc_srqn"), true)
+	q, r := m.srq(c.in.U32("xrc_srqn"), true)
 	if r != nil {
 		return r
 	}
 	o := c.out
-	o.set("log_xrc_srq_size", uint64(q.logSize))
-	o.set("log_rq_stride", uint64(q.logEntry-4))
-	o.set("xrcd", uint64(q.xrcd))
-	o.set("cqn", uint64(q.cqn))
-	o.set("user_index", uint64(q.user))
-	o.set("pd", uint64(q.pd))
-	o.set("lwm", uint64(q.lwm))
-	o.set("db_record_addr", q.dbr)
+	o.Set("log_xrc_srq_size", uint64(q.logSize))
+	o.Set("log_rq_stride", uint64(q.logEntry-4))
+	o.Set("xrcd", uint64(q.xrcd))
+	o.Set("cqn", uint64(q.cqn))
+	o.Set("user_index", uint64(q.user))
+	o.Set("pd", uint64(q.pd))
+	o.Set("lwm", uint64(q.lwm))
+	o.Set("db_record_addr", q.dbr)
 	return nil
 }
 

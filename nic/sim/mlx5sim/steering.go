@@ -81,13 +81,13 @@ func steeringCommands() map[uint16]*command {
 }
 
 func (s *steering) table(c *call) (*flowTable, *refusal) {
-	if k := c.in.u("table_type"); k != tableNICReceive {
+	if k := c.in.U("table_type"); k != tableNICReceive {
 		return nil, refuse(stBadParam, "table_type is %d, the model has 0 (NIC receive)", k)
 	}
 	if r := own(c); r != nil {
 		return nil, r
 	}
-	id := c.in.u32("table_id")
+	id := c.in.U32("table_id")
 	t, ok := s.tables[id]
 	if !ok {
 		return nil, refuse(stBadRes, "flow table %#x does not exist", id)
@@ -97,11 +97,11 @@ func (s *steering) table(c *call) (*flowTable, *refusal) {
 
 func (m *Model) createTable(c *call) *refusal {
 	in, s := c.in, &m.flow
-	t := &flowTable{level: in.i("level"), logSize: in.i("log_size"), groups: map[uint32]*flowGroup{}, nextGroup: 1}
+	t := &flowTable{level: in.I("level"), logSize: in.I("log_size"), groups: map[uint32]*flowGroup{}, nextGroup: 1}
 	switch {
-	case in.u("table_type") != tableNICReceive:
-		return refuse(stBadParam, "table_type is %d, the model has 0 (NIC receive)", in.u("table_type"))
-	case in.is("reformat_en"), in.is("decap_en"):
+	case in.U("table_type") != tableNICReceive:
+		return refuse(stBadParam, "table_type is %d, the model has 0 (NIC receive)", in.U("table_type"))
+	case in.Is("reformat_en"), in.Is("decap_en"):
 		return refuse(stBadParam, "reformat_en and decap_en are set without the capability")
 	case t.logSize > 16:
 		return refuse(stBadParam, "log_size is %d, capability log_max_ft_size is 16", t.logSize)
@@ -123,13 +123,13 @@ func (m *Model) createTable(c *call) *refusal {
 	s.nextTable++
 	t.slot = sl
 	s.tables[t.id] = t
-	c.out.set("table_id", uint64(t.id))
+	c.out.Set("table_id", uint64(t.id))
 	return nil
 }
 
 // missOf takes what a table context says of frames that match nothing.
 func (s *steering) missOf(t *flowTable, in msg) *refusal {
-	switch a := in.u("table_miss_action"); a {
+	switch a := in.U("table_miss_action"); a {
 	case missDefault:
 		if old := s.tables[t.miss]; old != nil {
 			old.held--
@@ -137,7 +137,7 @@ func (s *steering) missOf(t *flowTable, in msg) *refusal {
 		t.miss = 0
 		return nil
 	case missForward:
-		return s.setMiss(t, in.u32("table_miss_id"))
+		return s.setMiss(t, in.U32("table_miss_id"))
 	default:
 		return refuse(stBadParam, "table_miss_action is %d, expected 0 (default) or 1 (forward)", a)
 	}
@@ -168,7 +168,7 @@ func (m *Model) modifyTable(c *call) *refusal {
 	if r != nil {
 		return r
 	}
-	if sel := c.in.u("modify_field_select"); sel != 1 {
+	if sel := c.in.U("modify_field_select"); sel != 1 {
 		return refuse(stBadParam, "modify_field_select is %#x, the model changes the miss table (bit 0)", sel)
 	}
 	return m.flow.missOf(t, c.in)
@@ -202,12 +202,12 @@ func (m *Model) setRoot(c *call) *refusal {
 	switch {
 	case r != nil:
 		return r
-	case c.in.u("op_mod") == 0:
+	case c.in.U("op_mod") == 0:
 		m.flow.root = t.id
-	case c.in.u("op_mod") == 1:
+	case c.in.U("op_mod") == 1:
 		m.flow.root = 0
 	default:
-		return refuse(stBadParam, "op_mod is %d, expected 0 or 1", c.in.u("op_mod"))
+		return refuse(stBadParam, "op_mod is %d, expected 0 or 1", c.in.U("op_mod"))
 	}
 	return nil
 }
@@ -218,22 +218,22 @@ func (m *Model) createGroup(c *call) *refusal {
 		return r
 	}
 	in := c.in
-	g := &flowGroup{start: in.u32("start_flow_index"), end: in.u32("end_flow_index"), enable: in.u("match_criteria_enable")}
-	copy(g.mask[:], in.bytes("match_criteria"))
+	g := &flowGroup{start: in.U32("start_flow_index"), end: in.U32("end_flow_index"), enable: in.U("match_criteria_enable")}
+	copy(g.mask[:], in.Bytes("match_criteria"))
 	switch {
 	case g.end < g.start || g.end >= 1<<t.logSize:
 		return refuse(stBadParam, "flow indices %d to %d, the table has %d", g.start, g.end, 1<<t.logSize)
 	case g.enable&^3 != 0:
 		return refuse(stBadParam, "match_criteria_enable is %#x, the model has outer headers (1) and misc (2)", g.enable)
-	case in.u("group_type") != 0:
-		return refuse(stBadParam, "group_type is %d", in.u("group_type"))
+	case in.U("group_type") != 0:
+		return refuse(stBadParam, "group_type is %d", in.U("group_type"))
 	}
 	for _, o := range t.groups {
 		if g.start <= o.end && o.start <= g.end {
 			return refuse(stBadParam, "flow indices %d to %d overlap with a group of %d to %d", g.start, g.end, o.start, o.end)
 		}
 	}
-	if off, set, found := matchable(g.enable).stray(g.mask[:]); found {
+	if off, set, found := matchable(g.enable).Stray(g.mask[:]); found {
 		return refuse(stBadParam, "match_criteria at %02xh: %08x is not enabled or cannot be matched", off, set)
 	}
 	id := t.nextGroup
@@ -244,7 +244,7 @@ func (m *Model) createGroup(c *call) *refusal {
 	t.nextGroup++
 	g.slot = sl
 	t.groups[id] = g
-	c.out.set("group_id", uint64(id))
+	c.out.Set("group_id", uint64(id))
 	return nil
 }
 
@@ -253,7 +253,7 @@ func (m *Model) destroyGroup(c *call) *refusal {
 	if r != nil {
 		return r
 	}
-	id := c.in.u32("group_id")
+	id := c.in.U32("group_id")
 	g, ok := t.groups[id]
 	switch {
 	case !ok:
@@ -280,11 +280,11 @@ func (m *Model) setEntry(c *call) *refusal {
 		return r
 	}
 	in := c.in
-	e := &flowEntry{index: in.u32("flow_index"), group: in.u32("group_id"), action: in.u("action"), tag: in.u32("flow_tag")}
-	copy(e.value[:], in.bytes("match_value"))
+	e := &flowEntry{index: in.U32("flow_index"), group: in.U32("group_id"), action: in.U("action"), tag: in.U32("flow_tag")}
+	copy(e.value[:], in.Bytes("match_value"))
 	g, ok := t.groups[e.group]
 	old := t.find(e.index)
-	switch op := in.u("op_mod"); {
+	switch op := in.U("op_mod"); {
 	case op > 1, op == 1 && !m.prof.later:
 		return refuse(stBadParam, "op_mod is %d: capability flow_modify_en is not there", op)
 	case !ok:
@@ -295,7 +295,7 @@ func (m *Model) setEntry(c *call) *refusal {
 		return refuse(stBadResState, "flow_index %d is not set to be changed, or of another group or value", e.index)
 	case op == 0 && old != nil:
 		return refuse(stBadResState, "flow_index %d is set already", e.index)
-	case e.action&^(actionAllow|actionDrop|actionForward) != 0, in.is("flow_counter_list_size"):
+	case e.action&^(actionAllow|actionDrop|actionForward) != 0, in.Is("flow_counter_list_size"):
 		return refuse(stBadParam, "action is %#x: the model has allow (1), drop (2) and forward (4)", e.action)
 	}
 	if old != nil {
@@ -319,7 +319,7 @@ func (m *Model) setEntry(c *call) *refusal {
 
 // changeEntry takes over from e what modify_enable_mask selects.
 func (m *Model) changeEntry(t *flowTable, old, e *flowEntry, in msg) *refusal {
-	mask := in.u("modify_enable_mask")
+	mask := in.U("modify_enable_mask")
 	if mask == 0 || mask&^(modifyAction|modifyTag|modifyDestinations) != 0 {
 		return refuse(stBadParam, "modify_enable_mask is %#x: the model changes action (bit 0), flow tag (1) and destinations (2)", mask)
 	}
@@ -344,8 +344,8 @@ func (m *Model) changeEntry(t *flowTable, old, e *flowEntry, in msg) *refusal {
 
 // destinations reads an entry's list, and holds what is in it.
 func (m *Model) destinations(t *flowTable, e *flowEntry, in msg) *refusal {
-	n := in.i("destination_list_size")
-	list := in.b[min(len(in.b), 0x340):]
+	n := in.I("destination_list_size")
+	list := in.B[min(len(in.B), 0x340):]
 	switch {
 	case len(list) < 8*n-4:
 		return refuse(stInLen, "%d destinations in %d bytes", n, len(list))
@@ -408,9 +408,9 @@ func (m *Model) deleteEntry(c *call) *refusal {
 	if r != nil {
 		return r
 	}
-	e := t.find(c.in.u32("flow_index"))
+	e := t.find(c.in.U32("flow_index"))
 	if e == nil {
-		return refuse(stBadIndex, "flow_index %d is not set", c.in.u("flow_index"))
+		return refuse(stBadIndex, "flow_index %d is not set", c.in.U("flow_index"))
 	}
 	for _, d := range e.dest {
 		m.holdDestination(d, -1)

@@ -7,8 +7,8 @@ import (
 
 // arrives sends a frame from the wire and returns its completion, or nil.
 func (x *rig) arrives() []byte {
-	x.far.Send(0, frameOf(64))
-	x.p.Settle(10)
+	x.Far.Send(0, frameOf(64))
+	x.Port.Settle(10)
 	return x.cqe()
 }
 
@@ -60,7 +60,7 @@ func TestModifySteering(t *testing.T) {
 	x.do(dwords(64, 0, 0x938<<16, 0x14, second), 16)
 	x.do(dwords(64, 0, 0x934<<16, 0x14, second, 0x18, group), 16)
 	x.do(dwords(64, 0, 0x931<<16, 0x14, second), 16)
-	x.clean()
+	x.Clean()
 
 	x = newRig(t, Options{}) // the recorded card has none of this
 	x.open()
@@ -92,5 +92,5 @@ func TestCongestionControl(t *testing.T) {
 	}
 	x.do(dwords(16, 0, 0x826<<16), 272)
 	x.fails(dwords(16, 0, 0x822<<16, 8, 3), 16, stBadParam, "cong_protocol is 3")
-	x.clean()
+	x.Clean()
 }

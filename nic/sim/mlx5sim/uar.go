@@ -48,12 +48,12 @@ func (m *Model) allocUAR(c *call) *refusal {
 		return r
 	}
 	m.poisonUAR(u.id)
-	c.out.set("uar", uint64(u.id))
+	c.out.Set("uar", uint64(u.id))
 	return nil
 }
 
 func (m *Model) deallocUAR(c *call) *refusal {
-	u, r := m.obj.uars.remove(m, c.in.u32("uar"))
+	u, r := m.obj.uars.remove(m, c.in.U32("uar"))
 	if r == nil {
 		m.checkIdle(u)
 	}

@@ -22,26 +22,26 @@ func (m *Model) createUMEM(c *call) *refusal {
 		return refuse(stBadOp, "capability umem_uid_0 is not there")
 	}
 	in := c.in
-	logPage, n, list := 12+in.i("log_page_size"), in.u("num_of_mtt"), in.b[min(len(in.b), 0x30):]
+	logPage, n, list := 12+in.I("log_page_size"), in.U("num_of_mtt"), in.B[min(len(in.B), 0x30):]
 	switch {
 	case n == 0 || uint64(len(list)) < 8*n:
 		return refuse(stInLen, "num_of_mtt is %d, the input has %d addresses", n, len(list)/8)
-	case uint64(in.u32("page_offset")) >= 1<<logPage:
-		return refuse(stBadParam, "page_offset is %d, a page has %d bytes", in.u("page_offset"), 1<<logPage)
+	case uint64(in.U32("page_offset")) >= 1<<logPage:
+		return refuse(stBadParam, "page_offset is %d, a page has %d bytes", in.U("page_offset"), 1<<logPage)
 	}
-	u := &umem{buffer: buffer{logPage: logPage, offset: in.u("page_offset")}, bytes: n<<logPage - in.u("page_offset")}
+	u := &umem{buffer: buffer{logPage: logPage, offset: in.U("page_offset")}, bytes: n<<logPage - in.U("page_offset")}
 	for i := range n {
 		u.pages = append(u.pages, be.Uint64(list[8*i:])&^0xfff)
 	}
 	if r := m.obj.umems.add(m, u); r != nil {
 		return r
 	}
-	c.out.set("umem_id", uint64(u.id))
+	c.out.Set("umem_id", uint64(u.id))
 	return nil
 }
 
 func (m *Model) destroyUMEM(c *call) *refusal {
-	_, r := m.obj.umems.remove(m, c.in.u32("umem_id"))
+	_, r := m.obj.umems.remove(m, c.in.U32("umem_id"))
 	return r
 }
 
@@ -56,11 +56,11 @@ func (m *Model) within(id uint32, off uint64, n int) (*umem, *refusal) {
 
 // ring is a queue's memory of n bytes: where a umem says, if the context names one, else at the page addresses behind it.
 func (m *Model) ring(in msg, prefix string, logPage, pageOffset, n int) (buffer, *refusal) {
-	if !in.is(prefix + "_umem_valid") {
-		return m.pageList(in.b[min(len(in.b), 0x110):], logPage, pageOffset, n)
+	if !in.Is(prefix + "_umem_valid") {
+		return m.pageList(in.B[min(len(in.B), 0x110):], logPage, pageOffset, n)
 	}
-	off := in.u(prefix + "_umem_offset")
-	u, r := m.within(in.u32(prefix+"_umem_id"), off, n)
+	off := in.U(prefix + "_umem_offset")
+	u, r := m.within(in.U32(prefix+"_umem_id"), off, n)
 	if r != nil {
 		return buffer{}, r
 	}
@@ -76,9 +76,9 @@ func (b *buffer) hold(by int) {
 
 // record is the address of a doorbell record.
 func (m *Model) record(in msg) (uint64, *refusal) {
-	at := in.u("dbr_addr")
-	if in.is("dbr_umem_valid") {
-		u, r := m.within(in.u32("dbr_umem_id"), at, 8)
+	at := in.U("dbr_addr")
+	if in.Is("dbr_umem_valid") {
+		u, r := m.within(in.U32("dbr_umem_id"), at, 8)
 		if r != nil {
 			return 0, r
 		}

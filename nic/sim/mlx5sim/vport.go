@@ -48,8 +48,8 @@ func vportCommands() map[uint16]*command {
 	return map[uint16]*command{
 		0x750: ready(command{name: "QUERY_VPORT_STATE", in: lay(16, who), out: lay(16, "0c.31:16 max_tx_speed 0c.7:4 admin_state 0c.3:0 state"), run: (*Model).queryVportState}),
 		0x751: ready(command{name: "MODIFY_VPORT_STATE", in: lay(16, who+"0c.31:16 max_tx_speed 0c.7:4 admin_state"), out: plainOut, run: (*Model).modifyVportState}),
-		0x754: ready(command{name: "QUERY_NIC_VPORT_CONTEXT", in: lay(16, who+"0c.26:24 allowed_list_type"), out: lay(272, "").with(0x10, vportContext), run: (*Model).queryVport}),
-		0x755: ready(command{name: "MODIFY_NIC_VPORT_CONTEXT", in: lay(512, who+"0c.31:0 field_select").with(0x100, vportContext), tail: true, out: plainOut, run: (*Model).modifyVport}),
+		0x754: ready(command{name: "QUERY_NIC_VPORT_CONTEXT", in: lay(16, who+"0c.26:24 allowed_list_type"), out: lay(272, "").With(0x10, vportContext), run: (*Model).queryVport}),
+		0x755: ready(command{name: "MODIFY_NIC_VPORT_CONTEXT", in: lay(512, who+"0c.31:0 field_select").With(0x100, vportContext), tail: true, out: plainOut, run: (*Model).modifyVport}),
 		0x770: ready(command{name: "QUERY_VPORT_COUNTER", in: lay(32, who+"08.19:16 port_num 18.31 clear"), out: lay(528, "c0*4 transmitted_eth_multicast"), run: (*Model).queryVportCounter}),
 		0x829: ready(command{name: "SET_L2_TABLE_ENTRY", in: lay(64, "00.31:16 opcode 04.15:0 op_mod 14.23:0 table_index 1c.12 vlan_valid 1c.11:0 vlan 20*2 mac_address"), out: plainOut, run: (*Model).setL2}),
 		0x82b: ready(command{name: "DELETE_L2_TABLE_ENTRY", in: lay(64, "00.31:16 opcode 04.15:0 op_mod 14.23:0 table_index"), out: plainOut, run: (*Model).deleteL2}),
@@ -59,8 +59,8 @@ func vportCommands() map[uint16]*command {
 }
 
 func own(c *call) *refusal {
-	if c.in.is("other_vport") || c.in.is("vport_number") {
-		return refuse(stBadParam, "vport %d of another function: there is none", c.in.u("vport_number"))
+	if c.in.Is("other_vport") || c.in.Is("vport_number") {
+		return refuse(stBadParam, "vport %d of another function: there is none", c.in.U("vport_number"))
 	}
 	return nil
 }
@@ -69,9 +69,9 @@ func (m *Model) queryVportState(c *call) *refusal {
 	if r := own(c); r != nil {
 		return r
 	}
-	c.out.set("admin_state", m.vport.admin)
+	c.out.Set("admin_state", m.vport.admin)
 	if m.port.up && m.vport.admin != 0 {
-		c.out.set("state", 1)
+		c.out.Set("state", 1)
 	}
 	return nil
 }
@@ -80,7 +80,7 @@ func (m *Model) modifyVportState(c *call) *refusal {
 	if r := own(c); r != nil {
 		return r
 	}
-	m.vport.admin = c.in.u("admin_state")
+	m.vport.admin = c.in.U("admin_state")
 	return nil
 }
 
@@ -89,30 +89,30 @@ func (m *Model) queryVport(c *call) *refusal {
 		return r
 	}
 	v, o := &m.vport, c.out
-	o.set("min_wqe_inline_mode", v.inline)
-	o.set("disable_mc_local_lb", uint64(v.lb>>1))
-	o.set("disable_uc_local_lb", uint64(v.lb&1))
-	o.set("mtu", uint64(v.mtu))
+	o.Set("min_wqe_inline_mode", v.inline)
+	o.Set("disable_mc_local_lb", uint64(v.lb>>1))
+	o.Set("disable_uc_local_lb", uint64(v.lb&1))
+	o.Set("mtu", uint64(v.mtu))
 	for name, on := range map[string]bool{"promisc_uc": v.promiscUC, "promisc_mc": v.promiscMC, "promisc_all": v.promiscAll, "roce_en": v.roce} {
 		if on {
-			o.set(name, 1)
+			o.Set(name, 1)
 		}
 	}
 	mac := v.mac
 	guid := uint64(mac[0])<<56 | uint64(mac[1])<<48 | uint64(mac[2])<<40 | 0xffff<<24 | uint64(mac[3])<<16 | uint64(mac[4])<<8 | uint64(mac[5])
-	o.set("system_image_guid", guid)
-	o.set("port_guid", guid)
-	o.set("node_guid", guid)
-	copy(o.bytes("permanent_address")[2:], v.mac[:])
-	kind := c.in.i("allowed_list_type")
+	o.Set("system_image_guid", guid)
+	o.Set("port_guid", guid)
+	o.Set("node_guid", guid)
+	copy(o.Bytes("permanent_address")[2:], v.mac[:])
+	kind := c.in.I("allowed_list_type")
 	if kind > 2 {
 		return refuse(stBadParam, "allowed_list_type is %d, expected 0 (unicast), 1 (multicast) or 2 (VLAN)", kind)
 	}
-	o.set("list_type", uint64(kind))
-	if list := v.lists[kind]; len(o.b) >= 272+8*len(list) {
-		o.set("list_size", uint64(len(list)))
+	o.Set("list_type", uint64(kind))
+	if list := v.lists[kind]; len(o.B) >= 272+8*len(list) {
+		o.Set("list_size", uint64(len(list)))
 		for i := range list {
-			copy(o.b[272+8*i:], list[i][:])
+			copy(o.B[272+8*i:], list[i][:])
 		}
 	}
 	return nil
@@ -135,54 +135,54 @@ func (m *Model) modifyVport(c *call) *refusal {
 		return r
 	}
 	in, v := c.in, &m.vport
-	sel := in.u("field_select")
+	sel := in.U("field_select")
 	if other := sel &^ (selectRoCE | selectAddresses | selectPermanent | selectPromisc | selectEvents | selectMTU | selectInline | selectLoopback); other != 0 {
 		return refuse(stBadParam, "field_select %#x: bits %#x cannot be changed", sel, other)
 	}
 	if sel&selectInline != 0 {
-		if in.u("min_wqe_inline_mode") > 3 || m.prof.noInline {
-			return refuse(stBadParam, "min_wqe_inline_mode %d cannot be set", in.u("min_wqe_inline_mode"))
+		if in.U("min_wqe_inline_mode") > 3 || m.prof.noInline {
+			return refuse(stBadParam, "min_wqe_inline_mode %d cannot be set", in.U("min_wqe_inline_mode"))
 		}
-		v.inline = in.u("min_wqe_inline_mode")
+		v.inline = in.U("min_wqe_inline_mode")
 	}
 	if sel&selectRoCE != 0 {
-		v.roce = in.is("roce_en")
+		v.roce = in.Is("roce_en")
 	}
 	if sel&selectMTU != 0 {
-		v.mtu = in.i("mtu")
+		v.mtu = in.I("mtu")
 	}
 	if sel&selectPromisc != 0 {
-		v.promiscAll, v.promiscUC, v.promiscMC = in.is("promisc_all"), in.is("promisc_uc"), in.is("promisc_mc")
+		v.promiscAll, v.promiscUC, v.promiscMC = in.Is("promisc_all"), in.Is("promisc_uc"), in.Is("promisc_mc")
 	}
 	if sel&selectEvents != 0 {
-		v.arm = in.u32("events")
+		v.arm = in.U32("events")
 	}
 	if sel&selectPermanent != 0 {
 		if m.prof.virtual {
 			return refuse(stBadParam, "permanent_address of a virtual function is the host's to set")
 		}
-		copy(v.mac[:], in.bytes("permanent_address")[2:])
+		copy(v.mac[:], in.Bytes("permanent_address")[2:])
 	}
 	if sel&selectLoopback != 0 {
 		if !m.caps.loopbackSwitch() {
 			return refuse(stBadParam, "field_select %#x: local loopback cannot be switched without disable_local_lb_uc and _mc", sel)
 		}
-		v.lb = in.u32("disable_mc_local_lb")<<1 | in.u32("disable_uc_local_lb")
+		v.lb = in.U32("disable_mc_local_lb")<<1 | in.U32("disable_uc_local_lb")
 	}
 	if sel&selectAddresses != 0 {
-		kind, n := in.i("list_type"), in.i("list_size")
-		most := 1 << m.caps.general().i([]string{"log_max_current_uc_list", "log_max_current_mc_list", "log_max_vlan_list"}[min(kind, 2)])
+		kind, n := in.I("list_type"), in.I("list_size")
+		most := 1 << m.caps.general().I([]string{"log_max_current_uc_list", "log_max_current_mc_list", "log_max_vlan_list"}[min(kind, 2)])
 		switch {
 		case kind > 2:
 			return refuse(stBadParam, "allowed_list_type is %d, expected 0 to 2", kind)
 		case n > most:
 			return refuse(stBadParam, "allowed_list_size is %d, the capability allows %d", n, most)
-		case len(in.b) < 512+8*n:
-			return refuse(stInLen, "%d addresses in %d bytes", n, len(in.b))
+		case len(in.B) < 512+8*n:
+			return refuse(stInLen, "%d addresses in %d bytes", n, len(in.B))
 		}
 		v.lists[kind] = nil
 		for i := range n {
-			v.lists[kind] = append(v.lists[kind], [8]byte(in.b[512+8*i:]))
+			v.lists[kind] = append(v.lists[kind], [8]byte(in.B[512+8*i:]))
 		}
 	}
 	return nil
@@ -192,7 +192,7 @@ func (m *Model) queryVportCounter(c *call) *refusal {
 	if r := own(c); r != nil {
 		return r
 	}
-	b := c.out.b
+	b := c.out.B
 	put := func(off int, t traffic) {
 		be.PutUint64(b[off:], t.frames)
 		be.PutUint64(b[off+8:], t.bytes)
@@ -216,16 +216,16 @@ func (m *Model) setL2(c *call) *refusal {
 	if m.prof.virtual {
 		return refuse(stBadOp, "a virtual function has no L2 table")
 	}
-	i := c.in.u32("table_index")
+	i := c.in.U32("table_index")
 	if i >= 1<<16 {
 		return refuse(stBadIndex, "table_index is %d, capability log_max_l2_table is 16", i)
 	}
-	m.vport.l2[i] = [6]byte(c.in.bytes("mac_address")[2:])
+	m.vport.l2[i] = [6]byte(c.in.Bytes("mac_address")[2:])
 	return nil
 }
 
 func (m *Model) deleteL2(c *call) *refusal {
-	i := c.in.u32("table_index")
+	i := c.in.U32("table_index")
 	if _, ok := m.vport.l2[i]; !ok {
 		return refuse(stBadIndex, "entry %d is not set", i)
 	}

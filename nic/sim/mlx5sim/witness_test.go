@@ -11,8 +11,8 @@ func TestErrorCompletion(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
 	x.store(0, x.wqe(0, toPeer(64), 0)[:8]) // as on a ConnectX-4 Lx: inline_hdr_sz is 0
-	x.p.Settle(10)
-	x.wants("inline_hdr_sz is 0")
+	x.Port.Settle(10)
+	x.Violated("inline_hdr_sz is 0")
 	e := x.cqe()
 	want := dwords(16, 0, 0x60106801, 4, 0x0a<<24|x.sqn)
 	if e == nil || string(e[0x34:0x3c]) != string(want[:8]) || e[63] != 0xd2 || e[0x3e] == 0 {
@@ -25,9 +25,9 @@ func TestErrorCompletion(t *testing.T) {
 	}
 	x.post(1)
 	x.rq.Bytes[7]++ // lkey
-	x.far.Send(0, frameOf(64))
-	x.p.Settle(10)
-	x.wants("lkey")
+	x.Far.Send(0, frameOf(64))
+	x.Port.Settle(10)
+	x.Violated("lkey")
 	e = x.cqe()
 	want = dwords(16, 0, 0xa9005604, 4, x.rqn)
 	if e == nil || string(e[0x34:0x3c]) != string(want[:8]) || e[63] != 0xe2 {
@@ -61,7 +61,7 @@ func TestSeenOnCards(t *testing.T) {
 func (x *rig) config() (caps, extended map[uint16]int) {
 	get := func(off, n int) uint32 {
 		var b [4]byte
-		x.must(x.fn.ReadConfig(off, b[:n]))
+		x.Must(x.Fn.ReadConfig(off, b[:n]))
 		return binary.LittleEndian.Uint32(b[:])
 	}
 	caps, extended = map[uint16]int{}, map[uint16]int{}
@@ -85,7 +85,7 @@ func TestConfigurationSpace(t *testing.T) {
 		x := newRig(t, Options{Profile: c.p})
 		caps, extended := x.config()
 		var control [2]byte
-		x.must(x.fn.ReadConfig(caps[msix]+2, control[:]))
+		x.Must(x.Fn.ReadConfig(caps[msix]+2, control[:]))
 		if n := int(binary.LittleEndian.Uint16(control[:])&0x7ff) + 1; n != c.vectors || (caps[pm] != 0) != c.pm || caps[pcie] == 0 || extended[serial] != 0 {
 			t.Errorf("%04x: %d vectors, capabilities %x, extended %x", c.p.Device(), n, caps, extended)
 		}
@@ -105,7 +105,7 @@ func TestRefusedRegister(t *testing.T) {
 		t.Errorf("PPCNT: status %xh, syndrome %x", out[0], w32(out, 4))
 	}
 	x.do(dwords(32, 0, 0x805<<16, 4, 1, 8, regPMTU, 16, 1<<16), 32)
-	x.clean()
+	x.Clean()
 }
 
 // An interrupt may be lost. Its event is there, and the next one comes once the driver has looked and armed again.
@@ -116,15 +116,15 @@ func TestLostInterrupt(t *testing.T) {
 	arm := func(ci uint32) { x.wr(uint64(x.uar)*4096+uarEQArm, x.eqn<<24|ci) }
 	arm(0)
 	for n := range uint64(2) {
-		before := x.p.Counts().Interrupts
+		before := x.Port.Counts().Interrupts
 		x.m.RequestPages(1)
 		if x.eq.Bytes[64*n+63] != 0 {
 			t.Fatalf("event %d was not written", n)
 		}
-		if got := x.p.Counts().Interrupts - before; got != n {
+		if got := x.Port.Counts().Interrupts - before; got != n {
 			t.Errorf("event %d: %d interrupts", n, got)
 		}
 		arm(uint32(n) + 1)
 	}
-	x.clean()
+	x.Clean()
 }
