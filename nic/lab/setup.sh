@@ -1,6 +1,6 @@
 #!/bin/bash
 # setup.sh DIR: brings what the lab runs on into DIR: QEMU >= 10.1, a stock Debian kernel with its network modules, iPXE, and a
-# root for the guest with busybox, ethtool and ping. Nothing is installed on the host, and root is not needed. The mirror is
+# root for the guest with busybox, ethtool, ping, and what talks RDMA. Nothing is installed on the host, and root is not needed. The mirror is
 # the host's own, as apt is configured. Exit 3: this host cannot, and stderr says why.
 set -euo pipefail
 dir=$(realpath -m "$1") suite=trixie-backports
@@ -28,7 +28,8 @@ own() {
     -o APT::Keep-Downloaded-Packages=1 "$@"
 }
 own apt-get update >"$dir/apt.log" 2>&1 || cannot "apt cannot reach $mirror: $(grep -m1 '^[EW]:' "$dir/apt.log")"
-own apt-get install -y --download-only qemu-system-x86 busybox-static kmod xz-utils ethtool iputils-ping ipxe >>"$dir/apt.log" 2>&1 ||
+own apt-get install -y --download-only qemu-system-x86 busybox-static kmod xz-utils ethtool iputils-ping ipxe \
+  ibverbs-utils ibverbs-providers perftest >>"$dir/apt.log" 2>&1 ||
   cannot "apt cannot fetch QEMU from $suite: $(grep -m1 '^E:' "$dir/apt.log")"
 # The kernel without its initramfs tools. From 7.x on it comes in several packages, before in one.
 kernel=$(own apt-cache depends linux-image-amd64 | sed -n 's/.*Depends: linux-image-\([0-9]\)/\1/p' | head -1)
@@ -55,7 +56,14 @@ cp "$root/usr/bin/busybox" "$g/bin/"
 for b in $("$g/bin/busybox" --list); do [ "$b" = busybox ] || ln -sf busybox "$g/bin/$b"; done
 rm -f "$g/bin/ping"
 cp "$root/usr/sbin/ethtool" "$root/usr/bin/ping" "$g/bin/"
-for l in libc.so.6 libm.so.6 libmnl.so.0 libcap.so.2 libidn2.so.0 libunistring.so.5; do
+rdma="ibv_devinfo ibv_ud_pingpong ibv_rc_pingpong ibv_srq_pingpong ib_send_lat ib_write_lat ib_read_lat raw_ethernet_lat"
+for t in $rdma; do cp "$root/usr/bin/$t" "$g/bin/"; done
+mkdir -p "$g/etc/libibverbs.d" "$g/usr/lib/x86_64-linux-gnu/libibverbs"
+echo "driver mlx5" >"$g/etc/libibverbs.d/mlx5.driver"
+cp -L "$lib"/libibverbs/libmlx5-rdmav*.so "$g/usr/lib/x86_64-linux-gnu/libibverbs/"
+for l in libc.so.6 libm.so.6 libmnl.so.0 libcap.so.2 libidn2.so.0 libunistring.so.5 \
+  $(for t in $rdma; do "$root/usr/lib64/ld-linux-x86-64.so.2" --library-path "$lib" --list "$root/usr/bin/$t"; done |
+    sed -n 's/^[ \t]*\([^ ]*\) => .*/\1/p' | sort -u); do
   [ ! -e "$lib/$l" ] || cp -L "$lib/$l" "$g/usr/lib/x86_64-linux-gnu/"
 done
 cp -L "$root/usr/lib64/ld-linux-x86-64.so.2" "$g/lib64/"
