@@ -60,3 +60,35 @@ func FuzzQueues(f *testing.F) {
 		x.Port.Settle(100)
 	})
 }
+
+// FuzzRoCE gives QPs packets that begin with the input behind their routing headers, right checksums, and send WQEs of it.
+func FuzzRoCE(f *testing.F) {
+	f.Add([]byte{0x64, 0, 0xff, 0xff, 0, 4, 0, 1, 0, 0, 0, 1, 0x80, 1, 0, 1, 0, 0, 0, 5, 1, 2, 3, 4}, []byte{0x0a, 8})
+	f.Add([]byte{0x0c, 0, 0xff, 0xff, 0, 4, 0, 2, 0x80, 0, 0, 77}, []byte{0x10, 4})
+	f.Add([]byte{0x11, 0, 0xff, 0xff, 0, 4, 0, 2, 0, 0, 0, 77, 0x60, 0, 0, 1}, []byte{0x08, 5})
+	f.Fuzz(func(t *testing.T, in, wqe []byte) {
+		x := newRig(t, Options{Profile: ConnectX5})
+		x.open()
+		x.roce()
+		u := x.createQP(serviceUD)
+		u.up(0, 1, 1)
+		a, b := x.connected()
+		for _, q := range []*testQP{u, a, b} {
+			q.receive(2, 1024)
+			if len(wqe) > 2 {
+				q.send(uint32(wqe[0]), 0, append(append([]byte(nil), wqe[2:]...), make([]byte, -(len(wqe)-2)&15)...)[:min(240, (len(wqe)+13)&^15)])
+			}
+		}
+		for len(in) > bthSize {
+			n := min(len(in), bthSize+int(in[0])*4)
+			p := append([]byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, byte(20 + 8 + n + 4), 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 9, 0, 2, 10, 9, 0, 2,
+				0xc0, 0, 0x12, 0xb7, 0, byte(8 + n + 4), 0, 0}, in[:n]...)
+			binary.BigEndian.PutUint16(p[16:], uint16(20+8+n+4))
+			binary.BigEndian.PutUint16(p[38:], uint16(8+n+4))
+			binary.BigEndian.PutUint16(p[24:], ^sum16(p[14:34], 0))
+			x.Far.Send(0, binary.LittleEndian.AppendUint32(p, icrc(p[14:])))
+			x.Port.Settle(50)
+			in = in[n:]
+		}
+	})
+}

@@ -148,8 +148,11 @@ func (m *Model) createQP(c *call) *refusal {
 	} else if q.st == serviceUMR {
 		return refuse(stBadParam, "no_sq is set for a UMR QP, which has nothing else")
 	}
+	if most := 1 << m.caps.general().U("log_max_qp"); len(m.obj.qps.m) >= most {
+		return refuse(stBadRes, "all %d QPs are in use", most).with(0x65b500)
+	}
 	if r := m.obj.qps.add(m, q); r != nil {
-		return r.with(0x65b500)
+		return r
 	}
 	q.recv.id = q.id
 	if q.send != nil {

@@ -152,6 +152,15 @@ func TestQPLife(t *testing.T) {
 	x.do(dwords(16, 0, 0x50a<<16, 8, q.qpn), 16)
 	x.do(dwords(16, 0, 0x501<<16, 8, q.qpn), 16)
 	x.Clean()
+	x.m.caps.general().Set("log_max_qp", 1)
+	q = x.createQP(serviceUD)
+	x.createQP(serviceUD)
+	in := dwords(0x118, 0, 0x500<<16, 0x18, serviceUD<<16, 0x1c, x.pd, 0x20, 1<<15, 0xb4, x.cqn, 0xbc, 64, 0xc4, receiveNone<<24)
+	if out := x.exec(in, 16); out[0] != stBadRes || w32(out, 4) != 0x65b500 {
+		t.Errorf("the third QP of two: status %xh, syndrome %x", out[0], w32(out, 4))
+	}
+	x.Violated("all 2 QPs are in use")
+	x.do(dwords(16, 0, 0x501<<16, 8, q.qpn), 16)
 	if out := x.exec(dwords(16, 0, 0x50a<<16, 8, q.qpn), 16); out[0] != stBadResState || w32(out, 4) != 0x7ea02d {
 		t.Errorf("2RST_QP of a QP that is gone: %x", out)
 	}
