@@ -45,9 +45,10 @@ func (b buffer) of(logEntry, logSize int) buffer {
 	return b
 }
 
-// pageList reads the addresses of as many pages as bytes take.
+// pageList reads the addresses of as many pages as bytes take. page_offset is in 64ths of a page.
 func (m *Model) pageList(pas []byte, logPage, pageOffset, bytes int) (buffer, *refusal) {
-	b := buffer{logPage: 12 + logPage, offset: uint64(pageOffset) * 64}
+	b := buffer{logPage: 12 + logPage}
+	b.offset = uint64(pageOffset) << b.logPage / 64 // in parts of a page
 	if b.logPage > 30 {
 		return b, refuse(stBadParam, "log_page_size %d: too large", logPage)
 	}
