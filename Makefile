@@ -19,7 +19,7 @@ run: build
 test: deps
 	$(GO) vet ./...
 	GOARCH=arm64 $(GO) vet ./...
-	$(GO) test -count=1 -p $(TEST_PARALLEL) -timeout 20m ./...
+	$(GO) test -count=1 -p $(TEST_PARALLEL) -timeout 40m ./...
 	$(GO) test -count=1 -tags purego ./nic/bus/mmio
 	@$(MAKE) --no-print-directory race
 	@$(MAKE) --no-print-directory arm64
@@ -47,7 +47,7 @@ deps:
 # device, and drivers that others wrote on our model. make lab NIC=ixgbe
 .PHONY: lab
 lab:
-	$(GO) test -count=1 -v -timeout 15m ./nic/lab -run 'TestLab/$(NIC)'
+	$(GO) test -count=1 -v -timeout 40m ./nic/lab -run 'TestLab/$(NIC)'
 
 # The responder side by side with DPDK's testpmd, the least program in C, the kernel and a spinning socket, into results/ and
 # the README; its polling loop beside one in C. Six minutes, and they want a machine that does nothing else.
