@@ -315,6 +315,8 @@ A real machine, on 22 November 2026: a veth pair and the kernel's own echo on tw
 test before this one (Mann-Whitney on runs as if they were exchangeable) called 14 different at p50, of 45 single runs of
 2 s 16. Now none of either is, in any row.
 By turns (16 slices of 0.15 s of each), 45 comparisons of one target with itself gave 5 verdicts at p50 before, and 3 now, of
-20 to 30 ns: B lies above A in 30 of the 45, so that some of that may be no chance, but the second of two sockets on
-one interface. p90, p99.9 and the mean have one verdict each, min, p99 and max none.
+20 to 30 ns. Once more on the machine with nothing else to do: 5 of 45 at p50, 3 at p90, 2 of the mean, none at min, p99 and
+p99.9, those at p50 all slower. So some of that is no chance: the two series of one bench, each with probes and memory of its
+own, differ by some 25 ns, and it is not known yet of what. Since then a shift by turns of 50 ns or less is ` + "`?`" + `. The tables
+below were made before that; they can only have fewer verdicts since, and the 2 %% whose power they show are 80 ns.
 `

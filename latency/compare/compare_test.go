@@ -154,6 +154,25 @@ func TestDifferencesAreFound(t *testing.T) {
 	}
 }
 
+// A shift by turns that the bench's own two series may have has no verdict, however sure the test is of it; the interval says
+// so, and the same shift of a longer round trip is found.
+func TestBenchsOwnShift(t *testing.T) {
+	m := steady
+	m.Noise = 0.0005
+	a, b := machines(1, 10, true, m, 0.006)
+	row := find(Reports(a, b), "p50")
+	if row.Verdict != Unknown || row.Shift < 15 || row.Shift > own || row.Lo > 0 || row.Hi < 0 || row.P <= alpha || !strings.Contains(row.Why, "50.00 ns") && !strings.Contains(row.Why, "50 ns") {
+		t.Errorf("24 ns: %+v", row)
+	}
+	if row := find(Reports(b, a), "p50"); row.Verdict != Unknown || row.Lo > 0 || row.Hi < 0 {
+		t.Errorf("backwards: %+v", row)
+	}
+	a, b = machines(1, 10, true, m, 0.015)
+	if row := find(Reports(a, b), "p50"); row.Verdict != Slower || row.Lo <= 0 {
+		t.Errorf("60 ns: %+v", row)
+	}
+}
+
 // A drift that both sides share hides nothing from pairs, in whichever direction it goes.
 func TestPairsCancelDrift(t *testing.T) {
 	m := steady

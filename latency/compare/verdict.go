@@ -34,7 +34,7 @@ type Row struct {
 	P                float64 // chance of such a shift between samples of the same thing, drift included
 	Verdict          Verdict
 	Diffs            []float64 // ns, ascending: the elementary differences whose median Shift is and whose ranks the test counts
-	Allowed          float64   // ns of Shift that may be drift
+	Allowed          float64   // ns of Shift that may be drift, or the bench's own
 	How              string    // what the samples were
 	Why              string    // why the verdict is Unknown
 }
@@ -71,6 +71,12 @@ func (p *Pair) row(st Stat) Row {
 	lo, hi := t.interval()
 	r.Typical, r.Shift, r.Lo, r.Hi, r.P, r.How = median(s.a), t.estimate(), lo-s.allowed, hi+s.allowed, t.p(s.allowed), s.how
 	r.Diffs, r.Allowed = t.diffs, s.allowed
+	if s.paired && math.Abs(r.Shift) <= own && (lo > 0 || hi < 0) {
+		r.Lo, r.Hi, r.P, r.Allowed = lo-own, hi+own, t.p(own), own
+		r.Why = fmt.Sprintf("%s shifted by %s: two series of one bench may differ by %s with nothing changed", st,
+			latency.FormatSigned(r.Shift), latency.FormatNS(own))
+		return r
+	}
 	switch {
 	case r.Lo > 0:
 		r.Verdict = Slower
