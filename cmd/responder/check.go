@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"rebound/cmd/internal/device"
+	"rebound/cmd/internal/isolate"
 	"rebound/latency/host"
 )
 
@@ -62,7 +63,7 @@ func checkCommand(args []string, stdout, _ io.Writer) error {
 	if len(cores) == 0 {
 		cores = []int{chooseCore(online)}
 	}
-	fmt.Fprintf(stdout, "polling core %s of %s\n", ranges(cores), ranges(online))
+	fmt.Fprintf(stdout, "polling core %s of %s\n", isolate.FormatCPUs(cores), isolate.FormatCPUs(online))
 	if s.cpu.priority > 0 {
 		if err := probeGuards(stdout, cores, s.cpu.priority); err != nil {
 			return err

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"rebound/cmd/internal/device"
+	"rebound/cmd/internal/isolate"
 	"rebound/cmd/internal/setting"
 	"rebound/fastpath"
 )
@@ -95,7 +96,7 @@ func newSettings(online []int) *settings {
 
 		setting.Ints("cpu.cores", &s.cpu.cores, nil, func(core int) (int, error) {
 			if !slices.Contains(online, core) {
-				return 0, fmt.Errorf("this machine has no core %d (online: %s)", core, ranges(online))
+				return 0, fmt.Errorf("this machine has no core %d (online: %s)", core, isolate.FormatCPUs(online))
 			}
 			return core, nil
 		}, "One queue pair on each of these cores; nothing else of the responder runs there. Empty: one core, the last isolated "+

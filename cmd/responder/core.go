@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"rebound/cmd/internal/isolate"
 )
 
 // The main goroutine stays on the process's first thread. The kernel delivers signals to that thread as long as it takes
@@ -21,62 +23,18 @@ func onlineCPUs() ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	cpus, err := parseRanges(strings.TrimSpace(string(b)))
+	cpus, err := isolate.ParseCPUs(strings.TrimSpace(string(b)))
 	if err != nil {
 		return nil, fmt.Errorf("/sys/devices/system/cpu/online: %w", err)
 	}
 	return cpus, nil
 }
 
-// parseRanges reads the kernel's list of CPUs, "0-3,8".
-func parseRanges(s string) ([]int, error) {
-	var out []int
-	for part := range strings.SplitSeq(s, ",") {
-		if part == "" {
-			continue
-		}
-		first, last, span := strings.Cut(part, "-")
-		a, err := strconv.ParseUint(first, 10, 16)
-		b := a
-		if err == nil && span {
-			b, err = strconv.ParseUint(last, 10, 16)
-		}
-		if err != nil || b < a {
-			return nil, fmt.Errorf("%q is no list of CPUs", s)
-		}
-		for c := a; c <= b; c++ {
-			out = append(out, int(c))
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out), nil
-}
-
-// ranges writes a sorted list of CPUs as the kernel does: "0-3,8".
-func ranges(cpus []int) string {
-	var b strings.Builder
-	for i := 0; i < len(cpus); {
-		j := i
-		for j+1 < len(cpus) && cpus[j+1] == cpus[j]+1 {
-			j++
-		}
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(strconv.Itoa(cpus[i]))
-		if j > i {
-			b.WriteString("-" + strconv.Itoa(cpus[j]))
-		}
-		i = j + 1
-	}
-	return b.String()
-}
-
 // chooseCore picks the core to poll on where the user named none: the last isolated one, else the last that this process
 // may use. The first is where most machines have their interrupts.
 func chooseCore(online []int) int {
 	if b, err := os.ReadFile("/sys/devices/system/cpu/isolated"); err == nil {
-		if isolated, err := parseRanges(strings.TrimSpace(string(b))); err == nil && len(isolated) > 0 {
+		if isolated, err := isolate.ParseCPUs(strings.TrimSpace(string(b))); err == nil && len(isolated) > 0 {
 			return isolated[len(isolated)-1]
 		}
 	}
@@ -132,7 +90,7 @@ func keepOff(cores, online []int) ([]int, error) {
 			}
 			moved[tid], again = true, true
 			if err := unix.SchedSetaffinity(tid, &mask); err != nil && err != unix.ESRCH {
-				return nil, fmt.Errorf("move thread %d to CPUs %s: %w", tid, ranges(rest), err)
+				return nil, fmt.Errorf("move thread %d to CPUs %s: %w", tid, isolate.FormatCPUs(rest), err)
 			}
 		}
 		if !again {

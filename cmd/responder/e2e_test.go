@@ -21,6 +21,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"rebound/cmd/internal/isolate"
 	"rebound/latency"
 	"rebound/latency/report"
 )
@@ -252,7 +253,7 @@ func pollingThread(t *testing.T, pid int, core string) (tid, switches int) {
 			}
 			return string(m[1])
 		}
-		cpus, err := parseRanges(field("Cpus_allowed_list"))
+		cpus, err := isolate.ParseCPUs(field("Cpus_allowed_list"))
 		if err != nil {
 			t.Fatal(err)
 		}

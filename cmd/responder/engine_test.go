@@ -109,20 +109,6 @@ func TestLoopFails(t *testing.T) {
 	}
 }
 
-func TestRanges(t *testing.T) {
-	for _, s := range []string{"", "0", "0-3", "0,2-3,8-11,13"} {
-		cpus, err := parseRanges(s)
-		if err != nil || ranges(cpus) != s {
-			t.Errorf("%q became %v, then %q, %v", s, cpus, ranges(cpus), err)
-		}
-	}
-	for _, s := range []string{"x", "3-1", "1-", "-1", "70000"} {
-		if cpus, err := parseRanges(s); err == nil {
-			t.Errorf("%q became %v", s, cpus)
-		}
-	}
-}
-
 // What ended the device says whether starting again helps.
 func TestAdvise(t *testing.T) {
 	for err, want := range map[error]string{

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rebound/cmd/internal/isolate"
 	"rebound/latency/host"
 )
 
@@ -93,7 +94,7 @@ func interfaceFindings(root fs.FS, name string, cores []int, ask func(string) (c
 		var on []string
 		for _, i := range irqs {
 			on = append(on, fmt.Sprintf("%d on CPU %s", i.number, i.cpus))
-			list, _ := parseRanges(i.cpus)
+			list, _ := isolate.ParseCPUs(i.cpus)
 			if len(list) == 1 && slices.Contains(cores, list[0]) {
 				find("napi_core", host.Warning, fmt.Sprintf("echo LIST > /proc/irq/%d/smp_affinity_list, with another CPU beside the polling core", i.number),
 					"interrupt %d of %s is served on polling core %d: the kernel's part of receiving takes that core from the loop", i.number, name, list[0])

@@ -211,7 +211,7 @@ func prepare(s *settings, cores, online []int) (remarks []remark, err error) {
 		return nil, err
 	}
 	if len(rest) == 0 {
-		remarks = append(remarks, remark{"the polling cores are all there are: everything else on this machine takes time from them", []any{"cores", ranges(cores)}})
+		remarks = append(remarks, remark{"the polling cores are all there are: everything else on this machine takes time from them", []any{"cores", isolate.FormatCPUs(cores)}})
 	}
 	if s.cpu.lockMemory {
 		if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE); err != nil {

@@ -58,9 +58,9 @@ func (j *journal) partition(want []int) (*group, Step) {
 	// sets everyone's affinity to all CPUs.
 	if booted := j.isolatedAtBoot(); len(booted) > 0 {
 		if rest := without(want, booted); len(rest) > 0 {
-			return fail(fmt.Errorf("CPUs %s were isolated at boot (isolcpus), which a partition of others would undo: take those, or boot with %s too", cpuList(booted), cpuList(rest)))
+			return fail(fmt.Errorf("CPUs %s were isolated at boot (isolcpus), which a partition of others would undo: take those, or boot with %s too", FormatCPUs(booted), FormatCPUs(rest)))
 		}
-		step.Done = "none needed: CPUs " + cpuList(want) + " are isolated since boot (isolcpus)"
+		step.Done = "none needed: CPUs " + FormatCPUs(want) + " are isolated since boot (isolcpus)"
 		return nil, step
 	}
 	own, err := j.ownGroup()
@@ -108,7 +108,7 @@ func (j *journal) partition(want []int) (*group, Step) {
 			return fail(err)
 		}
 	}
-	list := cpuList(want)
+	list := FormatCPUs(want)
 	if err := j.write(g.path+"/cpuset.cpus", list); err != nil {
 		return fail(err)
 	}
@@ -137,7 +137,7 @@ func (h *Host) isolatedAtBoot() []int {
 		}
 		domain, flags := false, false
 		for part := range strings.SplitSeq(text, ",") {
-			if list, err := parseList(part); err == nil {
+			if list, err := ParseCPUs(part); err == nil {
 				out = union(out, list)
 				continue
 			}

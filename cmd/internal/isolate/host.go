@@ -120,8 +120,8 @@ func (h *Host) rmdir(name string) error {
 	return unix.Rmdir(h.path(name))
 }
 
-// cpuList and cpuMask are the kernel's two ways to write CPUs: "0-3,8" and "10f", in groups of 32 bits.
-func cpuList(cpus []int) string {
+// FormatCPUs writes a sorted list of CPUs as the kernel does: "0-3,8".
+func FormatCPUs(cpus []int) string {
 	var parts []string
 	for i := 0; i < len(cpus); {
 		j := i
@@ -138,7 +138,8 @@ func cpuList(cpus []int) string {
 	return strings.Join(parts, ",")
 }
 
-func parseList(s string) ([]int, error) {
+// ParseCPUs reads the kernel's list of CPUs, "0-3,8".
+func ParseCPUs(s string) ([]int, error) {
 	var out []int
 	for part := range strings.SplitSeq(s, ",") {
 		if part = strings.TrimSpace(part); part == "" || part == "(null)" {
@@ -161,6 +162,7 @@ func parseList(s string) ([]int, error) {
 	return slices.Compact(out), nil
 }
 
+// cpuMask is the kernel's other way to write CPUs: "10f", in groups of 32 bits.
 func cpuMask(cpus []int) string {
 	groups := []uint32{0}
 	for _, c := range cpus {

@@ -99,7 +99,7 @@ func (l *Lease) replug() Step {
 	}
 	for tid, s := range l.threads() {
 		if has, err := l.cpusOf(tid); err == nil && s.pid != os.Getpid() && s.flags&pfNoSetAffinity == 0 && len(has) > 0 && len(without(has, l.CPUs)) == 0 {
-			step.Err = fmt.Errorf("thread %d of process %d is bound to CPU %s, which therefore is not taken offline for a moment", tid, s.pid, cpuList(has))
+			step.Err = fmt.Errorf("thread %d of process %d is bound to CPU %s, which therefore is not taken offline for a moment", tid, s.pid, FormatCPUs(has))
 			return step
 		}
 	}
@@ -120,7 +120,7 @@ func (l *Lease) replug() Step {
 		done = append(done, c)
 	}
 	if len(done) > 0 {
-		step.Done = fmt.Sprintf("CPUs %s were offline for a moment: what was queued there runs elsewhere", cpuList(done))
+		step.Done = fmt.Sprintf("CPUs %s were offline for a moment: what was queued there runs elsewhere", FormatCPUs(done))
 	}
 	return step
 }
@@ -137,7 +137,7 @@ func (l *Lease) workqueues() Step {
 		}
 		step.Err = errors.Join(step.Err, err)
 	}
-	step.Done = fmt.Sprintf("%d masks of unbound work are without CPUs %s", moved, cpuList(l.CPUs))
+	step.Done = fmt.Sprintf("%d masks of unbound work are without CPUs %s", moved, FormatCPUs(l.CPUs))
 	return step
 }
 
@@ -186,7 +186,7 @@ func (l *Lease) housekeeping() Step {
 		if err := l.setCPUs(dogs, false, without(has, l.CPUs)); err != nil {
 			step.Err = err
 		} else {
-			done = append(done, "no watchdog on CPUs "+cpuList(l.CPUs))
+			done = append(done, "no watchdog on CPUs "+FormatCPUs(l.CPUs))
 		}
 	}
 	if _, err := l.read(interval); err == nil {
@@ -204,9 +204,9 @@ func (l *Lease) housekeeping() Step {
 func (l *Lease) tick() Step {
 	step := Step{Name: "tick"}
 	text, _ := l.read("/sys/devices/system/cpu/nohz_full")
-	has, _ := parseList(text)
+	has, _ := ParseCPUs(text)
 	if rest := without(l.CPUs, has); len(rest) > 0 {
-		step.Err = fmt.Errorf("CPUs %s keep the timer tick: boot with nohz_full=%s rcu_nocbs=%s", cpuList(rest), cpuList(rest), cpuList(rest))
+		step.Err = fmt.Errorf("CPUs %s keep the timer tick: boot with nohz_full=%s rcu_nocbs=%s", FormatCPUs(rest), FormatCPUs(rest), FormatCPUs(rest))
 		return step
 	}
 	step.Done = "stopped while one thread alone runs there (nohz_full)"

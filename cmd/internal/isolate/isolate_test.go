@@ -122,7 +122,7 @@ func (m *machine) snapshot() map[string]string {
 		return nil
 	})
 	for tid, cpus := range m.threads {
-		all[fmt.Sprintf("thread %d", tid)] = cpuList(cpus)
+		all[fmt.Sprintf("thread %d", tid)] = FormatCPUs(cpus)
 	}
 	return all
 }
@@ -430,9 +430,9 @@ func TestCPUs(t *testing.T) {
 	for _, c := range []struct{ list, mask string }{
 		{"0-3,8", "10f"}, {"", "0"}, {"31-32", "1,80000000"}, {"63-64", "1,80000000,00000000"},
 	} {
-		cpus, err := parseList(c.list)
-		if err != nil || cpuList(cpus) != c.list || cpuMask(cpus) != c.mask {
-			t.Errorf("%q: %v, %v, list %q, mask %q", c.list, cpus, err, cpuList(cpus), cpuMask(cpus))
+		cpus, err := ParseCPUs(c.list)
+		if err != nil || FormatCPUs(cpus) != c.list || cpuMask(cpus) != c.mask {
+			t.Errorf("%q: %v, %v, list %q, mask %q", c.list, cpus, err, FormatCPUs(cpus), cpuMask(cpus))
 		}
 		back, err := parseMask(c.mask)
 		if err != nil || !slices.Equal(back, cpus) {
@@ -440,8 +440,22 @@ func TestCPUs(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"3-1", "a", "1-"} {
-		if _, err := parseList(bad); err == nil {
+		if _, err := ParseCPUs(bad); err == nil {
 			t.Errorf("%q is a list", bad)
+		}
+	}
+}
+
+func TestRanges(t *testing.T) {
+	for _, s := range []string{"", "0", "0-3", "0,2-3,8-11,13"} {
+		cpus, err := ParseCPUs(s)
+		if err != nil || FormatCPUs(cpus) != s {
+			t.Errorf("%q became %v, then %q, %v", s, cpus, FormatCPUs(cpus), err)
+		}
+	}
+	for _, s := range []string{"x", "3-1", "1-", "-1", "70000"} {
+		if cpus, err := ParseCPUs(s); err == nil {
+			t.Errorf("%q became %v", s, cpus)
 		}
 	}
 }

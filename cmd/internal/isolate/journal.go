@@ -120,14 +120,14 @@ func (h *Host) readCPUs(path string, mask bool) ([]int, error) {
 	if mask {
 		return parseMask(text)
 	}
-	return parseList(text)
+	return ParseCPUs(text)
 }
 
 func (h *Host) writeCPUs(path string, mask bool, cpus []int) error {
 	if mask {
 		return h.write(path, cpuMask(cpus))
 	}
-	return h.write(path, cpuList(cpus))
+	return h.write(path, FormatCPUs(cpus))
 }
 
 // close undoes all changes, the last one first, and removes the journal. Threads come last: while a partition stands they
@@ -219,7 +219,7 @@ func (h *Host) Abandoned() []Step {
 		}
 		mine = fmt.Sprintf("%s.%d", mine, os.Getpid())
 		o, changes, err := readJournal(name)
-		step := Step{Name: fmt.Sprintf("CPUs %s of process %d", cpuList(o.CPUs), o.PID)}
+		step := Step{Name: fmt.Sprintf("CPUs %s of process %d", FormatCPUs(o.CPUs), o.PID)}
 		s, serr := h.stat(o.PID, o.PID)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):

@@ -149,7 +149,7 @@ func (h *Host) undoTasks(changes []change) error {
 			continue // gone, or somebody else's choice
 		}
 		if err := h.move(tid, c.Before); err != nil && err != unix.ESRCH {
-			failed = append(failed, fmt.Errorf("thread %d back to CPUs %s: %w", tid, cpuList(c.Before), err))
+			failed = append(failed, fmt.Errorf("thread %d back to CPUs %s: %w", tid, FormatCPUs(c.Before), err))
 		}
 	}
 	return errors.Join(failed...)
