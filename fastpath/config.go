@@ -48,15 +48,23 @@ func New(c Config) (*Responder, error) {
 	if err := r.setPorts(&c); err != nil {
 		return nil, err
 	}
+	if err := r.setReflector(&c); err != nil {
+		return nil, err
+	}
 	if err := r.setAddresses(c.Addresses); err != nil {
 		return nil, err
 	}
 	return r, nil
 }
 
+// Ports are all UDP ports that are answered.
+func (c *Config) Ports() []uint16 {
+	return slices.Concat(c.UDPPorts, c.STAMPPorts, c.Reflector.AuthPorts)
+}
+
 func (r *Responder) setPorts(c *Config) error {
 	var seen portSet
-	for _, p := range slices.Concat(c.UDPPorts, c.STAMPPorts) {
+	for _, p := range c.Ports() {
 		if p == 0 {
 			return fmt.Errorf("%w: UDP port 0", ErrConfig)
 		}
@@ -65,8 +73,8 @@ func (r *Responder) setPorts(c *Config) error {
 		}
 		seen.add(p)
 	}
-	if len(c.STAMPPorts) > 0 && (c.Clock == nil || c.Clock.Load() == nil) {
-		return fmt.Errorf("%w: STAMP on UDP port %d needs a clock", ErrConfig, c.STAMPPorts[0])
+	if stamp := slices.Concat(c.STAMPPorts, c.Reflector.AuthPorts); len(stamp) > 0 && (c.Clock == nil || c.Clock.Load() == nil) {
+		return fmt.Errorf("%w: STAMP on UDP port %d needs a clock", ErrConfig, stamp[0])
 	}
 	for _, p := range c.UDPPorts {
 		r.echo.add(p)

@@ -37,5 +37,14 @@
 // do not lie within n, and nothing beyond n is written but by the replies of Slow that are longer. Frames that are shorter
 // than their headers are refused by Slow.
 //
+// # Packets without an Ethernet header
+//
+// On InfiniBand a packet has IPoIB's encapsulation in front of it (RFC 4391 §6), and the device says who sent it. The driver
+// gives each station a MAC of its own making, hands the leaves both ends' as LinkAddress, and has h point to where an Ethernet header
+// would begin, so that the packet lies where it always does. MatchIPoIB, Packet4, Packet6, Turn4 and Turn6 take the places of
+// Match, IPv4, IPv6, Swap4 and Swap6, and look at nothing before h[10]. What the leaves turn down gets the header that they
+// stand for, and goes to Slow as any frame does: so guards, reasons and replies are the same. ARP and neighbour discovery, which
+// name hardware addresses, are translated besides (rebound/nic/ib).
+//
 // Where Config.Rate is set, the loop must call Responder.Loop.Pass after each Poll: that is the limit's clock.
 package fastpath

@@ -50,14 +50,18 @@ func l4sum(src, dst []byte, protocol byte, seg []byte) uint16 {
 	return oracle.PseudoSum(slices.Concat(src, dst), protocol, seg)
 }
 
-// expected is the oracle's reply.
-func expected(c *Config, f []byte) []byte {
-	r := oracle.Rules{
+// expected is the oracle's reply to the first frame that comes.
+func expected(c *Config, f []byte) []byte { return rules(c).Answer(f, nil) }
+
+// rules are c as the oracle has it.
+func rules(c *Config) *oracle.Rules {
+	f := &c.Reflector
+	return &oracle.Rules{
 		Open: c.Mode == Open, MAC: c.MAC, Addresses: c.Addresses, UDPPorts: c.UDPPorts, STAMPPorts: c.STAMPPorts, VLANs: c.VLANs,
 		ChecksumBytes: c.ChecksumBytes, STAMPBase: c.STAMPBase, Time: clockNTP, ErrorEstimate: ErrorEstimate(true, 1e-6),
 		ServicePorts: servicePorts[:],
+		Reflector:    oracle.Reflector{Stateful: f.Sessions > 0, AuthPorts: f.AuthPorts, Key: f.Key, TLVs: f.TLVs, HideLocation: f.HideLocation, DSCPs: f.DSCPs},
 	}
-	return r.Answer(f, nil)
 }
 
 type request struct {

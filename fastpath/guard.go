@@ -13,20 +13,17 @@ import (
 //
 //go:noinline
 func (r *Responder) Admit(h *[64]byte, k Kind) bool {
-	var hash, sum uint64
-	var p unsafe.Pointer
-	var n, packet int
-	if uint16(k) == 0x0008 {
-		hash, p = hash4(h[26:]), unsafe.Pointer(&h[34])
-		packet = int(be.Uint16(h[16:]))
-		n = packet - 20
-		if k == UDPv4 { // from the addresses on, and the rest of the pseudo-header: protocol and length
-			p, n, sum = unsafe.Pointer(&h[26]), n+8, 0x1100+uint64(le.Uint16(h[38:]))
-		}
-	} else {
+	// An echo request over IPv4 goes straight through.
+	packet := int(be.Uint16(h[16:]))
+	p, n, hash, sum := unsafe.Pointer(&h[34]), packet-20, hash4(h[26:]), uint64(0)
+	switch {
+	case k == ICMPv4:
+	case k == UDPv4: // from the addresses on, and the rest of the pseudo-header: protocol and length
+		p, n, sum = unsafe.Pointer(&h[26]), n+8, 0x1100+uint64(le.Uint16(h[38:]))
+	default:
 		hash, p = hash6(h[22:]), unsafe.Pointer(&h[22])
 		n = int(be.Uint16(h[18:])) + 32
-		packet, sum = n+8, uint64(k>>24&0xff00)+uint64(le.Uint16(h[18:]))
+		packet, sum = n+8, uint64(k>>16&0xff00)+uint64(le.Uint16(h[18:]))
 	}
 	if packet <= r.checksumBytes {
 		// The sum of n bytes, 8 or more, as a little-endian machine loads them. None that is asked for here is of zeros alone.
@@ -37,26 +34,24 @@ func (r *Responder) Admit(h *[64]byte, k Kind) bool {
 			sum, c = bits.Add64(sum, le.Uint64(b[8:]), c)
 			sum, c = bits.Add64(sum, le.Uint64(b[16:]), c)
 			sum, c = bits.Add64(sum, le.Uint64(b[24:]), c)
-			sum += c
+			sum, _ = bits.Add64(sum, 0, c)
 			p = unsafe.Add(p, 32)
 		}
 		if n >= 16 {
 			b := (*[16]byte)(p)
 			sum, c = bits.Add64(sum, le.Uint64(b[:]), 0)
 			sum, c = bits.Add64(sum, le.Uint64(b[8:]), c)
-			sum += c
-			p = unsafe.Add(p, 16)
-			n -= 16
+			sum, _ = bits.Add64(sum, 0, c)
+			p, n = unsafe.Add(p, 16), n-16
 		}
 		if n >= 8 {
 			sum, c = bits.Add64(sum, le.Uint64((*[8]byte)(p)[:]), 0)
-			sum += c
-			p = unsafe.Add(p, 8)
-			n -= 8
+			sum, _ = bits.Add64(sum, 0, c)
+			p, n = unsafe.Add(p, 8), n-8
 		}
-		if n > 0 { // the last bytes are the high ones of the word that ends with them
+		if n != 0 { // the last bytes are the high ones of the word that ends with them
 			sum, c = bits.Add64(sum, le.Uint64((*[8]byte)(unsafe.Add(p, n-8))[:])>>(-8*n&63), 0)
-			sum += c
+			sum, _ = bits.Add64(sum, 0, c)
 		}
 		if !multiple(sum) && (k != UDPv4 || le.Uint16(h[40:]) != 0) { // RFC 768: zero is none
 			return false
@@ -66,12 +61,8 @@ func (r *Responder) Admit(h *[64]byte, k Kind) bool {
 }
 
 // multiple reports whether a ones' complement sum that is not zero is a multiple of 65535, which is what the sum over a right
-// checksum is. Adding a word to itself turned by half leaves the folded sum, with its carry, in the upper half.
-func multiple(s uint64) bool {
-	s += bits.RotateLeft64(s, 32)
-	w := uint32(s >> 32)
-	return w+bits.RotateLeft32(w, 16) >= 0xffff_0000
-}
+// checksum is. The compiler makes one multiplication of it.
+func multiple(s uint64) bool { return s%0xffff == 0 }
 
 // slots is how many sources have a count of their own, hash collisions aside.
 const slots, slotShift = 4096, 64 - 12
@@ -111,16 +102,19 @@ func (l *limiter) set(rate, burst, ticksPerSecond uint64) error {
 func (l *limiter) take(now, hash uint64) bool {
 	f := &l.full[hash>>slotShift]
 	now <<= fraction
-	ahead := *f - now
-	if ahead > l.most { // below now: full
-		ahead = 0
-	}
-	if ahead > l.burst {
+	switch ahead := *f - now; {
+	case ahead > l.most: // below now: full
+		*f = now + l.cost
+	case ahead > l.burst:
 		return false
+	default:
+		*f += l.cost
 	}
-	*f = now + ahead + l.cost
 	return true
 }
+
+// messageHash spreads the numbers that messages have for senders.
+const messageHash = 0x9e37_79b9_7f4a_7c15
 
 // hash4 and hash6 hash a source address. That somebody can choose addresses that share a slot is no loss: who can send
 // from them can send from the victim's.

@@ -3,6 +3,7 @@ package fastpath
 import (
 	"encoding/binary"
 	"math/bits"
+	"unsafe"
 )
 
 // The leaves. Each costs the compiler at most 80 nodes, so that every Poll has it inlined; a test holds that. They read
@@ -12,25 +13,27 @@ import (
 var le, be = binary.LittleEndian, binary.BigEndian
 
 // Kind is what Match sees in a frame's head: the header fields that tell kinds apart, as they lie there.
-type Kind uint64
+type Kind uint32
 
-// The kinds that leaves answer. From the lowest bits up: EtherType, version (and for IPv4 the IHL); then for IPv4 flags
-// and fragment offset, a hole for the TTL, and the protocol; for IPv6 the next header.
+// The kinds that leaves answer. Of IPv4, from the lowest bits up: flags and fragment offset without DF, version and IHL, and
+// the protocol. Of IPv6: a bit where IPv4's DF would be, the version, and the next header.
 const (
-	ICMPv4 Kind = 0x0100_0000_0045_0008
-	UDPv4  Kind = 0x1100_0000_0045_0008
-	ICMPv6 Kind = 0x0000_003a_0060_dd86
-	UDPv6  Kind = 0x0000_0011_0060_dd86
+	ICMPv4 Kind = 0x01_45_0000
+	UDPv4  Kind = 0x11_45_0000
+	ICMPv6 Kind = 0x3a_60_0040
+	UDPv6  Kind = 0x11_60_0040
 )
 
 // Match returns the kind of an untagged frame: one of the constants, or another value for every frame that is not an
 // unfragmented IPv4 packet without options or an IPv6 packet without extension headers, of ICMP or UDP.
 func Match(h *[64]byte) Kind {
-	w, x := le.Uint64(h[12:]), le.Uint64(h[20:])
-	if uint16(w) == 0x0008 {
-		return Kind(w&0x00ff_ffff | x&0xff00_ffbf<<32)
+	switch w := le.Uint32(h[12:]); uint16(w) {
+	case 0x0008:
+		return Kind(w&0xff_0000 | le.Uint32(h[20:])&0xff00_ffbf)
+	case 0xdd86:
+		return Kind(w&0xf0_0000 | le.Uint32(h[20:])<<24 | 0x40)
 	}
-	return Kind(w&0x00f0_ffff | x&0xff<<32)
+	return 0
 }
 
 // IPv4 reports whether a frame of n bytes is to our MAC from a unicast one that is not ours, and whether its packet fills
@@ -41,12 +44,10 @@ func (r *Responder) IPv4(h *[64]byte, n int) bool {
 		(r.open || le.Uint64(h[0:])<<16 == r.mac && le.Uint64(h[6:])<<16 != r.mac && h[6]&1 == 0)
 }
 
-// Sum4 reports whether the IPv4 header checksum is right. The sum of the header's 16-bit words is taken modulo 65535,
-// where 2^32 is 1, so that 32-bit words serve.
+// Sum4 reports whether the IPv4 header checksum is right: whether the header's sum is a multiple of 65535, modulo which 2^16
+// is 1, so that wider words serve. No carry is lost: the fragment offset, which ends the first of them, is zero.
 func (r *Responder) Sum4(h *[64]byte) bool {
-	s, c := bits.Add64(le.Uint64(h[14:]), le.Uint64(h[22:]), 0)
-	s, c = bits.Add64(s, uint64(le.Uint32(h[30:])), c)
-	return r.open || multiple(s+c)
+	return r.open || (le.Uint64(h[14:])+uint64(le.Uint32(h[22:]))+uint64(le.Uint32(h[26:]))+uint64(le.Uint32(h[30:])))%0xffff == 0
 }
 
 // Hosts4 reports whether an IPv4 packet is to an address of ours from a unicast one that is not ours.
@@ -59,19 +60,24 @@ func (r *Responder) Hosts4(h *[64]byte) bool {
 // Slow, which knows whether that has to be 0xffff.
 func Echo4(h *[64]byte) bool {
 	w := le.Uint32(h[34:])
-	return w&0xffff == 8 && w>>16 != 0xfff7
+	return uint16(w) == 8 && w != 0xfff7_0008
 }
 
 // Pong4 turns an ICMPv4 echo request into its reply and counts it.
 func (r *Responder) Pong4(h *[64]byte) {
-	w := le.Uint32(h[34:])>>16 + 8
-	le.PutUint32(h[34:], bits.RotateLeft32((w+w>>16)&0xffff, 16)) // a shift would become three stores
+	const change = 8<<16 - 8 // the type goes from 8 to 0, the checksum up by as much
+	w := le.Uint32(h[34:]) + change
+	if w < change { // end-around carry
+		w += 1 << 16
+	}
+	le.PutUint32(h[34:], w)
 	r.stats[AnsweredICMPv4].Add(1)
 }
 
-// Fresh4 gives the reply a TTL of its own in Strict.
+// Fresh4 gives the reply a TTL of its own in Strict. Most requests have that TTL already and stay as they are, but for a
+// checksum of ones, which RFC 1624 makes zero.
 func (r *Responder) Fresh4(h *[64]byte) {
-	if !r.open {
+	if (h[22] != hopLimit || le.Uint16(h[24:]) == 0xffff) && !r.open {
 		setHops4(h, hopLimit)
 	}
 }
@@ -111,13 +117,29 @@ func setHops4(h *[64]byte, ttl uint8) {
 	le.PutUint16(h[24:], ^uint16(s+s>>16)) // the first fold can carry again
 }
 
+// mac is a MAC for moving: in two pieces it costs less than in a wider word with shifts.
+type mac struct {
+	head uint32
+	tail uint16
+}
+
 // Swap4 exchanges source and destination, MAC and IPv4.
 func Swap4(h *[64]byte) {
-	d, s := le.Uint64(h[0:]), le.Uint64(h[6:])
-	le.PutUint64(h[0:], s&0xffff_ffff_ffff|d<<48)
-	le.PutUint32(h[8:], uint32(d>>16))
+	d, s := (*mac)(unsafe.Pointer(&h[0])), (*mac)(unsafe.Pointer(&h[6]))
+	d.head, s.head = s.head, d.head
+	d.tail, s.tail = s.tail, d.tail
 	le.PutUint64(h[26:], bits.RotateLeft64(le.Uint64(h[26:]), 32))
 }
+
+// Message reports whether a message is to be sent back: it is no responder's reply, and its sender is within its rate, which
+// it takes the reply from. A sender is a number that the driver makes of what the device says of it, of which its lowest bits
+// differ most. imm is the message's immediate data, 0 without. Admit is to frames what this is to messages.
+func (r *Responder) Message(sender uint64, imm uint32) bool {
+	return imm != ReplyMark && r.limit.take(r.Loop.Start, sender*messageHash)
+}
+
+// Returned counts a message that is sent back.
+func (r *Responder) Returned() { r.stats[AnsweredMessage].Add(1) }
 
 // IPv6 is for IPv6 what IPv4 is for IPv4.
 func (r *Responder) IPv6(h *[64]byte, n int) bool {
@@ -178,6 +200,42 @@ func Swap6(h *[64]byte) {
 	d, s := le.Uint64(h[0:]), le.Uint64(h[6:])
 	le.PutUint64(h[0:], s&0xffff_ffff_ffff|d<<48)
 	le.PutUint32(h[8:], uint32(d>>16))
+	a := *(*[16]byte)(h[22:])
+	*(*[16]byte)(h[22:]) = *(*[16]byte)(h[38:])
+	*(*[16]byte)(h[38:]) = a
+}
+
+// Packets that came without an Ethernet header (see doc.go): IPoIB's four bytes are in front of them, at h[10:14], and the packet
+// lies where it does in a frame.
+
+// MatchIPoIB is Match for such a packet.
+func MatchIPoIB(h *[64]byte) Kind {
+	switch le.Uint32(h[10:]) {
+	case 0x0008:
+		return Kind(le.Uint32(h[12:])&0xff_0000 | le.Uint32(h[20:])&0xff00_ffbf)
+	case 0xdd86:
+		return Kind(le.Uint32(h[12:])&0xf0_0000 | le.Uint32(h[20:])<<24 | 0x40)
+	}
+	return 0
+}
+
+// Packet4 is IPv4 for a packet that came from station from, no group, to to, and fills the n bytes from h on.
+func (r *Responder) Packet4(h *[64]byte, n int, to, from LinkAddress) bool {
+	l := int(be.Uint16(h[16:])) + 14
+	return l >= 42 && l == n && (r.open || uint64(to) == r.mac && uint64(from) != r.mac)
+}
+
+// Packet6 is for IPv6 what Packet4 is for IPv4.
+func (r *Responder) Packet6(h *[64]byte, n int, to, from LinkAddress) bool {
+	l := int(be.Uint16(h[18:])) + 54
+	return l >= 62 && l == n && (r.open || uint64(to) == r.mac && uint64(from) != r.mac)
+}
+
+// Turn4 exchanges source and destination of an IPv4 packet.
+func Turn4(h *[64]byte) { le.PutUint64(h[26:], bits.RotateLeft64(le.Uint64(h[26:]), 32)) }
+
+// Turn6 exchanges source and destination of an IPv6 packet.
+func Turn6(h *[64]byte) {
 	a := *(*[16]byte)(h[22:])
 	*(*[16]byte)(h[22:]) = *(*[16]byte)(h[38:])
 	*(*[16]byte)(h[38:]) = a

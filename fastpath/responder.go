@@ -52,6 +52,9 @@ type Config struct {
 	// senders that do not pad expect it. It makes replies that are longer than their requests, by 30 bytes at most.
 	STAMPBase bool
 
+	// Reflector is what is answered to test packets beyond that.
+	Reflector Reflector
+
 	// PartialChecksums says that frames may come from a kernel on this machine (over veth, say), whose UDP checksums hold
 	// only the pseudo-header's sum and wait for a device to complete them. A reply is completed here instead, else the
 	// peer's kernel would drop it. The price: a wrong checksum that equals that sum, one in 65536, is mended, not kept.
@@ -67,28 +70,35 @@ const (
 
 // Responder answers frames for one queue. One goroutine uses it at a time; its counters and Loop may be read by others.
 type Responder struct {
-	Loop polling.Loop
-
-	// What the leaves read, together.
+	// What the leaves read, together and first: a field that lies within a page of the start needs no check for nil.
 	mac           uint64 // as they load it: shifted up by two bytes; all ones where untagged frames are not answered
 	mul6          uint64 // the multipliers that give each address a slot of its own
 	mul4          uint32
 	open, partial bool // open: the leaves skip what Open does not look at
+	checksumBytes int
 	stats         [Verdicts]polling.Counter
 	limit         limiter
-	checksumBytes int
 	own4          [slots4]uint32 // our addresses as loaded, each in its slot
 	not4          [slots4]uint32 // the same and our subnets' broadcasts: no sources
 	own6          [slots6]ip6
 	echo          portSet // indexed by ports as loaded
 	service       portSet // source ports that are not answered
 
+	Loop polling.Loop
+
 	mode       Mode
+	macAddress [6]byte
 	stamp      []uint16
 	stampLeast int // bytes of a test packet
 	clock      *atomic.Pointer[Clock]
-	macAddress [6]byte
-	vlans      [1 << 12 / 64]uint64
+
+	sessions           *sessions // nil of a stateless reflector
+	auth               []uint16
+	seal               *seal // nil without a key
+	tlvs, hideLocation bool
+	dscps              uint64
+
+	vlans [1 << 12 / 64]uint64
 }
 
 // ip6 is an IPv6 address as the leaves load it.

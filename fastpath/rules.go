@@ -1,5 +1,7 @@
 package fastpath
 
+import "fmt"
+
 // Rules are a Config taken apart for something else than a Responder that follows it, as nic/xdp's program does in the
 // kernel. Addresses and ports are as a little-endian machine loads them, and sets have a bit for each member.
 type Rules struct {
@@ -15,8 +17,11 @@ type Rules struct {
 	Cost, Burst, Most uint64
 }
 
-// Rules returns what c has answered, or the error that New returns for it.
+// Rules returns what c has answered, or the error that New returns for it, or one that says what these rules are not for.
 func (c *Config) Rules() (*Rules, error) {
+	if what := c.Beyond(); what != "" {
+		return nil, fmt.Errorf("%w: the rules for a program elsewhere are not those of %s", ErrConfig, what)
+	}
 	r, err := New(*c)
 	if err != nil {
 		return nil, err

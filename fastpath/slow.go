@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"rebound/cksum"
+	"rebound/polling"
 )
 
 const (
@@ -129,14 +130,14 @@ func (r *Responder) ipv4(f []byte, l3 int) (Verdict, int) {
 		}
 	}
 	var v Verdict
-	hops := uint8(hopLimit)
+	hops, tos := uint8(hopLimit), p[1]
 	grown := 0
 	switch p[9] {
 	case protocolICMP:
 		v = r.icmp4(p[20:n], p[12:16])
 	case protocolUDP:
 		hops = min(p[8]-1, hopLimit)
-		v, grown = r.udp(p[20:n], p[12:20], p[8])
+		v, grown, tos = r.udp(p[20:n], arrival{hop: p[8], tos: tos, hosts: p[12:20], mac: [6]byte(f[6:])})
 	default:
 		v = RefusedProtocol
 	}
@@ -146,6 +147,11 @@ func (r *Responder) ipv4(f []byte, l3 int) (Verdict, int) {
 	if grown > 0 {
 		be.PutUint16(p[2:], uint16(n+grown))
 		be.PutUint16(p[10:], cksum.Update16(be.Uint16(p[10:]), uint16(n), uint16(n+grown)))
+	}
+	if tos != p[1] {
+		w := be.Uint16(p)
+		p[1] = tos
+		be.PutUint16(p[10:], cksum.Update16(be.Uint16(p[10:]), w, be.Uint16(p)))
 	}
 	if r.mode != Open {
 		w := be.Uint16(p[8:])
@@ -235,14 +241,14 @@ func (r *Responder) ipv6(f []byte, l3 int) (Verdict, int) {
 		}
 	}
 	var v Verdict
-	hops := uint8(hopLimit)
+	hops, tos := uint8(hopLimit), p[0]<<4|p[1]>>4
 	grown := 0
 	switch p[6] {
 	case protocolICMPv6:
 		v = r.icmp6(p[40:n], p[8:40])
 	case protocolUDP:
 		hops = min(p[7]-1, hopLimit)
-		v, grown = r.udp(p[40:n], p[8:40], p[7])
+		v, grown, tos = r.udp(p[40:n], arrival{hop: p[7], tos: tos, hosts: p[8:40], mac: [6]byte(f[6:])})
 	case 44:
 		v = RefusedFragment
 	case 0, 43, 50, 51, 60, 135, 139, 140: // the IPv6 extension header types registered by IANA
@@ -254,6 +260,7 @@ func (r *Responder) ipv6(f []byte, l3 int) (Verdict, int) {
 		return v, 0
 	}
 	be.PutUint16(p[4:], uint16(n-40+grown))
+	p[0], p[1] = p[0]&0xf0|tos>>4, p[1]&0x0f|tos<<4
 	if r.mode != Open {
 		p[7] = hops
 	}
@@ -296,51 +303,67 @@ func (r *Responder) source6(a []byte) (v Verdict, ok bool) {
 	return 0, true
 }
 
-// udp answers the datagram d between the addresses hosts, which are 8 or 32 bytes long, and returns by how much it has grown.
-// hop is the TTL it came with.
-func (r *Responder) udp(d, hosts []byte, hop uint8) (v Verdict, grown int) {
-	ip6 := len(hosts) == 2*16
+// udp answers the datagram d that came as in says, and returns by how much it has grown and the TOS that it leaves with.
+func (r *Responder) udp(d []byte, in arrival) (v Verdict, grown int, tos uint8) {
+	ip6 := len(in.hosts) == 2*16
 	if len(d) < 8 || int(be.Uint16(d[4:])) != len(d) {
-		return RefusedLength, 0
+		return RefusedLength, 0, 0
 	}
 	from, to := be.Uint16(d), be.Uint16(d[2:])
-	stamp := slices.Contains(r.stamp, to)
+	auth := slices.Contains(r.auth, to)
+	stamp := auth || slices.Contains(r.stamp, to)
+	least := 8
+	if auth {
+		least = 8 + authBase
+	} else if stamp {
+		least = 8 + r.stampLeast
+	}
 	ck := be.Uint16(d[6:])
-	acc := pseudo(hosts, protocolUDP, len(d))
+	acc := pseudo(in.hosts, protocolUDP, len(d))
 	partial := r.partial && ck == acc
 	header, source := 20, uint64(0)
 	if ip6 {
-		header, source = 40, hash6(hosts)
+		header, source = 40, hash6(in.hosts)
 	} else {
-		source = hash4(hosts)
+		source = hash4(in.hosts)
 	}
 	switch {
 	case !stamp && !r.echo.has(to):
-		return RefusedPort, 0
+		return RefusedPort, 0, 0
 	case r.service.has(from):
-		return RefusedServicePort, 0
-	case r.mode != Open && hop < 2:
-		return RefusedHopLimit, 0
+		return RefusedServicePort, 0, 0
+	case r.mode != Open && in.hop < 2:
+		return RefusedHopLimit, 0, 0
 	case ip6 && ck == 0:
-		return RefusedNoChecksum, 0
-	case stamp && len(d) < 8+r.stampLeast:
-		return RefusedSTAMPShort, 0
+		return RefusedNoChecksum, 0, 0
+	case len(d) < least:
+		return RefusedSTAMPShort, 0, 0
 	case ck != 0 && !partial && !r.sound(d, header+len(d), acc):
-		return RefusedChecksum, 0
-	case !r.limit.take(r.Loop.Start, source):
-		return RefusedRate, 0
+		return RefusedChecksum, 0, 0
+	case auth && !r.authentic(d[8:]):
+		return RefusedSTAMPHMAC, 0, 0
+	}
+	var s *session
+	if stamp {
+		in.seen = polling.TSC()
+		if v, s = r.admit(d, &in, auth, source); v != 0 {
+			return v, 0, 0
+		}
+	} else if !r.limit.take(r.Loop.Start, source) {
+		return RefusedRate, 0, 0
 	}
 	if partial {
 		complete(d)
 	}
-	v = AnsweredUDPv4
+	v, tos = AnsweredUDPv4, in.tos
 	switch {
 	case stamp:
 		if len(d) < 8+stampLength {
 			grown = 8 + stampBase - len(d)
 			d = grow(d, grown)
 		}
-		r.reflect(d, hop, grown > 0)
+		in.ports = d[:4]
+		tos = r.reflect(d, &in, s, auth, grown > 0)
 		v = AnsweredSTAMPv4
 		if ip6 {
 			v = AnsweredSTAMPv6
@@ -349,7 +372,46 @@ func (r *Responder) udp(d, hosts []byte, hop uint8) (v Verdict, grown int) {
 		v = AnsweredUDPv6
 	}
 	swap(d[:2], d[2:4])
-	return v, grown
+	return v, grown, tos
+}
+
+// admit finds the session of the test packet in datagram d, where there are any, and takes the reply from the rate of its source. It
+// returns why there is to be none, else 0.
+func (r *Responder) admit(d []byte, in *arrival, auth bool, source uint64) (why Verdict, s *session) {
+	if r.sessions == nil {
+		if !r.limit.take(r.Loop.Start, source) {
+			return RefusedRate, nil
+		}
+		return 0, nil
+	}
+	ssid := uint16(0)
+	switch p := d[8:]; {
+	case auth:
+		ssid = be.Uint16(p[authSSID:])
+	case len(p) >= stampLength:
+		ssid = be.Uint16(p[baseSSID:])
+	}
+	k := frameKey(in.hosts, d, ssid)
+	return r.enter(&k, in.seen, source)
+}
+
+// enter is admit for a packet of the session k that came at tick now.
+func (r *Responder) enter(k *sessionKey, now, source uint64) (why Verdict, s *session) {
+	s, going := r.sessions.find(k, now)
+	if going {
+		s.received++
+		s.seen = now
+	}
+	switch {
+	case s == nil:
+		return RefusedSTAMPSessions, nil
+	case !r.limit.take(r.Loop.Start, source):
+		return RefusedRate, nil
+	case !going:
+		r.sessions.begin(s, k)
+		s.received, s.seen = 1, now
+	}
+	return 0, s
 }
 
 // complete computes the checksum of a datagram whose checksum field holds the pseudo-header's sum (RFC 768), as the

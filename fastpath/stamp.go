@@ -74,26 +74,69 @@ func grow(d []byte, n int) []byte {
 	return d
 }
 
-// reflect turns the test packet in datagram d into a stateless reflector's (RFC 8762 §4.3.1, RFC 5357 §4.2.1; both lay it
-// out alike). The bytes from 41 on stay: zeros or TLVs in STAMP, padding in TWAMP. So do the two after the error
-// estimate, where RFC 8972 §3 has the session identifier. The checksum is updated for what changed, so a datagram that came
-// broken leaves broken, and one without a checksum has none.
+// reflect turns the test packet in datagram d into a reflector's (RFC 8762 §4.3, RFC 5357 §4.2.1; both lay an unauthenticated one
+// out alike), and returns the TOS that it leaves with. Where Reflector does not say more, the bytes from 41 on stay: zeros or TLVs
+// in STAMP, padding in TWAMP. So do the two after the error estimate, where RFC 8972 §3 has the session identifier. The checksum
+// is updated for what changed, so a datagram that came broken leaves broken, and one without a checksum has none.
 //
 // In a test packet that had to grow these two were padding, and become zeros.
-func (r *Responder) reflect(d []byte, hop uint8, grown bool) {
-	seen := polling.TSC()
-	c := r.clock.Load()
-	p := d[8 : 8+stampLength]
-	before := cksum.Sum(p, 0)
-	copy(p[24:38], p[:14]) // the sender's sequence number, timestamp and error estimate
-	p[38], p[39], p[40] = 0, 0, hop
-	if grown {
-		p[14], p[15] = 0, 0
+func (r *Responder) reflect(d []byte, in *arrival, s *session, auth, grown bool) (tos uint8) {
+	p := d[8:]
+	changes := p[:stampLength]
+	if auth || r.tlvs && len(p) > stampBase {
+		changes = p
 	}
-	be.PutUint16(p[12:], c.ErrorEstimate)
-	be.PutUint64(p[16:], c.At(seen))
-	be.PutUint64(p[4:], c.At(polling.TSC()))
+	before := cksum.Sum(changes, 0)
+	tos = r.mirror(p, in, s, auth, grown)
 	if hc := be.Uint16(d[6:]); hc != 0 {
-		be.PutUint16(d[6:], cksum.UDP(cksum.Update16(hc, before, cksum.Sum(p, 0))))
+		be.PutUint16(d[6:], cksum.UDP(cksum.Update16(hc, before, cksum.Sum(changes, 0))))
 	}
+	return tos
+}
+
+// mirror makes a Session-Reflector's packet of the Session-Sender's in p. s is its session, nil in a stateless reflector. The time
+// of sending comes last, but for the HMAC over it.
+func (r *Responder) mirror(p []byte, in *arrival, s *session, auth, grown bool) (tos uint8) {
+	c, base := r.clock.Load(), stampBase
+	if auth {
+		base = authBase
+	}
+	var e extensions
+	if r.tlvs && len(p) > base {
+		e = r.inspect(p[base:], p[:4], auth)
+	}
+	times := p[4:]
+	if auth {
+		mirrorSealed(p, in.hop)
+		times = p[authTime:]
+	} else {
+		copy(p[24:38], p[:14]) // the sender's sequence number, timestamp and error estimate
+		p[38], p[39], p[40] = 0, 0, in.hop
+		if grown {
+			p[14], p[15] = 0, 0
+		}
+	}
+	if s != nil {
+		be.PutUint32(p, s.sent)
+	}
+	tos = in.tos
+	if e.tlvs != nil {
+		tos = e.reflect(r, p[:4], in, s, c)
+	}
+	be.PutUint16(times[8:], c.ErrorEstimate)
+	if auth {
+		be.PutUint64(p[authReceived:], c.At(in.seen))
+	} else {
+		be.PutUint64(p[16:], c.At(in.seen))
+	}
+	now := c.At(polling.TSC())
+	be.PutUint64(times, now)
+	if auth {
+		copy(p[authSeal:authBase], r.seal.of(p[:authSeal], nil))
+	}
+	if s != nil {
+		s.sent++
+		s.sentAt = now
+	}
+	return tos
 }

@@ -44,6 +44,18 @@ const (
 	RefusedAnnouncement                                        // ARP request for the sender's own address (RFC 5227 §2.3)
 	RefusedND                                                  // neighbour solicitation that RFC 4861 §7.1.1 calls invalid
 
+	// Messages, which are of another kind of port (see NewMessages). Those with a STAMP packet too short, or over their
+	// sender's rate, count as RefusedSTAMPShort and RefusedRate.
+	AnsweredMessage      // sent back as it was
+	AnsweredSTAMPMessage // test packet, answered as a STAMP reflector
+	RefusedReply         // a reply of a responder: with ReplyMark
+	RefusedSender        // its sender could not be reached, or had too many messages wait until it could
+	RefusedMessage       // its length, or how the device says it came, cannot be
+
+	// STAMP beyond the stateless and unauthenticated (see Reflector).
+	RefusedSTAMPHMAC     // test packet to an authenticated port whose HMAC is not right
+	RefusedSTAMPSessions // test packet of a new session, for which there is no room
+
 	verdicts
 )
 
@@ -55,6 +67,8 @@ var verdictNames = [Verdicts]string{
 	"short", "vlan", "ethertype", "mac", "source_mac", "version", "options", "fragment", "extension", "length",
 	"header_checksum", "address", "source", "own_source", "protocol", "icmp_type", "port", "service_port",
 	"hop_limit", "no_checksum", "stamp_short", "checksum", "rate", "arp_other", "arp_announcement", "nd_invalid",
+	"message", "stamp_message", "reply", "sender", "message_invalid",
+	"stamp_hmac", "stamp_sessions",
 }
 
 // String returns the verdict's name: lower case with underscores, fit for a Prometheus label, and different for each.
@@ -66,7 +80,9 @@ func (v Verdict) String() string {
 }
 
 // Answered reports whether a frame with this verdict was answered.
-func (v Verdict) Answered() bool { return v <= AnsweredSTAMPv6 }
+func (v Verdict) Answered() bool {
+	return v <= AnsweredSTAMPv6 || v == AnsweredMessage || v == AnsweredSTAMPMessage
+}
 
 // Stats counts frames by verdict since the Responder was made.
 type Stats [Verdicts]uint64

@@ -21,6 +21,7 @@ type Rules struct {
 	VLANs         []uint16
 	ChecksumBytes int
 	STAMPBase     bool
+	Reflector     Reflector
 
 	// What a test packet is stamped with on its arrival and its departure.
 	Time          uint64
@@ -108,6 +109,7 @@ type request struct {
 	tags      []byte
 	etherType uint16
 	packet    []byte // and what pads it
+	tos       byte   // or traffic class
 	out       []byte
 }
 
@@ -154,16 +156,18 @@ func (q *request) ipv4() []byte {
 	at := len(q.out)
 	q.out = append(q.out, p[:12]...)
 	q.out = append(append(q.out, p[16:20]...), p[12:16]...)
+	q.tos = p[1]
 	ttl, ok := q.transport(p[20:n], p[12:20], p[9], p[8], n)
 	if !ok {
 		return nil
 	}
 	h := q.out[at:]
+	h[1] = q.tos
 	be.PutUint16(h[2:], uint16(len(h)))
 	if strict {
 		h[8] = ttl
 	}
-	if strict || len(h) != n {
+	if strict || len(h) != n || h[1] != p[1] {
 		// Open answers under a wrong checksum too, and leaves it as wrong as it was.
 		was := Sum(p[:20])
 		h[10], h[11] = 0, 0
@@ -193,11 +197,13 @@ func (q *request) ipv6() []byte {
 	at := len(q.out)
 	q.out = append(q.out, p[:8]...)
 	q.out = append(append(q.out, p[24:40]...), p[8:24]...)
+	q.tos = byte(be.Uint16(p) >> 4)
 	hops, ok := q.transport(p[40:n], p[8:40], p[6], p[7], n)
 	if !ok {
 		return nil
 	}
 	h := q.out[at:]
+	be.PutUint16(h, be.Uint16(h)&0xf00f|uint16(q.tos)<<4)
 	be.PutUint16(h[4:], uint16(len(h)-40))
 	if strict {
 		h[7] = hops
@@ -245,13 +251,14 @@ func (q *request) datagram(s, hosts []byte, hops byte, total int) (byte, bool) {
 	r := q.rules
 	v6 := len(hosts) == 32
 	from, to, length, ck := be.Uint16(s), be.Uint16(s[2:]), be.Uint16(s[4:]), be.Uint16(s[6:])
-	stamp := slices.Contains(r.STAMPPorts, to)
+	sealed := slices.Contains(r.Reflector.AuthPorts, to)
+	stamp := sealed || slices.Contains(r.STAMPPorts, to)
 	if int(length) != len(s) || !stamp && !slices.Contains(r.UDPPorts, to) || v6 && ck == 0 {
 		return 0, false
 	}
 	was := PseudoSum(hosts, 17, s)
 	if !r.Open {
-		if from < 1024 || slices.Contains(r.UDPPorts, from) || slices.Contains(r.STAMPPorts, from) || slices.Contains(r.ServicePorts, from) {
+		if from < 1024 || slices.Contains(r.UDPPorts, from) || slices.Contains(r.STAMPPorts, from) || slices.Contains(r.Reflector.AuthPorts, from) || slices.Contains(r.ServicePorts, from) {
 			return 0, false
 		}
 		if ck != 0 && total <= r.ChecksumBytes && was != 0xffff || hops < 2 {
@@ -263,22 +270,12 @@ func (q *request) datagram(s, hosts []byte, hops byte, total int) (byte, bool) {
 	q.out = be.AppendUint16(q.out, from)
 	q.out = append(q.out, s[4:]...)
 	if stamp {
-		b := s[8:] // RFC 8762 §4.2.1, §4.3.1
-		if len(b) < 14 || len(b) < 41 && !r.STAMPBase {
+		reply, tos, ok := q.testPacket(s, hosts, hops, q.tos, sealed)
+		if !ok {
 			return 0, false
 		}
-		unused, tail := uint16(0), []byte{0, 0, 0} // of the base packet (§4.6)
-		if len(b) >= 41 {
-			unused, tail = be.Uint16(b[14:]), b[41:] // a session identifier (RFC 8972 §3), padding or TLVs
-		}
-		q.out = append(q.out[:at+8], b[:4]...)
-		q.out = be.AppendUint64(q.out, r.Time)
-		q.out = be.AppendUint16(q.out, r.ErrorEstimate)
-		q.out = be.AppendUint16(q.out, unused)
-		q.out = be.AppendUint64(q.out, r.Time)
-		q.out = append(q.out, b[:14]...)
-		q.out = append(q.out, 0, 0, hops)
-		q.out = append(q.out, tail...)
+		q.tos = tos
+		q.out = append(q.out[:at+8], reply...)
 		d := q.out[at:]
 		be.PutUint16(d[4:], uint16(len(d)))
 		if ck != 0 {

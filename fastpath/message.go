@@ -1,0 +1,89 @@
+package fastpath
+
+import (
+	"errors"
+	"fmt"
+
+	"rebound/polling"
+)
+
+// ReplyMark is the immediate data of every reply to a message: "RBND". Messages have no ports by which a service would be
+// told from a client, so this tells a reply from a request: two responders that are joined do not bounce, nor does one that
+// is made to write to itself. Clients take an immediate that they did not ask for without a word (ibv_ud_pingpong, perftest and
+// libfabric do); one that somebody sends by chance goes unanswered, and is counted.
+const ReplyMark uint32 = 'R'<<24 | 'B'<<16 | 'N'<<8 | 'D'
+
+// NewMessages returns a Responder for a port that carries messages, not frames. Of a Config it takes Mode, Rate, Burst,
+// TicksPerSecond, Clock, STAMPBase and Reflector, in that all but AuthPorts: what else there is concerns Ethernet and IP.
+func NewMessages(c Config) (*Responder, error) {
+	if c.Mode > Open {
+		return nil, fmt.Errorf("%w: mode %d, expected Strict (%d) or Open (%d)", ErrConfig, c.Mode, Strict, Open)
+	}
+	r := &Responder{mode: c.Mode, open: c.Mode == Open, clock: c.Clock, stampLeast: stampLength}
+	if c.STAMPBase {
+		r.stampLeast = stampSender
+	}
+	if len(c.Reflector.AuthPorts) > 0 {
+		return nil, fmt.Errorf("%w: authenticated STAMP is for UDP ports, which messages have none of", ErrConfig)
+	}
+	return r, errors.Join(r.setGuards(&c), r.setReflector(&c))
+}
+
+// Refuse counts a message that Message turned down.
+//
+//go:noinline
+func (r *Responder) Refuse(imm uint32) {
+	if imm == ReplyMark {
+		r.stats[RefusedReply].Add(1)
+	} else {
+		r.stats[RefusedRate].Add(1)
+	}
+}
+
+// RefuseFor counts a message that the driver turned down.
+//
+//go:noinline
+func (r *Responder) RefuseFor(why Verdict) { r.stats[why].Add(1) }
+
+// ReflectMessage makes the reply of the test packet that is a message, n bytes at the start of p, where it lies, and returns
+// its length: 0 where it is not answered, which it counts. sender and imm are as for Message. p is the whole buffer: a reply
+// may be longer than its request where Config.STAMPBase allows that. A device tells no hop limit of a message, for which the
+// reply has 255 (RFC 5357 §4.2.1).
+//
+//go:noinline
+func (r *Responder) ReflectMessage(p []byte, n int, sender uint64, imm uint32) int {
+	seen := polling.TSC()
+	switch {
+	case imm == ReplyMark:
+		r.stats[RefusedReply].Add(1)
+		return 0
+	case r.clock == nil || n < r.stampLeast || len(p) < max(n, stampBase):
+		r.stats[RefusedSTAMPShort].Add(1)
+		return 0
+	}
+	source := sender * messageHash
+	var s *session
+	if r.sessions != nil {
+		ssid := uint16(0)
+		if n >= stampLength {
+			ssid = be.Uint16(p[baseSSID:])
+		}
+		k := messageKey(sender, ssid)
+		var why Verdict
+		if why, s = r.enter(&k, seen, source); why != 0 {
+			r.stats[why].Add(1)
+			return 0
+		}
+	} else if !r.limit.take(r.Loop.Start, source) {
+		r.stats[RefusedRate].Add(1)
+		return 0
+	}
+	grown := n < stampLength
+	if grown {
+		clear(p[n:stampBase])
+		n = stampBase
+	}
+	r.mirror(p[:n], &arrival{seen: seen, hop: 255}, s, false, grown)
+	r.stats[AnsweredSTAMPMessage].Add(1)
+	return n
+}

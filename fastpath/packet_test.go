@@ -1,0 +1,97 @@
+package fastpath
+
+import (
+	"bytes"
+	"testing"
+
+	"rebound/fastpath/corpus"
+)
+
+// ipoib is what a driver of an InfiniBand port does with each packet.
+func ipoib(r *Responder, f []byte) (m int) {
+	n := len(f)
+	to, from := NewLinkAddress([6]byte(f)), NewLinkAddress([6]byte(f[6:]))
+	head := bytes.Clone(f[:14])
+	f[10], f[11], f[12], f[13] = f[12], f[13], 0, 0 // the encapsulation
+	for i := range 10 {
+		f[i] = 0xEE // nothing that any leaf looks at
+	}
+	h := (*[64]byte)(f[:cap(f)])
+	switch k := MatchIPoIB(h); {
+	case k == ICMPv4 && r.Packet4(h, n, to, from) && r.Sum4(h) && r.Hosts4(h) && Echo4(h) && r.Admit(h, k):
+		r.Pong4(h)
+		r.Fresh4(h)
+		Turn4(h)
+	case k == UDPv4 && r.Packet4(h, n, to, from) && r.Sum4(h) && r.Hosts4(h) && r.Ports4(h) && r.Datagram4(h) && r.Admit(h, k):
+		r.Bounce4(h)
+		r.Lower4(h)
+		Turn4(h)
+	case k == ICMPv6 && r.Packet6(h, n, to, from) && r.To6(h) && r.From6(h) && Echo6(h) && r.Admit(h, k):
+		r.Pong6(h)
+		Turn6(h)
+	case k == UDPv6 && r.Packet6(h, n, to, from) && r.To6(h) && r.From6(h) && r.Ports6(h) && r.Datagram6(h) && r.Admit(h, k):
+		r.Bounce6(h)
+		Turn6(h)
+	default:
+		copy(f, head)
+		return r.Slow(h, n)
+	}
+	copy(f, head[6:12]) // as Slow would leave it
+	copy(f[6:], head[:6])
+	copy(f[12:], head[12:])
+	return n
+}
+
+// Packets without an Ethernet header are answered, refused and counted as the frames that stand for them, in every mode and
+// whatever of them is broken.
+func TestIPoIBLeaves(t *testing.T) {
+	fast := 0
+	for _, mode := range []Mode{Strict, Open} {
+		for _, vlans := range [][]uint16{nil, {5}} {
+			c := config(mode)
+			c.VLANs = vlans
+			x, y := responder(t, c), responder(t, c)
+			try := func(name string, f []byte) {
+				if len(f) < 14 || f[6]&1 != 0 { // a driver makes no station a group
+					return
+				}
+				a, b := inBuffer(f), inBuffer(f)
+				before := x.Stats()
+				n, m := ipoib(x, a), slowly(y, b)
+				if after := x.Stats(); x.Stats() != y.Stats() || n != m || n > 0 && !bytes.Equal(a[:n], b[:m]) && !sameButZero(a[:n], b[:m]) {
+					t.Fatalf("%s, mode %d, VLANs %v: %d and %d bytes\n%x\n%x\n%v\n%v", name, mode, vlans, n, m, a[:n], b[:m], diff(before, after), y.Stats())
+				} else if n > 0 {
+					fast++
+				}
+			}
+			for _, q := range requests(0) {
+				try(q.name, q.frame)
+				for at := range q.frame {
+					for _, v := range []byte{1, 0x80, 0xFF} {
+						f := bytes.Clone(q.frame)
+						f[at] ^= v
+						try(q.name, f)
+					}
+				}
+				try(q.name+", longer", append(bytes.Clone(q.frame), 0, 0))
+				try(q.name+", shorter", q.frame[:len(q.frame)-1])
+			}
+		}
+	}
+	if fast < 100 {
+		t.Errorf("%d packets were answered", fast)
+	}
+	r := responder(t, config(Strict))
+	if NewLinkAddress(corpus.OurMAC) != LinkAddress(r.mac) {
+		t.Errorf("%x is not %x", NewLinkAddress(corpus.OurMAC), r.mac)
+	}
+}
+
+func diff(a, b Stats) (s []Verdict) {
+	for v := range a {
+		if a[v] != b[v] {
+			s = append(s, Verdict(v))
+		}
+	}
+	return s
+}
