@@ -220,6 +220,15 @@ func FromHot(h *polling.Histogram, c *Clock) *Histogram {
 
 // FromTicks is FromHot for the counts of the buckets of a polling.Histogram, and its greatest value.
 func FromTicks(counts *[polling.Buckets]uint64, greatest uint64, c *Clock) *Histogram {
+	return fromBuckets(counts, greatest, c.Nanoseconds)
+}
+
+// FromNanoseconds is FromTicks where the values are nanoseconds already, as the program of nic/xdp records them.
+func FromNanoseconds(counts *[polling.Buckets]uint64, greatest uint64) *Histogram {
+	return fromBuckets(counts, greatest, func(ns uint64) int64 { return int64(ns) })
+}
+
+func fromBuckets(counts *[polling.Buckets]uint64, greatest uint64, nanoseconds func(uint64) int64) *Histogram {
 	var out counters
 	out.reset()
 	for i, n := range counts {
@@ -230,14 +239,14 @@ func FromTicks(counts *[polling.Buckets]uint64, greatest uint64, c *Clock) *Hist
 		if i+1 < polling.Buckets {
 			middle += (polling.Lowest(i+1) - middle) / 2
 		}
-		ns := c.Nanoseconds(min(middle, greatest))
+		ns := nanoseconds(min(middle, greatest))
 		out.add(countsIndex(ns), int64(n))
 		out.n += int64(n)
 		out.sum += float64(ns) * float64(n)
 		out.min, out.max = min(out.min, ns), max(out.max, ns)
 	}
 	if out.n > 0 {
-		top := c.Nanoseconds(greatest)
+		top := nanoseconds(greatest)
 		out.max = max(out.max, top)
 	}
 	return out.snapshot()

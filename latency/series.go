@@ -11,7 +11,13 @@ const (
 	ResidenceSeries   = "residence"   // what a STAMP reflector says it took
 	KernelSeries      = "kernel"      // between the kernel's own timestamps
 	HardwareSeries    = "hardware"    // between the interface's own timestamps
+
+	ThereSeries = "one_way_there" // from sending to a STAMP reflector's receipt, by both ends' clocks
+	BackSeries  = "one_way_back"  // from its sending to receipt
 )
+
+// OneWay reports whether a series is of one-way delays, which are wrong by what two clocks are wrong by.
+func OneWay(name string) bool { return name == ThereSeries || name == BackSeries }
 
 // Run is one of the repeats in a report.
 type Run struct {

@@ -31,6 +31,9 @@ type Pair struct {
 	A, B      *report.Report
 	Obstacles []string // why these two must not be compared: their Rows then carry no verdict
 	Rows      []Row
+	OneWay    []Way // of STAMP alone
+
+	clocks float64 // ns of any shift that may be the clocks'
 }
 
 // Reports holds others against base.
@@ -48,6 +51,7 @@ func Reports(base *report.Report, others ...*report.Report) *Comparison {
 			for _, st := range Stats {
 				p.Rows = append(p.Rows, p.row(st))
 			}
+			p.OneWay = p.ways()
 		}
 		c.Pairs = append(c.Pairs, p)
 	}

@@ -68,6 +68,8 @@ func (p *Pair) row(st Stat) Row {
 		test = paired
 	}
 	t := test(s.a, s.b)
+	drift := s.allowed
+	s.allowed += p.clocks
 	lo, hi := t.interval()
 	r.Typical, r.Shift, r.Lo, r.Hi, r.P, r.How = median(s.a), t.estimate(), lo-s.allowed, hi+s.allowed, t.p(s.allowed), s.how
 	r.Diffs, r.Allowed = t.diffs, s.allowed
@@ -82,6 +84,9 @@ func (p *Pair) row(st Stat) Row {
 		r.Verdict = Slower
 	case r.Hi < 0:
 		r.Verdict = Faster
+	case p.clocks > 0 && (lo > 0 || hi < 0):
+		r.Why = fmt.Sprintf("%s of a way shifted by %s: what the clocks of both are wrong by may account for %s, drift for %s",
+			st, latency.FormatSigned(r.Shift), latency.FormatNS(p.clocks), latency.FormatNS(drift))
 	case s.allowed > 0 && (lo > 0 || hi < 0):
 		r.Why = fmt.Sprintf("%s shifted by %s, and by what the machine showed, drift may account for %s: measure alternately, with bench run -ab",
 			st, latency.FormatSigned(r.Shift), latency.FormatNS(s.allowed))

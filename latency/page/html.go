@@ -160,7 +160,7 @@ func Report(w io.Writer, rep *report.Report) error {
 			p.Columns = append(p.Columns, drawnColumn{name + ", met at a random moment"}, drawnColumn{name + ", by passes"})
 			continue
 		}
-		p.Columns = append(p.Columns, drawnColumn{name})
+		p.Columns = append(p.Columns, drawnColumn{name + oneWayError(rep, name)})
 	}
 	for _, st := range append([]compare.Stat{}, compare.Stats...) {
 		row := statRow{Name: st.String()}
@@ -189,6 +189,9 @@ func Report(w io.Writer, rep *report.Report) error {
 	if n := rep.Counts.LostBackward; n != nil {
 		p.Frames = append(p.Frames, fact{"lost back", grouped(*n)})
 	}
+	if n := rep.Counts.LostEither; n != nil && *n > 0 {
+		p.Frames = append(p.Frames, fact{"lost on a way unknown", grouped(*n)})
+	}
 	for _, k := range transferKinds(rep) {
 		p.Transfer = append(p.Transfer, fact{k, fmt.Sprintf("%.3f", rep.PerReply(k))})
 	}
@@ -201,7 +204,11 @@ func lede(r *report.Report) string {
 	var s []string
 	switch {
 	case t.Protocol != "":
-		s = append(s, fmt.Sprintf("%s of %d-byte %s frames to %s", upperFirst(string(r.Metric)), t.FrameSize, t.Protocol, t.Target))
+		unit := "frames"
+		if t.Transport == "message" {
+			unit = "messages"
+		}
+		s = append(s, fmt.Sprintf("%s of %d-byte %s %s to %s", upperFirst(string(r.Metric)), t.FrameSize, t.Protocol, unit, t.Target))
 	case r.Metric != "":
 		s = append(s, upperFirst(string(r.Metric)))
 	}

@@ -87,8 +87,8 @@ func Comparison(w io.Writer, c *compare.Comparison) error {
 			}
 		}
 		var shifts []template.HTML
-		for _, r := range pair.Rows {
-			row := pairRow{Stat: r.Stat.String(), A: nbsp(r.PooledA), B: nbsp(r.PooledB), Mark: r.Verdict.Mark(), Verdict: r.Verdict.String(), Diff: "–", CI: "–", P: "–"}
+		for _, r := range namedRows(pair) {
+			row := pairRow{Stat: r.name, A: nbsp(r.PooledA), B: nbsp(r.PooledB), Mark: r.Verdict.Mark(), Verdict: r.Verdict.String(), Diff: "–", CI: "–", P: "–"}
 			if r.Tested() {
 				row.Diff, row.Percent, row.P = latency.FormatSigned(r.Shift), formatPercent(r.Percent()), formatP(r.P)
 				row.CI = fmt.Sprintf("%s … %s", latency.FormatSigned(r.Lo), latency.FormatSigned(r.Hi))
@@ -100,9 +100,12 @@ func Comparison(w io.Writer, c *compare.Comparison) error {
 				foot(upperFirst(r.Why) + ".")
 			}
 			t.Rows = append(t.Rows, row)
-			if name := r.Stat.String(); name == "p50" || name == "p99" {
-				shifts = append(shifts, shiftFigure(r))
+			if r.name == "p50" || r.name == "p99" {
+				shifts = append(shifts, shiftFigure(r.Row))
 			}
+		}
+		for _, w := range pair.OneWay {
+			foot(fmt.Sprintf("%s: ± %s of A and ± %s of B by their clocks; a shift within the sum has no verdict.", upperFirst(wayName(w.Series)), nbsp(w.ErrorA), nbsp(w.ErrorB)))
 		}
 		t.Diff = joined("Histogram of the difference",
 			"The differences between runs whose ranks are tested: each B to each A, or the averages of two pairs. Their median is the shift; the grey ground is its interval, the line is no difference.", nil, shifts)

@@ -66,7 +66,7 @@ func printPair(b *bufio.Writer, p compare.Pair) {
 	}
 	fmt.Fprintf(t, "%s\tA pooled\tB pooled\tshift of runs\t\t\t99%% confidence\tp\t\n", unit)
 	why := map[string]bool{}
-	for _, r := range p.Rows {
+	for _, r := range namedRows(p) {
 		shift, percent, ci, prob := "", "", "", ""
 		if r.Tested() {
 			shift, percent, ci, prob = latency.FormatSigned(r.Shift), formatPercent(r.Percent()), fmt.Sprintf("[%s, %s]", latency.FormatSigned(r.Lo), latency.FormatSigned(r.Hi)), formatP(r.P)
@@ -74,9 +74,12 @@ func printPair(b *bufio.Writer, p compare.Pair) {
 		if r.Why != "" {
 			why[r.Why] = true
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Stat, latency.FormatNS(r.PooledA), latency.FormatNS(r.PooledB), shift, percent, r.Verdict.Mark(), ci, prob)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.name, latency.FormatNS(r.PooledA), latency.FormatNS(r.PooledB), shift, percent, r.Verdict.Mark(), ci, prob)
 	}
 	t.Flush()
+	for _, w := range p.OneWay {
+		fmt.Fprintf(b, "%s: ± %s of A, ± %s of B by their clocks; a shift within the sum has no verdict\n", wayName(w.Series), latency.FormatNS(w.ErrorA), latency.FormatNS(w.ErrorB))
+	}
 	how := map[string]bool{}
 	for _, r := range p.Rows {
 		if r.Tested() {
@@ -95,6 +98,28 @@ func printPair(b *bufio.Writer, p compare.Pair) {
 	}
 	fmt.Fprintln(b)
 }
+
+// namedRow is a row of a comparison with what a table calls it.
+type namedRow struct {
+	name string
+	compare.Row
+}
+
+// namedRows are all rows of a pair, those of one-way delays at the end.
+func namedRows(p compare.Pair) (all []namedRow) {
+	for _, r := range p.Rows {
+		all = append(all, namedRow{r.Stat.String(), r})
+	}
+	for _, w := range p.OneWay {
+		for _, r := range w.Rows {
+			all = append(all, namedRow{wayName(w.Series) + " " + r.Stat.String(), r})
+		}
+	}
+	return all
+}
+
+// wayName is what texts call a series of one-way delays.
+func wayName(series string) string { return strings.ReplaceAll(series, "_", " ") }
 
 func printTransfers(b *bufio.Writer, c *compare.Comparison) {
 	kinds := transferKinds(c.Reports...)
@@ -163,11 +188,13 @@ func PrintReport(w io.Writer, r *report.Report) error {
 		fmt.Fprintf(b, "note: %s\n", own)
 	}
 	for _, s := range r.Series {
-		if s.Name != latency.MainSeries && s.Name != latency.UncorrectedSeries {
+		if s.Name != latency.MainSeries && s.Name != latency.UncorrectedSeries && !latency.OneWay(s.Name) {
 			continue
 		}
 		title := string(r.Metric)
 		switch {
+		case latency.OneWay(s.Name):
+			title = wayName(s.Name) + oneWayError(r, s.Name)
 		case s.Name == latency.UncorrectedSeries:
 			title += ", from the actual send"
 		case r.Find(latency.UncorrectedSeries) != nil:
@@ -185,7 +212,21 @@ func PrintReport(w io.Writer, r *report.Report) error {
 		}
 	}
 	fmt.Fprintln(b)
+	if c := &r.Counts; c.LostForward != nil && c.LostBackward != nil && c.LostEither != nil && c.Lost > 0 {
+		fmt.Fprintf(b, "lost on the way there %d, on the way back %d, on a way unknown %d\n", *c.LostForward, *c.LostBackward, *c.LostEither)
+	}
+	if s := r.STAMP; s != nil && !s.OneWay.Known() {
+		fmt.Fprintf(b, "no one-way delays: %s\n", s.OneWay.Why)
+	}
 	return b.Flush()
+}
+
+// oneWayError is what the values of the series of that name may be wrong by, where they are one-way delays.
+func oneWayError(r *report.Report, name string) string {
+	if !latency.OneWay(name) || r.STAMP == nil {
+		return ""
+	}
+	return " ± " + latency.FormatNS(float64(r.STAMP.OneWay.ErrorNS))
 }
 
 // describe is the line that tells a report from another.

@@ -20,6 +20,8 @@ func (r *Report) Anonymize() {
 	r.Traffic.Target = Scrub(r.Traffic.Target)
 	r.Notes, r.Clock.Notes, r.Device.Notes = scrubAll(r.Notes), scrubAll(r.Clock.Notes), scrubAll(r.Device.Notes)
 
+	r.STAMP = r.STAMP.anonymize()
+
 	r.Host.Hostname, r.Host.Cmdline = "", ""
 	r.Host.Kernel = KernelVersion(r.Host.Kernel)
 	r.Host.Findings = slices.Clone(r.Host.Findings)

@@ -25,6 +25,7 @@ func telling(t *testing.T) *report.Report {
 		Findings: []host.Finding{{ID: "irqs", Severity: host.Warning, What: "CPU 3 serves device interrupts: 31 (enx0252624e4901)", Mend: "ask 8.8.4.4"}}}
 	r.Device = report.Device{Driver: "mlx5", Device: "vfio-user:/home/jane/nic0", Model: "ConnectX-4 (15b3:1013 rev 00)", MAC: "02:52:62:4e:49:01",
 		Backend: "sim", Notes: []string{"on vfio-user:/home/jane/nic0, group 02:52:62:4E:49:01"}}
+	r.STAMP = &report.STAMP{TLVs: []report.TLV{{Name: "location", Answered: 1, Told: []string{"from MAC 02:52:62:4e:49:01", "to 8.8.4.4"}}}}
 	return r
 }
 

@@ -21,29 +21,42 @@ import (
 // milliseconds with six decimals, which is to the nanosecond.
 func WriteHlog(w io.Writer, start time.Time, series []*latency.Series) error {
 	b := bufio.NewWriter(w)
-	seconds := float64(start.UnixMilli()) / 1e3
-	fmt.Fprintf(b, "#[Histogram log format version 1.3]\n")
-	fmt.Fprintf(b, "#[StartTime: %.3f (seconds since epoch), %s]\n", seconds, start.UTC().Format("2006-01-02T15:04:05.000Z"))
-	fmt.Fprintf(b, "#[BaseTime: %.3f (seconds since epoch)]\n", seconds)
-	fmt.Fprintf(b, "#[Values are in nanoseconds, Interval_Max in milliseconds]\n")
-	fmt.Fprintf(b, "\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n")
+	WriteHlogHead(b, start)
 	for _, s := range series {
-		tag := ""
-		if s.Name != latency.MainSeries {
-			if !tagPattern.MatchString(s.Name) {
-				return fmt.Errorf("series name %q is not of letters, digits, '_' and '-'", s.Name)
-			}
-			tag = "Tag=" + s.Name + ","
-		}
 		for _, iv := range s.Intervals {
-			code, err := iv.HDR().Encode(hdrhistogram.V2CompressedEncodingCookieBase)
-			if err != nil {
-				return fmt.Errorf("series %s: %w", s.Name, err)
+			if err := WriteHlogLine(b, s.Name, iv); err != nil {
+				return err
 			}
-			fmt.Fprintf(b, "%s%.6f,%.6f,%.6f,%s\n", tag, float64(iv.Start)/1e9, float64(iv.End-iv.Start)/1e9, float64(iv.Max)/1e6, code)
 		}
 	}
 	return b.Flush()
+}
+
+// WriteHlogHead writes the lines that a log begins with. WriteHlogLine writes one interval of a series, relative to start.
+func WriteHlogHead(w io.Writer, start time.Time) error {
+	seconds := float64(start.UnixMilli()) / 1e3
+	_, err := fmt.Fprintf(w, "#[Histogram log format version 1.3]\n#[StartTime: %.3f (seconds since epoch), %s]\n#[BaseTime: %.3f (seconds since epoch)]\n"+
+		"#[Values are in nanoseconds, Interval_Max in milliseconds]\n"+
+		"\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n",
+		seconds, start.UTC().Format("2006-01-02T15:04:05.000Z"), seconds)
+	return err
+}
+
+// WriteHlogLine writes an interval of the series of that name: letters, digits, '_' and '-'.
+func WriteHlogLine(w io.Writer, name string, iv latency.Interval) error {
+	tag := ""
+	if name != latency.MainSeries {
+		if !tagPattern.MatchString(name) {
+			return fmt.Errorf("series name %q is not of letters, digits, '_' and '-'", name)
+		}
+		tag = "Tag=" + name + ","
+	}
+	code, err := iv.HDR().Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+	if err != nil {
+		return fmt.Errorf("series %s: %w", name, err)
+	}
+	_, err = fmt.Fprintf(w, "%s%.6f,%.6f,%.6f,%s\n", tag, float64(iv.Start)/1e9, float64(iv.End-iv.Start)/1e9, float64(iv.Max)/1e6, code)
+	return err
 }
 
 var tagPattern = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)

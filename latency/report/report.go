@@ -50,6 +50,7 @@ type Report struct {
 	Counts  Counts            `json:"counts"`
 	Order   *Order            `json:"order,omitempty"` // bench only
 	Tail    *Tail             `json:"tail,omitempty"`  // bench only
+	STAMP   *STAMP            `json:"stamp,omitempty"` // of STAMP only
 	Notes   []string          `json:"notes,omitempty"` // what a reader must know: fallbacks, interruptions
 
 	Interval  int64             `json:"interval_ns"`
@@ -66,13 +67,13 @@ type Report struct {
 // Traffic is what was sent.
 type Traffic struct {
 	Target      string  `json:"target"`         // address, with port where there is one
-	Protocol    string  `json:"protocol"`       // "icmp", "udp", "stamp"
-	IPVersion   int     `json:"ip_version"`     // 4, 6
-	FrameSize   int     `json:"frame_size"`     // bytes from the Ethernet header to the end of the payload, without FCS
+	Protocol    string  `json:"protocol"`       // "icmp", "udp", "stamp"; of messages "ud", "srd", "stamp-ud", "stamp-srd"
+	IPVersion   int     `json:"ip_version"`     // 4, 6; 0 for messages
+	FrameSize   int     `json:"frame_size"`     // bytes from the Ethernet header to the end of the payload, without FCS; or of a message
 	Mode        string  `json:"mode"`           // "closed", "open"
 	Rate        float64 `json:"rate,omitempty"` // open: frames intended per second
 	Outstanding int     `json:"outstanding"`    // closed: requests under way at a time
-	Transport   string  `json:"transport"`      // "raw" frames through a driver, "socket"
+	Transport   string  `json:"transport"`      // "raw" frames through a driver, "socket", "message"
 	DSCP        int     `json:"dscp,omitempty"`
 	ECN         int     `json:"ecn,omitempty"`
 	TTL         int     `json:"ttl,omitempty"`          // or hop limit; 0 is the default of 64
@@ -110,9 +111,11 @@ type Counts struct {
 	Corrupt    int64 `json:"corrupt"` // replies with a wrong header, checksum or payload
 	SendFailed int64 `json:"send_failed,omitempty"`
 
-	// Where the protocol numbers both directions (STAMP): which way the lost ones went. Nil where it does not.
+	// Where the protocol numbers both directions (stateful STAMP): which way the lost ones went. Nil where it does not. Of those that were
+	// lost before the first reply of a run, or after its last, nobody knows the way.
 	LostForward  *int64 `json:"lost_forward,omitempty"`
 	LostBackward *int64 `json:"lost_backward,omitempty"`
+	LostEither   *int64 `json:"lost_either_way,omitempty"`
 }
 
 // Order is what the order of the replies, and the gaps in it, tell.

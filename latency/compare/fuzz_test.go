@@ -1,0 +1,28 @@
+package compare
+
+import (
+	"math"
+	"strings"
+	"testing"
+)
+
+// A limit that is taken is one that can be exceeded, and is written as it is read.
+func FuzzLimits(f *testing.F) {
+	f.Add("p99>+5%+200ns, max > +1.5ms")
+	f.Add("mean>+1e3ns")
+	f.Add("p99>+٣%")
+	f.Fuzz(func(t *testing.T, s string) {
+		all, err := ParseLimits(s)
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), ErrLimit.Error()) {
+				t.Errorf("%v", err)
+			}
+			return
+		}
+		for _, l := range all {
+			if !(l.Relative > 0 || l.Absolute > 0) || math.IsInf(l.Absolute, 0) || math.IsInf(l.Relative, 0) {
+				t.Errorf("%q: %+v", s, l)
+			}
+		}
+	})
+}

@@ -1,0 +1,55 @@
+package compare
+
+import (
+	"strings"
+	"testing"
+
+	"rebound/latency"
+	"rebound/latency/report"
+)
+
+// oneWay gives a report's main series a second name, as that of a way whose delays may be wrong by so much.
+func oneWay(r *report.Report, ns int64) {
+	there := *r.Main()
+	there.Name = latency.ThereSeries
+	r.Series = append(r.Series, &there)
+	r.STAMP = &report.STAMP{OneWay: report.OneWay{ErrorNS: ns}}
+}
+
+// The same shift, by 1 µs, which is plain between round trips, has a verdict between one-way delays only where it is beyond what both reports'
+// clocks may be wrong by.
+func TestNoVerdictBelowTheClocks(t *testing.T) {
+	for _, c := range []struct {
+		errA, errB int64
+		want       Verdict
+	}{{1, 1, Slower}, {300, 500, Slower}, {700, 700, Unknown}, {1, 100_000, Unknown}} {
+		a, b := machines(1, 10, true, steady, 0.25)
+		oneWay(a, c.errA)
+		oneWay(b, c.errB)
+		p := Reports(a, b).Pairs[0]
+		if len(p.OneWay) != 1 || p.OneWay[0].Series != latency.ThereSeries || len(p.OneWay[0].Rows) != 2 {
+			t.Fatalf("%+v", p.OneWay)
+		}
+		round, way := find(&Comparison{Pairs: []Pair{p}}, "p50"), p.OneWay[0].Rows[0]
+		if round.Verdict != Slower || way.Verdict != c.want || way.Shift != round.Shift {
+			t.Errorf("± %d and %d: round trips %v, one way %v (%v to %v), shifted by %v", c.errA, c.errB, round.Verdict, way.Verdict, way.Lo, way.Hi, way.Shift)
+		}
+		if unknown := strings.Contains(way.Why, "what the clocks of both are wrong by may account for"); unknown != (c.want == Unknown) {
+			t.Errorf("± %d and %d: %q", c.errA, c.errB, way.Why)
+		}
+	}
+}
+
+// Without a bound for the clocks on both sides there is nothing to compare.
+func TestNoClocksNoWays(t *testing.T) {
+	a, b := machines(1, 10, true, steady, 0)
+	oneWay(a, 100)
+	if p := Reports(a, b).Pairs[0]; p.OneWay != nil {
+		t.Error(p.OneWay)
+	}
+	oneWay(b, 100)
+	b.STAMP.OneWay.Why = "nobody knows"
+	if p := Reports(a, b).Pairs[0]; p.OneWay != nil {
+		t.Error(p.OneWay)
+	}
+}

@@ -1,0 +1,206 @@
+package page
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+
+	"rebound/latency"
+	"rebound/latency/compare"
+)
+
+// Matrix is what many hosts measured of many targets.
+type Matrix struct {
+	Title string
+	Lede  string
+	Notes []string
+	From  []string // rows
+	To    []string // columns
+	Cells map[Pair]*Cell
+}
+
+// Pair names a cell.
+type Pair struct{ From, To string }
+
+// Cell is what one host measured of one target.
+type Cell struct {
+	P50, P99   float64 // ns; 0 where nothing came back
+	Samples    int64
+	Sent, Lost int64
+	Verdict    compare.Verdict // of what changed against the baseline
+	Stat       string          // that the verdict is on
+	Shift      float64         // ns
+	Why        string          // the verdict is Unknown
+}
+
+// Loss returns the share of probes lost, NaN where none was sent.
+func (c *Cell) Loss() float64 {
+	if c.Sent == 0 {
+		return math.NaN()
+	}
+	return float64(c.Lost) / float64(c.Sent)
+}
+
+type matrixPage struct {
+	Title, Lede string
+	Alerts      []string
+	Notes       []string
+	Headline    []headline
+	To          []string
+	Rows        []matrixRow
+	Changed     []statRow
+	Lossy       []statRow
+}
+
+type matrixRow struct {
+	Name  string
+	Cells []matrixCell
+}
+
+type matrixCell struct {
+	Empty               bool
+	Heat                int // 0 to 4, by p50
+	P50, P99, Loss      string
+	Mark, Verdict, Hint string
+	Lossy               bool
+}
+
+// heats are the levels that cells are shaded in.
+const heats = 5
+
+// WriteMatrix writes the matrix as one page that needs nothing but itself.
+func WriteMatrix(w io.Writer, m *Matrix) error {
+	p := matrixPage{Title: m.Title, Lede: m.Lede, Notes: m.Notes, To: m.To}
+	low, high := math.Inf(1), 0.0
+	var p50, p99 []float64
+	sent, lost := int64(0), int64(0)
+	for _, c := range m.Cells {
+		sent, lost = sent+c.Sent, lost+c.Lost
+		if c.P50 > 0 {
+			low, high = min(low, c.P50), max(high, c.P50)
+			p50, p99 = append(p50, c.P50), append(p99, c.P99)
+		}
+	}
+	heat := func(v float64) int {
+		if v <= 0 || high <= low {
+			return 0
+		}
+		return min(int(math.Log(v/low)/math.Log(high/low)*heats), heats-1)
+	}
+	type listed struct {
+		row  statRow
+		size float64
+	}
+	var changed, lossy []listed
+	slower, silent := 0, 0
+	for _, from := range m.From {
+		row := matrixRow{Name: from}
+		for _, to := range m.To {
+			c := m.Cells[Pair{from, to}]
+			if c == nil {
+				row.Cells = append(row.Cells, matrixCell{Empty: true})
+				continue
+			}
+			cell := matrixCell{Heat: heat(c.P50), P50: "–", P99: "–", Loss: lossText(c), Mark: c.Verdict.Mark(), Verdict: c.Verdict.String(), Lossy: c.Lost > 0}
+			if c.P50 > 0 {
+				cell.P50, cell.P99 = nbsp(c.P50), nbsp(c.P99)
+			} else {
+				silent++
+			}
+			cell.Hint = fmt.Sprintf("%s to %s: %s round trips", from, to, grouped(c.Samples))
+			switch {
+			case c.Verdict > compare.Noise:
+				cell.Hint += fmt.Sprintf("; %s %s by %s", c.Stat, c.Verdict, latency.FormatSigned(c.Shift))
+				changed = append(changed, listed{statRow{from + " → " + to, []string{c.Stat, c.Verdict.String(), latency.FormatSigned(c.Shift), cell.P50, cell.P99}}, math.Abs(c.Shift)})
+				if c.Verdict == compare.Slower {
+					slower++
+				}
+			case c.Why != "":
+				cell.Hint += "; " + c.Why
+			}
+			if c.Lost > 0 {
+				lossy = append(lossy, listed{statRow{from + " → " + to, []string{cell.Loss, grouped(c.Lost), grouped(c.Sent)}}, c.Loss()})
+			}
+			row.Cells = append(row.Cells, cell)
+		}
+		p.Rows = append(p.Rows, row)
+	}
+	rows := func(all []listed) (out []statRow) {
+		slices.SortStableFunc(all, func(a, b listed) int { return -compareFloat(a.size, b.size) })
+		for _, l := range all[:min(len(all), 50)] {
+			out = append(out, l.row)
+		}
+		return out
+	}
+	p.Changed, p.Lossy = rows(changed), rows(lossy)
+	if slower > 0 {
+		p.Alerts = append(p.Alerts, fmt.Sprintf("%d of %d paths are slower than the baseline.", slower, len(m.Cells)))
+	}
+	if silent > 0 {
+		p.Alerts = append(p.Alerts, fmt.Sprintf("From %d of %d paths nothing came back.", silent, len(m.Cells)))
+	}
+	middle := func(v []float64) string {
+		if len(v) == 0 {
+			return "–"
+		}
+		slices.Sort(v)
+		return nbsp(v[len(v)/2])
+	}
+	p.Headline = []headline{{"paths", grouped(int64(len(m.Cells))), ""}, {"p50", middle(p50), "middle path"}, {"p99", middle(p99), "middle path"},
+		{"slower", grouped(int64(slower)), "than the baseline"}, {"loss", lossText(&Cell{Sent: sent, Lost: lost}), "all paths"}, {"silent", grouped(int64(silent)), "paths"}}
+	return page.ExecuteTemplate(w, "matrix", p)
+}
+
+func compareFloat(a, b float64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+func lossText(c *Cell) string {
+	switch {
+	case c.Sent == 0:
+		return "–"
+	case c.Lost == 0:
+		return "0 %"
+	}
+	return fmt.Sprintf("%.3g %%", 100*c.Loss())
+}
+
+// PrintMatrix writes what stands out as text: each path that changed or loses, and how many there are.
+func PrintMatrix(w io.Writer, m *Matrix) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n%s\n", m.Title, m.Lede)
+	counts := map[compare.Verdict]int{}
+	var lines []string
+	for _, from := range m.From {
+		for _, to := range m.To {
+			c := m.Cells[Pair{from, to}]
+			if c == nil {
+				continue
+			}
+			counts[c.Verdict]++
+			if c.Verdict > compare.Noise {
+				lines = append(lines, fmt.Sprintf("%s %s -> %s: %s %s by %s, now %s", c.Verdict.Mark(), from, to, c.Stat, c.Verdict, latency.FormatSigned(c.Shift), latency.FormatNS(c.P50)))
+			}
+			if c.Lost > 0 {
+				lines = append(lines, fmt.Sprintf("! %s -> %s: %s lost (%d of %d)", from, to, lossText(c), c.Lost, c.Sent))
+			}
+		}
+	}
+	for _, l := range lines {
+		fmt.Fprintln(&b, l)
+	}
+	fmt.Fprintf(&b, "%d paths: %d slower, %d faster, %d no more than noise, %d cannot be told\n", len(m.Cells), counts[compare.Slower], counts[compare.Faster], counts[compare.Noise], counts[compare.Unknown])
+	for _, n := range m.Notes {
+		fmt.Fprintf(&b, "note: %s\n", n)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

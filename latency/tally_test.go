@@ -1,0 +1,52 @@
+package latency
+
+import (
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+)
+
+// A tally is the histogram of its values, also when it is used again, and takes no memory for doublings without any.
+func TestTally(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var tally Tally
+	if got := tally.Histogram(); got.Count != 0 || got.Quantile(0.5) != 0 || got.Min != 0 {
+		t.Errorf("empty: %+v", got)
+	}
+	for round := range 3 {
+		var values []int64
+		for range 5000 {
+			values = append(values, int64(math.Exp(r.NormFloat64()+float64(8+round))))
+		}
+		values = append(values, -5, 0, 2*highestValue)
+		for _, v := range values {
+			tally.Record(v)
+		}
+		if got, want := tally.Histogram(), FromValues(values); !reflect.DeepEqual(got, want) || tally.Count() != want.Count {
+			t.Fatalf("round %d: %d values from %d to %d, sum %v; want %d from %d to %d, sum %v", round, got.Count, got.Min, got.Max, got.Sum,
+				want.Count, want.Min, want.Max, want.Sum)
+		}
+		tally.Reset()
+	}
+	tally.Record(7) // an empty tally knows no least value
+	if got := tally.Histogram(); got.Min != 7 || got.Max != 7 || got.Count != 1 {
+		t.Errorf("after a reset: %+v", got)
+	}
+	var small Tally
+	for v := range int64(1000) {
+		small.Record(100_000 + v*10)
+	}
+	pages := 0
+	for _, p := range small.pages {
+		if p != nil {
+			pages++
+		}
+	}
+	if pages != 1 {
+		t.Errorf("values within one doubling take %d pages", pages)
+	}
+	if n := testing.AllocsPerRun(100, func() { small.Record(100_007) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
