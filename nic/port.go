@@ -73,8 +73,9 @@ type Options struct {
 // Steer names the answers that a bench waits for, and nothing else that arrives on a port which its host uses too: its
 // frames come from Remote and go to Local. They may carry up to two VLAN tags.
 type Steer struct {
-	Local  netip.Addr // the source address of what the bench sends
-	Remote netip.Addr // the target, of the same family
+	Local  netip.Addr   // the source address of what the bench sends
+	Also   []netip.Addr // further ones, of any family; only where Remote is anyone
+	Remote netip.Addr   // the target, of the same family; the zero Addr is anyone, for many targets
 
 	// EchoIDs are the identifiers of the ICMP or ICMPv6 echo replies to take. A ping that the host's user runs has
 	// another one, and keeps its replies.

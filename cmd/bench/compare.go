@@ -1,11 +1,15 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"strings"
+	"time"
 
+	"rebound/cmd/bench/prom"
 	"rebound/cmd/internal/exit"
 	"rebound/latency/compare"
 	"rebound/latency/page"
@@ -19,7 +23,13 @@ the interval at 99 %. + and - mark what is slower and faster, ~ what is within t
 eight runs of a side, or a shift that may be drift, since the two were measured one after the other and not by turns
 (bench run -ab). What makes reports not comparable is said before any number.
 
+In the place of a folder may stand prom:URL?target=TARGET&from=TIME&to=TIME: the native histograms that a Prometheus keeps of a watch.
+TIME is RFC 3339, seconds since 1970, now, or now-2h. &windows=N cuts it into N runs (default 12); any other &LABEL=VALUE chooses among
+several series of the target.
+
   bench compare out/before out/after
+  bench compare 'prom:http://127.0.0.1:9090?target=icmp:10.0.0.2&from=now-25h&to=now-24h' \
+                'prom:http://127.0.0.1:9090?target=icmp:10.0.0.2&from=now-1h&to=now'     what a Prometheus keeps of bench watch
   bench compare -fail-if 'p99>+5%+200ns' out/before out/after      exit status 3 if p99 is slower, by more
                                                                    than both; 1 if that cannot be told
 
@@ -51,28 +61,26 @@ func compareCommand(e *env, args []string) error {
 		}
 	}
 	reports := make([]*report.Report, len(dirs))
+	var remarks []string
 	for i, d := range dirs {
 		var err error
-		if reports[i], err = report.Read(d); err != nil {
+		if strings.HasPrefix(d, prom.Prefix) {
+			reports[i], remarks, err = fromProm(d, remarks)
+		} else {
+			reports[i], err = report.Read(d)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	c := compare.Reports(reports[0], reports[1:]...)
+	c.Notes = append(c.Notes, remarks...)
 	if err := page.PrintComparison(e.stdout, c); err != nil {
 		return err
 	}
 	if *html != "" {
-		f, err := os.Create(*html)
-		if err != nil {
+		if err := writePage(*html, func(w io.Writer) error { return page.Comparison(w, c) }); err != nil {
 			return err
-		}
-		err = page.Comparison(f, c)
-		if second := f.Close(); err == nil {
-			err = second
-		}
-		if err != nil {
-			os.Remove(*html)
-			return fmt.Errorf("%s is not written: %w", *html, err)
 		}
 	}
 	if bounds == nil {
@@ -83,4 +91,38 @@ func compareCommand(e *env, args []string) error {
 		return fmt.Errorf("%w: %s", exit.ErrWorse, strings.Join(worse, "; "))
 	}
 	return err
+}
+
+// fromProm loads a report from a Prometheus, and adds to the remarks what is to be known of it.
+func fromProm(text string, remarks []string) (*report.Report, []string, error) {
+	s, err := prom.Parse(text, time.Now())
+	if err != nil {
+		return nil, remarks, exit.Usagef("%w", err)
+	}
+	l, err := prom.Load(context.Background(), &prom.Server{Base: s.Base}, s)
+	if err != nil {
+		return nil, remarks, err
+	}
+	remarks = append(remarks, prom.Advice(s, l.Width)...)
+	for _, n := range l.Notes {
+		remarks = append(remarks, s.Name()+": "+n)
+	}
+	return l.Report, remarks, nil
+}
+
+// writePage makes the file at path. None is left that is not whole.
+func writePage(path string, write func(io.Writer) error) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	err = write(f)
+	if second := f.Close(); err == nil {
+		err = second
+	}
+	if err != nil {
+		os.Remove(path)
+		return fmt.Errorf("%s is not written: %w", path, err)
+	}
+	return nil
 }

@@ -81,12 +81,16 @@ func TestDemo(t *testing.T) {
 			if r.code != 0 {
 				t.Fatalf("exit %d\n%s%s", r.code, r.out, r.errors)
 			}
-			for _, want := range []string{"ready driver=", "p50", "kernel", "responder", "report " + filepath.Join(out, "01-kernel")} {
+			sides := []string{"01-kernel", "02-xdp", "03-afxdp"}
+			if uid != 0 {
+				sides = []string{"01-kernel", "02-responder"}
+			}
+			for _, want := range []string{"ready driver=", "p50", "kernel", sides[1][3:], "report " + filepath.Join(out, "01-kernel")} {
 				if !strings.Contains(r.out, want) {
 					t.Errorf("stdout has no %q:\n%s", want, r.out)
 				}
 			}
-			for _, side := range []string{"01-kernel", "02-responder"} {
+			for _, side := range sides {
 				rep, err := report.Read(filepath.Join(out, side))
 				if err != nil {
 					t.Fatal(err)
@@ -164,4 +168,18 @@ func alive(pid int) bool {
 	}
 	_, after, _ := bytes.Cut(b, []byte(") "))
 	return len(after) > 0 && after[0] != 'Z' && after[0] != 'X'
+}
+
+// Reports without -out that begin within one second have folders of their own.
+func TestUnused(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "bench-20261122-090727")
+	for _, want := range []string{name, name + "-2", name + "-3"} {
+		got := unused(name)
+		if got != want {
+			t.Fatalf("unused gives %s, want %s", got, want)
+		}
+		if err := os.Mkdir(got, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

@@ -14,11 +14,18 @@ import (
 type env struct {
 	stdout, stderr io.Writer
 	log            *slog.Logger
+
+	// describe gets a command's flags and help in place of stdout, where it is set; nothing else of the command is done.
+	describe func(fs *flag.FlagSet, text string)
 }
 
 // parse parses a command's flags; what remains are its arguments. Help was asked for, so it is a result; what is wrong is
 // one line.
 func (e *env) parse(fs *flag.FlagSet, args []string, text string) error {
+	if e.describe != nil {
+		e.describe(fs, text)
+		return flag.ErrHelp
+	}
 	fs.SetOutput(io.Discard)
 	err := fs.Parse(args)
 	switch {

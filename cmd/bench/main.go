@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -14,17 +13,41 @@ import (
 	"rebound/cmd/internal/version"
 )
 
-const help = `bench measures network round trips, keeps them as reports, and compares reports.
+const about = `measures network round trips, keeps them as reports, and compares reports.`
 
-  bench run -target IP [flags]   measure; writes a report folder and prints its percentiles
-  bench compare A B [C ...]      percentiles of reports side by side, with confidence
-  bench report DIR [...]         print saved reports, and make their report.html again
-  bench demo                     try all of it on this machine: responder and kernel in two network namespaces
-  bench version                  what it was built from
+const about2 = `"bench COMMAND -h" lists a command's flags. Results go to stdout, messages to stderr.`
 
-"bench COMMAND -h" lists a command's flags. Results go to stdout, messages to stderr.
-Exit status: 0 done, 1 failed, 2 used wrongly, 3 a comparison exceeded -fail-if.
-`
+const codes = `0 done, 1 failed, 2 used wrongly, 3 a comparison exceeded -fail-if.`
+
+// entry is a command by its name, with its line of the help.
+type entry struct {
+	name, args, line string
+	run              func(*env, []string) error
+}
+
+// commands are all there are.
+func commands() []entry {
+	return []entry{
+		{"run", "-target IP [flags]", "measure; writes a report folder and prints its percentiles", runCommand},
+		{"compare", "A B [C ...]", "percentiles of reports, or of times that a Prometheus keeps, side by side, with confidence", compareCommand},
+		{"report", "DIR [...]", "print saved reports, and make their report.html again", reportCommand},
+		{"watch", "[-config FILE] [flags]", "probe many targets for ever at a low rate: metrics, logs by the hour, verdicts on change", watchCommand},
+		{"matrix", "-prom URL [flags]", "draw what the watches of many hosts measured of each other, from a Prometheus that scrapes them", matrixCommand},
+		{"config", "", "print the configuration file of bench watch", configCommand},
+		{"demo", "", "try all of it on this machine: responder and kernel in two network namespaces", demoCommand},
+		{"version", "", "what it was built from", versionCommand},
+		{"manual", "[watch]", "print the manual page, or that of the watch's configuration: bench manual | man -l -", manualCommand},
+		{"completion", "", "print the completion of this command line for bash", completionCommand},
+	}
+}
+
+func printHelp(w io.Writer) {
+	fmt.Fprintf(w, "bench %s\n\n", about)
+	for _, c := range commands() {
+		fmt.Fprintf(w, "  %-28s   %s\n", strings.TrimSpace("bench "+c.name+" "+c.args), c.line)
+	}
+	fmt.Fprintf(w, "\n%s\nExit status: %s\n", about2, codes)
+}
 
 func main() { os.Exit(bench(os.Args[1:], os.Stdout, os.Stderr)) }
 
@@ -32,21 +55,26 @@ func main() { os.Exit(bench(os.Args[1:], os.Stdout, os.Stderr)) }
 func bench(args []string, stdout, stderr io.Writer) int {
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	if len(args) == 0 {
-		fmt.Fprint(stderr, help)
+		printHelp(stderr)
 		return exit.Usage
 	}
-	commands := map[string]func(*env, []string) error{"run": runCommand, "compare": compareCommand, "report": reportCommand, "demo": demoCommand, "version": versionCommand}
-	command, ok := commands[args[0]]
+	all := commands()
+	i := slices.IndexFunc(all, func(c entry) bool { return c.name == args[0] })
 	switch {
-	case ok:
+	case i >= 0:
 	case args[0] == "-h" || args[0] == "-help" || args[0] == "--help" || args[0] == "help":
-		fmt.Fprint(stdout, help)
+		printHelp(stdout)
 		return exit.Done
 	default:
-		fmt.Fprintf(stderr, "bench: no command %q: there are %s (-h explains them)\n", args[0], strings.Join(slices.Sorted(maps.Keys(commands)), ", "))
+		var names []string
+		for _, c := range all {
+			names = append(names, c.name)
+		}
+		slices.Sort(names)
+		fmt.Fprintf(stderr, "bench: no command %q: there are %s (-h explains them)\n", args[0], strings.Join(names, ", "))
 		return exit.Usage
 	}
-	err := command(&env{stdout: stdout, stderr: stderr, log: log}, args[1:])
+	err := all[i].run(&env{stdout: stdout, stderr: stderr, log: log}, args[1:])
 	code, say := exit.Code(err)
 	if say {
 		fmt.Fprintf(stderr, "bench %s: %v\n", args[0], err)

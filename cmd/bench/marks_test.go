@@ -101,7 +101,7 @@ func TestVLAN(t *testing.T) {
 	n.startResponder(t, "afpacket", "10.96.0.2/24")
 	args := func(out string, more ...string) []string {
 		return quick(append([]string{"-target", "10.96.0.2", "-iface", nearIface, "-source", "10.96.0.77", "-gateway", "10.96.0.2", "-count", "50",
-			"-timeout", "2s", "-out", out}, more...)...)
+			"-out", out}, more...)...)
 	}
 	for _, more := range [][]string{{"-driver", "afpacket"}, {"-driver", "afpacket", "-size", "1514"}, {"-driver", "afpacket", "-rate", "1k"}} {
 		dir := filepath.Join(t.TempDir(), "r")

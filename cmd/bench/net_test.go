@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -216,15 +217,23 @@ func (n *network) startResponder(t *testing.T, driver string, addresses ...strin
 		os.RemoveAll(filepath.Dir(responderProgram))
 		responderProgram = ""
 	})
+	var sets []string // of the addresses, those that are settings
+	addresses = slices.DeleteFunc(slices.Clone(addresses), func(a string) bool {
+		if strings.Contains(a, "=") {
+			sets = append(sets, "-set", a)
+			return true
+		}
+		return false
+	})
 	quoted := make([]string, len(addresses))
 	for i, a := range addresses {
 		quoted[i] = fmt.Sprintf("%q", a)
 	}
 	p, err := affinity.Choose(-1)
 	n.must(err)
-	c := exec.Command(responderProgram, "-config", "/dev/null", "-set", "nic.device="+farIface, "-set", "nic.driver="+driver,
-		"-set", "respond.addresses=["+strings.Join(quoted, ",")+"]", "-set", "respond.udp_ports=[7]", "-set", "respond.stamp_ports=[862]",
-		"-set", fmt.Sprintf("cpu.cores=[%d]", p.Other()))
+	c := exec.Command(responderProgram, append([]string{"-config", "/dev/null", "-set", "nic.device=" + farIface, "-set", "nic.driver=" + driver,
+		"-set", "respond.addresses=[" + strings.Join(quoted, ",") + "]", "-set", "respond.udp_ports=[7]", "-set", "respond.stamp_ports=[862]",
+		"-set", fmt.Sprintf("cpu.cores=[%d]", p.Other())}, sets...)...)
 	var said tail.Tail
 	c.Stderr = &said
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"slices"
+	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -38,6 +38,17 @@ with its output. The setting of the last command stays in force, and is told.
 
   bench run -target 10.0.0.2 -ab name=c6,do='ssh peer cpupower idle-set -E' -ab name=poll,do='ssh peer cpupower idle-set -D 0'
   bench run -target 10.0.0.2 -ab "name=50us,do=ethtool -C eth1 rx-usecs 50" -ab "name=0us,do=ethtool -C eth1 rx-usecs 0"
+
+EFA. Messages go to the queue pair that -target hands over by TCP (respond.handover in config.toml), as ibv_ud_pingpong's do.
+
+  bench run -driver efa -iface 0000:05:00.0 -target 10.0.0.2 -proto srd -size 8,32,4096
+  bench run -driver efa -iface 0000:05:00.0 -target 10.0.0.2 -ab proto=ud -ab proto=srd
+
+STAMP. A reflector with sessions (respond.stamp_mode) tells the way on which probes were lost. One-way delays are told where both
+clocks' errors are known, with them.
+
+  bench run -target 10.0.0.2 -proto stamp -stamp-ssid 7 -stamp-tlv time+location+followup
+  bench run -target 10.0.0.2 -proto stamp -port 863 -stamp-key ./key -rate 1k
 
 Rights. Raw frames need CAP_NET_RAW (AF_PACKET) or CAP_NET_ADMIN and CAP_BPF (AF_XDP); -transport socket needs none.
 
@@ -78,12 +89,14 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 		fs.Func(name, text, func(v string) error { return o.base.Set(name, v) })
 	}
 	setting("target", "`HOST` to measure: an IPv4 or IPv6 address, or a name; required, unless each -ab has its own")
-	setting("proto", "`PROTOCOL` to ask for: icmp (echo), udp (echo), or stamp (RFC 8762, TWAMP-Light) (default icmp)")
-	setting("port", "UDP `PORT` of the target (default 7 for udp, 862 for stamp)")
+	setting("proto", "`PROTOCOL` to ask for: icmp (echo), udp (echo), or stamp (RFC 8762, TWAMP-Light) (default icmp); with driver efa the\n"+
+		"transport of messages, ud or srd, or stamp-ud, stamp-srd (default ud)")
+	setting("port", "UDP `PORT` of the target (default 7 for udp, 862 for stamp); with driver efa the TCP port of its hand-over (default\n"+
+		"18515 for ud, 18516 for srd, 18517 and 18518 for STAMP)")
 	setting("rate", "open loop at `N` probes per second (500, 20k, 1.5M); several with commas are a sweep")
 	closed := fs.Bool("closed", false, "closed loop: the next probe leaves when the last one is answered (default unless -rate)")
 	setting("size", "`BYTES` of the Ethernet frame, headers included, without the 4 bytes of FCS; several with commas are a sweep,\n"+
-		"rfc2544 is that document's list (default the smallest)")
+		"rfc2544 is that document's list; with driver efa of the message (default the smallest)")
 	setting("iface", "network `INTERFACE` to use (default where the route to the target leads); for a driver that drives the card\n"+
 		"itself, what that driver takes")
 	setting("driver", "`DRIVER` for raw frames, of "+strings.Join(device.Drivers(), ", ")+"; auto takes afxdp where the bench has an address of its own,\n"+
@@ -97,6 +110,14 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 	setting("ttl", "TTL or hop limit of the probes, `1-255` (default 64)")
 	setting("vlan", "send in a tag of this VLAN, `1-4094`, and take replies in it only; -size is without the tag")
 	setting("source-ports", "UDP source ports to send from in turn, `1-1024`: paths that are chosen by a hash of the ports (ECMP) all get probes (default 1)")
+	setting("stamp-mode", "mode of test packets, unauthenticated or authenticated `(RFC 8762 §4.4)` (default authenticated with -stamp-key)")
+	setting("stamp-key", "`FILE` with the key of STAMP's HMACs: 64 hexadecimal digits (openssl rand -hex 32), for its owner's eyes only")
+	setting("stamp-ssid", "identifier of the test session, `1-65535` (RFC 8972 §3) (default none)")
+	setting("stamp-zero-ssid", "what to do where the reflector zeroes that: `keep` on, or stop (default keep)")
+	setting("stamp-tlv", "TLVs to put in test packets (RFC 8972 §4), `NAME+NAME...`: time, location, cos:DSCP (of the reply), direct, followup,\n"+
+		"access:ID:CODE, hmac; with -size more, padding too")
+	setting("clock-error", "by how much this host's clock is wrong at most, a `TIME` like 2us, where you know (PTP): one-way delays are told with\n"+
+		"it (default what chronyd says, or else the kernel)")
 	lossless := fs.String("lossless", "", "search for the highest rate without loss, as in RFC 2544 §26.1, up to `N` probes per second;\n"+
 		"each trial lasts -duration (the RFC wants 60s)")
 	fs.Func("ab", "`KEY=VALUE[,...]` of one of two or more variants (repeat -ab), measured in short alternating slices;\n"+
@@ -123,7 +144,11 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 		"round trip is this host's own share. It costs time on each frame")
 	duration(fs, &o.SelfTest, "self-test", 500*time.Millisecond, "`TIME` to watch the bench's own core before measuring, 0 for none")
 	for _, n := range o.NIC.Settings() {
-		if !slices.Contains([]string{"nic.driver", "nic.device", "nic.mac"}, n.Key) {
+		switch n.Key {
+		case "nic.driver", "nic.device", "nic.mac": // settings of each variant, or not for a bench
+		case "nic.port":
+			n.Flag(fs, "card-port") // -port is the target's
+		default:
 			n.Flag(fs, "")
 		}
 	}
@@ -182,7 +207,7 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 		o.cutRuns()
 	}
 	if o.Out == "" {
-		o.Out = "out/bench-" + time.Now().Format("20060102-150405")
+		o.Out = unused("out/bench-" + time.Now().Format("20060102-150405"))
 	}
 	return o, nil
 }
@@ -242,4 +267,15 @@ func duration(fs *flag.FlagSet, to *time.Duration, name string, value time.Durat
 		*to, err = settings.ParseDuration(v)
 		return err
 	})
+}
+
+// unused returns name, or the first of name-2, name-3, ... that does not exist yet: two runs may begin within one second.
+func unused(name string) string {
+	free := name
+	for i := 2; ; i++ {
+		if _, err := os.Lstat(free); err != nil {
+			return free
+		}
+		free = fmt.Sprintf("%s-%d", name, i)
+	}
 }

@@ -232,14 +232,15 @@ func TestSeries(t *testing.T) {
 	})
 }
 
-// TestHooks: two settings of the far end alternate, set by commands; the slower one is told from the faster.
+// TestHooks: two settings of the far end alternate, set by commands; the slower one is told from the faster, by more than a busy
+// machine takes away.
 func TestHooks(t *testing.T) {
 	n := newNetwork(t)
 	dir := t.TempDir()
 	setting, log := filepath.Join(dir, "setting"), filepath.Join(dir, "log")
 	n.udpServer(7, func(b []byte) []byte {
 		if s, _ := os.ReadFile(setting); string(s) == "slow\n" {
-			time.Sleep(3 * time.Millisecond)
+			time.Sleep(30 * time.Millisecond)
 		}
 		return b
 	})
@@ -250,7 +251,7 @@ func TestHooks(t *testing.T) {
 	}
 	r := run(out, "-ab", "name=quick,"+hook, "-ab", "name=slow,size=60,"+hook)
 	a, b := read(t, filepath.Join(out, "01-quick"), r), read(t, filepath.Join(out, "02-slow"), r)
-	if len(a.Runs) != 8 || len(b.Runs) != 8 || b.Main().Summary.Min < 3_000_000 || a.Main().Summary.P50 > 2_500_000 {
+	if len(a.Runs) != 8 || len(b.Runs) != 8 || b.Main().Summary.Min < 30_000_000 || a.Main().Summary.P50 > 25_000_000 {
 		t.Errorf("%d and %d runs; quick has a median of %d ns, slow a minimum of %d", len(a.Runs), len(b.Runs), a.Main().Summary.P50, b.Main().Summary.Min)
 	}
 	if said, _ := os.ReadFile(log); string(said) != strings.Repeat("quick,\nslow,\nslow,\nquick,\n", 4) {

@@ -32,6 +32,8 @@ const help = `peers holds the responder against others that answer, on this mach
   peers compare   the responder side by side with testpmd, the kernel and a socket
   peers gap       the responder's polling loop beside one in C
   peers cycles    what each driver's loop costs a reply, beside loops in C over the same rings
+  peers xdp       what the program in the kernel costs a reply, and each of its guards
+  peers isolate   what each step towards a core of its own gives on a busy machine
 
 "peers COMMAND -h" lists a command's flags. Results go to stdout, messages to stderr.
 Exit status: 0 done, 1 failed, 2 used wrongly, 3 a goal was missed (gap).
@@ -51,6 +53,10 @@ func main() {
 		err = gap(args, log)
 	case "cycles":
 		err = cyclesCommand(args)
+	case "xdp":
+		err = xdpCommand(args)
+	case "isolate":
+		err = isolateCommand(args, log)
 	case contest.UDPEcho: // what compare itself starts
 		err = udpEcho(args)
 	case "-h", "-help", "--help", "help":
@@ -100,6 +106,7 @@ func compare(args []string, log *slog.Logger) error {
 	rounds := fs.Int("rounds", 11, "rounds of each, alternating; five at least")
 	each := fs.Duration("duration", 500*time.Millisecond, "`TIME` to measure in each round")
 	prober := fs.String("prober", "afxdp", "the bench's `DRIVER`: afxdp, or afpacket, where its kernel looks at each reply as well")
+	only := fs.String("only", "", "measure these `PEERS` alone, by commas, and their closed loop alone: responder-afxdp,floor-afxdp")
 	readme := fs.String("readme", "", "also put the short table between the lines <!-- peers:begin --> and <!-- peers:end --> of this `FILE`")
 	if err := parse(fs, args, compareHelp); err != nil {
 		return err
@@ -120,6 +127,9 @@ func compare(args []string, log *slog.Logger) error {
 		return err
 	}
 	o := contest.Options{Out: *out, Responder: program, Prober: *prober, Rounds: *rounds, Each: *each, Trial: 300 * time.Millisecond, Stop: new(atomic.Bool), Log: log}
+	if *only != "" {
+		o.Only = strings.Split(*only, ",")
+	}
 	defer exit.OnSignal(o.Stop)()
 	table, err := contest.Run(o)
 	if err != nil {

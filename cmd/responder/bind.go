@@ -11,10 +11,7 @@ import (
 
 func bindCommand(args []string, _, _ io.Writer) error {
 	var to pci.Target
-	f := flag.NewFlagSet("bind", flag.ContinueOnError)
-	f.BoolVar(&to.Force, "force", false, "")
-	f.BoolVar(&to.NoDriver, "no-driver", false, "")
-	addr, err := address(f, args)
+	addr, err := address(bindFlags(&to), args)
 	if err != nil {
 		return err
 	}
@@ -24,6 +21,13 @@ func bindCommand(args []string, _, _ io.Writer) error {
 		}
 	}
 	return pci.Bind(addr, to)
+}
+
+func bindFlags(to *pci.Target) *flag.FlagSet {
+	f := flag.NewFlagSet("bind", flag.ContinueOnError)
+	f.BoolVar(&to.Force, "force", false, "take it even where the default route or the ssh session needs it")
+	f.BoolVar(&to.NoDriver, "no-driver", false, "leave it without a kernel driver, for a machine without vfio-pci (nic.unsafe_no_iommu)")
+	return f
 }
 
 func unbindCommand(args []string, _, _ io.Writer) error {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 
+	"rebound/cmd/internal/confine"
 	"rebound/cmd/internal/device"
 	"rebound/cmd/internal/isolate"
 	"rebound/latency/host"
@@ -59,18 +60,31 @@ func checkCommand(args []string, stdout, _ io.Writer) error {
 	if err != nil {
 		return err
 	}
-	cores := s.cpu.cores
-	if len(cores) == 0 {
-		cores = []int{chooseCore(online)}
+	var findings []host.Finding
+	if name, _ := s.nic.Choose(coreGiven(s)); s.nic.Device != "" && (name == "xdp" || s.nic.InKernel()) {
+		cores, served := interruptCPUs(os.DirFS("/"), s.nic.Device, online)
+		fmt.Fprintf(stdout, "no core polls: the kernel answers on CPU %s, %s\n", isolate.FormatCPUs(cores), served)
+		findings = inKernelFindings(cores, s.nic.Device)
+	} else {
+		cores := s.cpu.cores
+		if len(cores) == 0 {
+			cores = []int{chooseCore(online)}
+		}
+		fmt.Fprintf(stdout, "polling core %s of %s\n", isolate.FormatCPUs(cores), isolate.FormatCPUs(online))
+		if s.cpu.priority > 0 {
+			if err := probeGuards(stdout, cores, s.cpu.priority); err != nil {
+				return err
+			}
+		}
+		findings = hostFindings(cores, s.nic.Device)
 	}
-	fmt.Fprintf(stdout, "polling core %s of %s\n", isolate.FormatCPUs(cores), isolate.FormatCPUs(online))
-	if s.cpu.priority > 0 {
-		if err := probeGuards(stdout, cores, s.cpu.priority); err != nil {
-			return err
+	if s.trust.confine != "off" {
+		for _, h := range confine.Available(s.needs()) {
+			fmt.Fprintf(stdout, "trust    %v\n", h)
 		}
 	}
 	bad := 0
-	for _, f := range hostFindings(cores, s.nic.Device) {
+	for _, f := range findings {
 		if f.Severity != host.Note {
 			bad++
 		}

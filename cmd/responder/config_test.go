@@ -60,7 +60,7 @@ func TestConfigProblems(t *testing.T) {
 		{doc: "[nic.driver]", want: `F:1: nic.driver: is a table, must be a string`},
 		{doc: "[nic", want: `F:1: expected '.' or ']' to end table name, but got '\x00' instead`},
 
-		{doc: with(`"afpacket"`, `"e1000"`), want: `F:2: nic.driver: "e1000" is not one of afpacket, afxdp, xdp, ixgbe, mlx5, ena, virtio, auto`},
+		{doc: with(`"afpacket"`, `"e1000"`), want: `F:2: nic.driver: "e1000" is not one of afpacket, afxdp, xdp, ixgbe, mlx5, mlx4, ena, efa, virtio, auto`},
 		{doc: with(`eth1`, ``), want: "F:3: nic.device: is empty: name an interface, a PCI address or vfio-user:PATH (`responder nics` lists what there is)"},
 		{doc: with(`eth1`, `0000:03:00.0`), want: `F:2: nic.driver: afpacket drives a network interface, and 0000:03:00.0 is a PCI function`},
 		{doc: with(`eth1`, `../eth1`), want: `F:3: nic.device: "../eth1" is no interface name, PCI address (0000:03:00.0) or vfio-user:PATH`},
@@ -90,6 +90,19 @@ func TestConfigProblems(t *testing.T) {
 		{doc: with(`7, 7000`, `7, 862`), want: `F:8: respond.stamp_ports: port 862 is in respond.udp_ports already`},
 		{doc: with(`7, 7000`, `0`), want: `F:7: respond.udp_ports: 0 is not a port (1 to 65535)`},
 		{doc: with(`7, 7000`, `70000`), want: `F:7: respond.udp_ports: 70000 is not a port (1 to 65535)`},
+
+		{doc: with(`[862]`, "[862]\nstamp_mode = \"full\""), want: `F:9: respond.stamp_mode: "full" is not one of stateless, stateful`},
+		{doc: with(`[862]`, "[862]\nstamp_sessions = 0"), want: `F:9: respond.stamp_sessions: 0 is not a number of sessions (1 to 1048576)`},
+		{doc: with(`[862]`, "[862]\nstamp_idle = \"5\""), want: `F:9: respond.stamp_idle: "5" is not a duration from 1s to 24h`},
+		{doc: with(`[862]`, "[862]\nstamp_auth_ports = [863]"), want: `F:9: respond.stamp_auth_ports: need respond.stamp_key`},
+		{doc: with(`[862]`, "[862]\nstamp_auth_ports = [863,\n 862]"), want: `F:10: respond.stamp_auth_ports: port 862 is in respond.udp_ports or respond.stamp_ports already`},
+		{doc: with(`[862]`, "[862]\nstamp_key = \"00ff\""), want: `F:9: respond.stamp_key: is not 64 hexadecimal digits, but 4, nor the path of a file that holds them (with a slash in it: ./key)`},
+		{doc: with(`[862]`, "[862]\nstamp_dscp = [1, 64]"), want: `F:9: respond.stamp_dscp: "64" is not a DSCP (0 to 63), nor "any"`},
+		{doc: with(`[862]`, "[862]\nstamp_dscp = [1, \"any\"]"), want: `F:9: respond.stamp_dscp: "any" stands alone`},
+		{doc: with(`"afpacket"`, `"xdp"`), sets: []string{"respond.stamp_mode=stateful"}, want: `-set: respond.stamp_mode: driver xdp keeps no sessions of STAMP; take afxdp`},
+		{doc: with(`"afpacket"`, `"xdp"`), sets: []string{"respond.stamp_tlvs=true"}, want: `-set: respond.stamp_tlvs: driver xdp has the TLVs of test packets go back as they came; take afxdp`},
+		{doc: with(`"afpacket"`, `"xdp"`), sets: []string{"respond.stamp_clock_error=1us"}, want: `-set: respond.stamp_clock_error: driver xdp says of its clock what the kernel says; take afxdp`},
+		{doc: whole, sets: []string{"respond.stamp_key=" + strings.Repeat("5a", 32)}, want: `-set: respond.stamp_key: would be seen by all in the list of processes: name a file that holds it`},
 
 		{doc: whole + "[guard]\nmode='half'", want: `F:14: guard.mode: "half" is not one of strict, open`},
 		{doc: whole + "[guard]\nrate=-1", want: `F:14: guard.rate: -1 is negative`},
@@ -148,7 +161,7 @@ func TestConfigWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("fd00::2/64")}
-	if !slices.Equal(s.respond.addresses, want) || !slices.Equal(s.respond.udp, []uint16{7, 7000}) || !slices.Equal(s.respond.stamp, []uint16{862}) ||
+	if !slices.Equal(s.respond.addresses, want) || !slices.Equal(s.respond.udp, []uint16{7, 7000}) || !slices.Equal(s.respond.stamp.ports, []uint16{862}) ||
 		s.match().Mode != fastpath.Strict || s.stats.interval != 10*time.Second || !slices.Equal(s.cpu.cores, []int{2, 3}) {
 		t.Errorf("got %+v", s)
 	}
@@ -255,4 +268,27 @@ func FuzzConfig(f *testing.F) {
 			t.Fatalf("line %d of %d: %v", line, lines, err)
 		}
 	})
+}
+
+// A key that stands in the file makes the file one that only its owner may read.
+func TestKeyInConfig(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.toml")
+	doc := strings.ReplaceAll(whole, `[862]`, "[862]\nstamp_auth_ports = [863]\nstamp_key = \""+strings.Repeat("5a", 32)+`"`)
+	for mode, want := range map[os.FileMode]string{0o600: "", 0o644: "mode 0644: others than its owner may use it"} {
+		if err := os.WriteFile(file, []byte(doc), mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(file, mode); err != nil {
+			t.Fatal(err)
+		}
+		s, err := loadConfig(file, nil, fourCPUs)
+		switch {
+		case want == "" && err != nil:
+			t.Error(err)
+		case want == "" && (len(s.match().Reflector.Key) != 32 || s.match().Reflector.Key[31] != 0x5a):
+			t.Error("the key has not arrived")
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "5a5a")):
+			t.Errorf("mode %#o: %v, want %q", mode, err, want)
+		}
+	}
 }

@@ -178,7 +178,7 @@ func TestKillLeavesNothing(t *testing.T) {
 				}
 				p.Process.Kill()
 				p.Wait()
-				for end := time.Now().Add(20 * time.Second); w.xdp(t) != 0 && time.Now().Before(end); {
+				for end := time.Now().Add(time.Minute); w.xdp(t) != 0 && time.Now().Before(end); {
 					time.Sleep(time.Millisecond) // the kernel may give a link up a little later
 				}
 				if id := w.xdp(t); id != 0 {
@@ -368,7 +368,7 @@ func TestExitCodes(t *testing.T) {
 		want string
 	}{
 		{name: "no device", args: []string{}, code: 2, want: "nic.device: is empty"},
-		{name: "unknown command", args: []string{"answer"}, code: 2, want: `unknown command "answer": there are serve, check, config, nics, bind, unbind, release, version`},
+		{name: "unknown command", args: []string{"answer"}, code: 2, want: `unknown command "answer": there are serve, check, config, nics, bind, unbind, status, unpin, release, version`},
 		{name: "argument of version", args: []string{"version", "all"}, code: 2, want: `unexpected argument "all"`},
 		{name: "unknown flag", args: []string{"-port", "7"}, code: 2, want: "flag provided but not defined: -port"},
 		{name: "argument", args: append(good, "eth1"), code: 2, want: `unexpected argument "eth1"`},

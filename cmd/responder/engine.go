@@ -34,7 +34,7 @@ const heapBound = 128 << 20
 //   - The process's other threads could run on the core: keepOff moved them.
 //   - Goroutines that are ready could want the loop's P: there are two more of these than loops.
 type engine struct {
-	dev      nic.Device
+	dev      nic.Answerer
 	loops    []*loop
 	join     func() error // puts the calling thread where it may have its core; nil for everywhere
 	priority int          // SCHED_FIFO, 0 for off
@@ -52,6 +52,8 @@ type engine struct {
 type loop struct {
 	core, queue int
 	responder   *fastpath.Responder
+
+	passes uint64 // turned: what it saw last
 }
 
 // errEnded is a Serve that returned though nobody stopped it.
@@ -150,6 +152,18 @@ func (e *engine) poll(l *loop, entering func()) error {
 		return fmt.Errorf("core %d, queue %d: %w", l.core, l.queue, err)
 	}
 	return nil
+}
+
+// turned reports whether every loop has made a pass since the last call. It has one caller.
+func (e *engine) turned() bool {
+	all := true
+	for _, l := range e.loops {
+		var t ticks
+		t.add(&l.responder.Loop.Gap)
+		all = all && t.n != l.passes
+		l.passes = t.n
+	}
+	return all
 }
 
 // advise says what may end the failure of an open device.

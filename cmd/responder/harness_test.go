@@ -19,10 +19,15 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"rebound/nic/nictest"
 )
 
 // socketDrivers are those that a test can try on any machine.
 var socketDrivers = []string{"afpacket", "afxdp"}
+
+// programs is the folder that built made, empty where no test wanted the program.
+var programs string
 
 // built builds the program once for all tests.
 var built = sync.OnceValues(func() (string, error) {
@@ -30,6 +35,7 @@ var built = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	programs = dir
 	path := filepath.Join(dir, "responder")
 	out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput()
 	if err != nil {
@@ -39,11 +45,13 @@ var built = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
-	code := m.Run()
-	if path, err := built(); err == nil {
-		os.RemoveAll(filepath.Dir(path))
-	}
-	os.Exit(code)
+	os.Exit(nictest.WithBPFFS(func() int {
+		code := m.Run()
+		if programs != "" {
+			os.RemoveAll(programs)
+		}
+		return code
+	}))
 }
 
 func program(t *testing.T) string {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -62,5 +63,23 @@ func TestReadCoalescing(t *testing.T) {
 	}
 	if _, err := readCoalescing("lo"); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
 		t.Errorf("loopback: %v", err)
+	}
+}
+
+// The kernel answers where an interface's interrupts are served, and where it has none on any CPU.
+func TestInterruptCPUs(t *testing.T) {
+	root := fstest.MapFS{}
+	for file, text := range map[string]string{
+		"sys/class/net/eth1/device/msi_irqs/30": "msix", "proc/irq/30/effective_affinity_list": "3",
+		"sys/class/net/eth1/device/msi_irqs/31": "msix", "proc/irq/31/effective_affinity_list": "1-2",
+		"sys/class/net/eth1/device/msi_irqs/32": "msix", "proc/irq/32/smp_affinity_list": "2",
+	} {
+		root[file] = &fstest.MapFile{Data: []byte(text + "\n")}
+	}
+	if cpus, what := interruptCPUs(root, "eth1", []int{0, 1, 2, 3}); !slices.Equal(cpus, []int{1, 2, 3}) || !strings.Contains(what, "are served") {
+		t.Errorf("CPUs %v, %s", cpus, what)
+	}
+	if cpus, what := interruptCPUs(root, "veth0", []int{0, 1}); !slices.Equal(cpus, []int{0, 1}) || !strings.Contains(what, "no interrupts") {
+		t.Errorf("CPUs %v, %s", cpus, what)
 	}
 }

@@ -57,9 +57,12 @@ func (s *settings) guarded(cores []int, log *slog.Logger) error {
 	return nil
 }
 
+// lift reports whether the kernel's guards against cpu.priority are lifted while the responder runs.
+func (s *settings) lift() bool { return s.cpu.priority > 0 && s.cpu.guard == "lift" }
+
 // lease takes the cores from everything else, as far as the settings want it. release puts all back.
 func (s *settings) lease(cores []int, log *slog.Logger) (l *isolate.Lease, release func(), err error) {
-	lift := s.cpu.priority > 0 && s.cpu.guard == "lift"
+	lift := s.lift()
 	if !lift && !s.cpu.isolate {
 		return nil, func() {}, nil
 	}

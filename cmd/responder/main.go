@@ -13,6 +13,7 @@ import (
 
 	"rebound/cmd/internal/setting"
 	"rebound/cmd/internal/version"
+	"rebound/nic/bus/pci"
 )
 
 // Exit codes.
@@ -22,44 +23,42 @@ const (
 	exitUsage  = 2
 )
 
-const usage = `usage:
-  responder [-config FILE] [-set KEY=VALUE ...] answer until SIGINT or SIGTERM; SIGUSR1 prints a summary
-  responder check [-config FILE] [-set ...]     what of this host is not ready for low latency, and how to mend it;
-                                                exit 1 if something is not
-  responder config                              print config.toml: every key with its default
-  responder nics                                what it could drive
-  responder bind [-force] [-no-driver] ADDR     take a PCI function from its kernel driver, for vfio-pci or for none;
-                                                -force: even where the default route or the ssh session needs it
-  responder unbind ADDR                         give it back
-  responder release                             put back what a responder or bench changed on this machine that was killed
-                                                before it could (cpu.isolate, cpu.realtime_guard)
-  responder version                             what it was built from
-
-KEY is as in config.toml (nic.device), VALUE in TOML syntax; a bare word is a string.
-`
-
 func main() { os.Exit(command(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// entry is a command by its name.
+// entry is a command by its name. args, doc and flags are its part of the help and of the manual page.
 type entry struct {
-	name string
-	run  func(args []string, stdout, stderr io.Writer) error
+	name, args, doc string
+	flags           func() *flag.FlagSet // nil for none
+	run             func(args []string, stdout, stderr io.Writer) error
 }
 
 // commands are all there are; the first is what no name stands for.
-var commands = []entry{
-	{"serve", serveCommand},
-	{"check", checkCommand},
-	{"config", configCommand},
-	{"nics", nicsCommand},
-	{"bind", bindCommand},
-	{"unbind", unbindCommand},
-	{"release", releaseCommand},
-	{"version", versionCommand},
+func commands() []entry {
+	config := func() *flag.FlagSet { return new(configured).flags() }
+	bind := func() *flag.FlagSet { return bindFlags(new(pci.Target)) }
+	status := func() *flag.FlagSet { return statusFlags(new(bool)) }
+	return []entry{
+		{"serve", "[-config FILE] [-set KEY=VALUE ...]", "answer until SIGINT or SIGTERM; SIGUSR1 prints a summary", config, serveCommand},
+		{"check", "[-config FILE] [-set ...]", "what of this host is not ready for low latency, and how to mend it; exit 1 if something is not",
+			config, checkCommand},
+		{"config", "", "print config.toml: every key with its default", nil, configCommand},
+		{"nics", "", "what it could drive", nil, nicsCommand},
+		{"bind", "[-force] [-no-driver] ADDR", "take a PCI function from its kernel driver, for vfio-pci or for none; -force: even where the " +
+			"default route or the ssh session needs it", bind, bindCommand},
+		{"unbind", "ADDR", "give it back", nil, unbindCommand},
+		{"status", "[-json] [NAME]", "what nic.pin left in the kernel, and what it counts; -json: one object a line", status, statusCommand},
+		{"unpin", "NAME", "end what nic.pin left", nil, unpinCommand},
+		{"release", "", "put back what a responder or bench changed on this machine that was killed before it could (cpu.isolate, " +
+			"cpu.realtime_guard)", nil, releaseCommand},
+		{"version", "", "what it was built from", nil, versionCommand},
+		{"manual", "[responder | config]", "print the manual page of this program, or of its configuration: `responder manual | man -l -`", nil, manualCommand},
+		{"completion", "", "print the completion of this command line for bash", nil, completionCommand},
+	}
 }
 
 // command runs the program and returns its exit code.
 func command(args []string, stdout, stderr io.Writer) int {
+	commands := commands()
 	name := commands[0].name
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		name, args = args[0], args[1:]
@@ -80,10 +79,11 @@ func command(args []string, stdout, stderr io.Writer) int {
 	case err == nil:
 		return exitDone
 	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(stdout, usage)
+		printUsage(stdout)
 		return exitDone
 	case errors.As(err, &wrong):
-		fmt.Fprintf(stderr, "responder: %v\n%s", err, usage)
+		fmt.Fprintf(stderr, "responder: %v\n", err)
+		printUsage(stderr)
 		return exitUsage
 	case errors.As(err, &key):
 		fmt.Fprintf(stderr, "responder: %v\n", err)
@@ -98,12 +98,25 @@ type usageError string
 
 func (e usageError) Error() string { return string(e) }
 
+// configured is what -config and -set say.
+type configured struct {
+	file string
+	sets []string
+}
+
+func (c *configured) flags() *flag.FlagSet {
+	f := flag.NewFlagSet("responder", flag.ContinueOnError)
+	f.StringVar(&c.file, "config", "", "`FILE` of settings; those that it lacks have their defaults")
+	f.Func("set", "`KEY=VALUE` of one setting, over that of the file; may be repeated. KEY is as in the file (nic.device), VALUE in TOML "+
+		"syntax; a bare word is a string", func(s string) error { c.sets = append(c.sets, s); return nil })
+	return f
+}
+
 // configFlags reads -config and -set.
 func configFlags(args []string) (file string, sets []string, err error) {
-	f := flag.NewFlagSet("responder", flag.ContinueOnError)
+	var c configured
+	f := c.flags()
 	f.SetOutput(io.Discard)
-	f.StringVar(&file, "config", "", "")
-	f.Func("set", "", func(s string) error { sets = append(sets, s); return nil })
 	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return "", nil, err
 	} else if err != nil {
@@ -112,7 +125,7 @@ func configFlags(args []string) (file string, sets []string, err error) {
 	if f.NArg() > 0 {
 		return "", nil, usageError(fmt.Sprintf("unexpected argument %q", f.Arg(0)))
 	}
-	return file, sets, nil
+	return c.file, c.sets, nil
 }
 
 // configCommand prints a configuration with every key, its description and its default.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"text/tabwriter"
 
 	"github.com/vishvananda/netlink"
@@ -25,6 +26,10 @@ func nicsCommand(args []string, stdout, _ io.Writer) error {
 	}
 	w.Flush() // the second table has columns of its own
 	if err := listFunctions(w); err != nil {
+		return err
+	}
+	w.Flush()
+	if err := listPorts(w, os.DirFS("/sys")); err != nil {
 		return err
 	}
 	return w.Flush()
@@ -61,6 +66,8 @@ func drivable(a *netlink.LinkAttrs) string {
 	switch {
 	case a.Flags&net.FlagLoopback != 0:
 		return "none: loopback"
+	case a.EncapType == "infiniband":
+		return "none: IPoIB (mlx4 does that itself, once it has the card)"
 	case a.EncapType != "ether":
 		return "none: no Ethernet (" + a.EncapType + ")"
 	case a.Flags&net.FlagUp == 0:
@@ -68,9 +75,9 @@ func drivable(a *netlink.LinkAttrs) string {
 	case a.MasterIndex != 0:
 		return "none: its frames go to the bridge or bond that it belongs to"
 	case a.Xdp != nil && a.Xdp.Attached:
-		return fmt.Sprintf("afpacket (XDP program %d is attached, which bars afxdp)", a.Xdp.ProgId)
+		return fmt.Sprintf("afpacket (XDP program %d is attached, which bars xdp and afxdp)", a.Xdp.ProgId)
 	}
-	return "afxdp, afpacket"
+	return "xdp, afxdp, afpacket"
 }
 
 // listFunctions lists the functions of PCI class 02h, network controllers.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -16,7 +15,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rebound/cmd/internal/handover"
 	"rebound/cmd/internal/isolate"
+	"rebound/cmd/internal/metrics"
+	"rebound/cmd/internal/notify"
 	"rebound/fastpath"
 	"rebound/latency"
 	"rebound/latency/host"
@@ -59,19 +61,26 @@ func newLogger(s *settings, w io.Writer) *slog.Logger {
 
 // serve answers until ctx is done. ask has an element for each summary that is wanted meanwhile.
 func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal, stdout io.Writer, log *slog.Logger) (err error) {
+	manager, err := notify.Open()
+	if err != nil {
+		return err
+	}
+	defer manager.Close()
 	isolate.PutBack(log)
-	if s.nic.InKernel() {
-		return serveKernel(ctx, s, ask, stdout, log)
+	if s.stats.report != "" {
+		if err := reportable(s.stats.report); err != nil {
+			return err
+		}
+	}
+	if in, err := inKernel(s, log); err != nil {
+		return err
+	} else if in != nil {
+		return in.serve(ctx, manager, ask, stdout)
 	}
 	cores := s.cpu.cores
 	if len(cores) == 0 {
 		cores = []int{chooseCore(online)}
 		log.Info("core chosen", "core", cores[0])
-	}
-	if s.stats.report != "" {
-		if err := reportable(s.stats.report); err != nil {
-			return err
-		}
 	}
 	if err := s.guarded(cores, log); err != nil {
 		return err
@@ -86,16 +95,17 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 	}
 
 	match := s.match()
-	match.TicksPerSecond = clock.Ticks(time.Second)
-	if len(s.respond.stamp) > 0 {
-		time := newStampClock(clock)
+	s.respond.stamp.timed(match, clock)
+	if s.stampAsked() {
+		time := newStampClock(clock, s.respond.stamp.clockError)
 		match.Clock = &time.now
 		keeping, stop := context.WithCancel(context.Background())
 		defer stop()
 		go time.keep(keeping)
 	}
 	s.nic.Queues, s.nic.Match, s.nic.Log = len(cores), match, log
-	dev, err := s.nic.Open()
+	s.nic.Services = s.services()
+	dev, err := s.nic.OpenAnswerer()
 	if err != nil {
 		return err
 	}
@@ -110,13 +120,21 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 		log.Warn("link is down; answering begins when it comes up", "device", info.Device)
 	}
 
-	if err := mac(match, info); err != nil {
+	m, messages := dev.(nic.Messenger)
+	if err := s.fits(info, messages); err != nil {
 		return err
+	}
+	newResponder := fastpath.NewMessages
+	if !messages {
+		newResponder = fastpath.New
+		if err := mac(match, info); err != nil {
+			return err
+		}
 	}
 	match.PartialChecksums = info.PartialChecksums
 	e := &engine{dev: dev, priority: s.cpu.priority, bound: heapBound, log: log}
 	for i, core := range cores {
-		r, err := fastpath.New(*match)
+		r, err := newResponder(*match)
 		if err != nil {
 			return err
 		}
@@ -125,15 +143,17 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 
 	view := &view{engine: e, info: info, clock: clock, start: time.Now()}
 	view.before, _ = view.transactions()
-	if s.stats.listen != "" {
-		web, err := net.Listen("tcp", s.stats.listen)
-		if err != nil {
-			return fmt.Errorf("stats.listen: %w", err)
+	hide, err := metrics.Listen(s.stats.listen, (*collector)(view), log)
+	if err != nil {
+		return err
+	}
+	defer hide()
+	var hand *handover.Server
+	if s.respond.handover.IsValid() {
+		if hand, err = handover.Listen(s.respond.handover, m, log); err != nil {
+			return fmt.Errorf("respond.handover: %w", err)
 		}
-		server := &http.Server{Handler: metricsHandler(view), ReadHeaderTimeout: 10 * time.Second}
-		go server.Serve(web)
-		defer server.Close()
-		log.Info("metrics", "url", "http://"+web.Addr().String()+"/metrics")
+		defer func() { err = errors.Join(err, hand.Close()) }()
 	}
 	lease, release, err := s.lease(cores, log)
 	if err != nil {
@@ -146,6 +166,9 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 		log.Warn(r.what, r.attrs...)
 	}
 	warn(s, cores, log)
+	if err := s.confine(log); err != nil {
+		return err
+	}
 	talking, hush := context.WithCancel(context.Background())
 	silent := make(chan struct{})
 	go func() {
@@ -154,24 +177,68 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 	}()
 
 	failed := advise(e.run(ctx, func() {
-		fmt.Fprintf(stdout, "ready driver=%s device=%s mac=%s addresses=%s\n", info.Driver, info.Device, info.MAC, s.addressList())
+		line := s.ready(info)
+		if messages {
+			line = readyMessages(info, m, hand)
+		}
+		fmt.Fprintln(stdout, line)
+		tell(log, manager.Ready(line))
+		go attest(talking, manager, e.turned, log)
 	}))
 	hush()
+	tell(log, manager.Stopping())
 	<-silent
 	view.end = time.Now()
 	view.print(stdout)
 	if s.stats.report != "" {
-		rep := view.report(cores)
-		if s.stats.anonymous {
-			rep.Anonymize()
-		}
-		if err := report.Write(s.stats.report, rep, page.Report); err != nil {
-			failed = errors.Join(failed, err)
-		} else {
-			log.Info("report saved", "folder", s.stats.report)
-		}
+		failed = errors.Join(failed, s.save(view.report(cores), log))
 	}
 	return failed
+}
+
+// ready is the line that says that answering has begun.
+func (s *settings) ready(info nic.Info) string {
+	return fmt.Sprintf("ready driver=%s device=%s mac=%s addresses=%s", info.Driver, info.Device, info.MAC, s.addressList())
+}
+
+// attest tells the service manager that the program is alive, as often as it wants to hear it and only while alive says so.
+func attest(ctx context.Context, m *notify.Manager, alive func() bool, log *slog.Logger) {
+	if m.Every() == 0 {
+		return
+	}
+	t := time.NewTicker(m.Every())
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		if alive() {
+			tell(log, m.Alive())
+		} else {
+			log.Warn("a polling loop stands still: the watchdog is not told that it is alive")
+		}
+	}
+}
+
+// tell logs what kept the service manager from hearing.
+func tell(log *slog.Logger, err error) {
+	if err != nil {
+		log.Warn("the service manager was not told", "error", err)
+	}
+}
+
+// save writes a report where the settings want it.
+func (s *settings) save(r *report.Report, log *slog.Logger) error {
+	if s.stats.anonymous {
+		r.Anonymize()
+	}
+	if err := report.Write(s.stats.report, r, page.Report); err != nil {
+		return err
+	}
+	log.Info("report saved", "folder", s.stats.report)
+	return nil
 }
 
 func join(s []string) string { return strings.Join(s, ",") }

@@ -16,12 +16,13 @@ import (
 // stampClock is how the cycle counter relates to the time of day, for STAMP's timestamps.
 type stampClock struct {
 	now  atomic.Pointer[fastpath.Clock]
-	rate uint64 // as in fastpath.Clock
+	rate uint64        // as in fastpath.Clock
+	err  time.Duration // by how much the clock is wrong at most, 0 for what the kernel says
 }
 
-func newStampClock(c *latency.Clock) *stampClock {
+func newStampClock(c *latency.Clock, err time.Duration) *stampClock {
 	rate, _ := new(big.Float).Quo(new(big.Float).SetMantExp(big.NewFloat(1), 64), big.NewFloat(c.Info().Frequency)).Uint64()
-	s := &stampClock{rate: rate}
+	s := &stampClock{rate: rate, err: err}
 	s.update()
 	return s
 }
@@ -53,11 +54,20 @@ func (s *stampClock) update() {
 			c.TSC, c.NTP = before+width/2, ntp(now)
 		}
 	}
+	c.ErrorEstimate = s.estimate()
+	s.now.Store(c)
+}
+
+// estimate is by how much the time of day is wrong at most: what the kernel says is an upper bound that grows by itself until
+// whatever disciplines the clock renews it (adjtimex(2)).
+func (s *stampClock) estimate() uint16 {
+	if s.err > 0 {
+		return fastpath.ErrorEstimate(true, s.err.Seconds())
+	}
 	var t unix.Timex
 	state, err := unix.Adjtimex(&t)
 	synchronised := err == nil && state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0
-	c.ErrorEstimate = fastpath.ErrorEstimate(synchronised, float64(t.Esterror)/1e6)
-	s.now.Store(c)
+	return fastpath.ErrorEstimate(synchronised, float64(t.Maxerror)/1e6)
 }
 
 // ntp returns t in the format of RFC 5905 §6: seconds since 1900 above, their fraction below.

@@ -42,10 +42,7 @@ func (v *view) stats() (sum fastpath.Stats) {
 
 // transactions asks a device model what it counted on the bus; nil for every other device.
 func (v *view) transactions() (map[string]int64, error) {
-	if c, ok := v.dev.(*device.Card); ok {
-		return c.Transactions()
-	}
-	return nil, nil
+	return device.Transactions(v.dev)
 }
 
 // histogram merges one histogram of all loops.
@@ -106,7 +103,7 @@ func (v *view) print(out io.Writer) {
 		fmt.Fprintf(w, "device\t%v\n", err)
 	} else {
 		fmt.Fprintf(w, "device\treceived %d (%d bytes), sent %d (%d bytes)\n", s.RxFrames, s.RxBytes, s.TxFrames, s.TxBytes)
-		for _, c := range append(troubles(&s), v.own(&s)...) {
+		for _, c := range append(troubles(&s), own(v.info, &s)...) {
 			if c.value > 0 {
 				fmt.Fprintf(w, "  %s\t%d\n", c.name, c.value)
 			}
@@ -151,11 +148,27 @@ func troubles(s *nic.Stats) []counter {
 }
 
 // own lists a device's own counters, each under its driver's name and its own.
-func (v *view) own(s *nic.Stats) (out []counter) {
+func own(i nic.Info, s *nic.Stats) (out []counter) {
 	for _, name := range slices.Sorted(maps.Keys(s.Extra)) {
-		out = append(out, counter{v.info.Driver + "." + name, s.Extra[name]})
+		out = append(out, counter{i.Driver + "." + name, s.Extra[name]})
 	}
 	return out
+}
+
+// describe puts a port into a report.
+func describe(r *report.Report, i nic.Info, p nic.Port) {
+	r.Device = report.Device{Driver: i.Driver, Device: i.Device, Model: i.Model, MAC: i.MAC, MTU: i.MTU, Queues: i.Queues,
+		Backend: string(i.Backend), Push: i.Push, Notes: i.Notes}
+	if link, err := p.Link(); err == nil {
+		r.Device.Speed = link.Speed
+	}
+	var s nic.Stats
+	if p.ReadStats(&s) == nil {
+		r.Device.Counters = map[string]uint64{"rx_frames": s.RxFrames, "rx_bytes": s.RxBytes, "tx_frames": s.TxFrames, "tx_bytes": s.TxBytes}
+		for _, c := range append(troubles(&s), own(i, &s)...) {
+			r.Device.Counters[c.name] = c.value
+		}
+	}
 }
 
 // report is the loops' turnaround and gaps, as a report like any other.
@@ -165,19 +178,7 @@ func (v *view) report(cores []int) *report.Report {
 	r.Runs = []latency.Run{{End: v.end.Sub(v.start).Nanoseconds()}}
 	r.Clock = v.clock.Info()
 	r.Host = host.Collect(os.DirFS("/"), cores[0])
-	i := v.info
-	r.Device = report.Device{Driver: i.Driver, Device: i.Device, Model: i.Model, MAC: i.MAC, MTU: i.MTU, Queues: i.Queues,
-		Backend: string(i.Backend), Push: i.Push, Notes: i.Notes}
-	if link, err := v.dev.Link(); err == nil {
-		r.Device.Speed = link.Speed
-	}
-	var s nic.Stats
-	if v.dev.ReadStats(&s) == nil {
-		r.Device.Counters = map[string]uint64{"rx_frames": s.RxFrames, "rx_bytes": s.RxBytes, "tx_frames": s.TxFrames, "tx_bytes": s.TxBytes}
-		for _, c := range append(troubles(&s), v.own(&s)...) {
-			r.Device.Counters[c.name] = c.value
-		}
-	}
+	describe(r, v.info, v.dev)
 	if now, err := v.transactions(); err == nil && now != nil {
 		r.Transfers = map[string]int64{}
 		for kind, n := range now {

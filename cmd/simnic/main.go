@@ -2,7 +2,9 @@
 // ours (device = "vfio-user:PATH").
 //
 //	simnic -model ixgbe -socket /run/nic0 -wire tap:rb0
+//	simnic -model mlx5 -profile cx6dx -socket /run/nic0 -wire tap:rb0
 //	simnic -model ixgbe -socket /run/a -model ixgbe -socket /run/b -wire pair -wire pcap:ab.pcap
+//	simnic -model mlx4 -profile cx3-ib -socket /run/a -model mlx4 -profile cx3-ib -socket /run/b -wire pair
 //
 // SIGUSR1 prints the PCIe transactions counted so far, and how many of the frames that arrived at each device its wire lost,
 // delayed, duplicated and reordered. SIGUSR2 resets every device under its driver, to see it recover (the driver then talks to a
@@ -53,20 +55,19 @@ func (s *strictness) Set(v string) error {
 
 type config struct {
 	models, sockets, wires many
+	profiles               many
 	impair                 sim.Impairment
 	counts, debug          bool
 	strict                 strictness
 	trace                  string
 }
 
-// run returns the exit code: 0 done, 1 failed or a driver misbehaved, 2 used wrongly.
-func run(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
-	var c config
+func (c *config) flags() *flag.FlagSet {
 	fs := flag.NewFlagSet("simnic", flag.ContinueOnError)
-	fs.SetOutput(stderr)
 	fs.Var(&c.models, "model", "`name` of a device model; once for each device")
 	fs.Var(&c.sockets, "socket", "`path` of the vfio-user socket; once for each model, in the same order")
-	fs.Var(&c.wires, "wire", "`pair` joins the two models, tap:NAME joins the one to a new interface, pcap:FILE records the first one's wire")
+	fs.Var(&c.profiles, "profile", profileHelp())
+	fs.Var(&c.wires, "wire", "`pair` joins the two models, both of Ethernet or both of InfiniBand, tap:NAME joins the one to a new interface, pcap:FILE records the first one's wire")
 	fs.DurationVar(&c.impair.Delay, "delay", 0, "how much later frames arrive")
 	fs.Float64Var(&c.impair.Loss, "loss", 0, "probability that a frame is lost")
 	fs.Float64Var(&c.impair.Duplicate, "duplicate", 0, "probability that a frame arrives twice")
@@ -77,6 +78,21 @@ func run(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
 	c.strict = "true"
 	fs.Var(&c.strict, "strict", "which violations make the exit code 1: `true` for all, refused for those that no device would let pass, false for none")
 	fs.BoolVar(&c.debug, "debug", false, "log clients that come and go")
+	return fs
+}
+
+// run returns the exit code: 0 done, 1 failed or a driver misbehaved, 2 used wrongly.
+func run(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
+	if len(args) == 1 && (args[0] == "manual" || args[0] == "completion") {
+		if err := printManual(stdout, args[0]); err != nil {
+			fmt.Fprintln(stderr, "simnic:", err)
+			return 1
+		}
+		return 0
+	}
+	var c config
+	fs := c.flags()
+	fs.SetOutput(stderr)
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return 0
@@ -152,6 +168,9 @@ func (c *config) check(rest []string) error {
 	case len(c.models) == 0 || len(c.models) != len(c.sockets):
 		return fmt.Errorf("%d models and %d sockets: each model needs a socket", len(c.models), len(c.sockets))
 	}
+	if n := len(c.profiles); n != 0 && n != len(c.models) {
+		return fmt.Errorf("%d models and %d profiles: -profile is given for each model, or for none", len(c.models), n)
+	}
 	joins := 0
 	for _, w := range c.wires {
 		kind, name, _ := strings.Cut(w, ":")
@@ -162,6 +181,11 @@ func (c *config) check(rest []string) error {
 		default:
 			return fmt.Errorf("-wire %s does not fit %d models: pair takes two, tap:NAME one", w, len(c.models))
 		}
+	}
+	if link, err := c.link(); err != nil {
+		return err
+	} else if link != sim.LinkEthernet && len(c.models) == 1 {
+		return fmt.Errorf("-wire tap:NAME carries Ethernet, the port is of %v: two of them are joined by -wire pair", link)
 	}
 	if joins != 1 {
 		return fmt.Errorf("one -wire pair or -wire tap:NAME is needed, there are %d", joins)
@@ -175,6 +199,29 @@ func (c *config) check(rest []string) error {
 		return fmt.Errorf("-delay %v is negative", c.impair.Delay)
 	}
 	return nil
+}
+
+// profile is what -profile said for the n-th model.
+func (c *config) profile(n int) string {
+	if len(c.profiles) == 0 {
+		return ""
+	}
+	return c.profiles[n]
+}
+
+// link is the link layer of the wire, which both of its ends have to have.
+func (c *config) link() (sim.LinkType, error) {
+	first, err := findProfile(c.models[0], c.profile(0))
+	for i, name := range c.models {
+		p, e := findProfile(name, c.profile(i))
+		switch {
+		case e != nil:
+			return 0, e
+		case p.link != first.link:
+			return 0, fmt.Errorf("%s has an %v port, %s an %v one: a wire joins two of one kind", first.name, first.link, p.name, p.link)
+		}
+	}
+	return first.link, err
 }
 
 // bench is what one run has built.
@@ -192,7 +239,7 @@ type bench struct {
 func (c *config) build(log *slog.Logger) (*bench, error) {
 	b := &bench{config: c}
 	for i, name := range c.models {
-		m, err := newModel(name, i)
+		m, err := newModel(name, c.profile(i), i)
 		if err != nil {
 			return b, err
 		}
@@ -272,7 +319,11 @@ func (b *bench) join() ([]sim.Wire, error) {
 		if b.file, err = os.Create(name); err != nil {
 			return nil, err
 		}
-		if b.capture, err = sim.NewCapture(ends[0], b.file); err != nil {
+		link, err := b.config.link()
+		if err != nil {
+			return nil, err
+		}
+		if b.capture, err = sim.NewCapture(ends[0], b.file, link); err != nil {
 			return nil, err
 		}
 		ends[0] = b.capture

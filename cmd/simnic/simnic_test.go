@@ -61,7 +61,7 @@ func (p *program) stop(t *testing.T) int {
 	select {
 	case c := <-p.code:
 		return c
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("simnic does not end")
 		return 0
 	}
@@ -124,7 +124,7 @@ func (p *port) send(frame []byte) {
 }
 
 func (p *port) receive() []byte {
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Microsecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(100 * time.Microsecond) {
 		if w := sim.Load64(p.mem.Bytes[8:]); w>>16&1 != 0 {
 			return p.mem.Bytes[0x2000:][:w&0xffff]
 		}
@@ -200,7 +200,7 @@ func TestWireCounts(t *testing.T) {
 		var r struct {
 			Ports []struct{ Wire sim.WireCounts }
 		}
-		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 			s.sig <- syscall.SIGUSR1
 			if err := json.Unmarshal([]byte(s.line(t)), &r); err != nil || len(r.Ports) != 2 {
 				t.Fatalf("%+v: %v", r, err)
@@ -362,7 +362,7 @@ func TestWrongUse(t *testing.T) {
 		}
 	}
 	var stderr bytes.Buffer
-	if c := run(strings.Fields("-model nothing -socket /x -wire tap:a"), io.Discard, &stderr, nil); c != 1 ||
+	if c := run(strings.Fields("-model nothing -socket /x -wire tap:a"), io.Discard, &stderr, nil); c != 2 ||
 		!strings.Contains(stderr.String(), "nothing") {
 		t.Errorf("unknown model: exit %d: %s", c, &stderr)
 	}

@@ -213,31 +213,7 @@ func TestHiddenTag(t *testing.T) {
 
 func hiddenTag(t *testing.T, open veth.Open, hook string) {
 	v := veth.New(t)
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: asm.Instructions{
-		asm.LoadMem(asm.R2, asm.R1, 16, asm.Word), // __sk_buff.protocol
-		asm.Mov.Imm(asm.R0, 0),
-		asm.JNE.Imm(asm.R2, 0x0008, "out"), // ARP stays as it is
-		asm.Mov.Imm(asm.R2, 0x0081),
-		asm.Mov.Imm(asm.R3, 0x6007),
-		asm.FnSkbVlanPush.Call(),
-		asm.Mov.Imm(asm.R0, 0),
-		asm.Return().WithSymbol("out"),
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	var tcx link.Link
-	v.Peer.Do(func() {
-		var l netlink.Link
-		if l, err = netlink.LinkByName(v.Peer.Name); err == nil {
-			tcx, err = link.AttachTCX(link.TCXOptions{Interface: l.Attrs().Index, Program: p, Attach: ebpf.AttachTCXEgress})
-		}
-	})
-	if err != nil {
-		t.Skip("no tcx in this kernel: ", err)
-	}
-	defer tcx.Close()
+	v.HideTags(t)
 	s := v.Serve(t, open, nic.Options{})
 	if got := s.Device.Info().Push; !strings.HasPrefix(got, hook) {
 		t.Errorf("the program is at %q", got)
@@ -255,8 +231,10 @@ func hiddenTag(t *testing.T, open veth.Open, hook string) {
 }
 
 func TestHotLoop(t *testing.T) {
-	nictest.StackAccesses(t, "rebound/nic/afxdp", "(*Queue).Poll", 240)
+	nictest.StackAccesses(t, "rebound/nic/afxdp", "(*Queue).Poll", 165)
 	nictest.HotLoop(t, "rebound/nic/afxdp", "(*Queue).Poll",
 		"afxdp.(*Queue).idle", "afxdp.(*Queue).reclaim", "afxdp.(*Queue).kick", "afxdp.(*Queue).post", "mmio.Store32",
 		"runtime.panicunsafeslicelen", "runtime.panicunsafeslicenilptr")
+	nictest.HotLoop(t, "rebound/nic/afxdp", "(*Queue).post", "mmio.Store32", "afxdp.(*Queue).kick")
+	nictest.HotLoop(t, "rebound/nic/afxdp", "(*Queue).reclaim", "mmio.Store32", "runtime.panicBounds") // of Send's chunks
 }

@@ -14,6 +14,7 @@ import (
 	"rebound/nic"
 	"rebound/nic/bus/mmio"
 	"rebound/nic/kit/netif"
+	"rebound/nic/kit/xdpkit"
 	"rebound/polling"
 )
 
@@ -68,7 +69,7 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 		return err
 	}
 	i := d.iface
-	if err := i.FreeOfXDP(); err != nil {
+	if err := xdpkit.Free(i); err != nil {
 		return err
 	}
 	mtu := o.MTU
@@ -131,7 +132,7 @@ func (d *Device) note(format string, args ...any) {
 func (d *Device) bind(first int) error {
 	mode := "zero-copy"
 	for n, q := range d.queues {
-		zeroCopy, err := q.bind(d.iface, first+n, d.info.Push == pushDriver)
+		zeroCopy, err := q.bind(d.iface, first+n, d.info.Push == xdpkit.Driver)
 		if err != nil {
 			return err
 		}
@@ -146,7 +147,7 @@ func (d *Device) bind(first int) error {
 			return fmt.Errorf("interface %s: put the socket of queue %d into the map: %w", d.iface.Name, first+n, err)
 		}
 	}
-	if d.info.Push == pushDriver {
+	if d.info.Push == xdpkit.Driver {
 		d.info.Push += " " + mode
 	}
 	return nil

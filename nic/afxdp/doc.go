@@ -1,5 +1,5 @@
-// Package afxdp drives an interface through AF_XDP sockets. An XDP program, built here and attached for as long as this
-// process lives, gives the sockets only the frames that the responder answers (or that a bench waits for) and passes all
+// Package afxdp drives an interface through AF_XDP sockets. An XDP program, pick.c with the rules.h that nic/xdp's has too, attached for
+// as long as this process lives, gives the sockets only the frames that the responder answers (or that a bench waits for) and passes all
 // others to the kernel.
 //
 // Each queue has a UMEM of its own, in two parts: the lower frames circulate through the fill, receive, transmit and

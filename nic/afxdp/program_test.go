@@ -11,6 +11,7 @@ import (
 
 	"rebound/fastpath"
 	"rebound/nic"
+	"rebound/nic/nictest"
 )
 
 // Verdicts of linux/bpf.h.
@@ -82,7 +83,7 @@ func load(t *testing.T, o nic.Options) *ebpf.Program {
 			t.Fatal(err)
 		}
 	}
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, Instructions: f.program(m.FD(), 0), License: "Apache-2.0"})
+	p, err := f.load(m, 0)
 	if err != nil {
 		t.Fatalf("%+v", err)
 	}
@@ -262,20 +263,32 @@ func TestTakeAll(t *testing.T) {
 	check(t, load(t, nic.Options{}), []verdict{{"anything", ethernetFrame(all, nil, 0x1234, 1), redirect}})
 }
 
-// TestLargest loads a program with as many addresses and ports as are allowed, and refuses one more.
+// TestLargest loads a program with as many addresses as are allowed and every port, and refuses one address more.
 func TestLargest(t *testing.T) {
 	c := &fastpath.Config{}
-	for i := range maxListed {
+	for i := range fastpath.MaxAddresses {
 		a := ours6.As16()
 		a[14], a[15] = byte(i>>8), byte(i)
-		c.Addresses = append(c.Addresses, netip.PrefixFrom(netip.AddrFrom16(a), 64))
-		c.UDPPorts = append(c.UDPPorts, uint16(20000+i))
+		c.Addresses = append(c.Addresses, netip.PrefixFrom(netip.AddrFrom16(a), 64), netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 24))
 	}
-	last := c.Addresses[maxListed-1].Addr()
-	check(t, load(t, nic.Options{Match: c}), []verdict{
-		{"last", ethernetFrame(mac, nil, 0x86dd, ip6(theirs6, last, 17, udp(20000+maxListed-1)...)...), redirect}})
-	c.UDPPorts = append(c.UDPPorts, 9)
+	for port := range 1 << 16 {
+		c.UDPPorts = append(c.UDPPorts, uint16(port))
+	}
+	p := load(t, nic.Options{Match: c})
+	last4, last6 := c.Addresses[2*fastpath.MaxAddresses-1].Addr(), c.Addresses[2*fastpath.MaxAddresses-2].Addr()
+	for _, port := range []uint16{0, 1, 20000, 65535} {
+		check(t, p, []verdict{
+			{"last over IPv6", ethernetFrame(mac, nil, 0x86dd, ip6(theirs6, last6, 17, udp(port)...)...), redirect},
+			{"last over IPv4", ethernetFrame(mac, nil, 0x0800, ip4(theirs4, last4, 17, udp(port)...)...), redirect},
+		})
+	}
+	c.Addresses = append(c.Addresses, netip.PrefixFrom(ours6, 64))
 	if _, err := newFilter(&nic.Options{Match: c}, mac); err == nil {
-		t.Error("one port too many was taken")
+		t.Error("one address too many was taken")
 	}
+}
+
+// The committed object is what this compiler makes of the source, where it is the one that made it.
+func TestObject(t *testing.T) {
+	nictest.BPFObject(t, "pick.c", "pick_bpfel.o", compiler)
 }

@@ -144,7 +144,7 @@ func (d *Device) start(reason uint32) error {
 		return err
 	}
 	var err error
-	if d.regs, err = amazonadmin.NewRegs(d.card.Name, d.card.Fn.ID().Revision, d.bar, d.card.Arena); err != nil {
+	if d.regs, err = amazonadmin.NewRegs(d.card.Name, amazonadmin.ENA, d.card.Fn.ID().Revision, d.bar, d.card.Arena); err != nil {
 		return err
 	}
 	if err := d.card.Fn.SetBusMaster(true); err != nil {

@@ -137,7 +137,7 @@ func (d *Device) allocate() error {
 	}
 	memory := kit.Rings{Card: &d.card}
 	for i := range queues {
-		q := &Queue{bufSize: uint32(bufSize), stride: stride, mask: uint32(ring - 1), pend: kit.Words(ring), batch: kit.Words(ring)}
+		q := &Queue{bufSize: uint32(bufSize), stride: stride, mask: uint32(ring - 1), batches: kit.Words(2 * ring)}
 		q.rx, q.rxIOVA = memory.Page(ring * descSize)
 		q.tx, q.txIOVA = memory.Page(ring * descSize)
 		q.buf, q.iova = memory.Page(ring * int(stride))

@@ -32,7 +32,7 @@ var kinds = []struct {
 func awaitLink(t *testing.T, d *ixgbe.Device, want nic.Link) {
 	t.Helper()
 	var is nic.Link
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		var err error
 		if is, err = d.Link(); err != nil {
 			t.Fatal(err)

@@ -37,11 +37,11 @@ type Queue struct {
 
 	txTail uint32 // transmits before it were posted
 	txDone uint32 // transmits before it are done: their buffers are ours
+	txRoom uint32 // txDone + mask: transmits before it fit
 
-	// pend holds for each received slot the transmit that must be done before the slot may be armed (its number + 1), or
-	// a number that is done already. batch holds for the first transmit of a pass the one after its last, which alone
-	// asks for a write-back. Both are arrays of one uint32 for each descriptor.
-	pend, batch unsafe.Pointer
+	batches unsafe.Pointer // a batch for each transmit descriptor: that of the pass whose first transmit it is
+
+	delta uint64 // iova - buf
 
 	txFull, badWriteback polling.Counter // one writer, this loop; ReadStats loads them
 
@@ -55,9 +55,18 @@ func (q *Queue) rxRead(slot uint32) *rxRead { return (*rxRead)(unsafe.Add(q.rx, 
 func (q *Queue) rxDone(slot uint32) *rxWriteback {
 	return (*rxWriteback)(unsafe.Add(q.rx, slot*descSize))
 }
-func (q *Queue) batchEnd(n uint32) *uint32   { return (*uint32)(unsafe.Add(q.batch, n&q.mask*4)) }
-func (q *Queue) pending(slot uint32) *uint32 { return (*uint32)(unsafe.Add(q.pend, slot*4)) }
-func (q *Queue) txDesc(n uint32) *txRead     { return (*txRead)(unsafe.Add(q.tx, n*descSize)) }
+func (q *Queue) txDesc(n uint32) *txRead { return (*txRead)(unsafe.Add(q.tx, n*descSize)) }
+
+// batch is what one pass posted. Its last transmit alone asks for a write-back, which stands for all: transmits of one ring
+// are done in order.
+type batch struct {
+	end  uint32 // the number after its last transmit's
+	slot uint32 // where the pass began: no transmit from this batch on has a buffer of an earlier slot
+}
+
+func (q *Queue) batch(first uint32) *batch {
+	return (*batch)(unsafe.Add(q.batches, first&q.mask*uint32(unsafe.Sizeof(batch{}))))
+}
 
 // Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
 // lie, posts them, and writes TDT once. It tidies up where nothing was there to answer, or where tidyAt slots wait. It returns
@@ -66,16 +75,15 @@ func (q *Queue) txDesc(n uint32) *txRead     { return (*txRead)(unsafe.Add(q.tx,
 // The fields of q are read where they are used: copies of them in local variables are more than the registers hold.
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	next, tail := q.rxNext, q.txTail
-	for ; next-q.rxNext != maxBatch; next++ {
+	for end := next + maxBatch; next != end; next++ {
 		slot := next & q.mask
 		w := q.rxDone(slot).load() // docs/memory-order.md: done, then the rest
-		if w&rxDD == 0 {
-			break
-		}
 		n := int(uint16(w >> rxLength))
-		if w&(rxEOP|rxErrors) != rxEOP || uint(n-minFrame) > uint(q.bufSize-minFrame) {
+		if w&(rxDD|rxEOP|rxErrors) != rxDD|rxEOP || uint(n-minFrame) > uint(q.bufSize-minFrame) {
+			if w&rxDD == 0 {
+				break
+			}
 			q.badWriteback.Add(1)
-			*q.pending(slot) = q.txDone
 			continue
 		}
 		h := (*[64]byte)(unsafe.Add(q.buf, slot*q.stride))
@@ -97,27 +105,25 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		default:
 			n = r.Slow(h, n)
 		}
-		free := q.txDone
-		switch {
-		case n == 0:
-		case tail-free == q.mask:
-			q.txFull.Add(1)
-		default:
-			t := q.txDesc(tail & q.mask)
-			t.addr = q.iova + uint64(uintptr(unsafe.Pointer(h))-uintptr(q.buf))
-			t.cmd = uint32(n) | txWhole
-			t.status = uint32(n) << txPayShift
-			tail++
-			free = tail
+		if n == 0 {
+			continue
 		}
-		*q.pending(next & q.mask) = free
+		if tail == q.txRoom {
+			q.txFull.Add(1)
+			continue
+		}
+		t := q.txDesc(tail & q.mask)
+		t.addr = q.delta + uint64(uintptr(unsafe.Pointer(h)))
+		t.cmd = uint32(n) | txWhole
+		t.status = uint32(n) << txPayShift
+		tail++
 	}
+	first, began := q.txTail, q.rxNext
 	q.rxNext = next
-	first := q.txTail
 	if tail != first {
 		// post, written out: a call here is on the way to the wire.
 		q.txDesc((tail - 1) & q.mask).cmd |= txRS
-		*q.batchEnd(first) = tail
+		*q.batch(first) = batch{tail, began}
 		q.txTail = tail
 		mmio.Store32(q.tdt, tail&q.mask) // docs/memory-order.md: descriptors, then the doorbell
 		if next-q.armed < tidyAt {
@@ -130,38 +136,35 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	return int(tail - first)
 }
 
-// post hands the transmits from first up to tail to the device. The last of them asks for a write-back, which stands for
-// all: transmits of one ring are done in order.
-func (q *Queue) post(first, tail uint32) {
+// post hands the transmits from first up to tail to the device, for a pass that began at slot.
+func (q *Queue) post(first, tail, slot uint32) {
 	q.txDesc((tail - 1) & q.mask).cmd |= txRS
-	*q.batchEnd(first) = tail
+	*q.batch(first) = batch{tail, slot}
 	polling.Publish(&q.txTail, tail)
 	mmio.Store32(q.tdt, tail&q.mask)
 }
 
-// tidy takes back the transmits that are done and arms the slots that are free again, in order. A slot is cleared of DD
-// before it is given, and the slot before the oldest one armed is never given (§7.1.9: head equal to tail means empty), so
-// Poll finds no stale DD however far the device gets.
+// tidy takes back the transmits that are done and arms the slots that are free again: all those of passes before the oldest one
+// that is still being sent. A slot is cleared of DD before it is given, and the slot before the oldest one armed is never given
+// (§7.1.9: head equal to tail means empty), so Poll finds no stale DD however far the device gets.
 func (q *Queue) tidy() {
-	done, mask := q.txDone, q.mask
+	done, mask, free := q.txDone, q.mask, q.rxNext
 	for done != q.txTail {
-		end := *q.batchEnd(done)
-		if atomic.LoadUint32(&q.txDesc((end-1)&mask).status)&txDD == 0 { // docs/memory-order.md: done, then the rest
+		b := q.batch(done)
+		if atomic.LoadUint32(&q.txDesc((b.end-1)&mask).status)&txDD == 0 { // docs/memory-order.md: done, then the rest
+			free = b.slot
 			break
 		}
-		done = end
+		done = b.end
 	}
+	q.txRoom = done + mask
 	polling.Publish(&q.txDone, done)
-	armed, next, rx, pend := q.armed, q.rxNext, q.rx, q.pend
-	for armed != next {
+	armed, rx := q.armed, q.rx
+	for ; armed != free; armed++ {
 		slot := armed & mask
-		if int32(done-*(*uint32)(unsafe.Add(pend, slot*4))) < 0 {
-			break
-		}
 		d := (*rxRead)(unsafe.Add(rx, slot*descSize))
 		d.pkt = q.iova + uint64(slot*q.stride)
 		d.hdr = 0
-		armed++
 	}
 	q.armed = armed
 	if armed-q.given >= refillBatch {
@@ -172,11 +175,11 @@ func (q *Queue) tidy() {
 
 // reset puts the rings into the state in which init programs them: all slots armed, nothing to transmit.
 func (q *Queue) reset() {
-	q.rxNext, q.armed, q.given, q.txTail, q.txDone = 0, 0, 0, 0, 0
+	q.rxNext, q.armed, q.given, q.txTail, q.txDone, q.txRoom = 0, 0, 0, 0, 0, q.mask
+	q.delta = q.iova - uint64(uintptr(q.buf))
 	for slot := range q.mask + 1 {
 		*q.rxRead(slot) = rxRead{pkt: q.iova + uint64(slot*q.stride)}
 		*q.txDesc(slot) = txRead{}
-		*q.pending(slot) = 0
 	}
 }
 
@@ -184,7 +187,7 @@ func (q *Queue) reset() {
 func (q *Queue) send(frame []byte) error {
 	q.tidy()
 	n := q.txTail & q.mask
-	if q.txTail == q.txDone+q.mask {
+	if q.txTail == q.txRoom {
 		return nic.ErrFull
 	}
 	copy(unsafe.Slice((*byte)(unsafe.Add(q.sendBuf, n*q.stride)), q.bufSize), frame)
@@ -193,7 +196,7 @@ func (q *Queue) send(frame []byte) error {
 		cmd:    uint32(len(frame)) | txWhole,
 		status: uint32(len(frame)) << txPayShift,
 	}
-	q.post(q.txTail, q.txTail+1)
+	q.post(q.txTail, q.txTail+1, q.rxNext)
 	return nil
 }
 
@@ -215,7 +218,6 @@ func (q *Queue) recv(buf []byte) (int, int64) {
 		} else {
 			copy(buf, unsafe.Slice((*byte)(unsafe.Add(q.buf, slot*q.stride)), n))
 		}
-		*q.pending(slot) = q.txDone
 		q.rxNext++
 		q.tidy()
 		if !bad {

@@ -58,7 +58,7 @@ type Hooks struct {
 func (c *Card) Open(fn pci.Function, o nic.Options, l Limits, h Hooks) error {
 	c.Fn, c.Name, c.driver, c.hooks = fn, l.Driver+" "+fn.Name(), l.Driver, h
 	if err := c.open(o, l); err != nil {
-		if pci.Gone(fn) && !nic.Lost(err) {
+		if pci.Gone(fn) && !errors.Is(err, nic.ErrGone) {
 			err = c.Errorf("%w: %w", nic.ErrGone, err)
 		}
 		return errors.Join(err, fn.Close())

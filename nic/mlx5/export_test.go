@@ -2,7 +2,7 @@ package mlx5
 
 import "time"
 
-// A model answers at once or never. A look takes ten milliseconds where polling loops have all cores.
+// A model answers at once or never, but on a busy machine its thread may not run for half a second.
 func init() {
-	commandTimeout, initTimeout, leastLooks = 400*time.Millisecond, 400*time.Millisecond, 150
+	commandTimeout, initTimeout, leastLooks = 2*time.Second, 2*time.Second, 150
 }

@@ -90,7 +90,7 @@ func TestBusCost(t *testing.T) {
 		per := func(a, b uint64) float64 { return float64(int64(a-b)) / n }
 		reads, writes, mmio := per(with.DMARead, idle.DMARead), per(with.DMAWrite, idle.DMAWrite), per(with.MMIOWrite, idle.MMIOWrite)
 		t.Logf("%-6s %4d bytes: %.2f DMA reads, %.2f DMA writes (completions), %.2f MMIO writes a reply", c.push, c.size, reads, writes, mmio)
-		if reads > c.reads+0.02 || c.reads > 0 && reads < c.reads-0.02 || mmio != c.mmio {
+		if reads > c.reads+0.02 || c.reads > 0 && reads < c.reads-0.02 || mmio > c.mmio+0.06 || mmio < c.mmio-0.06 { // the watch writes too, by the clock
 			t.Errorf("%s, %d bytes: %.2f DMA reads and %.2f MMIO writes a reply, want %v and %v", c.push, c.size, reads, mmio, c.reads, c.mmio)
 		}
 		if with.MMIORead != 0 || writes > 0.5 {
@@ -309,6 +309,32 @@ func TestMended(t *testing.T) {
 			x.close()
 		})
 	}
+}
+
+// A command that firmware does not complete any more is the last: the watch restarts the card, and it answers again.
+func TestStuckCommand(t *testing.T) {
+	var stuck atomic.Bool
+	x := newRig(t, mlx5sim.Options{Withhold: func(op uint16) bool { return op == 0x770 && stuck.Load() }}) // QUERY_VPORT_COUNTER
+	x.open(nic.Options{})
+	x.exchange(10, 98)
+	if err := x.serve(func() {
+		stuck.Store(true)
+		var s nic.Stats
+		err := x.dev.ReadStats(&s)
+		stuck.Store(false)
+		if !errors.Is(err, nic.ErrTimeout) || !strings.Contains(err.Error(), "QUERY_VPORT_COUNTER") {
+			t.Errorf("%v", err)
+		}
+		x.await(func() bool { return x.dev.ReadStats(&s) == nil && s.Extra["resets_command_stuck"] == 1 })
+		x.answers(98)
+	}); err != nil {
+		t.Error(err)
+	}
+	x.port.ForgetViolations() // of frames that were under way
+	x.settle()
+	x.received()
+	x.exchange(70, 98)
+	x.close()
 }
 
 func TestWrongOptions(t *testing.T) {

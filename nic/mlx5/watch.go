@@ -34,6 +34,9 @@ func (d *Device) look(polled bool) (*kit.Symptom, error) {
 	if s := d.wanted.Swap(nil); s != nil {
 		return s, nil
 	}
+	if err := d.commands.dead.Load(); err != nil {
+		return &kit.Symptom{Reason: "command_stuck", Why: (*err).Error()}, nil
+	}
 	for i, q := range d.queues {
 		if s := d.lookAtQueue(i, q); s != nil {
 			return s, nil

@@ -9,18 +9,20 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rebound/fastpath"
 	"rebound/polling"
 )
 
 // Cycles measures what a Poll alone costs, in ticks of the cycle counter for each reply. arrive plays the device: it brings
-// batch frames and completes what was sent. It runs between the measured passes.
+// batch frames and completes what was sent. It runs between the measured passes, in which time goes on for r's rate limit too:
+// the askers' buckets are full again, as they are at all rates but the highest.
 //
 // A pass is read with fences on both sides, so that nothing of it is hidden in the harness or the other way round. Passes are
 // summed in groups, and a group is one sample: work that a loop does only now and then is in each of them, and what took the
 // core away is in few. Reported are the samples' lower quartile and median, with the cost of the harness, an empty pass, taken
 // off; harness-cycles says what that was. doorbell-cycles is the same of the passes that do nothing behind their doorbell: of
 // each group all but its longest four, since a loop tidies up in one pass of 32 or fewer.
-func Cycles(b *testing.B, batch int, arrive func(n int), poll func() int) {
+func Cycles(b *testing.B, r *fastpath.Responder, batch int, arrive func(n int), poll func() int) {
 	const passes, longest = 64, 4 // in a group: twice the slots that a loop may leave to tidy up
 	var drained atomic.Uint32
 	type group [passes]uint32 // ticks of each pass
@@ -28,6 +30,7 @@ func Cycles(b *testing.B, batch int, arrive func(n int), poll func() int) {
 		n := 0
 		for i := range g {
 			arrive(batch)
+			r.Loop.Start += 1 << 20
 			drained.Add(1) // a device's writes come from memory, not from this core's store buffer
 			t := polling.FencedTSC()
 			n += poll()

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -77,16 +78,24 @@ type callSite struct {
 }
 
 // goTool runs the go command in the module and returns what it wrote to each stream. What it has to say of downloads is in
-// the second.
+// the second. What went well is kept: a package has several functions to look at, and is the same for all of them.
 func goTool(args ...string) (stdout, stderr string, err error) {
+	type output struct{ out, said string }
+	key := strings.Join(args, " ")
+	if o, ok := toolRuns.Load(key); ok {
+		return o.(output).out, o.(output).said, nil
+	}
 	var out, said strings.Builder
 	c := exec.Command("go", args...)
 	c.Stdout, c.Stderr = &out, &said
 	if err := c.Run(); err != nil {
-		return "", "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, said.String())
+		return "", "", fmt.Errorf("go %s: %w\n%s", key, err, said.String())
 	}
+	toolRuns.Store(key, output{out.String(), said.String()})
 	return out.String(), said.String(), nil
 }
+
+var toolRuns sync.Map // of this process: the command line, and what it wrote
 
 // sources parses the files of pkg that this platform compiles.
 func sources(pkg string) (*token.FileSet, []*ast.File, error) {

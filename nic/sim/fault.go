@@ -2,6 +2,7 @@ package sim
 
 import (
 	"encoding/binary"
+	"errors"
 	"math/rand/v2"
 	"time"
 )
@@ -99,6 +100,16 @@ type late struct {
 	vector int
 }
 
+// Peek is the host's. What a driver wrote is there, however late the device's own writes are.
+func (h *faultyHost) Peek(iova uint64, p []byte) error {
+	if host, ok := h.Host.(interface {
+		Peek(iova uint64, p []byte) error
+	}); ok {
+		return host.Peek(iova, p)
+	}
+	return errors.ErrUnsupported
+}
+
 func (h *faultyHost) DMAWrite(iova uint64, p []byte) error {
 	if h.flipEvery > 0 && len(p) <= h.flipMax && h.rng.IntN(h.flipEvery) == 0 {
 		p = append([]byte(nil), p...)
@@ -144,4 +155,12 @@ func (h *faultyHost) settle(all bool) bool {
 		}
 	}
 	return n > 0
+}
+
+// Between runs f while neither a Step nor an access of a driver is under way, for faults that are turned while the port runs
+// freely. f calls no method of the port.
+func (p *Port) Between(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f()
 }

@@ -4,6 +4,8 @@ import (
 	"iter"
 	"runtime"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // host is a Port as its model sees it, with the port's lock held.
@@ -20,13 +22,17 @@ func (h *host) DMAWrite(iova uint64, p []byte) error {
 }
 
 // Peek reads host memory without counting: for checks of what a driver had to write before, which a real device does not make.
-// A model finds it by a type assertion, and goes without behind a host that delays DMA.
+// A model finds it by a type assertion.
 func (h *host) Peek(iova uint64, p []byte) error {
 	if h.space.command()&cmdBusMaster == 0 {
 		return errNoBusMaster
 	}
 	return h.dma.access(iova, p, false)
 }
+
+// ForgetConfig loses configuration space, as devices do that are reset by a register of their own: no memory space, no bus
+// mastering, no MSI-X until a driver restores them. A model finds it by a type assertion.
+func (h *host) ForgetConfig() { (*Port)(h).forgetConfig() }
 
 func (h *host) dmaAccess(iova uint64, p []byte, write bool) error {
 	err := error(errNoBusMaster)
@@ -116,16 +122,34 @@ func (p *Port) Step() bool {
 		return false
 	}
 	p.look()
-	busy := false
-	for i := 0; i < rxBurst && p.wire != nil; i++ {
+	arrived := p.arrived[:0]
+	for len(arrived) < rxBurst && p.wire != nil {
 		frame := p.wire.Recv(p.now())
 		if frame == nil {
 			break
 		}
-		p.model.Receive(frame)
-		busy = true
+		arrived = append(arrived, frame)
 	}
-	return p.model.Step() || busy
+	// What a driver stored before a frame was sent, a card has before the frame: writes are posted, but they keep their order
+	// with what depends on them. So the model looks at its doorbells after the frames left the wire and before it gets them.
+	busy := p.model.Step()
+	if len(arrived) == 0 {
+		return busy
+	}
+	for i, frame := range arrived {
+		p.model.Receive(frame)
+		arrived[i] = nil
+	}
+	p.arrived = arrived
+	p.model.Step()
+	return true
+}
+
+// Hold runs f while the model stands still. f must not call the port.
+func (p *Port) Hold(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f()
 }
 
 // Settle steps until there is no more work, or n times, and returns the number of steps.
@@ -183,8 +207,11 @@ func (p *Port) spin(end, ran chan struct{}) {
 		case idle < 1000:
 			idle++
 			runtime.Gosched()
+		case idle < 1200: // the next request may come soon, and time.Sleep takes a millisecond at least where all else waits
+			idle++
+			unix.Nanosleep(&unix.Timespec{Nsec: 50_000}, nil)
 		default:
-			time.Sleep(50 * time.Microsecond)
+			time.Sleep(time.Millisecond)
 		}
 	}
 }

@@ -30,7 +30,7 @@ type Model interface {
 	WriteBAR(bar int, off uint64, p []byte) error
 
 	// Step looks at the doorbells and rings and advances the device by a bounded amount of work. It reports whether
-	// there was any.
+	// there was any. It is called before and after frames are handed over.
 	Step() bool
 
 	// Receive takes a frame (without FCS) from the wire. The frame is the model's to keep. It reports whether the device

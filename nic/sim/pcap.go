@@ -7,24 +7,42 @@ import (
 	"time"
 )
 
+// LinkType is what a wire carries.
+type LinkType uint8
+
+const (
+	LinkEthernet   LinkType = iota // frames without FCS
+	LinkInfiniBand                 // packets with the invariant checksum, without the variant one
+)
+
+func (l LinkType) String() string { return [...]string{"Ethernet", "InfiniBand"}[l] }
+
+// Numbers of link types in pcap files (tcpdump.org/linktypes.html), and what is behind each frame of the wire there.
+var pcapLink = [...]struct {
+	number uint32
+	tail   []byte
+}{LinkEthernet: {1, nil}, LinkInfiniBand: {247, []byte{0, 0}}} // a variant checksum, which readers expect
+
 // Capture is a wire's end that writes what passes to a pcap file, in nanoseconds.
 type Capture struct {
 	Wire
 	mu  sync.Mutex
 	out io.Writer
 	err error
+
+	tail []byte
 }
 
 // NewCapture writes the file's header and returns w with the capture on it. Times are the port's clock.
-func NewCapture(w Wire, out io.Writer) (*Capture, error) {
+func NewCapture(w Wire, out io.Writer, link LinkType) (*Capture, error) {
 	h := make([]byte, 24)
 	binary.LittleEndian.PutUint32(h[0:], 0xa1b23c4d) // nanoseconds
 	binary.LittleEndian.PutUint16(h[4:], 2)
 	binary.LittleEndian.PutUint16(h[6:], 4)
 	binary.LittleEndian.PutUint32(h[16:], 1<<16)
-	binary.LittleEndian.PutUint32(h[20:], 1) // LINKTYPE_ETHERNET
+	binary.LittleEndian.PutUint32(h[20:], pcapLink[link].number)
 	_, err := out.Write(h)
-	return &Capture{Wire: w, out: out}, err
+	return &Capture{Wire: w, out: out, tail: pcapLink[link].tail}, err
 }
 
 func (c *Capture) Send(now time.Duration, frame []byte) {
@@ -41,15 +59,15 @@ func (c *Capture) Recv(now time.Duration) []byte {
 }
 
 func (c *Capture) write(now time.Duration, frame []byte) {
-	h := make([]byte, 16, 16+len(frame))
+	h := make([]byte, 16, 16+len(frame)+len(c.tail))
 	binary.LittleEndian.PutUint32(h[0:], uint32(now/time.Second))
 	binary.LittleEndian.PutUint32(h[4:], uint32(now%time.Second))
-	binary.LittleEndian.PutUint32(h[8:], uint32(len(frame)))
-	binary.LittleEndian.PutUint32(h[12:], uint32(len(frame)))
+	binary.LittleEndian.PutUint32(h[8:], uint32(len(frame)+len(c.tail)))
+	binary.LittleEndian.PutUint32(h[12:], uint32(len(frame)+len(c.tail)))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err == nil {
-		_, c.err = c.out.Write(append(h, frame...))
+		_, c.err = c.out.Write(append(append(h, frame...), c.tail...))
 	}
 }
 

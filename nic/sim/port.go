@@ -40,7 +40,8 @@ type Port struct {
 	shadow  [6]shadow
 	msix    []byte // the MSI-X table, 16 bytes a vector, as the driver last wrote it
 	wire    Wire
-	up      bool // the wire's link state that the model was told last
+	arrived [][]byte // of one Step, between the wire and the model
+	up      bool     // the wire's link state that the model was told last
 	counts  Counts
 	faults  []violation // oldest first
 	dropped [2]int      // violations beyond maxViolations, by grade
@@ -167,11 +168,7 @@ func (p *Port) reset() {
 	if p.closed {
 		return
 	}
-	p.space.reset()
-	clear(p.msix)
-	for i := 0; i < len(p.msix); i += 16 {
-		p.msix[i+12] = 1 // Vector Control: masked (PCIe 6.0 §7.7.2.8)
-	}
+	p.forgetConfig()
 	for i, b := range p.conf.BARs {
 		for _, r := range b.Polled {
 			clear(p.shadow[i].mem[r.Off : r.Off+r.Len])
@@ -183,6 +180,14 @@ func (p *Port) reset() {
 	}
 	p.model.Reset()
 	p.model.SetLink(p.up)
+}
+
+func (p *Port) forgetConfig() {
+	p.space.reset()
+	clear(p.msix)
+	for i := 0; i < len(p.msix); i += 16 {
+		p.msix[i+12] = 1 // Vector Control: masked (PCIe 6.0 §7.7.2.8)
+	}
 }
 
 // Drop is what the kernel does to a function whose process died: bus mastering off, all mappings gone, the function reset.

@@ -32,6 +32,7 @@ type Queue struct {
 	owner unsafe.Pointer // one byte for each: who has it
 
 	iova   uint64 // of buf
+	delta  uint64 // iova - buf
 	bufLen uint32 // what the device may write to one buffer, header included
 	stride uint32 // from one buffer to the next: an odd number of cache lines, or all heads would share a few sets of the L1 cache
 
@@ -63,6 +64,9 @@ var wrongs = [...]string{
 	wrongTxID:    "transmit ring: a used entry names buffer %d, which the device does not have",
 }
 
+// has says who has buffer id.
+func (q *Queue) has(id uint32) *uint8 { return (*uint8)(unsafe.Add(q.owner, id)) }
+
 // Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
 // lie, posts them, and notifies once. It tidies up where nothing was there to answer, or where tidyAt transmits wait. It
 // returns the number of replies posted.
@@ -86,7 +90,6 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 			end = ready
 		}
 	}
-	var rxBytes, txBytes uint64
 	for ; next != end; next++ {
 		var id, length uint32
 		if q.rx.packed {
@@ -100,22 +103,19 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 			e := q.rx.usedAt(next)
 			id, length = e.id, e.len
 		}
-		own := (*uint8)(unsafe.Add(q.owner, id&q.rx.mask))
-		if id > q.rx.mask || *own&inReceive == 0 {
+		if id > q.rx.mask || *q.has(id)&inReceive == 0 {
 			q.distrust(wrongRxID, id)
 			break
 		}
-		*own &^= inReceive
+		*q.has(id) &^= inReceive
 		n := int(length) - headerLen
 		if uint(n-minFrame) > uint(q.bufLen-headerLen-minFrame) {
 			q.badLength.Add(1)
 			q.arm(id)
 			continue
 		}
-		rxBytes += uint64(n)
-		at := id * q.stride
-		p := unsafe.Add(q.buf, at)
-		h, m := (*[64]byte)(unsafe.Add(p, headerLen)), n
+		q.rxBytes.Add(uint64(n))
+		h := (*[64]byte)(unsafe.Add(q.buf, id*q.stride+headerLen))
 		switch k := fastpath.Match(h); { // see package fastpath for what the leaves ask of each other
 		case k == fastpath.ICMPv4 && r.IPv4(h, n) && r.Sum4(h) && r.Hosts4(h) && fastpath.Echo4(h) && r.Admit(h, k):
 			r.Pong4(h)
@@ -132,30 +132,31 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 			r.Bounce6(h)
 			fastpath.Swap6(h)
 		default:
-			m = r.Slow(h, n)
+			n = r.Slow(h, n)
 		}
-		if m == 0 {
+		if n == 0 {
 			q.arm(id)
 			continue
 		}
-		if *own != 0 { // Send's, of before this loop
+		if *q.has(id) != 0 { // Send's, of before this loop
 			q.txFull.Add(1)
 			q.arm(id)
 			continue
 		}
-		*own = inReply
+		*q.has(id) = inReply
+		p := unsafe.Add(unsafe.Pointer(h), -headerLen)
 		*(*uint64)(p), *(*uint32)(unsafe.Add(p, 8)) = 0, 0 // the header
-		size := uint32(m) + headerLen
+		size := uint32(n) + headerLen
 		if q.rx.packed {
 			d := q.tx.packedAt(tail)
-			d.addr = q.iova + uint64(at)
+			d.addr = q.delta + uint64(uintptr(p))
 			mmio.Store64((*uint64)(unsafe.Pointer(&d.len)), uint64(size)|uint64(id|q.tx.avail(tail)<<16)<<32)
 		} else {
 			d := q.tx.splitAt(id)
-			d.addr, d.len = q.iova+uint64(at), size
+			d.addr, d.len = q.delta+uint64(uintptr(p)), size
 			*q.tx.availAt(tail) = uint16(id)
 		}
-		txBytes += uint64(m)
+		q.txBytes.Add(uint64(n))
 		tail++
 	}
 	replies, frames := tail-q.tx.next, next-q.rx.seen
@@ -165,9 +166,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	if frames != 0 {
 		q.rx.seen = next
 		q.rxFrames.Add(uint64(frames))
-		q.rxBytes.Add(rxBytes)
 		q.txFrames.Add(uint64(replies))
-		q.txBytes.Add(txBytes)
 		if replies != 0 && tail-q.tx.seen < tidyAt {
 			return int(replies)
 		}
@@ -229,7 +228,7 @@ func (q *Queue) tidy() {
 // arm gives buffer id to the receive ring. The device may take it in a packed ring at once, in a split one after give.
 func (q *Queue) arm(id uint32) {
 	r := &q.rx
-	*(*uint8)(unsafe.Add(q.owner, id)) |= inReceive
+	*q.has(id) |= inReceive
 	if r.packed {
 		d := r.packedAt(r.next)
 		d.addr = q.iova + uint64(id*q.stride)
@@ -265,6 +264,7 @@ func (q *Queue) reset() {
 	q.rx.reset()
 	q.tx.reset()
 	q.sendNext, q.distrusted = 0, 0
+	q.delta = q.iova - uint64(uintptr(q.buf))
 	clear(unsafe.Slice((*byte)(q.owner), q.rx.mask+1))
 	for id := range q.rx.mask + 1 {
 		if !q.rx.packed {

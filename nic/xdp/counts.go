@@ -2,7 +2,6 @@ package xdp
 
 import (
 	"encoding/binary"
-	"structs"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -14,24 +13,21 @@ import (
 // compiler is the version of clang that made the committed object.
 const compiler = "14.0.6"
 
-// clock is struct clock of responder.c.
-type clock = struct {
-	_             structs.HostLayout
-	At            uint64
-	Ntp           uint64
-	Rate          uint64
-	ErrorEstimate uint64
-}
-
 // The program's buckets are polling's, its verdicts fit.
 var (
-	_ [polling.Buckets]uint64 = programCpuCounts{}.Turnaround
+	_ [polling.Buckets]uint64 = programCpuCounts{}.Turnaround.Counts
 	_ [64 - fastpath.Verdicts]struct{}
 )
 
 const cpuSize = int(unsafe.Sizeof(programCpuCounts{}))
 
-// counts reads what the CPUs have counted, from memory that the kernel shares.
+// Histogram is what a program recorded: how many values fell into each of polling's buckets of nanoseconds, and the greatest.
+type Histogram struct {
+	Counts   [polling.Buckets]uint64
+	Greatest uint64
+}
+
+// counts reads what the CPUs have counted, from memory that the kernel shares. It makes no system call.
 type counts struct {
 	memory *ebpf.Memory
 	cpus   int
@@ -43,20 +39,24 @@ func newCounts(m *ebpf.Map) (*counts, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &counts{memory: memory, cpus: int(m.MaxEntries())}, nil
+	return &counts{memory: memory, cpus: int(m.MaxEntries()), buf: make([]byte, 8*polling.Buckets)}, nil
 }
 
-// add adds the n words at offset of every CPU to sum.
-func (c *counts) add(offset uintptr, sum []uint64) {
-	if len(c.buf) < 8*len(sum) {
-		c.buf = make([]byte, 8*len(sum))
+// read reads the n words at offset of one CPU; they are valid until the next read.
+func (c *counts) read(cpu int, offset uintptr, n int) []byte {
+	b := c.buf[:8*n]
+	if _, err := c.memory.ReadAt(b, int64(cpu*cpuSize)+int64(offset)); err != nil {
+		panic(err) // the map is as long as it was made
 	}
-	for i := range c.cpus {
-		if _, err := c.memory.ReadAt(c.buf[:8*len(sum)], int64(i*cpuSize)+int64(offset)); err != nil {
-			panic(err) // the map is as long as it was made
-		}
+	return b
+}
+
+// add adds the words at offset of every CPU to sum.
+func (c *counts) add(offset uintptr, sum []uint64) {
+	for cpu := range c.cpus {
+		b := c.read(cpu, offset, len(sum))
 		for j := range sum {
-			sum[j] += binary.LittleEndian.Uint64(c.buf[8*j:])
+			sum[j] += binary.LittleEndian.Uint64(b[8*j:])
 		}
 	}
 }
@@ -71,15 +71,19 @@ func (c *counts) bytes() (n [2]uint64) { // received, sent
 	return n
 }
 
-// turnaround returns the sum of the histograms, and the greatest value, in nanoseconds.
-func (c *counts) turnaround() (counts [polling.Buckets]uint64, greatest uint64) {
-	c.add(unsafe.Offsetof(programCpuCounts{}.Turnaround), counts[:])
-	var b [8]byte
-	for i := range c.cpus {
-		if _, err := c.memory.ReadAt(b[:], int64(i*cpuSize)+int64(unsafe.Offsetof(programCpuCounts{}.TurnaroundMax))); err != nil {
-			panic(err)
-		}
-		greatest = max(greatest, binary.LittleEndian.Uint64(b[:]))
+func (c *counts) turnaround() Histogram {
+	return c.histogram(unsafe.Offsetof(programCpuCounts{}.Turnaround))
+}
+
+func (c *counts) delivery() Histogram {
+	return c.histogram(unsafe.Offsetof(programCpuCounts{}.Delivery))
+}
+
+// histogram sums those at offset of every CPU: struct histogram of state.h.
+func (c *counts) histogram(offset uintptr) (h Histogram) {
+	for cpu := range c.cpus {
+		h.Greatest = max(h.Greatest, binary.LittleEndian.Uint64(c.read(cpu, offset, 1)))
 	}
-	return counts, greatest
+	c.add(offset+8, h.Counts[:])
+	return h
 }

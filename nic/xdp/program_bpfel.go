@@ -18,21 +18,41 @@ type programClockPair struct {
 	Sequence uint64
 	Clock    [2]struct {
 		_             structs.HostLayout
-		At            uint64
-		Ntp           uint64
-		Rate          uint64
+		Offset        uint64
 		ErrorEstimate uint64
+		DeviceAt      uint64
+		DeviceTai     uint64
+		DeviceRate    uint64
 	}
 }
 
 type programCpuCounts struct {
-	_             structs.HostLayout
-	Verdicts      [64]uint64
-	Full          [4096]uint64
-	RxBytes       uint64
-	TxBytes       uint64
-	TurnaroundMax uint64
-	Turnaround    [4352]uint64
+	_          structs.HostLayout
+	Verdicts   [64]uint64
+	Full       [4096]uint64
+	RxBytes    uint64
+	TxBytes    uint64
+	Dice       uint64
+	Now        uint64
+	Turnaround struct {
+		_        structs.HostLayout
+		Greatest uint64
+		Counts   [4352]uint64
+	}
+	Delivery struct {
+		_        structs.HostLayout
+		Greatest uint64
+		Counts   [4352]uint64
+	}
+	Unused [2]uint64
+}
+
+type programIdentity struct {
+	_         structs.HostLayout
+	MacLo     uint32
+	MacHi     uint32
+	Own4Count uint32
+	Own6Count uint32
 }
 
 type programIn6 struct {
@@ -43,16 +63,18 @@ type programIn6 struct {
 
 type programRuleSet struct {
 	_             structs.HostLayout
-	Mac           [6]uint8
 	Open          uint8
 	Partial       uint8
+	Stamp         uint8
+	StampBase     uint8
+	Frags         uint8
+	_             [3]byte
 	ChecksumBytes uint32
-	Own4Count     uint32
 	Not4Count     uint32
-	Own6Count     uint32
 	Cost          uint64
 	Burst         uint64
 	Most          uint64
+	Still         uint64
 }
 
 // Names of all BPF objects in the ELF.
@@ -61,7 +83,10 @@ type programRuleSet struct {
 const (
 	programMapClocks       = "clocks"
 	programMapCpus         = "cpus"
-	programProgRespond     = "respond"
+	programProgRebound     = "rebound"
+	programProgReboundBoth = "rebound_both"
+	programProgReboundTag  = "rebound_tag"
+	programProgReboundTime = "rebound_time"
 	programVarEchoPorts    = "echo_ports"
 	programVarNot4         = "not4"
 	programVarOwn4         = "own4"
@@ -69,6 +94,7 @@ const (
 	programVarRules        = "rules"
 	programVarServicePorts = "service_ports"
 	programVarStampPorts   = "stamp_ports"
+	programVarUs           = "us"
 	programVarVlans        = "vlans"
 )
 
@@ -114,7 +140,10 @@ type programSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programProgramSpecs struct {
-	Respond *ebpf.ProgramSpec `ebpf:"respond"`
+	Rebound     *ebpf.ProgramSpec `ebpf:"rebound"`
+	ReboundBoth *ebpf.ProgramSpec `ebpf:"rebound_both"`
+	ReboundTag  *ebpf.ProgramSpec `ebpf:"rebound_tag"`
+	ReboundTime *ebpf.ProgramSpec `ebpf:"rebound_time"`
 }
 
 // programMapSpecs contains maps before they are loaded into the kernel.
@@ -136,6 +165,7 @@ type programVariableSpecs struct {
 	Rules        *ebpf.VariableSpec `ebpf:"rules"`
 	ServicePorts *ebpf.VariableSpec `ebpf:"service_ports"`
 	StampPorts   *ebpf.VariableSpec `ebpf:"stamp_ports"`
+	Us           *ebpf.VariableSpec `ebpf:"us"`
 	Vlans        *ebpf.VariableSpec `ebpf:"vlans"`
 }
 
@@ -181,6 +211,7 @@ type programVariables struct {
 	Rules        *ebpf.Variable `ebpf:"rules"`
 	ServicePorts *ebpf.Variable `ebpf:"service_ports"`
 	StampPorts   *ebpf.Variable `ebpf:"stamp_ports"`
+	Us           *ebpf.Variable `ebpf:"us"`
 	Vlans        *ebpf.Variable `ebpf:"vlans"`
 }
 
@@ -188,12 +219,18 @@ type programVariables struct {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programPrograms struct {
-	Respond *ebpf.Program `ebpf:"respond"`
+	Rebound     *ebpf.Program `ebpf:"rebound"`
+	ReboundBoth *ebpf.Program `ebpf:"rebound_both"`
+	ReboundTag  *ebpf.Program `ebpf:"rebound_tag"`
+	ReboundTime *ebpf.Program `ebpf:"rebound_time"`
 }
 
 func (p *programPrograms) Close() error {
 	return _ProgramClose(
-		p.Respond,
+		p.Rebound,
+		p.ReboundBoth,
+		p.ReboundTag,
+		p.ReboundTime,
 	)
 }
 

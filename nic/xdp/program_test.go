@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,7 +14,7 @@ import (
 
 	"rebound/fastpath"
 	"rebound/fastpath/corpus"
-	"rebound/polling"
+	"rebound/nic/nictest"
 )
 
 const now, errorEstimate = 0xe8d4_a510_8000_0000, 0x8123
@@ -24,7 +22,7 @@ const now, errorEstimate = 0xe8d4_a510_8000_0000, 0x8123
 // pair is the program and fastpath with one configuration.
 type pair struct {
 	name    string
-	program *programObjects
+	program *ebpf.Program
 	counts  *counts
 	fast    *fastpath.Responder
 	run     ebpf.RunOptions
@@ -41,21 +39,26 @@ func config() fastpath.Config {
 	return c
 }
 
-func newPair(t testing.TB, name string, c fastpath.Config) *pair {
+func newPair(t testing.TB, name string, c fastpath.Config, v variant) *pair {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("loading an XDP program takes root")
 	}
 	p := &pair{name: name, out: make([]byte, 4096), buf: make([]byte, 4096)}
-	var err error
-	if p.program, err = load(c); err != nil {
+	m, err := newMaps()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.close)
+	v.still = now
+	if p.program, err = load(c, v, m); err != nil {
 		t.Fatalf("%+v", err)
 	}
 	t.Cleanup(func() { p.program.Close() })
-	if p.counts, err = newCounts(p.program.Cpus); err != nil {
+	if p.counts, err = newCounts(m.Cpus); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.program.Clocks.Put(uint32(0), programClockPair{Clock: [2]clock{{Ntp: now, ErrorEstimate: errorEstimate}}}); err != nil {
+	if err := (&clockKeeper{clocks: m.Clocks}).put(clock{ErrorEstimate: errorEstimate}); err != nil {
 		t.Fatal(err)
 	}
 	c.TicksPerSecond = 1e9
@@ -78,11 +81,13 @@ func pairs(t testing.TB) (all []*pair) {
 		{"tagged", func(c *fastpath.Config) { c.VLANs, c.ChecksumBytes = []uint16{10, 20, 100}, 0 }},
 		{"open", func(c *fastpath.Config) { c.Mode = fastpath.Open }},
 		{"one address", func(c *fastpath.Config) { c.Addresses = c.Addresses[:1] }},
+		{"base", func(c *fastpath.Config) { c.STAMPBase, c.PartialChecksums = true, true }},
+		{"frags", func(c *fastpath.Config) { c.STAMPBase = true }},
 		{"limited", func(c *fastpath.Config) { c.Rate, c.Burst = 1_000_000, 1<<30 }},
 	} {
 		c := config()
 		v.change(&c)
-		all = append(all, newPair(t, v.name, c))
+		all = append(all, newPair(t, v.name, c, variant{frags: v.name == "frags"}))
 	}
 	return all
 }
@@ -94,7 +99,7 @@ func (p *pair) judge(f []byte) error {
 	}
 	before, was := p.counts.verdicts(), p.fast.Stats()
 	p.run.Data, p.run.DataOut = f, p.out
-	action, err := p.program.Respond.Run(&p.run)
+	action, err := p.program.Run(&p.run)
 	if err != nil {
 		return err
 	}
@@ -123,8 +128,6 @@ func (p *pair) judge(f []byte) error {
 	}
 	return nil
 }
-
-const actionDrop, actionPass, actionTX = 1, 2, 3
 
 // guarded are the verdicts after which the kernel may not see the frame.
 func guarded(v fastpath.Verdict) bool {
@@ -166,6 +169,51 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
+// Test packets shorter than their replies, of every length, under tags, padded, with each kind of checksum.
+func TestBase(t *testing.T) {
+	for _, p := range pairs(t) {
+		if p.name != "base" && p.name != "frags" {
+			continue
+		}
+		for tags := range 3 {
+			for n := range 46 {
+				for _, from := range []netip.Addr{corpus.Their4, corpus.Their6} {
+					to, kind := corpus.Our4, uint16(0x0800)
+					if from.Is6() {
+						to, kind = corpus.Our6, 0x86dd
+					}
+					packet := corpus.TestPacket(n)[:n]
+					f := corpus.Eth(corpus.OurMAC, corpus.TheirMAC, tags, kind, corpus.UDP(from, to, 40000, corpus.STAMPPorts[0], packet))
+					none := bytes.Clone(f)
+					copy(none[len(none)-n-2:], []byte{0, 0})
+					wrong := bytes.Clone(f)
+					wrong[len(wrong)-n-1] ^= 1
+					partial := bytes.Clone(f)
+					hosts := len(f) - n - 8 - 2*len(from.AsSlice())
+					sum := uint32(17 + 8 + n)
+					for i := hosts; i < len(f)-n-8; i += 2 {
+						sum += uint32(binary.BigEndian.Uint16(f[i:]))
+					}
+					for sum > 0xffff {
+						sum = sum>>16 + sum&0xffff
+					}
+					binary.BigEndian.PutUint16(partial[len(f)-n-2:], uint16(sum))
+					for _, g := range [][]byte{f, none, wrong, partial} {
+						for _, h := range [][]byte{g, corpus.Pad(bytes.Clone(g), 60+4*tags), append(corpus.Pad(bytes.Clone(g), 56+4*tags), 1, 2, 3, 4)} {
+							if err := p.judge(h); err != nil {
+								t.Fatalf("%d tags, %d bytes from %v: %v", tags, n, from, err)
+							}
+						}
+					}
+				}
+			}
+		}
+		if s := p.fast.Stats(); s[fastpath.AnsweredSTAMPv4] < 27*3 || s[fastpath.AnsweredSTAMPv6] < 27*3 {
+			t.Errorf("%s: %v", p.name, s)
+		}
+	}
+}
+
 // Frames changed at random: a million, or with REBOUND_XDP_FRAMES as many as it says.
 func TestMutations(t *testing.T) {
 	frames := 1_000_000
@@ -196,12 +244,12 @@ func TestMutations(t *testing.T) {
 func TestLimit(t *testing.T) {
 	c := config()
 	c.Rate, c.Burst = 1, 5 // a second is longer than the test has between two frames of the burst
-	p := newPair(t, "limit", c)
+	p := newPair(t, "limit", c, variant{})
 	from := func(a string) []byte {
 		return corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, 0x0800, corpus.ICMPv4(netip.MustParseAddr(a), corpus.Our4, 8))
 	}
 	run := func(f []byte) uint32 {
-		action, err := p.program.Respond.Run(&ebpf.RunOptions{Data: f})
+		action, err := p.program.Run(&ebpf.RunOptions{Data: f})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -225,91 +273,59 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// Every reply is in the histogram of its CPU.
+// One reply in sixteen, more or less, is in the histogram of its CPU, and the first on a CPU is.
 func TestTurnaround(t *testing.T) {
-	p := newPair(t, "turnaround", config())
+	p := newPair(t, "turnaround", config(), variant{})
 	const n = 1000
-	if _, err := p.program.Respond.Run(&ebpf.RunOptions{Data: corpus.Requests(0)[0].Frame}); err != nil {
+	if _, err := p.program.Run(&ebpf.RunOptions{Data: corpus.Requests(0)[0].Frame}); err != nil {
 		t.Fatal(err)
 	}
 	for range n - 1 {
-		p.program.Respond.Run(&ebpf.RunOptions{Data: corpus.Requests(0)[0].Frame})
+		p.program.Run(&ebpf.RunOptions{Data: corpus.Requests(0)[0].Frame})
 	}
-	counts, greatest := p.counts.turnaround()
+	h := p.counts.turnaround()
 	sum := uint64(0)
-	for _, c := range counts {
+	for _, c := range h.Counts {
 		sum += c
 	}
-	if sum != n || greatest == 0 {
-		t.Errorf("%d replies recorded, the greatest took %d ns; want %d", sum, greatest, n)
+	if sum < n/32 || sum > n/8 || h.Greatest == 0 {
+		t.Errorf("%d of %d replies recorded, the greatest took %d ns; want a sixteenth of them", sum, n, h.Greatest)
 	}
 }
 
 // The committed object is what this compiler makes of the source, where it is the one that made it.
 func TestObject(t *testing.T) {
-	clang, err := exec.LookPath("clang")
-	if err != nil {
-		t.Skip("clang is not installed")
-	}
-	version, err := exec.Command(clang, "--version").Output()
-	if err != nil || !bytes.Contains(version, []byte("clang version "+compiler)) {
-		t.Skipf("the object was made by clang %s, this is %s", compiler, strings.SplitN(string(version), "\n", 2)[0])
-	}
-	dir := t.TempDir()
-	out, err := exec.Command(clang, "-O2", "-g", "-Wall", "-Werror", "-mcpu=v3", "-target", "bpfel", "-c", "responder.c", "-o", filepath.Join(dir, "o")).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	fresh, err := ebpf.LoadCollectionSpec(filepath.Join(dir, "o"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	committed, err := loadProgram()
-	if err != nil {
-		t.Fatal(err)
-	}
-	code := func(s *ebpf.CollectionSpec) []byte {
-		var b bytes.Buffer
-		if err := s.Programs[programProgRespond].Instructions.Marshal(&b, binary.LittleEndian); err != nil {
-			t.Fatal(err)
-		}
-		return b.Bytes()
-	}
-	if !bytes.Equal(code(fresh), code(committed)) {
-		t.Error("program_bpfel.o is not what responder.c compiles to: go generate ./nic/xdp")
-	}
+	nictest.BPFObject(t, "responder.c", "program_bpfel.o", compiler)
 }
 
-// BenchmarkTurnaround reports the median of what the program records for itself: from its first reading of the clock to the
-// last, which leaves out how the kernel calls it. Each reading is in it once.
-func BenchmarkTurnaround(b *testing.B) {
-	bench := func(name string, f []byte, change func(*fastpath.Config)) {
-		b.Run(name, func(b *testing.B) {
-			c := config()
-			c.ChecksumBytes, c.Rate, c.Burst = fastpath.DefaultChecksumBytes, fastpath.DefaultRate, 1<<32
-			change(&c)
-			p := newPair(b, name, c)
-			run := ebpf.RunOptions{Data: f}
-			for b.Loop() {
-				if action, err := p.program.Respond.Run(&run); err != nil || action != actionTX {
-					b.Fatal(action, err)
+// BenchmarkProgram is one run of the program by the kernel, without what runs it.
+func BenchmarkProgram(b *testing.B) {
+	for _, g := range Guards() {
+		b.Run(g.Name, func(b *testing.B) {
+			for _, q := range corpus.Requests(0) {
+				if q.Name != "ping" && g.Name != "all guards" || strings.Contains(q.Name, "dad") {
+					continue
 				}
+				b.Run(q.Name, func(b *testing.B) {
+					c := config()
+					c.ChecksumBytes, c.Rate, c.Burst = fastpath.DefaultChecksumBytes, fastpath.DefaultRate, 1<<32
+					if !strings.Contains(q.Kind, "stamp") {
+						c.STAMPPorts = nil
+					}
+					g.Without(&c)
+					x, err := NewBench(c, q.Frame)
+					if err != nil {
+						b.Fatal(err)
+					}
+					defer x.Close()
+					p, around, err := x.Run(b.N)
+					if err != nil {
+						b.Fatal(err)
+					}
+					b.ReportMetric(float64(p), "program-ns")
+					b.ReportMetric(float64(around), "around-ns")
+				})
 			}
-			counts, _ := p.counts.turnaround()
-			median, sum := 0, uint64(0)
-			for ; sum < uint64(b.N)/2; median++ {
-				sum += counts[median]
-			}
-			b.ReportMetric(float64(polling.Lowest(median-1)), "p50-ns")
 		})
 	}
-	same := func(*fastpath.Config) {}
-	for _, q := range corpus.Requests(0) {
-		bench(q.Name, q.Frame, same)
-	}
-	ping := corpus.Requests(0)[0].Frame
-	bench("guards/all", ping, same)
-	bench("guards/no checksum", ping, func(c *fastpath.Config) { c.ChecksumBytes = 0 })
-	bench("guards/no limit", ping, func(c *fastpath.Config) { c.Rate = 0 })
-	bench("guards/open", ping, func(c *fastpath.Config) { c.Mode = fastpath.Open })
 }

@@ -96,6 +96,20 @@ type demo struct {
 	w               io.Writer
 }
 
+// side is one that answers.
+type side struct {
+	name, prefix, driver string // driver: "" for the kernel's own echo
+}
+
+// sides are the kernel and the responder; where the driver is the demo's to choose, the responder in each way that stands out.
+func (d *demo) sides() []side {
+	all := []side{{"kernel", testbed.KernelPrefix, ""}}
+	if d.driver != "auto" {
+		return append(all, side{"responder", testbed.ResponderPrefix, d.driver})
+	}
+	return append(all, side{"xdp", testbed.ResponderPrefix, "xdp"}, side{"afxdp", testbed.ResponderPrefix, "afxdp"})
+}
+
 // run is on a locked thread, which becomes the bench's side.
 func (d *demo) run(o session.Options) (*session.Result, error) {
 	bed, err := testbed.Enter(d.unprivileged)
@@ -103,27 +117,54 @@ func (d *demo) run(o session.Options) (*session.Result, error) {
 		return nil, err
 	}
 	defer bed.Close()
-	r := &testbed.Responder{Bed: bed, Program: d.program, Driver: d.driver, Unprivileged: d.unprivileged, Core: bed.Core.Other()}
-	if r.Core == bed.Core.CPU {
+	core := bed.Core.Other()
+	if core == bed.Core.CPU {
 		o.Log.Warn("there is one CPU only: responder and bench take turns on it, and the numbers are the scheduler's")
 	}
-	defer func() { _ = r.Stop() }()
-	if err := r.Start(); err != nil {
-		return nil, err
+	responders := map[string]*testbed.Responder{}
+	stop := func() (err error) {
+		for _, r := range responders {
+			err = errors.Join(err, r.Stop())
+		}
+		return err
 	}
-	fmt.Fprintf(d.w, "responder: %s\n\n", r.Ready)
-	for _, v := range []struct{ name, prefix string }{{"kernel", testbed.KernelPrefix}, {"responder", testbed.ResponderPrefix}} {
-		o.Variants = append(o.Variants, settings.Settings{Name: v.name, Target: netip.MustParsePrefix(v.prefix).Addr(), Proto: probe.ICMP,
+	defer func() { _ = stop() }()
+	for _, s := range d.sides() {
+		o.Variants = append(o.Variants, settings.Settings{Name: s.name, Target: netip.MustParsePrefix(s.prefix).Addr(), Proto: probe.ICMP,
 			Rates: []float64{0}, Sizes: []int{98}, Iface: testbed.NearIface, Source: netip.MustParseAddr(testbed.NearAddress), Driver: "afpacket",
 			Transport: "raw", Timeout: 10 * time.Second})
+		if s.driver == "" {
+			continue
+		}
+		if err := stop(); err != nil { // the last one stays, to say which MAC is asked
+			return nil, err
+		}
+		r := &testbed.Responder{Bed: bed, Program: d.program, Driver: s.driver, Unprivileged: d.unprivileged, Core: core}
+		if err := r.Start(); err != nil {
+			return nil, err
+		}
+		responders[s.name] = r
+		fmt.Fprintf(d.w, "%s: %s\n", s.name, r.Ready)
 	}
+	fmt.Fprintln(d.w)
 	o.Before = func(s *series.Series) error {
-		if s.Name != "responder" {
+		r := responders[s.Name]
+		if r == nil {
 			s.Notes = []string{"answered by the kernel of the other namespace, on the same veth pair; no responder ran meanwhile"}
-			return r.Stop()
+			return stop()
+		}
+		for name, other := range responders {
+			if name != s.Name {
+				if err := other.Stop(); err != nil {
+					return err
+				}
+			}
 		}
 		err := r.Start()
 		s.Notes = []string{fmt.Sprintf("answered by the responder on CPU %d, started for each slice: %s", r.Core, r.Ready)}
+		if r.Driver == "xdp" {
+			s.Notes = []string{fmt.Sprintf("answered by the responder's program in the kernel, which takes no CPU of its own; started for each slice: %s", r.Ready)}
+		}
 		return err
 	}
 	return session.Run(o)

@@ -33,6 +33,9 @@ type Options struct {
 
 	// Stamps is set where the kernel's and the card's timestamps are kept as well. It belongs to Port.
 	Stamps *Stamper
+
+	// StopAtZero ends a STAMP stream whose reflector zeroes its session identifier (RFC 8972 §3), with ErrZeroSSID.
+	StopAtZero bool
 }
 
 // Limit says how long a Run lasts.
@@ -109,7 +112,8 @@ func New(o Options) (*Stream, error) {
 	}
 	s.window = newWindow(size, s.clock.Ticks(o.Timeout))
 	if o.Codec.Flow().Proto == probe.STAMP {
-		s.stamp = newStampState(s.rec)
+		s.stamp = newStampState(s.rec, o.Codec.Flow(), o.StopAtZero)
+		s.window.next = 1 // see stampState.differ
 		o.Codec.SetErrorEstimate(s.stamp.estimate)
 	}
 	if o.Stamps != nil {
@@ -153,6 +157,9 @@ func (s *Stream) Run(l Limit, stop *atomic.Bool) error {
 		err = s.drain(stop)
 	}
 	s.window.end()
+	if s.stamp != nil {
+		s.stamp.end()
+	}
 	s.rec.End(polling.TSC())
 	s.show()
 	return err
@@ -169,6 +176,13 @@ func (s *Stream) discard() error {
 	return nil
 }
 
+// measure ends the warm-up.
+func (s *Stream) measure() {
+	if s.measured = true; s.stamp != nil {
+		s.stamp.begin()
+	}
+}
+
 // closed sends a probe when the one before is answered or overdue.
 func (s *Stream) closed(start uint64, l Limit, stop *atomic.Bool) error {
 	warm := start + s.clock.Ticks(l.Warmup)
@@ -177,7 +191,7 @@ func (s *Stream) closed(start uint64, l Limit, stop *atomic.Bool) error {
 	for !stop.Load() {
 		now := polling.TSC()
 		if !s.measured && now >= warm {
-			s.measured = true
+			s.measure()
 			s.rec.Begin(now)
 			s.lastPass = max(s.lastPass, now) // what of a gap lies in the warm-up is the warm-up's
 			if l.Duration > 0 {
@@ -227,7 +241,7 @@ func (s *Stream) open(start uint64, l Limit, stop *atomic.Bool) error {
 	for i := 0; !stop.Load(); i++ {
 		intended := start + uint64(float64(i)*s.period)
 		if !s.measured && intended >= warm {
-			s.measured = true
+			s.measure()
 			s.rec.Begin(intended)
 			s.lastPass = max(s.lastPass, min(intended, polling.TSC()))
 		}
@@ -271,7 +285,7 @@ func (s *Stream) send(intended uint64, stop *atomic.Bool) error {
 	w, measured := s.window, s.measured
 	var t1 uint64
 	if s.stamp != nil {
-		t1 = s.stamp.now(s.clock)
+		t1 = NTP(s.stamp.time(s.clock, polling.TSC()))
 	}
 	frame := s.codec.Build(uint32(w.next), t1)
 	sent := polling.TSC()
@@ -397,6 +411,11 @@ func (s *Stream) take(b []byte, at uint64) error {
 			w.counts.Unsummed++
 		}
 		slot, e := w.reply(s.reply.Seq, at)
+		if s.stamp != nil && e != stray {
+			if err := s.stamp.look(&s.reply); err != nil {
+				return err
+			}
+		}
 		if e == stray || e == duplicate || !slot.measured {
 			return nil
 		}

@@ -21,6 +21,8 @@ type Codec struct {
 	fixed          uint64   // sum of the pseudo-header, the same for request and reply; 0 for ICMPv4
 	want           []byte   // payload of the reply being checked
 	errorEstimate  uint16
+	test           *test                // STAMP
+	answered       []Answer             // memory for Stamped.Answers
 	ports          [1 << 16 / 64]uint64 // the source ports, a bit for each
 }
 
@@ -30,8 +32,20 @@ func New(f Flow) (*Codec, error) {
 		return nil, fmt.Errorf("probe from %v to %v: not two addresses of one family", f.Src, f.Dst)
 	}
 	c := &Codec{flow: f, v6: f.Src.Is6()}
-	if low := MinSize(f.Proto, c.v6); f.Size < low || f.Size > 0xffff {
+	low := MinSize(f.Proto, c.v6)
+	if f.Proto == STAMP {
+		if f.Test.Authenticated && len(f.Test.Key) == 0 || f.Test.signs() && len(f.Test.Key) == 0 {
+			return nil, fmt.Errorf("probe to %v: HMACs need a key", f.Dst)
+		}
+		low += f.Test.Extra()
+		c.test = newTest(f.Test)
+		c.answered = make([]Answer, 0, len(c.test.ask))
+	}
+	if f.Size < low || f.Size > 0xffff {
 		return nil, fmt.Errorf("%w: %d bytes, at least %d", ErrSize, f.Size, low)
+	}
+	if more := f.Size - low; f.Proto == STAMP && f.Test.Extra() > 0 && more > 0 && more < tlvHeader {
+		return nil, fmt.Errorf("%w: %d bytes leave %d for a padding TLV, which has %d at least: take %d, or %d and more", ErrSize, f.Size, more, tlvHeader, low, low+tlvHeader)
 	}
 	c.addr, c.srcAt, c.dstAt, c.l4 = 4, ethernet+12, ethernet+16, ethernet+ipv4
 	copy(c.src[:], f.Src.AsSlice())
@@ -70,6 +84,12 @@ func (c *Codec) Flow() Flow { return c.flow }
 
 // SetErrorEstimate sets the sender's error estimate of STAMP probes (RFC 4656 §4.1.2), 0 being no estimate at all.
 func (c *Codec) SetErrorEstimate(e uint16) { c.errorEstimate = e }
+
+// SetNextHop changes the MAC address that frames go to, and from where replies are expected.
+func (c *Codec) SetNextHop(mac [6]byte) {
+	c.flow.DstMAC = mac
+	copy(c.frame, mac[:])
+}
 
 // headers writes what is the same in every probe.
 func (c *Codec) headers() {
@@ -148,31 +168,6 @@ func (c *Codec) payload(b []byte, seq uint32) {
 	be.PutUint32(b[0:], c.flow.Run)
 	be.PutUint32(b[4:], seq)
 	fill(b[marker:], c.flow.Run, seq)
-}
-
-// stamp writes a Session-Sender test packet (RFC 8762 §4.2.1). What is longer than its 44 bytes is an Extra Padding TLV
-// (RFC 8972 §4.1) where that has room, so that a reflector that knows TLVs understands the length.
-func (c *Codec) stamp(b []byte, seq uint32, t1 uint64) {
-	be.PutUint32(b[0:], seq)
-	be.PutUint64(b[4:], t1)
-	be.PutUint16(b[12:], c.errorEstimate)
-	clear(b[14:stampBase])
-	c.padding(b[stampBase:], seq)
-}
-
-const (
-	tlvUnrecognised = 0x80 // RFC 8972 §4: U flag, set by the sender
-	tlvExtraPadding = 1
-)
-
-func (c *Codec) padding(b []byte, seq uint32) {
-	if len(b) < tlvHeader {
-		clear(b)
-		return
-	}
-	b[0], b[1] = tlvUnrecognised, tlvExtraPadding
-	be.PutUint16(b[2:], uint16(len(b)-tlvHeader))
-	fill(b[tlvHeader:], c.flow.Run, seq)
 }
 
 // fill writes a pattern that differs in every probe and in every eight bytes of it.

@@ -39,13 +39,14 @@ const (
 	RunTag
 	Payload
 	SenderCopy
+	Authentication
 	Fields // how many there are
 )
 
 func (f Field) String() string {
 	return [...]string{"none", "length", "destination MAC", "source MAC", "ethertype", "IP header", "IP length", "IP fragment",
 		"hop limit", "IP protocol", "IP checksum", "source address", "destination address", "ports", "UDP length", "checksum",
-		"ICMP type", "ICMP identifier", "ICMP sequence", "run tag", "payload", "copy of the sender's fields"}[f]
+		"ICMP type", "ICMP identifier", "ICMP sequence", "run tag", "payload", "copy of the sender's fields", "HMAC"}[f]
 }
 
 // Reply is what Check read from a frame.
@@ -56,15 +57,6 @@ type Reply struct {
 	Payload int    // Corrupt by its Length: the bytes of payload that came
 	Code    uint16 // Refused: ICMP type<<8 | code
 	Stamped Stamped
-}
-
-// Stamped is what a STAMP reflector adds (RFC 8762 §4.3.1). Times are in NTP's format.
-type Stamped struct {
-	Seq           uint32 // the reflector's own count; a stateless reflector repeats the sender's
-	T1            uint64 // the sender's time, as the reflector copied it
-	T2, T3        uint64 // received, sent back
-	ErrorEstimate uint16
-	TTL           uint8 // of the probe as it reached the reflector
 }
 
 // PayloadSize returns the bytes of payload of a probe and of its reply.
@@ -212,7 +204,9 @@ func (c *Codec) network(b []byte) Field {
 func (c *Codec) sequence(b []byte, r *Reply) {
 	at := c.body - c.skip + 4
 	if c.flow.Proto == STAMP {
-		at = c.body - c.skip + 24
+		if at = c.body - c.skip + 24; c.test.Authenticated {
+			at = c.body - c.skip + 48
+		}
 	}
 	if len(b) >= at+4 {
 		r.Seq, r.HasSeq = be.Uint32(b[at:]), true
@@ -267,35 +261,6 @@ func (c *Codec) content(b []byte, r *Reply) Field {
 		return RunTag
 	}
 	return Payload
-}
-
-// reflected reads a Session-Reflector test packet (RFC 8762 §4.3.1). Fields that must be zero are not looked at, as the
-// RFC wants. Padding comes back as it was (its TLV's flags may change), or as zeros.
-func (c *Codec) reflected(b []byte, r *Reply) Field {
-	s := &r.Stamped
-	s.Seq = be.Uint32(b[0:])
-	s.T3 = be.Uint64(b[4:])
-	s.ErrorEstimate = be.Uint16(b[12:])
-	s.T2 = be.Uint64(b[16:])
-	s.T1 = be.Uint64(b[28:])
-	s.TTL = b[40]
-	if be.Uint16(b[36:]) != c.errorEstimate {
-		return SenderCopy
-	}
-	pad, want := b[stampBase:], c.want[stampBase:]
-	if len(pad) == 0 {
-		return None
-	}
-	c.padding(want, r.Seq)
-	if bytes.Equal(pad[1:], want[1:]) {
-		return None
-	}
-	for _, x := range pad {
-		if x != 0 {
-			return Payload
-		}
-	}
-	return None
 }
 
 // refused recognises an ICMP error (destination unreachable, packet too big, time exceeded, parameter problem) that quotes

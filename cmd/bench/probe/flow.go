@@ -12,7 +12,7 @@ type Proto uint8
 const (
 	ICMP  Proto = iota // ICMP or ICMPv6 echo
 	UDP                // UDP echo
-	STAMP              // STAMP or TWAMP-Light test packets, unauthenticated
+	STAMP              // STAMP or TWAMP-Light test packets
 )
 
 func (p Proto) String() string { return [...]string{"icmp", "udp", "stamp"}[p] }
@@ -50,6 +50,7 @@ type Flow struct {
 	ID               uint16   // ICMP echo identifier
 	Run              uint32   // tells this run's replies from those of any other
 	Size             int      // bytes of the Ethernet frame without FCS
+	Test             TestPacket
 }
 
 // Sizes in bytes.
@@ -96,9 +97,10 @@ func MinSize(p Proto, v6 bool) int {
 	return max(n, shortest)
 }
 
-// CheckSize returns ErrSize with the limits in words if size is not possible for an interface with this MTU.
-func CheckSize(p Proto, v6 bool, size, mtu int) error {
-	low, high := MinSize(p, v6), ethernet+mtu
+// CheckSize returns ErrSize with the limits in words if size is not possible for an interface with this MTU. more is by how much
+// a probe is longer than its protocol's shortest.
+func CheckSize(p Proto, v6 bool, size, more, mtu int) error {
+	low, high := MinSize(p, v6)+more, ethernet+mtu
 	if size < low || size > high {
 		family := "IPv4"
 		if v6 {

@@ -344,7 +344,7 @@ func TestSizes(t *testing.T) {
 			t.Errorf("MinSize(%v, %t) = %d, want %d", c.proto, c.v6, got, c.min)
 		}
 		for size, ok := range map[int]bool{c.min - 1: false, c.min: true, 1514: true, 1515: false} {
-			if err := probe.CheckSize(c.proto, c.v6, size, 1500); (err == nil) != ok {
+			if err := probe.CheckSize(c.proto, c.v6, size, 0, 1500); (err == nil) != ok {
 				t.Errorf("%v, v6 %t, size %d: %v", c.proto, c.v6, size, err)
 			}
 		}

@@ -86,6 +86,17 @@ func (n *Neighbour) Resolve(p Port, next netip.Addr, wait time.Duration) (mac [6
 	return mac, fmt.Errorf("%w: %v did not answer %d requests by %s", ErrNoAnswer, next, tries, protocol)
 }
 
+// Address is the one that it answers for.
+func (n *Neighbour) Address() netip.Addr { return n.ip }
+
+// Ask returns the question for next's MAC, valid until the next call. Told reads the answer.
+func (n *Neighbour) Ask(next netip.Addr) []byte { return n.question(next.WithZone("")) }
+
+// Told reads the MAC of next from an answer; ok is false for any other frame.
+func (n *Neighbour) Told(frame []byte, next netip.Addr) (mac [6]byte, ok bool) {
+	return n.answered(frame, next.WithZone(""))
+}
+
 // question builds an ARP request or a neighbour solicitation.
 func (n *Neighbour) question(next netip.Addr) []byte {
 	if next.Is4() {

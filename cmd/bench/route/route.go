@@ -173,22 +173,29 @@ func owned(a netip.Addr) bool {
 // Known returns the next hop's MAC from the kernel's neighbour table, after asking the kernel to find it out if it does
 // not know it. ok is false if it still does not know; asking needs CAP_NET_ADMIN.
 func (p *Path) Known() (mac [6]byte, ok bool) {
+	mac, ok = Neighbours(p.Index, p.Next.Is6())[p.Next.WithZone("")]
+	return mac, ok
+}
+
+// Neighbours returns the MACs that the kernel knows on an interface, by address; nil where the table cannot be read.
+func Neighbours(index int, v6 bool) map[netip.Addr][6]byte {
 	family := netlink.FAMILY_V4
-	if p.Next.Is6() {
+	if v6 {
 		family = netlink.FAMILY_V6
 	}
-	list, err := netlink.NeighList(p.Index, family)
+	list, err := netlink.NeighList(index, family)
 	if err != nil {
-		return mac, false
+		return nil
 	}
+	out := map[netip.Addr][6]byte{}
 	for _, n := range list {
 		ip, _ := netip.AddrFromSlice(n.IP)
 		const usable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE | netlink.NUD_PERMANENT | netlink.NUD_NOARP
-		if ip.Unmap() == p.Next.WithZone("") && n.State&usable != 0 && len(n.HardwareAddr) == 6 {
-			return [6]byte(n.HardwareAddr), true
+		if n.State&usable != 0 && len(n.HardwareAddr) == 6 {
+			out[ip.Unmap()] = [6]byte(n.HardwareAddr)
 		}
 	}
-	return mac, false
+	return out
 }
 
 // AskKernel makes the kernel resolve the next hop. It needs CAP_NET_ADMIN.

@@ -35,7 +35,7 @@ func (s *Series) Report(c Circumstances) *report.Report {
 	rep.Session = c.Session
 	rep.Host = c.Host
 	n := s.stream.Counts()
-	rep.Traffic = report.Traffic{Target: s.flow.Dst.String(), Protocol: s.Proto.String(), IPVersion: 4, FrameSize: s.flow.Size,
+	rep.Traffic = report.Traffic{Target: s.flow.Dst.String(), Protocol: s.Protocol(), IPVersion: 4, FrameSize: s.flow.Size,
 		Mode: "closed", Outstanding: 1, Transport: s.Transport}
 	if s.flow.Dst.Is6() {
 		rep.Traffic.IPVersion = 6
@@ -43,6 +43,10 @@ func (s *Series) Report(c Circumstances) *report.Report {
 	rep.Traffic.DSCP, rep.Traffic.ECN, rep.Traffic.TTL, rep.Traffic.VLAN, rep.Traffic.SourcePorts = int(s.DSCP), int(s.ECN), int(s.TTL), int(s.VLAN), s.Ports
 	if s.Proto != probe.ICMP {
 		rep.Traffic.Target = netip.AddrPortFrom(s.flow.Dst, s.flow.DstPort).String()
+	}
+	if s.Message {
+		rep.Traffic.Target, rep.Traffic.FrameSize, rep.Traffic.Transport = netip.AddrPortFrom(s.Target, s.Port).String(), s.message(), "message"
+		rep.Traffic.IPVersion = 0
 	}
 	if s.Rates[0] > 0 {
 		rep.Traffic.Mode, rep.Traffic.Rate, rep.Traffic.Outstanding = "open", s.Rates[0], 0
@@ -75,7 +79,7 @@ func (s *Series) Report(c Circumstances) *report.Report {
 		rep.Notes = append(rep.Notes, fmt.Sprintf("this host could not keep to the rate asked for: a run ended %v behind its schedule", late.Round(time.Microsecond)))
 	}
 	if st := s.stream.STAMP(); st != nil {
-		stampRemarks(rep, st, int(s.flow.HopLimit()))
+		s.told(rep, st)
 	}
 	if c.Anonymous {
 		rep.Anonymize()
@@ -169,34 +173,4 @@ func (s *Series) wrong() string {
 		}
 	}
 	return strings.Join(out, ", ")
-}
-
-// stampRemarks says what the reflector's numbers and error estimate allow to be said.
-func stampRemarks(rep *report.Report, st *engine.STAMP, hops int) {
-	lost := rep.Counts.Lost
-	switch {
-	case st.Stateful:
-		forward := min(st.LostForward, lost)
-		backward := lost - forward
-		rep.Counts.LostForward, rep.Counts.LostBackward = &forward, &backward
-		rep.Notes = append(rep.Notes, "the reflector numbers its own packets: loss is told apart by direction")
-	case lost > 0:
-		rep.Notes = append(rep.Notes, "the reflector repeats the sender's numbers (stateless), or lost nothing on the way there: which direction lost the probes cannot be told")
-	}
-	clock := "not synchronised"
-	if st.Synchronised {
-		clock = "synchronised"
-	}
-	switch {
-	case st.NoEstimate:
-		rep.Notes = append(rep.Notes, "the reflector gives no usable error estimate (multiplier 0); it calls its clock "+clock)
-	default:
-		rep.Notes = append(rep.Notes, fmt.Sprintf("the reflector calls its clock %s, wrong by at most %s; residence is a difference on that one clock", clock, latency.FormatNS(st.WorstError)))
-	}
-	if st.Impossible > 0 {
-		rep.Notes = append(rep.Notes, fmt.Sprintf("%d residence times were below zero or above the round trip: left out of residence and network", st.Impossible))
-	}
-	if int(st.TTL) < hops {
-		rep.Notes = append(rep.Notes, fmt.Sprintf("probes reached the reflector with a hop limit of %d: %d routers on the way", st.TTL, hops-int(st.TTL)))
-	}
 }

@@ -10,10 +10,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"rebound/cmd/bench/clockerror"
 	"rebound/cmd/bench/engine"
 	"rebound/cmd/bench/probe"
 	"rebound/cmd/bench/route"
 	"rebound/cmd/bench/settings"
+	"rebound/cmd/bench/socket"
 	"rebound/cmd/internal/exit"
 	"rebound/latency"
 )
@@ -29,6 +31,9 @@ type Series struct {
 	wire   engine.Port // port, or what tags its frames
 	rec    *latency.Recorder
 	stream *engine.Stream
+
+	clock        clockerror.Bound // of this host, before the first run
+	clockUnknown error
 }
 
 // find fills in the way to the target, and checks what can be checked without opening anything.
@@ -38,8 +43,14 @@ func (s *Series) find() error {
 	}
 	s.flow = probe.Flow{Proto: s.Proto, Dst: s.Target.WithZone(""), DstPort: s.Port, Run: rand.Uint32(), Size: s.Sizes[0],
 		TOS: s.TOS(), TTL: s.TTL}
+	if s.Proto == probe.STAMP {
+		s.flow.Test = s.STAMP.Packet()
+	}
 	if s.flow.Size == 0 {
-		s.flow.Size = probe.MinSize(s.Proto, s.Target.Is6())
+		s.flow.Size = probe.MinSize(s.Proto, s.Target.Is6()) + s.flow.Test.Extra()
+	}
+	if s.Message {
+		return s.findMessage()
 	}
 	if s.Transport == "raw" && !onKernel(s.Iface) {
 		if !s.Source.IsValid() {
@@ -68,7 +79,7 @@ func (s *Series) find() error {
 }
 
 func (s *Series) checkSize(mtu int) error {
-	if err := probe.CheckSize(s.Proto, s.Target.Is6(), s.flow.Size, mtu); err != nil {
+	if err := probe.CheckSize(s.Proto, s.Target.Is6(), s.flow.Size, s.flow.Test.Extra(), mtu); err != nil {
 		return exit.Usagef("%w", err)
 	}
 	return nil
@@ -78,7 +89,7 @@ func (s *Series) checkSize(mtu int) error {
 func (s *Series) address(p *port) error {
 	s.flow.Src = s.path.Source.WithZone("")
 	s.flow.ID = uint16(1 + rand.IntN(0xffff))
-	if s.Proto == probe.ICMP {
+	if s.Proto == probe.ICMP || s.Message {
 		return nil
 	}
 	count := max(s.Ports, 1)
@@ -90,7 +101,7 @@ func (s *Series) address(p *port) error {
 		}
 	} else {
 		for range count {
-			fd, own, err := hold(s.flow.Src, s.path.Index)
+			fd, own, err := socket.Hold(s.flow.Src, s.path.Index)
 			if err != nil {
 				return err
 			}
@@ -159,9 +170,13 @@ func (s *Series) Prepare(clock *latency.Clock, o Recording, rate float64) error 
 	if s.rec, err = latency.NewRecorder(clock, ro); err != nil {
 		return err
 	}
-	eo := engine.Options{Port: s.wire, Codec: codec, Recorder: s.rec, Rate: rate, Timeout: s.Timeout, Stamps: s.port.stamper}
-	if s.port.device != nil {
+	eo := engine.Options{Port: s.wire, Codec: codec, Recorder: s.rec, Rate: rate, Timeout: s.Timeout, Stamps: s.port.stamper,
+		StopAtZero: s.STAMP.StopAtZero}
+	if s.port.device != nil && !s.Message {
 		eo.Answer = s.neighbour().Answer
+	}
+	if s.Proto == probe.STAMP {
+		s.clock, s.clockUnknown = clockerror.Read(s.STAMP.ClockError)
 	}
 	s.stream, err = engine.New(eo)
 	return err
@@ -204,7 +219,7 @@ var ErrNoReply = errors.New("no usable reply")
 // NoReply returns ErrNoReply with what is known of the reason.
 func (s *Series) NoReply() error {
 	to := s.Target.String()
-	if s.Proto != probe.ICMP {
+	if s.Proto != probe.ICMP && !s.Message {
 		to = netip.AddrPortFrom(s.Target, s.flow.DstPort).String()
 	}
 	n := s.stream.Counts()
@@ -225,8 +240,8 @@ func (s *Series) NoReply() error {
 			}
 		}
 	}
-	return fmt.Errorf("%w from %s by %v: %d probes sent through %s to %v, %s%s",
-		ErrNoReply, to, s.Proto, n.Sent, s.path.Interface, s.path.Next, answered, refused)
+	return fmt.Errorf("%w from %s by %s: %d probes sent through %s to %v, %s%s",
+		ErrNoReply, to, s.Protocol(), n.Sent, s.path.Interface, s.path.Next, answered, refused)
 }
 
 // icmpError names the errors that a probe usually draws (RFC 792, RFC 4443).
@@ -245,7 +260,9 @@ func icmpError(code uint16, v6 bool) string {
 
 // Answered waits until the target answers a probe, which is not counted.
 func (s *Series) Answered() error {
-	codec, err := probe.New(s.flow)
+	flow := s.flow
+	flow.Test.SSID ^= 0xffff // a session of its own: a stateful reflector counts these apart
+	codec, err := probe.New(flow)
 	if err != nil {
 		return err
 	}
@@ -265,6 +282,9 @@ func (s *Series) Answered() error {
 			}
 			if v := codec.Check(buf[:n], &r); v == probe.Good || v == probe.Unsummed {
 				return nil
+			}
+			if s.Message {
+				continue
 			}
 			if out := neighbour.Answer(buf[:n]); out != nil {
 				if err := s.wire.Send(out); err != nil {

@@ -16,6 +16,8 @@ import (
 	"rebound/cmd/bench/probe"
 	"rebound/cmd/internal/device"
 	"rebound/cmd/internal/exit"
+	"rebound/cmd/internal/handover"
+	"rebound/nic"
 )
 
 // Settings are what one measured series of probes is made of.
@@ -39,6 +41,13 @@ type Settings struct {
 	TTL       uint8  // or hop limit; 0 is 64
 	VLAN      uint16 // 802.1Q VID of a tag around the frames, 0 for none
 	Ports     int    // UDP source ports to send from in turn; 0 is 1
+
+	// Message says that probes are messages, not frames, which one of the target's queue pairs answers; Target and Port are
+	// where it hands their addresses over. Proto is then UDP, for an echo of any payload, or STAMP.
+	Message bool
+	Service nic.Service
+
+	STAMP STAMP
 }
 
 // Set changes one setting by the name of its flag.
@@ -54,7 +63,14 @@ func (s *Settings) Set(key, value string) (err error) {
 			err = errors.New("target: an address or a name")
 		}
 	case "proto":
-		s.Proto, err = probe.ParseProto(value)
+		s.Message = false
+		if service, bad := nic.ParseService(value); bad == nil {
+			s.setService(service)
+			return nil
+		}
+		if s.Proto, err = probe.ParseProto(value); err != nil {
+			err = fmt.Errorf("protocol %q: want icmp, udp or stamp; or ud, srd, stamp-ud or stamp-srd, of messages", value)
+		}
 	case "port":
 		var n uint64
 		if n, err = strconv.ParseUint(value, 10, 16); err != nil || n == 0 {
@@ -97,9 +113,28 @@ func (s *Settings) Set(key, value string) (err error) {
 	case "source-ports":
 		s.Ports, err = number[int](key, value, 1, 1024)
 	default:
-		err = fmt.Errorf("no setting %q: -ab takes do, name, target, proto, port, rate, size, iface, driver, source, gateway, transport, timeout, dscp, ecn, ttl, vlan, source-ports", key)
+		if slices.Contains(stampKeys, key) {
+			return s.STAMP.set(key, value)
+		}
+		err = fmt.Errorf("no setting %q: -ab takes do, name, target, proto, port, rate, size, iface, driver, source, gateway, transport, timeout, dscp, ecn, ttl, vlan, source-ports, %s",
+			key, strings.Join(stampKeys, ", "))
 	}
 	return err
+}
+
+func (s *Settings) setService(service nic.Service) {
+	s.Message, s.Service, s.Proto = true, service, probe.UDP
+	if service.STAMP() {
+		s.Proto = probe.STAMP
+	}
+}
+
+// Protocol is the name of what is asked for, as the flag -proto has it.
+func (s *Settings) Protocol() string {
+	if s.Message {
+		return s.Service.String()
+	}
+	return s.Proto.String()
 }
 
 func number[T uint8 | uint16 | int](key, value string, low, high int) (T, error) {
@@ -276,6 +311,12 @@ func (s *Settings) Complete() error {
 	if !s.Target.IsValid() {
 		return exit.Usagef("-target is missing: the address to measure")
 	}
+	if err := s.completeMessages(); err != nil {
+		return err
+	}
+	if err := s.completeSTAMP(); err != nil {
+		return err
+	}
 	if s.Port == 0 {
 		switch s.Proto.String() {
 		case "udp":
@@ -291,6 +332,36 @@ func (s *Settings) Complete() error {
 		return exit.Usagef("-source-ports: -transport socket sends from one port; take -transport raw")
 	case s.VLAN != 0 && s.Transport == "socket":
 		return exit.Usagef("-vlan: -transport socket has no tags; take -transport raw, or an interface of the kernel's on that VLAN")
+	}
+	return nil
+}
+
+// completeMessages chooses the driver for messages, or messages for the driver, and refuses what they have not.
+func (s *Settings) completeMessages() error {
+	switch carries := device.CarriesMessages(s.Driver); {
+	case !s.Message && !carries:
+		return nil
+	case s.Message && s.Driver == "auto":
+		s.Driver = "efa"
+	case s.Message && !carries:
+		return exit.Usagef("-proto %v: driver %s carries frames, not messages", s.Service, s.Driver)
+	case !s.Message && s.Proto == probe.UDP:
+		return exit.Usagef("-proto udp: driver %s carries messages: take ud, srd, stamp-ud or stamp-srd", s.Driver)
+	case !s.Message && s.Proto == probe.STAMP:
+		s.setService(nic.STAMPUD)
+	case !s.Message:
+		s.setService(nic.EchoUD)
+	}
+	if s.Port == 0 {
+		s.Port = handover.DefaultPort + uint16(s.Service)
+	}
+	switch {
+	case s.Transport != "raw":
+		return exit.Usagef("-transport %s: messages go through the device itself", s.Transport)
+	case s.VLAN != 0 || s.TOS() != 0 || s.TTL != 0 || s.Ports > 1 || s.Source.IsValid() || s.Gateway.IsValid() || s.MAC != [6]byte{}:
+		return exit.Usagef("-vlan, -dscp, -ecn, -ttl, -source-ports, -source and -gateway are of frames: a message has none of these")
+	case !device.Named(s.Iface):
+		return exit.Usagef("-iface %q: messages want the PCI address of an EFA (0000:05:00.0), or vfio-user:PATH", s.Iface)
 	}
 	return nil
 }

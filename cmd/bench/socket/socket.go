@@ -49,15 +49,18 @@ func Ping(target, source netip.Addr, device string) (*Port, error) {
 }
 
 func open(target netip.AddrPort, source netip.Addr, device string, proto int) (_ *Port, err error) {
+	if !source.IsValid() && target.Addr().Is4() {
+		source = netip.IPv4Unspecified()
+	} else if !source.IsValid() {
+		source = netip.IPv6Unspecified()
+	}
 	family := unix.AF_INET
 	if target.Addr().Is6() {
 		family = unix.AF_INET6
 	}
-	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, proto)
-	if errors.Is(err, unix.EACCES) && proto != unix.IPPROTO_UDP {
-		return nil, fmt.Errorf("ping socket: %w: sysctl net.ipv4.ping_group_range has to include the group %d: %w", nic.ErrRights, unix.Getegid(), err)
-	} else if err != nil {
-		return nil, fmt.Errorf("socket: %w", err)
+	fd, err := bound(family, proto, source, device)
+	if err != nil {
+		return nil, err
 	}
 	p := &Port{fd: fd}
 	defer func() {
@@ -65,34 +68,52 @@ func open(target netip.AddrPort, source netip.Addr, device string, proto int) (_
 			unix.Close(fd)
 		}
 	}()
-	if device != "" {
-		if err := unix.BindToDevice(fd, device); err != nil {
-			return nil, fmt.Errorf("bind the socket to interface %s: %w", device, err)
-		}
-	}
-	if !source.IsValid() && target.Addr().Is4() {
-		source = netip.IPv4Unspecified()
-	} else if !source.IsValid() {
-		source = netip.IPv6Unspecified()
-	}
-	// A ping socket gets its identifier by being bound.
-	if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(source, 0))); err != nil {
-		return nil, fmt.Errorf("source address %v: %w", source, err)
-	}
 	if err := unix.Connect(fd, sockaddr(target)); err != nil {
 		return nil, fmt.Errorf("target %v: %w", target, err)
 	}
+	if p.local, err = local(fd); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// bound opens a non-blocking datagram socket, and binds it: a ping socket gets its identifier by that.
+func bound(family, proto int, source netip.Addr, device string) (_ int, err error) {
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, proto)
+	if errors.Is(err, unix.EACCES) && proto != unix.IPPROTO_UDP {
+		return -1, fmt.Errorf("ping socket: %w: sysctl net.ipv4.ping_group_range has to include the group %d: %w", nic.ErrRights, unix.Getegid(), err)
+	} else if err != nil {
+		return -1, fmt.Errorf("socket: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			unix.Close(fd)
+		}
+	}()
+	if device != "" {
+		if err := unix.BindToDevice(fd, device); err != nil {
+			return -1, fmt.Errorf("bind the socket to interface %s: %w", device, err)
+		}
+	}
+	if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(source, 0))); err != nil {
+		return -1, fmt.Errorf("source address %v: %w", source, err)
+	}
+	return fd, nil
+}
+
+// local is a socket's own address and port, or echo identifier.
+func local(fd int) (netip.AddrPort, error) {
 	own, err := unix.Getsockname(fd)
 	if err != nil {
-		return nil, fmt.Errorf("getsockname: %w", err)
+		return netip.AddrPort{}, fmt.Errorf("getsockname: %w", err)
 	}
 	switch a := own.(type) {
 	case *unix.SockaddrInet4:
-		p.local = netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port)), nil
 	case *unix.SockaddrInet6:
-		p.local = netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port))
+		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port)), nil
 	}
-	return p, nil
+	return netip.AddrPort{}, nil
 }
 
 func sockaddr(a netip.AddrPort) unix.Sockaddr {

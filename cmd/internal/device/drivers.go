@@ -10,8 +10,10 @@ import (
 	"rebound/nic/afpacket"
 	"rebound/nic/afxdp"
 	"rebound/nic/bus/pci"
+	"rebound/nic/efa"
 	"rebound/nic/ena"
 	"rebound/nic/ixgbe"
+	"rebound/nic/mlx4"
 	"rebound/nic/mlx5"
 	"rebound/nic/virtio"
 	"rebound/nic/xdp"
@@ -23,9 +25,10 @@ type driver struct {
 	name, doc string
 	push      []setting.Choice // its own values of nic.push
 	socket    func(*Config) (nic.Device, error)
-	kernel    func(*Config) (*xdp.Device, error)              // answers without a loop of ours
-	function  func(pci.Function, *Config) (nic.Device, error) // takes the function over, and closes it where it fails
-	supports  func(pci.ID) bool                               // whether function drives a device of that ID
+	kernel    func(*Config) (*xdp.Device, error)                 // answers without a loop of ours
+	function  func(pci.Function, *Config) (nic.Device, error)    // takes the function over, and closes it where it fails
+	messages  func(pci.Function, *Config) (nic.Messenger, error) // likewise, of a device that carries messages, not frames
+	supports  func(pci.ID) bool                                  // whether function or messages drives a device of that ID
 }
 
 // drivers are all there are; a driver is added by its row here.
@@ -44,8 +47,10 @@ var drivers = []driver{
 	{
 		name: "xdp",
 		doc: "an interface of the kernel, by an XDP program that answers where its driver receives: no core polls, and [cpu] means " +
-			"nothing. Only what is answered, or refused by a guard, is taken from the kernel. No stats.listen and no stats.report.",
-		kernel: func(c *Config) (*xdp.Device, error) { return xdp.Open(c.Options, xdp.Options{Generic: c.XDP.Generic}) },
+			"nothing. Only what is answered, or refused by a guard, is taken from the kernel.",
+		kernel: func(c *Config) (*xdp.Device, error) {
+			return xdp.Open(c.Options, xdp.Options{Generic: c.XDP.Generic, Pin: c.Pin})
+		},
 	},
 	{
 		name:     "ixgbe",
@@ -57,13 +62,22 @@ var drivers = []driver{
 		name: "mlx5",
 		doc:  "a ConnectX-4 or later or BlueField, likewise.",
 		push: []setting.Choice{
-			{Name: "full", Doc: "mlx5: the whole frame in the work queue entry, through BlueFlame"},
+			{Name: "full", Doc: "mlx5, mlx4: the whole frame in the work queue entry, through BlueFlame"},
 			{Name: "header", Doc: "mlx5: the headers in the work queue entry, and a pointer to the frame"},
 		},
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {
 			return opened(mlx5.Open(fn, c.Options, mlx5.Options{Push: c.Push, PushMax: c.PushMax}))
 		},
 		supports: func(id pci.ID) bool { _, ok := mlx5.Supports(id); return ok },
+	},
+	{
+		name: "mlx4",
+		doc:  "a ConnectX-3, likewise. Its port is Ethernet's, or InfiniBand's: then it answers over IPoIB.",
+		push: []setting.Choice{{Name: "full"}}, // as mlx5
+		function: func(fn pci.Function, c *Config) (nic.Device, error) {
+			return opened(mlx4.Open(fn, c.Options, mlx4.Options{Push: c.Push, PushMax: c.PushMax, Port: c.Port}))
+		},
+		supports: func(id pci.ID) bool { _, ok := mlx4.Supports(id); return ok },
 	},
 	{
 		name: "ena",
@@ -73,6 +87,19 @@ var drivers = []driver{
 			return opened(ena.Open(fn, c.Options, ena.Options{Push: c.Push, PushMax: c.PushMax}))
 		},
 		supports: func(id pci.ID) bool { _, ok := ena.Supports(id); return ok },
+	},
+	{
+		name: "efa",
+		doc: "an Amazon EFA, likewise. It carries messages, not frames: respond.addresses has to be empty, and clients find it " +
+			"by respond.handover.",
+		messages: func(fn pci.Function, c *Config) (nic.Messenger, error) {
+			d, err := efa.Open(fn, c.Options, efa.Options{Push: c.Push, PushMax: c.PushMax, QKey: c.QKey, Services: c.Services})
+			if err != nil {
+				return nil, err
+			}
+			return d, nil
+		},
+		supports: func(id pci.ID) bool { _, ok := efa.Supports(id); return ok },
 	},
 	{
 		name:     "virtio",
@@ -107,6 +134,12 @@ func byName(name string) *driver {
 	return &drivers[i]
 }
 
+// onBus reports whether the driver drives PCI functions.
+func (d *driver) onBus() bool { return d.function != nil || d.messages != nil }
+
+// CarriesMessages reports whether a driver's device carries messages, not frames.
+func CarriesMessages(name string) bool { d := byName(name); return d != nil && d.messages != nil }
+
 // takes returns an error for a value of nic.push that is not for this driver.
 func (d *driver) takes(push string) error {
 	modes := []string{"auto", "off"}
@@ -133,9 +166,9 @@ func DriverFor(id pci.ID) string {
 func Fits(name, device string) error {
 	switch d := byName(name); {
 	case d == nil: // auto
-	case d.function == nil && Named(device):
+	case !d.onBus() && Named(device):
 		return fmt.Errorf("%s drives a network interface, and %s is a PCI function", name, device)
-	case d.function != nil && !Named(device):
+	case d.onBus() && !Named(device):
 		return fmt.Errorf("%s drives a PCI function, and %s is a network interface", name, device)
 	}
 	return nil

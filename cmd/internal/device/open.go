@@ -10,6 +10,8 @@ import (
 	"rebound/nic"
 	"rebound/nic/bus/pci"
 	"rebound/nic/bus/vfiouser"
+	"rebound/nic/kit/netif"
+	"rebound/nic/kit/xdpkit"
 	"rebound/nic/xdp"
 )
 
@@ -30,7 +32,14 @@ func (c *Config) Open() (nic.Device, error) {
 		return nil, err
 	}
 	if Named(c.Device) {
-		return c.openFunction()
+		port, err := c.openFunction()
+		if err != nil {
+			return nil, err
+		}
+		if d, ok := port.(nic.Device); ok {
+			return d, nil
+		}
+		return nil, errors.Join(fmt.Errorf("%s: driver %s carries messages, not frames", c.Device, port.Info().Driver), port.Close())
 	}
 	if err := (&driver{}).takes(c.Push); err != nil {
 		return nil, fmt.Errorf("%s: %w: a socket has no card to push to", c.Device, err)
@@ -52,7 +61,56 @@ func (c *Config) OpenKernel() (*xdp.Device, error) {
 	if err := Fits(c.Driver, c.Device); err != nil {
 		return nil, err
 	}
+	if err := (&driver{}).takes(c.Push); err != nil {
+		return nil, fmt.Errorf("%s: %w: a socket has no card to push to", c.Device, err)
+	}
 	return byName(c.Driver).kernel(c)
+}
+
+// Choose returns what driver "auto" is for a responder, and why; "" where Open finds out by itself. A core is given where the user
+// named or isolated one for it. The kernel's own program is the best there is without a core; a loop that polls memory which
+// it shares with the card needs no interrupt, but takes a core.
+func (c *Config) Choose(core bool) (name, why string) {
+	switch {
+	case c.Driver != "auto" || Named(c.Device) || c.Shared:
+		return "", ""
+	case c.Pin != "":
+		return "xdp", "nic.pin is set"
+	case !core:
+		return "xdp", "no core is given away (cpu.cores, or an isolated one)"
+	}
+	i, err := netif.Lookup(c.Device)
+	if err != nil {
+		return "", ""
+	}
+	defer i.Close()
+	if f := xdpkit.AskFeatures(i.Index); !f.Has(xdpkit.ZeroCopy) {
+		return "xdp", fmt.Sprintf("a core is given, but interface %s shares no memory with AF_XDP sockets (its XDP features: %v)", i.Name, f)
+	}
+	return "afxdp", "a core is given, and the interface shares memory with AF_XDP sockets (zero copy)"
+}
+
+// OpenAnswerer opens c.Device for a loop that answers: frames as Open does, or a nic.Messenger.
+func (c *Config) OpenAnswerer() (nic.Answerer, error) {
+	if !Named(c.Device) {
+		return c.Open()
+	}
+	if err := Fits(c.Driver, c.Device); err != nil {
+		return nil, err
+	}
+	return c.openFunction()
+}
+
+// OpenMessenger opens c.Device, which has to carry messages.
+func (c *Config) OpenMessenger() (nic.Messenger, error) {
+	port, err := c.OpenAnswerer()
+	if err != nil {
+		return nil, err
+	}
+	if m, ok := port.(nic.Messenger); ok {
+		return m, nil
+	}
+	return nil, errors.Join(fmt.Errorf("%s: driver %s carries frames, not messages", c.Device, port.Info().Driver), port.Close())
 }
 
 // openSocket takes AF_XDP where kernel, interface and rights allow it, and AF_PACKET elsewhere or where the interface is
@@ -73,7 +131,7 @@ func (c *Config) openSocket() (nic.Device, error) {
 	return second, nil
 }
 
-func (c *Config) openFunction() (nic.Device, error) {
+func (c *Config) openFunction() (nic.Answerer, error) {
 	fn, err := take(c.Device, c.UnsafeNoIOMMU)
 	if err != nil {
 		return nil, err
@@ -89,11 +147,18 @@ func (c *Config) openFunction() (nic.Device, error) {
 	if err := d.takes(c.Push); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s %s: %w", d.name, c.Device, err), fn.Close())
 	}
+	if d.messages != nil {
+		m, err := d.messages(fn, c)
+		if err != nil {
+			return nil, err
+		}
+		return &messenger{m, modelled{fn}}, nil
+	}
 	dev, err := d.function(fn, c)
 	if err != nil {
 		return nil, err
 	}
-	return &Card{dev, fn}, nil
+	return &card{dev, modelled{fn}}, nil
 }
 
 func take(name string, unsafeNoIOMMU bool) (pci.Function, error) {
@@ -103,15 +168,31 @@ func take(name string, unsafeNoIOMMU bool) (pci.Function, error) {
 	return pci.Open(name, unsafeNoIOMMU)
 }
 
-// Card is an open PCI function, of this machine or simulated.
-type Card struct {
+// card and messenger are an open PCI function, of this machine or simulated.
+type card struct {
 	nic.Device
-	fn pci.Function
+	modelled
 }
 
-// Transactions returns the PCIe transactions that a device model has counted since it was made, by kind; nil for a real
-// card, which counts none.
-func (c *Card) Transactions() (map[string]int64, error) {
+type messenger struct {
+	nic.Messenger
+	modelled
+}
+
+type modelled struct{ fn pci.Function }
+
+// Transactions returns the PCIe transactions that a device model has counted since it was made, by kind; nil for any other
+// port.
+func Transactions(port nic.Port) (map[string]int64, error) {
+	if c, ok := port.(interface {
+		transactions() (map[string]int64, error)
+	}); ok {
+		return c.transactions()
+	}
+	return nil, nil
+}
+
+func (c modelled) transactions() (map[string]int64, error) {
 	if m, ok := c.fn.(interface {
 		Transactions() (map[string]int64, error)
 	}); ok {

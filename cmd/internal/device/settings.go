@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 
 	"rebound/cmd/internal/setting"
 	"rebound/nic"
 	"rebound/nic/afxdp"
+	"rebound/nic/xdp"
 )
 
 // Config says which device to open, with which driver, and how. The settings fill it in; the commands add what is theirs:
@@ -18,9 +20,13 @@ type Config struct {
 	Driver        string // "auto" or a driver's name
 	Push          string // how frames reach a card that can take them by stores: "auto", "off" or a driver's own mode
 	PushMax       int    // the longest frame in bytes that is pushed whole; 0 for as long as the card takes
+	Port          int    // of a card with several ports on one PCI function; 0 for the first
 	XDP           afxdp.Options
-	UnsafeNoIOMMU bool // PCI functions: open without an IOMMU too
-	Shared        bool // "auto": the host uses the interface, and an XDP program should not come and go on it
+	Pin           string        // xdp: the name under which its program stays
+	UnsafeNoIOMMU bool          // PCI functions: open without an IOMMU too
+	Shared        bool          // "auto": the host uses the interface, and an XDP program should not come and go on it
+	QKey          uint32        // efa: of all queue pairs; 0 for the driver's own
+	Services      []nic.Service // efa: the queue pairs of each queue; nil for the driver's own
 }
 
 // Settings is the section [nic] of config.toml.
@@ -29,10 +35,16 @@ func (c *Config) Settings() []setting.Setting {
 	push := []setting.Choice{{Name: "auto", Doc: "the best that the card has, proven at start and named in the log and in every report"}}
 	for _, d := range drivers {
 		names = append(names, setting.Choice{Name: d.name, Doc: d.doc})
-		push = append(push, d.push...)
+		for _, p := range d.push {
+			if p.Doc != "" { // described with another driver that has it
+				push = append(push, p)
+			}
+		}
 	}
 	names = append(names, setting.Choice{Name: "auto",
-		Doc: "afxdp where kernel, interface and rights allow it, else afpacket; for a PCI function, the driver of its ID."})
+		Doc: "for a PCI function, the driver of its ID. For an interface xdp, or afxdp where a core is given to it (cpu.cores, or one " +
+			"that is isolated) and the interface's driver shares memory with AF_XDP sockets (zero copy); what cannot be had there gives " +
+			"way to afxdp, then afpacket. The log says which, and why."})
 	push = append(push, setting.Choice{Name: "off", Doc: "descriptors and frames stay in host memory, and the card fetches them"})
 
 	return []setting.Setting{
@@ -61,16 +73,35 @@ func (c *Config) Settings() []setting.Setting {
 				return fmt.Errorf("%d is not a frame size from 1 to 1024, nor 0 for as much as the device takes", n)
 			}
 			return nil
-		}, "The longest frame in bytes that is pushed whole; 0 is as much as the card takes. ena: up to 96, entries of 128 bytes do."),
+		}, "The longest frame in bytes that is pushed whole; 0 is as much as the card takes. ena: up to 96, entries of 128 bytes do; efa: "+
+			"up to 32, entries of 64."),
+		setting.Int("nic.port", &c.Port, 0, func(n int) error {
+			if n < 0 || n > 2 {
+				return fmt.Errorf("%d is neither port 1 nor 2, nor 0 for the first", n)
+			}
+			return nil
+		}, "mlx4: which port of the card, 1 or 2, where both are on one PCI function; 0 is the first."),
 		setting.Parsed("nic.mac", &c.MAC, "", parseStation,
 			"The MAC address to answer from; empty is the device's own. Many virtual networks deliver only for the device's own. "+
 				"afpacket: with another one the kernel drops its copy of each request at once. Else it looks for a route to an "+
 				"address that it does not have, and what it has to clean up after that delays others: on veth a third of all round "+
 				"trips above 10 microseconds was left."),
 		setting.Bool("nic.generic_xdp", &c.XDP.Generic, false,
-			"afxdp: attach to the kernel's own XDP hook, behind the interface's driver, in place of the driver's. On veth that is "+
-				"quicker by an eighth of the round trip. There is no zero copy then, and a frame whose VLAN tag lies outside of it "+
-				"(rx-vlan-offload) is answered without the tag."),
+			"afxdp, xdp: attach to the kernel's own XDP hook, behind the interface's driver, in place of the driver's. With afxdp on "+
+				"veth that is quicker by an eighth of the round trip. There is no zero copy then, and a frame whose VLAN tag lies outside of "+
+				"it (rx-vlan-offload) is answered without the tag."),
+		setting.String("nic.pin", &c.Pin, "", xdp.CheckPin,
+			"xdp: a name, under which program and counts stay in the kernel when the responder ends or is killed: answering goes on. A "+
+				"responder with the same name joins, and replaces the program between two frames. `responder status` shows what is pinned, "+
+				"`responder unpin NAME` ends it. Empty: all ends with the process."),
+		setting.Parsed("nic.qkey", &c.QKey, "0x11111111", func(text string) (uint32, error) {
+			k, err := strconv.ParseUint(text, 0, 32)
+			if err != nil || k == 0 {
+				return 0, fmt.Errorf("%q is no Q_Key of 32 bits above 0, such as \"0x11111111\"", text)
+			}
+			return uint32(k), nil
+		}, "efa: the Q_Key of all queue pairs. A message that brings another one is dropped by the device, and replies bring this one. "+
+			"ibv_ud_pingpong and perftest have 0x11111111."),
 		setting.Bool("nic.unsafe_no_iommu", &c.UnsafeNoIOMMU, false,
 			"Drive PCI functions on a machine without an IOMMU: the device may then write to any memory, and so may anyone who "+
 				"makes it err."),

@@ -45,7 +45,7 @@ func (h *Host) unified() (string, error) {
 // Interface Files"). Below the root that is a local partition; elsewhere a remote one, from Linux 6.7 on, for which all
 // cgroups above have to name the CPUs as exclusive.
 func (j *journal) partition(want []int) (*group, Step) {
-	step := Step{Name: "partition"}
+	step := Step{Name: Partition}
 	fail := func(err error) (*group, Step) {
 		step.Err = err
 		return nil, step

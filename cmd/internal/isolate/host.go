@@ -9,6 +9,7 @@ package isolate
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,6 +27,7 @@ type Host struct {
 	setAffinity func(tid int, cpus []int) error
 	kernel      func(op, name, value string) (handled bool, err error) // does what a kernel does at a "write", "mkdir" or "rmdir"
 	debugfs     *os.File                                               // mounted for this process alone, where nobody else has it
+	held        map[string]*os.File                                    // open since they were changed (hold)
 }
 
 // Step is one part of isolation, and what came of it.
@@ -76,8 +78,37 @@ func (h *Host) mountDebugfs() error {
 }
 
 func (h *Host) read(name string) (string, error) {
+	if f := h.held[name]; f != nil {
+		_, err := f.Seek(0, io.SeekStart)
+		b, err2 := io.ReadAll(f)
+		return strings.TrimSpace(string(b)), errors.Join(err, err2)
+	}
 	b, err := os.ReadFile(h.path(name))
 	return strings.TrimSpace(string(b)), err
+}
+
+// hold keeps a short file of the kernel's open until letGo, so that a process that may open it no more when the time comes can
+// still put it back: one that has confined itself.
+func (h *Host) hold(name string) error {
+	if h.held[name] != nil {
+		return nil
+	}
+	f, err := os.OpenFile(h.path(name), os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	if h.held == nil {
+		h.held = map[string]*os.File{}
+	}
+	h.held[name] = f
+	return nil
+}
+
+func (h *Host) letGo() {
+	for _, f := range h.held {
+		f.Close()
+	}
+	h.held = nil
 }
 
 // glob returns the files that match, as the machine names them.
@@ -95,6 +126,14 @@ func (h *Host) write(name, value string) error {
 		if handled, err := h.kernel("write", name, value); handled {
 			return err
 		}
+	}
+	if f := h.held[name]; f != nil {
+		f.Truncate(0) // what O_TRUNC does below; the kernel's files have no length
+		_, err := f.Seek(0, io.SeekStart)
+		if err == nil {
+			_, err = f.WriteString(value + "\n")
+		}
+		return err
 	}
 	f, err := os.OpenFile(h.path(name), os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {

@@ -34,13 +34,52 @@ func (h *Host) Begin(want []int) (*Lease, error) {
 	return &Lease{CPUs: want, journal: j}, nil
 }
 
+// Names of the steps, in the order in which Isolate takes them.
+const (
+	Timers       = "timers"
+	Partition    = "partition"
+	Threads      = "threads"
+	Workqueues   = "workqueues"
+	Interrupts   = "interrupts"
+	Housekeeping = "housekeeping"
+	Tick         = "tick"
+	Idle         = "idle states"
+)
+
 // Isolate takes from the CPUs what can be taken, and returns what it did, a step each. It never fails as a whole: what one
 // step could not do, others still help.
 func (l *Lease) Isolate() []Step {
-	steps := []Step{l.replug()}
-	g, step := l.partition(l.CPUs)
-	l.group = g
-	return append(steps, step, l.moveTasks(l.CPUs), l.workqueues(), l.interrupts(), l.housekeeping(), l.tick(), l.idle())
+	return l.Take(Timers, Partition, Threads, Workqueues, Interrupts, Housekeeping, Tick, Idle)
+}
+
+// Take is Isolate for some of its steps alone, by their names.
+func (l *Lease) Take(steps ...string) []Step {
+	var all []Step
+	for _, name := range steps {
+		var s Step
+		switch name {
+		case Timers:
+			s = l.replug()
+		case Partition:
+			l.group, s = l.partition(l.CPUs)
+		case Threads:
+			s = l.moveTasks(l.CPUs)
+		case Workqueues:
+			s = l.workqueues()
+		case Interrupts:
+			s = l.interrupts()
+		case Housekeeping:
+			s = l.housekeeping()
+		case Tick:
+			s = l.tick()
+		case Idle:
+			s = l.idle()
+		default:
+			s = Step{Name: name, Err: errors.New("no such step")}
+		}
+		all = append(all, s)
+	}
+	return all
 }
 
 // Log tells a log about steps. One that was not done whole is a warning.
@@ -92,7 +131,7 @@ func (l *Lease) Release() error {
 // replug takes the CPUs offline and online again, which moves the timers and callbacks that were queued there. It is left
 // out where a thread is bound to nothing but these CPUs: it would lose them.
 func (l *Lease) replug() Step {
-	step := Step{Name: "timers"}
+	step := Step{Name: Timers}
 	if _, err := l.unified(); err != nil {
 		step.Err = fmt.Errorf("the CPUs are not taken offline for a moment: cpusets of cgroup v1 would lose them for good: %w", err)
 		return step
@@ -127,7 +166,7 @@ func (l *Lease) replug() Step {
 
 // workqueues keeps work that is bound to no CPU off the CPUs (Linux's core-api/workqueue.rst).
 func (l *Lease) workqueues() Step {
-	step := Step{Name: "workqueues"}
+	step := Step{Name: Workqueues}
 	moved := 0
 	for _, file := range append(l.glob("/sys/devices/virtual/workqueue/*/cpumask"), "/sys/devices/virtual/workqueue/cpumask") {
 		has, err := l.readCPUs(file, true)
@@ -143,7 +182,7 @@ func (l *Lease) workqueues() Step {
 
 // interrupts takes the CPUs from every interrupt whose affinity can be set. Managed ones, a queue's own on each CPU, cannot.
 func (l *Lease) interrupts() Step {
-	step := Step{Name: "interrupts"}
+	step := Step{Name: Interrupts}
 	var moved int
 	var fixed []string
 	online, err := l.readCPUs("/sys/devices/system/cpu/online", false)
@@ -179,7 +218,7 @@ func (l *Lease) interrupts() Step {
 
 // housekeeping keeps the kernel's watchdog and its statistics off the CPUs.
 func (l *Lease) housekeeping() Step {
-	step := Step{Name: "housekeeping"}
+	step := Step{Name: Housekeeping}
 	var done []string
 	const dogs, interval = "/proc/sys/kernel/watchdog_cpumask", "/proc/sys/vm/stat_interval"
 	if has, err := l.readCPUs(dogs, false); err == nil && overlap(has, l.CPUs) {
@@ -202,7 +241,7 @@ func (l *Lease) housekeeping() Step {
 
 // tick can only be told: the kernel is given nohz_full when it boots.
 func (l *Lease) tick() Step {
-	step := Step{Name: "tick"}
+	step := Step{Name: Tick}
 	text, _ := l.read("/sys/devices/system/cpu/nohz_full")
 	has, _ := ParseCPUs(text)
 	if rest := without(l.CPUs, has); len(rest) > 0 {
@@ -216,7 +255,7 @@ func (l *Lease) tick() Step {
 // idle keeps all CPUs from idle states that take time to leave, for as long as the file is open (Linux's
 // power/pm_qos_interface.rst).
 func (l *Lease) idle() Step {
-	step := Step{Name: "idle states"}
+	step := Step{Name: Idle}
 	f, err := os.OpenFile(l.path("/dev/cpu_dma_latency"), os.O_WRONLY, 0)
 	if err == nil {
 		if _, err = f.Write(make([]byte, 4)); err != nil {

@@ -81,6 +81,7 @@ func newMachine(t *testing.T, files map[string]string) *machine {
 	m.thread(1, 1, 0, 0, 10, 0, 1, 2, 3)                     // init
 	m.thread(40, 40, 1, 0, 20, 2, 3)                         // a server
 	m.thread(40, 41, 1, 0, 21, 0, 1, 2, 3)                   // its other thread
+	m.thread(40, 42, 1, 0, 22, 2)                            // a third, which chose a CPU by itself: that which is left to the first
 	m.thread(50, 50, 2, pfNoSetAffinity, 5, 3)               // ksoftirqd/3
 	m.thread(os.Getpid(), os.Getpid(), 1, 0, 30, 0, 1, 2, 3) // this process
 	return m
@@ -140,7 +141,7 @@ func (m *machine) same(before map[string]string) {
 			m.t.Errorf("%s is left", name)
 		}
 	}
-	if left := m.glob(journals + "/*"); len(left) > 0 {
+	if left := m.glob(Journals + "/*"); len(left) > 0 {
 		m.t.Errorf("journals are left: %q", left)
 	}
 }
@@ -235,13 +236,14 @@ func TestTakeAndRelease(t *testing.T) {
 	// What began meanwhile inherited its parent's CPUs; what somebody set meanwhile is theirs.
 	m.thread(70, 70, 40, 0, 99, m.threads[40]...)
 	m.thread(71, 71, 1, 0, 99, 1)
+	m.thread(72, 72, 40, pfNoSetAffinity, 99, 2) // the kernel's own, of CPU 2
 	m.put("/proc/irq/1/smp_affinity_list", "1")
 	if err := l.Release(); err != nil {
 		t.Error(err)
 	}
-	m.want("released", map[string]string{"thread 70": "2-3", "thread 71": "1", "/proc/irq/1/smp_affinity_list": "1,3"})
+	m.want("released", map[string]string{"thread 70": "2-3", "thread 71": "1", "thread 72": "2", "/proc/irq/1/smp_affinity_list": "1,3"})
 	m.put("/proc/irq/1/smp_affinity_list", "0-3")
-	for _, tid := range []int{70, 71} {
+	for _, tid := range []int{70, 71, 72} {
 		delete(m.threads, tid)
 		os.RemoveAll(m.path(fmt.Sprintf("/proc/%d", tid)))
 	}
@@ -296,7 +298,7 @@ func TestKilled(t *testing.T) {
 			alive, _ := m.read(pid)
 			m.put(pid, strings.Replace(alive, " 30 0 0", " 31 0 0", 1)) // another process has the number now
 			if at == "nowhere" {                                        // one that undid it was killed as well
-				for _, j := range m.glob(journals + "/*") {
+				for _, j := range m.glob(Journals + "/*") {
 					if err := os.Rename(m.path(j), m.path(j)+".99999"); err != nil {
 						t.Fatal(err)
 					}

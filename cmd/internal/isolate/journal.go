@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// journals is the folder of the journals, one for each process that holds CPUs. It is gone with a reboot, as the changes are.
-const journals = "/run/rebound/isolate"
+// Journals is the folder of the journals, one for each process that holds CPUs. It is gone with a reboot, as the changes are.
+const Journals = "/run/rebound/isolate"
 
 // change is one change to the machine, and enough to undo it. Undoing one that was not made changes nothing.
 type change struct {
@@ -29,8 +29,9 @@ type change struct {
 	Before, After []int // cpus, task
 	Mask          bool  // cpus: written as a mask
 
-	TID   int    `json:",omitempty"` // task
-	Start uint64 `json:",omitempty"` // of the task, in ticks since boot: its number may be another's by then
+	TID    int    `json:",omitempty"` // task
+	Start  uint64 `json:",omitempty"` // of the task, in ticks since boot: its number may be another's by then
+	Newest uint64 `json:",omitempty"` // the greatest such of all threads when it was moved: what began later may be its child
 }
 
 type kind string
@@ -60,7 +61,7 @@ type journal struct {
 }
 
 func (h *Host) open(cpus []int) (*journal, error) {
-	if err := os.MkdirAll(h.path(journals), 0o700); err != nil {
+	if err := os.MkdirAll(h.path(Journals), 0o700); err != nil {
 		return nil, err
 	}
 	o := owner{PID: os.Getpid(), CPUs: cpus}
@@ -68,7 +69,7 @@ func (h *Host) open(cpus []int) (*journal, error) {
 	if s, err := h.stat(o.PID, o.PID); err == nil {
 		o.Start = s.start
 	}
-	f, err := os.OpenFile(h.path(fmt.Sprintf("%s/%d", journals, o.PID)), os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o600)
+	f, err := os.OpenFile(h.path(fmt.Sprintf("%s/%d", Journals, o.PID)), os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +135,8 @@ func (h *Host) writeCPUs(path string, mask bool, cpus []int) error {
 // cannot have its CPUs. What cannot be undone is an error, and is not tried again.
 func (j *journal) close() error {
 	err := j.undo(j.changes)
-	return errors.Join(err, j.file.Close(), os.Remove(j.path(fmt.Sprintf("%s/%d", journals, os.Getpid()))))
+	j.letGo()
+	return errors.Join(err, j.file.Close(), os.Remove(j.path(fmt.Sprintf("%s/%d", Journals, os.Getpid()))))
 }
 
 func (h *Host) undo(changes []change) error {
@@ -206,7 +208,7 @@ func (h *Host) removeGroup(path string) (err error) {
 func (h *Host) Abandoned() []Step {
 	var steps []Step
 	boot, _ := h.read("/proc/sys/kernel/random/boot_id")
-	for _, name := range h.glob(journals + "/*") {
+	for _, name := range h.glob(Journals + "/*") {
 		name = h.path(name)
 		// Two that start at once do not both undo it: the one that can rename it does. It may be killed too.
 		mine := name
@@ -253,6 +255,9 @@ func readJournal(name string) (o owner, changes []change, err error) {
 	if err := json.Unmarshal(lines[0], &o); err != nil {
 		o.PID, _ = strconv.Atoi(filepath.Base(name))
 		return o, nil, nil // it ended before it changed anything
+	}
+	if len(lines) == 1 { // not even that line's end was written
+		return o, nil, nil
 	}
 	for _, l := range lines[1 : len(lines)-1] {
 		var c change

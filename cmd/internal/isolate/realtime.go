@@ -119,7 +119,11 @@ func (l *Lease) LiftGuards() Step {
 	}
 	var done []string
 	for _, g := range guards {
-		if err := l.set(g.path, g.lifted); err != nil {
+		err := l.hold(g.path)
+		if err == nil {
+			err = l.set(g.path, g.lifted)
+		}
+		if err != nil {
 			step.Err = errors.Join(step.Err, fmt.Errorf("%w: %s: %w%s", ErrGuarded, g, err, l.lockdown(err)))
 			continue
 		}

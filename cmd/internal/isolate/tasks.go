@@ -88,13 +88,18 @@ func (h *Host) move(tid int, cpus []int) error {
 // moveTasks takes the CPUs from every thread of other processes that may be moved. A thread that is started meanwhile shows in
 // the next reading.
 func (j *journal) moveTasks(away []int) Step {
-	step := Step{Name: "threads"}
+	step := Step{Name: Threads}
 	done, bound, refused := map[int]bool{}, 0, 0
 	var why error
 	moved := 0
 	for again := true; again; {
 		again = false
-		for tid, s := range j.threads() {
+		all := j.threads()
+		var newest uint64
+		for _, s := range all {
+			newest = max(newest, s.start)
+		}
+		for tid, s := range all {
 			if done[tid] || s.pid == os.Getpid() {
 				continue
 			}
@@ -109,7 +114,7 @@ func (j *journal) moveTasks(away []int) Step {
 				continue
 			}
 			again = true
-			c := change{Kind: task, TID: tid, Start: s.start, Before: has, After: rest}
+			c := change{Kind: task, TID: tid, Start: s.start, Newest: newest, Before: has, After: rest}
 			switch err := j.apply(c, func() error { return j.move(tid, rest) }); {
 			case errors.Is(err, unix.ESRCH):
 			case err != nil:
@@ -141,6 +146,9 @@ func (h *Host) undoTasks(changes []change) error {
 	for tid, s := range all {
 		c, known := of[tid]
 		if known = known && c.Start == s.start; !known {
+			if s.flags&pfNoSetAffinity != 0 {
+				continue // the kernel bound it, as it does with its own threads of each CPU
+			}
 			if c, known = heir(s, all, of); !known {
 				continue
 			}
@@ -156,12 +164,12 @@ func (h *Host) undoTasks(changes []change) error {
 }
 
 // heir finds the change whose affinity a thread inherited: that of the first of its process or its ancestors that was moved
-// before the thread began.
+// before the thread began. One that was there when its parent was moved has chosen its CPUs itself.
 func heir(s stat, all map[int]stat, of map[int]change) (change, bool) {
 	for pid, depth := s.pid, 0; pid > 0 && depth < 100; depth++ {
 		up, ok := all[pid]
 		if c, moved := of[pid]; ok && moved && c.Start == up.start {
-			return c, up.start <= s.start
+			return c, max(up.start, c.Newest) <= s.start
 		}
 		pid = up.parent
 	}

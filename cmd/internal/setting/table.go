@@ -26,6 +26,7 @@ type Table struct {
 	Settings []Setting
 
 	given map[string]given // by key
+	flags map[string]given // that Assign lays over given
 }
 
 // given is a value that a user gave to a setting.
@@ -35,7 +36,7 @@ type given struct {
 }
 
 // New returns a table of these settings.
-func New(settings ...Setting) *Table { return &Table{settings, map[string]given{}} }
+func New(settings ...Setting) *Table { return &Table{Settings: settings, given: map[string]given{}} }
 
 // Find returns the setting of that key, nil if there is none.
 func (t *Table) Find(key string) *Setting {

@@ -33,7 +33,7 @@ func comment(text string) string {
 		if b.Len() > 0 {
 			b.WriteString("#\n")
 		}
-		b.WriteString(wrap(paragraph, "# ", tomlWidth))
+		b.WriteString(Wrap(paragraph, "# ", tomlWidth))
 	}
 	return b.String()
 }
@@ -48,13 +48,13 @@ func choices(list []Choice, prefix string, width int) string {
 	for _, c := range list {
 		first := fmt.Sprintf("%s%-*s", prefix, longest+3, c.Name)
 		rest := prefix + strings.Repeat(" ", longest+3)
-		b.WriteString(first + strings.TrimPrefix(wrap(c.Doc, rest, width), rest))
+		b.WriteString(first + strings.TrimPrefix(Wrap(c.Doc, rest, width), rest))
 	}
 	return b.String()
 }
 
-// wrap breaks text into lines of at most width bytes, with a prefix before each.
-func wrap(text, prefix string, width int) string {
+// Wrap breaks text into lines of at most width bytes, with a prefix before each.
+func Wrap(text, prefix string, width int) string {
 	var b strings.Builder
 	line := ""
 	for word := range strings.FieldsSeq(text) {

@@ -5,7 +5,23 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 )
+
+// Stamp returns the module's version, "(devel)" or "unknown" where the linker recorded none, and the day of the revision
+// (2006-01-02), empty where it is unknown. Both are the same in every build of one revision.
+func Stamp() (version, day string) {
+	b, ok := debug.ReadBuildInfo()
+	if !ok || b.Main.Version == "" {
+		return "unknown", ""
+	}
+	for _, s := range b.Settings {
+		if s.Key == "vcs.time" {
+			day, _, _ = strings.Cut(s.Value, "T")
+		}
+	}
+	return b.Main.Version, day
+}
 
 // Text returns what the linker recorded, a line each: the module's version, the revision with its time, and the Go release
 // with the platform.

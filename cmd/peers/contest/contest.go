@@ -40,6 +40,7 @@ type Options struct {
 	Rounds    int
 	Each      time.Duration // of a round
 	Trial     time.Duration // of each rate of the search
+	Only      []string      // these peers alone, and of them the closed loop alone; nil is all
 	Stop      *atomic.Bool
 	Log       *slog.Logger
 }
@@ -106,6 +107,9 @@ func (c *contest) run() (err error) {
 		if err := c.closedLoop(byProto[proto]); err != nil {
 			return err
 		}
+	}
+	if c.Only != nil {
+		return nil
 	}
 	if err := c.saturate(byProto[probe.ICMP]); err != nil {
 		return err

@@ -7,9 +7,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/vishvananda/netlink"
 
 	"rebound/cmd/bench/probe"
@@ -18,6 +21,8 @@ import (
 	"rebound/cmd/bench/testbed"
 	"rebound/cmd/peers/rival"
 	"rebound/cmd/peers/tables"
+	"rebound/nic/kit/netif"
+	"rebound/nic/kit/xdpkit"
 )
 
 // UDPEcho is the command that runs rival.EchoUDP in this program, with an address and a core.
@@ -57,6 +62,8 @@ func (c *contest) enlist() error {
 		if variant != "" {
 			continue // testpmd has none
 		}
+		start, stop = responders(kind, `trust.confine="light"`)
+		all = append(all, &peer{name: "responder-" + socket + "-light", proto: probe.ICMP, target: ours, start: start, stop: stop})
 		t, err := rival.Testpmd(map[string]string{"afxdp": "net_af_xdp", "afpacket": "net_af_packet"}[kind], testbed.FarIface, core, other)
 		if err != nil {
 			c.skip("testpmd-"+kind, err)
@@ -65,6 +72,18 @@ func (c *contest) enlist() error {
 		t.Within = c.bed.Within
 		all = append(all, &peer{name: "testpmd-" + kind, proto: probe.ICMP, target: ours, start: t.Start, stop: func() error { return errors.Join(t.Stop(), c.detach()) }})
 	}
+	for _, hook := range []string{xdpkit.Driver, xdpkit.Generic} {
+		name := map[string]string{xdpkit.Driver: "xdp", xdpkit.Generic: "xdp-generic"}[hook]
+		start, stop := responders("xdp", fmt.Sprintf("nic.generic_xdp=%t", hook == xdpkit.Generic))
+		f := &rival.Swap{Iface: testbed.FarIface, Hook: hook, Within: c.bed.Within}
+		for _, p := range []*peer{{name: "responder-" + name, start: start, stop: stop}, {name: "floor-" + name, start: f.Start, stop: f.Stop}} {
+			p.proto, p.target = probe.ICMP, ours
+			if attach := p.start; hook == xdpkit.Driver {
+				p.start = func() error { return errors.Join(c.lend(attach), c.at(hook)) }
+			}
+			all = append(all, p)
+		}
+	}
 	all = append(all, &peer{name: "kernel", proto: probe.ICMP, target: kernel, start: idle, stop: idle})
 	start, stop := responders("afxdp")
 	all = append(all, &peer{name: "responder-afxdp-udp", proto: probe.UDP, target: ours, start: start, stop: stop})
@@ -72,6 +91,9 @@ func (c *contest) enlist() error {
 		Ready: "ready", Within: c.bed.Within}
 	all = append(all, &peer{name: "socket-udp", proto: probe.UDP, target: kernel, start: echo.Start, stop: echo.Stop})
 	for _, p := range all {
+		if c.Only != nil && !slices.Contains(c.Only, p.name) {
+			continue
+		}
 		if err := c.try(p); err != nil {
 			if c.Stop.Load() {
 				return errInterrupted
@@ -107,6 +129,47 @@ func (c *contest) detach() error {
 	})
 }
 
+// lend runs f while the bench's end of the wire has an XDP program, be it one that passes all on: without one, the kernel drops
+// what another sends at its driver's hook, and a responder does not go there. The bench's own is there whenever it asks.
+func (c *contest) lend(f func() error) (err error) {
+	i, err := netif.Lookup(testbed.NearIface)
+	if err != nil {
+		return err
+	}
+	defer i.Close()
+	if i.XDP != 0 {
+		return f()
+	}
+	if c.Prober != "afxdp" {
+		return errors.New("the bench's end has no XDP program with this prober, and a veth pair would drop all replies")
+	}
+	at, err := xdpkit.Attach(i, []xdpkit.Attempt{{Hook: xdpkit.Driver, Load: func() (*ebpf.Program, error) {
+		return ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0", Instructions: asm.Instructions{
+			asm.Mov.Imm(asm.R0, 2), asm.Return(), // XDP_PASS
+		}})
+	}}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, at.Link.Close(), at.Program.Close()) }()
+	return f()
+}
+
+// at returns an error unless the far interface has an XDP program at that hook.
+func (c *contest) at(hook string) error {
+	return c.bed.Far.Do(func() error {
+		i, err := netif.Lookup(testbed.FarIface)
+		if err != nil {
+			return err
+		}
+		defer i.Close()
+		if is := map[uint8]string{1: xdpkit.Driver, 2: xdpkit.Generic}[i.XDPHook]; is != hook {
+			return fmt.Errorf("the program is at hook %q, not %q", is, hook)
+		}
+		return nil
+	})
+}
+
 // turnTo ends the peer that answers and starts p.
 func (c *contest) turnTo(p *peer) error {
 	if c.current == p && p != nil {
@@ -122,7 +185,7 @@ func (c *contest) turnTo(p *peer) error {
 		return nil
 	}
 	if err := p.start(); err != nil {
-		return err
+		return errors.Join(err, p.stop())
 	}
 	c.current = p
 	return nil

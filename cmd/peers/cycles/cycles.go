@@ -23,7 +23,7 @@ import (
 var loops []byte
 
 // Drivers are those whose BenchmarkPoll is measured; each has it in package nic/NAME.
-var Drivers = []string{"ixgbe", "mlx5", "ena", "virtio"}
+var Drivers = []string{"ixgbe", "mlx5", "mlx4", "ena", "efa", "virtio"}
 
 // port is the loop in C that does what nic/ixgbe does, step by step.
 const port = "C, ported"
@@ -33,7 +33,8 @@ const Explanation = "Ticks of the time stamp counter for each reply to an ICMP e
 	"memory and nobody behind them: lower quartiles of groups of 64 passes, fences around each pass, the cost of measuring taken " +
 	"off. *To the doorbell* leaves out the longest four passes of each group, in which a loop tidies up. The loops in C are in " +
 	"cmd/peers/cycles/testdata/loops.c: *least* checks nothing, *guarded* has all guards of strict mode for this kind of frame, *ported* " +
-	"also the book-keeping of nic/ixgbe. All three drive the 82599's rings; the other cards' rings ask for more."
+	"also the book-keeping of nic/ixgbe. All three drive the 82599's rings; the other cards' rings ask for more. *efa* answers messages, of the " +
+	"bytes that its cases begin with, which have no headers to match and rewrite."
 
 // Options say what to measure.
 type Options struct {

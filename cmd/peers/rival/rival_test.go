@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"rebound/latency"
+	"rebound/nic/nictest"
 )
 
 // A program is started only when it says that it is ready, its input stays open, and it is gone after Stop.
@@ -53,3 +54,6 @@ func TestGapLoop(t *testing.T) {
 		t.Errorf("%d gaps of %.2f s in all, want those of about one second", h.Count, h.Sum/1e9)
 	}
 }
+
+// The committed object is what this compiler makes of the source, where it is the one that made it.
+func TestSwapObject(t *testing.T) { nictest.BPFObject(t, "swap.c", "swap_bpfel.o", compiler) }

@@ -50,27 +50,6 @@ direct:                            \
 	JNZ       direct           \
 copied:
 
-// func Store8(p *uint8, v uint8)
-TEXT ·Store8(SB), NOSPLIT, $0-9
-	MOVQ p+0(FP), DI
-	MOVB v+8(FP), AX
-	MOVB AX, (DI)
-	RET
-
-// func Store16(p *uint16, v uint16)
-TEXT ·Store16(SB), NOSPLIT, $0-10
-	MOVQ p+0(FP), DI
-	MOVW v+8(FP), AX
-	MOVW AX, (DI)
-	RET
-
-// func Store64(p *uint64, v uint64)
-TEXT ·Store64(SB), NOSPLIT, $0-16
-	MOVQ p+0(FP), DI
-	MOVQ v+8(FP), AX
-	MOVQ AX, (DI)
-	RET
-
 // func RingDoorbell(rec *uint32, recVal uint32, db *uint64, v uint64)
 TEXT ·RingDoorbell(SB), NOSPLIT, $0-32
 	MOVQ rec+0(FP), SI
@@ -221,6 +200,184 @@ ringed:
 	MOVQ BX, DI
 	SFENCE
 	COPY
+	SFENCE
+	RET
+
+// BLOCK makes the block at number NUM behind the first in register Z from the data at OFF. Its header is BX, or R10 where it is the
+// last. It stores the block into the ring but for the header, and then the header.
+#define BLOCK(NUM, OFF, Z) \
+	VMOVDQU64    OFF(SI), Z           \
+	MOVL         $0x3C000080, BX      \
+	CMPL         CX, $(NUM+1)         \
+	CMOVLEQ      R10, BX              \
+	VPBROADCASTD BX, K2, Z            \
+	LEAL         NUM(R9), AX          \
+	ANDL         R12, AX              \
+	SHLQ         $6, AX               \
+	VMOVDQU32    Z, K1, (R8)(AX*1)    \
+	MOVL         BX, (R8)(AX*1)
+
+// func PushInline(q *SendRing, tail, n64 uint32, data unsafe.Pointer, length uint32, c0, c1 uint64, window unsafe.Pointer)
+//
+// $0x3C000080 is the header of a segment that fills its block, 60 bytes; $0x2C000080 that of the first block, 44. With AVX-512
+// each block is made in a register, Z16 to Z19, which need no VZEROUPPER, and stored from there to ring and window. K1 is all
+// words of a block but the first, K2 the first. The first block's load comes last, since it waits for the narrow stores that made the reply.
+// Without it, and for more than four blocks, the window is filled from the ring.
+TEXT ·PushInline(SB), NOSPLIT, $0-56
+	MOVQ    q+0(FP), DX
+	MOVL    tail+8(FP), R9
+	MOVL    n64+12(FP), CX
+	MOVQ    data+16(FP), SI
+	MOVL    length+24(FP), R10
+	MOVQ    window+48(FP), DI
+	MOVQ    SendRing_Base(DX), R8
+	MOVL    SendRing_Mask(DX), R12
+	MOVL    $0x2C000080, R11
+	CMPL    CX, $1
+	JHI     several
+	MOVL    R10, R11
+	ORL     $0x80000000, R11
+	BSWAPL  R11
+	JMP     headers
+
+several:
+	IMUL3L  $60, CX, AX
+	SUBL    AX, R10
+	ADDL    $76, R10 // length - 44 - 60 * (n64 - 2)
+	ORL     $0x80000000, R10
+	BSWAPL  R10
+
+headers: // R11 is the first segment's, R10 the last one's
+	MOVBLZX ·pushWith(SB), AX
+	CMPL    AX, $1
+	JNE     narrow
+	CMPL    CX, $4
+	JHI     narrow
+	MOVL    $0xFFFE, AX
+	KMOVW   AX, K1
+	MOVL    $1, AX
+	KMOVW   AX, K2
+	CMPL    CX, $1
+	JLS     head
+	BLOCK(1, 40, Z17)
+	CMPL    CX, $2
+	JEQ     head
+	BLOCK(2, 100, Z18)
+	CMPL    CX, $3
+	JEQ     head
+	BLOCK(3, 160, Z19)
+
+head:
+	MOVL         $0xFFE0, AX // the data, from the sixth word on
+	KMOVW        AX, K3
+	VMOVDQU32.Z  -20(SI), K3, Z16
+	MOVQ         c0+32(FP), BX
+	VPBROADCASTQ BX, K2, Z16
+	MOVL         $2, AX
+	KMOVW        AX, K4
+	VPBROADCASTQ c1+40(FP), K4, Z16
+	MOVL         $0x10, AX // the fifth word
+	KMOVW        AX, K5
+	VPBROADCASTD R11, K5, Z16
+	ANDL         R12, R9
+	SHLQ         $6, R9
+	VMOVDQU32    Z16, K1, (R8)(R9*1)
+	MOVL         BX, (R8)(R9*1)
+	TESTQ        DI, DI
+	JEQ          made
+	SFENCE
+	VMOVDQU64    Z16, (DI)
+	CMPL         CX, $1
+	JLS          told
+	VMOVDQU64    Z17, 64(DI)
+	CMPL         CX, $2
+	JEQ          told
+	VMOVDQU64    Z18, 128(DI)
+	CMPL         CX, $3
+	JEQ          told
+	VMOVDQU64    Z19, 192(DI)
+
+told:
+	SFENCE
+
+made:
+	RET
+
+narrow:
+	LEAQ 40(SI), R13
+	MOVL $1, DX
+
+behind:
+	CMPL DX, CX
+	JCC  first
+	LEAL (R9)(DX*1), BX
+	ANDL R12, BX
+	SHLQ $6, BX
+	ADDQ R8, BX
+	MOVL 4(R13), AX
+	MOVL AX, 4(BX)
+	MOVQ 8(R13), AX
+	MOVQ AX, 8(BX)
+	MOVQ 16(R13), AX
+	MOVQ AX, 16(BX)
+	MOVQ 24(R13), AX
+	MOVQ AX, 24(BX)
+	MOVQ 32(R13), AX
+	MOVQ AX, 32(BX)
+	MOVQ 40(R13), AX
+	MOVQ AX, 40(BX)
+	MOVQ 48(R13), AX
+	MOVQ AX, 48(BX)
+	MOVQ 56(R13), AX
+	MOVQ AX, 56(BX)
+	ADDQ $60, R13
+	INCL DX
+	MOVL $0x3C000080, AX
+	CMPL DX, CX
+	CMOVLEQ R10, AX
+	MOVL AX, (BX)
+	JMP  behind
+
+first:
+	MOVL R9, BX
+	ANDL R12, BX
+	SHLQ $6, BX
+	ADDQ R8, BX
+	MOVQ c0+32(FP), DX
+	MOVQ c1+40(FP), AX
+	MOVQ AX, 8(BX)
+	MOVL R11, 16(BX)
+	MOVL (SI), AX
+	MOVL AX, 20(BX)
+	MOVQ 4(SI), AX
+	MOVQ AX, 24(BX)
+	MOVQ 12(SI), AX
+	MOVQ AX, 32(BX)
+	MOVQ 20(SI), AX
+	MOVQ AX, 40(BX)
+	MOVQ 28(SI), AX
+	MOVQ AX, 48(BX)
+	MOVQ 36(SI), AX
+	MOVQ AX, 56(BX)
+	MOVQ DX, AX
+	SHRQ $32, AX
+	MOVL AX, 4(BX)
+	MOVL DX, (BX)
+	TESTQ DI, DI
+	JEQ  made
+	SFENCE
+	MOVL CX, R13
+
+window: // block by block, since the ring may wrap between any two
+	MOVL R9, SI
+	ANDL R12, SI
+	SHLQ $6, SI
+	ADDQ R8, SI
+	MOVL $1, CX
+	COPY
+	INCL R9
+	DECL R13
+	JNZ  window
 	SFENCE
 	RET
 

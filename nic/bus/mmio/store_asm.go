@@ -7,21 +7,6 @@ import "unsafe"
 // PureGo says that the build has no assembly: it works on models, and is not for devices.
 const PureGo = false
 
-// Store8 is Store32 for one byte.
-//
-//go:noescape
-func Store8(p *uint8, v uint8)
-
-// Store16 is Store32 for two bytes.
-//
-//go:noescape
-func Store16(p *uint16, v uint16)
-
-// Store64 is Store32 for eight bytes.
-//
-//go:noescape
-func Store64(p *uint64, v uint64)
-
 // RingDoorbell stores the doorbell record, and after it the doorbell in an uncached window. Both values are stored as they
 // are: the caller has swapped what the device wants big-endian.
 //

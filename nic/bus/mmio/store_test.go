@@ -2,6 +2,7 @@ package mmio
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"testing"
 	"unsafe"
@@ -93,6 +94,50 @@ func TestPushWQE(t *testing.T) {
 	})
 }
 
+// TestPushInline does the same for entries with their data inline, of every length, with and without a window, against a
+// plain description of the entry. What lies behind the data goes along into the last block.
+func TestPushInline(t *testing.T) {
+	const ringAt, ringBlocks, windowAt, srcAt, c0, c1 = 1024, 8, 2048, 4096, 0x8182838485868788, 0x9192939495969798
+	mem := arena(t, 8192)
+	want := make([]byte, len(mem))
+	ring := SendRing{Base: unsafe.Pointer(&mem[ringAt]), Mask: ringBlocks - 1}
+	eachPush(t, func(t *testing.T) {
+		for length := 1; length <= 44+(maxBlocks-1)*60; length++ {
+			n := (length + 75) / 60
+			for _, tail := range []uint32{0, 4, 5, 6, 7, 8, 1<<32 - 1} {
+				for _, pushed := range []bool{true, false} {
+					src := srcAt + length%64
+					poison(mem, byte(length))
+					copy(want, mem)
+					for i, at, left := 0, src, length; i < n; i++ {
+						block, head := want[ringAt+64*((tail+uint32(i))%ringBlocks):][:64], 0
+						if i == 0 {
+							binary.LittleEndian.PutUint64(block, c0)
+							binary.LittleEndian.PutUint64(block[8:], c1)
+							head = 16
+						}
+						size := 60 - head
+						binary.BigEndian.PutUint32(block[head:], 1<<31|uint32(min(left, size)))
+						copy(block[head+4:], mem[at:at+size])
+						at, left = at+size, left-size
+						if pushed {
+							copy(want[windowAt+64*i:], block)
+						}
+					}
+					window := unsafe.Pointer(&mem[windowAt])
+					if !pushed {
+						window = nil
+					}
+					PushInline(&ring, tail, uint32(n), unsafe.Pointer(&mem[src]), uint32(length), c0, c1, window)
+					if !bytes.Equal(mem, want) {
+						t.Fatalf("%d bytes in %d blocks at %d: byte %d is wrong", length, n, tail, differ(mem, want))
+					}
+				}
+			}
+		}
+	})
+}
+
 func differ(a, b []byte) int {
 	for i := range a {
 		if a[i] != b[i] {
@@ -139,6 +184,7 @@ func TestNothingAllocates(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		RingDoorbellWC(rec, 1, db, 2)
 		PushWQE(&ring, 1, 1, dst, src, 2)
+		PushInline(&ring, 1, 2, src, 64, 1, 2, dst)
 		CopyWC(dst, src, 1)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)

@@ -92,11 +92,25 @@ func (h *host) uppers(name string) []string {
 	return all
 }
 
+// messagesOnly reports whether a function's RDMA ports are of no link layer that has network interfaces, as an EFA's are: no route
+// and no session goes by it, in whichever namespace.
+func (h *host) messagesOnly(f Found) bool {
+	ports, _ := filepath.Glob(filepath.Join(h.device(f.Address), "infiniband", "*", "ports", "*", "link_layer"))
+	for _, p := range ports {
+		if b, err := os.ReadFile(p); err != nil || strings.TrimSpace(string(b)) != "Unknown" {
+			return false
+		}
+	}
+	return len(ports) > 0
+}
+
 // checkNotNeeded refuses a function whose interfaces, or what is built on them, are needed, and one whose driver has no
 // interface to be seen here: it may be in another network namespace, and carry that one's default route.
 func (h *host) checkNotNeeded(f Found, needed map[string]string) error {
 	switch {
 	case f.Driver == "" || f.Driver == vfioDriver:
+		return nil
+	case len(f.Interfaces) == 0 && h.messagesOnly(f):
 		return nil
 	case len(f.Interfaces) == 0:
 		return fmt.Errorf("pci: %s: kernel driver %s has no interface for it in this network namespace, so what it carries is not known: %w (-force takes it all the same)",

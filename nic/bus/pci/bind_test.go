@@ -140,6 +140,22 @@ func TestBindRefuses(t *testing.T) {
 	}
 }
 
+// A function without an interface to be seen is refused, unless its ports carry messages only: one of Ethernet may have its
+// interface in another network namespace.
+func TestBindWithoutInterface(t *testing.T) {
+	for layer, want := range map[string]error{"": ErrInUse, "Ethernet\n": ErrInUse, "InfiniBand\n": ErrInUse, "Unknown\n": nil} {
+		k := newKernel(t)
+		k.card(addr0, "efa", "7")
+		k.driverModule(vfioDriver)
+		if layer != "" {
+			k.file("sys/bus/pci/devices/"+addr0+"/infiniband/rdmap0s3/ports/1/link_layer", layer)
+		}
+		if err := k.bind(addr0, Target{}); !errors.Is(err, want) || (err == nil) != (want == nil) {
+			t.Errorf("link layer %q: %v, want %v", layer, err, want)
+		}
+	}
+}
+
 func TestBindFails(t *testing.T) {
 	k := newKernel(t)
 	k.card(addr0, "ixgbe", "", "eth1")

@@ -41,7 +41,15 @@ func NewEvents(r *Regs, a *dma.Arena, depth int) (*Events, error) {
 }
 
 // Start lets the device report: all entries are free.
-func (e *Events) Start() { e.regs.Write(AENQ_HEAD_DB, uint32(e.depth)) }
+func (e *Events) Start() { e.regs.Write(AENQ_HEAD_DB, uint32(e.free())) }
+
+// free is what the doorbell wants to hear of the entries consumed.
+func (e *Events) free() uint16 {
+	if e.regs.dialect.EventsFromZero {
+		return e.head
+	}
+	return e.head + e.depth
+}
 
 // Next returns a copy of the oldest event that was not returned yet.
 func (e *Events) Next() (ev Event, ok bool) {
@@ -58,6 +66,6 @@ func (e *Events) Next() (ev Event, ok bool) {
 func (e *Events) Done() {
 	if e.taken != e.head {
 		e.taken = e.head
-		e.regs.Write(AENQ_HEAD_DB, uint32(e.head+e.depth))
+		e.regs.Write(AENQ_HEAD_DB, uint32(e.free()))
 	}
 }

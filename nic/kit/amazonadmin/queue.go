@@ -23,6 +23,7 @@ type Header struct {
 }
 
 const (
+	idMask           = 0xFFF
 	flagPhase        = 1 << 0
 	FlagCtrlData     = 1 << 1 // the command's control buffer address is valid
 	FlagCtrlIndirect = 1 << 2 // it points to a list of pages
@@ -83,9 +84,10 @@ type Queue struct {
 	broken error // set once the device did not answer: nothing more is asked of it before a reset
 }
 
-// command is what is under way under one identifier.
+// command is what is under way in one place, which its identifier's low bits name.
 type command struct {
 	used, done bool
+	id         uint16 // as the completion has to repeat it
 	entry      [EntrySize]byte
 }
 
@@ -192,9 +194,12 @@ func (q *Queue) submit(name string, in *[EntrySize]byte) (id uint16, err error) 
 		time.Sleep(10 * time.Microsecond)
 	}
 	defer q.mu.Unlock()
-	q.busy[id] = command{used: true}
 	h := (*Header)(unsafe.Pointer(in))
 	h.ID = id
+	if q.regs.dialect.LongIDs {
+		h.ID |= q.tail * q.depth & idMask
+	}
+	q.busy[id] = command{used: true, id: h.ID}
 	h.Flags = h.Flags&^flagPhase | phase(q.tail, q.depth)
 	at := unsafe.Add(q.sq, int(q.tail&(q.depth-1))*EntrySize)
 	*(*[EntrySize]byte)(at) = *in
@@ -219,9 +224,10 @@ func (q *Queue) collect(id uint16, out *[EntrySize]byte) (bool, error) {
 		if uint8(word>>24)&flagPhase != phase(q.head, q.depth) {
 			return false, nil
 		}
-		got := uint16(word) & 0xFFF
-		if got >= q.depth || !q.busy[got].used || q.busy[got].done {
-			q.broken = fmt.Errorf("%s: %w: completion for command %d, which is not under way", q.regs.name, ErrDevice, got)
+		full := uint16(word) & idMask
+		got := full & (q.depth - 1)
+		if !q.busy[got].used || q.busy[got].done || q.busy[got].id != full {
+			q.broken = fmt.Errorf("%s: %w: completion for command %d, which is not under way", q.regs.name, ErrDevice, full)
 			return false, q.broken
 		}
 		q.busy[got].entry = *(*[EntrySize]byte)(at)

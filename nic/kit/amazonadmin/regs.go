@@ -33,7 +33,7 @@ const (
 	AENQ_CAPS          Reg = 0x34 // WO  depth 15:0, entry bytes 31:16
 	AENQ_BASE_LO       Reg = 0x38 // WO  event queue
 	AENQ_BASE_HI       Reg = 0x3c
-	AENQ_HEAD_DB       Reg = 0x40 // WO  events consumed, running freely from the depth on
+	AENQ_HEAD_DB       Reg = 0x40 // WO  events consumed, running freely, from the depth on (ENA) or from 0 (EFA)
 	INTR_MASK          Reg = 0x4c // WO  bit 0 masks the admin interrupt
 	DEV_CTL            Reg = 0x54 // WO  see DevCtlXxx
 	DEV_STS            Reg = 0x58 // RO  see DevStsXxx
@@ -61,9 +61,6 @@ const (
 // Mask is INTR_MASK's bit: the queues are polled.
 const Mask = 1
 
-// readTimeout bounds one register read by DMA; the published drivers wait as long.
-const readTimeout = 200 * time.Millisecond
-
 // leastLooks is how often is looked before a time-out counts (kit.Deadline).
 const leastLooks = 500
 
@@ -80,9 +77,10 @@ type readLess struct {
 // Regs are a device's registers. Reads go by a DMA answer (an MMIO read stalls the processor for a round trip on the bus,
 // and on a device that is gone for longer), writes by MMIO.
 type Regs struct {
-	name   string
-	bar    *mmio.Window
-	direct bool // the device answers MMIO reads only
+	name    string
+	dialect Dialect
+	bar     *mmio.Window
+	direct  bool // the device answers MMIO reads only
 
 	mu   sync.Mutex
 	resp *readLess
@@ -90,16 +88,17 @@ type Regs struct {
 	seq  uint16
 }
 
-// NoReadLess is the bit of a PCI revision that says that registers are read by MMIO only.
+// NoReadLess is the bit of an ENA's PCI revision that says that registers are read by MMIO only.
 const NoReadLess = 1 << 0
 
 // NewRegs tells the device where to answer register reads. The revision is the function's.
-func NewRegs(name string, revision uint8, bar *mmio.Window, a *dma.Arena) (*Regs, error) {
+func NewRegs(name string, dialect Dialect, revision uint8, bar *mmio.Window, a *dma.Arena) (*Regs, error) {
 	b, err := a.Alloc(int(unsafe.Sizeof(readLess{})), 64)
 	if err != nil {
 		return nil, err
 	}
-	r := &Regs{name: name, bar: bar, direct: revision&NoReadLess != 0, resp: (*readLess)(unsafe.Pointer(&b.Bytes[0])), iova: b.IOVA}
+	r := &Regs{name: name, dialect: dialect, bar: bar, direct: dialect.MMIOReads && revision&NoReadLess != 0,
+		resp: (*readLess)(unsafe.Pointer(&b.Bytes[0])), iova: b.IOVA}
 	r.Announce()
 	return r, nil
 }
@@ -129,7 +128,7 @@ func (r *Regs) Read(reg Reg) (uint32, error) {
 	r.seq++
 	atomic.StoreUint32(r.head(), uint32(^r.seq)) // any number but the request's
 	r.Write(MMIO_REG_READ, uint32(r.seq)|uint32(reg)<<16)
-	for end := kit.NewDeadline(readTimeout, leastLooks); ; time.Sleep(5 * time.Microsecond) {
+	for end := kit.NewDeadline(r.dialect.ReadTimeout, leastLooks); ; time.Sleep(5 * time.Microsecond) {
 		late := end.Over()
 		if head := atomic.LoadUint32(r.head()); uint16(head) == r.seq {
 			if off := uint16(head >> 16); off != uint16(reg) {
@@ -144,7 +143,7 @@ func (r *Regs) Read(reg Reg) (uint32, error) {
 	if r.Gone() {
 		return 0, fmt.Errorf("%s: %w: register %#x reads all ones", r.name, nic.ErrGone, uint32(reg))
 	}
-	return 0, fmt.Errorf("%s: %w: no answer to the read of register %#x in %v", r.name, nic.ErrTimeout, uint32(reg), readTimeout)
+	return 0, fmt.Errorf("%s: %w: no answer to the read of register %#x in %v", r.name, nic.ErrTimeout, uint32(reg), r.dialect.ReadTimeout)
 }
 
 // Gone reports whether the device has left the bus. It costs an MMIO read.

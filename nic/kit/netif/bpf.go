@@ -21,12 +21,3 @@ func (i *Interface) ExplainBPF(what string, err error) error {
 	}
 	return fmt.Errorf("interface %s: %s: %w", i.Name, what, err)
 }
-
-// FreeOfXDP returns nic.ErrBusy if the interface had an XDP program when it was looked up.
-func (i *Interface) FreeOfXDP() error {
-	if i.XDP == 0 {
-		return nil
-	}
-	return fmt.Errorf("interface %s: %w: XDP program %d is attached and stays; end the program that holds it, or "+
-		"detach it (ip link set %s xdp off)", i.Name, nic.ErrBusy, i.XDP, i.Name)
-}

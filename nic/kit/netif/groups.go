@@ -52,7 +52,7 @@ func Groups(o nic.Options) (groups [][6]byte, all bool) {
 			addresses = append(addresses, p.Addr())
 		}
 	case o.Steer != nil:
-		addresses = append(addresses, o.Steer.Local)
+		addresses = append(append(addresses, o.Steer.Local), o.Steer.Also...)
 	default:
 		return nil, true
 	}

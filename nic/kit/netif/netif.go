@@ -26,7 +26,8 @@ type Interface struct {
 	Driver   string // the kernel driver's name, "" if it tells none
 	RxQueues int    // receive queues in use
 
-	XDP uint32 // identifier of the XDP program that is attached, 0 if none
+	XDP     uint32 // identifier of the XDP program that is attached, 0 if none
+	XDPHook uint8  // where it is attached: XDP_ATTACHED_DRV (1), _SKB (2) and so on of linux/if_link.h
 
 	nl    *netlink.Handle
 	ioctl int
@@ -67,7 +68,7 @@ func (i *Interface) read() error {
 	copy(i.MAC[:], a.HardwareAddr)
 	i.RxQueues = i.countQueues()
 	if a.Xdp != nil && a.Xdp.Attached {
-		i.XDP = a.Xdp.ProgId
+		i.XDP, i.XDPHook = a.Xdp.ProgId, uint8(a.Xdp.AttachMode)
 	}
 	if d, err := unix.IoctlGetEthtoolDrvinfo(i.ioctl, i.Name); err == nil {
 		i.Driver = unix.ByteSliceToString(d.Driver[:])
@@ -113,25 +114,49 @@ func (i *Interface) speed() int {
 	return int(v)
 }
 
+// channels is struct ethtool_channels.
+type channels struct {
+	cmd, maxRx, maxTx, maxOther, maxCombined uint32
+	rx, tx, other, combined                  uint32
+}
+
+func (i *Interface) channels() (c channels, err error) {
+	c.cmd = unix.ETHTOOL_GCHANNELS
+	err = i.ethtool(unsafe.Pointer(&c))
+	return c, err
+}
+
 // countQueues returns how many receive queues are in use, 1 if the interface does not tell.
 func (i *Interface) countQueues() int {
-	var c struct { // struct ethtool_channels
-		cmd, maxRx, maxTx, maxOther, maxCombined uint32
-		rx, tx, other, combined                  uint32
-	}
-	c.cmd = unix.ETHTOOL_GCHANNELS
-	if i.ethtool(unsafe.Pointer(&c)) != nil {
+	c, err := i.channels()
+	if err != nil {
 		return 1
 	}
 	return max(1, int(c.rx+c.combined))
 }
 
+// Channels returns how many channels (a receive and a send queue each) are in use, and how many there can be; 0 if the interface
+// does not tell.
+func (i *Interface) Channels() (used, most int) {
+	c, err := i.channels()
+	if err != nil {
+		return 0, 0
+	}
+	return int(c.combined), int(c.maxCombined)
+}
+
+// flag reports whether one of the flags of ETHTOOL_GFLAGS is set.
+func (i *Interface) flag(bit int) bool {
+	v := struct{ cmd, data uint32 }{cmd: unix.ETHTOOL_GFLAGS}
+	return i.ethtool(unsafe.Pointer(&v)) == nil && v.data>>bit&1 != 0
+}
+
 // StripsVLAN reports whether the interface takes the VLAN tag out of received frames before an XDP program sees them
 // ("rx-vlan-offload" of ethtool -k).
-func (i *Interface) StripsVLAN() bool {
-	v := struct{ cmd, data uint32 }{cmd: unix.ETHTOOL_GFLAGS}
-	return i.ethtool(unsafe.Pointer(&v)) == nil && v.data&(1<<8) != 0 // ETH_FLAG_RXVLAN
-}
+func (i *Interface) StripsVLAN() bool { return i.flag(8) } // ETH_FLAG_RXVLAN
+
+// LRO reports whether the interface puts received segments together (large receive offload).
+func (i *Interface) LRO() bool { return i.flag(15) } // ETH_FLAG_LRO
 
 // local are the kernel drivers whose received frames may never have been on a wire: their sender, a kernel or a hypervisor's
 // guest on this machine, may leave the UDP checksum to a device that does not exist (linux/skbuff.h, CHECKSUM_PARTIAL).

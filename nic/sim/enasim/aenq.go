@@ -30,6 +30,7 @@ type Event struct {
 // eventQueue is AENQ.
 type eventQueue struct {
 	enabled bool // the first doorbell was rung
+	gone    bool // it was, before the driver had the device reset
 	head    uint16
 	tail    uint16
 	waiting []Event

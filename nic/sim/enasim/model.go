@@ -145,13 +145,13 @@ func (m *Model) Reset() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.clear()
-	m.reset = resetState{}
+	m.reset, m.aenq.gone = resetState{}, false
 }
 
 // clear is what any reset does to all but the reset protocol itself.
 func (m *Model) clear() {
 	regTable.Reset(m.val[:])
-	m.aq, m.aenq = adminQueue{}, eventQueue{}
+	m.aq, m.aenq = adminQueue{}, eventQueue{gone: m.aenq.enabled || m.aenq.gone}
 	m.feat = features{mtu: 1500, rxEnabled: m.rxOffloads(), key: defaultKey}
 	clear(m.cq)
 	clear(m.tx)
@@ -241,7 +241,7 @@ func (m *Model) WriteBAR(bar int, off uint64, p []byte) error {
 
 func (m *Model) write(r reg, v uint32) error {
 	resetting := m.reset.wanted || m.val[regDEVSTS/4]&stsResetProgress != 0
-	if resetting && r == regAENQHEADDB {
+	if r == regAENQHEADDB && (resetting || m.aenq.gone && m.val[regAENQCAPS/4] == 0) {
 		return nil // Linux's interrupt handler acknowledges events that came before; there is no queue any more
 	}
 	if resetting && r >= regAQBASELO && r <= regAENQBASEHI && !m.reset.wanted {

@@ -125,6 +125,23 @@ func TestEvents(t *testing.T) {
 	x.Violated("AENQ_HEAD_DB")
 }
 
+// An interrupt handler that runs late acknowledges events of before a reset. Without one before, the doorbell has no queue.
+func TestEventDoorbellAfterReset(t *testing.T) {
+	x := newRig(t, Options{})
+	x.bar.Write32(uint64(regAENQHEADDB), testDepth)
+	x.Violated("AENQ_HEAD_DB")
+	x.Port.ForgetViolations()
+	x.open()
+	x.bar.Write32(uint64(regAENQHEADDB), testDepth)
+	x.reset(0)
+	x.bar.Write32(uint64(regAENQHEADDB), testDepth)
+	x.Clean()
+	x.Port.Reset()
+	x.bar.Write32(uint64(regAENQHEADDB), testDepth)
+	x.Violated("AENQ_HEAD_DB")
+	x.Port.ForgetViolations()
+}
+
 func TestKeepAlive(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()

@@ -15,6 +15,8 @@ const (
 
 	eeSum = 0xbaba
 
+	sfpWords = 79
+
 	// The X540's is a shadow of 4 KB of its flash; EEC says 2^(5+6) words.
 	nvmWords = 2048
 	nvmSize  = 5 << 11
@@ -44,15 +46,18 @@ func newEEPROM(o Options) (w [eepromWords]uint16) {
 	}
 	w[0x214] = 0x220
 	w[0x227] = 6
-	// What initializes the SerDes for each kind of module: passive copper on port 0 and 1, optics on port 0 and 1. One word
-	// for the core, then the end.
+	// What initializes the SerDes for each kind of module: passive copper on port 0 and 1, optics on port 0 and 1. The words go
+	// to CORECTL, as many as a driver that logged them found for copper on a real card; theirs are not public.
 	w[eeSFPInit] = 0x240
 	w[0x240] = 0
 	for i, id := range []uint16{3, 4, 5, 6} {
-		w[0x241+2*i], w[0x242+2*i] = id, 0x250
+		w[0x241+2*i], w[0x242+2*i] = id, 0x300
 	}
-	w[0x250], w[0x251] = 1, 0x0001
-	w[eeCaps] = 1<<0 | 1<<1 | 1<<7 // any SFP+ module; no FCoE; no crosstalk workaround
+	w[0x300] = sfpWords
+	for i := range sfpWords {
+		w[0x301+i] = uint16(1 + i)
+	}
+	w[eeCaps] = 0xfc | 1<<1 // optics of Intel's alone (bit 0 clear) and bits 7:2, as on a stock X520; no FCoE, which is not modelled
 	w[eeETrack], w[eeETrack+1] = 0x0001, 0x8000
 	if o.Kind == X540 {
 		for i, p := range []uint16{eePHY, eeROM} {

@@ -31,12 +31,18 @@ const (
 
 func newRig(t testing.TB, o Options) *rig {
 	t.Helper()
+	return newRigOf(t, o, memSize)
+}
+
+// newRigOf is newRig with less memory, a multiple of 4096 bytes.
+func newRigOf(t testing.TB, o Options, memory int) *rig {
+	t.Helper()
 	if o.MAC == [6]byte{} {
 		o.MAC = [6]byte{2, 0, 0, 0, 0, 1}
 	}
 	r := &rig{m: New(o)}
-	r.Rig = simtest.New(t, "ixgbe", r.m, memSize)
-	b := r.Alloc(memSize)
+	r.Rig = simtest.New(t, "ixgbe", r.m, memory)
+	b := r.Alloc(memory)
 	r.w, r.mem, r.iova = r.BAR(0), b.Bytes, b.IOVA
 	return r
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -89,6 +90,9 @@ func parseField(s string) Field {
 	}
 	return Field{Off: num(off, 16), Hi: num(hi, 10), Lo: num(lo, 10)}
 }
+
+// Fields returns a copy of the fields, by name.
+func (l *Layout) Fields() map[string]Field { return maps.Clone(l.fields) }
 
 // Has reports whether there is a field of the name.
 func (l *Layout) Has(name string) bool { _, ok := l.fields[name]; return ok }

@@ -24,45 +24,45 @@ func matchable(enable uint64) *kit.Layout {
 
 // parameters is a frame as flow tables see it.
 func (f *frame) parameters() (p [128]byte) {
-	copy(p[0:6], f.b[6:12])
-	copy(p[8:14], f.b[:6])
-	be.PutUint16(p[6:], f.etherType)
-	be.PutUint16(p[14:], f.vlan)
-	if f.tags > 0 {
+	copy(p[0:6], f.B[6:12])
+	copy(p[8:14], f.B[:6])
+	be.PutUint16(p[6:], f.EtherType)
+	be.PutUint16(p[14:], f.VLAN)
+	if f.Tags > 0 {
 		p[0x12] |= 0x80
-		if f.svlan {
+		if f.SVLAN {
 			p[0x12] ^= 0xc0
 		}
 	}
-	if f.tags > 1 {
-		be.PutUint16(p[0x48:], f.vlan2)
+	if f.Tags > 1 {
+		be.PutUint16(p[0x48:], f.VLAN2)
 		p[0x4c] |= 0x80
 	}
-	if f.l3 != l3None {
-		p[0x10], p[0x11] = f.proto, f.tos
+	if f.L3 != kit.L3None {
+		p[0x10], p[0x11] = f.Proto, f.TOS
 		version := uint16(4)
-		if f.l3 == l3IPv6 {
+		if f.L3 == kit.L3IPv6 {
 			version = 6
-			copy(p[0x20:], f.src)
-			copy(p[0x30:], f.dst)
+			copy(p[0x20:], f.Src)
+			copy(p[0x30:], f.Dst)
 		} else {
-			copy(p[0x2c:], f.src)
-			copy(p[0x3c:], f.dst)
+			copy(p[0x2c:], f.Src)
+			copy(p[0x3c:], f.Dst)
 		}
-		w := be.Uint16(p[0x12:]) | version<<9 | f.tcpFlags
-		if f.frag {
+		w := be.Uint16(p[0x12:]) | version<<9 | f.TCPFlags
+		if f.Frag {
 			w |= 1 << 13
 		}
 		be.PutUint16(p[0x12:], w)
-		p[0x1b] = f.ttl
+		p[0x1b] = f.TTL
 	}
-	switch f.l4 {
-	case l4TCP:
-		be.PutUint16(p[0x14:], f.sport)
-		be.PutUint16(p[0x16:], f.dport)
-	case l4UDP:
-		be.PutUint16(p[0x1c:], f.sport)
-		be.PutUint16(p[0x1e:], f.dport)
+	switch f.L4 {
+	case kit.L4TCP:
+		be.PutUint16(p[0x14:], f.SPort)
+		be.PutUint16(p[0x16:], f.DPort)
+	case kit.L4UDP:
+		be.PutUint16(p[0x1c:], f.SPort)
+		be.PutUint16(p[0x1e:], f.DPort)
 	}
 	return p
 }
@@ -149,7 +149,7 @@ func matches(p *[128]byte, mask, value *[matchSize]byte) bool {
 
 // intoTIR picks the receive queue. A TIR takes what queues of its own transport domain sent only if it was told to.
 func (m *Model) intoTIR(t *tir, f *frame, tag uint32) (took, room bool) {
-	if f.from == t.td && t.selfLB>>min(cast(f.b), multicast)&1 == 0 {
+	if f.from == t.td && t.selfLB>>min(cast(f.B), multicast)&1 == 0 {
 		f.blocked = true
 		return false, true
 	}

@@ -6,9 +6,9 @@ import (
 )
 
 var cqContext = lay(64, `00.31:28 status 00.25 dbr_umem_valid 00.23:21 cqe_sz 00.20 cc 00.18 scqe_break_moderation_en 00.17 oi 00.16:15 cq_period_mode 00.14 cqe_comp_en
-	00.13:12 mini_cqe_res_format 00.11:8 st 08.11:6 page_offset 0c.28:24 log_cq_size 0c.23:0 uar_page 10.27:16 cq_period 10.15:0 cq_max_count
+	00.13:12 mini_cqe_res_format 00.11:8 st 04.31:0 dbr_umem_id 08.11:6 page_offset 0c.28:24 log_cq_size 0c.23:0 uar_page 10.27:16 cq_period 10.15:0 cq_max_count
 	14.31:0 c_eqn 18.28:24 log_page_size 20.23:0 last_notified_index 24.23:0 last_solicit_index 28.23:0 consumer_counter
-	2c.23:0 producer_counter 34.31:0 dbr_umem_id 38*2 dbr_addr`)
+	2c.23:0 producer_counter 38*2 dbr_addr`)
 
 const (
 	cqeSize = 64

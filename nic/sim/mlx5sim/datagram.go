@@ -1,15 +1,6 @@
 package mlx5sim
 
-// Transport opcodes of the base transport header (InfiniBand volume 1, 9.2.1): the high three bits are the service.
-const (
-	transportRC = 0
-	transportUD = 3
-
-	udSend    = transportUD<<5 | 0x04
-	udSendImm = transportUD<<5 | 0x05
-
-	dethSize = 8
-)
+import "rebound/nic/sim/rdma"
 
 // Work request opcodes, PRM "Send WQE Format".
 const (
@@ -24,16 +15,8 @@ const (
 	avExtended = 1 << 31 // of dqp_dct: the whole address vector is there
 )
 
-// segment is a part of a message: bytes in the WQE, or memory.
-type segment struct {
-	inline []byte
-	key    uint32
-	at     uint64
-	n      int
-}
-
 // segments reads a WQE's data segments.
-func segments(b []byte) (list []segment, total int, err *wqeError) {
+func segments(b []byte) (list []rdma.Segment, total int, err *wqeError) {
 	for len(b) >= wqeSeg {
 		n := be.Uint32(b)
 		if n&inlineBit != 0 {
@@ -42,7 +25,7 @@ func segments(b []byte) (list []segment, total int, err *wqeError) {
 			if n&^(inlineBit|0x3ff) != 0 || end > len(b) {
 				return nil, 0, badWQE(syndLocalOp, "inline data segment %08x, %d bytes are left", n, len(b))
 			}
-			list = append(list, segment{inline: b[4 : 4+l], n: l})
+			list = append(list, rdma.Segment{Inline: b[4 : 4+l], N: l})
 			total += l
 			b = b[end:]
 			continue
@@ -50,7 +33,7 @@ func segments(b []byte) (list []segment, total int, err *wqeError) {
 		if n == 0 || n > 1<<30 {
 			return nil, 0, badWQE(syndLocalLength, "data segment of %d bytes", n)
 		}
-		list = append(list, segment{key: be.Uint32(b[4:]), at: be.Uint64(b[8:]), n: int(n)})
+		list = append(list, rdma.Segment{Key: be.Uint32(b[4:]), At: be.Uint64(b[8:]), N: int(n)})
 		total += int(n)
 		b = b[wqeSeg:]
 	}
@@ -61,29 +44,29 @@ func segments(b []byte) (list []segment, total int, err *wqeError) {
 }
 
 // each calls do for each piece of n bytes of a message from off on.
-func (m *Model) each(q *workQueue, list []segment, off, n int, u use, do func(inline []byte, p piece) error) *wqeError {
+func (m *Model) each(q *workQueue, list []rdma.Segment, off, n int, u use, do func(inline []byte, p piece) error) *wqeError {
 	for _, s := range list {
-		if off >= s.n {
-			off -= s.n
+		if off >= s.N {
+			off -= s.N
 			continue
 		}
-		l := min(n, s.n-off)
+		l := min(n, s.N-off)
 		if l == 0 {
 			break
 		}
-		if s.inline != nil {
-			if err := do(s.inline[off:off+l], piece{}); err != nil {
+		if s.Inline != nil {
+			if err := do(s.Inline[off:off+l], piece{}); err != nil {
 				return badWQE(syndLocalProt, "inline data: %v", err)
 			}
 		} else {
-			pieces, err := m.translate(s.key, s.at+uint64(off), l, q.pd, q.rlky, u)
+			pieces, err := m.translate(s.Key, s.At+uint64(off), l, q.pd, q.rlky, u)
 			for _, p := range pieces {
 				if err == nil {
 					err = do(nil, p)
 				}
 			}
 			if err != nil {
-				return badWQE(syndLocalProt, "data segment of %d bytes at %#x, lkey %#x: %v", s.n, s.at, s.key, err)
+				return badWQE(syndLocalProt, "data segment of %d bytes at %#x, lkey %#x: %v", s.N, s.At, s.Key, err)
 			}
 		}
 		n, off = n-l, 0
@@ -95,7 +78,7 @@ func (m *Model) each(q *workQueue, list []segment, off, n int, u use, do func(in
 }
 
 // collect reads n bytes of a message from off on.
-func (m *Model) collect(q *workQueue, list []segment, off, n int) ([]byte, *wqeError) {
+func (m *Model) collect(q *workQueue, list []rdma.Segment, off, n int) ([]byte, *wqeError) {
 	b := make([]byte, 0, n)
 	err := m.each(q, list, off, n, localRead, func(inline []byte, p piece) error {
 		if inline != nil {
@@ -110,7 +93,7 @@ func (m *Model) collect(q *workQueue, list []segment, off, n int) ([]byte, *wqeE
 }
 
 // spread writes b into a message's memory from off on.
-func (m *Model) spread(q *workQueue, list []segment, off int, b []byte) *wqeError {
+func (m *Model) spread(q *workQueue, list []rdma.Segment, off int, b []byte) *wqeError {
 	return m.each(q, list, off, len(b), localWrite, func(_ []byte, p piece) error {
 		part := b[:p.n]
 		b = b[p.n:]
@@ -161,18 +144,18 @@ func (m *Model) sendDatagram(q *qp, w []byte) *wqeError {
 	}
 	to := path{mac: [6]byte(av[20:]), ip: [16]byte(av[32:]), tclass: av[26], hops: av[27], sport: be.Uint16(av[14:]),
 		source: be.Uint32(av[28:]) >> 20 & 0xff, flow: be.Uint32(av[28:]) & 0xfffff}
-	p := &packet{op: udSend, se: w[11]&2 != 0, pkey: 0xffff, qpn: be.Uint32(av[8:]) & 0xffffff, psn: q.nextPSN}
+	p := &rdma.Packet{Op: rdma.UDSend, Solicited: w[11]&2 != 0, PKey: 0xffff, QPN: be.Uint32(av[8:]) & 0xffffff, PSN: q.conn.NextPSN}
 	source := q.id
 	if q.st == serviceGSI || q.ctx.U("deth_sqpn") == 1 {
 		source = 1
 	}
-	p.body = be.AppendUint32(be.AppendUint32(nil, key), source)
+	p.Body = be.AppendUint32(be.AppendUint32(nil, key), source)
 	if op == opSendImm {
-		p.op = udSendImm
-		p.body = append(p.body, w[12:16]...)
+		p.Op = rdma.UDSendImm
+		p.Body = append(p.Body, w[12:16]...)
 	}
-	p.body = append(p.body, data...)
-	q.nextPSN = (q.nextPSN + 1) & 0xffffff
+	p.Body = append(p.Body, data...)
+	q.conn.NextPSN = (q.conn.NextPSN + 1) & 0xffffff
 	if !m.sendPacket(&to, p) {
 		return badWQE(syndLocalOp, "source address %d is not set", to.source)
 	}
@@ -182,7 +165,7 @@ func (m *Model) sendDatagram(q *qp, w []byte) *wqeError {
 // datagramLimit is the largest payload: the port's MTU in steps of InfiniBand, of what is left beside the headers.
 func (m *Model) datagramLimit() int {
 	for n := 4096; n > 256; n /= 2 {
-		if n+14+4+grhSize+8+bthSize+dethSize+4 <= m.port.frameLimit()+4 {
+		if n+14+4+grhSize+8+rdma.BTHSize+rdma.DETHSize+4 <= m.port.frameLimit()+4 {
 			return n
 		}
 	}
@@ -191,15 +174,15 @@ func (m *Model) datagramLimit() int {
 
 // receiveDatagram takes one of UD: the global routing header comes first in the buffer.
 func (m *Model) receiveDatagram(q *qp, p *packet) {
-	head := dethSize
-	if p.op == udSendImm {
+	head := rdma.DETHSize
+	if p.Op == rdma.UDSendImm {
 		head += 4
 	}
 	switch {
-	case p.op != udSend && p.op != udSendImm, len(p.body) < head:
+	case p.Op != rdma.UDSend && p.Op != rdma.UDSendImm, len(p.Body) < head:
 		m.count.roceDropped++
 		return
-	case be.Uint32(p.body) != q.ctx.U32("q_key"):
+	case be.Uint32(p.Body) != q.ctx.U32("q_key"):
 		m.count.roceDropped++ // a wrong key; no completion tells
 		return
 	}
@@ -209,20 +192,20 @@ func (m *Model) receiveDatagram(q *qp, p *packet) {
 		m.count.outOfBuffer++
 		return
 	}
-	b := append(append([]byte(nil), p.grh[:]...), p.body[head:]...)
+	b := append(append([]byte(nil), p.grh[:]...), p.Body[head:]...)
 	if err := m.scatter(q.recv, w, b); err != nil {
 		m.host.Refuse("QP %#x, receive WQE %#x: %v (syndrome %02xh)", q.id, idx, err, err.synd)
 		m.failReceive(q, idx, err.synd)
 		return
 	}
 	e := m.received(q, idx, len(b))
-	be.PutUint32(e[0x18:], 1<<28|uint32(p.kind)<<24|be.Uint32(p.body[4:])&0xffffff) // there is a routing header
+	be.PutUint32(e[0x18:], 1<<28|uint32(p.kind)<<24|be.Uint32(p.Body[4:])&0xffffff) // there is a routing header
 	e[63] = cqeResponseSend << 4
-	if p.op == udSendImm {
-		copy(e[0x24:], p.body[dethSize:head])
+	if p.Op == rdma.UDSendImm {
+		copy(e[0x24:], p.Body[rdma.DETHSize:head])
 		e[63] = cqeResponseSendImm << 4
 	}
-	m.complete(m.obj.cqs.m[q.recv.cqn], e, p.se)
+	m.complete(m.obj.cqs.m[q.recv.cqn], e, p.Solicited)
 }
 
 // takeReceive returns the next receive WQE of a QP, and its index.

@@ -1,6 +1,10 @@
 package mlx5sim
 
-import "time"
+import (
+	"time"
+
+	"rebound/nic/sim/rdma"
+)
 
 // QP states, PRM "QPC", and Linux, mlx5 qp.h.
 const (
@@ -106,8 +110,7 @@ type qp struct {
 	recv   *rq // without a ring where there is none of its own
 	shared *srq
 
-	requester
-	responder
+	conn rdma.Connection // of RC; of datagrams only the sequence number
 }
 
 func (m *Model) createQP(c *call) *refusal {
@@ -252,8 +255,8 @@ func (m *Model) queryQP(c *call) *refusal {
 	o := c.out
 	copy(o.B[0x18:], q.ctx.B)
 	o.Set("state", uint64(q.state))
-	o.Set("next_send_psn", uint64(q.nextPSN))
-	o.Set("next_rcv_psn", uint64(q.expected))
+	o.Set("next_send_psn", uint64(q.conn.NextPSN))
+	o.Set("next_rcv_psn", uint64(q.conn.Expected))
 	if q.send != nil {
 		o.Set("hw_sq_wqebb_counter", uint64(q.send.head))
 		o.Set("sw_sq_wqebb_counter", uint64(q.send.posted))
@@ -292,6 +295,8 @@ func (m *Model) moveQP(c *call) *refusal {
 		return r
 	}
 	m.setQPState(q, t.to)
+	q.conn.MTU, q.conn.Timeout = q.mtuBytes(), q.ackTimeout()
+	q.conn.Retry, q.conn.RNRRetry, q.conn.RNRTimer = q.ctx.I("retry_count"), q.ctx.I("rnr_retry"), uint8(q.ctx.U("min_rnr_nak"))
 	return nil
 }
 
@@ -333,15 +338,15 @@ func (m *Model) setQPState(q *qp, s uint32) {
 	sends, receives := uint32(stateReset), uint32(stateReset)
 	switch s {
 	case qpReset:
-		q.requester, q.responder = requester{}, responder{}
+		q.conn = rdma.Connection{}
 		q.recv.head, q.recv.known, q.recv.cache = 0, 0, nil
 	case qpRTR:
 		receives = stateReady
-		q.expected = q.ctx.U32("next_rcv_psn")
+		q.conn.Expected = q.ctx.U32("next_rcv_psn")
 	case qpRTS:
 		receives, sends = stateReady, stateReady
 		if q.send != nil && q.send.state == stateReset {
-			q.nextPSN = q.ctx.U32("next_send_psn")
+			q.conn.NextPSN = q.ctx.U32("next_send_psn")
 		}
 	case qpSQError:
 		receives, sends = stateReady, stateError

@@ -270,7 +270,7 @@ func TestConnectedRecovers(t *testing.T) {
 	lose := 2
 	x.m.lose = func([]byte) bool { lose--; return lose >= 0 }
 	a.send(opSend, 0, a.data(0, 1024))
-	x.wait(func() bool { return x.m.obj.qps.m[a.qpn].requests == nil || len(x.m.obj.qps.m[a.qpn].requests) == 0 })
+	x.wait(func() bool { return x.m.obj.qps.m[a.qpn].conn.Pending() == 0 })
 	if all := x.completions(); find(all, b.qpn, cqeResponseSend) == nil || find(all, a.qpn, cqeRequest) == nil || lose >= 0 {
 		t.Errorf("two packets lost: completions %x", all)
 	}
@@ -280,7 +280,7 @@ func TestConnectedRecovers(t *testing.T) {
 		t.Errorf("a receiver that is not ready: completions %x", all)
 	}
 	b.receive(1, 2048)
-	x.wait(func() bool { return len(x.m.obj.qps.m[a.qpn].requests) == 0 })
+	x.wait(func() bool { return x.m.obj.qps.m[a.qpn].conn.Pending() == 0 })
 	if all := x.completions(); find(all, b.qpn, cqeResponseSend) == nil || find(all, a.qpn, cqeRequest) == nil {
 		t.Errorf("a receiver that is ready in time: completions %x", all)
 	}

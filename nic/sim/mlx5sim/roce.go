@@ -1,7 +1,10 @@
 package mlx5sim
 
 import (
-	"hash/crc32"
+	"bytes"
+
+	"rebound/nic/sim/kit"
+	"rebound/nic/sim/rdma"
 )
 
 // RoCE versions and layer 3 types of an address, and of a packet in a completion.
@@ -118,30 +121,23 @@ type path struct {
 	flow   uint32
 }
 
-// packet is a RoCE packet without Ethernet's header: the base transport header, and what follows.
+// packet is a RoCE packet without Ethernet's header.
 type packet struct {
-	op       uint8
-	se, ack  bool
-	pkey     uint16
-	qpn, psn uint32
-	body     []byte // extended headers and payload, without padding
-
+	rdma.Packet
 	kind   uint8         // typeGRH, typeIPv6, typeIPv4
 	grh    [grhSize]byte // of what arrived; an IPv4 header lies in its last 20 bytes
 	frameN int
 }
 
-const bthSize = 12
-
-// send puts a packet on the wire (RFC 768, InfiniBand volume 1 annexes A16 and A17). It reports whether the source address is
+// sendPacket puts a packet on the wire (RFC 768, InfiniBand volume 1 annexes A16 and A17). It reports whether the source address is
 // there.
-func (m *Model) sendPacket(to *path, p *packet) bool {
+func (m *Model) sendPacket(to *path, p *rdma.Packet) bool {
 	g := m.roce.addresses[to.source&0xff]
 	if g == nil {
 		return false
 	}
-	pad := -len(p.body) & 3
-	n := bthSize + len(p.body) + pad + 4
+	t := p.Append(nil)
+	n := len(t) + rdma.ICRCSize
 	f := make([]byte, 14, 14+4+grhSize+8+n)
 	copy(f, to.mac[:])
 	copy(f[6:], g.mac[:])
@@ -159,7 +155,7 @@ func (m *Model) sendPacket(to *path, p *packet) bool {
 		f = append(f, 0x45, to.tclass, 0, 0, 0, 0, 0x40, 0, to.hops, 17, 0, 0)
 		f = append(append(f, g.ip[12:]...), to.ip[12:]...)
 		be.PutUint16(f[at+2:], uint16(20+8+n))
-		be.PutUint16(f[at+10:], ^sum16(f[at:at+20], 0))
+		be.PutUint16(f[at+10:], ^kit.Sum16(f[at:at+20], 0))
 	default:
 		be.PutUint16(f[at-2:], 0x86dd)
 		f = appendIPv6(f, to, g, 8+n, 17)
@@ -168,22 +164,8 @@ func (m *Model) sendPacket(to *path, p *packet) bool {
 		f = be.AppendUint16(be.AppendUint16(f, to.sport), portRoCE)
 		f = append(be.AppendUint16(f, uint16(8+n)), 0, 0)
 	}
-	flags := byte(pad << 4)
-	if p.se {
-		flags |= 0x80
-	}
-	f = append(f, p.op, flags)
-	f = be.AppendUint16(f, p.pkey)
-	f = be.AppendUint32(f, p.qpn)
-	psn := p.psn
-	if p.ack {
-		psn |= 1 << 31
-	}
-	f = be.AppendUint32(f, psn)
-	f = append(f, p.body...)
-	f = append(f, make([]byte, pad)...)
-	crc := icrc(f[at:])
-	f = append(f, byte(crc), byte(crc>>8), byte(crc>>16), byte(crc>>24))
+	f = append(f, t...)
+	f = append(f, rdma.ICRC(f[at:], false)...)
 	m.emit(f)
 	return true
 }
@@ -216,57 +198,32 @@ func (m *Model) emit(f []byte) {
 	}
 }
 
-// icrc is the invariant checksum of a packet that begins with its layer 3 header, without the checksum: all that a router may
-// change counts as ones (annex A17.3.3; the link layer's header that RoCE has not, too).
-func icrc(b []byte) uint32 {
-	h := append([]byte(nil), b[:min(len(b), 68)]...)
-	at := grhSize
-	if h[0]>>4 == 4 {
-		at = 20
-		h[1], h[8], h[10], h[11] = 0xff, 0xff, 0xff, 0xff // type of service, time to live, checksum
-	} else {
-		h[0] |= 0x0f
-		h[1], h[2], h[3], h[7] = 0xff, 0xff, 0xff, 0xff // traffic class, flow label, hop limit
-	}
-	if h[0]>>4 == 4 && h[9] == 17 || h[0]>>4 == 6 && h[6] == 17 {
-		h[at+6], h[at+7] = 0xff, 0xff // UDP's checksum
-		at += 8
-	}
-	h[at+4] = 0xff // of the base transport header
-	ones := [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-	c := crc32.ChecksumIEEE(ones[:])
-	c = crc32.Update(c, crc32.IEEETable, h)
-	return crc32.Update(c, crc32.IEEETable, b[len(h):])
-}
-
 // isRoCE reports whether a frame is for the transport, which takes it before any flow table does.
 func (m *Model) isRoCE(f *frame) bool {
-	return m.vport.roce && (f.etherType == etherRoCE || f.l4 == l4UDP && f.dport == portRoCE)
+	return m.vport.roce && (f.EtherType == etherRoCE || f.L4 == kit.L4UDP && f.DPort == portRoCE)
 }
 
 // receiveRoCE takes a frame that arrived at the vport.
 func (m *Model) receiveRoCE(f *frame) {
-	m.count.rxIB[min(cast(f.b), multicast)].add(len(f.b))
+	m.count.rxIB[min(cast(f.B), multicast)].add(len(f.B))
 	p, ok := m.parsePacket(f)
 	if !ok {
 		m.count.roceDropped++
 		return
 	}
-	qpn := p.qpn & 0xffffff
-	if qpn == 1 {
-		qpn = m.roce.gsi
+	if p.QPN == 1 {
+		p.QPN = m.roce.gsi
 	}
-	q := m.obj.qps.m[qpn]
+	q := m.obj.qps.m[p.QPN]
 	if q == nil || q.state < qpRTR || q.state == qpError {
 		m.count.roceDropped++
 		return
 	}
-	p.qpn = qpn
 	switch {
-	case (q.st == serviceUD || q.st == serviceGSI) && p.op>>5 == transportUD:
+	case (q.st == serviceUD || q.st == serviceGSI) && p.Op>>5 == rdma.ServiceUD:
 		m.receiveDatagram(q, p)
-	case q.st == serviceRC && p.op>>5 == transportRC:
-		m.receiveConnected(q, p)
+	case q.st == serviceRC && p.Op>>5 == rdma.ServiceRC:
+		q.conn.Receive(connection{m, q}, &p.Packet)
 	default:
 		m.count.roceDropped++
 	}
@@ -274,22 +231,22 @@ func (m *Model) receiveRoCE(f *frame) {
 
 // parsePacket checks a packet's headers, its checksum, and that it is for one of our addresses.
 func (m *Model) parsePacket(f *frame) (*packet, bool) {
-	b := f.b[f.at:]
-	p := &packet{frameN: len(f.b)}
+	b := f.B[f.At:]
+	p := &packet{frameN: len(f.B)}
 	var bth, end int
 	var dst [16]byte
 	switch {
-	case f.etherType == etherRoCE && len(b) >= grhSize:
+	case f.EtherType == etherRoCE && len(b) >= grhSize:
 		p.kind, bth, end = typeGRH, grhSize, grhSize+int(be.Uint16(b[4:]))
 		copy(dst[:], b[24:40])
-	case f.l3 == l3IPv6:
-		p.kind, bth, end = typeIPv6, grhSize+8, f.end-f.at
-		copy(dst[:], f.dst)
-	case f.l3 == l3IPv4:
-		p.kind, bth, end = typeIPv4, f.l4At-f.at+8, f.end-f.at
-		copy(dst[12:], f.dst)
+	case f.L3 == kit.L3IPv6:
+		p.kind, bth, end = typeIPv6, grhSize+8, f.End-f.At
+		copy(dst[:], f.Dst)
+	case f.L3 == kit.L3IPv4:
+		p.kind, bth, end = typeIPv4, f.L4At-f.At+8, f.End-f.At
+		copy(dst[12:], f.Dst)
 	}
-	if bth == 0 || end > len(b) || end-bth < bthSize+4 {
+	if bth == 0 || end > len(b) || end-bth < rdma.BTHSize+rdma.ICRCSize {
 		return nil, false
 	}
 	b = b[:end]
@@ -298,14 +255,11 @@ func (m *Model) parsePacket(f *frame) (*packet, bool) {
 	} else {
 		copy(p.grh[:], b[:grhSize])
 	}
-	h := b[bth:]
-	pad := int(h[1] >> 4 & 3)
-	if len(h) < bthSize+pad+4 || icrc(b[:end-4]) != uint32(b[end-4])|uint32(b[end-3])<<8|uint32(b[end-2])<<16|uint32(b[end-1])<<24 {
+	end -= rdma.ICRCSize
+	var ok bool
+	if p.Packet, ok = rdma.Parse(b[bth:end]); !ok || !bytes.Equal(rdma.ICRC(b[:end], false), b[end:]) {
 		return nil, false
 	}
-	p.op, p.se, p.pkey = h[0], h[1]&0x80 != 0, be.Uint16(h[2:])
-	p.qpn, p.psn, p.ack = be.Uint32(h[4:])&0xffffff, be.Uint32(h[8:])&0xffffff, h[8]&0x80 != 0
-	p.body = h[bthSize : len(h)-pad-4]
 	return p, m.hasAddress(dst, p.kind)
 }
 

@@ -1,5 +1,7 @@
 package mlx5sim
 
+import "rebound/nic/sim/kit"
+
 // rq is a receive queue: a cyclic ring of WQEs, each a scatter list for one frame.
 type rq struct {
 	workQueue
@@ -148,8 +150,8 @@ func (m *Model) receive(q *rq, f *frame, hash uint32, hashKind uint8, tag uint32
 		m.failRQ(q, idx, s)
 		return false
 	}
-	b, at, tags := f.b, f.at, f.tags
-	if !q.vsd && tags > 0 && !f.svlan {
+	b, at, tags := f.B, f.At, f.Tags
+	if !q.vsd && tags > 0 && !f.SVLAN {
 		b = append(append([]byte(nil), b[:12]...), b[16:]...)
 		at -= 4
 	}
@@ -162,22 +164,22 @@ func (m *Model) receive(q *rq, f *frame, hash uint32, hashKind uint8, tag uint32
 	var e [cqeSize]byte
 	be.PutUint32(e[0x0c:], hash)
 	e[0x10] = hashKind
-	end := f.end - (len(f.b) - len(b))
-	if f.l3 == l3None {
+	end := f.End - (len(f.B) - len(b))
+	if f.L3 == kit.L3None {
 		end = len(b)
 	}
-	be.PutUint16(e[0x14:], sum16(b[min(at, len(b)):end], 0))
+	be.PutUint16(e[0x14:], kit.Sum16(b[min(at, len(b)):end], 0))
 	e[0x1c] = 1 // layer 2 is right
-	if f.l3OK {
+	if f.L3OK {
 		e[0x1c] |= 2
 	}
-	if f.l4OK {
+	if f.L4OK {
 		e[0x1c] |= 4
 	}
-	e[0x1d] = f.l3<<2 | l4Kind(f)<<4
-	if len(b) != len(f.b) {
+	e[0x1d] = f.L3<<2 | l4Kind(f)<<4
+	if len(b) != len(f.B) {
 		e[0x1d] |= 1
-		be.PutUint16(e[0x1e:], f.vlan)
+		be.PutUint16(e[0x1e:], f.VLAN)
 	}
 	be.PutUint32(e[0x20:], q.user)
 	be.PutUint32(e[0x2c:], uint32(len(b)))
@@ -196,13 +198,13 @@ func (m *Model) receive(q *rq, f *frame, hash uint32, hashKind uint8, tag uint32
 // l4Kind is the layer 4 part of a CQE's l4_l3_hdr_type.
 func l4Kind(f *frame) uint8 {
 	switch {
-	case f.l4 == l4UDP:
+	case f.L4 == kit.L4UDP:
 		return 2
-	case f.l4 == l4TCP && f.tcpFlags&0x10 == 0:
+	case f.L4 == kit.L4TCP && f.TCPFlags&0x10 == 0:
 		return 1
-	case f.l4 == l4TCP && f.end-f.l4At == int(f.b[f.l4At+12]>>4)*4:
+	case f.L4 == kit.L4TCP && f.End-f.L4At == int(f.B[f.L4At+12]>>4)*4:
 		return 3
-	case f.l4 == l4TCP:
+	case f.L4 == kit.L4TCP:
 		return 4
 	}
 	return 0

@@ -1,6 +1,9 @@
 package mlx5sim
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"rebound/nic/sim/kit"
+)
 
 // Fields that the hash covers, PRM "RX Hash Field Select".
 const (
@@ -41,12 +44,12 @@ func (h *rssHash) read(in msg) *refusal {
 
 // sum hashes a frame, and says by what, as CQEs do: rss_hash_type bits 3:2 the addresses, 7:6 the ports.
 func (h *rssHash) sum(f *frame) (hash uint32, kind uint8) {
-	if h.fn == hashNone || f.l3 == l3None || h.v6 != (f.l3 == l3IPv6) {
+	if h.fn == hashNone || f.L3 == kit.L3None || h.v6 != (f.L3 == kit.L3IPv6) {
 		return 0, 0
 	}
-	src, dst := f.src, f.dst
-	sport, dport := f.sport, f.dport
-	ports := h.fields&(hashSrcPort|hashDstPort) != 0 && (f.l4 == l4UDP && h.udp || f.l4 == l4TCP && !h.udp)
+	src, dst := f.Src, f.Dst
+	sport, dport := f.SPort, f.DPort
+	ports := h.fields&(hashSrcPort|hashDstPort) != 0 && (f.L4 == kit.L4UDP && h.udp || f.L4 == kit.L4TCP && !h.udp)
 	if h.symmetric {
 		if string(src) > string(dst) {
 			src, dst = dst, src
@@ -62,7 +65,7 @@ func (h *rssHash) sum(f *frame) (hash uint32, kind uint8) {
 	if h.fields&hashDstIP != 0 {
 		in = append(in, dst...)
 	}
-	if kind = 1 << 2; f.l3 == l3IPv6 {
+	if kind = 1 << 2; f.L3 == kit.L3IPv6 {
 		kind = 2 << 2
 	}
 	if ports {
@@ -72,11 +75,11 @@ func (h *rssHash) sum(f *frame) (hash uint32, kind uint8) {
 		if h.fields&hashDstPort != 0 {
 			in = binary.BigEndian.AppendUint16(in, dport)
 		}
-		if kind |= 1 << 6; f.l4 == l4UDP {
+		if kind |= 1 << 6; f.L4 == kit.L4UDP {
 			kind ^= 3 << 6
 		}
 	}
-	if spi := f.spi(); h.fields&hashSPI != 0 && spi != nil {
+	if spi := f.SPI(); h.fields&hashSPI != 0 && spi != nil {
 		in = append(in, spi...)
 		kind |= 3 << 6
 	}

@@ -95,7 +95,9 @@ func swap64(v uint64) uint64 {
 
 func (m *Model) poisonUAR(u uint32) {
 	for off := 0; off < uarSize; off += 8 {
-		atomic.StoreUint64(m.word(u, off), poison)
+		if w := m.word(u, off); atomic.LoadUint64(w) != poison { // a store is a locked exchange, and most have it already
+			atomic.StoreUint64(w, poison)
+		}
 	}
 }
 

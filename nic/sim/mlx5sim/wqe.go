@@ -1,5 +1,7 @@
 package mlx5sim
 
+import "rebound/nic/sim/kit"
+
 // leastMSS is the smallest payload of a segment: TCP's own least is above it (Linux sends no less than 48).
 const leastMSS = 32
 
@@ -70,14 +72,14 @@ func leastHeader(mode uint64, p *frame) int {
 	switch {
 	case mode == 0:
 		return 0
-	case mode == 1 || p.l3 == l3None:
-		return min(p.at, len(p.b))
-	case mode == 2 || p.l4 == l4None:
-		return p.l4At
-	case p.l4 == l4UDP:
-		return p.l4At + 8
+	case mode == 1 || p.L3 == kit.L3None:
+		return min(p.At, len(p.B))
+	case mode == 2 || p.L4 == kit.L4None:
+		return p.L4At
+	case p.L4 == kit.L4UDP:
+		return p.L4At + 8
 	}
-	return p.l4At + int(p.b[p.l4At+12]>>4)*4
+	return p.L4At + int(p.B[p.L4At+12]>>4)*4
 }
 
 // gather follows the data segments.
@@ -115,52 +117,52 @@ func (m *Model) gather(q *sq, f, segs []byte) ([]byte, *wqeError) {
 
 // checksum fills in what cs_flags asks for.
 func checksum(p *frame, cs uint8) *wqeError {
-	if cs&csL3 != 0 && p.l3 == l3IPv4 {
-		ip := p.b[p.at:p.l4At]
+	if cs&csL3 != 0 && p.L3 == kit.L3IPv4 {
+		ip := p.B[p.At:p.L4At]
 		ip[10], ip[11] = 0, 0
-		be.PutUint16(ip[10:], ^sum16(ip, 0))
+		be.PutUint16(ip[10:], ^kit.Sum16(ip, 0))
 	}
 	if cs&csL4 == 0 {
 		return nil
 	}
 	off := 0
-	switch p.l4 {
-	case l4TCP:
-		off = p.l4At + 16
-	case l4UDP:
-		off = p.l4At + 6
+	switch p.L4 {
+	case kit.L4TCP:
+		off = p.L4At + 16
+	case kit.L4UDP:
+		off = p.L4At + 6
 	default:
 		return nil // the device leaves what it does not know
 	}
-	p.b[off], p.b[off+1] = 0, 0
-	s := ^p.l4sum()
-	if s == 0 && p.l4 == l4UDP {
+	p.B[off], p.B[off+1] = 0, 0
+	s := ^p.L4Sum()
+	if s == 0 && p.L4 == kit.L4UDP {
 		s = 0xffff
 	}
-	be.PutUint16(p.b[off:], s)
+	be.PutUint16(p.B[off:], s)
 	return nil
 }
 
 // segment cuts a large TCP or UDP packet into frames of mss bytes of payload.
 func (m *Model) segment(q *sq, p *frame, header, mss int, cs uint8) *wqeError {
-	if p.l4 == l4None || leastHeader(3, p) != header {
-		return badWQE(syndLocalOp, "LSO of a frame with %d bytes of header, protocol %d", header, p.proto)
+	if p.L4 == kit.L4None || leastHeader(3, p) != header {
+		return badWQE(syndLocalOp, "LSO of a frame with %d bytes of header, protocol %d", header, p.Proto)
 	}
-	payload := p.b[header:]
+	payload := p.B[header:]
 	for off, i := 0, 0; off < len(payload); off, i = off+mss, i+1 {
 		part := payload[off:min(off+mss, len(payload))]
-		b := append(append([]byte(nil), p.b[:header]...), part...)
+		b := append(append([]byte(nil), p.B[:header]...), part...)
 		last := off+mss >= len(payload)
-		ip, l4 := b[p.at:], b[p.l4At:]
-		if p.l3 == l3IPv4 {
+		ip, l4 := b[p.At:], b[p.L4At:]
+		if p.L3 == kit.L3IPv4 {
 			be.PutUint16(ip[2:], uint16(len(ip)))
 			be.PutUint16(ip[4:], be.Uint16(ip[4:])+uint16(i))
 			ip[10], ip[11] = 0, 0
-			be.PutUint16(ip[10:], ^sum16(ip[:p.l4At-p.at], 0))
+			be.PutUint16(ip[10:], ^kit.Sum16(ip[:p.L4At-p.At], 0))
 		} else {
 			be.PutUint16(ip[4:], uint16(len(ip)-40))
 		}
-		if p.l4 == l4TCP {
+		if p.L4 == kit.L4TCP {
 			be.PutUint32(l4[4:], be.Uint32(l4[4:])+uint32(off))
 			if !last {
 				l4[13] &^= 0x09 // FIN, PSH

@@ -19,6 +19,9 @@ type Rig struct {
 	Far     *sim.Cable // the wire's other end
 	Arena   *dma.Arena // memory that the device reaches
 	Vectors []int      // interrupts, oldest first
+
+	pool dma.Block // of a rig that is used again: what Alloc takes from
+	used int
 }
 
 // New powers m on, and closes all at the test's end. Memory is in bytes, a multiple of 4096.
@@ -62,9 +65,40 @@ func (r *Rig) BAR(n int) *mmio.Window {
 	return w
 }
 
+// Reusable makes the rig one that Again can make ready: a fuzz target makes it once, and not for each input, which takes a
+// thousandfold of what most inputs do. All its memory, that size in bytes, is for Alloc.
+func (r *Rig) Reusable(memory int) {
+	r.Helper()
+	var err error
+	r.pool, err = r.Arena.Alloc(memory, 4096)
+	r.Must(err)
+}
+
+// Again puts a reusable rig back to where New left it, for another test: the device reset, bus mastering on, memory zero and free, no
+// frame under way, no interrupt and no violation.
+func (r *Rig) Again(t testing.TB) {
+	t.Helper()
+	r.TB, r.Vectors, r.used = t, nil, 0
+	r.Far.SetUp(false)
+	r.Must(r.Fn.Reset())
+	r.Far.SetUp(true)
+	clear(r.pool.Bytes)
+	r.Must(r.Fn.SetBusMaster(true))
+	r.Port.ForgetViolations()
+}
+
 // Alloc takes n bytes of memory, at a page's start.
 func (r *Rig) Alloc(n int) dma.Block {
 	r.Helper()
+	if r.pool.Bytes != nil {
+		size := (n + 4095) &^ 4095
+		if r.used+size > len(r.pool.Bytes) {
+			r.Fatalf("%d bytes are left of the rig's memory, and %d wanted", len(r.pool.Bytes)-r.used, n)
+		}
+		b := dma.Block{Bytes: r.pool.Bytes[r.used : r.used+n : r.used+n], IOVA: r.pool.IOVA + uint64(r.used)}
+		r.used += size
+		return b
+	}
 	b, err := r.Arena.Alloc(n, 4096)
 	r.Must(err)
 	return b

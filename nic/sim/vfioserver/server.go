@@ -98,15 +98,18 @@ func (s *Server) accept() {
 // session serves one client until it leaves, and then leaves the function as the kernel leaves one whose process died.
 func (s *Server) session(c *proto.Conn) {
 	err := s.port.Acquire()
+	wait := 20 * time.Microsecond // the client before may just be leaving
 	for end := time.Now().Add(proto.Timeout / 5); err != nil && time.Now().Before(end); err = s.port.Acquire() {
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(wait)
+		wait = min(2*wait, 5*time.Millisecond)
 	}
 	if err != nil {
 		s.log.Warn("vfio-user: a second client was sent away", "function", s.port.Name())
 		c.Fail(proto.ErrClosed)
 		return
 	}
-	x := &session{conn: c, port: s.port, memory: memory{}, queue: make(chan proto.Message, maxQueue)}
+	x := &session{conn: c, port: s.port, memory: memory{}}
+	x.queue.more.L = &x.queue.mu
 	x.irqs.init(s.port.Config().MSIXVectors)
 	s.port.SetInterrupt(x.irqs.raise)
 	done := make(chan struct{})
@@ -115,15 +118,13 @@ func (s *Server) session(c *proto.Conn) {
 		x.serve()
 	}()
 	err = c.Run(func(m proto.Message) error {
-		select {
-		case x.queue <- m:
-			return nil
-		default: // to wait would also hold up replies that the device waits for
+		if !x.queue.put(m) { // to wait would also hold up replies that the device waits for
 			m.CloseFDs()
 			return fmt.Errorf("%w: %d requests that nobody waits for", proto.ErrProtocol, maxQueue)
 		}
+		return nil
 	})
-	close(x.queue)
+	x.queue.close()
 	<-done
 	n := s.port.Mappings()
 	s.port.Drop()
@@ -137,19 +138,66 @@ func (s *Server) session(c *proto.Conn) {
 // maxQueue is how many requests a client may send without waiting; QEMU maps all of memory in one go.
 const maxQueue = 1 << 16
 
+// queue is the requests that wait for the session, in order. It takes memory for what is in it, and not for what might be.
+type queue struct {
+	mu     sync.Mutex
+	more   sync.Cond
+	list   []proto.Message
+	closed bool
+}
+
+// put reports whether there was room.
+func (q *queue) put(m proto.Message) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.list) >= maxQueue {
+		return false
+	}
+	q.list = append(q.list, m)
+	q.more.Signal()
+	return true
+}
+
+// take waits for a request. There is none any more once the queue is closed and empty.
+func (q *queue) take() (m proto.Message, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.list) == 0 {
+		if q.closed {
+			return m, false
+		}
+		q.more.Wait()
+	}
+	m = q.list[0]
+	q.list[0] = proto.Message{}
+	q.list = q.list[1:]
+	return m, true
+}
+
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	q.more.Signal()
+}
+
 // session is one client's.
 type session struct {
 	conn   *proto.Conn
 	port   *sim.Port
 	memory memory
 	irqs   irqs
-	queue  chan proto.Message
+	queue  queue
 	caps   proto.Capabilities
 	hello  bool // VERSION was agreed upon
 }
 
 func (x *session) serve() {
-	for m := range x.queue {
+	for {
+		m, ok := x.queue.take()
+		if !ok {
+			return
+		}
 		body, fds, err := x.handle(&m)
 		m.CloseFDs()
 		if errors.Is(err, proto.ErrProtocol) {
@@ -161,7 +209,11 @@ func (x *session) serve() {
 			break
 		}
 	}
-	for m := range x.queue {
+	for { // what came after that is not answered
+		m, ok := x.queue.take()
+		if !ok {
+			return
+		}
 		m.CloseFDs()
 	}
 }

@@ -43,14 +43,28 @@ enum { DD = 1, EOP = 2, RXE = 1 << 29, TX_WHOLE = 3 << 20 | 1 << 24 | 1 << 25 | 
 struct rx { volatile uint64_t pkt, hdr; };          // read format; write-back: hdr is status 31:0, length 47:32
 struct tx { volatile uint64_t addr; volatile uint32_t cmd, status; };
 
-static struct rx *rx;
-static struct tx *tx;
-static uint8_t *buf;
-static volatile uint32_t rdt, tdt;
-static uint32_t rx_next, tx_tail, tx_done, armed, given;
-static uint32_t pend[RING], batch_end[RING];
-static uint64_t answered, refused, bad, full;
-static const uint64_t iova = 1ull << 32;
+// A queue pair, as nic/ixgbe has it. Loops get it and the responder by pointers, since a driver has more than one of them.
+struct queue {
+	struct rx *rx;
+	struct tx *tx;
+	uint8_t *buf;
+	uint64_t iova;
+	volatile uint32_t *rdt, *tdt;
+	uint32_t mask, stride, size;
+	uint32_t rx_next, tx_tail, tx_done, tx_room, armed, given;
+	struct batch { uint32_t end, slot; } batches[RING];
+	uint64_t bad, full;
+};
+
+// What strict knows of itself: its MAC as loaded 16 bits up, addresses by a multiplicative hash, the sources that it refuses.
+struct responder {
+	uint64_t mac;
+	uint32_t mul;
+	int open, checksum_bytes;
+	uint64_t answered, refused;
+	uint64_t cost, burst, most, now, full[4096];
+	uint32_t own[1024], not[1024];
+};
 
 static inline uint64_t l64(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; }
 static inline uint32_t l32(const void *p) { uint32_t v; memcpy(&v, p, 4); return v; }
@@ -59,224 +73,220 @@ static inline void s64(void *p, uint64_t v) { memcpy(p, &v, 8); }
 static inline void s32(void *p, uint32_t v) { memcpy(p, &v, 4); }
 static inline void s16(void *p, uint16_t v) { memcpy(p, &v, 2); }
 
-static __attribute__((noinline)) int slow(uint8_t *h, int n) { (void)h; (void)n; refused++; return 0; }
+static __attribute__((noinline)) int slow(struct responder *r, uint8_t *h, int n) { (void)h; (void)n; r->refused++; return 0; }
 
-static inline void doorbell(volatile uint32_t *r, uint32_t v) {
+static inline void doorbell(volatile uint32_t *reg, uint32_t v) {
 	before_doorbell();
-	*r = v;
+	*reg = v;
 }
 
 static inline void swap4(uint8_t *h) {
-	uint64_t d = l64(h), s = l64(h + 6), a = l64(h + 26);
-	s64(h, (s & 0xffffffffffff) | d << 48);
-	s32(h + 8, (uint32_t)(d >> 16));
+	uint32_t d = l32(h), s = l32(h + 6);
+	uint16_t e = l16(h + 4), t = l16(h + 10);
+	uint64_t a = l64(h + 26);
+	s32(h, s), s16(h + 4, t), s32(h + 6, d), s16(h + 10, e);
 	s64(h + 26, a << 32 | a >> 32);
 }
 
 static inline void pong4(uint8_t *h) {
-	uint32_t w = (l32(h + 34) >> 16) + 8;
-	s32(h + 34, (w + (w >> 16)) << 16);
+	uint32_t change = (8 << 16) - 8, w = l32(h + 34) + change;
+	s32(h + 34, w < change ? w + (1 << 16) : w);
 }
 
-// What strict knows of itself: its MAC as loaded 16 bits up, addresses by a multiplicative hash, the sources that it refuses.
-static struct {
-	uint64_t mac;
-	uint32_t mul, own[1024], not[1024];
-	int open, checksum_bytes;
-	uint64_t cost, burst, most, now, full[4096];
-} r;
-
-static inline uint64_t match(const uint8_t *h) {
-	uint64_t w = l64(h + 12), x = l64(h + 20);
-	if ((uint16_t)w == 0x0008) return (w & 0x00ffffff) | (x & 0xff00ffbf) << 32;
-	return (w & 0x00f0ffff) | (x & 0xff) << 32;
+static inline uint32_t match(const uint8_t *h) {
+	uint32_t w = l32(h + 12), x = l32(h + 20);
+	switch ((uint16_t)w) {
+	case 0x0008: return (w & 0xff0000) | (x & 0xff00ffbf);
+	case 0xdd86: return (w & 0xf00000) | x << 24 | 0x40;
+	}
+	return 0;
 }
 
-static inline int ipv4(const uint8_t *h, int n) {
+static inline int ipv4(const struct responder *r, const uint8_t *h, int n) {
 	int l = __builtin_bswap16(l16(h + 16)) + 14;
 	return l >= 42 && (l == n || (l < n && n <= 64)) &&
-	       (r.open || (l64(h) << 16 == r.mac && l64(h + 6) << 16 != r.mac && !(h[6] & 1)));
+	       (r->open || (l64(h) << 16 == r->mac && l64(h + 6) << 16 != r->mac && !(h[6] & 1)));
 }
 
 static inline uint64_t add1c(uint64_t a, uint64_t b) { uint64_t s; return s = a + b, s + (s < b); } // end-around carry
 
-static inline int sum4(const uint8_t *h) {
-	uint64_t s = add1c(add1c(l64(h + 14), l64(h + 22)), l32(h + 30));
-	return r.open || ((s >> 32) + (uint32_t)s) % 0xffff == 0;
+static inline int sum4(const struct responder *r, const uint8_t *h) {
+	return r->open || (l64(h + 14) + l32(h + 22) + l32(h + 26) + l32(h + 30)) % 0xffff == 0;
 }
 
-static inline int hosts4(const uint8_t *h) {
+static inline int hosts4(const struct responder *r, const uint8_t *h) {
 	uint32_t s = l32(h + 26), d = l32(h + 30);
-	return r.open || (r.own[d * r.mul >> 22] == d && r.not[s * r.mul >> 22] != s && (uint8_t)(h[26] - 1) < 223 && h[26] != 127);
+	return r->open || (r->own[d * r->mul >> 22] == d && r->not[s * r->mul >> 22] != s && (uint8_t)(h[26] - 1) < 223 && h[26] != 127);
 }
 
 static inline int echo4(const uint8_t *h) {
 	uint32_t w = l32(h + 34);
-	return (w & 0xffff) == 8 && w >> 16 != 0xfff7;
+	return (uint16_t)w == 8 && w != 0xfff70008;
 }
 
 static inline uint64_t residue(const uint8_t *p, int n, uint64_t s) {
-	for (; n >= 16; n -= 16, p += 16) s = add1c(add1c(s, l64(p)), l64(p + 8));
-	if (n >= 8) s = add1c(s, l64(p)), p += 8, n -= 8;
-	if (n > 0) s = add1c(s, l64(p + n - 8) >> ((64 - 8 * n) & 63));
-	return ((s >> 32) + (uint32_t)s) % 0xffff;
+	for (; n >= 32; n -= 32, p += 32) s = add1c(add1c(add1c(add1c(s, l64(p)), l64(p + 8)), l64(p + 16)), l64(p + 24));
+	if (n & 16) s = add1c(add1c(s, l64(p)), l64(p + 8)), p += 16;
+	if (n & 8) s = add1c(s, l64(p)), p += 8;
+	if (n &= 7) s = add1c(s, l64(p + n - 8) >> (-8 * n & 63));
+	return s % 0xffff;
 }
 
-static inline int admit4(const uint8_t *h) {
+static inline int admit4(struct responder *r, const uint8_t *h) {
 	int n = __builtin_bswap16(l16(h + 16));
-	if (n <= r.checksum_bytes && residue(h + 34, n - 20, 0)) return 0;
-	uint64_t *f = &r.full[l32(h + 26) * 0x9e3779b97f4a7c15 >> 52], now = r.now << 4, ahead = *f - now;
-	if (ahead > r.most) ahead = 0;
-	if (ahead > r.burst) return 0;
-	*f = now + ahead + r.cost;
+	if (n <= r->checksum_bytes && residue(h + 34, n - 20, 0)) return 0;
+	uint64_t *f = &r->full[l32(h + 26) * 0x9e3779b97f4a7c15 >> 52], now = r->now << 4, ahead = *f - now;
+	if (ahead > r->most) *f = now + r->cost;
+	else if (ahead > r->burst) return 0;
+	else *f += r->cost;
 	return 1;
 }
 
-static inline void fresh4(uint8_t *h) {
-	if (r.open) return;
+static inline void fresh4(const struct responder *r, uint8_t *h) {
+	uint32_t w = l32(h + 22);
+	if (r->open || ((uint8_t)w == 64 && w < 0xffff0000)) return;
 	uint32_t s = (uint16_t)~l16(h + 24) + 0xffffu - h[22] + 64;
 	s = (s & 0xffff) + (s >> 16);
 	h[22] = 64;
 	s16(h + 24, (uint16_t)~(s + (s >> 16)));
 }
 
-static inline int answer(uint8_t *h, int n) {
-	uint64_t k = match(h);
-	if (k == 0x0100000000450008 && ipv4(h, n) && sum4(h) && hosts4(h) && echo4(h) && admit4(h)) {
+static inline int answer(struct responder *r, uint8_t *h, int n) {
+	uint32_t k = match(h);
+	if (k == 0x01450000 && ipv4(r, h, n) && sum4(r, h) && hosts4(r, h) && echo4(h) && admit4(r, h)) {
 		pong4(h);
-		fresh4(h);
+		fresh4(r, h);
 		swap4(h);
-		answered++;
+		r->answered++;
 		return n;
 	}
-	return slow(h, n);
+	return slow(r, h, n);
 }
 
-static inline void send(uint32_t tail, uint32_t at, uint32_t m) {
-	struct tx *t = &tx[tail & MASK];
-	t->addr = iova + at;
+static inline void send(struct queue *q, uint32_t tail, uint32_t at, uint32_t m) {
+	struct tx *t = &q->tx[tail & q->mask];
+	t->addr = q->iova + at;
 	t->cmd = m | TX_WHOLE;
 	t->status = m << 14;
 }
 
-static inline void arm(uint32_t slot) {
-	rx[slot].pkt = iova + slot * STRIDE;
-	rx[slot].hdr = 0;
+static inline void arm(struct queue *q, uint32_t slot) {
+	q->rx[slot].pkt = q->iova + slot * q->stride;
+	q->rx[slot].hdr = 0;
 }
 
 // least takes each transmit for done: the least that a responder could do on these rings.
-static __attribute__((noinline)) int least(void) {
-	uint32_t next = rx_next, tail = tx_tail;
+static __attribute__((noinline)) int least(struct queue *q, struct responder *r) {
+	uint32_t next = q->rx_next, tail = q->tx_tail;
 	for (uint32_t end = next + BATCH; next != end; next++) {
-		uint32_t slot = next & MASK;
-		uint64_t w = rx[slot].hdr;
+		uint32_t slot = next & q->mask;
+		uint64_t w = q->rx[slot].hdr;
 		if (!(w & DD)) break;
-		uint8_t *h = buf + slot * STRIDE;
+		uint8_t *h = q->buf + slot * q->stride;
 		pong4(h);
 		swap4(h);
-		send(tail++, slot * STRIDE, (uint16_t)(w >> 32));
-		arm(slot);
+		send(q, tail++, slot * q->stride, (uint16_t)(w >> 32));
+		arm(q, slot);
 	}
-	int n = tail - tx_tail;
+	int n = tail - q->tx_tail;
 	if (n) {
-		doorbell(&tdt, tail & MASK);
-		tx_done = tx_tail = tail;
-		if (next - given >= REFILL) given = next, doorbell(&rdt, (next - 1) & MASK);
+		doorbell(q->tdt, tail & q->mask);
+		q->tx_done = q->tx_tail = tail;
+		if (next - q->given >= REFILL) q->given = next, doorbell(q->rdt, (next - 1) & q->mask);
 	}
-	rx_next = armed = next;
+	q->rx_next = q->armed = next;
 	return n;
 }
 
-static __attribute__((noinline)) int guarded(void) {
-	uint32_t next = rx_next, tail = tx_tail;
+static __attribute__((noinline)) int guarded(struct queue *q, struct responder *r) {
+	uint32_t next = q->rx_next, tail = q->tx_tail;
 	for (uint32_t end = next + BATCH; next != end; next++) {
-		uint32_t slot = next & MASK;
-		uint64_t w = rx[slot].hdr;
+		uint32_t slot = next & q->mask;
+		uint64_t w = q->rx[slot].hdr;
 		if (!(w & DD)) break;
 		int n = (uint16_t)(w >> 32);
-		if ((w & (EOP | RXE)) != EOP || (unsigned)(n - 14) > BUF - 14) {
-			bad++;
+		if ((w & (EOP | RXE)) != EOP || (unsigned)(n - 14) > q->size - 14) {
+			q->bad++;
 		} else {
-			int m = answer(buf + slot * STRIDE, n);
-			if (m) send(tail++, slot * STRIDE, m);
+			int m = answer(r, q->buf + slot * q->stride, n);
+			if (m) send(q, tail++, slot * q->stride, m);
 		}
-		arm(slot);
+		arm(q, slot);
 	}
-	int n = tail - tx_tail;
+	int n = tail - q->tx_tail;
 	if (n) {
-		doorbell(&tdt, tail & MASK);
-		tx_done = tx_tail = tail;
-		if (next - given >= REFILL) given = next, doorbell(&rdt, (next - 1) & MASK);
+		doorbell(q->tdt, tail & q->mask);
+		q->tx_done = q->tx_tail = tail;
+		if (next - q->given >= REFILL) q->given = next, doorbell(q->rdt, (next - 1) & q->mask);
 	}
-	rx_next = armed = next;
+	q->rx_next = q->armed = next;
 	return n;
 }
 
-static __attribute__((noinline)) void tidy(void) {
-	uint32_t done = tx_done;
-	while (done != tx_tail) {
-		uint32_t end = batch_end[done & MASK];
-		if (!(tx[(end - 1) & MASK].status & DD)) break;
-		done = end;
+static __attribute__((noinline)) void tidy(struct queue *q) {
+	uint32_t done = q->tx_done, free = q->rx_next;
+	while (done != q->tx_tail) {
+		struct batch *b = &q->batches[done & q->mask];
+		if (!(q->tx[(b->end - 1) & q->mask].status & DD)) {
+			free = b->slot;
+			break;
+		}
+		done = b->end;
 	}
-	tx_done = done;
-	for (; armed != rx_next; armed++) {
-		uint32_t slot = armed & MASK;
-		if ((int32_t)(done - pend[slot]) < 0) break;
-		arm(slot);
-	}
-	if (armed - given >= REFILL) given = armed, doorbell(&rdt, (armed - 1) & MASK);
+	q->tx_done = done, q->tx_room = done + MASK;
+	uint32_t armed = q->armed;
+	for (; armed != free; armed++) arm(q, armed & q->mask);
+	q->armed = armed;
+	if (armed - q->given >= REFILL) q->given = armed, doorbell(q->rdt, (armed - 1) & q->mask);
 }
 
-static __attribute__((noinline)) int ported(void) {
-	uint32_t next = rx_next, first = tx_tail, tail = first;
+static __attribute__((noinline)) int ported(struct queue *q, struct responder *r) {
+	uint32_t next = q->rx_next, began = next, first = q->tx_tail, tail = first;
 	for (uint32_t end = next + BATCH; next != end; next++) {
-		uint32_t slot = next & MASK, release = tx_done;
-		uint64_t w = rx[slot].hdr;
+		uint32_t slot = next & q->mask;
+		uint64_t w = q->rx[slot].hdr;
 		if (!(w & DD)) break;
 		int n = (uint16_t)(w >> 32);
-		if ((w & (EOP | RXE)) != EOP || (unsigned)(n - 14) > BUF - 14) {
-			bad++;
-		} else {
-			int m = answer(buf + slot * STRIDE, n);
-			if (m && tail - tx_done == MASK) {
-				full++;
-			} else if (m) {
-				send(tail++, slot * STRIDE, m);
-				release = tail;
-			}
+		if ((w & (EOP | RXE)) != EOP || (unsigned)(n - 14) > q->size - 14) {
+			q->bad++;
+			continue;
 		}
-		pend[slot] = release;
+		int m = answer(r, q->buf + slot * q->stride, n);
+		if (m && tail == q->tx_room) q->full++;
+		else if (m) send(q, tail++, slot * q->stride, m);
 	}
-	rx_next = next;
+	q->rx_next = next;
 	if (tail != first) {
-		tx[(tail - 1) & MASK].cmd |= TX_RS;
-		batch_end[first & MASK] = tail;
-		tx_tail = tail;
-		doorbell(&tdt, tail & MASK);
-		if (next - armed < TIDY) return tail - first;
+		q->tx[(tail - 1) & q->mask].cmd |= TX_RS;
+		q->batches[first & q->mask] = (struct batch){tail, began};
+		q->tx_tail = tail;
+		doorbell(q->tdt, tail & q->mask);
+		if (next - q->armed < TIDY) return tail - first;
 	}
-	if (tx_done != tail || armed != next) tidy();
+	if (q->tx_done != tail || q->armed != next) tidy(q);
 	return tail - first;
 }
 
 static int batch;
-static __attribute__((noinline)) int empty(void) { return batch; }
+static __attribute__((noinline)) int empty(struct queue *q, struct responder *r) { (void)q; (void)r; return batch; }
 
 static uint8_t frame[64];
 
-static void arrive(void) {
+static void arrive(struct queue *q, struct responder *r) {
 	for (int i = 0; i < batch; i++) {
-		uint32_t slot = (rx_next + i) & MASK;
-		memcpy(buf + slot * STRIDE, frame, sizeof frame);
-		rx[slot].hdr = (uint64_t)sizeof frame << 32 | DD | EOP;
+		uint32_t slot = (q->rx_next + i) & MASK;
+		memcpy(q->buf + slot * STRIDE, frame, sizeof frame);
+		q->rx[slot].hdr = (uint64_t)sizeof frame << 32 | DD | EOP;
 	}
-	for (uint32_t n = tx_done; n != tx_tail; n++)
-		if (tx[n & MASK].cmd & TX_RS) tx[n & MASK].status |= DD;
-	r.now += 1000;
+	for (uint32_t n = q->tx_done; n != q->tx_tail; n++)
+		if (q->tx[n & MASK].cmd & TX_RS) q->tx[n & MASK].status |= DD;
+	r->now += 1000;
 }
 
-static void nothing(void) {}
+static void nothing(struct queue *q, struct responder *r) { (void)q; (void)r; }
+
+static struct queue queue;
+static struct responder us;
 
 static int rising(const void *a, const void *b) {
 	double x = *(const double *)a, y = *(const double *)b;
@@ -296,13 +306,13 @@ static int longer(const void *a, const void *b) {
 	return (x > y) - (x < y);
 }
 
-static void measure(int count, void (*device)(void), int (*poll)(void), double *all, double *most) {
+static void measure(int count, void (*device)(struct queue *, struct responder *), int (*poll)(struct queue *, struct responder *), double *all, double *most) {
 	for (int g = 0; g < count; g++)
 		for (int p = 0; p < PASSES; p++) {
-			device();
+			device(&queue, &us);
 			__sync_synchronize(); // a device's writes come from memory, not from this core's store buffer
 			uint64_t t = fenced();
-			int n = poll();
+			int n = poll(&queue, &us);
 			passes[g][p] = fenced() - t;
 			if (n != batch) { fprintf(stderr, "%d replies in a pass, want %d\n", n, batch); exit(1); }
 		}
@@ -320,11 +330,10 @@ static void measure(int count, void (*device)(void), int (*poll)(void), double *
 	*most = quartile(shorts, count);
 }
 
-static void start(void) {
-	rx_next = tx_tail = tx_done = armed = given = 0;
-	memset(pend, 0, sizeof pend);
-	memset(tx, 0, RING * sizeof *tx);
-	for (uint32_t s = 0; s < RING; s++) arm(s);
+static void start(struct queue *q) {
+	q->rx_next = q->tx_tail = q->tx_done = q->armed = q->given = 0, q->tx_room = MASK;
+	memset(q->tx, 0, RING * sizeof *q->tx);
+	for (uint32_t s = 0; s < RING; s++) arm(q, s);
 }
 
 static uint16_t checksum(const uint8_t *p, int n) {
@@ -348,7 +357,10 @@ int main(int argc, char **argv) {
 	mem = (uint8_t *)(((uintptr_t)mem + huge - 1) & ~(huge - 1));
 	madvise(mem, whole, MADV_HUGEPAGE);
 	memset(mem, 0, whole);
-	rx = (struct rx *)mem, tx = (struct tx *)(mem + RING * 16), buf = mem + RING * 32;
+	static volatile uint32_t rdt, tdt;
+	struct queue *q = &queue;
+	q->rx = (struct rx *)mem, q->tx = (struct tx *)(mem + RING * 16), q->buf = mem + RING * 32, q->iova = 1ull << 32;
+	q->mask = MASK, q->stride = STRIDE, q->size = BUF, q->rdt = &rdt, q->tdt = &tdt;
 
 	static const uint8_t head[] = {2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 50, 0, 1, 0, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 8};
 	memcpy(frame, head, sizeof head);
@@ -356,22 +368,23 @@ int main(int argc, char **argv) {
 	s16(frame + 24, checksum(frame + 14, 20));
 	s16(frame + 36, checksum(frame + 34, 30));
 	uint8_t own[8] = {0, 0, 2, 0, 0, 0, 0, 1};
-	r.mac = l64(own), r.mul = 0x9e3779b1, r.checksum_bytes = 1500;
+	struct responder *r = &us;
+	r->mac = l64(own), r->mul = 0x9e3779b1, r->checksum_bytes = 1500;
 	uint32_t d = l32(frame + 30);
-	r.own[d * r.mul >> 22] = d, r.not[d * r.mul >> 22] = d;
-	r.cost = 16, r.burst = 1ull << 40, r.most = r.burst + r.cost, r.now = 1ull << 40;
+	r->own[d * r->mul >> 22] = d, r->not[d * r->mul >> 22] = d;
+	r->cost = 16, r->burst = 1ull << 40, r->most = r->burst + r->cost, r->now = 1ull << 40;
 
-	static const struct { const char *name; int (*poll)(void); } loops[] = {{"least", least}, {"guarded", guarded}, {"ported", ported}};
+	static const struct { const char *name; int (*poll)(struct queue *, struct responder *); } loops[] = {{"least", least}, {"guarded", guarded}, {"ported", ported}};
 	static const int batches[] = {1, 32};
 	for (unsigned b = 0; b < 2; b++) {
 		batch = batches[b];
 		double none, none_short, all, most;
 		measure(count, nothing, empty, &none, &none_short);
 		for (unsigned l = 0; l < 3; l++) {
-			start();
+			start(q);
 			measure(count, arrive, loops[l].poll, &all, &most);
 			printf("%s %d %.2f %.2f %.2f\n", loops[l].name, batch, all - none, most - none_short, none);
 		}
 	}
-	return refused || bad || full ? 1 : 0;
+	return r->refused || q->bad || q->full ? 1 : 0;
 }

@@ -1,0 +1,328 @@
+package probe
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"fmt"
+	"hash"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// TestPacket is what STAMP probes are beyond the unauthenticated base of RFC 8762 §4.2.1.
+type TestPacket struct {
+	SSID          uint16 // session identifier (RFC 8972 §3), 0 for none
+	Key           []byte // of the HMACs; nil for none
+	Authenticated bool   // RFC 8762 §4.2.2; it needs Key
+	Ask           []Ask  // the TLVs, in order, but for padding, which fills the size that is asked for
+}
+
+// Ask is a TLV of a probe: what its sender asks the reflector for.
+type Ask struct {
+	Type  TLV
+	Value []byte
+}
+
+// TLV is a type of TLV (RFC 8972 §5.1).
+type TLV uint8
+
+// The types that a probe can have.
+const (
+	ExtraPadding TLV = iota + 1
+	Location
+	TimestampInformation
+	ClassOfService
+	DirectMeasurement
+	AccessReport
+	FollowUp
+	HMAC
+)
+
+func (t TLV) String() string {
+	if t > HMAC {
+		return fmt.Sprintf("TLV %d", uint8(t))
+	}
+	return [...]string{"none", "padding", "location", "time", "cos", "direct", "access", "followup", "hmac"}[t]
+}
+
+// Flags of a TLV that came back (RFC 8972 §4).
+const (
+	Unrecognized = 0x80
+	Malformed    = 0x40
+	Integrity    = 0x20
+)
+
+// ParseAsk reads one TLV as -stamp-tlv has it: time, location, cos:DSCP, direct, access:ID:CODE, followup, hmac.
+func ParseAsk(text string) (Ask, error) {
+	name, args, _ := strings.Cut(text, ":")
+	fail := func(want string) (Ask, error) { return Ask{}, fmt.Errorf("TLV %q: want %s", text, want) }
+	number := func(s string, high int) (byte, bool) {
+		n, err := strconv.Atoi(s)
+		return byte(n), err == nil && n >= 0 && n <= high
+	}
+	if args != "" && name != "cos" && name != "access" {
+		return fail(name + " alone")
+	}
+	switch name {
+	case "time":
+		return Ask{TimestampInformation, make([]byte, 4)}, nil
+	case "location":
+		v := make([]byte, 4)
+		for _, sub := range [...]struct{ kind, n byte }{{1, 8}, {4, 16}, {7, 16}} { // source MAC, destination and source address
+			v = append(append(v, Unrecognized, sub.kind, 0, sub.n), make([]byte, sub.n)...)
+		}
+		return Ask{Location, v}, nil
+	case "cos":
+		dscp, ok := number(args, 63)
+		if !ok {
+			return fail("cos:DSCP with the DSCP of the reply, 0 to 63")
+		}
+		return Ask{ClassOfService, []byte{dscp << 2, 0, 0, 0}}, nil
+	case "direct":
+		return Ask{DirectMeasurement, make([]byte, 12)}, nil
+	case "access":
+		id, code, _ := strings.Cut(args, ":")
+		i, ok := number(id, 2)
+		c, fine := number(code, 255)
+		if !ok || i == 0 || !fine {
+			return fail("access:ID:CODE, ID 1 for a 3GPP network or 2 for another, CODE 1 for available or 2 for not (RFC 8972 §4.6, up to 255)")
+		}
+		return Ask{AccessReport, []byte{i << 4, c, 0, 0}}, nil
+	case "followup":
+		return Ask{FollowUp, make([]byte, 16)}, nil
+	case "hmac":
+		return Ask{Type: HMAC}, nil
+	}
+	return fail("time, location, cos:DSCP, direct, access:ID:CODE, followup or hmac")
+}
+
+const (
+	authenticatedBase = 112 // RFC 8762 §4.2.2
+	sealed            = 96  // of which the HMAC covers so much
+	sealLength        = 16
+)
+
+func (t *TestPacket) base() int {
+	if t.Authenticated {
+		return authenticatedBase
+	}
+	return stampBase
+}
+
+// asks are the TLVs but for the HMAC.
+func (t *TestPacket) asks() []Ask {
+	return slices.DeleteFunc(slices.Clone(t.Ask), func(a Ask) bool { return a.Type == HMAC })
+}
+
+// signs reports whether there is an HMAC TLV: where it is asked for, and in authenticated packets behind any other TLV but padding
+// (RFC 8972 §4.8).
+func (t *TestPacket) signs() bool {
+	n := len(t.asks())
+	return n < len(t.Ask) || t.Authenticated && n > 0
+}
+
+// Extra returns by how many bytes the shortest probe is longer than the base of RFC 8762 §4.2.1.
+func (t *TestPacket) Extra() int {
+	n := t.base() - stampBase
+	for _, a := range t.asks() {
+		n += tlvHeader + len(a.Value)
+	}
+	if t.signs() {
+		n += tlvHeader + sealLength
+	}
+	return n
+}
+
+// test builds and checks the test packets of a flow.
+type test struct {
+	TestPacket
+	ask    []Ask // without the HMAC
+	length int   // of those TLVs
+	signed bool
+	built  uint32 // how many packets were
+	mac    hash.Hash
+	sum    [sha256.Size]byte
+}
+
+func newTest(t TestPacket) *test {
+	x := &test{TestPacket: t, ask: t.asks(), signed: t.signs()}
+	for _, a := range x.ask {
+		x.length += tlvHeader + len(a.Value)
+	}
+	if len(t.Key) > 0 {
+		x.mac = hmac.New(sha256.New, t.Key)
+		x.seal(nil, nil) // what the first ones allocate
+		x.seal(nil, nil)
+	}
+	return x
+}
+
+// seal returns the HMAC of a and b, valid until the next call.
+func (x *test) seal(a, b []byte) []byte {
+	x.mac.Reset()
+	x.mac.Write(a)
+	x.mac.Write(b)
+	return x.mac.Sum(x.sum[:0])[:sealLength]
+}
+
+// stamp writes a Session-Sender test packet (RFC 8762 §4.2). What is longer than its base and the TLVs that were asked for is an
+// Extra Padding TLV (RFC 8972 §4.1) where that has room, so that a reflector that knows TLVs understands the length. The HMAC TLV is
+// the last.
+func (c *Codec) stamp(b []byte, seq uint32, t1 uint64) {
+	x := c.test
+	x.built++
+	base := x.base()
+	clear(b[:base])
+	be.PutUint32(b, seq)
+	times := b[4:]
+	if x.Authenticated {
+		times = b[16:]
+	}
+	be.PutUint64(times, t1)
+	be.PutUint16(times[8:], c.errorEstimate)
+	be.PutUint16(times[10:], x.SSID)
+	at := base
+	for _, a := range x.ask {
+		b[at], b[at+1] = Unrecognized, uint8(a.Type)
+		be.PutUint16(b[at+2:], uint16(len(a.Value)))
+		if copy(b[at+tlvHeader:], a.Value); a.Type == DirectMeasurement {
+			be.PutUint32(b[at+tlvHeader:], x.built)
+		}
+		at += tlvHeader + len(a.Value)
+	}
+	end := len(b)
+	if x.signed {
+		end -= tlvHeader + sealLength
+	}
+	c.padding(b[at:end], seq)
+	if x.signed {
+		s := b[end:]
+		s[0], s[1] = Unrecognized, uint8(HMAC)
+		be.PutUint16(s[2:], sealLength)
+		copy(s[tlvHeader:], x.seal(b[:4], b[base:end]))
+	}
+	if x.Authenticated {
+		copy(b[sealed:base], x.seal(b[:sealed], nil))
+	}
+}
+
+func (c *Codec) padding(b []byte, seq uint32) {
+	if len(b) < tlvHeader {
+		clear(b)
+		return
+	}
+	b[0], b[1] = Unrecognized, uint8(ExtraPadding)
+	be.PutUint16(b[2:], uint16(len(b)-tlvHeader))
+	fill(b[tlvHeader:], c.flow.Run, seq)
+}
+
+// Stamped is what a STAMP reflector adds (RFC 8762 §4.3). Times are in NTP's format, or in PTP's where the error estimate says so.
+type Stamped struct {
+	Seq           uint32 // the reflector's own count; a stateless reflector repeats the sender's
+	T1            uint64 // the sender's time, as the reflector copied it
+	T2, T3        uint64 // received, sent back
+	ErrorEstimate uint16
+	SSID          uint16 // as it came back: a reflector without RFC 8972 may have made it 0
+	TTL           uint8  // of the probe as it reached the reflector
+
+	// Answers are those to TestPacket.Ask but for the HMAC, in its order. They lie in what was checked.
+	Answers []Answer
+	// Untrusted says that the HMAC TLV came back unverified: nothing in Answers is to be used (RFC 8972 §4.8).
+	Untrusted bool
+}
+
+// Answer is a TLV of a reply.
+type Answer struct {
+	Type  TLV
+	Flags uint8 // Unrecognized, Malformed, Integrity
+	Value []byte
+}
+
+// Usable reports whether the value is the reflector's answer.
+func (a *Answer) Usable() bool { return a.Flags&(Unrecognized|Malformed|Integrity) == 0 }
+
+// reflected reads a Session-Reflector test packet (RFC 8762 §4.3). Fields that must be zero are not looked at, as the
+// RFC wants. Padding comes back as it was (its TLV's flags may change), or as zeros.
+func (c *Codec) reflected(b []byte, r *Reply) Field {
+	x, s := c.test, &r.Stamped
+	base := x.base()
+	s.Seq = be.Uint32(b[0:])
+	copied := 36
+	if x.Authenticated {
+		if !hmac.Equal(b[sealed:base], x.seal(b[:sealed], nil)) {
+			return Authentication
+		}
+		s.T3, s.ErrorEstimate, s.SSID, s.T2 = be.Uint64(b[16:]), be.Uint16(b[24:]), be.Uint16(b[26:]), be.Uint64(b[32:])
+		s.T1, s.TTL, copied = be.Uint64(b[64:]), b[80], 72
+	} else {
+		s.T3, s.ErrorEstimate, s.SSID, s.T2 = be.Uint64(b[4:]), be.Uint16(b[12:]), be.Uint16(b[14:]), be.Uint64(b[16:])
+		s.T1, s.TTL = be.Uint64(b[28:]), b[40]
+	}
+	if be.Uint16(b[copied:]) != c.errorEstimate {
+		return SenderCopy
+	}
+	at := base + x.length
+	pad, want := b[at:], c.want[at:]
+	if x.signed {
+		pad = pad[:len(pad)-tlvHeader-sealLength]
+	}
+	if f := c.answers(b, base, len(b)-len(b[at:])+len(pad), s); f != None {
+		return f
+	}
+	if len(pad) == 0 {
+		return None
+	}
+	want = want[:len(pad)]
+	c.padding(want, r.Seq)
+	if bytes.Equal(pad[1:], want[1:]) {
+		return None
+	}
+	for _, x := range pad {
+		if x != 0 {
+			return Payload
+		}
+	}
+	return None
+}
+
+// answers reads the TLVs of a reply. Its HMAC TLV, if there is one, lies at sealAt. A reflector without TLVs leaves them as they
+// were sent, with U set, or zeros.
+func (c *Codec) answers(b []byte, base, sealAt int, s *Stamped) Field {
+	x := c.test
+	if s.Answers = c.answered[:0]; len(x.ask) == 0 && !x.signed {
+		return None
+	}
+	flags := uint8(0)
+	at, blank := base, true
+	for _, v := range b[base:sealAt] {
+		blank = blank && v == 0
+	}
+	stopped := false
+	for _, a := range x.ask {
+		end := at + tlvHeader + len(a.Value)
+		got := Answer{a.Type, b[at], b[at+tlvHeader : end]}
+		switch {
+		case blank || stopped:
+			got.Flags = Unrecognized
+		case TLV(b[at+1]) != a.Type || int(be.Uint16(b[at+2:])) != len(a.Value):
+			return Payload
+		}
+		stopped = stopped || got.Flags&Malformed != 0
+		flags |= got.Flags
+		s.Answers = append(s.Answers, got)
+		at = end
+	}
+	if x.signed {
+		t := b[sealAt:]
+		switch {
+		case blank || t[0]&(Unrecognized|Malformed) != 0 || (t[0]|flags)&Integrity != 0:
+			s.Untrusted = true
+		case TLV(t[1]) != HMAC || be.Uint16(t[2:]) != sealLength || !hmac.Equal(t[tlvHeader:], x.seal(b[:4], b[base:sealAt])):
+			return Authentication
+		}
+	}
+	s.Untrusted = s.Untrusted || flags&Integrity != 0
+	return None
+}

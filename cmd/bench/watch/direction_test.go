@@ -1,0 +1,107 @@
+package watch
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// reflector plays a path that loses probes and replies at random, and a reflector at its end that counts, copies, or begins to count anew.
+type reflector struct {
+	stateful     bool
+	count        uint32
+	there, back  float64
+	lostF, lostB int64
+	random       *rand.Rand
+}
+
+func (r *reflector) probe(seq uint32, take func(seq, far uint32)) {
+	if r.random.Float64() < r.there {
+		r.lostF++
+		return
+	}
+	far := seq
+	if r.stateful {
+		far = r.count
+		r.count++
+	}
+	if r.random.Float64() < r.back {
+		r.lostB++
+		return
+	}
+	take(seq, far)
+}
+
+// What is told of each way is what was lost on it, but for what is lost before the first reply and after the last.
+func TestDirection(t *testing.T) {
+	for seed := range uint64(20) {
+		r := &reflector{stateful: true, there: 0.02, back: 0.05, random: rand.New(rand.NewPCG(seed, 1))}
+		var d direction
+		first, beforeF, beforeB, lastF, lastB := true, int64(0), int64(0), int64(0), int64(0)
+		f := flow{stamp: true}
+		for range 5000 {
+			seq := uint32(f.take())
+			r.probe(seq, func(seq, far uint32) {
+				d.reply(seq, far)
+				if first && seq >= 2 {
+					first, beforeF, beforeB = false, r.lostF, r.lostB
+				}
+				lastF, lastB = r.lostF, r.lostB
+			})
+		}
+		if !d.stateful || d.forward != lastF-beforeF || d.backward != lastB-beforeB || d.restarts != 0 {
+			t.Errorf("seed %d: stateful %t, forward %d of %d, backward %d of %d, restarts %d", seed, d.stateful, d.forward, lastF-beforeF, d.backward, lastB-beforeB, d.restarts)
+		}
+	}
+}
+
+// Of a reflector that repeats the sender's numbers nothing is told, whatever is lost.
+func TestStateless(t *testing.T) {
+	r := &reflector{there: 0.1, back: 0.1, random: rand.New(rand.NewPCG(1, 1))}
+	var d direction
+	f := flow{stamp: true}
+	for range 5000 {
+		r.probe(uint32(f.take()), d.reply)
+	}
+	if d != (direction{copies: d.copies}) {
+		t.Errorf("%+v", d)
+	}
+}
+
+// A reflector that is started again is noticed, and nothing is made up; one that goes over to repeating is no longer said to count.
+func TestReflectorChanges(t *testing.T) {
+	r := &reflector{stateful: true, random: rand.New(rand.NewPCG(1, 1))}
+	var d direction
+	f := flow{stamp: true}
+	run := func(n int) {
+		for range n {
+			r.probe(uint32(f.take()), d.reply)
+		}
+	}
+	run(100)
+	r.count = 0
+	run(100)
+	if !d.stateful || d.restarts != 1 || d.forward != 0 || d.backward != 0 {
+		t.Errorf("started again: %+v", d)
+	}
+	r.stateful = false
+	run(10)
+	if d.stateful || d.forward != 0 || d.backward != 0 {
+		t.Errorf("without state: %+v", d)
+	}
+	r.stateful = true
+	run(10)
+	if !d.stateful || d.forward != 0 {
+		t.Errorf("with state again: %+v", d)
+	}
+}
+
+// A reply that was overtaken had been counted as lost on the way back.
+func TestOvertaken(t *testing.T) {
+	var d direction
+	for _, p := range []pair{{2, 1}, {3, 2}, {5, 4}, {4, 3}, {6, 5}} {
+		d.reply(p.sender, p.far)
+	}
+	if d.forward != 0 || d.backward != 0 || !d.stateful {
+		t.Errorf("%+v", d)
+	}
+}

@@ -1,0 +1,43 @@
+package isolate
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// A journal is read after a SIGKILL or a full disk: it may end anywhere.
+func FuzzJournal(f *testing.F) {
+	whole := []byte(`{"pid":77,"started":5}` + "\n" + `{"what":"irq","path":"/proc/irq/9/smp_affinity","was":"3"}` + "\n")
+	for n := range len(whole) + 1 {
+		f.Add(whole[:n])
+	}
+	name := filepath.Join(f.TempDir(), "77")
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if err := os.WriteFile(name, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		readJournal(name)
+	})
+}
+
+// The kernel's lists and masks of CPUs.
+func FuzzCPUs(f *testing.F) {
+	f.Add("0-3,8", "10f")
+	f.Add("(null)\n", "1,00000000")
+	f.Fuzz(func(t *testing.T, list, mask string) {
+		if cpus, err := ParseCPUs(list); err == nil {
+			again, err := ParseCPUs(FormatCPUs(cpus))
+			if err != nil || !slices.Equal(again, cpus) {
+				t.Errorf("%q is %v, and again %v, %v", list, cpus, again, err)
+			}
+		}
+		if cpus, err := parseMask(mask); err == nil {
+			again, err := parseMask(cpuMask(cpus))
+			if err != nil || !slices.Equal(again, cpus) {
+				t.Errorf("%q is %v, and again %v, %v", mask, cpus, again, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,103 @@
+// Package stampkey reads the key of STAMP's HMACs, and keeps it out of all that is printed.
+package stampkey
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"strings"
+)
+
+// Length is that of a key, in bytes.
+const Length = 32
+
+// Key is one, or none where it is the zero value. It prints as a word.
+type Key struct {
+	bytes []byte
+	typed bool
+}
+
+// Bytes are the key itself: Length bytes, or none.
+func (k Key) Bytes() []byte { return k.bytes }
+
+// Typed reports whether the digits themselves were given, not the name of a file that has them.
+func (k Key) Typed() bool { return k.typed }
+
+func (k Key) String() string {
+	if k.bytes == nil {
+		return "none"
+	}
+	return "hidden"
+}
+
+// GoString and LogValue keep the key from %#v and from logs.
+func (k Key) GoString() string     { return k.String() }
+func (k Key) LogValue() slog.Value { return slog.StringValue(k.String()) }
+
+// Parse reads a key: 64 hexadecimal digits, or the path of a file that holds them, which has a slash in it; nothing is no key. No
+// error has a part of the key in it.
+func Parse(text string) (Key, error) {
+	switch {
+	case text == "":
+		return Key{}, nil
+	case strings.Contains(text, "/"):
+		return Read(text)
+	}
+	b, err := digits(text)
+	if err != nil {
+		return Key{}, fmt.Errorf("is %w, nor the path of a file that holds them (with a slash in it: ./key)", err)
+	}
+	return Key{b, true}, nil
+}
+
+// Read reads a key from a file that only its owner may read and write. The file has to be one of this user's, or root's.
+func Read(path string) (Key, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return Key{}, err
+	}
+	defer f.Close()
+	if err := Private(f); err != nil {
+		return Key{}, err
+	}
+	text, err := io.ReadAll(io.LimitReader(f, 1<<10))
+	if err != nil {
+		return Key{}, err
+	}
+	b, err := digits(strings.TrimSpace(string(text)))
+	if err != nil {
+		return Key{}, fmt.Errorf("%s holds %w (openssl rand -hex %d makes some)", path, err, Length)
+	}
+	return Key{b, false}, nil
+}
+
+// Private returns an error if others than its owner may read or write the file f.
+func Private(f fs.File) error {
+	i, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !i.Mode().IsRegular() {
+		return fmt.Errorf("%s is not a regular file", i.Name())
+	}
+	if m := i.Mode().Perm(); m&0o077 != 0 {
+		return fmt.Errorf("%s has mode %#o: others than its owner may use it, and it holds a key (chmod 600 mends that)", i.Name(), m)
+	}
+	return nil
+}
+
+func digits(text string) ([]byte, error) {
+	b, err := hex.DecodeString(text)
+	var odd hex.InvalidByteError
+	switch {
+	case errors.As(err, &odd):
+		return nil, fmt.Errorf("not %d hexadecimal digits, but something else", 2*Length)
+	case err != nil || len(b) != Length:
+		return nil, fmt.Errorf("not %d hexadecimal digits, but %d", 2*Length, len(text))
+	}
+	return b, nil
+}

@@ -1,0 +1,68 @@
+package stampkey
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const good = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
+
+func TestParse(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, c := range []struct{ text, wrong string }{
+		{"", ""},
+		{good, ""},
+		{strings.ToUpper(good), ""},
+		{file("key", good+"\n", 0o600), ""},
+		{file("readonly", good, 0o400), ""},
+		{good[1:], "not 64 hexadecimal digits, but 63"},
+		{good + "00", "not 64 hexadecimal digits, but 66"},
+		{"z" + good[1:], "not 64 hexadecimal digits, but something else"},
+		{filepath.Join(dir, "none"), "no such file"},
+		{dir + "/", "is not a regular file"},
+		{file("group", good, 0o640), "mode 0640: others than its owner may use it"},
+		{file("world", good, 0o604), "chmod 600"},
+		{file("short", "0011", 0o600), "short holds not 64 hexadecimal digits, but 4"},
+		{file("words", "z"+good[1:], 0o600), "but something else"},
+	} {
+		k, err := Parse(c.text)
+		switch {
+		case c.wrong == "" && err != nil:
+			t.Errorf("%q: %v", c.text, err)
+		case c.wrong == "" && c.text != "" && (len(k.Bytes()) != Length || k.Bytes()[31] != 0x1f || k.Typed() == strings.Contains(c.text, "/")):
+			t.Errorf("%q: %d bytes, typed %t", c.text, len(k.Bytes()), k.Typed())
+		case c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)):
+			t.Errorf("%q: %v, want %q", c.text, err, c.wrong)
+		case err != nil && strings.Contains(err.Error(), good[8:32]):
+			t.Errorf("the error has the key in it: %v", err)
+		}
+	}
+}
+
+func TestNeverPrinted(t *testing.T) {
+	k, err := Parse(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "key", k, "in", struct{ K Key }{k})
+	for _, s := range []string{fmt.Sprint(k), fmt.Sprintf("%v %+v %#v %s %q", k, k, k, k, k), fmt.Sprintf("%+v", struct{ K Key }{k}), log.String()} {
+		if strings.Contains(s, good[:16]) || strings.Contains(s, "0 1 2") || !strings.Contains(s, "hidden") {
+			t.Errorf("printed: %s", s)
+		}
+	}
+}

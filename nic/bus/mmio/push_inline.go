@@ -1,0 +1,51 @@
+//go:build purego || !amd64
+
+package mmio
+
+import (
+	"math/bits"
+	"unsafe"
+)
+
+// Bytes of data in the blocks of an entry: of the first one behind 16 bytes of control, of all behind the four bytes of their
+// segment's header.
+const (
+	inlineFirst = BlockSize - 16 - 4
+	inlineNext  = BlockSize - 4
+)
+
+// PushInline makes an entry of n64 blocks, which holds length bytes of data inline, at block tail of the ring, fences, stores the
+// same blocks into a write-combining window, and fences: mlx4's BlueFlame. Without a window the ring is all there is. c0 and c1
+// are the entry's first 16 bytes, as they are in memory. Each block's data is a segment of its own, whose header says its length
+// (big-endian, with bit 31): 44 bytes in the first, 60 in each behind it.
+//
+// The device may read the ring at any time, and takes each block for valid by its first four bytes. They are stored behind the
+// rest of their block, and those of the first block, which hand the entry over, behind all.
+//
+// Up to 64 bytes behind the data may be read, and copied to where the last block has room.
+func PushInline(q *SendRing, tail, n64 uint32, data unsafe.Pointer, length uint32, c0, c1 uint64, window unsafe.Pointer) {
+	segment := func(n uint32) uint32 { return bits.ReverseBytes32(1<<31 | n) }
+	block := func(n uint32) *[BlockSize / 4]uint32 {
+		return (*[BlockSize / 4]uint32)(unsafe.Add(q.Base, n&q.Mask*BlockSize))
+	}
+	left := length - min(length, inlineFirst)
+	for i := uint32(1); i < n64; i++ {
+		from, b := (*[BlockSize / 4]uint32)(unsafe.Add(data, i*inlineNext+inlineFirst-BlockSize)), block(tail+i)
+		copy(b[1:], from[1:])
+		n := min(left, inlineNext)
+		left -= n
+		Store32(&b[0], segment(n))
+	}
+	b := block(tail)
+	b[1], b[2], b[3], b[4] = uint32(c0>>32), uint32(c1), uint32(c1>>32), segment(min(length, inlineFirst))
+	copy(b[5:], (*[inlineFirst / 4]uint32)(data)[:])
+	Store32(&b[0], uint32(c0))
+	if window == nil {
+		return
+	}
+	FenceWC()
+	head := min(n64, q.Mask+1-tail&q.Mask) // up to the ring's end
+	CopyWC(window, unsafe.Pointer(b), int(head))
+	CopyWC(unsafe.Add(window, head*BlockSize), q.Base, int(n64-head))
+	FenceWC()
+}

@@ -1,0 +1,107 @@
+package ib
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+// sa is subnet administration by script: each request is answered by what answer makes of it.
+type sa struct {
+	requests [][]byte
+	arrived  [][]byte
+	answer   func(n int, request []byte) [][]byte
+}
+
+func (s *sa) client() *Client {
+	return &Client{
+		Port: ourGID, PKey: 0xFFFF, Timeout: time.Minute,
+		Send: func(mad []byte) error {
+			s.requests = append(s.requests, bytes.Clone(mad))
+			s.arrived = append(s.arrived, s.answer(len(s.requests), mad)...)
+			return nil
+		},
+		Recv: func(time.Duration) ([]byte, error) { // nothing comes later
+			if len(s.arrived) == 0 {
+				return nil, nil
+			}
+			b := s.arrived[0]
+			s.arrived = s.arrived[1:]
+			return b, nil
+		},
+	}
+}
+
+// goodJoin answers a join with a group.
+func goodJoin(request []byte) []byte {
+	return answer(request, saData+32, []byte{0, 0, 0x0B, 0x1B, 0xC0, 0, 0x84, 0, 0xFF, 0xFF, 0x83, 0x92, 0, 0, 0, 0, 0x21})
+}
+
+func TestClient(t *testing.T) {
+	late := Join(GID{9}, ourGID, 1, 1) // of the first try, when the second is under way
+	for name, c := range map[string]struct {
+		answer func(n int, request []byte) [][]byte
+		asked  int
+		is     error
+		says   string
+	}{
+		"at once": {func(n int, r []byte) [][]byte { return [][]byte{goodJoin(r)} }, 1, nil, ""},
+		"lost once": {func(n int, r []byte) [][]byte {
+			if n == 1 {
+				return nil
+			}
+			return [][]byte{goodJoin(late), goodJoin(r)}
+		}, 2, nil, ""},
+		"others": {func(n int, r []byte) [][]byte {
+			return [][]byte{make([]byte, MADSize), r[:10], bytes.Clone(r), goodJoin(r)} // noise, a request
+		}, 1, nil, ""},
+		"busy at first": {func(n int, r []byte) [][]byte {
+			if n == 1 {
+				b := goodJoin(r)
+				b[5] = 1
+				return [][]byte{b}
+			}
+			return [][]byte{goodJoin(r)}
+		}, 2, nil, ""},
+		"nobody":      {func(int, []byte) [][]byte { return nil }, 4, ErrNoSM, "join of the group: no answer from subnet administration: 4 requests"},
+		"always busy": {func(n int, r []byte) [][]byte { b := goodJoin(r); b[5] = 1; return [][]byte{b} }, 4, ErrMAD, "busy"},
+		"denied":      {func(n int, r []byte) [][]byte { b := goodJoin(r); b[4] = 7; return [][]byte{b} }, 1, ErrMAD, "the request is denied"},
+	} {
+		s := &sa{answer: c.answer}
+		g, err := s.client().Join(BroadcastGroup(ScopeLink, 0xFFFF))
+		if len(s.requests) != c.asked || !errors.Is(err, c.is) || err != nil && !strings.Contains(err.Error(), c.says) || err == nil && (g.MLID != 0xC000 || g.QKey != 0x0B1B) {
+			t.Errorf("%s: %+v, %v, %d requests", name, g, err, len(s.requests))
+		}
+		for i := range s.requests[1:] {
+			if bytes.Equal(s.requests[i][8:16], s.requests[i+1][8:16]) {
+				t.Errorf("%s: two tries have one number", name)
+			}
+		}
+	}
+	s := &sa{answer: func(n int, r []byte) [][]byte {
+		return [][]byte{answer(r, saData+40, []byte{0, 3, 0, 7, 0, 0, 0, 1, 0, 0x81, 0xFF, 0xFF, 0, 5, 0x84, 0x83})}
+	}}
+	c := s.client()
+	if p, err := c.Path(farGID); err != nil || p.DLID != 3 || p.SL != 5 || p.DGID != farGID || p.SGID != ourGID {
+		t.Errorf("%+v, %v", p, err)
+	}
+	s.answer = func(n int, r []byte) [][]byte { return [][]byte{answer(r, 0, nil)} }
+	if err := c.Leave(GID{0xFF}); err != nil {
+		t.Error(err)
+	}
+	s.answer = func(n int, r []byte) [][]byte { return [][]byte{goodJoin(r)} }
+	if g, err := c.JoinOrCreate(GID{0xFF, 0x12}, Group{MTU: 2048}); err != nil || g.MGID != (GID{0xFF, 0x12}) {
+		t.Errorf("%+v, %v", g, err)
+	}
+	broken := errors.New("broken")
+	c.Recv = func(time.Duration) ([]byte, error) { return nil, broken }
+	if err := c.Leave(GID{}); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	c.Send = func([]byte) error { return broken }
+	if _, err := c.Path(farGID); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,204 @@
+package ib
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strings"
+	"testing"
+
+	"rebound/cksum"
+)
+
+var farStation, ourStation = Station(3, 0x49), Station(0, 0x50)
+
+func TestStations(t *testing.T) {
+	if Station(0x1234, 0x56789A) != [6]byte{2, 0x12, 0x34, 0x56, 0x78, 0x9A} {
+		t.Errorf("%x", Station(0x1234, 0x56789A))
+	}
+	if lid, qpn, ok := ParseStation(Station(0xBFFF, 0xFFFFFE)); lid != 0xBFFF || qpn != 0xFFFFFE || !ok {
+		t.Errorf("%x, %x, %v", lid, qpn, ok)
+	}
+	for _, m := range [][6]byte{ourStation, {4, 0, 1}, Station(0xC000, 1), {0x33, 0x33}} {
+		if _, _, ok := ParseStation(m); ok {
+			t.Errorf("%x is a station", m)
+		}
+	}
+	for want, g := range map[[6]byte]GID{
+		{0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}:       BroadcastGroup(ScopeLink, 1),
+		{0x33, 0x33, 0xFF, 0x12, 0x34, 0x56}:       {0xFF, 0x12, 0x60, 0x1B, 12: 0xFF, 13: 0x12, 14: 0x34, 15: 0x56},
+		{0x01, 0x00, 0x5E, 0x01, 0x02, 0x03}:       {0xFF, 0x12, 0x40, 0x1B, 12: 0x0F, 13: 0x81, 14: 2, 15: 3},
+		{0x33, 0x33, 0x00, 0x00, 0x00, 0x00 | 0x1}: {0xFF, 0x12, 0x60, 0x1B, 15: 1},
+	} {
+		if got := GroupMAC(g); got != want {
+			t.Errorf("%x is %x on Ethernet, want %x", g, got, want)
+		}
+	}
+}
+
+// A request over IPoIB becomes one over Ethernet, and the reply to that one over IPoIB, byte for byte.
+func TestARPBothWays(t *testing.T) {
+	far, ours := NewAddress(0x49, farGID), NewAddress(0x50, ourGID)
+	request := hexed(t, "0806 0000 0020 0800 14 04 0001"+"00000049 fe80000000000000 0002c90300abcde1"+"0a000001"+strings.Repeat("00", 20)+"0a000002")
+	f := make([]byte, 100)
+	n, sender, ok := ToEthernet(f, request, [6]byte{0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}, farStation)
+	if want := hexed(t, "ffffffffffff 020003000049 0806 0001 0800 06 04 0001"+"020003000049 0a000001 000000000000 0a000002"); !ok || sender != far || !bytes.Equal(f[:n], want) {
+		t.Fatalf("%v, % x\n% x\nwant\n% x", ok, sender, f[:n], want)
+	}
+	reply := append(hexed(t, "020003000049 020000000050 0806 0001 0800 06 04 0002"+"020000000050 0a000002 020003000049 0a000001"), make([]byte, 18)...) // padded
+	p := make([]byte, 100)
+	n, ok = FromEthernet(p, reply, ours, far)
+	want := hexed(t, "0806 0000 0020 0800 14 04 0002"+"00000050 fe80000000000000 0002c90300123457"+"0a000002"+"00000049 fe80000000000000 0002c90300abcde1"+"0a000001")
+	if !ok || !bytes.Equal(p[:n], want) {
+		t.Errorf("%v, % x\nwant\n% x", ok, p[:n], want)
+	}
+	n, sender, ok = ToEthernet(f, want, farStation, ourStation) // as the one who asked sees it
+	if !ok || sender != ours || !bytes.Equal(f[:n], reply[:n]) {
+		t.Errorf("%v, % x\n% x", ok, sender, f[:n])
+	}
+	n, ok = FromEthernet(p, f[:n], ours, far)
+	if !ok || !bytes.Equal(p[:n], want) {
+		t.Errorf("%v, % x", ok, p[:n])
+	}
+	question := bytes.Clone(reply)
+	question[21] = 1
+	if n, ok := FromEthernet(p, question, ours, far); !ok || !bytes.Equal(p[36:56], make([]byte, 20)) || n != 60 {
+		t.Errorf("a request names the address that it asks for: % x", p[:n])
+	}
+	for at, v := range map[int]byte{4: 1, 5: 1, 7: 1, 8: 6, 9: 16, 11: 3} {
+		bad := bytes.Clone(request)
+		bad[at] = v
+		if _, _, ok := ToEthernet(f, bad, ourStation, farStation); ok {
+			t.Errorf("byte %d", at)
+		}
+	}
+	if _, _, ok := ToEthernet(f, request[:59], ourStation, farStation); ok {
+		t.Error("a cut one")
+	}
+	if _, ok := FromEthernet(p[:59], reply, ours, far); ok {
+		t.Error("no room")
+	}
+}
+
+// solicit is a neighbour solicitation over IPoIB with a nonce and the sender's address.
+func solicit(t *testing.T) []byte {
+	p := hexed(t, "86dd 0000 60000000 0038 3a ff"+"fd000000000000000000000000000001"+"ff0200000000000000000001ff000002"+
+		"87 00 0000 00000000 fd000000000000000000000000000002"+"0e01010203040506"+"0103 0000 00000049 fe80000000000000 0002c90300abcde1")
+	sum(p[4:])
+	return p
+}
+
+// sum makes the checksum of an ICMPv6 message right.
+func sum(p []byte) {
+	m := p[40:]
+	m[2], m[3] = 0, 0
+	binary.BigEndian.PutUint16(m[2:], ^cksum.Sum(m, cksum.Sum(p[8:40], uint16(58+len(m)))))
+}
+
+func TestNeighbourBothWays(t *testing.T) {
+	far, ours := NewAddress(0x49, farGID), NewAddress(0x50, ourGID)
+	f, p := make([]byte, 200), make([]byte, 200)
+	n, sender, ok := ToEthernet(f, solicit(t), [6]byte{0x33, 0x33, 0xFF, 0, 0, 2}, farStation)
+	want := hexed(t, "3333ff000002 020003000049 86dd 60000000 0028 3a ff"+"fd000000000000000000000000000001"+"ff0200000000000000000001ff000002"+
+		"87 00 0000 00000000 fd000000000000000000000000000002"+"0e01010203040506"+"0101 020003000049")
+	sum(want[14:])
+	if !ok || sender != far || !bytes.Equal(f[:n], want) {
+		t.Fatalf("%v, % x\n% x\nwant\n% x", ok, sender, f[:n], want)
+	}
+	advert := bytes.Clone(want)
+	advert[54], advert[58], advert[86] = 136, 0x60, 2 // as it is answered
+	copy(advert[88:], ourStation[:])
+	sum(advert[14:])
+	m, ok := FromEthernet(p, advert, ours, far)
+	over := hexed(t, "86dd 0000 60000000 0038 3a ff"+"fd000000000000000000000000000001"+"ff0200000000000000000001ff000002"+
+		"88 00 0000 60000000 fd000000000000000000000000000002"+"0e01010203040506"+"0203 0000 00000050 fe80000000000000 0002c90300123457")
+	sum(over[4:])
+	if !ok || !bytes.Equal(p[:m], over) {
+		t.Errorf("%v, % x\nwant\n% x", ok, p[:m], over)
+	}
+	wrong := solicit(t)
+	wrong[47] ^= 1
+	n, _, ok = ToEthernet(f, wrong, ourStation, farStation)
+	sum(want[14:])
+	if !ok || bytes.Equal(f[56:58], want[56:58]) {
+		t.Errorf("%v: a wrong checksum became right", ok)
+	}
+	for what, spoil := range map[string]func(b []byte) []byte{
+		"an option of Ethernet's length": func(b []byte) []byte { b[77] = 1; return b },
+		"an option of no length":         func(b []byte) []byte { b[69] = 0; return b },
+		"a longer one":                   func(b []byte) []byte { b[77] = 4; return b },
+		"a cut one":                      func(b []byte) []byte { return b[:len(b)-8] },
+		"a trailer":                      func(b []byte) []byte { return append(b, 0, 0) },
+		"too short":                      func(b []byte) []byte { b = b[:4+40+20]; b[9] = 20; return b },
+	} {
+		if _, _, ok := ToEthernet(make([]byte, 300), spoil(solicit(t)), ourStation, farStation); ok {
+			t.Error(what)
+		}
+	}
+	if _, ok := FromEthernet(p[:60], advert, ours, far); ok {
+		t.Error("no room")
+	}
+}
+
+// Of other packets the header changes, and padding goes; of what is neither IP nor ARP there is no frame.
+func TestOtherPackets(t *testing.T) {
+	f, p := make([]byte, 100), make([]byte, 100)
+	echo := hexed(t, "0800 0000 4500 001c 0001 0000 40 01 0000 0a000001 0a000002 0800 f7ff 0000 0000")
+	n, sender, ok := ToEthernet(f, echo, ourStation, farStation)
+	if !ok || sender != (Address{}) || n != 14+28 || !bytes.Equal(f[14:n], echo[4:]) || f[12] != 8 {
+		t.Errorf("%v, % x", ok, f[:n])
+	}
+	if n, ok := FromEthernet(p, f[:60], Address{}, Address{}); !ok || !bytes.Equal(p[:n], echo) {
+		t.Errorf("%v, % x", ok, p[:n])
+	}
+	for _, kind := range []string{"8100", "88a8", "0000", "86de"} {
+		if _, _, ok := ToEthernet(f, append(hexed(t, kind), echo[2:]...), ourStation, farStation); ok {
+			t.Error(kind)
+		}
+		if _, ok := FromEthernet(p, append(append(bytes.Clone(f[:12]), hexed(t, kind)...), echo[4:]...), Address{}, Address{}); ok {
+			t.Error(kind)
+		}
+	}
+	if _, _, ok := ToEthernet(f[:41], echo, ourStation, farStation); ok {
+		t.Error("no room")
+	}
+}
+
+func TestTranslationAllocatesNothing(t *testing.T) {
+	far, ours := NewAddress(0x49, farGID), NewAddress(0x50, ourGID)
+	f, p, q := make([]byte, 200), make([]byte, 200), solicit(t)
+	if n := testing.AllocsPerRun(100, func() {
+		n, _, ok := ToEthernet(f, q, ourStation, farStation)
+		if _, back := FromEthernet(p, f[:n], ours, far); !ok || !back {
+			t.Fatal("no frame")
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// Whatever comes, the frame that stands for it stands for a payload of the same meaning: there and back, and there again, is the
+// same frame.
+func FuzzEthernet(f *testing.F) {
+	f.Add([]byte{8, 6, 0, 0, 0, 32, 8, 0, 20, 4, 0, 1, 60: 0})
+	f.Add([]byte{0x86, 0xDD, 0, 0, 0x60, 8: 0, 9: 56, 10: 58, 44: 135, 68: 14, 69: 1, 76: 1, 77: 3, 99: 0})
+	own := NewAddress(0x50, ourGID)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		b = b[:min(len(b), 2048)]
+		frame, payload, again := make([]byte, 14+len(b)), make([]byte, 4096+len(b)*3), make([]byte, 8192+len(b)*3)
+		n, peer, ok := ToEthernet(frame, b, ourStation, farStation)
+		if !ok {
+			return
+		}
+		m, ok := FromEthernet(payload, frame[:n], own, peer)
+		if !ok {
+			return // IP that is shorter than its header
+		}
+		k, sender, ok := ToEthernet(again, payload[:m], ourStation, farStation)
+		if !ok || sender != (Address{}) && sender != own || k > n || !bytes.Equal(again[:14], frame[:14]) {
+			t.Fatalf("% x\n% x\n% x", b, frame[:n], again[:k])
+		}
+		if Neighbour(b) && !bytes.Equal(again[:k], frame[:n]) {
+			t.Errorf("% x\n% x\n% x", b, frame[:n], again[:k])
+		}
+	})
+}

@@ -1,0 +1,282 @@
+package ib
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+var (
+	ourGID = NewGID(0xFE80000000000000, 0x0002C90300123457)
+	farGID = NewGID(0xFE80000000000000, 0x0002C90300ABCDE1)
+)
+
+// hexed is bytes written with blanks.
+func hexed(t *testing.T, s string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// mad fills a written beginning up to a whole datagram.
+func mad(t *testing.T, s string) []byte {
+	return append(hexed(t, s), make([]byte, MADSize)...)[:MADSize]
+}
+
+// Requests, byte for byte.
+func TestRequests(t *testing.T) {
+	const tid = 0x1122334455667788
+	header := func(class, version, method, attribute string, modifier string) string {
+		return "01" + class + version + method + "0000 0000 1122334455667788" + attribute + "0000" + modifier
+	}
+	rmpp := strings.Repeat("00", 12)
+	ours, far := "fe80000000000000 0002c90300123457", "fe80000000000000 0002c90300abcde1"
+	like := Group{QKey: 0x0B1B, MTU: 2048, TrafficClass: 7, PKey: 0xFFFF, Rate: 3, SL: 4, FlowLabel: 0xABCDE, HopLimit: 1, Scope: 2}
+	broadcast := BroadcastGroup(ScopeLink, 0x7FFF)
+	for name, c := range map[string]struct {
+		got  []byte
+		want string
+	}{
+		"PortInfo":   {Query(AttrPortInfo, 1, tid), header("01", "01", "01", "0015", "00000001")},
+		"P_KeyTable": {Query(AttrPKeyTable, 2, tid), header("01", "01", "01", "0016", "00000002")},
+		"join": {Join(broadcast, ourGID, 0xFFFF, tid), header("03", "02", "02", "0038", "00000000") + rmpp + "0000000000000000 0000 0000" +
+			"0000000000010083" + "ff12401bffff00000000 0000ffffffff" + ours + "00000000 0000 00 00 ffff 00 00 00000000 01"},
+		"create": {JoinOrCreate(GID{0xFF, 0x12, 0x40, 0x1B}, ourGID, like, tid), header("03", "02", "02", "0038", "00000000") + rmpp + "0000000000000000 0000 0000" +
+			"00000000000173f7" + "ff12401b000000000000000000000000" + ours + "00000b1b 0000 84 07 ffff 83 00 4abcde01 21"},
+		"join to send": {JoinToSend(broadcast, ourGID, 0xFFFF, tid), header("03", "02", "02", "0038", "00000000") + rmpp + "0000000000000000 0000 0000" +
+			"0000000000010083" + "ff12401bffff00000000 0000ffffffff" + ours + "00000000 0000 00 00 ffff 00 00 00000000 04"},
+		"counters": {QueryCounters(AttrPortCountersExtended, 2, tid), header("04", "01", "01", "001d", "00000000") + strings.Repeat("00", 40) + "0002"},
+		"leave": {Leave(broadcast, ourGID, tid), header("03", "02", "15", "0038", "00000000") + rmpp + "0000000000000000 0000 0000" +
+			"0000000000010003" + "ff12401bffff00000000 0000ffffffff" + ours + "00000000 0000 00 00 0000 00 00 00000000 01"},
+		"path": {FindPath(ourGID, farGID, 0x8001, tid), header("03", "02", "01", "0035", "00000000") + rmpp + "0000000000000000 0000 0000" +
+			"000000000000380c" + "0000000000000000" + far + ours + "0000 0000 00000000 00 81 8001"},
+	} {
+		if want := mad(t, c.want); !bytes.Equal(c.got, want) {
+			t.Errorf("%s:\n% x\nwant\n% x", name, c.got[:120], want[:120])
+		}
+	}
+}
+
+// answer makes the good answer to a request, with a record in place of the request's.
+func answer(request []byte, at int, record []byte) []byte {
+	b := bytes.Clone(request)
+	b[3] |= 0x80
+	if request[3] == uint8(Set) {
+		b[3] = uint8(GetResp)
+	}
+	copy(b[at:], record)
+	return b
+}
+
+func TestPortInfo(t *testing.T) {
+	q := Query(AttrPortInfo, 2, 9)
+	d := make([]byte, 64)
+	binary.BigEndian.PutUint64(d[8:], 0xFE80000000000000)
+	copy(d[16:], []byte{0, 7, 0, 1}) // LID, SM's LID
+	copy(d[20:], []byte{0x02, 0x51, 0x48, 0x68})
+	copy(d[31:], []byte{2, 0x14, 0, 0x02, 0x41, 0x43})
+	p, err := ParsePortInfo(answer(q, smpData, d), 2, 9)
+	want := PortInfo{GIDPrefix: 0xFE80000000000000, LID: 7, LMC: 2, SMLID: 1, SMSL: 3, State: PortActive, MTU: 2048, Width: 4, LaneSpeed: 10000, Capabilities: 0x02514868}
+	if err != nil || p != want {
+		t.Errorf("%+v, %v, want %+v", p, err, want)
+	}
+	d[62] = 1 << 4 // an extended speed stands in place of the other
+	if p, err = ParsePortInfo(answer(q, smpData, d), 2, 9); err != nil || p.LaneSpeed != 14062 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if s := PortInit.String(); !strings.Contains(s, "no subnet manager") {
+		t.Error(s)
+	}
+	for name, spoil := range map[string]func(b []byte) []byte{
+		"short":     func(b []byte) []byte { return b[:255] },
+		"version":   func(b []byte) []byte { b[0] = 2; return b },
+		"class":     func(b []byte) []byte { b[1] = 3; return b },
+		"method":    func(b []byte) []byte { b[3] = 1; return b },
+		"TID":       func(b []byte) []byte { b[15]++; return b },
+		"attribute": func(b []byte) []byte { b[17]++; return b },
+		"status":    func(b []byte) []byte { b[5] = 3 << 2; return b },
+	} {
+		if _, err := ParsePortInfo(spoil(answer(q, smpData, d)), 2, 9); !errors.Is(err, ErrMAD) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestCounters(t *testing.T) {
+	q := QueryCounters(AttrPortCounters, 1, 9)
+	d := make([]byte, 64)
+	copy(d[4:], []byte{0, 1, 0, 2, 0, 3, 0, 0, 0, 4, 0, 5}) // symbols, links down, receive errors, of switches, discards
+	copy(d[22:], []byte{0, 6, 0, 0, 0, 7, 0, 0, 0, 8, 0, 0, 0, 9, 0, 0, 0, 10})
+	c, err := ParseCounters(answer(q, perfData, d), AttrPortCounters, 9)
+	want := PortCounters{Symbols: 1, LinkDowned: 2, RxErrors: 3, RxSwitchErrors: 4, TxDiscards: 5, VL15Dropped: 6, TxBytes: 28, RxBytes: 32, TxPackets: 9, RxPackets: 10}
+	if err != nil || c != want {
+		t.Errorf("%+v, %v, want %+v", c, err, want)
+	}
+	if _, err := ParseCounters(answer(q, perfData, d), AttrPortCountersExtended, 9); !errors.Is(err, ErrMAD) {
+		t.Error(err)
+	}
+	d = make([]byte, 64)
+	d[8], d[23], d[31], d[39] = 1, 2, 3, 4
+	q = QueryCounters(AttrPortCountersExtended, 1, 9)
+	want = PortCounters{TxBytes: 1 << 58, RxBytes: 8, TxPackets: 3, RxPackets: 4}
+	if c, err := ParseCounters(answer(q, perfData, d), AttrPortCountersExtended, 9); err != nil || c != want {
+		t.Errorf("%+v, %v, want %+v", c, err, want)
+	}
+}
+
+func TestTables(t *testing.T) {
+	d := make([]byte, 64)
+	copy(d, []byte{0, 2, 0xC9, 3, 0, 0x12, 0x34, 0x57})
+	g, err := ParseGUIDs(answer(Query(AttrGUIDInfo, 0, 1), smpData, d), 0, 1)
+	if err != nil || g[0] != 0x0002C90300123457 || g[1] != 0 {
+		t.Errorf("%x, %v", g, err)
+	}
+	copy(d, []byte{0xFF, 0xFF, 0x80, 0x01})
+	k, err := ParsePKeys(answer(Query(AttrPKeyTable, 0, 1), smpData, d), 0, 1)
+	if err != nil || k[0] != 0xFFFF || k[1] != 0x8001 {
+		t.Errorf("%x, %v", k, err)
+	}
+}
+
+func TestAnswersOfTheSA(t *testing.T) {
+	const tid = 77
+	join := Join(BroadcastGroup(ScopeLink, 0xFFFF), ourGID, 0xFFFF, tid)
+	record := append(bytes.Clone(join[saData:saData+32]), hexed(t, "00000b1b c000 84 00 ffff 83 92 00000000 21")...)
+	g, err := ParseJoin(answer(join, saData, record), tid)
+	want := Group{MGID: BroadcastGroup(ScopeLink, 0xFFFF), QKey: 0x0B1B, MLID: 0xC000, MTU: 2048, PKey: 0xFFFF, Rate: 3, Scope: 2}
+	if err != nil || g != want {
+		t.Errorf("%+v, %v, want %+v", g, err, want)
+	}
+	find := FindPath(ourGID, farGID, 0xFFFF, tid)
+	record = append(bytes.Clone(find[saData:saData+40]), hexed(t, "0003 0007 0abcde01 00 81 ffff 0005 84 83 92 00")...)
+	p, err := ParsePath(answer(find, saData, record), tid)
+	wantPath := Path{DGID: farGID, SGID: ourGID, DLID: 3, SLID: 7, FlowLabel: 0xABCDE, HopLimit: 1, PKey: 0xFFFF, SL: 5, MTU: 2048, Rate: 3}
+	if err != nil || p != wantPath {
+		t.Errorf("%+v, %v, want %+v", p, err, wantPath)
+	}
+	if err := ParseLeave(answer(Leave(want.MGID, ourGID, tid), 0, nil), tid); err != nil {
+		t.Error(err)
+	}
+	for name, c := range map[string]struct {
+		b    []byte
+		says string
+	}{
+		"denied":     {func() []byte { b := answer(join, 0, nil); b[4] = 7; return b }(), "the request is denied"},
+		"no records": {func() []byte { b := answer(join, 0, nil); b[4] = 3; return b }(), "no records"},
+		"busy":       {func() []byte { b := answer(join, 0, nil); b[5] = 1; return b }(), "busy"},
+		"RMPP":       {func() []byte { b := answer(join, 0, nil); b[26] = 1; return b }(), "comes in parts"},
+		"unicast":    {answer(join, saData+36, []byte{0, 9, 0x84}), "LID 0x0009, expected a multicast LID"},
+		"no MTU":     {answer(join, saData+36, []byte{0xC0, 9, 0x80}), "MTU code 0"},
+	} {
+		if _, err := ParseJoin(c.b, tid); !errors.Is(err, ErrMAD) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %q", name, err, c.says)
+		}
+	}
+	if _, err := ParsePath(answer(find, saData+40, []byte{0xC0, 0}), tid); err == nil || !strings.Contains(err.Error(), "LID 0xc000") {
+		t.Errorf("a path to a group: %v", err)
+	}
+	var status *StatusError
+	_, err = ParseJoin(func() []byte { b := answer(join, 0, nil); b[5] = 1; return b }(), tid)
+	if !errors.As(err, &status) || !status.Busy() {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestHeaders(t *testing.T) {
+	d := Datagram{SLID: 7, DLID: 1, SL: 3, PKey: 0xFFFF, SrcQP: 1, DstQ: 1, QKey: GSIQKey, PSN: 5}
+	want := hexed(t, "00 32 0001 0048 0007"+"64 40 ffff 00000001 00000005"+"80010000 00000001")
+	if got := d.Headers(MADSize); !bytes.Equal(got, want) {
+		t.Errorf("% x\nwant\n% x", got, want)
+	}
+	d.Solicited = true
+	if got := d.Headers(57); got[LRHSize+1] != 0xF0 || binary.BigEndian.Uint16(got[4:]) != (28+60+4)/4 { // three bytes of padding
+		t.Errorf("% x", got)
+	}
+	g := append(hexed(t, "6abcdef0 0118 1b ff"), append(ourGID[:], farGID[:]...)...)
+	h, err := ParseGRH(g)
+	if err != nil || h != (GRH{Length: 0x118, HopLimit: 255, SGID: ourGID, DGID: farGID}) {
+		t.Errorf("%+v, %v", h, err)
+	}
+	if _, err := ParseGRH(g[:39]); err == nil {
+		t.Error("a short header is taken")
+	}
+	if g[0] = 0x40; true {
+		if _, err := ParseGRH(g); err == nil || !strings.Contains(err.Error(), "version 4") {
+			t.Error(err)
+		}
+	}
+}
+
+func TestIPoIB(t *testing.T) {
+	for name, c := range map[string]struct {
+		got  GID
+		want string
+	}{
+		"broadcast":      {BroadcastGroup(ScopeLink, 0x7FFF), "ff12401bffff0000 00000000ffffffff"},
+		"all hosts":      {must(MulticastGroup(ScopeLink, 0x8001, netip.MustParseAddr("224.0.0.1"))), "ff12401b80010000 0000000000000001"},
+		"high bits":      {must(MulticastGroup(ScopeLink, 0xFFFF, netip.MustParseAddr("239.129.2.3"))), "ff12401bffff0000 000000000f810203"},
+		"solicited node": {must(MulticastGroup(ScopeLink, 0xFFFF, netip.MustParseAddr("ff02::1:ff12:3456"))), "ff12601bffff0000 00000001ff123456"},
+	} {
+		if !bytes.Equal(c.got[:], hexed(t, c.want)) {
+			t.Errorf("%s: %x, want %s", name, c.got, c.want)
+		}
+	}
+	if _, err := MulticastGroup(ScopeLink, 0xFFFF, netip.MustParseAddr("10.0.0.1")); !errors.Is(err, ErrIPoIB) {
+		t.Error(err)
+	}
+	a := NewAddress(0x8000048, ourGID)
+	if a.QPN() != 0x48 || a.GID() != ourGID || a[0] != 0 {
+		t.Errorf("% x", a)
+	}
+	a[0] = 0x80 // connected mode: not ours to look at
+	if a.QPN() != 0x48 {
+		t.Errorf("%#x", a.QPN())
+	}
+	b := []byte{9, 9, 9, 9}
+	Encapsulate(b, EtherTypeIPv6)
+	if !bytes.Equal(b, []byte{0x86, 0xDD, 0, 0}) || MTUOf(2048) != 2044 {
+		t.Errorf("% x", b)
+	}
+}
+
+func must(g GID, err error) GID {
+	if err != nil {
+		panic(err)
+	}
+	return g
+}
+
+// Whatever comes from the wire, the parsers return, and what they take they can write again.
+func FuzzParsers(f *testing.F) {
+	f.Add(make([]byte, MADSize), uint64(0))
+	f.Add(answer(Join(BroadcastGroup(2, 1), ourGID, 1, 3), 0, nil), uint64(3))
+	f.Fuzz(func(t *testing.T, b []byte, tid uint64) {
+		if h, err := ParseHeader(b); err == nil {
+			again := make([]byte, headerSize)
+			h.put(again)
+			if got, err := ParseHeader(append(again, make([]byte, MADSize)...)); err != nil || got != h {
+				t.Errorf("%+v becomes %+v, %v", h, got, err)
+			}
+		}
+		ParsePortInfo(b, 1, tid)
+		ParseCounters(b, AttrPortCounters, tid)
+		ParseCounters(b, AttrPortCountersExtended, tid)
+		ParseGUIDs(b, 0, tid)
+		ParsePKeys(b, 0, tid)
+		if g, err := ParseJoin(b, tid); err == nil && (g.MLID < 0xC000 || g.MTU < 256) {
+			t.Errorf("%+v", g)
+		}
+		if p, err := ParsePath(b, tid); err == nil && (p.DLID == 0 || p.DLID >= 0xC000) {
+			t.Errorf("%+v", p)
+		}
+		ParseLeave(b, tid)
+		ParseGRH(b)
+	})
+}

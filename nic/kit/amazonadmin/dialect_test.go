@@ -1,0 +1,86 @@
+package amazonadmin
+
+import (
+	"encoding/binary"
+	"errors"
+	"testing"
+
+	"rebound/nic/bus/dma"
+	"rebound/nic/bus/mmio"
+)
+
+// EFA's identifiers have the command's place in their low bits and its number above, and come back whole.
+func TestLongIDs(t *testing.T) {
+	var ids []uint16
+	_, q := newDialectQueue(t, EFA, 4, func(d *device, c []byte) {
+		ids = append(ids, binary.LittleEndian.Uint16(c))
+		d.complete(c, 0)
+	})
+	for n := range uint32(1 << 11) {
+		var r told
+		if err := Exec(q, "ask", &ask{Value: n}, &r); err != nil || r.Value != n {
+			t.Fatalf("command %d: %d, %v", n, r.Value, err)
+		}
+	}
+	for n, id := range ids {
+		if want := uint16(n*4) & 0xFFF; id != want { // one at a time: always the first place
+			t.Fatalf("command %d has identifier %#x, want %#x", n, id, want)
+		}
+	}
+}
+
+// A completion with the right place and another number is of a command before: the device is not trusted any more.
+func TestStaleCompletion(t *testing.T) {
+	_, q := newDialectQueue(t, EFA, 4, func(d *device, c []byte) {
+		binary.LittleEndian.PutUint16(c, binary.LittleEndian.Uint16(c)^4)
+		d.complete(c, 0)
+	})
+	if err := Exec(q, "ask", &ask{}, &told{}); !errors.Is(err, ErrDevice) {
+		t.Errorf("completion with another number: %v", err)
+	}
+}
+
+// The event doorbell counts from the depth on for ENA, from zero for EFA, and only an ENA's revision says how registers are read.
+func TestEventDoorbell(t *testing.T) {
+	const depth = 4
+	for _, c := range []struct {
+		name    string
+		dialect Dialect
+		first   uint32
+		direct  bool
+	}{{"ENA", ENA, depth, true}, {"EFA", EFA, 0, false}} {
+		d := &device{depth: depth}
+		a, err := dma.NewArena(d, 1<<16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close()
+		r, err := NewRegs("test", c.dialect, NoReadLess, mmio.Trapped(0x80, d, nil, nil), a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.direct != c.direct {
+			t.Errorf("%s: registers are read by MMIO: %v, want %v", c.name, r.direct, c.direct)
+		}
+		e, err := NewEvents(r, a, depth)
+		if err != nil {
+			t.Fatal(err)
+		}
+		doorbell := func() uint32 { return binary.LittleEndian.Uint32(d.regs[AENQ_HEAD_DB:]) }
+		e.Start()
+		if doorbell() != c.first {
+			t.Errorf("%s: the doorbell starts at %d, want %d", c.name, doorbell(), c.first)
+		}
+		base := binary.LittleEndian.Uint64(d.regs[AENQ_BASE_LO:])
+		for n := range uint32(3 * depth) {
+			d.mem[base+uint64(n%depth)*EntrySize+4] = uint8(^(n / depth) & 1)
+			if _, ok := e.Next(); !ok {
+				t.Fatalf("%s: event %d is not seen", c.name, n)
+			}
+			e.Done()
+			if doorbell() != c.first+n+1 {
+				t.Errorf("%s: after event %d the doorbell is %d, want %d", c.name, n, doorbell(), c.first+n+1)
+			}
+		}
+	}
+}

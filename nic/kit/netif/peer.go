@@ -1,0 +1,47 @@
+package netif
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// attachedByDriver is XDP_ATTACHED_DRV of linux/if_link.h.
+const attachedByDriver = 1
+
+// PeerReceivesXDP reports whether the other end of a veth pair takes what an XDP program sends from this one: its driver has to
+// run a program itself, else the kernel drops the frames. It asks the other end's network namespace, which the kernel allows
+// to those who administer that too; where it does not, the error says so.
+func (i *Interface) PeerReceivesXDP() (bool, error) {
+	l, err := i.nl.LinkByIndex(i.Index)
+	if err != nil {
+		return false, fmt.Errorf("interface %s: %w", i.Name, err)
+	}
+	a := l.Attrs()
+	if a.ParentIndex == 0 {
+		return false, fmt.Errorf("interface %s: its peer is not known", i.Name)
+	}
+	r := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
+	m := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	m.Index = int32(a.ParentIndex)
+	r.AddData(m)
+	if a.NetNsID >= 0 && a.NetNsID <= math.MaxInt32 { // else it is in this namespace, or in one without a number
+		r.AddData(nl.NewRtAttr(unix.IFLA_TARGET_NETNSID, nl.Uint32Attr(uint32(a.NetNsID))))
+	}
+	answers, err := r.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	if err != nil {
+		return false, fmt.Errorf("interface %s: its peer cannot be asked: %w", i.Name, err)
+	}
+	for _, b := range answers {
+		peer, err := netlink.LinkDeserialize(nil, b)
+		if err != nil {
+			return false, fmt.Errorf("interface %s: its peer: %w", i.Name, err)
+		}
+		x := peer.Attrs().Xdp
+		return x != nil && x.Attached && x.AttachMode == attachedByDriver, nil
+	}
+	return false, fmt.Errorf("interface %s: its peer does not answer", i.Name)
+}

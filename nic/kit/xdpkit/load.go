@@ -1,0 +1,85 @@
+package xdpkit
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
+
+	"rebound/fastpath"
+)
+
+// identity is struct identity of rules.h, in6 its namesake.
+type (
+	identity struct{ MACLow, MACHigh, Own4, Own6 uint32 }
+	in6      struct{ Hi, Lo uint64 }
+)
+
+// Identity returns the values of us, own4 and own6 of rules.h. Addresses are as fastpath.Rules has them.
+func Identity(mac [6]byte, own4 []uint32, own6 [][2]uint64) (us, four, six any) {
+	var a [fastpath.MaxAddresses]uint32
+	var b [fastpath.MaxAddresses]in6
+	n4, n6 := copy(a[:], own4), min(len(own6), len(b))
+	for i := range n6 {
+		b[i] = in6{own6[i][0], own6[i][1]}
+	}
+	return identity{
+		binary.LittleEndian.Uint32(mac[:]), uint32(binary.LittleEndian.Uint16(mac[4:])), uint32(n4), uint32(n6),
+	}, a, b
+}
+
+// Set sets the program's constants by their names in C.
+func Set(spec *ebpf.CollectionSpec, constants map[string]any) error {
+	for name, v := range constants {
+		c, ok := spec.Variables[name]
+		if !ok {
+			return fmt.Errorf("the XDP program has no constant %s", name)
+		}
+		if err := c.Set(v); err != nil {
+			return fmt.Errorf("constant %s of the XDP program: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// Bind makes p a program for one interface alone, which may ask the interface's driver about a frame. Kernel functions, unlike
+// helpers, are open only to programs whose licence is compatible with the GPL.
+func Bind(p *ebpf.ProgramSpec, ifindex int) {
+	p.License = "Dual MIT/GPL"
+	p.Flags |= unix.BPF_F_XDP_DEV_BOUND_ONLY
+	p.Ifindex = uint32(ifindex)
+}
+
+// Load loads the one program of that name, with maps in the places of those of the same names. Its error is the verifier's or the
+// kernel's own.
+func Load(spec *ebpf.CollectionSpec, name string, replace map[string]*ebpf.Map) (*ebpf.Program, error) {
+	if spec.Programs[name] == nil {
+		return nil, fmt.Errorf("the object has no XDP program %s", name)
+	}
+	maps.DeleteFunc(spec.Programs, func(other string, _ *ebpf.ProgramSpec) bool { return other != name })
+	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return c.DetachProgram(name), nil
+}
+
+// Known reports whether the kernel has a function that programs may call, by its BTF.
+func Known(function string) bool {
+	spec, err := btf.LoadKernelSpec()
+	if err != nil {
+		return false
+	}
+	var fn *btf.Func
+	return spec.TypeByName(function, &fn) == nil
+}
+
+// refusedForGood reports whether no other hook would take the program either.
+func refusedForGood(err error) bool {
+	return errors.Is(err, unix.EPERM) || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST)
+}

@@ -1,0 +1,85 @@
+package xdpkit
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"rebound/nic"
+	"rebound/nic/kit/netif"
+)
+
+// dispatcher is the name of the program by which libxdp (xdp-tools) runs several others in turn.
+const dispatcher = "xdp_dispatcher"
+
+// Free returns nic.ErrBusy if the interface had an XDP program when it was looked up. It says whose it is and how it is taken off,
+// as far as the kernel tells.
+func Free(i *netif.Interface) error {
+	if i.XDP == 0 {
+		return nil
+	}
+	name, how := "", ""
+	if p, err := ebpf.NewProgramFromID(ebpf.ProgramID(i.XDP)); err == nil {
+		if info, err := p.Info(); err == nil {
+			name = info.Name
+		}
+		p.Close()
+	}
+	held, pin := holder(i)
+	switch {
+	case name == dispatcher:
+		how = fmt.Sprintf("libxdp's dispatcher, which runs the programs that xdp-loader or a program with libxdp put there: "+
+			"`xdp-loader status %s` lists them, `xdp-loader unload %s --all` takes them off. A responder answers in place of the "+
+			"whole receive path, and does not join it", i.Name, i.Name)
+	case Ours(name) && pin != "":
+		how = fmt.Sprintf("a responder pinned it as %q: start with nic.pin = %q to join and replace it, or `responder unpin %s`", pin, pin, pin)
+	case Ours(name):
+		how = "another responder or bench holds it: end that one"
+	case held:
+		how = "a process holds it by a bpf_link, or a pin in bpffs does (`bpftool link` names it): end the one or remove the other; \"ip link\" cannot"
+	default:
+		how = fmt.Sprintf("detach it, if nothing needs it: ip link set %s xdp off", i.Name)
+	}
+	if name != "" {
+		name = fmt.Sprintf(" (%s)", name)
+	}
+	return fmt.Errorf("interface %s: %w: XDP program %d%s is attached and stays; %s", i.Name, nic.ErrBusy, i.XDP, name, how)
+}
+
+// Ours reports whether a program of that name is Rebound's.
+func Ours(name string) bool {
+	return strings.HasPrefix(name, "rebound")
+}
+
+// holder reports whether the interface's program is on a bpf_link, and the name of our pin that holds it, if one does.
+func holder(i *netif.Interface) (linked bool, pin string) {
+	for it := new(link.Iterator); it.Next(); {
+		info, err := it.Link.Info()
+		if err != nil || info.Type != link.XDPType || uint32(info.Program) != i.XDP {
+			continue
+		}
+		linked = true
+		entries, err := os.ReadDir(PinRoot)
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			if l, err := link.LoadPinnedLink(PinRoot+"/"+e.Name()+"/"+PinLink, &ebpf.LoadPinOptions{ReadOnly: false}); err == nil {
+				if pinned, err := l.Info(); err == nil && pinned.ID == info.ID {
+					pin = e.Name()
+				}
+				l.Close()
+			}
+		}
+	}
+	return linked, pin
+}
+
+// PinRoot is where pins are, each a folder of its name; PinLink is the link in it.
+const (
+	PinRoot = "/sys/fs/bpf/rebound"
+	PinLink = "link"
+)

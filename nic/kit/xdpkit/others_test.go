@@ -1,0 +1,114 @@
+package xdpkit_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+
+	"rebound/nic"
+	"rebound/nic/kit/netif"
+	"rebound/nic/kit/xdpkit"
+	"rebound/nic/nictest/veth"
+)
+
+// What is on the interface already is told apart, by whom and how it is taken off, and stays.
+func TestFree(t *testing.T) {
+	v := veth.New(t)
+	free := func() (err error) {
+		v.Host.Do(func() {
+			i, failed := netif.Lookup(v.Host.Name)
+			if failed != nil {
+				t.Error(failed)
+				return
+			}
+			defer i.Close()
+			err = xdpkit.Free(i)
+		})
+		return err
+	}
+	if err := free(); err != nil {
+		t.Errorf("nothing is there: %v", err)
+	}
+	for _, c := range []struct {
+		name   string
+		linked bool
+		says   string
+	}{
+		{"xdp_dispatcher", true, "xdp-loader unload " + v.Host.Name + " --all"},
+		{"xdp_dispatcher", false, "libxdp's dispatcher"},
+		{"theirs", true, "bpf_link"},
+		{"theirs", false, "ip link set " + v.Host.Name + " xdp off"},
+		{"rebound_pick", true, "another responder or bench"},
+	} {
+		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: c.name, Type: ebpf.XDP, License: "Apache-2.0",
+			Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var off func() error
+		v.Host.Do(func() {
+			var l netlink.Link
+			if l, err = netlink.LinkByName(v.Host.Name); err != nil {
+				return
+			}
+			if c.linked {
+				var at link.Link
+				if at, err = link.AttachXDP(link.XDPOptions{Program: p, Interface: l.Attrs().Index}); err == nil {
+					off = at.Close
+				}
+				return
+			}
+			err = netlink.LinkSetXdpFd(l, p.FD())
+			off = func() (err error) {
+				v.Host.Do(func() { err = netlink.LinkSetXdpFd(l, -1) })
+				return err
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = free()
+		if !errors.Is(err, nic.ErrBusy) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), c.name) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.says)
+		} else {
+			t.Log(err)
+		}
+		if err := off(); err != nil {
+			t.Error(err)
+		}
+		p.Close()
+	}
+	if err := free(); err != nil {
+		t.Errorf("all are gone: %v", err)
+	}
+}
+
+// The kernel is asked what a driver can: veth runs programs and tells times and tags; loopback runs none.
+func TestAskFeatures(t *testing.T) {
+	v := veth.New(t)
+	v.Host.Do(func() {
+		i, err := netif.Lookup(v.Host.Name)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer i.Close()
+		for range 20 { // the request's reserved bytes were left to chance once
+			if f := xdpkit.AskFeatures(i.Index); !f.Has(xdpkit.Basic) || f.Has(xdpkit.ZeroCopy) || !f.Tells(xdpkit.VLANTag) || f.Missing(i) != "" {
+				t.Errorf("veth: %v, missing %q", f, f.Missing(i))
+				return
+			}
+		}
+		if f := xdpkit.AskFeatures(1 << 30); f.Known || f.Has(0) || f.String() != "unknown" {
+			t.Errorf("no interface: %v", f)
+		}
+		if got := (xdpkit.Features{Known: true}).Missing(i); !strings.Contains(got, "runs no XDP programs") {
+			t.Errorf("without a feature: %q", got)
+		}
+	})
+}

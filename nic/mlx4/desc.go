@@ -1,0 +1,111 @@
+package mlx4
+
+import "unsafe"
+
+const (
+	cqeSize   = 32
+	txbb      = 64 // a send WQE is made of basic blocks of this size
+	rxWQE     = 16 // a receive WQE is one data segment
+	maxBlocks = 4  // of a send WQE here: what half a BlueFlame register of 512 bytes holds
+
+	// A WQE with the frame in it: 16 bytes of control, then inline segments. None of these may cross a line of 64 bytes, so
+	// each block begins with the header of one: four bytes that say how much follows.
+	inlineFirst = txbb - 16 - 4 // bytes of the frame in the first block
+	inlineNext  = txbb - 4      // and in each one behind it
+
+	// The device reads up to 2 KiB ahead of the WQE that is due. So much of the ring is never given to it, so that what it
+	// reads ahead is stamped (Linux, mlx4_en.h: HEADROOM).
+	headroom = 2048/txbb + 1
+
+	// shortest is the least that a WQE may hold inline (Linux, mlx4_en: MIN_PKT_LEN).
+	shortest = 17
+)
+
+// inlineMax is the longest frame that a WQE of so many blocks holds.
+func inlineMax(blocks uint32) uint32 { return inlineFirst + (blocks-1)*inlineNext }
+
+// cqe is a completion (Linux, include/linux/mlx4/cq.h: mlx4_cqe, mlx4_err_cqe). All fields are big-endian; last is loaded
+// as it lies.
+type cqe struct {
+	qpn       uint32 // 23:0
+	rss       uint32
+	remote    uint32 // of a datagram: with a GRH 31, our path bits 30:24, the sender's QP 23:0
+	source    uint32 // of a datagram: SL 31:28, the sender's LID 15:0
+	flags     uint32 // in our order: bad FCS in 31:24
+	byteCount uint32
+	last      uint64
+}
+
+// What a completion says, in our order. last is wqe_index 15:0 (big-endian), checksum 31:16, of an error its vendor syndrome
+// 23:16 and syndrome 31:24, and at its end owner 63, send 62, opcode 60:56.
+const (
+	cqeOwner = 63 // the bit
+	cqeKind  = 56 // from here up: what happened, with the owner bit on top
+
+	kindMask    = 0x7F
+	kindReceive = 3    // opcodes up to this one are of frames that were received
+	kindSend    = 0x40 // of one that was sent, and more below
+
+	opcodeMask  = 0x1F
+	opcodeError = 0x1E
+
+	cqeBadFCS = 1 << 4 << 24 // in flags
+
+	cqeEmpty = 0xCC // what firmware wants in every byte of entries that are the device's (Linux, cq.c)
+)
+
+// emptyCQ makes all entries the device's.
+func emptyCQ(mem unsafe.Pointer, entries uint32) {
+	b := unsafe.Slice((*byte)(mem), entries*cqeSize)
+	for i := range b {
+		b[i] = cqeEmpty
+	}
+}
+
+// Control segment of a send WQE (Linux, include/linux/mlx4/qp.h: mlx4_wqe_ctrl_seg), in the device's order:
+//
+//	0  owner 31, index of the WQE 23:8 where BlueFlame is used, opcode 4:0
+//	4  QP number 31:8 where BlueFlame is used, length in units of 16 bytes 5:0
+//	8  flags: completion 3:2, solicited (here: no ICRC) 1
+//	12 immediate: none
+//
+// With BlueFlame bits 15 and 14 of the second dword, which are the QP number's 7 and 6, still ask for a VLAN tag to be put in.
+// Numbers of queues that use it have them clear.
+const (
+	wqeSend = 0x0A
+
+	ownerBit = uint32(1) << 31
+	stamp    = ^ownerBit // what the first dword of a free block says, with the owner bit of the lap that is over
+
+	// Of a raw frame the solicited bit means that no ICRC is appended (rdma-core, providers/mlx4: IBV_QPT_RAW_PACKET).
+	flagNoICRC = uint64(1<<1) << 24
+	// flagComplete asks for a completion: 3 in the completion field.
+	flagComplete = uint64(3<<2) << 24
+
+	inlineSegment = uint32(1) << 31
+)
+
+// dataSegment points to data in host memory (mlx4_wqe_data_seg). It is a whole receive WQE.
+type dataSegment struct {
+	byteCount uint32
+	lkey      uint32
+	addrHigh  uint32
+	addrLow   uint32
+}
+
+func newData(n, lkey uint32, addr uint64) dataSegment {
+	return dataSegment{swap(n), swap(lkey), swap(uint32(addr >> 32)), swap(uint32(addr))}
+}
+
+// words returns the segment as two words. Narrow stores of its fields would hold up the wide load that pushes them.
+func (s dataSegment) words() (uint64, uint64) {
+	return uint64(s.byteCount) | uint64(s.lkey)<<32, uint64(s.addrHigh) | uint64(s.addrLow)<<32
+}
+
+// The device's layout, held by the compiler.
+var (
+	_ [cqeSize]byte = [unsafe.Sizeof(cqe{})]byte{}
+	_ [rxWQE]byte   = [unsafe.Sizeof(dataSegment{})]byte{}
+	_ [20]byte      = [unsafe.Offsetof(cqe{}.byteCount)]byte{}
+	_ [24]byte      = [unsafe.Offsetof(cqe{}.last)]byte{}
+)

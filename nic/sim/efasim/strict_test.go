@@ -1,0 +1,362 @@
+package efasim
+
+import (
+	"fmt"
+	"testing"
+)
+
+// One valid WQE, and what one changed field makes of it: told and sent, or refused with a status.
+func TestStrictWQE(t *testing.T) {
+	type change struct {
+		what   string
+		at     int
+		v      any
+		status uint8
+		told   bool
+	}
+	x := newRig(t, Options{})
+	x.open()
+	c := x.completions(16, nil)
+	ud, srd := x.qpair(typeUD, 64, c).ready(), x.qpair(typeSRD, 64, c).ready()
+	ah := x.handle(x.m.gid)
+	other := le.Uint16(x.ok(opAllocPD, nil))
+	foreign := le.Uint16(x.ok(opCreateAH, fields{4: x.m.gid, 20: other}))
+	mem := func(q *qpair) fields {
+		return fields{0: uint16(5), 4: q.num, 6: uint16(2), 12: ah, 16: uint32(testKey), 32: uint32(10), 36: q.lkey, 40: q.mem.IOVA, 48: uint32(20), 52: q.lkey, 56: q.mem.IOVA + 100}
+	}
+	all := []change{
+		{"reserved bits 0x40 set in ctrl1", 2, uint8(ctrl1Meta | ctrl1Ext), compOK, true},
+		{"reserved bits 0x22 set in ctrl2", 3, uint8(ctrl2First | ctrl2Last | ctrl2Comp | 0x22), compOK, true},
+		{"set in processing hints", 14, uint8(2), compOK, true},
+		{"set in byte 15", 15, uint8(1), compOK, true},
+		{"set in bytes 20 to 27", 20, uint8(1), compOK, true},
+		{"set in bytes 28 to 31", 31, uint8(1), compOK, true},
+		{"bits 31:24 of l_key", 39, uint8(1), compOK, true},
+		{"phase 1, expected 0", 3, uint8(ctrl2First | ctrl2Last | ctrl2Comp | ctrl2Phase), compQPInternal, false},
+		{"must be set", 2, uint8(0), compQPInternal, false},
+		{"must be set", 3, uint8(ctrl2First | ctrl2Comp), compQPInternal, false},
+		{"must be set", 3, uint8(ctrl2Last | ctrl2Comp), compQPInternal, false},
+		{"operation 5", 2, uint8(ctrl1Meta | 5), compUnsupportedOp, false},
+		{"fast registration", 2, uint8(ctrl1Meta | opFastReg), compInvalidLKey, false},
+		{"has no AH 77", 12, uint16(77), compInvalidAH, false},
+		{fmt.Sprintf("has no AH %d", foreign), 12, foreign, compInvalidAH, false},
+		{"3 buffers", 6, uint16(3), compBadLength, false},
+		{"33 bytes inline", 2, []uint8{ctrl1Meta | ctrl1Inline, ctrl2First | ctrl2Last | ctrl2Comp, 0, 0, 33, 0}, compBadLength, false},
+		{"message of 8938 bytes", 48, uint32(mtu), compBadLength, false},
+		{"has no region", 36, uint32(0x123456), compInvalidLKey, false},
+		{"not in the region", 56, uint64(0), compInvalidLKey, false},
+	}
+	for _, q := range []*qpair{ud, srd} {
+		for _, d := range append(all, map[*qpair][]change{
+			ud:  {{"operation 2 on a QP of type 1", 2, uint8(ctrl1Meta | opWrite), compUnsupportedOp, false}},
+			srd: {{"30 bytes of local memory for 10", 2, uint8(ctrl1Meta | opWrite), compBadLength, false}, {"RDMA read with an immediate", 2, []uint8{ctrl1Meta | opRead | ctrl1Imm}, compUnsupportedOp, false}},
+		}[q]...) {
+			q.offer(16384, 0)
+			f := mem(q)
+			if d.what == "30 bytes of local memory for 10" || d.what == "RDMA read with an immediate" {
+				f = q.rdma(opRead, 5, q.num, ah, 30, q.mem.IOVA, q.rkey)
+				if d.status == compBadLength {
+					f[32] = uint32(10)
+				}
+			}
+			if b, many := d.v.([]uint8); many {
+				for i, v := range b {
+					f[d.at+i] = v
+				}
+				if len(b) > 4 { // the destination is not what is changed
+					f[4] = q.num
+				}
+			} else {
+				f = f.with(d.at, d.v)
+			}
+			if d.at == 39 { // within the key's word
+				f[36] = q.lkey | 1<<24
+				delete(f, 39)
+			}
+			if q.sent%qDepth == 0 || phase(uint32(q.sent), qDepth) == 0 { // phases as written above are those of the first round
+				x.ok(opModifyQP, fields{4: uint32(modState), 8: q.handle, 12: uint32(stateReset)})
+				q.sent, q.posted = 0, 0
+				q.ready()
+				q.offer(16384, 0)
+			}
+			q.push(f)
+			q.ring()
+			x.settle()
+			sent := false
+			for got := c.take(); got != nil; got = c.take() {
+				if got[3]&6 == cqeSend {
+					sent = true
+					if got[2] != d.status || le.Uint16(got) != 5 {
+						t.Errorf("%s: completion %x, want status %d", d.what, got, d.status)
+					}
+				}
+			}
+			if !sent {
+				t.Errorf("%s: no completion", d.what)
+			}
+			if d.told {
+				x.Told(d.what)
+			} else {
+				x.Refused(d.what)
+			}
+		}
+	}
+}
+
+func TestStrictReceive(t *testing.T) {
+	for _, c := range []struct {
+		what string
+		ctl  uint32
+		told bool
+	}{
+		{"reserved bits 0x1000000", rxFirst | rxLast | 1<<24, true},
+		{"first is false, expected true", rxLast, false},
+	} {
+		x := newRig(t, Options{})
+		x.open()
+		q := x.qpair(typeUD, 64, x.completions(16, nil)).ready()
+		le.PutUint64(q.rq.Bytes, q.mem.IOVA)
+		le.PutUint16(q.rq.Bytes[10:], 64)
+		le.PutUint32(q.rq.Bytes[12:], q.lkey|c.ctl)
+		x.bel.Write32(q.rqBell, 1)
+		x.settle()
+		if r := x.ok(opQueryQP, fields{4: q.handle}); (le.Uint32(r) == stateErr) == c.told {
+			t.Errorf("%s: state %d", c.what, le.Uint32(r))
+		}
+		x.Violated(c.what)
+	}
+	// Several buffers; memory that may not be written.
+	q, r, there, _ := two(t, Options{}, Options{})
+	x, y := q.x, r.x
+	for i, n := range []uint16{2, 1, 100} {
+		b := r.rq.Bytes[16*i:]
+		le.PutUint64(b, r.mem.IOVA+uint64(i)*1000)
+		le.PutUint16(b[8:], 9)
+		le.PutUint16(b[10:], n)
+		le.PutUint32(b[12:], r.lkey|map[int]uint32{0: rxFirst, 2: rxLast}[i])
+	}
+	readonly := le.Uint32(y.ok(opRegMR, fields{4: y.pd, 8: r.mem.IOVA, 40: uint64(4096), 48: uint8(12), 56: r.mem.IOVA}))
+	b := r.rq.Bytes[48:]
+	le.PutUint64(b, r.mem.IOVA)
+	le.PutUint16(b[8:], 10)
+	le.PutUint16(b[10:], 64)
+	le.PutUint32(b[12:], readonly|rxFirst|rxLast)
+	r.posted = 4
+	y.bel.Write32(r.rqBell, 4)
+	expect(t, "three buffers", q.sends(q.inline(0, r.num, there, "abcdef")), 0, compOK, cqeSend, q.num)
+	expect(t, "receive", r.rcq.take(), 9, compOK, cqeRecv, r.num)
+	if m := r.mem.Bytes; string(m[:2])+string(m[1000:1001])+string(m[2000:2003]) != "abcdef" {
+		t.Errorf("%q %q %q", m[:3], m[1000:1002], m[2000:2004])
+	}
+	expect(t, "read only", q.sends(q.inline(1, r.num, there, "abcdef")), 1, compRemoteAbort, cqeSend, q.num)
+	expect(t, "receive into it", r.rcq.take(), 10, compInvalidLKey, cqeRecv, r.num)
+	y.Refused("permissions")
+	x.Clean()
+	y.Clean()
+}
+
+// Doorbells: what is rung for must be there, in any order of stores, and not too much at once.
+func TestStrictDoorbells(t *testing.T) {
+	x := newRig(t, Options{Profile: EFA2})
+	x.open()
+	c := x.completions(16, nil)
+	q := x.qpair(typeSRD, 64, c).ready()
+	ah := x.handle(x.m.gid)
+	x.bel.Write32(q.sqBell, qDepth+1)
+	x.Refused("it has 16 WQEs")
+	x.bel.Write32(q.rqBell, qDepth+1)
+	x.Refused("it has 16 descriptors")
+	x.bel.Write16(q.sqBell, 1)
+	x.Refused("doorbells have 4")
+	x.bel.Write32(q.sqBell, 0)
+
+	// The words of a WQE in reverse, each by a store of its own, as write-combining memory may drain.
+	b := make([]byte, 64)
+	b[2], b[3] = ctrl1Meta, ctrl2First|ctrl2Last|ctrl2Comp
+	q.inline(1, q.num, ah, "in any order").put(b)
+	q.offer(64, 0)
+	for off := 56; off >= 0; off -= 8 {
+		x.llq.Write64(q.llq+uint64(off), le.Uint64(b[off:]))
+	}
+	before := x.Port.Counts()
+	q.sent = 1
+	q.ring()
+	x.settle()
+	if q.got(64, 0, 12) != "in any order" || x.Port.Counts().Since(before).MMIOWrite != 1 {
+		t.Errorf("received %q, %+v", q.got(64, 0, 12), x.Port.Counts().Since(before))
+	}
+	c.take()
+	c.take()
+	x.Clean()
+	x.llq.Write32(q.llq, 1)
+	x.Refused("pushed by 8")
+
+	// A word that is missing.
+	for off := 0; off < 56; off += 8 {
+		x.llq.Write64(q.llq+64+uint64(off), le.Uint64(b[off:]))
+	}
+	q.sent = 2
+	q.ring()
+	x.settle()
+	x.Refused("8 of its 64 bytes were not pushed")
+	expect(t, "not pushed", c.take(), 1, compQPInternal, cqeSend, q.num)
+
+	// A round later the slots have nothing that was not pushed anew.
+	for i := range uint16(qDepth) {
+		q.push(q.inline(i, q.num+1, ah, "x"))
+		q.ring()
+		x.settle()
+		c.take()
+	}
+	q.sent++
+	q.ring()
+	x.settle()
+	x.Refused("64 of its 64 bytes were not pushed")
+
+	// All at once, where one less is allowed; the model sees how many only of doorbells that are trapped.
+	for i := range uint16(qDepth) {
+		q.push(q.inline(i, q.num+1, ah, "x"))
+	}
+	x.Must(x.Port.WriteBAR(x.m.opt.doorbells, q.sqBell, []byte{byte(q.sent), 0, 0, 0}))
+	x.Refused("in one doorbell")
+
+	x.Clean()
+
+	y := newRig(t, Options{Profile: Profile{Name: "odd", Device: 0xefa1, SubCQs: 1, Doorbells: 4, MaxMR: 10, Batch: 2}})
+	y.open()
+	q = y.qpair(typeUD, 64, y.completions(16, nil)).ready()
+	for i := range uint16(3) {
+		q.push(q.inline(i, q.num, y.handle(y.m.gid), "x"))
+		y.Port.ForgetViolations() // one handle asked for again
+	}
+	y.Must(y.Port.WriteBAR(4, q.sqBell, []byte{3, 0, 0, 0}))
+	y.Refused("max_tx_batch is 2")
+}
+
+// Events: one for each arm, at once if something is there, none for a late arm; interrupts likewise.
+func TestEvents(t *testing.T) {
+	for _, p := range Profiles() {
+		x := newRig(t, Options{Profile: p})
+		x.open()
+		page := x.Alloc(4096)
+		e := le.Uint16(x.ok(opCreateEQ, fields{4: uint16(4), 6: uint8(2), 7: uint8(4), 8: page.IOVA, 16: uint32(1)}))
+		c := x.completions(32, fields{4: uint8(1 << 5), 8: e})
+		q := x.qpair(typeSRD, 64, c).ready()
+		ah := x.handle(x.m.gid)
+		events, heads := 0, uint32(0)
+		event := func() []byte {
+			b := page.Bytes[16*(heads%4):][:16]
+			if b[0]&1 != phase(heads, 4) {
+				return nil
+			}
+			heads++
+			return b
+		}
+		// Of efa0 a QP's queues have a sub-CQ each: the count is of both.
+		arm := func(sn int) {
+			x.bel.Write32(c.bell, c.taken&cqdbConsumer|uint32(sn)&3<<cqdbSNShift|cqdbArm)
+		}
+		say := func() {
+			q.push(q.inline(1, q.num, ah, "x"))
+			q.ring()
+			x.settle()
+		}
+		for round := range 10 { // around the ring
+			x.Vectors = nil
+			x.bar.Write32(uint64(regEQDB), uint32(e)|eqdbArm)
+			arm(2 * round)
+			x.settle()
+			if b := event(); b != nil || len(x.Vectors) > 0 {
+				t.Fatalf("%s: event %x, interrupts %v before anything happened", p.Name, b, x.Vectors)
+			}
+			q.offer(64, 0)
+			say()
+			events++
+			if b := event(); b == nil || le.Uint16(b[8:]) != c.idx || le.Uint32(b)&^1 != 0 || event() != nil || len(x.Vectors) != 1 || x.Vectors[0] != 2 {
+				t.Fatalf("%s: event %x of CQ %d, interrupts %v", p.Name, b, c.idx, x.Vectors)
+			}
+			for c.take() != nil {
+			}
+			arm(2 * round) // late: that event was sent
+			q.offer(64, 0)
+			say()
+			if b := event(); b != nil {
+				t.Fatalf("%s: event %x for a late arm", p.Name, b)
+			}
+			arm(2*round + 1) // something is there
+			x.settle()
+			if event() == nil || len(x.Vectors) != 1 {
+				t.Fatalf("%s: no event for what was there before the arm, interrupts %v", p.Name, x.Vectors)
+			}
+			x.bar.Write32(uint64(regEQDB), uint32(e)|eqdbArm) // and the event was there before the interrupt was
+			if len(x.Vectors) != 2 {
+				t.Fatalf("%s: interrupts %v", p.Name, x.Vectors)
+			}
+			for c.take() != nil {
+			}
+			x.ok(opModifyQP, fields{4: uint32(modState), 8: q.handle, 12: uint32(stateReset)})
+			q.sent, q.posted = 0, 0
+			q.ready()
+		}
+		x.bel.Write32(c.bell, c.taken+1)
+		x.settle()
+		x.Refused("completions were written")
+		x.Clean()
+	}
+}
+
+// A CQ whose doorbell is used must not be outrun.
+func TestFullCQ(t *testing.T) {
+	x := newRig(t, Options{Profile: EFA2})
+	x.open()
+	c := x.completions(16, nil)
+	q := x.qpair(typeUD, 64, c).ready()
+	ah := x.handle(gidOf([6]byte{2, 9}))
+	x.bel.Write32(c.bell, 0|1<<29) // any value that is another
+	x.settle()
+	for i := range uint16(cqDepth) {
+		q.push(q.inline(i, 1, ah, "x"))
+		q.ring()
+		x.settle()
+	}
+	x.Clean()
+	q.push(q.inline(0, 1, ah, "x"))
+	q.ring()
+	x.settle()
+	x.Refused("is full")
+}
+
+func TestFastRegistration(t *testing.T) {
+	q, r, there, _ := two(t, Options{}, Options{})
+	x := q.x
+	x.bad(statusIllegal, opAllocMR, fields{4: x.pd}, "max_pages 0")
+	a := x.ok(opAllocMR, fields{4: x.pd, 8: uint32(3)})
+	key := le.Uint32(a)
+	copy(q.mem.Bytes[4096:], "fast")
+	msg := func(req uint16, key uint32) fields {
+		return fields{0: req, 4: r.num, 6: uint16(1), 12: there, 16: uint32(testKey), 32: uint32(4), 36: key, 40: uint64(0x5000_0000)}
+	}
+	expect(t, "not registered", q.sends(msg(0, key)), 0, compInvalidLKey, cqeSend, q.num)
+	x.Refused("has no memory registered")
+	reg := fields{0: uint16(1), 2: uint8(ctrl1Meta | opFastReg), 32: key + 1, 36: uint8(7), 37: uint8(12), 40: uint64(0x5000_0000), 48: uint64(4096), 56: q.mem.IOVA + 4096}
+	expect(t, "register", q.sends(reg), 1, compOK, cqeSend|opFastReg<<cqeOpShift, q.num)
+	r.offer(64, 0)
+	expect(t, "send from it", q.sends(msg(2, key+1)), 2, compOK, cqeSend, q.num)
+	if r.x.settle(); r.got(64, 0, 4) != "fast" {
+		t.Errorf("received %q", r.got(64, 0, 4))
+	}
+	expect(t, "the key of before", q.sends(msg(3, key)), 3, compInvalidLKey, cqeSend, q.num)
+	x.Refused("has no region")
+	list := x.Alloc(4096)
+	for i := range 3 {
+		le.PutUint64(list.Bytes[8*i:], q.mem.IOVA+uint64(i)*4096)
+	}
+	expect(t, "by a list", q.sends(reg.with(0, uint16(4)).with(32, key+2).with(37, uint8(12|1<<5)).with(48, uint64(3*4096)).with(56, list.IOVA)), 4, compOK, cqeSend|opFastReg<<cqeOpShift, q.num)
+	expect(t, "too many pages", q.sends(reg.with(0, uint16(5)).with(37, uint8(12|1<<5)).with(48, uint64(4*4096)).with(56, list.IOVA)), 5, compInvalidLKey, cqeSend|opFastReg<<cqeOpShift, q.num)
+	x.Refused("ALLOC_MR said 3")
+	expect(t, "invalidate", q.sends(fields{0: uint16(6), 2: uint8(ctrl1Meta | opFastInv), 32: key + 2}), 6, compOK, cqeSend|opFastInv<<cqeOpShift, q.num)
+	expect(t, "invalid", q.sends(msg(7, key+2)), 7, compInvalidLKey, cqeSend, q.num)
+	x.Refused("has no memory registered")
+	x.ok(opDeregMR, fields{4: key + 2})
+	x.Clean()
+}

@@ -1,0 +1,103 @@
+package mlx4sim
+
+import (
+	"encoding/binary"
+	"testing"
+)
+
+// An armed CQ tells of a completion once; the sequence number tells whether the driver saw the last event.
+func TestArming(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	x.eqe()
+	x.Vectors = nil
+	arm := func(sn uint32) {
+		binary.BigEndian.PutUint32(x.rec.Bytes[68:], sn<<28|2<<24|x.cqCI)
+		var b [8]byte
+		binary.BigEndian.PutUint32(b[:], sn<<28|2<<24|testCQ)
+		binary.BigEndian.PutUint32(b[4:], x.cqCI)
+		x.Must(x.Port.WriteBAR(2, testUAR*4096+0x20, b[:]))
+	}
+	send := func() {
+		x.wqe(opSend, sendFlags, x.data(0, toPeer(64)))
+		x.ring()
+	}
+	send()
+	if e := x.eqe(); e != nil || len(x.Vectors) > 0 {
+		t.Errorf("an event %x without arming", e)
+	}
+	x.cqe()
+	arm(1)
+	send()
+	send()
+	if e := x.eqe(); e == nil || e[1] != 0 || w32(e, 4) != testCQ || len(x.Vectors) != 1 || x.Vectors[0] != 3 {
+		t.Errorf("event %x, interrupts %v", e, x.Vectors)
+	}
+	if e := x.eqe(); e != nil {
+		t.Errorf("a second event %x", e)
+	}
+	arm(1) // the number of the last event: not seen
+	if e := x.eqe(); e != nil {
+		t.Errorf("an event %x by a stale number", e)
+	}
+	x.cqe()
+	arm(2) // one completion was not taken: at once
+	if e := x.eqe(); e == nil {
+		t.Error("no event for what came before")
+	}
+	x.Clean()
+}
+
+// Moderation holds events back until there are enough, or time is up.
+func TestModeration(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	x.eqe()
+	x.do(0x02c, 1, testCQ, dwords(64, 0x10, 50<<16|3), false)
+	binary.BigEndian.PutUint32(x.rec.Bytes[68:], 1<<28|2<<24)
+	var b [8]byte
+	binary.BigEndian.PutUint32(b[:], 1<<28|2<<24|testCQ)
+	x.Must(x.Port.WriteBAR(2, testUAR*4096+0x20, b[:]))
+	x.wqe(opSend, sendFlags, x.data(0, toPeer(64)))
+	x.door(testUAR, 0x14, testQP<<8)
+	for range 10 {
+		x.Port.Step()
+	}
+	if e := x.eqe(); e != nil {
+		t.Errorf("event %x after 10 of 50 µs", e)
+	}
+	for range 60 {
+		x.Port.Step()
+	}
+	if e := x.eqe(); e == nil {
+		t.Error("no event after 70 µs")
+	}
+}
+
+// Timestamps in completions and the clock's register count one clock, 427 MHz.
+func TestTimestamps(t *testing.T) {
+	x := newRig(t, Options{})
+	x.boot()
+	x.do(0x00d, 0, testMPT, x.mptContext(), false)
+	x.do(0x013, 0, testEQ, x.eqContext(), false)
+	x.do(0x016, 0, testCQ, with(x.cqContext(), 0, 1<<19), false)
+	x.do(0x00b, 0, 0, nil, true)
+	if mhz := w32(x.out.Bytes, 0xc) >> 16; mhz != 427 {
+		t.Errorf("core clock %d MHz", mhz)
+	}
+	for i := 0; i < 64<<testLogSQ; i += 64 {
+		binary.BigEndian.PutUint32(x.sq.Bytes[i:], 0xffffffff)
+	}
+	for _, op := range []uint32{0x19, 0x1a, 0x1b} {
+		x.do(op, 0, testQP, x.qpContext(), false)
+	}
+	x.wqe(opNop, sendFlags)
+	x.ring()
+	e := x.cqe()
+	stamp := uint64(w32(e, 12))<<16 | uint64(be.Uint16(e[29:]))
+	now := uint64(x.rd(regClock))<<32 | uint64(x.rd(regClock+4))
+	if stamp == 0 || stamp > now || now-stamp > 427*1000 {
+		t.Errorf("stamped %d, the clock is at %d", stamp, now)
+	}
+	x.Clean()
+}

@@ -1,0 +1,185 @@
+// What several kinds of request need: checksums, addresses, lengths, the limit of rates.
+
+inlined u16 fold(u64 s)
+{
+	s = (s >> 32) + (s & 0xffffffff);
+	s = (s >> 32) + (s & 0xffffffff);
+	s = (s >> 16) + (s & 0xffff);
+	s = (s >> 16) + (s & 0xffff);
+	return (s >> 16) + (s & 0xffff);
+}
+
+// RFC 1624 eqn. 3
+inlined u16 update(u16 hc, u16 m, u16 m2)
+{
+	u32 s = (u16)~hc + (u32)(u16)~m + m2;
+	s = (s >> 16) + (s & 0xffff);
+	s = (s >> 16) + (s & 0xffff);
+	return ~s;
+}
+
+inlined u64 sum_words(const u64 b[16])
+{
+	u64 s = 0;
+	for (u32 i = 0; i < 16; i++)
+		s += (b[i] >> 32) + (b[i] & 0xffffffff);
+	return s;
+}
+
+// sum_copied is sum where the bytes need not lie in the first buffer. The verifier walks every round of a loop: with lengths of its
+// own in each, it has too many ways to walk.
+inlined u64 sum_copied(struct xdp_md *ctx, u32 from, u32 length)
+{
+	u64 s = 0, b[16];
+	for (u32 i = 0; i < MAX_FRAME / sizeof b && length >= sizeof b; i++, from += sizeof b, length -= sizeof b) {
+		if (xdp_load_bytes(ctx, from, b, sizeof b))
+			return 0;
+		s += sum_words(b);
+	}
+	if (length == 0)
+		return s;
+	for (u32 i = 0; i < 16; i++)
+		b[i] = 0;
+	keep(length); // the verifier wants to see its bounds itself
+	if (length == 0 || length >= sizeof b || xdp_load_bytes(ctx, from, b, length))
+		return 0;
+	return s + sum_words(b);
+}
+
+// sum adds the words of length bytes at offset from of the frame, not yet folded to 16 bits.
+separate u64 sum(struct xdp_md *ctx, u32 from, u32 length)
+{
+	const u8 *end = (void *)(long)ctx->data_end, *p = (const u8 *)(long)ctx->data;
+	u64 s = 0;
+	if (from > MAX_FRAME || length > MAX_FRAME)
+		return 0;
+	if (rules.frags && from + length > (u32)(end - p))
+		return sum_copied(ctx, from, length);
+	p += from;
+	for (u32 i = 0; i < MAX_FRAME / 32 && length >= 32; i++, length -= 32, p += 32) {
+		keep(p); // clang would count the rounds by arithmetic on end, which the verifier forbids
+		if (p + 32 > end)
+			return 0;
+		s += (u64)get32(p) + get32(p + 4) + get32(p + 8) + get32(p + 12) + get32(p + 16) + get32(p + 20) + get32(p + 24) + get32(p + 28);
+	}
+	if (length & 16) {
+		if (p + 16 > end)
+			return 0;
+		s += (u64)get32(p) + get32(p + 4) + get32(p + 8) + get32(p + 12);
+		p += 16;
+	}
+	if (length & 8) {
+		if (p + 8 > end)
+			return 0;
+		s += (u64)get32(p) + get32(p + 4);
+		p += 8;
+	}
+	if (length & 4) {
+		if (p + 4 > end)
+			return 0;
+		s += get32(p);
+		p += 4;
+	}
+	if (length & 2) {
+		if (p + 2 > end)
+			return 0;
+		s += get16(p);
+		p += 2;
+	}
+	if (length & 1) {
+		if (p + 1 > end)
+			return 0;
+		s += *p;
+	}
+	return s;
+}
+
+// The sources return 0 or the verdict that refuses them.
+inlined int source4(u32 a)
+{
+	u8 first = a;
+	if (ours4(a))
+		return OWN_SOURCE;
+	if (first == 0 || first == 127 || first >= 224)
+		return SOURCE;
+	for (u32 i = 0; i < 3 * MAX_ADDRESSES && i < rules.not4_count; i++)
+		if (not4[i] == a)
+			return SOURCE;
+	return 0;
+}
+
+inlined int source6(u64 hi, u64 lo)
+{
+	if (ours6(hi, lo))
+		return OWN_SOURCE;
+	if ((u8)hi == 0xff || hi == 0)
+		return SOURCE;
+	return 0;
+}
+
+inlined int source_mac(const u8 *m)
+{
+	if (m[0] & 1)
+		return SOURCE_MAC;
+	if (is_our_mac(m))
+		return OWN_SOURCE;
+	return 0;
+}
+
+inlined int macs(const u8 *f)
+{
+	if (!is_our_mac(f))
+		return MAC;
+	return source_mac(f + 6);
+}
+
+inlined void put_our_mac(u8 *m)
+{
+	put32(m, us.mac_lo);
+	put16(m + 4, us.mac_hi);
+}
+
+inlined void swap_macs(u8 *f)
+{
+	u32 d = get32(f), s = get32(f + 6);
+	u16 d2 = get16(f + 4), s2 = get16(f + 10);
+	put32(f, s);
+	put16(f + 4, s2);
+	put32(f + 6, d);
+	put16(f + 10, d2);
+}
+
+// fits reports whether n bytes of packet fill the frame, Ethernet's padding aside.
+inlined int fits(const struct request *q, u32 n)
+{
+	return q->l3 + n == q->length || (q->l3 + n < q->length && q->length - q->l3 + 14 <= 64);
+}
+
+// may_take is fastpath's limiter, at the time now.
+inlined int may_take(const struct request *q, u64 hash, u64 now)
+{
+	u64 *full = &q->cpu->full[hash >> 52];
+	now <<= 4;
+	u64 ahead = *full - now;
+	if (ahead > rules.most)
+		ahead = 0;
+	if (ahead > rules.burst)
+		return 0;
+	*full = now + ahead + rules.cost;
+	return 1;
+}
+
+// take goes by this CPU's last look at the clock, a dozen frames ago or so, and looks again before it refuses: a look costs as much as
+// half of the answer. A source that paused can so have what is answered between two looks beyond its burst.
+inlined int take(const struct request *q, u64 hash)
+{
+	if (!rules.cost)
+		return 1;
+	if (likely(may_take(q, hash, q->cpu->now)))
+		return 1;
+	q->cpu->now = ktime_get_ns();
+	return may_take(q, hash, q->cpu->now);
+}
+
+inlined u64 hash4(u32 a) { return a * 0x9e3779b97f4a7c15ULL; }
+inlined u64 hash6(u64 hi, u64 lo) { return (hi * 0xbf58476d1ce4e5b9ULL ^ lo) * 0x9e3779b97f4a7c15ULL; }
