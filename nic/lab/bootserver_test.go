@@ -70,7 +70,7 @@ func (b *bootServer) run() {
 		}
 		f := b.wire.Recv(time.Since(b.start))
 		if f == nil {
-			time.Sleep(20 * time.Microsecond)
+			nap()
 			continue
 		}
 		b.mu.Lock()

@@ -19,11 +19,9 @@ import (
 // TestLabIPXE is rung F4: iPXE's own drivers on our models. iPXE gets its address by DHCP and a script by TFTP, runs it, and asks
 // for a file whose name only somebody knows who has the script's every byte.
 func TestLabIPXE(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: the lab boots virtual machines for a minute")
-	}
+	guests(t)
 	for _, c := range []*card{&cards[0], &enaCard} {
-		t.Run(c.name, func(t *testing.T) { c.ipxe(t, kit(t)) })
+		beside(t, c.name, func(t *testing.T) { c.ipxe(t, kit(t)) })
 	}
 }
 
@@ -37,10 +35,10 @@ func (c *card) ipxe(t *testing.T, k *Kit) {
 	b := newBootServer(far, "boot.ipxe", map[string][]byte{"boot.ipxe": script, want: []byte("#!ipxe\nsleep 600\n")})
 	defer b.close()
 
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	j, _ := json.Marshal(device(f.socket))
-	cmd := exec.CommandContext(ctx, k.QEMU, append(hardware("q35", dir), "-kernel", k.IPXE, "-device", string(j))...)
+	cmd := exec.CommandContext(ctx, k.QEMU, append(hardware("q35", "", dir), "-kernel", k.IPXE, "-device", string(j))...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	log, err := os.Create(filepath.Join(dir, "qemu.log"))
 	if err != nil {
@@ -75,6 +73,7 @@ func (c *card) ipxe(t *testing.T, k *Kit) {
 		t.Errorf("iPXE asked for %q at the end, want %q; its console:\n%s", asked, want, tail(filepath.Join(dir, "console.log")))
 	}
 	f.clean(t)
+	proven(t, "F4", "iPXE", "DHCP, %d bytes by TFTP", len(script))
 }
 
 // sumScript is an iPXE script of n additions, and their sum: a byte that is lost or changed changes it, or ends the script.

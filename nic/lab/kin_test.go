@@ -41,11 +41,9 @@ say gone
 // TestLabIxgbe has the Linux driver on the kinds that the driver claims beside those of TestLab, and our responder and bench
 // on an X540, whose PHY Linux's driver has put into low power before.
 func TestLabIxgbe(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: the lab boots virtual machines for a minute")
-	}
-	t.Run("ixgbe/F2kin", ixgbeKin)
-	t.Run("ixgbe/F3X540", func(t *testing.T) {
+	guests(t)
+	beside(t, "ixgbe/F2kin", ixgbeKin)
+	beside(t, "ixgbe/F3X540", func(t *testing.T) {
 		(&card{name: "ixgbe", module: "ixgbe", model: ixgbeKind(ixgbesim.X540)}).f3(t, kit(t))
 	})
 }
@@ -113,4 +111,5 @@ func ixgbeKin(t *testing.T) {
 	if m := functions[2].model.(*ixgbesim.Model); m.PHY(0x1E_0000)&(1<<11) == 0 {
 		t.Error("Linux left the X540's PHY in full power: TestPHY of nic/ixgbe assumes that it does not")
 	}
+	proven(t, "F2", "Linux "+c.module, "%d more kinds: 400 pings each, ethtool's counters, MTU %d", len(kinds), c.jumbo)
 }

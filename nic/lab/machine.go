@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -30,8 +31,11 @@ type Machine struct {
 	IOMMU   bool              // an IOMMU with interrupt remapping, and each function behind a root port of its own
 	Script  string            // shell, sourced by the guest's init: see guest/init for say, show, need and fail
 	Files   map[string][]byte // put below /lab, executable
+	Layers  []string          // laid over the guest's root: DPDK, Pyverbs, EFA
+	Memory  string            // of the guest; "1G" if empty
 
-	// Limit is how long the script may take. Booting has a limit of its own.
+	// Limit is how long the script may take where nothing else runs; a busy machine gets six times that. Booting has a limit
+	// of its own.
 	Limit time.Duration
 
 	// Say is called for each line that the guest says, while the guest waits, with what it showed so far. An error ends
@@ -44,6 +48,7 @@ type Device struct {
 	Model   string     // value of -device, without bus and addr: "virtio-net-pci,netdev=n0"
 	Backend string     // value of -netdev; the file descriptors of Files are named FD0, FD1 and so on in it
 	Files   []*os.File // passed to QEMU
+	Socket  string     // value of -chardev socket, if Backend names one: "id=c0,path=PATH"
 }
 
 // Where a machine is busy (seen at a load of 18 on two cores), a kernel that is translated now and then loses a timer or its
@@ -51,7 +56,8 @@ type Device struct {
 // booted again.
 const (
 	boots    = 3
-	bootTime = time.Minute
+	bootTime = 2 * time.Minute
+	busy     = 6 // how often Machine.Limit
 )
 
 // Result is what a guest showed: the lines of each "show KEY COMMAND".
@@ -70,7 +76,7 @@ func (k *Kit) Run(ctx context.Context, m Machine) (Result, error) {
 	defer os.Remove(initrd)
 	for boot := 1; ; boot++ {
 		r, booted, err := k.run(ctx, m, initrd)
-		if booted || boot == boots || ctx.Err() != nil {
+		if err == nil || booted && !breakpointed(m) || boot == boots || ctx.Err() != nil {
 			return r, err
 		}
 		if m.Say != nil {
@@ -79,6 +85,13 @@ func (k *Kit) Run(ctx context.Context, m Machine) (Result, error) {
 			}
 		}
 	}
+}
+
+// breakpointed reports whether the guest's kernel died of a breakpoint of its own: it patches its code by putting one there for a
+// moment, and QEMU's emulation of a processor may execute it after the other one took it out.
+func breakpointed(m Machine) bool {
+	log, err := os.ReadFile(filepath.Join(m.Dir, "console.log"))
+	return err == nil && bytes.Contains(log, []byte("Oops: int3"))
 }
 
 // run is Run with one boot.
@@ -115,7 +128,7 @@ func (k *Kit) run(ctx context.Context, m Machine, initrd string) (r Result, boot
 	m.Say = func(key, text string, r Result) error {
 		if key == "boot" {
 			booted = true
-			limit.Reset(m.Limit)
+			limit.Reset(busy * m.Limit)
 		}
 		if say == nil {
 			return nil
@@ -188,7 +201,7 @@ func (k *Kit) arguments(m Machine, initrd string) []string {
 		q35, boot = "q35,kernel-irqchip=split", boot+" intel_iommu=on iommu.strict=1"
 	}
 	boot = strings.TrimSpace(boot + " " + m.Append)
-	args := append(hardware(q35, m.Dir), "-serial", "stdio", "-kernel", k.Kernel, "-initrd", initrd, "-append", boot)
+	args := append(hardware(q35, m.Memory, m.Dir), "-serial", "stdio", "-kernel", k.Kernel, "-initrd", initrd, "-append", boot)
 	if m.IOMMU {
 		args = append(args, "-device", "intel-iommu,intremap=on,caching-mode=on")
 	}
@@ -203,6 +216,9 @@ func (k *Kit) arguments(m Machine, initrd string) []string {
 		if m.IOMMU {
 			args = append(args, "-device", fmt.Sprintf("pcie-root-port,id=own%d,chassis=%d", i, 1+len(m.Sockets)+i))
 			place = fmt.Sprintf("bus=own%d", i)
+		}
+		if d.Socket != "" {
+			args = append(args, "-chardev", "socket,"+d.Socket)
 		}
 		args = append(args, "-netdev", backend, "-device", d.Model+","+place)
 	}
@@ -222,10 +238,13 @@ func (k *Kit) arguments(m Machine, initrd string) []string {
 
 // hardware is the machine without functions: memory that a model in another process can map, and a first serial line that goes
 // to a file.
-func hardware(board, dir string) []string {
+func hardware(board, memory, dir string) []string {
+	if memory == "" {
+		memory = "1G"
+	}
 	return []string{
-		"-M", board, "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1G",
-		"-object", "memory-backend-memfd,id=ram,size=1G,share=on", "-machine", "memory-backend=ram",
+		"-M", board, "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", memory,
+		"-object", "memory-backend-memfd,id=ram,size=" + memory + ",share=on", "-machine", "memory-backend=ram",
 		"-nodefaults", "-nographic", "-no-reboot", "-serial", "file:" + filepath.Join(dir, "console.log"),
 	}
 }
@@ -235,20 +254,26 @@ func device(socket string) map[string]any {
 	return map[string]any{"driver": "vfio-user-pci", "rombar": 0, "socket": map[string]string{"type": "unix", "path": socket}}
 }
 
-// runInitrd is the kit's initramfs with the run's own files behind it.
+// runInitrd is the kit's initramfs with the run's layers and own files behind it.
 func (k *Kit) runInitrd(m Machine) (string, error) {
-	base, err := os.ReadFile(k.initrd)
-	if err != nil {
-		return "", err
-	}
 	name := filepath.Join(m.Dir, "initrd")
 	f, err := os.Create(name)
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
-	if _, err := f.Write(append(base, make([]byte, (4-len(base)%4)%4)...)); err != nil {
-		return "", err
+	parts := []string{k.initrd}
+	for _, l := range m.Layers {
+		parts = append(parts, k.layer(l))
+	}
+	for _, part := range parts {
+		b, err := os.ReadFile(part)
+		if err != nil {
+			return "", err
+		}
+		if _, err := f.Write(append(b, make([]byte, (4-len(b)%4)%4)...)); err != nil {
+			return "", err
+		}
 	}
 	a := newArchive(f)
 	a.file("init", 0o755, guestInit)

@@ -43,6 +43,7 @@ func logDir(t *testing.T) string {
 }
 
 func TestGuestScript(t *testing.T) {
+	guests(t)
 	k := kit(t)
 	t.Log(k.Version)
 	var said []string
@@ -70,6 +71,7 @@ func TestGuestScript(t *testing.T) {
 
 // A guest that does not come as far as its init is booted again, and then given up.
 func TestGuestDoesNotBoot(t *testing.T) {
+	guests(t)
 	k := *kit(t)
 	dir := logDir(t)
 	k.Kernel = filepath.Join(dir, "kernel")

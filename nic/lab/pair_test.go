@@ -39,17 +39,20 @@ pings 200 56
 pings 200 1472
 dd if=/dev/urandom of=/tmp/data bs=1M count=16 2>/dev/null
 printf '#!/bin/sh\ncat >/tmp/one\n' >/tmp/sink1; printf '#!/bin/sh\ncat >/tmp/two\n' >/tmp/sink2; chmod +x /tmp/sink?
-same() { cmp /tmp/data $1 >/tmp/need 2>&1 || { show failed sh -c "cat /tmp/need; ls -l /tmp"; fail "$1 is not what was sent"; }; }
+same() { # FILE PID: what came is in the file when the process has ended
+  wait $2
+  cmp /tmp/data $1 >/tmp/need 2>&1 || { show failed sh -c "cat /tmp/need; ls -l /tmp"; fail "$1 is not what was sent"; }
+}
 there nc -l -p 5001 -e /tmp/sink1 & 
-sleep 0.5
+sink=$!
+listens there
 nc $peer 5001 </tmp/data || fail nc
-sleep 0.5
-same /tmp/one
+same /tmp/one $sink
 nc -l -p 5002 -e /tmp/sink2 &
-sleep 0.5
+sink=$!
+listens
 there nc 10.9.0.2 5002 </tmp/data || fail nc back
-sleep 0.5
-same /tmp/two
+same /tmp/two $sink
 need arp -s $peer 02:00:00:00:00:02
 need there arp -s 10.9.0.2 02:00:00:00:00:01
 sleep 0.3
@@ -86,4 +89,5 @@ func (c *card) f2pair(t *testing.T, k *Kit) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	proven(t, "F2", "Linux "+c.module+", on both ends", "16 MiB by TCP each way, byte-equal")
 }

@@ -36,7 +36,7 @@ bothrun() {
   local near="$(echo "$*" | sed "s/@D/$ib/; s/@G/$gid/")" far="$(echo "$*" | sed "s/@D/$ibfar/; s/@G/$gidfar/")"
   there $far >/tmp/far 2>&1 &
   local p=$!
-  sleep 1
+  listens there
   $near $peer >/tmp/near 2>&1 || { show failed cat /tmp/near /tmp/far; fail "$k: $near $peer"; }
   wait $p || { show failed cat /tmp/near /tmp/far; fail "$k, far end: $far"; }
   show $k cat /tmp/near
@@ -57,7 +57,8 @@ bothrun read ib_read_lat -d @D -x @G -F -n 100 -s 5000
 raw="-F -n 100 -s 100"
 there raw_ethernet_lat --server -d $ibfar -B 02:00:00:00:00:02 -E 02:00:00:00:00:01 $raw >/tmp/far 2>&1 &
 pid=$!
-sleep 2
+polls() { [ $(awk '{ print $14+$15 }' /proc/$(pidof raw_ethernet_lat)/stat) -gt 100 ]; } # a second: it has begun to wait for frames
+until_true 200 polls
 raw_ethernet_lat --client -d $ib -B 02:00:00:00:00:01 -E 02:00:00:00:00:02 $raw >/tmp/near 2>&1 || { show failed cat /tmp/near /tmp/far; fail raw packets; }
 wait $pid || { show failed cat /tmp/far; fail raw packets, far end; }
 show raw cat /tmp/near
@@ -69,10 +70,8 @@ say gone
 
 // TestLabRDMA has Linux's mlx5_ib, libibverbs and perftest, which nobody here wrote, on two functions of the model (rung F4).
 func TestLabRDMA(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: the lab boots virtual machines for a minute")
-	}
-	t.Run("mlx5/F4ib", func(t *testing.T) { rdma(t, rdmaScript) })
+	guests(t)
+	beside(t, "mlx5/F4ib", func(t *testing.T) { rdma(t, rdmaScript) })
 }
 
 func rdma(t *testing.T, script string) {
@@ -84,6 +83,7 @@ func rdma(t *testing.T, script string) {
 	}
 	f, g := mlx5Card.serve(t, dir, 0, a, profile(mlx5sim.ConnectX5)), mlx5Card.serve(t, dir, 1, b, profile(mlx5sim.ConnectX6Dx))
 	start := time.Now()
+	var x, y mlx5sim.Counters // before the end of QEMU, which resets the functions
 	r, err := k.Run(t.Context(), Machine{
 		Limit: 200 * time.Second,
 		Dir:   dir, Sockets: []string{f.socket, g.socket},
@@ -91,7 +91,7 @@ func rdma(t *testing.T, script string) {
 		Say: func(key, text string, r Result) error {
 			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
 			if key == "gone" {
-				x, y := f.model.(*mlx5sim.Model).Counters(), g.model.(*mlx5sim.Model).Counters()
+				x, y = f.model.(*mlx5sim.Model).Counters(), g.model.(*mlx5sim.Model).Counters()
 				t.Logf("RoCE: %d and %d packets", x.RoCETx, y.RoCETx)
 				if x.RoCETx != y.RoCERx || y.RoCETx != x.RoCERx || x.RoCETx < 1000 || x.RoCEDropped+y.RoCEDropped > 0 {
 					return fmt.Errorf("packets of RoCE: %d left and %d arrived, %d left and %d arrived, %d and %d no QP took",
@@ -108,10 +108,10 @@ func rdma(t *testing.T, script string) {
 			}
 		}
 	}
-	for _, x := range []*function{f, g} {
-		x.clean(t)
-	}
+	f.clean(t)
+	g.clean(t)
 	if err != nil {
 		t.Fatal(err)
 	}
+	proven(t, "F4", "Linux mlx5_ib, libibverbs, perftest", "%d and %d RoCE packets", x.RoCETx, y.RoCETx)
 }

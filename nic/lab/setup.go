@@ -28,6 +28,7 @@ type Kit struct {
 	QEMU    string // runs it with its own libraries
 	Kernel  string
 	IPXE    string // iPXE as a kernel
+	Testpmd string // DPDK's testpmd for this host, with its own libraries
 	initrd  string
 }
 
@@ -50,7 +51,8 @@ func Setup(ctx context.Context) (*Kit, error) {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("lab: lock %s: %w", lock.Name(), err)
 	}
-	k := &Kit{Dir: dir, QEMU: filepath.Join(dir, "qemu"), Kernel: filepath.Join(dir, "vmlinuz"), IPXE: filepath.Join(dir, "ipxe.lkrn"), initrd: filepath.Join(dir, "initrd")}
+	k := &Kit{Dir: dir, QEMU: filepath.Join(dir, "qemu"), Kernel: filepath.Join(dir, "vmlinuz"), IPXE: filepath.Join(dir, "ipxe.lkrn"),
+		Testpmd: filepath.Join(dir, "testpmd"), initrd: filepath.Join(dir, "initrd")}
 	sum := sha256.Sum256(setupScript)
 	want, stamp := hex.EncodeToString(sum[:]), filepath.Join(dir, "stamp")
 	if got, _ := os.ReadFile(stamp); string(got) != want {
@@ -78,13 +80,30 @@ func (k *Kit) bring(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("lab: setup: %w: %s", err, out.String())
 	}
-	f, err := os.Create(k.initrd)
+	for file, tree := range map[string]string{k.initrd: "guest", k.layer(DPDK): DPDK + "-guest", k.layer(Pyverbs): Pyverbs + "-guest"} {
+		if err := writeTree(file, filepath.Join(k.Dir, tree)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Layers of the guest's root that a Machine asks for.
+const (
+	DPDK    = "dpdk"    // testpmd and the drivers that the lab has it try
+	Pyverbs = "pyverbs" // Python, the bindings of libibverbs, and rdma-core's own tests
+)
+
+func (k *Kit) layer(name string) string { return filepath.Join(k.Dir, "initrd-"+name) }
+
+func writeTree(file, dir string) error {
+	f, err := os.Create(file)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	a := newArchive(f)
-	a.tree(filepath.Join(k.Dir, "guest"))
+	a.tree(dir)
 	return a.close()
 }
 

@@ -30,13 +30,23 @@ func (f *function) leave(t *testing.T, dir, name string) {
 	}
 }
 
+// killed forgives what a device does without fault where its driver was killed: between the end of bus mastering and the
+// reset, both by the kernel, an event may be due or a message be sent again. A card's writes end at its bus interface then.
+func (f *function) killed(is bool) {
+	if v := f.port.Violations(); is && len(v) > 0 && !slices.ContainsFunc(v, func(s string) bool { return !strings.Contains(s, "DMA while bus mastering is off") }) {
+		f.port.ForgetViolations()
+	}
+}
+
 // clean fails the test if the driver broke a rule of the model. The first one is what to look at. What a driver that others
 // wrote is told is logged.
 func (f *function) clean(t *testing.T) {
 	t.Helper()
 	v := f.port.Violations()
 	if f.foreign {
-		for _, text := range v[:min(len(v), 20)] {
+		told := slices.Clone(v)
+		slices.Sort(told)
+		for _, text := range slices.Compact(told) {
 			t.Log("violation: ", text)
 		}
 		v = f.port.Refused()
@@ -71,6 +81,7 @@ func disagree(t *testing.T, when string, d []string) {
 var apart = map[string]*regexp.Regexp{
 	"ixgbe": regexp.MustCompile(`^(MSI-X|[RT]DBA[LH]|RA[LH]\[|EERD|EEC|I2CCTL|SWSM|SW_FW_SYNC)`),
 	"ena":   regexp.MustCompile(`^(MSI-X|GET_|MMIO_|AQ_DB|AENQ_HEAD_DB|.*_BASE_|SET_FEATURE HOST_ATTR_CONFIG|CREATE_.Q\..q_ba)`),
+	"mlx4":  regexp.MustCompile(`^(MSI-X|UAR|HCR|QUERY_|MAP_|UNMAP_|WRITE_MTT)|\.(in_param|out_param|token|pa|va|.*qpn|.*cqn|.*eqn|.*db_record.*|.*mtt.*|pd|uar|usr_page|.*base.*|mem_key)$`),
 	"mlx5":  regexp.MustCompile(`^(MSI-X|UAR|QUERY_|command_doorbell|cmdq_phy_addr|SET_L2_TABLE_ENTRY.mac)|\.(uid|dbr_addr|.*_id|.*page.*|uar|.*cqn|.*eqn|.*[rs]qn.*|tirn|tisn|.*pd|mkey.*)$`),
 }
 

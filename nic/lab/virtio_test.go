@@ -132,7 +132,7 @@ func (p *tap) ping(count int, args ...string) error {
 	if err != nil || regexp.MustCompile("duplicates|errors|wrong|corrupted").MatchString(out) {
 		return fmt.Errorf("ping %v: %v\n%s", args, err, out)
 	}
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		after, err := p.replies()
 		if err != nil || after == before+count {
 			return err
@@ -212,7 +212,12 @@ responding() {
 }
 start() { : >/tmp/out; responding & pid=$!; await_ready; }
 kill9() { kill -9 $(pidof responder); wait $pid; }
-stopped() { kill -TERM $(pidof responder); wait $pid || { show failed cat /tmp/err; fail "the responder ended with $?"; }; }
+stopped() {
+  local code=0
+  kill -TERM $(pidof responder)
+  wait $pid || code=$?
+  [ $code = 0 ] || { show failed cat /tmp/err; fail "the responder ended with $code"; }
+}
 no=0
 for q in $devices; do
   no=$((no+1)) dev=$(having $no) cores=
@@ -236,7 +241,7 @@ for q in $devices; do
     show summary$no cat /tmp/out
     say stopped $no
     if [ -z "$set" ]; then
-      need bench run -iface $addr -driver virtio -source 10.9.0.1 -target 10.9.0.2 -closed -count 500 -timeout 5s -warmup 0s -self-test 0s -out /tmp/own$no
+      need bench run -iface $addr -driver virtio -source 10.9.0.1 -target 10.9.0.2 -closed -count 500 -timeout 60s -warmup 0s -self-test 0s -out /tmp/own$no
       grep -q 'received 500' /tmp/need || { show failed cat /tmp/need; fail "the bench lost replies"; }
       show bench cat /tmp/need
       say measured $no
@@ -251,11 +256,9 @@ done
 // TestLabVirtio has our driver on a device that nobody here made, QEMU's virtio-net, in a stock Linux: rung F4. The host's kernel
 // is the far end, through a tap.
 func TestLabVirtio(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: the lab boots virtual machines for a minute each")
-	}
-	t.Run("virtio/F4", func(t *testing.T) { virtioF4(t, kit(t), virtioNICs, true) })
-	t.Run("virtio/F4physical", func(t *testing.T) { virtioF4(t, kit(t), virtioPhysical, false) })
+	guests(t)
+	beside(t, "virtio/F4", func(t *testing.T) { virtioF4(t, kit(t), virtioNICs, true) })
+	beside(t, "virtio/F4physical", func(t *testing.T) { virtioF4(t, kit(t), virtioPhysical, false) })
 }
 
 func virtioF4(t *testing.T, k *Kit, nics []virtioNIC, iommu bool) {
@@ -340,4 +343,5 @@ func virtioF4(t *testing.T, k *Kit, nics []virtioNIC, iommu bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	proven(t, "F4", "QEMU's virtio-net", "%d devices: pings, floods, kill -9 and again", len(nics))
 }

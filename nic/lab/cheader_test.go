@@ -1,0 +1,191 @@
+package lab
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// span is a field of a structure that a vendor published, in bits from its beginning.
+type span struct{ off, width int }
+
+// at is the span as manuals write it: a dword's offset and bits in it, which are counted from the left in a big-endian structure.
+func (s span) String() string {
+	if s.width > 32 || s.off%32+s.width > 32 {
+		return fmt.Sprintf("%02xh*%d", s.off/32*4, s.width/32)
+	}
+	hi := 31 - s.off%32
+	return fmt.Sprintf("%02xh.%d:%d", s.off/32*4, hi, hi-s.width+1)
+}
+
+// bitStructs reads structures that are declared bit by bit, as mlx5_ifc.h does: an element of an array is a bit. Of each it returns the fields by their names, those of structures inside it by their own names and with "outer." before
+// them too. A name that stands for several fields has them all.
+func bitStructs(text string) map[string]map[string][]span {
+	p := &bitParser{bodies: map[string][]string{}, done: map[string]*bitStruct{}}
+	text = regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*|(?m:^[ \t]*#[^\n]*)`).ReplaceAllString(text, " ")
+	tokens := regexp.MustCompile(`\w+|[{}\[\];]`).FindAllString(text, -1)
+	for i := 0; i+2 < len(tokens); i++ {
+		if (tokens[i] != "struct" && tokens[i] != "union") || tokens[i+2] != "{" {
+			continue
+		}
+		end := matching(tokens, i+2)
+		p.bodies[tokens[i]+" "+tokens[i+1]] = tokens[i+3 : end]
+		i = end
+	}
+	all := map[string]map[string][]span{}
+	for name := range p.bodies {
+		kind, bare, _ := strings.Cut(name, " ")
+		if kind == "struct" {
+			all[bare] = p.named(name).fields
+		}
+	}
+	return all
+}
+
+// matching is the index of the brace that closes the one at i.
+func matching(tokens []string, i int) int {
+	for depth := 0; i < len(tokens); i++ {
+		switch tokens[i] {
+		case "{":
+			depth++
+		case "}":
+			if depth--; depth == 0 {
+				return i
+			}
+		}
+	}
+	return len(tokens)
+}
+
+type bitStruct struct {
+	size   int
+	fields map[string][]span
+}
+
+func (s *bitStruct) add(name string, f span) {
+	for _, was := range s.fields[name] {
+		if was == f {
+			return
+		}
+	}
+	s.fields[name] = append(s.fields[name], f)
+}
+
+type bitParser struct {
+	bodies map[string][]string // by "struct name"
+	done   map[string]*bitStruct
+}
+
+func (p *bitParser) named(name string) *bitStruct {
+	if s := p.done[name]; s != nil {
+		return s
+	}
+	p.done[name] = &bitStruct{fields: map[string][]span{}} // of one that holds itself
+	s := p.body(p.bodies[name], strings.HasPrefix(name, "union"))
+	p.done[name] = s
+	return s
+}
+
+// body reads members up to the end: "type name[bits][bits];", "struct name member[n];", or an aggregate without a name.
+func (p *bitParser) body(t []string, union bool) *bitStruct {
+	s := &bitStruct{fields: map[string][]span{}}
+	place := func(name string, size int, inner *bitStruct) {
+		off := s.size
+		if union {
+			off = 0
+		}
+		if inner != nil {
+			for n, all := range inner.fields {
+				for _, f := range all {
+					s.add(n, span{off + f.off, f.width})
+					if name != "" {
+						s.add(name+"."+n, span{off + f.off, f.width})
+					}
+				}
+			}
+		}
+		if name != "" {
+			s.add(name, span{off, size})
+		}
+		s.size = max(s.size, off+size)
+	}
+	for i := 0; i < len(t); {
+		var inner *bitStruct
+		unit := 1
+		aggregate := t[i] == "struct" || t[i] == "union"
+		switch {
+		case aggregate && i+1 < len(t) && t[i+1] == "{":
+			end := matching(t, i+1)
+			inner = p.body(t[i+2:end], t[i] == "union")
+			i = end + 1
+		case aggregate && i+1 < len(t):
+			inner = p.named(t[i] + " " + t[i+1])
+			i += 2
+		default:
+			i++
+		}
+		if inner != nil {
+			unit = inner.size
+		}
+		name, n := "", 1
+		for ; i < len(t) && t[i] != ";"; i++ {
+			switch {
+			case t[i] == "[" && i+1 < len(t) && t[i+1] == "]":
+				n = 0
+			case t[i] == "[" && i+1 < len(t):
+				v, _ := strconv.ParseInt(t[i+1], 0, 32)
+				n *= int(v)
+			case name == "" && t[i] != "]":
+				name = t[i]
+			}
+		}
+		i++
+		place(name, n*unit, inner)
+	}
+	return s
+}
+
+// defines are the macros of a header with the offsets in their value: "(((_i) < 64) ? (0x01000 + ((_i) * 0x40)) : (0x0D000 + ..."
+// has 1000h and d000h, since what an index is multiplied with does not count.
+func defines(text string) map[string][]uint64 {
+	all := map[string][]uint64{}
+	text = strings.ReplaceAll(text, "\\\n", " ")
+	for _, m := range regexp.MustCompile(`(?m)^#define\s+(\w+)(?:\(\w+\))?\s+(.*)$`).FindAllStringSubmatch(text, -1) {
+		value, _, _ := strings.Cut(m[2], "/*")
+		for _, n := range regexp.MustCompile(`(\*\s*)?0[xX]([0-9a-fA-F]+)`).FindAllStringSubmatch(value, -1) {
+			if v, err := strconv.ParseUint(n[2], 16, 64); err == nil && n[1] == "" {
+				all[m[1]] = append(all[m[1]], v)
+			}
+		}
+	}
+	return all
+}
+
+func TestBitStructs(t *testing.T) {
+	all := bitStructs(`
+struct a_bits { u8 x[0x8]; u8 reserved_at_8[0x10]; u8 y[0x8]; u8 wide[0x2][0x20]; }; /* } */
+union u_bits { struct a_bits one; u8 two[0x40]; };
+struct b_bits { u8 head[0x20]; struct a_bits ctx; union { u8 p[0x4]; struct { u8 q[0x2]; u8 r[0x2]; }; } ; u8 z[0x1c]; union u_bits u; u8 pas[][0x40]; };
+`)
+	for field, want := range map[string]string{"head": "00h.31:0", "x": "04h.31:24", "ctx.y": "04h.7:0", "wide": "08h*2", "p": "10h.31:28", "r": "10h.29:28", "z": "10h.27:0", "two": "14h*2", "u.one.y": "14h.7:0"} {
+		if got := fmt.Sprint(all["b_bits"][field]); !strings.Contains(got, want) {
+			t.Errorf("%s is %s, want %s", field, got, want)
+		}
+	}
+	d := defines("#define A_EX(_i)\t(((_i) < 64) ? (0x01000 + ((_i) * 0x40)) : \\\n\t(0xD000))\n#define B 0x10 /* 0x20 */\n")
+	if fmt.Sprint(d["A_EX"]) != "[4096 53248]" || fmt.Sprint(d["B"]) != "[16]" {
+		t.Errorf("macros: %v", d)
+	}
+}
+
+// Whatever a file holds, reading it ends.
+func FuzzBitStructs(f *testing.F) {
+	f.Add("struct a_bits { u8 x[0x8]; struct b_bits b; union { u8 y[1]; } z; };")
+	f.Add("struct a { struct a a; }; #define X (0x1")
+	f.Fuzz(func(t *testing.T, text string) {
+		bitStructs(text)
+		defines(text)
+	})
+}

@@ -1,0 +1,74 @@
+// Console runs a program on a terminal of its own: "console PROGRAM ARGUMENTS...". What it reads goes to the program as if it
+// were typed, and what the program writes comes out line by line, in the order in which it was written: DPDK's testpmd, whose
+// prompt and output go different ways, writes its output late where there is no terminal.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+)
+
+func main() {
+	err := run(os.Args[1:])
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		os.Exit(max(exit.ExitCode(), 1))
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "console:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) == 0 {
+		return errors.New("usage: console PROGRAM ARGUMENTS...")
+	}
+	ours, theirs, err := terminal()
+	if err != nil {
+		return err
+	}
+	defer ours.Close()
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, theirs
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread() // whose death the signal is for
+	err = cmd.Start()
+	theirs.Close()
+	if err != nil {
+		return err
+	}
+	go io.Copy(ours, os.Stdin)
+	io.Copy(os.Stdout, ours) // until the program has closed its end, which reads as an error
+	return cmd.Wait()
+}
+
+// terminal is both ends of a new one, which changes nothing of what goes through it.
+func terminal() (ours, theirs *os.File, err error) {
+	if ours, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
+		return nil, nil, err
+	}
+	fd := int(ours.Fd())
+	if err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err == nil {
+		var n int
+		if n, err = unix.IoctlGetInt(fd, unix.TIOCGPTN); err == nil {
+			theirs, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+		}
+	}
+	if err == nil {
+		_, err = term.MakeRaw(int(theirs.Fd()))
+	}
+	if err != nil {
+		ours.Close()
+		return nil, nil, fmt.Errorf("a new terminal: %w", err)
+	}
+	return ours, theirs, nil
+}
