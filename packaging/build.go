@@ -1,0 +1,117 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"debug/buildinfo"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// build makes one program: static, and without the names of folders of this machine. The linker stamps it with version, revision and
+// time of the commit, which no two clones of one commit differ in.
+func (o *options) build(program, to, arch string) error {
+	return o.run("go", "build", "-trimpath", "-buildvcs=true", "-o", to, "./cmd/"+program)(arch)
+}
+
+// run runs a command in the repository, for an architecture.
+func (o *options) run(name string, args ...string) func(arch string) error {
+	return func(arch string) error {
+		cmd := exec.Command(name, args...)
+		cmd.Dir = o.root
+		cmd.Env = append(append(os.Environ(), o.env...), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, out)
+		}
+		return nil
+	}
+}
+
+// stamp is what the linker recorded.
+type stamp struct {
+	version string // "v1.2.0" or a pseudo-version with the commit's time and hash; "(devel)" outside of a repository
+	time    time.Time
+}
+
+func readStamp(program string) (s stamp, err error) {
+	b, err := buildinfo.ReadFile(program)
+	if err != nil {
+		return s, err
+	}
+	s.version = b.Main.Version
+	for _, v := range b.Settings {
+		if v.Key == "vcs.time" {
+			if s.time, err = time.Parse(time.RFC3339, v.Value); err != nil {
+				return s, fmt.Errorf("%s: vcs.time: %w", program, err)
+			}
+		}
+	}
+	if s.time.IsZero() {
+		return s, fmt.Errorf("%s has no revision: a package is built in a clone of the repository (not in a further worktree of one: the go command reads no revision there), with git installed", program)
+	}
+	return s, nil
+}
+
+// debian is the version as dpkg orders it: what comes before a release is below it.
+func (s stamp) debian() string {
+	v := strings.TrimPrefix(s.version, "v")
+	if head, tail, pre := strings.Cut(v, "-"); pre {
+		v = head + "~" + strings.ReplaceAll(tail, "-", ".")
+	}
+	return v
+}
+
+// describe has the programs print what they are: manual pages, completion and configuration come from their own tables. What
+// prints has to run here, whatever it is that is packaged.
+func (o *options) describe(stage string) error {
+	bin := stage
+	if o.arch != runtime.GOARCH {
+		var err error
+		if bin, err = os.MkdirTemp("", "rebound-packaging-"); err != nil {
+			return err
+		}
+		defer os.RemoveAll(bin)
+		for _, p := range programs {
+			if err := o.build(p, filepath.Join(bin, p), runtime.GOARCH); err != nil {
+				return err
+			}
+		}
+	}
+	for file, of := range map[string][]string{
+		"config.toml":          {"responder", "config"},
+		"responder.8.gz":       {"responder", "manual"},
+		"rebound-config.5.gz":  {"responder", "manual", "config"},
+		"bench.1.gz":           {"bench", "manual"},
+		"rebound-watch.5.gz":   {"bench", "manual", "watch"},
+		"watch.toml":           {"bench", "config"},
+		"simnic.1.gz":          {"simnic", "manual"},
+		"responder.completion": {"responder", "completion"},
+		"bench.completion":     {"bench", "completion"},
+		"simnic.completion":    {"simnic", "completion"},
+	} {
+		cmd := exec.Command(filepath.Join(bin, of[0]), of[1:]...)
+		cmd.Stderr = os.Stderr
+		out, err := cmd.Output()
+		if err != nil {
+			return fmt.Errorf("%s: %w", strings.Join(of, " "), err)
+		}
+		if strings.HasSuffix(file, ".gz") {
+			var b bytes.Buffer
+			w, _ := gzip.NewWriterLevel(&b, gzip.BestCompression)
+			w.Write(out)
+			if err := w.Close(); err != nil {
+				return err
+			}
+			out = b.Bytes()
+		}
+		if err := os.WriteFile(filepath.Join(stage, file), out, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}

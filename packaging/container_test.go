@@ -1,0 +1,88 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// What Containerfile copies is all that the responder needs: below a root with these files and the file systems that a container
+// runtime mounts, and nothing else, it answers. No builder of images is asked, so this runs where there is none.
+func TestContainer(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root for a root folder and a network of its own")
+	}
+	o := packaged(t)
+	stage := filepath.Join(o.out, "stage-"+o.arch)
+	text, err := os.ReadFile(filepath.Join(stage, "Containerfile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, entry := t.TempDir(), ""
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		switch {
+		case len(f) == 0 || f[0] == "#" || line == "FROM scratch\n":
+		case f[0] == "COPY" && len(f) == 3:
+			to := filepath.Join(root, f[2])
+			if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if out, err := exec.Command("cp", "-p", filepath.Join(stage, f[1]), to).CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+		case f[0] == "ENTRYPOINT":
+			entry = strings.NewReplacer("[", "", "]", "", ",", "", `"`, "").Replace(strings.TrimPrefix(line, "ENTRYPOINT"))
+		default:
+			t.Fatalf("Containerfile: the test does not know %q", line)
+		}
+	}
+
+	space := fmt.Sprintf("rebound-ctr-%d", os.Getpid())
+	sh := func(script string) error {
+		if out, err := exec.Command("sh", "-ec", script).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w\n%s", script, err, out)
+		}
+		return nil
+	}
+	t.Cleanup(func() { sh("ip netns del " + space + "; ip netns del " + space + "-far") })
+	if err := sh(fmt.Sprintf("ip netns add %[1]s; ip netns add %[1]s-far; ip -n %[1]s link add eth1 type veth peer name peer0 netns %[1]s-far; "+
+		"ip -n %[1]s link set eth1 up; ip -n %[1]s-far addr add 10.9.0.1/24 dev peer0; ip -n %[1]s-far link set peer0 up", space)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(root, "proc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(root, "sys"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("nsenter", "--net=/run/netns/"+space, "unshare", "-m", "sh", "-ec", fmt.Sprintf(
+		"mount -t proc proc %[1]s/proc; mount -t sysfs sysfs %[1]s/sys; exec chroot %[1]s %[2]s -set nic.device=eth1 -set respond.addresses=10.9.0.2/24",
+		root, strings.TrimSpace(entry)))
+	var log strings.Builder
+	cmd.Stderr = &log
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(out)
+	if line, err := lines.ReadString('\n'); err != nil || !strings.HasPrefix(line, "ready driver=xdp device=eth1") {
+		cmd.Process.Kill()
+		cmd.Wait()
+		t.Fatalf("%q, %v\n%s", line, err, log.String())
+	}
+	err = sh("ip netns exec " + space + "-far ping -q -c 5 -i 0.1 -W 2 10.9.0.2 | grep -q ' 0% packet loss'")
+	cmd.Process.Signal(syscall.SIGTERM)
+	lines.WriteTo(new(strings.Builder))
+	if ended := cmd.Wait(); err != nil || ended != nil {
+		t.Errorf("ping: %v; exit: %v\n%s", err, ended, log.String())
+	}
+}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+const unit = "rebound-responder@eth1.service"
+
+// The package goes into a Debian that knows nothing of it, its units are in order and little exposed, systemd starts them, what they
+// start answers, is looked after, and is gone with the package.
+func TestInstall(t *testing.T) {
+	m := newMachine(t)
+	file := deb(t, packaged(t))
+	if out, err := exec.Command("cp", file, filepath.Join(m.root, "rebound.deb")).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	m.must(t, "dpkg", "-i", "/rebound.deb")
+	if out := m.must(t, "dpkg", "-V", "rebound"); out != "" {
+		t.Errorf("dpkg -V: %s", out)
+	}
+	for _, f := range []string{"/usr/share/man/man8/responder.8.gz", "/usr/share/man/man5/rebound-watch.5.gz", "/etc/rebound/watch.toml", "/usr/share/bash-completion/completions/bench", "/etc/rebound/config.toml"} {
+		if info, err := os.Stat(filepath.Join(m.root, f)); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v", f, err)
+		}
+	}
+	for _, c := range [][]string{{"responder", "version"}, {"bench", "version"}, {"simnic", "-h"}, {"responder", "nics"}} {
+		m.must(t, c...)
+	}
+
+	if out, err := m.run("systemd-analyze", "verify", "--man=no", unit, "rebound-bind@x.service"); err != nil || strings.Contains(out, "rebound-") {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+	out, err := m.run("systemd-analyze", "security", "--offline=yes", "--no-pager", "--threshold=30", unit)
+	if err != nil {
+		t.Errorf("systemd-analyze security finds it more exposed than 3.0: %v\n%s", err, out)
+	}
+	for line := range strings.Lines(out) {
+		if strings.Contains(line, "Overall exposure") {
+			t.Log(strings.TrimSpace(line))
+		}
+	}
+	if out, err := m.run("systemd-analyze", "verify", "--man=no", "rebound-watch.service"); err != nil || strings.Contains(out, "rebound-") {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+	if out, err := m.run("systemd-analyze", "security", "--offline=yes", "--no-pager", "--threshold=30", "rebound-watch.service"); err != nil {
+		t.Errorf("systemd-analyze security finds the watch more exposed than 3.0: %v\n%s", err, out)
+	}
+	// With what cpu.isolate takes it is still a unit in order.
+	m.must(t, "mkdir", "-p", "/etc/systemd/system/"+unit+".d")
+	m.must(t, "cp", "/usr/share/doc/rebound/examples/isolate.conf", "/etc/systemd/system/"+unit+".d/")
+	if out, err := m.run("systemd-analyze", "verify", "--man=no", unit); err != nil || strings.Contains(out, "isolate.conf") {
+		t.Errorf("systemd-analyze verify with isolate.conf: %v\n%s", err, out)
+	}
+	m.must(t, "rm", "/etc/systemd/system/"+unit+".d/isolate.conf")
+
+	m.write(t, "/etc/systemd/system/"+unit+".d/here.conf", "[Service]\nCPUAffinity=0\nWatchdogSec=3\n")
+	b := m.boot(t)
+	show := func(property string) string {
+		t.Helper()
+		v, err := b.sh("systemctl show -P " + property + " " + unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	journal := func() string {
+		v, _ := b.sh("journalctl --no-pager -o cat -u " + unit)
+		return v
+	}
+
+	// An instance may be a PCI function.
+	if v, err := b.sh("systemctl show -P ExecStart rebound-responder@0000:03:00.0.service rebound-bind@0000:03:00.0.service"); err != nil ||
+		!strings.Contains(v, "-set nic.device=0000:03:00.0 ") || !strings.Contains(v, "responder bind 0000:03:00.0 ") {
+		t.Errorf("an instance that is a PCI function: %v\n%s", err, v)
+	}
+
+	// Without an address it does not start, and says which key is empty.
+	if _, err := b.sh("systemctl start " + unit); err == nil {
+		t.Error("it started without an address to answer for")
+	}
+	b.sh("systemctl stop " + unit + "; systemctl reset-failed " + unit)
+	if !strings.Contains(journal(), "respond.addresses: is empty") {
+		t.Errorf("the journal does not say that respond.addresses is empty:\n%s", journal())
+	}
+
+	for _, driver := range []string{"afxdp", "afpacket", "xdp"} {
+		m.write(t, "/etc/rebound/eth1.env", "OPTIONS=-set respond.addresses=10.9.0.2/24 -set nic.generic_xdp=true -set nic.driver="+driver+"\n")
+		if out, err := b.sh("systemctl restart " + unit); err != nil {
+			t.Fatalf("%s: %v %s\n%s", driver, err, out, journal())
+		}
+		if s := show("StatusText"); !strings.HasPrefix(s, "ready driver="+driver+" device=eth1 ") {
+			t.Errorf("%s: status %q", driver, s)
+		}
+		if n := b.ping(t, "10.9.0.2", 5); n != 5 {
+			t.Errorf("%s: %d of 5 pings were answered\n%s", driver, n, journal())
+		}
+		status, err := b.sh("cat /proc/" + show("MainPID") + "/status")
+		if err != nil || strings.Contains(status, "Uid:\t0\t") || !strings.Contains(status, "NoNewPrivs:\t1") {
+			t.Errorf("%s: runs as root or could become so: %v\n%s", driver, err, status)
+		}
+	}
+	if j := journal(); !strings.Contains(j, "msg=confined") || strings.Contains(j, "confined in part") {
+		t.Errorf("the responder could not confine itself under the unit:\n%s", j)
+	}
+	if !strings.Contains(journal(), "core=0") {
+		t.Errorf("CPUAffinity=0 does not choose the core:\n%s", journal())
+	}
+	if !strings.Contains(journal(), "polling core 0 of") {
+		t.Errorf("responder check has not run before the start:\n%s", journal())
+	}
+
+	testPin(t, b, journal)
+	testWatch(t, b)
+
+	// One that hangs is killed by the watchdog, and started again.
+	m.write(t, "/etc/rebound/eth1.env", "OPTIONS=-set respond.addresses=10.9.0.2/24 -set nic.generic_xdp=true\n")
+	if out, err := b.sh("systemctl restart " + unit); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	time.Sleep(4 * time.Second) // longer than WatchdogSec: it is alive, and nobody minds
+	if n := show("NRestarts"); n != "0" {
+		t.Errorf("the watchdog ended one that was well: %s restarts\n%s", n, journal())
+	}
+	first := show("MainPID")
+	if out, err := b.sh("kill -STOP " + first); err != nil {
+		t.Fatal(err, out)
+	}
+	for deadline := time.Now().Add(time.Minute); show("NRestarts") == "0" || show("ActiveState") != "active"; time.Sleep(300 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("one that hangs was not started again in a minute\n%s", journal())
+		}
+	}
+	if n := b.ping(t, "10.9.0.2", 3); n != 3 || show("MainPID") == first {
+		t.Errorf("after the watchdog: %d of 3 pings, process %s, before %s", n, show("MainPID"), first)
+	}
+
+	// Gone with the package: process, program on the interface, user's files.
+	if out, err := b.sh("dpkg --purge rebound"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if out, _ := b.sh("ps ax; ip -d link show eth1; ls /usr/bin/responder /etc/rebound/config.toml /var/lib/rebound"); strings.Contains(out, "responder -config") || strings.Contains(out, "xdp") {
+		t.Errorf("left behind:\n%s", out)
+	}
+	for _, f := range []string{"/usr/bin/responder", "/etc/rebound/config.toml", "/var/lib/rebound", "/etc/rebound/watch.toml", "/var/lib/rebound-watch", "/usr/lib/systemd/system/rebound-responder@.service"} {
+		if _, err := os.Stat(filepath.Join(m.root, f)); !os.IsNotExist(err) {
+			t.Errorf("%s is left behind: %v", f, err)
+		}
+	}
+}
+
+// testPin has the program stay in the kernel when the unit stops, and the next start join it.
+func testPin(t *testing.T, b *booted, journal func() string) {
+	t.Helper()
+	drop := "/etc/systemd/system/" + unit + ".d"
+	// A container has no BPF file system; a machine's systemd mounts one like this.
+	if out, err := b.sh("mount -o remount,rw /sys; mkdir -p /sys/fs/bpf && mount -t bpf -o mode=0700 bpf /sys/fs/bpf"); err != nil {
+		t.Logf("nic.pin is not tried: no BPF file system can be mounted in here: %v %s", err, out)
+		return
+	}
+	b.write(t, "/etc/rebound/eth1.env", "OPTIONS=-set respond.addresses=10.9.0.2/24 -set nic.generic_xdp=true -set nic.driver=xdp -set nic.pin=eth1 -set trust.confine=require\n")
+	if out, err := b.sh("systemctl restart " + unit); err == nil {
+		t.Errorf("the unit can write to the BPF file system without pin.conf: %s", out)
+	}
+	sh := func(command string) string {
+		t.Helper()
+		out, err := b.sh(command)
+		if err != nil {
+			t.Fatalf("%s: %v\n%s\n%s", command, err, out, journal())
+		}
+		return out
+	}
+	sh("systemctl stop " + unit + "; systemctl reset-failed " + unit + "; cp /usr/share/doc/rebound/examples/pin.conf " + drop + " && systemctl daemon-reload")
+	sh("systemctl start " + unit)
+	sh("systemctl stop " + unit)
+	if n := b.ping(t, "10.9.0.2", 3); n != 3 {
+		t.Errorf("%d of 3 pings were answered without a process\n%s", n, journal())
+	}
+	if s := sh("responder status"); !strings.Contains(s, "answers, and no process is needed") {
+		t.Errorf("status of what is pinned: %s", s)
+	}
+	sh("systemctl start " + unit)
+	if s := sh("responder status"); !strings.Contains(s, " runs") {
+		t.Errorf("status of a pin that a process joined: %s", s)
+	}
+	if n := b.ping(t, "10.9.0.2", 3); n != 3 {
+		t.Errorf("%d of 3 pings were answered by a responder that joined\n%s", n, journal())
+	}
+	sh("systemctl stop " + unit + " && responder unpin eth1 && rm " + drop + "/pin.conf && systemctl daemon-reload")
+	if s := sh("responder status"); s != "nothing is pinned" {
+		t.Errorf("after unpin: %s", s)
+	}
+}

@@ -1,0 +1,263 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// machine is a Debian of its own below a folder, where systemd-nspawn can run programs, or boot it with its systemd.
+type machine struct {
+	root  string
+	space string // a network namespace, in which the other end of the machine's eth1 lies: peer0, 10.9.0.1/24
+}
+
+// needMachine skips a test where no machine can be made.
+func needMachine(t *testing.T) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root: a Debian of its own is made and booted")
+	}
+	for _, p := range []string{"mmdebstrap", "systemd-nspawn", "dpkg", "ip", "ping", "nsenter", "tar"} {
+		if _, err := exec.LookPath(p); err != nil {
+			t.Skipf("needs %s, which is not installed (scripts/install-deps)", p)
+		}
+	}
+}
+
+// debian is a tar file of the least Debian that boots, of the release that this host runs. It is kept from one run to the next, since
+// it takes a download.
+func debianRoot(t *testing.T) string {
+	t.Helper()
+	suite := "stable"
+	if b, err := os.ReadFile("/etc/os-release"); err == nil && bytes.Contains(b, []byte("ID=debian")) {
+		for line := range strings.Lines(string(b)) {
+			if v, ok := strings.CutPrefix(line, "VERSION_CODENAME="); ok {
+				suite = strings.TrimSpace(v)
+			}
+		}
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Skip(err)
+	}
+	dir := filepath.Join(cache, "rebound")
+	file := filepath.Join(dir, "debian-"+suite+".tar")
+	if _, err := os.Stat(file); err == nil {
+		return file
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	fresh := fmt.Sprintf("%s.%d.tar", file, os.Getpid())
+	defer os.Remove(fresh)
+	out, err := exec.Command("timeout", "600", "mmdebstrap", "--variant=minbase", "--include=systemd,systemd-sysv,dbus,iproute2", suite, fresh).CombinedOutput()
+	if err != nil {
+		t.Skipf("a Debian %s cannot be had: mmdebstrap: %v\n%s", suite, err, out)
+	}
+	if err := os.Rename(fresh, file); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func newMachine(t *testing.T) *machine {
+	t.Helper()
+	needMachine(t)
+	m := &machine{root: t.TempDir(), space: fmt.Sprintf("rebound-pkg-%d", os.Getpid())}
+	// Its times are of today: systemd takes a root whose /usr is from the future for broken.
+	if out, err := exec.Command("tar", "-C", m.root, "-xf", debianRoot(t)).CombinedOutput(); err != nil {
+		t.Fatalf("tar: %v\n%s", err, out)
+	}
+	return m
+}
+
+func (m *machine) nspawn(args ...string) []string {
+	return append([]string{"systemd-nspawn", "-q", "-D", m.root, "--register=no", "--private-network"}, args...)
+}
+
+// run runs a program in the machine that is not booted.
+func (m *machine) run(args ...string) (string, error) {
+	a := m.nspawn(append([]string{"--keep-unit", "--console=pipe", "--as-pid2"}, args...)...)
+	out, err := exec.Command(a[0], a[1:]...).CombinedOutput()
+	text, _, _ := strings.Cut(string(out), "Attempted to remove disk file system") // what some versions of it say at their end
+	return text, err
+}
+
+func (m *machine) must(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := m.run(args...)
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+func (m *machine) write(t *testing.T, name, content string) {
+	t.Helper()
+	file := filepath.Join(m.root, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(content), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// booted is a machine whose systemd runs.
+type booted struct {
+	*machine
+	leader int // its first process, seen from here
+}
+
+// boot boots the machine, and shuts it down at the test's end. Its console goes to the log where it does not come up.
+func (m *machine) boot(t *testing.T) *booted {
+	t.Helper()
+	host := func(args ...string) {
+		t.Helper()
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	host("ip", "netns", "add", m.space)
+	t.Cleanup(func() { exec.Command("ip", "netns", "del", m.space).Run() })
+
+	args := m.nspawn("--boot", "--capability=all", "--system-call-filter=bpf @memlock seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self", "--network-veth-extra=peer0:eth1", "--console=passive")
+	groups := []string{}
+	if _, err := os.Stat("/run/systemd/system"); err != nil { // else the host's systemd gives it a scope
+		args = slices.Insert(args, 1, "--keep-unit")
+		groups = ownGroups(t)
+	}
+	script := `for g in "$@"; do [ "$g" = -- ] && break; echo $$ >"$g/cgroup.procs" || exit 1; shift; done; shift; exec "$@"`
+	all := slices.Concat([]string{"--net=/run/netns/" + m.space, "sh", "-c", script, "sh"}, groups, []string{"--"}, args)
+	cmd := exec.Command("nsenter", all...)
+	console, err := os.Create(filepath.Join(t.TempDir(), "console"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer console.Close()
+	cmd.Stdout, cmd.Stderr = console, console
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { cmd.Wait(); close(ended) }()
+	b := &booted{machine: m}
+	t.Cleanup(func() {
+		if b.leader > 0 {
+			b.sh("systemctl poweroff")
+		}
+		select {
+		case <-ended:
+		case <-time.After(20 * time.Second):
+			syscall.Kill(b.leader, syscall.SIGKILL)
+			cmd.Process.Kill()
+			<-ended
+		}
+	})
+	fail := func(why string) {
+		t.Helper()
+		text, _ := os.ReadFile(console.Name())
+		t.Fatalf("the machine does not come up: %s\n%s", why, text)
+	}
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		select {
+		case <-ended:
+			fail("systemd-nspawn ended")
+		default:
+		}
+		if time.Now().After(deadline) {
+			fail("no answer of its systemd in two minutes")
+		}
+		b.leader = firstChild(cmd.Process.Pid)
+		if b.leader == 0 {
+			continue
+		}
+		if out, _ := b.sh("systemctl is-system-running"); strings.Contains(out, "running") || strings.Contains(out, "degraded") {
+			break
+		}
+	}
+	host("ip", "-n", m.space, "addr", "add", "10.9.0.1/24", "dev", "peer0")
+	host("ip", "-n", m.space, "link", "set", "peer0", "up")
+	if out, err := b.sh("ip link set eth1 up"); err != nil {
+		t.Fatalf("eth1: %v\n%s", err, out)
+	}
+	return b
+}
+
+// sh runs a command in the booted machine.
+func (b *booted) sh(command string) (string, error) {
+	out, err := exec.Command("timeout", "60", "nsenter", "-a", "-t", strconv.Itoa(b.leader), "sh", "-c", command).CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+// ping sends that many echo requests to the machine's eth1 and returns how many were answered.
+func (b *booted) ping(t *testing.T, address string, n int) (answered int) {
+	t.Helper()
+	out, _ := exec.Command("ip", "netns", "exec", b.space, "ping", "-q", "-i", "0.1", "-W", "2", "-c", strconv.Itoa(n), address).CombinedOutput()
+	for field := range strings.SplitSeq(string(out), ",") {
+		if v, ok := strings.CutSuffix(strings.TrimSpace(field), " received"); ok {
+			answered, _ = strconv.Atoi(v)
+			return answered
+		}
+	}
+	t.Fatalf("ping: %s", out)
+	return 0
+}
+
+func firstChild(pid int) int {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	f := strings.Fields(string(b))
+	if len(f) == 0 {
+		return 0
+	}
+	n, _ := strconv.Atoi(f[0])
+	return n
+}
+
+// ownGroups makes a control group for the machine in each hierarchy that a systemd looks for: version 2, and the named one of hosts
+// that have both.
+func ownGroups(t *testing.T) (groups []string) {
+	t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		f := strings.Fields(line)
+		if f[2] != "cgroup2" && !(f[2] == "cgroup" && strings.Contains(f[3], "name=systemd")) {
+			continue
+		}
+		g := filepath.Join(f[1], fmt.Sprintf("rebound-pkg-%d", os.Getpid()))
+		if err := os.MkdirAll(filepath.Join(g, "payload"), 0o755); err != nil { // nspawn looks for it in both, and makes it in one
+			t.Skipf("no control group can be made for the machine: %v", err)
+		}
+		groups = append(groups, g)
+		t.Cleanup(func() { removeGroup(g) })
+	}
+	if len(groups) == 0 {
+		t.Skip("no control groups are mounted that a systemd could use")
+	}
+	return groups
+}
+
+// removeGroup removes a control group and all below it.
+func removeGroup(g string) {
+	var all []string
+	filepath.WalkDir(g, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() {
+			all = append(all, path)
+		}
+		return nil
+	})
+	for _, d := range slices.Backward(all) {
+		os.Remove(d)
+	}
+}

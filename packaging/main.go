@@ -1,0 +1,95 @@
+// Command packaging builds what is installed: static programs that are the same bytes whoever builds them, a Debian package of them
+// with manual pages, shell completion, configuration and systemd units, a list of what they are made of (SBOM), and the folder that
+// Containerfile makes an image of. It is a module of its own, so that what it needs is no dependency of the programs.
+//
+//	go -C packaging run . -out ../out/package
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+)
+
+func main() {
+	o := options{}
+	flag.StringVar(&o.root, "root", "..", "the repository's `FOLDER`")
+	flag.StringVar(&o.out, "out", "../out/package", "`FOLDER` for what is made")
+	flag.StringVar(&o.arch, "arch", runtime.GOARCH, "architecture to build for: amd64 or arm64")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "packaging: unexpected argument %q\n", flag.Arg(0))
+		os.Exit(2)
+	}
+	made, err := o.make()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "packaging:", err)
+		os.Exit(1)
+	}
+	for _, f := range made {
+		fmt.Println(f)
+	}
+}
+
+// options say what to make of what.
+type options struct {
+	root string // the repository
+	out  string // a folder, made if it is not there
+	arch string // GOARCH
+	env  []string
+}
+
+// programs are what is installed; all others of cmd are the project's own tools.
+var programs = []string{"responder", "bench", "simnic"}
+
+// make returns the files that it made: the package, and the SBOMs.
+func (o *options) make() (made []string, err error) {
+	if o.arch != "amd64" && o.arch != "arm64" {
+		return nil, fmt.Errorf("-arch %s: the programs run on amd64 and arm64", o.arch)
+	}
+	if o.out, err = filepath.Abs(o.out); err != nil {
+		return nil, err
+	}
+	stage := filepath.Join(o.out, "stage-"+o.arch)
+	if err := errors.Join(os.RemoveAll(stage), os.MkdirAll(stage, 0o755)); err != nil {
+		return nil, err
+	}
+	for _, p := range programs {
+		if err := o.build(p, filepath.Join(stage, p), o.arch); err != nil {
+			return nil, err
+		}
+	}
+	s, err := readStamp(filepath.Join(stage, "responder"))
+	if err != nil {
+		return nil, err
+	}
+	if err := o.describe(stage); err != nil {
+		return nil, err
+	}
+	for _, p := range programs {
+		bom := filepath.Join(stage, p+".cdx.json")
+		if err := writeSBOM(filepath.Join(stage, p), bom); err != nil {
+			return nil, err
+		}
+		made = append(made, bom)
+	}
+	deb, err := o.debian(stage, s)
+	if err != nil {
+		return nil, err
+	}
+	if err := copyFile(filepath.Join(o.root, "packaging", "Containerfile"), filepath.Join(stage, "Containerfile")); err != nil {
+		return nil, err
+	}
+	return append([]string{deb, filepath.Join(stage, "Containerfile")}, made...), nil
+}
+
+func copyFile(from, to string) error {
+	b, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, b, 0o644)
+}

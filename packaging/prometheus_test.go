@@ -1,0 +1,259 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func needPrograms(t *testing.T, names ...string) {
+	t.Helper()
+	for _, n := range names {
+		if _, err := exec.LookPath(n); err != nil {
+			t.Skipf("needs %s, which is not installed (apt install prometheus)", n)
+		}
+	}
+}
+
+// The alert rules are in order, and fire when they should and only then.
+func TestRules(t *testing.T) {
+	needPrograms(t, "promtool")
+	for _, args := range [][]string{
+		{"check", "rules", "prometheus/rebound.rules.yml"},
+		{"test", "rules", "prometheus/rebound.rules_test.yml"},
+		{"check", "config", "--syntax-only", "prometheus/prometheus.yml"},
+	} {
+		if out, err := exec.Command("promtool", args...).CombinedOutput(); err != nil {
+			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+}
+
+// scraped is a responder, a network of its own with somebody who pings it, and a Prometheus that scrapes it.
+type scraped struct {
+	t     *testing.T
+	space string
+}
+
+func (s *scraped) in(args ...string) *exec.Cmd {
+	return exec.Command("ip", append([]string{"netns", "exec", s.space}, args...)...)
+}
+
+// query asks Prometheus and returns the values, each under its labels.
+func (s *scraped) query(expression string) (map[string]float64, error) {
+	out, err := s.in("promtool", "query", "instant", "-o", "json", "http://127.0.0.1:9090", expression).CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, out)
+	}
+	var list []struct {
+		Metric map[string]string
+		Value  [2]any
+	}
+	if err := json.Unmarshal(out, &list); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, out)
+	}
+	values := map[string]float64{}
+	for _, e := range list {
+		delete(e.Metric, "instance")
+		text, _ := e.Value[1].(string) // a native histogram has none
+		v, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			v = math.NaN()
+		}
+		values[fmt.Sprint(e.Metric)] = v
+	}
+	return values, nil
+}
+
+// eventually asks until good is content.
+func (s *scraped) eventually(expression string, good func(map[string]float64) bool) map[string]float64 {
+	s.t.Helper()
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(300 * time.Millisecond) {
+		v, err := s.query(expression)
+		if err == nil && good(v) {
+			return v
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s: %v, %v", expression, v, err)
+		}
+	}
+}
+
+// Debian's Prometheus scrapes a responder that is confined, and its quantile of the turnaround is the responder's own; the page is in
+// order for promtool; each panel of the dashboard asks what can be answered, and what is not about trouble has an answer.
+func TestScrape(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root for a network of its own")
+	}
+	needPrograms(t, "prometheus", "promtool", "ping", "ip", "curl")
+	o := packaged(t)
+	s := &scraped{t, fmt.Sprintf("rebound-prom-%d", os.Getpid())}
+	far := s.space + "-far"
+	script := fmt.Sprintf("ip netns add %[1]s; ip netns add %[2]s; ip -n %[1]s link set lo up; ip -n %[1]s link add eth1 type veth peer name peer0 netns %[2]s; "+
+		"ip -n %[1]s link set eth1 up; ip -n %[2]s addr add 10.9.0.1/24 dev peer0; ip -n %[2]s link set peer0 up", s.space, far)
+	t.Cleanup(func() {
+		exec.Command("ip", "netns", "del", s.space).Run()
+		exec.Command("ip", "netns", "del", far).Run()
+	})
+	if out, err := exec.Command("sh", "-ec", script).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+
+	responder := s.in(filepath.Join(o.out, "stage-"+o.arch, "responder"), "-set", "nic.device=eth1", "-set", "respond.addresses=10.9.0.2/24", "-set",
+		"nic.driver=afpacket", "-set", "stats.listen=127.0.0.1:9469", "-set", "trust.confine=require")
+	var log strings.Builder
+	responder.Stderr = &log
+	stdout, err := responder.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := responder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if responder.ProcessState == nil {
+			responder.Process.Kill()
+			responder.Wait()
+		}
+	})
+	lines := bufio.NewReader(stdout)
+	if line, err := lines.ReadString('\n'); err != nil {
+		t.Fatalf("%q, %v\n%s", line, err, log.String())
+	}
+
+	config, err := os.ReadFile("prometheus/prometheus.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.NewReplacer("10.0.0.10:9469", "127.0.0.1:9469", "scrape_interval: 15s", "scrape_interval: 1s\n  evaluation_interval: 1s").Replace(string(config))
+	dir := t.TempDir()
+	rules, err := os.ReadFile("prometheus/rebound.rules.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{"prometheus.yml": text, "rebound.rules.yml": string(rules)} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server := s.in("prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"),
+		"--web.listen-address=127.0.0.1:9090", "--enable-feature=native-histograms", "--log.level=warn")
+	var serverLog strings.Builder
+	server.Stderr = &serverLog
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Process.Signal(syscall.SIGTERM); server.Wait() })
+
+	s.eventually(`up{job="rebound"}`, func(v map[string]float64) bool { return len(v) == 1 && v["map[__name__:up job:rebound]"] == 1 })
+	const pings = 200
+	if out, err := exec.Command("ip", "netns", "exec", far, "ping", "-q", "-c", strconv.Itoa(pings), "-i", "0.01", "-W", "5", "10.9.0.2").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s\n%s", err, out, log.String())
+	}
+	answered := s.eventually(`sum(rebound_answered_total{kind="icmpv4"})`, func(v map[string]float64) bool { return v["map[]"] >= pings/2 })
+	time.Sleep(1500 * time.Millisecond) // a scrape after the last ping
+
+	page, err := s.in("curl", "-sf", "http://127.0.0.1:9469/metrics").Output()
+	for range 20 { // Prometheus may just have asked, and the page answers a few times a second
+		if err == nil {
+			break
+		}
+		time.Sleep(250 * time.Millisecond)
+		page, err = s.in("curl", "-sf", "http://127.0.0.1:9469/metrics").Output()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := exec.Command("promtool", "check", "metrics")
+	check.Stdin = strings.NewReader(string(page))
+	if out, err := check.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("promtool check metrics: %v\n%s", err, out)
+	}
+	for _, want := range []string{`rebound_turnaround_seconds_bucket{queue="0",le="1e-05"} `, "rebound_build_info{", "process_resident_memory_bytes "} {
+		if !strings.Contains(string(page), want) {
+			t.Errorf("the page for those without native histograms has no %s", want)
+		}
+	}
+
+	quantiles := map[string]float64{}
+	for name, q := range map[string]string{"p50": "0.5", "p90": "0.9", "p99": "0.99"} {
+		v := s.eventually(`histogram_quantile(`+q+`, rebound_turnaround_seconds)`, func(v map[string]float64) bool { return len(v) == 1 })
+		for _, x := range v {
+			quantiles[name] = x
+		}
+	}
+	panels(t, s, "prometheus/dashboard.json", "Refused")
+
+	if err := responder.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	var summary strings.Builder
+	lines.WriteTo(&summary)
+	if err := responder.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, log.String())
+	}
+	own := regexp.MustCompile(`(?m)^turnaround +(\d+) +(\d+) +(\d+) +(\d+)`).FindStringSubmatch(summary.String())
+	if own == nil {
+		t.Fatalf("no turnaround in\n%s", summary.String())
+	}
+	for i, name := range []string{"p50", "p90", "p99"} {
+		ns, _ := strconv.ParseFloat(own[2+i], 64)
+		if got := quantiles[name] * 1e9; math.Abs(got-ns) > 0.02*ns+1 {
+			t.Errorf("%s: Prometheus says %.0f ns, the responder %.0f ns", name, got, ns)
+		}
+	}
+	t.Logf("%v answered; Prometheus: %v; the responder: %s", answered, quantiles, own[0])
+	if serverLog.Len() > 0 {
+		t.Errorf("prometheus: %s", serverLog.String())
+	}
+}
+
+// panels asks all that a dashboard does. What is about trouble may have no answer.
+func panels(t *testing.T, s *scraped, dashboard string, trouble ...string) {
+	t.Helper()
+	b, err := os.ReadFile(dashboard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d struct {
+		Panels []struct {
+			ID      int
+			Title   string
+			GridPos struct{ X, Y, W, H int }
+			Targets []struct{ Expr, RefID string }
+		}
+	}
+	if err := json.Unmarshal(b, &d); err != nil {
+		t.Fatal(err)
+	}
+	ids := map[int]bool{}
+	for _, p := range d.Panels {
+		if ids[p.ID] || p.GridPos.W == 0 || p.GridPos.X+p.GridPos.W > 24 {
+			t.Errorf("panel %q: id %d, place %+v", p.Title, p.ID, p.GridPos)
+		}
+		ids[p.ID] = true
+		for _, target := range p.Targets {
+			e := strings.NewReplacer("$__rate_interval", "30s", "$instance", ".*").Replace(target.Expr)
+			v, err := s.query(e)
+			if err != nil {
+				t.Errorf("panel %q: %s: %v", p.Title, e, err)
+			} else if len(v) == 0 && !slices.Contains(trouble, p.Title) {
+				t.Errorf("panel %q: %s: no answer", p.Title, e)
+			}
+		}
+	}
+	if len(d.Panels) < 8 {
+		t.Errorf("%d panels", len(d.Panels))
+	}
+}
