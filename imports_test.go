@@ -44,13 +44,18 @@ var imports = []struct {
 	{"nic/sim/vfioserver", "nic/sim nic/bus/vfiouser/proto"},
 	{"nic/sim/kit", "nic/sim"},
 	{"nic/sim/simtest", "nic/sim nic/bus/dma nic/bus/mmio"},
-	{"nic/sim/...", "nic/sim nic/sim/kit cksum"},
+	{"nic/sim/rdma", ""},
+	{"nic/sim/...", "nic/sim nic/sim/kit nic/sim/rdma cksum"},
 	{"nic/nictest", "nic nic/... fastpath cksum polling"},
 	{"nic/nictest/toy", "nic nic/kit nic/bus/pci nic/bus/dma nic/bus/mmio fastpath polling"}, // a driver, the template
 	{"nic/lab", "nic nic/... fastpath cksum polling"},
+	{"nic/lab/judge", "fastpath fastpath/corpus"},
 	{"nic/afpacket", "nic nic/kit/netif nic/bus/mmio fastpath cksum polling"},
-	{"nic/afxdp", "nic nic/kit/netif nic/bus/mmio fastpath cksum polling"},
-	{"nic/xdp", "nic nic/kit/netif fastpath polling"},
+	{"nic/kit/xdpkit", "nic nic/kit/netif fastpath"},
+	{"nic/afxdp", "nic nic/kit/netif nic/kit/xdpkit nic/bus/mmio fastpath cksum polling"},
+	{"nic/xdp", "nic nic/kit/netif nic/kit/xdpkit fastpath polling"},
+	{"nic/ib", "cksum"},
+	{"nic/mlx4", "nic nic/kit nic/kit/netif nic/ib nic/bus/pci nic/bus/dma nic/bus/mmio fastpath cksum polling"},
 	{"nic/...", "nic nic/kit nic/kit/amazonadmin nic/kit/netif nic/bus/pci nic/bus/dma nic/bus/mmio fastpath cksum polling"}, // a driver on the device itself
 	{"cmd/...", "..."},
 }
