@@ -47,7 +47,8 @@ type Model interface {
 // Host is what a model sees of the machine and the wire.
 type Host interface {
 	// DMARead and DMAWrite move one burst between host memory and p. They fail, and a violation is recorded, outside
-	// of a mapping and while bus mastering is off. Each call counts as one transaction.
+	// of a mapping and while bus mastering is off; no violation if it was turned off and the driver wrote nothing since.
+	// Each call counts as one transaction.
 	DMARead(iova uint64, p []byte) error
 	DMAWrite(iova uint64, p []byte) error
 	// Interrupt raises MSI-X vector v (or MSI, or INTx, whichever the driver enabled).

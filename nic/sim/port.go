@@ -53,6 +53,7 @@ type Port struct {
 	budget  int       // accesses until the device is unplugged; negative for never
 	closed  bool
 	open    bool // a Function or a vfio-user client has the port
+	cut     bool // bus mastering was turned off, and the driver wrote to no BAR since
 
 	run sync.Mutex // held by Start and Stop
 	end chan struct{}
@@ -183,6 +184,7 @@ func (p *Port) reset() {
 }
 
 func (p *Port) forgetConfig() {
+	p.cut = false
 	p.space.reset()
 	clear(p.msix)
 	for i := 0; i < len(p.msix); i += 16 {
@@ -271,6 +273,12 @@ func (p *Port) WriteConfig(off int, b []byte) error {
 	}
 	was := p.space.command()
 	reset := p.space.write(off, b)
+	switch is := p.space.command(); {
+	case is&cmdBusMaster != 0:
+		p.cut = false
+	case was&cmdBusMaster != 0:
+		p.cut = true
+	}
 	if p.rec != nil {
 		p.configured(off, b, was)
 	}
@@ -337,6 +345,7 @@ func (p *Port) WriteBAR(bar int, off uint64, b []byte) error {
 		copy(mem, b)
 		return nil
 	}
+	p.cut = false
 	if p.polled(bar, off, uint64(len(b))) {
 		copy(p.shadow[bar].mem[off:], b)
 	}

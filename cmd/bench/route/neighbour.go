@@ -50,12 +50,13 @@ func NewNeighbour(ip netip.Addr, mac [6]byte) *Neighbour {
 	return n
 }
 
-// Resolve asks for next until it answers, three times, a second apart (as RFC 4861's MAX_MULTICAST_SOLICIT and
-// RETRANS_TIMER have it). It returns ErrNoAnswer if nobody does.
-func (n *Neighbour) Resolve(p Port, next netip.Addr, wait time.Duration) (mac [6]byte, err error) {
+// Tries is how often a neighbour is asked before it counts as absent (RFC 4861's MAX_MULTICAST_SOLICIT).
+const Tries = 3
+
+// Resolve asks for next until it answers, up to tries times, one wait apart. It returns ErrNoAnswer if nobody does.
+func (n *Neighbour) Resolve(p Port, next netip.Addr, tries int, wait time.Duration) (mac [6]byte, err error) {
 	buf := make([]byte, 16<<10)
 	next = next.WithZone("")
-	const tries = 3
 	for range tries {
 		if err := p.Send(n.question(next)); err != nil {
 			return mac, fmt.Errorf("asking for the MAC of %v: %w", next, err)

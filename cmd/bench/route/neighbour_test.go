@@ -44,11 +44,11 @@ func TestResolve(t *testing.T) {
 	for _, ip := range [][2]netip.Addr{four, six} {
 		near, far := NewNeighbour(ip[0], macA), NewNeighbour(ip[1], macB)
 		w := &wire{far: far, noise: [][]byte{{}, make([]byte, 14), make([]byte, 60), bytes.Clone(near.question(ip[0]))}}
-		if got, err := near.Resolve(w, ip[1], time.Minute); err != nil || got != macB || w.sent != 1+1 { // the question, and an answer to the one in the noise
+		if got, err := near.Resolve(w, ip[1], Tries, time.Minute); err != nil || got != macB || w.sent != 1+1 { // the question, and an answer to the one in the noise
 			t.Errorf("%v: %x, %v, %d frames sent", ip[1], got, err, w.sent)
 		}
 		w = &wire{far: far}
-		if _, err := near.Resolve(w, netip.MustParseAddr("10.0.0.9"), time.Millisecond); ip[0].Is4() && (!errors.Is(err, ErrNoAnswer) || w.sent != 3) {
+		if _, err := near.Resolve(w, netip.MustParseAddr("10.0.0.9"), Tries, time.Millisecond); ip[0].Is4() && (!errors.Is(err, ErrNoAnswer) || w.sent != 3) {
 			t.Errorf("nobody there: %v after %d questions", err, w.sent)
 		}
 	}

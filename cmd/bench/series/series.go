@@ -136,7 +136,13 @@ func (s *Series) resolve() error {
 			return fmt.Errorf("%w: the kernel found no MAC for %v on %s", route.ErrNoAnswer, s.path.Next, s.path.Interface)
 		}
 	}
-	mac, err := s.neighbour().Resolve(s.wire, s.path.Next, time.Second)
+	tries := route.Tries
+	if !onKernel(s.Iface) {
+		// Opening the NIC brought its link up a moment ago. A switch with spanning tree forwards 30 s after that (IEEE 802.1D-2004
+		// §17.14: two Forward Delays), and a peer on InfiniBand waits for the subnet manager to have seen the link.
+		tries = 40
+	}
+	mac, err := s.neighbour().Resolve(s.wire, s.path.Next, tries, time.Second)
 	s.flow.DstMAC = mac
 	return err
 }
