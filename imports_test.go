@@ -49,6 +49,8 @@ var imports = []struct {
 	{"nic/nictest", "nic nic/... fastpath cksum polling"},
 	{"nic/nictest/toy", "nic nic/kit nic/bus/pci nic/bus/dma nic/bus/mmio fastpath polling"}, // a driver, the template
 	{"nic/lab", "nic nic/... fastpath cksum polling"},
+	{"nic/lab/boot", ""},
+	{"nic/lab/bootd", "nic/lab/boot"},
 	{"nic/lab/judge", "fastpath fastpath/corpus"},
 	{"nic/afpacket", "nic nic/kit/netif nic/bus/mmio fastpath cksum polling"},
 	{"nic/kit/xdpkit", "nic nic/kit/netif fastpath"},

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,19 +38,9 @@ func (c *card) ipxe(t *testing.T, k *Kit) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	j, _ := json.Marshal(device(f.socket))
-	cmd := exec.CommandContext(ctx, k.QEMU, append(hardware("q35", "", dir), "-kernel", k.IPXE, "-device", string(j))...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	log, err := os.Create(filepath.Join(dir, "qemu.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	cmd.Stdout, cmd.Stderr = log, log
 	start := time.Now()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	end := startIPXE(ctx, t, k, dir, f.socket)
+	defer end()
 	var asked string
 	for asked == "" && ctx.Err() == nil {
 		select {
@@ -61,11 +52,10 @@ func (c *card) ipxe(t *testing.T, k *Kit) {
 		case <-ctx.Done():
 		}
 	}
-	cancel()
-	cmd.Wait()
+	end()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t.Logf("%d bytes of script in %d blocks, %d sent again; %d frames from the card", len(script), b.blocks, b.again, b.frames)
+	t.Logf("%d bytes of script in %d blocks, %d sent again; %d frames from the card", len(script), b.server.Blocks, b.server.Again, b.frames)
 	for _, w := range b.wrong {
 		t.Error("the far end got a broken frame: ", w)
 	}
@@ -74,6 +64,49 @@ func (c *card) ipxe(t *testing.T, k *Kit) {
 	}
 	f.clean(t)
 	proven(t, "F4", "iPXE", "DHCP, %d bytes by TFTP", len(script))
+}
+
+// ipxeBegin is what iPXE does first. By itself it gives a link 15 s, and DHCP half a minute, which a busy machine may need longer for.
+const ipxeBegin = `#!ipxe
+:again
+dhcp || goto again
+chain tftp://${next-server}/${filename} || goto again
+`
+
+// startIPXE boots iPXE on a function. Its console and QEMU's words go into dir. The end that it returns may be called twice.
+func startIPXE(ctx context.Context, t *testing.T, k *Kit, dir, socket string) (end func()) {
+	t.Helper()
+	j, _ := json.Marshal(device(socket))
+	begin := filepath.Join(dir, "begin.ipxe")
+	if err := os.WriteFile(begin, []byte(ipxeBegin), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(ctx, k.QEMU, append(hardware("q35", "", dir), "-kernel", k.IPXE, "-initrd", begin, "-device", string(j))...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	log, err := os.Create(filepath.Join(dir, "qemu.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	started := make(chan error)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer log.Close()
+		runtime.LockOSThread() // whose death the signal is for
+		defer runtime.UnlockOSThread()
+		started <- cmd.Start()
+		if cmd.Process != nil {
+			cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		cmd.Process.Kill()
+		<-ended
+	}
 }
 
 // sumScript is an iPXE script of n additions, and their sum: a byte that is lost or changed changes it, or ends the script.

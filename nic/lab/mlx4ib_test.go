@@ -179,6 +179,7 @@ func ibFar(mac [6]byte) sim.Model {
 func TestLabMlx4IB(t *testing.T) {
 	guests(t)
 	beside(t, "mlx4/IPoIB", func(t *testing.T) { mlx4IB(t, ipoibScript, ibNear, ibFar) })
+	beside(t, "mlx4/IPoIB F4", mlx4IBBoot)
 	beside(t, "mlx4/RoCE", func(t *testing.T) { mlx4IB(t, roceScript, mlx4Card.model, mlx4Card.other) })
 }
 
