@@ -3,6 +3,7 @@ package latency
 import (
 	"fmt"
 	"math"
+	"strconv"
 )
 
 // FormatNS writes nanoseconds with four significant digits in the unit that fits: "812 ns", "3.412 µs", "1.208 s".
@@ -36,4 +37,15 @@ func FormatSigned(ns float64) string {
 		return "-" + FormatNS(-ns)
 	}
 	return "+" + FormatNS(ns)
+}
+
+// FormatShare writes a share as a percentage of two significant digits, whole ones in full: "0.0012 %", "7.3 %", "100 %". It has no
+// exponent, as %.2g has from 100 on.
+func FormatShare(share float64) string {
+	percent := 100 * share
+	if math.Abs(percent) >= 99.5 {
+		return fmt.Sprintf("%.0f %%", percent)
+	}
+	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(percent, 'g', 2, 64), 64)
+	return strconv.FormatFloat(rounded, 'f', -1, 64) + " %"
 }

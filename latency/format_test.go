@@ -10,3 +10,12 @@ func TestFormatNS(t *testing.T) {
 		}
 	}
 }
+
+func TestFormatShare(t *testing.T) {
+	for share, want := range map[float64]string{0: "0 %", 1: "100 %", 0.996: "100 %", 0.994: "99 %", 0.5: "50 %", 0.0734: "7.3 %", 1.237: "124 %", 12: "1200 %",
+		0.1: "10 %", 0.000_012_34: "0.0012 %", 1e-9: "0.0000001 %", -0.25: "-25 %"} {
+		if got := FormatShare(share); got != want {
+			t.Errorf("%v: %q, want %q", share, got, want)
+		}
+	}
+}

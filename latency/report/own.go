@@ -23,8 +23,8 @@ func (r *Report) OwnTail() string {
 	if lag := r.Find(latency.LagSeries); lag != nil && lag.Total.Count > 0 {
 		// A probe that left late by no more than half of its way into the tail did not get there by that.
 		if n := lag.Total.CountAbove(tail / 2); float64(n)/float64(lag.Total.Count) >= thin/2 {
-			late = fmt.Sprintf("this host sent %.2g %% of the probes %s or more after their time, up to %s: from the intended send, that is in p99.99, which lies %s above the median",
-				100*float64(n)/float64(lag.Total.Count), latency.FormatNS(float64(tail/2)), latency.FormatNS(float64(lag.Total.Max)), latency.FormatNS(float64(tail)))
+			late = fmt.Sprintf("this host sent %s of the probes %s or more after their time, up to %s: from the intended send, that is in p99.99, which lies %s above the median",
+				latency.FormatShare(float64(n)/float64(lag.Total.Count)), latency.FormatNS(float64(tail/2)), latency.FormatNS(float64(lag.Total.Max)), latency.FormatNS(float64(tail)))
 		}
 	}
 	if away := r.coreAway(typical, tail, thin); late == "" || away == "" {
@@ -68,8 +68,8 @@ func (r *Report) coreAway(typical, tail int64, thin float64) string {
 			met = float64(gaps) * min(h.Sum/watch.length, 1) / float64(h.Count)
 		}
 		if met >= thin/2 {
-			return fmt.Sprintf("%s the measuring core was away %d times for %s or longer, up to %s: that alone puts %.2g %% of round trips %s above the median, as far as p99.99 lies",
-				watch.when, gaps, latency.FormatNS(float64(tail)), latency.FormatNS(float64(s.Total.Max)), min(met, 1)*100, latency.FormatNS(float64(tail)))
+			return fmt.Sprintf("%s the measuring core was away %d times for %s or longer, up to %s: that alone puts %s of round trips %s above the median, as far as p99.99 lies",
+				watch.when, gaps, latency.FormatNS(float64(tail)), latency.FormatNS(float64(s.Total.Max)), latency.FormatShare(min(met, 1)), latency.FormatNS(float64(tail)))
 		}
 	}
 	return ""

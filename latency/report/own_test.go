@@ -82,7 +82,7 @@ func TestOwnTailShare(t *testing.T) {
 
 // Probes that left late are named, also where the last one was in time.
 func TestOwnTailByLag(t *testing.T) {
-	rtt, lag := make([]int64, 100_000), make([]int64, 100_000)
+	rtt, lag, always := make([]int64, 100_000), make([]int64, 100_000), []int64{500_000}
 	for i := range rtt {
 		rtt[i], lag[i] = 10_000, 50
 		if i%2000 == 0 {
@@ -92,7 +92,7 @@ func TestOwnTailByLag(t *testing.T) {
 	for _, c := range []struct {
 		lag  []int64
 		says string
-	}{{lag, "sent 0.05 % of the probes"}, {lag[1:2000], ""}} {
+	}{{lag, "sent 0.05 % of the probes"}, {lag[1:2000], ""}, {always, "sent 100 % of the probes"}} {
 		rep := report.New("bench", report.RoundTrip)
 		rep.Traffic.Mode = "open"
 		rep.Runs = []latency.Run{{End: 1e9}}

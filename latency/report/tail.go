@@ -80,6 +80,6 @@ func (r *Report) FarGaps(responder *Report) string {
 		return ""
 	}
 	met := gaps.Total.WaitAbove(more)
-	return fmt.Sprintf("the responder's own gaps made %.2g %% of all frames wait %s or longer; %.2g %% of the round trips are so far above the median: %.0f %% of these may be its own",
-		100*met, latency.FormatNS(float64(more)), 100*float64(slow)/float64(h.Count), 100*min(met*float64(h.Count)/float64(slow), 1))
+	return fmt.Sprintf("the responder's own gaps made %s of all frames wait %s or longer; %s of the round trips are so far above the median: %.0f %% of these may be its own",
+		latency.FormatShare(met), latency.FormatNS(float64(more)), latency.FormatShare(float64(slow)/float64(h.Count)), 100*min(met*float64(h.Count)/float64(slow), 1))
 }

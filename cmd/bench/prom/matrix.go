@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"rebound/latency"
 	"rebound/latency/compare"
 	"rebound/latency/page"
 )
@@ -70,7 +71,7 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*page.Matrix, err
 		m.Notes = append(m.Notes, fmt.Sprintf("%d cells have several series: the one with the longest p99 is shown", several))
 	}
 	if width > 0 {
-		m.Notes = append(m.Notes, fmt.Sprintf("Prometheus keeps buckets up to %.2g %% wide: no percentile is known finer", 100*width))
+		m.Notes = append(m.Notes, fmt.Sprintf("Prometheus keeps buckets up to %s wide: no percentile is known finer", latency.FormatShare(width)))
 	}
 	return m, nil
 }

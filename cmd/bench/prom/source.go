@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"rebound/latency"
 	"rebound/latency/compare"
 )
 
@@ -190,7 +191,7 @@ var ErrNothing = errors.New("Prometheus has nothing of it")
 func Advice(s *Source, width float64) []string {
 	out := []string{fmt.Sprintf("%s: each of %d windows of %v stands for a run; a verdict needs %d on each side, and samples enough in each", s.Name(), s.Windows, s.Step(), compare.MinRuns)}
 	if width > 0 {
-		out = append(out, fmt.Sprintf("%s: Prometheus keeps buckets %.2g %% wide: no percentile is known finer, and a shift within one bucket is not seen", s.Name(), 100*width))
+		out = append(out, fmt.Sprintf("%s: Prometheus keeps buckets %s wide: no percentile is known finer, and a shift within one bucket is not seen", s.Name(), latency.FormatShare(width)))
 	}
 	return append(out, fmt.Sprintf("%s: minimum and maximum are those of buckets; single round trips, their order and what this host did meanwhile are not known", s.Name()))
 }
