@@ -19,7 +19,7 @@ import (
 )
 
 // heapBound is how many bytes of garbage the control goroutines (scrapes, summaries) may leave before the loops are
-// stopped for a collection. At a scrape every ten seconds it is reached after some hours; without any, never.
+// stopped for a collection. At a scrape every fifteen seconds it is reached after days; without any, never.
 const heapBound = 128 << 20
 
 // engine runs one polling loop on each core.

@@ -1,24 +1,27 @@
 package main
 
 import (
+	"iter"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"rebound/cmd/internal/metrics"
 	"rebound/polling"
 )
 
-// histogram is a metric with the counts of a polling.Histogram. A value is taken for the middle of its bucket. unit is the length of
-// a tick in seconds.
-func histogram(d *prometheus.Desc, t *ticks, unit float64, since time.Time, labels ...string) prometheus.Metric {
-	return metrics.Histogram(d, func(yield func(float64, uint64) bool) {
+// writeHistogram writes what a polling.Histogram has as a metric. unit is the length of a tick in seconds.
+func writeHistogram(f *metrics.Family, t *ticks, unit float64, since time.Time, labels ...string) {
+	f.Histogram(t.values(unit), t.sum*unit, metrics.Finest, since, labels...)
+}
+
+// values are the middles of the buckets that have any value, in seconds, and how many they have.
+func (t *ticks) values(unit float64) iter.Seq2[float64, uint64] {
+	return func(yield func(float64, uint64) bool) {
 		for i, n := range t.count {
 			if n != 0 && !yield(middle(i)*unit, n) {
 				return
 			}
 		}
-	}, t.sum*unit, metrics.Finest, since, labels...)
+	}
 }
 
 // middle is the middle of bucket i of a polling.Histogram, in ticks.

@@ -41,7 +41,7 @@ func TestHistogramMetric(t *testing.T) {
 	ts.add(&h)
 	d := prometheus.NewDesc("x_seconds", "x", []string{"queue"}, nil)
 	var m dto.Metric
-	if err := histogram(d, &ts, 1/hz, time.Unix(1, 0), "0").Write(&m); err != nil {
+	if err := metrics.Histogram(d, ts.values(1/hz), ts.sum/hz, metrics.Finest, time.Unix(1, 0), "0").Write(&m); err != nil {
 		t.Fatal(err)
 	}
 	g := m.Histogram

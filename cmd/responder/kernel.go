@@ -96,7 +96,8 @@ func (k *inTheKernel) serve(ctx context.Context, manager *notify.Manager, ask <-
 	for _, n := range info.Notes {
 		log.Info("device", "note", n)
 	}
-	hide, err := metrics.Listen(s.stats.listen, kernelCollector{k}, log)
+	answer, shown := newKernelPage(k)
+	hide, err := metrics.ListenPage(s.stats.listen, answer, shown.collect, log)
 	if err != nil {
 		return err
 	}

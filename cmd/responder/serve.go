@@ -143,7 +143,8 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 
 	view := &view{engine: e, info: info, clock: clock, start: time.Now()}
 	view.before, _ = view.transactions()
-	hide, err := metrics.Listen(s.stats.listen, (*collector)(view), log)
+	answer, shown := newPage(view)
+	hide, err := metrics.ListenPage(s.stats.listen, answer, shown.collect, log)
 	if err != nil {
 		return err
 	}

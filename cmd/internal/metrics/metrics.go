@@ -25,18 +25,22 @@ import (
 
 // Listen serves the metrics that c collects on HOST:PORT, where that is not empty, until hide is called. When hide has returned c is not
 // asked any more, and nothing that was asked is under way: the device may be closed. The registry is its own: the default one's Go
-// collector stops the world.
+// collector stops the world. It is for a program whose collector runs: ListenPage is for one that leaves no garbage.
 func Listen(address string, c prometheus.Collector, log *slog.Logger) (hide func(), err error) {
 	if address == "" {
 		return func() {}, nil
 	}
+	r := prometheus.NewRegistry()
+	r.MustRegister(c, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
+	return listen(address, promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 1}), log)
+}
+
+func listen(address string, h http.Handler, log *slog.Logger) (hide func(), err error) {
 	web, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("stats.listen: %w", err)
 	}
-	r := prometheus.NewRegistry()
-	r.MustRegister(c, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
-	open := &gate{Handler: sparing(promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 1}))}
+	open := &gate{Handler: sparing(h)}
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", open)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
@@ -80,11 +84,15 @@ func CheckAddress(text string) error {
 	return nil
 }
 
+const buildHelp = "What this program was built from; always 1."
+
+var goversion, goarch = runtime.Version(), runtime.GOARCH
+
 // buildInfo says what the program was built from, as the labels of a 1.
 func buildInfo() prometheus.Collector {
 	v, _ := version.Stamp()
-	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "rebound_build_info", Help: "What this program was built from; always 1.",
-		ConstLabels: prometheus.Labels{"version": v, "goversion": runtime.Version(), "goarch": runtime.GOARCH}})
+	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "rebound_build_info", Help: buildHelp,
+		ConstLabels: prometheus.Labels{"version": v, "goversion": goversion, "goarch": goarch}})
 	g.Set(1)
 	return g
 }
