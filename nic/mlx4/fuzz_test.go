@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"rebound/nic"
+	"rebound/nic/bus/dma"
 	"rebound/nic/bus/mmio"
 )
 
@@ -42,11 +43,19 @@ func FuzzAnswers(f *testing.F) {
 	f.Add([]byte{0x1F, 0x1F, 0x1F}, uint16(0x11), uint8(4))
 	f.Add([]byte{0xFF, 0xFF}, uint16(0), uint8(0))
 	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 1}, uint16(0xA0), uint8(4))
+	pool, doorbells := new(dma.Pool), make([]byte, 8<<20)
 	f.Fuzz(func(t *testing.T, with []byte, at uint16, command uint8) {
-		s := newScript(t)
+		s := newScriptOn(t, doorbells)
+		s.pool = pool
 		n := 0
 		s.answer = func(c sent) (Status, mailbox, uint64) {
 			status, m, imm := card(c)
+			switch c.op { // little memory: it is the answers that are tried
+			case opQueryFW:
+				m.set16(0, 3)
+			case opSetICMSize:
+				imm = 2
+			}
 			if n++; n-1 == int(command) || command == 0xFF {
 				if m != nil {
 					copy(m[min(int(at), len(m)):], with)
@@ -55,6 +64,13 @@ func FuzzAnswers(f *testing.F) {
 				} else if len(with) == 1 {
 					status = Status(with[0])
 				}
+			}
+			// What is beyond the bound stays so, and is refused. Below it much is as good as little.
+			switch {
+			case c.op == opQueryFW && m.u16(0) > 16:
+				m.set16(0, m.u16(0)%16)
+			case c.op == opSetICMSize && imm > 16 && imm <= maxFirmwarePages:
+				imm %= 16
 			}
 			return status, m, imm
 		}

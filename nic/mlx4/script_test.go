@@ -28,6 +28,7 @@ type script struct {
 	maps    map[uint64][]byte
 	next    uint64
 	spoiled int // commands so far
+	pool    *dma.Pool
 
 	sent   []sent
 	answer func(c sent) (Status, mailbox, uint64) // nil: what a card with DMFS says
@@ -44,13 +45,18 @@ type sent struct {
 	in       mailbox // what param points to, if it does
 }
 
-func newScript(t testing.TB) *script {
-	s := &script{TB: t, maps: map[uint64][]byte{}, next: 1 << 32, bar2: make([]byte, 8<<20)}
+func newScript(t testing.TB) *script { return newScriptOn(t, make([]byte, 8<<20)) }
+
+// newScriptOn is newScript with the doorbells that it is given.
+func newScriptOn(t testing.TB, doorbells []byte) *script {
+	s := &script{TB: t, maps: map[uint64][]byte{}, next: 1 << 32, bar2: doorbells}
 	binary.LittleEndian.PutUint32(s.config[0:], 0x100315B3)
 	s.config[4] = 2 // memory is on
 	binary.LittleEndian.PutUint32(s.config[0x10:], 0xC8800004)
 	return s
 }
+
+func (s *script) Kept() *dma.Pool { return s.pool }
 
 func (s *script) Name() string    { return "script" }
 func (s *script) ID() pci.ID      { return pci.ID{Vendor: vendorMellanox, Device: 0x1003} }

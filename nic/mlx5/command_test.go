@@ -24,6 +24,8 @@ type firmware struct {
 	seg     [initSegment]byte
 	maps    map[uint64][]byte
 	next    uint64
+	pool    *dma.Pool
+	window  []byte // what of the BAR does not trap
 	master  bool
 	removed bool
 
@@ -33,8 +35,11 @@ type firmware struct {
 	seen   func(entry []byte, in, out [][]byte) // what the entry pointed to
 }
 
-func newFirmware(t testing.TB) *firmware {
-	f := &firmware{TB: t, maps: map[uint64][]byte{}, next: 1 << 32, master: true}
+func newFirmware(t testing.TB) *firmware { return newFirmwareOn(t, make([]byte, 1<<20)) }
+
+// newFirmwareOn is newFirmware with the BAR's memory that it is given.
+func newFirmwareOn(t testing.TB, window []byte) *firmware {
+	f := &firmware{TB: t, maps: map[uint64][]byte{}, next: 1 << 32, master: true, window: window}
 	f.put(regCmdifRev, 5<<16|1220)
 	f.put(regCmdqAddrLow, 5<<4|6) // 32 entries, 64 bytes apart
 	f.answer = func(in message, outLen int) message { return make(message, outLen) }
@@ -43,6 +48,8 @@ func newFirmware(t testing.TB) *firmware {
 
 func (f *firmware) put(r reg, v uint32) { binary.BigEndian.PutUint32(f.seg[r:], v) }
 func (f *firmware) get(r reg) uint32    { return binary.BigEndian.Uint32(f.seg[r:]) }
+
+func (f *firmware) Kept() *dma.Pool { return f.pool }
 
 func (f *firmware) Name() string    { return "script" }
 func (f *firmware) Simulated() bool { return true }
@@ -165,7 +172,7 @@ func (f *firmware) execute(e []byte) {
 func (f *firmware) device() *Device {
 	d := &Device{barSize: 1 << 20}
 	d.card.Name, d.card.Fn, d.card.Log, d.card.MTU, d.card.Options = "mlx5 script", f, slog.New(slog.DiscardHandler), 1500, nic.Options{Queues: 1, RingSize: 64}
-	d.bar = mmio.Trapped(1<<20, f, make([]byte, 1<<20), func(uint64, uint64) bool { return true })
+	d.bar = mmio.Trapped(1<<20, f, f.window, func(uint64, uint64) bool { return true })
 	d.wc = d.bar
 	if err := d.card.Allocate(1 << 20); err != nil {
 		f.Fatal(err)

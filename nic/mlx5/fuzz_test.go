@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"rebound/nic"
+	"rebound/nic/bus/dma"
 )
 
 // Whatever lies in the completion rings, a pass ends, reads and writes nothing but its own, and goes on or says why not.
@@ -39,10 +40,12 @@ func FuzzAnswers(f *testing.F) {
 	f.Add([]byte{0}, uint16(0), uint8(254))
 	f.Add([]byte{0xFF, 0xFF, 0xFF, 0xFF}, uint16(0x4C), uint8(4))
 	f.Add([]byte{0, 0, 0x7F, 0xFF, 0xFF, 0xFF}, uint16(8), uint8(1))
+	pool, window := new(dma.Pool), make([]byte, 1<<20)
 	f.Fuzz(func(t *testing.T, with []byte, at uint16, command uint8) {
 		defer func(d time.Duration) { reclaimLimit = d }(reclaimLimit)
 		reclaimLimit = 0
-		fw := newFirmware(t)
+		fw := newFirmwareOn(t, window)
+		fw.pool = pool
 		n := uint8(0)
 		fw.answer = func(in message, size int) message {
 			out := make(message, size)

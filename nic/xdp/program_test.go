@@ -68,26 +68,34 @@ func newPair(t testing.TB, name string, c fastpath.Config, v variant) *pair {
 	return p
 }
 
-// pairs are the configurations that frames go through.
+// configuration is one that frames go through.
+type configuration struct {
+	name   string
+	change func(*fastpath.Config)
+}
+
+var configurations = []configuration{
+	{"strict", func(*fastpath.Config) {}},
+	{"short", func(c *fastpath.Config) { c.ChecksumBytes = 60 }},
+	{"partial", func(c *fastpath.Config) { c.PartialChecksums = true }},
+	{"vlan", func(c *fastpath.Config) { c.VLANs = []uint16{0, 20, 100} }},
+	{"tagged", func(c *fastpath.Config) { c.VLANs, c.ChecksumBytes = []uint16{10, 20, 100}, 0 }},
+	{"open", func(c *fastpath.Config) { c.Mode = fastpath.Open }},
+	{"one address", func(c *fastpath.Config) { c.Addresses = c.Addresses[:1] }},
+	{"base", func(c *fastpath.Config) { c.STAMPBase, c.PartialChecksums = true, true }},
+	{"frags", func(c *fastpath.Config) { c.STAMPBase = true }},
+	{"limited", func(c *fastpath.Config) { c.Rate, c.Burst = 1_000_000, 1<<30 }},
+}
+
+func (v *configuration) pair(t testing.TB) *pair {
+	c := config()
+	v.change(&c)
+	return newPair(t, v.name, c, variant{frags: v.name == "frags"})
+}
+
 func pairs(t testing.TB) (all []*pair) {
-	for _, v := range []struct {
-		name   string
-		change func(*fastpath.Config)
-	}{
-		{"strict", func(*fastpath.Config) {}},
-		{"short", func(c *fastpath.Config) { c.ChecksumBytes = 60 }},
-		{"partial", func(c *fastpath.Config) { c.PartialChecksums = true }},
-		{"vlan", func(c *fastpath.Config) { c.VLANs = []uint16{0, 20, 100} }},
-		{"tagged", func(c *fastpath.Config) { c.VLANs, c.ChecksumBytes = []uint16{10, 20, 100}, 0 }},
-		{"open", func(c *fastpath.Config) { c.Mode = fastpath.Open }},
-		{"one address", func(c *fastpath.Config) { c.Addresses = c.Addresses[:1] }},
-		{"base", func(c *fastpath.Config) { c.STAMPBase, c.PartialChecksums = true, true }},
-		{"frags", func(c *fastpath.Config) { c.STAMPBase = true }},
-		{"limited", func(c *fastpath.Config) { c.Rate, c.Burst = 1_000_000, 1<<30 }},
-	} {
-		c := config()
-		v.change(&c)
-		all = append(all, newPair(t, v.name, c, variant{frags: v.name == "frags"}))
+	for i := range configurations {
+		all = append(all, configurations[i].pair(t))
 	}
 	return all
 }

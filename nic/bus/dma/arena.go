@@ -47,9 +47,12 @@ func (a *Arena) Grow(size int) error {
 	if a.closed {
 		return fmt.Errorf("dma: %w", ErrClosed)
 	}
-	mp, err := newMapping(size, nodeOf(a.mapper))
-	if err != nil {
-		return err
+	mp := kept(a.mapper).take(size)
+	if mp == nil {
+		var err error
+		if mp, err = newMapping(size, nodeOf(a.mapper)); err != nil {
+			return err
+		}
 	}
 	if err := a.show(mp); err != nil {
 		return errors.Join(err, mp.close(a.mapper))

@@ -149,5 +149,9 @@ func (mp *mapping) close(m Mapper) error {
 	if err := mp.hide(m); err != nil {
 		return err
 	}
+	if k := kept(m); k != nil {
+		k.free = append(k.free, mp)
+		return nil
+	}
 	return errors.Join(unix.Munmap(mp.mem.Bytes), unix.Close(mp.mem.FD))
 }

@@ -40,7 +40,8 @@ type Hints struct{ MMIOReadTimeout, Watchdog, AdminTimeout, PollInterval uint16 
 // options are those with what the model works out from them.
 type options struct {
 	Options
-	doorbells int // BAR
+	doorbells int    // BAR
+	llq       uint64 // bytes of LLQ memory
 }
 
 // Model is one adapter. It implements sim.Model. Knobs may be turned from any goroutine at any time.
@@ -113,7 +114,7 @@ func New(o Options) *Model {
 	if o.Controller == 0 {
 		o.Controller = 1
 	}
-	m := &Model{opt: options{o, o.Profile.Doorbells}, rng: rand.New(rand.NewPCG(o.Seed, 7)), gid: gidOf(o.MAC), epoch: rand.Uint32()}
+	m := &Model{opt: options{o, o.Profile.Doorbells, llqMemory}, rng: rand.New(rand.NewPCG(o.Seed, 7)), gid: gidOf(o.MAC), epoch: rand.Uint32()}
 	return m
 }
 
@@ -125,7 +126,7 @@ func (m *Model) uarBase() uint64 {
 	case 0:
 		return 0x40000
 	case 2:
-		return llqMemory
+		return m.opt.llq
 	}
 	return 0
 }
@@ -139,7 +140,7 @@ func (m *Model) Config() sim.Config {
 		PCIeDevCap: 1<<28 | 1<<15 | 2, LinkSpeed: 3, LinkWidth: 16,
 	}
 	c.BARs[0] = sim.BAR{Size: regBARSize}
-	c.BARs[2] = sim.BAR{Size: llqMemory, Is64: true, Prefetchable: true, Polled: []sim.Range{{Len: llqMemory}}}
+	c.BARs[2] = sim.BAR{Size: m.opt.llq, Is64: true, Prefetchable: true, Polled: []sim.Range{{Len: m.opt.llq}}}
 	pages := sim.Range{Off: m.uarBase(), Len: uars}
 	switch m.opt.doorbells {
 	case 0:
@@ -177,7 +178,7 @@ func (m *Model) clear() {
 	m.pds, m.uars, m.ahs = make([]pd, maxPD), make([]uar, maxUAR), make([]ah, maxAH)
 	m.cqs, m.eqs, m.qps = make([]cq, maxCQ), make([]eq, maxEQ), make([]qp, maxQP)
 	m.liveQPs, m.liveCQs = nil, nil
-	m.llq = make([]bool, llqMemory/pageSize)
+	m.llq = make([]bool, m.opt.llq/pageSize)
 	m.mrs = map[uint32]*mr{}
 	m.epoch++
 	m.peers, m.peerOrder, m.ops, m.loop, m.out = map[[16]byte]*peer{}, nil, nil, nil, nil
