@@ -2,6 +2,7 @@ package kit
 
 import (
 	"errors"
+	"math/bits"
 	"unsafe"
 
 	"rebound/nic/bus/dma"
@@ -55,12 +56,19 @@ type Rings struct {
 
 // Page returns size bytes at the start of a page, as Poll wants them, and the device's address of the first; nil after an
 // error.
-func (r *Rings) Page(size int) (unsafe.Pointer, uint64) {
+func (r *Rings) Page(size int) (unsafe.Pointer, uint64) { return r.aligned(size, 4096) }
+
+// Whole is Page for what goes over the end of no larger page either, such as a huge one.
+func (r *Rings) Whole(size int) (unsafe.Pointer, uint64) {
+	return r.aligned(size, max(4096, 1<<bits.Len(uint(size-1))))
+}
+
+func (r *Rings) aligned(size, align int) (unsafe.Pointer, uint64) {
 	if r.Err != nil {
 		return nil, 0
 	}
 	var b dma.Block
-	if b, r.Err = r.Card.Block(size, 4096); r.Err != nil {
+	if b, r.Err = r.Card.Block(size, align); r.Err != nil {
 		return nil, 0
 	}
 	return Pointer(b), b.IOVA

@@ -56,8 +56,8 @@ func channelCount(shown map[string]uint64, queues map[uint32]uint64, name string
 	return []string{fmt.Sprintf("%s is %d, the model's queues have %v", name, shown[name], queues)}
 }
 
-// mlx5Script spreads flows over both channels, goes on sending while the firmware asks for pages and gives them back, and
-// lives through a failure of the firmware.
+// mlx5Script spreads flows over both channels, goes on sending while the firmware asks for pages and gives them back, has
+// completions compressed, and lives through a failure of the firmware.
 const mlx5Script = helpers + `
 dev=eth0
 modprobe mlx5_core || fail modprobe mlx5_core
@@ -84,6 +84,14 @@ say flooded
 sleep 0.5
 show stats ethtool -S eth0
 say stats
+need ethtool --set-priv-flags eth0 rx_cqe_compress on
+up
+for i in 1 2 3; do floods $peer:7 1000 1472; done
+pings 100 56
+show zipped ethtool -S eth0
+say zipped
+need ethtool --set-priv-flags eth0 rx_cqe_compress off
+up
 for i in 1 2 3; do
   need ip link set eth0 down
   up
@@ -160,6 +168,13 @@ func mlx5Load(t *testing.T) {
 				if most < before+300 || owned != before+300 {
 					return fmt.Errorf("the firmware had %d pages, then up to %d, and %d after it asked for 3 times 300 and gave 3 times 200 back", before, most, owned)
 				}
+			case "zipped":
+				k, n := m.Counters(), numbers(r["zipped"])
+				if k.Compressed == 0 || n["rx_cqe_compress_blks"] != k.Sessions || n["rx_cqe_compress_pkts"] != k.Compressed {
+					return fmt.Errorf("ethtool shows %d compressed completions in %d blocks, the model says %d in %d",
+						n["rx_cqe_compress_pkts"], n["rx_cqe_compress_blks"], k.Compressed, k.Sessions)
+				}
+				t.Logf("%d completions came compressed, in %d sessions", k.Compressed, k.Sessions)
 			case "fatal":
 				m.Fatal(1)
 			case "gone":
@@ -174,7 +189,7 @@ func mlx5Load(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proven(t, "F2", "Linux mlx5_core", "two channels, 900 pages given and 600 taken back under load, a failure of the firmware")
+	proven(t, "F2", "Linux mlx5_core", "two channels, 900 pages given and 600 taken back under load, compressed completions, a failure of the firmware")
 }
 
 // vfScript is the shortest life of our responder in the guest: it answers, is killed, answers again, and ends.

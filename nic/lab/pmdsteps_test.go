@@ -51,16 +51,14 @@ func echoes(port, top, flood int) func(p *pmdRun) error {
 }
 
 // pmdWindow is how many frames may be on their way: testpmd drops what finds no room in a ring of 256, and drivers give room
-// back late. A jumbo frame takes up to five descriptors.
-func pmdWindow(top int) int {
-	if top > 1514 {
-		return 24
-	}
-	return 128
-}
+// back late.
+const pmdWindow = 128
 
 // forwards has testpmd forward n frames as they are, each way.
-func forwards(n, top int) func(p *pmdRun) error {
+func forwards(n, top int) func(p *pmdRun) error { return forwardsWithin(n, top, pmdWindow) }
+
+// forwardsWithin is forwards with at most window frames on their way.
+func forwardsWithin(n, top, window int) func(p *pmdRun) error {
 	return func(p *pmdRun) error {
 		sizes := sized(top)
 		for _, from := range []int{0, 1} {
@@ -74,7 +72,7 @@ func forwards(n, top int) func(p *pmdRun) error {
 				copy(f[6:12], numbered(i))
 				return f
 			}
-			err := p.ends[from].stream(p.ends[1-from], n, pmdWindow(top), stamp, func(f []byte) (int, error) {
+			err := p.ends[from].stream(p.ends[1-from], n, window, stamp, func(f []byte) (int, error) {
 				i := numberOf(f[6:])
 				if i >= 0 && !bytes.Equal(f, stamp(i)) {
 					return i, fmt.Errorf("is not as it was sent: %x", head(stamp(i)))
@@ -367,8 +365,12 @@ func xstats(port int) func(p *pmdRun) error {
 			k := m.Counters()
 			want["rx_good_packets"], want["tx_good_packets"], want["rx_good_bytes"], want["tx_good_bytes"] = k.RxFrames, k.TxFrames, k.RxBytes, k.TxBytes
 		case *mlx5sim.Model:
-			k := m.Counters()
-			want["rx_good_packets"], want["tx_good_packets"], want["rx_good_bytes"], want["tx_good_bytes"] = k.RxFrames, k.TxFrames, k.RxBytes, k.TxBytes
+			k, was := m.Counters(), p.mlx5[port]
+			rx, rxBytes, tx, txBytes := k.RxFrames-was.RxFrames, k.RxBytes-was.RxBytes, k.TxFrames-was.TxFrames, k.TxBytes-was.TxBytes
+			want["rx_good_packets"], want["tx_good_packets"], want["rx_good_bytes"], want["tx_good_bytes"] = rx, tx, rxBytes, txBytes             // the driver's own
+			want["rx_unicast_packets"], want["tx_unicast_packets"], want["rx_unicast_bytes"], want["tx_unicast_bytes"] = rx, tx, rxBytes, txBytes // the vport's
+			want["rx_phy_packets"], want["tx_phy_packets"], want["rx_phy_bytes"], want["tx_phy_bytes"] = rx, tx, rxBytes+4*rx, txBytes+4*tx       // with FCS
+			want["rx_out_of_buffer"] = k.OutOfBuffer - was.OutOfBuffer
 		}
 		if d := differ(shown, want); len(d) > 0 {
 			return fmt.Errorf("xstats and model disagree: %s", strings.Join(d, "; "))
@@ -376,6 +378,28 @@ func xstats(port int) func(p *pmdRun) error {
 		p.log("%d statistics of function %d agree with the model: %d frames in, %d out", len(want), port, want["rx_good_packets"], want["tx_good_packets"])
 		return nil
 	}
+}
+
+// countsFromHere notes what the models counted.
+func countsFromHere(p *pmdRun) error {
+	for i, f := range p.functions {
+		p.mlx5[i] = f.model.(*mlx5sim.Model).Counters()
+	}
+	return nil
+}
+
+// zipped looks whether function 0 has compressed completions since it looked last.
+func zipped(want bool) pmdStep {
+	return pmdStep{name: "zipped", commands: []string{"show port stats 0"}, do: func(p *pmdRun) error {
+		k := p.functions[0].model.(*mlx5sim.Model).Counters()
+		n := k.Compressed - p.zipped
+		p.zipped = k.Compressed
+		p.log("%d completions of receive came in compressed sessions", n)
+		if want != (n > 0) {
+			return errors.New("completions were not compressed as was asked for")
+		}
+		return nil
+	}}
 }
 
 // pushed looks how ENA's descriptors and frames left since it looked last: stored into the device's memory (LLQ), or read by it.

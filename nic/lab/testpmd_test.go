@@ -42,18 +42,21 @@ else
 fi
 mkfifo /tmp/commands
 n=0
-# pmd COMMAND...: commands of testpmd's, each one argument. What it printed since the ones before is in /tmp/said.
+# pmd COMMAND...: commands of testpmd's, each one argument. What it printed since the ones before is in /tmp/said. Behind them goes
+# one that it does not know, and says so when all before is done. It may say other things at any time, such as that a link came or went.
 pmd() {
   n=$((n+1))
   local i=0
   for c in "$@"; do echo "$c" >&4; done
-  echo "end-of-$n" >&4 # which it does not know, and says so when all before is done
-  until { tail -c +$((from+1)) /tmp/out; echo; } | tr -d '\r' >/tmp/said; grep -A1 "end-of-$n\$" /tmp/said | grep -q '^Command not found'; do
+  echo "end-of-$n" >&4
+  until [ $(grep -c 'Command not found' /tmp/out) -ge $((n-begun)) ]; do
     i=$((i+1))
-    [ $i -lt 1200 ] || { show failed tail -30 /tmp/said; fail "testpmd does not end: $*"; }
+    [ $i -lt 2400 ] || { show failed tail -30 /tmp/out; fail "testpmd does not end: $*"; }
     kill -0 $pid || { show failed tail -30 /tmp/out; fail "testpmd has ended: $*"; }
     sleep 0.1
   done
+  [ $(grep -c 'Command not found' /tmp/out) = $((n-begun)) ] || { show failed tail -30 /tmp/out; fail "testpmd does not know one of: $*"; }
+  { tail -c +$((from+1)) /tmp/out; echo; } | tr -d '\r' >/tmp/said
   from=$(stat -c %s /tmp/out)
 }
 # pmd_until PATTERN COMMAND: repeats it until it prints that
@@ -70,7 +73,7 @@ begin() {
   local devargs=$1 allow= ; shift
   for a in $addrs; do allow="$allow -a $a$devargs"; done
   : >/tmp/out
-  from=0
+  from=0 begun=$n
   console dpdk-testpmd $allow "$@" </tmp/commands >/tmp/out 2>&1 &
   pid=$!
   exec 4>/tmp/commands
@@ -90,9 +93,11 @@ type pmdRun struct {
 	functions []*function
 	ends      []*wireEnd
 	macs      []net.HardwareAddr
-	said      []string        // by the step's commands
-	ena       enasim.Counters // of function 0 when pushed looked last
-	tall      int             // frames it had sent then that were longer than a wide LLQ entry holds
+	said      []string            // by the step's commands
+	ena       enasim.Counters     // of function 0 when pushed looked last
+	tall      int                 // frames it had sent then that were longer than a wide LLQ entry holds
+	mlx5      [2]mlx5sim.Counters // when countsFromHere looked
+	zipped    uint64              // compressed completions that zipped saw
 	log       func(string, ...any)
 }
 
@@ -251,9 +256,10 @@ var pmdCards = []pmdCard{
 		{name: "large", devargs: ",llq_policy=3", app: pmdApp, steps: append(slices.Clone(pmdShort), pushed(true, 224))},
 	}},
 	{card: &mlx5Card, model: connectX5, vendor: "0x15b3", bifurcated: true, lives: []pmdLife{
-		// It calls no checksum wrong, only right or unknown.
-		{name: "mlx5", devargs: ",rxq_cqe_comp_en=0", app: pmdApp, steps: only(pmdSteps(pmdAble{tso: true, vlan: true}),
-			"echo", "again", "forward", "flows", "hashes", "checksums", "bad", "tso", "tsooff", "vlan", "tag")},
+		// It calls no checksum wrong, only right or unknown. At an MTU of 9000 a receive WQE has eight buffers, so that a ring of 256
+		// is one of 32 frames.
+		{name: "mlx5", app: pmdApp + " --rxd=1024 --txd=1024", steps: append(pmdSteps(pmdAble{tso: true, vlan: true, linkSwitch: true, rss: "udp", restart: true, jumbo: 96, cleared: true}), zipped(true))},
+		{name: "plain", devargs: ",rxq_cqe_comp_en=0", app: pmdApp, steps: append(slices.Clone(pmdShort), zipped(false))},
 	}},
 }
 
@@ -266,6 +272,9 @@ type pmdAble struct {
 	tso, vlan  bool
 	linkSwitch bool   // "set link-down" is the driver's
 	rss        string // "ports" if the hash has them from the first, "udp" if that is configured in mid-life
+	restart    bool   // such a change takes a restart of the port
+	jumbo      int    // how many jumbo frames may be on their way; 24 if zero, for rings of 256 of which one takes up to five descriptors
+	cleared    bool   // statistics are looked at after they were cleared: the driver's own do not outlive a restart of the port
 	badIP      int    // what the driver reports of the wrong checksums of IPv4
 	badL4      int    // and of UDP and TCP
 }
@@ -298,8 +307,12 @@ func pmdSteps(able pmdAble) []pmdStep {
 		{name: "hashes", commands: []string{"stop", "show port 0 rss-hash key"}, do: hashed(able.rss == "ports")},
 	}
 	if able.rss == "udp" {
+		ports := []string{"port config all rss udp", "start"}
+		if able.restart {
+			ports = []string{"port config all rss udp", "port stop all", "port start all", "start"}
+		}
 		steps = append(steps,
-			pmdStep{name: "ports", commands: []string{"port config all rss " + able.rss, "start"}, do: flows},
+			pmdStep{name: "ports", commands: ports, do: flows},
 			pmdStep{name: "hashes2", commands: []string{"stop", "show port 0 rss-hash key"}, do: hashed(true)})
 	}
 	steps = append(steps,
@@ -321,7 +334,7 @@ func pmdSteps(able pmdAble) []pmdStep {
 		pmdStep{name: "jumbo", commands: []string{"port stop all", "port config mtu 0 9000", "port config mtu 1 9000",
 			"port config 0 rx_offload scatter on", "port config 1 rx_offload scatter on",
 			"port config 0 tx_offload multi_segs on", "port config 1 tx_offload multi_segs on",
-			"port start all", "set fwd io", "start"}, do: forwards(1000, 9014)},
+			"port start all", "set fwd io", "start"}, do: forwardsWithin(1000, 9014, cmp.Or(able.jumbo, 24))},
 		pmdStep{name: "pull", do: cable(0, false)},
 		pmdStep{name: "down", commands: []string{"show port info 0"}, until: "Link status: down", do: cable(0, true)},
 		pmdStep{name: "up", commands: []string{"show port info 0"}, until: "Link status: up", do: forwards(200, 1514)})
@@ -331,6 +344,9 @@ func pmdSteps(able pmdAble) []pmdStep {
 			pmdStep{name: "off", commands: []string{"show port info 0"}, until: "Link status: down"},
 			pmdStep{name: "on", commands: []string{"set link-up port 0"}},
 			pmdStep{name: "back", commands: []string{"show port info 0"}, until: "Link status: up", do: forwards(200, 1514)})
+	}
+	if able.cleared {
+		steps = append(steps, pmdStep{name: "clear", commands: []string{"clear port stats all", "clear port xstats all"}, do: inTurn(countsFromHere, forwards(1000, 1514))})
 	}
 	return append(steps, pmdStep{name: "xstats", commands: []string{"stop", "show port xstats 0"}, do: xstats(0)},
 		pmdStep{name: "xstats1", commands: []string{"show port xstats 1"}, do: xstats(1)})

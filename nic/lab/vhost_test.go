@@ -130,7 +130,7 @@ func (p *testpmd) end() (all []stream, err error) {
 	return all, nil
 }
 
-// vhostScript is our responder's life on two devices, first with one queue and then with two, on each, pinged by Linux's virtio_net on
+// vhostScript is our responder's life on two devices, first with one queue and then with two, and jumbo frames, on each, pinged by Linux's virtio_net on
 // the device whose frames testpmd brings. Ours are functions 1 and 3, Linux's 2 and 4. Set before it: $pings and $datagrams.
 const vhostScript = helpers + `
 peer=10.9.0.1
@@ -141,7 +141,7 @@ all() { for i in 1 2 3 4; do [ -n "$(having $i)" ] || return 1; done; }
 until_true 100 all
 start() {
   : >/tmp/out
-  responder -config /lab/config.toml -set nic.driver=virtio -set nic.device=$addr -set 'respond.addresses=["10.9.0.1/24"]' $cores >/tmp/out 2>/tmp/err &
+  responder -config /lab/config.toml -set nic.driver=virtio -set nic.device=$addr -set nic.mtu=$mtu -set 'respond.addresses=["10.9.0.1/24"]' $cores >/tmp/out 2>/tmp/err &
   pid=$!
   await_ready
 }
@@ -154,8 +154,8 @@ fail() { # with what the responder has to say
 # traffic CPU SHARE: from one processor, which is one queue of Linux's
 traffic() {
   taskset -p $1 $$ >/dev/null
-  for s in 0 56 777 1472; do pings $((pings/$2)) $s; done
-  flood $peer:7 $((datagrams/$2)) 1472 >/tmp/need 2>&1 || { show failed cat /tmp/need /tmp/err; fail flood; }
+  for s in 0 56 777 1472 $((mtu-28)); do pings $((pings/$2)) $s; done
+  flood $peer:7 $((datagrams/$2)) $((mtu-28)) >/tmp/need 2>&1 || { show failed cat /tmp/need /tmp/err; fail flood; }
   taskset -p 3 $$ >/dev/null
 }
 for ours in 1 3; do
@@ -163,7 +163,9 @@ for ours in 1 3; do
   addr=$(basename $(readlink -f /sys/class/net/$(having $ours)/device/..))
   need responder bind $addr
   for q in 1 2; do
+    mtu=1500; [ $q = 1 ] || mtu=9000
     need ethtool -L $dev combined $q
+    need ip link set $dev mtu $mtu
     need ip addr add 10.9.0.2/24 dev $dev
     up
     cores=; [ $q = 1 ] || cores='-set cpu.cores=[0,1]'
@@ -204,8 +206,6 @@ func vhostF4(t *testing.T, k *Kit) {
 	other := startTestpmd(t, k, dir, count, queues)
 	var devices []Device
 	for i := range count {
-		// At an MTU of 1500 no buffer crosses a page of 2 MiB: where one does, DPDK's vhost takes the page behind it in the device's
-		// addresses for the page behind it in memory (docs/bring-up-virtio.md).
 		ring := []string{"", ",packed=on"}[i/2]
 		// Ours takes the IOMMU's addresses. Linux's takes physical ones, and leaves no checksum to the other end.
 		way := []string{",iommu_platform=on", ",csum=off,guest_csum=off,gso=off"}[i%2]
@@ -228,8 +228,8 @@ func vhostF4(t *testing.T, k *Kit) {
 		Say: func(key, text string, r Result) error {
 			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
 			if which, ok := strings.CutPrefix(key, "ready"); ok {
-				want := map[string]string{"1": `mtu=1500 push="split ring"`, "3": `mtu=1500 push="packed ring"`}[which[:1]]
-				want = fmt.Sprintf("queues=%s %s", which[1:], want)
+				want := fmt.Sprintf(`queues=%s mtu=%s push="%s ring"`, which[1:], map[string]string{"1": "1500", "2": "9000"}[which[1:]],
+					map[string]string{"1": "split", "3": "packed"}[which[:1]])
 				if said := strings.Join(r["info"+which], "\n"); !strings.Contains(said, want) {
 					return fmt.Errorf("it should say %s: %s", want, said)
 				}
@@ -258,5 +258,5 @@ func vhostF4(t *testing.T, k *Kit) {
 			t.Logf("testpmd forwarded %d frames from port %d, queue %d", streams[i].out, port, queue)
 		}
 	}
-	proven(t, "F4", "DPDK "+dpdkVersion(k)+" vhost-user", "split and packed rings, 1 and 2 queues, behind an IOMMU: %d replies through testpmd, kill -9 and again", replies)
+	proven(t, "F4", "DPDK "+dpdkVersion(k)+" vhost-user", "split and packed rings, 1 and 2 queues, MTU 1500 and 9000, behind an IOMMU: %d replies through testpmd, kill -9 and again", replies)
 }

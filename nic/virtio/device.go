@@ -189,9 +189,9 @@ func (d *Device) allocate() error {
 		r := ring{index: uint32(index), mask: uint32(size - 1), shift: uint8(bits.TrailingZeros(uint(size))),
 			packed: d.has(featPacked), data: d.has(featNotifyData)}
 		a := r.areas()
-		r.desc, r.iova[0] = memory.Page(a[0])
-		r.driver, r.iova[1] = memory.Page(a[1])
-		r.device, r.iova[2] = memory.Page(a[2])
+		r.desc, r.iova[0] = memory.Whole(a[0])
+		r.driver, r.iova[1] = memory.Whole(a[1])
+		r.device, r.iova[2] = memory.Whole(a[2])
 		return r
 	}
 	for i := range queues {

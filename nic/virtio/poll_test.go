@@ -32,21 +32,25 @@ const (
 )
 
 func newTestQueue(t testing.TB, packed bool) *testQueue {
+	return newTestQueueOf(t, packed, testStride, testLen)
+}
+
+func newTestQueueOf(t testing.TB, packed bool, stride, length uint32) *testQueue {
 	const area = testRing*descSize + 4096
-	mem := nictest.HugePages(t, 6*area+2*testRing*testStride)
+	mem := nictest.HugePages(t, 6*area+2*testRing*int(stride))
 	take := func(n int) unsafe.Pointer {
 		p := unsafe.Pointer(&mem[0])
 		mem = mem[n:]
 		return p
 	}
 	b := &testQueue{frame: nictest.EchoRequest(64)}
-	b.Queue = &Queue{bufLen: testLen, stride: testStride, iova: testIOVA, owner: unsafe.Pointer(unsafe.SliceData(make([]byte, testRing)))}
+	b.Queue = &Queue{bufLen: length, stride: stride, iova: testIOVA, owner: unsafe.Pointer(unsafe.SliceData(make([]byte, testRing)))}
 	for i, r := range []*ring{&b.rx, &b.tx} {
 		*r = ring{index: uint32(i), mask: testRing - 1, shift: uint8(bits.TrailingZeros(testRing)), packed: packed,
 			desc: take(area), driver: take(area), device: take(area), bell: unsafe.Pointer(&b.bells[i])}
 	}
-	b.buf = take(testRing * testStride)
-	b.sendBuf, b.sendIOVA = take(testRing*testStride), testIOVA+1<<31
+	b.buf = take(testRing * int(stride))
+	b.sendBuf, b.sendIOVA = take(testRing*int(stride)), testIOVA+1<<31
 	b.restart()
 	return b
 }
@@ -108,7 +112,7 @@ func (b *testQueue) gather() {
 
 // buffer is the memory of buffer id.
 func (b *testQueue) buffer(id uint32) []byte {
-	return unsafe.Slice((*byte)(unsafe.Add(b.buf, id*testStride)), testLen)
+	return unsafe.Slice((*byte)(unsafe.Add(b.buf, id*b.stride)), b.bufLen)
 }
 
 // receive is a frame's arrival in the oldest buffer that the device has.
@@ -185,6 +189,60 @@ func TestStart(t *testing.T) {
 			if packed && *word(r.driver, 0)>>16 != 1 || !packed && *half(r.driver, 0) != 1 {
 				t.Errorf("the device is asked for interrupts: %#x", *word(r.driver, 0))
 			}
+		}
+	})
+}
+
+// TestNoBufferIsSplit: with jumbo frames, whose buffers are in several huge pages, neither the device nor Send has one that begins in
+// one page and ends in the next, over many rounds of both rings.
+func TestNoBufferIsSplit(t *testing.T) {
+	both(t, func(t *testing.T, packed bool) {
+		const stride, length = 9152, 9026
+		b, r := newTestQueueOf(t, packed, stride, length), nictest.NewResponder(t)
+		split := func(base unsafe.Pointer, off uint64) bool {
+			first := uint64(uintptr(base)) + off
+			return first>>21 != (first+length-1)>>21
+		}
+		want := map[uint64]bool{}
+		skipped := 0
+		for id := range uint64(testRing) {
+			if split(b.buf, id*stride) {
+				skipped++
+			} else {
+				want[id] = true
+			}
+		}
+		if skipped == 0 {
+			t.Fatal("the test has no buffer that is split")
+		}
+		for n := range uint32(len(want)) {
+			id, addr, _, _, ok := b.next(&b.rx, n)
+			if !ok || !want[uint64(id)] || addr != testIOVA+uint64(id)*stride {
+				t.Fatalf("receive entry %d: buffer %d at %#x, there %v", n, id, addr, ok)
+			}
+			delete(want, uint64(id))
+		}
+		for i := range 3 * testRing {
+			b.receive(b.frame)
+			if n := b.Poll(r); n != 1 {
+				t.Fatalf("%d replies to frame %d", n, i)
+			}
+			id, addr, _, ok := b.transmit()
+			if !ok || split(b.buf, addr-testIOVA) {
+				t.Fatalf("reply %d: buffer %d at %#x, there %v", i, id, addr, ok)
+			}
+			b.finish(id)
+			b.Poll(r)
+		}
+		for i := range 3 * testRing {
+			if err := b.send(b.frame); err != nil {
+				t.Fatalf("Send %d: %v", i, err)
+			}
+			id, addr, _, ok := b.transmit()
+			if !ok || addr < b.sendIOVA || split(b.sendBuf, addr-b.sendIOVA) {
+				t.Fatalf("Send %d: buffer %d at %#x, there %v", i, id, addr, ok)
+			}
+			b.finish(id)
 		}
 	})
 }

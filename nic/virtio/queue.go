@@ -64,6 +64,19 @@ var wrongs = [...]string{
 	wrongTxID:    "transmit ring: a used entry names buffer %d, which the device does not have",
 }
 
+// hugePage is the least size of the pages in which memory lies side by side behind two IOMMUs: the guest's, and what a back end
+// of the device keeps of it.
+const hugePage = 2 << 20
+
+// crosses reports whether buffer id of those at base goes over the end of a huge page. Such a buffer is never used. The next page may
+// lie elsewhere in the memory of the guest, and DPDK's vhost takes it to lie behind (vhost_user_iotlb_cache_find adds the
+// lengths of entries that adjoin in the device's addresses, and returns where the first one leads): it would write past the
+// first page.
+func (q *Queue) crosses(base unsafe.Pointer, id uint32) bool {
+	first := uintptr(base) + uintptr(id*q.stride)
+	return first/hugePage != (first+uintptr(q.bufLen)-1)/hugePage
+}
+
 // has says who has buffer id.
 func (q *Queue) has(id uint32) *uint8 { return (*uint8)(unsafe.Add(q.owner, id)) }
 
@@ -258,8 +271,8 @@ func (q *Queue) distrust(what, number uint32) {
 	}
 }
 
-// reset puts the rings into the state in which the device is started with them: all buffers given to receive, nothing to
-// transmit.
+// reset puts the rings into the state in which the device is started with them: all buffers given to receive that lie in one
+// piece, nothing to transmit.
 func (q *Queue) reset() {
 	q.rx.reset()
 	q.tx.reset()
@@ -267,6 +280,9 @@ func (q *Queue) reset() {
 	q.delta = q.iova - uint64(uintptr(q.buf))
 	clear(unsafe.Slice((*byte)(q.owner), q.rx.mask+1))
 	for id := range q.rx.mask + 1 {
+		if q.crosses(q.buf, id) {
+			continue
+		}
 		if !q.rx.packed {
 			*q.rx.splitAt(id) = splitDesc{addr: q.iova + uint64(id*q.stride), len: q.bufLen, flags: descWrite}
 		}
@@ -281,6 +297,9 @@ func (q *Queue) reset() {
 // send posts a copy of frame.
 func (q *Queue) send(frame []byte) error {
 	q.tidy()
+	for q.crosses(q.sendBuf, q.sendNext&q.tx.mask) {
+		q.sendNext++
+	}
 	id := q.sendNext & q.tx.mask
 	own := (*uint8)(unsafe.Add(q.owner, id))
 	if *own&(inReply|inSend) != 0 || q.distrusted != 0 {

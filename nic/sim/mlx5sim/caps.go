@@ -54,7 +54,6 @@ var notModelled = []struct {
 	{capGeneral, kit.Field{Off: 0x44, Hi: 1, Lo: 1}, "uc: QPs are RC and UD"},
 	{capGeneral, kit.Field{Off: 0x44, Hi: 30, Lo: 30}, "cq_resize"},
 	{capGeneral, kit.Field{Off: 0x34, Hi: 26, Lo: 26}, "ets: one traffic class"},
-	{capGeneral, kit.Field{Off: 0xb4, Hi: 0, Lo: 0}, "cqe_compression"},
 	{capEthernet, kit.Field{Off: 0x00, Hi: 29, Lo: 29}, "lro_cap"},
 	{capEthernet, kit.Field{Off: 0x00, Hi: 27, Lo: 27}, "lro_time_stamp"},
 	{capEthernet, kit.Field{Off: 0x00, Hi: 15, Lo: 14}, "multi_pkt_send_wqe"},

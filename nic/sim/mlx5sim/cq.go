@@ -48,6 +48,10 @@ type cq struct {
 	pi, ci   uint32 // 24 bits
 	broken   bool   // overrun
 
+	compress bool   // cqe_comp_en
+	mini     uint64 // mini_cqe_res_format
+	session  session
+
 	armed     bool
 	solicited bool // armed for solicited completions only
 	armSN     uint32
@@ -59,7 +63,7 @@ type cq struct {
 func (m *Model) createCQ(c *call) *refusal {
 	in := c.in
 	q := &cq{uar: in.U32("uar_page"), eqn: in.U32("c_eqn"), oi: in.Is("oi"),
-		period: in.U32("cq_period"), maxCount: in.U32("cq_max_count")}
+		period: in.U32("cq_period"), maxCount: in.U32("cq_max_count"), compress: in.Is("cqe_comp_en"), mini: in.U("mini_cqe_res_format")}
 	u, r := m.obj.uars.get(q.uar)
 	if r != nil {
 		return r
@@ -71,8 +75,8 @@ func (m *Model) createCQ(c *call) *refusal {
 	switch {
 	case in.U("cqe_sz") != 0:
 		return refuse(stBadParam, "cqe_sz is %d, the model has 0 (64 bytes)", in.U("cqe_sz"))
-	case in.Is("cqe_comp_en"):
-		return refuse(stBadParam, "cqe_comp_en is set without capability cqe_compression")
+	case q.compress && q.mini > miniChecksum:
+		return refuse(stBadParam, "mini_cqe_res_format is %d, expected 0 (hash) or 1 (checksum): capability mini_cqe_resp_stride_index is 0", q.mini)
 	case in.U("status")|in.U("st")|in.U("consumer_counter")|in.U("producer_counter") != 0:
 		return refuse(stBadParam, "status, st and the counters have to be zero")
 	case in.I("log_cq_size") > 22:
@@ -116,6 +120,10 @@ func (m *Model) queryCQ(c *call) *refusal {
 	o := c.out
 	if q.broken {
 		o.Set("status", 9) // overflow
+	}
+	if q.compress {
+		o.Set("cqe_comp_en", 1)
+		o.Set("mini_cqe_res_format", q.mini)
 	}
 	o.Set("log_cq_size", uint64(q.logSize))
 	o.Set("uar_page", uint64(q.uar))
@@ -175,32 +183,46 @@ func (m *Model) cqDoorbell(u uint32, v uint64) {
 
 // complete writes a CQE and raises an event if the CQ is armed.
 func (m *Model) complete(q *cq, b *[cqeSize]byte, solicited bool) {
+	m.flush(q)
+	if m.room(q, 1) {
+		m.put(q, b, 1, solicited)
+	}
+}
+
+// room reports whether n more entries are free, and breaks the CQ if they are not.
+func (m *Model) room(q *cq, n uint32) bool {
 	if q.broken {
-		return
+		return false
 	}
-	if (q.pi-q.ci)&0xffffff >= q.entries() && !q.oi {
-		var rec [4]byte
-		if m.host.DMARead(q.dbr, rec[:]) != nil {
-			return
-		}
-		ci := be.Uint32(rec[:])
-		if ci>>24 != 0 || (q.pi-ci)&0xffffff > q.entries() {
-			m.host.Refuse("CQ %#x: consumer counter in the doorbell record is %#x, producer counter is %#x, %d entries", q.id, ci, q.pi, q.entries())
-			ci = q.ci
-		}
-		q.ci = ci
-		if (q.pi-q.ci)&0xffffff >= q.entries() {
-			m.overrun(q)
-			return
-		}
+	if q.oi || (q.pi-q.ci)&0xffffff+n <= q.entries() {
+		return true
 	}
+	var rec [4]byte
+	if m.host.DMARead(q.dbr, rec[:]) != nil {
+		return false
+	}
+	ci := be.Uint32(rec[:])
+	if ci>>24 != 0 || (q.pi-ci)&0xffffff > q.entries() {
+		m.host.Refuse("CQ %#x: consumer counter in the doorbell record is %#x, producer counter is %#x, %d entries", q.id, ci, q.pi, q.entries())
+		ci = q.ci
+	}
+	q.ci = ci
+	if (q.pi-q.ci)&0xffffff+n > q.entries() {
+		m.overrun(q)
+		return false
+	}
+	return true
+}
+
+// put writes a CQE that stands for n entries.
+func (m *Model) put(q *cq, b *[cqeSize]byte, n uint32, solicited bool) {
 	b[63] |= uint8(q.pi>>q.logSize) & 1
 	if m.host.DMAWrite(q.at(q.pi), b[:]) != nil {
 		return
 	}
-	q.pi = (q.pi + 1) & 0xffffff
+	q.pi = (q.pi + n) & 0xffffff
 	if q.armed && (!q.solicited || solicited) {
-		m.moderate(q, 1)
+		m.moderate(q, n)
 	}
 }
 

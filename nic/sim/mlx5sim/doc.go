@@ -11,7 +11,7 @@
 //
 // Initialization segment with health buffer and software reset, command queue with mailboxes, tokens and signatures, EQs with
 // command, page request, port and completion events, pages given and taken, capabilities, UARs, PDs, transport domains, queue
-// counters, CQs with moderation, physical and translated memory keys, the reserved LKey, send and receive queues with their
+// counters, CQs with moderation and compressed receive completions, physical and translated memory keys, the reserved LKey, send and receive queues with their
 // states, TIS, TIR, RQT, RSS, flow tables that are really walked, vport context and counters, local loopback, the port's
 // registers, a free-running and a real-time clock that stamp completions, checksums in both directions, LSO, VLAN stripping,
 // BlueFlame. For RDMA: QPs of RC and UD, and QP1, with their states; RoCE version 1 and 2 over IPv4 and IPv6 with the invariant
@@ -39,7 +39,7 @@
 // # What there is not
 //
 // A driver that asks for one of these is told so by a status and a violation, and the capability is not claimed: striding
-// receive queues, LRO, CQE compression, multi-packet WQEs, inner headers of tunnels, QPs of UC and DC, XRC's data path, atomic
+// receive queues, LRO, compressed send completions, multi-packet WQEs, inner headers of tunnels, QPs of UC and DC, XRC's data path, atomic
 // operations, multicast groups of RoCE, congestion control (its parameters are kept), KLM keys, flow counters and header
 // rewriting, transmit steering, several vports (SR-IOV: a virtual function is modelled without its physical one), ETS and PPS.
 // Firmware syndromes are the model's own but for those that are known. Commands take no time: each is done in the Step after
@@ -70,6 +70,6 @@
 // A send: a store for each 64 bytes pushed (write-combined; eight bytes for a plain doorbell); one DMA read for the WQEs if
 // they were not pushed (up to 256 bytes at once); one for each data segment; one write for a CQE if the WQE asked for one. A
 // receive: one read of the doorbell record when the queue looks empty; one of up to 512 bytes of WQEs; a write for each data
-// segment; a write for the CQE; an EQE and an interrupt if the CQ is armed. A real card reads in bursts of its read request
+// segment; a write for the CQE, or, of a compressed session, one for its title and one for each eight; an EQE and an interrupt if the CQ is armed. A real card reads in bursts of its read request
 // size; the model does not split.
 package mlx5sim

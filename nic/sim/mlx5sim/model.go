@@ -172,6 +172,7 @@ func (m *Model) Step() bool {
 		busy = true
 	}
 	busy = m.stepSQs() || busy
+	busy = m.stepSessions() || busy
 	busy = m.stepEvents() || busy
 	return busy
 }

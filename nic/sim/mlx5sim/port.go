@@ -59,6 +59,7 @@ type counters struct {
 	rxOversize, txOversize        uint64
 	txDiscard                     uint64
 	bySize                        [10]uint64
+	sessions, compressed          uint64 // of completions, and how many these stood for
 }
 
 const (
@@ -98,6 +99,7 @@ type Counters struct {
 	SelfBlocked                          uint64 // frames that were turned round, and that no TIR lets in from its own transport domain
 	Oversize                             uint64 // frames longer than the port's MTU
 	RQPackets, SQPackets                 map[uint32]uint64
+	Sessions, Compressed                 uint64 // compressed sessions, and the receive completions in them
 	Pushed                               uint64 // WQEs that came whole through BlueFlame
 	RoCERx, RoCETx, RoCEDropped          uint64 // packets of RoCE that arrive and leave, and that no QP takes
 	PortWrites                           uint64 // port registers that a virtual function wrote, in vain
@@ -114,7 +116,7 @@ func (m *Model) Counters() Counters {
 		WireRxFrames: wire.frames, WireRxBytes: wire.bytes, Filtered: c.filtered, Missed: c.missed, OutOfBuffer: c.outOfBuffer, SelfBlocked: c.selfBlocked,
 		PortWrites: c.portWrites, RoCEDropped: c.roceDropped,
 		RoCERx: c.rxIB[unicast].frames + c.rxIB[multicast].frames, RoCETx: c.txIB[unicast].frames + c.txIB[multicast].frames,
-		Oversize: c.rxOversize, RQPackets: map[uint32]uint64{}, SQPackets: map[uint32]uint64{}}
+		Oversize: c.rxOversize, Sessions: c.sessions, Compressed: c.compressed, RQPackets: map[uint32]uint64{}, SQPackets: map[uint32]uint64{}}
 	for id, q := range m.obj.rqs.m {
 		k.RQPackets[id] = q.packets
 	}

@@ -20,6 +20,7 @@ type rig struct {
 	self     uint32 // self_lb_en of the TIR
 	function uint32 // what the firmware calls the function
 	ts       uint32 // ts_format of the queues
+	compress uint32 // cqe_comp_en and mini_cqe_res_format of the CQ
 
 	uar, pd, td, tisn       uint32
 	eqn, cqn, sqn, rqn      uint32
@@ -239,7 +240,7 @@ func (x *rig) createEQ() []byte {
 
 func (x *rig) createCQ() []byte {
 	rec := x.rec.IOVA + 64
-	return dwords(0x118, 0, 0x400<<16, 0x1c, testLogCQ<<24|x.uar, 0x24, x.eqn, 0x48, uint32(rec>>32), 0x4c, uint32(rec),
+	return dwords(0x118, 0, 0x400<<16, 0x10, x.compress, 0x1c, testLogCQ<<24|x.uar, 0x24, x.eqn, 0x48, uint32(rec>>32), 0x4c, uint32(rec),
 		0x110, uint32(x.cq.IOVA>>32), 0x114, uint32(x.cq.IOVA))
 }
 

@@ -68,6 +68,7 @@ func (m *Model) modifyRQ(c *call) *refusal {
 		q.vsd = c.in.Is("vsd")
 	}
 	if q.state != want {
+		m.flush(m.obj.cqs.m[q.cqn])
 		q.cache = nil
 		if q.state = want; want == stateReset {
 			q.head, q.known, q.broken = 0, 0, false
@@ -79,6 +80,7 @@ func (m *Model) modifyRQ(c *call) *refusal {
 func (m *Model) destroyRQ(c *call) *refusal {
 	q, r := m.obj.rqs.remove(m, c.in.U32("rqn"))
 	if r == nil {
+		m.flush(m.obj.cqs.m[q.cqn])
 		m.holdQueue(&q.workQueue, -1)
 		if q.counter != 0 {
 			m.obj.counters.m[q.counter].held--
@@ -189,9 +191,9 @@ func (m *Model) receive(q *rq, f *frame, hash uint32, hashKind uint8, tag uint32
 	e[63] = cqeResponseSend << 4
 	if m.fault.compressed {
 		m.fault.compressed = false
-		e[63] |= 3 << 2 // format: compressed
+		e[63] |= formatCompressed
 	}
-	m.complete(m.obj.cqs.m[q.cqn], &e, false)
+	m.completeReceive(m.obj.cqs.m[q.cqn], q, &e)
 	return true
 }
 

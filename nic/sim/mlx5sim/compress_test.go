@@ -1,0 +1,184 @@
+package mlx5sim
+
+import (
+	"encoding/binary"
+	"slices"
+	"testing"
+)
+
+// compressing is a rig whose CQ compresses, with the format of mini CQEs.
+func compressing(t *testing.T, format uint32) *rig {
+	x := newRig(t, Options{})
+	x.compress = 1<<14 | format<<12
+	x.open()
+	return x
+}
+
+// arrive sends a frame of each length, plain UDP to one port, and lets the model hold them back as long as it does.
+func (x *rig) arrive(lengths ...int) {
+	for _, n := range lengths {
+		x.Far.Send(0, frameOf(n))
+	}
+	x.Port.Settle(200)
+}
+
+func (x *rig) slot(i uint32) []byte { return x.cq.Bytes[i%(1<<testLogCQ)*64:][:64] }
+
+// lengthsOf reads a session at slot i of the CQ, and its mini CQEs' first words.
+func (x *rig) lengthsOf(i uint32) (lengths []int, firsts []uint32) {
+	x.Helper()
+	title := x.slot(i)
+	if title[63]>>2&3 != 3 {
+		x.Fatalf("entry %d is not compressed: %x", i, title)
+	}
+	at := i + 1
+	for j := range w32(title, 0x2c) {
+		if j > 0 && j%8 == 0 {
+			at = i + j
+		}
+		mini := x.slot(at)[j%8*8:]
+		firsts, lengths = append(firsts, w32(mini, 0)), append(lengths, int(w32(mini, 4)))
+	}
+	return lengths, firsts
+}
+
+// TestCompressed has completions of frames that come together in one session.
+func TestCompressed(t *testing.T) {
+	x := compressing(t, miniChecksum)
+	if out := x.do(dwords(16, 0, 0x402<<16, 8, x.cqn), 0x110); w32(out, 0x10)>>12&7 != 5 {
+		t.Errorf("QUERY_CQ does not tell cqe_comp_en and mini_cqe_res_format: %08x", w32(out, 0x10))
+	}
+	x.post(15)
+	x.arrive(64)
+	if e := x.cqe(); e == nil || e[63]>>2&3 != 0 || w32(e, 0x2c) != 64 {
+		t.Errorf("one alone: %x", e)
+	}
+	want := []int{64, 65, 66, 67, 68, 69, 70, 71, 72, 73}
+	x.arrive(want...)
+	lengths, sums := x.lengthsOf(1)
+	if !slices.Equal(lengths, want) {
+		t.Errorf("lengths %v, expected %v", lengths, want)
+	}
+	for i, s := range sums {
+		var sum uint32
+		f := append(frameOf(want[i])[14:], 0)
+		for j := 0; j+1 < len(f); j += 2 {
+			sum += uint32(binary.BigEndian.Uint16(f[j:]))
+		}
+		for sum > 0xffff {
+			sum = sum>>16 + sum&0xffff
+		}
+		if s>>16 != sum || s&0xffff != 0 {
+			t.Errorf("frame %d: the mini CQE begins with %08x, the checksum is %04x", i, s, sum)
+		}
+	}
+	if e := x.slot(1); binary.BigEndian.Uint16(e[0x3c:]) != 1 || e[63]&1 != 0 {
+		t.Errorf("title %x", e)
+	}
+	for i := uint32(3); i < 9; i++ {
+		if x.slot(i)[63] != 0xf1 {
+			t.Errorf("entry %d was written: %x", i, x.slot(i))
+		}
+	}
+	x.cqCI = 11
+	binary.BigEndian.PutUint32(x.rec.Bytes[64:], x.cqCI)
+	// One that differs otherwise ends the session, and has its own.
+	other := append(frameOf(80)[:12], 8, 0, 0x45, 0, 0, 66, 0, 0, 0, 0, 64, 253, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2) // IPv4
+	for _, f := range [][]byte{frameOf(100), frameOf(101), other[:80]} {
+		x.Far.Send(0, f)
+	}
+	x.Port.Settle(200)
+	if lengths, _ := x.lengthsOf(11); !slices.Equal(lengths, []int{100, 101}) {
+		t.Errorf("before another kind: %v", lengths)
+	}
+	x.cqCI = 13
+	if e := x.cqe(); e == nil || e[63]>>2&3 != 0 || w32(e, 0x2c) != 80 {
+		t.Errorf("another kind: %x", e)
+	}
+	if k := x.m.Counters(); k.Sessions != 2 || k.Compressed != 12 {
+		t.Errorf("%d sessions of %d completions, expected 2 of 12", k.Sessions, k.Compressed)
+	}
+	x.Clean()
+	x.down()
+	x.Clean()
+}
+
+// TestCompressedWrap fills a ring to its last entry: a session ends there, and the next one has the other owner.
+func TestCompressedWrap(t *testing.T) {
+	x := compressing(t, miniHash)
+	x.post(1 << testLogRQ)
+	posted, at := uint32(0), uint32(0)
+	for _, sessions := range [][]uint32{{1}, {14}, {15}, {2, 11}} {
+		var all []int
+		for _, n := range sessions {
+			for range n {
+				all = append(all, 60+int(posted)+len(all))
+			}
+		}
+		posted += uint32(len(all))
+		binary.BigEndian.PutUint32(x.rec.Bytes[128:], posted)
+		x.arrive(all...)
+		for _, n := range sessions {
+			if own := x.slot(at)[63] & 1; uint32(own) != at>>testLogCQ&1 {
+				t.Errorf("session at %d: owner %d", at, own)
+			}
+			if n > 1 {
+				if lengths, hashes := x.lengthsOf(at); !slices.Equal(lengths, all[:n]) || slices.Max(hashes) != 0 {
+					t.Errorf("session at %d: lengths %v, expected %v; hashes %x of a TIR without", at, lengths, all[:n], hashes)
+				}
+			}
+			all, at = all[n:], at+n
+		}
+		binary.BigEndian.PutUint32(x.rec.Bytes[64:], at)
+	}
+	x.Clean()
+	// 32 entries, 31 of which the driver has not taken: a session of two finds no room.
+	binary.BigEndian.PutUint32(x.rec.Bytes[64:], at-31)
+	binary.BigEndian.PutUint32(x.rec.Bytes[128:], posted+2)
+	x.m.obj.cqs.m[x.cqn].ci = at - 31
+	x.arrive(64, 65)
+	x.Violated("overrun")
+	x.Clean()
+}
+
+// TestCompressedMost ends a session at cqe_compression_max_num, and one that is open when its queue goes.
+func TestCompressedMost(t *testing.T) {
+	x := compressing(t, miniHash)
+	x.post(1 << testLogRQ)
+	want := make([]int, compressMost)
+	for i := range want {
+		want[i] = 64
+	}
+	for range want {
+		x.Far.Send(0, frameOf(64))
+	}
+	x.Port.Step()
+	if lengths, _ := x.lengthsOf(0); !slices.Equal(lengths, want) {
+		t.Errorf("after %d frames: %v", len(want), lengths)
+	}
+	binary.BigEndian.PutUint32(x.rec.Bytes[128:], compressMost+3)
+	for range 3 {
+		x.Far.Send(0, frameOf(64))
+	}
+	x.Port.Step()
+	if e := x.slot(compressMost); e[63] != 0xf1 {
+		t.Errorf("written at once: %x", e)
+	}
+	x.do(dwords(0x110, 0, 0x909<<16, 8, 1<<28|x.rqn, 0x20, 0), 16)
+	if lengths, _ := x.lengthsOf(compressMost); !slices.Equal(lengths, want[:3]) {
+		t.Errorf("when the queue was reset: %v", lengths)
+	}
+	x.Clean()
+}
+
+// TestCompressedFormats refuses the formats whose capability is not there.
+func TestCompressedFormats(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	for _, format := range []uint32{2, 3} {
+		in := x.createCQ()
+		binary.BigEndian.PutUint32(in[0x10:], 1<<14|format<<12)
+		x.fails(in, 16, stBadParam, "mini_cqe_res_format")
+	}
+	x.Clean()
+}
