@@ -279,11 +279,6 @@ type pmdAble struct {
 	badL4      int    // and of UDP and TCP
 }
 
-// only are the steps of those names.
-func only(steps []pmdStep, names ...string) []pmdStep {
-	return slices.DeleteFunc(steps, func(s pmdStep) bool { return !slices.Contains(names, s.name) })
-}
-
 var pmdShort = []pmdStep{
 	{name: "echo", commands: []string{"set fwd icmpecho", "start"}, do: inTurn(echoes(0, 1514, 300), echoes(1, 1514, 300))},
 	{name: "forward", commands: []string{"stop", "set fwd io", "start"}, do: forwards(2000, 1514)},

@@ -17,7 +17,8 @@
 // Buffer i belongs to descriptor i of the receive ring and to descriptor i of the transmit ring, for good. A received buffer
 // is the header of 12 bytes and the frame; the reply goes out from the same buffer with the header cleared. So a buffer is in
 // one of three places: given to receive, in the loop's hands, or given to transmit. There is no free list and no copy, and a
-// used entry that names a buffer which the device does not have is found out.
+// used entry that names a buffer which the device does not have is found out. A buffer that goes over the end of a huge page is
+// in none of them (see crosses).
 //
 // What one reply costs: no register read, and one register write, the notification, which is left out where the device says
 // that it polls by itself. In a virtual machine that write is an exit to the hypervisor, and the cost that counts.
