@@ -13,7 +13,7 @@ import (
 // kit is the lab, or a skip with the reason why this host has none.
 func kit(t *testing.T) *Kit {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	k, err := Setup(ctx)
 	if errors.Is(err, ErrCannot) {

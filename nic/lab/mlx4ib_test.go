@@ -25,7 +25,7 @@ until_true 300 in_state INIT
 say ports
 export OSM_TMP_DIR=/tmp OSM_CACHE_DIR=/tmp
 # manage DEVICE: a subnet manager on its port
-manage() { opensm -g 0x$(cut -d: -f5- $ib/$1/ports/1/gids/0 | tr -d :) -f /tmp/opensm.log >/tmp/opensm.out 2>&1 & sm=$!; }
+manage() { opensm -t 2000 -g 0x$(cut -d: -f5- $ib/$1/ports/1/gids/0 | tr -d :) -f /tmp/opensm.log >/tmp/opensm.out 2>&1 & sm=$!; }
 # managed: both ports are active
 managed() { i=0; while ! in_state ACTIVE; do i=$((i+1)); [ $i -lt 600 ] || { show failed tail -30 /tmp/opensm.log; fail no subnet manager took the ports; }; sleep 0.1; done; }
 manage mlx4_0
