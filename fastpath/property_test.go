@@ -193,11 +193,15 @@ func TestTruncations(t *testing.T) {
 }
 
 func TestSingleByteMutations(t *testing.T) {
+	step := 1
+	if testing.Short() {
+		step = 5 // a divisor of 255
+	}
 	each(t, func(t *testing.T, c *Config, q request) {
 		fast, slow := responder(t, *c), responder(t, *c)
 		f := bytes.Clone(q.frame)
 		for i := range f {
-			for d := 1; d < 256; d++ {
+			for d := 1; d < 256; d += step {
 				f[i] = q.frame[i] + byte(d)
 				if err := judge(c, fast, slow, f); err != nil {
 					t.Fatalf("byte %d: %v", i, err)
@@ -205,8 +209,8 @@ func TestSingleByteMutations(t *testing.T) {
 			}
 			f[i] = q.frame[i]
 		}
-		if s := fast.Stats(); s.Answered()+s.Refused() != uint64(255*len(f)) {
-			t.Fatalf("%d frames, counted %v", 255*len(f), s)
+		if s := fast.Stats(); s.Answered()+s.Refused() != uint64(255/step*len(f)) {
+			t.Fatalf("%d frames, counted %v", 255/step*len(f), s)
 		}
 	})
 }
