@@ -86,10 +86,10 @@ func structure(kind int, w words, amended []amendment) []byte {
 
 func (m *Model) newCaps() capSet {
 	amended := m.prof.amendments()
-	if m.opt.Clock != FreeRunning {
-		amended = append(amended, amendment{capGeneral, kit.Field{Off: 0x88, Hi: 31, Lo: 30}, uint32(m.opt.Clock)}, // sq_ts_format
-			amendment{capGeneral, kit.Field{Off: 0x88, Hi: 29, Lo: 28}, uint32(m.opt.Clock)}) // rq_ts_format
-	}
+	formats := uint32(m.stamps() - FreeRunning)
+	amended = append(amended, amendment{capGeneral, kit.Field{Off: 0x88, Hi: 31, Lo: 30}, formats}, // sq_ts_format
+		amendment{capGeneral, kit.Field{Off: 0x88, Hi: 29, Lo: 28}, formats}, // rq_ts_format
+		amendment{capRoCE, kit.Field{Off: 0x00, Hi: 1, Lo: 0}, formats})      // qp_ts_format
 	s := capSet{max: map[int][]byte{}, cur: map[int][]byte{}}
 	for kind, w := range recorded {
 		s.max[kind], s.cur[kind] = structure(kind, w, amended), structure(kind, w, amended)

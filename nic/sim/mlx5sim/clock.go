@@ -1,6 +1,9 @@
 package mlx5sim
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Timestamp formats, ts_format of queue contexts (Linux, mlx5_ifc.h).
 const (
@@ -29,9 +32,12 @@ func (m *Model) realTime() uint64 {
 	return (epoch+uint64(now/time.Second))<<32 | uint64(now%time.Second)
 }
 
+// stamps is how the function stamps completions.
+func (m *Model) stamps() Clock { return cmp.Or(m.opt.Clock, m.prof.clock, FreeRunning) }
+
 // checkStamps refuses a ts_format that the function does not have.
 func (m *Model) checkStamps(format uint32) *refusal {
-	switch c := m.opt.Clock; {
+	switch c := m.stamps(); {
 	case format > stampRealTime:
 		return refuse(stBadParam, "ts_format is %d, expected 0 to 2", format)
 	case c == FreeRunning && format != stampFree:

@@ -27,6 +27,9 @@ func TestTimestampFormats(t *testing.T) {
 		if v := w32(caps, 0x88); v>>30 != c.cap || v>>28&3 != c.cap {
 			t.Errorf("clock %d: sq_ts_format and rq_ts_format: %08x", c.clock, v)
 		}
+		if v := w32(x.do(dwords(16, 0, 0x100<<16, 4, capRoCE<<1|1), 4112)[16:], 0); v&3 != c.cap {
+			t.Errorf("clock %d: qp_ts_format: %08x", c.clock, v)
+		}
 		for format := range uint32(4) {
 			x.ts = format
 			for _, in := range [][]byte{x.createSQ(), x.createRQ()} {
@@ -53,6 +56,35 @@ func TestTimestampFormats(t *testing.T) {
 		}
 		if n != 2 {
 			t.Errorf("clock %d: %d completions", c.clock, n)
+		}
+		x.Clean()
+	}
+}
+
+// Cards of the generation of ConnectX-6 Dx have both clocks, and take what rdma-core writes into a queue pair's context, 1 (default);
+// cards before them have the free-running one only, and refuse it.
+func TestTimestampFormatsOfProfiles(t *testing.T) {
+	for _, p := range Profiles() {
+		if p.Virtual() {
+			continue
+		}
+		x := newRig(t, Options{Profile: p})
+		x.open()
+		x.roce()
+		later := profiles[p].kHz == clockConnectX6D
+		for name, q := range map[string][2]uint32{"sq, rq": {capGeneral, 0x88}, "qp": {capRoCE, 0}} {
+			v := w32(x.do(dwords(16, 0, 0x100<<16, 4, q[0]<<1|1), 4112)[16:], int(q[1]))
+			if both := v == 2<<30|2<<28 || v&3 == 2; both != later {
+				t.Errorf("%04x: ts_format of %s: %08x", p.Device(), name, v)
+			}
+		}
+		if later {
+			x.createQP(serviceRC, 0x20, 1<<6|4<<19|2<<16|4<<11)
+		} else {
+			x.ts = stampDefault
+			x.fails(x.createSQ(), 16, stBadParam, "ts_format is 1: the function has 0 (free running) only")
+			x.fails(dwords(0x118, 0, 0x500<<16, 0x18, 3<<11, 0x1c, x.pd, 0x20, 1<<6|4<<19|2<<16|4<<11, 0xbc, 64), 16, stBadParam,
+				"ts_format is 1: the function has 0 (free running) only")
 		}
 		x.Clean()
 	}

@@ -116,11 +116,11 @@ func (m *Model) isegDword(off uint64) uint32 {
 	case isegTimerLow:
 		return uint32(m.clock())
 	case isegRealTimeHigh:
-		if m.opt.Clock != FreeRunning {
+		if m.stamps() != FreeRunning {
 			return uint32(m.realTime() >> 32)
 		}
 	case isegRealTimeLow:
-		if m.opt.Clock != FreeRunning {
+		if m.stamps() != FreeRunning {
 			return uint32(m.realTime())
 		}
 	case isegHealthCount:

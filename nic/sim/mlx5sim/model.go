@@ -26,7 +26,7 @@ type Options struct {
 	HostPages bool
 	// NoLoopback has the vport begin with local loopback off.
 	NoLoopback bool
-	// Clock is what the timestamps of completions count.
+	// Clock is what the timestamps of completions count; as the profile's cards are delivered if zero.
 	Clock Clock
 	// RefuseRegister, if set, refuses ACCESS_REG of the registers that it returns true for, as cards in closed systems do.
 	RefuseRegister func(id uint32, write bool) bool
@@ -36,15 +36,15 @@ type Options struct {
 	NoPages bool
 }
 
-// Clock is how a function's firmware is set up to stamp completions (capability sq_ts_format and rq_ts_format).
+// Clock is how a function's firmware is set up to stamp completions (capabilities sq_ts_format, rq_ts_format, qp_ts_format).
 type Clock uint32
 
 // Queues say in ts_format which of the formats they want. Formats that a function does not have are refused: real firmware in
 // real-time mode answers 0 (free running) with status 3, syndrome d61c0bh.
 const (
-	FreeRunning Clock = 0 // cycles of the free-running timer; ts_format 0 only, as before the field was there
-	RealTime    Clock = 1 // seconds and nanoseconds; ts_format 1 (default) or 2 (real time)
-	BothClocks  Clock = 2 // ts_format 0, or 1 or 2 for real time
+	FreeRunning Clock = 1 + iota // cycles of the free-running timer; ts_format 0 only, as before the field was there
+	RealTime                     // seconds and nanoseconds; ts_format 1 (default) or 2 (real time)
+	BothClocks                   // ts_format 0, or 1 or 2 for real time
 )
 
 // Model is one function of a ConnectX adapter. It implements sim.Model.

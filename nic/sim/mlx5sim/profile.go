@@ -43,6 +43,7 @@ type profile struct {
 	vectors  int    // of MSI-X
 	noInline bool   // wqe_inline_mode: the device reads headers by itself
 	kHz      uint32 // device_frequency_khz; 0 where firmware is too old to tell
+	clock    Clock  // 0 for FreeRunning
 	later    bool   // firmware newer than the recorded card's: flow tables and entries can be modified
 	umem     bool   // umem_uid_0: memory may be named by CREATE_UMEM
 	lbSwitch bool   // disable_local_lb_uc, disable_local_lb_mc, self_lb_en_modifiable: loopback can be switched
@@ -94,6 +95,9 @@ func later(device uint16, hwID uint32, major, minor, sub uint16, virtual, noInli
 		p.vectors = 12
 	}
 	p.umem = device == 0x1021 || device == 0xa2dc
+	if kHz == clockConnectX6D { // the generation of ConnectX-6 Dx
+		p.clock = BothClocks
+	}
 	return p
 }
 

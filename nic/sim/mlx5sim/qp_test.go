@@ -55,7 +55,7 @@ func (q *testQP) up(remote, sendPSN, recvPSN uint32) {
 func (x *rig) roce() {
 	x.Helper()
 	x.do(dwords(512, 0, 0x755<<16, 12, selectRoCE, 0x100, 1), 16)
-	x.do(dwords(48, 0, 0x761<<16, 0x18, 0xffff, 0x1c, 0x0a090002, 0x20, 0x0200, 0x24, 1, 0x28, 1<<8|2), 16)
+	x.do(dwords(48, 0, 0x761<<16, 0x18, 0xffff, 0x1c, 0x0a090002, 0x20, 0x0200, 0x24, 1, 0x28, 2), 16)
 }
 
 // receive posts n WQEs of size bytes each, into the second half of the buffer.
@@ -501,10 +501,34 @@ func TestUMEM(t *testing.T) {
 	}
 	x.fails(dwords(16, 0, 0xa0a<<16, 8, id), 16, stBadResState, "is in use by 1")
 	x.do(dwords(16, 0, 0x501<<16, 8, a.qpn), 16)
-	x.do(dwords(16, 0, 0xa0a<<16, 8, id), 16)
+	x.do(dwords(48, 0, 0xa0a<<16, 8, id), 16) // as long as libmlx5 sends it
 	x.Clean()
 
 	x = newRig(t, Options{Profile: ConnectX5})
 	x.open()
 	x.fails(dwords(64, 0, 0xa08<<16, 0x2c, 1, 0x30, 1, 0x34, 0), 16, stBadOp, "umem_uid_0 is not there")
+}
+
+// An address says which protocol its packets travel by: roce_l3_type is 0 for IPv4 and 1 for IPv6 (Linux, driver.h).
+func TestRoCEAddressTypes(t *testing.T) {
+	for _, c := range []struct {
+		l3, ether uint32
+		at        int // of the UDP header
+	}{{0, 0x0800, 34}, {1, 0x86dd, 54}} {
+		x := newRig(t, Options{Profile: ConnectX5})
+		x.open()
+		x.roce()
+		x.do(dwords(48, 0, 0x761<<16, 0x18, 0xffff, 0x1c, 0x0a090002, 0x20, 0x0200, 0x24, 1, 0x28, c.l3<<8|2), 16)
+		x.fails(dwords(48, 0, 0x761<<16, 8, 1<<16, 0x18, 0xffff, 0x1c, 1, 0x28, 2<<8|2), 16, stBadParam, "roce_l3_type 2")
+		q := x.createQP(serviceUD)
+		q.up(0, 1, 1)
+		to := avTo(q.qpn, testKey)
+		to[25]++ // another port's MAC address
+		q.send(opSend, 0, to, q.data(0, 100))
+		f := x.Far.Recv(0)
+		if f == nil || uint32(binary.BigEndian.Uint16(f[12:])) != c.ether || binary.BigEndian.Uint16(f[c.at+2:]) != portRoCE {
+			t.Errorf("roce_l3_type %d: %x", c.l3, f)
+		}
+		x.Clean()
+	}
 }

@@ -7,13 +7,12 @@ import (
 	"rebound/nic/sim/rdma"
 )
 
-// RoCE versions and layer 3 types of an address, and of a packet in a completion.
+// RoCE versions and layer 3 types of an address, and layer 3 types of a packet in a completion (Linux, driver.h, MLX5_ROCE_L3_TYPE).
 const (
 	roceV1   = 0 // its own EtherType, a GRH
 	roceV2   = 2 // UDP
-	l3GRH    = 0
-	l3V4Addr = 1
-	l3V6Addr = 2
+	l3V4Addr = 0
+	l3V6Addr = 1
 
 	typeGRH  = 0
 	typeIPv6 = 1
@@ -85,7 +84,7 @@ func (m *Model) setRoCEAddress(c *call) *refusal {
 	case g.ip == [16]byte{}:
 		g = nil
 	case g.version != roceV1 && g.version != roceV2 || g.l3 > l3V6Addr:
-		return refuse(stBadParam, "roce_version %d with roce_l3_type %d: the model has versions 0 and 2, types 0 to 2", g.version, g.l3)
+		return refuse(stBadParam, "roce_version %d with roce_l3_type %d: the model has versions 0 and 2, types 0 (IPv4) and 1 (IPv6)", g.version, g.l3)
 	}
 	m.roce.addresses[i] = g
 	return nil
