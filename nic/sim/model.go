@@ -128,7 +128,19 @@ type Config struct {
 	SerialNumber         uint64 // Device Serial Number capability; 0 for none
 	MultiFunction        bool   // Header Type says that the device has more functions
 	InterruptPin         uint8  // 1 for INTA#, which 0 stands for too, to 4 for INTD#
+	MSI                  bool   // one message, of 64-bit address, that can be masked
+	VPD                  []byte // Vital Product Data, read-only; nil for no such capability: see VPD
+	AER                  int    // version of Advanced Error Reporting; 0 for none
+	ARI                  bool   // Alternative Routing-ID Interpretation, as what can be virtualized has
+	NextFunction         uint8  // of the device, as ARI tells
+	VendorSize           int    // length of a Vendor-Specific capability, whose dwords a VendorConfig keeps; 0 for none
 	PMC, PMCSR           uint16 // Power Management Capabilities and Control/Status; 0 for 0003h and 0008h (No_Soft_Reset)
+}
+
+// VendorConfig is a model with registers in a Vendor-Specific capability: from byte 4 of it, in dwords.
+type VendorConfig interface {
+	ReadVendor(off int) uint32
+	WriteVendor(off int, v uint32)
 }
 
 // BAR describes one base address register. Size 0 means there is none; a 64-bit BAR takes two entries, the second empty.

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -257,7 +258,20 @@ func (p *Port) ReadConfig(off int, b []byte) error {
 		return nil
 	}
 	copy(b, p.space.reg[off:])
+	if v, at := p.vendor(off); v != nil {
+		var word [4]byte
+		binary.LittleEndian.PutUint32(word[:], v.ReadVendor(at))
+		copy(b, word[off&3:])
+	}
 	return nil
+}
+
+// vendor is the model that keeps a dword of a Vendor-Specific capability, and which one.
+func (p *Port) vendor(off int) (v VendorConfig, at int) {
+	if at = off&^3 - offVendor; at >= 4 && at < p.conf.VendorSize {
+		v, _ = p.model.(VendorConfig)
+	}
+	return v, at
 }
 
 // WriteConfig writes 1, 2 or 4 bytes of configuration space. Bits that are not writable keep their value. Initiate
@@ -271,6 +285,13 @@ func (p *Port) WriteConfig(off int, b []byte) error {
 	if !p.present() {
 		return nil
 	}
+	if v, at := p.vendor(off); v != nil {
+		var word [4]byte
+		binary.LittleEndian.PutUint32(word[:], v.ReadVendor(at))
+		copy(word[off&3:], b)
+		v.WriteVendor(at, binary.LittleEndian.Uint32(word[:]))
+		return nil
+	}
 	was := p.space.command()
 	reset := p.space.write(off, b)
 	switch is := p.space.command(); {
@@ -278,6 +299,9 @@ func (p *Port) WriteConfig(off int, b []byte) error {
 		p.cut = false
 	case was&cmdBusMaster != 0:
 		p.cut = true
+	}
+	if p.space.vpd != nil && off == offVPD+2 && b[0]&3 != 0 {
+		p.violation(Told, "VPD Address is %#x, not a multiple of 4", b[0])
 	}
 	if p.rec != nil {
 		p.configured(off, b, was)

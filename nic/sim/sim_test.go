@@ -2,11 +2,14 @@ package sim_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"rebound/nic/bus/pci"
 	"rebound/nic/sim"
 	"rebound/nic/sim/toysim"
 )
@@ -357,6 +360,119 @@ func TestConfigurationSpace(t *testing.T) {
 		t.Error("unplugged after one access")
 	}
 }
+
+// What cards have in configuration space beyond what every function has.
+func TestCapabilities(t *testing.T) {
+	v := &vendored{}
+	vpd := sim.VPD(0x1234, mac, [2]string{"V0", "x"})
+	v.shaped = shaped{toysim.New(mac), func(c *sim.Config) {
+		c.MSI, c.VPD, c.AER, c.ARI, c.NextFunction, c.VendorSize = true, vpd, 2, true, 1, 0x18
+		c.PCIeDevCap |= 1 << 28
+	}}
+	p, err := sim.New(v, sim.Options{Name: "toy", Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	fn := open(t, p)
+	read := func(off int) uint32 {
+		t.Helper()
+		v, err := pci.Read32(fn, off)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	write := func(off, n int, v uint32) {
+		t.Helper()
+		b := make([]byte, 4)
+		binary.LittleEndian.PutUint32(b, v)
+		if err := fn.WriteConfig(off, b[:n]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	chain := []uint32{}
+	for at := read(0x34) & 0xff; at != 0; at = read(int(at)) >> 8 & 0xff {
+		chain = append(chain, at<<8|read(int(at))&0xff)
+	}
+	if want := []uint32{0x4001, 0x5005, 0x7011, 0xa010, 0xe003, 0xe809}; !slices.Equal(chain, want) {
+		t.Errorf("capabilities %x, want %x", chain, want)
+	}
+	chain = chain[:0]
+	for at := uint32(0x100); at != 0; at = read(int(at)) >> 20 {
+		chain = append(chain, at<<16|read(int(at))&0xffff)
+	}
+	if want := []uint32{0x1000001, 0x1400003, 0x150000e, 0x180000b}; !slices.Equal(chain, want) {
+		t.Errorf("extended capabilities %x, want %x", chain, want)
+	}
+	if got := read(0x154); got != 1<<8 {
+		t.Errorf("ARI: %#x", got)
+	}
+
+	write(0x52, 2, 0xffff)
+	write(0x54, 4, 0xffffffff)
+	write(0x60, 4, 0xffffffff)
+	if c, a, m := read(0x50), read(0x54), read(0x60); c != 0x0181_7005 || a != 0xfffffffc || m != 1 {
+		t.Errorf("MSI: control %#x, address %#x, mask %#x", c, a, m)
+	}
+
+	var got []byte
+	for at := 0; at < len(vpd)+4; at += 4 {
+		write(0xe2, 2, uint32(at))
+		if read(0xe0)>>31 != 1 {
+			t.Fatalf("VPD at %#x is not there", at)
+		}
+		got = binary.LittleEndian.AppendUint32(got, read(0xe4))
+	}
+	if !bytes.HasPrefix(got, vpd) || got[len(got)-1] != 0xff {
+		t.Errorf("VPD %x, want %x", got, vpd)
+	}
+	var sum byte
+	for _, b := range vpd[:len(vpd)-1] {
+		sum += b
+	}
+	if sum != 0 || !bytes.Contains(vpd, []byte("PN\x0amodel-1234SN\x0c020000000001V0\x01xRV\x01")) {
+		t.Errorf("VPD %q, of checksum %d", vpd, sum)
+	}
+	write(0xe4, 4, 0x12345678)
+	write(0xe2, 2, 1<<15) // a write, which ends and changes nothing
+	if read(0xe0)>>31 != 0 {
+		t.Error("a write to VPD does not end")
+	}
+	write(0xe2, 2, 0)
+	if read(0xe4) != binary.LittleEndian.Uint32(vpd) {
+		t.Error("VPD was changed")
+	}
+	write(0xe2, 2, 2)
+	if r, all := p.Refused(), p.Violations(); len(r) != 0 || len(all) != 1 || !strings.Contains(all[0], "not a multiple of 4") {
+		t.Errorf("an odd address: %q", all)
+	}
+
+	write(0xec, 4, 0x11223344)
+	write(0xed, 1, 0xff)
+	if read(0xe8) != 0x0018_0009 || read(0xec) != 0x1122ff44 || v.reg[4] != 0x1122ff44 {
+		t.Errorf("vendor-specific: %#x %#x, the model has %#x", read(0xe8), read(0xec), v.reg)
+	}
+
+	write(0x108, 4, 0xffffffff) // sticky
+	write(0x104, 4, 0xffffffff)
+	write(0xa8, 2, read(0xa8)|1<<15) // FLR
+	if m, st := read(0x108), read(0x104); m != 0x001ff010 || st != 0 {
+		t.Errorf("AER after FLR: mask %#x, status %#x", m, st)
+	}
+	if c := read(0x50); c != 0x0180_7005 {
+		t.Errorf("MSI control after FLR: %#x", c)
+	}
+}
+
+// vendored is a toy with a vendor-specific capability.
+type vendored struct {
+	shaped
+	reg [6 * 4]uint32
+}
+
+func (v *vendored) ReadVendor(off int) uint32     { return v.reg[off] }
+func (v *vendored) WriteVendor(off int, x uint32) { v.reg[off] = x }
 
 // The counts are what a receiver sees, for any mixture.
 func TestWireCounts(t *testing.T) {

@@ -205,6 +205,10 @@ func configName(off int) string {
 		return fmt.Sprintf("BAR %d", (off-offBAR0)/4)
 	case off == offMSIX+2:
 		return "MSI-X Message Control"
+	case off == offMSI+2:
+		return "MSI Message Control"
+	case off == offVPD+2:
+		return "VPD Address"
 	case off == offPM+4:
 		return "PMCSR"
 	case off == offPCIe+8:

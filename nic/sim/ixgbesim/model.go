@@ -17,6 +17,8 @@ type Options struct {
 	Dual      bool   // the card has two
 	BAR0      uint64 // bytes: 128 KB, 512 KB (0), 2 MB or 4 MB, as the EEPROM says. Registers are the first 128 KB
 	Pref      bool   // BAR 0 is prefetchable
+	Vectors   int    // of MSI-X, as EEPROM word MSI_X_N says: 64 if zero. With one, Linux's driver does with MSI
+	NoMSI     bool   // the EEPROM takes MSI from configuration space, too: then what is left is INTx
 	SharedLOM bool   // a LAN on the motherboard that is shared with its management controller: CFG_DONE is never set
 }
 
@@ -67,16 +69,23 @@ func (m *Model) Config() sim.Config {
 	for q := range queues {
 		polled = append(polled, sim.Range{Off: uint64(rxReg(regRDT, q)), Len: 4}, sim.Range{Off: uint64(txReg(regTDT, q)), Len: 4})
 	}
-	mac := m.opt.MAC
+	mac, next, aer := m.opt.MAC, uint8(0), 1
+	if m.x540() {
+		aer = 2
+	}
+	if m.opt.Dual && m.opt.Port == 0 {
+		next = 1
+	}
 	return sim.Config{
 		Vendor: 0x8086, Device: card.device, SubVendor: 0x8086, SubDevice: card.subDevice, Revision: 1, Class: 0x020000,
 		BARs: [6]sim.BAR{
 			0: {Size: cmp.Or(m.opt.BAR0, barSize), Is64: true, Prefetchable: m.opt.Pref, Polled: polled},
 			4: {Size: 0x4000, Is64: true},
 		},
-		MSIXVectors: 64, MSIXBAR: 4, MSIXTable: 0, MSIXPBA: 0x2000,
+		MSIXVectors: cmp.Or(m.opt.Vectors, 64), MSIXBAR: 4, MSIXTable: 0, MSIXPBA: 0x2000,
 		PCIeDevCap: 0x10008cc2, LinkSpeed: 2, LinkWidth: 8,
 		PMC: 0x4823, PMCSR: 0x2000, // a change from D3hot to D0 resets the function
+		MSI: !m.opt.NoMSI, VPD: sim.VPD(card.device, mac), AER: aer, ARI: true, NextFunction: next,
 		MultiFunction: m.opt.Dual, InterruptPin: uint8(1 + m.opt.Port),
 		SerialNumber: uint64(mac[0])<<56 | uint64(mac[1])<<48 | uint64(mac[2])<<40 | 0xffff<<24 |
 			uint64(mac[3])<<16 | uint64(mac[4])<<8 | uint64(mac[5]),

@@ -93,7 +93,8 @@ func (m *Model) Config() sim.Config {
 		},
 		MSIXVectors: vectors, MSIXBAR: 0, MSIXTable: msixTable, MSIXPBA: msixPBA,
 		PCIeDevCap: 1<<28 | 1<<15 | 2, LinkSpeed: 3, LinkWidth: 8,
-		SerialNumber: m.guid(0),
+		SerialNumber: m.guid(0), AER: 2, ARI: true,
+		VPD: sim.VPD(m.prof.device, m.opt.MAC, [2]string{"V0", "PCIeGen3 x8"}),
 	}
 }
 

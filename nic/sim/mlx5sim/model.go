@@ -66,6 +66,7 @@ type Model struct {
 	roce       roce
 	vport      vport
 	port       port
+	gateway    gateway
 	count      counters
 	fault      faults
 	lose       func(frame []byte) bool // packets of RoCE that a test loses
@@ -86,7 +87,7 @@ func New(o Options) *Model {
 
 // Config is the function's configuration space: initialization segment, MSI-X table and UARs all lie in BAR 0.
 func (m *Model) Config() sim.Config {
-	return sim.Config{
+	c := sim.Config{
 		Vendor: 0x15b3, Device: m.prof.device, SubVendor: 0x15b3, SubDevice: 0x0008, Class: 0x020000,
 		BARs: [6]sim.BAR{
 			0: {Size: m.prof.barSize(), Is64: true, Prefetchable: true,
@@ -95,7 +96,13 @@ func (m *Model) Config() sim.Config {
 		MSIXVectors: m.prof.vectors, MSIXBAR: 0, MSIXTable: 0x2000, MSIXPBA: 0x3000,
 		PCIeDevCap: 1<<28 | 1<<15 | 2, LinkSpeed: 3, LinkWidth: 16,
 		NoPM: m.prof.virtual, PMC: 0x81c3, // PME in D3cold, 375 mA
+		ARI: true,
 	}
+	if !m.prof.virtual {
+		c.AER, c.VendorSize = 2, vscSize
+		c.VPD = sim.VPD(m.prof.device, m.opt.MAC, [2]string{"V0", "PCIeGen3 x16"}, [2]string{"V3", fmt.Sprintf("%x", m.opt.MAC)}) // Linux calls V3 the board's
+	}
+	return c
 }
 
 // Attach gives the model its host.
@@ -112,6 +119,7 @@ func (m *Model) Reset() {
 	m.flow = newSteering()
 	m.congestion = newCongestion()
 	m.roce = roce{}
+	m.gateway = gateway{}
 	m.vport = m.newVport()
 	m.port.reset(m.prof.virtual)
 	m.count = counters{}

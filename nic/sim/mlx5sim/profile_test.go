@@ -2,7 +2,10 @@ package mlx5sim
 
 import (
 	"encoding/binary"
+	"strings"
 	"testing"
+
+	"rebound/nic/bus/pci"
 )
 
 // sendTo sends a frame to an address and returns whether it reached the wire and whether it came round.
@@ -190,5 +193,72 @@ func TestClock(t *testing.T) {
 			t.Errorf("%04x: completions at %d, the timer went from %d to %d", c.p.Device(), at, before, after)
 		}
 		x.Clean()
+	}
+}
+
+// The gateway of configuration space is used as Linux does: semaphore by a number of the counter, space, address. A virtual function has none.
+func TestVendorSpecific(t *testing.T) {
+	x := newRig(t, Options{Profile: ConnectX5})
+	const at = 0xe8
+	read := func(off int) uint32 {
+		t.Helper()
+		v, err := pci.Read32(x.Fn, at+off)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	write := func(off int, v uint32) {
+		t.Helper()
+		if err := x.Fn.WriteConfig(at+off, binary.LittleEndian.AppendUint32(nil, v)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if v := read(0); v != 0x0018_0009 {
+		t.Errorf("header %08x", v)
+	}
+	id := read(8)
+	if next := read(8); id == 0 || next == id {
+		t.Errorf("counter %d, %d", id, next)
+	}
+	write(0xc, id)
+	write(0xc, id+9)
+	if v := read(0xc); v != id {
+		t.Errorf("the semaphore is %d, %d took it first", v, id)
+	}
+	write(4, 7) // registers
+	if v := read(4); v != 7 {
+		t.Errorf("space 7: control %08x, which has to say that it is not there", v)
+	}
+	write(0x10, 0)
+	if v := read(0x10); v != 3<<30 {
+		t.Errorf("read in a space that is not there: %08x", v)
+	}
+	write(4, 0xa)
+	if v := read(4); v != 0x2000000a {
+		t.Errorf("space ah: control %08x", v)
+	}
+	for _, v := range []uint32{id, id + 1} { // the second finds it taken
+		write(0x14, v)
+		write(0x10, 1<<31|0x20)
+		if v := read(0x10); v != 0x20 {
+			t.Errorf("after a write the address is %08x", v)
+		}
+	}
+	write(0x14, 0)
+	write(0x10, 0x20)
+	if a, v := read(0x10), read(0x14); a != 1<<31|0x20 || v != id {
+		t.Errorf("semaphore 20h: address %08x, data %d, want %d", a, v, id)
+	}
+	write(0xc, 0)
+	if len(x.Port.Violations()) > 0 {
+		t.Errorf("%q", x.Port.Violations())
+	}
+	write(4, 0xa)
+	if v := x.Port.Violations(); len(v) != 1 || !strings.Contains(v[0], "without the semaphore") {
+		t.Errorf("%q", v)
+	}
+	if c := New(Options{Profile: ConnectX5VF}).Config(); c.VendorSize != 0 || c.AER != 0 || c.VPD != nil || !c.ARI {
+		t.Errorf("a virtual function: %+v", c)
 	}
 }

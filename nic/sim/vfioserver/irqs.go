@@ -9,21 +9,26 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rebound/nic/bus/vfiouser/proto"
+	"rebound/nic/sim"
 )
 
 // irqs are the event file descriptors that the client gave for interrupts.
 type irqs struct {
 	mu      sync.Mutex
 	msix    []int // -1 for none
+	msi     []int // of one message, or none
 	intx    int
 	masked  bool // INTx: since it was raised, until the client unmasks it
 	pending bool
 }
 
-func (q *irqs) init(vectors int) {
-	q.intx, q.msix = -1, make([]int, vectors)
+func (q *irqs) init(c sim.Config) {
+	q.intx, q.msix = -1, make([]int, c.MSIXVectors)
 	for i := range q.msix {
 		q.msix[i] = -1
+	}
+	if c.MSI {
+		q.msi = []int{-1}
 	}
 }
 
@@ -32,6 +37,9 @@ func (q *irqs) close() {
 	defer q.mu.Unlock()
 	for i := range q.msix {
 		drop(&q.msix[i])
+	}
+	for i := range q.msi {
+		drop(&q.msi[i])
 	}
 	drop(&q.intx)
 }
@@ -47,6 +55,8 @@ func (q *irqs) count(index uint32) uint32 {
 	switch index {
 	case proto.IRQINTx:
 		return 1
+	case proto.IRQMSI:
+		return uint32(len(q.msi))
 	case proto.IRQMSIX:
 		return uint32(len(q.msix))
 	}
@@ -57,19 +67,21 @@ func (q *irqs) flags(index uint32) uint32 {
 	switch index {
 	case proto.IRQINTx:
 		return proto.IRQEventFD | proto.IRQMaskable | proto.IRQAutomasked
-	case proto.IRQMSIX:
+	case proto.IRQMSI, proto.IRQMSIX:
 		return proto.IRQEventFD | proto.IRQNoResize
 	}
 	return 0
 }
 
-// raise signals MSI-X vector v where the client wants it, INTx otherwise.
+// raise signals MSI-X vector v where the client wants it, else the only message of MSI, else INTx: a client enables one of them.
 func (q *irqs) raise(v int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
 	case v >= 0 && v < len(q.msix) && q.msix[v] >= 0:
 		signal(q.msix[v])
+	case len(q.msi) > 0 && q.msi[0] >= 0:
+		signal(q.msi[0])
 	case q.intx >= 0 && q.masked:
 		q.pending = true
 	case q.intx >= 0:
@@ -89,14 +101,17 @@ func (q *irqs) set(m *proto.Message) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	fds := q.msix
-	if s.Index == proto.IRQINTx {
+	switch s.Index {
+	case proto.IRQMSI:
+		fds = q.msi
+	case proto.IRQINTx:
 		fds = []int{q.intx}
 		defer func() { q.intx = fds[0] }()
 	}
 	if uint64(s.Start)+uint64(s.Count) > uint64(q.count(s.Index)) {
 		return syscall.EINVAL
 	}
-	if s.Index != proto.IRQINTx && s.Index != proto.IRQMSIX {
+	if s.Index != proto.IRQINTx && s.Index != proto.IRQMSI && s.Index != proto.IRQMSIX {
 		return nil // there are none of these: nothing to disable
 	}
 	switch s.Flags {

@@ -110,7 +110,7 @@ func (s *Server) session(c *proto.Conn) {
 	}
 	x := &session{conn: c, port: s.port, memory: memory{}}
 	x.queue.more.L = &x.queue.mu
-	x.irqs.init(s.port.Config().MSIXVectors)
+	x.irqs.init(s.port.Config())
 	s.port.SetInterrupt(x.irqs.raise)
 	done := make(chan struct{})
 	go func() {

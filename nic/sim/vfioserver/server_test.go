@@ -148,3 +148,103 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 		t.Errorf("the socket is still there: %v", err)
 	}
 }
+
+// interrupter is a toy whose interrupts a test raises.
+type interrupter struct {
+	*toysim.Model
+	host sim.Host
+}
+
+func (m *interrupter) Attach(h sim.Host) { m.host = h; m.Model.Attach(h) }
+func (m *interrupter) Config() sim.Config {
+	c := m.Model.Config()
+	c.MSI = true
+	return c
+}
+
+// A vector is signalled by the one kind of interrupt that the client enabled: MSI-X, or the only message of MSI, or INTx, which is silent
+// until it is unmasked.
+func TestInterruptKinds(t *testing.T) {
+	m := &interrupter{Model: toysim.New([6]byte{2})}
+	p, err := sim.New(m, sim.Options{Name: "toy"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	path := filepath.Join(t.TempDir(), "nic")
+	s, err := vfioserver.Listen(path, p, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	sock, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sock.Close()
+	sock.SetDeadline(time.Now().Add(time.Minute))
+	id := uint16(0)
+	call := func(cmd proto.Command, fd int, body ...any) []byte {
+		t.Helper()
+		id++
+		var oob []byte
+		if fd >= 0 {
+			oob = unix.UnixRights(fd)
+		}
+		if _, _, err := sock.WriteMsgUnix(raw(id, cmd, 0, body...), oob, nil); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 1<<16)
+		n, err := sock.Read(b)
+		if err != nil || n < proto.HeaderSize || b[8]&0x20 != 0 {
+			t.Fatalf("%v: %x, %v", cmd, b[:n], err)
+		}
+		return b[proto.HeaderSize:n]
+	}
+	call(proto.CmdVersion, -1, proto.VersionBody())
+	var info proto.IRQInfoBody
+	if _, err := proto.Decode(call(proto.CmdGetIRQInfo, -1, proto.IRQInfoBody{Argsz: 16, Index: proto.IRQMSI}), &info); err != nil || info.Count != 1 ||
+		info.Flags != proto.IRQEventFD|proto.IRQNoResize {
+		t.Errorf("MSI: %+v, %v", info, err)
+	}
+	for _, c := range []struct {
+		name          string
+		index         uint32
+		vector, again int // interrupts that come of two raised
+	}{{"MSI-X", proto.IRQMSIX, 1, 2}, {"MSI", proto.IRQMSI, 1, 2}, {"INTx", proto.IRQINTx, 1, 1}} {
+		fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		taken := func() int {
+			var b [8]byte
+			if n, err := unix.Read(fd, b[:]); n != 8 || err != nil {
+				return 0
+			}
+			return int(b[0])
+		}
+		start := uint32(0)
+		if c.index == proto.IRQMSIX {
+			start = uint32(c.vector)
+		}
+		call(proto.CmdSetIRQs, fd, proto.SetIRQsBody{Argsz: 20, Flags: proto.SetTrigger | proto.SetDataEventFD, Index: c.index, Start: start, Count: 1})
+		for range 2 {
+			p.Hold(func() { m.host.Interrupt(c.vector) })
+		}
+		if n := taken(); n != c.again {
+			t.Errorf("%s: %d interrupts of vector %d, want %d", c.name, n, c.vector, c.again)
+		}
+		if c.index == proto.IRQINTx {
+			call(proto.CmdSetIRQs, -1, proto.SetIRQsBody{Argsz: 20, Flags: proto.SetUnmask | proto.SetDataNone, Index: c.index, Count: 1})
+			if n := taken(); n != 1 {
+				t.Errorf("INTx, unmasked: %d interrupts", n)
+			}
+		}
+		call(proto.CmdSetIRQs, -1, proto.SetIRQsBody{Argsz: 20, Flags: proto.SetTrigger | proto.SetDataNone, Index: c.index})
+		p.Hold(func() { m.host.Interrupt(c.vector) })
+		if n := taken(); n != 0 {
+			t.Errorf("%s, disabled: %d interrupts", c.name, n)
+		}
+	}
+}

@@ -98,8 +98,9 @@ const (
 // Interrupts: indices and flags of <linux/vfio.h>.
 const (
 	IRQINTx = 0
+	IRQMSI  = 1
 	IRQMSIX = 2
-	NumIRQs = 5 // with MSI, error and request, of which there are none
+	NumIRQs = 5 // with error and request, of which there are none
 
 	IRQEventFD    = 1 << 0
 	IRQMaskable   = 1 << 1
