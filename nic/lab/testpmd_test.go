@@ -107,6 +107,7 @@ type pmdStep struct {
 	commands []string
 	do       func(p *pmdRun) error
 	until    string // the one command is repeated until it prints this
+	rest     int    // seconds, before the commands
 }
 
 // pmdLife is one run of the program.
@@ -121,6 +122,9 @@ func (l *pmdLife) script() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "begin '%s' -l 0,1 -- -i --total-num-mbufs=12288 %s\nshow %s cat /tmp/said\nsay %[3]s\n", l.devargs, l.app, l.name)
 	for _, s := range l.steps {
+		if s.rest > 0 {
+			fmt.Fprintf(&b, "sleep %d\n", s.rest)
+		}
 		b.WriteString("pmd")
 		if s.until != "" {
 			fmt.Fprintf(&b, "_until '%s'", s.until)
@@ -248,7 +252,7 @@ const pmdApp = "--rxq=2 --txq=2 --nb-cores=1 --enable-rx-cksum"
 
 var pmdCards = []pmdCard{
 	{card: &cards[0], vendor: "0x8086", lives: []pmdLife{
-		{name: "ixgbe", app: pmdApp, steps: pmdSteps(pmdAble{tso: true, vlan: true, linkSwitch: true, rss: "udp", badIP: badIP, badL4: badL4 / 2})},
+		{name: "ixgbe", app: pmdApp, steps: pmdSteps(pmdAble{tso: true, vlan: true, linkSwitch: true, linkAlarm: true, rss: "udp", badIP: badIP, badL4: badL4 / 2})},
 	}},
 	{card: &enaCard, vendor: "0x1d0f", lives: []pmdLife{
 		{name: "llq", app: pmdApp + " --rss-udp", steps: append(pmdSteps(pmdAble{rss: "ports", badIP: badIP, badL4: badL4}), pushed(true, 0))},
@@ -274,6 +278,7 @@ type pmdAble struct {
 	rss        string // "ports" if the hash has them from the first, "udp" if that is configured in mid-life
 	restart    bool   // such a change takes a restart of the port
 	jumbo      int    // how many jumbo frames may be on their way; 24 if zero, for rings of 256 of which one takes up to five descriptors
+	linkAlarm  bool   // a link that changes sets a timer of seconds, which has to run out before ports are stopped
 	cleared    bool   // statistics are looked at after they were cleared: the driver's own do not outlive a restart of the port
 	badIP      int    // what the driver reports of the wrong checksums of IPv4
 	badL4      int    // and of UDP and TCP
@@ -329,8 +334,11 @@ func pmdSteps(able pmdAble) []pmdStep {
 		pmdStep{name: "jumbo", commands: []string{"port stop all", "port config mtu 0 9000", "port config mtu 1 9000",
 			"port config 0 rx_offload scatter on", "port config 1 rx_offload scatter on",
 			"port config 0 tx_offload multi_segs on", "port config 1 tx_offload multi_segs on",
-			"port start all", "set fwd io", "start"}, do: forwardsWithin(1000, 9014, cmp.Or(able.jumbo, 24))},
-		pmdStep{name: "pull", do: cable(0, false)},
+			"port start all", "set fwd io", "start"}, do: forwardsWithin(1000, 9014, cmp.Or(able.jumbo, 24))})
+	if able.linkAlarm {
+		steps = append(steps, pmdStep{name: "rest", rest: 6, commands: []string{"stop", "port stop all", "port start all", "start"}})
+	}
+	steps = append(steps, pmdStep{name: "pull", do: cable(0, false)},
 		pmdStep{name: "down", commands: []string{"show port info 0"}, until: "Link status: down", do: cable(0, true)},
 		pmdStep{name: "up", commands: []string{"show port info 0"}, until: "Link status: up", do: forwards(200, 1514)})
 	if able.linkSwitch {
