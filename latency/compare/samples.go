@@ -15,7 +15,7 @@ import (
 const MinRuns = 8
 
 const (
-	// maxSamples bounds what is tested: from more runs than that, neighbours are joined.
+	// maxSamples bounds what is tested: from more runs than that, neighbours are joined, or some left out where the other side has few.
 	maxSamples = 64
 	// unseen is the change of level, as a share of the lesser of the two, that a machine may make between two series of
 	// runs without showing it within them: a step in the pause between them.
@@ -75,6 +75,10 @@ func collect(st Stat, a, b *report.Report) (samples, string) {
 		}
 	}
 	fewest, most := min(len(ra), len(rb)), max(len(ra), len(rb))
+	if size := (most + maxSamples - 1) / maxSamples; !turns && fewest/size < MinRuns { // joining would leave the shorter side too few
+		ra, rb = thin(ra), thin(rb)
+		most = max(len(ra), len(rb))
+	}
 	for size := (most + maxSamples - 1) / maxSamples; fewest/size >= MinRuns; size++ {
 		ja, jb := join(ra, size), join(rb, size)
 		if !enough(ja, need) || !enough(jb, need) {
@@ -139,6 +143,18 @@ func join(parts []part, size int) []part {
 			hs[k] = parts[i+k].Histogram
 		}
 		out = append(out, part{parts[i].start, parts[i+size-1].end, latency.Merge(hs...)})
+	}
+	return out
+}
+
+// thin keeps maxSamples parts at most, spread evenly over all.
+func thin(parts []part) []part {
+	if len(parts) <= maxSamples {
+		return parts
+	}
+	out := make([]part, maxSamples)
+	for i := range out {
+		out[i] = parts[i*len(parts)/maxSamples]
 	}
 	return out
 }
