@@ -25,6 +25,7 @@ import (
 	"rebound/cmd/internal/manual"
 	"rebound/cmd/internal/metrics"
 	"rebound/cmd/internal/setting"
+	"rebound/cmd/internal/stampkey"
 	"rebound/cmd/internal/version"
 )
 
@@ -63,6 +64,8 @@ type watchSettings struct {
 		size            int
 		timeout         time.Duration
 		dscp, ecn, ttl  int
+		ssid            int
+		key             stampkey.Key
 		source, gateway []netip.Addr
 		transport       string
 	}
@@ -129,15 +132,18 @@ func newWatchSettings() *watchSettings {
 	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
 	nic := slices.DeleteFunc(s.nic.Settings(), func(n setting.Setting) bool { return !slices.Contains(inWatch, n.Key) })
 	text := func(s string) (string, error) { return s, nil }
+	keyFile := ""
 	protos := []setting.Choice{{Name: "icmp", Doc: "echo"}, {Name: "udp", Doc: "echo"}, {Name: "stamp", Doc: "RFC 8762, TWAMP-Light: loss by direction, where the reflector counts its packets"}}
 	proto := setting.Parsed("probe.proto", &s.probe.proto, "icmp", probe.ParseProto, "What a target is asked for that does not say so itself:")
 	proto.Choices = protos
 	s.table = setting.New(slices.Concat([]setting.Setting{
 		setting.Strings("targets.list", &s.targets.list, text, "Targets, each [PROTO:]HOST[:PORT]: \"10.0.0.2\", \"udp:10.0.0.2:7\", \"stamp:[fd00::2]:862\", \"host.example\". A name is looked "+
 			"up again every half a minute."),
-		setting.String("targets.file", &s.targets.file, "", nil, "A FILE with one target a line, and labels of its metrics behind it: \"stamp:10.0.0.2 site=ams rack=12\". What follows a # is a comment."),
+		setting.String("targets.file", &s.targets.file, "", nil, "A FILE with one target a line, and labels of its metrics behind it: \"stamp:10.0.0.2 site=ams rack=12\". What follows a # is a comment. Labels that are none "+
+			"of the metrics: __param_stamp_ssid=7 and __param_stamp_key=FILE are the session identifier and the key of this STAMP target, which with a key is asked in the authenticated mode."),
 		setting.Strings("targets.file_sd", &s.targets.fileSD, text, "Files in the formats of Prometheus' file_sd: lists of groups with targets and labels, in JSON (.json) or YAML (.yml, .yaml). The last "+
-			"part of a path may have a *. The label __param_proto is the protocol of its group. Like targets.file they are read again when they "+
+			"part of a path may have a *. The label __param_proto is the protocol of its group, __param_stamp_ssid and __param_stamp_key are as in targets.file. A port is for UDP and STAMP; "+
+			"an ICMP target of such a file leaves it out, since it is that of what else is scraped there (elsewhere a port behind icmp is an error). Like targets.file they are read again when they "+
 			"changed, and at SIGHUP; of one that is wrong then, the log names the line, and what it had before is kept."),
 		setting.Strings("targets.dns", &s.targets.dns, text, "Names whose records are targets, as with Prometheus' dns_sd: \"_stamp._udp.example.org\", or with a protocol, \"stamp:_stamp._udp.example.org\"."),
 		setting.OneOf("targets.dns_type", &s.targets.dnsType, "SRV", []setting.Choice{{Name: "SRV", Doc: "hosts and ports"}, {Name: "A", Doc: "IPv4 addresses"}, {Name: "AAAA", Doc: "IPv6 addresses"}},
@@ -160,6 +166,14 @@ func newWatchSettings() *watchSettings {
 		setting.Int("probe.dscp", &s.probe.dscp, 0, between(0, 63), "DSCP of the probes, 0 to 63."),
 		setting.Int("probe.ecn", &s.probe.ecn, 0, between(0, 3), "ECN field of the probes, 0 to 3."),
 		setting.Int("probe.ttl", &s.probe.ttl, 0, between(0, 255), "TTL or hop limit of the probes, 1 to 255; 0 is 64."),
+		setting.Int("probe.stamp_ssid", &s.probe.ssid, 0, between(0, 65535), "The session identifier of STAMP's probes (RFC 8972 §3) to targets that have no label __param_stamp_ssid; 0 is none."),
+		setting.String("probe.stamp_key", &keyFile, "", func(path string) (err error) {
+			if s.probe.key = (stampkey.Key{}); path != "" {
+				s.probe.key, err = stampkey.Read(path)
+			}
+			return err
+		}, "The FILE with the key (64 hexadecimal digits, readable by its owner alone) of STAMP targets that have no label __param_stamp_key: they are asked in the "+
+			"authenticated mode (RFC 8762 §4.2.2). Empty: unauthenticated."),
 		setting.Strings("probe.source", &s.probe.source, netip.ParseAddr, "The address to send from, or one of each family; with raw frames it may be one that the kernel does not have. Empty: "+
 			"the kernel's choice."),
 		setting.Strings("probe.gateway", &s.probe.gateway, netip.ParseAddr, "The router to go through, or one of each family. Empty: by the kernel's routes."),
@@ -257,7 +271,7 @@ func (s *watchSettings) options(e *env) (*watch.Options, error) {
 	fail := func(key, format string, a ...any) (*watch.Options, error) {
 		return nil, exit.Usagef("%w", s.table.Fail(key, format, a...))
 	}
-	d := targets.Defaults{Proto: s.probe.proto, Port: uint16(s.probe.port)}
+	d := targets.Defaults{Proto: s.probe.proto, Port: uint16(s.probe.port), SSID: uint16(s.probe.ssid), Key: s.probe.key}
 	o := &watch.Options{Sources: targets.Sources{Defaults: d, List: s.targets.file, FileSD: s.targets.fileSD, Refresh: s.targets.refresh},
 		Rate: s.probe.rate, Size: s.probe.size, Timeout: s.probe.timeout, TOS: uint8(s.probe.dscp)<<2 | uint8(s.probe.ecn), TTL: uint8(s.probe.ttl),
 		Source: s.probe.source, Gateway: s.probe.gateway, Transport: s.probe.transport, NIC: s.nic, Core: s.cpu.core, Idle: s.cpu.idle,

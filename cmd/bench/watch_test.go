@@ -231,6 +231,39 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// A target's labels have the key and the session identifier of its test packets, which take effect when the key changes: with the wrong
+// one nothing is answered.
+func TestWatchAuthenticated(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	key := keyFile(t)
+	n.startResponder(t, "afpacket", "10.98.0.3/24", "fd98::3/64", "respond.stamp_mode=stateful", "respond.stamp_auth_ports=863", "respond.stamp_key="+key)
+	list := filepath.Join(t.TempDir(), "list")
+	write := func(key string) {
+		t.Helper()
+		n.must(os.WriteFile(list, []byte("stamp:10.98.0.3:863 __param_stamp_ssid=7 __param_stamp_key="+key+"\nstamp:[fd98::3] site=ams\n"), 0o644))
+	}
+	write(key)
+	w := n.watch(9471, "-driver", "afpacket", "-file", list, "-rate", "20", "-timeout", "20s")
+	sealed, plain := "stamp:10.98.0.3:863", `rebound_rtt_seconds_count{proto="stamp",site="ams",target="stamp:[fd98::3]:862"}`
+	v := w.until("both modes have replies", func(v map[string]float64) bool {
+		return v[of("rebound_rtt_seconds_count", sealed)] > 20 && v[plain] > 20
+	})
+	if n := v[of("rebound_replies_trouble_total", sealed, `kind="corrupt"`)]; n != 0 {
+		t.Errorf("%v replies are not authentic", n)
+	}
+	write(keyFile(t))
+	sent := v[of("rebound_probes_total", sealed)]
+	before := w.until("the new key is in use", func(v map[string]float64) bool { return v[of("rebound_probes_total", sealed)] > sent+100 })
+	after := w.until("probes go on", func(v map[string]float64) bool {
+		return v[of("rebound_probes_total", sealed)] > before[of("rebound_probes_total", sealed)]+100
+	})
+	if a, b := before[of("rebound_rtt_seconds_count", sealed)], after[of("rebound_rtt_seconds_count", sealed)]; a != b {
+		t.Errorf("%v round trips with another key than the reflector's", b-a)
+	}
+	w.end()
+}
+
 func count(all map[string]int64, prefix string) int64 {
 	for tag, n := range all {
 		if strings.HasPrefix(tag, prefix) {

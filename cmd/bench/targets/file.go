@@ -31,7 +31,7 @@ func (d Defaults) ParseList(name string, text []byte) ([]Target, error) {
 		if len(f) == 0 {
 			continue
 		}
-		t, err := d.Parse(f[0])
+		t, err := d.parse(f[0])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", at, err)
 		}
@@ -43,6 +43,9 @@ func (d Defaults) ParseList(name string, text []byte) ([]Target, error) {
 			if err := t.setLabel(k, v); err != nil {
 				return nil, fmt.Errorf("%s: %w", at, err)
 			}
+		}
+		if err := errors.Join(t.portless(f[0]), t.settled()); err != nil {
+			return nil, fmt.Errorf("%s: %w", at, err)
 		}
 		if out = append(out, d.complete(t)); len(out) > maxTargets {
 			return nil, fmt.Errorf("%s: more than %d targets", at, maxTargets)
@@ -91,7 +94,7 @@ func (d Defaults) ParseFileSD(name string, text []byte) ([]Target, error) {
 	for _, g := range groups {
 		for _, e := range g.targets {
 			at := fmt.Sprintf("%s:%d", name, e.line)
-			t, err := d.Parse(e.text)
+			t, err := d.parse(e.text)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", at, err)
 			}
@@ -99,6 +102,9 @@ func (d Defaults) ParseFileSD(name string, text []byte) ([]Target, error) {
 				if err := t.setLabel(l.key, l.value); err != nil {
 					return nil, fmt.Errorf("%s:%d: %w", name, l.line, err)
 				}
+			}
+			if err := t.settled(); err != nil {
+				return nil, fmt.Errorf("%s: %w", at, err)
 			}
 			if out = append(out, d.complete(t)); len(out) > maxTargets {
 				return nil, fmt.Errorf("%s: more than %d targets", at, maxTargets)

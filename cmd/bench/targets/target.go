@@ -3,6 +3,7 @@
 package targets
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 	"strings"
 
 	"rebound/cmd/bench/probe"
+	"rebound/cmd/internal/stampkey"
 )
 
 // Target is one far end that is watched.
@@ -20,6 +22,9 @@ type Target struct {
 	Host   string            // an address, or a name to be looked up
 	Port   uint16            // UDP and STAMP; 0 for ICMP
 	Labels map[string]string // of its metrics; nil for none
+
+	SSID uint16       // STAMP: the session identifier (RFC 8972 §3), 0 for none
+	Key  stampkey.Key // STAMP: of the HMACs of the authenticated mode; none for the other one
 }
 
 // Name is the target as users write it: "icmp:10.0.0.2", "stamp:[fd00::2]:862". Two targets of one name are one.
@@ -52,10 +57,34 @@ func (t Target) Tag() string {
 type Defaults struct {
 	Proto probe.Proto
 	Port  uint16 // 0 for what the target, file_sd or DNS says, and then for the protocol's own: 7 (RFC 862), 862 (RFC 8762)
+	SSID  uint16 // of STAMP targets that have none
+	Key   stampkey.Key
 }
 
 // Parse reads [PROTO:]HOST[:PORT]: "10.0.0.2", "udp:10.0.0.2:7", "stamp:[fd00::2]:862", "host.example".
 func (d Defaults) Parse(text string) (Target, error) {
+	t, err := d.parse(text)
+	if err == nil {
+		err = t.portless(text)
+	}
+	if err != nil {
+		return Target{}, err
+	}
+	return d.complete(t), nil
+}
+
+// portless refuses a port behind an ICMP target, where somebody wrote it for this watch. file_sd and SRV records are for whoever reads
+// them: the port there is that of what else is asked of the host, and ICMP goes without.
+func (t *Target) portless(text string) error {
+	if t.Proto == probe.ICMP && t.Port != 0 {
+		return fmt.Errorf("target %q: icmp has no ports: leave :%d out, or name a protocol that has, as in %s", text, t.Port,
+			Target{Proto: probe.UDP, Host: t.Host, Port: t.Port}.Name())
+	}
+	return nil
+}
+
+// parse is Parse without the defaults of the protocol, which labels may still change.
+func (d Defaults) parse(text string) (Target, error) {
 	t := Target{Proto: d.Proto}
 	rest := text
 	if name, after, ok := strings.Cut(text, ":"); ok {
@@ -110,7 +139,7 @@ func (d Defaults) Parse(text string) (Target, error) {
 		}
 		t.Port = uint16(n)
 	}
-	return d.complete(t), nil
+	return t, nil
 }
 
 var (
@@ -119,8 +148,16 @@ var (
 	label    = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 )
 
-// complete chooses the port.
+// complete chooses the port, and what else a STAMP target has not said.
 func (d Defaults) complete(t Target) Target {
+	if t.Proto == probe.STAMP {
+		if t.SSID == 0 {
+			t.SSID = d.SSID
+		}
+		if t.Key.Bytes() == nil {
+			t.Key = d.Key
+		}
+	}
 	if d.Port != 0 {
 		t.Port = d.Port
 	}
@@ -138,10 +175,22 @@ func (d Defaults) complete(t Target) Target {
 // Reserved are the labels that the metrics themselves have.
 var Reserved = []string{"target", "proto", "direction", "kind", "stat", "le", "quantile"}
 
-// setLabel adds a label. Those that begin with two underscores are Prometheus' own: __param_proto is the protocol, the others are left
-// out, as Prometheus leaves them out of what it stores.
+// setLabel adds a label. Those that begin with two underscores are Prometheus' own: __param_proto is the protocol, __param_stamp_ssid the
+// session identifier, __param_stamp_key the file of the key; the others are left out, as Prometheus leaves them out of what it stores.
 func (t *Target) setLabel(name, value string) error {
 	switch {
+	case name == "__param_stamp_ssid":
+		n, err := strconv.ParseUint(value, 10, 16)
+		if err != nil || n == 0 {
+			return fmt.Errorf("label %s: %q is not 1 to 65535", name, value)
+		}
+		t.SSID = uint16(n)
+	case name == "__param_stamp_key":
+		k, err := stampkey.Read(value)
+		if err != nil {
+			return fmt.Errorf("label %s: %w", name, err)
+		}
+		t.Key = k
 	case name == "__param_proto":
 		p, err := probe.ParseProto(value)
 		if err != nil {
@@ -162,5 +211,20 @@ func (t *Target) setLabel(name, value string) error {
 	return nil
 }
 
-// Equal reports whether two targets of one name have the same labels, too.
-func (t Target) Equal(u Target) bool { return t.Name() == u.Name() && maps.Equal(t.Labels, u.Labels) }
+// settled refuses labels that say something of STAMP behind a target of another protocol.
+func (t *Target) settled() error {
+	if t.Proto != probe.STAMP && (t.SSID != 0 || t.Key.Bytes() != nil) {
+		return fmt.Errorf("target %q: %v has neither session identifier nor key: __param_stamp_ssid and __param_stamp_key are for stamp", t.Host, t.Proto)
+	}
+	return nil
+}
+
+// Equal reports whether two targets of one name have the same labels, too, and the same probes.
+func (t Target) Equal(u Target) bool {
+	return t.Name() == u.Name() && maps.Equal(t.Labels, u.Labels) && t.SameProbes(u)
+}
+
+// SameProbes reports whether two targets of one name are asked by the same packets.
+func (t Target) SameProbes(u Target) bool {
+	return t.SSID == u.SSID && bytes.Equal(t.Key.Bytes(), u.Key.Bytes())
+}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"rebound/cmd/bench/probe"
+	"rebound/cmd/internal/stampkey"
 )
 
 func names(all []Target) string {
@@ -33,7 +34,7 @@ func names(all []Target) string {
 func TestParse(t *testing.T) {
 	d := Defaults{Proto: probe.UDP}
 	for text, want := range map[string]string{
-		"10.0.0.2": "udp:10.0.0.2:7", "10.0.0.2:99": "udp:10.0.0.2:99", "icmp:10.0.0.2:99": "icmp:10.0.0.2", "stamp:10.0.0.2": "stamp:10.0.0.2:862",
+		"10.0.0.2": "udp:10.0.0.2:7", "10.0.0.2:99": "udp:10.0.0.2:99", "icmp:10.0.0.2:99": "icmp has no ports", "stamp:10.0.0.2": "stamp:10.0.0.2:862",
 		"fd00::2": "udp:[fd00::2]:7", "[fd00::2]:8": "udp:[fd00::2]:8", "stamp:[fd00:0::2]": "stamp:[fd00::2]:862", "icmp:fd00::2": "icmp:[fd00::2]",
 		"host.example:80": "udp:host.example:80", "stamp:a-b.example": "stamp:a-b.example:862", "::ffff:10.0.0.2": "udp:10.0.0.2:7",
 		"": "", "10.0.0": "neither", "10.0.0.2:0": "port", "10.0.0.2:": "port is missing", "[fd00::2": "bracket", "[fd00::2]x": "bracket", "[10.0.0.2]:7": "no IPv6",
@@ -98,6 +99,11 @@ func TestFormats(t *testing.T) {
 			t.Errorf("%q: %v, %v", empty, got, err)
 		}
 	}
+	// A file_sd's port is that of what else is scraped there, unless the protocol that its labels name has ports.
+	const ported = "- targets: ['10.0.0.2:9100']\n- targets: ['10.0.0.2:9100']\n  labels: {__param_proto: udp}\n"
+	if got, err := d.ParseFileSD("x.yml", []byte(ported)); err != nil || names(got) != "icmp:10.0.0.2, udp:10.0.0.2:9100" {
+		t.Errorf("ports: %s, %v", names(got), err)
+	}
 	got, err := d.ParseList("x", []byte("# all\n10.0.0.2 site=ams # here\n\nudp:fd00::2 rack=12\n"))
 	if err != nil || names(got) != "icmp:10.0.0.2 site=ams, udp:[fd00::2]:7 rack=12" {
 		t.Errorf("a list: %s, %v", names(got), err)
@@ -131,10 +137,43 @@ func TestFormatErrors(t *testing.T) {
 			t.Errorf("%s %q: %v, %v; want %s ... %s", c.name, c.text, got, err, c.line, c.says)
 		}
 	}
-	for text, want := range map[string]string{"10.0.0.2\n10.0.0": "x:2: target", "10.0.0.2 site": "x:1: \"site\" behind", "\n\n10.0.0.2 9=x": "x:3: label"} {
+	for text, want := range map[string]string{"10.0.0.2\n10.0.0": "x:2: target", "udp:10.0.0.2:9\n10.0.0.2:9": `x:2: target "10.0.0.2:9": icmp has no ports`,
+		"stamp:10.0.0.2 __param_stamp_ssid=0": "x:1: label __param_stamp_ssid: \"0\" is not", "stamp:10.0.0.2 __param_stamp_key=/none/such": "x:1: label __param_stamp_key: ",
+		"udp:10.0.0.2 __param_stamp_ssid=7": "x:1: target \"10.0.0.2\": udp has neither", "10.0.0.2 site": "x:1: \"site\" behind", "\n\n10.0.0.2 9=x": "x:3: label"} {
 		if _, err := d.ParseList("x", []byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
+	}
+}
+
+// What a STAMP target says of itself counts before what all have, and a key that changed is another target's.
+func TestSTAMPTarget(t *testing.T) {
+	dir := t.TempDir()
+	key := func(name, digit string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(strings.Repeat(digit, 64)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	own, all := key("own", "a"), key("all", "b")
+	common, err := stampkey.Read(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := Defaults{SSID: 9, Key: common}
+	got, err := d.ParseList("x", []byte("stamp:10.0.0.2 __param_stamp_ssid=7 site=ams __param_stamp_key="+own+"\nstamp:10.0.0.3\nudp:10.0.0.4\n"))
+	if err != nil || len(got) != 3 {
+		t.Fatal(got, err)
+	}
+	a, b, c := got[0], got[1], got[2]
+	if a.SSID != 7 || a.Key.Bytes()[0] != 0xaa || len(a.Labels) != 1 || b.SSID != 9 || b.Key.Bytes()[0] != 0xbb || c.SSID != 0 || c.Key.Bytes() != nil {
+		t.Errorf("%+v", got)
+	}
+	key("own", "c")
+	again, err := d.ParseList("x", []byte("stamp:10.0.0.2 __param_stamp_ssid=7 site=ams __param_stamp_key="+own+"\n"))
+	if err != nil || a.Equal(again[0]) || !a.Equal(a) {
+		t.Errorf("another key makes no difference: %v", err)
 	}
 }
 

@@ -116,6 +116,9 @@ func (m *manager) update(ctx context.Context, all bool) {
 			m.entries[name] = e
 			m.options.Log.Debug("watching", "target", name)
 		} else if !e.Target.Equal(t) {
+			if !e.Target.SameProbes(t) {
+				e.flow = nil
+			}
 			e.Target = t
 			m.keeper.target(t, now)
 		}
@@ -477,10 +480,15 @@ func (m *manager) open(key string, of []*entry) (*wire, error) {
 // prepare makes the flow of an entry, if it has none, and finds out its neighbour's MAC.
 func (m *manager) prepare(e *entry, w *wire, tables neighbourTables) error {
 	o := &m.options
-	size := max(o.Size, probe.MinSize(e.Proto, e.addr.Is6()))
+	test := probe.TestPacket{SSID: e.SSID, Key: e.Key.Bytes(), Authenticated: e.Key.Bytes() != nil}
+	more := 0
+	if e.Proto == probe.STAMP {
+		more = test.Extra()
+	}
+	size := max(o.Size, probe.MinSize(e.Proto, e.addr.Is6())+more)
 	if e.flow == nil {
 		f := probe.Flow{Proto: e.Proto, Src: e.path.Source.WithZone(""), Dst: e.addr.WithZone(""), DstPort: e.Port, Run: rand.Uint32(), Size: size,
-			TOS: o.TOS, TTL: o.TTL, SrcMAC: w.mac, Routed: e.path.Routed(e.addr)}
+			TOS: o.TOS, TTL: o.TTL, SrcMAC: w.mac, Routed: e.path.Routed(e.addr), Test: test}
 		if w.socket != nil {
 			own := w.socket.Local()
 			f.Layer, f.SrcPort, f.ID = probe.Datagram, own.Port(), own.Port()
@@ -491,7 +499,7 @@ func (m *manager) prepare(e *entry, w *wire, tables neighbourTables) error {
 			l := w.locals[e.path.Source]
 			f.SrcPort, f.ID = l.port, l.id
 			mtu := w.device.Info().MTU
-			if err := probe.CheckSize(e.Proto, e.addr.Is6(), size, 0, mtu); err != nil {
+			if err := probe.CheckSize(e.Proto, e.addr.Is6(), size, more, mtu); err != nil {
 				return err
 			}
 		}

@@ -70,7 +70,7 @@ const (
 	soonEvery    = 200 * time.Millisecond
 	routeEvery   = 30 * time.Second // names and ways are looked up again
 	garbage      = 400              // GOGC: collections are rare, since each stops the loop for some microseconds
-	stopPatience = 3 * time.Second
+	stopPatience = 30 * time.Second
 )
 
 // Run watches until ctx is done. hup has an element whenever all sources shall be read again. It returns what kept it from starting, or
