@@ -13,16 +13,13 @@ import (
 	"testing"
 )
 
-// The switch over fastpath.Match that answers a frame is written out in each Poll, since fusing and inlining it is the point.
-// All copies are the same syntax tree as the one that fastpath's own tests and fuzzing go through, but for the names of their
-// variables: no driver leaves a guard out or calls the leaves in another order.
-func TestAnswerSwitches(t *testing.T) {
-	const tested = "fastpath/snippet_test.go"
-	type copied struct{ where, tree string }
-	var want string
-	var all []copied
+// Every frame is answered by the same two calls, Ping4 and then Answer for what that turned down: the pair that fastpath's own tests and
+// fuzzing go through. No Poll makes one without the other, or hands them other frames; and outside of fastpath none calls
+// Slow in their place.
+func TestAnswerCalls(t *testing.T) {
+	polls := 0
 	err := filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") && path != tested {
+		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || filepath.Dir(path) == "fastpath" {
 			return err
 		}
 		files := token.NewFileSet()
@@ -32,92 +29,97 @@ func TestAnswerSwitches(t *testing.T) {
 		}
 		for _, d := range f.Decls {
 			fn, ok := d.(*ast.FuncDecl)
-			if !ok || fn.Body == nil {
+			if !ok || fn.Body == nil || count(fn.Body, "Ping4") == 0 && fn.Name.Name != "Poll" {
 				continue
 			}
+			pairs := 0
 			ast.Inspect(fn.Body, func(n ast.Node) bool {
-				s, ok := n.(*ast.SwitchStmt)
-				switch {
-				case !ok || !overMatch(s):
-				case path == tested:
-					want = canonical(s)
-				default:
-					all = append(all, copied{fmt.Sprintf("%s: %s", files.Position(s.Pos()), fn.Name.Name), canonical(s)})
+				if s, ok := n.(*ast.IfStmt); ok && isPair(s) {
+					pairs++
 				}
 				return true
 			})
+			if calls := count(fn.Body, "Ping4") + count(fn.Body, "Answer"); calls != 2*pairs {
+				t.Errorf("%s: %s has %d calls of Ping4 and Answer, and %d pairs of them", files.Position(fn.Pos()), fn.Name.Name, calls, pairs)
+			}
+			if fn.Name.Name == "Poll" && pairs == 1 {
+				polls++
+				if n := count(fn.Body, "Slow"); n != 0 {
+					t.Errorf("%s: Poll calls Slow, which Answer does", files.Position(fn.Pos()))
+				}
+			}
 		}
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	polls := 0
-	for _, c := range all {
-		if strings.HasSuffix(c.where, ": Poll") {
-			polls++
-		}
-		if c.tree != want {
-			t.Errorf("%s has another switch than %s:\n%s\nwant\n%s", c.where, tested, c.tree, want)
-		}
-	}
-	if polls < 5 || want == "" { // afpacket, afxdp, ena, ixgbe, mlx5, and those that come
-		t.Errorf("%d Polls were found, and %q in %s: is the switch still over fastpath.Match?", polls, want, tested)
+	if polls < 7 { // afpacket, afxdp, ena, ixgbe, mlx4, mlx5, virtio, and those that come
+		t.Errorf("%d Polls were found", polls)
 	}
 }
 
-// overMatch reports whether s is a switch that begins with k := fastpath.Match(...).
-func overMatch(s *ast.SwitchStmt) bool {
-	a, ok := s.Init.(*ast.AssignStmt)
-	if !ok || len(a.Rhs) != 1 {
+// isPair reports whether s is "if !r.Ping4(h, n) { m = r.Answer(h, n) }", or the same with an if within that looks at the reply's length.
+func isPair(s *ast.IfStmt) bool {
+	not, ok := s.Cond.(*ast.UnaryExpr)
+	if !ok || not.Op != token.NOT || len(s.Body.List) != 1 || s.Else != nil {
 		return false
 	}
-	call, ok := a.Rhs[0].(*ast.CallExpr)
-	if !ok {
-		return false
+	first := text(not.X)
+	reply, ok := s.Body.List[0].(*ast.AssignStmt)
+	if within, is := s.Body.List[0].(*ast.IfStmt); is {
+		reply, ok = within.Init.(*ast.AssignStmt)
 	}
-	name := call.Fun
-	if sel, ok := name.(*ast.SelectorExpr); ok {
-		name = sel.Sel
-	}
-	id, ok := name.(*ast.Ident)
-	return ok && id.Name == "Match"
+	return ok && len(reply.Rhs) == 1 && strings.Contains(first, ".Ping4(") && strings.Replace(first, ".Ping4(", ".Answer(", 1) == text(reply.Rhs[0])
 }
 
-// canonical prints s with its variables named in the order in which they first appear, and without the package name of
-// fastpath, in which one copy lies.
-func canonical(s *ast.SwitchStmt) string {
-	names := map[string]string{}
-	rename := func(id *ast.Ident) {
-		if ast.IsExported(id.Name) || id.Name == "nil" {
-			return
-		}
-		if names[id.Name] == "" {
-			names[id.Name] = fmt.Sprintf("v%d", len(names)+1)
-		}
-		id.Name = names[id.Name]
-	}
-	var strip func(n ast.Node) bool
-	strip = func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.AssignStmt:
-			if n.Tok == token.ASSIGN && len(n.Lhs) == 1 { // the reply's length, in a variable of its own or in the frame's
-				n.Lhs[0] = ast.NewIdent("Reply")
+func text(n ast.Node) string {
+	var b bytes.Buffer
+	printer.Fprint(&b, token.NewFileSet(), n)
+	return b.String()
+}
+
+// count returns how often a method of that name is called in n.
+func count(n ast.Node, name string) (calls int) {
+	ast.Inspect(n, func(n ast.Node) bool {
+		if c, ok := n.(*ast.CallExpr); ok {
+			if s, ok := c.Fun.(*ast.SelectorExpr); ok && s.Sel.Name == name {
+				calls++
 			}
-		case *ast.SelectorExpr:
-			if x, ok := n.X.(*ast.Ident); ok && x.Name == "fastpath" {
-				x.Name = "_"
-				return false
-			}
-			ast.Inspect(n.X, strip)
-			return false
-		case *ast.Ident:
-			rename(n)
 		}
 		return true
+	})
+	return calls
+}
+
+// The two forms are pairs, and what is almost one is not.
+func TestAnswerPair(t *testing.T) {
+	for code, want := range map[string]bool{
+		"if !r.Ping4(h, n) { m = r.Answer(h, n) }":                              true,
+		"if !r.Ping4(h, n) { if n = r.Answer(h, n); n == 0 { continue } }":      true,
+		"if !r.Ping4(h, n) { m = r.Answer(h, m) }":                              false,
+		"if !r.Ping4(h, n) { m = r.Slow(h, n) }":                                false,
+		"if r.Ping4(h, n) { m = r.Answer(h, n) }":                               false,
+		"if !r.Ping4(h, n) { m = r.Answer(h, n) } else { m = n }":               false,
+		"if !r.Ping4(h, n) { continue }":                                        false,
+		"if !r.Ping4(h, n) { m = r.Answer(h, n); m = r.Answer(h, n) }":          false,
+		"if !r.Ping4(h, n) && n > 64 { m = r.Answer(h, n) }":                    false,
+		"if !q.Ping4(h, n) { m = r.Answer(h, n) }":                              false,
+		"if !r.Ping4(h, n) { for { if n = r.Answer(h, n); n == 0 { break } } }": false,
+	} {
+		f, err := parser.ParseFile(token.NewFileSet(), "", fmt.Sprintf("package p\nfunc f() { for { %s } }", code), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := false
+		ast.Inspect(f, func(n ast.Node) bool {
+			if s, ok := n.(*ast.IfStmt); ok && isPair(s) {
+				got = true
+			}
+			return true
+		})
+		if got != want {
+			t.Errorf("%s: a pair: %v", code, got)
+		}
 	}
-	ast.Inspect(s, strip)
-	var b bytes.Buffer
-	printer.Fprint(&b, token.NewFileSet(), s)
-	return strings.Join(strings.Fields(strings.ReplaceAll(b.String(), "_.", "")), " ")
 }

@@ -9,23 +9,8 @@
 // is sent and the buffer goes back to the receive ring.
 //
 //	h, m := (*[64]byte)(unsafe.Pointer(unsafe.SliceData(frame))), n
-//	switch k := fastpath.Match(h); {
-//	case k == fastpath.ICMPv4 && r.IPv4(h, n) && r.Sum4(h) && r.Hosts4(h) && fastpath.Echo4(h) && r.Admit(h, k):
-//		r.Pong4(h)
-//		r.Fresh4(h)
-//		fastpath.Swap4(h)
-//	case k == fastpath.UDPv4 && r.IPv4(h, n) && r.Sum4(h) && r.Hosts4(h) && r.Ports4(h) && r.Datagram4(h) && r.Admit(h, k):
-//		r.Bounce4(h)
-//		r.Lower4(h)
-//		fastpath.Swap4(h)
-//	case k == fastpath.ICMPv6 && r.IPv6(h, n) && r.To6(h) && r.From6(h) && fastpath.Echo6(h) && r.Admit(h, k):
-//		r.Pong6(h)
-//		fastpath.Swap6(h)
-//	case k == fastpath.UDPv6 && r.IPv6(h, n) && r.To6(h) && r.From6(h) && r.Ports6(h) && r.Datagram6(h) && r.Admit(h, k):
-//		r.Bounce6(h)
-//		fastpath.Swap6(h)
-//	default:
-//		m = r.Slow(h, n)
+//	if !r.Ping4(h, n) {
+//		m = r.Answer(h, n)
 //	}
 //
 // The order of the leaves is part of the contract: each relies on those before it. Admit comes last of the

@@ -7,13 +7,8 @@ import "sync/atomic"
 // detector knows it too (Go has no store that is neither locked nor a race).
 type Counter uint64
 
-// Add is the loop's alone.
-func (c *Counter) Add(n uint64) { set64((*uint64)(c), uint64(*c)+n) }
-
 // Raise makes v the counter's value if it is greater. It is the loop's alone.
-func (c *Counter) Raise(v uint64) {
-	set64((*uint64)(c), max(uint64(*c), v))
-}
+func (c *Counter) Raise(v uint64) { c.set(max(uint64(*c), v)) }
 
 // Load is for any goroutine.
 func (c *Counter) Load() uint64 { return atomic.LoadUint64((*uint64)(c)) }

@@ -4,5 +4,9 @@ package polling
 
 import "sync/atomic"
 
-func set64(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
 func set32(p *uint32, v uint32) { atomic.StoreUint32(p, v) }
+
+// Add is the loop's alone.
+func (c *Counter) Add(n uint64) { c.set(uint64(*c) + n) }
+
+func (c *Counter) set(v uint64) { atomic.StoreUint64((*uint64)(c), v) }

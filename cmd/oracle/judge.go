@@ -117,23 +117,8 @@ func place(buf, f []byte) *[64]byte {
 // leaves is the sequence that package fastpath gives to the drivers.
 func leaves(r *fastpath.Responder, h *[64]byte, n int) int {
 	m := n
-	switch k := fastpath.Match(h); {
-	case k == fastpath.ICMPv4 && r.IPv4(h, n) && r.Sum4(h) && r.Hosts4(h) && fastpath.Echo4(h) && r.Admit(h, k):
-		r.Pong4(h)
-		r.Fresh4(h)
-		fastpath.Swap4(h)
-	case k == fastpath.UDPv4 && r.IPv4(h, n) && r.Sum4(h) && r.Hosts4(h) && r.Ports4(h) && r.Datagram4(h) && r.Admit(h, k):
-		r.Bounce4(h)
-		r.Lower4(h)
-		fastpath.Swap4(h)
-	case k == fastpath.ICMPv6 && r.IPv6(h, n) && r.To6(h) && r.From6(h) && fastpath.Echo6(h) && r.Admit(h, k):
-		r.Pong6(h)
-		fastpath.Swap6(h)
-	case k == fastpath.UDPv6 && r.IPv6(h, n) && r.To6(h) && r.From6(h) && r.Ports6(h) && r.Datagram6(h) && r.Admit(h, k):
-		r.Bounce6(h)
-		fastpath.Swap6(h)
-	default:
-		m = r.Slow(h, n)
+	if !r.Ping4(h, n) {
+		m = r.Answer(h, n)
 	}
 	return m
 }

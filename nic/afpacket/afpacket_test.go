@@ -238,7 +238,7 @@ func TestTimestamps(t *testing.T) {
 }
 
 func TestHotLoop(t *testing.T) {
-	nictest.StackAccesses(t, "rebound/nic/afpacket", "(*Queue).Poll", 120)
+	nictest.StackAccesses(t, "rebound/nic/afpacket", "(*Queue).Poll", 62)
 	nictest.HotLoop(t, "rebound/nic/afpacket", "(*Queue).Poll",
 		"unix.RawSyscall6", "afpacket.(*long).send", "afpacket.(*Queue).failed", "afpacket.(*header).retag", "afpacket.complete", "mmio.Store32",
 		"runtime.panicunsafeslicelen", "runtime.panicunsafeslicenilptr")

@@ -53,23 +53,8 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 			complete(unsafe.Slice((*byte)(frame), n))
 		}
 		e, m := (*[64]byte)(frame), n
-		switch k := fastpath.Match(e); {
-		case k == fastpath.ICMPv4 && r.IPv4(e, n) && r.Sum4(e) && r.Hosts4(e) && fastpath.Echo4(e) && r.Admit(e, k):
-			r.Pong4(e)
-			r.Fresh4(e)
-			fastpath.Swap4(e)
-		case k == fastpath.UDPv4 && r.IPv4(e, n) && r.Sum4(e) && r.Hosts4(e) && r.Ports4(e) && r.Datagram4(e) && r.Admit(e, k):
-			r.Bounce4(e)
-			r.Lower4(e)
-			fastpath.Swap4(e)
-		case k == fastpath.ICMPv6 && r.IPv6(e, n) && r.To6(e) && r.From6(e) && fastpath.Echo6(e) && r.Admit(e, k):
-			r.Pong6(e)
-			fastpath.Swap6(e)
-		case k == fastpath.UDPv6 && r.IPv6(e, n) && r.To6(e) && r.From6(e) && r.Ports6(e) && r.Datagram6(e) && r.Admit(e, k):
-			r.Bounce6(e)
-			fastpath.Swap6(e)
-		default:
-			m = r.Slow(e, n)
+		if !r.Ping4(e, n) {
+			m = r.Answer(e, n)
 		}
 		if m != 0 {
 			_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, q.fd, uintptr(frame), uintptr(m), unix.MSG_DONTWAIT, 0, 0)

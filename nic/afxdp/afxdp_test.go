@@ -231,7 +231,7 @@ func hiddenTag(t *testing.T, open veth.Open, hook string) {
 }
 
 func TestHotLoop(t *testing.T) {
-	nictest.StackAccesses(t, "rebound/nic/afxdp", "(*Queue).Poll", 165)
+	nictest.StackAccesses(t, "rebound/nic/afxdp", "(*Queue).Poll", 33)
 	nictest.HotLoop(t, "rebound/nic/afxdp", "(*Queue).Poll",
 		"afxdp.(*Queue).idle", "afxdp.(*Queue).reclaim", "afxdp.(*Queue).kick", "afxdp.(*Queue).post", "mmio.Store32",
 		"runtime.panicunsafeslicelen", "runtime.panicunsafeslicenilptr")

@@ -111,7 +111,7 @@ func TestPushedEntry(t *testing.T) {
 
 func TestPollIsAHotLoop(t *testing.T) {
 	const pkg = "rebound/nic/ena"
-	nictest.StackAccesses(t, pkg, "(*Queue).Poll", 130)
+	nictest.StackAccesses(t, pkg, "(*Queue).Poll", 50)
 	nictest.StackAccesses(t, pkg, "(*Queue).take", 0)
 	nictest.StackAccesses(t, pkg, "(*Queue).transmit", 24)
 	nictest.HotLoop(t, pkg, "(*Queue).Poll", "ena.(*Queue).take", "ena.(*Queue).give", "ena.(*Queue).transmit", "ena.(*Queue).ring",

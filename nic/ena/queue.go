@@ -95,27 +95,11 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 			continue
 		}
 		h, m := (*[64]byte)(unsafe.Add(q.buf, slot*q.stride+room)), int(length)
-		switch k := fastpath.Match(h); { // see package fastpath for what the leaves ask of each other
-		case k == fastpath.ICMPv4 && r.IPv4(h, m) && r.Sum4(h) && r.Hosts4(h) && fastpath.Echo4(h) && r.Admit(h, k):
-			r.Pong4(h)
-			r.Fresh4(h)
-			fastpath.Swap4(h)
-		case k == fastpath.UDPv4 && r.IPv4(h, m) && r.Sum4(h) && r.Hosts4(h) && r.Ports4(h) && r.Datagram4(h) && r.Admit(h, k):
-			r.Bounce4(h)
-			r.Lower4(h)
-			fastpath.Swap4(h)
-		case k == fastpath.ICMPv6 && r.IPv6(h, m) && r.To6(h) && r.From6(h) && fastpath.Echo6(h) && r.Admit(h, k):
-			r.Pong6(h)
-			fastpath.Swap6(h)
-		case k == fastpath.UDPv6 && r.IPv6(h, m) && r.To6(h) && r.From6(h) && r.Ports6(h) && r.Datagram6(h) && r.Admit(h, k):
-			r.Bounce6(h)
-			fastpath.Swap6(h)
-		default:
-			m = r.Slow(h, m)
-		}
-		if m == 0 {
-			q.give(slot)
-			continue
+		if !r.Ping4(h, m) {
+			if m = r.Answer(h, m); m == 0 {
+				q.give(slot)
+				continue
+			}
 		}
 		if !q.transmit(slot, uint32(m)) {
 			q.txFull.Add(1)

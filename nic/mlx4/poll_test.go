@@ -364,7 +364,7 @@ func BenchmarkPoll(b *testing.B) {
 
 func TestPollIsAHotLoop(t *testing.T) {
 	const p = "rebound/nic/mlx4"
-	nictest.StackAccesses(t, p, "(*Queue).Poll", 72)
+	nictest.StackAccesses(t, p, "(*Queue).Poll", 45)
 	nictest.StackAccesses(t, p, "(*Queue).post", 20)
 	nictest.StackAccesses(t, p, "(*Queue).point", 10)
 	nictest.HotLoop(t, p, "(*Queue).Poll", "mlx4.(*Queue).post", "mlx4.(*Queue).point", "mlx4.(*Queue).tidy", "mlx4.(*Queue).fail",

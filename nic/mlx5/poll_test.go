@@ -272,7 +272,7 @@ func BenchmarkPoll(b *testing.B) {
 
 func TestPollIsAHotLoop(t *testing.T) {
 	const p = "rebound/nic/mlx5"
-	nictest.StackAccesses(t, p, "(*Queue).Poll", 72)
+	nictest.StackAccesses(t, p, "(*Queue).Poll", 45)
 	nictest.StackAccesses(t, p, "(*Queue).post", 18)
 	nictest.StackAccesses(t, p, "(*Queue).point", 12)
 	nictest.HotLoop(t, p, "(*Queue).Poll", "mlx5.(*Queue).post", "mlx5.(*Queue).point", "mlx5.(*Queue).ring", "mlx5.(*Queue).tidy",

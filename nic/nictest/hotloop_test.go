@@ -14,6 +14,16 @@ func TestHotLoopAccepts(t *testing.T) {
 	HotLoop(t, hotPackage, "(*Queue).Interface", "indirect")
 }
 
+// What the loops call for each frame is what a loop has to be, too.
+func TestAnswerIsHot(t *testing.T) {
+	const p = "rebound/fastpath"
+	StackAccesses(t, p, "(*Responder).Ping4", 0)
+	HotLoop(t, p, "(*Responder).Ping4")
+	StackAccesses(t, p, "(*Responder).Answer", 60)
+	HotLoop(t, p, "(*Responder).Answer")
+	HotLoop(t, p, "(*Responder).Admit")
+}
+
 func TestHotLoopRefuses(t *testing.T) {
 	for fn, want := range map[string]string{
 		"(*Queue).Map":       "calls runtime.mapaccess",

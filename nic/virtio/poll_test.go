@@ -549,7 +549,7 @@ func BenchmarkPoll(b *testing.B) {
 
 func TestPollIsAHotLoop(t *testing.T) {
 	const pkg = "rebound/nic/virtio"
-	nictest.StackAccesses(t, pkg, "(*Queue).Poll", 190)
+	nictest.StackAccesses(t, pkg, "(*Queue).Poll", 66)
 	nictest.StackAccesses(t, pkg, "(*Queue).post", 8)
 	nictest.HotLoop(t, pkg, "(*Queue).Poll", "virtio.(*Queue).post", "virtio.(*Queue).tidy", "virtio.(*Queue).arm", "virtio.(*Queue).give",
 		"virtio.(*Queue).distrust", "mmio.Store64")

@@ -64,26 +64,10 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		q.rxBytes.Add(uint64(n))
 		at := next & q.mask * q.stride
 		h := (*[64]byte)(unsafe.Add(q.buf, at))
-		switch k := fastpath.Match(h); { // see package fastpath for what the leaves ask of each other
-		case k == fastpath.ICMPv4 && r.IPv4(h, n) && r.Sum4(h) && r.Hosts4(h) && fastpath.Echo4(h) && r.Admit(h, k):
-			r.Pong4(h)
-			r.Fresh4(h)
-			fastpath.Swap4(h)
-		case k == fastpath.UDPv4 && r.IPv4(h, n) && r.Sum4(h) && r.Hosts4(h) && r.Ports4(h) && r.Datagram4(h) && r.Admit(h, k):
-			r.Bounce4(h)
-			r.Lower4(h)
-			fastpath.Swap4(h)
-		case k == fastpath.ICMPv6 && r.IPv6(h, n) && r.To6(h) && r.From6(h) && fastpath.Echo6(h) && r.Admit(h, k):
-			r.Pong6(h)
-			fastpath.Swap6(h)
-		case k == fastpath.UDPv6 && r.IPv6(h, n) && r.To6(h) && r.From6(h) && r.Ports6(h) && r.Datagram6(h) && r.Admit(h, k):
-			r.Bounce6(h)
-			fastpath.Swap6(h)
-		default:
-			n = r.Slow(h, n)
-		}
-		if n == 0 {
-			continue
+		if !r.Ping4(h, n) {
+			if n = r.Answer(h, n); n == 0 {
+				continue
+			}
 		}
 		if tail-q.txDone > q.mask {
 			q.txFull.Add(1)

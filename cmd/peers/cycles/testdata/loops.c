@@ -124,17 +124,21 @@ static inline int echo4(const uint8_t *h) {
 	return (uint16_t)w == 8 && w != 0xfff70008;
 }
 
-static inline uint64_t residue(const uint8_t *p, int n, uint64_t s) {
-	for (; n >= 32; n -= 32, p += 32) s = add1c(add1c(add1c(add1c(s, l64(p)), l64(p + 8)), l64(p + 16)), l64(p + 24));
+// residue is a message's sum, modulo 65535: its first word, what is left of whole blocks of 32 bytes, the last bytes, the blocks.
+static inline uint64_t residue(const uint8_t *p, int n) {
+	uint64_t s = l64(p);
+	const uint8_t *end = p + n;
+	n -= 8, p += 8;
 	if (n & 16) s = add1c(add1c(s, l64(p)), l64(p + 8)), p += 16;
 	if (n & 8) s = add1c(s, l64(p)), p += 8;
-	if (n &= 7) s = add1c(s, l64(p + n - 8) >> (-8 * n & 63));
+	if (n & 7) s = add1c(s, l64(end - 8) >> (-8 * n & 63));
+	for (; n >= 32; n -= 32, p += 32) s = add1c(add1c(add1c(add1c(s, l64(p)), l64(p + 8)), l64(p + 16)), l64(p + 24));
 	return s % 0xffff;
 }
 
 static inline int admit4(struct responder *r, const uint8_t *h) {
 	int n = __builtin_bswap16(l16(h + 16));
-	if (n <= r->checksum_bytes && residue(h + 34, n - 20, 0)) return 0;
+	if (n <= r->checksum_bytes && residue(h + 34, n - 20)) return 0;
 	uint64_t *f = &r->full[l32(h + 26) * 0x9e3779b97f4a7c15 >> 52], now = r->now << 4, ahead = *f - now;
 	if (ahead > r->most) *f = now + r->cost;
 	else if (ahead > r->burst) return 0;
