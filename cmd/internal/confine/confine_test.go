@@ -18,6 +18,7 @@ import (
 	"unsafe"
 
 	"github.com/elastic/go-seccomp-bpf/arch"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -37,6 +38,8 @@ type result struct {
 	Holds   []string
 	Errs    map[string]string // by attempt; empty where it went well
 	Threads []string          // of each: NoNewPrivs, Seccomp, CapEff
+
+	Speculation []string // of the first thread, before and after: what it may do, by the kernel
 }
 
 // attempts are what must fail once confined. Most of them root may do.
@@ -129,11 +132,13 @@ func child(folder string, confined bool) {
 	onThread := func(f func()) { work <- f; <-done }
 	onThread(func() {})
 
+	r.Speculation = append(r.Speculation, speculation())
 	if confined {
 		for _, h := range Apply(n) {
 			r.Holds = append(r.Holds, h.String())
 		}
 	}
+	r.Speculation = append(r.Speculation, speculation())
 	note := func(name string, err error) {
 		if err != nil {
 			r.Errs[name] = err.Error()
@@ -191,6 +196,17 @@ func child(folder string, confined bool) {
 		note(name, all[name]())
 	}
 	json.NewEncoder(os.Stdout).Encode(r)
+}
+
+// speculation returns what the kernel lets the first thread speculate on.
+func speculation() (s string) {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/status", os.Getpid()))
+	for l := range strings.Lines(string(b)) {
+		if strings.HasPrefix(l, "Speculation") {
+			s += l
+		}
+	}
+	return s
 }
 
 func runChild(t *testing.T, suffix string) (r result) {
@@ -258,6 +274,89 @@ func TestConfined(t *testing.T) {
 	if len(r.Threads) < 3 {
 		t.Errorf("%d threads were looked at", len(r.Threads))
 	}
+	// A filter without SPEC_ALLOW changes this before Linux 5.16, and with spec_store_bypass_disable=seccomp.
+	if s := r.Speculation; s[0] != s[1] {
+		t.Errorf("the filter changes what may be speculated on, and slows the loops down: from\n%sto\n%s", s[0], s[1])
+	}
+}
+
+// The calls that a socket driver makes for each reply pass by their number alone: by the rules of the kernel (seccomp_is_const_allow),
+// which then remembers that they pass and does not run the filter. It emulates loads of the number and of the architecture only.
+func TestLoopsPassByNumber(t *testing.T) {
+	info, err := arch.GetInfo("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []Needs{{}, {Write: []string{"/x"}, BPF: true, Priority: true}} {
+		p, err := n.policy()
+		if err != nil {
+			t.Fatal(err)
+		}
+		code, err := p.Assemble()
+		if err != nil {
+			t.Fatal(err)
+		}
+		program, err := bpf.Assemble(code)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range loops {
+			if number, ok := info.SyscallNames[name]; ok && !constant(program, uint32(number), uint32(info.ID)) {
+				t.Errorf("%s: the filter looks at more than its number", name)
+			}
+		}
+		for _, name := range []string{"clone", "socket", "mmap", "execve", "ptrace"} {
+			if number, ok := info.SyscallNames[name]; ok && constant(program, uint32(number), uint32(info.ID)) {
+				t.Errorf("%s passes whatever its arguments", name)
+			}
+		}
+		if number := info.SyscallNames[loops[0]]; constant(program, uint32(number), uint32(info.ID)+1) {
+			t.Errorf("%s passes on another architecture", loops[0])
+		}
+	}
+}
+
+// constant reports whether the program allows a system call by what it is alone.
+func constant(program []bpf.RawInstruction, number, architecture uint32) bool {
+	var a uint32
+	for pc := 0; pc < len(program); pc++ {
+		i := program[pc]
+		jump := func(taken bool) {
+			if taken {
+				pc += int(i.Jt)
+			} else {
+				pc += int(i.Jf)
+			}
+		}
+		switch i.Op {
+		case unix.BPF_LD | unix.BPF_W | unix.BPF_ABS:
+			switch i.K {
+			case 0:
+				a = number
+			case 4:
+				a = architecture
+			default:
+				return false
+			}
+		case unix.BPF_RET | unix.BPF_K:
+			return i.K == unix.SECCOMP_RET_ALLOW
+		case unix.BPF_JMP | unix.BPF_JA:
+			pc += int(i.K)
+		case unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K:
+			jump(a == i.K)
+		case unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K:
+			jump(a >= i.K)
+		case unix.BPF_JMP | unix.BPF_JGT | unix.BPF_K:
+			jump(a > i.K)
+		case unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K:
+			jump(a&i.K != 0)
+		case unix.BPF_ALU | unix.BPF_AND | unix.BPF_K:
+			a &= i.K
+		default:
+			return false
+		}
+	}
+	return false
 }
 
 // Without it the same attempts go well for root, or fail for another reason than that they are forbidden: the test above can fail.
