@@ -9,6 +9,8 @@ func lacks(p Push) string {
 	switch {
 	case p == AVX512 && !cpu.X86.HasAVX512F:
 		return "the processor (or the kernel) has no AVX-512F"
+	case p == AVX2 && !cpu.X86.HasAVX2:
+		return "the processor (or the kernel) has no AVX2"
 	case p == MOVDIR64B && !hasMOVDIR64B():
 		return "the processor has no MOVDIR64B (CPUID.7.0:ECX[28] is 0)"
 	}

@@ -12,11 +12,19 @@ import (
 func cpuid(leaf, sub uint32) (a, b, c, d uint32)
 
 func bestPush() Push {
-	switch {
-	case hasMOVDIR64B():
+	if hasMOVDIR64B() {
 		return MOVDIR64B
+	}
+	return bestCached()
+}
+
+// bestCached is the best of those that store by way of the caches, where the mapping has them.
+func bestCached() Push {
+	switch {
 	case cpu.X86.HasAVX512F:
 		return AVX512
+	case cpu.X86.HasAVX2:
+		return AVX2
 	}
 	return Stores
 }

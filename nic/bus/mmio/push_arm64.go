@@ -2,4 +2,5 @@
 
 package mmio
 
-func bestPush() Push { return Stores }
+func bestPush() Push   { return Stores }
+func bestCached() Push { return Stores }

@@ -3,15 +3,29 @@
 #include "textflag.h"
 #include "go_asm.h"
 
-// COPY copies CX blocks of 64 bytes from SI to DI and leaves DI behind the last. It uses AX, BX, DX, R10, R11 and Z16:
-// the upper sixteen registers need no VZEROUPPER. MOVDIR64B (SI), DI is spelled in bytes: the assembler lacks it.
+// COPY copies CX blocks of 64 bytes from SI to DI and leaves DI behind the last. It uses AX, BX, DX, R10, R11, Y0, Y1 and Z16:
+// the upper sixteen registers need no VZEROUPPER, the lower ones do. MOVDIR64B (SI), DI is spelled in bytes: the assembler lacks it.
 #define COPY \
 	TESTQ     CX, CX           \
 	JLE       copied           \
 	MOVBLZX   ·pushWith(SB), AX \
-	CMPL      AX, $1           \
-	JEQ       wide             \
-	JA        direct           \
+	CMPL      AX, $2           \
+	JCS       oneload          \
+	JEQ       direct           \
+pairs:                             \
+	VMOVDQU   0(SI), Y0        \
+	VMOVDQU   32(SI), Y1       \
+	VMOVDQU   Y0, 0(DI)        \
+	VMOVDQU   Y1, 32(DI)       \
+	ADDQ      $64, SI          \
+	ADDQ      $64, DI          \
+	DECQ      CX               \
+	JNZ       pairs            \
+	VZEROUPPER                 \
+	JMP       copied           \
+oneload:                           \
+	TESTL     AX, AX           \
+	JNZ       wide             \
 stores:                            \
 	MOVQ      0(SI), AX        \
 	MOVQ      8(SI), BX        \
@@ -85,11 +99,22 @@ TEXT ·FenceWC(SB), NOSPLIT, $0-0
 	SFENCE
 	RET
 
+// HALVES loads block NUM of the source, in two halves, and stores it into the ring, which may wrap between any two blocks.
+#define HALVES(NUM, A, B) \
+	VMOVDQU (NUM*64)(SI), A    \
+	VMOVDQU (NUM*64+32)(SI), B \
+	LEAL    NUM(R9), AX        \
+	ANDL    R12, AX            \
+	SHLQ    $6, AX             \
+	VMOVDQU A, (R11)(AX*1)     \
+	VMOVDQU B, 32(R11)(AX*1)
+
 // func PushWQE(q *SendRing, tail, record uint32, window, src unsafe.Pointer, n64 int)
 //
 // With AVX-512 each block is loaded once and stored twice: a load of 64 bytes waits until the narrow stores that made the
 // block have left the store buffer, and one such wait is enough. The blocks stay in Z16 to Z19 meanwhile, which need no
-// VZEROUPPER. Without it, and for more than four blocks, the ring is filled by 8-byte stores first.
+// VZEROUPPER. AVX2 does the same by halves of blocks, in Y0 to Y7. Without either, and for more than four blocks, the ring is filled by 8-byte
+// stores first.
 TEXT ·PushWQE(SB), NOSPLIT, $0-40
 	MOVQ    q+0(FP), R8
 	MOVL    tail+8(FP), R9
@@ -100,10 +125,12 @@ TEXT ·PushWQE(SB), NOSPLIT, $0-40
 	MOVQ    SendRing_Base(R8), R11
 	MOVL    SendRing_Mask(R8), R12
 	MOVBLZX ·pushWith(SB), AX
-	CMPL    AX, $1
-	JNE     narrow
 	CMPQ    CX, $4
 	JGT     narrow
+	CMPL    AX, $3
+	JEQ     halves
+	CMPL    AX, $1
+	JNE     narrow
 	TESTQ   CX, CX
 	JLE     announced
 
@@ -154,6 +181,46 @@ announced:
 
 pushed:
 	SFENCE
+	RET
+
+halves:
+	TESTQ CX, CX
+	JLE   marked
+	HALVES(0, Y0, Y1)
+	CMPQ  CX, $1
+	JEQ   marked
+	HALVES(1, Y2, Y3)
+	CMPQ  CX, $2
+	JEQ   marked
+	HALVES(2, Y4, Y5)
+	CMPQ  CX, $3
+	JEQ   marked
+	HALVES(3, Y6, Y7)
+
+marked:
+	MOVQ    SendRing_Record(R8), AX
+	MOVL    R10, (AX)
+	SFENCE
+	TESTQ   CX, CX
+	JLE     sent
+	VMOVDQU Y0, (DI)
+	VMOVDQU Y1, 32(DI)
+	CMPQ    CX, $1
+	JEQ     sent
+	VMOVDQU Y2, 64(DI)
+	VMOVDQU Y3, 96(DI)
+	CMPQ    CX, $2
+	JEQ     sent
+	VMOVDQU Y4, 128(DI)
+	VMOVDQU Y5, 160(DI)
+	CMPQ    CX, $3
+	JEQ     sent
+	VMOVDQU Y6, 192(DI)
+	VMOVDQU Y7, 224(DI)
+
+sent:
+	SFENCE
+	VZEROUPPER
 	RET
 
 narrow:
@@ -217,12 +284,33 @@ ringed:
 	VMOVDQU32    Z, K1, (R8)(AX*1)    \
 	MOVL         BX, (R8)(AX*1)
 
+// LATTER is BLOCK by halves, A and B. A masked store of 32 bytes is dear on some processors, so the words behind the header are stored apart.
+#define LATTER(NUM, OFF, A, B) \
+	VMOVDQU      OFF(SI), A            \
+	VMOVDQU      (OFF+32)(SI), B       \
+	VEXTRACTI128 $1, A, X8             \
+	MOVL         $0x3C000080, BX       \
+	CMPL         CX, $(NUM+1)          \
+	CMOVLEQ      R10, BX               \
+	VMOVD        BX, X9                \
+	VPBLENDD     $1, Y9, A, A          \
+	LEAL         NUM(R9), AX           \
+	ANDL         R12, AX               \
+	SHLQ         $6, AX                \
+	VMOVDQU      B, 32(R8)(AX*1)       \
+	VMOVDQU      X8, 16(R8)(AX*1)      \
+	MOVQ         (OFF+8)(SI), R13      \
+	MOVQ         R13, 8(R8)(AX*1)      \
+	MOVL         (OFF+4)(SI), R13      \
+	MOVL         R13, 4(R8)(AX*1)      \
+	MOVL         BX, (R8)(AX*1)
+
 // func PushInline(q *SendRing, tail, n64 uint32, data unsafe.Pointer, length uint32, c0, c1 uint64, window unsafe.Pointer)
 //
 // $0x3C000080 is the header of a segment that fills its block, 60 bytes; $0x2C000080 that of the first block, 44. With AVX-512
 // each block is made in a register, Z16 to Z19, which need no VZEROUPPER, and stored from there to ring and window. K1 is all
 // words of a block but the first, K2 the first. The first block's load comes last, since it waits for the narrow stores that made the reply.
-// Without it, and for more than four blocks, the window is filled from the ring.
+// AVX2 does it by halves, Y0 to Y7. Without either, and for more than four blocks, the window is filled from the ring.
 TEXT ·PushInline(SB), NOSPLIT, $0-56
 	MOVQ    q+0(FP), DX
 	MOVL    tail+8(FP), R9
@@ -249,10 +337,12 @@ several:
 
 headers: // R11 is the first segment's, R10 the last one's
 	MOVBLZX ·pushWith(SB), AX
-	CMPL    AX, $1
-	JNE     narrow
 	CMPL    CX, $4
 	JHI     narrow
+	CMPL    AX, $3
+	JEQ     halves
+	CMPL    AX, $1
+	JNE     narrow
 	MOVL    $0xFFFE, AX
 	KMOVW   AX, K1
 	MOVL    $1, AX
@@ -301,6 +391,62 @@ told:
 	SFENCE
 
 made:
+	RET
+
+halves:
+	CMPL CX, $1
+	JLS  front
+	LATTER(1, 40, Y2, Y3)
+	CMPL CX, $2
+	JEQ  front
+	LATTER(2, 100, Y4, Y5)
+	CMPL CX, $3
+	JEQ  front
+	LATTER(3, 160, Y6, Y7)
+
+front: // Y0 is control, header and 12 bytes of data, Y1 the other 32
+	MOVQ        c0+32(FP), BX
+	MOVQ        c1+40(FP), DX
+	VMOVDQU     12(SI), Y1
+	VMOVDQU     (SI), X8
+	VPSLLDQ     $4, X8, X8
+	VMOVD       R11, X9
+	VPBLENDD    $1, X9, X8, X8
+	VMOVQ       BX, X0
+	VPINSRQ     $1, DX, X0, X0
+	VINSERTI128 $1, X8, Y0, Y0
+	ANDL        R12, R9
+	SHLQ        $6, R9
+	VMOVDQU     Y1, 32(R8)(R9*1)
+	VMOVDQU     X8, 16(R8)(R9*1)
+	MOVQ        DX, 8(R8)(R9*1)
+	MOVQ        BX, AX
+	SHRQ        $32, AX
+	MOVL        AX, 4(R8)(R9*1)
+	MOVL        BX, (R8)(R9*1)
+	TESTQ       DI, DI
+	JEQ         done
+	SFENCE
+	VMOVDQU     Y0, (DI)
+	VMOVDQU     Y1, 32(DI)
+	CMPL        CX, $1
+	JLS         gone
+	VMOVDQU     Y2, 64(DI)
+	VMOVDQU     Y3, 96(DI)
+	CMPL        CX, $2
+	JEQ         gone
+	VMOVDQU     Y4, 128(DI)
+	VMOVDQU     Y5, 160(DI)
+	CMPL        CX, $3
+	JEQ         gone
+	VMOVDQU     Y6, 192(DI)
+	VMOVDQU     Y7, 224(DI)
+
+gone:
+	SFENCE
+
+done:
+	VZEROUPPER
 	RET
 
 narrow:

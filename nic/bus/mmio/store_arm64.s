@@ -98,22 +98,73 @@ TEXT ·FenceWC(SB), NOSPLIT, $0-0
 	DSB ST
 	RET
 
+// BLOCK loads block NUM of the source into four vector registers and stores it into the ring, which may wrap between any two blocks.
+#define BLOCK(NUM, A, B, C, D) \
+	FLDPQ (NUM*64)(R1), (A, B)    \
+	FLDPQ (NUM*64+32)(R1), (C, D) \
+	ADDW  $NUM, R13, R2           \
+	ANDW  R17, R2, R2             \
+	ADD   R2<<6, R16, R2          \
+	FSTPQ (A, B), (R2)            \
+	FSTPQ (C, D), 32(R2)
+
 // func PushWQE(q *SendRing, tail, record uint32, window, src unsafe.Pointer, n64 int)
 //
-// The ring is filled block by block, since it may wrap between any two.
+// Each block is loaded once and stored twice, by pairs of 16 bytes; up to four of them stay in F0 to F15 meanwhile. More are copied block by block.
 TEXT ·PushWQE(SB), NOSPLIT, $0-40
-	MOVD q+0(FP), R12
+	MOVD  q+0(FP), R12
 	MOVWU tail+8(FP), R13
-	MOVW record+12(FP), R14
-	MOVD src+24(FP), R1
-	MOVD n64+32(FP), R15
-	MOVD SendRing_Base(R12), R16
+	MOVW  record+12(FP), R14
+	MOVD  src+24(FP), R1
+	MOVD  n64+32(FP), R15
+	MOVD  SendRing_Base(R12), R16
 	MOVWU SendRing_Mask(R12), R17
-	MOVD R15, R3
+	MOVD  SendRing_Record(R12), R3
+	MOVD  window+16(FP), R0
+	CMP   $4, R15
+	BGT   many
+	CMP   $0, R15
+	BLE   announced
+	BLOCK(0, F0, F1, F2, F3)
+	CMP   $1, R15
+	BEQ   announced
+	BLOCK(1, F4, F5, F6, F7)
+	CMP   $2, R15
+	BEQ   announced
+	BLOCK(2, F8, F9, F10, F11)
+	CMP   $3, R15
+	BEQ   announced
+	BLOCK(3, F12, F13, F14, F15)
+
+announced:
+	DMB   OSHST
+	MOVW  R14, (R3)
+	DSB   ST
+	CMP   $0, R15
+	BLE   pushed
+	FSTPQ (F0, F1), (R0)
+	FSTPQ (F2, F3), 32(R0)
+	CMP   $1, R15
+	BEQ   pushed
+	FSTPQ (F4, F5), 64(R0)
+	FSTPQ (F6, F7), 96(R0)
+	CMP   $2, R15
+	BEQ   pushed
+	FSTPQ (F8, F9), 128(R0)
+	FSTPQ (F10, F11), 160(R0)
+	CMP   $3, R15
+	BEQ   pushed
+	FSTPQ (F12, F13), 192(R0)
+	FSTPQ (F14, F15), 224(R0)
+
+pushed:
+	DSB ST
+	RET
+
+many:
+	MOVD R15, R19
 
 ring:
-	CMP  $0, R3
-	BLE  ringed
 	ANDW R17, R13, R2
 	ADD  R2<<6, R16, R0
 	LDP  (R1), (R4, R5)
@@ -126,11 +177,8 @@ ring:
 	STP  (R10, R11), 48(R0)
 	ADD  $64, R1
 	ADDW $1, R13
-	SUB  $1, R3
-	B    ring
-
-ringed:
-	MOVD SendRing_Record(R12), R3
+	SUBS $1, R19
+	BNE  ring
 	DMB  OSHST
 	MOVW R14, (R3)
 	DSB  ST

@@ -14,7 +14,8 @@ import (
 // PureGo says that the build has no assembly: it works on models, and is not for devices.
 const PureGo = true
 
-func bestPush() Push { return Stores }
+func bestPush() Push   { return Stores }
+func bestCached() Push { return Stores }
 
 var fence atomic.Uint32
 

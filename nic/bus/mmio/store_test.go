@@ -14,7 +14,7 @@ import (
 func eachPush(t *testing.T, test func(t *testing.T)) {
 	best := pushWith
 	defer func() { pushWith = best }()
-	for p := Stores; p <= MOVDIR64B; p++ {
+	for p := Stores; p <= AVX2; p++ {
 		t.Run(p.String(), func(t *testing.T) {
 			if why := lacks(p); why != "" {
 				t.Skip(why)
@@ -203,7 +203,7 @@ func BenchmarkPush(b *testing.B) {
 	ring := SendRing{unsafe.Pointer(&mem[2048]), (*uint32)(unsafe.Pointer(&mem[0])), 7}
 	best := pushWith
 	defer func() { pushWith = best }()
-	for p := Stores; p <= MOVDIR64B; p++ {
+	for p := Stores; p <= AVX2; p++ {
 		if lacks(p) != "" {
 			continue
 		}
