@@ -1,7 +1,7 @@
 // Package fastpath decides what is answered and rewrites a request into its reply where it lies.
 //
-// A driver's Poll hands every received frame to it: common requests through leaves that the compiler inlines into the
-// Poll, all others through Slow. No function here allocates, locks or keeps a reference to a frame.
+// A driver's Poll hands every received frame to it: to Ping4 first, which answers an echo request over IPv4,
+// and to Answer if that turns it down, which has leaves for the other common requests, and Slow. No function here allocates, locks or keeps a reference to a frame.
 //
 // # What a Poll does with each frame
 //
@@ -13,8 +13,9 @@
 //		m = r.Answer(h, n)
 //	}
 //
-// The order of the leaves is part of the contract: each relies on those before it. Admit comes last of the
-// conditions: only a frame that will be answered is taken from its source's rate. Whatever a leaf turned down is unchanged
+// The order of the leaves, in Answer and in a loop that has packets without an Ethernet header, is part of the contract: each relies
+// on those before it. Admit comes last of the
+// conditions: only a frame that will be answered is taken from its source's rate. Whatever Ping4 or a leaf turned down is unchanged
 // and has not been counted, and Slow then answers it or counts why not. So every frame is counted exactly once.
 //
 // The MinBuffer bytes at h must be readable and writable whatever n is: a receive buffer is always longer. What lies beyond

@@ -24,7 +24,7 @@ import (
 // off; harness-cycles says what that was. doorbell-cycles is the same of the passes that do nothing behind their doorbell: of
 // each group all but its longest four, since a loop tidies up in one pass of 32 or fewer.
 func Cycles(b *testing.B, r *fastpath.Responder, batch int, arrive func(n int), poll func() int) {
-	defer mmio.PushToMemory()() // windows of rings in memory are memory
+	defer mmio.PushToMemory()()   // windows of rings in memory are memory
 	const passes, longest = 64, 4 // in a group: twice the slots that a loop may leave to tidy up
 	var drained atomic.Uint32
 	type group [passes]uint32 // ticks of each pass
