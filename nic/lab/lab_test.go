@@ -28,6 +28,8 @@ type card struct {
 	other func(mac [6]byte) sim.Model
 	// jumbo is the MTU of the jumbo frame check.
 	jumbo int
+	// physical has our driver on sysfs, too, in a machine without an IOMMU.
+	physical bool
 	// agree names the counters of "ethtool -S" that differ from the model's own: after the first traffic, and, with all
 	// false, after a change of MTU, which resets those that the device keeps.
 	agree func(m sim.Model, shown map[string]uint64, all bool) []string

@@ -13,7 +13,7 @@ import (
 
 // mlx4Card is a ConnectX-3 with an Ethernet port. Linux steers by its MAC table unless it is told otherwise.
 var mlx4Card = card{
-	name: "mlx4", module: "mlx4_en", jumbo: 9000,
+	name: "mlx4", module: "mlx4_en", jumbo: 9000, physical: true,
 	model: func(mac [6]byte) sim.Model { return mlx4sim.New(mlx4sim.Options{MAC: mac}) },
 	other: func(mac [6]byte) sim.Model {
 		return mlx4sim.New(mlx4sim.Options{MAC: mac, Profile: mlx4sim.ConnectX3Pro, Steering: mlx4sim.MACTable})
@@ -148,4 +148,5 @@ func mlx4Load(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	proven(t, "F2", "Linux mlx4_en, by flow rules", "16 flows on two rings, its self-test, cable, reset, reload")
 }

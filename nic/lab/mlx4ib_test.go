@@ -66,7 +66,7 @@ lost=0
 
 // ipoibScript is IPoIB in both families, every length that its headers or a page border make different, up to the MTU of 2044; then
 // libibverbs' programs; another subnet manager on the other port; the cable out and in; a device that fails and is reset.
-const ipoibScript = ibHelpers + `
+const ipoibScript = "sysctl -q -w vm.nr_hugepages=64\n" + ibHelpers + `
 say met "LID $(cat $ib/mlx4_0/ports/1/lid) $(cat $ib/mlx4_1/ports/1/lid)"
 for peer in 10.9.0.1 fd00::1; do
   for s in 0 1 16 56 64 255 1000 1472 1996; do ibpings 20 $s; done
@@ -108,6 +108,29 @@ until_true 60 swept
 until_true 300 met
 ibpings 50 56
 say recovered
+` + ibPhysical
+
+// ibPhysical goes on where a machine has no IOMMU: our driver has the far function over sysfs, by physical addresses.
+const ibPhysical = `
+kill -9 $sm; wait $sm
+addr=$(basename $(readlink $ib/mlx4_1/device))
+need there ip link set ib1 netns 1
+need responder bind -no-driver $addr
+manage mlx4_0
+: >/tmp/out
+responder -config /lab/config.toml -set nic.driver=mlx4 -set nic.device=$addr -set nic.unsafe_no_iommu=true -set 'respond.addresses=["10.9.0.1/24", "fd00::1/64"]' >/tmp/out 2>/tmp/err &
+pid=$!
+await_ready
+say ready $(grep '^ready' /tmp/out)
+found() { kill -HUP $sm; met; }
+until_true 300 found
+for peer in 10.9.0.1 fd00::1; do
+  for s in 16 56 148 149 1472; do ibpings 20 $s; done
+done
+say physical
+stop
+say stopped
+need responder unbind $addr
 `
 
 // verbsHelpers has programs of two ends on both devices, which meet on the loopback interface. @G stands for the option that chooses
@@ -178,12 +201,21 @@ func ibFar(mac [6]byte) sim.Model {
 // TestLabMlx4IB has Linux's mlx4_ib and ib_ipoib, and a subnet manager, on two models.
 func TestLabMlx4IB(t *testing.T) {
 	guests(t)
-	beside(t, "mlx4/IPoIB", func(t *testing.T) { mlx4IB(t, ipoibScript, ibNear, ibFar) })
+	beside(t, "mlx4/IPoIB", func(t *testing.T) {
+		programs := mlx4IB(t, ipoibScript, ibNear, ibFar)
+		proven(t, "F2", "Linux mlx4_ib, ib_ipoib and Debian's opensm, on both ends",
+			"880 pings over IPoIB, %d programs of libibverbs and perftest, another manager, cable, reset", programs)
+		proven(t, "F3", "ours on sysfs without an IOMMU, Linux ib_ipoib and Debian's opensm at the far end", "200 pings over IPoIB")
+	})
 	beside(t, "mlx4/IPoIB F4", mlx4IBBoot)
-	beside(t, "mlx4/RoCE", func(t *testing.T) { mlx4IB(t, roceScript, mlx4Card.model, mlx4Card.other) })
+	beside(t, "mlx4/RoCE", func(t *testing.T) {
+		programs := mlx4IB(t, roceScript, mlx4Card.model, mlx4Card.other)
+		proven(t, "F2", "Linux mlx4_ib, on both ends", "%d programs of libibverbs and perftest over RoCE", programs)
+	})
 }
 
-func mlx4IB(t *testing.T, script string, near, far func([6]byte) sim.Model) {
+// mlx4IB returns how many of libibverbs' programs ran.
+func mlx4IB(t *testing.T, script string, near, far func([6]byte) sim.Model) (programs int) {
 	k := kit(t)
 	dir := logDir(t)
 	a, b := sim.Pair()
@@ -192,6 +224,7 @@ func mlx4IB(t *testing.T, script string, near, far func([6]byte) sim.Model) {
 	r, err := k.Run(t.Context(), Machine{
 		Limit: 300 * time.Second,
 		Dir:   dir, Sockets: []string{f.socket, g.socket},
+		Files:  map[string][]byte{"responder": build(t, dir, "rebound/cmd/responder"), "config.toml": nil},
 		Script: script,
 		Say: func(key, text string, r Result) error {
 			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
@@ -202,6 +235,10 @@ func mlx4IB(t *testing.T, script string, near, far func([6]byte) sim.Model) {
 				a.SetUp(false)
 			case "plug":
 				a.SetUp(true)
+			case "stopped":
+				if g.port.BusMaster() {
+					return errors.New("the responder's function may still do DMA when it was stopped")
+				}
 			case "recovered": // mlx4_ib rings on for completion queues of the device that failed, while it is reset
 				for _, v := range f.port.Violations() {
 					if !strings.Contains(v, "but no object has its doorbells there") {
@@ -215,6 +252,11 @@ func mlx4IB(t *testing.T, script string, near, far func([6]byte) sim.Model) {
 			return nil
 		},
 	})
+	for _, key := range []string{"ud", "rc", "srq", "send", "sendud", "write", "read"} {
+		if len(r[key]) > 0 {
+			programs++
+		}
+	}
 	for _, key := range []string{"devinfo", "ud", "rc", "srq", "send", "sendud", "write", "read", "failed", "dmesg"} {
 		for _, l := range r[key] {
 			if strings.TrimSpace(l) != "" {
@@ -228,6 +270,7 @@ func mlx4IB(t *testing.T, script string, near, far func([6]byte) sim.Model) {
 		t.Logf("packets: %+v, %+v", ibPackets(f), ibPackets(g))
 		t.Fatal(err)
 	}
+	return programs
 }
 
 func ibPackets(f *function) (p mlx4sim.Packets) {

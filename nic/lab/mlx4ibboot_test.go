@@ -23,7 +23,7 @@ ports() { [ -e $ib/mlx4_0/ports/1/state ] && [ -e /sys/class/net/ib0 ]; }
 until_true 300 ports
 export OSM_TMP_DIR=/tmp OSM_CACHE_DIR=/tmp
 guid=$(cut -d: -f5- $ib/mlx4_0/ports/1/gids/0 | tr -d :)
-opensm -s 0 -g 0x$guid -f /tmp/opensm.log >/tmp/opensm.out 2>&1 & sm=$!
+opensm -s 0 -t 2000 -g 0x$guid -f /tmp/opensm.log >/tmp/opensm.out 2>&1 & sm=$!
 need ip addr add 10.9.0.1/24 dev ib0
 need ip link set ib0 up
 bootd ib0 10.9.0.1 10.9.0.2 /lab/boot.ipxe /lab/$sum >/tmp/asked 2>/tmp/err &

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -61,18 +62,55 @@ show stats ethtool -S $dev
 say stats
 `
 
+// pairPhysical goes on where a machine has no IOMMU: our driver has the far function over sysfs, by physical addresses, and the near one's
+// Linux asks it. Then Linux's driver has it back.
+const pairPhysical = `
+need there ip link set $far netns 1
+until_true 50 both
+addr=$(basename $(readlink /sys/class/net/$(having 2)/device))
+ip link set $(having 2) down
+need responder bind -no-driver $addr
+need responder nics
+grep "^$addr " /tmp/need | grep -q unsafe_no_iommu || { show failed cat /tmp/need; fail nics; }
+: >/tmp/out
+if responder -config /lab/config.toml -set nic.driver=$driver -set nic.device=$addr -set "respond.addresses=[\"$peer/24\"]" >/tmp/out 2>/tmp/err; then
+  fail "a function without an IOMMU is driven, and nobody allowed it"
+fi
+grep -q 'not bound to vfio-pci' /tmp/err || { show failed cat /tmp/err; fail "refused for another reason"; }
+responder -config /lab/config.toml -set nic.driver=$driver -set nic.device=$addr -set nic.unsafe_no_iommu=true -set "respond.addresses=[\"$peer/24\"]" >/tmp/out 2>/tmp/err &
+pid=$!
+await_ready
+say ready $(grep '^ready' /tmp/out)
+up
+for s in 16 56 65 256 777 1472; do pings 50 $s; done
+floods $peer:7 1000 1472
+say physical
+stop
+say stopped
+need responder unbind $addr
+until_true 100 both
+`
+
 // f2pair runs two models with the Linux driver on both: one of each kind.
 func (c *card) f2pair(t *testing.T, k *Kit) {
 	dir := logDir(t)
 	a, b := sim.Pair()
 	f, g := c.serve(t, dir, 0, a, c.model), c.serve(t, dir, 1, b, c.other)
 	start := time.Now()
+	script, files := pairScript, map[string][]byte{}
+	if c.physical {
+		script = "sysctl -q -w vm.nr_hugepages=64\n" + pairScript + pairPhysical
+		files = map[string][]byte{"responder": build(t, dir, "rebound/cmd/responder"), "flood": build(t, dir, "rebound/nic/lab/flood"), "config.toml": nil}
+	}
 	r, err := k.Run(t.Context(), Machine{
 		Limit: 120 * time.Second,
-		Dir:   dir, Sockets: []string{f.socket, g.socket},
-		Script: fmt.Sprintf("module=%s peer=10.9.0.1\n%s", c.module, pairScript),
+		Dir:   dir, Sockets: []string{f.socket, g.socket}, Files: files,
+		Script: fmt.Sprintf("module=%s driver=%s peer=10.9.0.1\n%s", c.module, c.name, script),
 		Say: func(key, text string, r Result) error {
 			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+			if key == "stopped" && g.port.BusMaster() {
+				return errors.New("the responder's function may still do DMA when it was stopped")
+			}
 			if key == "stats" {
 				for _, d := range c.agree(f.model, numbers(r[key]), false) {
 					t.Errorf("at %q ethtool and model disagree: %s", key, d)
@@ -90,4 +128,7 @@ func (c *card) f2pair(t *testing.T, k *Kit) {
 		t.Fatal(err)
 	}
 	proven(t, "F2", "Linux "+c.module+", on both ends", "16 MiB by TCP each way, byte-equal")
+	if c.physical {
+		proven(t, "F3", "ours on sysfs without an IOMMU, Linux "+c.module+" at the far end", "300 pings, a flood, given back")
+	}
 }

@@ -17,6 +17,7 @@ import (
 	"rebound/nic"
 	"rebound/nic/mlx4"
 	"rebound/nic/sim/mlx4sim"
+	"rebound/polling"
 )
 
 // subnetRig is a driver on a model whose port is InfiniBand's, with a fabric behind it.
@@ -194,6 +195,125 @@ func sum6(p []byte, at int) {
 		s = s&0xFFFF + s>>16
 	}
 	be.PutUint16(p[40+at:], ^uint16(s))
+}
+
+// stampRequest is a test packet of STAMP with n bytes behind the UDP header, in IPv4 or IPv6, as IPoIB's payload (RFC 8762 §4.2.1).
+func stampRequest(v6 bool, n int) (payload []byte, udp int) {
+	u := make([]byte, 8+n)
+	copy(u, []byte{0x9C, 0x40, 3, 0x5E, byte((8 + n) >> 8), byte(8 + n), 0, 0})
+	m := u[8:]
+	copy(m, []byte{0, 0, 0, 42, 0xE8, 0xD4, 0xA5, 0x0F, 0x11, 0x22, 0x33, 0x44, 0x9F, 1})
+	for i := 44; i < n; i++ {
+		m[i] = byte(i)
+	}
+	if v6 {
+		p := make([]byte, 40, 40+len(u))
+		p[0], p[6], p[7] = 0x60, 17, 57
+		be.PutUint16(p[4:], uint16(len(u)))
+		from, to := netip.MustParseAddr("fd00::1").As16(), our6.Addr().As16()
+		copy(p[8:], from[:])
+		copy(p[24:], to[:])
+		p = append(p, u...)
+		sum6(p, 6)
+		return ipoib(0x86DD, p), 44
+	}
+	p := append([]byte{0x45, 0, byte((28 + n) >> 8), byte(28 + n), 0, 1, 0, 0, 57, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2}, u...)
+	be.PutUint16(p[10:], ^ones(p[:20]))
+	be.PutUint16(p[26:], ^ones(p[12:20], []byte{0, 17, byte((8 + n) >> 8), byte(8 + n)}, p[20:]))
+	return ipoib(0x0800, p), 24
+}
+
+// ones is the sum of 16-bit words in one's complement (RFC 1071). Each part but the last has an even length.
+func ones(parts ...[]byte) uint16 {
+	var s uint32
+	for _, b := range parts {
+		for i, v := range b {
+			s += uint32(v) << (8 * (1 - i%2))
+		}
+	}
+	for s>>16 != 0 {
+		s = s&0xFFFF + s>>16
+	}
+	return uint16(s)
+}
+
+// STAMP over IPoIB, of both versions: the reflected test packet is right byte for byte, inline and pointed to, with and without a GRH,
+// and its times are those of the pass that answered it.
+func TestInfiniBandSTAMP(t *testing.T) {
+	for _, push := range []string{"full", "off"} {
+		x := newSubnetRig(t, mlx4sim.Options{})
+		x.own.Push = push
+		x.open(nic.Options{})
+		var clock atomic.Pointer[fastpath.Clock]
+		const now = 0xE8D4A51080000000
+		clock.Store(&fastpath.Clock{NTP: now, ErrorEstimate: 0x8587}) // it stands still
+		c := *answering()
+		c.STAMPPorts, c.Clock = []uint16{862}, &clock
+		c.MAC = [6]byte{2, 0, 0, byte(x.qpn >> 16), byte(x.qpn >> 8), byte(x.qpn)}
+		r, err := fastpath.New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.resp = []*fastpath.Responder{r}
+		one := func(p []byte, global bool) []byte {
+			t.Helper()
+			var grh []byte
+			if global {
+				grh = grhTo(x.fabric.hostGID(), x.fabric.ports[0].gid(x.fabric))
+			}
+			x.fabric.send(0, x.qpn, p, grh)
+			x.settle()
+			got := x.fabric.received()
+			if len(got) != 1 || got[0].dlid != 1 || got[0].dqp != hostQP || got[0].sl != 3 || global != (got[0].grh != nil) || len(got[0].payload) != len(p) {
+				t.Fatalf("%d bytes, push %s: %+v, %v", len(p), push, got, r.Stats())
+			}
+			return got[0].payload
+		}
+		for _, v6 := range []bool{false, true} {
+			for _, n := range []int{44, 48, 100, 128, 148, 149, 600, 1400} {
+				p, at := stampRequest(v6, n)
+				want := bytes.Clone(p[at:])
+				copy(want, []byte{3, 0x5E, 0x9C, 0x40})
+				m := want[8:]
+				be.PutUint64(m[4:], now)               // T3
+				copy(m[12:], []byte{0x85, 0x87, 0, 0}) // error estimate
+				be.PutUint64(m[16:], now)              // T2
+				copy(m[24:], []byte{0, 0, 0, 42, 0xE8, 0xD4, 0xA5, 0x0F, 0x11, 0x22, 0x33, 0x44, 0x9F, 1, 0, 0, 57, 0, 0, 0})
+				for _, global := range []bool{false, true} {
+					got := one(p, global)
+					copy(want[6:], got[at+6:at+8]) // the checksum, below
+					if !bytes.Equal(got[:4], p[:4]) || !bytes.Equal(got[at:], want) {
+						t.Errorf("IPv6 %v, %d bytes, push %s:\n% x\nwant\n% x", v6, n, push, got[at:], want)
+					}
+					size, from, to, length := 4, got[16:20], got[20:24], []byte{0, 17, got[at+4], got[at+5]}
+					if v6 {
+						size, from, to = 16, got[12:28], got[28:44]
+					}
+					if s := ones(from, to, length, got[at:]); s != 0xFFFF || !v6 && ones(got[4:24]) != 0xFFFF {
+						t.Errorf("IPv6 %v, %d bytes, push %s: the datagram sums to %#04x, the header to %#04x", v6, n, push, s, ones(got[4:24]))
+					}
+					if !bytes.Equal(from, p[at-size:at]) || !bytes.Equal(to, p[at-2*size:at-size]) {
+						t.Errorf("IPv6 %v, %d bytes, push %s: from % x to % x", v6, n, push, from, to)
+					}
+				}
+			}
+			base := polling.TSC()
+			clock.Store(&fastpath.Clock{TSC: base, NTP: 1 << 40, Rate: 1 << 32}) // a unit a tick
+			p, at := stampRequest(v6, 44)
+			before := polling.TSC()
+			m := one(p, false)[at+8:]
+			after := polling.TSC()
+			t3, t2 := be.Uint64(m[4:])-1<<40+base, be.Uint64(m[16:])-1<<40+base
+			if before > t2 || t2 > t3 || t3 > after {
+				t.Errorf("IPv6 %v: called at %d, T2 %d, T3 %d, returned at %d", v6, before, t2, t3, after)
+			}
+			clock.Store(&fastpath.Clock{NTP: now, ErrorEstimate: 0x8587})
+		}
+		if s := r.Stats(); s[fastpath.AnsweredSTAMPv4] != 8*2+1 || s[fastpath.AnsweredSTAMPv6] != 8*2+1 || s.Refused() != 0 {
+			t.Errorf("push %s: %v", push, s)
+		}
+		x.close()
+	}
 }
 
 var solicitedGroup = [16]byte{0xFF, 0x12, 0x60, 0x1B, 0xFF, 0xFF, 11: 1, 12: 0xFF, 15: 2}

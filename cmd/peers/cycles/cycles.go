@@ -22,7 +22,8 @@ import (
 //go:embed testdata/loops.c
 var loops []byte
 
-// Drivers are those whose BenchmarkPoll is measured; each has it in package nic/NAME.
+// Drivers are those whose BenchmarkPoll is measured; each has it in package nic/NAME. Mlx4's BenchmarkDatagramPoll, the loop of its InfiniBand
+// ports, is measured with it.
 var Drivers = []string{"ixgbe", "mlx5", "mlx4", "ena", "efa", "virtio"}
 
 // port is the loop in C that does what nic/ixgbe does, step by step.
@@ -34,7 +35,8 @@ const Explanation = "Ticks of the time stamp counter for each reply to an ICMP e
 	"off. *To the doorbell* leaves out the longest four passes of each group, in which a loop tidies up. The loops in C are in " +
 	"cmd/peers/cycles/testdata/loops.c: *least* checks nothing, *guarded* has all guards of strict mode for this kind of frame, *ported* " +
 	"also the book-keeping of nic/ixgbe. All three drive the 82599's rings; the other cards' rings ask for more. *efa* answers messages, of the " +
-	"bytes that its cases begin with, which have no headers to match and rewrite."
+	"bytes that its cases begin with, which have no headers to match and rewrite. *mlx4, InfiniBand* answers the packet alone, over IPoIB: the sizes are " +
+	"of the frame that it would be on Ethernet."
 
 // Options say what to measure.
 type Options struct {
@@ -138,14 +140,14 @@ func runC(program string, core int, add func(name, c string, all, doorbell float
 }
 
 func runGo(name, binary, dir string, add func(name, c string, all, doorbell float64)) error {
-	c := exec.Command(binary, "-test.run", "^$", "-test.bench", "^BenchmarkPoll$", "-test.benchtime", "0.2s")
+	c := exec.Command(binary, "-test.run", "^$", "-test.bench", "^Benchmark(Datagram)?Poll$", "-test.benchtime", "0.2s")
 	c.Dir = dir
 	out, err := c.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%s: %w\n%s", c, err, out)
 	}
 	for s := bufio.NewScanner(strings.NewReader(string(out))); s.Scan(); {
-		bench, values, ok := benchmark(s.Text())
+		loop, bench, values, ok := benchmark(s.Text())
 		if !ok {
 			continue
 		}
@@ -154,18 +156,23 @@ func runGo(name, binary, dir string, add func(name, c string, all, doorbell floa
 		if !ok || !split {
 			return fmt.Errorf("%s: %q says no cycles/reply and doorbell-cycles/reply", name, s.Text())
 		}
-		add(name, bench, all, doorbell)
+		add(name+loop, bench, all, doorbell)
 	}
 	return nil
 }
 
-// benchmark reads a line of testing's benchmark format: the case below BenchmarkPoll, and the values by their units.
-func benchmark(line string) (name string, values map[string]float64, ok bool) {
+// benchmark reads a line of testing's benchmark format: which of the driver's loops it is of, the case below, and the values by their units.
+func benchmark(line string) (loop, name string, values map[string]float64, ok bool) {
 	f := strings.Fields(line)
-	if len(f) < 2 || !strings.HasPrefix(f[0], "BenchmarkPoll/") {
-		return "", nil, false
+	if len(f) < 2 {
+		return "", "", nil, false
 	}
-	name = strings.TrimPrefix(f[0], "BenchmarkPoll/")
+	if name, ok = strings.CutPrefix(f[0], "BenchmarkPoll/"); !ok {
+		if name, ok = strings.CutPrefix(f[0], "BenchmarkDatagramPoll/"); !ok {
+			return "", "", nil, false
+		}
+		loop = ", InfiniBand"
+	}
 	if i := strings.LastIndexByte(name, '-'); i > 0 {
 		if _, err := strconv.Atoi(name[i+1:]); err == nil {
 			name = name[:i] // GOMAXPROCS
@@ -175,11 +182,11 @@ func benchmark(line string) (name string, values map[string]float64, ok bool) {
 	for i := 2; i+1 < len(f); i += 2 {
 		v, err := strconv.ParseFloat(f[i], 64)
 		if err != nil {
-			return "", nil, false
+			return "", "", nil, false
 		}
 		values[f[i+1]] = v
 	}
-	return name, values, true
+	return loop, name, values, true
 }
 
 // Markdown is the table. A ratio is to the loop in C that is a port of the 82599's, where a loop has that batch size and way:
