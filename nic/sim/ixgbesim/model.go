@@ -384,7 +384,7 @@ func (m *Model) command(e *entry, r reg, old, v uint32) error {
 	case regDMATXCTL:
 		m.val[r/4] = v
 		if v&0xffff0000 != old&0xffff0000 {
-			return fmt.Errorf("%v = %08x changes the VLAN EtherType from %04xh (82599 §8.2.3.9.2)", r, v, old>>16)
+			return sim.AsTold(fmt.Errorf("%v = %08x changes the VLAN EtherType from %04xh (82599 §8.2.3.9.2)", r, v, old>>16))
 		}
 	case regMTQC:
 		if v != old && m.val[regRTTDCS/4]&rttdcsARBDIS == 0 {

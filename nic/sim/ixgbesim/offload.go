@@ -37,7 +37,8 @@ func (m *Model) emit(i int, f []byte, vle bool, tag uint16, ok bool) {
 	}
 	if vle {
 		t := append(make([]byte, 0, len(f)+4), f[:12]...)
-		t = append(t, 0x81, 0, byte(tag>>8), byte(tag))
+		kind := m.val[regDMATXCTL/4] >> 16 // VT, the EtherType of tags that the device inserts (§8.2.3.9.2)
+		t = append(t, byte(kind>>8), byte(kind), byte(tag>>8), byte(tag))
 		f = append(t, f[12:]...)
 	}
 	m.wireOut(i, f)

@@ -109,7 +109,7 @@ func (s *Server) session(c *proto.Conn) {
 		return
 	}
 	x := &session{conn: c, port: s.port, memory: memory{}}
-	x.queue.more.L = &x.queue.mu
+	x.queue.more.L, x.queue.room.L = &x.queue.mu, &x.queue.mu
 	x.irqs.init(s.port.Config())
 	s.port.SetInterrupt(x.irqs.raise)
 	done := make(chan struct{})
@@ -118,9 +118,9 @@ func (s *Server) session(c *proto.Conn) {
 		x.serve()
 	}()
 	err = c.Run(func(m proto.Message) error {
-		if !x.queue.put(m) { // to wait would also hold up replies that the device waits for
+		if !x.queue.put(m) {
 			m.CloseFDs()
-			return fmt.Errorf("%w: %d requests that nobody waits for", proto.ErrProtocol, maxQueue)
+			return fmt.Errorf("%w: %d requests in place of a reply", proto.ErrProtocol, maxQueue)
 		}
 		return nil
 	})
@@ -135,22 +135,28 @@ func (s *Server) session(c *proto.Conn) {
 	}
 }
 
-// maxQueue is how many requests a client may send without waiting; QEMU maps all of memory in one go.
+// maxQueue is how many requests of a client wait here; QEMU maps all of memory in one go. Its writes to registers ask for no reply, so
+// that a guest may make them faster than a model takes them: then the socket is not read. But while the device waits for a reply, what lies
+// before that in the socket has to be taken out, up to as many requests again.
 const maxQueue = 1 << 16
 
 // queue is the requests that wait for the session, in order. It takes memory for what is in it, and not for what might be.
 type queue struct {
-	mu     sync.Mutex
-	more   sync.Cond
-	list   []proto.Message
-	closed bool
+	mu         sync.Mutex
+	more, room sync.Cond
+	list       []proto.Message
+	replies    int // that the device waits for
+	closed     bool
 }
 
-// put reports whether there was room.
+// put waits for room, and reports whether there is some.
 func (q *queue) put(m proto.Message) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.list) >= maxQueue {
+	for len(q.list) >= maxQueue && q.replies == 0 {
+		q.room.Wait()
+	}
+	if len(q.list) >= 2*maxQueue {
 		return false
 	}
 	q.list = append(q.list, m)
@@ -171,7 +177,18 @@ func (q *queue) take() (m proto.Message, ok bool) {
 	m = q.list[0]
 	q.list[0] = proto.Message{}
 	q.list = q.list[1:]
+	if len(q.list) == maxQueue-1 {
+		q.room.Signal()
+	}
 	return m, true
+}
+
+// reply tells that the device begins to wait for a reply, or has ended.
+func (q *queue) reply(n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.replies += n
+	q.room.Signal()
 }
 
 func (q *queue) close() {
@@ -302,12 +319,19 @@ func (x *session) dmaUnmap(m *proto.Message) ([]byte, error) {
 	return proto.Encode(q), err
 }
 
+// call asks the client for something.
+func (x *session) call(cmd proto.Command, body []byte) (proto.Message, error) {
+	x.queue.reply(1)
+	defer x.queue.reply(-1)
+	return x.conn.Call(cmd, body)
+}
+
 // ReadDMA asks the client for memory that it did not share. The port's lock is held; the reader goroutine brings the reply.
 func (x *session) ReadDMA(iova uint64, p []byte) error {
 	for len(p) > 0 {
 		n := min(len(p), x.caps.MaxDataXfer, proto.MaxTransfer)
 		q := proto.DMABody{Addr: iova, Count: uint64(n)}
-		r, err := x.conn.Call(proto.CmdDMARead, proto.Encode(q))
+		r, err := x.call(proto.CmdDMARead, proto.Encode(q))
 		if err != nil {
 			return err
 		}
@@ -329,7 +353,7 @@ func (x *session) ReadDMA(iova uint64, p []byte) error {
 func (x *session) WriteDMA(iova uint64, p []byte) error {
 	for len(p) > 0 {
 		n := min(len(p), x.caps.MaxDataXfer, proto.MaxTransfer)
-		r, err := x.conn.Call(proto.CmdDMAWrite, proto.Encode(proto.DMABody{Addr: iova, Count: uint64(n)}, p[:n]))
+		r, err := x.call(proto.CmdDMAWrite, proto.Encode(proto.DMABody{Addr: iova, Count: uint64(n)}, p[:n]))
 		if err != nil {
 			return err
 		}

@@ -1,11 +1,13 @@
 package vfioserver_test
 
 import (
+	"bytes"
 	"errors"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -246,5 +248,70 @@ func TestInterruptKinds(t *testing.T) {
 		if n := taken(); n != 0 {
 			t.Errorf("%s, disabled: %d interrupts", c.name, n)
 		}
+	}
+}
+
+// A client may write registers faster than the device takes them, without asking for replies, and is served all the same.
+func TestManyPostedWrites(t *testing.T) {
+	p, err := sim.New(toysim.New([6]byte{2}), sim.Options{Name: "toy"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	path := filepath.Join(t.TempDir(), "nic")
+	s, err := vfioserver.Listen(path, p, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	sock, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sock.Close()
+	sock.SetDeadline(time.Now().Add(2 * time.Minute))
+	reply := make([]byte, 1<<16)
+	call := func(b []byte) {
+		t.Helper()
+		if _, err := sock.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := sock.Read(reply); err != nil || n < proto.HeaderSize || reply[8]&0x20 != 0 {
+			t.Fatalf("%x, %v", reply[:n], err)
+		}
+	}
+	call(raw(0, proto.CmdVersion, 0, proto.VersionBody()))
+	call(raw(1, proto.CmdRegionWrite, 0, proto.AccessBody{Offset: 4, Region: proto.RegionConfig, Count: 2}, uint16(6)))
+	const writes = 100_000
+	before := p.Counts().MMIOWrite
+	one := raw(2, proto.CmdRegionWrite, proto.FlagNoReply, proto.AccessBody{Offset: 0x28, Count: 4}, uint32(2))
+	rest, free, held := bytes.Repeat(one, writes), make(chan struct{}), true
+	release := sync.OnceFunc(func() { close(free) })
+	defer release()
+	go p.Hold(func() { <-free }) // the device is busy, until nothing goes into the socket any more
+	for len(rest) > 0 {
+		wait := 2 * time.Minute
+		if held {
+			wait = 3 * time.Second
+		}
+		sock.SetWriteDeadline(time.Now().Add(wait))
+		n, err := sock.Write(rest[:min(len(rest), 1<<16)])
+		rest = rest[n:]
+		switch {
+		case err == nil:
+		case held && errors.Is(err, os.ErrDeadlineExceeded):
+			release()
+			held = false
+		default:
+			t.Fatalf("%d bytes before the end: %v", len(rest), err)
+		}
+	}
+	if held {
+		t.Error("the socket takes everything: nothing holds the client back")
+		release()
+	}
+	call(raw(3, proto.CmdRegionRead, 0, proto.AccessBody{Offset: 0x28, Count: 4}))
+	if n := p.Counts().MMIOWrite - before; n != writes {
+		t.Errorf("%d of %d writes arrived", n, writes)
 	}
 }
