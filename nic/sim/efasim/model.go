@@ -175,15 +175,24 @@ func (m *Model) clear() {
 		}
 	}
 	m.aq, m.aenq, m.groups = adminQueue{}, eventQueue{}, 0
-	m.pds, m.uars, m.ahs = make([]pd, maxPD), make([]uar, maxUAR), make([]ah, maxAH)
-	m.cqs, m.eqs, m.qps = make([]cq, maxCQ), make([]eq, maxEQ), make([]qp, maxQP)
+	m.pds, m.uars, m.ahs = zeroed(m.pds, maxPD), zeroed(m.uars, maxUAR), zeroed(m.ahs, maxAH)
+	m.cqs, m.eqs, m.qps = zeroed(m.cqs, maxCQ), zeroed(m.eqs, maxEQ), zeroed(m.qps, maxQP)
 	m.liveQPs, m.liveCQs = nil, nil
-	m.llq = make([]bool, m.opt.llq/pageSize)
+	m.llq = zeroed(m.llq, int(m.opt.llq/pageSize))
 	m.mrs = map[uint32]*mr{}
 	m.epoch++
 	m.peers, m.peerOrder, m.ops, m.loop, m.out = map[[16]byte]*peer{}, nil, nil, nil, nil
 	m.knob.fatal = false
 	clear(m.host.Shadow(m.opt.doorbells)[m.uarBase():][:maxUAR*uarSize])
+}
+
+// zeroed is a table of n entries without contents, in the memory of the one before.
+func zeroed[T any](table []T, n int) []T {
+	if len(table) != n {
+		return make([]T, n)
+	}
+	clear(table)
+	return table
 }
 
 // SetLink does nothing: the device tells of no link, its port is always active.

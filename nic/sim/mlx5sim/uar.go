@@ -94,9 +94,15 @@ func swap64(v uint64) uint64 {
 }
 
 func (m *Model) poisonUAR(u uint32) {
-	for off := 0; off < uarSize; off += 8 {
-		if w := m.word(u, off); atomic.LoadUint64(w) != poison { // a store is a locked exchange, and most have it already
-			atomic.StoreUint64(w, poison)
+	words := unsafe.Slice(m.word(u, 0), uarSize/8)
+	for at := 0; at < len(words); at += 8 { // a cache line: a reset looks at 256 KiB
+		w := (*[8]uint64)(words[at:])
+		if atomic.LoadUint64(&w[0]) == poison && atomic.LoadUint64(&w[1]) == poison && atomic.LoadUint64(&w[2]) == poison && atomic.LoadUint64(&w[3]) == poison &&
+			atomic.LoadUint64(&w[4]) == poison && atomic.LoadUint64(&w[5]) == poison && atomic.LoadUint64(&w[6]) == poison && atomic.LoadUint64(&w[7]) == poison {
+			continue // a store is a locked exchange, and most have it already
+		}
+		for i := range w {
+			atomic.StoreUint64(&w[i], poison)
 		}
 	}
 }
