@@ -82,7 +82,7 @@ func (m *Model) teardownHCA(c *call) *refusal {
 			m.host.Tell("TEARDOWN_HCA (103h): objects were not destroyed: %s", left)
 		}
 	}
-	m.obj, m.flow, m.vport, m.roce = newObjects(), newSteering(), m.newVport(), roce{}
+	m.obj, m.flow, m.vport, m.roce = newObjects(m.uars), newSteering(), m.newVport(), roce{}
 	m.poisonUARs()
 	m.pages.release()
 	m.hca = hcaEnabled

@@ -70,6 +70,7 @@ type Model struct {
 	count      counters
 	fault      faults
 	lose       func(frame []byte) bool // packets of RoCE that a test loses
+	uars       uint32                  // pages of doorbells
 }
 
 // New returns a function that is not yet powered on.
@@ -80,7 +81,7 @@ func New(o Options) *Model {
 	if o.InitPages == 0 {
 		o.InitPages = 512
 	}
-	m := &Model{opt: o, prof: profiles[o.Profile]}
+	m := &Model{opt: o, prof: profiles[o.Profile], uars: uars}
 	m.ops = commandTable()
 	return m
 }
@@ -91,7 +92,7 @@ func (m *Model) Config() sim.Config {
 		Vendor: 0x15b3, Device: m.prof.device, SubVendor: 0x15b3, SubDevice: 0x0008, Class: 0x020000,
 		BARs: [6]sim.BAR{
 			0: {Size: m.prof.barSize(), Is64: true, Prefetchable: true,
-				Polled: []sim.Range{{Off: firstUAR * uarSize, Len: uars * uarSize}}},
+				Polled: []sim.Range{{Off: firstUAR * uarSize, Len: uint64(m.uars) * uarSize}}},
 		},
 		MSIXVectors: m.prof.vectors, MSIXBAR: 0, MSIXTable: 0x2000, MSIXPBA: 0x3000,
 		PCIeDevCap: 1<<28 | 1<<15 | 2, LinkSpeed: 3, LinkWidth: 16,
@@ -115,7 +116,7 @@ func (m *Model) Reset() {
 	m.pages = pagePool{}
 	m.caps = m.newCaps()
 	m.hca, m.issi = hcaDisabled, 0
-	m.obj = newObjects()
+	m.obj = newObjects(m.uars)
 	m.flow = newSteering()
 	m.congestion = newCongestion()
 	m.roce = roce{}
@@ -141,11 +142,11 @@ func (m *Model) ReadBAR(bar int, off uint64, p []byte) error {
 	switch {
 	case off < isegSize:
 		return m.readISeg(off, p)
-	case off >= firstUAR*uarSize && off < (firstUAR+uars)*uarSize:
+	case off >= firstUAR*uarSize && off < m.uarEnd():
 		clear(p)
 		return nil
 	}
-	return fmt.Errorf("nothing is there: the initialization segment ends at %xh, UAR pages are %xh to %xh", isegSize, firstUAR*uarSize, (firstUAR+uars)*uarSize)
+	return fmt.Errorf("nothing is there: the initialization segment ends at %xh, UAR pages are %xh to %xh", isegSize, firstUAR*uarSize, m.uarEnd())
 }
 
 // WriteBAR writes the initialization segment or rings a doorbell.
@@ -153,10 +154,10 @@ func (m *Model) WriteBAR(bar int, off uint64, p []byte) error {
 	switch {
 	case off < isegSize:
 		return m.writeISeg(off, p)
-	case off >= firstUAR*uarSize && off < (firstUAR+uars)*uarSize:
+	case off >= firstUAR*uarSize && off < m.uarEnd():
 		return m.writeUAR(uint32(off/uarSize), off%uarSize, p)
 	}
-	return fmt.Errorf("nothing is there: the initialization segment ends at %xh, UAR pages are %xh to %xh", isegSize, firstUAR*uarSize, (firstUAR+uars)*uarSize)
+	return fmt.Errorf("nothing is there: the initialization segment ends at %xh, UAR pages are %xh to %xh", isegSize, firstUAR*uarSize, m.uarEnd())
 }
 
 // Step executes commands, finds doorbells, and moves queues, each by a bounded amount.

@@ -129,7 +129,7 @@ type objects struct {
 	umems    set[*umem]
 }
 
-func newObjects() objects {
+func newObjects(uars uint32) objects {
 	return objects{
 		uars:     newSet[*uar]("UAR", kindUAR, firstUAR, firstUAR+uars-1),
 		pds:      newSet[*plain]("PD", kindPD, 1, 0xffff),

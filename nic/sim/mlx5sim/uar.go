@@ -111,7 +111,7 @@ func (m *Model) poisonUARs() {
 	if m.host == nil {
 		return
 	}
-	for u := uint32(firstUAR); u < firstUAR+uars; u++ {
+	for u := uint32(firstUAR); u < firstUAR+m.uars; u++ {
 		m.poisonUAR(u)
 	}
 }
@@ -344,3 +344,6 @@ func (m *Model) prefix(u uint32, half, n int) bool {
 	}
 	return true
 }
+
+// uarEnd is where the UAR pages end in the BAR.
+func (m *Model) uarEnd() uint64 { return uint64(firstUAR+m.uars) * uarSize }
