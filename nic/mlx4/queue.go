@@ -275,8 +275,9 @@ func (q *Queue) tidy() {
 		}
 		polling.Publish(&q.txNext, taken)
 		mmio.Store32(q.txCQRec, swap(taken&0xFFFFFF))
+		base, mask, shift := q.wq.Base, q.txMask, q.txShift&31 // which the compiler would load again behind each stamp
 		for n := q.txDone; n != done; n++ {
-			*(*uint32)(unsafe.Pointer(q.block(n))) = swap(stamp | n>>(q.txShift&31)<<31)
+			*(*uint32)(unsafe.Add(base, n&mask*txbb)) = swap(stamp | n>>shift<<31)
 		}
 		q.txDone = done
 	}
