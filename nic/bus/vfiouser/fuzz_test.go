@@ -3,6 +3,7 @@ package vfiouser
 import (
 	"net"
 	"os"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -58,6 +59,12 @@ func FuzzClient(f *testing.F) {
 					body = info
 				case proto.CmdRegionRead:
 					body = config
+					if size := proto.Encode(proto.AccessBody{}); len(config) >= len(size) && len(m.Body) >= len(size) && config[0] == 0 {
+						// What was asked for, of the length that was asked for: else the client goes no further than the first.
+						n := int(le.Uint32(m.Body[12:]))
+						body = append(slices.Clone(m.Body[:len(size)]), make([]byte, min(n, 4096))...)
+						copy(body[len(size):], config[len(size):])
+					}
 				case proto.CmdGetRegionInfo:
 					if body = region; len(m.Body) >= 12 && le.Uint32(m.Body[8:]) >= proto.RegionShadow {
 						body = shadow
@@ -71,6 +78,10 @@ func FuzzClient(f *testing.F) {
 							unix.FcntlInt(uintptr(mem), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK)
 							fds = []int{mem}
 						}
+					}
+					if len(body) >= 12 && len(m.Body) >= 12 { // the region that was asked for: else the client goes no further than the first
+						body = slices.Clone(body)
+						copy(body[8:12], m.Body[8:12])
 					}
 				}
 				return c.Reply(m, body, nil, fds...)
