@@ -14,7 +14,7 @@ func kept(m Mapper) *Pool {
 	return nil
 }
 
-// take returns the first mapping that has room for size bytes but not more than twice as many, or nil.
+// take returns the first mapping that has room for size bytes but not more than twice as many, zeroed as new memory is, or nil.
 func (p *Pool) take(size int) *mapping {
 	if p == nil {
 		return nil
@@ -25,5 +25,6 @@ func (p *Pool) take(size int) *mapping {
 	}
 	mp := p.free[i]
 	p.free = slices.Delete(p.free, i, i+1)
+	clear(mp.mem.Bytes)
 	return mp
 }
