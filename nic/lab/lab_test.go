@@ -158,6 +158,8 @@ up() {
 # The kernel counts the replies: ping does not wait for the last one for longer than two of the round trips before it, and
 # calls what comes later lost.
 replies() { awk '$1 == "Icmp:" { if (!at) for (at = NF; $at != "InEchoReps"; at--); else print $at }' /proc/net/snmp; }
+# echoed: those of both families
+echoed() { echo $(($(replies) + $(awk '$1 == "Icmp6InEchoReplies" { print $2 }' /proc/net/snmp6))); }
 pings() { # COUNT SIZE ADDRESS, $peer unless given
   local n=0 all=$(($(replies)+$1))
   /bin/ping -q -f -c $1 -s $2 ${3:-$peer} >/tmp/ping 2>&1

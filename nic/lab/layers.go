@@ -5,14 +5,8 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"encoding/hex"
-	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 //go:embed efa.sh
@@ -36,29 +30,18 @@ func (k *Kit) BringScapy(ctx context.Context) error { return k.more(ctx, Scapy, 
 
 // more makes a layer by a script.
 func (k *Kit) more(ctx context.Context, layer string, script []byte) error {
-	lock, err := os.OpenFile(filepath.Join(k.Dir, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	lock, err := locked(k.Dir)
 	if err != nil {
-		return fmt.Errorf("%w: %v", ErrCannot, err)
+		return err
 	}
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return fmt.Errorf("lab: lock %s: %w", lock.Name(), err)
-	}
 	sum := sha256.Sum256(append(append([]byte{}, setupScript...), script...)) // whose kernel and libraries it is for
 	want, stamp := hex.EncodeToString(sum[:]), filepath.Join(k.Dir, "stamp-"+layer)
 	if got, _ := os.ReadFile(stamp); string(got) == want {
 		return nil
 	}
-	var out strings.Builder
-	cmd := exec.CommandContext(ctx, "bash", "-s", "--", k.Dir)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(string(script)), &out, &out
-	err = cmd.Run()
-	var exit *exec.ExitError
-	switch {
-	case errors.As(err, &exit) && exit.ExitCode() == 3, errors.Is(err, exec.ErrNotFound):
-		return fmt.Errorf("%w: %s", ErrCannot, strings.TrimSpace(out.String()+" "+errText(err)))
-	case err != nil:
-		return fmt.Errorf("lab: layer %s: %w: %s", layer, err, out.String())
+	if err := k.runScript(ctx, "layer "+layer, script); err != nil {
+		return err
 	}
 	if err := writeTree(k.layer(layer), filepath.Join(k.Dir, layer+"-guest")); err != nil {
 		return err

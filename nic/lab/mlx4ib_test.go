@@ -49,7 +49,6 @@ until_true 100 met
 # dropped: what both ends gave up. While IPoIB asks for a path, at the start or because the subnet manager has it ask again, it keeps
 # three packets and drops what follows.
 dropped() { { cat /proc/net/dev; there cat /proc/net/dev; } | awk '/ib[01]:/ {n += $5 + $13} END {print n}'; }
-echoed() { echo $(($(replies) + $(awk '$1 == "Icmp6InEchoReplies" { print $2 }' /proc/net/snmp6))); }
 # ibpings COUNT SIZE: like pings, but what IPoIB says that it dropped may be missing.
 ibpings() {
   local before=$(dropped) was=$(echoed) got n=0

@@ -51,7 +51,6 @@ met() {
   done
 }
 dropped() { cat /sys/class/net/ib0/statistics/tx_dropped; }
-echoed() { echo $(($(replies) + $(awk '$1 == "Icmp6InEchoReplies" { print $2 }' /proc/net/snmp6))); }
 # ibpings COUNT SIZE: every one is answered, but for what IPoIB says that it dropped: it keeps three packets while it asks for a path.
 # On a machine so busy that opensm takes a port for gone, groups and paths are made again meanwhile: up to three times in all, told.
 ibpings() {

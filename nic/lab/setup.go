@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	_ "embed"
@@ -43,14 +44,11 @@ func Setup(ctx context.Context) (*Kit, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("%w: %v", ErrCannot, err)
 	}
-	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	lock, err := locked(dir)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %v", ErrCannot, err)
+		return nil, err
 	}
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return nil, fmt.Errorf("lab: lock %s: %w", lock.Name(), err)
-	}
 	k := &Kit{Dir: dir, QEMU: filepath.Join(dir, "qemu"), Kernel: filepath.Join(dir, "vmlinuz"), IPXE: filepath.Join(dir, "ipxe.lkrn"),
 		Testpmd: filepath.Join(dir, "testpmd"), initrd: filepath.Join(dir, "initrd")}
 	sum := sha256.Sum256(setupScript)
@@ -68,17 +66,38 @@ func Setup(ctx context.Context) (*Kit, error) {
 	return k, err
 }
 
-func (k *Kit) bring(ctx context.Context) error {
+// locked keeps other processes out of the folder until the file is closed.
+func locked(dir string) (*os.File, error) {
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %v", ErrCannot, err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("lab: lock %s: %w", lock.Name(), err)
+	}
+	return lock, nil
+}
+
+// runScript runs a script on the kit's folder. Its exit 3 is ErrCannot with what it said.
+func (k *Kit) runScript(ctx context.Context, what string, script []byte) error {
 	var out strings.Builder
 	cmd := exec.CommandContext(ctx, "bash", "-s", "--", k.Dir)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(string(setupScript)), &out, &out
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(script), &out, &out
 	err := cmd.Run()
 	var exit *exec.ExitError
 	switch {
 	case errors.As(err, &exit) && exit.ExitCode() == 3, errors.Is(err, exec.ErrNotFound):
 		return fmt.Errorf("%w: %s", ErrCannot, strings.TrimSpace(out.String()+" "+errText(err)))
 	case err != nil:
-		return fmt.Errorf("lab: setup: %w: %s", err, out.String())
+		return fmt.Errorf("lab: %s: %w: %s", what, err, out.String())
+	}
+	return nil
+}
+
+func (k *Kit) bring(ctx context.Context) error {
+	if err := k.runScript(ctx, "setup", setupScript); err != nil {
+		return err
 	}
 	for file, tree := range map[string]string{k.initrd: "guest", k.layer(DPDK): DPDK + "-guest", k.layer(Pyverbs): Pyverbs + "-guest"} {
 		if err := writeTree(file, filepath.Join(k.Dir, tree)); err != nil {

@@ -164,6 +164,23 @@ func (m *interrupter) Config() sim.Config {
 	return c
 }
 
+// dialled is a client's bare connection to a server of p.
+func dialled(t *testing.T, p *sim.Port) *net.UnixConn {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "nic")
+	s, err := vfioserver.Listen(path, p, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	sock, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { sock.Close() })
+	return sock
+}
+
 // A vector is signalled by the one kind of interrupt that the client enabled: MSI-X, or the only message of MSI, or INTx, which is silent
 // until it is unmasked.
 func TestInterruptKinds(t *testing.T) {
@@ -172,18 +189,8 @@ func TestInterruptKinds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.Close()
-	path := filepath.Join(t.TempDir(), "nic")
-	s, err := vfioserver.Listen(path, p, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	sock, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sock.Close()
+	t.Cleanup(func() { p.Close() })
+	sock := dialled(t, p)
 	sock.SetDeadline(time.Now().Add(time.Minute))
 	id := uint16(0)
 	call := func(cmd proto.Command, fd int, body ...any) []byte {
@@ -257,18 +264,8 @@ func TestManyPostedWrites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.Close()
-	path := filepath.Join(t.TempDir(), "nic")
-	s, err := vfioserver.Listen(path, p, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	sock, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sock.Close()
+	t.Cleanup(func() { p.Close() })
+	sock := dialled(t, p)
 	sock.SetDeadline(time.Now().Add(2 * time.Minute))
 	reply := make([]byte, 1<<16)
 	call := func(b []byte) {
