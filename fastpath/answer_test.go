@@ -13,9 +13,27 @@ func ping4(r *Responder, frame []byte) bool {
 	return r.Ping4((*[64]byte)(unsafe.Pointer(unsafe.SliceData(frame))), len(frame))
 }
 
-// Requests of every length: Ping4 verifies the checksum over all of the message and nothing behind it, makes the reply that Slow makes,
-// and leaves what it turns down as it was.
+// pingPacket4 has PingPacket4 answer the packet of a frame.
+func pingPacket4(r *Responder, frame []byte) bool {
+	to, from, head := NewLinkAddress([6]byte(frame)), NewLinkAddress([6]byte(frame[6:])), slices.Clone(frame[:14])
+	copy(frame[10:], []byte{8, 0, 0, 0})
+	ok := r.PingPacket4((*[64]byte)(unsafe.Pointer(unsafe.SliceData(frame))), len(frame), to, from)
+	copy(frame, head)
+	if ok {
+		copy(frame, head[6:12])
+		copy(frame[6:], head[:6])
+	}
+	return ok
+}
+
+// Requests of every length: Ping4 and PingPacket4 verify the checksum over all of the message and nothing behind it, make the reply that
+// Slow makes, and leave what they turn down as it was.
 func TestPing4Lengths(t *testing.T) {
+	t.Run("frame", func(t *testing.T) { pingLengths(t, ping4) })
+	t.Run("packet", func(t *testing.T) { pingLengths(t, pingPacket4) })
+}
+
+func pingLengths(t *testing.T, ping func(*Responder, []byte) bool) {
 	c := config(Strict)
 	c.ChecksumBytes = 300
 	r, other := responder(t, c), responder(t, c)
@@ -28,14 +46,14 @@ func TestPing4Lengths(t *testing.T) {
 		be.PutUint16(m[2:], ^oracle.Sum(m))
 		f := eth(ourMAC, theirMAC, 0, 0x0800, ip4(their4, our4, 1, m))
 		a, b := inBuffer(f), inBuffer(f)
-		if !ping4(r, a) || slowly(other, b) != len(f) || !bytes.Equal(a, b) || !bytes.Equal(a[len(f):][:32], b[len(f):][:32]) {
-			t.Fatalf("%d bytes of data: Ping4, Slow\n%x\n%x", n, a, b)
+		if !ping(r, a) || slowly(other, b) != len(f) || !bytes.Equal(a, b) || !bytes.Equal(a[len(f):][:32], b[len(f):][:32]) {
+			t.Fatalf("%d bytes of data: fast, Slow\n%x\n%x", n, a, b)
 		}
 		for i := range m {
 			g := inBuffer(f)
 			g[34+i] ^= 1 << (n & 7)
 			was := slices.Clone(g)
-			if ping4(r, g) || !bytes.Equal(g, was) {
+			if ping(r, g) || !bytes.Equal(g, was) {
 				t.Fatalf("%d bytes of data, byte %d of the message is wrong: answered, or changed", n, i)
 			}
 		}

@@ -13,7 +13,7 @@
 //		m = r.Answer(h, n)
 //	}
 //
-// The order of the leaves, in Answer and in a loop that has packets without an Ethernet header, is part of the contract: each relies
+// The order of the leaves, in Answer and AnswerPacket, is part of the contract: each relies
 // on those before it. Admit comes last of the
 // conditions: only a frame that will be answered is taken from its source's rate. Whatever Ping4 or a leaf turned down is unchanged
 // and has not been counted, and Slow then answers it or counts why not. So every frame is counted exactly once.
@@ -26,11 +26,11 @@
 // # Packets without an Ethernet header
 //
 // On InfiniBand a packet has IPoIB's encapsulation in front of it (RFC 4391 §6), and the device says who sent it. The driver
-// gives each station a MAC of its own making, hands the leaves both ends' as LinkAddress, and has h point to where an Ethernet header
-// would begin, so that the packet lies where it always does. MatchIPoIB, Packet4, Packet6, Turn4 and Turn6 take the places of
-// Match, IPv4, IPv6, Swap4 and Swap6, and look at nothing before h[10]. What the leaves turn down gets the header that they
-// stand for, and goes to Slow as any frame does: so guards, reasons and replies are the same. ARP and neighbour discovery, which
-// name hardware addresses, are translated besides (rebound/nic/ib).
+// gives each station a MAC of its own making, hands both ends' over as LinkAddress, and has h point to where an Ethernet header
+// would begin, so that the packet lies where it always does. PingPacket4 and AnswerPacket take the places of Ping4 and Answer, and
+// look at nothing before h[10]. What both turn down gets the header that it stands for, and goes to Slow as any frame does: so
+// guards, reasons and replies are the same. ARP and neighbour discovery, which name hardware addresses, are translated besides
+// (rebound/nic/ib).
 //
 // Where Config.Rate is set, the loop must call Responder.Loop.Pass after each Poll: that is the limit's clock.
 package fastpath

@@ -17,22 +17,7 @@ func ipoib(r *Responder, f []byte) (m int) {
 		f[i] = 0xEE // nothing that any leaf looks at
 	}
 	h := (*[64]byte)(f[:cap(f)])
-	switch k := MatchIPoIB(h); {
-	case k == ICMPv4 && r.Packet4(h, n, to, from) && r.Sum4(h) && r.Hosts4(h) && Echo4(h) && r.Admit(h, k):
-		r.Pong4(h)
-		r.Fresh4(h)
-		Turn4(h)
-	case k == UDPv4 && r.Packet4(h, n, to, from) && r.Sum4(h) && r.Hosts4(h) && r.Ports4(h) && r.Datagram4(h) && r.Admit(h, k):
-		r.Bounce4(h)
-		r.Lower4(h)
-		Turn4(h)
-	case k == ICMPv6 && r.Packet6(h, n, to, from) && r.To6(h) && r.From6(h) && Echo6(h) && r.Admit(h, k):
-		r.Pong6(h)
-		Turn6(h)
-	case k == UDPv6 && r.Packet6(h, n, to, from) && r.To6(h) && r.From6(h) && r.Ports6(h) && r.Datagram6(h) && r.Admit(h, k):
-		r.Bounce6(h)
-		Turn6(h)
-	default:
+	if !r.PingPacket4(h, n, to, from) && !r.AnswerPacket(h, n, to, from) {
 		copy(f, head)
 		return r.Slow(h, n)
 	}

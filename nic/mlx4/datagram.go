@@ -37,6 +37,15 @@ type destination struct {
 	path, class, gid0, gid1, queue uint64
 }
 
+// datagramHead is the first block of a send WQE as it lies there: control and datagram segment.
+type datagramHead struct {
+	control, flags uint64
+	to             destination
+	reserved       uint64
+}
+
+var _ [txbb]byte = [unsafe.Sizeof(datagramHead{})]byte{}
+
 const (
 	withGRH = 0x80
 	hops    = 0xFF // of the GRH of a reply
@@ -54,6 +63,8 @@ type DatagramQueue struct {
 	qkey   uint32               // in the device's order; the subnet's, written before the QP is started
 	own    fastpath.LinkAddress // our made-up MAC
 	self   uint64               // the one that others know us by: it changes with the LID
+
+	head datagramHead // of the next WQE
 
 	address atomic.Pointer[ib.Address]  // our hardware address
 	group   atomic.Pointer[destination] // all nodes of IPv6, once that is known
@@ -89,42 +100,35 @@ func (q *DatagramQueue) Poll(r *fastpath.Responder) int {
 		slot := unsafe.Add(q.buf, next&q.mask*q.stride)
 		h := (*[64]byte)(unsafe.Add(slot, slotHead))
 		to, from := q.own, station(c)
-		if c.remote&withGRH != 0 && *(*uint8)(unsafe.Add(slot, slotGRH+grhDGID)) == 0xFF {
-			to = 0 // a group's
+		remote := *(*uint64)(unsafe.Pointer(&c.remote)) // and source
+		q.head.to.path = uint64(q.portPD) | remote&0xFF<<40 | remote>>48<<48
+		q.head.to.class = remote & (0xF0 << 32)
+		q.head.to.gid0, q.head.to.gid1 = 0, 0
+		q.head.to.queue = remote&0xFFFFFF00 | uint64(atomic.LoadUint32(&q.qkey))<<32
+		if remote&withGRH != 0 {
+			g := (*[4]uint64)(unsafe.Add(slot, slotGRH+grhSGID))
+			q.head.to.class |= hops << 24
+			q.head.to.gid0, q.head.to.gid1 = g[0], g[1]
+			if uint8(g[2]) == 0xFF {
+				to = 0 // a group's
+			}
 		}
 		if uint64(from) == atomic.LoadUint64(&q.self) {
 			from = q.own
 		}
-		where := q.back(c, slot)
-		switch k := fastpath.MatchIPoIB(h); { // see package fastpath for what the leaves ask of each other
-		case k == fastpath.ICMPv4 && r.Packet4(h, l, to, from) && r.Sum4(h) && r.Hosts4(h) && fastpath.Echo4(h) && r.Admit(h, k):
-			r.Pong4(h)
-			r.Fresh4(h)
-			fastpath.Turn4(h)
-		case k == fastpath.UDPv4 && r.Packet4(h, l, to, from) && r.Sum4(h) && r.Hosts4(h) && r.Ports4(h) && r.Datagram4(h) && r.Admit(h, k):
-			r.Bounce4(h)
-			r.Lower4(h)
-			fastpath.Turn4(h)
-		case k == fastpath.ICMPv6 && r.Packet6(h, l, to, from) && r.To6(h) && r.From6(h) && fastpath.Echo6(h) && r.Admit(h, k):
-			r.Pong6(h)
-			fastpath.Turn6(h)
-		case k == fastpath.UDPv6 && r.Packet6(h, l, to, from) && r.To6(h) && r.From6(h) && r.Ports6(h) && r.Datagram6(h) && r.Admit(h, k):
-			r.Bounce6(h)
-			fastpath.Turn6(h)
-		default:
-			l = q.slow(r, slot, l, to, from, &where)
-		}
-		if l == 0 {
-			continue
+		if !r.PingPacket4(h, l, to, from) {
+			if l = q.answer(r, slot, l, to, from); l == 0 {
+				continue
+			}
 		}
 		if payload := uint32(l - extra); payload <= q.inlineMax {
-			if !q.post(unsafe.Add(slot, slotPayload), payload, &where) {
+			if !q.post(unsafe.Add(slot, slotPayload), payload) {
 				q.txFull.Add(1)
 				continue
 			}
 			q.pushed.Add(1) // the payload is in the send queue: its buffer is free
 		} else {
-			if !q.point(q.iova+uint64(next&q.mask*q.stride)+slotPayload, payload, &where) {
+			if !q.point(q.iova+uint64(next&q.mask*q.stride)+slotPayload, payload) {
 				q.txFull.Add(1)
 				continue
 			}
@@ -150,25 +154,22 @@ func station(c *cqe) fastpath.LinkAddress {
 	return 2<<16 | fastpath.LinkAddress(c.source>>16)<<24 | fastpath.LinkAddress(c.remote>>8)<<40
 }
 
-// back is where a datagram came from. c is its completion, in the device's order as is what is made of it; the GRH lies in slot.
-func (q *DatagramQueue) back(c *cqe, slot unsafe.Pointer) (to destination) {
-	to.path = uint64(q.portPD) | uint64(c.remote&0xFF)<<40 | uint64(c.source>>16)<<48
-	to.class = uint64(c.source&0xF0) << 32
-	to.queue = uint64(c.remote&^0xFF) | uint64(atomic.LoadUint32(&q.qkey))<<32
-	if c.remote&withGRH != 0 {
-		g := (*[2]uint64)(unsafe.Add(slot, slotGRH+grhSGID))
-		to.class |= hops << 24
-		to.gid0, to.gid1 = g[0], g[1]
+// answer is for what PingPacket4 turned down. It returns the reply's length with the header that it stands for, 0 for none.
+//
+//go:noinline
+func (q *DatagramQueue) answer(r *fastpath.Responder, slot unsafe.Pointer, l int, to, from fastpath.LinkAddress) int {
+	if r.AnswerPacket((*[64]byte)(unsafe.Add(slot, slotHead)), l, to, from) {
+		return l
 	}
-	return to
+	return q.slow(r, slot, l, to, from)
 }
 
 // slow is for what the leaves turned down: it gives the packet the Ethernet header that it has none of, and takes it to
 // Responder.Slow. ARP and neighbour discovery are translated on the way there and back. It returns the reply's length with that
-// header, 0 for none, and where the reply goes if that is not back.
+// header, 0 for none, and has the head say where the reply goes if that is not back.
 //
 //go:noinline
-func (q *DatagramQueue) slow(r *fastpath.Responder, slot unsafe.Pointer, l int, to, from fastpath.LinkAddress, where *destination) int {
+func (q *DatagramQueue) slow(r *fastpath.Responder, slot unsafe.Pointer, l int, to, from fastpath.LinkAddress) int {
 	p := unsafe.Slice((*byte)(unsafe.Add(slot, slotPayload)), maxPayload)
 	dst, src := mac(to), mac(from)
 	kind := uint16(p[0])<<8 | uint16(p[1])
@@ -176,7 +177,7 @@ func (q *DatagramQueue) slow(r *fastpath.Responder, slot unsafe.Pointer, l int, 
 		dst = ib.GroupMAC(*(*ib.GID)(unsafe.Add(slot, slotGRH+grhDGID)))
 	}
 	if n := l - extra; ib.Neighbour(p[:n]) {
-		return q.neighbour(r, p, n, dst, src, where)
+		return q.neighbour(r, p, n, dst, src)
 	}
 	if kind != ib.EtherTypeIPv4 && kind != ib.EtherTypeIPv6 { // a VLAN's, too: there are none here
 		r.RefuseFor(fastpath.RefusedEtherType)
@@ -197,7 +198,7 @@ func mac(a fastpath.LinkAddress) [6]byte {
 }
 
 // neighbour answers ARP and neighbour discovery, n bytes at p.
-func (q *DatagramQueue) neighbour(r *fastpath.Responder, p []byte, n int, dst, src [6]byte, where *destination) int {
+func (q *DatagramQueue) neighbour(r *fastpath.Responder, p []byte, n int, dst, src [6]byte) int {
 	refused := fastpath.RefusedND
 	if p[1] == ib.EtherTypeARP&0xFF {
 		refused = fastpath.RefusedARP
@@ -224,75 +225,55 @@ func (q *DatagramQueue) neighbour(r *fastpath.Responder, p []byte, n int, dst, s
 		if all == nil {
 			return 0
 		}
-		*where = *all
+		q.head.to = *all
 	}
 	return m + extra
 }
 
-// first writes the first block of a WQE but for its first two dwords, which handOver writes.
-func (q *DatagramQueue) first(b *[8]uint64, blocks uint32, to *destination) {
-	b[1] = q.ask(blocks) &^ flagNoICRC // that bit asks for an event at the other end here
-	b[2], b[3], b[4], b[5], b[6], b[7] = to.path, to.class, to.gid0, to.gid1, to.queue, 0
-}
-
-// post is Queue.post for a payload of n bytes at p.
-func (q *DatagramQueue) post(p unsafe.Pointer, n uint32, to *destination) bool {
+// post posts a payload of n bytes at p inline, to where the head says, and reports whether there was room.
+// docs/memory-order.md: blocks, then their marks; blocks, then BlueFlame.
+func (q *DatagramQueue) post(p unsafe.Pointer, n uint32) bool {
 	blocks := 1 + (n+inlineNext-1)/inlineNext
 	if !q.fits(blocks) {
 		return false
 	}
-	tail := q.txTail
-	b := q.block(tail)
-	q.first(b, blocks, to)
-	rest := n
-	for i := uint32(1); i != blocks; i++ {
-		b := q.block(tail + i)
-		f := (*[8]uint64)(unsafe.Add(p, int(i-1)*inlineNext-4))
-		b[1], b[2], b[3], b[4], b[5], b[6], b[7] = f[1], f[2], f[3], f[4], f[5], f[6], f[7]
-		n := min(rest, inlineNext)
-		rest -= n
-		w, f0 := (*[2]uint32)(unsafe.Pointer(b)), (*[2]uint32)(unsafe.Pointer(f))
-		w[1] = f0[1]
-		mmio.Store32(&w[0], swap(inlineSegment|n))
-	}
-	last := n + inlineNext - (blocks-1)*inlineNext // bytes in the last block
-	q.handOver(b, q.control(wqeSend, blocks<<2-4+(last+4+15)>>4), blocks)
+	q.head.flags = q.ask(blocks) &^ flagNoICRC // that bit asks for an event at the other end here
+	q.head.control = q.control(wqeSend, (txbb+n+(blocks-1)*4+15)>>4)
+	mmio.PushHeaded(&q.wq, q.txTail, blocks, unsafe.Pointer(&q.head), p, n, q.window())
+	q.posted(blocks)
 	return true
 }
 
-// point is Queue.point for a payload of n bytes at iova. Its pointer is in a block of its own, whose mark is the length.
-func (q *DatagramQueue) point(iova uint64, n uint32, to *destination) bool {
+// point is Queue.point for a payload of n bytes at iova, to where the head says. Its pointer is in a block of its own, whose mark is the
+// length.
+// docs/memory-order.md: blocks, then their marks; blocks, then BlueFlame.
+func (q *DatagramQueue) point(iova uint64, n uint32) bool {
 	if !q.fits(2) {
 		return false
 	}
-	b := q.block(q.txTail)
-	q.first(b, 2, to)
-	d := q.block(q.txTail + 1)
+	q.head.flags = q.ask(2) &^ flagNoICRC
+	q.head.control = q.control(wqeSend, 5)
+	b, d := q.block(q.txTail), q.block(q.txTail+1)
+	h := (*[8]uint64)(unsafe.Pointer(&q.head))
+	for i := 1; i < len(h); i++ { // not by a wide load, which would wait until these words have left the store buffer
+		b[i] = h[i]
+	}
 	w := (*[2]uint32)(unsafe.Pointer(d))
 	first, second := newData(n, q.lkey, iova).words()
 	d[1], w[1] = second, uint32(first>>32)
 	mmio.Store32(&w[0], uint32(first))
-	q.handOver(b, q.control(wqeSend, 5), 2)
-	q.pointed.Add(1)
-	return true
-}
-
-// handOver is Queue.hand for a WQE of several blocks, whose first is b.
-// docs/memory-order.md: blocks, then their marks; blocks, then BlueFlame.
-func (q *DatagramQueue) handOver(b *[8]uint64, c uint64, blocks uint32) {
-	w := (*[2]uint32)(unsafe.Pointer(b))
-	w[1] = uint32(c >> 32)
-	mmio.Store32(&w[0], uint32(c))
+	w = (*[2]uint32)(unsafe.Pointer(b))
+	w[1] = uint32(h[0] >> 32)
+	mmio.Store32(&w[0], uint32(h[0]))
 	if to := q.window(); to != nil {
 		mmio.FenceWC()
-		head := min(blocks, q.txMask+1-q.txTail&q.txMask) // up to the ring's end
-		mmio.CopyWC(to, unsafe.Pointer(b), int(head))
-		if head != blocks {
-			mmio.CopyWC(unsafe.Add(to, head*txbb), q.wq.Base, int(blocks-head))
-		}
+		mmio.CopyWC(to, unsafe.Pointer(b), 1) // the ring may wrap between both
+		mmio.CopyWC(unsafe.Add(to, txbb), unsafe.Pointer(d), 1)
 		mmio.FenceWC()
 	}
-	q.posted(blocks)
+	q.posted(2)
+	q.pointed.Add(1)
+	return true
 }
 
 // receive returns the next datagram, its completion and when it was seen, and frees its slot, which the caller is done with

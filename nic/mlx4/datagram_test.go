@@ -89,7 +89,8 @@ func packet4(n int) []byte { return append([]byte{8, 0, 0, 0}, echo4(n + 14)[14:
 
 func subnetResponder(t testing.TB) *fastpath.Responder {
 	r, err := fastpath.New(fastpath.Config{MAC: ib.Station(0, benchQPN), UDPPorts: []uint16{7},
-		Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("fd00::2/64")}})
+		Addresses:     []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("fd00::2/64")},
+		ChecksumBytes: fastpath.DefaultChecksumBytes, Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -367,12 +368,12 @@ func BenchmarkDatagramPoll(b *testing.B) {
 
 func TestDatagramPollIsAHotLoop(t *testing.T) {
 	const p = "rebound/nic/mlx4"
-	nictest.StackAccesses(t, p, "(*DatagramQueue).Poll", 140)
-	nictest.HotLoop(t, p, "(*DatagramQueue).Poll", "mlx4.(*DatagramQueue).post", "mlx4.(*DatagramQueue).point", "mlx4.(*DatagramQueue).slow",
-		"mlx4.(*DatagramQueue).back", "mlx4.(*Queue).tidy", "mlx4.(*Queue).fail", "mmio.Store32")
-	nictest.HotLoop(t, p, "(*DatagramQueue).post", "mlx4.(*DatagramQueue).handOver", "mlx4.(*DatagramQueue).first", "mmio.Store32")
-	nictest.HotLoop(t, p, "(*DatagramQueue).point", "mlx4.(*DatagramQueue).handOver", "mlx4.(*DatagramQueue).first", "mmio.Store32")
-	nictest.HotLoop(t, p, "(*DatagramQueue).handOver", "mmio.Store32", "mmio.FenceWC", "mmio.CopyWC")
-	nictest.HotLoop(t, p, "(*DatagramQueue).first")
-	nictest.HotLoop(t, p, "(*DatagramQueue).back")
+	nictest.StackAccesses(t, p, "(*DatagramQueue).Poll", 50)
+	nictest.StackAccesses(t, p, "(*DatagramQueue).post", 20)
+	nictest.StackAccesses(t, p, "(*DatagramQueue).point", 30)
+	nictest.HotLoop(t, p, "(*DatagramQueue).Poll", "mlx4.(*DatagramQueue).post", "mlx4.(*DatagramQueue).point", "mlx4.(*DatagramQueue).answer",
+		"mlx4.(*Queue).tidy", "mlx4.(*Queue).fail", "mmio.Store32")
+	nictest.HotLoop(t, p, "(*DatagramQueue).answer", "mlx4.(*DatagramQueue).slow")
+	nictest.HotLoop(t, p, "(*DatagramQueue).post", "mmio.PushHeaded")
+	nictest.HotLoop(t, p, "(*DatagramQueue).point", "mmio.Store32", "mmio.FenceWC", "mmio.CopyWC")
 }

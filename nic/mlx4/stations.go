@@ -361,14 +361,15 @@ func (q *DatagramQueue) sendTo(frame []byte, to *destination, peer ib.Address) e
 	if !ok {
 		return nic.ErrFrameSize
 	}
+	q.head.to = *to
 	if uint32(l) <= q.inlineMax {
-		if !q.post(at, uint32(l), to) {
+		if !q.post(at, uint32(l)) {
 			return nic.ErrFull
 		}
 		*end = q.txDone
 		q.pushed.Add(1)
 	} else {
-		if !q.point(q.sendIOVA+uint64(n*q.stride)+slotPayload, uint32(l), to) {
+		if !q.point(q.sendIOVA+uint64(n*q.stride)+slotPayload, uint32(l)) {
 			return nic.ErrFull
 		}
 		*end = q.txTail

@@ -21,6 +21,10 @@ func TestAnswerIsHot(t *testing.T) {
 	HotLoop(t, p, "(*Responder).Ping4")
 	StackAccesses(t, p, "(*Responder).Answer", 60)
 	HotLoop(t, p, "(*Responder).Answer")
+	StackAccesses(t, p, "(*Responder).PingPacket4", 0)
+	HotLoop(t, p, "(*Responder).PingPacket4")
+	StackAccesses(t, p, "(*Responder).AnswerPacket", 60)
+	HotLoop(t, p, "(*Responder).AnswerPacket")
 	HotLoop(t, p, "(*Responder).Admit")
 }
 

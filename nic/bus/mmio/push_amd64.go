@@ -50,3 +50,9 @@ func hasMOVDIR64B() bool {
 //
 //go:noescape
 func PushInline(q *SendRing, tail, n64 uint32, data unsafe.Pointer, length uint32, c0, c1 uint64, window unsafe.Pointer)
+
+// PushHeaded is PushInline for an entry whose first block is the 64 bytes at head, and whose data, one byte or more, is in the blocks behind
+// it: n64 is two or more.
+//
+//go:noescape
+func PushHeaded(q *SendRing, tail, n64 uint32, head, data unsafe.Pointer, length uint32, window unsafe.Pointer)

@@ -305,6 +305,57 @@ ringed:
 	MOVL         R13, 4(R8)(AX*1)      \
 	MOVL         BX, (R8)(AX*1)
 
+// NARROW fills the blocks behind the first in the ring by stores of 8 bytes, up to the end of the entry. R13 is where the next block's data
+// would begin if its header were data.
+#define NARROW \
+	MOVL $1, DX \
+behind: \
+	CMPL DX, CX \
+	JCC  filled \
+	LEAL (R9)(DX*1), BX \
+	ANDL R12, BX \
+	SHLQ $6, BX \
+	ADDQ R8, BX \
+	MOVL 4(R13), AX \
+	MOVL AX, 4(BX) \
+	MOVQ 8(R13), AX \
+	MOVQ AX, 8(BX) \
+	MOVQ 16(R13), AX \
+	MOVQ AX, 16(BX) \
+	MOVQ 24(R13), AX \
+	MOVQ AX, 24(BX) \
+	MOVQ 32(R13), AX \
+	MOVQ AX, 32(BX) \
+	MOVQ 40(R13), AX \
+	MOVQ AX, 40(BX) \
+	MOVQ 48(R13), AX \
+	MOVQ AX, 48(BX) \
+	MOVQ 56(R13), AX \
+	MOVQ AX, 56(BX) \
+	ADDQ $60, R13 \
+	INCL DX \
+	MOVL $0x3C000080, AX \
+	CMPL DX, CX \
+	CMOVLEQ R10, AX \
+	MOVL AX, (BX) \
+	JMP  behind \
+filled:
+
+// WINDOW stores the entry from the ring into the window, block by block, since the ring may wrap between any two.
+#define WINDOW \
+	MOVL CX, R13 \
+window: \
+	MOVL R9, SI \
+	ANDL R12, SI \
+	SHLQ $6, SI \
+	ADDQ R8, SI \
+	MOVL $1, CX \
+	COPY \
+	INCL R9 \
+	DECL R13 \
+	JNZ  window \
+	SFENCE
+
 // func PushInline(q *SendRing, tail, n64 uint32, data unsafe.Pointer, length uint32, c0, c1 uint64, window unsafe.Pointer)
 //
 // $0x3C000080 is the header of a segment that fills its block, 60 bytes; $0x2C000080 that of the first block, 44. With AVX-512
@@ -451,40 +502,7 @@ done:
 
 narrow:
 	LEAQ 40(SI), R13
-	MOVL $1, DX
-
-behind:
-	CMPL DX, CX
-	JCC  first
-	LEAL (R9)(DX*1), BX
-	ANDL R12, BX
-	SHLQ $6, BX
-	ADDQ R8, BX
-	MOVL 4(R13), AX
-	MOVL AX, 4(BX)
-	MOVQ 8(R13), AX
-	MOVQ AX, 8(BX)
-	MOVQ 16(R13), AX
-	MOVQ AX, 16(BX)
-	MOVQ 24(R13), AX
-	MOVQ AX, 24(BX)
-	MOVQ 32(R13), AX
-	MOVQ AX, 32(BX)
-	MOVQ 40(R13), AX
-	MOVQ AX, 40(BX)
-	MOVQ 48(R13), AX
-	MOVQ AX, 48(BX)
-	MOVQ 56(R13), AX
-	MOVQ AX, 56(BX)
-	ADDQ $60, R13
-	INCL DX
-	MOVL $0x3C000080, AX
-	CMPL DX, CX
-	CMOVLEQ R10, AX
-	MOVL AX, (BX)
-	JMP  behind
-
-first:
+	NARROW
 	MOVL R9, BX
 	ANDL R12, BX
 	SHLQ $6, BX
@@ -512,19 +530,165 @@ first:
 	TESTQ DI, DI
 	JEQ  made
 	SFENCE
-	MOVL CX, R13
+	WINDOW
+	RET
 
-window: // block by block, since the ring may wrap between any two
-	MOVL R9, SI
-	ANDL R12, SI
-	SHLQ $6, SI
-	ADDQ R8, SI
-	MOVL $1, CX
-	COPY
-	INCL R9
-	DECL R13
-	JNZ  window
+// func PushHeaded(q *SendRing, tail, n64 uint32, head, data unsafe.Pointer, length uint32, window unsafe.Pointer)
+//
+// The same three ways as PushInline. The first block is put together from words of 8 bytes, as they were stored: a wide load of them would wait until they have
+// left the store buffer.
+TEXT ·PushHeaded(SB), NOSPLIT, $0-48
+	MOVQ    q+0(FP), DX
+	MOVL    tail+8(FP), R9
+	MOVL    n64+12(FP), CX
+	MOVQ    head+16(FP), R11
+	MOVQ    data+24(FP), SI
+	MOVL    length+32(FP), R10
+	MOVQ    window+40(FP), DI
+	MOVQ    SendRing_Base(DX), R8
+	MOVL    SendRing_Mask(DX), R12
+	IMUL3L  $60, CX, AX
+	SUBL    AX, R10
+	ADDL    $120, R10 // length - 60 * (n64 - 2)
+	ORL     $0x80000000, R10
+	BSWAPL  R10
+	MOVBLZX ·pushWith(SB), AX
+	CMPL    CX, $4
+	JHI     narrow
+	CMPL    AX, $3
+	JEQ     halves
+	CMPL    AX, $1
+	JNE     narrow
+	VMOVQ   0(R11), X16
+	VMOVHPS 8(R11), X16, X16
+	VMOVQ   16(R11), X17
+	VMOVHPS 24(R11), X17, X17
+	VMOVQ   32(R11), X18
+	VMOVHPS 40(R11), X18, X18
+	VMOVQ   48(R11), X19
+	VMOVHPS 56(R11), X19, X19
+	MOVL    $0xFFFE, AX
+	KMOVW   AX, K1
+	MOVL    $1, AX
+	KMOVW   AX, K2
+	VINSERTI32X4 $1, X17, Z16, Z16
+	VINSERTI32X4 $2, X18, Z16, Z16
+	VINSERTI32X4 $3, X19, Z16, Z16
+	BLOCK(1, -4, Z17)
+	CMPL    CX, $2
+	JEQ     head
+	BLOCK(2, 56, Z18)
+	CMPL    CX, $3
+	JEQ     head
+	BLOCK(3, 116, Z19)
+
+head:
+	MOVL      (R11), BX
+	ANDL      R12, R9
+	SHLQ      $6, R9
+	VMOVDQU32 Z16, K1, (R8)(R9*1)
+	MOVL      BX, (R8)(R9*1)
+	TESTQ     DI, DI
+	JEQ       made
 	SFENCE
+	VMOVDQU64 Z16, (DI)
+	VMOVDQU64 Z17, 64(DI)
+	CMPL      CX, $2
+	JEQ       told
+	VMOVDQU64 Z18, 128(DI)
+	CMPL      CX, $3
+	JEQ       told
+	VMOVDQU64 Z19, 192(DI)
+
+told:
+	SFENCE
+
+made:
+	RET
+
+halves:
+	LATTER(1, -4, Y2, Y3)
+	CMPL CX, $2
+	JEQ  front
+	LATTER(2, 56, Y4, Y5)
+	CMPL CX, $3
+	JEQ  front
+	LATTER(3, 116, Y6, Y7)
+
+front:
+	MOVQ        (R11), BX
+	MOVQ        8(R11), DX
+	VMOVQ       BX, X0
+	VPINSRQ     $1, DX, X0, X0
+	VMOVQ       16(R11), X8
+	VPINSRQ     $1, 24(R11), X8, X8
+	VINSERTI128 $1, X8, Y0, Y0
+	VMOVQ       32(R11), X1
+	VPINSRQ     $1, 40(R11), X1, X1
+	VMOVQ       48(R11), X9
+	VPINSRQ     $1, 56(R11), X9, X9
+	VINSERTI128 $1, X9, Y1, Y1
+	ANDL        R12, R9
+	SHLQ        $6, R9
+	VMOVDQU     Y1, 32(R8)(R9*1)
+	VMOVDQU     X8, 16(R8)(R9*1)
+	MOVQ        DX, 8(R8)(R9*1)
+	MOVQ        BX, AX
+	SHRQ        $32, AX
+	MOVL        AX, 4(R8)(R9*1)
+	MOVL        BX, (R8)(R9*1)
+	TESTQ       DI, DI
+	JEQ         done
+	SFENCE
+	VMOVDQU     Y0, (DI)
+	VMOVDQU     Y1, 32(DI)
+	VMOVDQU     Y2, 64(DI)
+	VMOVDQU     Y3, 96(DI)
+	CMPL        CX, $2
+	JEQ         gone
+	VMOVDQU     Y4, 128(DI)
+	VMOVDQU     Y5, 160(DI)
+	CMPL        CX, $3
+	JEQ         gone
+	VMOVDQU     Y6, 192(DI)
+	VMOVDQU     Y7, 224(DI)
+
+gone:
+	SFENCE
+
+done:
+	VZEROUPPER
+	RET
+
+narrow:
+	LEAQ -4(SI), R13
+	NARROW
+	MOVL R9, BX
+	ANDL R12, BX
+	SHLQ $6, BX
+	ADDQ R8, BX
+	MOVQ 56(R11), AX
+	MOVQ AX, 56(BX)
+	MOVQ 48(R11), AX
+	MOVQ AX, 48(BX)
+	MOVQ 40(R11), AX
+	MOVQ AX, 40(BX)
+	MOVQ 32(R11), AX
+	MOVQ AX, 32(BX)
+	MOVQ 24(R11), AX
+	MOVQ AX, 24(BX)
+	MOVQ 16(R11), AX
+	MOVQ AX, 16(BX)
+	MOVQ 8(R11), AX
+	MOVQ AX, 8(BX)
+	MOVL 4(R11), AX
+	MOVL AX, 4(BX)
+	MOVL (R11), AX
+	MOVL AX, (BX)
+	TESTQ DI, DI
+	JEQ  made
+	SFENCE
+	WINDOW
 	RET
 
 // WriteBarrier has no instruction: stores to write-back memory are seen in program order, and the compiler moves none

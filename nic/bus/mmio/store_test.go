@@ -138,6 +138,47 @@ func TestPushInline(t *testing.T) {
 	})
 }
 
+// TestPushHeaded does the same for entries whose first block is given.
+func TestPushHeaded(t *testing.T) {
+	const ringAt, ringBlocks, windowAt, srcAt, headAt = 1024, 8, 2048, 4096, 6144
+	mem := arena(t, 8192)
+	want := make([]byte, len(mem))
+	ring := SendRing{Base: unsafe.Pointer(&mem[ringAt]), Mask: ringBlocks - 1}
+	eachPush(t, func(t *testing.T) {
+		for length := 1; length <= (maxBlocks-1)*60; length++ {
+			n := 1 + (length+59)/60
+			for _, tail := range []uint32{0, 4, 5, 6, 7, 8, 1<<32 - 1} {
+				for _, pushed := range []bool{true, false} {
+					src := srcAt + length%64
+					poison(mem, byte(length))
+					copy(want, mem)
+					for i := range n {
+						block := want[ringAt+64*((tail+uint32(i))%ringBlocks):][:64]
+						if i == 0 {
+							copy(block, mem[headAt:])
+						} else {
+							at := 60 * (i - 1)
+							binary.BigEndian.PutUint32(block, 1<<31|uint32(min(length-at, 60)))
+							copy(block[4:], mem[src+at:][:60])
+						}
+						if pushed {
+							copy(want[windowAt+64*i:], block)
+						}
+					}
+					window := unsafe.Pointer(&mem[windowAt])
+					if !pushed {
+						window = nil
+					}
+					PushHeaded(&ring, tail, uint32(n), unsafe.Pointer(&mem[headAt]), unsafe.Pointer(&mem[src]), uint32(length), window)
+					if !bytes.Equal(mem, want) {
+						t.Fatalf("%d bytes in %d blocks at %d: byte %d is wrong", length, n, tail, differ(mem, want))
+					}
+				}
+			}
+		}
+	})
+}
+
 func differ(a, b []byte) int {
 	for i := range a {
 		if a[i] != b[i] {
@@ -185,6 +226,7 @@ func TestNothingAllocates(t *testing.T) {
 		RingDoorbellWC(rec, 1, db, 2)
 		PushWQE(&ring, 1, 1, dst, src, 2)
 		PushInline(&ring, 1, 2, src, 64, 1, 2, dst)
+		PushHeaded(&ring, 1, 2, src, src, 60, dst)
 		CopyWC(dst, src, 1)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
