@@ -2,6 +2,7 @@ package mlx4_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -16,14 +17,17 @@ import (
 	"rebound/fastpath"
 	"rebound/nic"
 	"rebound/nic/mlx4"
+	"rebound/nic/sim/fabric"
 	"rebound/nic/sim/mlx4sim"
 	"rebound/polling"
 )
 
+var be = binary.BigEndian
+
 // subnetRig is a driver on a model whose port is InfiniBand's, with a fabric behind it.
 type subnetRig struct {
 	*rig
-	fabric *fabric
+	fabric *fabric.Fabric
 	qpn    uint32
 }
 
@@ -31,7 +35,7 @@ func newSubnetRig(t testing.TB, o mlx4sim.Options) *subnetRig {
 	o.Link = mlx4sim.InfiniBand
 	x := newRig(t, o)
 	x.ownMAC = true
-	return &subnetRig{rig: x, fabric: newFabric(t, x.far)}
+	return &subnetRig{rig: x, fabric: fabric.New(t.Errorf, x.far)}
 }
 
 var (
@@ -78,7 +82,7 @@ func (x *subnetRig) until(what string, ok func() bool) {
 	x.Helper()
 	x.busy(func() {
 		for end := time.Now().Add(untilLimit); !ok(); {
-			if !x.fabric.step() {
+			if !x.fabric.Step() {
 				time.Sleep(100 * time.Microsecond)
 			}
 			if time.Now().After(end) {
@@ -92,7 +96,7 @@ func (x *subnetRig) until(what string, ok func() bool) {
 // settle steps device, fabric and driver until nothing happens.
 func (x *subnetRig) settle() {
 	for idle := 0; idle < 8; idle++ {
-		if x.port.Settle(100000) > 1 || x.fabric.step() || x.dev.DatagramQueue().Poll(x.resp[0]) > 0 {
+		if x.port.Settle(100000) > 1 || x.fabric.Step() || x.dev.DatagramQueue().Poll(x.resp[0]) > 0 {
 			idle = 0
 		}
 	}
@@ -125,42 +129,42 @@ func TestInfiniBandEchoes(t *testing.T) {
 			for _, global := range []bool{false, true} {
 				var grh []byte
 				if global {
-					grh = grhTo(x.fabric.hostGID(), x.fabric.ports[0].gid(x.fabric))
+					grh = fabric.GRH(x.fabric.HostGID(), x.fabric.Ports[0].GID(x.fabric))
 				}
 				for name, p := range map[string][]byte{"icmp4": ping4(n), "icmp6": packet6(58, max(n, 48)), "udp6": packet6(17, max(n, 48))} {
-					x.fabric.send(0, x.qpn, p, grh)
+					x.fabric.Send(0, x.qpn, p, grh)
 					x.settle()
-					got := x.fabric.received()
+					got := x.fabric.Received()
 					if len(got) != 1 {
 						t.Fatalf("%s of %d bytes, push %s: %d replies, %v", name, n, push, len(got), x.resp[0].Stats())
 					}
 					k := got[0]
-					if k.dlid != 1 || k.slid != 2 || k.sl != 3 || k.dqp != hostQP || k.sqp != x.qpn || k.qkey != 0x0B1B || len(k.payload) != len(p) {
+					if k.DLID != 1 || k.SLID != 2 || k.SL != 3 || k.DQP != fabric.HostQP || k.SQP != x.qpn || k.QKey != 0x0B1B || len(k.Payload) != len(p) {
 						t.Errorf("%s of %d bytes: %+v", name, n, k)
 					}
-					if global != (k.grh != nil) || global && (!bytes.Equal(k.grh[24:], grh[8:24]) || !bytes.Equal(k.grh[8:24], grh[24:])) {
-						t.Errorf("%s of %d bytes: GRH % x", name, n, k.grh)
+					if global != (k.GRH != nil) || global && (!bytes.Equal(k.GRH[24:], grh[8:24]) || !bytes.Equal(k.GRH[8:24], grh[24:])) {
+						t.Errorf("%s of %d bytes: GRH % x", name, n, k.GRH)
 					}
 					at := 4 + 20 + 8
 					if name != "icmp4" {
 						at = 4 + 40 + 8
 					}
-					if !bytes.Equal(k.payload[:4], p[:4]) || !bytes.Equal(k.payload[at:], p[at:]) {
-						t.Errorf("%s of %d bytes comes back as\n% x\n% x", name, n, k.payload, p)
+					if !bytes.Equal(k.Payload[:4], p[:4]) || !bytes.Equal(k.Payload[at:], p[at:]) {
+						t.Errorf("%s of %d bytes comes back as\n% x\n% x", name, n, k.Payload, p)
 					}
 				}
 			}
 		}
-		if n := x.fabric.multicast(broadcastGroup, ping4(84)); n != 1 {
+		if n := x.fabric.Multicast(fabric.Broadcast, ping4(84)); n != 1 {
 			t.Errorf("%d members of the broadcast group", n)
 		}
 		x.settle()
-		if got := x.fabric.received(); len(got) != 0 || x.resp[0].Stats()[fastpath.RefusedMAC] != 1 {
+		if got := x.fabric.Received(); len(got) != 0 || x.resp[0].Stats()[fastpath.RefusedMAC] != 1 {
 			t.Errorf("a ping to the group: %v, %v", got, x.resp[0].Stats())
 		}
 		x.close()
-		if x.fabric.leaves != 3 {
-			t.Errorf("%d of 3 groups were left", x.fabric.leaves)
+		if x.fabric.Leaves != 3 {
+			t.Errorf("%d of 3 groups were left", x.fabric.Leaves)
 		}
 	}
 }
@@ -259,15 +263,15 @@ func TestInfiniBandSTAMP(t *testing.T) {
 			t.Helper()
 			var grh []byte
 			if global {
-				grh = grhTo(x.fabric.hostGID(), x.fabric.ports[0].gid(x.fabric))
+				grh = fabric.GRH(x.fabric.HostGID(), x.fabric.Ports[0].GID(x.fabric))
 			}
-			x.fabric.send(0, x.qpn, p, grh)
+			x.fabric.Send(0, x.qpn, p, grh)
 			x.settle()
-			got := x.fabric.received()
-			if len(got) != 1 || got[0].dlid != 1 || got[0].dqp != hostQP || got[0].sl != 3 || global != (got[0].grh != nil) || len(got[0].payload) != len(p) {
+			got := x.fabric.Received()
+			if len(got) != 1 || got[0].DLID != 1 || got[0].DQP != fabric.HostQP || got[0].SL != 3 || global != (got[0].GRH != nil) || len(got[0].Payload) != len(p) {
 				t.Fatalf("%d bytes, push %s: %+v, %v", len(p), push, got, r.Stats())
 			}
-			return got[0].payload
+			return got[0].Payload
 		}
 		for _, v6 := range []bool{false, true} {
 			for _, n := range []int{44, 48, 100, 128, 148, 149, 600, 1400} {
@@ -324,30 +328,30 @@ var allNodesGroup = [16]byte{0xFF, 0x12, 0x60, 0x1B, 0xFF, 0xFF, 15: 1}
 func TestInfiniBandNeighbours(t *testing.T) {
 	x := newSubnetRig(t, mlx4sim.Options{})
 	x.open(nic.Options{})
-	host, gid := x.fabric.hostGID(), x.fabric.ports[0].gid(x.fabric)
+	host, gid := x.fabric.HostGID(), x.fabric.Ports[0].GID(x.fabric)
 	address := func(qpn uint32, gid [16]byte) []byte { return append(be.AppendUint32(nil, qpn), gid[:]...) }
 	arp := func(op byte, from []byte, fromIP byte, to []byte, toIP byte) []byte {
 		b := []byte{0, 32, 8, 0, 20, 4, 0, op}
 		b = append(append(b, from...), 10, 0, 0, fromIP)
 		return ipoib(0x0806, append(append(b, to...), 10, 0, 0, toIP))
 	}
-	one := func(what string) ibPacket {
+	one := func(what string) fabric.Packet {
 		t.Helper()
 		x.settle()
-		got := x.fabric.received()
+		got := x.fabric.Received()
 		if len(got) != 1 {
 			t.Fatalf("%s: %d replies, %v", what, len(got), x.resp[0].Stats())
 		}
 		return got[0]
 	}
-	x.fabric.multicast(broadcastGroup, arp(1, address(hostQP, host), 1, make([]byte, 20), 2))
+	x.fabric.Multicast(fabric.Broadcast, arp(1, address(fabric.HostQP, host), 1, make([]byte, 20), 2))
 	k := one("ARP")
-	if want := arp(2, address(x.qpn, gid), 2, address(hostQP, host), 1); !bytes.Equal(k.payload, want) || k.dlid != 1 || k.dqp != hostQP {
+	if want := arp(2, address(x.qpn, gid), 2, address(fabric.HostQP, host), 1); !bytes.Equal(k.Payload, want) || k.DLID != 1 || k.DQP != fabric.HostQP {
 		t.Errorf("%+v\nwant % x", k, want)
 	}
-	x.fabric.multicast(broadcastGroup, arp(1, address(hostQP, host), 1, make([]byte, 20), 3))
+	x.fabric.Multicast(fabric.Broadcast, arp(1, address(fabric.HostQP, host), 1, make([]byte, 20), 3))
 	x.settle()
-	if got := x.fabric.received(); len(got) != 0 {
+	if got := x.fabric.Received(); len(got) != 0 {
 		t.Errorf("ARP for another: %v", got)
 	}
 	solicit := func(from netip.Addr, option bool) []byte {
@@ -366,29 +370,29 @@ func TestInfiniBandNeighbours(t *testing.T) {
 		copy(m[8:], target[:])
 		if option {
 			m[24], m[25] = 1, 3
-			copy(m[28:], address(hostQP, host))
+			copy(m[28:], address(fabric.HostQP, host))
 		}
 		sum6(p, 2)
 		return ipoib(0x86DD, p)
 	}
-	if n := x.fabric.multicast(solicitedGroup, solicit(netip.MustParseAddr("fd00::1"), true)); n != 1 {
+	if n := x.fabric.Multicast(solicitedGroup, solicit(netip.MustParseAddr("fd00::1"), true)); n != 1 {
 		t.Fatalf("%d members of the solicited-node group", n)
 	}
 	k = one("solicitation")
-	m := k.payload[44:]
-	if len(m) != 48 || m[0] != 136 || m[4] != 0x60 || !bytes.Equal(m[24:], append([]byte{2, 3, 0, 0}, address(x.qpn, gid)...)) || k.dlid != 1 || k.dqp != hostQP {
+	m := k.Payload[44:]
+	if len(m) != 48 || m[0] != 136 || m[4] != 0x60 || !bytes.Equal(m[24:], append([]byte{2, 3, 0, 0}, address(x.qpn, gid)...)) || k.DLID != 1 || k.DQP != fabric.HostQP {
 		t.Errorf("advertisement % x to %+v", m, k)
 	}
-	check := bytes.Clone(k.payload[4:])
+	check := bytes.Clone(k.Payload[4:])
 	check[42], check[43] = 0, 0
 	sum6(check, 2)
-	if !bytes.Equal(check, k.payload[4:]) {
-		t.Errorf("checksum % x, want % x", k.payload[46:48], check[42:44])
+	if !bytes.Equal(check, k.Payload[4:]) {
+		t.Errorf("checksum % x, want % x", k.Payload[46:48], check[42:44])
 	}
-	x.fabric.multicast(solicitedGroup, solicit(netip.IPv6Unspecified(), false))
+	x.fabric.Multicast(solicitedGroup, solicit(netip.IPv6Unspecified(), false))
 	k = one("duplicate address detection")
-	if g := x.fabric.groups[allNodesGroup]; g == nil || k.dlid != g.mlid || k.dqp != 0xFFFFFF || !bytes.Equal(k.grh[24:], allNodesGroup[:]) ||
-		!bytes.Equal(k.payload[44+24:], append([]byte{2, 3, 0, 0}, address(x.qpn, gid)...)) {
+	if g := x.fabric.Groups[allNodesGroup]; g == nil || k.DLID != g.MLID || k.DQP != 0xFFFFFF || !bytes.Equal(k.GRH[24:], allNodesGroup[:]) ||
+		!bytes.Equal(k.Payload[44+24:], append([]byte{2, 3, 0, 0}, address(x.qpn, gid)...)) {
 		t.Errorf("%+v", k)
 	}
 	x.close()
@@ -405,7 +409,7 @@ func (x *subnetRig) serve(f func()) (err error) {
 			case <-end:
 				return
 			default:
-				if !x.fabric.step() {
+				if !x.fabric.Step() {
 					time.Sleep(100 * time.Microsecond)
 				}
 			}
@@ -421,9 +425,9 @@ func (x *subnetRig) serve(f func()) (err error) {
 func (x *subnetRig) answers(n int) {
 	x.Helper()
 	x.await(func() bool {
-		x.fabric.send(0, x.qpn, ping4(n), nil)
+		x.fabric.Send(0, x.qpn, ping4(n), nil)
 		time.Sleep(5 * time.Millisecond)
-		return len(x.fabric.received()) > 0
+		return len(x.fabric.Received()) > 0
 	})
 }
 
@@ -440,7 +444,7 @@ func (x *subnetRig) close() {
 				}
 				return
 			default:
-				if !x.fabric.step() {
+				if !x.fabric.Step() {
 					time.Sleep(100 * time.Microsecond)
 				}
 			}
@@ -459,10 +463,8 @@ func (x *subnetRig) extra(name string) uint64 {
 	return s.Extra[name]
 }
 
-func (x *subnetRig) change(f func(*fabric)) {
-	x.fabric.mu.Lock()
-	defer x.fabric.mu.Unlock()
-	f(x.fabric)
+func (x *subnetRig) change(f func(*fabric.Fabric)) {
+	x.fabric.Change(func() { f(x.fabric) })
 }
 
 // A subnet without a manager, administration that does not answer or refuses: the port is open, one line says what it waits for,
@@ -470,15 +472,15 @@ func (x *subnetRig) change(f func(*fabric)) {
 func TestNoSubnetManager(t *testing.T) {
 	mlx4.SetAdministration(t, 20*time.Millisecond, 50*time.Millisecond)
 	for name, c := range map[string]struct {
-		spoil, mend func(f *fabric)
+		spoil, mend func(f *fabric.Fabric)
 		says        string
 	}{
-		"no manager": {func(f *fabric) { f.absent = true }, func(f *fabric) { f.absent = false }, "no subnet manager has configured the port: waiting for one"},
-		"deaf":       {func(f *fabric) { f.deaf = true }, func(f *fabric) { f.deaf = false }, "the port is active, and nobody answers for subnet administration: trying on"},
-		"no group": {func(f *fabric) { delete(f.groups, broadcastGroup) }, func(f *fabric) {
-			f.groups[broadcastGroup] = &fabricGroup{mlid: 0xC000, qkey: f.qkey, members: map[[16]byte]bool{}}
+		"no manager": {func(f *fabric.Fabric) { f.Absent = true }, func(f *fabric.Fabric) { f.Absent = false }, "no subnet manager has configured the port: waiting for one"},
+		"deaf":       {func(f *fabric.Fabric) { f.Deaf = true }, func(f *fabric.Fabric) { f.Deaf = false }, "the port is active, and nobody answers for subnet administration: trying on"},
+		"no group": {func(f *fabric.Fabric) { delete(f.Groups, fabric.Broadcast) }, func(f *fabric.Fabric) {
+			f.Groups[fabric.Broadcast] = &fabric.Group{MLID: 0xC000, QKey: f.QKey, Members: map[[16]byte]bool{}}
 		}, "status 0x0200: the request is invalid"},
-		"denied": {func(f *fabric) { f.refuse = func([]byte) uint16 { return 7 << 8 } }, func(f *fabric) { f.refuse = nil }, "status 0x0700: the request is denied"},
+		"denied": {func(f *fabric.Fabric) { f.Refuse = func([]byte) uint16 { return 7 << 8 } }, func(f *fabric.Fabric) { f.Refuse = nil }, "status 0x0700: the request is denied"},
 	} {
 		x := newSubnetRig(t, mlx4sim.Options{})
 		c.spoil(x.fabric)
@@ -495,13 +497,11 @@ func TestNoSubnetManager(t *testing.T) {
 		if n := strings.Count(x.logs.String(), c.says); n != 1 || l.Up || err != nil {
 			t.Errorf("%s: said %d times, link %v, %v\n%s", name, n, l, err, x.logs.String())
 		}
-		x.fabric.mu.Lock()
-		c.mend(x.fabric)
-		x.fabric.mu.Unlock()
+		x.change(c.mend)
 		x.attach()
-		x.fabric.send(0, x.qpn, ping4(84), nil)
+		x.fabric.Send(0, x.qpn, ping4(84), nil)
 		x.settle()
-		if n := len(x.fabric.received()); n != 1 {
+		if n := len(x.fabric.Received()); n != 1 {
 			t.Errorf("%s: %d replies afterwards", name, n)
 		}
 		x.close()
@@ -512,25 +512,25 @@ func TestNoSubnetManager(t *testing.T) {
 func TestSubnetChanges(t *testing.T) {
 	x := newSubnetRig(t, mlx4sim.Options{})
 	x.open(nic.Options{})
-	p := x.fabric.ports[0]
+	p := x.fabric.Ports[0]
 	joins := func() (n int) {
-		x.change(func(f *fabric) { n = f.joins[broadcastGroup] })
+		x.change(func(f *fabric.Fabric) { n = f.Joins[fabric.Broadcast] })
 		return n
 	}
 	if err := x.serve(func() {
 		x.answers(84)
 		// joined makes a change, and waits until the port is a member of all groups again. A join that the next change interrupts
 		// fails, and is tried again: how many there are in all is not told.
-		joined := func(name string, change func(f *fabric)) {
+		joined := func(name string, change func(f *fabric.Fabric)) {
 			before, made, at := x.extra(name), x.extra("group_joins"), joins()
 			x.change(change)
 			x.await(func() bool { return x.extra(name) > before && x.extra("group_joins") > made && joins() > at })
 		}
-		joined("lid_changes", func(f *fabric) { p.lid = 9; f.configure(p, 4, 0) })
+		joined("lid_changes", func(f *fabric.Fabric) { p.LID = 9; f.Configure(p, 4, 0) })
 		x.answers(84)
-		joined("subnet_manager_changes", func(f *fabric) { f.smLID = 5; f.configure(p, 4, 0) })
+		joined("subnet_manager_changes", func(f *fabric.Fabric) { f.Manager = 5; f.Configure(p, 4, 0) })
 		x.answers(300)
-		joined("subnet_changes", func(f *fabric) { f.configure(p, 4, 0x80) })
+		joined("subnet_changes", func(f *fabric.Fabric) { f.Configure(p, 4, 0x80) })
 		x.answers(84)
 		x.far.SetUp(false)
 		x.await(func() bool { l, err := x.dev.Link(); return err == nil && !l.Up })
@@ -563,10 +563,10 @@ func TestInfiniBandMended(t *testing.T) {
 		"send error":  {func(x *subnetRig) { x.model.FailNextSend(0x04) }, "send completion with error: syndrome 0x04 local protection error"},
 		"catastrophe": {func(x *subnetRig) { x.model.Catastrophe(0xBAD) }, "buffer of catastrophic errors 00000bad"},
 		"Q_Key": {func(x *subnetRig) {
-			x.change(func(f *fabric) {
-				f.qkey = 0x1234
-				f.groups[broadcastGroup].qkey = 0x1234
-				f.configure(f.ports[0], 4, 0x80)
+			x.change(func(f *fabric.Fabric) {
+				f.QKey = 0x1234
+				f.Groups[fabric.Broadcast].QKey = 0x1234
+				f.Configure(f.Ports[0], 4, 0x80)
 			})
 		}, "IPoIB's broadcast group has Q_Key 0x1234, had 0xb1b"},
 	} {
@@ -577,7 +577,7 @@ func TestInfiniBandMended(t *testing.T) {
 				x.answers(84)
 				c.spoil(x)
 				x.await(func() bool {
-					x.fabric.send(0, x.qpn, ping4(84), nil)
+					x.fabric.Send(0, x.qpn, ping4(84), nil)
 					return strings.Contains(x.logs.String(), c.says)
 				})
 				x.await(func() bool {
@@ -585,7 +585,7 @@ func TestInfiniBandMended(t *testing.T) {
 					return x.dev.ReadStats(&s) == nil && s.Resets == 1
 				})
 				// The card was reset: to the manager the port is another one.
-				x.change(func(f *fabric) { *f.ports[0] = fabricPort{cable: f.ports[0].cable, lid: f.ports[0].lid} })
+				x.change(func(f *fabric.Fabric) { f.Ports[0].Forget() })
 				x.answers(84)
 				x.answers(1000)
 			}); err != nil {

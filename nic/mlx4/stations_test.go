@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"rebound/nic"
+	"rebound/nic/sim/fabric"
 	"rebound/nic/sim/mlx4sim"
 )
 
@@ -16,7 +17,7 @@ import (
 // discovery, whose groups and paths subnet administration tells.
 func TestInfiniBandProber(t *testing.T) {
 	x, y := newSubnetRig(t, mlx4sim.Options{MAC: [6]byte{2, 0, 0, 0, 0, 0xA}}), newSubnetRig(t, mlx4sim.Options{MAC: [6]byte{2, 0, 0, 0, 0, 0xB}})
-	f := newFabric(t, x.far, y.far)
+	f := fabric.New(t.Errorf, x.far, y.far)
 	x.fabric, y.fabric = f, f
 	both := func(f func()) { x.busy(func() { y.busy(f) }) }
 	for _, r := range []*subnetRig{x, y} {
@@ -47,7 +48,7 @@ func TestInfiniBandProber(t *testing.T) {
 						t.Fatalf("%s: %v", what, err)
 					}
 				}
-				f.step()
+				f.Step()
 				x.dev.DatagramQueue().Poll(x.resp[0])
 				n, _, err := y.dev.Recv(buf)
 				if err != nil {
@@ -75,7 +76,7 @@ func TestInfiniBandProber(t *testing.T) {
 	if want := []byte{2, 0, 2, byte(x.qpn >> 16), byte(x.qpn >> 8), byte(x.qpn)}; !bytes.Equal(station, want) || !bytes.Equal(reply[6:12], want) || !bytes.Equal(reply[:6], mac) {
 		t.Errorf("ARP reply % x, want station % x", reply, want)
 	}
-	if f.paths == 0 {
+	if f.Paths == 0 {
 		t.Error("no path was asked for")
 	}
 	for _, n := range []int{28, 84, 400, 2044} {
@@ -110,7 +111,7 @@ func TestInfiniBandProber(t *testing.T) {
 		p[39] = 9
 		y.dev.Send(head([]byte{0x33, 0x33, 0xFF, 0, 0, 9}, 0x86DD, p))
 		y.await(func() bool {
-			f.step()
+			f.Step()
 			return strings.Contains(y.logs.String(), "subnet administration knows no way")
 		})
 	})
@@ -127,7 +128,7 @@ func TestInfiniBandProber(t *testing.T) {
 		for _, r := range []*subnetRig{y, x} {
 			done := make(chan error, 1)
 			go func() { done <- r.dev.Close() }()
-			for err, open := error(nil), true; open; f.step() {
+			for err, open := error(nil), true; open; f.Step() {
 				select {
 				case err = <-done:
 					if open = false; err != nil {
@@ -162,14 +163,14 @@ func TestInfiniBandBusCost(t *testing.T) {
 		w := &watched{Model: mlx4sim.New(mlx4sim.Options{Link: mlx4sim.InfiniBand})}
 		r := newRigOf(t, w.Model, w)
 		r.ownMAC = true
-		x := &subnetRig{rig: r, fabric: newFabric(t, r.far)}
+		x := &subnetRig{rig: r, fabric: fabric.New(t.Errorf, r.far)}
 		x.own.Push = c.push
 		x.open(nic.Options{})
 		exchange := func(n int) {
 			for range n {
-				x.fabric.send(0, x.qpn, ping4(c.size), nil)
+				x.fabric.Send(0, x.qpn, ping4(c.size), nil)
 				x.settle()
-				if got := x.fabric.received(); len(got) != 1 {
+				if got := x.fabric.Received(); len(got) != 1 {
 					t.Fatalf("%d replies to %d bytes", len(got), c.size)
 				}
 			}

@@ -140,6 +140,16 @@ func newSpace(c Config) (space, error) {
 		put32(offMSIX+4, c.MSIXTable|uint32(c.MSIXBAR), 0)
 		put32(offMSIX+8, c.MSIXPBA|uint32(c.MSIXBAR), 0)
 	}
+	if at := offMSI; len(c.VendorParts) > 0 {
+		for _, p := range c.VendorParts {
+			if c.MSI || c.MSIXVectors > 0 || at+2+len(p) > offPCIe {
+				return s, fmt.Errorf("vendor-specific capability of %d bytes at %#x: they lie where MSI and MSI-X would, and end before %#x", len(p)+2, at, offPCIe)
+			}
+			capability(at, 0x09)
+			copy(s.init[at+2:], p)
+			at += (len(p) + 2 + 3) &^ 3
+		}
+	}
 	capability(offPCIe, 0x10)
 	put16(offPCIe+2, 2, 0) // version 2, endpoint
 	put32(offPCIe+4, c.PCIeDevCap, 0)

@@ -119,22 +119,23 @@ type Config struct {
 	Revision             uint8
 	Class                uint32 // 24 bits
 	BARs                 [6]BAR
-	MSIXVectors          int    // table size; 0 for none
-	MSIXBAR              int    // where the table and pending bits lie
-	MSIXTable, MSIXPBA   uint32 // offsets in that BAR
-	PCIeDevCap           uint32 // PCI Express Device Capabilities; bit 28 is FLR
-	LinkSpeed, LinkWidth int    // PCIe generation and lanes shown in Link Status
-	NoPM                 bool   // no Power Management capability, as virtual functions have none
-	SerialNumber         uint64 // Device Serial Number capability; 0 for none
-	MultiFunction        bool   // Header Type says that the device has more functions
-	InterruptPin         uint8  // 1 for INTA#, which 0 stands for too, to 4 for INTD#
-	MSI                  bool   // one message, of 64-bit address, that can be masked
-	VPD                  []byte // Vital Product Data, read-only; nil for no such capability: see VPD
-	AER                  int    // version of Advanced Error Reporting; 0 for none
-	ARI                  bool   // Alternative Routing-ID Interpretation, as what can be virtualized has
-	NextFunction         uint8  // of the device, as ARI tells
-	VendorSize           int    // length of a Vendor-Specific capability, whose dwords a VendorConfig keeps; 0 for none
-	PMC, PMCSR           uint16 // Power Management Capabilities and Control/Status; 0 for 0003h and 0008h (No_Soft_Reset)
+	MSIXVectors          int      // table size; 0 for none
+	MSIXBAR              int      // where the table and pending bits lie
+	MSIXTable, MSIXPBA   uint32   // offsets in that BAR
+	PCIeDevCap           uint32   // PCI Express Device Capabilities; bit 28 is FLR
+	LinkSpeed, LinkWidth int      // PCIe generation and lanes shown in Link Status
+	NoPM                 bool     // no Power Management capability, as virtual functions have none
+	SerialNumber         uint64   // Device Serial Number capability; 0 for none
+	MultiFunction        bool     // Header Type says that the device has more functions
+	InterruptPin         uint8    // 1 for INTA#, which 0 stands for too, to 4 for INTD#
+	MSI                  bool     // one message, of 64-bit address, that can be masked
+	VPD                  []byte   // Vital Product Data, read-only; nil for no such capability: see VPD
+	AER                  int      // version of Advanced Error Reporting; 0 for none
+	ARI                  bool     // Alternative Routing-ID Interpretation, as what can be virtualized has
+	NextFunction         uint8    // of the device, as ARI tells
+	VendorSize           int      // length of a Vendor-Specific capability, whose dwords a VendorConfig keeps; 0 for none
+	VendorParts          [][]byte // Vendor-Specific capabilities that only read, from their third byte; of a function without MSI and MSI-X
+	PMC, PMCSR           uint16   // Power Management Capabilities and Control/Status; 0 for 0003h and 0008h (No_Soft_Reset)
 }
 
 // VendorConfig is a model with registers in a Vendor-Specific capability: from byte 4 of it, in dwords.

@@ -8,31 +8,32 @@ import (
 	"rebound/nic/bus/pci"
 	"rebound/nic/nictest"
 	"rebound/nic/sim"
+	"rebound/nic/sim/virtiosim"
 	"rebound/nic/virtio"
 )
 
 // counted adds what the device dropped for want of a buffer, which only the device knows.
 type counted struct {
 	*virtio.Device
-	m *testDevice
+	m *virtiosim.Model
 }
 
 func (c counted) ReadStats(s *nic.Stats) error {
 	err := c.Device.ReadStats(s)
-	s.RxDropped = c.m.missed
+	s.RxDropped = c.m.Missed()
 	return err
 }
 
 func harness(packed, data bool) nictest.Harness {
-	var m *testDevice
+	var m *virtiosim.Model
 	return nictest.Harness{
 		Model: func() sim.Model {
-			m = &testDevice{packed: packed, data: data, faults: &faults{}}
+			m = virtiosim.New(virtiosim.Options{Packed: packed, NotificationData: data})
 			return m
 		},
 		Open: func(fn pci.Function, o nic.Options) (nic.Device, error) {
-			m.missed = 0
-			d, err := virtio.Open(virtioFunction{fn}, o)
+			m.Forget()
+			d, err := virtio.Open(fn, o)
 			if err != nil {
 				return nil, err
 			}

@@ -11,15 +11,13 @@ import (
 	"rebound/nic"
 	"rebound/nic/nictest"
 	"rebound/nic/sim"
+	"rebound/nic/sim/virtiosim"
 	"rebound/nic/virtio"
 )
 
 // rig is the test's device with the far end of its wire, running freely.
-func rig(t *testing.T, m *testDevice) (far *sim.Cable, fn virtioFunction) {
+func rig(t *testing.T, m *virtiosim.Model) (far *sim.Cable, fn *sim.Function) {
 	t.Helper()
-	if m.faults == nil {
-		m.faults = &faults{}
-	}
 	port, err := sim.New(m, sim.Options{Name: "test"})
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +36,7 @@ func rig(t *testing.T, m *testDevice) (far *sim.Cable, fn virtioFunction) {
 		}
 		port.Close()
 	})
-	return far, virtioFunction{f}
+	return far, f
 }
 
 // answered sends requests until one is answered: those of before a restart are lost.
@@ -57,15 +55,15 @@ func answered(t *testing.T, far *sim.Cable) {
 func TestRestarts(t *testing.T) {
 	for _, c := range []struct {
 		reason string
-		ail    func(f *faults)
+		ail    func(m *virtiosim.Model)
 	}{
-		{"needs_reset", func(f *faults) { f.needsReset.Store(true) }},
-		{"bad_ring", func(f *faults) { f.lie.Store(true) }},
-		{"tx_hang", func(f *faults) { f.stall.Store(true) }},
+		{"needs_reset", (*virtiosim.Model).NeedReset},
+		{"bad_ring", (*virtiosim.Model).Lie},
+		{"tx_hang", (*virtiosim.Model).Stall},
 	} {
 		for _, packed := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/packed=%v", c.reason, packed), func(t *testing.T) {
-				m := &testDevice{packed: packed}
+				m := virtiosim.New(virtiosim.Options{Packed: packed})
 				far, fn := rig(t, m)
 				d, err := virtio.Open(fn, nic.Options{MAC: [6]byte(nictest.EchoRequest(80))})
 				if err != nil {
@@ -79,7 +77,7 @@ func TestRestarts(t *testing.T) {
 					served <- d.Serve(0, &stop, r)
 				}()
 				answered(t, far)
-				c.ail(m.faults)
+				c.ail(m)
 				var s nic.Stats
 				for end := time.Now().Add(time.Minute); s.Extra["resets_"+c.reason] == 0; time.Sleep(time.Millisecond) {
 					far.Send(0, nictest.EchoRequest(80))
@@ -110,24 +108,25 @@ func TestOpenRefuses(t *testing.T) {
 	mac := [6]byte{2, 0, 0, 0, 0, 1}
 	for _, c := range []struct {
 		name   string
-		device testDevice
+		device virtiosim.Options
 		picky  bool
 		o      nic.Options
 		want   string
 	}{
-		{"legacy", testDevice{lacks: bits(32)}, false, nic.Options{}, "VIRTIO_F_VERSION_1"},
-		{"features", testDevice{}, true, nic.Options{}, "FEATURES_OK should be set"},
-		{"queues", testDevice{}, false, nic.Options{Queues: 5}, "5 queue pairs asked for, the device has 4"},
-		{"no MQ", testDevice{lacks: bits(22)}, false, nic.Options{Queues: 2}, "2 queue pairs asked for, the device has 1"},
-		{"MQ without a control queue", testDevice{lacks: bits(17)}, false, nic.Options{Queues: 2}, "the device has 1"},
-		{"MTU", testDevice{}, false, nic.Options{MTU: 9001}, "MTU 9001 is not within 68 to 9000"},
-		{"ring", testDevice{}, false, nic.Options{RingSize: 512}, "ring size 512 is not a power of two within 64 to 256"},
-		{"short rings", testDevice{limit: 32}, false, nic.Options{}, "take 32 entries, 64 are needed"},
-		{"MAC", testDevice{lacks: bits(23)}, false, nic.Options{MAC: mac}, "VIRTIO_NET_F_CTRL_MAC_ADDR"},
-		{"no MAC", testDevice{lacks: bits(5)}, false, nic.Options{}, "VIRTIO_NET_F_MAC"},
+		{"legacy", virtiosim.Options{Lacks: virtiosim.Bits(32)}, false, nic.Options{}, "VIRTIO_F_VERSION_1"},
+		{"features", virtiosim.Options{}, true, nic.Options{}, "FEATURES_OK should be set"},
+		{"queues", virtiosim.Options{}, false, nic.Options{Queues: 5}, "5 queue pairs asked for, the device has 4"},
+		{"no MQ", virtiosim.Options{Lacks: virtiosim.Bits(22)}, false, nic.Options{Queues: 2}, "2 queue pairs asked for, the device has 1"},
+		{"MQ without a control queue", virtiosim.Options{Lacks: virtiosim.Bits(17)}, false, nic.Options{Queues: 2}, "the device has 1"},
+		{"MTU", virtiosim.Options{}, false, nic.Options{MTU: 9001}, "MTU 9001 is not within 68 to 9000"},
+		{"ring", virtiosim.Options{}, false, nic.Options{RingSize: 512}, "ring size 512 is not a power of two within 64 to 256"},
+		{"short rings", virtiosim.Options{Limit: 32}, false, nic.Options{}, "take 32 entries, 64 are needed"},
+		{"MAC", virtiosim.Options{Lacks: virtiosim.Bits(23)}, false, nic.Options{MAC: mac}, "VIRTIO_NET_F_CTRL_MAC_ADDR"},
+		{"no MAC", virtiosim.Options{Lacks: virtiosim.Bits(5)}, false, nic.Options{}, "VIRTIO_NET_F_MAC"},
 	} {
-		_, fn := rig(t, &c.device)
-		c.device.picky.Store(c.picky)
+		m := virtiosim.New(c.device)
+		m.RefuseFeatures(c.picky)
+		_, fn := rig(t, m)
 		if d, err := virtio.Open(fn, c.o); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 			if err == nil {
@@ -141,20 +140,21 @@ func TestOpenRefuses(t *testing.T) {
 func TestOpenTakes(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		device testDevice
+		device virtiosim.Options
 		refuse bool
 		o      nic.Options
 		mtu    int
 		ring   string
 	}{
-		{"all", testDevice{packed: true, data: true}, false, nic.Options{Queues: 4}, 9000, "packed rings of 256"},
-		{"the least", testDevice{lacks: bits(3, 16, 17, 18, 22, 23, 63)}, false, nic.Options{}, 1500, "split rings of 256"},
-		{"short rings", testDevice{limit: 64}, false, nic.Options{MTU: 1400}, 1400, "split rings of 64"},
-		{"odd rings", testDevice{packed: true, limit: 200}, false, nic.Options{}, 9000, "packed rings of 128"},
-		{"a filter that is refused", testDevice{}, true, nic.Options{}, 9000, "split rings of 256"},
+		{"all", virtiosim.Options{Packed: true, NotificationData: true}, false, nic.Options{Queues: 4}, 9000, "packed rings of 256"},
+		{"the least", virtiosim.Options{Lacks: virtiosim.Bits(3, 16, 17, 18, 22, 23, 63)}, false, nic.Options{}, 1500, "split rings of 256"},
+		{"short rings", virtiosim.Options{Limit: 64}, false, nic.Options{MTU: 1400}, 1400, "split rings of 64"},
+		{"odd rings", virtiosim.Options{Packed: true, Limit: 200}, false, nic.Options{}, 9000, "packed rings of 128"},
+		{"a filter that is refused", virtiosim.Options{}, true, nic.Options{}, 9000, "split rings of 256"},
 	} {
-		far, fn := rig(t, &c.device)
-		c.device.refuse.Store(c.refuse)
+		m := virtiosim.New(c.device)
+		m.RefuseMAC(c.refuse)
+		far, fn := rig(t, m)
 		d, err := virtio.Open(fn, c.o)
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)

@@ -1,24 +1,32 @@
-package virtio_test
+// Package virtiosim is a virtio network device that breaks in ways in which no hypervisor's can be broken: for the driver's
+// conformance suite and for campaigns of faults. It is no model of a certain device and proves nothing about one: that is QEMU's part,
+// in the lab. It is written from the text of Virtual I/O Device (VIRTIO) Version 1.2 (sections in comments), shares no constant with
+// the driver, and is strict about what the text demands.
+//
+// It polls its rings and needs no notifications. It has no MSI-X: a driver that wants interrupts gets none.
+package virtiosim
 
 import (
 	"encoding/binary"
 	"fmt"
 	"sync/atomic"
 
-	"rebound/nic/bus/pci"
 	"rebound/nic/sim"
 )
 
-// testDevice is a virtio network device for the conformance suite, which breaks it in ways that no hypervisor's can be broken. It
-// is no model of a certain device and proves nothing about one: that is QEMU's part, in the lab. It is written from the
-// specification's text (sections in comments), shares no constant with the driver, and is strict about what the text demands.
-//
-// It polls its rings and needs no notifications.
-type testDevice struct {
-	packed, data bool   // offers RING_PACKED, NOTIFICATION_DATA
-	lacks        uint64 // features that it does not offer
-	limit        uint16 // entries of each queue; vqMax if zero
-	*faults
+// Options is what the device offers.
+type Options struct {
+	MAC              [6]byte // 02:00:00:00:00:09 if zero
+	Packed           bool    // RING_PACKED
+	NotificationData bool    // NOTIFICATION_DATA
+	Lacks            uint64  // features that it does not offer
+	Limit            uint16  // entries of each queue; 256, the most, if zero
+}
+
+// Model is one device. Its knobs may be turned from any goroutine.
+type Model struct {
+	opt Options
+	*knobs
 	host         sim.Host
 	link, paused bool
 	missed       uint64
@@ -35,14 +43,44 @@ type testDevice struct {
 	turn           int // the transmit queue that Step begins with
 }
 
-// faults are set while the device runs, and stay over its resets.
-type faults struct {
-	needsReset atomic.Bool // the device found something wrong (§2.1), until it is reset
-	lie        atomic.Bool // the next used entry names a buffer that the device does not have
-	stall      atomic.Bool // nothing is transmitted, until the device is reset
-	refuse     atomic.Bool // MAC addresses are refused by the control queue
-	picky      atomic.Bool // features are not accepted
+// knobs stay over resets, except where they say otherwise.
+type knobs struct {
+	needsReset, lie, stall, refuse, picky, forgetControl atomic.Bool
+	link                                                 atomic.Int32 // what the status field says; 0 for what is so
 }
+
+// NeedReset has the device find something wrong (§2.1): DEVICE_NEEDS_RESET, until it is reset.
+func (m *Model) NeedReset() { m.needsReset.Store(true) }
+
+// Lie has the next used entry name a buffer that the device does not have.
+func (m *Model) Lie() { m.lie.Store(true) }
+
+// Stall transmits nothing, until the device is reset.
+func (m *Model) Stall() { m.stall.Store(true) }
+
+// RefuseMAC has the control queue refuse addresses.
+func (m *Model) RefuseMAC(on bool) { m.refuse.Store(on) }
+
+// RefuseFeatures takes no set of features.
+func (m *Model) RefuseFeatures(on bool) { m.picky.Store(on) }
+
+// IgnoreControl lets the commands on the control queue lie, as if the device had not seen them.
+func (m *Model) IgnoreControl(on bool) { m.forgetControl.Store(on) }
+
+// PretendNoLink has the status field say that the link is down (§5.1.4), whatever it is. Frames go on.
+func (m *Model) PretendNoLink(on bool) {
+	v := int32(0)
+	if on {
+		v = 1
+	}
+	m.knobs.link.Store(v)
+}
+
+// Missed is how many frames came for which there was no buffer.
+func (m *Model) Missed() uint64 { return m.missed }
+
+// Forget sets Missed to zero.
+func (m *Model) Forget() { m.missed = 0 }
 
 type vq struct {
 	size    uint16
@@ -64,7 +102,8 @@ const (
 
 var le = binary.LittleEndian
 
-func bits(n ...uint) (v uint64) {
+// Bits is a set of features by their numbers.
+func Bits(n ...uint) (v uint64) {
 	for _, b := range n {
 		v |= 1 << b
 	}
@@ -73,73 +112,58 @@ func bits(n ...uint) (v uint64) {
 
 // offered: MTU, MAC, STATUS, CTRL_VQ, CTRL_RX, MQ, CTRL_MAC_ADDR, VERSION_1, SPEED_DUPLEX, and what a driver here has no use
 // for: CSUM, GUEST_CSUM, MRG_RXBUF, INDIRECT_DESC, EVENT_IDX, IN_ORDER.
-func (m *testDevice) offered() uint64 {
-	v := bits(3, 5, 16, 17, 18, 22, 23, 32, 63, 0, 1, 15, 28, 29, 35)
-	if m.packed {
-		v |= bits(34)
+func (m *Model) offered() uint64 {
+	v := Bits(3, 5, 16, 17, 18, 22, 23, 32, 63, 0, 1, 15, 28, 29, 35)
+	if m.opt.Packed {
+		v |= Bits(34)
 	}
-	if m.data {
-		v |= bits(38)
+	if m.opt.NotificationData {
+		v |= Bits(38)
 	}
-	return v &^ m.lacks
+	return v &^ m.opt.Lacks
 }
 
-func (m *testDevice) has(bit uint) bool { return m.accepted>>bit&1 != 0 }
+func (m *Model) has(bit uint) bool { return m.accepted>>bit&1 != 0 }
 
-func (m *testDevice) Config() sim.Config {
+func (m *Model) Config() sim.Config {
 	return sim.Config{
 		Vendor: 0x1af4, Device: 0x1041, SubVendor: 0x1af4, SubDevice: 0x1100, Revision: 1, Class: 0x020000,
-		BARs: [6]sim.BAR{4: {Size: 0x4000, Is64: true, Prefetchable: true, Polled: []sim.Range{{Off: notifyAt, Len: maxVQ * notifyMul}}}},
+		BARs:       [6]sim.BAR{4: {Size: 0x4000, Is64: true, Prefetchable: true, Polled: []sim.Range{{Off: notifyAt, Len: maxVQ * notifyMul}}}},
+		PCIeDevCap: 1 << 28, LinkSpeed: 1, LinkWidth: 1,
+		VendorParts: [][]byte{ // §4.1.4: cap_len, cfg_type, bar, id, padding, offset, length
+			{16, 1, 4, 0, 0, 0, 0, commonAt >> 8, 0, 0, 0x38, 0, 0, 0},
+			{16, 4, 4, 0, 0, 0, 0, deviceAt >> 8, 0, 0, 0x20, 0, 0, 0},
+			{20, 2, 4, 0, 0, 0, 0, notifyAt >> 8, 0, 0, maxVQ * notifyMul, 0, 0, 0, notifyMul, 0, 0, 0},
+		},
 	}
 }
 
-// virtioFunction adds the capabilities (§4.1.4) to a function's list, in front of those that it has.
-type virtioFunction struct{ pci.Function }
-
-func (f virtioFunction) ReadConfig(off int, p []byte) error {
-	if err := f.Function.ReadConfig(off, p); err != nil {
-		return err
+// New returns a device that is not yet powered on.
+func New(o Options) *Model {
+	if o.Limit == 0 {
+		o.Limit = vqMax
 	}
-	const at = 0xb0
-	var first [1]byte
-	if err := f.Function.ReadConfig(0x34, first[:]); err != nil || first[0] == 0xff {
-		return err
+	if o.MAC == [6]byte{} {
+		o.MAC = [6]byte{2, 0, 0, 0, 0, 9}
 	}
-	caps := []byte{ // cap_vndr, cap_next, cap_len, cfg_type, bar, id, padding, offset, length
-		9, at + 16, 16, 1, 4, 0, 0, 0, 0, commonAt >> 8, 0, 0, 0x38, 0, 0, 0,
-		9, at + 32, 16, 4, 4, 0, 0, 0, 0, deviceAt >> 8, 0, 0, 0x20, 0, 0, 0,
-		9, first[0], 20, 2, 4, 0, 0, 0, 0, notifyAt >> 8, 0, 0, maxVQ * notifyMul, 0, 0, 0, notifyMul, 0, 0, 0,
-	}
-	for i := range p {
-		switch a := off + i; {
-		case a == 0x34:
-			p[i] = at
-		case a >= at && a < at+len(caps):
-			p[i] = caps[a-at]
-		}
-	}
-	return nil
+	return &Model{opt: o, knobs: &knobs{}}
 }
 
-func (m *testDevice) Attach(h sim.Host) { m.host = h }
-func (m *testDevice) SetLink(up bool)   { m.link = up }
-func (m *testDevice) Pause(on bool)     { m.paused = on }
+func (m *Model) Attach(h sim.Host) { m.host = h }
+func (m *Model) SetLink(up bool)   { m.link = up }
+func (m *Model) Pause(on bool)     { m.paused = on }
 
-func (m *testDevice) Reset() {
-	*m = testDevice{packed: m.packed, data: m.data, lacks: m.lacks, limit: m.limit, faults: m.faults, host: m.host, link: m.link,
-		missed: m.missed, mac: [6]byte{2, 0, 0, 0, 0, 9}, pairs: 1, promisc: true, paused: m.paused}
-	if m.limit == 0 {
-		m.limit = vqMax
-	}
+func (m *Model) Reset() {
+	*m = Model{opt: m.opt, knobs: m.knobs, host: m.host, link: m.link, missed: m.missed, mac: m.opt.MAC, pairs: 1, promisc: true, paused: m.paused}
 	for i := range m.queues {
-		m.queues[i].size = m.limit
+		m.queues[i].size = m.opt.Limit
 	}
 	m.needsReset.Store(false)
 	m.stall.Store(false)
 }
 
 // field is one field of the common configuration (§4.1.4.3) in its width.
-func (m *testDevice) field(off uint64) (width int, value uint64, write func(v uint64) error) {
+func (m *Model) field(off uint64) (width int, value uint64, write func(v uint64) error) {
 	q := &m.queues[min(int(m.queueSelect), maxVQ-1)]
 	part := func(p *uint64, shift int) (int, uint64, func(uint64) error) {
 		return 4, *p >> shift & 0xffff_ffff, func(v uint64) error {
@@ -209,14 +233,14 @@ func (m *testDevice) field(off uint64) (width int, value uint64, write func(v ui
 	return 0, 0, nil
 }
 
-func (m *testDevice) half(v uint64, sel uint32) uint64 {
+func (m *Model) half(v uint64, sel uint32) uint64 {
 	if sel > 1 {
 		return 0
 	}
 	return v >> (32 * sel) & 0xffff_ffff
 }
 
-func (m *testDevice) writeStatus(v uint64) error {
+func (m *Model) writeStatus(v uint64) error {
 	s := uint8(v)
 	switch {
 	case s == 0:
@@ -235,7 +259,7 @@ func (m *testDevice) writeStatus(v uint64) error {
 	return nil
 }
 
-func (m *testDevice) ReadBAR(bar int, off uint64, p []byte) error {
+func (m *Model) ReadBAR(bar int, off uint64, p []byte) error {
 	switch {
 	case off >= notifyAt:
 		clear(p)
@@ -243,7 +267,7 @@ func (m *testDevice) ReadBAR(bar int, off uint64, p []byte) error {
 	case off >= deviceAt:
 		var conf [0x20]byte
 		copy(conf[:], m.mac[:])
-		if m.link {
+		if m.link && m.knobs.link.Load() == 0 {
 			conf[6] = 1
 		}
 		le.PutUint16(conf[8:], vqPairs)
@@ -270,7 +294,7 @@ func (m *testDevice) ReadBAR(bar int, off uint64, p []byte) error {
 	return nil
 }
 
-func (m *testDevice) WriteBAR(bar int, off uint64, p []byte) error {
+func (m *Model) WriteBAR(bar int, off uint64, p []byte) error {
 	if off >= notifyAt {
 		return nil
 	}
@@ -292,7 +316,7 @@ type piece struct {
 }
 
 // take takes the chain that the driver made available next.
-func (m *testDevice) take(q *vq) (chain []piece, ok bool) {
+func (m *Model) take(q *vq) (chain []piece, ok bool) {
 	if !q.enabled || m.status&4 == 0 {
 		return nil, false
 	}
@@ -344,7 +368,7 @@ func (m *testDevice) take(q *vq) (chain []piece, ok bool) {
 }
 
 // use gives a chain back.
-func (m *testDevice) use(q *vq, chain []piece, written uint32) {
+func (m *Model) use(q *vq, chain []piece, written uint32) {
 	n := uint32(q.size)
 	if m.lie.CompareAndSwap(true, false) {
 		chain[0].id = q.size
@@ -367,7 +391,7 @@ func (m *testDevice) use(q *vq, chain []piece, written uint32) {
 	m.host.DMAWrite(q.area[2]+2, idx)
 }
 
-func (m *testDevice) Receive(frame []byte) bool {
+func (m *Model) Receive(frame []byte) bool {
 	if m.status&4 == 0 || !m.link || !m.wanted(frame) {
 		return false
 	}
@@ -412,12 +436,12 @@ func flowOf(frame []byte) (sum int) {
 }
 
 // wanted is the receive filter (§5.1.6.5.1, §5.1.6.5.2).
-func (m *testDevice) wanted(frame []byte) bool {
+func (m *Model) wanted(frame []byte) bool {
 	to := [6]byte(frame)
 	return m.promisc || to == m.mac || to == [6]byte{255, 255, 255, 255, 255, 255} || to[0]&1 != 0 && (m.multi || m.groups[to])
 }
 
-func (m *testDevice) Step() bool {
+func (m *Model) Step() bool {
 	if m.status&4 == 0 {
 		return false
 	}
@@ -425,7 +449,7 @@ func (m *testDevice) Step() bool {
 	if m.has(22) {
 		control = 2 * vqPairs
 	}
-	if q := &m.queues[control]; m.has(17) {
+	if q := &m.queues[control]; m.has(17) && !m.forgetControl.Load() {
 		if chain, ok := m.take(q); ok {
 			m.command(q, chain)
 			return true
@@ -445,7 +469,7 @@ func (m *testDevice) Step() bool {
 	return false
 }
 
-func (m *testDevice) transmit(q *vq, chain []piece) {
+func (m *Model) transmit(q *vq, chain []piece) {
 	if len(chain) != 1 || chain[0].flags&2 != 0 || chain[0].len < 12+14 || chain[0].len > 12+9000+22 {
 		m.host.Refuse("a frame of %d descriptors, %d bytes, flags %#x", len(chain), chain[0].len, chain[0].flags)
 		return
@@ -460,7 +484,7 @@ func (m *testDevice) transmit(q *vq, chain []piece) {
 	m.use(q, chain, 0)
 }
 
-func (m *testDevice) command(q *vq, chain []piece) {
+func (m *Model) command(q *vq, chain []piece) {
 	if len(chain) != 2 || chain[0].flags&2 != 0 || chain[1].flags&2 == 0 || chain[1].len != 1 || chain[0].len < 3 || chain[0].len > 4096 {
 		m.host.Refuse("control command of %d descriptors", len(chain))
 		return
