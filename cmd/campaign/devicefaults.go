@@ -15,6 +15,7 @@ import (
 	"rebound/nic/sim/ixgbesim"
 	"rebound/nic/sim/mlx4sim"
 	"rebound/nic/sim/mlx5sim"
+	"rebound/nic/sim/virtiosim"
 )
 
 // device is the model of a session that has one.
@@ -23,6 +24,8 @@ func (s *session) device() *served {
 	case *card:
 		return t.served
 	case *messages:
+		return t.served
+	case *ipoib:
 		return t.served
 	}
 	return nil
@@ -249,6 +252,134 @@ var deviceFaults = []fault{
 		m.Forget(true)
 		s.for_(50*time.Millisecond, time.Second)
 		m.Forget(false)
+		return nil
+	}},
+	// The restart that it leads to is refused too.
+	{name: "commands refused", on: []string{"mellanox"}, ends: true, do: func(s *session) error {
+		w, n := s.device().model.(*withholding), uint32(1+s.r.IntN(20))
+		s.note("one in %d", n)
+		w.refuse.Store(n)
+		if s.r.IntN(2) == 1 {
+			s.note("over a reset")
+			s.device().port.Reset()
+		}
+		s.for_(300*time.Millisecond, 2*time.Second) // a scrape at least
+		w.refuse.Store(0)
+		return nil
+	}},
+	{name: "register reads without a response", on: []string{"amazon"}, ends: true, do: func(s *session) error {
+		m := s.device().model.(interface{ Mute(bool) })
+		m.Mute(true)
+		if s.r.IntN(2) == 1 {
+			s.note("over a reset")
+			s.device().port.Reset()
+		}
+		s.for_(50*time.Millisecond, 2*time.Second)
+		m.Mute(false)
+		return nil
+	}},
+	{name: "admin completion that is wrong", on: []string{"amazon"}, ends: true, do: func(s *session) error {
+		m := s.device().model.(interface{ TamperAdmin(func([]byte)) })
+		at, bits := s.r.IntN(8), byte(1+s.r.IntN(255))
+		s.note("byte %d, bits %#x", at, bits)
+		m.TamperAdmin(func(b []byte) { b[at] ^= bits })
+		s.scraper.fresh() // asks for statistics, which is a command
+		return nil
+	}},
+	{name: "admin commands refused", on: []string{"efa"}, ends: true, do: func(s *session) error {
+		m, status := s.device().model.(*efasim.Model), uint8(1+s.r.IntN(7))
+		s.note("with %d", status)
+		m.FailAdmin(func(uint8) uint8 { return status })
+		s.for_(300*time.Millisecond, 2*time.Second)
+		m.FailAdmin(nil)
+		return nil
+	}},
+	{name: "admin commands lost", on: []string{"efa"}, ends: true, do: func(s *session) error {
+		m, one := s.device().model.(*efasim.Model), 1+s.r.IntN(3)
+		s.note("one in %d", one)
+		n := 0
+		m.IgnoreAdmin(func(uint8) bool { n++; return n%one == 0 })
+		s.for_(300*time.Millisecond, 2*time.Second)
+		m.IgnoreAdmin(nil)
+		return nil
+	}},
+	{name: "allowances exceeded", on: []string{"ena"}, do: func(s *session) error {
+		m := s.device().model.(*enasim.Model)
+		m.SetAllowance(enasim.Allowance{BandwidthIn: s.r.Uint64(), BandwidthOut: s.r.Uint64(), Packets: s.r.Uint64(), Conntrack: s.r.Uint64(), LinkLocal: s.r.Uint64()})
+		s.scraper.fresh()
+		return nil
+	}},
+	{name: "device that needs a reset", on: []string{"virtio"}, do: func(s *session) error {
+		return s.noticed(s.device().model.(*virtiosim.Model).NeedReset)
+	}},
+	{name: "used entry that names no buffer", on: []string{"virtio"}, do: func(s *session) error {
+		return s.noticed(s.device().model.(*virtiosim.Model).Lie)
+	}},
+	{name: "transmit queue stuck until a reset", on: []string{"virtio"}, do: func(s *session) error {
+		return s.noticed(s.device().model.(*virtiosim.Model).Stall)
+	}},
+	// A restart tells the device its filters by a command, and does without an answer to it only by failing.
+	{name: "control queue stuck", on: []string{"virtio"}, ends: true, do: func(s *session) error {
+		m := s.device().model.(*virtiosim.Model)
+		m.IgnoreControl(true)
+		s.device().port.Reset()
+		s.for_(500*time.Millisecond, 3*time.Second)
+		m.IgnoreControl(false)
+		return nil
+	}},
+	{name: "filters refused", on: []string{"virtio"}, do: func(s *session) error {
+		m := s.device().model.(*virtiosim.Model)
+		m.RefuseMAC(true)
+		defer m.RefuseMAC(false)
+		return s.noticed(s.device().port.Reset)
+	}},
+	{name: "features refused", on: []string{"virtio"}, ends: true, do: func(s *session) error {
+		m := s.device().model.(*virtiosim.Model)
+		m.RefuseFeatures(true)
+		s.device().port.Reset()
+		s.for_(200*time.Millisecond, 2*time.Second)
+		m.RefuseFeatures(false)
+		return nil
+	}},
+	{name: "link said to be down", on: []string{"virtio"}, do: func(s *session) error {
+		m := s.device().model.(*virtiosim.Model)
+		for range 1 + s.r.IntN(5) {
+			m.PretendNoLink(true)
+			s.for_(10*time.Millisecond, 400*time.Millisecond)
+			m.PretendNoLink(false)
+			time.Sleep(time.Duration(s.r.IntN(200)) * time.Millisecond)
+		}
+		return nil
+	}},
+	// Our drivers enable none: there is nobody for whom one could be lost, but a device may raise them all the same.
+	{name: "interrupts that nobody enabled", on: []string{"model"}, do: func(s *session) error {
+		d := s.device()
+		vectors := max(1, d.port.Config().MSIXVectors)
+		for range 200 {
+			d.port.Between(func() {
+				for range 50 {
+					d.faulty.Raise(s.r.IntN(vectors))
+				}
+			})
+			time.Sleep(time.Millisecond)
+		}
+		return nil
+	}},
+	// What the driver does wait for over vfio-user is the reply to an access.
+	{name: "register accesses answered late", on: []string{"model"}, do: func(s *session) error {
+		d := s.device()
+		for range 1 + s.r.IntN(5) {
+			late := time.Duration(s.r.Int64N(int64(400 * time.Millisecond)))
+			s.note("by %v", late.Round(time.Millisecond))
+			d.port.Hold(func() { time.Sleep(late) })
+			time.Sleep(time.Duration(s.r.IntN(100)) * time.Millisecond)
+		}
+		return nil
+	}},
+	{name: "register accesses not answered", on: []string{"model"}, ends: true, do: func(s *session) error {
+		d, held := s.device(), proto.Timeout+time.Second
+		s.note("for %v", held)
+		d.port.Hold(func() { time.Sleep(held) })
 		return nil
 	}},
 	{name: "receiver switched off by somebody else", on: []string{"ixgbe"}, do: func(s *session) error {

@@ -20,7 +20,7 @@ import (
 	"rebound/cmd/bench/testbed"
 )
 
-var faults = slices.Concat(deviceFaults, hostFaults, kernelFaults)
+var faults = slices.Concat(deviceFaults, subnetFaults, hostFaults, kernelFaults)
 
 // hostFaults are those of the process and of the machine that it runs on.
 var hostFaults = []fault{
@@ -348,6 +348,23 @@ var kernelFaults = []fault{
 		s.for_(0, time.Second)
 		return v.plug()
 	}},
+	// What the responder waits for on an interface are the kernel's link messages. They are lost if more come than its socket holds,
+	// and it may not look at them meanwhile: that the interface went down is to be found out all the same.
+	{name: "link messages lost", on: []string{"kernel"}, ends: true, do: func(s *session) error {
+		pid, down := s.proc.pid(), s.r.IntN(2) == 1
+		_ = unix.Kill(pid, unix.SIGSTOP)
+		err := flood(s, 1000)
+		if err == nil && down {
+			s.note("and the link set down")
+			err = s.t.(*veth).setUp(s.space, ourEnd, false)
+		}
+		_ = unix.Kill(pid, unix.SIGCONT)
+		if err != nil || !down {
+			return err
+		}
+		err = s.until("the end of a responder whose interface is down", func() bool { return s.proc.endings() > s.began })
+		return errors.Join(err, s.t.(*veth).setUp(s.space, ourEnd, true))
+	}},
 	{name: "MTU changed", on: []string{"kernel"}, do: func(s *session) error {
 		change := func(mtu int) error {
 			return s.space.Do(func() error {
@@ -364,6 +381,17 @@ var kernelFaults = []fault{
 		s.for_(10*time.Millisecond, 500*time.Millisecond)
 		return change(1500)
 	}},
+}
+
+// flood has the kernel send so many link messages about the responder's interface.
+func flood(s *session, n int) error {
+	return s.space.Do(func() error {
+		l, err := netlink.LinkByName(ourEnd)
+		for i := 0; i < n && err == nil; i++ {
+			err = netlink.LinkSetTxQLen(l, 1000+i%2)
+		}
+		return err
+	})
 }
 
 func flap(s *session, ours bool) error {

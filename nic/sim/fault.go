@@ -47,6 +47,9 @@ func (f *Faulty) Pause(on bool) bool {
 	return ok
 }
 
+// Raise has the device raise interrupt vector v, whatever the driver enabled.
+func (f *Faulty) Raise(v int) { f.host.Interrupt(v) }
+
 // Flipped returns how many writes had a bit flipped.
 func (f *Faulty) Flipped() int { return f.host.flipped }
 

@@ -402,6 +402,9 @@ func (f *Fabric) Received() []Packet {
 	return h
 }
 
+// Inject puts a packet on a port's cable as it is.
+func (f *Fabric) Inject(port int, p Packet) { f.Ports[port].cable.Send(0, p.bytes()) }
+
 // Change calls work while nothing moves.
 func (f *Fabric) Change(work func()) {
 	f.mu.Lock()
