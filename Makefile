@@ -70,10 +70,11 @@ arm64:
 fuzz:
 	@scripts/fuzz '$(or $(DURATION),10m)' '$(or $(ONLY),.)'
 
-# Faults under traffic, one after the other, in an order that SEED decides, with a report: make campaign DURATION=10m SEED=7
+# Faults under traffic, one after the other, in an order that SEED decides, with a report: make campaign DURATION=10m SEED=7. CLOCK=1 steps
+# this machine's time of day too.
 .PHONY: campaign
 campaign: build
-	bin/campaign -duration $(or $(DURATION),1h) $(if $(SEED),-seed $(SEED)) $(if $(OUT),-out $(OUT))
+	bin/campaign -duration $(or $(DURATION),1h) $(if $(SEED),-seed $(SEED)) $(if $(CLOCK),-clock) $(if $(OUT),-out $(OUT))
 
 # A million round trips a minute for DURATION (an hour): memory, collections, the last sixth against the first.
 .PHONY: soak

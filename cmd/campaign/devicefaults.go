@@ -212,6 +212,18 @@ var deviceFaults = []fault{
 		inner(s.device().model).(*mlx5sim.Model).AskPages(n)
 		return nil
 	}},
+	// EFA promises none, and its driver does not miss them.
+	{name: "keep-alive missed", on: []string{"efa"}, do: func(s *session) error {
+		m := s.device().model.(*efasim.Model)
+		m.WithholdKeepAlive(true)
+		s.for_(time.Second, 3*time.Second)
+		m.WithholdKeepAlive(false)
+		return nil
+	}},
+	{name: "completion in a form that was not asked for", on: []string{"mlx5"}, do: func(s *session) error {
+		m := inner(s.device().model).(*mlx5sim.Model)
+		return s.noticed(func() { s.device().port.Between(m.CompressNext) })
+	}},
 	{name: "keep-alive missed", on: []string{"ena"}, do: func(s *session) error {
 		m := s.device().model.(*enasim.Model)
 		defer m.WithholdKeepAlive(false)

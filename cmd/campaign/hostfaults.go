@@ -108,6 +108,7 @@ var hostFaults = []fault{
 	{name: "too little memory", on: []string{"all"}, ends: true, do: tooLittleMemory},
 	{name: "full disk", on: []string{"all"}, do: fullDisk},
 	{name: "start on another clock", on: []string{"all"}, do: otherClock},
+	{name: "steps of the time of day", on: []string{"all"}, do: clockSteps},
 	{name: "scrapes without measure", on: []string{"all"}, do: func(s *session) error {
 		at := s.proc.metricsAt()
 		end := time.Now().Add(time.Duration(100+s.r.IntN(1000)) * time.Millisecond)
@@ -280,8 +281,7 @@ func fullDisk(s *session) error {
 	return errors.Join(err, kerr)
 }
 
-// otherClock has the responder started in a time namespace whose monotonic clock is elsewhere. The time of day is one for the whole
-// machine, and stays.
+// otherClock has the responder started in a time namespace whose monotonic clock is elsewhere. The time of day stays: see clockSteps.
 func otherClock(s *session) error {
 	offset := 1 + s.r.Int64N(10*365*86400)
 	s.note("%d s ahead", offset)
@@ -324,7 +324,7 @@ func timeSpace(space *testbed.Namespace, offset int64) (*testbed.Namespace, erro
 			return fmt.Errorf("a time namespace: %w", err)
 		}
 		offsets := fmt.Sprintf("monotonic %d 0\nboottime %d 0\n", offset, offset)
-		return os.WriteFile("/proc/thread-self/timens_offsets", []byte(offsets), 0)
+		return os.WriteFile(fmt.Sprintf("/proc/%d/timens_offsets", unix.Gettid()), []byte(offsets), 0) // a thread has it there, not below task/
 	})
 	if err != nil {
 		t.Close()

@@ -33,6 +33,13 @@ it need not, or answers wrongly, and if anything is left attached or mapped. It 
 `
 
 func main() {
+	if os.Getenv(inGuard) != "" {
+		if err := guard(machine{}, os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "campaign:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	err := campaignCommand(os.Args[1:], os.Stdout)
 	code, say := exit.Code(err)
 	if say {
@@ -50,6 +57,7 @@ type options struct {
 	patience time.Duration
 	only     *regexp.Regexp
 	list     bool
+	clock    bool
 }
 
 func parse(args []string, w io.Writer) (o options, err error) {
@@ -61,6 +69,8 @@ func parse(args []string, w io.Writer) (o options, err error) {
 	fs.StringVar(&o.program, "responder", "", "the responder's `PROGRAM`; else the one beside this one, or in PATH")
 	fs.DurationVar(&o.patience, "patience", 2*time.Minute, "how long what must come back may take")
 	only := fs.String("only", "", "a `PATTERN` (regular expression) of \"target: fault\": only those that match")
+	fs.BoolVar(&o.clock, "clock", false, "step this machine's time of day, by up to an hour and for seconds, which every program on it sees; it is put back after each "+
+		"fault, by a process that outlives this one")
 	fs.BoolVar(&o.list, "list", false, "print the faults of every target, and end")
 	err = fs.Parse(args)
 	switch {

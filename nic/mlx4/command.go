@@ -84,6 +84,7 @@ type hcr struct {
 	name  string
 	regs  *mmio.Window
 	alive func() error  // why the function does not answer, if it does not
+	died  func() bool   // firmware says that it died
 	state func() string // what the device says of itself, for time-outs
 
 	mu     sync.Mutex
@@ -200,6 +201,9 @@ func (h *hcr) wait(c command) (Status, error) {
 		if n%64 == 0 {
 			if err := h.alive(); err != nil {
 				return 0, fmt.Errorf("%v: %w", c.op, err)
+			}
+			if h.died() { // it will not complete this one either: the restart need not wait for it
+				return 0, fmt.Errorf("%s: %v: %w: the firmware died: %s", h.name, c.op, nic.ErrHardware, h.state())
 			}
 		}
 		if waited > commandTimeout && n > leastLooks {

@@ -189,6 +189,37 @@ func TestMended(t *testing.T) {
 	}
 }
 
+// A command during which firmware dies is not waited for until its time is over: firmware says that it died.
+func TestDiesDuringCommand(t *testing.T) {
+	var die atomic.Bool
+	var x *rig
+	x = newRig(t, mlx4sim.Options{Withhold: func(op uint16) bool { // QUERY_PORT
+		if op != 0x043 || !die.CompareAndSwap(true, false) {
+			return false
+		}
+		x.model.Catastrophe(0xBAD)
+		return true
+	}})
+	x.open(nic.Options{})
+	x.exchange(10, 98)
+	if err := x.serve(func() {
+		die.Store(true)
+		if _, err := x.dev.Link(); !errors.Is(err, nic.ErrHardware) || !strings.Contains(err.Error(), "QUERY_PORT") || !strings.Contains(err.Error(), "the firmware died") {
+			t.Errorf("%v", err)
+		}
+		x.await(func() bool {
+			var s nic.Stats
+			return x.dev.ReadStats(&s) == nil && s.Resets == 1
+		})
+		x.answers(98)
+	}); err != nil {
+		t.Error(err)
+	}
+	x.port.ForgetViolations() // of frames that were under way
+	x.settle()
+	x.close()
+}
+
 // A command that firmware does not complete any more is the last: the watch restarts the card, and it answers again.
 func TestStuckCommand(t *testing.T) {
 	var stuck atomic.Bool

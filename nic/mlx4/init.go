@@ -42,7 +42,7 @@ func (d *Device) start() error {
 	if err := d.card.Allocate(16 << 20); err != nil {
 		return err
 	}
-	d.commands = &hcr{name: d.card.Name, regs: d.bar, alive: d.alive, state: d.catasText}
+	d.commands = &hcr{name: d.card.Name, regs: d.bar, alive: d.alive, died: func() bool { return d.lookAtCatas() != nil }, state: d.catasText}
 	d.lacks, d.fw = nil, firmware{}
 	if err := d.claim(); err != nil {
 		return err

@@ -245,7 +245,6 @@ func (m *Model) nextWQE(q *qp) ([]byte, *wqeError) {
 		q.fetch = nil
 		return nil, nil
 	}
-	m.checkStale(q, w)
 	n := int(w[7]&0x3f) * segSize
 	if n < ctrlSize || n > int(q.send.bytes()) || n > maxSQE {
 		q.fetch = nil
@@ -261,6 +260,12 @@ func (m *Model) nextWQE(q *qp) ([]byte, *wqeError) {
 		w = append(w[:len(w):len(w)], more...)
 	}
 	w = w[:n]
+	// The driver wrote the ownership bit last. A card reads cache lines, each of one moment; this process copies words in an order of
+	// its own, and some may be from before the bit was set. What is read now that it is seen is whole.
+	if ring := m.peekWQE(q, n); ring != nil {
+		w = ring
+	}
+	m.checkStale(q, w)
 	q.remember(w)
 	q.skip(n)
 	return w, nil
