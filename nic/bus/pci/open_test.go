@@ -143,8 +143,16 @@ func TestVFIORefuses(t *testing.T) {
 		want error
 		says string
 	}{
-		"other driver":  {func(k *kernel) { k.move(Found{Address: addr0, Driver: vfioDriver}, "ixgbe") }, ErrBusy, "responder bind"},
-		"no driver":     {func(k *kernel) { k.move(Found{Address: addr0, Driver: vfioDriver}, "") }, ErrBusy, "responder bind"},
+		"other driver": {func(k *kernel) { k.move(Found{Address: addr0, Driver: vfioDriver}, "ixgbe") }, ErrBusy, "responder bind"},
+		"no driver":    {func(k *kernel) { k.move(Found{Address: addr0, Driver: vfioDriver}, "") }, ErrBusy, "no kernel driver has it (bind -no-driver): there is an IOMMU, so give it to vfio-pci (responder bind " + addr0 + ")"},
+		"no driver, no group": {func(k *kernel) {
+			k.move(Found{Address: addr0, Driver: vfioDriver}, "")
+			os.Remove(k.host.device(addr0) + "/iommu_group")
+		}, ErrNoIOMMU, "nic.unsafe_no_iommu = true"},
+		"no driver, no translation": {func(k *kernel) {
+			k.move(Found{Address: addr0, Driver: vfioDriver}, "")
+			k.file("sys/kernel/iommu_groups/7/type", "identity\n")
+		}, ErrBusy, "nic.unsafe_no_iommu = true"},
 		"no group":      {func(k *kernel) { os.Remove(k.host.device(addr0) + "/iommu_group") }, ErrNoIOMMU, "intel_iommu=on"},
 		"no group file": {func(k *kernel) { os.Remove(k.dev + "/vfio/7") }, ErrGroup, "group 7"},
 		"no container":  {func(k *kernel) { os.Remove(k.dev + "/vfio/vfio") }, os.ErrNotExist, "modprobe"},

@@ -66,7 +66,7 @@ func (h *host) openVFIO(addr string, unsafeNoIOMMU bool) (_ *vfioFunction, err e
 	case mmio.PureGo:
 		return nil, fmt.Errorf("pci: %s: a purego build has no barriers for a device: %w", addr, errors.ErrUnsupported)
 	case found.Driver == "":
-		return nil, fmt.Errorf("pci: %s is not bound to vfio-pci (responder bind %s): %w", addr, addr, ErrBusy)
+		return nil, h.driverless(found)
 	case found.Driver != vfioDriver:
 		return nil, fmt.Errorf("pci: %s belongs to kernel driver %s (responder bind %s): %w", addr, found.Driver, addr, ErrBusy)
 	case found.Group == "":
@@ -102,6 +102,22 @@ func (h *host) openVFIO(addr string, unsafeNoIOMMU bool) (_ *vfioFunction, err e
 		return nil, err
 	}
 	return f, nil
+}
+
+// driverless says what a function that no kernel driver has lacks for use: vfio-pci where there is an IOMMU, the user's consent where there
+// is none.
+func (h *host) driverless(f Found) error {
+	const without = "no kernel driver has it (bind -no-driver)"
+	const consent = "set nic.unsafe_no_iommu = true to drive it all the same, which gives no protection from its writes"
+	switch {
+	case f.Group == "":
+		return fmt.Errorf("pci: %s is not bound to vfio-pci: %s: %w: %s; where the machine has an IOMMU, boot with intel_iommu=on or amd_iommu=on, and give it to "+
+			"vfio-pci (responder bind %s)", f.Address, without, ErrNoIOMMU, consent, f.Address)
+	case h.text(h.device(f.Address), "iommu_group/type") == "identity":
+		return fmt.Errorf("pci: %s is not bound to vfio-pci: %s: give it to vfio-pci (responder bind %s); the IOMMU does not translate its addresses (group %s, type identity), so "+
+			"it can do without: %s: %w", f.Address, without, f.Address, f.Group, consent, ErrBusy)
+	}
+	return fmt.Errorf("pci: %s is not bound to vfio-pci: %s: there is an IOMMU, so give it to vfio-pci (responder bind %s): %w", f.Address, without, f.Address, ErrBusy)
 }
 
 func (f *vfioFunction) openContainer(noIOMMU bool) (err error) {
