@@ -122,6 +122,9 @@ type Info struct {
 type Link struct {
 	Up    bool
 	Speed int // Mbit/s, 0 if unknown
+
+	// Waits says what a link that is not up waits for, where the device knows more than that it has none.
+	Waits string
 }
 
 // Stats are totals since the device was opened, of all queues. Bytes are without FCS.

@@ -494,7 +494,7 @@ func TestNoSubnetManager(t *testing.T) {
 			time.Sleep(200 * time.Millisecond) // for a second line, if there is one
 			l, err = x.dev.Link()
 		})
-		if n := strings.Count(x.logs.String(), c.says); n != 1 || l.Up || err != nil {
+		if n := strings.Count(x.logs.String(), c.says); n != 1 || l.Up || err != nil || l.Waits == "" || !strings.Contains(x.logs.String(), l.Waits) {
 			t.Errorf("%s: said %d times, link %v, %v\n%s", name, n, l, err, x.logs.String())
 		}
 		x.change(c.mend)

@@ -37,8 +37,9 @@ type subnet struct {
 
 	smi, gsi *specialQP // queue pairs 0 and 1
 	client   ib.Client
-	last     subnetState // what run saw last
-	said     string      // what was logged last of what is waited for
+	last     subnetState            // what run saw last
+	said     string                 // what was logged last of what is waited for
+	waits    atomic.Pointer[string] // the same, for others
 	qpUp     bool
 	attached map[ib.GID]bool
 
@@ -69,7 +70,8 @@ func (d *Device) startSubnet() (err error) {
 		return nil
 	}
 	s.halt, s.kick = make(chan struct{}), make(chan struct{}, 1)
-	s.last, s.said, s.qpUp, s.attached = subnetState{}, "", false, map[ib.GID]bool{}
+	s.last, s.qpUp, s.attached = subnetState{}, false, map[ib.GID]bool{}
+	s.say("")
 	s.state.Store(&subnetState{})
 	if s.smi, err = d.createSpecial(0); err == nil {
 		s.gsi, err = d.createSpecial(1)
@@ -132,10 +134,15 @@ func (s *subnet) run() {
 	}
 }
 
+func (s *subnet) say(what string) {
+	s.said = what
+	s.waits.Store(&what)
+}
+
 // wait logs what the port waits for, once, and returns when to look again.
 func (s *subnet) wait(what string, args ...any) time.Duration {
 	if s.said != what {
-		s.said = what
+		s.say(what)
 		s.d.card.Log.Warn(what, args...)
 	}
 	return subnetTick
@@ -174,7 +181,7 @@ func (s *subnet) look() time.Duration {
 	case now.info.State == ib.PortInit:
 		return s.wait("no subnet manager has configured the port: waiting for one")
 	case now.info.State != ib.PortActive:
-		s.said = ""
+		s.say("")
 		return subnetTick
 	}
 	if !now.member || again {
@@ -295,7 +302,8 @@ func (s *subnet) join(now *subnetState) error {
 		}
 	}
 	s.joins.Add(1)
-	now.member, now.group, s.said = true, g, ""
+	now.member, now.group = true, g
+	s.say("")
 	d.card.Log.Info("IPoIB is up", "lid", now.info.LID, "manager", now.info.SMLID, "group", fmt.Sprintf("%x", mgid), "q_key", fmt.Sprintf("%#x", g.QKey),
 		"mtu", ib.MTUOf(g.MTU))
 	if ib.MTUOf(g.MTU) < d.card.MTU {
@@ -344,7 +352,7 @@ func (s *subnet) leave() {
 func (s *subnet) link() (nic.Link, error) {
 	info, err := s.d.portInfo()
 	if err != nil || info.State != ib.PortActive || !s.state.Load().member {
-		return nic.Link{}, err
+		return nic.Link{Waits: *s.waits.Load()}, err
 	}
 	return nic.Link{Up: true, Speed: info.Width * info.LaneSpeed}, nil
 }

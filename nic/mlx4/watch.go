@@ -100,8 +100,14 @@ func (d *Device) catasText() string {
 		return "it has no buffer for catastrophic errors"
 	}
 	var words []string
+	empty := true
 	for i := range min(uint64(d.fw.catasWords), 16) {
-		words = append(words, fmt.Sprintf("%08x", swap(w.Read32(d.fw.catasOffset+4*i))))
+		v := swap(w.Read32(d.fw.catasOffset + 4*i))
+		empty = empty && v == 0
+		words = append(words, fmt.Sprintf("%08x", v))
+	}
+	if empty {
+		return "its buffer of catastrophic errors is empty"
 	}
 	return "buffer of catastrophic errors " + strings.Join(words, " ")
 }

@@ -37,7 +37,11 @@ func awaitLink(d nic.Device) (nic.Device, error) {
 			return d, nil
 		}
 		if err == nil && time.Now().After(end) {
-			err = fmt.Errorf("%s: %w: no link in %v: is the cable plugged in, and the other end up?", d.Info().Device, nic.ErrDown, linkPatience)
+			why := "is the cable plugged in, and the other end up?"
+			if l.Waits != "" {
+				why = l.Waits
+			}
+			err = fmt.Errorf("%s: %w: no link in %v: %s", d.Info().Device, nic.ErrDown, linkPatience, why)
 		}
 		if err != nil {
 			return nil, errors.Join(err, d.Close())
