@@ -87,6 +87,7 @@ type commandQueue struct {
 
 	// waiting is called while a command other than page management is under way: firmware may want pages for it.
 	waiting func()
+	sick    func() bool // the device asks to be reset
 	// health describes what the device says of itself, for time-outs.
 	health func() string
 
@@ -233,6 +234,8 @@ func (c *commandQueue) wait(in message, entry []byte) error {
 		}
 		if err != nil {
 			err = fmt.Errorf("%v: %w", in.opcode(), err)
+		} else if n%64 == 0 && c.sick() { // it will not complete this one either: the restart need not wait for it
+			err = fmt.Errorf("%s: %v, op_mod %d: %w: the device asks to be reset: %s", c.name, in.opcode(), in.opMod(), nic.ErrHardware, c.health())
 		} else if waited > commandTimeout && n > leastLooks {
 			err = fmt.Errorf("%s: %v, op_mod %d: %w: firmware did not complete it within %v (%s)", c.name, in.opcode(), in.opMod(),
 				nic.ErrTimeout, commandTimeout, c.health())

@@ -179,7 +179,7 @@ func (f *firmware) device() *Device {
 	}
 	f.Cleanup(func() { d.card.Deallocate() })
 	d.pages = &pagePool{arena: d.card.Arena, given: map[uint64]struct{}{}, limit: maxPages}
-	d.commands = &commandQueue{name: "mlx5 script", regs: d.bar, alive: d.alive, health: d.healthText}
+	d.commands = &commandQueue{name: "mlx5 script", regs: d.bar, alive: d.alive, sick: d.sick, health: d.healthText}
 	return d
 }
 
@@ -265,10 +265,9 @@ func TestCommandTimeout(t *testing.T) {
 	f := newFirmware(t)
 	d := f.started()
 	f.put(regHealthSynd, 0x0A<<16|0x1234)
-	f.put(regHealthRFR, healthRFR)
 	f.answer = func(message, int) message { return nil }
 	err := d.run(command(opTeardownHCA, 0, 0x10))
-	for _, want := range []string{"TEARDOWN_HCA", "ICM fetch PCI error", "0x1234", "reset required true"} {
+	for _, want := range []string{"TEARDOWN_HCA", "ICM fetch PCI error", "0x1234", "reset required false"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v lacks %q", err, want)
 		}
@@ -279,19 +278,23 @@ func TestCommandTimeout(t *testing.T) {
 	}
 }
 
-// A command to a device that left, or was reset, does not wait for the time-out.
+// A command to a device that left, was reset or asks to be does not wait for the time-out.
 func TestCommandGone(t *testing.T) {
 	defer func(d time.Duration) { commandTimeout = d }(commandTimeout)
 	commandTimeout = time.Hour
 	for name, lose := range map[string]func(f *firmware){
 		"removed": func(f *firmware) { f.removed = true },
 		"reset":   func(f *firmware) { f.master = false },
+		"sick": func(f *firmware) {
+			f.put(regHealthSynd, 0x0A<<16)
+			f.put(regHealthRFR, healthRFR)
+		},
 	} {
 		f := newFirmware(t)
 		d := f.started()
 		f.answer = func(message, int) message { lose(f); return nil }
 		err := d.run(command(opInitHCA, 0, 0x10))
-		if name == "removed" && !errors.Is(err, nic.ErrGone) || name == "reset" && !errors.Is(err, nic.ErrHardware) {
+		if name == "removed" && !errors.Is(err, nic.ErrGone) || name != "removed" && !errors.Is(err, nic.ErrHardware) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

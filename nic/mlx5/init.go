@@ -50,7 +50,7 @@ func (d *Device) start() error {
 		return err
 	}
 	d.pages = &pagePool{arena: d.card.Arena, given: map[uint64]struct{}{}, limit: maxPages}
-	d.commands = &commandQueue{name: d.card.Name, regs: d.bar, alive: d.alive, health: d.healthText}
+	d.commands = &commandQueue{name: d.card.Name, regs: d.bar, alive: d.alive, sick: d.sick, health: d.healthText}
 	d.lacks = nil
 	if err := d.card.Fn.SetBusMaster(true); err != nil {
 		return err

@@ -35,6 +35,9 @@ func (d *Device) look(polled bool) (*kit.Symptom, error) {
 		return s, nil
 	}
 	if err := d.commands.dead.Load(); err != nil {
+		if s := d.lookAtHealth(); s != nil { // this is why
+			return s, nil
+		}
 		return &kit.Symptom{Reason: "command_stuck", Why: (*err).Error()}, nil
 	}
 	for i, q := range d.queues {
@@ -64,6 +67,11 @@ func (d *Device) lookAtQueue(i int, q *Queue) *kit.Symptom {
 		nic.ErrTimeout, sendLimit, atomic.LoadUint32(&q.txNext))}
 }
 
+// sick reports whether the health buffer has a syndrome with the request for a reset.
+func (d *Device) sick() bool {
+	return d.commands.read(regHealthSynd)>>16&0xFF != 0 && d.commands.read(regHealthRFR)&healthRFR != 0
+}
+
 // lookAtHealth reads the health buffer. A syndrome with the request for a reset, or a counter that stands still, is answered
 // by a restart; a syndrome alone is reported once.
 func (d *Device) lookAtHealth() *kit.Symptom {
@@ -76,7 +84,7 @@ func (d *Device) lookAtHealth() *kit.Symptom {
 	switch {
 	case d.commands.read(regCmdqAddrLow)>>8&3 == nicDisabled:
 		return &kit.Symptom{Reason: "disabled", Why: "the function's interface is disabled: " + d.healthText()}
-	case synd != 0 && d.commands.read(regHealthRFR)&healthRFR != 0:
+	case synd != 0 && d.sick():
 		return &kit.Symptom{Reason: "firmware_error", Why: "the device is sick: " + d.healthText()}
 	case d.health.Still(d.commands.read(regHealthCounter)) > limit:
 		return &kit.Symptom{Reason: "firmware_hang", Why: fmt.Sprintf("the health counter has not moved for %v: %s", limit, d.healthText())}
