@@ -50,6 +50,17 @@ func ErrorEstimate(synchronised bool, seconds float64) uint16 {
 	return s | uint16(scale)<<8 | uint16(units)
 }
 
+// KernelEstimate is the error estimate of a clock of which only the kernel tells, maxerror of adjtimex(2) in µs. Where that was counted from
+// 0 it is no bound, and the estimate is the greatest there is: whatever set the clock last told no error, and the kernel has added 500 µs
+// each second since. phc2sys, ptp4l and systemd-timesyncd write 0 each time; chronyd and ntpd write what they estimate, which is a multiple
+// of 500 once in 500 times.
+func KernelEstimate(synchronised bool, maxerror int64) uint16 {
+	if maxerror%500 == 0 {
+		maxerror = 0
+	}
+	return ErrorEstimate(synchronised, float64(maxerror)/1e6)
+}
+
 // stampLength is how much of a test packet a reflector needs: all up to the sender's TTL. STAMP's packets have 44 bytes
 // or more (RFC 8762 §4.2.1); TWAMP-Light's may be as short as 14, and those of less than 41 bytes are refused, since the
 // reply would be longer than the request (RFC 5357 §4.2.1 has the sender pad by 27 bytes for this), unless Config.STAMPBase

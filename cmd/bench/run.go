@@ -117,7 +117,7 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 	setting("stamp-tlv", "TLVs to put in test packets (RFC 8972 §4), `NAME+NAME...`: time, location, cos:DSCP (of the reply), direct, followup,\n"+
 		"access:ID:CODE, hmac; with -size more, padding too")
 	setting("clock-error", "by how much this host's clock is wrong at most, a `TIME` like 2us, where you know (PTP): one-way delays are told with\n"+
-		"it (default what chronyd says, or else the kernel)")
+		"it (default what chronyd or ptp4l says, or else the kernel)")
 	lossless := fs.String("lossless", "", "search for the highest rate without loss, as in RFC 2544 §26.1, up to `N` probes per second;\n"+
 		"each trial lasts -duration (the RFC wants 60s)")
 	fs.Func("ab", "`KEY=VALUE[,...]` of one of two or more variants (repeat -ab), measured in short alternating slices;\n"+

@@ -77,7 +77,8 @@ func (s *stampSettings) settings() []setting.Setting {
 			"stamp_tlvs: the DSCPs that senders may choose for their replies (Class of Service TLV): \"any\", or a list of numbers (0 to 63)."),
 		setting.Interval("respond.stamp_clock_error", &s.clockError, time.Nanosecond,
 			"By how much this host's clock is wrong at most, where you know and the kernel does not: with PTP (ptp4l, phc2sys), say. Test packets then "+
-				"call the clock synchronised and carry this. \"0s\" is what the kernel says of its clock (adjtimex: maxerror), as chronyd and ntpd tell it."),
+				"call the clock synchronised and carry this. \"0s\" is what the kernel says of its clock (adjtimex: maxerror), as chronyd and ntpd tell it; "+
+				"phc2sys, ptp4l and systemd-timesyncd tell it none, and packets then carry the greatest error there is."),
 	}
 }
 

@@ -67,7 +67,7 @@ func (s *stampClock) estimate() uint16 {
 	var t unix.Timex
 	state, err := unix.Adjtimex(&t)
 	synchronised := err == nil && state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0
-	return fastpath.ErrorEstimate(synchronised, float64(t.Maxerror)/1e6)
+	return fastpath.KernelEstimate(synchronised, t.Maxerror)
 }
 
 // ntp returns t in the format of RFC 5905 §6: seconds since 1900 above, their fraction below.

@@ -54,7 +54,7 @@ func (k *clockKeeper) set() error {
 		return fmt.Errorf("the kernel's clock: adjtimex: %w", err)
 	}
 	synchronised := state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0
-	v := clock{Offset: uint64(int64(t.Tai)), ErrorEstimate: uint64(fastpath.ErrorEstimate(synchronised, float64(t.Maxerror)/1e6))}
+	v := clock{Offset: uint64(int64(t.Tai)), ErrorEstimate: uint64(fastpath.KernelEstimate(synchronised, t.Maxerror))}
 	if k.phc != nil {
 		if s, err := k.phc.read(); err == nil {
 			v.DeviceAt, v.DeviceTAI, v.DeviceRates = s.device, s.tai, rate(k.last, s)

@@ -23,23 +23,45 @@ type Bound struct {
 // ErrUnknown says that nobody knows how wrong the clock is.
 var ErrUnknown = errors.New("nobody says how wrong this host's clock is")
 
-// Read returns what is known now: what the user states where that is not 0, else what chronyd says, else the kernel. It runs
+// Read returns what is known now: what the user states where that is not 0, else the least of what chronyd and ptp4l say, else what the
+// kernel says. iface is the interface that is measured with, whose PTP hardware clock is named where nobody sets it; it may be "". It runs
 // chronyc, and takes some milliseconds.
-func Read(stated time.Duration) (Bound, error) {
+func Read(stated time.Duration, iface string) (Bound, error) {
 	if stated > 0 {
 		return Bound{stated, "stated by -clock-error"}, nil
 	}
-	chrony, why := askChrony()
-	if why == nil {
+	chrony, noChrony := askChrony()
+	ptp, noPTP := askPTP(ptp4lSocket, readPHC)
+	switch {
+	case noChrony == nil && (noPTP != nil || chrony.Error <= ptp.Error):
 		return chrony, nil
+	case noPTP == nil:
+		return ptp, nil
 	}
 	var t unix.Timex
 	state, err := unix.Adjtimex(&t)
-	kernel, not := fromKernel(state, &t, err)
-	if not == nil {
+	kernel, noKernel := fromKernel(state, &t, err)
+	if noKernel == nil {
 		return kernel, nil
 	}
-	return Bound{}, fmt.Errorf("%w: %w; %w; -clock-error states it", ErrUnknown, why, not)
+	why := []error{noChrony, noPTP}
+	if iface != "" {
+		if h, err := readPHC(iface); err == nil {
+			why = append(why, fmt.Errorf("%s of %s is %v ± %v ahead of the system's clock, and nobody says how wrong it is itself", h.name, iface, h.ahead, (h.window+1)/2))
+		} else if !errors.Is(err, errNoPHC) {
+			why = append(why, fmt.Errorf("the PTP hardware clock of %s: %w", iface, err))
+		}
+	}
+	return Bound{}, unknown(append(why, noKernel))
+}
+
+// unknown is ErrUnknown with the reasons.
+func unknown(why []error) error {
+	err := ErrUnknown
+	for _, w := range why {
+		err = fmt.Errorf("%w; %w", err, w)
+	}
+	return fmt.Errorf("%w; -clock-error states it", err)
 }
 
 // Worst is the bound for what was measured between two readings: an error that was not known at both ends is not known.
@@ -57,9 +79,16 @@ func fromKernel(state int, t *unix.Timex, err error) (Bound, error) {
 		return Bound{}, fmt.Errorf("adjtimex: %w", err)
 	case state == unix.TIME_ERROR || t.Status&unix.STA_UNSYNC != 0:
 		return Bound{}, errors.New("the kernel calls its clock unsynchronised (adjtimex)")
+	case Unstated(t.Maxerror):
+		return Bound{}, fmt.Errorf("what sets the clock tells the kernel no error (adjtimex: maxerror of %d µs counts from 0): phc2sys, ptp4l and systemd-timesyncd do not", t.Maxerror)
 	}
 	return Bound{time.Duration(t.Maxerror) * time.Microsecond, "the kernel (adjtimex: maxerror)"}, nil
 }
+
+// Unstated reports whether the kernel's bound in µs (adjtimex: maxerror) was counted from 0, and so is none: whatever set the clock last told
+// no error, and the kernel has added 500 µs each second since. phc2sys, ptp4l and systemd-timesyncd write 0 each time; chronyd and ntpd
+// write what they estimate, which is a multiple of 500 once in 500 times.
+func Unstated(maxerror int64) bool { return maxerror%500 == 0 }
 
 func askChrony() (Bound, error) {
 	path, err := exec.LookPath("chronyc")

@@ -40,14 +40,14 @@ func TestTracking(t *testing.T) {
 }
 
 func TestKernel(t *testing.T) {
-	if b, err := fromKernel(unix.TIME_OK, &unix.Timex{Maxerror: 1500, Esterror: 3}, nil); err != nil || b.Error != 1500*time.Microsecond {
+	if b, err := fromKernel(unix.TIME_OK, &unix.Timex{Maxerror: 1501, Esterror: 3}, nil); err != nil || b.Error != 1501*time.Microsecond {
 		t.Errorf("%v, %v", b, err)
 	}
 	for _, x := range []struct {
 		state int
 		t     unix.Timex
 		err   error
-	}{{unix.TIME_ERROR, unix.Timex{Maxerror: 1}, nil}, {unix.TIME_OK, unix.Timex{Maxerror: 1, Status: unix.STA_UNSYNC}, nil}, {0, unix.Timex{Maxerror: 1}, unix.EPERM}} {
+	}{{unix.TIME_OK, unix.Timex{}, nil}, {unix.TIME_OK, unix.Timex{Maxerror: 1500}, nil}, {unix.TIME_ERROR, unix.Timex{Maxerror: 1}, nil}, {unix.TIME_OK, unix.Timex{Maxerror: 1, Status: unix.STA_UNSYNC}, nil}, {0, unix.Timex{Maxerror: 1}, unix.EPERM}} {
 		if b, err := fromKernel(x.state, &x.t, x.err); err == nil {
 			t.Errorf("%+v: %v", x, b)
 		}
@@ -56,10 +56,10 @@ func TestKernel(t *testing.T) {
 
 // What the user states is taken, and on any machine there is a bound or ErrUnknown.
 func TestRead(t *testing.T) {
-	if b, err := Read(3 * time.Microsecond); err != nil || b.Error != 3*time.Microsecond || !strings.Contains(b.Source, "-clock-error") {
+	if b, err := Read(3*time.Microsecond, ""); err != nil || b.Error != 3*time.Microsecond || !strings.Contains(b.Source, "-clock-error") {
 		t.Errorf("%v, %v", b, err)
 	}
-	b, err := Read(0)
+	b, err := Read(0, "lo")
 	if err == nil != (b.Error > 0 && b.Source != "") || err != nil && !errors.Is(err, ErrUnknown) {
 		t.Errorf("%v, %v", b, err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rebound/cmd/bench/clockerror"
 	"rebound/cmd/bench/probe"
 	"rebound/latency"
 	"rebound/polling"
@@ -273,11 +274,16 @@ func encodeEstimate(ns float64, synchronised bool) uint16 {
 func OwnEstimate() uint16 {
 	var t unix.Timex
 	state, err := unix.Adjtimex(&t)
+	const most = 16e9 // ns: the kernel counts no further
 	if err != nil {
-		return encodeEstimate(16e9, false)
+		return encodeEstimate(most, false)
+	}
+	bound := float64(t.Maxerror) * 1e3
+	if clockerror.Unstated(t.Maxerror) {
+		bound = most
 	}
 	const unsynchronised, timeError = 0x40, 5
-	return encodeEstimate(float64(t.Maxerror)*1e3, state != timeError && t.Status&unsynchronised == 0)
+	return encodeEstimate(bound, state != timeError && t.Status&unsynchronised == 0)
 }
 
 // compare counts where an answer is another than what is known from elsewhere.

@@ -182,7 +182,7 @@ func (s *Series) Prepare(clock *latency.Clock, o Recording, rate float64) error 
 		eo.Answer = s.neighbour().Answer
 	}
 	if s.Proto == probe.STAMP {
-		s.clock, s.clockUnknown = clockerror.Read(s.STAMP.ClockError)
+		s.clock, s.clockUnknown = clockerror.Read(s.STAMP.ClockError, s.path.Interface)
 	}
 	s.stream, err = engine.New(eo)
 	return err

@@ -90,7 +90,7 @@ func (s *Series) told(rep *report.Report, st *engine.STAMP) {
 // oneWay says by how much one-way delays may be wrong, or why there are none.
 func (s *Series) oneWay(rep *report.Report, st *engine.STAMP) {
 	o := &rep.STAMP.OneWay
-	near, unknown := clockerror.Read(s.STAMP.ClockError)
+	near, unknown := clockerror.Read(s.STAMP.ClockError, s.path.Interface)
 	if s.clockUnknown != nil {
 		unknown = s.clockUnknown
 	}
