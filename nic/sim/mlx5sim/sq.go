@@ -137,8 +137,8 @@ func (m *Model) sendQueue(id uint32) *sq {
 
 // ringSQ takes a doorbell: the first eight bytes of the last WQE posted, and, if it was pushed, the WQE itself. One that was
 // polled may be found after a newer one, which told of its WQE too. Where one before it was never found, the push may be a mix
-// of both: ringSQ reports whether it is to be trusted.
-func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte, polled bool) bool {
+// of both, as may a suspect one: ringSQ reports whether it is to be trusted.
+func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte, polled, suspect bool) bool {
 	q := m.sendQueue(uint32(ctrl>>8) & 0xffffff)
 	if q == nil {
 		m.host.Refuse("SQ doorbell %016x in UAR %#x: SQ %#x does not exist", ctrl, u, uint32(ctrl>>8)&0xffffff)
@@ -154,7 +154,7 @@ func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte, polled bool) bool {
 		return true
 	}
 	if polled && q.state == stateReady && q.ahead(idx) < 0 && q.ahead(idx) >= -int(q.entries()) {
-		return true
+		return !suspect
 	}
 	n := max(1, (ds*wqeSeg+wqebb-1)/wqebb)
 	ahead := (idx + n - q.head) & 0xffff
@@ -162,7 +162,7 @@ func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte, polled bool) bool {
 		m.host.Refuse("SQ %#x: doorbell for WQE %#x of %d basic blocks, next is %#x and the ring has %d", q.id, idx, n, q.posted, q.entries())
 		return true
 	}
-	ok := m.checkPosted(q, idx, n, wqe, polled && idx != q.posted)
+	ok := m.checkPosted(q, idx, n, wqe, polled && (suspect || idx != q.posted))
 	q.posted = (idx + n) & 0xffff
 	if wqe != nil && ok {
 		q.wqe, q.wqeAt = append([]byte(nil), wqe...), idx

@@ -171,12 +171,12 @@ func (m *Model) bfStore(u *uar, off int, p []byte) {
 		ctrl := be.Uint64(p)
 		if b.open { // the last one will not be completed any more
 			m.clearBF(u.id, half, 1)
-			m.ringSQ(u.id, b.ctrl, nil, false)
+			m.ringSQ(u.id, b.ctrl, nil, false, false)
 			b.open = false
 		}
 		if !b.pushes {
 			atomic.StoreUint64(m.word(u.id, uarBF+half*bfHalf), poison)
-			m.ringSQ(u.id, ctrl, nil, false)
+			m.ringSQ(u.id, ctrl, nil, false, false)
 			return
 		}
 		b.open, b.trapped, b.ctrl = true, 1, ctrl
@@ -324,13 +324,16 @@ func (m *Model) stepBF(u *uar, half int) bool {
 	}
 	overtaken := be.Uint64(buf[:]) != ctrl || polled && m.load(u.id, half, 0) != poison // by the next push but one, while the words were taken
 	ctrl = be.Uint64(buf[:])
-	inline := whole && !b.torn && !overtaken && n > 1
-	b.torn = !whole && pushed > 1 || overtaken
+	inline := whole && !overtaken && n > 1
+	// Words of a push that was taken too early came behind it, and make the next one look whole: until one is found to be as the ring
+	// has it, none is trusted.
+	suspect := b.torn
+	b.torn = !whole && (pushed > 1 || polled && b.pushes) || overtaken
 	b.open, b.trapped = false, 0
 	if inline {
-		b.torn = !m.ringSQ(u.id, ctrl, buf[:8*n], polled)
+		b.torn = !m.ringSQ(u.id, ctrl, buf[:8*n], polled, suspect)
 	} else {
-		m.ringSQ(u.id, ctrl, nil, polled)
+		m.ringSQ(u.id, ctrl, nil, polled, false)
 	}
 	return true
 }
