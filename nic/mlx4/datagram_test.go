@@ -54,7 +54,7 @@ func newBenchDatagrams(t testing.TB, payload []byte, push bool) *benchDatagrams 
 	a := ib.NewAddress(benchQPN, benchGID)
 	b.address.Store(&a)
 	if push {
-		b.bf = flame
+		b.setFlame(flame)
 	}
 	emptyCQ(b.rxCQ, ring)
 	emptyCQ(b.txCQ, 4*ring)

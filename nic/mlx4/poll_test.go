@@ -44,7 +44,7 @@ func newBenchQueue(t testing.TB, frame []byte, push bool) *benchQueue {
 		lkey: 0x1200, number: 0x000305 << 8, askEvery: 32, bfHalf: 256, inlineMax: 224, db: &b.doorbell,
 	}
 	if push {
-		b.bf = flame
+		b.setFlame(flame)
 	}
 	emptyCQ(b.rxCQ, ring)
 	emptyCQ(b.txCQ, 4*ring)

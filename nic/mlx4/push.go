@@ -76,7 +76,8 @@ func (d *Device) doorbell(q *Queue) error {
 	if err != nil {
 		return err
 	}
-	q.db, q.bf, q.bfHalf = (*uint32)(p), nil, d.caps.bfHalf
+	q.db, q.bfHalf = (*uint32)(p), d.caps.bfHalf
+	q.setFlame(nil)
 	switch {
 	case d.own.Push == pushOff:
 		return nil
@@ -90,7 +91,10 @@ func (d *Device) doorbell(q *Queue) error {
 		d.noBlueFlame("BAR 2 is not mapped write-combining (stock vfio-pci maps it uncached)")
 		return nil
 	}
-	q.bf, err = d.flames.Pointer(uint64(d.caps.uars)*uarPage+page, 2*uint64(q.bfHalf))
+	bf, err := d.flames.Pointer(uint64(d.caps.uars)*uarPage+page, 2*uint64(q.bfHalf))
+	if err == nil {
+		q.setFlame(bf)
+	}
 	return err
 }
 

@@ -47,6 +47,10 @@ type Queue struct {
 	lkey   uint32
 	number uint32 // of the send QP, in bits 31:8 as doorbell and BlueFlame have it
 
+	// What the first two dwords of a WQE have with BlueFlame only, 0 without: setFlame.
+	indexes uint32 // a mask of bits of the index
+	numbers uint64 // the number as it lies in memory
+
 	rxNext uint32 // the next slot to look at; all before it were received
 	armed  uint32 // slots before it are free again
 	given  uint32 // slots before it are the device's again
@@ -173,16 +177,20 @@ func (q *Queue) block(n uint32) *[8]uint64 {
 	return (*[8]uint64)(unsafe.Add(q.wq.Base, n&q.txMask*txbb))
 }
 
-// control returns the first two dwords of the WQE at the tail, ds units of 16 bytes long.
+// setFlame sets the BlueFlame register, nil for none.
 //
-// Its index and the queue's number are of use with BlueFlame only, and the number must not be there without: it would be read as a
+// The WQE's index and the queue's number are of use with BlueFlame only, and the number must not be there without: it would be read as a
 // VLAN tag.
-func (q *Queue) control(op, ds uint32) uint64 {
-	own := q.txTail>>(q.txShift&31)<<31 | op
-	if q.bf == nil {
-		return uint64(swap(own)) | uint64(swap(ds))<<32
+func (q *Queue) setFlame(bf unsafe.Pointer) {
+	q.bf, q.indexes, q.numbers = bf, 0, 0
+	if bf != nil {
+		q.indexes, q.numbers = 0xFFFF, uint64(swap(q.number))<<32
 	}
-	return uint64(swap(own|q.txTail&0xFFFF<<8)) | uint64(swap(q.number|ds))<<32
+}
+
+// control returns the first two dwords of the WQE at the tail, ds units of 16 bytes long, at most 63.
+func (q *Queue) control(op, ds uint32) uint64 {
+	return uint64(swap(q.txTail>>(q.txShift&31)<<31|op|q.txTail&q.indexes<<8)) | q.numbers | uint64(ds)<<56
 }
 
 // window returns where in the BlueFlame register the next WQE goes, nil if there is no BlueFlame.
@@ -211,8 +219,7 @@ func (q *Queue) post(h unsafe.Pointer, l uint32) bool {
 		return false
 	}
 	flags := q.ask(blocks)
-	last := l + 2*inlineNext - inlineFirst - blocks*inlineNext // bytes in the last block, as if it were not the first
-	c := q.control(wqeSend, blocks<<2-4+(last+4+15)>>4)
+	c := q.control(wqeSend, (16+l+blocks*4+15)>>4) // each block's segment has a header
 	mmio.PushInline(&q.wq, q.txTail, blocks, h, l, c, flags, q.window())
 	q.posted(blocks)
 	return true
@@ -276,8 +283,14 @@ func (q *Queue) tidy() {
 		polling.Publish(&q.txNext, taken)
 		mmio.Store32(q.txCQRec, swap(taken&0xFFFFFF))
 		base, mask, shift := q.wq.Base, q.txMask, q.txShift&31 // which the compiler would load again behind each stamp
-		for n := q.txDone; n != done; n++ {
-			*(*uint32)(unsafe.Add(base, n&mask*txbb)) = swap(stamp | n>>shift<<31)
+		for n := q.txDone; n != done; {
+			lap := min(done-n, mask+1-n&mask) // blocks up to the ring's end
+			v, at := swap(stamp|n>>shift<<31), unsafe.Add(base, n&mask*txbb)
+			n += lap
+			for ; lap != 0; lap-- {
+				*(*uint32)(at) = v
+				at = unsafe.Add(at, txbb)
+			}
 		}
 		q.txDone = done
 	}

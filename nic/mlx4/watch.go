@@ -133,7 +133,7 @@ func (d *Device) restart(*kit.Symptom) error {
 // mendSends resets one send queue. Where nothing that was pushed through BlueFlame was ever sent, it goes on without.
 func (d *Device) mendSends(q *Queue, p *kit.Progress) error {
 	if q.bf != nil && q.txNext == 0 && q.fault.Load() == faultNone {
-		q.bf = nil
+		q.setFlame(nil)
 		d.noBlueFlame(nothingSent)
 	}
 	if err := d.resetSend(q); err != nil {

@@ -270,6 +270,14 @@ ringed:
 	SFENCE
 	RET
 
+// Masks of the words of a block: all but the first; the first; the data of a first block, from the sixth on; the second pair; the fifth.
+DATA ·words<>+0(SB)/2, $0xFFFE
+DATA ·words<>+2(SB)/2, $1
+DATA ·words<>+4(SB)/2, $0xFFE0
+DATA ·words<>+6(SB)/2, $2
+DATA ·words<>+8(SB)/2, $0x10
+GLOBL ·words<>(SB), RODATA|NOPTR, $10
+
 // BLOCK makes the block at number NUM behind the first in register Z from the data at OFF. Its header is BX, or R10 where it is the
 // last. It stores the block into the ring but for the header, and then the header.
 #define BLOCK(NUM, OFF, Z) \
@@ -394,10 +402,8 @@ headers: // R11 is the first segment's, R10 the last one's
 	JEQ     halves
 	CMPL    AX, $1
 	JNE     narrow
-	MOVL    $0xFFFE, AX
-	KMOVW   AX, K1
-	MOVL    $1, AX
-	KMOVW   AX, K2
+	KMOVW   ·words<>+0(SB), K1
+	KMOVW   ·words<>+2(SB), K2
 	CMPL    CX, $1
 	JLS     head
 	BLOCK(1, 40, Z17)
@@ -409,16 +415,13 @@ headers: // R11 is the first segment's, R10 the last one's
 	BLOCK(3, 160, Z19)
 
 head:
-	MOVL         $0xFFE0, AX // the data, from the sixth word on
-	KMOVW        AX, K3
+	KMOVW        ·words<>+4(SB), K3
 	VMOVDQU32.Z  -20(SI), K3, Z16
 	MOVQ         c0+32(FP), BX
 	VPBROADCASTQ BX, K2, Z16
-	MOVL         $2, AX
-	KMOVW        AX, K4
+	KMOVW        ·words<>+6(SB), K4
 	VPBROADCASTQ c1+40(FP), K4, Z16
-	MOVL         $0x10, AX // the fifth word
-	KMOVW        AX, K5
+	KMOVW        ·words<>+8(SB), K5
 	VPBROADCASTD R11, K5, Z16
 	ANDL         R12, R9
 	SHLQ         $6, R9
@@ -567,10 +570,8 @@ TEXT ·PushHeaded(SB), NOSPLIT, $0-48
 	VMOVHPS 40(R11), X18, X18
 	VMOVQ   48(R11), X19
 	VMOVHPS 56(R11), X19, X19
-	MOVL    $0xFFFE, AX
-	KMOVW   AX, K1
-	MOVL    $1, AX
-	KMOVW   AX, K2
+	KMOVW   ·words<>+0(SB), K1
+	KMOVW   ·words<>+2(SB), K2
 	VINSERTI32X4 $1, X17, Z16, Z16
 	VINSERTI32X4 $2, X18, Z16, Z16
 	VINSERTI32X4 $3, X19, Z16, Z16
