@@ -61,6 +61,10 @@ for s in 16 56 64 65 256 777 1472; do pings 100 $s; done
 floods $peer:7 1000 1472
 pings 100 777 10.9.0.5 # whose kernel answers for its own address
 say answered
+# The bench asks for this host's clock, which nobody sets here.
+need bench run -target $peer -proto stamp -port 862 -transport socket -closed -count 20 -timeout 60s -warmup 0s -self-test 0s -out /tmp/oneway
+show clock grep why_not /tmp/oneway/report.json
+say clocked
 if grep -q "receipt are the card's" /tmp/plain; then # two readings of the card's clock, a second apart, relate it to the kernel's
   n=0
   until grep -q '^delivery' /tmp/out; do
@@ -148,6 +152,7 @@ func (c *card) xdp(t *testing.T, k *Kit) {
 		Limit: 150 * time.Second,
 		Dir:   dir, Sockets: []string{ours.socket, theirs.socket},
 		Files: map[string][]byte{
+			"bench":       build(t, dir, "rebound/cmd/bench"),
 			"flood":       build(t, dir, "rebound/nic/lab/flood"),
 			"judge":       build(t, dir, "rebound/nic/lab/judge"),
 			"responder":   build(t, dir, "rebound/cmd/responder"),
@@ -159,7 +164,7 @@ func (c *card) xdp(t *testing.T, k *Kit) {
 			return xdpSaid(key, r)
 		},
 	})
-	for _, key := range []string{"all", "plain", "delivery", "jumbo", "jumbos", "judged"} {
+	for _, key := range []string{"all", "plain", "delivery", "clock", "jumbo", "jumbos", "judged"} {
 		for _, l := range r[key] {
 			t.Logf("%s: %s", key, l)
 		}
@@ -174,6 +179,9 @@ func (c *card) xdp(t *testing.T, k *Kit) {
 	}
 	if c.name == "mlx5" != (len(r["delivery"]) > 0) {
 		t.Errorf("times of receipt are mlx5_core's to tell, and no other's here: %q", r["delivery"])
+	}
+	if clock := strings.Join(r["clock"], "\n"); !strings.Contains(clock, "there is no ptp4l") || (c.name != "ena") != strings.Contains(clock, "/dev/ptp") {
+		t.Errorf("the bench says of the guest's clock: %s", clock)
 	}
 	if all := strings.Join(r["all"], "\n"); refused != "" && (!strings.Contains(all, `push=xdp-generic`) || !strings.Contains(all, "ethtool -L")) {
 		t.Errorf("with all channels in use the responder says: %s", all)

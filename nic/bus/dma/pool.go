@@ -14,7 +14,8 @@ func kept(m Mapper) *Pool {
 	return nil
 }
 
-// take returns the first mapping that has room for size bytes but not more than twice as many, zeroed as new memory is, or nil.
+// take returns the first mapping that has room for size bytes but not more than twice as many, or nil. It is as its last user left it: Alloc
+// zeroes what it hands out, and nobody reads the rest.
 func (p *Pool) take(size int) *mapping {
 	if p == nil {
 		return nil
@@ -25,6 +26,5 @@ func (p *Pool) take(size int) *mapping {
 	}
 	mp := p.free[i]
 	p.free = slices.Delete(p.free, i, i+1)
-	clear(mp.mem.Bytes)
 	return mp
 }
