@@ -24,8 +24,8 @@ in_state() { grep -q $1 $ib/mlx4_0/ports/1/state && grep -q $1 $ib/mlx4_1/ports/
 until_true 300 in_state INIT
 say ports
 export OSM_TMP_DIR=/tmp OSM_CACHE_DIR=/tmp
-# manage DEVICE: a subnet manager on its port
-manage() { opensm -t 2000 -g 0x$(cut -d: -f5- $ib/$1/ports/1/gids/0 | tr -d :) -f /tmp/opensm.log >/tmp/opensm.out 2>&1 & sm=$!; }
+# manage DEVICE [OPTIONS]: a subnet manager on its port
+manage() { opensm $2 -t 2000 -g 0x$(cut -d: -f5- $ib/$1/ports/1/gids/0 | tr -d :) -f /tmp/opensm.log >/tmp/opensm.out 2>&1 & sm=$!; }
 # managed: both ports are active
 managed() { i=0; while ! in_state ACTIVE; do i=$((i+1)); [ $i -lt 600 ] || { show failed tail -30 /tmp/opensm.log; fail no subnet manager took the ports; }; sleep 0.1; done; }
 manage mlx4_0
@@ -127,6 +127,20 @@ for peer in 10.9.0.1 fd00::1; do
   for s in 16 56 148 149 1472; do ibpings 20 $s; done
 done
 say physical
+# A manager that gives each port four LIDs, from one on that is divisible by four: all have others then, under traffic.
+ourlid() { grep -o 'IPoIB is up.*lid=[0-9]*' /tmp/err | tail -n 1 | sed 's/.*lid=//'; }
+waslid=$(ourlid)
+kill -9 $sm; wait $sm
+/bin/ping -q -i 0.01 10.9.0.1 >/dev/null 2>&1 &
+asking=$!
+manage mlx4_0 "-l 2"
+relid() { [ -n "$waslid" ] && [ $(($(ourlid) % 4)) = 0 ] && [ $(ourlid) != $waslid ]; }
+i=0; while ! relid; do i=$((i+1)); [ $i -lt 3000 ] || { show failed tail -5 /tmp/err; show failed tail -30 /tmp/opensm.log; fail "our LID is $(ourlid), was $waslid"; }; sleep 0.1; done
+until_true 300 met
+peer=10.9.0.1
+ibpings 50 56
+kill $asking; wait $asking
+say relid $waslid $(ourlid)
 stop
 say stopped
 need responder unbind $addr
@@ -204,7 +218,7 @@ func TestLabMlx4IB(t *testing.T) {
 		programs := mlx4IB(t, ipoibScript, ibNear, ibFar)
 		proven(t, "F2", "Linux mlx4_ib, ib_ipoib and Debian's opensm, on both ends",
 			"880 pings over IPoIB, %d programs of libibverbs and perftest, another manager, cable, reset", programs)
-		proven(t, "F3", "ours on sysfs without an IOMMU, Linux ib_ipoib and Debian's opensm at the far end", "200 pings over IPoIB")
+		proven(t, "F3", "ours on sysfs without an IOMMU, Linux ib_ipoib and Debian's opensm at the far end", "250 pings over IPoIB, LID changed under traffic")
 	})
 	beside(t, "mlx4/IPoIB F4", mlx4IBBoot)
 	beside(t, "mlx4/RoCE", func(t *testing.T) {
