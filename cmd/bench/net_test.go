@@ -126,6 +126,7 @@ func command(args ...string) *exec.Cmd {
 type result struct {
 	code        int
 	out, errors string
+	peak        int64 // of the process's resident memory, in KiB
 }
 
 // bench runs the bench in the near namespace until it ends.
@@ -145,7 +146,10 @@ func wait(t *testing.T, c *exec.Cmd, out, said *bytes.Buffer) result {
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
-	r := result{c.ProcessState.ExitCode(), out.String(), said.String()}
+	r := result{code: c.ProcessState.ExitCode(), out: out.String(), errors: said.String()}
+	if u, ok := c.ProcessState.SysUsage().(*syscall.Rusage); ok {
+		r.peak = u.Maxrss
+	}
 	if c.ProcessState.Exited() == false {
 		t.Fatalf("bench %v died: %v\n%s", c.Args[1:], c.ProcessState, r.errors)
 	}

@@ -108,6 +108,13 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
+// What was lost before a fault and came since is no loss below zero.
+func TestCountsSince(t *testing.T) {
+	if got := (counts{Sent: 9, Lost: 1, Late: 5}).since(counts{Sent: 4, Lost: 3, Late: 1}); got != (counts{Sent: 5, Late: 4}) {
+		t.Errorf("%+v", got)
+	}
+}
+
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -37,7 +37,8 @@ func (c *counts) add(o counts) {
 }
 
 func (c counts) since(o counts) counts {
-	return counts{c.Sent - o.Sent, c.Answered - o.Answered, c.Lost - o.Lost, c.Late - o.Late, c.Twice - o.Twice, c.Wrong - o.Wrong}
+	// What was lost before may have come since, late: then there are fewer lost than before, and none that were lost since.
+	return counts{c.Sent - o.Sent, c.Answered - o.Answered, max(c.Lost, o.Lost) - o.Lost, c.Late - o.Late, c.Twice - o.Twice, c.Wrong - o.Wrong}
 }
 
 // What became of a request.

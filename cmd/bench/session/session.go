@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -72,6 +73,8 @@ type session struct {
 	series []*series.Series
 	around series.Circumstances
 	state  string // the variant whose command ran last
+	// collect lets the collector run again, once nothing polls.
+	collect func()
 }
 
 // ErrNoResult is a signal that came too early.
@@ -99,6 +102,7 @@ func Run(o Options) (*Result, error) {
 		if s.state != "" {
 			s.Log.Info("the setting that stays in force is that of the last hook", "variant", s.state)
 		}
+		s.collect() // nothing polls any more, and a report of many intervals makes hundreds of megabytes of garbage
 		var failed error
 		out, failed = s.finish()
 		return errors.Join(err, failed)
@@ -110,7 +114,8 @@ func Run(o Options) (*Result, error) {
 func (s *session) with(f func() error) (err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	defer affinity.Quiet()()
+	s.collect = sync.OnceFunc(affinity.Quiet())
+	defer s.collect()
 	if s.core, err = affinity.Choose(s.Core); err != nil {
 		return err
 	}
