@@ -59,10 +59,11 @@ func TestAnswerCalls(t *testing.T) {
 	}
 }
 
-// isPair reports whether s is "if !r.Ping4(h, n) { m = r.Answer(h, n) }", or the same with an if within that looks at the reply's length.
+// isPair reports whether s is "if !r.Ping4(h, n) { m = r.Answer(h, n) }", or the same with an if within that looks at the reply's length,
+// and perhaps more behind it.
 func isPair(s *ast.IfStmt) bool {
 	not, ok := s.Cond.(*ast.UnaryExpr)
-	if !ok || not.Op != token.NOT || len(s.Body.List) != 1 || s.Else != nil {
+	if !ok || not.Op != token.NOT || len(s.Body.List) == 0 || s.Else != nil {
 		return false
 	}
 	first := text(not.X)
@@ -95,17 +96,18 @@ func count(n ast.Node, name string) (calls int) {
 // The two forms are pairs, and what is almost one is not.
 func TestAnswerPair(t *testing.T) {
 	for code, want := range map[string]bool{
-		"if !r.Ping4(h, n) { m = r.Answer(h, n) }":                              true,
-		"if !r.Ping4(h, n) { if n = r.Answer(h, n); n == 0 { continue } }":      true,
-		"if !r.Ping4(h, n) { m = r.Answer(h, m) }":                              false,
-		"if !r.Ping4(h, n) { m = r.Slow(h, n) }":                                false,
-		"if r.Ping4(h, n) { m = r.Answer(h, n) }":                               false,
-		"if !r.Ping4(h, n) { m = r.Answer(h, n) } else { m = n }":               false,
-		"if !r.Ping4(h, n) { continue }":                                        false,
-		"if !r.Ping4(h, n) { m = r.Answer(h, n); m = r.Answer(h, n) }":          false,
-		"if !r.Ping4(h, n) && n > 64 { m = r.Answer(h, n) }":                    false,
-		"if !q.Ping4(h, n) { m = r.Answer(h, n) }":                              false,
-		"if !r.Ping4(h, n) { for { if n = r.Answer(h, n); n == 0 { break } } }": false,
+		"if !r.Ping4(h, n) { m = r.Answer(h, n) }":                                true,
+		"if !r.Ping4(h, n) { if n = r.Answer(h, n); n == 0 { continue } }":        true,
+		"if !r.Ping4(h, n) { if n = r.Answer(h, n); n == 0 { continue }; q.n++ }": true,
+		"if !r.Ping4(h, n) { q.n++; n = r.Answer(h, n) }":                         false,
+		"if !r.Ping4(h, n) { m = r.Answer(h, m) }":                                false,
+		"if !r.Ping4(h, n) { m = r.Slow(h, n) }":                                  false,
+		"if r.Ping4(h, n) { m = r.Answer(h, n) }":                                 false,
+		"if !r.Ping4(h, n) { m = r.Answer(h, n) } else { m = n }":                 false,
+		"if !r.Ping4(h, n) { continue }":                                          false,
+		"if !r.Ping4(h, n) && n > 64 { m = r.Answer(h, n) }":                      false,
+		"if !q.Ping4(h, n) { m = r.Answer(h, n) }":                                false,
+		"if !r.Ping4(h, n) { for { if n = r.Answer(h, n); n == 0 { break } } }":   false,
 	} {
 		f, err := parser.ParseFile(token.NewFileSet(), "", fmt.Sprintf("package p\nfunc f() { for { %s } }", code), 0)
 		if err != nil {

@@ -25,12 +25,12 @@ func (r *Responder) Ping4(h *[64]byte, n int) bool {
 	if packet < 28 || packet+14 != n && (packet+14 > n || n > 64) {
 		return false
 	}
-	s := *(*uint32)(unsafe.Add(p, 26))
+	to, from := *(*uint64)(p)<<16, *(*uint64)(unsafe.Add(p, 6))
+	s, d := *(*uint32)(unsafe.Add(p, 26)), *(*uint32)(unsafe.Add(p, 30))
 	if !r.open {
-		if to, from := *(*uint64)(p)<<16, *(*uint64)(unsafe.Add(p, 6)); to != r.mac || uint8(from)&1 != 0 || from<<16 == to {
+		if to != r.mac || uint8(from)&1 != 0 || from<<16 == to {
 			return false
 		}
-		d := *(*uint32)(unsafe.Add(p, 30))
 		if (*(*uint64)(unsafe.Add(p, 14))+uint64(*(*uint32)(unsafe.Add(p, 22)))+uint64(s)+uint64(d))%0xffff != 0 {
 			return false
 		}
@@ -74,14 +74,14 @@ func (r *Responder) Ping4(h *[64]byte, n int) bool {
 		}
 	}
 	f := &r.limit.full[uint64(s)*0x9e37_79b9_7f4a_7c15>>slotShift]
-	from := r.Loop.Start << fraction
-	if ahead := *f - from; ahead <= r.limit.most {
+	now := r.Loop.Start << fraction
+	if ahead := *f - now; ahead <= r.limit.most {
 		if ahead > r.limit.burst {
 			return false
 		}
-		from = *f
+		now = *f
 	}
-	*f = from + r.limit.cost
+	*f = now + r.limit.cost
 	// Pong4, Fresh4, Swap4.
 	const change = 8<<16 - 8
 	w := *(*uint32)(unsafe.Add(p, 34)) + change
@@ -92,11 +92,95 @@ func (r *Responder) Ping4(h *[64]byte, n int) bool {
 	if t := *(*uint32)(unsafe.Add(p, 22)); (uint8(t) != hopLimit || t >= 0xffff_0000) && !r.open {
 		setHops4(h, hopLimit)
 	}
-	a, b := (*mac)(p), (*mac)(unsafe.Add(p, 6))
-	a.head, b.head = b.head, a.head
-	a.tail, b.tail = b.tail, a.tail
-	*(*uint64)(unsafe.Add(p, 26)) = bits.RotateLeft64(*(*uint64)(unsafe.Add(p, 26)), 32)
+	*(*uint64)(p) = from // the sender's MAC and the type, which the next store puts behind ours
+	*(*uint64)(unsafe.Add(p, 6)) = to>>16 | 0x0008<<48
+	*(*uint32)(unsafe.Add(p, 26)), *(*uint32)(unsafe.Add(p, 30)) = d, s
 	r.stats[AnsweredICMPv4].Add(1)
+	return true
+}
+
+// bounce4 is to a UDP datagram over IPv4, which Match has seen, what Ping4 is to an echo request, and made like it.
+//
+//go:noinline
+func (r *Responder) bounce4(h *[64]byte, n int) bool {
+	p := unsafe.Pointer(h)
+	// IPv4, Sum4, Hosts4.
+	packet := int(bits.ReverseBytes16(*(*uint16)(unsafe.Add(p, 16))))
+	if packet < 28 || packet+14 != n && (packet+14 > n || n > 64) {
+		return false
+	}
+	to, from := *(*uint64)(p)<<16, *(*uint64)(unsafe.Add(p, 6))
+	s, d := *(*uint32)(unsafe.Add(p, 26)), *(*uint32)(unsafe.Add(p, 30))
+	if !r.open {
+		if to != r.mac || uint8(from)&1 != 0 || from<<16 == to {
+			return false
+		}
+		if (*(*uint64)(unsafe.Add(p, 14))+uint64(*(*uint32)(unsafe.Add(p, 22)))+uint64(s)+uint64(d))%0xffff != 0 {
+			return false
+		}
+		if r.own4[d*r.mul4>>shift4] != d || r.not4[s*r.mul4>>shift4] == s || uint8(s)-1 >= 223 || uint8(s) == 127 {
+			return false
+		}
+	}
+	// Ports4, Datagram4.
+	ports, size := *(*uint32)(unsafe.Add(p, 34)), *(*uint16)(unsafe.Add(p, 38))
+	if from, to := uint16(ports), ports>>16; r.echo[to>>6]>>(to&63)&1 == 0 || r.service[from>>6]>>(from&63)&1 != 0 || int(bits.ReverseBytes16(size)) != packet-20 {
+		return false
+	}
+	pseudo := uint64(s) + uint64(d) + 0x1100 + uint64(size)
+	if *(*uint8)(unsafe.Add(p, 22)) < 2 && !r.open || r.partial && (pseudo+0xffff-uint64(*(*uint16)(unsafe.Add(p, 40))))%0xffff == 0 {
+		return false
+	}
+	// Admit: the checksum, zero of which is none (RFC 768), and the source's rate. The pseudo-header's sum is not zero.
+	if packet <= r.checksumBytes && *(*uint16)(unsafe.Add(p, 40)) != 0 {
+		sum, c := bits.Add64(pseudo, *(*uint64)(unsafe.Add(p, 34)), 0)
+		sum, _ = bits.Add64(sum, 0, c)
+		at, left := unsafe.Add(p, 42), packet-28
+		if uint8(left)&16 != 0 {
+			sum, c = bits.Add64(sum, *(*uint64)(at), 0)
+			sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, 8)), c)
+			sum, _ = bits.Add64(sum, 0, c)
+			at = unsafe.Add(at, 16)
+		}
+		if uint8(left)&8 != 0 {
+			sum, c = bits.Add64(sum, *(*uint64)(at), 0)
+			sum, _ = bits.Add64(sum, 0, c)
+			at = unsafe.Add(at, 8)
+		}
+		if uint8(left)&7 != 0 { // the last bytes are the high ones of the word that ends with them
+			sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(p, packet+6))>>(-8*left&63), 0)
+			sum, _ = bits.Add64(sum, 0, c)
+		}
+		for ; left >= 32; left -= 32 {
+			sum, c = bits.Add64(sum, *(*uint64)(at), 0)
+			sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, 8)), c)
+			sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, 16)), c)
+			sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, 24)), c)
+			sum, _ = bits.Add64(sum, 0, c)
+			at = unsafe.Add(at, 32)
+		}
+		if !multiple(sum) {
+			return false
+		}
+	}
+	f := &r.limit.full[uint64(s)*0x9e37_79b9_7f4a_7c15>>slotShift]
+	now := r.Loop.Start << fraction
+	if ahead := *f - now; ahead <= r.limit.most {
+		if ahead > r.limit.burst {
+			return false
+		}
+		now = *f
+	}
+	*f = now + r.limit.cost
+	// Bounce4, Lower4, Swap4.
+	*(*uint32)(unsafe.Add(p, 34)) = bits.RotateLeft32(*(*uint32)(unsafe.Add(p, 34)), 16)
+	if !r.open {
+		setHops4(h, min(h[22]-1, hopLimit))
+	}
+	*(*uint64)(p) = from // the sender's MAC and the type, which the next store puts behind ours
+	*(*uint64)(unsafe.Add(p, 6)) = to>>16 | 0x0008<<48
+	*(*uint32)(unsafe.Add(p, 26)), *(*uint32)(unsafe.Add(p, 30)) = d, s
+	r.stats[AnsweredUDPv4].Add(1)
 	return true
 }
 
@@ -106,10 +190,7 @@ func (r *Responder) Ping4(h *[64]byte, n int) bool {
 //go:noinline
 func (r *Responder) Answer(h *[64]byte, n int) int {
 	switch k := Match(h); { // see the package's documentation for what the leaves ask of each other
-	case k == UDPv4 && r.IPv4(h, n) && r.Sum4(h) && r.Hosts4(h) && r.Ports4(h) && r.Datagram4(h) && r.Admit(h, k):
-		r.Bounce4(h)
-		r.Lower4(h)
-		Swap4(h)
+	case k == UDPv4 && r.bounce4(h, n):
 	case k == ICMPv6 && r.IPv6(h, n) && r.To6(h) && r.From6(h) && Echo6(h) && r.Admit(h, k):
 		r.Pong6(h)
 		Swap6(h)

@@ -62,3 +62,44 @@ func pingLengths(t *testing.T, ping func(*Responder, []byte) bool) {
 		t.Errorf("counted %v, Slow %v", a, b)
 	}
 }
+
+// bounce4 likewise; which datagrams have no checksum, or a wrong one, it tells as Slow does.
+func TestBounce4Lengths(t *testing.T) {
+	c := config(Strict)
+	c.ChecksumBytes = 300
+	r, other := responder(t, c), responder(t, c)
+	bounce4 := func(f []byte) bool {
+		h := (*[64]byte)(unsafe.Pointer(unsafe.SliceData(f)))
+		return Match(h) == UDPv4 && r.bounce4(h, len(f))
+	}
+	answered := uint64(0)
+	for n := range 270 {
+		data := make([]byte, n)
+		for i := range data {
+			data[i] = byte(37*i + n)
+		}
+		f := eth(ourMAC, theirMAC, 0, 0x0800, udp(their4, our4, 40000, 7, data))
+		for _, sum := range []bool{true, false} {
+			if !sum {
+				be.PutUint16(f[40:], 0)
+			}
+			a, b := inBuffer(f), inBuffer(f)
+			if !bounce4(a) || slowly(other, b) != len(f) || !bytes.Equal(a, b) || !bytes.Equal(a[len(f):][:32], b[len(f):][:32]) {
+				t.Fatalf("%d bytes of data: bounce4, Slow\n%x\n%x", n, a, b)
+			}
+			answered++
+		}
+		f = eth(ourMAC, theirMAC, 0, 0x0800, udp(their4, our4, 40000, 7, data))
+		for i := 8; i < 8+n; i++ {
+			g := inBuffer(f)
+			g[34+i] ^= 1 << (n & 7)
+			was := slices.Clone(g)
+			if bounce4(g) || !bytes.Equal(g, was) {
+				t.Fatalf("%d bytes of data, byte %d of the datagram is wrong: answered, or changed", n, i)
+			}
+		}
+	}
+	if a, b := r.Stats(), other.Stats(); a[AnsweredUDPv4] != answered || a != b {
+		t.Errorf("counted %v, Slow %v", a, b)
+	}
+}

@@ -1,7 +1,8 @@
 // Package fastpath decides what is answered and rewrites a request into its reply where it lies.
 //
-// A driver's Poll hands every received frame to it: to Ping4 first, which answers an echo request over IPv4,
-// and to Answer if that turns it down, which has leaves for the other common requests, and Slow. No function here allocates, locks or keeps a reference to a frame.
+// A driver's Poll hands every received frame to it: to Ping4 first, which answers an echo request over IPv4, and to Answer if that turns
+// it down, which has a function like Ping4 for UDP over IPv4, leaves for the common requests over IPv6, and Slow. Both are calls: nothing of
+// this package is inlined into a Poll. No function here allocates, locks or keeps a reference to a frame.
 //
 // # What a Poll does with each frame
 //
@@ -13,7 +14,7 @@
 //		m = r.Answer(h, n)
 //	}
 //
-// The order of the leaves, in Answer and AnswerPacket, is part of the contract: each relies
+// The order of the leaves, in Answer and AnswerPacket, is part of the contract, and Ping4 and what is like it keep it too: each relies
 // on those before it. Admit comes last of the
 // conditions: only a frame that will be answered is taken from its source's rate. Whatever Ping4 or a leaf turned down is unchanged
 // and has not been counted, and Slow then answers it or counts why not. So every frame is counted exactly once.

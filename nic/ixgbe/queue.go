@@ -41,7 +41,11 @@ type Queue struct {
 
 	batches unsafe.Pointer // a batch for each transmit descriptor: that of the pass whose first transmit it is
 
-	delta uint64 // iova - buf
+	// What Poll would otherwise work out for each frame, or keep on the stack.
+	delta    uint64         // iova - buf
+	rxStatus unsafe.Pointer // the word of the first receive descriptor that says what came
+	rxEnd    uint32         // the slot before which the pass ends
+	most     uint32         // bufSize - minFrame
 
 	txFull, badWriteback polling.Counter // one writer, this loop; ReadStats loads them
 
@@ -56,6 +60,11 @@ func (q *Queue) rxDone(slot uint32) *rxWriteback {
 	return (*rxWriteback)(unsafe.Add(q.rx, slot*descSize))
 }
 func (q *Queue) txDesc(n uint32) *txRead { return (*txRead)(unsafe.Add(q.tx, n*descSize)) }
+
+// transmit is the descriptor of the transmit with that number.
+func (q *Queue) transmit(n uint32) *txRead {
+	return (*txRead)(unsafe.Add(q.tx, uint64(n&q.mask)*descSize))
+}
 
 // batch is what one pass posted. Its last transmit alone asks for a write-back, which stands for all: transmits of one ring
 // are done in order.
@@ -75,35 +84,40 @@ func (q *Queue) batch(first uint32) *batch {
 // The fields of q are read where they are used: copies of them in local variables are more than the registers hold.
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	next, tail := q.rxNext, q.txTail
-	for end := next + maxBatch; next != end; next++ {
+	for q.rxEnd = next + maxBatch; next != q.rxEnd; {
 		slot := next & q.mask
-		w := atomic.LoadUint64((*uint64)(unsafe.Add(q.rx, uint64(slot)*descSize+8))) // docs/memory-order.md: done, then the rest
+		w := atomic.LoadUint64((*uint64)(unsafe.Add(q.rxStatus, uint64(slot)*descSize))) // docs/memory-order.md: done, then the rest
 		if uint32(w)&(rxDD|rxEOP|rxErrors) != rxDD|rxEOP {
 			if uint32(w)&rxDD == 0 {
 				break
 			}
+			next++
 			q.badWriteback.Add(1)
 			continue
 		}
+		next++
 		n := int(uint16(w >> rxLength))
-		if uint(n-minFrame) > uint(q.bufSize-minFrame) {
+		if uint32(n-minFrame) > q.most {
 			q.badWriteback.Add(1)
 			continue
 		}
 		h := (*[64]byte)(unsafe.Add(q.buf, uint64(slot)*uint64(q.stride)))
+		if tail == q.txRoom {
+			q.full(r, h, n)
+			continue
+		}
+		// The descriptor is written before there is a reply, for one of the same length, so that nothing it takes has to be kept
+		// over the call. The device reads none from TDT on.
+		*q.transmit(tail) = txRead{q.delta + uint64(uintptr(unsafe.Pointer(h))), uint32(n) | txWhole, uint32(n) << txPayShift}
 		if !r.Ping4(h, n) {
 			if n = r.Answer(h, n); n == 0 {
 				continue
 			}
-		}
-		if tail == q.txRoom {
-			q.txFull.Add(1)
+			t := q.transmit(tail)
+			t.cmd, t.status = uint32(n)|txWhole, uint32(n)<<txPayShift
+			tail++
 			continue
 		}
-		t := (*txRead)(unsafe.Add(q.tx, uint64(tail&q.mask)*descSize))
-		t.addr = q.delta + uint64(uintptr(unsafe.Pointer(h)))
-		t.cmd = uint32(n) | txWhole
-		t.status = uint32(n) << txPayShift
 		tail++
 	}
 	first, began := q.txTail, q.rxNext
@@ -122,6 +136,18 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		q.tidy()
 	}
 	return int(tail - first)
+}
+
+// full counts a frame for whose reply there is no room.
+//
+//go:noinline
+func (q *Queue) full(r *fastpath.Responder, h *[64]byte, n int) {
+	if !r.Ping4(h, n) {
+		n = r.Answer(h, n)
+	}
+	if n != 0 {
+		q.txFull.Add(1)
+	}
 }
 
 // post hands the transmits from first up to tail to the device, for a pass that began at slot.
@@ -147,12 +173,18 @@ func (q *Queue) tidy() {
 	}
 	q.txRoom = done + mask
 	polling.Publish(&q.txDone, done)
-	armed, rx := q.armed, q.rx
-	for ; armed != free; armed++ {
-		slot := armed & mask
-		d := (*rxRead)(unsafe.Add(rx, slot*descSize))
-		d.pkt = q.iova + uint64(slot*q.stride)
-		d.hdr = 0
+	armed := q.armed
+	for armed != free {
+		// As far as the ring goes on, each descriptor and each address follows from the one before.
+		slot, n := armed&mask, free-armed
+		n = min(n, mask+1-slot)
+		armed += n
+		d, stride := (*rxRead)(unsafe.Add(q.rx, slot*descSize)), uint64(q.stride)
+		for at := q.iova + uint64(slot)*stride; n != 0; n-- {
+			d.pkt, d.hdr = at, 0
+			at += stride
+			d = (*rxRead)(unsafe.Add(unsafe.Pointer(d), descSize))
+		}
 	}
 	q.armed = armed
 	if armed-q.given >= refillBatch {
@@ -164,7 +196,7 @@ func (q *Queue) tidy() {
 // reset puts the rings into the state in which init programs them: all slots armed, nothing to transmit.
 func (q *Queue) reset() {
 	q.rxNext, q.armed, q.given, q.txTail, q.txDone, q.txRoom = 0, 0, 0, 0, 0, q.mask
-	q.delta = q.iova - uint64(uintptr(q.buf))
+	q.delta, q.rxStatus, q.most = q.iova-uint64(uintptr(q.buf)), unsafe.Add(q.rx, descSize/2), q.bufSize-minFrame
 	for slot := range q.mask + 1 {
 		*q.rxRead(slot) = rxRead{pkt: q.iova + uint64(slot*q.stride)}
 		*q.txDesc(slot) = txRead{}

@@ -19,8 +19,10 @@ func TestAnswerIsHot(t *testing.T) {
 	const p = "rebound/fastpath"
 	StackAccesses(t, p, "(*Responder).Ping4", 0)
 	HotLoop(t, p, "(*Responder).Ping4")
-	StackAccesses(t, p, "(*Responder).Answer", 60)
-	HotLoop(t, p, "(*Responder).Answer")
+	StackAccesses(t, p, "(*Responder).bounce4", 0)
+	HotLoop(t, p, "(*Responder).bounce4")
+	StackAccesses(t, p, "(*Responder).Answer", 25)
+	HotLoop(t, p, "(*Responder).Answer", "fastpath.(*Responder).bounce4")
 	StackAccesses(t, p, "(*Responder).PingPacket4", 0)
 	HotLoop(t, p, "(*Responder).PingPacket4")
 	StackAccesses(t, p, "(*Responder).AnswerPacket", 60)

@@ -81,10 +81,10 @@ static inline void doorbell(volatile uint32_t *reg, uint32_t v) {
 }
 
 static inline void swap4(uint8_t *h) {
-	uint32_t d = l32(h), s = l32(h + 6);
-	uint16_t e = l16(h + 4), t = l16(h + 10);
-	uint64_t a = l64(h + 26);
-	s32(h, s), s16(h + 4, t), s32(h + 6, d), s16(h + 10, e);
+	uint32_t d = l32(h);
+	uint16_t e = l16(h + 4);
+	uint64_t s = l64(h + 6), a = l64(h + 26);
+	s64(h, s), s32(h + 6, d), s16(h + 10, e); // what the first stores of the type is the second's place
 	s64(h + 26, a << 32 | a >> 32);
 }
 
