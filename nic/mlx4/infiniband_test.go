@@ -560,8 +560,9 @@ func TestInfiniBandMended(t *testing.T) {
 		spoil func(x *subnetRig)
 		says  string
 	}{
-		"send error":  {func(x *subnetRig) { x.model.FailNextSend(0x04) }, "send completion with error: syndrome 0x04 local protection error"},
-		"catastrophe": {func(x *subnetRig) { x.model.Catastrophe(0xBAD) }, "buffer of catastrophic errors 00000bad"},
+		"send error":    {func(x *subnetRig) { x.model.FailNextSend(0x04) }, "send completion with error: syndrome 0x04 local protection error"},
+		"receive error": {func(x *subnetRig) { x.model.FailNextReceive(0x01) }, "receive completion with error: syndrome 0x01 local length error"},
+		"catastrophe":   {func(x *subnetRig) { x.model.Catastrophe(0xBAD) }, "buffer of catastrophic errors 00000bad"},
 		"Q_Key": {func(x *subnetRig) {
 			x.change(func(f *fabric.Fabric) {
 				f.QKey = 0x1234

@@ -359,6 +359,11 @@ func (m *Model) datagram(q *qp, p *packet, pkeyIndex int) bool {
 	}
 	idx := q.rhead
 	q.rhead = (q.rhead + 1) & 0xffff
+	if s := m.fault.receive; s != 0 && p.vl != managementVL {
+		m.fault.receive = 0
+		m.failRecv(q, idx, s)
+		return false
+	}
 	b := make([]byte, rdma.GRHSize, rdma.GRHSize+len(p.payload))
 	copy(b, p.grh)
 	if err := m.scatter(q, w, append(b, p.payload...)); err != nil {
