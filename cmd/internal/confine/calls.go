@@ -99,7 +99,7 @@ func when(operation seccomp.Operation, argument uint32, value uint64) seccomp.Ar
 //
 // SPEC_ALLOW, from Linux 4.17 on, leaves speculation past stores as it is. Before Linux 5.16, and later with spec_store_bypass_disable=seccomp
 // on the kernel's command line, a filter without it forbids that to the thread, and a polling loop then takes 1.5 times as long
-// (results/cycles.md). What that mitigation keeps from reading this process's memory is code of others' that runs within it, of which
+// (docs/hot-loops.md). What that mitigation keeps from reading this process's memory is code of others' that runs within it, of which
 // there is none.
 //
 // TSYNC gives the filter to all threads. Where one cannot be given it the kernel returns that thread's number, which the library takes for success;
