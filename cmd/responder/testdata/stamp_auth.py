@@ -1,6 +1,7 @@
-# A sender of STAMP's authenticated mode from the text of RFC 8762 alone (§4.2.2, §4.3.2, §4.4), with nothing but Python's
-# standard library. Usage: ADDRESS PORT KEY, the key in hexadecimal digits. It prints a line for each exchange. A packet
-# that must not be answered has an authentic one behind it, so that silence needs no waiting: its reply is the next that comes.
+# A sender of STAMP's authenticated mode (RFC 8762 §4.2.2, §4.3.2, §4.4) that shares no code with ours: nothing but Python's
+# standard library. Its layout is from memory of the RFC, whose text could not be had, and from another implementation's source
+# (XilongYang/STAMP), not from ours. Usage: ADDRESS PORT KEY, the key in hexadecimal digits. It prints a line for each exchange.
+# Packets that must not be answered have an authentic one behind them: its reply is the next that comes, so no silence is waited for.
 import hashlib, hmac, socket, struct, sys
 
 key = bytes.fromhex(sys.argv[3])
