@@ -238,7 +238,7 @@ func (s *Series) NoReply() error {
 	}
 	answered := fmt.Sprintf("none answered within %v", s.Timeout)
 	if n.Corrupt > 0 {
-		answered = fmt.Sprintf("and %d replies, all corrupt, by the first thing wrong in each: %s", n.Corrupt, s.wrong())
+		answered = fmt.Sprintf("and %d replies, those to the warm-up included, all corrupt, by the first thing wrong in each: %s", n.Corrupt, s.wrong())
 		if s.stream.Fields[probe.Length] > 0 {
 			answered += fmt.Sprintf(". The latest had %d bytes of payload, the probe has %d", s.stream.Payload, s.stream.PayloadSize())
 			if s.Proto == probe.STAMP {
