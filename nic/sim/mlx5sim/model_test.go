@@ -3,6 +3,7 @@ package mlx5sim
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"testing"
 
 	"rebound/nic/sim"
@@ -256,6 +257,12 @@ func TestTrappedPush(t *testing.T) {
 // Each push comes in two parts, so far apart that the model takes the first one for all there is: the words that come late never
 // become part of the next push.
 func TestLatePush(t *testing.T) {
+	for _, part := range []int{8, 64, 128} {
+		t.Run(fmt.Sprint(part), func(t *testing.T) { testLatePush(t, part) })
+	}
+}
+
+func testLatePush(t *testing.T, part int) {
 	x := newRig(t, Options{})
 	x.open()
 	var late []byte
@@ -266,17 +273,17 @@ func TestLatePush(t *testing.T) {
 		}
 		w := x.wqe(4*i, f, len(f))
 		if late != nil {
-			copy(x.m.host.Shadow(0)[int(x.uar)*4096+0x800+64:], late)
+			copy(x.m.host.Shadow(0)[int(x.uar)*4096+0x800+part:], late)
 		}
-		x.store(0, w[:64])
+		x.store(0, w[:part])
 		x.Port.Settle(5000)
 		if got := x.Far.Recv(0); !bytes.Equal(got, f) {
 			t.Fatalf("push %d: the wire has %x", i, got)
 		}
-		late = w[64:]
+		late = w[part:]
 	}
 	f := toPeer(226)
-	copy(x.m.host.Shadow(0)[int(x.uar)*4096+0x800+64:], late)
+	copy(x.m.host.Shadow(0)[int(x.uar)*4096+0x800+part:], late)
 	for i := range uint32(3) { // whole ones are taken again
 		x.store(0, x.wqe(4*(12+i), f, len(f)))
 		x.Port.Settle(5000)

@@ -40,6 +40,7 @@ type bfBuffer struct {
 	steps   int
 	pushes  bool // more than one word was ever seen: the driver pushes WQEs
 	torn    bool // words of an earlier push came late: what is here is not to be trusted
+	doubt   bool // they may: what is here is held against the ring
 }
 
 func (m *Model) allocUAR(c *call) *refusal {
@@ -327,8 +328,9 @@ func (m *Model) stepBF(u *uar, half int) bool {
 	inline := whole && !overtaken && n > 1
 	// Words of a push that was taken too early came behind it, and make the next one look whole: until one is found to be as the ring
 	// has it, none is trusted.
-	suspect := b.torn
+	suspect := b.torn || b.doubt
 	b.torn = !whole && (pushed > 1 || polled && b.pushes) || overtaken
+	b.doubt = !whole && polled // one word may be a doorbell, or the first of a push
 	b.open, b.trapped = false, 0
 	if inline {
 		b.torn = !m.ringSQ(u.id, ctrl, buf[:8*n], polled, suspect)
