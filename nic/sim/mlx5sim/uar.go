@@ -41,6 +41,7 @@ type bfBuffer struct {
 	pushes  bool // more than one word was ever seen: the driver pushes WQEs
 	torn    bool // words of an earlier push came late: what is here is not to be trusted
 	doubt   bool // they may: what is here is held against the ring
+	mixes   int  // pushes in a row that were not as the ring has them, while there was doubt
 }
 
 func (m *Model) allocUAR(c *call) *refusal {
@@ -327,13 +328,16 @@ func (m *Model) stepBF(u *uar, half int) bool {
 	ctrl = be.Uint64(buf[:])
 	inline := whole && !overtaken && n > 1
 	// Words of a push that was taken too early came behind it, and make the next one look whole: until one is found to be as the ring
-	// has it, none is trusted.
-	suspect := b.torn || b.doubt
+	// has it, none is trusted. So many in a row are not the clock's doing, but a driver's that does not write the ring.
+	suspect := (b.torn || b.doubt) && b.mixes < 32
 	b.torn = !whole && (pushed > 1 || polled && b.pushes) || overtaken
 	b.doubt = !whole && polled // one word may be a doorbell, or the first of a push
 	b.open, b.trapped = false, 0
 	if inline {
 		b.torn = !m.ringSQ(u.id, ctrl, buf[:8*n], polled, suspect)
+		if b.mixes++; !b.torn {
+			b.mixes = 0
+		}
 	} else {
 		m.ringSQ(u.id, ctrl, nil, polled, false)
 	}
