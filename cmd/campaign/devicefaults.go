@@ -162,6 +162,9 @@ var deviceFaults = []fault{
 			}
 			time.Sleep(100 * time.Microsecond)
 		}
+		if m, ok := s.device().model.(*enasim.Model); ok { // one of them may have asked to suspend traffic, and a driver waits for this then
+			m.Post(enasim.Event{Group: enasim.GroupNotification, Syndrome: enasim.NotifyResume})
+		}
 		return nil
 	}},
 	{name: "fatal error", on: []string{"amazon", "mellanox"}, do: func(s *session) error {
