@@ -162,8 +162,12 @@ var deviceFaults = []fault{
 			}
 			time.Sleep(100 * time.Microsecond)
 		}
-		if m, ok := s.device().model.(*enasim.Model); ok { // one of them may have asked to suspend traffic, and a driver waits for this then
-			m.Post(enasim.Event{Group: enasim.GroupNotification, Syndrome: enasim.NotifyResume})
+		// One of them may have asked to suspend traffic, and a driver waits for the other then. The model has room for 64 that wait.
+		if m, ok := s.device().model.(*enasim.Model); ok {
+			for range 50 {
+				m.Post(enasim.Event{Group: enasim.GroupNotification, Syndrome: enasim.NotifyResume})
+				time.Sleep(100 * time.Millisecond)
+			}
 		}
 		return nil
 	}},
