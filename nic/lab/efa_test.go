@@ -28,32 +28,34 @@ ibof() { for d in /sys/class/infiniband/*; do [ "$(cat $d/ports/1/gids/0)" = fe8
 bothib() { [ -n "$(ibof 1)" ] && [ -n "$(ibof 2)" ] && [ $(ls -d /dev/infiniband/uverbs* | wc -l) = 2 ]; }
 both_there() { until_true 100 bothib; ib=$(ibof 1) ibfar=$(ibof 2); }
 load() { modprobe efa || fail modprobe efa; both_there; }
-# bothrun KEY COMMAND...: a program of two ends, the far one first; @D stands for each end's device
+# ends COMMAND...: a program of two ends, @D stands for each end's device; the far one is started first, and is process $p
+ends() {
+  near="$(echo "$*" | sed "s/@D/$ib/") 127.0.0.1" far="$(echo "$*" | sed "s/@D/$ibfar/")"
+  $far >/tmp/far 2>&1 &
+  p=$!
+  listens
+}
+broken() { show failed cat /tmp/near /tmp/far; fail "$@"; }
+passed() { show $1 grep '^ *[0-9]' /tmp/near; say $1; }
+# bothrun KEY COMMAND...: runs both ends
 bothrun() {
   local k=$1; shift
-  local near="$(echo "$*" | sed "s/@D/$ib/")" far="$(echo "$*" | sed "s/@D/$ibfar/")"
-  $far >/tmp/far 2>&1 &
-  local p=$!
-  listens
-  $near 127.0.0.1 >/tmp/near 2>&1 || { show failed cat /tmp/near /tmp/far; fail "$k: $near 127.0.0.1"; }
-  wait $p || { show failed cat /tmp/near /tmp/far; fail "$k, far end: $far"; }
-  show $k grep '^ *[0-9]' /tmp/near
-  say $k
+  ends "$@"
+  $near >/tmp/near 2>&1 || broken "$k: $near"
+  wait $p || broken "$k, far end: $far"
+  passed $k
 }
 # flood KEY COMMAND...: as bothrun, for datagrams. The far end's first doorbells may still be on their way to a model that has no core when the
 # first datagrams come: those are dropped, as the model counts, and the far end waits for them. So it has three tries.
 flood() {
   local k=$1; shift
-  local near="$(echo "$*" | sed "s/@D/$ib/")" far="$(echo "$*" | sed "s/@D/$ibfar/")"
   for try in 1 2 3; do
-    $far >/tmp/far 2>&1 &
-    local p=$!
-    listens
-    if timeout 60 $near 127.0.0.1 >/tmp/near 2>&1 && wait $p; then show $k grep '^ *[0-9]' /tmp/near; say $k; return; fi
+    ends "$@"
+    if timeout 60 $near >/tmp/near 2>&1 && wait $p; then passed $k; return; fi
     kill -9 $p 2>/dev/null; wait $p 2>/dev/null
     say $k-lost $try
   done
-  show failed cat /tmp/near /tmp/far; fail "$k: $near 127.0.0.1"
+  broken "$k: $near"
 }
 counters() { for f in /sys/class/infiniband/$2/ports/1/hw_counters/*; do echo "$(basename $f): $(cat $f)"; done >/tmp/counters; show $1 cat /tmp/counters; }
 `
