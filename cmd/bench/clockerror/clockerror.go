@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rebound/fastpath"
 )
 
 // Bound is by how much a clock is wrong at most, and who says so.
@@ -79,16 +81,11 @@ func fromKernel(state int, t *unix.Timex, err error) (Bound, error) {
 		return Bound{}, fmt.Errorf("adjtimex: %w", err)
 	case state == unix.TIME_ERROR || t.Status&unix.STA_UNSYNC != 0:
 		return Bound{}, errors.New("the kernel calls its clock unsynchronised (adjtimex)")
-	case Unstated(t.Maxerror):
+	case fastpath.Unstated(t.Maxerror):
 		return Bound{}, fmt.Errorf("what sets the clock tells the kernel no error (adjtimex: maxerror of %d µs counts from 0): phc2sys, ptp4l and systemd-timesyncd do not", t.Maxerror)
 	}
 	return Bound{time.Duration(t.Maxerror) * time.Microsecond, "the kernel (adjtimex: maxerror)"}, nil
 }
-
-// Unstated reports whether the kernel's bound in µs (adjtimex: maxerror) was counted from 0, and so is none: whatever set the clock last told
-// no error, and the kernel has added 500 µs each second since. phc2sys, ptp4l and systemd-timesyncd write 0 each time; chronyd and ntpd
-// write what they estimate, which is a multiple of 500 once in 500 times.
-func Unstated(maxerror int64) bool { return maxerror%500 == 0 }
 
 func askChrony() (Bound, error) {
 	path, err := exec.LookPath("chronyc")

@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/cmd/bench/clockerror"
 	"rebound/cmd/bench/probe"
+	"rebound/fastpath"
 	"rebound/latency"
 	"rebound/polling"
 )
@@ -279,7 +279,7 @@ func OwnEstimate() uint16 {
 		return encodeEstimate(most, false)
 	}
 	bound := float64(t.Maxerror) * 1e3
-	if clockerror.Unstated(t.Maxerror) {
+	if fastpath.Unstated(t.Maxerror) {
 		bound = most
 	}
 	const unsynchronised, timeError = 0x40, 5
