@@ -186,9 +186,12 @@ func storeSmall(dst, p []byte) {
 	}
 }
 
-// load reads aligned words whole, as producer indices are.
+// load reads aligned words whole, as producer indices are, and a descriptor of 16 bytes, which may say itself whether it is valid: a
+// device has it of one moment.
 func load(p, src []byte) {
 	switch at := unsafe.Pointer(&src[0]); {
+	case len(p) == 16 && uintptr(at)%16 == 0:
+		*(*quad)(unsafe.Pointer(&p[0])) = *(*quad)(at)
 	case len(p) == 8 && uintptr(at)%8 == 0:
 		*(*uint64)(unsafe.Pointer(&p[0])) = atomic.LoadUint64((*uint64)(at))
 	case len(p) == 4 && uintptr(at)%4 == 0:

@@ -412,7 +412,8 @@ func (m *Model) Step() bool {
 	return busy
 }
 
-// stepDoorbells finds doorbells that came by pointer: of receive queues first, whose buffers a driver posts before it sends.
+// stepDoorbells finds doorbells that came by pointer: of send queues first. A driver posts buffers, and tells what it has consumed, before
+// it sends, so that all that it rang before a send which is seen here is seen behind it.
 func (m *Model) stepDoorbells() (busy bool) {
 	shadow := m.host.Shadow(m.opt.doorbells)
 	look := func(off uint64, last uint32, ring func(v uint32) error) {
@@ -424,16 +425,16 @@ func (m *Model) stepDoorbells() (busy bool) {
 	}
 	for _, i := range m.liveQPs {
 		q := &m.qps[i]
+		look(m.sqBell(i), q.sq.bell, func(v uint32) error { return m.sqDoorbell(q, v, false) })
+	}
+	for _, i := range m.liveQPs {
+		q := &m.qps[i]
 		look(m.rqBell(i), q.rq.bell, func(v uint32) error { return m.rqDoorbell(q, v) })
 	}
 	for _, i := range m.liveCQs {
 		if q := &m.cqs[i]; q.hasBell {
 			look(m.cqBell(i), q.bell, func(v uint32) error { return m.cqDoorbell(i, v) })
 		}
-	}
-	for _, i := range m.liveQPs {
-		q := &m.qps[i]
-		look(m.sqBell(i), q.sq.bell, func(v uint32) error { return m.sqDoorbell(q, v, false) })
 	}
 	return busy
 }

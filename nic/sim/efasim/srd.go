@@ -7,10 +7,13 @@ import (
 
 // partSize is how much of an RDMA operation one frame carries. window is how many frames may be on their way to one peer, and
 // opWindow of one operation. A responder remembers what came of the last frames of a peer, twice as many.
+// leastTries is how often a frame is sent again before it is given up: where this process was held up, time has passed in which nobody
+// waited, and the acknowledgement may lie on the wire.
 const (
-	partSize = 8192
-	window   = 1024
-	opWindow = 16
+	partSize   = 8192
+	window     = 1024
+	opWindow   = 16
+	leastTries = 4
 )
 
 // buffer is local memory of a work request.
@@ -177,7 +180,7 @@ func (m *Model) retransmit(p *peer) (busy bool) {
 		k := p.out[seq]
 		switch {
 		case k == nil || now < k.due:
-		case now-k.first >= m.opt.Timeout:
+		case now-k.first >= m.opt.Timeout && k.tries >= leastTries:
 			busy = true
 			m.count.Unresponsive++
 			status := uint8(compUnreachable)

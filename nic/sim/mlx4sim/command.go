@@ -128,6 +128,10 @@ func (m *Model) writeHCR(i int, v uint32) error {
 	if (v^old)&hcrToggle == 0 {
 		m.host.Tell("HCR: %s: the toggle bit is %d as for the last command: it has to flip", m.opName(uint16(v&0xfff)), v/hcrToggle&1)
 	}
+	if !m.fault.dead { // what was stored before the command arrives before it, also what is found by polling only
+		m.servePushes()
+		m.stepUARs()
+	}
 	m.regs.pending = true
 	return nil
 }

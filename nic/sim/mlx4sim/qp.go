@@ -409,7 +409,7 @@ func (m *Model) special(q *qp) bool {
 // failQP brings a QP into ERR and flushes what was posted: receive WQEs now, what waits to be sent in the next Step.
 func (m *Model) failQP(q *qp) {
 	q.setState(qpError)
-	q.kicked = true
+	q.kick()
 	m.flushRecv(q)
 	m.storeQP(q)
 	if q.onSRQ {

@@ -342,6 +342,21 @@ func (x *rig) ring() {
 	x.Port.Settle(20)
 }
 
+// arm asks for an event of the CQ: the arm record first, then the doorbell.
+func (x *rig) arm(sn, cmd, ci uint32) {
+	x.Helper()
+	binary.BigEndian.PutUint32(x.rec.Bytes[68:], sn<<28|cmd<<24|ci)
+	x.armDoorbell(sn, cmd, ci)
+}
+
+func (x *rig) armDoorbell(sn, cmd, ci uint32) {
+	x.Helper()
+	var b [8]byte
+	binary.BigEndian.PutUint32(b[:], sn<<28|cmd<<24|testCQ)
+	binary.BigEndian.PutUint32(b[4:], ci)
+	x.Must(x.Port.WriteBAR(2, testUAR*4096+0x20, b[:]))
+}
+
 // data is a data segment for bytes that are put at off of the frame buffers.
 func (x *rig) data(off int, b []byte) []byte {
 	copy(x.fb.Bytes[off:], b)

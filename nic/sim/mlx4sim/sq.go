@@ -70,8 +70,11 @@ func (m *Model) sendDoorbell(u, v uint32) {
 	if q.state < qpRTS {
 		m.host.Tell("send doorbell: %v is in %s, it has to be in RTS", q, qpStates[q.state])
 	}
-	q.kicked = true
+	q.kick()
 }
+
+// kick has a queue look for WQEs, in memory: what was fetched ahead, and not executed yet, may be older than those that are rung for.
+func (q *qp) kick() { q.kicked, q.fetch = true, nil }
 
 // lookAtQueues kicks queues of the page whose next WQE is valid, and whose doorbell another store may have covered.
 func (m *Model) lookAtQueues(u uint32) {
@@ -87,7 +90,7 @@ func (m *Model) lookAtQueues(u uint32) {
 			continue
 		}
 		m.host.CountMMIOWrite(1)
-		q.kicked = true
+		q.kick()
 	}
 }
 
@@ -113,7 +116,7 @@ func (m *Model) pushed(u uint32, b []byte, whole, polled bool) {
 	if polled && q.state == qpRTS && int16(uint16(idx)-uint16(q.head)) < 0 { // fetched with one before it
 		return
 	}
-	q.kicked = true
+	q.kick()
 	n := int(b[7]&0x3f) * segSize
 	if !whole || n > len(b) || idx != q.head&0xffff || q.push != nil || q.state != qpRTS {
 		return

@@ -314,24 +314,79 @@ func TestDoorbells(t *testing.T) {
 	x.Refused("EQ 0x21 is not the device's")
 	x.door(testEQ/4, 0x800, 5)
 	x.Refused("consumer counter 0x5")
-	arm := func(sn, cmd, ci uint32) {
-		rec := sn<<28 | cmd<<24 | ci
-		binary.BigEndian.PutUint32(x.rec.Bytes[68:], rec)
-		var b [8]byte
-		binary.BigEndian.PutUint32(b[:], sn<<28|cmd<<24|testCQ)
-		binary.BigEndian.PutUint32(b[4:], ci)
-		x.Must(x.Port.WriteBAR(2, testUAR*4096+0x20, b[:]))
-	}
-	arm(1, 2, 7)
+	x.arm(1, 2, 7)
 	x.Refused("armed at consumer counter 0x7")
-	arm(1, 5, 0)
+	x.arm(1, 5, 0)
 	x.Refused("doorbell command 5")
-	arm(1, 2, 0)
+	x.arm(1, 2, 0)
 	binary.BigEndian.PutUint32(x.rec.Bytes[68:], 0)
-	var b [8]byte
-	binary.BigEndian.PutUint32(b[:], 1<<28|2<<24|testCQ)
-	x.Must(x.Port.WriteBAR(2, testUAR*4096+0x20, b[:]))
+	x.armDoorbell(1, 2, 0)
 	x.Told("the arm record says 00000000")
+}
+
+// An arm that was on its way while the device read a newer consumer counter, and one behind which the driver has asked again already.
+func TestArmOnItsWay(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	send := func() {
+		x.wqe(opSend, sendFlags, x.data(0, toPeer(64)))
+		x.ring()
+	}
+	for range 1 << testLogCQ {
+		send()
+	}
+	binary.BigEndian.PutUint32(x.rec.Bytes[64:], 1<<testLogCQ)
+	send() // no entry is free as far as the device knows: it reads the record
+	x.Clean()
+	x.arm(1, 2, 20)
+	x.Clean()
+	x.arm(1, 2, 1<<testLogCQ+2)
+	x.Refused("armed at consumer counter 0x22")
+	x.arm(2, 2, 1<<testLogCQ) // the event of the first has been raised
+	x.Clean()
+	x.arm(2, 2, 20) // the doorbells themselves come in their order
+	x.Refused("armed at consumer counter 0x14")
+	binary.BigEndian.PutUint32(x.rec.Bytes[68:], 2<<28|2<<24|1<<testLogCQ+1)
+	x.armDoorbell(2, 2, 1<<testLogCQ)
+	x.Clean()
+}
+
+// A send doorbell that comes while the device still executes what it fetched: what is valid by then is sent.
+func TestDoorbellBehindBurst(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	send := func(n int) {
+		for range n {
+			x.wqe(opSend, sendFlags&^(3<<2), x.data(0, toPeer(64)))
+		}
+		x.door(testUAR, 0x14, testQP<<8)
+	}
+	sent := func() (n int) {
+		for x.Far.Recv(0) != nil {
+			n++
+		}
+		return n
+	}
+	send(1) // so that the fetched part does not end where a burst ends
+	x.Port.Settle(20)
+	send(1 << testLogSQ)
+	x.Port.Step()
+	send(1)
+	x.Port.Settle(20)
+	if n := sent(); n != 2+1<<testLogSQ {
+		t.Errorf("%d frames were sent, expected %d", n, 2+1<<testLogSQ)
+	}
+	x.Clean()
+}
+
+// A doorbell that was stored through a pointer before a command arrives before it.
+func TestDoorbellBeforeCommand(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	x.wqe(opSend, sendFlags&^(3<<2), x.data(0, toPeer(64)))
+	binary.BigEndian.PutUint32(x.m.host.Shadow(2)[testUAR*4096+0x14:], testQP<<8)
+	x.do(0x021, 3, testQP, nil, false)
+	x.Clean()
 }
 
 // A completion queue that nobody reads overruns, and says so by an event, as its queues do, which end.

@@ -46,6 +46,7 @@ type cq struct {
 	period   uint32 // µs
 	maxCount uint32
 	pi, ci   uint32 // 24 bits
+	read     bool   // ci is from the doorbell record, and arms from before may still be on their way
 	broken   bool   // overrun
 
 	compress bool   // cqe_comp_en
@@ -167,14 +168,18 @@ func (m *Model) cqDoorbell(u uint32, v uint64) {
 	}
 	word := uint32(v >> 32)
 	ci := word & 0xffffff
-	if (ci-q.ci)&0xffffff > (q.pi-q.ci)&0xffffff {
+	behind := (q.ci - ci) & 0xffffff
+	late := q.read && behind > 0 && behind <= q.entries()
+	if !late && (ci-q.ci)&0xffffff > (q.pi-q.ci)&0xffffff {
 		m.host.Refuse("CQ %#x: armed at consumer counter %#x, last was %#x, producer counter is %#x", q.id, ci, q.ci, q.pi)
 		return
 	}
 	if word>>30 != 0 || word>>25&7 != 0 {
 		m.host.Tell("CQ %#x: doorbell %08x has reserved bits set", q.id, word)
 	}
-	q.ci = ci
+	if !late {
+		q.ci, q.read = ci, false
+	}
 	q.armed, q.solicited = true, word>>24&1 != 0
 	if q.pi != ci {
 		m.moderate(q, 1)
@@ -206,7 +211,9 @@ func (m *Model) room(q *cq, n uint32) bool {
 		m.host.Refuse("CQ %#x: consumer counter in the doorbell record is %#x, producer counter is %#x, %d entries", q.id, ci, q.pi, q.entries())
 		ci = q.ci
 	}
-	q.ci = ci
+	if ci != q.ci {
+		q.ci, q.read = ci, true
+	}
 	if (q.pi-q.ci)&0xffffff+n > q.entries() {
 		m.overrun(q)
 		return false

@@ -410,3 +410,40 @@ func TestFaults(t *testing.T) {
 	x.open()
 	x.Clean()
 }
+
+// A doorbell that was stored through a pointer before a command arrives before it.
+func TestDoorbellBeforeCommand(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	x.store(0, x.wqe(0, toPeer(64), 18)[:8])
+	x.do(dwords(16, 0, 0x906<<16, 8, x.sqn), 16)
+	x.Clean()
+}
+
+// An arm that was on its way while the device read a newer consumer counter is no step backwards.
+func TestArmOnItsWay(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	arm := func(ci uint32) {
+		var b [8]byte
+		binary.BigEndian.PutUint32(b[:], ci)
+		binary.BigEndian.PutUint32(b[4:], x.cqn)
+		x.Must(x.Port.WriteBAR(0, uint64(x.uar)*4096+uarCQ, b[:]))
+	}
+	for i := range uint32(1<<testLogCQ + 1) {
+		if i == 1<<testLogCQ { // no entry is free as far as the device knows: it reads the record
+			binary.BigEndian.PutUint32(x.rec.Bytes[64:], i)
+		}
+		x.store(0, x.wqe(i, toPeer(64), 18)[:8])
+		x.Port.Settle(20)
+	}
+	x.Clean()
+	arm(20)
+	x.Clean()
+	arm(1<<testLogCQ + 2)
+	x.Refused("armed at consumer counter 0x22")
+	arm(1 << testLogCQ)
+	x.Clean()
+	arm(20) // the doorbells themselves come in their order
+	x.Refused("armed at consumer counter 0x14")
+}

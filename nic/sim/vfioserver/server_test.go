@@ -276,10 +276,14 @@ func TestManyPostedWrites(t *testing.T) {
 	const writes = 100_000
 	before := p.Counts().MMIOWrite
 	one := raw(2, proto.CmdRegionWrite, proto.FlagNoReply, proto.AccessBody{Offset: 0x28, Count: 4}, uint32(2))
-	rest, free, held := bytes.Repeat(one, writes), make(chan struct{}), true
+	rest, free, busy, held := bytes.Repeat(one, writes), make(chan struct{}), make(chan struct{}), true
 	release := sync.OnceFunc(func() { close(free) })
 	defer release()
-	go p.Hold(func() { <-free }) // the device is busy, until nothing goes into the socket any more
+	go p.Hold(func() { // the device is busy, until nothing goes into the socket any more
+		close(busy)
+		<-free
+	})
+	<-busy // a device that is not held yet could take them all
 	for len(rest) > 0 {
 		wait := 2 * time.Minute
 		if held {

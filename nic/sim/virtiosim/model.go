@@ -323,17 +323,24 @@ func (m *Model) take(q *vq) (chain []piece, ok bool) {
 	n := uint32(q.size)
 	if m.has(34) {
 		for at := q.avail; ; at++ {
-			d, wrap := make([]byte, 16), uint16(1-at/n%2)
-			if m.host.DMARead(q.area[0]+uint64(at%n*16), d) != nil {
+			d, wrap, from := make([]byte, 16), uint16(1-at/n%2), q.area[0]+uint64(at%n*16)
+			if m.host.DMARead(from, d) != nil {
 				return nil, false
 			}
-			p := piece{le.Uint64(d), le.Uint32(d[8:]), le.Uint16(d[14:]), le.Uint16(d[12:])}
-			if p.flags>>7&1 != wrap || p.flags>>15&1 == wrap {
+			if flags := le.Uint16(d[14:]); flags>>7&1 != wrap || flags>>15&1 == wrap {
 				if len(chain) > 0 {
 					m.host.Refuse("entry %d: a chain that is available in part", at)
 				}
 				return nil, false
 			}
+			// The driver wrote the flags last. What lies before them may have been read before it was written: it is read again now
+			// that they are seen. A device has all of it in one read.
+			if h, ok := m.host.(interface {
+				Peek(iova uint64, p []byte) error
+			}); ok && h.Peek(from, d) != nil {
+				return nil, false
+			}
+			p := piece{le.Uint64(d), le.Uint32(d[8:]), le.Uint16(d[14:]), le.Uint16(d[12:])}
 			if chain = append(chain, p); p.flags&1 == 0 {
 				q.avail = at + 1
 				return chain, true
