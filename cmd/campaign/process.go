@@ -107,7 +107,7 @@ func (s *supervisor) once() {
 		began(c.Process.Pid)
 	}
 	s.mu.Lock()
-	s.cmd, s.ready, s.scrape = c, "", ""
+	s.cmd = c // it may have said already where it is scraped
 	s.starts++
 	if !s.wanted { // stopped meanwhile
 		_ = c.Process.Kill()

@@ -95,9 +95,10 @@ type Device struct {
 	watchdog  watchdog
 	missed    []kit.Progress // transmits of each queue
 
-	eventMu sync.Mutex // held to take events
-	times   times      // which an event may change
-	fatal   string     // what the device said of a fatal error
+	eventMu     sync.Mutex // held to take events
+	times       times      // which an event may change
+	fatal       string     // what the device said of a fatal error
+	suspendedAt time.Time  // while suspended
 
 	unknown atomic.Uint64 // events
 }

@@ -160,7 +160,6 @@ func (x *live) stats() nic.Stats {
 // TestRecovers breaks the device in one way at a time: the driver resets it for the right reason, counts that, and answers
 // again.
 func TestRecovers(t *testing.T) {
-	hints := enasim.Hints{Watchdog: 1500, MissingTx: 300}
 	for _, c := range []struct {
 		name   string
 		reason int
@@ -192,10 +191,20 @@ func TestRecovers(t *testing.T) {
 		}, nil},
 		{"transmit completion twice", 5, "resets_invalid_tx_req_id",
 			func(x *live) { x.m.DuplicateCompletion(true, 1); x.echo() }, nil},
+		{"suspended for good", 13, "resets_suspended", func(x *live) {
+			x.m.Post(enasim.Event{Group: enasim.GroupNotification, Syndrome: enasim.NotifySuspend})
+		}, nil},
 		{"fatal error", 13, "resets_fatal_error", func(x *live) { x.m.Fail() }, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
+			var hints enasim.Hints // impatient for what is broken alone: a model or a loop that is held up is not to be taken for it
+			switch c.reason {
+			case 1:
+				hints.Watchdog = 1500
+			case 3:
+				hints.MissingTx = 300
+			}
 			x := start(t, enasim.Options{Hints: hints})
 			before := x.stats()
 			c.broken(x)

@@ -22,6 +22,9 @@ const (
 	knownInterface = 2        // the major version that these definitions are of
 )
 
+// leastAdmin is what a command has at least, whatever the device says. Tests raise it: the thread of a model may be held up.
+var leastAdmin time.Duration
+
 // startAdmin resets the device and gives it its admin and event queues.
 func (d *Device) startAdmin(reason uint32) error {
 	version, err := d.regs.Read(amazonadmin.VERSION)
@@ -57,7 +60,7 @@ func (d *Device) startAdmin(reason uint32) error {
 	if timeout == 0 {
 		timeout = adminTimeout
 	}
-	if d.aq, err = amazonadmin.NewQueue(d.regs, d.card.Arena, adminDepth, timeout); err != nil {
+	if d.aq, err = amazonadmin.NewQueue(d.regs, d.card.Arena, adminDepth, max(timeout, leastAdmin)); err != nil {
 		return err
 	}
 	if d.events, err = amazonadmin.NewEvents(d.regs, d.card.Arena, eventDepth); err != nil {

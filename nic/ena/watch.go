@@ -32,6 +32,10 @@ var reasonNames = [resetReasons]string{
 	resetInvalidRxID: "invalid_rx_req_id", resetInvalidTxID: "invalid_tx_req_id", resetFatal: "fatal_error",
 }
 
+// suspendLimit is how long the device may keep traffic suspended. It says only once that traffic may go on, and where its
+// event queue is full that is lost.
+const suspendLimit = 10 * time.Second
+
 // times are how long the device may be silent; the device may change them.
 type times struct {
 	keepAlive, missingTx time.Duration // negative: not watched
@@ -69,9 +73,17 @@ func (d *Device) look(bool) (*kit.Symptom, error) {
 	d.serveEvents()
 	fatal, limit := d.fatal, d.times
 	d.fatal = ""
+	var suspended time.Duration
+	if d.suspended.Load() {
+		suspended = now.Sub(d.suspendedAt)
+	}
 	d.eventMu.Unlock()
 	if fatal != "" {
 		return symptom(resetFatal, "%s", fatal), nil
+	}
+	if suspended > suspendLimit {
+		return &kit.Symptom{Reason: "suspended", Code: resetFatal,
+			Why: fmt.Sprintf("the device asked to suspend traffic %v ago, and never to resume it", suspended.Round(time.Millisecond))}, nil
 	}
 	for i, q := range d.queues {
 		if f := q.fault.Load(); f != 0 {
@@ -146,8 +158,12 @@ func (d *Device) serveEvents() {
 func (d *Device) notified(e amazonadmin.Event) {
 	switch e.Syndrome {
 	case syndromeSuspend, syndromeResume:
-		d.suspended.Store(e.Syndrome == syndromeSuspend)
-		d.card.Log.Warn("the device asks to suspend or resume traffic", "suspend", e.Syndrome == syndromeSuspend)
+		suspend := e.Syndrome == syndromeSuspend
+		if suspend && !d.suspended.Load() {
+			d.suspendedAt = time.Now()
+		}
+		d.suspended.Store(suspend)
+		d.card.Log.Warn("the device asks to suspend or resume traffic", "suspend", suspend)
 	case syndromeUpdateHints:
 		var h hints
 		for i, p := range []*uint16{&h.mmioRead, &h.watchdog, &h.missingTx, &h.missedTx, &h.adminCompletion, &h.netdevWatchdog, &h.txSGL, &h.rxSGL} {
