@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"math/big"
+	"math/bits"
 	"sync/atomic"
 	"time"
 
@@ -16,9 +17,13 @@ import (
 // stampClock is how the cycle counter relates to the time of day, for STAMP's timestamps.
 type stampClock struct {
 	now  atomic.Pointer[fastpath.Clock]
-	rate uint64        // as in fastpath.Clock
+	rate uint64        // the counter's own, as in fastpath.Clock
 	err  time.Duration // by how much the clock is wrong at most, 0 for what the kernel says
 }
+
+// related is how often the two clocks are related. What steers the time of day changes its rate by some parts in a million: between two
+// of these that is some nanoseconds, where it is in a second as much as PTP claims in all.
+const related = 100 * time.Millisecond
 
 func newStampClock(c *latency.Clock, err time.Duration) *stampClock {
 	rate, _ := new(big.Float).Quo(new(big.Float).SetMantExp(big.NewFloat(1), 64), big.NewFloat(c.Info().Frequency)).Uint64()
@@ -29,7 +34,7 @@ func newStampClock(c *latency.Clock, err time.Duration) *stampClock {
 
 // keep follows the time of day, which is steered, and may be set, while the loops run.
 func (s *stampClock) keep(ctx context.Context) {
-	t := time.NewTicker(time.Second)
+	t := time.NewTicker(related)
 	defer t.Stop()
 	for {
 		select {
@@ -43,7 +48,7 @@ func (s *stampClock) keep(ctx context.Context) {
 
 // update relates the two clocks again, by the closest of some pairs of readings, since anything may come between two.
 func (s *stampClock) update() {
-	c := &fastpath.Clock{Rate: s.rate}
+	c := &fastpath.Clock{}
 	best := ^uint64(0)
 	for range 8 {
 		before := polling.TSC()
@@ -54,8 +59,23 @@ func (s *stampClock) update() {
 			c.TSC, c.NTP = before+width/2, ntp(now)
 		}
 	}
+	c.Rate = s.slewed(s.now.Load(), c)
 	c.ErrorEstimate = s.estimate()
 	s.now.Store(c)
+}
+
+// slewed is the rate of the time of day between two of its readings. Where that is further from the counter's own than the kernel steers
+// a clock (500 ppm, adjtimex(2)), the clock was set meanwhile, and the counter's is the better guess.
+func (s *stampClock) slewed(before, now *fastpath.Clock) uint64 {
+	if before == nil || now.TSC-before.TSC <= (now.NTP-before.NTP)>>32 {
+		return s.rate
+	}
+	d := now.NTP - before.NTP
+	rate, _ := bits.Div64(d>>32, d<<32, now.TSC-before.TSC)
+	if off := int64(rate - s.rate); off > int64(s.rate/2000) || -off > int64(s.rate/2000) {
+		return s.rate
+	}
+	return rate
 }
 
 // estimate is by how much the time of day is wrong at most: what the kernel says is an upper bound that grows by itself until

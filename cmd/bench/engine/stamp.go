@@ -90,22 +90,36 @@ type anchor struct {
 	tick uint64
 	wall time.Time
 	set  bool
+	slew float64 // by which part the wall clock is faster than the counter, as measured since the anchor before
 }
 
-// time returns the wall time at a tick that is now or a moment ago. The two clocks are related anew ten times a second: the counter's
-// rate is known to a part in a million or so, and the wall clock is steered. It allocates nothing.
+// time returns the wall time at a tick that is now or a moment ago. The two clocks are related anew ten times a second, by rate too: the
+// wall clock is steered. It allocates nothing.
 func (s *stampState) time(c *latency.Clock, tick uint64) time.Time {
-	if a := &s.anchor; !a.set || c.Between(a.tick, tick) > 100e6 {
+	if a := s.anchor; !a.set || c.Between(a.tick, tick) > 100e6 {
 		best := uint64(math.MaxUint64)
 		for range 3 { // anything may come between two readings
 			before := polling.TSC()
 			now := time.Now()
 			if width := polling.TSC() - before; width < best {
-				best, *a = width, anchor{before + width/2, now, true}
+				best, s.anchor = width, anchor{tick: before + width/2, wall: now.Round(0), set: true}
 			}
 		}
+		if a.set {
+			s.anchor.slew = slew(s.anchor.wall.Sub(a.wall), c.Between(a.tick, s.anchor.tick))
+		}
 	}
-	return s.anchor.wall.Add(time.Duration(c.Between(s.anchor.tick, tick)))
+	d := float64(c.Between(s.anchor.tick, tick))
+	return s.anchor.wall.Add(time.Duration(d + d*s.anchor.slew))
+}
+
+// slew is by which part the wall clock is faster than the counter, by what has passed of both in ns. What is more than the kernel steers a
+// clock (500 ppm, adjtimex(2)) is none: the clock was set.
+func slew(wall time.Duration, counter int64) float64 {
+	if p := float64(wall)/float64(counter) - 1; math.Abs(p) <= 500e-6 {
+		return p
+	}
+	return 0
 }
 
 // begin and end enclose the measured part of a run.

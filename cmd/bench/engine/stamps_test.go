@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -78,5 +79,21 @@ func TestEstimates(t *testing.T) {
 	}
 	if got := NTP(time.Unix(0, 500_000_000)); got != 2208988800<<32|1<<31 {
 		t.Errorf("NTP of half a second past 1970: %#x", got)
+	}
+}
+
+// A wall clock that is steered is followed, one that is set is not.
+func TestSlew(t *testing.T) {
+	const tenth = 100 * time.Millisecond
+	for _, c := range []struct {
+		wall time.Duration
+		want float64
+	}{{tenth, 0}, {tenth + 4*time.Microsecond, 40e-6}, {tenth - 49*time.Microsecond, -490e-6}, {tenth + 60*time.Microsecond, 0}, {-time.Hour, 0}} {
+		if got := slew(c.wall, int64(tenth)); math.Abs(got-c.want) > 1e-9 {
+			t.Errorf("%v of the wall clock in %v: %g, expected %g", c.wall, tenth, got, c.want)
+		}
+	}
+	if got := slew(time.Second, 0); got != 0 {
+		t.Errorf("in no time: %g", got)
 	}
 }
