@@ -8,6 +8,7 @@ import (
 
 	"rebound/latency"
 	"rebound/nic"
+	"rebound/polling"
 )
 
 // TestPortFails: what was measured before the interface went stays.
@@ -28,6 +29,33 @@ func TestPortFails(t *testing.T) {
 		}
 		if n := series(rec)(latency.MainSeries).Count; n < 9 {
 			t.Errorf("rate %v: %d recorded", rate, n)
+		}
+	}
+}
+
+// TestAwayAtTheEnd: the bench is away between its last look at the ring and the end of the last probe's time-out. The reply that came
+// meanwhile is late, and not lost.
+func TestAwayAtTheEnd(t *testing.T) {
+	for _, rate := range []float64{0, 1000} {
+		f := &fake{}
+		f.onSend = func(n int, b []byte) error {
+			f.reply(b, polling.TSC()+testClock.Ticks(time.Millisecond))
+			return nil
+		}
+		away := false
+		f.onRecv = func(int) {
+			if f.sent > 0 && !away {
+				away = true
+				spin(40 * time.Millisecond)
+			}
+		}
+		s, rec := stream(t, f, rate, 20*time.Millisecond, nil)
+		var stop atomic.Bool
+		if err := s.Run(Limit{Count: 1}, &stop); err != nil {
+			t.Fatal(err)
+		}
+		if c := s.Counts(); c.Lost() != 0 || c.Received+c.Late != 1 || series(rec)(latency.MainSeries).Count != 1 {
+			t.Errorf("rate %v: %+v, %d lost", rate, c, c.Lost())
 		}
 	}
 }

@@ -167,13 +167,12 @@ func (s *Stream) Run(l Limit, stop *atomic.Bool) error {
 
 // discard empties the receive ring of what came while nobody looked, answering what needs an answer.
 func (s *Stream) discard() error {
-	for end := polling.TSC() + s.clock.Ticks(20*time.Millisecond); int64(end-polling.TSC()) > 0; {
+	for end := polling.TSC() + s.clock.Ticks(20*time.Millisecond); ; {
 		n, err := s.poll()
-		if n == 0 || err != nil {
+		if n == 0 || err != nil || int64(end-polling.TSC()) <= 0 {
 			return err
 		}
 	}
-	return nil
 }
 
 // measure ends the warm-up.
@@ -340,6 +339,12 @@ func (s *Stream) drain(stop *atomic.Bool) error {
 			end = now + s.clock.Ticks(patience)
 		case end != 0 && int64(now-end) > 0:
 			s.window.abandon(now)
+		}
+	}
+	if !stop.Load() { // what is abandoned has no reply any more, not even a late one
+		// If this thread was away while the time-out ended, replies lie in the ring: they are late, and not lost.
+		if err := s.discard(); err != nil {
+			return err
 		}
 	}
 	if s.stamps != nil { // the kernel hands out stamps of sent frames a little later, and those of the card by its own interrupt
