@@ -31,7 +31,7 @@ type Hook struct {
 var ErrHook = errors.New("hook failed")
 
 // grace is how long the output of what a hook left behind is waited for.
-const grace = time.Second
+var grace = time.Second
 
 // Run runs the hook and returns when it has ended, or was killed with its process group. The error has the end of what it
 // said.
@@ -58,9 +58,11 @@ func (h *Hook) run() error {
 		return fmt.Errorf("%w: %s: %s: %w", ErrHook, h.Name, h.Command, err)
 	}
 	late := time.AfterFunc(h.Within, func() { _ = unix.Kill(-c.Process.Pid, unix.SIGKILL) })
+	ended(c.Process.Pid)
+	inTime := late.Stop() // the grace below is not the hook's
 	err := c.Wait()
 	switch {
-	case !late.Stop():
+	case !inTime:
 		err = fmt.Errorf("it did not end within %v", h.Within)
 	case errors.Is(err, exec.ErrWaitDelay): // it ended well, and something that it started still has its output
 		err = nil
@@ -69,4 +71,10 @@ func (h *Hook) run() error {
 		return fmt.Errorf("%w: %s: %s: %w; it said: %s", ErrHook, h.Name, h.Command, err, strings.TrimSpace(said.String()))
 	}
 	return nil
+}
+
+// ended waits until a child has ended, and leaves it to be waited for.
+func ended(pid int) {
+	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+	}
 }

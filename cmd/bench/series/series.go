@@ -34,6 +34,8 @@ type Series struct {
 
 	clock        clockerror.Bound // of this host, before the first run
 	clockUnknown error
+
+	asked uint32 // calls of Answered
 }
 
 // find fills in the way to the target, and checks what can be checked without opening anything.
@@ -264,7 +266,7 @@ func icmpError(code uint16, v6 bool) string {
 	return fmt.Sprintf("type %d code %d", code>>8, code&0xff)
 }
 
-// Answered waits until the target answers a probe, which is not counted.
+// Answered waits until the target answers a probe that is sent now, and is not counted. A late reply to one of before does not do.
 func (s *Series) Answered() error {
 	flow := s.flow
 	flow.Test.SSID ^= 0xffff // a session of its own: a stateful reflector counts these apart
@@ -273,9 +275,11 @@ func (s *Series) Answered() error {
 		return err
 	}
 	neighbour, buf := s.neighbour(), make([]byte, 1<<12)
+	seq := 1<<31 | s.asked // none that is measured
+	s.asked++
 	var r probe.Reply
 	for range 100 {
-		if err := s.wire.Send(codec.Build(1<<31, 0)); err != nil {
+		if err := s.wire.Send(codec.Build(seq, 0)); err != nil {
 			return err
 		}
 		for end := time.Now().Add(50 * time.Millisecond); time.Now().Before(end); {
@@ -287,7 +291,10 @@ func (s *Series) Answered() error {
 				continue
 			}
 			if v := codec.Check(buf[:n], &r); v == probe.Good || v == probe.Unsummed {
-				return nil
+				if r.Seq == seq {
+					return nil
+				}
+				continue
 			}
 			if s.Message {
 				continue
