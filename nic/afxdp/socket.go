@@ -195,10 +195,10 @@ func (q *Queue) zeroCopy() (bool, error) {
 	return flags&unix.XDP_OPTIONS_ZEROCOPY != 0, nil
 }
 
-// bindMode waits up to a second for a queue in use: the kernel lets go of a closed socket's queue only later, in a work
-// item of its own.
+// bindMode waits some seconds for a queue in use: the kernel lets go of a closed socket's queue only later, in a work item of its
+// own, which a busy machine holds up.
 func (q *Queue) bindMode(i *netif.Interface, queue int, mode uint16) (err error) {
-	for range 1000 {
+	for range 5000 {
 		err = unix.Bind(int(q.fd), &unix.SockaddrXDP{
 			Flags: mode | unix.XDP_USE_NEED_WAKEUP, Ifindex: uint32(i.Index), QueueID: uint32(queue),
 		})

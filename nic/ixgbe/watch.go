@@ -31,7 +31,7 @@ func (d *Device) look(polled bool) (*kit.Symptom, error) {
 		case !link.Up:
 			*p = kit.Progress{}
 		case p.Waiting(&q.txDone, &q.txTail) >= hangLimit:
-			return &kit.Symptom{Reason: "tx_hang",
+			return &kit.Symptom{Reason: "tx_hang", Doubt: p,
 				Why: fmt.Sprintf("transmit ring %d stands still: TDH %d, TDT %d", i, d.read(regTDH(i)), d.read(regTDT(i)))}, nil
 		}
 	}

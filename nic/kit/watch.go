@@ -19,6 +19,10 @@ type Symptom struct {
 
 	// Mend helps without a restart, with nobody on the queues. Where it is nil, or fails, the device is restarted.
 	Mend func() error
+
+	// Doubt is what stood still, where the loops alone can tell: those that were held up, by a hypervisor or a busy machine, look
+	// like a device that hangs. The loops are waited for, and it is given as long again before the device is blamed.
+	Doubt *Progress
 }
 
 // Foreign is the symptom of a device that somebody else reset.
@@ -44,6 +48,13 @@ func (c *Card) watch() {
 			c.Gate.Alone(c.endWatch, func() error { return err })
 			return
 		case s == nil:
+			continue
+		}
+		if s.Doubt != nil && s.Doubt.first() {
+			c.Log.Info("the device stands still, or the loops do, which are waited for", "reason", s.Reason, "why", s.Why)
+			if c.Gate.Alone(c.endWatch, func() error { return nil }) != nil {
+				return
+			}
 			continue
 		}
 		c.Log.Warn("the device needs help", "reason", s.Reason, "why", s.Why)
@@ -94,17 +105,27 @@ func (c *Card) help(s *Symptom) error {
 // Progress tells for how long a number has stood still. It counts looks, not time: a watch that was held up, in a guest that
 // stood still or on a machine with much else to do, has not waited.
 type Progress struct {
-	value uint32
-	looks int
+	value   uint32
+	looks   int
+	doubted bool // it stood still for too long once
 }
 
 // Still is called once a look.
 func (p *Progress) Still(value uint32) time.Duration {
 	if value != p.value {
-		p.value, p.looks = value, -1
+		p.value, p.looks, p.doubted = value, -1, false
 	}
 	p.looks++
 	return time.Duration(p.looks) * Every
+}
+
+// first reports whether it stood still for too long for the first time, and counts anew then.
+func (p *Progress) first() bool {
+	if p.doubted {
+		return false
+	}
+	p.looks, p.doubted = 0, true
+	return true
 }
 
 // Waiting is Still for the end of a ring that is worked off: done moves towards tail, and stands still for good where they

@@ -8,6 +8,12 @@ func TestProgress(t *testing.T) {
 	if p.Still(7) != 0 || p.Still(7) != Every || p.Still(7) != 2*Every || p.Still(8) != 0 || p.Still(8) != Every {
 		t.Error("Still does not count the looks since the number changed")
 	}
+	if !p.first() || p.Still(8) != Every || p.first() || p.Still(8) != 2*Every {
+		t.Error("what stands still is not given as long again, once")
+	}
+	if p.Still(9); !p.first() {
+		t.Error("what has moved since is not given as long again")
+	}
 	var done, tail uint32 = 5, 5
 	for range 3 {
 		if w := p.Waiting(&done, &tail); w != 0 {

@@ -22,6 +22,9 @@ const (
 	controlBuf  = 4096 // bytes; a table of multicast addresses has to fit
 )
 
+// controlLimit is how long a device may take over one command: most are threads of a hypervisor, which others hold up.
+const controlLimit = 5 * time.Second
+
 // command sends one command and waits for its end.
 func (c *control) command(d *Device, name string, what [2]byte, data []byte) error {
 	size := len(what) + len(data)
@@ -33,12 +36,12 @@ func (c *control) command(d *Device, name string, what [2]byte, data []byte) err
 	copy(b[2:], data)
 	b[controlBuf-1] = 0xFF
 	used := c.submit(uint32(size))
-	for end := kit.NewDeadline(time.Second, 100); !used(); time.Sleep(20 * time.Microsecond) {
+	for end := kit.NewDeadline(controlLimit, 100); !used(); time.Sleep(20 * time.Microsecond) {
 		if d.gone() {
 			return d.card.Gone("device_status")
 		}
 		if end.Over() && !used() {
-			return d.card.Errorf("%w: control command %s is not done after a second", nic.ErrTimeout, name)
+			return d.card.Errorf("%w: control command %s is not done after %v", nic.ErrTimeout, name, controlLimit)
 		}
 	}
 	if ack := b[controlBuf-1]; ack != ctrlOK {

@@ -38,7 +38,7 @@ func (d *Device) look(polled bool) (*kit.Symptom, error) {
 		case !d.linkUp:
 			*p = kit.Progress{}
 		case p.Waiting(&q.tx.seen, &q.tx.next) >= hangLimit:
-			return &kit.Symptom{Reason: "tx_hang", Why: fmt.Sprintf("transmit ring %d stands still: %d of %d entries used",
+			return &kit.Symptom{Reason: "tx_hang", Doubt: p, Why: fmt.Sprintf("transmit ring %d stands still: %d of %d entries used",
 				i, atomic.LoadUint32(&q.tx.seen), atomic.LoadUint32(&q.tx.next))}, nil
 		}
 	}

@@ -241,7 +241,7 @@ func (d *Device) look(polled bool) (*kit.Symptom, error) {
 		return kit.Foreign("CONTROL is not as it was left"), nil
 	}
 	if d.read(regSTATUS)&statusLink != 0 && d.hung.Waiting(&d.queue.txDone, &d.queue.txTail) > time.Second {
-		return &kit.Symptom{Reason: "tx_hang", Why: "the transmit ring stands still"}, nil
+		return &kit.Symptom{Reason: "tx_hang", Doubt: &d.hung, Why: "the transmit ring stands still"}, nil
 	}
 	return nil, nil
 }

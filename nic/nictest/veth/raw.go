@@ -52,6 +52,14 @@ func (r *Raw) Send(frame []byte) {
 	}
 }
 
+// offer sends a frame, or has the interface drop and count it: where its queue is full, the sender is told so by ENOBUFS.
+func (r *Raw) offer(frame []byte) {
+	r.t.Helper()
+	if _, err := unix.Write(r.fd, frame); err != nil && err != unix.ENOBUFS {
+		r.t.Fatal("raw send:", err)
+	}
+}
+
 // Recv waits for a frame that want accepts, its VLAN tag in place, and fails the test after a minute without one.
 func (r *Raw) Recv(want func(frame []byte) bool) []byte {
 	r.t.Helper()
