@@ -19,6 +19,9 @@ const (
 	minController = 1 // the published driver adds the version's three bytes up, and wants one or more
 )
 
+// leastAdmin is what a command has at least, whatever the device says. Tests raise it: the thread of a model may be held up.
+var leastAdmin time.Duration
+
 // start brings the device from any state to polling. It makes all memory over again: a device that was reset in mid-traffic
 // may not find old addresses.
 func (d *Device) start(reason uint32) error {
@@ -101,7 +104,7 @@ func (d *Device) startAdmin(reason uint32) error {
 	if timeout == 0 {
 		timeout = adminTimeout
 	}
-	if d.aq, err = amazonadmin.NewQueue(d.regs, d.card.Arena, adminDepth, timeout); err != nil {
+	if d.aq, err = amazonadmin.NewQueue(d.regs, d.card.Arena, adminDepth, max(timeout, leastAdmin)); err != nil {
 		return err
 	}
 	d.regs.Write(amazonadmin.INTR_MASK, amazonadmin.Mask)

@@ -71,13 +71,15 @@ func TestCountsAreOurs(t *testing.T) {
 		x.until("echo", x.echo)
 	}
 	x.end.close()
+	before := x.next
 	x.end.open(nic.Options{}, efa.Options{})
 	x.settle()
 	x.until("echo", x.anew)
 	x.settle()
+	most := x.next - before + 1 // and one of before
 	x.busy(func() error {
-		if s := x.stats(); s.RxFrames == 0 || s.RxFrames > 2 || s.Extra["recv_wrs"] > 2 {
-			t.Errorf("%d messages received since Open, %d by the other count; one or two came", s.RxFrames, s.Extra["recv_wrs"])
+		if s := x.stats(); s.RxFrames == 0 || s.RxFrames > most || s.Extra["recv_wrs"] > most {
+			t.Errorf("%d messages received since Open, %d by the other count; at most %d came", s.RxFrames, s.Extra["recv_wrs"], most)
 		}
 		return nil
 	})

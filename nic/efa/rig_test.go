@@ -288,6 +288,7 @@ func (x *pair) echo() bool {
 	x.next++
 	want := message(x.next, x.size)
 	if err := x.client.dev.Send(x.from, x.to, want); err != nil {
+		x.next-- // it counts what was sent
 		return false
 	}
 	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {

@@ -99,9 +99,10 @@ type proof struct {
 const (
 	proofWQEs  = 16
 	proofLimit = 2 * time.Second
-	proofMiss  = 20 * time.Millisecond // without a completion, the device did not look at BlueFlame
-	proofGive  = 3                     // so many misses are enough
+	proofGive  = 3 // so many misses are enough
 )
+
+var proofMiss = 20 * time.Millisecond // without a completion, the device did not look at BlueFlame
 
 // provePush sends empty WQEs through each queue to see by which way the device takes them. Those that are pushed ask for a
 // completion in BlueFlame and not in the send queue, so a completion says where the device has it from. (Linux proves

@@ -1,0 +1,6 @@
+package efa
+
+import "time"
+
+// A model grants a command one second, for which a busy machine may not run the model's thread.
+func init() { leastAdmin = 3 * time.Second }
