@@ -39,7 +39,7 @@ type Machine struct {
 	Limit time.Duration
 
 	// Say is called for each line that the guest says, while the guest waits, with what it showed so far. An error ends
-	// the run. It hears of a boot that did not work as key "unbooted".
+	// the run, but for ErrAgain. It hears of a boot that did not work as key "unbooted".
 	Say func(key, text string, shown Result) error
 }
 
@@ -65,6 +65,9 @@ type Result map[string][]string
 
 // ErrGuest means that the guest's script failed, or that the guest ended before its script did.
 var ErrGuest = errors.New("guest failed")
+
+// ErrAgain is what Say returns to have the guest show once more what may not have settled yet: the guest is answered "again".
+var ErrAgain = errors.New("again")
 
 // Run boots the guest, runs the script, and powers it off. It kills QEMU, and no other process, when ctx ends or the
 // script takes longer than its limit.
@@ -172,17 +175,20 @@ func (r Result) follow(m Machine, in io.Writer, out io.Reader) (last string, err
 		}
 		last = s
 		key, text, _ := strings.Cut(s, " ")
+		answer := "ok\n"
 		switch {
 		case key == "fail":
 			return last, fmt.Errorf("%w: %s: %s", ErrGuest, text, strings.Join(r["failed"], " | "))
 		case key == "done":
 			done = true
 		default:
-			if err := m.Say(key, text, r); err != nil {
+			if err := m.Say(key, text, r); errors.Is(err, ErrAgain) {
+				answer = "again\n"
+			} else if err != nil {
 				return last, err
 			}
 		}
-		if _, err := io.WriteString(in, "ok\n"); err != nil {
+		if _, err := io.WriteString(in, answer); err != nil {
 			break
 		}
 	}

@@ -31,7 +31,13 @@ pid=$!
 until_true 100 grep -q serving /tmp/asked
 say serving
 ended() { kill -0 $pid 2>/dev/null || return 0; grep -q 'asked sum-' /tmp/asked; }
-came() { kill -HUP $sm; sleep 3; grep -q '^asked boot' /tmp/asked; }
+rest=3 # longer each time: on a busy machine iPXE may need more than three seconds between two looks to get through
+came() {
+  kill -HUP $sm
+  for s in $(seq $rest); do sleep 1; grep -q '^asked boot' /tmp/asked && return 0; done
+  rest=$((rest+1))
+  return 1
+}
 until_true 60 came
 until_true 1800 ended
 show asked cat /tmp/asked

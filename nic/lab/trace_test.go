@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"rebound/nic/sim"
 )
@@ -69,11 +70,30 @@ func disagree(t *testing.T, when string, d []string) {
 	t.Helper()
 	for i, text := range d {
 		if i == 0 {
-			t.Errorf("at %q ethtool and model disagree, first in: %s", when, text)
+			t.Errorf("at %q driver and model disagree, first in: %s", when, text)
 		} else {
 			t.Log("and: ", text)
 		}
 	}
+}
+
+// settling holds counters against the model's, which a driver may show late, or the far end's last frames may move.
+type settling struct {
+	key   string
+	since time.Time
+}
+
+// disagree has the guest show the counters again while they differ, as differ lists them, for as long as patience, and then fails the test.
+func (s *settling) disagree(t *testing.T, key string, d []string) error {
+	t.Helper()
+	if s.key != key {
+		s.key, s.since = key, time.Now()
+	}
+	if len(d) > 0 && time.Since(s.since) < patience {
+		return ErrAgain
+	}
+	disagree(t, key, d)
+	return nil
 }
 
 // apart matches, for each kind of card, the registers and fields that two drivers never program alike: addresses, numbers of

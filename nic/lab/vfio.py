@@ -9,9 +9,14 @@ import time
 
 sys.path.insert(0, "/usr/lib/python3/dist-packages/tests")
 import pyverbs.enums as e
+import tests.mlx5_base as base
 import pyverbs.providers.mlx5.mlx5_enums as dve
 from pyverbs.providers.mlx5.mlx5_vfio import Mlx5VfioAttr, Mlx5VfioContext
 from tests.test_mlx5_vfio import Mlx5VfioResources
+
+# A model that has no core for a second is no fault: a completion may take a minute, and an acknowledgement 4 s (4.096 us << 20), seven times.
+base.POLL_CQ_TIMEOUT = 60
+base.TIMEOUT = 20
 
 count, functions = int(sys.argv[1]), sys.argv[2:4]
 

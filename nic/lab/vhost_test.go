@@ -48,9 +48,10 @@ func startTestpmd(t *testing.T, k *Kit, dir string, devices, queues int) *testpm
 	for i := range devices {
 		args = append(args, "--vdev", fmt.Sprintf("net_vhost%d,iface=%s,queues=%d,iommu-support=1", i, vhostSocket(dir, i), queues))
 	}
-	// A frame whose buffer's address testpmd has still to ask the IOMMU for is not taken by the device, and lost unless it is tried again.
+	// A frame whose buffer's address testpmd has still to ask the IOMMU for is not taken by the device, and lost unless it is tried again: for
+	// ten seconds, since QEMU, which it asks, may have no core.
 	commands := filepath.Join(dir, "testpmd.txt")
-	if err := os.WriteFile(commands, []byte("set fwd io retry\nset burst tx delay 20 retry 10000\n"), 0o644); err != nil {
+	if err := os.WriteFile(commands, []byte("set fwd io retry\nset burst tx delay 20 retry 500000\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	args = append(args, "--", "--cmdline-file="+commands, "--total-num-mbufs=8192", fmt.Sprintf("--rxq=%d", queues), fmt.Sprintf("--txq=%d", queues))

@@ -60,6 +60,9 @@ func newTap(t *testing.T, queues, mtu int) *tap {
 			a, _ := netlink.ParseAddr("10.9.0.2/24")
 			err = netlink.AddrAdd(l, a)
 		}
+		for _, name := range []string{"mcast_solicit", "mcast_resolicit"} { // for a minute: a guest on a busy machine may not answer in three seconds
+			os.WriteFile("/proc/sys/net/ipv4/neigh/tap0/"+name, []byte("60"), 0)
+		}
 		if err == nil {
 			err = netlink.LinkSetUp(l)
 		}
