@@ -157,7 +157,9 @@ func (m *machine) boot(t *testing.T) *booted {
 		select {
 		case <-ended:
 		case <-time.After(20 * time.Second):
-			syscall.Kill(b.leader, syscall.SIGKILL)
+			if b.leader > 0 { // 0 would be this process and all of its group
+				syscall.Kill(b.leader, syscall.SIGKILL)
+			}
 			cmd.Process.Kill()
 			<-ended
 		}
@@ -176,7 +178,7 @@ func (m *machine) boot(t *testing.T) *booted {
 		if time.Now().After(deadline) {
 			fail("no answer of its systemd in two minutes")
 		}
-		b.leader = firstChild(cmd.Process.Pid)
+		b.leader = initOf(cmd.Process.Pid)
 		if b.leader == 0 {
 			continue
 		}
@@ -198,6 +200,13 @@ func (b *booted) sh(command string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
+// journal returns what a unit has logged: all of it, for its process may be heard before the journal has read what it wrote.
+func (b *booted) journal(unit string) string {
+	b.sh("journalctl --sync")
+	v, _ := b.sh("journalctl --no-pager -o cat -u " + unit)
+	return v
+}
+
 // ping asks the machine's eth1 until n echo requests are answered, a minute at most, and returns how many were, n at most: with -w, ping goes on
 // asking where replies are late, and more than n may come at once; without it, ping calls a late reply lost.
 func (b *booted) ping(t *testing.T, address string, n int) (answered int) {
@@ -213,14 +222,20 @@ func (b *booted) ping(t *testing.T, address string, n int) (answered int) {
 	return 0
 }
 
-func firstChild(pid int) int {
-	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
-	f := strings.Fields(string(b))
-	if len(f) == 0 {
-		return 0
+// initOf returns the child of a process that is the first process of a namespace of its own, 0 for none: systemd-nspawn has another child
+// for a moment, which makes that one, and from which the host's systemd would be asked.
+func initOf(pid int) int {
+	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	for child := range strings.FieldsSeq(string(children)) {
+		status, _ := os.ReadFile("/proc/" + child + "/status")
+		for line := range strings.Lines(string(status)) {
+			if f := strings.Fields(line); len(f) > 2 && f[0] == "NSpid:" && f[len(f)-1] == "1" {
+				n, _ := strconv.Atoi(child)
+				return n
+			}
+		}
 	}
-	n, _ := strconv.Atoi(f[0])
-	return n
+	return 0
 }
 
 // ownGroups makes a control group for the machine in each hierarchy that a systemd looks for: version 2, and the named one of hosts

@@ -161,8 +161,7 @@ func TestScrape(t *testing.T) {
 	if out, err := exec.Command("ip", "netns", "exec", far, "ping", "-q", "-c", strconv.Itoa(pings), "-i", "0.01", "-W", "5", "10.9.0.2").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s\n%s", err, out, log.String())
 	}
-	answered := s.eventually(`sum(rebound_answered_total{kind="icmpv4"})`, func(v map[string]float64) bool { return v["map[]"] >= pings/2 })
-	time.Sleep(1500 * time.Millisecond) // a scrape after the last ping
+	answered := s.eventually(`sum(rebound_answered_total{kind="icmpv4"})`, func(v map[string]float64) bool { return v["map[]"] >= pings })
 
 	page, err := s.in("curl", "-sf", "http://127.0.0.1:9469/metrics").Output()
 	for range 20 { // Prometheus may just have asked, and the page answers a few times a second
@@ -186,6 +185,16 @@ func TestScrape(t *testing.T) {
 		}
 	}
 
+	// The page was asked for behind the last ping. Prometheus has to have as much before it is held against the responder's own.
+	recorded := regexp.MustCompile(`(?m)^rebound_turnaround_seconds_count\{queue="0"\} (\S+)$`).FindSubmatch(page)
+	if recorded == nil {
+		t.Fatalf("no count of turnarounds on the page:\n%s", page)
+	}
+	all, err := strconv.ParseFloat(string(recorded[1]), 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.eventually(`sum(histogram_count(rebound_turnaround_seconds))`, func(v map[string]float64) bool { return v["map[]"] >= all })
 	quantiles := map[string]float64{}
 	for name, q := range map[string]string{"p50": "0.5", "p90": "0.9", "p99": "0.99"} {
 		v := s.eventually(`histogram_quantile(`+q+`, rebound_turnaround_seconds)`, func(v map[string]float64) bool { return len(v) == 1 })
@@ -249,7 +258,9 @@ func panels(t *testing.T, s *scraped, dashboard string, trouble ...string) {
 			if err != nil {
 				t.Errorf("panel %q: %s: %v", p.Title, e, err)
 			} else if len(v) == 0 && !slices.Contains(trouble, p.Title) {
-				t.Errorf("panel %q: %s: no answer", p.Title, e)
+				// A scrape that came too soon behind a late one was refused, and until the next one nothing is known.
+				t.Logf("panel %q: %s: no answer yet", p.Title, e)
+				s.eventually(e, func(v map[string]float64) bool { return len(v) > 0 })
 			}
 		}
 	}

@@ -9,10 +9,7 @@ import (
 // testWatch starts the watch's unit on a target that the kernel at the other end answers for, reloads it and stops it.
 func testWatch(t *testing.T, b *booted) {
 	t.Helper()
-	journal := func() string {
-		v, _ := b.sh("journalctl --no-pager -o cat -u rebound-watch")
-		return v
-	}
+	journal := func() string { return b.journal("rebound-watch") }
 	b.write(t, "/etc/rebound/watch.env", "OPTIONS=-target 10.9.0.1 -rate 20 -interval 1s -listen 127.0.0.1:9470\n")
 	if out, err := b.sh("ip addr add 10.9.0.3/24 dev eth1; systemctl start rebound-watch && systemctl reload rebound-watch"); err != nil {
 		t.Fatalf("%v %s\n%s", err, out, journal())

@@ -95,13 +95,12 @@ func newNetwork(t *testing.T) *network {
 	n.must(n.near.Do(up(nearIface, near4+"/24", near6+"/64")))
 	n.must(n.far.Do(up(farIface, far4+"/24", far6+"/64")))
 	n.must(n.near.Do(func() error {
-		for range 500 {
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			if l, err := netlink.LinkByName(nearIface); err != nil {
 				return err
 			} else if l.Attrs().OperState == netlink.OperUp {
 				return nil
 			}
-			time.Sleep(10 * time.Millisecond)
 		}
 		return errors.New("the veth pair does not come up")
 	}))

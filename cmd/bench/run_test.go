@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -378,19 +379,12 @@ func TestWorse(t *testing.T) {
 func TestInterrupted(t *testing.T) {
 	n := newNetwork(t)
 	for _, sig := range []unix.Signal{unix.SIGINT, unix.SIGTERM} {
-		for _, load := range []string{"-closed", "-rate=5k"} {
+		for _, load := range []string{"-closed", "-rate=500"} {
 			dir := filepath.Join(t.TempDir(), "r")
-			c := command(quick("-target", far4, "-duration", "1h", "-out", dir, load)...)
+			c := command(quick("-target", far4, "-duration", "1h", "-warmup", "0", "-out", dir, load)...)
 			var out, said bytes.Buffer
 			c.Stdout, c.Stderr = &out, &said
-			from := n.received()
-			n.must(n.near.Do(c.Start))
-			for n.received() < from+300 {
-				time.Sleep(10 * time.Millisecond)
-				if c.ProcessState != nil {
-					t.Fatal("it ended by itself")
-				}
-			}
+			n.startAsking(c)
 			n.must(c.Process.Signal(sig))
 			rep := read(t, dir, wait(t, c, &out, &said))
 			if !strings.Contains(strings.Join(rep.Notes, " "), "interrupted") {
@@ -400,26 +394,38 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
+// startAsking starts a bench without a warm-up (one that is held up in it has asked enough, and measured nothing), and returns
+// when it has asked 300 times.
+func (n *network) startAsking(c *exec.Cmd) {
+	n.t.Helper()
+	from := n.received()
+	n.must(n.near.Do(c.Start))
+	for end := time.Now().Add(time.Minute); n.received() < from+300; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			c.Process.Kill()
+			n.t.Fatalf("it asked %d times in a minute: %v", n.received()-from, c.Wait())
+		}
+	}
+}
+
 // TestInterfaceVanishes: what was measured before is written; the exit status says that the run failed.
 func TestInterfaceVanishes(t *testing.T) {
 	for _, driver := range []string{"afpacket", "afxdp"} {
 		n := newNetwork(t)
 		dir := filepath.Join(t.TempDir(), "r")
-		c := command(quick("-target", far4, "-duration", "1h", "-out", dir, "-timeout", "200ms", "-driver", driver)...)
+		c := command(quick("-target", far4, "-duration", "1h", "-warmup", "0", "-out", dir, "-timeout", "200ms", "-driver", driver)...)
 		var out, said bytes.Buffer
 		c.Stdout, c.Stderr = &out, &said
-		from := n.received()
-		n.must(n.near.Do(c.Start))
-		for n.received() < from+300 {
-			time.Sleep(10 * time.Millisecond)
-		}
+		n.startAsking(c)
 		n.must(n.far.Do(func() error { return deleteLink(farIface) }))
 		r := wait(t, c, &out, &said)
 		if r.code != 1 || !strings.Contains(r.errors, nearIface) {
 			t.Errorf("%s: exit %d: %s", driver, r.code, r.errors)
 		}
-		if rep, err := report.Read(dir); err != nil || rep.Counts.Received < 100 {
-			t.Errorf("%s: %v", driver, err)
+		if rep, err := report.Read(dir); err != nil {
+			t.Errorf("%s: %v\n%s", driver, err, r.errors)
+		} else if rep.Counts.Received < 100 {
+			t.Errorf("%s: the report has %d replies", driver, rep.Counts.Received)
 		}
 	}
 }
@@ -495,7 +501,7 @@ func TestThroughRouter(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		for range 300 { // until duplicate address detection is over
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) { // until duplicate address detection is over
 			all, err := netlink.AddrList(l, netlink.FAMILY_V6)
 			if err != nil {
 				return err
@@ -506,7 +512,6 @@ func TestThroughRouter(t *testing.T) {
 					return nil
 				}
 			}
-			time.Sleep(20 * time.Millisecond)
 		}
 		return fmt.Errorf("%s got no link-local address", farIface)
 	}))

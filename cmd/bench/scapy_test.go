@@ -28,7 +28,7 @@ func TestReflectorOfScapy(t *testing.T) {
 		t.Fatalf("%q, %v", line, err)
 	}
 	dir := filepath.Join(t.TempDir(), "r")
-	r := n.bench(quick("-proto", "stamp", "-target", far4, "-port", "8620", "-count", "100", "-timeout", "5s", "-stamp-ssid", "7", "-stamp-tlv", "time+location+direct",
+	r := n.bench(quick("-proto", "stamp", "-target", far4, "-port", "8620", "-count", "100", "-stamp-ssid", "7", "-stamp-tlv", "time+location+direct",
 		"-clock-error", "5us", "-out", dir)...)
 	rep := read(t, dir, r)
 	line, _ := lines.ReadString('\n')

@@ -68,11 +68,9 @@ func TestAnswers(t *testing.T) {
 			sent4 := echoUDP(t, w.dial(t, ours4+":7"))
 			sent6 := echoUDP(t, w.dial(t, "["+ours6+"]:7"))
 
-			if err := p.Process.Signal(unix.SIGUSR1); err != nil {
-				t.Fatal(err)
-			}
-			s := p.summary(t)
-			for name, want := range map[string]int{"icmpv4": 20, "icmpv6": 20, "udpv4": sent4, "udpv6": sent6} {
+			sent := map[string]int{"icmpv4": 20, "icmpv6": 20, "udpv4": sent4, "udpv6": sent6}
+			s := p.counted(t, sent)
+			for name, want := range sent {
 				if got := count(t, s, name); got != want {
 					t.Errorf("%s: counted %d, want %d\n%s", name, got, want, s)
 				}
@@ -141,6 +139,7 @@ func TestOwnMAC(t *testing.T) {
 // metrics reads the page that p said it serves.
 func (w *wire) metrics(t *testing.T, p *process) string {
 	t.Helper()
+	p.logs("/metrics")
 	m := regexp.MustCompile(`url=(http://(\S+?)/metrics)`).FindStringSubmatch(p.stderr.String())
 	if m == nil {
 		t.Fatalf("no URL in the log:\n%s", p.stderr)
@@ -216,6 +215,7 @@ func TestRuntimeStaysAway(t *testing.T) {
 		}
 		return before, since
 	}
+	w.run(t, "ping", "-c", "1", "-W", "60", ours4) // once it has answered, all that it does before it polls is done
 	thread, switches := pollingThread(t, p.Process.Pid, core)
 	w.run(t, "ping", "-c", "100", "-i", "0.01", "-W", "60", ours4) // a second, in which it would be asked to yield 100 times
 	if same, after := pollingThread(t, p.Process.Pid, core); same != thread || after != switches {
@@ -229,7 +229,8 @@ func TestRuntimeStaysAway(t *testing.T) {
 	if len(since) > 0 {
 		t.Errorf("collections while serving: %q", since)
 	}
-	if s, code := p.stop(t, unix.SIGINT); code != exitDone || count(t, s, "icmpv4") != 101 {
+	p.counted(t, map[string]int{"icmpv4": 102})
+	if s, code := p.stop(t, unix.SIGINT); code != exitDone || count(t, s, "icmpv4") != 102 {
 		t.Errorf("exit %d\n%s", code, s)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -256,6 +257,34 @@ func (p *process) summary(t *testing.T) string {
 		}
 		if last := map[bool]string{false: "gap ", true: "turnaround "}[strings.Contains(b.String(), " xdp on ")]; strings.HasPrefix(line, last) {
 			return b.String()
+		}
+	}
+}
+
+// logs waits until the log has a text: it comes on another pipe than the ready line, and may be read after that.
+func (p *process) logs(text string) bool {
+	for end := time.Now().Add(time.Minute); !strings.Contains(p.stderr.String(), text); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
+}
+
+// counted asks for summaries until one has as much of everything as is wanted, and returns that, or the last one of a minute: ping
+// waits for the last replies no longer than for the ones before, so that its last requests may still be on their way when it ends.
+func (p *process) counted(t *testing.T, want map[string]int) string {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if err := p.Process.Signal(unix.SIGUSR1); err != nil {
+			t.Fatal(err)
+		}
+		s, all := p.summary(t), true
+		for name, n := range want {
+			all = all && count(t, s, name) >= n
+		}
+		if all || time.Now().After(end) {
+			return s
 		}
 	}
 }

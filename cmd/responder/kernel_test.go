@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -29,11 +30,9 @@ func TestAnswersInKernel(t *testing.T) {
 	w.run(t, "ping", "-c", "5", "-i", "0.01", "-W", "60", kernels4)
 	sent4 := echoUDP(t, w.dial(t, ours4+":7"))
 	sent6 := echoUDP(t, w.dial(t, "["+ours6+"]:7"))
-	if err := p.Process.Signal(unix.SIGUSR1); err != nil {
-		t.Fatal(err)
-	}
-	s := p.summary(t)
-	for name, want := range map[string]int{"icmpv4": 20, "icmpv6": 20, "udpv4": sent4, "udpv6": sent6} {
+	sent := map[string]int{"icmpv4": 20, "icmpv6": 20, "udpv4": sent4, "udpv6": sent6}
+	s := p.counted(t, sent)
+	for name, want := range sent {
 		if got := count(t, s, name); got != want {
 			t.Errorf("%s: counted %d, want %d\n%s", name, got, want, s)
 		}
@@ -93,7 +92,7 @@ func TestAutoInKernel(t *testing.T) {
 			sets = append(sets, core)
 		}
 		p := w.start(t, nil, sets...)
-		if !strings.HasPrefix(p.ready, "ready driver=xdp ") || !strings.Contains(p.stderr.String(), "driver chosen") || !strings.Contains(p.stderr.String(), why) {
+		if !strings.HasPrefix(p.ready, "ready driver=xdp ") || !p.logs("driver chosen") || !p.logs(why) {
 			t.Errorf("%s: %s\n%s", core, p.ready, p.stderr)
 		}
 		w.run(t, "ping", "-c", "3", "-i", "0.01", "-W", "60", ours4)
@@ -154,15 +153,20 @@ func TestPinned(t *testing.T) {
 		Addresses         []string
 		Ports             []uint16 `json:"udp_ports"`
 	}
-	status := func() {
+	status := func(pings uint64) { // as soon as so many are counted: ping may end before its last ones are
 		t.Helper()
-		out, stderr, code := w.responder(t, "status", "-json", "lab-1")
-		s.Verdicts = nil
-		if err := json.Unmarshal([]byte(out), &s); err != nil || code != exitDone {
-			t.Fatalf("status: exit %d, %v\n%s%s", code, err, out, stderr)
+		for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+			out, stderr, code := w.responder(t, "status", "-json", "lab-1")
+			s.Verdicts = nil
+			if err := json.Unmarshal([]byte(out), &s); err != nil || code != exitDone {
+				t.Fatalf("status: exit %d, %v\n%s%s", code, err, out, stderr)
+			}
+			if s.Verdicts["icmpv4"] >= pings || time.Now().After(end) {
+				return
+			}
 		}
 	}
-	status()
+	status(20)
 	if s.Pin != "lab-1" || s.Device != port || s.Mode != "strict" || !s.Attached || s.Running || s.Verdicts["icmpv4"] != 20 || s.Answered < 20 ||
 		len(s.Addresses) != 2 || len(s.Ports) != 1 {
 		t.Errorf("%+v", s)
@@ -177,7 +181,7 @@ func TestPinned(t *testing.T) {
 	}
 	p = w.start(t, nil, "nic.driver=auto", "nic.pin=lab-1")
 	ping(10)
-	status()
+	status(30)
 	if !s.Running || s.Verdicts["icmpv4"] != 30 {
 		t.Errorf("joined: %+v", s)
 	}

@@ -193,10 +193,13 @@ func interval(b []byte) time.Duration {
 	return time.Duration(v>>16) + time.Duration(min(v&0xFFFF, 1))
 }
 
+// patience is how long ptp4l may take: it answers between two of its packets. A test has more.
+var patience = 500 * time.Millisecond
+
 const (
-	patience = 500 * time.Millisecond // ptp4l answers between two of its packets
-	domains  = 128                    // IEEE 1588-2008 §7.1
-	sdos     = 2                      // 802.1AS's messages have a majorSdoId of 1
+	together = 20 * time.Millisecond // within which all answers to one message come: they are sent at once
+	domains  = 128                   // IEEE 1588-2008 §7.1
+	sdos     = 2                     // 802.1AS's messages have a majorSdoId of 1
 )
 
 // find learns the domain that ptp4l is of: it answers to no other.
@@ -271,8 +274,7 @@ func (m *manager) get(id uint16, size int) (all []answer, err error) {
 			return nil, fmt.Errorf("management message %04Xh: %d bytes, expected %d", id, len(a.data), size)
 		}
 		all = append(all, a)
-		// All answers are sent at once.
-		until = time.Now().Add(patience / 25)
+		until = time.Now().Add(together)
 	}
 }
 

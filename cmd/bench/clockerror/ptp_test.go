@@ -89,6 +89,9 @@ func (f *fake) serve(t testing.TB) string {
 }
 
 func TestPTP(t *testing.T) {
+	defer func(was time.Duration) { patience = was }(patience)
+	// A busy machine may hold the one up that answers here.
+	patience = 3 * time.Second
 	const path = 2661 // 00000a65h
 	phc := hardwareClock{name: "/dev/ptp3", ahead: 37*time.Second - 40, window: 101}
 	for _, c := range []struct {

@@ -1,10 +1,12 @@
 package corewatch
 
 import (
+	"fmt"
 	"os"
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +22,26 @@ func TestField(t *testing.T) {
 			t.Errorf("field %d is %d, want %d", i, got, want)
 		}
 	}
+}
+
+// kernel returns what the kernel itself counts of the calling thread: how often it lost its core, and for how many ns it was ready and
+// did not run.
+func kernel(t *testing.T) (preempted, waited uint64) {
+	t.Helper()
+	read := func(file, before string, to *uint64) {
+		t.Helper()
+		b, err := os.ReadFile("/proc/self/task/" + strconv.Itoa(unix.Gettid()) + "/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(b), before)
+		if _, err := fmt.Sscan(rest, to); err != nil {
+			t.Fatalf("%s: %v in %q", file, err, b)
+		}
+	}
+	read("status", "nonvoluntary_ctxt_switches:", &preempted)
+	read("schedstat", " ", &waited)
+	return preempted, waited
 }
 
 // A thread that shares its core with another one is seen to lose it and to wait; the core's timer is seen to run.
@@ -43,29 +65,38 @@ func TestWatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan struct{})
+	running, done := make(chan struct{}), make(chan struct{})
+	var enough atomic.Bool
+	defer enough.Store(true)
 	go func() { // the other one
+		defer close(done)
 		runtime.LockOSThread()
 		_ = unix.SchedSetaffinity(0, &one)
-		for end := time.Now().Add(400 * time.Millisecond); time.Now().Before(end); {
+		close(running)
+		for !enough.Load() {
 		}
-		close(done)
 	}()
+	<-running
 	from := polling.TSC()
-	for end := time.Now().Add(400 * time.Millisecond); time.Now().Before(end); {
+	lost, idle := kernel(t)
+	for end := time.Now().Add(time.Minute); ; { // how soon the two are switched is the machine's affair
+		for next := time.Now().Add(5 * time.Millisecond); time.Now().Before(next); {
+		}
+		if p, w := kernel(t); p > lost && w >= idle+20e6 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("two threads on one core for a minute, and this one has hardly waited")
+		}
 	}
-	to := polling.TSC()
+	enough.Store(true)
 	<-done
 	samples := w.Stop()
-	d, n := Around(samples, from, to)
+	d, n := Around(samples, from, samples[len(samples)-1].At) // a sample's counters are read before its moment: the last one has all
 	if n < 1 || d.Waited < 20e6 || d.Preempted == 0 || d.Timer+d.Interrupts == 0 {
 		t.Errorf("%d stretches: %+v", n, d)
 	}
-	b, err := os.ReadFile("/proc/self/task/" + strconv.Itoa(unix.Gettid()) + "/schedstat")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if now, _ := strconv.ParseUint(strings.Fields(string(b))[1], 10, 64); samples[len(samples)-1].Waited > now {
+	if _, now := kernel(t); samples[len(samples)-1].Waited > now {
 		t.Errorf("waited %d ns, the kernel says %d", samples[len(samples)-1].Waited, now)
 	}
 }

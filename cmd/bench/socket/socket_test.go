@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -42,6 +43,20 @@ func alone(t *testing.T, f func() error) {
 	}
 }
 
+// awaitRefusal waits until the kernel has an error for a socket: the refusal comes by a softirq, which need not have run when a send returns.
+func awaitRefusal(fd int) error {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+		all := []unix.PollFd{{Fd: int32(fd)}}
+		if _, err := unix.Poll(all, 1000); err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		if all[0].Revents&unix.POLLERR != 0 {
+			return nil
+		}
+	}
+	return errors.New("no refusal came in a minute")
+}
+
 // A refusal that an earlier datagram drew does not fail the next one; a host without a route fails every one, and Send
 // returns.
 func TestSendRefused(t *testing.T) {
@@ -53,6 +68,9 @@ func TestSendRefused(t *testing.T) {
 		defer p.Close()
 		for range 5 {
 			if err := p.Send([]byte("probe")); err != nil {
+				return err
+			}
+			if err := awaitRefusal(p.fd); err != nil {
 				return err
 			}
 		}

@@ -90,7 +90,8 @@ func (b *Testbed) wire() error {
 	if err := b.Far.Do(func() error { return setUp(FarIface, KernelPrefix) }); err != nil {
 		return err
 	}
-	for range 200 {
+	const within = 30 * time.Second // the kernel brings it up from a queue of work, which other namespaces may hold up
+	for end := time.Now().Add(within); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		l, err := netlink.LinkByName(NearIface)
 		if err != nil {
 			return err
@@ -98,9 +99,8 @@ func (b *Testbed) wire() error {
 		if l.Attrs().OperState == netlink.OperUp {
 			return nil
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
-	return fmt.Errorf("interface %s did not come up in 2 s", NearIface)
+	return fmt.Errorf("interface %s did not come up in %v", NearIface, within)
 }
 
 // setUp gives an interface its address, if any, and sets it up. IPv6 is switched off, where that is allowed: its own chatter would

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -90,7 +91,7 @@ func attempts(folder string) map[string]func() error {
 		"open a packet socket":         socket(unix.AF_PACKET, unix.SOCK_RAW, 0),
 		"open a raw IP socket":         socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP),
 		"open an AF_XDP socket":        socket(unix.AF_XDP, unix.SOCK_RAW, 0),
-		"connect by TCP":               func() error { _, err := net.DialTimeout("tcp", listener.Addr().String(), time.Second); return err },
+		"connect by TCP":               func() error { _, err := net.DialTimeout("tcp", listener.Addr().String(), time.Minute); return err },
 		"make a BPF map":               call(unix.SYS_BPF, unix.BPF_MAP_CREATE),
 		"load a BPF program":           call(unix.SYS_BPF, unix.BPF_PROG_LOAD),
 		"leave a namespace":            func() error { return unix.Unshare(unix.CLONE_NEWNET) },
@@ -183,7 +184,10 @@ func child(folder string, confined bool) {
 	tasks, err := os.ReadDir("/proc/self/task")
 	note("ok: tasks", err)
 	for _, task := range tasks {
-		b, _ := os.ReadFile("/proc/self/task/" + task.Name() + "/status")
+		b, err := os.ReadFile("/proc/self/task/" + task.Name() + "/status")
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			continue // one of those above, which ends when its goroutine has ended
+		}
 		var line []string
 		for l := range strings.Lines(string(b)) {
 			if f := strings.Fields(l); len(f) == 2 && slices.Contains([]string{"NoNewPrivs:", "Seccomp:", "CapEff:", "CapPrm:"}, f[0]) {
