@@ -75,7 +75,7 @@ func NewClock() (*Clock, error) {
 		off := math.Abs(hz/c.info.Frequency-1) * 1e6
 		if off <= c.info.ErrorPPM+1 {
 			c.info.Method = fmt.Sprintf("%s, confirmed by measuring within %.2g ppm", from, off)
-			c.info.Frequency = hz
+			c.info.Frequency, c.info.ErrorPPM = hz, c.info.ErrorPPM+off
 		} else {
 			c.info.Notes = append(c.info.Notes, fmt.Sprintf("%s says %.0f Hz, measured %.0f Hz: the measured one is used", from, hz, c.info.Frequency))
 		}

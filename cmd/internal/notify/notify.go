@@ -71,9 +71,15 @@ func (m *Manager) Close() error {
 	return m.socket.Close()
 }
 
+// patience is how long a manager that does not read its socket is waited for: the end of the program tells it, too.
+const patience = 2 * time.Second
+
 func (m *Manager) send(state string) error {
 	if m == nil {
 		return nil
+	}
+	if err := m.socket.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+		return fmt.Errorf("service manager: %w", err)
 	}
 	if _, err := m.socket.Write([]byte(state)); err != nil {
 		return fmt.Errorf("service manager: %w", err)

@@ -1,7 +1,9 @@
 package notify
 
 import (
+	"errors"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -54,6 +56,33 @@ func TestStates(t *testing.T) {
 		if again, err := Open(); again != nil || err != nil {
 			t.Errorf("the environment still names a manager: %v, %v", again, err)
 		}
+	}
+}
+
+// A manager that does not read its socket holds nobody up for good.
+func TestDeafManager(t *testing.T) {
+	manager(t, filepath.Join(t.TempDir(), "notify"))
+	m, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	ended := make(chan error)
+	go func() {
+		for {
+			if err := m.Alive(); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("it waits for ever")
 	}
 }
 
