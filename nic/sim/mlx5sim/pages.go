@@ -220,5 +220,5 @@ func (m *Model) RequestPages(n int) {
 // AskPages has the next Step request n pages, from any goroutine.
 func (m *Model) AskPages(n int) { m.fault.ask.Add(int32(n)) }
 
-// Pages returns how many pages the firmware owns, and how many of them hold nothing.
+// Pages returns how many pages the firmware owns, and how many of them hold nothing. A running port changes them: Port.Hold has it stand still.
 func (m *Model) Pages() (owned, idle int) { return len(m.pages.owned), m.pages.idle() }

@@ -105,7 +105,7 @@ type Counters struct {
 	PortWrites                           uint64 // port registers that a virtual function wrote, in vain
 }
 
-// Counters returns them.
+// Counters returns them. It walks what a running port changes: Port.Hold has it stand still.
 func (m *Model) Counters() Counters {
 	c := &m.count
 	rx, tx, wire := total(c.rx), total(c.tx), total(c.wireRx)
