@@ -193,6 +193,29 @@ func TestSessionsNumberReplies(t *testing.T) {
 	}
 }
 
+// As many sessions as were asked for find a place, whatever the seed.
+func TestSessionsFindPlaces(t *testing.T) {
+	for _, c := range []struct{ sessions, tables int }{{1, 10}, {64, 2000}, {100, 1000}, {4096, 30}, {1 << 16, 2}} {
+		refused := 0
+		for range c.tables {
+			table := newSessions(c.sessions, 1000)
+			for i := range c.sessions {
+				k := messageKey(uint64(i), 0)
+				s, going := table.find(&k, 5000)
+				if s == nil || going {
+					refused++
+					break
+				}
+				table.begin(s, &k)
+				s.seen = 5000
+			}
+		}
+		if refused > 0 {
+			t.Errorf("%d of %d tables of %d sessions had no room for one of them", refused, c.tables, c.sessions)
+		}
+	}
+}
+
 // A session that goes on keeps its place however many others come; one that is idle makes room, and begins at 0 if it comes back.
 func TestSessionsAreBounded(t *testing.T) {
 	t0 := uint64(1) << 40
