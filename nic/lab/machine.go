@@ -101,8 +101,6 @@ func breakpointed(m Machine) bool {
 func (k *Kit) run(ctx context.Context, m Machine, initrd string) (r Result, booted bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	limit := time.AfterFunc(bootTime, cancel)
-	defer limit.Stop()
 	cmd := exec.CommandContext(ctx, k.QEMU, k.arguments(m, initrd)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	runtime.LockOSThread() // whose death the signal is for: another goroutine might end it
@@ -127,6 +125,11 @@ func (k *Kit) run(ctx context.Context, m Machine, initrd string) (r Result, boot
 	if err := cmd.Start(); err != nil {
 		return nil, false, fmt.Errorf("lab: start QEMU: %w", err)
 	}
+	limit := time.AfterFunc(bootTime, func() {
+		threads(cmd.Process.Pid, filepath.Join(m.Dir, "threads.log"))
+		cancel()
+	})
+	defer limit.Stop()
 	say := m.Say
 	m.Say = func(key, text string, r Result) error {
 		if key == "boot" {
@@ -153,6 +156,23 @@ func (k *Kit) run(ctx context.Context, m Machine, initrd string) (r Result, boot
 		return r, booted, fmt.Errorf("%w: QEMU: %v: %s", ErrGuest, werr, tail(filepath.Join(m.Dir, "qemu.log")))
 	}
 	return r, booted, nil
+}
+
+// threads writes what each thread of a process does: of a QEMU that takes too long it says whether it is QEMU or its guest that stands
+// still.
+func threads(pid int, file string) {
+	var b strings.Builder
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+	for _, task := range tasks {
+		fmt.Fprintln(&b, filepath.Base(task))
+		for _, what := range []string{"comm", "stat", "wchan", "syscall", "stack"} { // stack is for root
+			text, err := os.ReadFile(filepath.Join(task, what))
+			if err == nil && len(text) > 0 {
+				fmt.Fprintf(&b, "%s: %s\n", what, strings.TrimSpace(string(text)))
+			}
+		}
+	}
+	_ = os.WriteFile(file, []byte(b.String()), 0o644)
 }
 
 // follow reads the guest's second serial line until it is done.

@@ -76,6 +76,19 @@ func TestGuestScript(t *testing.T) {
 	}
 }
 
+// A guest that does not end is ended, and what QEMU's threads did is noted.
+func TestGuestThatHangs(t *testing.T) {
+	guests(t)
+	dir := logDir(t)
+	_, err := kit(t).Run(t.Context(), Machine{Dir: dir, Limit: time.Second, Script: "say asleep\nsleep 10000\n"})
+	if !errors.Is(err, ErrGuest) || !strings.Contains(err.Error(), "no end in time; it said last: asleep") {
+		t.Errorf("a guest that does not end gives %v", err)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "threads.log")); err != nil || !strings.Contains(string(b), "comm: ") {
+		t.Errorf("%v; of QEMU's threads there is %q", err, b)
+	}
+}
+
 // A guest that does not come as far as its init is booted again, and then given up.
 func TestGuestDoesNotBoot(t *testing.T) {
 	guests(t)
