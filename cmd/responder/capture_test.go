@@ -157,7 +157,7 @@ func checkSTAMP(t *testing.T, file string) {
 		}
 		return v
 	}
-	const slack = time.Millisecond // the responder's time follows the kernel's once a second, which may be steered meanwhile
+	const slack = time.Millisecond // the responder's time follows the kernel's ten times a second, which may be set meanwhile
 	n := 0
 	for line := range strings.Lines(string(out)) {
 		f := strings.Split(strings.TrimRight(line, "\n"), "\t")
