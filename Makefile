@@ -1,11 +1,8 @@
-# The two commands: `make run` does the main job on this machine, `make test` runs every test.
+# `make run` does the main job on this machine, `make check` and `make test` run the tests.
 GO ?= go
 
 # Programs are static, so that one built here runs on any Linux.
 export CGO_ENABLED ?= 0
-
-# Packages tested at a time. Many have a core that polls, and two that poll on one core are both starved.
-TEST_PARALLEL ?= 1
 
 .PHONY: build run test deps
 
@@ -21,51 +18,36 @@ run: build
 package:
 	$(GO) -C packaging run . -out ../out/package $(if $(ARCH),-arch $(ARCH))
 
-# make test runs its parts two at a time, and all of them even if one fails: a line with *** behind a part's output says that it did.
-# What a part prints comes when it is over. Each is a target of its own (make drivers); CONTRIBUTING.md says where the time goes.
-TEST_JOBS ?= 2
-PARTS = lab-all commands drivers core packaging race arm64
-.PHONY: vet $(PARTS)
+# The tests: CONTRIBUTING.md says what each of these runs. proof/suite runs the packages and prints the results.
+SUITE = $(GO) run ./proof/suite
+.PHONY: check lab flaky times mutate
+# Before each commit: vet, build, and the tests that need neither root nor a network.
+check:
+	@$(SUITE) check
+# Every package, and one scenario of the lab.
 test: deps
-	@failed=0; $(MAKE) --no-print-directory -k vet || failed=1; \
-	$(MAKE) --no-print-directory -k -j$(TEST_JOBS) --output-sync=target $(PARTS) || failed=1; \
-	[ $$failed = 0 ] || echo "make test: not all parts passed; a line with *** above names each that failed"; exit $$failed
-
-# Before the others: what it compiles they find in the cache.
-vet:
-	$(GO) vet ./...
-	GOARCH=arm64 $(GO) vet ./...
-	$(GO) -C packaging vet ./...
-
-# The packages in three parts; the lab has more than the others together, and is a part of its own.
-PACKAGES = $(GO) test -count=1 -p $(TEST_PARALLEL) -timeout 40m
-commands:
-	$(PACKAGES) ./cmd/...
-drivers:
-	all=$$($(GO) list ./nic/... | grep -v '/nic/lab') && $(PACKAGES) $$all
-core:
-	all=$$($(GO) list ./... | grep -v '/nic\|/cmd/') && $(PACKAGES) $$all
-	$(GO) test -count=1 -tags purego ./nic/bus/mmio
-packaging:
-	$(GO) -C packaging test -count=1 -timeout 30m ./...
-
-# The race detector on the packages in which goroutines meet: polling loops, their watch, and who asks for counters. The
-# detector needs cgo, and knows no DMA memory. A Conformance is minutes long under it; the tests of faults cover the same.
-RACE = ./polling ./nic/kit/... ./nic/bus/... ./nic/ixgbe ./nic/ena ./nic/efa ./nic/mlx4 ./nic/mlx5 ./nic/virtio ./nic/nictest/toy ./nic/afpacket ./nic/afxdp ./nic/xdp ./cmd/responder
-race:
-	@if command -v $${CC:-cc} >/dev/null; then set -x; \
-		CGO_ENABLED=1 $(GO) test -race -count=1 -p $(TEST_PARALLEL) -timeout 30m -skip 'Conformance|TestEveryID|HotLoop|TestCorpus|TestMutations' $(RACE); \
-	else echo "race: no C compiler (package gcc); skipped: the race detector"; fi
-
-# Most rented ENA hosts are arm64: the assembly and the fast path run there under emulation, with every fifth of the single-byte
-# mutations (-short), since it is twenty times as slow.
-arm64:
-	@if command -v qemu-aarch64-static >/dev/null; then set -x; \
-		GOARCH=arm64 $(GO) test -count=1 -short -exec qemu-aarch64-static ./nic/bus/mmio ./cksum ./fastpath; \
-	else echo "arm64: no qemu-aarch64-static (package qemu-user-static); skipped: the arm64 assembly and fast path"; fi
+	@$(SUITE) test
+# Rungs F2 to F4 of one NIC (make lab NIC=ixgbe), or of all, and then the race detector, arm64 emulation and booted packages in full.
+# LAB_PARALLEL guests run side by side: one waits much of its time, and takes a core and a half while it does not.
+lab: deps
+	@$(SUITE) lab -parallel $(or $(LAB_PARALLEL),3) $(if $(NIC),-nic $(NIC))
+# One guest with all device models, which make test runs too.
+.PHONY: lab-smoke
+lab-smoke:
+	$(GO) test -count=1 -v -run '^TestLabSmoke$$' ./proof/lab
+# 20 times every package outside of the lab, or PACKAGES='./nic/kit/... ./polling': failures per test.
+flaky: deps
+	@$(SUITE) flaky $(if $(COUNT),-count $(COUNT)) $(PACKAGES)
+# What took longest in the last run of make test, or of RUN=lab.
+times:
+	@$(SUITE) times $(or $(RUN),test)
+# N random changes to the code, as an overlay, and whether the tests of the changed package notice. Run it as an ordinary user: the tests
+# of a broken program must not be root. SEED chooses others.
+mutate:
+	@$(GO) run ./proof/mutate -n $(or $(N),20) -seed $(or $(SEED),1) $(if $(PACKAGES),-packages $(PACKAGES))
 
 # Every fuzz target for its share of DURATION on one core, with a table of executions and speed: make fuzz DURATION=1h. ONLY is a
-# regular expression of targets: make fuzz ONLY='nic/mlx5 FuzzAnswers'
+# regular expression of targets: make fuzz ONLY='nic/drivers/mlx5 FuzzAnswers'
 .PHONY: fuzz
 fuzz:
 	@scripts/fuzz '$(or $(DURATION),10m)' '$(or $(ONLY),.)'
@@ -74,7 +56,7 @@ fuzz:
 # this machine's time of day too.
 .PHONY: campaign
 campaign: build
-	bin/campaign -duration $(or $(DURATION),1h) $(if $(SEED),-seed $(SEED)) $(if $(CLOCK),-clock) $(if $(OUT),-out $(OUT))
+	bin/prove campaign -duration $(or $(DURATION),1h) $(if $(SEED),-seed $(SEED)) $(if $(CLOCK),-clock) $(if $(OUT),-out $(OUT))
 
 # A million round trips a minute for DURATION (an hour): memory, collections, the last sixth against the first.
 .PHONY: soak
@@ -85,30 +67,19 @@ soak: build
 deps:
 	@scripts/install-deps
 
-# Rungs F2 to F4 of one NIC, or of all: its Linux driver on our model, our driver in a stock Linux or on QEMU's own
-# device, and drivers that others wrote on our model. make lab NIC=ixgbe
-# Guests side by side: one waits much of its time, and takes a core and a half while it does not.
-LAB_PARALLEL ?= 3
-LAB = $(GO) test -count=1 -timeout 60m -parallel $(LAB_PARALLEL)
-.PHONY: lab
-lab:
-	$(LAB) -v ./nic/lab -run 'TestLab/$(NIC)'
-lab-all:
-	$(LAB) ./nic/lab/...
-
 # The responder side by side with DPDK's testpmd, the least program in C, the kernel and a spinning socket, into results/ and
-# the README; its polling loop beside one in C. Six minutes, and they want a machine that does nothing else.
+# docs/performance.md; its polling loop beside one in C. Six minutes, and they want a machine that does nothing else.
 .PHONY: peers gap cycles
 peers: build
-	scripts/peers -out results/peers -readme README.md
+	scripts/peers -out results/peers -readme docs/performance.md
 gap: build
-	nice -n -20 bin/peers gap -out results/gap.md
+	nice -n -20 bin/prove peers gap -out results/gap.md
 
 # What the XDP program costs a reply, and each of its guards, by the kernel's own test run: half a minute.
 .PHONY: xdp
 xdp: build
-	nice -n -20 bin/peers xdp -out results/xdp.md
+	nice -n -20 bin/prove peers xdp -out results/xdp.md
 
 # What each driver's Poll costs a reply, beside loops in C: two minutes.
 cycles: build
-	bin/peers cycles -out results/cycles.md
+	bin/prove peers cycles -out results/cycles.md

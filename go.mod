@@ -1,4 +1,4 @@
-module rebound
+module github.com/rebound-nic/rebound
 
 go 1.26.0
 

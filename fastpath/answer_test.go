@@ -6,7 +6,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"rebound/fastpath/oracle"
+	"github.com/rebound-nic/rebound/proof/oracle"
 )
 
 func ping4(r *Responder, frame []byte) bool {

@@ -31,7 +31,7 @@
 // would begin, so that the packet lies where it always does. PingPacket4 and AnswerPacket take the places of Ping4 and Answer, and
 // look at nothing before h[10]. What both turn down gets the header that it stands for, and goes to Slow as any frame does: so
 // guards, reasons and replies are the same. ARP and neighbour discovery, which name hardware addresses, are translated besides
-// (rebound/nic/ib).
+// (github.com/rebound-nic/rebound/nic/ib).
 //
 // Where Config.Rate is set, the loop must call Responder.Loop.Pass after each Poll: that is the limit's clock.
 package fastpath

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"rebound/fastpath/corpus"
-	"rebound/fastpath/oracle"
+	"github.com/rebound-nic/rebound/proof/corpus"
+	"github.com/rebound-nic/rebound/proof/oracle"
 )
 
 var (

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"rebound/fastpath/oracle"
+	"github.com/rebound-nic/rebound/proof/oracle"
 )
 
 // bounce sends f to the first of two ends, its reply to the second, and so on, and returns how many replies there were.

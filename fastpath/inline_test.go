@@ -14,7 +14,7 @@ const inlineBudget = 80
 
 // Every function of leaf.go is inlined where it is called, by the compiler's own report.
 func TestLeavesInline(t *testing.T) {
-	out, err := exec.Command("go", "build", "-gcflags=-m=2", "rebound/fastpath").CombinedOutput()
+	out, err := exec.Command("go", "build", "-gcflags=-m=2", "github.com/rebound-nic/rebound/fastpath").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

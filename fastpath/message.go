@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"rebound/polling"
+	"github.com/rebound-nic/rebound/polling"
 )
 
 // ReplyMark is the immediate data of every reply to a message: "RBND". Messages have no ports by which a service would be
@@ -70,7 +70,7 @@ func (r *Responder) ReflectMessage(p []byte, n int, sender uint64, imm uint32) i
 		}
 		k := messageKey(sender, ssid)
 		var why Verdict
-		if why, s = r.enter(&k, seen, source); why != 0 {
+		if why, s = r.enter(r.sessions, &r.limit, &k, seen, source); why != 0 {
 			r.stats[why].Add(1)
 			return 0
 		}

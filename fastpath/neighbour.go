@@ -1,6 +1,6 @@
 package fastpath
 
-import "rebound/cksum"
+import "github.com/rebound-nic/rebound/cksum"
 
 // arp answers a request for an address of ours (RFC 826), a probe for it included (RFC 5227 §2.1.1): its sender address
 // is 0.0.0.0, and the reply says that the address is taken. The mode does not matter.

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"testing"
 
-	"rebound/fastpath/corpus"
+	"github.com/rebound-nic/rebound/proof/corpus"
 )
 
 // ipoib is what a driver of an InfiniBand port does with each packet.

@@ -11,7 +11,7 @@ import (
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 
-	"rebound/fastpath/corpus"
+	"github.com/rebound-nic/rebound/proof/corpus"
 )
 
 // sameButZero reports whether two frames are equal but for zero's two forms in one checksum: two adjacent bytes.
@@ -215,7 +215,7 @@ func TestSingleByteMutations(t *testing.T) {
 	})
 }
 
-// A million frames of several changes each. cmd/oracle makes as many as one likes.
+// A million frames of several changes each. proof/differential makes as many as one likes.
 func TestRandomMutations(t *testing.T) {
 	const frames = 1_000_000
 	for _, mode := range []Mode{Strict, Open} {

@@ -11,9 +11,9 @@ import (
 // Reflector is what a STAMP reflector does beyond a stateless and unauthenticated one, which is what its zero value makes.
 type Reflector struct {
 	// Sessions makes it stateful (RFC 8762 §4.2): replies are numbered by session, so that their sender can tell which way a
-	// packet was lost. So many sessions find a place; when there are more, packets of new ones are refused. 0 is stateless. A
-	// session is of one Responder, so all of its packets have to come to the same queue, as cards and the kernel spread them: by
-	// addresses and ports.
+	// packet was lost. So many sessions find a place, and as many authenticated ones; a new one beyond them displaces one that has been
+	// silent for longer than four times what it lasted, or is refused. 0 is stateless. A session is of one Responder, so all of its
+	// packets have to come to the same queue, as cards and the kernel spread them: by addresses and ports.
 	Sessions int
 	// Idle is after how many ticks of polling.TSC without a packet a session is over. The next packet begins another.
 	Idle uint64
@@ -64,6 +64,12 @@ func (r *Responder) setReflector(c *Config) error {
 	}
 	if f.Sessions > 0 {
 		r.sessions = newSessions(f.Sessions, f.Idle)
+	}
+	if len(f.AuthPorts) > 0 {
+		r.sealed = &guarded{limit: r.limit}
+		if f.Sessions > 0 {
+			r.sealed.sessions = newSessions(f.Sessions, f.Idle)
+		}
 	}
 	if len(f.Key) > 0 {
 		r.seal = newSeal(f.Key)

@@ -330,8 +330,10 @@ func FuzzReflector(f *testing.F) {
 		frame := datagram(to, p)
 		for _, s := range sides {
 			if s.c.Reflector.Sessions > 0 {
-				clear(s.fast.sessions.places)
-				clear(s.slow.sessions.places)
+				for _, r := range []*Responder{s.fast, s.slow} {
+					clear(r.sessions.places)
+					clear(r.sealed.sessions.places)
+				}
 			}
 			says := rules(&s.c)
 			for range 2 {

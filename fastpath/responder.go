@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"sync/atomic"
 
-	"rebound/polling"
+	"github.com/rebound-nic/rebound/polling"
 )
 
 // Mode says how much of a request is checked before it is answered.
@@ -93,12 +93,19 @@ type Responder struct {
 	clock      *atomic.Pointer[Clock]
 
 	sessions           *sessions // nil of a stateless reflector
+	sealed             *guarded
 	auth               []uint16
 	seal               *seal // nil without a key
 	tlvs, hideLocation bool
 	dscps              uint64
 
 	vlans [1 << 12 / 64]uint64
+}
+
+// guarded is what authenticated packets have to themselves, so that nothing without a key can exhaust it.
+type guarded struct {
+	sessions *sessions // nil of a stateless reflector
+	limit    limiter
 }
 
 // ip6 is an IPv6 address as the leaves load it.

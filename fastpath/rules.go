@@ -2,7 +2,7 @@ package fastpath
 
 import "fmt"
 
-// Rules are a Config taken apart for something else than a Responder that follows it, as nic/xdp's program does in the
+// Rules are a Config taken apart for something else than a Responder that follows it, as nic/drivers/xdp's program does in the
 // kernel. Addresses and ports are as a little-endian machine loads them, and sets have a bit for each member.
 type Rules struct {
 	Own4          []uint32

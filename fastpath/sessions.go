@@ -4,7 +4,7 @@ import (
 	"hash/maphash"
 	"math/bits"
 
-	"rebound/polling"
+	"github.com/rebound-nic/rebound/polling"
 )
 
 // sessionKey names a test session: the addresses and ports of its packets, and the identifier that its sender chose (RFC 8972
@@ -42,7 +42,8 @@ func messageKey(sender uint64, ssid uint16) (k sessionKey) {
 // session is what a stateful reflector keeps of one (RFC 8762 §4.2, RFC 8972 §4.5, §4.7).
 type session struct {
 	key      sessionKey
-	seen     uint64 // the tick of its latest packet; 0 where the place is free
+	begun    uint64 // the tick of its first packet
+	seen     uint64 // that of its latest; 0 where the place is free
 	received uint32 // test packets that came, also those that were over the limit
 	sent     uint32 // replies, which is also the next one's number
 	sentAt   uint64 // the time that the latest reply was stamped with on its way out
@@ -50,20 +51,25 @@ type session struct {
 
 const (
 	ways        = 8       // places that one hash leads to; a key has two hashes
-	maxSessions = 1 << 20 // 80 MB
+	maxSessions = 1 << 20 // 144 MB
+	patience    = 4       // a session keeps its place through a silence of this many times as long as it lasted
 )
 
 // sessions is a table of fixed size. It has twice as many places as were asked for, and each key has 16 of them to choose from, in two
 // sets. It takes the set with more room, so that all that were asked for find a place: filled one set after the other, 3 of 100 tables
-// of 64 refuse one. A session is over when none of its packets came for a while: its place is then free for another. One that still goes
-// on never makes room: its numbers would begin again, which its sender would take for loss.
+// of 64 refuse one.
+//
+// A session is over after a silence of idle; its place is then free. Where none is free a new session displaces the one that was silent
+// longest among those that may be displaced: those that were silent for more than patience times as long as they lasted. So a flood of
+// sessions of one packet each displaces only its own kind, and never a session that goes on, whose numbers would begin again: its sender
+// would take that for loss. Who keeps up many sessions for long can still fill the table, which is why authenticated ones have their own.
 type sessions struct {
 	places []session
 	mask   uint64
 	seed   maphash.Seed // unknown to senders, who could fill the places of one hash otherwise
 	idle   uint64       // ticks
 
-	begun, ended polling.Counter
+	begun, ended, displaced polling.Counter
 }
 
 func newSessions(n int, idle uint64) *sessions {
@@ -79,45 +85,66 @@ func (t *sessions) find(k *sessionKey, now uint64) (s *session, going bool) {
 		second ^= t.mask & 1
 	}
 	most := 0 // free places of a set
+	var spare *session
+	longest := int64(0) // the silence of spare
 	for _, set := range [2]uint64{first, second} {
 		places := t.places[set*ways:][:ways]
 		free, room := 0, (*session)(nil)
 		for i := range places {
 			p := &places[i]
-			over := p.seen == 0 || int64(now-p.seen) > int64(t.idle)
+			silence := int64(now - p.seen)
+			over := p.seen == 0 || silence > int64(t.idle)
 			switch {
-			case p.key == *k && p.seen != 0: // its own, now or before
+			case p.seen != 0 && p.key == *k: // its own, now or before
 				return p, !over
 			case over:
 				free, room = free+1, p
+			case silence > longest && uint64(silence)/patience > p.seen-p.begun:
+				spare, longest = p, silence
 			}
 		}
 		if free > most {
 			most, s = free, room
 		}
 	}
+	if s == nil {
+		s = spare
+	}
 	return s, false
 }
 
-// begin makes the place s that find returned a session of its own.
-func (t *sessions) begin(s *session, k *sessionKey) {
-	if s.seen != 0 {
+// begin makes the place s that find returned as of tick now the session k.
+func (t *sessions) begin(s *session, k *sessionKey, now uint64) {
+	switch {
+	case s.seen == 0:
+	case int64(now-s.seen) > int64(t.idle):
 		t.ended.Add(1)
+	default:
+		t.displaced.Add(1)
 	}
 	t.begun.Add(1)
-	*s = session{key: *k}
+	*s = session{key: *k, begun: now, seen: now, received: 1}
 }
 
-// Sessions counts the test sessions of a stateful reflector.
+// Sessions counts test sessions of a stateful reflector.
 type Sessions struct {
-	Begun uint64 // as many as there ever were
-	Ended uint64 // whose place another one took: nothing had come for Reflector.Idle
+	Begun     uint64 // all there ever were
+	Ended     uint64 // whose place was taken after a silence of Reflector.Idle
+	Displaced uint64 // whose place was taken before that, by a new session that found no free one
 }
 
-// Sessions returns the counters, all zero of a stateless reflector. Any goroutine may call it at any time.
-func (r *Responder) Sessions() Sessions {
-	if r.sessions == nil {
+// Sessions returns the counters of unauthenticated and of authenticated sessions, all zero of a stateless reflector. Any goroutine may
+// call it at any time.
+func (r *Responder) Sessions() (open, sealed Sessions) {
+	if r.sealed != nil {
+		sealed = r.sealed.sessions.count()
+	}
+	return r.sessions.count(), sealed
+}
+
+func (t *sessions) count() Sessions {
+	if t == nil {
 		return Sessions{}
 	}
-	return Sessions{r.sessions.begun.Load(), r.sessions.ended.Load()}
+	return Sessions{t.begun.Load(), t.ended.Load(), t.displaced.Load()}
 }

@@ -3,8 +3,11 @@ package fastpath
 import (
 	"bytes"
 	"encoding/binary"
+	"math/rand/v2"
 	"net/netip"
 	"testing"
+
+	"github.com/rebound-nic/rebound/polling"
 )
 
 // Replies are numbered from 0 by session: source address, source port, our address and port, and SSID.
@@ -35,8 +38,8 @@ func TestSessionsNumberReplies(t *testing.T) {
 			}
 		}
 	}
-	if s := r.Sessions(); s.Begun != uint64(len(frames)) || s.Ended != 0 {
-		t.Errorf("%+v, want %d sessions begun", s, len(frames))
+	if open, sealed := r.Sessions(); open != (Sessions{Begun: uint64(len(frames) - 2)}) || sealed != (Sessions{Begun: 2}) {
+		t.Errorf("%+v and %+v, want %d sessions begun and 2", open, sealed, len(frames)-2)
 	}
 }
 
@@ -53,8 +56,7 @@ func TestSessionsFindPlaces(t *testing.T) {
 					refused++
 					break
 				}
-				table.begin(s, &k)
-				s.seen = 5000
+				table.begin(s, &k, 5000)
 			}
 		}
 		if refused > 0 {
@@ -63,49 +65,113 @@ func TestSessionsFindPlaces(t *testing.T) {
 	}
 }
 
-// A session that goes on keeps its place however many others come; one that is idle makes room, and begins at 0 if it comes back.
+// enter is what a Responder does with a packet of session i at tick now, and returns its place, nil where there is no room.
+func (t *sessions) enter(i int, now uint64) *session {
+	k := messageKey(uint64(i), 0)
+	s, going := t.find(&k, now)
+	if s != nil && !going {
+		t.begin(s, &k, now)
+	}
+	if s != nil {
+		s.seen = now
+		s.sent++
+	}
+	return s
+}
+
+// A flood of sessions of one packet each, at any rate, neither displaces a session that goes on nor keeps a new one out for long, nor one
+// that comes in bursts. One that is idle makes room and begins at 0 again when it comes back.
+func TestFloodDisplacesItself(t *testing.T) {
+	const second = 1 << 20 // ticks
+	for _, rate := range []int{35, 100, 1000, 20_000} {
+		table := newSessions(64, 60*second)
+		if len(table.places) != 128 {
+			t.Fatalf("%d places for 64 sessions", len(table.places))
+		}
+		now, source := uint64(1)<<40, 1_000_000
+		flood := func(ticks uint64) {
+			for end := now + ticks; now < end; now += second / uint64(rate) {
+				table.enter(source, now)
+				source++
+			}
+		}
+		for i := range 32 {
+			table.enter(i, now)
+		}
+		now += second / 10
+		for round := range uint32(100) {
+			for i := range 32 {
+				if s := table.enter(i, now); s == nil || s.sent != round+2 {
+					t.Fatalf("%d/s: session %d lost its place in round %d: %+v", rate, i, round, s)
+				}
+			}
+			flood(second / 4)
+		}
+		// New ones come as often as they have to for a second packet before the flood has gone round: some of the first may be displaced.
+		pace, lost := uint64(second/max(10, rate/10)), 0
+		for i := range 16 {
+			numbers := uint32(0)
+			for range 50 {
+				switch s := table.enter(100+i, now); {
+				case s == nil:
+					t.Fatalf("%d/s: new session %d is refused", rate, i)
+				case s.sent <= numbers:
+					lost++
+					numbers = s.sent
+				default:
+					numbers = s.sent
+				}
+				flood(pace)
+			}
+		}
+		if lost > 8 {
+			t.Errorf("%d/s: new sessions began again %d times", rate, lost)
+		}
+		begun, gone := table.begun.Load(), table.ended.Load()+table.displaced.Load()
+		if n := held(table); table.displaced.Load() == 0 || begun-gone != uint64(n) {
+			t.Errorf("%d/s: %d begun, %d gone, %d held", rate, begun, gone, n)
+		}
+	}
+}
+
+func held(t *sessions) (n int) {
+	for i := range t.places {
+		if t.places[i].seen != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// Sessions that go on fill the table: then a new one is refused until one of them has been silent for four times what it lasted, or idle.
 func TestSessionsAreBounded(t *testing.T) {
 	t0 := uint64(1) << 40
 	table := newSessions(64, 1000)
-	if len(table.places) != 128 {
-		t.Fatalf("%d places for 64 sessions", len(table.places))
-	}
-	key := func(i int) sessionKey { return messageKey(uint64(i), 0) }
-	enter := func(i int, now uint64) *session {
-		k := key(i)
-		s, going := table.find(&k, now)
-		if s != nil && !going {
-			table.begin(s, &k)
-		}
-		if s != nil {
-			s.seen = now
-			s.sent++
-		}
-		return s
-	}
-	for i := range 64 {
-		if enter(i, t0) == nil {
-			t.Fatalf("no room for session %d of 64", i)
+	entered := []int{}
+	for i := range 10_000 { // each comes twice at once, 10 ticks apart
+		if table.enter(i, t0) != nil && table.enter(i, t0+10) != nil {
+			entered = append(entered, i)
 		}
 	}
-	full := 0
-	for i := range 10_000 {
-		if enter(1000+i, t0+500) == nil {
-			full++
+	if len(entered) < 64 || len(entered) > 128 {
+		t.Fatalf("%d sessions found a place", len(entered))
+	}
+	for i := range 1000 {
+		if table.enter(20_000+i, t0+10+40) != nil {
+			t.Fatalf("session %d displaced one that was silent for 4 times what it lasted", i)
 		}
 	}
-	if full < 10_000-64 {
-		t.Errorf("%d of 10000 more found no room", full)
+	if table.enter(30_000, t0+10+41+patience) == nil {
+		t.Error("no session made room after a longer silence")
 	}
-	for i := range 64 {
-		if s := enter(i, t0+1000); s == nil || s.sent != 2 {
-			t.Fatalf("session %d lost its place to others", i)
-		}
+	if n := table.displaced.Load(); n != 1 {
+		t.Errorf("%d displaced, want 1", n)
 	}
-	if n := table.ended.Load(); n != 0 {
-		t.Errorf("%d sessions ended while they went on", n)
+	table = newSessions(64, 1000)
+	for now := t0; now <= t0+5000; now += 500 {
+		table.enter(5, now)
 	}
-	if s := enter(5, t0+2001); s == nil || s.sent != 1 {
+	if s := table.enter(5, t0+6001); s == nil || s.sent != 1 {
 		t.Errorf("an idle session goes on: %+v", s)
 	}
 	if n := table.ended.Load(); n != 1 {
@@ -113,10 +179,38 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 }
 
+// Unauthenticated packets from random sources take neither the places nor the rate of authenticated senders, new or old.
+func TestFloodSparesAuthenticated(t *testing.T) {
+	c := reflector(16)
+	c.Rate, c.Burst, c.TicksPerSecond = 1, 4, 1_000_000
+	r := responder(t, c)
+	r.Loop.Start = 1 << 40
+	ask := func(port uint16, ssid uint16) int { return poll(r, inBuffer(datagram(port, sealed(500, ssid)))) }
+	if ask(authPort, 1) == 0 {
+		t.Fatal("refused")
+	}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 100_000 {
+		a := netip.AddrFrom4([4]byte{10, 1, byte(rnd.Uint32()), byte(1 + rnd.IntN(200))})
+		p := open(0, uint16(rnd.Uint32()))
+		poll(r, inBuffer(eth(ourMAC, theirMAC, 0, 0x0800, udp(a, our4, uint16(2000+rnd.IntN(60_000)), 862, p))))
+	}
+	if ask(authPort, 1) == 0 || ask(authPort, 2) == 0 {
+		t.Errorf("an authenticated sender is refused: %v", r.Stats())
+	}
+	if s := r.Stats(); s[RefusedRate] == 0 {
+		t.Error("the flood did not exhaust what it can")
+	}
+}
+
 // What there is no room for is refused under its own reason, unchanged, and costs its source nothing.
 func TestSessionsFull(t *testing.T) {
 	c := reflector(1)
 	r := responder(t, c)
+	for i := range r.sessions.places { // sessions that have lasted, and were just heard of
+		s := &r.sessions.places[i]
+		s.begun, s.seen = 1, polling.TSC()
+	}
 	refused := 0
 	for i := range 1000 {
 		f := datagram(862, open(0, uint16(i)))
@@ -127,7 +221,7 @@ func TestSessionsFull(t *testing.T) {
 			}
 		}
 	}
-	if s := r.Stats(); refused < 1000-len(r.sessions.places) || s[RefusedSTAMPSessions] != uint64(refused) {
+	if s := r.Stats(); refused != 1000 || s[RefusedSTAMPSessions] != uint64(refused) {
 		t.Errorf("%d refused, %d under %s", refused, s[RefusedSTAMPSessions], RefusedSTAMPSessions)
 	}
 }

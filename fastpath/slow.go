@@ -4,8 +4,8 @@ import (
 	"slices"
 	"unsafe"
 
-	"rebound/cksum"
-	"rebound/polling"
+	"github.com/rebound-nic/rebound/cksum"
+	"github.com/rebound-nic/rebound/polling"
 )
 
 const (
@@ -378,26 +378,26 @@ func (r *Responder) udp(d []byte, in arrival) (v Verdict, grown int, tos uint8) 
 // admit finds the session of the test packet in datagram d, where there are any, and takes the reply from the rate of its source. It
 // returns why there is to be none, else 0.
 func (r *Responder) admit(d []byte, in *arrival, auth bool, source uint64) (why Verdict, s *session) {
-	if r.sessions == nil {
-		if !r.limit.take(r.Loop.Start, source) {
+	table, limit, ssid := r.sessions, &r.limit, uint16(0)
+	switch p := d[8:]; {
+	case auth:
+		table, limit, ssid = r.sealed.sessions, &r.sealed.limit, be.Uint16(p[authSSID:])
+	case len(p) >= stampLength:
+		ssid = be.Uint16(p[baseSSID:])
+	}
+	if table == nil {
+		if !limit.take(r.Loop.Start, source) {
 			return RefusedRate, nil
 		}
 		return 0, nil
 	}
-	ssid := uint16(0)
-	switch p := d[8:]; {
-	case auth:
-		ssid = be.Uint16(p[authSSID:])
-	case len(p) >= stampLength:
-		ssid = be.Uint16(p[baseSSID:])
-	}
 	k := frameKey(in.hosts, d, ssid)
-	return r.enter(&k, in.seen, source)
+	return r.enter(table, limit, &k, in.seen, source)
 }
 
 // enter is admit for a packet of the session k that came at tick now.
-func (r *Responder) enter(k *sessionKey, now, source uint64) (why Verdict, s *session) {
-	s, going := r.sessions.find(k, now)
+func (r *Responder) enter(table *sessions, limit *limiter, k *sessionKey, now, source uint64) (why Verdict, s *session) {
+	s, going := table.find(k, now)
 	if going {
 		s.received++
 		s.seen = now
@@ -405,11 +405,10 @@ func (r *Responder) enter(k *sessionKey, now, source uint64) (why Verdict, s *se
 	switch {
 	case s == nil:
 		return RefusedSTAMPSessions, nil
-	case !r.limit.take(r.Loop.Start, source):
+	case !limit.take(r.Loop.Start, source):
 		return RefusedRate, nil
 	case !going:
-		r.sessions.begin(s, k)
-		s.received, s.seen = 1, now
+		table.begin(s, k, now)
 	}
 	return 0, s
 }

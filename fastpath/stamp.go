@@ -4,8 +4,8 @@ import (
 	"math"
 	"math/bits"
 
-	"rebound/cksum"
-	"rebound/polling"
+	"github.com/rebound-nic/rebound/cksum"
+	"github.com/rebound-nic/rebound/polling"
 )
 
 // Clock says how the cycle counter relates to the time of day. It is made off the loop, as often as the relation is

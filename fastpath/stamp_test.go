@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"rebound/polling"
+	"github.com/rebound-nic/rebound/polling"
 )
 
 // A reflected test packet, field by field (RFC 8762 §4.3.1). RFC 5357 §4.2.1 lays TWAMP's out the same.

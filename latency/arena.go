@@ -11,6 +11,8 @@ import (
 type arena struct {
 	full [][]byte
 	buf  []byte
+
+	taken, at int // what fresh returned: whole chunks, and bytes of the next
 }
 
 const (
@@ -65,9 +67,22 @@ func (a *arena) put(from, to int64, c *counters) {
 	}
 }
 
-func (a *arena) intervals() []Interval {
+func (a *arena) chunks() [][]byte { return append(a.full[:len(a.full):len(a.full)], a.buf) }
+
+func (a *arena) intervals() []Interval { return decode(a.chunks()) }
+
+// fresh returns the intervals that were put since the last call.
+func (a *arena) fresh() []Interval {
+	all := a.chunks()
+	parts := append([][]byte(nil), all[a.taken:]...)
+	parts[0] = parts[0][a.at:]
+	a.taken, a.at = len(all)-1, len(a.buf)
+	return decode(parts)
+}
+
+func decode(chunks [][]byte) []Interval {
 	var out []Interval
-	for _, b := range append(a.full[:len(a.full):len(a.full)], a.buf) {
+	for _, b := range chunks {
 		for len(b) > 0 {
 			var v [7]uint64
 			for i := range v {

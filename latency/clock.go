@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/polling"
+	"github.com/rebound-nic/rebound/polling"
 )
 
 // ErrClock is returned where the cycle counter cannot serve as a clock at all: it stands still or runs backwards.

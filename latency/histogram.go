@@ -8,7 +8,7 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
-	"rebound/polling"
+	"github.com/rebound-nic/rebound/polling"
 )
 
 // The geometry that every histogram of a report has, in the terms of HdrHistogram: values from 1 ns to one hour with three
@@ -118,6 +118,9 @@ func (h *Histogram) StdDev() float64 {
 	return math.Sqrt(sum / float64(h.Count))
 }
 
+// Counters returns the number of counters that are not zero.
+func (h *Histogram) Counters() int { return len(h.count) }
+
 // Buckets calls yield for each counter that is not zero, in ascending order.
 func (h *Histogram) Buckets(yield func(Bucket) bool) {
 	for i, n := range h.count {
@@ -169,19 +172,22 @@ func Merge(hs ...*Histogram) *Histogram {
 	if len(hs) == 1 {
 		return hs[0]
 	}
-	var sum counters
-	sum.reset()
+	var sum Tally
 	for _, h := range hs {
+		if h.Count == 0 {
+			continue
+		}
 		for i, n := range h.count {
 			sum.add(int(h.index[i]), n)
 		}
-		if h.Count > 0 {
-			sum.n += h.Count
-			sum.sum += h.Sum
-			sum.min, sum.max = min(sum.min, h.Min), max(sum.max, h.Max)
+		if sum.n == 0 || h.Min < sum.min {
+			sum.min = h.Min
 		}
+		sum.n += h.Count
+		sum.sum += h.Sum
+		sum.max = max(sum.max, h.Max)
 	}
-	return sum.snapshot()
+	return sum.Histogram()
 }
 
 // FromValues returns the histogram of values in nanoseconds.
@@ -196,18 +202,13 @@ func FromValues(values []int64) *Histogram {
 
 // FromCounts returns the histogram in which each of values, in nanoseconds, occurs as often as counts says.
 func FromCounts(values, counts []int64) *Histogram {
-	var c counters
-	c.reset()
+	var t Tally
 	for i, v := range values {
 		if n := counts[i]; n > 0 {
-			v = max(v, 0)
-			c.add(countsIndex(v), n)
-			c.n += n
-			c.min, c.max = min(c.min, v), max(c.max, v)
-			c.sum += float64(v) * float64(n)
+			t.record(v, n)
 		}
 	}
-	return c.snapshot()
+	return t.Histogram()
 }
 
 // FromHot converts what a polling loop recorded, from ticks to nanoseconds. The result has the resolution of
@@ -223,7 +224,7 @@ func FromTicks(counts *[polling.Buckets]uint64, greatest uint64, c *Clock) *Hist
 	return fromBuckets(counts, greatest, c.Nanoseconds)
 }
 
-// FromNanoseconds is FromTicks where the values are nanoseconds already, as the program of nic/xdp records them.
+// FromNanoseconds is FromTicks where the values are nanoseconds already, as the program of nic/drivers/xdp records them.
 func FromNanoseconds(counts *[polling.Buckets]uint64, greatest uint64) *Histogram {
 	return fromBuckets(counts, greatest, func(ns uint64) int64 { return int64(ns) })
 }

@@ -4,7 +4,7 @@ import (
 	"runtime"
 	"time"
 
-	"rebound/polling"
+	"github.com/rebound-nic/rebound/polling"
 )
 
 // SelfTest does nothing but read the counter for d on the calling thread, and returns the gaps between neighbouring

@@ -201,6 +201,28 @@ func (r *Recorder) Recording() Recording {
 	return out
 }
 
+// LastRun returns the run that ended last and what each series recorded since LastRun was last called, as one interval. It is
+// called after End.
+func (r *Recorder) LastRun() (Run, []*Series) {
+	run := r.runs[len(r.runs)-1]
+	tracks := append([]*Track{r.sent}, r.extra...)
+	if r.intended != nil {
+		tracks = append([]*Track{r.intended}, tracks...)
+	}
+	var out []*Series
+	for _, t := range tracks {
+		var hs []*Histogram
+		for _, iv := range t.fresh() {
+			hs = append(hs, iv.Histogram)
+		}
+		out = append(out, &Series{Name: t.name, Intervals: []Interval{{run.Start, run.End, Merge(hs...)}}})
+	}
+	return run, out
+}
+
+// Runs returns how many runs began.
+func (r *Recorder) Runs() int { return len(r.runs) }
+
 func (t *Track) series() *Series {
 	s := &Series{Name: t.name, Intervals: t.arena.intervals()}
 	s.Sum()

@@ -120,3 +120,45 @@ func BenchmarkRecord(b *testing.B) {
 		r.Record(now, now+20, now+3000+now%500)
 	}
 }
+
+// What LastRun returns after each run adds up to the recording, over many chunks of memory.
+func TestLastRun(t *testing.T) {
+	r, err := NewRecorder(testClock(), RecorderOptions{OpenLoop: true, Interval: 10 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rnd := rand.New(rand.NewPCG(5, 6))
+	sum := map[string]int64{}
+	now := uint64(1)
+	for i := range 60 {
+		r.Begin(now)
+		for range 20_000 {
+			now += 100_000
+			r.Record(now, now+50, now+50+rnd.Uint64N(1<<30))
+		}
+		now += 1 << 31
+		r.End(now)
+		if i%3 == 2 {
+			continue // not asked after each
+		}
+		run, series := r.LastRun()
+		if run != r.runs[i] {
+			t.Errorf("run %v, want %v", run, r.runs[i])
+		}
+		for _, s := range series {
+			sum[s.Name] += s.Intervals[0].Count
+		}
+	}
+	_, series := r.LastRun()
+	for _, s := range series {
+		sum[s.Name] += s.Intervals[0].Count
+	}
+	if len(r.sent.full) < 2 {
+		t.Errorf("%d full chunks: the test does not reach their ends", len(r.sent.full))
+	}
+	for _, s := range r.Recording().Series {
+		if sum[s.Name] != s.Total.Count {
+			t.Errorf("%s: %d values in the runs, %d recorded", s.Name, sum[s.Name], s.Total.Count)
+		}
+	}
+}

@@ -13,20 +13,26 @@ type Tally struct {
 }
 
 // Record counts a value of ns nanoseconds. A negative one counts as 0.
-func (t *Tally) Record(ns int64) {
+func (t *Tally) Record(ns int64) { t.record(ns, 1) }
+
+func (t *Tally) record(ns, times int64) {
 	ns = max(ns, 0)
-	i := countsIndex(ns)
-	p := &t.pages[i>>subBits]
-	if *p == nil {
-		*p = new([1 << subBits]int64)
-	}
-	(*p)[i&(1<<subBits-1)]++
+	t.add(countsIndex(ns), times)
 	if t.n == 0 || ns < t.min {
 		t.min = ns
 	}
-	t.n++
+	t.n += times
 	t.max = max(t.max, ns)
-	t.sum += float64(ns)
+	t.sum += float64(ns) * float64(times)
+}
+
+// add counts in a bucket, and nothing else.
+func (t *Tally) add(index int, times int64) {
+	p := &t.pages[index>>subBits]
+	if *p == nil {
+		*p = new([1 << subBits]int64)
+	}
+	(*p)[index&(1<<subBits-1)] += times
 }
 
 // Count returns how many values were recorded.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"rebound/latency"
+	"github.com/rebound-nic/rebound/latency"
 )
 
 // One stall of 50 ms in every second, and passes of 200 ns else: a twentieth of all frames meets the stall, and of all

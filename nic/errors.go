@@ -3,7 +3,7 @@ package nic
 import (
 	"errors"
 
-	"rebound/nic/bus"
+	"github.com/rebound-nic/rebound/nic/bus"
 )
 
 // Drivers wrap these with the device, the register or command, what was expected and what was seen.

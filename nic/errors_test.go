@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
 // A device that left the bus is lost, whichever layer met it; one that failed is not.

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"sync/atomic"
 
-	"rebound/fastpath"
+	"github.com/rebound-nic/rebound/fastpath"
 )
 
 // Port is an open network interface: what it is, its link, its counters. How its frames or messages are answered or sent is
@@ -116,6 +116,10 @@ type Info struct {
 	// PartialChecksums says that received frames may come from a kernel on this machine with UDP checksums that were left
 	// to a device to complete. It is what a responder's fastpath.Config wants to be told.
 	PartialChecksums bool `json:"-"`
+
+	// NoDropCounter says that the device does not count the frames that it drops for want of a receive buffer: Stats.RxDropped
+	// stays 0.
+	NoDropCounter bool `json:"-"`
 }
 
 // Link is the state of the port.

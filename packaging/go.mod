@@ -1,4 +1,4 @@
-module rebound/packaging
+module github.com/rebound-nic/rebound/packaging
 
 go 1.26.4
 

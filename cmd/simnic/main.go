@@ -20,11 +20,15 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
-	"rebound/nic/sim"
-	"rebound/nic/sim/vfioserver"
+	"github.com/rebound-nic/rebound/internal/host/manual"
+	"github.com/rebound-nic/rebound/internal/host/version"
+	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/vfioserver"
 )
 
 func main() {
@@ -83,9 +87,14 @@ func (c *config) flags() *flag.FlagSet {
 
 // run returns the exit code: 0 done, 1 failed or a driver misbehaved, 2 used wrongly.
 func run(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
-	if len(args) == 1 && (args[0] == "manual" || args[0] == "completion") {
-		if err := printManual(stdout, args[0]); err != nil {
-			fmt.Fprintln(stderr, "simnic:", err)
+	stdout, stderr = plain.NewWriter(stdout), plain.NewWriter(stderr)
+	if len(args) == 1 && slices.Contains([]string{"version", "-version", "--version"}, args[0]) {
+		fmt.Fprint(stdout, version.Text("simnic"))
+		return 0
+	}
+	if len(args) > 0 && slices.Contains([]string{"manual", "completion", manual.CompleteCommand}, args[0]) {
+		if err := printManual(stdout, args[0], args[1:]); err != nil {
+			fmt.Fprintln(stderr, "simnic:", plain.Error(err))
 			return 1
 		}
 		return 0
@@ -105,7 +114,7 @@ func run(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
 	}
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
 	if err := c.check(fs.Args()); err != nil {
-		fmt.Fprintln(stderr, "simnic:", err)
+		fmt.Fprintln(stderr, "simnic:", plain.Error(err))
 		return 2
 	}
 	b, err := c.build(log)
@@ -114,7 +123,7 @@ func run(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
 		err = b.writeTrace() // sooner than after hours
 	}
 	if err != nil {
-		fmt.Fprintln(stderr, "simnic:", err)
+		fmt.Fprintln(stderr, "simnic:", plain.Error(err))
 		return 1
 	}
 	for i := range b.ports {
@@ -123,7 +132,7 @@ func run(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
 	code := 0
 	fail := func(err error) {
 		if err != nil {
-			fmt.Fprintln(stderr, "simnic:", err)
+			fmt.Fprintln(stderr, "simnic:", plain.Error(err))
 			code = 1
 		}
 	}

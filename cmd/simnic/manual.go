@@ -3,8 +3,8 @@ package main
 import (
 	"io"
 
-	"rebound/cmd/internal/manual"
-	"rebound/cmd/internal/version"
+	"github.com/rebound-nic/rebound/internal/host/manual"
+	"github.com/rebound-nic/rebound/internal/host/version"
 )
 
 const about = `Serves device models of network cards over vfio-user, for QEMU's vfio-user-pci and for drivers of Rebound (nic.device =
@@ -14,15 +14,22 @@ const about = `Serves device models of network cards over vfio-user, for QEMU's 
   simnic -model ixgbe -socket /run/a -model ixgbe -socket /run/b -wire pair -wire pcap:ab.pcap
 
 SIGUSR1 prints what was counted so far, as -counts does at the end. SIGUSR2 resets every device under its driver. "simnic manual" prints
-this page, "simnic completion" the completion of its command line for bash.`
+this page, "simnic completion bash" shell completion (also zsh and fish).`
 
 // printManual writes what a package brings beside the program.
-func printManual(w io.Writer, what string) error {
+func printManual(w io.Writer, what string, rest []string) error {
 	p := &manual.Program{Name: "simnic", Section: 1, Line: "device models of network cards over vfio-user", Doc: about,
 		Commands: []manual.Command{{Args: "-model NAME -socket PATH [...] -wire pair|tap:NAME|pcap:FILE [flags]", Flags: new(config).flags()}},
 		Exit:     "0 done, 1 failed or a driver misbehaved (-strict), 2 used wrongly.", SeeAlso: []string{"responder(8)", "bench(1)"}}
-	if what == "completion" {
-		return p.WriteBash(w)
+	switch what {
+	case "completion":
+		shell := "bash"
+		if len(rest) > 0 {
+			shell = rest[0]
+		}
+		return p.WriteCompletion(w, shell)
+	case manual.CompleteCommand:
+		return p.Complete(w, rest)
 	}
 	v, day := version.Stamp()
 	return p.WriteMan(w, v, day)

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"strings"
 
-	"rebound/nic/sim"
-	"rebound/nic/sim/efasim"
-	"rebound/nic/sim/enasim"
-	"rebound/nic/sim/ixgbesim"
-	"rebound/nic/sim/mlx4sim"
-	"rebound/nic/sim/mlx5sim"
-	"rebound/nic/sim/toysim"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/efasim"
+	"github.com/rebound-nic/rebound/sim/enasim"
+	"github.com/rebound-nic/rebound/sim/ixgbesim"
+	"github.com/rebound-nic/rebound/sim/mlx4sim"
+	"github.com/rebound-nic/rebound/sim/mlx5sim"
+	"github.com/rebound-nic/rebound/sim/toysim"
 )
 
 // profile is one adapter that a model can be.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"rebound/nic/sim"
+	"github.com/rebound-nic/rebound/sim"
 )
 
 // Every profile of every model is there under its name, and comes up as a port.

@@ -18,10 +18,12 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"rebound/nic/bus/dma"
-	"rebound/nic/bus/mmio"
-	"rebound/nic/bus/vfiouser"
-	"rebound/nic/sim"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/vfiouser"
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/sim"
 )
 
 // program is a run of simnic in this process.
@@ -124,12 +126,14 @@ func (p *port) send(frame []byte) {
 }
 
 func (p *port) receive() []byte {
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(100 * time.Microsecond) {
-		if w := sim.Load64(p.mem.Bytes[8:]); w>>16&1 != 0 {
-			return p.mem.Bytes[0x2000:][:w&0xffff]
-		}
+	var w uint64
+	if !await.Holds(func() bool {
+		w = sim.Load64(p.mem.Bytes[8:])
+		return w>>16&1 != 0
+	}) {
+		return nil
 	}
-	return nil
+	return p.mem.Bytes[0x2000:][:w&0xffff]
 }
 
 func (p *port) close() {
@@ -200,15 +204,13 @@ func TestWireCounts(t *testing.T) {
 		var r struct {
 			Ports []struct{ Wire sim.WireCounts }
 		}
-		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		await.Holds(func() bool {
 			s.sig <- syscall.SIGUSR1
 			if err := json.Unmarshal([]byte(s.line(t)), &r); err != nil || len(r.Ports) != 2 {
 				t.Fatalf("%+v: %v", r, err)
 			}
-			if r.Ports[1].Wire.Frames > 0 {
-				break
-			}
-		}
+			return r.Ports[1].Wire.Frames > 0
+		})
 		if r.Ports[1].Wire != c.want || r.Ports[0].Wire != (sim.WireCounts{}) {
 			t.Errorf("%s: %+v, want %+v at the second port", c.flag, r.Ports, c.want)
 		}
@@ -292,9 +294,7 @@ func TestTrace(t *testing.T) {
 }
 
 func TestTap(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("a tap interface needs root")
-	}
+	needs.Root(t, "a tap interface")
 	runtime.LockOSThread() // never unlocked: the thread keeps the namespace to itself and ends with the test
 	ns, err := netns.New()
 	if err != nil {

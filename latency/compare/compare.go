@@ -1,4 +1,4 @@
-// Package compare holds reports against each other: what differs, and what of it is more than chance.
+// Package compare compares reports: what differs, and which differences are more than chance.
 package compare
 
 import (
@@ -8,37 +8,46 @@ import (
 	"slices"
 	"strings"
 
-	"rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// ErrNotComparable is returned where limits were to be judged on reports whose numbers must not be held against each other.
+// ErrNotComparable is returned for limits on reports whose numbers must not be compared.
 var ErrNotComparable = errors.New("reports are not comparable")
 
-// Comparison holds several reports against the first of them.
+// Comparison compares several reports with the first of them.
 type Comparison struct {
 	Reports []*report.Report
-	// Obstacles are the reasons why numbers must not be held against each other, of all pairs; they are printed before
-	// any number.
+	// Obstacles are the reasons why numbers must not be compared, of all pairs; they are printed before any number.
 	Obstacles []string
 	// Notes are what a reader should know and what does not forbid a comparison.
 	Notes []string
 	// Pairs has one element for each report after the first.
 	Pairs []Pair
+
+	limits []Limit
 }
 
-// Pair is one report, B, against the base, A.
+// Pair is one report, B, compared with the base, A.
 type Pair struct {
 	A, B      *report.Report
 	Obstacles []string // why these two must not be compared: their Rows then carry no verdict
 	Rows      []Row
 	OneWay    []Way // of STAMP alone
 
-	clocks float64 // ns of any shift that may be the clocks'
+	clocks       float64 // ns of any shift that may be the clocks'
+	runsA, runsB []part
+	random       bool // the two were measured alternately, in random order
 }
 
-// Reports holds others against base.
+// Reports compares others with base.
 func Reports(base *report.Report, others ...*report.Report) *Comparison {
-	c := &Comparison{Reports: distinct(append([]*report.Report{base}, others...))}
+	return Against(nil, base, others...)
+}
+
+// Against compares others with base, and has a row for each statistic that a limit names.
+func Against(limits []Limit, base *report.Report, others ...*report.Report) *Comparison {
+	c := &Comparison{Reports: distinct(append([]*report.Report{base}, others...)), limits: limits}
 	base, others = c.Reports[0], c.Reports[1:]
 	for _, r := range c.Reports {
 		c.inspect(r)
@@ -48,16 +57,45 @@ func Reports(base *report.Report, others ...*report.Report) *Comparison {
 		c.Obstacles = append(c.Obstacles, p.Obstacles...)
 		c.Notes = append(c.Notes, differences(base, r)...)
 		if base.Measured() && r.Measured() {
-			for _, st := range Stats {
-				p.Rows = append(p.Rows, p.row(st))
-			}
-			p.OneWay = p.ways()
+			p.judge(limits)
 		}
 		c.Pairs = append(c.Pairs, p)
 	}
 	slices.Sort(c.Notes)
 	c.Notes = slices.Compact(c.Notes)
 	return c
+}
+
+// judge fills in the rows of all statistics, and of those that limits name.
+func (p *Pair) judge(limits []Limit) {
+	all, asked := slices.Clone(Stats), map[Stat]bool{}
+	for _, l := range limits {
+		if asked[l.Stat] = true; !slices.Contains(all, l.Stat) {
+			all = append(all, l.Stat)
+		}
+	}
+	ways := p.ways()
+	named, other := levels(len(asked), len(all)+len(ways)*len(wayStats))
+	p.see()
+	for _, st := range all {
+		level := other
+		if asked[st] {
+			level = named
+		}
+		r := p.row(st, level)
+		r.Asked = asked[st]
+		p.Rows = append(p.Rows, r)
+	}
+	for _, w := range ways {
+		w.judge(other)
+		p.OneWay = append(p.OneWay, w.Way)
+	}
+}
+
+// see reads the runs of both sides.
+func (p *Pair) see() {
+	p.runsA, p.runsB = runs(p.A), runs(p.B)
+	p.random = random(p.A, p.B, p.runsA, p.runsB)
 }
 
 // distinct gives reports of the same name, of one target before and after a change, the names of their folders as well.
@@ -70,7 +108,7 @@ func distinct(all []*report.Report) []*report.Report {
 	for i, r := range all {
 		if count[r.Name()] > 1 && r.Dir != "" && r.Label != "" {
 			named := *r
-			named.Label = fmt.Sprintf("%s (%s)", r.Name(), filepath.Clean(r.Dir))
+			named.Label = fmt.Sprintf("%s (%s)", r.Name(), plain.Text(filepath.Clean(r.Dir)))
 			out[i] = &named
 		}
 	}
@@ -79,6 +117,9 @@ func distinct(all []*report.Report) []*report.Report {
 
 // inspect notes what is to be known of one report.
 func (c *Comparison) inspect(r *report.Report) {
+	if text := r.UnfinishedText(); text != "" {
+		c.Notes = append(c.Notes, r.Name()+" is "+text)
+	}
 	if r.Device.Sim() {
 		c.Notes = append(c.Notes, fmt.Sprintf("%s ran on a device model: its nanoseconds are the model's, not a card's; compare its bus transactions", r.Name()))
 	}

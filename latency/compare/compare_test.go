@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"rebound/latency"
-	"rebound/latency/host"
-	"rebound/latency/report"
-	"rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/host"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/synthetic"
 )
 
 func TestParseLimits(t *testing.T) {
@@ -107,25 +107,16 @@ func machines(seed uint64, n int, alternating bool, m synthetic.Machine, shift f
 	if m.Level == nil {
 		m.Level = synthetic.Quiet
 	}
-	var x, y []synthetic.Slot
-	for i := range n {
-		at := float64(i)
-		if alternating {
-			x = append(x, synthetic.Slot{Start: 2 * at, End: 2*at + 0.9})
-			y = append(y, synthetic.Slot{Start: 2*at + 1, End: 2*at + 1.9})
-			if i%2 == 1 {
-				x[i], y[i] = y[i], x[i]
-			}
-		} else {
-			x = append(x, synthetic.Slot{Start: at, End: at + 0.9})
-			y = append(y, synthetic.Slot{Start: float64(n) + at, End: float64(n) + at + 0.9})
-		}
+	var all []synthetic.Slot
+	for i := range 2 * n {
+		all = append(all, synthetic.Slot{Start: float64(i), End: float64(i) + 0.9})
 	}
-	a, b = m.Runs(4000, x, 2), m.Runs(4000*(1+shift), y, 2)
-	a.Label, b.Label = "old", "new"
 	if alternating {
-		a.Session, b.Session = "s", "s"
+		a, b = m.Both(4000, 4000*(1+shift), synthetic.Slices(seed, n, 0.9, 0.1), 2)
+	} else {
+		a, b = m.Runs(4000, all[:n], 2), m.Runs(4000*(1+shift), all[n:], 2)
 	}
+	a.Label, b.Label = "old", "new"
 	return a, b
 }
 
@@ -145,7 +136,7 @@ func TestDifferencesAreFound(t *testing.T) {
 	for seed := range uint64(20) {
 		a, b := machines(seed, 10, true, steady, 0.02)
 		row := find(Reports(a, b), "p50")
-		if row.Verdict != Slower || row.How != "10 pairs of runs" || row.Lo > 80 || row.Hi < 80 || row.Lo <= 0 || row.P > alpha {
+		if row.Verdict != Slower || row.How != "10 pairs of runs" || row.Lo > 80 || row.Hi < 80 || row.Lo <= 0 || row.P > tableLevel {
 			t.Errorf("seed %d: %+v; want slower by about 80 ns", seed, row)
 		}
 		if back := find(Reports(b, a), "p50"); back.Verdict != Faster || back.Lo != -row.Hi || back.Shift != -row.Shift || back.P != row.P {
@@ -161,7 +152,7 @@ func TestBenchsOwnShift(t *testing.T) {
 	m.Noise = 0.0005
 	a, b := machines(1, 10, true, m, 0.006)
 	row := find(Reports(a, b), "p50")
-	if row.Verdict != Unknown || row.Shift < 15 || row.Shift > own || row.Lo > 0 || row.Hi < 0 || row.P <= alpha || !strings.Contains(row.Why, "50.00 ns") && !strings.Contains(row.Why, "50 ns") {
+	if row.Verdict != Unknown || row.Shift < 15 || row.Shift > own || row.Lo > 0 || row.Hi < 0 || row.P <= tableLevel || !strings.Contains(row.Why, "50.00 ns") && !strings.Contains(row.Why, "50 ns") {
 		t.Errorf("24 ns: %+v", row)
 	}
 	if row := find(Reports(b, a), "p50"); row.Verdict != Unknown || row.Lo > 0 || row.Hi < 0 {
@@ -191,7 +182,7 @@ func TestPairsCancelDrift(t *testing.T) {
 func TestApart(t *testing.T) {
 	a, b := machines(1, 8, false, steady, 0.03)
 	row := find(Reports(a, b), "p50")
-	if row.Verdict != Unknown || !row.Tested() || row.Lo > 0 || row.P <= alpha || !strings.Contains(row.Why, "-ab") {
+	if row.Verdict != Unknown || !row.Tested() || row.Lo > 0 || row.P <= tableLevel || !strings.Contains(row.Why, "-ab") {
 		t.Errorf("3 %%: %+v", row)
 	}
 	if row.Shift < 100 || row.Shift > 140 {
@@ -243,7 +234,7 @@ func TestTooFewSamples(t *testing.T) {
 	}{
 		{"p50", Slower, "20 pairs of runs", ""},
 		{"p90", Slower, "20 pairs of runs", ""},
-		{"p99", Unknown, "", "p99 needs 1000 samples in each of 8 runs"},
+		{"p99", Unknown, "", "p99 needs 1000 samples in each of 9 runs"},
 		{"p99.9", Unknown, "", "p99.9 needs 10000 samples, old has"},
 	} {
 		row := find(Reports(a, b), c.stat)
@@ -251,9 +242,9 @@ func TestTooFewSamples(t *testing.T) {
 			t.Errorf("%s: %+v", c.stat, row)
 		}
 	}
-	a, b = machines(1, 50, true, m, 1)
-	if row := find(Reports(a, b), "p99"); row.How != "8 pairs of runs, each of 6 joined" || row.Verdict != Slower {
-		t.Errorf("50 slices of 200 samples: %+v", row)
+	a, b = machines(1, 60, true, m, 1)
+	if row := find(Reports(a, b), "p99"); row.How != "10 pairs of runs, each of 6 joined" || row.Verdict != Slower {
+		t.Errorf("60 slices of 200 samples: %+v", row)
 	}
 	a, b = machines(1, 300, true, m, 1)
 	if row := find(Reports(a, b), "p50"); row.How != "60 pairs of runs, each of 5 joined" {
@@ -299,13 +290,13 @@ func TestMissingRun(t *testing.T) {
 
 // An extreme grows with the number of samples: where they differ, it says nothing.
 func TestExtremes(t *testing.T) {
-	a, b := machines(1, 8, true, steady, 0)
+	a, b := machines(1, 10, true, steady, 0)
 	if row := find(Reports(a, b), "max"); row.Verdict == Unknown {
 		t.Errorf("as many samples: %+v", row)
 	}
 	m := steady
 	m.Samples *= 2
-	_, b = machines(1, 8, true, m, 0)
+	_, b = machines(1, 10, true, m, 0)
 	if row := find(Reports(a, b), "max"); row.Verdict != Unknown || !strings.Contains(row.Why, "fixed rate") {
 		t.Errorf("twice as many: %+v", row)
 	}
@@ -313,15 +304,15 @@ func TestExtremes(t *testing.T) {
 
 // One very slow run moves the pooled numbers, and neither the estimate, nor the verdict, nor the exit status.
 func TestOneSlowRun(t *testing.T) {
-	a, b := machines(3, 8, true, steady, -0.001)
+	a, b := machines(3, 10, true, steady, -0.001)
 	slow, _ := machines(3, 1, true, steady, 0)
-	for i, iv := range b.Main().Intervals[14:] {
+	for i, iv := range b.Main().Intervals[18:] {
 		h := slow.Main().Intervals[i].Histogram
 		var values []int64
 		for range iv.Count {
 			values = append(values, 20*h.Quantile(0.5))
 		}
-		b.Main().Intervals[14+i].Histogram = latency.FromValues(values)
+		b.Main().Intervals[18+i].Histogram = latency.FromValues(values)
 	}
 	b.Main().Sum()
 	c := Reports(a, b)
@@ -330,7 +321,7 @@ func TestOneSlowRun(t *testing.T) {
 		t.Errorf("%+v", row)
 	}
 	limits, _ := ParseLimits("p99>+5%+200ns")
-	if worse, err := c.Exceeded(limits); err != nil || len(worse) > 0 {
+	if worse, err := Against(limits, a, b).Exceeded(); err != nil || len(worse) > 0 {
 		t.Errorf("%q, %v", worse, err)
 	}
 }
@@ -338,14 +329,13 @@ func TestOneSlowRun(t *testing.T) {
 // Both parts of a limit must be exceeded by what is proven; what cannot be told is an error and neither a pass nor worse.
 func TestExceeded(t *testing.T) {
 	a, b := machines(2, 8, true, steady, 0.1) // +10 %, +400 ns
-	c := Reports(a, b)
-	check := func(c *Comparison, limit string, want int, undecided string) {
+	check := func(limit string, want int, undecided string) {
 		t.Helper()
 		ls, err := ParseLimits(limit)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := c.Exceeded(ls)
+		got, err := Against(ls, a, b).Exceeded()
 		if len(got) != want {
 			t.Errorf("%s: %q, want %d", limit, got, want)
 		}
@@ -356,17 +346,121 @@ func TestExceeded(t *testing.T) {
 			t.Errorf("%s: %q", limit, got[0])
 		}
 	}
-	check(c, "p50>+5%+200ns", 1, "")
-	check(c, "p50>+15%+200ns", 0, "")
-	check(c, "p50>+5%+800ns", 0, "")
-	check(c, "p50>+300ns", 1, "")
-	check(c, "p50>+5%,p90>+5%,max>+2s", 2, "")
-	check(c, "p99.999>+5%", 0, "1000000 samples")
+	check("p50>+5%+200ns", 1, "")
+	check("p50>+15%+200ns", 0, "")
+	check("p50>+5%+800ns", 0, "")
+	check("p50>+300ns", 1, "")
+	check("p50>+5%,p90>+5%,max>+2s", 2, "")
+	check("p99.999>+5%", 0, "1000000 samples")
 	a, b = machines(2, 8, true, steady, 0)
-	check(Reports(a, b), "p50>+0.0001%", 0, "") // noise exceeds nothing
+	check("p50>+0.0001%", 0, "") // noise exceeds nothing
 	a, b = machines(2, 8, false, steady, 0.08)
-	check(Reports(a, b), "p50>+5%", 0, "measure alternately") // beyond the limit, perhaps by drift
-	check(Reports(a, b), "p50>+20%", 0, "")                   // not even so
+	check("p50>+5%", 0, "measure alternately") // beyond the limit, perhaps by drift
+	check("p50>+20%", 0, "")                   // not even so
 	a, b = machines(2, 3, true, steady, 0.5)
-	check(Reports(a, b), "p50>+5%", 0, "old has 3 runs")
+	check("p50>+5%", 0, "3 pairs of runs")
+}
+
+// A change in per cent has what A's runs had as its base, whatever the runs scatter: it is never below -100 %, and it has the
+// sign of the shift.
+func TestPercent(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 5))
+	low := 0.0
+	for range 2000 {
+		n := 8 + rnd.IntN(12)
+		a, b := make([]float64, n), make([]float64, n)
+		for i := range n { // half of A's runs had a stall
+			a[i], b[i] = 10+rnd.Float64(), 10+rnd.Float64()
+			if rnd.IntN(2) == 0 {
+				a[i] += 30 * rnd.ExpFloat64()
+			}
+		}
+		for name, test := range map[string]func(a, b []float64) ranked{"paired": paired, "unpaired": unpaired} {
+			var r Row
+			r.Shift, r.Base = test(a, b).estimate()
+			if p := r.Percent(); p < -100 || p*r.Shift < 0 || r.Base+r.Shift < 10 {
+				t.Fatalf("%s: %+.1f %%, %+v of %v\n%v\n%v", name, p, r.Shift, r.Base, a, b)
+			}
+			low = min(low, r.Shift/median(a)*100)
+		}
+	}
+	if low > -100 {
+		t.Errorf("the median of A as a base gives no less than %v %%: the test tests too little", low)
+	}
+}
+
+// Slices that were measured in a fixed order, as old versions did, prove nothing: a disturbance can have the same period. So do
+// slices whose schedule is not that of the runs.
+func TestFixedOrder(t *testing.T) {
+	for name, change := range map[string]func(a, b *report.Report){
+		"no schedule":          func(a, b *report.Report) { a.Schedule, b.Schedule = nil, nil },
+		"one schedule":         func(a, b *report.Report) { a.Schedule = nil },
+		"no seed":              func(a, b *report.Report) { a.Schedule.Seed, b.Schedule.Seed = "", "" },
+		"another seed":         func(a, b *report.Report) { a.Schedule.Seed = "2" },
+		"a schedule too short": func(a, b *report.Report) { a.Schedule.Places = a.Schedule.Places[:9] },
+		"not that of the runs": func(a, b *report.Report) { a.Schedule, b.Schedule = b.Schedule, a.Schedule },
+		"the same place":       func(a, b *report.Report) { b.Schedule.Places[3] = a.Schedule.Places[3] },
+	} {
+		a, b := machines(1, 10, true, steady, 0.5)
+		if row := find(Reports(a, b), "p50"); row.Verdict != Slower {
+			t.Fatalf("%+v", row)
+		}
+		change(a, b)
+		c := Reports(a, b)
+		row := find(c, "p50")
+		if row.Verdict != Unknown || !row.Tested() || row.Lo > 0 || !strings.Contains(row.Why, "fixed order") || !strings.Contains(c.Pairs[0].Visible(), "bench run -ab") {
+			t.Errorf("%s: %+v, %q", name, row, c.Pairs[0].Visible())
+		}
+		limits, _ := ParseLimits("p50>+5%")
+		if worse, err := Against(limits, a, b).Exceeded(); len(worse) > 0 || !errors.Is(err, ErrUndecided) {
+			t.Errorf("%s: %q, %v", name, worse, err)
+		}
+	}
+}
+
+// What could have been seen is said where nothing was, and it is true: twice that is seen, half of it is not.
+func TestVisible(t *testing.T) {
+	for _, alternating := range []bool{true, false} {
+		a, b := machines(4, 10, alternating, steady, 0)
+		c := Reports(a, b)
+		row := find(c, "p50")
+		said := c.Pairs[0].Visible()
+		if row.Verdict == Slower || row.Verdict == Faster || strings.Contains(said, "-ab") == alternating || !strings.Contains(said, "p50 "+row.Visible()) {
+			t.Errorf("alternating %t: %+v, %q", alternating, row, said)
+		}
+		v := row.percent(row.Least)
+		if alternating && (v > 2 || v < 0.1) || !alternating && (v < 10 || v > 14) {
+			t.Errorf("alternating %t: a change above %v %% could be seen", alternating, v)
+		}
+		for factor, want := range map[float64]bool{2: true, 0.5: false} {
+			a, b := machines(4, 10, alternating, steady, factor*v/100)
+			if row := find(Reports(a, b), "p50"); (row.Verdict == Slower) != want {
+				t.Errorf("alternating %t, %v of that: %+v", alternating, factor, row)
+			}
+		}
+	}
+	if c := Reports(machines(4, 10, true, steady, 0.5)); strings.Contains(c.Pairs[0].Visible(), "p50") {
+		t.Errorf("p50 has a verdict: %q", c.Pairs[0].Visible())
+	}
+}
+
+// The levels of a table's rows add up to that of the table, however many rows were asked for.
+func TestLevels(t *testing.T) {
+	for all := 1; all <= 14; all++ {
+		for asked := range all + 1 {
+			named, other := levels(asked, all)
+			if sum := float64(asked)*named + float64(all-asked)*other; sum > tableLevel+1e-12 || asked > 0 && named > askedLevel || asked < all && other <= 0 {
+				t.Errorf("%d of %d asked for: %v each, %v each other, %v in all", asked, all, named, other, sum)
+			}
+		}
+	}
+	a, b := machines(2, 8, true, steady, 0.1) // eight pairs are enough for what was asked for, and for nothing else
+	limits, _ := ParseLimits("p50>+1%,p95>+1%")
+	c := Against(limits, a, b)
+	if p50, p95, p90 := find(c, "p50"), find(c, "p95"), find(c, "p90"); p50.Verdict != Slower || p95.Verdict != Slower || !p95.Asked || p90.Tested() || !strings.Contains(p90.Why, "needs 9") {
+		t.Errorf("%+v\n%+v\n%+v", p50, p95, p90)
+	}
+	if said := c.Pairs[0].Confidence(); !strings.Contains(said, "99.0 % for each row that -fail-if names, 99.6 % for each other") || !strings.Contains(said, "5 %") {
+		t.Error(said)
+	}
 }

@@ -4,10 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
-	"rebound/latency"
+	"github.com/rebound-nic/rebound/latency"
 )
 
 // ErrLimit is returned for a fail-if expression that cannot be understood.
@@ -93,25 +94,25 @@ func parseLimit(s string) (l Limit, err error) {
 	return l, nil
 }
 
-// Exceeded returns one line for each limit that a report exceeds against the base, none if all is well: its verdict is
-// Slower, and the shift is beyond the limit. The error is ErrNotComparable, or ErrUndecided where a limit's statistic could
+// Exceeded returns one line for each limit of Against that a report exceeds against the base, none if all is well: its verdict
+// is Slower, and the shift is beyond the limit. The error is ErrNotComparable, or ErrUndecided where a limit's statistic could
 // not be tested, or shifted beyond the limit by what may be drift.
-func (c *Comparison) Exceeded(limits []Limit) ([]string, error) {
+func (c *Comparison) Exceeded() ([]string, error) {
 	if len(c.Obstacles) > 0 {
 		return nil, fmt.Errorf("%w: %s", ErrNotComparable, strings.Join(c.Obstacles, "; "))
 	}
 	var out []string
 	var undecided []error
 	for _, p := range c.Pairs {
-		for _, l := range limits {
-			row := p.row(l.Stat)
-			beyond := row.Shift > l.Absolute && row.Shift > row.Typical*l.Relative/100
+		for _, l := range c.limits {
+			row := p.Rows[slices.IndexFunc(p.Rows, func(r Row) bool { return r.Stat == l.Stat })]
+			beyond := row.Shift > l.Absolute && row.Shift > row.Base*l.Relative/100
 			switch {
 			case !row.Tested() || row.Verdict == Unknown && beyond:
 				undecided = append(undecided, fmt.Errorf("%v: %w: %s", l, ErrUndecided, row.Why))
 			case row.Verdict == Slower && beyond:
-				out = append(out, fmt.Sprintf("%v: %s went from %s to %s in %s, %s (%+.1f%%; p=%.3g, %s)", l, l.Stat, latency.FormatNS(row.Typical),
-					latency.FormatNS(row.Typical+row.Shift), p.B.Name(), latency.FormatSigned(row.Shift), row.Percent(), row.P, row.How))
+				out = append(out, fmt.Sprintf("%v: %s went from %s to %s in %s, %s (%+.1f%%; p=%.3g, %s)", l, l.Stat, latency.FormatNS(row.Base),
+					latency.FormatNS(row.Base+row.Shift), p.B.Name(), latency.FormatSigned(row.Shift), row.Percent(), row.P, row.How))
 			}
 		}
 	}

@@ -1,8 +1,8 @@
 package compare
 
 import (
-	"rebound/latency"
-	"rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/report"
 )
 
 // Way is one direction of two STAMP measurements.
@@ -13,23 +13,35 @@ type Way struct {
 	Rows   []Row
 }
 
-// ways compares one-way delays where both reports have them. What the clocks of both may be wrong by can be all that differs, and no
-// number of samples tells: a shift within the sum has no verdict. That holds for runs made by turns, too: the clocks of the two ends
-// move against each other meanwhile.
-func (p *Pair) ways() (all []Way) {
+// wayStats are the rows of a Way.
+var wayStats = []Stat{{"p50", 0.5}, {"p99", 0.99}}
+
+// way is a Way to be judged.
+type way struct {
+	Way
+	pair Pair
+}
+
+// ways finds one-way delays that both reports have. Any shift within the sum of the clock errors may be theirs, and no number of
+// samples tells: such a shift has no verdict. That holds for alternating runs, too: the clocks of the two ends move against each
+// other meanwhile.
+func (p *Pair) ways() (all []way) {
 	for _, name := range []string{latency.ThereSeries, latency.BackSeries} {
 		a, b := alone(p.A, name), alone(p.B, name)
 		if a == nil || b == nil {
 			continue
 		}
 		w := Way{Series: name, ErrorA: float64(p.A.STAMP.OneWay.ErrorNS), ErrorB: float64(p.B.STAMP.OneWay.ErrorNS)}
-		q := Pair{A: a, B: b, Obstacles: p.Obstacles, clocks: w.ErrorA + w.ErrorB}
-		for _, st := range []Stat{{"p50", 0.5}, {"p99", 0.99}} {
-			w.Rows = append(w.Rows, q.row(st))
-		}
-		all = append(all, w)
+		all = append(all, way{w, Pair{A: a, B: b, Obstacles: p.Obstacles, clocks: w.ErrorA + w.ErrorB}})
 	}
 	return all
+}
+
+func (w *way) judge(level float64) {
+	w.pair.see()
+	for _, st := range wayStats {
+		w.Rows = append(w.Rows, w.pair.row(st, level))
+	}
 }
 
 // alone returns r with the series of that name in the place of the main one, nil where it has none.

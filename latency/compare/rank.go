@@ -1,14 +1,11 @@
 package compare
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"sort"
 )
-
-// alpha is the chance of a wrong verdict that every statement about a difference allows. A table has eight lines: at the
-// customary 0.05 every third table would show a difference where there is none.
-const alpha = 0.01
 
 // ranked is a rank test, read three ways: its estimate, its interval and its p come from one statistic, the number of
 // elementary differences on one side of a supposed shift, and from that number's exact distribution. They can therefore
@@ -17,34 +14,40 @@ const alpha = 0.01
 // A difference that is exactly the supposed shift, a tie, counts against the verdict: the test would say the same
 // whichever way ties were broken, so that its level holds with ties and zeros, too.
 type ranked struct {
-	diffs []float64 // ascending
-	tail  []float64 // tail[k] is the chance that no more than k of diffs lie below the true shift; up to half of them
+	diffs []difference // ascending
+	tail  []float64    // tail[k] is the chance that no more than k of diffs lie below the true shift; up to half of them
 }
+
+// difference is an elementary difference between two sides, and what it is a difference to: base + diff is b's part, and
+// not below 0.
+type difference struct{ diff, base float64 }
 
 // unpaired is the Mann-Whitney test of two independent samples: the differences are those of each b to each a, their
 // median is the estimate of Hodges and Lehmann.
 func unpaired(a, b []float64) ranked {
-	r := ranked{diffs: make([]float64, 0, len(a)*len(b))}
+	r := ranked{diffs: make([]difference, 0, len(a)*len(b))}
 	for _, x := range a {
 		for _, y := range b {
-			r.diffs = append(r.diffs, y-x)
+			r.diffs = append(r.diffs, difference{y - x, x})
 		}
 	}
-	slices.Sort(r.diffs)
+	r.sort()
 	r.tail = mannWhitney(len(a), len(b))
 	return r
 }
 
 // paired is the signed rank test of pairs: the differences are Walsh's averages, of each two differences within a pair and
-// of each with itself.
+// of each with itself. It is a randomisation test where a fair coin decided the order of each pair (package schedule): if the
+// two sides are the same, that coin alone decides the sign of the pair's difference, whatever disturbs the machine. It holds
+// for joined pairs, too: swapping all of them is one of the orders that were equally likely.
 func paired(a, b []float64) ranked {
-	r := ranked{diffs: make([]float64, 0, len(a)*(len(a)+1)/2)}
+	r := ranked{diffs: make([]difference, 0, len(a)*(len(a)+1)/2)}
 	for i := range a {
 		for j := i; j < len(a); j++ {
-			r.diffs = append(r.diffs, (b[i]-a[i])/2+(b[j]-a[j])/2)
+			r.diffs = append(r.diffs, difference{(b[i]-a[i])/2 + (b[j]-a[j])/2, a[i]/2 + a[j]/2})
 		}
 	}
-	slices.Sort(r.diffs)
+	r.sort()
 	r.tail = signedRank(len(a))
 	return r
 }
@@ -97,27 +100,33 @@ func cumulate(p []float64) []float64 {
 	return p
 }
 
-// estimate is the median of the elementary differences.
-func (r ranked) estimate() float64 {
-	n := len(r.diffs)
-	return r.diffs[(n-1)/2]/2 + r.diffs[n/2]/2
+func (r ranked) sort() {
+	slices.SortFunc(r.diffs, func(x, y difference) int { return cmp.Or(cmp.Compare(x.diff, y.diff), cmp.Compare(x.base, y.base)) })
 }
 
-// interval returns the shifts that the test does not refuse at alpha. It is infinite where there are too few samples to
+// estimate returns the median of the elementary differences, and what it is a difference to. The median of one side's values
+// would be the wrong base: where values scatter widely, the shift can be greater than it.
+func (r ranked) estimate() (shift, base float64) {
+	n := len(r.diffs)
+	x, y := r.diffs[(n-1)/2], r.diffs[n/2]
+	return x.diff/2 + y.diff/2, x.base/2 + y.base/2
+}
+
+// interval returns the shifts that the test does not refuse at a level. It is infinite where there are too few samples to
 // refuse any.
-func (r ranked) interval() (lo, hi float64) {
-	k := sort.Search(len(r.tail), func(k int) bool { return 2*r.tail[k] > alpha })
+func (r ranked) interval(level float64) (lo, hi float64) {
+	k := sort.Search(len(r.tail), func(k int) bool { return 2*r.tail[k] > level })
 	if k == 0 {
 		return math.Inf(-1), math.Inf(1)
 	}
-	return r.diffs[k-1], r.diffs[len(r.diffs)-k]
+	return r.diffs[k-1].diff, r.diffs[len(r.diffs)-k].diff
 }
 
 // p returns the chance of such an estimate, or one farther out, if the shift is no more than allowed in its direction. It
-// is at most alpha exactly where the interval, widened by allowed on both sides, excludes 0.
+// is at most a level exactly where the interval of that level, widened by allowed on both sides, excludes 0.
 func (r ranked) p(allowed float64) float64 {
-	below := sort.Search(len(r.diffs), func(i int) bool { return r.diffs[i] > allowed })                  // at most allowed
-	above := len(r.diffs) - sort.Search(len(r.diffs), func(i int) bool { return r.diffs[i] >= -allowed }) // at least -allowed
+	below := sort.Search(len(r.diffs), func(i int) bool { return r.diffs[i].diff > allowed })                  // at most allowed
+	above := len(r.diffs) - sort.Search(len(r.diffs), func(i int) bool { return r.diffs[i].diff >= -allowed }) // at least -allowed
 	k := min(below, above)
 	if k >= len(r.tail) {
 		return 1

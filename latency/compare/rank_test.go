@@ -8,6 +8,9 @@ import (
 	"testing"
 )
 
+// alpha is a level to test at.
+const alpha = 0.01
+
 // The distributions are those that enumerating every case gives.
 func TestRankDistributions(t *testing.T) {
 	for _, c := range []struct{ m, n int }{{1, 1}, {1, 4}, {3, 2}, {4, 4}, {5, 7}, {8, 8}} {
@@ -65,11 +68,11 @@ func TestKnownTests(t *testing.T) {
 	if p := paired(a, b).p(0); math.Abs(p-2.0/256) > 1e-12 {
 		t.Errorf("8 pairs of one sign: p=%v, want 2 of 2^8", p)
 	}
-	if e := unpaired(a, b).estimate(); e != 10 {
+	if e, base := unpaired(a, b).estimate(); e != 10 || base < 1 || base > 8 {
 		t.Errorf("estimate %v, want 10", e)
 	}
 	// Four pairs can never be significant: their interval has no ends.
-	if lo, hi := paired(a[:4], b[:4]).interval(); !math.IsInf(lo, -1) || !math.IsInf(hi, 1) {
+	if lo, hi := paired(a[:4], b[:4]).interval(alpha); !math.IsInf(lo, -1) || !math.IsInf(hi, 1) {
 		t.Errorf("interval of four pairs: %v to %v", lo, hi)
 	}
 }
@@ -91,10 +94,14 @@ func TestOneInference(t *testing.T) {
 		}
 		allowed := float64(rnd.IntN(3)) / 2
 		for name, r := range map[string]ranked{"unpaired": unpaired(a, b), "paired": paired(a, b)} {
-			lo, hi := r.interval()
-			p, e := r.p(allowed), r.estimate()
+			lo, hi := r.interval(alpha)
+			p := r.p(allowed)
+			e, base := r.estimate()
 			if excludes := lo-allowed > 0 || hi+allowed < 0; excludes != (p <= alpha) {
 				t.Fatalf("%s: p=%v, interval %v to %v, allowed %v\n%v\n%v", name, p, lo, hi, allowed, a, b)
+			}
+			if base < slices.Min(a)-1e-9 || base > slices.Max(a)+1e-9 || base+e < slices.Min(b)-1e-9 || base+e > slices.Max(b)+1e-9 {
+				t.Fatalf("%s: estimate %v to %v is outside of\n%v\n%v", name, e, base, a, b)
 			}
 			if e < lo || e > hi {
 				t.Fatalf("%s: estimate %v outside of %v to %v", name, e, lo, hi)
@@ -102,7 +109,7 @@ func TestOneInference(t *testing.T) {
 			if p <= alpha {
 				refused++
 			}
-			if len(slices.Compact(slices.Clone(r.diffs))) < len(r.diffs) {
+			if same := func(x, y difference) bool { return x.diff == y.diff }; len(slices.CompactFunc(slices.Clone(r.diffs), same)) < len(r.diffs) {
 				tied++
 			}
 		}
@@ -145,7 +152,7 @@ func TestOutlierRuns(t *testing.T) {
 	a := []float64{100, 101, 102, 100, 101, 103, 99, 100}
 	b := []float64{99.5, 100.4, 101.3, 99.2, 100.1, 102, 98, 2000}
 	r := paired(a, b)
-	if e := r.estimate(); e > 0 || r.p(0) <= alpha {
+	if e, _ := r.estimate(); e > 0 || r.p(0) <= alpha {
 		t.Errorf("estimate %v, p=%v", e, r.p(0))
 	}
 	power := func(n int) int {
@@ -161,7 +168,8 @@ func TestOutlierRuns(t *testing.T) {
 					}
 				}
 			}
-			if r := paired(a, b); r.p(0) <= alpha && r.estimate() > 0 {
+			r := paired(a, b)
+			if e, _ := r.estimate(); r.p(0) <= alpha && e > 0 {
 				found++
 			}
 		}

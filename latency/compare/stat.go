@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"rebound/latency"
+	"github.com/rebound-nic/rebound/latency"
 )
 
 // Stat names one number of a distribution: "min", "max", "mean", or a percentile, "p99.9".

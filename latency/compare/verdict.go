@@ -3,8 +3,10 @@ package compare
 import (
 	"fmt"
 	"math"
+	"strconv"
+	"strings"
 
-	"rebound/latency"
+	"github.com/rebound-nic/rebound/latency"
 )
 
 // Verdict says what a difference is worth.
@@ -22,43 +24,78 @@ func (v Verdict) Mark() string { return [...]string{"?", "~", "-", "+"}[v] }
 
 func (v Verdict) String() string { return [...]string{"unknown", "noise", "faster", "slower"}[v] }
 
-// Row is one statistic of a Pair. Pooled is the statistic of all samples of a side. Typical and all that follows is of the
-// runs: half of A's are below Typical, and Shift is by how much B's lie above A's. The two can differ widely where one run
-// was slow; a verdict is on Shift.
+// Row is one statistic of a Pair. Pooled is the statistic of all samples of a side. All that follows is of the runs: Shift
+// is by how much B's lie above A's. The two can differ widely where one run was slow; a verdict is on Shift.
 type Row struct {
 	Stat             Stat
+	Asked            bool    // a limit names it: it was chosen before the result was seen
 	PooledA, PooledB float64 // ns
-	Typical          float64 // ns; NaN, as all numbers below, where Why says that there are too few samples
-	Shift            float64 // ns, B's runs against A's
-	Lo, Hi           float64 // ns, the interval of Shift at 99 %; it holds 0 exactly where the verdict is neither Faster nor Slower
-	P                float64 // chance of such a shift between samples of the same thing, drift included
+	Shift            float64 // ns, B's runs against A's; NaN, as all numbers below, where Why says that there are too few samples
+	Base             float64 // ns, what Shift is a difference to: A's part of it. Base + Shift is B's, and not below 0
+	Level            float64 // chance of a false verdict in this row: its part of tableLevel
+	Lo, Hi           float64 // ns, the interval of Shift at 1 - Level; it holds 0 exactly where the verdict is neither Faster nor Slower
+	P                float64 // chance of a row like this anywhere in a table of the same thing, drift included: at most tableLevel where there is a verdict
+	Least            float64 // ns, the smallest change that these samples could have shown; infinite where none
 	Verdict          Verdict
 	Diffs            []float64 // ns, ascending: the elementary differences whose median Shift is and whose ranks the test counts
 	Allowed          float64   // ns of Shift that may be drift, or the bench's own
 	How              string    // what the samples were
 	Why              string    // why the verdict is Unknown
+
+	apart bool // the two sides were measured one after the other
 }
 
 // Tested reports whether there were enough samples to test; a verdict may be Unknown all the same.
 func (r Row) Tested() bool { return r.How != "" }
 
-// Percent returns Shift in per cent of Typical; NaN where that is 0.
-func (r Row) Percent() float64 {
-	if r.Typical == 0 {
-		return math.NaN()
+// Percent returns Shift in per cent of Base, never below -100; NaN where Base is 0.
+func (r Row) Percent() float64 { return r.percent(r.Shift) }
+
+// Visible writes Least in per cent of Base, or in ns where that is no useful number.
+func (r Row) Visible() string {
+	switch v := r.percent(r.Least); {
+	case math.IsInf(r.Least, 0):
+		return "none"
+	case math.IsNaN(v), v > 1000:
+		return latency.FormatNS(r.Least)
+	default:
+		return latency.FormatShare(v / 100)
 	}
-	return r.Shift / r.Typical * 100
 }
 
-// row judges statistic st between the main series of the two.
-func (p *Pair) row(st Stat) Row {
+func (r Row) percent(ns float64) float64 {
+	if r.Base == 0 {
+		return math.NaN()
+	}
+	return ns / r.Base * 100
+}
+
+const (
+	// tableLevel is the chance that a table of two things that are the same has any verdict.
+	tableLevel = 0.05
+	// askedLevel is the most that a row which was asked for gets of it, and askedShare the most that all of them get.
+	askedLevel, askedShare = 0.01, 0.04
+)
+
+// levels divides tableLevel among the rows of a table (Bonferroni): those that were asked for get the greater part. The rows
+// depend on each other, so that the true chance is less; but their intervals hold all at once, and each of them agrees with
+// the verdict of its row. A step-down method (Holm) would find slightly more, without such intervals.
+func levels(asked, all int) (named, other float64) {
+	if asked > 0 {
+		named = min(askedLevel, askedShare/float64(asked))
+	}
+	return named, (tableLevel - named*float64(asked)) / float64(max(all-asked, 1))
+}
+
+// row judges statistic st between the main series of the two, at a level.
+func (p *Pair) row(st Stat, level float64) Row {
 	nan := math.NaN()
-	r := Row{Stat: st, PooledA: st.Of(p.A.Main().Total), PooledB: st.Of(p.B.Main().Total), Typical: nan, Shift: nan, Lo: nan, Hi: nan, P: nan}
+	r := Row{Stat: st, Level: level, PooledA: st.Of(p.A.Main().Total), PooledB: st.Of(p.B.Main().Total), Base: nan, Shift: nan, Lo: nan, Hi: nan, P: nan, Least: nan}
 	if len(p.Obstacles) > 0 {
 		r.Why = "not comparable"
 		return r
 	}
-	s, why := collect(st, p.A, p.B)
+	s, why := p.collect(st, level)
 	if why != "" {
 		r.Why = why
 		return r
@@ -68,30 +105,86 @@ func (p *Pair) row(st Stat) Row {
 		test = paired
 	}
 	t := test(s.a, s.b)
-	drift := s.allowed
-	s.allowed += p.clocks
-	lo, hi := t.interval()
-	r.Typical, r.Shift, r.Lo, r.Hi, r.P, r.How = median(s.a), t.estimate(), lo-s.allowed, hi+s.allowed, t.p(s.allowed), s.how
-	r.Diffs, r.Allowed = t.diffs, s.allowed
-	if s.paired && math.Abs(r.Shift) <= own && (lo > 0 || hi < 0) {
-		r.Lo, r.Hi, r.P, r.Allowed = lo-own, hi+own, t.p(own), own
-		r.Why = fmt.Sprintf("%s shifted by %s: two series of one bench may differ by %s with nothing changed", st,
-			latency.FormatSigned(r.Shift), latency.FormatNS(own))
-		return r
+	lo, hi := t.interval(level)
+	r.Shift, r.Base = t.estimate()
+	r.How, r.apart = s.how, s.apart
+	for _, d := range t.diffs {
+		r.Diffs = append(r.Diffs, d.diff)
 	}
-	switch {
+	judge := func(allowed float64) {
+		r.Lo, r.Hi, r.Allowed = lo-allowed, hi+allowed, allowed
+		r.P = min(1, t.p(allowed)*tableLevel/level)
+		if r.Least = max(r.Hi-r.Shift, r.Shift-r.Lo); s.paired {
+			r.Least = max(r.Least, own)
+		}
+	}
+	judge(s.allowed + p.clocks)
+	significant := lo > 0 || hi < 0
+	switch shift := latency.FormatSigned(r.Shift); {
+	case significant && math.IsInf(s.allowed, 1):
+		r.Why = fmt.Sprintf("%s shifted by %s, but an older version measured these reports in a fixed order, where a periodic disturbance looks like a difference: measure again with bench run -ab",
+			st, shift)
+	case significant && s.paired && math.Abs(r.Shift) <= own:
+		judge(max(own, s.allowed+p.clocks))
+		r.Why = fmt.Sprintf("%s shifted by %s: two series of one bench may differ by %s with nothing changed", st, shift, latency.FormatNS(own))
 	case r.Lo > 0:
 		r.Verdict = Slower
 	case r.Hi < 0:
 		r.Verdict = Faster
-	case p.clocks > 0 && (lo > 0 || hi < 0):
-		r.Why = fmt.Sprintf("%s of a way shifted by %s: what the clocks of both are wrong by may account for %s, drift for %s",
-			st, latency.FormatSigned(r.Shift), latency.FormatNS(p.clocks), latency.FormatNS(drift))
-	case s.allowed > 0 && (lo > 0 || hi < 0):
-		r.Why = fmt.Sprintf("%s shifted by %s, and by what the machine showed, drift may account for %s: measure alternately, with bench run -ab",
-			st, latency.FormatSigned(r.Shift), latency.FormatNS(s.allowed))
+	case significant && p.clocks > 0:
+		r.Why = fmt.Sprintf("%s of a way shifted by %s, but clock error may account for %s, and drift for %s", st, shift, latency.FormatNS(p.clocks), latency.FormatNS(s.allowed))
+	case significant:
+		r.Why = fmt.Sprintf("%s shifted by %s, but drift between runs one after the other may account for %s: measure alternately, with bench run -ab",
+			st, shift, latency.FormatNS(s.allowed))
 	default:
 		r.Verdict = Noise
 	}
 	return r
+}
+
+// Visible says which changes the rows without a verdict could have shown, and how to see smaller ones. It is empty where
+// there is no such row.
+func (p *Pair) Visible() string {
+	var parts []string
+	apart, fixed := false, false
+	for _, r := range p.Rows {
+		if !r.Tested() || r.Verdict > Noise || r.Stat.Single() {
+			continue
+		}
+		apart, fixed = apart || r.apart, fixed || math.IsInf(r.Least, 1)
+		parts = append(parts, r.Stat.String()+" "+r.Visible())
+	}
+	switch {
+	case fixed:
+		return "slices in a fixed order cannot show any change: measure again with bench run -ab, which draws the order at random"
+	case len(parts) == 0:
+		return ""
+	case apart:
+		return "runs one after the other could only have shown a change above: " + strings.Join(parts, ", ") + "; to see smaller ones, measure alternately with bench run -ab"
+	}
+	return "only a change above this could have been seen: " + strings.Join(parts, ", ") + "; to see smaller ones, measure longer"
+}
+
+// Confidence describes the intervals of the pair's rows.
+func (p *Pair) Confidence() string {
+	if len(p.Rows) == 0 {
+		return ""
+	}
+	percent := func(level float64) string { return strconv.FormatFloat(100*(1-level), 'f', 1, 64) + " %" }
+	asked, other := "", ""
+	for _, r := range p.Rows {
+		if r.Asked {
+			asked = percent(r.Level)
+		} else {
+			other = percent(r.Level)
+		}
+	}
+	each := other + " each"
+	switch {
+	case asked != "" && other != "":
+		each = asked + " for each row that -fail-if names, " + other + " for each other row"
+	case asked != "":
+		each = asked + " each"
+	}
+	return fmt.Sprintf("intervals are at %s, so that at most %.0f %% of tables that compare a thing with itself show any + or -; p is adjusted for that", each, 100*tableLevel)
 }

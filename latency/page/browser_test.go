@@ -19,8 +19,10 @@ import (
 	"testing"
 	"time"
 
-	"rebound/latency/compare"
-	"rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // probe runs in the page after it was drawn and leaves what it saw in the document.
@@ -86,12 +88,7 @@ func chromium(t *testing.T, args ...string) (stdout, stderr string) {
 		err = cmd.Run()
 		cancel()
 		// It leaves processes behind for a moment, which may still write there.
-		for range 100 {
-			if os.RemoveAll(profile) == nil {
-				break
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
+		await.Holds(func() bool { return os.RemoveAll(profile) == nil })
 		complete := !slices.Contains(args, "--dump-dom") || strings.Contains(out.String(), "</html>")
 		if complete && (err == nil || errors.Is(err, exec.ErrWaitDelay)) {
 			return out.String(), errs.String()
@@ -105,9 +102,7 @@ func chromium(t *testing.T, args ...string) (stdout, stderr string) {
 
 // The pages, opened from a file in a real browser: curves are drawn, nothing sticks out, nothing complains.
 func TestPagesInBrowser(t *testing.T) {
-	if _, err := exec.LookPath("chromium"); err != nil {
-		t.Skip("chromium is not installed (Debian package chromium)")
-	}
+	needs.Programs(t, "chromium")
 	a := synthetic.Link{Seed: 1, Median: 3400, Spread: 0.12, Runs: 8, Seconds: 4, Rate: 3000}.Report()
 	a.Label = "AF_XDP on veth"
 	b := synthetic.Link{Seed: 2, Median: 5100, Spread: 0.2, Runs: 8, Seconds: 4, Rate: 3000}.Report()

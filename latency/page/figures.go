@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"strings"
 
-	"rebound/latency"
-	"rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/compare"
 )
 
 // drawn is a distribution with the colour and name that it has on a page.

@@ -11,9 +11,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"rebound/latency"
-	"rebound/latency/compare"
-	"rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/report"
 )
 
 //go:embed page.css
@@ -94,13 +94,19 @@ type statRow struct {
 func Report(w io.Writer, rep *report.Report) error {
 	p := reportPage{R: rep, Sim: rep.Device.Sim(), Title: rep.Title(), Lede: lede(rep), Facts: facts(rep)}
 	unit := string(rep.Metric)
+	if text := rep.UnfinishedText(); text != "" {
+		p.Alerts = append(p.Alerts, upperFirst(text)+".")
+	}
 	if p.Sim {
 		p.Alerts = append(p.Alerts, "A device model answered. These nanoseconds are the model's and say nothing about a card's latency; the bus transactions do.")
 		unit += " in the model, not of a card"
 	}
 	if c := rep.Counts; c.Lost > 0 || c.Corrupt > 0 {
-		p.Alerts = append(p.Alerts, fmt.Sprintf("Of %d requests %d were lost (%.3g %%) and %d replies were corrupt. The percentiles are those of what came back.",
-			c.Sent, c.Lost, 100*float64(c.Lost)/float64(max(c.Sent, 1)), c.Corrupt))
+		p.Alerts = append(p.Alerts, fmt.Sprintf("Of %d requests, %s were lost between the hosts (%s %%), and %d replies were corrupt. The percentiles are those of what came back.",
+			c.Sent, c.LostText(), report.Range(c.LostLeast(), c.Lost, func(n int64) string { return fmt.Sprintf("%.3g", 100*float64(n)/float64(max(c.Sent, 1))) }), c.Corrupt))
+	}
+	for _, line := range rep.ByCounter() {
+		p.Alerts = append(p.Alerts, upperFirst(line)+".")
 	}
 	if own := rep.OwnTail(); own != "" {
 		p.Alerts = append(p.Alerts, upperFirst(own)+".")
@@ -181,7 +187,7 @@ func Report(w io.Writer, rep *report.Report) error {
 	}
 	p.Rows = append(p.Rows, samples)
 	for _, row := range countRows {
-		p.Frames = append(p.Frames, fact{row.name, grouped(row.of(&rep.Counts))})
+		p.Frames = append(p.Frames, fact{row.name, row.text(&rep.Counts, grouped)})
 	}
 	if n := rep.Counts.LostForward; n != nil {
 		p.Frames = append(p.Frames, fact{"lost there", grouped(*n)})

@@ -5,9 +5,9 @@ import (
 	"html/template"
 	"io"
 
-	"rebound/latency"
-	"rebound/latency/compare"
-	"rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/report"
 )
 
 type comparePage struct {
@@ -30,7 +30,7 @@ type pairTable struct {
 }
 
 type pairRow struct {
-	Stat, A, B, Diff, Percent, Mark, Verdict, CI, P string
+	Stat, A, B, Diff, Percent, Mark, Verdict, Word, CI, Least, P string
 }
 
 // Comparison writes the comparison as one page that needs nothing but itself.
@@ -88,10 +88,10 @@ func Comparison(w io.Writer, c *compare.Comparison) error {
 		}
 		var shifts []template.HTML
 		for _, r := range namedRows(pair) {
-			row := pairRow{Stat: r.name, A: nbsp(r.PooledA), B: nbsp(r.PooledB), Mark: r.Verdict.Mark(), Verdict: r.Verdict.String(), Diff: "–", CI: "–", P: "–"}
+			row := pairRow{Stat: r.name, A: nbsp(r.PooledA), B: nbsp(r.PooledB), Mark: r.Verdict.Mark(), Verdict: r.Verdict.String(), Word: verdictWords[r.Verdict], Diff: "–", CI: "–", Least: "–", P: "–"}
 			if r.Tested() {
 				row.Diff, row.Percent, row.P = latency.FormatSigned(r.Shift), formatPercent(r.Percent()), formatP(r.P)
-				row.CI = fmt.Sprintf("%s … %s", latency.FormatSigned(r.Lo), latency.FormatSigned(r.Hi))
+				row.CI, row.Least = formatInterval(r.Row, "%s … %s"), r.Visible()
 			}
 			if r.Tested() {
 				foot("Tested over " + r.How + ".")
@@ -104,17 +104,20 @@ func Comparison(w io.Writer, c *compare.Comparison) error {
 				shifts = append(shifts, shiftFigure(r.Row))
 			}
 		}
+		for _, line := range caveats(pair) {
+			foot(upperFirst(line) + ".")
+		}
 		for _, w := range pair.OneWay {
 			foot(fmt.Sprintf("%s: ± %s of A and ± %s of B by their clocks; a shift within the sum has no verdict.", upperFirst(wayName(w.Series)), nbsp(w.ErrorA), nbsp(w.ErrorB)))
 		}
 		t.Diff = joined("Histogram of the difference",
-			"The differences between runs whose ranks are tested: each B to each A, or the averages of two pairs. Their median is the shift; the grey ground is its interval, the line is no difference.", nil, shifts)
+			"The differences between runs whose ranks are tested: each B minus each A, or the averages of two pairs. Their median is the shift. Grey: its interval. The line is at no difference.", nil, shifts)
 		p.Pairs = append(p.Pairs, t)
 	}
 	for _, row := range countRows {
 		s := statRow{Name: row.name}
 		for _, r := range c.Reports {
-			s.Values = append(s.Values, grouped(row.of(&r.Counts)))
+			s.Values = append(s.Values, row.text(&r.Counts, grouped))
 		}
 		p.Frames = append(p.Frames, s)
 	}
@@ -128,6 +131,9 @@ func Comparison(w io.Writer, c *compare.Comparison) error {
 	p.Facts = factRows(c.Reports)
 	return page.ExecuteTemplate(w, "compare", p)
 }
+
+// verdictWords are what the page calls a verdict.
+var verdictWords = map[compare.Verdict]string{compare.Unknown: "cannot tell", compare.Noise: "no change seen", compare.Faster: "faster", compare.Slower: "slower"}
 
 // palette is the number of colours in page.css.
 const palette = 6

@@ -7,8 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"rebound/latency"
-	"rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/report"
 )
 
 // Matrix is what many hosts measured of many targets.
@@ -26,13 +27,14 @@ type Pair struct{ From, To string }
 
 // Cell is what one host measured of one target.
 type Cell struct {
-	P50, P99   float64 // ns; 0 where nothing came back
-	Samples    int64
-	Sent, Lost int64
-	Verdict    compare.Verdict // of what changed against the baseline
-	Stat       string          // that the verdict is on
-	Shift      float64         // ns
-	Why        string          // the verdict is Unknown
+	P50, P99      float64 // ns; 0 where nothing came back
+	Samples       int64
+	Sent, Lost    int64           // Lost: between the hosts, at most
+	LostUncertain int64           // of Lost, those that the measuring host may have dropped
+	Verdict       compare.Verdict // of what changed against the baseline
+	Stat          string          // that the verdict is on
+	Shift         float64         // ns
+	Why           string          // the verdict is Unknown
 }
 
 // Loss returns the share of probes lost, NaN where none was sent.
@@ -75,9 +77,9 @@ func WriteMatrix(w io.Writer, m *Matrix) error {
 	p := matrixPage{Title: m.Title, Lede: m.Lede, Notes: m.Notes, To: m.To}
 	low, high := math.Inf(1), 0.0
 	var p50, p99 []float64
-	sent, lost := int64(0), int64(0)
+	var all Cell
 	for _, c := range m.Cells {
-		sent, lost = sent+c.Sent, lost+c.Lost
+		all.Sent, all.Lost, all.LostUncertain = all.Sent+c.Sent, all.Lost+c.Lost, all.LostUncertain+c.LostUncertain
 		if c.P50 > 0 {
 			low, high = min(low, c.P50), max(high, c.P50)
 			p50, p99 = append(p50, c.P50), append(p99, c.P99)
@@ -121,7 +123,7 @@ func WriteMatrix(w io.Writer, m *Matrix) error {
 				cell.Hint += "; " + c.Why
 			}
 			if c.Lost > 0 {
-				lossy = append(lossy, listed{statRow{from + " → " + to, []string{cell.Loss, grouped(c.Lost), grouped(c.Sent)}}, c.Loss()})
+				lossy = append(lossy, listed{statRow{from + " → " + to, []string{cell.Loss, c.lost(grouped), grouped(c.Sent)}}, c.Loss()})
 			}
 			row.Cells = append(row.Cells, cell)
 		}
@@ -149,7 +151,7 @@ func WriteMatrix(w io.Writer, m *Matrix) error {
 		return nbsp(v[len(v)/2])
 	}
 	p.Headline = []headline{{"paths", grouped(int64(len(m.Cells))), ""}, {"p50", middle(p50), "middle path"}, {"p99", middle(p99), "middle path"},
-		{"slower", grouped(int64(slower)), "than the baseline"}, {"loss", lossText(&Cell{Sent: sent, Lost: lost}), "all paths"}, {"silent", grouped(int64(silent)), "paths"}}
+		{"slower", grouped(int64(slower)), "than the baseline"}, {"loss", lossText(&all), "all paths"}, {"silent", grouped(int64(silent)), "paths"}}
 	return page.ExecuteTemplate(w, "matrix", p)
 }
 
@@ -170,7 +172,12 @@ func lossText(c *Cell) string {
 	case c.Lost == 0:
 		return "0 %"
 	}
-	return fmt.Sprintf("%.3g %%", 100*c.Loss())
+	return c.lost(func(n int64) string { return fmt.Sprintf("%.3g %%", 100*float64(n)/float64(c.Sent)) })
+}
+
+// lost is the number of probes lost between the hosts, or its range.
+func (c *Cell) lost(write func(int64) string) string {
+	return report.Range(c.Lost-c.LostUncertain, c.Lost, write)
 }
 
 // PrintMatrix writes what stands out as text: each path that changed or loses, and how many there are.
@@ -190,7 +197,7 @@ func PrintMatrix(w io.Writer, m *Matrix) error {
 				lines = append(lines, fmt.Sprintf("%s %s -> %s: %s %s by %s, now %s", c.Verdict.Mark(), from, to, c.Stat, c.Verdict, latency.FormatSigned(c.Shift), latency.FormatNS(c.P50)))
 			}
 			if c.Lost > 0 {
-				lines = append(lines, fmt.Sprintf("! %s -> %s: %s lost (%d of %d)", from, to, lossText(c), c.Lost, c.Sent))
+				lines = append(lines, fmt.Sprintf("! %s -> %s: %s lost (%s of %d)", from, to, lossText(c), c.lost(decimal), c.Sent))
 			}
 		}
 	}

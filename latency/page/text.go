@@ -7,12 +7,13 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
-	"rebound/latency"
-	"rebound/latency/compare"
-	"rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/report"
 )
 
 // formatPercent writes nothing for a share of nothing.
@@ -64,17 +65,17 @@ func printPair(b *bufio.Writer, p compare.Pair) {
 	if p.A.Device.Sim() && p.B.Device.Sim() {
 		unit += " in the model"
 	}
-	fmt.Fprintf(t, "%s\tA pooled\tB pooled\tshift of runs\t\t\t99%% confidence\tp\t\n", unit)
+	fmt.Fprintf(t, "%s\tA pooled\tB pooled\tshift of runs\t\t\tinterval\tsmallest visible\tp\t\n", unit)
 	why := map[string]bool{}
 	for _, r := range namedRows(p) {
-		shift, percent, ci, prob := "", "", "", ""
+		shift, percent, ci, least, prob := "", "", "", "", ""
 		if r.Tested() {
-			shift, percent, ci, prob = latency.FormatSigned(r.Shift), formatPercent(r.Percent()), fmt.Sprintf("[%s, %s]", latency.FormatSigned(r.Lo), latency.FormatSigned(r.Hi)), formatP(r.P)
+			shift, percent, ci, least, prob = latency.FormatSigned(r.Shift), formatPercent(r.Percent()), formatInterval(r.Row, "[%s, %s]"), r.Visible(), formatP(r.P)
 		}
 		if r.Why != "" {
 			why[r.Why] = true
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.name, latency.FormatNS(r.PooledA), latency.FormatNS(r.PooledB), shift, percent, r.Verdict.Mark(), ci, prob)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.name, latency.FormatNS(r.PooledA), latency.FormatNS(r.PooledB), shift, percent, r.Verdict.Mark(), ci, least, prob)
 	}
 	t.Flush()
 	for _, w := range p.OneWay {
@@ -86,17 +87,42 @@ func printPair(b *bufio.Writer, p compare.Pair) {
 			how[r.How] = true
 		}
 	}
-	fmt.Fprintf(b, "\n~ noise, + slower, - faster, ? cannot be told")
+	fmt.Fprintf(b, "\n+ slower, - faster, ~ no change seen, ? cannot tell")
 	if len(how) > 0 {
 		fmt.Fprintf(b, "; tested over %s", strings.Join(slices.Sorted(maps.Keys(how)), ", "))
 	}
 	fmt.Fprintln(b)
+	for _, line := range caveats(p) {
+		fmt.Fprintln(b, line)
+	}
 	if len(p.Obstacles) == 0 {
 		for _, s := range slices.Sorted(maps.Keys(why)) {
 			fmt.Fprintf(b, "? %s\n", s)
 		}
 	}
 	fmt.Fprintln(b)
+}
+
+// caveats are the sentences below a table: what could have been seen, and how sure its marks are.
+func caveats(p compare.Pair) (all []string) {
+	if len(p.Obstacles) > 0 {
+		return nil
+	}
+	if visible := p.Visible(); visible != "" {
+		all = append(all, visible)
+	}
+	if slices.ContainsFunc(p.Rows, compare.Row.Tested) {
+		all = append(all, p.Confidence())
+	}
+	return all
+}
+
+// formatInterval writes the interval of a tested row; there is none where the samples exclude no shift.
+func formatInterval(r compare.Row, format string) string {
+	if math.IsInf(r.Lo, 0) || math.IsInf(r.Hi, 0) {
+		return "none"
+	}
+	return fmt.Sprintf(format, latency.FormatSigned(r.Lo), latency.FormatSigned(r.Hi))
 }
 
 // namedRow is a row of a comparison with what a table calls it.
@@ -157,30 +183,50 @@ func printCounts(b *bufio.Writer, c *compare.Comparison) {
 	for _, row := range countRows {
 		fmt.Fprintf(t, "%s\t", row.name)
 		for _, r := range c.Reports {
-			fmt.Fprintf(t, "%d\t", row.of(&r.Counts))
+			fmt.Fprintf(t, "%s\t", row.text(&r.Counts, decimal))
 		}
 		fmt.Fprintln(t)
 	}
 	t.Flush()
 }
 
-var countRows = []struct {
-	name string
-	of   func(*report.Counts) int64
-}{
-	{"sent", func(c *report.Counts) int64 { return c.Sent }},
-	{"received", func(c *report.Counts) int64 { return c.Received }},
-	{"lost", func(c *report.Counts) int64 { return c.Lost }},
-	{"late", func(c *report.Counts) int64 { return c.Late }},
-	{"duplicates", func(c *report.Counts) int64 { return c.Duplicates }},
-	{"reordered", func(c *report.Counts) int64 { return c.Reordered }},
-	{"corrupt", func(c *report.Counts) int64 { return c.Corrupt }},
+func decimal(n int64) string { return strconv.FormatInt(n, 10) }
+
+// text is a row's number; of the lost ones their range where they cannot be told from others.
+func (row *countRow) text(c *report.Counts, write func(int64) string) string {
+	if row.least == nil {
+		return write(row.of(c))
+	}
+	return report.Range(row.least(c), row.of(c), write)
+}
+
+type countRow struct {
+	name  string
+	of    func(*report.Counts) int64
+	least func(*report.Counts) int64 // nil where it is known exactly
+}
+
+var countRows = []*countRow{
+	{name: "sent", of: func(c *report.Counts) int64 { return c.Sent }},
+	{name: "received", of: func(c *report.Counts) int64 { return c.Received }},
+	{name: "lost", of: func(c *report.Counts) int64 { return c.Lost }, least: (*report.Counts).LostLeast},
+	{name: "not sent", of: func(c *report.Counts) int64 { return c.SendFailed }},
+	{name: "dropped here", of: func(c *report.Counts) int64 { return c.DroppedHere }},
+	{name: "refused there", of: func(c *report.Counts) int64 { return c.RefusedThere }},
+	{name: "dropped there", of: func(c *report.Counts) int64 { return c.DroppedThere }},
+	{name: "late", of: func(c *report.Counts) int64 { return c.Late }},
+	{name: "duplicates", of: func(c *report.Counts) int64 { return c.Duplicates }},
+	{name: "reordered", of: func(c *report.Counts) int64 { return c.Reordered }},
+	{name: "corrupt", of: func(c *report.Counts) int64 { return c.Corrupt }},
 }
 
 // PrintReport writes the report's headline as text: what was measured, its percentiles, and what became of the frames.
 func PrintReport(w io.Writer, r *report.Report) error {
 	b := bufio.NewWriter(w)
 	fmt.Fprintf(b, "%s\n", describe(r))
+	if text := r.UnfinishedText(); text != "" {
+		fmt.Fprintln(b, text)
+	}
 	if r.Device.Sim() {
 		fmt.Fprintln(b, "a device model answered: these nanoseconds are the model's, not a card's")
 	}
@@ -208,10 +254,13 @@ func PrintReport(w io.Writer, r *report.Report) error {
 	}
 	for i, row := range countRows {
 		if n := row.of(&r.Counts); n != 0 || i < 3 {
-			fmt.Fprintf(b, "%s %d  ", row.name, n)
+			fmt.Fprintf(b, "%s %s  ", row.name, row.text(&r.Counts, decimal))
 		}
 	}
 	fmt.Fprintln(b)
+	for _, line := range r.ByCounter() {
+		fmt.Fprintln(b, line)
+	}
 	if c := &r.Counts; c.LostForward != nil && c.LostBackward != nil && c.LostEither != nil && c.Lost > 0 {
 		fmt.Fprintf(b, "lost on the way there %d, on the way back %d, on a way unknown %d\n", *c.LostForward, *c.LostBackward, *c.LostEither)
 	}

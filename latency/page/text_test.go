@@ -5,14 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"rebound/latency"
-	"rebound/latency/compare"
-	"rebound/latency/report"
-	"rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/synthetic"
 )
 
 // What cannot be compared is said to be so before any number, and has no verdict.
@@ -55,7 +56,7 @@ func TestObstacles(t *testing.T) {
 		if v := cmp.Pairs[1].Rows[1].Verdict; v != compare.Slower {
 			t.Errorf("%s: the pair that is comparable is %s", c.says, v)
 		}
-		if _, err := cmp.Exceeded(nil); !errors.Is(err, compare.ErrNotComparable) {
+		if _, err := cmp.Exceeded(); !errors.Is(err, compare.ErrNotComparable) {
 			t.Errorf("%s: Exceeded returns %v", c.says, err)
 		}
 	}
@@ -154,6 +155,45 @@ func FuzzReport(f *testing.F) {
 		if err := errors.Join(PrintComparison(&out, c), Comparison(&out, c), Report(&out, rep), PrintReport(&out, rep)); err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// Whatever folder can be read can be shown, as text and as a page.
+func FuzzFolder(f *testing.F) {
+	seed := func(l synthetic.Link) {
+		dir := filepath.Join(f.TempDir(), "seed")
+		if err := report.Write(dir, l.Report(), Report); err != nil {
+			f.Fatal(err)
+		}
+		var files [2][]byte
+		for i, name := range []string{report.ReportFile, report.HlogFile} {
+			var err error
+			if files[i], err = os.ReadFile(filepath.Join(dir, name)); err != nil {
+				f.Fatal(err)
+			}
+		}
+		f.Add(files[0], files[1])
+	}
+	seed(synthetic.Link{Seed: 9, Median: 4000, Seconds: 1, Rate: 10})
+	seed(synthetic.Link{Seed: 9, Median: 4000, Spread: 0.3, Seconds: 2, Rate: 30, Open: true, Runs: 8})
+	f.Fuzz(func(t *testing.T, file, log []byte) {
+		dir := t.TempDir()
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, report.ReportFile), file, 0o644), os.WriteFile(filepath.Join(dir, report.HlogFile), log, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		rep, err := report.Read(dir)
+		if err != nil {
+			if !strings.Contains(err.Error(), dir) {
+				t.Errorf("the error names no file: %v", err)
+			}
+			return
+		}
+		var out bytes.Buffer
+		c := compare.Reports(rep, rep)
+		if err := errors.Join(PrintComparison(&out, c), Comparison(&out, c), Report(&out, rep), PrintReport(&out, rep)); err != nil {
+			t.Error(err)
+		}
+		rep.FarGaps(rep)
 	})
 }
 

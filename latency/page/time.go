@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"html/template"
 	"math"
+	"sort"
 	"strconv"
 
-	"rebound/latency"
-	"rebound/latency/compare"
-	"rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/report"
 )
 
 // maxColumns bounds the points of a figure over time, maxHeat the columns of a heat map: a page stays small.
@@ -59,13 +60,8 @@ func timeline(r *report.Report, s *latency.Series, most int) []stretch {
 
 // runAt returns the index of the run that holds an interval's middle, or of the one before.
 func runAt(r *report.Report, iv latency.Interval) int {
-	run := 0
-	for i, x := range r.Runs {
-		if iv.Start/2+iv.End/2 >= x.Start {
-			run = i
-		}
-	}
-	return run
+	after := sort.Search(len(r.Runs), func(i int) bool { return r.Runs[i].Start > iv.Start/2+iv.End/2 })
+	return max(after-1, 0)
 }
 
 // secondsAxis spans the stretches, with a mark where each run after the first begins.
@@ -187,7 +183,11 @@ func shiftFigure(r compare.Row) template.HTML {
 		return ""
 	}
 	const bins = 40
-	lo, hi := min(r.Diffs[0], 0, r.Lo), max(r.Diffs[len(r.Diffs)-1], 0, r.Hi)
+	lo, hi := min(r.Diffs[0], 0), max(r.Diffs[len(r.Diffs)-1], 0)
+	bounded := !math.IsInf(r.Lo, 0) && !math.IsInf(r.Hi, 0)
+	if bounded {
+		lo, hi = min(lo, r.Lo), max(hi, r.Hi)
+	}
 	if lo == hi {
 		lo, hi = lo-1, hi+1
 	}
@@ -207,7 +207,9 @@ func shiftFigure(r compare.Row) template.HTML {
 	f := figure{curves: []curve{c}, x: axis{lo: lo, hi: hi, unit: "shift", title: "shift of " + r.Stat.String()}, y: axis{hi: top * 1.1, unit: "pairs", title: "differences"}}
 	f.x.ticks = linearTicks(lo, hi, 6, latency.FormatSigned)
 	f.y.ticks = linearTicks(0, f.y.hi, 5, tickCount)
-	f.shades = []shade{{r.Lo, r.Hi, fmt.Sprintf("99 %% confidence: %s to %s", latency.FormatSigned(r.Lo), latency.FormatSigned(r.Hi))}}
+	if bounded {
+		f.shades = []shade{{r.Lo, r.Hi, "interval: " + formatInterval(r, "%s to %s")}}
+	}
 	f.rules = []mark{{x: 0, text: "no difference"}}
 	f.alt = fmt.Sprintf("Histogram of the %d differences of %s that the test ranks: their median is %s.", len(r.Diffs), r.Stat, latency.FormatSigned(r.Shift))
 	return f.svg()

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"rebound/latency"
-	"rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/report"
 )
 
 // cut is a report of two runs with a pause between them; the last interval of the second has a single sample.

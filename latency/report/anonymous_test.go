@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"rebound/latency/host"
-	"rebound/latency/report"
-	"rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/latency/host"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/synthetic"
 )
 
 // telling fills every field of a report that a machine's name, addresses or folders could be in.

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"rebound/latency"
+	"github.com/rebound-nic/rebound/latency"
 )
 
 // ErrFormat is returned for a file that is not what its name says. The error names file and line.

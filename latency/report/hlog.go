@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"rebound/latency"
+	"github.com/rebound-nic/rebound/latency"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
@@ -73,12 +73,16 @@ func ReadHlog(r io.Reader, name string) (start time.Time, series []*latency.Seri
 	var startSec, baseSec float64
 	haveBase := false
 	byName := map[string]*latency.Series{}
+	counted := map[string]int64{}
+	room, size := int64(1<<20), int64(0) // the counters that the intervals may have, by decodeHDR
 	bad := func(format string, args ...any) (time.Time, []*latency.Series, error) {
 		return time.Time{}, nil, fmt.Errorf("%s:%d: %w log: %s", name, line, ErrFormat, fmt.Sprintf(format, args...))
 	}
 	for s.Scan() {
 		line++
 		text := s.Text()
+		size += int64(len(text)) + 1
+		room += 8 * int64(len(text))
 		switch {
 		case text == "" || text[0] == '"':
 			continue
@@ -127,10 +131,17 @@ func ReadHlog(r io.Reader, name string) (start time.Time, series []*latency.Seri
 				return bad("field %d, %q, is no number in range", i+1, f[i])
 			}
 		}
-		h, err := decodeHDR(f[3])
+		h, counters, err := decodeHDR(f[3])
 		if err != nil {
 			return bad("histogram of the interval at %s s: %v", f[0], err)
 		}
+		if room -= counters; room < 0 {
+			return bad("the histograms so far are much larger than the %d bytes that they were written in: no measurement compresses like that", size)
+		}
+		if h.Count > maxCount-counted[tag] {
+			return bad("counts of series %s add up to more than %d", tag, int64(maxCount))
+		}
+		counted[tag] += h.Count
 		h.RefineMax(int64(math.Round(num[2] * 1e6))) // exact, where the writer's Interval_Max is in milliseconds of nanoseconds
 		at := num[0]
 		if !haveBase && startSec != 0 && at > startSec-365*86400 || haveBase && baseSec != startSec {
@@ -141,6 +152,12 @@ func ReadHlog(r io.Reader, name string) (start time.Time, series []*latency.Seri
 			ser = &latency.Series{Name: tag}
 			byName[tag] = ser
 			series = append(series, ser)
+		}
+		if !(math.Abs(at) < maxSeconds) {
+			return bad("starts %v s from the beginning of the log: want less than %g s", at, maxSeconds)
+		}
+		if !(num[1] >= 0 && num[1] < maxSeconds) {
+			return bad("length %v s: want 0 to %g s", num[1], maxSeconds)
 		}
 		from := int64(math.Round(at * 1e9))
 		ser.Intervals = append(ser.Intervals, latency.Interval{Start: from, End: from + int64(math.Round(num[1]*1e9)), Histogram: h})
@@ -160,12 +177,27 @@ func ReadHlog(r io.Reader, name string) (start time.Time, series []*latency.Seri
 	return time.UnixMilli(int64(math.Round(startSec * 1e3))).UTC(), series, nil
 }
 
-// decodeHDR decodes a base64 V2 compressed histogram. It is of values from outside, so the geometry is bounded by what
-// any latency log has.
-func decodeHDR(code string) (*latency.Histogram, error) {
+// maxSeconds bounds the times of a log: a third of what an int64 has room for as nanoseconds.
+const maxSeconds = 3e9
+
+// maxCounters bounds the geometry of a foreign histogram: four digits over any range, or five over a short one.
+const maxCounters = 1 << 20
+
+// decodeHDR decodes a base64 V2 compressed histogram. It returns what the histogram costs in memory and time, in counters: a
+// line of a hundred bytes can hold thirty thousand counters of 1, and a file of such lines would not fit any memory. What was
+// measured has less than one counter for each byte; empty counters cost the time to look at them.
+func decodeHDR(code string) (*latency.Histogram, int64, error) {
 	h, err := hdrhistogram.Decode([]byte(code))
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return latency.FromHDR(h)
+	empty := h.ByteSize() / 8
+	if empty > maxCounters {
+		return nil, 0, fmt.Errorf("%d counters: want at most %d, by fewer digits or a lower highest value", empty, maxCounters)
+	}
+	out, err := latency.FromHDR(h)
+	if err != nil {
+		return nil, 0, err
+	}
+	return out, int64(max(out.Counters(), empty/64)), nil
 }

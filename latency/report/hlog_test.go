@@ -20,9 +20,9 @@ import (
 	"testing"
 	"time"
 
-	"rebound/latency"
-	"rebound/latency/report"
-	"rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/synthetic"
 )
 
 // independent is a reader of HdrHistogram logs and histograms that shares nothing with the code under test nor with

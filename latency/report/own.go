@@ -3,7 +3,7 @@ package report
 import (
 	"fmt"
 
-	"rebound/latency"
+	"github.com/rebound-nic/rebound/latency"
 )
 
 // OwnTail says so where the bench itself could have made the tail of the round trips, or half of it: by probes that left

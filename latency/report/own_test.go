@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
-	"rebound/latency"
-	"rebound/latency/report"
-	"rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/synthetic"
 )
 
 // A tail that the bench's own core could have made is named.

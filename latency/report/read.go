@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"rebound/latency"
+	"github.com/rebound-nic/rebound/latency"
 )
 
 // ErrSchema is returned for a report that a newer version of this program wrote.
@@ -27,6 +27,9 @@ func Read(dir string) (*Report, error) {
 		return nil, err
 	}
 	rep.Dir = dir
+	if rep.Unfinished != nil {
+		return rep, rep.loadParts(filepath.Join(dir, HlogFile))
+	}
 	if err := rep.loadLog(filepath.Join(dir, HlogFile)); err != nil {
 		return nil, err
 	}
@@ -35,17 +38,23 @@ func Read(dir string) (*Report, error) {
 
 // Parse reads a report.json; the series have their summaries only. path is for errors, which give the line.
 func Parse(r io.Reader, path string) (*Report, error) {
-	b, err := io.ReadAll(io.LimitReader(r, 64<<20))
+	b, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	if len(b) > maxFile {
+		return nil, fmt.Errorf("%s: %w report: larger than %d MiB", path, ErrFormat, maxFile>>20)
+	}
 	var version struct {
-		Schema *int `json:"schema"`
+		Schema *int            `json:"schema"`
+		Runs   json.RawMessage `json:"runs"`
 	}
 	rep := new(Report)
 	err = json.Unmarshal(b, &version)
 	if err == nil {
 		switch {
+		case len(b)-len(version.Runs) > maxRest:
+			return nil, fmt.Errorf("%s: %w report: %d bytes besides runs: want at most %d", path, ErrFormat, len(b)-len(version.Runs), maxRest)
 		case version.Schema == nil || *version.Schema < 1:
 			return nil, fmt.Errorf("%s: %w report: no schema version", path, ErrFormat)
 		case *version.Schema > Schema:
@@ -65,10 +74,14 @@ func Parse(r io.Reader, path string) (*Report, error) {
 		}
 		return nil, fmt.Errorf("%s:%d: %w report: %v", path, line, ErrFormat, err)
 	}
+	if err := rep.check(); err != nil {
+		return nil, fmt.Errorf("%s: %w report: %w", path, ErrFormat, err)
+	}
+	if rep.Schema == 1 {
+		rep.locateOld()
+		rep.Schema = Schema
+	}
 	for _, s := range rep.Series {
-		if s == nil {
-			return nil, fmt.Errorf("%s: %w report: a series is null", path, ErrFormat)
-		}
 		s.Total = &latency.Histogram{}
 	}
 	return rep, nil
@@ -100,7 +113,7 @@ func (r *Report) loadLog(path string) error {
 	for _, s := range series {
 		logged[s.Name] = s
 	}
-	for _, s := range r.Series {
+	for i, s := range r.Series {
 		l := logged[s.Name]
 		if l == nil {
 			l = &latency.Series{Total: &latency.Histogram{}}
@@ -116,6 +129,12 @@ func (r *Report) loadLog(path string) error {
 		if s.Total.Count > 0 { // the log knows these only to three digits
 			s.Total.Min, s.Total.Max, s.Total.Sum = s.Summary.Min, s.Summary.Max, s.Summary.Mean*float64(s.Summary.Count)
 		}
+		if logged := s.Total.Summary(); percentiles(&logged) != percentiles(&s.Summary) {
+			return fmt.Errorf("%s: %w report: series[%d].summary: percentiles %v, by %s they are %v: the files are not of one run",
+				filepath.Join(r.Dir, ReportFile), ErrFormat, i, percentiles(&s.Summary), HlogFile, percentiles(&logged))
+		}
 	}
 	return nil
 }
+
+func percentiles(m *latency.Summary) [5]int64 { return [5]int64{m.P50, m.P90, m.P99, m.P999, m.P9999} }

@@ -5,15 +5,17 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
-	"rebound/latency"
-	"rebound/latency/host"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/host"
+	"github.com/rebound-nic/rebound/latency/plain"
 )
 
 // Schema is the version of report.json that this package writes. It reads this one and all before it.
-const Schema = 1
+const Schema = 2
 
 // Metric says what the main series of a report is. Reports of different metrics are not compared.
 type Metric string
@@ -38,7 +40,10 @@ type Report struct {
 
 	// Session is the same in reports that one command measured alternately (bench run -ab), run by run: their runs are
 	// then compared in pairs.
-	Session string `json:"session,omitempty"`
+	Session  string    `json:"session,omitempty"`
+	Schedule *Schedule `json:"schedule,omitempty"` // of such a session; older versions measured in a fixed order and wrote none
+
+	Unfinished *Unfinished `json:"unfinished,omitempty"` // the measurement has not ended, or was cut short; nil for a whole report
 
 	Start time.Time `json:"start"`
 	End   time.Time `json:"end"`
@@ -48,6 +53,7 @@ type Report struct {
 	Host    host.Facts        `json:"host"`
 	Clock   latency.ClockInfo `json:"clock"`
 	Counts  Counts            `json:"counts"`
+	Drops   []Drop            `json:"drops,omitempty"` // counters that say where frames were dropped, those above zero
 	Order   *Order            `json:"order,omitempty"` // bench only
 	Tail    *Tail             `json:"tail,omitempty"`  // bench only
 	STAMP   *STAMP            `json:"stamp,omitempty"` // of STAMP only
@@ -62,6 +68,13 @@ type Report struct {
 	RawDropped int64            `json:"raw_dropped,omitempty"` // samples beyond those in raw.csv.zst
 
 	Dir string `json:"-"` // where it was read from
+}
+
+// Schedule is the order of the slices in a session that alternated. Each block has one slice of each variant, in random
+// order, and its slices are of one length, which varies at random from block to block.
+type Schedule struct {
+	Seed   string `json:"seed"`   // hexadecimal, of package schedule's generator; the same in all reports of the session
+	Places []int  `json:"places"` // of this report's slices, its runs: the place within each block, from 0, as measured
 }
 
 // Traffic is what was sent.
@@ -102,14 +115,25 @@ func (d *Device) Sim() bool { return d.Backend == "sim" }
 
 // Counts is what became of the frames of all runs, warm-up excluded.
 type Counts struct {
-	Sent       int64 `json:"sent"`
-	Received   int64 `json:"received"` // requests answered in time, each once
-	Lost       int64 `json:"lost"`     // never answered
-	Late       int64 `json:"late"`     // answered after the deadline; in the histograms all the same
+	Sent     int64 `json:"sent"`
+	Received int64 `json:"received"` // requests answered in time, each once
+	// Lost is how many probes were lost between the hosts at most: those that got no reply, without what counters say was
+	// dropped elsewhere. In schema 1 it is every probe without a reply.
+	Lost int64 `json:"lost"`
+	// LostUncertain is how many of Lost may have been dropped elsewhere: the counters that say so have other traffic, too.
+	LostUncertain int64 `json:"lost_uncertain,omitempty"`
+
+	Late       int64 `json:"late"` // answered after the deadline; in the histograms all the same
 	Duplicates int64 `json:"duplicates"`
 	Reordered  int64 `json:"reordered"`
-	Corrupt    int64 `json:"corrupt"` // replies with a wrong header, checksum or payload
-	SendFailed int64 `json:"send_failed,omitempty"`
+	Corrupt    int64 `json:"corrupt"`               // replies with a wrong header, checksum or payload
+	SendFailed int64 `json:"send_failed,omitempty"` // not sent: this host's transmit path was full or failed
+
+	// Frames that counters say were dropped elsewhere than between the hosts: by this host's receive ring, NIC or kernel, by
+	// the target on purpose, and by the target's NIC or ring. They may include other traffic; Report.Drops has the details.
+	DroppedHere  int64 `json:"dropped_here,omitempty"`
+	RefusedThere int64 `json:"refused_there,omitempty"`
+	DroppedThere int64 `json:"dropped_there,omitempty"`
 
 	// Where the protocol numbers both directions (stateful STAMP): which way the lost ones went. Nil where it does not. Of those that were
 	// lost before the first reply of a run, or after its last, nobody knows the way.
@@ -181,11 +205,9 @@ func (r *Report) ByRun() []*latency.Histogram {
 	parts := make([][]*latency.Histogram, len(r.Runs))
 	for _, iv := range r.Main().Intervals {
 		middle := iv.Start/2 + iv.End/2 // a log rounds its ends
-		for i, run := range r.Runs {
-			if middle >= run.Start && middle <= run.End && iv.Histogram.Count > 0 {
-				parts[i] = append(parts[i], iv.Histogram)
-				break
-			}
+		i := sort.Search(len(r.Runs), func(i int) bool { return r.Runs[i].End >= middle })
+		if i < len(r.Runs) && r.Runs[i].Start <= middle && iv.Histogram.Count > 0 {
+			parts[i] = append(parts[i], iv.Histogram)
 		}
 	}
 	for i, hs := range parts {
@@ -205,7 +227,7 @@ func (r *Report) Name() string {
 	case r.Label != "":
 		return r.Label
 	case r.Dir != "":
-		return filepath.Base(r.Dir)
+		return plain.Text(filepath.Base(r.Dir))
 	}
 	return r.Title()
 }

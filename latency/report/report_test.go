@@ -7,16 +7,20 @@ import (
 	"html"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
-	"rebound/latency"
-	"rebound/latency/report"
-	"rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/proof/needs"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 )
@@ -93,9 +97,20 @@ func TestWriteRefusesForeignFolder(t *testing.T) {
 
 // On a full disk the error says so and names the report, the old report stays whole, and nothing else remains.
 func TestWriteFullDisk(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("mounting a small tmpfs needs root")
-	}
+	needs.Root(t, "mounting a file system")
+	t.Run("Write", func(t *testing.T) { testFullDisk(t, report.Write) })
+	t.Run("Folder", func(t *testing.T) {
+		testFullDisk(t, func(dir string, rep *report.Report, page report.Page) error {
+			f, err := report.OpenFolder(dir, 65534, 65534)
+			if err != nil {
+				return err
+			}
+			return f.Write(rep, page)
+		})
+	})
+}
+
+func testFullDisk(t *testing.T, write func(string, *report.Report, report.Page) error) {
 	mount := t.TempDir()
 	if err := unix.Mount("rebound-test", mount, "tmpfs", 0, "size=64k"); err != nil {
 		t.Skipf("tmpfs cannot be mounted: %v", err)
@@ -110,16 +125,16 @@ func TestWriteFullDisk(t *testing.T) {
 	small.Raw = nil
 	big := synthetic.Link{Seed: 9, Median: 4000, Spread: 0.8, Seconds: 20, Rate: 2000}.Report()
 
-	if err := report.Write(dir, big, page); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), dir) {
+	if err := write(dir, big, page); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("error %v, want one of no space that names %s", err, dir)
 	}
 	if left, _ := os.ReadDir(mount); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	if err := report.Write(dir, small, page); err != nil {
+	if err := write(dir, small, page); err != nil {
 		t.Fatal(err)
 	}
-	if err := report.Write(dir, big, page); !errors.Is(err, unix.ENOSPC) {
+	if err := write(dir, big, page); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("error %v, want one of no space", err)
 	}
 	if got, err := report.Read(dir); err != nil || got.Main().Total.Count != small.Main().Total.Count {
@@ -165,13 +180,31 @@ func TestReadErrors(t *testing.T) {
 		{"no folder", os.RemoveAll, fs.ErrNotExist, "no such file"},
 		{"no report.json", func(dir string) error { return os.Remove(filepath.Join(dir, report.ReportFile)) }, fs.ErrNotExist, "report.json"},
 		{"no hlog", func(dir string) error { return os.Remove(filepath.Join(dir, report.HlogFile)) }, fs.ErrNotExist, "rtt.hlog"},
-		{"newer schema", edit(report.ReportFile, `"schema": 1`, `"schema": 2`), report.ErrSchema, "version 2, this program reads up to 1"},
-		{"no schema", edit(report.ReportFile, `"schema": 1`, `"scheme": 1`), report.ErrFormat, "no schema version"},
+		{"newer schema", edit(report.ReportFile, `"schema": 2`, `"schema": 3`), report.ErrSchema, "version 3, this program reads up to 2"},
+		{"no schema", edit(report.ReportFile, `"schema": 2`, `"scheme": 2`), report.ErrFormat, "no schema version"},
 		{"wrong type", edit(report.ReportFile, `"label": ""`, `"label": 7`), report.ErrFormat, "report.json:5:"},
 		{"cut json", cut(report.ReportFile, func(b []byte) int { return len(b) / 2 }), report.ErrFormat, "report.json:"},
 		{"cut hlog in a line", cut(report.HlogFile, func(b []byte) int { return len(b) - 40 }), report.ErrFormat, "rtt.hlog:8: malformed"},
 		{"cut hlog between lines", cut(report.HlogFile, func(b []byte) int { return bytes.LastIndexByte(b[:len(b)-1], '\n') + 1 }), report.ErrFormat, "cut off"},
 		{"null series", edit(report.ReportFile, `"series": [`, `"series": [null,`), report.ErrFormat, "null"},
+		{"series without a name", edit(report.ReportFile, `"name": "rtt"`, `"name": ""`), report.ErrFormat, "series[0].name"},
+		{"same series twice", edit(report.ReportFile, `"series": [`, `"series": [{"name": "rtt"},`), report.ErrFormat, "series[1].name"},
+		{"min above max", edit(report.ReportFile, `"min_ns": `, `"min_ns": 9000000`), report.ErrFormat, "series[0].summary: min_ns 9000000"},
+		{"negative percentile", edit(report.ReportFile, `"p50_ns": `, `"p50_ns": -`), report.ErrFormat, "series[0].summary.p50_ns: -"},
+		{"percentile that the log does not have", edit(report.ReportFile, `"p99_ns": `, `"p99_ns": 1`), report.ErrFormat, "series[0].summary"},
+		{"mean above max", edit(report.ReportFile, `"mean_ns": `, `"mean_ns": 9000000`), report.ErrFormat, "series[0].summary: mean_ns"},
+		{"negative count", edit(report.ReportFile, `"sent": `, `"sent": -`), report.ErrFormat, "counts.sent: -"},
+		{"huge count", edit(report.ReportFile, `"lost": `, `"lost": 922337203685477580`), report.ErrFormat, "counts.lost: 9223372036854775800"},
+		{"run that ends before it begins", edit(report.ReportFile, `"end_ns": `, `"end_ns": 0, "start_ns": 5, "x": `), report.ErrFormat, "runs[0]"},
+		{"interval length", edit(report.ReportFile, `"interval_ns": `, `"interval_ns": -`), report.ErrFormat, "interval_ns: -"},
+		{"year", edit(report.ReportFile, `"start": "`, `"start": "0001-02-03T04:05:06Z", "x": "`), report.ErrFormat, "start: 0001"},
+		{"big json", func(dir string) error { return os.Truncate(filepath.Join(dir, report.ReportFile), 65<<20) }, report.ErrFormat, "larger than 64 MiB"},
+		{"crowded json", edit(report.ReportFile, `"series": [`, `"notes": [`+strings.Repeat(`"",`, 1<<20)+`""], "series": [`), report.ErrFormat, "besides runs"},
+		{"counts of two intervals overflow", hlog(hdrLine(t, 3, 1, 3_600_000_000_000, 1), hdrLine(t, 3, 1, 3_600_000_000_000, math.MaxInt64)), report.ErrFormat, "rtt.hlog:3: malformed log: count"},
+		{"time out of range", hlog("1e10,1.0,0.1," + hdrLine(t, 3, 1, 3_600_000_000_000, 1)[len("0,1,0,"):]), report.ErrFormat, "rtt.hlog:2: malformed log: starts"},
+		{"negative length", hlog("0,-1,0.1," + hdrLine(t, 3, 1, 3_600_000_000_000, 1)[len("0,1,0,"):]), report.ErrFormat, "rtt.hlog:2: malformed log: length"},
+		{"huge geometry", hlog(hdrLine(t, 5, 1, math.MaxInt64, 1)), report.ErrFormat, "rtt.hlog:2: malformed log: histogram"},
+		{"decompression bomb", hlog(slices.Repeat([]string{hdrLine(t, 3, 1, 3_600_000_000_000, slices.Repeat([]int64{1}, 32<<10)...)}, 1000)...), report.ErrFormat, "larger than"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "report")
@@ -187,6 +220,25 @@ func TestReadErrors(t *testing.T) {
 			}
 		})
 	}
+}
+
+// hlog replaces the log with one of the given lines.
+func hlog(lines ...string) func(dir string) error {
+	return func(dir string) error {
+		text := "#[Histogram log format version 1.3]\n" + strings.Join(lines, "\n") + "\n"
+		return os.WriteFile(filepath.Join(dir, report.HlogFile), []byte(text), 0o644)
+	}
+}
+
+// hdrLine returns a line of a log with a histogram of any geometry.
+func hdrLine(t *testing.T, digits int64, low, high int64, counts ...int64) string {
+	t.Helper()
+	code, err := hdrhistogram.Import(&hdrhistogram.Snapshot{LowestTrackableValue: low, HighestTrackableValue: high, SignificantFigures: digits,
+		Counts: counts}).Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "0,1,0," + string(code)
 }
 
 // page stands for the real one, which lies above this package. It has a byte for each sample, so that a big report does

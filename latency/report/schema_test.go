@@ -12,9 +12,9 @@ import (
 	reflected "github.com/invopop/jsonschema"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
-	"rebound/latency"
-	"rebound/latency/report"
-	"rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/synthetic"
 )
 
 const schemaFile = "../../docs/report.schema.json"
@@ -26,13 +26,13 @@ var update = flag.Bool("update", false, "write docs/report.schema.json")
 func TestSchemaIsOfTheTypes(t *testing.T) {
 	r := &reflected.Reflector{ExpandedStruct: true, AllowAdditionalProperties: true}
 	for _, dir := range []string{".", "..", "../host"} {
-		if err := r.AddGoComments("rebound/latency/report", dir, reflected.WithFullComment()); err != nil {
+		if err := r.AddGoComments("github.com/rebound-nic/rebound/latency/report", dir, reflected.WithFullComment()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	s := r.Reflect(&report.Report{})
 	s.ID = ""
-	s.Title = "report.json of Rebound, schema 1"
+	s.Title = "report.json of Rebound, schema 2"
 	text, err := json.Marshal(s)
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func TestSchema(t *testing.T) {
 		if err := valid(b.Bytes()); err != nil {
 			t.Error(err)
 		}
-		for was, is := range map[string]string{`"schema": 1`: `"schema": "1"`, `"tool"`: `"tol"`, `"counts": {`: `"counts": {"sentt": 1,`} {
+		for was, is := range map[string]string{`"schema": 2`: `"schema": "2"`, `"tool"`: `"tol"`, `"counts": {`: `"counts": {"sentt": 1,`} {
 			if bad := strings.Replace(b.String(), was, is, 1); bad == b.String() || valid([]byte(bad)) == nil {
 				t.Errorf("%s passes", is)
 			}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"rebound/latency"
+	"github.com/rebound-nic/rebound/latency"
 )
 
 // Tail says what was seen around the slowest round trips, at most a thousand.

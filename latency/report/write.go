@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/klauspost/compress/zstd"
@@ -24,6 +25,8 @@ const (
 	HTMLFile   = "report.html"
 )
 
+var names = []string{ReportFile, HgrmFile, HlogFile, RawFile, HTMLFile}
+
 // ErrExists is returned where a report's folder holds something that is not a report.
 var ErrExists = errors.New("folder holds something else")
 
@@ -33,7 +36,27 @@ type Page func(io.Writer, *Report) error
 // Write saves rep as the folder dir, which it makes, or replaces where dir is a report already. The folder appears whole
 // or not at all: all files are written and synced in a folder beside it, which is then renamed. On an error (a full disk)
 // nothing new remains, and what was there before does.
-func Write(dir string, rep *Report, page Page) (err error) {
+func Write(dir string, rep *Report, page Page) error { return writeFolder(dir, rep.files(page)) }
+
+func (rep *Report) files(page Page) []file {
+	files := []file{{ReportFile, func(w io.Writer) error { return WriteJSON(w, rep) }}}
+	if rep.Main() != nil {
+		files = append(files, file{HgrmFile, func(w io.Writer) error { return WriteHgrm(w, rep.Main().Total) }})
+	}
+	files = append(files, file{HlogFile, func(w io.Writer) error { return WriteHlog(w, rep.Start, rep.Series) }})
+	if len(rep.Raw) > 0 {
+		files = append(files, file{RawFile, rep.writeRaw})
+	}
+	return append(files, file{HTMLFile, func(w io.Writer) error { return page(w, rep) }})
+}
+
+// file is one of a folder, by its name.
+type file struct {
+	name string
+	to   func(io.Writer) error
+}
+
+func writeFolder(dir string, files []file) (err error) {
 	dir = filepath.Clean(dir)
 	replace, err := replaceable(dir)
 	if err != nil {
@@ -56,21 +79,8 @@ func Write(dir string, rep *Report, page Page) (err error) {
 	if err := os.Chmod(tmp, 0o755); err != nil {
 		return err
 	}
-	for _, f := range []struct {
-		name string
-		skip bool
-		to   func(io.Writer) error
-	}{
-		{ReportFile, false, func(w io.Writer) error { return WriteJSON(w, rep) }},
-		{HgrmFile, rep.Main() == nil, func(w io.Writer) error { return WriteHgrm(w, rep.Main().Total) }},
-		{HlogFile, false, func(w io.Writer) error { return WriteHlog(w, rep.Start, rep.Series) }},
-		{RawFile, len(rep.Raw) == 0, rep.writeRaw},
-		{HTMLFile, false, func(w io.Writer) error { return page(w, rep) }},
-	} {
-		if f.skip {
-			continue
-		}
-		if err := writeSynced(filepath.Join(tmp, f.name), f.to); err != nil {
+	for _, f := range files {
+		if err := writeSynced(os.Create, filepath.Join(tmp, f.name), f.to); err != nil {
 			return err
 		}
 	}
@@ -107,7 +117,7 @@ func (r *Report) replaceFile(name string, to func(io.Writer) error) error {
 	tmp, err := os.MkdirTemp(r.Dir, ".report-")
 	if err == nil {
 		defer os.RemoveAll(tmp)
-		err = writeSynced(filepath.Join(tmp, name), to)
+		err = writeSynced(os.Create, filepath.Join(tmp, name), to)
 	}
 	if err == nil {
 		err = os.Rename(filepath.Join(tmp, name), filepath.Join(r.Dir, name))
@@ -130,18 +140,21 @@ func replaceable(dir string) (bool, error) {
 	case err != nil:
 		return false, fmt.Errorf("report %s: %w", dir, err)
 	}
-	for _, e := range entries {
-		switch e.Name() {
-		case ReportFile, HgrmFile, HlogFile, RawFile, HTMLFile:
-		default:
-			return false, fmt.Errorf("report %s: %w: %s", dir, ErrExists, e.Name())
-		}
-	}
-	return true, nil
+	return true, ours(dir, entries)
 }
 
-func writeSynced(path string, to func(io.Writer) error) error {
-	f, err := os.Create(path)
+// ours fails where something of a folder is not a report's.
+func ours(dir string, entries []os.DirEntry) error {
+	for _, e := range entries {
+		if !slices.Contains(names, e.Name()) {
+			return fmt.Errorf("report %s: %w: %s", dir, ErrExists, e.Name())
+		}
+	}
+	return nil
+}
+
+func writeSynced(create func(string) (*os.File, error), path string, to func(io.Writer) error) error {
+	f, err := create(path)
 	if err != nil {
 		return err
 	}

@@ -5,8 +5,9 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"rebound/latency"
-	"rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/schedule"
 )
 
 // Machine is a made-up machine whose level moves in time: what it measures, and how its runs and their intervals differ.
@@ -26,14 +27,14 @@ type Machine struct {
 // Shape of an interval's distribution: each bin's factor and share.
 const bodyBins, tailBins, tailShare = 160, 60, 0.02
 
-func (m *Machine) interval(median, level, tail float64) *latency.Histogram {
+func (m *Machine) interval(median, level, tail, samples float64) *latency.Histogram {
 	values, counts := make([]int64, 0, bodyBins+tailBins), make([]int64, 0, bodyBins+tailBins)
 	add := func(factor, share float64) {
 		v := int64(median * math.Exp(level) * factor)
 		if m.Granule > 0 {
 			v = v / m.Granule * m.Granule
 		}
-		values, counts = append(values, v), append(counts, poisson(m.Rnd, share*float64(m.Samples)))
+		values, counts = append(values, v), append(counts, poisson(m.Rnd, share*samples))
 	}
 	const width = 8.0 / bodyBins
 	for i := range bodyBins {
@@ -53,9 +54,14 @@ func (m *Machine) interval(median, level, tail float64) *latency.Histogram {
 // Slot is when a run is made, in seconds.
 type Slot struct{ Start, End float64 }
 
-// Runs returns a report of one run in each slot, cut into a number of intervals, of a median in nanoseconds.
+// Runs returns a report of one run in each slot, cut into a number of intervals, of a median in nanoseconds. A slot longer
+// than the others has more samples.
 func (m *Machine) Runs(median float64, slots []Slot, intervals int) *report.Report {
-	origin := slots[0].Start
+	origin, total := slots[0].Start, 0.0
+	for _, at := range slots {
+		total += at.End - at.Start
+	}
+	mean := total / float64(len(slots)*intervals)
 	ns := func(seconds float64) int64 { return int64((seconds - origin) * 1e9) }
 	rep := &report.Report{Schema: report.Schema, Tool: "bench", Metric: report.RoundTrip, Clock: latency.ClockInfo{Steady: true},
 		Traffic: report.Traffic{Protocol: "icmp", FrameSize: 64, Mode: "closed"}}
@@ -69,7 +75,7 @@ func (m *Machine) Runs(median float64, slots []Slot, intervals int) *report.Repo
 		length := (at.End - at.Start) / float64(intervals)
 		for i := range intervals {
 			from := at.Start + float64(i)*length
-			h := m.interval(median, level+m.Level(from+length/2), tail)
+			h := m.interval(median, level+m.Level(from+length/2), tail, float64(m.Samples)*length/mean)
 			s.Intervals = append(s.Intervals, latency.Interval{Start: ns(from), End: ns(from + length), Histogram: h})
 		}
 		rep.Runs = append(rep.Runs, latency.Run{Start: ns(at.Start), End: ns(at.End)})
@@ -79,6 +85,45 @@ func (m *Machine) Runs(median float64, slots []Slot, intervals int) *report.Repo
 	rep.End = rep.Start.Add(time.Duration(ns(slots[len(slots)-1].End)))
 	rep.Counts.Sent, rep.Counts.Received = s.Total.Count, s.Total.Count
 	return rep
+}
+
+// Session is when the slices of two variants are measured. Its schedules are empty if they do not alternate.
+type Session struct {
+	A, B     []Slot
+	Schedule [2]report.Schedule
+}
+
+// Slices returns a session of a number of blocks, as a bench draws it from a seed: slices of a length on average, in seconds,
+// with a pause between two.
+func Slices(seed uint64, blocks int, length, pause float64) (s Session) {
+	at := 1.0
+	for i := range s.Schedule {
+		s.Schedule[i].Seed = schedule.Text(seed)
+	}
+	for _, b := range schedule.Draw(seed, 2, blocks) {
+		for place, variant := range b.Order {
+			slot := Slot{at, at + length*(1+b.Stretch)}
+			at = slot.End + pause
+			if variant == 0 {
+				s.A = append(s.A, slot)
+			} else {
+				s.B = append(s.B, slot)
+			}
+			s.Schedule[variant].Places = append(s.Schedule[variant].Places, place)
+		}
+	}
+	return s
+}
+
+// Both returns the reports of a session of two variants with these medians.
+func (m *Machine) Both(medianA, medianB float64, s Session, intervals int) (a, b *report.Report) {
+	a, b = m.Runs(medianA, s.A, intervals), m.Runs(medianB, s.B, intervals)
+	if s.Schedule[0].Seed == "" {
+		return a, b
+	}
+	a.Session, b.Session = "s", "s"
+	a.Schedule, b.Schedule = &s.Schedule[0], &s.Schedule[1]
+	return a, b
 }
 
 // poisson draws a count of the given mean; above 50 by the normal distribution.
@@ -149,5 +194,32 @@ func OneStep(rnd *rand.Rand, height, end float64) func(float64) float64 {
 			return 0
 		}
 		return height
+	}
+}
+
+// Wave is a level that swings by height around 0 with a period in seconds, from a random phase. The true period differs
+// from the given one by a standard deviation of drift, as a part of it.
+func Wave(rnd *rand.Rand, height, period, drift float64) func(float64) float64 {
+	at := phase(rnd, period, drift)
+	return func(t float64) float64 { return height * math.Sin(2*math.Pi*at(t)) }
+}
+
+// Pulses is a level that is height for a part of each period, duty, and 0 otherwise; phase and drift are those of Wave.
+func Pulses(rnd *rand.Rand, height, duty, period, drift float64) func(float64) float64 {
+	at := phase(rnd, period, drift)
+	return func(t float64) float64 {
+		if at(t) < duty {
+			return height
+		}
+		return 0
+	}
+}
+
+// phase returns the position within a period, from 0 to 1, at a moment.
+func phase(rnd *rand.Rand, period, drift float64) func(float64) float64 {
+	from, rate := rnd.Float64(), (1+drift*rnd.NormFloat64())/period
+	return func(t float64) float64 {
+		_, part := math.Modf(from + rate*t)
+		return part
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"rebound/latency"
-	"rebound/latency/host"
-	"rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/host"
+	"github.com/rebound-nic/rebound/latency/report"
 )
 
 // Link is a made-up thing to measure: log-normal around Median, with an outlier in ten thousand.

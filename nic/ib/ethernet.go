@@ -3,7 +3,7 @@ package ib
 import (
 	"encoding/binary"
 
-	"rebound/cksum"
+	"github.com/rebound-nic/rebound/cksum"
 )
 
 // What answers and what asks here knows Ethernet frames. A port of InfiniBand has frames made up around its packets, of which only

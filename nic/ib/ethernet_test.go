@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"rebound/cksum"
+	"github.com/rebound-nic/rebound/cksum"
 )
 
 var farStation, ourStation = Station(3, 0x49), Station(0, 0x50)

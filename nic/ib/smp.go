@@ -37,6 +37,7 @@ func SubnetRequest(b []byte, port uint8) bool {
 		if hop > 0 {
 			b[smpReturnPath+int(hop)] = port
 		}
+		b[smpHop]++ // past the last hop: what an agent is given (C14-9:4)
 		return true
 	}
 	return h.Class == ClassSubnet
@@ -51,7 +52,7 @@ func SubnetAnswer(answer, request []byte) bool {
 	}
 	if a.Class == ClassSubnetDirected {
 		answer[smpStatus] |= directionBack
-		answer[smpHop], answer[smpHops] = request[smpHop], request[smpHops]
+		answer[smpHop], answer[smpHops] = request[smpHops], request[smpHops] // back on its way (C14-13:1)
 		copy(answer[smpReturnPath:], request[smpReturnPath:])
 	}
 	return true

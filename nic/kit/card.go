@@ -6,11 +6,10 @@ import (
 	"log/slog"
 	"net"
 	"slices"
-	"sync"
 
-	"rebound/nic"
-	"rebound/nic/bus/dma"
-	"rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
 // Card is the part of an open device that no driver writes for itself. A driver's Device has one, fills in what the device
@@ -33,7 +32,7 @@ type Card struct {
 	hooks     Hooks
 	endWatch  chan struct{}
 	ended     chan struct{}
-	lifeMutex sync.RWMutex // held to restart the device, shared by all that ask it something
+	lifeMutex Lock // held to restart the device, shared by all that ask it something
 }
 
 // Hooks are what a driver does where the kit does the rest.

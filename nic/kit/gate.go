@@ -6,6 +6,10 @@ import (
 	"time"
 )
 
+// Parked is what a parked loop calls while it spins. Tests in a bubble of testing/synctest, where time stands still while a
+// goroutine spins, sleep in it.
+var Parked = func() {}
+
 // Gate is where a device's polling loops and its watch meet: the goroutine that looks after the device, and restarts it
 // while the loops are parked. The loops are pinned (polling.Pin), so their side never blocks: they look at Closed once a pass,
 // and park by spinning. The zero Gate is open.
@@ -56,6 +60,7 @@ func (g *Gate) Closed() bool { return g.closed.Load() }
 func (g *Gate) Park() error {
 	g.parked.Add(1)
 	for g.closed.Load() {
+		Parked()
 	}
 	g.parked.Add(-1)
 	return g.Err()

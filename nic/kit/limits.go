@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"net"
 
-	"rebound/nic"
+	"github.com/rebound-nic/rebound/nic"
 )
 
 // Limits are what a driver takes of nic.Options, and its defaults. What only the device can tell is left open here, and

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"rebound/fastpath"
-	"rebound/nic"
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
 )
 
 // Each option beyond its limit is an error that says what was asked for and what would do; what is zero becomes the default.

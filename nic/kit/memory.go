@@ -5,7 +5,7 @@ import (
 	"math/bits"
 	"unsafe"
 
-	"rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
 )
 
 // Allocate makes the arena that Block takes from, of size bytes to begin with, and gives back the one that was there. The

@@ -4,7 +4,7 @@ import (
 	"maps"
 	"sync"
 
-	"rebound/nic"
+	"github.com/rebound-nic/rebound/nic"
 )
 
 // Totals are the device's own counts since it was opened, over all restarts. Differences may wrap: adding undoes it.

@@ -3,7 +3,7 @@ package kit
 import (
 	"testing"
 
-	"rebound/nic"
+	"github.com/rebound-nic/rebound/nic"
 )
 
 func counted(n uint64) nic.Stats {

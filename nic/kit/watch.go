@@ -4,8 +4,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"rebound/nic"
-	"rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
 // Every is the time from one look of the watch to the next.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // fakeMapper gives out addresses as an IOMMU would, notes what is mapped, and can be told to fail.
@@ -245,5 +247,20 @@ func TestCloseKeepsWhatTheDeviceHas(t *testing.T) {
 	m.stuck = false
 	if err := a.Close(); err != nil || held(t) != 0 {
 		t.Errorf("the second Close = %v and leaves %d files and mappings", err, held(t))
+	}
+}
+
+// Before Linux 5.14 there is no MADV_POPULATE_WRITE: memory is populated all the same.
+func TestOldKernel(t *testing.T) {
+	defer func(f func([]byte, int) error) { madvise = f }(madvise)
+	madvise = func([]byte, int) error { return unix.EINVAL }
+	mp, err := mapPages(4<<20, -1, kind{page: os.Getpagesize()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mp.close(nil)
+	var st unix.Stat_t
+	if err := unix.Fstat(mp.mem.FD, &st); err != nil || st.Blocks*512 < 4<<20 {
+		t.Errorf("%d bytes of 4 MiB are there, %v", st.Blocks*512, err)
 	}
 }

@@ -9,13 +9,13 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // hugePages gives the host some free 2 MiB pages for one test.
 func hugePages(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root: reserves huge pages")
-	}
+	needs.Root(t, "reserving huge pages")
 	const file = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
 	old, err := os.ReadFile(file)
 	if err != nil {

@@ -84,13 +84,31 @@ func mapPages(size, node int, k kind) (*mapping, error) {
 			mp.notes = append(mp.notes, fmt.Sprintf("DMA memory not asked of NUMA node %d: %v", node, err))
 		}
 	}
-	// Linux 5.14. Unlike MAP_POPULATE it tells when there is no memory; a later touch would be a SIGBUS.
-	if err := unix.Madvise(b, unix.MADV_POPULATE_WRITE); err != nil {
+	if err := populate(b, fd, k.page); err != nil {
 		unix.Munmap(b)
 		unix.Close(fd)
 		return nil, fmt.Errorf("dma: populate %d bytes: %w", size, err)
 	}
 	return mp, nil
+}
+
+// madvise is a variable for tests.
+var madvise = unix.Madvise
+
+// populate has the kernel give b its pages. MADV_POPULATE_WRITE (Linux 5.14) tells when there is no memory. Before it, fallocate
+// does so for a memfd of either kind of pages, and the pages are touched then.
+func populate(b []byte, fd, page int) error {
+	err := madvise(b, unix.MADV_POPULATE_WRITE)
+	if !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	if err := unix.Fallocate(fd, 0, 0, int64(len(b))); err != nil {
+		return err
+	}
+	for i := 0; i < len(b); i += page {
+		b[i] = 0
+	}
+	return nil
 }
 
 // prefer asks for b's pages from a NUMA node, before they are touched.

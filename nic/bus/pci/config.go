@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
 )
 
 // Registers of the configuration header, type 0 (PCI Local Bus 3.0 §6.1).
@@ -95,12 +95,12 @@ func ReadID(c Config) (ID, error) {
 	if err != nil {
 		return ID{}, err
 	}
-	if vd == ^uint32(0) {
-		return ID{}, fmt.Errorf("pci: vendor and device ID read ffff:ffff: %w", ErrGone)
-	}
 	class, err := Read32(c, cfgRevision)
 	if err != nil {
 		return ID{}, err
+	}
+	if vd == ^uint32(0) || class == ^uint32(0) {
+		return ID{}, fmt.Errorf("pci: configuration space reads all ones: %w", ErrGone)
 	}
 	sub, err := Read32(c, cfgSubsystem)
 	if err != nil {
@@ -113,11 +113,16 @@ func ReadID(c Config) (ID, error) {
 	}, nil
 }
 
-// Gone reports whether nothing answers at the function any more: it was pulled, or its link is down.
+// Gone reports whether nothing answers at the function any more: it was pulled, or its link is down. It reads the class code and
+// the revision, because vfio-pci keeps vendor and device ID itself and returns them whether or not the function answers
+// (Linux, init_pci_cap_basic_perm).
 func Gone(c Config) bool {
-	v, err := Read16(c, cfgVendor)
-	return err != nil || v == 0xffff
+	v, err := Read32(c, cfgRevision)
+	return err != nil || v == ^uint32(0)
 }
+
+// unanswered reports whether a value of the command register means that nothing answered. vfio-pci keeps INTx Disable itself.
+func unanswered(command uint16) bool { return command|cmdINTxDisable == 0xffff }
 
 // CheckGone returns ErrGone if v, read from a register, is all ones and the function is gone, and nil otherwise: all ones
 // can be a register's value.
@@ -125,7 +130,7 @@ func CheckGone(f Function, register string, v uint32) error {
 	if v != ^uint32(0) || !Gone(f) {
 		return nil
 	}
-	return fmt.Errorf("pci: %s: %s reads all ones, and so does the vendor ID: %w", f.Name(), register, ErrGone)
+	return fmt.Errorf("pci: %s: %s reads all ones, and so does the class code: %w", f.Name(), register, ErrGone)
 }
 
 // Capability returns the offset of the first capability with an ID, and 0 if there is none. Errors are those of Capabilities.
@@ -263,7 +268,7 @@ func MSIXVectors(c Config) (int, error) {
 // else reset the function.
 func BusMastering(c Config) (bool, error) {
 	v, err := Read16(c, cfgCommand)
-	return err == nil && v != 0xffff && v&cmdBusMaster != 0, err
+	return err == nil && !unanswered(v) && v&cmdBusMaster != 0, err
 }
 
 // setCommand changes bits of the command register and checks that they took. The answer to the check also pushes the
@@ -273,7 +278,7 @@ func setCommand(c Config, set, clear uint16) error {
 	if err != nil {
 		return err
 	}
-	if v == 0xffff {
+	if unanswered(v) {
 		return fmt.Errorf("pci: command register reads all ones: %w", ErrGone)
 	}
 	want := v&^clear | set
@@ -287,7 +292,8 @@ func setCommand(c Config, set, clear uint16) error {
 	if err != nil {
 		return err
 	}
-	if got&(set|clear) != set {
+	const best = cmdINTxDisable // functions may have it hardwired to 0; vfio-pci keeps it for them, and sysfs shows them as they are
+	if (got^set)&(set|clear)&^best != 0 {
 		return fmt.Errorf("pci: command register: wrote %#04x, reads %#04x: %w", want, got, ErrConfig)
 	}
 	return nil
@@ -312,6 +318,15 @@ func Registers(f Function, n int, size uint64) (*mmio.Window, error) {
 func SplitWC(f Function, n int, from uint64) error {
 	if s, ok := f.(interface{ SplitWC(int, uint64) error }); ok {
 		return s.SplitWC(n, from)
+	}
+	return nil
+}
+
+// WriteReal writes configuration space that the driver's own writes may not reach: vfio-pci keeps payload and read request sizes of
+// Device Control to itself (Linux, init_pci_cap_exp_perm). Elsewhere WriteConfig reaches everything, and this does nothing.
+func WriteReal(f Function, off int, p []byte) error {
+	if s, ok := f.(interface{ writeReal(int, []byte) error }); ok {
+		return s.writeReal(off, p)
 	}
 	return nil
 }

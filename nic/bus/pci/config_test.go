@@ -199,3 +199,47 @@ func FuzzVFIOCapabilities(f *testing.F) {
 		}
 	})
 }
+
+// hardwired is a space whose INTx Disable bit is hardwired to 0, and with stuck Bus Master Enable too.
+type hardwired struct {
+	space
+	stuck bool
+}
+
+func (s hardwired) WriteConfig(off int, p []byte) error {
+	s.space.WriteConfig(off, p)
+	v := binary.LittleEndian.Uint16(s.space[cfgCommand:]) &^ cmdINTxDisable
+	if s.stuck {
+		v |= cmdBusMaster
+	}
+	s.put16(cfgCommand, v)
+	return nil
+}
+
+// A function need not have INTx Disable; memory space and bus mastering have to follow.
+func TestSetCommand(t *testing.T) {
+	s := hardwired{space: card()}
+	if err := setCommand(s, cmdMemory|cmdINTxDisable, cmdBusMaster); err != nil {
+		t.Error(err)
+	}
+	s.stuck = true
+	if err := setCommand(s, cmdMemory|cmdINTxDisable, cmdBusMaster); !errors.Is(err, ErrConfig) {
+		t.Errorf("bus mastering stays on: %v", err)
+	}
+}
+
+// vfio-pci returns vendor and device ID, and its own INTx Disable, of a function that does not answer.
+func TestGoneUnderVFIO(t *testing.T) {
+	s := space(slices.Repeat([]byte{0xff}, cfgExtendedSize))
+	copy(s, card()[:4])
+	for _, disabled := range []uint16{0, cmdINTxDisable} {
+		s.put16(cfgCommand, 0xffff&^cmdINTxDisable|disabled)
+		on, err := BusMastering(s)
+		if !Gone(s) || on || err != nil || !errors.Is(setCommand(s, 0, cmdBusMaster), ErrGone) {
+			t.Errorf("gone %v, bus mastering %v, %v", Gone(s), on, err)
+		}
+	}
+	if _, err := ReadID(s); !errors.Is(err, ErrGone) {
+		t.Errorf("ReadID: %v", err)
+	}
+}

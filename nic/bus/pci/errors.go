@@ -3,7 +3,7 @@ package pci
 import (
 	"errors"
 
-	"rebound/nic/bus"
+	"github.com/rebound-nic/rebound/nic/bus"
 )
 
 // What can be wrong with a function before a driver sees it. Errors wrap these with the address, what was found and, where

@@ -1,13 +1,13 @@
 // Package pci is a PCI function as a user-space driver needs it: identity, configuration space, BARs, bus mastering, reset
-// and DMA mapping. VFIO, sysfs, vfio-user (nic/bus/vfiouser) and device models (nic/sim) implement it, and a driver cannot
+// and DMA mapping. VFIO, sysfs, vfio-user (nic/bus/vfiouser) and device models (sim) implement it, and a driver cannot
 // tell which it has.
 package pci
 
 import (
 	"fmt"
 
-	"rebound/nic/bus/dma"
-	"rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
 )
 
 // Function is one PCI function, owned by this process until Close. It is control path: not for the hot loop.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"rebound/nic/bus/dma"
-	"rebound/nic/kit/netif"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/kit/netif"
 )
 
 func needed(t *testing.T) map[string]string {

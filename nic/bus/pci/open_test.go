@@ -3,6 +3,7 @@ package pci
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -10,8 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/nic/bus/dma"
-	"rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 func vfioKernel(t *testing.T) *kernel {
@@ -331,9 +333,7 @@ func TestSysfs(t *testing.T) {
 	if mmio.PureGo {
 		t.Skip("purego build: devices are refused")
 	}
-	if os.Getuid() != 0 {
-		t.Skip("needs root: reads physical addresses")
-	}
+	needs.Root(t, "reading physical addresses")
 	k := newKernel(t)
 	k.card(addr0, "", "")
 	config := k.host.device(addr0) + "/config"
@@ -436,12 +436,34 @@ func TestGone(t *testing.T) {
 	}
 }
 
+// vfio-pci keeps some bits to itself: WriteReal goes by sysfs, and says if that did not help either.
+func TestWriteReal(t *testing.T) {
+	k := vfioKernel(t)
+	f, err := k.openVFIO(addr0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	path := filepath.Join(k.host.device(addr0), "config")
+	if err := os.WriteFile(path, make([]byte, cfgSize), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteReal(f, 0x78, []byte{0x10, 0x28}); err != nil {
+		t.Error(err)
+	}
+	if b, err := os.ReadFile(path); err != nil || b[0x78] != 0x10 || b[0x79] != 0x28 {
+		t.Errorf("% x, %v", b[0x78:0x7a], err)
+	}
+	os.Remove(path)
+	if err := WriteReal(f, 0x78, []byte{0x10, 0x28}); err == nil || !strings.Contains(err.Error(), addr0) {
+		t.Errorf("without the file: %v", err)
+	}
+}
+
 // TestVFIOWithoutIOMMU: vfio-pci's mode for machines such as most rented ones.
 func TestVFIOWithoutIOMMU(t *testing.T) {
 	k := vfioKernel(t)
-	if os.Getuid() != 0 {
-		t.Skip("needs root: reads physical addresses")
-	}
+	needs.Root(t, "reading physical addresses")
 	k.file("sys/kernel/iommu_groups/7/name", "vfio-noiommu\n")
 	k.file("dev/vfio/noiommu-7", "")
 	os.Remove(k.dev + "/vfio/7")

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/nic/bus/dma"
-	"rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
 )
 
 // sysfsFunction is a function that no kernel driver has, reached by its files in sysfs. No IOMMU confines it.

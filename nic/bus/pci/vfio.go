@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/nic/bus/dma"
-	"rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
 )
 
 // vfioFunction is a function bound to vfio-pci. However this process ends, the kernel then turns bus mastering off, resets
@@ -271,6 +271,28 @@ func (f *vfioFunction) WriteConfig(off int, p []byte) error {
 	}
 	_, err := f.device.WriteAt(p, int64(r.offset)+int64(off))
 	return err
+}
+
+// writeReal writes by sysfs, unless the value is there already.
+func (f *vfioFunction) writeReal(off int, p []byte) error {
+	config, err := os.OpenFile(filepath.Join(f.host.device(f.addr), "config"), os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("pci: %s: %w", f.addr, rights(err))
+	}
+	defer config.Close()
+	now := make([]byte, len(p))
+	for range 2 {
+		if _, err := config.ReadAt(now, int64(off)); err != nil {
+			return fmt.Errorf("pci: %s: %w", f.addr, err)
+		}
+		if bytes.Equal(now, p) {
+			return nil
+		}
+		if _, err := config.WriteAt(p, int64(off)); err != nil {
+			return fmt.Errorf("pci: %s: configuration space %#x: %w", f.addr, off, rights(err))
+		}
+	}
+	return fmt.Errorf("pci: %s: configuration space %#x reads % x, expected % x: %w", f.addr, off, now, p, ErrConfig)
 }
 
 func (f *vfioFunction) SetBusMaster(on bool) error { return setBusMaster(f, on) }

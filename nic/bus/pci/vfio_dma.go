@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
 )
 
 // iovas gives out addresses of an IOMMU's space.

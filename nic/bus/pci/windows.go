@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
 )
 
 // windows are the BARs of one function of this machine, mapped when they are asked for.

@@ -1,5 +1,5 @@
 // Package vfiouser is the client of vfio-user, the protocol by which a PCI function in one process is used by another: a
-// pci.Function that a device model's server (nic/sim/vfioserver) shows. Package proto has the protocol itself.
+// pci.Function that a device model's server (sim/vfioserver) shows. Package proto has the protocol itself.
 package vfiouser
 
 import (
@@ -15,10 +15,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/nic/bus/dma"
-	"rebound/nic/bus/mmio"
-	"rebound/nic/bus/pci"
-	"rebound/nic/bus/vfiouser/proto"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/bus/vfiouser/proto"
 )
 
 // ErrClosed means that the connection is gone: the other side closed it, did not answer in time, or broke the protocol.

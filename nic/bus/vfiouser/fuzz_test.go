@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/nic/bus/vfiouser/proto"
+	"github.com/rebound-nic/rebound/nic/bus/vfiouser/proto"
 )
 
 // pipe returns the two ends of a socket pair.

@@ -10,16 +10,16 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"rebound/nic/bus/dma"
-	"rebound/nic/bus/mmio"
-	"rebound/nic/bus/vfiouser/proto"
-	"rebound/nic/sim"
-	"rebound/nic/sim/toysim"
-	"rebound/nic/sim/vfioserver"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/vfiouser/proto"
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/toysim"
+	"github.com/rebound-nic/rebound/sim/vfioserver"
 )
 
 func serveToy(t testing.TB) (*sim.Port, *vfioserver.Server, string) {
@@ -139,9 +139,7 @@ func TestDMAByMessages(t *testing.T) {
 	bells.Write32(0x40, 1)
 	p.Start()
 	far.Send(0, frame)
-	for end := time.Now().Add(proto.Timeout); time.Now().Before(end) && bar.Read32(0x40)+bar.Read32(0x48) < 2; {
-		time.Sleep(time.Millisecond)
-	}
+	await.Holds(func() bool { return bar.Read32(0x40)+bar.Read32(0x48) == 2 })
 	p.Stop()
 	if got := far.Recv(0); !bytes.Equal(got, frame) {
 		t.Errorf("sent: %x", got)
@@ -244,23 +242,12 @@ func TestClientVanishes(t *testing.T) {
 		}
 		f.conn.Fail(ErrClosed) // the process dies
 		<-f.ran
-		for end := time.Now().Add(proto.Timeout); time.Now().Before(end) && (p.Mappings() > 0 || p.BusMaster()); {
-			time.Sleep(time.Millisecond)
-		}
-		if p.Mappings() > 0 || p.BusMaster() {
-			t.Fatalf("%d mappings, bus mastering %v", p.Mappings(), p.BusMaster())
-		}
+		await.Until(t, "the server takes the memory and bus mastering of a client that died", func() bool { return p.Mappings() == 0 && !p.BusMaster() })
 		a.Close()
 		f.Close()
 	}
 	dial(t, path)
-	n := openFDs(t)
-	for end := time.Now().Add(proto.Timeout); n > before+2 && time.Now().Before(end); n = openFDs(t) {
-		time.Sleep(time.Millisecond) // the server closes those of a client that left when it comes to it
-	}
-	if n > before+2 {
-		t.Errorf("%d file descriptors before, %d after", before, n)
-	}
+	await.Until(t, "the server closes the file descriptors of a client that left", func() bool { return openFDs(t) <= before+2 })
 }
 
 func openFDs(t testing.TB) int {
@@ -371,12 +358,7 @@ func TestGoroutinesEnd(t *testing.T) {
 	f.Close()
 	s.Close()
 	p.Close()
-	for end := time.Now().Add(proto.Timeout); time.Now().Before(end) && runtime.NumGoroutine() > before; {
-		time.Sleep(time.Millisecond)
-	}
-	if n := runtime.NumGoroutine(); n > before {
-		t.Errorf("%d goroutines before, %d after", before, n)
-	}
+	await.Until(t, "all goroutines have ended", func() bool { return runtime.NumGoroutine() <= before })
 }
 
 func TestTransactionsAreTheModels(t *testing.T) {

@@ -18,8 +18,12 @@ type Dialect struct {
 	ReadTimeout time.Duration // of one register read by DMA
 }
 
-// The dialects, each as the published driver for Linux speaks it.
+// readTimeout is longer than Linux's (200 ms for ENA, 50 ms for EFA): a device that a busy hypervisor or model serves may be
+// descheduled for that long, and a read that fails costs a restart of the device.
+const readTimeout = time.Second
+
+// The dialects, each as the published driver for Linux speaks it, but for readTimeout.
 var (
-	ENA = Dialect{MMIOReads: true, ReadTimeout: 200 * time.Millisecond}
-	EFA = Dialect{EventsFromZero: true, LongIDs: true, ReadTimeout: 50 * time.Millisecond}
+	ENA = Dialect{MMIOReads: true, ReadTimeout: readTimeout}
+	EFA = Dialect{EventsFromZero: true, LongIDs: true, ReadTimeout: readTimeout}
 )

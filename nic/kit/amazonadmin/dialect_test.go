@@ -5,8 +5,8 @@ import (
 	"errors"
 	"testing"
 
-	"rebound/nic/bus/dma"
-	"rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
 )
 
 // EFA's identifiers have the command's place in their low bits and its number above, and come back whole.

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
 )
 
 // Event is one asynchronous event.

@@ -2,14 +2,13 @@ package amazonadmin
 
 import (
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
-	"rebound/nic"
-	"rebound/nic/bus/dma"
-	"rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/kit"
 )
 
 // EntrySize is the size in bytes of a command, of a completion and of an event.
@@ -76,7 +75,7 @@ type Queue struct {
 	timeout time.Duration
 	depth   uint16
 
-	mu     sync.Mutex
+	mu     kit.Lock
 	sq, cq unsafe.Pointer
 	tail   uint16 // commands written, running freely
 	head   uint16 // completions consumed, running freely

@@ -8,9 +8,9 @@ import (
 	"time"
 	"unsafe"
 
-	"rebound/nic"
-	"rebound/nic/bus/dma"
-	"rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
 )
 
 // device is the far end of the queues, played by the test: its registers are a trap, its memory is ours (IOVA 0 is the

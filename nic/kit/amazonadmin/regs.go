@@ -4,15 +4,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
-	"rebound/nic"
-	"rebound/nic/bus/dma"
-	"rebound/nic/bus/mmio"
-	"rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/kit"
 )
 
 // Reg is the offset of a 32-bit register in BAR 0.
@@ -82,7 +81,7 @@ type Regs struct {
 	bar     *mmio.Window
 	direct  bool // the device answers MMIO reads only
 
-	mu   sync.Mutex
+	mu   kit.Lock
 	resp *readLess
 	iova uint64
 	seq  uint16
@@ -148,11 +147,6 @@ func (r *Regs) Read(reg Reg) (uint32, error) {
 
 // Gone reports whether the device has left the bus. It costs an MMIO read.
 func (r *Regs) Gone() bool { return r.bar.Read32(uint64(VERSION)) == ^uint32(0) }
-
-// Forgot reports whether the device was reset by somebody else: it no longer knows where to answer. It costs MMIO reads.
-func (r *Regs) Forgot() bool {
-	return r.bar.Read32(uint64(MMIO_RESP_LO)) != uint32(r.iova) || r.bar.Read32(uint64(MMIO_RESP_HI)) != uint32(r.iova>>32)
-}
 
 // head is the request's number and the register as one word.
 func (r *Regs) head() *uint32 { return (*uint32)(unsafe.Pointer(r.resp)) }

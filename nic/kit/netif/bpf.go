@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/nic"
+	"github.com/rebound-nic/rebound/nic"
 )
 
 // ExplainBPF says what an error of bpf(2) means for an XDP program on the interface. what is what was to be made.

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/nic"
+	"github.com/rebound-nic/rebound/nic"
 )
 
 // Receive makes the interface receive frames for mac, where that is not its own address, and the neighbour solicitations

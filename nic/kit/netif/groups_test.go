@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
-	"rebound/fastpath"
-	"rebound/nic"
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
 )
 
 func TestGroups(t *testing.T) {

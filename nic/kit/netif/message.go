@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/nic"
+	"github.com/rebound-nic/rebound/nic"
 )
 
 // Message is room for one recvmsg(2) with its control messages. It allocates nothing and makes raw system calls only, so

@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"rebound/nic"
+	"github.com/rebound-nic/rebound/nic"
 )
 
 // Interface is a network interface as it was when it was looked up. Its methods ask the kernel again; they work from any

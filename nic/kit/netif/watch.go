@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rebound/nic"
+	"github.com/rebound-nic/rebound/nic"
 )
 
 // Watch follows an interface through the kernel's link messages, so that a polling loop learns from one load that it

@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"rebound/nic/kit/netif"
+	"github.com/rebound-nic/rebound/nic/kit/netif"
 )
 
 // Features are what an interface's driver says it can, by the netdev family of generic netlink

@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
-	"rebound/nic/kit/netif"
+	"github.com/rebound-nic/rebound/nic/kit/netif"
 )
 
 // Where a program is attached: values of nic.Info.Push.

@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
-	"rebound/fastpath"
+	"github.com/rebound-nic/rebound/fastpath"
 )
 
 // identity is struct identity of rules.h, in6 its namesake.

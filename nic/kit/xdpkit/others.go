@@ -8,8 +8,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
-	"rebound/nic"
-	"rebound/nic/kit/netif"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/kit/netif"
 )
 
 // dispatcher is the name of the program by which libxdp (xdp-tools) runs several others in turn.

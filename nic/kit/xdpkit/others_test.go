@@ -10,10 +10,10 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
-	"rebound/nic"
-	"rebound/nic/kit/netif"
-	"rebound/nic/kit/xdpkit"
-	"rebound/nic/nictest/veth"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/kit/netif"
+	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
+	"github.com/rebound-nic/rebound/proof/nictest/veth"
 )
 
 // What is on the interface already is told apart, by whom and how it is taken off, and stays.

@@ -1,4 +1,4 @@
-// What the XDP programs of Rebound share: nic/xdp's, which answers, and nic/afxdp's, which picks what a socket answers. Who we
+// What the XDP programs of Rebound share: nic/drivers/xdp's, which answers, and nic/drivers/afxdp's, which picks what a socket answers. Who we
 // are and how a frame is read is said here once, as package fastpath has it; the constants are set before a program is loaded.
 // Bytes are handled as a little-endian machine loads them: a sum of swapped words is the swapped sum (RFC 1071).
 //

@@ -1,0 +1,181 @@
+package rebound_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// readmeWords and readmeLines bound README.md: it is the first page, and everything longer belongs in docs.
+const (
+	readmeWords = 1300
+	readmeLines = 155
+)
+
+func pages(t *testing.T) []string {
+	t.Helper()
+	docs, err := filepath.Glob("docs/*.md")
+	if err != nil || len(docs) < 20 {
+		t.Fatalf("docs/*.md: %d pages, %v", len(docs), err)
+	}
+	return append([]string{"README.md", "CONTRIBUTING.md"}, docs...)
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestReadmeIsShort(t *testing.T) {
+	text := read(t, "README.md")
+	if n := len(strings.Fields(text)); n > readmeWords {
+		t.Errorf("README.md has %d words, at most %d are allowed", n, readmeWords)
+	}
+	if n := strings.Count(text, "\n"); n > readmeLines {
+		t.Errorf("README.md has %d lines, at most %d are allowed", n, readmeLines)
+	}
+}
+
+func TestEveryPageIsLinked(t *testing.T) {
+	var all strings.Builder
+	for _, p := range pages(t) {
+		all.WriteString(read(t, p))
+	}
+	for _, p := range pages(t)[2:] {
+		if !strings.Contains(all.String(), "("+filepath.Base(p)) && !strings.Contains(all.String(), "(docs/"+filepath.Base(p)) {
+			t.Errorf("no page links to %s", p)
+		}
+	}
+}
+
+var link = regexp.MustCompile(`\]\(([^)\s]+)\)|(?:src|srcset)="([^"]+)"`)
+
+func TestLinksResolve(t *testing.T) {
+	for _, p := range pages(t) {
+		for _, m := range link.FindAllStringSubmatch(read(t, p), -1) {
+			target := m[1] + m[2]
+			if strings.Contains(target, "://") {
+				continue
+			}
+			file, anchor, _ := strings.Cut(target, "#")
+			path := filepath.Join(filepath.Dir(p), file)
+			if file == "" {
+				path = p
+			}
+			if _, err := os.Stat(path); err != nil {
+				t.Errorf("%s: link to %s: %v", p, target, err)
+			} else if anchor != "" && !slices.Contains(anchors(read(t, path)), anchor) {
+				t.Errorf("%s: link to %s: no such heading", p, target)
+			}
+		}
+	}
+}
+
+// anchors returns the identifiers of a page's headings, as Git hosts derive them.
+func anchors(page string) (ids []string) {
+	drop := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	for line := range strings.Lines(page) {
+		if title, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") {
+			id := drop.ReplaceAllString(strings.ToLower(strings.TrimSpace(title)), "")
+			ids = append(ids, strings.ReplaceAll(id, " ", "-"))
+		}
+	}
+	return ids
+}
+
+var dialect = regexp.MustCompile(`(?i)\b(mends?|mended|held against|by turns|anew|for good|for ever|whoever|nobody says|is told|are told|was told|` +
+	`thereof|thereby|wherein|lest|whence|strangers?|of its own|the far end|the near end|as long as|is had|has had|shall)\b`)
+
+// unwritten are the pages that still use words which the project no longer uses: rewrite one, and remove it from here.
+var unwritten = []string{"docs/add-a-nic.md", "docs/bring-up-82599.md", "docs/bring-up-efa.md", "docs/bring-up-ena.md", "docs/bring-up-mlx4.md",
+	"docs/bring-up-mlx5.md", "docs/bring-up-virtio.md", "docs/calibration.md", "docs/efa-wire.md", "docs/hot-loops.md",
+	"docs/isolation.md", "docs/memory-order.md", "docs/stamp.md", "docs/trust.md", "CONTRIBUTING.md"}
+
+func TestPagesUsePlainWords(t *testing.T) {
+	for _, p := range pages(t) {
+		found := dialect.FindAllString(read(t, p), -1)
+		if slices.Contains(unwritten, p) {
+			continue
+		}
+		for _, w := range found {
+			t.Errorf("%s: %q: use the plain word (see the glossary and CONTRIBUTING.md)", p, w)
+		}
+	}
+}
+
+var (
+	flagWord = regexp.MustCompile(`(?:^|\s)-([a-z][a-z0-9-]*)`)
+	quoted   = regexp.MustCompile(`'[^']*'|"[^"]*"`)
+)
+
+// Every command line in README and docs names a command and flags that exist.
+func TestCommandLinesInDocsExist(t *testing.T) {
+	dir := t.TempDir()
+	if out, err := exec.Command("go", "build", "-o", dir+"/", "./cmd/...").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	help := map[string]string{} // by program and command
+	helpOf := func(args ...string) string {
+		key := strings.Join(args, " ")
+		if _, ok := help[key]; !ok {
+			ask := "-h"
+			if key == "bench run" {
+				ask = "-help-all"
+			}
+			out, _ := exec.Command(filepath.Join(dir, args[0]), append(slices.Clone(args[1:]), ask)...).CombinedOutput()
+			help[key] = string(out)
+		}
+		return help[key]
+	}
+	lines := 0
+	for _, p := range pages(t) {
+		text := strings.ReplaceAll(read(t, p), "\\\n", " ")
+		for line := range strings.Lines(text) {
+			at := strings.Index(line, "bin/")
+			if at < 0 {
+				continue
+			}
+			command, _, _ := strings.Cut(line[at+len("bin/"):], "#")
+			command, _, _ = strings.Cut(command, "`")
+			command = quoted.ReplaceAllString(command, "x")
+			command, _, _ = strings.Cut(command, "&")
+			command, _, _ = strings.Cut(command, ";")
+			words := strings.Fields(command)
+			if len(words) == 0 || !slices.Contains([]string{"bench", "responder", "simnic", "prove"}, words[0]) {
+				continue
+			}
+			lines++
+			args := words[:1]
+			for _, w := range words[1:] {
+				if !regexp.MustCompile(`^[a-z]+$`).MatchString(w) || len(args) == 3 {
+					break
+				}
+				args = words[:len(args)+1]
+			}
+			if words[0] != "prove" && len(args) == 3 {
+				args = args[:2]
+			}
+			text := helpOf(args...)
+			if strings.Contains(text, "unknown command") {
+				t.Errorf("%s: %q: unknown command", p, strings.TrimSpace(command))
+				continue
+			}
+			for _, m := range flagWord.FindAllStringSubmatch(" "+strings.Join(words[1:], " "), -1) {
+				if name := m[1]; name != "h" && !regexp.MustCompile(`(?m)(^|[\s\[,(])--?`+regexp.QuoteMeta(name)+`\b`).MatchString(text) {
+					t.Errorf("%s: %q: -%s is not in the help of %s", p, strings.TrimSpace(command), name, strings.Join(args, " "))
+				}
+			}
+		}
+	}
+	if lines < 40 {
+		t.Errorf("only %d command lines were found", lines)
+	}
+}

@@ -1,0 +1,92 @@
+package bench
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// inProcess runs bench in this process, without a network.
+func inProcess(args ...string) (code int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	code = bench(args, &out, &err)
+	return code, out.String(), err.String()
+}
+
+func TestHelpFitsOneScreen(t *testing.T) {
+	for _, args := range [][]string{{"-h"}, {"run", "-h"}, {"compare", "-h"}} {
+		code, out, _ := inProcess(args...)
+		if n := strings.Count(out, "\n"); code != 0 || n < 5 || n > 40 {
+			t.Errorf("bench %s: exit status %d, %d lines; want at most 40", strings.Join(args, " "), code, n)
+		}
+	}
+	if _, out, _ := inProcess("run", "-help-all"); !strings.Contains(out, "-stamp-zero-ssid") || !strings.Contains(out, "-duration") {
+		t.Error("bench run -help-all does not list every flag")
+	}
+}
+
+func TestShortHelpNamesFlagsThatExist(t *testing.T) {
+	_, all, _ := inProcess("run", "-help-all")
+	for line := range strings.Lines(runShortHelp) {
+		if flag, ok := strings.CutPrefix(line, "  -"); ok {
+			if name := strings.Fields(flag)[0]; !strings.Contains(all, "\n  -"+name+" ") && !strings.Contains(all, "\n  -"+name+"\n") {
+				t.Errorf("-%s is not a flag of bench run", name)
+			}
+		}
+	}
+}
+
+func TestVersionFlags(t *testing.T) {
+	for _, arg := range []string{"version", "-version", "--version"} {
+		if code, out, _ := inProcess(arg); code != 0 || !strings.HasPrefix(out, "bench ") {
+			t.Errorf("bench %s: exit status %d, %q", arg, code, out)
+		}
+	}
+}
+
+func TestTargetsArePositional(t *testing.T) {
+	for _, c := range []struct {
+		args    string
+		targets string
+	}{
+		{"10.0.0.1", "10.0.0.1"},
+		{"10.0.0.1 -rate 20k", "10.0.0.1"},
+		{"-rate 20k 10.0.0.1", "10.0.0.1"},
+		{"-target 10.0.0.1", "10.0.0.1"},
+		{"--target 10.0.0.1", "10.0.0.1"},
+		{"10.0.0.1 -rate 20k 10.0.0.2", "10.0.0.1 10.0.0.2"},
+		{"-- 10.0.0.1", "10.0.0.1"},
+	} {
+		o, err := new(env).runFlags(strings.Fields(c.args))
+		if err != nil {
+			t.Errorf("%s: %v", c.args, err)
+			continue
+		}
+		var targets []string
+		for _, v := range o.Variants {
+			targets = append(targets, v.Target.String())
+		}
+		if strings.Join(targets, " ") != c.targets || o.Paired != (len(targets) > 1) {
+			t.Errorf("%s: targets %q, paired %v; want %q", c.args, targets, o.Paired, c.targets)
+		}
+	}
+	for args, want := range map[string]string{
+		"10.0.0.1 -target 10.0.0.2":                "given twice",
+		"10.0.0.1 10.0.0.2 -lossless 1M":           "do not go with",
+		"10.0.0.1 10.0.0.2 -ab dscp=0 -ab dscp=46": "do not go with",
+		"":                     "-target",
+		"10.0.0.1 -nosuchflag": "nosuchflag",
+	} {
+		if _, err := new(env).runFlags(strings.Fields(args)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error %v, want %q in it", args, err, want)
+		}
+	}
+}
+
+func TestTargetInPlaceOfCommand(t *testing.T) {
+	for word, want := range map[string]bool{"10.0.0.1": true, "fd00::1": true, "host.example.org": true, "run": false, "-h": false, "out/a.b": false} {
+		if isTarget(word) != want {
+			t.Errorf("isTarget(%q) is %v", word, !want)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+// Package clockerror finds out by how much this host's clock is wrong at most.
+package clockerror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/fastpath"
+)
+
+// Bound is by how much a clock is wrong at most, and who says so.
+type Bound struct {
+	Error  time.Duration
+	Source string
+}
+
+// ErrUnknown says that nobody knows how wrong the clock is.
+var ErrUnknown = errors.New("nobody says how wrong this host's clock is")
+
+// Read returns what is known now: what the user states where that is not 0, else the least of what chronyd and ptp4l say, else what the
+// kernel says. iface is the interface that is measured with, whose PTP hardware clock is named where nobody sets it; it may be "". It runs
+// chronyc, and takes some milliseconds.
+func Read(stated time.Duration, iface string) (Bound, error) {
+	if stated > 0 {
+		return Bound{stated, "stated by -clock-error"}, nil
+	}
+	chrony, noChrony := askChrony()
+	ptp, noPTP := askPTP(ptp4lSocket, readPHC)
+	switch {
+	case noChrony == nil && (noPTP != nil || chrony.Error <= ptp.Error):
+		return chrony, nil
+	case noPTP == nil:
+		return ptp, nil
+	}
+	var t unix.Timex
+	state, err := unix.Adjtimex(&t)
+	kernel, noKernel := fromKernel(state, &t, err)
+	if noKernel == nil {
+		return kernel, nil
+	}
+	why := []error{noChrony, noPTP}
+	if iface != "" {
+		if h, err := readPHC(iface); err == nil {
+			why = append(why, fmt.Errorf("%s of %s is %v ± %v ahead of the system's clock, and nobody says how wrong it is itself", h.name, iface, h.ahead, (h.window+1)/2))
+		} else if !errors.Is(err, errNoPHC) {
+			why = append(why, fmt.Errorf("the PTP hardware clock of %s: %w", iface, err))
+		}
+	}
+	return Bound{}, unknown(append(why, noKernel))
+}
+
+// unknown is ErrUnknown with the reasons.
+func unknown(why []error) error {
+	err := ErrUnknown
+	for _, w := range why {
+		err = fmt.Errorf("%w; %w", err, w)
+	}
+	return fmt.Errorf("%w; -clock-error states it", err)
+}
+
+// Worst is the bound for what was measured between two readings: an error that was not known at both ends is not known.
+func Worst(a, b Bound) Bound {
+	if b.Error > a.Error {
+		return b
+	}
+	return a
+}
+
+// fromKernel is the kernel's own bound, which grows until whatever disciplines the clock renews it (adjtimex(2)).
+func fromKernel(state int, t *unix.Timex, err error) (Bound, error) {
+	switch {
+	case err != nil:
+		return Bound{}, fmt.Errorf("adjtimex: %w", err)
+	case state == unix.TIME_ERROR || t.Status&unix.STA_UNSYNC != 0:
+		return Bound{}, errors.New("the kernel calls its clock unsynchronised (adjtimex)")
+	case fastpath.Unstated(t.Maxerror):
+		return Bound{}, fmt.Errorf("what sets the clock tells the kernel no error (adjtimex: maxerror of %d µs counts from 0): phc2sys, ptp4l and systemd-timesyncd do not", t.Maxerror)
+	}
+	return Bound{time.Duration(t.Maxerror) * time.Microsecond, "the kernel (adjtimex: maxerror)"}, nil
+}
+
+func askChrony() (Bound, error) {
+	path, err := exec.LookPath("chronyc")
+	if err != nil {
+		return Bound{}, errors.New("there is no chronyc")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, path, "-n", "-c", "tracking").Output()
+	if err != nil {
+		return Bound{}, fmt.Errorf("chronyc tracking: %w (%s)", err, strings.TrimSpace(string(out)))
+	}
+	return parseTracking(string(out))
+}
+
+// Fields of `chronyc -c tracking` (chronyc(1), in the order in which it prints them).
+const (
+	fieldReference = 0
+	fieldOffset    = 4 // seconds by which the system's clock is apart from what chronyd estimates
+	fieldDelay     = 10
+	fieldDisperse  = 11
+	fieldLeap      = 13
+	trackingFields = 14
+)
+
+// localReference is the identifier that chronyd has where it follows nothing but its own clock.
+const localReference = "7F7F0101"
+
+// parseTracking reads the bound that chronyc(1) gives: |offset| + root dispersion + root delay/2.
+func parseTracking(text string) (Bound, error) {
+	f := strings.Split(strings.TrimSpace(text), ",")
+	if len(f) < trackingFields {
+		return Bound{}, fmt.Errorf("chronyc tracking: %d fields, expected %d", len(f), trackingFields)
+	}
+	switch {
+	case f[fieldLeap] == "Not synchronised":
+		return Bound{}, errors.New("chronyd is not synchronised")
+	case f[fieldReference] == localReference:
+		return Bound{}, errors.New("chronyd follows its own clock alone")
+	}
+	var v [trackingFields]float64
+	for _, i := range [...]int{fieldOffset, fieldDelay, fieldDisperse} {
+		var err error
+		if v[i], err = strconv.ParseFloat(f[i], 64); err != nil || math.IsNaN(v[i]) || math.IsInf(v[i], 0) {
+			return Bound{}, fmt.Errorf("chronyc tracking: field %d is %q, expected seconds", i+1, f[i])
+		}
+	}
+	s := math.Abs(v[fieldOffset]) + v[fieldDisperse] + v[fieldDelay]/2
+	if s <= 0 || s > 1e6 {
+		return Bound{}, fmt.Errorf("chronyc tracking: an error of %g s", s)
+	}
+	return Bound{time.Duration(math.Ceil(s * 1e9)), "chronyd (offset, root dispersion and half the root delay)"}, nil
+}

@@ -1,0 +1,114 @@
+package corewatch
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/polling"
+)
+
+func TestField(t *testing.T) {
+	line := []byte("         12  0\t 345   IO-APIC   4-edge      ttyS0")
+	for i, want := range []uint64{12, 0, 345, 0, 0} {
+		if got := field(line, i); got != want {
+			t.Errorf("field %d is %d, want %d", i, got, want)
+		}
+	}
+}
+
+// kernel returns what the kernel itself counts of the calling thread: how often it lost its core, and for how many ns it was ready and
+// did not run.
+func kernel(t *testing.T) (preempted, waited uint64) {
+	t.Helper()
+	read := func(file, before string, to *uint64) {
+		t.Helper()
+		b, err := os.ReadFile("/proc/self/task/" + strconv.Itoa(unix.Gettid()) + "/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(b), before)
+		if _, err := fmt.Sscan(rest, to); err != nil {
+			t.Fatalf("%s: %v in %q", file, err, b)
+		}
+	}
+	read("status", "nonvoluntary_ctxt_switches:", &preempted)
+	read("schedstat", " ", &waited)
+	return preempted, waited
+}
+
+// A thread that shares its core with another one is seen to lose it and to wait; the core's timer is seen to run.
+func TestWatch(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var all, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		t.Fatal(err)
+	}
+	core := 0
+	for !all.IsSet(core) {
+		core++
+	}
+	one.Set(core)
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.SchedSetaffinity(0, &all) }()
+	w, err := Start(core, unix.Gettid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	running, done := make(chan struct{}), make(chan struct{})
+	var enough atomic.Bool
+	defer enough.Store(true)
+	go func() { // the other one
+		defer close(done)
+		runtime.LockOSThread()
+		_ = unix.SchedSetaffinity(0, &one)
+		close(running)
+		for !enough.Load() {
+		}
+	}()
+	<-running
+	from := polling.TSC()
+	lost, idle := kernel(t)
+	for end := time.Now().Add(time.Minute); ; { // how soon the two are switched is the machine's affair
+		for next := time.Now().Add(5 * time.Millisecond); time.Now().Before(next); {
+		}
+		if p, w := kernel(t); p > lost && w >= idle+20e6 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("two threads on one core for a minute, and this one has hardly waited")
+		}
+	}
+	enough.Store(true)
+	<-done
+	samples := w.Stop()
+	d, n := Around(samples, from, samples[len(samples)-1].At) // a sample's counters are read before its moment: the last one has all
+	if n < 1 || d.Waited < 20e6 || d.Preempted == 0 || d.Timer+d.Interrupts == 0 {
+		t.Errorf("%d stretches: %+v", n, d)
+	}
+	if _, now := kernel(t); samples[len(samples)-1].Waited > now {
+		t.Errorf("waited %d ns, the kernel says %d", samples[len(samples)-1].Waited, now)
+	}
+}
+
+func TestAround(t *testing.T) {
+	all := []Sample{{At: 100, Softirqs: 1}, {At: 200, Softirqs: 2}, {At: 300, Softirqs: 4}, {At: 400, Softirqs: 8}}
+	for _, c := range []struct {
+		from, to, softirqs uint64
+		n                  int
+	}{{150, 160, 1, 1}, {150, 250, 3, 2}, {200, 300, 2, 1}, {100, 400, 7, 3}, {50, 150, 0, 0}, {350, 450, 0, 0}} {
+		if d, n := Around(all, c.from, c.to); d.Softirqs != c.softirqs || n != c.n {
+			t.Errorf("%d to %d: %d softirqs in %d stretches, want %d in %d", c.from, c.to, d.Softirqs, n, c.softirqs, c.n)
+		}
+	}
+}

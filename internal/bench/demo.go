@@ -1,0 +1,56 @@
+package bench
+
+import (
+	"errors"
+	"flag"
+	"sync/atomic"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/demo"
+	"github.com/rebound-nic/rebound/internal/bench/session"
+	"github.com/rebound-nic/rebound/internal/host/exit"
+)
+
+const demoHelp = `usage: bench demo [flags]
+
+Shows the main job on this machine, without touching its networks: makes two network namespaces and a veth pair between
+them, runs the responder in one and the bench in the other, lets the kernel's own ICMP echo answer in its place in turn, and
+compares them: the responder in the kernel (xdp) and in a loop on a core of its own (afxdp), each with the kernel's own echo.
+The responder's program is looked for beside this one and in PATH.
+
+It works as root, and else inside a user namespace of its own, on AF_PACKET. Nothing stays behind: the namespaces have no
+names, and end with the processes in them.
+
+`
+
+func demoCommand(e *env, args []string) error {
+	fs := flag.NewFlagSet("demo", flag.ContinueOnError)
+	out := fs.String("out", "", "`FOLDER` for the reports (default out/demo-TIME)")
+	driver := fs.String("driver", "auto", "the responder's `DRIVER`: xdp, afxdp or afpacket; auto is xdp and afxdp in turn, and afpacket for an ordinary user")
+	rounds := fs.Int("rounds", 10, "rounds of each, alternating; nine or more for a verdict")
+	var each time.Duration
+	duration(fs, &each, "duration", time.Second, "`TIME` to measure in each round")
+	anonymous := fs.Bool("anonymous", false, anonymousHelp)
+	if err := e.parse(fs, args, demoHelp); err != nil {
+		return err
+	}
+	if *out == "" {
+		*out = unused("out/demo-" + time.Now().Format("20060102-150405"))
+	}
+	switch {
+	case fs.NArg() > 0:
+		return exit.Usagef("%q is left over", fs.Arg(0))
+	case *rounds < 1 || each <= 0:
+		return exit.Usagef("want at least one round, and a duration above zero")
+	case *driver != "auto" && *driver != "xdp" && *driver != "afxdp" && *driver != "afpacket":
+		return exit.Usagef("-driver %q: want auto, xdp, afxdp or afpacket", *driver)
+	}
+	if err := session.Writable(*out, false); err != nil {
+		return err
+	}
+	o := session.Options{Duration: each, Warmup: 100 * time.Millisecond, Runs: *rounds, Core: -1, Out: *out, SelfTest: 300 * time.Millisecond,
+		Paired: true, Anonymous: *anonymous, Stop: new(atomic.Bool), Log: e.log, ProgressTo: e.stderr}
+	defer exit.OnSignal(o.Stop)()
+	result, err := demo.Run(o, *driver, args, e.stdout)
+	return errors.Join(err, e.printResult(result, true, false))
+}

@@ -1,0 +1,171 @@
+// Package demo measures the responder and the kernel's own echo in turn, in a network of its own inside of this machine.
+package demo
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/internal/bench/series"
+	"github.com/rebound-nic/rebound/internal/bench/session"
+	"github.com/rebound-nic/rebound/internal/bench/settings"
+	"github.com/rebound-nic/rebound/internal/bench/testbed"
+	"github.com/rebound-nic/rebound/internal/host/exit"
+)
+
+// inside marks the process that runs in the user namespace.
+const inside = "REBOUND_DEMO_INSIDE"
+
+// Run measures by o, whose Variants and Before are the demo's own. args are the command's arguments: an ordinary user's
+// demo is run again with them, in a user namespace; the error is then an exit.Status. driver is the responder's; w gets the
+// line that it prints when it is ready.
+func Run(o session.Options, driver string, args []string, w io.Writer) (*session.Result, error) {
+	program, err := testbed.FindResponder()
+	if err != nil {
+		return nil, err
+	}
+	if os.Geteuid() != 0 {
+		return nil, reexecute(args)
+	}
+	d := &demo{program: program, driver: driver, unprivileged: os.Getenv(inside) != "", w: w}
+	if d.unprivileged && d.driver == "auto" {
+		d.driver = "afpacket"
+	}
+	var out *session.Result
+	failed := make(chan error)
+	go func() { // on a thread that ends with it, since it cannot come back from its namespace
+		runtime.LockOSThread()
+		var err error
+		out, err = d.run(o)
+		failed <- err
+	}()
+	err = <-failed
+	return out, err
+}
+
+// reexecute runs the same demo in a user namespace in which we are root.
+func reexecute(args []string) error {
+	runtime.LockOSThread() // Pdeathsig is sent when this thread ends
+	defer runtime.UnlockOSThread()
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	c := exec.Command(self, append([]string{"demo"}, args...)...)
+	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	c.Env = append(os.Environ(), inside+"=1")
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}}
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM)
+	defer signal.Stop(signals)
+	if err := c.Start(); err != nil {
+		return fmt.Errorf("without root the demo needs a user namespace, and this host does not allow one (sysctl user.max_user_namespaces, "+
+			"kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns): %w", err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- c.Wait() }()
+	for {
+		select {
+		case <-signals:
+			_ = c.Process.Signal(unix.SIGTERM) // one that the terminal sent as well is its second: it then ends at once
+		case err := <-done:
+			var ended *exec.ExitError
+			if errors.As(err, &ended) && ended.ExitCode() >= 0 {
+				return exit.Status(ended.ExitCode())
+			}
+			return err
+		}
+	}
+}
+
+type demo struct {
+	program, driver string // the responder's
+	unprivileged    bool
+	w               io.Writer
+}
+
+// side is one that answers.
+type side struct {
+	name, prefix, driver string // driver: "" for the kernel's own echo
+}
+
+// sides are the kernel and the responder; where the driver is the demo's to choose, the responder in each way that stands out.
+func (d *demo) sides() []side {
+	all := []side{{"kernel", testbed.KernelPrefix, ""}}
+	if d.driver != "auto" {
+		return append(all, side{"responder", testbed.ResponderPrefix, d.driver})
+	}
+	return append(all, side{"xdp", testbed.ResponderPrefix, "xdp"}, side{"afxdp", testbed.ResponderPrefix, "afxdp"})
+}
+
+// run is on a locked thread, which becomes the bench's side.
+func (d *demo) run(o session.Options) (*session.Result, error) {
+	bed, err := testbed.Enter(d.unprivileged)
+	if err != nil {
+		return nil, err
+	}
+	defer bed.Close()
+	core := bed.Core.Other()
+	if core == bed.Core.CPU {
+		o.Log.Warn("there is one CPU only: responder and bench take turns on it, and the numbers are the scheduler's")
+	}
+	responders := map[string]*testbed.Responder{}
+	stop := func() (err error) {
+		for _, r := range responders {
+			err = errors.Join(err, r.Stop())
+		}
+		return err
+	}
+	defer func() { _ = stop() }()
+	for _, s := range d.sides() {
+		o.Variants = append(o.Variants, settings.Settings{Name: s.name, Target: netip.MustParsePrefix(s.prefix).Addr(), Proto: probe.ICMP,
+			Rates: []float64{0}, Sizes: []int{98}, Iface: testbed.NearIface, Source: netip.MustParseAddr(testbed.NearAddress), Driver: "afpacket",
+			Transport: "raw", Timeout: 10 * time.Second})
+		if s.driver == "" {
+			continue
+		}
+		if err := stop(); err != nil { // the last one stays, to say which MAC is asked
+			return nil, err
+		}
+		r := &testbed.Responder{Bed: bed, Program: d.program, Driver: s.driver, Unprivileged: d.unprivileged, Core: core}
+		if err := r.Start(); err != nil {
+			return nil, err
+		}
+		responders[s.name] = r
+		fmt.Fprintf(d.w, "%s: %s\n", s.name, r.Ready)
+	}
+	fmt.Fprintln(d.w)
+	o.Before = func(s *series.Series) error {
+		r := responders[s.Name]
+		if r == nil {
+			s.Notes = []string{"answered by the kernel of the other namespace, on the same veth pair; no responder ran meanwhile"}
+			return stop()
+		}
+		for name, other := range responders {
+			if name != s.Name {
+				if err := other.Stop(); err != nil {
+					return err
+				}
+			}
+		}
+		err := r.Start()
+		s.Notes = []string{fmt.Sprintf("answered by the responder on CPU %d, started for each slice: %s", r.Core, r.Ready)}
+		if r.Driver == "xdp" {
+			s.Notes = []string{fmt.Sprintf("answered by the responder's program in the kernel, which takes no CPU of its own; started for each slice: %s", r.Ready)}
+		}
+		return err
+	}
+	return session.Run(o)
+}

@@ -1,0 +1,188 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/programs"
+
+	"github.com/rebound-nic/rebound/proof/await"
+	"golang.org/x/sys/unix"
+)
+
+const nobody = 65534
+
+// forNobody is the bench, with the responder beside it, where any user may run it, and a folder that nobody may write to.
+func forNobody(t *testing.T) (program, dir string) {
+	t.Helper()
+	needRoot(t)
+	root := programs.ForOthers(t, "bench", "responder")
+	dir = filepath.Join(root, "out")
+	if err := errors.Join(os.Mkdir(dir, 0o755), os.Chown(dir, nobody, nobody)); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(root, "bench"), dir
+}
+
+// TestDemo runs the demo as root and as an ordinary user.
+func TestDemo(t *testing.T) {
+	program, dir := forNobody(t)
+	for name, uid := range map[string]uint32{"root": 0, "user": nobody} {
+		t.Run(name, func(t *testing.T) {
+			out := filepath.Join(dir, name)
+			c := command("demo", "-rounds", "2", "-duration", "50ms", "-anonymous", "-out", out)
+			c.Path = program
+			c.Dir = dir
+			c.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
+			var stdout, said bytes.Buffer
+			c.Stdout, c.Stderr = &stdout, &said
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			r := wait(t, c, &stdout, &said)
+			if uid != 0 && strings.Contains(r.errors, "user namespace") {
+				t.Skip("this host forbids user namespaces:", r.errors)
+			}
+			if r.code != 0 {
+				t.Fatalf("exit %d\n%s%s", r.code, r.out, r.errors)
+			}
+			sides := []string{"01-kernel", "02-xdp", "03-afxdp"}
+			if uid != 0 {
+				sides = []string{"01-kernel", "02-responder"}
+			}
+			for _, want := range []string{"ready driver=", "p50", "kernel", sides[1][3:], "report " + filepath.Join(out, "01-kernel")} {
+				if !strings.Contains(r.out, want) {
+					t.Errorf("stdout has no %q:\n%s", want, r.out)
+				}
+			}
+			for _, side := range sides {
+				rep, err := report.Read(filepath.Join(out, side))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if c := rep.Counts; len(rep.Runs) != 2 || c.Sent == 0 || c.Lost != 0 || c.Corrupt != 0 || rep.Session == "" {
+					t.Errorf("%s: %d runs, %+v", side, len(rep.Runs), c)
+				}
+				if !rep.Anonymous || rep.Host.Hostname != "" || rep.Host.Cmdline != "" || strings.Contains(rep.Notes[0], "mac=0") {
+					t.Errorf("%s is not anonymous: %+v, notes %q", side, rep.Host, rep.Notes)
+				}
+			}
+		})
+	}
+}
+
+// TestDemoKilled: however the demo ends, no process of it remains; its namespaces have no names, so they end as well.
+func TestDemoKilled(t *testing.T) {
+	t.Parallel()
+	program, dir := forNobody(t)
+	for _, sig := range []syscall.Signal{unix.SIGKILL, unix.SIGINT, unix.SIGTERM} {
+		c := command("demo", "-rounds", "1000", "-out", filepath.Join(dir, sig.String()))
+		c.Path = program
+		stdout, err := c.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewReader(stdout)
+		if line, err := lines.ReadString('\n'); err != nil || !strings.Contains(line, "ready") {
+			t.Fatalf("%q %v", line, err)
+		}
+		spaces := namespaces(t, c.Process.Pid)
+		responders := children(c.Process.Pid)
+		await.Until(t, "a responder is a child of the demo", func() bool { // one is stopped before the next is started
+			responders = children(c.Process.Pid)
+			return len(responders) > 0
+		})
+		_ = c.Process.Signal(sig)
+		_, _ = io.Copy(io.Discard, lines)
+		_ = c.Wait()
+		for _, pid := range responders {
+			await.Until(t, fmt.Sprintf("%v: process %d of the demo has ended", sig, pid), func() bool { return !alive(pid) })
+		}
+		named, _ := filepath.Glob("/var/run/netns/*")
+		for _, name := range named {
+			if info, err := os.Stat(name); err == nil && slices.ContainsFunc(spaces, func(s os.FileInfo) bool { return os.SameFile(s, info) }) {
+				t.Errorf("%v: the demo's network namespace has the name %s", sig, name)
+			}
+		}
+	}
+}
+
+// namespaces returns the network namespaces of a demo: the near and the far one. They are held until the test ends, since what is
+// made after them, by another test perhaps, could else have their numbers.
+func namespaces(t *testing.T, pid int) (all []os.FileInfo) {
+	t.Helper()
+	own, err := os.Stat("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/ns/net")
+	for _, file := range files {
+		f, err := os.Open(file)
+		if err != nil {
+			continue // a thread that has ended
+		}
+		t.Cleanup(func() { f.Close() })
+		info, err := f.Stat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !os.SameFile(info, own) && !slices.ContainsFunc(all, func(s os.FileInfo) bool { return os.SameFile(s, info) }) {
+			all = append(all, info)
+		}
+	}
+	if len(all) < 2 {
+		t.Fatalf("the demo has %d network namespaces of its own, want two", len(all))
+	}
+	return all
+}
+
+func children(pid int) (out []int) {
+	files, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
+	for _, f := range files {
+		b, _ := os.ReadFile(f)
+		for _, s := range strings.Fields(string(b)) {
+			if id, err := strconv.Atoi(s); err == nil {
+				out = append(out, id)
+			}
+		}
+	}
+	return out
+}
+
+// alive reports whether the process runs; one that has ended and waits for its parent does not.
+func alive(pid int) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	_, after, _ := bytes.Cut(b, []byte(") "))
+	return len(after) > 0 && after[0] != 'Z' && after[0] != 'X'
+}
+
+// Reports without -out that begin within one second have folders of their own.
+func TestUnused(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "bench-20261122-090727")
+	for _, want := range []string{name, name + "-2", name + "-3"} {
+		got := unused(name)
+		if got != want {
+			t.Fatalf("unused gives %s, want %s", got, want)
+		}
+		if err := os.Mkdir(got, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package drops
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"testing"
+
+	"github.com/rebound-nic/rebound/latency/report"
+)
+
+// What a responder refused and its device dropped comes from its page, by reason, all queues together.
+func TestReadResponder(t *testing.T) {
+	round := 0
+	page := func(w http.ResponseWriter, r *http.Request) {
+		round++
+		fmt.Fprintf(w, `# TYPE rebound_refused_total counter
+rebound_refused_total{queue="0",reason="rate"} %d
+rebound_refused_total{queue="1",reason="rate"} 4
+rebound_refused_total{queue="0",reason="length"} 2
+# TYPE rebound_device_trouble_total counter
+rebound_device_trouble_total{kind="rx_dropped"} %d
+rebound_device_trouble_total{kind="resets"} 9
+`, 10*round, round)
+	}
+	s := httptest.NewServer(http.HandlerFunc(page))
+	defer s.Close()
+	from := Source{Responder: s.URL}
+	before, after := from.Read(), from.Read()
+	got := report.AddDrops(nil, from.Grown(before, after))
+	want := []report.Drop{{Place: report.RefusedThere, By: "responder: rate", Frames: 10}, {Place: report.DroppedThere, By: "responder: rx_dropped", Frames: 1}}
+	if !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	busy := 2
+	refusing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if busy--; busy >= 0 {
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		page(w, r)
+	}))
+	defer refusing.Close()
+	if d, err := ReadResponder(refusing.URL); err != nil || len(d) != 3 {
+		t.Errorf("a page that refuses twice: %v, %v", d, err)
+	}
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "up 1") }))
+	defer other.Close()
+	if d, err := ReadResponder(other.URL); err == nil {
+		t.Errorf("another program's page: %+v", d)
+	}
+	if d, err := ReadResponder(s.URL + "/\x7f"); err == nil {
+		t.Errorf("a bad URL: %+v", d)
+	}
+}
+
+func TestSoftnetDropped(t *testing.T) {
+	stat := "0000f1 00000003 00000000 0 0 0 0 0 0 0 0 0 0\n00001a2b 00000010 00000001 0 0 0 0 0 0 0 0 0 1\n\n"
+	if n := softnetDropped([]byte(stat)); n != 19 {
+		t.Errorf("%d, want 19", n)
+	}
+}
+
+// A counter that starts again from 0 has grown by what it shows. One whose first reading failed tells nothing.
+func TestGrown(t *testing.T) {
+	d := func(a, b int64) []report.Drop {
+		return []report.Drop{{Place: report.DroppedHere, By: "ring", Frames: a}, {Place: report.NotSent, By: "ring", Frames: b}}
+	}
+	for _, c := range []struct{ before, after, want []report.Drop }{{d(1, 2), d(5, 2), d(4, 0)}, {d(9, 0), d(3, 1), d(3, 1)}, {nil, d(2, 3), nil}} {
+		if got := (Source{}).Grown(c.before, c.after); !slices.Equal(got, c.want) {
+			t.Errorf("from %v to %v: %v, want %v", c.before, c.after, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package engine
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+// TestPortFails: what was measured before the interface went stays.
+func TestPortFails(t *testing.T) {
+	for _, rate := range []float64{0, 10000} {
+		f := &fake{}
+		f.onSend = func(n int, b []byte) error {
+			if n == 10 {
+				return nic.ErrGone
+			}
+			f.reply(b, 0)
+			return nil
+		}
+		s, rec := stream(t, f, rate, 50*time.Millisecond, nil)
+		var stop atomic.Bool
+		if err := s.Run(Limit{Count: 20}, &stop); !errors.Is(err, nic.ErrGone) {
+			t.Errorf("rate %v: %v", rate, err)
+		}
+		if n := series(rec)(latency.MainSeries).Count; n < 9 {
+			t.Errorf("rate %v: %d recorded", rate, n)
+		}
+	}
+}
+
+// TestAwayAtTheEnd: the bench is away between its last look at the ring and the end of the last probe's time-out. The reply that came
+// meanwhile is late, and not lost.
+func TestAwayAtTheEnd(t *testing.T) {
+	for _, rate := range []float64{0, 1000} {
+		f := &fake{}
+		f.onSend = func(n int, b []byte) error {
+			f.reply(b, polling.TSC()+testClock.Ticks(time.Millisecond))
+			return nil
+		}
+		away := false
+		f.onRecv = func(int) {
+			if f.sent > 0 && !away {
+				away = true
+				spin(40 * time.Millisecond)
+			}
+		}
+		s, rec := stream(t, f, rate, 20*time.Millisecond, nil)
+		var stop atomic.Bool
+		if err := s.Run(Limit{Count: 1}, &stop); err != nil {
+			t.Fatal(err)
+		}
+		if c := s.Counts(); c.Unanswered() != 0 || c.Received+c.Late != 1 || series(rec)(latency.MainSeries).Count != 1 {
+			t.Errorf("rate %v: %+v, %d lost", rate, c, c.Unanswered())
+		}
+	}
+}
+
+func TestStop(t *testing.T) {
+	for _, rate := range []float64{0, 100000} {
+		f := &fake{}
+		var stop atomic.Bool
+		f.onSend = func(n int, b []byte) error {
+			if n == 100 {
+				stop.Store(true)
+			}
+			f.reply(b, 0)
+			return nil
+		}
+		s, rec := stream(t, f, rate, 20*time.Second, nil)
+		if err := s.Run(Limit{}, &stop); err != nil {
+			t.Fatal(err)
+		}
+		if n := series(rec)(latency.MainSeries).Count; n != 101 || s.window.counts.Unanswered() != 0 {
+			t.Errorf("rate %v: %d recorded, %+v", rate, n, s.Counts())
+		}
+	}
+}
+
+// TestStopWhileWaiting: after a signal no time-out of a minute is sat out.
+func TestStopWhileWaiting(t *testing.T) {
+	for _, rate := range []float64{0, 100000} {
+		f := &fake{}
+		var stop atomic.Bool
+		f.onSend = func(n int, b []byte) error {
+			if n == 100 {
+				stop.Store(true)
+			} else {
+				f.reply(b, 0)
+			}
+			return nil
+		}
+		s, _ := stream(t, f, rate, time.Minute, nil)
+		if err := s.Run(Limit{}, &stop); err != nil {
+			t.Fatal(err)
+		}
+		if c := s.Counts(); c.Unanswered() != 0 || c.Abandoned != 1 || c.Received != c.Sent {
+			t.Errorf("rate %v: %+v", rate, c)
+		}
+	}
+}

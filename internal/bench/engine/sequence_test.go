@@ -1,0 +1,131 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+// Losses in a row are one period, and a run's end ends one. Periods are those of RFC 3357's example: 1 1 0 0 0 1 0.
+func TestLossPeriods(t *testing.T) {
+	play := func(w *window, lost ...bool) {
+		from := w.next
+		for i, l := range lost {
+			w.send(uint64(i), uint64(i), 0, true)
+			if !l {
+				w.reply(uint32(from)+uint32(i), uint64(i)+1)
+			}
+		}
+		w.end()
+	}
+	w := newWindow(64, 10)
+	play(w, false, true, true, false, false, true, false, true)
+	play(w, true, false)
+	got := w.seq
+	if got.LossPeriods != 4 || got.LongestLoss != 2 || got.LossLengths[1] != 3 || got.LossLengths[2] != 1 {
+		t.Errorf("%+v", got)
+	}
+	w = newWindow(64, 10) // more than the window remembers
+	for range 500 {
+		w.send(0, 0, 0, true)
+	}
+	w.end()
+	if w.seq.LossPeriods != 1 || w.seq.LongestLoss != 500 || w.seq.LossLengths[LossLengths-1] != 1 {
+		t.Errorf("500 losses: %+v", w.seq)
+	}
+}
+
+// RFC 4737 §4.2.1: the extent is counted in replies, back to the earliest one that was sent later.
+func TestReorderingExtent(t *testing.T) {
+	for _, c := range []struct {
+		order []uint32
+		want  int64
+	}{
+		{[]uint32{0, 1, 2, 3}, 0},
+		{[]uint32{1, 0, 2}, 1},
+		{[]uint32{1, 2, 3, 0}, 3},
+		{[]uint32{0, 1, 2, 9, 5, 6, 7, 8, 3, 4}, 6}, // 3 and 4 follow 9, the latter by six
+	} {
+		w := newWindow(64, 100)
+		for range 10 {
+			w.send(0, 0, 0, true)
+		}
+		for _, seq := range c.order {
+			w.reply(seq, 5)
+		}
+		if w.seq.Extent != c.want {
+			t.Errorf("%v: extent %d, want %d", c.order, w.seq.Extent, c.want)
+		}
+	}
+}
+
+// Replies that come after 1 ms and 3 ms in turn differ by 2 ms, in whatever order they come.
+func TestDelayVariation(t *testing.T) {
+	var h *latency.Histogram
+	for range 10 { // a thread that is held up while it sends makes longer differences
+		f := &fake{}
+		f.onSend = func(n int, b []byte) error {
+			f.reply(b, polling.TSC()+testClock.Ticks(time.Duration(1+2*(n%2))*time.Millisecond))
+			return nil
+		}
+		s, rec := stream(t, f, 0, 20*time.Second, nil)
+		var stop atomic.Bool
+		if err := s.Run(Limit{Count: 20}, &stop); err != nil {
+			t.Fatal(err)
+		}
+		if h = series(rec)(IPDVSeries); h.Count != 19 {
+			t.Fatalf("%d differences of 20 round trips", h.Count)
+		}
+		if h.Min <= 2_000_000 && h.Quantile(0.5) >= 1_900_000 {
+			return
+		}
+	}
+	t.Errorf("differences of 2 ms: least %d, median %d", h.Min, h.Quantile(0.5))
+}
+
+// The heap holds exactly the slowest.
+func TestSlowest(t *testing.T) {
+	var s slowest
+	var all []uint64
+	for range 20_000 {
+		v := rand.Uint64N(1 << 40)
+		all = append(all, v)
+		s.add(100, 100, 100+v)
+	}
+	slices.Sort(all)
+	var got []uint64
+	for _, k := range s.kept[:s.n] {
+		got = append(got, k.RTT())
+	}
+	slices.Sort(got)
+	if want := all[len(all)-SlowestKept:]; !slices.Equal(got, want) {
+		t.Errorf("%d kept from %d on, want %d from %d on", len(got), got[0], len(want), want[0])
+	}
+}
+
+// A round trip is told how much of it lies in stalls of the bench: the parts within it, of those that count as stalls.
+func TestAwayIsAttributed(t *testing.T) {
+	s := slowest{least: 50}
+	for _, l := range []stall{{0, 40}, {40, 100}, {100, 149}, {200, 300}, {300, 310}, {400, 500}} {
+		s.look(l.from, l.to)
+	}
+	for _, c := range []struct{ intended, seen, away uint64 }{
+		{0, 40, 0}, {0, 100, 60}, {90, 250, 60}, {100, 200, 0}, {250, 600, 150}, {0, 600, 260}, {450, 460, 10}, {500, 600, 0},
+	} {
+		s.add(c.intended, c.intended, c.seen)
+		if got := s.away(c.intended, c.seen); got != c.away {
+			t.Errorf("%d to %d: away %d, want %d", c.intended, c.seen, got, c.away)
+		}
+	}
+	for range 3 * len(s.stalls) { // an old stall is forgotten, and no other is taken for it
+		s.look(10_000, 10_100)
+	}
+	if got := s.away(0, 600); got != 0 {
+		t.Errorf("after many stalls: %d", got)
+	}
+}

@@ -1,0 +1,343 @@
+package engine
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+// stampState is what a STAMP stream knows beyond round trips.
+type stampState struct {
+	network, residence, there, back *latency.Track
+	estimate                        uint16 // ours
+	ssid                            uint16
+	tos                             uint8
+	stop                            bool // at a zeroed SSID
+	anchor                          anchor
+	tai                             int64 // seconds that TAI is ahead of UTC, 0 if unknown
+
+	// The measured replies of this run: those of the lowest and of the highest number, and how many there are.
+	first, latest pair
+	replies       int64
+	// differ says that the reflector's count is no copy of ours, so that it keeps state. Our numbers begin at 1, as if the first
+	// packet were lost before it left: a count of its own is another from the first packet on.
+	differ bool
+	before struct { // the reply before
+		number uint32
+		at     uint64
+	}
+	sum STAMP
+}
+
+type pair struct{ sender, reflector uint32 }
+
+// STAMP is what a STAMP stream learnt of its reflector.
+type STAMP struct {
+	Stateful     bool    // the reflector numbers its own packets
+	LostThere    int64   // Stateful: probes that did not reach it
+	LostBack     int64   // Stateful: probes that reached it, and whose replies were lost
+	Synchronised bool    // it always claims that its clock is
+	WorstError   float64 // the greatest error that it admits, in nanoseconds
+	NoEstimate   bool    // it gave a multiplier of 0, which says nothing (RFC 4656 §4.1.2)
+	TTL          uint8   // the least hop limit with which a probe reached it
+	Impossible   int64   // residence times below zero or above the round trip: left out of residence and network
+	ZeroSSID     bool    // it returned our session identifier as 0
+	PTP          bool    // its times are in PTP's format
+
+	// One-way delays below zero, which only clocks that are apart bring about; they count as 0.
+	NegativeThere, NegativeBack int64
+	// NoTAI says that one-way delays were left out: the reflector's times are PTP's, whose scale is TAI, and this host's kernel does not
+	// know how far that is from UTC.
+	NoTAI bool
+
+	TLVs      []Told
+	Untrusted int64 // replies whose HMAC TLV came back unverified
+}
+
+// Told is what replies said to one TLV.
+type Told struct {
+	Type                                       probe.TLV
+	Answered, Unrecognized, Malformed, Flagged int64  // replies, by the flags; Flagged is I
+	First, Latest                              []byte // value
+
+	// Other counts answers that say something else than what is known: of Class of Service, that a probe came with another DSCP or ECN
+	// than it left with; of Follow-Up, that the reply before left at another time than it carried.
+	Other   int64
+	Reverse int64 // of Class of Service: replies that could not have the DSCP that was asked for (RP)
+}
+
+func newStampState(rec *latency.Recorder, f probe.Flow, stop bool) *stampState {
+	s := &stampState{network: rec.Track(NetworkSeries), residence: rec.Track(latency.ResidenceSeries), there: rec.Track(latency.ThereSeries), back: rec.Track(latency.BackSeries),
+		estimate: OwnEstimate(), ssid: f.Test.SSID, tos: f.TOS, stop: stop, tai: taiOffset(), sum: STAMP{TTL: math.MaxUint8, Synchronised: true}}
+	for _, a := range f.Test.Ask {
+		if a.Type != probe.HMAC {
+			s.sum.TLVs = append(s.sum.TLVs, Told{Type: a.Type, First: make([]byte, len(a.Value)), Latest: make([]byte, len(a.Value))})
+		}
+	}
+	return s
+}
+
+// anchor is a moment by both clocks.
+type anchor struct {
+	tick uint64
+	wall time.Time
+	set  bool
+	slew float64 // by which part the wall clock is faster than the counter, as measured since the anchor before
+}
+
+// time returns the wall time at a tick that is now or a moment ago. The two clocks are related anew ten times a second, by rate too: the
+// wall clock is steered. It allocates nothing.
+func (s *stampState) time(c *latency.Clock, tick uint64) time.Time {
+	if a := s.anchor; !a.set || c.Between(a.tick, tick) > 100e6 {
+		best := uint64(math.MaxUint64)
+		for range 3 { // anything may come between two readings
+			before := polling.TSC()
+			now := time.Now()
+			if width := polling.TSC() - before; width < best {
+				best, s.anchor = width, anchor{tick: before + width/2, wall: now.Round(0), set: true}
+			}
+		}
+		if a.set {
+			s.anchor.slew = slew(s.anchor.wall.Sub(a.wall), c.Between(a.tick, s.anchor.tick))
+		}
+	}
+	d := float64(c.Between(s.anchor.tick, tick))
+	return s.anchor.wall.Add(time.Duration(d + d*s.anchor.slew))
+}
+
+// slew is by which part the wall clock is faster than the counter, by what has passed of both in ns. What is more than the kernel steers a
+// clock (500 ppm, adjtimex(2)) is none: the clock was set.
+func slew(wall time.Duration, counter int64) float64 {
+	if p := float64(wall)/float64(counter) - 1; math.Abs(p) <= 500e-6 {
+		return p
+	}
+	return 0
+}
+
+// begin and end enclose the measured part of a run.
+func (s *stampState) begin() { s.replies = 0 }
+
+// end takes a run into the sums. Between the first and the latest probe that were answered, what the reflector did not count was lost on
+// the way there, and what it counted and is not here, on the way back. Of what was lost before or after that nobody knows the way.
+func (s *stampState) end() {
+	if s.replies == 0 {
+		return
+	}
+	sent, seen := int64(s.latest.sender-s.first.sender), int64(int32(s.latest.reflector-s.first.reflector))
+	if lost := sent + 1 - s.replies; lost > 0 {
+		there := min(max(sent-seen, 0), lost)
+		s.sum.LostThere += there
+		s.sum.LostBack += lost - there
+	}
+	s.replies = 0
+}
+
+// ErrZeroSSID says that the reflector returned a zeroed session identifier, as those do that do not know of it.
+var ErrZeroSSID = errors.New("the reflector zeroes the session identifier (it does not know RFC 8972), and -stamp-zero-ssid is stop")
+
+// look sees every good reply, warm-up included.
+func (s *stampState) look(r *probe.Reply) error {
+	s.differ = s.differ || r.Stamped.Seq != r.Seq
+	if s.ssid != 0 && r.Stamped.SSID == 0 {
+		if s.sum.ZeroSSID = true; s.stop {
+			return ErrZeroSSID
+		}
+	}
+	return nil
+}
+
+// NTP converts to seconds since 1900 in 32.32 bits (RFC 5905 §6).
+func NTP(t time.Time) uint64 {
+	const era = 2208988800 // 1900 to 1970 in seconds
+	return uint64(t.Unix()+era)<<32 | uint64(t.Nanosecond())<<32/1e9
+}
+
+// genuine checks that the reflector copied the probe's own time.
+func (s *stampState) genuine(w *window, r *probe.Reply) bool {
+	slot, _, ok := w.find(r.Seq)
+	return !ok || slot.t1 == r.Stamped.T1
+}
+
+const (
+	estimateSync = 1 << 15 // S: synchronised to UTC
+	estimatePTP  = 1 << 14 // Z: times are in PTP's format, not NTP's (RFC 8762 §4.2.1, RFC 8186 §2.1)
+)
+
+// record keeps what one measured reply tells. Residence is of the reflector's clock alone; one-way delays are of both.
+func (s *stampState) record(stream *Stream, slot *slot, at uint64) {
+	r := &stream.reply.Stamped
+	p := pair{stream.reply.Seq, r.Seq}
+	if s.replies == 0 || int32(p.sender-s.first.sender) < 0 {
+		s.first = p
+	}
+	if s.replies == 0 || int32(p.sender-s.latest.sender) > 0 {
+		s.latest = p
+	}
+	s.replies++
+	s.sum.Synchronised = s.sum.Synchronised && r.ErrorEstimate&estimateSync != 0
+	if e := estimateNS(r.ErrorEstimate); e == 0 {
+		s.sum.NoEstimate = true
+	} else {
+		s.sum.WorstError = max(s.sum.WorstError, e)
+	}
+	s.sum.TTL = min(s.sum.TTL, r.TTL)
+	s.told(r)
+
+	ptp := r.ErrorEstimate&estimatePTP != 0
+	rtt := stream.clock.Between(slot.sent, at)
+	took := between(r.T2, r.T3, ptp)
+	if took < 0 || took > rtt {
+		s.sum.Impossible++
+		return
+	}
+	s.residence.Record(at, took)
+	s.network.Record(at, rtt-took)
+	s.oneWay(stream.clock, slot.sent, at, r, ptp)
+}
+
+// oneWay records how long a probe was on its way there and its reply on its way back, by the wall clocks of both ends.
+func (s *stampState) oneWay(c *latency.Clock, sent, at uint64, r *probe.Stamped, ptp bool) {
+	left, came := s.time(c, sent), s.time(c, at)
+	var t1, t4 uint64
+	if s.sum.PTP = ptp; ptp {
+		if s.tai == 0 {
+			s.sum.NoTAI = true
+			return
+		}
+		t1, t4 = s.ptp(left), s.ptp(came)
+	} else {
+		t1, t4 = NTP(left), NTP(came)
+	}
+	there, back := between(t1, r.T2, ptp), between(r.T3, t4, ptp)
+	if there < 0 {
+		s.sum.NegativeThere++
+	}
+	if back < 0 {
+		s.sum.NegativeBack++
+	}
+	s.there.Record(at, there)
+	s.back.Record(at, back)
+}
+
+// ptp is t in PTP's truncated format: seconds of TAI in 32 bits, nanoseconds (RFC 8186 §2.1).
+func (s *stampState) ptp(t time.Time) uint64 {
+	return uint64(uint32(t.Unix()+s.tai))<<32 | uint64(t.Nanosecond())
+}
+
+// told keeps what a reply said to our TLVs.
+func (s *stampState) told(r *probe.Stamped) {
+	if r.Untrusted {
+		s.sum.Untrusted++
+	}
+	for i := range r.Answers {
+		a, t := &r.Answers[i], &s.sum.TLVs[i]
+		switch {
+		case a.Flags&probe.Integrity != 0:
+			t.Flagged++
+		case a.Flags&probe.Malformed != 0:
+			t.Malformed++
+		case a.Flags&probe.Unrecognized != 0:
+			t.Unrecognized++
+		case !r.Untrusted:
+			if t.Answered++; t.Answered == 1 {
+				copy(t.First, a.Value)
+			}
+			copy(t.Latest, a.Value)
+			s.compare(t, a.Value)
+		}
+	}
+	s.before.number, s.before.at = r.Seq, r.T3
+}
+
+// between returns the nanoseconds from one stamp to the next, in NTP's format or PTP's truncated one.
+func between(a, b uint64, ptp bool) int64 {
+	if ptp { // 32 bits of seconds, 32 of nanoseconds
+		return int64(int32(b>>32)-int32(a>>32))*1e9 + int64(uint32(b)) - int64(uint32(a))
+	}
+	d := int64(b - a)
+	return d>>32*1e9 + int64(uint64(uint32(d))*1e9>>32)
+}
+
+// estimateNS decodes an error estimate: multiplier * 2^(scale-32) seconds (RFC 4656 §4.1.2).
+func estimateNS(e uint16) float64 {
+	return float64(e&0xff) * math.Ldexp(1e9, int(e>>8&0x3f)-32)
+}
+
+// encodeEstimate is its inverse, rounded up.
+func encodeEstimate(ns float64, synchronised bool) uint16 {
+	units := ns / math.Ldexp(1e9, -32)
+	scale := 0
+	for ; units > 255 && scale < 63; scale++ {
+		units /= 2
+	}
+	e := uint16(scale)<<8 | uint16(min(max(math.Ceil(units), 1), 255))
+	if synchronised {
+		e |= estimateSync
+	}
+	return e
+}
+
+// OwnEstimate asks the kernel how wrong the wall clock may be. A clock that nothing disciplines is said to be wrong by the
+// kernel's own upper bound, and not to be synchronised.
+func OwnEstimate() uint16 {
+	var t unix.Timex
+	state, err := unix.Adjtimex(&t)
+	const most = 16e9 // ns: the kernel counts no further
+	if err != nil {
+		return encodeEstimate(most, false)
+	}
+	bound := float64(t.Maxerror) * 1e3
+	if fastpath.Unstated(t.Maxerror) {
+		bound = most
+	}
+	const unsynchronised, timeError = 0x40, 5
+	return encodeEstimate(bound, state != timeError && t.Status&unsynchronised == 0)
+}
+
+// compare counts where an answer is another than what is known from elsewhere.
+func (s *stampState) compare(t *Told, v []byte) {
+	switch t.Type {
+	case probe.ClassOfService:
+		if came := v[0]<<6 | v[1]>>2; came != s.tos { // DSCP2 and ECN
+			t.Other++
+		}
+		if v[1]&3 != 0 {
+			t.Reverse++
+		}
+	case probe.FollowUp:
+		if be.Uint32(v) == s.before.number && be.Uint64(v[4:]) != s.before.at {
+			t.Other++
+		}
+	}
+}
+
+var be = binary.BigEndian
+
+// taiOffset is how many seconds TAI is ahead of UTC, as the kernel was told; 0 where nobody told it.
+func taiOffset() int64 {
+	var t unix.Timex
+	if _, err := unix.Adjtimex(&t); err != nil {
+		return 0
+	}
+	return int64(t.Tai)
+}
+
+// STAMP returns what was learnt of the reflector in the runs that have ended; nil for other protocols.
+func (s *Stream) STAMP() *STAMP {
+	if s.stamp == nil {
+		return nil
+	}
+	sum := s.stamp.sum
+	if sum.Stateful = s.stamp.differ; !sum.Stateful {
+		sum.LostThere, sum.LostBack = 0, 0
+	}
+	return &sum
+}

@@ -1,0 +1,194 @@
+package engine
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+// mirror is a reflector that takes 3 us and whose clock is ahead of this host's by offset.
+type mirror struct {
+	*fake
+	stateful    bool
+	count       uint32
+	there, back []int // the sends, from 0 on, that are lost on either way
+	offset      time.Duration
+	ptp         bool
+	tai         int64
+	zero        bool // it zeroes the SSID
+	estimate    uint16
+}
+
+func (m *mirror) send(n int, b []byte) error {
+	if slices.Contains(m.there, n) {
+		return nil
+	}
+	r := slices.Clone(b)
+	if m.stateful {
+		binary.BigEndian.PutUint32(r, m.count)
+		m.count++
+	}
+	if slices.Contains(m.back, n) {
+		return nil
+	}
+	t2 := time.Now().Add(m.offset)
+	t3 := t2.Add(3 * time.Microsecond)
+	stamp := func(to []byte, t time.Time) {
+		if m.ptp {
+			binary.BigEndian.PutUint64(to, uint64(uint32(t.Unix()+m.tai))<<32|uint64(t.Nanosecond()))
+		} else {
+			binary.BigEndian.PutUint64(to, NTP(t))
+		}
+	}
+	stamp(r[16:], t2)
+	stamp(r[4:], t3)
+	binary.BigEndian.PutUint16(r[12:], m.estimate)
+	if m.zero {
+		r[14], r[15] = 0, 0
+	}
+	copy(r[24:38], b[:14])
+	r[40] = 62
+	m.reply(r, polling.TSC()+testClock.Ticks(100*time.Microsecond))
+	return nil
+}
+
+func (m *mirror) run(t *testing.T, limit Limit, runs int, change func(*probe.TestPacket), set func(*Stream)) (*Stream, *latency.Recorder, error) {
+	t.Helper()
+	m.fake = &fake{}
+	m.onSend = m.send
+	if m.estimate == 0 {
+		m.estimate = 0x8000 | 20<<8 | 9
+	}
+	test := probe.TestPacket{SSID: 7}
+	if change != nil {
+		change(&test)
+	}
+	codec, err := probe.New(probe.Flow{Proto: probe.STAMP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"),
+		Dst: netip.MustParseAddr("10.0.0.2"), SrcPort: 50000, DstPort: 862, Run: 1, Size: 86 + test.Extra(), Test: test})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, rec := stream(t, m.fake, 0, 400*time.Millisecond, func(o *Options) { o.Codec, o.StopAtZero = codec, m.zero }) // longer than a busy machine holds a thread up
+	if set != nil {
+		set(s)
+	}
+	var stop atomic.Bool
+	for range runs {
+		if err := s.Run(limit, &stop); err != nil {
+			return s, rec, err
+		}
+	}
+	return s, rec, nil
+}
+
+// Probes 4 and 5 are lost on the way there, probe 8 on the way back. What is lost before the first reply of a run, or after the last,
+// is lost on a way that nobody knows. That the reflector keeps a count shows even where nothing is lost on the way there.
+func TestLossEachWay(t *testing.T) {
+	for _, c := range []struct {
+		name                string
+		there, back         []int
+		stateless           bool
+		runs                int
+		wantThere, wantBack int64
+		lost                int64
+	}{
+		{name: "both", there: []int{4, 5}, back: []int{8}, runs: 1, wantThere: 2, wantBack: 1, lost: 3},
+		{name: "back alone", back: []int{3, 4, 8}, runs: 1, wantBack: 3, lost: 3},
+		{name: "there alone", there: []int{3}, runs: 1, wantThere: 1, lost: 1},
+		{name: "nothing", runs: 1},
+		{name: "at the ends", there: []int{0, 11}, back: []int{10}, runs: 1, lost: 3},
+		{name: "two runs", there: []int{4, 13}, back: []int{15, 23}, runs: 2, wantThere: 2, wantBack: 1, lost: 4},
+		{name: "stateless", there: []int{4, 5}, back: []int{8}, stateless: true, runs: 1, lost: 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := &mirror{stateful: !c.stateless, there: c.there, back: c.back}
+			s, _, err := m.run(t, Limit{Count: 12}, c.runs, nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, got := s.Counts(), s.STAMP()
+			if n.Unanswered() != c.lost || n.Corrupt != 0 || n.Duplicates != 0 || n.Stray != 0 {
+				t.Errorf("%+v %v, want %d lost", n, s.Fields, c.lost)
+			}
+			if got.Stateful == c.stateless || got.LostThere != c.wantThere || got.LostBack != c.wantBack {
+				t.Errorf("stateful %t, lost %d there and %d back, want %d and %d", got.Stateful, got.LostThere, got.LostBack, c.wantThere, c.wantBack)
+			}
+		})
+	}
+}
+
+func TestResidence(t *testing.T) {
+	s, rec, err := (&mirror{}).run(t, Limit{Count: 12}, 1, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	get := series(rec)
+	if h := get(latency.ResidenceSeries); h.Count != 12 || h.Min < 2999 || h.Max > 3000 {
+		t.Errorf("residence %d, %d to %d ns", h.Count, h.Min, h.Max)
+	}
+	rtt, network := get(latency.MainSeries), get(NetworkSeries)
+	if d := rtt.Sum - network.Sum; d < 12*3000-24 || d > 12*3000+24 {
+		t.Errorf("round trips and network differ by %v ns", d)
+	}
+	if got := s.STAMP(); !got.Synchronised || math.Abs(got.WorstError-estimateNS(20<<8|9)) > 1 || got.TTL != 62 || got.ZeroSSID {
+		t.Errorf("%+v", got)
+	}
+}
+
+// One-way delays are what the two clocks say: with the far one an hour ahead the way there lasts an hour more, and the way back
+// less than nothing, which counts as 0 and is told.
+func TestOneWay(t *testing.T) {
+	const hour = int64(time.Hour)
+	for name, m := range map[string]*mirror{
+		"NTP": {offset: time.Hour}, "PTP": {offset: time.Hour, ptp: true, tai: 37, estimate: 0xc000 | 20<<8 | 9},
+	} {
+		s, rec, err := m.run(t, Limit{Count: 50}, 1, nil, func(s *Stream) { s.stamp.tai = m.tai })
+		if err != nil {
+			t.Fatal(err)
+		}
+		get := series(rec)
+		there, back, rtt := get(latency.ThereSeries), get(latency.BackSeries), get(latency.MainSeries)
+		if there.Count != 50 || there.Min < hour-1000 || there.Max > hour+rtt.Max+1000 {
+			t.Errorf("%s: there %d, %d to %d ns", name, there.Count, there.Min, there.Max)
+		}
+		if got := s.STAMP(); back.Count != 50 || back.Max != 0 || got.NegativeBack != 50 || got.NegativeThere != 0 || got.PTP != m.ptp {
+			t.Errorf("%s: back %d, up to %d ns, %+v", name, back.Count, back.Max, got)
+		}
+	}
+	m := &mirror{ptp: true, tai: 37, estimate: 0xc000 | 20<<8 | 9}
+	s, rec, err := m.run(t, Limit{Count: 5}, 1, nil, func(s *Stream) { s.stamp.tai = 0 })
+	if err != nil || !s.STAMP().NoTAI || series(rec)(latency.ThereSeries).Count != 0 {
+		t.Errorf("PTP's times, and no TAI here: %v, %+v", err, s.STAMP())
+	}
+}
+
+func TestZeroSSID(t *testing.T) {
+	s, _, err := (&mirror{zero: true}).run(t, Limit{Count: 5}, 1, nil, nil)
+	if !errors.Is(err, ErrZeroSSID) || !s.STAMP().ZeroSSID {
+		t.Errorf("%v, %+v", err, s.STAMP())
+	}
+}
+
+// A reflector without TLVs returns them as they were, flag U set: nothing of them counts as an answer.
+func TestTLVsNotUnderstood(t *testing.T) {
+	ask, err := probe.ParseAsk("location")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _, err := (&mirror{}).run(t, Limit{Count: 5}, 1, func(p *probe.TestPacket) { p.Ask = []probe.Ask{ask} }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.STAMP().TLVs; len(got) != 1 || got[0].Unrecognized != 5 || got[0].Answered != 0 || s.Counts().Received != 5 {
+		t.Errorf("%+v, %+v", got, s.Counts())
+	}
+}

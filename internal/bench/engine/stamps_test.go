@@ -1,0 +1,99 @@
+package engine
+
+import (
+	"math"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+func TestTimestamps(t *testing.T) {
+	f := &fake{stamp: nic.Timestamp{Nanoseconds: 5000}}
+	f.onSend = func(n int, b []byte) error {
+		f.tx = append(f.tx, txStamp{uint32(n), nic.Timestamp{Nanoseconds: 2000}, 0}, txStamp{uint32(n), nic.Timestamp{Nanoseconds: 2500, Hardware: true}, 0})
+		f.reply(b, 0)
+		return nil
+	}
+	s, rec := stream(t, f, 0, 20*time.Second, func(o *Options) { o.Stamps = NewStamper(f) })
+	var stop atomic.Bool
+	if err := s.Run(Limit{Count: 10}, &stop); err != nil {
+		t.Fatal(err)
+	}
+	get := series(rec)
+	if h := get(latency.KernelSeries); h.Count != 10 || h.Min != 3000 || h.Max != 3000 {
+		t.Errorf("kernel: %d, %d to %d", h.Count, h.Min, h.Max)
+	}
+	if h := get(latency.HardwareSeries); h.Count != 0 {
+		t.Errorf("the card stamped no reply, yet there are %d pairs", h.Count)
+	}
+	f.stamp.Hardware = true
+	if err := s.Run(Limit{Count: 5}, &stop); err != nil {
+		t.Fatal(err)
+	}
+	if h := series(rec)(latency.HardwareSeries); h.Count != 5 || h.Max != 2500 {
+		t.Errorf("hardware: %d, max %d", h.Count, h.Max)
+	}
+}
+
+// TestLateTimestamps has the card's stamp of the last probe come when all replies are long in.
+func TestLateTimestamps(t *testing.T) {
+	f := &fake{stamp: nic.Timestamp{Nanoseconds: 5000, Hardware: true}}
+	f.onSend = func(n int, b []byte) error {
+		due := uint64(0)
+		if n == 9 {
+			due = polling.TSC() + testClock.Ticks(50*time.Millisecond)
+		}
+		f.tx = append(f.tx, txStamp{uint32(n), nic.Timestamp{Nanoseconds: 2500, Hardware: true}, due})
+		f.reply(b, 0)
+		return nil
+	}
+	s, rec := stream(t, f, 0, time.Second, func(o *Options) { o.Stamps = NewStamper(f) })
+	var stop atomic.Bool
+	if err := s.Run(Limit{Count: 10}, &stop); err != nil {
+		t.Fatal(err)
+	}
+	if h := series(rec)(latency.HardwareSeries); h.Count != 10 || h.Min != 2500 {
+		t.Errorf("%d pairs of 10, from %d ns", h.Count, h.Min)
+	}
+}
+
+func TestEstimates(t *testing.T) {
+	for _, ns := range []float64{0.1, 1, 100, 12345, 1e6, 16e9} {
+		e := encodeEstimate(ns, true)
+		if got := estimateNS(e); got < ns || got > ns*1.01+0.25 || e&0x8000 == 0 {
+			t.Errorf("%v ns encodes as %#x, which is %v ns", ns, e, got)
+		}
+	}
+	if got := between(5<<32|999_999_000, 6<<32|500, true); got != 1500 {
+		t.Errorf("PTP: %d", got)
+	}
+	if got := between(6<<32|500, 5<<32|999_999_000, true); got != -1500 {
+		t.Errorf("PTP backwards: %d", got)
+	}
+	if got := between(6<<32, 5<<32|1<<31, false); got != -500_000_000 {
+		t.Errorf("NTP backwards: %d", got)
+	}
+	if got := NTP(time.Unix(0, 500_000_000)); got != 2208988800<<32|1<<31 {
+		t.Errorf("NTP of half a second past 1970: %#x", got)
+	}
+}
+
+// A wall clock that is steered is followed, one that is set is not.
+func TestSlew(t *testing.T) {
+	const tenth = 100 * time.Millisecond
+	for _, c := range []struct {
+		wall time.Duration
+		want float64
+	}{{tenth, 0}, {tenth + 4*time.Microsecond, 40e-6}, {tenth - 49*time.Microsecond, -490e-6}, {tenth + 60*time.Microsecond, 0}, {-time.Hour, 0}} {
+		if got := slew(c.wall, int64(tenth)); math.Abs(got-c.want) > 1e-9 {
+			t.Errorf("%v of the wall clock in %v: %g, expected %g", c.wall, tenth, got, c.want)
+		}
+	}
+	if got := slew(time.Second, 0); got != 0 {
+		t.Errorf("in no time: %g", got)
+	}
+}

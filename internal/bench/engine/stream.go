@@ -1,0 +1,471 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+// Port sends and receives what probe.Codec builds and checks: a nic.Device, or a socket. Send and Recv are as there.
+type Port interface {
+	Send(frame []byte) error
+	Recv(buf []byte) (n int, at int64, err error)
+}
+
+// Options describe a Stream.
+type Options struct {
+	Port     Port
+	Codec    *probe.Codec
+	Recorder *latency.Recorder
+	Rate     float64 // probes per second; 0 for a closed loop
+	Timeout  time.Duration
+
+	// Answer is given every frame that is not a reply: the neighbour's questions must be answered while measuring. It
+	// returns the frame to send back, or nil. Nil where there is nothing to answer.
+	Answer func(frame []byte) []byte
+
+	// Stamps is set where the kernel's and the card's timestamps are kept as well. It belongs to Port.
+	Stamps *Stamper
+
+	// StopAtZero ends a STAMP stream whose reflector zeroes its session identifier (RFC 8972 §3), with ErrZeroSSID.
+	StopAtZero bool
+}
+
+// Limit says how long a Run lasts.
+type Limit struct {
+	Warmup   time.Duration // sent, and not counted
+	Duration time.Duration // 0 for no limit
+	Count    int64         // probes, 0 for no limit
+	Behind   time.Duration // open loop: ends a Run that is so late, 0 for never
+}
+
+// Progress is read by others while a Run measures.
+type Progress struct {
+	Sent, Received atomic.Int64
+}
+
+// Stream is one flow of probes with all that is known of it. Run may be called again and again: counts add up, and each
+// call is a further run of its Recorder. One goroutine uses it, but for Progress.
+type Stream struct {
+	Progress Progress
+	Gap      polling.Histogram // from one look at the receive ring to the next, sending included and warm-up left out: when the bench saw nothing
+	Warmup   int64             // probes left out, of all runs
+	Behind   uint64            // open loop: the most ticks by which a Run ended after its schedule
+	Full     int64             // times that the transmit ring had no room
+	Fields   [probe.Fields]int64
+	Error    uint16 // the latest ICMP error: type<<8 | code
+	Payload  int    // of the latest reply with a wrong length: its bytes of payload
+
+	port     Port
+	codec    *probe.Codec
+	rec      *latency.Recorder
+	clock    *latency.Clock
+	period   float64 // ticks; 0 for a closed loop
+	answer   func([]byte) []byte
+	window   *window
+	buf      []byte
+	reply    probe.Reply
+	ipdv     *latency.Track
+	slow     slowest
+	lag      *latency.Track // open loop: how late the sender itself was
+	stamps   *stamps
+	stamp    *stampState
+	lastPass uint64
+	measured bool // the warm-up is over
+	lastShow uint64
+	showStep uint64
+}
+
+// Names of the series that a Stream adds to those of latency.
+const (
+	IPDVSeries    = "ipdv"    // |difference| of the round trips of probes next to each other (RFC 3393)
+	NetworkSeries = "network" // STAMP: round trip without the reflector's residence
+)
+
+// stallFrom is the time between two looks from which on it is looked for behind slow round trips. Sending on a veth pair
+// takes two or three microseconds.
+const stallFrom = 5 * time.Microsecond
+
+const (
+	maxWindow = 1 << 21
+	bufSize   = 1 << 17 // the greatest MTU, 65535 bytes (loopback: 65536), with all headers
+)
+
+// New returns a Stream with all its memory allocated.
+func New(o Options) (*Stream, error) {
+	s := &Stream{port: o.Port, codec: o.Codec, rec: o.Recorder, clock: o.Recorder.Clock(), answer: o.Answer, buf: make([]byte, bufSize)}
+	size := 1 << 12
+	if o.Rate < 0 || math.IsNaN(o.Rate) || math.IsInf(o.Rate, 0) {
+		return nil, fmt.Errorf("rate %v: want probes per second", o.Rate)
+	}
+	if o.Rate > 0 {
+		s.period = s.clock.Info().Frequency / o.Rate
+		s.lag = s.rec.Track(latency.LagSeries)
+		size = int(min(2*o.Rate*o.Timeout.Seconds()+1<<12, maxWindow))
+	}
+	s.window = newWindow(size, s.clock.Ticks(o.Timeout))
+	if o.Codec.Flow().Proto == probe.STAMP {
+		s.stamp = newStampState(s.rec, o.Codec.Flow(), o.StopAtZero)
+		s.window.next = 1 // see stampState.differ
+		o.Codec.SetErrorEstimate(s.stamp.estimate)
+	}
+	if o.Stamps != nil {
+		s.stamps = newStamps(o.Stamps, s.rec, len(s.window.slots))
+	}
+	s.ipdv = s.rec.Track(IPDVSeries)
+	s.slow.least = s.clock.Ticks(stallFrom)
+	s.showStep = s.clock.Ticks(50 * time.Millisecond)
+	return s, nil
+}
+
+// Counts returns what became of the measured probes.
+func (s *Stream) Counts() Counts { return s.window.counts }
+
+// PayloadSize returns the bytes of payload of a probe and of its reply.
+func (s *Stream) PayloadSize() int { return s.codec.PayloadSize() }
+
+// ErrSend is returned when the port takes no frame for as long as the time-out.
+var ErrSend = errors.New("no frame could be sent")
+
+// Run measures until the limit or until stop is set. It returns when every probe is answered or overdue. An error is the
+// port's; what was measured before it stays. The caller has locked the thread, pinned it to a core, and switched the garbage
+// collector off.
+func (s *Stream) Run(l Limit, stop *atomic.Bool) error {
+	polling.Pin()
+	defer polling.Unpin()
+	s.measured = false
+	s.lastPass = polling.TSC()
+	if err := s.discard(); err != nil {
+		return err
+	}
+	start := polling.TSC()
+	s.lastPass, s.lastShow = start, start
+	var err error
+	if s.period > 0 {
+		err = s.open(start, l, stop)
+	} else {
+		err = s.closed(start, l, stop)
+	}
+	if err == nil {
+		err = s.drain(stop)
+	}
+	s.window.end()
+	if s.stamp != nil {
+		s.stamp.end()
+	}
+	s.rec.End(polling.TSC())
+	s.show()
+	return err
+}
+
+// Discard empties the receive ring of what came while no Run did, answering what needs an answer. Frames of others in it do
+// not count as Foreign.
+func (s *Stream) Discard() error {
+	before := s.window.counts.Foreign
+	err := s.discard()
+	s.window.counts.Foreign = before
+	return err
+}
+
+// discard empties the receive ring of what came while nobody looked, answering what needs an answer.
+func (s *Stream) discard() error {
+	for end := polling.TSC() + s.clock.Ticks(20*time.Millisecond); ; {
+		n, err := s.poll()
+		if n == 0 || err != nil || int64(end-polling.TSC()) <= 0 {
+			return err
+		}
+	}
+}
+
+// measure ends the warm-up.
+func (s *Stream) measure() {
+	if s.measured = true; s.stamp != nil {
+		s.stamp.begin()
+	}
+}
+
+// closed sends a probe when the one before is answered or overdue.
+func (s *Stream) closed(start uint64, l Limit, stop *atomic.Bool) error {
+	warm := start + s.clock.Ticks(l.Warmup)
+	end := uint64(math.MaxUint64)
+	first := s.window.counts.Sent
+	for !stop.Load() {
+		now := polling.TSC()
+		if !s.measured && now >= warm {
+			s.measure()
+			s.rec.Begin(now)
+			s.lastPass = max(s.lastPass, now) // what of a gap lies in the warm-up is the warm-up's
+			if l.Duration > 0 {
+				end = now + s.clock.Ticks(l.Duration)
+			}
+		}
+		if now >= end || l.Count > 0 && s.window.counts.Sent-first >= l.Count {
+			return nil
+		}
+		if now-s.lastShow > s.showStep {
+			s.show()
+			s.lastShow = now
+		}
+		if err := s.send(0, stop); err != nil {
+			return err
+		}
+		at := &s.window.slots[(s.window.next-1)&s.window.mask]
+		deadline := at.sent + s.window.timeout
+		for at.state == waiting {
+			if _, err := s.poll(); err != nil {
+				return err
+			}
+			if polling.TSC() > deadline || stop.Load() {
+				break
+			}
+		}
+		if s.stamps != nil {
+			s.stamps.collect()
+		}
+	}
+	return nil
+}
+
+// open sends the i-th probe at start + i periods, or at once if that has passed.
+func (s *Stream) open(start uint64, l Limit, stop *atomic.Bool) error {
+	start += s.clock.Ticks(20 * time.Microsecond)
+	warm := start + s.clock.Ticks(l.Warmup)
+	end := uint64(math.MaxUint64)
+	if l.Duration > 0 {
+		end = warm + s.clock.Ticks(l.Duration)
+	}
+	late := uint64(math.MaxInt64)
+	if l.Behind > 0 {
+		late = s.clock.Ticks(l.Behind)
+	}
+	first := s.window.counts.Sent
+	for i := 0; !stop.Load(); i++ {
+		intended := start + uint64(float64(i)*s.period)
+		if !s.measured && intended >= warm {
+			s.measure()
+			s.rec.Begin(intended)
+			s.lastPass = max(s.lastPass, min(intended, polling.TSC()))
+		}
+		if intended >= end || l.Count > 0 && s.window.counts.Sent-first >= l.Count {
+			s.Behind = max(s.Behind, uint64(max(int64(polling.TSC()-intended), 0)))
+			return nil
+		}
+		for wait := true; ; wait = false { // at least one pass for each probe: replies are seen even if we are behind
+			n, err := s.poll()
+			if err != nil {
+				return err
+			}
+			now := polling.TSC()
+			if now-s.lastShow > s.showStep {
+				s.show()
+				s.lastShow = now
+				if stop.Load() {
+					return nil
+				}
+			}
+			if now >= intended && (n == 0 || !wait) {
+				if now-intended > late {
+					s.Behind = max(s.Behind, now-intended)
+					return nil
+				}
+				break
+			}
+			if n == 0 && s.stamps != nil {
+				s.stamps.collect()
+			}
+		}
+		if err := s.send(intended, stop); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// send builds and sends the next probe. intended is 0 where there is no schedule.
+func (s *Stream) send(intended uint64, stop *atomic.Bool) error {
+	w, measured := s.window, s.measured
+	var t1 uint64
+	if s.stamp != nil {
+		t1 = NTP(s.stamp.time(s.clock, polling.TSC()))
+	}
+	frame := s.codec.Build(uint32(w.next), t1)
+	sent := polling.TSC()
+	if intended == 0 {
+		intended = sent
+	} else if measured {
+		s.lag.Record(sent, s.clock.Between(intended, sent))
+	}
+	w.send(intended, sent, t1, measured)
+	if !measured {
+		s.Warmup++
+	}
+	if s.stamps != nil {
+		s.stamps.send(uint32(w.next-1), measured)
+	}
+	err := s.port.Send(frame)
+	if err != nil && !errors.Is(err, nic.ErrFull) {
+		s.unsent(&w.slots[(w.next-1)&w.mask])
+		return err
+	}
+	for deadline := sent + w.timeout; errors.Is(err, nic.ErrFull); {
+		// The ring is full: make room by receiving, and try again. The probe's intended moment stays, its actual one moves.
+		s.Full++
+		if _, err := s.poll(); err != nil {
+			return err
+		}
+		at := &w.slots[(w.next-1)&w.mask]
+		at.sent = polling.TSC()
+		if at.sent > deadline || stop.Load() {
+			s.unsent(at)
+			if stop.Load() {
+				return nil
+			}
+			return fmt.Errorf("%w in %v: %w", ErrSend, time.Duration(s.clock.Nanoseconds(w.timeout)), err)
+		}
+		if err = s.port.Send(frame); err != nil && !errors.Is(err, nic.ErrFull) {
+			s.unsent(at)
+		}
+	}
+	return err
+}
+
+// unsent notes that the probe in a slot did not leave this host.
+func (s *Stream) unsent(at *slot) {
+	at.state = unsent
+	if at.measured {
+		s.window.counts.Unsent++
+	} else {
+		s.window.counts.Silent--
+	}
+}
+
+// patience is how long an interrupted Run waits for what is under way, and any Run for stamps of sent frames.
+const patience = time.Second
+
+// drain waits for what is still under way.
+func (s *Stream) drain(stop *atomic.Bool) error {
+	for end := uint64(0); s.window.pending(polling.TSC()); {
+		if _, err := s.poll(); err != nil {
+			return err
+		}
+		now := polling.TSC()
+		switch {
+		case end == 0 && stop.Load():
+			end = now + s.clock.Ticks(patience)
+		case end != 0 && int64(now-end) > 0:
+			s.window.abandon(now)
+		}
+	}
+	if !stop.Load() { // what is abandoned has no reply any more, not even a late one
+		// If this thread was away while the time-out ended, replies lie in the ring: they are late, and not lost.
+		if err := s.discard(); err != nil {
+			return err
+		}
+	}
+	if s.stamps != nil { // the kernel hands out stamps of sent frames a little later, and those of the card by its own interrupt
+		start := polling.TSC()
+		for end := start + s.clock.Ticks(2*time.Millisecond); int64(end-polling.TSC()) > 0; {
+			s.stamps.collect()
+		}
+		for end := start + s.clock.Ticks(patience); s.stamps.behind() && int64(end-polling.TSC()) > 0 && !stop.Load(); {
+			s.stamps.collect()
+		}
+		s.stamps.collect()
+	}
+	return nil
+}
+
+// poll takes one frame if there is one.
+func (s *Stream) poll() (int, error) {
+	now := polling.TSC()
+	if s.measured {
+		s.Gap.Record(now - s.lastPass)
+		s.slow.look(s.lastPass, now)
+	}
+	s.lastPass = now
+	n, at, err := s.port.Recv(s.buf)
+	if n == 0 || err != nil {
+		return n, err
+	}
+	return n, s.take(s.buf[:n], uint64(at))
+}
+
+// take judges one received frame.
+func (s *Stream) take(b []byte, at uint64) error {
+	w := s.window
+	switch v := s.codec.Check(b, &s.reply); v {
+	case probe.Foreign:
+		w.counts.Foreign++
+		if s.answer == nil {
+			return nil
+		}
+		out := s.answer(b)
+		if out == nil {
+			return nil
+		}
+		if s.stamps != nil {
+			s.stamps.other()
+		}
+		if err := s.port.Send(out); err != nil && !errors.Is(err, nic.ErrFull) { // a neighbour asks again
+			return err
+		}
+	case probe.Refused:
+		w.counts.Refused++
+		if s.reply.Closed {
+			w.counts.Closed++
+		}
+		s.Error = s.reply.Code
+	case probe.Corrupt:
+		w.counts.Corrupt++
+		s.Fields[s.reply.Field]++
+		if s.reply.Field == probe.Length {
+			s.Payload = s.reply.Payload
+		}
+		if s.reply.HasSeq {
+			w.spoil(s.reply.Seq)
+		}
+	default:
+		if s.stamp != nil && !s.stamp.genuine(w, &s.reply) {
+			w.counts.Corrupt++
+			s.Fields[probe.SenderCopy]++
+			w.spoil(s.reply.Seq)
+			return nil
+		}
+		if v == probe.Unsummed {
+			w.counts.Unsummed++
+		}
+		slot, e := w.reply(s.reply.Seq, at)
+		if s.stamp != nil && e != stray {
+			if err := s.stamp.look(&s.reply); err != nil {
+				return err
+			}
+		}
+		if e == stray || e == duplicate || !slot.measured {
+			return nil
+		}
+		if s.rec.Record(slot.intended, slot.sent, at) {
+			s.slow.add(slot.intended, slot.sent, at)
+		}
+		s.variation(s.reply.Seq, at)
+		if s.stamp != nil {
+			s.stamp.record(s, slot, at)
+		}
+		if s.stamps != nil {
+			s.stamps.receive(s.reply.Seq, at)
+		}
+	}
+	return nil
+}
+
+// show publishes the counters for a progress bar.
+func (s *Stream) show() {
+	s.Progress.Sent.Store(s.window.counts.Sent)
+	s.Progress.Received.Store(s.window.counts.Received + s.window.counts.Late)
+}

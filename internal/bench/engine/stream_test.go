@@ -1,0 +1,321 @@
+package engine
+
+import (
+	"errors"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+// TestCoordinatedOmission: the sender is held up once, for 20 ms at 10000 probes per second. 200 probes should have left
+// meanwhile; they leave late, and are answered at once. From the intended moments about half of them took over 10 ms. From
+// the actual ones only the probe that was held up did: that is the omission.
+func TestCoordinatedOmission(t *testing.T) {
+	const stalled, stall = 50, 20 * time.Millisecond
+	f := &fake{}
+	f.onSend = func(n int, b []byte) error {
+		if n == stalled {
+			spin(stall)
+		}
+		f.reply(b, 0)
+		return nil
+	}
+	s, rec := stream(t, f, 10000, 20*time.Second, nil)
+	var stop atomic.Bool
+	if err := s.Run(Limit{Count: 400}, &stop); err != nil {
+		t.Fatal(err)
+	}
+	get := series(rec)
+	half := (stall / 2).Nanoseconds()
+	corrected, actual, lag := get(latency.MainSeries).CountAbove(half), get(latency.UncorrectedSeries).CountAbove(half), get(latency.LagSeries).CountAbove(half)
+	if corrected < 99 { // fixed by the schedule: probes 50 to 149 are intended more than 10 ms before the stall ends
+		t.Errorf("corrected: %d round trips above %d ns, want 99 or more", corrected, half)
+	}
+	if actual < 1 || actual > corrected/4 {
+		t.Errorf("uncorrected: %d round trips above %d ns, corrected %d", actual, half, corrected)
+	}
+	if lag < 98 {
+		t.Errorf("send lag: %d above %d ns", lag, half)
+	}
+	if c := s.Counts(); c.Sent != 400 || c.Received != 400 || c.Reordered != 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestFarStall: the far end is held up, the sender is not. Both series have to show it.
+func TestFarStall(t *testing.T) {
+	f := &fake{}
+	var until uint64
+	f.onSend = func(n int, b []byte) error {
+		if n == 50 {
+			until = polling.TSC() + testClock.Ticks(20*time.Millisecond)
+		}
+		f.reply(b, until)
+		return nil
+	}
+	s, rec := stream(t, f, 10000, 20*time.Second, nil)
+	var stop atomic.Bool
+	if err := s.Run(Limit{Count: 400}, &stop); err != nil {
+		t.Fatal(err)
+	}
+	get := series(rec)
+	if a := get(latency.MainSeries).CountAbove(10_000_000); a < 99 {
+		t.Errorf("corrected: %d above 10 ms", a)
+	}
+	if a := get(latency.UncorrectedSeries).CountAbove(19_500_000); a < 1 {
+		t.Errorf("uncorrected: the first probe of the stall does not show it")
+	}
+}
+
+// TestClosedLoop: probe 2 is lost, probe 5's reply comes after its time-out while probe 6 waits, probe 8 is answered twice,
+// probe 9 by a corrupt reply only, probe 10 by a corrupt and a good one.
+func TestClosedLoop(t *testing.T) {
+	f := &fake{}
+	var held []byte
+	f.onSend = func(n int, b []byte) error {
+		switch n {
+		case 2:
+			return nil
+		case 5:
+			held = append(held, b...)
+			return nil
+		case 6:
+			f.reply(held, 0)
+		case 8:
+			f.reply(b, 0)
+		case 9, 10:
+			bad := append([]byte(nil), b...)
+			bad[len(bad)-1] ^= 1
+			f.reply(bad, 0)
+			if n == 9 {
+				return nil
+			}
+		}
+		f.reply(b, 0)
+		return nil
+	}
+	s, rec := stream(t, f, 0, time.Second, nil) // three times this is waited, and no machine holds a thread up for so long
+	var stop atomic.Bool
+	if err := s.Run(Limit{Count: 20}, &stop); err != nil {
+		t.Fatal(err)
+	}
+	want := Counts{Sent: 20, Received: 17, Late: 1, Spoiled: 1, Duplicates: 1, Corrupt: 2}
+	if c := s.Counts(); c != want || c.Unanswered() != 1 {
+		t.Errorf("%+v lost %d, want %+v lost 1", c, c.Unanswered(), want)
+	}
+	h := series(rec)(latency.MainSeries)
+	if h.Count != 18 || h.CountAbove(999_000_000) != 1 {
+		t.Errorf("%d recorded, %d beyond the time-out: a late reply belongs into the histogram", h.Count, h.CountAbove(999_000_000))
+	}
+	if s.Fields[probe.Payload] != 2 {
+		t.Errorf("fields %v", s.Fields)
+	}
+}
+
+func TestRingFull(t *testing.T) {
+	f := &fake{}
+	refusals := 3
+	f.onSend = func(n int, b []byte) error {
+		if refusals > 0 {
+			refusals--
+			return nic.ErrFull
+		}
+		f.reply(b, 0)
+		return nil
+	}
+	s, _ := stream(t, f, 0, 20*time.Second, nil)
+	var stop atomic.Bool
+	if err := s.Run(Limit{Count: 5}, &stop); err != nil {
+		t.Fatal(err)
+	}
+	if c := s.Counts(); c.Sent != 5 || c.Received != 5 || s.Full != 3 {
+		t.Errorf("%+v, full %d", c, s.Full)
+	}
+	f.onSend = func(int, []byte) error { return nic.ErrFull }
+	s, _ = stream(t, f, 0, 5*time.Millisecond, nil)
+	if err := s.Run(Limit{Count: 5}, &stop); !errors.Is(err, ErrSend) || !errors.Is(err, nic.ErrFull) {
+		t.Errorf("a ring that stays full: %v", err)
+	}
+	if c := s.Counts(); c.Sent != 1 || c.Unsent != 1 || c.Unanswered() != 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// A probe that the port refuses was not sent, in a warm-up or not: it is not unanswered.
+func TestRefusedByThePort(t *testing.T) {
+	for _, warmup := range []time.Duration{0, time.Hour} {
+		f := &fake{}
+		bad := errors.New("no route")
+		f.onSend = func(n int, b []byte) error {
+			if n == 3 {
+				return bad
+			}
+			f.reply(b, 0)
+			return nil
+		}
+		s, _ := stream(t, f, 0, 20*time.Second, nil)
+		var stop atomic.Bool
+		if err := s.Run(Limit{Count: 5, Warmup: warmup}, &stop); !errors.Is(err, bad) {
+			t.Errorf("Run: %v", err)
+		}
+		want := Counts{Sent: 4, Received: 3, Unsent: 1}
+		if warmup > 0 {
+			want = Counts{}
+		}
+		if c := s.Counts(); c != want || c.Unanswered() != 0 {
+			t.Errorf("warm-up %v: %+v, want %+v", warmup, c, want)
+		}
+	}
+}
+
+// TestTooLate: a sender that cannot offer the rate gives up where it is told to, instead of sending all of it late.
+func TestTooLate(t *testing.T) {
+	f := &fake{onSend: func(int, []byte) error { spin(20 * time.Microsecond); return nil }}
+	s, _ := stream(t, f, 1e6, time.Millisecond, nil)
+	var stop atomic.Bool
+	if err := s.Run(Limit{Count: 100_000, Behind: time.Millisecond}, &stop); err != nil {
+		t.Fatal(err)
+	}
+	if c := s.Counts(); c.Sent > 1000 || testClock.Nanoseconds(s.Behind) < 1_000_000 {
+		t.Errorf("%d sent, %d ns behind", c.Sent, testClock.Nanoseconds(s.Behind))
+	}
+}
+
+// TestGapOfTheMeasuredPart: what the warm-up lost says nothing about the round trips. It loses far more than a busy machine
+// takes from a few probes.
+func TestGapOfTheMeasuredPart(t *testing.T) {
+	for _, rate := range []float64{0, 10000} {
+		f := &fake{}
+		slow := false
+		f.onSend = func(n int, b []byte) error { slow = n == 0; f.reply(b, 0); return nil }
+		s, _ := stream(t, f, rate, 20*time.Second, func(o *Options) { o.Port = held{f, &slow} })
+		var stop atomic.Bool
+		if err := s.Run(Limit{Warmup: heldFor + 5*time.Millisecond, Count: 10}, &stop); err != nil {
+			t.Fatal(err)
+		}
+		var counts [polling.Buckets]uint64
+		s.Gap.Load(&counts)
+		n := int64(0)
+		for i, c := range counts {
+			if polling.Lowest(i) >= testClock.Ticks(heldFor*3/4) {
+				n += int64(c)
+			}
+		}
+		if n != 0 {
+			t.Errorf("rate %v: %d gaps of %v, which were the warm-up's", rate, n, heldFor)
+		}
+		if top := s.Gap.Load(&counts); testClock.Nanoseconds(top) > int64(time.Hour) {
+			t.Errorf("rate %v: a gap of %d ticks", rate, top) // one that began after its end
+		}
+	}
+}
+
+const heldFor = 400 * time.Millisecond
+
+// held is a port of which a Recv takes heldFor where slow is set.
+type held struct {
+	*fake
+	slow *bool
+}
+
+func (h held) Recv(buf []byte) (int, int64, error) {
+	if *h.slow {
+		*h.slow = false
+		spin(heldFor)
+	}
+	return h.fake.Recv(buf)
+}
+
+func TestWarmupStaysOut(t *testing.T) {
+	for _, rate := range []float64{0, 10000} {
+		f := &fake{}
+		f.onSend = func(n int, b []byte) error { f.reply(b, 0); return nil }
+		s, rec := stream(t, f, rate, 20*time.Second, nil)
+		var stop atomic.Bool
+		if err := s.Run(Limit{Warmup: 100 * time.Millisecond, Count: 30}, &stop); err != nil {
+			t.Fatal(err)
+		}
+		n := series(rec)(latency.MainSeries).Count
+		if c := s.Counts(); n != 30 || c.Sent != 30 || s.Warmup == 0 || int64(f.sent) != 30+s.Warmup {
+			t.Errorf("rate %v: %d recorded, %d sent, warm-up %d, %+v", rate, n, f.sent, s.Warmup, c)
+		}
+	}
+}
+
+// TestQuestionsAreAnswered: what is not a reply goes to Answer, and what that returns is sent, before, in and after a run.
+func TestQuestionsAreAnswered(t *testing.T) {
+	f := &fake{}
+	question := make([]byte, 60)
+	answers := 0
+	f.onSend = func(n int, b []byte) error {
+		if string(b) == "answer" {
+			answers++
+			return nil
+		}
+		f.queue = append(f.queue, reply{0, question})
+		f.reply(b, 0)
+		return nil
+	}
+	f.queue = append(f.queue, reply{0, question})
+	codec, err := probe.New(probe.Flow{Proto: probe.UDP, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
+		SrcPort: 50000, DstPort: 7, Run: 1, Size: 60})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _ := stream(t, f, 0, 20*time.Second, func(o *Options) {
+		o.Codec = codec
+		o.Answer = func(b []byte) []byte {
+			if string(b) != string(question) {
+				return nil
+			}
+			return []byte("answer")
+		}
+	})
+	var stop atomic.Bool
+	if err := s.Run(Limit{Count: 3}, &stop); err != nil {
+		t.Fatal(err)
+	}
+	if answers != 4 {
+		t.Errorf("%d answers, want 4", answers)
+	}
+}
+
+// Every time that the bench itself was away is in Gap, whatever it was doing: looking for a reply, sending, or between.
+func TestEveryStallIsRecorded(t *testing.T) {
+	const stall = 30 * time.Millisecond
+	for _, rate := range []float64{0, 1000, 100000} {
+		for _, where := range []string{"send", "receive"} {
+			f := &fake{}
+			f.onSend = func(n int, b []byte) error {
+				if where == "send" && n%20 == 10 {
+					spin(stall)
+				}
+				f.reply(b, polling.TSC()+testClock.Ticks(20*time.Microsecond))
+				return nil
+			}
+			if where == "receive" {
+				next := 10
+				f.onRecv = func(int) {
+					if f.sent >= next { // in the open loop the next probe is due when this ends
+						next += 20
+						spin(stall)
+					}
+				}
+			}
+			s, _ := stream(t, f, rate, 20*time.Second, nil)
+			var stop atomic.Bool
+			if err := s.Run(Limit{Count: 100}, &stop); err != nil {
+				t.Fatal(err)
+			}
+			if n := latency.FromHot(&s.Gap, testClock).CountAbove(int64(stall) * 95 / 100); n < 4 {
+				t.Errorf("rate %v, %s: %d of 5 stalls are recorded", rate, where, n)
+			}
+		}
+	}
+}

@@ -1,0 +1,183 @@
+package engine
+
+// window remembers the latest probes of a stream and tells what a reply is. Every operation takes constant time and
+// allocates nothing. Sequence numbers are 64 bits here and 32 on the wire.
+type window struct {
+	slots []slot // a power of two of them
+	mask  uint64
+	next  uint64 // of the next probe
+	tail  uint64 // all probes before it are answered or overdue
+	high  uint64 // one more than the highest sequence number answered (RFC 4737's NextExp)
+
+	timeout uint64 // ticks
+	counts  Counts
+
+	judged, arrived uint64                // probes whose fate is in seq; replies
+	losing          int64                 // losses in a row so far
+	arrivals        [MaxExtent + 1]uint64 // the latest replies' sequence numbers
+	seq             Sequence
+}
+
+type slot struct {
+	intended, sent uint64 // ticks
+	t1             uint64 // STAMP: the time that the probe carries
+	rtt            uint64 // ticks from sent, once answered; 0 before
+	state          state
+	measured       bool // not part of a warm-up
+}
+
+type state uint8
+
+const (
+	waiting state = iota
+	spoiled       // a corrupt reply came, and no good one yet
+	answered
+	unsent    // the driver refused it
+	abandoned // not awaited
+)
+
+// Counts is what became of the measured probes of a stream.
+type Counts struct {
+	Sent       int64 `json:"sent"`
+	Received   int64 `json:"received"`              // answered within the time-out
+	Late       int64 `json:"late"`                  // answered after it
+	Spoiled    int64 `json:"answered_corrupt_only"` // answered by corrupt replies only
+	Duplicates int64 `json:"duplicates"`            // replies to what was answered already
+	Reordered  int64 `json:"reordered"`             // replies that a later probe's reply overtook (RFC 4737 §3)
+	Corrupt    int64 `json:"corrupt"`               // frames
+	Unsummed   int64 `json:"unsummed"`              // good replies whose UDP checksum was absent or left to an offload
+	Refused    int64 `json:"icmp_errors"`           // ICMP errors
+	Closed     int64 `json:"port_unreachable"`      // of Refused, those by which the target says that nothing answers at the port or protocol
+	Stray      int64 `json:"stray"`                 // replies to probes that the window has forgotten, or that were never sent
+	Unsent     int64 `json:"send_failed"`           // the driver refused the frame: counted in Sent
+	Abandoned  int64 `json:"abandoned"`             // not awaited to the end of the time-out, since the Run was interrupted: no longer in Sent
+	Foreign    int64 `json:"foreign"`               // frames that are no answer to this stream, warm-up included
+	Silent     int64 `json:"warmup_unanswered"`     // probes of a warm-up without a reply
+}
+
+// Unanswered returns how many of the probes that left got no reply, wherever they were dropped.
+func (c *Counts) Unanswered() int64 { return c.Sent - c.Received - c.Late - c.Spoiled - c.Unsent }
+
+// event is what a reply was.
+type event uint8
+
+const (
+	inTime event = iota
+	late
+	duplicate
+	stray
+)
+
+// newWindow remembers at least size probes.
+func newWindow(size int, timeout uint64) *window {
+	n := 64
+	for n < size {
+		n *= 2
+	}
+	w := &window{slots: make([]slot, n), mask: uint64(n - 1), timeout: timeout}
+	for i := range w.slots {
+		w.slots[i].state = answered // touches every page, and no reply fits a probe that was never sent
+	}
+	return w
+}
+
+// send takes the next sequence number.
+func (w *window) send(intended, sent, t1 uint64, measured bool) {
+	if size := uint64(len(w.slots)); w.next >= size && w.judged <= w.next-size {
+		w.judge(w.next - size + 1)
+	}
+	w.slots[w.next&w.mask] = slot{intended: intended, sent: sent, t1: t1, state: waiting, measured: measured}
+	w.next++
+	if measured {
+		w.counts.Sent++
+	} else {
+		w.counts.Silent++
+	}
+}
+
+// find returns the slot of the probe whose sequence number on the wire is seq.
+func (w *window) find(seq uint32) (*slot, uint64, bool) {
+	age := uint64(uint32(w.next-1) - seq)
+	if age >= min(w.next, uint64(len(w.slots))) {
+		return nil, 0, false
+	}
+	full := w.next - 1 - age
+	return &w.slots[full&w.mask], full, true
+}
+
+// reply counts a good reply to seq, seen at tick at, and says what it was. The slot is nil for a stray.
+func (w *window) reply(seq uint32, at uint64) (*slot, event) {
+	s, full, ok := w.find(seq)
+	if !ok {
+		w.counts.Stray++
+		return nil, stray
+	}
+	if s.state >= answered {
+		if s.measured {
+			w.counts.Duplicates++
+		}
+		return s, duplicate
+	}
+	was := s.state
+	s.state = answered
+	e := inTime
+	if int64(at-s.sent) > int64(w.timeout) {
+		e = late
+	}
+	s.rtt = max(at-s.sent, 1)
+	overtaken := full < w.high
+	w.high = max(w.high, full+1)
+	w.arrive(full, overtaken && s.measured)
+	if !s.measured {
+		w.counts.Silent--
+		return s, e
+	}
+	if was == spoiled {
+		w.counts.Spoiled--
+	}
+	if overtaken {
+		w.counts.Reordered++
+	}
+	if e == late {
+		w.counts.Late++
+	} else {
+		w.counts.Received++
+	}
+	return s, e
+}
+
+// spoil notes that a corrupt reply seemed to answer seq. A good reply that still comes makes up for it.
+func (w *window) spoil(seq uint32) {
+	if s, _, ok := w.find(seq); ok && s.state == waiting {
+		s.state = spoiled
+		if s.measured {
+			w.counts.Spoiled++
+		}
+	}
+}
+
+// pending reports whether a probe is still waiting for a reply that would be in time at tick now.
+func (w *window) pending(now uint64) bool {
+	if w.next > uint64(len(w.slots)) {
+		w.tail = max(w.tail, w.next-uint64(len(w.slots)))
+	}
+	for ; w.tail < w.next; w.tail++ {
+		s := &w.slots[w.tail&w.mask]
+		if s.state == waiting && int64(now-s.sent) <= int64(w.timeout) {
+			return true
+		}
+	}
+	return false
+}
+
+// abandon takes the probes that would still be in time at tick now out of the counts.
+func (w *window) abandon(now uint64) {
+	for ; w.pending(now); w.tail++ {
+		s := &w.slots[w.tail&w.mask]
+		s.state = abandoned
+		if s.measured {
+			w.counts.Sent--
+			w.counts.Abandoned++
+		}
+	}
+}

@@ -1,0 +1,80 @@
+// Package hook runs the commands that change a setting between two slices of a measurement.
+//
+// A hook runs off the measuring CPU, and nothing is measured while it runs. It has to return when its setting is in force,
+// within a bound; what it left running in the background may stay on the CPUs that it was given.
+package hook
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/host/tail"
+)
+
+// Hook is one command, for /bin/sh.
+type Hook struct {
+	Name    string // of the variant: $REBOUND_VARIANT
+	Command string
+	CPUs    unix.CPUSet   // that it may use; an empty set is all
+	Within  time.Duration // that it has to end in
+}
+
+// ErrHook says that a hook failed, or took too long.
+var ErrHook = errors.New("hook failed")
+
+// grace is how long the output of what a hook left behind is waited for.
+var grace = time.Second
+
+// Run runs the hook and returns when it has ended, or was killed with its process group. The error has the end of what it
+// said.
+func (h *Hook) Run() error {
+	done := make(chan error)
+	go func() { // the child inherits the CPUs of the thread that starts it
+		runtime.LockOSThread() // and never unlocked: the thread ends with its narrowed set
+		if h.CPUs.Count() > 0 {
+			_ = unix.SchedSetaffinity(0, &h.CPUs)
+		}
+		done <- h.run()
+	}()
+	return <-done
+}
+
+func (h *Hook) run() error {
+	var said tail.Tail
+	c := exec.Command("/bin/sh", "-c", h.Command)
+	c.Env = append(os.Environ(), "REBOUND_VARIANT="+h.Name)
+	c.Stdout, c.Stderr = &said, &said
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C ends the bench after the hook, not the hook
+	c.WaitDelay = grace
+	if err := c.Start(); err != nil {
+		return fmt.Errorf("%w: %s: %s: %w", ErrHook, h.Name, h.Command, err)
+	}
+	late := time.AfterFunc(h.Within, func() { _ = unix.Kill(-c.Process.Pid, unix.SIGKILL) })
+	ended(c.Process.Pid)
+	inTime := late.Stop() // the grace below is not the hook's
+	err := c.Wait()
+	switch {
+	case !inTime:
+		err = fmt.Errorf("it did not end within %v", h.Within)
+	case errors.Is(err, exec.ErrWaitDelay): // it ended well, and something that it started still has its output
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %s: %s: %w; it said: %s", ErrHook, h.Name, h.Command, err, strings.TrimSpace(said.String()))
+	}
+	return nil
+}
+
+// ended waits until a child has ended, and leaves it to be waited for.
+func ended(pid int) {
+	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+	}
+}

@@ -1,0 +1,95 @@
+package hook
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/proof/await"
+	"golang.org/x/sys/unix"
+)
+
+func TestRun(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "out")
+	h := Hook{Name: "b", Command: `echo "$REBOUND_VARIANT $(sed -n 's/^Cpus_allowed_list:\t//p' /proc/self/status)" > ` + file, Within: time.Minute}
+	var all unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		t.Fatal(err)
+	}
+	cpu := 0
+	for !all.IsSet(cpu) {
+		cpu++
+	}
+	h.CPUs.Set(cpu)
+	if err := h.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if b, _ := os.ReadFile(file); string(b) != "b "+strconv.Itoa(cpu)+"\n" {
+		t.Errorf("%q, want variant b on CPU %d", b, cpu)
+	}
+	if all2 := (unix.CPUSet{}); unix.SchedGetaffinity(0, &all2) != nil || all2 != all {
+		t.Errorf("the caller's own CPUs are %v now", all2)
+	}
+}
+
+// A hook that fails tells what it said; one that hangs is killed, with what it started.
+func TestFails(t *testing.T) {
+	h := Hook{Name: "b", Command: "echo no such sysctl >&2; exit 3", Within: time.Minute}
+	if err := h.Run(); !errors.Is(err, ErrHook) || !strings.Contains(err.Error(), "no such sysctl") || !strings.Contains(err.Error(), "exit status 3") {
+		t.Error(err)
+	}
+	pid := filepath.Join(t.TempDir(), "pid")
+	// The shell has to come as far as to sleep, on a machine that may hold it up for a second.
+	h = Hook{Name: "b", Command: "echo starting; sleep 1000 & echo $! > " + pid + "; wait", Within: 5 * time.Second}
+	if err := h.Run(); !errors.Is(err, ErrHook) || !strings.Contains(err.Error(), "within 5s") || !strings.Contains(err.Error(), "starting") {
+		t.Error(err)
+	}
+	b, err := os.ReadFile(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, _ := strconv.Atoi(strings.TrimSpace(string(b)))
+	await.Until(t, "what the hook started has ended", func() bool {
+		s, err := os.ReadFile("/proc/" + strconv.Itoa(id) + "/stat")
+		return err != nil || strings.Contains(string(s), ") Z ")
+	})
+}
+
+// What a hook leaves in the background does not hold it up.
+func TestBackground(t *testing.T) {
+	pid := filepath.Join(t.TempDir(), "pid")
+	h := Hook{Command: "sleep 1000 & echo $! > " + pid, Within: time.Minute}
+	if err := h.Run(); err != nil {
+		t.Error(err)
+	}
+	killAlive(t, pid)
+}
+
+// The bound is for the hook, not for the wait for the output of what it left behind, which lives on.
+func TestBoundEndsWithHook(t *testing.T) {
+	defer func(was time.Duration) { grace = was }(grace)
+	grace = 6 * time.Second
+	pid := filepath.Join(t.TempDir(), "pid")
+	h := Hook{Command: "sleep 1000 & echo $! > " + pid, Within: 5 * time.Second}
+	if err := h.Run(); err != nil {
+		t.Error(err)
+	}
+	killAlive(t, pid)
+}
+
+// killAlive kills the process whose ID is in a file, and fails the test if it was dead before.
+func killAlive(t *testing.T, file string) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, _ := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err := unix.Kill(id, unix.SIGKILL); err != nil {
+		t.Errorf("what the hook left in the background: %v", err)
+	}
+}

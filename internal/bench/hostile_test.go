@@ -1,0 +1,117 @@
+package bench
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/rebound-nic/rebound/latency/page"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/synthetic"
+)
+
+// hostile is a text that forges a line, sets a terminal's title, changes the direction of writing and ends a tag or attribute.
+const hostile = "x\nFORGED p99 1 ns\r\x1b]0;title\a\x1b[2J\u009b31m\u202egnp\u2028'\"`></title></script><script>alert(1)</script>"
+
+// fill sets every text below v, but for the names of series, which have a fixed alphabet.
+func fill(v reflect.Value, text string) {
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(text)
+	case reflect.Pointer:
+		if !v.IsNil() {
+			fill(v.Elem(), text)
+		}
+	case reflect.Slice:
+		if v.Len() == 0 && v.Type().Elem().Kind() != reflect.Uint8 && v.CanSet() {
+			v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		}
+		for i := range v.Len() {
+			fill(v.Index(i), text)
+		}
+	case reflect.Map:
+		if v.CanSet() {
+			v.Set(reflect.MakeMap(v.Type()))
+			v.SetMapIndex(reflect.ValueOf(text), reflect.New(v.Type().Elem()).Elem())
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if f := v.Type().Field(i); f.IsExported() && f.Name != "Series" && f.Name != "Runs" && f.Tag.Get("json") != "-" {
+				fill(v.Field(i), text)
+			}
+		}
+	}
+}
+
+// A report from elsewhere can neither command the terminal nor forge a line, whichever command shows it, nor add an element
+// to a page.
+func TestHostileReport(t *testing.T) {
+	parent := t.TempDir()
+	write := func(name, text string) string {
+		rep := synthetic.Link{Seed: 9, Median: 4000, Spread: 0.2, Seconds: 3, Rate: 200, Runs: 3}.Report()
+		rep.STAMP, rep.Tail = &report.STAMP{}, &report.Tail{Probes: 1}
+		fill(reflect.ValueOf(rep).Elem(), text)
+		rep.Metric = report.RoundTrip
+		dir := filepath.Join(parent, name)
+		if err := report.Write(dir, rep, page.Report); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	bad, good := write("x\nFORGED\x1b[2J\u202e", hostile), write("good", "harmless")
+	badPage, goodPage := filepath.Join(parent, "bad.html"), filepath.Join(parent, "good.html")
+	for _, c := range []struct {
+		args []string
+		code int
+	}{
+		{[]string{"report", bad}, 0},
+		{[]string{"report", "-json", bad}, 0},
+		{[]string{"report", "-responder", bad, good}, 2},
+		{[]string{"report", bad + "/none"}, 1},
+		{[]string{"report", "-x" + hostile, bad}, 2},
+		{[]string{hostile}, 2},
+		{[]string{"compare", "-html", badPage, bad, bad}, 0},
+		{[]string{"compare", "-html", badPage, good, bad}, 0},
+		{[]string{"compare", "-html", goodPage, good, good}, 0},
+		{[]string{"compare", "-fail-if", "p99>+1%", good, bad}, 1},
+		{[]string{"compare", "prom:http://" + hostile, bad}, 2},
+		{[]string{"report", "-anonymous", bad}, 0},
+		{[]string{"report", good}, 0},
+	} {
+		var stdout, stderr bytes.Buffer
+		code := bench(c.args, &stdout, &stderr)
+		out := stdout.String() + stderr.String()
+		if code != c.code {
+			t.Errorf("%q: exit %d, want %d\n%s", c.args, code, c.code, &stderr)
+		}
+		if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsGraphic(r) }); i >= 0 {
+			t.Errorf("%q prints %q", c.args, out[max(i-60, 0):min(i+20, len(out))])
+		}
+		if i := strings.Index("\n"+out, "\nFORGED"); i >= 0 {
+			t.Errorf("%q prints a forged line: %q", c.args, out[max(i-60, 0):min(i+20, len(out))])
+		}
+	}
+	tags := func(path string) (count int, text string) {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = string(b)
+		if strings.ContainsAny(text, "\x1b\a\u202e\u2028\u009b") || strings.Contains(text, "<script>alert") {
+			t.Errorf("%s has what the report says as it is", path)
+		}
+		return strings.Count(text, "<script") + strings.Count(text, "</script") + strings.Count(text, "</title") + strings.Count(text, "<li"), text
+	}
+	for _, p := range [][2]string{{filepath.Join(bad, report.HTMLFile), filepath.Join(good, report.HTMLFile)}} {
+		hostilePage, _ := tags(p[0])
+		harmless, _ := tags(p[1])
+		if hostilePage != harmless {
+			t.Errorf("%s has %d tags, one of harmless texts %d", p[0], hostilePage, harmless)
+		}
+	}
+	tags(badPage)
+}

@@ -1,0 +1,263 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/await"
+)
+
+// impairer echoes UDP in the far namespace and does to some of the replies what a bad path does. It knows how many.
+type impairer struct {
+	t    *testing.T
+	n    *network
+	conn *net.UDPConn
+
+	got, lost, twice, swapped, corrupt int64
+	held                               []reply
+}
+
+type reply struct {
+	b  []byte
+	to netip.AddrPort
+}
+
+// newImpairer listens on a port of its own, with a receive buffer that has room for all that a bench sends.
+func (n *network) newImpairer() *impairer {
+	i := &impairer{t: n.t, n: n}
+	n.must(n.far.Do(func() (err error) {
+		if i.conn, err = net.ListenUDP("udp4", &net.UDPAddr{}); err != nil {
+			return err
+		}
+		raw, err := i.conn.SyscallConn()
+		if err != nil {
+			return err
+		}
+		return errors.Join(raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20) }), err)
+	}))
+	n.t.Cleanup(func() { i.conn.Close() })
+	return i
+}
+
+func (i *impairer) port() string { return fmt.Sprint(i.conn.LocalAddr().(*net.UDPAddr).Port) }
+
+func (i *impairer) send(r reply) {
+	if _, err := i.conn.WriteToUDPAddrPort(r.b, r.to); err != nil {
+		i.t.Error(err)
+	}
+}
+
+// serve answers until the connection is closed. Of every 100 probes one is lost, and with all, one is answered twice, one after the next, and
+// one with a wrong bit; from the probe numbered hold on, as many replies as each says are held back, and released calls for them.
+func (i *impairer) serve(all bool, hold, each int64, release func()) (done chan struct{}) {
+	done = make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 1<<16)
+		var swap *reply
+		for {
+			k, from, err := i.conn.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			r := reply{bytes.Clone(buf[:k]), from}
+			number := i.got
+			i.got++
+			holding := hold > 0 && number >= hold && int64(len(i.held)) < each
+			switch kind := binary.BigEndian.Uint32(r.b[4:]) % 100; {
+			case kind == 10:
+				i.lost++
+				continue
+			case holding:
+				i.held = append(i.held, r)
+				if int64(len(i.held)) == each {
+					release()
+				}
+				continue
+			case all && kind == 20:
+				i.twice++
+				i.send(r)
+			case all && kind == 30:
+				i.swapped++
+				swap = &r
+				continue
+			case all && kind == 40:
+				i.corrupt++
+				r.b[len(r.b)-1] ^= 4
+			}
+			i.send(r)
+			if swap != nil {
+				i.send(*swap)
+				swap = nil
+			}
+		}
+	}()
+	return done
+}
+
+// What is done to the replies is what the report says, whatever the frames go through.
+func TestImpairmentIsCounted(t *testing.T) {
+	n := newNetwork(t)
+	for _, how := range ways {
+		t.Run(strings.Join(how, " "), func(t *testing.T) {
+			i := n.newImpairer()
+			done := i.serve(true, 0, 0, nil)
+			dir := filepath.Join(t.TempDir(), "out")
+			r := n.bench(slices.Concat(quick("-target", far4, "-proto", "udp", "-port", i.port(), "-count", "1000", "-runs", "1", "-rate", "2000",
+				"-warmup", "0s", "-timeout", "2s", "-size", "100", "-ring-size", "2048", "-out", dir), how)...)
+			i.conn.Close()
+			<-done
+			rep, err := report.Read(dir)
+			if r.code != 0 || err != nil {
+				t.Fatalf("%d %v\n%s%s", r.code, err, r.out, r.errors)
+			}
+			c := rep.Counts
+			spoiled := i.corrupt // answered by a corrupt reply only: not lost
+			if c.Sent != 1000 || i.got != 1000 || c.Received+c.Late != 1000-i.lost-spoiled || c.Duplicates != i.twice || c.Reordered != i.swapped || c.Corrupt != i.corrupt ||
+				c.Lost != i.lost || c.LostLeast() != i.lost-min(i.lost, c.DroppedHere) || i.lost != 10 {
+				t.Errorf("%+v; the truth is %d received, %d lost, %d twice, %d swapped, %d corrupt\n%s", c, i.got, i.lost, i.twice, i.swapped, i.corrupt, r.out)
+			}
+		})
+	}
+}
+
+var ways = [][]string{{"-driver", "afpacket"}, {"-driver", "afxdp"}, {"-transport", "socket"}}
+
+// Replies that this host drops, because the bench is stopped and its ring or socket runs over, are not lost between the hosts.
+func TestDroppedHere(t *testing.T) {
+	n := newNetwork(t)
+	for _, how := range ways {
+		t.Run(strings.Join(how, " "), func(t *testing.T) {
+			i := n.newImpairer()
+			dir := filepath.Join(t.TempDir(), "out")
+			ring := []string{"-ring-size", "64"}
+			if how[0] == "-transport" {
+				ring = nil // the kernel's default buffer has room for some hundred datagrams
+			}
+			c := command(slices.Concat(quick("-target", far4, "-proto", "udp", "-port", i.port(), "-count", "4000", "-runs", "1", "-rate", "5000",
+				"-warmup", "0s", "-timeout", "2s", "-out", dir), how, ring)...)
+			var out, said bytes.Buffer
+			c.Stdout, c.Stderr = &out, &said
+			const held = 2000
+			done := i.serve(false, 100, held, func() {
+				if err := stopProcess(c.Process.Pid); err != nil {
+					t.Error(err)
+				}
+				before := n.arrived()
+				for _, r := range i.held {
+					i.send(r)
+				}
+				await.Holds(func() bool { return n.arrived() >= before+held })
+				if err := c.Process.Signal(syscall.SIGCONT); err != nil {
+					t.Error(err)
+				}
+			})
+			n.must(n.near.Do(c.Start))
+			r := wait(t, c, &out, &said)
+			i.conn.Close()
+			<-done
+			rep, err := report.Read(dir)
+			if r.code != 0 || err != nil {
+				t.Fatalf("%d %v\n%s%s", r.code, err, r.out, r.errors)
+			}
+			n := rep.Counts
+			if n.Sent != 4000 || i.got != 4000 || i.lost != 40 {
+				t.Fatalf("%+v; %d arrived there, %d lost", n, i.got, i.lost)
+			}
+			missing := n.Sent - n.Received - n.Late
+			if n.DroppedHere != missing-i.lost || n.DroppedHere < 500 {
+				t.Errorf("%+v: %d are missing, %d were lost\n%s", n, missing, i.lost, r.out)
+			}
+			exact := how[1] != "afpacket" // whose ring has other traffic, too
+			if n.LostLeast() > i.lost || n.Lost < i.lost || exact && n.LostUncertain != 0 {
+				t.Errorf("%s were lost, want %d\n%s", n.LostText(), i.lost, r.out)
+			}
+			for _, want := range []string{"lost " + n.LostText() + "  ", fmt.Sprintf("dropped here %d", n.DroppedHere)} {
+				if !strings.Contains(r.out, want) {
+					t.Errorf("no %q in\n%s", want, r.out)
+				}
+			}
+			html, err := os.ReadFile(filepath.Join(dir, report.HTMLFile))
+			if err != nil || !bytes.Contains(html, []byte("Dropped here: ")) {
+				t.Errorf("the page does not say what was dropped here: %v", err)
+			}
+		})
+	}
+}
+
+// arrived returns how many frames have reached the near interface.
+func (n *network) arrived() (count int64) {
+	n.must(n.near.Do(func() error {
+		b, err := os.ReadFile("/proc/thread-self/net/dev")
+		for _, line := range strings.Split(string(b), "\n") {
+			if name, rest, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == nearIface {
+				var bytes int64
+				_, err = fmt.Sscan(rest, &bytes, &count)
+			}
+		}
+		return err
+	}))
+	return count
+}
+
+// stopProcess stops a process and returns when all its threads stand still.
+func stopProcess(pid int) error {
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		return err
+	}
+	var tasks []string
+	var err error
+	stopped := await.Holds(func() bool {
+		tasks, err = filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		for _, task := range tasks {
+			b, err := os.ReadFile(task)
+			if err != nil {
+				continue
+			}
+			if _, rest, _ := strings.Cut(string(b), ") "); rest[0] != 'T' {
+				return false
+			}
+		}
+		return true
+	})
+	if !stopped || err != nil || len(tasks) == 0 {
+		return fmt.Errorf("process %d with %d tasks does not stop: %v", pid, len(tasks), err)
+	}
+	return nil
+}
+
+// Probes that the target's host refuses, because nothing listens at the port any more, are not lost between the hosts for certain.
+func TestRefusedThere(t *testing.T) {
+	n := newNetwork(t)
+	for _, how := range ways {
+		t.Run(strings.Join(how, " "), func(t *testing.T) {
+			i := n.newImpairer()
+			done := i.serve(false, 500, 1, func() { i.conn.Close() })
+			dir := filepath.Join(t.TempDir(), "out")
+			r := n.bench(slices.Concat(quick("-target", far4, "-proto", "udp", "-port", i.port(), "-count", "1000", "-runs", "1", "-rate", "2000",
+				"-warmup", "0s", "-timeout", "2s", "-out", dir), how)...)
+			<-done
+			rep, err := report.Read(dir)
+			if r.code != 0 || err != nil {
+				t.Fatalf("%d %v\n%s%s", r.code, err, r.out, r.errors)
+			}
+			wantsSteer := how[1] == "afxdp" // whose program gives ICMP errors to the kernel
+			if c := rep.Counts; c.Received+c.Late != 495 || !wantsSteer && (c.RefusedThere == 0 || c.LostLeast() != 0 || !strings.Contains(r.out, "refused there")) {
+				t.Errorf("%+v\n%s", c, r.out)
+			}
+		})
+	}
+}

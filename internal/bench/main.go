@@ -1,0 +1,110 @@
+// Package bench measures round trips to a target, keeps them as reports, and compares reports.
+package bench
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/internal/host/manual"
+	"github.com/rebound-nic/rebound/internal/host/version"
+	"github.com/rebound-nic/rebound/latency/plain"
+)
+
+const about = `measures network round trips, keeps them as reports, and compares reports.`
+
+const about2 = `"bench COMMAND -h" lists a command's flags. Results go to stdout, messages to stderr.`
+
+const codes = `0 done, 1 failed, 2 wrong usage, 3 a comparison exceeded -fail-if.`
+
+// entry is a command by its name, with its line of the help.
+type entry struct {
+	name, args, line string
+	run              func(*env, []string) error
+}
+
+// commands are all there are.
+func commands() []entry {
+	return []entry{
+		{"run", "TARGET [TARGET ...] [flags]", "measure; writes a report folder and prints its percentiles. bench TARGET does the same", runCommand},
+		{"compare", "A B [C ...]", "compare reports, or time ranges that a Prometheus stores, with confidence intervals", compareCommand},
+		{"report", "DIR [...]", "print saved reports and rewrite their report.html", reportCommand},
+		{"watch", "[-config FILE] [flags]", "probe many targets continuously at a low rate: metrics, hourly logs, verdicts on change", watchCommand},
+		{"matrix", "-prom URL [flags]", "draw a matrix of who measured whom, from a Prometheus that scrapes bench watch", matrixCommand},
+		{"config", "", "print the configuration file of bench watch", configCommand},
+		{"demo", "", "try it on this machine: responder and kernel, compared, in two network namespaces", demoCommand},
+		{"version", "", "print the version, the source revision and the Go release", versionCommand},
+		{"manual", "[watch]", "print a manual page: bench manual | man -l -", manualCommand},
+		{"completion", "bash|zsh|fish", "print shell completion: source <(bench completion bash)", completionCommand},
+	}
+}
+
+func printHelp(w io.Writer) {
+	fmt.Fprintf(w, "bench %s\n\n", about)
+	for _, c := range commands() {
+		fmt.Fprintf(w, "  %-40s   %s\n", strings.TrimSpace("bench "+c.name+" "+c.args), c.line)
+	}
+	fmt.Fprintf(w, "\n%s\nExit status: %s\n", about2, codes)
+}
+
+// Main runs bench with the arguments after the program name and returns the exit status.
+func Main(args []string) int { return bench(args, os.Stdout, os.Stderr) }
+
+// bench runs one command and returns the exit code.
+func bench(args []string, stdout, stderr io.Writer) int {
+	stdout, stderr = plain.NewWriter(stdout), plain.NewWriter(stderr)
+	log := slog.New(slog.NewTextHandler(stderr, nil))
+	if len(args) == 0 {
+		printHelp(stderr)
+		return exit.Usage
+	}
+	if args[0] == manual.CompleteCommand {
+		described().Complete(stdout, args[1:])
+		return exit.Done
+	}
+	if args[0] == "-version" || args[0] == "--version" {
+		args[0] = "version"
+	}
+	if isTarget(args[0]) {
+		args = append([]string{"run"}, args...)
+	}
+	all := commands()
+	i := slices.IndexFunc(all, func(c entry) bool { return c.name == args[0] })
+	switch {
+	case i >= 0:
+	case args[0] == "-h" || args[0] == "-help" || args[0] == "--help" || args[0] == "help":
+		printHelp(stdout)
+		return exit.Done
+	default:
+		var names []string
+		for _, c := range all {
+			names = append(names, c.name)
+		}
+		slices.Sort(names)
+		fmt.Fprintf(stderr, "bench: unknown command %q: want a target or one of %s (-h explains them)\n", args[0], strings.Join(names, ", "))
+		return exit.Usage
+	}
+	err := all[i].run(&env{stdout: stdout, stderr: stderr, log: log}, args[1:])
+	code, say := exit.Code(err)
+	if say {
+		fmt.Fprintf(stderr, "bench %s: %s\n", args[0], plain.Error(err))
+	}
+	return code
+}
+
+// isTarget reports whether a word in place of a command is a host to measure: an address, or a name with a dot.
+func isTarget(word string) bool {
+	return !strings.HasPrefix(word, "-") && strings.ContainsAny(word, ".:") && !strings.ContainsRune(word, '/')
+}
+
+func versionCommand(e *env, args []string) error {
+	if len(args) > 0 {
+		return exit.Usagef("%q is left over", args[0])
+	}
+	_, err := io.WriteString(e.stdout, version.Text("bench"))
+	return err
+}

@@ -1,0 +1,69 @@
+package bench
+
+import (
+	"flag"
+	"slices"
+	"strings"
+
+	"github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/internal/host/manual"
+	"github.com/rebound-nic/rebound/internal/host/version"
+)
+
+// described is this program as its manual page shows it. What a command takes, it says itself.
+func described() *manual.Program {
+	p := &manual.Program{Name: "bench", Section: 1, Values: values(), Line: "measure network round trips and compare them",
+		Doc: "bench " + about + "\n\n" + about2, Exit: codes, SeeAlso: []string{"rebound-watch(5)", "responder(8)", "simnic(1)"}}
+	for _, c := range commands() {
+		m := manual.Command{Name: c.name, Args: c.args, Doc: c.line, Folders: c.name == "compare" || c.name == "report"}
+		if !slices.Contains([]string{"version", "manual", "completion", "config"}, c.name) { // these take no flags
+			c.run(&env{describe: func(fs *flag.FlagSet, text string) {
+				_, doc, _ := strings.Cut(text, "\n\n") // the first line is the usage, which is above already
+				m.Flags, m.Doc = fs, m.Doc+"\n\n"+doc
+			}}, nil)
+		}
+		switch c.name {
+		case "completion":
+			m.Words = manual.Shells
+		case "manual":
+			m.Words = []string{"watch"}
+		}
+		p.Commands = append(p.Commands, m)
+	}
+	return p
+}
+
+// values are what flags take whose values package settings parses.
+func values() map[string][]string {
+	return map[string][]string{
+		"driver": cards.Drivers(), "transport": {"raw", "socket"}, "proto": {"icmp", "udp", "stamp", "ud", "srd", "stamp-ud", "stamp-srd"},
+		"stamp-mode": {"unauthenticated", "authenticated"}, "stamp-zero-ssid": {"keep", "stop"}, "size": {"rfc2544"},
+		"ab": {"name=", "target="},
+	}
+}
+
+func manualCommand(e *env, args []string) error {
+	if len(args) == 1 && args[0] == "watch" {
+		return watchManual(e)
+	}
+	if len(args) > 0 {
+		return exit.Usagef("%q is left over", args[0])
+	}
+	v, day := version.Stamp()
+	return described().WriteMan(e.stdout, v, day)
+}
+
+func completionCommand(e *env, args []string) error {
+	shell := "bash"
+	switch {
+	case len(args) == 1:
+		shell = args[0]
+	case len(args) > 1:
+		return exit.Usagef("unexpected argument %q", args[1])
+	}
+	if err := described().WriteCompletion(e.stdout, shell); err != nil {
+		return exit.Usagef("%w", err)
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+package bench
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/prom"
+	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/latency/page"
+)
+
+const matrixHelp = `usage: bench matrix -prom URL [flags]
+
+Draws what the watches of many hosts measured of each other, as a Prometheus that scrapes them keeps it: one page that opens offline, with
+p50, p99, loss and a verdict against a baseline for each path, from who measured (rows) to what was measured (columns). What changed or
+loses is printed, too.
+
+  bench matrix -prom http://127.0.0.1:9090
+  bench matrix -prom http://127.0.0.1:9090 -range 6h -before 7d -to site -label job=mesh -out sites.html
+
+`
+
+func matrixCommand(e *env, args []string) error {
+	fs := flag.NewFlagSet("matrix", flag.ContinueOnError)
+	base := fs.String("prom", "", "`URL` of the Prometheus; required")
+	at := fs.String("at", "now", "`TIME` at which what is drawn ends: RFC 3339, seconds since 1970, now or now-2h")
+	length := fs.String("range", "1h", "`TIME` up to it that is drawn, and of the baseline")
+	before := fs.String("before", "1d", "`TIME` by which the baseline lies before it")
+	o := prom.MatrixOptions{}
+	fs.IntVar(&o.Windows, "windows", prom.DefaultWindows, "`N` windows that each is cut into; they stand for runs, and a verdict needs eight")
+	fs.StringVar(&o.FromName, "from", "instance", "`LABEL` of who measured")
+	fs.StringVar(&o.ToName, "to", "target", "`LABEL` of what was measured")
+	fs.Func("label", "`NAME=VALUE` that all series have to have; may be repeated", func(v string) error {
+		name, value, ok := strings.Cut(v, "=")
+		if !ok || name == "" {
+			return fmt.Errorf("%q: want NAME=VALUE", v)
+		}
+		o.Labels = append(o.Labels, prom.Label{Name: name, Value: value})
+		return nil
+	})
+	out := fs.String("out", "matrix.html", "`FILE` for the page")
+	if err := e.parse(fs, args, matrixHelp); err != nil {
+		return err
+	}
+	if fs.NArg() > 0 {
+		return exit.Usagef("%q is left over: every value needs its flag", strings.Join(fs.Args(), " "))
+	}
+	if *base == "" {
+		return exit.Usagef("-prom is missing: the URL of the Prometheus, like http://127.0.0.1:9090")
+	}
+	now := time.Now()
+	var err error
+	if o.At, err = prom.ParseTime(*at, now); err != nil {
+		return exit.Usagef("-at: %w", err)
+	}
+	for name, d := range map[string]struct {
+		text string
+		to   *time.Duration
+	}{"range": {*length, &o.Range}, "before": {*before, &o.Before}} {
+		t, err := prom.ParseTime("now-"+d.text, now)
+		if *d.to = now.Sub(t); err != nil || *d.to <= 0 {
+			return exit.Usagef("-%s %q: want a time like 1h or 7d", name, d.text)
+		}
+	}
+	server := &prom.Server{}
+	if server.Base, err = prom.ParseBase(*base); err != nil {
+		return exit.Usagef("-prom: %w", err)
+	}
+	for _, l := range append([]prom.Label{{Name: o.FromName}, {Name: o.ToName}}, o.Labels...) {
+		if err := prom.CheckLabel(l.Name); err != nil {
+			return exit.Usagef("-from, -to, -label: %w", err)
+		}
+	}
+	if o.Windows < 1 || o.Windows > 1000 || o.Range/time.Duration(o.Windows) < time.Second {
+		return exit.Usagef("-windows %d of -range %v: want 1 to 1000, a second or longer each", o.Windows, o.Range)
+	}
+	m, err := server.Matrix(context.Background(), o)
+	if err != nil {
+		return err
+	}
+	if err := writePage(*out, func(w io.Writer) error { return page.WriteMatrix(w, m) }); err != nil {
+		return err
+	}
+	if err := page.PrintMatrix(e.stdout, m); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(e.stdout, "page %s\n", *out)
+	return err
+}

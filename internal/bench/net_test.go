@@ -1,0 +1,247 @@
+package bench
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/bench/affinity"
+	"github.com/rebound-nic/rebound/internal/bench/testbed"
+	"github.com/rebound-nic/rebound/internal/host/tail"
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/programs"
+)
+
+// TestMain lets the test binary be the bench itself, so that tests start it as a process.
+func TestMain(m *testing.M) {
+	if os.Getenv("BENCH_IS_MAIN") != "" {
+		os.Exit(bench(os.Args[1:], os.Stdout, os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+// network is two namespaces without names, joined by a veth pair: near has the bench, far has the kernel that answers.
+type network struct {
+	t         *testing.T
+	near, far *testbed.Namespace
+}
+
+const (
+	nearIface, farIface = "tbench0", "tbench1"
+	near4, far4         = "10.98.0.1", "10.98.0.2"
+	near6, far6         = "fd98::1", "fd98::2"
+)
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	needs.Root(t, "network namespaces")
+}
+
+func newNetwork(t *testing.T) *network {
+	needRoot(t)
+	n := &network{t: t}
+	for _, side := range []**testbed.Namespace{&n.near, &n.far} {
+		s, err := testbed.NewNamespace()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		*side = s
+	}
+	n.must(n.near.Do(func() error {
+		pair := netlink.NewVeth(netlink.LinkAttrs{Name: nearIface})
+		pair.PeerName, pair.PeerNamespace = farIface, netlink.NsFd(n.far.FD)
+		return netlink.LinkAdd(pair)
+	}))
+	up := func(name string, prefixes ...string) func() error {
+		return func() error {
+			for _, each := range []string{name, "lo"} {
+				l, err := netlink.LinkByName(each)
+				if err != nil {
+					return err
+				}
+				for _, p := range prefixes {
+					a, err := netlink.ParseAddr(p)
+					if err != nil {
+						return err
+					}
+					a.Flags = unix.IFA_F_NODAD
+					if err := netlink.AddrAdd(l, a); each == name && err != nil {
+						return err
+					}
+				}
+				if err := netlink.LinkSetUp(l); err != nil {
+					return err
+				}
+				prefixes = nil
+			}
+			// Tests that share a network share what it may refuse in a second, too.
+			return errors.Join(os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 2147483647"), 0),
+				os.WriteFile("/proc/sys/net/ipv4/icmp_ratelimit", []byte("0"), 0), os.WriteFile("/proc/sys/net/ipv6/icmp/ratelimit", []byte("0"), 0))
+		}
+	}
+	n.must(n.near.Do(up(nearIface, near4+"/24", near6+"/64")))
+	n.must(n.far.Do(up(farIface, far4+"/24", far6+"/64")))
+	n.must(n.near.Do(func() error {
+		var err error
+		if !await.Holds(func() bool {
+			var l netlink.Link
+			l, err = netlink.LinkByName(nearIface)
+			return err != nil || l.Attrs().OperState == netlink.OperUp
+		}) {
+			err = errors.New("the veth pair does not come up")
+		}
+		return err
+	}))
+	return n
+}
+
+func (n *network) must(err error) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// command prepares the bench as a process.
+func command(args ...string) *exec.Cmd {
+	c := exec.Command("/proc/self/exe", args...)
+	c.Env = append(os.Environ(), "BENCH_IS_MAIN=1")
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return c
+}
+
+type result struct {
+	code        int
+	out, errors string
+	peak        int64 // of the process's resident memory, in KiB
+}
+
+// bench runs the bench in the near namespace until it ends.
+func (n *network) bench(args ...string) result {
+	n.t.Helper()
+	c := command(args...)
+	var out, said bytes.Buffer
+	c.Stdout, c.Stderr = &out, &said
+	n.must(n.near.Do(c.Start))
+	return wait(n.t, c, &out, &said)
+}
+
+func wait(t *testing.T, c *exec.Cmd, out, said *bytes.Buffer) result {
+	t.Helper()
+	err := c.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	r := result{code: c.ProcessState.ExitCode(), out: out.String(), errors: said.String()}
+	if u, ok := c.ProcessState.SysUsage().(*syscall.Rusage); ok {
+		r.peak = u.Maxrss
+	}
+	if c.ProcessState.Exited() == false {
+		t.Fatalf("bench %v died: %v\n%s", c.Args[1:], c.ProcessState, r.errors)
+	}
+	return r
+}
+
+// quick are flags that keep a run short.
+func quick(args ...string) []string {
+	return append([]string{"run", "-self-test", "5ms", "-warmup", "1ms", "-timeout", "30s"}, args...) // the tests share two busy cores
+}
+
+// udpEcho answers UDP in the far namespace on a port, delay after they came.
+func (n *network) udpEcho(port int, delay time.Duration) {
+	n.t.Helper()
+	n.udpServer(port, func(b []byte) []byte {
+		time.Sleep(delay)
+		return b
+	})
+}
+
+// udpServer answers UDP in the far namespace on a port with what answer makes of the request.
+func (n *network) udpServer(port int, answer func([]byte) []byte) {
+	n.t.Helper()
+	var conn *net.UDPConn
+	n.must(n.far.Do(func() (err error) {
+		conn, err = net.ListenUDP("udp", &net.UDPAddr{Port: port})
+		return err
+	}))
+	n.t.Cleanup(func() { conn.Close() })
+	go func() {
+		buf := make([]byte, 1<<16)
+		for {
+			k, from, err := conn.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			_, _ = conn.WriteToUDPAddrPort(answer(buf[:k]), from)
+		}
+	}()
+}
+
+// received returns how many frames the far interface has received.
+func (n *network) received() (count uint64) {
+	n.must(n.far.Do(func() error {
+		l, err := netlink.LinkByName(farIface)
+		if err == nil {
+			count = l.Attrs().Statistics.RxPackets
+		}
+		return err
+	}))
+	return count
+}
+
+// startResponder builds and starts the responder in the far namespace on addresses that its kernel does not have.
+func (n *network) startResponder(t *testing.T, driver string, addresses ...string) (pid int) {
+	t.Helper()
+	var sets []string // of the addresses, those that are settings
+	addresses = slices.DeleteFunc(slices.Clone(addresses), func(a string) bool {
+		if strings.Contains(a, "=") {
+			sets = append(sets, "-set", a)
+			return true
+		}
+		return false
+	})
+	quoted := make([]string, len(addresses))
+	for i, a := range addresses {
+		quoted[i] = fmt.Sprintf("%q", a)
+	}
+	p, err := affinity.Choose(-1)
+	n.must(err)
+	c := exec.Command(programs.Path(t, "responder"), append([]string{"-config", "/dev/null", "-set", "nic.device=" + farIface, "-set", "nic.driver=" + driver,
+		"-set", "respond.addresses=[" + strings.Join(quoted, ",") + "]", "-set", "respond.udp_ports=[7]", "-set", "respond.stamp_ports=[862]",
+		"-set", fmt.Sprintf("cpu.cores=[%d]", p.Other())}, sets...)...)
+	var said tail.Tail
+	c.Stderr = &said
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := c.StdoutPipe()
+	n.must(err)
+	n.must(n.far.Do(c.Start))
+	t.Cleanup(func() { _ = c.Process.Signal(unix.SIGTERM); _ = c.Wait() })
+	line := make([]byte, 512)
+	k, err := out.Read(line)
+	if err != nil || !strings.HasPrefix(string(line[:k]), "ready ") {
+		t.Fatalf("the responder says %q, %v: %s", line[:k], err, said.String())
+	}
+	return c.Process.Pid
+}
+
+func deleteLink(name string) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkDel(l)
+}

@@ -1,0 +1,257 @@
+package bench
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/bench/testbed"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/await"
+)
+
+// Replies that arrive after the time-out are late, not lost.
+func TestLate(t *testing.T) {
+	n := newNetwork(t)
+	for _, how := range ways {
+		t.Run(strings.Join(how, " "), func(t *testing.T) {
+			const first, held, timeout = 100, 50, 2 * time.Second
+			i := n.newImpairer()
+			var answered, released atomic.Int64
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				buf := make([]byte, 1<<16)
+				for {
+					k, from, err := i.conn.ReadFromUDPAddrPort(buf)
+					if err != nil {
+						return
+					}
+					i.got++
+					r := reply{bytes.Clone(buf[:k]), from}
+					if i.got <= first || i.got > first+held {
+						i.send(r)
+						answered.Add(1)
+						continue
+					}
+					time.AfterFunc(timeout, func() { // from its arrival: later than its time-out
+						i.send(r)
+						released.Add(1)
+					})
+				}
+			}()
+			dir := filepath.Join(t.TempDir(), "out")
+			c := command(slices.Concat(quick("-target", far4, "-proto", "udp", "-port", i.port(), "-duration", "1h", "-rate", "200",
+				"-warmup", "0s", "-timeout", timeout.String(), "-out", dir), how)...)
+			var out, said bytes.Buffer
+			c.Stdout, c.Stderr = &out, &said
+			n.must(n.near.Do(c.Start))
+			holds := await.Holds(func() bool { return released.Load() == held })
+			before := answered.Load()
+			holds = holds && await.Holds(func() bool { return answered.Load() > before+100 }) // probes that the bench sent since
+			n.must(c.Process.Signal(unix.SIGINT))
+			r := wait(t, c, &out, &said)
+			i.conn.Close()
+			<-done
+			rep, err := report.Read(dir)
+			if !holds || r.code != 0 || err != nil {
+				t.Fatalf("%d released; %d %v\n%s%s", released.Load(), r.code, err, r.out, r.errors)
+			}
+			if c := rep.Counts; c.Late < held || c.Lost != 0 || c.Sent != i.got || c.Received+c.Late != c.Sent {
+				t.Errorf("%+v; %d of %d replies were late\n%s", c, held, i.got, r.out)
+			}
+			if !strings.Contains(r.out, fmt.Sprintf("late %d", rep.Counts.Late)) {
+				t.Errorf("no late replies in\n%s", r.out)
+			}
+		})
+	}
+}
+
+// Probes that the target's responder refuses by its rate limit were not lost between the hosts, and its metrics say so.
+func TestRateLimitThere(t *testing.T) {
+	n := newNetwork(t)
+	n.startResponder(t, "afpacket", "10.98.0.3/24", "stats.listen="+far4+":9470", "guard.rate=1", "guard.burst=100")
+	for _, how := range ways {
+		dir := filepath.Join(t.TempDir(), "out")
+		before := n.received()
+		r := n.bench(slices.Concat(quick("-target", "10.98.0.3", "-proto", "udp", "-count", "1000", "-runs", "1", "-rate", "2000", "-warmup", "0s",
+			"-timeout", "2s", "-responder-metrics", "http://"+far4+":9470/metrics", "-out", dir), how)...)
+		rep, err := report.Read(dir)
+		if r.code != 0 || err != nil {
+			t.Fatalf("%v: %d %v\n%s%s", how, r.code, err, r.out, r.errors)
+		}
+		n.wantThere(rep, report.RefusedThere, "responder: rate", int64(n.received()-before))
+		if t.Failed() {
+			t.Fatalf("%v\n%s", how, r.out)
+		}
+	}
+}
+
+// Probes for which the responder's ring had no room, because the responder was stopped, were dropped there.
+func TestDroppedThere(t *testing.T) {
+	n := newNetwork(t)
+	pid := n.startResponder(t, "afpacket", "10.98.0.3/24", "stats.listen="+far4+":9470", "guard.rate=0", "nic.ring_size=64")
+	const count = 4000
+	dir := filepath.Join(t.TempDir(), "out")
+	c := command(quick("-target", "10.98.0.3", "-proto", "udp", "-count", "4000", "-runs", "1", "-rate", "5000", "-warmup", "0s",
+		"-timeout", "3s", "-responder-metrics", "http://"+far4+":9470/metrics", "-out", dir)...)
+	var out, said bytes.Buffer
+	c.Stdout, c.Stderr = &out, &said
+	start := n.received()
+	n.startAsking(c)
+	n.must(stopProcess(pid))
+	sent := await.Holds(func() bool { return n.received() >= start+count })
+	n.must(syscall.Kill(pid, syscall.SIGCONT))
+	r := wait(t, c, &out, &said)
+	rep, err := report.Read(dir)
+	if !sent || r.code != 0 || err != nil {
+		t.Fatalf("%d %v\n%s%s", r.code, err, r.out, r.errors)
+	}
+	n.wantThere(rep, report.DroppedThere, "responder: rx_dropped", int64(n.received()-start))
+	if t.Failed() {
+		t.Log(r.out)
+	}
+}
+
+// wantThere fails unless all probes without a reply are at one place of the target's host, by one of its counters. That may have
+// other frames among those that arrived, too.
+func (n *network) wantThere(rep *report.Report, at report.Place, by string, arrived int64) {
+	n.t.Helper()
+	c := rep.Counts
+	missing := c.Sent - c.Received - c.Late
+	var counted int64
+	for _, d := range rep.Drops {
+		if d.Place == at && d.By == by {
+			counted += d.Frames
+		}
+	}
+	if missing < 500 || counted < missing || counted > missing+arrived-c.Sent || c.Lost != missing || c.LostLeast() != 0 || c.DroppedHere+c.SendFailed != 0 {
+		n.t.Errorf("%+v: %d are missing, %q counts %d; %d frames arrived there", c, missing, by, counted, arrived)
+	}
+	if !strings.Contains(strings.Join(rep.ByCounter(), "\n"), string(at)+": ") {
+		n.t.Errorf("%q is not in %q", at, rep.ByCounter())
+	}
+}
+
+// Probes that the queueing discipline of the bench's interface drops did not leave this host, though the sender sees no error.
+func TestNotSent(t *testing.T) {
+	n := newNetwork(t)
+	n.knowNeighbours()
+	i := n.newImpairer()
+	done := i.serve(false, 0, 0, nil)
+	dropped := func() (frames int64) {
+		n.must(n.near.Do(func() error {
+			l, err := netlink.LinkByName(nearIface)
+			if err != nil {
+				return err
+			}
+			all, err := netlink.QdiscList(l)
+			for _, q := range all {
+				if q.Attrs().Parent == netlink.HANDLE_ROOT && q.Attrs().Statistics.Queue != nil {
+					frames = int64(q.Attrs().Statistics.Queue.Drops)
+				}
+			}
+			return err
+		}))
+		return frames
+	}
+	n.limitQueue()
+	dir := filepath.Join(t.TempDir(), "out")
+	r := n.bench(quick("-target", far4, "-proto", "udp", "-port", i.port(), "-transport", "socket", "-count", "1000", "-runs", "1", "-rate", "2000",
+		"-warmup", "0s", "-timeout", "2s", "-size", "100", "-out", dir)...)
+	truth := dropped()
+	i.conn.Close()
+	<-done
+	rep, err := report.Read(dir)
+	if r.code != 0 || err != nil {
+		t.Fatalf("%d %v\n%s%s", r.code, err, r.out, r.errors)
+	}
+	c := rep.Counts
+	if c.Sent != 1000 || c.Received+c.Late+c.DroppedHere != i.got-i.lost || c.SendFailed < 1000-i.got || c.SendFailed > truth || truth == 0 {
+		t.Errorf("%+v: %d probes arrived, %d replies were lost, %d frames dropped\n%s", c, i.got, i.lost, truth, r.out)
+	}
+	if c.LostLeast() > i.lost || c.Lost < i.lost || !strings.Contains(r.out, "not sent") {
+		t.Errorf("%s were lost, want %d in it\n%s", c.LostText(), i.lost, r.out)
+	}
+}
+
+// knowNeighbours spares both kernels the ARP requests, which a test may drop.
+func (n *network) knowNeighbours() {
+	macs := map[string]net.HardwareAddr{}
+	for range 2 {
+		for _, each := range []struct {
+			in                 *testbed.Namespace
+			iface, other, addr string
+		}{{n.near, nearIface, farIface, far4}, {n.far, farIface, nearIface, near4}} {
+			n.must(each.in.Do(func() error {
+				l, err := netlink.LinkByName(each.iface)
+				if err != nil {
+					return err
+				}
+				macs[each.iface] = l.Attrs().HardwareAddr
+				if macs[each.other] == nil {
+					return nil
+				}
+				return netlink.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: net.ParseIP(each.addr), HardwareAddr: macs[each.other]})
+			}))
+		}
+	}
+}
+
+// limitQueue gives the near interface a queue of two frames that it sends at 1000 bytes a second, after a burst of about 700 frames.
+func (n *network) limitQueue() {
+	n.t.Helper()
+	err := n.near.Do(func() error {
+		l, err := netlink.LinkByName(nearIface)
+		if err != nil {
+			return err
+		}
+		return netlink.QdiscAdd(&netlink.Tbf{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(1, 0),
+			Parent: netlink.HANDLE_ROOT}, Rate: 1000, Limit: 250, Buffer: 1 << 30})
+	})
+	if errors.Is(err, unix.ENOENT) {
+		n.t.Skipf("the kernel has no sch_tbf: %v", err)
+	}
+	n.must(err)
+}
+
+// A search never calls a rate the network's limit that this host's own queue could not send.
+func TestLosslessOwnLimit(t *testing.T) {
+	n := newNetwork(t)
+	n.knowNeighbours()
+	n.udpEcho(7, 0)
+	n.limitQueue()
+	c := command(quick("-target", far4, "-proto", "udp", "-transport", "socket", "-lossless", "4k", "-duration", "500ms", "-warmup", "0s",
+		"-timeout", "2s", "-size", "100", "-out", filepath.Join(t.TempDir(), "out"))...)
+	var out bytes.Buffer
+	said := &locked{}
+	c.Stdout, c.Stderr = &out, said
+	n.must(n.near.Do(c.Start))
+	trials := func() (lines []string) {
+		for line := range strings.Lines(said.String()) {
+			if strings.Contains(line, "msg=trial ") {
+				lines = append(lines, line)
+			}
+		}
+		return lines
+	}
+	await.Until(t, "three trials", func() bool { return len(trials()) >= 3 }, said.String)
+	n.must(c.Process.Signal(unix.SIGINT))
+	_ = c.Wait()
+	for _, line := range trials()[:3] {
+		if !strings.Contains(line, "loss of between 0 and ") && !strings.Contains(line, "this host") || !strings.Contains(line, "not sent") && !strings.Contains(line, "not offered") {
+			t.Error(line)
+		}
+	}
+}

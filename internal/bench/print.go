@@ -1,0 +1,144 @@
+package bench
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/rebound-nic/rebound/internal/bench/session"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/page"
+	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/latency/report"
+)
+
+// printResult prints the reports of a session: each, and their comparison if they are paired, or one table for a sweep.
+func (e *env) printResult(r *session.Result, paired, asJSON bool) (failed error) {
+	if r == nil {
+		return nil
+	}
+	if asJSON {
+		return writeJSON(e.stdout, slices.Concat(r.Reports, r.Unwritten), nil)
+	}
+	for _, rep := range r.Unwritten { // it cannot be measured again: it is at least to be read
+		failed = errors.Join(failed, page.PrintReport(e.stdout, rep))
+	}
+	if paired || len(r.Reports) == 1 {
+		for _, rep := range r.Reports {
+			failed = errors.Join(failed, printReport(e.stdout, rep))
+		}
+	}
+	switch {
+	case len(r.Reports) < 2:
+		return failed
+	case paired:
+		return errors.Join(failed, page.PrintComparison(e.stdout, compare.Reports(r.Reports[0], r.Reports[1:]...)))
+	}
+	return errors.Join(failed, sweepTable(e.stdout, r.Reports))
+}
+
+// writeJSON prints reports for programs: each with its folder, which is empty where it could not be written.
+func writeJSON(w io.Writer, reports []*report.Report, trials []session.Trial) error {
+	type located struct {
+		Dir    string         `json:"dir"`
+		Report *report.Report `json:"report"`
+	}
+	out := struct {
+		Reports []located       `json:"reports"`
+		Trials  []session.Trial `json:"trials,omitempty"`
+	}{Reports: []located{}, Trials: trials}
+	for _, rep := range reports {
+		out.Reports = append(out.Reports, located{rep.Dir, rep})
+	}
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(out)
+}
+
+// printReport prints a report, its further series and its notes, and where it lies.
+func printReport(w io.Writer, rep *report.Report) error {
+	if err := page.PrintReport(w, rep); err != nil {
+		return err
+	}
+	for _, s := range rep.Series {
+		if s.Name == latency.MainSeries || s.Name == latency.UncorrectedSeries {
+			continue
+		}
+		if s.Wait != nil {
+			printSummary(w, s.Name+", met at a random moment", s.Wait)
+			printSummary(w, s.Name+", by passes", &s.Summary)
+			continue
+		}
+		printSummary(w, s.Name, &s.Summary)
+	}
+	for _, line := range rep.Tail.Lines() {
+		fmt.Fprintln(w, line)
+	}
+	if o := rep.Order; o != nil && o.LossPeriods > 0 {
+		fmt.Fprintf(w, "probes without a reply in a row: %d times, the longest %d (RFC 3357)\n", o.LossPeriods, o.LongestLoss)
+	}
+	if o := rep.Order; o != nil && o.Extent > 0 {
+		fmt.Fprintf(w, "reordered: %.3g %% of the replies, by up to %d places (RFC 4737)\n", 100*o.ReorderedRatio, o.Extent)
+	}
+	for _, n := range rep.Notes {
+		fmt.Fprintf(w, "note: %s\n", n)
+	}
+	_, err := fmt.Fprintf(w, "report %s\n\n", plain.Text(rep.Dir))
+	return err
+}
+
+func printSummary(w io.Writer, name string, m *latency.Summary) {
+	fmt.Fprintf(w, "%s:  p50 %s  p99 %s  p99.9 %s  p99.99 %s  max %s  (%d)\n", name, ns(m.P50), ns(m.P99), ns(m.P999), ns(m.P9999), ns(m.Max), m.Count)
+}
+
+// sweepTable prints one line for each point.
+func sweepTable(w io.Writer, all []*report.Report) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "point\tsize\trate/s\tsent\tlost\tdropped here\tnot sent\tp50\tp99\tp99.9\tmax\treport\t")
+	for _, r := range all {
+		m := r.Main().Summary
+		rate := "closed"
+		if r.Traffic.Rate > 0 {
+			rate = fmt.Sprintf("%.0f", r.Traffic.Rate)
+		}
+		fmt.Fprintf(table, "%s\t%d\t%s\t%d\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t\n", plain.Text(r.Label), r.Traffic.FrameSize, rate, r.Counts.Sent, r.Counts.LostText(), r.Counts.DroppedHere, r.Counts.SendFailed,
+			ns(m.P50), ns(m.P99), ns(m.P999), ns(m.Max), plain.Text(r.Dir))
+	}
+	return table.Flush()
+}
+
+// printSearch prints every trial, and then what was found.
+func (e *env) printSearch(r *session.SearchResult, asJSON bool) error {
+	if r == nil {
+		return nil
+	}
+	if asJSON {
+		return writeJSON(e.stdout, slices.Concat(r.Reports, r.Unwritten), r.Trials)
+	}
+	table := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "size\toffered/s\tsent\tlost\tdropped here\tlate\tp50\tp99\tverdict\t")
+	for _, t := range r.Trials {
+		fmt.Fprintf(table, "%d\t%.0f\t%d\t%s\t%d\t%d\t%s\t%s\t%s\t\n", t.Size, t.Rate, t.Counts.Sent, t.Counts.LostText(), t.Counts.DroppedHere, t.Counts.Late,
+			ns(t.Summary.P50), ns(t.Summary.P99), t.Why)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, rep := range r.Reports {
+		fmt.Fprintf(e.stdout, "\n%d bytes: %.0f probes per second without loss (%.1f Mbit/s on the wire with FCS, preamble and gap), report %s\n",
+			rep.Traffic.FrameSize, rep.Traffic.Rate, rep.Traffic.Rate*float64(rep.Traffic.FrameSize+24)*8/1e6, plain.Text(rep.Dir))
+		for _, note := range rep.Notes {
+			if note == session.CutShort || strings.HasPrefix(note, session.LimitNote) {
+				fmt.Fprintf(e.stdout, "note: %s\n", note)
+			}
+		}
+	}
+	return nil
+}
+
+func ns(v int64) string { return latency.FormatNS(float64(v)) }

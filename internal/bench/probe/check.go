@@ -1,0 +1,296 @@
+package probe
+
+import "bytes"
+
+// Verdict is what a received frame turned out to be.
+type Verdict uint8
+
+const (
+	Foreign  Verdict = iota // not an answer to this flow
+	Good                    // the reply, right in every byte
+	Unsummed                // the same, but its UDP checksum is absent or was left to an offload (a veth pair does that)
+	Corrupt                 // a reply of this flow that is wrong: Reply.Field says where
+	Refused                 // an ICMP error about a probe of this flow
+)
+
+// Field names the part of a frame that was found wrong.
+type Field uint8
+
+const (
+	None Field = iota
+	Length
+	DestinationMAC
+	SourceMAC
+	EtherType
+	IPHeader
+	IPLength
+	IPFragment
+	HopLimit
+	IPProtocol
+	IPChecksum
+	SourceAddress
+	DestinationAddress
+	Ports
+	UDPLength
+	L4Checksum
+	ICMPType
+	ICMPIdentifier
+	ICMPSequence
+	RunTag
+	Payload
+	SenderCopy
+	Authentication
+	Fields // how many there are
+)
+
+func (f Field) String() string {
+	return [...]string{"none", "length", "destination MAC", "source MAC", "ethertype", "IP header", "IP length", "IP fragment",
+		"hop limit", "IP protocol", "IP checksum", "source address", "destination address", "ports", "UDP length", "checksum",
+		"ICMP type", "ICMP identifier", "ICMP sequence", "run tag", "payload", "copy of the sender's fields", "HMAC"}[f]
+}
+
+// Reply is what Check read from a frame.
+type Reply struct {
+	Field   Field  // Corrupt: the first field that is wrong
+	HasSeq  bool   // Seq was read; of a Corrupt reply it may itself be wrong
+	Seq     uint32 // the probe that this answers
+	Payload int    // Corrupt by its Length: the bytes of payload that came
+	Code    uint16 // Refused: ICMP type<<8 | code
+	Closed  bool   // Refused: the target itself has nothing at the port or protocol
+	Stamped Stamped
+}
+
+// PayloadSize returns the bytes of payload of a probe and of its reply.
+func (c *Codec) PayloadSize() int { return len(c.want) }
+
+// Check judges what was received, from the transport's first byte on. It keeps no reference to b.
+func (c *Codec) Check(b []byte, r *Reply) Verdict {
+	*r = Reply{}
+	if !c.ours(b) {
+		if c.skip == 0 && c.refused(b, r) {
+			return Refused
+		}
+		return Foreign
+	}
+	v := Good
+	if c.skip == 0 {
+		if r.Field = c.network(b); r.Field != None {
+			c.sequence(b, r)
+			r.Payload = max(len(b)-c.body, 0)
+			return Corrupt
+		}
+		b = b[:c.flow.Size]
+	}
+	if len(b) != c.flow.Size-c.skip {
+		r.Field, r.Payload = Length, max(len(b)-(c.body-c.skip), 0)
+		c.sequence(b, r)
+		return Corrupt
+	}
+	c.sequence(b, r)
+	if c.skip <= c.l4 {
+		v, r.Field = c.transport(b[c.l4-c.skip:], r.Seq)
+	}
+	if r.Field == None {
+		r.Field = c.content(b[c.body-c.skip:], r)
+	}
+	if r.Field != None {
+		return Corrupt
+	}
+	return v
+}
+
+// ours tells this flow's replies, broken ones too, from all other traffic. An intact reply has both addresses and both
+// ports or the identifier; a broken one still has the run's tag, or all but one of these four and the length.
+func (c *Codec) ours(b []byte) bool {
+	body := c.body - c.skip
+	if c.flow.Proto != STAMP && len(b) >= body+4 && be.Uint32(b[body:]) == c.flow.Run {
+		return true
+	}
+	if c.skip != 0 {
+		return true // the kernel delivered it to our connected socket
+	}
+	if len(b) < c.body {
+		return false
+	}
+	same := 0
+	if string(b[c.srcAt:c.srcAt+c.addr]) == string(c.dst[:c.addr]) {
+		same++
+	}
+	if string(b[c.dstAt:c.dstAt+c.addr]) == string(c.src[:c.addr]) {
+		same++
+	}
+	l4 := b[c.l4:]
+	if c.flow.Proto == ICMP {
+		return same == 2 && b[c.nextAt()] == c.next && l4[0] == c.replyType() && be.Uint16(l4[4:]) == c.flow.ID
+	}
+	if be.Uint16(l4[0:]) == c.flow.DstPort {
+		same++
+	}
+	if p := be.Uint16(l4[2:]); c.ports[p/64]&(1<<(p%64)) != 0 {
+		same++
+	}
+	if same == 4 {
+		return b[c.nextAt()] == nextUDP || len(b) == c.flow.Size
+	}
+	return same == 3 && len(b) == c.flow.Size && b[c.nextAt()] == nextUDP
+}
+
+func (c *Codec) nextAt() int {
+	if c.v6 {
+		return ethernet + 6
+	}
+	return ethernet + 9
+}
+
+func (c *Codec) replyType() uint8 {
+	if c.v6 {
+		return 129
+	}
+	return 0
+}
+
+// network checks the Ethernet and IP headers.
+func (c *Codec) network(b []byte) Field {
+	f := &c.flow
+	switch {
+	case len(b) != f.Size:
+		return Length
+	case [6]byte(b[0:6]) != f.SrcMAC:
+		return DestinationMAC
+	case [6]byte(b[6:12]) != f.DstMAC && !f.Routed:
+		return SourceMAC
+	}
+	ip := b[ethernet:]
+	if c.v6 {
+		switch {
+		case be.Uint16(b[12:]) != typeIPv6:
+			return EtherType
+		case ip[0]>>4 != 6:
+			return IPHeader
+		case int(be.Uint16(ip[4:])) != f.Size-c.l4:
+			return IPLength
+		case ip[6] != c.next:
+			return IPProtocol
+		case ip[7] == 0:
+			return HopLimit
+		}
+	} else {
+		switch {
+		case be.Uint16(b[12:]) != typeIPv4:
+			return EtherType
+		case ip[0] != 4<<4|ipv4/4:
+			return IPHeader
+		case int(be.Uint16(ip[2:])) != f.Size-ethernet:
+			return IPLength
+		case be.Uint16(ip[6:])&^0x4000 != 0: // DF is free
+			return IPFragment
+		case ip[8] == 0:
+			return HopLimit
+		case ip[9] != c.next:
+			return IPProtocol
+		case fold(sum(0, ip[:ipv4])) != 0xffff:
+			return IPChecksum
+		}
+	}
+	switch {
+	case string(b[c.srcAt:c.srcAt+c.addr]) != string(c.dst[:c.addr]):
+		return SourceAddress
+	case string(b[c.dstAt:c.dstAt+c.addr]) != string(c.src[:c.addr]):
+		return DestinationAddress
+	}
+	return None
+}
+
+// sequence reads which probe b answers.
+func (c *Codec) sequence(b []byte, r *Reply) {
+	at := c.body - c.skip + 4
+	if c.flow.Proto == STAMP {
+		if at = c.body - c.skip + 24; c.test.Authenticated {
+			at = c.body - c.skip + 48
+		}
+	}
+	if len(b) >= at+4 {
+		r.Seq, r.HasSeq = be.Uint32(b[at:]), true
+	}
+}
+
+// transport checks the ICMP or UDP header and the checksum over all that follows.
+func (c *Codec) transport(l4 []byte, seq uint32) (Verdict, Field) {
+	f := &c.flow
+	if f.Proto == ICMP {
+		switch {
+		case l4[0] != c.replyType() || l4[1] != 0:
+			return Corrupt, ICMPType
+		case c.skip == 0 && fold(sum(c.fixed, l4)) != 0xffff: // a ping socket's kernel has checked it
+			return Corrupt, L4Checksum
+		case be.Uint16(l4[4:]) != f.ID:
+			return Corrupt, ICMPIdentifier
+		case be.Uint16(l4[6:]) != uint16(seq):
+			return Corrupt, ICMPSequence
+		}
+		return Good, None
+	}
+	switch {
+	case be.Uint16(l4[0:]) != f.DstPort || be.Uint16(l4[2:]) != c.srcPort(seq):
+		return Corrupt, Ports
+	case int(be.Uint16(l4[4:])) != len(l4):
+		return Corrupt, UDPLength
+	}
+	switch check := be.Uint16(l4[6:]); {
+	case check == 0 && c.v6: // RFC 8200 §8.1
+		return Corrupt, L4Checksum
+	case check == 0:
+		return Unsummed, None
+	case fold(sum(c.fixed, l4)) == 0xffff:
+		return Good, None
+	case check == fold(c.fixed): // the pseudo-header's sum, uncomplemented: the rest is the device's to add
+		return Unsummed, None
+	}
+	return Corrupt, L4Checksum
+}
+
+// content checks the payload against what the probe with this sequence number carried.
+func (c *Codec) content(b []byte, r *Reply) Field {
+	if c.flow.Proto == STAMP {
+		return c.reflected(b, r)
+	}
+	c.payload(c.want, r.Seq)
+	switch {
+	case bytes.Equal(b, c.want):
+		return None
+	case string(b[:4]) != string(c.want[:4]):
+		return RunTag
+	}
+	return Payload
+}
+
+// refused recognises an ICMP error (destination unreachable, packet too big, time exceeded, parameter problem) that quotes
+// a probe of this flow (RFC 792, RFC 4443).
+func (c *Codec) refused(b []byte, r *Reply) bool {
+	if len(b) < c.l4+8+(c.l4-ethernet)+4 || string(b[c.dstAt:c.dstAt+c.addr]) != string(c.src[:c.addr]) {
+		return false
+	}
+	kind := b[c.l4]
+	if c.v6 {
+		if b[ethernet]>>4 != 6 || b[c.nextAt()] != nextICMPv6 || kind < 1 || kind > 4 {
+			return false
+		}
+	} else if b[ethernet] != 4<<4|ipv4/4 || b[c.nextAt()] != nextICMP || kind != 3 && kind != 11 && kind != 12 {
+		return false
+	}
+	quoted := b[c.l4+8-ethernet:] // so that offsets of a frame fit the quoted packet
+	if string(quoted[c.srcAt:c.srcAt+c.addr]) != string(c.src[:c.addr]) ||
+		string(quoted[c.dstAt:c.dstAt+c.addr]) != string(c.dst[:c.addr]) || quoted[c.nextAt()] != c.next {
+		return false
+	}
+	if c.flow.Proto != ICMP && be.Uint16(quoted[c.l4+2:]) != c.flow.DstPort {
+		return false
+	}
+	r.Code = uint16(kind)<<8 | uint16(b[c.l4+1])
+	closed := r.Code == 0x302 || r.Code == 0x303 // protocol, port unreachable (RFC 792)
+	if c.v6 {
+		closed = r.Code == 0x104 // port unreachable (RFC 4443 §3.1)
+	}
+	r.Closed = closed && string(b[c.srcAt:c.srcAt+c.addr]) == string(c.dst[:c.addr])
+	return true
+}

@@ -1,0 +1,445 @@
+package probe_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+)
+
+var (
+	here, there = [6]byte{2, 0, 0, 0, 0, 1}, [6]byte{2, 0, 0, 0, 0, 2}
+	be          = binary.BigEndian
+)
+
+func flow(p probe.Proto, v6 bool, size int) probe.Flow {
+	f := probe.Flow{Proto: p, SrcMAC: here, DstMAC: there, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
+		SrcPort: 50000, DstPort: 7, ID: 0x1234, Run: 0xdeadbeef, Size: size}
+	if v6 {
+		f.Src, f.Dst = netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")
+	}
+	if size == 0 {
+		f.Size = probe.MinSize(p, v6)
+	}
+	return f
+}
+
+// naive is RFC 1071 §4.1 as it stands there, over a pseudo-header and a message.
+func naive(parts ...[]byte) uint16 {
+	s := uint32(0)
+	for _, b := range parts {
+		for i := 0; i < len(b); i += 2 {
+			s += uint32(b[i]) << 8
+			if i+1 < len(b) {
+				s += uint32(b[i+1])
+			}
+		}
+	}
+	for s > 0xffff {
+		s = s>>16 + s&0xffff
+	}
+	return uint16(s)
+}
+
+func pseudo(b []byte, v6 bool, next byte, length int) []byte {
+	if v6 {
+		p := append([]byte(nil), b[22:54]...)
+		return append(p, 0, 0, byte(length>>8), byte(length), 0, 0, 0, next)
+	}
+	p := append([]byte(nil), b[26:34]...)
+	return append(p, 0, next, byte(length>>8), byte(length))
+}
+
+// answer turns a request into its reply the way a host would, without any code of the package.
+func answer(f probe.Flow, req []byte) []byte {
+	b := append([]byte(nil), req...)
+	v6 := f.Src.Is6()
+	copy(b[0:6], req[6:12])
+	copy(b[6:12], req[0:6])
+	l4 := 34
+	if v6 {
+		l4 = 54
+		copy(b[22:38], req[38:54])
+		copy(b[38:54], req[22:38])
+		b[21] = 61
+	} else {
+		copy(b[26:30], req[30:34])
+		copy(b[30:34], req[26:30])
+		b[22] = 61
+		be.PutUint16(b[18:], 0x4711) // an identification of its own
+		b[24], b[25] = 0, 0
+		be.PutUint16(b[24:], ^naive(b[14:34]))
+	}
+	at, next := l4+6, byte(17)
+	switch {
+	case f.Proto == probe.ICMP && v6:
+		at, next, b[l4] = l4+2, 58, 129
+	case f.Proto == probe.ICMP:
+		at, next, b[l4] = l4+2, 1, 0
+	default:
+		copy(b[l4:l4+2], req[l4+2:l4+4])
+		copy(b[l4+2:l4+4], req[l4:l4+2])
+	}
+	if f.Proto == probe.STAMP { // RFC 8762 §4.3.1
+		p := b[l4+8:]
+		q := req[l4+8:]
+		be.PutUint64(p[4:], 0x1122334455667788)
+		be.PutUint16(p[12:], 0x8105)
+		be.PutUint64(p[16:], 0x1122334400000000)
+		copy(p[24:28], q[0:4])
+		copy(p[28:36], q[4:12])
+		copy(p[36:38], q[12:14])
+		p[40] = 63
+	}
+	b[at], b[at+1] = 0, 0
+	sums := [][]byte{b[l4:]}
+	if next != 1 {
+		sums = append(sums, pseudo(b, v6, next, len(b)-l4))
+	}
+	s := ^naive(sums...)
+	if s == 0 && next == 17 {
+		s = 0xffff
+	}
+	be.PutUint16(b[at:], s)
+	return b
+}
+
+type kind struct {
+	proto probe.Proto
+	v6    bool
+	size  int
+}
+
+func kinds() (all []kind) {
+	for _, p := range []probe.Proto{probe.ICMP, probe.UDP, probe.STAMP} {
+		for _, v6 := range []bool{false, true} {
+			for _, more := range []int{0, 1, 2, 3, 4, 7, 8, 38} {
+				all = append(all, kind{p, v6, probe.MinSize(p, v6) + more})
+			}
+			all = append(all, kind{p, v6, 1514}, kind{p, v6, 9014})
+		}
+	}
+	return all
+}
+
+func (k kind) String() string { return fmt.Sprintf("%v/v6=%t/%d", k.proto, k.v6, k.size) }
+
+func TestRequestsAreValid(t *testing.T) {
+	for _, k := range kinds() {
+		c, err := probe.New(flow(k.proto, k.v6, k.size))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, seq := range []uint32{0, 1, 0xffff, 0x10000, 0xffffffff} {
+			b := c.Build(seq, 42)
+			l4, next := 34, b[23]
+			if k.v6 {
+				l4, next = 54, b[20]
+			} else if naive(b[14:34]) != 0xffff {
+				t.Errorf("%v: IP checksum %x", k, naive(b[14:34]))
+			}
+			sums := [][]byte{b[l4:]}
+			if next != 1 {
+				sums = append(sums, pseudo(b, k.v6, next, len(b)-l4))
+			}
+			if got := naive(sums...); got != 0xffff || len(b) != k.size {
+				t.Errorf("%v: probe %d of %d bytes sums to %#x", k, seq, len(b), got)
+			}
+		}
+	}
+}
+
+func TestGoodReplies(t *testing.T) {
+	for _, k := range kinds() {
+		f := flow(k.proto, k.v6, k.size)
+		c, _ := probe.New(f)
+		for _, seq := range []uint32{0, 1, 0xffff, 0x10000, 0xffffffff} {
+			reply := answer(f, c.Build(seq, 42))
+			c.Build(seq+1, 43) // a Codec keeps nothing of an earlier probe
+			var r probe.Reply
+			if v := c.Check(reply, &r); v != probe.Good || !r.HasSeq || r.Seq != seq {
+				t.Fatalf("%v: seq %d: verdict %v, field %v, seq %d", k, seq, v, r.Field, r.Seq)
+			}
+			if k.proto == probe.STAMP && (r.Stamped.T1 != 42 || r.Stamped.T3 != 0x1122334455667788 || r.Stamped.Seq != seq || r.Stamped.TTL != 63) {
+				t.Fatalf("%v: %+v", k, r.Stamped)
+			}
+		}
+	}
+}
+
+// TestEveryWrongByteIsFound changes each byte of a reply to each other value. Only the fields that a network may choose,
+// and which no checksum covers, may pass: traffic class, flow label and hop limit of IPv6.
+func TestEveryWrongByteIsFound(t *testing.T) {
+	for _, k := range kinds() {
+		if k.size > 200 {
+			continue
+		}
+		f := flow(k.proto, k.v6, k.size)
+		c, _ := probe.New(f)
+		good := answer(f, c.Build(7, 42))
+		free := func(i int, x byte) bool {
+			return k.v6 && (i == 14 && x>>4 == good[14]>>4 || i > 14 && i < 18 || i == 21 && x != 0)
+		}
+		b := make([]byte, len(good))
+		for i := range good {
+			for x := range 256 {
+				if byte(x) == good[i] {
+					continue
+				}
+				copy(b, good)
+				b[i] = byte(x)
+				var r probe.Reply
+				switch v := c.Check(b, &r); {
+				case free(i, byte(x)):
+					if v != probe.Good {
+						t.Fatalf("%v: byte %d = %#x: %v %v, though the network may choose it", k, i, x, v, r.Field)
+					}
+				case v != probe.Corrupt || r.Field == probe.None:
+					t.Fatalf("%v: byte %d = %#x instead of %#x passes as %v", k, i, x, good[i], v)
+				}
+			}
+		}
+		for n := range good { // and every truncation, and something appended
+			var r probe.Reply
+			if v := c.Check(good[:n], &r); v != probe.Corrupt && v != probe.Foreign {
+				t.Fatalf("%v: %d of %d bytes pass as %v", k, n, len(good), v)
+			}
+		}
+		var r probe.Reply
+		if v := c.Check(append(good, 0), &r); v != probe.Corrupt || r.Field != probe.Length {
+			t.Fatalf("%v: a byte too much passes as %v %v", k, v, r.Field)
+		}
+	}
+}
+
+// TestPayloadOfAnotherProbe: a reply whose sum is right, but which carries what another probe carried.
+func TestPayloadOfAnotherProbe(t *testing.T) {
+	for _, k := range []kind{{probe.ICMP, false, 98}, {probe.UDP, true, 128}} {
+		f := flow(k.proto, k.v6, k.size)
+		c, _ := probe.New(f)
+		l4 := 34
+		if k.v6 {
+			l4 = 54
+		}
+		other := append([]byte(nil), c.Build(8, 0)...)
+		req := append([]byte(nil), c.Build(7, 0)...)
+		copy(req[l4+16:], other[l4+16:])
+		var r probe.Reply
+		if v := c.Check(answer(f, req), &r); v != probe.Corrupt || r.Field != probe.Payload {
+			t.Errorf("%v: %v %v", k, v, r.Field)
+		}
+	}
+}
+
+func TestUnsummed(t *testing.T) {
+	for _, k := range kinds() {
+		if k.proto == probe.ICMP {
+			continue
+		}
+		f := flow(k.proto, k.v6, k.size)
+		c, _ := probe.New(f)
+		b := answer(f, c.Build(7, 42))
+		l4 := 34
+		if k.v6 {
+			l4 = 54
+		}
+		be.PutUint16(b[l4+6:], naive(pseudo(b, k.v6, 17, len(b)-l4))) // CHECKSUM_PARTIAL as it looks on a veth pair
+		var r probe.Reply
+		if v := c.Check(b, &r); v != probe.Unsummed {
+			t.Errorf("%v: partial checksum: %v %v", k, v, r.Field)
+		}
+		if k.proto == probe.UDP && len(b) > l4+16 { // where there is a pattern: without one and a sum, a wrong sequence number is a number
+			b[len(b)-1] ^= 1
+			if v := c.Check(b, &r); v != probe.Corrupt || r.Field != probe.Payload {
+				t.Errorf("%v: partial checksum and a wrong byte: %v %v", k, v, r.Field)
+			}
+			b[len(b)-1] ^= 1
+		}
+		b[l4+6], b[l4+7] = 0, 0
+		want := probe.Unsummed // RFC 768
+		if k.v6 {
+			want = probe.Corrupt // RFC 8200 §8.1
+		}
+		if v := c.Check(b, &r); v != want {
+			t.Errorf("%v: no checksum: %v, want %v", k, v, want)
+		}
+	}
+}
+
+func TestForeign(t *testing.T) {
+	f := flow(probe.UDP, false, 100)
+	c, _ := probe.New(f)
+	icmp := flow(probe.ICMP, false, 100)
+	icmp.Run++
+	other := f
+	other.SrcPort, other.Run = 50001, 1
+	for name, g := range map[string]probe.Flow{"ping of the same host": icmp, "another port": other} {
+		d, _ := probe.New(g)
+		b := answer(g, d.Build(3, 0))
+		var r probe.Reply
+		if g.Proto == probe.UDP {
+			b = b[:90] // one field off and another length is another flow
+		}
+		if v := c.Check(b, &r); v != probe.Foreign {
+			t.Errorf("%s: %v %v", name, v, r.Field)
+		}
+	}
+	var r probe.Reply
+	for n := range 100 {
+		if v := c.Check(make([]byte, n), &r); v != probe.Foreign {
+			t.Errorf("%d zeros: %v", n, v)
+		}
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for _, k := range []kind{{probe.UDP, false, 100}, {probe.ICMP, false, 100}, {probe.UDP, true, 100}, {probe.STAMP, true, 150}} {
+		f := flow(k.proto, k.v6, k.size)
+		c, _ := probe.New(f)
+		req := append([]byte(nil), c.Build(1, 0)...)
+		l4 := 34
+		if k.v6 {
+			l4 = 54
+		}
+		b := append([]byte(nil), req[:l4]...)
+		copy(b[0:6], here[:])
+		if k.v6 {
+			b[20] = 58
+			copy(b[38:54], req[22:38])
+			b = append(b, 1, 4, 0, 0, 0, 0, 0, 0)
+		} else {
+			b[23] = 1
+			copy(b[26:30], []byte{10, 0, 0, 254}) // a router
+			copy(b[30:34], req[26:30])
+			b = append(b, 3, 3, 0, 0, 0, 0, 0, 0)
+		}
+		b = append(b, req[14:]...)
+		var r probe.Reply
+		want := uint16(0x303)
+		if k.v6 {
+			want = 0x104
+		}
+		if v := c.Check(b, &r); v != probe.Refused || r.Code != want {
+			t.Errorf("%v: %v %#x", k, v, r.Code)
+		}
+		b[l4+8+12] ^= 0xff // quotes somebody else's packet
+		if k.v6 {
+			b[l4+8+8] ^= 0xff
+		}
+		if v := c.Check(b, &r); v == probe.Refused {
+			t.Errorf("%v: an error about another packet counts as ours", k)
+		}
+	}
+}
+
+func TestSizes(t *testing.T) {
+	for _, c := range []struct {
+		proto probe.Proto
+		v6    bool
+		min   int
+	}{{probe.ICMP, false, 60}, {probe.UDP, false, 60}, {probe.ICMP, true, 70}, {probe.UDP, true, 70}, {probe.STAMP, false, 86}, {probe.STAMP, true, 106}} {
+		if got := probe.MinSize(c.proto, c.v6); got != c.min {
+			t.Errorf("MinSize(%v, %t) = %d, want %d", c.proto, c.v6, got, c.min)
+		}
+		for size, ok := range map[int]bool{c.min - 1: false, c.min: true, 1514: true, 1515: false} {
+			if err := probe.CheckSize(c.proto, c.v6, size, 0, 1500); (err == nil) != ok {
+				t.Errorf("%v, v6 %t, size %d: %v", c.proto, c.v6, size, err)
+			}
+		}
+	}
+}
+
+func TestNoAllocation(t *testing.T) {
+	for _, k := range []kind{{probe.ICMP, false, 98}, {probe.UDP, true, 1514}, {probe.STAMP, false, 150}} {
+		f := flow(k.proto, k.v6, k.size)
+		c, _ := probe.New(f)
+		reply := answer(f, c.Build(7, 42))
+		var r probe.Reply
+		if n := testing.AllocsPerRun(100, func() { c.Build(7, 42); c.Check(reply, &r) }); n != 0 {
+			t.Errorf("%v: %v allocations", k, n)
+		}
+	}
+}
+
+// FuzzCheck: whatever arrives, Check neither crashes nor takes for good what differs from the reply in a byte that is fixed.
+func FuzzCheck(f *testing.F) {
+	for i, k := range kinds() {
+		fl := flow(k.proto, k.v6, k.size)
+		c, _ := probe.New(fl)
+		f.Add(i, answer(fl, c.Build(7, 42)))
+	}
+	f.Fuzz(func(t *testing.T, i int, b []byte) {
+		all := kinds()
+		k := all[uint(i)%uint(len(all))]
+		fl := flow(k.proto, k.v6, k.size)
+		c, _ := probe.New(fl)
+		var r probe.Reply
+		switch v := c.Check(b, &r); v {
+		case probe.Good, probe.Unsummed:
+			want := answer(fl, c.Build(r.Seq, r.Stamped.T1))
+			l4 := 34
+			if k.v6 {
+				l4 = 54
+			}
+			if len(b) != len(want) || string(b[:12]) != string(want[:12]) {
+				t.Fatalf("%v: %x passes for %x", k, b, want)
+			}
+			if k.proto == probe.UDP && string(b[l4+8:]) != string(want[l4+8:]) || k.proto == probe.ICMP && string(b[l4+4:]) != string(want[l4+4:]) {
+				t.Fatalf("%v: %x passes for %x", k, b, want)
+			}
+		}
+	})
+}
+
+// TestEveryWrongWordIsFound changes each 16-bit word of a reply and mends the checksums: what is wrong must be found by
+// itself, not by a sum. Free are what a network or a host may choose: TOS, identification, DF and hop limit.
+func TestEveryWrongWordIsFound(t *testing.T) {
+	for _, k := range []kind{{probe.ICMP, false, 98}, {probe.ICMP, true, 98}, {probe.UDP, false, 99}, {probe.UDP, true, 99}} {
+		f := flow(k.proto, k.v6, k.size)
+		c, _ := probe.New(f)
+		good := answer(f, c.Build(7, 42))
+		l4, at := 34, 24 // at: the IPv4 header checksum
+		free := map[int]bool{14: true, 18: true, 22: true}
+		if k.v6 {
+			l4, at = 54, -1
+			free = map[int]bool{14: true, 16: true, 20: true}
+		}
+		sumAt := l4 + 6
+		if k.proto == probe.ICMP {
+			sumAt = l4 + 2
+		}
+		for i := 0; i+1 < len(good); i += 2 {
+			if i == at || i == sumAt {
+				continue
+			}
+			b := append([]byte(nil), good...)
+			b[i] ^= 0x01
+			b[i+1] ^= 0x10
+			if free[i] { // the other half of the word is fixed
+				b = append([]byte(nil), good...)
+				b[map[int]int{14: 15, 16: 16, 18: 18, 20: 21, 22: 22}[i]] ^= 0x10
+			}
+			if at > 0 {
+				b[at], b[at+1] = 0, 0
+				be.PutUint16(b[at:], ^naive(b[14:34]))
+			}
+			b[sumAt], b[sumAt+1] = 0, 0
+			sums := [][]byte{b[l4:]}
+			if k.proto != probe.ICMP || k.v6 {
+				next := byte(17)
+				if k.proto == probe.ICMP {
+					next = 58
+				}
+				sums = append(sums, pseudo(b, k.v6, next, len(b)-l4))
+			}
+			be.PutUint16(b[sumAt:], ^naive(sums...))
+			var r probe.Reply
+			v := c.Check(b, &r)
+			if free[i] != (v == probe.Good) || !free[i] && v != probe.Corrupt && v != probe.Foreign || r.Field == probe.L4Checksum || r.Field == probe.IPChecksum {
+				t.Errorf("%v: word at %d: %v %v", k, i, v, r.Field)
+			}
+		}
+	}
+}

@@ -1,0 +1,244 @@
+package prom
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/latency/compare"
+)
+
+var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+
+func TestParseSource(t *testing.T) {
+	s, err := Parse("prom:https://h:9090/prom/?target=stamp:10.0.0.2:862&from=2026-11-22T10:00:00Z&to=now-1h&windows=6&instance=a:9470", now)
+	if err != nil || s.Base != "https://h:9090/prom" || s.Windows != 6 || s.Step() != 10*time.Minute || s.Metric != DefaultMetric ||
+		s.Selector("m") != `m{instance="a:9470",target="stamp:10.0.0.2:862"}` || s.Name() != "stamp:10.0.0.2:862 2026-11-22 10:00Z" {
+		t.Errorf("%+v, %v", s, err)
+	}
+	for text, says := range map[string]string{
+		"x": "does not begin", "prom:": "no URL", "prom:ftp://h?target=a&from=now-1h&to=now": "no URL", "prom:http://h?from=now-1h&to=now": "target is missing",
+		"prom:http://h?target=a&to=now": "both wanted", "prom:http://h?target=a&from=now&to=now-1h": "not before", "prom:http://h?target=a&from=x&to=now": "from: ",
+		"prom:http://h?target=a&from=now-1h&to=now&windows=0": "windows", "prom:http://h?target=a&from=now-5s&to=now": "a second at least",
+		"prom:http://h?target=a&target=b&from=now-1h&to=now": "there 2 times", "prom:http://h?target=a&from=now-1h&to=now&a-b=1": "nor the name of a label",
+		"prom:http://h?target=a&from=now-1h&to=now&metric=1x": "no name of a metric", "prom:http://h?target=%zz&from=now-1h&to=now": "invalid URL escape",
+	} {
+		if _, err := Parse(text, now); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "want prom:http://") {
+			t.Errorf("%q: %v, want %s", text, err, says)
+		}
+	}
+	for text, want := range map[string]string{"now": "2026-11-22T12:00:00Z", "now-90m": "2026-11-22T10:30:00Z", "now-7d": "2026-11-15T12:00:00Z", "1795341600": "2026-11-22T10:00:00Z",
+		"2026-11-22": "2026-11-22T00:00:00Z", "2026-11-22T11:00:00 02:00": "2026-11-22T09:00:00Z", "now+1h": "", "now1h": "", "-5": "", "1e300": "", "nowx": "", "now-xd": "", "": ""} {
+		got, err := ParseTime(text, now)
+		if err == nil && got.UTC().Format(time.RFC3339) != want || err != nil && want != "" {
+			t.Errorf("%q: %v, %v, want %s", text, got, err, want)
+		}
+	}
+}
+
+// history is what a server keeps: counts by bucket index at 2^5 buckets to an octave, of each step.
+type history struct {
+	counts map[int]float64
+	n, sum float64
+}
+
+func (h *history) add(seconds float64) {
+	h.counts[int(math.Ceil(math.Log2(seconds)*32))]++
+	h.n++
+	h.sum += seconds
+}
+
+func (h *history) answer() map[string]any {
+	var buckets [][4]any
+	for i, n := range h.counts {
+		buckets = append(buckets, [4]any{0, fmt.Sprint(math.Exp2(float64(i-1) / 32)), fmt.Sprint(math.Exp2(float64(i) / 32)), fmt.Sprint(n)})
+	}
+	slices.SortFunc(buckets, func(a, b [4]any) int { return strings.Compare(a[1].(string), b[1].(string)) })
+	return map[string]any{"count": fmt.Sprint(h.n), "sum": fmt.Sprint(h.sum), "buckets": buckets}
+}
+
+// server answers as a Prometheus does that has scraped a watch whose round trips have these levels, one for each window of five minutes,
+// 300 in each. It begins anew at window restart.
+func server(t *testing.T, levels []float64, restart int) *httptest.Server {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		query := r.FormValue("query")
+		labels := map[string]string{"target": "icmp:10.0.0.2", "proto": "icmp", "instance": "a:9470", "job": "watch"}
+		result := []any{}
+		reply := func(kind string) {
+			json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": kind, "result": result}})
+		}
+		switch {
+		case strings.Contains(query, "refuse"):
+			w.WriteHeader(http.StatusBadRequest)
+			fmt.Fprint(w, `{"status":"error","errorType":"bad_data","error":"parse error"}`)
+			return
+		case strings.Contains(query, "elsewhere"):
+			reply("matrix")
+			return
+		case strings.HasPrefix(query, "rebound_watch_info"):
+			result = append(result, map[string]any{"metric": map[string]string{"rate": "1", "size": "0", "transport": "raw", "driver": "afpacket"}, "value": []any{0, "1"}})
+			reply("vector")
+			return
+		case strings.HasPrefix(query, "rebound_probes_total"):
+			result = append(result, map[string]any{"metric": labels, "values": [][]any{{0, "10"}, {300, "310"}, {600, "20"}}})
+			reply("matrix")
+			return
+		case strings.HasPrefix(query, "rebound_lost_total"):
+			result = append(result, map[string]any{"metric": labels, "values": [][]any{{0, "0"}, {300, "3"}}})
+			reply("matrix")
+			return
+		}
+		var start float64
+		fmt.Sscan(r.FormValue("start"), &start)
+		rnd := rand.New(rand.NewPCG(uint64(len(levels)), 1))
+		h := &history{counts: map[int]float64{}}
+		var moments []any
+		for i, level := range levels {
+			moments = append(moments, []any{start + 300*float64(i), h.answer()})
+			if i == restart {
+				h = &history{counts: map[int]float64{}}
+				continue
+			}
+			for range 300 {
+				h.add(level * (1 + 0.2*rnd.ExpFloat64()))
+			}
+		}
+		moments = append(moments, []any{start + 300*float64(len(levels)), h.answer()})
+		result = append(result, map[string]any{"metric": labels, "histograms": moments})
+		if strings.Contains(query, "two") {
+			result = append(result, map[string]any{"metric": map[string]string{"instance": "b:9470"}, "histograms": moments})
+		}
+		reply("matrix")
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func load(t *testing.T, levels []float64, restart int, more string) (*Loaded, error) {
+	t.Helper()
+	h := server(t, levels, restart)
+	s, err := Parse("prom:"+h.URL+"?target=icmp:10.0.0.2&from=2026-11-22T10:00:00Z&to=2026-11-22T11:00:00Z"+more, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Load(context.Background(), &Server{Base: s.Base}, s)
+}
+
+func twelve(level float64) (all []float64) {
+	for range 12 {
+		all = append(all, level)
+	}
+	return all
+}
+
+// The counts of each window are those that were counted in it, and a comparison of two hours finds what is there, and nothing else.
+func TestLoad(t *testing.T) {
+	a, err := load(t, twelve(50e-6), -1, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(a.Runs) != 12 || a.Main().Total.Count != 3600 || a.Width < 0.02 || a.Width > 0.025 || a.Counts.Sent != 320 || a.Counts.Lost != 3 || a.Traffic.Rate != 1 ||
+		a.Traffic.FrameSize != 60 || a.Traffic.Transport != "raw" || a.Traffic.Protocol != "icmp" {
+		t.Errorf("%d runs, %d values, width %v, %+v, %+v", len(a.Runs), a.Main().Total.Count, a.Width, a.Counts, a.Traffic)
+	}
+	if p50 := a.Main().Summary.P50; math.Abs(float64(p50)-57e3) > 2e3 { // 50 µs and the median of what is added
+		t.Errorf("p50 %d ns", p50)
+	}
+	if advice := strings.Join(Advice(&Source{Windows: 12, To: now, From: now.Add(-time.Hour)}, a.Width), "\n"); !strings.Contains(advice, "2.1 %") && !strings.Contains(advice, "2.2 %") {
+		t.Error(advice)
+	}
+	for level, want := range map[float64]compare.Verdict{50e-6: compare.Noise, 100e-6: compare.Slower} {
+		b, err := load(t, twelve(level), -1, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Start, b.End = b.Start.Add(time.Hour), b.End.Add(time.Hour) // an hour later
+		c := compare.Reports(a.Report, b.Report)
+		for _, row := range c.Pairs[0].Rows {
+			if row.Stat.String() == "p50" && row.Verdict != want {
+				t.Errorf("at %v: %+v; %v", level, row, c.Obstacles)
+			}
+			if row.Stat.String() == "p99.9" && row.Verdict != compare.Unknown {
+				t.Errorf("p99.9 of 300 a window: %+v", row)
+			}
+		}
+	}
+}
+
+// A watch that was started again in a window leaves that window out, and says so.
+func TestRestart(t *testing.T) {
+	l, err := load(t, twelve(50e-6), 4, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(l.Runs) != 11 || l.Main().Total.Count != 11*300 || !strings.Contains(strings.Join(l.Notes, " "), "1 windows are left out: the watch was started again") {
+		t.Errorf("%d runs, %d values, %q", len(l.Runs), l.Main().Total.Count, l.Notes)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	for more, says := range map[string]string{"&site=elsewhere": "no series", "&site=refuse": "it refuses the query: parse error", "&site=two": "instance=a:9470|b:9470"} {
+		if _, err := load(t, twelve(50e-6), -1, more); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want %s", more, err, says)
+		}
+	}
+	if _, err := load(t, nil, -1, ""); !errors.Is(err, ErrNothing) {
+		t.Errorf("%v", err)
+	}
+	none := httptest.NewServer(http.NotFoundHandler())
+	defer none.Close()
+	if _, err := (&Server{Base: none.URL}).Instant(context.Background(), "x", now); err == nil || !strings.Contains(err.Error(), "404") {
+		t.Errorf("%v", err)
+	}
+}
+
+// A histogram of another resolution is no difference of counts.
+func TestResolutionChanges(t *testing.T) {
+	fine := Moment{At: now, Count: 2, Buckets: []Bucket{{1e-6, 1.1e-6, 1}, {1.1e-6, 1.2e-6, 1}}}
+	coarse := Moment{At: now.Add(time.Minute), Count: 3, Buckets: []Bucket{{1e-6, 1.2e-6, 3}}}
+	if _, _, err := difference(&fine, &coarse); err != errCoarser {
+		t.Errorf("%v", err)
+	}
+	if _, _, err := difference(&coarse, &fine); err != errReset {
+		t.Errorf("%v", err)
+	}
+}
+
+// Whatever is given as a source is one or an error, and what is one has a time to be asked for.
+func FuzzParse(f *testing.F) {
+	f.Add("prom:http://h:9090?target=a&from=now-1h&to=now")
+	f.Add("prom:https://u:p@h/x?target=a&from=2026-11-22T10:00:00Z&to=1795345200&windows=8&instance=b")
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := Parse(text, now)
+		if err == nil && (s.Step() < time.Second || s.Base == "" || !strings.Contains(s.Selector("m"), "target=")) {
+			t.Errorf("%q: %+v", text, s)
+		}
+	})
+}
+
+// Whatever a server answers is series or an error; and of what is taken a report can be made, or not.
+func FuzzAnswer(f *testing.F) {
+	f.Add([]byte(`{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"b"},"histograms":[[1,{"count":"1","sum":"1","buckets":[[0,"1e-6","2e-6","1"]]}],[301,{"count":"3","sum":"1","buckets":[[0,"1e-6","2e-6","3"]]}]]}]}}`))
+	f.Add([]byte(`{"status":"error","error":"x"}`))
+	f.Add([]byte(`{"status":"success","data":{"resultType":"vector","result":[{"value":[1,"2"]}]}}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		all, err := decode(body)
+		if err != nil {
+			return
+		}
+		for _, s := range all {
+			if l, err := FromMoments(s.Histograms, time.Unix(0, 0), 5*time.Minute, 12); err == nil && l.Main().Total.Count <= 0 {
+				t.Errorf("a report of nothing: %+v", s)
+			}
+		}
+	})
+}

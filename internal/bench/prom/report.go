@@ -1,0 +1,204 @@
+package prom
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/latency/report"
+)
+
+// Loaded is a report that was made of a Prometheus' histograms.
+type Loaded struct {
+	*report.Report
+	Width float64 // of the coarsest bucket with anything in it, as a share of its upper bound
+}
+
+// Load asks a Prometheus for a source. The series itself is asked for at the ends of the windows, not its rate: the counts of a window are
+// then differences of whole numbers, where rate() and increase() give what they guess that the ends of a window would have had.
+func Load(ctx context.Context, server *Server, s *Source) (*Loaded, error) {
+	all, err := server.Range(ctx, s.Selector(s.Metric), s.From, s.To, s.Step())
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case len(all) == 0:
+		return nil, fmt.Errorf("%w: no series %s from %s to %s", ErrNothing, s.Selector(s.Metric), s.From.UTC().Format(time.RFC3339), s.To.UTC().Format(time.RFC3339))
+	case len(all) > 1:
+		return nil, fmt.Errorf("%s is %d series: add a label that only one of them has: %s", s.Selector(s.Metric), len(all), apart(all))
+	case len(all[0].Histograms) == 0:
+		return nil, fmt.Errorf("%s has no native histograms: Prometheus takes them with --enable-feature=native-histograms (from version 3 on with scrape_native_histograms)", s.Selector(s.Metric))
+	}
+	out, err := FromMoments(all[0].Histograms, s.From, s.Step(), s.Windows)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Selector(s.Metric), err)
+	}
+	out.Label = s.Name()
+	labels := all[0].Metric
+	out.Traffic = report.Traffic{Target: labels["target"], Protocol: labels["proto"], IPVersion: 4, Mode: "open"}
+	if strings.Count(labels["target"], ":") > 2 {
+		out.Traffic.IPVersion = 6
+	}
+	of := *s
+	of.Labels = nil
+	for _, name := range slices.Sorted(maps.Keys(labels)) {
+		if name != "__name__" {
+			of.Labels = append(of.Labels, Label{name, labels[name]})
+		}
+	}
+	for metric, to := range map[string]*int64{"rebound_probes_total": &out.Counts.Sent, "rebound_lost_total": &out.Counts.Lost,
+		"rebound_lost_uncertain_total": &out.Counts.LostUncertain} {
+		n, err := server.Range(ctx, of.Selector(metric), s.From, s.To, s.Step())
+		if err != nil {
+			return nil, err
+		}
+		if len(n) == 1 {
+			*to = grown(n[0].Values)
+		}
+	}
+	out.Counts.Lost += out.Counts.LostUncertain
+	out.Counts.Received = max(out.Counts.Sent-out.Counts.Lost, 0)
+	out.circumstances(ctx, server, s, labels)
+	return out, nil
+}
+
+// circumstances fills in what all probes of the watch had in common.
+func (l *Loaded) circumstances(ctx context.Context, server *Server, s *Source, labels map[string]string) {
+	is := Source{Labels: []Label{{"instance", labels["instance"]}, {"job", labels["job"]}}}
+	info, err := server.Instant(ctx, is.Selector("rebound_watch_info"), s.To)
+	if err != nil || len(info) != 1 {
+		l.Notes = append(l.Notes, "what the probes had in common is not known: there is no rebound_watch_info of the time")
+		return
+	}
+	m := info[0].Metric
+	l.Traffic.Rate, _ = strconv.ParseFloat(m["rate"], 64)
+	if l.Traffic.FrameSize, _ = strconv.Atoi(m["size"]); l.Traffic.FrameSize == 0 {
+		if p, err := probe.ParseProto(l.Traffic.Protocol); err == nil {
+			l.Traffic.FrameSize = probe.MinSize(p, l.Traffic.IPVersion == 6)
+		}
+	}
+	l.Traffic.Transport = m["transport"]
+	l.Device.Driver = m["driver"]
+}
+
+// grown is by how much a counter grew, begun anew or not.
+func grown(v []Value) (n int64) {
+	for i := 1; i < len(v); i++ {
+		if d := v[i].V - v[i-1].V; d >= 0 {
+			n += int64(d)
+		} else {
+			n += int64(v[i].V)
+		}
+	}
+	return n
+}
+
+// apart lists the labels by which series differ, with their values.
+func apart(all []Series) string {
+	values := map[string]map[string]bool{}
+	for _, s := range all {
+		for k, v := range s.Metric {
+			if values[k] == nil {
+				values[k] = map[string]bool{}
+			}
+			values[k][v] = true
+		}
+	}
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(values)) {
+		if len(values[k]) > 1 {
+			out = append(out, plain.Text(k+"="+strings.Join(slices.Sorted(maps.Keys(values[k])), "|")))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// FromMoments makes a report of a histogram that was read at from, and every step after it: each window with anything in it is a run.
+func FromMoments(moments []Moment, from time.Time, step time.Duration, windows int) (*Loaded, error) {
+	out := &Loaded{Report: &report.Report{Schema: report.Schema, Tool: "bench", Metric: report.RoundTrip, Start: from, End: from.Add(time.Duration(windows) * step),
+		Interval: step.Nanoseconds()}}
+	main := &latency.Series{Name: latency.MainSeries}
+	resets, coarser := 0, 0
+	for i := 1; i < len(moments); i++ {
+		a, b := &moments[i-1], &moments[i]
+		if b.At.Sub(a.At) > step*3/2 { // a window in which nothing was scraped
+			continue
+		}
+		h, width, err := difference(a, b)
+		switch {
+		case err == errReset:
+			resets++
+			continue
+		case err == errCoarser:
+			coarser++
+			continue
+		}
+		if h.Count == 0 {
+			continue
+		}
+		out.Width = max(out.Width, width)
+		iv := latency.Interval{Start: a.At.Sub(from).Nanoseconds(), End: b.At.Sub(from).Nanoseconds(), Histogram: h}
+		main.Intervals = append(main.Intervals, iv)
+		out.Runs = append(out.Runs, latency.Run{Start: iv.Start, End: iv.End})
+	}
+	if len(main.Intervals) == 0 {
+		return nil, fmt.Errorf("%w: no round trip was counted from %s to %s", ErrNothing, from.UTC().Format(time.RFC3339), out.End.UTC().Format(time.RFC3339))
+	}
+	if resets > 0 {
+		out.Notes = append(out.Notes, fmt.Sprintf("%d windows are left out: the watch was started again in them", resets))
+	}
+	if coarser > 0 {
+		out.Notes = append(out.Notes, fmt.Sprintf("%d windows are left out: the resolution of the histogram changed in them", coarser))
+	}
+	main.Sum()
+	out.Series = []*latency.Series{main}
+	return out, nil
+}
+
+var (
+	errReset   = fmt.Errorf("counted anew")
+	errCoarser = fmt.Errorf("other buckets")
+)
+
+// difference is what was counted between two moments, each value taken for the middle of its bucket, and how wide the widest of them is.
+func difference(a, b *Moment) (h *latency.Histogram, width float64, err error) {
+	if b.Count < a.Count {
+		return nil, 0, errReset
+	}
+	type bounds struct{ low, high float64 }
+	before := map[bounds]float64{}
+	for _, k := range a.Buckets {
+		before[bounds{k.Low, k.High}] = k.Count
+	}
+	var values, counts []int64
+	for _, k := range b.Buckets {
+		at := bounds{k.Low, k.High}
+		n := k.Count - before[at]
+		delete(before, at)
+		if n < 0 {
+			return nil, 0, errReset
+		}
+		if n == 0 {
+			continue
+		}
+		low := max(k.Low, 0)
+		values, counts = append(values, int64(math.Round(min((low+k.High)/2*1e9, math.MaxInt64/2)))), append(counts, int64(math.Round(n)))
+		if low > 0 && k.High > 0 {
+			width = max(width, (k.High-low)/k.High)
+		}
+	}
+	for _, n := range before {
+		if n > 0 { // a bucket that is there no more
+			return nil, 0, errCoarser
+		}
+	}
+	return latency.FromCounts(values, counts), width, nil
+}

@@ -1,0 +1,90 @@
+package bench
+
+import (
+	"flag"
+	"fmt"
+	"path/filepath"
+
+	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/latency/page"
+	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/latency/report"
+)
+
+const reportHelp = `usage: bench report [-anonymous] [-json] [-responder DIR] DIR [...]
+
+Prints saved reports and writes their report.html again.
+
+`
+
+// anonymousHelp is the text of every -anonymous.
+const anonymousHelp = "leave out of the report what identifies the machine: host name, kernel command line, the kernel release behind its\n" +
+	"version, this command line, MAC addresses, and IP addresses that are not private. CPU, settings, times and the names\n" +
+	"that you gave stay"
+
+func reportCommand(e *env, args []string) error {
+	fs := flag.NewFlagSet("report", flag.ContinueOnError)
+	anonymous := fs.Bool("anonymous", false, anonymousHelp+". It rewrites report.json, too")
+	far := fs.String("responder", "", "`FOLDER` of the responder's own report of the same time (stats.report): how much of the tail its gaps can explain")
+	asJSON := fs.Bool("json", false, "print the reports as JSON, and write nothing")
+	if err := e.parse(fs, args, reportHelp); err != nil {
+		return err
+	}
+	if fs.NArg() == 0 {
+		return exit.Usagef("which report? Give its folder")
+	}
+	if *asJSON {
+		return e.reportJSON(fs.Args(), *anonymous)
+	}
+	var responder *report.Report
+	if *far != "" {
+		var err error
+		if responder, err = report.Read(*far); err != nil {
+			return err
+		}
+		if responder.Metric != report.Turnaround {
+			return exit.Usagef("-responder %s: that is a report of %s, not of a responder", *far, responder.Metric)
+		}
+	}
+	for _, dir := range fs.Args() {
+		rep, err := report.Read(dir)
+		if err != nil {
+			return err
+		}
+		rewrite := rep.RewritePage
+		if *anonymous {
+			rep.Anonymize()
+			rewrite = rep.Rewrite
+		}
+		if err := printReport(e.stdout, rep); err != nil {
+			return err
+		}
+		if responder != nil {
+			said := rep.FarGaps(responder)
+			if said == "" {
+				said = "the responder's report has no gaps, or this one no tail"
+			}
+			fmt.Fprintf(e.stdout, "%s\n", said)
+		}
+		if err := rewrite(page.Report); err != nil {
+			return err
+		}
+		fmt.Fprintf(e.stdout, "page %s\n", plain.Text(filepath.Join(dir, "report.html")))
+	}
+	return nil
+}
+
+func (e *env) reportJSON(dirs []string, anonymous bool) error {
+	var all []*report.Report
+	for _, dir := range dirs {
+		rep, err := report.Read(dir)
+		if err != nil {
+			return err
+		}
+		if anonymous {
+			rep.Anonymize()
+		}
+		all = append(all, rep)
+	}
+	return writeJSON(e.stdout, all, nil)
+}

@@ -1,0 +1,331 @@
+package bench
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/session"
+	"github.com/rebound-nic/rebound/internal/bench/settings"
+	"github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/internal/host/exit"
+)
+
+// runShortHelp is what most people need, on one screen.
+const runShortHelp = `usage: bench run TARGET [TARGET ...] [flags]
+
+Sends probes to TARGET (an address or a name), prints the percentiles of the round trips and writes a report folder.
+Several targets are measured in short alternating slices and compared.
+
+Examples:
+  bench run 10.0.0.2                                  ping, one probe at a time, ten seconds
+  bench run 10.0.0.2 -rate 20k -duration 30s          20,000 probes per second for 30 seconds
+  bench run 10.0.0.2 -proto udp -port 7 -rate 1k,10k  UDP at two rates, one report each
+  bench run 10.0.0.2 10.0.0.3                         two targets, compared
+  bench run 10.0.0.2 -ab 'name=on,do=ssh peer ./on.sh' -ab 'name=off,do=ssh peer ./off.sh'
+                                                      two settings, compared
+
+What to send:
+  -proto icmp|udp|stamp    protocol (default icmp)
+  -port 7                  UDP port (default 7, STAMP 862)
+  -size 64,1500            bytes of the Ethernet frame, without FCS (default the smallest)
+  -rate 20k                probes per second (default: the next probe leaves when the last is answered)
+How long:
+  -duration 10s            time to measure (default 10s)
+  -runs 8                  independent runs; comparing two reports needs eight of each (default 10)
+Where:
+  -iface eth1              interface (default by the route to the target)
+  -core 3                  CPU to measure on (default the last one)
+  -transport socket        use an ordinary socket: needs no root for UDP
+Results:
+  -out out/before          report folder (default out/bench-TIME)
+  -json                    print the result as JSON
+
+"bench run -help-all" lists every flag; "man bench" has them all too.
+`
+
+const runHelp = `usage: bench run TARGET [TARGET ...] [flags]
+
+Sends probes to IP, checks every byte of every reply, and records the round trips. It ends by itself, or at Ctrl-C; either
+way it prints the percentiles and writes a report folder (report.json, rtt.hgrm, rtt.hlog, report.html).
+
+Load. -closed (the default) keeps one probe outstanding: the unloaded latency. -rate sends at a rate, whatever the replies
+do, and times each from the moment when it should have been sent, so that a stall counts for all that queued up behind it.
+
+  bench run 10.0.0.2                                         ICMP echo, closed loop, ten seconds
+  bench run 10.0.0.2 -proto udp -port 7 -rate 20k    UDP echo at 20000 probes per second
+  bench run 10.0.0.2 -rate 1k,10k,100k               a sweep: one report for each rate
+  bench run 10.0.0.2 -size rfc2544                   a sweep over the frame sizes of RFC 2544
+  bench run 10.0.0.2 -lossless 1M -duration 5s       the highest rate without loss, up to a million a second
+  bench run -ab target=10.0.0.2 -ab target=10.0.0.3          two targets in short alternating slices: machines drift
+  bench run 10.0.0.2 -ab name=small,size=60 -ab name=big,size=1514
+
+Settings. -ab compares what is no flag of the bench, too: do= runs a command (/bin/sh -c, $REBOUND_VARIANT is the name) before
+each slice. It has to return when its setting is in force; the slice begins when the target answers. It runs on the CPUs that
+the bench does not measure on, for no longer than -do-within, and nothing is measured meanwhile. If it fails, the run ends
+with its output. The setting of the last command stays in force, and is told.
+
+  bench run 10.0.0.2 -ab name=c6,do='ssh peer cpupower idle-set -E' -ab name=poll,do='ssh peer cpupower idle-set -D 0'
+  bench run 10.0.0.2 -ab "name=50us,do=ethtool -C eth1 rx-usecs 50" -ab "name=0us,do=ethtool -C eth1 rx-usecs 0"
+
+EFA. Messages go to the queue pair that -target hands over by TCP (respond.handover in config.toml), as ibv_ud_pingpong's do.
+
+  bench run -driver efa -iface 0000:05:00.0 -target 10.0.0.2 -proto srd -size 8,32,4096
+  bench run -driver efa -iface 0000:05:00.0 -target 10.0.0.2 -ab proto=ud -ab proto=srd
+
+STAMP. A reflector with sessions (respond.stamp_mode) tells the way on which probes were lost. One-way delays are told where both
+clocks' errors are known, with them.
+
+  bench run 10.0.0.2 -proto stamp -stamp-ssid 7 -stamp-tlv time+location+followup
+  bench run 10.0.0.2 -proto stamp -port 863 -stamp-key ./key -rate 1k
+
+Rights. Raw frames need CAP_NET_RAW (AF_PACKET) or CAP_NET_ADMIN and CAP_BPF (AF_XDP); -transport socket needs none.
+
+`
+
+// runOptions are the flags of bench run.
+type runOptions struct {
+	session.Options
+	base     settings.Settings
+	json     bool
+	lossless float64 // the greatest rate to try, 0 for no search
+}
+
+func runCommand(e *env, args []string) error {
+	o, err := e.runFlags(args)
+	if err != nil {
+		return err
+	}
+	if err := session.Writable(o.Out, o.Replace); err != nil {
+		return err
+	}
+	defer exit.OnSignal(o.Stop)()
+	if o.lossless > 0 {
+		found, err := session.Search(o.Options, o.lossless, 0)
+		return errors.Join(err, e.printSearch(found, o.json))
+	}
+	result, err := session.Run(o.Options)
+	return errors.Join(err, e.printResult(result, o.Paired, o.json))
+}
+
+func (e *env) runFlags(args []string) (*runOptions, error) {
+	o := &runOptions{base: settings.Settings{Rates: []float64{0}, Sizes: []int{0}, Driver: "auto", Transport: "raw", Timeout: time.Second},
+		Options: session.Options{Watch: true, Stop: new(atomic.Bool), Log: e.log, ProgressTo: e.stderr}}
+	o.Options.Options.Log = e.log
+	fs := flag.NewFlagSet("run", flag.ContinueOnError)
+	var variants []string
+	setting := func(name, text string) {
+		fs.Func(name, text, func(v string) error { return o.base.Set(name, v) })
+	}
+	setting("target", "`HOST` to measure: an IPv4 or IPv6 address, or a name; may be given without -target")
+	setting("proto", "`PROTOCOL` to ask for: icmp (echo), udp (echo), or stamp (RFC 8762, TWAMP-Light) (default icmp); with driver efa the\n"+
+		"transport of messages, ud or srd, or stamp-ud, stamp-srd (default ud)")
+	setting("port", "UDP `PORT` of the target (default 7 for udp, 862 for stamp); with driver efa the TCP port of its hand-over (default\n"+
+		"18515 for ud, 18516 for srd, 18517 and 18518 for STAMP)")
+	setting("rate", "open loop at `N` probes per second (500, 20k, 1.5M); several with commas are a sweep")
+	closed := fs.Bool("closed", false, "closed loop: the next probe leaves when the last one is answered (default unless -rate)")
+	setting("size", "`BYTES` of the Ethernet frame, headers included, without the 4 bytes of FCS; several with commas are a sweep,\n"+
+		"rfc2544 is that document's list; with driver efa of the message (default the smallest)")
+	setting("iface", "network `INTERFACE` to use (default where the route to the target leads); for a driver that drives the card\n"+
+		"itself, what that driver takes")
+	setting("driver", "`DRIVER` for raw frames, of "+strings.Join(cards.Drivers(), ", ")+"; auto takes afxdp where the bench has an address of its own,\n"+
+		"and afpacket where the host uses the interface too (default auto)")
+	setting("source", "`IP` address to send from; it may be one that the kernel does not have (default the kernel's choice)")
+	setting("gateway", "`IP` address of the router to go through (default by the kernel's routes)")
+	setting("transport", "`HOW` to send: raw frames, or the kernel's own socket for hosts without the right to raw frames (default raw)")
+	setting("timeout", "`DURATION` after which a probe without a reply is overdue; a reply that comes later counts as late (default 1s)")
+	setting("responder-metrics", "`URL` of the responder's metrics page: what it refused, and what its device dropped, is then no loss between the hosts\n"+
+		"(default: nothing is known of that)")
+	setting("dscp", "DSCP of the probes, `0-63` (default 0)")
+	setting("ecn", "ECN field of the probes, `0-3` (default 0)")
+	setting("ttl", "TTL or hop limit of the probes, `1-255` (default 64)")
+	setting("vlan", "send in a tag of this VLAN, `1-4094`, and take replies in it only; -size is without the tag")
+	setting("source-ports", "UDP source ports to send from in turn, `1-1024`: paths that are chosen by a hash of the ports (ECMP) all get probes (default 1)")
+	setting("stamp-mode", "mode of test packets, unauthenticated or authenticated `(RFC 8762 §4.4)` (default authenticated with -stamp-key)")
+	setting("stamp-key", "`FILE` with the key of STAMP's HMACs: 64 hexadecimal digits (openssl rand -hex 32), for its owner's eyes only")
+	setting("stamp-ssid", "identifier of the test session, `1-65535` (RFC 8972 §3) (default none)")
+	setting("stamp-zero-ssid", "what to do where the reflector zeroes that: `keep` on, or stop (default keep)")
+	setting("stamp-tlv", "TLVs to put in test packets (RFC 8972 §4), `NAME+NAME...`: time, location, cos:DSCP (of the reply), direct, followup,\n"+
+		"access:ID:CODE, hmac; with -size more, padding too")
+	setting("clock-error", "by how much this host's clock is wrong at most, a `TIME` like 2us, where you know (PTP): one-way delays are told with\n"+
+		"it (default what chronyd or ptp4l says, or else the kernel)")
+	lossless := fs.String("lossless", "", "search for the highest rate without loss, as in RFC 2544 §26.1, up to `N` probes per second;\n"+
+		"each trial lasts -duration (the RFC wants 60s)")
+	fs.Func("ab", "`KEY=VALUE[,...]` of one of two or more variants (repeat -ab), measured in short alternating slices;\n"+
+		"keys are name and those flags of which one value makes one measurement: target, port, size, driver, dscp, vlan, ...;\n"+
+		"the last may be do=COMMAND, which is run before each slice of the variant, and sets what is no flag of the bench", func(v string) error {
+		variants = append(variants, v)
+		return nil
+	})
+	duration(fs, &o.Duration, "duration", 0, "`TIME` to measure, of each run and each point of a sweep (default 10s, unless -count)")
+	fs.Int64Var(&o.Count, "count", 0, "probes to measure, of each run and each point of a sweep; 0 for no limit")
+	duration(fs, &o.Warmup, "warmup", 200*time.Millisecond, "`TIME` to send before each run without counting")
+	fs.IntVar(&o.Runs, "runs", 0, "repeats of -duration or -count, all kept apart in the report: what differs between runs is not the target's\n"+
+		"difference (default: one -duration or -count, cut into ten runs of at least 100ms or 1000\n"+
+		"probes each, or into more of at most 2.5s)")
+	duration(fs, &o.Slice, "slice", 0, "-ab: average length of one slice (default 250ms, or 1s with do=); each is up to 25 % longer or shorter")
+	duration(fs, &o.HookWithin, "do-within", 30*time.Second, "-ab: `TIME` that a command of do= may take")
+	fs.IntVar(&o.Core, "core", -1, "CPU to measure on, alone if you can (default the last one that this process may use)")
+	fs.BoolVar(&o.Isolate, "isolate", false, "take from that CPU all that can be moved elsewhere, while it measures (see cpu.isolate in config.toml)")
+	fs.StringVar(&o.Out, "out", "", "`FOLDER` for the report, or for several in it (default out/bench-TIME)")
+	fs.BoolVar(&o.Replace, "replace", false, "put the new report in the place of one that -out holds already")
+	fs.BoolVar(&o.json, "json", false, "print the result as JSON: the reports as docs/report.schema.json describes them, each with its folder")
+	fs.BoolVar(&o.Raw, "raw", false, "keep single round trips as well, the first million of each report (raw.csv.zst)")
+	fs.BoolVar(&o.Anonymous, "anonymous", false, anonymousHelp)
+	fs.BoolVar(&o.Timestamps, "timestamps", false, "keep the kernel's and the card's timestamps as further histograms: what lies between them and the\n"+
+		"round trip is this host's own share. It costs time on each frame")
+	duration(fs, &o.SelfTest, "self-test", 500*time.Millisecond, "`TIME` to watch the bench's own core before measuring, 0 for none")
+	for _, n := range o.NIC.Settings() {
+		switch n.Key {
+		case "nic.driver", "nic.device", "nic.mac": // settings of each variant, or not for a bench
+		case "nic.port":
+			n.Flag(fs, "card-port") // -port is the target's
+		default:
+			n.Flag(fs, "")
+		}
+	}
+	targets, err := e.parseMixed(fs, args, runHelp, runShortHelp)
+	if err != nil {
+		return nil, err
+	}
+	given := map[string]bool{}
+	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	switch {
+	case len(targets) > 0 && given["target"]:
+		return nil, exit.Usagef("target given twice: %q and -target (give it once)", targets[0])
+	case len(targets) > 1 && (len(variants) > 0 || given["lossless"]):
+		return nil, exit.Usagef("several targets (%s) do not go with -ab or -lossless: use -ab target=... for each", strings.Join(targets, " "))
+	case *closed && given["rate"]:
+		return nil, exit.Usagef("-closed and -rate exclude each other")
+	case given["lossless"] && (*closed || given["rate"] || len(variants) > 0 || given["count"]):
+		return nil, exit.Usagef("-lossless chooses its rates itself: it goes without -closed, -rate, -ab and -count")
+	case len(variants) == 1:
+		return nil, exit.Usagef("-ab wants at least two variants: repeat it")
+	case (o.Runs < 1 || o.Runs > 10000) && given["runs"]:
+		return nil, exit.Usagef("-runs %d: want 1 to 10000", o.Runs)
+	case o.Count < 0:
+		return nil, exit.Usagef("-count %d: want 1 or more", o.Count)
+	case given["slice"] && o.Slice < 10*time.Millisecond:
+		return nil, exit.Usagef("-slice %v: want 10ms or more", o.Slice)
+	}
+	if *lossless != "" {
+		r, err := settings.ParseRates(*lossless)
+		if err != nil || len(r) != 1 {
+			return nil, exit.Usagef("-lossless %q: want one rate, like 1M", *lossless)
+		}
+		o.lossless = r[0]
+	}
+	switch len(targets) {
+	case 0:
+	case 1:
+		if err := o.base.Set("target", targets[0]); err != nil {
+			return nil, exit.Usagef("%w", err)
+		}
+	default:
+		for _, target := range targets {
+			variants = append(variants, "target="+target)
+		}
+	}
+	if o.Duration == 0 && o.Count == 0 {
+		o.Duration = 10 * time.Second
+	}
+	for _, list := range variants {
+		v := o.base
+		v.Name = ""
+		v, err := v.Vary(list)
+		if err != nil {
+			return nil, exit.Usagef("%w", err)
+		}
+		o.Variants = append(o.Variants, v)
+	}
+	if o.Paired = len(variants) > 0; !o.Paired {
+		o.Variants = o.base.Sweep()
+	}
+	for i := range o.Variants {
+		if err := o.Variants[i].Complete(); err != nil {
+			return nil, err
+		}
+	}
+	if err := o.hooks(); err != nil {
+		return nil, err
+	}
+	if o.Runs == 0 {
+		o.cutRuns()
+	}
+	if o.Out == "" {
+		o.Out = unused("out/bench-" + time.Now().Format("20060102-150405"))
+	}
+	return o, nil
+}
+
+// hooks checks the commands of the variants, and chooses the length of a slice.
+func (o *runOptions) hooks() error {
+	with := 0
+	for _, v := range o.Variants {
+		if v.Do != "" {
+			with++
+		}
+	}
+	if with > 0 && with < len(o.Variants) {
+		return exit.Usagef("-ab: either every variant has a do=, or none: one without would be measured with the setting of the one before")
+	}
+	switch {
+	case o.Slice > 0:
+	case with > 0:
+		o.Slice = time.Second
+	default:
+		o.Slice = 250 * time.Millisecond
+	}
+	return nil
+}
+
+// cutRuns makes several runs of one -duration or -count: a verdict of bench compare needs them. What alternates is cut into
+// slices, and those are its runs. What was measured is saved at the end of each run, so none is longer than some seconds.
+func (o *runOptions) cutRuns() {
+	const runs, shortest, longest, fewest = 10, 100 * time.Millisecond, 2500 * time.Millisecond, 1000
+	n := int64(runs)
+	if o.Duration > 0 {
+		n = min(max(n, int64((o.Duration+longest-1)/longest)), int64(o.Duration/shortest))
+	}
+	if o.Count > 0 {
+		n = min(n, o.Count/fewest)
+	}
+	if n = max(n, 1); o.Paired || o.lossless > 0 {
+		n = 1
+	}
+	if o.Runs = int(n); n == 1 {
+		return
+	}
+	o.Duration /= time.Duration(n)
+	o.Count = (o.Count + n - 1) / n
+	if o.Duration > 0 {
+		o.Warmup = min(o.Warmup, o.Duration/10)
+	}
+}
+
+// duration is a flag for a time with its unit.
+func duration(fs *flag.FlagSet, to *time.Duration, name string, value time.Duration, text string) {
+	*to = value
+	if value > 0 {
+		text += fmt.Sprintf(" (default %v)", value)
+	}
+	fs.Func(name, text, func(v string) (err error) {
+		*to, err = settings.ParseDuration(v)
+		return err
+	})
+}
+
+// unused returns name, or the first of name-2, name-3, ... that does not exist yet: two runs may begin within one second.
+func unused(name string) string {
+	free := name
+	for i := 2; ; i++ {
+		if _, err := os.Lstat(free); err != nil {
+			return free
+		}
+		free = fmt.Sprintf("%s-%d", name, i)
+	}
+}

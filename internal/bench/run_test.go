@@ -1,0 +1,566 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/schedule"
+	"github.com/rebound-nic/rebound/proof/await"
+)
+
+// read loads a report and checks what holds of every good run.
+func read(t *testing.T, dir string, r result) *report.Report {
+	t.Helper()
+	if r.code != 0 {
+		t.Fatalf("exit %d\n%s%s", r.code, r.out, r.errors)
+	}
+	rep, err := report.Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(filepath.Join(dir, report.ReportFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	published, err := jsonschema.NewCompiler().Compile("../../docs/report.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, err := jsonschema.UnmarshalJSON(file); err != nil || published.Validate(v) != nil {
+		t.Errorf("%s: %v %v", dir, err, published.Validate(v))
+	}
+	c := rep.Counts
+	if c.Sent == 0 || c.Received != c.Sent || c.Lost != 0 || c.Corrupt != 0 || c.Duplicates != 0 || rep.Main().Total.Count != c.Received {
+		t.Errorf("%s: %+v, %d recorded\n%s", dir, c, rep.Main().Total.Count, r.errors)
+	}
+	if !strings.Contains(r.out, "report "+dir) {
+		t.Errorf("the report's folder is not named:\n%s", r.out)
+	}
+	return rep
+}
+
+// TestKernelEcho measures the kernel's own echo by every protocol, family, driver and transport, at the smallest size and
+// the greatest.
+func TestKernelEcho(t *testing.T) {
+	n := newNetwork(t)
+	n.udpEcho(7, 0)
+	for _, target := range []string{far4, far6} {
+		for _, proto := range []string{"icmp", "udp"} {
+			for _, way := range [][]string{
+				{"-driver", "afpacket"},
+				{"-driver", "afpacket", "-size", "1514", "-rate", "2k"},
+				{"-driver", "afxdp"},
+				{"-transport", "socket", "-size", "1514", "-timestamps"},
+				{"-driver", "afpacket", "-timestamps", "-source", map[string]string{far4: "10.98.0.77", far6: "fd98::77"}[target]},
+				{"-driver", "auto", "-source", map[string]string{far4: "10.98.0.78", far6: "fd98::78"}[target], "-rate", "5k"},
+			} {
+				name := strings.Join(append([]string{target, proto}, way...), " ")
+				t.Run(name, func(t *testing.T) {
+					// At a rate, a bench that the scheduler held up sends what is due in one burst: no more than a socket takes.
+					count := int64(300)
+					if strings.Contains(name, "-rate") {
+						count = 60
+					}
+					dir := filepath.Join(t.TempDir(), "r")
+					r := n.bench(quick(append([]string{"-target", target, "-proto", proto, "-count", fmt.Sprint(count), "-out", dir}, way...)...)...)
+					rep := read(t, dir, r)
+					if rep.Counts.Sent != count || rep.Traffic.Protocol != proto || rep.Metric != report.RoundTrip || rep.Find(latency.JitterSeries) == nil {
+						t.Errorf("%+v", rep.Traffic)
+					}
+					if rep.Tail == nil || rep.Tail.Probes == 0 || len(rep.Tail.Causes) < 2 || rep.Order == nil {
+						t.Errorf("nothing is said of the slowest round trips: %+v", rep.Tail)
+					}
+					if strings.Contains(name, "-rate") != (rep.Find(latency.UncorrectedSeries) != nil) {
+						t.Error("both series belong to the open loop, and to it only")
+					}
+					// veth stamps both ways in software; a ping socket's own stamps of sending come through its error queue.
+					if strings.Contains(name, "-timestamps") && (rep.Find(latency.KernelSeries) == nil || rep.Find(latency.KernelSeries).Total.Count == 0) {
+						t.Errorf("no kernel stamps: %v", rep.Notes)
+					}
+					if strings.Contains(name, "auto") && rep.Device.Driver != "afxdp" {
+						t.Errorf("auto took %s for an address of the bench's own", rep.Device.Driver)
+					}
+				})
+			}
+		}
+	}
+}
+
+// A report of many runs is written with the collector on: it makes far more garbage than the process ever has at a time.
+func TestReportMemory(t *testing.T) {
+	n := newNetwork(t)
+	dir := filepath.Join(t.TempDir(), "r")
+	r := n.bench(quick("-target", far4, "-driver", "afpacket", "-count", "20", "-runs", "150", "-out", dir)...)
+	read(t, dir, r)
+	t.Logf("resident memory of %d MiB at most", r.peak>>10)
+	if r.peak == 0 || r.peak > 100<<10 {
+		t.Errorf("a report of 150 runs takes %d MiB of memory", r.peak>>10)
+	}
+}
+
+// TestResponder measures the real responder, STAMP included.
+func TestResponder(t *testing.T) {
+	n := newNetwork(t)
+	n.startResponder(t, "afpacket", "10.98.0.3/24", "fd98::3/64")
+	for _, target := range []string{"10.98.0.3", "fd98::3"} {
+		for _, proto := range []string{"icmp", "udp", "stamp"} {
+			for _, more := range [][]string{nil, {"-rate", "3k", "-size", "1200"}, {"-transport", "socket"}} {
+				t.Run(strings.Join(append([]string{target, proto}, more...), " "), func(t *testing.T) {
+					dir := filepath.Join(t.TempDir(), "r")
+					rep := read(t, dir, n.bench(quick(append([]string{"-target", target, "-proto", proto, "-count", "300", "-out", dir}, more...)...)...))
+					if proto != "stamp" {
+						return
+					}
+					res := rep.Find(latency.ResidenceSeries)
+					if res == nil || res.Total.Count == 0 || res.Total.Max > rep.Main().Total.Max || rep.Find("network") == nil {
+						t.Errorf("residence %+v, notes %v", res, rep.Notes)
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestSeries(t *testing.T) {
+	n := newNetwork(t)
+	n.udpEcho(7, 0)
+	t.Run("ab", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "r")
+		r := n.bench(quick("-ab", "name=small,target="+far4, "-ab", "name=big,size=1514,target="+far4, "-count", "120", "-slice", "10ms", "-out", dir)...)
+		a, b := read(t, filepath.Join(dir, "01-small"), r), read(t, filepath.Join(dir, "02-big"), r)
+		if len(a.Runs) != 20 || len(b.Runs) != 20 || a.Session == "" || a.Session != b.Session || b.Traffic.FrameSize != 1514 || a.Traffic.FrameSize != 60 {
+			t.Errorf("%d and %d runs, sessions %q and %q", len(a.Runs), len(b.Runs), a.Session, b.Session)
+		}
+		if a.Schedule == nil || b.Schedule == nil || a.Schedule.Seed == "" || a.Schedule.Seed != b.Schedule.Seed {
+			t.Fatalf("schedules %+v and %+v", a.Schedule, b.Schedule)
+		}
+		seed, err := strconv.ParseUint(a.Schedule.Seed, 16, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, block := range schedule.Draw(seed, 2, 20) { // what was measured is what the seed gives
+			first := 1
+			if a.Runs[i].Start+a.Start.UnixNano() < b.Runs[i].Start+b.Start.UnixNano() {
+				first = 0
+			}
+			if want := block.Order[0]; first != want || a.Schedule.Places[i] != block.Place(0) || b.Schedule.Places[i] != block.Place(1) {
+				t.Errorf("slice %d: variant %d was first, places %d and %d; want %v", i, first, a.Schedule.Places[i], b.Schedule.Places[i], block.Order)
+			}
+		}
+		if a.Counts.Sent != 120 || b.Counts.Sent != 120 {
+			t.Errorf("%d and %d probes, want 120 of each", a.Counts.Sent, b.Counts.Sent)
+		}
+	})
+	t.Run("two drivers on one interface", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "r")
+		r := n.bench(quick("-target", far4, "-ab", "driver=afpacket", "-ab", "driver=afxdp", "-count", "60", "-slice", "10ms", "-out", dir)...)
+		a, b := read(t, filepath.Join(dir, "01-driver-afpacket"), r), read(t, filepath.Join(dir, "02-driver-afxdp"), r)
+		if a.Device.Driver != "afpacket" || b.Device.Driver != "afxdp" {
+			t.Errorf("%s and %s", a.Device.Driver, b.Device.Driver)
+		}
+	})
+	t.Run("sweep and runs", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "r")
+		r := n.bench(quick("-target", far4, "-rate", "1k,4k", "-size", "60,1514", "-count", "20", "-runs", "3", "-out", dir)...)
+		if r.code != 0 {
+			t.Fatal(r)
+		}
+		for i, name := range []string{"rate-1k-size-60", "rate-1k-size-1514", "rate-4k-size-60", "rate-4k-size-1514"} {
+			rep, err := report.Read(filepath.Join(dir, fmt.Sprintf("%02d-%s", i+1, name)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(rep.Runs) != 3 || rep.Counts.Sent != 60 || !strings.Contains(r.out, name) {
+				t.Errorf("%s: %d runs, %d sent", name, len(rep.Runs), rep.Counts.Sent)
+			}
+		}
+	})
+	t.Run("lossless", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "r")
+		var r result
+		for range 10 { // a machine that is busy at the end of each trial offers no rate in time, as the bench says
+			if r = n.bench(quick("-target", far4, "-lossless", "2k", "-duration", "50ms", "-out", dir)...); !strings.Contains(r.errors, "no rate down to") {
+				break
+			}
+		}
+		if r.code != 0 || !strings.Contains(r.out, "probes per second without loss") {
+			t.Fatal(r)
+		}
+		if rep, err := report.Read(dir); err != nil || rep.Counts.Lost != 0 || rep.Traffic.Rate > 2000 || rep.Traffic.Rate < 1 {
+			t.Errorf("%+v %v", rep, err)
+		}
+	})
+	t.Run("anonymous", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "r")
+		r := n.bench(quick("-target", far4, "-count", "20", "-ab", "gateway="+far4+",name=to 8.8.4.4", "-ab", "size=100,name=b", "-anonymous", "-out", dir)...)
+		a := read(t, filepath.Join(dir, "01-to--address-"), r)
+		host, err := os.Hostname()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Host.Hostname+a.Host.Cmdline+a.Device.MAC != "" || a.Host.CPU == "" || a.Label != "to <address>" || len(a.Args) > 0 || a.Traffic.Target != far4 {
+			t.Errorf("%+v", a)
+		}
+
+		plain := filepath.Join(t.TempDir(), "plain")
+		if was := read(t, plain, n.bench(quick("-target", far4, "-count", "20", "-out", plain)...)); was.Host.Hostname != host || was.Device.MAC == "" || len(was.Args) == 0 {
+			t.Errorf("without -anonymous: %+v", was)
+		}
+		if r := n.bench("report", "-anonymous", plain); r.code != 0 || !strings.Contains(r.out, "page "+plain) {
+			t.Error(r)
+		}
+		is, err := report.Read(plain)
+		if err != nil || !is.Anonymous || is.Host.Hostname+is.Host.Cmdline+is.Device.MAC != "" || is.Main().Total.Count != 20 {
+			t.Errorf("%+v %v", is, err)
+		}
+		if page, err := os.ReadFile(filepath.Join(plain, "report.html")); err != nil || bytes.Contains(page, []byte(host)) || !bytes.Contains(page, []byte("Left out")) {
+			t.Errorf("the page still names %s, or says nothing of it: %v", host, err)
+		}
+		if r := n.bench("compare", plain, filepath.Join(dir, "01-to--address-")); r.code != 0 || !strings.Contains(r.out, "machine unnamed") {
+			t.Error(r)
+		}
+	})
+	t.Run("compare and report", func(t *testing.T) {
+		dir := t.TempDir()
+		for _, name := range []string{"a", "b"} {
+			read(t, filepath.Join(dir, name), n.bench(quick("-target", far4, "-count", "200", "-runs", "8", "-out", filepath.Join(dir, name))...))
+		}
+		a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+		page := filepath.Join(dir, "c.html")
+		if r := n.bench("compare", a, b, "-html", page); r.code != 0 || !strings.Contains(r.out, "p50") {
+			t.Error(r)
+		}
+		if html, err := os.ReadFile(page); err != nil || !bytes.Contains(html, []byte("<svg")) {
+			t.Errorf("%v, %d bytes", err, len(html))
+		}
+		if r := n.bench("compare", "-fail-if", "p50>+900%+1s", a, b); r.code != 0 {
+			t.Error(r)
+		}
+		os.Remove(filepath.Join(a, "report.html"))
+		if r := n.bench("report", a); r.code != 0 || !strings.Contains(r.out, "sent") {
+			t.Error(r)
+		}
+		if html, err := os.ReadFile(filepath.Join(a, "report.html")); err != nil || !bytes.Contains(html, []byte("<svg")) {
+			t.Errorf("%v, %d bytes", err, len(html))
+		}
+	})
+}
+
+// TestHooks: hooks switch the responder's host between two settings, and each slice is measured with its own setting only.
+func TestHooks(t *testing.T) {
+	n := newNetwork(t)
+	dir := t.TempDir()
+	setting, log := filepath.Join(dir, "setting"), filepath.Join(dir, "log")
+	var mu sync.Mutex
+	sizes := map[string]map[int]bool{} // of the requests that each setting saw
+	n.udpServer(7, func(b []byte) []byte {
+		s, _ := os.ReadFile(setting)
+		mu.Lock()
+		defer mu.Unlock()
+		if sizes[string(s)] == nil {
+			sizes[string(s)] = map[int]bool{}
+		}
+		sizes[string(s)][len(b)] = true
+		return b
+	})
+	hook := "do=echo $REBOUND_VARIANT, >> " + log + "; printf $REBOUND_VARIANT > " + setting
+	out := filepath.Join(dir, "r")
+	run := func(out string, more ...string) result {
+		return n.bench(quick(append([]string{"-target", far4, "-proto", "udp", "-slice", "30ms", "-duration", "240ms", "-out", out}, more...)...)...)
+	}
+	r := run(out, "-ab", "name=quick,"+hook, "-ab", "name=slow,size=100,"+hook)
+	a, b := read(t, filepath.Join(out, "01-quick"), r), read(t, filepath.Join(out, "02-slow"), r)
+	if len(a.Runs) != 8 || len(b.Runs) != 8 {
+		t.Errorf("%d and %d runs, want 8 of each", len(a.Runs), len(b.Runs))
+	}
+	mu.Lock()
+	if q, s := sizes["quick"], sizes["slow"]; len(q) != 1 || len(s) != 1 || maps.Equal(q, s) {
+		t.Errorf("requests by setting: %v, want one size for each, and not the same", sizes)
+	}
+	mu.Unlock()
+	said, _ := os.ReadFile(log)
+	order := strings.Fields(string(said))
+	if len(order) != 16 || strings.Count(string(said), "quick,") != 8 {
+		t.Fatalf("order of the hooks: %q", said)
+	}
+	for i := 0; i < 16; i += 2 {
+		if order[i] == order[i+1] {
+			t.Errorf("pair %d has the same hook twice: %q", i/2, said)
+		}
+	}
+	if last := "last hook\" variant=" + strings.TrimSuffix(order[15], ","); !strings.Contains(r.errors, last) {
+		t.Errorf("no %q in %s", last, r.errors)
+	}
+	out2 := filepath.Join(dir, "fails")
+	r = run(out2, "-ab", "name=quick,"+hook, "-ab", "name=slow,do=echo no such setting; exit 7")
+	if r.code != 1 || !strings.Contains(r.errors, "no such setting") || !strings.Contains(r.errors, "exit status 7") || !strings.Contains(r.errors, "variant=slow") {
+		t.Errorf("a hook that fails: exit %d, %s", r.code, r.errors)
+	}
+}
+
+// TestRunsByDefault: one measurement is cut into the runs that a comparison needs, where they are long enough.
+func TestRunsByDefault(t *testing.T) {
+	n := newNetwork(t)
+	for want, args := range map[int][]string{10: {"-count", "10000"}, 3: {"-duration", "300ms"}, 1: {"-count", "900"}, 2: {"-count", "30", "-runs", "2"}} {
+		dir := filepath.Join(t.TempDir(), "r")
+		rep := read(t, dir, n.bench(quick(append([]string{"-target", far4, "-out", dir}, args...)...)...))
+		if len(rep.Runs) != want {
+			t.Errorf("%v: %d runs, want %d", args, len(rep.Runs), want)
+		}
+	}
+}
+
+// TestJSON: with -json all of stdout is one JSON value, and the numbers in it are the report's.
+func TestJSON(t *testing.T) {
+	n := newNetwork(t)
+	type printed struct {
+		Reports []struct {
+			Dir    string
+			Report *report.Report
+		}
+		Trials []json.RawMessage
+	}
+	check := func(r result, reports int) (p printed) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(r.out), &p); err != nil || r.code != 0 || len(p.Reports) != reports {
+			t.Fatalf("%v, exit %d, %d reports\n%s\n%s", err, r.code, len(p.Reports), r.out, r.errors)
+		}
+		return p
+	}
+	dir := filepath.Join(t.TempDir(), "r")
+	p := check(n.bench(quick("-target", far4, "-count", "20", "-json", "-out", dir)...), 1)
+	if p.Reports[0].Dir != dir || p.Reports[0].Report.Counts.Received != 20 || p.Reports[0].Report.Find(latency.MainSeries).Summary.P50 == 0 {
+		t.Errorf("%+v", p.Reports[0])
+	}
+	check(n.bench("report", "-json", dir, dir), 2)
+	check(n.bench(quick("-target", far4, "-count", "20", "-size", "60,100", "-json", "-out", dir+"-sweep")...), 2)
+	check(n.bench(quick("-ab", "size=60,target="+far4, "-ab", "size=100,target="+far4, "-slice", "10ms", "-count", "60", "-json", "-out", dir+"-ab")...), 2)
+}
+
+// TestName: a target may be a name; it is measured by the family of -source.
+func TestName(t *testing.T) {
+	n := newNetwork(t)
+	var conn *net.UDPConn
+	n.must(n.near.Do(func() (err error) {
+		conn, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7})
+		return err
+	}))
+	defer conn.Close()
+	go func() {
+		buf := make([]byte, 1<<12)
+		for {
+			k, from, err := conn.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			_, _ = conn.WriteToUDPAddrPort(buf[:k], from)
+		}
+	}()
+	dir := filepath.Join(t.TempDir(), "r")
+	rep := read(t, dir, n.bench(quick("-target", "localhost", "-source", "127.0.0.1", "-proto", "udp", "-transport", "socket", "-count", "20", "-out", dir)...))
+	if rep.Traffic.Target != "127.0.0.1:7" || rep.Label != "localhost" {
+		t.Errorf("%+v, called %s", rep.Traffic, rep.Label)
+	}
+}
+
+// TestWorse: a comparison beyond its limits exits with 3, one that cannot be told with 1.
+func TestWorse(t *testing.T) {
+	n := newNetwork(t)
+	n.udpEcho(7, 0)
+	n.udpEcho(8, 20*time.Millisecond)
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "01-a"), filepath.Join(dir, "02-b")
+	r := n.bench(quick("-ab", "name=a,target="+far4+",proto=udp", "-ab", "name=b,proto=udp,size=1514,target="+far4, "-count", "400", "-slice", "20ms", "-out", dir)...)
+	if r.code != 0 {
+		t.Fatal(r)
+	}
+	r = n.bench("compare", "-fail-if", "p50>+0.000001%", a, b)
+	if r.code != 1 || !strings.Contains(r.errors, "not comparable") {
+		t.Errorf("other sizes: %+v", r)
+	}
+	// 20 ms are more than a busy machine takes away; ten probes a slice are enough for p50 in ten pairs.
+	dir = t.TempDir()
+	r = n.bench(quick("-ab", "name=a,target="+far4+",proto=udp", "-ab", "name=c,proto=udp,port=8,target="+far4, "-count", "200", "-slice", "20ms", "-out", dir)...)
+	if r.code != 0 {
+		t.Fatal(r)
+	}
+	a, c := filepath.Join(dir, "01-a"), filepath.Join(dir, "02-c")
+	if r := n.bench("compare", "-fail-if", "p50>+5%+200ns", a, c); r.code != 3 {
+		t.Errorf("exit %d, want 3\n%s%s", r.code, r.out, r.errors)
+	}
+	if r := n.bench("compare", "-fail-if", "p99>+5%+200ns", a, c); r.code != 1 || !strings.Contains(r.errors, "p99 needs 1000 samples") {
+		t.Errorf("too few samples: exit %d, want 1\n%s%s", r.code, r.out, r.errors)
+	}
+}
+
+// TestInterrupted: a signal ends a run, and what was measured is written and printed.
+func TestInterrupted(t *testing.T) {
+	n := newNetwork(t)
+	for _, sig := range []unix.Signal{unix.SIGINT, unix.SIGTERM} {
+		for _, load := range []string{"-closed", "-rate=500"} {
+			dir := filepath.Join(t.TempDir(), "r")
+			c := command(quick("-target", far4, "-duration", "1h", "-warmup", "0", "-out", dir, load)...)
+			var out, said bytes.Buffer
+			c.Stdout, c.Stderr = &out, &said
+			n.startAsking(c)
+			n.must(c.Process.Signal(sig))
+			rep := read(t, dir, wait(t, c, &out, &said))
+			if !strings.Contains(strings.Join(rep.Notes, " "), "interrupted") {
+				t.Errorf("%v %s: notes %v", sig, load, rep.Notes)
+			}
+		}
+	}
+}
+
+// startAsking starts a bench without a warm-up (one that is held up in it has asked enough, and measured nothing), and returns
+// when it has asked 300 times.
+func (n *network) startAsking(c *exec.Cmd) {
+	n.t.Helper()
+	from := n.received()
+	n.must(n.near.Do(c.Start))
+	await.Until(n.t, "300 requests", func() bool { return n.received() >= from+300 }, func() string {
+		c.Process.Kill()
+		return fmt.Sprintf("it sent %d: %v", n.received()-from, c.Wait())
+	})
+}
+
+// TestInterfaceVanishes: what was measured before is written; the exit status says that the run failed.
+func TestInterfaceVanishes(t *testing.T) {
+	for _, driver := range []string{"afpacket", "afxdp"} {
+		n := newNetwork(t)
+		dir := filepath.Join(t.TempDir(), "r")
+		c := command(quick("-target", far4, "-duration", "1h", "-warmup", "0", "-out", dir, "-timeout", "200ms", "-driver", driver)...)
+		var out, said bytes.Buffer
+		c.Stdout, c.Stderr = &out, &said
+		n.startAsking(c)
+		n.must(n.far.Do(func() error { return deleteLink(farIface) }))
+		r := wait(t, c, &out, &said)
+		if r.code != 1 || !strings.Contains(r.errors, nearIface) {
+			t.Errorf("%s: exit %d: %s", driver, r.code, r.errors)
+		}
+		if rep, err := report.Read(dir); err != nil {
+			t.Errorf("%s: %v\n%s", driver, err, r.errors)
+		} else if rep.Counts.Received < 100 {
+			t.Errorf("%s: the report has %d replies", driver, rep.Counts.Received)
+		}
+	}
+}
+
+// TestKernelStaysSilent: the near kernel sees the replies to raw UDP probes from its own address, too. It must not tell the
+// target that the port is unreachable.
+func TestKernelStaysSilent(t *testing.T) {
+	n := newNetwork(t)
+	n.udpEcho(7, 0)
+	dir := filepath.Join(t.TempDir(), "r")
+	read(t, dir, n.bench(quick("-target", far4, "-proto", "udp", "-driver", "afpacket", "-count", "100", "-out", dir)...))
+	n.must(n.near.Do(func() error {
+		b, err := os.ReadFile("/proc/thread-self/net/snmp")
+		if err != nil {
+			return err
+		}
+		var names []string
+		for line := range strings.Lines(string(b)) {
+			f := strings.Fields(line)
+			switch {
+			case f[0] == "Udp:" && names == nil:
+				names = f
+			case f[0] == "Udp:" && f[2] != "0":
+				return fmt.Errorf("%s %s: the kernel refused replies", names[2], f[2])
+			}
+		}
+		if len(names) < 3 || names[2] != "NoPorts" {
+			return fmt.Errorf("/proc/net/snmp has no NoPorts: %v", names)
+		}
+		return nil
+	}))
+}
+
+// TestThroughRouter: the target is not on the link; probes go to the next hop's MAC. Also a link-local target.
+func TestThroughRouter(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	n.must(n.far.Do(func() error {
+		l, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		for _, p := range []string{"10.97.0.1/32", "fd97::1/128"} {
+			a, err := netlink.ParseAddr(p)
+			if err != nil {
+				return err
+			}
+			if err := netlink.AddrAdd(l, a); err != nil {
+				return err
+			}
+		}
+		return os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0)
+	}))
+	n.must(n.near.Do(func() error {
+		l, err := netlink.LinkByName(nearIface)
+		if err != nil {
+			return err
+		}
+		for dst, gw := range map[string]string{"10.97.0.0/24": far4, "fd97::/64": far6} {
+			to, err := netlink.ParseIPNet(dst)
+			if err != nil {
+				return err
+			}
+			if err := netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: to, Gw: net.ParseIP(gw)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	var local string
+	n.must(n.far.Do(func() error {
+		l, err := netlink.LinkByName(farIface)
+		if err != nil {
+			return err
+		}
+		if !await.Holds(func() bool { // until duplicate address detection is over
+			var all []netlink.Addr
+			all, err = netlink.AddrList(l, netlink.FAMILY_V6)
+			for _, a := range all {
+				if a.IP.IsLinkLocalUnicast() && a.Flags&unix.IFA_F_TENTATIVE == 0 {
+					local = a.IP.String()
+				}
+			}
+			return err != nil || local != ""
+		}) {
+			err = fmt.Errorf("%s got no link-local address", farIface)
+		}
+		return err
+	}))
+	for _, args := range [][]string{
+		{"-target", "10.97.0.1"},
+		{"-target", "10.97.0.1", "-source", "10.98.0.77"},
+		{"-target", "10.97.0.1", "-source", "10.98.0.77", "-gateway", far4, "-iface", nearIface, "-driver", "afpacket"},
+		{"-target", "fd97::1"},
+		{"-target", "fd97::1", "-driver", "afxdp"},
+		{"-target", local + "%" + nearIface},
+		{"-target", local, "-iface", nearIface, "-transport", "socket"},
+	} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "r")
+			read(t, dir, n.bench(quick(append(args, "-count", "50", "-out", dir)...)...))
+		})
+	}
+}

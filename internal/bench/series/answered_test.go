@@ -1,0 +1,46 @@
+package series
+
+import (
+	"bytes"
+	"net/netip"
+	"testing"
+
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+)
+
+// moody gives back every frame but those of some Sends.
+type moody struct {
+	silent int // Sends that are not answered from now on
+	queue  [][]byte
+	last   []byte
+}
+
+func (m *moody) Send(b []byte) error {
+	m.last = bytes.Clone(b)
+	if m.silent--; m.silent < 0 {
+		m.queue = append(m.queue, m.last)
+	}
+	return nil
+}
+
+func (m *moody) Recv(buf []byte) (n int, at int64, err error) {
+	if len(m.queue) > 0 {
+		n = copy(buf, m.queue[0])
+		m.queue = m.queue[1:]
+	}
+	return n, 0, nil
+}
+
+// A reply that comes late, to a probe that was sent before a hook changed something, does not say that the target answers now.
+func TestAnswered(t *testing.T) {
+	m := &moody{}
+	s := &Series{wire: m, flow: probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"),
+		Dst: netip.MustParseAddr("10.0.0.2"), SrcPort: 1000, DstPort: 7, Run: 1, Size: 60}}
+	if err := s.Answered(); err != nil {
+		t.Fatal(err)
+	}
+	m.queue, m.silent = [][]byte{m.last}, 2
+	if err := s.Answered(); err != nil || m.silent >= 0 {
+		t.Errorf("%v; the reply to an earlier probe was taken: %d probes more were not to be answered", err, m.silent)
+	}
+}

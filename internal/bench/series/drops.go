@@ -1,0 +1,95 @@
+package series
+
+import (
+	"encoding/binary"
+
+	"github.com/rebound-nic/rebound/internal/bench/drops"
+	"github.com/rebound-nic/rebound/internal/bench/engine"
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/latency/report"
+)
+
+// counters are where this host counts what it drops of the series' frames.
+func (s *Series) counters() drops.Source {
+	from := drops.Source{Device: s.port.device, Interface: s.path.Interface, Responder: s.Responder}
+	if s.port.socket != nil {
+		from.Socket = s.port.socket
+	}
+	return from
+}
+
+// Counts returns what became of the measured probes, and the counters that say where those without a reply were dropped.
+func (s *Series) Counts() (c report.Counts, drops []report.Drop) {
+	n := s.stream.Counts()
+	c = report.Counts{Sent: n.Sent, Received: n.Received, Late: n.Late, Duplicates: n.Duplicates, Reordered: n.Reordered, Corrupt: n.Corrupt,
+		SendFailed: n.Unsent}
+	drops = report.AddDrops(nil, s.drops)
+	for i := range drops {
+		d := &drops[i]
+		// A filter or a flow rule before the ring proves nothing by itself. Foreign has what passed it and was not ours.
+		d.Ours = d.Ours && n.Foreign == 0 && n.Stray == 0 && s.VLAN == 0
+		if d.Place == report.NotSent && d.Ours { // a refused frame is in both
+			d.Frames = max(d.Frames-n.Unsent, 0)
+		}
+	}
+	closed, merged := n.Closed, n.Closed > 0 // a host limits how many ICMP errors it sends
+	if p := s.port.socket; p != nil {
+		closed, merged = p.Closed-s.closed, p.Closed > s.closed
+	}
+	if closed > 0 {
+		drops = append(drops, report.Drop{Place: report.RefusedThere, By: "target: port unreachable", Frames: closed, Ours: true})
+	}
+	st := s.stream.STAMP()
+	if st != nil {
+		for i := range st.TLVs {
+			if n := unanswered(&st.TLVs[i]); n > 0 {
+				drops = append(drops, report.Drop{Place: report.RefusedThere, By: "reflector: STAMP direct measurement", Frames: n, Ours: true})
+			}
+		}
+	}
+	u := report.Unanswered{Measured: n.Unanswered(), Warmup: n.Silent + n.Abandoned, Copies: n.Duplicates > 0}
+	if st == nil || !st.Stateful {
+		c.Locate(u, drops)
+	} else {
+		u.Forward = min(st.LostThere, u.Measured)
+		back := min(st.LostBack, u.Measured-u.Forward)
+		ways(&c, u.Forward, back, u.Measured-u.Forward-back, c.Locate(u, drops))
+	}
+	if s.counters().Uncounted() { // only probes that did not reach the target were certainly lost
+		c.LostUncertain = max(c.LostUncertain, c.Lost-u.Forward)
+	}
+	c.LostUncertain = min(c.Lost, c.LostUncertain+n.Stray) // a reply to a forgotten probe is late
+	if merged {
+		c.LostUncertain = c.Lost
+	}
+	return c, drops
+}
+
+// unanswered is how many packets a reflector received and did not answer, from its first answer to a Direct Measurement TLV to its
+// latest (RFC 8972 §4.5).
+func unanswered(t *engine.Told) int64 {
+	if t.Type != probe.DirectMeasurement || t.Answered < 2 {
+		return 0
+	}
+	be := binary.BigEndian
+	received := be.Uint32(t.Latest[4:]) - be.Uint32(t.First[4:])
+	sent := be.Uint32(t.Latest[8:]) - be.Uint32(t.First[8:])
+	return max(int64(int32(received-sent)), 0)
+}
+
+// ways divides the lost probes by direction. there, back and either have those without a reply, elsewhere how many of them were
+// dropped at one of the hosts.
+func ways(c *report.Counts, there, back, either int64, elsewhere map[report.Place]int64) {
+	for place, n := range elsewhere {
+		first := &there
+		if place == report.DroppedHere {
+			first = &back
+		}
+		for _, way := range []*int64{first, &either} {
+			part := min(n, *way)
+			*way -= part
+			n -= part
+		}
+	}
+	c.LostForward, c.LostBackward, c.LostEither = &there, &back, &either
+}

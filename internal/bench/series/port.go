@@ -1,0 +1,218 @@
+package series
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/bench/drops"
+	"github.com/rebound-nic/rebound/internal/bench/engine"
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/internal/bench/settings"
+	"github.com/rebound-nic/rebound/internal/bench/socket"
+	"github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/nic"
+)
+
+// Options say how the devices of a Set are opened.
+type Options struct {
+	NIC        cards.Config // but for driver and device, which are settings of each variant
+	Timestamps bool         // keep the kernel's and the card's timestamps as well
+	Log        *slog.Logger
+}
+
+// Set is all series of one command, and the devices that they share.
+type Set struct {
+	Series []*Series
+	ports  []*port
+}
+
+// port is an open device or socket. Series on the same device share it.
+type port struct {
+	engine.Port
+	device  nic.Port // raw
+	socket  *socket.Port
+	stamper *engine.Stamper
+	stamps  nic.Timestamping
+	series  []*Series
+	holds   []int // kernel sockets that keep our UDP ports from the kernel's "port unreachable"
+}
+
+// Open opens what the variants need, and resolves their next hops. What it returns is to be closed, with an error too.
+func Open(o Options, variants []settings.Settings) (*Set, error) {
+	set := &Set{}
+	byDevice := map[string]*port{}
+	for _, v := range variants {
+		s := &Series{Settings: v}
+		if err := s.find(); err != nil {
+			return set, err
+		}
+		if s.Responder != "" {
+			if _, err := drops.ReadResponder(s.Responder); err != nil {
+				return set, fmt.Errorf("-responder-metrics: %w", err)
+			}
+		}
+		set.Series = append(set.Series, s)
+		if s.Transport == "socket" {
+			if err := set.openSocket(o, s); err != nil {
+				return set, err
+			}
+			continue
+		}
+		key := s.Driver + " " + s.path.Interface
+		p := byDevice[key]
+		if p == nil {
+			p = &port{}
+			byDevice[key] = p
+			set.ports = append(set.ports, p)
+		}
+		p.series = append(p.series, s)
+		s.port = p
+		if err := s.address(p); err != nil {
+			return set, err
+		}
+	}
+	for _, p := range set.ports {
+		if p.socket == nil {
+			if err := p.open(o); err != nil {
+				return set, err
+			}
+		}
+	}
+	return set, nil
+}
+
+// Close closes all devices.
+func (set *Set) Close() (err error) {
+	for _, p := range set.ports {
+		err = errors.Join(err, p.close())
+	}
+	return err
+}
+
+func (p *port) close() error {
+	for _, fd := range p.holds {
+		unix.Close(fd)
+	}
+	switch {
+	case p.device != nil:
+		return p.device.Close()
+	case p.socket != nil:
+		return p.socket.Close()
+	}
+	return nil // something failed before its turn to be opened came
+}
+
+func (set *Set) openSocket(o Options, s *Series) (err error) {
+	p := &port{series: []*Series{s}}
+	if s.Proto == probe.ICMP {
+		s.flow.Layer = probe.Message
+		p.socket, err = socket.Ping(s.Target, s.Source, s.Iface)
+	} else {
+		s.flow.Layer = probe.Datagram
+		p.socket, err = socket.UDP(netip.AddrPortFrom(s.Target, s.flow.DstPort), s.Source, s.Iface)
+	}
+	if err != nil {
+		return err
+	}
+	p.Port, s.port, s.wire = p.socket, p, p.socket
+	set.ports = append(set.ports, p)
+	p.socket.Interface = s.path.Interface
+	if err := p.socket.Mark(s.TOS(), s.TTL); err != nil {
+		return exit.Usagef("%w", err)
+	}
+	own := p.socket.Local()
+	s.flow.Src, s.flow.SrcPort, s.flow.ID = own.Addr().WithZone(""), own.Port(), own.Port()
+	return p.enableStamps(o, p.socket)
+}
+
+// open opens a device for raw frames.
+func (p *port) open(o Options) (err error) {
+	first := p.series[0]
+	do := o.NIC
+	do.Driver, do.Device, do.Log = first.Driver, first.path.Interface, o.Log
+	if first.Message {
+		if err := p.openMessages(do); err != nil {
+			return err
+		}
+		return p.enableStamps(o, nil)
+	}
+	if do.Steer, err = p.steer(); err != nil {
+		return err
+	}
+	do.Shared = first.path.Owned || do.Steer == nil || o.Timestamps // which AF_XDP has none of
+	d, err := open(do)
+	if errors.Is(err, nic.ErrNoDevice) {
+		return exit.Usagef("%w", err)
+	} else if err != nil {
+		return err
+	}
+	p.device, p.Port = d, d
+	info := d.Info()
+	for _, s := range p.series {
+		mac, err := parseMAC(info.MAC)
+		if err != nil {
+			return fmt.Errorf("%s: %w", info.Device, err)
+		}
+		s.flow.SrcMAC = mac
+		if s.wire = d; s.VLAN != 0 {
+			s.wire = newTagged(d, s.VLAN)
+		}
+		if err := s.checkSize(info.MTU); err != nil {
+			return err
+		}
+		if err := s.resolve(); err != nil {
+			return err
+		}
+	}
+	t, _ := d.(nic.Timestamper)
+	return p.enableStamps(o, t)
+}
+
+func (p *port) enableStamps(o Options, t nic.Timestamper) (err error) {
+	if !o.Timestamps {
+		return nil
+	}
+	if t == nil {
+		return exit.Usagef("-timestamps: driver %s has none", p.device.Info().Driver)
+	}
+	if p.stamps, err = t.EnableTimestamps(true); err != nil {
+		return err
+	}
+	p.stamper = engine.NewStamper(t)
+	return nil
+}
+
+// steer says what a device has to take for its series, nil for everything.
+func (p *port) steer() (*nic.Steer, error) {
+	first := p.series[0]
+	out := &nic.Steer{Local: first.flow.Src, Remote: first.flow.Dst, Neighbours: !first.path.Owned}
+	for _, s := range p.series {
+		if s.flow.Src != out.Local || s.flow.Dst != out.Remote || s.path.Next != first.path.Next || s.path.Routed(s.Target) && out.Neighbours || s.VLAN != 0 {
+			for _, s := range p.series {
+				if s.path.Owned && s.Driver == "afxdp" {
+					return nil, exit.Usagef("afxdp would have to take all frames of %s, which the host uses too: for several targets, a VLAN, or a router that is asked for its MAC, take -driver afpacket",
+						s.path.Interface)
+				}
+			}
+			return nil, nil
+		}
+		if s.Proto == probe.ICMP {
+			out.EchoIDs = append(out.EchoIDs, s.flow.ID)
+		} else {
+			out.UDPPorts = append(out.UDPPorts, s.flow.SrcPorts...)
+		}
+	}
+	return out, nil
+}
+
+func parseMAC(s string) (mac [6]byte, err error) {
+	if n, err := fmt.Sscanf(s, "%02x:%02x:%02x:%02x:%02x:%02x", &mac[0], &mac[1], &mac[2], &mac[3], &mac[4], &mac[5]); n != 6 {
+		return mac, fmt.Errorf("MAC %q: %w", s, err)
+	}
+	return mac, nil
+}

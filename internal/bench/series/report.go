@@ -1,0 +1,181 @@
+package series
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/corewatch"
+	"github.com/rebound-nic/rebound/internal/bench/engine"
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/host"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+)
+
+// Circumstances are what all reports of one command share.
+type Circumstances struct {
+	Clock       *latency.Clock
+	Host        host.Facts
+	Session     string             // the same in reports whose runs alternated, empty otherwise
+	SelfTest    *latency.Histogram // nil for none
+	Watched     []corewatch.Sample // of the core; nil where it was not watched
+	Slack       time.Duration      // how late a run may end that is still said to have offered its rate
+	Interrupted bool
+	Anonymous   bool
+}
+
+// Report makes the report of what was measured.
+func (s *Series) Report(c Circumstances) *report.Report {
+	rep := report.New("bench", report.RoundTrip)
+	rep.Label = s.Label()
+	rep.Session = c.Session
+	rep.Host = c.Host
+	n := s.stream.Counts()
+	rep.Traffic = report.Traffic{Target: s.flow.Dst.String(), Protocol: s.Protocol(), IPVersion: 4, FrameSize: s.flow.Size,
+		Mode: "closed", Outstanding: 1, Transport: s.Transport}
+	if s.flow.Dst.Is6() {
+		rep.Traffic.IPVersion = 6
+	}
+	rep.Traffic.DSCP, rep.Traffic.ECN, rep.Traffic.TTL, rep.Traffic.VLAN, rep.Traffic.SourcePorts = int(s.DSCP), int(s.ECN), int(s.TTL), int(s.VLAN), s.Ports
+	if s.Proto != probe.ICMP {
+		rep.Traffic.Target = netip.AddrPortFrom(s.flow.Dst, s.flow.DstPort).String()
+	}
+	if s.Message {
+		rep.Traffic.Target, rep.Traffic.FrameSize, rep.Traffic.Transport = netip.AddrPortFrom(s.Target, s.Port).String(), s.message(), "message"
+		rep.Traffic.IPVersion = 0
+	}
+	if s.Rates[0] > 0 {
+		rep.Traffic.Mode, rep.Traffic.Rate, rep.Traffic.Outstanding = "open", s.Rates[0], 0
+	}
+	rep.Counts, rep.Drops = s.Counts()
+	rep.Order = order(n, s.stream.Sequence())
+	s.device(rep)
+	rep.Fill(s.rec.Recording())
+	rep.Series = dropEmpty(rep.Series)
+	rep.Add(latency.GapSeries, latency.FromHot(&s.stream.Gap, c.Clock))
+	rep.Tail = tail(s.stream.Slowest(), rep.Main().Summary.P50, c.Clock, c.Watched)
+	rep.Traffic.Warmup = s.stream.Warmup / int64(max(len(rep.Runs), 1))
+	if c.SelfTest != nil {
+		rep.Add(latency.JitterSeries, c.SelfTest)
+	}
+	rep.Notes = append(rep.Notes, s.Notes...)
+	if s.Do != "" {
+		note := "before each slice this command was run: " + s.Do
+		if c.Anonymous {
+			note = "before each slice a command was run, which an anonymous report leaves out"
+		}
+		rep.Notes = append(rep.Notes, note)
+	}
+	if c.Interrupted {
+		rep.Notes = append(rep.Notes, "interrupted by a signal: what was measured until then is here")
+	}
+	rep.Notes = append(rep.Notes, s.remarks(n)...)
+	if late := time.Duration(c.Clock.Nanoseconds(s.stream.Behind)); late > c.Slack {
+		rep.Notes = append(rep.Notes, fmt.Sprintf("this host could not keep to the rate asked for: a run ended %v behind its schedule", late.Round(time.Microsecond)))
+	}
+	if s.counters().Uncounted() && rep.Counts.LostUncertain > 0 {
+		rep.Notes = append(rep.Notes, "lost is a range: the device does not count the frames that it drops for want of a receive buffer ("+rep.Device.Driver+")")
+	}
+	if st := s.stream.STAMP(); st != nil {
+		s.told(rep, st)
+	}
+	if c.Anonymous {
+		rep.Anonymize()
+	}
+	return rep
+}
+
+func order(n engine.Counts, q engine.Sequence) *report.Order {
+	o := &report.Order{Extent: q.Extent, LossPeriods: q.LossPeriods, LongestLoss: q.LongestLoss,
+		ReorderedRatio: float64(n.Reordered) / float64(max(n.Received+n.Late, 1))}
+	for length, count := range q.LossLengths {
+		if count > 0 {
+			o.LossLengths = append(o.LossLengths, report.LossLength{Length: length, Count: count})
+		}
+	}
+	return o
+}
+
+// dropEmpty leaves out series that no stamp came for.
+func dropEmpty(all []*latency.Series) []*latency.Series {
+	var out []*latency.Series
+	for _, each := range all {
+		if each.Summary.Count > 0 || each.Name == latency.MainSeries {
+			out = append(out, each)
+		}
+	}
+	return out
+}
+
+// device describes the interface. One of the kernel's that stands on a model is a model.
+func (s *Series) device(rep *report.Report) {
+	defer func() {
+		if d := &rep.Device; d.Backend == string(nic.Socket) && pci.InterfaceIsModel(d.Device) {
+			d.Backend = string(nic.Sim)
+			d.Notes = append(d.Notes, "the interface is the kernel's driver on a device model: its timestamps are the model's, not a card's")
+		}
+	}()
+	if s.port.device == nil {
+		rep.Device = report.Device{Driver: "socket", Device: s.path.Interface, MTU: s.path.MTU, Backend: string(nic.Socket),
+			Notes: []string{"through the kernel's own socket: both ways through its network stack are part of the round trip"}}
+		return
+	}
+	i := s.port.device.Info()
+	rep.Device = report.Device{Driver: i.Driver, Device: i.Device, Model: i.Model, MAC: i.MAC, MTU: i.MTU, Queues: i.Queues,
+		Backend: string(i.Backend), Push: i.Push, Notes: i.Notes}
+	if l, err := s.port.device.Link(); err == nil {
+		rep.Device.Speed = l.Speed
+	}
+	var st nic.Stats
+	if err := s.port.device.ReadStats(&st); err == nil {
+		rep.Device.Counters = map[string]uint64{"rx_frames": st.RxFrames, "tx_frames": st.TxFrames, "rx_dropped": st.RxDropped,
+			"rx_errors": st.RxErrors, "tx_dropped": st.TxDropped, "tx_errors": st.TxErrors, "resets": st.Resets}
+		for k, v := range st.Extra {
+			rep.Device.Counters[k] = v
+		}
+		if i.NoDropCounter {
+			delete(rep.Device.Counters, "rx_dropped")
+		}
+	}
+}
+
+// remarks puts into words what the counts alone do not say.
+func (s *Series) remarks(n engine.Counts) []string {
+	var out []string
+	say := func(count int64, format string, args ...any) {
+		if count > 0 {
+			out = append(out, fmt.Sprintf("%d "+format, append([]any{count}, args...)...))
+		}
+	}
+	say(n.Unsummed, "replies carried no finished UDP checksum (left to an offload, as on a veth pair); all else in them was right")
+	say(n.Corrupt, "corrupt replies, by the first thing wrong in each: %s", s.wrong())
+	say(n.Spoiled, "probes were answered by corrupt replies only: neither received nor lost")
+	say(n.Refused, "ICMP errors, the last %s", icmpError(s.stream.Error, s.flow.Dst.Is6()))
+	if p := s.port.socket; p != nil {
+		say(p.Refused, "errors that the kernel reported on the socket, the last: %v", p.LastRefusal)
+	}
+	say(n.Abandoned, "probes were not awaited to the end of their time-out because of the interruption: neither sent nor lost")
+	say(n.Stray, "replies to probes older than the bench remembers: their probes count as lost")
+	say(s.stream.Full, "times that the transmit ring was full and the bench had to wait")
+	if s.port.stamper != nil {
+		t := s.port.stamps
+		out = append(out, fmt.Sprintf("timestamps asked for; in force: kernel receive %t, kernel send %t, card receive %t, card send %t",
+			t.RxSoftware, t.TxSoftware, t.RxHardware, t.TxHardware))
+	}
+	return out
+}
+
+// wrong lists what was wrong with corrupt replies.
+func (s *Series) wrong() string {
+	var out []string
+	for f, k := range s.stream.Fields {
+		if k > 0 {
+			out = append(out, fmt.Sprintf("%v %d", probe.Field(f), k))
+		}
+	}
+	return strings.Join(out, ", ")
+}

@@ -1,0 +1,326 @@
+// Package series holds a series of probes from the opening of its device to its report: the way to the target, the port, the
+// stream and what it recorded.
+package series
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/clockerror"
+	"github.com/rebound-nic/rebound/internal/bench/engine"
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/internal/bench/route"
+	"github.com/rebound-nic/rebound/internal/bench/settings"
+	"github.com/rebound-nic/rebound/internal/bench/socket"
+	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/report"
+)
+
+// Series is one series of probes: it ends as one report. One goroutine uses it, but for Progress.
+type Series struct {
+	settings.Settings
+	Notes []string // for the report
+
+	path   route.Path
+	flow   probe.Flow
+	port   *port
+	wire   engine.Port // port, or what tags its frames
+	rec    *latency.Recorder
+	stream *engine.Stream
+
+	clock        clockerror.Bound // of this host, before the first run
+	clockUnknown error
+
+	drops  []report.Drop // while the stream ran
+	closed int64         // of the socket, before it ran
+	asked  uint32        // calls of Answered
+}
+
+// find fills in the way to the target, and checks what can be checked without opening anything.
+func (s *Series) find() error {
+	if s.Target.Is6() && s.Target.IsLinkLocalUnicast() && s.Target.Zone() == "" && s.Iface != "" {
+		s.Target = s.Target.WithZone(s.Iface)
+	}
+	s.flow = probe.Flow{Proto: s.Proto, Dst: s.Target.WithZone(""), DstPort: s.Port, Run: rand.Uint32(), Size: s.Sizes[0],
+		TOS: s.TOS(), TTL: s.TTL}
+	if s.Proto == probe.STAMP {
+		s.flow.Test = s.STAMP.Packet()
+	}
+	if s.flow.Size == 0 {
+		s.flow.Size = probe.MinSize(s.Proto, s.Target.Is6()) + s.flow.Test.Extra()
+	}
+	if s.Message {
+		return s.findMessage()
+	}
+	if s.Transport == "raw" && !onKernel(s.Iface) {
+		if !s.Source.IsValid() {
+			return exit.Usagef("%s is not the kernel's, which knows no route through it: give -source, and -gateway if the target is behind a router", s.Iface)
+		}
+		s.path = route.Path{Interface: s.Iface, Source: s.Source, Next: s.Target}
+		if s.Gateway.IsValid() {
+			s.path.Next = s.Gateway
+		}
+		return nil
+	}
+	var err error
+	s.path, err = route.Find(s.Target, route.Constraints{Interface: s.Iface, Source: s.Source, Gateway: s.Gateway})
+	switch {
+	case errors.Is(err, route.ErrNoInterface), errors.Is(err, route.ErrNoSource), errors.Is(err, route.ErrNoRoute):
+		return exit.Usagef("%w", err)
+	case err != nil:
+		return err
+	case s.path.Loopback && s.Transport == "raw":
+		return exit.Usagef("%v is reached through the loopback interface %s, which carries no frames to a peer: take -transport socket, or a veth pair",
+			s.Target, s.path.Interface)
+	case s.Transport == "socket" && s.Source.IsValid() && !s.path.Owned:
+		return exit.Usagef("source %v is not an address of this host: a socket needs one, -transport raw does not", s.Source)
+	}
+	return s.checkSize(s.path.MTU)
+}
+
+func (s *Series) checkSize(mtu int) error {
+	if err := probe.CheckSize(s.Proto, s.Target.Is6(), s.flow.Size, s.flow.Test.Extra(), mtu); err != nil {
+		return exit.Usagef("%w", err)
+	}
+	return nil
+}
+
+// address chooses what a raw flow sends from, before the device is open.
+func (s *Series) address(p *port) error {
+	s.flow.Src = s.path.Source.WithZone("")
+	s.flow.ID = uint16(1 + rand.IntN(0xffff))
+	if s.Proto == probe.ICMP || s.Message {
+		return nil
+	}
+	count := max(s.Ports, 1)
+	if !s.path.Owned {
+		const first, dynamic = 49152, 16384 // RFC 6335 §6
+		at := rand.IntN(dynamic)
+		for i := range count {
+			s.flow.SrcPorts = append(s.flow.SrcPorts, uint16(first+(at+i)%dynamic))
+		}
+	} else {
+		for range count {
+			fd, own, err := socket.Hold(s.flow.Src, s.path.Index)
+			if err != nil {
+				return err
+			}
+			p.holds = append(p.holds, fd)
+			s.flow.SrcPorts = append(s.flow.SrcPorts, own)
+		}
+	}
+	s.flow.SrcPort = s.flow.SrcPorts[0]
+	return nil
+}
+
+// resolve finds the next hop's MAC.
+func (s *Series) resolve() error {
+	s.flow.Routed = s.path.Routed(s.Target)
+	if s.MAC != [6]byte{} {
+		s.flow.DstMAC = s.MAC
+		return nil
+	}
+	if onKernel(s.Iface) && s.path.Owned && s.VLAN == 0 {
+		if mac, ok := s.path.Known(); ok {
+			s.flow.DstMAC = mac
+			return nil
+		}
+		if s.path.AskKernel() == nil {
+			for range 300 {
+				time.Sleep(10 * time.Millisecond)
+				if mac, ok := s.path.Known(); ok {
+					s.flow.DstMAC = mac
+					return nil
+				}
+			}
+			return fmt.Errorf("%w: the kernel found no MAC for %v on %s", route.ErrNoAnswer, s.path.Next, s.path.Interface)
+		}
+	}
+	tries := route.Tries
+	if !onKernel(s.Iface) {
+		// Opening the NIC brought its link up a moment ago. A switch with spanning tree forwards 30 s after that (IEEE 802.1D-2004
+		// §17.14: two Forward Delays), and a peer on InfiniBand waits for the subnet manager to have seen the link.
+		tries = 40
+	}
+	mac, err := s.neighbour().Resolve(s.wire, s.path.Next, tries, time.Second)
+	s.flow.DstMAC = mac
+	return err
+}
+
+func (s *Series) neighbour() *route.Neighbour { return route.NewNeighbour(s.flow.Src, s.flow.SrcMAC) }
+
+// Recording says what a series keeps of its round trips.
+type Recording struct {
+	Duration time.Duration // of a run, 0 if it ends by its count: the intervals are a part of it
+	Interval time.Duration // 0 for a twentieth of Duration
+	Raw      bool          // single round trips as well
+}
+
+// Prepare makes a new stream and recorder at a rate in probes per second, 0 for a closed loop.
+func (s *Series) Prepare(clock *latency.Clock, o Recording, rate float64) error {
+	codec, err := probe.New(s.flow)
+	if err != nil {
+		return exit.Usagef("%w", err)
+	}
+	s.Rates, s.drops = []float64{rate}, nil
+	if s.port.socket != nil {
+		s.closed = s.port.socket.Closed
+	}
+	ro := latency.RecorderOptions{OpenLoop: rate > 0, Interval: min(max(o.Duration/20, 10*time.Millisecond), time.Second)}
+	switch {
+	case o.Interval > 0:
+		ro.Interval = o.Interval
+	case o.Duration == 0:
+		ro.Interval = 100 * time.Millisecond
+	}
+	if o.Raw {
+		ro.Raw = 1 << 20
+	}
+	if s.rec, err = latency.NewRecorder(clock, ro); err != nil {
+		return err
+	}
+	eo := engine.Options{Port: s.wire, Codec: codec, Recorder: s.rec, Rate: rate, Timeout: s.Timeout, Stamps: s.port.stamper,
+		StopAtZero: s.STAMP.StopAtZero}
+	if s.port.device != nil && !s.Message {
+		eo.Answer = s.neighbour().Answer
+	}
+	if s.Proto == probe.STAMP {
+		s.clock, s.clockUnknown = clockerror.Read(s.STAMP.ClockError, s.path.Interface)
+	}
+	s.stream, err = engine.New(eo)
+	return err
+}
+
+// Run measures on the calling thread, as engine.Stream.Run does.
+func (s *Series) Run(l engine.Limit, stop *atomic.Bool) error {
+	err := s.stream.Discard()
+	if err == nil {
+		counters := s.counters()
+		before := counters.Read()
+		err = s.stream.Run(l, stop)
+		s.drops = report.AddDrops(s.drops, counters.Grown(before, counters.Read()))
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.Label(), err)
+	}
+	return nil
+}
+
+// Sent returns how many probes were measured.
+func (s *Series) Sent() int64 { return s.stream.Counts().Sent }
+
+// Behind returns by how much the latest in ending of all runs was behind its schedule, in ticks.
+func (s *Series) Behind() uint64 { return s.stream.Behind }
+
+// Progress is read by others while the series runs.
+func (s *Series) Progress() *engine.Progress { return &s.stream.Progress }
+
+// Label is what tables call the series.
+func (s *Series) Label() string {
+	if s.Name != "" {
+		return s.Name
+	}
+	return s.Target.String()
+}
+
+// Silent reports whether what was sent drew no reply that could be timed.
+func (s *Series) Silent() bool {
+	n := s.stream.Counts()
+	return n.Sent > 0 && n.Received+n.Late == 0
+}
+
+// ErrNoReply says that the target was silent, or answered with something else than what was asked for.
+var ErrNoReply = errors.New("no usable reply")
+
+// NoReply returns ErrNoReply with what is known of the reason.
+func (s *Series) NoReply() error {
+	to := s.Target.String()
+	if s.Proto != probe.ICMP && !s.Message {
+		to = netip.AddrPortFrom(s.Target, s.flow.DstPort).String()
+	}
+	n := s.stream.Counts()
+	refused := ""
+	if n.Refused > 0 {
+		refused = fmt.Sprintf("; it answered with %d ICMP errors, the last %s", n.Refused, icmpError(s.stream.Error, s.Target.Is6()))
+	}
+	if p := s.port.socket; p != nil && p.Refused > 0 {
+		refused = fmt.Sprintf("; the kernel reports: %v", p.LastRefusal)
+	}
+	answered := fmt.Sprintf("none answered within %v", s.Timeout)
+	if c, _ := s.Counts(); c.Elsewhere() != "" {
+		answered += " (" + c.Elsewhere() + ")"
+	}
+	if n.Corrupt > 0 {
+		answered = fmt.Sprintf("and %d replies, those to the warm-up included, all corrupt, by the first thing wrong in each: %s", n.Corrupt, s.wrong())
+		if s.stream.Fields[probe.Length] > 0 {
+			answered += fmt.Sprintf(". The latest had %d bytes of payload, the probe has %d", s.stream.Payload, s.stream.PayloadSize())
+			if s.Proto == probe.STAMP {
+				answered += ": a reflector's packets are as long as the sender's (RFC 8762 §4.3), and this one's are not"
+			}
+		}
+	}
+	return fmt.Errorf("%w from %s by %s: %d probes sent through %s to %v, %s%s",
+		ErrNoReply, to, s.Protocol(), n.Sent, s.path.Interface, s.path.Next, answered, refused)
+}
+
+// icmpError names the errors that a probe usually draws (RFC 792, RFC 4443).
+func icmpError(code uint16, v6 bool) string {
+	names := map[uint16]string{0x300: "network unreachable", 0x301: "host unreachable", 0x302: "protocol unreachable", 0x303: "port unreachable",
+		0x304: "fragmentation needed", 0x30d: "administratively prohibited", 0xb00: "time to live exceeded"}
+	if v6 {
+		names = map[uint16]string{0x100: "no route", 0x101: "administratively prohibited", 0x103: "address unreachable", 0x104: "port unreachable",
+			0x200: "packet too big", 0x300: "hop limit exceeded"}
+	}
+	if n, ok := names[code]; ok {
+		return n
+	}
+	return fmt.Sprintf("type %d code %d", code>>8, code&0xff)
+}
+
+// Answered waits until the target answers a probe that is sent now, and is not counted. A late reply to one of before does not do.
+func (s *Series) Answered() error {
+	flow := s.flow
+	flow.Test.SSID ^= 0xffff // a session of its own: a stateful reflector counts these apart
+	codec, err := probe.New(flow)
+	if err != nil {
+		return err
+	}
+	neighbour, buf := s.neighbour(), make([]byte, 1<<12)
+	seq := 1<<31 | s.asked // none that is measured
+	s.asked++
+	var r probe.Reply
+	for range 100 {
+		if err := s.wire.Send(codec.Build(seq, 0)); err != nil {
+			return err
+		}
+		for end := time.Now().Add(50 * time.Millisecond); time.Now().Before(end); {
+			n, _, err := s.wire.Recv(buf)
+			if err != nil {
+				return err
+			}
+			if n == 0 {
+				continue
+			}
+			if v := codec.Check(buf[:n], &r); v == probe.Good || v == probe.Unsummed {
+				if r.Seq == seq {
+					return nil
+				}
+				continue
+			}
+			if s.Message {
+				continue
+			}
+			if out := neighbour.Answer(buf[:n]); out != nil {
+				if err := s.wire.Send(out); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return fmt.Errorf("%s does not answer", s.Label())
+}

@@ -1,0 +1,168 @@
+package series
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/rebound-nic/rebound/internal/bench/clockerror"
+	"github.com/rebound-nic/rebound/internal/bench/engine"
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/report"
+)
+
+// told puts into the report what a STAMP reflector told.
+func (s *Series) told(rep *report.Report, st *engine.STAMP) {
+	test := &s.flow.Test
+	out := &report.STAMP{Mode: "unauthenticated", SSID: int(test.SSID), ZeroSSID: st.ZeroSSID, Stateful: st.Stateful}
+	if test.Authenticated {
+		out.Mode = "authenticated"
+	}
+	rep.STAMP = out
+	say := func(format string, a ...any) { rep.Notes = append(rep.Notes, fmt.Sprintf(format, a...)) }
+	answered := rep.Counts.Received+rep.Counts.Late > 0
+	switch {
+	case st.Stateful:
+		say("the reflector numbers its own packets: loss is told apart by direction")
+	case rep.Counts.Lost > 0 && answered:
+		say("the reflector repeats the sender's numbers (stateless): which direction lost the probes cannot be told")
+	}
+	if st.ZeroSSID {
+		say("the reflector zeroes the session identifier: it does not know RFC 8972")
+	}
+	if answered {
+		s.oneWay(rep, st)
+		clock := "not synchronised"
+		if st.Synchronised {
+			clock = "synchronised"
+		}
+		if st.NoEstimate {
+			say("the reflector gives no usable error estimate (multiplier 0); it calls its clock %s", clock)
+		} else {
+			say("the reflector calls its clock %s, wrong by at most %s; residence is a difference on that one clock", clock, latency.FormatNS(st.WorstError))
+		}
+	} else {
+		out.OneWay.Why = "no reply came"
+	}
+	if !out.OneWay.Known() {
+		rep.Series = slices.DeleteFunc(rep.Series, func(s *latency.Series) bool { return latency.OneWay(s.Name) })
+	}
+	if st.Impossible > 0 {
+		say("%d residence times were below zero or above the round trip: left out of residence, network and one-way delays", st.Impossible)
+	}
+	if hops := int(s.flow.HopLimit()); answered && int(st.TTL) < hops {
+		say("probes reached the reflector with a hop limit of %d: %d routers on the way", st.TTL, hops-int(st.TTL))
+	}
+	if st.Untrusted > 0 {
+		say("%d replies came with TLVs whose HMAC the reflector did not verify: nothing in them was used", st.Untrusted)
+	}
+	for i := range st.TLVs {
+		t := &st.TLVs[i]
+		out.TLVs = append(out.TLVs, report.TLV{Name: t.Type.String(), Answered: t.Answered, Unrecognized: t.Unrecognized, Malformed: t.Malformed,
+			Integrity: t.Flagged, Told: explain(t)})
+	}
+	for _, t := range out.TLVs {
+		line := fmt.Sprintf("TLV %s: %d answered", t.Name, t.Answered)
+		for _, n := range []struct {
+			n    int64
+			what string
+		}{{t.Unrecognized, "not understood (U)"}, {t.Malformed, "called malformed (M)"}, {t.Integrity, "with the HMAC called wrong (I)"}} {
+			if n.n > 0 {
+				line += fmt.Sprintf(", %d %s", n.n, n.what)
+			}
+		}
+		if t.Told != nil {
+			line += ": " + strings.Join(t.Told, ", ")
+		}
+		rep.Notes = append(rep.Notes, line)
+	}
+}
+
+// oneWay says by how much one-way delays may be wrong, or why there are none.
+func (s *Series) oneWay(rep *report.Report, st *engine.STAMP) {
+	o := &rep.STAMP.OneWay
+	near, unknown := clockerror.Read(s.STAMP.ClockError, s.path.Interface)
+	if s.clockUnknown != nil {
+		unknown = s.clockUnknown
+	}
+	switch {
+	case unknown != nil:
+		o.Why = unknown.Error()
+	case !st.Synchronised:
+		o.Why = "the reflector calls its clock not synchronised"
+	case st.NoEstimate:
+		o.Why = "the reflector does not say how wrong its clock is (multiplier 0)"
+	case st.NoTAI:
+		o.Why = "the reflector's times are PTP's, whose scale is TAI, and this host's kernel was not told how far that is from UTC (adjtimex: tai)"
+	}
+	if o.Why != "" {
+		return
+	}
+	near = clockerror.Worst(s.clock, near)
+	o.Near = report.ClockError{NS: near.Error.Nanoseconds(), Source: near.Source}
+	o.Far = report.ClockError{NS: int64(st.WorstError + 1), Source: "the reflector's error estimate"}
+	o.ErrorNS = o.Near.NS + o.Far.NS
+	o.NegativeThere, o.NegativeBack = st.NegativeThere, st.NegativeBack
+	rep.Notes = append(rep.Notes, fmt.Sprintf("one-way delays are wrong by up to %s: this host's clock by %s (%s), the reflector's by %s (%s)",
+		latency.FormatNS(float64(o.ErrorNS)), latency.FormatNS(float64(o.Near.NS)), o.Near.Source, latency.FormatNS(float64(o.Far.NS)), o.Far.Source))
+	if n := st.NegativeThere + st.NegativeBack; n > 0 {
+		rep.Notes = append(rep.Notes, fmt.Sprintf("%d one-way delays came out below zero (%d there, %d back) and count as 0: the clocks are apart by more than a delay",
+			n, st.NegativeThere, st.NegativeBack))
+	}
+}
+
+// explain puts the latest answer to a TLV into words.
+func explain(t *engine.Told) (out []string) {
+	if t.Answered == 0 {
+		return nil
+	}
+	say := func(format string, a ...any) { out = append(out, fmt.Sprintf(format, a...)) }
+	be, v := binary.BigEndian, t.Latest
+	switch t.Type {
+	case probe.Location:
+		say("probes came from port %d to port %d", be.Uint16(v[2:]), be.Uint16(v))
+		for x := v[4:]; len(x) >= 4 && len(x) >= 4+int(be.Uint16(x[2:])); x = x[4+int(be.Uint16(x[2:])):] {
+			sub := x[4:]
+			switch {
+			case x[0] != 0:
+			case x[1] == 2 && len(sub) >= 6:
+				say("from MAC %v", net.HardwareAddr(sub[:6]))
+			case x[1] == 5 && len(sub) >= 4, x[1] == 8 && len(sub) >= 4:
+				say("%s %v", map[byte]string{5: "to", 8: "from"}[x[1]], netip.AddrFrom4([4]byte(sub)))
+			case x[1] == 6 && len(sub) >= 16, x[1] == 9 && len(sub) >= 16:
+				say("%s %v", map[byte]string{6: "to", 9: "from"}[x[1]], netip.AddrFrom16([16]byte(sub)))
+			}
+		}
+	case probe.TimestampInformation: // RFC 8972 §5.4, §5.5
+		source := func(n byte) string {
+			return map[byte]string{1: "NTP", 2: "PTP", 3: "SSU/BITS", 4: "satellites", 5: "nothing (free-running)"}[n]
+		}
+		method := func(n byte) string {
+			return map[byte]string{1: "with help of hardware", 2: "in software", 3: "by the control plane"}[n]
+		}
+		say("T2 by a clock that follows %s, %s", orNumber(source(v[0]), v[0]), orNumber(method(v[1]), v[1]))
+		say("T3 by one that follows %s, %s", orNumber(source(v[2]), v[2]), orNumber(method(v[3]), v[3]))
+	case probe.ClassOfService:
+		say("the latest probe came with DSCP %d and ECN %d", v[0]<<4&0x30|v[1]>>4, v[1]>>2&3)
+		say("%d probes came with another DSCP or ECN than they left with", t.Other)
+		say("%d replies could not have DSCP %d", t.Reverse, v[0]>>2)
+	case probe.DirectMeasurement:
+		say("of %d sent in the session, warm-up included, the reflector had received %d and answered %d", be.Uint32(v), be.Uint32(v[4:]), be.Uint32(v[8:]))
+	case probe.AccessReport:
+		say("access %d and code %d came back", v[0]>>4, v[1])
+	case probe.FollowUp:
+		say("%d replies left at another time than they carried", t.Other)
+	}
+	return out
+}
+
+func orNumber(s string, n byte) string {
+	if s == "" {
+		return fmt.Sprintf("number %d", n)
+	}
+	return s
+}

@@ -1,0 +1,74 @@
+package series
+
+import (
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/engine"
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/internal/bench/settings"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/nic"
+)
+
+// card is a device whose drop counter grows by drops from one reading to the next.
+type card struct {
+	nic.Port
+	drops     uint64
+	info      nic.Info
+	rxDropped uint64
+}
+
+func (c *card) Info() nic.Info          { return c.info }
+func (c *card) Link() (nic.Link, error) { return nic.Link{}, nil }
+func (c *card) ReadStats(s *nic.Stats) error {
+	*s = nic.Stats{RxDropped: c.rxDropped}
+	c.rxDropped += c.drops
+	return nil
+}
+
+// What a card dropped was dropped here. What a card dropped that does not count it is not lost between the hosts for certain.
+func TestCardDrops(t *testing.T) {
+	clock, err := latency.NewClock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		card card
+		lost string
+		here int64
+	}{
+		{"no drops", card{info: nic.Info{Driver: "mlx5", Backend: nic.Silicon}}, "3", 0},
+		{"two dropped", card{info: nic.Info{Driver: "mlx5", Backend: nic.Silicon}, drops: 2}, "between 1 and 3", 2},
+		{"not counted", card{info: nic.Info{Driver: "virtio", Backend: nic.Silicon, NoDropCounter: true}}, "between 0 and 3", 0},
+	} {
+		m := &moody{silent: 3}
+		s := &Series{Settings: settings.Settings{Message: true, Timeout: 1500 * time.Millisecond}, wire: m, port: &port{device: &c.card},
+			flow: probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
+				SrcPort: 1000, DstPort: 7, Run: 1, Size: 60}}
+		if err := s.Prepare(clock, Recording{}, 1000); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Run(engine.Limit{Count: 20}, new(atomic.Bool)); err != nil {
+			t.Fatal(err)
+		}
+		n, drops := s.Counts()
+		if n.Sent != 20 || n.LostText() != c.lost || n.DroppedHere != c.here || n.Received+n.Late != 17 {
+			t.Errorf("%s: %+v, lost %s, want %s", c.name, n, n.LostText(), c.lost)
+		}
+		want := []report.Drop{{Place: report.DroppedHere, By: "NIC: rx_dropped", Frames: c.here}}
+		if c.here > 0 && !slices.Equal(drops, want) {
+			t.Errorf("%s: %+v, want %+v", c.name, drops, want)
+		}
+		rep := &report.Report{}
+		s.device(rep)
+		if _, has := rep.Device.Counters["rx_dropped"]; has == c.card.info.NoDropCounter {
+			t.Errorf("%s: counters %v", c.name, rep.Device.Counters)
+		}
+	}
+}

@@ -1,0 +1,106 @@
+package session
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
+
+	"github.com/rebound-nic/rebound/internal/bench/engine"
+	"github.com/rebound-nic/rebound/internal/bench/series"
+	"github.com/rebound-nic/rebound/latency/plain"
+)
+
+// progress shows how far a run is: a bar on a terminal, a plain line now and then elsewhere. It reads what the measuring
+// thread publishes, from a goroutine that runs on other CPUs.
+type progress struct {
+	log    *slog.Logger
+	now    atomic.Pointer[series.Series]
+	slices atomic.Int64 // begun
+	total  int
+	limit  engine.Limit
+	done   chan struct{}
+	over   chan struct{}
+	bar    *progressbar.ProgressBar
+	begun  atomic.Int64 // of the slice, Unix ns
+	before atomic.Int64 // sent by the series before the slice
+}
+
+const (
+	barEvery  = 200 * time.Millisecond
+	lineEvery = 5 * time.Second
+	steps     = 1000
+)
+
+// newProgress shows progress in as many slices on a terminal w, else in log.
+func newProgress(w io.Writer, log *slog.Logger, slices int, l engine.Limit) *progress {
+	p := &progress{log: log, total: slices, limit: l, done: make(chan struct{}), over: make(chan struct{})}
+	every := lineEvery
+	if p, ok := w.(*plain.Writer); ok && p.File() != nil {
+		w = p.File() // a bar needs control characters of its own
+	}
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		every = barEvery
+		p.bar = progressbar.NewOptions(steps, progressbar.OptionSetWriter(f), progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish(),
+			progressbar.OptionSetPredictTime(false), progressbar.OptionSetElapsedTime(false))
+	}
+	go p.run(every)
+	return p
+}
+
+func (p *progress) next(s *series.Series) {
+	p.slices.Add(1)
+	p.begun.Store(time.Now().UnixNano())
+	p.before.Store(s.Sent())
+	p.now.Store(s)
+}
+
+func (p *progress) run(every time.Duration) {
+	defer close(p.over)
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-p.done:
+			if p.bar != nil {
+				_ = p.bar.Clear()
+			}
+			return
+		case <-tick.C:
+		}
+		s := p.now.Load()
+		if s == nil {
+			continue
+		}
+		sent, received := s.Progress().Sent.Load(), s.Progress().Received.Load()
+		text := fmt.Sprintf("%s: %d sent, %d answered", plain.Text(s.Label()), sent, received)
+		if p.bar != nil {
+			p.bar.Describe(text)
+			_ = p.bar.Set(int(p.part(sent) * (steps - 1)))
+		} else {
+			p.log.Info(text, "part", fmt.Sprintf("%.0f %%", 100*p.part(sent)))
+		}
+	}
+}
+
+// part returns how much of all slices is done, 0 to 1.
+func (p *progress) part(sent int64) float64 {
+	in := 0.0
+	if p.limit.Duration > 0 {
+		in = float64(time.Now().UnixNano()-p.begun.Load()) / float64(p.limit.Duration+p.limit.Warmup)
+	}
+	if p.limit.Count > 0 {
+		in = max(in, float64(sent-p.before.Load())/float64(p.limit.Count))
+	}
+	return min((float64(p.slices.Load()-1)+min(max(in, 0), 1))/float64(p.total), 1)
+}
+
+func (p *progress) end() {
+	close(p.done)
+	<-p.over
+}

@@ -1,0 +1,195 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/engine"
+	"github.com/rebound-nic/rebound/internal/bench/series"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/report"
+)
+
+// Trial is one rate that a search tried.
+type Trial struct {
+	Size    int             `json:"size"` // bytes of the frame without FCS
+	Rate    float64         `json:"rate"` // offered, probes per second
+	Counts  report.Counts   `json:"counts"`
+	Summary latency.Summary `json:"rtt"` // of the round trips from the intended send
+	Passed  bool            `json:"passed"`
+	Why     string          `json:"why"`
+	Limit   Limit           `json:"limit,omitempty"` // of a trial that did not pass
+}
+
+// Limit is who could not handle a rate.
+type Limit string
+
+const (
+	Network   Limit = "the network" // what is between the hosts
+	Target    Limit = "the target"
+	ThisHost  Limit = "this host" // the bench: its thread was late, or its rings, NIC or kernel dropped frames
+	Ambiguous Limit = "this host or the network"
+	Unclear   Limit = "the network or one of the hosts"
+)
+
+// SearchResult is what Search found: the report of the highest rate without loss for each variant.
+type SearchResult struct {
+	Result
+	Trials []Trial
+}
+
+// LimitNote begins the note that says who was the limit above the rate of a report.
+const LimitNote = "the limit above this rate: "
+
+// CutShort is the note of a search that a signal ended.
+const CutShort = "interrupted by a signal: the search was not over, and a higher rate may be without loss as well"
+
+const resolution = 0.01
+
+// Search looks for the highest rate without loss up to most probes per second for each variant (RFC 2544 §26.1): trials of
+// one length, halving the interval between the highest rate that passed and the lowest that failed until they are 1 %
+// apart. A rate that failed is tried again up to verify times before it counts (ETSI GS NFV-TST 009: loss verification).
+func Search(o Options, most float64, verify int) (*SearchResult, error) {
+	s := &session{Options: o}
+	out := &SearchResult{}
+	err := s.with(func() error {
+		for i, each := range s.series {
+			rep, err := s.search(each, most, verify, out)
+			if rep != nil {
+				err = errors.Join(err, out.write(rep, s.folder(i)))
+			}
+			if err != nil {
+				return err
+			}
+			if s.Stop.Load() {
+				break
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+func (s *session) search(each *series.Series, most float64, verify int, out *SearchResult) (best *report.Report, err error) {
+	low, high, rate := 0.0, most, most
+	var history []string
+	var limit Limit
+	for rate >= 1 && !s.Stop.Load() {
+		t, err := s.try(each, rate)
+		if err != nil {
+			return best, err
+		}
+		trials := 1
+		for ; trials <= verify && !t.Passed && !s.Stop.Load(); trials++ {
+			if t, err = s.try(each, rate); err != nil {
+				return best, err
+			}
+		}
+		if s.Stop.Load() {
+			break // a trial that was cut short proves nothing
+		}
+		if trials > 1 {
+			t.Why += fmt.Sprintf(" (trial %d)", trials)
+		}
+		if low == 0 && t.Limit != ThisHost && each.Silent() { // a bench that cannot send at this rate cannot receive either
+			return nil, each.NoReply()
+		}
+		rep := s.report(each)
+		t.Size, t.Summary = rep.Traffic.FrameSize, rep.Main().Summary
+		out.Trials = append(out.Trials, t)
+		history = append(history, fmt.Sprintf("%.0f/s: %s", rate, t.Why))
+		s.Log.Info("trial", "size", t.Size, "rate", fmt.Sprintf("%.0f", rate), "lost", t.Counts.LostText(), "verdict", t.Why)
+		if t.Passed {
+			best, low = rep, rate
+		} else {
+			high, limit = rate, t.Limit
+		}
+		if low == most || high-low <= resolution*high {
+			break
+		}
+		rate = (low + high) / 2
+	}
+	if best == nil {
+		if s.Stop.Load() {
+			return nil, ErrNoResult
+		}
+		return nil, fmt.Errorf("%s, %d bytes: no rate down to 1 per second went without loss; the limit was %s", each.Label(), out.lastSize(), limit)
+	}
+	if low < most {
+		best.Notes = append(best.Notes, LimitNote+string(limit))
+	}
+	best.Notes = append(best.Notes, fmt.Sprintf("the highest of the rates tried that lost nothing in %v (RFC 2544 §26.1 wants 60 s), to %.0f %%", s.Duration, 100*resolution))
+	best.Notes = append(best.Notes, history...)
+	if s.Stop.Load() {
+		best.Notes = append(best.Notes, CutShort)
+	}
+	return best, nil
+}
+
+func (r *SearchResult) lastSize() int {
+	if len(r.Trials) == 0 {
+		return 0
+	}
+	return r.Trials[len(r.Trials)-1].Size
+}
+
+// try offers one rate. A sender that could not keep up has not offered it: the trial fails, and says that it was the bench.
+func (s *session) try(each *series.Series, rate float64) (t Trial, err error) {
+	if err := each.Prepare(s.clock, s.recording(), rate); err != nil {
+		return t, err
+	}
+	runtime.GC()
+	show := newProgress(s.ProgressTo, s.Log, 1, engine.Limit{Warmup: s.Warmup, Duration: s.Duration})
+	show.next(each)
+	err = each.Run(engine.Limit{Warmup: s.Warmup, Duration: s.Duration, Behind: max(s.Duration/10, 100*time.Millisecond)}, s.Stop)
+	show.end()
+	t = Trial{Rate: rate}
+	t.Counts, _ = each.Counts()
+	behind := time.Duration(s.clock.Nanoseconds(each.Behind()))
+	switch {
+	case errors.Is(err, engine.ErrSend), behind > slack(s.Duration):
+		t.Limit = ThisHost
+		t.Why = fmt.Sprintf("not offered: this host fell %v behind", behind.Round(time.Microsecond))
+	case err != nil:
+		return t, err
+	default:
+		t.judge()
+	}
+	return t, nil
+}
+
+// judge says whether the trial passed, and otherwise who was the limit. What this host dropped itself says nothing about the
+// network.
+func (t *Trial) judge() {
+	c := &t.Counts
+	missing := c.Sent - c.Received - c.Late // corrupt ones included
+	percent := report.Range(c.LostLeast(), c.Lost, func(n int64) string { return fmt.Sprintf("%.3g", 100*float64(n)/float64(c.Sent)) })
+	elsewhere := c.Elsewhere()
+	switch {
+	case missing == 0:
+		t.Passed, t.Why = true, "no loss"
+		return
+	case c.LostLeast() > 0:
+		t.Limit, t.Why = Network, fmt.Sprintf("loss of %s %%", percent)
+	case c.Lost > 0 && c.RefusedThere+c.DroppedThere == 0:
+		t.Limit, t.Why = Ambiguous, fmt.Sprintf("loss of %s %%", percent)
+	case c.Lost > 0:
+		t.Limit, t.Why = Unclear, fmt.Sprintf("loss of %s %%", percent)
+	case elsewhere == "":
+		t.Limit, t.Why = Network, fmt.Sprintf("%d answered by corrupt replies only", missing)
+	case c.RefusedThere+c.DroppedThere > 0 && c.DroppedHere+c.SendFailed == 0:
+		t.Limit, t.Why = Target, "not answered by the target: "+elsewhere
+		return
+	default:
+		t.Limit, t.Why = ThisHost, "not measured by this host: "+elsewhere
+		return
+	}
+	if elsewhere != "" {
+		t.Why += ", " + elsewhere
+	}
+}
+
+// slack is how late a sender may end that is still said to have offered its rate for the time d.
+func slack(d time.Duration) time.Duration { return max(d/1000, 100*time.Microsecond) }

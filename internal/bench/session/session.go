@@ -1,0 +1,368 @@
+// Package session measures the series of one command, in turn or one after the other, and writes a report for each.
+package session
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/bench/affinity"
+	"github.com/rebound-nic/rebound/internal/bench/corewatch"
+	"github.com/rebound-nic/rebound/internal/bench/engine"
+	"github.com/rebound-nic/rebound/internal/bench/hook"
+	"github.com/rebound-nic/rebound/internal/bench/series"
+	"github.com/rebound-nic/rebound/internal/bench/settings"
+	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/internal/host/isolate"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/host"
+	"github.com/rebound-nic/rebound/latency/page"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/schedule"
+)
+
+// Options describe a session.
+type Options struct {
+	series.Options
+	Variants []settings.Settings // of one rate and one size each
+	Paired   bool                // the variants are to be compared: their slices alternate
+
+	Interval   time.Duration // that a report cuts its runs into, 0 for a twentieth of a run
+	Duration   time.Duration // of each run, 0 for no limit
+	Count      int64         // probes of each run, 0 for no limit
+	Warmup     time.Duration // before each run
+	Slice      time.Duration // Paired: what a run is cut into, 0 for one piece
+	Runs       int
+	Core       int  // CPU to measure on, -1 for the last
+	Isolate    bool // take from the Core all that can be moved elsewhere
+	SelfTest   time.Duration
+	Watch      bool // what happens on the core, from the other CPUs: not where the far end runs on one of them
+	Raw        bool
+	Anonymous  bool
+	Replace    bool                       // reports that Out holds already
+	Out        string                     // folder for the report, or for one folder of each
+	Before     func(*series.Series) error // called before each slice; may be nil
+	HookWithin time.Duration              // that the command of a variant (Settings.Do) may take
+	Stop       *atomic.Bool               // ends the session early when set
+	Log        *slog.Logger
+	ProgressTo io.Writer // a terminal gets a bar, all else lines in Log
+}
+
+// Result is what a session measured.
+type Result struct {
+	Reports   []*report.Report // written to their Dir
+	Unwritten []*report.Report // could not be written; the session's error says why
+}
+
+// session is one command's work.
+type session struct {
+	Options
+	core   *affinity.Core
+	clock  *latency.Clock
+	series []*series.Series
+	seed   string  // Paired: of the schedule
+	places [][]int // Paired: for each series, its place in each block so far
+	saved  []survivor
+	around series.Circumstances
+	state  string // the variant whose command ran last
+	// collect lets the collector run again, once nothing polls.
+	collect func()
+}
+
+// ErrNoResult is a signal that came too early.
+var ErrNoResult = errors.New("interrupted before there was a result: no report is written")
+
+// Run measures all variants and writes their reports. It runs on a thread of its own, in the caller's network namespace. A
+// Result with an error is what could be saved.
+func Run(o Options) (*Result, error) {
+	s := &session{Options: o}
+	var out *Result
+	err := s.with(func() error {
+		for _, each := range s.series {
+			if err := each.Prepare(s.clock, s.recording(), each.Rates[0]); err != nil {
+				return err
+			}
+		}
+		watch, err := s.watch()
+		if err != nil {
+			s.Log.Warn("what happens on the measuring core cannot be watched", "reason", err)
+		}
+		err = s.rounds()
+		if watch != nil {
+			s.around.Watched = watch.Stop()
+		}
+		if s.state != "" {
+			s.Log.Info("the setting that stays in force is that of the last hook", "variant", s.state)
+		}
+		s.collect() // nothing polls any more, and a report of many intervals makes hundreds of megabytes of garbage
+		var failed error
+		out, failed = s.finish()
+		return errors.Join(err, failed)
+	})
+	return out, err
+}
+
+// with calls f when all devices are open and the thread has its core.
+func (s *session) with(f func() error) (err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	s.collect = sync.OnceFunc(affinity.Quiet())
+	defer s.collect()
+	if s.core, err = affinity.Choose(s.Core); err != nil {
+		return err
+	}
+	s.Options.Options.Log = s.Log
+	set, err := series.Open(s.Options.Options, s.Variants)
+	defer func() { err = errors.Join(err, set.Close()) }()
+	if err != nil {
+		return err
+	}
+	s.series = set.Series
+	s.saved = make([]survivor, len(s.series))
+	defer func() {
+		for i := range s.saved {
+			s.saved[i].close()
+		}
+	}()
+	if s.clock, err = latency.NewClock(); err != nil {
+		return err
+	}
+	for _, note := range s.clock.Info().Notes {
+		s.Log.Warn("clock", "note", note)
+	}
+	if s.Isolate {
+		release, failed := s.isolate()
+		if failed != nil {
+			return failed
+		}
+		defer func() { err = errors.Join(err, release()) }()
+	}
+	if err := s.core.Take(); err != nil {
+		return err
+	}
+	defer s.core.Leave()
+	s.around = series.Circumstances{Clock: s.clock, Slack: slack(s.Duration), Anonymous: s.Anonymous}
+	if s.Paired {
+		s.around.Session = fmt.Sprintf("%016x", rand.Uint64())
+		s.places = make([][]int, len(s.series))
+	}
+	if s.SelfTest > 0 {
+		s.around.SelfTest = latency.SelfTest(s.clock, s.SelfTest)
+	}
+	s.around.Host = host.Collect(os.DirFS("/"), s.core.CPU)
+	return f()
+}
+
+// isolate clears the core for the calling thread, which is locked. release puts all back.
+func (s *session) isolate() (release func() error, err error) {
+	if rest := s.core.Rest(); rest.Count() == 0 || !s.Watch {
+		return nil, exit.Usagef("-isolate: CPU %d is all that this process may use", s.core.CPU)
+	}
+	isolate.PutBack(s.Log)
+	lease, err := (&isolate.Host{}).Begin([]int{s.core.CPU})
+	if err != nil {
+		return nil, fmt.Errorf("-isolate: %w", err)
+	}
+	isolate.Log(s.Log, lease.Isolate()...)
+	if err := lease.Join(); err != nil {
+		return nil, errors.Join(err, lease.Release())
+	}
+	return func() error { return errors.Join(lease.Leave(), lease.Release()) }, nil
+}
+
+func (s *session) recording() series.Recording {
+	return series.Recording{Duration: s.Duration, Interval: s.Interval, Raw: s.Raw}
+}
+
+// watch notes what happens on the measuring core, if there is another one to do that from.
+func (s *session) watch() (*corewatch.Watch, error) {
+	if rest := s.core.Rest(); rest.Count() == 0 || !s.Watch {
+		return nil, nil
+	}
+	return corewatch.Start(s.core.CPU, unix.Gettid())
+}
+
+// rounds measures all series, one slice of each per round: a sweep forwards and backwards, so that slow drift affects all
+// alike; what is to be compared in random order and with slices of random length (see package schedule).
+func (s *session) rounds() error {
+	limit := engine.Limit{Warmup: s.Warmup, Duration: s.Duration, Count: s.Count}
+	slicesPerRun := 1
+	if s.Paired && s.Slice > 0 {
+		if limit.Warmup = min(s.Warmup, s.Slice/10); s.Variants[0].Do != "" {
+			limit.Warmup = s.Warmup // what changed takes its time to settle
+		}
+		if s.Duration > 0 {
+			slicesPerRun = int((s.Duration + s.Slice - 1) / s.Slice)
+			limit.Duration = s.Slice
+		} else {
+			slicesPerRun = 20
+		}
+		limit.Count = (s.Count + int64(slicesPerRun) - 1) / int64(slicesPerRun)
+	}
+	total := s.Runs * slicesPerRun
+	planned := report.Unfinished{Runs: total, Run: limit.Duration.Nanoseconds()}
+	show := newProgress(s.ProgressTo, s.Log, total*len(s.series), limit)
+	defer show.end()
+	seed := rand.Uint64()
+	blocks := schedule.Draw(seed, len(s.series), total)
+	s.seed = schedule.Text(seed)
+	for i, block := range blocks {
+		limit := limit
+		if s.Paired {
+			limit.Duration += time.Duration(block.Stretch * float64(limit.Duration))
+			limit.Count += int64(block.Stretch * float64(limit.Count))
+		} else if slices.Sort(block.Order); i%2 == 1 {
+			slices.Reverse(block.Order)
+		}
+		for place, k := range block.Order {
+			each := s.series[k]
+			if s.Before != nil {
+				if err := s.Before(each); err != nil {
+					return err
+				}
+			}
+			if s.Stop.Load() {
+				return nil
+			}
+			if err := s.hook(each); err != nil {
+				return err
+			}
+			runtime.GC() // none while measuring
+			show.next(each)
+			if s.Paired {
+				s.places[k] = append(s.places[k], place)
+			}
+			if err := each.Run(limit, s.Stop); err != nil {
+				return err
+			}
+			if i == 0 && each.Silent() {
+				return each.NoReply()
+			}
+			s.save(k, planned)
+		}
+	}
+	return nil
+}
+
+// hook runs the command of a series, and returns when the target answers.
+func (s *session) hook(each *series.Series) error {
+	if each.Do == "" {
+		return nil
+	}
+	h := hook.Hook{Name: each.Label(), Command: each.Do, CPUs: s.core.Rest(), Within: s.HookWithin}
+	s.state = h.Name
+	if err := h.Run(); err != nil {
+		return err
+	}
+	if err := each.Answered(); err != nil {
+		return fmt.Errorf("after the hook %q: %w", each.Do, err)
+	}
+	return nil
+}
+
+// finish writes one report for each series that measured something.
+func (s *session) finish() (*Result, error) {
+	out := &Result{}
+	var failed error
+	for i, each := range s.series {
+		if each.Sent() == 0 || each.Silent() {
+			continue
+		}
+		rep := s.report(each)
+		if s.Paired {
+			rep.Schedule = &report.Schedule{Seed: s.seed, Places: s.places[i]}
+		}
+		failed = errors.Join(failed, s.saved[i].kept(s.folder(i), out.write(rep, s.folder(i))))
+	}
+	if len(out.Reports) == 0 && failed == nil && s.Stop.Load() {
+		failed = ErrNoResult
+	}
+	return out, failed
+}
+
+func (s *session) report(each *series.Series) *report.Report {
+	around := s.around
+	around.Interrupted = s.Stop.Load()
+	return each.Report(around)
+}
+
+func (r *Result) write(rep *report.Report, dir string) error {
+	if err := report.Write(dir, rep, page.Report); err != nil {
+		r.Unwritten = append(r.Unwritten, rep)
+		return err
+	}
+	rep.Dir = dir
+	r.Reports = append(r.Reports, rep)
+	return nil
+}
+
+// folder returns where the report of the i-th series goes.
+func (s *session) folder(i int) string {
+	if len(s.Variants) == 1 {
+		return s.Out
+	}
+	return filepath.Join(s.Out, Folder(i, s.Variants[i].Name, s.Anonymous))
+}
+
+// Folder returns the name of the i-th of several reports' folders, without what an anonymous one leaves out.
+func Folder(i int, name string, anonymous bool) string {
+	if anonymous {
+		name = report.Scrub(name)
+	}
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r >= '0' && r <= '9', r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r == '-', r == '.', r == '_':
+			return r
+		}
+		return '-'
+	}, fmt.Sprintf("%02d-%s", i+1, name))
+}
+
+// Writable checks that a report can be written to dir before time is spent on measuring, and, unless replace is set, that
+// none is there: neither in dir nor in a folder of a series in it.
+func Writable(dir string, replace bool) error {
+	if !replace {
+		for _, p := range []string{report.ReportFile, "[0-9][0-9]-*/" + report.ReportFile} {
+			if found, _ := filepath.Glob(filepath.Join(quoteGlob(dir), p)); len(found) > 0 {
+				return exit.Usagef("-out %s: there is a report in %s already: name another folder, or allow it to go with -replace", dir, filepath.Dir(found[0]))
+			}
+		}
+	}
+	parent := dir
+	for {
+		info, err := os.Stat(parent)
+		if err == nil && !info.IsDir() {
+			return exit.Usagef("-out %s: %s is not a folder", dir, parent)
+		}
+		if err == nil {
+			break
+		}
+		if parent == filepath.Dir(parent) {
+			return fmt.Errorf("-out %s: %w", dir, err)
+		}
+		parent = filepath.Dir(parent)
+	}
+	f, err := os.CreateTemp(parent, ".bench-*")
+	if err != nil {
+		return fmt.Errorf("-out %s: %w", dir, err)
+	}
+	f.Close()
+	return os.Remove(f.Name())
+}
+
+// quoteGlob keeps a folder's name from being taken for a pattern.
+func quoteGlob(name string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(name)
+}

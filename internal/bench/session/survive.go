@@ -1,0 +1,84 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/series"
+	"github.com/rebound-nic/rebound/latency/report"
+)
+
+// survivor is the unfinished report of a series: what remains if the process is killed.
+type survivor struct {
+	journal *report.Journal
+	runs    int // saved, or pending
+	pending []report.Part
+	next    time.Time // not to write before
+	failed  error
+}
+
+// share of the time that writing parts may take: where runs are short, several are written at once.
+const share = 20
+
+// save adds the run that just ended to the unfinished report of the k-th series. It is called by the measuring thread between two
+// runs and returns when the disk is done, so that no measured interval has any of it in it.
+func (s *session) save(k int, planned report.Unfinished) {
+	each, v := s.series[k], &s.saved[k]
+	if v.failed != nil || each.Runs() == v.runs || each.Silent() {
+		return
+	}
+	v.runs = each.Runs()
+	part := each.Part()
+	if s.Paired {
+		part.Place = &s.places[k][len(s.places[k])-1]
+	}
+	v.pending = append(v.pending, part)
+	start := time.Now()
+	if start.Before(v.next) {
+		return
+	}
+	v.failed = s.flush(each, v, s.folder(k), planned)
+	if v.failed != nil && !errors.Is(v.failed, report.ErrExists) { // that is the error at the end, too
+		s.Log.Warn("what was measured so far cannot be saved: it is lost if the bench is killed", "reason", v.failed)
+	}
+	v.next = time.Now().Add(share * time.Since(start))
+}
+
+func (s *session) flush(each *series.Series, v *survivor, dir string, planned report.Unfinished) error {
+	if v.journal == nil {
+		head := s.report(each)
+		head.Unfinished = &planned
+		if s.Paired {
+			head.Schedule = &report.Schedule{Seed: s.seed}
+		}
+		var err error
+		if v.journal, err = report.NewJournal(dir, head); err != nil {
+			return err
+		}
+	}
+	for parts := range slices.Chunk(v.pending, 8) {
+		if err := v.journal.Add(parts...); err != nil {
+			return err
+		}
+		runtime.GC() // the collector is off while the bench measures, and encoding a part makes megabytes of garbage
+	}
+	v.pending = v.pending[:0]
+	return nil
+}
+
+// kept says where a report that could not be written survives in part.
+func (v *survivor) kept(dir string, err error) error {
+	if err == nil || v.journal == nil {
+		return err
+	}
+	return fmt.Errorf("%w; %s keeps the runs that were saved while measuring (free some space, then see them with bench report %s)", err, dir, dir)
+}
+
+func (v *survivor) close() {
+	if v.journal != nil {
+		v.journal.Close()
+	}
+}

@@ -1,0 +1,373 @@
+// Package settings holds what one series of probes is made of: everything that -ab may vary, by the names of the flags.
+package settings
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/internal/host/handover"
+	"github.com/rebound-nic/rebound/nic"
+)
+
+// Settings are what one measured series of probes is made of.
+type Settings struct {
+	Name      string
+	Do        string // -ab: the command that is run before each slice, for what is no flag of the bench
+	Target    netip.Addr
+	Host      string // the target's name, where it has to be looked up: Complete does that
+	Proto     probe.Proto
+	Port      uint16
+	Rates     []float64 // probes per second; {0} is the closed loop
+	Sizes     []int     // bytes without FCS; {0} is the smallest
+	Iface     string
+	Driver    string
+	Source    netip.Addr
+	Gateway   netip.Addr
+	MAC       [6]byte // the next hop's, where it is known; zero to ask for it
+	Transport string  // "raw", "socket"
+	Timeout   time.Duration
+	Responder string // URL of the responder's metrics
+	DSCP, ECN uint8  // RFC 2474, RFC 3168
+	TTL       uint8  // or hop limit; 0 is 64
+	VLAN      uint16 // 802.1Q VID of a tag around the frames, 0 for none
+	Ports     int    // UDP source ports to send from in turn; 0 is 1
+
+	// Message says that probes are messages, not frames, which one of the target's queue pairs answers; Target and Port are
+	// where it hands their addresses over. Proto is then UDP, for an echo of any payload, or STAMP.
+	Message bool
+	Service nic.Service
+
+	STAMP STAMP
+}
+
+// Set changes one setting by the name of its flag.
+func (s *Settings) Set(key, value string) (err error) {
+	switch key {
+	case "name":
+		s.Name = value
+	case "target":
+		s.Host, s.Target = "", netip.Addr{}
+		if _, bad := netip.ParseAddr(value); bad == nil {
+			s.Target, err = parseAddr(value)
+		} else if s.Host = value; value == "" {
+			err = errors.New("target: an address or a name")
+		}
+	case "proto":
+		s.Message = false
+		if service, bad := nic.ParseService(value); bad == nil {
+			s.setService(service)
+			return nil
+		}
+		if s.Proto, err = probe.ParseProto(value); err != nil {
+			err = fmt.Errorf("protocol %q: want icmp, udp or stamp; or ud, srd, stamp-ud or stamp-srd, of messages", value)
+		}
+	case "port":
+		var n uint64
+		if n, err = strconv.ParseUint(value, 10, 16); err != nil || n == 0 {
+			return fmt.Errorf("port %q: want 1 to 65535", value)
+		}
+		s.Port = uint16(n)
+	case "rate":
+		s.Rates, err = ParseRates(value)
+	case "size":
+		s.Sizes, err = parseSizes(value)
+	case "iface":
+		s.Iface = value
+	case "driver":
+		if !slices.Contains(cards.Drivers(), value) {
+			return fmt.Errorf("driver %q: want one of %s", value, strings.Join(cards.Drivers(), ", "))
+		}
+		s.Driver = value
+	case "source":
+		s.Source, err = parseAddr(value)
+	case "gateway":
+		s.Gateway, err = parseAddr(value)
+	case "transport":
+		if value != "raw" && value != "socket" {
+			return fmt.Errorf("transport %q: want raw or socket", value)
+		}
+		s.Transport = value
+	case "responder-metrics":
+		if !strings.HasPrefix(value, "http://") && !strings.HasPrefix(value, "https://") {
+			return fmt.Errorf("responder-metrics %q: want a URL like http://10.0.0.2:9100/metrics", value)
+		}
+		s.Responder = value
+	case "timeout":
+		s.Timeout, err = ParseDuration(value)
+		if err == nil && (s.Timeout < time.Millisecond || s.Timeout > time.Minute) {
+			err = fmt.Errorf("timeout %v: want 1ms to 1m", s.Timeout)
+		}
+	case "dscp":
+		s.DSCP, err = number[uint8](key, value, 0, 63)
+	case "ecn":
+		s.ECN, err = number[uint8](key, value, 0, 3)
+	case "ttl":
+		s.TTL, err = number[uint8](key, value, 1, 255)
+	case "vlan":
+		s.VLAN, err = number[uint16](key, value, 1, 4094)
+	case "source-ports":
+		s.Ports, err = number[int](key, value, 1, 1024)
+	default:
+		if slices.Contains(stampKeys, key) {
+			return s.STAMP.set(key, value)
+		}
+		err = fmt.Errorf("no setting %q: -ab takes do, name, target, proto, port, rate, size, iface, driver, source, gateway, transport, timeout, dscp, ecn, ttl, vlan, source-ports, %s",
+			key, strings.Join(stampKeys, ", "))
+	}
+	return err
+}
+
+func (s *Settings) setService(service nic.Service) {
+	s.Message, s.Service, s.Proto = true, service, probe.UDP
+	if service.STAMP() {
+		s.Proto = probe.STAMP
+	}
+}
+
+// Protocol is the name of what is asked for, as the flag -proto has it.
+func (s *Settings) Protocol() string {
+	if s.Message {
+		return s.Service.String()
+	}
+	return s.Proto.String()
+}
+
+func number[T uint8 | uint16 | int](key, value string, low, high int) (T, error) {
+	n, err := strconv.Atoi(value)
+	if err != nil || n < low || n > high {
+		return 0, fmt.Errorf("%s %q: want %d to %d", key, value, low, high)
+	}
+	return T(n), nil
+}
+
+// TOS returns DSCP and ECN as they are in the header.
+func (s *Settings) TOS() uint8 { return s.DSCP<<2 | s.ECN }
+
+// Vary returns a copy with the settings of an -ab value, "target=10.0.0.2" or "name=big,size=1514". What follows "do=" is a
+// command up to the end, commas included.
+func (s Settings) Vary(list string) (Settings, error) {
+	rest, do, has := strings.Cut(","+list, ",do=")
+	if s.Do = do; has && strings.TrimSpace(do) == "" {
+		return s, fmt.Errorf("-ab %q: do= wants a command", list)
+	}
+	for item := range strings.SplitSeq(strings.TrimPrefix(rest, ","), ",") {
+		key, value, ok := strings.Cut(item, "=")
+		if item == "" && has {
+			continue
+		}
+		if !ok {
+			return s, fmt.Errorf("%q in -ab %q: want key=value", item, list)
+		}
+		if err := s.Set(key, value); err != nil {
+			return s, fmt.Errorf("-ab %q: %w", list, err)
+		}
+	}
+	if len(s.Rates) != 1 || len(s.Sizes) != 1 {
+		return s, fmt.Errorf("-ab %q: one rate and one size each", list)
+	}
+	if s.Name == "" {
+		s.Name = list
+	}
+	return s, nil
+}
+
+func parseAddr(s string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(s)
+	if err != nil {
+		return a, fmt.Errorf("%q is no IP address", s)
+	}
+	a = a.Unmap()
+	if a.IsMulticast() || a.IsUnspecified() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+		return a, fmt.Errorf("%v is no address of one host", a)
+	}
+	return a, nil
+}
+
+// lookUp resolves the target's name: to an address of the source's family if there is a source, else to the first.
+func (s *Settings) lookUp() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	all, err := net.DefaultResolver.LookupNetIP(ctx, "ip", s.Host)
+	if err != nil {
+		return exit.Usagef("-target %s is no IP address, and looking up the name failed: %w", s.Host, err)
+	}
+	for _, a := range all {
+		if a = a.Unmap(); s.Source.IsValid() && a.Is4() != s.Source.Is4() {
+			continue
+		}
+		if s.Target, err = parseAddr(a.String()); err != nil {
+			return exit.Usagef("-target %s: %w", s.Host, err)
+		}
+		if s.Name == "" {
+			s.Name = s.Host
+		}
+		return nil
+	}
+	return exit.Usagef("-target %s has no address of the family of the source %v, only %v", s.Host, s.Source, all)
+}
+
+// ParseDuration reads a time of zero or more with its unit: 5s, 300ms.
+func ParseDuration(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if _, number := strconv.ParseFloat(s, 64); err != nil && number == nil {
+		return 0, fmt.Errorf("%q has no unit: %ss are seconds, %sms milliseconds", s, s, s)
+	}
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("%q: want a time of zero or more with its unit, like 300ms, 5s or 2m", s)
+	}
+	return d, nil
+}
+
+// ParseRates reads "1000", "50k,100k,1M".
+func ParseRates(s string) ([]float64, error) {
+	var out []float64
+	for item := range strings.SplitSeq(s, ",") {
+		digits, unit := item, 1.0
+		switch {
+		case strings.HasSuffix(item, "k"):
+			digits, unit = item[:len(item)-1], 1e3
+		case strings.HasSuffix(item, "M"):
+			digits, unit = item[:len(item)-1], 1e6
+		}
+		v, err := strconv.ParseFloat(digits, 64)
+		if v *= unit; err != nil || math.IsNaN(v) || v < 0.01 || v > 200e6 {
+			return nil, fmt.Errorf("rate %q: want probes per second, 0.01 to 200M, like 500, 20k or 1.5M", item)
+		}
+		out = append(out, v)
+	}
+	return out, nil
+}
+
+// rfc2544 are the frame sizes of RFC 2544 §9.1, without the four bytes of FCS that it counts.
+var rfc2544 = []int{60, 124, 252, 508, 1020, 1276, 1514}
+
+func parseSizes(s string) ([]int, error) {
+	if s == "rfc2544" {
+		return rfc2544, nil
+	}
+	var out []int
+	for item := range strings.SplitSeq(s, ",") {
+		n, err := strconv.Atoi(item)
+		if err != nil || n < 0 || n > 1<<16 {
+			return nil, fmt.Errorf("size %q: want bytes of the Ethernet frame without FCS, 0 for the smallest, or rfc2544", item)
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+func rateName(r float64) string {
+	switch {
+	case r == 0:
+		return "closed"
+	case r >= 1e6:
+		return strconv.FormatFloat(r/1e6, 'g', 6, 64) + "M"
+	case r >= 1e3:
+		return strconv.FormatFloat(r/1e3, 'g', 6, 64) + "k"
+	}
+	return strconv.FormatFloat(r, 'g', 6, 64)
+}
+
+func sizeName(n int) string {
+	if n == 0 {
+		return "smallest"
+	}
+	return strconv.Itoa(n)
+}
+
+// Sweep returns one variant for each combination of rate and size.
+func (s Settings) Sweep() []Settings {
+	var out []Settings
+	for _, r := range s.Rates {
+		for _, n := range s.Sizes {
+			v := s
+			v.Rates, v.Sizes = []float64{r}, []int{n}
+			var name []string
+			if len(s.Rates) > 1 {
+				name = append(name, "rate-"+rateName(r))
+			}
+			if len(s.Sizes) > 1 {
+				name = append(name, "size-"+sizeName(n))
+			}
+			v.Name = strings.Join(name, "-")
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// Complete fills in what follows from other settings, and looks up the target's name.
+func (s *Settings) Complete() error {
+	if s.Host != "" {
+		if err := s.lookUp(); err != nil {
+			return err
+		}
+	}
+	if !s.Target.IsValid() {
+		return exit.Usagef("-target is missing: the address to measure")
+	}
+	if err := s.completeMessages(); err != nil {
+		return err
+	}
+	if err := s.completeSTAMP(); err != nil {
+		return err
+	}
+	if s.Port == 0 {
+		switch s.Proto.String() {
+		case "udp":
+			s.Port = 7 // RFC 862
+		case "stamp":
+			s.Port = 862 // RFC 8762 §4.1
+		}
+	}
+	switch {
+	case s.Ports > 1 && s.Proto == probe.ICMP:
+		return exit.Usagef("-source-ports: ICMP has no ports; take -proto udp or stamp")
+	case s.Ports > 1 && s.Transport == "socket":
+		return exit.Usagef("-source-ports: -transport socket sends from one port; take -transport raw")
+	case s.VLAN != 0 && s.Transport == "socket":
+		return exit.Usagef("-vlan: -transport socket has no tags; take -transport raw, or an interface of the kernel's on that VLAN")
+	}
+	return nil
+}
+
+// completeMessages chooses the driver for messages, or messages for the driver, and refuses what they have not.
+func (s *Settings) completeMessages() error {
+	switch carries := cards.CarriesMessages(s.Driver); {
+	case !s.Message && !carries:
+		return nil
+	case s.Message && s.Driver == "auto":
+		s.Driver = "efa"
+	case s.Message && !carries:
+		return exit.Usagef("-proto %v: driver %s carries frames, not messages", s.Service, s.Driver)
+	case !s.Message && s.Proto == probe.UDP:
+		return exit.Usagef("-proto udp: driver %s carries messages: take ud, srd, stamp-ud or stamp-srd", s.Driver)
+	case !s.Message && s.Proto == probe.STAMP:
+		s.setService(nic.STAMPUD)
+	case !s.Message:
+		s.setService(nic.EchoUD)
+	}
+	if s.Port == 0 {
+		s.Port = handover.DefaultPort + uint16(s.Service)
+	}
+	switch {
+	case s.Transport != "raw":
+		return exit.Usagef("-transport %s: messages go through the device itself", s.Transport)
+	case s.VLAN != 0 || s.TOS() != 0 || s.TTL != 0 || s.Ports > 1 || s.Source.IsValid() || s.Gateway.IsValid() || s.MAC != [6]byte{}:
+		return exit.Usagef("-vlan, -dscp, -ecn, -ttl, -source-ports, -source and -gateway are of frames: a message has none of these")
+	case !cards.Named(s.Iface):
+		return exit.Usagef("-iface %q: messages want the PCI address of an EFA (0000:05:00.0), or vfio-user:PATH", s.Iface)
+	}
+	return nil
+}

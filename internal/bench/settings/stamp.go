@@ -1,0 +1,104 @@
+package settings
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/internal/host/stampkey"
+)
+
+// STAMP is what is said of test packets beyond their size.
+type STAMP struct {
+	Mode       string // "unauthenticated", "authenticated"; empty for the latter where there is a key
+	Key        stampkey.Key
+	SSID       uint16
+	Ask        []probe.Ask
+	StopAtZero bool          // end when the reflector has zeroed the SSID (RFC 8972 §3)
+	ClockError time.Duration // by how much this host's clock is wrong at most; 0 for what can be found out
+}
+
+// stampKeys are the settings that begin with stamp-, and the one of the clock.
+var stampKeys = []string{"stamp-mode", "stamp-key", "stamp-ssid", "stamp-zero-ssid", "stamp-tlv", "clock-error"}
+
+func (s *STAMP) set(key, value string) (err error) {
+	switch key {
+	case "stamp-mode":
+		if value != "unauthenticated" && value != "authenticated" {
+			return fmt.Errorf("stamp-mode %q: want unauthenticated or authenticated", value)
+		}
+		s.Mode = value
+	case "stamp-key":
+		if s.Key, err = stampkey.Read(value); err != nil {
+			err = fmt.Errorf("stamp-key: %w", err)
+		}
+	case "stamp-ssid":
+		s.SSID, err = number[uint16](key, value, 1, 0xffff)
+	case "stamp-zero-ssid":
+		if value != "keep" && value != "stop" {
+			return fmt.Errorf("stamp-zero-ssid %q: want keep or stop", value)
+		}
+		s.StopAtZero = value == "stop"
+	case "stamp-tlv":
+		s.Ask = nil
+		for item := range strings.FieldsFuncSeq(value, func(r rune) bool { return r == '+' || r == ',' }) {
+			a, err := probe.ParseAsk(item)
+			if err != nil {
+				return err
+			}
+			if slices.ContainsFunc(s.Ask, func(b probe.Ask) bool { return b.Type == a.Type }) {
+				return fmt.Errorf("stamp-tlv %q: %v is there twice", value, a.Type)
+			}
+			s.Ask = append(s.Ask, a)
+		}
+	case "clock-error":
+		if s.ClockError, err = ParseDuration(value); err == nil && s.ClockError == 0 {
+			err = fmt.Errorf("clock-error 0: no clock is right; want how wrong this host's is at most, like 2us")
+		}
+	}
+	return err
+}
+
+// Packet is what probes are made by.
+func (s *STAMP) Packet() probe.TestPacket {
+	return probe.TestPacket{SSID: s.SSID, Key: s.Key.Bytes(), Ask: s.Ask,
+		Authenticated: s.Mode == "authenticated" || s.Mode == "" && s.Key.Bytes() != nil}
+}
+
+// given names a setting that was given and is of STAMP alone, or nothing.
+func (s *STAMP) given() string {
+	switch {
+	case s.Mode != "":
+		return "-stamp-mode"
+	case s.Key.Bytes() != nil:
+		return "-stamp-key"
+	case s.SSID != 0:
+		return "-stamp-ssid"
+	case s.Ask != nil:
+		return "-stamp-tlv"
+	case s.StopAtZero:
+		return "-stamp-zero-ssid"
+	}
+	return ""
+}
+
+// completeSTAMP refuses what does not go together.
+func (s *Settings) completeSTAMP() error {
+	p := s.STAMP.Packet()
+	if name := s.STAMP.given(); s.Proto != probe.STAMP && name != "" {
+		return exit.Usagef("%s: probes of %s are no test packets; take -proto stamp", name, s.Protocol())
+	}
+	hmac := slices.ContainsFunc(p.Ask, func(a probe.Ask) bool { return a.Type == probe.HMAC })
+	switch {
+	case p.Authenticated && p.Key == nil:
+		return exit.Usagef("-stamp-mode authenticated needs a key: -stamp-key FILE")
+	case hmac && p.Key == nil:
+		return exit.Usagef("-stamp-tlv hmac needs a key: -stamp-key FILE")
+	case s.STAMP.StopAtZero && p.SSID == 0:
+		return exit.Usagef("-stamp-zero-ssid stop: there is no SSID that could be zeroed; give -stamp-ssid")
+	}
+	return nil
+}

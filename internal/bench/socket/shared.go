@@ -1,0 +1,113 @@
+package socket
+
+import (
+	"fmt"
+	"net/netip"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+// Shared is a non-blocking UDP or ping socket that many targets of one family share: it is bound, and connected to none. Like a Port
+// it makes raw system calls. One goroutine uses it.
+type Shared struct {
+	Refused int64 // sends that the kernel had no way for
+
+	fd    int
+	local netip.AddrPort
+	from  unix.RawSockaddrInet6 // as large as either family's
+}
+
+// Peer is a target's address as the kernel takes it.
+type Peer struct {
+	raw  unix.RawSockaddrInet6
+	size uintptr
+}
+
+// NewPeer returns a's Peer. scope is the interface of a link-local address.
+func NewPeer(a netip.AddrPort, scope uint32) Peer {
+	var p Peer
+	if a.Addr().Is4() {
+		in := (*unix.RawSockaddrInet4)(unsafe.Pointer(&p.raw))
+		in.Family, in.Addr, p.size = unix.AF_INET, a.Addr().As4(), unix.SizeofSockaddrInet4
+	} else {
+		p.raw.Family, p.raw.Addr, p.raw.Scope_id, p.size = unix.AF_INET6, a.Addr().As16(), scope, unix.SizeofSockaddrInet6
+	}
+	p.raw.Port = a.Port()<<8 | a.Port()>>8
+	return p
+}
+
+// OpenShared opens a socket of source's family; source may be unspecified (0.0.0.0, ::). ping says that it is for echo requests: the
+// kernel then chooses the identifier, which Local().Port() returns, and the caller's group has to be in net.ipv4.ping_group_range.
+func OpenShared(source netip.Addr, ping bool, device string) (*Shared, error) {
+	family, proto := unix.AF_INET, unix.IPPROTO_UDP
+	if source.Is6() {
+		family = unix.AF_INET6
+	}
+	switch {
+	case ping && source.Is6():
+		proto = unix.IPPROTO_ICMPV6
+	case ping:
+		proto = unix.IPPROTO_ICMP
+	}
+	fd, err := bound(family, proto, source, device)
+	if err != nil {
+		return nil, err
+	}
+	s := &Shared{fd: fd}
+	if s.local, err = local(fd); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return s, nil
+}
+
+// Mark is Port.Mark.
+func (s *Shared) Mark(tos, ttl uint8) error { return (&Port{fd: s.fd, local: s.local}).Mark(tos, ttl) }
+
+// Local returns the socket's own address and port, or echo identifier.
+func (s *Shared) Local() netip.AddrPort { return s.local }
+
+// Send sends one datagram to a peer. It returns nic.ErrFull where the socket's buffer or the device's queue is full, and another error
+// where this host has no way to the peer now; the socket stays fit for others.
+func (s *Shared) Send(to *Peer, b []byte) error {
+	_, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), 0,
+		uintptr(unsafe.Pointer(&to.raw)), to.size)
+	switch e {
+	case 0:
+		return nil
+	case unix.EAGAIN, unix.ENOBUFS:
+		return nic.ErrFull
+	}
+	s.Refused++
+	return e
+}
+
+// Recv takes one datagram without waiting, and says from whom: n is 0 if there is none.
+func (s *Shared) Recv(buf []byte) (n int, from netip.AddrPort, at int64, err error) {
+	size := uint32(unsafe.Sizeof(s.from))
+	got, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), 0,
+		uintptr(unsafe.Pointer(&s.from)), uintptr(unsafe.Pointer(&size)))
+	at = int64(polling.TSC())
+	switch e {
+	case 0:
+	case unix.EAGAIN, unix.EINTR, unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ENOPROTOOPT:
+		return 0, from, at, nil
+	default:
+		return 0, from, at, fmt.Errorf("receive: %w", e)
+	}
+	port := s.from.Port<<8 | s.from.Port>>8
+	if s.from.Family == unix.AF_INET {
+		return int(got), netip.AddrPortFrom(netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(&s.from)).Addr), port), at, nil
+	}
+	return int(got), netip.AddrPortFrom(netip.AddrFrom16(s.from.Addr), port), at, nil
+}
+
+// Drops is Port.Drops.
+func (s *Shared) Drops() (uint64, error) { return drops(s.fd) }
+
+// Close gives the socket back.
+func (s *Shared) Close() error { return unix.Close(s.fd) }

@@ -1,0 +1,118 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/latency/report"
+)
+
+// saved returns how many runs the unfinished report in dir has.
+func saved(dir string) int {
+	b, _ := os.ReadFile(filepath.Join(dir, report.HlogFile))
+	return strings.Count(string(b), "\n#[Part: ")
+}
+
+// A bench that is killed leaves what it had measured, in a report that says so.
+func TestKilled(t *testing.T) {
+	n := newNetwork(t)
+	for _, c := range []struct {
+		name string
+		args []string
+		runs int // to wait for
+	}{
+		{"first run", []string{"-duration", "100ms", "-runs", "5000"}, 1},
+		{"seventh run", []string{"-duration", "20ms", "-runs", "5000"}, 7},
+		{"rate", []string{"-duration", "20ms", "-runs", "5000", "-rate", "2k"}, 3},
+		{"sweep", []string{"-duration", "20ms", "-runs", "5000", "-size", "64,200"}, 3},
+		{"ab", []string{"-duration", "5m", "-slice", "20ms", "-ab", "size=64", "-ab", "size=200"}, 5},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), "r")
+			cmd := command(append(quick("-target", far4, "-driver", "afpacket", "-out", out), c.args...)...)
+			var said bytes.Buffer
+			cmd.Stdout, cmd.Stderr = io.Discard, &said
+			n.must(n.near.Do(cmd.Start))
+			ended := make(chan error, 1)
+			go func() { ended <- cmd.Wait() }()
+			dir := ""
+			for dir == "" {
+				found, _ := filepath.Glob(filepath.Join(out, "*", report.ReportFile))
+				for _, f := range append(found, filepath.Join(out, report.ReportFile)) {
+					if d := filepath.Dir(f); saved(d) >= c.runs {
+						dir = d
+					}
+				}
+				select {
+				case err := <-ended:
+					t.Fatalf("it ended by itself: %v\n%s", err, &said)
+				case <-time.After(time.Millisecond):
+				}
+			}
+			n.must(cmd.Process.Kill())
+			<-ended
+			was := saved(dir)
+			rep, err := report.Read(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m := rep.Main().Total.Count; len(rep.Runs) != was || m == 0 || m != rep.Counts.Received+rep.Counts.Late || rep.Counts.Sent < m {
+				t.Errorf("%d runs in the log, %d read, %d samples, %+v", was, len(rep.Runs), m, rep.Counts)
+			}
+			var stdout, stderr bytes.Buffer
+			want := fmt.Sprintf("unfinished: %d of ", was)
+			for _, args := range [][]string{{"report", dir}, {"compare", dir, dir}} {
+				stdout.Reset()
+				if code := bench(args, &stdout, &stderr); code != 0 || !strings.Contains(stdout.String(), want) {
+					t.Errorf("%s: exit %d, want 0 and %q\n%s%s", args[0], code, want, &stdout, &stderr)
+				}
+			}
+			if page, err := os.ReadFile(filepath.Join(dir, report.HTMLFile)); err != nil || !strings.Contains(string(page), "Unfinished: ") {
+				t.Errorf("the page does not say it: %v", err)
+			}
+		})
+	}
+}
+
+// On a full disk the bench measures to the end, prints what it found, keeps what fits, and fails with the reason.
+func TestFullDisk(t *testing.T) {
+	n := newNetwork(t)
+	for _, c := range []struct {
+		size string
+		fits bool // at least one run
+	}{{"4k", false}, {"128k", true}} {
+		mount := t.TempDir()
+		if err := unix.Mount("rebound-test", mount, "tmpfs", 0, "size="+c.size); err != nil {
+			t.Skipf("tmpfs cannot be mounted: %v", err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(mount, 0) })
+		dir := filepath.Join(mount, "r")
+		const runs = 40
+		r := n.bench(quick("-target", far4, "-driver", "afpacket", "-count", "200", "-runs", fmt.Sprint(runs), "-out", dir)...)
+		if want := fmt.Sprintf("sent %d  received %d", 200*runs, 200*runs); r.code != 1 || !strings.Contains(r.out, want) || !strings.Contains(r.errors, "no space left") {
+			t.Errorf("%s: exit %d, want 1, %q and the reason\n%s%s", c.size, r.code, want, r.out, r.errors)
+		}
+		left, err := os.ReadDir(mount)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !c.fits {
+			if len(left) != 0 {
+				t.Errorf("%s: left behind: %v", c.size, left)
+			}
+			continue
+		}
+		rep, err := report.Read(dir)
+		if err != nil || len(rep.Runs) == 0 || rep.Main().Total.Count != rep.Counts.Received || !strings.Contains(r.errors, "bench report "+dir) || len(left) != 1 {
+			t.Errorf("%s: want one report that names what it has: %v %v\n%s", c.size, left, err, r.errors)
+		}
+	}
+}

@@ -1,0 +1,230 @@
+// Package targets says what a watch measures: targets from the command line, from a file, from files in the formats of Prometheus'
+// file_sd, and from DNS as Prometheus' dns_sd asks it.
+package targets
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/internal/host/stampkey"
+)
+
+// Target is one far end that is watched.
+type Target struct {
+	Proto  probe.Proto
+	Host   string            // an address, or a name to be looked up
+	Port   uint16            // UDP and STAMP; 0 for ICMP
+	Labels map[string]string // of its metrics; nil for none
+
+	SSID uint16       // STAMP: the session identifier (RFC 8972 §3), 0 for none
+	Key  stampkey.Key // STAMP: of the HMACs of the authenticated mode; none for the other one
+}
+
+// Name is the target as users write it: "icmp:10.0.0.2", "stamp:[fd00::2]:862". Two targets of one name are one.
+func (t Target) Name() string {
+	host := t.Host
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if t.Proto == probe.ICMP {
+		return t.Proto.String() + ":" + host
+	}
+	return fmt.Sprintf("%v:%s:%d", t.Proto, host, t.Port)
+}
+
+// Tag is a name for logs whose tags are of letters, digits, '_' and '-': readable, and apart for targets with different names.
+func (t Target) Tag() string {
+	name := t.Name()
+	h := uint32(2166136261) // FNV-1a
+	clean := []byte(name)
+	for i := range clean {
+		h = (h ^ uint32(clean[i])) * 16777619
+		if c := clean[i]; !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9') {
+			clean[i] = '-'
+		}
+	}
+	return fmt.Sprintf("%s-%08x", clean, h)
+}
+
+// Defaults are what a target that says nothing else has.
+type Defaults struct {
+	Proto probe.Proto
+	Port  uint16 // 0 for what the target, file_sd or DNS says, and then for the protocol's own: 7 (RFC 862), 862 (RFC 8762)
+	SSID  uint16 // of STAMP targets that have none
+	Key   stampkey.Key
+}
+
+// Parse reads [PROTO:]HOST[:PORT]: "10.0.0.2", "udp:10.0.0.2:7", "stamp:[fd00::2]:862", "host.example".
+func (d Defaults) Parse(text string) (Target, error) {
+	t, err := d.parse(text)
+	if err == nil {
+		err = t.portless(text)
+	}
+	if err != nil {
+		return Target{}, err
+	}
+	return d.complete(t), nil
+}
+
+// portless refuses a port behind an ICMP target, where somebody wrote it for this watch. file_sd and SRV records are for whoever reads
+// them: the port there is that of what else is asked of the host, and ICMP goes without.
+func (t *Target) portless(text string) error {
+	if t.Proto == probe.ICMP && t.Port != 0 {
+		return fmt.Errorf("target %q: icmp has no ports: leave :%d out, or name a protocol that has, as in %s", text, t.Port,
+			Target{Proto: probe.UDP, Host: t.Host, Port: t.Port}.Name())
+	}
+	return nil
+}
+
+// parse is Parse without the defaults of the protocol, which labels may still change.
+func (d Defaults) parse(text string) (Target, error) {
+	t := Target{Proto: d.Proto}
+	rest := text
+	if name, after, ok := strings.Cut(text, ":"); ok {
+		if p, err := probe.ParseProto(name); err == nil {
+			t.Proto, rest = p, after
+		}
+	}
+	fail := func(format string, args ...any) (Target, error) {
+		return Target{}, fmt.Errorf("target %q: %s; want [PROTO:]HOST[:PORT], like 10.0.0.2, udp:10.0.0.2:7 or stamp:[fd00::2]:862", text, fmt.Sprintf(format, args...))
+	}
+	port := ""
+	switch {
+	case strings.HasPrefix(rest, "["):
+		inner, after, ok := strings.Cut(rest[1:], "]")
+		if !ok || after != "" && !strings.HasPrefix(after, ":") {
+			return fail("the bracket is not closed, or something else than :PORT follows it")
+		}
+		if a, err := netip.ParseAddr(inner); err != nil || !a.Is6() {
+			return fail("%q is no IPv6 address", inner)
+		}
+		if t.Host = inner; after != "" {
+			if port = after[1:]; port == "" {
+				return fail("the port is missing")
+			}
+		}
+	default:
+		if _, err := netip.ParseAddr(rest); err == nil { // an IPv6 address has colons and no port
+			t.Host = rest
+			break
+		}
+		host, after, ok := strings.Cut(rest, ":")
+		if ok && after == "" {
+			return fail("the port is missing")
+		}
+		t.Host, port = host, after
+	}
+	if a, err := netip.ParseAddr(t.Host); err == nil {
+		a = a.Unmap()
+		if a.IsMulticast() || a.IsUnspecified() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+			return fail("%v is no address of one host", a)
+		}
+		t.Host = a.String()
+	} else if !hostname.MatchString(t.Host) || len(t.Host) > 253 {
+		return fail("%q is neither an address nor a host's name", t.Host)
+	} else if digits.MatchString(t.Host) {
+		return fail("%q is no whole address", t.Host)
+	}
+	if port != "" {
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil || n == 0 {
+			return fail("port %q is not 1 to 65535", port)
+		}
+		t.Port = uint16(n)
+	}
+	return t, nil
+}
+
+var (
+	hostname = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?$`)
+	digits   = regexp.MustCompile(`^[0-9.]+$`)
+	label    = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
+)
+
+// complete chooses the port, and what else a STAMP target has not said.
+func (d Defaults) complete(t Target) Target {
+	if t.Proto == probe.STAMP {
+		if t.SSID == 0 {
+			t.SSID = d.SSID
+		}
+		if t.Key.Bytes() == nil {
+			t.Key = d.Key
+		}
+	}
+	if d.Port != 0 {
+		t.Port = d.Port
+	}
+	switch {
+	case t.Proto == probe.ICMP:
+		t.Port = 0
+	case t.Port == 0 && t.Proto == probe.UDP:
+		t.Port = 7
+	case t.Port == 0:
+		t.Port = 862
+	}
+	return t
+}
+
+// Reserved are the labels that the metrics themselves have.
+var Reserved = []string{"target", "proto", "direction", "kind", "stat", "le", "quantile"}
+
+// setLabel adds a label. Those that begin with two underscores are Prometheus' own: __param_proto is the protocol, __param_stamp_ssid the
+// session identifier, __param_stamp_key the file of the key; the others are left out, as Prometheus leaves them out of what it stores.
+func (t *Target) setLabel(name, value string) error {
+	switch {
+	case name == "__param_stamp_ssid":
+		n, err := strconv.ParseUint(value, 10, 16)
+		if err != nil || n == 0 {
+			return fmt.Errorf("label %s: %q is not 1 to 65535", name, value)
+		}
+		t.SSID = uint16(n)
+	case name == "__param_stamp_key":
+		k, err := stampkey.Read(value)
+		if err != nil {
+			return fmt.Errorf("label %s: %w", name, err)
+		}
+		t.Key = k
+	case name == "__param_proto":
+		p, err := probe.ParseProto(value)
+		if err != nil {
+			return fmt.Errorf("label __param_proto: %w", err)
+		}
+		t.Proto = p
+	case strings.HasPrefix(name, "__"):
+	case !label.MatchString(name):
+		return fmt.Errorf("label %q: want letters, digits and underscores, not a digit first", name)
+	case slices.Contains(Reserved, name):
+		return fmt.Errorf("label %q is one that the metrics have themselves: name it otherwise", name)
+	default:
+		if t.Labels == nil {
+			t.Labels = map[string]string{}
+		}
+		t.Labels[name] = value
+	}
+	return nil
+}
+
+// settled refuses labels that say something of STAMP behind a target of another protocol.
+func (t *Target) settled() error {
+	if t.Proto != probe.STAMP && (t.SSID != 0 || t.Key.Bytes() != nil) {
+		return fmt.Errorf("target %q: %v has neither session identifier nor key: __param_stamp_ssid and __param_stamp_key are for stamp", t.Host, t.Proto)
+	}
+	return nil
+}
+
+// Equal reports whether two targets of one name have the same labels, too, and the same probes.
+func (t Target) Equal(u Target) bool {
+	return t.Name() == u.Name() && maps.Equal(t.Labels, u.Labels) && t.SameProbes(u)
+}
+
+// SameProbes reports whether two targets of one name are asked by the same packets.
+func (t Target) SameProbes(u Target) bool {
+	return t.SSID == u.SSID && bytes.Equal(t.Key.Bytes(), u.Key.Bytes())
+}

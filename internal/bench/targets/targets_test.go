@@ -1,0 +1,313 @@
+package targets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/internal/host/stampkey"
+)
+
+func names(all []Target) string {
+	var out []string
+	for _, t := range all {
+		s := t.Name()
+		for _, k := range []string{"site", "rack"} {
+			if v, ok := t.Labels[k]; ok {
+				s += " " + k + "=" + v
+			}
+		}
+		out = append(out, s)
+	}
+	return strings.Join(out, ", ")
+}
+
+func TestParse(t *testing.T) {
+	d := Defaults{Proto: probe.UDP}
+	for text, want := range map[string]string{
+		"10.0.0.2": "udp:10.0.0.2:7", "10.0.0.2:99": "udp:10.0.0.2:99", "icmp:10.0.0.2:99": "icmp has no ports", "stamp:10.0.0.2": "stamp:10.0.0.2:862",
+		"fd00::2": "udp:[fd00::2]:7", "[fd00::2]:8": "udp:[fd00::2]:8", "stamp:[fd00:0::2]": "stamp:[fd00::2]:862", "icmp:fd00::2": "icmp:[fd00::2]",
+		"host.example:80": "udp:host.example:80", "stamp:a-b.example": "stamp:a-b.example:862", "::ffff:10.0.0.2": "udp:10.0.0.2:7",
+		"": "", "10.0.0": "neither", "10.0.0.2:0": "port", "10.0.0.2:": "port is missing", "[fd00::2": "bracket", "[fd00::2]x": "bracket", "[10.0.0.2]:7": "no IPv6",
+		"tcp:10.0.0.2": "port", "224.0.0.1": "no address of one host", "0.0.0.0": "no address of one host", "a b": "neither", "-x": "neither", "host:99999": "1 to 65535",
+	} {
+		got, err := d.Parse(text)
+		switch {
+		case err == nil && got.Name() != want:
+			t.Errorf("%q: %s, want %s", text, got.Name(), want)
+		case err != nil && (strings.Contains(want, ":") || !strings.Contains(err.Error(), `target "`+text+`"`)):
+			t.Errorf("%q: %v", text, err)
+		case err == nil && want == "":
+			t.Errorf("%q was taken", text)
+		}
+	}
+	if got, _ := (Defaults{Port: 9}).Parse("udp:10.0.0.2:9469"); got.Name() != "udp:10.0.0.2:9" {
+		t.Errorf("a port for all: %s", got.Name())
+	}
+	// Tags are apart, and of what a log's tags may have.
+	seen := map[string]string{}
+	for _, text := range []string{"icmp:10.0.0.2", "icmp:10-0-0-2", "udp:10.0.0.2:7", "udp:10.0.0.27:7", "udp:[fd00::2]:7"} {
+		x, err := d.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tag := x.Tag()
+		if seen[tag] != "" || strings.Trim(tag, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") != "" {
+			t.Errorf("%s and %s: tag %q", text, seen[tag], tag)
+		}
+		seen[tag] = text
+	}
+}
+
+const yamlSD = `# two groups
+- targets: ['10.0.0.2', "stamp:10.0.0.3:863"]
+  labels: {site: ams, __meta_x: y}
+- labels:
+    __param_proto: udp
+    rack: 12
+  targets:
+  - fd00::2
+`
+
+const jsonSD = `[
+ {"targets": ["10.0.0.2", "stamp:10.0.0.3:863"], "labels": {"site": "ams", "__meta_x": "y"}},
+ {"labels": {"__param_proto": "udp", "rack": "12"},
+  "targets": ["fd00::2"]}
+]
+`
+
+func TestFormats(t *testing.T) {
+	var d Defaults
+	const want = "icmp:10.0.0.2 site=ams, stamp:10.0.0.3:863 site=ams, udp:[fd00::2]:7 rack=12"
+	for name, text := range map[string]string{"x.yml": yamlSD, "x.YAML": yamlSD, "x.json": jsonSD} {
+		got, err := d.ParseFileSD(name, []byte(text))
+		if err != nil || names(got) != want {
+			t.Errorf("%s: %s, %v", name, names(got), err)
+		}
+	}
+	for _, empty := range []string{"", "# nothing\n", "[]", "---\n", "null"} {
+		if got, err := d.ParseFileSD("x.yml", []byte(empty)); err != nil || len(got) != 0 {
+			t.Errorf("%q: %v, %v", empty, got, err)
+		}
+	}
+	// A file_sd's port is that of what else is scraped there, unless the protocol that its labels name has ports.
+	const ported = "- targets: ['10.0.0.2:9100']\n- targets: ['10.0.0.2:9100']\n  labels: {__param_proto: udp}\n"
+	if got, err := d.ParseFileSD("x.yml", []byte(ported)); err != nil || names(got) != "icmp:10.0.0.2, udp:10.0.0.2:9100" {
+		t.Errorf("ports: %s, %v", names(got), err)
+	}
+	got, err := d.ParseList("x", []byte("# all\n10.0.0.2 site=ams # here\n\nudp:fd00::2 rack=12\n"))
+	if err != nil || names(got) != "icmp:10.0.0.2 site=ams, udp:[fd00::2]:7 rack=12" {
+		t.Errorf("a list: %s, %v", names(got), err)
+	}
+}
+
+// Each error names the line and what is wrong in it.
+func TestFormatErrors(t *testing.T) {
+	var d Defaults
+	for _, c := range []struct{ name, text, line, says string }{
+		{"x.json", "", "x.json:1:", "empty"},
+		{"x.json", "{}", "x.json:1:", "want a list of groups"},
+		{"x.json", "[\n{\"targets\": [\"10.0.0.2\",\n7]}]", "x.json:3:", "a target is 7, must be a string"},
+		{"x.json", "[\n{\"target\": []}]", "x.json:2:", `unknown key "target"`},
+		{"x.json", "[\n{\"targets\": [\"10.0.0.2\"]\n", "x.json:3:", "ends in the middle"},
+		{"x.json", "[]\n[]", "x.json:2:", "something follows"},
+		{"x.json", "[\n{\"targets\": [\n\"10.0.0.2\",\n\"10.0.0\"]}]", "x.json:4:", `target "10.0.0"`},
+		{"x.json", "[{\"targets\": [\"10.0.0.2\"], \"labels\":\n{\"le\": \"1\"}}]", "x.json:2:", "one that the metrics have"},
+		{"x.json", "[{\"targets\": [\"10.0.0.2\"], \"labels\":\n{\"a-b\": \"1\"}}]", "x.json:2:", "letters, digits and underscores"},
+		{"x.yml", "targets: [10.0.0.2]\n", "x.yml:1:", "want a list of groups"},
+		{"x.yml", "- targets: [10.0.0.2]\n  lables: {}\n", "x.yml:2:", `unknown key "lables"`},
+		{"x.yml", "- targets:\n  - 10.0.0.2\n  - {a: b}\n", "x.yml:3:", "a target is a mapping"},
+		{"x.yml", "- targets: 10.0.0.2\n", "x.yml:1:", "must be a list of strings"},
+		{"x.yml", "- targets: [10.0.0.2]\n  labels: [a]\n", "x.yml:2:", "must be a mapping"},
+		{"x.yml", "- targets: [10.0.0.2]\n  labels:\n    __param_proto: tcp\n", "x.yml:3:", `protocol "tcp"`},
+		{"x.yml", "- targets: [10.0.0.2\n- x", "x.yml:", ""},
+		{"x.toml", "", "x.toml", ".json, .yml or .yaml"},
+	} {
+		got, err := d.ParseFileSD(c.name, []byte(c.text))
+		if err == nil || !strings.HasPrefix(err.Error(), c.line) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s %q: %v, %v; want %s ... %s", c.name, c.text, got, err, c.line, c.says)
+		}
+	}
+	for text, want := range map[string]string{"10.0.0.2\n10.0.0": "x:2: target", "udp:10.0.0.2:9\n10.0.0.2:9": `x:2: target "10.0.0.2:9": icmp has no ports`,
+		"stamp:10.0.0.2 __param_stamp_ssid=0": "x:1: label __param_stamp_ssid: \"0\" is not", "stamp:10.0.0.2 __param_stamp_key=/none/such": "x:1: label __param_stamp_key: ",
+		"udp:10.0.0.2 __param_stamp_ssid=7": "x:1: target \"10.0.0.2\": udp has neither", "10.0.0.2 site": "x:1: \"site\" behind", "\n\n10.0.0.2 9=x": "x:3: label"} {
+		if _, err := d.ParseList("x", []byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+}
+
+// What a STAMP target says of itself counts before what all have, and a key that changed is another target's.
+func TestSTAMPTarget(t *testing.T) {
+	dir := t.TempDir()
+	key := func(name, digit string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(strings.Repeat(digit, 64)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	own, all := key("own", "a"), key("all", "b")
+	common, err := stampkey.Read(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := Defaults{SSID: 9, Key: common}
+	got, err := d.ParseList("x", []byte("stamp:10.0.0.2 __param_stamp_ssid=7 site=ams __param_stamp_key="+own+"\nstamp:10.0.0.3\nudp:10.0.0.4\n"))
+	if err != nil || len(got) != 3 {
+		t.Fatal(got, err)
+	}
+	a, b, c := got[0], got[1], got[2]
+	if a.SSID != 7 || a.Key.Bytes()[0] != 0xaa || len(a.Labels) != 1 || b.SSID != 9 || b.Key.Bytes()[0] != 0xbb || c.SSID != 0 || c.Key.Bytes() != nil {
+		t.Errorf("%+v", got)
+	}
+	key("own", "c")
+	again, err := d.ParseList("x", []byte("stamp:10.0.0.2 __param_stamp_ssid=7 site=ams __param_stamp_key="+own+"\n"))
+	if err != nil || a.Equal(again[0]) || !a.Equal(a) {
+		t.Errorf("another key makes no difference: %v", err)
+	}
+}
+
+// fake answers for DNS.
+type fake struct {
+	srv   []*net.SRV
+	err   error
+	asked int
+}
+
+func (f *fake) LookupSRV(context.Context, string, string, string) (string, []*net.SRV, error) {
+	f.asked++
+	return "", f.srv, f.err
+}
+
+func (f *fake) LookupNetIP(_ context.Context, network, _ string) ([]netip.Addr, error) {
+	f.asked++
+	if network == "ip6" {
+		return []netip.Addr{netip.MustParseAddr("fd00::9")}, f.err
+	}
+	return []netip.Addr{netip.MustParseAddr("10.0.0.9"), netip.MustParseAddr("::ffff:10.0.0.8")}, f.err
+}
+
+// Files are read again when they changed, DNS when its time has come; what fails keeps what it had, and is told once.
+func TestSources(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file+".new", []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(file+".new", file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("a.yml", "- targets: [10.0.0.2]\n")
+	write("b.json", `[{"targets": ["10.0.0.3", "10.0.0.2"], "labels": {"site": "b"}}]`)
+	write("list", "10.0.0.4\n")
+	dns := &fake{srv: []*net.SRV{{Target: "h.example.", Port: 861}}}
+	s := Sources{List: filepath.Join(dir, "list"), FileSD: []string{filepath.Join(dir, "*.yml"), filepath.Join(dir, "b.json")}, Refresh: time.Minute, Resolver: dns,
+		DNS: []Query{{Name: "x", Type: "SRV", Proto: probe.STAMP}, {Name: "y", Type: "A"}, {Name: "y", Type: "AAAA", Proto: probe.UDP, Port: 8}}}
+	now := time.Unix(1000, 0)
+	ctx := context.Background()
+	expect := func(when, want string, failures ...string) {
+		t.Helper()
+		got, failed := s.Read(ctx, false, now)
+		var said []string
+		for _, f := range failed {
+			said = append(said, fmt.Sprintf("%t %v", f.New, f.Err))
+		}
+		if names(got) != want || !slices.EqualFunc(said, failures, func(a, b string) bool { return strings.Contains(a, b) }) {
+			t.Errorf("%s:\n%s, %q\nwant\n%s, %q", when, names(got), said, want, failures)
+		}
+	}
+	const resolved = "icmp:10.0.0.8, icmp:10.0.0.9, stamp:h.example:861, udp:[fd00::9]:8"
+	expect("first", "icmp:10.0.0.2, icmp:10.0.0.3 site=b, icmp:10.0.0.4, "+resolved)
+	write("a.yml", "- targets: [10.0.0.5]\n")
+	expect("changed", "icmp:10.0.0.2 site=b, icmp:10.0.0.3 site=b, icmp:10.0.0.4, icmp:10.0.0.5, "+resolved)
+	write("a.yml", "- targets: [nonsense/]\n")
+	expect("broken", "icmp:10.0.0.2 site=b, icmp:10.0.0.3 site=b, icmp:10.0.0.4, icmp:10.0.0.5, "+resolved, "true "+dir+"/a.yml:1:")
+	expect("still broken", "icmp:10.0.0.2 site=b, icmp:10.0.0.3 site=b, icmp:10.0.0.4, icmp:10.0.0.5, "+resolved, "false "+dir+"/a.yml:1:")
+	os.Remove(filepath.Join(dir, "a.yml"))
+	expect("gone", "icmp:10.0.0.2 site=b, icmp:10.0.0.3 site=b, icmp:10.0.0.4, "+resolved)
+	os.Remove(filepath.Join(dir, "b.json")) // a name without a * has to be there
+	expect("not there", "icmp:10.0.0.2 site=b, icmp:10.0.0.3 site=b, icmp:10.0.0.4, "+resolved, "true ")
+	if dns.asked != 3 {
+		t.Errorf("DNS was asked %d times within a minute", dns.asked)
+	}
+	dns.err = errors.New("no answer")
+	now = now.Add(time.Minute)
+	expect("DNS fails", "icmp:10.0.0.2 site=b, icmp:10.0.0.3 site=b, icmp:10.0.0.4, "+resolved, "false ", "true DNS: no answer", "true DNS: no answer", "true DNS: no answer")
+	dns.err, dns.srv = nil, nil
+	now = now.Add(time.Minute)
+	expect("no records", "icmp:10.0.0.2 site=b, icmp:10.0.0.3 site=b, icmp:10.0.0.4, icmp:10.0.0.8, icmp:10.0.0.9, udp:[fd00::9]:8", "false ")
+}
+
+func TestQuery(t *testing.T) {
+	var d Defaults
+	if q, err := d.ParseQuery("stamp:_stamp._udp.example.org", "SRV", 0); err != nil || q.Proto != probe.STAMP || q.Name != "_stamp._udp.example.org" {
+		t.Errorf("%+v, %v", q, err)
+	}
+	for _, bad := range []string{"", "x:example.org", "a b", "_x..y"} {
+		if _, err := d.ParseQuery(bad, "SRV", 0); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+}
+
+// A few kilobytes whose aliases stand for millions of labels are refused.
+func TestLabelsAreBounded(t *testing.T) {
+	var labels strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&labels, "a%d: b, ", i)
+	}
+	group := "- &a\n  targets: [x]\n  labels: &l {" + labels.String() + "}\n"
+	for name, text := range map[string]string{
+		"groups":  group + strings.Repeat("- *a\n", 1000),
+		"labels":  group + strings.Repeat("- labels: *l\n", 1000),
+		"targets": "- labels: {" + labels.String() + "}\n  targets: [" + strings.Repeat("x, ", 1001) + "]\n",
+	} {
+		var d Defaults
+		if _, err := d.ParseFileSD("x.yml", []byte(text)); err == nil || !strings.HasPrefix(err.Error(), "x.yml:") || !strings.Contains(err.Error(), "more than 1000000 labels") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Whatever a file has, it is targets or an error with its name; and what is taken can be written and read again.
+func FuzzFileSD(f *testing.F) {
+	for _, s := range []string{yamlSD, "", "- targets: [&a 10.0.0.2, *a]\n", "a: &a [*a]", "- &a\n  targets: [x]\n- *a\n", "- {targets: [x], labels: {a: b}}"} {
+		f.Add(s, false)
+	}
+	for _, s := range []string{jsonSD, "[", `[{"targets":["\ud83d"]}]`, `[{"targets":[],"labels":{}}]`} {
+		f.Add(s, true)
+	}
+	f.Fuzz(func(t *testing.T, text string, isJSON bool) {
+		name := "x.yml"
+		if isJSON {
+			name = "x.json"
+		}
+		var d Defaults
+		got, err := d.ParseFileSD(name, []byte(text))
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), name+":") {
+				t.Errorf("%v", err)
+			}
+			return
+		}
+		for _, x := range got {
+			again, err := d.Parse(x.Name())
+			if err != nil || again.Name() != x.Name() {
+				t.Errorf("%s: %s, %v", x.Name(), again.Name(), err)
+			}
+		}
+	})
+}

@@ -1,0 +1,143 @@
+package testbed
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/host/tail"
+)
+
+// Responder is the responder's process in the far namespace.
+type Responder struct {
+	Bed          *Testbed
+	Program      string
+	Driver       string
+	Core         int
+	Unprivileged bool     // inside a user namespace of an ordinary user
+	Report       string   // a folder for its own report, "" for none
+	Set          []string // further settings, KEY=VALUE
+	Ready        string   // the line that it prints once it answers
+
+	process *exec.Cmd
+	ended   chan struct{}
+	failure error
+	said    tail.Tail
+}
+
+// How long the responder may take until it is ready, and to end.
+const (
+	startWithin = 15 * time.Second
+	stopWithin  = 20 * time.Second // a machine that is busy elsewhere takes its time
+)
+
+// Start starts the responder unless it runs, and returns when it answers.
+func (r *Responder) Start() error {
+	if r.process != nil {
+		select {
+		case <-r.ended:
+			return r.explain("ended by itself")
+		default:
+			return nil
+		}
+	}
+	args := []string{"-config", "/dev/null", "-set", "nic.device=" + FarIface, "-set", "nic.driver=" + r.Driver,
+		"-set", fmt.Sprintf("respond.addresses=[%q]", ResponderPrefix), "-set", fmt.Sprintf("cpu.cores=[%d]", r.Core)}
+	if r.Unprivileged {
+		args = append(args, "-set", "cpu.lock_memory=false") // RLIMIT_MEMLOCK stays the user's
+	}
+	for _, s := range r.Set {
+		args = append(args, "-set", s)
+	}
+	if r.Report != "" {
+		args = append(args, "-set", "stats.report="+r.Report)
+	}
+	c := exec.Command(r.Program, args...)
+	r.said = tail.Tail{}
+	c.Stderr = &r.said
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true} // Ctrl-C is ours to hand on
+	out, err := c.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := r.Bed.Far.Do(func() error { // the child inherits this thread's namespace
+		allCPUs() // and its CPUs, which the bench may have narrowed
+		return c.Start()
+	}); err != nil {
+		return fmt.Errorf("responder %s: %w", r.Program, err)
+	}
+	r.process, r.ended = c, make(chan struct{})
+	ready := make(chan string, 1)
+	go func() {
+		lines := bufio.NewScanner(out)
+		for lines.Scan() {
+			if strings.HasPrefix(lines.Text(), "ready ") {
+				ready <- lines.Text()
+				break
+			}
+		}
+		_, _ = io.Copy(io.Discard, out)
+		r.failure = c.Wait()
+		close(r.ended)
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), startWithin)
+	defer cancel()
+	select {
+	case r.Ready = <-ready:
+		return nil
+	case <-r.ended:
+		return r.explain("did not start")
+	case <-ctx.Done():
+		err := r.explain(fmt.Sprintf("was not ready within %v", startWithin))
+		return errors.Join(err, r.Stop())
+	}
+}
+
+func (r *Responder) explain(what string) error {
+	return fmt.Errorf("the responder %s: %v: %s", what, r.failure, strings.TrimSpace(r.said.String()))
+}
+
+// Stop ends the responder if it runs, and returns when it is gone.
+func (r *Responder) Stop() error {
+	if r.process == nil {
+		return nil
+	}
+	_ = r.process.Process.Signal(unix.SIGTERM)
+	select {
+	case <-r.ended:
+	case <-time.After(stopWithin):
+		_ = r.process.Process.Kill()
+		<-r.ended
+		r.failure = errors.New("it did not end within 20 s of SIGTERM")
+	}
+	r.process = nil
+	if r.failure != nil {
+		return r.explain("failed")
+	}
+	return nil
+}
+
+// FindResponder looks for the responder's program beside this one, then in PATH.
+func FindResponder() (string, error) {
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), "responder")
+		if _, err := os.Stat(beside); err == nil {
+			return beside, nil
+		}
+	}
+	p, err := exec.LookPath("responder")
+	if err != nil {
+		return "", fmt.Errorf("the responder's program is neither beside this one nor in PATH: build it with go build -o bin/ ./cmd/...")
+	}
+	return p, nil
+}

@@ -1,0 +1,342 @@
+package bench
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/internal/bench/settings"
+	"github.com/rebound-nic/rebound/internal/bench/targets"
+	"github.com/rebound-nic/rebound/internal/bench/watch"
+	"github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/internal/host/manual"
+	"github.com/rebound-nic/rebound/internal/host/metrics"
+	"github.com/rebound-nic/rebound/internal/host/setting"
+	"github.com/rebound-nic/rebound/internal/host/stampkey"
+	"github.com/rebound-nic/rebound/internal/host/version"
+)
+
+const watchHelp = `usage: bench watch [-config FILE] [flags]
+
+Probes many targets for ever at a low rate: round trips and loss on a metrics page, a log for each hour, and a verdict on change, this
+hour against the same hour of the days before. It ends at SIGTERM or Ctrl-C; SIGHUP reads all sources of targets again.
+
+  bench watch -target 10.0.0.2 -target stamp:10.0.0.3 -listen 127.0.0.1:9470
+  bench watch -file targets.txt -dir /var/lib/rebound/watch -rate 10
+  bench watch -file-sd '/etc/prometheus/far/*.yml' -proto udp -port 7
+  bench watch -dns stamp:_stamp._udp.example.org
+
+Every setting is a flag and a key of the file (bench config prints one with all of them; man rebound-watch); a flag counts more.
+
+`
+
+// watchIntro stands at the top of watch.toml.
+const watchIntro = "What bench watch measures, and how. Every key is here with its default; each is a flag, too: bench watch -h.\n\n" +
+	"`bench config` prints this file."
+
+// watchSettings is all that a user can choose of a watch.
+type watchSettings struct {
+	table *setting.Table
+
+	targets struct {
+		list, fileSD, dns []string
+		file, dnsType     string
+		dnsPort           int
+		refresh           time.Duration
+	}
+	probe struct {
+		proto           probe.Proto
+		port            int
+		rate            float64
+		size            int
+		timeout         time.Duration
+		dscp, ecn, ttl  int
+		ssid            int
+		key             stampkey.Key
+		source, gateway []netip.Addr
+		transport       string
+	}
+	nic cards.Config
+	cpu struct {
+		core int
+		idle string
+	}
+	keep struct {
+		dir      string
+		bytes    int64
+		interval time.Duration
+	}
+	change struct{ days int }
+	stats  struct {
+		listen string
+		hosts  []string
+		schema int
+	}
+	log struct {
+		level  slog.Level
+		format string
+	}
+}
+
+// inWatch are the settings of [nic] that mean something to a watch.
+var inWatch = []string{"nic.driver", "nic.device", "nic.queue", "nic.ring_size", "nic.mtu", "nic.push", "nic.push_max", "nic.port", "nic.generic_xdp", "nic.unsafe_no_iommu"}
+
+func between(low, high int) func(int) error {
+	return func(n int) error {
+		if n < low || n > high {
+			return fmt.Errorf("%d is not %d to %d", n, low, high)
+		}
+		return nil
+	}
+}
+
+// period makes a parser of a time within bounds.
+func period(low, high time.Duration) func(string) (time.Duration, error) {
+	return func(s string) (time.Duration, error) {
+		d, err := settings.ParseDuration(s)
+		if err == nil && (d < low || d > high) {
+			err = fmt.Errorf("%v is not %v to %v", d, low, high)
+		}
+		return d, err
+	}
+}
+
+func parseBytes(s string) (int64, error) {
+	number, unit := s, int64(1)
+	for suffix, u := range map[string]int64{"k": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40} {
+		if n, ok := strings.CutSuffix(s, suffix); ok {
+			number, unit = n, u
+		}
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || n < 1 || n > 1<<50/unit || n*unit < 1<<20 {
+		return 0, fmt.Errorf("%q: want bytes, a mebibyte or more, like 500M or 10G", s)
+	}
+	return n * unit, nil
+}
+
+func newWatchSettings() *watchSettings {
+	s := &watchSettings{}
+	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+	nic := slices.DeleteFunc(s.nic.Settings(), func(n setting.Setting) bool { return !slices.Contains(inWatch, n.Key) })
+	text := func(s string) (string, error) { return s, nil }
+	keyFile := ""
+	protos := []setting.Choice{{Name: "icmp", Doc: "echo"}, {Name: "udp", Doc: "echo"}, {Name: "stamp", Doc: "RFC 8762, TWAMP-Light: loss by direction, where the reflector counts its packets"}}
+	proto := setting.Parsed("probe.proto", &s.probe.proto, "icmp", probe.ParseProto, "What a target is asked for that does not say so itself:")
+	proto.Choices = protos
+	s.table = setting.New(slices.Concat([]setting.Setting{
+		setting.Strings("targets.list", &s.targets.list, text, "Targets, each [PROTO:]HOST[:PORT]: \"10.0.0.2\", \"udp:10.0.0.2:7\", \"stamp:[fd00::2]:862\", \"host.example\". A name is looked "+
+			"up again every half a minute."),
+		setting.String("targets.file", &s.targets.file, "", nil, "A FILE with one target a line, and labels of its metrics behind it: \"stamp:10.0.0.2 site=ams rack=12\". What follows a # is a comment. Labels that are none "+
+			"of the metrics: __param_stamp_ssid=7 and __param_stamp_key=FILE are the session identifier and the key of this STAMP target, which with a key is asked in the authenticated mode."),
+		setting.Strings("targets.file_sd", &s.targets.fileSD, text, "Files in the formats of Prometheus' file_sd: lists of groups with targets and labels, in JSON (.json) or YAML (.yml, .yaml). The last "+
+			"part of a path may have a *. The label __param_proto is the protocol of its group, __param_stamp_ssid and __param_stamp_key are as in targets.file. A port is for UDP and STAMP; "+
+			"an ICMP target of such a file leaves it out, since it is that of what else is scraped there (elsewhere a port behind icmp is an error). Like targets.file they are read again when they "+
+			"changed, and at SIGHUP; of one that is wrong then, the log names the line, and what it had before is kept."),
+		setting.Strings("targets.dns", &s.targets.dns, text, "Names whose records are targets, as with Prometheus' dns_sd: \"_stamp._udp.example.org\", or with a protocol, \"stamp:_stamp._udp.example.org\"."),
+		setting.OneOf("targets.dns_type", &s.targets.dnsType, "SRV", []setting.Choice{{Name: "SRV", Doc: "hosts and ports"}, {Name: "A", Doc: "IPv4 addresses"}, {Name: "AAAA", Doc: "IPv6 addresses"}},
+			"The records of targets.dns:"),
+		setting.Int("targets.dns_port", &s.targets.dnsPort, 0, between(0, 65535), "The port of targets from A and AAAA records; 0 is the protocol's own."),
+		setting.Parsed("targets.refresh", &s.targets.refresh, "30s", period(time.Second, 24*time.Hour), "How often targets.dns is asked, \"1s\" to \"24h\"."),
+
+		proto,
+		setting.Int("probe.port", &s.probe.port, 0, between(0, 65535), "The UDP port of all targets, whatever they say: for files that name the port of something else on these "+
+			"hosts. 0 is what a target says, or 7 for udp and 862 for stamp."),
+		setting.Parsed("probe.rate", &s.probe.rate, "1", func(s string) (float64, error) {
+			r, err := settings.ParseRates(s)
+			if err != nil || len(r) != 1 || r[0] > 10000 {
+				return 0, fmt.Errorf("%q: want probes a second to each target, 0.01 to 10000, like \"1\" or \"0.2\"", s)
+			}
+			return r[0], nil
+		}, "Probes a second to each target, \"0.01\" to \"10k\". All probes of all targets are spread evenly."),
+		setting.Int("probe.size", &s.probe.size, 0, between(0, 65535), "Bytes of the Ethernet frame, headers included, without the 4 bytes of FCS; 0 is the smallest."),
+		setting.Parsed("probe.timeout", &s.probe.timeout, "1s", period(time.Millisecond, time.Minute), "How long a reply may take, \"1ms\" to \"1m\"; then the probe is lost."),
+		setting.Int("probe.dscp", &s.probe.dscp, 0, between(0, 63), "DSCP of the probes, 0 to 63."),
+		setting.Int("probe.ecn", &s.probe.ecn, 0, between(0, 3), "ECN field of the probes, 0 to 3."),
+		setting.Int("probe.ttl", &s.probe.ttl, 0, between(0, 255), "TTL or hop limit of the probes, 1 to 255; 0 is 64."),
+		setting.Int("probe.stamp_ssid", &s.probe.ssid, 0, between(0, 65535), "The session identifier of STAMP's probes (RFC 8972 §3) to targets that have no label __param_stamp_ssid; 0 is none."),
+		setting.String("probe.stamp_key", &keyFile, "", func(path string) (err error) {
+			if s.probe.key = (stampkey.Key{}); path != "" {
+				s.probe.key, err = stampkey.Read(path)
+			}
+			return err
+		}, "The FILE with the key (64 hexadecimal digits, readable by its owner alone) of STAMP targets that have no label __param_stamp_key: they are asked in the "+
+			"authenticated mode (RFC 8762 §4.2.2). Empty: unauthenticated."),
+		setting.Strings("probe.source", &s.probe.source, netip.ParseAddr, "The address to send from, or one of each family; with raw frames it may be one that the kernel does not have. Empty: "+
+			"the kernel's choice."),
+		setting.Strings("probe.gateway", &s.probe.gateway, netip.ParseAddr, "The router to go through, or one of each family. Empty: by the kernel's routes."),
+		setting.OneOf("probe.transport", &s.probe.transport, "raw", []setting.Choice{
+			{Name: "raw", Doc: "frames, through nic.driver: needs CAP_NET_RAW (afpacket), or CAP_NET_ADMIN and CAP_BPF (afxdp)"},
+			{Name: "socket", Doc: "the kernel's own sockets, whose way through its network stack is measured too; needs no rights for UDP, and for ICMP a group within net.ipv4.ping_group_range"},
+		}, "How probes are sent:"),
+	}, nic, []setting.Setting{
+		setting.Int("cpu.core", &s.cpu.core, -1, between(-1, 1<<16), "The CPU to measure on; -1 is the last one that the process may use."),
+		setting.OneOf("cpu.idle", &s.cpu.idle, "sleep", []setting.Choice{
+			{Name: "sleep", Doc: "the core is others' between probes: it is polled from a probe's departure to its reply. Of a target that has lost three probes in a row no reply is waited for so, and the first that comes is counted, and not timed."},
+			{Name: "poll", Doc: "the core is polled all the time, and kept from deep idle states"},
+		}, "What the core does while no reply is awaited:"),
+
+		setting.String("keep.dir", &s.keep.dir, "", nil, "A FOLDER for one HdrHistogram log an hour (UTC, 2026-11-22T10.hlog), of all targets; empty for none, and then there is no verdict on change. A "+
+			"watch that is started again goes on with the hour's log. On a full disk measuring goes on; what is not written is counted."),
+		setting.Parsed("keep.bytes", &s.keep.bytes, "1G", parseBytes, "The most bytes that all logs have, \"1M\" or more; the oldest are removed."),
+		setting.Parsed("keep.interval", &s.keep.interval, "5m", func(s string) (time.Duration, error) {
+			d, err := period(time.Second, time.Hour)(s)
+			if err == nil && time.Hour%d != 0 {
+				err = fmt.Errorf("%v does not divide an hour", d)
+			}
+			return d, err
+		}, "The length of an interval in the logs, a part of an hour, \"1s\" to \"1h\". The verdict takes intervals for runs: it wants eight an hour, and in each 20 round trips for p50, 100 for p90, 1000 for p99."),
+		setting.Int("change.days", &s.change.days, 7, between(0, 31), "How many days before are held against this hour; 0 is no verdict."),
+		setting.String("stats.listen", &s.stats.listen, "", metrics.CheckAddress, "HOST:PORT to serve Prometheus metrics on, at /metrics; empty is off."),
+		setting.Strings("stats.hosts", &s.stats.hosts, metrics.CheckHost, "The host names by which Prometheus or others ask for the metrics, without a port. A request by IP address, localhost or this host's name "+
+			"is answered anyway; one by another name, such as that of a Kubernetes service, is refused with 403 unless it is listed, since a web page can "+
+			"have its own name resolve to this server (DNS rebinding). [\"any\"] allows all."),
+		setting.Int("stats.schema", &s.stats.schema, 5, between(0, metrics.Finest), "The resolution of the native histograms of round trips: 2 to the power of it buckets to an octave. 8 has buckets 0.27 % wide, 5 2.2 %, 3 9 %. Prometheus keeps them all, for each target."),
+		setting.Parsed("log.level", &s.log.level, "info", func(text string) (slog.Level, error) {
+			l, ok := levels[text]
+			if !ok {
+				return l, fmt.Errorf("%q is not debug, info, warn or error", text)
+			}
+			return l, nil
+		}, "debug, info, warn or error; to stderr."),
+		setting.OneOf("log.format", &s.log.format, "text", []setting.Choice{{Name: "text", Doc: "key=value"}, {Name: "json", Doc: "one JSON object a line"}},
+			"How a line of the log is written:"),
+	})...)
+	return s
+}
+
+// watchFlagNames are the flags that are not called as their keys.
+var watchFlagNames = map[string]string{"targets.list": "target", "nic.device": "iface", "nic.port": "card-port", "log.level": "log-level", "log.format": "log-format"}
+
+func watchCommand(e *env, args []string) error {
+	s := newWatchSettings()
+	fs := flag.NewFlagSet("watch", flag.ContinueOnError)
+	config := fs.String("config", "", "`FILE` of settings (bench config prints one)")
+	for i := range s.table.Settings {
+		key := s.table.Settings[i].Key
+		s.table.Flag(fs, key, watchFlagNames[key])
+	}
+	if err := e.parse(fs, args, watchHelp); err != nil {
+		return err
+	}
+	if fs.NArg() > 0 {
+		return exit.Usagef("%q is left over: every value needs its flag, as in -target %s", strings.Join(fs.Args(), " "), fs.Arg(0))
+	}
+	if *config != "" {
+		if err := s.table.Read(*config); err != nil {
+			return exit.Usagef("%w", err)
+		}
+	}
+	s.table.Assign()
+	if err := s.table.Apply(); err != nil {
+		return exit.Usagef("%w", err)
+	}
+	o, err := s.options(e)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, stop) }) // a second signal ends it at once, but not one that came along with the first
+	defer stop()
+	hup, again := make(chan os.Signal, 1), make(chan struct{}, 1)
+	signal.Notify(hup, unix.SIGHUP)
+	defer signal.Stop(hup)
+	go func() {
+		for {
+			select {
+			case <-hup:
+				select {
+				case again <- struct{}{}:
+				default:
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return watch.Run(ctx, *o, again, e.stdout)
+}
+
+// options checks what concerns several settings, and returns all as a watch wants it.
+func (s *watchSettings) options(e *env) (*watch.Options, error) {
+	fail := func(key, format string, a ...any) (*watch.Options, error) {
+		return nil, exit.Usagef("%w", s.table.Fail(key, format, a...))
+	}
+	d := targets.Defaults{Proto: s.probe.proto, Port: uint16(s.probe.port), SSID: uint16(s.probe.ssid), Key: s.probe.key}
+	o := &watch.Options{Sources: targets.Sources{Defaults: d, List: s.targets.file, FileSD: s.targets.fileSD, Refresh: s.targets.refresh},
+		Rate: s.probe.rate, Size: s.probe.size, Timeout: s.probe.timeout, TOS: uint8(s.probe.dscp)<<2 | uint8(s.probe.ecn), TTL: uint8(s.probe.ttl),
+		Source: s.probe.source, Gateway: s.probe.gateway, Transport: s.probe.transport, NIC: s.nic, Core: s.cpu.core, Idle: s.cpu.idle,
+		Dir: s.keep.dir, Bound: s.keep.bytes, Interval: s.keep.interval, Days: s.change.days, Listen: s.stats.listen, Hosts: s.stats.hosts, Schema: int32(s.stats.schema)}
+	for i, text := range s.targets.list {
+		t, err := d.Parse(text)
+		if err != nil {
+			return nil, exit.Usagef("%w", s.table.FailAt("targets.list", i, "%w", err))
+		}
+		o.Sources.Static = append(o.Sources.Static, t)
+	}
+	for i, text := range s.targets.dns {
+		q, err := d.ParseQuery(text, s.targets.dnsType, uint16(s.targets.dnsPort))
+		if err != nil {
+			return nil, exit.Usagef("%w", s.table.FailAt("targets.dns", i, "%w", err))
+		}
+		o.Sources.DNS = append(o.Sources.DNS, q)
+	}
+	for key, list := range map[string][]netip.Addr{"probe.source": s.probe.source, "probe.gateway": s.probe.gateway} {
+		if len(list) > 2 || len(list) == 2 && list[0].Is4() == list[1].Is4() {
+			return fail(key, "want one address of each family at most")
+		}
+	}
+	if cards.CarriesMessages(s.nic.Driver) {
+		return fail("nic.driver", "%s carries messages, not frames: a watch has none", s.nic.Driver)
+	}
+	if s.nic.InKernel() {
+		return fail("nic.driver", "%s answers in the kernel: nothing can be sent through it", s.nic.Driver)
+	}
+	if s.nic.Device != "" {
+		if err := cards.Fits(s.nic.Driver, s.nic.Device); err != nil {
+			return fail("nic.driver", "%w", err)
+		}
+	} else if s.nic.Driver != "auto" && s.nic.Driver != "afpacket" && s.nic.Driver != "afxdp" {
+		return fail("nic.device", "is empty: driver %s wants a PCI address or vfio-user:PATH", s.nic.Driver)
+	}
+	if cards.Named(s.nic.Device) && s.probe.transport == "socket" {
+		return fail("probe.transport", "%s is not the kernel's, which has the sockets: take raw", s.nic.Device)
+	}
+	if s.probe.rate*s.probe.timeout.Seconds() > 1e5 {
+		return fail("probe.rate", "%g probes a second for a time-out of %v: too many would be under way to one target", s.probe.rate, s.probe.timeout)
+	}
+	ho := &slog.HandlerOptions{Level: s.log.level}
+	if s.log.format == "json" {
+		o.Log = slog.New(slog.NewJSONHandler(e.stderr, ho))
+	} else {
+		o.Log = slog.New(slog.NewTextHandler(e.stderr, ho))
+	}
+	o.NIC.Log = o.Log
+	return o, nil
+}
+
+func configCommand(e *env, args []string) error {
+	if len(args) > 0 {
+		return exit.Usagef("%q is left over", args[0])
+	}
+	_, err := io.WriteString(e.stdout, newWatchSettings().table.TOML(watchIntro))
+	return err
+}
+
+func watchManual(e *env) error {
+	v, day := version.Stamp()
+	return manual.WriteConfig(e.stdout, newWatchSettings().table, "rebound-watch", "configuration of Rebound's bench watch", watchIntro, v, day, "bench(1)")
+}

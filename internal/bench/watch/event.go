@@ -1,0 +1,63 @@
+package watch
+
+import "sync/atomic"
+
+// kind is what became of a probe, or what arrived.
+type kind uint8
+
+const (
+	sent      kind = iota
+	unsent         // the device or the kernel refused it
+	answered       // in time
+	missed         // not answered within the time-out
+	late           // answered after that
+	duplicate      // a further reply
+	corrupt        // a reply with a wrong header, checksum or payload
+	refused        // an ICMP error about a probe
+	kinds
+)
+
+// event is what the loop tells the keeper.
+type event struct {
+	flow      int32
+	kind      kind
+	reordered bool   // a later probe's reply came before
+	untimed   bool   // it came while the loop slept: ns says nothing
+	stamped   bool   // seq and far are set
+	ns        int64  // answered, late: the round trip from the actual send
+	seq, far  uint32 // STAMP: the probe's number, and the reflector's own
+
+	// Of missed and late: the probe's number. Of missed: its wire, when it was sent, and until when a reply makes it late.
+	probe       uint64
+	sent, until uint64 // ticks
+	wire        *wire
+}
+
+// ring hands events from the loop to the keeper. There is one goroutine at each end, and no lock: the loop never waits, and what finds
+// no room is dropped and counted.
+type ring struct {
+	buf        []event
+	head, tail atomic.Uint64
+	dropped    atomic.Uint64
+}
+
+func newRing(size int) *ring { return &ring{buf: make([]event, size)} } // a power of two
+
+func (r *ring) put(e event) {
+	t := r.tail.Load()
+	if t-r.head.Load() == uint64(len(r.buf)) {
+		r.dropped.Add(1)
+		return
+	}
+	r.buf[t&uint64(len(r.buf)-1)] = e
+	r.tail.Store(t + 1)
+}
+
+// drain calls take with all that is there.
+func (r *ring) drain(take func(*event)) {
+	h, t := r.head.Load(), r.tail.Load()
+	for ; h != t; h++ {
+		take(&r.buf[h&uint64(len(r.buf)-1)])
+	}
+	r.head.Store(h)
+}

@@ -1,0 +1,73 @@
+package watch
+
+import (
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/internal/bench/socket"
+)
+
+// flow is a target as the loop sees it. All but what is marked is the loop's alone once a plan with it was offered.
+type flow struct {
+	id    int32 // the keeper's
+	codec *probe.Codec
+	stamp bool
+	wire  *wire
+	peer  socket.Peer // where wire is a socket
+
+	next   uint64 // of the next probe
+	high   uint64 // one more than the highest number answered
+	missed int    // probes in a row without a reply
+	slots  []slot // the latest probes; a power of two of them
+}
+
+// slot is one of a flow's latest probes.
+type slot struct {
+	seq     uint64
+	sent    uint64 // ticks
+	t1      uint64 // STAMP: the time that the probe carries
+	state   progress
+	awaited bool // the loop looks for its reply without a pause
+}
+
+type progress uint8
+
+const (
+	empty progress = iota
+	waiting
+	overdue
+	done
+)
+
+// patience is how many probes in a row may be lost until the loop sleeps while it waits for a flow's next reply.
+const patience = 3
+
+func newFlow(id int32, codec *probe.Codec, slots int) *flow {
+	n := 8
+	for n < slots {
+		n *= 2
+	}
+	return &flow{id: id, codec: codec, stamp: codec.Flow().Proto == probe.STAMP, slots: make([]slot, n)}
+}
+
+// take numbers the next probe. STAMP's second number is left out: a reflector that keeps state then counts one less than its sender
+// from there on, and one that repeats the sender's numbers can be told from it.
+func (f *flow) take() uint64 {
+	if f.stamp && f.next == 1 {
+		f.next++
+	}
+	seq := f.next
+	f.next++
+	return seq
+}
+
+// find returns the slot of the probe with that number on the wire, nil if it is forgotten or was never sent.
+func (f *flow) find(seq uint32) *slot {
+	age := uint64(uint32(f.next-1) - seq)
+	if f.next == 0 || age >= min(f.next, uint64(len(f.slots))) {
+		return nil
+	}
+	full := f.next - 1 - age
+	if s := &f.slots[full&uint64(len(f.slots)-1)]; s.state != empty && s.seq == full {
+		return s
+	}
+	return nil
+}

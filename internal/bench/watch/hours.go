@@ -1,0 +1,284 @@
+package watch
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/targets"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/report"
+)
+
+// part is what one interval has of a target.
+type part struct {
+	targets.Target
+	from, to time.Time
+	tally
+	*latency.Histogram
+}
+
+// hours is a folder with one HdrHistogram log for each hour (UTC), of all targets: 2026-11-22T10.hlog. A target's intervals carry its tag,
+// and a comment before each has its counts, which a reader of such logs skips. A program that is started again goes on with the hour's
+// file. One goroutine uses it.
+type hours struct {
+	path  string
+	bound int64 // bytes of all files
+
+	open  *os.File // of the hour
+	hour  time.Time
+	size  int64           // of its whole lines
+	named map[string]bool // the targets that the file says the names of
+}
+
+const hourFormat = "2006-01-02T15"
+
+// openHours makes the folder, if it is not there, and finds out whether it can be written.
+func openHours(path string, bound int64) (*hours, error) {
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return nil, fmt.Errorf("keep.dir: %w", err)
+	}
+	f, err := os.CreateTemp(path, ".watch-*")
+	if err != nil {
+		return nil, fmt.Errorf("keep.dir: %w", err)
+	}
+	f.Close()
+	if err := os.Remove(f.Name()); err != nil {
+		return nil, fmt.Errorf("keep.dir: %w", err)
+	}
+	return &hours{path: path, bound: bound}, nil
+}
+
+func (h *hours) file(hour time.Time) string {
+	return filepath.Join(h.path, hour.UTC().Format(hourFormat)+".hlog")
+}
+
+// begin opens the file of an hour: a new one, or the one that was begun before the program was started again. A line that an earlier end
+// cut off is taken away.
+func (h *hours) begin(hour time.Time) error {
+	h.close()
+	f, err := os.OpenFile(h.file(hour), os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	whole, named, err := wholeLines(f)
+	if err == nil {
+		err = f.Truncate(whole)
+	}
+	if err == nil && whole == 0 {
+		var head bytes.Buffer
+		report.WriteHlogHead(&head, hour)
+		var n int
+		n, err = f.WriteAt(head.Bytes(), 0)
+		if whole = int64(n); err != nil {
+			f.Truncate(0)
+		}
+	}
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	h.open, h.hour, h.size, h.named = f, hour, whole, named
+	return nil
+}
+
+func (h *hours) close() error {
+	if h.open == nil {
+		return nil
+	}
+	err := h.open.Close()
+	h.open = nil
+	return err
+}
+
+// wholeLines returns how many bytes of f end with a line, and which tags have a name in it.
+func wholeLines(f io.Reader) (whole int64, named map[string]bool, err error) {
+	named = map[string]bool{}
+	r := bufio.NewReaderSize(f, 1<<16)
+	var line []byte
+	for {
+		piece, err := r.ReadSlice('\n')
+		line = append(line, piece...)
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case errors.Is(err, io.EOF):
+			return whole, named, nil
+		case err != nil:
+			return 0, nil, err
+		}
+		whole += int64(len(line))
+		if tag, ok := bytes.CutPrefix(line, []byte(targetComment)); ok {
+			t, _, _ := bytes.Cut(tag, []byte(" "))
+			named[string(t)] = true
+		}
+		line = line[:0]
+	}
+}
+
+// The comments, which begin with a tag.
+const (
+	targetComment = "#[Target: "
+	countsComment = "#[Counts: "
+)
+
+// write adds the parts to the files of their hours, and keeps the folder within its bound. It returns the files that it removed, and how
+// many bytes all have. On an error (a full disk) the file is as it was before.
+func (h *hours) write(parts []part) (removed []string, size int64, err error) {
+	for len(parts) > 0 && err == nil {
+		hour := parts[0].from.UTC().Truncate(time.Hour)
+		n := 1
+		for n < len(parts) && parts[n].from.UTC().Truncate(time.Hour).Equal(hour) {
+			n++
+		}
+		err = h.append(hour, parts[:n])
+		parts = parts[n:]
+	}
+	removed, size, trimmed := h.trim()
+	return removed, size, errors.Join(err, trimmed)
+}
+
+func (h *hours) append(hour time.Time, parts []part) error {
+	if h.open == nil || !h.hour.Equal(hour) {
+		if err := h.begin(hour); err != nil {
+			return err
+		}
+	}
+	var b bytes.Buffer
+	fresh := map[string]bool{}
+	for _, p := range parts {
+		tag := p.Tag()
+		if !h.named[tag] && !fresh[tag] {
+			fresh[tag] = true
+			fmt.Fprintf(&b, "%s%s is %s%s]\n", targetComment, tag, p.Name(), labelText(p.Labels))
+		}
+		from, to := p.from.Sub(hour), p.to.Sub(hour)
+		fmt.Fprintf(&b, "%s%s from=%.3f to=%.3f sent=%d received=%d lost=%d late=%d duplicates=%d reordered=%d corrupt=%d refused=%d send_failed=%d untimed=%d lost_uncertain=%d too_late=%d]\n",
+			countsComment, tag, from.Seconds(), to.Seconds(), p.Sent, p.Received, p.Lost, p.Late, p.Duplicates, p.Reordered, p.Corrupt, p.refused,
+			p.SendFailed, p.untimed, p.LostUncertain, p.tooLate)
+		if p.Count > 0 {
+			if err := report.WriteHlogLine(&b, tag, latency.Interval{Start: int64(from), End: int64(to), Histogram: p.Histogram}); err != nil {
+				return err
+			}
+		}
+	}
+	if h.size+int64(b.Len()) > h.bound {
+		return fmt.Errorf("%s would have more than keep.bytes, %d, by itself", h.file(hour), h.bound)
+	}
+	n, err := h.open.WriteAt(b.Bytes(), h.size)
+	if err == nil {
+		err = h.open.Sync()
+	}
+	if err != nil {
+		return errors.Join(err, h.open.Truncate(h.size))
+	}
+	h.size += int64(n)
+	for tag := range fresh {
+		h.named[tag] = true
+	}
+	return nil
+}
+
+func labelText(labels map[string]string) string {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		fmt.Fprintf(&b, " %s=%q", k, labels[k])
+	}
+	return b.String()
+}
+
+// logs returns the hours that have a file, ascending.
+func (h *hours) logs() (all []time.Time, err error) {
+	entries, err := os.ReadDir(h.path)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		name, ok := strings.CutSuffix(e.Name(), ".hlog")
+		if t, err := time.Parse(hourFormat, name); ok && err == nil {
+			all = append(all, t)
+		}
+	}
+	slices.SortFunc(all, time.Time.Compare)
+	return all, nil
+}
+
+// trim removes the oldest files, but for the one that is being written, until all together are within the bound.
+func (h *hours) trim() (removed []string, size int64, err error) {
+	all, err := h.logs()
+	if err != nil {
+		return nil, 0, err
+	}
+	sizes := make([]int64, len(all))
+	for i, t := range all {
+		if info, err := os.Stat(h.file(t)); err == nil {
+			sizes[i] = info.Size()
+			size += sizes[i]
+		}
+	}
+	for i, t := range all {
+		if size <= h.bound || h.open != nil && t.Equal(h.hour) {
+			break
+		}
+		if err := os.Remove(h.file(t)); err != nil {
+			return removed, size, err
+		}
+		removed = append(removed, h.file(t))
+		size -= sizes[i]
+	}
+	return removed, size, nil
+}
+
+// lines is where a target's intervals are in the log of an hour.
+type lines struct {
+	hour time.Time
+	text map[string][]byte // by tag
+}
+
+// read loads the log of an hour, by tags; nil where there is none.
+func (h *hours) read(hour time.Time) (*lines, error) {
+	f, err := os.Open(h.file(hour))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	out := &lines{hour, map[string][]byte{}}
+	r := bufio.NewReaderSize(f, 1<<16)
+	for {
+		line, err := r.ReadBytes('\n')
+		if errors.Is(err, io.EOF) { // what is cut off is left out
+			return out, nil
+		} else if err != nil {
+			return nil, err
+		}
+		if rest, ok := bytes.CutPrefix(line, []byte("Tag=")); ok {
+			tag, _, _ := bytes.Cut(rest, []byte(","))
+			out.text[string(tag)] = append(out.text[string(tag)], line...)
+		}
+	}
+}
+
+// series decodes a target's intervals; nil if it has none.
+func (l *lines) series(tag, file string) (*latency.Series, error) {
+	text := l.text[tag]
+	if len(text) == 0 {
+		return nil, nil
+	}
+	var b bytes.Buffer
+	report.WriteHlogHead(&b, l.hour)
+	b.Write(text)
+	_, all, err := report.ReadHlog(&b, file)
+	if err != nil || len(all) != 1 {
+		return nil, err
+	}
+	return all[0], nil
+}

@@ -1,0 +1,133 @@
+package watch
+
+import (
+	"time"
+
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/report"
+)
+
+// judgement is what an hour's statistic is worth against the same hour of the days before.
+type judgement struct {
+	verdict compare.Verdict
+	shift   float64 // ns
+	why     string  // it cannot be told
+	days    int
+}
+
+// judgedStats are what is looked at. An hour at one probe a second has samples for p50 and p90 only.
+var judgedStats = []string{"p50", "p90", "p99", "p99.9"}
+
+// judge holds the hour so far against the same hour of the days before, for targets that have just got an interval. It is the inference of
+// bench compare, with each interval for a run: two series that were made one after the other, whose levels must lie farther apart than 10
+// per cent and than the intervals of these days have shown to drift.
+func (k *keeper) judge(states []*state, parts []part) {
+	if len(parts) == 0 || k.days == 0 {
+		return
+	}
+	hour := parts[0].from.UTC().Truncate(time.Hour)
+	if got := parts[0].to.Sub(hour) / k.interval; got < compare.MinRuns { // fewer have no verdict
+		return
+	}
+	now, err := k.dir.read(hour)
+	if err != nil || now == nil {
+		k.log.Warn("no verdict on change: the hour's log cannot be read", "error", err)
+		return
+	}
+	var before []*lines
+	for day := 1; day <= k.days; day++ {
+		l, err := k.dir.read(hour.AddDate(0, 0, -day))
+		if err != nil {
+			k.log.Warn("a log is left out of the verdict on change", "error", err)
+		} else if l != nil {
+			before = append(before, l)
+		}
+	}
+	if len(before) == 0 {
+		return
+	}
+	for _, s := range states {
+		k.mu.Lock()
+		t := s.Target
+		k.mu.Unlock()
+		a, days, err := dayReport(t.Tag(), before...)
+		if err == nil && a != nil {
+			var b *report.Report
+			if b, _, err = dayReport(t.Tag(), now); err == nil && b != nil {
+				k.settle(s, hour, days, compare.Reports(a, b))
+			}
+		}
+		if err != nil {
+			k.log.Warn("no verdict on change", "target", t.Name(), "error", err)
+		}
+	}
+}
+
+// settle keeps the verdicts, and logs those that are news.
+func (k *keeper) settle(s *state, hour time.Time, days int, c *compare.Comparison) {
+	for _, row := range c.Pairs[0].Rows {
+		name := row.Stat.String()
+		found := false
+		for _, st := range judgedStats {
+			found = found || st == name
+		}
+		if !found {
+			continue
+		}
+		j := judgement{verdict: row.Verdict, shift: row.Shift, why: row.Why, days: days}
+		k.mu.Lock()
+		was := s.verdicts[name]
+		s.judged = hour
+		s.verdicts[name] = j
+		k.mu.Unlock()
+		if was.verdict == j.verdict || j.verdict < compare.Faster && was.verdict < compare.Faster {
+			continue
+		}
+		args := []any{"target", s.Name(), "stat", name, "verdict", j.verdict.String(), "hour", hour.Format(hourFormat), "days", days}
+		if row.Tested() {
+			args = append(args, "shift", latency.FormatSigned(row.Shift), "from", latency.FormatNS(row.Base), "p", row.P)
+		}
+		if j.verdict == compare.Slower {
+			k.log.Warn("slower than at this hour of the days before", args...)
+		} else {
+			k.log.Info("change against this hour of the days before", args...)
+		}
+	}
+}
+
+// dayReport makes one report of a target's intervals in several logs, each interval a run, and says how many logs have any.
+func dayReport(tag string, logs ...*lines) (rep *report.Report, days int, err error) {
+	var intervals []latency.Interval
+	for i := len(logs) - 1; i >= 0; i-- { // the oldest first
+		l := logs[i]
+		s, err := l.series(tag, l.hour.Format(hourFormat)+".hlog")
+		if err != nil {
+			return nil, 0, err
+		}
+		if s == nil {
+			continue
+		}
+		days++
+		for _, iv := range s.Intervals {
+			iv.Start += l.hour.UnixNano()
+			iv.End += l.hour.UnixNano()
+			intervals = append(intervals, iv)
+		}
+	}
+	if len(intervals) == 0 {
+		return nil, 0, nil
+	}
+	rep = &report.Report{Label: tag, Metric: report.RoundTrip, Start: time.Unix(0, intervals[0].Start), End: time.Unix(0, intervals[len(intervals)-1].End)}
+	origin := intervals[0].Start
+	main := &latency.Series{Name: latency.MainSeries}
+	for _, iv := range intervals {
+		iv.Start -= origin
+		iv.End -= origin
+		main.Intervals = append(main.Intervals, iv)
+		rep.Runs = append(rep.Runs, latency.Run{Start: iv.Start, End: iv.End})
+	}
+	main.Sum()
+	rep.Series = []*latency.Series{main}
+	return rep, days, nil
+}

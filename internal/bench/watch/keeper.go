@@ -1,0 +1,219 @@
+package watch
+
+import (
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/targets"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/report"
+)
+
+// tally is what became of a target's probes.
+type tally struct {
+	report.Counts
+	refused, untimed, tooLate int64
+}
+
+// state is all that is known of a target. The keeper's lock guards it.
+type state struct {
+	targets.Target
+	id    int32
+	since time.Time
+	ready bool
+	why   string // it is not ready
+	gone  bool   // no source names it any more
+
+	all, part tally         // since the start, and of the interval
+	rtt       latency.Tally // since the start
+	now       latency.Tally // of the interval
+	direction direction
+
+	judged   time.Time // the hour that verdicts are of
+	verdicts map[string]judgement
+}
+
+// keeper collects what the loop tells: for the metrics page, and by intervals for the log of the hour.
+type keeper struct {
+	mu     sync.Mutex
+	byName map[string]*state
+	byID   []*state
+
+	dir      *hours // nil where nothing is kept on disk
+	interval time.Duration
+	began    time.Time // of the interval
+	log      *slog.Logger
+	days     int
+
+	missing   []overdueProbe // in the order of their time-outs
+	undecided map[probeKey]bool
+	dropped   map[string]int64 // frames that this host dropped, by wire
+
+	unwritten int64 // lines that could not be written
+	failures  int64 // times that writing failed
+	removed   int64 // files
+	bytes     int64 // of all files
+	failing   bool
+}
+
+func newKeeper(interval time.Duration, dir *hours, days int, now time.Time, log *slog.Logger) *keeper {
+	return &keeper{byName: map[string]*state{}, undecided: map[probeKey]bool{}, dropped: map[string]int64{}, interval: interval, dir: dir, days: days, began: now, log: log}
+}
+
+// target returns what is kept of a target, new if there is none.
+func (k *keeper) target(t targets.Target, now time.Time) *state {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := k.byName[t.Name()]
+	if s == nil {
+		s = &state{id: int32(len(k.byID)), since: now, why: "it has not been looked up yet", verdicts: map[string]judgement{}}
+		k.byName[t.Name()] = s
+		k.byID = append(k.byID, s)
+	}
+	s.Target, s.gone = t, false
+	return s
+}
+
+// leave notes that a target is watched no more. What its interval has is still written.
+func (k *keeper) leave(s *state) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s.gone = true
+}
+
+// found notes whether a target can be probed, and returns whether that is news.
+func (k *keeper) found(s *state, why string) (news bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	news = s.why != why
+	s.ready, s.why = why == "", why
+	return news
+}
+
+// take counts one event.
+func (k *keeper) take(e *event) {
+	s := k.byID[e.flow]
+	if s == nil {
+		return
+	}
+	if e.kind == missed {
+		k.miss(e)
+		return
+	}
+	after := e.kind == late && k.tooLate(e)
+	for _, t := range []*tally{&s.all, &s.part} {
+		switch e.kind {
+		case sent:
+			t.Sent++
+		case unsent:
+			t.SendFailed++
+		case answered:
+			t.Received++
+		case late:
+			if after {
+				t.tooLate++
+			} else {
+				t.Late++
+			}
+		case duplicate:
+			t.Duplicates++
+		case corrupt:
+			t.Corrupt++
+		case refused:
+			t.refused++
+		}
+		if e.reordered {
+			t.Reordered++
+		}
+		if e.untimed && (e.kind == answered || e.kind == late) {
+			t.untimed++
+		}
+	}
+	if e.kind != answered && e.kind != late {
+		return
+	}
+	if !e.untimed {
+		s.rtt.Record(e.ns)
+		s.now.Record(e.ns)
+	}
+	if e.stamped {
+		s.direction.reply(e.seq, e.far)
+	}
+}
+
+// drain takes what the loop has told so far.
+func (k *keeper) drain(r *ring) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r.drain(k.take)
+	k.decide(false)
+}
+
+// turn ends the interval if it is over, writes it, and judges the hour. The end says that the program ends: what there is of the
+// interval is written.
+func (k *keeper) turn(now time.Time, end bool) {
+	k.mu.Lock()
+	k.decide(end)
+	over := !now.Truncate(k.interval).Equal(k.began.Truncate(k.interval))
+	if !over && !end {
+		k.mu.Unlock()
+		return
+	}
+	until := now
+	if next := k.began.Truncate(k.interval).Add(k.interval); over && next.After(k.began) && next.Before(now) {
+		until = next
+	}
+	var parts []part
+	for _, s := range k.byID {
+		if s != nil && s.part != (tally{}) {
+			parts = append(parts, part{Target: s.Target, from: k.began, to: until, tally: s.part, Histogram: s.now.Histogram()})
+			s.part = tally{}
+			s.now.Reset()
+		}
+		if s != nil && s.gone {
+			k.byID[s.id] = nil
+			delete(k.byName, s.Name())
+		}
+	}
+	k.began = until
+	states := make([]*state, 0, len(k.byName))
+	for _, s := range k.byName {
+		states = append(states, s)
+	}
+	k.mu.Unlock()
+	if k.dir == nil {
+		return
+	}
+	slices.SortFunc(parts, func(a, b part) int { return strings.Compare(a.Name(), b.Name()) })
+	k.write(parts)
+	if !end {
+		k.judge(states, parts)
+	}
+}
+
+// write saves an interval. What cannot be written is said once, counted, and lost; measuring goes on.
+func (k *keeper) write(parts []part) {
+	removed, size, err := k.dir.write(parts)
+	for _, f := range removed {
+		k.log.Info("the oldest log is removed: the folder would exceed its bound", "file", f, "bound", k.dir.bound)
+	}
+	k.mu.Lock()
+	k.removed += int64(len(removed))
+	k.bytes = size
+	news := (err != nil) != k.failing
+	k.failing = err != nil
+	if err != nil {
+		k.failures++
+		k.unwritten += int64(len(parts))
+	}
+	k.mu.Unlock()
+	switch {
+	case news && err != nil:
+		k.log.Error("the log of the hour cannot be written: what is measured until it can is in the metrics only", "error", err)
+	case news:
+		k.log.Info("the log of the hour is written again", "intervals_lost", k.unwritten)
+	}
+}

@@ -1,0 +1,286 @@
+package watch
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/bench/targets"
+	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/needs"
+)
+
+func target(t *testing.T, text string) targets.Target {
+	t.Helper()
+	x, err := targets.Defaults{}.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func open(t *testing.T, dir string, bound int64) *hours {
+	t.Helper()
+	h, err := openHours(dir, bound)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.close() })
+	return h
+}
+
+// gone is a wire whose counters never moved, and are known up to the end of time.
+var gone = func() *wire {
+	w := new(wire)
+	w.drops.list = []sample{{}, {tick: 1}}
+	return w
+}()
+
+// feed gives a target one interval of n round trips about a level, lost of them without a reply.
+func feed(k *keeper, s *state, r *rand.Rand, n, lostOf int, level float64) {
+	for i := range n {
+		k.take(&event{flow: s.id, kind: sent})
+		if i < lostOf {
+			k.take(&event{flow: s.id, kind: missed, probe: uint64(i), wire: gone})
+			continue
+		}
+		k.take(&event{flow: s.id, kind: answered, ns: int64(level * (1 + 0.1*r.ExpFloat64()))})
+	}
+}
+
+var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+
+// The log of an hour is one that ReadHlog reads, by target, and a watch that is started again goes on with it; a line that was cut off by
+// the end of the one before is taken away.
+func TestHourContinues(t *testing.T) {
+	dir := t.TempDir()
+	r := rand.New(rand.NewPCG(1, 2))
+	a, b := target(t, "10.0.0.2"), target(t, "udp:10.0.0.3")
+	now := noon.Add(7 * time.Minute)
+	run := func(minutes int) {
+		k := newKeeper(time.Minute, open(t, dir, 1<<30), 0, now, slog.New(slog.DiscardHandler))
+		sa, sb := k.target(a, now), k.target(b, now)
+		for range minutes {
+			feed(k, sa, r, 60, 1, 20e3)
+			feed(k, sb, r, 60, 0, 50e3)
+			now = now.Add(time.Minute)
+			k.turn(now, false)
+		}
+		feed(k, sa, r, 10, 0, 20e3) // an interval that the end cuts short
+		now = now.Add(10 * time.Second)
+		k.turn(now, true)
+		k.dir.close()
+	}
+	run(3)
+	file := filepath.Join(dir, "2026-11-22T12.hlog")
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.WriteString("Tag=icmp-10-0-0-2,3.0,60.0,HIST") // a power cut
+	f.Close()
+	run(2)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start, series, err := report.ReadHlog(bytes.NewReader(text), file)
+	if err != nil || !start.Equal(noon) || len(series) != 2 {
+		t.Fatalf("%v, %d series, %v\n%s", start, len(series), err, text)
+	}
+	for _, s := range series {
+		want, parts := int64(5*59+2*10), 7
+		if s.Name == b.Tag() {
+			want, parts = 5*60, 5
+		}
+		if s.Total.Count != want || len(s.Intervals) != parts || s.Name != a.Tag() && s.Name != b.Tag() {
+			t.Errorf("%s: %d values in %d intervals, want %d in %d", s.Name, s.Total.Count, len(s.Intervals), want, parts)
+		}
+		if first := s.Intervals[0]; first.Start != int64(7*time.Minute) || first.End != int64(8*time.Minute) {
+			t.Errorf("%s begins with the interval %v to %v", s.Name, time.Duration(first.Start), time.Duration(first.End))
+		}
+	}
+	if n := strings.Count(string(text), "#[Counts: "+a.Tag()+" "); n != 7 {
+		t.Errorf("%d lines of counts", n)
+	}
+	if strings.Count(string(text), "#[Target: ") != 2 || !strings.Contains(string(text), "sent=60 received=59 lost=1 late=0") || strings.Contains(string(text), "HIST\n#") {
+		t.Errorf("%s", text)
+	}
+}
+
+// The folder stays within its bound: the oldest files go, never the one that is written.
+func TestBound(t *testing.T) {
+	dir := t.TempDir()
+	var log bytes.Buffer
+	const bound = 60_000
+	k := newKeeper(time.Minute, open(t, dir, bound), 0, noon, slog.New(slog.NewTextHandler(&log, nil)))
+	r := rand.New(rand.NewPCG(1, 2))
+	s := k.target(target(t, "10.0.0.2"), noon)
+	now := noon
+	for range 300 {
+		feed(k, s, r, 60, 0, 20e3)
+		now = now.Add(time.Minute)
+		k.turn(now, false)
+	}
+	all, err := k.dir.logs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := int64(0)
+	for _, h := range all {
+		info, err := os.Stat(k.dir.file(h))
+		if err != nil {
+			t.Fatal(err)
+		}
+		size += info.Size()
+	}
+	if size > bound || size != k.bytes || k.removed == 0 || len(all)+int(k.removed) != 5 || !all[len(all)-1].Equal(noon.Add(4*time.Hour)) {
+		t.Errorf("%d bytes, said %d, in %d files, %d removed, the last %v", size, k.bytes, len(all), k.removed, all)
+	}
+	if n := strings.Count(log.String(), "the oldest log is removed"); n != int(k.removed) {
+		t.Errorf("%d removals were logged, there were %d", n, k.removed)
+	}
+}
+
+// On a full disk measuring goes on; it is said once, counted, and what the file had before stays whole.
+func TestFullDisk(t *testing.T) {
+	needs.Root(t, "mounting a file system")
+	dir := t.TempDir()
+	if err := unix.Mount("none", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skipf("no tmpfs here: %v", err)
+	}
+	defer unix.Unmount(dir, unix.MNT_DETACH)
+	var log bytes.Buffer
+	k := newKeeper(time.Minute, open(t, dir, 1<<30), 0, noon, slog.New(slog.NewTextHandler(&log, nil)))
+	defer k.dir.close()
+	r := rand.New(rand.NewPCG(1, 2))
+	s := k.target(target(t, "10.0.0.2"), noon)
+	now := noon
+	minute := func() {
+		feed(k, s, r, 600, 0, 20e3)
+		now = now.Add(time.Minute)
+		k.turn(now, false)
+	}
+	minute()
+	ballast := filepath.Join(dir, "ballast")
+	if err := os.WriteFile(ballast, make([]byte, 64<<10), 0o644); err == nil {
+		t.Fatal("the disk is not full")
+	}
+	for range 20 {
+		minute()
+	}
+	if k.failures == 0 || k.unwritten != k.failures || strings.Count(log.String(), "cannot be written") != 1 {
+		t.Errorf("%d failures, %d unwritten\n%s", k.failures, k.unwritten, log.String())
+	}
+	failures := k.failures
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	minute()
+	if k.failures != failures || !strings.Contains(log.String(), "written again") {
+		t.Errorf("%d failures, then %d\n%s", failures, k.failures, log.String())
+	}
+	text, err := os.ReadFile(k.dir.file(noon))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, series, err := report.ReadHlog(bytes.NewReader(text), "x")
+	if err != nil || len(series) != 1 || int64(len(series[0].Intervals)) != 22-failures {
+		t.Errorf("%v, %d series, want %d intervals", err, len(series), 22-failures)
+	}
+	if s.all.Sent != 22*600 || s.rtt.Count() != 22*600 {
+		t.Errorf("counted %d and %d", s.all.Sent, s.rtt.Count())
+	}
+}
+
+// days writes the same hour of some days, each with its level, and returns what the keeper holds of the last one.
+func days(t *testing.T, levels []float64) (*state, string) {
+	t.Helper()
+	dir := t.TempDir()
+	var log bytes.Buffer
+	x := target(t, "10.0.0.2")
+	r := rand.New(rand.NewPCG(3, 4))
+	var s *state
+	for i, level := range levels {
+		now := noon.AddDate(0, 0, i)
+		k := newKeeper(5*time.Minute, open(t, dir, 1<<30), 7, now, slog.New(slog.NewTextHandler(&log, nil)))
+		s = k.target(x, now)
+		for range 12 {
+			feed(k, s, r, 300, 0, level*(1+0.01*r.NormFloat64()))
+			now = now.Add(5 * time.Minute)
+			k.turn(now, false)
+		}
+		k.dir.close()
+	}
+	return s, log.String()
+}
+
+// An hour that is slower than the same hour of the days before is said to be; one like them is not; a single day before is enough, and
+// none is not.
+func TestChange(t *testing.T) {
+	const base = 50e3
+	for _, c := range []struct {
+		name   string
+		levels []float64
+		want   compare.Verdict
+		told   bool
+	}{
+		{"the same", []float64{base, base, base, base}, compare.Noise, true},
+		{"half slower", []float64{base, base * 1.01, base * 0.99, base * 1.5}, compare.Slower, true},
+		{"quicker", []float64{base, base * 1.01, base * 0.5}, compare.Faster, true},
+		{"one day before", []float64{base, base * 1.6}, compare.Slower, true},
+		{"no day before", []float64{base}, compare.Unknown, false},
+	} {
+		s, log := days(t, c.levels)
+		j, told := s.verdicts["p50"]
+		if told != c.told || j.verdict != c.want {
+			t.Errorf("%s: %+v, told %t\n%s", c.name, j, told, log)
+		}
+		if want := base * (c.levels[len(c.levels)-1]/base - 1) * 1.07; told && c.want != compare.Noise && math.Abs(j.shift-want) > 0.2*math.Abs(want) {
+			t.Errorf("%s: shift %.0f ns, want about %.0f", c.name, j.shift, want)
+		}
+		if said := strings.Contains(log, "verdict=slower"); said != (c.want == compare.Slower) {
+			t.Errorf("%s: the log:\n%s", c.name, log)
+		}
+		if _, told := s.verdicts["p99.9"]; told && s.verdicts["p99.9"].verdict != compare.Unknown {
+			t.Errorf("%s: p99.9 of 300 probes an interval: %+v", c.name, s.verdicts["p99.9"])
+		}
+	}
+}
+
+func TestRing(t *testing.T) {
+	r := newRing(8)
+	n := int32(0)
+	for range 5 {
+		for range 8 {
+			r.put(event{flow: n})
+			n++
+		}
+		want := n - 8
+		r.drain(func(e *event) {
+			if e.flow != want {
+				t.Errorf("%d, want %d", e.flow, want)
+			}
+			want++
+		})
+	}
+	for range 10 {
+		r.put(event{})
+	}
+	if r.dropped.Load() != 2 {
+		t.Errorf("%d dropped, want 2", r.dropped.Load())
+	}
+	if a := testing.AllocsPerRun(100, func() { r.put(event{}) }); a != 0 {
+		t.Error(fmt.Sprint(a, " allocations"))
+	}
+}

@@ -1,0 +1,328 @@
+package watch
+
+import (
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/bench/engine"
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+// plan is what the loop does until the next one: no part of it changes once it was offered.
+type plan struct {
+	wires []planned
+	flows []*flow // in the order of sending
+	asks  []ask   // next hops whose MAC is not the kernel's to know
+	slot  uint64  // ticks from one probe to the next, of whatever flow
+	macs  map[*flow][6]byte
+
+	adopted chan struct{} // closed once the loop has let go of the plan before
+}
+
+type planned struct {
+	*wire
+	flows map[flowKey]*flow
+}
+
+// loop sends all flows' probes, evenly spread, and takes their replies: one goroutine on a core of its own. The keeper gets to know of
+// each through a ring, so that no lock, allocation or disk is in the loop's way.
+type loop struct {
+	clock   *latency.Clock
+	timeout uint64
+	sleeps  bool // between probes, while no reply is looked for
+	events  *ring
+	offer   atomic.Pointer[plan]
+	stop    *atomic.Bool
+	passes  atomic.Uint64 // moves while the loop turns
+
+	Gap, Lag polling.Histogram // from one look to the next while a reply is awaited; how late probes left
+
+	plan    *plan
+	turn    int    // the flow whose turn it is
+	due     uint64 // when its probe is to leave
+	start   uint64 // of the time slot that due lies in
+	pending []pending
+	head    uint64
+	tail    uint64
+	awaited int
+	buf     []byte
+	reply   probe.Reply
+	random  *rand.PCG
+	askAt   uint64
+}
+
+// pending is a probe whose reply may still come in time. All have the same time-out, so the oldest is the first to be overdue.
+type pending struct {
+	flow *flow
+	seq  uint64
+	at   uint64
+}
+
+const (
+	margin    = 150 * time.Microsecond // the loop wakes up so much before a probe is due
+	nap       = 5 * time.Millisecond   // the longest sleep
+	shortNap  = time.Millisecond       // the same, while somebody may ask or answer
+	pinnedFor = 10 * time.Millisecond  // the runtime wants to hear from a goroutine now and then
+	burst     = 32                     // messages that are taken from a wire in one pass
+)
+
+func newLoop(clock *latency.Clock, timeout time.Duration, sleeps bool, stop *atomic.Bool) *loop {
+	return &loop{clock: clock, timeout: clock.Ticks(timeout), sleeps: sleeps, events: newRing(1 << 16), stop: stop,
+		plan: &plan{}, buf: make([]byte, 1<<17), random: rand.NewPCG(rand.Uint64(), rand.Uint64())}
+}
+
+// run returns once stop is set. The caller has locked the thread and pinned it to its core.
+func (l *loop) run() {
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1000, 0, 0, 0) // ns: sleeps end when they should
+	nextNap, nextShort, nextMargin, turn := l.clock.Ticks(nap), l.clock.Ticks(shortNap), l.clock.Ticks(margin), l.clock.Ticks(pinnedFor)
+	polling.Pin()
+	defer polling.Unpin()
+	slept := true
+	last := polling.TSC()
+	heard := last
+	for !l.stop.Load() {
+		now := polling.TSC()
+		if p := l.offer.Load(); p != l.plan && p != nil {
+			polling.Unpin()
+			l.adopt(p, now)
+			polling.Pin()
+			slept = true
+			continue
+		}
+		if l.awaited > 0 && !slept {
+			l.Gap.Record(now - last)
+		}
+		last = now
+		l.passes.Store(l.passes.Load() + 1)
+		l.receive(slept)
+		slept = false
+		l.expire(now)
+		if len(l.plan.flows) > 0 && int64(now-l.due) >= 0 {
+			l.send(now)
+			continue // to look for the reply at once
+		}
+		if len(l.plan.asks) > 0 && int64(now-l.askAt) >= 0 {
+			l.askAt = now + l.clock.Ticks(time.Second)
+			for _, a := range l.plan.asks {
+				a.wire.ask([]ask{a})
+			}
+		}
+		if l.awaited > 0 && now-heard < 2*turn {
+			continue
+		}
+		left := uint64(nextNap)
+		if l.head != l.tail || len(l.plan.asks) > 0 {
+			left = nextShort
+		}
+		if len(l.plan.flows) > 0 {
+			left = min(left, max(l.due-now, nextMargin)-nextMargin)
+		}
+		switch {
+		case l.sleeps && l.awaited == 0 && left > nextMargin:
+			polling.Unpin()
+			ts := unix.NsecToTimespec(l.clock.Nanoseconds(left))
+			_ = unix.Nanosleep(&ts, nil) // a signal ends it early, which does no harm
+			polling.Pin()
+			slept, heard = true, polling.TSC()
+		case now-heard > turn:
+			polling.Unpin()
+			runtime.Gosched()
+			polling.Pin()
+			heard = polling.TSC()
+		}
+	}
+}
+
+// adopt begins to follow another plan. The probes that are under way stay so, if their flows do.
+func (l *loop) adopt(p *plan, now uint64) {
+	for f, mac := range p.macs {
+		if f.codec.Flow().DstMAC != mac {
+			f.codec.SetNextHop(mac)
+		}
+	}
+	still := map[*flow]bool{}
+	for _, f := range p.flows {
+		still[f] = true
+	}
+	var kept []pending
+	for ; l.head != l.tail; l.head++ {
+		e := l.pending[l.head%uint64(len(l.pending))]
+		if s := &e.flow.slots[e.seq&uint64(len(e.flow.slots)-1)]; s.seq != e.seq || s.state != waiting {
+			continue
+		} else if still[e.flow] {
+			kept = append(kept, e)
+		} else if s.awaited {
+			s.awaited = false
+			l.awaited--
+		}
+	}
+	size := 1024 + len(p.flows)
+	if p.slot > 0 {
+		size += int(4 * l.timeout / p.slot)
+	}
+	l.pending = make([]pending, max(size, 2*len(kept)))
+	l.head, l.tail = 0, uint64(copy(l.pending, kept))
+	changed := len(p.flows) != len(l.plan.flows)
+	l.plan = p
+	if l.turn >= len(p.flows) {
+		l.turn = 0
+	}
+	if changed && len(p.flows) > 0 { // not at a moment that all watches share that were started together
+		l.start = now + l.random.Uint64()%p.slot
+		l.due = l.start
+	}
+	if p.adopted != nil {
+		close(p.adopted)
+	}
+}
+
+// receive takes what has come. after says that the loop looked away before: when it came is then not known.
+func (l *loop) receive(after bool) {
+	for i := range l.plan.wires {
+		w := &l.plan.wires[i]
+		if w.failure.Load() != nil {
+			continue
+		}
+		for range burst {
+			n, at, f, err := w.recv(l.buf, w.flows)
+			if err != nil {
+				w.fail(err)
+				break
+			}
+			if n == 0 {
+				break
+			}
+			if f != nil {
+				l.take(f, l.buf[:n], uint64(at), after)
+			}
+		}
+	}
+}
+
+// take judges a reply.
+func (l *loop) take(f *flow, b []byte, at uint64, after bool) {
+	e := event{flow: f.id, untimed: after}
+	switch f.codec.Check(b, &l.reply) {
+	case probe.Foreign:
+		return
+	case probe.Refused:
+		e.kind = refused
+		l.events.put(e)
+		return
+	case probe.Corrupt:
+		e.kind = corrupt
+		l.events.put(e)
+		return
+	}
+	s := f.find(l.reply.Seq)
+	switch {
+	case s == nil:
+		e.kind = duplicate // of what is forgotten: nothing else is known of it
+		l.events.put(e)
+		return
+	case f.stamp && s.t1 != l.reply.Stamped.T1: // the reflector has to copy it
+		e.kind = corrupt
+		l.events.put(e)
+		return
+	case s.state == done:
+		e.kind = duplicate
+		l.events.put(e)
+		return
+	}
+	e.kind = answered
+	if s.state == overdue {
+		e.kind, e.probe = late, s.seq
+	}
+	if s.awaited {
+		s.awaited = false
+		l.awaited--
+	}
+	s.state = done
+	f.missed = 0
+	e.ns = l.clock.Between(s.sent, at)
+	e.reordered = s.seq < f.high
+	f.high = max(f.high, s.seq+1)
+	if f.stamp {
+		e.stamped, e.seq, e.far = true, uint32(s.seq), l.reply.Stamped.Seq
+	}
+	l.events.put(e)
+}
+
+// expire gives up the probes whose time is over.
+func (l *loop) expire(now uint64) {
+	for ; l.head != l.tail; l.head++ {
+		e := &l.pending[l.head%uint64(len(l.pending))]
+		s := &e.flow.slots[e.seq&uint64(len(e.flow.slots)-1)]
+		if s.seq != e.seq || s.state != waiting {
+			continue
+		}
+		if int64(now-e.at) <= int64(l.timeout) {
+			return
+		}
+		l.giveUp(e.flow, s)
+	}
+}
+
+func (l *loop) giveUp(f *flow, s *slot) {
+	s.state = overdue
+	if s.awaited {
+		s.awaited = false
+		l.awaited--
+	}
+	f.missed++
+	l.events.put(event{flow: f.id, kind: missed, probe: s.seq, sent: s.sent, until: s.sent + 2*l.timeout, wire: f.wire})
+}
+
+// send sends the probe that is due, and says when the next one is. Each has a time slot of its own and leaves at a random moment of its
+// middle half: what happens at regular intervals on the way is then met by chance (RFC 2330 §11.1.1), and no two follow on each other's
+// heels. A loop that comes late does not catch up by a burst: the schedule moves.
+func (l *loop) send(now uint64) {
+	p := l.plan
+	f := p.flows[l.turn]
+	l.turn = (l.turn + 1) % len(p.flows)
+	l.Lag.Record(now - l.due)
+	l.start += p.slot
+	if int64(now-l.start) > int64(p.slot) {
+		l.start = now
+	}
+	l.due = l.start + p.slot/4 + l.random.Uint64()%(p.slot/2+1)
+	if f.wire.failure.Load() != nil || l.tail-l.head == uint64(len(l.pending)) {
+		return
+	}
+	seq := f.take()
+	var t1 uint64
+	if f.stamp {
+		t1 = engine.NTP(time.Now())
+	}
+	s := &f.slots[seq&uint64(len(f.slots)-1)]
+	if s.state == waiting { // more are under way than the flow remembers, which its size rules out
+		l.giveUp(f, s)
+	}
+	frame := f.codec.Build(uint32(seq), t1)
+	*s = slot{seq: seq, sent: polling.TSC(), t1: t1, state: waiting, awaited: f.missed < patience}
+	err := f.wire.send(f, frame)
+	l.events.put(event{flow: f.id, kind: sent})
+	if err != nil {
+		*s = slot{}
+		f.next = seq // the number was not used: a reflector's count would take it for lost on the way there
+		f.missed++
+		l.events.put(event{flow: f.id, kind: unsent})
+		if f.wire.device != nil && !errors.Is(err, nic.ErrFull) {
+			f.wire.fail(err)
+		}
+		return
+	}
+	if s.awaited {
+		l.awaited++
+	}
+	l.pending[l.tail%uint64(len(l.pending))] = pending{f, seq, s.sent}
+	l.tail++
+}

@@ -1,0 +1,133 @@
+package watch
+
+import (
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rebound-nic/rebound/internal/bench/targets"
+	"github.com/rebound-nic/rebound/internal/host/metrics"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/compare"
+)
+
+// collector collects the metrics of a watch. It describes nothing beforehand: each target has labels of its own.
+type collector struct{ *watch }
+
+func (collector) Describe(chan<- *prometheus.Desc) {}
+
+var (
+	targetsDesc   = prometheus.NewDesc("rebound_watch_targets", "Targets that the sources name.", nil, nil)
+	lagDesc       = prometheus.NewDesc("rebound_watch_lag_seconds", "How late probes left, against the schedule.", nil, nil)
+	gapDesc       = prometheus.NewDesc("rebound_watch_gap_seconds", "From one look for replies to the next, while one is awaited: what the watch did not see at once.", nil, nil)
+	sourceDesc    = prometheus.NewDesc("rebound_watch_source_failures_total", "Times that a source of targets could not be read: what it gave before is kept.", nil, nil)
+	diskDesc      = prometheus.NewDesc("rebound_watch_disk_failures_total", "Times that the log of the hour could not be written.", nil, nil)
+	unwrittenDesc = prometheus.NewDesc("rebound_watch_unwritten_intervals_total", "Intervals of a target that are in no log for that.", nil, nil)
+	removedDesc   = prometheus.NewDesc("rebound_watch_files_removed_total", "Logs removed, the oldest first, to keep the folder within its bound.", nil, nil)
+	bytesDesc     = prometheus.NewDesc("rebound_watch_disk_bytes", "Bytes of all logs.", nil, nil)
+	droppedDesc   = prometheus.NewDesc("rebound_watch_events_dropped_total", "What the measuring loop could not hand over: it is in no count.", nil, nil)
+	hereDesc      = prometheus.NewDesc("rebound_dropped_here_total", "Frames that this host's ring, socket, NIC or kernel dropped on receipt, of all targets and perhaps of other traffic.", []string{"wire"}, nil)
+	reopenDesc    = prometheus.NewDesc("rebound_watch_reopened_total", "Times that a device or socket failed and was opened again.", nil, nil)
+)
+
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	clock := c.loop.clock
+	for d, h := range map[*prometheus.Desc]*latency.Histogram{lagDesc: latency.FromHot(&c.loop.Lag, clock), gapDesc: latency.FromHot(&c.loop.Gap, clock)} {
+		ch <- native(d, h, metrics.Finest, c.start)
+	}
+	metrics.Count(ch, droppedDesc, c.loop.events.dropped.Load())
+	metrics.Count(ch, sourceDesc, uint64(c.sourceFailures.Load()))
+	metrics.Count(ch, reopenDesc, uint64(c.reopened.Load()))
+	gauge(c.probeDesc, 1)
+
+	k := c.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for wire, n := range k.dropped {
+		metrics.Count(ch, hereDesc, uint64(n), wire)
+	}
+	gauge(targetsDesc, float64(len(k.byName)))
+	if k.dir != nil {
+		metrics.Count(ch, diskDesc, uint64(k.failures))
+		metrics.Count(ch, unwrittenDesc, uint64(k.unwritten))
+		metrics.Count(ch, removedDesc, uint64(k.removed))
+		gauge(bytesDesc, float64(k.bytes))
+	}
+	for _, s := range k.byName {
+		d := describe(s.Target)
+		n := &s.all
+		gauge(d.ready, float64(one(s.ready)))
+		metrics.Count(ch, d.probes, uint64(n.Sent))
+		metrics.Count(ch, d.lost, uint64(n.LostLeast()))
+		metrics.Count(ch, d.uncertain, uint64(n.LostUncertain))
+		for kind, count := range map[string]int64{"late": n.Late, "duplicate": n.Duplicates, "reordered": n.Reordered, "corrupt": n.Corrupt, "icmp_error": n.refused,
+			"untimed": n.untimed, "too_late": n.tooLate, "send_failed": n.SendFailed} {
+			metrics.Count(ch, d.trouble, uint64(count), kind)
+		}
+		if s.direction.stateful {
+			metrics.Count(ch, d.oneWay, uint64(s.direction.forward), "forward")
+			metrics.Count(ch, d.oneWay, uint64(s.direction.backward), "backward")
+		}
+		ch <- native(d.rtt, s.rtt.Histogram(), c.options.Schema, s.since)
+		for stat, j := range s.verdicts {
+			if j.verdict != compare.Unknown {
+				gauge(d.change, map[compare.Verdict]float64{compare.Noise: 0, compare.Faster: -1, compare.Slower: 1}[j.verdict], stat)
+				gauge(d.shift, j.shift/1e9, stat)
+			}
+		}
+	}
+}
+
+func one(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// native is a metric of what a histogram has, each value taken for the middle of its bucket.
+func native(d *prometheus.Desc, h *latency.Histogram, schema int32, since time.Time) prometheus.Metric {
+	return metrics.Histogram(d, func(yield func(float64, uint64) bool) {
+		for b := range h.Buckets {
+			if !yield(float64(b.Low+b.High)/2/1e9, uint64(b.Count)) {
+				return
+			}
+		}
+	}, h.Sum/1e9, schema, since)
+}
+
+// descs are the metrics of one target.
+type descs struct {
+	ready, probes, lost, uncertain, trouble, oneWay, rtt, change, shift *prometheus.Desc
+}
+
+func describe(t targets.Target) descs {
+	labels := prometheus.Labels{"target": t.Name(), "proto": t.Proto.String()}
+	maps.Copy(labels, t.Labels)
+	of := func(name, help string, variable ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, variable, labels)
+	}
+	return descs{
+		ready:     of("rebound_target_ready", "Whether the target is probed: 0 while its name, the way to it or its neighbour cannot be found."),
+		probes:    of("rebound_probes_total", "Probes sent."),
+		lost:      of("rebound_lost_total", "Probes lost between the hosts: sent, not answered within twice the time-out, and this host dropped no frame meanwhile."),
+		uncertain: of("rebound_lost_uncertain_total", "Probes not answered within twice the time-out while this host dropped frames: lost between the hosts, or dropped here."),
+		trouble:   of("rebound_replies_trouble_total", "Replies that were late, too late (after twice the time-out: their probes count as lost), duplicate, reordered, corrupt, an ICMP error or untimed, and probes that could not be sent.", "kind"),
+		oneWay:    of("rebound_lost_oneway_total", "Probes lost on the way there (forward) and replies lost on the way back (backward), by the numbers of a stateful STAMP reflector.", "direction"),
+		rtt:       of("rebound_rtt_seconds", "Round trips, from the actual send."),
+		change:    of("rebound_change", "This hour against the same hour of the days before: 1 slower, -1 faster, 0 no more than chance.", "stat"),
+		shift:     of("rebound_change_shift_seconds", "By how much this hour lies above the same hour of the days before.", "stat"),
+	}
+}
+
+// probeInfo describes what all probes have in common, as the labels of a 1.
+func (o *Options) probeInfo() *prometheus.Desc {
+	return prometheus.NewDesc("rebound_watch_info", "What all probes of this watch have in common; always 1.", nil, prometheus.Labels{
+		"rate": fmt.Sprint(o.Rate), "size": fmt.Sprint(o.Size), "timeout": o.Timeout.String(), "transport": o.Transport, "driver": o.NIC.Driver,
+		"idle": o.Idle, "interval": o.Interval.String()})
+}

@@ -1,0 +1,157 @@
+package watch
+
+import (
+	"sync"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/drops"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+// samples are readings of how many frames this host has dropped on a wire, where no send error said so. The counters are read once a second; the
+// keeper asks whether they moved while a probe was under way.
+type samples struct {
+	mu    sync.Mutex
+	last  []report.Drop
+	list  []sample // ascending
+	ended bool     // the wire is closed
+	blind bool     // no counter has what the device drops
+}
+
+type sample struct {
+	tick    uint64
+	dropped int64 // frames in either direction, since the first reading
+}
+
+// kept is how many readings are remembered: as many seconds, more than twice the longest time-out.
+const kept = 150
+
+// read reads the counters, and returns how many received frames were dropped since the last reading.
+func (s *samples) read(from drops.Source) int64 { return s.add(from.Read(), from, polling.TSC()) }
+
+func (s *samples) add(now []report.Drop, from drops.Source, tick uint64) (grew int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := sample{tick: tick}
+	if n := len(s.list); n > 0 {
+		next.dropped = s.list[n-1].dropped
+		for _, d := range from.Grown(s.last, now) {
+			if d.Place == report.DroppedHere {
+				grew += d.Frames
+			}
+			if d.Place == report.DroppedHere || d.Place == report.NotSent && !d.Ours { // a send error is counted where it occurs
+				next.dropped += d.Frames
+			}
+		}
+	}
+	if len(s.list) == kept {
+		s.list = append(s.list[:0], s.list[1:]...)
+	}
+	s.list, s.last, s.blind = append(s.list, next), now, from.Uncounted()
+	return grew
+}
+
+func (s *samples) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+}
+
+// moved reports whether this host may have dropped a frame between two ticks. known is false while it is too early to say.
+func (s *samples) moved(from, to uint64) (moved, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	base := -1
+	for i, at := range s.list {
+		if int64(at.tick-from) <= 0 {
+			base = i
+		}
+		if int64(at.tick-to) >= 0 {
+			return s.blind || base < 0 || at.dropped != s.list[base].dropped, true
+		}
+	}
+	return true, s.ended
+}
+
+// countDrops reads a wire's counters now, before its first probe, and from now on until the wire is closed.
+func (w *wire) countDrops(k *keeper) {
+	from := w.counters()
+	w.drops.read(from)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for tick := time.Tick(sampleEvery); ; {
+			select {
+			case <-stop:
+				w.drops.end()
+				return
+			case <-tick:
+				k.drop(w.key, w.drops.read(from))
+			}
+		}
+	}()
+	w.stopCounting = func() {
+		close(stop)
+		<-stopped
+	}
+}
+
+// overdueProbe is a probe without a reply in time. It is decided at the tick until where it was dropped: a reply that comes before is late.
+type overdueProbe struct {
+	key         probeKey
+	sent, until uint64
+	wire        *wire
+}
+
+type probeKey struct {
+	flow int32
+	seq  uint64
+}
+
+// miss notes a probe that is overdue.
+func (k *keeper) miss(e *event) {
+	p := overdueProbe{key: probeKey{e.flow, e.probe}, sent: e.sent, until: e.until, wire: e.wire}
+	k.missing = append(k.missing, p)
+	k.undecided[p.key] = true
+}
+
+// tooLate reports whether a late reply comes after its probe was counted as lost.
+func (k *keeper) tooLate(e *event) bool {
+	key := probeKey{e.flow, e.probe}
+	was := k.undecided[key]
+	delete(k.undecided, key)
+	return !was
+}
+
+// decide counts the overdue probes as lost that no reply can make late any more. Where this host dropped frames meanwhile, it may have
+// dropped the reply: that is uncertain.
+func (k *keeper) decide(all bool) {
+	n := 0
+	for _, p := range k.missing {
+		if k.undecided[p.key] {
+			moved, known := p.wire.drops.moved(p.sent, p.until)
+			if !known && !all {
+				break
+			}
+			delete(k.undecided, p.key)
+			if s := k.byID[p.key.flow]; s != nil {
+				for _, t := range []*tally{&s.all, &s.part} {
+					t.Lost++
+					if moved {
+						t.LostUncertain++
+					}
+				}
+			}
+		}
+		n++
+	}
+	k.missing = append(k.missing[:0], k.missing[n:]...)
+}
+
+// drop notes frames that this host dropped on a wire.
+func (k *keeper) drop(wire string, frames int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.dropped[wire] += frames
+}

@@ -1,0 +1,78 @@
+package watch
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/drops"
+	"github.com/rebound-nic/rebound/internal/bench/targets"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/nic"
+)
+
+type blind struct{ nic.Port }
+
+func (blind) Info() nic.Info { return nic.Info{NoDropCounter: true} }
+
+// A probe without a reply is lost for certain only if this host dropped nothing while it was under way, and is no longer lost if its
+// reply comes late.
+func TestOverdueIsPlaced(t *testing.T) {
+	k := newKeeper(time.Minute, nil, 0, time.Unix(0, 0), slog.New(slog.DiscardHandler))
+	s := k.target(targets.Target{Host: "10.0.0.2"}, time.Unix(0, 0))
+	k.byID[0] = s
+	w := new(wire)
+	from, queue := drops.Source{}, int64(0)
+	reading := func(tick uint64, frames int64) {
+		w.drops.add([]report.Drop{{Place: report.DroppedHere, By: "ring", Frames: frames}, {Place: report.NotSent, By: "ring", Frames: int64(tick), Ours: true},
+			{Place: report.NotSent, By: "qdisc", Frames: queue}}, from, tick)
+	}
+	probe := uint64(0)
+	miss := func(sent uint64) {
+		probe++
+		k.take(&event{kind: missed, probe: probe, sent: sent, until: sent + 20, wire: w})
+	}
+	late := func(n uint64) { k.take(&event{kind: late, probe: n}) }
+	want := func(what string, lost, uncertain, lateOnes, tooLate int64) {
+		t.Helper()
+		k.decide(false)
+		if n := s.all; n.Lost != lost || n.LostUncertain != uncertain || n.Late != lateOnes || n.tooLate != tooLate {
+			t.Errorf("%s: %d lost, %d of them uncertain, %d late, %d too late; want %d, %d, %d, %d", what, n.Lost, n.LostUncertain, n.Late, n.tooLate,
+				lost, uncertain, lateOnes, tooLate)
+		}
+	}
+	reading(0, 5)
+	reading(10, 5)
+	miss(11)
+	want("nothing read since", 0, 0, 0, 0)
+	reading(30, 5)
+	want("it may still be late", 0, 0, 0, 0)
+	reading(31, 5)
+	want("no drops", 1, 0, 0, 0)
+	miss(35)
+	miss(36)
+	reading(40, 7)
+	late(2)
+	reading(60, 7)
+	want("one late, one while this host dropped two", 2, 1, 1, 0)
+	late(3)
+	want("after it was counted", 2, 1, 1, 1)
+	miss(61)
+	queue = 1
+	reading(90, 7)
+	want("this host's queue dropped one", 3, 2, 1, 1)
+	miss(91)
+	reading(120, 7)
+	want("no drops again", 4, 2, 1, 1)
+	from.Device = blind{}
+	reading(121, 7)
+	miss(122)
+	reading(150, 7)
+	want("a device that does not count its drops", 5, 3, 1, 1)
+	miss(151)
+	w.drops.end()
+	want("the wire is closed", 6, 4, 1, 1)
+	if len(k.missing) != 0 || len(k.undecided) != 0 {
+		t.Errorf("%d and %d are kept", len(k.missing), len(k.undecided))
+	}
+}

@@ -1,0 +1,207 @@
+// Package watch measures many targets for ever at a low rate: one loop on a core of its own sends and receives; a keeper beside it counts,
+// writes a log for each hour and judges changes; a manager follows the sources of targets and the ways to them.
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"runtime"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rebound-nic/rebound/internal/bench/affinity"
+	"github.com/rebound-nic/rebound/internal/bench/targets"
+	"github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/internal/host/metrics"
+	"github.com/rebound-nic/rebound/internal/host/notify"
+	"github.com/rebound-nic/rebound/latency"
+)
+
+// Options are what a user can choose about a watch.
+type Options struct {
+	Sources targets.Sources
+
+	Rate      float64 // probes a second to each target
+	Size      int     // bytes of the frame without FCS; 0 for the smallest
+	Timeout   time.Duration
+	TOS, TTL  uint8
+	Source    []netip.Addr // at most one of each family; they may be addresses that the kernel does not have
+	Gateway   []netip.Addr // likewise
+	Transport string       // "raw" or "socket"
+	NIC       cards.Config
+
+	Core int    // -1 for the last that this process may use
+	Idle string // "sleep" or "poll"
+
+	Dir      string // of the logs; empty for none
+	Bound    int64  // bytes of all logs
+	Interval time.Duration
+	Days     int
+
+	Listen string
+	Hosts  []string // names that the metrics are asked for by, beside IP addresses
+	Schema int32    // of the native histograms of round trips
+
+	Log *slog.Logger
+}
+
+// watch is a running one.
+type watch struct {
+	options Options
+	start   time.Time
+	loop    *loop
+	keeper  *keeper
+
+	probeDesc      *prometheus.Desc
+	sourceFailures atomic.Int64
+	reopened       atomic.Int64
+}
+
+const (
+	drainEvery   = 50 * time.Millisecond
+	lookEvery    = 2 * time.Second // for changes of files, and for neighbours that are not known yet
+	sampleEvery  = time.Second     // of the counters of dropped frames
+	soonEvery    = 200 * time.Millisecond
+	routeEvery   = 30 * time.Second // names and ways are looked up again
+	garbage      = 400              // GOGC: collections are rare, since each stops the loop for some microseconds
+	stopPatience = 30 * time.Second
+)
+
+// Run watches until ctx is done. hup has an element whenever all sources shall be read again. It returns what kept it from starting, or
+// the first failure of what it cannot do without.
+func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) (err error) {
+	manager, err := notify.Open()
+	if err != nil {
+		return err
+	}
+	defer manager.Close()
+	w := &watch{options: o, start: time.Now(), probeDesc: o.probeInfo()}
+	first, failures := o.Sources.Read(ctx, true, time.Now())
+	for _, f := range failures {
+		if len(first) == 0 || isFile(f) {
+			return exit.Usagef("%w", f.Err)
+		}
+		o.Log.Warn("a source of targets cannot be read", "source", f.Source, "error", f.Err)
+		w.sourceFailures.Add(1)
+	}
+	if len(first) == 0 {
+		return exit.Usagef("there is no target: name some with -target, -file, -file-sd or -dns")
+	}
+	var dir *hours
+	if o.Dir != "" {
+		if dir, err = openHours(o.Dir, o.Bound); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, dir.close()) }()
+	}
+	core, err := affinity.Choose(o.Core)
+	if err != nil {
+		return err
+	}
+	clock, err := latency.NewClock()
+	if err != nil {
+		return err
+	}
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 4)) // the loop holds one
+	defer debug.SetGCPercent(debug.SetGCPercent(garbage))
+
+	var stop atomic.Bool
+	w.loop = newLoop(clock, o.Timeout, o.Idle == "sleep", &stop)
+	w.keeper = newKeeper(o.Interval, dir, o.Days, time.Now(), o.Log)
+	m := newManager(w, first)
+	defer func() { err = errors.Join(err, m.close()) }()
+	hide, err := metrics.Listen(o.Listen, o.Hosts, collector{w}, o.Log)
+	if err != nil {
+		return err
+	}
+	defer hide()
+	m.update(ctx, true)
+
+	pinned, ended := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := core.Take()
+		pinned <- err
+		if err == nil {
+			defer core.Leave()
+			w.loop.run()
+		}
+	}()
+	defer func() { stop.Store(true); <-ended }()
+	if err := <-pinned; err != nil {
+		return err
+	}
+	line := fmt.Sprintf("watching %d targets on core %d, %g probes a second to each", len(first), core.CPU, o.Rate)
+	fmt.Fprintln(stdout, line)
+	if err := manager.Ready(line); err != nil {
+		o.Log.Warn("the service manager was not told", "error", err)
+	}
+	w.serve(ctx, m, manager, hup)
+	stop.Store(true)
+	select {
+	case <-ended:
+	case <-time.After(stopPatience):
+		return errors.New("the measuring loop does not end")
+	}
+	w.keeper.drain(w.loop.events)
+	w.keeper.turn(time.Now(), true)
+	return nil
+}
+
+func isFile(f targets.Failure) bool { return f.File }
+
+// serve does all but the measuring, until ctx is done.
+func (w *watch) serve(ctx context.Context, m *manager, service *notify.Manager, hup <-chan struct{}) {
+	drain := time.NewTicker(drainEvery)
+	defer drain.Stop()
+	updates, done := make(chan bool, 1), make(chan struct{})
+	go func() { // looking up may take its time: counting does not wait for it
+		defer close(done)
+		m.follow(ctx, updates)
+	}()
+	judged := make(chan struct{}, 1)
+	judged <- struct{}{}
+	var alive time.Time
+	var turned uint64
+	for {
+		select {
+		case <-ctx.Done():
+			<-done
+			<-judged // a log that is being written is finished
+			_ = service.Stopping()
+			return
+		case <-hup:
+			w.options.Log.Info("SIGHUP: all sources are read again")
+			select {
+			case updates <- true:
+			default:
+			}
+		case now := <-drain.C:
+			w.keeper.drain(w.loop.events)
+			select {
+			case <-judged:
+				go func() {
+					w.keeper.turn(now, false)
+					judged <- struct{}{}
+				}()
+			default: // the one before still writes
+			}
+			if every := service.Every(); every > 0 && now.Sub(alive) >= every {
+				if passes := w.loop.passes.Load(); passes != turned {
+					turned, alive = passes, now
+					_ = service.Alive()
+				}
+			}
+		}
+	}
+}

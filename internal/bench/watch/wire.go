@@ -1,0 +1,228 @@
+package watch
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/bench/drops"
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/internal/bench/route"
+	"github.com/rebound-nic/rebound/internal/bench/socket"
+	"github.com/rebound-nic/rebound/nic"
+)
+
+// wire is an open device, or a socket, with all flows that go through it.
+type wire struct {
+	key    string
+	iface  string         // the kernel's, or what the driver took for it
+	device nic.Device     // nil for a socket
+	socket *socket.Shared // nil for a device
+	echo   bool           // socket: for echo requests
+
+	drops        samples
+	stopCounting func()
+	mac          [6]byte
+	locals       map[netip.Addr]*local
+	neighbours   []*route.Neighbour // that answer for addresses which the kernel does not have
+	holds        []int              // sockets that keep our UDP ports from the kernel's "port unreachable"
+
+	failure atomic.Pointer[error] // of receiving: the loop leaves the wire alone from there on
+
+	mu      sync.Mutex
+	learned map[netip.Addr][6]byte // next hops that answered a neighbour
+}
+
+// local is an address that a device's flows are sent from.
+type local struct {
+	port uint16 // UDP
+	id   uint16 // ICMP
+}
+
+// flowKey is what a reply's flow is found by: who answers, and what.
+type flowKey struct {
+	from netip.Addr // without a zone
+	udp  bool
+	port uint16 // the target's
+}
+
+func (f *flow) key() flowKey {
+	of := f.codec.Flow()
+	k := flowKey{from: of.Dst, udp: of.Proto != probe.ICMP}
+	if k.udp {
+		k.port = of.DstPort
+	}
+	return k
+}
+
+func (w *wire) fail(err error) { w.failure.CompareAndSwap(nil, &err) }
+
+func (w *wire) send(f *flow, frame []byte) error {
+	if w.socket != nil {
+		return w.socket.Send(&f.peer, frame)
+	}
+	return w.device.Send(frame)
+}
+
+// recv takes one message and finds its flow: n is 0 if there is no message, the flow nil if it is none's.
+func (w *wire) recv(buf []byte, flows map[flowKey]*flow) (n int, at int64, f *flow, err error) {
+	if w.socket != nil {
+		n, from, at, err := w.socket.Recv(buf)
+		if n == 0 || err != nil {
+			return 0, at, nil, err
+		}
+		k := flowKey{from: from.Addr(), udp: !w.echo}
+		if k.udp {
+			k.port = from.Port()
+		}
+		return n, at, flows[k], nil
+	}
+	n, at, err = w.device.Recv(buf)
+	if n == 0 || err != nil {
+		return 0, at, nil, err
+	}
+	b := buf[:n]
+	if k, ok := keyOf(b); ok {
+		return n, at, flows[k], nil
+	}
+	w.answer(b)
+	return n, at, nil, nil
+}
+
+// answer is for the neighbours' frames: their questions about our addresses, and their answers to ours.
+func (w *wire) answer(b []byte) {
+	for _, nb := range w.neighbours {
+		if out := nb.Answer(b); out != nil {
+			_ = w.device.Send(out) // who gets no answer asks again
+			return
+		}
+	}
+	if len(w.neighbours) == 0 || !w.mu.TryLock() { // the loop never waits: who is not heard now is asked again
+		return
+	}
+	defer w.mu.Unlock()
+	for next := range w.learned {
+		for _, nb := range w.neighbours {
+			if mac, ok := nb.Told(b, next); ok {
+				w.learned[next] = mac
+			}
+		}
+	}
+}
+
+// ask asks the next hops for their MAC.
+func (w *wire) ask(asks []ask) {
+	for _, a := range asks {
+		if err := w.device.Send(a.by.Ask(a.next)); err != nil && !errors.Is(err, nic.ErrFull) {
+			w.fail(err)
+			return
+		}
+	}
+}
+
+// ask is a question of one of our addresses to a next hop.
+type ask struct {
+	wire *wire
+	by   *route.Neighbour
+	next netip.Addr
+}
+
+// Offsets in a frame.
+const (
+	typeAt   = 12
+	ip4      = 14
+	l4of4    = ip4 + 20
+	l4of6    = ip4 + 40
+	typeIPv4 = 0x0800
+	typeIPv6 = 0x86dd
+)
+
+// keyOf reads whose reply a frame is: echo replies, datagrams, and ICMP errors that quote a probe. ok is false for anything else, and
+// what is read may be no reply of ours all the same: a codec judges it.
+func keyOf(b []byte) (k flowKey, ok bool) {
+	be := binary.BigEndian
+	if len(b) < l4of4+8 {
+		return k, false
+	}
+	quoted := 0 // where a quoted packet begins
+	switch be.Uint16(b[typeAt:]) {
+	case typeIPv4:
+		k.from = netip.AddrFrom4([4]byte(b[ip4+12:]))
+		switch b[ip4+9] {
+		case unix.IPPROTO_UDP:
+			k.udp, k.port = true, be.Uint16(b[l4of4:])
+			return k, true
+		case unix.IPPROTO_ICMP:
+			if t := b[l4of4]; t == 3 || t == 11 || t == 12 { // RFC 792
+				quoted = l4of4 + 8
+				break
+			}
+			return k, b[l4of4] == 0
+		default:
+			return k, false
+		}
+		if len(b) < quoted+24 {
+			return k, false
+		}
+		k.from = netip.AddrFrom4([4]byte(b[quoted+16:]))
+		if b[quoted+9] == unix.IPPROTO_UDP {
+			k.udp, k.port = true, be.Uint16(b[quoted+22:])
+		}
+		return k, true
+	case typeIPv6:
+		if len(b) < l4of6+8 {
+			return k, false
+		}
+		k.from = netip.AddrFrom16([16]byte(b[ip4+8:]))
+		switch b[ip4+6] {
+		case unix.IPPROTO_UDP:
+			k.udp, k.port = true, be.Uint16(b[l4of6:])
+			return k, true
+		case unix.IPPROTO_ICMPV6:
+			if t := b[l4of6]; t >= 1 && t <= 4 { // RFC 4443
+				quoted = l4of6 + 8
+				break
+			}
+			return k, b[l4of6] == 129
+		default:
+			return k, false
+		}
+		if len(b) < quoted+44 {
+			return k, false
+		}
+		k.from = netip.AddrFrom16([16]byte(b[quoted+24:]))
+		if b[quoted+6] == unix.IPPROTO_UDP {
+			k.udp, k.port = true, be.Uint16(b[quoted+42:])
+		}
+		return k, true
+	}
+	return k, false
+}
+
+// counters are where this host counts what it drops of the wire's frames.
+func (w *wire) counters() drops.Source {
+	s := drops.Source{Interface: w.iface}
+	if w.socket != nil {
+		s.Socket = w.socket
+	} else {
+		s.Device = w.device
+	}
+	return s
+}
+
+func (w *wire) close() (err error) {
+	if w.stopCounting != nil {
+		w.stopCounting()
+	}
+	for _, fd := range w.holds {
+		unix.Close(fd)
+	}
+	if w.device != nil {
+		return w.device.Close()
+	}
+	return w.socket.Close()
+}

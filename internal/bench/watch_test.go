@@ -1,0 +1,376 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/await"
+)
+
+// watched is a watch that runs as a process.
+type watched struct {
+	n      *network
+	listen string
+	cmd    *exec.Cmd
+	out    *bufio.Reader
+	log    *locked
+}
+
+// locked is a buffer that a process writes and a test reads.
+type locked struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (l *locked) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Buffer.Write(b)
+}
+func (l *locked) String() string { l.mu.Lock(); defer l.mu.Unlock(); return l.Buffer.String() }
+
+// watch starts one in the near namespace, and returns when it watches.
+func (n *network) watch(port int, args ...string) *watched {
+	n.t.Helper()
+	w := &watched{n: n, listen: fmt.Sprintf("127.0.0.1:%d", port), log: &locked{}}
+	w.cmd = command(append([]string{"watch", "-listen", w.listen}, args...)...)
+	w.cmd.Stderr = w.log
+	out, err := w.cmd.StdoutPipe()
+	n.must(err)
+	n.must(n.near.Do(w.cmd.Start))
+	n.t.Cleanup(func() {
+		if w.cmd.ProcessState == nil {
+			w.cmd.Process.Kill()
+			w.cmd.Wait()
+		}
+	})
+	w.out = bufio.NewReader(out)
+	if line, err := w.out.ReadString('\n'); err != nil || !strings.HasPrefix(line, "watching ") {
+		n.t.Fatalf("%q, %v\n%s", line, err, w.log)
+	}
+	return w
+}
+
+// end ends it by SIGTERM.
+func (w *watched) end() {
+	w.n.t.Helper()
+	w.n.must(w.cmd.Process.Signal(syscall.SIGTERM))
+	io.Copy(io.Discard, w.out)
+	if err := w.cmd.Wait(); err != nil {
+		w.n.t.Errorf("%v\n%s", err, w.log)
+	}
+}
+
+// page is what the metrics page has: values by name and labels.
+func (w *watched) page() map[string]float64 {
+	values := map[string]float64{}
+	err := w.n.near.Do(func() error {
+		c, err := net.Dial("tcp", w.listen)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(time.Minute))
+		fmt.Fprintf(c, "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+		r, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			return err
+		}
+		defer r.Body.Close()
+		if r.StatusCode != http.StatusOK { // asked more often than the page answers
+			return errors.New(r.Status)
+		}
+		lines := bufio.NewScanner(r.Body)
+		for lines.Scan() {
+			if at := strings.LastIndexByte(lines.Text(), ' '); at > 0 && lines.Text()[0] != '#' {
+				values[lines.Text()[:at]], _ = strconv.ParseFloat(lines.Text()[at+1:], 64)
+			}
+		}
+		return lines.Err()
+	})
+	if err != nil {
+		return nil // it may have been asked too often: it is asked again
+	}
+	return values
+}
+
+// until asks for the page until it is as it should be.
+func (w *watched) until(what string, good func(map[string]float64) bool) map[string]float64 {
+	w.n.t.Helper()
+	var v map[string]float64
+	await.Until(w.n.t, what, func() bool {
+		v = w.page()
+		return len(v) > 0 && good(v)
+	}, func() string {
+		maps.DeleteFunc(v, func(name string, _ float64) bool { return strings.Contains(name, "_bucket{") })
+		return fmt.Sprint(v)
+	}, w.log.String)
+	return v
+}
+
+// says waits for something in the log.
+func (w *watched) says(what string) {
+	w.n.t.Helper()
+	await.Until(w.n.t, fmt.Sprintf("%q in the log", what), func() bool { return strings.Contains(w.log.String(), what) }, w.log.String)
+}
+
+func of(metric, target string, more ...string) string {
+	proto, _, _ := strings.Cut(target, ":")
+	return metric + "{" + strings.Join(append(more, `proto="`+proto+`"`, `target="`+target+`"`), ",") + "}"
+}
+
+// reflector is a stateful STAMP reflector that takes no notice of each ninth packet, and does not send each seventh reply.
+func (n *network) reflector(address string) (lostThere, lostBack *atomic.Int64) {
+	n.t.Helper()
+	lostThere, lostBack = new(atomic.Int64), new(atomic.Int64)
+	var s net.PacketConn
+	n.must(n.far.Do(func() (err error) {
+		s, err = net.ListenPacket("udp", address)
+		return err
+	}))
+	n.t.Cleanup(func() { s.Close() })
+	go func() {
+		count := uint32(0)
+		b := make([]byte, 2000)
+		for i := 1; ; i++ {
+			size, from, err := s.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			if i%9 == 0 {
+				lostThere.Add(1)
+				continue
+			}
+			out := make([]byte, size)
+			binary.BigEndian.PutUint32(out, count)
+			count++
+			now := uint64(time.Now().Unix()+2208988800) << 32
+			binary.BigEndian.PutUint64(out[4:], now)
+			binary.BigEndian.PutUint16(out[12:], 0x0101)
+			binary.BigEndian.PutUint64(out[16:], now)
+			copy(out[24:], b[:14]) // the sender's number, time and error estimate
+			out[40] = 64
+			if i%7 == 0 {
+				lostBack.Add(1)
+				continue
+			}
+			s.WriteTo(out, from)
+		}
+	}()
+	return lostThere, lostBack
+}
+
+// A watch probes what its sources name, follows them when they change and keeps what it had when they are wrong, tells which way was
+// lossy, and goes on with the hour's log when it is started again.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	there, back := n.reflector(far4 + ":862")
+	dir := t.TempDir()
+	sd, list, logs := filepath.Join(dir, "sd.yml"), filepath.Join(dir, "list"), filepath.Join(dir, "logs")
+	write := func(file, text string) {
+		t.Helper()
+		n.must(os.WriteFile(file+".new", []byte(text), 0o644))
+		n.must(os.Rename(file+".new", file))
+	}
+	write(sd, "- targets: ["+far4+"]\n  labels: {site: ams}\n")
+	write(list, "icmp:"+far6+"\nstamp:"+far4+"\n")
+	args := []string{"-driver", "afpacket", "-file", list, "-file-sd", sd, "-dir", logs, "-interval", "1s", "-rate", "20"}
+	w := n.watch(9470, args...)
+	icmp4, icmp6, stamp := `rebound_probes_total{proto="icmp",site="ams",target="icmp:`+far4+`"}`, of("rebound_probes_total", "icmp:["+far6+"]"), "stamp:"+far4+":862"
+	forward, backward := of("rebound_lost_oneway_total", stamp, `direction="forward"`), of("rebound_lost_oneway_total", stamp, `direction="backward"`)
+	trips6, trips := of("rebound_rtt_seconds_count", "icmp:["+far6+"]"), of("rebound_rtt_seconds_count", stamp)
+	v := w.until("each target has replies, and loss of both directions is told", func(v map[string]float64) bool {
+		return v[icmp4] > 40 && v[icmp6] > 40 && v[trips6] >= 20 && v[trips] >= 20 && v[of("rebound_target_ready", stamp)] == 1 && v[forward] > 3 && v[backward] > 3
+	})
+	if v["rebound_watch_targets"] != 3 {
+		t.Errorf("%v", v)
+	}
+	write(sd, "- targets: ["+far4+"]\n- targets: [10.0.0]\n")
+	w.says("sd.yml:2: target")
+	if v := w.until("the failure is counted", func(v map[string]float64) bool { return v["rebound_watch_source_failures_total"] == 1 }); v["rebound_watch_targets"] != 3 {
+		t.Errorf("what the file had is not kept: %v", v["rebound_watch_targets"])
+	}
+	write(sd, "- targets: []\n")
+	w.until("the target is gone", func(v map[string]float64) bool { _, has := v[icmp4]; return !has && v["rebound_watch_targets"] == 2 })
+	w.until("the log is written", func(v map[string]float64) bool { return v["rebound_watch_disk_bytes"] > 1000 })
+	w.end()
+	// What a reply told was lost before it; what came after the last reply is not told.
+	if f, b := int64(v[forward]), int64(v[backward]); f > there.Load() || b > back.Load()+2 || float64(f) < 0.5*float64(b) {
+		t.Errorf("lost on the way there %d of %d, on the way back %d of %d", f, there.Load(), b, back.Load())
+	}
+
+	before := logged(t, logs)
+	w = n.watch(9470, args...)
+	w.until("there is more for the log", func(v map[string]float64) bool { return v[trips] >= 20 })
+	w.end()
+	after := logged(t, logs)
+	if tag := "stamp-10-98-0-2-862-"; count(before, tag) < 20 || count(after, tag) < count(before, tag)+20 {
+		t.Errorf("%d round trips of STAMP in the logs, then %d", count(before, tag), count(after, tag))
+	}
+}
+
+// A target's labels have the key and the session identifier of its test packets, which take effect when the key changes: with the wrong
+// one nothing is answered.
+func TestWatchAuthenticated(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	key := keyFile(t)
+	n.startResponder(t, "afpacket", "10.98.0.3/24", "fd98::3/64", "respond.stamp_mode=stateful", "respond.stamp_auth_ports=863", "respond.stamp_key="+key)
+	list := filepath.Join(t.TempDir(), "list")
+	write := func(key string) {
+		t.Helper()
+		n.must(os.WriteFile(list+".new", []byte("stamp:10.98.0.3:863 __param_stamp_ssid=7 __param_stamp_key="+key+"\nstamp:[fd98::3] site=ams\n"), 0o644))
+		n.must(os.Rename(list+".new", list))
+	}
+	write(key)
+	w := n.watch(9471, "-driver", "afpacket", "-file", list, "-rate", "20", "-timeout", "20s")
+	sealed, plain := "stamp:10.98.0.3:863", `rebound_rtt_seconds_count{proto="stamp",site="ams",target="stamp:[fd98::3]:862"}`
+	v := w.until("both modes have replies", func(v map[string]float64) bool {
+		return v[of("rebound_rtt_seconds_count", sealed)] > 20 && v[plain] > 20
+	})
+	if n := v[of("rebound_replies_trouble_total", sealed, `kind="corrupt"`)]; n != 0 {
+		t.Errorf("%v replies are not authentic", n)
+	}
+	write(keyFile(t))
+	// When the new key comes in force is the watch's affair: from then on nothing is answered, however many probes leave.
+	trips, probes, since := of("rebound_rtt_seconds_count", sealed), of("rebound_probes_total", sealed), v
+	w.until("100 probes in a row have no reply", func(v map[string]float64) bool {
+		if v[trips] != since[trips] {
+			since = v
+		}
+		return v[probes] > since[probes]+100
+	})
+	w.end()
+}
+
+func count(all map[string]int64, prefix string) int64 {
+	for tag, n := range all {
+		if strings.HasPrefix(tag, prefix) {
+			return n
+		}
+	}
+	return 0
+}
+
+// logged reads all logs of a folder: round trips by tag.
+func logged(t *testing.T, dir string) map[string]int64 {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.hlog"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no log in %s: %v", dir, err)
+	}
+	out := map[string]int64{}
+	for _, f := range files {
+		if !regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d\.hlog$`).MatchString(filepath.Base(f)) {
+			t.Errorf("%s is no hour", f)
+		}
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, series, err := report.ReadHlog(bytes.NewReader(b), f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range series {
+			out[s.Name] += s.Total.Count
+		}
+	}
+	return out
+}
+
+// Through AF_XDP beside the host's own traffic, through the kernel's sockets, and from an address that the kernel does not have: each
+// finds its way, and a target that nobody is behind is said to be unreachable.
+func TestWatchTransports(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	n.reflector(far4 + ":862")
+	for i, c := range []struct {
+		name string
+		args []string
+	}{
+		{"afxdp", []string{"-driver", "afxdp"}},
+		{"socket", []string{"-transport", "socket"}},
+		{"afpacket, an address of its own", []string{"-driver", "afpacket", "-iface", nearIface, "-source", "10.98.0.77", "-source", "fd98::77"}},
+		{"afxdp, an address of its own", []string{"-driver", "afxdp", "-iface", nearIface, "-source", "10.98.0.78", "-source", "fd98::78", "-idle", "poll"}},
+	} {
+		w := n.watch(9471+i, append(c.args, "-target", far4, "-target", far6, "-target", "stamp:"+far4, "-target", "10.98.0.99", "-rate", "10")...)
+		w.until(c.name, func(v map[string]float64) bool {
+			for _, target := range []string{"icmp:" + far4, "icmp:[" + far6 + "]", "stamp:" + far4 + ":862"} {
+				if v[of("rebound_rtt_seconds_count", target)] < 10 {
+					return false
+				}
+			}
+			return v[of("rebound_rtt_seconds_count", "icmp:10.98.0.99")] == 0
+		})
+		if !strings.Contains(c.name, "socket") {
+			w.says("nobody has told the MAC of 10.98.0.99")
+		}
+		w.end()
+	}
+}
+
+func TestWatchBadInput(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		f := filepath.Join(dir, name)
+		if err := os.WriteFile(f, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	toml, sd := file("w.toml", "[probe]\nrate = \"0\"\n"), file("x.json", "[\n{\"targets\": [7]}]")
+	empty := file("empty", "# nothing\n")
+	for _, c := range []struct {
+		args []string
+		says string
+	}{
+		{nil, "there is no target"},
+		{[]string{"-target", "10.0.0"}, `-target: targets.list: target "10.0.0"`},
+		{[]string{"-target", "10.0.0.2", "-rate", "x"}, `-rate: probe.rate: "x": want probes a second`},
+		{[]string{"-config", toml}, "w.toml:2: probe.rate"},
+		{[]string{"-config", file("u.toml", "[probe]\n\nrat = 1\n")}, "u.toml:3: probe.rat: unknown key"},
+		{[]string{"-file-sd", sd}, "x.json:2: a target is 7"},
+		{[]string{"-file", empty}, "there is no target"},
+		{[]string{"-file", filepath.Join(dir, "none")}, "no such file"},
+		{[]string{"-target", "10.0.0.2", "-interval", "7m"}, "does not divide an hour"},
+		{[]string{"-target", "10.0.0.2", "-bytes", "1k"}, "a mebibyte or more"},
+		{[]string{"-target", "10.0.0.2", "-driver", "xdp"}, "answers in the kernel"},
+		{[]string{"-target", "10.0.0.2", "-driver", "ixgbe"}, "wants a PCI address"},
+		{[]string{"-target", "10.0.0.2", "-driver", "efa"}, "carries messages"},
+		{[]string{"-target", "10.0.0.2", "-source", "10.0.0.1", "-source", "10.0.0.3"}, "one address of each family"},
+		{[]string{"-target", "10.0.0.2", "-core", "9999"}, "-core 9999"},
+		{[]string{"-dns", "tcp:x"}, "targets.dns"},
+		{[]string{"10.0.0.2"}, "left over"},
+	} {
+		out, err := command(append([]string{"watch"}, c.args...)...).CombinedOutput()
+		var code *exec.ExitError
+		if e, ok := err.(*exec.ExitError); ok {
+			code = e
+		}
+		if code == nil || code.ExitCode() != 2 || !strings.Contains(string(out), c.says) || strings.Count(string(out), "\n") != 1 {
+			t.Errorf("%q: %v, %s; want %s", c.args, err, out, c.says)
+		}
+	}
+}

@@ -1,0 +1,175 @@
+package cards
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/rebound-nic/rebound/internal/host/setting"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/drivers/afpacket"
+	"github.com/rebound-nic/rebound/nic/drivers/afxdp"
+	"github.com/rebound-nic/rebound/nic/drivers/efa"
+	"github.com/rebound-nic/rebound/nic/drivers/ena"
+	"github.com/rebound-nic/rebound/nic/drivers/ixgbe"
+	"github.com/rebound-nic/rebound/nic/drivers/mlx4"
+	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
+	"github.com/rebound-nic/rebound/nic/drivers/virtio"
+	"github.com/rebound-nic/rebound/nic/drivers/xdp"
+)
+
+// driver is one way to drive a port: on the kernel, through a socket, or on the device itself. What a user can choose about it
+// stands beside its name.
+type driver struct {
+	name, doc string
+	push      []setting.Choice // its own values of nic.push
+	socket    func(*Config) (nic.Device, error)
+	kernel    func(*Config) (*xdp.Device, error)                 // answers without a loop of ours
+	function  func(pci.Function, *Config) (nic.Device, error)    // takes the function over, and closes it where it fails
+	messages  func(pci.Function, *Config) (nic.Messenger, error) // likewise, of a device that carries messages, not frames
+	supports  func(pci.ID) bool                                  // whether function or messages drives a device of that ID
+}
+
+// drivers are all there are; a driver is added by its row here.
+var drivers = []driver{
+	{
+		name: "afpacket",
+		doc: "any interface of the kernel, through a packet socket. The kernel still gets a copy of every frame, so it may not " +
+			"own the addresses.",
+		socket: func(c *Config) (nic.Device, error) { return opened(afpacket.Open(c.Options)) },
+	},
+	{
+		name:   "afxdp",
+		doc:    "an interface of the kernel, through AF_XDP. Only what is answered is taken from the kernel.",
+		socket: func(c *Config) (nic.Device, error) { return opened(afxdp.Open(c.Options, c.XDP)) },
+	},
+	{
+		name: "xdp",
+		doc: "an interface of the kernel, by an XDP program that answers where its driver receives: no core polls, and [cpu] means " +
+			"nothing. Only what is answered, or refused by a guard, is taken from the kernel.",
+		kernel: func(c *Config) (*xdp.Device, error) {
+			return xdp.Open(c.Options, xdp.Options{Generic: c.XDP.Generic, Pin: c.Pin})
+		},
+	},
+	{
+		name:     "ixgbe",
+		doc:      "an Intel 82599 or X540, taken from the kernel by `responder bind`, or a simulated one.",
+		function: func(fn pci.Function, c *Config) (nic.Device, error) { return opened(ixgbe.Open(fn, c.Options)) },
+		supports: func(id pci.ID) bool { _, ok := ixgbe.Supports(id); return ok },
+	},
+	{
+		name: "mlx5",
+		doc:  "a ConnectX-4 or later or BlueField, likewise.",
+		push: []setting.Choice{
+			{Name: "full", Doc: "mlx5, mlx4: the whole frame in the work queue entry, through BlueFlame"},
+			{Name: "header", Doc: "mlx5: the headers in the work queue entry, and a pointer to the frame"},
+		},
+		function: func(fn pci.Function, c *Config) (nic.Device, error) {
+			return opened(mlx5.Open(fn, c.Options, mlx5.Options{Push: c.Push, PushMax: c.PushMax}))
+		},
+		supports: func(id pci.ID) bool { _, ok := mlx5.Supports(id); return ok },
+	},
+	{
+		name: "mlx4",
+		doc:  "a ConnectX-3, likewise. Its port is Ethernet's, or InfiniBand's: then it answers over IPoIB.",
+		push: []setting.Choice{{Name: "full"}}, // as mlx5
+		function: func(fn pci.Function, c *Config) (nic.Device, error) {
+			return opened(mlx4.Open(fn, c.Options, mlx4.Options{Push: c.Push, PushMax: c.PushMax, Port: c.Port}))
+		},
+		supports: func(id pci.ID) bool { _, ok := mlx4.Supports(id); return ok },
+	},
+	{
+		name: "ena",
+		doc:  "an Amazon ENA, likewise.",
+		push: []setting.Choice{{Name: "llq", Doc: "ena: low-latency queues, or an error where the device has none"}},
+		function: func(fn pci.Function, c *Config) (nic.Device, error) {
+			return opened(ena.Open(fn, c.Options, ena.Options{Push: c.Push, PushMax: c.PushMax}))
+		},
+		supports: func(id pci.ID) bool { _, ok := ena.Supports(id); return ok },
+	},
+	{
+		name: "efa",
+		doc: "an Amazon EFA, likewise. It carries messages, not frames: respond.addresses has to be empty, and clients find it " +
+			"by respond.handover.",
+		messages: func(fn pci.Function, c *Config) (nic.Messenger, error) {
+			d, err := efa.Open(fn, c.Options, efa.Options{Push: c.Push, PushMax: c.PushMax, QKey: c.QKey, Services: c.Services})
+			if err != nil {
+				return nil, err
+			}
+			return d, nil
+		},
+		supports: func(id pci.ID) bool { _, ok := efa.Supports(id); return ok },
+	},
+	{
+		name:     "virtio",
+		doc:      "the virtio network device of a virtual machine, likewise.",
+		function: func(fn pci.Function, c *Config) (nic.Device, error) { return opened(virtio.Open(fn, c.Options)) },
+		supports: func(id pci.ID) bool { _, ok := virtio.Supports(id); return ok },
+	},
+}
+
+// opened keeps a nil pointer from becoming an interface that is not nil.
+func opened[D nic.Device](d D, err error) (nic.Device, error) {
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// Drivers are the values of nic.driver.
+func Drivers() []string {
+	names := []string{"auto"}
+	for _, d := range drivers {
+		names = append(names, d.name)
+	}
+	return names
+}
+
+func byName(name string) *driver {
+	i := slices.IndexFunc(drivers, func(d driver) bool { return d.name == name })
+	if i < 0 {
+		return nil
+	}
+	return &drivers[i]
+}
+
+// onBus reports whether the driver drives PCI functions.
+func (d *driver) onBus() bool { return d.function != nil || d.messages != nil }
+
+// CarriesMessages reports whether a driver's device carries messages, not frames.
+func CarriesMessages(name string) bool { d := byName(name); return d != nil && d.messages != nil }
+
+// takes returns an error for a value of nic.push that is not for this driver.
+func (d *driver) takes(push string) error {
+	modes := []string{"auto", "off"}
+	for _, m := range d.push {
+		modes = append(modes, m.Name)
+	}
+	if push != "" && !slices.Contains(modes, push) {
+		return fmt.Errorf("push mode %q is none of %s", push, strings.Join(modes, ", "))
+	}
+	return nil
+}
+
+// DriverFor returns the driver for a PCI function, "" if there is none.
+func DriverFor(id pci.ID) string {
+	for _, d := range drivers {
+		if d.supports != nil && d.supports(id) {
+			return d.name
+		}
+	}
+	return ""
+}
+
+// Fits returns an error where a driver is not for that kind of device.
+func Fits(name, device string) error {
+	switch d := byName(name); {
+	case d == nil: // auto
+	case !d.onBus() && Named(device):
+		return fmt.Errorf("%s drives a network interface, and %s is a PCI function", name, device)
+	case d.onBus() && !Named(device):
+		return fmt.Errorf("%s drives a PCI function, and %s is a network interface", name, device)
+	}
+	return nil
+}

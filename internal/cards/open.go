@@ -1,0 +1,202 @@
+// Package cards opens ports with the driver that fits: interfaces of the kernel, and PCI functions of this machine or
+// simulated. It is the one switch over drivers, and the table of what users can choose about them, for all commands.
+package cards
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/bus/vfiouser"
+	"github.com/rebound-nic/rebound/nic/drivers/xdp"
+	"github.com/rebound-nic/rebound/nic/kit/netif"
+	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
+)
+
+// simulated begins the name of a device that a simnic serves.
+const simulated = "vfio-user:"
+
+// Named tells a PCI function ("0000:03:00.0") or a simulated one ("vfio-user:PATH") from a network interface, whose name
+// has no colon.
+func Named(device string) bool {
+	_, err := pci.ParseAddress(device)
+	return err == nil || strings.HasPrefix(device, simulated)
+}
+
+// Open opens c.Device. Without an IOMMU it fails for a PCI function unless UnsafeNoIOMMU is set: the device may then write to
+// any memory.
+func (c *Config) Open() (nic.Device, error) {
+	if err := Fits(c.Driver, c.Device); err != nil {
+		return nil, err
+	}
+	if Named(c.Device) {
+		port, err := c.openFunction()
+		if err != nil {
+			return nil, err
+		}
+		if d, ok := port.(nic.Device); ok {
+			return d, nil
+		}
+		return nil, errors.Join(fmt.Errorf("%s: driver %s carries messages, not frames", c.Device, port.Info().Driver), port.Close())
+	}
+	if err := (&driver{}).takes(c.Push); err != nil {
+		return nil, fmt.Errorf("%s: %w: a socket has no card to push to", c.Device, err)
+	}
+	if c.Driver == "auto" {
+		return c.openSocket()
+	}
+	if c.InKernel() {
+		return nil, fmt.Errorf("%s: driver %s answers by itself, in the kernel: nothing can be sent or polled through it", c.Device, c.Driver)
+	}
+	return byName(c.Driver).socket(c)
+}
+
+// InKernel reports whether the driver answers by itself: OpenKernel opens it.
+func (c *Config) InKernel() bool { d := byName(c.Driver); return d != nil && d.kernel != nil }
+
+// OpenKernel opens c.Device with a driver that answers by itself.
+func (c *Config) OpenKernel() (*xdp.Device, error) {
+	if err := Fits(c.Driver, c.Device); err != nil {
+		return nil, err
+	}
+	if err := (&driver{}).takes(c.Push); err != nil {
+		return nil, fmt.Errorf("%s: %w: a socket has no card to push to", c.Device, err)
+	}
+	return byName(c.Driver).kernel(c)
+}
+
+// Choose returns what driver "auto" is for a responder, and why; "" where Open finds out by itself. A core is given where the user
+// named or isolated one for it. The kernel's own program is the best there is without a core; a loop that polls memory which
+// it shares with the card needs no interrupt, but takes a core.
+func (c *Config) Choose(core bool) (name, why string) {
+	switch {
+	case c.Driver != "auto" || Named(c.Device) || c.Shared:
+		return "", ""
+	case c.Pin != "":
+		return "xdp", "nic.pin is set"
+	case !core:
+		return "xdp", "no core is given away (cpu.cores, or an isolated one)"
+	}
+	i, err := netif.Lookup(c.Device)
+	if err != nil {
+		return "", ""
+	}
+	defer i.Close()
+	if f := xdpkit.AskFeatures(i.Index); !f.Has(xdpkit.ZeroCopy) {
+		return "xdp", fmt.Sprintf("a core is given, but interface %s shares no memory with AF_XDP sockets (its XDP features: %v)", i.Name, f)
+	}
+	return "afxdp", "a core is given, and the interface shares memory with AF_XDP sockets (zero copy)"
+}
+
+// OpenAnswerer opens c.Device for a loop that answers: frames as Open does, or a nic.Messenger.
+func (c *Config) OpenAnswerer() (nic.Answerer, error) {
+	if !Named(c.Device) {
+		return c.Open()
+	}
+	if err := Fits(c.Driver, c.Device); err != nil {
+		return nil, err
+	}
+	return c.openFunction()
+}
+
+// OpenMessenger opens c.Device, which has to carry messages.
+func (c *Config) OpenMessenger() (nic.Messenger, error) {
+	port, err := c.OpenAnswerer()
+	if err != nil {
+		return nil, err
+	}
+	if m, ok := port.(nic.Messenger); ok {
+		return m, nil
+	}
+	return nil, errors.Join(fmt.Errorf("%s: driver %s carries frames, not messages", c.Device, port.Info().Driver), port.Close())
+}
+
+// openSocket takes AF_XDP where kernel, interface and rights allow it, and AF_PACKET elsewhere or where the interface is
+// shared: attaching an XDP program can reset a card's queues, which a host at work should not suffer unasked.
+func (c *Config) openSocket() (nic.Device, error) {
+	if c.Shared {
+		return byName("afpacket").socket(c)
+	}
+	d, err := byName("afxdp").socket(c)
+	if err == nil || errors.Is(err, nic.ErrNoDevice) || errors.Is(err, nic.ErrDown) {
+		return d, err
+	}
+	c.Log.Warn("AF_XDP cannot be used here: taking AF_PACKET", "device", c.Device, "reason", err)
+	second, failed := byName("afpacket").socket(c)
+	if failed != nil {
+		return nil, fmt.Errorf("%w; and by AF_XDP: %w", failed, err)
+	}
+	return second, nil
+}
+
+func (c *Config) openFunction() (nic.Answerer, error) {
+	fn, err := take(c.Device, c.UnsafeNoIOMMU)
+	if err != nil {
+		return nil, err
+	}
+	name := c.Driver
+	if name == "auto" {
+		name = DriverFor(fn.ID())
+	}
+	d := byName(name)
+	if d == nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w: no driver for %v", c.Device, nic.ErrNoDevice, fn.ID()), fn.Close())
+	}
+	if err := d.takes(c.Push); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s %s: %w", d.name, c.Device, err), fn.Close())
+	}
+	if d.messages != nil {
+		m, err := d.messages(fn, c)
+		if err != nil {
+			return nil, err
+		}
+		return &messenger{m, modelled{fn}}, nil
+	}
+	dev, err := d.function(fn, c)
+	if err != nil {
+		return nil, err
+	}
+	return &card{dev, modelled{fn}}, nil
+}
+
+func take(name string, unsafeNoIOMMU bool) (pci.Function, error) {
+	if path, ok := strings.CutPrefix(name, simulated); ok {
+		return vfiouser.Dial(path)
+	}
+	return pci.Open(name, unsafeNoIOMMU)
+}
+
+// card and messenger are an open PCI function, of this machine or simulated.
+type card struct {
+	nic.Device
+	modelled
+}
+
+type messenger struct {
+	nic.Messenger
+	modelled
+}
+
+type modelled struct{ fn pci.Function }
+
+// Transactions returns the PCIe transactions that a device model has counted since it was made, by kind; nil for any other
+// port.
+func Transactions(port nic.Port) (map[string]int64, error) {
+	if c, ok := port.(interface {
+		transactions() (map[string]int64, error)
+	}); ok {
+		return c.transactions()
+	}
+	return nil, nil
+}
+
+func (c modelled) transactions() (map[string]int64, error) {
+	if m, ok := c.fn.(interface {
+		Transactions() (map[string]int64, error)
+	}); ok {
+		return m.Transactions()
+	}
+	return nil, nil
+}

@@ -1,0 +1,140 @@
+package cards
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/rebound-nic/rebound/internal/host/setting"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/drivers/afxdp"
+	"github.com/rebound-nic/rebound/nic/drivers/xdp"
+)
+
+// Config says which device to open, with which driver, and how. The settings fill it in; the commands add what is theirs:
+// queues, what to answer or to wait for, the log.
+type Config struct {
+	nic.Options
+	Driver        string // "auto" or a driver's name
+	Push          string // how frames reach a card that can take them by stores: "auto", "off" or a driver's own mode
+	PushMax       int    // the longest frame in bytes that is pushed whole; 0 for as long as the card takes
+	Port          int    // of a card with several ports on one PCI function; 0 for the first
+	XDP           afxdp.Options
+	Pin           string        // xdp: the name under which its program stays
+	UnsafeNoIOMMU bool          // PCI functions: open without an IOMMU too
+	Shared        bool          // "auto": the host uses the interface, and an XDP program should not come and go on it
+	QKey          uint32        // efa: of all queue pairs; 0 for the driver's own
+	Services      []nic.Service // efa: the queue pairs of each queue; nil for the driver's own
+}
+
+// Settings is the section [nic] of config.toml.
+func (c *Config) Settings() []setting.Setting {
+	names := []setting.Choice{}
+	push := []setting.Choice{{Name: "auto", Doc: "the best that the card has, proven at start and named in the log and in every report"}}
+	for _, d := range drivers {
+		names = append(names, setting.Choice{Name: d.name, Doc: d.doc})
+		for _, p := range d.push {
+			if p.Doc != "" { // described with another driver that has it
+				push = append(push, p)
+			}
+		}
+	}
+	names = append(names, setting.Choice{Name: "auto",
+		Doc: "for a PCI function, the driver of its ID. For an interface xdp, or afxdp where a core is given to it (cpu.cores, or one " +
+			"that is isolated) and the interface's driver shares memory with AF_XDP sockets (zero copy); what cannot be had there gives " +
+			"way to afxdp, then afpacket. The log says which, and why."})
+	push = append(push, setting.Choice{Name: "off", Doc: "descriptors and frames stay in host memory, and the card fetches them"})
+
+	return []setting.Setting{
+		setting.OneOf("nic.driver", &c.Driver, "auto", names, "What drives the device:"),
+		setting.String("nic.device", &c.Device, "", checkName,
+			"An interface name (\"eth1\"), a PCI address (\"0000:03:00.0\") or a simulated device (\"vfio-user:PATH\"). "+
+				"`responder nics` lists what there is."),
+		setting.Int("nic.queue", &c.XDP.Queue, 0, atLeastZero,
+			"afxdp: the interface's first queue to use. With several cores, the following ones are used too."),
+		setting.Int("nic.ring_size", &c.RingSize, 0, func(n int) error {
+			if n != 0 && (n < 32 || n > 1<<16 || n&(n-1) != 0) {
+				return fmt.Errorf("%d is not a power of two from 32 to 65536, nor 0 for the driver's own", n)
+			}
+			return nil
+		}, "Descriptors in each ring, a power of two from 32 to 65536; 0 is the driver's own."),
+		setting.Int("nic.mtu", &c.MTU, 0, func(n int) error {
+			if n != 0 && (n < 68 || n > 65535) {
+				return fmt.Errorf("%d is not the size of an IP packet (68 to 65535), nor 0 for the device's own", n)
+			}
+			return nil
+		}, "The largest IP packet in bytes; 0 is the interface's own MTU, or 1500 for a PCI function. Jumbo frames (9000) need it "+
+			"on every device of the network. Socket drivers: the interface itself has to be at it (`ip link set eth1 mtu 9000`)."),
+		setting.OneOf("nic.push", &c.Push, "auto", push, "How frames reach a card that can take them by stores:"),
+		setting.Int("nic.push_max", &c.PushMax, 0, func(n int) error {
+			if n < 0 || n > 1024 {
+				return fmt.Errorf("%d is not a frame size from 1 to 1024, nor 0 for as much as the device takes", n)
+			}
+			return nil
+		}, "The longest frame in bytes that is pushed whole; 0 is as much as the card takes. ena: up to 96, entries of 128 bytes do; efa: "+
+			"up to 32, entries of 64."),
+		setting.Int("nic.port", &c.Port, 0, func(n int) error {
+			if n < 0 || n > 2 {
+				return fmt.Errorf("%d is neither port 1 nor 2, nor 0 for the first", n)
+			}
+			return nil
+		}, "mlx4: which port of the card, 1 or 2, where both are on one PCI function; 0 is the first."),
+		setting.Parsed("nic.mac", &c.MAC, "", parseStation,
+			"The MAC address to answer from; empty is the device's own. Many virtual networks deliver only for the device's own. "+
+				"afpacket: with another one the kernel drops its copy of each request at once. Else it looks for a route to an "+
+				"address that it does not have, and what it has to clean up after that delays others: on veth a third of all round "+
+				"trips above 10 microseconds was left."),
+		setting.Bool("nic.generic_xdp", &c.XDP.Generic, false,
+			"afxdp, xdp: attach to the kernel's own XDP hook, behind the interface's driver, in place of the driver's. With afxdp on "+
+				"veth that is quicker by an eighth of the round trip. There is no zero copy then, and a frame whose VLAN tag lies outside of "+
+				"it (rx-vlan-offload) is answered without the tag."),
+		setting.String("nic.pin", &c.Pin, "", xdp.CheckPin,
+			"xdp: a name, under which program and counts stay in the kernel when the responder ends or is killed: answering goes on. A "+
+				"responder with the same name joins, and replaces the program between two frames. `responder status` shows what is pinned, "+
+				"`responder unpin NAME` ends it. Empty: all ends with the process."),
+		setting.Parsed("nic.qkey", &c.QKey, "0x11111111", func(text string) (uint32, error) {
+			k, err := strconv.ParseUint(text, 0, 32)
+			if err != nil || k == 0 {
+				return 0, fmt.Errorf("%q is no Q_Key of 32 bits above 0, such as \"0x11111111\"", text)
+			}
+			return uint32(k), nil
+		}, "efa: the Q_Key of all queue pairs. A message that brings another one is dropped by the device, and replies bring this one. "+
+			"ibv_ud_pingpong and perftest have 0x11111111."),
+		setting.Bool("nic.unsafe_no_iommu", &c.UnsafeNoIOMMU, false,
+			"Drive PCI functions on a machine without an IOMMU: the device may then write to any memory, and so may anyone who "+
+				"makes it err."),
+	}
+}
+
+func atLeastZero(n int) error {
+	if n < 0 {
+		return fmt.Errorf("%d is negative", n)
+	}
+	return nil
+}
+
+// checkName returns an error for what cannot name a device. Empty is none.
+func checkName(device string) error {
+	switch {
+	case device == simulated:
+		return errors.New(simulated + " wants the path of a socket")
+	case device == "" || Named(device):
+	case len(device) > 15 || strings.ContainsAny(device, "/: \t\r\n\x00") || device == "." || device == "..":
+		return fmt.Errorf("%q is no interface name, PCI address (0000:03:00.0) or vfio-user:PATH", device)
+	}
+	return nil
+}
+
+// parseStation reads the MAC address of one station; empty is the zero address.
+func parseStation(text string) (mac [6]byte, err error) {
+	if text == "" {
+		return mac, nil
+	}
+	m, err := net.ParseMAC(text)
+	if err != nil || len(m) != len(mac) || m[0]&1 != 0 || [6]byte(m) == mac {
+		return mac, fmt.Errorf("%q is not the MAC address of one station, such as \"02:00:5e:10:00:01\"", text)
+	}
+	return [6]byte(m), nil
+}

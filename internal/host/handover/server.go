@@ -1,0 +1,305 @@
+package handover
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rebound-nic/rebound/nic"
+)
+
+// DefaultPort is that of the first service, as ibv_ud_pingpong and perftest have it.
+const DefaultPort = 18515
+
+const (
+	maxConns   = 32               // clients at a time, of all services
+	firstWait  = 5 * time.Second  // for each message of the hand-over
+	wholeTest  = 10 * time.Minute // perftest stays connected through its test, and shakes hands at its end
+	ourVersion = "6.20"           // below 6.28, with which perftest compares all settings of both ends
+	oldest     = 5.70             // of perftest's client, as perftest's server has it
+)
+
+// Book is what a server needs of a port.
+type Book interface {
+	Endpoints() []nic.Endpoint
+	Greet(gid netip.Addr) error
+}
+
+// Server hands over the addresses of a port's queue pairs.
+type Server struct {
+	book      Book
+	log       *slog.Logger
+	listeners []net.Listener
+	services  []nic.Service
+	next      atomic.Uint32 // counts clients, to spread them over queues
+	room      chan struct{}
+	all       sync.WaitGroup
+
+	mu     sync.Mutex
+	conns  map[net.Conn]bool
+	closed bool
+}
+
+// ParseAddress reads HOST:PORT, HOST being one address of this machine. The last service's port has to exist as well; port 0
+// stands for free ports.
+func ParseAddress(text string) (netip.AddrPort, error) {
+	a, err := netip.ParseAddrPort(text)
+	switch {
+	case err != nil:
+		return a, fmt.Errorf("%q is not ADDRESS:PORT, such as \"10.0.0.2:%d\"", text, DefaultPort)
+	case a.Addr().IsUnspecified() || a.Addr().IsMulticast():
+		return a, fmt.Errorf("%v is not one address of this machine: name the one that clients are to come to", a.Addr())
+	case int(a.Port())+nic.Services-1 > 0xFFFF:
+		return a, fmt.Errorf("port %d: the last of %d services would be at %d", a.Port(), nic.Services, int(a.Port())+nic.Services-1)
+	}
+	return a, nil
+}
+
+// Listen serves the hand-over at a, a port for each service that book has: a's for the first, and so on.
+func Listen(a netip.AddrPort, book Book, log *slog.Logger) (*Server, error) {
+	s := &Server{book: book, log: log, room: make(chan struct{}, maxConns), conns: map[net.Conn]bool{}}
+	for service := range nic.Service(nic.Services) {
+		if !slices.ContainsFunc(book.Endpoints(), func(e nic.Endpoint) bool { return e.Service == service }) {
+			continue
+		}
+		at := a
+		if a.Port() != 0 {
+			at = netip.AddrPortFrom(a.Addr(), a.Port()+uint16(service))
+		}
+		l, err := net.Listen("tcp", at.String())
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("hand-over of %v: %w", service, err), s.Close())
+		}
+		s.listeners, s.services = append(s.listeners, l), append(s.services, service)
+		s.all.Go(func() { s.accept(l, service) })
+	}
+	return s, nil
+}
+
+// String lists the services with their addresses: "ud@10.0.0.2:18515,srd@10.0.0.2:18516".
+func (s *Server) String() string {
+	var all []string
+	for i, l := range s.listeners {
+		all = append(all, s.services[i].String()+"@"+l.Addr().String())
+	}
+	return strings.Join(all, ",")
+}
+
+// Close ends all connections, and returns when nothing of the server runs any more.
+func (s *Server) Close() (err error) {
+	for _, l := range s.listeners {
+		err = errors.Join(err, l.Close())
+	}
+	s.mu.Lock()
+	s.closed = true
+	for c := range s.conns {
+		c.Close()
+	}
+	s.mu.Unlock()
+	s.all.Wait()
+	return err
+}
+
+func (s *Server) accept(l net.Listener, service nic.Service) {
+	for {
+		c, err := l.Accept()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil: // out of descriptors, say
+			s.log.Warn("hand-over", "service", service, "err", err)
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		select {
+		case s.room <- struct{}{}:
+		default:
+			s.log.Warn("hand-over: a client is turned away", "client", c.RemoteAddr(), "why", "too many at a time", "most", maxConns)
+			c.Close()
+			continue
+		}
+		s.all.Go(func() {
+			defer func() { <-s.room }()
+			if !s.keep(c) {
+				return
+			}
+			defer s.drop(c)
+			if err := s.serve(c, service); err != nil {
+				s.log.Warn("hand-over failed", "service", service, "client", c.RemoteAddr(), "err", err)
+			}
+		})
+	}
+}
+
+// keep notes a connection that Close is to end. It closes it where the server is closed already.
+func (s *Server) keep(c net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		c.Close()
+		return false
+	}
+	s.conns[c] = true
+	return true
+}
+
+func (s *Server) drop(c net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+	c.Close()
+}
+
+// serve speaks with one client.
+func (s *Server) serve(c net.Conn, service nic.Service) error {
+	own, err := s.endpoint(service)
+	if err != nil {
+		return err
+	}
+	first := make([]byte, 5)
+	if err := read(c, first, firstWait); err != nil {
+		return err
+	}
+	if first[4] == ':' {
+		return s.pingpong(c, first, own)
+	}
+	return s.perftest(c, first, own)
+}
+
+// endpoint chooses the queue pair for a client: each queue gets as many.
+func (s *Server) endpoint(service nic.Service) (nic.Endpoint, error) {
+	var all []nic.Endpoint
+	for _, e := range s.book.Endpoints() {
+		if e.Service == service {
+			all = append(all, e)
+		}
+	}
+	if len(all) == 0 {
+		return nic.Endpoint{}, fmt.Errorf("no queue pair of %v", service)
+	}
+	return all[int(s.next.Add(1)-1)%len(all)], nil
+}
+
+// pingpong serves ibv_ud_pingpong: an address each, and "done".
+func (s *Server) pingpong(c net.Conn, first []byte, own nic.Endpoint) error {
+	b := make([]byte, pingpongSize)
+	copy(b, first)
+	if err := read(c, b[len(first):], firstWait); err != nil {
+		return err
+	}
+	peer, err := parsePingpong(b)
+	if err != nil {
+		return fmt.Errorf("address of ibv_ud_pingpong: %w", err)
+	}
+	if err := s.book.Greet(peer.gid); err != nil {
+		return err
+	}
+	if err := write(c, appendPingpong(nil, dest{qpn: uint64(own.QPN), gid: own.GID})); err != nil {
+		return err
+	}
+	done := make([]byte, doneSize)
+	if err := read(c, done, firstWait); err != nil {
+		return err
+	}
+	if string(done) != "done\x00" {
+		return fmt.Errorf("%q where ibv_ud_pingpong says \"done\"", done)
+	}
+	s.handed(c, "ibv_ud_pingpong or bench", peer, own)
+	return nil
+}
+
+// perftest serves ib_send_lat. Of what it exchanges before its keys, the version is ours; page size, cache line and MTU are
+// taken as the client has them: repeated, they agree. Keys are exchanged several times: as a handshake before, between and
+// after its tests.
+func (s *Server) perftest(c net.Conn, first []byte, own nic.Endpoint) error {
+	b := make([]byte, versionSize)
+	copy(b, first)
+	if err := read(c, b[len(first):], firstWait); err != nil {
+		return err
+	}
+	v, err := parseVersion(b)
+	switch {
+	case err != nil:
+		return err
+	case v < oldest:
+		return fmt.Errorf("perftest's protocol %v is older than %v, with which it became what it is", v, oldest)
+	}
+	clear(b)
+	copy(b, ourVersion)
+	if err := write(c, b); err != nil {
+		return err
+	}
+	for _, n := range []int{4, 4, 2} {
+		if err := read(c, b[:n], firstWait); err != nil {
+			return err
+		}
+		if err := write(c, b[:n]); err != nil {
+			return err
+		}
+	}
+	var peer dest
+	keys, wait := make([]byte, keysSize), firstWait
+	for n := 0; ; n++ {
+		const told = keysHead + 3
+		if err := read(c, keys[:told], wait); n > 0 && errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if !withGID(keys) {
+			return errors.New("keys without a GID: run perftest with -x 0")
+		}
+		if err := read(c, keys[told:], firstWait); err != nil {
+			return err
+		}
+		now, err := parseKeys(keys)
+		if err != nil {
+			return fmt.Errorf("perftest's keys: %w", err)
+		}
+		if n == 0 || now.gid != peer.gid {
+			if err := s.book.Greet(now.gid); err != nil {
+				return err
+			}
+			s.handed(c, "perftest", now, own)
+		}
+		peer, wait = now, wholeTest
+		if err := write(c, appendKeys(nil, dest{reads: now.reads, qpn: uint64(own.QPN), gid: own.GID})); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *Server) handed(c net.Conn, tool string, peer dest, own nic.Endpoint) {
+	s.log.Info("hand-over", "tool", tool, "client", c.RemoteAddr(), "service", own.Service, "queue", own.Queue, "gid", peer.gid, "qpn", peer.qpn)
+}
+
+// read fills b within a time. io.EOF is an end before the first byte.
+func read(c net.Conn, b []byte, within time.Duration) error {
+	if err := c.SetReadDeadline(time.Now().Add(within)); err != nil {
+		return err
+	}
+	n, err := io.ReadFull(c, b)
+	switch {
+	case errors.Is(err, io.EOF):
+		return fmt.Errorf("the connection ended: %w", err)
+	case err != nil:
+		return fmt.Errorf("%d of %d bytes came: %w", n, len(b), err)
+	}
+	return nil
+}
+
+func write(c net.Conn, b []byte) error {
+	if err := c.SetWriteDeadline(time.Now().Add(firstWait)); err != nil {
+		return err
+	}
+	_, err := c.Write(b)
+	return err
+}

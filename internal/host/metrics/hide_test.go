@@ -1,0 +1,64 @@
+package metrics
+
+import (
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var slowDesc = prometheus.NewDesc("slow_total", "Slow.", nil, nil)
+
+// slow is a collector that a scrape stays in until the test lets it go.
+type slow struct {
+	within, leave chan struct{}
+	inside        atomic.Bool
+}
+
+func (s *slow) Describe(ch chan<- *prometheus.Desc) { ch <- slowDesc }
+
+func (s *slow) Collect(ch chan<- prometheus.Metric) {
+	s.inside.Store(true)
+	close(s.within)
+	<-s.leave
+	Count(ch, slowDesc, 1)
+	s.inside.Store(false)
+}
+
+// logged keeps what was logged.
+type logged struct{ strings.Builder }
+
+// The metrics are hidden before the device is closed, whose memory is gone then: a scrape that is under way is waited for.
+func TestHideWaitsForScrapes(t *testing.T) {
+	s := &slow{within: make(chan struct{}), leave: make(chan struct{})}
+	var log logged
+	hide, err := Listen("127.0.0.1:0", nil, s, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, url, _ := strings.Cut(strings.TrimSpace(log.String()), "url=")
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		if r, err := http.Get(url); err == nil { // hide ends the connection, or does not
+			io.Copy(io.Discard, r.Body)
+			r.Body.Close()
+		}
+	}()
+	<-s.within
+	hidden := make(chan struct{})
+	go func() {
+		defer close(hidden)
+		hide()
+		if s.inside.Load() {
+			t.Error("hidden, and a scrape is inside")
+		}
+	}()
+	<-asked // the connection is gone: hide has begun
+	close(s.leave)
+	<-hidden
+}

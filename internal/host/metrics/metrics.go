@@ -1,0 +1,184 @@
+// Package metrics serves Prometheus metrics: a page that cannot be asked so often that it disturbs a polling loop, and histograms
+// that are native and classic at once.
+package metrics
+
+import (
+	"fmt"
+	"iter"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/rebound-nic/rebound/internal/host/version"
+)
+
+// Listen serves the metrics that c collects on HOST:PORT, where that is not empty, until hide is called. When hide has returned c is not
+// asked any more, and nothing that was asked is under way: the device may be closed. The registry is its own: the default one's Go
+// collector stops the world. It is for a program whose collector runs: ListenPage is for one that leaves no garbage. Requests are answered
+// for IP addresses, localhost, this host's name and hosts.
+func Listen(address string, hosts []string, c prometheus.Collector, log *slog.Logger) (hide func(), err error) {
+	if address == "" {
+		return func() {}, nil
+	}
+	r := prometheus.NewRegistry()
+	r.MustRegister(c, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
+	return listen(address, hosts, promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 1}), log)
+}
+
+func listen(address string, hosts []string, h http.Handler, log *slog.Logger) (hide func(), err error) {
+	web, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("stats.listen: %w", err)
+	}
+	open := &gate{Handler: sparing(h)}
+	server := newServer(open, hosts)
+	go server.Serve(web)
+	log.Info("metrics", "url", "http://"+web.Addr().String()+"/metrics")
+	return func() {
+		server.Close() // which does not wait for who is being answered, but ends their connections
+		open.shut()
+	}, nil
+}
+
+// gate lets nobody in any more once shut has returned, and then nobody is inside.
+type gate struct {
+	http.Handler
+	mu   sync.RWMutex
+	done bool
+}
+
+func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	if g.done {
+		http.Error(w, "the program ends", http.StatusServiceUnavailable)
+		return
+	}
+	g.Handler.ServeHTTP(w, r)
+}
+
+func (g *gate) shut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.done = true
+}
+
+// CheckAddress returns an error for what Listen cannot listen on. Empty is off.
+func CheckAddress(text string) error {
+	_, port, err := net.SplitHostPort(text)
+	if _, bad := strconv.ParseUint(port, 10, 16); text != "" && (err != nil || bad != nil) {
+		return fmt.Errorf("%q is not HOST:PORT", text)
+	}
+	return nil
+}
+
+const buildHelp = "What this program was built from; always 1."
+
+var goversion, goarch = runtime.Version(), runtime.GOARCH
+
+// buildInfo says what the program was built from, as the labels of a 1.
+func buildInfo() prometheus.Collector {
+	v, _ := version.Stamp()
+	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "rebound_build_info", Help: buildHelp,
+		ConstLabels: prometheus.Labels{"version": v, "goversion": goversion, "goarch": goarch}})
+	g.Set(1)
+	return g
+}
+
+// scrapes is how many answers a second the page gives. Each leaves garbage, and a garbage collection stops the loops: the limit
+// keeps frequent scrapes from triggering one.
+const scrapes = 5
+
+// scrapePause is the shortest time between two answers. A test of what many scrapes cost sets it to 0.
+var scrapePause = time.Second / scrapes
+
+// sparing refuses a request that comes sooner than scrapePause after the last answer.
+func sparing(h http.Handler) http.Handler {
+	var last atomic.Int64
+	start := time.Now()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		now, before := int64(time.Since(start))+int64(time.Second), last.Load()
+		if now-before < int64(scrapePause) || !last.CompareAndSwap(before, now) {
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, fmt.Sprintf("more than %d scrapes a second", scrapes), http.StatusTooManyRequests)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// Count is a counter's value.
+func Count(ch chan<- prometheus.Metric, d *prometheus.Desc, n uint64, labels ...string) {
+	ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+}
+
+// Finest is the finest resolution (schema) of native histograms: 2^8 buckets to an octave, each 0.27 % wide. The narrowest bucket of
+// a polling.Histogram is 0.39 % wide, so no two of them fall into one: what a loop told apart, Prometheus does.
+const Finest = 8
+
+// Classic are the upper bounds, in seconds, of the buckets for those who scrape no native histograms.
+var Classic = []float64{1e-7, 2e-7, 5e-7, 1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5}
+
+// Histogram is a metric with these values, in seconds, and how often each occurred, native and classic at once: the format that is
+// scraped decides. sum is that of all values, schema the resolution of the native one, up to Finest.
+func Histogram(d *prometheus.Desc, values iter.Seq2[float64, uint64], sum float64, schema int32, since time.Time, labels ...string) prometheus.Metric {
+	native, zeros, all := map[int]int64{}, uint64(0), uint64(0)
+	cumulative := make([]uint64, len(Classic))
+	for v, n := range values {
+		all += n
+		if v == 0 {
+			zeros += n
+		} else {
+			native[NativeBucket(v, schema)] += int64(n)
+		}
+		for b := range Classic {
+			if v <= Classic[b] {
+				cumulative[b] += n
+			}
+		}
+	}
+	m, err := prometheus.NewConstNativeHistogram(d, all, sum, native, nil, zeros, schema, 1e-12, since, labels...)
+	if err != nil {
+		return prometheus.NewInvalidMetric(d, err)
+	}
+	return &bothKinds{m, cumulative}
+}
+
+// NativeBucket is the index of the bucket that holds v: its upper bound is 2^(index/2^schema), which is in it.
+func NativeBucket(v float64, schema int32) int {
+	return int(math.Ceil(math.Log2(v) * math.Ldexp(1, int(schema))))
+}
+
+// bothKinds is a native histogram with classic buckets beside.
+type bothKinds struct {
+	prometheus.Metric
+	cumulative []uint64 // for Classic
+}
+
+// Write implements prometheus.Metric.
+func (b *bothKinds) Write(m *dto.Metric) error {
+	if err := b.Metric.Write(m); err != nil {
+		return err
+	}
+	h := &dto.Histogram{ // another one: that of the native metric stays as it is
+		SampleCount: m.Histogram.SampleCount, SampleSum: m.Histogram.SampleSum, CreatedTimestamp: m.Histogram.CreatedTimestamp,
+		Schema: m.Histogram.Schema, ZeroThreshold: m.Histogram.ZeroThreshold, ZeroCount: m.Histogram.ZeroCount,
+		PositiveSpan: m.Histogram.PositiveSpan, PositiveDelta: m.Histogram.PositiveDelta,
+	}
+	for i := range Classic {
+		h.Bucket = append(h.Bucket, &dto.Bucket{UpperBound: &Classic[i], CumulativeCount: &b.cumulative[i]})
+	}
+	m.Histogram = h
+	return nil
+}

@@ -1,0 +1,246 @@
+package metrics
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"google.golang.org/protobuf/proto"
+)
+
+// A page's histogram is the one that client_golang makes of the same values, the next one in the same memory too.
+func TestPageHistogram(t *testing.T) {
+	d := prometheus.NewDesc("x_seconds", "x", []string{"queue"}, nil)
+	f := new(Page).Family(dto.MetricType_HISTOGRAM, "x_seconds", "x", "queue")
+	r := rand.New(rand.NewPCG(3, 4))
+	for round := range 50 {
+		counts := map[float64]uint64{}
+		for range r.IntN(300) {
+			counts[float64(r.IntN(1+1<<r.IntN(30)))*1e-9] += uint64(1 + r.IntN(1000))
+		}
+		values := func(yield func(float64, uint64) bool) {
+			for _, v := range slices.Sorted(maps.Keys(counts)) {
+				if !yield(v, counts[v]) {
+					return
+				}
+			}
+		}
+		since := time.Unix(int64(round), 5)
+		var want dto.Metric
+		if err := Histogram(d, values, 7.5, int32(round%9), since, "3").Write(&want); err != nil {
+			t.Fatal(err)
+		}
+		f.page.begin()
+		f.Histogram(values, 7.5, int32(round%9), since, "3")
+		got := f.family.Metric[0]
+		if len(counts) == 0 || len(counts) == 1 && counts[0] > 0 {
+			continue // client_golang marks an empty native histogram with an empty span
+		}
+		if !proto.Equal(got, &want) {
+			t.Fatalf("round %d: %v\nwant %v", round, got, &want)
+		}
+	}
+}
+
+// example is a page as large as a responder's with four queues, and what fills it.
+func example() (*Page, func()) {
+	p := new(Page)
+	refused := p.Counter("a_refused_total", "Refused.", "queue", "reason")
+	gap := p.Family(dto.MetricType_HISTOGRAM, "a_gap_seconds", "Gaps.", "queue")
+	wait := p.Family(dto.MetricType_SUMMARY, "a_wait_seconds", "Waits.", "queue")
+	queues := []string{"0", "1", "2", "3"}
+	reasons := make([]string, 40)
+	for i := range reasons {
+		reasons[i] = strings.Repeat("r", i+1)
+	}
+	quantiles := []Quantile{{Of: 0.5}, {Of: 0.99}}
+	n := 0.0
+	return p, func() {
+		n++
+		for _, q := range queues {
+			for _, r := range reasons {
+				refused.Set(n, q, r)
+			}
+			gap.Histogram(func(yield func(float64, uint64) bool) {
+				for i := range 1000 {
+					if !yield(float64(i*i)*1e-9, uint64(n)) {
+						return
+					}
+				}
+			}, 1, Finest, time.Unix(1, 0), q)
+			quantiles[0].Value, quantiles[1].Value = n, 2*n
+			wait.Summary(uint64(n), quantiles, q)
+		}
+	}
+}
+
+const wantsProtobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.6,text/plain;version=0.0.4;q=0.4,*/*;q=0.1"
+
+// Both formats have the same values, and a value that was not set again is gone.
+func TestPageFormats(t *testing.T) {
+	p, fill := example()
+	h := &pageHandler{page: p, types: map[string]contentType{}, process: newProcess(p), collect: fill}
+	gone := p.Gauge("gone", "Gone.")
+	gone.Set(1)
+	families := map[string]map[string]*dto.MetricFamily{}
+	for name, accept := range map[string]string{"text": "", "protobuf": wantsProtobuf} {
+		w := &answer{header: http.Header{}}
+		h.ServeHTTP(w, &http.Request{Header: http.Header{"Accept": {accept}}})
+		format := expfmt.ResponseFormat(w.header)
+		if (format.FormatType() == expfmt.TypeProtoDelim) != (name == "protobuf") {
+			t.Fatalf("%s is answered with %q", name, format)
+		}
+		families[name] = map[string]*dto.MetricFamily{}
+		for d := expfmt.NewDecoder(&w.body, format); ; {
+			var f dto.MetricFamily
+			if err := d.Decode(&f); err == io.EOF {
+				break
+			} else if err != nil {
+				t.Fatal(name, err)
+			}
+			families[name][f.GetName()] = &f
+		}
+	}
+	for name, all := range families {
+		for _, want := range []string{"a_refused_total", "a_gap_seconds", "a_wait_seconds", "process_cpu_seconds_total", "process_open_fds", "process_start_time_seconds"} {
+			if all[want] == nil {
+				t.Errorf("%s: no %s among %v", name, want, slices.Sorted(maps.Keys(all)))
+			}
+		}
+		if all["gone"] != nil {
+			t.Errorf("%s: a value that was not set is shown", name)
+		}
+		if n := len(all["a_refused_total"].GetMetric()); n != 160 {
+			t.Errorf("%s: %d counters", name, n)
+		}
+		if n := all["a_gap_seconds"].GetMetric()[3].Histogram.GetSampleCount(); n == 0 || n%1000 != 0 {
+			t.Errorf("%s: %d samples", name, n)
+		}
+	}
+	if n := len(families["protobuf"]["a_gap_seconds"].Metric[0].Histogram.PositiveDelta); n < 900 {
+		t.Errorf("the native histogram has %d buckets", n)
+	}
+}
+
+// The metrics of the process are those that client_golang reads.
+func TestProcessMetrics(t *testing.T) {
+	p := new(Page)
+	own := newProcess(p)
+	own.collect()
+	stat, _ := os.ReadFile("/proc/self/stat")
+	before, _ := os.ReadDir("/proc/self/fd")
+	for _, f := range p.families {
+		if len(f.family.Metric) != 1 {
+			t.Fatalf("%s has no value", f.family.GetName())
+		}
+	}
+	if n := own.open.family.Metric[0].Gauge.GetValue(); n < 3 || n > float64(len(before)) {
+		t.Errorf("%v descriptors, os.ReadDir finds %d with its own", n, len(before))
+	}
+	if began := own.start.family.Metric[0].Gauge.GetValue(); began > float64(time.Now().Unix()+1) || began < float64(time.Now().Unix()-3600) {
+		t.Errorf("the process began at %v", began)
+	}
+	if rss := own.resident.family.Metric[0].Gauge.GetValue(); rss < 1<<20 || rss > 1<<33 {
+		t.Errorf("%v bytes are resident: %s", rss, stat)
+	}
+	if v := statField([]byte("1 (a b) c) S 3 4 5"), 4); v != 3 {
+		t.Errorf("field 4 is %v", v)
+	}
+}
+
+// answer is a response in memory.
+type answer struct {
+	header http.Header
+	body   bytes.Buffer
+}
+
+func (a *answer) Header() http.Header         { return a.header }
+func (a *answer) Write(p []byte) (int, error) { return a.body.Write(p) }
+func (a *answer) WriteHeader(int)             {}
+
+// A scrape leaves little: what client_golang's registry leaves for the same page, several hundred KB, stops the loops every few hours.
+func TestScrapeLeavesLittle(t *testing.T) {
+	p, fill := example()
+	var log logged
+	hide, err := ListenPage("127.0.0.1:0", nil, p, fill, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hide()
+	defer func(was time.Duration) { scrapePause = was }(scrapePause)
+	scrapePause = 0
+	_, url, _ := strings.Cut(strings.TrimSpace(log.String()), "url=http://")
+	address, path, _ := strings.Cut(url, "/")
+	for name, accept := range map[string]string{"text": "text/plain", "protobuf": wantsProtobuf} {
+		request := []byte("GET /" + path + " HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: " + accept + "\r\n\r\n")
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		buffer := make([]byte, 1<<20)
+		scrape := func() int { // as Prometheus does: on one connection
+			if _, err := c.Write(request); err != nil {
+				t.Fatal(err)
+			}
+			n := 0
+			for !bytes.HasSuffix(buffer[:n], []byte("\r\n0\r\n\r\n")) {
+				got, err := c.Read(buffer[n:])
+				if err != nil {
+					t.Fatal(err)
+				}
+				n += got
+			}
+			return n
+		}
+		for range 3 {
+			scrape()
+		}
+		const times = 5
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		size := 0
+		for range times {
+			size = scrape()
+		}
+		runtime.ReadMemStats(&after)
+		each := (after.TotalAlloc - before.TotalAlloc) / times
+		t.Logf("%s: %d bytes of page, %d bytes allocated for each", name, size, each)
+		if each > 16<<10 {
+			t.Errorf("%s: a scrape allocates %d bytes, want 16 KiB at most", name, each)
+		}
+	}
+}
+
+// The page is given five times a second at most; a refusal does not put off the next answer.
+func TestScrapesAreRateLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := sparing(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		for i, c := range []struct {
+			pause time.Duration
+			code  int
+		}{{0, 200}, {0, 429}, {199 * time.Millisecond, 429}, {time.Millisecond, 200}, {time.Hour, 200}, {time.Nanosecond, 429}} {
+			time.Sleep(c.pause)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+			if w.Code != c.code {
+				t.Errorf("request %d: status %d, want %d", i, w.Code, c.code)
+			}
+		}
+	})
+}

@@ -1,0 +1,148 @@
+package metrics
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+func TestHostAllowed(t *testing.T) {
+	own, _ := os.Hostname()
+	listed := []string{"Metrics.Example.org", "svc.ns.svc.cluster.local"}
+	for host, want := range map[string]bool{
+		"127.0.0.1": true, "127.0.0.1:9470": true, "10.1.2.3:80": true, "[::1]:9470": true, "[fe80::1%eth0]": true, "[2001:db8::1]": true, "": true,
+		"localhost": true, "LOCALHOST:9470": true, "a.localhost.": true, own: true, own + ":9470": true, strings.ToUpper(own): true,
+		"metrics.example.org": true, "metrics.example.org.:9470": true, "svc.ns.svc.cluster.local:1": true,
+		"evil.example": false, "127.0.0.1.evil.example": false, "localhost.evil.example:9470": false, "xlocalhost": false, "svc": false,
+		own + ".evil.example": false, "127.0.0.1:80:80": false, "evil.example:80:80": false, "any": false,
+	} {
+		if got := hostAllowed(host, listed); got != want {
+			t.Errorf("%q: allowed %v, want %v", host, got, want)
+		}
+	}
+	if !hostAllowed("evil.example", []string{AnyHost}) {
+		t.Error("any does not turn the check off")
+	}
+}
+
+func FuzzHost(f *testing.F) {
+	f.Add("a.example:80", "a.example")
+	f.Add("[::1]:80", "x")
+	f.Fuzz(func(t *testing.T, header, name string) {
+		if _, err := CheckHost(name); err == nil && !hostAllowed(name+":80", []string{name}) {
+			t.Errorf("%q is listed and not allowed", name)
+		}
+		hostAllowed(header, nil)
+	})
+}
+
+// serve starts a server of one metric and returns its address.
+func serve(t *testing.T, hosts []string) string {
+	t.Helper()
+	var log logged
+	hide, err := Listen("127.0.0.1:0", hosts, prometheus.NewGauge(prometheus.GaugeOpts{Name: "x"}), slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(hide)
+	_, text, _ := strings.Cut(strings.TrimSpace(log.String()), "url=")
+	u, err := url.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Host
+}
+
+// GET and HEAD are answered for hosts that are allowed. What is refused does not count as a scrape.
+func TestMethodsAndHosts(t *testing.T) {
+	address := serve(t, []string{"listed.example"})
+	ask := func(method, host string) *http.Response {
+		t.Helper()
+		r, err := http.NewRequest(method, "http://"+address+"/metrics", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = host
+		a, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Body.Close()
+		return a
+	}
+	for range 20 {
+		for _, method := range []string{"POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH", "X"} {
+			if a := ask(method, address); a.StatusCode != http.StatusMethodNotAllowed || a.Header.Get("Allow") != "GET, HEAD" {
+				t.Fatalf("%s: %s, Allow %q", method, a.Status, a.Header.Get("Allow"))
+			}
+		}
+		if a := ask("GET", "evil.example"); a.StatusCode != http.StatusForbidden {
+			t.Fatalf("foreign host: %s", a.Status)
+		}
+	}
+	if a := ask("GET", "listed.example:80"); a.StatusCode != http.StatusOK {
+		t.Errorf("listed host: %s", a.Status)
+	}
+	h := httptest.NewRecorder()
+	checked(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {}), nil).ServeHTTP(h, httptest.NewRequest("HEAD", "http://127.0.0.1/metrics", nil))
+	if h.Code != http.StatusOK {
+		t.Errorf("HEAD: %d", h.Code)
+	}
+}
+
+// A header without end is refused, and no client may take its time.
+func TestServerBounds(t *testing.T) {
+	s := newServer(http.NotFoundHandler(), nil)
+	for name, d := range map[string]time.Duration{"read header": s.ReadHeaderTimeout, "read": s.ReadTimeout, "write": s.WriteTimeout, "idle": s.IdleTimeout} {
+		if d <= 0 {
+			t.Errorf("no time-out: %s", name)
+		}
+	}
+	c, err := net.Dial("tcp", serve(t, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	go fmt.Fprintf(c, "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nX: %s\r\n\r\n", strings.Repeat("x", 64<<10))
+	a, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil || a.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("a header of 64 KiB: %v, %v", a, err)
+	}
+}
+
+// Clients that connect and say nothing do not keep another one out: the oldest of them are disconnected.
+func TestIdleClientsMakeRoom(t *testing.T) {
+	address := serve(t, nil)
+	var first net.Conn
+	for i := range 3 * connections {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if i == 0 {
+			first = c
+		}
+	}
+	if _, err := io.ReadAll(first); err != nil && !strings.Contains(err.Error(), "reset") { // ends when the server closes it
+		t.Error(err)
+	}
+	a, err := http.Get("http://" + address + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Body.Close(); a.StatusCode != http.StatusOK {
+		t.Error(a.Status)
+	}
+}

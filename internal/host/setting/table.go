@@ -1,0 +1,154 @@
+package setting
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Error is a value that cannot be used, or a key that is none.
+type Error struct {
+	Where   string // "FILE:LINE" or "-set"; empty for a default
+	Key     string // empty where the file is no TOML
+	Problem string
+}
+
+func (e *Error) Error() string {
+	parts := slices.DeleteFunc([]string{e.Where, e.Key, e.Problem}, func(s string) bool { return s == "" })
+	return strings.Join(parts, ": ")
+}
+
+// Table is all settings of a program. Values are collected by Read and Set, where later ones replace earlier ones, and checked
+// by Apply.
+type Table struct {
+	Settings []Setting
+
+	given map[string]given // by key
+	flags map[string]given // that Assign lays over given
+}
+
+// given is a value that a user gave to a setting.
+type given struct {
+	value any
+	where func(element int) string // "FILE:LINE" of an element, or of the whole where element is -1
+}
+
+// New returns a table of these settings.
+func New(settings ...Setting) *Table { return &Table{Settings: settings, given: map[string]given{}} }
+
+// Find returns the setting of that key, nil if there is none.
+func (t *Table) Find(key string) *Setting {
+	i := slices.IndexFunc(t.Settings, func(s Setting) bool { return s.Key == key })
+	if i < 0 {
+		return nil
+	}
+	return &t.Settings[i]
+}
+
+// Read takes the values in a TOML file.
+func (t *Table) Read(file string) error {
+	doc, err := readFile(file)
+	if err != nil {
+		return err
+	}
+	return t.Parse(file, doc)
+}
+
+// Set takes one KEY=VALUE. A VALUE that is not TOML is a string, and so are the elements of a list, which
+// may go without its brackets.
+func (t *Table) Set(assignment string) error {
+	key, text, ok := strings.Cut(assignment, "=")
+	key = strings.TrimSpace(key)
+	fail := func(problem string) error { return &Error{"-set", key, problem} }
+	if !ok {
+		return fail("wants KEY=VALUE")
+	}
+	s := t.Find(key)
+	if s == nil {
+		return fail("unknown key")
+	}
+	value, err := s.read(text)
+	if err != nil {
+		return fail(err.Error())
+	}
+	t.given[key] = given{value, func(int) string { return "-set" }}
+	return nil
+}
+
+// read reads a value that stands by itself, on a command line.
+func (s *Setting) read(text string) (any, error) {
+	if _, problem := checkBounds(text); problem != "" {
+		return nil, errors.New(problem)
+	}
+	text = strings.TrimSpace(text)
+	kind, list := s.Kind.elem()
+	value := literal(text, kind)
+	if list {
+		value = elements(text, kind)
+	}
+	if _, problem := s.mismatch(value); problem != "" {
+		return nil, errors.New(problem)
+	}
+	return value, nil
+}
+
+// literal reads one value: a bare word is a string.
+func literal(text string, k Kind) any {
+	quoted := strings.HasPrefix(text, `"`) || strings.HasPrefix(text, "'")
+	if v, ok := decodeValue(text); ok && (k != Text || quoted) {
+		return v
+	}
+	return text
+}
+
+// elements reads a list, with or without its brackets.
+func elements(text string, k Kind) any {
+	inner, open := strings.CutPrefix(text, "[")
+	inner, closed := strings.CutSuffix(inner, "]")
+	if !open || !closed {
+		inner = text
+	}
+	if v, ok := decodeValue("[" + inner + "]"); ok {
+		return v
+	}
+	out := []any{}
+	for e := range strings.SplitSeq(inner, ",") {
+		if e = strings.TrimSpace(e); e != "" {
+			out = append(out, literal(e, k))
+		}
+	}
+	return out
+}
+
+// Apply checks all values and puts them in their variables, in the table's order.
+func (t *Table) Apply() error {
+	for i := range t.Settings {
+		s := &t.Settings[i]
+		g, ok := t.given[s.Key]
+		if !ok {
+			continue
+		}
+		err := s.apply(g.value)
+		var e elementError
+		switch {
+		case errors.As(err, &e):
+			return t.FailAt(s.Key, e.index, "%w", e.error)
+		case err != nil:
+			return t.Fail(s.Key, "%w", err)
+		}
+	}
+	return nil
+}
+
+// Fail returns an Error about a setting, for checks that concern several: it says where the user set it.
+func (t *Table) Fail(key, format string, a ...any) error { return t.FailAt(key, -1, format, a...) }
+
+// FailAt is Fail for one element of a list.
+func (t *Table) FailAt(key string, element int, format string, a ...any) error {
+	e := &Error{Key: key, Problem: fmt.Errorf(format, a...).Error()}
+	if g, ok := t.given[key]; ok {
+		e.Where = g.where(element)
+	}
+	return e
+}

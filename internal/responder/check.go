@@ -1,0 +1,102 @@
+package responder
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/internal/host/confine"
+	"github.com/rebound-nic/rebound/internal/host/isolate"
+	"github.com/rebound-nic/rebound/latency/host"
+)
+
+// hostFindings collects what about this host costs latency on the polling cores and on the interface, where the device is one
+// of the kernel's. Each finding is there once.
+func hostFindings(cores []int, name string) []host.Finding {
+	var out []host.Finding
+	seen := map[string]bool{}
+	for _, core := range cores {
+		for _, f := range host.Collect(os.DirFS("/"), core).Findings {
+			if !seen[f.ID+f.What] {
+				seen[f.ID+f.What] = true
+				out = append(out, f)
+			}
+		}
+	}
+	if name != "" && !cards.Named(name) {
+		out = append(out, interfaceFindings(os.DirFS("/"), name, cores, readCoalescing)...)
+	}
+	return out
+}
+
+// errNotReady ends `responder check` with exit code 1.
+type errNotReady int
+
+func (n errNotReady) Error() string {
+	return fmt.Sprintf("%d of the host's settings cost latency", int(n))
+}
+
+// checkCommand prints what of the host is not ready for low latency. Without -config, only the cores matter and the
+// rest of the settings need not be there.
+func checkCommand(args []string, stdout, _ io.Writer) error {
+	file, sets, err := configFlags(args)
+	if err != nil {
+		return err
+	}
+	online, err := onlineCPUs()
+	if err != nil {
+		return err
+	}
+	s, err := readConfig(file, sets, online)
+	if err != nil {
+		return err
+	}
+	if file != "" {
+		err = s.check(online)
+	} else {
+		err = s.checkCores(online)
+	}
+	if err != nil {
+		return err
+	}
+	var findings []host.Finding
+	if name, _ := s.nic.Choose(coreGiven(s)); s.nic.Device != "" && (name == "xdp" || s.nic.InKernel()) {
+		cores, served := interruptCPUs(os.DirFS("/"), s.nic.Device, online)
+		fmt.Fprintf(stdout, "no core polls: the kernel answers on CPU %s, %s\n", isolate.FormatCPUs(cores), served)
+		findings = inKernelFindings(cores, s.nic.Device)
+	} else {
+		cores := s.cpu.cores
+		if len(cores) == 0 {
+			cores = []int{chooseCore(online)}
+		}
+		fmt.Fprintf(stdout, "polling core %s of %s\n", isolate.FormatCPUs(cores), isolate.FormatCPUs(online))
+		if s.cpu.priority > 0 {
+			if err := probeGuards(stdout, cores, s.cpu.priority); err != nil {
+				return err
+			}
+		}
+		findings = hostFindings(cores, s.nic.Device)
+	}
+	if s.trust.confine != "off" {
+		_, user := s.user()
+		for _, h := range append([]confine.Hold{user}, confine.Available(s.needs())...) {
+			fmt.Fprintf(stdout, "trust    %v\n", h)
+		}
+	}
+	bad := 0
+	for _, f := range findings {
+		if f.Severity != host.Note {
+			bad++
+		}
+		fmt.Fprintf(stdout, "%-8s %s\n", f.Severity, f.What)
+		if f.Mend != "" {
+			fmt.Fprintf(stdout, "         mend: %s\n", f.Mend)
+		}
+	}
+	if bad > 0 {
+		return errNotReady(bad)
+	}
+	fmt.Fprintln(stdout, "ready for low latency")
+	return nil
+}

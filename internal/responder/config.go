@@ -1,0 +1,392 @@
+package responder
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/internal/host/confine"
+	"github.com/rebound-nic/rebound/internal/host/handover"
+	"github.com/rebound-nic/rebound/internal/host/isolate"
+	"github.com/rebound-nic/rebound/internal/host/metrics"
+	"github.com/rebound-nic/rebound/internal/host/setting"
+	"github.com/rebound-nic/rebound/latency/report"
+)
+
+// settings is all that a user can choose, in the types that its users want. table says what each is and where it was set.
+type settings struct {
+	table *setting.Table
+
+	nic     cards.Config
+	respond struct {
+		addresses []netip.Prefix
+		udp       []uint16
+		stamp     stampSettings
+		vlans     []int
+		handover  netip.AddrPort // invalid for none
+
+		stampMessages bool
+	}
+	guard struct {
+		mode          string
+		rate, burst   int
+		checksumBytes int
+	}
+	cpu struct {
+		cores      []int
+		isolate    bool
+		priority   int
+		guard      string // what to do about the kernel's guard against real-time threads
+		lockMemory bool
+	}
+	trust struct {
+		confine string
+		user    string
+	}
+	log struct {
+		level  slog.Level
+		format string
+	}
+	stats struct {
+		listen    string
+		hosts     []string
+		interval  time.Duration
+		report    string
+		folder    *report.Folder // of the report, where the user was changed; nil else
+		anonymous bool
+	}
+}
+
+// intro stands at the top of config.toml.
+const intro = "Rebound's responder. Every key is here with its default, but for the two that have none: nic.device and " +
+	"respond.addresses. A key can also be given on the command line: responder -config config.toml -set nic.device=eth1\n\n" +
+	"`responder config` prints this file."
+
+// newSettings returns the defaults. online are the CPUs of this machine.
+func newSettings(online []int) *settings {
+	s := &settings{}
+	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+	s.table = setting.New(slices.Concat(s.nic.Settings(), []setting.Setting{
+		setting.Strings("respond.addresses", &s.respond.addresses, parseAddress,
+			"The addresses to answer for, each with the length of its subnet: [\"10.0.0.2/24\", \"fd00::2/64\"]. Without a length "+
+				"the subnet is unknown: broadcasts of it are then not told from unicasts."),
+		setting.Ints("respond.udp_ports", &s.respond.udp, []int{7}, parsePort,
+			"UDP ports whose datagrams are sent back as they are."),
+	}, s.respond.stamp.settings(), []setting.Setting{
+		setting.Names("respond.vlans", &s.respond.vlans, []string{"any"}, parseVLAN,
+			"The VLANs whose frames are answered, ARP and neighbour discovery included: \"any\", or a list of numbers (1 to 4094) and "+
+				"\"none\", which is frames outside of any VLAN. Of two tags both have to be in it."),
+
+		setting.Parsed("respond.handover", &s.respond.handover, "", func(text string) (netip.AddrPort, error) {
+			if text == "" {
+				return netip.AddrPort{}, nil
+			}
+			return handover.ParseAddress(text)
+		}, fmt.Sprintf("efa: ADDRESS:PORT to hand the addresses of the queue pairs over at, by TCP, as ibv_ud_pingpong and perftest's "+
+			"ib_send_lat ask for them (both at %d); empty is off. PORT is for UD, PORT+1 for SRD, PORT+2 and PORT+3 for STAMP over "+
+			"each. Who reaches it learns where to send to; it is for the network that the tests are run from.", handover.DefaultPort)),
+		setting.Bool("respond.stamp_messages", &s.respond.stampMessages, false,
+			"efa: two more queue pairs on each core, UD and SRD, that answer STAMP test packets which are messages."),
+
+		setting.OneOf("guard.mode", &s.guard.mode, "strict", []setting.Choice{
+			{Name: "strict", Doc: "answers only what is whole, unicast, for our MAC and addresses, and cannot make a loop with another service."},
+			{Name: "open", Doc: "answers without those checks: for a wire that is yours alone."},
+		}, "What is refused:"),
+		setting.Int("guard.rate", &s.guard.rate, fastpath.DefaultRate, notNegative,
+			"strict: how many requests a second one source address gets answers to; 0 is no limit. It ends what cannot be told from a "+
+				"client: a loop with an echo service elsewhere."),
+		setting.Int("guard.burst", &s.guard.burst, fastpath.DefaultBurst, func(n int) error {
+			if n < 1 {
+				return fmt.Errorf("%d is not a number of requests (1 or more)", n)
+			}
+			return nil
+		}, "strict: how many of them at once, after a pause."),
+		setting.Int("guard.checksum_bytes", &s.guard.checksumBytes, fastpath.DefaultChecksumBytes, notNegative,
+			"strict: the longest IP packet, in bytes, whose ICMP or UDP checksum is verified before it is answered; 0 verifies none. A "+
+				"longer one that is wrong is answered with a reply that is wrong in the same way."),
+
+		setting.Ints("cpu.cores", &s.cpu.cores, nil, func(core int) (int, error) {
+			if !slices.Contains(online, core) {
+				return 0, fmt.Errorf("this machine has no core %d (online: %s)", core, isolate.FormatCPUs(online))
+			}
+			return core, nil
+		}, "One queue pair on each of these cores; nothing else of the responder runs there. Empty: one core, the last isolated "+
+			"one or else the last. `responder check` says what of the host is not ready for it."),
+		setting.Int("cpu.priority", &s.cpu.priority, 0, func(p int) error {
+			if p < 0 || p > 99 {
+				return fmt.Errorf("%d is not a SCHED_FIFO priority (1 to 99), nor 0 for off", p)
+			}
+			return nil
+		}, "SCHED_FIFO priority of the polling threads, 1 to 99; 0 leaves them with the ordinary scheduler. On a core that is not "+
+			"isolated it starves whatever else is scheduled there."),
+		setting.OneOf("cpu.realtime_guard", &s.cpu.guard, "refuse", []setting.Choice{
+			{Name: "refuse", Doc: "cpu.priority is refused while the guard is in force on one of the cores."},
+			{Name: "lift", Doc: "the guard is lifted while the responder runs, and cpu.priority refused where that cannot be."},
+			{Name: "keep", Doc: "the loops bear it."},
+		}, "The kernel takes a real-time thread that never sleeps off its core for 50 ms of each second where others wait for it: up to "+
+			"Linux 6.11 by sched_rt_runtime_us, which is one for all cores, from 6.12 on by each core's fair server. What to do about it:"),
+		setting.Bool("cpu.isolate", &s.cpu.isolate, false,
+			"Take from the cores all that can be moved elsewhere, without a reboot: a cgroup-v2 partition of type isolated, threads, "+
+				"kernel threads, unbound work, interrupts, queued timers, deep idle states of all cores. The log says what each step did. "+
+				"All is put back at the end; after a SIGKILL by the next start, or by `responder release`."),
+		setting.Bool("cpu.lock_memory", &s.cpu.lockMemory, true, "Lock all memory, so that no page of it is ever missing."),
+
+		setting.OneOf("trust.confine", &s.trust.confine, "auto", []setting.Choice{
+			{Name: "auto", Doc: "as far as the kernel can; the log says what holds."},
+			{Name: "require", Doc: "all of it, or no start."},
+			{Name: "light", Doc: "without the filter of system calls. Every call is longer by it, and a socket driver's loop makes one for a " +
+				"reply: on a veth pair 60 ns of 3.15 µs with afpacket, 20 ns of 3.3 µs with afxdp. The other drivers' loops make none."},
+			{Name: "off", Doc: "nothing is given up."},
+		}, "Once it is ready to answer the responder gives up for good what it does not need any more: capabilities, but those that a "+
+			"setting takes; all files, but /proc and /sys to read and what a report or cpu.isolate writes (Landlock); new programs, "+
+			"processes, sockets and all system calls that loops and control path do not make (seccomp). How much of it:"),
+		setting.String("trust.user", &s.trust.user, "auto", checkUser,
+			"The user that a responder which was started as uid 0 changes to when it confines itself: a name or a number, with the user's own group "+
+				"and no other; \"auto\" is user rebound, or uid and gid 65534 where there is none; \"root\" keeps uid 0. cpu.isolate, "+
+				"cpu.realtime_guard = \"lift\", nic.pin and nic.unsafe_no_iommu keep uid 0, because they use files of root until the end. "+
+				"A process without CAP_SETUID and CAP_SETGID keeps it, too. The log names the user, or why uid 0 stays. trust.confine = \"off\" "+
+				"keeps uid 0."),
+
+		setting.Parsed("log.level", &s.log.level, "info", func(text string) (slog.Level, error) {
+			l, ok := levels[text]
+			if !ok {
+				return l, fmt.Errorf("%q is not debug, info, warn or error", text)
+			}
+			return l, nil
+		}, "debug, info, warn or error; to stderr."),
+		setting.OneOf("log.format", &s.log.format, "text", []setting.Choice{
+			{Name: "text", Doc: "key=value"}, {Name: "json", Doc: "one JSON object a line"},
+		}, "How a line of the log is written:"),
+
+		setting.String("stats.listen", &s.stats.listen, "", metrics.CheckAddress,
+			"HOST:PORT to serve Prometheus metrics on, at /metrics; empty is off."),
+		setting.Strings("stats.hosts", &s.stats.hosts, metrics.CheckHost,
+			"The host names by which Prometheus or others ask for the metrics, without a port. A request by IP address, localhost or this host's name "+
+				"is answered anyway; one by another name, such as that of a Kubernetes service, is refused with 403 unless it is listed, since a web page can "+
+				"have its own name resolve to this server (DNS rebinding). [\"any\"] allows all."),
+		setting.Interval("stats.interval", &s.stats.interval, time.Second,
+			"How often to log what was answered and how fast: \"10s\"; \"0s\" is off."),
+		setting.String("stats.report", &s.stats.report, "", nil,
+			"A folder to save the loop's turnaround and gaps in at the end, as a report for `bench report` and `bench compare`; "+
+				"empty is off."),
+		setting.Bool("stats.anonymous", &s.stats.anonymous, false,
+			"Leave out of that report what identifies the machine: host name, kernel command line, the kernel release behind its "+
+				"version, the responder's command line, MAC addresses, and IP addresses that are not private."),
+	})...)
+	return s
+}
+
+// loadConfig reads the file, where one is named, lays the -set flags over it, later ones over earlier ones, and checks
+// the whole. online are the CPUs of this machine.
+func loadConfig(file string, sets []string, online []int) (*settings, error) {
+	s, err := readConfig(file, sets, online)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.check(online); err != nil {
+		return s, err
+	}
+	return s, s.checkStamp(file)
+}
+
+// readConfig is loadConfig without the check of what has to be there and what fits together.
+func readConfig(file string, sets []string, online []int) (*settings, error) {
+	s := newSettings(online)
+	if file != "" {
+		var wrong *setting.Error
+		if err := s.table.Read(file); err != nil && !errors.As(err, &wrong) {
+			return nil, &setting.Error{Where: "-config", Problem: err.Error()}
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	for _, assignment := range sets {
+		if err := s.table.Set(assignment); err != nil {
+			return nil, err
+		}
+	}
+	return s, s.table.Apply()
+}
+
+// check finds out whether values that are possible each are so together, short of opening anything.
+func (s *settings) check(online []int) error {
+	if s.nic.Device == "" {
+		return s.table.Fail("nic.device", "is empty: name an interface, a PCI address or vfio-user:PATH (`responder nics` lists what there is)")
+	}
+	if err := cards.Fits(s.nic.Driver, s.nic.Device); err != nil {
+		return s.table.Fail("nic.driver", "%w", err)
+	}
+	if s.nic.Pin != "" && s.nic.Driver != "auto" && !s.nic.InKernel() {
+		return s.table.Fail("nic.pin", "is for driver xdp: %s answers in the process, and ends with it", s.nic.Driver)
+	}
+	if err := s.checkMessages(); err != nil {
+		return err
+	}
+	for i, p := range s.respond.addresses {
+		if slices.ContainsFunc(s.respond.addresses[:i], func(q netip.Prefix) bool { return q.Addr() == p.Addr() }) {
+			return s.table.FailAt("respond.addresses", i, "%s is there twice", p.Addr())
+		}
+	}
+	if err := s.twice("respond.udp_ports", s.respond.udp); err != nil {
+		return err
+	}
+	for i, v := range s.respond.vlans {
+		switch {
+		case v == anyVLAN && len(s.respond.vlans) > 1:
+			return s.table.FailAt("respond.vlans", i, "\"any\" stands alone")
+		case slices.Contains(s.respond.vlans[:i], v):
+			return s.table.FailAt("respond.vlans", i, "%s is there twice", vlanName(v))
+		}
+	}
+	if u := s.trust.user; u != "auto" && u != "root" {
+		if why := s.needsRoot(); why != "" {
+			return s.table.Fail("trust.user", "%q cannot be used here: %s (want auto or root)", u, why)
+		}
+	}
+	if len(s.respond.vlans) == 0 {
+		return s.table.Fail("respond.vlans", "is empty: no frame would be answered")
+	}
+	return s.checkCores(online)
+}
+
+// match is what is answered, but for what the device and the clock say.
+func (s *settings) match() *fastpath.Config {
+	c := &fastpath.Config{Addresses: s.respond.addresses, UDPPorts: s.respond.udp, STAMPPorts: s.respond.stamp.ports, STAMPBase: s.respond.stamp.base,
+		Reflector: s.respond.stamp.reflector(), Rate: uint64(s.guard.rate), Burst: uint64(s.guard.burst), ChecksumBytes: s.guard.checksumBytes}
+	if s.guard.mode == "open" {
+		c.Mode = fastpath.Open
+	}
+	for _, v := range s.respond.vlans {
+		if v != anyVLAN {
+			c.VLANs = append(c.VLANs, uint16(v))
+		}
+	}
+	return c
+}
+
+func (s *settings) twice(key string, ports []uint16) error {
+	for i, p := range ports {
+		if slices.Contains(ports[:i], p) {
+			return s.table.FailAt(key, i, "port %d is there twice", p)
+		}
+	}
+	return nil
+}
+
+func (s *settings) checkCores(online []int) error {
+	for i, core := range s.cpu.cores {
+		if slices.Contains(s.cpu.cores[:i], core) {
+			return s.table.FailAt("cpu.cores", i, "core %d is there twice", core)
+		}
+	}
+	if s.cpu.isolate && max(1, len(s.cpu.cores)) >= len(online) {
+		return s.table.Fail("cpu.isolate", "every core of this machine would leave none for anything else")
+	}
+	if s.cpu.priority > 0 && max(1, len(s.cpu.cores)) >= len(online) {
+		return s.table.Fail("cpu.priority", "SCHED_FIFO on every core of this machine would leave none for anything else")
+	}
+	return nil
+}
+
+// addressList writes the addresses as a user would.
+func (s *settings) addressList() string {
+	list := make([]string, len(s.respond.addresses))
+	for i, p := range s.respond.addresses {
+		list[i] = p.String()
+		if p.IsSingleIP() {
+			list[i] = p.Addr().String()
+		}
+	}
+	return strings.Join(list, ",")
+}
+
+func checkUser(name string) error {
+	if name == "auto" || name == "root" {
+		return nil
+	}
+	if name == "" {
+		return errors.New("it is empty (want auto, root, a name or a number)")
+	}
+	_, err := confine.FindUser(name)
+	return err
+}
+
+func notNegative(n int) error {
+	if n < 0 {
+		return fmt.Errorf("%d is negative", n)
+	}
+	return nil
+}
+
+// anyVLAN is respond.vlans = "any"; 0 is "none", as in fastpath.Config.VLANs.
+const anyVLAN = -1
+
+func parseVLAN(text string) (int, error) {
+	switch text {
+	case "any":
+		return anyVLAN, nil
+	case "none":
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > 4094 { // IEEE 802.1Q table 9-2
+		return 0, fmt.Errorf("%q is not a VLAN (1 to 4094), \"none\" or \"any\"", text)
+	}
+	return n, nil
+}
+
+func vlanName(v int) string {
+	switch v {
+	case anyVLAN:
+		return "any"
+	case 0:
+		return "none"
+	}
+	return strconv.Itoa(v)
+}
+
+func parsePort(n int) (uint16, error) {
+	if n < 1 || n > 65535 {
+		return 0, fmt.Errorf("%d is not a port (1 to 65535)", n)
+	}
+	return uint16(n), nil
+}
+
+// parseAddress reads "10.0.0.2/24" or a bare address, and refuses what no host can have as its own.
+func parseAddress(text string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(text)
+	if a, bare := netip.ParseAddr(text); bare == nil && a.Zone() != "" {
+		return p, fmt.Errorf("%s has a zone: the interface is nic.device", text)
+	} else if bare == nil {
+		p = netip.PrefixFrom(a, a.BitLen())
+	} else if err != nil {
+		return p, fmt.Errorf("%q is not an address, such as \"10.0.0.2/24\"", text)
+	}
+	a := p.Addr()
+	switch {
+	case a.Is4In6():
+		return p, fmt.Errorf("%s is an IPv4 address in an IPv6 form: write %s", a, a.Unmap())
+	case a.IsUnspecified():
+		return p, fmt.Errorf("%s is the unspecified address", a)
+	case a.IsLoopback():
+		return p, fmt.Errorf("%s is a loopback address", a)
+	case a.IsMulticast():
+		return p, fmt.Errorf("%s is a multicast address", a)
+	case a.Is4() && (a.As4()[0] == 0 || a.As4()[0] >= 240):
+		return p, fmt.Errorf("%s is not a unicast address", a)
+	case p.Bits() == 0:
+		return p, fmt.Errorf("%s: a subnet of length 0 has no host in it", p)
+	case a.Is4() && p.Bits() < 31 && a == p.Masked().Addr():
+		return p, fmt.Errorf("%s is the address of the subnet itself", p)
+	case a.Is4() && p.Bits() < 31 && !p.Contains(a.Next()):
+		return p, fmt.Errorf("%s is the broadcast address of its subnet", p)
+	}
+	return p, nil
+}

@@ -1,0 +1,298 @@
+package responder
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/fastpath"
+)
+
+var fourCPUs = []int{0, 1, 2, 3}
+
+// whole is a config that nothing is wrong with. Its line numbers are part of the table below.
+const whole = `[nic]
+driver = "afpacket"
+device = "eth1"
+[respond]
+addresses = ["10.0.0.2/24",
+  "fd00::2/64"]
+udp_ports = [7, 7000]
+stamp_ports = [862]
+[cpu]
+cores = [2, 3]
+[stats]
+interval = "10s"
+`
+
+func TestConfigProblems(t *testing.T) {
+	with := func(old, new string) string {
+		if !strings.Contains(whole, old) {
+			t.Fatalf("%q is not in the config", old)
+		}
+		return strings.Replace(whole, old, new, 1)
+	}
+	for _, c := range []struct {
+		doc  string
+		sets []string
+		want string
+	}{
+		{doc: with(`driver`, `drvier`), want: `F:2: nic.drvier: unknown key`},
+		{doc: with(`[cpu]`, `[gpu]`), want: `F:9: gpu: unknown section`},
+		{doc: "speed = 1\n" + whole, want: `F:1: speed: unknown key`},
+		{doc: with(`"afpacket"`, `7`), want: `F:2: nic.driver: is an integer, must be a string`},
+		{doc: with(`[2, 3]`, `"2"`), want: `F:10: cpu.cores: is a string, must be a list of integers`},
+		{doc: with(`[2, 3]`, `2`), want: `F:10: cpu.cores: is an integer, must be a list of integers`},
+		{doc: with("\n  \"fd00::2/64\"", "\n  4"), want: `F:6: respond.addresses: has an integer, must be a list of strings`},
+		{doc: whole + "[log]\nlevel = true", want: `F:14: log.level: is a boolean, must be a string`},
+		{doc: with(`cores = [2, 3]`, `lock_memory = "yes"`), want: `F:10: cpu.lock_memory: is a string, must be true or false`},
+		{doc: with(`cores = [2, 3]`, `priority = 1.5`), want: `F:10: cpu.priority: is a float, must be an integer`},
+		{doc: "nic = 3", want: `F:1: nic: is an integer, must be a section`},
+		{doc: with(`device = "eth1"`, `device = "eth1`), want: `F:3: nic.device: strings cannot contain newlines`},
+		{doc: with(`device`, `driver`), want: `F:3: nic.driver: Key 'nic.driver' has already been defined.`},
+		{doc: "[[nic]]", want: `F:1: nic: is a list of tables, must be a section`},
+		{doc: "[nic.driver]", want: `F:1: nic.driver: is a table, must be a string`},
+		{doc: "[nic", want: `F:1: expected '.' or ']' to end table name, but got '\x00' instead`},
+
+		{doc: with(`"afpacket"`, `"e1000"`), want: `F:2: nic.driver: "e1000" is not one of afpacket, afxdp, xdp, ixgbe, mlx5, mlx4, ena, efa, virtio, auto`},
+		{doc: with(`eth1`, ``), want: "F:3: nic.device: is empty: name an interface, a PCI address or vfio-user:PATH (`responder nics` lists what there is)"},
+		{doc: with(`eth1`, `0000:03:00.0`), want: `F:2: nic.driver: afpacket drives a network interface, and 0000:03:00.0 is a PCI function`},
+		{doc: with(`eth1`, `../eth1`), want: `F:3: nic.device: "../eth1" is no interface name, PCI address (0000:03:00.0) or vfio-user:PATH`},
+		{doc: with(`eth1`, `interfacenametoolong`), want: `F:3: nic.device: "interfacenametoolong" is no interface name, PCI address (0000:03:00.0) or vfio-user:PATH`},
+		{doc: with(`eth1"`, "eth1\"\nqueue = -1"), want: `F:4: nic.queue: -1 is negative`},
+		{doc: with(`eth1"`, "eth1\"\npush = \"blue\""), want: `F:4: nic.push: "blue" is not one of auto, full, header, llq, off`},
+		{doc: with(`eth1"`, "eth1\"\npush_max = 5000"), want: `F:4: nic.push_max: 5000 is not a frame size from 1 to 1024, nor 0 for as much as the device takes`},
+		{doc: with(`eth1"`, "eth1\"\nmac = \"01:00:5e:10:00:01\""), want: `F:4: nic.mac: "01:00:5e:10:00:01" is not the MAC address of one station, such as "02:00:5e:10:00:01"`},
+		{doc: with(`eth1"`, "eth1\"\nmac = \"02:00:5e:10:00:01:02:03\""), want: `F:4: nic.mac: "02:00:5e:10:00:01:02:03" is not the MAC address of one station, such as "02:00:5e:10:00:01"`},
+		{doc: with(`eth1"`, "eth1\"\nring_size = 100"), want: `F:4: nic.ring_size: 100 is not a power of two from 32 to 65536, nor 0 for the driver's own`},
+
+		{doc: with(`10.0.0.2/24`, `10.0.0.300`), want: `F:5: respond.addresses: "10.0.0.300" is not an address, such as "10.0.0.2/24"`},
+		{doc: with(`fd00::2/64`, `ff02::1`), want: `F:6: respond.addresses: ff02::1 is a multicast address`},
+		{doc: with(`fd00::2/64`, `::1`), want: `F:6: respond.addresses: ::1 is a loopback address`},
+		{doc: with(`10.0.0.2/24`, `127.0.0.1/8`), want: `F:5: respond.addresses: 127.0.0.1 is a loopback address`},
+		{doc: with(`10.0.0.2/24`, `224.0.0.1`), want: `F:5: respond.addresses: 224.0.0.1 is a multicast address`},
+		{doc: with(`10.0.0.2/24`, `0.0.0.0`), want: `F:5: respond.addresses: 0.0.0.0 is the unspecified address`},
+		{doc: with(`10.0.0.2/24`, `255.255.255.255`), want: `F:5: respond.addresses: 255.255.255.255 is not a unicast address`},
+		{doc: with(`10.0.0.2/24`, `10.0.0.0/24`), want: `F:5: respond.addresses: 10.0.0.0/24 is the address of the subnet itself`},
+		{doc: with(`10.0.0.2/24`, `10.0.0.255/24`), want: `F:5: respond.addresses: 10.0.0.255/24 is the broadcast address of its subnet`},
+		{doc: with(`fd00::2/64`, `10.0.0.2`), want: `F:6: respond.addresses: 10.0.0.2 is there twice`},
+		{doc: with(`fd00::2/64`, `::ffff:10.0.0.3`), want: `F:6: respond.addresses: ::ffff:10.0.0.3 is an IPv4 address in an IPv6 form: write 10.0.0.3`},
+		{doc: with(`fd00::2/64`, `fe80::2%eth1`), want: `F:6: respond.addresses: fe80::2%eth1 has a zone: the interface is nic.device`},
+		{doc: "[nic]\ndevice='eth1'", want: `respond.addresses: is empty: name the addresses to answer for, such as "10.0.0.2/24"`},
+
+		{doc: with(`7, 7000`, `7, 7`), want: `F:7: respond.udp_ports: port 7 is there twice`},
+		{doc: with(`7, 7000`, `7, 862`), want: `F:8: respond.stamp_ports: port 862 is in respond.udp_ports already`},
+		{doc: with(`7, 7000`, `0`), want: `F:7: respond.udp_ports: 0 is not a port (1 to 65535)`},
+		{doc: with(`7, 7000`, `70000`), want: `F:7: respond.udp_ports: 70000 is not a port (1 to 65535)`},
+
+		{doc: with(`[862]`, "[862]\nstamp_mode = \"full\""), want: `F:9: respond.stamp_mode: "full" is not one of stateless, stateful`},
+		{doc: with(`[862]`, "[862]\nstamp_sessions = 0"), want: `F:9: respond.stamp_sessions: 0 is not a number of sessions (1 to 1048576)`},
+		{doc: with(`[862]`, "[862]\nstamp_idle = \"5\""), want: `F:9: respond.stamp_idle: "5" is not a duration from 1s to 24h`},
+		{doc: with(`[862]`, "[862]\nstamp_auth_ports = [863]"), want: `F:9: respond.stamp_auth_ports: need respond.stamp_key`},
+		{doc: with(`[862]`, "[862]\nstamp_auth_ports = [863,\n 862]"), want: `F:10: respond.stamp_auth_ports: port 862 is in respond.udp_ports or respond.stamp_ports already`},
+		{doc: with(`[862]`, "[862]\nstamp_key = \"00ff\""), want: `F:9: respond.stamp_key: is not 64 hexadecimal digits, but 4, nor the path of a file that holds them (with a slash in it: ./key)`},
+		{doc: with(`[862]`, "[862]\nstamp_dscp = [1, 64]"), want: `F:9: respond.stamp_dscp: "64" is not a DSCP (0 to 63), nor "any"`},
+		{doc: with(`[862]`, "[862]\nstamp_dscp = [1, \"any\"]"), want: `F:9: respond.stamp_dscp: "any" stands alone`},
+		{doc: with(`"afpacket"`, `"xdp"`), sets: []string{"respond.stamp_mode=stateful"}, want: `-set: respond.stamp_mode: driver xdp keeps no sessions of STAMP; take afxdp`},
+		{doc: with(`"afpacket"`, `"xdp"`), sets: []string{"respond.stamp_tlvs=true"}, want: `-set: respond.stamp_tlvs: driver xdp has the TLVs of test packets go back as they came; take afxdp`},
+		{doc: with(`"afpacket"`, `"xdp"`), sets: []string{"respond.stamp_clock_error=1us"}, want: `-set: respond.stamp_clock_error: driver xdp says of its clock what the kernel says; take afxdp`},
+		{doc: whole, sets: []string{"respond.stamp_key=" + strings.Repeat("5a", 32)}, want: `-set: respond.stamp_key: would be seen by all in the list of processes: name a file that holds it`},
+
+		{doc: whole + "[trust]\nuser='no one here'", want: `F:14: trust.user: "no one here" is not a user of this machine (want auto, root, a name or a number)`},
+		{doc: whole + "[trust]\nuser='0'", want: `F:14: trust.user: user 0 has uid 0 and gid 0: want an unprivileged user`},
+		{doc: whole + "[trust]\nuser='65534'", sets: []string{"nic.driver=xdp", "nic.pin=x"}, want: `F:14: trust.user: "65534" cannot be used here: nic.pin uses the BPF file system, which belongs to root (want auto or root)`},
+
+		{doc: whole + "[guard]\nmode='half'", want: `F:14: guard.mode: "half" is not one of strict, open`},
+		{doc: whole + "[guard]\nrate=-1", want: `F:14: guard.rate: -1 is negative`},
+		{doc: whole + "[guard]\nburst=0", want: `F:14: guard.burst: 0 is not a number of requests (1 or more)`},
+		{doc: with(`[862]`, "[862]\nvlans = [1,\n \"all\"]"), want: `F:10: respond.vlans: "all" is not a VLAN (1 to 4094), "none" or "any"`},
+		{doc: with(`[862]`, "[862]\nvlans = [1, 4095]"), want: `F:9: respond.vlans: "4095" is not a VLAN (1 to 4094), "none" or "any"`},
+		{doc: with(`[862]`, "[862]\nvlans = [1, \"any\"]"), want: `F:9: respond.vlans: "any" stands alone`},
+		{doc: with(`[862]`, "[862]\nvlans = [\"none\", 1, 1]"), want: `F:9: respond.vlans: 1 is there twice`},
+		{doc: with(`[862]`, "[862]\nvlans = []"), want: `F:9: respond.vlans: is empty: no frame would be answered`},
+		{doc: with(`[862]`, "[862]\nvlans = \"any\""), want: `F:9: respond.vlans: is a string, must be a list of strings and integers`},
+		{doc: with(`[862]`, "[862]\nvlans = [true]"), want: `F:9: respond.vlans: has a boolean, must be a list of strings and integers`},
+		{doc: with(`[2, 3]`, "[0,1,2, 3]\nisolate = true"), want: `F:11: cpu.isolate: every core of this machine would leave none for anything else`},
+		{doc: with(`[2, 3]`, "[2, 3]\nrealtime_guard = \"off\""), want: `F:11: cpu.realtime_guard: "off" is not one of refuse, lift, keep`},
+		{doc: with(`2, 3`, `2, 4`), want: `F:10: cpu.cores: this machine has no core 4 (online: 0-3)`},
+		{doc: with(`2, 3`, `2, 2`), want: `F:10: cpu.cores: core 2 is there twice`},
+		{doc: with(`[2, 3]`, "[2, 3]\npriority = 100"), want: `F:11: cpu.priority: 100 is not a SCHED_FIFO priority (1 to 99), nor 0 for off`},
+		{doc: with(`[2, 3]`, "[0,1,2, 3]\npriority = 1"), want: `F:11: cpu.priority: SCHED_FIFO on every core of this machine would leave none for anything else`},
+		{doc: whole + "[log]\nlevel='loud'", want: `F:14: log.level: "loud" is not debug, info, warn or error`},
+		{doc: whole + "[log]\nformat='xml'", want: `F:14: log.format: "xml" is not one of text, json`},
+		{doc: with(`10s`, `10`), want: `F:12: stats.interval: "10" is not a duration of 1s or more, such as "10s", nor "0s" for off`},
+		{doc: with(`10s`, `1ms`), want: `F:12: stats.interval: "1ms" is not a duration of 1s or more, such as "10s", nor "0s" for off`},
+		{doc: whole + "listen='9100'", want: `F:13: stats.listen: "9100" is not HOST:PORT`},
+
+		{doc: whole, sets: []string{"nic.devise=eth0"}, want: `-set: nic.devise: unknown key`},
+		{doc: whole, sets: []string{"nic=eth0"}, want: `-set: nic: unknown key`},
+		{doc: whole, sets: []string{"nic.device"}, want: `-set: nic.device: wants KEY=VALUE`},
+		{doc: whole, sets: []string{"nic.queue=first"}, want: `-set: nic.queue: is a string, must be an integer`},
+		{doc: whole, sets: []string{"respond.udp_ports=[7,x]"}, want: `-set: respond.udp_ports: has a string, must be a list of integers`},
+		{doc: whole, sets: []string{"respond.udp_ports=[7,7]"}, want: `-set: respond.udp_ports: port 7 is there twice`},
+		{doc: whole, sets: []string{"cpu.cores=9"}, want: `-set: cpu.cores: this machine has no core 9 (online: 0-3)`},
+		{doc: whole, sets: []string{"respond.addresses=239.1.1.1"}, want: `-set: respond.addresses: 239.1.1.1 is a multicast address`},
+		{doc: whole, sets: []string{"nic.queue=1\ncores=[1]"}, want: `-set: nic.queue: is a string, must be an integer`},
+	} {
+		file := filepath.Join(t.TempDir(), "c.toml")
+		if err := os.WriteFile(file, []byte(c.doc), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := loadConfig(file, c.sets, fourCPUs)
+		if err == nil {
+			t.Errorf("no error, want %q", c.want)
+			continue
+		}
+		if got := strings.ReplaceAll(err.Error(), file, "F"); got != c.want {
+			t.Errorf("got  %s\nwant %s", got, c.want)
+		}
+	}
+}
+
+func TestConfigWhole(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.toml")
+	if err := os.WriteFile(file, []byte(whole), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := loadConfig(file, nil, fourCPUs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("fd00::2/64")}
+	if !slices.Equal(s.respond.addresses, want) || !slices.Equal(s.respond.udp, []uint16{7, 7000}) || !slices.Equal(s.respond.stamp.ports, []uint16{862}) ||
+		s.match().Mode != fastpath.Strict || s.stats.interval != 10*time.Second || !slices.Equal(s.cpu.cores, []int{2, 3}) {
+		t.Errorf("got %+v", s)
+	}
+}
+
+// A later -set wins over an earlier one, and any over the file; a key that none names keeps what the file or the default has.
+func TestSetPrecedence(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.toml")
+	if err := os.WriteFile(file, []byte(whole), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		sets []string
+		want func(*settings) (got, want any)
+	}{
+		{nil, func(s *settings) (any, any) { return s.nic.Device, "eth1" }},
+		{[]string{"nic.device=eth2"}, func(s *settings) (any, any) { return s.nic.Device, "eth2" }},
+		{[]string{"nic.device=eth2", "nic.device=eth3"}, func(s *settings) (any, any) { return s.nic.Device, "eth3" }},
+		{[]string{"nic.device=eth2"}, func(s *settings) (any, any) { return s.nic.Driver, "afpacket" }},
+		{[]string{" nic.device = \"eth2\" "}, func(s *settings) (any, any) { return s.nic.Device, "eth2" }},
+		{[]string{"nic.driver=auto", "nic.device=0000:03:00.0"}, func(s *settings) (any, any) { return s.nic.Device, "0000:03:00.0" }},
+		{[]string{"nic.device=1e5"}, func(s *settings) (any, any) { return s.nic.Device, "1e5" }},
+		{[]string{"nic.driver=auto", "nic.device=vfio-user:/run/a b"}, func(s *settings) (any, any) { return s.nic.Device, "vfio-user:/run/a b" }},
+		{[]string{"respond.udp_ports=[8,9]"}, func(s *settings) (any, any) { return s.respond.udp, []uint16{8, 9} }},
+		{[]string{"respond.udp_ports=8"}, func(s *settings) (any, any) { return s.respond.udp, []uint16{8} }},
+		{[]string{"respond.udp_ports=[]"}, func(s *settings) (any, any) { return len(s.respond.udp), 0 }},
+		{[]string{"respond.addresses=10.1.0.1"}, func(s *settings) (any, any) { return fmt.Sprint(s.respond.addresses), "[10.1.0.1/32]" }},
+		{[]string{"respond.addresses=[10.1.0.1/16, fd00::9]"}, func(s *settings) (any, any) { return fmt.Sprint(s.respond.addresses), "[10.1.0.1/16 fd00::9/128]" }},
+		{[]string{`respond.addresses=["10.1.0.1/16"]`}, func(s *settings) (any, any) { return fmt.Sprint(s.respond.addresses), "[10.1.0.1/16]" }},
+		{[]string{"cpu.lock_memory=false"}, func(s *settings) (any, any) { return s.cpu.lockMemory, false }},
+		{nil, func(s *settings) (any, any) { return s.match().VLANs, []uint16(nil) }},
+		{[]string{"respond.vlans=none"}, func(s *settings) (any, any) { return s.match().VLANs, []uint16{0} }},
+		{[]string{"respond.vlans=none,100, 7"}, func(s *settings) (any, any) { return s.match().VLANs, []uint16{0, 100, 7} }},
+		{[]string{"guard.rate=5", "guard.burst=3"}, func(s *settings) (any, any) { c := s.match(); return []uint64{c.Rate, c.Burst}, []uint64{5, 3} }},
+		{[]string{"guard.mode=open"}, func(s *settings) (any, any) { return s.match().Mode, fastpath.Open }},
+		{[]string{"stats.anonymous=true"}, func(s *settings) (any, any) { return s.stats.anonymous, true }},
+		{[]string{"stats.report=out/a=b"}, func(s *settings) (any, any) { return s.stats.report, "out/a=b" }},
+	} {
+		s, err := loadConfig(file, c.sets, fourCPUs)
+		if err != nil {
+			t.Errorf("%q: %v", c.sets, err)
+			continue
+		}
+		if got, want := c.want(s); !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: got %v, want %v", c.sets, got, want)
+		}
+	}
+}
+
+// The config.toml that is handed out is the table, and the table's defaults are what it says.
+func TestConfigTOMLIsTheTable(t *testing.T) {
+	doc, err := os.ReadFile("../../config.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := newSettings(nil).table.TOML(intro); string(doc) != want {
+		t.Errorf("config.toml is not what `responder config` prints:\n%s", want)
+	}
+	s := newSettings(nil)
+	if err := s.table.Parse("config.toml", string(doc)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.table.Apply(); err != nil {
+		t.Fatal(err)
+	}
+	got, want := fmt.Sprintf("%+v", s.values()), fmt.Sprintf("%+v", newSettings(nil).values())
+	if got != want {
+		t.Errorf("config.toml has\n%s, the defaults are\n%s", got, want)
+	}
+}
+
+// values are the settings without their table.
+func (s settings) values() settings {
+	s.table = nil
+	return s
+}
+
+func FuzzConfig(f *testing.F) {
+	f.Add([]byte(whole), "nic.device=eth2")
+	f.Add([]byte(""), "respond.udp_ports=[7, 8]")
+	f.Add([]byte("nic = {device = 'x', queue = 1}\nrespond.addresses = ['10.0.0.1']"), "respond.addresses=[a,'b']")
+	f.Add([]byte("[nic]\ndevice = \"\"\"\nx\"\"\"\n[[cpu]]"), "cpu.cores=[1,\n2]")
+	f.Fuzz(func(t *testing.T, doc []byte, set string) {
+		s := newSettings(fourCPUs)
+		lines := strings.Count(string(doc), "\n") + 1
+		err := s.table.Parse("F", string(doc))
+		if err == nil {
+			err = s.table.Set(set)
+		}
+		if err == nil {
+			err = s.table.Apply()
+		}
+		if err == nil {
+			err = s.check(fourCPUs)
+		}
+		if err == nil {
+			return
+		}
+		if strings.Contains(err.Error(), "struct") || strings.ContainsRune(err.Error(), '\n') && !strings.ContainsRune(set, '\n') {
+			t.Fatalf("no message for a reader: %q", err)
+		}
+		var line int
+		if n, _ := fmt.Sscanf(err.Error(), "F:%d:", &line); n == 1 && (line < 1 || line > lines) {
+			t.Fatalf("line %d of %d: %v", line, lines, err)
+		}
+	})
+}
+
+// A key that stands in the file makes the file one that only its owner may read.
+func TestKeyInConfig(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.toml")
+	doc := strings.ReplaceAll(whole, `[862]`, "[862]\nstamp_auth_ports = [863]\nstamp_key = \""+strings.Repeat("5a", 32)+`"`)
+	for mode, want := range map[os.FileMode]string{0o600: "", 0o644: "mode 0644: others than its owner may use it"} {
+		if err := os.WriteFile(file, []byte(doc), mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(file, mode); err != nil {
+			t.Fatal(err)
+		}
+		s, err := loadConfig(file, nil, fourCPUs)
+		switch {
+		case want == "" && err != nil:
+			t.Error(err)
+		case want == "" && (len(s.match().Reflector.Key) != 32 || s.match().Reflector.Key[31] != 0x5a):
+			t.Error("the key has not arrived")
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "5a5a")):
+			t.Errorf("mode %#o: %v, want %q", mode, err, want)
+		}
+	}
+}

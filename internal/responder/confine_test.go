@@ -1,0 +1,232 @@
+package responder
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/host/confine"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/programs"
+)
+
+// threads returns, for each thread of a process, what its status says under that name.
+func threads(t *testing.T, pid int, name string) (values []string) {
+	t.Helper()
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no threads of process %d: %v", pid, err)
+	}
+	for _, f := range files {
+		b, _ := os.ReadFile(f)
+		for line := range strings.Lines(string(b)) {
+			if v, ok := strings.CutPrefix(line, name+":"); ok {
+				values = append(values, strings.TrimSpace(v))
+			}
+		}
+	}
+	return values
+}
+
+// checkCapabilities requires exactly these in the sets of every thread.
+func checkCapabilities(t *testing.T, pid int, want uint64) {
+	t.Helper()
+	for _, set := range []string{"CapPrm", "CapEff", "CapBnd", "CapAmb"} {
+		for _, v := range threads(t, pid, set) {
+			var mask uint64
+			fmt.Sscanf(v, "%x", &mask)
+			mask &^= 1 << unix.CAP_IPC_LOCK // stays where the limit of locked memory cannot be lifted
+			if set == "CapAmb" {
+				mask |= want
+			}
+			if mask != want {
+				t.Errorf("a thread has %s %s, want %016x", set, v, want)
+			}
+		}
+	}
+}
+
+// checkUnprivileged requires the user of trust.user = "auto" in every thread.
+func checkUnprivileged(t *testing.T, pid int) {
+	t.Helper()
+	u, err := confine.FindUser("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, id := range map[string]int{"Uid": u.UID, "Gid": u.GID} {
+		want := strings.TrimSuffix(strings.Repeat(fmt.Sprint(id, "\t"), 4), "\t")
+		for _, v := range threads(t, pid, name) {
+			if v != want {
+				t.Errorf("a thread has %s %q, want %q", name, v, want)
+			}
+		}
+	}
+	for _, v := range threads(t, pid, "Groups") {
+		if v != "" {
+			t.Errorf("a thread has the groups %s", v)
+		}
+	}
+}
+
+// On every driver that runs here the responder gives up its rights, in every thread, and goes on: it answers, shows its metrics, prints
+// summaries, collects garbage, saves its report, ends cleanly.
+func TestConfined(t *testing.T) {
+	w := newWire(t)
+	for _, c := range []struct{ driver, caps string }{{"afpacket", "none"}, {"afxdp", "none"}, {"xdp", "CAP_BPF"}} {
+		t.Run(c.driver, func(t *testing.T) {
+			parent := filepath.Join(t.TempDir(), "root's")
+			if err := os.Mkdir(parent, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			folder := filepath.Join(parent, "report")
+			p := w.start(t, nil, "nic.driver="+c.driver, "nic.generic_xdp=true", "trust.confine=require", "stats.report="+folder, "stats.listen=127.0.0.1:0",
+				"log.level=debug")
+			for _, v := range threads(t, p.Process.Pid, "Seccomp") {
+				if v != "2" {
+					t.Errorf("a thread has Seccomp %s", v)
+				}
+			}
+			for _, v := range threads(t, p.Process.Pid, "NoNewPrivs") {
+				if v != "1" {
+					t.Errorf("a thread has NoNewPrivs %s", v)
+				}
+			}
+			allowed := uint64(0)
+			if c.caps == "CAP_BPF" {
+				allowed = 1 << unix.CAP_BPF
+			}
+			checkCapabilities(t, p.Process.Pid, allowed)
+			checkUnprivileged(t, p.Process.Pid)
+			w.run(t, "ping", "-q", "-c", "20", "-i", "0.01", ours4)
+			if err := p.Process.Signal(syscall.SIGUSR1); err != nil {
+				t.Fatal(err)
+			}
+			if n := count(t, p.summary(t), "icmpv4"); n == 0 {
+				t.Error("the summary has no ping")
+			}
+			summary, code := p.stop(t, syscall.SIGTERM)
+			if code != 0 || strings.Contains(p.stderr.String(), "not permitted") || strings.Contains(p.stderr.String(), "permission denied") {
+				t.Errorf("exit code %d\n%s\n%s", code, summary, p.stderr)
+			}
+			if !strings.Contains(p.stderr.String(), "msg=confined") {
+				t.Errorf("the log does not say what holds:\n%s", p.stderr)
+			}
+			if _, err := report.Read(folder); err != nil {
+				t.Errorf("the report: %v\n%s", err, p.stderr)
+			}
+			if id := w.xdp(t); id != 0 {
+				t.Errorf("program %d is left on the interface", id)
+			}
+		})
+	}
+}
+
+// Without it the process keeps what it had.
+func TestUnconfined(t *testing.T) {
+	w := newWire(t)
+	p := w.start(t, nil, "nic.driver=afpacket", "trust.confine=off")
+	for _, v := range threads(t, p.Process.Pid, "Seccomp") {
+		if v != threads(t, os.Getpid(), "Seccomp")[0] {
+			t.Errorf("a thread has Seccomp %s, and the test has not", v)
+		}
+	}
+	if _, code := p.stop(t, syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code %d\n%s", code, p.stderr)
+	}
+}
+
+// So it does on each of our drivers for a card, over vfio-user, and through a restart of the card: what that takes is left.
+func TestConfinedCards(t *testing.T) {
+	needRoot(t)
+	needs.Programs(t, "ping")
+	simnic := programs.Path(t, "simnic")
+	for _, model := range []string{"ixgbe", "mlx5", "ena", "mlx4"} {
+		t.Run(model, func(t *testing.T) {
+			here := newSpace(t)
+			socket := filepath.Join(t.TempDir(), "nic")
+			sim := exec.Command(simnic, "-model", model, "-socket", socket, "-wire", "tap:sim0", "-strict=false")
+			out, err := sim.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			here.do(t, func() { err = sim.Start() })
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { sim.Process.Signal(syscall.SIGTERM); sim.Wait() }()
+			if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+				t.Fatalf("simnic: %q, %v", line, err)
+			}
+			ip := func(args ...string) {
+				t.Helper()
+				var out []byte
+				here.do(t, func() { out, err = exec.Command("ip", args...).CombinedOutput() })
+				if err != nil {
+					t.Fatalf("ip %v: %v\n%s", args, err, out)
+				}
+			}
+			ip("addr", "add", "10.9.0.1/24", "dev", "sim0")
+			ip("link", "set", "sim0", "up")
+			ping := func() (err error) {
+				for range 100 { // the link comes up, the card is restarted
+					here.do(t, func() { err = exec.Command("ping", "-q", "-c", "1", "-W", "1", "10.9.0.2").Run() })
+					if err == nil {
+						return nil
+					}
+				}
+				return err
+			}
+
+			p := &process{Cmd: exec.Command(program(t), "-set", "nic.device=vfio-user:"+socket, "-set", "respond.addresses=10.9.0.2/24", "-set", "trust.confine=require"),
+				stderr: &lockedBuffer{}}
+			p.Stderr = p.stderr
+			stdout, err := p.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.stdout = bufio.NewReader(stdout)
+			if err := p.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if p.ProcessState == nil {
+					p.Process.Kill()
+					p.Wait()
+				}
+			}()
+			if _, err := p.stdout.ReadString('\n'); err != nil {
+				t.Fatalf("not ready: %v\n%s", err, p.stderr)
+			}
+			if err := ping(); err != nil {
+				t.Fatalf("no answer: %v\n%s", err, p.stderr)
+			}
+			for _, v := range threads(t, p.Process.Pid, "Seccomp") {
+				if v != "2" {
+					t.Errorf("a thread has Seccomp %s", v)
+				}
+			}
+			checkCapabilities(t, p.Process.Pid, 0)
+			checkUnprivileged(t, p.Process.Pid)
+			if err := sim.Process.Signal(syscall.SIGUSR2); err != nil { // resets the card under its driver
+				t.Fatal(err)
+			}
+			if !p.logs("was restarted and runs") {
+				t.Fatalf("the card was not restarted\n%s", p.stderr)
+			}
+			if err := ping(); err != nil {
+				t.Errorf("no answer after the restart: %v\n%s", err, p.stderr)
+			}
+			if _, code := p.stop(t, syscall.SIGTERM); code != 0 {
+				t.Errorf("exit code %d\n%s", code, p.stderr)
+			}
+		})
+	}
+}

@@ -1,0 +1,128 @@
+package responder
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/host/isolate"
+)
+
+// The main goroutine stays on the process's first thread. The kernel delivers signals to that thread as long as it takes
+// them, and no polling loop can ever come to run on it.
+func init() { runtime.LockOSThread() }
+
+// onlineCPUs returns the CPUs of this machine, sorted.
+func onlineCPUs() ([]int, error) {
+	b, err := os.ReadFile("/sys/devices/system/cpu/online")
+	if err != nil {
+		return nil, err
+	}
+	cpus, err := isolate.ParseCPUs(strings.TrimSpace(string(b)))
+	if err != nil {
+		return nil, fmt.Errorf("/sys/devices/system/cpu/online: %w", err)
+	}
+	return cpus, nil
+}
+
+// chooseCore picks the core to poll on where the user named none: the last isolated one, else the last that this process
+// may use. The first is where most machines have their interrupts.
+func chooseCore(online []int) int {
+	if b, err := os.ReadFile("/sys/devices/system/cpu/isolated"); err == nil {
+		if isolated, err := isolate.ParseCPUs(strings.TrimSpace(string(b))); err == nil && len(isolated) > 0 {
+			return isolated[len(isolated)-1]
+		}
+	}
+	var mask unix.CPUSet
+	if unix.SchedGetaffinity(0, &mask) == nil {
+		for _, c := range slices.Backward(online) {
+			if mask.IsSet(c) {
+				return c
+			}
+		}
+	}
+	return online[len(online)-1]
+}
+
+// keepOff moves every thread of this process off the polling cores. A thread inherits the affinity of the one that
+// started it, and the runtime starts none from a locked thread, so later threads stay off as well. It returns the CPUs
+// that the process has left; where the polling cores are all there are, nothing is moved and it returns none.
+func keepOff(cores, online []int) ([]int, error) {
+	var mask unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &mask); err != nil {
+		return nil, fmt.Errorf("sched_getaffinity: %w", err)
+	}
+	left := func(use func(int) bool) (out []int) {
+		for _, c := range online {
+			if use(c) && !slices.Contains(cores, c) {
+				out = append(out, c)
+			}
+		}
+		return out
+	}
+	rest := left(mask.IsSet)
+	if len(rest) == 0 { // taskset put the whole process on the polling cores
+		rest = left(func(int) bool { return true })
+	}
+	if len(rest) == 0 {
+		return nil, nil
+	}
+	mask.Zero()
+	for _, c := range rest {
+		mask.Set(c)
+	}
+	// A thread that is being started while the list is read shows in the next reading.
+	for moved := map[int]bool{}; ; {
+		tids, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			return nil, err
+		}
+		again := false
+		for _, t := range tids {
+			tid, err := strconv.Atoi(t.Name())
+			if err != nil || moved[tid] {
+				continue
+			}
+			moved[tid], again = true, true
+			if err := unix.SchedSetaffinity(tid, &mask); err != nil && err != unix.ESRCH {
+				return nil, fmt.Errorf("move thread %d to CPUs %s: %w", tid, isolate.FormatCPUs(rest), err)
+			}
+		}
+		if !again {
+			return rest, nil
+		}
+	}
+}
+
+// occupy makes the calling thread, which is locked, the polling thread of core: on that core alone, not interrupted by
+// signals, and with SCHED_FIFO where priority is set. Signals stay with the process's other threads; those that report
+// a fault of this very thread (a page that is gone) cannot be held back.
+func occupy(core, priority int) error {
+	var mask unix.CPUSet
+	mask.Set(core)
+	if err := unix.SchedSetaffinity(0, &mask); err != nil {
+		return fmt.Errorf("run on core %d: sched_setaffinity: %w", core, err)
+	}
+	var signals unix.Sigset_t
+	for i := range signals.Val {
+		signals.Val[i] = ^uint64(0)
+	}
+	for _, s := range []unix.Signal{unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGTRAP} {
+		signals.Val[(s-1)/64] &^= 1 << ((s - 1) % 64)
+	}
+	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &signals, nil); err != nil {
+		return fmt.Errorf("block signals on core %d: %w", core, err)
+	}
+	if priority > 0 {
+		attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: uint32(priority)}
+		if err := unix.SchedSetAttr(0, &attr, 0); err != nil {
+			return fmt.Errorf("SCHED_FIFO %d on core %d: %w (needs CAP_SYS_NICE)", priority, core, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,451 @@
+package responder
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/host/isolate"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/programs"
+)
+
+// echoUDP sends datagrams of many sizes and wants each back.
+func echoUDP(t *testing.T, c *net.UDPConn) int {
+	t.Helper()
+	n := 0
+	for size := 0; size <= 1452; size += 121 {
+		out := bytes.Repeat([]byte{byte(size), 0xa5}, size/2+1)[:size]
+		in := make([]byte, 2048)
+		c.SetDeadline(time.Now().Add(time.Minute))
+		if _, err := c.Write(out); err != nil {
+			t.Fatal(err)
+		}
+		got, err := c.Read(in)
+		if err != nil {
+			t.Fatalf("%d bytes to %v: %v", size, c.RemoteAddr(), err)
+		}
+		if !bytes.Equal(in[:got], out) {
+			t.Fatalf("%d bytes to %v came back as %d others", size, c.RemoteAddr(), got)
+		}
+		n++
+	}
+	return n
+}
+
+// The responder answers ping, ping -6 and a kernel's UDP socket; its host's own kernel goes on answering; SIGUSR1 prints
+// what was counted; SIGTERM ends it with a summary and a report.
+func TestAnswers(t *testing.T) {
+	for _, driver := range socketDrivers {
+		t.Run(driver, func(t *testing.T) {
+			w := newWire(t)
+			folder := filepath.Join(t.TempDir(), "report")
+			p := w.start(t, nil, "nic.driver="+driver, "stats.report="+folder, "stats.anonymous="+strconv.FormatBool(driver == "afpacket"), "stats.listen=127.0.0.1:0")
+			want := regexp.MustCompile(`^ready driver=` + driver + ` device=port mac=([0-9a-f]{2}:){5}[0-9a-f]{2} addresses=10\.77\.0\.2/24,fd77::2/64\n$`)
+			if !want.MatchString(p.ready) {
+				t.Errorf("ready line %q", p.ready)
+			}
+
+			w.run(t, "ping", "-c", "20", "-i", "0.01", "-W", "60", "-s", "1000", ours4)
+			w.run(t, "ping", "-6", "-c", "20", "-i", "0.01", "-W", "60", ours6)
+			w.run(t, "ping", "-c", "5", "-i", "0.01", "-W", "60", kernels4)
+			sent4 := echoUDP(t, w.dial(t, ours4+":7"))
+			sent6 := echoUDP(t, w.dial(t, "["+ours6+"]:7"))
+
+			sent := map[string]int{"icmpv4": 20, "icmpv6": 20, "udpv4": sent4, "udpv6": sent6}
+			s := p.counted(t, sent)
+			for name, want := range sent {
+				if got := count(t, s, name); got != want {
+					t.Errorf("%s: counted %d, want %d\n%s", name, got, want, s)
+				}
+			}
+			if count(t, s, "arp") == 0 || count(t, s, "nd") == 0 {
+				t.Errorf("no ARP or ND was answered:\n%s", s)
+			}
+
+			metrics := w.metrics(t, p)
+			for _, line := range []string{
+				`rebound_answered_total{kind="icmpv4",queue="0"} 20`,
+				fmt.Sprintf(`rebound_answered_total{kind="udpv6",queue="0"} %d`, sent6),
+				`rebound_refused_total{queue="0",reason="port"} 0`,
+				`rebound_turnaround_seconds_count{queue="0"} `,
+				`rebound_wait_seconds{queue="0",quantile="0.99"} `,
+				`rebound_collections_total 0`,
+			} {
+				if !strings.Contains(metrics, line) {
+					t.Errorf("metrics lack %q:\n%s", line, metrics)
+				}
+			}
+			if strings.Contains(metrics, "go_gc") {
+				t.Error("the metrics have the Go collector's, whose reading stops the world")
+			}
+
+			w.run(t, "ping", "-c", "1", "-W", "60", ours4)
+			last, code := p.stop(t, unix.SIGTERM)
+			if code != exitDone || count(t, last, "icmpv4") != 21 {
+				t.Errorf("exit %d\n%s%s", code, last, p.stderr)
+			}
+			rep, err := report.Read(folder)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rep.Metric != report.Turnaround || rep.Main() == nil || rep.Main().Summary.Count == 0 || rep.Find(latency.GapSeries) == nil ||
+				rep.Device.Driver != driver || rep.Device.Backend != "socket" || rep.Counts.Sent != int64(count(t, last, "answered")) {
+				t.Errorf("report: %+v", rep)
+			}
+			if named := rep.Host.Hostname != "" && rep.Device.MAC != "" && len(rep.Args) > 0; named == (driver == "afpacket") {
+				t.Errorf("%s: host %q, MAC %q, command line %q", driver, rep.Host.Hostname, rep.Device.MAC, rep.Args)
+			}
+			if id := w.xdp(t); id != 0 {
+				t.Errorf("XDP program %d is left", id)
+			}
+		})
+	}
+}
+
+// With a MAC of its own the responder answers from that one, ARP and ND included, and the kernel goes on with the interface's.
+func TestOwnMAC(t *testing.T) {
+	for _, driver := range socketDrivers {
+		t.Run(driver, func(t *testing.T) {
+			w := newWire(t)
+			p := w.start(t, nil, "nic.driver="+driver, `nic.mac="02:52:62:6e:64:01"`)
+			if !strings.Contains(p.ready, " mac=02:52:62:6e:64:01 ") {
+				t.Errorf("ready line %q", p.ready)
+			}
+			w.run(t, "ping", "-c", "5", "-i", "0.01", "-W", "60", ours4)
+			w.run(t, "ping", "-6", "-c", "5", "-i", "0.01", "-W", "60", ours6)
+			w.run(t, "ping", "-c", "5", "-i", "0.01", "-W", "60", kernels4)
+			echoUDP(t, w.dial(t, ours4+":7"))
+		})
+	}
+}
+
+// metrics reads the page that p said it serves.
+func (w *wire) metrics(t *testing.T, p *process) string {
+	t.Helper()
+	p.logs("/metrics")
+	m := regexp.MustCompile(`url=(http://(\S+?)/metrics)`).FindStringSubmatch(p.stderr.String())
+	if m == nil {
+		t.Fatalf("no URL in the log:\n%s", p.stderr)
+	}
+	var c net.Conn
+	var err error
+	w.here.do(t, func() { c, err = net.Dial("tcp", m[2]) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	client := http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return c, nil }}}
+	r, err := client.Get(m[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// SIGKILL leaves nothing behind, and a second start answers again.
+func TestKillLeavesNothing(t *testing.T) {
+	for _, driver := range socketDrivers {
+		t.Run(driver, func(t *testing.T) {
+			w := newWire(t)
+			for range 2 {
+				p := w.start(t, nil, "nic.driver="+driver)
+				w.run(t, "ping", "-c", "2", "-i", "0.01", "-W", "60", ours4)
+				if driver == "afxdp" && w.xdp(t) == 0 {
+					t.Fatal("no XDP program is attached while it runs: the test would see none left whatever happens")
+				}
+				p.Process.Kill()
+				p.Wait()
+				await.Until(t, "the kernel removes the XDP program", func() bool { return w.xdp(t) == 0 })
+			}
+		})
+	}
+}
+
+// While the loop polls, nothing of the Go runtime touches its core: no collection, no other thread, and not one voluntary
+// context switch of the polling thread, which is what yielding to the scheduler would be.
+func TestRuntimeStaysAway(t *testing.T) {
+	w := newWire(t)
+	online, err := onlineCPUs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(online) < 2 {
+		t.Skip("needs two CPUs")
+	}
+	core := strconv.Itoa(online[len(online)-1])
+	started := time.Now()
+	p := w.start(t, []string{"GODEBUG=gctrace=1", "GOGC=1"}, "nic.driver=afpacket", "cpu.cores="+core)
+	ready := time.Since(started).Seconds()
+	// A collection is known by when it began, in seconds of the process's life: the runtime says so when it is over, and the
+	// line of the last one before the loop may come after the ready line, on another pipe.
+	collections := func() (before, since []string) {
+		for _, m := range regexp.MustCompile(`(?m)^gc \d+ @([0-9.]+)s.*$`).FindAllStringSubmatch(p.stderr.String(), -1) {
+			if at, err := strconv.ParseFloat(m[1], 64); err != nil || at > ready {
+				since = append(since, m[0])
+			} else {
+				before = append(before, m[0])
+			}
+		}
+		return before, since
+	}
+	w.run(t, "ping", "-c", "1", "-W", "60", ours4) // once it has answered, all that it does before it polls is done
+	thread, switches := pollingThread(t, p.Process.Pid, core)
+	w.run(t, "ping", "-c", "100", "-i", "0.01", "-W", "60", ours4) // a second, in which it would be asked to yield 100 times
+	if same, after := pollingThread(t, p.Process.Pid, core); same != thread || after != switches {
+		t.Errorf("the polling thread %d gave its core away %d times", thread, after-switches)
+	}
+	w.run(t, "ping", "-c", "1", "-W", "60", ours4) // not in a hurry: it waits, and all before it were answered by then
+	before, since := collections()
+	if len(before) == 0 {
+		t.Error("gctrace shows nothing: the test would see no collection whatever happens")
+	}
+	if len(since) > 0 {
+		t.Errorf("collections while serving: %q", since)
+	}
+	p.counted(t, map[string]int{"icmpv4": 102})
+	if s, code := p.stop(t, unix.SIGINT); code != exitDone || count(t, s, "icmpv4") != 102 {
+		t.Errorf("exit %d\n%s", code, s)
+	}
+}
+
+// pollingThread finds the one thread that may run on core, and how often it gave that away by itself.
+func pollingThread(t *testing.T, pid int, core string) (tid, switches int) {
+	t.Helper()
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil || len(files) < 2 {
+		t.Fatalf("threads: %v, %v", files, err)
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue
+		}
+		field := func(name string) string {
+			m := regexp.MustCompile(`(?m)^` + name + `:\s*(.*)$`).FindSubmatch(b)
+			if m == nil {
+				t.Fatalf("%s has no %s", f, name)
+			}
+			return string(m[1])
+		}
+		cpus, err := isolate.ParseCPUs(field("Cpus_allowed_list"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, _ := strconv.Atoi(core)
+		if !slices.Contains(cpus, n) {
+			continue
+		}
+		if tid != 0 {
+			t.Errorf("threads %d and %s may both run on core %s", tid, f, core)
+		}
+		tid, _ = strconv.Atoi(field("Pid"))
+		switches, _ = strconv.Atoi(field("voluntary_ctxt_switches"))
+	}
+	if tid == 0 {
+		t.Fatalf("no thread runs on core %s", core)
+	}
+	return tid, switches
+}
+
+// An interface that is set down, or that vanishes, ends the responder with one message, exit code 1 and the summary.
+func TestInterfaceFails(t *testing.T) {
+	for _, driver := range socketDrivers {
+		for name, c := range map[string]struct {
+			what func(netlink.Link) error
+			want string
+		}{
+			"down": {netlink.LinkSetDown, "interface is down"},
+			"gone": {netlink.LinkDel, "device is gone"},
+		} {
+			t.Run(driver+" "+name, func(t *testing.T) {
+				w := newWire(t)
+				p := w.start(t, nil, "nic.driver="+driver)
+				w.run(t, "ping", "-c", "1", "-W", "60", ours4)
+				w.here.do(t, func() {
+					l, err := netlink.LinkByName(port)
+					if err == nil {
+						err = c.what(l)
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				})
+				s, code := p.end(t)
+				if code != exitFailed || count(t, s, "icmpv4") != 1 {
+					t.Errorf("exit %d\n%s", code, s)
+				}
+				if lines := problems(p.stderr.String()); len(lines) != 1 || !strings.Contains(lines[0], c.want) {
+					t.Errorf("messages %q, want one with %q", lines, c.want)
+				}
+				if id := w.xdp(t); id != 0 {
+					t.Errorf("XDP program %d is left", id)
+				}
+			})
+		}
+	}
+}
+
+// problems returns the lines of stderr that are not the log's.
+func problems(stderr string) (out []string) {
+	for line := range strings.Lines(stderr) {
+		if !strings.HasPrefix(line, "time=") {
+			out = append(out, strings.TrimSuffix(line, "\n"))
+		}
+	}
+	return out
+}
+
+// A disk that is full when the report is to be saved is one message and exit code 1, with the summary printed and no half
+// report left.
+func TestFullDisk(t *testing.T) {
+	w := newWire(t)
+	disk := t.TempDir()
+	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=4k"); err != nil {
+		t.Skipf("needs to mount a tmpfs: %v", err)
+	}
+	t.Cleanup(func() { unix.Unmount(disk, 0) })
+	p := w.start(t, nil, "nic.driver=afpacket", "stats.report="+disk+"/report")
+	s, code := p.stop(t, unix.SIGTERM)
+	lines := problems(p.stderr.String())
+	if code != exitFailed || !strings.Contains(s, "answered") || len(lines) != 1 || !strings.Contains(lines[0], "no space left on device") {
+		t.Errorf("exit %d, messages %q\n%s", code, lines, s)
+	}
+	if left, err := os.ReadDir(disk); err != nil || len(left) != 0 {
+		t.Errorf("left on the disk: %v %v", left, err)
+	}
+}
+
+// Every way to fail before it answers: the exit code, one message, no ready line, nothing attached.
+func TestExitCodes(t *testing.T) {
+	w := newWire(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	readonly := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(readonly, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var inUse net.Listener
+	w.here.do(t, func() { inUse, err = net.Listen("tcp", "127.0.0.1:0") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inUse.Close()
+	good := []string{"-set", "nic.driver=afpacket", "-set", "nic.device=" + port, "-set", "respond.addresses=" + ours4 + "/24"}
+	for _, c := range []struct {
+		name string
+		args []string
+		user uint32
+		code int
+		want string
+	}{
+		{name: "no device", args: []string{}, code: 2, want: "nic.device: is empty"},
+		{name: "unknown command", args: []string{"answer"}, code: 2, want: `unknown command "answer": want one of serve, check, config, nics, bind, unbind, status, unpin, release, version`},
+		{name: "argument of version", args: []string{"version", "all"}, code: 2, want: `unexpected argument "all"`},
+		{name: "unknown flag", args: []string{"-port", "7"}, code: 2, want: "flag provided but not defined: -port"},
+		{name: "argument", args: append(good, "eth1"), code: 2, want: `unexpected argument "eth1"`},
+		{name: "no file", args: []string{"-config", "/nonexistent.toml"}, code: 2, want: "/nonexistent.toml: no such file"},
+		{name: "unknown key", args: append(good, "-set", "nic.color=red"), code: 2, want: "-set: nic.color: unknown key"},
+		{name: "port twice", args: append(good, "-set", "respond.udp_ports=[7,7]"), code: 2, want: "port 7 is there twice"},
+		{name: "no such core", args: append(good, "-set", "cpu.cores=4000"), code: 2, want: "this machine has no core 4000"},
+		{name: "multicast", args: append(good, "-set", "respond.addresses=224.0.0.1"), code: 2, want: "224.0.0.1 is a multicast address"},
+		{name: "no interface", args: append(good, "-set", "nic.device=nowhere"), code: 1, want: "interface nowhere: no such device"},
+		{name: "no interface, auto", args: append(good, "-set", "nic.driver=auto", "-set", "nic.device=nowhere"), code: 1, want: "interface nowhere: no such device"},
+		{name: "loopback", args: append(good, "-set", "nic.device=lo"), code: 1, want: "lo has no Ethernet address"},
+		{name: "no function", args: append(good, "-set", "nic.driver=auto", "-set", "nic.device=00ff:1f:1f.7"), code: 1, want: "no such device"},
+		{name: "no model", args: append(good, "-set", "nic.driver=auto", "-set", "nic.device=vfio-user:/nonexistent.sock"), code: 1, want: "/nonexistent.sock"},
+		{name: "the kernel's address", args: append(good, "-set", "respond.addresses="+kernels4), code: 1, want: "the kernel owns it on port"},
+		{name: "no rights", args: good, user: 65534, code: 1, want: "not allowed"},
+		{name: "no rights, auto", args: append(good, "-set", "nic.driver=auto"), user: 65534, code: 1, want: "not allowed"},
+		{name: "no folder for a report", args: append(good, "-set", "stats.report="+readonly+"/report"), code: 1, want: "stats.report: no folder can be made"},
+		{name: "metrics port in use", args: append(good, "-set", "stats.listen="+inUse.Addr().String()), code: 1, want: "address already in use"},
+		{name: "bind what", args: []string{"bind"}, code: 2, want: "bind wants one PCI address"},
+		{name: "bind nothing", args: []string{"bind", "00ff:1f:1f.7"}, code: 1, want: "no such device"},
+		{name: "unbind nothing", args: []string{"unbind", "00ff:1f:1f.7"}, code: 1, want: "no such device"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cmd := exec.Command(program(t), c.args...)
+			var stdout, stderr bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			if c.user != 0 {
+				cmd.Path = filepath.Join(programs.ForOthers(t, "responder"), "responder")
+				cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: c.user, Gid: c.user}}
+			}
+			w.here.do(t, func() { cmd.Run() })
+			lines := problems(stderr.String())
+			if cmd.ProcessState.ExitCode() != c.code || len(lines) == 0 || !strings.HasPrefix(lines[0], "responder: ") || !strings.Contains(lines[0], c.want) {
+				t.Errorf("exit %d, want %d with %q\n%s", cmd.ProcessState.ExitCode(), c.code, c.want, &stderr)
+			}
+			if c.code == exitFailed && len(lines) != 1 {
+				t.Errorf("%d messages:\n%s", len(lines), &stderr)
+			}
+			if n := strings.Count(stderr.String(), "finding="); n > 0 {
+				t.Errorf("the problem stands behind %d findings about the host:\n%s", n, &stderr)
+			}
+			if stdout.Len() > 0 {
+				t.Errorf("on stdout: %s", &stdout)
+			}
+			if id := w.xdp(t); id != 0 {
+				t.Errorf("XDP program %d is left", id)
+			}
+		})
+	}
+}
+
+// A STAMP test packet comes back with its sequence number, and with times that agree with this machine's clock.
+func TestSTAMP(t *testing.T) {
+	t.Run("afpacket", func(t *testing.T) { testSTAMP(t, "nic.driver=afpacket") })
+	t.Run("xdp", func(t *testing.T) { testSTAMP(t, "nic.driver=xdp", "nic.generic_xdp=true") })
+}
+
+func testSTAMP(t *testing.T, sets ...string) {
+	w := newWire(t)
+	w.start(t, nil, sets...)
+	c := w.dial(t, ours4+":862")
+	c.SetDeadline(time.Now().Add(time.Minute))
+	out, in := make([]byte, 44), make([]byte, 100)
+	binary.BigEndian.PutUint32(out, 0xcafe)
+	before := time.Now()
+	if _, err := c.Write(out); err != nil {
+		t.Fatal(err)
+	}
+	n, err := c.Read(in)
+	after := time.Now()
+	if err != nil || n != 44 {
+		t.Fatalf("%d bytes, %v", n, err)
+	}
+	if seq := binary.BigEndian.Uint32(in[24:]); seq != 0xcafe {
+		t.Errorf("sequence number of the sender is %#x", seq)
+	}
+	sent, received := binary.BigEndian.Uint64(in[4:]), binary.BigEndian.Uint64(in[16:])
+	const slack = 1 << 32 / 1000 // a millisecond, for two clocks that are compared by reading one after the other
+	if received > sent || received+slack < ntp(before) || sent > ntp(after)+slack {
+		t.Errorf("received at %#x, sent at %#x, asked between %#x and %#x", received, sent, ntp(before), ntp(after))
+	}
+}

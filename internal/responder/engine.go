@@ -1,0 +1,189 @@
+package responder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+// heapBound is how many bytes of garbage the control goroutines (scrapes, summaries) may leave before the loops are
+// stopped for a collection. At a scrape every fifteen seconds it is reached after days; without any, never.
+const heapBound = 128 << 20
+
+// engine runs one polling loop on each core.
+//
+// The Go runtime can reach a polling loop in four ways, and each is barred:
+//   - Stopping the world waits for every goroutine: one that never yields hangs it, one that yields is stopped by it. While
+//     loops run the collector is off, GOMAXPROCS is fixed (the runtime else adapts it, by stopping the world), and nothing
+//     else that stops the world is called. When the heap has grown past bound, the loops are stopped through their own
+//     flag, the collector runs, and they are started again.
+//   - The runtime's monitor asks each goroutine that has run for 10 ms to yield: by a signal, which a polling thread does not take
+//     (occupy), and at the next function call, which does not heed it while pinned (polling.Pin).
+//   - The process's other threads could run on the core: keepOff moved them.
+//   - Goroutines that are ready could want the loop's P: there are two more of these than loops.
+type engine struct {
+	dev      nic.Answerer
+	loops    []*loop
+	join     func() error // puts the calling thread where it may have its core; nil for everywhere
+	priority int          // SCHED_FIFO, 0 for off
+	bound    uint64       // bytes of heap
+	log      *slog.Logger
+
+	collections atomic.Int64 // times that the loops were stopped for the collector
+
+	_    [128]byte // stop has a cache line to itself, so that reading it costs the loops nothing
+	stop atomic.Bool
+	_    [128]byte
+}
+
+// loop is one core's part of the work.
+type loop struct {
+	core, queue int
+	responder   *fastpath.Responder
+
+	passes uint64 // turned: what it saw last
+}
+
+// errEnded is a Serve that returned though nobody stopped it.
+var errEnded = errors.New("polling ended by itself")
+
+// run answers until ctx is done, and returns nil then. If a loop fails it stops the others and returns why. ready is called
+// once, when all loops poll.
+func (e *engine) run(ctx context.Context, ready func()) error {
+	runtime.GOMAXPROCS(len(e.loops) + 2)
+	debug.SetMemoryLimit(math.MaxInt64)
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	heap := heapMeter()
+	for {
+		runtime.GC()
+		e.stop.Store(false)
+		running := e.start()
+		again := false
+		for watching := true; watching; {
+			select {
+			case <-running.polling:
+				running.polling = nil
+				if ready != nil {
+					ready()
+					ready = nil
+				}
+			case <-running.failed:
+				watching = false
+			case <-ctx.Done():
+				watching = false
+			case <-tick.C:
+				again = heap() > e.bound
+				watching = !again
+			}
+		}
+		e.stop.Store(true)
+		if err := running.wait(); err != nil || !again {
+			return err
+		}
+		e.log.Info("loops stopped for a garbage collection", "heap_bytes", heap(), "collections", e.collections.Add(1))
+	}
+}
+
+// round is the time from starting the loops to the last one's end.
+type round struct {
+	polling chan struct{} // closed when all loops poll
+	failed  chan struct{} // has an element for each loop that ended with an error
+	wait    func() error
+}
+
+func (e *engine) start() round {
+	r := round{polling: make(chan struct{}), failed: make(chan struct{}, len(e.loops))}
+	var all sync.WaitGroup
+	var entered atomic.Int64
+	errs := make([]error, len(e.loops))
+	for i, l := range e.loops {
+		all.Go(func() {
+			errs[i] = e.poll(l, func() {
+				if entered.Add(1) == int64(len(e.loops)) {
+					close(r.polling)
+				}
+			})
+			if errs[i] != nil {
+				r.failed <- struct{}{}
+			}
+		})
+	}
+	r.wait = func() error {
+		all.Wait()
+		return errors.Join(errs...)
+	}
+	return r
+}
+
+// poll is one loop, from taking its core to giving it back.
+func (e *engine) poll(l *loop, entering func()) error {
+	runtime.LockOSThread() // and never unlocked: the thread, bent to its purpose, ends with the goroutine
+	if e.join != nil {
+		if err := e.join(); err != nil {
+			return err
+		}
+	}
+	if err := occupy(l.core, e.priority); err != nil {
+		return err
+	}
+	entering()
+	polling.Pin()
+	err := e.dev.Serve(l.queue, &e.stop, l.responder)
+	polling.Unpin()
+	if err == nil && !e.stop.Load() {
+		err = errEnded
+	}
+	if err != nil {
+		return fmt.Errorf("core %d, queue %d: %w", l.core, l.queue, err)
+	}
+	return nil
+}
+
+// turned reports whether every loop has made a pass since the last call. It has one caller.
+func (e *engine) turned() bool {
+	all := true
+	for _, l := range e.loops {
+		var t ticks
+		t.add(&l.responder.Loop.Gap)
+		all = all && t.n != l.passes
+		l.passes = t.n
+	}
+	return all
+}
+
+// advise says what may end the failure of an open device.
+func advise(err error) error {
+	switch {
+	case nic.Lost(err):
+		return fmt.Errorf("%w (the device is lost: no start helps until it is back)", err)
+	case errors.Is(err, nic.ErrDown), errors.Is(err, nic.ErrHardware), errors.Is(err, nic.ErrTimeout):
+		return fmt.Errorf("%w (the device is there: start again)", err)
+	}
+	return err
+}
+
+// heapMeter returns a function that reads how many bytes the heap's objects take, dead ones included. Reading them neither
+// stops the world nor makes garbage.
+func heapMeter() func() uint64 {
+	s := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	metrics.Read(s)
+	return func() uint64 {
+		metrics.Read(s)
+		return s[0].Value.Uint64()
+	}
+}

@@ -1,0 +1,124 @@
+package responder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/metrics"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+// idle is a device that only polls: what Serve does is the test's.
+type idle struct {
+	nic.Device
+	serve func(queue int, stop *atomic.Bool, r *fastpath.Responder) error
+}
+
+func (d *idle) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) error {
+	return d.serve(queue, stop, r)
+}
+
+func spin(_ int, stop *atomic.Bool, r *fastpath.Responder) error {
+	for t := polling.TSC(); !stop.Load(); {
+		t = r.Loop.Pass(t, 0)
+	}
+	return nil
+}
+
+func newEngine(t *testing.T, serve func(int, *atomic.Bool, *fastpath.Responder) error, loops int) *engine {
+	t.Helper()
+	online, err := onlineCPUs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &engine{dev: &idle{serve: serve}, bound: heapBound, log: slog.New(slog.DiscardHandler)}
+	for i := range loops {
+		e.loops = append(e.loops, &loop{core: online[len(online)-1], queue: i, responder: &fastpath.Responder{}})
+	}
+	return e
+}
+
+var garbage []byte
+
+// When the heap has grown past its bound, the loops are stopped for one collection and started again.
+func TestCollectionBetweenLoops(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var starts atomic.Int64
+	cycles := func() uint64 { // as the runtime counts them
+		s := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
+		metrics.Read(s)
+		return s[0].Value.Uint64()
+	}
+	var first, full, second uint64
+	e := newEngine(t, func(q int, stop *atomic.Bool, r *fastpath.Responder) error {
+		if starts.Add(1) == 1 {
+			first = cycles()
+			for range 64 {
+				garbage = make([]byte, 1<<20) // what control goroutines would leave
+			}
+			garbage = nil
+			full = cycles()
+		} else {
+			second = cycles()
+			cancel()
+		}
+		return spin(q, stop, r)
+	}, 1)
+	e.bound = 32 << 20
+	readies := 0
+	if err := e.run(ctx, func() { readies++ }); err != nil {
+		t.Fatal(err)
+	}
+	if n := e.collections.Load(); n != 1 || starts.Load() != 2 || readies != 1 {
+		t.Errorf("%d collections, %d starts, %d times ready; want 1, 2, 1", n, starts.Load(), readies)
+	}
+	if heap := heapMeter()(); heap > e.bound {
+		t.Errorf("%d bytes of heap are left: nothing was collected", heap)
+	}
+	if full != first || second != full+1 {
+		t.Errorf("%d collections while polling, %d between the loops; want 0, 1", full-first, second-full)
+	}
+}
+
+// One loop's failure stops all and is returned; so is a Serve that ends without being asked.
+func TestLoopFails(t *testing.T) {
+	broken := errors.New("broken")
+	for name, c := range map[string]struct {
+		err  error
+		want error
+	}{"error": {broken, broken}, "no error": {nil, errEnded}} {
+		t.Run(name, func(t *testing.T) {
+			e := newEngine(t, func(q int, stop *atomic.Bool, r *fastpath.Responder) error {
+				if q == 1 {
+					return c.err
+				}
+				return spin(q, stop, r)
+			}, 2)
+			err := e.run(context.Background(), nil)
+			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), "queue 1") || strings.Contains(err.Error(), "queue 0") {
+				t.Errorf("got %v, want %v of queue 1 alone", err, c.want)
+			}
+		})
+	}
+}
+
+// What ended the device says whether starting again helps.
+func TestAdvise(t *testing.T) {
+	for err, want := range map[error]string{
+		nic.ErrGone: "no start helps until it is back", nic.ErrDown: "start again", nic.ErrHardware: "start again", nic.ErrTimeout: "start again",
+	} {
+		if got := advise(fmt.Errorf("core 1: %w", err)); !errors.Is(got, err) || !strings.Contains(got.Error(), want) {
+			t.Errorf("%v: %v", err, got)
+		}
+	}
+	if err := advise(nil); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,305 @@
+package responder
+
+import (
+	"bufio"
+	"bytes"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/nictest"
+	"github.com/rebound-nic/rebound/proof/programs"
+)
+
+// socketDrivers are those that a test can try on any machine.
+var socketDrivers = []string{"afpacket", "afxdp"}
+
+func TestMain(m *testing.M) { os.Exit(nictest.WithBPFFS(m.Run)) }
+
+func program(t *testing.T) string {
+	t.Helper()
+	return programs.Path(t, "responder")
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	needs.Root(t, "network namespaces")
+}
+
+// space is a network namespace without a name: it is gone with the test, however that ends.
+type space struct{ handle netns.NsHandle }
+
+func newSpace(t *testing.T) *space {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	home, err := netns.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer home.Close()
+	h, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netns.Set(home); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.Close() })
+	return &space{h}
+}
+
+// do runs f in the namespace. A process that f starts, and a socket that it opens, stay there.
+func (s *space) do(t *testing.T, f func()) {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	home, err := netns.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer home.Close()
+	if err := netns.Set(s.handle); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := netns.Set(home); err != nil {
+			panic(err)
+		}
+	}()
+	f()
+}
+
+// wire is a veth pair: "port" in the responder's namespace, "peer" in the other, where the kernel has addresses.
+type wire struct{ here, there *space }
+
+const (
+	port, peer = "port", "peer"
+	ours4      = "10.77.0.2"
+	ours6      = "fd77::2"
+	kernels4   = "10.77.0.3" // of the responder's host
+)
+
+func newWire(t *testing.T) *wire {
+	t.Helper()
+	needRoot(t)
+	w := &wire{newSpace(t), newSpace(t)}
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	address := func(l netlink.Link, cidr string) {
+		t.Helper()
+		a, err := netlink.ParseAddr(cidr)
+		check(err)
+		a.Flags = unix.IFA_F_NODAD
+		check(netlink.AddrAdd(l, a))
+	}
+	up := func(name string) netlink.Link {
+		t.Helper()
+		l, err := netlink.LinkByName(name)
+		check(err)
+		check(netlink.LinkSetUp(l))
+		return l
+	}
+	w.here.do(t, func() {
+		v := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: peer, PeerNamespace: netlink.NsFd(w.there.handle)}
+		v.Name = port
+		check(netlink.LinkAdd(v))
+		up("lo")
+		address(up(port), kernels4+"/24")
+	})
+	w.there.do(t, func() {
+		up("lo")
+		l := up(peer)
+		address(l, "10.77.0.1/24")
+		address(l, "fd77::1/64")
+	})
+	return w
+}
+
+// xdp returns the identifier of the XDP program that is attached to the responder's port, 0 if there is none.
+func (w *wire) xdp(t *testing.T) (id uint32) {
+	t.Helper()
+	w.here.do(t, func() {
+		l, err := netlink.LinkByName(port)
+		if err != nil {
+			return // the port is gone, and what was attached to it
+		}
+		if x := l.Attrs().Xdp; x != nil && x.Attached {
+			id = x.ProgId
+		}
+	})
+	return id
+}
+
+// process is a running responder.
+type process struct {
+	*exec.Cmd
+	ready  string
+	stdout *bufio.Reader
+	stderr *lockedBuffer
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// start runs the responder at the wire and waits until it says that it is ready.
+func (w *wire) start(t *testing.T, env []string, sets ...string) *process {
+	t.Helper()
+	args := []string{"-set", "nic.device=" + port, "-set", "respond.addresses=[" + ours4 + "/24, " + ours6 + "/64]",
+		"-set", "respond.stamp_ports=862"}
+	for _, s := range sets {
+		args = append(args, "-set", s)
+	}
+	p := &process{Cmd: exec.Command(program(t), args...), stderr: &lockedBuffer{}}
+	p.Stderr = p.stderr
+	p.Env = append(os.Environ(), env...)
+	out, err := p.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.stdout = bufio.NewReader(out)
+	w.here.do(t, func() { err = p.Start() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if p.ProcessState == nil {
+			p.Process.Kill()
+			p.Wait()
+		}
+	})
+	if p.ready, err = p.stdout.ReadString('\n'); err != nil {
+		p.Wait()
+		t.Fatalf("not ready: %v\n%s", err, p.stderr)
+	}
+	return p
+}
+
+// summary reads one summary from stdout.
+func (p *process) summary(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	for {
+		line, err := p.stdout.ReadString('\n')
+		b.WriteString(line)
+		if err != nil {
+			t.Fatalf("no summary: %v\n%s%s", err, b.String(), p.stderr)
+		}
+		if last := map[bool]string{false: "gap ", true: "turnaround "}[strings.Contains(b.String(), " xdp on ")]; strings.HasPrefix(line, last) {
+			return b.String()
+		}
+	}
+}
+
+// logs waits until the log has a text: it comes on another pipe than the ready line, and may be read after that.
+func (p *process) logs(text string) bool {
+	return await.Holds(func() bool { return strings.Contains(p.stderr.String(), text) })
+}
+
+// counted asks for summaries until one has as much of everything as is wanted, and returns that, or the last one of a minute: ping
+// waits for the last replies no longer than for the ones before, so that its last requests may still be on their way when it ends.
+func (p *process) counted(t *testing.T, want map[string]int) string {
+	t.Helper()
+	var s string
+	await.Holds(func() bool {
+		if err := p.Process.Signal(unix.SIGUSR1); err != nil {
+			t.Fatal(err)
+		}
+		s = p.summary(t)
+		for name, n := range want {
+			if count(t, s, name) < n {
+				return false
+			}
+		}
+		return true
+	})
+	return s
+}
+
+// count returns a number of a summary.
+func count(t *testing.T, summary, name string) int {
+	t.Helper()
+	m := regexp.MustCompile(`(?m)^ *` + name + ` +(\d+)`).FindStringSubmatch(summary)
+	if m == nil {
+		return 0
+	}
+	n, err := strconv.Atoi(m[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// stop sends a signal and returns the final summary and the exit code.
+func (p *process) stop(t *testing.T, s syscall.Signal) (summary string, code int) {
+	t.Helper()
+	if err := p.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+	return p.end(t)
+}
+
+// end waits for the responder to end by itself.
+func (p *process) end(t *testing.T) (summary string, code int) {
+	t.Helper()
+	summary = p.summary(t)
+	p.Wait()
+	return summary, p.ProcessState.ExitCode()
+}
+
+// run runs a program at the other end of the wire and returns what it printed.
+func (w *wire) run(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	needs.Programs(t, name)
+	var out []byte
+	var err error
+	w.there.do(t, func() { out, err = exec.Command(name, args...).CombinedOutput() })
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// dial connects a UDP socket of the other end's kernel.
+func (w *wire) dial(t *testing.T, to string) *net.UDPConn {
+	t.Helper()
+	var c net.Conn
+	var err error
+	w.there.do(t, func() { c, err = net.Dial("udp", to) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c.(*net.UDPConn)
+}

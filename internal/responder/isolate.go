@@ -1,0 +1,124 @@
+package responder
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/host/isolate"
+)
+
+// releaseCommand undoes what responders and benches left on this machine that were killed.
+func releaseCommand(args []string, stdout, _ io.Writer) error {
+	if len(args) > 0 {
+		return usageError(fmt.Sprintf("unexpected argument %q", args[0]))
+	}
+	host := &isolate.Host{}
+	steps := host.Abandoned()
+	failed := 0
+	for _, s := range steps {
+		switch {
+		case s.Err != nil:
+			failed++
+			fmt.Fprintln(stdout, s)
+		case s.Done == "":
+			fmt.Fprintf(stdout, "%s: it still runs, and puts back what it changed when it ends\n", s.Name)
+		default:
+			fmt.Fprintln(stdout, s)
+		}
+	}
+	if len(steps) == 0 {
+		fmt.Fprintln(stdout, "nothing was left")
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d could not be undone whole", failed)
+	}
+	return nil
+}
+
+// guarded names the kernel's guards against cpu.priority, and refuses it where the user wants that.
+func (s *settings) guarded(cores []int, log *slog.Logger) error {
+	if s.cpu.priority == 0 {
+		return nil
+	}
+	guards, err := (&isolate.Host{}).Guards(cores)
+	if err != nil {
+		return fmt.Errorf("cpu.priority: the kernel's guard against real-time threads: %w", err)
+	}
+	if len(guards) > 0 && s.cpu.guard == "refuse" {
+		return fmt.Errorf("cpu.priority = %d: %w: %s. cpu.realtime_guard = \"lift\" lifts it while the responder runs, \"keep\" bears it; by hand: %s",
+			s.cpu.priority, isolate.ErrGuarded, list(guards, isolate.Guard.String), list(guards, func(g isolate.Guard) string { return g.Lift }))
+	}
+	for _, g := range guards {
+		log.Warn("a real-time guard is in force", "guard", g.String(), "mend", g.Lift, "cpu.realtime_guard", s.cpu.guard)
+	}
+	return nil
+}
+
+// lift reports whether the kernel's guards against cpu.priority are lifted while the responder runs.
+func (s *settings) lift() bool { return s.cpu.priority > 0 && s.cpu.guard == "lift" }
+
+// lease takes the cores from everything else, as far as the settings want it. release puts all back.
+func (s *settings) lease(cores []int, log *slog.Logger) (l *isolate.Lease, release func(), err error) {
+	lift := s.lift()
+	if !lift && !s.cpu.isolate {
+		return nil, func() {}, nil
+	}
+	host := &isolate.Host{}
+	if l, err = host.Begin(cores); err != nil {
+		return nil, nil, fmt.Errorf("cpu.isolate, cpu.realtime_guard: %w", err)
+	}
+	release = func() {
+		if err := l.Release(); err != nil {
+			log.Error("the cores are not given back whole", "error", err)
+		}
+	}
+	var steps []isolate.Step
+	if s.cpu.isolate {
+		steps = l.Isolate()
+	}
+	if lift {
+		step := l.LiftGuards()
+		if step.Err != nil {
+			release()
+			return nil, nil, fmt.Errorf("cpu.priority = %d: %w", s.cpu.priority, step.Err)
+		}
+		steps = append(steps, step)
+	}
+	isolate.Log(log, steps...)
+	return l, release, nil
+}
+
+func list(guards []isolate.Guard, of func(isolate.Guard) string) string {
+	out := make([]string, len(guards))
+	for i, g := range guards {
+		out[i] = of(g)
+	}
+	return strings.Join(out, "; ")
+}
+
+// probeGuards tries for two seconds on each core what a real-time loop meets there.
+func probeGuards(stdout io.Writer, cores []int, priority int) error {
+	guards, err := (&isolate.Host{}).Guards(cores)
+	if err != nil {
+		return err
+	}
+	for _, g := range guards {
+		fmt.Fprintf(stdout, "guard    %v; to end it: %s\n", g, g.Lift)
+	}
+	for _, c := range cores {
+		const long = 2 * time.Second
+		longest, total, err := isolate.Probe(c, priority, long)
+		switch {
+		case err != nil:
+			fmt.Fprintf(stdout, "guard    core %d could not be tried: %v\n", c, err)
+		case total > 0:
+			fmt.Fprintf(stdout, "guard    a thread of SCHED_FIFO %d was off core %d for %v in %v, for %v at a time: a loop would be\n", priority, c, total, long, longest)
+		default:
+			fmt.Fprintf(stdout, "guard    a thread of SCHED_FIFO %d was never off core %d for a millisecond in %v\n", priority, c, long)
+		}
+	}
+	return nil
+}

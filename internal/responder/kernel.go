@@ -1,0 +1,205 @@
+package responder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/internal/host/isolate"
+	"github.com/rebound-nic/rebound/internal/host/metrics"
+	"github.com/rebound-nic/rebound/internal/host/notify"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/host"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/drivers/xdp"
+)
+
+// inTheKernel is a responder whose answers are the kernel's: no core is given away, and this process only keeps the clock and
+// shows what the kernel counted.
+type inTheKernel struct {
+	settings *settings
+	device   *xdp.Device
+	start    time.Time
+	host     host.Facts
+	log      *slog.Logger
+}
+
+// inKernel opens the device where its driver answers by itself; it returns nil where a loop of this process is to answer. With
+// driver "auto" it finds out which, and says so.
+func inKernel(s *settings, log *slog.Logger) (*inTheKernel, error) {
+	chosen := false
+	if cannot := s.kernelCannot(); cannot != "" {
+		if s.nic.Pin != "" {
+			return nil, s.table.Fail("nic.pin", "is for driver xdp, and %s", cannot)
+		}
+		log.Info("driver chosen", "driver", "afxdp", "device", s.nic.Device, "why", cannot)
+	} else if name, why := s.nic.Choose(coreGiven(s)); name != "" {
+		log.Info("driver chosen", "driver", name, "device", s.nic.Device, "why", why)
+		if name == "xdp" {
+			s.nic.Driver, chosen = name, true
+		}
+	}
+	if !s.nic.InKernel() {
+		return nil, nil
+	}
+	k := &inTheKernel{settings: s, log: log}
+	match := s.match()
+	if s.stampAsked() { // what fastpath checks; the program reads the kernel's clock
+		clock, err := latency.NewClock()
+		if err != nil {
+			return nil, err
+		}
+		match.Clock = &newStampClock(clock, s.respond.stamp.clockError).now
+	}
+	s.nic.Match, s.nic.Log = match, log
+	var err error
+	k.device, err = s.nic.OpenKernel()
+	switch {
+	case err == nil:
+		k.start = time.Now()
+		return k, nil
+	case !chosen, s.nic.Pin != "", errors.Is(err, nic.ErrNoDevice), errors.Is(err, nic.ErrDown), errors.Is(err, fastpath.ErrConfig):
+		return nil, err
+	}
+	log.Warn("the kernel cannot answer here: taking AF_XDP", "device", s.nic.Device, "reason", err)
+	s.nic.Driver = "auto"
+	return nil, nil
+}
+
+// coreGiven reports whether a core is there for a loop: named, or isolated.
+func coreGiven(s *settings) bool {
+	if len(s.cpu.cores) > 0 {
+		return true
+	}
+	b, err := os.ReadFile("/sys/devices/system/cpu/isolated")
+	if err != nil {
+		return false
+	}
+	cpus, err := isolate.ParseCPUs(strings.TrimSpace(string(b)))
+	return err == nil && len(cpus) > 0
+}
+
+// serve shows what the kernel does until ctx is done.
+func (k *inTheKernel) serve(ctx context.Context, manager *notify.Manager, ask <-chan os.Signal, stdout io.Writer) (err error) {
+	s, d, log := k.settings, k.device, k.log
+	defer func() { err = errors.Join(err, d.Close()) }()
+	info := d.Info()
+	log.Info("device open", "driver", info.Driver, "device", info.Device, "model", info.Model, "backend", info.Backend, "mtu", info.MTU,
+		"push", info.Push)
+	for _, n := range info.Notes {
+		log.Info("device", "note", n)
+	}
+	answer, shown := newKernelPage(k)
+	hide, err := metrics.ListenPage(s.stats.listen, s.stats.hosts, answer, shown.collect, log)
+	if err != nil {
+		return err
+	}
+	defer hide()
+	k.host = host.Collect(os.DirFS("/"), 0) // some of it only root can read
+	if err := s.confine(log); err != nil {
+		return err
+	}
+	line := s.ready(info)
+	fmt.Fprintln(stdout, line)
+	tell(log, manager.Ready(line))
+	defer func() { tell(log, manager.Stopping()) }()
+	go attest(ctx, manager, d.OK, log)
+	return errors.Join(k.talk(ctx, ask, stdout), k.print(stdout), k.save())
+}
+
+// talk prints a summary for each element of ask and logs one line each interval, until ctx is done or the interface fails.
+func (k *inTheKernel) talk(ctx context.Context, ask <-chan os.Signal, stdout io.Writer) error {
+	var interval <-chan time.Time
+	if k.settings.stats.interval > 0 {
+		t := time.NewTicker(k.settings.stats.interval)
+		defer t.Stop()
+		interval = t.C
+	}
+	look := time.NewTicker(time.Second / 10)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ask:
+			if err := k.print(stdout); err != nil {
+				return err
+			}
+		case <-interval:
+			n, t := k.device.Verdicts(), ticksOf(k.device.Turnaround())
+			k.log.Info("so far", "answered", n.Answered(), "refused", n.Refused(), "turnaround_p50_ns", t.quantile(0.5),
+				"turnaround_p99_ns", t.quantile(0.99), "turnaround_max_ns", t.greatest)
+		case <-look.C:
+			if !k.device.OK() {
+				return advise(k.device.Err())
+			}
+		}
+	}
+}
+
+// ticksOf is a histogram of nanoseconds.
+func ticksOf(h xdp.Histogram) (t ticks) {
+	t.merge(&h.Counts, h.Greatest)
+	return t
+}
+
+// print writes the summary.
+func (k *inTheKernel) print(out io.Writer) error {
+	d, info, counts := k.device, k.device.Info(), k.device.Verdicts()
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "summary\t%s on %s, %v\n", info.Driver, info.Device, time.Since(k.start).Round(time.Millisecond))
+	if k.settings.nic.Pin != "" {
+		fmt.Fprintf(w, "pin\t%s, and all counts since %v\n", k.settings.nic.Pin, d.Since().Format(time.DateTime))
+	}
+	printCounts(w, &counts)
+	var s nic.Stats
+	if err := d.ReadStats(&s); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "device\treceived %d (%d bytes), sent %d (%d bytes)\n", s.RxFrames, s.RxBytes, s.TxFrames, s.TxBytes)
+	printProgram(w, d.Turnaround(), d.Delivery())
+	return w.Flush()
+}
+
+// printProgram writes what a program recorded.
+func printProgram(w io.Writer, turnaround, delivery xdp.Histogram) {
+	fmt.Fprintln(w, "turnaround: of a random reply in sixteen, from the program's start to its end. The driver's own time is not in it")
+	fmt.Fprintln(w, "ns\tcount\tp50\tp90\tp99\tp99.9\tp99.99\tmax")
+	for _, h := range []struct {
+		name string
+		ticks
+	}{{"turnaround", ticksOf(turnaround)}, {"delivery", ticksOf(delivery)}} {
+		if h.name == "delivery" && h.n == 0 {
+			continue
+		}
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", h.name, h.n, h.quantile(0.5), h.quantile(0.9), h.quantile(0.99), h.quantile(0.999),
+			h.quantile(0.9999), h.greatest)
+	}
+}
+
+// save writes the report, where one is wanted.
+func (k *inTheKernel) save() error {
+	if k.settings.stats.report == "" {
+		return nil
+	}
+	r := report.New("responder", report.Turnaround)
+	r.Start, r.End = k.device.Since(), time.Now()
+	r.Runs = []latency.Run{{End: r.End.Sub(r.Start).Nanoseconds()}}
+	r.Clock = latency.ClockInfo{Source: "the kernel's monotonic clock", Frequency: 1e9}
+	r.Host = k.host
+	describe(r, k.device.Info(), k.device)
+	h := k.device.Turnaround()
+	r.Add(latency.MainSeries, latency.FromNanoseconds(&h.Counts, h.Greatest))
+	n := k.device.Verdicts()
+	r.Counts.Sent, r.Counts.Received = int64(n.Answered()), int64(n.Answered()+n.Refused())
+	r.Notes = append(r.Notes, "turnaround is of a random reply in sixteen, from the start of the program in the kernel to its end")
+	return k.settings.save(r, k.log)
+}

@@ -1,0 +1,218 @@
+package responder
+
+import (
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/nictest"
+)
+
+// The kernel answers while the process keeps no core: ping and UDP over both IP versions, its host's own kernel goes on
+// answering, the summary counts, and nothing is left. At the generic hook the peer needs no program of its own.
+func TestAnswersInKernel(t *testing.T) {
+	w := newWire(t)
+	folder := filepath.Join(t.TempDir(), "report")
+	p := w.start(t, nil, "nic.driver=xdp", "nic.generic_xdp=true", "stats.listen=127.0.0.1:0", "stats.report="+folder)
+	if !strings.HasPrefix(p.ready, "ready driver=xdp device=port mac=") {
+		t.Errorf("ready line %q", p.ready)
+	}
+	w.run(t, "ping", "-c", "20", "-i", "0.01", "-W", "60", "-s", "1000", ours4)
+	w.run(t, "ping", "-6", "-c", "20", "-i", "0.01", "-W", "60", ours6)
+	w.run(t, "ping", "-c", "5", "-i", "0.01", "-W", "60", kernels4)
+	sent4 := echoUDP(t, w.dial(t, ours4+":7"))
+	sent6 := echoUDP(t, w.dial(t, "["+ours6+"]:7"))
+	sent := map[string]int{"icmpv4": 20, "icmpv6": 20, "udpv4": sent4, "udpv6": sent6}
+	s := p.counted(t, sent)
+	for name, want := range sent {
+		if got := count(t, s, name); got != want {
+			t.Errorf("%s: counted %d, want %d\n%s", name, got, want, s)
+		}
+	}
+	if count(t, s, "arp") == 0 || count(t, s, "nd") == 0 || count(t, s, "turnaround") == 0 || count(t, s, "turnaround") > count(t, s, "answered") {
+		t.Errorf("no ARP or ND was answered, or the histogram is empty:\n%s", s)
+	}
+	metrics := w.metrics(t, p)
+	for _, line := range []string{
+		`rebound_answered_total{kind="icmpv4",queue="all"} 20`,
+		fmt.Sprintf(`rebound_answered_total{kind="udpv6",queue="all"} %d`, sent6),
+		`rebound_refused_total{queue="all",reason="port"} 0`,
+		`rebound_turnaround_seconds_count{queue="all"} `,
+		`rebound_device_frames_total{direction="tx"} `,
+	} {
+		if !strings.Contains(metrics, line) {
+			t.Errorf("metrics lack %q:\n%s", line, metrics)
+		}
+	}
+	last, code := p.stop(t, unix.SIGTERM)
+	if code != exitDone || count(t, last, "icmpv4") != 20 {
+		t.Errorf("exit %d\n%s%s", code, last, p.stderr)
+	}
+	if id := w.xdp(t); id != 0 {
+		t.Errorf("XDP program %d is left", id)
+	}
+	rep, err := report.Read(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rep.Metric != report.Turnaround || rep.Main() == nil || rep.Main().Summary.Count != int64(count(t, last, "turnaround")) ||
+		rep.Device.Driver != "xdp" || rep.Device.Push != "xdp-generic" || rep.Counts.Sent != int64(count(t, last, "answered")) {
+		t.Errorf("report: %+v", rep)
+	}
+}
+
+// An interface that goes ends the process.
+func TestKernelFails(t *testing.T) {
+	w := newWire(t)
+	p := w.start(t, nil, "nic.driver=xdp", "nic.generic_xdp=true")
+	w.here.do(t, func() {
+		if out, err := exec.Command("ip", "link", "del", port).CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+	if summary, code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), "no start helps") {
+		t.Errorf("exit %d\n%s%s", code, summary, p.stderr)
+	}
+}
+
+// Without a core, and where the interface shares no memory, auto is the kernel's program, and says why.
+func TestAutoInKernel(t *testing.T) {
+	for core, why := range map[string]string{"": "no core is given away", "cpu.cores=0": "shares no memory with AF_XDP sockets"} {
+		w := newWire(t)
+		sets := []string{"nic.driver=auto"}
+		if core != "" {
+			sets = append(sets, core)
+		}
+		p := w.start(t, nil, sets...)
+		if !strings.HasPrefix(p.ready, "ready driver=xdp ") || !p.logs("driver chosen") || !p.logs(why) {
+			t.Errorf("%s: %s\n%s", core, p.ready, p.stderr)
+		}
+		w.run(t, "ping", "-c", "3", "-i", "0.01", "-W", "60", ours4)
+		if _, code := p.stop(t, unix.SIGTERM); code != exitDone {
+			t.Errorf("exit %d\n%s", code, p.stderr)
+		}
+	}
+}
+
+// check says where the kernel answers and what the driver can, and nothing of a polling core.
+func TestCheckInKernel(t *testing.T) {
+	w := newWire(t)
+	out, stderr, code := w.responder(t, "check", "-set", "nic.driver=xdp", "-set", "nic.device="+port)
+	for _, want := range []string{"no core polls: the kernel answers on CPU", "XDP features of port, driver veth: basic", "other end of port has no XDP program"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("exit %d, no %q in\n%s%s", code, want, out, stderr)
+		}
+	}
+	if strings.Contains(out, "isolated") {
+		t.Errorf("a polling core's findings:\n%s", out)
+	}
+	p := w.start(t, nil, "nic.driver=xdp")
+	if out, _, code := w.responder(t, "check", "-set", "nic.driver=auto", "-set", "nic.device="+port); code != exitFailed || !strings.Contains(out, "another responder or bench holds it") {
+		t.Errorf("exit %d with a responder on the interface\n%s", code, out)
+	}
+	p.stop(t, unix.SIGTERM)
+}
+
+// responder runs a command of the program in the responder's namespace.
+func (w *wire) responder(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	c := exec.Command(program(t), args...)
+	var out, err strings.Builder
+	c.Stdout, c.Stderr = &out, &err
+	w.here.do(t, func() { c.Run() })
+	return out.String(), err.String(), c.ProcessState.ExitCode()
+}
+
+// A pin answers on after SIGKILL; status finds it and says what it is, a responder joins it, unpin ends it.
+func TestPinned(t *testing.T) {
+	nictest.NeedBPFFS(t)
+	w := newWire(t)
+	ping := func(n int) {
+		t.Helper()
+		w.run(t, "ping", "-c", fmt.Sprint(n), "-i", "0.01", "-W", "60", ours4)
+	}
+	p := w.start(t, nil, "nic.driver=xdp", "nic.pin=lab-1", "respond.stamp_base=true")
+	ping(10)
+	p.Process.Kill()
+	p.Wait()
+	ping(10)
+
+	var s struct {
+		Pin, Device, Mode string
+		Attached, Running bool
+		Answered          uint64
+		Verdicts          map[string]uint64
+		Addresses         []string
+		Ports             []uint16 `json:"udp_ports"`
+	}
+	status := func(pings uint64) { // as soon as so many are counted: ping may end before its last ones are
+		t.Helper()
+		await.Holds(func() bool {
+			out, stderr, code := w.responder(t, "status", "-json", "lab-1")
+			s.Verdicts = nil
+			if err := json.Unmarshal([]byte(out), &s); err != nil || code != exitDone {
+				t.Fatalf("status: exit %d, %v\n%s%s", code, err, out, stderr)
+			}
+			return s.Verdicts["icmpv4"] >= pings
+		})
+	}
+	status(20)
+	if s.Pin != "lab-1" || s.Device != port || s.Mode != "strict" || !s.Attached || s.Running || s.Verdicts["icmpv4"] != 20 || s.Answered < 20 ||
+		len(s.Addresses) != 2 || len(s.Ports) != 1 {
+		t.Errorf("%+v", s)
+	}
+	if out, _, code := w.responder(t, "status"); code != exitDone || !strings.Contains(out, "no process is needed") || !regexp.MustCompile(`icmpv4 +20`).MatchString(out) {
+		t.Errorf("status: exit %d\n%s", code, out)
+	}
+	// Whoever comes without the pin is told of it.
+	_, stderr, code := w.responder(t, "-set", "nic.device="+port, "-set", "respond.addresses="+ours4+"/24", "-set", "nic.driver=xdp")
+	if code != exitFailed || !strings.Contains(stderr, `nic.pin = "lab-1"`) {
+		t.Errorf("without the pin: exit %d\n%s", code, stderr)
+	}
+	p = w.start(t, nil, "nic.driver=auto", "nic.pin=lab-1")
+	ping(10)
+	status(30)
+	if !s.Running || s.Verdicts["icmpv4"] != 30 {
+		t.Errorf("joined: %+v", s)
+	}
+	if summary, code := p.stop(t, unix.SIGTERM); code != exitDone || count(t, summary, "icmpv4") != 30 {
+		t.Errorf("exit %d\n%s%s", code, summary, p.stderr)
+	}
+	ping(10)
+	p = w.start(t, nil, "nic.driver=xdp", "nic.pin=lab-1")
+	if out, stderr, code := w.responder(t, "unpin", "lab-1"); code != exitDone || out != "" {
+		t.Errorf("unpin: exit %d\n%s%s", code, out, stderr)
+	}
+	if summary, code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), "taken off by somebody") {
+		t.Errorf("a responder whose program was unpinned: exit %d\n%s%s", code, summary, p.stderr)
+	}
+	if id := w.xdp(t); id != 0 {
+		t.Errorf("XDP program %d is left", id)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"status"}, exitDone, "nothing is pinned"},
+		{[]string{"status", "lab-1"}, exitFailed, `pin "lab-1": no such pin`},
+		{[]string{"unpin", "lab-1"}, exitFailed, `no such pin (pins: none)`},
+		{[]string{"unpin"}, exitUsage, "wants the name"},
+		{[]string{"unpin", "a/b"}, exitUsage, "cannot name a pin"},
+		{[]string{"status", "-x"}, exitUsage, "-x"},
+		{[]string{"-set", "nic.device=port", "-set", "respond.addresses=" + ours4, "-set", "nic.driver=afxdp", "-set", "nic.pin=x"}, exitUsage, "nic.pin"},
+		{[]string{"-set", "nic.device=port", "-set", "respond.addresses=" + ours4, "-set", "nic.pin=x.y"}, exitUsage, "cannot name a pin"},
+	} {
+		if out, stderr, code := w.responder(t, c.args...); code != c.code || !strings.Contains(out+stderr, c.says) {
+			t.Errorf("%v: exit %d\n%s%s", c.args, code, out, stderr)
+		}
+	}
+}

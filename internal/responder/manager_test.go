@@ -1,0 +1,74 @@
+package responder
+
+import (
+	"net"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/fastpath"
+)
+
+// The service manager hears that the responder is ready, that it is alive while it is, and that it ends.
+func TestServiceManager(t *testing.T) {
+	w := newWire(t)
+	for _, driver := range []string{"afpacket", "xdp"} {
+		t.Run(driver, func(t *testing.T) {
+			name := filepath.Join(t.TempDir(), "notify")
+			c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			hear := func(want string) {
+				t.Helper()
+				c.SetReadDeadline(time.Now().Add(time.Minute))
+				buf := make([]byte, 1000)
+				n, err := c.Read(buf)
+				if err != nil || !strings.HasPrefix(string(buf[:n]), want) {
+					t.Fatalf("heard %q, %v; want %q", buf[:n], err, want)
+				}
+			}
+			p := w.start(t, []string{"NOTIFY_SOCKET=" + name, "WATCHDOG_USEC=400000"}, "nic.driver="+driver, "nic.generic_xdp=true")
+			hear("READY=1\nSTATUS=" + strings.TrimSpace(p.ready))
+			hear("WATCHDOG=1")
+			hear("WATCHDOG=1")
+			if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			for {
+				c.SetReadDeadline(time.Now().Add(time.Minute))
+				buf := make([]byte, 1000)
+				n, err := c.Read(buf)
+				if err != nil {
+					t.Fatalf("no STOPPING=1: %v", err)
+				}
+				if string(buf[:n]) == "STOPPING=1" {
+					break
+				}
+			}
+			if _, code := p.end(t); code != 0 {
+				t.Errorf("exit code %d\n%s", code, p.stderr)
+			}
+		})
+	}
+}
+
+// A loop that makes no pass keeps the watchdog from being told that all is well.
+func TestTurned(t *testing.T) {
+	e := &engine{loops: []*loop{{responder: new(fastpath.Responder)}, {responder: new(fastpath.Responder)}}}
+	pass := func(i int) { e.loops[i].responder.Loop.Pass(0, 0) }
+	for i, c := range []struct {
+		passes []int
+		want   bool
+	}{{nil, false}, {[]int{0, 1}, true}, {nil, false}, {[]int{0}, false}, {[]int{1}, false}, {[]int{1, 0, 1}, true}} {
+		for _, l := range c.passes {
+			pass(l)
+		}
+		if got := e.turned(); got != c.want {
+			t.Errorf("step %d: %v, want %v", i, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package responder
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/internal/host/handover"
+	"github.com/rebound-nic/rebound/nic"
+)
+
+// services are the queue pairs of a device that carries messages.
+func (s *settings) services() []nic.Service {
+	all := []nic.Service{nic.EchoUD, nic.EchoSRD}
+	if s.respond.stampMessages {
+		all = append(all, nic.STAMPUD, nic.STAMPSRD)
+	}
+	return all
+}
+
+// checkMessages finds out whether the settings fit a device that carries messages, or frames, as far as nic.driver tells.
+func (s *settings) checkMessages() error {
+	switch {
+	case cards.CarriesMessages(s.nic.Driver):
+		return s.fits(nic.Info{Driver: s.nic.Driver}, true)
+	case s.nic.Driver == "auto" && cards.Named(s.nic.Device):
+		return nil // known once it is open
+	}
+	return s.fits(nic.Info{Driver: s.nic.Driver}, false)
+}
+
+// fits returns an error for a setting that means nothing to the driver of an open device.
+func (s *settings) fits(info nic.Info, messages bool) error {
+	switch {
+	case messages && len(s.respond.addresses) > 0:
+		return s.table.Fail("respond.addresses", "has to be empty: %s carries messages, and has no IP address (clients find it by respond.handover)", info.Driver)
+	case messages && len(s.respond.stamp.auth) > 0:
+		return s.table.Fail("respond.stamp_auth_ports", "are UDP ports: %s carries messages, and has none", info.Driver)
+	case !messages && len(s.respond.addresses) == 0:
+		return s.table.Fail("respond.addresses", "is empty: name the addresses to answer for, such as \"10.0.0.2/24\"")
+	case !messages && s.respond.handover.IsValid():
+		return s.table.Fail("respond.handover", "is for devices that carry messages (efa); %s carries frames", info.Driver)
+	case !messages && s.respond.stampMessages:
+		return s.table.Fail("respond.stamp_messages", "is for devices that carry messages (efa); %s carries frames, for which there is respond.stamp_ports", info.Driver)
+	}
+	return nil
+}
+
+// readyMessages is the line that says that answering has begun, on a device that carries messages: its GID and Q_Key, the
+// numbers of the queue pairs of each service, those of the first core first, and where they are handed over.
+func readyMessages(info nic.Info, m nic.Messenger, hand *handover.Server) string {
+	all := m.Endpoints()
+	line := fmt.Sprintf("ready driver=%s device=%s gid=%v qkey=%#x", info.Driver, info.Device, all[0].GID, all[0].QKey)
+	for s := range nic.Service(nic.Services) {
+		var numbers []string
+		for _, e := range all {
+			if e.Service == s {
+				numbers = append(numbers, fmt.Sprint(e.QPN))
+			}
+		}
+		if numbers != nil {
+			line += fmt.Sprintf(" %v=%s", s, strings.Join(numbers, ","))
+		}
+	}
+	if hand != nil {
+		line += " handover=" + hand.String()
+	}
+	return line
+}

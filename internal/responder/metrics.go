@@ -1,0 +1,157 @@
+package responder
+
+import (
+	"strconv"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/internal/host/metrics"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+// common are the families that every responder's page has.
+type common struct {
+	answered, refused, turnaround, frames, bytes, trouble, own *metrics.Family
+
+	counters nic.Stats
+	ticks    ticks // of the histogram that is written: it is too large for a stack, and stays
+}
+
+func newCommon(p *metrics.Page, turnaround string) common {
+	return common{
+		answered:   p.Counter("rebound_answered_total", "Frames answered.", "kind", "queue"),
+		refused:    p.Counter("rebound_refused_total", "Frames refused.", "queue", "reason"),
+		turnaround: p.Family(dto.MetricType_HISTOGRAM, "rebound_turnaround_seconds", turnaround, "queue"),
+		frames:     p.Counter("rebound_device_frames_total", "Frames through the device.", "direction"),
+		bytes:      p.Counter("rebound_device_bytes_total", "Bytes through the device.", "direction"),
+		trouble:    p.Counter("rebound_device_trouble_total", "What went wrong at the device.", "kind"),
+		own:        p.Counter("rebound_device_own_total", "The device's own counters.", "counter"),
+	}
+}
+
+// verdicts is what became of frames, by kind and reason.
+func (c *common) verdicts(counts fastpath.Stats, queue string) {
+	for i, n := range counts {
+		if verdict := fastpath.Verdict(i); verdict.Answered() {
+			c.answered.Set(float64(n), verdict.String(), queue)
+		} else {
+			c.refused.Set(float64(n), queue, verdict.String())
+		}
+	}
+}
+
+func (c *common) device(p nic.Port) {
+	s := &c.counters
+	if p.ReadStats(s) != nil {
+		return
+	}
+	c.frames.Set(float64(s.RxFrames), "rx")
+	c.frames.Set(float64(s.TxFrames), "tx")
+	c.bytes.Set(float64(s.RxBytes), "rx")
+	c.bytes.Set(float64(s.TxBytes), "tx")
+	for _, n := range troubles(s) {
+		c.trouble.Set(float64(n.value), n.name)
+	}
+	for name, n := range s.Extra {
+		c.own.Set(float64(n), name)
+	}
+}
+
+// scraped is what a scrape of a responder with loops shows.
+type scraped struct {
+	*view
+	common
+	wait, gap, sessions, collected *metrics.Family
+
+	queues    []string
+	quantiles []metrics.Quantile
+	unit      float64 // seconds of a tick
+}
+
+func newPage(v *view) (*metrics.Page, *scraped) {
+	out := new(metrics.Page)
+	p := &scraped{
+		view:      v,
+		common:    newCommon(out, "From the start of a pass that found frames to its last reply being posted: one value for each pass."),
+		wait:      out.Family(dto.MetricType_SUMMARY, "rebound_wait_seconds", "What a frame that arrives at a random moment waits for the polling loop: the gaps, weighted by their length. The sum is left at 0.", "queue"),
+		gap:       out.Family(dto.MetricType_HISTOGRAM, "rebound_gap_seconds", "From one pass of the polling loop to the next: one value for each pass. See rebound_wait_seconds.", "queue"),
+		sessions:  out.Counter("rebound_stamp_sessions_total", "Test sessions of a stateful STAMP reflector: begun; ended, their place taken after respond.stamp_idle; displaced, their place taken before that.", "event", "mode", "queue"),
+		collected: out.Counter("rebound_collections_total", "Times that the loops were stopped for a garbage collection."),
+		unit:      tick(v.clock),
+	}
+	for _, l := range v.loops {
+		p.queues = append(p.queues, strconv.Itoa(l.queue))
+	}
+	for _, q := range []float64{0.5, 0.9, 0.99, 0.999, 0.9999, 1} {
+		p.quantiles = append(p.quantiles, metrics.Quantile{Of: q})
+	}
+	return out, p
+}
+
+func (p *scraped) countSessions(s fastpath.Sessions, mode, queue string) {
+	p.sessions.Set(float64(s.Begun), "begun", mode, queue)
+	p.sessions.Set(float64(s.Ended), "ended", mode, queue)
+	p.sessions.Set(float64(s.Displaced), "displaced", mode, queue)
+}
+
+// collect puts the numbers of now on the page. It makes next to no garbage (TestScrapeLeavesLittle).
+func (p *scraped) collect() {
+	for i, l := range p.loops {
+		queue := p.queues[i]
+		p.verdicts(l.responder.Stats(), queue)
+		open, sealed := l.responder.Sessions()
+		p.countSessions(open, "unauthenticated", queue)
+		p.countSessions(sealed, "authenticated", queue)
+		p.load(&l.responder.Loop.Turnaround)
+		writeHistogram(p.turnaround, &p.ticks, p.unit, p.start, queue)
+		p.load(&l.responder.Loop.Gap)
+		writeHistogram(p.gap, &p.ticks, p.unit, p.start, queue)
+		for j := range p.quantiles {
+			q := &p.quantiles[j]
+			ticks := p.ticks.greatest
+			if q.Of < 1 {
+				ticks = p.ticks.wait(q.Of)
+			}
+			q.Value = float64(p.clock.Nanoseconds(ticks)) / 1e9
+		}
+		p.wait.Summary(p.ticks.n, p.quantiles, queue)
+	}
+	p.device(p.dev)
+	p.collected.Set(float64(p.collections.Load()))
+}
+
+func (p *scraped) load(h *polling.Histogram) {
+	p.ticks = ticks{}
+	p.ticks.add(h)
+}
+
+// tick is the length of the counter's tick in seconds.
+func tick(c *latency.Clock) float64 { return float64(c.Nanoseconds(1<<32)) / (1 << 32) / 1e9 }
+
+// kernelScraped is what a scrape shows of a program in the kernel. Its frames are of no one queue.
+type kernelScraped struct {
+	*inTheKernel
+	common
+	delivery *metrics.Family
+}
+
+func newKernelPage(k *inTheKernel) (*metrics.Page, *kernelScraped) {
+	out := new(metrics.Page)
+	return out, &kernelScraped{k, newCommon(out, "From the program's start to its end, of a random reply in sixteen."),
+		out.Family(dto.MetricType_HISTOGRAM, "rebound_delivery_seconds", "From the card's time stamp to the program's start, of the same replies, where the card's times are to be had.", "queue")}
+}
+
+func (p *kernelScraped) collect() {
+	const all = "all"
+	p.verdicts(p.inTheKernel.device.Verdicts(), all)
+	p.ticks = ticksOf(p.inTheKernel.device.Turnaround())
+	writeHistogram(p.turnaround, &p.ticks, 1e-9, p.inTheKernel.device.Since(), all)
+	if h := p.inTheKernel.device.Delivery(); h.Greatest > 0 {
+		p.ticks = ticksOf(h)
+		writeHistogram(p.delivery, &p.ticks, 1e-9, p.inTheKernel.device.Since(), all)
+	}
+	p.common.device(p.inTheKernel.device)
+}

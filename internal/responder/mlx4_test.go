@@ -1,0 +1,87 @@
+package responder
+
+import (
+	"bufio"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/programs"
+)
+
+// On a pair of ConnectX-3 models the bench is answered, ICMP and UDP, with frames that go inline and such that do not; a
+// responder that was killed leaves nothing behind that keeps the next one from answering.
+func TestAnswersOnMlx4(t *testing.T) {
+	here, there, end := adapters(t, "mlx4")
+	bench := programs.Path(t, "bench")
+	start := func(sets ...string) *process {
+		t.Helper()
+		args := []string{"-set", "nic.device=" + here, "-set", "respond.addresses=10.0.0.2/24", "-set", "respond.udp_ports=[7]"}
+		for _, s := range sets {
+			args = append(args, "-set", s)
+		}
+		p := &process{Cmd: exec.Command(program(t), args...), stderr: &lockedBuffer{}}
+		p.Stderr = p.stderr
+		out, err := p.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.stdout = bufio.NewReader(out)
+		if err := p.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if p.ProcessState == nil {
+				p.Process.Kill()
+				p.Wait()
+			}
+		})
+		if p.ready, err = p.stdout.ReadString('\n'); err != nil || !strings.HasPrefix(p.ready, "ready driver=mlx4 device=vfio-user:") {
+			p.Wait()
+			t.Fatalf("not ready: %q, %v\n%s", p.ready, err, p.stderr)
+		}
+		return p
+	}
+	run := func(args ...string) {
+		t.Helper()
+		dir := filepath.Join(t.TempDir(), "run")
+		c := exec.Command(bench, append([]string{"run", "-driver", "mlx4", "-iface", there, "-source", "10.0.0.3", "-target", "10.0.0.2", "-closed", "-count", "60",
+			"-timeout", "20s", "-warmup", "0s", "-runs", "1", "-self-test", "0s", "-out", dir}, args...)...)
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("bench %v: %v\n%s", args, err, out)
+		}
+		r, err := report.Read(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Counts.Received+r.Counts.Late != 60 || r.Counts.Corrupt != 0 || r.Device.Driver != "mlx4" || r.Device.Backend != "sim" {
+			t.Errorf("%v: %+v, %+v", args, r.Counts, r.Device)
+		}
+	}
+	p := start()
+	run()
+	run("-proto", "udp", "-port", "7", "-size", "224")
+	run("-proto", "udp", "-port", "7", "-size", "1514")
+	if err := p.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	p.Wait()
+	p = start("nic.push=off")
+	run()
+	if s, code := p.stop(t, unix.SIGTERM); code != 0 {
+		t.Errorf("exit code %d\n%s\n%s", code, s, p.stderr)
+	}
+	for _, v := range end() {
+		if !strings.Contains(v, "DMA while bus mastering is off") { // of the killed one
+			t.Error("violation: ", v)
+		}
+	}
+	c := exec.Command(program(t), "-set", "nic.device="+here, "-set", "respond.addresses=10.0.0.2/24", "-set", "nic.port=3")
+	if out, _ := c.CombinedOutput(); c.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "nic.port: 3 is neither port 1 nor 2") {
+		t.Errorf("nic.port=3: exit code %d\n%s", c.ProcessState.ExitCode(), out)
+	}
+}

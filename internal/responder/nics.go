@@ -1,0 +1,115 @@
+package responder
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"text/tabwriter"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+)
+
+// nicsCommand lists the interfaces of this network namespace and the network functions on the PCI bus, each with what
+// would drive it or why nothing does.
+func nicsCommand(args []string, stdout, _ io.Writer) error {
+	if len(args) > 0 {
+		return usageError(fmt.Sprintf("unexpected argument %q", args[0]))
+	}
+	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	if err := listInterfaces(w); err != nil {
+		return err
+	}
+	w.Flush() // the second table has columns of its own
+	if err := listFunctions(w); err != nil {
+		return err
+	}
+	w.Flush()
+	if err := listPorts(w, os.DirFS("/sys")); err != nil {
+		return err
+	}
+	return w.Flush()
+}
+
+func listInterfaces(w io.Writer) error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("interfaces: %w", err)
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("socket for ethtool: %w", err)
+	}
+	defer unix.Close(fd)
+	fmt.Fprintln(w, "INTERFACE\tKERNEL DRIVER\tLINK\tMTU\tMAC\tDRIVEN BY")
+	for _, l := range links {
+		a := l.Attrs()
+		driver := "-"
+		if d, err := unix.IoctlGetEthtoolDrvinfo(fd, a.Name); err == nil {
+			driver = unix.ByteSliceToString(d.Driver[:])
+		}
+		state := "down"
+		if a.RawFlags&unix.IFF_RUNNING != 0 {
+			state = "up"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\n", a.Name, driver, state, a.MTU, a.HardwareAddr, drivable(a))
+	}
+	return nil
+}
+
+// drivable names the drivers for an interface, or says why there is none.
+func drivable(a *netlink.LinkAttrs) string {
+	switch {
+	case a.Flags&net.FlagLoopback != 0:
+		return "none: loopback"
+	case a.EncapType == "infiniband":
+		return "none: IPoIB (mlx4 does that itself, once it has the card)"
+	case a.EncapType != "ether":
+		return "none: no Ethernet (" + a.EncapType + ")"
+	case a.Flags&net.FlagUp == 0:
+		return "none: down (ip link set " + a.Name + " up)"
+	case a.MasterIndex != 0:
+		return "none: its frames go to the bridge or bond that it belongs to"
+	case a.Xdp != nil && a.Xdp.Attached:
+		return fmt.Sprintf("afpacket (XDP program %d is attached, which bars xdp and afxdp)", a.Xdp.ProgId)
+	}
+	return "xdp, afxdp, afpacket"
+}
+
+// listFunctions lists the functions of PCI class 02h, network controllers.
+func listFunctions(w io.Writer) error {
+	found, err := pci.List()
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	fmt.Fprintln(w, "PCI FUNCTION\tID\tKERNEL DRIVER\tINTERFACE\tIOMMU GROUP\tDRIVEN BY")
+	for _, f := range found {
+		fmt.Fprintf(w, "%s\t%v\t%s\t%s\t%s\t%s\n", f.Address, f.ID, dash(f.Driver), dash(join(f.Interfaces)), dash(f.Group), mover(f))
+	}
+	return nil
+}
+
+// mover names the driver for a function, and what has to be done before it can have it.
+func mover(f pci.Found) string {
+	driver := cards.DriverFor(f.ID)
+	switch {
+	case driver == "":
+		return "none: no driver for this ID"
+	case f.Driver == "vfio-pci":
+		return driver
+	case f.Group == "":
+		return driver + ", without an IOMMU (nic.unsafe_no_iommu)"
+	}
+	return driver + ", after `responder bind " + f.Address + "`"
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,148 @@
+package responder
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic/drivers/xdp"
+)
+
+// pinStatus is a pin as `responder status -json` prints it, one object a line.
+type pinStatus struct {
+	xdp.About
+	Attached   bool              `json:"attached"` // the interface is there, and the program on it
+	Running    bool              `json:"running"`  // the responder that joined it last runs
+	Answered   uint64            `json:"answered"`
+	Refused    uint64            `json:"refused"`
+	Verdicts   map[string]uint64 `json:"verdicts"`
+	Turnaround *quantiled        `json:"turnaround_ns,omitempty"` // of a random reply in sixteen, from the program's start to its end
+}
+
+type quantiled struct {
+	Count uint64 `json:"count"`
+	P50   uint64 `json:"p50"`
+	P99   uint64 `json:"p99"`
+	P999  uint64 `json:"p99.9"`
+	Max   uint64 `json:"max"`
+}
+
+func statusFlags(asJSON *bool) *flag.FlagSet {
+	f := flag.NewFlagSet("status", flag.ContinueOnError)
+	f.BoolVar(asJSON, "json", false, "print one JSON object a line")
+	return f
+}
+
+// statusCommand shows what is pinned, or the one pin that is named.
+func statusCommand(args []string, stdout, _ io.Writer) error {
+	var asJSON bool
+	f := statusFlags(&asJSON)
+	f.SetOutput(io.Discard)
+	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return err
+	} else if err != nil {
+		return usageError(err.Error())
+	}
+	names := f.Args()
+	switch {
+	case len(names) > 1:
+		return usageError("status wants one name of a pin, or none for all")
+	case len(names) == 1:
+		if err := xdp.CheckPin(names[0]); err != nil {
+			return usageError(err.Error())
+		}
+	default:
+		var err error
+		if names, err = xdp.Pins(); err != nil {
+			return err
+		}
+	}
+	if len(names) == 0 && !asJSON {
+		fmt.Fprintln(stdout, "nothing is pinned")
+	}
+	var failed error
+	for _, name := range names {
+		p, err := xdp.Look(name)
+		if err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
+		if asJSON {
+			b, err := json.Marshal(statusOf(p))
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(stdout, "%s\n", b)
+		} else {
+			printPin(stdout, p)
+		}
+		p.Close()
+	}
+	return failed
+}
+
+func statusOf(p *xdp.Pinned) pinStatus {
+	counts := p.Verdicts()
+	s := pinStatus{About: p.About, Attached: p.Attached, Running: runs(p.About.PID), Answered: counts.Answered(), Refused: counts.Refused(),
+		Verdicts: map[string]uint64{}}
+	if !s.Running { // nobody relates the card's clock to the kernel's
+		s.T2 = "program"
+	}
+	for i, n := range counts {
+		if n > 0 {
+			s.Verdicts[fastpath.Verdict(i).String()] = n
+		}
+	}
+	if t := ticksOf(p.Turnaround()); t.n > 0 {
+		s.Turnaround = &quantiled{t.n, t.quantile(0.5), t.quantile(0.99), t.quantile(0.999), t.greatest}
+	}
+	return s
+}
+
+func printPin(out io.Writer, p *xdp.Pinned) {
+	a := p.About
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	defer w.Flush()
+	state := "answers, and no process is needed for it"
+	switch {
+	case !p.Attached:
+		state = "answers nothing: its interface is gone. The counts are kept for one of that name"
+	case runs(a.PID):
+		state = fmt.Sprintf("answers; process %d runs", a.PID)
+	}
+	fmt.Fprintf(w, "pin\t%s\t%s\n", a.Pin, state)
+	fmt.Fprintf(w, "device\t%s\t%s, mac %s, network namespace %d\n", a.Device, a.Hook, a.MAC, a.Namespace)
+	fmt.Fprintf(w, "addresses\t%s\t%s\n", strings.Join(a.Addresses, ","), a.Mode)
+	fmt.Fprintf(w, "since\t%s\tjoined %s\n", a.Since.Format(time.DateTime), a.Updated.Format(time.DateTime))
+	counts := p.Verdicts()
+	printCounts(w, &counts)
+	printProgram(w, p.Turnaround(), xdp.Histogram{})
+}
+
+// runs reports whether a process is there and is a responder, as far as can be told from here: its PID may be another
+// namespace's.
+func runs(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	return err == nil && strings.HasPrefix(string(b), "responder")
+}
+
+// unpinCommand ends a pin.
+func unpinCommand(args []string, _, _ io.Writer) error {
+	if len(args) == 1 && (args[0] == "-h" || args[0] == "-help" || args[0] == "--help") {
+		return flag.ErrHelp
+	}
+	if len(args) != 1 {
+		return usageError("unpin wants the name of one pin (responder status lists them)")
+	}
+	if err := xdp.CheckPin(args[0]); err != nil || args[0] == "" {
+		return usageError(fmt.Sprintf("%q cannot name a pin", args[0]))
+	}
+	return xdp.Unpin(args[0])
+}

@@ -1,0 +1,205 @@
+package responder
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/internal/host/setting"
+	"github.com/rebound-nic/rebound/internal/host/stampkey"
+	"github.com/rebound-nic/rebound/latency"
+)
+
+// stampSettings are those of [respond] that begin with stamp_, but for those of messages.
+type stampSettings struct {
+	ports, auth []uint16
+	base        bool
+	mode        string
+	sessions    int
+	idle        time.Duration
+	key         stampkey.Key
+	tlvs        bool
+	location    bool
+	dscp        []int
+	clockError  time.Duration // 0 for what the kernel says
+}
+
+// anyDSCP is respond.stamp_dscp = "any".
+const anyDSCP = -1
+
+func (s *stampSettings) settings() []setting.Setting {
+	return []setting.Setting{
+		setting.Ints("respond.stamp_ports", &s.ports, nil, parsePort,
+			"UDP ports that answer as a STAMP Session-Reflector (RFC 8762; its own port is 862), with the times of receipt and reply."),
+		setting.Bool("respond.stamp_base", &s.base, false,
+			"Answer test packets of 14 to 40 bytes with STAMP's 44 (RFC 8762 §4.6), for TWAMP-Light senders that do not pad. These "+
+				"are the only replies that are longer than their requests."),
+		setting.OneOf("respond.stamp_mode", &s.mode, "stateless", []setting.Choice{
+			{Name: "stateless", Doc: "every reply has the number of its request."},
+			{Name: "stateful", Doc: "replies are numbered by session, from 0 on, by which a sender tells the way on which a packet was lost " +
+				"(RFC 8762 §4.2). A session is what comes from one address and port to one of ours with one session identifier (RFC 8972 §3). Not " +
+				"with driver xdp."},
+		}, "Who numbers the replies to test packets:"),
+		setting.Int("respond.stamp_sessions", &s.sessions, 1024, func(n int) error {
+			if n < 1 || n > 1<<20 {
+				return fmt.Errorf("%d is not a number of sessions (1 to %d)", n, 1<<20)
+			}
+			return nil
+		}, "stateful: how many sessions find a place on each core, at 144 bytes or more each; authenticated ones have as many places of their own. A new "+
+			"session beyond them displaces the one that was silent longest among those that were silent for more than four times as long as they "+
+			"lasted. If there is none its packets are refused (stamp_sessions)."),
+		setting.Parsed("respond.stamp_idle", &s.idle, "60s", func(text string) (time.Duration, error) {
+			d, err := time.ParseDuration(text)
+			if err != nil || d < time.Second || d > 24*time.Hour {
+				return 0, fmt.Errorf("%q is not a duration from 1s to 24h", text)
+			}
+			return d, nil
+		}, "stateful: a session that was silent for so long is over, and makes room; a later packet of it is the first of a new one."),
+		setting.Ints("respond.stamp_auth_ports", &s.auth, nil, parsePort,
+			"UDP ports that answer in STAMP's authenticated mode (RFC 8762 §4.4), and to nothing whose HMAC is not right. They need "+
+				"respond.stamp_key. Not with drivers xdp and efa."),
+		setting.Parsed("respond.stamp_key", &s.key, "", stampkey.Parse,
+			"The key of STAMP's HMACs: the path of a file, with a slash in it, that only its owner may read and that holds 64 hexadecimal digits "+
+				"(openssl rand -hex 32 makes some); or here those digits, in a file that only its owner may read. It serves the "+
+				"authenticated mode and the HMAC TLV, is read once at the start, and printed nowhere."),
+		setting.Bool("respond.stamp_tlvs", &s.tlvs, false,
+			"Understand the extensions of test packets (RFC 8972): Extra Padding, Location, Timestamp Information, Class of Service, Direct "+
+				"Measurement (stateful only), Access Report, Follow-Up Telemetry and HMAC; others go back with flag U. Without, all go back as "+
+				"they came, with the flag U that senders set. Not with driver xdp."),
+		setting.Bool("respond.stamp_location", &s.location, true,
+			"stamp_tlvs: tell senders that ask (Location TLV) the ports, addresses and source MAC that their packets had when they came; false "+
+				"fills them with zeros."),
+		setting.Names("respond.stamp_dscp", &s.dscp, nil, parseDSCP,
+			"stamp_tlvs: the DSCPs that senders may choose for their replies (Class of Service TLV): a list of numbers (0 to 63), or \"any\", with which "+
+				"any sender that the guard allows can put replies into any class of your network. A reply that may not have what its sender asked for "+
+				"has the DSCP of its request, and says so."),
+		setting.Interval("respond.stamp_clock_error", &s.clockError, time.Nanosecond,
+			"By how much this host's clock is wrong at most, where you know and the kernel does not: with PTP (ptp4l, phc2sys), say. Test packets then "+
+				"call the clock synchronised and carry this. \"0s\" is what the kernel says of its clock (adjtimex: maxerror), as chronyd and ntpd tell it; "+
+				"phc2sys, ptp4l and systemd-timesyncd tell it none, and packets then carry the greatest error there is."),
+	}
+}
+
+func parseDSCP(text string) (int, error) {
+	if text == "any" {
+		return anyDSCP, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > 63 {
+		return 0, fmt.Errorf("%q is not a DSCP (0 to 63), nor \"any\"", text)
+	}
+	return n, nil
+}
+
+// checkStamp is check for what concerns STAMP. file is the configuration's, empty without one.
+func (s *settings) checkStamp(file string) error {
+	p := &s.respond.stamp
+	for i, port := range p.ports {
+		if slices.Contains(s.respond.udp, port) {
+			return s.table.FailAt("respond.stamp_ports", i, "port %d is in respond.udp_ports already", port)
+		}
+	}
+	if err := s.twice("respond.stamp_ports", p.ports); err != nil {
+		return err
+	}
+	for i, port := range p.auth {
+		if slices.Contains(s.respond.udp, port) || slices.Contains(p.ports, port) {
+			return s.table.FailAt("respond.stamp_auth_ports", i, "port %d is in respond.udp_ports or respond.stamp_ports already", port)
+		}
+	}
+	if err := s.twice("respond.stamp_auth_ports", p.auth); err != nil {
+		return err
+	}
+	if len(p.dscp) > 1 && slices.Contains(p.dscp, anyDSCP) {
+		return s.table.FailAt("respond.stamp_dscp", slices.Index(p.dscp, anyDSCP), "\"any\" stands alone")
+	}
+	if err := s.checkKey(file); err != nil {
+		return err
+	}
+	if key, what := s.beyondKernel(); key != "" && s.nic.InKernel() {
+		return s.table.Fail(key, "driver xdp %s; take afxdp", what)
+	}
+	return nil
+}
+
+// beyondKernel is the first setting that asks for more than driver xdp does, and what that does instead.
+func (s *settings) beyondKernel() (key, what string) {
+	switch p := &s.respond.stamp; {
+	case p.mode == "stateful":
+		return "respond.stamp_mode", "keeps no sessions of STAMP"
+	case len(p.auth) > 0:
+		return "respond.stamp_auth_ports", "computes no HMAC"
+	case p.tlvs:
+		return "respond.stamp_tlvs", "has the TLVs of test packets go back as they came"
+	case p.clockError > 0:
+		return "respond.stamp_clock_error", "says of its clock what the kernel says"
+	}
+	return "", ""
+}
+
+func (s *settings) checkKey(file string) error {
+	p := &s.respond.stamp
+	if p.key.Bytes() == nil {
+		if len(p.auth) > 0 {
+			return s.table.Fail("respond.stamp_auth_ports", "need respond.stamp_key")
+		}
+		return nil
+	}
+	if !p.key.Typed() {
+		return nil
+	}
+	var at *setting.Error
+	if errors.As(s.table.Fail("respond.stamp_key", ""), &at) && at.Where == "-set" {
+		return s.table.Fail("respond.stamp_key", "would be seen by all in the list of processes: name a file that holds it")
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := stampkey.Private(f); err != nil {
+		return s.table.Fail("respond.stamp_key", "%w", err)
+	}
+	return nil
+}
+
+// reflector is what match has of it, but for what takes a clock.
+func (p *stampSettings) reflector() (r fastpath.Reflector) {
+	r.AuthPorts, r.Key, r.TLVs, r.HideLocation = p.auth, p.key.Bytes(), p.tlvs, !p.location
+	if p.mode == "stateful" {
+		r.Sessions = p.sessions
+	}
+	for _, d := range p.dscp {
+		if d == anyDSCP {
+			r.DSCPs = ^uint64(0)
+		} else {
+			r.DSCPs |= 1 << d
+		}
+	}
+	return r
+}
+
+// stampAsked reports whether test packets are answered at all.
+func (s *settings) stampAsked() bool {
+	p := &s.respond.stamp
+	return len(p.ports) > 0 || len(p.auth) > 0 || s.respond.stampMessages
+}
+
+// timed fills in what of match takes a clock.
+func (p *stampSettings) timed(c *fastpath.Config, clock *latency.Clock) {
+	c.TicksPerSecond = clock.Ticks(time.Second)
+	c.Reflector.Idle = clock.Ticks(p.idle)
+}
+
+// kernelCannot says why driver auto does not take xdp, or nothing.
+func (s *settings) kernelCannot() string {
+	if key, what := s.beyondKernel(); key != "" && s.nic.Driver == "auto" && !cards.Named(s.nic.Device) {
+		return fmt.Sprintf("xdp %s (%s)", what, key)
+	}
+	return ""
+}

@@ -1,0 +1,88 @@
+package responder
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The reflector in a whole responder: sessions, the authenticated mode and TLVs, asked by a socket of the kernel's over veth. The
+// driver is left to auto, which has to know that xdp is none of it.
+func TestReflector(t *testing.T) {
+	w := newWire(t)
+	key := sha256.Sum256([]byte("a key of this test"))
+	file := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(file, []byte(hex.EncodeToString(key[:])+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := w.start(t, nil, "respond.stamp_mode=stateful", "respond.stamp_auth_ports=863", "respond.stamp_key="+file,
+		"respond.stamp_tlvs=true", "respond.stamp_clock_error=3us", "stats.interval=1s")
+	if strings.Contains(p.ready, "driver=xdp") || !p.logs("xdp keeps no sessions of STAMP") {
+		t.Errorf("%s%s", p.ready, p.stderr)
+	}
+	sign := func(b []byte) []byte {
+		m := hmac.New(sha256.New, key[:])
+		m.Write(b)
+		return m.Sum(nil)[:16]
+	}
+	for _, to := range []string{ours4, ours6} {
+		ask := func(port int) func(packet []byte, within time.Duration) []byte {
+			var c net.Conn
+			w.there.do(t, func() {
+				var err error
+				if c, err = net.Dial("udp", net.JoinHostPort(to, fmt.Sprint(port))); err != nil {
+					t.Fatal(err)
+				}
+			})
+			t.Cleanup(func() { c.Close() })
+			return func(packet []byte, within time.Duration) []byte {
+				c.SetDeadline(time.Now().Add(within))
+				if _, err := c.Write(packet); err != nil {
+					t.Fatal(err)
+				}
+				b := make([]byte, 2000)
+				n, err := c.Read(b)
+				if err != nil {
+					return nil
+				}
+				return b[:n]
+			}
+		}
+		const patience = 20 * time.Second // a busy machine; one packet is on its way at a time, so none may be lost
+		for range 2 {
+			send := ask(862)
+			for i := range uint32(3) {
+				b := make([]byte, 44, 52)
+				binary.BigEndian.PutUint32(b, 1000+i)
+				g := send(append(b, 0x80, 3, 0, 4, 0, 0, 0, 0), patience)
+				if len(g) != 52 || binary.BigEndian.Uint32(g) != i || binary.BigEndian.Uint32(g[24:]) != 1000+i || !bytes.Equal(g[44:], []byte{0, 3, 0, 4, 1, 2, 1, 2}) {
+					t.Fatalf("%s: reply %d of a session: %x", to, i, g)
+				}
+				if e := binary.BigEndian.Uint16(g[12:]); e>>15 != 1 || e&0xff == 0 {
+					t.Errorf("error estimate %#x", e)
+				}
+			}
+		}
+		send := ask(863)
+		b := make([]byte, 96)
+		g := send(append(b, sign(b)...), patience)
+		if len(g) != 112 || !bytes.Equal(g[96:], sign(g[:96])) {
+			t.Errorf("%s: authenticated: %x", to, g)
+		}
+		if g := send(make([]byte, 112), 300*time.Millisecond); g != nil {
+			t.Errorf("%s: a forgery is answered: %x", to, g)
+		}
+	}
+	if strings.Contains(p.stderr.String(), hex.EncodeToString(key[:8])) {
+		t.Error("the log has the key in it")
+	}
+}

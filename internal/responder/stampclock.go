@@ -1,0 +1,97 @@
+package responder
+
+import (
+	"context"
+	"math/big"
+	"math/bits"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+// stampClock is how the cycle counter relates to the time of day, for STAMP's timestamps.
+type stampClock struct {
+	now  atomic.Pointer[fastpath.Clock]
+	rate uint64        // the counter's own, as in fastpath.Clock
+	err  time.Duration // by how much the clock is wrong at most, 0 for what the kernel says
+}
+
+// related is how often the two clocks are related. What steers the time of day changes its rate by some parts in a million: between two
+// of these that is some nanoseconds, where it is in a second as much as PTP claims in all.
+const related = 100 * time.Millisecond
+
+func newStampClock(c *latency.Clock, err time.Duration) *stampClock {
+	rate, _ := new(big.Float).Quo(new(big.Float).SetMantExp(big.NewFloat(1), 64), big.NewFloat(c.Info().Frequency)).Uint64()
+	s := &stampClock{rate: rate, err: err}
+	s.update()
+	return s
+}
+
+// keep follows the time of day, which is steered, and may be set, while the loops run.
+func (s *stampClock) keep(ctx context.Context) {
+	t := time.NewTicker(related)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			s.update()
+		}
+	}
+}
+
+// update relates the two clocks again, by the closest of some pairs of readings, since anything may come between two.
+func (s *stampClock) update() {
+	c := &fastpath.Clock{}
+	best := ^uint64(0)
+	for range 8 {
+		before := polling.TSC()
+		now := time.Now()
+		after := polling.TSC()
+		if width := after - before; width < best {
+			best = width
+			c.TSC, c.NTP = before+width/2, ntp(now)
+		}
+	}
+	c.Rate = s.slewed(s.now.Load(), c)
+	c.ErrorEstimate = s.estimate()
+	s.now.Store(c)
+}
+
+// slewed is the rate of the time of day between two of its readings. Where that is further from the counter's own than the kernel steers
+// a clock (500 ppm, adjtimex(2)), the clock was set meanwhile, and the counter's is the better guess.
+func (s *stampClock) slewed(before, now *fastpath.Clock) uint64 {
+	if before == nil || now.TSC-before.TSC <= (now.NTP-before.NTP)>>32 {
+		return s.rate
+	}
+	d := now.NTP - before.NTP
+	rate, _ := bits.Div64(d>>32, d<<32, now.TSC-before.TSC)
+	if off := int64(rate - s.rate); off > int64(s.rate/2000) || -off > int64(s.rate/2000) {
+		return s.rate
+	}
+	return rate
+}
+
+// estimate is by how much the time of day is wrong at most: what the kernel says is an upper bound that grows by itself until
+// whatever disciplines the clock renews it (adjtimex(2)).
+func (s *stampClock) estimate() uint16 {
+	if s.err > 0 {
+		return fastpath.ErrorEstimate(true, s.err.Seconds())
+	}
+	var t unix.Timex
+	state, err := unix.Adjtimex(&t)
+	synchronised := err == nil && state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0
+	return fastpath.KernelEstimate(synchronised, t.Maxerror)
+}
+
+// ntp returns t in the format of RFC 5905 §6: seconds since 1900 above, their fraction below.
+func ntp(t time.Time) uint64 {
+	const epoch = 2_208_988_800 // seconds from 1900 to 1970
+	return uint64(t.Unix()+epoch)<<32 | uint64(t.Nanosecond())<<32/1e9
+}

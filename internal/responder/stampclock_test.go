@@ -1,0 +1,45 @@
+package responder
+
+import (
+	"testing"
+
+	"github.com/rebound-nic/rebound/fastpath"
+)
+
+// A clock that is steered is followed by its own rate, one that was set by the counter's.
+func TestSlewedClock(t *testing.T) {
+	const ticks, second = 2_600_000_000, 1 << 32
+	s := &stampClock{rate: 1 << 63 / ticks * 2} // 2^64 to 2.6 GHz, nearly
+	at := func(tsc, ntp uint64) *fastpath.Clock { return &fastpath.Clock{TSC: tsc, NTP: ntp} }
+	start := at(1000, 3_900_000_000<<32)
+	for name, c := range map[string]struct {
+		before *fastpath.Clock
+		passed float64 // of the time of day, while the counter moves by a tenth of a second
+		ppm    float64
+	}{
+		"the first":        {nil, 0.1, 0},
+		"as it was":        {start, 0.1, 0},
+		"faster":           {start, 0.1 * (1 + 40e-6), 40},
+		"slower":           {start, 0.1 * (1 - 499e-6), -499},
+		"set forward":      {start, 0.1 + 100e-6, 0},
+		"set back":         {start, 0.1 - 100e-6, 0},
+		"set back an hour": {start, -3600, 0},
+		"set far forward":  {start, 1e9, 0},
+	} {
+		now := at(start.TSC+ticks/10, start.NTP+uint64(int64(c.passed*second)))
+		if c.before != nil {
+			now.TSC = c.before.TSC + ticks/10
+		}
+		got := (float64(s.slewed(c.before, now))/float64(s.rate) - 1) * 1e6
+		if got < c.ppm-0.1 || got > c.ppm+0.1 {
+			t.Errorf("%s: the rate is %.3f ppm from the counter's, expected %v", name, got, c.ppm)
+		}
+	}
+}
+
+// No sender chooses the DSCP of a reply unless the user allows that.
+func TestDSCPsDefaultToNone(t *testing.T) {
+	if d := newSettings(nil).respond.stamp.dscp; len(d) != 0 {
+		t.Errorf("the default allows %v", d)
+	}
+}

@@ -1,0 +1,197 @@
+package responder
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/host"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+// view reads what the loops count while they run. Nothing of it makes them wait.
+type view struct {
+	*engine
+	info  nic.Info
+	clock *latency.Clock
+	start time.Time
+	end   time.Time // zero while running
+	host  host.Facts
+
+	before map[string]int64 // the bus transactions of a device model, counted when serving began
+}
+
+// stats sums what all loops counted.
+func (v *view) stats() (sum fastpath.Stats) {
+	for _, l := range v.loops {
+		s := l.responder.Stats()
+		sum.Add(&s)
+	}
+	return sum
+}
+
+// transactions asks a device model what it counted on the bus; nil for every other device.
+func (v *view) transactions() (map[string]int64, error) {
+	return cards.Transactions(v.dev)
+}
+
+// histogram merges one histogram of all loops.
+func (v *view) histogram(of func(*polling.Loop) *polling.Histogram) *latency.Histogram {
+	hs := make([]*latency.Histogram, len(v.loops))
+	for i, l := range v.loops {
+		hs[i] = latency.FromHot(of(&l.responder.Loop), v.clock)
+	}
+	return latency.Merge(hs...)
+}
+
+func turnaround(l *polling.Loop) *polling.Histogram { return &l.Turnaround }
+func gap(l *polling.Loop) *polling.Histogram        { return &l.Gap }
+
+// talk prints a summary for each element of ask and logs one line each interval, until ctx is done.
+func (v *view) talk(ctx context.Context, ask <-chan os.Signal, interval time.Duration, w io.Writer, log *slog.Logger) {
+	var tick <-chan time.Time
+	if interval > 0 {
+		t := time.NewTicker(interval)
+		defer t.Stop()
+		tick = t.C
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ask:
+			v.print(w)
+		case <-tick:
+			var t, gaps ticks
+			for _, l := range v.loops {
+				t.add(&l.responder.Loop.Turnaround)
+				gaps.add(&l.responder.Loop.Gap)
+			}
+			n := v.stats()
+			log.Info("so far", "answered", n.Answered(), "refused", n.Refused(),
+				"turnaround_p50_ns", v.clock.Nanoseconds(t.quantile(0.5)), "turnaround_p99_ns", v.clock.Nanoseconds(t.quantile(0.99)),
+				"turnaround_max_ns", v.clock.Nanoseconds(t.greatest), "wait_p99_ns", v.clock.Nanoseconds(gaps.wait(0.99)),
+				"gap_max_ns", v.clock.Nanoseconds(gaps.greatest))
+		}
+	}
+}
+
+// print writes the summary.
+func (v *view) print(out io.Writer) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	defer w.Flush()
+	until := v.end
+	if until.IsZero() {
+		until = time.Now()
+	}
+	fmt.Fprintf(w, "summary\t%s on %s, %v\n", v.info.Driver, v.info.Device, until.Sub(v.start).Round(time.Millisecond))
+
+	counts := v.stats()
+	printCounts(w, &counts)
+	var s nic.Stats
+	if err := v.dev.ReadStats(&s); err != nil {
+		fmt.Fprintf(w, "device\t%v\n", err)
+	} else {
+		fmt.Fprintf(w, "device\treceived %d (%d bytes), sent %d (%d bytes)\n", s.RxFrames, s.RxBytes, s.TxFrames, s.TxBytes)
+		for _, c := range append(troubles(&s), own(v.info, &s)...) {
+			if c.value > 0 {
+				fmt.Fprintf(w, "  %s\t%d\n", c.name, c.value)
+			}
+		}
+	}
+	fmt.Fprintf(w, "collections\t%d\n", v.collections.Load())
+
+	fmt.Fprintln(w, "wait: of a frame that arrives at a random moment, for the loop. turnaround, gap: one value for each pass, not each frame")
+	fmt.Fprintln(w, "ns\tcount\tp50\tp90\tp99\tp99.9\tp99.99\tmax")
+	gaps := v.histogram(gap)
+	for _, h := range []struct {
+		name string
+		latency.Summary
+	}{{"wait", gaps.Wait()}, {"turnaround", v.histogram(turnaround).Summary()}, {"gap", gaps.Summary()}} {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", h.name, h.Count, h.P50, h.P90, h.P99, h.P999, h.P9999, h.Max)
+	}
+}
+
+// printCounts writes what became of all frames, by kind and reason.
+func printCounts(w io.Writer, counts *fastpath.Stats) {
+	list := func(head string, total uint64, want bool) {
+		fmt.Fprintf(w, "%s\t%d\n", head, total)
+		for i, n := range counts {
+			if verdict := fastpath.Verdict(i); n > 0 && verdict.Answered() == want {
+				fmt.Fprintf(w, "  %v\t%d\n", verdict, n)
+			}
+		}
+	}
+	list("answered", counts.Answered(), true)
+	list("refused", counts.Refused(), false)
+}
+
+type counter struct {
+	name  string
+	value uint64
+}
+
+// troubles lists what went wrong at a device, in the same words for each.
+func troubles(s *nic.Stats) []counter {
+	return []counter{{"rx_dropped", s.RxDropped}, {"rx_errors", s.RxErrors}, {"tx_dropped", s.TxDropped},
+		{"tx_errors", s.TxErrors}, {"resets", s.Resets}}
+}
+
+// own lists a device's own counters, each under its driver's name and its own.
+func own(i nic.Info, s *nic.Stats) (out []counter) {
+	for _, name := range slices.Sorted(maps.Keys(s.Extra)) {
+		out = append(out, counter{i.Driver + "." + name, s.Extra[name]})
+	}
+	return out
+}
+
+// describe puts a port into a report.
+func describe(r *report.Report, i nic.Info, p nic.Port) {
+	r.Device = report.Device{Driver: i.Driver, Device: i.Device, Model: i.Model, MAC: i.MAC, MTU: i.MTU, Queues: i.Queues,
+		Backend: string(i.Backend), Push: i.Push, Notes: i.Notes}
+	if link, err := p.Link(); err == nil {
+		r.Device.Speed = link.Speed
+	}
+	var s nic.Stats
+	if p.ReadStats(&s) == nil {
+		r.Device.Counters = map[string]uint64{"rx_frames": s.RxFrames, "rx_bytes": s.RxBytes, "tx_frames": s.TxFrames, "tx_bytes": s.TxBytes}
+		for _, c := range append(troubles(&s), own(i, &s)...) {
+			r.Device.Counters[c.name] = c.value
+		}
+	}
+}
+
+// report is the loops' turnaround and gaps, as a report like any other.
+func (v *view) report() *report.Report {
+	r := report.New("responder", report.Turnaround)
+	r.Start, r.End = v.start, v.end
+	r.Runs = []latency.Run{{End: v.end.Sub(v.start).Nanoseconds()}}
+	r.Clock = v.clock.Info()
+	r.Host = v.host
+	describe(r, v.info, v.dev)
+	if now, err := v.transactions(); err == nil && now != nil {
+		r.Transfers = map[string]int64{}
+		for kind, n := range now {
+			r.Transfers[kind] = n - v.before[kind]
+		}
+	}
+	r.Add(latency.MainSeries, v.histogram(turnaround))
+	r.Add(latency.GapSeries, v.histogram(gap))
+	n := v.stats()
+	r.Counts.Sent, r.Counts.Received = int64(n.Answered()), int64(n.Answered()+n.Refused())
+	if n := v.collections.Load(); n > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("the loops were stopped %d times for a garbage collection", n))
+	}
+	return r
+}

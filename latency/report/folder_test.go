@@ -1,0 +1,66 @@
+package report_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/proof/needs"
+)
+
+// A folder that is given to a user is new, empty or a report, belongs to that user afterwards, and a second report replaces the first.
+func TestFolder(t *testing.T) {
+	needs.Root(t, "giving a folder away")
+	const user = 65534
+	dir := filepath.Join(t.TempDir(), "report")
+	link := synthetic.Link{Seed: 9, Median: 4000, Spread: 0.2, Seconds: 1, Rate: 20}
+	raw, plain := link.Report(), link.Report()
+	plain.Raw = nil
+	if len(raw.Raw) == 0 {
+		t.Fatal("a report without raw values replaces no file of the one before")
+	}
+	for _, rep := range []*report.Report{raw, plain} {
+		f, err := report.OpenFolder(dir, user, user)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Write(rep, page); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := report.Read(dir); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(filepath.Join(dir, report.RawFile)); (err == nil) != (len(rep.Raw) > 0) {
+			t.Errorf("%s of a report with %d raw series: %v", report.RawFile, len(rep.Raw), err)
+		}
+		info, err := os.Stat(dir)
+		if err != nil || info.Sys().(*syscall.Stat_t).Uid != user || info.Mode().Perm() != 0o755 {
+			t.Errorf("the folder is %v, want mode 755 and uid %d: %v", info, user, err)
+		}
+	}
+
+	symlink := filepath.Join(t.TempDir(), "link")
+	empty := t.TempDir()
+	if err := os.Symlink(empty, symlink); err != nil {
+		t.Fatal(err)
+	}
+	foreign := t.TempDir()
+	if err := os.WriteFile(filepath.Join(foreign, "thesis.tex"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := report.OpenFolder(foreign, user, user); !errors.Is(err, report.ErrExists) {
+		t.Errorf("a folder with something else: %v, want %v", err, report.ErrExists)
+	}
+	if _, err := report.OpenFolder(symlink, user, user); err == nil {
+		t.Error("a symbolic link is followed")
+	}
+	for _, d := range []string{foreign, empty} {
+		if info, err := os.Stat(d); err != nil || info.Sys().(*syscall.Stat_t).Uid != 0 {
+			t.Errorf("%s was given away: %v", d, err)
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package report_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/synthetic"
+
+	"golang.org/x/sys/unix"
+)
+
+// parts are runs of a second each with an open loop's two series.
+func parts(n int) []report.Part {
+	var out []report.Part
+	for i := range n {
+		run := latency.Run{Start: int64(i) * 2e9, End: int64(i)*2e9 + 1e9}
+		var series []*latency.Series
+		for k, name := range []string{latency.MainSeries, latency.UncorrectedSeries} {
+			h := latency.FromValues([]int64{4000 + int64(i), 5000 + int64(k), 90_000})
+			series = append(series, &latency.Series{Name: name, Intervals: []latency.Interval{{Start: run.Start, End: run.End, Histogram: h}}})
+		}
+		out = append(out, report.Part{Run: run, Place: &i, Series: series, Counts: report.Counts{Sent: 4 * int64(i+1), Received: 3 * int64(i+1), Lost: int64(i + 1)}})
+	}
+	return out
+}
+
+func unfinished(runs int) *report.Report {
+	rep := synthetic.Link{Seed: 9, Median: 4000, Seconds: 1, Rate: 10}.Report()
+	rep.Schedule = &report.Schedule{Seed: "5"}
+	rep.Unfinished = &report.Unfinished{Runs: runs, Run: 1e9}
+	return rep
+}
+
+// Wherever a log was cut off, the report has the parts that were written whole, and says how many there are.
+func TestJournal(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "r")
+	j, err := report.NewJournal(dir, unfinished(7))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	log := filepath.Join(dir, report.HlogFile)
+	all := parts(4)
+	sizes := []int64{0}
+	for _, step := range [][]report.Part{all[:1], all[1:3], all[3:]} {
+		if err := j.Add(step...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	whole, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at, line := 0, ""; at < len(whole); at += len(line) {
+		line = string(whole[at : at+bytes.IndexByte(whole[at:], '\n')+1])
+		if strings.HasPrefix(line, "#[Part: ") {
+			sizes = append(sizes, int64(at+len(line)))
+		}
+	}
+	if len(sizes) != 5 {
+		t.Fatalf("%d parts in the log, want 4", len(sizes)-1)
+	}
+	for cut := range len(whole) + 1 {
+		if cut%61 != 0 && !slices.ContainsFunc(sizes, func(n int64) bool { return max(n-int64(cut), int64(cut)-n) < 3 }) {
+			continue
+		}
+		if err := os.WriteFile(log, whole[:cut], 0o644); err != nil {
+			t.Fatal(err)
+		}
+		rep, err := report.Read(dir)
+		if err != nil {
+			t.Fatalf("cut at %d: %v", cut, err)
+		}
+		n := 0
+		for n < 4 && int64(cut) >= sizes[n+1] {
+			n++
+		}
+		want := report.Counts{}
+		if n > 0 {
+			want = all[n-1].Counts
+		}
+		if len(rep.Runs) != n || rep.Counts != want || len(rep.Schedule.Places) != n || n > 0 && rep.Main().Total.Count != want.Received {
+			t.Fatalf("cut at %d of %d: %d runs, %+v, want those of %d parts", cut, len(whole), len(rep.Runs), rep.Counts, n)
+		}
+		if n == 4 && (len(rep.Series) != 2 || !strings.HasPrefix(rep.UnfinishedText(), "unfinished: 4 of 7 planned runs were measured (4s of 7s)")) {
+			t.Errorf("%d series, %q", len(rep.Series), rep.UnfinishedText())
+		}
+	}
+	rep := unfinished(0)
+	rep.Unfinished = nil
+	if err := report.Write(dir, rep, page); err != nil { // the whole report takes its place
+		t.Fatal(err)
+	}
+	if got, err := report.Read(dir); err != nil || got.UnfinishedText() != "" || got.Main().Total.Count != rep.Main().Total.Count {
+		t.Errorf("%v", err)
+	}
+}
+
+// On a full disk a part is left out, and those before it stay.
+func TestJournalFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounting a small tmpfs needs root")
+	}
+	mount := t.TempDir()
+	if err := unix.Mount("rebound-test", mount, "tmpfs", 0, "size=48k"); err != nil {
+		t.Skipf("tmpfs cannot be mounted: %v", err)
+	}
+	t.Cleanup(func() { unix.Unmount(mount, 0) })
+	dir := filepath.Join(mount, "r")
+	j, err := report.NewJournal(dir, unfinished(1000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { j.Close() })
+	all := parts(1000)
+	n := 0
+	for ; n < len(all); n++ {
+		if err = j.Add(all[n]); err != nil {
+			break
+		}
+	}
+	if !errors.Is(err, unix.ENOSPC) || n == 0 {
+		t.Fatalf("after %d parts: %v", n, err)
+	}
+	rep, err := report.Read(dir)
+	if err != nil || len(rep.Runs) != n || rep.Counts != all[n-1].Counts || rep.Main().Total.Count != rep.Counts.Received {
+		t.Errorf("%d runs, want %d: %v", len(rep.Runs), n, err)
+	}
+}

@@ -1,0 +1,150 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Place is where a probe or its reply was dropped.
+type Place string
+
+const (
+	NotSent      Place = "not sent"      // by this host's transmit path: a full ring or queue, or a send error
+	DroppedHere  Place = "dropped here"  // a reply, by this host's receive ring, NIC or kernel
+	RefusedThere Place = "refused there" // by the target, which received the probe and did not answer it
+	DroppedThere Place = "dropped there" // by the target's NIC, ring or kernel
+)
+
+// Drop is how many frames one counter says were dropped while a report's runs lasted, warm-ups included.
+type Drop struct {
+	Place  Place  `json:"place"`
+	By     string `json:"by"` // who dropped them, and the counter's name: "ring: rx_dropped"
+	Frames int64  `json:"frames"`
+
+	// Ours says that nothing but the probes of this report and their replies can be in the counter. If it is unset, the
+	// frames may belong to other traffic.
+	Ours bool `json:"ours"`
+}
+
+// Unanswered is what is known about the probes that got no reply, apart from the counters.
+type Unanswered struct {
+	Measured int64 // probes that were sent and got no reply, not even a late or corrupt one
+	Warmup   int64 // the same of the probes that are not measured: a counter has these, too
+	Copies   bool  // duplicate replies were seen: a dropped frame may be a copy of a reply that arrived
+	Forward  int64 // of Measured, those that a stateful STAMP reflector did not receive: no reply to them can be dropped here
+}
+
+// Locate divides the probes without a reply into those lost between the hosts and those that counters say were dropped
+// elsewhere, and sets Lost, LostUncertain and the sums of all places. SendFailed is set already. It returns how many of the
+// probes without a reply were certainly dropped at each place.
+func (c *Counts) Locate(u Unanswered, drops []Drop) map[Place]int64 {
+	sure, most := int64(0), int64(0) // of what was dropped elsewhere than between the hosts
+	sums, certain := map[Place]int64{}, map[Place]int64{}
+	for _, place := range []Place{NotSent, DroppedHere, RefusedThere, DroppedThere} {
+		limit := u.Measured
+		if place == DroppedHere {
+			limit -= u.Forward
+		}
+		s, m := int64(0), int64(0)
+		for _, d := range drops {
+			if d.Place != place {
+				continue
+			}
+			sums[place] += d.Frames
+			m += d.Frames
+			// A counter that has more frames than there are probes without a reply has counted something else as well.
+			if d.Ours && !u.Copies && d.Frames <= limit+u.Warmup {
+				s += max(d.Frames-u.Warmup, 0)
+			}
+		}
+		certain[place] = min(s, limit, u.Measured-sure)
+		sure, most = sure+certain[place], min(most+min(m, limit), u.Measured)
+	}
+	c.Lost, c.LostUncertain = u.Measured-sure, most-sure
+	c.DroppedHere, c.RefusedThere, c.DroppedThere = sums[DroppedHere], sums[RefusedThere], sums[DroppedThere]
+	c.SendFailed += sums[NotSent]
+	return certain
+}
+
+// LostLeast returns how many probes were certainly lost between the hosts. Lost is how many may have been.
+func (c *Counts) LostLeast() int64 { return max(c.Lost-c.LostUncertain, 0) }
+
+// LostText is the number of probes lost between the hosts, or its range.
+func (c *Counts) LostText() string {
+	return Range(c.LostLeast(), c.Lost, func(n int64) string { return fmt.Sprint(n) })
+}
+
+// Range writes a number that is known to be from least to most.
+func Range(least, most int64, write func(int64) string) string {
+	if least == most {
+		return write(most)
+	}
+	return fmt.Sprintf("between %s and %s", write(least), write(most))
+}
+
+// Elsewhere says in words where else than between the hosts frames were dropped, "" if nowhere.
+func (c *Counts) Elsewhere() string {
+	var out []string
+	for _, n := range []struct {
+		n    int64
+		what Place
+	}{{c.SendFailed, NotSent}, {c.DroppedHere, DroppedHere}, {c.RefusedThere, RefusedThere}, {c.DroppedThere, DroppedThere}} {
+		if n.n > 0 {
+			out = append(out, fmt.Sprintf("%d %s", n.n, n.what))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// ByCounter lists the drops of all places in words: "dropped here: 12 by ring: rx_dropped".
+func (r *Report) ByCounter() (out []string) {
+	for _, place := range []Place{NotSent, DroppedHere, RefusedThere, DroppedThere} {
+		var parts []string
+		other := false
+		for _, d := range r.Drops {
+			if d.Place == place && d.Frames > 0 {
+				parts = append(parts, fmt.Sprintf("%d by %s", d.Frames, d.By))
+				other = other || !d.Ours
+			}
+		}
+		if parts == nil {
+			continue
+		}
+		line := fmt.Sprintf("%s: %s", place, strings.Join(parts, ", "))
+		if other {
+			line += " (may include other traffic)"
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+// AddDrops adds what counters grew by to those of the same name.
+func AddDrops(to, more []Drop) []Drop {
+	for _, d := range more {
+		if i := slices.IndexFunc(to, func(t Drop) bool { return t.Place == d.Place && t.By == d.By }); i >= 0 {
+			to[i].Frames += d.Frames
+			to[i].Ours = to[i].Ours && d.Ours
+		} else if d.Frames > 0 {
+			to = append(to, d)
+		}
+	}
+	return to
+}
+
+// locateOld gives the counts of a report of schema 1 today's meaning: lost was every probe without a reply, and what the
+// device's own counter said was beside it. A socket's drops were not counted.
+func (r *Report) locateOld() {
+	c := &r.Counts
+	if c.Lost -= c.SendFailed; c.Lost <= 0 {
+		c.Lost = 0
+		return
+	}
+	if n, ok := r.Device.Counters["rx_dropped"]; ok {
+		c.DroppedHere = int64(min(n, 1<<62))
+		c.LostUncertain = min(c.Lost, c.DroppedHere)
+	} else if r.Traffic.Transport == "socket" {
+		c.LostUncertain = c.Lost
+	}
+}

@@ -1,0 +1,72 @@
+package report_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/rebound-nic/rebound/latency/report"
+)
+
+// Each probe without a reply has a place, and where the counters cannot tell two places apart, the range holds the truth.
+func TestLocate(t *testing.T) {
+	ring := func(n int64) report.Drop {
+		return report.Drop{Place: report.DroppedHere, By: "ring: rx_dropped", Frames: n, Ours: true}
+	}
+	nic := func(n int64) report.Drop {
+		return report.Drop{Place: report.DroppedHere, By: "interface: rx_missed_errors", Frames: n}
+	}
+	for _, c := range []struct {
+		name        string
+		u           report.Unanswered
+		drops       []report.Drop
+		least, most int64
+	}{
+		{"nothing missing", report.Unanswered{}, nil, 0, 0},
+		{"nothing missing, other traffic dropped", report.Unanswered{}, []report.Drop{nic(7)}, 0, 0},
+		{"lost", report.Unanswered{Measured: 12}, nil, 12, 12},
+		{"all dropped here", report.Unanswered{Measured: 12}, []report.Drop{ring(12)}, 0, 0},
+		{"some dropped here", report.Unanswered{Measured: 12}, []report.Drop{ring(5)}, 7, 7},
+		{"of the warm-up, too", report.Unanswered{Measured: 12, Warmup: 3}, []report.Drop{ring(15)}, 0, 0},
+		{"of the warm-up or not", report.Unanswered{Measured: 12, Warmup: 3}, []report.Drop{ring(5)}, 7, 10},
+		{"more than are missing", report.Unanswered{Measured: 12, Warmup: 3}, []report.Drop{ring(16)}, 0, 12},
+		{"copies", report.Unanswered{Measured: 12, Copies: true}, []report.Drop{ring(5)}, 7, 12},
+		{"a counter of all traffic", report.Unanswered{Measured: 12}, []report.Drop{nic(12)}, 0, 12},
+		{"ring and NIC", report.Unanswered{Measured: 12}, []report.Drop{ring(4), nic(3)}, 5, 8},
+		{"never arrived there", report.Unanswered{Measured: 12, Forward: 10}, []report.Drop{nic(12)}, 10, 12},
+		{"never arrived there, ring", report.Unanswered{Measured: 12, Forward: 10}, []report.Drop{ring(2)}, 10, 10},
+		{"not sent", report.Unanswered{Measured: 12}, []report.Drop{{Place: report.NotSent, Frames: 2, Ours: true}}, 10, 10},
+		{"refused there", report.Unanswered{Measured: 12}, []report.Drop{{Place: report.RefusedThere, Frames: 12, Ours: true}}, 0, 0},
+		{"dropped there", report.Unanswered{Measured: 12}, []report.Drop{{Place: report.DroppedThere, Frames: 2}}, 10, 12},
+		{"everywhere", report.Unanswered{Measured: 12}, []report.Drop{{Place: report.RefusedThere, Frames: 8, Ours: true}, ring(8)}, 0, 0},
+	} {
+		var n report.Counts
+		elsewhere := n.Locate(c.u, c.drops)
+		sum := int64(0)
+		for _, k := range elsewhere {
+			sum += k
+		}
+		if n.LostLeast() != c.least || n.Lost != c.most || n.Lost+sum != c.u.Measured {
+			t.Errorf("%s: lost %s, want %d to %d; %v of %d elsewhere", c.name, n.LostText(), c.least, c.most, elsewhere, c.u.Measured)
+		}
+	}
+	if n := (report.Counts{Lost: 12, LostUncertain: 12, DroppedHere: 12}); n.LostText() != "between 0 and 12" || n.Elsewhere() != "12 dropped here" {
+		t.Errorf("%q, %q", n.LostText(), n.Elsewhere())
+	}
+}
+
+// In a report of schema 1 lost is every probe without a reply: today's lost excludes what was not sent, and what the device's
+// counter says was dropped is uncertain.
+func TestLocateOld(t *testing.T) {
+	for text, want := range map[string]report.Counts{
+		`{"schema":1,"counts":{"sent":9,"lost":5,"send_failed":2}}`:                                  {Sent: 9, Lost: 3, SendFailed: 2},
+		`{"schema":1,"counts":{"sent":9,"lost":5},"device":{"counters":{"rx_dropped":2}}}`:           {Sent: 9, Lost: 5, LostUncertain: 2, DroppedHere: 2},
+		`{"schema":1,"counts":{"sent":9,"lost":5},"traffic":{"transport":"socket"}}`:                 {Sent: 9, Lost: 5, LostUncertain: 5},
+		`{"schema":1,"counts":{"sent":9,"lost":1,"send_failed":1}}`:                                  {Sent: 9, SendFailed: 1},
+		`{"schema":2,"counts":{"sent":9,"lost":5,"send_failed":2},"traffic":{"transport":"socket"}}`: {Sent: 9, Lost: 5, SendFailed: 2},
+	} {
+		r, err := report.Parse(strings.NewReader(text), "report.json")
+		if err != nil || r.Counts != want || r.Schema != report.Schema {
+			t.Errorf("%s: %+v, %v", text, r.Counts, err)
+		}
+	}
+}

@@ -1,0 +1,44 @@
+// Package schedule draws the order and the length of the slices in which variants are compared.
+//
+// A fixed order locks to a disturbance whose period is a multiple of the pattern, and shows it as a difference between the
+// variants. Here every order of a block is equally likely, independent of all others. If two variants are the same, which
+// of them got the slower of two slices is then a fair coin, whatever disturbs the machine and however regularly.
+package schedule
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strconv"
+)
+
+// Block is one slice of each variant.
+type Block struct {
+	Order   []int   // the variants, in the order in which they are measured
+	Stretch float64 // length of the slices, all of one block alike, as a change of the nominal one: -Jitter to Jitter
+}
+
+// Jitter is the most by which the slices of a block are longer or shorter than the nominal length.
+const Jitter = 0.25
+
+// Draw returns blocks for a number of variants. The same seed gives the same blocks. Their lengths add up to the nominal
+// ones.
+func Draw(seed uint64, variants, blocks int) []Block {
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	all := make([]Block, blocks)
+	for i := range all {
+		all[i].Order = rnd.Perm(variants)
+		switch {
+		case i%2 == 1:
+			all[i].Stretch = -all[i-1].Stretch
+		case i+1 < blocks:
+			all[i].Stretch = Jitter * (2*rnd.Float64() - 1)
+		}
+	}
+	return all
+}
+
+// Place returns the place of a variant in the block, from 0.
+func (b Block) Place(variant int) int { return slices.Index(b.Order, variant) }
+
+// Text returns a seed as reports have it: a JSON number would lose digits in some readers.
+func Text(seed uint64) string { return strconv.FormatUint(seed, 16) }

@@ -1,0 +1,81 @@
+package afpacket
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+
+	"github.com/rebound-nic/rebound/cksum"
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/proof/nictest/veth"
+)
+
+func TestPollAllocates(t *testing.T) {
+	v := veth.New(t)
+	var d *Device
+	var err error
+	v.Host.Do(func() { d, err = Open(nic.Options{Device: v.Host.Name, Match: v.Config()}) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	r, err := fastpath.New(*v.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, f, q := v.Peer.Raw(t), v.Echo(veth.Our4.Addr(), 1), d.queues[0]
+	if n := testing.AllocsPerRun(500, func() {
+		raw.Send(f)
+		for q.Poll(r) == 0 {
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations for each reply", n)
+	}
+}
+
+// partial is a datagram over IPv4 whose checksum holds the pseudo-header's sum.
+func partial(payload string) []byte {
+	f := append(make([]byte, 12), 8, 0, 0x45, 0, 0, byte(28+len(payload)), 0, 0, 0, 0, 64, 17, 0, 0,
+		192, 0, 2, 2, 192, 0, 2, 10, 0x30, 0x39, 0x1b, 0x5f, 0, byte(8+len(payload)), 0, 0)
+	binary.BigEndian.PutUint16(f[40:], cksum.Sum(f[26:34], uint16(17+8+len(payload))))
+	return append(f, payload...)
+}
+
+func TestComplete(t *testing.T) {
+	for _, payload := range []string{"", "a", "ab", "odd length", "even length."} {
+		for _, tags := range []string{"", "\x81\x00\x00\x07", "\x88\xa8\x00\x07\x81\x00\x00\x08"} {
+			f := partial(payload)
+			f = append(append(bytes.Clone(f[:12]), tags...), f[12:]...)
+			complete(f)
+			u := f[len(tags)+34:]
+			pseudo := cksum.Sum(f[len(tags)+26:len(tags)+34], uint16(17+len(u)))
+			if got := cksum.Sum(u, pseudo); got != 0xffff {
+				t.Errorf("%q behind tags %q: sums to %#x", payload, tags, got)
+			}
+		}
+	}
+}
+
+// FuzzComplete changes the checksum of a UDP datagram only, and nothing at all in other frames.
+func FuzzComplete(f *testing.F) {
+	f.Add(partial("payload"))
+	f.Add(append(append(make([]byte, 12), 0x86, 0xdd, 0x60, 0, 0, 0, 0, 9, 17, 64), make([]byte, 50)...))
+	f.Add(append(make([]byte, 12), 0x81, 0, 0, 7, 0x81, 0, 0, 7, 8, 0, 0x4f))
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		before := bytes.Clone(frame)
+		complete(frame)
+		first, last := -1, -1
+		for i := range frame {
+			if frame[i] != before[i] {
+				if first < 0 {
+					first = i
+				}
+				last = i
+			}
+		}
+		if last-first > 1 || first >= 0 && first < 14+20+6 {
+			t.Errorf("bytes %d to %d of % x changed", first, last, before)
+		}
+	})
+}

@@ -1,0 +1,132 @@
+package afpacket
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/kit/netif"
+)
+
+// stamps is the state of nic.Timestamper (Documentation/networking/timestamping.rst).
+type stamps struct {
+	on    bool
+	last  nic.Timestamp        // of the frame that Recv returned last
+	saved *unix.HwTstampConfig // what the card did before, once that was changed
+
+	message netif.Message
+}
+
+// EnableTimestamps implements nic.Timestamper.
+func (d *Device) EnableTimestamps(hardware bool) (nic.Timestamping, error) {
+	var in nic.Timestamping
+	fd := int(d.queues[0].fd)
+	flags := unix.SOF_TIMESTAMPING_SOFTWARE | unix.SOF_TIMESTAMPING_RX_SOFTWARE | unix.SOF_TIMESTAMPING_TX_SOFTWARE |
+		unix.SOF_TIMESTAMPING_OPT_ID | unix.SOF_TIMESTAMPING_OPT_TSONLY
+	// Reception is stamped by the kernel itself, sending by the driver, or not.
+	info, err := unix.IoctlGetEthtoolTsInfo(fd, d.iface.Name)
+	if err != nil {
+		return in, fmt.Errorf("afpacket: interface %s: ETHTOOL_GET_TS_INFO: %w", d.iface.Name, err)
+	}
+	in.RxSoftware = true
+	in.TxSoftware = info.So_timestamping&unix.SOF_TIMESTAMPING_TX_SOFTWARE != 0
+	if hardware {
+		if err := d.stampHardware(fd, info, &in); err != nil {
+			return in, err
+		}
+		flags |= unix.SOF_TIMESTAMPING_RAW_HARDWARE | unix.SOF_TIMESTAMPING_RX_HARDWARE |
+			unix.SOF_TIMESTAMPING_TX_HARDWARE | unix.SOF_TIMESTAMPING_OPT_TX_SWHW
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPING, flags); err != nil {
+		return in, fmt.Errorf("afpacket: interface %s: SO_TIMESTAMPING %#x: %w", d.iface.Name, flags, err)
+	}
+	source := 0 // of the stamps in the ring, one for each frame: the card's if it has them, else the kernel's
+	if in.RxHardware {
+		source, in.RxSoftware = unix.SOF_TIMESTAMPING_RAW_HARDWARE, false
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_TIMESTAMP, source); err != nil {
+		return in, fmt.Errorf("afpacket: interface %s: PACKET_TIMESTAMP: %w", d.iface.Name, err)
+	}
+	d.stamps.on = true
+	return in, nil
+}
+
+// stampHardware asks the card for stamps on all frames, as far as it has them.
+func (d *Device) stampHardware(fd int, info *unix.EthtoolTsInfo, in *nic.Timestamping) error {
+	const rx, tx = unix.SOF_TIMESTAMPING_RX_HARDWARE, unix.SOF_TIMESTAMPING_TX_HARDWARE
+	in.RxHardware = info.So_timestamping&rx != 0 && info.Rx_filters&(1<<unix.HWTSTAMP_FILTER_ALL) != 0
+	in.TxHardware = info.So_timestamping&tx != 0 && info.Tx_types&(1<<unix.HWTSTAMP_TX_ON) != 0
+	if !in.RxHardware && !in.TxHardware {
+		return nil
+	}
+	old, err := unix.IoctlGetHwTstamp(fd, d.iface.Name)
+	if err != nil {
+		return fmt.Errorf("afpacket: interface %s: SIOCGHWTSTAMP: %w", d.iface.Name, err)
+	}
+	want := *old
+	if in.RxHardware {
+		want.Rx_filter = unix.HWTSTAMP_FILTER_ALL
+	}
+	if in.TxHardware {
+		want.Tx_type = unix.HWTSTAMP_TX_ON
+	}
+	if want == *old {
+		return nil
+	}
+	err = unix.IoctlSetHwTstamp(fd, d.iface.Name, &want)
+	if errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("afpacket: interface %s: stamps by the card: %w: SIOCSHWTSTAMP takes CAP_NET_ADMIN: %w",
+			d.iface.Name, nic.ErrRights, err)
+	} else if err != nil {
+		return fmt.Errorf("afpacket: interface %s: SIOCSHWTSTAMP %+v: %w", d.iface.Name, want, err)
+	}
+	d.stamps.saved = old
+	return nil
+}
+
+// restore gives the card back the setting that it had.
+func (s *stamps) restore(d *Device) error {
+	if s.saved == nil {
+		return nil
+	}
+	if err := unix.IoctlSetHwTstamp(int(d.queues[0].fd), d.iface.Name, s.saved); err != nil {
+		return fmt.Errorf("afpacket: interface %s: restore SIOCSHWTSTAMP %+v: %w", d.iface.Name, *s.saved, err)
+	}
+	return nil
+}
+
+// received keeps the stamp of a frame in the ring. The kernel always writes one: the card's if the status says so,
+// otherwise its own, from where the frame left the driver or, until the kernel has switched that on, from where it was put
+// into the ring.
+func (s *stamps) received(h *header, status uint32) {
+	if s.on {
+		s.last = nic.Timestamp{
+			Nanoseconds: int64(h.sec)*1e9 + int64(h.nsec), Hardware: status&statusStampHardware != 0,
+		}
+	}
+}
+
+// RxTimestamp implements nic.Timestamper.
+func (d *Device) RxTimestamp() nic.Timestamp { return d.stamps.last }
+
+// TxTimestamp implements nic.Timestamper.
+func (d *Device) TxTimestamp() (id uint32, t nic.Timestamp, ok bool, err error) {
+	for {
+		switch _, e := d.stamps.message.Receive(int(d.queues[0].fd), nil, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT); e {
+		case 0:
+		case unix.EAGAIN:
+			return 0, t, false, nil
+		case unix.EINTR:
+			continue
+		default:
+			return 0, t, false, fmt.Errorf("afpacket: interface %s: read a transmit timestamp: %w", d.iface.Name, e)
+		}
+		if t, id, ok = d.stamps.message.Stamp(); !ok || t.Nanoseconds == 0 {
+			return 0, nic.Timestamp{}, false, fmt.Errorf("afpacket: interface %s: the socket's error queue held no transmit "+
+				"timestamp", d.iface.Name)
+		}
+		return id, t, true, nil
+	}
+}

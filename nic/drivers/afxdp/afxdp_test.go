@@ -1,0 +1,239 @@
+package afxdp_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/drivers/afxdp"
+	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/nictest"
+	"github.com/rebound-nic/rebound/proof/nictest/veth"
+)
+
+var _ nic.Device = (*afxdp.Device)(nil)
+
+func open(o nic.Options) (nic.Device, error) { return afxdp.Open(o, afxdp.Options{}) }
+
+func generic(o nic.Options) (nic.Device, error) { return afxdp.Open(o, afxdp.Options{Generic: true}) }
+
+func TestAnswers(t *testing.T) { veth.Answers(t, open, nic.Options{}) }
+func TestFaults(t *testing.T)  { veth.Faults(t, open) }
+func TestLoops(t *testing.T)   { veth.Loops(t, open) }
+
+// TestGeneric answers at the generic hook.
+func TestGeneric(t *testing.T) {
+	v := veth.New(t)
+	s := v.Serve(t, generic, nic.Options{})
+	if i := s.Device.Info(); i.Push != "xdp-generic" {
+		t.Errorf("%+v", i)
+	}
+	v.Flows(t, s)
+}
+
+// TestQueues serves two receive queues, notes one that is not served, and refuses one that is not there.
+func TestQueues(t *testing.T) {
+	v := veth.NewQueues(t, 2)
+	v.Host.Do(func() {
+		d, err := afxdp.Open(nic.Options{Device: v.Host.Name}, afxdp.Options{})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if notes := fmt.Sprint(d.Info().Notes); !strings.Contains(notes, "ethtool -L") {
+			t.Errorf("one of two queues: notes %s", notes)
+		}
+		d.Close()
+		if _, err = afxdp.Open(nic.Options{Device: v.Host.Name}, afxdp.Options{Queue: 2}); err == nil || !strings.Contains(err.Error(), "no queue 2") {
+			t.Errorf("queue 2 of two: %v", err)
+		}
+	})
+	v.Flows(t, v.Serve(t, open, nic.Options{Queues: 2}))
+}
+
+// What a test runs in another process: the test binary itself, with child naming the interface.
+const (
+	child   = "AFXDP_TEST_CHILD"
+	memlock = "AFXDP_TEST_MEMLOCK" // bytes that the child may lock
+)
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv(child); name != "" {
+		if name == "lo" {
+			if lo, err := netlink.LinkByName(name); err == nil {
+				netlink.LinkSetMTU(lo, 1500)
+				netlink.LinkSetUp(lo)
+			}
+			var n uint64
+			if _, err := fmt.Sscan(os.Getenv(memlock), &n); err == nil {
+				unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: n, Max: n})
+			}
+		}
+		d, err := afxdp.Open(nic.Options{Device: name}, afxdp.Options{})
+		if err != nil {
+			println(err.Error())
+			os.Exit(1)
+		}
+		os.Stdout.WriteString("open\n")
+		for {
+			d.Recv(nil)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// attached returns the identifier of the host's XDP program, 0 if it has none.
+func attached(t *testing.T, v *veth.Pair) (id uint32) {
+	v.Host.Do(func() {
+		l, err := netlink.LinkByName(v.Host.Name)
+		if err != nil {
+			t.Error(err)
+		} else if x := l.Attrs().Xdp; x != nil && x.Attached {
+			id = x.ProgId
+		}
+	})
+	return id
+}
+
+// TestKill kills a process that serves and wants its program gone.
+func TestKill(t *testing.T) {
+	v := veth.New(t)
+	c := exec.Command("/proc/self/exe")
+	c.Env, c.Stderr = []string{child + "=" + v.Host.Name}, os.Stderr
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Host.Do(func() { err = c.Start() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "open\n" {
+		t.Fatal(line, err)
+	}
+	if attached(t, v) == 0 {
+		t.Error("no program while the process lives")
+	}
+	c.Process.Kill()
+	c.Wait()
+	for deadline := time.Now().Add(time.Minute); attached(t, v) != 0 && time.Now().Before(deadline); {
+	}
+	if id := attached(t, v); id != 0 {
+		t.Errorf("program %d is attached after SIGKILL", id)
+	}
+}
+
+// TestRights opens a device in a user namespace, which may not load an XDP program, nor lock more memory than its limit.
+func TestRights(t *testing.T) {
+	needs.Root(t, "becoming another user")
+	for _, c := range []struct {
+		memlock int
+		want    string
+	}{{8 << 20, "CAP_BPF"}, {1 << 20, "RLIMIT_MEMLOCK"}} {
+		x := exec.Command("/proc/self/exe")
+		x.Env = []string{child + "=lo", fmt.Sprint(memlock, "=", c.memlock)}
+		x.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNET,
+			Credential:  &syscall.Credential{NoSetGroups: true},
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 65534, Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 65534, Size: 1}}}
+		out, err := x.CombinedOutput()
+		t.Logf("%s", out)
+		if x.Process == nil {
+			t.Skip("no user namespace here: ", err)
+		}
+		if err == nil || !strings.Contains(string(out), nic.ErrRights.Error()) || !strings.Contains(string(out), c.want) {
+			t.Errorf("%s (%v), want %q", out, err, c.want)
+		}
+	}
+}
+
+// TestForeignProgram leaves somebody else's program in place, and another socket its queue.
+func TestForeignProgram(t *testing.T) {
+	v := veth.New(t)
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	v.Host.Do(func() {
+		l, err := netlink.LinkByName(v.Host.Name)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		x, err := link.AttachXDP(link.XDPOptions{Program: p, Interface: l.Attrs().Index})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		before := attached(t, v)
+		if _, err := afxdp.Open(nic.Options{Device: v.Host.Name}, afxdp.Options{}); !errors.Is(err, nic.ErrBusy) {
+			t.Errorf("open beside another program: %v", err)
+		} else {
+			t.Log(err)
+		}
+		if after := attached(t, v); after != before {
+			t.Errorf("program %d attached, it was %d", after, before)
+		}
+		x.Close()
+		d, err := afxdp.Open(nic.Options{Device: v.Host.Name}, afxdp.Options{})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if id := attached(t, v); id != 0 {
+		t.Errorf("program %d is attached after Close", id)
+	}
+}
+
+// TestHiddenTag has the peer put a VLAN tag beside the frame, where veth keeps it as a card with rx-vlan-offload does.
+func TestHiddenTag(t *testing.T) {
+	t.Run("driver", func(t *testing.T) { hiddenTag(t, open, "xdp-drv") })
+	t.Run("generic", func(t *testing.T) { hiddenTag(t, generic, "xdp-generic") })
+}
+
+func hiddenTag(t *testing.T, open veth.Open, hook string) {
+	v := veth.New(t)
+	v.HideTags(t)
+	s := v.Serve(t, open, nic.Options{})
+	if got := s.Device.Info().Push; !strings.HasPrefix(got, hook) {
+		t.Errorf("the program is at %q", got)
+	}
+	raw := v.Peer.Raw(t)
+	sent := v.Echo(veth.Our4.Addr(), 7)
+	raw.Send(sent)
+	got := raw.Recv(func(f []byte) bool { return len(f) > 60 && string(f[:6]) == string(v.Peer.MAC) })
+	told := strings.Contains(strings.Join(s.Device.Info().Notes, " "), "rx-vlan-offload")
+	tagged := len(got) == len(sent)+4 && string(got[12:16]) == "\x81\x00\x60\x07"
+	t.Logf("% x; notes %q", got[:18], s.Device.Info().Notes)
+	if tagged == told {
+		t.Errorf("reply to a frame with a hidden tag: tagged %v, although the notes are %q", tagged, s.Device.Info().Notes)
+	}
+}
+
+func TestHotLoop(t *testing.T) {
+	nictest.StackAccesses(t, "github.com/rebound-nic/rebound/nic/drivers/afxdp", "(*Queue).Poll", 33)
+	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/afxdp", "(*Queue).Poll",
+		"afxdp.(*Queue).idle", "afxdp.(*Queue).reclaim", "afxdp.(*Queue).kick", "afxdp.(*Queue).post", "mmio.Store32",
+		"runtime.panicunsafeslicelen", "runtime.panicunsafeslicenilptr")
+	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/afxdp", "(*Queue).post", "mmio.Store32", "afxdp.(*Queue).kick")
+	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/afxdp", "(*Queue).reclaim", "mmio.Store32", "runtime.panicBounds") // of Send's chunks
+}

@@ -1,0 +1,149 @@
+package afxdp
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+// batch is how many frames one Poll takes at most, so that the first of a burst does not wait for all of it.
+const batch = 32
+
+// Queue is one socket. One goroutine polls it at a time.
+//
+// Each chunk of the UMEM is in exactly one place. Those below sendBase: fill ring, kernel, receive ring, transmit ring,
+// completion ring, and back. The others: spare, transmit ring, completion ring, and back.
+type Queue struct {
+	umem                     []byte
+	rx, tx, fill, completion ring
+	fd                       uintptr
+	rxTail                   uint32 // next entry of rx to read
+	txHead, fillHead         uint32 // next entry to write
+	filled                   uint32 // fillHead as the kernel knows it
+	doneTail                 uint32 // next entry of completion to read
+	unsent                   bool   // the last kick did not send everything that tx holds
+	busyPoll                 bool   // the kernel's receive path runs when we call for it
+	sendBase                 uint64
+	spare                    []uint64 // chunks of Send
+
+	// Written by the polling goroutine, read by ReadStats.
+	rxFrames, rxBytes, txFrames, txBytes polling.Counter
+	kicksAgain, txErrors, txFull         polling.Counter
+}
+
+// Poll answers what has arrived, at most a batch of frames, and returns how many replies it posted.
+func (q *Queue) Poll(r *fastpath.Responder) int {
+	waiting := atomic.LoadUint32(q.rx.producer) - q.rxTail // docs/memory-order.md: done, then the rest
+	if waiting == 0 {
+		q.idle()
+		return 0
+	}
+	waiting = min(waiting, batch)
+	umem, first := unsafe.Pointer(unsafe.SliceData(q.umem)), q.txHead
+	for range waiting {
+		desc := q.rx.desc(q.rxTail)
+		q.rxTail++
+		addr, n := desc.Addr, int(desc.Len)
+		frame := unsafe.Add(umem, uintptr(addr))
+		q.rxFrames.Add(1)
+		q.rxBytes.Add(uint64(n))
+		e, m := (*[64]byte)(frame), n
+		if !r.Ping4(e, n) {
+			m = r.Answer(e, n)
+		}
+		if m == 0 {
+			*q.fill.address(q.fillHead) = addr
+			q.fillHead++
+			continue
+		}
+		reply := q.tx.desc(q.txHead)
+		reply.Addr, reply.Len, reply.Options = addr, uint32(m), 0
+		q.txHead++
+		q.txFrames.Add(1)
+		q.txBytes.Add(uint64(m))
+	}
+	sent := int(q.txHead - first)
+	if sent > 0 {
+		q.post()
+	}
+	mmio.Store32(q.rx.consumer, q.rxTail) // docs/memory-order.md: rings shared with the kernel
+	q.reclaim()
+	return sent
+}
+
+// post shows the kernel what was put into the transmit ring, and calls it if it asks for that.
+func (q *Queue) post() {
+	mmio.Store32(q.tx.producer, q.txHead) // docs/memory-order.md: rings shared with the kernel
+	if atomic.LoadUint32(q.tx.flags)&unix.XDP_RING_NEED_WAKEUP != 0 {
+		q.kick()
+	}
+}
+
+// idle does what a reply need not wait for.
+func (q *Queue) idle() {
+	if q.unsent {
+		q.kick()
+	}
+	q.reclaim()
+	if q.busyPoll || atomic.LoadUint32(q.fill.flags)&unix.XDP_RING_NEED_WAKEUP != 0 {
+		unix.RawSyscall6(unix.SYS_RECVFROM, q.fd, 0, 0, unix.MSG_DONTWAIT, 0, 0)
+	}
+}
+
+// reclaim takes back what was sent: received chunks go to the fill ring, those of Send to spare.
+func (q *Queue) reclaim() {
+	done := atomic.LoadUint32(q.completion.producer)
+	if q.doneTail == done && q.filled == q.fillHead {
+		return
+	}
+	for ; q.doneTail != done; q.doneTail++ {
+		addr := *q.completion.address(q.doneTail)
+		if addr >= q.sendBase {
+			q.spare = q.spare[:len(q.spare)+1]
+			q.spare[len(q.spare)-1] = addr
+			continue
+		}
+		*q.fill.address(q.fillHead) = addr
+		q.fillHead++
+	}
+	mmio.Store32(q.completion.consumer, q.doneTail)
+	q.publishFill()
+}
+
+func (q *Queue) publishFill() {
+	q.filled = q.fillHead
+	mmio.Store32(q.fill.producer, q.fillHead)
+}
+
+// kick makes the kernel send what the transmit ring holds. What it does not take now stays in the ring, and the next
+// pass kicks again.
+func (q *Queue) kick() {
+	_, _, e := unix.RawSyscall6(unix.SYS_SENDTO, q.fd, 0, 0, unix.MSG_DONTWAIT, 0, 0)
+	q.unsent = e != 0
+	switch e {
+	case 0:
+	case unix.EAGAIN, unix.EBUSY, unix.ENOBUFS:
+		q.kicksAgain.Add(1)
+	default:
+		q.txErrors.Add(1)
+	}
+}
+
+// Serve implements nic.Device.
+func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) error {
+	if queue < 0 || queue >= len(d.queues) {
+		return fmt.Errorf("afxdp: interface %s: queue %d of %d", d.iface.Name, queue, len(d.queues))
+	}
+	q := d.queues[queue]
+	t := polling.TSC()
+	for !stop.Load() && d.watch.OK() {
+		t = r.Loop.Pass(t, q.Poll(r))
+	}
+	return d.watch.Err()
+}

@@ -1,0 +1,288 @@
+package efa
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+const (
+	vendorAmazon = 0x1D0F
+	minBAR       = 0x6C // the registers up to EQ_DB
+)
+
+// What the device allows of these is known only once it is asked. A ring is that of one queue pair.
+var limits = kit.Limits{Driver: "efa", Ring: 256, MinRing: 32, MaxRing: 4096, MinMTU: 64, MaxMTU: 1<<16 - 1 - grh, Queues: 64}
+
+// DefaultQKey is the Q_Key of ibv_ud_pingpong and perftest.
+const DefaultQKey = 0x11111111
+
+var models = map[uint16]string{
+	0xEFA0: "Amazon EFA (efa0)",
+	0xEFA1: "Amazon EFA (efa1)",
+	0xEFA2: "Amazon EFA (efa2)",
+	0xEFA3: "Amazon EFA (efa3)",
+	0xEFA4: "Amazon EFA (efa4)",
+}
+
+// Options are what this driver alone takes. A zero field means the default.
+type Options struct {
+	// Push is "off" to have the device fetch every message from memory; "" and "auto" push what fits. Queue entries are
+	// pushed either way: an EFA takes them in no other.
+	Push string
+	// PushMax is the longest message in bytes that is to be pushed whole; 0 for as long as the device takes.
+	PushMax int
+	// Services are the queue pairs of each queue, in this order; UD and SRD echo where it is nil.
+	Services []nic.Service
+	QKey     uint32 // of all queue pairs; DefaultQKey if zero
+}
+
+func (o *Options) check() error {
+	switch o.Push {
+	case "", "auto", "off":
+	default:
+		return fmt.Errorf("push mode %q is none of auto, off", o.Push)
+	}
+	if o.PushMax < 0 {
+		return fmt.Errorf("the longest message to push is %d bytes, want 0 or more", o.PushMax)
+	}
+	if o.Services == nil {
+		o.Services = []nic.Service{nic.EchoUD, nic.EchoSRD}
+	}
+	if len(o.Services) == 0 || len(o.Services) > maxPairs {
+		return fmt.Errorf("%d services asked for, 1 to %d are possible", len(o.Services), maxPairs)
+	}
+	for i, s := range o.Services {
+		if s >= nic.Services || slices.Contains(o.Services[:i], s) {
+			return fmt.Errorf("%v is no service, or there twice", s)
+		}
+	}
+	if o.QKey == 0 {
+		o.QKey = DefaultQKey
+	}
+	return nil
+}
+
+// Supports reports whether the package drives a function with this identity, and under what name.
+func Supports(id pci.ID) (name string, ok bool) {
+	name, ok = models[id.Device]
+	return name, ok && id.Vendor == vendorAmazon
+}
+
+// Device is an open EFA.
+type Device struct {
+	card kit.Card
+	own  Options
+	bar  *mmio.Window // registers, BAR 0
+	mem  *mmio.Window // LLQ entries, BAR 2
+	db   *mmio.Window // doorbells, in the BAR that the device names
+	name string
+
+	// What the device said of itself, and what was made on it.
+	version  string
+	attr     deviceAttr
+	queue    queueAttr1
+	inline   uint32 // bytes that a queue entry holds at most
+	gid      netip.Addr
+	ring     int
+	sqDepth  uint32
+	entry    uint32
+	features []string // what the device lacks, for Notes
+	queues   []*Queue
+	regs     *amazonadmin.Regs
+	aq       *amazonadmin.Queue
+	events   *amazonadmin.Events
+	host     dma.Block
+	pd, uar  uint16
+
+	endpoints atomic.Pointer[[]nic.Endpoint]
+	peers     peers
+	ended     chan struct{} // closed to end the goroutine that looks strangers up
+	looking   sync.WaitGroup
+
+	sends      [][]uint32 // of each queue: the words of its slots as the watch last saw them
+	looks      [][]uint16 // and for how many looks they were being sent
+	missed     [][maxPairs]kit.Progress
+	sinceReset int               // looks
+	counted    map[string]uint64 // by the device, when it was started
+
+	eventMu    sync.Mutex // held to take events
+	fatal      string     // what the device said of a fatal error
+	keepAlives atomic.Uint64
+	unknown    atomic.Uint64 // events
+	abandoned  atomic.Uint64 // messages whose peers did not take them in time
+}
+
+var _ nic.Messenger = (*Device)(nil)
+
+// Open resets the device, programs it and starts its queues. It takes fn over: Close closes it, and so does an Open that
+// fails.
+func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
+	d := &Device{own: own, ended: make(chan struct{})}
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Look: d.look, Restart: d.restart, Release: d.release}); err != nil {
+		return nil, err
+	}
+	d.looking.Go(d.lookUp)
+	return d, nil
+}
+
+func (d *Device) open() (err error) {
+	id := d.card.Fn.ID()
+	var ok bool
+	if d.name, ok = Supports(id); !ok {
+		return d.card.Errorf("%w: %v is not an EFA", nic.ErrNoDevice, id)
+	}
+	if err := d.own.check(); err != nil {
+		return d.card.Errorf("%w", err)
+	}
+	if d.card.Options.MAC != [6]byte{} {
+		return d.card.Errorf("an EFA has no MAC address, %x was asked for", d.card.Options.MAC)
+	}
+	if d.card.Options.Steer != nil {
+		return d.card.Errorf("an EFA carries messages: there are no frames to steer")
+	}
+	if d.bar, err = d.card.Fn.BAR(0); err != nil {
+		return err
+	}
+	if d.bar.Size() < minBAR {
+		return d.card.Errorf("BAR 0 is %#x bytes, expected %#x or more", d.bar.Size(), minBAR)
+	}
+	if d.mem, err = d.card.Fn.BARWC(2); err != nil {
+		return d.card.Errorf("memory BAR 2, without which an EFA sends nothing: %w", err)
+	}
+	d.ring = d.card.Options.RingSize
+	return d.start(resetNormal)
+}
+
+// Info describes the device.
+func (d *Device) Info() (i nic.Info) {
+	d.card.Undisturbed(func() {
+		i = d.card.Info(fmt.Sprintf("%s (%v), %s", d.name, d.card.Fn.ID(), d.version), d.pushName(), d.notes()...)
+		i.MAC = ""
+	})
+	return i
+}
+
+func (d *Device) pushName() string {
+	if d.queues[0].pushMax == 0 {
+		return fmt.Sprintf("llq %d, no data inline", d.entry)
+	}
+	return fmt.Sprintf("llq %d, up to %d bytes inline", d.entry, d.queues[0].pushMax)
+}
+
+func (d *Device) notes() []string {
+	notes := slices.Clone(d.features)
+	notes = append(notes, fmt.Sprintf("messages up to %d bytes are pushed whole by %v; of longer ones a pointer", d.queues[0].pushMax,
+		mmio.PushMethod()))
+	if !d.mem.WriteCombining() && !d.card.Fn.Simulated() {
+		notes = append(notes, "the device's memory is mapped uncached, not write-combining: each push costs a bus write for every "+
+			"8 bytes or per store (stock vfio-pci maps it so); see docs/bring-up-efa.md")
+	}
+	return notes
+}
+
+// Queue returns the rings of queue n, for benchmarks and stepped tests that call Poll themselves.
+func (d *Device) Queue(n int) *Queue { return d.queues[n] }
+
+// Endpoints are the open queue pairs: of each queue, one for each service.
+func (d *Device) Endpoints() []nic.Endpoint { return slices.Clone(*d.endpoints.Load()) }
+
+// Serve polls queue until stop is set.
+func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) error {
+	if err := d.card.Enter(queue); err != nil {
+		return err
+	}
+	defer d.card.Gate.Leave()
+	q := d.queues[queue]
+	t := polling.TSC()
+	for !stop.Load() {
+		t = r.Loop.Pass(t, q.Poll(r))
+		if d.card.Gate.Closed() {
+			if err := d.card.Gate.Park(); err != nil {
+				return err
+			}
+			t = polling.TSC()
+		}
+	}
+	return nil
+}
+
+// Send pushes a copy of message through a queue pair of queue 0 now.
+func (d *Device) Send(from nic.Service, to nic.Peer, message []byte) error {
+	if len(message) > d.card.MTU {
+		return d.card.Errorf("%w: a message of %d bytes, the device takes up to %d", nic.ErrFrameSize, len(message), d.card.MTU)
+	}
+	if err := d.card.Gate.Call(); err != nil {
+		return err
+	}
+	p, err := d.peers.peer(to)
+	if err != nil {
+		return d.card.Errorf("%w", err)
+	}
+	pair := slices.Index(d.own.Services, from)
+	if pair < 0 {
+		return d.card.Errorf("no queue pair of %v is open", from)
+	}
+	handle := p.handle.Load().number.Load()
+	if handle == noHandle || !d.queues[0].send(&d.queues[0].pairs[pair], message, uint64(handle)|uint64(p.QPN)<<16) {
+		return nic.ErrFull
+	}
+	return nil
+}
+
+// Recv copies the next message of queue 0 into buf.
+func (d *Device) Recv(buf []byte) (int, int64, error) {
+	if err := d.card.Gate.Call(); err != nil {
+		return 0, 0, err
+	}
+	n, at := d.queues[0].recv(buf)
+	return d.card.Received(buf, n, at)
+}
+
+// Link is up as long as the device answers: it reports no link.
+func (d *Device) Link() (l nic.Link, err error) {
+	err = d.card.Ask(func() error {
+		if d.regs.Gone() {
+			return d.card.Gone("VERSION")
+		}
+		speed := int(d.attr.linkSpeed)
+		if speed == 0 {
+			speed = 100 // as the published driver takes it
+		}
+		l = nic.Link{Up: true, Speed: speed * 1000}
+		return nil
+	})
+	return l, err
+}
+
+// Close stops the device and gives everything back.
+func (d *Device) Close() error {
+	close(d.ended)
+	d.looking.Wait()
+	return d.card.Close()
+}
+
+// release quiets the device, by its own reset and by bus mastering off in case it does not listen, and frees its memory.
+func (d *Device) release() error {
+	if d.regs != nil && !d.regs.Gone() {
+		d.regs.Announce() // somebody else's reset makes it forget
+		if err := d.regs.Reset(resetShutdown); err != nil {
+			d.card.Log.Warn("reset at close failed", "err", err)
+		}
+	}
+	if err := d.card.Fn.SetBusMaster(false); err != nil && !pci.Gone(d.card.Fn) {
+		d.card.Log.Warn("bus mastering stays on", "err", err)
+	}
+	return d.card.Deallocate()
+}

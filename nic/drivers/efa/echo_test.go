@@ -1,0 +1,204 @@
+package efa_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/drivers/efa"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/efasim"
+)
+
+// Every generation answers messages of all sizes, over both transports, and its counters agree.
+func TestEcho(t *testing.T) {
+	for _, p := range efasim.Profiles() {
+		for _, s := range []nic.Service{nic.EchoUD, nic.EchoSRD} {
+			t.Run(fmt.Sprintf("%s %v", p.Name, s), func(t *testing.T) {
+				x := start(t, efasim.Options{Profile: p}, s)
+				for _, size := range []int{1, 8, 31, 32, 33, 80, 81, 1024, 8888} {
+					x.size = size
+					x.until(fmt.Sprintf("%d bytes", size), x.echo)
+				}
+				for range 500 {
+					x.size = int(8 + x.next*131%8000)
+					x.until("echo", x.echo)
+				}
+				n := x.next // on a busy machine more than were waited for: an echo that comes late is asked for again
+				x.until("each message to be answered", func() bool { return x.resp.Stats()[fastpath.AnsweredMessage] >= n })
+				x.settle()
+				if st := x.resp.Stats(); st[fastpath.AnsweredMessage] != n || st.Refused() != 0 {
+					t.Errorf("counted %v", st)
+				}
+				x.busy(func() error {
+					if s, c := x.stats(), x.client.stats(); s.RxFrames < n || s.TxFrames < n || s.TxErrors+s.RxErrors+s.RxDropped+s.Resets+c.TxErrors != 0 {
+						t.Errorf("statistics of the responder: %+v\nof the client: %+v", s, c)
+					}
+					return nil
+				})
+			})
+		}
+	}
+}
+
+// Bursts: many messages at once, each answered once.
+func TestBurst(t *testing.T) {
+	for _, p := range efasim.Profiles() {
+		x := start(t, efasim.Options{Profile: p, Seed: 3}, nic.EchoSRD)
+		x.busy(func() error { return x.dev.Greet(x.client.address(nic.EchoSRD).GID) })
+		seen := map[string]int{}
+		const rounds, burst = 40, 30
+		for i := range rounds {
+			for j := range burst {
+				x.send(message(uint64(i*burst+j), 8+j*200))
+			}
+			for range burst {
+				b := x.recv(100000)
+				if b == nil {
+					t.Fatalf("%s: %d of %d came back in round %d", p.Name, len(seen), burst*(i+1), i)
+				}
+				seen[string(b)]++
+			}
+		}
+		for n := range uint64(rounds * burst) {
+			if c := seen[string(message(n, int(8+n%burst*200)))]; c != 1 {
+				t.Errorf("%s: message %d came back %d times", p.Name, n, c)
+			}
+		}
+	}
+}
+
+// A sender that the device does not know is answered all the same, a little later; from then on it is known.
+func TestStranger(t *testing.T) {
+	for _, s := range []nic.Service{nic.EchoUD, nic.EchoSRD, nic.STAMPSRD} {
+		x := start(t, efasim.Options{}, s)
+		if n := x.m.Objects().AHs; n != 0 {
+			t.Fatalf("%d address handles before the first message", n)
+		}
+		x.send(message(1, 64))
+		x.until("the first message", func() bool { return x.recv(1) != nil })
+		if n := x.m.Objects().AHs; n != 1 {
+			t.Errorf("%v: %d address handles, want 1", s, n)
+		}
+		x.send(message(2, 64))
+		if x.recv(1000) == nil {
+			t.Error("the second message is not answered at once")
+		}
+		if n := x.m.Objects().AHs; n != 1 {
+			t.Errorf("%v: %d address handles after more messages, want 1", s, n)
+		}
+	}
+}
+
+// STAMP as a message: the reply repeats the sender's fields and says when it was there.
+func TestSTAMP(t *testing.T) {
+	x := start(t, efasim.Options{}, nic.STAMPUD)
+	p := make([]byte, 44)
+	be := binary.BigEndian
+	be.PutUint32(p, 77)
+	be.PutUint64(p[4:], 1<<40)
+	x.send(p)
+	var b []byte
+	x.until("the reply", func() bool { b = x.recv(1); return b != nil })
+	if len(b) != 44 || be.Uint32(b) != 77 || be.Uint32(b[24:]) != 77 || be.Uint64(b[28:]) != 1<<40 || b[40] != 255 || be.Uint64(b[16:]) == 0 ||
+		be.Uint64(b[4:]) < be.Uint64(b[16:]) {
+		t.Errorf("reply % x", b)
+	}
+	x.send(p[:40])
+	x.until("the refusal", func() bool { return x.resp.Stats()[fastpath.RefusedSTAMPShort] == 1 })
+}
+
+// Two responders that are joined do not bounce: the reply that one sends is not answered by the other.
+func TestNoBounce(t *testing.T) {
+	x := start(t, efasim.Options{}, nic.EchoSRD)
+	other := messages(t)
+	for range 3 { // as if from the second responder's own queue pair
+		x.send(message(1, 16))
+	}
+	x.until("replies", func() bool {
+		x.client.dev.Queue(0).Poll(other)
+		return other.Stats()[fastpath.RefusedReply] == 3
+	})
+	if s, u := x.resp.Stats(), other.Stats(); s[fastpath.AnsweredMessage] != 3 || s.Refused() != 0 || u.Answered() != 0 {
+		t.Errorf("the first counted %v, the second %v", s, u)
+	}
+}
+
+// A message with another Q_Key never reaches the loop; the device counts it.
+func TestQKey(t *testing.T) {
+	x := startWith(t, efasim.Options{}, efa.Options{}, efa.Options{Services: []nic.Service{nic.EchoUD}, QKey: 0x22222222})
+	for range 3 {
+		x.send(message(1, 16))
+	}
+	x.settle()
+	x.busy(func() error {
+		if n := x.stats().Extra["qkey_viol"]; n != 3 {
+			t.Errorf("%d violations counted", n)
+		}
+		return nil
+	})
+	if s := x.resp.Stats(); s.Answered()+s.Refused() != 0 {
+		t.Errorf("counted %v", s)
+	}
+}
+
+// Bus cost of a reply: nothing is read before the wire if it goes inline, one stretch of memory otherwise.
+func TestCost(t *testing.T) {
+	const n, refill = 1024, 16
+	for _, c := range []struct {
+		p     efasim.Profile
+		limit int
+		push  uint64 // bursts of 64 bytes
+	}{{efasim.EFA0, 32, 1}, {efasim.EFA1, 32, 1}, {efasim.EFA2, 32, 1}, {efasim.EFA3, 80, 2}} {
+		for _, s := range []nic.Service{nic.EchoUD, nic.EchoSRD} {
+			for _, size := range []int{32, 33, 80, 81, 4096} {
+				if c.limit == 32 && size > 33 && (c.p.Name != efasim.EFA1.Name || s == nic.EchoUD) {
+					continue // as the others
+				}
+				k, desc := cost(t, c.p, s, size, n)
+				reads := uint64(0)
+				if size > c.limit {
+					reads = n
+				}
+				// A reply: the entry and its doorbell; the message, its completion in two writes, the send's completion. Receive
+				// buffers go back 16 at a time with a doorbell, and completions taken are told where the device wants to know.
+				low, high := n*(c.push+1)+n/refill, n*(c.push+1)+n/refill
+				if c.p.Polled {
+					low, high = low+n/refill, high+2*n/refill+2
+				}
+				t.Logf("%s, %v, %d bytes: %d replies cost %+v, %d of the DMA reads for receive descriptors", c.p.Name, s, size, n, k, desc)
+				const watch = 40 // the watch looks at the device's status once a second, and takes keep-alives
+				if k.MMIORead > watch || k.MMIOWrite < low || k.MMIOWrite > high+watch || k.DMARead-desc != reads || k.DMAWrite < 4*n || k.DMAWrite > 4*n+watch {
+					t.Errorf("%s, %v, %d bytes: %d replies cost %+v; want %d to %d MMIO writes, %d DMA reads beside %d for descriptors, %d DMA writes",
+						c.p.Name, s, size, n, k, low, high, reads, desc, 4*n)
+				}
+			}
+		}
+	}
+}
+
+// cost steps both ends by turns through n messages, and returns the responder's transactions.
+func cost(t *testing.T, p efasim.Profile, s nic.Service, size int, n int) (sim.Counts, uint64) {
+	t.Helper()
+	one := []nic.Service{s}
+	x := startWith(t, efasim.Options{Profile: p}, efa.Options{Services: one}, efa.Options{Services: one})
+	x.busy(func() error { return x.dev.Greet(x.client.address(s).GID) })
+	var before sim.Counts
+	var desc uint64
+	const settled = 200
+	for i := range n + settled {
+		if i == settled {
+			before, desc = x.port.Counts(), x.m.Counters().RxDescReads
+		}
+		x.send(message(uint64(i), size))
+		if x.recv(10000) == nil {
+			t.Fatalf("%s, %v: message %d of %d bytes did not come back", p.Name, s, i, size)
+		}
+		for range 20 { // acknowledgements
+			x.turn()
+		}
+	}
+	return x.port.Counts().Since(before), x.m.Counters().RxDescReads - desc
+}

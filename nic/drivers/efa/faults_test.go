@@ -1,0 +1,346 @@
+package efa_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/drivers/efa"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/efasim"
+)
+
+// reset reports whether the device was reset for that reason.
+func (x *pair) reset(reason int) func() bool {
+	return func() bool {
+		for _, r := range x.m.Resets() {
+			if r == reason {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// TestRecovers breaks the device in one way at a time: the driver resets it for the right reason, counts that, and answers
+// again.
+func TestRecovers(t *testing.T) {
+	for _, c := range []struct {
+		name, extra string
+		reason      int
+		broken      func(x *pair)
+	}{
+		{"admin queue stalled", "resets_admin_timeout", 2, func(x *pair) {
+			x.m.StallAdmin(true)
+			var s nic.Stats
+			if err := x.dev.ReadStats(&s); !errors.Is(err, nic.ErrTimeout) {
+				x.Errorf("statistics: %v", err)
+			}
+			x.m.StallAdmin(false)
+		}},
+		{"admin completion of another command", "resets_admin_timeout", 2, func(x *pair) {
+			x.m.TamperAdmin(func(b []byte) { b[1] ^= 8 })
+			var s nic.Stats
+			if err := x.dev.ReadStats(&s); err == nil || !strings.Contains(err.Error(), "not under way") {
+				x.Errorf("statistics: %v", err)
+			}
+		}},
+		{"receive request ID", "resets_invalid_rx_req_id", 8, func(x *pair) {
+			x.m.TamperCompletion(false, func(b []byte) { binary.LittleEndian.PutUint16(b, 0xfff0) })
+			x.echo()
+		}},
+		{"receive completion twice", "resets_invalid_rx_req_id", 8, func(x *pair) { x.m.DuplicateCompletion(false, 1); x.echo() }},
+		{"send request ID", "resets_invalid_tx_req_id", 8, func(x *pair) {
+			x.m.TamperCompletion(true, func(b []byte) { binary.LittleEndian.PutUint16(b, 0xfff0) })
+			x.echo()
+		}},
+		{"send completion twice", "resets_invalid_tx_req_id", 8, func(x *pair) { x.m.DuplicateCompletion(true, 1); x.echo() }},
+		{"receive flushed", "resets_queue_pair_error", 8, func(x *pair) {
+			x.m.TamperCompletion(false, func(b []byte) { b[2] = 1 })
+			x.echo()
+		}},
+		{"fatal error", "resets_fatal_error", 8, func(x *pair) { x.m.Fail() }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := start(t, efasim.Options{}, nic.EchoUD).serve()
+			x.until("echo", x.echo)
+			before := x.stats()
+			c.broken(x)
+			x.until("reset", x.reset(c.reason))
+			x.until("echo after the reset", x.again)
+			if s := x.stats(); s.Resets == 0 || s.Extra[c.extra] == 0 || s.RxFrames < before.RxFrames {
+				t.Errorf("statistics: %+v", s)
+			}
+		})
+	}
+}
+
+// again is echo, with the responder looked up anew: a restart may have changed its queue pair's number.
+func (x *pair) again() bool {
+	var err error
+	if x.to, err = x.client.dev.Reach(x.address(x.from)); err != nil {
+		x.Fatal(err)
+	}
+	return x.echo()
+}
+
+// A client that is reset keeps its peer: the address handle is made anew.
+func TestClientRecovers(t *testing.T) {
+	x := start(t, efasim.Options{}, nic.EchoSRD).serve()
+	x.until("echo", x.echo)
+	x.client.m.Fail()
+	x.until("echo after the reset", func() bool { return x.echo() && len(x.client.m.Resets()) > 1 })
+	if s := x.client.stats(); s.Resets == 0 {
+		t.Errorf("statistics: %+v", s)
+	}
+}
+
+// Events that need no reset.
+func TestEvents(t *testing.T) {
+	x := start(t, efasim.Options{}, nic.EchoUD).serve()
+	x.m.Post(efasim.Event{Group: efasim.GroupWarning, Syndrome: 3})
+	x.m.Post(efasim.Event{Group: efasim.GroupNotification, Syndrome: 4})
+	for range 40 { // more than the queue has entries
+		x.m.Post(efasim.Event{Group: efasim.GroupKeepAlive})
+		time.Sleep(10 * time.Millisecond)
+	}
+	x.until("the warning", func() bool { return strings.Contains(x.log.String(), "the device warns") })
+	x.until("the keep-alives", func() bool { return x.stats().Extra["keep_alives"] >= 40 })
+	x.until("echo", x.echo)
+	if s := x.stats(); s.Resets != 0 {
+		t.Errorf("statistics: %+v", s)
+	}
+}
+
+// A device that leaves ends the loops with an error that says so.
+func TestUnplugged(t *testing.T) {
+	x := start(t, efasim.Options{}, nic.EchoUD)
+	x.port.Start()
+	x.client.port.Start()
+	defer x.client.port.Stop()
+	var never atomic.Bool
+	done := make(chan error, 1)
+	go func() { done <- x.dev.Serve(0, &never, x.resp) }()
+	x.serving = true
+	x.until("echo", x.echo)
+	x.port.Unplug()
+	select {
+	case err := <-done:
+		if !errors.Is(err, nic.ErrGone) || !nic.Lost(err) {
+			t.Errorf("the loop ended with %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the loop goes on")
+	}
+	var s nic.Stats
+	if err := x.dev.ReadStats(&s); !errors.Is(err, nic.ErrGone) {
+		t.Errorf("statistics: %v", err)
+	}
+	if err := x.dev.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := x.client.dev.Close(); err != nil {
+		t.Error(err)
+	}
+	x.port.Stop()
+}
+
+// A peer that dies with replies on their way holds its own buffers for a bounded time: until the device gives up, and where
+// the device does not, until the driver takes them back.
+func TestDeadPeer(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		timeout time.Duration
+		extra   []string
+	}{
+		{"the device gives up", 2 * time.Second, []string{"send_unresponsive_remote", "send_unreachable_remote"}},
+		{"the device never does", time.Hour, []string{"send_flushed"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := start(t, efasim.Options{Timeout: c.timeout}, nic.EchoSRD).serve()
+			x.until("echo", x.echo)
+			back := func() (n uint64) {
+				s := x.stats()
+				for _, name := range c.extra {
+					n += s.Extra[name]
+				}
+				return n
+			}
+			first, before := back(), x.stats()
+			x.client.m.Deafen(true) // it takes nothing and acknowledges nothing
+			for range 5 {
+				x.send(message(1, 16))
+			}
+			x.until("the buffers to come back", func() bool { return back() >= first+5 })
+			if s := x.stats(); s.Resets != 0 || s.TxErrors != before.TxErrors+5 {
+				t.Errorf("statistics: %+v, before %+v", s, before)
+			}
+			x.client.m.Deafen(false)
+			x.until("echo", x.echo)
+		})
+	}
+}
+
+// A device that says of every sender that it does not know it is answered for all the same.
+func TestForgetful(t *testing.T) {
+	x := start(t, efasim.Options{}, nic.EchoSRD)
+	x.m.Forget(true)
+	for range 20 {
+		x.until("echo", x.echo)
+	}
+	if n := x.m.Objects().AHs; n != 1 {
+		t.Errorf("%d address handles for one peer", n)
+	}
+}
+
+// A stranger whose address handle the device refuses is refused, and counted.
+func TestStrangerRefused(t *testing.T) {
+	x := start(t, efasim.Options{}, nic.EchoSRD)
+	x.m.FailAdmin(func(op uint8) uint8 {
+		if op == 5 { // CREATE_AH
+			return 1
+		}
+		return 0
+	})
+	x.send(message(1, 16))
+	x.until("the refusal", func() bool { return x.resp.Stats()[fastpath.RefusedSender] == 1 })
+	x.m.FailAdmin(nil)
+	x.until("echo", x.echo)
+}
+
+// TestOpenRefuses lists devices that cannot be driven and options that cannot be, each with what the error has to name.
+func TestOpenRefuses(t *testing.T) {
+	fail := func(op uint8) func(*efasim.Model) {
+		return func(m *efasim.Model) {
+			m.FailAdmin(func(o uint8) uint8 {
+				if o == op {
+					return 1
+				}
+				return 0
+			})
+		}
+	}
+	bare := efasim.EFA1
+	bare.SubCQs = 9
+	for _, c := range []struct {
+		o    efasim.Options
+		set  func(*efasim.Model)
+		open nic.Options
+		own  efa.Options
+		text string
+	}{
+		{o: efasim.Options{NotReady: true}, text: "not ready"},
+		{o: efasim.Options{Width: 31}, text: "31 address bits"},
+		{o: efasim.Options{Profile: bare}, text: "completion queues of 9 rings"},
+		{set: fail(14), text: "allocate protection domain: resource allocation failure"},
+		{set: fail(16), text: "allocate doorbell pages"},
+		{set: fail(7), text: "register memory"},
+		{set: fail(9), text: "create receive CQ"},
+		{set: fail(1), text: "create queue pair"},
+		{set: fail(2), text: "modify queue pair"},
+		{set: fail(11), text: "get device attributes"},
+		{open: nic.Options{MTU: 10000}, text: "messages of up to 10000 bytes"},
+		{open: nic.Options{Queues: 65}, text: "65"},
+		{open: nic.Options{RingSize: 48}, text: "power of two"},
+		{open: nic.Options{MAC: [6]byte{2}}, text: "no MAC address"},
+		{open: nic.Options{Steer: &nic.Steer{}}, text: "no frames to steer"},
+		{own: efa.Options{Push: "llq"}, text: `push mode "llq" is none of auto, off`},
+		{own: efa.Options{PushMax: -1}, text: "-1 bytes"},
+		{own: efa.Options{Services: []nic.Service{nic.EchoUD, nic.EchoUD}}, text: "there twice"},
+		{own: efa.Options{Services: []nic.Service{}}, text: "0 services"},
+	} {
+		x := adapter(t, c.o, 1, nil)
+		if c.set != nil {
+			c.set(x.m)
+		}
+		err := x.tryOpen(c.open, c.own)
+		if err == nil {
+			x.close()
+		}
+		if err == nil || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("error %v, expected one with %q", err, c.text)
+		}
+		if c.o.Width != 0 {
+			x.port.ForgetViolations() // it has to be told where to answer before it can say how wide it is
+		}
+		if n := x.port.Mappings(); n != 0 || x.port.BusMaster() {
+			t.Errorf("%q: %d mappings and bus master %v are left", c.text, n, x.port.BusMaster())
+		}
+	}
+	x := adapter(t, efasim.Options{}, 1, nil)
+	x.m.Mute(true)
+	if err := x.tryOpen(nic.Options{}, efa.Options{}); !errors.Is(err, nic.ErrTimeout) || !strings.Contains(err.Error(), "register") {
+		t.Errorf("a device that answers no register read: %v", err)
+	}
+}
+
+// What is fallen back to is in the notes, and what is in force in Push.
+func TestPush(t *testing.T) {
+	for _, c := range []struct {
+		p    efasim.Profile
+		own  efa.Options
+		push string
+	}{
+		{efasim.EFA1, efa.Options{}, "llq 64, up to 32 bytes inline"},
+		{efasim.EFA3, efa.Options{}, "llq 128, up to 80 bytes inline"},
+		{efasim.EFA3, efa.Options{PushMax: 32}, "llq 64, up to 32 bytes inline"},
+		{efasim.EFA3, efa.Options{PushMax: 48}, "llq 128, up to 48 bytes inline"},
+		{efasim.EFA3, efa.Options{Push: "off"}, "llq 64, no data inline"},
+	} {
+		one := c.own
+		one.Services = []nic.Service{nic.EchoSRD}
+		x := startWith(t, efasim.Options{Profile: c.p}, one, efa.Options{Services: one.Services})
+		if got := x.dev.Info().Push; got != c.push {
+			t.Errorf("%s, %+v: push %q, want %q", c.p.Name, c.own, got, c.push)
+		}
+		for _, size := range []int{1, 32, 33, 48, 49, 80, 81} {
+			x.size = size
+			x.until("echo", x.echo)
+		}
+	}
+}
+
+// Several queues share a device: each has queue pairs of its own, and all answer.
+func TestQueues(t *testing.T) {
+	a, b := sim.Pair()
+	one, two := adapter(t, efasim.Options{Busy: true}, 1, a), adapter(t, efasim.Options{Busy: true}, 2, b)
+	one.open(nic.Options{Queues: 3}, efa.Options{})
+	two.open(nic.Options{}, efa.Options{})
+	defer one.close()
+	defer two.close()
+	x := &pair{end: one, client: two, resp: messages(t), buf: make([]byte, 1<<14), size: 100}
+	seen := map[uint32]bool{}
+	for _, e := range one.dev.Endpoints() {
+		if seen[e.QPN] {
+			t.Errorf("queue pair %d is there twice", e.QPN)
+		}
+		seen[e.QPN] = true
+		x.from = e.Service
+		x.busy(func() (err error) { x.to, err = two.dev.Reach(e.Address); return err })
+		others := []int{0, 1, 2}
+		x.until("echo", func() bool {
+			x.send(message(uint64(e.QPN), 64))
+			for range 1000 {
+				two.port.Step()
+				one.port.Step()
+				for _, q := range others {
+					if n := one.dev.Queue(q).Poll(x.resp); n > 0 && q != e.Queue {
+						t.Errorf("a message to queue %d was answered by queue %d", e.Queue, q)
+					}
+				}
+				if n, _, _ := two.dev.Recv(x.buf); n == 64 {
+					return true
+				}
+			}
+			return false
+		})
+	}
+	if len(seen) != 6 {
+		t.Errorf("%d queue pairs", len(seen))
+	}
+}

@@ -1,0 +1,148 @@
+package efa_test
+
+import (
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/vfiouser"
+	"github.com/rebound-nic/rebound/nic/drivers/efa"
+	"github.com/rebound-nic/rebound/sim/efasim"
+	"github.com/rebound-nic/rebound/sim/vfioserver"
+)
+
+// What nictest asks of a driver in its life, where it fits messages.
+
+// The device vanishes after some accesses of Open: an error that says so, and nothing left mapped.
+func TestRemovedOpening(t *testing.T) {
+	x := adapter(t, efasim.Options{}, 1, nil)
+	for _, n := range []int{0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144} {
+		x.port.UnplugAfter(n)
+		if err := x.tryOpen(nic.Options{}, efa.Options{}); err == nil {
+			x.close()
+		} else if !errors.Is(err, nic.ErrGone) {
+			t.Errorf("Open of a device that is gone after %d accesses: %v", n, err)
+		}
+		x.port.UnplugAfter(-1)
+		if left := x.port.Mappings(); left != 0 || x.port.BusMaster() {
+			t.Fatalf("gone after %d accesses: %d mappings and bus master %v are left", n, left, x.port.BusMaster())
+		}
+	}
+	x.open(nic.Options{}, efa.Options{})
+	x.close()
+}
+
+// A device that answers reads but does nothing is an error in bounded time.
+func TestStalledOpening(t *testing.T) {
+	x := adapter(t, efasim.Options{}, 1, nil)
+	x.fault.Stalled = true
+	if err := x.tryOpen(nic.Options{}, efa.Options{}); !errors.Is(err, nic.ErrTimeout) {
+		t.Errorf("Open of a device that does nothing: %v", err)
+	}
+	x.fault.Stalled = false
+	x.port.ForgetViolations()
+	x.open(nic.Options{}, efa.Options{})
+	x.close()
+}
+
+// The driver's process ends in mid-traffic, and another one takes the device over.
+func TestKilled(t *testing.T) {
+	x := start(t, efasim.Options{}, nic.EchoSRD)
+	for range 3 {
+		x.until("echo", x.echo)
+		for range 5 {
+			x.send(message(1, 100))
+		}
+		x.port.Step()
+		x.port.Drop()
+		x.end.open(nic.Options{}, efa.Options{})
+		x.settle()
+		x.until("echo of the next one", x.anew)
+	}
+}
+
+// What the device counted for a driver before is not told as this one's.
+func TestCountsAreOurs(t *testing.T) {
+	x := start(t, efasim.Options{}, nic.EchoSRD)
+	for range 10 {
+		x.until("echo", x.echo)
+	}
+	x.end.close()
+	before := x.next
+	x.end.open(nic.Options{}, efa.Options{})
+	x.settle()
+	x.until("echo", x.anew)
+	x.settle()
+	most := x.next - before + 1 // and one of before
+	x.busy(func() error {
+		if s := x.stats(); s.RxFrames == 0 || s.RxFrames > most || s.Extra["recv_wrs"] > most {
+			t.Errorf("%d messages received since Open, %d by the other count; at most %d came", s.RxFrames, s.Extra["recv_wrs"], most)
+		}
+		return nil
+	})
+}
+
+// anew is again, with the devices stepped.
+func (x *pair) anew() bool {
+	x.busy(func() (err error) { x.to, err = x.client.dev.Reach(x.address(x.from)); return err })
+	return x.echo()
+}
+
+// Whatever the device writes where completions go: no crash, no hang, and the next driver has a working device.
+func TestFlippedWriteBacks(t *testing.T) {
+	for range 4 {
+		x := start(t, efasim.Options{}, nic.EchoSRD)
+		x.until("echo", x.echo)
+		x.fault.FlipWriteBacks(5, 32)
+		for n := range 300 {
+			_ = x.client.dev.Send(x.from, x.to, message(uint64(n), 70))
+			for range 8 {
+				x.turn()
+				x.client.dev.Recv(x.buf)
+			}
+		}
+		if x.fault.Flipped() == 0 {
+			t.Error("no write-back was flipped")
+		}
+		x.fault.FlipWriteBacks(0, 0)
+		x.end.close()
+		x.port.ForgetViolations() // what the driver was made to say
+		x.end.open(nic.Options{}, efa.Options{})
+		x.settle()
+		x.until("echo", x.anew)
+	}
+}
+
+// The same driver over vfio-user: registers are messages there, and queues shared memory.
+func TestOverVFIOUser(t *testing.T) {
+	x := start(t, efasim.Options{Profile: efasim.EFA2}, nic.EchoUD)
+	x.end.close()
+	path := filepath.Join(t.TempDir(), "efa")
+	server, err := vfioserver.Listen(path, x.port, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	fn, err := vfiouser.Dial(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.busy(func() error {
+		x.dev, err = efa.Open(fn, nic.Options{RingSize: 64, Log: slog.New(slog.NewTextHandler(x.log, nil))}, efa.Options{})
+		return err
+	})
+	x.settle()
+	x.until("echo", x.anew)
+	for _, size := range []int{32, 33, 4096} {
+		x.size = size
+		x.until("echo", x.echo)
+	}
+	if i := x.dev.Info(); i.Backend != nic.Sim || !strings.HasPrefix(i.Device, "vfio-user:") {
+		t.Errorf("info %+v", i)
+	}
+	x.end.close()
+	x.end.open(nic.Options{}, efa.Options{}) // what the rig closes
+}

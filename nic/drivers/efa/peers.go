@@ -1,0 +1,222 @@
+package efa
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
+)
+
+// maxHandles bounds the device's address handles: the oldest makes way for the next. A sender whose handle went comes as a
+// stranger again.
+const maxHandles = 1024
+
+// handle is the device's address handle of one GID.
+type handle struct {
+	gid    netip.Addr
+	number atomic.Uint32 // noHandle once it is destroyed
+}
+
+// target is a nic.Peer.
+type target struct {
+	nic.Address
+	handle atomic.Pointer[handle]
+}
+
+// peers are the address handles there are, each GID's once: the device must not be asked twice for one.
+type peers struct {
+	mu      sync.Mutex
+	byGID   map[netip.Addr]*handle
+	age     []*handle // the oldest first
+	targets map[nic.Address]nic.Peer
+	list    atomic.Pointer[[]*target] // by nic.Peer, read by Send
+}
+
+var errPeer = errors.New("no such peer")
+
+func (t *peers) peer(p nic.Peer) (*target, error) {
+	if list := t.list.Load(); list != nil && p >= 0 && int(p) < len(*list) {
+		return (*list)[p], nil
+	}
+	return nil, fmt.Errorf("%w: %d", errPeer, p)
+}
+
+// Reach has the device make an address handle for a's GID, if there is none.
+func (d *Device) Reach(a nic.Address) (p nic.Peer, err error) {
+	if !a.GID.Is6() || a.GID.IsUnspecified() || a.QPN>>16 != 0 {
+		return 0, d.card.Errorf("%v cannot be reached: expected a GID and a queue pair of 16 bits", a)
+	}
+	err = d.card.Ask(func() error {
+		d.peers.mu.Lock()
+		defer d.peers.mu.Unlock()
+		h, err := d.reach(a.GID)
+		if err != nil {
+			return err
+		}
+		var ok bool
+		if p, ok = d.peers.targets[a]; ok {
+			(*d.peers.list.Load())[p].handle.Store(h)
+			return nil
+		}
+		var list []*target
+		if old := d.peers.list.Load(); old != nil {
+			list = append(list, *old...)
+		}
+		if len(list) >= maxHandles {
+			return d.card.Errorf("%w: %d peers are known already", nic.ErrFull, len(list))
+		}
+		p = nic.Peer(len(list))
+		t := &target{Address: a}
+		t.handle.Store(h)
+		list = append(list, t)
+		if d.peers.targets == nil {
+			d.peers.targets = map[nic.Address]nic.Peer{}
+		}
+		d.peers.targets[a] = p
+		d.peers.list.Store(&list)
+		return nil
+	})
+	return p, err
+}
+
+// Greet has the device make an address handle for a GID, so that the first message from there is answered as quickly as any.
+func (d *Device) Greet(gid netip.Addr) error {
+	if !gid.Is6() || gid.IsUnspecified() || gid.Is4In6() {
+		return d.card.Errorf("%v is not the GID of an EFA", gid)
+	}
+	return d.card.Ask(func() error {
+		d.peers.mu.Lock()
+		defer d.peers.mu.Unlock()
+		_, err := d.reach(gid)
+		return err
+	})
+}
+
+// reach returns the handle of a GID, with the table locked and the device not being restarted.
+func (d *Device) reach(gid netip.Addr) (*handle, error) {
+	if h := d.peers.byGID[gid]; h != nil {
+		return h, nil
+	}
+	if len(d.peers.age) >= min(maxHandles, int(d.queue.maxAH)) {
+		if err := d.forget(d.peers.age[0]); err != nil {
+			return nil, err
+		}
+	}
+	h := &handle{gid: gid}
+	if err := d.createAH(h); err != nil {
+		return nil, err
+	}
+	if d.peers.byGID == nil {
+		d.peers.byGID = map[netip.Addr]*handle{}
+	}
+	d.peers.byGID[gid] = h
+	d.peers.age = append(d.peers.age, h)
+	return h, nil
+}
+
+func (d *Device) createAH(h *handle) error {
+	var r createdAH
+	c := createAH{Header: amazonadmin.Header{Opcode: opCreateAH}, gid: h.gid.As16(), pd: d.pd}
+	if err := amazonadmin.Exec(d.aq, "create address handle", &c, &r); err != nil {
+		return err
+	}
+	h.number.Store(uint32(r.handle))
+	return nil
+}
+
+// forget destroys a handle: what is under way to it is flushed.
+func (d *Device) forget(h *handle) error {
+	for i, o := range d.peers.age {
+		if o == h {
+			d.peers.age = append(d.peers.age[:i], d.peers.age[i+1:]...)
+			break
+		}
+	}
+	delete(d.peers.byGID, h.gid)
+	c := destroyAH{Header: amazonadmin.Header{Opcode: opDestroyAH}, handle: uint16(h.number.Swap(noHandle)), pd: d.pd}
+	return amazonadmin.Exec(d.aq, "destroy address handle", &c, new(amazonadmin.Completion))
+}
+
+// giveUp takes back what is under way to a handle, with the table locked: it is destroyed, and made anew where Send has a use
+// for it.
+func (d *Device) giveUp(h *handle) error {
+	if err := d.forget(h); err != nil {
+		return err
+	}
+	for a, p := range d.peers.targets {
+		t := (*d.peers.list.Load())[p]
+		if t.handle.Load() != h {
+			continue
+		}
+		again, err := d.reach(a.GID)
+		if err != nil {
+			return err
+		}
+		t.handle.Store(again)
+	}
+	return nil
+}
+
+// revive makes the handles anew that were there before a restart. One that the device refuses now is dropped: its GID comes
+// as a stranger.
+func (t *peers) revive(d *Device) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	age := t.age
+	t.age, t.byGID = nil, map[netip.Addr]*handle{}
+	for _, h := range age {
+		var refused *amazonadmin.CommandError
+		switch err := d.createAH(h); {
+		case errors.As(err, &refused):
+			h.number.Store(noHandle)
+			continue
+		case err != nil:
+			return err
+		}
+		t.age, t.byGID[h.gid] = append(t.age, h), h
+	}
+	return nil
+}
+
+// lookEvery is how often the goroutine looks for strangers: what the first message of one waits, and the command to the device.
+const lookEvery = time.Millisecond
+
+// lookUp finds the handles of strangers. It does not run on a polling core, and the loops do not wait for it.
+func (d *Device) lookUp() {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-d.ended:
+			return
+		case <-tick.C:
+		}
+		for _, q := range d.queues {
+			if s := &q.stranger; s.asked.Load() != s.answered.Load() {
+				// An error is told to the loop as one who cannot be reached; what broke the device, the watch sees as well.
+				_ = d.card.Ask(func() error { d.introduce(s); return nil })
+			}
+		}
+	}
+}
+
+// introduce answers what a loop asked, while the device is not being restarted.
+func (d *Device) introduce(s *stranger) {
+	for n := s.answered.Load(); n != s.asked.Load(); n++ {
+		e := &s.entry[n%strangers]
+		d.peers.mu.Lock()
+		h, err := d.reach(netip.AddrFrom16(e.gid))
+		d.peers.mu.Unlock()
+		if e.reachable = err == nil; e.reachable {
+			e.to |= uint64(h.number.Load())
+		} else {
+			d.card.Log.Warn("a sender cannot be answered", "gid", netip.AddrFrom16(e.gid), "err", err)
+		}
+		s.answered.Store(n + 1)
+	}
+}

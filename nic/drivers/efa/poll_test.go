@@ -1,0 +1,385 @@
+package efa
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+	"testing"
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/proof/nictest"
+)
+
+// benchQueue is a queue whose device is the test: rings, buffers and send queues in ordinary memory, doorbells that nobody
+// hears.
+type benchQueue struct {
+	*Queue
+	pair     int    // that messages come to
+	length   uint32 // bytes of each message
+	handle   uint64 // and who from
+	imm      uint64 // with cqImmediate's word above, 0 for none
+	rxDone   [maxPairs]uint32
+	rx, tx   uint32 // completions written
+	txDone   [maxPairs]uint32
+	sqDB     [maxPairs]uint32
+	rqDB     [maxPairs]uint32
+	reversed bool // sends are completed last first
+	ids      [maxPairs * ringSize]uint64
+}
+
+const ringSize, benchMTU = 256, 8928
+
+func newBenchQueue(t testing.TB, length, entry uint32, stamp bool) *benchQueue {
+	const pairs = 2
+	stride := kit.Stride(room + benchMTU)
+	slots := pairs * (ringSize + sendSlots)
+	pages := nictest.HugePages(t, slots*int(stride)+pairs*ringSize*(rxCQE+txCQE+descSize+int(entry))+4096)
+	mem := func(n int) unsafe.Pointer { // 64-byte aligned, as CopyWC asks
+		p := unsafe.Pointer(&pages[0])
+		pages = pages[(n+63)&^63:]
+		return p
+	}
+	shift := func(n int) uint32 { return uint32(bits.TrailingZeros(uint(n))) }
+	b := &benchQueue{length: length, handle: 5 | 77<<16}
+	b.Queue = &Queue{
+		rxSubs: 1, txSubs: 1, rxMask: pairs*ringSize - 1, rxShift: shift(pairs * ringSize), txMask: pairs*ringSize - 1, txShift: shift(pairs * ringSize),
+		npairs: pairs, pairShift: shift(ringSize), slots: pairs * ringSize, all: uint32(slots), word: kit.Words(slots),
+		buf: mem(slots * int(stride)), iova: 1 << 32, stride: stride, size: benchMTU, key: 0x1234, qkey: DefaultQKey,
+		sqMask: ringSize - 1, sqShift: shift(ringSize), burst: ringSize, entry: entry, pushMax: entry - metaSize, scratch: mem(128),
+	}
+	if entry == 128 {
+		b.pushMax = 80
+	}
+	b.Queue.rx[0].at, b.Queue.tx[0].at = mem(pairs*ringSize*rxCQE), mem(pairs*ringSize*txCQE)
+	for i := range pairs {
+		b.pairs[i] = pair{llq: mem(ringSize * int(entry)), rq: mem(ringSize * descSize), free: array(ringSize), sendFree: array(sendSlots),
+			sqDB: &b.sqDB[i], rqDB: &b.rqDB[i], number: uint32(40 + i), stamp: stamp}
+	}
+	b.pairs[0].skip = grh
+	b.reset()
+	b.fill()
+	return b
+}
+
+// arrive does what the device does for the next n messages, and completes all sends.
+func (b *benchQueue) arrive(n int) {
+	p := &b.pairs[b.pair]
+	for range n {
+		d := (*rxDesc)(unsafe.Add(p.rq, b.rxDone[b.pair]%ringSize*descSize))
+		b.rxDone[b.pair]++
+		c := (*rxCompletion)(unsafe.Add(b.Queue.rx[0].at, b.rx&b.rxMask*rxCQE))
+		c.from = b.handle | b.imm<<32
+		w := d.ctrl&0xFFFF | uint64(b.rx>>b.rxShift&1^1)<<cqPhase | cqReceived | uint64(p.number)<<cqPair | uint64(b.length+p.skip)<<cqLength
+		if b.imm != 0 {
+			w |= cqImmediate
+		}
+		c.common = w
+		b.rx++
+	}
+	b.complete(statusOK)
+}
+
+// complete writes the completions of all sends that were rung.
+func (b *benchQueue) complete(status uint64) {
+	for i := range b.npairs {
+		p := &b.pairs[i]
+		ids := b.ids[:0]
+		for ; b.txDone[i] != p.rung; b.txDone[i]++ {
+			ids = append(ids, *(*uint64)(unsafe.Add(p.llq, b.txDone[i]&b.sqMask*b.entry))&0xFFFF)
+		}
+		if b.reversed {
+			slices.Reverse(ids)
+		}
+		for _, id := range ids {
+			*(*uint64)(unsafe.Add(b.Queue.tx[0].at, b.tx&b.txMask*txCQE)) = id | status<<cqStatus | uint64(b.tx>>b.txShift&1^1)<<cqPhase |
+				cqSent | uint64(p.number)<<cqPair
+			b.tx++
+		}
+	}
+}
+
+func newResponder(t testing.TB) *fastpath.Responder {
+	t.Helper()
+	r, err := fastpath.NewMessages(fastpath.Config{Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestPollAllocatesNothing(t *testing.T) {
+	for _, entry := range []uint32{64, 128} {
+		for _, length := range []uint32{0, 32, 33, 8928} {
+			b, r := newBenchQueue(t, length, entry, false), newResponder(t)
+			if n := testing.AllocsPerRun(2000, func() {
+				b.pair ^= 1
+				b.reversed = !b.reversed
+				b.arrive(3)
+				if n := b.Poll(r); n != 3 {
+					t.Fatalf("entry %d, %d bytes: answered %d of 3, fault %d", entry, length, n, b.fault.Load())
+				}
+			}); n != 0 {
+				t.Errorf("entry %d, %d bytes: %v allocations a pass", entry, length, n)
+			}
+		}
+	}
+}
+
+// TestPushedEntry is one reply in the device's memory, word by word.
+func TestPushedEntry(t *testing.T) {
+	for _, c := range []struct {
+		pair          int
+		length, entry uint32
+		inline        bool
+	}{{0, 32, 64, true}, {0, 33, 64, false}, {1, 0, 64, true}, {1, 80, 128, true}, {1, 81, 128, false}} {
+		t.Run(fmt.Sprintf("pair %d, %d bytes in %d", c.pair, c.length, c.entry), func(t *testing.T) {
+			b, r := newBenchQueue(t, c.length, c.entry, false), newResponder(t)
+			b.pair = c.pair
+			p := &b.pairs[c.pair]
+			desc := *(*rxDesc)(p.rq)
+			slot := desc.ctrl & 0xFFFF
+			message := b.iova + slot*uint64(b.stride) + room
+			if want := (rxDesc{message - uint64(p.skip), slot | uint64(benchMTU+p.skip)<<16 | 0x1234<<32 | 3<<62}); desc != want {
+				t.Errorf("receive descriptor %#x, want %#x", desc, want)
+			}
+			data := unsafe.Slice((*byte)(b.message(uint32(slot))), max(c.length, 1))
+			for i := range data {
+				data[i] = byte(i + 1)
+			}
+			b.arrive(1)
+			if b.Poll(r) != 1 {
+				t.Fatal("not answered")
+			}
+			e := unsafe.Slice((*uint64)(p.llq), c.entry/8)
+			// op 0, immediate, meta; first, last, completion requested; phase 0 in the first round.
+			const ctrl = (1<<4|1<<7)<<16 | (1<<2|1<<3|1<<4)<<24
+			want := []uint64{slot | ctrl | 77<<32 | 1<<48, uint64('R'<<24|'B'<<16|'N'<<8|'D') | 5<<32, 0x11111111, 0}
+			if c.inline {
+				want[0] = slot | ctrl | 1<<21 | 77<<32 | uint64(c.length)<<48
+			}
+			if !slices.Equal(e[:4], want) {
+				t.Errorf("meta descriptor %#x, want %#x", e[:4], want)
+			}
+			if c.inline {
+				if got := unsafe.Slice((*byte)(unsafe.Add(p.llq, metaSize)), c.length); c.length > 0 && !slices.Equal(got, data) {
+					t.Errorf("data % x", got)
+				}
+			} else {
+				rest := make([]uint64, c.entry/8-4)
+				rest[0], rest[1] = uint64(c.length)|0x1234<<32, message
+				if !slices.Equal(e[4:], rest) {
+					t.Errorf("pointer %#x, want %#x", e[4:], rest)
+				}
+			}
+			if b.sqDB[c.pair] != 1 || b.sqDB[1-c.pair] != 0 {
+				t.Errorf("doorbells %v", b.sqDB)
+			}
+			if *b.slotWord(uint32(slot))&slotState != slotSending || p.frees != 0 {
+				t.Error("the slot is free while it is sent from")
+			}
+			b.complete(statusOK)
+			b.Poll(r)
+			if *b.slotWord(uint32(slot))&slotState != slotOurs || p.frees != 1 {
+				t.Error("the slot is not free after its send")
+			}
+		})
+	}
+}
+
+// Every second round of the send queue has the other phase, from 0 on, and 16 bits are all that a doorbell has.
+func TestRounds(t *testing.T) {
+	b, r := newBenchQueue(t, 8, 64, false), newResponder(t)
+	b.pair = 1
+	for n := range uint32(1<<16 + 3*ringSize) {
+		b.arrive(1)
+		if b.Poll(r) != 1 {
+			t.Fatalf("message %d: not answered, fault %d", n, b.fault.Load())
+		}
+		w := *(*uint64)(unsafe.Add(b.pairs[1].llq, n%ringSize*64))
+		if phase := uint32(w>>24) & 1; phase != n/ringSize&1 || b.sqDB[1] != (n+1)&0xFFFF {
+			t.Fatalf("send %d: phase %d, doorbell %d", n, phase, b.sqDB[1])
+		}
+	}
+}
+
+// What is turned down is counted under its reason, and its buffer comes back.
+func TestRefusals(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		set   func(b *benchQueue)
+		edit  func(w *uint64)
+		want  fastpath.Verdict
+		fault uint32
+		bad   uint64
+	}{
+		{"a reply", func(b *benchQueue) { b.imm = uint64(fastpath.ReplyMark) }, nil, fastpath.RefusedReply, 0, 0},
+		{"a reply of a stranger", func(b *benchQueue) { b.imm, b.handle = uint64(fastpath.ReplyMark), noHandle }, nil, fastpath.RefusedReply, 0, 0},
+		{"shorter than its prefix", nil, func(w *uint64) { *w = *w&(1<<48-1) | 39<<48 }, fastpath.RefusedMessage, 0, 1},
+		{"longer than its buffer", nil, func(w *uint64) { *w = *w&(1<<48-1) | (benchMTU+41)<<48 }, fastpath.RefusedMessage, 0, 1},
+		{"an RDMA write", nil, func(w *uint64) { *w |= 2 << 28 }, fastpath.RefusedMessage, 0, 1},
+		{"an error", nil, func(w *uint64) { *w |= 2 << 16 }, 0, 0, 1},
+		{"flushed", nil, func(w *uint64) { *w |= 1 << 16 }, 0, faultFlushed, 1},
+		{"a slot that there is not", nil, func(w *uint64) { *w |= 0xFFFF }, 0, faultRxID, 0},
+		{"of another queue pair", nil, func(w *uint64) { *w ^= 1 << 32 }, 0, faultRxID, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b, r := newBenchQueue(t, 16, 64, false), newResponder(t)
+			if c.set != nil {
+				c.set(b)
+			}
+			b.arrive(1)
+			if c.edit != nil {
+				c.edit((*uint64)(b.Queue.rx[0].at))
+			}
+			if n := b.Poll(r); n != 0 {
+				t.Fatalf("answered %d", n)
+			}
+			if b.fault.Load() != c.fault || b.badRx.Load() != c.bad || b.sqDB[0] != 0 {
+				t.Errorf("fault %d, %d bad, doorbell %d; want fault %d, %d bad", b.fault.Load(), b.badRx.Load(), b.sqDB[0], c.fault, c.bad)
+			}
+			s := r.Stats()
+			if c.want != 0 && (s[c.want] != 1 || s.Refused() != 1) {
+				t.Errorf("counted %v", s)
+			}
+			if back := b.pairs[0].frees == 1; back != (c.fault != faultRxID) {
+				t.Errorf("the buffer came back: %v", back)
+			}
+		})
+	}
+	// A completion twice, and of a send that never was.
+	b, r := newBenchQueue(t, 16, 64, false), newResponder(t)
+	b.arrive(1)
+	b.Poll(r)
+	b.complete(statusOK)
+	b.txDone[0]--
+	b.complete(statusOK)
+	b.Poll(r)
+	if b.fault.Load() != faultTxID {
+		t.Errorf("a send completed twice: fault %d", b.fault.Load())
+	}
+	// Errors of sends are counted by status.
+	b, r = newBenchQueue(t, 16, 64, false), newResponder(t)
+	for _, status := range []uint64{13, 15, 200} {
+		b.arrive(1)
+		b.Poll(r)
+		b.complete(status)
+		b.Poll(r)
+	}
+	if b.failed[13].Load() != 1 || b.failed[15].Load() != 1 || b.failed[statuses].Load() != 1 || b.fault.Load() != 0 {
+		t.Errorf("sends by status: %v, fault %d", b.failed, b.fault.Load())
+	}
+}
+
+// A stranger's message waits in its slot, and is answered once the handle is known; those beyond the room for it are refused.
+func TestStrangers(t *testing.T) {
+	b, r := newBenchQueue(t, 16, 64, false), newResponder(t)
+	b.pair, b.handle = 1, noHandle|9<<16
+	b.arrive(strangers + 2)
+	if n := b.Poll(r); n != 0 || b.stranger.waiting != strangers || r.Stats()[fastpath.RefusedSender] != 2 {
+		t.Fatalf("answered %d, %d wait, counted %v", n, b.stranger.waiting, r.Stats())
+	}
+	for n := range uint32(strangers) { // as the goroutine does
+		e := &b.stranger.entry[n]
+		if e.reachable = n != 3; e.reachable {
+			e.to |= 6
+		}
+		b.stranger.answered.Store(n + 1)
+	}
+	b.Poll(r)
+	s := r.Stats()
+	if b.sqDB[1] != strangers-1 || s[fastpath.AnsweredMessage] != strangers-1 || s[fastpath.RefusedSender] != 3 || b.stranger.waiting != 0 {
+		t.Errorf("doorbell %d, %d wait, counted %v", b.sqDB[1], b.stranger.waiting, s)
+	}
+	if w := *(*[2]uint64)(b.pairs[1].llq); w[0]>>32&0xFFFF != 9 || w[1]>>32 != 6 {
+		t.Errorf("sent to queue pair %d of handle %d", w[0]>>32&0xFFFF, w[1]>>32)
+	}
+}
+
+// The send queue is full: what does not fit is dropped and counted, and its buffer comes back.
+func TestFull(t *testing.T) {
+	b, r := newBenchQueue(t, 16, 64, false), newResponder(t)
+	b.sqMask, b.sqShift, b.burst = 7, 3, 4
+	b.pair = 1
+	done := b.txDone
+	b.arrive(10)
+	if n := b.Poll(r); n != 8 || b.txFull.Load() != 2 || b.pairs[1].frees != 2 || b.sqDB[1] != 8 {
+		t.Errorf("answered %d, %d dropped, %d free, doorbell %d", n, b.txFull.Load(), b.pairs[1].frees, b.sqDB[1])
+	}
+	b.txDone = done
+	b.complete(statusOK)
+	b.arrive(1)
+	b.Poll(r)
+	b.Poll(r)
+	if b.fault.Load() != 0 {
+		t.Errorf("fault %d", b.fault.Load())
+	}
+}
+
+// send fills slots of its own, and recv copies out what is not the device's prefix.
+func TestSendRecv(t *testing.T) {
+	b := newBenchQueue(t, 16, 64, false)
+	message := []byte("sixteen bytes ok")
+	for n := range 3 * sendSlots {
+		if !b.send(&b.pairs[0], message, 5|77<<16) {
+			t.Fatalf("send %d: full", n)
+		}
+		w := *(*uint64)(unsafe.Add(b.pairs[0].llq, uint32(n)%ringSize*64))
+		if slot := uint32(w & 0xFFFF); slot < b.slots || w&txImmediate != 0 {
+			t.Fatalf("send %d: from slot %d, word %#x", n, slot, w)
+		}
+		if n%2 == 1 {
+			b.complete(statusOK)
+		}
+	}
+	b.complete(statusOK)
+	sent := 0
+	for b.send(&b.pairs[0], message, 5) {
+		sent++
+	}
+	if sent != sendSlots {
+		t.Errorf("%d sends fit, want %d", sent, sendSlots)
+	}
+	slot := uint32((*rxDesc)(b.pairs[0].rq).ctrl & 0xFFFF)
+	copy(unsafe.Slice((*byte)(b.message(slot)), 16), message)
+	b.arrive(1)
+	buf := make([]byte, 64)
+	if n, at := b.recv(buf); n != 16 || at == 0 || string(buf[:16]) != string(message) {
+		t.Errorf("received %d bytes: %q", n, buf[:16])
+	}
+	if n, _ := b.recv(buf); n != -1 {
+		t.Errorf("received %d bytes more", n)
+	}
+}
+
+func TestPollIsAHotLoop(t *testing.T) {
+	const pkg = "github.com/rebound-nic/rebound/nic/drivers/efa"
+	nictest.StackAccesses(t, pkg, "(*Queue).Poll", 60)
+	nictest.StackAccesses(t, pkg, "(*Queue).take", 0)
+	nictest.StackAccesses(t, pkg, "(*Queue).transmit", 36)
+	nictest.HotLoop(t, pkg, "(*Queue).Poll", "efa.(*Queue).take", "efa.(*Queue).transmit", "efa.(*Queue).ring", "efa.(*Queue).tidy",
+		"efa.(*Queue).bad", "efa.(*Queue).park", "efa.(*Queue).unpark", "efa.(*Queue).reflect", "fastpath.(*Responder).Refuse")
+	nictest.HotLoop(t, pkg, "(*Queue).take")
+	nictest.HotLoop(t, pkg, "(*Queue).transmit", "efa.(*Queue).ring", "mmio.CopyWC")
+	nictest.HotLoop(t, pkg, "(*Queue).ring", "mmio.FenceWC", "mmio.Store32")
+	nictest.HotLoop(t, pkg, "(*Queue).tidy", "efa.(*Queue).sent", "efa.(*Queue).refill", "mmio.Store32")
+	nictest.HotLoop(t, pkg, "(*Queue).sent")
+	nictest.HotLoop(t, pkg, "(*Queue).refill", "mmio.Store32")
+}
+
+func BenchmarkPoll(b *testing.B) {
+	for _, bm := range []struct {
+		name          string
+		length, entry uint32
+		batch, pair   int
+	}{{"32/srd/batch=1", 32, 64, 1, 1}, {"32/ud/batch=1", 32, 64, 1, 0}, {"32/srd/batch=32", 32, 64, 32, 1}, {"80/srd/batch=1", 80, 128, 1, 1},
+		{"64/srd/fetched/batch=1", 64, 64, 1, 1}} {
+		b.Run(bm.name, func(b *testing.B) {
+			q, r := newBenchQueue(b, bm.length, bm.entry, false), newResponder(b)
+			q.pair = bm.pair
+			loop := q.Queue // a load less before each pass
+			nictest.Cycles(b, r, bm.batch, q.arrive, func() int { return loop.Poll(r) })
+		})
+	}
+}

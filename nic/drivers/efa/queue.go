@@ -1,0 +1,434 @@
+package efa
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+const (
+	maxBatch    = 32 // messages that one pass takes at most of each completion ring
+	refillBatch = 16 // free buffers that are posted at once
+	tidyAt      = 32 // free buffers or sends that may wait for tidy while each pass answers something
+	maxSubs     = 8  // rings in a completion queue that this driver takes
+	sendSlots   = 64 // buffers of a queue pair for what send sends
+
+	pairBits = 2 // of a slot's number: its queue pair
+	maxPairs = 1 << pairBits
+)
+
+var _ [maxPairs]struct{} = [nic.Services]struct{}{}
+
+// What a slot is to the device, in the low bits of its word. Bits 15:2 of the word count its sends, 31:16 are the address
+// handle that it was last sent to: the watch finds by them what was not taken, and whose it is.
+const (
+	slotOurs    = 0
+	slotPosted  = 1
+	slotSending = 2
+	slotState   = 3
+)
+
+// ring is a completion ring. Its numbers run freely; their low bits index it, and the bit above those tells the round and so
+// the phase.
+type ring struct {
+	at   unsafe.Pointer
+	head uint32 // completions consumed
+}
+
+// pair is one queue pair.
+type pair struct {
+	llq          unsafe.Pointer // send queue entries, in the device
+	rq           unsafe.Pointer // receive descriptors
+	free         unsafe.Pointer // uint16, a stack of receive slots to post, frees high
+	sqDB, rqDB   *uint32
+	frees        uint32
+	posted, done uint32 // sends pushed, of these completed
+	rung         uint32 // sends that the device was told of
+	rxTail       uint32 // receive descriptors written
+	number       uint32
+	skip         uint32 // bytes in front of each received message: 40 for datagrams
+	stamp        bool
+	sends        uint32         // free send slots
+	sendFree     unsafe.Pointer // uint16, a stack of them
+	_            [32]byte
+}
+
+// Queue is what one loop polls: up to four queue pairs that share a completion queue for receives and one for sends. A
+// completion queue of some devices is several rings, and the device says which one a queue pair goes by.
+//
+// A request ID is a slot, see the package's documentation. The device may complete in any order; an ID that it does not have
+// sets fault, and the device is reset, not trusted.
+type Queue struct {
+	rx, tx           [maxSubs]ring
+	rxSubs, txSubs   uint32
+	rxMask, rxShift  uint32 // of each completion ring: entries - 1, and their binary logarithm
+	txMask, txShift  uint32
+	rxCQDB, txCQDB   *uint32 // completions consumed, on devices that want to know; or nil
+	rxTaken, txTaken uint32  // of all rings, of that what the device was told, and when tidy saw it last
+	rxTold, txTold   uint32
+	rxTidied         uint32
+
+	pairs     [maxPairs]pair
+	npairs    uint32
+	pairShift uint32 // receive slots of a queue pair are 1 << pairShift
+	slots     uint32 // receive slots of all; those that send fills come after
+	all       uint32
+	word      unsafe.Pointer // uint32, by slot
+
+	buf     unsafe.Pointer // slots: room, then the message
+	iova    uint64
+	stride  uint32
+	size    uint32 // bytes of a message that a slot holds
+	key     uint64 // local key of the memory
+	qkey    uint64
+	sqMask  uint32 // entries of a send queue - 1
+	sqShift uint32
+	burst   uint32 // entries that may be pushed between doorbells
+	entry   uint32 // bytes of one
+	pushMax uint32 // bytes of data in one
+	scratch unsafe.Pointer
+
+	stranger stranger
+
+	fault atomic.Uint32 // why the device has to be reset (faultXxx); the loop stops here
+
+	// One writer, this loop; ReadStats loads them.
+	badRx, txFull polling.Counter
+	failed        [statuses + 1]polling.Counter // sends by status, the last for those unknown
+}
+
+// Why the loop stopped.
+const (
+	faultNone = iota
+	faultRxID
+	faultTxID
+	faultFlushed
+)
+
+// Poll makes one pass: it takes the messages that are there, at most maxBatch of each ring, makes replies of those that want
+// one where they lie, pushes them, and rings the doorbells. It tidies up where nothing was there to answer, or where much
+// waits to be. It returns the number of replies.
+func (q *Queue) Poll(r *fastpath.Responder) int {
+	if q.fault.Load() != faultNone {
+		return 0
+	}
+	n := 0
+	for s := uint32(0); s < q.rxSubs; s++ {
+		c := &q.rx[s&(maxSubs-1)]
+		head := c.head
+		for end := head + maxBatch; head != end; head++ {
+			d := (*rxCompletion)(unsafe.Add(c.at, head&q.rxMask*rxCQE))
+			w := atomic.LoadUint64(&d.common) // docs/memory-order.md: done, then the rest
+			if uint32(w>>cqPhase)&1 == head>>(q.rxShift&31)&1 {
+				break
+			}
+			slot, from := uint32(w&0xFFFF), d.from
+			p := q.take(slot, uint32(w>>cqPair)&0xFFFF)
+			if p == nil {
+				break
+			}
+			m, imm := uint32(w>>cqLength)-p.skip, uint32(0)
+			if w&cqImmediate != 0 {
+				imm = uint32(from >> 32)
+			}
+			if w&cqKind != cqReceived || m > q.size {
+				q.bad(r, p, slot, w)
+				continue
+			}
+			sender := from & 0xFFFF_FFFF
+			switch {
+			case from&0xFFFF == noHandle:
+				q.park(r, p, slot, m, from, imm, &d.gid)
+				continue
+			case p.stamp:
+				if m = q.reflect(r, slot, m, sender, imm); m == 0 {
+					q.give(p, slot)
+					continue
+				}
+			case r.Message(sender, imm):
+				r.Returned()
+			default:
+				r.Refuse(imm)
+				q.give(p, slot)
+				continue
+			}
+			if !q.transmit(p, slot, m, sender, reply) {
+				q.txFull.Add(1)
+				q.give(p, slot)
+				continue
+			}
+			n++
+		}
+		q.rxTaken += head - c.head
+		c.head = head
+	}
+	if n > 0 {
+		q.ring()
+	}
+	if n == 0 || q.rxTaken-q.rxTidied >= tidyAt {
+		q.tidy()
+		if q.stranger.waiting != 0 {
+			q.unpark(r)
+		}
+	}
+	return n
+}
+
+func (q *Queue) slotWord(slot uint32) *uint32 { return (*uint32)(unsafe.Add(q.word, slot*4)) }
+
+// take checks a receive completion's request ID and takes the buffer back from the device. It returns the queue pair, nil
+// where the device has no such buffer of it.
+func (q *Queue) take(slot, number uint32) *pair {
+	if slot < q.slots { // before there is a pointer to its word: the collector may look at any
+		p, word := &q.pairs[slot>>(q.pairShift&31)&(maxPairs-1)], q.slotWord(slot)
+		if *word&slotState == slotPosted && p.number == number {
+			polling.Publish(word, *word^slotPosted)
+			return p
+		}
+	}
+	q.fault.Store(faultRxID)
+	return nil
+}
+
+// give puts a receive slot among those to post.
+func (q *Queue) give(p *pair, slot uint32) {
+	*(*uint16)(unsafe.Add(p.free, p.frees*2)) = uint16(slot)
+	p.frees++
+}
+
+// bad counts a message that cannot be, or a receive that was not one.
+//
+//go:noinline
+func (q *Queue) bad(r *fastpath.Responder, p *pair, slot uint32, w uint64) {
+	q.badRx.Add(1)
+	switch {
+	case uint8(w>>cqStatus) == statusFlushed:
+		q.fault.Store(faultFlushed) // nobody but the device took the queue pair from us
+	case uint8(w>>cqStatus) == statusOK && r != nil:
+		r.RefuseFor(fastpath.RefusedMessage)
+	}
+	q.give(p, slot)
+}
+
+// message is where a slot's message begins.
+func (q *Queue) message(slot uint32) unsafe.Pointer { return unsafe.Add(q.buf, slot*q.stride+room) }
+
+// reflect makes the reply to a test packet. It returns its length, 0 where there is none.
+//
+//go:noinline
+func (q *Queue) reflect(r *fastpath.Responder, slot, m uint32, sender uint64, imm uint32) uint32 {
+	return uint32(r.ReflectMessage(unsafe.Slice((*byte)(q.message(slot)), q.size), int(m), sender, imm))
+}
+
+// What transmit makes of a message.
+const (
+	reply   uint64 = txAlways | txImmediate // with fastpath.ReplyMark
+	request uint64 = txAlways
+)
+
+// transmit pushes the entry that sends the m bytes of slot to an address handle (15:0) and a queue pair (31:16). The slot is
+// the device's until that is completed.
+func (q *Queue) transmit(p *pair, slot, m uint32, to, kind uint64) bool {
+	place := p.posted & q.sqMask
+	if p.posted-p.done > q.sqMask {
+		return false
+	}
+	if p.posted-p.rung == q.burst {
+		q.ring()
+	}
+	at := unsafe.Add(q.buf, slot*q.stride+room-metaSize)
+	w0 := uint64(slot) | kind | uint64(p.posted>>(q.sqShift&31)&1)<<txPhase | to>>16<<txDestination
+	if m <= q.pushMax {
+		w0 |= txInline | uint64(m)<<txLength
+	} else {
+		at = q.scratch
+		w0 |= 1 << txLength
+		b := (*[2]uint64)(unsafe.Add(at, metaSize))
+		b[0] = uint64(m) | q.key<<txKey
+		b[1] = q.iova + uint64(slot*q.stride) + room
+	}
+	d := (*txMeta)(at)
+	d[0] = w0
+	d[1] = to&0xFFFF<<txHandle | uint64(fastpath.ReplyMark)*(kind>>20&1) // bit 20: txImmediate
+	d[2] = q.qkey
+	d[3] = 0
+	mmio.CopyWC(unsafe.Add(p.llq, place*q.entry), at, int(q.entry/mmio.BlockSize))
+	polling.Publish(q.slotWord(slot), uint32(to)<<16|uint32(uint16(*q.slotWord(slot)+4))&^slotState|slotSending)
+	polling.Publish(&p.posted, p.posted+1)
+	return true
+}
+
+// ring tells the device of everything that was pushed, which must have left the write-combining buffers before.
+func (q *Queue) ring() {
+	mmio.FenceWC() // docs/memory-order.md: entries, then the doorbell
+	for i := uint32(0); i < q.npairs; i++ {
+		if p := &q.pairs[i&(maxPairs-1)]; p.posted != p.rung {
+			p.rung = p.posted
+			mmio.Store32(p.sqDB, p.posted&0xFFFF)
+		}
+	}
+}
+
+// tidy takes back the sends that are done and posts the buffers that are free.
+func (q *Queue) tidy() {
+	q.rxTidied = q.rxTaken
+	for s := uint32(0); s < q.txSubs; s++ {
+		c := &q.tx[s&(maxSubs-1)]
+		for {
+			w := atomic.LoadUint64((*uint64)(unsafe.Add(c.at, c.head&q.txMask*txCQE)))
+			if uint32(w>>cqPhase)&1 == c.head>>(q.txShift&31)&1 {
+				break
+			}
+			if !q.sent(w) {
+				return
+			}
+			c.head++
+			q.txTaken++
+		}
+	}
+	for i := uint32(0); i < q.npairs; i++ {
+		if p := &q.pairs[i&(maxPairs-1)]; p.frees >= refillBatch {
+			if q.rxTold != q.rxTaken { // first, so that what is posted never completes to more than the ring's entries
+				q.rxTold = q.rxTaken
+				if q.rxCQDB != nil {
+					mmio.Store32(q.rxCQDB, q.rxTaken&0xFFFF)
+				}
+			}
+			q.refill(p)
+		}
+	}
+	if q.txTaken-q.txTold >= refillBatch {
+		q.txTold = q.txTaken
+		if q.txCQDB != nil {
+			mmio.Store32(q.txCQDB, q.txTaken&0xFFFF)
+		}
+	}
+}
+
+// sent takes the slot of a send completion back.
+func (q *Queue) sent(w uint64) bool {
+	slot := uint32(w & 0xFFFF)
+	i := slot >> (q.pairShift & 31)
+	if slot >= q.slots {
+		i = (slot - q.slots) / sendSlots
+	}
+	p := &q.pairs[i&(maxPairs-1)]
+	if slot >= q.all || *q.slotWord(slot)&slotState != slotSending || p.number != uint32(w>>cqPair)&0xFFFF || w>>25&3 != cqSent>>25 {
+		q.fault.Store(faultTxID)
+		return false
+	}
+	if status := uint8(w >> cqStatus); status != statusOK {
+		q.failed[min(status, statuses)].Add(1)
+	}
+	polling.Publish(q.slotWord(slot), *q.slotWord(slot)&^slotState)
+	polling.Publish(&p.done, p.done+1)
+	if slot < q.slots {
+		q.give(p, slot)
+	} else {
+		*(*uint16)(unsafe.Add(p.sendFree, p.sends*2)) = uint16(slot)
+		p.sends++
+	}
+	return true
+}
+
+// refill posts all free buffers of a queue pair.
+func (q *Queue) refill(p *pair) {
+	mask := uint32(1)<<(q.pairShift&31) - 1
+	for p.frees > 0 {
+		p.frees--
+		slot := uint32(*(*uint16)(unsafe.Add(p.free, p.frees*2)))
+		addr := q.iova + uint64(slot*q.stride+room-p.skip)
+		*(*rxDesc)(unsafe.Add(p.rq, p.rxTail&mask*descSize)) = rxDesc{
+			addr, uint64(slot) | uint64(q.size+p.skip)<<rxLength | q.key<<rxKey | rxWhole,
+		}
+		polling.Publish(q.slotWord(slot), *q.slotWord(slot)|slotPosted)
+		p.rxTail++
+	}
+	mmio.Store32(p.rqDB, p.rxTail&0xFFFF) // docs/memory-order.md: descriptors, then the doorbell
+}
+
+// reset empties the rings, as they are when the device has new queue pairs. fill then posts all buffers.
+func (q *Queue) reset() {
+	for s := range q.rxSubs {
+		q.rx[s].head = 0
+	}
+	for s := range q.txSubs {
+		q.tx[s].head = 0
+	}
+	q.rxTaken, q.txTaken, q.rxTold, q.txTold, q.rxTidied = 0, 0, 0, 0, 0
+	clear(unsafe.Slice((*uint32)(q.word), q.all))
+	for i := range q.npairs {
+		p := &q.pairs[i]
+		p.posted, p.done, p.rung, p.rxTail, p.frees, p.sends = 0, 0, 0, 0, 0, 0
+		for n := range uint32(1) << q.pairShift {
+			q.give(p, i<<q.pairShift+n)
+		}
+		for n := range uint32(sendSlots) {
+			*(*uint16)(unsafe.Add(p.sendFree, n*2)) = uint16(q.slots + i*sendSlots + n)
+		}
+		p.sends = sendSlots
+	}
+	q.stranger.reset()
+	q.fault.Store(faultNone)
+}
+
+func (q *Queue) fill() {
+	for i := range q.npairs {
+		q.refill(&q.pairs[i])
+	}
+}
+
+// send pushes a copy of a message, from a slot that no receive has.
+func (q *Queue) send(p *pair, message []byte, to uint64) bool {
+	q.tidy()
+	if q.fault.Load() != faultNone || p.sends == 0 {
+		return false
+	}
+	slot := uint32(*(*uint16)(unsafe.Add(p.sendFree, (p.sends-1)*2)))
+	copy(unsafe.Slice((*byte)(q.message(slot)), q.size), message)
+	if !q.transmit(p, slot, uint32(len(message)), to, request) {
+		return false
+	}
+	p.sends--
+	q.ring()
+	return true
+}
+
+// recv copies the next message out. It returns -1 where there is none.
+func (q *Queue) recv(buf []byte) (n int, at int64) {
+	for s := uint32(0); s < q.rxSubs && q.fault.Load() == faultNone; s++ {
+		c := &q.rx[s&(maxSubs-1)]
+		for {
+			d := (*rxCompletion)(unsafe.Add(c.at, c.head&q.rxMask*rxCQE))
+			w := atomic.LoadUint64(&d.common)
+			if uint32(w>>cqPhase)&1 == c.head>>(q.rxShift&31)&1 {
+				break
+			}
+			at = int64(polling.TSC())
+			slot := uint32(w & 0xFFFF)
+			p := q.take(slot, uint32(w>>cqPair)&0xFFFF)
+			if p == nil {
+				break
+			}
+			c.head++
+			q.rxTaken++
+			m := uint32(w>>cqLength) - p.skip
+			if w&cqKind != cqReceived || m > q.size {
+				q.bad(nil, p, slot, w)
+				continue
+			}
+			copy(buf, unsafe.Slice((*byte)(q.message(slot)), m))
+			q.give(p, slot)
+			q.tidy()
+			if m > 0 {
+				return int(m), at
+			}
+		}
+	}
+	q.tidy()
+	return -1, 0
+}

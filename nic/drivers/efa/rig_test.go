@@ -1,0 +1,314 @@
+package efa_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/drivers/efa"
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/efasim"
+)
+
+// end is an adapter with its driver.
+type end struct {
+	testing.TB
+	m     *efasim.Model
+	fault *sim.Faulty
+	port  *sim.Port
+	dev   *efa.Device
+	log   *said
+}
+
+// said is a log that tests look into.
+type said struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (s *said) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.Write(p)
+}
+
+func (s *said) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.String()
+}
+
+// adapter makes a model on a wire. Its violations fail the test, but for those that a function taken from it in mid-traffic
+// has: what is about to be written then finds bus mastering off.
+func adapter(t testing.TB, o efasim.Options, n byte, wire sim.Wire) *end {
+	t.Helper()
+	o.MAC = [6]byte{2, 0x52, 0x62, 0, 0, n}
+	x := &end{TB: t, m: efasim.New(o), log: &said{}}
+	x.fault = sim.Inject(x.m, 1)
+	var err error
+	if x.port, err = sim.New(x.fault, sim.Options{Name: "efa"}); err != nil {
+		t.Fatal(err)
+	}
+	if wire != nil {
+		x.port.Connect(wire)
+	}
+	t.Cleanup(func() {
+		for _, v := range x.port.Violations() {
+			if len(x.m.Resets()) > 2 && strings.Contains(v, "DMA while bus mastering is off") {
+				continue
+			}
+			t.Error("violation: ", v)
+		}
+		x.port.Close()
+	})
+	return x
+}
+
+// tryOpen opens the driver while the device runs.
+func (x *end) tryOpen(o nic.Options, own efa.Options) error {
+	x.Helper()
+	fn, err := x.port.Function()
+	await.Holds(func() bool { // a server finds out by itself that its client left
+		if err != nil {
+			fn, err = x.port.Function()
+		}
+		return err == nil
+	})
+	if err != nil {
+		x.Fatal(err)
+	}
+	if o.RingSize == 0 {
+		o.RingSize = 64
+	}
+	o.Log = slog.New(slog.NewTextHandler(x.log, nil))
+	x.port.Start()
+	defer x.port.Stop()
+	x.dev, err = efa.Open(fn, o, own)
+	return err
+}
+
+func (x *end) open(o nic.Options, own efa.Options) {
+	x.Helper()
+	if err := x.tryOpen(o, own); err != nil {
+		x.Fatal(err)
+	}
+}
+
+func (x *end) close() {
+	x.Helper()
+	x.port.Start()
+	defer x.port.Stop()
+	if err := x.dev.Close(); err != nil {
+		x.Error(err)
+	}
+}
+
+// counted returns how many messages were answered and refused.
+func counted(r *fastpath.Responder) (answered, refused uint64) {
+	s := r.Stats()
+	return s.Answered(), s.Refused()
+}
+
+func (x *end) stats() nic.Stats {
+	x.Helper()
+	var s nic.Stats
+	if err := x.dev.ReadStats(&s); err != nil {
+		x.Fatal(err)
+	}
+	return s
+}
+
+// address of a service of the end's first queue.
+func (x *end) address(s nic.Service) nic.Address {
+	for _, e := range x.dev.Endpoints() {
+		if e.Service == s && e.Queue == 0 {
+			return e.Address
+		}
+	}
+	x.Fatalf("no %v among %v", s, x.dev.Endpoints())
+	return nic.Address{}
+}
+
+// pair is a responder and a client on one wire, stepped in turns by the test: what fails once fails always. Where serving is
+// set, both devices and the responder's loop run freely instead.
+type pair struct {
+	*end    // the responder
+	client  *end
+	resp    *fastpath.Responder
+	from    nic.Service
+	to      nic.Peer
+	next    uint64
+	size    int
+	serving bool
+	buf     []byte
+}
+
+var clock atomic.Pointer[fastpath.Clock]
+
+func init() { clock.Store(&fastpath.Clock{Rate: 1 << 32}) }
+
+func messages(t testing.TB) *fastpath.Responder {
+	t.Helper()
+	r, err := fastpath.NewMessages(fastpath.Config{Clock: &clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// start opens both ends, the responder with all services.
+func start(t testing.TB, o efasim.Options, s nic.Service) *pair {
+	t.Helper()
+	return startWith(t, o, efa.Options{}, efa.Options{Services: []nic.Service{s}})
+}
+
+func startWith(t testing.TB, o efasim.Options, own, client efa.Options) *pair {
+	t.Helper()
+	a, b := sim.Pair()
+	o.Busy = true
+	x := &pair{end: adapter(t, o, 1, a), client: adapter(t, o, 2, b), resp: messages(t), size: 16, buf: make([]byte, 1<<14),
+		from: client.Services[0]}
+	if own.Services == nil {
+		own.Services = []nic.Service{nic.EchoUD, nic.EchoSRD, nic.STAMPUD, nic.STAMPSRD}
+	}
+	x.end.open(nic.Options{}, own)
+	x.client.open(nic.Options{}, client)
+	t.Cleanup(func() {
+		if !x.serving {
+			x.end.close()
+			x.client.close()
+		}
+	})
+	x.busy(func() (err error) {
+		x.to, err = x.client.dev.Reach(x.address(client.Services[0]))
+		return err
+	})
+	x.settle() // the devices have seen what was posted
+	return x
+}
+
+// busy does something that waits for a device, with both running.
+func (x *pair) busy(f func() error) {
+	x.Helper()
+	x.port.Start()
+	x.client.port.Start()
+	err := f()
+	x.port.Stop()
+	x.client.port.Stop()
+	if err != nil {
+		x.Fatal(err)
+	}
+}
+
+// serve has both devices and the responder's loop run freely until the test ends.
+func (x *pair) serve() *pair {
+	x.serving = true
+	x.port.Start()
+	x.client.port.Start()
+	var stop atomic.Bool
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		done <- x.dev.Serve(0, &stop, x.resp)
+	}()
+	x.Cleanup(func() {
+		stop.Store(true)
+		if err := errors.Join(<-done, x.dev.Close(), x.client.dev.Close()); err != nil {
+			x.Error(err)
+		}
+		x.port.Stop()
+		x.client.port.Stop()
+	})
+	return x
+}
+
+// turn lets each do what it has to.
+func (x *pair) turn() {
+	if x.serving {
+		time.Sleep(20 * time.Microsecond)
+		return
+	}
+	x.client.port.Step()
+	x.port.Step()
+	x.dev.Queue(0).Poll(x.resp)
+}
+
+// settle lets all finish what was begun.
+func (x *pair) settle() {
+	for range 64 {
+		x.turn()
+		x.client.dev.Recv(x.buf)
+	}
+}
+
+// message is the n-th one of size bytes: like no other in every eight bytes.
+func message(n uint64, size int) []byte {
+	b := make([]byte, size)
+	for i := range b {
+		b[i] = byte(n*7+uint64(i)*13) ^ byte(i>>8)
+	}
+	if size >= 8 {
+		binary.LittleEndian.PutUint64(b, n)
+	}
+	return b
+}
+
+func (x *pair) send(b []byte) {
+	x.Helper()
+	if err := x.client.dev.Send(x.from, x.to, b); err != nil {
+		x.Fatal(err)
+	}
+}
+
+// recv returns the next message that comes to the client within so many turns.
+func (x *pair) recv(turns int) []byte {
+	x.Helper()
+	for range turns {
+		x.turn()
+		n, _, err := x.client.dev.Recv(x.buf)
+		if err != nil {
+			x.Fatal(err)
+		}
+		if n > 0 {
+			return x.buf[:n]
+		}
+	}
+	return nil
+}
+
+// echo sends a message and reports whether it came back soon, as it was.
+func (x *pair) echo() bool {
+	x.Helper()
+	x.next++
+	want := message(x.next, x.size)
+	if err := x.client.dev.Send(x.from, x.to, want); err != nil {
+		x.next-- // it counts what was sent
+		return false
+	}
+	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
+		if bytes.Equal(x.recv(8), want) {
+			return true
+		}
+	}
+	return false
+}
+
+// until waits for what must come.
+func (x *pair) until(what string, ok func() bool) {
+	x.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); x.turn() {
+		if time.Now().After(end) {
+			x.Fatalf("%s: not in time. Responder's log:\n%s\nclient's:\n%s", what, x.log, x.client.log)
+		}
+	}
+}

@@ -1,0 +1,94 @@
+package efa
+
+import (
+	"sync/atomic"
+
+	"github.com/rebound-nic/rebound/fastpath"
+)
+
+// strangers is how many messages may wait for their senders' address handles.
+const strangers = 16
+
+// stranger is where a loop and the goroutine that asks the device for address handles meet. The loop writes an entry and then
+// asked, the goroutine reads it, writes the handle and then answered: each number says that what lies before it is whole
+// (docs/memory-order.md: strangers).
+type stranger struct {
+	asked    atomic.Uint32 // entries written, running freely
+	answered atomic.Uint32 // of these, looked up
+	waiting  uint32        // the loop's own: entries whose messages wait in their slots
+	entry    [strangers]struct {
+		gid       [16]byte
+		slot      uint32
+		length    uint32
+		pair      *pair
+		to        uint64 // address handle 15:0, once it is known, and queue pair 31:16
+		imm       uint32
+		reachable bool
+	}
+}
+
+// reset forgets all, with nobody on the queue and no command under way.
+func (s *stranger) reset() {
+	s.asked.Store(0)
+	s.answered.Store(0)
+	s.waiting = 0
+}
+
+// park has a message wait in its slot until its sender can be answered, if there is room for it to.
+//
+//go:noinline
+func (q *Queue) park(r *fastpath.Responder, p *pair, slot, m uint32, from uint64, imm uint32, gid *[16]byte) {
+	s := &q.stranger
+	switch {
+	case imm == fastpath.ReplyMark:
+		r.Refuse(imm)
+	case s.waiting == strangers:
+		r.RefuseFor(fastpath.RefusedSender)
+	default:
+		n := s.asked.Load()
+		e := &s.entry[n%strangers]
+		e.gid, e.slot, e.length, e.pair, e.to, e.imm = *gid, slot, m, p, from&0xFFFF_0000, imm
+		s.waiting++
+		s.asked.Store(n + 1)
+		return
+	}
+	q.give(p, slot)
+}
+
+// unpark answers the messages whose senders are known now, each as Poll would have.
+//
+//go:noinline
+func (q *Queue) unpark(r *fastpath.Responder) {
+	s := &q.stranger
+	pushed := false
+	for answered := s.answered.Load(); s.asked.Load()-s.waiting != answered; s.waiting-- {
+		e := &s.entry[(s.asked.Load()-s.waiting)%strangers]
+		m := e.length
+		switch {
+		case !e.reachable:
+			r.RefuseFor(fastpath.RefusedSender)
+			q.give(e.pair, e.slot)
+			continue
+		case e.pair.stamp:
+			if m = q.reflect(r, e.slot, m, e.to, e.imm); m == 0 {
+				q.give(e.pair, e.slot)
+				continue
+			}
+		case r.Message(e.to, e.imm):
+			r.Returned()
+		default:
+			r.Refuse(e.imm)
+			q.give(e.pair, e.slot)
+			continue
+		}
+		if !q.transmit(e.pair, e.slot, m, e.to, reply) {
+			q.txFull.Add(1)
+			q.give(e.pair, e.slot)
+			continue
+		}
+		pushed = true
+	}
+	if pushed {
+		q.ring()
+	}
+}

@@ -1,0 +1,164 @@
+package efa
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
+)
+
+// Why a device is reset (efa_regs_reset_reason_types): the device keeps it for those who look after it.
+const (
+	resetNormal       = 0
+	resetAdminTimeout = 2
+	resetForeign      = 4 // "driver invalid state": somebody else reset the function
+	resetShutdown     = 6
+	resetGeneric      = 8
+)
+
+const (
+	statusEvery  = 10               // looks from one read of the device's status to the next
+	peerPatience = 5 * time.Second  // a message that its peer does not take, before it is taken back
+	sendPatience = 20 * time.Second // sends of a queue pair that all stand still, before the device is reset
+)
+
+// refused reports whether err is the device's answer to a command, not its silence.
+func refused(err error) bool {
+	var e *amazonadmin.CommandError
+	return errors.As(err, &e)
+}
+
+// look serves the device's events, and finds one that is broken, silent or told us so.
+func (d *Device) look(polled bool) (*kit.Symptom, error) {
+	d.eventMu.Lock()
+	d.serveEvents()
+	fatal := d.fatal
+	d.fatal = ""
+	d.eventMu.Unlock()
+	if fatal != "" {
+		return symptom("fatal_error", resetGeneric, "%s", fatal), nil
+	}
+	for i, q := range d.queues {
+		switch q.fault.Load() {
+		case faultRxID:
+			return symptom("invalid_rx_req_id", resetGeneric, "queue %d: a completion of a receive that the device does not have", i), nil
+		case faultTxID:
+			return symptom("invalid_tx_req_id", resetGeneric, "queue %d: a completion of a send that the device does not have", i), nil
+		case faultFlushed:
+			return symptom("queue_pair_error", resetGeneric, "queue %d: the device gave receives back unused: a queue pair is in error", i), nil
+		}
+		for j := range q.npairs {
+			if stuck := d.missed[i][j].Waiting(&q.pairs[j].done, &q.pairs[j].posted); stuck > sendPatience {
+				return symptom("missed_tx_completion", resetGeneric, "queue %d, queue pair %d: no send was completed for %v", i, q.pairs[j].number, stuck), nil
+			}
+		}
+		d.abandon(i, q)
+	}
+	if err := d.aq.Err(); err != nil {
+		return symptom("admin_timeout", resetAdminTimeout, "%v", err), nil
+	}
+	if d.sinceReset++; polled && d.sinceReset%statusEvery == 0 {
+		return d.status()
+	}
+	return nil, nil
+}
+
+// status reads what the device says of itself, since it has neither a keep-alive that is promised nor a link: a device that
+// hangs shows here.
+func (d *Device) status() (*kit.Symptom, error) {
+	status, err := d.regs.Read(amazonadmin.DEV_STS)
+	switch {
+	case errors.Is(err, nic.ErrGone):
+		return nil, err
+	case err != nil:
+		return symptom("admin_timeout", resetAdminTimeout, "%v", err), nil
+	case status&amazonadmin.DevStsFatalError != 0:
+		return symptom("fatal_error", resetGeneric, "DEV_STS is %#x: fatal error", status), nil
+	case status&amazonadmin.DevStsReady == 0:
+		return symptom("not_ready", resetGeneric, "DEV_STS is %#x: not ready", status), nil
+	}
+	return nil, nil
+}
+
+// abandon takes back messages that their peers have not taken for long, by destroying the peers' address handles: the device
+// then flushes them. A dead peer holds buffers no longer than that, and disturbs no other.
+func (d *Device) abandon(i int, q *Queue) {
+	limit := uint16(peerPatience / kit.Every)
+	for slot := range d.sends[i] {
+		word := atomic.LoadUint32(q.slotWord(uint32(slot)))
+		if word&slotState != slotSending || word != d.sends[i][slot] {
+			d.sends[i][slot], d.looks[i][slot] = word, 0
+			continue
+		}
+		if d.looks[i][slot]++; d.looks[i][slot] != limit {
+			continue
+		}
+		d.peers.mu.Lock()
+		for _, h := range d.peers.age {
+			if h.number.Load() == word>>16 {
+				d.card.Log.Warn("a peer has not taken a message: giving it up", "gid", h.gid, "for", peerPatience)
+				if err := d.giveUp(h); err != nil {
+					d.card.Log.Warn("a peer cannot be given up", "gid", h.gid, "err", err)
+				}
+				break
+			}
+		}
+		d.peers.mu.Unlock()
+		d.abandoned.Add(1)
+	}
+}
+
+func symptom(name string, reason uint32, why string, args ...any) *kit.Symptom {
+	return &kit.Symptom{Reason: name, Code: reason, Why: fmt.Sprintf(why, args...)}
+}
+
+// restart resets the device and starts it with nobody on the queues. What was under way is lost, and so are the counts of a
+// device that does not tell them any more.
+func (d *Device) restart(s *kit.Symptom) error {
+	if d.regs.Gone() {
+		if err := d.card.Fn.Reset(); err != nil { // somebody else's reset left the registers switched off
+			return err
+		}
+	}
+	if now, err := d.count(); err == nil {
+		d.card.Totals.Keep(now)
+	} else {
+		d.card.Totals.KeepLast()
+	}
+	clear(d.missed)
+	d.sinceReset = 0
+	reason := s.Code
+	if reason == resetNormal { // what the kit saw
+		reason = resetForeign
+	}
+	return d.start(reason)
+}
+
+// serveEvents takes all events that are there, with eventMu held. Why the device has to be reset, if an event says so, is
+// kept for the watch.
+func (d *Device) serveEvents() {
+	for {
+		e, ok := d.events.Next()
+		if !ok {
+			break
+		}
+		switch e.Group {
+		case groupKeepAlive:
+			d.keepAlives.Add(1)
+		case groupFatal:
+			d.fatal = fmt.Sprintf("the device reports a fatal error, syndrome %d", e.Syndrome)
+		case groupWarning:
+			d.card.Log.Warn("the device warns", "syndrome", e.Syndrome)
+		case groupNotification:
+			d.card.Log.Info("the device notifies", "syndrome", e.Syndrome)
+		default:
+			d.card.Log.Warn("unknown event", "group", e.Group, "syndrome", e.Syndrome)
+			d.unknown.Add(1)
+		}
+	}
+	d.events.Done()
+}

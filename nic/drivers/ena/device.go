@@ -1,0 +1,281 @@
+package ena
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+const (
+	vendorAmazon = 0x1D0F
+	minBAR       = 0x80 // the registers before the doorbells
+)
+
+// What the device allows of these is known only once it is asked.
+var limits = kit.Limits{
+	Driver: "ena", Ring: 512, MinRing: 64, MaxRing: 4096,
+	MinMTU: 128 /* ENA_MIN_MTU */, MaxMTU: 9216, Queues: 128,
+}
+
+var models = map[uint16]string{
+	0x0EC2: "Amazon ENA",
+	0x1EC2: "Amazon ENA (reserved memory)",
+	0xEC20: "Amazon ENA VF",
+	0xEC21: "Amazon ENA VF (reserved memory)",
+}
+
+// Options are what this driver alone takes. A zero field means the default.
+type Options struct {
+	// Push chooses how replies reach the device: "llq" (low-latency queues, an error where there are none) or "off"; ""
+	// and "auto" stand for the best it has.
+	Push string
+	// PushMax is the longest frame in bytes that is to be pushed whole; 0 for as long as the device takes.
+	PushMax int
+}
+
+func (o Options) check() error {
+	switch o.Push {
+	case "", "auto", "off", "llq":
+	default:
+		return fmt.Errorf("push mode %q is none of auto, llq, off", o.Push)
+	}
+	if o.PushMax < 0 {
+		return fmt.Errorf("the longest frame to push is %d bytes, want 0 or more", o.PushMax)
+	}
+	return nil
+}
+
+// Supports reports whether the package drives a function with this identity, and under what name.
+func Supports(id pci.ID) (name string, ok bool) {
+	name, ok = models[id.Device]
+	return name, ok && id.Vendor == vendorAmazon
+}
+
+// Device is an open ENA.
+type Device struct {
+	card kit.Card
+	own  Options
+	bar  *mmio.Window // registers and doorbells, BAR 0
+	mem  *mmio.Window // LLQ entries, BAR 2; nil without LLQ
+	name string
+
+	// What the device said of itself, and what was made on it.
+	version    string
+	attr       deviceAttr
+	headerMax  uint32
+	llq        *llqFeature // as it was set; nil without
+	noLLQ      string      // why
+	pushMax    int
+	ring       int
+	ringAsked  bool // or it is as long as the device allows
+	txRing     int
+	features   []string // what the device lacks, for Notes
+	linkSpeed  int
+	queues     []*Queue
+	rxSQ       []uint16 // the receive SQs' indices, for RSS
+	regs       *amazonadmin.Regs
+	aq         *amazonadmin.Queue
+	events     *amazonadmin.Events
+	infoMemory dma.Block
+	control    dma.Block // one page for commands' control buffers
+	controlMu  kit.Lock
+
+	suspended atomic.Bool
+	up        atomic.Bool
+	watchdog  watchdog
+	missed    []kit.Progress // transmits of each queue
+
+	eventMu     sync.Mutex // held to take events
+	times       times      // which an event may change
+	fatal       string     // what the device said of a fatal error
+	suspendedAt time.Time  // while suspended
+
+	unknown atomic.Uint64 // events
+}
+
+// Open resets the device, programs it and starts its queues. It takes fn over: Close closes it, and so does an Open that
+// fails. The link need not be up.
+func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
+	d := &Device{own: own, ringAsked: o.RingSize != 0}
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Look: d.look, Restart: d.restart, Release: d.release}); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *Device) open() (err error) {
+	id := d.card.Fn.ID()
+	var ok bool
+	if d.name, ok = Supports(id); !ok {
+		return d.card.Errorf("%w: %v is not an ENA", nic.ErrNoDevice, id)
+	}
+	if err := d.own.check(); err != nil {
+		return d.card.Errorf("%w", err)
+	}
+	if d.bar, err = d.card.Fn.BAR(0); err != nil {
+		return err
+	}
+	if d.bar.Size() < minBAR {
+		return d.card.Errorf("BAR 0 is %#x bytes, expected %#x or more", d.bar.Size(), minBAR)
+	}
+	d.ring = d.card.Options.RingSize
+	d.missed = make([]kit.Progress, d.card.Options.Queues)
+	return d.start(resetNormal)
+}
+
+// start brings the device from any state to polling. It makes all memory over again: a device that was reset in mid-traffic
+// may not find old addresses.
+func (d *Device) start(reason uint32) error {
+	// Quiet first: nothing that is released below may be written any more.
+	if err := d.card.Fn.SetBusMaster(false); err != nil {
+		return err
+	}
+	d.card.AddressBits = 0 // not known before the device is asked
+	if err := d.card.Allocate(1 << 20); err != nil {
+		return err
+	}
+	var err error
+	if d.regs, err = amazonadmin.NewRegs(d.card.Name, amazonadmin.ENA, d.card.Fn.ID().Revision, d.bar, d.card.Arena); err != nil {
+		return err
+	}
+	if err := d.card.Fn.SetBusMaster(true); err != nil {
+		return err
+	}
+	if err := d.startAdmin(reason); err != nil {
+		return err
+	}
+	if err := d.identify(); err != nil {
+		return err
+	}
+	if err := d.startQueues(); err != nil {
+		return err
+	}
+	if err := d.startRSS(); err != nil {
+		return err
+	}
+	d.watchdog.alive(time.Now())
+	d.events.Start()
+	return nil
+}
+
+// Info describes the device.
+func (d *Device) Info() (i nic.Info) {
+	d.card.Undisturbed(func() {
+		i = d.card.Info(fmt.Sprintf("%s (%v), %s", d.name, d.card.Fn.ID(), d.version), d.pushName(), d.notes()...)
+	})
+	return i
+}
+
+func (d *Device) pushName() string {
+	if d.llq == nil {
+		return "host descriptors"
+	}
+	return fmt.Sprintf("llq %d", d.queues[0].entry)
+}
+
+func (d *Device) notes() []string {
+	notes := slices.Clone(d.features)
+	if d.llq == nil {
+		return append(notes, "no low-latency queues in force: the device fetches descriptor and frame of every reply")
+	}
+	notes = append(notes, fmt.Sprintf("frames up to %d bytes are pushed whole by %v; of longer ones the first %d", d.pushMax,
+		mmio.PushMethod(), d.pushMax))
+	if !d.mem.WriteCombining() && !d.card.Fn.Simulated() {
+		notes = append(notes, "the device's memory is mapped uncached, not write-combining: each push costs a bus write for every "+
+			"8 bytes or per store (stock vfio-pci maps it so); see docs/bring-up-ena.md")
+	}
+	return notes
+}
+
+// Queue returns the rings of queue n, for benchmarks and stepped tests that call Poll themselves.
+func (d *Device) Queue(n int) *Queue { return d.queues[n] }
+
+// Serve polls queue until stop is set.
+func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) error {
+	if err := d.card.Enter(queue); err != nil {
+		return err
+	}
+	defer d.card.Gate.Leave()
+	q := d.queues[queue]
+	t := polling.TSC()
+	for !stop.Load() {
+		n := 0
+		if !d.suspended.Load() {
+			n = q.Poll(r)
+		}
+		t = r.Loop.Pass(t, n)
+		if d.card.Gate.Closed() {
+			if err := d.card.Gate.Park(); err != nil {
+				return err
+			}
+			t = polling.TSC()
+		}
+	}
+	return nil
+}
+
+// Send pushes or posts a copy of frame on queue 0 now.
+func (d *Device) Send(frame []byte) error {
+	if err := d.card.Sending(frame); err != nil {
+		return err
+	}
+	if d.suspended.Load() || !d.queues[0].send(frame) {
+		return nic.ErrFull
+	}
+	return nil
+}
+
+// Recv copies the next frame of queue 0 into buf.
+func (d *Device) Recv(buf []byte) (int, int64, error) {
+	if err := d.card.Gate.Call(); err != nil {
+		return 0, 0, err
+	}
+	n, at := d.queues[0].recv(buf)
+	return d.card.Received(buf, n, at)
+}
+
+// Link is what the device last reported; it says nothing before its first event.
+func (d *Device) Link() (l nic.Link, err error) {
+	err = d.card.Ask(func() error {
+		if d.regs.Gone() {
+			return d.card.Gone("VERSION")
+		}
+		d.eventMu.Lock()
+		defer d.eventMu.Unlock()
+		d.serveEvents()
+		if d.up.Load() {
+			l = nic.Link{Up: true, Speed: d.linkSpeed}
+		}
+		return nil
+	})
+	return l, err
+}
+
+// Close stops the device and gives everything back.
+func (d *Device) Close() error { return d.card.Close() }
+
+// release quiets the device, by its own reset and by bus mastering off in case it does not listen, and frees its memory.
+func (d *Device) release() error {
+	// After a reset by somebody else bus mastering is off: the device is quiet, and cannot answer.
+	if on, err := pci.BusMastering(d.card.Fn); d.regs != nil && err == nil && on && !d.regs.Gone() {
+		d.regs.Announce() // any reset makes it forget where to answer
+		if err := d.regs.Reset(resetShutdown); err != nil {
+			d.card.Log.Warn("reset at close failed", "err", err)
+		}
+	}
+	if err := d.card.Fn.SetBusMaster(false); err != nil && !pci.Gone(d.card.Fn) {
+		d.card.Log.Warn("bus mastering stays on", "err", err)
+	}
+	return d.card.Deallocate()
+}

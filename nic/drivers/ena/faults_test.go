@@ -1,0 +1,380 @@
+package ena_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/drivers/ena"
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/nictest"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/enasim"
+)
+
+// live is a driver that serves on a model that runs freely.
+type live struct {
+	testing.TB
+	m    *enasim.Model
+	port *sim.Port
+	far  *sim.Cable
+	dev  *ena.Device
+	log  *said
+
+	asked uint64 // requests sent
+}
+
+// said is a log that tests look into.
+type said struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (s *said) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.Write(p)
+}
+
+func (s *said) has(text string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Contains(s.buf.String(), text)
+}
+
+func device(t testing.TB, o enasim.Options) (*enasim.Model, *sim.Port, *sim.Cable, *sim.Function) {
+	t.Helper()
+	o.MAC = mac
+	m := enasim.New(o)
+	port, err := sim.New(m, sim.Options{Name: "ena"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, far := sim.Pair()
+	port.Connect(near)
+	port.Start()
+	t.Cleanup(func() {
+		port.Stop()
+		for _, v := range port.Violations() {
+			// A restart takes the bus from the device first, whatever that is about to write: a frame may just have come.
+			if len(m.Resets()) > 1 && strings.Contains(v, "DMA while bus mastering is off") {
+				continue
+			}
+			t.Error("violation: ", v)
+		}
+		port.Close()
+	})
+	fn, err := port.Function()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, port, far, fn
+}
+
+func start(t testing.TB, o enasim.Options) *live {
+	t.Helper()
+	x := &live{TB: t, log: &said{}}
+	m, port, far, fn := device(t, o)
+	x.m, x.port, x.far = m, port, far
+	var err error
+	if x.dev, err = ena.Open(fn, nic.Options{RingSize: 64, Log: slog.New(slog.NewTextHandler(x.log, nil))}, ena.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	var stop atomic.Bool
+	end := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		end <- x.dev.Serve(0, &stop, nictest.NewResponder(t))
+	}()
+	t.Cleanup(func() {
+		stop.Store(true)
+		if err := <-end; err != nil {
+			t.Error(err)
+		}
+		if err := x.dev.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	x.until("echo", x.echo)
+	return x
+}
+
+// until waits for what must come.
+func (x *live) until(what string, ok func() bool) {
+	x.Helper()
+	await.Until(x, what, ok, func() string {
+		x.log.mu.Lock()
+		defer x.log.mu.Unlock()
+		return x.log.buf.String()
+	})
+}
+
+func (x *live) ask() {
+	x.far.Send(0, nictest.EchoRequest(98))
+	x.asked++
+}
+
+// echo sends a request and reports whether it was answered soon.
+func (x *live) echo() bool {
+	for x.far.Recv(0) != nil {
+	}
+	x.ask()
+	for end := time.Now().Add(100 * time.Millisecond); time.Now().Before(end); time.Sleep(100 * time.Microsecond) {
+		if f := x.far.Recv(0); len(f) == 98 {
+			return true
+		}
+	}
+	return false
+}
+
+func (x *live) resets(reason int) func() bool {
+	return func() bool {
+		for _, r := range x.m.Resets() {
+			if r == reason {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+func (x *live) stats() nic.Stats {
+	x.Helper()
+	var s nic.Stats
+	if err := x.dev.ReadStats(&s); err != nil {
+		x.Fatal(err)
+	}
+	return s
+}
+
+// TestRecovers breaks the device in one way at a time: the driver resets it for the right reason, counts that, and answers
+// again.
+func TestRecovers(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		reason int
+		extra  string
+		broken func(x *live)
+		mend   func(x *live)
+	}{
+		{"keep-alive withheld", 1, "resets_keep_alive",
+			func(x *live) { x.m.WithholdKeepAlive(true) }, func(x *live) { x.m.WithholdKeepAlive(false) }},
+		{"admin queue stalled", 2, "resets_admin_timeout", func(x *live) {
+			x.m.StallAdmin(true)
+			var s nic.Stats
+			if err := x.dev.ReadStats(&s); !errors.Is(err, nic.ErrTimeout) {
+				x.Errorf("statistics: %v", err)
+			}
+			x.m.StallAdmin(false)
+		}, nil},
+		{"transmit stuck", 3, "resets_missed_tx_completion", func(x *live) { x.m.HoldCompletions(true); x.echo() },
+			func(x *live) { x.m.HoldCompletions(false) }},
+		{"receive request ID", 4, "resets_invalid_rx_req_id", func(x *live) {
+			x.m.TamperCompletion(false, func(b []byte) { binary.LittleEndian.PutUint16(b[6:], 0xfff0) })
+			x.echo()
+		}, nil},
+		{"receive completion twice", 4, "resets_invalid_rx_req_id",
+			func(x *live) { x.m.DuplicateCompletion(false, 1); x.echo() }, nil},
+		{"transmit request ID", 5, "resets_invalid_tx_req_id", func(x *live) {
+			x.m.TamperCompletion(true, func(b []byte) { binary.LittleEndian.PutUint16(b, 0xfff0) })
+			x.echo()
+		}, nil},
+		{"transmit completion twice", 5, "resets_invalid_tx_req_id",
+			func(x *live) { x.m.DuplicateCompletion(true, 1); x.echo() }, nil},
+		{"suspended for good", 13, "resets_suspended", func(x *live) {
+			x.m.Post(enasim.Event{Group: enasim.GroupNotification, Syndrome: enasim.NotifySuspend})
+		}, nil},
+		{"fatal error", 13, "resets_fatal_error", func(x *live) { x.m.Fail() }, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			var hints enasim.Hints // impatient for what is broken alone: a model or a loop that is held up is not to be taken for it
+			switch c.reason {
+			case 1:
+				hints.Watchdog = 1500
+			case 3:
+				hints.MissingTx = 300
+			}
+			x := start(t, enasim.Options{Hints: hints})
+			before := x.stats()
+			c.broken(x)
+			x.until("reset", x.resets(c.reason))
+			if c.mend != nil {
+				c.mend(x)
+			}
+			x.until("echo after the reset", x.echo)
+			if s := x.stats(); s.Resets == 0 || s.Extra[c.extra] == 0 || s.RxFrames < before.RxFrames {
+				t.Errorf("statistics: %+v", s)
+			}
+		})
+	}
+}
+
+// TestFloodOfCompletions: more completions than the ring holds overwrite each other. A driver that looks after the last one
+// finds none of the round that it expects, one that looks before it finds a transmit completed twice.
+func TestFloodOfCompletions(t *testing.T) {
+	x := start(t, enasim.Options{Hints: enasim.Hints{MissingTx: 300}})
+	x.m.DuplicateCompletion(true, 100)
+	x.echo()
+	missed, twice := x.resets(3), x.resets(5)
+	x.until("reset", func() bool { return missed() || twice() })
+	x.until("echo after the reset", x.echo)
+	if s := x.stats(); s.Extra["resets_missed_tx_completion"]+s.Extra["resets_invalid_tx_req_id"] == 0 {
+		t.Errorf("statistics: %+v", s)
+	}
+}
+
+// TestEvents posts events that need no reset.
+func TestEvents(t *testing.T) {
+	x := start(t, enasim.Options{})
+	x.m.Post(enasim.Event{Group: enasim.GroupNotification, Syndrome: enasim.NotifySuspend})
+	x.until("no echo while suspended", func() bool { return !x.echo() })
+	x.m.Post(enasim.Event{Group: enasim.GroupNotification, Syndrome: enasim.NotifyResume})
+	x.until("echo after resume", x.echo)
+	x.m.Post(enasim.Event{Group: enasim.GroupWarning})
+	x.m.Post(enasim.Event{Group: 9})
+	x.m.Post(enasim.Event{Group: enasim.GroupNotification, Syndrome: 77})
+	x.until("warning", func() bool { return x.log.has("the device warns") })
+	x.until("unknown events", func() bool { return x.stats().Extra["unknown_events"] == 2 })
+	x.far.SetUp(false)
+	link := func(up bool) func() bool {
+		return func() bool { l, err := x.dev.Link(); return err == nil && l.Up == up }
+	}
+	x.until("link down", link(false))
+	x.far.SetUp(true)
+	x.until("link up", link(true))
+	hints := enasim.Event{Group: enasim.GroupNotification, Syndrome: enasim.NotifyUpdateHints}
+	binary.LittleEndian.PutUint16(hints.Data[4:], 200) // missing transmit completion, ms
+	for range 20 {                                     // Link takes them, the watch reads what they say: the race detector looks on
+		x.m.Post(hints)
+		if _, err := x.dev.Link(); err != nil {
+			t.Error(err)
+		}
+	}
+	x.m.HoldCompletions(true)
+	x.until("reset by the new hint", func() bool { x.echo(); return x.resets(3)() })
+	x.m.HoldCompletions(false)
+	x.until("echo", x.echo)
+	if n := x.stats().Resets; n == 0 {
+		t.Error("no reset counted")
+	}
+}
+
+// TestBadCompletions are refused and counted, without a reset.
+func TestBadCompletions(t *testing.T) {
+	x := start(t, enasim.Options{})
+	for _, edit := range []func([]byte){
+		func(b []byte) { binary.LittleEndian.PutUint16(b[4:], 0xffff) }, // longer than its buffer
+		func(b []byte) { binary.LittleEndian.PutUint16(b[4:], 3) },
+		func(b []byte) { b[3] &^= 1 << 3 }, // not last
+	} {
+		taken := func() bool { s := x.stats(); return s.TxFrames+s.RxErrors == x.asked }
+		x.until("every request to be answered", taken) // a busy machine has some of them under way
+		before := x.stats()
+		x.m.TamperCompletion(false, edit)
+		x.ask()
+		x.until("the bad frame to be taken", taken)
+		if s := x.stats(); s.RxErrors != before.RxErrors+1 || s.TxFrames != before.TxFrames {
+			t.Errorf("%d bad frames counted, %d answered", s.RxErrors-before.RxErrors, s.TxFrames-before.TxFrames)
+		}
+		x.until("echo", x.echo)
+	}
+	if r := x.m.Resets(); len(r) != 1 {
+		t.Errorf("resets: %v", r)
+	}
+}
+
+func TestAllowances(t *testing.T) {
+	for _, o := range []enasim.Options{{}, {NoMetrics: true}} {
+		x := start(t, o)
+		x.m.SetAllowance(enasim.Allowance{BandwidthIn: 1, BandwidthOut: 2, Packets: 3, Conntrack: 4, LinkLocal: 5, ConntrackAvailable: 6})
+		s := x.stats().Extra
+		for name, want := range map[string]uint64{"bw_in_allowance_exceeded": 1, "bw_out_allowance_exceeded": 2,
+			"pps_allowance_exceeded": 3, "conntrack_allowance_exceeded": 4, "linklocal_allowance_exceeded": 5} {
+			if s[name] != want {
+				t.Errorf("%+v: %s is %d, expected %d; all: %v", o, name, s[name], want, s)
+			}
+		}
+	}
+}
+
+// TestOpenRefuses lists devices that cannot be driven, each with what the error has to name.
+func TestOpenRefuses(t *testing.T) {
+	for _, c := range []struct {
+		o    enasim.Options
+		open nic.Options
+		own  ena.Options
+		text string
+	}{
+		{enasim.Options{NotReady: true}, nic.Options{}, ena.Options{}, "not ready"},
+		{enasim.Options{Version: 0x300}, nic.Options{}, ena.Options{}, "interface version 3.0"},
+		{enasim.Options{Controller: 0x01000000}, nic.Options{}, ena.Options{}, "controller version"},
+		{enasim.Options{Width: 31}, nic.Options{}, ena.Options{}, "31 address bits"},
+		{enasim.Options{NoMemBAR: true}, nic.Options{}, ena.Options{Push: "llq"}, "BAR 2"},
+		{enasim.Options{NoLLQ: true}, nic.Options{}, ena.Options{Push: "llq"}, "the device has none"},
+		{enasim.Options{LLQSizes: 2 | 8}, nic.Options{}, ena.Options{Push: "llq"}, "entry sizes 0xa"},
+		{enasim.Options{}, nic.Options{MTU: 10000}, ena.Options{}, "MTU"},
+		{enasim.Options{}, nic.Options{Queues: 9}, ena.Options{}, "9"},
+		{enasim.Options{}, nic.Options{}, ena.Options{Push: "header"}, `push mode "header" is none of auto, llq, off`},
+		{enasim.Options{}, nic.Options{}, ena.Options{PushMax: -1}, "-1 bytes"},
+		{enasim.Options{Unsupported: 1<<2 | 1<<7}, nic.Options{}, ena.Options{}, "queue"},
+	} {
+		_, port, _, fn := device(t, c.o)
+		d, err := ena.Open(fn, c.open, c.own)
+		if err == nil {
+			d.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("%+v, %+v: error %v, expected one with %q", c.o, c.open, err, c.text)
+		}
+		if c.o.Width != 0 {
+			port.ForgetViolations() // it has to be told where to answer before it can say how wide it is
+		}
+		if n := port.Mappings(); n != 0 || port.BusMaster() {
+			t.Errorf("%+v: %d mappings and bus master %v are left", c.o, n, port.BusMaster())
+		}
+	}
+	m, _, _, fn := device(t, enasim.Options{})
+	m.Mute(true)
+	if _, err := ena.Open(fn, nic.Options{}, ena.Options{}); !errors.Is(err, nic.ErrTimeout) || !strings.Contains(err.Error(), "register") {
+		t.Errorf("a device that answers no register read: %v", err)
+	}
+	m, _, _, fn = device(t, enasim.Options{})
+	m.TamperAdmin(func(b []byte) { b[0]++ })
+	if _, err := ena.Open(fn, nic.Options{}, ena.Options{}); err == nil {
+		t.Error("an admin completion for a command that was never sent is taken")
+	}
+}
+
+// TestFallsBack opens what can be driven with less, and finds that in the notes.
+func TestFallsBack(t *testing.T) {
+	for _, c := range []struct {
+		o    enasim.Options
+		push string
+		note string
+	}{
+		{enasim.Options{}, "llq 256", "frames up to 224 bytes are pushed whole"},
+		{enasim.Options{LLQSizes: 1}, "llq 128", "frames up to 96 bytes are pushed whole"},
+		{enasim.Options{NoMemBAR: true}, "host descriptors", "BAR 2"},
+		{enasim.Options{NoLLQ: true}, "host descriptors", "the device has none"},
+		{enasim.Options{LLQSizes: 2 | 8}, "host descriptors", "entry sizes 0xa"},
+		{enasim.Options{Unsupported: 1<<3 | 1<<10 | 1<<18 | 1<<20}, "llq 256", ""},
+		{enasim.Options{BasicQueues: true}, "llq 256", ""},
+	} {
+		t.Run(c.push+" "+c.note, func(t *testing.T) {
+			x := start(t, c.o)
+			if i := x.dev.Info(); i.Push != c.push || !strings.Contains(strings.Join(i.Notes, "\n"), c.note) {
+				t.Errorf("%+v: push %q, notes %q", c.o, i.Push, i.Notes)
+			}
+		})
+	}
+}

@@ -1,0 +1,82 @@
+package ena
+
+import (
+	"encoding/binary"
+	"testing"
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/proof/nictest"
+)
+
+// Whatever the device completes, a pass ends, a buffer is in one place only, and what cannot be stops the queue until a reset, after
+// which it answers.
+func FuzzCompletions(f *testing.F) {
+	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0})
+	f.Add([]byte{1, 0, 0, 0, 0, 15, 64, 0, 2, 0, 0, 0, 0, 0, 0, 0})
+	f.Add([]byte{4, 3, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 15, 64, 0, 2, 0, 5, 0, 0, 0, 0, 0})
+	type variant struct {
+		*benchQueue
+		entry uint32
+	}
+	var all []variant
+	for _, entry := range []uint32{0, 128, 256} {
+		all = append(all, variant{newBenchQueue(f, nictest.EchoRequest(64), entry), entry})
+	}
+	r := nictest.NewResponder(f)
+	f.Fuzz(func(t *testing.T, script []byte) {
+		b := all[len(script)%len(all)]
+		restart := func() {
+			b.reset()
+			b.rxDone, b.txDone = 0, 0
+		}
+		restart()
+		for ; len(script) >= 8; script = script[8:] {
+			s := script[:8]
+			phase := uint32(s[0]>>3&1) ^ 1 ^ b.rxHead>>b.shift&1 // of the entry that comes next, more often than not
+			c := (*rxCompletion)(unsafe.Add(b.rxCQ, b.rxHead&b.mask*descSize))
+			id := binary.LittleEndian.Uint16(s[2:])
+			switch s[0] % 5 {
+			case 0: // a receive completion, anything goes
+				*c = rxCompletion{status: binary.LittleEndian.Uint32(s[2:]), length: binary.LittleEndian.Uint16(s[5:]), id: id, offset: s[1]}
+			case 1: // one of a whole frame
+				*c = rxCompletion{status: phase<<rxPhase | rxFirst | rxLast, length: binary.LittleEndian.Uint16(s[6:]), id: id % 520}
+			case 2: // a transmit completion
+				*(*uint64)(unsafe.Add(b.txCQ, b.txHead&b.txMask*txCQE)) = uint64(id%520) | uint64(s[1])<<16 | uint64(b.txHead>>b.txShift&1^1^uint32(s[0]>>3&1))<<24
+			case 3: // of what the queue sent, in order
+				*(*uint64)(unsafe.Add(b.txCQ, b.txHead&b.txMask*txCQE)) = uint64(b.txHead&b.txMask) | uint64(b.txHead>>b.txShift&1^1)<<24
+			case 4: // as it should be, as far as the test knows
+				if b.rxDone == b.rxHead && b.txDone == b.txHead {
+					b.arrive(int(s[1]%32) + 1)
+				}
+			}
+			b.Poll(r)
+			places := map[uint32]int{}
+			for slot := range b.mask + 1 {
+				if *b.isPosted(slot) {
+					places[slot]++
+				}
+			}
+			for i := range b.frees {
+				places[uint32(*(*uint16)(unsafe.Add(b.free, i*2)))]++
+			}
+			for id := range b.txMask + 1 {
+				if h := *b.held(id); h != idFree && h != idOnly {
+					places[uint32(h)-1]++
+				}
+			}
+			for slot, n := range places {
+				if n > 1 || slot >= b.mask {
+					t.Fatalf("buffer %d is in %d places", slot, n)
+				}
+			}
+			if b.txTail-b.txHead > b.txMask || b.frees > b.mask {
+				t.Fatalf("transmits %d to %d, %d buffers free", b.txHead, b.txTail, b.frees)
+			}
+		}
+		restart()
+		b.arrive(20)
+		if n := b.Poll(r); n != 20 {
+			t.Fatalf("%d replies of 20 after a reset, fault %d", n, b.fault.Load())
+		}
+	})
+}

@@ -1,0 +1,498 @@
+package ena
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"runtime"
+	"time"
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
+)
+
+const (
+	adminDepth     = 32
+	eventDepth     = 16
+	adminTimeout   = 3 * time.Second
+	minController  = 0x000001 // 0.0.1, as the published drivers ask for
+	knownInterface = 2        // the major version that these definitions are of
+)
+
+// leastAdmin is what a command has at least, whatever the device says. Tests raise it: the thread of a model may be held up.
+var leastAdmin time.Duration
+
+// startAdmin resets the device and gives it its admin and event queues.
+func (d *Device) startAdmin(reason uint32) error {
+	version, err := d.regs.Read(amazonadmin.VERSION)
+	if err != nil {
+		return err
+	}
+	if major := version >> 8 & 0xFF; major > knownInterface {
+		return d.card.Errorf("interface version %d.%d: this driver knows up to %d", major, version&0xFF, knownInterface)
+	}
+	controller, err := d.regs.Read(amazonadmin.CONTROLLER_VERSION)
+	if err != nil {
+		return err
+	}
+	if controller&0xFFFFFF < minController {
+		return d.card.Errorf("controller version %#x: this driver needs 0.0.1 or later", controller)
+	}
+	d.version = fmt.Sprintf("interface %d.%d, controller %d.%d.%d", version>>8&0xFF, version&0xFF, controller>>16&0xFF, controller>>8&0xFF,
+		controller&0xFF)
+	if err := d.regs.Reset(reason); err != nil {
+		return err
+	}
+	caps, err := d.regs.Read(amazonadmin.CAPS)
+	if err != nil {
+		return err
+	}
+	width := caps >> amazonadmin.CapsDMAWidthShift & amazonadmin.CapsDMAWidthMask
+	if width < 32 || width > 48 {
+		return d.card.Errorf("%w: CAPS is %#x: %d address bits, expected 32 to 48", amazonadmin.ErrDevice, caps, width)
+	}
+	d.card.AddressBits = width
+	timeout := time.Duration(caps>>amazonadmin.CapsAdminTimeoutShift&amazonadmin.CapsAdminTimeoutMask) * 100 * time.Millisecond
+	if timeout == 0 {
+		timeout = adminTimeout
+	}
+	if d.aq, err = amazonadmin.NewQueue(d.regs, d.card.Arena, adminDepth, max(timeout, leastAdmin)); err != nil {
+		return err
+	}
+	if d.events, err = amazonadmin.NewEvents(d.regs, d.card.Arena, eventDepth); err != nil {
+		return err
+	}
+	d.regs.Write(amazonadmin.INTR_MASK, amazonadmin.Mask)
+	if d.control, err = d.card.Block(4096, 4096); err != nil {
+		return err
+	}
+	return nil
+}
+
+// get reads a feature. With a control buffer the command says "indirect", though it points to the buffer itself: so do all
+// published drivers, and so it is known to work.
+func (d *Device) get(name string, id, version uint8, control uint32) (gotFeature, error) {
+	c := feature{Header: amazonadmin.Header{Opcode: opGetFeature}, flags: selectCurrent, id: id, version: version}
+	if control > 0 {
+		c.Flags, c.length, c.addr = amazonadmin.FlagCtrlIndirect, control, amazonadmin.PutAddr(d.control.IOVA)
+	}
+	var r gotFeature
+	return r, amazonadmin.Exec(d.aq, "get "+name, &c, &r)
+}
+
+// set writes a feature whose data is v.
+func set[T any](d *Device, name string, id uint8, control uint32, v *T) error {
+	c := feature{Header: amazonadmin.Header{Opcode: opSetFeature}, id: id}
+	if control > 0 {
+		c.Flags, c.length, c.addr = amazonadmin.FlagCtrlIndirect, control, amazonadmin.PutAddr(d.control.IOVA)
+	}
+	copy(c.data[:], unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v)))
+	return amazonadmin.Exec(d.aq, "set "+name, &c, new(amazonadmin.Completion))
+}
+
+func as[T any](r *gotFeature) (v T) {
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&v)), unsafe.Sizeof(v)), r.data[:])
+	return v
+}
+
+func (d *Device) has(id uint8) bool { return d.attr.features>>id&1 != 0 }
+
+// lacks notes a feature that the device refuses, where that costs no more than the feature.
+func (d *Device) lacks(what string, err error) error {
+	var refused *amazonadmin.CommandError
+	if errors.As(err, &refused) {
+		d.features = append(d.features, fmt.Sprintf("%s: %v", what, refused.Status))
+		return nil
+	}
+	return err
+}
+
+// identify tells the device who we are, learns what it is, and sets what concerns the device as a whole.
+func (d *Device) identify() error {
+	d.features = nil
+	if err := d.tellHost(); err != nil {
+		return err
+	}
+	r, err := d.get("device attributes", featDevice, 0, 0)
+	if err != nil {
+		return err
+	}
+	d.attr = as[deviceAttr](&r) // its address width is nobody's: CAPS has the one that published drivers go by
+	d.card.MAC = d.attr.mac
+	if err := kit.CheckMAC(d.card.MAC); err != nil {
+		return d.card.Errorf("%w: %w", amazonadmin.ErrDevice, err)
+	}
+	if d.card.Options.MAC != [6]byte{} && d.card.Options.MAC != d.card.MAC {
+		return d.card.Errorf("the network delivers to %x only, %x was asked for", d.card.MAC, d.card.Options.MAC)
+	}
+	if err := d.setMTU(); err != nil {
+		return err
+	}
+	if err := d.limits(); err != nil {
+		return err
+	}
+	if err := d.enableEvents(); err != nil {
+		return err
+	}
+	d.times.apply(hints{})
+	if d.has(featHints) {
+		r, err := d.get("hardware hints", featHints, 0, 0)
+		if err := d.lacks("hardware hints", err); err != nil {
+			return err
+		}
+		d.times.apply(as[hints](&r))
+	}
+	d.linkSpeed = 0
+	if d.has(featLink) {
+		if r, err := d.get("link", featLink, 0, 0); err == nil {
+			d.linkSpeed = int(as[linkFeature](&r).speed)
+		}
+	}
+	return d.setLLQ()
+}
+
+func (d *Device) tellHost() (err error) {
+	if d.infoMemory, err = d.card.Block(4096, 4096); err != nil {
+		return err
+	}
+	clear(d.infoMemory.Bytes)
+	h := (*hostInfo)(kit.Pointer(d.infoMemory))
+	*h = hostInfo{osType: osLinux, specVersion: specVersion, cpus: uint16(runtime.NumCPU()), driverVersion: driverMajor}
+	copy(h.osDist[:], "Rebound")
+	return d.lacks("host attributes", set(d, "host attributes", featHost, 0, &hostAttr{info: amazonadmin.PutAddr(d.infoMemory.IOVA)}))
+}
+
+func (d *Device) setMTU() error {
+	d.card.MTU = d.card.Options.MTU
+	if d.card.MTU == 0 {
+		d.card.MTU = min(1500, int(d.attr.maxMTU))
+	}
+	if d.card.MTU < limits.MinMTU || d.card.MTU > int(d.attr.maxMTU) {
+		return d.card.Errorf("MTU %d is not within %d to %d, which the device allows", d.card.MTU, limits.MinMTU, d.attr.maxMTU)
+	}
+	mtu := uint32(d.card.MTU)
+	if !d.has(featMTU) {
+		return nil
+	}
+	return set(d, "MTU", featMTU, 0, &mtu)
+}
+
+// limits bounds queues and rings by what the device has.
+func (d *Device) limits() error {
+	var queues, depth, txDepth uint32
+	if d.has(featMaxQueuesX) {
+		r, err := d.get("queue limits", featMaxQueuesX, maxQueuesXVers, 0)
+		if err != nil {
+			return err
+		}
+		m := as[maxQueuesX](&r)
+		queues, depth, txDepth = min(m.txSQ, m.txCQ, m.rxSQ, m.rxCQ), min(m.rxSQDepth, m.rxCQDepth), min(m.txSQDepth, m.txCQDepth)
+		d.headerMax = m.header
+	} else {
+		r, err := d.get("queue limits", featMaxQueues, 0, 0)
+		if err != nil {
+			return err
+		}
+		m := as[maxQueues](&r)
+		queues, depth, txDepth, d.headerMax = min(m.sq, m.cq), min(m.sqDepth, m.cqDepth), min(m.sqDepth, m.cqDepth), m.header
+	}
+	d.headerMax = min(d.headerMax, 255) // what the descriptor's field holds
+	if want := d.card.Options.Queues; uint32(want) > queues {
+		return d.card.Errorf("%d queue pairs asked for, the device has %d", want, queues)
+	}
+	d.txRing = d.ring
+	if uint32(d.ring) > min(depth, txDepth) {
+		if d.ringAsked {
+			return d.card.Errorf("ring size %d, the device takes up to %d", d.ring, min(depth, txDepth))
+		}
+		d.ring = 1 << (bits.Len32(min(depth, txDepth)) - 1)
+		d.txRing = d.ring
+	}
+	return nil
+}
+
+// The groups of events (ena_admin_aenq_group).
+const (
+	groupLink         = 0
+	groupFatal        = 1
+	groupWarning      = 2
+	groupNotification = 3
+	groupKeepAlive    = 4
+)
+
+func (d *Device) enableEvents() error {
+	r, err := d.get("event groups", featAENQ, 0, 0)
+	if err != nil {
+		return err
+	}
+	a := as[aenqFeature](&r)
+	a.enabled = a.supported & (1<<groupLink | 1<<groupFatal | 1<<groupWarning | 1<<groupNotification | 1<<groupKeepAlive)
+	d.watchdog.enabled = a.enabled>>groupKeepAlive&1 != 0
+	if !d.watchdog.enabled {
+		d.features = append(d.features, "the device sends no keep-alive: a device that hangs shows only by transmits that stand still")
+	}
+	return set(d, "event groups", featAENQ, 0, &a)
+}
+
+// setLLQ chooses the push mode: the smallest entry that takes PushMax bytes, or the largest the device has.
+func (d *Device) setLLQ() error {
+	d.llq, d.pushMax, d.noLLQ = nil, 0, "turned off"
+	if d.own.Push == "off" {
+		return nil
+	}
+	why := func(format string, args ...any) error {
+		msg := fmt.Sprintf(format, args...)
+		if d.own.Push == "llq" {
+			return d.card.Errorf("low-latency queues were asked for: %s", msg)
+		}
+		d.features = append(d.features, "low-latency queues: "+msg)
+		d.noLLQ = msg
+		d.card.Log.Warn("the device's low-latency queues are not used: newer devices send in no other way", "why", msg)
+		return nil
+	}
+	if !d.has(featLLQ) {
+		return why("the device has none")
+	}
+	r, err := d.get("LLQ", featLLQ, llqVersion, 0)
+	if err != nil {
+		return err
+	}
+	l := as[llqFeature](&r)
+	switch {
+	case l.num < uint32(d.card.Options.Queues):
+		return why("the device has %d", l.num)
+	case l.headerHave&llqInline == 0 || l.strideHave&llqMultipleDescs == 0 || l.beforeHave&llqTwoBefore == 0:
+		return why("offered in a form that this driver does not know: header %#x, stride %#x, descriptors before the header %#x",
+			l.headerHave, l.strideHave, l.beforeHave)
+	case l.entryHave&(llqEntry128|llqEntry256) == 0:
+		return why("entry sizes %#x are none that this driver knows (128, 256 bytes)", l.entryHave)
+	}
+	if d.mem, err = d.card.Fn.BARWC(2); err != nil {
+		return why("memory BAR 2: %v", err)
+	}
+	entry, depth := 128, l.depth
+	l.entrySet = llqEntry128
+	large := d.own.PushMax == 0 || d.own.PushMax > 128-room
+	if l.entryHave&llqEntry256 != 0 && large || l.entryHave&llqEntry128 == 0 {
+		entry, l.entrySet = 256, llqEntry256
+		depth /= 2 // the device memory for entries is what it is
+	}
+	if depth < uint32(limits.MinRing) {
+		return why("%d entries of %d bytes are too few", depth, entry)
+	}
+	l.headerSet, l.strideSet, l.beforeSet = llqInline, llqMultipleDescs, llqTwoBefore
+	// What is set is what is enabled; what the device has does not go back to it.
+	enable := llqFeature{headerSet: l.headerSet, entrySet: l.entrySet, beforeSet: l.beforeSet, strideSet: l.strideSet,
+		accel: l.accel & (accelNoMetaCache | accelLimitTxBurst)}
+	if err := set(d, "LLQ", featLLQ, 0, &enable); err != nil {
+		var refused *amazonadmin.CommandError
+		if !errors.As(err, &refused) {
+			return err
+		}
+		return why("the device refuses the configuration: %v", refused.Status)
+	}
+	d.llq = &l
+	d.pushMax = entry - room
+	d.txRing = min(d.txRing, 1<<(bits.Len32(depth)-1))
+	return nil
+}
+
+// startQueues makes the queue pairs: completion queue before submission queue, transmit before receive.
+func (d *Device) startQueues() error {
+	first := d.queues == nil
+	d.rxSQ = nil
+	for i := range d.card.Options.Queues {
+		if first {
+			d.queues = append(d.queues, &Queue{})
+		}
+		if err := d.startQueue(d.queues[i]); err != nil {
+			return fmt.Errorf("queue %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func (d *Device) startQueue(q *Queue) error {
+	q.size = uint32(d.card.MaxFrame())
+	q.stride = kit.Stride(room + d.card.MaxFrame())
+	q.mask, q.txMask = uint32(d.ring-1), uint32(d.txRing-1)
+	q.shift, q.txShift = uint32(bits.TrailingZeros(uint(d.ring))), uint32(bits.TrailingZeros(uint(d.txRing)))
+	q.headerMax = d.headerMax
+	q.posted, q.free, q.txHeld = array[bool](d.ring), array[uint16](d.ring+1), array[uint16](d.txRing)
+	buf, err := d.card.Block((d.ring+d.txRing)*int(q.stride), 4096)
+	if err != nil {
+		return err
+	}
+	q.buf, q.iova = kit.Pointer(buf), buf.IOVA
+	txCQ, err := d.createCQ(q.txMask+1, txCQE)
+	if err != nil {
+		return err
+	}
+	q.txCQ, q.txHeadDB = txCQ.memory, txCQ.head
+	if err := d.createTxSQ(q, txCQ.index); err != nil {
+		return err
+	}
+	rxCQ, err := d.createCQ(q.mask+1, descSize)
+	if err != nil {
+		return err
+	}
+	q.rxCQ, q.rxHeadDB = rxCQ.memory, rxCQ.head
+	sq, err := d.card.Block(d.ring*descSize, 4096)
+	if err != nil {
+		return err
+	}
+	q.rxSQ = kit.Pointer(sq)
+	made, err := d.createSQ("create receive SQ", createSQ{identity: dirRx, placement: placeHost, caps3: contiguous, cq: rxCQ.index,
+		depth: uint16(d.ring), base: amazonadmin.PutAddr(sq.IOVA)})
+	if err != nil {
+		return err
+	}
+	d.rxSQ = append(d.rxSQ, made.index)
+	if q.rxDB, err = d.doorbell(made.doorbell); err != nil {
+		return err
+	}
+	q.reset()
+	return nil
+}
+
+type completionQueue struct {
+	index  uint16
+	memory unsafe.Pointer
+	head   *uint32
+}
+
+func (d *Device) createCQ(depth uint32, entry int) (completionQueue, error) {
+	b, err := d.card.Block(int(depth)*entry, 4096)
+	if err != nil {
+		return completionQueue{}, err
+	}
+	c := createCQ{Header: amazonadmin.Header{Opcode: opCreateCQ}, entryWord: uint8(entry / 4), depth: uint16(depth), vector: noVector, base: amazonadmin.PutAddr(b.IOVA)}
+	var r createdCQ
+	if err := amazonadmin.Exec(d.aq, "create CQ", &c, &r); err != nil {
+		return completionQueue{}, err
+	}
+	if uint32(r.depth) != depth {
+		return completionQueue{}, d.card.Errorf("%w: CQ of %d entries where %d were asked for", amazonadmin.ErrDevice, r.depth,
+			depth)
+	}
+	cq := completionQueue{index: r.index, memory: kit.Pointer(b)}
+	if r.headDB != 0 {
+		cq.head, err = d.doorbell(r.headDB)
+	}
+	return cq, err
+}
+
+func (d *Device) createSQ(name string, c createSQ) (r createdSQ, err error) {
+	c.Opcode = opCreateSQ
+	return r, amazonadmin.Exec(d.aq, name, &c, &r)
+}
+
+func (d *Device) createTxSQ(q *Queue, cq uint16) error {
+	c := createSQ{identity: dirTx, placement: placeHost, caps3: contiguous, cq: cq, depth: uint16(d.txRing)}
+	q.txSQ, q.llq = nil, nil
+	if d.llq != nil {
+		c.placement = placeDevice
+	} else {
+		b, err := d.card.Block(d.txRing*descSize, 4096)
+		if err != nil {
+			return err
+		}
+		q.txSQ, c.base = kit.Pointer(b), amazonadmin.PutAddr(b.IOVA)
+	}
+	r, err := d.createSQ("create transmit SQ", c)
+	if err != nil {
+		return err
+	}
+	if q.txDB, err = d.doorbell(r.doorbell); err != nil || d.llq == nil {
+		return err
+	}
+	q.entry, q.pushMax = uint32(d.pushMax+room), uint32(d.pushMax)
+	q.burst = 0
+	if d.llq.accel&accelLimitTxBurst != 0 {
+		q.burst = uint32(d.llq.maxBurst) / q.entry
+		if q.burst == 0 {
+			return d.card.Errorf("%w: bursts of %d bytes hold no entry of %d", amazonadmin.ErrDevice, d.llq.maxBurst, q.entry)
+		}
+	}
+	size := uint64(q.entry) * uint64(d.txRing)
+	if uint64(r.llqDescs)+size > d.mem.Size() || r.llqDescs%64 != 0 {
+		return d.card.Errorf("%w: LLQ at %#x of %#x bytes, BAR 2 has %#x", amazonadmin.ErrDevice, r.llqDescs, size, d.mem.Size())
+	}
+	q.llq, err = d.mem.Pointer(uint64(r.llqDescs), size)
+	return err
+}
+
+// doorbell returns the pointer to the register at off in BAR 0.
+func (d *Device) doorbell(off uint32) (*uint32, error) {
+	if uint64(off)+4 > d.bar.Size() || off%4 != 0 {
+		return nil, d.card.Errorf("%w: doorbell at %#x, BAR 0 has %#x bytes", amazonadmin.ErrDevice, off, d.bar.Size())
+	}
+	p, err := d.bar.Pointer(uint64(off), 4)
+	return (*uint32)(p), err
+}
+
+// Protocols and fields of RSS (ena_admin_flow_hash_proto, ena_admin_flow_hash_fields), and the functions.
+const (
+	protoUDP4, protoUDP6, protoIP4, protoIP6 = 1, 3, 4, 5
+	fieldL3, fieldL4                         = 1<<2 | 1<<3, 1<<4 | 1<<5
+	hashToeplitz, hashCRC32                  = 1, 2
+	keyParts                                 = 10
+)
+
+// startRSS spreads flows over the queues by L3 and, for UDP, L4 source and destination. A device that lets nobody choose
+// the function or its input keeps its own; the table must be ours.
+func (d *Device) startRSS() error {
+	if len(d.queues) == 1 {
+		return nil
+	}
+	d.controlMu.Lock()
+	defer d.controlMu.Unlock()
+	page := d.control.Bytes
+	if d.has(featRSSHash) {
+		r, err := d.get("RSS hash function", featRSSHash, 0, 8+4*keyParts)
+		if err == nil {
+			f := as[hashFunction](&r)
+			if f.selected = hashToeplitz; f.supported&hashToeplitz == 0 {
+				f.selected = hashCRC32
+			}
+			clear(page)
+			binary.LittleEndian.PutUint32(page, keyParts)
+			for i := range keyParts { // this key makes both directions of a flow hash alike
+				binary.LittleEndian.PutUint32(page[8+4*i:], 0x6D5A6D5A)
+			}
+			err = set(d, "RSS hash function", featRSSHash, 8+4*keyParts, &f)
+		}
+		if err := d.lacks("RSS hash function stays the device's", err); err != nil {
+			return err
+		}
+	}
+	if d.has(featRSSInput) {
+		clear(page)
+		for proto, fields := range map[int]uint16{protoIP4: fieldL3, protoIP6: fieldL3, protoUDP4: fieldL3 | fieldL4, protoUDP6: fieldL3 | fieldL4} {
+			binary.LittleEndian.PutUint16(page[4*(16+proto):], fields) // the second of four arrays of 16: selected
+		}
+		if err := d.lacks("RSS hash input stays the device's", set(d, "RSS hash input", featRSSInput, 4*4*16, &struct{ have, enabled uint16 }{})); err != nil {
+			return err
+		}
+	}
+	if !d.has(featRSSTable) {
+		return d.card.Errorf("the device has no RSS table: open one queue")
+	}
+	r, err := d.get("RSS table", featRSSTable, 0, 0)
+	if err != nil {
+		return err
+	}
+	t := as[hashTable](&r)
+	size := min(max(t.min, 7), t.max)
+	if size < t.min || size > 10 {
+		return d.card.Errorf("%w: RSS tables of 2^%d to 2^%d entries", nic.ErrHardware, t.min, t.max)
+	}
+	clear(page)
+	for i := range 1 << size {
+		binary.LittleEndian.PutUint16(page[4*i:], d.rxSQ[i%len(d.rxSQ)])
+	}
+	return set(d, "RSS table", featRSSTable, 4<<size, &hashTable{size: size, inline: ^uint32(0)})
+}

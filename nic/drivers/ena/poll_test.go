@@ -1,0 +1,139 @@
+package ena
+
+import (
+	"math/bits"
+	"testing"
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/proof/nictest"
+)
+
+// benchQueue is a queue whose device is the test: rings, buffers and LLQ in ordinary memory, doorbells that nobody hears.
+type benchQueue struct {
+	*Queue
+	frame          []byte
+	rxDone, txDone uint32 // descriptors consumed
+	rxDB, txDB     uint32
+}
+
+func newBenchQueue(t testing.TB, frame []byte, entry uint32) *benchQueue {
+	const ring, size = 512, 1522
+	const stride = (room+size+63)&^63 + 64
+	b := &benchQueue{frame: frame}
+	pages := nictest.HugePages(t, ring*(3*descSize+txCQE+stride+int(entry)))
+	mem := func(n int) unsafe.Pointer { // 64-byte aligned, as CopyWC asks
+		p := unsafe.Pointer(&pages[0])
+		pages = pages[n:]
+		return p
+	}
+	shift := uint32(bits.TrailingZeros(ring))
+	b.Queue = &Queue{
+		rxSQ: mem(ring * descSize), rxCQ: mem(ring * descSize), txCQ: mem(ring * txCQE), txSQ: mem(ring * descSize),
+		buf: mem(ring * stride), stride: stride, size: size, iova: 1 << 32,
+		mask: ring - 1, shift: shift, txMask: ring - 1, txShift: shift, headerMax: 128,
+		posted: array[bool](ring), free: array[uint16](ring + 1), txHeld: array[uint16](ring),
+	}
+	b.Queue.rxDB, b.Queue.txDB = &b.rxDB, &b.txDB
+	if entry > 0 {
+		b.llq, b.entry, b.pushMax = mem(ring*int(entry)), entry, entry-room
+	}
+	b.reset()
+	return b
+}
+
+// arrive does what the device does for the next n frames, and completes all transmits.
+func (b *benchQueue) arrive(n int) {
+	for range n {
+		d := (*rxDesc)(unsafe.Add(b.rxSQ, b.rxDone&b.mask*descSize))
+		at := unsafe.Add(b.buf, d.addr-b.iova)
+		copy(unsafe.Slice((*byte)(at), len(b.frame)), b.frame)
+		*(*rxCompletion)(unsafe.Add(b.rxCQ, b.rxDone&b.mask*descSize)) = rxCompletion{
+			status: (b.rxDone>>b.shift&1^1)<<rxPhase | rxFirst | rxLast, length: uint16(len(b.frame)), id: uint16(d.ctrl >> rxDescID),
+		}
+		b.rxDone++
+	}
+	for ; b.txDone != b.txTail; b.txDone++ {
+		d := (*txDesc)(unsafe.Add(b.txSQ, b.txDone&b.txMask*descSize))
+		if b.llq != nil {
+			d = (*txDesc)(unsafe.Add(b.llq, b.txDone&b.txMask*b.entry+descSize)) // behind the meta descriptor
+		}
+		*(*uint64)(unsafe.Add(b.txCQ, b.txDone&b.txMask*txCQE)) = d.ctrl>>txIDLo | uint64(b.txDone>>b.txShift&1^1)<<24
+	}
+}
+
+func TestPollAllocatesNothing(t *testing.T) {
+	for _, entry := range []uint32{0, 128, 256} {
+		b, r := newBenchQueue(t, nictest.EchoRequest(64), entry), nictest.NewResponder(t)
+		if n := testing.AllocsPerRun(2000, func() {
+			b.arrive(3)
+			if n := b.Poll(r); n != 3 {
+				t.Fatalf("LLQ entry %d: answered %d of 3, fault %d", entry, n, b.fault.Load())
+			}
+		}); n != 0 {
+			t.Errorf("LLQ entry %d: %v allocations a pass", entry, n)
+		}
+	}
+}
+
+// TestPushedEntry is one reply in the device's memory: a meta descriptor that says nothing, the descriptor, the frame.
+func TestPushedEntry(t *testing.T) {
+	b, r := newBenchQueue(t, nictest.EchoRequest(96), 128), nictest.NewResponder(t)
+	b.arrive(1)
+	if b.Poll(r) != 1 {
+		t.Fatal("not answered")
+	}
+	entry := unsafe.Slice((*byte)(b.llq), 128)
+	if d, want := *(*txDesc)(unsafe.Pointer(&entry[0])), (txDesc{1<<txPhase | txFirst | txMeta | metaExtValid | metaExtended | metaStore, 0}); d != want {
+		t.Errorf("meta descriptor %+v, want %+v", d, want)
+	}
+	d := *(*txDesc)(unsafe.Pointer(&entry[16]))
+	id := uint64(0) // the first place in the ring
+	if want := (txDesc{1<<txPhase | txLast | txCompReq | id<<txIDLo, 96 << txHeader}); d != want {
+		t.Errorf("descriptor %+v, want %+v", d, want)
+	}
+	if f := entry[room:]; f[5] != 2 || f[11] != 1 || f[34] != 0 || f[29] != 1 || f[33] != 2 {
+		t.Errorf("not a reply: %x", f)
+	}
+	if b.txDB != 1 || b.frees != 1 {
+		t.Errorf("doorbell %d, %d buffers free: the frame was pushed whole", b.txDB, b.frees)
+	}
+	// One byte more than the entry takes: the head is pushed, the rest pointed to, and the buffer stays held.
+	b = newBenchQueue(t, nictest.EchoRequest(97), 128)
+	b.arrive(1)
+	b.Poll(r)
+	d = *(*txDesc)(unsafe.Add(b.llq, descSize))
+	slot := uint64(510)
+	addr := b.iova + slot*uint64(b.stride) + room + 96
+	if d.ctrl&0xFFFF != 1 || d.addr&(1<<48-1) != addr || d.addr>>txHeader != 96 || b.frees != 0 {
+		t.Errorf("descriptor %+v, want 1 byte at %#x and a header of 96; %d buffers free", d, addr, b.frees)
+	}
+}
+
+func TestPollIsAHotLoop(t *testing.T) {
+	const pkg = "github.com/rebound-nic/rebound/nic/drivers/ena"
+	nictest.StackAccesses(t, pkg, "(*Queue).Poll", 50)
+	nictest.StackAccesses(t, pkg, "(*Queue).take", 0)
+	nictest.StackAccesses(t, pkg, "(*Queue).transmit", 24)
+	nictest.HotLoop(t, pkg, "(*Queue).Poll", "ena.(*Queue).take", "ena.(*Queue).give", "ena.(*Queue).transmit", "ena.(*Queue).ring",
+		"ena.(*Queue).tidy", "ena.(*Queue).countErrors", "runtime.panicunsafeslicelen")
+	nictest.HotLoop(t, pkg, "(*Queue).take")
+	nictest.HotLoop(t, pkg, "(*Queue).give")
+	nictest.HotLoop(t, pkg, "(*Queue).transmit", "ena.(*Queue).ring", "ena.(*Queue).give", "mmio.CopyWC")
+	nictest.HotLoop(t, pkg, "(*Queue).ring", "mmio.FenceWC", "mmio.Store32")
+	nictest.HotLoop(t, pkg, "(*Queue).tidy", "ena.(*Queue).give", "ena.(*Queue).refill", "mmio.Store32")
+	nictest.HotLoop(t, pkg, "(*Queue).refill", "mmio.Store32")
+}
+
+func BenchmarkPoll(b *testing.B) {
+	for _, bm := range []struct {
+		name  string
+		entry uint32
+		batch int
+	}{{"llq=128/batch=1", 128, 1}, {"llq=128/batch=32", 128, 32}, {"llq=256/batch=1", 256, 1}, {"llq=off/batch=1", 0, 1}, {"llq=off/batch=32", 0, 32}} {
+		b.Run(bm.name, func(b *testing.B) {
+			q, r := newBenchQueue(b, nictest.EchoRequest(64), bm.entry), nictest.NewResponder(b)
+			loop := q.Queue // a load less before each pass
+			nictest.Cycles(b, r, bm.batch, q.arrive, func() int { return loop.Poll(r) })
+		})
+	}
+}

@@ -1,0 +1,45 @@
+package ixgbe_test
+
+import (
+	"testing"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/drivers/ixgbe"
+	"github.com/rebound-nic/rebound/proof/nictest"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/ixgbesim"
+)
+
+func harness(k ixgbesim.Kind) nictest.Harness {
+	return nictest.Harness{
+		Model: func() sim.Model { return ixgbesim.New(ixgbesim.Options{Kind: k}) },
+		Open:  func(fn pci.Function, o nic.Options) (nic.Device, error) { return ixgbe.Open(fn, o) },
+		Poll:  func(d nic.Device, q int, r *fastpath.Responder) int { return d.(*ixgbe.Device).Queue(q).Poll(r) },
+		Ring:  128, Queues: 4, MTU: 9500, WriteBack: 16,
+	}
+}
+
+func TestConformance(t *testing.T) { nictest.Run(t, harness(ixgbesim.SFP)) }
+
+func TestConformanceX540(t *testing.T) { nictest.Run(t, harness(ixgbesim.X540)) }
+
+// TestCost holds what the package comment promises: what replies cost on the bus.
+func TestCost(t *testing.T) {
+	const n = 1024
+	for _, size := range []int{60, 64, 98, 1514} {
+		c := nictest.Cost(t, harness(ixgbesim.SFP), size, n, 1)
+		// For each reply: TDT; its descriptor and payload; received payload, received write-back, sent write-back. RDT once for
+		// 32 slots, and with it one read of the descriptors behind it.
+		refills := uint64(n / 32)
+		if c.MMIORead != 0 || c.MMIOWrite != n+refills || c.DMAWrite != 3*n || c.DMARead < 2*n || c.DMARead > 2*n+2*refills {
+			t.Errorf("%d bytes, one at a time: %d replies cost %+v", size, n, c)
+		}
+		c = nictest.Cost(t, harness(ixgbesim.SFP), size, n, 32)
+		batches := uint64(n / 32)
+		if c.MMIORead != 0 || c.MMIOWrite != batches+refills || c.DMAWrite != 2*n+batches || c.DMARead > n+4*batches {
+			t.Errorf("%d bytes, 32 at a time: %d replies cost %+v", size, n, c)
+		}
+	}
+}

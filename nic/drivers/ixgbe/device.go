@@ -1,0 +1,237 @@
+package ixgbe
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic/kit/netif"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+const (
+	vendorIntel = 0x8086
+	minBAR      = 0x20000 // BAR 0 is 128 KiB or more (§8.1)
+)
+
+type family uint8
+
+const (
+	i82599 family = iota
+	x540
+)
+
+// rxBuffer is the receive packet buffer in bytes: 512 KB (§8.2.3.8.9), 384 KB on the X540.
+func (f family) rxBuffer() uint32 {
+	if f == x540 {
+		return 384 << 10
+	}
+	return 512 << 10
+}
+
+var models = map[uint16]struct {
+	name   string
+	family family
+	sfp    bool
+}{
+	0x10FB: {"Intel 82599ES SFP+", i82599, true},
+	0x1507: {"Intel 82599 SFP+ mezzanine", i82599, true},
+	0x1529: {"Intel 82599 SFP+ FCoE", i82599, true},
+	0x154A: {"Intel 82599 four-port SFP+", i82599, true},
+	0x154D: {"Intel 82599 SFP+ (X520)", i82599, true},
+	0x1557: {"Intel 82599EN SFP+", i82599, true},
+	0x1558: {"Intel 82599 QSFP+", i82599, true},
+	0x10F7: {"Intel 82599 KX4 backplane", i82599, false},
+	0x10F8: {"Intel 82599 combined backplane", i82599, false},
+	0x10FC: {"Intel 82599 XAUI", i82599, false},
+	0x1528: {"Intel X540-AT2", x540, false},
+	0x1560: {"Intel X540-AT1", x540, false},
+}
+
+// Supports reports whether the package drives a function with this identity, and under what name.
+func Supports(id pci.ID) (name string, ok bool) {
+	m, ok := models[id.Device]
+	return m.name, ok && id.Vendor == vendorIntel
+}
+
+// Device is an open 82599.
+type Device struct {
+	card   kit.Card
+	bar    *mmio.Window
+	model  string
+	family family
+	phy    uint32 // X540: MDIO address of the PHY
+	medium string // for Notes
+	queues []*Queue
+	hung   []kit.Progress // transmit rings
+
+	groups       [][6]byte // multicast to let in
+	allMulticast bool
+	linkUp       bool // as the watch saw it last
+}
+
+var limits = kit.Limits{
+	Driver: "ixgbe", Ring: 512, MinRing: 128 /* more than one pass and one refill */, MaxRing: 4096,
+	MTU: 1500, MinMTU: 68, MaxMTU: 9500, Queues: 16, /* what RSS reaches (§7.1.2.8) */
+}
+
+// Open resets the function, programs it and starts its queues. It takes fn over: Close closes it, and so does an Open that
+// fails. The link need not be up.
+func Open(fn pci.Function, o nic.Options) (*Device, error) {
+	d := &Device{}
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Look: d.look, Restart: d.restart, Release: d.release}); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *Device) open() (err error) {
+	id := d.card.Fn.ID()
+	m, ok := models[id.Device]
+	if !ok || id.Vendor != vendorIntel {
+		return d.card.Errorf("%w: %v is not an 82599 or X540", nic.ErrNoDevice, id)
+	}
+	d.model, d.family = m.name, m.family
+	if d.bar, err = d.card.Fn.BAR(0); err != nil {
+		return err
+	}
+	if d.bar.Size() < minBAR {
+		return d.card.Errorf("BAR 0 is %#x bytes, expected %#x or more", d.bar.Size(), minBAR)
+	}
+	if err := d.reset(); err != nil { // quiet before its memory comes and its mastering is on
+		return err
+	}
+	if err := d.checkEEPROM(); err != nil {
+		return err
+	}
+	if d.card.MAC == [6]byte{} {
+		d.card.MAC = d.permanentMAC()
+	}
+	if err := kit.CheckMAC(d.card.MAC); err != nil {
+		return d.card.Errorf("%w", err)
+	}
+	d.groups, d.allMulticast = netif.Groups(d.card.Options)
+	if err := d.allocate(); err != nil {
+		return err
+	}
+	if err := d.card.Fn.SetBusMaster(true); err != nil {
+		return err
+	}
+	d.linkUp = true
+	return d.start()
+}
+
+// permanentMAC is the address that the reset loaded from the EEPROM into the first receive address (§4.6.2).
+func (d *Device) permanentMAC() (mac [6]byte) {
+	binary.LittleEndian.PutUint32(mac[:], d.read(regRAL(0)))
+	binary.LittleEndian.PutUint16(mac[4:], uint16(d.read(regRAH(0))))
+	return mac
+}
+
+// allocate makes the rings and buffers in one arena. Ring bases are 128-byte aligned (§7.1.9), buffers whole KB (SRRCTL)
+// and cache lines.
+func (d *Device) allocate() error {
+	queues, ring := d.card.Options.Queues, d.card.Options.RingSize
+	bufSize := max(2048, (d.card.MaxFrame()+1023)&^1023)
+	stride := kit.Stride(bufSize)
+	perQueue := 2*ring*descSize + ring*int(stride)
+	if err := d.card.Allocate(queues*(perQueue+5<<12) + ring*int(stride) + 1<<12); err != nil {
+		return err
+	}
+	memory := kit.Rings{Card: &d.card}
+	for i := range queues {
+		q := &Queue{bufSize: uint32(bufSize), stride: stride, mask: uint32(ring - 1), batches: kit.Words(2 * ring)}
+		q.rx, q.rxIOVA = memory.Page(ring * descSize)
+		q.tx, q.txIOVA = memory.Page(ring * descSize)
+		q.buf, q.iova = memory.Page(ring * int(stride))
+		if i == 0 {
+			q.sendBuf, q.sendIOVA = memory.Page(ring * int(stride))
+		}
+		if memory.Err != nil {
+			return memory.Err
+		}
+		rdt, err := d.bar.Pointer(uint64(regRDT(i)), 4)
+		if err != nil {
+			return err
+		}
+		tdt, err := d.bar.Pointer(uint64(regTDT(i)), 4)
+		if err != nil {
+			return err
+		}
+		q.rdt, q.tdt = (*uint32)(rdt), (*uint32)(tdt)
+		d.queues = append(d.queues, q)
+	}
+	d.hung = make([]kit.Progress, queues)
+	return nil
+}
+
+// Info describes the device.
+func (d *Device) Info() nic.Info {
+	q := d.queues[0]
+	return d.card.Info(fmt.Sprintf("%s (%v)", d.model, d.card.Fn.ID()), "tail",
+		"link mode: "+d.medium,
+		fmt.Sprintf("rings of %d, buffers of %d bytes", q.mask+1, q.bufSize),
+		"write-back at once (WTHRESH 0), interrupts masked, flow control and receive side coalescing off")
+}
+
+// Queue returns the rings of queue n, for benchmarks and stepped tests that call Poll themselves.
+func (d *Device) Queue(n int) *Queue { return d.queues[n] }
+
+// Serve polls queue until stop is set.
+func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) error {
+	if err := d.card.Enter(queue); err != nil {
+		return err
+	}
+	defer d.card.Gate.Leave()
+	q := d.queues[queue]
+	t := polling.TSC()
+	for !stop.Load() {
+		t = r.Loop.Pass(t, q.Poll(r))
+		if d.card.Gate.Closed() {
+			if err := d.card.Gate.Park(); err != nil {
+				return err
+			}
+			t = polling.TSC()
+		}
+	}
+	return nil
+}
+
+// Send posts a copy of frame on queue 0 now.
+func (d *Device) Send(frame []byte) error {
+	if err := d.card.Sending(frame); err != nil {
+		return err
+	}
+	return d.queues[0].send(frame)
+}
+
+// Recv copies the next frame of queue 0 into buf.
+func (d *Device) Recv(buf []byte) (int, int64, error) {
+	if err := d.card.Gate.Call(); err != nil {
+		return 0, 0, err
+	}
+	n, at := d.queues[0].recv(buf)
+	return d.card.Received(buf, n, at)
+}
+
+// Close stops the device and gives everything back.
+func (d *Device) Close() error { return d.card.Close() }
+
+// release stops DMA before the memory goes: by the device's own reset, and by bus mastering off in case it did not listen.
+func (d *Device) release() error {
+	if d.bar != nil && !d.gone() {
+		if err := d.reset(); err != nil {
+			d.card.Log.Warn("reset at close failed", "err", err)
+		}
+		d.clear(regCTRLEXT, ctrlExtDrvLoad)
+	}
+	if err := d.card.Fn.SetBusMaster(false); err != nil && !pci.Gone(d.card.Fn) {
+		d.card.Log.Warn("bus mastering stays on", "err", err)
+	}
+	return d.card.Deallocate()
+}

@@ -1,0 +1,197 @@
+package ixgbe_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/drivers/ixgbe"
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/nictest"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/ixgbesim"
+)
+
+// kinds are all that Supports names.
+var kinds = []struct {
+	kind  ixgbesim.Kind
+	id    uint16
+	model string
+	mode  string
+}{
+	{ixgbesim.SFP, 0x10FB, "Intel 82599ES SFP+ (8086:10fb", "SFI 10 Gb/s serial"},
+	{ixgbesim.KX4, 0x10F7, "Intel 82599 KX4 backplane (8086:10f7", "KX/KX4/KR with auto-negotiation"},
+	{ixgbesim.Combined, 0x10F8, "Intel 82599 combined backplane (8086:10f8", "KX/KX4/KR with auto-negotiation"},
+	{ixgbesim.XAUI, 0x10FC, "Intel 82599 XAUI (8086:10fc", "10 Gb/s over four lanes"},
+	{ixgbesim.X540, 0x1528, "Intel X540-AT2 (8086:1528", "10GBASE-T"},
+}
+
+// awaitLink waits until the link is as wanted.
+func awaitLink(t *testing.T, d *ixgbe.Device, want nic.Link) {
+	t.Helper()
+	var is nic.Link
+	await.Until(t, fmt.Sprintf("link %+v", want), func() bool {
+		var err error
+		if is, err = d.Link(); err != nil {
+			t.Fatal(err)
+		}
+		return is == want
+	}, func() string { return fmt.Sprintf("it is %+v", is) })
+}
+
+// TestLinkModes: each card that the driver claims, without a cable, with one, and with none again.
+func TestLinkModes(t *testing.T) {
+	for _, k := range kinds {
+		t.Run(k.model[:strings.Index(k.model, " (")], func(t *testing.T) {
+			p, fn := host(t, ixgbesim.New(ixgbesim.Options{Kind: k.kind}))
+			if id := fn.ID(); id.Device != k.id {
+				t.Fatalf("the model is %v", id)
+			}
+			d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			info := d.Info()
+			if !strings.HasPrefix(info.Model, k.model) || !slices.ContainsFunc(info.Notes, func(n string) bool { return strings.HasPrefix(n, "link mode: "+k.mode) }) {
+				t.Errorf("%s, %q", info.Model, info.Notes)
+			}
+			awaitLink(t, d, nic.Link{})
+			a, far := sim.Pair()
+			p.Connect(a)
+			far.SetUp(true)
+			awaitLink(t, d, nic.Link{Up: true, Speed: 10000})
+			far.SetUp(false)
+			awaitLink(t, d, nic.Link{})
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+			for _, v := range p.Violations() {
+				t.Error(v)
+			}
+		})
+	}
+}
+
+// TestKinsReplies: every kind answers, at the same cost on the bus.
+func TestKinsReplies(t *testing.T) {
+	want := nictest.Cost(t, harness(ixgbesim.SFP), 98, 256, 1)
+	for _, k := range kinds {
+		if c := nictest.Cost(t, harness(k.kind), 98, 256, 1); c != want || c.MMIORead != 0 || c.MMIOWrite < 256 {
+			t.Errorf("%s: 256 replies cost %+v, on 10fb %+v", k.model, c, want)
+		}
+	}
+}
+
+// TestPHY is the X540's link: the PHY as other drivers may leave it.
+func TestPHY(t *testing.T) {
+	const power, tenGig, gigabit, advert = 0x1E_0000, 0x7_0020, 0x7_C400, 0x7_0010
+	for _, c := range []struct {
+		name string
+		left map[uint32]uint16 // what the PHY's registers hold before
+	}{
+		{"as it comes", nil},
+		{"in low power, as Linux's driver leaves it", map[uint32]uint16{power: 1 << 11}},
+		{"offering 100 Mb/s only, with pause frames", map[uint32]uint16{tenGig: 0, gigabit: 0, advert: 1<<8 | 1<<10 | 1}},
+		{"not negotiating", map[uint32]uint16{0x7_0000: 0}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := ixgbesim.New(ixgbesim.Options{Kind: ixgbesim.X540})
+			for r, v := range c.left {
+				m.SetPHY(r, v)
+			}
+			p, fn := host(t, m)
+			a, far := sim.Pair()
+			p.Connect(a)
+			far.SetUp(true)
+			d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.Close()
+			awaitLink(t, d, nic.Link{Up: true, Speed: 10000})
+			if v := m.PHY(advert); v&(3<<10) != 0 {
+				t.Errorf("it offers pause frames: %04x", v)
+			}
+			for _, v := range p.Violations() {
+				t.Error(v)
+			}
+		})
+	}
+	t.Run("none", func(t *testing.T) {
+		m := ixgbesim.New(ixgbesim.Options{Kind: ixgbesim.X540})
+		m.SetPHY(0x1_0002, 0xFFFF)
+		_, fn := host(t, m)
+		d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}})
+		if err == nil {
+			d.Close()
+		}
+		if !errors.Is(err, ixgbe.ErrNoPHY) {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("kept up", func(t *testing.T) { // training takes seconds: what is right already is left alone
+		m := ixgbesim.New(ixgbesim.Options{Kind: ixgbesim.X540})
+		m.SetPHY(advert, 1<<8|1)
+		p, fn := host(t, m)
+		a, far := sim.Pair()
+		p.Connect(a)
+		far.SetUp(true)
+		d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		awaitLink(t, d, nic.Link{Up: true, Speed: 10000})
+		if n := m.Negotiations(); n != 0 {
+			t.Errorf("negotiation was restarted %d times", n)
+		}
+	})
+}
+
+// TestSemaphores: owners that died, drivers and firmware, do not keep the X540 for ever.
+func TestSemaphores(t *testing.T) {
+	m := ixgbesim.New(ixgbesim.Options{Kind: ixgbesim.X540})
+	p, fn := host(t, m)
+	w, err := fn.BAR(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Read32(0x10140)               // SWSM: takes SMBI
+	w.Read32(0x10160)               // SW_FW_SYNC: takes REGSMP
+	w.Write32(0x10160, 1<<31|0x1e7) // NVM and PHYs, the drivers' and the firmware's, and the MAC's of the firmware
+	d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := w.Read32(0x10160); v != 0x184 { // what it did not need: the other port's PHY, and the MAC
+		t.Errorf("SW_FW_SYNC is left as %08x", v)
+	}
+	w.Write32(0x10160, 0x184)
+	if v := w.Read32(0x10140); v&1 != 0 {
+		t.Errorf("SWSM is left as %08x", v)
+	}
+	w.Write32(0x10140, 0)
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, v := range p.Violations() {
+		t.Error(v)
+	}
+}
+
+// TestX540ChecksumWrong: the flash's shadow has a sum of its own.
+func TestX540ChecksumWrong(t *testing.T) {
+	m := ixgbesim.New(ixgbesim.Options{Kind: ixgbesim.X540})
+	_, fn := host(t, m)
+	m.CorruptEEPROM()
+	d, err := ixgbe.Open(fn, nic.Options{})
+	if err == nil {
+		d.Close()
+	}
+	if !errors.Is(err, ixgbe.ErrEEPROM) {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,137 @@
+package ixgbe_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/drivers/ixgbe"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/ixgbesim"
+)
+
+// host gives a model a port that runs freely, and its function.
+func host(t *testing.T, m sim.Model) (*sim.Port, *sim.Function) {
+	t.Helper()
+	p, err := sim.New(m, sim.Options{Name: "ixgbe"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	p.Start()
+	t.Cleanup(p.Stop)
+	fn, err := p.Function()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, fn
+}
+
+// other is a function that says or has something else.
+type other struct {
+	pci.Function
+	id  pci.ID
+	bar *mmio.Window
+}
+
+func (o other) ID() pci.ID { return o.id }
+func (o other) BAR(n int) (*mmio.Window, error) {
+	if o.bar != nil {
+		return o.bar, nil
+	}
+	return o.Function.BAR(n)
+}
+
+func TestOpenRefuses(t *testing.T) {
+	intel := pci.ID{Vendor: 0x8086, Device: 0x10FB}
+	for _, c := range []struct {
+		name string
+		fn   func(t *testing.T) pci.Function
+		opt  nic.Options
+		is   error
+		says string
+	}{
+		{"another device", func(t *testing.T) pci.Function {
+			_, fn := host(t, ixgbesim.New(ixgbesim.Options{}))
+			return other{Function: fn, id: pci.ID{Vendor: 0x8086, Device: 0x1572}}
+		}, nic.Options{}, nic.ErrNoDevice, "8086:1572"},
+		{"a small BAR", func(t *testing.T) pci.Function {
+			_, fn := host(t, ixgbesim.New(ixgbesim.Options{}))
+			return other{Function: fn, id: intel, bar: mmio.Mapped(make([]byte, 0x4000), false)}
+		}, nic.Options{}, nil, "0x4000"},
+		{"a broken EEPROM", func(t *testing.T) pci.Function {
+			m := ixgbesim.New(ixgbesim.Options{})
+			_, fn := host(t, m)
+			m.CorruptEEPROM()
+			return fn
+		}, nic.Options{}, ixgbe.ErrEEPROM, "word 3Fh"},
+		{"a device that is gone", func(t *testing.T) pci.Function {
+			p, fn := host(t, ixgbesim.New(ixgbesim.Options{}))
+			p.Unplug()
+			return fn
+		}, nic.Options{}, nic.ErrGone, "all ones"},
+		{"a stalled device", func(t *testing.T) pci.Function {
+			m := sim.Inject(ixgbesim.New(ixgbesim.Options{}), 1)
+			m.Stalled = true
+			_, fn := host(t, m)
+			return fn
+		}, nic.Options{}, nic.ErrTimeout, "should be"},
+		{"a ring that is no power of two", plain, nic.Options{RingSize: 500}, nil, "500"},
+		{"too many queues", plain, nic.Options{Queues: 17}, nil, "1 to 16"},
+		{"an MTU beyond the device's", plain, nic.Options{MTU: 9600}, nil, "9600"},
+		{"a group address", plain, nic.Options{MAC: [6]byte{1}}, nil, "station"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			fn := c.fn(t)
+			d, err := ixgbe.Open(fn, c.opt)
+			if err == nil {
+				d.Close()
+				t.Fatal("opened")
+			}
+			if c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("error %q: expected %v, naming %q", err, c.is, c.says)
+			}
+		})
+	}
+}
+
+// TestGoneLate: a device that goes while its queues are started, when there is memory and mastering to take back. (In the
+// conformance suite it goes before.)
+func TestGoneLate(t *testing.T) {
+	o := nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}, RingSize: 128}
+	for _, k := range []ixgbesim.Kind{ixgbesim.SFP, ixgbesim.X540} {
+		p, fn := host(t, ixgbesim.New(ixgbesim.Options{Kind: k}))
+		d, err := ixgbe.Open(fn, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := p.Counts()
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		for _, before := range []uint64{12, 200} { // transmit queue; filters, or the semaphore of the link
+			var p *sim.Port
+			for err = nil; err == nil; before += 12 { // how often a register is looked at differs
+				p, fn = host(t, ixgbesim.New(ixgbesim.Options{Kind: k}))
+				p.UnplugAfter(int(c.MMIORead + c.MMIOWrite - before))
+				if d, err = ixgbe.Open(fn, o); err == nil {
+					d.Close()
+				}
+			}
+			if !errors.Is(err, nic.ErrGone) {
+				t.Errorf("kind %d, gone %d accesses before the end: %v", k, before, err)
+			}
+			if n := p.Mappings(); n != 0 {
+				t.Errorf("kind %d, gone %d accesses before the end: %d mappings are left", k, before, n)
+			}
+		}
+	}
+}
+
+func plain(t *testing.T) pci.Function {
+	_, fn := host(t, ixgbesim.New(ixgbesim.Options{}))
+	return fn
+}

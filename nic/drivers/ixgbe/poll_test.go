@@ -1,0 +1,116 @@
+package ixgbe
+
+import (
+	"slices"
+	"testing"
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/proof/nictest"
+)
+
+// bench is a queue whose device is the test: rings and buffers in ordinary memory, doorbells that nobody hears.
+type benchQueue struct {
+	*Queue
+	frame    []byte
+	rdt, tdt uint32
+}
+
+func newBenchQueue(t testing.TB, frame []byte) *benchQueue {
+	const ring, stride = 512, 2048 + 64
+	b := &benchQueue{frame: frame}
+	mem := nictest.HugePages(t, ring*(2*descSize+stride))
+	take := func(n int) unsafe.Pointer {
+		p := unsafe.Pointer(&mem[0])
+		mem = mem[n:]
+		return p
+	}
+	b.Queue = &Queue{
+		rx: take(ring * descSize), tx: take(ring * descSize), buf: take(ring * stride),
+		batches: kit.Words(2 * ring),
+		bufSize: 2048, stride: stride, mask: ring - 1, rdt: &b.rdt, tdt: &b.tdt, iova: 1 << 32,
+	}
+	b.reset()
+	return b
+}
+
+// arrive does what the device does for the next n frames: payload, then write-back. It also completes all transmits.
+func (b *benchQueue) arrive(n int) {
+	for i := range uint32(n) {
+		slot := (b.rxNext + i) & b.mask
+		copy(unsafe.Slice((*byte)(unsafe.Add(b.buf, slot*b.stride)), len(b.frame)), b.frame)
+		*b.rxDone(slot) = rxWriteback{status: rxDD | rxEOP, length: uint16(len(b.frame))}
+	}
+	for n := b.txDone; n != b.txTail; n++ {
+		if d := b.txDesc(n & b.mask); d.cmd&txRS != 0 {
+			d.status |= txDD
+		}
+	}
+}
+
+func TestPollAllocatesNothing(t *testing.T) {
+	b, r := newBenchQueue(t, nictest.EchoRequest(64)), nictest.NewResponder(t)
+	if n := testing.AllocsPerRun(1000, func() {
+		b.arrive(3)
+		if n := b.Poll(r); n != 3 {
+			t.Fatalf("answered %d of 3", n)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations a pass", n)
+	}
+}
+
+// Where the transmit ring is full, what is answered is dropped and counted, and no descriptor that the device may still read changes.
+func TestPollWithoutRoom(t *testing.T) {
+	b, r := newBenchQueue(t, nictest.EchoRequest(64)), nictest.NewResponder(t)
+	receive := func() {
+		slot := b.rxNext & b.mask
+		copy(unsafe.Slice((*byte)(unsafe.Add(b.buf, slot*b.stride)), len(b.frame)), b.frame)
+		*b.rxDone(slot) = rxWriteback{status: rxDD | rxEOP, length: uint16(len(b.frame))}
+	}
+	ring := unsafe.Slice((*txRead)(b.tx), b.mask+1)
+	for i := range b.mask {
+		if receive(); b.Poll(r) != 1 {
+			t.Fatalf("reply %d was not posted", i)
+		}
+	}
+	was := slices.Clone(ring)
+	for range 2 {
+		if receive(); b.Poll(r) != 0 {
+			t.Fatal("a reply was posted to a full ring")
+		}
+	}
+	if n := b.txFull.Load(); n != 2 || !slices.Equal(ring, was) {
+		t.Errorf("%d counted, want 2; ring as it was: %v", n, slices.Equal(ring, was))
+	}
+	stats := r.Stats()
+	if n := stats.Answered(); n != uint64(b.mask)+2 {
+		t.Errorf("%d answered, want %d", n, b.mask+2)
+	}
+	b.arrive(0)
+	b.Poll(r)
+	if receive(); b.Poll(r) != 1 {
+		t.Error("no reply once the ring has room")
+	}
+}
+
+func BenchmarkPoll(b *testing.B) {
+	for _, bm := range []struct {
+		name  string
+		batch int
+	}{{"batch=1", 1}, {"batch=32", 32}} {
+		b.Run(bm.name, func(b *testing.B) {
+			q, r := newBenchQueue(b, nictest.EchoRequest(64)), nictest.NewResponder(b)
+			loop := q.Queue // a load less before each pass
+			nictest.Cycles(b, r, bm.batch, q.arrive, func() int { return loop.Poll(r) })
+		})
+	}
+}
+
+func TestPollIsAHotLoop(t *testing.T) {
+	nictest.StackAccesses(t, "github.com/rebound-nic/rebound/nic/drivers/ixgbe", "(*Queue).Poll", 39)
+	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/ixgbe", "(*Queue).Poll", "mmio.Store32", "ixgbe.(*Queue).tidy", "ixgbe.(*Queue).full")
+	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/ixgbe", "(*Queue).full")
+	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/ixgbe", "(*Queue).post", "mmio.Store32")
+	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/ixgbe", "(*Queue).tidy", "mmio.Store32")
+}

@@ -1,0 +1,29 @@
+package ixgbe_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/rebound-nic/rebound/proof/nictest"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/ixgbesim"
+)
+
+// TestProfiles: what differs from board to board, as public logs of real cards have it. The driver opens and answers on each,
+// at the same cost.
+func TestProfiles(t *testing.T) {
+	want := nictest.Cost(t, harness(ixgbesim.SFP), 98, 64, 1)
+	for _, o := range []ixgbesim.Options{
+		{Dual: true}, {Dual: true, Port: 1}, {SharedLOM: true}, {OtherLink: true},
+		{BAR0: 128 << 10}, {BAR0: 2 << 20}, {BAR0: 4 << 20, Pref: true},
+		{Kind: ixgbesim.X540, Dual: true, Port: 1, BAR0: 2 << 20, Pref: true},
+	} {
+		t.Run(fmt.Sprintf("%+v", o), func(t *testing.T) {
+			h := harness(o.Kind)
+			h.Model = func() sim.Model { return ixgbesim.New(o) }
+			if c := nictest.Cost(t, h, 98, 64, 1); c != want {
+				t.Errorf("64 replies cost %+v, on the usual board %+v", c, want)
+			}
+		})
+	}
+}

@@ -1,0 +1,148 @@
+package ixgbe_test
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/drivers/ixgbe"
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/ixgbesim"
+)
+
+const (
+	ctrl, ctrlRST, ctrlLRST = 0x00000, 1 << 26, 1 << 3
+	status                  = 0x00008
+)
+
+// spy is a model that tells what it was asked at a time when it may not be, and can vanish for some reads.
+type spy struct {
+	sim.Model
+	resetting bool      // a reset was written, and not yet seen to be over
+	quiet     time.Time // until then nobody may touch the device (§4.6.3.2)
+	touched   []uint64
+
+	blink atomic.Int32 // reads that find all ones after the next one of STATUS
+	gone  int32
+}
+
+func (s *spy) ReadBAR(bar int, off uint64, p []byte) error {
+	s.look(off)
+	if off == status {
+		s.gone = s.blink.Swap(0)
+	} else if s.gone > 0 {
+		s.gone--
+		for i := range p {
+			p[i] = 0xFF
+		}
+		return nil
+	}
+	err := s.Model.ReadBAR(bar, off, p)
+	if v := uint32(p[0]) | uint32(p[3])<<24; off == ctrl && s.resetting && v&(ctrlRST|ctrlLRST) == 0 {
+		s.resetting, s.quiet = false, time.Now().Add(9*time.Millisecond)
+	}
+	return err
+}
+
+func (s *spy) WriteBAR(bar int, off uint64, p []byte) error {
+	s.look(off)
+	if off == ctrl && p[3]&(ctrlRST>>24) != 0 {
+		s.resetting = true
+	}
+	return s.Model.WriteBAR(bar, off, p)
+}
+
+func (s *spy) look(off uint64) {
+	if time.Now().Before(s.quiet) {
+		s.touched = append(s.touched, off)
+	}
+}
+
+// While the device is restarted nobody else touches it, least of all in the 10 ms after its reset.
+func TestNobodyAsksDuringARestart(t *testing.T) {
+	s := &spy{Model: ixgbesim.New(ixgbesim.Options{})}
+	p, fn := host(t, s)
+	d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}, RingSize: 128})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stop atomic.Bool
+	var all sync.WaitGroup
+	all.Go(func() { // keeps the watch awake
+		for buf := make([]byte, 2048); !stop.Load(); {
+			if _, _, err := d.Recv(buf); err != nil {
+				t.Errorf("Recv: %v", err)
+				return
+			}
+		}
+	})
+	for range 2 {
+		all.Go(func() {
+			var st nic.Stats
+			for !stop.Load() {
+				if _, err := d.Link(); err != nil {
+					t.Errorf("Link: %v", err)
+				}
+				if err := d.ReadStats(&st); err != nil {
+					t.Errorf("ReadStats: %v", err)
+				}
+				runtime.Gosched()
+			}
+		})
+	}
+	w, err := fn.BAR(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var st nic.Stats
+	for n := range uint64(3) {
+		w.Write32(0x03000, 0) // RXCTRL.RXEN, as a reset by somebody else leaves it
+		if !await.Holds(func() bool {
+			if err := d.ReadStats(&st); err != nil {
+				t.Error(err)
+			}
+			return st.Resets > n || t.Failed()
+		}) {
+			t.Errorf("no restart %d", n+1)
+		}
+	}
+	stop.Store(true)
+	all.Wait()
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	p.Stop()
+	if len(s.touched) > 0 {
+		t.Errorf("%d accesses within 10 ms after a reset, the first of register %#05x", len(s.touched), s.touched[0])
+	}
+}
+
+// A device that is gone for a moment right after it was looked for leaves nothing in the totals.
+func TestAllOnesDoNotCount(t *testing.T) {
+	for _, reads := range []int32{1, 2, 3, 4, 5, 7, 15, 30} {
+		s := &spy{Model: ixgbesim.New(ixgbesim.Options{})}
+		_, fn := host(t, s)
+		d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}, RingSize: 128})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.blink.Store(reads)
+		var st nic.Stats
+		for range 2 { // it may tell the first time; the second time it is back
+			err = d.ReadStats(&st)
+		}
+		if err != nil {
+			t.Errorf("gone for %d reads: %v", reads, err)
+		}
+		if n := st.RxFrames | st.RxBytes | st.TxFrames | st.TxBytes | st.RxDropped | st.RxErrors; n != 0 {
+			t.Errorf("gone for %d reads: %+v", reads, st)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

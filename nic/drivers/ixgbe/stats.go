@@ -1,0 +1,73 @@
+package ixgbe
+
+import (
+	"github.com/rebound-nic/rebound/nic"
+)
+
+// errorCounters are the receive errors; all but ERRBC, MLFC and MRFC count frames.
+var errorCounters = [...]struct {
+	name  string
+	reg   reg
+	frame bool
+}{
+	{"CRCERRS", regCRCERRS, true}, {"ILLERRC", regILLERRC, true}, {"RLEC", regRLEC, true}, {"RUC", regRUC, true},
+	{"RFC", regRFC, true}, {"ROC", regROC, true}, {"RJC", regRJC, true},
+	{"ERRBC", regERRBC, false}, {"MLFC", regMLFC, false}, {"MRFC", regMRFC, false},
+}
+
+const fcs = 4 // octet counters include the CRC
+
+// takeCounts moves the device's counters, which reading clears, into the totals.
+func (d *Device) takeCounts() {
+	if s, whole := d.counts(); whole {
+		d.card.Totals.Add(s)
+	}
+}
+
+// counts reads the device's counters. They are not whole where the device vanished meanwhile, or is being reset by somebody
+// else: then it answers with all ones, which no counter reaches between two reads.
+func (d *Device) counts() (s nic.Stats, whole bool) {
+	whole = true
+	count := func(r reg) uint64 {
+		v := d.read(r)
+		whole = whole && v != ^uint32(0)
+		return uint64(v)
+	}
+	octets := func(low, high reg) uint64 { // the pair latches when its low half is read (§8.2.3.23)
+		v := count(low)
+		return v | count(high)&0xF<<32
+	}
+	s = nic.Stats{RxFrames: count(regGPRC), TxFrames: count(regGPTC), Extra: map[string]uint64{}}
+	s.RxBytes = octets(regGORCL, regGORCH) - fcs*s.RxFrames
+	s.TxBytes = octets(regGOTCL, regGOTCH) - fcs*s.TxFrames
+	for n := range 8 {
+		s.RxDropped += count(regRXMPC(n))
+	}
+	for i := range d.queues {
+		s.RxDropped += count(regQPRDC(i))
+	}
+	for _, c := range errorCounters {
+		n := count(c.reg)
+		s.Extra[c.name] = n
+		if c.frame {
+			s.RxErrors += n
+		}
+	}
+	return s, whole
+}
+
+// ReadStats reads the device's counters and the queues' own.
+func (d *Device) ReadStats(out *nic.Stats) error {
+	return d.card.Ask(func() error {
+		if d.gone() {
+			return d.card.Gone("STATUS")
+		}
+		d.takeCounts()
+		*out = d.card.Totals.Read(nic.Stats{})
+		for _, q := range d.queues {
+			out.TxDropped += q.txFull.Load()
+			out.RxErrors += q.badWriteback.Load()
+		}
+		return nil
+	})
+}

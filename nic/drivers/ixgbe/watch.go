@@ -1,0 +1,53 @@
+package ixgbe
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/rebound-nic/rebound/nic/kit"
+)
+
+// hangLimit is how long a transmit ring with work may stand still while the link is up.
+const hangLimit = time.Second
+
+// look finds a device that lost its state, in a reset by somebody else, and transmits that stand still with the link up.
+func (d *Device) look(polled bool) (*kit.Symptom, error) {
+	if !polled {
+		return nil, nil
+	}
+	link, err := d.link()
+	switch {
+	case err != nil:
+		return kit.Foreign("registers read all ones and the function is there"), nil
+	case link.Up != d.linkUp:
+		d.linkUp = link.Up
+		d.card.Log.Info("link", "up", link.Up, "mbit", link.Speed)
+	}
+	if d.read(regRXCTRL)&rxctrlRXEN == 0 {
+		return kit.Foreign("RXCTRL.RXEN is off"), nil
+	}
+	for i, q := range d.queues {
+		switch p := &d.hung[i]; {
+		case !link.Up:
+			*p = kit.Progress{}
+		case p.Waiting(&q.txDone, &q.txTail) >= hangLimit:
+			return &kit.Symptom{Reason: "tx_hang", Doubt: p,
+				Why: fmt.Sprintf("transmit ring %d stands still: TDH %d, TDT %d", i, d.read(regTDH(i)), d.read(regTDT(i)))}, nil
+		}
+	}
+	return nil, nil
+}
+
+// restart programs the device with the loops parked. What was on the rings is lost.
+func (d *Device) restart(*kit.Symptom) error {
+	if !d.gone() {
+		d.takeCounts()
+	} else if err := d.card.Fn.Reset(); err != nil { // brings the registers back
+		return err
+	}
+	if err := d.card.Fn.SetBusMaster(true); err != nil { // a function-level reset turned it off
+		return err
+	}
+	clear(d.hung)
+	return d.start()
+}

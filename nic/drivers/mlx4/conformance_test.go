@@ -1,0 +1,50 @@
+package mlx4_test
+
+import (
+	"testing"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/drivers/mlx4"
+	"github.com/rebound-nic/rebound/proof/nictest"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/mlx4sim"
+)
+
+// harness is the suite's view of the driver on its model.
+func harness(o mlx4sim.Options, own mlx4.Options) nictest.Harness {
+	return nictest.Harness{
+		Model: func() sim.Model { return mlx4sim.New(o) },
+		Open: func(fn pci.Function, o nic.Options) (nic.Device, error) {
+			d, err := mlx4.Open(fn, o, own)
+			if err != nil {
+				return nil, err
+			}
+			return d, nil
+		},
+		Poll: func(d nic.Device, q int, r *fastpath.Responder) int { return d.(*mlx4.Device).Queue(q).Poll(r) },
+		Ring: 64, Queues: 4, MTU: 9000,
+	}
+}
+
+func TestConformance(t *testing.T) { nictest.Run(t, harness(mlx4sim.Options{}, mlx4.Options{})) }
+
+// The same where nothing is pushed, with the other way of steering, on the other card: the other way to the wire.
+func TestConformanceWithoutPush(t *testing.T) {
+	h := harness(mlx4sim.Options{Profile: mlx4sim.ConnectX3Pro, Steering: mlx4sim.MACTable}, mlx4.Options{Push: "off"})
+	h.Lacks = slow("waits for time-outs that are the same with push")
+	nictest.Run(t, h)
+}
+
+func slow(why string) map[string]string {
+	return map[string]string{"lost write": why, "stalled": why, "stalled while opening": why}
+}
+
+// Driver and model with vfio-user between them, where a process that is killed leaves its function to the server.
+func TestConformanceOverVFIOUser(t *testing.T) {
+	h := harness(mlx4sim.Options{}, mlx4.Options{})
+	h.VFIOUser = true
+	h.Lacks = slow("waits for time-outs that are the same in process")
+	nictest.Run(t, h)
+}

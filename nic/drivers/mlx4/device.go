@@ -1,0 +1,184 @@
+package mlx4
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+const vendorMellanox = 0x15B3
+
+// maxQueues keeps bits 7 and 6 of the send queues' numbers clear.
+const maxQueues = 64
+
+var limits = kit.Limits{
+	Driver: "mlx4", Ring: 512, MinRing: 64, MaxRing: 4096,
+	MTU: 1500, MinMTU: 68, MaxMTU: 9578 /* frames of 9600 bytes with two tags */, Queues: maxQueues,
+}
+
+var models = map[uint16]string{0x1003: "ConnectX-3", 0x1007: "ConnectX-3 Pro"}
+
+// Supports reports whether the package drives a function with this identity, and under what name.
+func Supports(id pci.ID) (name string, ok bool) {
+	m, ok := models[id.Device]
+	return "Mellanox " + m, ok && id.Vendor == vendorMellanox
+}
+
+// Device is an open port of a ConnectX-3.
+type Device struct {
+	card      kit.Card
+	own       Options
+	bar       *mmio.Window // registers
+	uars      *mmio.Window // doorbells
+	flames    *mmio.Window // BlueFlame pages; nil without
+	barSize   uint64       // of BAR 2
+	model     string
+	board     string
+	port      uint32
+	inlineMax uint32
+	// pushBlocks is how many blocks a pushed WQE has at most; 0 where nothing is pushed.
+	pushBlocks uint32
+
+	commands *hcr
+	owned    bool // the ownership register is ours
+	steps    []step
+	lacks    []string // what the device lacks, for Notes
+
+	// What the device said of itself, and what was made on it.
+	fw       firmware
+	caps     capabilities
+	icm      icm
+	pd, lkey uint32
+	deflt    uint32 // the QP that frames for us go to: RSS, or the only queue's
+	events   eventQueue
+	queues   []*Queue
+	steering steering
+
+	subnet    *subnet        // of an InfiniBand port; nil on Ethernet
+	datagrams *DatagramQueue // likewise
+	chained   uint32         // entries of the group table that hang behind others
+	mtuAsked  bool           // the user named an MTU
+	flameless bool           // what was pushed was never sent: BlueFlame stays off
+
+	wanted atomic.Pointer[kit.Symptom] // what an event said
+	sends  []kit.Progress
+	mended atomic.Uint64
+}
+
+// Open resets the card, programs it and starts its queues. It takes fn over: Close closes it, and so does an Open that
+// fails. The link need not be up.
+func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
+	d := &Device{own: own, mtuAsked: o.MTU != 0}
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Look: d.look, Restart: d.restart, Release: d.release}); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *Device) open() (err error) {
+	id := d.card.Fn.ID()
+	var ok bool
+	if d.model, ok = Supports(id); !ok {
+		return d.card.Errorf("%w: %v is not a ConnectX-3", nic.ErrNoDevice, id)
+	}
+	if err := d.own.check(); err != nil {
+		return d.card.Errorf("%w", err)
+	}
+	if n := d.card.Options.Queues; n&(n-1) != 0 {
+		return d.card.Errorf("%d queue pairs asked for: the card spreads frames over 1, 2, 4, 8, 16, 32 or 64", n)
+	}
+	d.port = uint32(max(d.own.Port, 1))
+	d.listen(d.card.Options)
+	if d.bar, err = pci.Registers(d.card.Fn, 0, registers); err != nil {
+		return err
+	}
+	d.sends = make([]kit.Progress, d.card.Options.Queues)
+	if err := d.start(); err != nil {
+		return err
+	}
+	t, err := d.counts()
+	d.card.Totals.Start(t) // what was counted before is not ours
+	return err
+}
+
+// Info describes the device. The MAC of an InfiniBand port is of the driver's making, as those of all stations there are.
+func (d *Device) Info() (i nic.Info) {
+	d.card.Undisturbed(func() {
+		n := d.card.Options.RingSize
+		port := d.steering.note()
+		if d.subnet != nil {
+			port = d.subnet.note()
+		}
+		i = d.card.Info(fmt.Sprintf("%s (%v), board %s, port %d, firmware %v", d.model, d.card.Fn.ID(), d.board, d.port, d.fw),
+			d.pushName(), slices.Concat(d.lacks, d.pushNotes(), []string{port, fmt.Sprintf("queues of %d slots and %d blocks, a completion of "+
+				"sends asked for once in %d blocks, completions not moderated", n, n*maxBlocks, d.queues[0].askEvery)})...)
+	})
+	return i
+}
+
+// Queue returns the rings of queue n, for benchmarks and stepped tests that call Poll themselves. On an InfiniBand port Poll is
+// the DatagramQueue's.
+func (d *Device) Queue(n int) *Queue { return d.queues[n] }
+
+// DatagramQueue is Queue for an InfiniBand port, nil on Ethernet.
+func (d *Device) DatagramQueue() *DatagramQueue { return d.datagrams }
+
+// Serve polls queue until stop is set.
+func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) error {
+	if err := d.card.Enter(queue); err != nil {
+		return err
+	}
+	defer d.card.Gate.Leave()
+	q, g := d.queues[queue], d.datagrams
+	t := polling.TSC()
+	for !stop.Load() {
+		var n int
+		if g != nil {
+			n = g.Poll(r)
+		} else {
+			n = q.Poll(r)
+		}
+		t = r.Loop.Pass(t, n)
+		if d.card.Gate.Closed() {
+			if err := d.card.Gate.Park(); err != nil {
+				return err
+			}
+			t = polling.TSC()
+		}
+	}
+	return nil
+}
+
+// Send pushes or posts a copy of frame on queue 0 now.
+func (d *Device) Send(frame []byte) error {
+	if err := d.card.Sending(frame); err != nil {
+		return err
+	}
+	if d.subnet != nil {
+		return d.subnet.send(frame)
+	}
+	return d.queues[0].send(frame)
+}
+
+// Recv copies the next frame of queue 0 into buf.
+func (d *Device) Recv(buf []byte) (int, int64, error) {
+	if err := d.card.Gate.Call(); err != nil {
+		return 0, 0, err
+	}
+	if d.subnet != nil {
+		n, at := d.subnet.recv(buf)
+		return d.card.Received(buf, n, at)
+	}
+	n, at := d.queues[0].recv(buf)
+	return d.card.Received(buf, n, at)
+}
+
+// Close stops the device and gives everything back.
+func (d *Device) Close() error { return d.card.Close() }

@@ -1,0 +1,19 @@
+package mlx4
+
+import (
+	"testing"
+	"time"
+)
+
+// A model answers at once or never, but on a busy machine its thread may not run for half a second.
+func init() {
+	commandTimeout, semTimeout, resetTimeout, leastLooks = 2*time.Second, 2*time.Second, 2*time.Second, 150
+	resetSettle, resetLook, ownerPause, ownerTimeout = time.Millisecond, time.Millisecond, time.Millisecond, 50*time.Millisecond
+}
+
+// SetAdministration sets for a test how long an answer of subnet administration is waited for, and how often is tried.
+func SetAdministration(t *testing.T, timeout, tick time.Duration) {
+	a, b := saTimeout, subnetTick
+	saTimeout, subnetTick = timeout, tick
+	t.Cleanup(func() { saTimeout, subnetTick = a, b })
+}

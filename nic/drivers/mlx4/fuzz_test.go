@@ -1,0 +1,249 @@
+package mlx4
+
+import (
+	"bytes"
+	"encoding/binary"
+	"log/slog"
+	"testing"
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+)
+
+// Whatever lies in the completion rings, a pass ends, reads and writes nothing but its own, and goes on or says why not.
+func FuzzCompletions(f *testing.F) {
+	good := cqe{byteCount: swap(64), last: done(1, 0, 0, 9)}
+	b := unsafe.Slice((*byte)(unsafe.Pointer(&good)), cqeSize)
+	f.Add(bytes.Repeat(b, 3), bytes.Repeat([]byte{0}, 128))
+	f.Add(b, bytes.Repeat([]byte{0x4A}, 64))
+	f.Add(append(bytes.Repeat([]byte{0xFF}, 31), 0x01), []byte{1})
+	f.Fuzz(func(t *testing.T, rx, tx []byte) {
+		q, r := newBenchQueue(t, echo4(64), true), newResponder(t)
+		copy(unsafe.Slice((*byte)(q.rxCQ), 512*cqeSize), rx)
+		copy(unsafe.Slice((*byte)(q.txCQ), 2048*cqeSize), tx)
+		answered := 0
+		for range 20 {
+			answered += q.Poll(r)
+		}
+		if q.fault.Load() != faultNone && q.faultText() == "" {
+			t.Error("a queue that stopped does not say why")
+		}
+		if answered > 512 || q.txTail-q.txDone > q.txMask+1 || q.rxNext-q.armed > q.mask+1 {
+			t.Errorf("%d replies; blocks %d to %d; slots %d to %d", answered, q.txDone, q.txTail, q.armed, q.rxNext)
+		}
+	})
+}
+
+// Whatever firmware answers, the driver's start ends with a device or with an error, and nothing of either is left.
+func FuzzAnswers(f *testing.F) {
+	f.Add([]byte{0}, uint16(0), uint8(254))
+	f.Add([]byte{0xFF, 0xFF, 0xFF, 0xFF}, uint16(0x48), uint8(4))
+	f.Add([]byte{0x1F, 0x1F, 0x1F}, uint16(0x11), uint8(4))
+	f.Add([]byte{0xFF, 0xFF}, uint16(0), uint8(0))
+	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 1}, uint16(0xA0), uint8(4))
+	pool, doorbells := new(dma.Pool), make([]byte, 8<<20)
+	f.Cleanup(func() func() {
+		was, pause := resetSettle, ownerPause
+		resetSettle, ownerPause = 0, 0 // nothing settles here, and each input has two resets
+		return func() { resetSettle, ownerPause = was, pause }
+	}())
+	f.Fuzz(func(t *testing.T, with []byte, at uint16, command uint8) {
+		s := newScriptOn(t, doorbells)
+		s.pool = pool
+		n := 0
+		s.answer = func(c sent) (Status, mailbox, uint64) {
+			status, m, imm := card(c)
+			switch c.op { // little memory: it is the answers that are tried
+			case opQueryFW:
+				m.set16(0, 3)
+			case opSetICMSize:
+				imm = 2
+			}
+			if n++; n-1 == int(command) || command == 0xFF {
+				if m != nil {
+					copy(m[min(int(at), len(m)):], with)
+				} else if len(with) >= 8 {
+					imm = binary.BigEndian.Uint64(with)
+				} else if len(with) == 1 {
+					status = Status(with[0])
+				}
+			}
+			// What is beyond the bound stays so, and is refused. Below it much is as good as little.
+			switch {
+			case c.op == opQueryFW && m.u16(0) > 16:
+				m.set16(0, m.u16(0)%16)
+			case c.op == opSetICMSize && imm > 16 && imm <= maxFirmwarePages:
+				imm %= 16
+			}
+			return status, m, imm
+		}
+		d, err := s.open(nic.Options{Queues: 2}, Options{})
+		if n <= int(command) && command != 0xFF && err != nil {
+			t.Errorf("no answer was spoiled: %v", err)
+		}
+		if err == nil {
+			d.Info()
+			d.Link()
+			d.Close()
+		}
+		if len(s.maps) != 0 {
+			t.Errorf("%d mappings are left", len(s.maps))
+		}
+	})
+}
+
+// Whatever lies in the event queue, a look ends, and the consumer index goes on by what was taken.
+func FuzzEvents(f *testing.F) {
+	port := make([]byte, eqeSize)
+	port[eqeType], port[eqeSubtype], port[eqeData+8] = eventPortChange, portActive, 1<<4
+	cq := make([]byte, eqeSize)
+	cq[eqeType], cq[eqeData+3], cq[eqeData+11] = eventCQError, 0x80, 1
+	f.Add(append(bytes.Repeat(port, 2), cq...))
+	f.Add(bytes.Repeat([]byte{0}, eqEntries*eqeSize))
+	doorbells := make([]byte, 128*uarPage)
+	f.Fuzz(func(t *testing.T, events []byte) {
+		d := &Device{port: 1, uars: mmio.Mapped(doorbells, false)}
+		d.card.Log = slog.New(slog.DiscardHandler)
+		e := &d.events
+		e.mem, e.number = bytes.Repeat([]byte{eqeEmpty}, eqEntries*eqeSize), 5
+		copy(e.mem, events)
+		clear(doorbells)
+		d.serveEvents()
+		got := binary.BigEndian.Uint32(doorbells[uarPage+uarEQ+8:])
+		if e.next > eqEntries || got != e.next {
+			t.Errorf("consumer index %#x, %d events were taken", got, e.next)
+		}
+	})
+}
+
+// Events say what they say.
+func TestEvents(t *testing.T) {
+	s := newScript(t)
+	d, err := s.open(nic.Options{}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	post := func(kind, sub uint8, data ...byte) {
+		e := &d.events
+		e.mu.Lock()
+		entry := e.mem[e.next%eqEntries*eqeSize:][:eqeSize]
+		clear(entry)
+		entry[eqeType], entry[eqeSubtype] = kind, sub
+		copy(entry[eqeData:], data)
+		entry[eqeOwner] = uint8(e.next / eqEntries & 1 << 7)
+		e.mu.Unlock()
+		d.serveEvents()
+	}
+	for range 3 * eqEntries { // round the ring
+		post(eventPortChange, portActive, 0, 0, 0, 0, 0, 0, 0, 0, 1<<4)
+	}
+	post(eventPortChange, portDown, 0, 0, 0, 0, 0, 0, 0, 0, 2<<4) // the other port
+	if n := d.events.portChanges.Load(); n < 3*eqEntries {
+		t.Errorf("%d port changes", n)
+	}
+	for kind, want := range map[uint8]string{
+		eventCQError: "cq_error", eventWQCatas: "queue_error", eventWQInvalid: "queue_error", eventWQAccess: "queue_error", eventLocalCatas: "internal_error",
+		eventECC: "", eventFatalWarn: "", 0x77: "",
+	} {
+		d.wanted.Store(nil)
+		post(kind, 0, 0, 0, 0, 0x81)
+		got := ""
+		if w := d.wanted.Load(); w != nil {
+			got = w.Reason
+		}
+		if got != want {
+			t.Errorf("event %#02x asks for %q, want %q", kind, got, want)
+		}
+	}
+	if d.events.unknown.Load() != 1 {
+		t.Errorf("%d unknown events", d.events.unknown.Load())
+	}
+	d.wanted.Store(nil)
+}
+
+// Firmware that died says so in a buffer, and is started again without being asked for anything before.
+func TestCatastrophe(t *testing.T) {
+	s := newScript(t)
+	d, err := s.open(nic.Options{}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.catas = 0xBAD0
+	y, err := d.look(true)
+	if err != nil || y == nil || y.Reason != "catastrophic_error" || !bytes.Contains([]byte(y.Why), []byte("0000bad0")) {
+		t.Fatalf("the watch sees %+v, %v", y, err)
+	}
+	s.sent = nil
+	answer := card
+	s.answer = func(c sent) (Status, mailbox, uint64) {
+		s.catas = 0
+		return answer(c)
+	}
+	if err := d.restart(y); err != nil {
+		t.Fatal(err)
+	}
+	if s.sent[0].op != opQueryFW || s.resets != 2 || s.given != 0 {
+		t.Errorf("the first command is %v, %d resets, ownership was given back %d times", s.sent[0].op, s.resets, s.given)
+	}
+	if err := d.Close(); err != nil || len(s.maps) != 0 {
+		t.Errorf("%v, %d mappings are left", err, len(s.maps))
+	}
+}
+
+// The toggle is taken up where the device has it: a driver that died leaves it anywhere where no reset clears it.
+func TestToggle(t *testing.T) {
+	s := newScript(t)
+	d, err := s.open(nic.Options{}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	for _, at := range []uint32{0, hcrToggle} {
+		s.hcr[6], s.toggle = at, at
+		if err := d.commands.start(d.card.Arena); err != nil || d.commands.toggle == at {
+			t.Errorf("toggle %#x: the next is %#x, %v", at, d.commands.toggle, err)
+		}
+		if _, err := d.link(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Whatever lies in the completion ring and the slots of an InfiniBand port, a pass ends, reads and writes nothing but its own, and
+// goes on or says why not.
+func FuzzDatagrams(f *testing.F) {
+	good := cqe{byteCount: swap(40 + 88), remote: swap(1<<31 | 0x49), source: swap(3), last: done(1, 0, 0, 9)}
+	b := unsafe.Slice((*byte)(unsafe.Pointer(&good)), cqeSize)
+	f.Add(bytes.Repeat(b, 3), packet4(84), byte(0xFE))
+	f.Add(b, []byte{8, 6, 0, 0, 0, 32, 8, 0, 20, 4, 0, 1, 59: 2}, byte(0xFF))
+	f.Add(b, []byte{0x86, 0xDD, 0, 0, 0x60, 8: 0, 9: 48, 10: 58, 11: 255, 44: 135, 68: 1, 69: 3, 91: 0}, byte(0xFF))
+	f.Add(append(bytes.Repeat([]byte{0xFF}, 31), 0x01), []byte{1}, byte(0))
+	q, r := newBenchDatagrams(f, nil, true), subnetResponder(f)
+	to := q.segment(0xC000, 0, 0xFFFFFF)
+	q.group.Store(&to)
+	f.Fuzz(func(t *testing.T, rx, payload []byte, gid byte) {
+		emptyCQ(q.rxCQ, 512)
+		emptyCQ(q.txCQ, 2048)
+		q.reset()
+		q.fault.Store(faultNone)
+		copy(unsafe.Slice((*byte)(q.rxCQ), 512*cqeSize), rx)
+		for slot := range uint32(4) {
+			at := unsafe.Add(q.buf, slot*q.stride)
+			*(*byte)(unsafe.Add(at, slotGRH+grhDGID)) = gid
+			copy(unsafe.Slice((*byte)(unsafe.Add(at, slotPayload)), maxPayload), payload)
+		}
+		answered := 0
+		for range 4 {
+			answered += q.Poll(r)
+		}
+		if q.fault.Load() != faultNone && q.faultText() == "" {
+			t.Error("a queue that stopped does not say why")
+		}
+		if answered > 512 || q.txTail-q.txDone > q.txMask+1 || q.rxNext-q.armed > q.mask+1 {
+			t.Errorf("%d replies; blocks %d to %d; slots %d to %d", answered, q.txDone, q.txTail, q.armed, q.rxNext)
+		}
+	})
+}

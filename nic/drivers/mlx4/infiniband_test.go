@@ -1,0 +1,667 @@
+package mlx4_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/drivers/mlx4"
+	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/sim/fabric"
+	"github.com/rebound-nic/rebound/sim/mlx4sim"
+)
+
+var be = binary.BigEndian
+
+// subnetRig is a driver on a model whose port is InfiniBand's, with a fabric behind it.
+type subnetRig struct {
+	*rig
+	fabric *fabric.Fabric
+	qpn    uint32
+}
+
+func newSubnetRig(t testing.TB, o mlx4sim.Options) *subnetRig {
+	o.Link = mlx4sim.InfiniBand
+	x := newRig(t, o)
+	x.ownMAC = true
+	return &subnetRig{rig: x, fabric: fabric.New(t.Errorf, x.far)}
+}
+
+var (
+	our4 = netip.MustParsePrefix("10.0.0.2/24")
+	our6 = netip.MustParsePrefix("fd00::2/64")
+)
+
+func answering() *fastpath.Config {
+	return &fastpath.Config{Addresses: []netip.Prefix{our4, our6}, UDPPorts: []uint16{7}}
+}
+
+// open opens the driver, and waits until it is a member of IPoIB's group.
+func (x *subnetRig) open(o nic.Options) {
+	x.Helper()
+	if o.Match == nil && o.Steer == nil {
+		o.Match = answering()
+	}
+	if err := x.tryOpen(o); err != nil {
+		x.Fatalf("Open: %v", err)
+	}
+	x.attach()
+}
+
+// attach waits until the port is a member of IPoIB's group, and makes the responder.
+func (x *subnetRig) attach() {
+	x.Helper()
+	x.until("the link is up", func() bool { l, err := x.dev.Link(); return err == nil && l.Up })
+	c := *answering()
+	m := x.dev.Info().MAC
+	var err error
+	if x.qpn, err = qpnOf(m); err != nil {
+		x.Fatal(err)
+	}
+	c.MAC = [6]byte{2, 0, 0, byte(x.qpn >> 16), byte(x.qpn >> 8), byte(x.qpn)}
+	r, err := fastpath.New(c)
+	if err != nil {
+		x.Fatal(err)
+	}
+	x.resp = []*fastpath.Responder{r}
+}
+
+// until runs the device and the fabric until something is so.
+func (x *subnetRig) until(what string, ok func() bool) {
+	x.Helper()
+	x.busy(func() {
+		for end := time.Now().Add(untilLimit); !ok(); {
+			if !x.fabric.Step() {
+				time.Sleep(100 * time.Microsecond)
+			}
+			if time.Now().After(end) {
+				x.Errorf("waited in vain: %s\n%s", what, x.logs.String())
+				return
+			}
+		}
+	})
+}
+
+// settle steps device, fabric and driver until nothing happens.
+func (x *subnetRig) settle() {
+	for idle := 0; idle < 8; idle++ {
+		if x.port.Settle(100000) > 1 || x.fabric.Step() || x.dev.DatagramQueue().Poll(x.resp[0]) > 0 {
+			idle = 0
+		}
+	}
+}
+
+func ipoib(kind uint16, packet []byte) []byte {
+	return append([]byte{byte(kind >> 8), byte(kind), 0, 0}, packet...)
+}
+
+// ping4 is an echo request of n bytes of IPv4.
+func ping4(n int) []byte { return ipoib(0x0800, request([6]byte{}, n+14, -1)[14:]) }
+
+// Echoes of both versions, ICMP and UDP, of every way to the wire come back whole, to the LID, service level and queue pair that they
+// came from, with a GRH if they had one; a group's do not.
+func TestInfiniBandEchoes(t *testing.T) {
+	for _, push := range []string{"full", "off"} {
+		x := newSubnetRig(t, mlx4sim.Options{})
+		x.own.Push = push
+		x.open(nic.Options{})
+		i := x.dev.Info()
+		for _, want := range []string{"link layer InfiniBand, state active", "LID 0x2, subnet manager at LID 0x1", "with MTU 2044, hardware address"} {
+			if !strings.Contains(list(i.Notes), want) {
+				t.Errorf("Info does not say %q: %s", want, list(i.Notes))
+			}
+		}
+		if i.MTU != 2044 {
+			t.Errorf("MTU %d", i.MTU)
+		}
+		for _, n := range []int{28, 56, 60, 84, 176, 177, 500, 1500, 2044} {
+			for _, global := range []bool{false, true} {
+				var grh []byte
+				if global {
+					grh = fabric.GRH(x.fabric.HostGID(), x.fabric.Ports[0].GID(x.fabric))
+				}
+				for name, p := range map[string][]byte{"icmp4": ping4(n), "icmp6": packet6(58, max(n, 48)), "udp6": packet6(17, max(n, 48))} {
+					x.fabric.Send(0, x.qpn, p, grh)
+					x.settle()
+					got := x.fabric.Received()
+					if len(got) != 1 {
+						t.Fatalf("%s of %d bytes, push %s: %d replies, %v", name, n, push, len(got), x.resp[0].Stats())
+					}
+					k := got[0]
+					if k.DLID != 1 || k.SLID != 2 || k.SL != 3 || k.DQP != fabric.HostQP || k.SQP != x.qpn || k.QKey != 0x0B1B || len(k.Payload) != len(p) {
+						t.Errorf("%s of %d bytes: %+v", name, n, k)
+					}
+					if global != (k.GRH != nil) || global && (!bytes.Equal(k.GRH[24:], grh[8:24]) || !bytes.Equal(k.GRH[8:24], grh[24:])) {
+						t.Errorf("%s of %d bytes: GRH % x", name, n, k.GRH)
+					}
+					at := 4 + 20 + 8
+					if name != "icmp4" {
+						at = 4 + 40 + 8
+					}
+					if !bytes.Equal(k.Payload[:4], p[:4]) || !bytes.Equal(k.Payload[at:], p[at:]) {
+						t.Errorf("%s of %d bytes comes back as\n% x\n% x", name, n, k.Payload, p)
+					}
+				}
+			}
+		}
+		if n := x.fabric.Multicast(fabric.Broadcast, ping4(84)); n != 1 {
+			t.Errorf("%d members of the broadcast group", n)
+		}
+		x.settle()
+		if got := x.fabric.Received(); len(got) != 0 || x.resp[0].Stats()[fastpath.RefusedMAC] != 1 {
+			t.Errorf("a ping to the group: %v, %v", got, x.resp[0].Stats())
+		}
+		x.close()
+		if x.fabric.Leaves != 3 {
+			t.Errorf("%d of 3 groups were left", x.fabric.Leaves)
+		}
+	}
+}
+
+// packet6 is an echo request, or a datagram to port 7, of n bytes of IPv6.
+func packet6(next byte, n int) []byte {
+	p := make([]byte, n)
+	p[0], p[6], p[7] = 0x60, next, 9
+	be.PutUint16(p[4:], uint16(n-40))
+	from, to := netip.MustParseAddr("fd00::1").As16(), our6.Addr().As16()
+	copy(p[8:], from[:])
+	copy(p[24:], to[:])
+	m, at := p[40:], 2
+	if m[0] = 128; next == 17 {
+		copy(m, []byte{0x9C, 0x40, 0, 7, byte((n - 40) >> 8), byte(n - 40)})
+		at = 6
+	}
+	for i := 8; i < len(m); i++ {
+		m[i] = byte(i)
+	}
+	sum6(p, at)
+	return ipoib(0x86DD, p)
+}
+
+// sum6 writes the checksum of an IPv6 packet's message.
+func sum6(p []byte, at int) {
+	s := uint32(p[6]) + uint32(len(p)-40)
+	for i := 8; i < len(p); i++ {
+		s += uint32(p[i]) << (8 * (1 - i%2))
+	}
+	for s>>16 != 0 {
+		s = s&0xFFFF + s>>16
+	}
+	be.PutUint16(p[40+at:], ^uint16(s))
+}
+
+// stampRequest is a test packet of STAMP with n bytes behind the UDP header, in IPv4 or IPv6, as IPoIB's payload (RFC 8762 §4.2.1).
+func stampRequest(v6 bool, n int) (payload []byte, udp int) {
+	u := make([]byte, 8+n)
+	copy(u, []byte{0x9C, 0x40, 3, 0x5E, byte((8 + n) >> 8), byte(8 + n), 0, 0})
+	m := u[8:]
+	copy(m, []byte{0, 0, 0, 42, 0xE8, 0xD4, 0xA5, 0x0F, 0x11, 0x22, 0x33, 0x44, 0x9F, 1})
+	for i := 44; i < n; i++ {
+		m[i] = byte(i)
+	}
+	if v6 {
+		p := make([]byte, 40, 40+len(u))
+		p[0], p[6], p[7] = 0x60, 17, 57
+		be.PutUint16(p[4:], uint16(len(u)))
+		from, to := netip.MustParseAddr("fd00::1").As16(), our6.Addr().As16()
+		copy(p[8:], from[:])
+		copy(p[24:], to[:])
+		p = append(p, u...)
+		sum6(p, 6)
+		return ipoib(0x86DD, p), 44
+	}
+	p := append([]byte{0x45, 0, byte((28 + n) >> 8), byte(28 + n), 0, 1, 0, 0, 57, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2}, u...)
+	be.PutUint16(p[10:], ^ones(p[:20]))
+	be.PutUint16(p[26:], ^ones(p[12:20], []byte{0, 17, byte((8 + n) >> 8), byte(8 + n)}, p[20:]))
+	return ipoib(0x0800, p), 24
+}
+
+// ones is the sum of 16-bit words in one's complement (RFC 1071). Each part but the last has an even length.
+func ones(parts ...[]byte) uint16 {
+	var s uint32
+	for _, b := range parts {
+		for i, v := range b {
+			s += uint32(v) << (8 * (1 - i%2))
+		}
+	}
+	for s>>16 != 0 {
+		s = s&0xFFFF + s>>16
+	}
+	return uint16(s)
+}
+
+// STAMP over IPoIB, of both versions: the reflected test packet is right byte for byte, inline and pointed to, with and without a GRH,
+// and its times are those of the pass that answered it.
+func TestInfiniBandSTAMP(t *testing.T) {
+	for _, push := range []string{"full", "off"} {
+		x := newSubnetRig(t, mlx4sim.Options{})
+		x.own.Push = push
+		x.open(nic.Options{})
+		var clock atomic.Pointer[fastpath.Clock]
+		const now = 0xE8D4A51080000000
+		clock.Store(&fastpath.Clock{NTP: now, ErrorEstimate: 0x8587}) // it stands still
+		c := *answering()
+		c.STAMPPorts, c.Clock = []uint16{862}, &clock
+		c.MAC = [6]byte{2, 0, 0, byte(x.qpn >> 16), byte(x.qpn >> 8), byte(x.qpn)}
+		r, err := fastpath.New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.resp = []*fastpath.Responder{r}
+		one := func(p []byte, global bool) []byte {
+			t.Helper()
+			var grh []byte
+			if global {
+				grh = fabric.GRH(x.fabric.HostGID(), x.fabric.Ports[0].GID(x.fabric))
+			}
+			x.fabric.Send(0, x.qpn, p, grh)
+			x.settle()
+			got := x.fabric.Received()
+			if len(got) != 1 || got[0].DLID != 1 || got[0].DQP != fabric.HostQP || got[0].SL != 3 || global != (got[0].GRH != nil) || len(got[0].Payload) != len(p) {
+				t.Fatalf("%d bytes, push %s: %+v, %v", len(p), push, got, r.Stats())
+			}
+			return got[0].Payload
+		}
+		for _, v6 := range []bool{false, true} {
+			for _, n := range []int{44, 48, 100, 128, 148, 149, 600, 1400} {
+				p, at := stampRequest(v6, n)
+				want := bytes.Clone(p[at:])
+				copy(want, []byte{3, 0x5E, 0x9C, 0x40})
+				m := want[8:]
+				be.PutUint64(m[4:], now)               // T3
+				copy(m[12:], []byte{0x85, 0x87, 0, 0}) // error estimate
+				be.PutUint64(m[16:], now)              // T2
+				copy(m[24:], []byte{0, 0, 0, 42, 0xE8, 0xD4, 0xA5, 0x0F, 0x11, 0x22, 0x33, 0x44, 0x9F, 1, 0, 0, 57, 0, 0, 0})
+				for _, global := range []bool{false, true} {
+					got := one(p, global)
+					copy(want[6:], got[at+6:at+8]) // the checksum, below
+					if !bytes.Equal(got[:4], p[:4]) || !bytes.Equal(got[at:], want) {
+						t.Errorf("IPv6 %v, %d bytes, push %s:\n% x\nwant\n% x", v6, n, push, got[at:], want)
+					}
+					size, from, to, length := 4, got[16:20], got[20:24], []byte{0, 17, got[at+4], got[at+5]}
+					if v6 {
+						size, from, to = 16, got[12:28], got[28:44]
+					}
+					if s := ones(from, to, length, got[at:]); s != 0xFFFF || !v6 && ones(got[4:24]) != 0xFFFF {
+						t.Errorf("IPv6 %v, %d bytes, push %s: the datagram sums to %#04x, the header to %#04x", v6, n, push, s, ones(got[4:24]))
+					}
+					if !bytes.Equal(from, p[at-size:at]) || !bytes.Equal(to, p[at-2*size:at-size]) {
+						t.Errorf("IPv6 %v, %d bytes, push %s: from % x to % x", v6, n, push, from, to)
+					}
+				}
+			}
+			base := polling.TSC()
+			clock.Store(&fastpath.Clock{TSC: base, NTP: 1 << 40, Rate: 1 << 32}) // a unit a tick
+			p, at := stampRequest(v6, 44)
+			before := polling.TSC()
+			m := one(p, false)[at+8:]
+			after := polling.TSC()
+			t3, t2 := be.Uint64(m[4:])-1<<40+base, be.Uint64(m[16:])-1<<40+base
+			if before > t2 || t2 > t3 || t3 > after {
+				t.Errorf("IPv6 %v: called at %d, T2 %d, T3 %d, returned at %d", v6, before, t2, t3, after)
+			}
+			clock.Store(&fastpath.Clock{NTP: now, ErrorEstimate: 0x8587})
+		}
+		if s := r.Stats(); s[fastpath.AnsweredSTAMPv4] != 8*2+1 || s[fastpath.AnsweredSTAMPv6] != 8*2+1 || s.Refused() != 0 {
+			t.Errorf("push %s: %v", push, s)
+		}
+		x.close()
+	}
+}
+
+var solicitedGroup = [16]byte{0xFF, 0x12, 0x60, 0x1B, 0xFF, 0xFF, 11: 1, 12: 0xFF, 15: 2}
+var allNodesGroup = [16]byte{0xFF, 0x12, 0x60, 0x1B, 0xFF, 0xFF, 15: 1}
+
+// ARP by the broadcast group and neighbour discovery by that of solicited nodes are answered to who asked, by hardware addresses of 20
+// bytes; duplicate address detection to all nodes.
+func TestInfiniBandNeighbours(t *testing.T) {
+	x := newSubnetRig(t, mlx4sim.Options{})
+	x.open(nic.Options{})
+	host, gid := x.fabric.HostGID(), x.fabric.Ports[0].GID(x.fabric)
+	address := func(qpn uint32, gid [16]byte) []byte { return append(be.AppendUint32(nil, qpn), gid[:]...) }
+	arp := func(op byte, from []byte, fromIP byte, to []byte, toIP byte) []byte {
+		b := []byte{0, 32, 8, 0, 20, 4, 0, op}
+		b = append(append(b, from...), 10, 0, 0, fromIP)
+		return ipoib(0x0806, append(append(b, to...), 10, 0, 0, toIP))
+	}
+	one := func(what string) fabric.Packet {
+		t.Helper()
+		x.settle()
+		got := x.fabric.Received()
+		if len(got) != 1 {
+			t.Fatalf("%s: %d replies, %v", what, len(got), x.resp[0].Stats())
+		}
+		return got[0]
+	}
+	x.fabric.Multicast(fabric.Broadcast, arp(1, address(fabric.HostQP, host), 1, make([]byte, 20), 2))
+	k := one("ARP")
+	if want := arp(2, address(x.qpn, gid), 2, address(fabric.HostQP, host), 1); !bytes.Equal(k.Payload, want) || k.DLID != 1 || k.DQP != fabric.HostQP {
+		t.Errorf("%+v\nwant % x", k, want)
+	}
+	x.fabric.Multicast(fabric.Broadcast, arp(1, address(fabric.HostQP, host), 1, make([]byte, 20), 3))
+	x.settle()
+	if got := x.fabric.Received(); len(got) != 0 {
+		t.Errorf("ARP for another: %v", got)
+	}
+	solicit := func(from netip.Addr, option bool) []byte {
+		n := 24
+		if option {
+			n += 24
+		}
+		p := make([]byte, 40+n)
+		p[0], p[6], p[7] = 0x60, 58, 255
+		be.PutUint16(p[4:], uint16(n))
+		f, target := from.As16(), our6.Addr().As16()
+		copy(p[8:], f[:])
+		copy(p[24:], []byte{0xFF, 2, 11: 1, 12: 0xFF, 15: 2})
+		m := p[40:]
+		m[0] = 135
+		copy(m[8:], target[:])
+		if option {
+			m[24], m[25] = 1, 3
+			copy(m[28:], address(fabric.HostQP, host))
+		}
+		sum6(p, 2)
+		return ipoib(0x86DD, p)
+	}
+	if n := x.fabric.Multicast(solicitedGroup, solicit(netip.MustParseAddr("fd00::1"), true)); n != 1 {
+		t.Fatalf("%d members of the solicited-node group", n)
+	}
+	k = one("solicitation")
+	m := k.Payload[44:]
+	if len(m) != 48 || m[0] != 136 || m[4] != 0x60 || !bytes.Equal(m[24:], append([]byte{2, 3, 0, 0}, address(x.qpn, gid)...)) || k.DLID != 1 || k.DQP != fabric.HostQP {
+		t.Errorf("advertisement % x to %+v", m, k)
+	}
+	check := bytes.Clone(k.Payload[4:])
+	check[42], check[43] = 0, 0
+	sum6(check, 2)
+	if !bytes.Equal(check, k.Payload[4:]) {
+		t.Errorf("checksum % x, want % x", k.Payload[46:48], check[42:44])
+	}
+	x.fabric.Multicast(solicitedGroup, solicit(netip.IPv6Unspecified(), false))
+	k = one("duplicate address detection")
+	if g := x.fabric.Groups[allNodesGroup]; g == nil || k.DLID != g.MLID || k.DQP != 0xFFFFFF || !bytes.Equal(k.GRH[24:], allNodesGroup[:]) ||
+		!bytes.Equal(k.Payload[44+24:], append([]byte{2, 3, 0, 0}, address(x.qpn, gid)...)) {
+		t.Errorf("%+v", k)
+	}
+	x.close()
+}
+
+// poll runs the driver's own loop with the device and the fabric running freely, and f beside it.
+func (x *subnetRig) serve(f func()) (err error) {
+	x.Helper()
+	end := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-end:
+				return
+			default:
+				if !x.fabric.Step() {
+					time.Sleep(100 * time.Microsecond)
+				}
+			}
+		}
+	})
+	err = x.rig.serve(f)
+	close(end)
+	wg.Wait()
+	return err
+}
+
+// answers waits until a ping of n bytes is answered.
+func (x *subnetRig) answers(n int) {
+	x.Helper()
+	x.await(func() bool {
+		if len(x.fabric.Received()) > 0 {
+			return true
+		}
+		x.fabric.Send(0, x.qpn, ping4(n), nil)
+		return false
+	})
+}
+
+func (x *subnetRig) close() {
+	x.Helper()
+	x.busy(func() {
+		done := make(chan error, 1)
+		go func() { done <- x.dev.Close() }()
+		for {
+			select {
+			case err := <-done:
+				if err != nil {
+					x.Errorf("Close: %v", err)
+				}
+				return
+			default:
+				if !x.fabric.Step() {
+					time.Sleep(100 * time.Microsecond)
+				}
+			}
+		}
+	})
+	if x.port.Mappings() != 0 || x.port.BusMaster() {
+		x.Errorf("%d mappings, bus mastering %v", x.port.Mappings(), x.port.BusMaster())
+	}
+}
+
+func (x *subnetRig) extra(name string) uint64 {
+	var s nic.Stats
+	if err := x.dev.ReadStats(&s); err != nil {
+		return ^uint64(0)
+	}
+	return s.Extra[name]
+}
+
+func (x *subnetRig) change(f func(*fabric.Fabric)) {
+	x.fabric.Change(func() { f(x.fabric) })
+}
+
+// A subnet without a manager, administration that does not answer or refuses: the port is open, one line says what it waits for,
+// and it goes on when that comes.
+func TestNoSubnetManager(t *testing.T) {
+	mlx4.SetAdministration(t, 20*time.Millisecond, 50*time.Millisecond)
+	for name, c := range map[string]struct {
+		spoil, mend func(f *fabric.Fabric)
+		says        string
+	}{
+		"no manager": {func(f *fabric.Fabric) { f.Absent = true }, func(f *fabric.Fabric) { f.Absent = false }, "no subnet manager has configured the port: waiting for one"},
+		"deaf":       {func(f *fabric.Fabric) { f.Deaf = true }, func(f *fabric.Fabric) { f.Deaf = false }, "the port is active, and nobody answers for subnet administration: trying on"},
+		"no group": {func(f *fabric.Fabric) { delete(f.Groups, fabric.Broadcast) }, func(f *fabric.Fabric) {
+			f.Groups[fabric.Broadcast] = &fabric.Group{MLID: 0xC000, QKey: f.QKey, Members: map[[16]byte]bool{}}
+		}, "status 0x0200: the request is invalid"},
+		"denied": {func(f *fabric.Fabric) { f.Refuse = func([]byte) uint16 { return 7 << 8 } }, func(f *fabric.Fabric) { f.Refuse = nil }, "status 0x0700: the request is denied"},
+	} {
+		x := newSubnetRig(t, mlx4sim.Options{})
+		c.spoil(x.fabric)
+		if err := x.tryOpen(nic.Options{Match: answering()}); err != nil {
+			t.Fatal(err)
+		}
+		x.until(name, func() bool { return strings.Contains(x.logs.String(), c.says) })
+		var l nic.Link
+		var err error
+		x.busy(func() {
+			time.Sleep(200 * time.Millisecond) // for a second line, if there is one
+			l, err = x.dev.Link()
+		})
+		if n := strings.Count(x.logs.String(), c.says); n != 1 || l.Up || err != nil || l.Waits == "" || !strings.Contains(x.logs.String(), l.Waits) {
+			t.Errorf("%s: said %d times, link %v, %v\n%s", name, n, l, err, x.logs.String())
+		}
+		x.change(c.mend)
+		x.attach()
+		x.fabric.Send(0, x.qpn, ping4(84), nil)
+		x.settle()
+		if n := len(x.fabric.Received()); n != 1 {
+			t.Errorf("%s: %d replies afterwards", name, n)
+		}
+		x.close()
+	}
+}
+
+// What a subnet manager changes is followed: another LID, another manager, a demand to register again, the port down and up.
+func TestSubnetChanges(t *testing.T) {
+	x := newSubnetRig(t, mlx4sim.Options{})
+	x.open(nic.Options{})
+	p := x.fabric.Ports[0]
+	joins := func() (n int) {
+		x.change(func(f *fabric.Fabric) { n = f.Joins[fabric.Broadcast] })
+		return n
+	}
+	if err := x.serve(func() {
+		x.answers(84)
+		// joined makes a change, and waits until the port is a member of all groups again. A join that the next change interrupts
+		// fails, and is tried again: how many there are in all is not told.
+		joined := func(name string, change func(f *fabric.Fabric)) {
+			before, made, at := x.extra(name), x.extra("group_joins"), joins()
+			x.change(change)
+			x.await(func() bool { return x.extra(name) > before && x.extra("group_joins") > made && joins() > at })
+		}
+		joined("lid_changes", func(f *fabric.Fabric) { p.LID = 9; f.Configure(p, 4, 0) })
+		x.answers(84)
+		joined("subnet_manager_changes", func(f *fabric.Fabric) { f.Manager = 5; f.Configure(p, 4, 0) })
+		x.answers(300)
+		joined("subnet_changes", func(f *fabric.Fabric) { f.Configure(p, 4, 0x80) })
+		x.answers(84)
+		x.far.SetUp(false)
+		x.await(func() bool { l, err := x.dev.Link(); return err == nil && !l.Up })
+		x.await(func() bool { return strings.Contains(x.logs.String(), "state=down") })
+		x.far.SetUp(true)
+		x.await(func() bool { l, err := x.dev.Link(); return err == nil && l.Up && l.Speed > 0 })
+		x.answers(84)
+	}); err != nil {
+		t.Error(err)
+	}
+	if s := x.stats(); s.Resets != 0 || s.Extra["group_joins"] < 5 || s.Extra["subnet_requests"] == 0 || s.Extra["subnet_requests_unanswered"] != 0 ||
+		s.RxFrames == 0 || s.TxFrames == 0 || s.Extra["unknown_events"] != 0 {
+		t.Errorf("%+v", s)
+	}
+	for _, want := range []string{"the port has another LID", "the subnet has another manager", "asks for memberships to be made again", "state=down"} {
+		if !strings.Contains(x.logs.String(), want) {
+			t.Errorf("%q was not logged\n%s", want, x.logs.String())
+		}
+	}
+	x.settle()
+	x.close()
+}
+
+// What goes wrong in the device is told, counted, and mended by a restart, after which the port is a member again.
+func TestInfiniBandMended(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(x *subnetRig)
+		says  string
+	}{
+		"send error":    {func(x *subnetRig) { x.model.FailNextSend(0x04) }, "send completion with error: syndrome 0x04 local protection error"},
+		"receive error": {func(x *subnetRig) { x.model.FailNextReceive(0x01) }, "receive completion with error: syndrome 0x01 local length error"},
+		"catastrophe":   {func(x *subnetRig) { x.model.Catastrophe(0xBAD) }, "buffer of catastrophic errors 00000bad"},
+		"Q_Key": {func(x *subnetRig) {
+			x.change(func(f *fabric.Fabric) {
+				f.QKey = 0x1234
+				f.Groups[fabric.Broadcast].QKey = 0x1234
+				f.Configure(f.Ports[0], 4, 0x80)
+			})
+		}, "IPoIB's broadcast group has Q_Key 0x1234, had 0xb1b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newSubnetRig(t, mlx4sim.Options{})
+			x.open(nic.Options{})
+			if err := x.serve(func() {
+				x.answers(84)
+				c.spoil(x)
+				x.await(func() bool {
+					x.fabric.Send(0, x.qpn, ping4(84), nil)
+					return strings.Contains(x.logs.String(), c.says)
+				})
+				x.await(func() bool {
+					var s nic.Stats
+					return x.dev.ReadStats(&s) == nil && s.Resets == 1
+				})
+				// The card was reset: to the manager the port is another one.
+				x.change(func(f *fabric.Fabric) { f.Ports[0].Forget() })
+				x.answers(84)
+				x.answers(1000)
+			}); err != nil {
+				t.Errorf("Serve: %v", err)
+			}
+			x.port.ForgetViolations() // of datagrams that were under way
+			x.settle()
+			x.close()
+		})
+	}
+}
+
+// Each command that firmware may refuse while an InfiniBand port is opened is an error that names it; nothing is left of the
+// attempt.
+func TestEachInfiniBandCommandRefused(t *testing.T) {
+	var mu sync.Mutex
+	var all []uint16
+	o := mlx4sim.Options{Link: mlx4sim.InfiniBand, Status: func(op uint16) uint8 {
+		mu.Lock()
+		defer mu.Unlock()
+		if !slices.Contains(all, op) {
+			all = append(all, op)
+		}
+		return 0
+	}}
+	x := newSubnetRig(t, o)
+	x.open(nic.Options{})
+	x.close()
+	for _, op := range []uint16{0x24, 0x25, 0x26, 0x27} {
+		if !slices.Contains(all, op) {
+			t.Errorf("command %#x was not used", op)
+		}
+	}
+	for _, bad := range []uint16{0x24, 0x0C, 0x09, 0x23, 0x16} {
+		x := newSubnetRig(t, mlx4sim.Options{Status: func(op uint16) uint8 {
+			if op == bad {
+				return 3
+			}
+			return 0
+		}})
+		if err := x.tryOpen(nic.Options{}); !errors.Is(err, nic.ErrHardware) || !strings.Contains(err.Error(), fmt.Sprintf("(%#x)", bad)) || x.port.Mappings() != 0 {
+			t.Errorf("command %#x is refused: %v, %d mappings", bad, err, x.port.Mappings())
+		}
+		x.port.ForgetViolations() // of a teardown that stopped half-way
+	}
+	for _, bad := range []uint16{0x25, 0x26, 0x27} { // once the port is a member: said once, tried on
+		var refuse atomic.Bool
+		refuse.Store(true)
+		x := newSubnetRig(t, mlx4sim.Options{Status: func(op uint16) uint8 {
+			if op == bad && refuse.Load() {
+				return 3
+			}
+			return 0
+		}})
+		if err := x.tryOpen(nic.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		x.until("the refusal", func() bool {
+			return strings.Contains(x.logs.String(), "the groups of IPoIB were not joined: trying on") && strings.Contains(x.logs.String(), fmt.Sprintf("(%#x)", bad))
+		})
+		refuse.Store(false)
+		x.until("the link is up", func() bool { l, err := x.dev.Link(); return err == nil && l.Up })
+		x.close()
+	}
+}
+
+func qpnOf(mac string) (uint32, error) {
+	m, err := net.ParseMAC(mac)
+	if err != nil {
+		return 0, err
+	}
+	return uint32(m[3])<<16 | uint32(m[4])<<8 | uint32(m[5]), nil
+}
+
+// untilLimit is how long is waited for what has to come: a machine that is busy takes its time.
+var untilLimit = 2 * time.Minute

@@ -1,0 +1,287 @@
+package mlx4_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/drivers/mlx4"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/mlx4sim"
+)
+
+// Each ID is opened, answers on two queues, tells its link and is closed with nothing left, with either way of steering.
+func TestEveryID(t *testing.T) {
+	for _, p := range []mlx4sim.Profile{mlx4sim.ConnectX3, mlx4sim.ConnectX3Pro} {
+		for _, s := range []mlx4sim.Steering{mlx4sim.DeviceManaged, mlx4sim.MACTable} {
+			x := newRig(t, mlx4sim.Options{Profile: p, Steering: s})
+			x.open(nic.Options{Queues: 2})
+			for _, n := range []int{60, 98, 224, 225, 1514} {
+				x.exchange(20, n)
+			}
+			i := x.dev.Info()
+			id := fmt.Sprintf("15b3:%04x", p.Device())
+			if !strings.Contains(i.Model, id) || !strings.Contains(i.Model, "MT_") || strings.Contains(list(i.Notes), "DMFS") == (s == mlx4sim.MACTable) {
+				t.Errorf("%s: %s\n%s", id, i.Model, list(i.Notes))
+			}
+			t.Logf("%s, %s\n%s", i.Model, i.Push, list(i.Notes))
+			var l nic.Link
+			var err error
+			x.busy(func() { l, err = x.dev.Link() })
+			if !l.Up || l.Speed < 10000 || err != nil {
+				t.Errorf("%s: link %+v, %v", id, l, err)
+			}
+			x.close()
+			if x.port.Mappings() != 0 || x.port.BusMaster() {
+				t.Errorf("%s: %d mappings, bus mastering %v", id, x.port.Mappings(), x.port.BusMaster())
+			}
+		}
+	}
+	for id := range 1 << 16 {
+		_, ok := mlx4.Supports(pci.ID{Vendor: 0x15B3, Device: uint16(id)})
+		if want := id == 0x1003 || id == 0x1007; ok != want {
+			t.Errorf("Supports(15b3:%04x) is %v", id, ok)
+		}
+	}
+}
+
+// Where firmware has both ways of steering, the driver can be told to use the older.
+func TestSteeringByTable(t *testing.T) {
+	x := newRig(t, mlx4sim.Options{})
+	x.own.Steering = "a0"
+	x.open(nic.Options{Queues: 4})
+	x.exchange(50, 98)
+	x.ping([6]byte{2, 0, 0, 0, 0, 0x77}, 98, -1) // for somebody else
+	x.settle()
+	if n := x.received(); n != 0 {
+		t.Errorf("%d replies to a frame for another address", n)
+	}
+	if c := x.model.Counters(); c.Filtered != 1 {
+		t.Errorf("%d frames were kept out by the device, want 1", c.Filtered)
+	}
+	x.close()
+}
+
+// What is let in: frames for us, broadcast, the groups of the addresses that are answered for, and of others none where these are
+// known; with VLAN tags, which stay in the frame.
+func TestLetIn(t *testing.T) {
+	solicited := [6]byte{0x33, 0x33, 0xFF, 0, 0, 2}
+	other := [6]byte{0x33, 0x33, 0xFF, 0, 0, 3}
+	for name, c := range map[string]struct {
+		steering mlx4sim.Steering
+		match    bool
+		want     map[[6]byte]bool
+	}{
+		"rules":         {mlx4sim.DeviceManaged, true, map[[6]byte]bool{ourMAC: true, {0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}: true, solicited: true, other: false, farMAC: false}},
+		"all":           {mlx4sim.DeviceManaged, false, map[[6]byte]bool{ourMAC: true, {0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}: true, solicited: true, other: true, farMAC: false}},
+		"address table": {mlx4sim.MACTable, true, map[[6]byte]bool{ourMAC: true, {0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}: true, solicited: true, other: true, farMAC: false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newRig(t, mlx4sim.Options{Steering: c.steering})
+			o := nic.Options{}
+			if c.match {
+				o.Match = &fastpath.Config{Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("fd00::2/64")}}
+			}
+			x.open(o)
+			defer x.close()
+			for mac, want := range c.want {
+				for _, vlan := range []int{-1, 0, 5, 4095} {
+					f := request(mac, 80, vlan)
+					x.far.Send(0, f)
+					x.settle() // a Responder answers none but those for it; Recv would see the frame
+				}
+				before := x.model.Counters().Received
+				x.far.Send(0, request(mac, 80, -1))
+				x.settle()
+				got := false
+				for q, n := range x.model.Counters().Received {
+					got = got || n != before[q]
+				}
+				if got != want {
+					t.Errorf("%v: received %v, want %v", net.HardwareAddr(mac[:]), got, want)
+				}
+			}
+		})
+	}
+}
+
+// A VLAN tag stays where it is, up to the longest frame with two of them.
+func TestVLAN(t *testing.T) {
+	x := newRig(t, mlx4sim.Options{})
+	x.open(nic.Options{MTU: 9000})
+	defer x.close()
+	for _, n := range []int{60, 220, 221, 1514, 9014} {
+		x.ping(ourMAC, n, 7)
+		x.settle()
+		f := x.far.Recv(0)
+		if len(f) != n+4 || f[12] != 0x81 || f[15] != 7 {
+			t.Errorf("%d bytes with a tag come back as %d", n, len(f))
+		}
+	}
+}
+
+// RSS spreads flows over all queues, and one flow stays on one.
+func TestRSS(t *testing.T) {
+	x := newRig(t, mlx4sim.Options{})
+	x.open(nic.Options{Queues: 4})
+	defer x.close()
+	x.exchange(64, 98) // one flow
+	used := func() (n int) {
+		for q := range 4 {
+			var s nic.Stats
+			x.busy(func() { x.dev.ReadStats(&s) })
+			if s.Extra[fmt.Sprintf("queue_%d_pushed_whole", q)] > 0 {
+				n++
+			}
+		}
+		return n
+	}
+	if n := used(); n != 1 {
+		t.Errorf("one flow is answered by %d queues", n)
+	}
+	for host := range byte(64) {
+		f := request(ourMAC, 98, -1)
+		f[29] = host + 100 // source address; the checksum follows
+		f[24], f[25] = 0, 0
+		var s uint32
+		for i := 14; i < 34; i += 2 {
+			s += uint32(f[i])<<8 | uint32(f[i+1])
+		}
+		s = s&0xFFFF + s>>16
+		s = ^(s&0xFFFF + s>>16)
+		f[24], f[25] = byte(s>>8), byte(s)
+		x.far.Send(0, f)
+		x.settle()
+	}
+	if n := x.received(); n != 64 {
+		t.Errorf("%d replies to 64 hosts", n)
+	}
+	if n := used(); n != 4 {
+		t.Errorf("64 flows are answered by %d queues of 4", n)
+	}
+}
+
+// watched is a model whose host counts what it reads of memory from the stores that start a send until the frame is on the wire.
+// What it reads afterwards, to see whether more is to be sent, holds nothing up.
+type watched struct {
+	*mlx4sim.Model
+	sim.Host
+	reads, onWay int
+}
+
+func (w *watched) Attach(h sim.Host)                   { w.Host = h; w.Model.Attach(w) }
+func (w *watched) CountMMIOWrite(n int)                { w.reads = 0; w.Host.CountMMIOWrite(n) }
+func (w *watched) DMARead(iova uint64, p []byte) error { w.reads++; return w.Host.DMARead(iova, p) }
+func (w *watched) Transmit(frame []byte)               { w.onWay += w.reads; w.reads = 0; w.Host.Transmit(frame) }
+
+// cost is what n frames of a size cost the device on the bus once the driver has settled in, one at a time on the wire, and how many
+// reads were on the way to the wire.
+func cost(t testing.TB, push string, size, n int, answered bool) (sim.Counts, int) {
+	w := &watched{Model: mlx4sim.New(mlx4sim.Options{})}
+	x := newRigOf(t, w.Model, w)
+	x.own.Push = push
+	x.open(nic.Options{})
+	defer x.close()
+	if !answered { // another address: the frame is received, looked at and dropped
+		r, err := fastpath.New(fastpath.Config{MAC: ourMAC, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.3/24")}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.resp[0] = r
+	}
+	want := 0
+	if answered {
+		want = 1
+	}
+	exchange := func(n int) {
+		for range n {
+			x.ping(ourMAC, size, -1)
+			x.settle()
+			if got := x.received(); got != want {
+				t.Fatalf("%d replies to a frame of %d bytes, want %d", got, size, want)
+			}
+		}
+	}
+	exchange(256)
+	before := x.port.Counts()
+	w.onWay = 0
+	exchange(n)
+	return x.port.Counts().Since(before), w.onWay
+}
+
+// The bus cost of a reply, by frame size on both sides of each edge, is what BlueFlame is for. What receiving costs is
+// measured by frames that nobody answers, and taken off.
+func TestBusCost(t *testing.T) {
+	const n = 256
+	for _, c := range []struct {
+		push  string
+		size  int
+		reads int    // DMA reads on the way to the wire
+		mmio  uint64 // BlueFlame blocks of 64 bytes, or doorbells
+	}{
+		{"full", 60, 0, 2}, {"full", 64, 0, 2}, {"full", 98, 0, 2}, {"full", 104, 0, 2}, {"full", 105, 0, 3}, {"full", 224, 0, 4}, {"full", 225, 1, 1},
+		{"full", 1514, 1, 1}, {"off", 60, 2, 1}, {"off", 98, 2, 1}, {"off", 1514, 2, 1},
+	} {
+		idle, _ := cost(t, c.push, c.size, n, false)
+		with, onWay := cost(t, c.push, c.size, n, true)
+		per := func(a, b uint64) float64 { return float64(int64(a-b)) / n }
+		t.Logf("%-6s %4d bytes: %.2f DMA reads, %.2f of them on the way to the wire, %.2f DMA writes (completions), %.2f MMIO writes a reply", c.push, c.size,
+			per(with.DMARead, idle.DMARead), float64(onWay)/n, per(with.DMAWrite, idle.DMAWrite), per(with.MMIOWrite, idle.MMIOWrite))
+		// The driver's watch writes to the device too, by the clock: a few times in all, on a busy machine.
+		if more := int64(with.MMIOWrite-idle.MMIOWrite) - int64(c.mmio*n); onWay != c.reads*n || more < -n/16 || more > n/16 {
+			t.Errorf("%s, %d bytes: %d DMA reads on the way to the wire and %d MMIO writes of %d replies, want %d and %d of each", c.push, c.size, onWay,
+				with.MMIOWrite-idle.MMIOWrite, n, c.reads, c.mmio)
+		}
+		if with.MMIORead != 0 || per(with.DMAWrite, idle.DMAWrite) > 0.5 {
+			t.Errorf("%s, %d bytes: %d MMIO reads, %.2f DMA writes a reply", c.push, c.size, with.MMIORead, per(with.DMAWrite, idle.DMAWrite))
+		}
+	}
+}
+
+// What is pushed is what the device takes: of each reply the WQE came whole through BlueFlame.
+func TestPushed(t *testing.T) {
+	for push, want := range map[string]uint64{"full": 200, "off": 0} {
+		x := newRig(t, mlx4sim.Options{})
+		x.own.Push = push
+		x.open(nic.Options{})
+		for _, n := range []int{60, 98, 224, 700} {
+			x.exchange(50, n)
+		}
+		if c := x.model.Counters(); c.Pushed != want {
+			t.Errorf("push %s: the device took %d of 200 WQEs from BlueFlame, want %d", push, c.Pushed, want)
+		}
+		x.close()
+	}
+}
+
+// PushMax moves the edge.
+func TestPushMax(t *testing.T) {
+	x := newRig(t, mlx4sim.Options{})
+	x.own.PushMax = 98
+	x.open(nic.Options{})
+	defer x.close()
+	x.exchange(20, 98)
+	x.exchange(30, 99)
+	s := x.stats()
+	if s.Extra["queue_0_pushed_whole"] != 20 || s.Extra["queue_0_pointed"] != 30 {
+		t.Errorf("pushed whole and pointed to: %v", s.Extra)
+	}
+}
+
+// What the port counts is what the wire has seen.
+func TestPortCounters(t *testing.T) {
+	x := newRig(t, mlx4sim.Options{})
+	x.open(nic.Options{})
+	defer x.close()
+	x.exchange(30, 98)
+	x.exchange(10, 1514)
+	s, c := x.stats(), x.model.Counters()
+	if s.RxFrames != 40 || s.TxFrames != 40 || s.RxBytes != c.RxBytes || s.TxBytes != c.TxBytes || s.RxBytes != 30*98+10*1514 || s.RxErrors+s.RxDropped+s.TxErrors != 0 {
+		t.Errorf("%+v\nthe device counted %+v", s, c)
+	}
+}

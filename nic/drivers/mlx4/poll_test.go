@@ -1,0 +1,419 @@
+package mlx4
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"testing"
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/proof/nictest"
+)
+
+// benchQueue is a queue whose device is the test: rings, buffers, doorbell records and BlueFlame in ordinary memory.
+type benchQueue struct {
+	*Queue
+	frame    []byte
+	flame    []byte // the BlueFlame register
+	records  [3]uint32
+	doorbell uint32
+	arrived  uint32
+}
+
+func newBenchQueue(t testing.TB, frame []byte, push bool) *benchQueue {
+	const ring, stride = 512, 25 * 64
+	b := &benchQueue{frame: frame}
+	pages := nictest.HugePages(t, ring*(cqeSize+4*cqeSize+4*txbb+rxWQE+2*stride)+512)
+	aligned := func(n int) unsafe.Pointer {
+		p := unsafe.Pointer(&pages[0])
+		pages = pages[n:]
+		return p
+	}
+	flame := aligned(512)
+	b.flame = unsafe.Slice((*byte)(flame), 512)
+	b.Queue = &Queue{
+		rxCQ: aligned(ring * cqeSize), txCQ: aligned(4 * ring * cqeSize), wq: mmio.SendRing{Base: aligned(4 * ring * txbb), Mask: 4*ring - 1}, rq: aligned(ring * rxWQE),
+		buf: aligned(ring * stride), pend: kit.Words(ring), asked: kit.Words(8 * ring), sendEnd: kit.Words(ring),
+		sendBuf: aligned(ring * stride), rqRec: &b.records[0], rxCQRec: &b.records[1], txCQRec: &b.records[2],
+		iova: 1 << 32, stride: stride, size: stride - slack, mask: ring - 1, shift: 9, txMask: 4*ring - 1, txShift: 11, txRoom: 4*ring - headroom,
+		lkey: 0x1200, number: 0x000305 << 8, askEvery: 32, bfHalf: 256, inlineMax: 224, db: &b.doorbell,
+	}
+	if push {
+		b.setFlame(flame)
+	}
+	emptyCQ(b.rxCQ, ring)
+	emptyCQ(b.txCQ, 4*ring)
+	b.reset()
+	return b
+}
+
+// done is the last word of a completion that is the device's n-th in a ring of 1<<shift.
+func done(kind uint8, index, n, shift uint32) uint64 {
+	return uint64(kind)<<cqeKind | uint64(n>>shift&1)<<cqeOwner | uint64(bits.ReverseBytes16(uint16(index)))
+}
+
+// arrive does what the device does for the next n frames: payload, then completion. It also completes all sends.
+func (b *benchQueue) arrive(n int) {
+	for range n {
+		slot := b.arrived & b.mask
+		copy(unsafe.Slice((*byte)(unsafe.Add(b.buf, slot*b.stride)), len(b.frame)), b.frame)
+		*b.completion(b.rxCQ, slot) = cqe{byteCount: swap(uint32(len(b.frame))), last: done(1, b.arrived, b.arrived, b.shift)}
+		b.arrived++
+	}
+	for t := b.txNext; t != b.askTail; t++ {
+		a := (*[2]uint32)(unsafe.Add(b.asked, t&b.txMask*8))
+		*b.completion(b.txCQ, t&b.txMask) = cqe{last: done(kindSend|wqeSend, a[0], t, b.txShift)}
+	}
+}
+
+// echo4 is an ICMP echo request of n bytes to 10.0.0.2.
+func echo4(n int) []byte {
+	f := make([]byte, n)
+	copy(f, []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, byte((n - 14) >> 8), byte(n - 14), 0, 1, 0, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 8, 0})
+	for i := 42; i < n; i++ {
+		f[i] = byte(i)
+	}
+	put := func(at int, b []byte) {
+		var s uint32
+		for i, v := range b {
+			s += uint32(v) << (8 * (1 - i%2))
+		}
+		s = s&0xFFFF + s>>16
+		s = ^(s&0xFFFF + s>>16)
+		f[at], f[at+1] = byte(s>>8), byte(s)
+	}
+	put(24, f[14:34])
+	put(36, f[34:])
+	return f
+}
+
+func newResponder(t testing.TB) *fastpath.Responder {
+	r, err := fastpath.New(fastpath.Config{MAC: [6]byte{2, 0, 0, 0, 0, 2}, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")},
+		ChecksumBytes: fastpath.DefaultChecksumBytes, Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// wqe returns so many blocks of the send queue from one on.
+func (b *benchQueue) wqe(first, blocks uint32) (w []byte) {
+	for i := range blocks {
+		w = append(w, unsafe.Slice((*byte)(unsafe.Pointer(b.block(first+i))), txbb)...)
+	}
+	return w
+}
+
+// A WQE is, byte for byte, what the device takes, in the send queue and in BlueFlame alike.
+func TestPushedWQE(t *testing.T) {
+	f := echo4(98)
+	b, r := newBenchQueue(t, f, true), newResponder(t)
+	b.arrive(1)
+	if b.Poll(r) != 1 {
+		t.Fatal("no reply")
+	}
+	reply := unsafe.Slice((*byte)(b.buf), 98)
+	want := []byte{
+		0, 0, 0, 0x0A, // owner 0, index 0, opcode: Send
+		0, 3, 5, 8, // the QP, for BlueFlame; 8 units of 16 bytes: 16 + 4 + 44 + 4 + 54, rounded up
+		0, 0, 0, 2, // flags: no ICRC; no completion asked for
+		0, 0, 0, 0,
+		0x80, 0, 0, 44, // inline, up to the end of the line
+	}
+	want = append(append(want, reply[:44]...), 0x80, 0, 0, 54)
+	want = append(want, reply[44:]...)
+	if got := b.wqe(0, 2); !bytes.Equal(got[:len(want)], want) {
+		t.Errorf("WQE\n% x\nwant\n% x", got, want)
+	}
+	if got := b.wqe(0, 2); !bytes.Equal(got, b.flame[:128]) {
+		t.Errorf("BlueFlame holds\n% x\nthe send queue\n% x", b.flame[:128], got)
+	}
+	if !bytes.Equal(reply[:6], f[6:12]) || !bytes.Equal(reply[42:], f[42:]) {
+		t.Errorf("% x is not the reply", reply)
+	}
+	if b.doorbell != 0 {
+		t.Error("the doorbell was rung besides")
+	}
+	b.arrive(1)
+	b.Poll(r)
+	second := b.wqe(2, 2)
+	if !bytes.Equal(b.flame[256:256+128], second) || !bytes.Equal(second[:4], []byte{0, 0, 2, 0x0A}) {
+		t.Errorf("the second WQE is not in the other half of the register, or not of index 2: % x", second[:16])
+	}
+}
+
+// Without BlueFlame neither the index nor the QP is in the WQE, and the doorbell is rung once for a batch.
+func TestDoorbellWQE(t *testing.T) {
+	b, r := newBenchQueue(t, echo4(60), false), newResponder(t)
+	b.arrive(3)
+	if b.Poll(r) != 3 {
+		t.Fatal("no replies")
+	}
+	for n := range uint32(3) {
+		w := b.wqe(2*n, 2)
+		if want := []byte{0, 0, 0, 0x0A, 0, 0, 0, 6, 0, 0, 0, 2, 0, 0, 0, 0, 0x80, 0, 0, 44}; !bytes.Equal(w[:20], want) || w[64] != 0x80 || w[67] != 16 {
+			t.Errorf("WQE %d: % x, want % x", n, w, want)
+		}
+	}
+	if b.doorbell != swap(0x305<<8) {
+		t.Errorf("doorbell %#x, want the QP's number in its bits 31:8", swap(b.doorbell))
+	}
+}
+
+// decode reads a WQE back as the device would, and returns its frame and how many blocks it has.
+func decode(t *testing.T, w []byte) (frame []byte, blocks uint32) {
+	t.Helper()
+	size := int(w[7]&0x3F) * 16
+	if size > len(w) || size < 32 {
+		t.Fatalf("WQE of %d bytes", size)
+	}
+	for at := 16; at < size; {
+		n := binary.BigEndian.Uint32(w[at:])
+		if n>>31 == 0 {
+			t.Fatalf("segment at %d has byte count %#x", at, n)
+		}
+		n &^= 1 << 31
+		if end := at + 4 + int(n); end > size || (end-1)/64 != at/64 {
+			t.Fatalf("inline segment of %d bytes at %d crosses a line, or the end", n, at)
+		}
+		frame = append(frame, w[at+4:at+4+int(n)]...)
+		if at += (4 + int(n) + 15) &^ 15; at%64 != 0 && at < size {
+			t.Fatalf("segment at %d inside of a line", at)
+		}
+	}
+	return frame, uint32(size+63) / 64
+}
+
+// WQEs of every length go round the ring several times, wrapped ones included; each is the reply, with the owner bit of its
+// lap, and is found in BlueFlame as it lies in the ring.
+func TestEveryLength(t *testing.T) {
+	r := newResponder(t)
+	for n := 42; n <= 224; n++ {
+		b := newBenchQueue(t, echo4(n), true)
+		for b.txTail < 3*(b.txMask+1)-uint32(n) {
+			half, start, slot := b.bfOff, b.txTail, b.arrived
+			b.arrive(1)
+			if b.Poll(r) != 1 {
+				t.Fatalf("%d bytes: no reply at block %d: %s", n, start, b.faultText())
+			}
+			w := b.wqe(start, b.txTail-start)
+			frame, blocks := decode(t, w)
+			if want := unsafe.Slice((*byte)(unsafe.Add(b.buf, slot&b.mask*b.stride)), n); !bytes.Equal(frame, want) || blocks != b.txTail-start {
+				t.Fatalf("%d bytes: WQE of %d blocks at %d holds\n% x\nwant\n% x", n, blocks, start, frame, want)
+			}
+			if uint32(w[0]>>7) != start>>b.txShift&1 || binary.BigEndian.Uint16(w[1:]) != uint16(start) {
+				t.Fatalf("%d bytes: control % x at block %d", n, w[:4], start)
+			}
+			if !bytes.Equal(w, b.flame[half:][:len(w)]) {
+				t.Fatalf("%d bytes: WQE at block %d differs from what was pushed", n, start)
+			}
+		}
+	}
+}
+
+// A frame that does not go inline is pointed to, by one block.
+func TestPointerWQE(t *testing.T) {
+	b, r := newBenchQueue(t, echo4(225), true), newResponder(t)
+	b.arrive(1)
+	if b.Poll(r) != 1 || b.txTail != 1 {
+		t.Fatalf("%d blocks", b.txTail)
+	}
+	want := []byte{0, 0, 0, 0x0A, 0, 3, 5, 2, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 225, 0, 0, 0x12, 0, 0, 0, 0, 1, 0, 0, 0, 0}
+	if got := b.wqe(0, 1); !bytes.Equal(got[:32], want) || !bytes.Equal(got, b.flame[:64]) {
+		t.Errorf("% x\nwant % x", got[:32], want)
+	}
+}
+
+// Blocks that the device may read ahead are stamped with the owner bit that makes them invalid, in every lap: those that were
+// freed, and before the first lap all. The headroom is never posted.
+func TestStamps(t *testing.T) {
+	r := newResponder(t)
+	b := newBenchQueue(t, echo4(150), true)
+	for range 3000 {
+		b.arrive(1)
+		if b.Poll(r) != 1 {
+			t.Fatal(b.faultText())
+		}
+		if free := b.txMask + 1 - (b.txTail - b.txDone); free < headroom {
+			t.Fatalf("%d blocks are left, want %d", free, headroom)
+		}
+		for n := b.txTail; n != b.txTail+headroom; n++ {
+			if w := swap(uint32(b.block(n)[0])); w&stamp != stamp || w>>31 == n>>b.txShift&1 {
+				t.Fatalf("block %d ahead of the tail begins with %#08x in lap %d", n, w, n>>b.txShift)
+			}
+		}
+	}
+	// A queue whose sends do not complete ends in time.
+	b = newBenchQueue(t, echo4(150), true)
+	for range 40 {
+		next := b.txNext
+		b.txNext = b.askTail
+		b.arrive(32)
+		b.txNext = next
+		b.Poll(r)
+	}
+	if free := b.txMask + 1 - (b.txTail - b.txDone); free < headroom || b.txFull.Load() == 0 {
+		t.Errorf("%d blocks are left of a queue that was overrun, %d replies found no room", free, b.txFull.Load())
+	}
+}
+
+// A slot whose frame is pointed to is not given back before the send completed.
+func TestSlotWaitsForSend(t *testing.T) {
+	b, r := newBenchQueue(t, echo4(1000), true), newResponder(t)
+	slotsGiven := func() uint32 { return swap(b.records[0]) - (b.mask + 1) }
+	for range 100 {
+		next := b.txNext
+		b.txNext = b.askTail // no send completes
+		b.arrive(1)
+		b.txNext = next
+		b.Poll(r)
+	}
+	if got := slotsGiven(); got != 0 {
+		t.Fatalf("%d slots were given back before any send completed", got)
+	}
+	b.arrive(0)
+	b.Poll(r)
+	if got := slotsGiven(); got < 64 || got > b.txAsked {
+		t.Fatalf("%d slots were given back, completions stand for %d", got, b.txAsked)
+	}
+}
+
+// Whatever a completion says that it must not, the queue stops and says what it saw. A frame with a bad checksum is counted.
+func TestBadCompletions(t *testing.T) {
+	const syndrome = uint64(0x01)<<24 | 0x68<<16
+	for name, c := range map[string]struct {
+		last uint64
+		want string
+	}{
+		"error":  {done(0x1E, 7, 0, 9) | syndrome, "syndrome 0x01 local length error, vendor syndrome 0x68, WQE 7"},
+		"opcode": {done(0x05, 0, 0, 9), "opcode 0x05, of a send false"},
+		"send":   {done(0x4A, 0, 0, 9), "opcode 0x0a, of a send true"},
+	} {
+		b, r := newBenchQueue(t, echo4(64), true), newResponder(t)
+		b.completion(b.rxCQ, 0).last = c.last
+		if n := b.Poll(r); n != 0 || b.fault.Load() != faultReceive || !bytes.Contains([]byte(b.faultText()), []byte(c.want)) {
+			t.Errorf("%s: %d replies, %q, want %q", name, n, b.faultText(), c.want)
+		}
+		b.arrive(1)
+		if b.Poll(r) != 0 {
+			t.Errorf("%s: the queue goes on", name)
+		}
+	}
+	b, r := newBenchQueue(t, echo4(64), true), newResponder(t)
+	b.arrive(1)
+	b.completion(b.rxCQ, 0).flags = cqeBadFCS
+	if b.Poll(r) != 0 || b.badRx.Load() != 1 || b.fault.Load() != faultNone {
+		t.Errorf("a frame with a bad checksum: %d counted, fault %d", b.badRx.Load(), b.fault.Load())
+	}
+	for b.askTail == 0 {
+		b.arrive(1)
+		b.Poll(r)
+	}
+	for name, c := range map[string]struct {
+		last uint64
+		want string
+	}{
+		"error": {done(kindSend|0x1E, 0, 0, 11) | 4<<24, "send completion with error: syndrome 0x04 local protection error"},
+		"index": {done(kindSend|wqeSend, 3, 0, 11), "send completion is not what is due"},
+		"frame": {done(1, 0, 0, 11), "of a send false"},
+	} {
+		b.fault.Store(faultNone)
+		b.completion(b.txCQ, 0).last = c.last
+		b.tidy()
+		if b.fault.Load() != faultSend || !bytes.Contains([]byte(b.faultText()), []byte(c.want)) {
+			t.Errorf("%s: %q, want %q", name, b.faultText(), c.want)
+		}
+	}
+}
+
+func TestPollAllocatesNothing(t *testing.T) {
+	for _, push := range []bool{true, false} {
+		b, r := newBenchQueue(t, echo4(64), push), newResponder(t)
+		if n := testing.AllocsPerRun(1000, func() {
+			b.arrive(3)
+			if n := b.Poll(r); n != 3 {
+				t.Fatalf("answered %d of 3: %s", n, b.faultText())
+			}
+		}); n != 0 {
+			t.Errorf("%v allocations a pass", n)
+		}
+	}
+}
+
+// BlueFlame is ordinary memory here: what a store costs on the bus is not in it.
+func BenchmarkPoll(b *testing.B) {
+	for _, bm := range []struct {
+		size, batch int
+		push        string // false: without BlueFlame; off: nor inline
+	}{{64, 1, "true"}, {64, 32, "true"}, {224, 1, "true"}, {225, 1, "true"}, {64, 1, "false"}, {64, 32, "false"}, {64, 1, "off"}, {64, 32, "off"}} {
+		b.Run(fmt.Sprintf("size=%d/batch=%d/push=%s", bm.size, bm.batch, bm.push), func(b *testing.B) {
+			q, r := newBenchQueue(b, echo4(bm.size), bm.push == "true"), newResponder(b)
+			if bm.push == "off" {
+				q.inlineMax = 0
+			}
+			loop := q.Queue // a load less before each pass
+			nictest.Cycles(b, r, bm.batch, q.arrive, func() int { return loop.Poll(r) })
+		})
+	}
+}
+
+func TestPollIsAHotLoop(t *testing.T) {
+	const p = "github.com/rebound-nic/rebound/nic/drivers/mlx4"
+	nictest.StackAccesses(t, p, "(*Queue).Poll", 45)
+	nictest.StackAccesses(t, p, "(*Queue).post", 20)
+	nictest.StackAccesses(t, p, "(*Queue).point", 10)
+	nictest.HotLoop(t, p, "(*Queue).Poll", "mlx4.(*Queue).post", "mlx4.(*Queue).point", "mlx4.(*Queue).tidy", "mlx4.(*Queue).fail",
+		"mmio.Store32", "runtime.panicunsafeslicelen")
+	nictest.HotLoop(t, p, "(*Queue).post", "mmio.PushInline")
+	nictest.HotLoop(t, p, "(*Queue).point", "mlx4.(*Queue).hand")
+	nictest.HotLoop(t, p, "(*Queue).hand", "mmio.Store32", "mmio.FenceWC", "mmio.CopyWC")
+	nictest.HotLoop(t, p, "(*Queue).tidy", "mmio.Store32", "mlx4.(*Queue).fail", "mlx4.(*Queue).freeSends")
+}
+
+// Send finds its buffers free however long Serve answered meanwhile: numbers of blocks wrap.
+func TestSendAfterManyReplies(t *testing.T) {
+	b := newBenchQueue(t, echo4(64), true)
+	for range 3 {
+		if err := b.send(echo4(64)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for step := range 7 { // what hours of replies do to the numbers
+		b.txTail += 1 << 30
+		b.txDone = b.txTail - 1
+		b.txRung, b.txAsked = b.txTail, b.txTail
+		*(*[2]uint32)(unsafe.Add(b.asked, b.askTail&b.txMask*8)) = [2]uint32{b.txTail - 1, b.txTail}
+		b.askTail++
+		b.freeSends(b.txDone)
+		b.arrive(0)
+		b.tidy()
+		if b.fault.Load() != faultNone || b.txDone != b.txTail {
+			t.Fatalf("fault %d, %d of %d blocks done", b.fault.Load(), b.txDone, b.txTail)
+		}
+		for n := range uint32(4) {
+			if !b.sendable(n) {
+				t.Fatalf("buffer %d is not free %d blocks later", n, uint64(step+1)<<30)
+			}
+		}
+	}
+	if err := b.send(echo4(64)); err != nil {
+		t.Error(err)
+	}
+}
+
+// What is shorter than the device takes inline is filled up with zeros, which the wire would do too.
+func TestShortestSend(t *testing.T) {
+	b := newBenchQueue(t, echo4(64), true)
+	copy(unsafe.Slice((*byte)(b.sendBuf), 300), bytes.Repeat([]byte{7}, 300)) // what was in the buffer before
+	if err := b.send(bytes.Repeat([]byte{9}, 14)); err != nil {
+		t.Fatal(err)
+	}
+	if f, _ := decode(t, b.wqe(0, 1)); !bytes.Equal(f, append(bytes.Repeat([]byte{9}, 14), 0, 0, 0)) {
+		t.Errorf("% x", f)
+	}
+}

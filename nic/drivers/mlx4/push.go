@@ -1,0 +1,148 @@
+package mlx4
+
+import (
+	"fmt"
+
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+)
+
+// Options are what this driver alone takes. A zero field means the default.
+type Options struct {
+	// Push chooses how replies reach the card: "full" or "off"; "" and "auto" stand for the best it has, full.
+	Push string
+	// PushMax is the longest frame in bytes that goes whole into its work queue entry; 0 for as long as the card takes.
+	PushMax int
+	// Port is which port of the card to use: 1, which 0 stands for too, or 2. A card with two has them on one PCI function.
+	Port int
+	// Steering is "a0" to do without device-managed flow steering, "" for the best the firmware has.
+	Steering string
+}
+
+func (o Options) check() error {
+	switch o.Push {
+	case "", pushAuto, pushFull, pushOff:
+	default:
+		return fmt.Errorf("push mode %q is none of auto, full, off", o.Push)
+	}
+	if o.PushMax < 0 {
+		return fmt.Errorf("the longest frame to push is %d bytes, want 0 or more", o.PushMax)
+	}
+	if o.Port < 0 || o.Port > 2 {
+		return fmt.Errorf("port %d is none of 1 and 2", o.Port)
+	}
+	if o.Steering != "" && o.Steering != steeringA0 {
+		return fmt.Errorf("steering %q is none of a0 and the empty string", o.Steering)
+	}
+	return nil
+}
+
+// Push modes.
+const (
+	pushAuto = "auto" // full
+	pushFull = "full" // the frame inline, up to PushMax bytes, through BlueFlame; of longer ones a pointer goes that way
+	pushOff  = "off"  // a pointer in the send queue, and a doorbell: the device fetches all
+)
+
+// choosePush sets the longest frame that goes whole into a WQE: as much as half a BlueFlame register holds.
+func (d *Device) choosePush() {
+	d.inlineMax, d.pushBlocks = 0, 0
+	if d.own.Push == pushOff {
+		return
+	}
+	blocks := uint32(maxBlocks)
+	if d.caps.bfHalf >= txbb {
+		blocks = min(blocks, d.caps.bfHalf/txbb)
+	}
+	if d.caps.maxWQE >= txbb {
+		blocks = min(blocks, d.caps.maxWQE/txbb)
+	}
+	d.pushBlocks = blocks
+	most := inlineMax(blocks)
+	if d.subnet != nil {
+		most = inlineNext*(blocks-1) + extra
+	}
+	if d.inlineMax = most; d.own.PushMax > 0 {
+		d.inlineMax = min(most, uint32(d.own.PushMax))
+	}
+	if d.own.PushMax > int(most) {
+		d.lacks = append(d.lacks, fmt.Sprintf("frames are pushed whole up to %d bytes, %d were asked for", most, d.own.PushMax))
+	}
+}
+
+// doorbell finds a queue's doorbell, and its BlueFlame register where that is of use.
+func (d *Device) doorbell(q *Queue) error {
+	page := uint64(q.uar) * uarPage
+	p, err := d.uars.Pointer(page+uarSend, 4)
+	if err != nil {
+		return err
+	}
+	q.db, q.bfHalf = (*uint32)(p), d.caps.bfHalf
+	q.setFlame(nil)
+	switch {
+	case d.own.Push == pushOff:
+		return nil
+	case d.flames == nil:
+		d.noBlueFlame("the device has none")
+		return nil
+	case d.flameless:
+		d.noBlueFlame(nothingSent)
+		return nil
+	case !d.flames.WriteCombining() && !d.card.Fn.Simulated() && mmio.PushMethod() != mmio.MOVDIR64B:
+		d.noBlueFlame("BAR 2 is not mapped write-combining (stock vfio-pci maps it uncached)")
+		return nil
+	}
+	bf, err := d.flames.Pointer(uint64(d.caps.uars)*uarPage+page, 2*uint64(q.bfHalf))
+	if err == nil {
+		q.setFlame(bf)
+	}
+	return err
+}
+
+func (d *Device) noBlueFlame(why string) {
+	note := "no BlueFlame, the device fetches each WQE after a plain doorbell: " + why
+	for _, n := range d.lacks {
+		if n == note {
+			return // each queue says so
+		}
+	}
+	d.lacks = append(d.lacks, note)
+	d.card.Log.Warn("no BlueFlame: plain doorbells", "why", why)
+}
+
+// pushName is the mode in force.
+func (d *Device) pushName() string {
+	way := "doorbell"
+	if d.queues[0].bf != nil {
+		way = "blueflame"
+	}
+	if d.own.Push == pushOff {
+		return way + " off"
+	}
+	return way + " full"
+}
+
+func (d *Device) pushNotes() []string {
+	q := d.queues[0]
+	if q.inlineMax == 0 {
+		return []string{"work queue entries hold pointers: the device fetches entry and frame"}
+	}
+	what := "frames"
+	if d.subnet != nil {
+		what = "payloads"
+	}
+	return []string{fmt.Sprintf("%s up to %d bytes go whole into their work queue entry, of longer ones a pointer", what, q.inlineMax)}
+}
+
+// layout sets a queue's sizes.
+func (d *Device) layout(q *Queue) {
+	n := uint32(d.card.Options.RingSize)
+	q.mask, q.txMask = n-1, n*maxBlocks-1
+	q.shift, q.txShift = log2(n), log2(n*maxBlocks)
+	q.txRoom = n*maxBlocks - headroom
+	q.askEvery = min(32, n/8)
+	q.stride = bufferStride(d.card.MaxFrame())
+	q.size = q.stride - slack
+	q.lkey = d.lkey
+	q.number = q.txQPN << 8
+	q.inlineMax = d.inlineMax
+}

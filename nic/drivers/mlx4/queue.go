@@ -1,0 +1,434 @@
+package mlx4
+
+import (
+	"fmt"
+	"math/bits"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+const (
+	maxBatch    = 32 // frames that one pass takes at most
+	tidyAt      = 32 // received slots that may wait for tidy while each pass answers something
+	refillBatch = 8  // receive slots that are free again before the device is told
+	minFrame    = 14 // an Ethernet header
+
+	// slack is what may be loaded behind the end of a frame: the rest of a block.
+	slack = txbb
+)
+
+// Queue is a receive QP and a send QP, each with its completion queue. Numbers of slots, blocks and completions run freely:
+// their low bits index the ring, and the bit above those is what the owner bit is.
+//
+// A receive WQE is written once: it always points to the buffer of its slot, and posting it again is only counting.
+type Queue struct {
+	rxCQ, txCQ unsafe.Pointer
+	rq         unsafe.Pointer
+	buf        unsafe.Pointer // a buffer for each receive slot: the frame, then slack
+	pend       unsafe.Pointer // for each slot: the block of the send queue before which all must be done, uint32
+	asked      unsafe.Pointer // WQEs that asked for a completion, in order: block, block behind it
+	bf         unsafe.Pointer // BlueFlame register, or nil
+	db         *uint32        // send doorbell, where there is no BlueFlame
+
+	wq mmio.SendRing // the send queue's blocks; there is no record
+
+	rqRec, rxCQRec, txCQRec *uint32 // doorbell records
+
+	iova   uint64 // of buf
+	stride uint32
+	size   uint32 // bytes of a frame that a slot holds
+	mask   uint32 // slots - 1
+	shift  uint32
+	lkey   uint32
+	number uint32 // of the send QP, in bits 31:8 as doorbell and BlueFlame have it
+
+	// What the first two dwords of a WQE have with BlueFlame only, 0 without: setFlame.
+	indexes uint32 // a mask of bits of the index
+	numbers uint64 // the number as it lies in memory
+
+	rxNext uint32 // the next slot to look at; all before it were received
+	armed  uint32 // slots before it are free again
+	given  uint32 // slots before it are the device's again
+
+	txTail   uint32 // blocks before it were posted
+	txDone   uint32 // blocks before it were sent, and are stamped
+	txRung   uint32 // without BlueFlame: blocks before it were rung for
+	txAsked  uint32 // the block behind the last WQE that asked for a completion
+	txMask   uint32 // blocks - 1
+	txShift  uint32
+	txRoom   uint32 // blocks that may be posted at once
+	askEvery uint32 // blocks from one request for a completion to the next
+	askTail  uint32 // completions asked for
+	txNext   uint32 // completions taken
+
+	bfOff, bfHalf uint32 // the half of the register that is next, and the distance between both
+	inlineMax     uint32 // frames up to this length go whole into the WQE
+
+	fault atomic.Uint32 // why the queue stopped: faultXxx
+	bad   cqe           // the completion that said so, written before fault
+
+	txFull, badRx, pushed, pointed polling.Counter // one writer, this loop; ReadStats loads them
+
+	sendBuf  unsafe.Pointer // queue 0: one buffer for each slot, for Send
+	sendIOVA uint64
+	sendEnd  unsafe.Pointer // for each of them: the block before which all must be done
+	sends    uint32
+
+	rxQPN, txQPN, rxCQN, txCQN uint32
+	uar                        uint32
+	sendContext                mailbox // of the send QP, to start it again with
+}
+
+// Why a queue stopped.
+const (
+	faultNone = iota
+	faultReceive
+	faultSend
+)
+
+func (q *Queue) completion(cq unsafe.Pointer, n uint32) *cqe {
+	return (*cqe)(unsafe.Add(cq, n*cqeSize))
+}
+
+// pending is the block of the send queue before which all must be done before the slot of a number is free.
+func (q *Queue) pending(n uint32) *uint32 { return (*uint32)(unsafe.Add(q.pend, n&q.mask*4)) }
+
+// Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
+// lie, and pushes each at once, or rings for all where there is no BlueFlame. It tidies up where nothing was there to answer,
+// or where tidyAt slots or half of the send queue wait. It returns the number of replies.
+func (q *Queue) Poll(r *fastpath.Responder) int {
+	if q.fault.Load() != faultNone {
+		return 0
+	}
+	next, n := q.rxNext, 0
+	for ; next-q.rxNext != maxBatch; next++ {
+		c := q.completion(q.rxCQ, next&q.mask)
+		last := atomic.LoadUint64(&c.last) // docs/memory-order.md: done, then the rest
+		if (last>>cqeOwner^uint64(next>>(q.shift&31)))&1 != 0 {
+			break
+		}
+		if last>>cqeKind&kindMask > kindReceive {
+			q.fail(c, faultReceive)
+			break
+		}
+		*q.pending(next) = q.txDone
+		l := int(swap(c.byteCount))
+		if uint(l-minFrame) > uint(q.size-minFrame) || c.flags&cqeBadFCS != 0 {
+			q.badRx.Add(1)
+			continue
+		}
+		h := (*[64]byte)(unsafe.Add(q.buf, next&q.mask*q.stride))
+		if !r.Ping4(h, l) {
+			if l = r.Answer(h, l); l == 0 {
+				continue
+			}
+		}
+		if uint32(l) <= q.inlineMax {
+			if !q.post(unsafe.Pointer(h), uint32(l)) {
+				q.txFull.Add(1)
+				continue
+			}
+			q.pushed.Add(1) // the frame is in the send queue: its buffer is free
+		} else {
+			if !q.point(q.iova+uint64(next&q.mask*q.stride), uint32(l)) {
+				q.txFull.Add(1)
+				continue
+			}
+			*q.pending(next) = q.txTail
+		}
+		n++
+	}
+	q.rxNext = next
+	if q.txRung != q.txTail {
+		q.ring()
+	}
+	if n > 0 && next-q.armed < tidyAt && q.txTail-q.txDone <= q.txMask>>1 {
+		return n
+	}
+	if q.txDone != q.txTail || q.armed != next {
+		q.tidy()
+	}
+	return n
+}
+
+// fits reports whether so many blocks are free in the send queue, with the headroom left.
+func (q *Queue) fits(blocks uint32) bool { return q.txTail+blocks-q.txDone <= q.txRoom }
+
+// ask returns what the WQE of so many blocks at the tail asks for: a completion, where askEvery blocks have gone without.
+func (q *Queue) ask(blocks uint32) uint64 {
+	end := q.txTail + blocks
+	if end-q.txAsked < q.askEvery {
+		return flagNoICRC
+	}
+	a := (*[2]uint32)(unsafe.Add(q.asked, q.askTail&q.txMask*8))
+	a[0], a[1] = q.txTail, end
+	polling.Publish(&q.askTail, q.askTail+1)
+	q.txAsked = end
+	return flagNoICRC | flagComplete
+}
+
+// block returns where a block of the send queue lies.
+func (q *Queue) block(n uint32) *[8]uint64 {
+	return (*[8]uint64)(unsafe.Add(q.wq.Base, n&q.txMask*txbb))
+}
+
+// setFlame sets the BlueFlame register, nil for none.
+//
+// The WQE's index and the queue's number are of use with BlueFlame only, and the number must not be there without: it would be read as a
+// VLAN tag.
+func (q *Queue) setFlame(bf unsafe.Pointer) {
+	q.bf, q.indexes, q.numbers = bf, 0, 0
+	if bf != nil {
+		q.indexes, q.numbers = 0xFFFF, uint64(swap(q.number))<<32
+	}
+}
+
+// control returns the first two dwords of the WQE at the tail, ds units of 16 bytes long, at most 63.
+func (q *Queue) control(op, ds uint32) uint64 {
+	return uint64(swap(q.txTail>>(q.txShift&31)<<31|op|q.txTail&q.indexes<<8)) | q.numbers | uint64(ds)<<56
+}
+
+// window returns where in the BlueFlame register the next WQE goes, nil if there is no BlueFlame.
+func (q *Queue) window() unsafe.Pointer {
+	if q.bf == nil {
+		return nil
+	}
+	to := unsafe.Add(q.bf, q.bfOff)
+	q.bfOff ^= q.bfHalf
+	return to
+}
+
+// posted moves the tail behind the WQE that was handed over.
+func (q *Queue) posted(blocks uint32) {
+	q.txTail += blocks
+	if q.bf != nil {
+		q.txRung = q.txTail
+	}
+}
+
+// post makes a WQE that holds the frame at h, l bytes long, and hands it over. It reports whether there was room.
+// docs/memory-order.md: blocks, then their marks; blocks, then BlueFlame.
+func (q *Queue) post(h unsafe.Pointer, l uint32) bool {
+	blocks := (l + 2*inlineNext - inlineFirst - 1) / inlineNext
+	if !q.fits(blocks) {
+		return false
+	}
+	flags := q.ask(blocks)
+	c := q.control(wqeSend, (16+l+blocks*4+15)>>4) // each block's segment has a header
+	mmio.PushInline(&q.wq, q.txTail, blocks, h, l, c, flags, q.window())
+	q.posted(blocks)
+	return true
+}
+
+// hand writes the first two dwords of the WQE of one block at b, and hands it over.
+// docs/memory-order.md: blocks, then their marks; blocks, then BlueFlame.
+func (q *Queue) hand(b *[8]uint64, c uint64) {
+	w := (*[2]uint32)(unsafe.Pointer(b))
+	w[1] = uint32(c >> 32)
+	mmio.Store32(&w[0], uint32(c))
+	if to := q.window(); to != nil {
+		mmio.FenceWC()
+		mmio.CopyWC(to, unsafe.Pointer(b), 1)
+		mmio.FenceWC()
+	}
+	q.posted(1)
+}
+
+// point posts a WQE with a pointer to the frame of l bytes at iova.
+func (q *Queue) point(iova uint64, l uint32) bool {
+	if !q.fits(1) {
+		return false
+	}
+	b := q.block(q.txTail)
+	b[1] = q.ask(1)
+	b[2], b[3] = newData(l, q.lkey, iova).words()
+	q.hand(b, q.control(wqeSend, 2))
+	q.pointed.Add(1)
+	return true
+}
+
+// ring tells the device of everything that was posted (docs/memory-order.md: ring, then the register).
+func (q *Queue) ring() {
+	q.txRung = q.txTail
+	mmio.Store32(q.db, swap(q.number))
+}
+
+// tidy takes the completions of sends, stamps what they free, and gives the slots that are free again back, in order.
+func (q *Queue) tidy() {
+	done, taken := q.txDone, q.txNext
+	for {
+		c := q.completion(q.txCQ, taken&q.txMask)
+		last := atomic.LoadUint64(&c.last)
+		if (last>>cqeOwner^uint64(taken>>(q.txShift&31)))&1 != 0 {
+			break
+		}
+		a := (*[2]uint32)(unsafe.Add(q.asked, taken&q.txMask*8))
+		if last>>cqeKind&(kindSend|opcodeMask) != kindSend|wqeSend || taken == q.askTail ||
+			(uint32(bits.ReverseBytes16(uint16(last)))^a[0])&q.txMask&0xFFFF != 0 {
+			q.fail(c, faultSend)
+			break
+		}
+		done = a[1]
+		taken++
+	}
+	if taken != q.txNext {
+		if (done^q.txDone)>>30 != 0 {
+			q.freeSends(done)
+		}
+		polling.Publish(&q.txNext, taken)
+		mmio.Store32(q.txCQRec, swap(taken&0xFFFFFF))
+		base, mask, shift := q.wq.Base, q.txMask, q.txShift&31 // which the compiler would load again behind each stamp
+		for n := q.txDone; n != done; {
+			lap := min(done-n, mask+1-n&mask) // blocks up to the ring's end
+			v, at := swap(stamp|n>>shift<<31), unsafe.Add(base, n&mask*txbb)
+			n += lap
+			for ; lap != 0; lap-- {
+				*(*uint32)(at) = v
+				at = unsafe.Add(at, txbb)
+			}
+		}
+		q.txDone = done
+	}
+	armed, next, mask := q.armed, q.rxNext, q.mask
+	for armed != next && int32(done-*(*uint32)(unsafe.Add(q.pend, armed&mask*4))) >= 0 {
+		armed++
+	}
+	q.armed = armed
+	if armed-q.given >= refillBatch {
+		q.given = armed
+		mmio.Store32(q.rxCQRec, swap(next&0xFFFFFF)) // before the slots that will complete there again (docs/memory-order.md: rings)
+		mmio.Store32(q.rqRec, swap((armed+mask+1)&0xFFFF))
+	}
+}
+
+// fail stops the queue at a completion that says an error, or makes no sense.
+//
+//go:noinline
+func (q *Queue) fail(c *cqe, why uint32) {
+	q.bad = *c
+	q.fault.Store(why)
+}
+
+// faultText says why the queue stopped.
+func (q *Queue) faultText() string {
+	c, side := &q.bad, "receive"
+	if q.fault.Load() == faultSend {
+		side = "send"
+	}
+	kind, index := uint8(c.last>>cqeKind)&kindMask, bits.ReverseBytes16(uint16(c.last))
+	if kind&opcodeMask == opcodeError {
+		return fmt.Sprintf("%s completion with error: syndrome %v, vendor syndrome %#02x, WQE %d, QP %#06x", side,
+			cqeSyndrome(c.last>>24), uint8(c.last>>16), index, swap(c.qpn)&0xFFFFFF)
+	}
+	return fmt.Sprintf("%s completion is not what is due: opcode %#02x, of a send %v, WQE %d, QP %#06x", side, kind&opcodeMask, kind&kindSend != 0,
+		index, swap(c.qpn)&0xFFFFFF)
+}
+
+// reset puts the rings into the state in which a new queue is: all slots the device's, nothing to send.
+func (q *Queue) reset() {
+	q.rxNext, q.armed, q.given = 0, 0, 0
+	for slot := range q.mask + 1 {
+		*(*uint32)(unsafe.Add(q.pend, slot*4)) = 0
+	}
+	*q.rxCQRec = 0
+	mmio.Store32(q.rqRec, swap(q.mask+1))
+	q.txNext, q.askTail = 0, 0
+	*q.txCQRec = 0
+	q.resetSend()
+}
+
+// resetSend puts the send queue into that state. Its completion queue goes on.
+func (q *Queue) resetSend() {
+	q.txTail, q.txDone, q.txRung, q.txAsked, q.bfOff, q.sends = 0, 0, 0, 0, 0, 0
+	for n := range q.mask + 1 {
+		*(*uint32)(unsafe.Add(q.sendEnd, n*4)) = 0
+	}
+	for n := range q.txMask + 1 {
+		*(*uint32)(unsafe.Pointer(q.block(n))) = ^uint32(0)
+	}
+	q.fault.Store(faultNone)
+}
+
+// send posts a copy of frame.
+func (q *Queue) send(frame []byte) error {
+	q.tidy()
+	n, l := q.sends&q.mask, uint32(len(frame))
+	end := (*uint32)(unsafe.Add(q.sendEnd, n*4))
+	if q.fault.Load() != faultNone || !q.sendable(n) {
+		return nic.ErrFull
+	}
+	at := unsafe.Add(q.sendBuf, n*q.stride)
+	buf := unsafe.Slice((*byte)(at), q.size)
+	clear(buf[copy(buf, frame):max(l, shortest)])
+	l = max(l, shortest)
+	if l <= q.inlineMax {
+		if !q.post(at, l) {
+			return nic.ErrFull
+		}
+		*end = q.txDone
+		q.pushed.Add(1)
+	} else {
+		if !q.point(q.sendIOVA+uint64(n*q.stride), l) {
+			return nic.ErrFull
+		}
+		*end = q.txTail
+	}
+	q.sends++
+	if q.txRung != q.txTail {
+		q.ring()
+	}
+	return nil
+}
+
+// freeSends renews the numbers of Send's free buffers, before they are half a round behind and seem to be ahead.
+//
+//go:noinline
+func (q *Queue) freeSends(done uint32) {
+	for n := range q.mask + 1 {
+		if end := (*uint32)(unsafe.Add(q.sendEnd, n*4)); int32(done-*end) >= 0 {
+			*end = done
+		}
+	}
+}
+
+// sendable reports whether buffer n of Send is free.
+func (q *Queue) sendable(n uint32) bool {
+	return int32(q.txDone-*(*uint32)(unsafe.Add(q.sendEnd, n*4))) >= 0
+}
+
+// recv copies the next frame out and frees its slot. It returns -1 where there is none.
+func (q *Queue) recv(buf []byte) (n int, at int64) {
+	for q.fault.Load() == faultNone {
+		slot := q.rxNext & q.mask
+		c := q.completion(q.rxCQ, slot)
+		last := atomic.LoadUint64(&c.last)
+		if (last>>cqeOwner^uint64(q.rxNext>>(q.shift&31)))&1 != 0 {
+			break
+		}
+		at = int64(polling.TSC())
+		if last>>cqeKind&kindMask > kindReceive {
+			q.fail(c, faultReceive)
+			break
+		}
+		l := swap(c.byteCount)
+		bad := l < minFrame || l > q.size || c.flags&cqeBadFCS != 0
+		if bad {
+			q.badRx.Add(1)
+		} else {
+			copy(buf, unsafe.Slice((*byte)(unsafe.Add(q.buf, slot*q.stride)), l))
+		}
+		*(*uint32)(unsafe.Add(q.pend, slot*4)) = q.txDone
+		q.rxNext++
+		q.tidy()
+		if !bad {
+			return int(l), at
+		}
+	}
+	q.tidy()
+	return -1, 0
+}

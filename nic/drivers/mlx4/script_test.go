@@ -1,0 +1,244 @@
+package mlx4
+
+import (
+	"encoding/binary"
+	"log/slog"
+	"slices"
+	"testing"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+)
+
+// script is a function with nothing behind it but a command register, which executes each command as its go bit is written.
+type script struct {
+	pci.Function // what is not here is not used
+	testing.TB
+	hcr     [7]uint32
+	owner   uint32 // what the ownership register reads
+	given   int    // times that it was given back
+	busy    uint32 // what the flash semaphore reads
+	resets  int    // by the register
+	catas   uint32
+	bar2    []byte
+	config  [256]byte
+	removed bool
+	maps    map[uint64][]byte
+	next    uint64
+	spoiled int // commands so far
+	pool    *dma.Pool
+
+	sent   []sent
+	answer func(c sent) (Status, mailbox, uint64) // nil: what a card with DMFS says
+	silent opcode                                 // this one is never completed
+	toggle uint32                                 // of the device
+}
+
+// sent is a command as the device saw it.
+type sent struct {
+	op       opcode
+	opMod    uint8
+	modifier uint32
+	param    uint64
+	in       mailbox // what param points to, if it does
+}
+
+func newScript(t testing.TB) *script { return newScriptOn(t, make([]byte, 8<<20)) }
+
+// newScriptOn is newScript with the doorbells that it is given.
+func newScriptOn(t testing.TB, doorbells []byte) *script {
+	s := &script{TB: t, maps: map[uint64][]byte{}, next: 1 << 32, bar2: doorbells}
+	binary.LittleEndian.PutUint32(s.config[0:], 0x100315B3)
+	s.config[4] = 2 // memory is on
+	binary.LittleEndian.PutUint32(s.config[0x10:], 0xC8800004)
+	return s
+}
+
+func (s *script) Kept() *dma.Pool { return s.pool }
+
+func (s *script) Name() string    { return "script" }
+func (s *script) ID() pci.ID      { return pci.ID{Vendor: vendorMellanox, Device: 0x1003} }
+func (s *script) Simulated() bool { return true }
+func (s *script) Reset() error    { s.hcr[6], s.toggle = 0, 0; return nil }
+func (s *script) Close() error    { return nil }
+func (s *script) SetBusMaster(on bool) error {
+	s.config[4] &^= 4
+	if on {
+		s.config[4] |= 4
+	}
+	return nil
+}
+
+func (s *script) ReadConfig(off int, p []byte) error {
+	copy(p, s.config[off:])
+	if s.removed {
+		for i := range p {
+			p[i] = 0xFF
+		}
+	}
+	return nil
+}
+
+func (s *script) WriteConfig(off int, p []byte) error { copy(s.config[off:], p); return nil }
+
+func (s *script) Map(m dma.Memory) (uint64, error) {
+	at := s.next
+	s.maps[at] = m.Bytes
+	s.next += uint64(len(m.Bytes)) + 1<<30
+	return at, nil
+}
+
+func (s *script) Unmap(iova uint64, size int) error { delete(s.maps, iova); return nil }
+
+func (s *script) memory(iova uint64, n int) []byte {
+	for at, b := range s.maps {
+		if iova >= at && iova+uint64(n) <= at+uint64(len(b)) {
+			return b[iova-at:][:n:n]
+		}
+	}
+	s.Fatalf("address %#x of %d bytes is not mapped", iova, n)
+	return nil
+}
+
+func (s *script) BAR(n int) (*mmio.Window, error) {
+	if n == 2 {
+		return mmio.Mapped(s.bar2, false), nil
+	}
+	return mmio.Trapped(1<<20, s, nil, nil), nil
+}
+
+func (s *script) BARWC(n int) (*mmio.Window, error) { return s.BAR(n) }
+
+func (s *script) ReadBAR(off uint64, p []byte) error {
+	var v uint32
+	switch {
+	case s.removed:
+		v = ^uint32(0)
+	case reg(off) == regOwner:
+		v = s.owner
+	case reg(off) == regResetSem:
+		v = s.busy
+	case off == 0x1000:
+		v = s.catas
+	case reg(off) >= regHCR && reg(off) < regHCR+28:
+		v = s.hcr[(off-uint64(regHCR))/4]
+	}
+	binary.BigEndian.PutUint32(p, v)
+	return nil
+}
+
+func (s *script) WriteBAR(off uint64, p []byte) error {
+	v := binary.BigEndian.Uint32(p)
+	switch r := reg(off); {
+	case r == regOwner:
+		s.given++
+	case r == regReset && v == 1:
+		s.resets++
+		s.hcr[6], s.toggle = 0, 0
+		clear(s.config[4:6])
+		clear(s.config[0x10:0x28])
+	case r >= regHCR && r < regHCR+28:
+		s.hcr[(r-regHCR)/4] = v
+		if r == hcrStatus {
+			s.execute()
+		}
+	}
+	return nil
+}
+
+// takesMailbox says what of a command's input parameter is an address.
+var takesMailbox = []opcode{opInitHCA, opSetPort, opSW2HWMPT, opSW2HWEQ, opSW2HWCQ, opRST2INIT, opINIT2RTR, opRTR2RTS,
+	opSetVLANFltr, opFlowAttach, opMapICM, opMapICMAux, opMapFA}
+
+func (s *script) execute() {
+	w := s.hcr[6]
+	if w&hcrGo == 0 || w&hcrToggle == s.toggle {
+		s.Errorf("command %#08x without go, or with the toggle of the last", w)
+	}
+	if s.config[4]&6 != 6 {
+		s.Errorf("command %#08x with bus mastering or memory off", w)
+	}
+	c := sent{op: opcode(w & 0xFFF), opMod: uint8(w >> 12 & 15), modifier: s.hcr[2], param: uint64(s.hcr[0])<<32 | uint64(s.hcr[1])}
+	if slices.Contains(takesMailbox, c.op) {
+		c.in = append(mailbox(nil), s.memory(c.param, mailboxSize)...)
+	}
+	s.sent = append(s.sent, c)
+	if c.op == s.silent {
+		return
+	}
+	answer := s.answer
+	if answer == nil {
+		answer = card
+	}
+	status, out, imm := answer(c)
+	if out != nil {
+		copy(s.memory(uint64(s.hcr[3])<<32|uint64(s.hcr[4]), mailboxSize), out)
+	} else if s.hcr[3] == 0 && s.hcr[4] == 0 {
+		s.hcr[3], s.hcr[4] = uint32(imm>>32), uint32(imm)
+	}
+	s.toggle = w & hcrToggle
+	s.hcr[6] = w&^hcrGo&^(0xFF<<24) | uint32(status)<<24
+}
+
+// card answers as a ConnectX-3 with two ports does, whose first is set to Ethernet. The values are those of real ones
+// (docs/bring-up-mlx4.md).
+func card(c sent) (Status, mailbox, uint64) {
+	m := make(mailbox, 0x400)
+	switch c.op {
+	case opQueryFW:
+		m.set16(0x00, 205)
+		m.set16(0x02, 2)
+		m.set16(0x04, 5100)
+		m.set16(0x06, 42)
+		m.set16(0x0A, 3)
+		m.set64(0x30, 0x1000)
+		m.set32(0x38, 16)
+	case opQueryDevCap:
+		for off, v := range map[int]uint8{0x11: 14, 0x12: 6, 0x13: 19, 0x14: 6 << 4, 0x15: 16, 0x19: 22, 0x1A: 7, 0x1B: 16, 0x1D: 19, 0x1E: 2, 0x1F: 9,
+			0x20: 4 << 4, 0x22: 8, 0x2E: 0x37, 0x37: 2, 0x48: 1 << 4, 0x49: 2, 0x4C: 0x80, 0x4D: 9, 0x4E: 3, 0x64: 2 << 4, 0x76: 0x80, 0x77: 248} {
+			m.set8(off, v)
+		}
+		m.set64(0x40, capUDPRSS)
+		m.set16(0x52, 1008)
+		for i, v := range []uint16{32, 256, 32, 64, 64, 128, 128, 64, 8, 64} {
+			m.set16(0x80+2*i, v)
+		}
+		m.set64(0xA0, 1<<40)
+	case opQueryPort:
+		m.set8(0x00, 0x80|portEth)
+		m.set16(0x02, 9600)
+		m.set8(0x05, 0x40)
+		m.set8(0x0A, 0x77)
+		m.set64(0x10, 0x0002C9123456)
+	case opQueryAdapter:
+		copy(m[0xF0:], "01_T_019021000000")
+	case opDumpEthStats:
+		m = make(mailbox, mailboxSize)
+	case opSetICMSize:
+		return 0, nil, 100
+	case opFlowAttach:
+		return 0, nil, uint64(c.in[21])<<32 | 7
+	default:
+		m = nil
+	}
+	return 0, m, 0
+}
+
+// open opens the driver on the script.
+func (s *script) open(o nic.Options, own Options) (*Device, error) {
+	o.Log = slog.New(slog.DiscardHandler)
+	if o.RingSize == 0 {
+		o.RingSize = 64
+	}
+	return Open(s, o, own)
+}
+
+// ops are the commands that were sent, without the repetitions of one.
+func (s *script) ops() (all []opcode) {
+	for _, c := range s.sent {
+		all = append(all, c.op)
+	}
+	return slices.Compact(all)
+}

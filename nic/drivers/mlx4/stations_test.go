@@ -1,0 +1,195 @@
+package mlx4_test
+
+import (
+	"bytes"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/sim/fabric"
+	"github.com/rebound-nic/rebound/sim/mlx4sim"
+)
+
+// An answering port and an asking one on one subnet: what asks knows Ethernet alone, and finds the other by ARP and neighbour
+// discovery, whose groups and paths subnet administration tells.
+func TestInfiniBandProber(t *testing.T) {
+	x, y := newSubnetRig(t, mlx4sim.Options{MAC: [6]byte{2, 0, 0, 0, 0, 0xA}}), newSubnetRig(t, mlx4sim.Options{MAC: [6]byte{2, 0, 0, 0, 0, 0xB}})
+	f := fabric.New(t.Errorf, x.far, y.far)
+	x.fabric, y.fabric = f, f
+	both := func(f func()) { x.busy(func() { y.busy(f) }) }
+	for _, r := range []*subnetRig{x, y} {
+		o := nic.Options{Match: answering()}
+		if r == y {
+			o = nic.Options{Steer: &nic.Steer{Local: netip.MustParseAddr("fd00::1"), Remote: our6.Addr(), Neighbours: true}}
+		}
+		if err := r.tryOpen(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x.attach()
+	y.attach()
+	mac, err := net.ParseMAC(y.dev.Info().MAC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 4096)
+	// round sends a frame from y until one comes back that is wanted.
+	round := func(what string, frame []byte, wanted func(b []byte) bool) (got []byte) {
+		both(func() {
+			end := time.Now().Add(time.Minute)
+			var sent time.Time
+			for got == nil {
+				if time.Since(sent) > 5*time.Second {
+					sent = time.Now()
+					if err := y.dev.Send(frame); err != nil {
+						t.Fatalf("%s: %v", what, err)
+					}
+				}
+				f.Step()
+				x.dev.DatagramQueue().Poll(x.resp[0])
+				n, _, err := y.dev.Recv(buf)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if n > 0 && wanted(buf[:n]) {
+					got = bytes.Clone(buf[:n])
+				}
+				if time.Now().After(end) {
+					t.Fatalf("%s: no answer\n%s", what, y.logs.String())
+				}
+			}
+		})
+		return got
+	}
+	head := func(to []byte, kind uint16, p []byte) []byte {
+		return append(append(append(bytes.Clone(to), mac...), byte(kind>>8), byte(kind)), p...)
+	}
+	question := append([]byte{0, 1, 8, 0, 6, 4, 0, 1}, mac...)
+	question = append(append(question, 10, 0, 0, 1, 0, 0, 0, 0, 0, 0), 10, 0, 0, 2)
+	reply := round("ARP", append(head(bytes.Repeat([]byte{0xFF}, 6), 0x0806, question), make([]byte, 18)...), func(b []byte) bool {
+		return len(b) == 42 && be.Uint16(b[12:]) == 0x0806 && b[21] == 2 && bytes.Equal(b[28:32], []byte{10, 0, 0, 2})
+	})
+	station := reply[22:28]
+	if want := []byte{2, 0, 2, byte(x.qpn >> 16), byte(x.qpn >> 8), byte(x.qpn)}; !bytes.Equal(station, want) || !bytes.Equal(reply[6:12], want) || !bytes.Equal(reply[:6], mac) {
+		t.Errorf("ARP reply % x, want station % x", reply, want)
+	}
+	if f.Paths == 0 {
+		t.Error("no path was asked for")
+	}
+	for _, n := range []int{28, 84, 400, 2044} {
+		ping := request([6]byte{}, n+14, -1)
+		pong := round("ping", append(head(station, 0x0800, ping[14:]), make([]byte, max(0, 60-14-n))...), func(b []byte) bool { return len(b) == n+14 && b[12] == 8 && b[13] == 0 })
+		if !bytes.Equal(pong[42:], ping[42:]) || !bytes.Equal(pong[:6], mac) || !bytes.Equal(pong[6:12], station) {
+			t.Errorf("% x", pong)
+		}
+	}
+	p := make([]byte, 40+32)
+	p[0], p[5], p[6], p[7] = 0x60, 32, 58, 255
+	from, target := netip.MustParseAddr("fd00::1").As16(), our6.Addr().As16()
+	copy(p[8:], from[:])
+	copy(p[24:], []byte{0xFF, 2, 11: 1, 12: 0xFF, 15: 2})
+	p[40] = 135
+	copy(p[48:], target[:])
+	p[64], p[65] = 1, 1
+	copy(p[66:], mac)
+	sum6(p, 2)
+	advert := round("solicitation", head([]byte{0x33, 0x33, 0xFF, 0, 0, 2}, 0x86DD, p), func(b []byte) bool { return len(b) == 86 && b[20] == 58 && b[54] == 136 })
+	if !bytes.Equal(advert[78:86], append([]byte{2, 1}, station...)) {
+		t.Errorf("% x", advert)
+	}
+	ping := packet6(58, 100)[4:]
+	round("ping over IPv6", head(station, 0x86DD, ping), func(b []byte) bool { return len(b) == 114 && b[54] == 129 })
+	both(func() {
+		if err := y.dev.Send(head([]byte{4, 0, 0, 0, 0, 1}, 0x0800, ping)); err == nil || !strings.Contains(err.Error(), "is no station of this subnet") {
+			t.Errorf("to a MAC of Ethernet: %v", err)
+		}
+		// To a group that there is not: dropped, and said once.
+		p := bytes.Clone(p)
+		p[39] = 9
+		y.dev.Send(head([]byte{0x33, 0x33, 0xFF, 0, 0, 9}, 0x86DD, p))
+		y.await(func() bool {
+			f.Step()
+			return strings.Contains(y.logs.String(), "subnet administration knows no way")
+		})
+	})
+	if n := testing.AllocsPerRun(200, func() {
+		if err := y.dev.Send(head60(station, mac)); err != nil && err != nic.ErrFull {
+			t.Error(err)
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations for each frame that is sent", n)
+	}
+	x.port.ForgetViolations()
+	y.port.ForgetViolations()
+	both(func() {
+		for _, r := range []*subnetRig{y, x} {
+			done := make(chan error, 1)
+			go func() { done <- r.dev.Close() }()
+			for err, open := error(nil), true; open; f.Step() {
+				select {
+				case err = <-done:
+					if open = false; err != nil {
+						t.Error(err)
+					}
+				default:
+				}
+			}
+		}
+	})
+}
+
+var pooled [60]byte
+
+// head60 is a frame to a station, always the same memory.
+func head60(to, from []byte) []byte {
+	copy(pooled[:], to)
+	copy(pooled[6:], from)
+	copy(pooled[12:], []byte{8, 0, 0x45, 0, 0, 46})
+	return pooled[:]
+}
+
+// What a reply costs on the bus over InfiniBand: up to 176 bytes of IP nothing is read on the way to the wire.
+func TestInfiniBandBusCost(t *testing.T) {
+	const n = 64
+	for _, c := range []struct {
+		push  string
+		size  int    // of the IP packet
+		reads int    // DMA reads on the way to the wire
+		mmio  uint64 // BlueFlame blocks of 64 bytes, or doorbells
+	}{{"full", 46, 0, 2}, {"full", 56, 0, 2}, {"full", 57, 0, 3}, {"full", 84, 0, 3}, {"full", 176, 0, 4}, {"full", 177, 1, 2}, {"off", 46, 2, 1}, {"off", 1500, 2, 1}} {
+		w := &watched{Model: mlx4sim.New(mlx4sim.Options{Link: mlx4sim.InfiniBand})}
+		r := newRigOf(t, w.Model, w)
+		r.ownMAC = true
+		x := &subnetRig{rig: r, fabric: fabric.New(t.Errorf, r.far)}
+		x.own.Push = c.push
+		x.open(nic.Options{})
+		exchange := func(n int) {
+			for range n {
+				x.fabric.Send(0, x.qpn, ping4(c.size), nil)
+				x.settle()
+				if got := x.fabric.Received(); len(got) != 1 {
+					t.Fatalf("%d replies to %d bytes", len(got), c.size)
+				}
+			}
+		}
+		exchange(16)
+		var writes uint64
+		for range 50 { // the port is looked after meanwhile: commands and events only ever add
+			before := x.port.Counts()
+			w.onWay = 0
+			exchange(n)
+			if writes = x.port.Counts().Since(before).MMIOWrite; w.onWay == c.reads*n && writes == c.mmio*n {
+				break
+			}
+		}
+		t.Logf("%-4s %4d bytes of IP: %.2f DMA reads on the way to the wire, %.2f MMIO writes a reply", c.push, c.size, float64(w.onWay)/n, float64(writes)/n)
+		if w.onWay != c.reads*n || writes != c.mmio*n {
+			t.Errorf("push %s, %d bytes: %d DMA reads on the way to the wire and %d MMIO writes of %d replies, want %d and %d of each", c.push, c.size, w.onWay, writes,
+				n, c.reads, c.mmio)
+		}
+		x.close()
+	}
+}

@@ -1,0 +1,90 @@
+package mlx4
+
+import (
+	"fmt"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+)
+
+// Port counters (DUMP_ETH_STATS; Linux, en_port.h: mlx4_en_stat_out_mbox). Frames and bytes are counted by priority, eight of
+// them and frames without a VLAN tag behind, 24 bytes apart.
+const (
+	statRxBytes    = 0x3B8
+	statRxFrames   = 0x480
+	statRxInRange  = 0x578
+	statRxOutRange = 0x580
+	statRxTooLong  = 0x588
+	statRxPCS      = 0x590
+	statTxBytes    = 0x9B8
+	statTxFrames   = 0xA98
+	statRxJabber   = 0xB88 // and from here dwords
+	statRxCRC      = 0xB8C
+	statRxRunt     = 0xB90
+	statRxShort    = 0xB94
+	statRxDrop     = 0xB98
+	statRxOverflow = 0xB9C
+	statTxDrop     = 0xBA8
+
+	priorities = 9
+	statStep   = 24
+	fcs        = 4
+)
+
+// counts asks what the port received and sent. Bytes are counted with FCS there.
+func (d *Device) counts() (t nic.Stats, err error) {
+	if d.subnet != nil {
+		return d.subnetCounts()
+	}
+	m, err := d.commands.query(opDumpEthStats, 0, d.port)
+	if err != nil {
+		return t, err
+	}
+	sum := func(off int) (n uint64) {
+		for i := range priorities {
+			n += m.u64(off + i*statStep)
+		}
+		return n
+	}
+	t.RxFrames, t.TxFrames = sum(statRxFrames), sum(statTxFrames)
+	t.RxBytes, t.TxBytes = sum(statRxBytes)-fcs*t.RxFrames, sum(statTxBytes)-fcs*t.TxFrames
+	t.RxErrors = m.u64(statRxPCS) + m.u64(statRxInRange) + m.u64(statRxOutRange)
+	for _, off := range []int{statRxJabber, statRxCRC, statRxRunt, statRxShort} {
+		t.RxErrors += uint64(m.u32(off))
+	}
+	t.RxDropped = uint64(m.u32(statRxDrop))
+	t.TxErrors = uint64(m.u32(statTxDrop))
+	t.Extra = map[string]uint64{
+		"rx_crc": uint64(m.u32(statRxCRC)), "rx_fifo_overflow": uint64(m.u32(statRxOverflow)), "rx_too_long": m.u64(statRxTooLong),
+	}
+	return t, nil
+}
+
+// ReadStats asks the device and adds the queues' own counts.
+func (d *Device) ReadStats(out *nic.Stats) error {
+	return d.card.Ask(func() error {
+		if pci.Gone(d.card.Fn) {
+			return d.card.Gone("configuration space")
+		}
+		t, err := d.counts()
+		if err != nil {
+			return err
+		}
+		*out = d.card.Totals.Read(t)
+		e := &d.events
+		for name, n := range map[string]uint64{
+			"send_queue_resets": d.mended.Load(), "port_changes": e.portChanges.Load(), "cq_errors": e.cqErrors.Load(),
+			"queue_errors": e.queueErrors.Load(), "unknown_events": e.unknown.Load(),
+		} {
+			out.Extra[name] = n
+		}
+		d.subnet.readStats(out)
+		for i, q := range d.queues {
+			out.TxDropped += q.txFull.Load()
+			out.RxErrors += q.badRx.Load()
+			out.Extra[fmt.Sprintf("queue_%d_pushed_whole", i)] = q.pushed.Load()
+			out.Extra[fmt.Sprintf("queue_%d_pointed", i)] = q.pointed.Load()
+		}
+		return nil
+	})
+}

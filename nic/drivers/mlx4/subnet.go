@@ -1,0 +1,384 @@
+package mlx4
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/ib"
+	"github.com/rebound-nic/rebound/nic/kit/netif"
+)
+
+// How often the port is asked for its state. What the subnet manager changes is told by events, where firmware has them.
+var (
+	subnetLook  = 10 * time.Second // with them
+	subnetTick  = time.Second      // without, and while something is waited for
+	saTimeout   = time.Second      // for an answer of subnet administration
+	saTries     = 4
+	leaveWithin = 200 * time.Millisecond // that long is waited for an answer when a group is left
+)
+
+// subnet is what an InfiniBand port is a part of: its manager gives the port its address, and its administration makes the port a
+// member of groups and knows the way to others. It lives as long as the Device. A goroutine, run, looks after it from the port's
+// start until the next; the methods are for others.
+type subnet struct {
+	d *Device
+
+	state atomic.Pointer[subnetState]
+
+	kick   chan struct{}
+	rejoin atomic.Bool
+	halt   chan struct{} // closed for run to end
+	ended  sync.WaitGroup
+
+	smi, gsi *specialQP // queue pairs 0 and 1
+	client   ib.Client
+	last     subnetState            // what run saw last
+	said     string                 // what was logged last of what is waited for
+	waits    atomic.Pointer[string] // the same, for others
+	qpUp     bool
+	attached map[ib.GID]bool
+
+	stations stations
+
+	joins, failures, lids, managers, asked, unanswered atomic.Uint64
+}
+
+// subnetState is what is known of the port.
+type subnetState struct {
+	info   ib.PortInfo
+	gid    ib.GID
+	pkey   uint16
+	member bool // of the broadcast group
+	group  ib.Group
+}
+
+func newSubnet(d *Device) *subnet {
+	s := &subnet{d: d}
+	s.stations.reset()
+	return s
+}
+
+// startSubnet makes queue pairs 0 and 1 and has the port looked after.
+func (d *Device) startSubnet() (err error) {
+	s := d.subnet
+	if s == nil {
+		return nil
+	}
+	s.halt, s.kick = make(chan struct{}), make(chan struct{}, 1)
+	s.last, s.qpUp, s.attached = subnetState{}, false, map[ib.GID]bool{}
+	s.say("")
+	s.state.Store(&subnetState{})
+	if s.smi, err = d.createSpecial(0); err == nil {
+		s.gsi, err = d.createSpecial(1)
+	}
+	if err != nil {
+		s.halt = nil
+		return err
+	}
+	s.ended.Go(s.run)
+	s.ended.Go(s.answer)
+	return nil
+}
+
+// stop ends run, and leaves the groups where the port is given up for good. It is for a subnet that is nil or was never started, too.
+func (s *subnet) stop(leave bool) {
+	if s == nil || s.halt == nil {
+		return
+	}
+	close(s.halt)
+	s.ended.Wait()
+	s.halt = nil
+	if leave && s.last.member && s.d.commands.dead.Load() == nil {
+		s.leave()
+	}
+	s.state.Store(&subnetState{})
+}
+
+func (s *subnet) stopped() bool {
+	select {
+	case <-s.halt:
+		return true
+	default:
+		return false
+	}
+}
+
+// changed has the port looked at now, and its memberships made again if rejoin says so.
+func (s *subnet) changed(rejoin bool) {
+	if s == nil {
+		return
+	}
+	if rejoin {
+		s.rejoin.Store(true)
+	}
+	select {
+	case s.kick <- struct{}{}:
+	default: // it will be looked at anyhow
+	}
+}
+
+func (s *subnet) run() {
+	for {
+		again := s.look()
+		select {
+		case <-s.halt:
+			return
+		case <-s.kick:
+		case <-time.After(again):
+		}
+	}
+}
+
+func (s *subnet) say(what string) {
+	s.said = what
+	s.waits.Store(&what)
+}
+
+// wait logs what the port waits for, once, and returns when to look again.
+func (s *subnet) wait(what string, args ...any) time.Duration {
+	if s.said != what {
+		s.say(what)
+		s.d.card.Log.Warn(what, args...)
+	}
+	return subnetTick
+}
+
+// look asks the port how it is, and does what is due. It returns after how long to do so again.
+func (s *subnet) look() time.Duration {
+	now, err := s.read()
+	if err != nil {
+		return s.wait("the port does not tell its state", "err", err)
+	}
+	was := s.last
+	now.member, now.group = was.member, was.group
+	log := s.d.card.Log
+	if now.info.State != was.info.State && was.info.State != 0 {
+		log.Info("port", "port", s.d.port, "state", now.info.State)
+	}
+	moved := false
+	if was.info.LID != 0 && now.info.LID != was.info.LID {
+		s.lids.Add(1)
+		moved = true
+		log.Info("the port has another LID", "was", was.info.LID, "is", now.info.LID)
+	}
+	if was.info.SMLID != 0 && now.info.SMLID != was.info.SMLID {
+		s.managers.Add(1)
+		moved = true
+		log.Info("the subnet has another manager", "was", was.info.SMLID, "is", now.info.SMLID)
+	}
+	moved = moved || was.gid != (ib.GID{}) && now.gid != was.gid || was.member && now.pkey != was.pkey
+	again := s.rejoin.Swap(false) || moved
+	if now.info.State != ib.PortActive {
+		now.member = false
+	}
+	s.publish(now)
+	switch {
+	case now.info.State == ib.PortInit:
+		return s.wait("no subnet manager has configured the port: waiting for one")
+	case now.info.State != ib.PortActive:
+		s.say("")
+		return subnetTick
+	}
+	if !now.member || again {
+		if err := s.join(&now); err != nil {
+			if errors.Is(err, errStopped) {
+				return subnetTick
+			}
+			s.failures.Add(1)
+			now.member = false
+			s.publish(now)
+			s.rejoin.Store(again)
+			return s.wait(explain(err), "err", err)
+		}
+		s.publish(now)
+		again = true
+	}
+	s.resolve(again)
+	if s.d.caps.portChanges {
+		return subnetLook
+	}
+	return subnetTick
+}
+
+// explain says what an error of a join is about.
+func explain(err error) string {
+	var refused *ib.StatusError
+	switch {
+	case errors.Is(err, ib.ErrNoSM):
+		return "the port is active, and nobody answers for subnet administration: trying on"
+	case errors.As(err, &refused):
+		return "subnet administration refuses the groups of IPoIB: trying on"
+	}
+	return "the groups of IPoIB were not joined: trying on"
+}
+
+// publish makes known what is known.
+func (s *subnet) publish(now subnetState) {
+	s.last = now
+	s.state.Store(&now)
+	if q := s.d.datagrams; q != nil {
+		a := ib.NewAddress(q.rxQPN, now.gid)
+		q.address.Store(&a)
+		atomic.StoreUint64(&q.self, uint64(linkAddress(ib.Station(now.info.LID, q.rxQPN))))
+	}
+}
+
+// read asks the port itself.
+func (s *subnet) read() (now subnetState, err error) {
+	d := s.d
+	if now.info, err = d.portInfo(); err != nil {
+		return now, err
+	}
+	b, err := d.mad(ib.Query(ib.AttrGUIDInfo, 0, 1))
+	if err != nil {
+		return now, err
+	}
+	guids, err := ib.ParseGUIDs(b, 0, 1)
+	if err != nil {
+		return now, err
+	}
+	if b, err = d.mad(ib.Query(ib.AttrPKeyTable, 0, 1)); err != nil {
+		return now, err
+	}
+	keys, err := ib.ParsePKeys(b, 0, 1)
+	now.gid, now.pkey = ib.NewGID(now.info.GIDPrefix, guids[0]), keys[0]
+	return now, err
+}
+
+// ask is the client of subnet administration for the port as it is now.
+func (s *subnet) ask(now *subnetState, timeout time.Duration, tries int) *ib.Client {
+	c := &s.client
+	c.Port, c.PKey, c.Timeout, c.Tries = now.gid, now.pkey, timeout, tries
+	to := ib.Datagram{SLID: now.info.LID, DLID: now.info.SMLID, SL: now.info.SMSL, PKey: now.pkey, SrcQP: ib.GSIQP, DstQ: ib.GSIQP, QKey: ib.GSIQKey}
+	c.Send = func(mad []byte) error { return s.gsi.send(mad, to) }
+	c.Recv = s.gsi.recv
+	return c
+}
+
+// join makes the port a member of IPoIB's groups, starts the queue pair with what it learnt, and has the groups delivered to it.
+func (s *subnet) join(now *subnetState) error {
+	d, q := s.d, s.d.datagrams
+	c := s.ask(now, saTimeout, saTries)
+	mgid := ib.BroadcastGroup(ib.ScopeLink, now.pkey)
+	g, err := c.Join(mgid)
+	if err != nil {
+		return err
+	}
+	if s.qpUp && (swap(g.QKey) != atomic.LoadUint32(&q.qkey)) {
+		d.want("group_changed", fmt.Sprintf("IPoIB's broadcast group has Q_Key %#x, had %#x", g.QKey, swap(atomic.LoadUint32(&q.qkey))))
+		return errStopped
+	}
+	if !s.qpUp {
+		atomic.StoreUint32(&q.qkey, swap(g.QKey))
+		q.sendContext.set32(qpcQKey, g.QKey)
+		if err := d.createQP(q.rxQPN, q.sendContext); err != nil {
+			return err
+		}
+		s.qpUp = true
+	}
+	if err := s.deliver(mgid); err != nil {
+		return err
+	}
+	for _, a := range s.listening() {
+		mgid, err := ib.MulticastGroup(ib.ScopeLink, now.pkey, a)
+		if err != nil {
+			return err
+		}
+		joined, err := c.JoinOrCreate(mgid, g)
+		if err != nil {
+			return err
+		}
+		if a == allNodes {
+			to := q.toGroup(joined)
+			q.group.Store(&to)
+		}
+		if err := s.deliver(mgid); err != nil {
+			return err
+		}
+	}
+	s.joins.Add(1)
+	now.member, now.group = true, g
+	s.say("")
+	d.card.Log.Info("IPoIB is up", "lid", now.info.LID, "manager", now.info.SMLID, "group", fmt.Sprintf("%x", mgid), "q_key", fmt.Sprintf("%#x", g.QKey),
+		"mtu", ib.MTUOf(g.MTU))
+	if ib.MTUOf(g.MTU) < d.card.MTU {
+		d.card.Log.Warn("the group's MTU is less than ours: longer packets will not arrive", "group", ib.MTUOf(g.MTU), "ours", d.card.MTU)
+	}
+	return nil
+}
+
+// deliver attaches the queue pair to a group, once.
+func (s *subnet) deliver(mgid ib.GID) error {
+	if s.attached[mgid] {
+		return nil
+	}
+	s.attached[mgid] = true
+	return s.d.attach(mgid, s.d.datagrams.rxQPN)
+}
+
+var allNodes = netip.MustParseAddr("ff02::1")
+
+// listening are the groups of IP besides broadcast that the addresses want which are answered for (netif.Groups).
+func (s *subnet) listening() (groups []netip.Addr) {
+	macs, _ := netif.Groups(s.d.card.Options)
+	for _, m := range macs { // all of solicited nodes (RFC 4291 §2.7.1)
+		groups = append(groups, netip.AddrFrom16([16]byte{0xFF, 2, 11: 1, 12: 0xFF, 13: m[3], 14: m[4], 15: m[5]}))
+	}
+	if len(groups) > 0 {
+		groups = append(groups, allNodes)
+	}
+	return groups
+}
+
+// leave ends the memberships, as far as somebody listens.
+func (s *subnet) leave() {
+	s.halt = make(chan struct{})
+	defer func() { s.halt = nil }()
+	c := s.ask(&s.last, leaveWithin, 1)
+	for mgid := range s.attached {
+		if err := c.Leave(mgid); err != nil {
+			s.d.card.Log.Debug("a group was not left", "err", err)
+			return
+		}
+	}
+}
+
+// link is the port's state: up once it is a member of IPoIB's broadcast group.
+func (s *subnet) link() (nic.Link, error) {
+	info, err := s.d.portInfo()
+	if err != nil || info.State != ib.PortActive || !s.state.Load().member {
+		return nic.Link{Waits: *s.waits.Load()}, err
+	}
+	return nic.Link{Up: true, Speed: info.Width * info.LaneSpeed}, nil
+}
+
+// note says what the port is.
+func (s *subnet) note() string {
+	n := s.state.Load()
+	if n == nil || n.info.State == 0 {
+		return "link layer InfiniBand"
+	}
+	text := fmt.Sprintf("link layer InfiniBand, state %v, GUID %x, LID %#x, subnet manager at LID %#x", n.info.State, n.gid[8:], n.info.LID, n.info.SMLID)
+	if n.member {
+		text += fmt.Sprintf(", IPoIB in group %x with MTU %d, hardware address %x", n.group.MGID, ib.MTUOf(n.group.MTU), *s.d.datagrams.address.Load())
+	}
+	return text
+}
+
+// readStats adds what was counted.
+func (s *subnet) readStats(out *nic.Stats) {
+	if s == nil {
+		return
+	}
+	for name, n := range map[string]uint64{
+		"subnet_changes": s.d.events.subnetChanges.Load(), "group_joins": s.joins.Load(), "group_join_failures": s.failures.Load(),
+		"subnet_requests": s.asked.Load(), "subnet_requests_unanswered": s.unanswered.Load(), "lid_changes": s.lids.Load(), "subnet_manager_changes": s.managers.Load(),
+	} {
+		out.Extra[name] = n
+	}
+}

@@ -1,0 +1,166 @@
+package mlx4
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/kit"
+)
+
+const sendLimit = 2 * time.Second // for a completion that was asked for, with the link up
+
+const nothingSent = "nothing that was pushed has been sent"
+
+// want keeps what an event says of the device for the watch.
+func (d *Device) want(reason, why string) {
+	d.wanted.CompareAndSwap(nil, &kit.Symptom{Reason: reason, Why: why})
+}
+
+// look serves the device's events, and finds a queue that stopped, sends that stand still, a command that firmware did not
+// complete, and firmware that died. What it reads of the device itself it reads only while loops run, or somebody sends and receives.
+func (d *Device) look(polled bool) (*kit.Symptom, error) {
+	d.serveEvents()
+	if !polled {
+		return nil, nil
+	}
+	if s := d.lookAtCatas(); s != nil {
+		return s, nil
+	}
+	if s := d.wanted.Swap(nil); s != nil {
+		return s, nil
+	}
+	if err := d.commands.dead.Load(); err != nil {
+		return &kit.Symptom{Reason: "command_stuck", Why: (*err).Error()}, nil
+	}
+	for i, q := range d.queues {
+		if s := d.lookAtQueue(i, q); s != nil {
+			return s, nil
+		}
+	}
+	return nil, nil
+}
+
+// lookAtQueue looks for a queue that stopped, or whose sends do.
+func (d *Device) lookAtQueue(i int, q *Queue) *kit.Symptom {
+	mend := func() error { return d.mendSends(q, &d.sends[i]) }
+	if d.subnet != nil {
+		mend = nil // the QP that sends is the one that receives
+	}
+	switch f := q.fault.Load(); f {
+	case faultSend:
+		return &kit.Symptom{Reason: "send_error", Why: fmt.Sprintf("queue %d: %s", i, q.faultText()), Mend: mend}
+	case faultReceive:
+		return &kit.Symptom{Reason: "receive_error", Why: fmt.Sprintf("queue %d: %s", i, q.faultText())}
+	}
+	if d.sends[i].Waiting(&q.txNext, &q.askTail) < sendLimit {
+		return nil
+	}
+	if l, err := d.link(); err == nil && !l.Up {
+		return nil
+	}
+	if d.subnet != nil && q.bf != nil && atomic.LoadUint32(&q.txNext) == 0 {
+		d.flameless = true
+	}
+	return &kit.Symptom{Reason: "tx_hang", Mend: mend, Why: fmt.Sprintf("queue %d: %v: no send was completed for %v (completion %d)", i,
+		nic.ErrTimeout, sendLimit, atomic.LoadUint32(&q.txNext))}
+}
+
+// catas returns the window that the buffer of catastrophic errors lies in (QUERY_FW), nil if it cannot be read.
+func (d *Device) catas() *mmio.Window {
+	w := d.bar
+	if d.fw.catasBAR != 0 {
+		w = d.uars
+	}
+	if d.fw.catasBAR != 0 && d.fw.catasBAR != 2 || w == nil || d.fw.catasWords == 0 || d.fw.catasOffset%4 != 0 ||
+		d.fw.catasOffset >= w.Size() || uint64(d.fw.catasWords)*4 > w.Size()-d.fw.catasOffset {
+		return nil
+	}
+	return w
+}
+
+// lookAtCatas reads the first word of the buffer that firmware fills as it dies.
+func (d *Device) lookAtCatas() *kit.Symptom {
+	w := d.catas()
+	if w == nil || w.Read32(d.fw.catasOffset) == 0 || pci.Gone(d.card.Fn) {
+		return nil
+	}
+	return &kit.Symptom{Reason: "catastrophic_error", Why: "the firmware died: " + d.catasText()}
+}
+
+// catasText says what firmware left behind.
+func (d *Device) catasText() string {
+	w := d.catas()
+	if w == nil {
+		return "it has no buffer for catastrophic errors"
+	}
+	var words []string
+	empty := true
+	for i := range min(uint64(d.fw.catasWords), 16) {
+		v := swap(w.Read32(d.fw.catasOffset + 4*i))
+		empty = empty && v == 0
+		words = append(words, fmt.Sprintf("%08x", v))
+	}
+	if empty {
+		return "its buffer of catastrophic errors is empty"
+	}
+	return "buffer of catastrophic errors " + strings.Join(words, " ")
+}
+
+// restart starts the device with nobody on its queues. What was under way is lost.
+func (d *Device) restart(*kit.Symptom) error {
+	d.subnet.stop(false)
+	if d.lookAtCatas() != nil { // it answers nothing any more
+		d.card.Totals.KeepLast()
+	} else if t, err := d.counts(); err == nil {
+		d.card.Totals.Keep(t)
+	} else {
+		d.card.Totals.KeepLast()
+	}
+	d.events.mu.Lock()
+	d.events.mem = nil
+	d.events.mu.Unlock()
+	d.wanted.Store(nil)
+	clear(d.sends)
+	return d.start()
+}
+
+// mendSends resets one send queue. Where nothing that was pushed through BlueFlame was ever sent, it goes on without.
+func (d *Device) mendSends(q *Queue, p *kit.Progress) error {
+	if q.bf != nil && q.txNext == 0 && q.fault.Load() == faultNone {
+		q.setFlame(nil)
+		d.noBlueFlame(nothingSent)
+	}
+	if err := d.resetSend(q); err != nil {
+		return err
+	}
+	*p = kit.Progress{}
+	d.mended.Add(1)
+	return nil
+}
+
+// resetSend takes a send queue through reset back to where it sends. Its completion queue goes on behind what is there.
+func (d *Device) resetSend(q *Queue) error {
+	if err := d.resetQP(q.txQPN); err != nil {
+		return err
+	}
+	for range q.txMask + 1 { // in reset the queue makes no more completions: what is there now is all
+		last := atomic.LoadUint64(&q.completion(q.txCQ, q.txNext&q.txMask).last)
+		if (last>>cqeOwner^uint64(q.txNext>>(q.txShift&31)))&1 != 0 {
+			break
+		}
+		q.txNext++
+	}
+	for slot := range q.mask + 1 {
+		*(*uint32)(unsafe.Add(q.pend, slot*4)) = 0
+	}
+	q.resetSend()
+	q.askTail = q.txNext
+	mmio.Store32(q.txCQRec, swap(q.txNext&0xFFFFFF))
+	return d.startQP(q.txQPN, q.sendContext)
+}

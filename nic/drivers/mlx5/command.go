@@ -1,0 +1,296 @@
+package mlx5
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/kit"
+)
+
+// Time-outs. Firmware may take seconds to initialize, and to zero and map the pages it was given.
+var (
+	initTimeout    = 60 * time.Second
+	commandTimeout = 60 * time.Second
+)
+
+// leastLooks is how often is looked before a time-out counts (kit.Deadline).
+var leastLooks = 500
+
+// CommandError is a command that firmware refused. It wraps nic.ErrHardware.
+type CommandError struct {
+	op       opcode
+	opMod    uint32
+	Status   Status
+	Syndrome uint32 // firmware's own number for the reason, which NVIDIA's support can read
+}
+
+func (e *CommandError) Error() string {
+	return fmt.Sprintf("%v, op_mod %d: status %v, syndrome %#08x", e.op, e.opMod, e.Status, e.Syndrome)
+}
+
+func (e *CommandError) Unwrap() error { return nic.ErrHardware }
+
+// Command queue entry (PRM, Command Queue Entry Layout). Offsets in bytes.
+const (
+	entryType      = 0x00 // 7: PCIe
+	entryInLen     = 0x04 // bytes of input, with what is inline
+	entryInPtr     = 0x08 // first input mailbox
+	entryIn        = 0x10 // first 16 bytes of input
+	entryOut       = 0x20 // first 16 bytes of output
+	entryOutPtr    = 0x30
+	entryOutLen    = 0x38
+	entryToken     = 0x3C
+	entrySignature = 0x3D
+	entryStatus    = 0x3F // delivery status 7:1, ownership 0
+	entrySize      = 0x40
+
+	entryPCIe    = 7
+	ownedByHW    = 1
+	entryInline  = 16 // bytes of input and of output in the entry itself
+	commandArea  = 4096
+	slotCommand  = 0 // index of the entry for all commands but page management
+	mailboxes    = 9 // input and output each: the longest messages are capabilities, 16 + 8 * 512 bytes
+	mailboxPitch = 1024
+)
+
+// Command mailbox (PRM, Command Interface Mailbox Block). Offsets in bytes.
+const (
+	boxData      = 512
+	boxNext      = 0x230
+	boxNumber    = 0x238
+	boxToken     = 0x23D
+	boxCtrlSig   = 0x23E
+	boxSignature = 0x23F
+	boxSize      = 0x240
+
+	maxMessage = entryInline + (mailboxes-1)*boxData
+)
+
+// commandQueue sends commands to firmware, one at a time, and polls for their completion. Page management has an entry of
+// its own: firmware may ask for pages before it completes another command.
+type commandQueue struct {
+	name   string
+	regs   *mmio.Window
+	base   dma.Block
+	stride uint32
+	slots  [2]slot
+	alive  func() error // why the function does not answer, if it does not
+
+	// waiting is called while a command other than page management is under way: firmware may want pages for it.
+	waiting func()
+	sick    func() bool // the device asks to be reset
+	// health describes what the device says of itself, for time-outs.
+	health func() string
+
+	dead  atomic.Pointer[error] // why no command is sent any more
+	token atomic.Uint32
+}
+
+// slot is one entry with its mailboxes.
+type slot struct {
+	mu    kit.Lock
+	index uint32
+	boxes dma.Block // input mailboxes, then output mailboxes
+}
+
+// swap converts a register or field between the device's order and ours.
+func swap(v uint32) uint32 { return bits.ReverseBytes32(v) }
+
+func (c *commandQueue) read(r reg) uint32     { return swap(c.regs.Read32(uint64(r))) }
+func (c *commandQueue) write(r reg, v uint32) { c.regs.Write32(uint64(r), swap(v)) }
+
+// ready waits until firmware is through with its own initialization.
+func (c *commandQueue) ready(limit time.Duration) error {
+	var v uint32
+	for end := kit.NewDeadline(limit, leastLooks); ; time.Sleep(time.Millisecond) {
+		late := end.Over()
+		v = c.read(regInitializing)
+		if v != ^uint32(0) && v&initializing == 0 {
+			return nil
+		}
+		if v == ^uint32(0) {
+			if err := c.alive(); err != nil {
+				return err
+			}
+		}
+		if late {
+			return fmt.Errorf("%s: %w: firmware is still initializing after %v (initialization segment, %#x is %#08x)", c.name,
+				nic.ErrTimeout, limit, uint32(regInitializing), v)
+		}
+	}
+}
+
+// start gives the command queue to firmware (PRM, Initialization Segment).
+func (c *commandQueue) start(arena *dma.Arena) error {
+	if err := c.ready(initTimeout); err != nil {
+		return err
+	}
+	if v := c.read(regCmdifRev) >> 16; v != cmdifRev {
+		if err := c.alive(); err != nil {
+			return err
+		}
+		return fmt.Errorf("%s: %w: firmware has command interface revision %d, this driver knows %d", c.name, nic.ErrHardware, v, cmdifRev)
+	}
+	low := c.read(regCmdqAddrLow)
+	logSize, logStride := low>>4&15, low&15
+	if logSize < 1 || logSize > 5 || logStride < 6 || logSize+logStride > 12 {
+		return fmt.Errorf("%s: %w: a command queue of 2^%d entries, 2^%d bytes apart, is not within 2 to 32 entries in one page", c.name,
+			nic.ErrHardware, logSize, logStride)
+	}
+	c.stride = 1 << logStride
+	var err error
+	if c.base, err = arena.Alloc(commandArea, 4096); err != nil {
+		return err
+	}
+	c.slots[0].index, c.slots[1].index = slotCommand, 1<<logSize-1
+	for i := range c.slots {
+		if c.slots[i].boxes, err = arena.Alloc(2*mailboxes*mailboxPitch, 4096); err != nil {
+			return err
+		}
+	}
+	c.write(regCmdqAddrHigh, uint32(c.base.IOVA>>32))
+	c.write(regCmdqAddrLow, uint32(c.base.IOVA)) // nic_interface 0: the full driver
+	return c.ready(initTimeout)
+}
+
+// exec sends a command and returns its output, outLen bytes or more.
+func (c *commandQueue) exec(in message, outLen int) (message, error) {
+	s := &c.slots[0]
+	if in.opcode() == opManagePages {
+		s = &c.slots[1]
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := c.dead.Load(); err != nil {
+		return nil, *err
+	}
+	if len(in) > maxMessage || outLen > maxMessage {
+		panic(fmt.Sprintf("mlx5: %v of %d bytes with an answer of %d", in.opcode(), len(in), outLen))
+	}
+	outLen = max(outLen, entryInline)
+	token := uint8(c.token.Add(1)%255 + 1)
+	entry := c.base.Bytes[s.index*c.stride:][:entrySize]
+	clear(entry)
+	entry[entryType] = entryPCIe
+	binary.BigEndian.PutUint32(entry[entryInLen:], uint32(len(in)))
+	binary.BigEndian.PutUint32(entry[entryOutLen:], uint32(outLen))
+	copy(entry[entryIn:entryOut], in)
+	entry[entryToken] = token
+	if len(in) > entryInline {
+		binary.BigEndian.PutUint64(entry[entryInPtr:], s.chain(0, token, in[entryInline:], len(in)-entryInline))
+	}
+	if outLen > entryInline {
+		binary.BigEndian.PutUint64(entry[entryOutPtr:], s.chain(mailboxes, token, nil, outLen-entryInline))
+	}
+	entry[entryStatus] = ownedByHW
+	entry[entrySignature] = ^xor(entry)
+	mmio.WriteBarrier() // docs/memory-order.md: command, then its doorbell
+	c.write(regCmdDoorbell, 1<<s.index)
+	if err := c.wait(in, entry); err != nil {
+		return nil, err
+	}
+	if d := delivery(entry[entryStatus] >> 1); d != 0 {
+		return nil, fmt.Errorf("%s: %v, op_mod %d: %w: command was not delivered: %v", c.name, in.opcode(), in.opMod(), nic.ErrHardware, d)
+	}
+	if entry[entryToken] != token {
+		return nil, fmt.Errorf("%s: %v: %w: answer has token %#02x, the command %#02x", c.name, in.opcode(), nic.ErrHardware,
+			entry[entryToken], token)
+	}
+	out := append(make(message, 0, outLen), entry[entryOut:entryOutPtr]...)
+	if status := Status(out.get(0x00, 31, 24)); status != 0 {
+		return out, fmt.Errorf("%s: %w", c.name, &CommandError{in.opcode(), in.opMod(), status, out.get(0x04, 31, 0)})
+	}
+	return s.gather(c.name, in.opcode(), out, outLen, token)
+}
+
+// wait polls the entry until firmware gives it back. A command that firmware does not complete is the last: its mailboxes
+// may be written at any time.
+func (c *commandQueue) wait(in message, entry []byte) error {
+	status := (*uint32)(unsafe.Pointer(&entry[entryToken])) // token, signature, reserved, status and ownership
+	began := time.Now()
+	for n := 0; ; n++ {
+		waited := time.Since(began) // before the look: a thread that was held up for the time-out sees what firmware did meanwhile
+		if atomic.LoadUint32(status)>>24&ownedByHW == 0 {
+			return nil
+		}
+		if n < 100 {
+			continue
+		}
+		if in.opcode() != opManagePages && c.waiting != nil {
+			c.waiting()
+		}
+		var err error
+		if n%64 == 0 {
+			err = c.alive()
+		}
+		if err != nil {
+			err = fmt.Errorf("%v: %w", in.opcode(), err)
+		} else if n%64 == 0 && c.sick() { // it will not complete this one either: the restart need not wait for it
+			err = fmt.Errorf("%s: %v, op_mod %d: %w: the device asks to be reset: %s", c.name, in.opcode(), in.opMod(), nic.ErrHardware, c.health())
+		} else if waited > commandTimeout && n > leastLooks {
+			err = fmt.Errorf("%s: %v, op_mod %d: %w: firmware did not complete it within %v (%s)", c.name, in.opcode(), in.opMod(),
+				nic.ErrTimeout, commandTimeout, c.health())
+		}
+		if err != nil {
+			c.dead.CompareAndSwap(nil, &err)
+			return err
+		}
+		time.Sleep(min(time.Microsecond+waited/4, time.Millisecond))
+	}
+}
+
+// chain fills mailboxes, from the one numbered first in the slot, for n bytes and returns the address of the first.
+func (s *slot) chain(first int, token uint8, data []byte, n int) uint64 {
+	at := s.boxes.IOVA + uint64(first)*mailboxPitch
+	for i := 0; i*boxData < n; i++ {
+		box := s.boxes.Bytes[(first+i)*mailboxPitch:][:boxSize]
+		clear(box)
+		if i*boxData < len(data) {
+			copy(box[:boxData], data[i*boxData:])
+		}
+		if (i+1)*boxData < n {
+			binary.BigEndian.PutUint64(box[boxNext:], at+uint64(i+1)*mailboxPitch)
+		}
+		binary.BigEndian.PutUint32(box[boxNumber:], uint32(i))
+		box[boxToken] = token
+		box[boxCtrlSig] = ^xor(box[boxData:boxCtrlSig])
+		box[boxSignature] = ^xor(box[:boxSignature])
+	}
+	return at
+}
+
+// gather appends what the output mailboxes hold to out. Firmware does not sign its answers (the recorded ones carry the
+// driver's signature or none), but keeps token and number of each block.
+func (s *slot) gather(name string, op opcode, out message, outLen int, token uint8) (message, error) {
+	for i := 0; len(out) < outLen; i++ {
+		box := s.boxes.Bytes[(mailboxes+i)*mailboxPitch:][:boxSize]
+		if n := binary.BigEndian.Uint32(box[boxNumber:]); n != uint32(i) || box[boxToken] != token {
+			return nil, fmt.Errorf("%s: %v: %w: block %d of the answer has number %d and token %#02x, expected token %#02x", name, op,
+				nic.ErrHardware, i, n, box[boxToken], token)
+		}
+		out = append(out, box[:min(boxData, outLen-len(out))]...)
+	}
+	return out, nil
+}
+
+// xor is the signature of entries and mailboxes: all bytes with it give all ones.
+func xor(b []byte) (sum uint8) {
+	for _, v := range b {
+		sum ^= v
+	}
+	return sum
+}
+
+// refused reports whether firmware answered err's command with a status, so that it is alive.
+func refused(err error) bool {
+	var e *CommandError
+	return errors.As(err, &e)
+}

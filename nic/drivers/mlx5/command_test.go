@@ -1,0 +1,409 @@
+package mlx5
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+)
+
+// firmware is a function with nothing behind it but an initialization segment and a script: it executes each command as its
+// doorbell is written.
+type firmware struct {
+	pci.Function // what is not here is not used
+	testing.TB
+	seg     [initSegment]byte
+	maps    map[uint64][]byte
+	next    uint64
+	pool    *dma.Pool
+	window  []byte // what of the BAR does not trap
+	master  bool
+	removed bool
+
+	sent   []message
+	answer func(in message, outLen int) message // nil loses the command
+	spoil  func(entry []byte, boxes [][]byte)   // after the answer is in place
+	seen   func(entry []byte, in, out [][]byte) // what the entry pointed to
+}
+
+func newFirmware(t testing.TB) *firmware { return newFirmwareOn(t, make([]byte, 1<<20)) }
+
+// newFirmwareOn is newFirmware with the BAR's memory that it is given.
+func newFirmwareOn(t testing.TB, window []byte) *firmware {
+	f := &firmware{TB: t, maps: map[uint64][]byte{}, next: 1 << 32, master: true, window: window}
+	f.put(regCmdifRev, 5<<16|1220)
+	f.put(regCmdqAddrLow, 5<<4|6) // 32 entries, 64 bytes apart
+	f.answer = func(in message, outLen int) message { return make(message, outLen) }
+	return f
+}
+
+func (f *firmware) put(r reg, v uint32) { binary.BigEndian.PutUint32(f.seg[r:], v) }
+func (f *firmware) get(r reg) uint32    { return binary.BigEndian.Uint32(f.seg[r:]) }
+
+func (f *firmware) Kept() *dma.Pool { return f.pool }
+
+func (f *firmware) Name() string    { return "script" }
+func (f *firmware) Simulated() bool { return true }
+func (f *firmware) ReadConfig(off int, p []byte) error {
+	for i := range p {
+		p[i] = 0xFF
+	}
+	if !f.removed {
+		clear(p)
+		if off == 0 {
+			p[0], p[1] = 0xB3, 0x15
+		} else if off == 4 && f.master {
+			p[0] = 4
+		}
+	}
+	return nil
+}
+
+func (f *firmware) Map(m dma.Memory) (uint64, error) {
+	at := f.next
+	f.maps[at] = m.Bytes
+	f.next += uint64(len(m.Bytes)) + 1<<30
+	return at, nil
+}
+
+func (f *firmware) Unmap(iova uint64, size int) error { delete(f.maps, iova); return nil }
+
+func (f *firmware) memory(iova uint64, n int) []byte {
+	for at, b := range f.maps {
+		if iova >= at && iova+uint64(n) <= at+uint64(len(b)) {
+			return b[iova-at:][:n:n]
+		}
+	}
+	f.Fatalf("address %#x of %d bytes is not mapped", iova, n)
+	return nil
+}
+
+func (f *firmware) ReadBAR(off uint64, p []byte) error {
+	if f.removed {
+		for i := range p {
+			p[i] = 0xFF
+		}
+		return nil
+	}
+	if off+uint64(len(p)) <= initSegment {
+		copy(p, f.seg[off:])
+	}
+	return nil
+}
+
+func (f *firmware) WriteBAR(off uint64, p []byte) error {
+	if off >= initSegment {
+		return nil
+	}
+	if reg(off) == regCmdqAddrLow {
+		p = []byte{p[0], p[1], p[2]&0xF0 | f.seg[off+2]&0x0F, f.seg[off+3]} // sizes are read-only
+	}
+	copy(f.seg[off:], p)
+	if reg(off) == regCmdDoorbell {
+		v := f.get(regCmdDoorbell)
+		for i := range 32 {
+			if v>>i&1 != 0 {
+				f.execute(f.memory(uint64(f.get(regCmdqAddrHigh))<<32|uint64(f.get(regCmdqAddrLow)&^0xFFF)+uint64(i)*64, 64))
+			}
+		}
+	}
+	return nil
+}
+
+// chain returns the mailboxes from ptr on that n bytes take, and checks what a driver must have written into each.
+func (f *firmware) chain(ptr uint64, n int, token byte) (boxes [][]byte) {
+	for i := 0; n > 0; i++ {
+		if ptr%mailboxPitch != 0 {
+			f.Errorf("mailbox at %#x", ptr)
+		}
+		b := f.memory(ptr, boxSize)
+		if binary.BigEndian.Uint32(b[boxNumber:]) != uint32(i) || b[boxToken] != token || xor(b) != 0xFF || xor(b[boxData:boxSignature]) != 0xFF {
+			f.Errorf("mailbox %d: % x", i, b[boxData:])
+		}
+		boxes = append(boxes, b)
+		ptr = binary.BigEndian.Uint64(b[boxNext:])
+		n -= boxData
+	}
+	if ptr != 0 {
+		f.Errorf("the last mailbox points to %#x", ptr)
+	}
+	return boxes
+}
+
+func (f *firmware) execute(e []byte) {
+	if e[entryType] != entryPCIe || e[entryStatus] != ownedByHW || xor(e) != 0xFF || e[entryToken] == 0 {
+		f.Errorf("entry % x", e)
+	}
+	inLen, outLen := int(binary.BigEndian.Uint32(e[entryInLen:])), int(binary.BigEndian.Uint32(e[entryOutLen:]))
+	inBoxes := f.chain(binary.BigEndian.Uint64(e[entryInPtr:]), inLen-entryInline, e[entryToken])
+	outBoxes := f.chain(binary.BigEndian.Uint64(e[entryOutPtr:]), outLen-entryInline, e[entryToken])
+	if f.seen != nil {
+		f.seen(e, inBoxes, outBoxes)
+	}
+	in := append(message{}, e[entryIn:entryOut]...)
+	for _, b := range inBoxes {
+		in = append(in, b[:min(boxData, inLen-len(in))]...)
+	}
+	f.sent = append(f.sent, in)
+	out := f.answer(in, outLen)
+	if out == nil {
+		return
+	}
+	copy(e[entryOut:entryOutPtr], out)
+	for i, b := range outBoxes {
+		copy(b[:boxData], out[min(len(out), entryInline+i*boxData):])
+	}
+	e[entryStatus] = 0
+	if f.spoil != nil {
+		f.spoil(e, outBoxes)
+	}
+}
+
+// device is a driver on the script, with its command queue started.
+func (f *firmware) device() *Device {
+	d := &Device{barSize: 1 << 20}
+	d.card.Name, d.card.Fn, d.card.Log, d.card.MTU, d.card.Options = "mlx5 script", f, slog.New(slog.DiscardHandler), 1500, nic.Options{Queues: 1, RingSize: 64}
+	d.bar = mmio.Trapped(1<<20, f, f.window, func(uint64, uint64) bool { return true })
+	d.wc = d.bar
+	if err := d.card.Allocate(1 << 20); err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { d.card.Deallocate() })
+	d.pages = &pagePool{arena: d.card.Arena, given: map[uint64]struct{}{}, limit: maxPages}
+	d.commands = &commandQueue{name: "mlx5 script", regs: d.bar, alive: d.alive, sick: d.sick, health: d.healthText}
+	return d
+}
+
+func (f *firmware) started() *Device {
+	d := f.device()
+	if err := d.commands.start(d.card.Arena); err != nil {
+		f.Fatal(err)
+	}
+	return d
+}
+
+// Messages of every length go through as they are, both ways.
+func TestCommandLengths(t *testing.T) {
+	f := newFirmware(t)
+	d := f.started()
+	for _, n := range []int{0x10, 0x14, 0x210, 0x211, 0x110, 0x410, 0x1010, maxMessage} {
+		in := command(opQueryHCACap, 1, n)
+		for i := 8; i < n; i++ {
+			in[i] = byte(i * 7)
+		}
+		want := make(message, n)
+		for i := 1; i < n; i++ {
+			want[i] = byte(i * 3)
+		}
+		f.answer = func(message, int) message { return want }
+		out, err := d.exec(in, n)
+		if err != nil || !bytes.Equal(out, want) {
+			t.Fatalf("%d bytes: %v, %d bytes back", n, err, len(out))
+		}
+		if got := f.sent[len(f.sent)-1]; !bytes.Equal(got, in) {
+			t.Fatalf("%d bytes arrived as %d", n, len(got))
+		}
+	}
+}
+
+// Each status that firmware can return is named in the error, with command and syndrome.
+func TestCommandStatus(t *testing.T) {
+	f := newFirmware(t)
+	d := f.started()
+	for s, name := range statusNames {
+		f.answer = func(in message, n int) message {
+			return make(message, n).set("status", 0, 31, 24, uint32(s)).set("syndrome", 4, 31, 0, 0xABCD1234)
+		}
+		err := d.run(command(opCreateSQ, 0, 0x110))
+		for _, want := range []string{"CREATE_SQ (0x904)", name, "0xabcd1234"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("status %#02x: %v lacks %q", uint8(s), err, want)
+			}
+		}
+		if !errors.Is(err, nic.ErrHardware) || !refused(err) {
+			t.Errorf("status %#02x: %v is no refusal", uint8(s), err)
+		}
+	}
+}
+
+func TestCommandDelivery(t *testing.T) {
+	for s, name := range deliveryNames {
+		f := newFirmware(t)
+		d := f.started()
+		f.spoil = func(e []byte, _ [][]byte) { e[entryStatus] = byte(s) << 1 }
+		if err := d.run(command(opInitHCA, 0, 0x10)); err == nil || !strings.Contains(err.Error(), name) || !errors.Is(err, nic.ErrHardware) || refused(err) {
+			t.Errorf("delivery status %#02x: %v", uint8(s), err)
+		}
+	}
+	for name, spoil := range map[string]func(e []byte, boxes [][]byte){
+		"token":     func(e []byte, _ [][]byte) { e[entryToken]++ },
+		"block":     func(_ []byte, b [][]byte) { b[3][boxNumber+3] ^= 1 },
+		"box token": func(_ []byte, b [][]byte) { b[8-1][boxToken] ^= 0x80 },
+	} {
+		f := newFirmware(t)
+		d := f.started()
+		f.spoil = spoil
+		if _, err := d.exec(command(opQueryHCACap, 0, 0x10), 0x1010); !errors.Is(err, nic.ErrHardware) || refused(err) {
+			t.Errorf("wrong %s: %v", name, err)
+		}
+	}
+}
+
+// A command without an answer is the last, and its error says which it was and what the device says of itself.
+func TestCommandTimeout(t *testing.T) {
+	defer func(d time.Duration) { commandTimeout = d }(commandTimeout)
+	commandTimeout = 20 * time.Millisecond
+	f := newFirmware(t)
+	d := f.started()
+	f.put(regHealthSynd, 0x0A<<16|0x1234)
+	f.answer = func(message, int) message { return nil }
+	err := d.run(command(opTeardownHCA, 0, 0x10))
+	for _, want := range []string{"TEARDOWN_HCA", "ICM fetch PCI error", "0x1234", "reset required false"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v lacks %q", err, want)
+		}
+	}
+	sent := len(f.sent)
+	if again := d.run(command(opInitHCA, 0, 0x10)); !errors.Is(err, nic.ErrTimeout) || again != err || len(f.sent) != sent {
+		t.Errorf("after a time-out: %v, %d commands sent", again, len(f.sent)-sent)
+	}
+}
+
+// A command to a device that left, was reset or asks to be does not wait for the time-out.
+func TestCommandGone(t *testing.T) {
+	defer func(d time.Duration) { commandTimeout = d }(commandTimeout)
+	commandTimeout = time.Hour
+	for name, lose := range map[string]func(f *firmware){
+		"removed": func(f *firmware) { f.removed = true },
+		"reset":   func(f *firmware) { f.master = false },
+		"sick": func(f *firmware) {
+			f.put(regHealthSynd, 0x0A<<16)
+			f.put(regHealthRFR, healthRFR)
+		},
+	} {
+		f := newFirmware(t)
+		d := f.started()
+		f.answer = func(message, int) message { lose(f); return nil }
+		err := d.run(command(opInitHCA, 0, 0x10))
+		if name == "removed" && !errors.Is(err, nic.ErrGone) || name != "removed" && !errors.Is(err, nic.ErrHardware) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestInitializationSegment(t *testing.T) {
+	defer func(d time.Duration) { initTimeout = d }(initTimeout)
+	initTimeout = 20 * time.Millisecond
+	for name, c := range map[string]struct {
+		spoil func(f *firmware)
+		is    error
+		says  string
+	}{
+		"initializing": {func(f *firmware) { f.put(regInitializing, initializing) }, nic.ErrTimeout, "still initializing"},
+		"revision":     {func(f *firmware) { f.put(regCmdifRev, 4<<16) }, nic.ErrHardware, "revision 4, this driver knows 5"},
+		"one entry":    {func(f *firmware) { f.put(regCmdqAddrLow, 6) }, nic.ErrHardware, "2^0 entries"},
+		"long queue":   {func(f *firmware) { f.put(regCmdqAddrLow, 5<<4|8) }, nic.ErrHardware, "2^8 bytes"},
+		"all ones":     {func(f *firmware) { f.removed = true }, nic.ErrGone, "all ones"},
+	} {
+		f := newFirmware(t)
+		d := f.device()
+		c.spoil(f)
+		if err := d.commands.start(d.card.Arena); !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %q", name, err, c.says)
+		}
+	}
+}
+
+// Firmware may ask for pages while it works on a command, and completes it only then. It gets them through an entry of their
+// own.
+func TestPagesDuringCommand(t *testing.T) {
+	f := newFirmware(t)
+	d := f.started()
+	if err := d.createEQ(); err != nil {
+		t.Fatal(err)
+	}
+	var waiting []byte
+	f.seen = func(e []byte, _, _ [][]byte) {
+		if opcode(binary.BigEndian.Uint16(e[entryIn:])) == opCreateCQ {
+			waiting = e
+		}
+	}
+	f.answer = func(in message, n int) message {
+		switch in.opcode() {
+		case opCreateCQ:
+			e := d.events.mem[0:eqeSize]
+			e[eqeType] = eventPageRequest
+			binary.BigEndian.PutUint32(e[eqeData+4:], 600) // more than one command holds
+			e[eqeOwner] = 0
+			return nil
+		case opManagePages:
+			if d.pages.held() == 600 {
+				waiting[entryStatus] = 0
+			}
+		}
+		return make(message, n)
+	}
+	if err := d.run(command(opCreateCQ, 0, 0x110)); err != nil {
+		t.Fatal(err)
+	}
+	if n := d.pages.held(); n != 600 || d.events.pageRequests.Load() != 1 {
+		t.Errorf("firmware has %d pages, want 600", n)
+	}
+}
+
+// Pages that the host does not have are refused in words that firmware understands; those it gives back must be its own.
+func TestPagesRefused(t *testing.T) {
+	f := newFirmware(t)
+	d := f.started()
+	d.pages.limit = 10
+	if err := d.givePages(3, 11); err == nil || !strings.Contains(err.Error(), "11 pages") {
+		t.Errorf("%v", err)
+	}
+	if last := f.sent[len(f.sent)-1]; last.opcode() != opManagePages || last.opMod() != pagesCantGive || last.get(0x08, 15, 0) != 3 {
+		t.Errorf("sent % x", last)
+	}
+	if err := d.givePages(0, 10); err != nil {
+		t.Fatal(err)
+	}
+	given := f.sent[len(f.sent)-1]
+	f.answer = func(in message, n int) message {
+		out := make(message, n).set("output_num_entries", 0x08, 31, 0, 1)
+		return out.set64(0x10, given.get64(0x10))
+	}
+	if n, err := d.reclaimPages(0, 5); n != 1 || err != nil || d.pages.held() != 9 {
+		t.Errorf("%d pages, %v", n, err)
+	}
+	if _, err := d.reclaimPages(0, 5); !errors.Is(err, nic.ErrHardware) || !strings.Contains(err.Error(), "did not have") {
+		t.Errorf("a page given back twice: %v", err)
+	}
+	f.answer = func(in message, n int) message { return make(message, n).set("output_num_entries", 0x08, 31, 0, 6) }
+	if _, err := d.reclaimPages(0, 5); !errors.Is(err, nic.ErrHardware) {
+		t.Errorf("more pages than asked for: %v", err)
+	}
+	f.answer = func(in message, n int) message { return make(message, n).set("status", 0, 31, 24, 8) }
+	if err := d.givePages(0, 1); !refused(err) || d.pages.held() != 9 {
+		t.Errorf("refused by firmware: %v, %d held", err, d.pages.held())
+	}
+}
+
+func TestMessageFields(t *testing.T) {
+	m := make(message, 16).set("a", 4, 31, 28, 9).set("b", 4, 23, 0, 0xABCDEF).set("c", 8, 31, 0, 0xFFFFFFFF)
+	if !slices.Equal(m, message{0, 0, 0, 0, 0x90, 0xAB, 0xCD, 0xEF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0}) || m.get(4, 31, 28) != 9 || m.get(4, 15, 8) != 0xCD {
+		t.Errorf("% x", m)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a value that does not fit is taken")
+		}
+	}()
+	m.set("d", 4, 27, 24, 16)
+}

@@ -1,0 +1,54 @@
+package mlx5_test
+
+import (
+	"testing"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
+	"github.com/rebound-nic/rebound/proof/nictest"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/mlx5sim"
+)
+
+// harness is the suite's view of the driver on its model.
+func harness(profile mlx5sim.Profile, own mlx5.Options) nictest.Harness {
+	return nictest.Harness{
+		Model: func() sim.Model { return mlx5sim.New(mlx5sim.Options{Profile: profile}) },
+		Open: func(fn pci.Function, o nic.Options) (nic.Device, error) {
+			d, err := mlx5.Open(fn, o, own)
+			if err != nil {
+				return nil, err
+			}
+			return d, nil
+		},
+		Poll: func(d nic.Device, q int, r *fastpath.Responder) int { return d.(*mlx5.Device).Queue(q).Poll(r) },
+		Ring: 64, Queues: 4, MTU: 9000,
+	}
+}
+
+func TestConformance(t *testing.T) { nictest.Run(t, harness(mlx5sim.ConnectX4, mlx5.Options{})) }
+
+// The same where nothing is pushed: the other way to the wire.
+func TestConformanceWithoutPush(t *testing.T) {
+	h := harness(mlx5sim.ConnectX4, mlx5.Options{Push: "off"})
+	h.Lacks = slow("waits for time-outs that are the same with push")
+	nictest.Run(t, h)
+}
+
+func slow(why string) map[string]string {
+	return map[string]string{"lost write": why, "stalled": why, "stalled while opening": why}
+}
+
+// One newer physical function, which needs no headers in its WQEs, and one virtual function. What all others differ in is in
+// TestEveryID.
+func TestConformanceOfOthers(t *testing.T) {
+	for name, p := range map[string]mlx5sim.Profile{"ConnectX-6 Dx": mlx5sim.ConnectX6Dx, "ConnectX VF": mlx5sim.ConnectXVF} {
+		t.Run(name, func(t *testing.T) {
+			h := harness(p, mlx5.Options{})
+			h.Lacks = slow("waits for time-outs that are the same for a ConnectX-4")
+			nictest.Run(t, h)
+		})
+	}
+}

@@ -1,0 +1,188 @@
+package mlx5
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+const (
+	vendorMellanox = 0x15B3
+
+	maxPages = 256 << 10 // 1 GiB: what firmware may ask for
+)
+
+var limits = kit.Limits{
+	Driver: "mlx5", Ring: 512, MinRing: 64, MaxRing: 4096,
+	MTU: 1500, MinMTU: 68, MaxMTU: 9978 /* frames of 10000 bytes with two tags */, Queues: 64,
+}
+
+// models are what the package drives; a virtual function shares all but the port's registers with its physical one.
+var models = map[uint16]struct {
+	name    string
+	virtual bool
+}{
+	0x1013: {"ConnectX-4", false}, 0x1014: {"ConnectX-4 VF", true},
+	0x1015: {"ConnectX-4 Lx", false}, 0x1016: {"ConnectX-4 Lx VF", true},
+	0x1017: {"ConnectX-5", false}, 0x1018: {"ConnectX-5 VF", true},
+	0x1019: {"ConnectX-5 Ex", false}, 0x101A: {"ConnectX-5 Ex VF", true},
+	0x101B: {"ConnectX-6", false}, 0x101C: {"ConnectX-6 VF", true},
+	0x101D: {"ConnectX-6 Dx", false}, 0x101E: {"ConnectX VF", true},
+	0x101F: {"ConnectX-6 Lx", false},
+	0x1021: {"ConnectX-7", false},
+	0xA2D2: {"BlueField", false}, 0xA2D3: {"BlueField VF", true},
+	0xA2D6: {"BlueField-2", false},
+	0xA2DC: {"BlueField-3", false},
+}
+
+// Supports reports whether the package drives a function with this identity, and under what name.
+func Supports(id pci.ID) (name string, ok bool) {
+	m, ok := models[id.Device]
+	return "NVIDIA " + m.name, ok && id.Vendor == vendorMellanox
+}
+
+// Device is an open ConnectX.
+type Device struct {
+	card    kit.Card
+	own     Options
+	bar, wc *mmio.Window // initialization segment; doorbells
+	barSize uint64
+	model   string
+	virtual bool
+	pushMax int
+
+	commands *commandQueue
+	pages    *pagePool
+	steps    []step
+	lacks    []string // what the device lacks, for Notes
+
+	// What the device said of itself, and what was made on it.
+	caps             capabilities
+	minInline        uint32
+	uar              uar
+	pd, td, tis      uint32
+	lkey, counterSet uint32
+	l2Entries        int
+	events           eventQueue
+	queues           []*Queue
+	steering         steering
+
+	wanted   atomic.Pointer[kit.Symptom] // what an event said
+	sends    []kit.Progress
+	health   kit.Progress
+	syndrome uint32 // as the watch saw it last
+	mended   atomic.Uint64
+}
+
+// Open resets the function, programs it and starts its queues. It takes fn over: Close closes it, and so does an Open that
+// fails. The link need not be up.
+func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
+	d := &Device{own: own}
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Look: d.look, Restart: d.restart, Release: d.release}); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *Device) open() (err error) {
+	id := d.card.Fn.ID()
+	var ok bool
+	if d.model, ok = Supports(id); !ok {
+		return d.card.Errorf("%w: %v is not a ConnectX-4 or later", nic.ErrNoDevice, id)
+	}
+	d.virtual = models[id.Device].virtual
+	if err := d.own.check(); err != nil {
+		return d.card.Errorf("%w", err)
+	}
+	d.listen(d.card.Options)
+	if err := pci.SplitWC(d.card.Fn, 0, firstUAR); err != nil {
+		return err
+	}
+	if d.bar, err = d.card.Fn.BAR(0); err != nil {
+		return err
+	}
+	if d.wc, err = d.card.Fn.BARWC(0); err != nil {
+		return err
+	}
+	d.barSize = d.wc.Size()
+	if d.barSize < firstUAR+uarPage {
+		return d.card.Errorf("BAR 0 is %#x bytes, expected %#x or more", d.barSize, firstUAR+uarPage)
+	}
+	d.sends = make([]kit.Progress, d.card.Options.Queues)
+	if err := d.start(); err != nil {
+		return err
+	}
+	t, err := d.counts()
+	d.card.Totals.Start(t) // what was counted before is not ours
+	return err
+}
+
+// window is where a UAR is mapped.
+func (d *Device) window(u uar) *mmio.Window {
+	if u.off < firstUAR {
+		return d.bar
+	}
+	return d.wc
+}
+
+// Info describes the device.
+func (d *Device) Info() (i nic.Info) {
+	d.card.Undisturbed(func() {
+		v := d.commands.read(regFwRev)
+		n := d.card.Options.RingSize
+		i = d.card.Info(fmt.Sprintf("%s (%v), firmware %d.%d.%04d", d.model, d.card.Fn.ID(), v&0xFFFF, v>>16, d.commands.read(regCmdifRev)&0xFFFF),
+			d.pushName(), slices.Concat(d.lacks, d.pushNotes(), []string{fmt.Sprintf("queues of %d slots and %d blocks, a completion of sends "+
+				"asked for once in %d blocks, completions neither compressed nor moderated", n, n*maxBlocks, d.queues[0].askEvery)})...)
+	})
+	return i
+}
+
+// Queue returns the rings of queue n, for benchmarks and stepped tests that call Poll themselves.
+func (d *Device) Queue(n int) *Queue { return d.queues[n] }
+
+// Serve polls queue until stop is set.
+func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) error {
+	if err := d.card.Enter(queue); err != nil {
+		return err
+	}
+	defer d.card.Gate.Leave()
+	q := d.queues[queue]
+	t := polling.TSC()
+	for !stop.Load() {
+		t = r.Loop.Pass(t, q.Poll(r))
+		if d.card.Gate.Closed() {
+			if err := d.card.Gate.Park(); err != nil {
+				return err
+			}
+			t = polling.TSC()
+		}
+	}
+	return nil
+}
+
+// Send pushes or posts a copy of frame on queue 0 now.
+func (d *Device) Send(frame []byte) error {
+	if err := d.card.Sending(frame); err != nil {
+		return err
+	}
+	return d.queues[0].send(frame)
+}
+
+// Recv copies the next frame of queue 0 into buf.
+func (d *Device) Recv(buf []byte) (int, int64, error) {
+	if err := d.card.Gate.Call(); err != nil {
+		return 0, 0, err
+	}
+	n, at := d.queues[0].recv(buf)
+	return d.card.Received(buf, n, at)
+}
+
+// Close stops the device and gives everything back.
+func (d *Device) Close() error { return d.card.Close() }

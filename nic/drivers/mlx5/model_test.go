@@ -1,0 +1,375 @@
+package mlx5_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/mlx5sim"
+)
+
+// The mode that is in force is proven and told, in each push mode.
+func TestPushModes(t *testing.T) {
+	for _, c := range []struct{ push, want string }{
+		{"", "blueflame full"}, {"full", "blueflame full"}, {"header", "blueflame header"}, {"off", "doorbell off"},
+	} {
+		t.Run(c.push, func(t *testing.T) {
+			x := newRig(t, mlx5sim.Options{})
+			x.own.Push = c.push
+			x.open(nic.Options{})
+			defer x.close()
+			i := x.dev.Info()
+			if i.Push != c.want {
+				t.Errorf("push %q, want %q\n%s", i.Push, c.want, list(i.Notes))
+			}
+			t.Logf("%s, %s\n%s", i.Model, i.Push, list(i.Notes))
+			for _, n := range []int{60, 98, 99, 226, 227, 1514} {
+				x.exchange(40, n)
+			}
+		})
+	}
+}
+
+// cost is what n frames of a size cost the device on the bus once the driver has settled in, one at a time on the wire.
+func cost(t testing.TB, push string, size, n int, answered bool) sim.Counts {
+	x := newRig(t, mlx5sim.Options{})
+	x.own.Push = push
+	x.open(nic.Options{})
+	defer x.close()
+	if !answered { // another address: the frame is received, looked at and dropped
+		r, err := fastpath.New(fastpath.Config{MAC: ourMAC, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.3/24")}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.resp[0] = r
+	}
+	want := 0
+	if answered {
+		want = 1
+	}
+	exchange := func(n int) {
+		for range n {
+			x.ping(ourMAC, size, -1)
+			x.settle()
+			if got := x.received(); got != want {
+				t.Fatalf("%d replies to a frame of %d bytes, want %d", got, size, want)
+			}
+		}
+	}
+	exchange(256)
+	before := x.port.Counts()
+	exchange(n)
+	return x.port.Counts().Since(before)
+}
+
+// The bus cost of a reply, by frame size on both sides of each edge, is what BlueFlame is for. What receiving costs is
+// measured by frames that nobody answers, and taken off.
+func TestBusCost(t *testing.T) {
+	const n = 256
+	for _, c := range []struct {
+		push  string
+		size  int
+		reads float64 // DMA reads from the request's arrival to the wire
+		mmio  float64 // BlueFlame blocks of 64 bytes, or doorbells
+	}{
+		{"full", 60, 0, 2}, {"full", 64, 0, 2}, {"full", 98, 0, 2}, {"full", 99, 0, 3}, {"full", 226, 0, 4}, {"full", 227, 1, 1}, {"full", 1514, 1, 1},
+		{"header", 60, 1, 1}, {"header", 98, 1, 1}, {"header", 1514, 1, 1},
+		{"off", 60, 2, 1}, {"off", 98, 2, 1}, {"off", 99, 2, 1}, {"off", 1514, 2, 1},
+	} {
+		idle, with := cost(t, c.push, c.size, n, false), cost(t, c.push, c.size, n, true)
+		per := func(a, b uint64) float64 { return float64(int64(a-b)) / n }
+		reads, writes, mmio := per(with.DMARead, idle.DMARead), per(with.DMAWrite, idle.DMAWrite), per(with.MMIOWrite, idle.MMIOWrite)
+		t.Logf("%-6s %4d bytes: %.2f DMA reads, %.2f DMA writes (completions), %.2f MMIO writes a reply", c.push, c.size, reads, writes, mmio)
+		if reads > c.reads+0.02 || c.reads > 0 && reads < c.reads-0.02 || mmio > c.mmio+0.06 || mmio < c.mmio-0.06 { // the watch writes too, by the clock
+			t.Errorf("%s, %d bytes: %.2f DMA reads and %.2f MMIO writes a reply, want %v and %v", c.push, c.size, reads, mmio, c.reads, c.mmio)
+		}
+		if with.MMIORead != 0 || writes > 0.5 {
+			t.Errorf("%s, %d bytes: %d MMIO reads, %.2f DMA writes a reply", c.push, c.size, with.MMIORead, writes)
+		}
+	}
+}
+
+// PushMax moves the edge.
+func TestPushMax(t *testing.T) {
+	x := newRig(t, mlx5sim.Options{})
+	x.own.PushMax = 98
+	x.open(nic.Options{})
+	defer x.close()
+	x.exchange(20, 98)
+	x.exchange(30, 99)
+	s := x.stats()
+	if s.Extra["queue_0_pushed_whole"] != 20 || s.Extra["queue_0_pointed"] != 30 {
+		t.Errorf("pushed whole and pointed to: %v", s.Extra)
+	}
+}
+
+// Each command that firmware may refuse while the device is opened is an error that names it, or one that the driver can do
+// without; nothing is left of the attempt.
+func TestEachCommandRefused(t *testing.T) {
+	var all []uint16
+	x := newRig(t, mlx5sim.Options{Status: func(op uint16) (uint8, uint32) {
+		if !slices.Contains(all, op) {
+			all = append(all, op)
+		}
+		return 0, 0
+	}})
+	x.open(nic.Options{Queues: 2})
+	opened := len(all)
+	x.close()
+	if len(all) < 45 {
+		t.Errorf("only %d commands were seen", len(all))
+	}
+	for _, bad := range all[:opened] {
+		x := newRig(t, mlx5sim.Options{Status: func(op uint16) (uint8, uint32) {
+			if op == bad {
+				return 3, 0xBADBAD
+			}
+			return 0, 0
+		}})
+		err := x.tryOpen(nic.Options{Queues: 2})
+		if err == nil {
+			if i := x.dev.Info(); !strings.Contains(list(i.Notes), "0x00badbad") && bad != 0x10D {
+				t.Errorf("command %#x is refused, and Info does not tell: %s", bad, list(i.Notes))
+			}
+			t.Logf("%#x can be done without", bad)
+			x.close()
+		} else if !errors.Is(err, nic.ErrHardware) || !strings.Contains(err.Error(), fmt.Sprintf("(%#x)", bad)) || !strings.Contains(err.Error(), "bad parameter") {
+			t.Errorf("command %#x is refused: %v", bad, err)
+		}
+		if x.port.Mappings() != 0 || x.port.BusMaster() {
+			t.Errorf("command %#x is refused: %d mappings, bus mastering %v", bad, x.port.Mappings(), x.port.BusMaster())
+		}
+	}
+}
+
+// A command that is never completed ends Open in time, with its name.
+func TestCommandWithheld(t *testing.T) {
+	for op, name := range map[uint16]string{0x104: "ENABLE_HCA", 0x108: "MANAGE_PAGES", 0x102: "INIT_HCA", 0x802: "ALLOC_UAR", 0x301: "CREATE_EQ",
+		0x904: "CREATE_SQ", 0x936: "SET_FLOW_TABLE_ENTRY"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := newRig(t, mlx5sim.Options{Withhold: func(o uint16) bool { return o == op }})
+			if err := x.tryOpen(nic.Options{}); !errors.Is(err, nic.ErrTimeout) || !strings.Contains(err.Error(), name) {
+				t.Errorf("%v", err)
+			}
+			if x.port.Mappings() != 0 || x.port.BusMaster() {
+				t.Errorf("%d mappings, bus mastering %v", x.port.Mappings(), x.port.BusMaster())
+			}
+		})
+	}
+}
+
+func TestFirmwareThatDoesNotStart(t *testing.T) {
+	for name, c := range map[string]struct {
+		o    mlx5sim.Options
+		is   error
+		says string
+	}{
+		"booting":   {mlx5sim.Options{Initializing: -1}, nic.ErrTimeout, "still initializing"},
+		"BlueField": {mlx5sim.Options{EmbeddedCPU: true}, errors.ErrUnsupported, "BlueField's own processor"},
+		"revision":  {mlx5sim.Options{InterfaceRev: 4}, nic.ErrHardware, "revision 4"},
+		"pages":     {mlx5sim.Options{NoPages: true}, nic.ErrHardware, "MANAGE_PAGES"},
+	} {
+		x := newRig(t, c.o)
+		if err := x.tryOpen(nic.Options{}); !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	x := newRig(t, mlx5sim.Options{Initializing: 50}) // slow, not dead
+	x.open(nic.Options{})
+	x.exchange(3, 98)
+	x.close()
+}
+
+// A port that is another function's to set refuses its registers: the driver goes on.
+func TestPortOfAnother(t *testing.T) {
+	asked := 0
+	x := newRig(t, mlx5sim.Options{Status: func(op uint16) (uint8, uint32) {
+		const accessReg = 0x805
+		if op != accessReg {
+			return 0, 0
+		}
+		if asked++; asked == 1 { // the host's endianness
+			return 0, 0
+		}
+		return 5, 0x305684 // as ConnectX-7 in closed systems
+	}})
+	x.open(nic.Options{})
+	x.exchange(3, 98)
+	x.close()
+	x.port.ForgetViolations()
+}
+
+// The firmware's pages come and go while frames are answered, and all are back when the driver has closed.
+func TestPagesUnderTraffic(t *testing.T) {
+	x := newRig(t, mlx5sim.Options{})
+	x.open(nic.Options{})
+	start, _ := x.model.Pages()
+	for _, n := range []int{700, -500, 3, -100} {
+		x.exchange(5, 98)
+		x.model.RequestPages(n)
+		x.busy(func() {
+			x.await(func() bool {
+				var s nic.Stats
+				err := x.dev.ReadStats(&s)
+				return err != nil || s.Extra["firmware_pages"] == uint64(start+n)
+			})
+		})
+		if owned, _ := x.model.Pages(); owned != start+n {
+			t.Fatalf("%d pages were requested: firmware has %d, had %d\n%s", n, owned, start, x.logs.String())
+		}
+		start += n
+	}
+	x.exchange(5, 98)
+	var s nic.Stats
+	await.Holds(func() bool { // the driver counts one when its command is over, which is after the firmware has the pages
+		s = x.stats()
+		return s.Extra["page_requests"] == 4
+	})
+	if s.Extra["page_requests"] != 4 || s.Extra["firmware_pages"] != uint64(start) {
+		t.Errorf("%v", s.Extra)
+	}
+	x.close()
+}
+
+// serve runs the driver's own loop with the device running, and f beside it.
+func (x *rig) serve(f func()) (err error) {
+	x.Helper()
+	x.busy(func() {
+		var stop atomic.Bool
+		end := make(chan error, 1)
+		go func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			end <- x.dev.Serve(0, &stop, x.resp[0])
+		}()
+		f()
+		stop.Store(true)
+		err = <-end
+	})
+	return err
+}
+
+func (x *rig) await(f func() bool) {
+	x.Helper()
+	if !await.Holds(f) {
+		x.Errorf("does not come\n%s", x.logs.String())
+	}
+}
+
+// answers waits until a ping is answered.
+func (x *rig) answers(size int) {
+	x.Helper()
+	x.await(func() bool {
+		if x.received() > 0 {
+			return true
+		}
+		x.ping(ourMAC, size, -1)
+		return false
+	})
+}
+
+// What goes wrong in the device in mid-traffic is told in words, counted and mended: a send queue by itself, all else by a
+// restart, without losing the process.
+func TestMended(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil  func(x *rig)
+		says   string
+		resets uint64
+		mended uint64
+	}{
+		"send error":    {func(x *rig) { x.model.FailNextSend(0x04) }, "send completion with error: syndrome 0x04 local protection error", 0, 1},
+		"receive error": {func(x *rig) { x.model.FailNextReceive(0x01) }, "receive completion with error: syndrome 0x01 local length error", 1, 0},
+		"compressed":    {func(x *rig) { x.model.CompressNext() }, "compressed, which was not asked for", 1, 0},
+		"sick":          {func(x *rig) { x.model.Fatal(0x08) }, "unrecoverable hardware error", 1, 0},
+		"reset":         {func(x *rig) { x.fn.Reset() }, "bus mastering is off", 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) { // not at once: each has two goroutines that poll
+			x := newRig(t, mlx5sim.Options{})
+			x.open(nic.Options{})
+			x.exchange(30, 98)
+			x.exchange(10, 500)
+			before := x.stats()
+			c.spoil(x)
+			err := x.serve(func() {
+				x.answers(98)
+				x.answers(98)
+				x.await(func() bool {
+					x.ping(ourMAC, 98, -1)
+					return strings.Contains(x.logs.String(), c.says)
+				})
+				x.await(func() bool {
+					var s nic.Stats
+					return x.dev.ReadStats(&s) == nil && s.Resets == c.resets && s.Extra["send_queue_resets"] == c.mended
+				})
+				x.answers(98)
+				x.answers(700)
+			})
+			if err != nil {
+				t.Errorf("Serve: %v", err)
+			}
+			x.port.ForgetViolations() // of frames that were under way
+			x.settle()
+			x.received()
+			x.exchange(70, 98)
+			x.exchange(70, 700)
+			if s := x.stats(); s.TxFrames < before.TxFrames+140 || s.RxFrames < before.RxFrames+140 {
+				t.Errorf("totals went from %+v to %+v", before, s)
+			}
+			x.close()
+		})
+	}
+}
+
+// A command that firmware does not complete any more is the last: the watch restarts the card, and it answers again.
+func TestStuckCommand(t *testing.T) {
+	var stuck atomic.Bool
+	x := newRig(t, mlx5sim.Options{Withhold: func(op uint16) bool { return op == 0x770 && stuck.Load() }}) // QUERY_VPORT_COUNTER
+	x.open(nic.Options{})
+	x.exchange(10, 98)
+	if err := x.serve(func() {
+		stuck.Store(true)
+		var s nic.Stats
+		err := x.dev.ReadStats(&s)
+		stuck.Store(false)
+		if !errors.Is(err, nic.ErrTimeout) || !strings.Contains(err.Error(), "QUERY_VPORT_COUNTER") {
+			t.Errorf("%v", err)
+		}
+		x.await(func() bool { return x.dev.ReadStats(&s) == nil && s.Extra["resets_command_stuck"] == 1 })
+		x.answers(98)
+	}); err != nil {
+		t.Error(err)
+	}
+	x.port.ForgetViolations() // of frames that were under way
+	x.settle()
+	x.received()
+	x.exchange(70, 98)
+	x.close()
+}
+
+func TestWrongOptions(t *testing.T) {
+	for _, own := range []mlx5.Options{{Push: "llq"}, {PushMax: -1}} {
+		x := newRig(t, mlx5sim.Options{})
+		x.own = own
+		if err := x.tryOpen(nic.Options{}); err == nil || x.port.Mappings() != 0 {
+			t.Errorf("%+v: %v, %d mappings", own, err, x.port.Mappings())
+		}
+	}
+	for _, o := range []nic.Options{{RingSize: 100}, {RingSize: 32}, {RingSize: 8192}, {MTU: 20000}, {MTU: 60}, {Queues: 1000},
+		{MAC: [6]byte{1, 2, 3, 4, 5, 6}}} {
+		x := newRig(t, mlx5sim.Options{})
+		if err := x.tryOpen(o); err == nil || x.port.Mappings() != 0 {
+			t.Errorf("%+v: %v, %d mappings", o, err, x.port.Mappings())
+		}
+	}
+}

@@ -1,0 +1,297 @@
+package mlx5
+
+import (
+	"fmt"
+	"math/bits"
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/kit"
+)
+
+// create sends a command that makes an object, remembers the one that destroys it, and returns the object's number, which
+// both have in the same place.
+func (d *Device) create(in message, destroy opcode, hi int) (uint32, error) {
+	out, err := d.exec(in, 0x10)
+	if err != nil {
+		return 0, err
+	}
+	n := out.get(0x08, hi, 0)
+	d.done(destroy.String(), func() error {
+		return d.run(command(destroy, 0, 0x10).set("number", 0x08, hi, 0, n))
+	})
+	return n, nil
+}
+
+// uar is a page of doorbells.
+type uar struct {
+	number uint32
+	off    uint64 // in BAR 0
+}
+
+// startCommon makes what all queues share: a page of doorbells, the event queue, protection and transport domains, the key
+// to all memory, and the counter of frames that found no buffer.
+func (d *Device) startCommon() error {
+	if d.caps.driverVersion {
+		in := command(opSetDriverVersion, 0, 0x50)
+		copy(in[0x10:], "Linux,rebound,1.0.0")
+		if err := d.run(in); err != nil && !refused(err) {
+			return err
+		}
+	}
+	var err error
+	if d.uar, err = d.allocUAR(); err != nil {
+		return err
+	}
+	if err := d.createEQ(); err != nil {
+		return err
+	}
+	if d.pd, err = d.create(command(opAllocPD, 0, 0x10), opDeallocPD, 23); err != nil {
+		return err
+	}
+	if d.td, err = d.create(command(opAllocTD, 0, 0x10), opDeallocTD, 23); err != nil {
+		return err
+	}
+	if err := d.memoryKey(); err != nil {
+		return err
+	}
+	d.counterSet, err = d.create(command(opAllocQCounter, 0, 0x10), opDeallocQCounter, 7)
+	return err
+}
+
+func (d *Device) allocUAR() (u uar, err error) {
+	if u.number, err = d.create(command(opAllocUAR, 0, 0x10), opDeallocUAR, 23); err != nil {
+		return u, err
+	}
+	u.off = uint64(u.number) * uarPage
+	if u.off < initSegment || u.off+uarPage > d.barSize {
+		return u, d.card.Errorf("%w: firmware gave UAR page %#x, BAR 0 has %#x bytes", nic.ErrHardware, u.number, d.barSize)
+	}
+	return u, nil
+}
+
+// memoryKey makes a key to all memory by address, as the IOMMU lets through. Where firmware has none to give, the reserved
+// key does the same.
+func (d *Device) memoryKey() error {
+	in := command(opCreateMKey, 0, 0x110)
+	in.at(0x10).
+		set("lw", 0x00, 11, 11, 1).
+		set("lr", 0x00, 10, 10, 1).
+		set("access_mode", 0x00, 9, 8, 0). // PA: physical addresses
+		set("qpn", 0x04, 31, 8, 0xFFFFFF). // any queue
+		set("length64", 0x0C, 31, 31, 1).
+		set("pd", 0x0C, 23, 0, d.pd)
+	index, err := d.create(in, opDestroyMKey, 23)
+	if err == nil {
+		d.lkey = index << 8 // mkey_7_0 is 0
+		return nil
+	}
+	if !refused(err) {
+		return err
+	}
+	out, second := d.exec(command(opQuerySpecial, 0, 0x10), 0x10)
+	if second != nil {
+		return fmt.Errorf("%w, and the reserved key: %w", err, second)
+	}
+	d.lkey = out.get(0x0C, 31, 0)
+	d.lacks = append(d.lacks, fmt.Sprintf("no memory key of its own, the reserved one is used: %v", err))
+	return nil
+}
+
+func log2(n uint32) uint32 { return uint32(bits.TrailingZeros32(n)) }
+
+// createCQ makes a completion queue of 64-byte entries that raises no events and compresses nothing.
+func (d *Device) createCQ(entries uint32, record uint64) (cqn uint32, mem unsafe.Pointer, err error) {
+	if log2(entries) > d.caps.logMaxCQ {
+		return 0, nil, d.card.Errorf("completion queue of %d entries, the device takes up to 2^%d", entries, d.caps.logMaxCQ)
+	}
+	b, err := d.card.Block(int(entries)*cqeSize, 4096)
+	if err != nil {
+		return 0, nil, err
+	}
+	mem = kit.Pointer(b)
+	emptyCQ(mem, entries)
+	in := command(opCreateCQ, 0, 0x110)
+	in.at(0x10).
+		set("cqe_sz", 0x00, 23, 21, 0). // 64 bytes
+		set("log_cq_size", 0x0C, 28, 24, log2(entries)).
+		set("uar_page", 0x0C, 23, 0, d.uar.number).
+		set("c_eqn", 0x14, 31, 0, d.events.eqn).
+		set("log_page_size", 0x18, 28, 24, 0).
+		set64(0x38, record)
+	cqn, err = d.create(in.pages(b.IOVA, len(b.Bytes)), opDestroyCQ, 23)
+	return cqn, mem, err
+}
+
+// workQueue writes the part of a context that send and receive queues share (PRM, Work Queue Context).
+func (d *Device) workQueue(wq message, logStride, entries uint32, record uint64) message {
+	return wq.
+		set("wq_type", 0x00, 31, 28, 1). // cyclic
+		set("pd", 0x08, 23, 0, d.pd).
+		set64(0x10, record).
+		set("log_wq_stride", 0x20, 19, 16, logStride).
+		set("log_wq_pg_sz", 0x20, 12, 8, 0).
+		set("log_wq_sz", 0x20, 4, 0, log2(entries))
+}
+
+// Queue states (PRM, SQ and RQ Context).
+const (
+	stateRST = 0
+	stateRDY = 1
+	stateERR = 3
+)
+
+func (d *Device) createSQ(q *Queue, record uint64) error {
+	entries := q.txMask + 1
+	if log2(entries) > d.caps.logMaxWQ {
+		return d.card.Errorf("send queue of %d blocks, the device takes up to 2^%d", entries, d.caps.logMaxWQ)
+	}
+	b, err := d.card.Block(int(entries)*wqebb, 4096)
+	if err != nil {
+		return err
+	}
+	q.wq.Base = kit.Pointer(b)
+	in := command(opCreateSQ, 0, 0x110)
+	ctx := in.at(0x20).
+		set("flush_in_error_en", 0x00, 28, 28, 1).
+		set("state", 0x00, 23, 20, stateRST).
+		set("ts_format", 0x00, 5, 4, timestampFormat(d.caps.sqTimestamps)).
+		set("cqn", 0x08, 23, 0, q.txCQN).
+		set("tis_lst_sz", 0x20, 31, 16, 1).
+		set("tis_num_0", 0x2C, 23, 0, d.tis)
+	if d.caps.inlineMode == inlineVport {
+		ctx.set("min_wqe_inline_mode", 0x00, 26, 24, d.minInline)
+	}
+	d.workQueue(ctx.at(0x30), log2(wqebb), entries, record).set("uar_page", 0x0C, 23, 0, q.uar.number)
+	q.sqn, err = d.create(in.pages(b.IOVA, len(b.Bytes)), opDestroySQ, 23)
+	return err
+}
+
+func (d *Device) createRQ(q *Queue, record uint64) error {
+	entries := q.mask + 1
+	b, err := d.card.Block(int(entries)*rxWQE, 4096)
+	if err != nil {
+		return err
+	}
+	q.rq = kit.Pointer(b)
+	in := command(opCreateRQ, 0, 0x110)
+	ctx := in.at(0x20).
+		set("vsd", 0x00, 28, 28, 1). // VLAN tags stay
+		set("flush_in_error_en", 0x00, 18, 18, 1).
+		set("state", 0x00, 23, 20, stateRST).
+		set("ts_format", 0x00, 5, 4, timestampFormat(d.caps.rqTimestamps)).
+		set("cqn", 0x08, 23, 0, q.rxCQN).
+		set("counter_set_id", 0x0C, 31, 24, d.counterSet)
+	wq := d.workQueue(ctx.at(0x30), log2(rxWQE), entries, record)
+	if d.caps.endPad {
+		wq.set("end_padding_mode", 0x00, 26, 25, 1) // whole cache lines
+	}
+	q.rqn, err = d.create(in.pages(b.IOVA, len(b.Bytes)), opDestroyRQ, 23)
+	return err
+}
+
+// modify moves a send or receive queue between states.
+func (d *Device) modify(op opcode, number, from, to uint32) error {
+	in := command(op, 0, 0x110).
+		set("state", 0x08, 31, 28, from).
+		set("number", 0x08, 23, 0, number)
+	in.at(0x20).set("state", 0x00, 23, 20, to)
+	return d.run(in)
+}
+
+// startQueues makes the queue pairs: completion queues, then send and receive queue.
+func (d *Device) startQueues() (err error) {
+	d.choosePush()
+	in := command(opCreateTIS, 0, 0xC0)
+	in.at(0x20).set("transport_domain", 0x24, 23, 0, d.td)
+	if d.tis, err = d.create(in, opDestroyTIS, 23); err != nil {
+		return err
+	}
+	first := d.queues == nil
+	for i := range d.card.Options.Queues {
+		if first {
+			d.queues = append(d.queues, &Queue{})
+		}
+		if err := d.startQueue(d.queues[i], i); err != nil {
+			return fmt.Errorf("queue %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func (d *Device) startQueue(q *Queue, i int) (err error) {
+	if q.uar = d.uar; i > 0 { // a BlueFlame register has one writer
+		if q.uar, err = d.allocUAR(); err != nil {
+			return err
+		}
+	}
+	d.layout(q)
+	records, err := d.card.Block(4*64, 64) // doorbell records, a cache line each
+	if err != nil {
+		return err
+	}
+	record := func(line, dword int) *uint32 { return (*uint32)(unsafe.Pointer(&records.Bytes[64*line+4*dword])) }
+	q.rqRec, q.wq.Record, q.rxCQRec, q.txCQRec = record(0, 0), record(1, 1), record(2, 0), record(3, 0)
+	if q.rxCQN, q.rxCQ, err = d.createCQ(q.mask+1, records.IOVA+2*64); err != nil {
+		return err
+	}
+	if q.txCQN, q.txCQ, err = d.createCQ(q.txMask+1, records.IOVA+3*64); err != nil {
+		return err
+	}
+	if err := d.createSQ(q, records.IOVA+1*64); err != nil {
+		return err
+	}
+	if err := d.createRQ(q, records.IOVA+0*64); err != nil {
+		return err
+	}
+	if err := d.buffers(q, i == 0); err != nil {
+		return err
+	}
+	if err := d.doorbell(q); err != nil {
+		return err
+	}
+	q.reset()
+	if err := d.modify(opModifySQ, q.sqn, stateRST, stateRDY); err != nil {
+		return err
+	}
+	return d.modify(opModifyRQ, q.rqn, stateRST, stateRDY)
+}
+
+// layout sets a queue's sizes.
+func (d *Device) layout(q *Queue) {
+	q.mask, q.txMask = uint32(d.card.Options.RingSize-1), uint32(d.card.Options.RingSize*maxBlocks-1)
+	q.wq.Mask = q.txMask
+	q.shift, q.txShift = log2(uint32(d.card.Options.RingSize)), log2(uint32(d.card.Options.RingSize*maxBlocks))
+	q.askEvery = min(32, uint32(d.card.Options.RingSize)/8)
+	q.stride = kit.Stride(room + d.card.MaxFrame())
+	q.size = q.stride - room
+	q.lkey = d.lkey
+	q.headers = headerBytes[d.minInline]
+	q.pushMax = uint32(d.pushMax)
+}
+
+// buffers allocates the receive slots' buffers and those of Send, and points the receive WQEs to them.
+func (d *Device) buffers(q *Queue, send bool) error {
+	n := d.card.Options.RingSize
+	b, err := d.card.Block(n*int(q.stride), 4096)
+	if err != nil {
+		return err
+	}
+	q.buf, q.iova = kit.Pointer(b), b.IOVA
+	if send {
+		if b, err = d.card.Block(n*int(q.stride), 4096); err != nil {
+			return err
+		}
+		q.sendBuf, q.sendIOVA = kit.Pointer(b), b.IOVA
+	}
+	s, err := d.card.Block(maxBlocks*wqebb, 64)
+	if err != nil {
+		return err
+	}
+	q.scratch = kit.Pointer(s)
+	q.pend, q.sendEnd, q.asked = kit.Words(n), kit.Words(n), kit.Words(2*n*maxBlocks)
+	for slot := range uint32(n) {
+		*(*dataSegment)(unsafe.Add(q.rq, slot*rxWQE)) = newData(q.size, q.lkey, q.iova+uint64(slot*q.stride)+room)
+	}
+	return nil
+}

@@ -1,0 +1,314 @@
+package mlx5
+
+import (
+	"bytes"
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"testing"
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/proof/nictest"
+)
+
+// benchQueue is a queue whose device is the test: rings, buffers, doorbell records and BlueFlame in ordinary memory.
+type benchQueue struct {
+	*Queue
+	frame    []byte
+	flame    []byte // the BlueFlame register
+	records  [4]uint32
+	doorbell uint64
+	arrived  uint32
+}
+
+func newBenchQueue(t testing.TB, frame []byte, push bool) *benchQueue {
+	const ring, stride = 512, 25 * 64
+	b := &benchQueue{frame: frame}
+	pages := nictest.HugePages(t, ring*(cqeSize+4*cqeSize+4*wqebb+rxWQE+2*stride)+maxBlocks*wqebb+512)
+	aligned := func(n int) unsafe.Pointer {
+		p := unsafe.Pointer(&pages[0])
+		pages = pages[n:]
+		return p
+	}
+	flame := aligned(512)
+	b.flame = unsafe.Slice((*byte)(flame), 512)
+	b.Queue = &Queue{
+		rxCQ: aligned(ring * cqeSize), txCQ: aligned(4 * ring * cqeSize), wq: mmio.SendRing{Base: aligned(4 * ring * wqebb), Record: &b.records[1], Mask: 4*ring - 1}, rq: aligned(ring * rxWQE),
+		buf: aligned(ring * stride), scratch: aligned(maxBlocks * wqebb), pend: kit.Words(ring), asked: kit.Words(8 * ring), sendEnd: kit.Words(ring),
+		sendBuf: aligned(ring * stride), rqRec: &b.records[0], rxCQRec: &b.records[2], txCQRec: &b.records[3],
+		iova: 1 << 32, stride: stride, size: stride - room, mask: ring - 1, shift: 9, txMask: 4*ring - 1, txShift: 11, lkey: 0x1200, sqn: 0x77,
+		askEvery: 32, bfHalf: 256, headers: 18, db: &b.doorbell,
+	}
+	if push {
+		b.bf, b.pushMax = flame, 226
+	}
+	emptyCQ(b.rxCQ, ring)
+	emptyCQ(b.txCQ, 4*ring)
+	b.reset()
+	return b
+}
+
+// arrive does what the device does for the next n frames: payload, then completion. It also completes all sends.
+func (b *benchQueue) arrive(n int) {
+	for range n {
+		slot := b.arrived & b.mask
+		copy(unsafe.Slice((*byte)(unsafe.Add(b.buf, slot*b.stride+room)), len(b.frame)), b.frame)
+		*b.completion(b.rxCQ, slot) = cqe{byteCount: swap(uint32(len(b.frame))),
+			counterOwn: uint32(bits.ReverseBytes16(uint16(b.arrived))) | (2<<4|b.arrived>>b.shift&1)<<24}
+		b.arrived++
+	}
+	for t := b.txNext; t != b.askTail; t++ {
+		a := (*[2]uint32)(unsafe.Add(b.asked, t&b.txMask*8))
+		*b.completion(b.txCQ, t&b.txMask) = cqe{counterOwn: uint32(bits.ReverseBytes16(uint16(a[0]))) | t>>b.txShift&1<<24}
+	}
+}
+
+// echo4 is an ICMP echo request of n bytes to 10.0.0.2.
+func echo4(n int) []byte {
+	f := make([]byte, n)
+	copy(f, []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, byte((n - 14) >> 8), byte(n - 14), 0, 1, 0, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 8, 0})
+	for i := 42; i < n; i++ {
+		f[i] = byte(i)
+	}
+	put := func(at int, b []byte) {
+		var s uint32
+		for i := 0; i < len(b); i += 2 {
+			s += uint32(b[i]) << 8
+			if i+1 < len(b) {
+				s += uint32(b[i+1])
+			}
+		}
+		s = s&0xFFFF + s>>16
+		s = ^(s&0xFFFF + s>>16)
+		f[at], f[at+1] = byte(s>>8), byte(s)
+	}
+	put(24, f[14:34])
+	put(36, f[34:])
+	return f
+}
+
+func newResponder(t testing.TB) *fastpath.Responder {
+	r, err := fastpath.New(fastpath.Config{MAC: [6]byte{2, 0, 0, 0, 0, 2}, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")},
+		ChecksumBytes: fastpath.DefaultChecksumBytes, Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// A WQE is, byte for byte, what the manual says, in the send queue and in BlueFlame alike.
+func TestPushedWQE(t *testing.T) {
+	f := echo4(98)
+	b, r := newBenchQueue(t, f, true), newResponder(t)
+	b.arrive(1)
+	if b.Poll(r) != 1 {
+		t.Fatal("no reply")
+	}
+	w := unsafe.Slice((*byte)(b.wq.Base), 128)
+	want := []byte{
+		0, 0, 0, 0x0A, // opmod, wqe_index, opcode: Send
+		0, 0, 0x77, 8, // qpn, ds: 128 bytes
+		0, 0, 0, 0, // signature, fm_ce_se: no completion asked for
+		0, 0, 0, 0,
+		0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+		0, 98, // inline_hdr_sz
+		2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, // the reply, MACs exchanged
+	}
+	if !bytes.Equal(w[:len(want)], want) {
+		t.Errorf("WQE\n% x\nwant\n% x", w[:len(want)], want)
+	}
+	if !bytes.Equal(w, b.flame[:128]) {
+		t.Errorf("BlueFlame holds\n% x\nthe send queue\n% x", b.flame[:128], w)
+	}
+	if !bytes.Equal(w[room+42:room+98], f[42:]) {
+		t.Errorf("payload is % x", w[room+42:])
+	}
+	if b.records[1] != swap(2) {
+		t.Errorf("doorbell record %#x, want block 2 in network order", b.records[1])
+	}
+	b.arrive(1)
+	b.Poll(r)
+	if !bytes.Equal(b.flame[256:256+128], unsafe.Slice((*byte)(b.wq.Base), 256)[128:]) {
+		t.Errorf("the second WQE is not in the other half of the register")
+	}
+}
+
+// A frame that is not pushed whole leaves its headers in the WQE and a pointer to the rest, for every minimum inline mode.
+func TestPointerWQE(t *testing.T) {
+	for headers, blocks := range map[uint32]uint32{0: 1, 18: 1, 62: 2, 82: 2} {
+		f := echo4(300)
+		b, r := newBenchQueue(t, f, true), newResponder(t)
+		b.headers, b.pushMax = headers, max(headers, 0)
+		b.arrive(1)
+		if b.Poll(r) != 1 || b.txTail != blocks {
+			t.Fatalf("%d bytes of headers: %d blocks, want %d", headers, b.txTail, blocks)
+		}
+		reply := unsafe.Slice((*byte)(unsafe.Add(b.buf, room)), 300)
+		w := unsafe.Slice((*byte)(b.wq.Base), 128)
+		if got := uint32(w[28])<<8 | uint32(w[29]); got != headers || !bytes.Equal(w[room:room+headers], reply[:headers]) {
+			t.Errorf("%d bytes of headers: inline_hdr_sz %d, % x", headers, got, w[room:room+headers])
+		}
+		at := w[7]&0x3F*16 - 16
+		seg := *(*dataSegment)(unsafe.Pointer(&w[at]))
+		if want := newData(300-headers, 0x1200, 1<<32+room+uint64(headers)); seg != want || uint32(at) < room+headers {
+			t.Errorf("%d bytes of headers: data segment %x at %d, want %x", headers, seg, at, want)
+		}
+	}
+}
+
+// WQEs of every length go round the ring, wrapped ones included, and are found in it as they were pushed.
+func TestWrappedWQE(t *testing.T) {
+	r := newResponder(t)
+	for _, n := range []int{60, 99, 170, 226} {
+		b := newBenchQueue(t, echo4(n), true)
+		blocks := uint32(n+room+63) / 64
+		for range 3 * (b.txMask + 1) / blocks {
+			half, start := b.bfOff, b.txTail
+			b.arrive(1)
+			if b.Poll(r) != 1 {
+				t.Fatalf("%d bytes: no reply at block %d: %s", n, start, b.faultText())
+			}
+			var got []byte
+			for i := range blocks {
+				got = append(got, unsafe.Slice((*byte)(unsafe.Add(b.wq.Base, (start+i)&b.txMask*wqebb)), wqebb)...)
+			}
+			if !bytes.Equal(got, b.flame[half:][:len(got)]) {
+				t.Fatalf("%d bytes: WQE at block %d differs from what was pushed", n, start)
+			}
+		}
+	}
+}
+
+// A slot whose frame is pointed to is not given back before the send completed.
+func TestSlotWaitsForSend(t *testing.T) {
+	b, r := newBenchQueue(t, echo4(1000), true), newResponder(t)
+	slotsGiven := func() uint32 { return swap(b.records[0]) - (b.mask + 1) }
+	arriveOnly := func() { // no send completes
+		next := b.txNext
+		b.txNext = b.askTail
+		b.arrive(1)
+		b.txNext = next
+	}
+	for range 100 {
+		arriveOnly()
+		b.Poll(r)
+	}
+	if got := slotsGiven(); got != 0 {
+		t.Fatalf("%d slots were given back before any send completed", got)
+	}
+	b.arrive(0)
+	b.Poll(r)
+	if got := slotsGiven(); got < 90 || got > b.txAsked {
+		t.Fatalf("%d slots were given back, completions stand for %d", got, b.txAsked)
+	}
+}
+
+// Whatever a completion says that it must not, the queue stops and says what it saw.
+func TestBadCompletions(t *testing.T) {
+	for name, c := range map[string]struct {
+		cqe  cqe
+		want string
+	}{
+		"compressed": {cqe{counterOwn: (2<<4 | 3<<2) << 24}, "compressed"},
+		"error":      {cqe{counterOwn: 14 << 4 << 24, syndrome: 1, vendor: 0x68}, "local length error, vendor syndrome 0x68"},
+		"opcode":     {cqe{counterOwn: 5 << 4 << 24}, "opcode 0x5"},
+		"counter":    {cqe{counterOwn: 2<<4<<24 | 0x0700}, "WQE 7"},
+	} {
+		b, r := newBenchQueue(t, echo4(64), true), newResponder(t)
+		*b.completion(b.rxCQ, 0) = c.cqe
+		if n := b.Poll(r); n != 0 || b.fault.Load() != faultReceive || !bytes.Contains([]byte(b.faultText()), []byte(c.want)) {
+			t.Errorf("%s: %d replies, %q, want %q", name, n, b.faultText(), c.want)
+		}
+		b.arrive(1)
+		if b.Poll(r) != 0 {
+			t.Errorf("%s: the queue goes on", name)
+		}
+	}
+	b, r := newBenchQueue(t, echo4(64), true), newResponder(t)
+	for range 40 {
+		b.arrive(1)
+		b.Poll(r)
+		if b.askTail == 1 {
+			break
+		}
+	}
+	*b.completion(b.txCQ, 0) = cqe{counterOwn: 13 << 4 << 24, syndrome: 4}
+	b.tidy()
+	if b.fault.Load() != faultSend || !bytes.Contains([]byte(b.faultText()), []byte("local protection error")) {
+		t.Errorf("send error: %q", b.faultText())
+	}
+}
+
+func TestPollAllocatesNothing(t *testing.T) {
+	for _, push := range []bool{true, false} {
+		b, r := newBenchQueue(t, echo4(64), push), newResponder(t)
+		if n := testing.AllocsPerRun(1000, func() {
+			b.arrive(3)
+			if n := b.Poll(r); n != 3 {
+				t.Fatalf("answered %d of 3: %s", n, b.faultText())
+			}
+		}); n != 0 {
+			t.Errorf("%v allocations a pass", n)
+		}
+	}
+}
+
+// BlueFlame is ordinary memory here: what a store costs on the bus is not in it.
+func BenchmarkPoll(b *testing.B) {
+	for _, bm := range []struct {
+		size, batch int
+		push        bool
+	}{{64, 1, true}, {64, 32, true}, {226, 1, true}, {227, 1, true}, {64, 1, false}, {64, 32, false}} {
+		b.Run(fmt.Sprintf("size=%d/batch=%d/push=%v", bm.size, bm.batch, bm.push), func(b *testing.B) {
+			q, r := newBenchQueue(b, echo4(bm.size), bm.push), newResponder(b)
+			loop := q.Queue // a load less before each pass
+			nictest.Cycles(b, r, bm.batch, q.arrive, func() int { return loop.Poll(r) })
+		})
+	}
+}
+
+func TestPollIsAHotLoop(t *testing.T) {
+	const p = "github.com/rebound-nic/rebound/nic/drivers/mlx5"
+	nictest.StackAccesses(t, p, "(*Queue).Poll", 45)
+	nictest.StackAccesses(t, p, "(*Queue).post", 18)
+	nictest.StackAccesses(t, p, "(*Queue).point", 12)
+	nictest.HotLoop(t, p, "(*Queue).Poll", "mlx5.(*Queue).post", "mlx5.(*Queue).point", "mlx5.(*Queue).ring", "mlx5.(*Queue).tidy",
+		"mlx5.(*Queue).fail", "runtime.panicunsafeslicelen")
+	nictest.HotLoop(t, p, "(*Queue).post", "mmio.PushWQE")
+	nictest.HotLoop(t, p, "(*Queue).point", "mlx5.(*Queue).post", "mlx5.(*Queue).pointOnce")
+	nictest.HotLoop(t, p, "(*Queue).pointOnce")
+	nictest.HotLoop(t, p, "(*Queue).ring", "mmio.RingDoorbell", "mmio.RingDoorbellWC")
+	nictest.HotLoop(t, p, "(*Queue).tidy", "mmio.Store32", "mlx5.(*Queue).fail", "mlx5.(*Queue).freeSends")
+}
+
+// Send finds its buffers free however long Serve answered meanwhile: numbers of blocks wrap.
+func TestSendAfterManyReplies(t *testing.T) {
+	b := newBenchQueue(t, echo4(64), true)
+	for range 3 {
+		if err := b.send(echo4(64)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for step := range 7 { // what hours of replies do to the numbers
+		b.txTail += 1 << 30
+		b.txRung, b.txAsked = b.txTail, b.txTail
+		*(*[2]uint32)(unsafe.Add(b.asked, b.askTail&b.txMask*8)) = [2]uint32{b.txTail - 1, b.txTail}
+		b.askTail++
+		b.arrive(0)
+		b.tidy()
+		if b.fault.Load() != faultNone || b.txDone != b.txTail {
+			t.Fatalf("fault %d, %d of %d blocks done", b.fault.Load(), b.txDone, b.txTail)
+		}
+		for n := range uint32(4) {
+			if !b.sendable(n) {
+				t.Fatalf("buffer %d is not free %d blocks later", n, uint64(step+1)<<30)
+			}
+		}
+	}
+	if err := b.send(echo4(64)); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,235 @@
+package mlx5
+
+import (
+	"fmt"
+	"math/bits"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/kit"
+)
+
+// Options are what this driver alone takes. A zero field means the default.
+type Options struct {
+	// Push chooses how replies reach the card: "full", "header" or "off"; "" and "auto" stand for the best it has, full.
+	Push string
+	// PushMax is the longest frame in bytes that is pushed whole; 0 for as long as the card takes.
+	PushMax int
+}
+
+func (o Options) check() error {
+	switch o.Push {
+	case "", pushAuto, pushFull, pushHeader, pushOff:
+	default:
+		return fmt.Errorf("push mode %q is none of auto, full, header, off", o.Push)
+	}
+	if o.PushMax < 0 {
+		return fmt.Errorf("the longest frame to push is %d bytes, want 0 or more", o.PushMax)
+	}
+	return nil
+}
+
+// Push modes.
+const (
+	pushAuto   = "auto"   // full
+	pushFull   = "full"   // the frame inline, up to PushMax bytes; of longer ones the headers and a pointer
+	pushHeader = "header" // the headers that the vport demands inline, and a pointer
+	pushOff    = "off"    // as header, and no BlueFlame: the device is told by doorbell and fetches all
+)
+
+// choosePush sets the longest frame that goes whole into a WQE: as much as half a BlueFlame register holds.
+func (d *Device) choosePush() {
+	d.pushMax = 0
+	switch d.own.Push {
+	case "", pushAuto, pushFull:
+		most := maxBlocks*wqebb - room
+		if d.caps.bfHalf > 0 {
+			most = min(most, int(d.caps.bfHalf)-room)
+		}
+		if d.caps.maxWQE > 0 {
+			most = min(most, int(d.caps.maxWQE)-room)
+		}
+		if d.pushMax = most; d.own.PushMax > 0 {
+			d.pushMax = min(most, d.own.PushMax)
+		}
+		if d.own.PushMax > most {
+			d.lacks = append(d.lacks, fmt.Sprintf("frames are pushed whole up to %d bytes, %d were asked for", most, d.own.PushMax))
+		}
+	}
+	// A frame that is all headers has nothing to point to.
+	d.pushMax = max(d.pushMax, int(headerBytes[d.minInline]))
+}
+
+// doorbell finds a queue's doorbell, and its BlueFlame register where that is of use.
+func (d *Device) doorbell(q *Queue) error {
+	w := d.window(q.uar)
+	p, err := w.Pointer(q.uar.off+uarBF, 8)
+	if err != nil {
+		return err
+	}
+	q.db, q.wcDoorbell, q.bf, q.bfHalf = (*uint64)(p), w.WriteCombining(), nil, d.caps.bfHalf
+	switch {
+	case d.own.Push == pushOff:
+		return nil
+	case q.bfHalf == 0:
+		d.noBlueFlame("the device has none")
+		return nil
+	case !w.WriteCombining() && !d.card.Fn.Simulated() && mmio.PushMethod() != mmio.MOVDIR64B:
+		d.noBlueFlame("BAR 0 is not mapped write-combining (stock vfio-pci maps it uncached)")
+		return nil
+	}
+	q.bf, err = w.Pointer(q.uar.off+uarBF, 2*uint64(q.bfHalf))
+	return err
+}
+
+func (d *Device) noBlueFlame(why string) {
+	d.lacks = append(d.lacks, "no BlueFlame, the device fetches each WQE after a plain doorbell: "+why)
+	d.card.Log.Warn("no BlueFlame: plain doorbells", "why", why)
+}
+
+// proof is what showed that a queue works, and whether BlueFlame is in force.
+type proof struct {
+	pushed, used int // WQEs pushed, and of these the ones that the device took from BlueFlame
+	timing       mmio.Timing
+}
+
+const (
+	proofWQEs  = 16
+	proofLimit = 2 * time.Second
+	proofGive  = 3 // so many misses are enough
+)
+
+var proofMiss = 20 * time.Millisecond // without a completion, the device did not look at BlueFlame
+
+// provePush sends empty WQEs through each queue to see by which way the device takes them. Those that are pushed ask for a
+// completion in BlueFlame and not in the send queue, so a completion says where the device has it from. (Linux proves
+// write-combining in the same way.) The time that the stores take says whether the window combines.
+func (d *Device) provePush() error {
+	for i, q := range d.queues {
+		if err := q.prove(); err != nil {
+			return d.card.Errorf("queue %d: %w", i, err)
+		}
+		if p := q.proof; p.pushed > 0 && 2*p.used < p.pushed {
+			q.bf = nil
+			d.noBlueFlame(fmt.Sprintf("queue %d: of %d WQEs pushed the device took %d from there", i, p.pushed, p.used))
+		}
+	}
+	return nil
+}
+
+func (q *Queue) prove() error {
+	q.proof = proof{}
+	for q.bf != nil && q.proof.pushed < proofWQEs && q.proof.pushed-q.proof.used < proofGive {
+		rec, w := q.nop(false)
+		*(*uint64)(unsafe.Add(w, 8)) = ceAlways
+		// The ring's own WQE asks for no completion, so that one says which of the two the device took. The push writes to
+		// a ring of one block beside it.
+		aside := mmio.SendRing{Base: unsafe.Add(q.scratch, wqebb), Record: q.wq.Record}
+		began := time.Now()
+		mmio.PushWQE(&aside, 0, rec, unsafe.Add(q.bf, q.bfOff), w, 1)
+		q.proof.timing.Block = shorter(q.proof.timing.Block, time.Since(began))
+		q.bfOff ^= q.bfHalf
+		q.proof.pushed++
+		ok, err := q.proven(proofMiss)
+		if err != nil {
+			return err
+		}
+		if ok {
+			q.proof.used++
+		}
+	}
+	for range proofWQEs {
+		rec, w := q.nop(true)
+		began := time.Now()
+		mmio.RingDoorbellWC(q.wq.Record, rec, q.db, *(*uint64)(w))
+		q.proof.timing.Store = shorter(q.proof.timing.Store, time.Since(began))
+		if ok, err := q.proven(proofLimit); err != nil {
+			return err
+		} else if !ok {
+			return fmt.Errorf("%w: the send queue does not move: no completion within %v", nic.ErrTimeout, proofLimit)
+		}
+	}
+	q.txDone, q.txRung, q.txAsked, q.askTail = q.txTail, q.txTail, q.txTail, q.txNext
+	return nil
+}
+
+func shorter(a, b time.Duration) time.Duration {
+	if a == 0 {
+		return b
+	}
+	return min(a, b)
+}
+
+// nop puts an empty WQE into the send queue, with a copy of it in the scratch block, and returns the doorbell record for it.
+func (q *Queue) nop(ask bool) (record uint32, w unsafe.Pointer) {
+	var b [wqebb / 8]uint64
+	b[0] = control(wqeNop, q.txTail, q.sqn, 1)
+	*(*[wqebb / 8]uint64)(q.scratch) = b
+	if ask {
+		b[1] = ceAlways
+	}
+	*(*[wqebb / 8]uint64)(unsafe.Add(q.wq.Base, q.txTail&q.txMask*wqebb)) = b
+	q.txTail++
+	return swap(q.txTail & 0xFFFF), q.scratch
+}
+
+// proven waits for the completion of the last empty WQE, and reports whether it came within limit.
+func (q *Queue) proven(limit time.Duration) (bool, error) {
+	last := uint16(q.txTail - 1)
+	for end := kit.NewDeadline(limit, leastLooks); ; {
+		late := end.Over()
+		c := q.completion(q.txCQ, q.txNext&q.txMask)
+		own := atomic.LoadUint32(&c.counterOwn)
+		if (own>>cqeOwner^q.txNext>>(q.txShift&31))&1 != 0 {
+			if late {
+				return false, nil
+			}
+			time.Sleep(10 * time.Microsecond)
+			continue
+		}
+		if own>>cqeFormat != cqeRequest {
+			q.fail(c, faultSend)
+			return false, fmt.Errorf("%w: %s", nic.ErrHardware, q.faultText())
+		}
+		q.txNext++
+		mmio.Store32(q.txCQRec, swap(q.txNext&0xFFFFFF))
+		if bits.ReverseBytes16(uint16(own)) == last {
+			return true, nil
+		}
+	}
+}
+
+// pushName is the mode in force.
+func (d *Device) pushName() string {
+	way := "doorbell"
+	if d.queues[0].bf != nil {
+		way = "blueflame"
+	}
+	switch d.own.Push {
+	case pushOff, pushHeader:
+		return way + " " + d.own.Push
+	}
+	return way + " full"
+}
+
+func (d *Device) pushNotes() []string {
+	q := d.queues[0]
+	notes := []string{fmt.Sprintf("frames up to %d bytes go whole into their WQE; of longer ones %d bytes, which the vport demands (min_wqe_inline_mode %d), and a pointer",
+		q.pushMax, q.headers, d.minInline)}
+	p := q.proof
+	if p.pushed == 0 {
+		return notes
+	}
+	if d.card.Fn.Simulated() {
+		return append(notes, fmt.Sprintf("BlueFlame proven: the model took %d of %d WQEs from the register", p.used, p.pushed))
+	}
+	combined := "too long for one bus write: the window does not combine"
+	if p.timing.Combined() {
+		combined = "so a block leaves as one bus write"
+	}
+	return append(notes, fmt.Sprintf("BlueFlame proven: the device took %d of %d WQEs from the register, half of %d bytes; a block stored by %v took %v, a doorbell %v: %s",
+		p.used, p.pushed, q.bfHalf, mmio.PushMethod(), p.timing.Block, p.timing.Store, combined))
+}

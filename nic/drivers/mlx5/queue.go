@@ -1,0 +1,417 @@
+package mlx5
+
+import (
+	"fmt"
+	"math/bits"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+const (
+	maxBatch    = 32 // frames that one pass takes at most
+	tidyAt      = 32 // received slots that may wait for tidy while each pass answers something
+	refillBatch = 8  // receive slots that are free again before the device is told
+	minFrame    = 14 // an Ethernet header
+)
+
+// Queue is a receive queue and a send queue, each with its completion queue. Numbers of slots, blocks and completions run
+// freely: their low bits index the ring, and the bit above those is what the owner bit must be.
+//
+// A receive WQE is written once: it always points to the buffer of its slot, and posting it again is only counting.
+type Queue struct {
+	rxCQ, txCQ unsafe.Pointer
+	rq         unsafe.Pointer
+	buf        unsafe.Pointer // a buffer for each receive slot: room, then the frame
+	scratch    unsafe.Pointer // where WQEs with a pointer are made
+	pend       unsafe.Pointer // for each slot: the block of the send queue before which all must be done, uint32
+	asked      unsafe.Pointer // WQEs that asked for a completion, in order: block, block behind it
+	bf         unsafe.Pointer // BlueFlame register, or nil
+	db         *uint64        // doorbell, where there is no BlueFlame
+
+	wq                      mmio.SendRing // the send queue's blocks and doorbell record
+	rqRec, rxCQRec, txCQRec *uint32       // doorbell records
+
+	iova   uint64 // of buf
+	stride uint32
+	size   uint32 // bytes of a frame that a slot holds
+	mask   uint32 // slots - 1
+	shift  uint32
+	lkey   uint32
+	sqn    uint32
+
+	rxNext uint32 // the next slot to look at; all before it were received
+	armed  uint32 // slots before it are free again
+	given  uint32 // slots before it are the device's again
+
+	txTail   uint32 // blocks before it were posted
+	txDone   uint32 // blocks before it were sent
+	txRung   uint32 // without BlueFlame: blocks before it were rung for
+	txAsked  uint32 // the block behind the last WQE that asked for a completion
+	txMask   uint32 // blocks - 1
+	txShift  uint32
+	askEvery uint32 // blocks from one request for a completion to the next
+	askTail  uint32 // completions asked for
+	txNext   uint32 // completions taken
+	doorWord uint64 // without BlueFlame: what to ring with
+
+	bfOff, bfHalf uint32 // the half of the register that is next, and the distance between both
+	wcDoorbell    bool   // the doorbell is in a write-combining window
+	pushMax       uint32 // frames up to this length go whole into the WQE
+	headers       uint32 // of longer ones, this much
+
+	fault atomic.Uint32 // why the queue stopped: faultXxx
+	bad   cqe           // the completion that said so, written before fault
+
+	txFull, badRx, pushed, pointed polling.Counter // one writer, this loop; ReadStats loads them
+
+	sendBuf  unsafe.Pointer // queue 0: one buffer for each slot, for Send
+	sendIOVA uint64
+	sendEnd  unsafe.Pointer // for each of them: the block before which all must be done
+	sends    uint32
+
+	rqn, rxCQN, txCQN, tir uint32
+	uar                    uar
+	proof                  proof
+}
+
+// Why a queue stopped.
+const (
+	faultNone = iota
+	faultReceive
+	faultSend
+)
+
+func (q *Queue) completion(cq unsafe.Pointer, n uint32) *cqe {
+	return (*cqe)(unsafe.Add(cq, n*cqeSize))
+}
+
+// pending is the block of the send queue before which all must be done before the slot of a number is free.
+func (q *Queue) pending(n uint32) *uint32 { return (*uint32)(unsafe.Add(q.pend, n&q.mask*4)) }
+
+// Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
+// lie, and pushes each at once, or rings for all where there is no BlueFlame. It tidies up where nothing was there to answer,
+// or where tidyAt slots or half of the send queue wait. It returns the number of replies.
+func (q *Queue) Poll(r *fastpath.Responder) int {
+	if q.fault.Load() != faultNone {
+		return 0
+	}
+	next, n := q.rxNext, 0
+	for ; next-q.rxNext != maxBatch; next++ {
+		c := q.completion(q.rxCQ, next&q.mask)
+		own := atomic.LoadUint32(&c.counterOwn) // docs/memory-order.md: done, then the rest
+		if (own>>cqeOwner^next>>(q.shift&31))&1 != 0 {
+			break
+		}
+		if own>>cqeFormat != cqeSend || bits.ReverseBytes16(uint16(own)) != uint16(next) {
+			q.fail(c, faultReceive)
+			break
+		}
+		*q.pending(next) = q.txDone
+		l := int(swap(c.byteCount))
+		if uint(l-minFrame) > uint(q.size-minFrame) {
+			q.badRx.Add(1)
+			continue
+		}
+		h := (*[64]byte)(unsafe.Add(q.buf, next&q.mask*q.stride+room))
+		if !r.Ping4(h, l) {
+			if l = r.Answer(h, l); l == 0 {
+				continue
+			}
+		}
+		at := unsafe.Add(unsafe.Pointer(h), -room)
+		if uint32(l) <= q.pushMax {
+			if !q.post(at, uint32(l+room+15)>>4, uint32(l)) {
+				q.txFull.Add(1)
+				continue
+			}
+			q.pushed.Add(1) // the frame is in the send queue: its buffer is free
+		} else {
+			if !q.point(at, q.iova+uint64(next&q.mask*q.stride), uint32(l)) {
+				q.txFull.Add(1)
+				continue
+			}
+			*q.pending(next) = q.txTail
+		}
+		n++
+	}
+	q.rxNext = next
+	if q.txRung != q.txTail {
+		q.ring()
+	}
+	if n > 0 && next-q.armed < tidyAt && q.txTail-q.txDone <= q.txMask>>1 {
+		return n
+	}
+	if q.txDone != q.txTail || q.armed != next {
+		q.tidy()
+	}
+	return n
+}
+
+// fits reports whether so many blocks are free in the send queue.
+func (q *Queue) fits(blocks uint32) bool { return q.txTail+blocks-q.txDone <= q.txMask+1 }
+
+// ask returns what the WQE of so many blocks at the tail asks for: a completion, where askEvery blocks have gone without.
+func (q *Queue) ask(blocks uint32) uint64 {
+	end := q.txTail + blocks
+	if end-q.txAsked < q.askEvery {
+		return 0
+	}
+	a := (*[2]uint32)(unsafe.Add(q.asked, q.askTail&q.txMask*8))
+	a[0], a[1] = q.txTail, end
+	polling.Publish(&q.askTail, q.askTail+1)
+	q.txAsked = end
+	return ceAlways
+}
+
+// post completes the WQE of ds units at w, of whose frame the first inline bytes lie in it, copies it into the send queue
+// and pushes it. It reports whether there was room.
+func (q *Queue) post(w unsafe.Pointer, ds, inline uint32) bool {
+	tail, blocks := q.txTail, (ds+3)>>2
+	if !q.fits(blocks) {
+		return false
+	}
+	ce := q.ask(blocks)
+	word := control(wqeSend, tail, q.sqn, ds)
+	head := (*[4]uint64)(w)
+	// In whole words: what copies the block loads no less. The last one ends with the frame's first two bytes.
+	head[0], head[1], head[2] = word, ce, 0
+	head[3] = uint64(bits.ReverseBytes16(uint16(inline)))<<32 | uint64(*(*uint16)(unsafe.Add(w, room)))<<48
+	end := tail + blocks
+	q.txTail = end
+	if q.bf != nil {
+		q.txRung = end
+		// docs/memory-order.md: record, then BlueFlame
+		mmio.PushWQE(&q.wq, tail, swap(end&0xFFFF), unsafe.Add(q.bf, q.bfOff), w, int(blocks))
+		q.bfOff ^= q.bfHalf
+		return true
+	}
+	for i := range blocks { // which may wrap
+		copyBlock(unsafe.Add(q.wq.Base, (tail+i)&q.txMask*wqebb), unsafe.Add(w, i*wqebb))
+	}
+	q.doorWord = word
+	return true
+}
+
+// point posts a WQE with the headers of the frame at at+room, m bytes long, and a pointer to the rest. iova is the device's
+// address of at.
+func (q *Queue) point(at unsafe.Pointer, iova uint64, m uint32) bool {
+	head := q.headers
+	data := (max(head, 2) + room + 15) &^ 15 // the Ethernet segment's own two bytes are there without headers too
+	low, high := newData(m-head, q.lkey, iova+room+uint64(head)).words()
+	if q.bf == nil && head == layer2 {
+		return q.pointOnce(at, low, high)
+	}
+	w := q.scratch
+	for off := uint32(room); off < room+head; off += wqebb { // whole blocks: what is too much is written over
+		copyBlock(unsafe.Add(w, off), unsafe.Add(at, off))
+	}
+	segment := (*[2]uint64)(unsafe.Add(w, data))
+	segment[0], segment[1] = low, high
+	if !q.post(w, data>>4+1, head) {
+		return false
+	}
+	q.pointed.Add(1)
+	return true
+}
+
+// pointOnce is point for a device that takes no push and wants the layer 2 header inline: the WQE is one block, and made where
+// it is sent from.
+func (q *Queue) pointOnce(at unsafe.Pointer, low, high uint64) bool {
+	if !q.fits(1) {
+		return false
+	}
+	ce := q.ask(1)
+	q.doorWord = control(wqeSend, q.txTail, q.sqn, wqebb/16)
+	frame := unsafe.Add(at, room)
+	w := (*[8]uint64)(unsafe.Add(q.wq.Base, q.txTail&q.txMask*wqebb))
+	w[0], w[1], w[2] = q.doorWord, ce, 0
+	w[3] = uint64(bits.ReverseBytes16(layer2))<<32 | uint64(*(*uint16)(frame))<<48
+	w[4], w[5] = *(*uint64)(unsafe.Add(frame, 2)), *(*uint64)(unsafe.Add(frame, 10))
+	w[6], w[7] = low, high
+	q.txTail++
+	q.pointed.Add(1)
+	return true
+}
+
+// copyBlock copies 64 bytes between places that do not overlap, without a call.
+func copyBlock(dst, src unsafe.Pointer) {
+	d, s := (*[8]uint64)(dst), (*[8]uint64)(src)
+	d[0], d[1], d[2], d[3] = s[0], s[1], s[2], s[3]
+	d[4], d[5], d[6], d[7] = s[4], s[5], s[6], s[7]
+}
+
+// ring tells the device of everything that was posted (docs/memory-order.md: record, then the doorbell).
+func (q *Queue) ring() {
+	q.txRung = q.txTail
+	if q.wcDoorbell {
+		mmio.RingDoorbellWC(q.wq.Record, swap(q.txTail&0xFFFF), q.db, q.doorWord)
+	} else {
+		mmio.RingDoorbell(q.wq.Record, swap(q.txTail&0xFFFF), q.db, q.doorWord)
+	}
+}
+
+// tidy takes the completions of sends, and gives the slots that are free again back, in order.
+func (q *Queue) tidy() {
+	done, taken := q.txDone, q.txNext
+	for {
+		c := (*cqe)(unsafe.Add(q.txCQ, taken&q.txMask*cqeSize))
+		own := atomic.LoadUint32(&c.counterOwn)
+		if (own>>cqeOwner^taken>>(q.txShift&31))&1 != 0 {
+			break
+		}
+		a := (*[2]uint32)(unsafe.Add(q.asked, taken&q.txMask*8))
+		if own>>cqeFormat != cqeRequest || taken == q.askTail || bits.ReverseBytes16(uint16(own)) != uint16(a[0]) {
+			q.fail(c, faultSend)
+			break
+		}
+		done = a[1]
+		taken++
+	}
+	if taken != q.txNext {
+		if (done^q.txDone)>>30 != 0 {
+			q.freeSends(done)
+		}
+		polling.Publish(&q.txNext, taken)
+		q.txDone = done
+		mmio.Store32(q.txCQRec, swap(taken&0xFFFFFF))
+	}
+	armed, next, mask := q.armed, q.rxNext, q.mask
+	for armed != next && int32(done-*(*uint32)(unsafe.Add(q.pend, armed&mask*4))) >= 0 {
+		armed++
+	}
+	q.armed = armed
+	if armed-q.given >= refillBatch {
+		q.given = armed
+		mmio.Store32(q.rxCQRec, swap(next&0xFFFFFF)) // before the slots that will complete there again (docs/memory-order.md: rings)
+		mmio.Store32(q.rqRec, swap((armed+mask+1)&0xFFFF))
+	}
+}
+
+// fail stops the queue at a completion that says an error, or makes no sense.
+//
+//go:noinline
+func (q *Queue) fail(c *cqe, why uint32) {
+	q.bad = *c
+	q.fault.Store(why)
+}
+
+// faultText says why the queue stopped.
+func (q *Queue) faultText() string {
+	c, side := &q.bad, "receive"
+	if q.fault.Load() == faultSend {
+		side = "send"
+	}
+	own := c.counterOwn >> 24
+	op := own >> 4
+	switch {
+	case own>>2&3 == cqeCompressed:
+		return fmt.Sprintf("%s completion is compressed, which was not asked for (op_own %#02x)", side, own)
+	case op == cqeOpReqErr || op == cqeOpRespErr:
+		return fmt.Sprintf("%s completion with error: syndrome %v, vendor syndrome %#02x, WQE %d, opcode and queue %#08x", side,
+			cqeSyndrome(c.syndrome), c.vendor, bits.ReverseBytes16(uint16(c.counterOwn)), swap(c.opcodeQPN))
+	}
+	return fmt.Sprintf("%s completion is not what is due: opcode %#x, WQE %d", side, op, bits.ReverseBytes16(uint16(c.counterOwn)))
+}
+
+// reset puts the rings into the state in which a new queue is: all slots the device's, nothing to send.
+func (q *Queue) reset() {
+	q.rxNext, q.armed, q.given = 0, 0, 0
+	for slot := range q.mask + 1 {
+		*(*uint32)(unsafe.Add(q.pend, slot*4)) = 0
+	}
+	*q.rxCQRec = 0
+	mmio.Store32(q.rqRec, swap(q.mask+1))
+	q.resetSend()
+}
+
+// resetSend is reset for the send side alone.
+func (q *Queue) resetSend() {
+	q.txTail, q.txDone, q.txRung, q.txAsked, q.askTail, q.txNext, q.bfOff, q.sends = 0, 0, 0, 0, 0, 0, 0, 0
+	for n := range q.mask + 1 {
+		*(*uint32)(unsafe.Add(q.sendEnd, n*4)) = 0
+	}
+	*q.wq.Record, *q.txCQRec = 0, 0
+	q.fault.Store(faultNone)
+}
+
+// send posts a copy of frame.
+func (q *Queue) send(frame []byte) error {
+	q.tidy()
+	n, m := q.sends&q.mask, uint32(len(frame))
+	end := (*uint32)(unsafe.Add(q.sendEnd, n*4))
+	if q.fault.Load() != faultNone || !q.sendable(n) {
+		return nic.ErrFull
+	}
+	at := unsafe.Add(q.sendBuf, n*q.stride)
+	copy(unsafe.Slice((*byte)(unsafe.Add(at, room)), q.size), frame)
+	if m <= q.pushMax {
+		if !q.post(at, (m+room+15)>>4, m) {
+			return nic.ErrFull
+		}
+		*end = q.txDone
+		q.pushed.Add(1)
+	} else {
+		if !q.point(at, q.sendIOVA+uint64(n*q.stride), m) {
+			return nic.ErrFull
+		}
+		*end = q.txTail
+	}
+	q.sends++
+	if q.txRung != q.txTail {
+		q.ring()
+	}
+	return nil
+}
+
+// freeSends renews the numbers of Send's free buffers, before they are half a round behind and seem to be ahead.
+//
+//go:noinline
+func (q *Queue) freeSends(done uint32) {
+	for n := range q.mask + 1 {
+		if end := (*uint32)(unsafe.Add(q.sendEnd, n*4)); int32(done-*end) >= 0 {
+			*end = done
+		}
+	}
+}
+
+// sendable reports whether buffer n of Send is free.
+func (q *Queue) sendable(n uint32) bool {
+	return int32(q.txDone-*(*uint32)(unsafe.Add(q.sendEnd, n*4))) >= 0
+}
+
+// recv copies the next frame out and frees its slot. It returns -1 where there is none.
+func (q *Queue) recv(buf []byte) (n int, at int64) {
+	for q.fault.Load() == faultNone {
+		slot := q.rxNext & q.mask
+		c := q.completion(q.rxCQ, slot)
+		own := atomic.LoadUint32(&c.counterOwn)
+		if (own>>cqeOwner^q.rxNext>>(q.shift&31))&1 != 0 {
+			break
+		}
+		at = int64(polling.TSC())
+		if own>>cqeFormat != cqeSend || bits.ReverseBytes16(uint16(own)) != uint16(q.rxNext) {
+			q.fail(c, faultReceive)
+			break
+		}
+		l := swap(c.byteCount)
+		bad := l < minFrame || l > q.size
+		if bad {
+			q.badRx.Add(1)
+		} else {
+			copy(buf, unsafe.Slice((*byte)(unsafe.Add(q.buf, slot*q.stride+room)), l))
+		}
+		*(*uint32)(unsafe.Add(q.pend, slot*4)) = q.txDone
+		q.rxNext++
+		q.tidy()
+		if !bad {
+			return int(l), at
+		}
+	}
+	q.tidy()
+	return -1, 0
+}

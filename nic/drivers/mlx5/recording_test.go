@@ -1,0 +1,158 @@
+package mlx5
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// recorded is one command of Linux's driver to a real ConnectX-4, and the card's answer.
+type recorded struct {
+	entry   []byte // as sent
+	in, out message
+	inLen   int
+	outLen  int
+}
+
+// recording reads the kernel's dumps: the entry, then each mailbox, as dwords.
+func recording(t *testing.T) (all []recorded) {
+	f, err := os.Open("../../../../shared/witness/mlx5_core-connectx4-fw14.12.1220.txt.gz")
+	if err != nil {
+		t.Skip("the recording of a ConnectX-4 is not here: ", err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head := regexp.MustCompile(`dump command .*\(0x[0-9a-f]+\) (INPUT|OUTPUT)`)
+	line := regexp.MustCompile(`\] [0-9a-f]{3,}: ((?:[0-9a-f]{8} ?){4})`)
+	var dumps [][]byte
+	var input []bool
+	for s := bufio.NewScanner(z); s.Scan(); {
+		if m := head.FindStringSubmatch(s.Text()); m != nil {
+			dumps, input = append(dumps, nil), append(input, m[1] == "INPUT")
+		} else if m := line.FindStringSubmatch(s.Text()); m != nil && len(dumps) > 0 {
+			b, err := hex.DecodeString(strings.ReplaceAll(m[1], " ", ""))
+			if err != nil {
+				t.Fatal(err)
+			}
+			dumps[len(dumps)-1] = append(dumps[len(dumps)-1], b...)
+		}
+	}
+	data := func(dump []byte, inline, n int) message {
+		m := append(message{}, dump[inline:inline+entryInline]...)
+		for at := entrySize; at+boxSize <= len(dump); at += boxSize {
+			m = append(m, dump[at:at+boxData]...)
+		}
+		return m[:min(n, len(m))]
+	}
+	for i := 0; i+1 < len(dumps); i += 2 {
+		if !input[i] || input[i+1] {
+			t.Fatalf("dump %d is not an input followed by its output", i)
+		}
+		e := message(dumps[i][:entrySize])
+		r := recorded{entry: e, inLen: int(e.get(entryInLen, 31, 0)), outLen: int(e.get(entryOutLen, 31, 0))}
+		r.in, r.out = data(dumps[i], entryIn, r.inLen), data(dumps[i+1], entryOut, r.outLen)
+		all = append(all, r)
+	}
+	return all
+}
+
+// Our start is answered by the card's own answers. What we send is what Linux sent where both send the same command, but for
+// the fields that each driver chooses for itself, which are listed here.
+func TestRecordedCommands(t *testing.T) {
+	rec := recording(t)
+	find := func(in message) *recorded {
+		for i, r := range rec {
+			if r.in.opcode() == in.opcode() && r.in.opMod() == in.opMod() {
+				return &rec[i]
+			}
+		}
+		return nil
+	}
+	// Fields that are each driver's choice: dword, bits.
+	type field struct{ off, hi, lo int }
+	choice := map[opcode][]field{
+		opManagePages: {{0x0C, 31, 0}},                                                                     // how many pages in one command
+		opSetHCACap:   {{0x10 + 0x10, 4, 0}},                                                               // log_max_qp: we have no QPs
+		opCreateEQ:    {{0x10 + 0x0C, 28, 24}, {0x10 + 0x14, 11, 0}, {0x10 + 0x18, 28, 24}, {0x5C, 31, 0}}, // size, vector, pages, events
+	}
+	// What follows is addresses, or register data that the recording leaves out.
+	head := map[opcode]int{opManagePages: 0x10, opCreateEQ: 0x110, opAccessReg: 0x10}
+	sized := map[opcode]bool{opManagePages: true, opCreateEQ: true} // whose length is a choice
+
+	f := newFirmware(t)
+	compared := map[opcode]int{}
+	f.seen = func(e []byte, _, _ [][]byte) {
+		in := message(e[entryIn:entryOut])
+		if r := find(in); r != nil && !sized[in.opcode()] {
+			if n := int(message(e).get(entryInLen, 31, 0)); n != r.inLen {
+				t.Errorf("%v: input of %#x bytes, recorded %#x", in.opcode(), n, r.inLen)
+			}
+			if n := int(message(e).get(entryOutLen, 31, 0)); n != r.outLen {
+				t.Errorf("%v: output of %#x bytes, recorded %#x", in.opcode(), n, r.outLen)
+			}
+		}
+	}
+	f.answer = func(in message, n int) message {
+		r := find(in)
+		if r == nil {
+			return make(message, n)
+		}
+		compared[in.opcode()]++
+		ours, theirs := append(message{}, in...), append(message{}, r.in...)
+		for _, c := range choice[in.opcode()] {
+			ours.set("", c.off, c.hi, c.lo, 0)
+			theirs.set("", c.off, c.hi, c.lo, 0)
+		}
+		if h := head[in.opcode()]; h != 0 {
+			ours, theirs = ours[:h], theirs[:h]
+		}
+		if !bytes.Equal(ours, theirs) {
+			for i := 0; i+4 <= min(len(ours), len(theirs)); i += 4 {
+				if a, b := ours.get(i, 31, 0), theirs.get(i, 31, 0); a != b {
+					t.Errorf("%v, dword %#x: %08x, recorded %08x", in.opcode(), i, a, b)
+				}
+			}
+			if len(ours) != len(theirs) {
+				t.Errorf("%v: %d bytes, recorded %d", in.opcode(), len(ours), len(theirs))
+			}
+		}
+		return append(r.out, make(message, max(0, n-len(r.out)))...)[:n]
+	}
+	d := f.started()
+	for _, stage := range []func() error{d.enable, d.negotiate, d.initialize, d.startCommon} {
+		if err := stage(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, op := range []opcode{opEnableHCA, opQueryISSI, opSetISSI, opQueryPages, opManagePages, opAccessReg, opQueryHCACap, opSetHCACap, opInitHCA,
+		opAllocUAR, opCreateEQ} {
+		if compared[op] == 0 {
+			t.Errorf("%v was not compared", op)
+		}
+	}
+	t.Log(fmt.Sprint(compared))
+	if n := d.pages.held(); n != 6+12868 {
+		t.Errorf("firmware was given %d pages, the card wants 6 and 12868", n)
+	}
+	if c := d.caps; c.bfHalf != 256 || !c.endPad || c.maxWQE != 1024 || c.inlineMode != inlineL2 && c.inlineMode != inlineVport || c.logMaxCQ != 22 {
+		t.Errorf("capabilities of the recorded card: %+v", c)
+	}
+}
+
+// The recorded entries carry the signature that ours do.
+func TestRecordedSignatures(t *testing.T) {
+	for i, r := range recording(t) {
+		if xor(r.entry) != 0xFF {
+			t.Errorf("entry %d, %v: signature does not hold", i, r.in.opcode())
+		}
+	}
+}

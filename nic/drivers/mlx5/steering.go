@@ -1,0 +1,327 @@
+package mlx5
+
+import (
+	"fmt"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/kit/netif"
+)
+
+// The receive steering (PRM, Flow Steering): a root table that knows our addresses and, with several queue pairs, a table
+// behind it that picks the hash for what is in the frame.
+//
+//	root   0..62   MAC            our address, broadcast, groups
+//	      63       group bit      every multicast, where nobody said which is wanted
+//	type   0..1    UDP over IPv4, IPv6
+//	       2..3    IPv4, IPv6
+//	       4       all other frames
+const (
+	flowNICReceive = 0 // table_type
+
+	rootLogSize  = 6
+	rootGroupBit = 63
+	typeLogSize  = 3
+
+	matchOuter  = 1 // match_criteria_enable: outer headers
+	forward     = 4 // action: FWD_DEST
+	destTable   = 1 // destination_type
+	destTIR     = 2
+	etherTypeV4 = 0x0800
+	etherTypeV6 = 0x86DD
+	protoUDP    = 17
+
+	listUnicast   = 0 // allowed_list_type
+	listMulticast = 1
+)
+
+// match is the part of fte_match_set_lyr_2_4 that is used here: as a mask in a group, as a value in an entry.
+type match struct {
+	mac       [6]byte
+	etherType uint32
+	protocol  uint32
+}
+
+func (m match) put(at message) {
+	copy(at[0x08:], m.mac[:])
+	at.set("ethertype", 0x04, 15, 0, m.etherType).
+		set("ip_protocol", 0x10, 31, 24, m.protocol)
+}
+
+var (
+	broadcast = [6]byte{0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}
+	groupBit  = [6]byte{1}
+	maskMAC   = match{mac: broadcast}
+)
+
+// table is a flow table that is being filled.
+type table struct {
+	d  *Device
+	id uint32
+}
+
+func (d *Device) createTable(level, logSize uint32) (table, error) {
+	in := command(opCreateFlowTable, 0, 0x40).set("table_type", 0x10, 31, 24, flowNICReceive)
+	in.at(0x18).set("level", 0x00, 23, 16, level).set("log_size", 0x00, 7, 0, logSize)
+	out, err := d.exec(in, 0x10)
+	if err != nil {
+		return table{}, err
+	}
+	t := table{d, out.get(0x08, 23, 0)}
+	d.done(opDestroyFlowTable.String(), func() error { return d.run(t.command(opDestroyFlowTable, 0x40)) })
+	return t, nil
+}
+
+func (t table) command(op opcode, size int) message {
+	return command(op, 0, size).set("table_type", 0x10, 31, 24, flowNICReceive).set("table_id", 0x14, 23, 0, t.id)
+}
+
+// group makes a group of entries from first to last that compare what mask has ones for.
+func (t table) group(first, last uint32, mask match) (uint32, error) {
+	in := t.command(opCreateFlowGroup, 0x400).
+		set("start_flow_index", 0x1C, 31, 0, first).
+		set("end_flow_index", 0x24, 31, 0, last)
+	if mask != (match{}) {
+		in.set("match_criteria_enable", 0x3C, 7, 0, matchOuter)
+	}
+	mask.put(in.at(0x40))
+	out, err := t.d.exec(in, 0x10)
+	if err != nil {
+		return 0, err
+	}
+	id := out.get(0x08, 23, 0)
+	t.d.done(opDestroyFlowGroup.String(), func() error {
+		return t.d.run(t.command(opDestroyFlowGroup, 0x40).set("group_id", 0x18, 31, 0, id))
+	})
+	return id, nil
+}
+
+// set sends the frames that have value to a destination.
+func (t table) set(index, group uint32, value match, kind, id uint32) error {
+	in := t.command(opSetFlowEntry, 0x340+8).set("flow_index", 0x20, 31, 0, index)
+	ctx := in.at(0x40).
+		set("group_id", 0x04, 31, 0, group).
+		set("action", 0x0C, 15, 0, forward).
+		set("destination_list_size", 0x10, 23, 0, 1)
+	value.put(ctx.at(0x40))
+	in.at(0x340).set("destination_type", 0x00, 31, 24, kind).set("destination_id", 0x00, 23, 0, id)
+	if err := t.d.run(in); err != nil {
+		return err
+	}
+	t.d.done(opDeleteFlowEntry.String(), func() error {
+		return t.d.run(t.command(opDeleteFlowEntry, 0x40).set("flow_index", 0x20, 31, 0, index))
+	})
+	return nil
+}
+
+// steering is what is let in besides our own address and broadcast.
+type steering struct {
+	groups       [][6]byte // multicast
+	allMulticast bool
+}
+
+// listen chooses the multicast groups: those of the addresses that are answered for, or all where that is not known or does not fit.
+func (d *Device) listen(o nic.Options) {
+	s := &d.steering
+	s.groups, s.allMulticast = netif.Groups(o)
+	if len(s.groups) > rootGroupBit-8 {
+		s.groups, s.allMulticast = nil, true
+	}
+}
+
+// startSteering makes TIRs and flow tables and opens the root to traffic.
+func (d *Device) startSteering() error {
+	for _, q := range d.queues {
+		var err error
+		if q.tir, err = d.directTIR(q.rqn); err != nil {
+			return err
+		}
+	}
+	kind, id := uint32(destTIR), d.queues[0].tir
+	if len(d.queues) > 1 {
+		types, err := d.startRSS()
+		if err != nil {
+			return err
+		}
+		kind, id = destTable, types.id
+	}
+	s := &d.steering
+	root, err := d.createTable(0, rootLogSize)
+	if err != nil {
+		return err
+	}
+	macs, err := root.group(0, rootGroupBit-1, maskMAC)
+	if err != nil {
+		return err
+	}
+	for i, mac := range append([][6]byte{d.card.MAC, broadcast}, s.groups...) {
+		if err := root.set(uint32(i), macs, match{mac: mac}, kind, id); err != nil {
+			return err
+		}
+	}
+	if s.allMulticast {
+		g, err := root.group(rootGroupBit, rootGroupBit, match{mac: groupBit})
+		if err != nil {
+			return err
+		}
+		if err := root.set(rootGroupBit, g, match{mac: groupBit}, kind, id); err != nil {
+			return err
+		}
+	}
+	if err := d.run(root.command(opSetFlowRoot, 0x40)); err != nil {
+		return err
+	}
+	if err := d.vportLists(); err != nil {
+		return err
+	}
+	return d.noLoopback()
+}
+
+func (d *Device) directTIR(rqn uint32) (uint32, error) {
+	in := command(opCreateTIR, 0, 0x110)
+	in.at(0x20).
+		set("disp_type", 0x04, 31, 28, 0).
+		set("inline_rqn", 0x1C, 23, 0, rqn).
+		set("transport_domain", 0x24, 23, 0, d.td)
+	return d.create(in, opDestroyTIR, 23)
+}
+
+// Hash inputs (PRM, rx_hash_field_select).
+const (
+	hashIP    = 1<<0 | 1<<1 // source and destination
+	hashPorts = 1<<2 | 1<<3
+	toeplitz  = 2
+)
+
+func (d *Device) indirectTIR(rqt, v6, udp uint32) (uint32, error) {
+	fields := uint32(hashIP)
+	if udp == 1 {
+		fields |= hashPorts
+	}
+	in := command(opCreateTIR, 0, 0x110)
+	ctx := in.at(0x20).
+		set("disp_type", 0x04, 31, 28, 1).
+		set("indirect_table", 0x20, 23, 0, rqt).
+		set("rx_hash_fn", 0x24, 31, 28, toeplitz).
+		set("transport_domain", 0x24, 23, 0, d.td).
+		set("l3_prot_type", 0x50, 31, 31, v6).
+		set("l4_prot_type", 0x50, 30, 30, udp).
+		set("selected_fields", 0x50, 29, 0, fields)
+	for i := range 10 { // this key makes both directions of a flow hash alike
+		ctx.set("rx_hash_toeplitz_key", 0x28+4*i, 31, 0, 0x6D5A6D5A)
+	}
+	return d.create(in, opDestroyTIR, 23)
+}
+
+// startRSS makes the table that picks a hash by what is in the frame, over an indirection table of all queues.
+func (d *Device) startRSS() (table, error) {
+	size := min(uint32(128), 1<<d.caps.logMaxRQT)
+	if uint32(len(d.queues)) > size {
+		return table{}, d.card.Errorf("%d queue pairs, an indirection table has up to %d entries", len(d.queues), size)
+	}
+	in := command(opCreateRQT, 0, 0x110+4*int(size))
+	in.at(0x20).set("rqt_max_size", 0x14, 15, 0, size).set("rqt_actual_size", 0x18, 15, 0, size)
+	for i := range int(size) {
+		in.set("rq_num", 0x110+4*i, 23, 0, d.queues[i%len(d.queues)].rqn)
+	}
+	rqt, err := d.create(in, opDestroyRQT, 23)
+	if err != nil {
+		return table{}, err
+	}
+	t, err := d.createTable(1, typeLogSize)
+	if err != nil {
+		return t, err
+	}
+	index := uint32(0)
+	for _, k := range []struct {
+		mask   match
+		values []match
+	}{
+		{match{etherType: 0xFFFF, protocol: 0xFF}, []match{{etherType: etherTypeV4, protocol: protoUDP}, {etherType: etherTypeV6, protocol: protoUDP}}},
+		{match{etherType: 0xFFFF}, []match{{etherType: etherTypeV4}, {etherType: etherTypeV6}}},
+		{match{}, []match{{}}},
+	} {
+		g, err := t.group(index, index+uint32(len(k.values))-1, k.mask)
+		if err != nil {
+			return t, err
+		}
+		for i, v := range k.values {
+			tir := d.queues[0].tir
+			if v.etherType != 0 {
+				if tir, err = d.indirectTIR(rqt, uint32(i), min(v.protocol, 1)); err != nil {
+					return t, err
+				}
+			}
+			if err := t.set(index, g, v, destTIR, tir); err != nil {
+				return t, err
+			}
+			index++
+		}
+	}
+	return t, nil
+}
+
+// vportLists tells the switches before the vport which addresses are wanted (PRM, NIC_Vport_Context and L2 table).
+func (d *Device) vportLists() error {
+	s := &d.steering
+	unicast := [][6]byte{d.card.MAC}
+	for _, l := range []struct {
+		kind uint32
+		macs [][6]byte
+	}{{listUnicast, unicast}, {listMulticast, append([][6]byte{broadcast}, s.groups...)}} {
+		in := command(opModifyNICVport, 0, 0x200+8*len(l.macs)).set("field_select.addresses_list", 0x0C, 2, 2, 1).
+			set("allowed_list_type", 0x1F0, 26, 24, l.kind).
+			set("allowed_list_size", 0x1F0, 11, 0, uint32(len(l.macs)))
+		for i, mac := range l.macs {
+			in.mac(0x200+8*i, mac)
+		}
+		if err := d.optional("the vport's address list", d.run(in)); err != nil {
+			return err
+		}
+	}
+	if s.allMulticast {
+		in := command(opModifyNICVport, 0, 0x200).set("field_select.promisc", 0x0C, 4, 4, 1).set("promisc_mc", 0x1F0, 30, 30, 1)
+		if err := d.optional("all multicast", d.run(in)); err != nil {
+			return err
+		}
+	}
+	if d.caps.l2Table {
+		for i, mac := range unicast {
+			in := command(opSetL2Entry, 0, 0x40).set("table_index", 0x14, 23, 0, uint32(i)).mac(0x20, mac)
+			if err := d.run(in); err != nil {
+				return err
+			}
+			if i >= d.l2Entries {
+				d.l2Entries++
+				d.done(opDeleteL2Entry.String(), func() error {
+					d.l2Entries--
+					return d.run(command(opDeleteL2Entry, 0, 0x40).set("table_index", 0x14, 23, 0, uint32(i)))
+				})
+			}
+		}
+	}
+	return nil
+}
+
+// optional notes what firmware refuses where that leaves a device that works: settings of a port that is another function's, too.
+func (d *Device) optional(what string, err error) error {
+	if err != nil && refused(err) {
+		d.lacks = append(d.lacks, fmt.Sprintf("%s: %v", what, err))
+		return nil
+	}
+	return err
+}
+
+// noLoopback has the vport send frames out that are for one of its own addresses: a frame that claims to be from our address
+// would go in circles through a responder that answers everything. Firmware begins with turning them round (Linux switches it
+// off, too). What is old cannot be told; there the TIRs keep out what comes from queues of their own transport domain, as all
+// do whose self_lb_block (Linux's name for the bits that let it in) is 0.
+func (d *Device) noLoopback() error {
+	if !d.caps.localLoopback {
+		return nil
+	}
+	return d.optional("local loopback", d.run(command(opModifyNICVport, 0, 0x200).
+		set("field_select.disable_uc_local_lb", 0x0C, 11, 11, 1).
+		set("field_select.disable_mc_local_lb", 0x0C, 10, 10, 1).
+		set("disable_mc_local_lb", 0x100, 2, 2, 1).
+		set("disable_uc_local_lb", 0x100, 1, 1, 1)))
+}

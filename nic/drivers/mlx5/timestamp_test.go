@@ -1,0 +1,48 @@
+package mlx5
+
+import (
+	"testing"
+
+	"github.com/rebound-nic/rebound/nic"
+)
+
+// Send and receive queues are made with the format of timestamps that each capability asks for: a card with a real-time clock
+// refuses the other one.
+func TestTimestampFormat(t *testing.T) {
+	for _, c := range []struct{ capability, sq, rq uint32 }{
+		{0, 0, 0}, {1<<30 | 1<<28, 1, 1}, {2<<30 | 2<<28, 1, 1}, {2 << 30, 1, 0}, {1 << 28, 0, 1},
+	} {
+		fw := newFirmware(t)
+		var sq, rq []uint32
+		fw.answer = func(in message, size int) message {
+			out := make(message, size)
+			switch in.opcode() {
+			case opQueryHCACap:
+				out.at(0x10).set("sq_ts_format, rq_ts_format", 0x88, 31, 0, c.capability).
+					set("eth_net_offloads", 0x40, 3, 3, 1).set("nic_flow_table", 0x34, 25, 25, 1).set("port_type", 0x34, 9, 8, 1).
+					set("log_max_cq_sz", 0x18, 23, 16, 22).set("log_max_wq_sz", 0x78, 4, 0, 15)
+				if in.opMod() == capFlowTable|capCur {
+					out.at(0x10).set("ft_support", 0x40, 31, 31, 1)
+				}
+			case opAllocUAR:
+				out.set("uar", 0x08, 23, 0, 0x10)
+			case opCreateSQ:
+				sq = append(sq, in.at(0x20).get(0x00, 5, 4))
+			case opCreateRQ:
+				rq = append(rq, in.at(0x20).get(0x00, 5, 4))
+			}
+			return out
+		}
+		d := fw.device()
+		d.card.Options = nic.Options{Queues: 1, RingSize: 64}
+		err := d.commands.start(d.card.Arena)
+		for _, stage := range []func() error{d.initialize, d.startQueues} {
+			if err == nil {
+				err = stage()
+			}
+		}
+		if err != nil || len(sq) != 1 || len(rq) != 1 || sq[0] != c.sq || rq[0] != c.rq {
+			t.Errorf("capability %08x: ts_format of send queues %v, of receive queues %v, want %d and %d (%v)", c.capability, sq, rq, c.sq, c.rq, err)
+		}
+	}
+}

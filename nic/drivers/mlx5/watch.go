@@ -1,0 +1,186 @@
+package mlx5
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/kit"
+)
+
+const (
+	sendLimit   = 2 * time.Second  // for a completion that was asked for, with the link up
+	healthLimit = 10 * time.Second // for the health counter to move
+	sickLimit   = time.Second      // the same, where the device shows a syndrome
+	flushLimit  = time.Second      // for a send queue in error to give its WQEs back
+)
+
+// want keeps what an event says of the device for the watch.
+func (d *Device) want(reason, why string) {
+	d.wanted.CompareAndSwap(nil, &kit.Symptom{Reason: reason, Why: why})
+}
+
+// look serves the device's events, and finds a queue that stopped, sends that stand still, and firmware that died. What it
+// reads of the device itself it reads only while loops run, or somebody sends and receives.
+func (d *Device) look(polled bool) (*kit.Symptom, error) {
+	d.serveEvents()
+	if !polled {
+		d.health = kit.Progress{}
+		return nil, nil
+	}
+	if s := d.wanted.Swap(nil); s != nil {
+		return s, nil
+	}
+	if err := d.commands.dead.Load(); err != nil {
+		if s := d.lookAtHealth(); s != nil { // this is why
+			return s, nil
+		}
+		return &kit.Symptom{Reason: "command_stuck", Why: (*err).Error()}, nil
+	}
+	for i, q := range d.queues {
+		if s := d.lookAtQueue(i, q); s != nil {
+			return s, nil
+		}
+	}
+	return d.lookAtHealth(), nil
+}
+
+// lookAtQueue looks for a queue that stopped, or whose sends do.
+func (d *Device) lookAtQueue(i int, q *Queue) *kit.Symptom {
+	mend := func() error { return d.mendSends(q, &d.sends[i]) }
+	switch f := q.fault.Load(); f {
+	case faultSend:
+		return &kit.Symptom{Reason: "send_error", Why: fmt.Sprintf("queue %d: %s", i, q.faultText()), Mend: mend}
+	case faultReceive:
+		return &kit.Symptom{Reason: "receive_error", Why: fmt.Sprintf("queue %d: %s", i, q.faultText())}
+	}
+	if d.sends[i].Waiting(&q.txNext, &q.askTail) < sendLimit {
+		return nil
+	}
+	if l, err := d.link(); err == nil && !l.Up {
+		return nil
+	}
+	return &kit.Symptom{Reason: "tx_hang", Mend: mend, Why: fmt.Sprintf("queue %d: %v: no send was completed for %v (completion %d)", i,
+		nic.ErrTimeout, sendLimit, atomic.LoadUint32(&q.txNext))}
+}
+
+// sick reports whether the health buffer has a syndrome with the request for a reset.
+func (d *Device) sick() bool {
+	return d.commands.read(regHealthSynd)>>16&0xFF != 0 && d.commands.read(regHealthRFR)&healthRFR != 0
+}
+
+// lookAtHealth reads the health buffer. A syndrome with the request for a reset, or a counter that stands still, is answered
+// by a restart; a syndrome alone is reported once.
+func (d *Device) lookAtHealth() *kit.Symptom {
+	synd, seen := d.commands.read(regHealthSynd)>>16&0xFF, d.syndrome
+	d.syndrome = synd
+	limit := healthLimit
+	if synd != 0 {
+		limit = sickLimit
+	}
+	switch {
+	case d.commands.read(regCmdqAddrLow)>>8&3 == nicDisabled:
+		return &kit.Symptom{Reason: "disabled", Why: "the function's interface is disabled: " + d.healthText()}
+	case synd != 0 && d.sick():
+		return &kit.Symptom{Reason: "firmware_error", Why: "the device is sick: " + d.healthText()}
+	case d.health.Still(d.commands.read(regHealthCounter)) > limit:
+		return &kit.Symptom{Reason: "firmware_hang", Why: fmt.Sprintf("the health counter has not moved for %v: %s", limit, d.healthText())}
+	}
+	if synd != seen && synd != 0 {
+		d.card.Log.Warn("the device reports a fault", "health", d.healthText())
+	}
+	return nil
+}
+
+// restart starts the device with nobody on its queues. What was under way is lost.
+func (d *Device) restart(*kit.Symptom) error {
+	if t, err := d.counts(); err == nil {
+		d.card.Totals.Keep(t)
+	} else {
+		d.card.Totals.KeepLast()
+	}
+	d.wanted.Store(nil)
+	clear(d.sends)
+	d.health, d.syndrome = kit.Progress{}, 0
+	return d.start()
+}
+
+// mendSends resets one send queue.
+func (d *Device) mendSends(q *Queue, p *kit.Progress) error {
+	if err := d.resetSend(q); err != nil {
+		return err
+	}
+	*p = kit.Progress{}
+	d.mended.Add(1)
+	return nil
+}
+
+// resetSend takes a send queue through error and reset back to ready (PRM, SQ State Machine). In error the device gives all
+// WQEs back with a completion each; the completion queue goes on behind the last of them.
+func (d *Device) resetSend(q *Queue) error {
+	out, err := d.exec(command(opQuerySQ, 0, 0x10).set("sqn", 0x08, 23, 0, q.sqn), 0x110)
+	if err != nil {
+		return err
+	}
+	state := out.get(0x20, 23, 20)
+	if state == stateRDY {
+		if err := d.modify(opModifySQ, q.sqn, stateRDY, stateERR); err != nil {
+			return err
+		}
+		state = stateERR
+	}
+	if state == stateERR {
+		if err := q.flush(); err != nil {
+			return err
+		}
+		if err := d.modify(opModifySQ, q.sqn, stateERR, stateRST); err != nil {
+			return err
+		}
+	}
+	for { // in reset the queue makes no more completions: what is there now is all
+		own := atomic.LoadUint32(&q.completion(q.txCQ, q.txNext&q.txMask).counterOwn)
+		if (own>>cqeOwner^q.txNext>>(q.txShift&31))&1 != 0 {
+			break
+		}
+		q.txNext++
+	}
+	taken := q.txNext
+	for slot := range q.mask + 1 {
+		*(*uint32)(unsafe.Add(q.pend, slot*4)) = 0
+	}
+	q.resetSend()
+	q.txNext, q.askTail = taken, taken
+	mmio.Store32(q.txCQRec, swap(taken&0xFFFFFF))
+	return d.modify(opModifySQ, q.sqn, stateRST, stateRDY)
+}
+
+// flush takes completions, whatever they say, up to that of the last WQE.
+func (q *Queue) flush() error {
+	last, tail := q.txDone, q.txDone
+	for tail != q.txTail {
+		last = tail
+		ds := swap(*(*uint32)(unsafe.Add(q.wq.Base, tail&q.txMask*wqebb+4))) & 0x3F
+		tail += max((ds+3)>>2, 1)
+	}
+	if last == q.txTail {
+		return nil
+	}
+	for end := kit.NewDeadline(flushLimit, leastLooks); ; {
+		late := end.Over()
+		own := atomic.LoadUint32(&q.completion(q.txCQ, q.txNext&q.txMask).counterOwn)
+		if (own>>cqeOwner^q.txNext>>(q.txShift&31))&1 != 0 {
+			if late {
+				return fmt.Errorf("%w: the send queue in error did not give WQE %d back within %v", nic.ErrTimeout, last&0xFFFF, flushLimit)
+			}
+			time.Sleep(10 * time.Microsecond)
+			continue
+		}
+		q.txNext++
+		if swap(own<<16)&0xFFFF == last&0xFFFF {
+			return nil
+		}
+	}
+}

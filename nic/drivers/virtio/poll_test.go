@@ -1,0 +1,561 @@
+package virtio
+
+import (
+	"bytes"
+	"fmt"
+	"math/bits"
+	"testing"
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/proof/nictest"
+)
+
+// testQueue is a queue whose device is the test: rings and buffers in ordinary memory, and a doorbell in a variable. The test
+// writes the device's side by hand, from the words of §2.7 and §2.8, and shares with the driver only the rings' layout.
+type testQueue struct {
+	*Queue
+	bells  [2]uint32 // of receive and transmit
+	taken  []uint32  // buffers that the device took from the receive ring, in order, and has not used
+	rxAt   uint32    // receive entries that the device took
+	rxUsed uint32    // receive entries that it used
+	txAt   uint32    // transmit entries that it took
+	txUsed uint32    // transmit entries that it used
+	frame  []byte
+}
+
+const (
+	testRing   = 256
+	testStride = 1600
+	testLen    = 1534
+	testIOVA   = 1 << 32
+	noBell     = ^uint32(0)
+)
+
+func newTestQueue(t testing.TB, packed bool) *testQueue {
+	return newTestQueueOf(t, packed, testStride, testLen)
+}
+
+func newTestQueueOf(t testing.TB, packed bool, stride, length uint32) *testQueue {
+	const area = testRing*descSize + 4096
+	mem := nictest.HugePages(t, 6*area+2*testRing*int(stride))
+	take := func(n int) unsafe.Pointer {
+		p := unsafe.Pointer(&mem[0])
+		mem = mem[n:]
+		return p
+	}
+	b := &testQueue{frame: nictest.EchoRequest(64)}
+	b.Queue = &Queue{bufLen: length, stride: stride, iova: testIOVA, owner: unsafe.Pointer(unsafe.SliceData(make([]byte, testRing)))}
+	for i, r := range []*ring{&b.rx, &b.tx} {
+		*r = ring{index: uint32(i), mask: testRing - 1, shift: uint8(bits.TrailingZeros(testRing)), packed: packed,
+			desc: take(area), driver: take(area), device: take(area), bell: unsafe.Pointer(&b.bells[i])}
+	}
+	b.buf = take(testRing * int(stride))
+	b.sendBuf, b.sendIOVA = take(testRing*int(stride)), testIOVA+1<<31
+	b.restart()
+	return b
+}
+
+func (b *testQueue) restart() {
+	b.reset()
+	b.taken, b.rxAt, b.rxUsed, b.txAt, b.txUsed = b.taken[:0], 0, 0, 0, 0
+	b.bells = [2]uint32{noBell, noBell}
+}
+
+func word(p unsafe.Pointer, off uint32) *uint32 { return (*uint32)(unsafe.Add(p, off)) }
+func half(p unsafe.Pointer, off uint32) *uint16 { return (*uint16)(unsafe.Add(p, off)) }
+
+// wrap is the wrap counter of entry n: 1 in the first round (§2.8.1).
+func wrap(n uint32) uint16 { return uint16(1 - n/testRing%2) }
+
+// next returns the descriptor that the driver made available as entry n of r, and its number.
+func (b *testQueue) next(r *ring, n uint32) (id uint32, addr uint64, length uint32, write, ok bool) {
+	if r.packed {
+		at := n % testRing * 16
+		flags := *half(r.desc, at+14)
+		if flags>>7&1 != wrap(n) || flags>>15&1 == wrap(n) {
+			return 0, 0, 0, false, false
+		}
+		return uint32(*half(r.desc, at+12)), *(*uint64)(unsafe.Add(r.desc, at)), *word(r.desc, at+8), flags&2 != 0, true
+	}
+	if *half(r.driver, 2) == uint16(n) {
+		return 0, 0, 0, false, false
+	}
+	id = uint32(*half(r.driver, 4+n%testRing*2))
+	return id, *(*uint64)(unsafe.Add(r.desc, id*16)), *word(r.desc, id*16+8), *half(r.desc, id*16+12)&2 != 0, true
+}
+
+// use returns buffer id as used entry n.
+func (b *testQueue) use(r *ring, n, id, length uint32) {
+	if r.packed {
+		at := n % testRing * 16
+		*word(r.desc, at+8) = length
+		*half(r.desc, at+12) = uint16(id)
+		*half(r.desc, at+14) = wrap(n)<<7 | wrap(n)<<15
+		return
+	}
+	*word(r.device, 4+n%testRing*8) = id
+	*word(r.device, 8+n%testRing*8) = length
+	*half(r.device, 2) = uint16(n + 1)
+}
+
+// gather takes what the driver gave to the receive ring.
+func (b *testQueue) gather() {
+	for {
+		id, _, _, _, ok := b.next(&b.rx, b.rxAt)
+		if !ok {
+			return
+		}
+		b.taken = append(b.taken, id)
+		b.rxAt++
+	}
+}
+
+// buffer is the memory of buffer id.
+func (b *testQueue) buffer(id uint32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Add(b.buf, id*b.stride)), b.bufLen)
+}
+
+// receive is a frame's arrival in the oldest buffer that the device has.
+func (b *testQueue) receive(frame []byte) (id uint32) {
+	b.gather()
+	id = b.taken[0]
+	b.taken = append(b.taken[:0], b.taken[1:]...)
+	p := b.buffer(id)
+	copy(p, []byte{10: 1, 11: 0})
+	n := headerLen + copy(p[headerLen:], frame)
+	b.use(&b.rx, b.rxUsed, id, uint32(n))
+	b.rxUsed++
+	return id
+}
+
+// transmit takes the next frame that the driver posted.
+func (b *testQueue) transmit() (id uint32, addr uint64, frame []byte, ok bool) {
+	id, addr, n, _, ok := b.next(&b.tx, b.txAt)
+	if !ok {
+		return 0, 0, nil, false
+	}
+	b.txAt++
+	if addr >= b.sendIOVA {
+		return id, addr, unsafe.Slice((*byte)(unsafe.Add(b.sendBuf, addr-b.sendIOVA)), n), true
+	}
+	return id, addr, unsafe.Slice((*byte)(unsafe.Add(b.buf, addr-testIOVA)), n), true
+}
+
+// finish says that a transmit is done.
+func (b *testQueue) finish(id uint32) {
+	b.use(&b.tx, b.txUsed, id, 0)
+	b.txUsed++
+}
+
+// arrive and complete are the device for benchmarks: n frames come, and what was posted is done.
+func (b *testQueue) arrive(n int) {
+	for {
+		id, _, _, ok := b.transmit()
+		if !ok {
+			break
+		}
+		b.finish(id)
+	}
+	for range n {
+		b.receive(b.frame)
+	}
+}
+
+func both(t *testing.T, f func(t *testing.T, packed bool)) {
+	for _, packed := range []bool{false, true} {
+		t.Run(map[bool]string{false: "split", true: "packed"}[packed], func(t *testing.T) { f(t, packed) })
+	}
+}
+
+// TestStart: what the device finds when it is started.
+func TestStart(t *testing.T) {
+	both(t, func(t *testing.T, packed bool) {
+		b := newTestQueue(t, packed)
+		seen := map[uint32]bool{}
+		for n := range uint32(testRing) {
+			id, addr, length, write, ok := b.next(&b.rx, n)
+			if !ok || seen[id] || addr != testIOVA+uint64(id)*testStride || length != testLen || !write {
+				t.Fatalf("receive entry %d: buffer %d at %#x, %d bytes, written by the device %v, there %v", n, id, addr, length, write, ok)
+			}
+			seen[id] = true
+		}
+		if _, _, _, _, ok := b.next(&b.rx, testRing); ok {
+			t.Error("the receive ring has more than its size")
+		}
+		if _, _, _, _, ok := b.next(&b.tx, 0); ok {
+			t.Error("something is to be transmitted")
+		}
+		for _, r := range []*ring{&b.rx, &b.tx} {
+			if packed && *word(r.driver, 0)>>16 != 1 || !packed && *half(r.driver, 0) != 1 {
+				t.Errorf("the device is asked for interrupts: %#x", *word(r.driver, 0))
+			}
+		}
+	})
+}
+
+// TestNoBufferIsSplit: with jumbo frames, whose buffers are in several huge pages, neither the device nor Send has one that begins in
+// one page and ends in the next, over many rounds of both rings.
+func TestNoBufferIsSplit(t *testing.T) {
+	both(t, func(t *testing.T, packed bool) {
+		const stride, length = 9152, 9026
+		b, r := newTestQueueOf(t, packed, stride, length), nictest.NewResponder(t)
+		split := func(base unsafe.Pointer, off uint64) bool {
+			first := uint64(uintptr(base)) + off
+			return first>>21 != (first+length-1)>>21
+		}
+		want := map[uint64]bool{}
+		skipped := 0
+		for id := range uint64(testRing) {
+			if split(b.buf, id*stride) {
+				skipped++
+			} else {
+				want[id] = true
+			}
+		}
+		if skipped == 0 {
+			t.Fatal("the test has no buffer that is split")
+		}
+		for n := range uint32(len(want)) {
+			id, addr, _, _, ok := b.next(&b.rx, n)
+			if !ok || !want[uint64(id)] || addr != testIOVA+uint64(id)*stride {
+				t.Fatalf("receive entry %d: buffer %d at %#x, there %v", n, id, addr, ok)
+			}
+			delete(want, uint64(id))
+		}
+		for i := range 3 * testRing {
+			b.receive(b.frame)
+			if n := b.Poll(r); n != 1 {
+				t.Fatalf("%d replies to frame %d", n, i)
+			}
+			id, addr, _, ok := b.transmit()
+			if !ok || split(b.buf, addr-testIOVA) {
+				t.Fatalf("reply %d: buffer %d at %#x, there %v", i, id, addr, ok)
+			}
+			b.finish(id)
+			b.Poll(r)
+		}
+		for i := range 3 * testRing {
+			if err := b.send(b.frame); err != nil {
+				t.Fatalf("Send %d: %v", i, err)
+			}
+			id, addr, _, ok := b.transmit()
+			if !ok || addr < b.sendIOVA || split(b.sendBuf, addr-b.sendIOVA) {
+				t.Fatalf("Send %d: buffer %d at %#x, there %v", i, id, addr, ok)
+			}
+			b.finish(id)
+		}
+	})
+}
+
+// TestReply: a reply lies in the buffer of its request, with a cleared header, and the buffer comes back to receive when it
+// was sent, over many rounds of both rings, with used entries in any order.
+func TestReply(t *testing.T) {
+	both(t, func(t *testing.T, packed bool) {
+		b, r := newTestQueue(t, packed), nictest.NewResponder(t)
+		for round := range 40 {
+			n := 1 + round*7%31
+			ids := map[uint32]bool{}
+			for range n {
+				ids[b.receive(b.frame)] = true
+			}
+			if got := b.Poll(r); got != n {
+				t.Fatalf("round %d: %d replies to %d frames", round, got, n)
+			}
+			var sent []uint32
+			for range n {
+				id, addr, frame, ok := b.transmit()
+				if !ok || !ids[id] || addr != testIOVA+uint64(id)*testStride || len(frame) != headerLen+len(b.frame) {
+					t.Fatalf("round %d: buffer %d at %#x with %d bytes, there %v", round, id, addr, len(frame), ok)
+				}
+				delete(ids, id)
+				if !bytes.Equal(frame[:headerLen], make([]byte, headerLen)) || !bytes.Equal(frame[headerLen:][:6], b.frame[6:12]) {
+					t.Fatalf("round %d: header and frame %x", round, frame)
+				}
+				sent = append(sent, id)
+			}
+			for i := range sent { // the last first
+				b.finish(sent[len(sent)-1-i])
+			}
+			b.Poll(r)
+		}
+		b.gather()
+		if n := len(b.taken); n+int(b.rx.next-b.given) < testRing-refillBatch {
+			t.Errorf("the device has %d buffers of %d after all", n, testRing)
+		}
+	})
+}
+
+// TestNotify: each pass that posts rings once, with the queue's number, unless the device wants no notification; and with
+// NOTIFICATION_DATA it tells the next entry too (§2.9).
+func TestNotify(t *testing.T) {
+	both(t, func(t *testing.T, packed bool) {
+		b, r := newTestQueue(t, packed), nictest.NewResponder(t)
+		pass := func(n int) uint32 {
+			b.bells[1] = noBell
+			b.arrive(n)
+			if got := b.Poll(r); got != n {
+				t.Fatalf("%d replies of %d", got, n)
+			}
+			return b.bells[1]
+		}
+		if got := pass(3); got != noBell&^0xffff|1 {
+			t.Errorf("the notification is %#x, want 16 bits of 1", got)
+		}
+		quiet := func(on uint16) {
+			if packed {
+				*half(b.tx.device, 2) = on
+			} else {
+				*half(b.tx.device, 0) = on
+			}
+		}
+		quiet(1)
+		if got := pass(3); got != noBell {
+			t.Errorf("notified by %#x a device that wants none", got)
+		}
+		quiet(0)
+		b.tx.data = true
+		for b.tx.next < 2*testRing-1 {
+			n := min(5, int(2*testRing-1-b.tx.next))
+			got, want := pass(n), 1|b.tx.next<<16
+			if packed {
+				want = 1 | b.tx.next%testRing<<16 | uint32(wrap(b.tx.next))<<31
+			}
+			if got != want {
+				t.Fatalf("the notification after entry %d is %#x, want %#x", b.tx.next, got, want)
+			}
+		}
+	})
+}
+
+// TestRefillNotifies: a device that ran out of buffers is told when there are some.
+func TestRefillNotifies(t *testing.T) {
+	both(t, func(t *testing.T, packed bool) {
+		b, r := newTestQueue(t, packed), nictest.NewResponder(t)
+		for range 8 {
+			b.arrive(testRing)
+			for got := 0; got < testRing; {
+				got += b.Poll(r)
+			}
+			if b.gather(); len(b.taken) > testRing/2 {
+				t.Fatalf("the device has %d buffers while their replies are under way", len(b.taken))
+			}
+			b.bells[0] = noBell
+			b.arrive(0)
+			b.Poll(r)
+			if b.gather(); b.bells[0] == noBell || len(b.taken) != testRing {
+				t.Fatalf("the device has %d buffers of %d, the notification is %#x", len(b.taken), testRing, b.bells[0])
+			}
+		}
+	})
+}
+
+// TestLies: what a used ring may say that is not true ends in a number and a reason, and in no access outside of the buffers.
+func TestLies(t *testing.T) {
+	both(t, func(t *testing.T, packed bool) {
+		for _, c := range []struct {
+			name  string
+			lie   func(b *testQueue)
+			wrong uint32 // as distrusted has it
+			bad   uint64 // as badLength has it
+		}{
+			{"receive: no such buffer", func(b *testQueue) { b.use(&b.rx, 0, testRing, 100) }, wrongRxID, 0},
+			{"receive: far beyond", func(b *testQueue) { b.use(&b.rx, 0, 0xffff, 100) }, wrongRxID, 0},
+			{"receive: the same buffer twice", func(b *testQueue) {
+				n := uint32(headerLen + copy(b.buffer(7)[headerLen:], b.frame)) // to be answered: else the driver gives it back at once
+				b.use(&b.rx, 0, 7, n)
+				b.use(&b.rx, 1, 7, n)
+			}, wrongRxID, 0},
+			{"receive: longer than the buffer", func(b *testQueue) { b.use(&b.rx, 0, 7, testLen+1) }, 0, 1},
+			{"receive: 4 GiB", func(b *testQueue) { b.use(&b.rx, 0, 7, ^uint32(0)) }, 0, 1},
+			{"receive: shorter than its header", func(b *testQueue) { b.use(&b.rx, 0, 7, 11) }, 0, 1},
+			{"receive: shorter than Ethernet's", func(b *testQueue) { b.use(&b.rx, 0, 7, 25) }, 0, 1},
+			{"receive: nothing", func(b *testQueue) { b.use(&b.rx, 0, 7, 0) }, 0, 1},
+			{"receive: the index jumps", func(b *testQueue) { b.jump(&b.rx, testRing+1) }, wrongRxIndex, 0},
+			{"receive: the index goes back", func(b *testQueue) { b.jump(&b.rx, -1) }, wrongRxIndex, 0},
+			{"transmit: nothing was", func(b *testQueue) { b.tx.next++; b.finish(3) }, wrongTxID, 0},
+			{"transmit: no such buffer", func(b *testQueue) { b.tx.next++; b.finish(testRing) }, wrongTxID, 0},
+			{"transmit: the index jumps", func(b *testQueue) { b.tx.next++; b.jump(&b.tx, 2) }, wrongTxIndex, 0},
+		} {
+			if packed && (c.wrong == wrongRxIndex || c.wrong == wrongTxIndex) {
+				continue // there is no index
+			}
+			b, r := newTestQueue(t, packed), nictest.NewResponder(t)
+			c.lie(b)
+			for range 3 {
+				b.Poll(r)
+			}
+			if b.distrusted != c.wrong || b.badLength.Load() != c.bad {
+				t.Errorf("%s: distrusted %d, want %d; %d bad lengths, want %d", c.name, b.distrusted, c.wrong, b.badLength.Load(), c.bad)
+			}
+			if c.wrong != 0 {
+				t.Log(c.name, "-", fmt.Sprintf(wrongs[b.distrusted], b.culprit))
+			}
+			b.restart()
+			b.arrive(5)
+			if n := b.Poll(r); n != 5 {
+				t.Errorf("%s: %d replies of 5 after a reset", c.name, n)
+			}
+		}
+	})
+}
+
+// jump sets a split ring's used index.
+func (b *testQueue) jump(r *ring, to int) { *half(r.device, 2) = uint16(to) }
+
+// FuzzUsed: whatever the device writes into its sides of the rings, no pass breaks, none takes a buffer twice, and after a
+// reset the queue works.
+func FuzzUsed(f *testing.F) {
+	f.Add(false, []byte{0, 7, 0, 110, 0, 1, 8, 0, 110, 0})
+	f.Add(true, []byte{0, 7, 0, 110, 0, 9, 8, 0, 110, 0})
+	f.Add(true, []byte{5, 0xff, 0xff, 0xff, 0xff, 2, 1, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, packed bool, script []byte) {
+		b, r := newTestQueue(t, packed), nictest.NewResponder(t)
+		for len(script) >= 5 {
+			op, id, length := script[0], uint32(script[1])|uint32(script[2])<<8, uint32(script[3])|uint32(script[4])<<8
+			script = script[5:]
+			switch op % 8 {
+			case 0:
+				b.use(&b.rx, b.rxUsed, id, length)
+				b.rxUsed++
+			case 1:
+				b.use(&b.tx, b.txUsed, id, length)
+				b.txUsed++
+			case 2:
+				b.jump(&b.rx, int(id))
+			case 3:
+				b.jump(&b.tx, int(id))
+			case 4:
+				if b.gather(); len(b.taken) > 0 {
+					b.receive(b.frame)
+				}
+			case 5:
+				*word(b.rx.desc, id%(testRing*16)&^3) = length
+			case 6:
+				if id, _, _, ok := b.transmit(); ok && id < testRing {
+					b.finish(id)
+				}
+			case 7:
+				b.send(b.frame)
+			}
+			b.Poll(r)
+			for i := range uint32(testRing) {
+				if o := *(*uint8)(unsafe.Add(b.owner, i)); o&inReply != 0 && o != inReply {
+					t.Fatalf("buffer %d is given to two: %#b", i, o)
+				}
+			}
+			if n := b.tx.next - b.tx.seen; n > testRing {
+				t.Fatalf("%d transmits in a ring of %d", n, testRing)
+			}
+		}
+		b.restart()
+		b.arrive(20)
+		if n := b.Poll(r); n != 20 {
+			t.Fatalf("%d replies of 20 after a reset", n)
+		}
+	})
+}
+
+// TestSendReceive: a bench's frames, next to replies of a loop before that are still under way.
+func TestSendReceive(t *testing.T) {
+	both(t, func(t *testing.T, packed bool) {
+		b, r := newTestQueue(t, packed), nictest.NewResponder(t)
+		b.arrive(3)
+		b.Poll(r)
+		sent := 0
+		for b.send(b.frame) == nil {
+			if sent++; sent > testRing {
+				t.Fatal("Send has no end")
+			}
+		}
+		if sent != 0 { // the first buffer's number is the first reply's
+			t.Errorf("%d frames were taken beside a reply of the same number", sent)
+		}
+		buf := make([]byte, 2048)
+		for i := range 3 * testRing {
+			b.arrive(0)
+			b.frame[20] = byte(i)
+			if err := b.send(b.frame); err != nil {
+				t.Fatalf("Send %d: %v", i, err)
+			}
+			id, addr, frame, ok := b.transmit()
+			if !ok || addr != b.sendIOVA+uint64(id)*testStride || !bytes.Equal(frame[headerLen:], b.frame) || !bytes.Equal(frame[:headerLen], make([]byte, headerLen)) {
+				t.Fatalf("Send %d: %x at %#x, there %v", i, frame, addr, ok)
+			}
+			b.finish(id)
+			b.receive(b.frame)
+			if n, at := b.recv(buf); n != len(b.frame) || at == 0 || !bytes.Equal(buf[:n], b.frame) {
+				t.Fatalf("Recv %d: %d bytes at %d", i, n, at)
+			}
+		}
+		if n, _ := b.recv(buf); n != -1 {
+			t.Errorf("Recv of nothing: %d bytes", n)
+		}
+	})
+}
+
+// TestReplyBesideSend: a reply whose descriptor still sends a bench's frame is dropped and counted, and that frame stays.
+func TestReplyBesideSend(t *testing.T) {
+	both(t, func(t *testing.T, packed bool) {
+		b, r := newTestQueue(t, packed), nictest.NewResponder(t)
+		if err := b.send(b.frame); err != nil {
+			t.Fatal(err)
+		}
+		if id := b.receive(b.frame); id != 0 {
+			t.Fatalf("the device took buffer %d first", id)
+		}
+		if n := b.Poll(r); n != 0 || b.txFull.Load() != 1 {
+			t.Errorf("%d replies, %d dropped", n, b.txFull.Load())
+		}
+		if id, addr, _, ok := b.transmit(); !ok || addr != b.sendIOVA {
+			t.Errorf("buffer %d at %#x is sent, there %v", id, addr, ok)
+		}
+		if id, _, _, ok := b.transmit(); ok {
+			t.Errorf("buffer %d is sent too", id)
+		}
+		b.finish(0)
+		b.arrive(5)
+		if n := b.Poll(r); n != 5 {
+			t.Errorf("%d replies of 5 afterwards", n)
+		}
+	})
+}
+
+func TestPollAllocatesNothing(t *testing.T) {
+	both(t, func(t *testing.T, packed bool) {
+		b, r := newTestQueue(t, packed), nictest.NewResponder(t)
+		b.gather()
+		if n := testing.AllocsPerRun(1000, func() {
+			b.arrive(3)
+			if n := b.Poll(r); n != 3 {
+				t.Fatalf("answered %d of 3", n)
+			}
+		}); n != 0 {
+			t.Errorf("%v allocations a pass", n)
+		}
+	})
+}
+
+func BenchmarkPoll(b *testing.B) {
+	for _, packed := range []bool{false, true} {
+		for _, batch := range []int{1, 32} {
+			b.Run(fmt.Sprintf("packed=%v/batch=%d", packed, batch), func(b *testing.B) {
+				q, r := newTestQueue(b, packed), nictest.NewResponder(b)
+				loop := q.Queue // a load less before each pass
+				nictest.Cycles(b, r, batch, q.arrive, func() int { return loop.Poll(r) })
+			})
+		}
+	}
+}
+
+func TestPollIsAHotLoop(t *testing.T) {
+	const pkg = "github.com/rebound-nic/rebound/nic/drivers/virtio"
+	nictest.StackAccesses(t, pkg, "(*Queue).Poll", 66)
+	nictest.StackAccesses(t, pkg, "(*Queue).post", 8)
+	nictest.HotLoop(t, pkg, "(*Queue).Poll", "virtio.(*Queue).post", "virtio.(*Queue).tidy", "virtio.(*Queue).arm", "virtio.(*Queue).give",
+		"virtio.(*Queue).distrust", "mmio.Store64")
+	nictest.HotLoop(t, pkg, "(*Queue).post", "virtio.(*ring).notify", "mmio.Store32")
+	nictest.HotLoop(t, pkg, "(*Queue).tidy", "virtio.(*Queue).arm", "virtio.(*Queue).distrust")
+	nictest.HotLoop(t, pkg, "(*Queue).arm", "mmio.Store64")
+	nictest.HotLoop(t, pkg, "(*Queue).give", "virtio.(*ring).notify", "mmio.Store32")
+	nictest.HotLoop(t, pkg, "(*ring).notify", "mmio.Store16", "mmio.Store32")
+}

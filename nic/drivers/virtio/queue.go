@@ -1,0 +1,362 @@
+package virtio
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+const (
+	maxBatch    = 32 // frames that one pass takes at most
+	refillBatch = 32 // buffers that are given back before the device is told
+	tidyAt      = 32 // transmits that may wait for tidy while each pass answers something
+	minFrame    = 14 // an Ethernet header
+)
+
+// Who has a buffer, or the transmit descriptor of its number. A buffer that only the loop has is none of them.
+const (
+	inReceive = 1 << iota // the device may write the buffer
+	inReply               // the device reads the buffer
+	inSend                // the device reads the Send buffer of this number
+)
+
+// Queue is one receive ring and one transmit ring of the same size, and as many buffers.
+type Queue struct {
+	rx, tx ring
+
+	buf   unsafe.Pointer // the buffers
+	owner unsafe.Pointer // one byte for each: who has it
+
+	iova   uint64 // of buf
+	delta  uint64 // iova - buf
+	bufLen uint32 // what the device may write to one buffer, header included
+	stride uint32 // from one buffer to the next: an odd number of cache lines, or all heads would share a few sets of the L1 cache
+
+	given uint32 // receive entries before it were told to the device
+
+	// One writer, this loop; ReadStats and the watch load them.
+	rxFrames, rxBytes, txFrames, txBytes polling.Counter
+	txFull, badLength                    polling.Counter
+	distrusted                           uint32 // a wrong* below: the device lied, and the queue stands still until it is reset
+	culprit                              uint32 // the number that it gave
+
+	sendBuf  unsafe.Pointer // queue 0: one buffer for each transmit descriptor, for Send
+	sendIOVA uint64
+	sendNext uint32
+}
+
+// What a used ring can say that no device means.
+const (
+	wrongRxIndex = 1 + iota
+	wrongTxIndex
+	wrongRxID
+	wrongTxID
+)
+
+var wrongs = [...]string{
+	wrongRxIndex: "receive ring: the used index jumps to %d",
+	wrongTxIndex: "transmit ring: the used index jumps to %d",
+	wrongRxID:    "receive ring: a used entry names buffer %d, which the device does not have",
+	wrongTxID:    "transmit ring: a used entry names buffer %d, which the device does not have",
+}
+
+// hugePage is the least size of the pages in which memory lies side by side behind two IOMMUs: the guest's, and what a back end
+// of the device keeps of it.
+const hugePage = 2 << 20
+
+// crosses reports whether buffer id of those at base goes over the end of a huge page. Such a buffer is never used. The next page may
+// lie elsewhere in the memory of the guest, and DPDK's vhost takes it to lie behind (vhost_user_iotlb_cache_find adds the
+// lengths of entries that adjoin in the device's addresses, and returns where the first one leads): it would write past the
+// first page.
+func (q *Queue) crosses(base unsafe.Pointer, id uint32) bool {
+	first := uintptr(base) + uintptr(id*q.stride)
+	return first/hugePage != (first+uintptr(q.bufLen)-1)/hugePage
+}
+
+// has says who has buffer id.
+func (q *Queue) has(id uint32) *uint8 { return (*uint8)(unsafe.Add(q.owner, id)) }
+
+// Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
+// lie, posts them, and notifies once. It tidies up where nothing was there to answer, or where tidyAt transmits wait. It
+// returns the number of replies posted.
+//
+// The fields of q are read where they are used: copies of them in local variables are more than the registers hold.
+//
+// A used entry is read behind an atomic load of what says that it is there: the used index, or the descriptor's own flags.
+// Both orders hold on amd64 as they stand, and on arm64 since that load is an acquire. A reply's descriptor is written before
+// its available entry or its flags, and those by a store that is a release (docs/memory-order.md, "done, then
+// the rest" and "entries, then the device's wish").
+func (q *Queue) Poll(r *fastpath.Responder) int {
+	next, tail := q.rx.seen, q.tx.next
+	end := next + maxBatch
+	if !q.rx.packed {
+		ready := q.rx.usedEnd(next)
+		if ready-next > q.rx.mask+1 {
+			q.distrust(wrongRxIndex, ready)
+			ready = next
+		}
+		if ready-next < maxBatch {
+			end = ready
+		}
+	}
+	for ; next != end; next++ {
+		var id, length uint32
+		if q.rx.packed {
+			d := q.rx.packedAt(next)
+			w := atomic.LoadUint32(&d.tail)
+			if !q.rx.isUsed(w, next) {
+				break
+			}
+			id, length = w&0xffff, d.len
+		} else {
+			e := q.rx.usedAt(next)
+			id, length = e.id, e.len
+		}
+		if id > q.rx.mask || *q.has(id)&inReceive == 0 {
+			q.distrust(wrongRxID, id)
+			break
+		}
+		*q.has(id) &^= inReceive
+		n := int(length) - headerLen
+		if uint(n-minFrame) > uint(q.bufLen-headerLen-minFrame) {
+			q.badLength.Add(1)
+			q.arm(id)
+			continue
+		}
+		q.rxBytes.Add(uint64(n))
+		h := (*[64]byte)(unsafe.Add(q.buf, id*q.stride+headerLen))
+		if !r.Ping4(h, n) {
+			if n = r.Answer(h, n); n == 0 {
+				q.arm(id)
+				continue
+			}
+		}
+		if *q.has(id) != 0 { // Send's, of before this loop
+			q.txFull.Add(1)
+			q.arm(id)
+			continue
+		}
+		*q.has(id) = inReply
+		p := unsafe.Add(unsafe.Pointer(h), -headerLen)
+		*(*uint64)(p), *(*uint32)(unsafe.Add(p, 8)) = 0, 0 // the header
+		size := uint32(n) + headerLen
+		if q.rx.packed {
+			d := q.tx.packedAt(tail)
+			d.addr = q.delta + uint64(uintptr(p))
+			mmio.Store64((*uint64)(unsafe.Pointer(&d.len)), uint64(size)|uint64(id|q.tx.avail(tail)<<16)<<32)
+		} else {
+			d := q.tx.splitAt(id)
+			d.addr, d.len = q.delta+uint64(uintptr(p)), size
+			*q.tx.availAt(tail) = uint16(id)
+		}
+		q.txBytes.Add(uint64(n))
+		tail++
+	}
+	replies, frames := tail-q.tx.next, next-q.rx.seen
+	if replies != 0 {
+		q.post(tail) // first, counting later
+	}
+	if frames != 0 {
+		q.rx.seen = next
+		q.rxFrames.Add(uint64(frames))
+		q.txFrames.Add(uint64(replies))
+		if replies != 0 && tail-q.tx.seen < tidyAt {
+			return int(replies)
+		}
+	}
+	if q.tx.seen != tail {
+		q.tidy()
+	}
+	if q.rx.next-q.given >= refillBatch {
+		q.give()
+	}
+	return int(replies)
+}
+
+// post makes the transmits before tail available and notifies the device.
+func (q *Queue) post(tail uint32) {
+	polling.Publish(&q.tx.next, tail)
+	if !q.tx.packed { // there the descriptors themselves tell
+		q.tx.publish()
+	}
+	q.tx.notify()
+}
+
+// tidy takes back the transmits that are done, and arms their buffers again.
+func (q *Queue) tidy() {
+	r := &q.tx
+	done, end := r.seen, r.next
+	if !r.packed {
+		if end = r.usedEnd(done); end-done > r.next-done {
+			q.distrust(wrongTxIndex, end)
+			return
+		}
+	}
+	for ; done != end; done++ {
+		var id uint32
+		if r.packed {
+			w := atomic.LoadUint32(&r.packedAt(done).tail)
+			if !r.isUsed(w, done) {
+				break
+			}
+			id = w & 0xffff
+		} else {
+			id = r.usedAt(done).id
+		}
+		own := (*uint8)(unsafe.Add(q.owner, id&r.mask))
+		if id > r.mask || *own&(inReply|inSend) == 0 {
+			q.distrust(wrongTxID, id)
+			break
+		}
+		if *own&inSend != 0 {
+			*own &^= inSend
+		} else {
+			*own = 0
+			q.arm(id)
+		}
+	}
+	polling.Publish(&r.seen, done)
+}
+
+// arm gives buffer id to the receive ring. The device may take it in a packed ring at once, in a split one after give.
+func (q *Queue) arm(id uint32) {
+	r := &q.rx
+	*q.has(id) |= inReceive
+	if r.packed {
+		d := r.packedAt(r.next)
+		d.addr = q.iova + uint64(id*q.stride)
+		mmio.Store64((*uint64)(unsafe.Pointer(&d.len)), uint64(q.bufLen)|uint64(id|(r.avail(r.next)|descWrite)<<16)<<32)
+	} else {
+		*r.availAt(r.next) = uint16(id)
+	}
+	r.next++
+}
+
+// give tells the device of the buffers that were armed.
+func (q *Queue) give() {
+	q.given = q.rx.next
+	if !q.rx.packed {
+		q.rx.publish()
+	}
+	q.rx.notify()
+}
+
+// distrust notes that the device's rings make no sense. The watch resets it; until then nothing more is taken from that ring.
+//
+//go:noinline
+func (q *Queue) distrust(what, number uint32) {
+	if q.distrusted == 0 {
+		q.culprit = number
+		atomic.StoreUint32(&q.distrusted, what)
+	}
+}
+
+// reset puts the rings into the state in which the device is started with them: all buffers given to receive that lie in one
+// piece, nothing to transmit.
+func (q *Queue) reset() {
+	q.rx.reset()
+	q.tx.reset()
+	q.sendNext, q.distrusted = 0, 0
+	q.delta = q.iova - uint64(uintptr(q.buf))
+	clear(unsafe.Slice((*byte)(q.owner), q.rx.mask+1))
+	for id := range q.rx.mask + 1 {
+		if q.crosses(q.buf, id) {
+			continue
+		}
+		if !q.rx.packed {
+			*q.rx.splitAt(id) = splitDesc{addr: q.iova + uint64(id*q.stride), len: q.bufLen, flags: descWrite}
+		}
+		q.arm(id)
+	}
+	q.given = q.rx.next
+	if !q.rx.packed {
+		q.rx.publish()
+	}
+}
+
+// send posts a copy of frame.
+func (q *Queue) send(frame []byte) error {
+	q.tidy()
+	for q.crosses(q.sendBuf, q.sendNext&q.tx.mask) {
+		q.sendNext++
+	}
+	id := q.sendNext & q.tx.mask
+	own := (*uint8)(unsafe.Add(q.owner, id))
+	if *own&(inReply|inSend) != 0 || q.distrusted != 0 {
+		return nic.ErrFull
+	}
+	*own |= inSend
+	q.sendNext++
+	p, at := unsafe.Add(q.sendBuf, id*q.stride), q.sendIOVA+uint64(id*q.stride)
+	copy(unsafe.Slice((*byte)(unsafe.Add(p, headerLen)), q.bufLen-headerLen), frame) // the header before it stays zero
+	size, tail := uint32(len(frame))+headerLen, q.tx.next
+	if q.tx.packed {
+		d := q.tx.packedAt(tail)
+		d.addr = at
+		mmio.Store64((*uint64)(unsafe.Pointer(&d.len)), uint64(size)|uint64(id|q.tx.avail(tail)<<16)<<32)
+	} else {
+		d := q.tx.splitAt(id)
+		d.addr, d.len = at, size
+		*q.tx.availAt(tail) = uint16(id)
+	}
+	q.post(tail + 1)
+	q.txFrames.Add(1)
+	q.txBytes.Add(uint64(len(frame)))
+	return nil
+}
+
+// recv copies the next frame out and gives its buffer back. It returns -1 where there is none.
+func (q *Queue) recv(buf []byte) (int, int64) {
+	for {
+		if q.tx.seen != q.tx.next {
+			q.tidy()
+		}
+		if q.rx.next-q.given >= refillBatch {
+			q.give()
+		}
+		next := q.rx.seen
+		var id, length uint32
+		if q.rx.packed {
+			d := q.rx.packedAt(next)
+			w := atomic.LoadUint32(&d.tail)
+			if !q.rx.isUsed(w, next) {
+				return -1, 0
+			}
+			id, length = w&0xffff, d.len
+		} else {
+			if ready := q.rx.usedEnd(next); ready == next {
+				return -1, 0
+			} else if ready-next > q.rx.mask+1 {
+				q.distrust(wrongRxIndex, ready)
+				return -1, 0
+			}
+			e := q.rx.usedAt(next)
+			id, length = e.id, e.len
+		}
+		at := int64(polling.TSC())
+		own := (*uint8)(unsafe.Add(q.owner, id&q.rx.mask))
+		if id > q.rx.mask || *own&inReceive == 0 {
+			q.distrust(wrongRxID, id)
+			return -1, 0
+		}
+		n := int(length) - headerLen
+		bad := uint(n-minFrame) > uint(q.bufLen-headerLen-minFrame)
+		if bad {
+			q.badLength.Add(1)
+		} else {
+			copy(buf, unsafe.Slice((*byte)(unsafe.Add(q.buf, id*q.stride+headerLen)), n))
+			q.rxBytes.Add(uint64(n))
+		}
+		*own &^= inReceive
+		q.rx.seen++
+		q.rxFrames.Add(1)
+		q.arm(id)
+		if !bad {
+			return n, at
+		}
+	}
+}

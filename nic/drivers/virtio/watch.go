@@ -1,0 +1,104 @@
+package virtio
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/kit"
+)
+
+// hangLimit is how long a transmit ring with work may stand still while the link is up.
+const hangLimit = time.Second
+
+// look finds a device that lost its state, in a reset by somebody else, one that asks for a reset or lies in its rings, and
+// transmits that stand still with the link up.
+func (d *Device) look(polled bool) (*kit.Symptom, error) {
+	if !polled {
+		return nil, nil
+	}
+	switch status := d.read8(regDeviceStatus); {
+	case status == statusGone:
+		return kit.Foreign("registers read all ones and the function is there"), nil
+	case status&statusNeedsReset != 0:
+		return &kit.Symptom{Reason: "needs_reset", Why: fmt.Sprintf("DEVICE_NEEDS_RESET: device_status is %#02x", status)}, nil
+	case status&statusDriverOK == 0:
+		return kit.Foreign(fmt.Sprintf("device_status is %#02x", status)), nil
+	}
+	if link := d.link(); link.Up != d.linkUp {
+		d.linkUp = link.Up
+		d.card.Log.Info("link", "up", link.Up, "mbit", link.Speed)
+	}
+	for i, q := range d.queues {
+		if w := atomic.LoadUint32(&q.distrusted); w != 0 {
+			return &kit.Symptom{Reason: "bad_ring", Why: fmt.Sprintf("queue %d, "+wrongs[w], i, q.culprit)}, nil
+		}
+		switch p := &d.hung[i]; {
+		case !d.linkUp:
+			*p = kit.Progress{}
+		case p.Waiting(&q.tx.seen, &q.tx.next) >= hangLimit:
+			return &kit.Symptom{Reason: "tx_hang", Doubt: p, Why: fmt.Sprintf("transmit ring %d stands still: %d of %d entries used",
+				i, atomic.LoadUint32(&q.tx.seen), atomic.LoadUint32(&q.tx.next))}, nil
+		}
+	}
+	return nil, nil
+}
+
+// restart programs the device with the loops parked. What was on the rings is lost.
+func (d *Device) restart(*kit.Symptom) error {
+	if d.gone() {
+		if err := d.card.Fn.Reset(); err != nil { // brings the registers back
+			return err
+		}
+	}
+	if err := d.card.Fn.SetBusMaster(true); err != nil { // a function-level reset turned it off
+		return err
+	}
+	clear(d.hung)
+	return d.start()
+}
+
+// Link reads the device's status field. A device without one counts as up (§5.1.4.2).
+func (d *Device) Link() (l nic.Link, err error) {
+	err = d.card.Ask(func() error {
+		if d.gone() {
+			return d.card.Gone("device_status")
+		}
+		l = d.link()
+		return nil
+	})
+	return l, err
+}
+
+func (d *Device) link() nic.Link {
+	l := nic.Link{Up: true}
+	if d.has(featStatus) {
+		l.Up = d.conf16(confStatus)&confLinkUp != 0
+	}
+	if d.has(featSpeedDuplex) {
+		if s := d.conf32(confSpeed); s <= speedMax {
+			l.Speed = int(s)
+		}
+	}
+	return l
+}
+
+// ReadStats reads the queues' counters. The device has none of its own: what it dropped for want of a buffer is not known.
+func (d *Device) ReadStats(out *nic.Stats) error {
+	return d.card.Ask(func() error {
+		if d.gone() {
+			return d.card.Gone("device_status")
+		}
+		*out = d.card.Totals.Read(nic.Stats{}) // restarts; the queues' counters go on over them
+		for _, q := range d.queues {
+			out.RxFrames += q.rxFrames.Load()
+			out.RxBytes += q.rxBytes.Load()
+			out.TxFrames += q.txFrames.Load()
+			out.TxBytes += q.txBytes.Load()
+			out.TxDropped += q.txFull.Load()
+			out.RxErrors += q.badLength.Load()
+		}
+		return nil
+	})
+}

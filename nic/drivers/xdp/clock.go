@@ -1,0 +1,98 @@
+package xdp
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/bits"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/fastpath"
+)
+
+// clock is struct clock of state.h.
+type clock struct {
+	Offset, ErrorEstimate            uint64
+	DeviceAt, DeviceTAI, DeviceRates uint64
+}
+
+// clockKeeper tells the program what the kernel's TAI does not: how far it is ahead of UTC, how wrong it may be, and what the
+// interface's own clock has to do with it.
+type clockKeeper struct {
+	clocks *ebpf.Map
+	phc    *phc // nil if the interface has none
+	last   sample
+	done   chan struct{} // closed when run has ended
+}
+
+// sample is one reading of the device's clock, and of the kernel's TAI at the same moment.
+type sample struct{ device, tai uint64 }
+
+// run keeps the clock once a second until ctx is done.
+func (k *clockKeeper) run(ctx context.Context) {
+	defer close(k.done)
+	t := time.NewTicker(time.Second)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			k.set()
+		}
+	}
+}
+
+// set reads the kernel's clock and hands it to the program.
+func (k *clockKeeper) set() error {
+	var t unix.Timex
+	state, err := unix.Adjtimex(&t)
+	if err != nil {
+		return fmt.Errorf("the kernel's clock: adjtimex: %w", err)
+	}
+	synchronised := state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0
+	v := clock{Offset: uint64(int64(t.Tai)), ErrorEstimate: uint64(fastpath.KernelEstimate(synchronised, t.Maxerror))}
+	if k.phc != nil {
+		if s, err := k.phc.read(); err == nil {
+			v.DeviceAt, v.DeviceTAI, v.DeviceRates = s.device, s.tai, rate(k.last, s)
+			k.last = s
+		}
+	}
+	return k.put(v)
+}
+
+// put makes v the clock in force. The one that is so far stays as it is, since a frame may be looking at it.
+func (k *clockKeeper) put(v clock) error {
+	var both programClockPair
+	if err := k.clocks.Lookup(uint32(0), &both); err != nil {
+		return fmt.Errorf("the program's clock: %w", err)
+	}
+	next := &both.Clock[1-both.Sequence&1]
+	next.Offset, next.ErrorEstimate = v.Offset, v.ErrorEstimate
+	next.DeviceAt, next.DeviceTai, next.DeviceRate = v.DeviceAt, v.DeviceTAI, v.DeviceRates
+	if err := k.clocks.Put(uint32(0), both); err != nil {
+		return fmt.Errorf("the program's clock: %w", err)
+	}
+	both.Sequence++
+	if err := k.clocks.Put(uint32(0), both); err != nil {
+		return fmt.Errorf("the program's clock: %w", err)
+	}
+	return nil
+}
+
+// rate is TAI's nanoseconds for each of the device's clock, with 32 bits of fraction, from two samples; 0 where they do not tell:
+// the first one, a clock that was set, one that is off by more than a part in a thousand.
+func rate(a, b sample) uint64 {
+	device, tai := b.device-a.device, b.tai-a.tai
+	if a.device == 0 || device == 0 || device > math.MaxUint32 || tai > math.MaxUint32 {
+		return 0
+	}
+	r, _ := bits.Div64(tai>>32, tai<<32, device)
+	if const1 := uint64(1 << 32); r < const1-const1/1000 || r > const1+const1/1000 {
+		return 0
+	}
+	return r
+}

@@ -1,0 +1,285 @@
+package xdp_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/cksum"
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/drivers/xdp"
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/nictest/veth"
+)
+
+var _ nic.Port = (*xdp.Device)(nil)
+
+// pair is a veth pair whose peer takes what an XDP program sends: it has a program too. (GRO at the peer, which is said to
+// do, does not on Linux 6.18: nothing wakes its receive path.)
+func pair(t *testing.T) *veth.Pair {
+	t.Helper()
+	v := veth.New(t)
+	passAll(t, v)
+	return v
+}
+
+// passAll attaches a program to the peer that leaves all frames to its kernel.
+func passAll(t *testing.T, v *veth.Pair) {
+	t.Helper()
+	v.Peer.Do(func() {
+		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, Flags: unix.BPF_F_XDP_HAS_FRAGS, License: "Apache-2.0", Instructions: asm.Instructions{
+			asm.Mov.Imm(asm.R0, 2), asm.Return(), // XDP_PASS
+		}})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer p.Close()
+		i, err := net.InterfaceByName(v.Peer.Name)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		l, err := link.AttachXDP(link.XDPOptions{Program: p, Interface: i.Index, Flags: link.XDPDriverMode})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Cleanup(func() { l.Close() })
+	})
+}
+
+func open(t *testing.T, e *veth.End, c *fastpath.Config, own xdp.Options) (d *xdp.Device) {
+	t.Helper()
+	var err error
+	e.Do(func() { d, err = xdp.Open(nic.Options{Device: e.Name, Match: c}, own) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// serve is open until the test ends.
+func serve(t *testing.T, e *veth.End, c *fastpath.Config, own xdp.Options) *xdp.Device {
+	t.Helper()
+	d := open(t, e, c, own)
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+func TestAnswers(t *testing.T) {
+	for name, own := range map[string]xdp.Options{"xdp-drv": {}, "xdp-generic": {Generic: true}} {
+		t.Run(name, func(t *testing.T) {
+			v := pair(t)
+			d := serve(t, &v.Host, v.Config(), own)
+			if i := d.Info(); i.Push != name || i.Driver != "xdp" || i.Model != "veth" || i.MAC != v.Host.MAC.String() || !i.PartialChecksums {
+				t.Errorf("info %+v", i)
+			}
+			if l, err := d.Link(); err != nil || !l.Up {
+				t.Errorf("link %+v, %v", l, err)
+			}
+			for _, a := range []netip.Addr{veth.Our4.Addr(), veth.Our6.Addr()} {
+				v.Ping(t, a)
+				v.Ping(t, a, "-s", "1452")
+				v.UDP(t, a)
+			}
+			v.Tagged(t)
+			answered := d.Verdicts()
+			v.TCP(t) // the kernel's own addresses are the kernel's
+			v.Ping(t, v.Host.IPv4.Addr())
+			v.Ping(t, v.Host.IPv6.Addr())
+			s := d.Verdicts()
+			if s[fastpath.AnsweredICMPv4] < 100 || s[fastpath.AnsweredICMPv6] < 100 || s[fastpath.AnsweredUDPv4] < 100 || s[fastpath.AnsweredUDPv6] < 100 ||
+				s[fastpath.AnsweredARP] == 0 || s[fastpath.AnsweredND] == 0 {
+				t.Errorf("counted %v", s)
+			}
+			if s[fastpath.AnsweredICMPv4] != answered[fastpath.AnsweredICMPv4] || s[fastpath.RefusedAddress] == 0 {
+				t.Errorf("answered for the kernel: %v, then %v", answered, s)
+			}
+			counts := d.Turnaround().Counts
+			sum := uint64(0)
+			for _, n := range counts {
+				sum += n
+			}
+			var st nic.Stats
+			if err := d.ReadStats(&st); err != nil || st.TxFrames < s.Answered() || sum == 0 || sum > st.TxFrames || st.RxBytes < st.TxBytes {
+				t.Errorf("%d recorded, stats %+v, %v", sum, st, err)
+			}
+		})
+	}
+}
+
+// Jumbo frames, which veth hands over in several buffers, are answered at both hooks, and their checksums are looked at to the end.
+func TestJumbo(t *testing.T) {
+	for name, own := range map[string]xdp.Options{"xdp-drv": {}, "xdp-generic": {Generic: true}} {
+		t.Run(name, func(t *testing.T) {
+			v := veth.New(t)
+			for _, e := range []*veth.End{&v.Host, &v.Peer} {
+				e.Do(func() {
+					l, err := netlink.LinkByName(e.Name)
+					if err == nil {
+						err = netlink.LinkSetMTU(l, 9000)
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			passAll(t, v)
+			d := serve(t, &v.Host, v.Config(), own)
+			if i := d.Info(); i.Push != name || i.MTU != 9000 {
+				t.Errorf("info %+v", i)
+			}
+			for _, a := range []netip.Addr{veth.Our4.Addr(), veth.Our6.Addr()} {
+				for _, size := range []string{"56", "1473", "3300", "3600", "8000", "8952"} {
+					v.Ping(t, a, "-M", "do", "-s", size)
+				}
+				v.UDP(t, a)
+			}
+			v.TCP(t)
+			f := v.Echo(veth.Our4.Addr(), 1)
+			long := make([]byte, 8000)
+			for i := range long {
+				long[i] = byte(i * i)
+			}
+			binary.BigEndian.PutUint16(f[16:], uint16(len(f)-14+len(long)))
+			f[24], f[25] = 0, 0
+			binary.BigEndian.PutUint16(f[24:], ^cksum.Sum(f[14:34], 0))
+			f = append(f, long...)
+			f[36], f[37] = 0, 0
+			binary.BigEndian.PutUint16(f[36:], ^cksum.Sum(f[34:], 0))
+			before := d.Verdicts()
+			raw := v.Peer.Raw(t)
+			raw.Send(f)
+			f[len(f)-1]++
+			raw.Send(f)
+			wait(t, func() bool {
+				s := d.Verdicts()
+				return s[fastpath.AnsweredICMPv4] == before[fastpath.AnsweredICMPv4]+1 && s[fastpath.RefusedChecksum] == before[fastpath.RefusedChecksum]+1
+			})
+		})
+	}
+}
+
+// A tag that lies outside of the frame counts, and the reply has it; where the program cannot ask for it, a note says that it counts
+// as none.
+func TestHiddenTag(t *testing.T) {
+	for name, own := range map[string]xdp.Options{"xdp-drv": {}, "xdp-generic": {Generic: true}} {
+		t.Run(name, func(t *testing.T) {
+			v := pair(t)
+			v.HideTags(t)
+			d := open(t, &v.Host, v.Config(), own)
+			raw := v.Peer.Raw(t)
+			reply := func(tags ...[4]byte) []byte {
+				t.Helper()
+				sent := v.Echo(veth.Our4.Addr(), 7, tags...)
+				raw.Send(sent)
+				return raw.Recv(func(f []byte) bool { return len(f) >= len(sent) && string(f[:6]) == string(v.Peer.MAC) })
+			}
+			got, notes := reply(), strings.Join(d.Info().Notes, " ")
+			tagged := len(got) == len(v.Echo(veth.Our4.Addr(), 7))+4 && string(got[12:16]) == string(veth.HiddenTag[:])
+			if told := strings.Contains(notes, "counts as none"); !tagged || told != own.Generic {
+				t.Errorf("reply to a frame with a hidden tag: tagged %v, and the notes are %q", tagged, notes)
+			}
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+			if own.Generic {
+				return
+			}
+			c := v.Config()
+			c.VLANs = []uint16{7}
+			d = open(t, &v.Host, c, own)
+			if got := reply(); string(got[12:16]) != string(veth.HiddenTag[:]) {
+				t.Errorf("reply % x", got[:18])
+			}
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+			c.VLANs = []uint16{8}
+			d = serve(t, &v.Host, c, own)
+			raw.Send(v.Echo(veth.Our4.Addr(), 8))
+			wait(t, func() bool { return d.Verdicts()[fastpath.RefusedVLAN] > 0 })
+			if n := d.Verdicts()[fastpath.AnsweredICMPv4]; n != 0 {
+				t.Errorf("%d frames of another VLAN were answered", n)
+			}
+		})
+	}
+}
+
+// Without a program of its own a veth pair's other end would lose every reply, so that the generic hook is taken.
+func TestPeerWithoutProgram(t *testing.T) {
+	v := veth.New(t)
+	d := serve(t, &v.Host, v.Config(), xdp.Options{})
+	if i := d.Info(); i.Push != "xdp-generic" || !strings.Contains(strings.Join(i.Notes, " "), "its other end has no XDP program") {
+		t.Errorf("info %+v", i)
+	}
+	v.Ping(t, veth.Our4.Addr())
+}
+
+// Two of them, and one with a service that renews the TTL, end as on every driver.
+func TestLoops(t *testing.T) {
+	v := veth.New(t)
+	us, they := v.Config(), v.Config()
+	us.UDPPorts = []uint16{7001}
+	they.UDPPorts, they.Addresses = []uint16{7000}, []netip.Prefix{netip.MustParsePrefix("192.0.2.20/24")}
+	a, b := serve(t, &v.Host, us, xdp.Options{}), serve(t, &v.Peer, they, xdp.Options{})
+	v.Peer.Raw(t).Send(v.Datagram(they.Addresses[0].Addr(), 7000, veth.Our4.Addr(), 7001))
+	count := func(verdict fastpath.Verdict) uint64 { return a.Verdicts()[verdict] + b.Verdicts()[verdict] }
+	wait(t, func() bool { return count(fastpath.RefusedHopLimit) == 1 })
+	if n := count(fastpath.AnsweredUDPv4); n != 63 {
+		t.Errorf("%d replies to a datagram with TTL 64, want 63", n)
+	}
+}
+
+func wait(t *testing.T, done func() bool) {
+	t.Helper()
+	await.Until(t, "the condition", done)
+}
+
+// After Close the interface is as it was: another program can be attached, and nothing is answered.
+func TestClose(t *testing.T) {
+	v := pair(t)
+	for range 3 {
+		d := open(t, &v.Host, v.Config(), xdp.Options{})
+		v.Host.Do(func() {
+			if _, err := xdp.Open(nic.Options{Device: v.Host.Name, Match: v.Config()}, xdp.Options{}); !errors.Is(err, nic.ErrBusy) || !strings.Contains(err.Error(), "XDP program") {
+				t.Errorf("a second one: %v", err)
+			}
+		})
+		v.Ping(t, veth.Our4.Addr())
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	v := pair(t)
+	v.Host.Do(func() {
+		for want, o := range map[string]nic.Options{
+			"Match is not set": {Device: v.Host.Name},
+			"no such":          {Device: "nosuch0", Match: v.Config()},
+			"no address":       {Device: v.Host.Name, Match: &fastpath.Config{}},
+		} {
+			_, err := xdp.Open(o, xdp.Options{})
+			if err == nil || want != "no such" && !strings.Contains(err.Error(), want) || want == "no such" && !errors.Is(err, nic.ErrNoDevice) {
+				t.Errorf("%s: %v", want, err)
+			}
+		}
+	})
+}

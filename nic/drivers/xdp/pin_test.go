@@ -1,0 +1,366 @@
+package xdp_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/drivers/xdp"
+	"github.com/rebound-nic/rebound/nic/kit/netif"
+	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
+	"github.com/rebound-nic/rebound/proof/nictest"
+	"github.com/rebound-nic/rebound/proof/nictest/veth"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(victim) != "" {
+		beVictim()
+	}
+	os.Exit(nictest.WithBPFFS(m.Run))
+}
+
+// answered is what the pin counts.
+func answered(t *testing.T, pin string) uint64 {
+	t.Helper()
+	p, err := xdp.Look(pin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	s := p.Verdicts()
+	return s[fastpath.AnsweredICMPv4] + s[fastpath.AnsweredICMPv6] + s[fastpath.AnsweredUDPv4]
+}
+
+func unpin(t *testing.T, e *veth.End, name string) {
+	t.Helper()
+	e.Do(func() {
+		if err := xdp.Unpin(name); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The program answers on when its device is closed; one that joins takes its counts over and brings its own rules; Unpin ends it.
+func TestPin(t *testing.T) {
+	nictest.NeedBPFFS(t)
+	for name, own := range map[string]xdp.Options{"driver": {Pin: "p"}, "generic": {Pin: "p", Generic: true}} {
+		t.Run(name, func(t *testing.T) {
+			v := pair(t)
+			d := open(t, &v.Host, v.Config(), own)
+			v.Ping(t, veth.Our4.Addr())
+			v.Ping(t, veth.Our6.Addr())
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+			v.Ping(t, veth.Our4.Addr())
+			v.Ping(t, veth.Our6.Addr())
+			if n := answered(t, "p"); n != 200 {
+				t.Errorf("%d answered, want 200", n)
+			}
+			groups := func() string {
+				b, _ := os.ReadFile("/proc/thread-self/net/dev_mcast")
+				return string(b)
+			}
+			v.Host.Do(func() {
+				if !strings.Contains(groups(), "3333ff000010") {
+					t.Errorf("the solicited-node group is not let in:\n%s", groups())
+				}
+			})
+			before := program(t, v)
+			c := v.Config()
+			c.UDPPorts = []uint16{veth.EchoPort, 4000}
+			d = open(t, &v.Host, c, own)
+			if now := program(t, v); now == before || now == 0 {
+				t.Errorf("program %d is still there", now)
+			}
+			if notes := strings.Join(d.Info().Notes, "; "); !strings.Contains(notes, `joined pin "p"`) {
+				t.Errorf("notes %s", notes)
+			}
+			if s := d.Verdicts(); s[fastpath.AnsweredICMPv4]+s[fastpath.AnsweredICMPv6] != 200 {
+				t.Errorf("the counts begin anew: %v", s)
+			}
+			v.UDP(t, veth.Our4.Addr())
+			p, err := xdp.Look("p")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a := p.About; !p.Attached || a.Device != v.Host.Name || a.Hook != d.Info().Push || !slices.Equal(a.UDPPorts, c.UDPPorts) || a.PID != os.Getpid() ||
+				a.Mode != "strict" || len(a.Addresses) != 2 || a.MAC != v.Host.MAC.String() || a.Since.After(a.Updated) {
+				t.Errorf("%+v", p)
+			}
+			p.Close()
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+			unpin(t, &v.Host, "p")
+			if id := program(t, v); id != 0 {
+				t.Errorf("program %d is attached after Unpin", id)
+			}
+			v.Host.Do(func() {
+				if strings.Contains(groups(), "3333ff000010") {
+					t.Errorf("the solicited-node group is still let in:\n%s", groups())
+				}
+			})
+			if left, err := os.ReadDir(xdpkit.PinRoot); len(left) != 0 || err != nil {
+				t.Errorf("%v is left, %v", left, err)
+			}
+		})
+	}
+}
+
+// program is the identifier of the host's XDP program, 0 if it has none.
+func program(t *testing.T, v *veth.Pair) (id uint32) {
+	t.Helper()
+	v.Host.Do(func() {
+		i, err := netif.Lookup(v.Host.Name)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		id = i.XDP
+		i.Close()
+	})
+	return id
+}
+
+const victim = "REBOUND_XDP_VICTIM" // the interface, and a pin
+
+// beVictim holds a device until it is killed.
+func beVictim() {
+	name, pin, _ := strings.Cut(os.Getenv(victim), " ")
+	_, err := xdp.Open(nic.Options{Device: name, Match: &fastpath.Config{Addresses: []netip.Prefix{veth.Our4}}}, xdp.Options{Pin: pin})
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println("open")
+	select {}
+}
+
+// startVictim returns a process that holds a device on the host's end.
+func startVictim(t *testing.T, v *veth.Pair, pin string) *exec.Cmd {
+	t.Helper()
+	c := exec.Command("/proc/self/exe")
+	c.Env = append(os.Environ(), victim+"="+strings.TrimSpace(v.Host.Name+" "+pin))
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Host.Do(func() { err = c.Start() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.Process.Kill()
+		c.Wait()
+	})
+	line := make([]byte, 400)
+	if n, err := out.Read(line); err != nil || string(line[:4]) != "open" {
+		t.Fatalf("the victim says %q, %v", line[:n], err)
+	}
+	return c
+}
+
+// A process that is killed leaves no program behind.
+func TestKilled(t *testing.T) {
+	v := pair(t)
+	c := startVictim(t, v, "")
+	if program(t, v) == 0 {
+		t.Error("no program is attached")
+	}
+	c.Process.Signal(syscall.SIGKILL)
+	c.Wait()
+	wait(t, func() bool { return program(t, v) == 0 })
+}
+
+// With a pin the answering goes on after SIGKILL, and while one process after the other takes it over, without a reply lost or
+// given twice.
+func TestKilledPinned(t *testing.T) {
+	nictest.NeedBPFFS(t)
+	v := pair(t)
+	c := startVictim(t, v, "killed")
+	defer unpin(t, &v.Host, "killed")
+	v.Ping(t, veth.Our4.Addr())
+	c.Process.Signal(syscall.SIGKILL)
+	c.Wait()
+	v.Ping(t, veth.Our4.Addr())
+	done := make(chan bool)
+	go func() {
+		defer close(done)
+		for range 4 {
+			open(t, &v.Host, v.Config(), xdp.Options{Pin: "killed"}).Close()
+		}
+	}()
+	n := 0
+	for taking := true; taking; n++ {
+		select {
+		case <-done:
+			taking = false
+		default:
+		}
+		v.Ping(t, veth.Our4.Addr())
+	}
+	if got := answered(t, "killed"); got != uint64(100+50*n) {
+		t.Errorf("%d answered, want %d", got, 100+50*n)
+	}
+}
+
+// An interface that goes takes the program along, and the counts stay for one of its name that comes.
+func TestPinGone(t *testing.T) {
+	nictest.NeedBPFFS(t)
+	v := pair(t)
+	open(t, &v.Host, v.Config(), xdp.Options{Pin: "gone"}).Close()
+	v.Ping(t, veth.Our4.Addr())
+	v.Host.Do(func() {
+		l, err := netlink.LinkByName(v.Host.Name)
+		if err == nil {
+			err = netlink.LinkDel(l)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	wait(t, func() bool {
+		p, err := xdp.Look("gone")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		return !p.Attached
+	})
+	v.Host.Do(func() {
+		l := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: v.Host.Name, MTU: 1500, TxQLen: 1000, NumTxQueues: 1, NumRxQueues: 1}, PeerName: "other"}
+		if err := netlink.LinkAdd(l); err != nil {
+			t.Error(err)
+		}
+		if err := netlink.LinkSetUp(l); err != nil {
+			t.Error(err)
+		}
+	})
+	d := open(t, &v.Host, v.Config(), xdp.Options{Pin: "gone"})
+	if s := d.Verdicts(); s[fastpath.AnsweredICMPv4] != 50 {
+		t.Errorf("the counts begin anew: %v", s)
+	}
+	d.Close()
+	if p, err := xdp.Look("gone"); err != nil || !p.Attached {
+		t.Errorf("%+v, %v", p, err)
+	}
+	unpin(t, &v.Host, "gone")
+}
+
+// What cannot be joined is named, with what can be done; and it stays as it is.
+func TestPinRefuses(t *testing.T) {
+	nictest.NeedBPFFS(t)
+	v, w := pair(t), pair(t)
+	try := func(what string, e *veth.End, own xdp.Options, kind error, says ...string) {
+		t.Helper()
+		e.Do(func() {
+			d, err := xdp.Open(nic.Options{Device: e.Name, Match: v.Config()}, own)
+			if err == nil {
+				d.Close()
+				t.Errorf("%s: it opened", what)
+				return
+			}
+			t.Logf("%s: %v", what, err)
+			if kind != nil && !errors.Is(err, kind) {
+				t.Errorf("%s: %v is not %v", what, err, kind)
+			}
+			for _, s := range says {
+				if !strings.Contains(err.Error(), s) {
+					t.Errorf("%s: %v, want %q", what, err, s)
+				}
+			}
+		})
+	}
+	open(t, &v.Host, v.Config(), xdp.Options{Pin: "a"}).Close()
+	try("a name with a dot", &v.Host, xdp.Options{Pin: "a.b"}, nil, "cannot name a pin")
+	try("without the pin", &v.Host, xdp.Options{}, nic.ErrBusy, `pinned it as "a"`, "responder unpin a")
+	try("another pin", &v.Host, xdp.Options{Pin: "b"}, nic.ErrBusy, `pinned it as "a"`)
+	try("another namespace", &w.Host, xdp.Options{Pin: "a"}, nil, "another network namespace", "responder unpin a")
+	try("another interface", &v.Peer, xdp.Options{Pin: "a"}, nil, "another network namespace")
+	try("another hook", &v.Host, xdp.Options{Pin: "a", Generic: true}, nil, "driver's hook")
+
+	notes, err := ebpf.LoadPinnedMap(xdpkit.PinRoot+"/a/about", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer notes.Close()
+	was := make([]byte, notes.ValueSize())
+	if err := notes.Lookup(uint32(0), &was); err != nil {
+		t.Fatal(err)
+	}
+	write := func(text []byte) {
+		if err := notes.Put(uint32(0), append(text, make([]byte, len(was)-len(text))...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var a xdp.About
+	if err := json.Unmarshal([]byte(strings.TrimRight(string(was), "\x00")), &a); err != nil {
+		t.Fatal(err)
+	}
+	a.Layout = "0123456789abcdef"
+	other, _ := json.Marshal(a)
+	write(other)
+	try("another version", &v.Host, xdp.Options{Pin: "a"}, xdp.ErrForeign, "laid out as 0123456789abcdef", "responder unpin a")
+	if _, err := xdp.Look("a"); !errors.Is(err, xdp.ErrForeign) {
+		t.Errorf("another version is looked at: %v", err)
+	}
+	v.Ping(t, veth.Our4.Addr()) // it answers all the same
+	unpin(t, &v.Host, "a")
+	if program(t, v) != 0 {
+		t.Error("another version's pin is not to be ended")
+	}
+
+	folder := xdpkit.PinRoot + "/b"
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := m.Pin(folder + "/theirs"); err != nil {
+		t.Fatal(err)
+	}
+	try("somebody else's", &v.Host, xdp.Options{Pin: "b"}, xdp.ErrForeign)
+	if err := xdp.Unpin("b"); !errors.Is(err, xdp.ErrForeign) {
+		t.Errorf("somebody else's is unpinned: %v", err)
+	}
+	if err := errors.Join(os.Remove(folder+"/theirs"), m.Pin(folder+"/about")); err != nil {
+		t.Fatal(err)
+	}
+	try("an about of another size", &v.Host, xdp.Options{Pin: "b"}, xdp.ErrForeign, "4 bytes")
+	if err := os.Remove(folder + "/about"); err != nil {
+		t.Fatal(err)
+	}
+	open(t, &v.Host, v.Config(), xdp.Options{Pin: "b"}).Close() // what was only begun is no hindrance
+	unpin(t, &v.Host, "b")
+	if err := xdp.Unpin("b"); !errors.Is(err, xdp.ErrNoPin) {
+		t.Errorf("what is not there is unpinned: %v", err)
+	}
+
+	if err := unix.Unmount("/sys/fs/bpf", 0); err != nil {
+		t.Fatal(err)
+	}
+	try("no bpffs", &v.Host, xdp.Options{Pin: "c"}, nil, "mount -t bpf")
+	if names, err := xdp.Pins(); names != nil || err != nil {
+		t.Errorf("%v, %v", names, err)
+	}
+	if err := unix.Mount("bpf", "/sys/fs/bpf", "bpf", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,146 @@
+package xdp
+
+import (
+	"encoding/binary"
+	"fmt"
+	"reflect"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
+)
+
+// maxChecksum is the longest packet whose checksum the program can verify: MAX_FRAME of state.h, less its header.
+const maxChecksum = 9728 - 22
+
+// variant is what a program needs beyond the rules.
+type variant struct {
+	frags       bool   // it takes frames that lie in several buffers
+	tag, stamps bool   // it asks the interface's driver for the tag that was taken out, and for the time of receipt
+	ifindex     int    // of the interface that a program with tag or stamps is bound to
+	still       uint64 // tests: the time in all test packets
+}
+
+// bound reports whether the program is for one interface alone.
+func (v variant) bound() bool { return v.tag || v.stamps }
+
+// name is the program's name in responder.c.
+func (v variant) name() string {
+	switch {
+	case v.tag && v.stamps:
+		return programProgReboundBoth
+	case v.tag:
+		return programProgReboundTag
+	case v.stamps:
+		return programProgReboundTime
+	}
+	return programProgRebound
+}
+
+// maps are the program's that outlive it where they are pinned.
+type maps struct{ Cpus, Clocks *ebpf.Map }
+
+func (m *maps) close() {
+	for _, m := range []*ebpf.Map{m.Cpus, m.Clocks} {
+		if m != nil {
+			m.Close()
+		}
+	}
+}
+
+// newMaps makes the maps for a program.
+func newMaps() (*maps, error) {
+	spec, err := spec()
+	if err != nil {
+		return nil, err
+	}
+	m := &maps{}
+	if m.Cpus, err = ebpf.NewMap(spec.Maps[programMapCpus]); err != nil {
+		return nil, err
+	}
+	if m.Clocks, err = ebpf.NewMap(spec.Maps[programMapClocks]); err != nil {
+		m.close()
+		return nil, err
+	}
+	return m, nil
+}
+
+// spec is the object as this machine needs it.
+func spec() (*ebpf.CollectionSpec, error) {
+	spec, err := loadProgram()
+	if err != nil {
+		return nil, err
+	}
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return nil, err
+	}
+	spec.Maps[programMapCpus].MaxEntries = uint32(cpus)
+	return spec, nil
+}
+
+// load loads the program for c, with the maps m.
+func load(c fastpath.Config, v variant, m *maps) (*ebpf.Program, error) {
+	c.TicksPerSecond = 1e9
+	r, err := c.Rules()
+	if err != nil {
+		return nil, err
+	}
+	spec, err := spec()
+	if err != nil {
+		return nil, err
+	}
+	set := programRuleSet{
+		ChecksumBytes: uint32(min(r.ChecksumBytes, maxChecksum)), Cost: r.Cost, Burst: r.Burst, Most: r.Most,
+		Not4Count: uint32(len(r.Not4)), Open: bit(c.Mode == fastpath.Open), Partial: bit(c.PartialChecksums),
+		Stamp: bit(len(c.STAMPPorts) > 0), StampBase: bit(c.STAMPBase), Frags: bit(v.frags), Still: v.still,
+	}
+	var not4 [3 * fastpath.MaxAddresses]uint32
+	copy(not4[:], r.Not4)
+	us, own4, own6 := xdpkit.Identity(c.MAC, r.Own4, r.Own6)
+	if err := xdpkit.Set(spec, map[string]any{
+		programVarUs: us, programVarOwn4: own4, programVarOwn6: own6, programVarRules: set, programVarNot4: not4,
+		programVarVlans: r.VLANs, programVarEchoPorts: r.Echo, programVarStampPorts: r.STAMP, programVarServicePorts: r.Service,
+	}); err != nil {
+		return nil, err
+	}
+	p := spec.Programs[v.name()]
+	if v.frags {
+		p.Flags |= unix.BPF_F_XDP_HAS_FRAGS
+	}
+	if v.bound() {
+		xdpkit.Bind(p, v.ifindex)
+	}
+	return xdpkit.Load(spec, v.name(), map[string]*ebpf.Map{programMapCpus: m.Cpus, programMapClocks: m.Clocks})
+}
+
+func bit(b bool) uint8 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// layout says how the maps are laid out, so that a program is not given those of another one: the names, types and places of all
+// they hold, and their order of bytes.
+func layout() string {
+	var describe func(t reflect.Type) string
+	describe = func(t reflect.Type) string {
+		switch t.Kind() {
+		case reflect.Struct:
+			s := ""
+			for i := range t.NumField() {
+				if f := t.Field(i); f.Name != "_" {
+					s += fmt.Sprintf("%s@%d:%s ", f.Name, f.Offset, describe(f.Type))
+				}
+			}
+			return "{" + s + "}"
+		case reflect.Array:
+			return fmt.Sprintf("[%d]%s", t.Len(), describe(t.Elem()))
+		}
+		return t.String()
+	}
+	return describe(reflect.TypeFor[programCpuCounts]()) + describe(reflect.TypeFor[programClockPair]()) + fmt.Sprint(binary.NativeEndian)
+}

@@ -1,0 +1,338 @@
+package xdp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/proof/corpus"
+	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/nictest"
+)
+
+const now, errorEstimate = 0xe8d4_a510_8000_0000, 0x8123
+
+// pair is the program and fastpath with one configuration.
+type pair struct {
+	name    string
+	program *ebpf.Program
+	counts  *counts
+	fast    *fastpath.Responder
+	run     ebpf.RunOptions
+	out     []byte
+	buf     []byte
+}
+
+func config() fastpath.Config {
+	c := fastpath.Config{
+		MAC: corpus.OurMAC, Addresses: corpus.Addresses, UDPPorts: corpus.UDPPorts, STAMPPorts: corpus.STAMPPorts,
+		Clock: new(atomic.Pointer[fastpath.Clock]), ChecksumBytes: 1500,
+	}
+	c.Clock.Store(&fastpath.Clock{NTP: now, ErrorEstimate: errorEstimate})
+	return c
+}
+
+func newPair(t testing.TB, name string, c fastpath.Config, v variant) *pair {
+	t.Helper()
+	needs.Root(t, "loading an XDP program")
+	p := &pair{name: name, out: make([]byte, 4096), buf: make([]byte, 4096)}
+	m, err := newMaps()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.close)
+	v.still = now
+	if p.program, err = load(c, v, m); err != nil {
+		t.Fatalf("%+v", err)
+	}
+	t.Cleanup(func() { p.program.Close() })
+	if p.counts, err = newCounts(m.Cpus); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&clockKeeper{clocks: m.Clocks}).put(clock{ErrorEstimate: errorEstimate}); err != nil {
+		t.Fatal(err)
+	}
+	c.TicksPerSecond = 1e9
+	if p.fast, err = fastpath.New(c); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// configuration is one that frames go through.
+type configuration struct {
+	name   string
+	change func(*fastpath.Config)
+}
+
+var configurations = []configuration{
+	{"strict", func(*fastpath.Config) {}},
+	{"short", func(c *fastpath.Config) { c.ChecksumBytes = 60 }},
+	{"partial", func(c *fastpath.Config) { c.PartialChecksums = true }},
+	{"vlan", func(c *fastpath.Config) { c.VLANs = []uint16{0, 20, 100} }},
+	{"tagged", func(c *fastpath.Config) { c.VLANs, c.ChecksumBytes = []uint16{10, 20, 100}, 0 }},
+	{"open", func(c *fastpath.Config) { c.Mode = fastpath.Open }},
+	{"one address", func(c *fastpath.Config) { c.Addresses = c.Addresses[:1] }},
+	{"base", func(c *fastpath.Config) { c.STAMPBase, c.PartialChecksums = true, true }},
+	{"frags", func(c *fastpath.Config) { c.STAMPBase = true }},
+	{"limited", func(c *fastpath.Config) { c.Rate, c.Burst = 1_000_000, 1<<30 }},
+}
+
+func (v *configuration) pair(t testing.TB) *pair {
+	c := config()
+	v.change(&c)
+	return newPair(t, v.name, c, variant{frags: v.name == "frags"})
+}
+
+func pairs(t testing.TB) (all []*pair) {
+	for i := range configurations {
+		all = append(all, configurations[i].pair(t))
+	}
+	return all
+}
+
+// judge gives f to both. What is answered must be so with the same bytes, and counted for the same reason.
+func (p *pair) judge(f []byte) error {
+	if len(f) < 14 {
+		return nil // the kernel does not run a program on less than an Ethernet header
+	}
+	before, was := p.counts.verdicts(), p.fast.Stats()
+	p.run.Data, p.run.DataOut = f, p.out
+	action, err := p.program.Run(&p.run)
+	if err != nil {
+		return err
+	}
+	after := p.counts.verdicts()
+	copy(p.buf, f)
+	n := p.fast.Slow((*[64]byte)(p.buf), len(f))
+	is := p.fast.Stats()
+	verdict, counted := fastpath.Verdict(0), uint64(0)
+	for v := range is {
+		if after[v]-before[v] != is[v]-was[v] {
+			return fmt.Errorf("%s: counted %d as %s, fastpath %d:\n%x", p.name, after[v]-before[v], fastpath.Verdict(v), is[v]-was[v], f)
+		}
+		if after[v] != before[v] {
+			verdict, counted = fastpath.Verdict(v), counted+1
+		}
+	}
+	want, reply := uint32(actionPass), f
+	if n > 0 {
+		want, reply = actionTX, p.buf[:n]
+	}
+	if n == 0 && action == actionDrop && guarded(verdict) {
+		want = actionDrop
+	}
+	if counted != 1 || action != want || !bytes.Equal(p.run.DataOut, reply) {
+		return fmt.Errorf("%s: action %d, counted %d, %s; want %d\n%x\n%x, want\n%x", p.name, action, counted, verdict, want, f, p.run.DataOut, reply)
+	}
+	return nil
+}
+
+// guarded are the verdicts after which the kernel may not see the frame.
+func guarded(v fastpath.Verdict) bool {
+	switch v {
+	case fastpath.RefusedSourceMAC, fastpath.RefusedHeaderChecksum, fastpath.RefusedSource, fastpath.RefusedOwnSource,
+		fastpath.RefusedServicePort, fastpath.RefusedHopLimit, fastpath.RefusedNoChecksum, fastpath.RefusedSTAMPShort,
+		fastpath.RefusedChecksum, fastpath.RefusedRate:
+		return true
+	}
+	return false
+}
+
+// Every frame of the corpus, cut at every length, and with every byte changed to some others.
+func TestCorpus(t *testing.T) {
+	for _, p := range pairs(t) {
+		answered := p.fast.Stats()
+		for tags := range 3 {
+			for _, q := range corpus.Requests(tags) {
+				for n := 14; n <= len(q.Frame); n++ {
+					if err := p.judge(q.Frame[:n]); err != nil {
+						t.Fatalf("%s, %d tags, %d bytes: %v", q.Name, tags, n, err)
+					}
+				}
+				f := bytes.Clone(q.Frame)
+				for i := range f[:min(len(f), 128)] {
+					for _, d := range []byte{1, 2, 0x80, 0xff} {
+						f[i] ^= d
+						if err := p.judge(f); err != nil {
+							t.Fatalf("%s, %d tags, byte %d: %v", q.Name, tags, i, err)
+						}
+						f[i] ^= d
+					}
+				}
+			}
+		}
+		if s := p.fast.Stats(); s.Answered() == answered.Answered() {
+			t.Errorf("%s: nothing was answered", p.name)
+		}
+	}
+}
+
+// Test packets shorter than their replies, of every length, under tags, padded, with each kind of checksum.
+func TestBase(t *testing.T) {
+	for _, p := range pairs(t) {
+		if p.name != "base" && p.name != "frags" {
+			continue
+		}
+		for tags := range 3 {
+			for n := range 46 {
+				for _, from := range []netip.Addr{corpus.Their4, corpus.Their6} {
+					to, kind := corpus.Our4, uint16(0x0800)
+					if from.Is6() {
+						to, kind = corpus.Our6, 0x86dd
+					}
+					packet := corpus.TestPacket(n)[:n]
+					f := corpus.Eth(corpus.OurMAC, corpus.TheirMAC, tags, kind, corpus.UDP(from, to, 40000, corpus.STAMPPorts[0], packet))
+					none := bytes.Clone(f)
+					copy(none[len(none)-n-2:], []byte{0, 0})
+					wrong := bytes.Clone(f)
+					wrong[len(wrong)-n-1] ^= 1
+					partial := bytes.Clone(f)
+					hosts := len(f) - n - 8 - 2*len(from.AsSlice())
+					sum := uint32(17 + 8 + n)
+					for i := hosts; i < len(f)-n-8; i += 2 {
+						sum += uint32(binary.BigEndian.Uint16(f[i:]))
+					}
+					for sum > 0xffff {
+						sum = sum>>16 + sum&0xffff
+					}
+					binary.BigEndian.PutUint16(partial[len(f)-n-2:], uint16(sum))
+					for _, g := range [][]byte{f, none, wrong, partial} {
+						for _, h := range [][]byte{g, corpus.Pad(bytes.Clone(g), 60+4*tags), append(corpus.Pad(bytes.Clone(g), 56+4*tags), 1, 2, 3, 4)} {
+							if err := p.judge(h); err != nil {
+								t.Fatalf("%d tags, %d bytes from %v: %v", tags, n, from, err)
+							}
+						}
+					}
+				}
+			}
+		}
+		if s := p.fast.Stats(); s[fastpath.AnsweredSTAMPv4] < 27*3 || s[fastpath.AnsweredSTAMPv6] < 27*3 {
+			t.Errorf("%s: %v", p.name, s)
+		}
+	}
+}
+
+// Frames changed at random: a million, or with REBOUND_XDP_FRAMES as many as it says.
+func TestMutations(t *testing.T) {
+	frames := 1_000_000
+	if s := os.Getenv("REBOUND_XDP_FRAMES"); s != "" {
+		if _, err := fmt.Sscan(s, &frames); err != nil {
+			t.Fatalf("REBOUND_XDP_FRAMES=%s: want a number", s)
+		}
+	}
+	if testing.Short() {
+		frames /= 10
+	}
+	all := pairs(t)
+	m := corpus.NewMutator(7, 11)
+	for i := range frames {
+		if err := all[i%len(all)].judge(m.Next()); err != nil {
+			t.Fatalf("frame %d: %v", i, err)
+		}
+	}
+	var sum fastpath.Stats
+	for _, p := range all {
+		s := p.fast.Stats()
+		sum.Add(&s)
+	}
+	t.Logf("%d frames: %d answered, %d refused: %v", frames, sum.Answered(), sum.Refused(), sum)
+}
+
+// The limit lets a burst through, counts the rest, drops it, and leaves another source its own.
+func TestLimit(t *testing.T) {
+	c := config()
+	c.Rate, c.Burst = 1, 5 // a second is longer than the test has between two frames of the burst
+	p := newPair(t, "limit", c, variant{})
+	from := func(a string) []byte {
+		return corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, 0x0800, corpus.ICMPv4(netip.MustParseAddr(a), corpus.Our4, 8))
+	}
+	run := func(f []byte) uint32 {
+		action, err := p.program.Run(&ebpf.RunOptions{Data: f})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return action
+	}
+	// The limit is each CPU's: on n of them n bursts go through.
+	answered, dropped := 0, 0
+	for dropped < 10 && answered < 10_000 {
+		switch run(from("10.1.2.9")) {
+		case actionTX:
+			answered++
+		case actionDrop:
+			dropped++
+		}
+	}
+	if s := p.counts.verdicts(); answered < 5 || dropped != 10 || s[fastpath.RefusedRate] != 10 || s[fastpath.AnsweredICMPv4] != uint64(answered) {
+		t.Errorf("%d answered, %d dropped, counted %v", answered, dropped, s)
+	}
+	if run(from("10.1.2.10")) != actionTX {
+		t.Error("another source has no burst")
+	}
+}
+
+// One reply in sixteen, more or less, is in the histogram of its CPU, and the first on a CPU is.
+func TestTurnaround(t *testing.T) {
+	p := newPair(t, "turnaround", config(), variant{})
+	const n = 1000
+	if _, err := p.program.Run(&ebpf.RunOptions{Data: corpus.Requests(0)[0].Frame}); err != nil {
+		t.Fatal(err)
+	}
+	for range n - 1 {
+		p.program.Run(&ebpf.RunOptions{Data: corpus.Requests(0)[0].Frame})
+	}
+	h := p.counts.turnaround()
+	sum := uint64(0)
+	for _, c := range h.Counts {
+		sum += c
+	}
+	if sum < n/32 || sum > n/8 || h.Greatest == 0 {
+		t.Errorf("%d of %d replies recorded, the greatest took %d ns; want a sixteenth of them", sum, n, h.Greatest)
+	}
+}
+
+// The committed object is what this compiler makes of the source, where it is the one that made it.
+func TestObject(t *testing.T) {
+	nictest.BPFObject(t, "responder.c", "program_bpfel.o", compiler)
+}
+
+// BenchmarkProgram is one run of the program by the kernel, without what runs it.
+func BenchmarkProgram(b *testing.B) {
+	for _, g := range Guards() {
+		b.Run(g.Name, func(b *testing.B) {
+			for _, q := range corpus.Requests(0) {
+				if q.Name != "ping" && g.Name != "all guards" || strings.Contains(q.Name, "dad") {
+					continue
+				}
+				b.Run(q.Name, func(b *testing.B) {
+					c := config()
+					c.ChecksumBytes, c.Rate, c.Burst = fastpath.DefaultChecksumBytes, fastpath.DefaultRate, 1<<32
+					if !strings.Contains(q.Kind, "stamp") {
+						c.STAMPPorts = nil
+					}
+					g.Without(&c)
+					x, err := NewBench(c, q.Frame)
+					if err != nil {
+						b.Fatal(err)
+					}
+					defer x.Close()
+					p, around, err := x.Run(b.N)
+					if err != nil {
+						b.Fatal(err)
+					}
+					b.ReportMetric(float64(p), "program-ns")
+					b.ReportMetric(float64(around), "around-ns")
+				})
+			}
+		})
+	}
+}

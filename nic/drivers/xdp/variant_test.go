@@ -1,0 +1,90 @@
+package xdp
+
+import (
+	"testing"
+
+	"github.com/rebound-nic/rebound/nic/kit/netif"
+	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
+	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/nictest/veth"
+)
+
+// Every variant passes the verifier, those that ask the driver on an interface whose driver tells.
+func TestVariants(t *testing.T) {
+	needs.Root(t, "loading an XDP program")
+	v := veth.New(t)
+	var i *netif.Interface
+	var f xdpkit.Features
+	v.Host.Do(func() {
+		var err error
+		if i, err = netif.Lookup(v.Host.Name); err != nil {
+			t.Error(err)
+			return
+		}
+		f = xdpkit.AskFeatures(i.Index)
+	})
+	if t.Failed() {
+		return
+	}
+	defer i.Close()
+	t.Logf("%s: %v", i.Driver, f)
+	if !f.Known || !f.Has(xdpkit.Basic|xdpkit.Frags) {
+		t.Errorf("veth says of its features: %v", f)
+	}
+	m, err := newMaps()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.close()
+	for _, w := range []variant{{}, {frags: true}, {tag: true}, {stamps: true}, {tag: true, stamps: true}, {tag: true, stamps: true, frags: true}} {
+		if w.bound() {
+			if !f.Tells(xdpkit.Timestamp | xdpkit.VLANTag) {
+				t.Logf("%+v: this kernel's veth does not tell: %v", w, f)
+				continue
+			}
+			w.ifindex = i.Index
+		}
+		c := config()
+		c.STAMPBase = true
+		v.Host.Do(func() { // a program is bound to an interface of the thread's network namespace
+			p, err := load(c, w, m)
+			if err != nil {
+				t.Errorf("%+v: %+v", w, err)
+				return
+			}
+			defer p.Close()
+			// The kernel gives up at a million, and another kernel's verifier walks other ways.
+			about, err := p.Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n, ok := about.VerifiedInstructions(); ok && n > 500_000 {
+				t.Errorf("%+v: the verifier walks %d instructions, more than half of what it will", w, n)
+			} else {
+				t.Logf("%+v: the verifier walks %d instructions", w, n)
+			}
+		})
+	}
+}
+
+// A clock that was set, stands, or is far off says nothing of the other.
+func TestRate(t *testing.T) {
+	const second = 1_000_000_000
+	for _, c := range []struct {
+		a, b sample
+		want uint64
+	}{
+		{sample{}, sample{5 * second, 9 * second}, 0},
+		{sample{second, second}, sample{2 * second, 2 * second}, 1 << 32},
+		{sample{second, second}, sample{2 * second, 2*second + 500_000}, 1<<32 + 2147483},
+		{sample{second, second}, sample{2 * second, 2*second + 2_000_000}, 0},
+		{sample{second, second}, sample{second, 2 * second}, 0},
+		{sample{2 * second, second}, sample{second, 2 * second}, 0},
+		{sample{second, 2 * second}, sample{2 * second, second}, 0},
+		{sample{second, second}, sample{9 * second, 9 * second}, 0},
+	} {
+		if got := rate(c.a, c.b); got != c.want {
+			t.Errorf("%+v to %+v: rate %d, want %d", c.a, c.b, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package kit
+
+import "sync"
+
+// Lock is a sync.RWMutex for control paths that sleep while they hold it. A goroutine that waits for a sync.RWMutex stops the
+// clock of testing/synctest, so that a holder that sleeps would never wake; one that waits for a Lock does not. The zero Lock is
+// free.
+type Lock struct {
+	mu      sync.Mutex
+	changed *sync.Cond
+	readers int
+	writer  bool
+	waiting int // writers, which new readers let pass
+}
+
+// Lock waits until nothing holds l.
+func (l *Lock) Lock() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waiting++
+	l.until(func() bool { return !l.writer && l.readers == 0 })
+	l.waiting--
+	l.writer = true
+}
+
+// Unlock undoes Lock.
+func (l *Lock) Unlock() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.writer = false
+	l.wake()
+}
+
+// RLock waits until only readers hold l.
+func (l *Lock) RLock() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.until(func() bool { return !l.writer && l.waiting == 0 })
+	l.readers++
+}
+
+// RUnlock undoes RLock.
+func (l *Lock) RUnlock() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.readers--
+	l.wake()
+}
+
+func (l *Lock) until(ok func() bool) {
+	for !ok() {
+		if l.changed == nil {
+			l.changed = sync.NewCond(&l.mu)
+		}
+		l.changed.Wait()
+	}
+}
+
+func (l *Lock) wake() {
+	if l.changed != nil {
+		l.changed.Broadcast()
+	}
+}

@@ -1,0 +1,43 @@
+package kit
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A holder that sleeps wakes up on virtual time although others wait for the lock: readers share it, and a writer that waits is
+// let in before new readers.
+func TestLockOnVirtualTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l Lock
+		order := make(chan string, 6)
+		began := time.Now()
+		hold := func(after, during time.Duration, who string, lock, unlock func()) {
+			go func() {
+				time.Sleep(after)
+				lock()
+				order <- who
+				time.Sleep(during)
+				unlock()
+			}()
+		}
+		hold(0, 10*time.Second, "r", l.RLock, l.RUnlock)
+		hold(1*time.Second, 10*time.Second, "r", l.RLock, l.RUnlock) // to 11 s, with the first
+		hold(2*time.Second, 10*time.Second, "w", l.Lock, l.Unlock)   // to 21 s
+		hold(3*time.Second, 10*time.Second, "r", l.RLock, l.RUnlock) // to 31 s, after the writer
+		hold(22*time.Second, 10*time.Second, "w", l.Lock, l.Unlock)  // to 41 s
+		time.Sleep(40 * time.Second)
+		l.RLock()
+		order <- "r"
+		l.RUnlock()
+		close(order)
+		got := ""
+		for who := range order {
+			got += who
+		}
+		if took := time.Since(began); got != "rrwrwr" || took != 41*time.Second {
+			t.Errorf("%q in %v, want rrwrwr in 41s", got, took)
+		}
+	})
+}

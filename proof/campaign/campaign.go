@@ -1,0 +1,386 @@
+package campaign
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/bench/testbed"
+	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/nic"
+)
+
+// campaign is one run.
+type campaign struct {
+	options
+	w      io.Writer
+	work   string             // a folder for sockets and the small disk, removed at the end
+	space  *testbed.Namespace // the responder's
+	simLog *slog.Logger
+	log    *os.File // of the responders
+	steps  *os.File // what was done, a line for each fault
+	parts  int
+	proc   *supervisor // of the part that runs
+
+	start, finish time.Time
+	report        report
+	before        own // what this process held before
+}
+
+func newCampaign(o options, w io.Writer) (c *campaign, err error) {
+	c = &campaign{options: o, w: w, start: time.Now()}
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return nil, err
+	}
+	if c.log, err = os.Create(filepath.Join(o.out, "responder.log")); err != nil {
+		return nil, err
+	}
+	if c.steps, err = os.Create(filepath.Join(o.out, "steps.log")); err != nil {
+		return nil, err
+	}
+	models, err := os.Create(filepath.Join(o.out, "models.log"))
+	if err != nil {
+		return nil, err
+	}
+	c.simLog = slog.New(slog.NewTextHandler(models, nil))
+	if c.work, err = os.MkdirTemp("", "rebound-campaign-"); err != nil {
+		return nil, err
+	}
+	if c.space, err = testbed.NewNamespace(); err != nil {
+		return nil, fmt.Errorf("a network namespace: %w", err)
+	}
+	err = c.space.Do(func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(lo)
+	})
+	c.report.init()
+	return c, err
+}
+
+// readyLine is that of the responder that runs, "" where none does.
+func (c *campaign) readyLine() string {
+	c.proc.mu.Lock()
+	defer c.proc.mu.Unlock()
+	return c.proc.ready
+}
+
+// responder runs one of the responder's commands.
+func (c *campaign) responder(args ...string) (string, error) {
+	out, err := exec.Command(c.program, args...).CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+// disk is the small one that full-disk faults fill.
+func (c *campaign) disk() string { return filepath.Join(c.work, "disk") }
+
+// run goes through parts until the time is over.
+func (c *campaign) run(ctx context.Context) error {
+	defer os.RemoveAll(c.work)
+	if err := os.Mkdir(c.disk(), 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", c.disk(), "tmpfs", 0, "size=256k,mode=755"); err != nil {
+		return fmt.Errorf("a small file system: %w", err)
+	}
+	// Whatever ends the run early: what is still open on it does not keep the folder from going.
+	defer unix.Unmount(c.disk(), unix.MNT_DETACH)
+	fmt.Fprintf(c.w, "campaign: seed %d, %v, into %s\n", c.seed, c.duration, c.out)
+	p := newPlan(c.seed, c.only)
+	for ctx.Err() == nil && (c.parts == 0 || time.Since(c.start) < c.duration) {
+		next := p.next()
+		if len(next.faults) == 0 {
+			return exit.Usagef("no fault matches -only %v (-list prints all)", c.only)
+		}
+		if err := c.part(ctx, next); err != nil {
+			return err
+		}
+		c.parts++
+		if c.parts == 1 {
+			c.before = settled(own{})
+			continue
+		}
+		for _, left := range settled(c.before).more(c.before) {
+			c.failed(next.kind.name, "", "the campaign's process holds "+left)
+		}
+	}
+	c.finish = time.Now()
+	if err := unix.Unmount(c.disk(), 0); err != nil {
+		c.failed("", "", "the small file system cannot be unmounted, something has it open: "+err.Error())
+	}
+	if err := c.save(); err != nil {
+		return err
+	}
+	if n := len(c.report.failures); n > 0 {
+		return fmt.Errorf("%d failures with seed %d, see %s", n, c.seed, filepath.Join(c.out, "campaign.md"))
+	}
+	return nil
+}
+
+// settled is holding, once what ends by itself has ended: as little as before, or after some time.
+func settled(before own) (o own) {
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		o = holding()
+		if before != (own{}) && len(o.more(before)) == 0 || time.Now().After(end) {
+			return o
+		}
+		if before == (own{}) && time.Until(end) < 4*time.Second {
+			return o
+		}
+	}
+}
+
+// failed counts a failure and says it at once.
+func (c *campaign) failed(kind, fault, what string) {
+	c.report.failures = append(c.report.failures, failure{c.parts, kind, fault, what})
+	fmt.Fprintf(c.w, "FAILED part %d, %s, %s: %s\n", c.parts, kind, fault, what)
+}
+
+// session is one part while it runs.
+type session struct {
+	*campaign
+	kind    *kind
+	t       target
+	proc    *supervisor
+	traffic *traffic
+	scraper *scraper
+	extra   []string // further settings of the next start
+
+	r      *rand.Rand // of the fault that is under way
+	fault  *fault
+	detail []string // what the seed decided, and what was seen
+	began  int      // endings before it
+	helped bool     // it took a restart that nobody but an operator would have made
+	skip   string   // why it cannot be done on this machine
+	lossy  bool     // a fault may have had the device lose a command, which is waited for until its time-out
+}
+
+func (c *campaign) part(ctx context.Context, p part) error {
+	s := &session{campaign: c, kind: p.kind}
+	var err error
+	if s.t, err = p.kind.open(c, rand.New(rand.NewPCG(p.seed, 0))); err != nil {
+		return fmt.Errorf("%s: %w", p.kind.name, err)
+	}
+	s.proc = supervise(c.program, c.space, c.log, s.args)
+	c.proc = s.proc
+	s.traffic = newTraffic(s.t)
+	s.scraper = scrape(c.space, s.proc.metricsAt)
+	fmt.Fprintf(c.steps, "%8.3f part %d: %s (%v)\n", time.Since(c.start).Seconds(), c.parts, p.kind.name, s.t)
+	if err := s.comesBack(c.patience); err != nil {
+		c.failed(p.kind.name, "start", err.Error())
+	} else {
+		for i, f := range p.faults {
+			if ctx.Err() != nil || time.Since(c.start) > c.duration && c.parts > 0 {
+				break
+			}
+			s.r = rand.New(rand.NewPCG(p.seed, uint64(i+1)))
+			if err := s.break_(f); err != nil {
+				c.failed(p.kind.name, f.name, err.Error()+"; "+s.said())
+				break // the next ones would only tell the same
+			}
+		}
+	}
+	s.end()
+	return nil
+}
+
+func (s *session) args() []string {
+	all := []string{"-config", "/dev/null", "-set", "stats.listen=127.0.0.1:0"}
+	for _, set := range append(s.t.args(), s.extra...) {
+		all = append(all, "-set", set)
+	}
+	return all
+}
+
+func (s *session) said() string { return s.proc.lastWords() }
+
+// comesBack waits until the responder is ready and answers.
+func (s *session) comesBack(patience time.Duration) error {
+	_, err := s.back(patience)
+	return err
+}
+
+func (s *session) back(patience time.Duration) (time.Duration, error) {
+	d, err := s.traffic.back(patience, func() error { return nil })
+	if err != nil {
+		return d, fmt.Errorf("it does not answer: %w", err)
+	}
+	return d, s.proc.up(patience)
+}
+
+// standstill is how long a fault that may leave a ring standing still is waited for before the responder is restarted.
+const standstill = 10 * time.Second
+
+// break_ does one fault, and waits until all is well again.
+func (s *session) break_(f *fault) error {
+	before, _ := s.traffic.tell()
+	s.fault, s.detail, s.helped, s.skip = f, nil, false, ""
+	s.lossy = s.lossy || f.ends
+	s.began = s.proc.endings()
+	err := f.do(s)
+	var took time.Duration
+	if err == nil && s.skip == "" {
+		patience := s.patience
+		if f.ends {
+			patience = min(patience, standstill)
+		}
+		took, err = s.back(patience)
+		if err != nil && f.ends { // as an operator would, who sees that nothing is answered
+			s.helped = true
+			if _, serr := s.proc.signal(unix.SIGTERM, s.patience); serr != nil {
+				return serr
+			}
+			took, err = s.back(s.patience)
+		}
+		if err == nil {
+			err = s.until("statistics", s.statistics)
+		}
+	}
+	if s.traffic.bears {
+		s.traffic.mu.Lock()
+		s.traffic.bears = false
+		s.traffic.mu.Unlock()
+	}
+	after, silent := s.traffic.tell()
+	d := after.since(before)
+	ends := s.proc.since(s.began)
+	outcome := step{kind: s.kind.name, fault: f.name, took: took, silent: silent, counts: d, helped: s.helped, skipped: s.skip}
+	for _, e := range ends {
+		switch {
+		case e.panicked() != "":
+			err = errors.Join(err, fmt.Errorf("the responder broke: %s", e.panicked()))
+		case e.ours:
+			outcome.restarted = true
+		case !f.ends:
+			err = errors.Join(err, fmt.Errorf("the responder ended, which it need not: %s", lastLine(e)))
+		default:
+			outcome.restarted = true
+		}
+	}
+	if d.Wrong > 0 {
+		s.traffic.mu.Lock()
+		err = errors.Join(err, fmt.Errorf("%d wrong replies: %v", d.Wrong, s.traffic.wrongs))
+		s.traffic.mu.Unlock()
+	}
+	s.report.steps = append(s.report.steps, outcome)
+	fmt.Fprintf(s.steps, "%8.3f   %s: %s; back after %v, silent for %v, %d asked, %d lost, %d ends%s\n", time.Since(s.start).Seconds(), f.name,
+		strings.Join(s.detail, ", "), took.Round(10*time.Microsecond), silent.Round(time.Millisecond), d.Sent, d.Lost, len(ends),
+		map[bool]string{true: ", restarted by hand"}[s.helped])
+	return err
+}
+
+func lastLine(e ending) string {
+	lines := strings.Split(strings.TrimSpace(e.said), "\n")
+	return e.how + ": " + lines[len(lines)-1]
+}
+
+// end ends the part in order and looks for what is left.
+func (s *session) end() {
+	fail := func(what string) { s.failed(s.kind.name, "the end", what) }
+	s.proc.hold()
+	if e, err := s.proc.signal(unix.SIGTERM, s.patience); err != nil {
+		fail(err.Error())
+	} else if said := lastLine(e); s.lossy && e.how == "exit 1" && strings.Contains(said, nic.ErrTimeout.Error()) {
+		fmt.Fprintf(s.steps, "%8.3f   the end: a command that the device lost was still waited for: %s\n", time.Since(s.start).Seconds(), said)
+	} else if e.how != "" && e.how != "exit 0" {
+		fail("SIGTERM: " + said)
+	}
+	s.proc.close()
+	s.scraper.end()
+	s.traffic.end()
+	for _, left := range s.t.left() {
+		fail("left: " + left)
+	}
+	s.proc.mu.Lock()
+	all, starts, ended := s.proc.held, s.proc.starts, s.proc.ended
+	s.proc.mu.Unlock()
+	for _, left := range gone(all, 20*time.Second) {
+		fail("left: " + left)
+	}
+	for _, left := range s.t.close() {
+		fail("left: " + left)
+	}
+	_ = s.space.Do(func() error {
+		links, err := netlink.LinkList()
+		for _, l := range links {
+			if l.Attrs().Name != "lo" {
+				fail("left: interface " + l.Attrs().Name)
+			}
+		}
+		return err
+	})
+	total, _ := s.traffic.tell()
+	s.report.counts.add(total)
+	s.report.starts += starts
+	s.report.objects += len(all)
+	for _, e := range ended {
+		s.report.ends[e.how]++
+	}
+	s.report.scrapes += s.scraper.read
+	s.report.scrapesRefused += s.scraper.limit
+	s.report.scrapesFailed += s.scraper.failed
+	if c, ok := s.t.(interface {
+		transactions() (frames, interrupts, violations uint64)
+	}); ok {
+		f, i, v := c.transactions()
+		s.report.transactions += f
+		s.report.interrupts += i
+		s.report.violations += v
+	}
+}
+
+// statistics reports whether the driver can ask the device for its counters: the control path is back too.
+func (s *session) statistics() bool {
+	s.scraper.fresh()
+	s.scraper.mu.Lock()
+	defer s.scraper.mu.Unlock()
+	_, ok := s.scraper.values[`rebound_device_frames_total{direction="rx"}`]
+	return ok && s.scraper.ok
+}
+
+// note says what the seed decided, or what was seen.
+func (s *session) note(format string, args ...any) {
+	s.detail = append(s.detail, fmt.Sprintf(format, args...))
+}
+
+// for_ lets a fault last for a time between the two, chosen by the seed.
+func (s *session) for_(least, most time.Duration) {
+	d := least + time.Duration(s.r.Int64N(int64(most-least)+1))
+	s.note("for %v", d.Round(time.Millisecond))
+	time.Sleep(d)
+}
+
+// until waits for what a fault must bring about.
+func (s *session) until(what string, ok func() bool) error {
+	for end := time.Now().Add(s.patience); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			return fmt.Errorf("%s: not within %v", what, s.patience)
+		}
+	}
+	return nil
+}
+
+const resets = `rebound_device_trouble_total{kind="resets"}`
+
+// noticed calls f and waits until the driver has restarted the device by it, or has ended.
+func (s *session) noticed(f func()) error {
+	s.scraper.fresh()
+	n := s.scraper.value(resets)
+	f()
+	return s.until("the driver's restart of the device", func() bool {
+		return s.scraper.value(resets) > n || s.proc.endings() > s.began
+	})
+}

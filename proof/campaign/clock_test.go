@@ -1,0 +1,95 @@
+package campaign
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/proof/await"
+	"golang.org/x/sys/unix"
+)
+
+// still is a machine whose clocks go on only when a test says so.
+type still struct{ real, mono time.Duration }
+
+func (c *still) realtime() (time.Duration, error)  { return c.real, nil }
+func (c *still) monotonic() (time.Duration, error) { return c.mono, nil }
+func (c *still) set(t time.Duration) error         { c.real = t; return nil }
+
+// Once its input ends, the guard has put the time of day to where it would be, and leaves it alone if nobody stepped it.
+func TestGuard(t *testing.T) {
+	for _, step := range []time.Duration{0, time.Millisecond, time.Hour, -time.Minute} {
+		c := &still{real: 1000 * time.Hour, mono: time.Hour}
+		in, ends := io.Pipe()
+		said, out := io.Pipe()
+		done := make(chan error)
+		go func() { done <- guard(c, in, out) }()
+		if line, err := bufio.NewReader(said).ReadString('\n'); line != "ready\n" {
+			t.Fatal(line, err)
+		}
+		c.mono += 7 * time.Second
+		c.real += 7*time.Second + step
+		ends.Close()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		want := 1000*time.Hour + 7*time.Second
+		if step.Abs() <= unstepped {
+			want += step
+		}
+		if c.real != want {
+			t.Errorf("a step of %v: the time of day is %v, want %v", step, c.real, want)
+		}
+	}
+}
+
+// A campaign that is killed while the time of day is wrong leaves it right. It steps this machine's clock by three seconds.
+func TestGuardAfterSIGKILL(t *testing.T) {
+	if os.Getenv("REBOUND_CLOCK") == "" {
+		t.Skip("steps this machine's clock: only with REBOUND_CLOCK=1")
+	}
+	if os.Getenv("REBOUND_CLOCK") == "2" {
+		_ = guarded(func() error {
+			now, err := machine{}.realtime()
+			if err == nil {
+				err = machine{}.set(now + 3*time.Second)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return unix.Kill(os.Getpid(), unix.SIGKILL)
+		})
+	}
+	needRoot(t)
+	own, err := offset(machine{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command("/proc/self/exe", "-test.run", "^TestGuardAfterSIGKILL$")
+	c.Env = append(os.Environ(), "REBOUND_CLOCK=2")
+	if err := c.Run(); err == nil || err.Error() != "signal: killed" {
+		t.Fatalf("it was to be killed: %v", err)
+	}
+	var now time.Duration
+	await.Holds(func() bool {
+		now, err = offset(machine{})
+		return err != nil || (now-own).Abs() <= unstepped
+	})
+	if err != nil || (now-own).Abs() > unstepped {
+		_ = putBack(machine{}, own)
+		t.Errorf("the time of day is %v off, %v", now-own, err)
+	}
+}
+
+func TestMain(m *testing.M) {
+	if os.Getenv(inGuard) != "" { // the test program is what guarded starts again
+		if err := guard(machine{}, os.Stdin, os.Stdout); err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}

@@ -1,0 +1,244 @@
+package campaign
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// knobs are the ways in which models can be broken: each knob with the faults that turn it, as "target: fault", or after a dash why no
+// fault does. A knob that is missing here fails TestKnobs.
+var knobs = map[string]string{
+	"sim.Faulty.Stalled":        "ixgbe: stuck device",
+	"sim.Faulty.LoseWrite":      "ixgbe: register writes lost",
+	"sim.Faulty.FlipWriteBacks": "ixgbe: write-backs with a bit flipped",
+	"sim.Faulty.DelayDMA":       "ixgbe: DMA writes late",
+	"sim.Faulty.Pause":          "ixgbe: stuck transmit queue",
+	"sim.Faulty.Raise":          "ixgbe: interrupts that nobody enabled",
+	"sim.Faulty.Flipped":        "- a count",
+	"sim.Impairment.Delay":      "ixgbe: wire that loses, doubles and reorders",
+	"sim.Impairment.Loss":       "ixgbe: wire that loses, doubles and reorders",
+	"sim.Impairment.Duplicate":  "ixgbe: wire that loses, doubles and reorders",
+	"sim.Impairment.Reorder":    "ixgbe: wire that loses, doubles and reorders",
+	"sim.Impairment.Seed":       "- part of each",
+	"sim.Port.Reset":            "ixgbe: function reset",
+	"sim.Port.Unplug":           "ixgbe: removal",
+	"sim.Port.UnplugAfter":      "ixgbe: all ones for a moment",
+	"sim.Port.Hold":             "ixgbe: register accesses answered late",
+	"sim.Port.StartVirtual":     "- how a test lets a model run in virtual time",
+	"sim.Port.Drop":             "- what the server does when its client leaves: SIGKILL does it",
+
+	"sim.Cable.SetUp": "ixgbe: link flap",
+
+	"ixgbesim.Model.CorruptEEPROM": "ixgbe: EEPROM that is wrong",
+	"ixgbesim.Model.SetPHY":        "- a register of the PHY, for tests of what a driver reads of it",
+	"ixgbesim.Model.PHY":           "- what the driver wrote",
+	"ixgbesim.Model.Negotiations":  "- a count",
+	"ixgbesim.Options.OtherLink":   "- a board, set at its start: nic/drivers/ixgbe's tests",
+	"mlx5sim.Options.EmbeddedCPU":  "- a start: nic/drivers/mlx5's tests",
+	"ixgbesim.Options.SharedLOM":   "- a start: nic/drivers/ixgbe's tests",
+
+	"mlx5sim.Model.FailNextSend":       "mlx5: send completion with error",
+	"mlx5sim.Model.FailNextReceive":    "mlx5: receive completion with error",
+	"mlx5sim.Model.Fatal":              "mlx5: fatal error",
+	"mlx5sim.Model.AskPages":           "mlx5: pages asked for",
+	"mlx5sim.Model.RequestPages":       "- AskPages for a model that stands still",
+	"mlx5sim.Model.Pages":              "- a count",
+	"mlx5sim.Model.CompressNext":       "mlx5: completion in a form that was not asked for",
+	"mlx5sim.Options.Withhold":         "mlx5: firmware stuck",
+	"mlx5sim.Options.Status":           "mlx5: commands refused",
+	"mlx5sim.Options.LoseInterrupt":    "- no driver of ours arms an event queue, so none is raised",
+	"mlx5sim.Options.RefuseRegister":   "- a kind of card, set at its start: nic/drivers/mlx5's tests",
+	"mlx5sim.Options.InterfaceRev":     "- a start: nic/drivers/mlx5's tests",
+	"mlx5sim.Options.Initializing":     "- a start: nic/drivers/mlx5's tests",
+	"mlx5sim.Options.NoPages":          "- a start: nic/drivers/mlx5's tests",
+	"mlx5sim.Options.NoLoopback":       "- a kind of card, set at its start: nic/drivers/mlx5's tests",
+	"mlx4sim.Model.FailNextSend":       "mlx4: send completion with error",
+	"mlx4sim.Model.FailNextReceive":    "mlx4: receive completion with error",
+	"mlx4sim.Model.Catastrophe":        "mlx4: fatal error",
+	"mlx4sim.Options.Withhold":         "mlx4: firmware stuck",
+	"mlx4sim.Options.Status":           "mlx4: commands refused",
+	"mlx4sim.Options.LoseInterrupt":    "- no driver of ours arms an event queue, so none is raised",
+	"mlx4sim.Options.InterfaceRev":     "- a start: nic/drivers/mlx4's tests",
+	"mlx4sim.Options.Owned":            "- a start: nic/drivers/mlx4's tests",
+	"mlx4sim.Options.SemaphoreHeld":    "- a start: nic/drivers/mlx4's tests",
+	"mlx4sim.Options.BootReads":        "- a start: nic/drivers/mlx4's tests",
+	"mlx4sim.Options.Abandoned":        "- a start: nic/drivers/mlx4's tests",
+	"mlx4sim.Options.NoPortEvents":     "- a kind of card, set at its start: nic/drivers/mlx4's tests",
+	"mlx4sim.Options.NoICM":            "- a start: nic/drivers/mlx4's tests",
+	"fabric.Fabric.Absent":             "mlx4 InfiniBand: subnet manager gone and back",
+	"fabric.Fabric.Deaf":               "mlx4 InfiniBand: administration that says nothing",
+	"fabric.Fabric.Refuse":             "mlx4 InfiniBand: administration that refuses",
+	"fabric.Fabric.Manager":            "mlx4 InfiniBand: another subnet manager",
+	"fabric.Fabric.QKey":               "mlx4 InfiniBand: another Q_Key",
+	"fabric.Fabric.Configure":          "mlx4 InfiniBand: port down and up by its manager",
+	"fabric.Fabric.Inject":             "mlx4 InfiniBand: malformed management datagrams",
+	"fabric.Port.LID":                  "mlx4 InfiniBand: another LID",
+	"fabric.Port.Forget":               "- what the manager's sweep finds out in a campaign",
+	"enasim.Model.WithholdKeepAlive":   "ena: keep-alive missed",
+	"enasim.Model.StallAdmin":          "ena: admin queue stuck",
+	"enasim.Model.Mute":                "ena: register reads without a response",
+	"enasim.Model.HoldCompletions":     "ena: transmit completions held",
+	"enasim.Model.Fail":                "ena: fatal error",
+	"enasim.Model.Post":                "ena: events without end",
+	"enasim.Model.TamperCompletion":    "ena: completion of a request that is not",
+	"enasim.Model.TamperAdmin":         "ena: admin completion that is wrong",
+	"enasim.Model.DuplicateCompletion": "ena: completions doubled",
+	"enasim.Model.SetAllowance":        "ena: allowances exceeded",
+	"enasim.Model.Resets":              "- what the driver wrote",
+	"enasim.Options.NotReady":          "- a start: nic/drivers/ena's tests",
+	"enasim.Options.NeedMeta":          "- a generation of the card: sim/enasim's tests",
+	"enasim.Options.AnyDriver":         "- a version of the firmware: sim/enasim's tests",
+	"enasim.Options.AdminDelay":        "ena: function reset", // in every part, as the seed wants
+	"enasim.Options.AdminOutOfOrder":   "ena: function reset",
+	"enasim.Options.TxOutOfOrder":      "ena: function reset",
+	"enasim.Options.RxOutOfOrder":      "ena: function reset",
+	"efasim.Model.WithholdKeepAlive":   "efa: keep-alive missed",
+	"efasim.Model.StallAdmin":          "efa: admin queue stuck",
+	"efasim.Model.IgnoreAdmin":         "efa: admin commands lost",
+	"efasim.Model.FailAdmin":           "efa: admin commands refused",
+	"efasim.Model.Mute":                "efa: register reads without a response",
+	"efasim.Model.Deafen":              "efa: deaf device",
+	"efasim.Model.Forget":              "efa: senders forgotten",
+	"efasim.Model.Fail":                "efa: fatal error",
+	"efasim.Model.Post":                "efa: events without end",
+	"efasim.Model.TamperCompletion":    "efa: completion of a request that is not",
+	"efasim.Model.TamperAdmin":         "efa: admin completion that is wrong",
+	"efasim.Model.DuplicateCompletion": "efa: completions doubled",
+	"efasim.Model.Resets":              "- what the driver wrote",
+	"efasim.Model.Objects":             "- a count",
+	"efasim.Model.GID":                 "- an address",
+	"efasim.Options.NotReady":          "- a start: nic/drivers/efa's tests",
+	"efasim.Options.AdminDelay":        "efa: function reset",
+	"efasim.Options.AdminOutOfOrder":   "efa: function reset",
+	"virtiosim.Model.NeedReset":        "virtio: device that needs a reset",
+	"virtiosim.Model.Lie":              "virtio: used entry that names no buffer",
+	"virtiosim.Model.Stall":            "virtio: transmit queue stuck until a reset",
+	"virtiosim.Model.RefuseMAC":        "virtio: filters refused",
+	"virtiosim.Model.RefuseFeatures":   "virtio: features refused",
+	"virtiosim.Model.IgnoreControl":    "virtio: control queue stuck",
+	"virtiosim.Model.PretendNoLink":    "virtio: link said to be down",
+	"virtiosim.Model.Missed":           "- a count",
+	"virtiosim.Model.Forget":           "- of a count",
+}
+
+// What all models have (sim.Model and the interfaces beside it), and what describes a kind of card and breaks nothing.
+var noKnobs = regexp.MustCompile(`^(Config|Attach|ReadBAR|WriteBAR|Step|Receive|SetLink|RegisterName|ReadVendor|WriteVendor|Counters|` +
+	`MAC|Profile|Kind|Link|Steering|Seed|Device|Queues|MaxMTU|NoLLQ|NoMemBAR|LLQSizes|PreferWide|NoMeta|Burst|MSIXBAR|NoRxChecks|BasicQueues|Unsupported|NoMetrics|` +
+	`NoReadless|Width|Version|Controller|RxOffset|Hints|Vectors|InOrder|Retransmit|Timeout|RNRDelay|Busy|Port|Dual|BAR0|Pref|NoMSI|InitPages|HostPages|Clock|` +
+	`Packed|NotificationData|Lacks|Limit)$`)
+
+// Types whose exported methods and fields are knobs, with those of each that are none beside noKnobs.
+var knobbed = map[string]*regexp.Regexp{
+	"Model": noKnobs, "Options": noKnobs,
+	"sim.Faulty":     regexp.MustCompile(`^(Attach|RegisterName|WriteBAR|Step|Receive|Reset|Model)$`),
+	"sim.Impairment": regexp.MustCompile(`^$`),
+	"sim.Cable":      regexp.MustCompile(`^(Up|Send|Recv)$`),
+	"sim.Port": regexp.MustCompile(`^(Function|Connect|Step|Settle|Start|Stop|Name|Config|Close|Acquire|SetInterrupt|ReadConfig|WriteConfig|ReadBAR|WriteBAR|` +
+		`Map|MapAnywhere|Unmap|UnmapAll|Mappings|BusMaster|ShadowFD|Counts|Violations|Refused|ForgetViolations|StartTrace|Trace|Between)$`),
+	"fabric.Fabric": regexp.MustCompile(`^(Ports|Groups|Prefix|Sweep|Joins|Leaves|Paths|Step|HostGID|Send|Multicast|Received|Change)$`),
+	"fabric.Port":   regexp.MustCompile(`^GID$`),
+}
+
+// declared lists "package.Type.Name" of the knobs that the sources of a folder declare.
+func declared(t *testing.T, dir string) (all []string) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		add := func(of, name string) {
+			none := knobbed[f.Name.Name+"."+of]
+			if none == nil && f.Name.Name != "sim" {
+				none = knobbed[of]
+			}
+			if none != nil && ast.IsExported(name) && !none.MatchString(name) && !(of == "Model" && (name == "Reset" || name == "Pause")) {
+				all = append(all, f.Name.Name+"."+of+"."+name)
+			}
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch d := n.(type) {
+			case *ast.FuncDecl:
+				if d.Recv == nil {
+					break
+				}
+				if p, ok := d.Recv.List[0].Type.(*ast.StarExpr); ok {
+					if of, ok := p.X.(*ast.Ident); ok {
+						add(of.Name, d.Name.Name)
+					}
+				}
+			case *ast.TypeSpec:
+				if s, ok := d.Type.(*ast.StructType); ok {
+					for _, field := range s.Fields.List {
+						for _, name := range field.Names {
+							add(d.Name.Name, name.Name)
+						}
+					}
+				}
+			}
+			return true
+		})
+	}
+	return all
+}
+
+// Every knob of every model is turned by a fault, or there is a reason why none does.
+func TestKnobs(t *testing.T) {
+	var sources strings.Builder
+	own, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range own {
+		if !strings.HasSuffix(file, "_test.go") {
+			b, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sources.Write(b)
+		}
+	}
+	done := map[string]bool{}
+	for i := range kinds {
+		for _, f := range faultsOf(&kinds[i]) {
+			done[kinds[i].name+": "+f.name] = true
+		}
+	}
+	var all []string
+	for _, dir := range []string{"", "fabric", "ixgbesim", "mlx5sim", "mlx4sim", "enasim", "efasim", "virtiosim"} {
+		n := len(all)
+		if all = append(all, declared(t, filepath.Join("../../sim", dir))...); len(all) == n {
+			t.Errorf("sim/%s has no knobs: this test does not see them", dir)
+		}
+	}
+	for _, knob := range all {
+		name := knob[strings.LastIndex(knob, ".")+1:]
+		switch what, ok := knobs[knob]; {
+		case !ok:
+			t.Errorf("%s is turned by no fault of the campaign: add one, and both to knobs, or say there why not", knob)
+		case strings.HasPrefix(what, "- "):
+		case !done[what]:
+			t.Errorf("%s: there is no fault %q", knob, what)
+		case !regexp.MustCompile(`\b` + name + `\b`).MatchString(sources.String()):
+			t.Errorf("%s: the campaign does not name it, so %q cannot turn it", knob, what)
+		}
+	}
+	for knob := range knobs {
+		if !slices.Contains(all, knob) {
+			t.Errorf("%s: there is no such knob", knob)
+		}
+	}
+}

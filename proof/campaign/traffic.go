@@ -1,0 +1,232 @@
+package campaign
+
+import (
+	"fmt"
+	"sync"
+	"time"
+)
+
+// asker sends requests and takes what comes back. It has one goroutine.
+type asker interface {
+	// ask sends a request. It reports whether it could.
+	ask(seq uint32) bool
+	// take returns what came back: of which request, and what is wrong with it, "" for nothing. any is false where nothing came.
+	take() (seq uint32, wrong string, any bool)
+	// silent is called every now and then while nothing comes back: where the responder is may have changed.
+	silent()
+}
+
+const (
+	window   = 16                     // requests under way
+	lostTime = 300 * time.Millisecond // after which a request counts as lost; a reply that comes later makes it late
+	silence  = 100 * time.Millisecond // between two calls of silent
+)
+
+// counts are of requests.
+type counts struct {
+	Sent, Answered, Lost, Late, Twice, Wrong uint64
+}
+
+func (c *counts) add(o counts) {
+	c.Sent += o.Sent
+	c.Answered += o.Answered
+	c.Lost += o.Lost
+	c.Late += o.Late
+	c.Twice += o.Twice
+	c.Wrong += o.Wrong
+}
+
+func (c counts) since(o counts) counts {
+	// What was lost before may have come since, late: then there are fewer lost than before, and none that were lost since.
+	return counts{c.Sent - o.Sent, c.Answered - o.Answered, max(c.Lost, o.Lost) - o.Lost, c.Late - o.Late, c.Twice - o.Twice, c.Wrong - o.Wrong}
+}
+
+// What became of a request.
+const (
+	never = iota
+	open
+	answered
+	lost
+)
+
+// traffic asks without end, window requests at a time.
+type traffic struct {
+	a asker
+
+	mu      sync.Mutex
+	counts  counts
+	wrongs  map[string]int
+	silence time.Duration // the longest time without an answer since it was last asked for
+	last    time.Time     // of an answer
+	mark    uint32        // requests from this one on are counted apart
+	marked  uint64        // answers to them
+	first   time.Time     // the first of these
+	bears   bool          // frames may be changed on their way: what comes back wrong is no one's fault
+
+	stop, done chan struct{}
+	next       uint32
+	state      [1 << 16]uint8
+	slots      [window]struct {
+		seq  uint32
+		used bool
+		sent time.Time
+	}
+}
+
+func newTraffic(a asker) *traffic {
+	t := &traffic{a: a, wrongs: map[string]int{}, last: time.Now(), stop: make(chan struct{}), done: make(chan struct{})}
+	go t.run()
+	return t
+}
+
+func (t *traffic) run() {
+	defer close(t.done)
+	looked := time.Now()
+	for idle := 0; ; {
+		select {
+		case <-t.stop:
+			return
+		default:
+		}
+		now := time.Now()
+		busy := t.collect(now)
+		if t.fill(now) {
+			busy = true
+		}
+		if busy {
+			idle = 0
+			continue
+		}
+		if idle++; idle > 50 {
+			time.Sleep(20 * time.Microsecond)
+		}
+		t.mu.Lock()
+		quiet := now.Sub(t.last) > silence
+		t.mu.Unlock()
+		if quiet && now.Sub(looked) > silence {
+			t.a.silent()
+			looked = time.Now()
+		}
+	}
+}
+
+// collect takes what came back.
+func (t *traffic) collect(now time.Time) (any bool) {
+	for range 2 * window {
+		seq, wrong, came := t.a.take()
+		if !came {
+			break
+		}
+		any = true
+		t.mu.Lock()
+		t.judge(seq, wrong, now)
+		t.mu.Unlock()
+	}
+	return any
+}
+
+func (t *traffic) judge(seq uint32, wrong string, now time.Time) {
+	if wrong != "" {
+		if !t.bears {
+			if t.counts.Wrong++; len(t.wrongs) < 5 {
+				t.wrongs[wrong]++
+			}
+		}
+		return
+	}
+	s := &t.state[seq%uint32(len(t.state))]
+	switch {
+	case *s == open:
+		*s = answered
+		t.counts.Answered++
+		for i := range t.slots {
+			if t.slots[i].used && t.slots[i].seq == seq {
+				t.slots[i].used = false
+			}
+		}
+	case *s == lost:
+		*s = answered
+		t.counts.Lost--
+		t.counts.Late++
+	default:
+		t.counts.Twice++
+		return
+	}
+	t.silence = max(t.silence, now.Sub(t.last))
+	t.last = now
+	if int32(seq-t.mark) >= 0 {
+		if t.marked++; t.marked == 1 {
+			t.first = now
+		}
+	}
+}
+
+// fill asks where there is room, and gives up what is too old.
+func (t *traffic) fill(now time.Time) (any bool) {
+	for i := range t.slots {
+		s := &t.slots[i]
+		if s.used {
+			if now.Sub(s.sent) < lostTime {
+				continue
+			}
+			t.mu.Lock()
+			t.counts.Lost++
+			t.state[s.seq%uint32(len(t.state))] = lost
+			s.used = false
+			t.mu.Unlock()
+		}
+		if !t.a.ask(t.next) {
+			return any
+		}
+		t.mu.Lock()
+		s.seq, s.used, s.sent = t.next, true, now
+		t.state[t.next%uint32(len(t.state))] = open
+		t.counts.Sent++
+		t.next++
+		t.mu.Unlock()
+		any = true
+	}
+	return any
+}
+
+// tell returns the counts, and the longest silence since it was last asked for.
+func (t *traffic) tell() (counts, time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := max(t.silence, time.Since(t.last))
+	t.silence = 0
+	return t.counts, s
+}
+
+// enough is how many answers to requests of after a fault show that it is over.
+const enough = 100
+
+// back waits until enough requests of after this call were answered, and returns how long the first answer took. alive ends the
+// wait early with its error.
+func (t *traffic) back(patience time.Duration, alive func() error) (time.Duration, error) {
+	t.mu.Lock()
+	began := time.Now()
+	t.mark, t.marked = t.next, 0
+	t.mu.Unlock()
+	for {
+		t.mu.Lock()
+		n, first, last := t.marked, t.first, t.last
+		t.mu.Unlock()
+		if n >= enough {
+			return first.Sub(began), nil
+		}
+		if err := alive(); err != nil {
+			return 0, err
+		}
+		if waited := time.Since(began); waited > patience {
+			return 0, fmt.Errorf("%d answers in %v, the last one %v ago", n, waited.Round(time.Second), time.Since(last).Round(time.Millisecond))
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// end stops asking.
+func (t *traffic) end() {
+	close(t.stop)
+	<-t.done
+}

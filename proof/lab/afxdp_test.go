@@ -1,0 +1,124 @@
+package lab
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/sim"
+)
+
+// afxdpScript has Linux's driver on both functions. The second is in a network namespace, or the kernel would never put on
+// the wire what it sends to itself; our responder is there, on AF_XDP. The namespace's kernel has the address $own on it.
+const afxdpScript = farHelpers + `
+need there ethtool -L $far combined 1
+need there ip addr add $own/24 dev $far
+need ip addr add 10.9.0.2/24 dev $dev
+need there ip link set $far up
+up
+say up
+
+start() {
+  : >/tmp/out # or what the one before wrote is taken for this one's
+  nsenter -t $ns -n responder -config /lab/config.toml -set nic.driver=afxdp -set nic.device=$far -set "cpu.cores=[1]" \
+    -set "respond.addresses=[\"$peer/24\"]" >/tmp/out 2>/tmp/err &
+  pid=$!
+  await_ready
+  until_true 100 grep -q 1 /sys/class/net/$dev/carrier # attaching a program may reset the card
+}
+traffic() { # PINGS DATAGRAMS
+  ip neigh flush dev $dev
+  for s in 16 56 64 65 256 777 1472; do pings $1 $s; done
+  floods $peer:7 $2 1472
+}
+kernel() { # what is not for the responder, and its own kernel answers
+  pings 100 777 $own
+}
+start
+say ready $(grep '^ready' /tmp/out)
+show device sh -c "grep 'device' /tmp/err"
+show sockets there xsk $far $pid
+say attached
+traffic 50 1000
+say answered
+kernel
+say kernel
+need bench run -target $peer -iface $dev -driver afpacket -closed -count 200 -timeout 60s -warmup 0s -self-test 0s -out /tmp/report
+grep -q 'received 200' /tmp/need || { show failed cat /tmp/need; fail "the bench lost replies"; }
+show bench cat /tmp/need
+say benched
+kill -9 $pid; wait $pid
+show killed there xsk $far
+say killed
+start
+show again there xsk $far $pid
+traffic 20 200
+kernel
+say again
+stop
+show log cat /tmp/err
+show stopped there xsk $far
+say stopped
+`
+
+// TestLab/afxdp runs our responder in the guest on AF_XDP with zero copy, which takes a driver that has it, and a card.
+func (c *card) afxdp(t *testing.T, k *Kit) {
+	dir := logDir(t)
+	a, b := sim.Pair()
+	theirs, ours := c.serve(t, dir, 0, a, c.model), c.serve(t, dir, 1, b, c.model)
+	start := time.Now()
+	r, err := k.Run(t.Context(), Machine{
+		Limit: 120 * time.Second,
+		Dir:   dir, Sockets: []string{theirs.socket, ours.socket},
+		Files: map[string][]byte{
+			"flood":       build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood"),
+			"xsk":         build(t, dir, "github.com/rebound-nic/rebound/proof/lab/xsk"),
+			"responder":   build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"),
+			"bench":       build(t, dir, "github.com/rebound-nic/rebound/cmd/bench"),
+			"config.toml": nil,
+		},
+		Script: fmt.Sprintf("module=%s peer=10.9.0.1 own=10.9.0.5\n%s", c.module, afxdpScript),
+		Say: func(key, text string, r Result) error {
+			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+			switch key {
+			case "attached":
+				if d := strings.Join(r["device"], "\n"); !strings.Contains(d, `push="xdp-drv zero-copy"`) {
+					return fmt.Errorf("the responder says of its device: %s", d)
+				}
+				return zeroCopy(r["sockets"])
+			case "killed", "stopped":
+				if !slices.Equal(r[key], []string{"program 0"}) {
+					return fmt.Errorf("when the responder was %s the interface has: %q", key, r[key])
+				}
+			case "again":
+				return zeroCopy(r["again"])
+			}
+			return nil
+		},
+	})
+	for _, key := range []string{"device", "sockets", "bench", "log"} {
+		for _, l := range r[key] {
+			t.Logf("%s: %s", key, l)
+		}
+	}
+	for _, l := range r["dmesg"] {
+		t.Log("guest:", l)
+	}
+	theirs.clean(t)
+	ours.clean(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proven(t, "F3", "ours with zero copy in Linux "+c.module, "pings, a flood, frames for the kernel, kill -9 and again")
+}
+
+// zeroCopy holds what xsk printed against one program and one socket with zero copy.
+func zeroCopy(lines []string) error {
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], "program ") || lines[0] == "program 0" ||
+		!strings.HasPrefix(lines[1], "socket ") || !strings.HasSuffix(lines[1], " zero-copy true") {
+		return fmt.Errorf("want a program and one socket with zero copy, the kernel has: %q", lines)
+	}
+	return nil
+}

@@ -1,0 +1,203 @@
+package lab
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/enasim"
+)
+
+// enaFaults is what the Linux driver has to live through. Each "say" of a fault turns it on before the guest goes on.
+const enaFaults = helpers + `
+dev=eth0
+modprobe ena || fail modprobe ena
+until_true 50 test -e /sys/class/net/eth0
+need ip addr add 10.9.0.2/24 dev eth0
+up
+need arp -s $peer 02:00:00:00:ee:01
+stat() { ethtool -S eth0 | sed -n "s/^ *$1: //p"; }
+logged() { dmesg | grep -q "$1"; }
+back() { until_true 200 grep -q 1 /sys/class/net/eth0/carrier; pings 50 56; }
+say pushes
+pings 100 54
+say pushed
+need ethtool -G eth0 tx-push-buf-len 224
+up
+say wide
+pings 100 182
+say widened
+need ethtool -X eth0 equal 1
+say one
+floods $peer:7 500 1472 # small ones overflow the socket, which counts bytes of memory
+say oned
+need ethtool -X eth0 default
+say silent
+until_true 150 logged "Keep alive watchdog timeout"
+say speaking
+back
+say stuck
+/bin/ping -c 3 -i 0.2 -W 1 $peer >/dev/null
+stuck() { logged "TX hasn't completed\|missing TX completions\|lost tx completions\|Lost TX completions"; }
+until_true 150 stuck
+say unstuck
+back
+say wrongtx
+/bin/ping -c 1 -W 1 $peer >/dev/null
+say wrongtx-done
+back
+say wrongrx
+/bin/ping -c 1 -W 1 $peer >/dev/null
+say wrongrx-done
+back
+say admin
+ethtool -S eth0 >/dev/null 2>&1
+say admin-done
+back
+say unplug
+until_true 50 grep -q 0 /sys/class/net/eth0/carrier
+say plug
+back
+say events
+pings 10 56
+say evented
+echo devices >/sys/power/pm_test || fail no pm_test
+echo freeze >/sys/power/state || fail freeze
+back
+[ "$(stat suspend)$(stat resume)" = 11 ] || fail "suspend $(stat suspend), resume $(stat resume)"
+say resumed
+need rmmod ena
+say unloaded
+`
+
+// Reset reasons that the Linux driver gives, ena_regs_reset_reason_types.
+const (
+	resetKeepAlive = 1
+	resetAdmin     = 2
+	resetMissTX    = 3
+	resetRxID      = 4
+	resetTxID      = 5
+)
+
+// TestLabFaults has the Linux driver reset the model and recover from each fault: "go test ./proof/lab -run LabFaults/ena -v".
+func TestLabFaults(t *testing.T) {
+	guests(t)
+	beside(t, "ena/F2", func(t *testing.T) { f2faultsENA(t, kit(t)) })
+	// Accelerated LLQ, read by MMIO only, everything that may be out of order or late is, frames begin at an offset.
+	odd := enaCard
+	odd.model = func(mac [6]byte) sim.Model {
+		return newENA(enasim.Options{MAC: mac, Device: 0xec21, NoMeta: true, Burst: 512, NoReadless: true, RxOffset: 2,
+			AdminOutOfOrder: true, AdminDelay: time.Millisecond, TxOutOfOrder: true, RxOutOfOrder: true})
+	}
+	beside(t, "ena/odd", func(t *testing.T) { odd.f2(t, kit(t)) })
+}
+
+func f2faultsENA(t *testing.T, k *Kit) {
+	dir := logDir(t)
+	near, far := sim.Pair()
+	// Longer than a busy machine holds the model up: else Linux resets it where nothing is wrong. Of those two that see completions held,
+	// the one that is tried comes first.
+	hints := enasim.Hints{Watchdog: 15000, MissingTx: 4000, MissingTxCount: 1, NetdevWatchdog: 60000}
+	f := enaCard.serve(t, dir, 0, near, func(mac [6]byte) sim.Model { return enasim.New(enasim.Options{MAC: mac, Hints: hints, Device: 0x1ec2}) })
+	m := f.model.(*enasim.Model)
+	p := newPeer(far)
+	defer p.close()
+	start := time.Now()
+	var before enasim.Counters
+	// resets waits for one: when the model is told of it, the driver has taken the carrier down.
+	resets := func(reason int) error {
+		for end := time.Now().Add(patience); !slices.Contains(m.Resets(), reason); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				return fmt.Errorf("no reset for reason %d in %v, but for %v", reason, patience, m.Resets())
+			}
+		}
+		return nil
+	}
+	read := func(what string) error {
+		k := m.Counters()
+		if n := k.TxPayloadReads - before.TxPayloadReads; n != 0 || k.TxDescReads != 0 || k.TxFrames-before.TxFrames < 100 {
+			return fmt.Errorf("%s: %d frames were sent with %d payload reads and %d descriptor reads", what, k.TxFrames-before.TxFrames, n, k.TxDescReads)
+		}
+		return nil
+	}
+	r, err := k.Run(t.Context(), Machine{
+		Limit: 150 * time.Second,
+		Dir:   dir, Sockets: []string{f.socket},
+		Files:  map[string][]byte{"flood": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood")},
+		Script: "peer=10.9.0.1\n" + enaFaults,
+		Say: func(key, text string, r Result) error {
+			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+			switch key {
+			case "pushes", "wide", "one":
+				before = m.Counters()
+			case "pushed":
+				return read("frames of 96 bytes")
+			case "widened":
+				return read("frames of 224 bytes")
+			case "oned":
+				if k := m.Counters(); k.RxQueue[1] != before.RxQueue[1] || k.RxQueue[0]-before.RxQueue[0] < 500 {
+					return fmt.Errorf("with one receive queue: %v, before %v", k.RxQueue[:2], before.RxQueue[:2])
+				}
+			case "silent":
+				m.WithholdKeepAlive(true)
+			case "speaking":
+				m.WithholdKeepAlive(false)
+				return resets(resetKeepAlive)
+			case "stuck":
+				m.HoldCompletions(true)
+			case "unstuck":
+				err := resets(resetMissTX) // while they are held: it takes two that are late, and one is logged
+				m.HoldCompletions(false)
+				return err
+			case "wrongtx":
+				m.TamperCompletion(true, func(b []byte) { binary.LittleEndian.PutUint16(b, 0xfff0) })
+			case "wrongtx-done":
+				return resets(resetTxID)
+			case "wrongrx":
+				m.TamperCompletion(false, func(b []byte) { binary.LittleEndian.PutUint16(b[6:], 0xfff0) })
+			case "wrongrx-done":
+				return resets(resetRxID)
+			case "admin":
+				m.StallAdmin(true)
+			case "admin-done":
+				m.StallAdmin(false)
+				return resets(resetAdmin)
+			case "unplug":
+				far.SetUp(false)
+			case "plug":
+				far.SetUp(true)
+			case "events":
+				before = m.Counters()
+				m.Post(enasim.Event{Group: enasim.GroupWarning})
+				m.Post(enasim.Event{Group: enasim.GroupNotification, Syndrome: enasim.NotifySuspend})
+				m.Post(enasim.Event{Group: enasim.GroupNotification, Syndrome: enasim.NotifyResume})
+				m.Post(enasim.Event{Group: enasim.GroupNotification, Syndrome: enasim.NotifyUpdateHints})
+				m.Post(enasim.Event{Group: 9})
+			case "evented":
+				for end := time.Now().Add(patience); m.Counters().Events-before.Events < 5; time.Sleep(10 * time.Millisecond) {
+					if time.Now().After(end) {
+						return fmt.Errorf("%d events of 5 were taken", m.Counters().Events-before.Events)
+					}
+				}
+			}
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if len(p.wrong) > 0 {
+				return errors.New("the wire's far end got a broken frame: " + p.wrong[0])
+			}
+			return nil
+		},
+	})
+	for _, l := range r["dmesg"] {
+		t.Log("guest:", l)
+	}
+	t.Logf("resets: %v, counters: %+v", m.Resets(), m.Counters())
+	f.clean(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,124 @@
+package lab
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/sim"
+)
+
+// f3Helpers binds the second function to vfio-pci for our responder, and leaves the first to the Linux driver. $module, $driver
+// and $peer are set before it.
+const f3Helpers = helpers + `
+sysctl -q -w vm.nr_hugepages=64
+modprobe vfio-pci || fail modprobe vfio-pci
+modprobe $module || fail modprobe $module
+until_true 100 both
+dev=$(having 1) ours=$(having 2)
+addr=$(basename $(readlink /sys/class/net/$ours/device))
+need responder bind $addr
+say bound $addr
+need ip addr add 10.9.0.2/24 dev $dev
+
+start() { # MORE ARGUMENTS...
+  : >/tmp/out # or what the one before wrote is taken for this one's
+  responder -config /lab/config.toml -set nic.driver=$driver -set nic.device=$addr -set "respond.addresses=[\"$peer/24\"]" "$@" \
+    >/tmp/out 2>/tmp/err &
+  pid=$!
+  await_ready
+}
+traffic() {
+  ip neigh flush dev $dev
+  up
+  for s in 16 56 63 64 65 256 777 1472; do pings $1 $s; done
+  floods $peer:7 $2 1472
+}
+`
+
+// f3Script is our responder's life in the guest, pinged from the Linux driver. Then our bench drives its function, and Linux
+// answers.
+const f3Script = f3Helpers + `
+start
+say ready $(grep '^ready' /tmp/out)
+traffic 50 2000
+say answered
+need bench run -target $peer -iface $dev -driver afpacket -closed -count 200 -timeout 60s -warmup 0s -self-test 0s -out /tmp/report
+show bench cat /tmp/need
+say benched
+kill -9 $pid; wait $pid
+say killed
+start
+traffic 20 200
+say again
+stop
+say stopped
+need ip link set $dev mtu 9000
+start -set nic.mtu=9000
+up
+for s in 56 1473 2000 4096 8971 8972; do pings 20 $s; done
+floods $peer:7 500 8972
+say jumbo
+stop
+say stopped
+need bench run -iface $addr -driver $driver -source 10.9.0.3 -target 10.9.0.2 -closed -count 200 -timeout 60s -warmup 0s -self-test 0s -out /tmp/own
+grep -q 'received 200' /tmp/need || { show failed cat /tmp/need; fail "the bench on vfio-pci lost replies"; }
+grep -q '(sim)' /tmp/need || { show failed cat /tmp/need; fail "the report takes the model for silicon"; }
+show bench cat /tmp/need
+say measured
+need bench run -iface $addr -driver $driver -mtu 9000 -size 9014 -source 10.9.0.3 -target 10.9.0.2 -closed -count 100 -timeout 60s -warmup 0s -self-test 0s -out /tmp/jumbo
+grep -q 'received 100' /tmp/need || { show failed cat /tmp/need; fail "the bench on vfio-pci lost jumbo frames"; }
+say measured jumbo
+need responder unbind $addr
+ours_back() { [ -n "$(having 2)" ]; }
+until_true 100 ours_back
+say unbound
+`
+
+// f3 runs our responder inside the guest against the Linux driver on a second model.
+func (c *card) f3(t *testing.T, k *Kit) { c.f3run(t, k, f3Script) }
+
+func (c *card) f3run(t *testing.T, k *Kit, script string) {
+	dir := logDir(t)
+	a, b := sim.Pair()
+	theirs, ours := c.serve(t, dir, 0, a, c.model), c.serve(t, dir, 1, b, c.model)
+	start, compared := time.Now(), false
+	r, err := k.Run(t.Context(), Machine{
+		Limit: 150 * time.Second,
+		Dir:   dir, Sockets: []string{theirs.socket, ours.socket}, IOMMU: true,
+		Files: map[string][]byte{
+			"flood":       build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood"),
+			"responder":   build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"),
+			"bench":       build(t, dir, "github.com/rebound-nic/rebound/cmd/bench"),
+			"config.toml": nil,
+		},
+		Script: fmt.Sprintf("module=%s driver=%s peer=10.9.0.1\n%s", c.module, c.name, script),
+		Say: func(key, text string, _ Result) error {
+			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+			ours.killed(key == "killed")
+			if (key == "killed" || key == "stopped" || key == "measured") && ours.port.BusMaster() {
+				return fmt.Errorf("the responder's function may still do DMA when it was %s", key)
+			}
+			if key == "answered" {
+				c.compare(t, theirs, ours)
+				compared = true
+			}
+			return nil
+		},
+	})
+	for _, l := range r["bench"] {
+		t.Log("bench:", l)
+	}
+	for _, l := range r["dmesg"] {
+		t.Log("guest:", l)
+	}
+	theirs.clean(t)
+	ours.clean(t)
+	if err != nil && !compared {
+		c.compare(t, theirs, ours) // what differs first may be why
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	proven(t, "F3", "ours on vfio-pci, Linux "+c.module+" at the far end", "pings, floods, bench, kill -9 and again")
+}

@@ -1,0 +1,124 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/sim"
+)
+
+// TestLabIPXE is rung F4: iPXE's own drivers on our models. iPXE gets its address by DHCP and a script by TFTP, runs it, and asks
+// for a file whose name only somebody knows who has the script's every byte.
+func TestLabIPXE(t *testing.T) {
+	guests(t)
+	for _, c := range []*card{&cards[0], &enaCard} {
+		beside(t, c.name, func(t *testing.T) { c.ipxe(t, kit(t)) })
+	}
+}
+
+func (c *card) ipxe(t *testing.T, k *Kit) {
+	dir := logDir(t)
+	near, far := sim.Pair()
+	f := c.serve(t, dir, 0, near, c.model)
+	f.foreign = true
+	script, sum := sumScript(20000)
+	want := fmt.Sprintf("sum-%d", sum)
+	b := newBootServer(far, "boot.ipxe", map[string][]byte{"boot.ipxe": script, want: []byte("#!ipxe\nsleep 600\n")})
+	defer b.close()
+
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	start := time.Now()
+	end := startIPXE(ctx, t, k, dir, f.socket)
+	defer end()
+	var asked string
+	for asked == "" && ctx.Err() == nil {
+		select {
+		case name := <-b.asked:
+			t.Logf("%6.1fs asked for %s", time.Since(start).Seconds(), name)
+			if strings.HasPrefix(name, "sum-") {
+				asked = name
+			}
+		case <-ctx.Done():
+		}
+	}
+	end()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t.Logf("%d bytes of script in %d blocks, %d sent again; %d frames from the card", len(script), b.server.Blocks, b.server.Again, b.frames)
+	for _, w := range b.wrong {
+		t.Error("the far end got a broken frame: ", w)
+	}
+	if asked != want {
+		t.Errorf("iPXE asked for %q at the end, want %q; its console:\n%s", asked, want, tail(filepath.Join(dir, "console.log")))
+	}
+	f.clean(t)
+	proven(t, "F4", "iPXE", "DHCP, %d bytes by TFTP", len(script))
+}
+
+// ipxeBegin is what iPXE does first. By itself it gives a link 15 s, and DHCP half a minute, which a busy machine may need longer for.
+const ipxeBegin = `#!ipxe
+:again
+dhcp || goto again
+chain tftp://${next-server}/${filename} || goto again
+`
+
+// startIPXE boots iPXE on a function. Its console and QEMU's words go into dir. The end that it returns may be called twice.
+func startIPXE(ctx context.Context, t *testing.T, k *Kit, dir, socket string) (end func()) {
+	t.Helper()
+	j, _ := json.Marshal(device(socket))
+	begin := filepath.Join(dir, "begin.ipxe")
+	if err := os.WriteFile(begin, []byte(ipxeBegin), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(ctx, k.QEMU, append(hardware("q35", "", dir), "-kernel", k.IPXE, "-initrd", begin, "-device", string(j))...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	log, err := os.Create(filepath.Join(dir, "qemu.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	started := make(chan error)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer log.Close()
+		runtime.LockOSThread() // whose death the signal is for
+		defer runtime.UnlockOSThread()
+		started <- cmd.Start()
+		if cmd.Process != nil {
+			cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		cmd.Process.Kill()
+		<-ended
+	}
+}
+
+// sumScript is an iPXE script of n additions, and their sum: a byte that is lost or changed changes it, or ends the script.
+func sumScript(n int) (script []byte, sum int) {
+	r := rand.New(rand.NewPCG(1, 9))
+	var b strings.Builder
+	b.WriteString("#!ipxe\nset n:int32 0\n")
+	for range n {
+		v := 1 + r.IntN(99999)
+		sum += v
+		fmt.Fprintf(&b, "inc n %d\n", v)
+	}
+	b.WriteString("chain tftp://10.9.0.1/sum-${n}\n")
+	return []byte(b.String()), sum
+}

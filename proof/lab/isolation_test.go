@@ -1,0 +1,55 @@
+package lab
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+var isolationDir = flag.String("isolation", "", "have TestLabIsolation measure what each step of cpu.isolate gives in the guest, and write the tables to this `FOLDER`")
+
+// TestLabIsolation runs "peers isolate" where cgroup v2, the fair server and nohz_full are to be had: in the guest, on a stock
+// kernel as it is and told at boot to keep CPU 1 free. It is a measurement, so it runs when it is asked for:
+//
+//	go test ./proof/lab -run TestLabIsolation -isolation $PWD/results
+func TestLabIsolation(t *testing.T) {
+	if *isolationDir == "" {
+		t.Skip("a measurement of five minutes: -isolation FOLDER runs it")
+	}
+	for name, cmdline := range map[string]string{"running": "", "booted": "isolcpus=managed_irq,domain,1 nohz_full=1 rcu_nocbs=1"} {
+		t.Run(name, func(t *testing.T) {
+			dir := logDir(t)
+			r := isolationRun(t, dir, cmdline)
+			text := strings.Join(r["table"], "\n") + "\n"
+			if !strings.Contains(text, "| Round trip |") {
+				t.Fatalf("no table:\n%s", text)
+			}
+			if err := os.WriteFile(filepath.Join(*isolationDir, "isolation-guest-"+name+".md"), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+const isolationScript = helpers + `
+need mount -t cgroup2 none /sys/fs/cgroup
+mount -t debugfs none /sys/kernel/debug 2>/dev/null
+prove peers isolate -alone -rounds 3 -each 2s -interval 200us -out /tmp/table >/tmp/out 2>/tmp/err || { show failed cat /tmp/err; fail "peers isolate ended with $?"; }
+show table cat /tmp/table
+say measured
+`
+
+func isolationRun(t *testing.T, dir, cmdline string) Result {
+	t.Helper()
+	r, err := kit(t).Run(t.Context(), Machine{
+		Limit: 10 * time.Minute, Dir: dir, Append: cmdline, Script: isolationScript,
+		Files: map[string][]byte{"prove": build(t, dir, "github.com/rebound-nic/rebound/cmd/prove")},
+	})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, strings.Join(append(r["failed"], r["dmesg"]...), "\n"))
+	}
+	return r
+}

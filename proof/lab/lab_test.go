@@ -1,0 +1,317 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/vfioserver"
+)
+
+// card is one kind of NIC in the lab.
+type card struct {
+	name   string // of the subtest and of our driver
+	module string // Linux's driver
+	// model makes a device with the MAC address.
+	model func(mac [6]byte) sim.Model
+	// other is another kind of the same card, for two that talk to each other.
+	other func(mac [6]byte) sim.Model
+	// jumbo is the MTU of the jumbo frame check.
+	jumbo int
+	// physical has our driver on sysfs, too, in a machine without an IOMMU.
+	physical bool
+	// agree names the counters of "ethtool -S" that differ from the model's own: after the first traffic, and, with all
+	// false, after a change of MTU, which resets those that the device keeps.
+	agree func(m sim.Model, shown map[string]uint64, all bool) []string
+}
+
+// function is a model of a card, served for QEMU.
+type function struct {
+	model  sim.Model
+	port   *sim.Port
+	socket string
+
+	foreign bool // others wrote the driver: it may be told things
+}
+
+// serve puts a model on a socket and on a wire, running freely, until the test ends.
+func (c *card) serve(t *testing.T, dir string, i int, w sim.Wire, model func([6]byte) sim.Model) *function {
+	t.Helper()
+	f := &function{model: model([6]byte{2, 0, 0, 0, 0, byte(1 + i)}), socket: filepath.Join(dir, fmt.Sprintf("%s%d.sock", c.name, i))}
+	log, err := os.Create(filepath.Join(dir, fmt.Sprintf("server%d.log", i)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.port, err = sim.New(f.model, sim.Options{Name: fmt.Sprintf("%s%d", c.name, i)}); err != nil {
+		t.Fatal(err)
+	}
+	f.port.StartTrace(traceDepth)
+	f.port.Connect(w)
+	s, err := vfioserver.Listen(f.socket, f.port, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.port.Start()
+	t.Cleanup(func() {
+		s.Close()
+		f.port.Stop()
+		for _, v := range f.port.Violations() {
+			fmt.Fprintln(log, "violation:", v)
+		}
+		fmt.Fprintf(log, "transactions: %+v\n", f.port.Counts())
+		f.leave(t, dir, fmt.Sprintf("trace%d.log", i))
+		f.port.Close()
+		log.Close()
+	})
+	return f
+}
+
+// agree is the card's, while the model stands still.
+func (f *function) agree(c *card, shown map[string]uint64, all bool) (d []string) {
+	f.port.Hold(func() { d = c.agree(f.model, shown, all) })
+	return d
+}
+
+// built are the guests' programs by package: each is linked once for all scenarios.
+var built struct {
+	sync.Mutex
+	binary map[string][]byte
+}
+
+// build makes a static binary for the guest.
+func build(t *testing.T, dir, pkg string) []byte {
+	t.Helper()
+	built.Lock()
+	defer built.Unlock()
+	if b := built.binary[pkg]; b != nil {
+		return b
+	}
+	out := filepath.Join(dir, filepath.Base(pkg))
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, pkg)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	if b, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", pkg, err, b)
+	}
+	b, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	os.Remove(out)
+	if built.binary == nil {
+		built.binary = map[string][]byte{}
+	}
+	built.binary[pkg] = b
+	return b
+}
+
+// TestLab runs rungs F2 and F3 for each card: "go test ./proof/lab -run Lab/ixgbe -v", or make lab NIC=ixgbe.
+func TestLab(t *testing.T) {
+	guests(t)
+	for i := range cards {
+		c := &cards[i]
+		beside(t, c.name, func(t *testing.T) {
+			beside(t, "F2", func(t *testing.T) { c.f2(t, kit(t)) })
+			beside(t, "F2pair", func(t *testing.T) { c.f2pair(t, kit(t)) })
+			beside(t, "F3", func(t *testing.T) { c.f3(t, kit(t)) })
+		})
+	}
+	beside(t, "afxdp", func(t *testing.T) {
+		for _, c := range []*card{&cards[0], &mlx5Card} { // whose drivers have zero copy; Linux's ena has none
+			beside(t, c.name, func(t *testing.T) { c.afxdp(t, kit(t)) })
+		}
+	})
+}
+
+// guests begins a test that boots guests. They run beside other tests' guests, as many at once as -parallel says: one for each
+// core, unless it is given.
+func guests(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: the lab boots virtual machines for a quarter of a minute to a minute each")
+	}
+	t.Parallel()
+}
+
+// beside is t.Run of a subtest that runs beside others, which needs folders, sockets and network namespaces of its own.
+func beside(t *testing.T, name string, f func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		f(t)
+	})
+}
+
+// helpers are shell functions of both rungs. $dev is the Linux driver's interface, $peer the far end, $pid a responder that
+// writes to /tmp/out and /tmp/err.
+const helpers = `
+until_true() { # TENTHS COMMAND...: tenths of a second where the machine is quiet; a busy one has ten times that
+  local n=$(($1*10)); shift
+  while ! "$@" >/dev/null 2>&1; do n=$((n-1)); [ $n -gt 0 ] || fail "waited in vain: $*"; sleep 0.1; done
+}
+up() {
+  need ip link set $dev up
+  until_true 100 grep -q 1 /sys/class/net/$dev/carrier
+}
+# The kernel counts the replies: ping does not wait for the last one for longer than two of the round trips before it, and
+# calls what comes later lost.
+replies() { awk '$1 == "Icmp:" { if (!at) for (at = NF; $at != "InEchoReps"; at--); else print $at }' /proc/net/snmp; }
+# echoed: those of both families
+echoed() { echo $(($(replies) + $(awk '$1 == "Icmp6InEchoReplies" { print $2 }' /proc/net/snmp6))); }
+pings() { # COUNT SIZE ADDRESS, $peer unless given
+  local n=0 all=$(($(replies)+$1))
+  /bin/ping -q -f -c $1 -s $2 ${3:-$peer} >/tmp/ping 2>&1
+  grep -q 'duplicates\|errors\|wrong\|corrupted' /tmp/ping && { show failed cat /tmp/ping; fail "$1 pings of $2 bytes"; }
+  while [ $(replies) -lt $all ]; do # more, where a ping before gave up a reply that came
+    n=$((n+1)); [ $n -lt 300 ] || { show failed cat /tmp/ping; fail "$1 pings of $2 bytes: $(($all-$(replies))) replies are missing"; }
+    sleep 0.1
+  done
+}
+stop() { # the responder, which has to end well
+  local code=0
+  kill -TERM $pid
+  wait $pid || code=$?
+  [ $code = 0 ] || { show failed cat /tmp/err; fail "the responder ended with $code"; }
+}
+# floods ARGUMENTS...: flood, and a line in the log if datagrams were lost
+floods() {
+  flood "$@" >/tmp/need 2>&1 || { show failed cat /tmp/need /tmp/err; fail "flood $*"; }
+  ! grep -q 'sent again$' /tmp/need || say lost "$(grep -m1 'sent again$' /tmp/need)"
+}
+# settled KEY COMMAND...: shows what the command prints, and says KEY, until the test no longer asks for it again
+settled() {
+  local k=$1; shift
+  while show $k "$@"; say $k; [ "$answer" = again ]; do sleep 0.5; done
+}
+# listens COMMAND...: waits until somebody takes connections over TCP, where the command leads to
+listens() { until_true 100 "$@" grep -q ' 0A ' /proc/net/tcp /proc/net/tcp6; }
+# N: the interface of function N, by its address
+having() { for n in /sys/class/net/*; do [ "$(cat $n/address)" = 02:00:00:00:00:0$1 ] && basename $n; done; }
+both() { [ -n "$(having 1)" ] && [ -n "$(having 2)" ]; }
+await_ready() { # the responder $pid, which writes to /tmp/out and /tmp/err
+  i=0; while ! grep -q '^ready ' /tmp/out; do
+    kill -0 $pid 2>/dev/null || { show failed cat /tmp/err; fail the responder ended; }
+    i=$((i+1)); [ $i -lt 1200 ] || { show failed cat /tmp/err; fail the responder is not ready; }; sleep 0.1; done
+}
+`
+
+// f2Script is the Linux driver's life on our model. $module, $jumbo and $peer are set before it.
+const f2Script = helpers + `
+dev=eth0
+modprobe $module || fail modprobe $module
+until_true 50 test -e /sys/class/net/$dev
+need ip addr add 10.9.0.2/24 dev eth0
+up
+say up "$(cat /sys/class/net/eth0/speed)"
+show ethtool ethtool eth0
+need /bin/ping -c 1 -W 60 $peer
+for s in 0 1 2 17 18 56 63 64 65 128 255 256 512 777 1024 1400 1471 1472; do pings 100 $s; done
+pings 1000 56
+say pinged
+floods $peer:7 10000 1472
+say flooded
+need arp -s $peer 02:00:00:00:ee:01 # or the kernel asks again at any time, and the counters move
+settled stats ethtool -S eth0
+need ip link set eth0 mtu $jumbo
+up
+for s in 1473 2000 3000 4096 $((jumbo-28)); do pings 20 $s; done
+floods $peer:7 500 $((jumbo-28))
+say jumbo
+settled totals ethtool -S eth0
+need ip link set eth0 down
+need ip link set eth0 mtu 1500
+up
+pings 200 56
+say again
+need rmmod $module
+modprobe $module || fail modprobe $module again
+until_true 50 test -e /sys/class/net/$dev
+need ip addr add 10.9.0.2/24 dev eth0
+up
+pings 200 200
+say reloaded
+need ip link set eth0 down
+need rmmod $module
+`
+
+// f2Pings is how many pings the script sends before "stats": each must have reached the peer.
+const f2Pings = 1 + 18*100 + 1000
+
+// f2 runs the unmodified Linux driver on our model.
+func (c *card) f2(t *testing.T, k *Kit) {
+	t.Log(k.Version)
+	dir := logDir(t)
+	near, far := sim.Pair()
+	f := c.serve(t, dir, 0, near, c.model)
+	p := newPeer(far)
+	defer p.close()
+	start, counters := time.Now(), settling{}
+	r, err := k.Run(t.Context(), Machine{
+		Limit: 150 * time.Second,
+		Dir:   dir, Sockets: []string{f.socket},
+		Files:  map[string][]byte{"flood": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood")},
+		Script: fmt.Sprintf("module=%s jumbo=%d peer=10.9.0.1\n%s", c.module, c.jumbo, f2Script),
+		Say: func(key, text string, r Result) error {
+			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			switch {
+			case key == "unbooted": // it begins anew
+				p.icmp, p.udp = 0, 0
+			case len(p.wrong) > 0:
+				return errors.New("the wire's far end got a broken frame: " + p.wrong[0])
+			case key == "pinged" && p.icmp != f2Pings:
+				return fmt.Errorf("the far end answered %d pings of %d", p.icmp, f2Pings)
+			case key == "flooded" && p.udp < 10000: // more, if some were sent again
+				return fmt.Errorf("the far end answered %d datagrams of 10000", p.udp)
+			case key == "stats", key == "totals":
+				return counters.disagree(t, key, f.agree(c, numbers(r[key]), key == "stats"))
+			}
+			return nil
+		},
+	})
+	for _, l := range r["dmesg"] {
+		t.Log("guest:", l)
+	}
+	f.clean(t)
+	p.mu.Lock()
+	for _, w := range p.wrong {
+		t.Error("the far end got a broken frame: ", w)
+	}
+	p.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	proven(t, "F2", "Linux "+c.module, "%d pings, %d datagrams, ethtool's counters, MTU %d, reload", p.icmp, p.udp, c.jumbo)
+}
+
+// numbers reads "name: value" lines.
+func numbers(lines []string) map[string]uint64 {
+	m := map[string]uint64{}
+	for _, l := range lines {
+		name, v, _ := strings.Cut(strings.TrimSpace(l), ":")
+		if n, err := strconv.ParseUint(strings.TrimSpace(v), 10, 64); err == nil {
+			m[name] = n
+		}
+	}
+	return m
+}
+
+// differ compares by name.
+func differ(shown, want map[string]uint64) (d []string) {
+	for name, w := range want {
+		if got, ok := shown[name]; !ok || got != w {
+			d = append(d, fmt.Sprintf("%s is %d, the model says %d", name, got, w))
+		}
+	}
+	slices.Sort(d)
+	return d
+}

@@ -1,0 +1,50 @@
+package lab
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+)
+
+//go:embed efa.sh
+var efaScript []byte
+
+//go:embed scapy.sh
+var scapyScript []byte
+
+// More layers, which few runs need and a function brings.
+const (
+	EFA   = "efa"   // Linux's efa driver and what talks to it
+	Scapy = "scapy" // over Pyverbs: what rdma-core's tests write the commands of a ConnectX with
+)
+
+// BringEFA builds Linux's efa driver for the kit's kernel, unless it is there already: half a minute, and 250 MB from the mirror,
+// most of which is the kernel's source. It returns ErrCannot with the reason if the host lacks something.
+func (k *Kit) BringEFA(ctx context.Context) error { return k.more(ctx, EFA, efaScript) }
+
+// BringScapy fetches Scapy, of 1 MB, unless it is there already. It returns ErrCannot with the reason if the host lacks something.
+func (k *Kit) BringScapy(ctx context.Context) error { return k.more(ctx, Scapy, scapyScript) }
+
+// more makes a layer by a script.
+func (k *Kit) more(ctx context.Context, layer string, script []byte) error {
+	lock, err := locked(filepath.Join(k.Dir, "lock"))
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	sum := sha256.Sum256(append(append([]byte{}, setupScript...), script...)) // whose kernel and libraries it is for
+	want, stamp := hex.EncodeToString(sum[:]), filepath.Join(k.Dir, "stamp-"+layer)
+	if got, _ := os.ReadFile(stamp); string(got) == want {
+		return nil
+	}
+	if err := k.runScript(ctx, "layer "+layer, script); err != nil {
+		return err
+	}
+	if err := writeTree(k.layer(layer), filepath.Join(k.Dir, layer+"-guest")); err != nil {
+		return err
+	}
+	return os.WriteFile(stamp, []byte(want), 0o644)
+}

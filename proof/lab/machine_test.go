@@ -1,0 +1,159 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// kit is the lab, or a skip with the reason why this host has none.
+func kit(t *testing.T) *Kit {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	k, err := Setup(ctx)
+	if errors.Is(err, ErrCannot) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.Used = func(u Usage) { used(t, u) }
+	return k
+}
+
+// logDir is a folder for a run's logs that stays if the test fails.
+func logDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "lab-"+strings.ReplaceAll(t.Name(), "/", "-")+"-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("logs of guest and model: %s", dir)
+			return
+		}
+		os.RemoveAll(dir)
+	})
+	return dir
+}
+
+func TestGuestScript(t *testing.T) {
+	guests(t)
+	k := kit(t)
+	t.Log(k.Version)
+	var said []string
+	r, err := k.Run(t.Context(), Machine{
+		Limit:  time.Minute,
+		Dir:    logDir(t),
+		Script: "say hello world\nshow file cat /lab/data\ndmesg >/tmp/dmesg\nshow tsc sed -n 's/.*tsc: Detected \\([0-9]*\\)\\..*/\\1/p' /tmp/dmesg\nneed test -d /lab\n",
+		Files:  map[string][]byte{"data": []byte("one\ntwo\n")},
+		Say: func(key, text string, _ Result) error {
+			if key == "unbooted" { // a busy machine's: it begins anew
+				said = nil
+				return nil
+			}
+			said = append(said, key+" "+text)
+			return nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(r["file"], ","); got != "one,two" {
+		t.Errorf("the guest showed %q", got)
+	}
+	// A guest that measures the rate on a busy machine may get a twentieth of it.
+	mhz, _ := strconv.ParseInt(strings.Join(r["tsc"], ""), 10, 64)
+	if want := hostTSC() / 1e6; want > 0 && (mhz < want*9/10 || mhz > want*11/10) {
+		t.Errorf("the guest's counter has %d MHz, this host's %d: %q", mhz, want, r["tsc"])
+	}
+	if len(said) != 2 || said[1] != "hello world" || !strings.HasPrefix(said[0], "boot ") {
+		t.Errorf("the guest said %q", said)
+	}
+	_, err = k.Run(t.Context(), Machine{Dir: logDir(t), Limit: time.Minute, Script: "need ls /nowhere\n"})
+	if !errors.Is(err, ErrGuest) || !strings.Contains(err.Error(), "/nowhere: No such file") {
+		t.Errorf("a failing script gives %v", err)
+	}
+}
+
+// A guest that stands still ends its run within the limit, and leaves its tasks' stacks, its registers, and what QEMU and the models
+// do.
+func TestGuestThatHangs(t *testing.T) {
+	guests(t)
+	dir := logDir(t)
+	_, err := kit(t).Run(t.Context(), Machine{Dir: dir, Limit: time.Second, Script: "say asleep\nsleep 10000\n"})
+	if !errors.Is(err, ErrGuest) || !strings.Contains(err.Error(), "no end in time; it said last: asleep") || !strings.Contains(err.Error(), dir) {
+		t.Errorf("a guest that does not end gives %v", err)
+	}
+	for file, want := range map[string]string{
+		"threads.log": "comm: ", "goroutines.log": "TestGuestThatHangs", "monitor.log": "RIP=", "console.log": "task:sleep ",
+	} {
+		if b, err := os.ReadFile(filepath.Join(dir, file)); err != nil || !strings.Contains(string(b), want) {
+			t.Errorf("%s: %v; no %q in %d bytes: %s", file, err, want, len(b), tail(filepath.Join(dir, file)))
+		}
+	}
+}
+
+func TestCrowd(t *testing.T) {
+	for _, c := range []struct {
+		loadavg string
+		want    float64
+	}{
+		{"0.13 1.03 0.93 1/200 77", 1},
+		{"0.50 1.03 0.93 8/200 77", 4},  // many are runnable just now
+		{"12.0 1.03 0.93 1/200 77", 6},  // many were, for a while
+		{"90.0 1.03 0.93 1/200 77", 10}, // a limit that never ends is none
+		{"garbage", 1},
+	} {
+		if got := crowdOf(c.loadavg, 2); got != c.want {
+			t.Errorf("%q on 2 cores: %v runnable threads for each core, want %v", c.loadavg, got, c.want)
+		}
+	}
+}
+
+// A limit that was extended counts from there; one that is over stays so.
+func TestLimitSpent(t *testing.T) {
+	l := &limit{left: time.Second}
+	if l.spend(900*time.Millisecond) || l.expired() {
+		t.Error("the limit is over before its time")
+	}
+	l.extend(time.Second)
+	if l.spend(900 * time.Millisecond) {
+		t.Error("an extended limit is over before its time")
+	}
+	if !l.spend(200*time.Millisecond) || !l.expired() {
+		t.Error("the limit is not over when all of it is spent")
+	}
+	if l.extend(time.Hour); !l.expired() {
+		t.Error("a limit that was over is extended")
+	}
+}
+
+// A guest that does not come as far as its init is booted again, and then given up.
+func TestGuestDoesNotBoot(t *testing.T) {
+	guests(t)
+	k := *kit(t)
+	dir := logDir(t)
+	k.Kernel = filepath.Join(dir, "kernel")
+	if err := os.WriteFile(k.Kernel, []byte("no kernel"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var said []string
+	_, err := k.Run(t.Context(), Machine{
+		Dir: dir, Limit: time.Minute,
+		Say: func(key, text string, _ Result) error { said = append(said, key); return nil },
+	})
+	if !errors.Is(err, ErrGuest) || !strings.Contains(err.Error(), "it said last: nothing") {
+		t.Errorf("a guest without a kernel gives %v", err)
+	}
+	if got := strings.Join(said, " "); got != "unbooted unbooted" {
+		t.Errorf("it was told of %q, want two boots more", got)
+	}
+}

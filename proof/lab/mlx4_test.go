@@ -1,0 +1,152 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/mlx4sim"
+)
+
+// mlx4Card is a ConnectX-3 with an Ethernet port. Linux steers by its MAC table unless it is told otherwise.
+var mlx4Card = card{
+	name: "mlx4", module: "mlx4_en", jumbo: 9000, physical: true,
+	model: func(mac [6]byte) sim.Model { return mlx4sim.New(mlx4sim.Options{MAC: mac}) },
+	other: func(mac [6]byte) sim.Model {
+		return mlx4sim.New(mlx4sim.Options{MAC: mac, Profile: mlx4sim.ConnectX3Pro, Steering: mlx4sim.MACTable})
+	},
+	agree: mlx4Agree,
+}
+
+// mlx4Agree compares the driver's own counts, and the port's (with FCS), which the device keeps.
+func mlx4Agree(m sim.Model, shown map[string]uint64, all bool) []string {
+	k := m.(*mlx4sim.Model).Counters()
+	want := map[string]uint64{
+		"rx_packets_phy": k.RxFrames, "tx_packets_phy": k.TxFrames, "rx_bytes_phy": k.RxBytes + 4*k.RxFrames, "tx_bytes_phy": k.TxBytes + 4*k.TxFrames,
+		"rx_broadcast_packets": k.RxBroadcast, "tx_broadcast_packets": k.TxBroadcast, "rx_multicast_packets": k.RxMulticast, "tx_multicast_packets": k.TxMulticast,
+		"rx_novlan_packets": k.RxFrames, "tx_novlan_packets": k.TxFrames, "rx_dropped": 0, "tx_dropped": 0, "rx_length_errors": 0, "rx_over_errors": 0,
+		"rx_crc_errors": 0, "rx_jabbers": 0,
+	}
+	d := differ(shown, want)
+	if all {
+		for name, queues := range map[string]map[uint32]uint64{"rx": k.Received, "tx": k.Sent} {
+			for ch := range 2 {
+				if n := shown[fmt.Sprintf("%s%d_packets", name, ch)]; n != 0 {
+					d = append(d, channelCount(shown, queues, fmt.Sprintf("%s%d_packets", name, ch))...)
+				}
+			}
+		}
+		d = append(d, differ(shown, map[string]uint64{"rx_packets": k.RxFrames, "tx_packets": k.TxFrames})...)
+	}
+	return append(d, differ(map[string]uint64{"filtered": k.Filtered, "giants": k.Giants, "overflow": k.Overflow}, map[string]uint64{"filtered": 0, "giants": 0, "overflow": 0})...)
+}
+
+// mlx4Script has Linux steer by flow rules, spread flows over two rings and then use one, test itself, lose the link and get it
+// back, tag frames, reset a device that failed, and load its core again.
+const mlx4Script = helpers + `
+dev=eth0
+modprobe mlx4_core log_num_mgm_entry_size=-1 || fail modprobe mlx4_core
+modprobe mlx4_en || fail modprobe mlx4_en
+until_true 50 test -e /sys/class/net/eth0
+need ip addr add 10.9.0.2/24 dev eth0
+up
+need arp -s $peer 02:00:00:00:ee:01
+need ethtool -K eth0 rxhash on
+for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do floods $peer:7 100 200; done
+settled spread ethtool -S eth0 # Linux asks the device four times a second, where the machine is quiet
+turned() { ethtool -t eth0 >/tmp/turned; }
+until_true 20 turned
+show turned cat /tmp/turned
+up
+say turned
+need ethtool -L eth0 rx 1 tx 1
+up
+floods $peer:7 500 1472
+say one
+need ethtool -L eth0 rx 2 tx 2
+up
+say unplug
+until_true 100 grep -q 0 /sys/class/net/eth0/carrier
+say plug
+up
+pings 50 56
+for i in 1 2 3; do
+  need ip link set eth0 down
+  up
+done
+pings 50 1472
+say fatal
+recovered() { dmesg | grep -q "mlx4_restart_one was ended, ret=0"; }
+until_true 300 recovered
+until_true 50 test -e /sys/class/net/eth0
+ip addr add 10.9.0.2/24 dev eth0 2>/dev/null
+up
+pings 50 56
+say recovered
+need ip link set eth0 down
+need rmmod mlx4_en
+need rmmod mlx4_core
+say gone
+`
+
+func TestLabMlx4(t *testing.T) {
+	guests(t)
+	beside(t, "mlx4/F2", func(t *testing.T) { mlx4Card.f2(t, kit(t)) })
+	beside(t, "mlx4/F2pair", func(t *testing.T) { mlx4Card.f2pair(t, kit(t)) })
+	beside(t, "mlx4/Load", mlx4Load)
+	beside(t, "mlx4/F4", func(t *testing.T) { mlx4Card.ipxe(t, kit(t)) })
+}
+
+func mlx4Load(t *testing.T) {
+	k := kit(t)
+	dir := logDir(t)
+	near, far := sim.Pair()
+	f := mlx4Card.serve(t, dir, 0, near, mlx4Card.model)
+	m := f.model.(*mlx4sim.Model)
+	p := newPeer(far)
+	defer p.close()
+	start, counters := time.Now(), settling{}
+	r, err := k.Run(t.Context(), Machine{
+		Limit: 150 * time.Second,
+		Dir:   dir, Sockets: []string{f.socket},
+		Files:  map[string][]byte{"flood": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood")},
+		Script: "peer=10.9.0.1\n" + mlx4Script,
+		Say: func(key, text string, r Result) error {
+			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+			switch key {
+			case "spread":
+				n := numbers(r["spread"])
+				if err := counters.disagree(t, key, f.agree(&mlx4Card, n, true)); err != nil {
+					return err
+				}
+				if a, b := n["rx0_packets"], n["rx1_packets"]; a < 200 || b < 200 || a+b < 1600 {
+					return fmt.Errorf("16 flows of 100 datagrams were spread as %d and %d", a, b)
+				}
+			case "turned":
+				if !strings.Contains(strings.Join(r["turned"], "\n"), "PASS") {
+					return errors.New("Linux's self-test failed")
+				}
+			case "unplug":
+				near.SetUp(false)
+			case "plug":
+				near.SetUp(true)
+			case "fatal":
+				m.Catastrophe(0x12345678)
+			}
+			return nil
+		},
+	})
+	for _, key := range []string{"turned", "dmesg"} {
+		for _, l := range r[key] {
+			t.Log(key+":", l)
+		}
+	}
+	f.clean(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proven(t, "F2", "Linux mlx4_en, by flow rules", "16 flows on two rings, its self-test, cable, reset, reload")
+}

@@ -1,0 +1,104 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/sim"
+)
+
+// ibBootScript is the host that iPXE boots from, over InfiniBand: Debian's opensm gives both ports their addresses, and bootd answers
+// DHCP and TFTP on the kernel's ib_ipoib. opensm
+// looks whether somebody came until iPXE asks, and then no more: each time it sets iPXE's port, whose agent keeps not all of what it
+// is told, and iPXE leaves its group and joins it again. At the end iPXE is pinged.
+const ibBootScript = helpers + `
+modprobe mlx4_core || fail modprobe mlx4_core
+for m in mlx4_ib ib_umad ib_ipoib; do modprobe $m || fail modprobe $m; done
+ib=/sys/class/infiniband
+ports() { [ -e $ib/mlx4_0/ports/1/state ] && [ -e /sys/class/net/ib0 ]; }
+until_true 300 ports
+export OSM_TMP_DIR=/tmp OSM_CACHE_DIR=/tmp
+guid=$(cut -d: -f5- $ib/mlx4_0/ports/1/gids/0 | tr -d :)
+opensm -s 0 -t 2000 -g 0x$guid -f /tmp/opensm.log >/tmp/opensm.out 2>&1 & sm=$!
+need ip addr add 10.9.0.1/24 dev ib0
+need ip link set ib0 up
+bootd ib0 10.9.0.1 10.9.0.2 /lab/boot.ipxe /lab/$sum >/tmp/asked 2>/tmp/err &
+pid=$!
+until_true 100 grep -q serving /tmp/asked
+say serving
+ended() { kill -0 $pid 2>/dev/null || return 0; grep -q 'asked sum-' /tmp/asked; }
+rest=3 # longer each time: on a busy machine iPXE may need more than three seconds between two looks to get through
+came() {
+  kill -HUP $sm
+  for s in $(seq $rest); do sleep 1; grep -q '^asked boot' /tmp/asked && return 0; done
+  rest=$((rest+1))
+  return 1
+}
+until_true 60 came
+until_true 1800 ended
+show asked cat /tmp/asked
+kill -0 $pid 2>/dev/null || { show failed cat /tmp/err; fail bootd ended; }
+say asked $(sed -n 's/^asked \(sum-[^ ]*\) .*/\1/p' /tmp/asked)
+for s in 0 56 1000 1472 2016; do until_true 100 /bin/ping -q -c 1 -W 10 -s $s 10.9.0.2; done # it has room for four packets: no flood
+say pinged
+`
+
+// mlx4IBBoot is rung F4 on InfiniBand: iPXE's own driver, subnet agent and IPoIB on one model, and on the other Linux's.
+func mlx4IBBoot(t *testing.T) {
+	k := kit(t)
+	dir := logDir(t)
+	a, b := sim.Pair()
+	theirs, host := mlx4Card.serve(t, dir, 0, a, ibNear), mlx4Card.serve(t, dir, 1, b, ibFar)
+	theirs.foreign = true
+	script, sum := sumScript(8000)
+	want := fmt.Sprintf("sum-%d", sum)
+	start := time.Now()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	end := func() {}
+	defer func() { end() }()
+	console := logDir(t)
+	r, err := k.Run(ctx, Machine{
+		Limit: 200 * time.Second,
+		Dir:   dir, Sockets: []string{host.socket},
+		Files: map[string][]byte{
+			"bootd":     build(t, dir, "github.com/rebound-nic/rebound/proof/lab/bootd"),
+			"boot.ipxe": script,
+			want:        []byte("#!ipxe\nsleep 600\n"),
+		},
+		Script: "sum=" + want + "\n" + ibBootScript,
+		Say: func(key, text string, r Result) error {
+			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+			switch {
+			case key == "serving":
+				end = startIPXE(ctx, t, k, console, theirs.socket)
+			case key == "asked" && text != want:
+				return fmt.Errorf("iPXE asked for %q at the end, want %q", text, want)
+			case key == "pinged":
+				t.Logf("packets: %+v, %+v", ibPackets(theirs), ibPackets(host))
+			}
+			return nil
+		},
+	})
+	end()
+	for _, key := range []string{"asked", "failed", "dmesg"} {
+		for _, l := range r[key] {
+			t.Log(key+":", l)
+		}
+	}
+	host.clean(t)
+	theirs.clean(t)
+	if err != nil {
+		t.Fatalf("%v\niPXE's console:\n%s", err, tail(filepath.Join(console, "console.log")))
+	}
+	for _, l := range r["asked"] { // iPXE takes IPoIB for Ethernet above its driver, and says so to DHCP
+		if strings.HasPrefix(l, "asked boot.ipxe ") && !strings.Contains(l, "hardware type 1, 6 bytes of address, broadcast true") {
+			t.Errorf("DHCP over IPoIB: %s", l)
+		}
+	}
+	proven(t, "F4", "iPXE, Linux ib_ipoib and Debian's opensm at the far end", "IPoIB: DHCP, %d bytes by TFTP, pings up to the MTU", len(script))
+}

@@ -1,0 +1,130 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/sim"
+)
+
+// farHelpers has two Linux drivers: of $dev here, and of $far in a network namespace, where "there" runs commands.
+const farHelpers = helpers + `
+modprobe $module || fail modprobe $module
+until_true 100 both
+dev=$(having 1) far=$(having 2)
+unshare -n sh -c 'echo $$ >/tmp/ns; exec sleep 10000' &
+until_true 50 test -s /tmp/ns
+ns=$(cat /tmp/ns)
+there() { nsenter -t $ns -n "$@"; }
+# A new namespace has IPv6, whose solicitations and reports come when nobody expects them to be counted.
+need there sysctl -q -w net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
+need ip link set $far netns $ns
+need there ip link set lo up
+`
+
+// pairHelpers has both up, on one wire.
+const pairHelpers = farHelpers + `
+need there ip addr add $peer/24 dev $far
+need ip addr add 10.9.0.2/24 dev $dev
+need there ip link set $far up
+up
+`
+
+// pairScript lets the two talk to each other: TCP both ways, so that segmentation, checksums and several queues are used in
+// earnest.
+const pairScript = pairHelpers + `
+say up
+pings 200 56
+pings 200 1472
+dd if=/dev/urandom of=/tmp/data bs=1M count=16 2>/dev/null
+printf '#!/bin/sh\ncat >/tmp/one\n' >/tmp/sink1; printf '#!/bin/sh\ncat >/tmp/two\n' >/tmp/sink2; chmod +x /tmp/sink?
+same() { # FILE PID: what came is in the file when the process has ended
+  wait $2
+  cmp /tmp/data $1 >/tmp/need 2>&1 || { show failed sh -c "cat /tmp/need; ls -l /tmp"; fail "$1 is not what was sent"; }
+}
+there nc -l -p 5001 -e /tmp/sink1 & 
+sink=$!
+listens there
+nc $peer 5001 </tmp/data || fail nc
+same /tmp/one $sink
+nc -l -p 5002 -e /tmp/sink2 &
+sink=$!
+listens
+there nc 10.9.0.2 5002 </tmp/data || fail nc back
+same /tmp/two $sink
+need arp -s $peer 02:00:00:00:00:02
+need there arp -s 10.9.0.2 02:00:00:00:00:01
+show tso ethtool -k $dev
+settled stats ethtool -S $dev
+`
+
+// pairPhysical goes on where a machine has no IOMMU: our driver has the far function over sysfs, by physical addresses, and the near one's
+// Linux asks it. Then Linux's driver has it back.
+const pairPhysical = `
+need there ip link set $far netns 1
+until_true 50 both
+addr=$(basename $(readlink /sys/class/net/$(having 2)/device))
+ip link set $(having 2) down
+need responder bind -no-driver $addr
+need responder nics
+grep "^$addr " /tmp/need | grep -q unsafe_no_iommu || { show failed cat /tmp/need; fail nics; }
+: >/tmp/out
+if responder -config /lab/config.toml -set nic.driver=$driver -set nic.device=$addr -set "respond.addresses=[\"$peer/24\"]" >/tmp/out 2>/tmp/err; then
+  fail "a function without an IOMMU is driven, and nobody allowed it"
+fi
+grep -q 'not bound to vfio-pci' /tmp/err || { show failed cat /tmp/err; fail "refused for another reason"; }
+responder -config /lab/config.toml -set nic.driver=$driver -set nic.device=$addr -set nic.unsafe_no_iommu=true -set "respond.addresses=[\"$peer/24\"]" >/tmp/out 2>/tmp/err &
+pid=$!
+await_ready
+say ready $(grep '^ready' /tmp/out)
+up
+for s in 16 56 65 256 777 1472; do pings 50 $s; done
+floods $peer:7 1000 1472
+say physical
+stop
+say stopped
+need responder unbind $addr
+until_true 100 both
+`
+
+// f2pair runs two models with the Linux driver on both: one of each kind.
+func (c *card) f2pair(t *testing.T, k *Kit) {
+	dir := logDir(t)
+	a, b := sim.Pair()
+	f, g := c.serve(t, dir, 0, a, c.model), c.serve(t, dir, 1, b, c.other)
+	start, counters := time.Now(), settling{}
+	script, files := pairScript, map[string][]byte{}
+	if c.physical {
+		script = "sysctl -q -w vm.nr_hugepages=64\n" + pairScript + pairPhysical
+		files = map[string][]byte{"responder": build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"), "flood": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood"), "config.toml": nil}
+	}
+	r, err := k.Run(t.Context(), Machine{
+		Limit: 120 * time.Second,
+		Dir:   dir, Sockets: []string{f.socket, g.socket}, Files: files,
+		Script: fmt.Sprintf("module=%s driver=%s peer=10.9.0.1\n%s", c.module, c.name, script),
+		Say: func(key, text string, r Result) error {
+			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+			if key == "stopped" && g.port.BusMaster() {
+				return errors.New("the responder's function may still do DMA when it was stopped")
+			}
+			if key == "stats" {
+				return counters.disagree(t, key, f.agree(c, numbers(r[key]), false))
+			}
+			return nil
+		},
+	})
+	for _, l := range r["dmesg"] {
+		t.Log("guest:", l)
+	}
+	f.clean(t)
+	g.clean(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proven(t, "F2", "Linux "+c.module+", on both ends", "16 MiB by TCP each way, byte-equal")
+	if c.physical {
+		proven(t, "F3", "ours on sysfs without an IOMMU, Linux "+c.module+" at the far end", "300 pings, a flood, given back")
+	}
+}

@@ -1,0 +1,419 @@
+package lab
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/rebound-nic/rebound/sim/enasim"
+	"github.com/rebound-nic/rebound/sim/ixgbesim"
+	"github.com/rebound-nic/rebound/sim/mlx5sim"
+)
+
+// sized are the sizes of frames that the steps send.
+func sized(top int) (all []int) {
+	for s := 60; s <= min(top, 300); s++ {
+		all = append(all, s)
+	}
+	for s := 301; s <= top; s += 1 + s/40 {
+		all = append(all, s)
+	}
+	return append(all, top-1, top)
+}
+
+// echoes pings testpmd on one function with every size, and then with many at once.
+func echoes(port, top, flood int) func(p *pmdRun) error {
+	return func(p *pmdRun) error {
+		e, mac, sizes := p.ends[port], p.macs[port], sized(top)
+		size := func(i int) int { return sizes[i%len(sizes)] }
+		request := func(i int) []byte { return ping(i, mac, size(i)) }
+		check := func(f []byte) (int, error) { return pong(f, mac, size) }
+		if err := e.stream(e, len(sizes), 1, request, check); err != nil {
+			return err
+		}
+		if err := e.stream(e, flood, 64, request, check); err != nil {
+			return fmt.Errorf("flood: %w", err)
+		}
+		p.log("%d echo replies of 60 to %d bytes", len(sizes)+flood, top)
+		return nil
+	}
+}
+
+// pmdWindow is how many frames may be on their way: testpmd drops what finds no room in a ring of 256, and drivers give room
+// back late.
+const pmdWindow = 128
+
+// forwards has testpmd forward n frames as they are, each way.
+func forwards(n, top int) func(p *pmdRun) error { return forwardsWithin(n, top, pmdWindow) }
+
+// forwardsWithin is forwards with at most window frames on their way.
+func forwardsWithin(n, top, window int) func(p *pmdRun) error {
+	return func(p *pmdRun) error {
+		sizes := sized(top)
+		for _, from := range []int{0, 1} {
+			start := time.Now()
+			frames := make([][]byte, len(sizes))
+			for i := range frames {
+				frames[i] = plain(i, p.macs[from], sizes[i])
+			}
+			stamp := func(i int) []byte {
+				f := frames[i%len(frames)]
+				copy(f[6:12], numbered(i))
+				return f
+			}
+			err := p.ends[from].stream(p.ends[1-from], n, window, stamp, func(f []byte) (int, error) {
+				i := numberOf(f[6:])
+				if i >= 0 && !bytes.Equal(f, stamp(i)) {
+					return i, fmt.Errorf("is not as it was sent: %x", head(stamp(i)))
+				}
+				return i, nil
+			})
+			if err != nil {
+				return fmt.Errorf("from function %d: %w", from, err)
+			}
+			p.log("%d frames of 60 to %d bytes forwarded from function %d, %.0f a second", n, top, from, float64(n)/time.Since(start).Seconds())
+		}
+		return nil
+	}
+}
+
+// says wants a line of what the commands printed to match.
+func says(pattern string) func(p *pmdRun) error {
+	re := regexp.MustCompile(pattern)
+	return func(p *pmdRun) error {
+		if !slices.ContainsFunc(p.said, re.MatchString) {
+			return fmt.Errorf("testpmd does not say %q", pattern)
+		}
+		return nil
+	}
+}
+
+func inTurn(all ...func(p *pmdRun) error) func(p *pmdRun) error {
+	return func(p *pmdRun) error {
+		for _, f := range all {
+			if err := f(p); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// cable plugs and unplugs the wire of a function.
+func cable(port int, up bool) func(p *pmdRun) error {
+	return func(p *pmdRun) error { p.ends[port].SetUp(up); return nil }
+}
+
+// rssFlows is how many flows are sent: all of one would go to one of two queues once in 2^63 tables.
+const rssFlows = 64
+
+// rssFlow is a datagram whose flow is told by its number.
+func rssFlow(i int, dst net.HardwareAddr) []byte {
+	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolUDP, SrcIP: net.IP{10, 9, byte(i), byte(3 * i)}, DstIP: nearIP}
+	u := &layers.UDP{SrcPort: layers.UDPPort(1000 + 77*i), DstPort: 9}
+	u.SetNetworkLayerForChecksum(ip)
+	return packet(&layers.Ethernet{SrcMAC: numbered(i), DstMAC: dst, EthernetType: layers.EthernetTypeIPv4}, ip, u, pattern(i, 40))
+}
+
+// flows sends them through testpmd, which swaps the stations and prints what it saw.
+func flows(p *pmdRun) error {
+	return p.ends[0].stream(p.ends[1], rssFlows, 8, func(i int) []byte { return rssFlow(i, p.macs[0]) },
+		func(f []byte) (int, error) { return numberOf(f), nil })
+}
+
+var (
+	seenQueue = regexp.MustCompile(`^port 0/queue (\d+): received`)
+	seenFlow  = regexp.MustCompile(`^ *src=02:EE:00:00:00:([0-9A-F]{2}) .* RSS hash=0x([0-9a-f]+) .*Receive queue=0x([0-9a-f]+)`)
+	hashKey   = regexp.MustCompile(`^([0-9A-Fa-f]{80})$`)
+)
+
+// hashed holds the hash that came with each flow against Toeplitz' of its addresses, and ports if ports is set, under the key
+// that testpmd shows, and wants flows with one hash value on one queue, and all on queues others than one.
+func hashed(ports bool) func(p *pmdRun) error {
+	return func(p *pmdRun) error {
+		var key []byte
+		for _, l := range p.said {
+			if m := hashKey.FindStringSubmatch(strings.TrimSpace(l)); m != nil {
+				key, _ = hex.DecodeString(m[1])
+			}
+		}
+		if key == nil {
+			return errors.New("testpmd shows no key of 40 bytes")
+		}
+		queues, seen := map[uint64]int{}, 0
+		for _, l := range p.said {
+			m := seenFlow.FindStringSubmatch(l)
+			if m == nil {
+				continue
+			}
+			i, _ := strconv.ParseUint(m[1], 16, 8)
+			got, _ := strconv.ParseUint(m[2], 16, 32)
+			queue, _ := strconv.ParseUint(m[3], 16, 16)
+			f := rssFlow(int(i), p.macs[0])
+			input := f[26:34]
+			if ports {
+				input = f[26:38]
+			}
+			if want := toeplitz(key, input); uint32(got) != want {
+				return fmt.Errorf("flow %d came with hash %08x; Toeplitz of %x is %08x", i, got, input, want)
+			}
+			queues[queue]++
+			seen++
+		}
+		if seen != rssFlows || len(queues) < 2 {
+			return fmt.Errorf("%d flows of %d came with a hash, on queues %v", seen, rssFlows, queues)
+		}
+		p.log("%d flows on queues %v, each with the hash of its addresses%s", seen, queues, map[bool]string{true: " and ports"}[ports])
+		return nil
+	}
+}
+
+// toeplitz is the hash that NICs compute (Microsoft, RSS hashing functions).
+func toeplitz(key, input []byte) (h uint32) {
+	window := binary.BigEndian.Uint32(key)
+	for i, b := range input {
+		for bit := range 8 {
+			if b<<bit&0x80 != 0 {
+				h ^= window
+			}
+			window = window<<1 | uint32(key[i+4]<<bit>>7&1)
+		}
+	}
+	return h
+}
+
+// kind is one of the packets whose checksums a card looks at and puts in.
+type kind struct {
+	name    string
+	layers  func(i int) []gopacket.SerializableLayer
+	ip4     bool
+	l4, sum int // where the IPv4 header's payload and its checksum lie in the frame; 0 for none
+}
+
+func ipv4(proto layers.IPProtocol) *layers.IPv4 {
+	return &layers.IPv4{Version: 4, TTL: 64, Id: 5, Protocol: proto, SrcIP: farIP, DstIP: nearIP}
+}
+
+func ipv6(proto layers.IPProtocol) *layers.IPv6 {
+	return &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: proto, SrcIP: farIP6, DstIP: nearIP6}
+}
+
+func udp(over gopacket.NetworkLayer) *layers.UDP {
+	u := &layers.UDP{SrcPort: 4000, DstPort: 4001}
+	u.SetNetworkLayerForChecksum(over)
+	return u
+}
+
+func tcp(over gopacket.NetworkLayer) *layers.TCP {
+	u := &layers.TCP{SrcPort: 4000, DstPort: 4001, Seq: 1000, ACK: true, PSH: true, Window: 1000}
+	u.SetNetworkLayerForChecksum(over)
+	return u
+}
+
+var kinds = []kind{
+	{"UDP in IPv4", func(int) []gopacket.SerializableLayer {
+		ip := ipv4(layers.IPProtocolUDP)
+		return []gopacket.SerializableLayer{ip, udp(ip)}
+	}, true, 34, 40},
+	{"TCP in IPv4", func(int) []gopacket.SerializableLayer {
+		ip := ipv4(layers.IPProtocolTCP)
+		return []gopacket.SerializableLayer{ip, tcp(ip)}
+	}, true, 34, 50},
+	{"UDP in IPv6", func(int) []gopacket.SerializableLayer {
+		ip := ipv6(layers.IPProtocolUDP)
+		return []gopacket.SerializableLayer{ip, udp(ip)}
+	}, false, 54, 60},
+	{"TCP in IPv6", func(int) []gopacket.SerializableLayer {
+		ip := ipv6(layers.IPProtocolTCP)
+		return []gopacket.SerializableLayer{ip, tcp(ip)}
+	}, false, 54, 70},
+}
+
+func (k *kind) frame(i int, dst net.HardwareAddr, payload gopacket.Payload) []byte {
+	e := &layers.Ethernet{SrcMAC: numbered(i), DstMAC: dst, EthernetType: layers.EthernetTypeIPv4}
+	if !k.ip4 {
+		e.EthernetType = layers.EthernetTypeIPv6
+	}
+	return packet(slices.Concat([]gopacket.SerializableLayer{e}, k.layers(i), []gopacket.SerializableLayer{payload})...)
+}
+
+// Every third frame has a wrong checksum of IPv4, every third one of UDP or TCP.
+const (
+	csumFrames = 240
+	badIP      = csumFrames / 3 / 2 // half of the kinds are IPv4
+	badL4      = csumFrames / 3
+)
+
+// checksums sends frames with right and wrong checksums, which testpmd's engine has the card put in anew.
+func checksums(p *pmdRun) error {
+	right := func(i int) []byte {
+		payload := pattern(i, 30+5*i)
+		binary.BigEndian.PutUint32(payload, uint32(i))
+		return kinds[i%len(kinds)].frame(i, p.macs[0], payload)
+	}
+	err := p.ends[0].stream(p.ends[1], csumFrames, 16, func(i int) []byte {
+		f, k := right(i), &kinds[i%len(kinds)]
+		switch {
+		case i/len(kinds)%3 == 0 && k.ip4:
+			f[24] ^= 0x55
+		case i/len(kinds)%3 == 1:
+			f[k.sum] ^= 0x55
+		}
+		return f
+	}, func(f []byte) (int, error) {
+		i := -1
+		if a, err := faults(f); err != nil {
+			return i, err
+		} else if l := a.ApplicationLayer(); l != nil && len(l.LayerContents()) >= 4 {
+			i = int(binary.BigEndian.Uint32(l.LayerContents()))
+		}
+		if i >= 0 && i < csumFrames && !bytes.Equal(f[12:], right(i)[12:]) {
+			return i, fmt.Errorf("is not what was sent, with right checksums: %x", right(i))
+		}
+		return i, nil
+	})
+	if err == nil {
+		p.log("%d frames of %d kinds with checksums that the card put in", csumFrames, len(kinds))
+	}
+	return err
+}
+
+// segments sends TCP segments that the card has to cut into such of mss bytes.
+func segments(mss int) func(p *pmdRun) error {
+	return func(p *pmdRun) error {
+		came := 0
+		for i := range 40 {
+			k := &kinds[1+2*(i%2)]
+			data := pattern(i, 1400-i)
+			p.ends[0].send(k.frame(i, p.macs[0], data))
+			var all []byte
+			for start := time.Now(); len(all) < len(data); {
+				f := p.ends[1].recv()
+				if f == nil {
+					if time.Since(start) > patience {
+						return fmt.Errorf("%d bytes of %d came in %v", len(all), len(data), patience)
+					}
+					nap()
+					continue
+				}
+				a, err := faults(f)
+				if err != nil {
+					return fmt.Errorf("segment of %s: %w: %x", k.name, err, head(f))
+				}
+				t, _ := a.Layer(layers.LayerTypeTCP).(*layers.TCP)
+				if t == nil || len(t.Payload) > mss || t.Seq != uint32(1000+len(all)) || t.PSH != (len(all)+len(t.Payload) == len(data)) {
+					return fmt.Errorf("segment of %s behind %d bytes of %d: %+v", k.name, len(all), len(data), t)
+				}
+				all = append(all, t.Payload...)
+				came++
+			}
+			if !bytes.Equal(all, data) {
+				return fmt.Errorf("segments of %s have other bytes than what was sent", k.name)
+			}
+		}
+		p.log("40 TCP packets cut into %d segments of at most %d bytes", came, mss)
+		return nil
+	}
+}
+
+// vlans sends frames with a tag, which the card takes out, and puts another in.
+func vlans(in, out int) func(p *pmdRun) error {
+	tagged := func(i, id int, dst net.HardwareAddr) []byte {
+		ip := ipv4(layers.IPProtocolUDP)
+		return packet(&layers.Ethernet{SrcMAC: numbered(i), DstMAC: dst, EthernetType: layers.EthernetTypeDot1Q},
+			&layers.Dot1Q{VLANIdentifier: uint16(id), Type: layers.EthernetTypeIPv4}, ip, udp(ip), pattern(i, 100+i))
+	}
+	return func(p *pmdRun) error {
+		err := p.ends[0].stream(p.ends[1], 100, 16, func(i int) []byte { return tagged(i, in, p.macs[0]) }, func(f []byte) (int, error) {
+			i := numberOf(f)
+			if i >= 0 && i < 100 && !bytes.Equal(f[12:], tagged(i, out, p.macs[0])[12:]) {
+				return i, fmt.Errorf("is not what was sent, with tag %d in place of %d: %x", out, in, tagged(i, out, p.macs[0]))
+			}
+			return i, nil
+		})
+		if err == nil {
+			p.log("100 frames lost tag %d and got tag %d", in, out)
+		}
+		return err
+	}
+}
+
+// xstats holds the driver's statistics of a function against the model's own count.
+func xstats(port int) func(p *pmdRun) error {
+	return func(p *pmdRun) error {
+		shown := numbers(p.said)
+		want := map[string]uint64{"rx_missed_errors": 0, "rx_errors": 0, "tx_errors": 0, "rx_mbuf_allocation_errors": 0}
+		switch m := p.functions[port].model.(type) {
+		case *ixgbesim.Model:
+			k := m.Counters()
+			want["rx_good_packets"], want["tx_good_packets"], want["rx_good_bytes"], want["tx_good_bytes"] = k.RxFrames, k.TxFrames, k.RxBytes, k.TxBytes
+			want["rx_total_packets"], want["tx_total_packets"] = k.RxFrames, k.TxFrames
+			want["rx_q0_packets"], want["tx_q0_packets"] = k.RxFrames, k.TxFrames // all queues count in set 0: RQSMR and TQSM are zero
+			want["rx_l3_l4_xsum_error"] = map[int]uint64{0: badIP + badL4}[port]
+		case *enasim.Model:
+			k := m.Counters()
+			want["rx_good_packets"], want["tx_good_packets"], want["rx_good_bytes"], want["tx_good_bytes"] = k.RxFrames, k.TxFrames, k.RxBytes, k.TxBytes
+		case *mlx5sim.Model:
+			k, was := m.Counters(), p.mlx5[port]
+			rx, rxBytes, tx, txBytes := k.RxFrames-was.RxFrames, k.RxBytes-was.RxBytes, k.TxFrames-was.TxFrames, k.TxBytes-was.TxBytes
+			want["rx_good_packets"], want["tx_good_packets"], want["rx_good_bytes"], want["tx_good_bytes"] = rx, tx, rxBytes, txBytes             // the driver's own
+			want["rx_unicast_packets"], want["tx_unicast_packets"], want["rx_unicast_bytes"], want["tx_unicast_bytes"] = rx, tx, rxBytes, txBytes // the vport's
+			want["rx_phy_packets"], want["tx_phy_packets"], want["rx_phy_bytes"], want["tx_phy_bytes"] = rx, tx, rxBytes+4*rx, txBytes+4*tx       // with FCS
+			want["rx_out_of_buffer"] = k.OutOfBuffer - was.OutOfBuffer
+		}
+		if d := differ(shown, want); len(d) > 0 {
+			return fmt.Errorf("xstats and model disagree: %s", strings.Join(d, "; "))
+		}
+		p.log("%d statistics of function %d agree with the model: %d frames in, %d out", len(want), port, want["rx_good_packets"], want["tx_good_packets"])
+		return nil
+	}
+}
+
+// countsFromHere notes what the models counted.
+func countsFromHere(p *pmdRun) error {
+	for i, f := range p.functions {
+		p.mlx5[i] = f.model.(*mlx5sim.Model).Counters()
+	}
+	return nil
+}
+
+// zipped looks whether function 0 has compressed completions since it looked last.
+func zipped(want bool) pmdStep {
+	return pmdStep{name: "zipped", commands: []string{"show port stats 0"}, do: func(p *pmdRun) error {
+		k := p.functions[0].model.(*mlx5sim.Model).Counters()
+		n := k.Compressed - p.zipped
+		p.zipped = k.Compressed
+		p.log("%d completions of receive came in compressed sessions", n)
+		if want != (n > 0) {
+			return errors.New("completions were not compressed as was asked for")
+		}
+		return nil
+	}}
+}
+
+// pushed looks how ENA's descriptors and frames left since it looked last: stored into the device's memory (LLQ), or read by it.
+// Of frames that are longer than header bytes the rest is read; 0 says no more than that something is.
+func pushed(llq bool, header int) pmdStep {
+	return pmdStep{name: "pushed", commands: []string{"show port stats 0"}, do: func(p *pmdRun) error {
+		k, was := p.functions[0].model.(*enasim.Model).Counters(), p.ena
+		tall := p.ends[0].tall - p.tall
+		p.ena, p.tall = k, p.ends[0].tall
+		reads, rest, frames := k.TxDescReads-was.TxDescReads, k.TxPayloadReads-was.TxPayloadReads, k.TxFrames-was.TxFrames
+		p.log("%d frames sent, %d of them longer than 224 bytes: %d reads of descriptors, %d of frames", frames, tall, reads, rest)
+		if frames == 0 || llq != (reads == 0) || header == 224 && rest != uint64(tall) {
+			return errors.New("frames did not leave in the way that was asked for")
+		}
+		return nil
+	}}
+}

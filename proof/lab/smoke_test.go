@@ -1,0 +1,137 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/efasim"
+)
+
+// smokeScript gives each card one round: Linux's driver on one function, our responder on the other by VFIO, and Linux pings us.
+// Set before it: $efa, if the guest has Linux's efa driver.
+const smokeScript = efaHelpers + `
+peer=10.9.0.1
+sysctl -q -w vm.nr_hugepages=64
+modprobe vfio-pci || fail modprobe vfio-pci
+bdf() { d=$(readlink -f $1/device); case $(basename $d) in virtio*) d=$(dirname $d);; esac; basename $d; }
+start() { # DRIVER ARGUMENTS...
+  local driver=$1; shift
+  : >/tmp/out
+  responder -config /lab/config.toml -set nic.driver=$driver -set nic.device=$addr "$@" >/tmp/out 2>/tmp/err &
+  pid=$!
+  await_ready
+}
+ends() { [ -n "$(having $near)" ] && [ -n "$(having $far)" ]; }
+card() { # DRIVER MODULE NEAR FAR: the last digit of each function's MAC address
+  local driver=$1 module=$2
+  near=$3 far=$4
+  modprobe $module || fail modprobe $module
+  until_true 100 ends
+  dev=$(having $near) addr=$(bdf /sys/class/net/$(having $far))
+  need responder bind $addr
+  start $driver -set "respond.addresses=[\"$peer/24\"]"
+  need ip addr add 10.9.0.2/24 dev $dev
+  up
+  for s in 16 777 1472; do pings 20 $s; done
+  say answered $driver
+  stop
+  say stopped $driver
+  need rmmod $module
+}
+card ixgbe ixgbe 1 2
+card mlx5 mlx5_core 3 4
+card mlx4 mlx4_en 5 6
+card ena ena 7 8
+card virtio virtio_net b c
+if [ -n "$efa" ]; then
+  modprobe efa || fail modprobe efa
+  ends() { [ -n "$(ibof 9)" ] && [ -n "$(ibof a)" ] && [ $(ls -d /dev/infiniband/uverbs* | wc -l) = 2 ]; }
+  until_true 100 ends
+  ib=$(ibof 9) addr=$(bdf /sys/class/infiniband/$(ibof a))
+  need responder bind $addr
+  start efa -set respond.handover=127.0.0.1:18515
+  timeout 300 ibv_ud_pingpong -d $ib -g 0 -n 50 -s 512 127.0.0.1 >/tmp/near 2>&1 || { show failed cat /tmp/near /tmp/err; fail ibv_ud_pingpong; }
+  say answered efa
+  stop
+  say stopped efa
+  need rmmod efa
+fi
+`
+
+// TestLabSmoke has the device models of all cards, and QEMU's virtio, in one guest at once: each Linux driver comes up, gets answers
+// from our driver on a second function, and is unloaded. It is the part of the lab that make test runs.
+func TestLabSmoke(t *testing.T) {
+	guests(t)
+	k := kit(t)
+	efa, layers := "yes", []string{EFA}
+	if err := k.BringEFA(t.Context()); errors.Is(err, ErrCannot) {
+		t.Logf("without EFA: %v", err)
+		efa, layers = "", nil
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	dir := logDir(t)
+	efaModel := efaModel(efasim.EFA1)
+	var sockets []string
+	functions := map[string][2]*function{} // Linux's and ours, by our driver
+	for _, c := range []struct {
+		card  *card
+		model func([6]byte) sim.Model
+	}{{&cards[0], cards[0].model}, {&mlx5Card, mlx5Card.model}, {&mlx4Card, mlx4Card.model}, {&enaCard, enaCard.model}, {&efaCard, efaModel}} {
+		a, b := sim.Pair()
+		n := len(sockets)
+		both := [2]*function{c.card.serve(t, dir, n, a, c.model), c.card.serve(t, dir, n+1, b, c.model)}
+		functions[c.card.name] = both
+		sockets = append(sockets, both[0].socket, both[1].socket)
+	}
+	var virtio []Device
+	for i := range 2 {
+		virtio = append(virtio, Device{
+			Backend: fmt.Sprintf("hubport,id=n%d,hubid=0", i),
+			Model:   fmt.Sprintf("virtio-net-pci,netdev=n%d,mac=02:00:00:00:00:%02x,romfile=,disable-legacy=on,iommu_platform=on", i, len(sockets)+i+1),
+		})
+	}
+	start, answered := time.Now(), []string{}
+	r, err := k.Run(t.Context(), Machine{
+		Limit: 2 * time.Minute,
+		Dir:   dir, Sockets: sockets, Devices: virtio, IOMMU: true, Layers: layers,
+		Files: map[string][]byte{
+			"responder":   build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"),
+			"config.toml": nil,
+		},
+		Script: "efa=" + efa + "\n" + smokeScript,
+		Say: func(key, text string, _ Result) error {
+			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+			switch f, model := functions[text]; {
+			case key == "unbooted": // it begins again
+				answered = nil
+			case key == "answered":
+				answered = append(answered, text)
+			case key == "stopped" && model && f[1].port.BusMaster():
+				return fmt.Errorf("%s: the responder's function may still do DMA after the responder ended", text)
+			}
+			return nil
+		},
+	})
+	for _, l := range append(r["failed"], r["dmesg"]...) {
+		t.Log("guest:", l)
+	}
+	for _, both := range functions {
+		both[0].clean(t)
+		both[1].clean(t)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "ixgbe mlx5 mlx4 ena virtio"
+	if efa != "" {
+		want += " efa"
+	}
+	if got := strings.Join(answered, " "); got != want {
+		t.Errorf("answered: %s, want %s", got, want)
+	}
+}

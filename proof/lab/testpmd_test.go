@@ -1,0 +1,356 @@
+package lab
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/enasim"
+	"github.com/rebound-nic/rebound/sim/ixgbesim"
+	"github.com/rebound-nic/rebound/sim/mlx5sim"
+)
+
+// pmdHelpers binds all functions of $vendor to vfio-pci unless $bifurcated is set, and runs testpmd on them.
+const pmdHelpers = helpers + `
+sysctl -q -w vm.nr_hugepages=160
+mkdir -p /dev/hugepages /dev/pts /var/run /var/tmp /var/tmp
+mount -t hugetlbfs hugetlbfs /dev/hugepages
+mount -t devpts devpts /dev/pts
+chmod 755 / # else it takes no plug-ins
+addrs=
+for d in /sys/bus/pci/devices/*; do
+  [ $(cat $d/vendor)$(cat $d/class) != ${vendor}0x020000 ] || addrs="$addrs $(basename $d)"
+done
+if [ -z "$bifurcated" ]; then
+  modprobe vfio_iommu_type1 || fail modprobe vfio_iommu_type1
+  modprobe vfio-pci || fail modprobe vfio-pci
+  for a in $addrs; do
+    echo vfio-pci >/sys/bus/pci/devices/$a/driver_override
+    echo $a >/sys/bus/pci/drivers_probe
+  done
+else
+  for m in $module ib_uverbs mlx5_ib; do modprobe $m || fail modprobe $m; done
+  until_true 100 test -e /dev/infiniband/uverbs1
+  until_true 100 both
+fi
+mkfifo /tmp/commands
+n=0
+# pmd COMMAND...: commands of testpmd's, each one argument. What it printed since the ones before is in /tmp/said. Behind them goes
+# one that it does not know, and says so when all before is done. It may say other things at any time, such as that a link came or went.
+pmd() {
+  n=$((n+1))
+  local i=0
+  for c in "$@"; do echo "$c" >&4; done
+  echo "end-of-$n" >&4
+  until [ $(grep -c 'Command not found' /tmp/out) -ge $((n-begun)) ]; do
+    i=$((i+1))
+    [ $i -lt 2400 ] || { show failed tail -30 /tmp/out; fail "testpmd does not end: $*"; }
+    kill -0 $pid || { show failed tail -30 /tmp/out; fail "testpmd has ended: $*"; }
+    sleep 0.1
+  done
+  [ $(grep -c 'Command not found' /tmp/out) = $((n-begun)) ] || { show failed tail -30 /tmp/out; fail "testpmd does not know one of: $*"; }
+  { tail -c +$((from+1)) /tmp/out; echo; } | tr -d '\r' >/tmp/said
+  from=$(stat -c %s /tmp/out)
+}
+# pmd_until PATTERN COMMAND: repeats it until it prints that
+pmd_until() {
+  local j=0
+  until pmd "$2"; grep -q "$1" /tmp/said; do
+    j=$((j+1))
+    [ $j -lt 240 ] || { show failed cat /tmp/said; fail "testpmd: no $1 in $2"; }
+    sleep 0.5
+  done
+}
+# begin DEVARGS EAL -- APPLICATION: starts it
+begin() {
+  local devargs=$1 allow= ; shift
+  for a in $addrs; do allow="$allow -a $a$devargs"; done
+  : >/tmp/out
+  from=0 begun=$n
+  console dpdk-testpmd $allow "$@" </tmp/commands >/tmp/out 2>&1 &
+  pid=$!
+  exec 4>/tmp/commands
+  pmd
+}
+end() {
+  local code=0
+  echo quit >&4
+  wait $pid || code=$?
+  [ $code = 0 ] || { show failed tail -30 /tmp/out; fail "testpmd ended with $code"; }
+  exec 4>&-
+}
+`
+
+// pmdRun is DPDK's testpmd on two functions of a card, whose wires end in the test.
+type pmdRun struct {
+	functions []*function
+	ends      []*wireEnd
+	macs      []net.HardwareAddr
+	said      []string            // by the step's commands
+	ena       enasim.Counters     // of function 0 when pushed looked last
+	tall      int                 // frames it had sent then that were longer than a wide LLQ entry holds
+	mlx5      [2]mlx5sim.Counters // when countsFromHere looked
+	zipped    uint64              // compressed completions that zipped saw
+	log       func(string, ...any)
+}
+
+// pmdStep is some commands, and what the test does when they are done.
+type pmdStep struct {
+	name     string
+	commands []string
+	do       func(p *pmdRun) error
+	until    string // the one command is repeated until it prints this
+	rest     int    // seconds, before the commands
+}
+
+// pmdLife is one run of the program.
+type pmdLife struct {
+	name    string
+	devargs string // behind each device's address
+	app     string // its arguments
+	steps   []pmdStep
+}
+
+func (l *pmdLife) script() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "begin '%s' -l 0,1 -- -i --total-num-mbufs=12288 %s\nshow %s cat /tmp/said\nsay %[3]s\n", l.devargs, l.app, l.name)
+	for _, s := range l.steps {
+		if s.rest > 0 {
+			fmt.Fprintf(&b, "sleep %d\n", s.rest)
+		}
+		b.WriteString("pmd")
+		if s.until != "" {
+			fmt.Fprintf(&b, "_until '%s'", s.until)
+		}
+		for _, c := range s.commands {
+			fmt.Fprintf(&b, " '%s'", c)
+		}
+		fmt.Fprintf(&b, "\nshow %s:%s cat /tmp/said\nsay %[1]s:%s\n", l.name, s.name, s.name)
+	}
+	b.WriteString("end\n")
+	return b.String()
+}
+
+// run runs testpmd in the guest.
+func (c *pmdCard) run(t *testing.T) {
+	k := kit(t)
+	dir := logDir(t)
+	p := &pmdRun{log: func(f string, a ...any) { t.Logf("        "+f, a...) }}
+	do := map[string]func(*pmdRun) error{}
+	script := fmt.Sprintf("vendor=%s bifurcated=%s module=%s\n%s", c.vendor, map[bool]string{true: "yes"}[c.bifurcated], c.card.module, pmdHelpers)
+	model := c.model
+	if model == nil {
+		model = c.card.model
+	}
+	for _, l := range c.lives {
+		for _, s := range l.steps {
+			do[l.name+":"+s.name] = s.do
+		}
+		script += l.script()
+	}
+	var sockets []string
+	for i := range 2 {
+		near, far := sim.Pair()
+		f := c.card.serve(t, dir, i, near, model)
+		f.foreign = true
+		p.functions, p.ends = append(p.functions, f), append(p.ends, newWireEnd(far))
+		p.macs = append(p.macs, net.HardwareAddr{2, 0, 0, 0, 0, byte(1 + i)})
+		sockets = append(sockets, f.socket)
+	}
+	start, last := time.Now(), ""
+	r, err := k.Run(t.Context(), Machine{
+		Limit: 5*time.Minute + time.Duration(forwarded())*time.Millisecond,
+		Dir:   dir, Sockets: sockets, IOMMU: true, Layers: []string{DPDK},
+		Files:  map[string][]byte{"console": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/console")},
+		Script: script,
+		Say: func(key, text string, r Result) error {
+			t.Logf("%6.1fs %s", time.Since(start).Seconds(), key)
+			last = key
+			if do := do[key]; do != nil {
+				p.said = r[key]
+				if err := do(p); err != nil {
+					for _, f := range p.functions {
+						t.Logf("%s: counters %+v", f.port.Name(), counters(f.model))
+					}
+					return fmt.Errorf("%s: %w", key, err)
+				}
+			}
+			return nil
+		},
+	})
+	for _, l := range r["dmesg"] {
+		t.Log("guest:", l)
+	}
+	if err != nil {
+		life, _, _ := strings.Cut(last, ":")
+		for _, line := range r[life] {
+			t.Log(life, line)
+		}
+		for _, line := range r[last][max(0, len(r[last])-30):] {
+			t.Log(last, line)
+		}
+	}
+	for _, f := range p.functions {
+		f.clean(t)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps, names := 0, []string{}
+	for _, l := range c.lives {
+		steps, names = steps+len(l.steps), append(names, l.name)
+	}
+	proven(t, "F4", "DPDK "+dpdkVersion(k)+" net_"+c.card.name, "%s: %d steps, %d frames to testpmd, %d from it",
+		strings.Join(names, ", "), steps, p.ends[0].sent+p.ends[1].sent, p.ends[0].came+p.ends[1].came)
+}
+
+// dpdkVersion is that of the package.
+func dpdkVersion(k *Kit) string {
+	_, v, _ := strings.Cut(k.Version, "DPDK ")
+	v, _, _ = strings.Cut(v, "-")
+	return v
+}
+
+// counters is what the model counted.
+func counters(m sim.Model) any {
+	switch m := m.(type) {
+	case *ixgbesim.Model:
+		return m.Counters()
+	case *enasim.Model:
+		return m.Counters()
+	case *mlx5sim.Model:
+		return m.Counters()
+	}
+	return nil
+}
+
+func TestLabTestpmd(t *testing.T) {
+	guests(t)
+	for i := range pmdCards {
+		c := &pmdCards[i]
+		beside(t, c.card.name+"/F4testpmd", func(t *testing.T) { c.run(t) })
+	}
+}
+
+// pmdCard is a card, and how DPDK's driver for it is tried.
+type pmdCard struct {
+	card       *card
+	model      func([6]byte) sim.Model // nil for the card's
+	vendor     string
+	bifurcated bool // the function stays with Linux's driver
+	lives      []pmdLife
+}
+
+const pmdApp = "--rxq=2 --txq=2 --nb-cores=1 --enable-rx-cksum"
+
+var pmdCards = []pmdCard{
+	{card: &cards[0], vendor: "0x8086", lives: []pmdLife{
+		{name: "ixgbe", app: pmdApp, steps: pmdSteps(pmdAble{tso: true, vlan: true, linkSwitch: true, linkAlarm: true, rss: "udp", badIP: badIP, badL4: badL4 / 2})},
+	}},
+	{card: &enaCard, vendor: "0x1d0f", lives: []pmdLife{
+		{name: "llq", app: pmdApp + " --rss-udp", steps: append(pmdSteps(pmdAble{rss: "ports", badIP: badIP, badL4: badL4}), pushed(true, 0))},
+		{name: "off", devargs: ",llq_policy=0", app: pmdApp, steps: append(slices.Clone(pmdShort), pushed(false, 0))},
+		{name: "large", devargs: ",llq_policy=3", app: pmdApp, steps: append(slices.Clone(pmdShort), pushed(true, 224))},
+	}},
+	{card: &mlx5Card, model: connectX5, vendor: "0x15b3", bifurcated: true, lives: []pmdLife{
+		// It calls no checksum wrong, only right or unknown. At an MTU of 9000 a receive WQE has eight buffers, so that a ring of 256
+		// is one of 32 frames.
+		{name: "mlx5", app: pmdApp + " --rxd=1024 --txd=1024", steps: append(pmdSteps(pmdAble{tso: true, vlan: true, linkSwitch: true, rss: "udp", restart: true, jumbo: 96, cleared: true}), zipped(true))},
+		{name: "plain", devargs: ",rxq_cqe_comp_en=0", app: pmdApp, steps: append(slices.Clone(pmdShort), zipped(false))},
+	}},
+}
+
+func connectX5(mac [6]byte) sim.Model {
+	return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: mlx5sim.ConnectX5})
+}
+
+// pmdAble is what of the steps a card can do.
+type pmdAble struct {
+	tso, vlan  bool
+	linkSwitch bool   // "set link-down" is the driver's
+	rss        string // "ports" if the hash has them from the first, "udp" if that is configured in mid-life
+	restart    bool   // such a change takes a restart of the port
+	jumbo      int    // how many jumbo frames may be on their way; 24 if zero, for rings of 256 of which one takes up to five descriptors
+	linkAlarm  bool   // a link that changes sets a timer of seconds, which has to run out before ports are stopped
+	cleared    bool   // statistics are looked at after they were cleared: the driver's own do not outlive a restart of the port
+	badIP      int    // what the driver reports of the wrong checksums of IPv4
+	badL4      int    // and of UDP and TCP
+}
+
+var pmdShort = []pmdStep{
+	{name: "echo", commands: []string{"set fwd icmpecho", "start"}, do: inTurn(echoes(0, 1514, 300), echoes(1, 1514, 300))},
+	{name: "forward", commands: []string{"stop", "set fwd io", "start"}, do: forwards(2000, 1514)},
+}
+
+// forwarded is how many frames testpmd forwards each way: 10,000, or what REBOUND_LAB_FRAMES says.
+func forwarded() int {
+	n, err := strconv.Atoi(cmp.Or(os.Getenv("REBOUND_LAB_FRAMES"), "10000"))
+	if err != nil || n < 1 {
+		panic("REBOUND_LAB_FRAMES is no number of frames: " + os.Getenv("REBOUND_LAB_FRAMES"))
+	}
+	return n
+}
+
+func pmdSteps(able pmdAble) []pmdStep {
+	steps := []pmdStep{
+		{name: "echo", commands: []string{"set fwd icmpecho", "start"}, do: inTurn(echoes(0, 1514, 1000), echoes(1, 1514, 1000))},
+		{name: "again", commands: []string{"stop", "port stop all", "port start all", "start"}, do: echoes(0, 1514, 100)},
+		{name: "forward", commands: []string{"stop", "set fwd io", "start"}, do: forwards(forwarded(), 1514)},
+		{name: "flows", commands: []string{"stop", "set verbose 1", "set fwd macswap", "start"}, do: flows},
+		{name: "hashes", commands: []string{"stop", "show port 0 rss-hash key"}, do: hashed(able.rss == "ports")},
+	}
+	if able.rss == "udp" {
+		ports := []string{"port config all rss udp", "start"}
+		if able.restart {
+			ports = []string{"port config all rss udp", "port stop all", "port start all", "start"}
+		}
+		steps = append(steps,
+			pmdStep{name: "ports", commands: ports, do: flows},
+			pmdStep{name: "hashes2", commands: []string{"stop", "show port 0 rss-hash key"}, do: hashed(true)})
+	}
+	steps = append(steps,
+		pmdStep{name: "checksums", commands: []string{"set verbose 0", "port stop all", "csum set ip hw 1", "csum set udp hw 1", "csum set tcp hw 1",
+			"port start all", "set fwd csum", "start"}, do: checksums},
+		pmdStep{name: "bad", commands: []string{"stop"}, do: says(fmt.Sprintf("Bad-ipcsum: %d +Bad-l4csum: %d ", able.badIP, able.badL4))})
+	if able.tso {
+		steps = append(steps,
+			pmdStep{name: "tso", commands: []string{"port stop all", "tso set 500 1", "port start all", "start"}, do: segments(500)},
+			pmdStep{name: "tsooff", commands: []string{"stop", "port stop all", "tso set 0 1", "port start all"}})
+	}
+	if able.vlan {
+		steps = append(steps,
+			pmdStep{name: "vlan", commands: []string{"port stop all", "vlan set strip on 0", "tx_vlan set 1 77", "port start all", "set fwd macswap",
+				"set verbose 1", "start"}, do: vlans(5, 77)},
+			pmdStep{name: "tag", commands: []string{"stop", "set verbose 0", "port stop all", "vlan set strip off 0", "tx_vlan reset 1", "port start all"}, do: says("VLAN tci=0x5")})
+	}
+	steps = append(steps,
+		pmdStep{name: "jumbo", commands: []string{"port stop all", "port config mtu 0 9000", "port config mtu 1 9000",
+			"port config 0 rx_offload scatter on", "port config 1 rx_offload scatter on",
+			"port config 0 tx_offload multi_segs on", "port config 1 tx_offload multi_segs on",
+			"port start all", "set fwd io", "start"}, do: forwardsWithin(1000, 9014, cmp.Or(able.jumbo, 24))})
+	if able.linkAlarm {
+		steps = append(steps, pmdStep{name: "rest", rest: 6, commands: []string{"stop", "port stop all", "port start all", "start"}})
+	}
+	steps = append(steps, pmdStep{name: "pull", do: cable(0, false)},
+		pmdStep{name: "down", commands: []string{"show port info 0"}, until: "Link status: down", do: cable(0, true)},
+		pmdStep{name: "up", commands: []string{"show port info 0"}, until: "Link status: up", do: forwards(200, 1514)})
+	if able.linkSwitch {
+		steps = append(steps,
+			pmdStep{name: "switch", commands: []string{"set link-down port 0"}},
+			pmdStep{name: "off", commands: []string{"show port info 0"}, until: "Link status: down"},
+			pmdStep{name: "on", commands: []string{"set link-up port 0"}},
+			pmdStep{name: "back", commands: []string{"show port info 0"}, until: "Link status: up", do: forwards(200, 1514)})
+	}
+	if able.cleared {
+		steps = append(steps, pmdStep{name: "clear", commands: []string{"clear port stats all", "clear port xstats all"}, do: inTurn(countsFromHere, forwards(1000, 1514))})
+	}
+	return append(steps, pmdStep{name: "xstats", commands: []string{"stop", "show port xstats 0"}, do: xstats(0)},
+		pmdStep{name: "xstats1", commands: []string{"show port xstats 1"}, do: xstats(1)})
+}

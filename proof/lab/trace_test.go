@@ -1,0 +1,139 @@
+package lab
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/sim"
+)
+
+// traceDepth is how many events of a function a failed run leaves behind.
+const traceDepth = 1 << 14
+
+// leave writes the function's trace into the run's folder if the test failed.
+func (f *function) leave(t *testing.T, dir, name string) {
+	if !t.Failed() {
+		return
+	}
+	w, err := os.Create(filepath.Join(dir, name))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer w.Close()
+	if _, err := f.port.Trace().WriteTo(w); err != nil {
+		t.Error(err)
+	}
+}
+
+// killed forgives what a device does without fault where its driver was killed: between the end of bus mastering and the
+// reset, both by the kernel, an event may be due or a message be sent again. A card's writes end at its bus interface then.
+func (f *function) killed(is bool) {
+	if v := f.port.Violations(); is && len(v) > 0 && !slices.ContainsFunc(v, func(s string) bool { return !strings.Contains(s, "DMA while bus mastering is off") }) {
+		f.port.ForgetViolations()
+	}
+}
+
+// clean fails the test if the driver broke a rule of the model. The first one is what to look at. What a driver that others
+// wrote is told is logged.
+func (f *function) clean(t *testing.T) {
+	t.Helper()
+	v := f.port.Violations()
+	if f.foreign {
+		told := slices.Clone(v)
+		slices.Sort(told)
+		for _, text := range slices.Compact(told) {
+			t.Log("violation: ", text)
+		}
+		v = f.port.Refused()
+	}
+	if len(v) == 0 {
+		return
+	}
+	t.Errorf("the first of %d violations: %s", len(v), v[0])
+	before := f.port.Trace().Before
+	for i := max(0, len(before)-8); i < len(before); i++ {
+		t.Logf("what led to it: %12.6f %s", before[i].At.Seconds(), &before[i])
+	}
+	for i, text := range v[1:min(len(v), 10)] {
+		t.Logf("violation %d: %s", i+2, text)
+	}
+}
+
+// disagree fails the test for counters that differ, as differ lists them.
+func disagree(t *testing.T, when string, d []string) {
+	t.Helper()
+	for i, text := range d {
+		if i == 0 {
+			t.Errorf("at %q driver and model disagree, first in: %s", when, text)
+		} else {
+			t.Log("and: ", text)
+		}
+	}
+}
+
+// settling holds counters against the model's, which a driver may show late, or the far end's last frames may move.
+type settling struct {
+	key   string
+	since time.Time
+}
+
+// disagree has the guest show the counters again while they differ, as differ lists them, for as long as patience, and then fails the test.
+func (s *settling) disagree(t *testing.T, key string, d []string) error {
+	t.Helper()
+	if s.key != key {
+		s.key, s.since = key, time.Now()
+	}
+	if len(d) > 0 && time.Since(s.since) < patience {
+		return ErrAgain
+	}
+	disagree(t, key, d)
+	return nil
+}
+
+// apart matches, for each kind of card, the registers and fields that two drivers never program alike: addresses, numbers of
+// objects, and what only asks.
+var apart = map[string]*regexp.Regexp{
+	"ixgbe": regexp.MustCompile(`^(MSI-X|[RT]DBA[LH]|RA[LH]\[|EERD|EEC|I2CCTL|SWSM|SW_FW_SYNC)`),
+	"ena":   regexp.MustCompile(`^(MSI-X|GET_|MMIO_|AQ_DB|AENQ_HEAD_DB|.*_BASE_|SET_FEATURE HOST_ATTR_CONFIG|CREATE_.Q\..q_ba)`),
+	"mlx4":  regexp.MustCompile(`^(MSI-X|UAR|HCR|QUERY_|MAP_|UNMAP_|WRITE_MTT)|\.(in_param|out_param|token|pa|va|.*qpn|.*cqn|.*eqn|.*db_record.*|.*mtt.*|pd|uar|usr_page|.*base.*|mem_key)$`),
+	"mlx5":  regexp.MustCompile(`^(MSI-X|UAR|QUERY_|command_doorbell|cmdq_phy_addr|SET_L2_TABLE_ENTRY.mac)|\.(uid|dbr_addr|.*_id|.*page.*|uar|.*cqn|.*eqn|.*[rs]qn.*|tirn|tisn|.*pd|mkey.*)$`),
+}
+
+// compare lists what Linux's driver and ours programmed differently into the same kind of device, in the order in which
+// Linux wrote it. It asserts nothing: docs/trust.md says how to read it.
+func (c *card) compare(t *testing.T, linux, ours *function) {
+	differ, onlyLinux, onlyOurs := sim.Compare(linux.port.Trace(), ours.port.Trace())
+	nature, by := 0, apart[c.name]
+	for _, d := range differ {
+		if by.MatchString(d.Name) {
+			nature++
+			continue
+		}
+		t.Logf("programmed: %s is %xh by Linux, %xh by us", d.Name, d.A, d.B)
+	}
+	t.Logf("programmed: %d more differ by nature (%v)", nature, by)
+	t.Logf("programmed by Linux alone: %s", others(onlyLinux, by))
+	t.Logf("programmed by us alone: %s", others(onlyOurs, by))
+}
+
+// others is the registers and commands of names, without indices and fields.
+func others(names []string, apart *regexp.Regexp) string {
+	var out []string
+	for _, n := range names {
+		if apart.MatchString(n) {
+			continue
+		}
+		n, _, _ = strings.Cut(n, "[")
+		n, _, _ = strings.Cut(n, ".")
+		if !slices.Contains(out, n) {
+			out = append(out, n)
+		}
+	}
+	return strings.Join(out, " ")
+}

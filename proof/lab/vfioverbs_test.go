@@ -1,0 +1,98 @@
+package lab
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/mlx5sim"
+)
+
+//go:embed vfio.py
+var vfioProgram []byte
+
+const vfioMessages = 200 // each way
+
+var vfioScript = fmt.Sprintf(helpers+`
+modprobe vfio_iommu_type1 || fail modprobe vfio_iommu_type1
+modprobe vfio-pci || fail modprobe vfio-pci
+addrs=
+for d in /sys/bus/pci/devices/*; do
+  [ $(cat $d/vendor) = 0x15b3 ] || continue
+  echo vfio-pci >$d/driver_override
+  echo $(basename $d) >/sys/bus/pci/drivers_probe
+  addrs="$addrs $(basename $d)"
+done
+cd /usr/lib/python3/dist-packages
+python3 -u /lab/vfio.py %d $addrs >/tmp/vfio 2>&1 &
+pid=$!
+carried() { [ -e /tmp/carried ] || ! kill -0 $pid; }
+until_true 600 carried
+[ -e /tmp/carried ] || { show failed cat /tmp/vfio; fail the program ended; }
+say carried
+touch /tmp/seen
+wait $pid || { show failed cat /tmp/carried; fail the program ended badly; }
+show vfio cat /tmp/carried
+say closed
+`, vfioMessages)
+
+// TestLabVFIOVerbs has rdma-core's provider on vfio-pci, which brings its own driver of the card, on two functions of the model:
+// a process without the kernel's driver, whose queues lie in memory that CREATE_UMEM registers.
+func TestLabVFIOVerbs(t *testing.T) {
+	guests(t)
+	beside(t, "mlx5/F4vfio", vfioVerbs)
+}
+
+func vfioVerbs(t *testing.T) {
+	k := kit(t)
+	if err := k.BringScapy(t.Context()); errors.Is(err, ErrCannot) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	dir := logDir(t)
+	a, b := sim.Pair()
+	model := func(mac [6]byte) sim.Model { return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: mlx5sim.ConnectX7}) }
+	f, g := mlx5Card.serve(t, dir, 0, a, model), mlx5Card.serve(t, dir, 1, b, model)
+	f.foreign, g.foreign = true, true
+	start := time.Now()
+	var x, y mlx5sim.Counters
+	r, err := k.Run(t.Context(), Machine{
+		Limit: 90 * time.Second,
+		Dir:   dir, Sockets: []string{f.socket, g.socket}, IOMMU: true,
+		Files:  map[string][]byte{"vfio.py": vfioProgram},
+		Layers: []string{Pyverbs, Scapy}, Memory: "2G",
+		Script: vfioScript,
+		Say: func(key, text string, r Result) error {
+			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+			if key == "carried" {
+				// A message is a packet and its acknowledgement; a slow guest may have some repeated.
+				x, y = roce(f, g)
+				if x.RoCETx < 6*vfioMessages || y.RoCETx < 2*vfioMessages || x.RoCETx+y.RoCETx != x.RoCERx+y.RoCERx || x.RoCEDropped+y.RoCEDropped > 0 {
+					return fmt.Errorf("RoCE: %d and %d packets left, %d and %d arrived, %d and %d no QP took",
+						x.RoCETx, y.RoCETx, x.RoCERx, y.RoCERx, x.RoCEDropped, y.RoCEDropped)
+				}
+			}
+			return nil
+		},
+	})
+	for _, key := range []string{"vfio", "dmesg"} {
+		for _, l := range r[key] {
+			t.Log(key+":", l)
+		}
+	}
+	f.clean(t)
+	g.clean(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("functions: %d\nloopback: %[1]d\nclosed", 2*vfioMessages)
+	if text := strings.Join(r["vfio"], "\n"); text != want {
+		t.Fatalf("the program printed %q, want %q", text, want)
+	}
+	proven(t, "F4", "rdma-core's provider on vfio-pci", "%d messages between functions, %[1]d within one, %d and %d RoCE packets", 2*vfioMessages, x.RoCETx, y.RoCETx)
+}

@@ -1,0 +1,350 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+)
+
+// tap is an interface of this host's kernel in a network namespace of its own. What is sent to it reaches a device of QEMU's.
+type tap struct {
+	ns    netns.NsHandle
+	files []*os.File // one for each queue
+}
+
+// newTap makes the interface with the address 10.9.0.2/24. It is gone, and so is the namespace, when the test ends.
+func newTap(t *testing.T, queues, mtu int) *tap {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("making network namespaces takes root")
+	}
+	p := &tap{}
+	onThread(func() {
+		var err error
+		if p.ns, err = netns.New(); err != nil {
+			t.Error("new network namespace:", err)
+			return
+		}
+		for _, name := range []string{"all", "default"} { // IPv6's own frames come when nobody expects them
+			os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/disable_ipv6", []byte("1"), 0)
+		}
+		link := &netlink.Tuntap{
+			LinkAttrs: netlink.LinkAttrs{Name: "tap0", MTU: mtu}, Mode: netlink.TUNTAP_MODE_TAP, Queues: queues, NonPersist: true,
+			Flags: netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR | netlink.TUNTAP_MULTI_QUEUE,
+		}
+		if queues == 1 {
+			link.Flags &^= netlink.TUNTAP_MULTI_QUEUE
+		}
+		if err := netlink.LinkAdd(link); err != nil {
+			t.Error("make a tap:", err)
+			return
+		}
+		p.files = link.Fds
+		l, err := netlink.LinkByName("tap0")
+		if err == nil {
+			err = netlink.LinkSetMTU(l, mtu)
+		}
+		if err == nil {
+			a, _ := netlink.ParseAddr("10.9.0.2/24")
+			err = netlink.AddrAdd(l, a)
+		}
+		for _, name := range []string{"mcast_solicit", "mcast_resolicit"} { // for a minute: a guest on a busy machine may not answer in three seconds
+			os.WriteFile("/proc/sys/net/ipv4/neigh/tap0/"+name, []byte("60"), 0)
+		}
+		if err == nil {
+			err = netlink.LinkSetUp(l)
+		}
+		if err != nil {
+			t.Error("tap0:", err)
+		}
+	})
+	t.Cleanup(func() {
+		for _, f := range p.files {
+			f.Close()
+		}
+		p.ns.Close()
+	})
+	if t.Failed() {
+		t.FailNow()
+	}
+	return p
+}
+
+// run runs a program in the tap's namespace and returns what it wrote.
+func (p *tap) run(name string, args ...string) (out string, err error) {
+	onThread(func() {
+		if err = netns.Set(p.ns); err != nil {
+			return
+		}
+		var b []byte
+		if b, err = exec.Command(name, args...).CombinedOutput(); err != nil {
+			err = fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, b)
+		}
+		out = string(b)
+	})
+	return out, err
+}
+
+// onThread runs f on an operating system thread that ends with it.
+func onThread(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlock: the thread is no good for others
+		f()
+	}()
+	<-done
+}
+
+// traffic pings the responder from the host's kernel with frames of many sizes, and floods it with datagrams.
+func (p *tap) traffic(flood string, pings, datagrams, mtu int) error {
+	sizes := []int{0, 1, 18, 56, 63, 64, 65, 256, 777, 1400, 1471, 1472}
+	if mtu > 1500 {
+		sizes = append(sizes, 1473, 3000, 4096, mtu-29, mtu-28)
+	}
+	for _, size := range sizes {
+		if err := p.ping(pings, "-M", "do", "-s", fmt.Sprint(size)); err != nil {
+			return err
+		}
+	}
+	_, err := p.run(flood, "10.9.0.1:7", fmt.Sprint(datagrams), fmt.Sprint(mtu-28))
+	return err
+}
+
+// ping pings the responder in a hurry. The kernel counts the replies: ping itself does not wait for the last one for longer
+// than two of the round trips before, and calls what comes later lost.
+func (p *tap) ping(count int, args ...string) error {
+	before, err := p.replies()
+	if err != nil {
+		return err
+	}
+	args = append([]string{"-n", "-q", "-f", "-c", fmt.Sprint(count)}, append(args, "10.9.0.1")...)
+	out, err := p.run("ping", args...)
+	if err != nil || regexp.MustCompile("duplicates|errors|wrong|corrupted").MatchString(out) {
+		return fmt.Errorf("ping %v: %v\n%s", args, err, out)
+	}
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		after, err := p.replies()
+		if err != nil || after == before+count {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("ping %v: %d replies came, want %d\n%s", args, after-before, count, out)
+		}
+	}
+}
+
+// replies is how many echo replies the kernel has received in the tap's namespace.
+func (p *tap) replies() (n int, err error) {
+	out, err := p.run("cat", "/proc/self/net/snmp")
+	if err != nil {
+		return 0, err
+	}
+	lines := strings.Split(out, "\n")
+	for i, l := range lines { // a line of names, and one of values
+		f := strings.Fields(l)
+		if at := slices.Index(f, "InEchoReps"); at > 0 && f[0] == "Icmp:" {
+			return strconv.Atoi(strings.Fields(lines[i+1])[at])
+		}
+	}
+	return 0, errors.New("/proc/net/snmp has no count of echo replies")
+}
+
+// flows sends pings from many sources at once, so that they spread over the device's queues.
+func (p *tap) flows() error {
+	for n := 10; n < 26; n++ {
+		if _, err := p.run("ip", "addr", "add", fmt.Sprintf("10.9.0.%d/24", n), "dev", "tap0"); err != nil {
+			return err
+		}
+		if err := p.ping(50, "-I", fmt.Sprintf("10.9.0.%d", n)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// virtioNIC is one of QEMU's own virtio network devices.
+type virtioNIC struct {
+	name       string
+	properties string // of virtio-net-pci, beside those that all have
+	queues     int
+	mtu        int
+	push       string // what Info says of the rings
+	refused    string // what our driver says where it cannot have the device
+}
+
+// Behind an IOMMU, and without one: there the device takes physical addresses, as most rented machines have it.
+var (
+	virtioNICs = []virtioNIC{
+		{name: "split", properties: ",iommu_platform=on,disable-legacy=on", queues: 1, mtu: 1500, push: "split ring"},
+		{name: "packed", properties: ",iommu_platform=on,disable-legacy=on,packed=on,host_mtu=9000", queues: 1, mtu: 9000, push: "packed ring"},
+		{name: "split mq", properties: ",iommu_platform=on,disable-legacy=on,mq=on,vectors=6,host_mtu=9000", queues: 2, mtu: 9000, push: "split ring"},
+		{name: "packed mq", properties: ",iommu_platform=on,disable-legacy=on,packed=on,mq=on,vectors=6", queues: 2, mtu: 1500, push: "packed ring"},
+		{name: "bypass", properties: ",iommu_platform=off,disable-legacy=on", queues: 1, mtu: 1500, refused: "VIRTIO_F_ACCESS_PLATFORM"},
+	}
+	virtioPhysical = []virtioNIC{
+		{name: "transitional", properties: ",disable-legacy=off", queues: 1, mtu: 1500, push: "split ring"},
+		{name: "modern", properties: ",disable-legacy=on,packed=on", queues: 1, mtu: 1500, push: "packed ring"},
+		{name: "legacy", properties: ",disable-legacy=off,disable-modern=on", queues: 1, mtu: 1500, refused: "a legacy device"},
+	}
+)
+
+// virtioScript is our responder's life on each of the devices, which Linux's driver has before and after it. Set before it are
+// $devices, for each its queues or "no" where our driver is to refuse it, $bind and $set, the flags for a machine without an IOMMU.
+const virtioScript = helpers + `
+sysctl -q -w vm.nr_hugepages=64
+modprobe vfio-pci || fail modprobe vfio-pci
+modprobe virtio_net || fail modprobe virtio_net
+all() { no=0; for q in $devices; do no=$((no+1)); [ -n "$(having $no)" ] || return 1; done; }
+until_true 100 all
+responding() {
+  responder -config /lab/config.toml -set nic.driver=virtio -set nic.device=$addr -set 'respond.addresses=["10.9.0.1/24"]' $set $cores \
+    >/tmp/out 2>/tmp/err
+}
+start() { : >/tmp/out; responding & pid=$!; await_ready; }
+kill9() { kill -9 $(pidof responder); wait $pid; }
+stopped() {
+  local code=0
+  kill -TERM $(pidof responder)
+  wait $pid || code=$?
+  [ $code = 0 ] || { show failed cat /tmp/err; fail "the responder ended with $code"; }
+}
+no=0
+for q in $devices; do
+  no=$((no+1)) dev=$(having $no) cores=
+  [ $q != 2 ] || cores='-set cpu.cores=[0,1]'
+  addr=$(basename $(readlink -f /sys/class/net/$dev/device/..))
+  need responder bind $bind $addr
+  need responder nics
+  grep -q "^$addr .* virtio" /tmp/need || { show failed cat /tmp/need; fail nics; }
+  if [ $q = no ]; then
+    responding && fail "a device that our driver cannot have is driven"
+    show refused$no cat /tmp/err
+    say refused $no
+  else
+    start
+    show info$no cat /tmp/err
+    say ready $no $(grep '^ready' /tmp/out)
+    kill9
+    start
+    say again $no
+    stopped
+    show summary$no cat /tmp/out
+    say stopped $no
+    if [ -z "$set" ]; then
+      need bench run -iface $addr -driver virtio -source 10.9.0.1 -target 10.9.0.2 -closed -count 500 -timeout 60s -warmup 0s -self-test 0s -out /tmp/own$no
+      grep -q 'received 500' /tmp/need || { show failed cat /tmp/need; fail "the bench lost replies"; }
+      show bench cat /tmp/need
+      say measured $no
+    fi
+  fi
+  need responder unbind $addr
+  back() { [ -n "$(having $no)" ]; }
+  until_true 100 back
+done
+`
+
+// TestLabVirtio has our driver on a device that nobody here made, QEMU's virtio-net, in a stock Linux: rung F4. The host's kernel
+// is the far end, through a tap.
+func TestLabVirtio(t *testing.T) {
+	guests(t)
+	beside(t, "virtio/F4", func(t *testing.T) { virtioF4(t, kit(t), virtioNICs, true) })
+	beside(t, "virtio/F4physical", func(t *testing.T) { virtioF4(t, kit(t), virtioPhysical, false) })
+}
+
+func virtioF4(t *testing.T, k *Kit, nics []virtioNIC, iommu bool) {
+	t.Log(k.Version)
+	dir := logDir(t)
+	flood := filepath.Join(dir, "flood")
+	if out, err := exec.Command("go", "build", "-o", flood, "github.com/rebound-nic/rebound/proof/lab/flood").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var taps []*tap
+	var devices []Device
+	var words []string
+	for i, n := range nics {
+		p := newTap(t, n.queues, n.mtu)
+		fds := make([]string, n.queues)
+		for q := range fds {
+			fds[q] = fmt.Sprintf("FD%d", q)
+		}
+		word := fmt.Sprint(n.queues)
+		if n.refused != "" {
+			word = "no"
+		}
+		taps, words = append(taps, p), append(words, word)
+		devices = append(devices, Device{
+			Model:   fmt.Sprintf("virtio-net-pci,netdev=n%d,mac=02:00:00:00:00:%02x,romfile=%s", i, i+1, n.properties),
+			Backend: fmt.Sprintf("tap,id=n%d,fds=%s", i, strings.Join(fds, ":")),
+			Files:   p.files,
+		})
+	}
+	bind, set := "", ""
+	if !iommu {
+		bind, set = "-no-driver", "-set nic.unsafe_no_iommu=true"
+	}
+	start := time.Now()
+	r, err := k.Run(t.Context(), Machine{
+		Limit: 4 * time.Minute,
+		Dir:   dir, Devices: devices, IOMMU: iommu,
+		Files: map[string][]byte{
+			"responder":   build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"),
+			"bench":       build(t, dir, "github.com/rebound-nic/rebound/cmd/bench"),
+			"config.toml": nil,
+		},
+		Script: fmt.Sprintf("devices='%s' bind='%s' set='%s'\n%s", strings.Join(words, " "), bind, set, virtioScript),
+		Say: func(key, text string, r Result) error {
+			var i int // the device's number; the boot has none
+			if fmt.Sscan(text, &i); key == "boot" || key == "unbooted" {
+				t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+				return nil
+			}
+			n, p := nics[i-1], taps[i-1]
+			t.Logf("%6.1fs %s: %s %s", time.Since(start).Seconds(), n.name, key, text)
+			switch key {
+			case "refused":
+				if said := strings.Join(r["refused"+strconv.Itoa(i)], "\n"); !strings.Contains(said, n.refused) {
+					return fmt.Errorf("it should be refused for %q: %s", n.refused, said)
+				}
+			case "ready":
+				if said := strings.Join(r["info"+strconv.Itoa(i)], "\n"); !strings.Contains(said, "backend=virtual") || !strings.Contains(said, `push="`+n.push+`"`) {
+					return fmt.Errorf("it should be virtual, with a %s: %s", n.push, said)
+				}
+				if err := p.traffic(flood, 200, 2000, n.mtu); err != nil {
+					return err
+				}
+				t.Logf("%6.1fs %s: answered", time.Since(start).Seconds(), n.name)
+			case "again":
+				if err := p.traffic(flood, 50, 200, n.mtu); err != nil {
+					return err
+				}
+				if n.queues > 1 {
+					return p.flows()
+				}
+			case "stopped":
+				t.Logf("%s", strings.Join(r["summary"+strconv.Itoa(i)], "\n"))
+			}
+			return nil
+		},
+	})
+	for _, l := range slices.Concat(r["bench"], r["dmesg"]) {
+		t.Log("guest:", l)
+	}
+	os.Remove(flood)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proven(t, "F4", "QEMU's virtio-net", "%d devices: pings, floods, kill -9 and again", len(nics))
+}

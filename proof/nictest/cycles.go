@@ -1,0 +1,102 @@
+package nictest
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+// Cycles measures what a Poll alone costs, in ticks of the cycle counter for each reply. arrive plays the device: it brings
+// batch frames and completes what was sent. It runs between the measured passes, in which time goes on for r's rate limit too:
+// the askers' buckets are full again, as they are at all rates but the highest.
+//
+// A pass is read with fences on both sides, so that nothing of it is hidden in the harness or the other way round. Passes are
+// summed in groups, and a group is one sample: work that a loop does only now and then is in each of them, and what took the
+// core away is in few. Reported are the samples' lower quartile and median, with the cost of the harness, an empty pass, taken
+// off; harness-cycles says what that was. doorbell-cycles is the same of the passes that do nothing behind their doorbell: of
+// each group all but its longest four, since a loop tidies up in one pass of 32 or fewer.
+func Cycles(b *testing.B, r *fastpath.Responder, batch int, arrive func(n int), poll func() int) {
+	defer mmio.PushToMemory()()   // windows of rings in memory are memory
+	const passes, longest = 64, 4 // in a group: twice the slots that a loop may leave to tidy up
+	var drained atomic.Uint32
+	type group [passes]uint32 // ticks of each pass
+	measure := func(g *group, poll func() int) {
+		n := 0
+		for i := range g {
+			arrive(batch)
+			r.Loop.Start += 1 << 20
+			drained.Add(1) // a device's writes come from memory, not from this core's store buffer
+			t := polling.FencedTSC()
+			n += poll()
+			g[i] = uint32(polling.FencedTSC() - t)
+		}
+		if n != passes*batch {
+			b.Fatalf("%d replies in %d passes, want %d in each", n, passes, batch)
+		}
+	}
+	// What is looked at only afterwards disturbs no pass.
+	quartiles := func(groups []group) (all, median, most float64) {
+		var sums, heads []float64
+		for _, g := range groups {
+			slices.Sort(g[:])
+			var sum, head float64
+			for i, t := range g {
+				if sum += float64(t); i < passes-longest {
+					head += float64(t)
+				}
+			}
+			sums = append(sums, sum/float64(passes*batch))
+			heads = append(heads, head/float64((passes-longest)*batch))
+		}
+		slices.Sort(sums)
+		slices.Sort(heads)
+		return sums[len(sums)/4], sums[len(sums)/2], heads[len(heads)/4]
+	}
+	groups := make([]group, 0, 1<<16)
+	for b.Loop() {
+		groups = append(groups, group{})
+		measure(&groups[len(groups)-1], poll)
+	}
+	all, median, most := quartiles(groups)
+	arrive = func(int) {}
+	nothing := func() int { return idle(batch) }
+	empty := make([]group, 1000)
+	for i := range empty {
+		measure(&empty[i], nothing)
+	}
+	harness, _, harnessMost := quartiles(empty)
+	b.ReportMetric(all-harness, "cycles/reply")
+	b.ReportMetric(median-harness, "median-cycles/reply")
+	b.ReportMetric(most-harnessMost, "doorbell-cycles/reply")
+	b.ReportMetric(harness, "harness-cycles/reply")
+}
+
+// idle is a Poll that does nothing: a call from a closure, as the measured one is.
+//
+//go:noinline
+func idle(n int) int { return n }
+
+// HugePages returns zeroed memory for rings and buffers that lies in huge pages where the kernel gives them, as a driver's
+// arena does. It is the test's until it ends.
+func HugePages(t testing.TB, bytes int) []byte {
+	const huge = 2 << 20
+	size := (bytes + huge - 1) &^ (huge - 1)
+	mem, err := unix.Mmap(-1, 0, size+huge, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(fmt.Errorf("mmap of %d bytes: %w", size+huge, err))
+	}
+	t.Cleanup(func() { unix.Munmap(mem) })
+	off := -uintptr(unsafe.Pointer(&mem[0])) & (huge - 1)
+	part := mem[off : off+uintptr(size)]
+	_ = unix.Madvise(part, unix.MADV_HUGEPAGE) // without huge pages the figures are higher, and as true
+	clear(part)
+	return part[:bytes]
+}

@@ -1,0 +1,386 @@
+// Package nictest is the conformance suite of drivers for PCI network interfaces. A driver's external test runs it on the
+// driver's model:
+//
+//	func TestConformance(t *testing.T) {
+//		nictest.Run(t, nictest.Harness{
+//			Model: func() sim.Model { return ixgbesim.New(...) },
+//			Open:  func(fn pci.Function, o nic.Options) (nic.Device, error) { return ixgbe.Open(fn, o) },
+//			Poll:  func(d nic.Device, q int, r *fastpath.Responder) int { return d.(*ixgbe.Device).Queue(q).Poll(r) },
+//			Ring:  64, Queues: 4, MTU: 9000,
+//		})
+//	}
+//
+// The test steps device and driver alternately. While the driver opens, closes or restarts, the device runs on its own
+// goroutine, but both see the virtual time of a testing/synctest bubble, so time-outs take no time and do not depend on how
+// busy the machine is. Only Serve, which never blocks, and vfio-user's sockets run in real time. Each violation that the model
+// reports fails the test.
+package nictest
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/bus/vfiouser"
+	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/vfioserver"
+)
+
+// Harness is what the suite has to know of a driver and its model.
+type Harness struct {
+	// Model returns a new device.
+	Model func() sim.Model
+	// Open opens the driver. The device owns fn from then on: its Close closes fn, and so does an Open that fails.
+	Open func(fn pci.Function, o nic.Options) (nic.Device, error)
+	// Poll makes one pass over queue q of d.
+	Poll func(d nic.Device, q int, r *fastpath.Responder) int
+
+	Ring      int // descriptors that the tests ask for in each ring, 32 to 1024
+	Queues    int // queue pairs that the driver can open; 1 if zero
+	MTU       int // the largest MTU, 1500 or more
+	WriteBack int // bytes in the longest descriptor or completion that the device writes; 64 if zero
+
+	// VFIOUser puts vfio-user between driver and model, with both ends in this process.
+	VFIOUser bool
+
+	// Lacks names checks that do not apply to this device, each with the reason, which the test's log shows.
+	Lacks map[string]string
+
+	virtual bool // the check runs in a bubble of testing/synctest
+}
+
+// checks are all the suite has, by the names that Lacks uses.
+var checks = []struct {
+	name string
+	run  func(*rig)
+	wall bool // needs real time
+}{
+	{"echo", checkEcho, false},
+	{"loop", checkLoop, false},
+	{"jumbo", checkJumbo, false},
+	{"queues", checkQueues, false},
+	{"wrap", checkWrap, false},
+	{"burst", checkBurst, false},
+	{"slow transmit", checkSlowTransmit, false},
+	{"late completion", checkLateCompletion, false},
+	{"full ring", checkFullRing, false},
+	{"send and receive", checkSendRecv, false},
+	{"frame size", checkFrameSize, false},
+	{"serve", checkServe, true},
+	{"stats", checkStats, false},
+	{"no allocation", checkAllocs, false},
+	{"no MMIO read", checkNoMMIORead, false},
+	{"link", checkLink, false},
+	{"reset", checkReset, false},
+	{"reset while serving", checkResetServing, true},
+	{"close", checkClose, false},
+	{"killed", checkKilled, false},
+	{"removed while opening", checkRemovedOpening, false},
+	{"removed", checkRemoved, false},
+	{"flipped write-backs", checkFlips, false},
+	{"stalled while opening", checkStalledOpening, false},
+	{"stalled", checkStalled, false},
+	{"lost write", checkLostWrite, false},
+}
+
+// Run runs the suite.
+func Run(t *testing.T, h Harness) {
+	for _, c := range checks {
+		t.Run(c.name, func(t *testing.T) {
+			if why := h.Lacks[c.name]; why != "" {
+				t.Skip(why)
+			}
+			if h.VFIOUser || c.wall {
+				c.run(newRig(t, h))
+				return
+			}
+			h.virtual = true
+			synctest.Test(t, func(t *testing.T) { c.run(newRig(t, h)) })
+		})
+	}
+}
+
+// patience bounds every call that may take a real time-out; one that takes longer hangs. linger is how long a check waits for
+// a condition. Where time is real, both are far more than needed: the machine may be busy.
+var patience, linger = 3 * time.Minute, 60 * time.Second
+
+// A loop that is parked while its device restarts spins, and virtual time would stand still.
+func init() { kit.Parked = func() { time.Sleep(10 * time.Microsecond) } }
+
+// rig is one device with its driver, and the far end of its wire.
+type rig struct {
+	testing.TB
+	h      Harness
+	model  *sim.Faulty
+	port   *sim.Port
+	far    *sim.Cable
+	fn     pci.Function
+	path   string // of the vfio-user socket
+	server *vfioserver.Server
+	dev    nic.Device
+	resp   []*fastpath.Responder
+	mtu    int
+	next   uint64 // the number of the next frame
+}
+
+func newRig(t testing.TB, h Harness) *rig {
+	h.Queues = max(h.Queues, 1)
+	if h.WriteBack == 0 {
+		h.WriteBack = 64
+	}
+	if h.Ring < 32 || h.Ring > 1024 || h.MTU < 1500 {
+		t.Fatalf("nictest: impossible harness: ring %d, MTU %d", h.Ring, h.MTU)
+	}
+	x := &rig{TB: t, h: h, model: sim.Inject(h.Model(), 1), mtu: 1500}
+	var err error
+	if x.port, err = sim.New(x.model, sim.Options{Name: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	var near *sim.Cable
+	near, x.far = sim.Pair()
+	x.port.Connect(near)
+	if h.VFIOUser {
+		x.path = filepath.Join(t.TempDir(), "nic")
+		x.listen()
+	}
+	t.Cleanup(func() {
+		if x.server != nil {
+			x.server.Close()
+		}
+		if v := x.port.Violations(); len(v) > 0 {
+			t.Errorf("violations:\n%s", strings.Join(v[:min(len(v), 10)], "\n"))
+		}
+		x.port.Close()
+	})
+	return x
+}
+
+func (x *rig) listen() {
+	var err error
+	if x.server, err = vfioserver.Listen(x.path, x.port, slog.New(slog.DiscardHandler)); err != nil {
+		x.Fatal(err)
+	}
+}
+
+// function opens the PCI function.
+func (x *rig) function() (pci.Function, error) {
+	if x.server != nil {
+		return vfiouser.Dial(x.path)
+	}
+	return x.port.Function()
+}
+
+// kill is the end of the driver's process, as the device sees it.
+func (x *rig) kill() {
+	if x.server == nil {
+		x.port.Drop()
+		return
+	}
+	x.server.Close()
+	x.listen()
+}
+
+// tryOpen opens the driver with the device running.
+func (x *rig) tryOpen(queues int) error {
+	x.Helper()
+	fn, err := x.function()
+	if err != nil {
+		x.Fatal(err)
+	}
+	x.fn = fn
+	o := nic.Options{Device: "sim:test", Queues: queues, RingSize: x.h.Ring, MTU: x.mtu, MAC: ourMAC,
+		Log: slog.New(slog.DiscardHandler)}
+	x.busy("Open", func() { x.dev, err = x.h.Open(fn, o) })
+	if err != nil {
+		x.dev = nil
+	}
+	return err
+}
+
+// open is tryOpen for a driver that must succeed, with responders for its queues.
+func (x *rig) open(queues int) {
+	x.Helper()
+	if err := x.tryOpen(queues); err != nil {
+		x.Fatalf("Open: %v", err)
+	}
+	var mac [6]byte
+	if _, err := fmt.Sscanf(x.dev.Info().MAC, "%02x:%02x:%02x:%02x:%02x:%02x",
+		&mac[0], &mac[1], &mac[2], &mac[3], &mac[4], &mac[5]); err != nil {
+		x.Fatalf("Info().MAC is %q: %v", x.dev.Info().MAC, err)
+	}
+	if mac != ourMAC {
+		x.Fatalf("MAC is %x, Options asked for %x", mac, ourMAC)
+	}
+	x.resp = nil
+	for range queues {
+		x.resp = append(x.resp, NewResponder(x))
+	}
+	x.settle()
+}
+
+// close closes the driver with the device running.
+func (x *rig) close() {
+	x.Helper()
+	x.busy("Close", func() {
+		if err := x.dev.Close(); err != nil {
+			x.Errorf("Close: %v", err)
+		}
+	})
+	x.dev = nil
+}
+
+// busy runs f while the device runs freely, and fails the test if f takes longer than patience.
+func (x *rig) busy(what string, f func()) {
+	x.Helper()
+	if x.h.virtual {
+		x.port.StartVirtual()
+	} else {
+		x.port.Start()
+	}
+	defer x.port.Stop()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		x.Fatalf("%s has not returned for %v", what, patience)
+	}
+}
+
+// poll makes a pass over every queue.
+func (x *rig) poll() int {
+	n := 0
+	for q, r := range x.resp {
+		n += x.h.Poll(x.dev, q, r)
+	}
+	return n
+}
+
+// settle lets device and driver take turns until neither has anything left to do.
+func (x *rig) settle() {
+	for idle := 0; idle < 8; idle++ {
+		if x.port.Settle(100000) > 1 || x.poll() > 0 {
+			idle = 0
+		}
+	}
+}
+
+// send puts frames on the wire.
+func (x *rig) send(frames ...[]byte) {
+	for _, f := range frames {
+		x.far.Send(0, f)
+	}
+}
+
+// received takes all frames that the device has sent.
+func (x *rig) received() [][]byte {
+	var all [][]byte
+	for f := x.far.Recv(0); f != nil; f = x.far.Recv(0) {
+		all = append(all, f)
+	}
+	return all
+}
+
+// exchange sends requests and expects the reply to each.
+func (x *rig) exchange(reqs [][]byte) {
+	x.Helper()
+	x.send(reqs...)
+	x.settle()
+	if n := x.match(reqs); n != len(reqs) {
+		x.Fatalf("%d replies to %d requests", n, len(reqs))
+	}
+}
+
+// match takes what the device has sent and fails unless each frame is the reply to a request of its own, byte for byte,
+// and those of each flow come in order. It shows each to see and returns how many there are.
+func (x *rig) match(reqs [][]byte, see ...func(frame []byte)) int {
+	x.Helper()
+	want := map[string]int{}
+	for i, r := range reqs {
+		want[string(reply(r))] = i
+	}
+	got := x.received()
+	last := map[string]int{}
+	for i, f := range got {
+		n, ok := want[string(f)]
+		if !ok {
+			x.Fatalf("frame %d of %d from the device is the reply to no request, or comes twice:\n%x", i, len(got), f)
+		}
+		delete(want, string(f))
+		if at, ok := last[flow(reqs[n])]; ok && at > n {
+			x.Fatalf("reply to request %d came before that to %d", at, n)
+		}
+		last[flow(reqs[n])] = n
+		for _, s := range see {
+			s(f)
+		}
+	}
+	return len(got)
+}
+
+func (x *rig) stats() nic.Stats {
+	x.Helper()
+	var s nic.Stats
+	var err error
+	x.busy("ReadStats", func() { err = x.dev.ReadStats(&s) })
+	if err != nil {
+		x.Fatalf("ReadStats: %v", err)
+	}
+	return s
+}
+
+func (x *rig) link() nic.Link {
+	x.Helper()
+	var l nic.Link
+	var err error
+	x.busy("Link", func() { l, err = x.dev.Link() })
+	if err != nil {
+		x.Fatalf("Link: %v", err)
+	}
+	return l
+}
+
+// Cost returns the PCIe transactions of n replies to requests of size bytes, batch of them at a time on the wire, once the
+// driver has settled in. A driver's test asserts it.
+func Cost(t testing.TB, h Harness, size, n, batch int) sim.Counts {
+	t.Helper()
+	x := newRig(t, h)
+	x.open(1)
+	defer x.close()
+	for range 2 * h.Ring {
+		x.exchange(x.requests(1, size))
+	}
+	before := x.port.Counts()
+	for i := 0; i < n; i += batch {
+		x.exchange(x.requests(min(batch, n-i), size))
+	}
+	return x.port.Counts().Since(before)
+}
+
+// NewResponder returns the Responder that the suite uses, and EchoRequest an ICMP echo request of size bytes that it
+// answers: for a driver's own tests and benchmarks.
+func NewResponder(t testing.TB) *fastpath.Responder {
+	t.Helper()
+	r, err := fastpath.New(fastpath.Config{MAC: ourMAC, UDPPorts: []uint16{echoPort}, ChecksumBytes: fastpath.DefaultChecksumBytes,
+		Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30, // a test that polls by itself never tells the time
+		Addresses: []netip.Prefix{netip.PrefixFrom(our4, 24), netip.PrefixFrom(our6, 64)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// EchoRequest is described at NewResponder.
+func EchoRequest(size int) []byte { return request(icmp4, size, 0, 1) }

@@ -1,0 +1,65 @@
+package nictest
+
+import (
+	"strings"
+	"testing"
+)
+
+const hotPackage = "github.com/rebound-nic/rebound/proof/nictest/testdata/hot"
+
+func TestHotLoopAccepts(t *testing.T) {
+	HotLoop(t, hotPackage, "(*Queue).Poll")
+	HotLoop(t, hotPackage, "(*Queue).Bounds", "runtime.panicBounds")
+	HotLoop(t, hotPackage, "(*Queue).Helper", "hot.helper")
+	HotLoop(t, hotPackage, "(*Queue).Interface", "indirect")
+}
+
+// What the loops call for each frame is what a loop has to be, too.
+func TestAnswerIsHot(t *testing.T) {
+	const p = "github.com/rebound-nic/rebound/fastpath"
+	StackAccesses(t, p, "(*Responder).Ping4", 0)
+	HotLoop(t, p, "(*Responder).Ping4")
+	StackAccesses(t, p, "(*Responder).bounce4", 0)
+	HotLoop(t, p, "(*Responder).bounce4")
+	StackAccesses(t, p, "(*Responder).Answer", 25)
+	HotLoop(t, p, "(*Responder).Answer", "fastpath.(*Responder).bounce4")
+	StackAccesses(t, p, "(*Responder).PingPacket4", 0)
+	HotLoop(t, p, "(*Responder).PingPacket4")
+	StackAccesses(t, p, "(*Responder).AnswerPacket", 60)
+	HotLoop(t, p, "(*Responder).AnswerPacket")
+	HotLoop(t, p, "(*Responder).Admit")
+}
+
+func TestHotLoopRefuses(t *testing.T) {
+	for fn, want := range map[string]string{
+		"(*Queue).Map":       "calls runtime.mapaccess",
+		"(*Queue).Interface": "calls indirect",
+		"(*Queue).Closure":   "calls indirect",
+		"(*Queue).Bounds":    "calls runtime.panic",
+		"(*Queue).Allocate":  "calls runtime.",
+		"(*Queue).Big":       "big.go:7: fastpath's Pong4 is not inlined",
+		"(*Queue).Helper":    "calls github.com/rebound-nic/rebound/proof/nictest/testdata/hot.helper",
+	} {
+		problems, err := inspect(hotPackage, fn, nil)
+		if err != nil {
+			t.Errorf("%s: %v", fn, err)
+		} else if got := strings.Join(problems, "\n"); !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", fn, got, want)
+		}
+	}
+	// The loop that is accepted is not accepted by looking away.
+	if calls, err := machineCalls(hotPackage, "(*Queue).Poll"); err != nil || len(calls) == 0 {
+		t.Errorf("Poll calls Slow, seen %v, %v", calls, err)
+	}
+}
+
+func TestHotLoopNames(t *testing.T) {
+	for _, fn := range []string{"(*Queue).Missing", "Poll", "(Queue).Poll"} {
+		if _, err := inspect(hotPackage, fn, nil); err == nil || !strings.Contains(err.Error(), fn) {
+			t.Errorf("%s: %v", fn, err)
+		}
+	}
+	if _, err := inspect("rebound/no/such", "Poll", nil); err == nil {
+		t.Error("no error for a package that is not there")
+	}
+}

@@ -1,0 +1,333 @@
+package nictest
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/proof/await"
+)
+
+// checkLink: the link goes and comes back, the driver says so, and frames flow again.
+func checkLink(x *rig) {
+	x.open(1)
+	defer x.close()
+	for range 4 {
+		if l := x.link(); !l.Up || l.Speed <= 0 {
+			x.Fatalf("link is %+v with the cable plugged in", l)
+		}
+		x.exchange(x.requests(x.h.Ring/4, 100))
+		x.send(x.requests(x.h.Ring/4, 100)...) // on the cable when it is pulled
+		x.port.Step()
+		x.far.SetUp(false)
+		x.settle()
+		if l := x.link(); l.Up {
+			x.Fatalf("link is %+v with the cable pulled", l)
+		}
+		x.far.SetUp(true)
+		x.settle()
+		if l := x.link(); !l.Up { // a driver may use the call to bring it up
+			x.port.Settle(100000)
+		}
+		x.settle()
+		x.received()
+	}
+	if l := x.link(); !l.Up {
+		x.Fatalf("link is %+v with the cable plugged in again", l)
+	}
+	x.exchange(x.requests(x.h.Ring/2, 100))
+}
+
+// checkReset: the device loses all its state in mid-traffic. The driver restarts it or reports an error. After Close and Open it
+// works.
+func checkReset(x *rig) {
+	x.open(1)
+	x.exchange(x.requests(x.h.Ring/2, 100))
+	x.send(x.requests(x.h.Ring/2, 100)...)
+	x.port.Step()
+	if err := x.fn.Reset(); err != nil {
+		x.Fatal(err)
+	}
+	said := false
+	x.busy("Recv after a reset", func() { // each call lets the driver's watch restart the device
+		buf := make([]byte, 16384)
+		for end := time.Now().Add(linger); time.Now().Before(end) && !said; {
+			time.Sleep(kit.Every + kit.Every/2)
+			var s nic.Stats
+			_, _, err := x.dev.Recv(buf)
+			serr := x.dev.ReadStats(&s)
+			l, lerr := x.dev.Link()
+			said = err != nil || serr != nil || lerr != nil || !l.Up || s.Resets > 0
+		}
+	})
+	if !said {
+		x.Errorf("the device was reset, and neither Recv nor Link nor ReadStats reports it")
+	}
+	// What the driver did to a device that had forgotten it is no violation.
+	x.port.ForgetViolations()
+	x.close()
+	x.received()
+	x.open(1)
+	x.exchange(x.requests(x.h.Ring/2, 100))
+	x.close()
+}
+
+// checkResetServing: Serve parks while its device is restarted, and answers again, or ends with an error.
+func checkResetServing(x *rig) {
+	x.open(1)
+	x.busy("Serve after a reset", func() {
+		ended, wait := x.serve()
+		if err := x.fn.Reset(); err != nil {
+			x.Error(err)
+		}
+		ok := await.Holds(func() bool {
+			x.send(x.requests(1, 100)...)
+			var s nic.Stats
+			err := x.dev.ReadStats(&s)
+			return ended() || err != nil || s.Resets > 0 && len(x.received()) > 0
+		})
+		if wait(); !ok {
+			x.Errorf("the device was reset, and Serve neither ends nor answers again")
+		}
+	})
+	x.port.ForgetViolations() // a device that was reset sees accesses that it did not expect
+	x.close()
+}
+
+// holdings is what a driver may leak.
+type holdings struct{ goroutines, fds, memory int }
+
+func (h holdings) exceeds(o holdings) bool {
+	return h.goroutines > o.goroutines || h.fds > o.fds || h.memory > o.memory
+}
+
+func held(x *rig) holdings {
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		x.Fatal(err)
+	}
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		x.Fatal(err)
+	}
+	return holdings{runtime.NumGoroutine(), len(fds), strings.Count(string(maps), "/memfd:") + strings.Count(string(maps), "/anon_hugepage")}
+}
+
+// released fails if the driver holds anything of the device, or more of the process than before.
+func (x *rig) released(before holdings) {
+	x.Helper()
+	now := held(x)
+	for end := time.Now().Add(linger); (now.exceeds(before) || x.port.Mappings() > 0 || x.port.BusMaster()) && time.Now().Before(end); now = held(x) {
+		time.Sleep(time.Millisecond) // a goroutine that was told to end may need a moment, and so may vfio-user's other side
+	}
+	if n := x.port.Mappings(); n > 0 {
+		x.Errorf("%d DMA mappings are left", n)
+	}
+	if x.port.BusMaster() {
+		x.Errorf("bus mastering is on")
+	}
+	if now.exceeds(before) {
+		x.Errorf("held before: %+v, after: %+v", before, now)
+	}
+}
+
+// checkClose: closed in mid-traffic, the driver leaves nothing, and the function can be opened again.
+func checkClose(x *rig) {
+	x.open(x.h.Queues) // once may cost the process what it keeps: a cached file, a runtime thread
+	x.close()
+	before := held(x)
+	for range 5 {
+		x.open(x.h.Queues)
+		x.exchange(x.requests(x.h.Ring/4, 100))
+		x.send(x.requests(x.h.Ring/4, 100)...)
+		x.port.Step()
+		x.poll()
+		x.close()
+		x.released(before)
+		x.settleDevice()
+		x.received()
+	}
+}
+
+func (x *rig) settleDevice() { x.port.Settle(100000) }
+
+// checkKilled: the driver's process dies without a word, and the next one finds a function that works.
+func checkKilled(x *rig) {
+	for range 3 {
+		x.open(1)
+		x.exchange(x.requests(x.h.Ring/4, 100))
+		x.send(x.requests(x.h.Ring/4, 100)...)
+		x.port.Step()
+		x.kill()
+		dead := x.dev
+		defer dead.Close() // ends its goroutines, which a real kill would have ended
+		x.dev = nil
+		x.settleDevice()
+		x.received()
+	}
+	x.open(1)
+	x.exchange(x.requests(x.h.Ring/2, 100))
+	x.close()
+}
+
+// checkRemovedOpening: the device vanishes after some accesses of Open.
+func checkRemovedOpening(x *rig) {
+	x.open(1)
+	x.close()
+	before := held(x)
+	for _, n := range []int{0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233} {
+		x.port.UnplugAfter(n)
+		err := x.tryOpen(1)
+		if err == nil { // it needed no more: the rest is checkRemoved's
+			x.close()
+		} else if !errors.Is(err, nic.ErrGone) {
+			x.Errorf("Open of a device that is gone after %d accesses: %v", n, err)
+		}
+		x.port.UnplugAfter(-1)
+		x.released(before)
+		if x.Failed() {
+			return
+		}
+	}
+	x.open(1)
+	x.exchange(x.requests(x.h.Ring/2, 100))
+	x.close()
+}
+
+// checkRemoved: the device vanishes in mid-traffic.
+func checkRemoved(x *rig) {
+	x.open(1)
+	x.close()
+	before := held(x)
+	x.open(1)
+	x.exchange(x.requests(x.h.Ring/2, 100))
+	x.send(x.requests(x.h.Ring/4, 100)...)
+	x.port.Settle(10)
+	x.port.Unplug()
+	x.busy("Poll of a device that is gone", func() {
+		for range 1000 {
+			x.poll()
+		}
+	})
+	x.busy("Link of a device that is gone", func() {
+		if l, err := x.dev.Link(); !errors.Is(err, nic.ErrGone) {
+			x.Errorf("Link of a device that is gone: %+v, %v", l, err)
+		}
+	})
+	x.busy("ReadStats of a device that is gone", func() {
+		if err := x.dev.ReadStats(new(nic.Stats)); !errors.Is(err, nic.ErrGone) {
+			x.Errorf("ReadStats of a device that is gone: %v", err)
+		}
+	})
+	x.busy("Serve of a device that is gone", func() {
+		x.serveBriefly()
+	})
+	x.busy("Close of a device that is gone", func() { x.dev.Close() }) // it may well complain
+	x.released(before)
+	x.port.UnplugAfter(-1)
+}
+
+// checkFlips: write-backs arrive with a bit flipped. Frames may be lost, or the ring stand still, but the driver must not
+// break, or do what the model complains of, as handing over a length that no buffer has; it closes and works again.
+func checkFlips(x *rig) {
+	for range 8 {
+		x.open(1)
+		x.model.FlipWriteBacks(5, x.h.WriteBack)
+		for range 40 {
+			x.send(x.requests(x.h.Ring/8, 70)...)
+			x.settle()
+		}
+		x.model.FlipWriteBacks(0, 0)
+		x.close()
+		x.settleDevice()
+		x.received()
+	}
+	if x.model.Flipped() == 0 {
+		x.Errorf("no write-back was flipped: is Harness.WriteBack right?")
+	}
+	x.open(1)
+	x.exchange(x.requests(x.h.Ring/2, 100))
+	x.close()
+}
+
+// checkStalledOpening: a device that answers reads but does nothing is an error in bounded time.
+func checkStalledOpening(x *rig) {
+	x.open(1)
+	x.close()
+	before := held(x)
+	x.model.Stalled = true
+	if err := x.tryOpen(1); err == nil {
+		x.Errorf("Open of a device that does nothing succeeds")
+		x.close()
+	} else if !errors.Is(err, nic.ErrTimeout) && !errors.Is(err, nic.ErrHardware) && !errors.Is(err, nic.ErrGone) {
+		x.Errorf("Open of a device that does nothing: %v", err)
+	}
+	x.model.Stalled = false
+	x.port.ForgetViolations()
+	x.released(before)
+	x.open(1)
+	x.exchange(x.requests(x.h.Ring/2, 100))
+	x.close()
+}
+
+// checkStalled: a device that stops in mid-traffic hangs nobody.
+func checkStalled(x *rig) {
+	x.open(1)
+	x.close()
+	before := held(x)
+	x.open(1)
+	x.exchange(x.requests(x.h.Ring/2, 100))
+	x.model.Stalled = true
+	f := x.outgoing(100)
+	var err error
+	for range 4 * x.h.Ring {
+		if err = x.dev.Send(f); err != nil {
+			break
+		}
+		x.port.Step()
+	}
+	if err == nil {
+		x.Errorf("a device that does nothing takes frames without end")
+	}
+	x.busy("Serve of a device that does nothing", func() {
+		x.serveBriefly()
+	})
+	x.busy("Close of a device that does nothing", func() { x.dev.Close() })
+	x.port.ForgetViolations()
+	x.released(before)
+	x.model.Stalled = false
+	x.port.Reset()
+	x.open(1)
+	x.exchange(x.requests(x.h.Ring/2, 100))
+	x.close()
+}
+
+// checkLostWrite: one register write of Open does not reach the device. Open may fail, or the device may not work, but
+// nothing hangs or leaks, and the next Open works.
+func checkLostWrite(x *rig) {
+	writes := 0
+	x.model.LoseWrite = func(int, uint64, []byte) bool { writes++; return false }
+	x.open(1)
+	x.close()
+	before := held(x)
+	for i := range 6 {
+		at := i * writes / 6
+		x.model.LoseWrite = func(int, uint64, []byte) bool { at--; return at == -1 }
+		if err := x.tryOpen(1); err == nil {
+			x.send(x.requests(x.h.Ring/4, 100)...)
+			x.port.Settle(1000)
+			x.busy("Close after a lost write", func() { x.dev.Close() })
+		}
+		x.port.ForgetViolations() // a ring whose base was lost lies elsewhere, and the IOMMU is there for that
+		x.released(before)
+		x.received()
+	}
+	x.model.LoseWrite = nil
+	x.open(1)
+	x.exchange(x.requests(x.h.Ring/2, 100))
+	x.close()
+}

@@ -1,0 +1,45 @@
+package cost
+
+import (
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rebound-nic/rebound/proof/needs"
+)
+
+// Every row is measured, and the tables have a line for each.
+func TestRun(t *testing.T) {
+	needs.Root(t, "loading an XDP program")
+	rows, err := Run(Options{Rounds: 2, Runs: 1000, Stop: new(atomic.Bool)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := len(requests) + 4*len(guarded); len(rows) != want {
+		t.Errorf("%d rows, want %d", len(rows), want)
+	}
+	for _, r := range rows {
+		if len(r.NS) != 2 || len(r.Around) != 2 || r.Bytes < 42 {
+			t.Errorf("%+v", r)
+		}
+	}
+	text := Markdown(rows)
+	for _, want := range []string{"| stamp6 |", "| ping6 | no limit of rates |", "| ping | none (open) |"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+// What is saved is the difference in the same round.
+func TestMarkdown(t *testing.T) {
+	got := Markdown([]*Row{
+		{Request: "ping", Bytes: 64, Guards: "all guards", NS: []float64{50, 60, 70}, Around: []float64{30, 30, 31}},
+		{Request: "ping", Bytes: 64, Guards: "none (open)", NS: []float64{30, 50, 10}, Around: []float64{30, 30, 30}},
+	})
+	for _, want := range []string{"| ping | 64 | 60 (50 to 70) | 30 |\n", "| ping | none (open) | 30 (10 to 50) | 20 (10 to 60) |\n", "| ping | all guards | 60 (50 to 70) | – |\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+}

@@ -1,0 +1,239 @@
+// Package cycles measures what the drivers' polling loops cost for each reply, over rings in memory, beside loops in C that do
+// the same work.
+package cycles
+
+import (
+	"bufio"
+	_ "embed" // the loops in C
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/peers/rival"
+)
+
+//go:embed testdata/loops.c
+var loops []byte
+
+// Drivers are those whose BenchmarkPoll is measured; each has it in package nic/NAME. Mlx4's BenchmarkDatagramPoll, the loop of its InfiniBand
+// ports, is measured with it.
+var Drivers = []string{"ixgbe", "mlx5", "mlx4", "ena", "efa", "virtio"}
+
+// The loops in C that others are held against: guarded is the goal's, port does what nic/drivers/ixgbe does, step by step.
+const (
+	guarded = "C, guarded"
+	port    = "C, ported"
+)
+
+// Explanation is what a reader has to know of the table.
+const Explanation = "Ticks of the time stamp counter for each reply to an ICMP echo request of 64 bytes, rings in huge pages of " +
+	"memory and nobody behind them: lower quartiles of groups of 64 passes, fences around each pass, the cost of measuring taken " +
+	"off. *To the doorbell* leaves out the longest four passes of each group, in which a loop tidies up. The loops in C are in " +
+	"proof/peers/cycles/testdata/loops.c: *least* checks nothing, *guarded* has all guards of strict mode for this kind of frame, *ported* " +
+	"also the book-keeping of nic/drivers/ixgbe. All three drive the 82599's rings; the other cards' rings ask for more. *efa* answers messages, of the " +
+	"bytes that its cases begin with, which have no headers to match and rewrite. *mlx4, InfiniBand* answers the packet alone, over IPoIB: the sizes are " +
+	"of the frame that it would be on Ethernet."
+
+// Options say what to measure.
+type Options struct {
+	Module  string // folder of this module's sources
+	Before  string // a folder of test binaries NAME.test of another commit, "" for none
+	Core    int    // to measure on
+	Rounds  int    // of everything, alternating
+	Scratch string // a folder for what is built
+}
+
+// Row is one loop with one batch size: ticks of the cycle counter for each reply, a value a round.
+type Row struct {
+	Loop     string // "ixgbe", "C, guarded"
+	Case     string // "batch=1"
+	All      []float64
+	Doorbell []float64 // to the doorbell; nothing that is tidied up behind it
+}
+
+// Run builds all loops and measures them in turn.
+func Run(o Options) ([]Row, error) {
+	program := filepath.Join(o.Scratch, "loops")
+	if err := rival.Compile(loops, program); err != nil {
+		return nil, err
+	}
+	type loop struct{ name, binary, dir string }
+	var ours []loop
+	for _, d := range Drivers {
+		dir := filepath.Join(o.Module, "nic", d)
+		binary := filepath.Join(o.Scratch, d+".test")
+		c := exec.Command("go", "test", "-c", "-o", binary, "./nic/"+d)
+		c.Dir = o.Module
+		if out, err := c.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("%s: %w\n%s", c, err, out)
+		}
+		ours = append(ours, loop{d, binary, dir})
+		if old := filepath.Join(o.Before, d+".test"); o.Before != "" && exists(old) {
+			ours = append(ours, loop{d + ", before", old, dir})
+		}
+	}
+	// Children inherit the core.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var was, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &was); err != nil {
+		return nil, fmt.Errorf("sched_getaffinity: %w", err)
+	}
+	one.Set(o.Core)
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		return nil, fmt.Errorf("core %d: sched_setaffinity: %w", o.Core, err)
+	}
+	defer unix.SchedSetaffinity(0, &was)
+
+	rows := map[[2]string]*Row{}
+	var order [][2]string
+	add := func(name, c string, all, doorbell float64) {
+		k := [2]string{name, c}
+		if rows[k] == nil {
+			rows[k] = &Row{Loop: name, Case: c}
+			order = append(order, k)
+		}
+		rows[k].All = append(rows[k].All, all)
+		rows[k].Doorbell = append(rows[k].Doorbell, doorbell)
+	}
+	for range o.Rounds {
+		if err := runC(program, o.Core, add); err != nil {
+			return nil, err
+		}
+		for _, l := range ours {
+			if err := runGo(l.name, l.binary, l.dir, add); err != nil {
+				return nil, err
+			}
+		}
+	}
+	result := make([]Row, 0, len(order))
+	for _, k := range order {
+		result = append(result, *rows[k])
+	}
+	return result, nil
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
+func runC(program string, core int, add func(name, c string, all, doorbell float64)) error {
+	out, err := exec.Command(program, strconv.Itoa(core), "4000").Output()
+	if err != nil {
+		return fmt.Errorf("loops in C: %w", err)
+	}
+	for s := bufio.NewScanner(strings.NewReader(string(out))); s.Scan(); {
+		var name string
+		var batch int
+		var all, doorbell, harness float64
+		if _, err := fmt.Sscan(s.Text(), &name, &batch, &all, &doorbell, &harness); err != nil {
+			return fmt.Errorf("loops in C say %q: %w", s.Text(), err)
+		}
+		add("C, "+name, fmt.Sprintf("batch=%d", batch), all, doorbell)
+	}
+	return nil
+}
+
+func runGo(name, binary, dir string, add func(name, c string, all, doorbell float64)) error {
+	c := exec.Command(binary, "-test.run", "^$", "-test.bench", "^Benchmark(Datagram)?Poll$", "-test.benchtime", "0.2s")
+	c.Dir = dir
+	out, err := c.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %w\n%s", c, err, out)
+	}
+	for s := bufio.NewScanner(strings.NewReader(string(out))); s.Scan(); {
+		loop, bench, values, ok := benchmark(s.Text())
+		if !ok {
+			continue
+		}
+		all, ok := values["cycles/reply"]
+		doorbell, split := values["doorbell-cycles/reply"]
+		if !ok || !split {
+			return fmt.Errorf("%s: %q says no cycles/reply and doorbell-cycles/reply", name, s.Text())
+		}
+		add(name+loop, bench, all, doorbell)
+	}
+	return nil
+}
+
+// benchmark reads a line of testing's benchmark format: which of the driver's loops it is of, the case below, and the values by their units.
+func benchmark(line string) (loop, name string, values map[string]float64, ok bool) {
+	f := strings.Fields(line)
+	if len(f) < 2 {
+		return "", "", nil, false
+	}
+	if name, ok = strings.CutPrefix(f[0], "BenchmarkPoll/"); !ok {
+		if name, ok = strings.CutPrefix(f[0], "BenchmarkDatagramPoll/"); !ok {
+			return "", "", nil, false
+		}
+		loop = ", InfiniBand"
+	}
+	if i := strings.LastIndexByte(name, '-'); i > 0 {
+		if _, err := strconv.Atoi(name[i+1:]); err == nil {
+			name = name[:i] // GOMAXPROCS
+		}
+	}
+	values = map[string]float64{}
+	for i := 2; i+1 < len(f); i += 2 {
+		v, err := strconv.ParseFloat(f[i], 64)
+		if err != nil {
+			return "", "", nil, false
+		}
+		values[f[i+1]] = v
+	}
+	return loop, name, values, true
+}
+
+// Markdown is the table. Ratios are to the loops in C with all guards, where a loop has that batch size: the median of the rounds' ratios,
+// with the least and the greatest.
+func Markdown(rows []Row) string {
+	references := map[[2]string]Row{}
+	for _, r := range rows {
+		references[[2]string{r.Loop, r.Case}] = r
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "| Loop | case | cycles a reply | to the doorbell | that to %s | to %s | to the doorbell |\n|---|---|---|---|---|---|---|\n", guarded, port)
+	for _, r := range rows {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |", r.Loop, r.Case, spread(r.All, 1), spread(r.Doorbell, 1))
+		for _, c := range []struct {
+			to  string
+			get func(Row) []float64
+		}{
+			{guarded, func(r Row) []float64 { return r.Doorbell }},
+			{port, func(r Row) []float64 { return r.All }},
+			{port, func(r Row) []float64 { return r.Doorbell }},
+		} {
+			ratio := ""
+			if to, ok := references[[2]string{c.to, r.Case}]; ok && r.Loop != c.to {
+				ratio = spread(ratios(c.get(r), c.get(to)), 2)
+			}
+			fmt.Fprintf(&b, " %s |", ratio)
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+func ratios(a, b []float64) []float64 {
+	r := make([]float64, min(len(a), len(b)))
+	for i := range r {
+		r[i] = a[i] / b[i]
+	}
+	return r
+}
+
+func spread(v []float64, digits int) string {
+	s := slices.Sorted(slices.Values(v))
+	if len(s) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.*f (%.*f to %.*f)", digits, s[len(s)/2], digits, s[0], digits, s[len(s)-1])
+}

@@ -1,0 +1,61 @@
+package cycles
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/peers/rival"
+)
+
+func TestBenchmarkLine(t *testing.T) {
+	loop, name, v, ok := benchmark("BenchmarkPoll/llq=128/batch=1-2 \t 4435\t 200 ns/op\t 54.5 cycles/reply\t 46.25 doorbell-cycles/reply")
+	if !ok || loop != "" || name != "llq=128/batch=1" || v["cycles/reply"] != 54.5 || v["doorbell-cycles/reply"] != 46.25 {
+		t.Errorf("%q, %q, %v, %v", loop, name, v, ok)
+	}
+	loop, name, v, ok = benchmark("BenchmarkDatagramPoll/size=64/batch=1/push=true-2 \t 4435\t 200 ns/op\t 61 cycles/reply\t 57 doorbell-cycles/reply")
+	if !ok || loop != ", InfiniBand" || name != "size=64/batch=1/push=true" || v["cycles/reply"] != 61 {
+		t.Errorf("%q, %q, %v, %v", loop, name, v, ok)
+	}
+	if _, _, _, ok := benchmark("ok  \trebound/nic/drivers/ixgbe\t9.1s"); ok {
+		t.Error("a line that is no benchmark is taken for one")
+	}
+}
+
+func TestMarkdownRatios(t *testing.T) {
+	text := Markdown([]Row{
+		{"C, guarded", "batch=1", []float64{30, 30, 30}, []float64{20, 10, 25}},
+		{"C, ported", "batch=1", []float64{40, 50, 44}, []float64{20, 20, 20}},
+		{"ixgbe", "batch=1", []float64{48, 50, 66}, []float64{30, 20, 25}},
+		{"mlx5", "size=64", []float64{70}, []float64{60}},
+	})
+	for _, want := range []string{
+		"| ixgbe | batch=1 | 50.0 (48.0 to 66.0) | 25.0 (20.0 to 30.0) | 1.50 (1.00 to 2.00) | 1.20 (1.00 to 1.50) | 1.25 (1.00 to 1.50) |",
+		"| mlx5 | size=64 | 70.0 (70.0 to 70.0) | 60.0 (60.0 to 60.0) |  |  |  |",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no line %q in\n%s", want, text)
+		}
+	}
+}
+
+// The loops in C answer every frame, and say what Run reads.
+func TestLoopsInC(t *testing.T) {
+	needs.Programs(t, "gcc")
+	program := filepath.Join(t.TempDir(), "loops")
+	if err := rival.Compile(loops, program); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]int{}
+	if err := runC(program, 0, func(name, c string, all, doorbell float64) { seen[name+" "+c]++ }); err != nil {
+		t.Fatal(err)
+	}
+	for _, loop := range []string{"least", "guarded", "ported"} {
+		for _, c := range []string{"batch=1", "batch=32"} {
+			if seen["C, "+loop+" "+c] != 1 {
+				t.Errorf("%s, %s: measured %d times", loop, c, seen["C, "+loop+" "+c])
+			}
+		}
+	}
+}

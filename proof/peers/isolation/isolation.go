@@ -1,0 +1,366 @@
+// Package isolation measures what each step towards a core of one's own gives a polling loop on a machine that is busy.
+package isolation
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/host/isolate"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+// Explanation is what a reader has to know of the tables.
+const Explanation = "A loop polls a word in memory and answers what it finds there, pinned like a driver's; a real-time thread on another CPU " +
+	"asks it, a question each interval, and takes its time from the moment that was meant for the question. Busy processes want all CPUs meanwhile. " +
+	"*Wait* is what a frame that arrives at a random moment waits for the loop, from the time between its passes; *round trip* is what the questions " +
+	"took, without those during which the asking thread was itself off its CPU; a percentile for which some round had too few is left out. Each row is measured for some seconds in turn, in several rounds: " +
+	"the median of the rounds (least to greatest). What the scheduler and /proc/interrupts say of the loop's CPU " +
+	"in that time does not depend on how fast it is."
+
+// Options say what to measure.
+type Options struct {
+	Core, Prober int           // CPUs of the loop and of the thread that asks
+	Load         int           // busy processes
+	Rounds       int           // of all rows, alternating
+	Each         time.Duration // a row in a round
+	Interval     time.Duration // from one question to the next
+	Rows         []Row
+	Stop         *atomic.Bool
+}
+
+// Row is one way to run the loop.
+type Row struct {
+	Key, Name string
+	Free      bool     // neither pinned nor with its memory locked
+	Priority  int      // SCHED_FIFO, 0 for the fair scheduler
+	Lift      bool     // the kernel's guard against real-time loops
+	Steps     []string // of package isolate
+	Others    bool     // it takes the core from other processes: nothing else that matters may run on the machine
+}
+
+// Rows are all ways, each with what the one before it has where its name begins with a plus.
+func Rows() []Row {
+	kernel := []string{isolate.Workqueues, isolate.Interrupts, isolate.Housekeeping}
+	return []Row{
+		{Key: "free", Name: "no step: any CPU, memory not locked", Free: true},
+		{Key: "pin", Name: "pinned to its CPU, memory locked"},
+		{Key: "priority", Name: "pinned, `cpu.priority = 50`, guard in force", Priority: priority},
+		{Key: "lift", Name: "pinned, `cpu.priority = 50`, guard lifted", Priority: priority, Lift: true},
+		{Key: "idle", Name: "pinned, 0 µs in /dev/cpu_dma_latency", Steps: []string{isolate.Idle}},
+		{Key: "kernel", Name: "pinned; unbound work, interrupts, watchdog, statistics elsewhere", Steps: kernel, Others: true},
+		{Key: "threads", Name: "pinned, others' threads moved off the CPU", Steps: []string{isolate.Threads}, Others: true},
+		{Key: "partition", Name: "pinned, isolated cpuset partition", Steps: []string{isolate.Partition}, Others: true},
+		{Key: "isolate", Name: "`cpu.isolate = true`: all of these but the priority", Steps: []string{
+			isolate.Timers, isolate.Partition, isolate.Threads, isolate.Workqueues, isolate.Interrupts, isolate.Housekeeping, isolate.Idle}, Others: true},
+		{Key: "all", Name: "`cpu.isolate = true`, `cpu.priority = 50`, guard lifted", Priority: priority, Lift: true, Steps: []string{
+			isolate.Timers, isolate.Partition, isolate.Threads, isolate.Workqueues, isolate.Interrupts, isolate.Housekeeping, isolate.Idle}, Others: true},
+	}
+}
+
+// Result is what a row gave, a value a round.
+type Result struct {
+	Row
+	Wait, Trip []latency.Summary
+	Off, Away  []float64 // how often a second another thread had the loop's CPU, and for which part of the time
+	Interrupts []float64 // a second, on the loop's CPU: devices', the timer's, other CPUs'
+	Left       int64     // questions left out, of all rounds
+	Why        string    // the row could not be measured: this is why
+	Notes      []string
+}
+
+// mailbox holds a question and its answer on cache lines of their own, as a card's ring and doorbell are.
+type mailbox struct {
+	_      [64]byte
+	ask    atomic.Uint64
+	_      [120]byte
+	answer atomic.Uint64
+	_      [120]byte
+}
+
+// Run measures all rows in turn.
+func Run(o Options) ([]Result, error) {
+	if o.Core == o.Prober {
+		return nil, fmt.Errorf("loop and asking thread are both on CPU %d, expected two CPUs", o.Core)
+	}
+	clock, err := latency.NewClock()
+	if err != nil {
+		return nil, err
+	}
+	// Two threads that never yield, and no collection that would wait for them: see polling.Pin.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	runtime.GC()
+	runtime.LockOSThread() // whose death Pdeathsig is for: a thread that a loop ended would take the load with it
+	defer runtime.UnlockOSThread()
+	for range o.Load {
+		stop, err := busy()
+		if err != nil {
+			return nil, err
+		}
+		defer stop()
+	}
+	results := make([]Result, len(o.Rows))
+	for i, r := range o.Rows {
+		results[i].Row = r
+	}
+	for range o.Rounds {
+		for i := range results {
+			if r := &results[i]; r.Why == "" {
+				if err := o.slice(r, clock); err != nil {
+					return nil, err
+				}
+			}
+			if o.Stop.Load() {
+				return nil, errors.New("interrupted")
+			}
+		}
+	}
+	return results, nil
+}
+
+// busy starts a process that wants a CPU, whichever, and dies with this one.
+func busy() (stop func(), err error) {
+	c := exec.Command("/bin/sh", "-c", "while :; do :; done")
+	c.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	if err := c.Start(); err != nil {
+		return nil, err
+	}
+	return func() { c.Process.Kill(); c.Wait() }, nil
+}
+
+// slice measures a row once. What it changed on the machine is put back before it returns.
+func (o *Options) slice(r *Result, clock *latency.Clock) (err error) {
+	var h isolate.Host
+	lease, err := h.Begin([]int{o.Core})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lease.Release()) }()
+	taken := lease.Take(r.Steps...)
+	if r.Lift {
+		taken = append(taken, lease.LiftGuards())
+	}
+	for _, s := range taken {
+		if len(r.Wait) == 0 {
+			r.Notes = append(r.Notes, s.String())
+		}
+		if s.Err != nil && (len(taken) == 1 || r.Lift && s.Name == "real-time guard") {
+			r.Why = s.Err.Error()
+			return nil
+		}
+	}
+	if !r.Free {
+		if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE); err != nil {
+			return fmt.Errorf("mlockall: %w", err)
+		}
+		defer unix.Munlockall()
+	}
+	if err := o.others(!r.Free); err != nil {
+		return err
+	}
+	var m mailbox
+	var stop atomic.Bool
+	var loop polling.Loop
+	var trips polling.Histogram
+	var left int64
+	before, err := interrupts(o.Core)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	var off scheduled
+	ended := make(chan error, 2)
+	ready := make(chan bool)
+	go func() { ended <- o.loop(r.Row, lease, &m, &loop, &off, &stop, ready) }()
+	if <-ready {
+		go func() { ended <- o.ask(&m, &trips, &left, clock, &stop) }()
+		time.Sleep(o.Each)
+	} else {
+		ended <- nil
+	}
+	stop.Store(true)
+	if err := errors.Join(<-ended, <-ended); err != nil {
+		return err
+	}
+	r.Wait = append(r.Wait, latency.FromHot(&loop.Gap, clock).Wait())
+	r.Trip = append(r.Trip, latency.FromHot(&trips, clock).Summary())
+	r.Left += left
+	after, err := interrupts(o.Core)
+	if err != nil {
+		return err
+	}
+	seconds := time.Since(began).Seconds()
+	r.Interrupts = append(r.Interrupts, float64(after-before)/seconds)
+	r.Off, r.Away = append(r.Off, float64(off.times)/seconds), append(r.Away, off.waited.Seconds()/seconds)
+	return nil
+}
+
+// loop polls the mailbox as a driver's Serve polls its rings.
+func (o *Options) loop(r Row, lease *isolate.Lease, m *mailbox, l *polling.Loop, off *scheduled, stop *atomic.Bool, ready chan<- bool) error {
+	runtime.LockOSThread() // and never unlocked: the thread ends with what was set for it
+	if !r.Free {
+		if err := errors.Join(lease.Join(), pin(o.Core)); err != nil {
+			ready <- false
+			return err
+		}
+	}
+	if r.Priority > 0 {
+		if err := realTime(r.Priority); err != nil {
+			ready <- false
+			return err
+		}
+	}
+	first, err := schedule()
+	if err != nil {
+		ready <- false
+		return err
+	}
+	ready <- true
+	polling.Pin()
+	var done uint64
+	for t := polling.TSC(); !stop.Load(); {
+		n := 0
+		if q := m.ask.Load(); q != done {
+			m.answer.Store(q)
+			done, n = q, 1
+		}
+		t = l.Pass(t, n)
+	}
+	polling.Unpin()
+	last, err := schedule()
+	off.times, off.waited = last.times-first.times, last.waited-first.waited
+	return errors.Join(err, lease.Leave())
+}
+
+// scheduled is what the scheduler says of a thread: how often it was given a CPU, and for how long it wanted one in vain.
+type scheduled struct {
+	times  uint64
+	waited time.Duration
+}
+
+// schedule returns that of the calling thread (Linux's scheduler/sched-stats.rst).
+func schedule() (s scheduled, err error) {
+	text, err := os.ReadFile("/proc/thread-self/schedstat")
+	if err != nil {
+		return s, err
+	}
+	var ran uint64
+	if _, err := fmt.Sscan(string(text), &ran, &s.waited, &s.times); err != nil {
+		return s, fmt.Errorf("/proc/thread-self/schedstat %q, expected three numbers: %w", text, err)
+	}
+	return s, nil
+}
+
+// interrupts returns how many a CPU has had since boot.
+func interrupts(cpu int) (uint64, error) {
+	text, err := os.ReadFile("/proc/interrupts")
+	if err != nil {
+		return 0, err
+	}
+	return interruptsOf(string(text), cpu)
+}
+
+// ask puts a question to the loop each interval. Where its own thread was off its CPU, that is no fault of the loop's: the question
+// is left out, and the schedule begins anew.
+func (o *Options) ask(m *mailbox, trips *polling.Histogram, left *int64, clock *latency.Clock, stop *atomic.Bool) error {
+	runtime.LockOSThread()
+	if err := errors.Join(pin(o.Prober), realTime(priority)); err != nil {
+		return err
+	}
+	polling.Pin()
+	defer polling.Unpin()
+	away, interval := clock.Ticks(2*time.Microsecond), clock.Ticks(o.Interval)
+	last := polling.TSC()
+	next := last + interval
+	for q := uint64(1); !stop.Load(); q++ {
+		var off uint64 // for how long this thread was not running since it had its last answer
+		look := func() {
+			now := polling.TSC()
+			if now-last >= away {
+				off += now - last
+			}
+			last = now
+		}
+		for last < next {
+			look()
+		}
+		m.ask.Store(q)
+		for m.answer.Load() != q && !stop.Load() {
+			look()
+		}
+		look()
+		switch trip := last - next; {
+		case stop.Load():
+		case off > trip/20: // a tick of the timer in a long wait is nothing
+			*left++
+			next = last + interval
+		default:
+			trips.Record(trip)
+			next += interval
+		}
+	}
+	return nil
+}
+
+// priority is that of the rows that have one, and of the asking thread in all: were it off its CPU often, long round trips
+// would be left out more often than short ones.
+const priority = 50
+
+func realTime(priority int) error {
+	attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: uint32(priority)}
+	if err := unix.SchedSetAttr(0, &attr, 0); err != nil {
+		return fmt.Errorf("SCHED_FIFO %d: %w", priority, err)
+	}
+	return nil
+}
+
+// others keeps the threads of this process off the loop's CPU, as the responder does, or lets them everywhere again. Those that the
+// runtime starts later inherit it.
+func (o *Options) others(away bool) error {
+	var mask unix.CPUSet
+	for cpu := range runtime.NumCPU() + o.Core + o.Prober + 1 { // those that are not there do not matter
+		mask.Set(cpu)
+	}
+	if away {
+		mask.Clear(o.Core)
+	}
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return err
+	}
+	for _, t := range tasks {
+		tid, err := strconv.Atoi(t.Name())
+		if err != nil {
+			return err
+		}
+		if err := unix.SchedSetaffinity(tid, &mask); err != nil && err != unix.ESRCH {
+			return fmt.Errorf("thread %d of this process: %w", tid, err)
+		}
+	}
+	return nil
+}
+
+func pin(cpu int) error {
+	var mask unix.CPUSet
+	mask.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &mask); err != nil {
+		return fmt.Errorf("run on CPU %d: %w", cpu, err)
+	}
+	return nil
+}
+
+// Boot is the part of the kernel's command line that matters here, "" where there is none.
+func Boot() string {
+	text, _ := os.ReadFile("/proc/cmdline")
+	return bootOf(string(text))
+}

@@ -1,0 +1,57 @@
+package rival
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/nictest"
+)
+
+// A program is started only when it says that it is ready, its input stays open, and it is gone after Stop.
+func TestProcess(t *testing.T) {
+	here := func(f func() error) error { return f() }
+	p := &Process{Command: []string{"sh", "-c", "echo up; read x; test \"$x\" = quit && echo asked"}, Ready: "up", Quit: "quit\n", Within: here}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.ended:
+		t.Fatal("it ended before it was told to")
+	default:
+	}
+	if err := p.Stop(); err != nil || !strings.Contains(p.said.last(), "asked") {
+		t.Errorf("%v, it said %q", err, p.said.last())
+	}
+	p = &Process{Command: []string{"sh", "-c", "echo no such interface; exit 3"}, Ready: "up", Within: here}
+	if err := p.Start(); err == nil || !strings.Contains(err.Error(), "no such interface") {
+		t.Errorf("a program that fails: %v", err)
+	}
+}
+
+// The loop in C counts the time that it polled: its gaps add up to it.
+func TestGapLoop(t *testing.T) {
+	needs.Programs(t, "gcc")
+	program := filepath.Join(t.TempDir(), "gap")
+	if err := BuildGap(program); err != nil {
+		t.Fatal(err)
+	}
+	clock, err := latency.NewClock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	h, err := RunGap(program, 0, time.Second, clock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.Sum < 0.5e9 || h.Sum > 1.05*float64(time.Since(began)) || h.Count < 1000 {
+		t.Errorf("%d gaps of %.2f s in all, want those of about one second", h.Count, h.Sum/1e9)
+	}
+}
+
+// The committed object is what this compiler makes of the source, where it is the one that made it.
+func TestSwapObject(t *testing.T) { nictest.BPFObject(t, "swap.c", "swap_bpfel.o", compiler) }

@@ -1,0 +1,64 @@
+package tables
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/report"
+)
+
+// Quantile is a quantile with its name.
+type Quantile struct {
+	Name string
+	Q    float64
+}
+
+// Quantiles are the lines that peers are compared by.
+var Quantiles = []Quantile{{"p50", 0.5}, {"p99", 0.99}, {"p99.9", 0.999}}
+
+// Rounds returns the quantile q of each run of a report, in ns.
+func Rounds(rep *report.Report, q float64) []float64 {
+	var out []float64
+	for _, run := range rep.Runs {
+		var parts []*latency.Histogram
+		for _, i := range rep.Main().Intervals {
+			if middle := (i.Start + i.End) / 2; middle >= run.Start && middle < run.End { // a log read from a file has whole milliseconds
+				parts = append(parts, i.Histogram)
+			}
+		}
+		if len(parts) > 0 {
+			out = append(out, float64(latency.Merge(parts...).Quantile(q)))
+		}
+	}
+	return out
+}
+
+// Spread is the median of some rounds' figures with the least and the greatest.
+type Spread struct{ Median, Least, Greatest float64 }
+
+// SpreadOf returns the zero Spread for no values.
+func SpreadOf(values []float64) Spread {
+	if len(values) == 0 {
+		return Spread{}
+	}
+	v := slices.Sorted(slices.Values(values))
+	return Spread{(v[(len(v)-1)/2] + v[len(v)/2]) / 2, v[0], v[len(v)-1]}
+}
+
+// Ratio holds a against b round by round: neighbours in time, so that what drifts slowly is not in it.
+func Ratio(a, b []float64) Spread {
+	var out []float64
+	for i := range min(len(a), len(b)) {
+		out = append(out, a[i]/b[i])
+	}
+	return SpreadOf(out)
+}
+
+func (s Spread) micros() string {
+	return fmt.Sprintf("%.2f (%.2f to %.2f)", s.Median/1e3, s.Least/1e3, s.Greatest/1e3)
+}
+
+func (s Spread) ratio() string {
+	return fmt.Sprintf("%.2f (%.2f to %.2f)", s.Median, s.Least, s.Greatest)
+}

@@ -1,0 +1,37 @@
+package programs
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+func TestPrograms(t *testing.T) {
+	path := Path(t, "simnic")
+	if out, err := exec.Command(path, "-h").CombinedOutput(); err != nil {
+		t.Errorf("%s -h: %v\n%s", path, err, out)
+	}
+	before, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := build("simnic"); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
+		t.Errorf("linked again although nothing changed: %v", err)
+	}
+	dir := ForOthers(t, "simnic")
+	for _, file := range []string{dir, filepath.Join(dir, "simnic")} {
+		if i, err := os.Stat(file); err != nil || i.Mode().Perm()&0o005 != 0o005 {
+			t.Errorf("%s: %v %v, want it readable and executable by every user", file, i.Mode(), err)
+		}
+	}
+}
+
+func TestBuildFails(t *testing.T) {
+	if _, err := build("no-such-program"); err == nil {
+		t.Error("built a program that does not exist")
+	}
+}

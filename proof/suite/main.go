@@ -1,0 +1,103 @@
+// Command suite runs the project's tests: what make check, test, lab and flaky run.
+//
+// It runs packages side by side, the longest first, prints one line for each as it ends and the output of failed tests at once, and
+// ends with the reasons of skipped tests and the line "N passed, N failed, N skipped". It counts tests without subtests, subtests, and
+// steps such as vet. Exit status 1 says that something failed.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+const usage = `usage: suite COMMAND
+
+  check            vet, build, and the tests that need neither root nor a network
+  test             every package, and a sample of what lab runs
+  lab              virtual machines, and the whole of the race detector, arm64 emulation and packaging
+  flaky [PACKAGE]  every package, or those named, 20 times
+  times COMMAND    what took longest in the last run of test, check, lab or flaky
+  total COMMAND... the results of the last runs of these commands together
+`
+
+func main() {
+	flags := flag.NewFlagSet("suite", flag.ExitOnError)
+	flags.Usage = func() { fmt.Fprint(os.Stderr, usage) }
+	nic := flags.String("nic", "", "")
+	parallel := flags.String("parallel", "3", "")
+	count := flags.String("count", "20", "")
+	if len(os.Args) < 2 {
+		flags.Usage()
+		os.Exit(2)
+	}
+	command := os.Args[1]
+	flags.Parse(os.Args[2:])
+	ok, err := do(command, *nic, *parallel, *count, flags.Args())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "suite:", err)
+		os.Exit(2)
+	}
+	if !ok {
+		os.Exit(1)
+	}
+}
+
+// do reports whether nothing failed.
+func do(command, nic, parallel, count string, args []string) (bool, error) {
+	pkgs, err := packages()
+	if err != nil {
+		return false, err
+	}
+	var p plan
+	switch command {
+	case "check":
+		p = checkPlan(pkgs)
+	case "test":
+		p = testPlan(pkgs)
+	case "lab":
+		p = labPlan(nic, parallel)
+	case "flaky":
+		p = flakyPlan(pkgs, count, args)
+	case "times", "total":
+		return last(command, args)
+	default:
+		return false, fmt.Errorf("no such command: %s\n%s", command, usage)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	r := &runner{out: os.Stdout, cores: float64(runtime.NumCPU())}
+	start := time.Now()
+	for _, stage := range p {
+		r.run(ctx, stage)
+	}
+	if ctx.Err() != nil {
+		r.total.fail("interrupted", "")
+	}
+	fmt.Printf("\nmake %s took %v\n", command, time.Since(start).Round(time.Second))
+	r.total.report(os.Stdout)
+	return r.total.failures() == 0, r.total.save(command)
+}
+
+// last prints what earlier runs saved.
+func last(command string, of []string) (bool, error) {
+	var sum tally
+	for _, c := range of {
+		t, err := load(c)
+		if err != nil {
+			return false, err
+		}
+		sum.add(t)
+	}
+	if command == "times" {
+		sum.times(os.Stdout, 20, 20)
+	} else {
+		sum.report(os.Stdout)
+	}
+	return sum.failures() == 0, nil
+}

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// A job is one command: "go test -json" of some packages, or a step such as vet.
+type job struct {
+	name    string
+	dir     string
+	env     []string
+	command []string
+	test    bool          // it prints the events of go test -json
+	each    bool          // each test has a line of its own
+	variant string        // printed after the package's name
+	needs   string        // a program, without which the job is skipped
+	seconds int           // expected on a quiet machine: the longest job starts first
+	cores   float64       // that it keeps busy
+	limit   time.Duration // after which it is killed, with the stacks of its goroutines
+}
+
+// A runner runs jobs side by side, no more than the cores allow, and prints one line for each package.
+type runner struct {
+	out   io.Writer
+	cores float64
+
+	mu    sync.Mutex // over out and total
+	total tally
+}
+
+// run runs the jobs. Of those that fit into the free cores, the longest starts first; one that never fits runs alone.
+func (r *runner) run(ctx context.Context, jobs []job) {
+	done := make(chan job)
+	free, running := r.cores, 0
+	for len(jobs) > 0 || running > 0 {
+		next := -1
+		for i, j := range jobs {
+			if ctx.Err() == nil && (j.cores <= free || running == 0) && (next < 0 || j.seconds > jobs[next].seconds) {
+				next = i
+			}
+		}
+		if next < 0 {
+			if running == 0 {
+				return // interrupted
+			}
+			j := <-done
+			free, running = free+j.cores, running-1
+			continue
+		}
+		j := jobs[next]
+		jobs = append(jobs[:next:next], jobs[next+1:]...)
+		free, running = free-j.cores, running+1
+		go func() {
+			r.one(ctx, j)
+			done <- j
+		}()
+	}
+}
+
+// line prints the result of a package or step.
+func (r *runner) line(name string, o outcome, t tally, took time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fmt.Fprintf(r.out, "%-4s  %-40s %6.1fs", words[o], name, took.Seconds())
+	for _, n := range []struct {
+		n    int
+		word string
+	}{{t.Passed, "passed"}, {t.failures(), "failed"}, {t.skips(), "skipped"}} {
+		if n.n > 0 {
+			fmt.Fprintf(r.out, "  %d %s", n.n, n.word)
+		}
+	}
+	if t.Passed == 0 && len(t.Skipped) == 1 {
+		fmt.Fprintf(r.out, ": %s", slices.Collect(maps.Keys(t.Skipped))[0])
+	}
+	fmt.Fprintln(r.out)
+	r.total.add(t)
+}
+
+var words = map[outcome]string{passed: "ok", failed: "FAIL", skipped: "skip"}
+
+// ended prints the result of a test.
+func (r *runner) ended(_, test string, o outcome, seconds float64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fmt.Fprintf(r.out, "%-4s    %-38s %6.1fs\n", words[o], test, seconds)
+}
+
+// failure prints the output of a failed test.
+func (r *runner) failure(pkg, test, output string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fmt.Fprintf(r.out, "--- FAIL: %s\n%s", testName(pkg, test), output)
+	if !strings.HasSuffix(output, "\n") {
+		fmt.Fprintln(r.out)
+	}
+}
+
+// one runs a job to its end.
+func (r *runner) one(ctx context.Context, j job) {
+	var t tally
+	if j.needs != "" {
+		if _, err := exec.LookPath(j.needs); err != nil {
+			t.skip(j.name, "", fmt.Sprintf("needs %s (scripts/install-deps)", j.needs))
+			r.line(j.name, skipped, t, 0)
+			return
+		}
+	}
+	start := time.Now()
+	cmd := exec.Command(j.command[0], j.command[1:]...)
+	cmd.Dir, cmd.Env = j.dir, append(os.Environ(), j.env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	var events *io.PipeReader
+	ended := make(chan struct{})
+	packages := 0
+	if j.test {
+		var out *io.PipeWriter
+		events, out = io.Pipe()
+		cmd.Stdout = out
+		go func() {
+			defer close(ended)
+			in := &reader{variant: j.variant, failure: r.failure, finished: func(pkg string, o outcome, t tally, took time.Duration) {
+				packages++
+				r.line(pkg, o, t, took)
+			}}
+			if j.each {
+				in.ended = r.ended
+			}
+			if err := in.read(events); err != nil {
+				fmt.Fprintln(&in.rest, err)
+			}
+			errs.WriteString(in.rest.String())
+		}()
+		defer out.Close()
+	} else {
+		cmd.Stdout = &errs
+		close(ended)
+	}
+	err := wait(ctx, cmd, j.limit)
+	if out, ok := cmd.Stdout.(*io.PipeWriter); ok {
+		out.Close()
+	}
+	<-ended
+
+	took := time.Since(start)
+	var cpu time.Duration
+	if p := cmd.ProcessState; p != nil {
+		cpu = p.UserTime() + p.SystemTime()
+	}
+	t.Jobs = []jobTime{{j.name, took.Seconds(), cpu.Seconds()}}
+	switch {
+	case err != nil && (packages == 0 || !errors.As(err, new(*exec.ExitError))): // no package's line says what failed
+		t.fail(j.name, "")
+		r.failure(j.name, "", fmt.Sprintf("%s%s: %v\n", errs.String(), strings.Join(j.command, " "), err))
+		r.line(j.name, failed, t, took)
+	case !j.test:
+		t.Passed++
+		r.line(j.name, passed, t, took)
+	default:
+		r.mu.Lock()
+		r.total.add(t)
+		r.mu.Unlock()
+	}
+}
+
+// wait runs a command, in a process group that ends with it. At the limit, or when ctx is done, the group is asked to end and then
+// killed; SIGQUIT has each Go process print its goroutines.
+func wait(ctx context.Context, cmd *exec.Cmd, limit time.Duration) error {
+	cmd.WaitDelay = 10 * time.Second // for children that left the group, with our pipe
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	group := -cmd.Process.Pid
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	defer syscall.Kill(group, syscall.SIGKILL)
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	var why error
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		why = errors.New("interrupted")
+		syscall.Kill(group, syscall.SIGTERM)
+	case <-timer.C:
+		why = fmt.Errorf("killed after %v", limit)
+		syscall.Kill(group, syscall.SIGQUIT)
+	}
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		syscall.Kill(group, syscall.SIGKILL)
+		<-done
+	}
+	return why
+}

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The module that TestResults runs: each folder is a package with one kind of result.
+var modules = map[string]string{
+	"go.mod": "module example.com/m\ngo 1.24\n",
+	"good/a_test.go": `package good
+import "testing"
+func TestFamily(t *testing.T) {
+	t.Run("one", func(t *testing.T) { t.Log("not shown") })
+	t.Run("two", func(t *testing.T) {})
+}
+func TestAlone(t *testing.T) {}
+func TestRoot(t *testing.T) { t.Skip("needs root: for a namespace") }
+func TestRootToo(t *testing.T) { t.Skip("needs root: for a namespace") }
+`,
+	"bad/a_test.go": `package bad
+import "testing"
+func TestParent(t *testing.T) {
+	t.Run("fine", func(t *testing.T) {})
+	t.Run("wrong", func(t *testing.T) { t.Error("got 1, want 2") })
+}
+func TestItself(t *testing.T) {
+	t.Run("fine", func(t *testing.T) {})
+	t.Error("cleanup went wrong")
+}
+`,
+	"broken/a_test.go": "package broken\nfunc TestX(t *testing.T) {}\n",
+	"panics/a_test.go": "package panics\nimport \"testing\"\nfunc TestBefore(t *testing.T) {}\nfunc TestPanic(t *testing.T) { panic(\"for no reason\") }\n",
+	"exits/a_test.go":  "package exits\nimport (\"os\"; \"testing\")\nfunc TestMain(m *testing.M) { os.Exit(3) }\nfunc TestX(t *testing.T) {}\n",
+	"hangs/a_test.go":  "package hangs\nimport \"testing\"\nfunc TestHang(t *testing.T) { select {} }\nfunc init() { go func() { select {} }() }\n",
+	"none/a.go":        "package none\n",
+}
+
+// run runs jobs and returns what was printed.
+func run(t *testing.T, cores float64, jobs ...job) (string, tally) {
+	t.Helper()
+	var out strings.Builder
+	r := &runner{out: &out, cores: cores}
+	r.run(t.Context(), jobs)
+	return out.String(), r.total
+}
+
+func TestResults(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range modules {
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j := goTest("all", cost{1, 1}, nil, "good", "bad", "broken", "panics", "exits", "none")
+	j.dir = dir
+	j.each = true
+	hangs := goTest("hangs", cost{0, 1}, []string{"-timeout", "1s"}, "hangs")
+	hangs.dir, hangs.variant = dir, "race"
+	out, total := run(t, 1, j, hangs)
+
+	if got, want := total.String(), "6 passed, 6 failed, 2 skipped"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	var report strings.Builder
+	total.report(&report)
+	for _, want := range []string{
+		"skipped 2: needs root: for a namespace (example.com/m/good TestRoot, example.com/m/good TestRootToo)\n",
+		"failed: example.com/m/bad TestParent/wrong\n",
+		"failed: example.com/m/bad TestItself\n",
+		"failed: example.com/m/broken\n",
+		"failed: example.com/m/panics TestPanic\n",
+		"failed: example.com/m/exits\n",
+		"failed: example.com/m/hangs (race) TestHang\n",
+	} {
+		if !strings.Contains(report.String(), want) {
+			t.Errorf("the report has no %q", want)
+		}
+	}
+	if !strings.HasSuffix(report.String(), "\n"+total.String()+"\n") {
+		t.Errorf("the report does not end with the summary")
+	}
+	for _, want := range []string{"got 1, want 2", "cleanup went wrong", "undefined: testing", "panic: for no reason", "exit status 3", "goroutine ", "ok    example.com/m/good ", "ok      TestFamily/two "} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the output has no %q", want)
+		}
+	}
+	for _, no := range []string{"not shown", "example.com/m/none", "=== RUN"} {
+		if strings.Contains(out, no) {
+			t.Errorf("the output has %q", no)
+		}
+	}
+	if t.Failed() {
+		t.Logf("%s%s", out, report.String())
+	}
+}
+
+// Tests that are repeated (-count) are counted each time; events of subtests may come after their parent's.
+func TestRepeated(t *testing.T) {
+	events := `
+{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestA/x"}
+{"Action":"output","Package":"p","Test":"TestA/x","Output":"    a_test.go:1: flaked\n"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"fail","Package":"p","Test":"TestA/x"}
+{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestA/x"}
+{"Action":"pass","Package":"p","Test":"TestA/x"}
+{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestA/x"}
+{"Action":"fail","Package":"p","Test":"TestA/x"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"fail","Package":"p"}
+`
+	var total tally
+	printed := 0
+	r := reader{failure: func(string, string, string) { printed++ }, finished: func(_ string, _ outcome, t tally, _ time.Duration) { total.add(t) }}
+	if err := r.read(strings.NewReader(events)); err != nil {
+		t.Fatal(err)
+	}
+	if total.Passed != 1 || total.Failed["p TestA/x"] != 2 || len(total.Failed) != 1 {
+		t.Errorf("%v %v, want 1 passed and p TestA/x failed 2 times", total, total.Failed)
+	}
+	if printed != 1 {
+		t.Errorf("%d failures were printed, want the one with output", printed)
+	}
+}
+
+// A killed test process leaves a package without an end.
+func TestKilledPackageFails(t *testing.T) {
+	var total tally
+	r := reader{failure: func(string, string, string) {}, finished: func(_ string, o outcome, t tally, _ time.Duration) {
+		if o != failed {
+			total.Passed = 100
+		}
+		total.add(t)
+	}}
+	r.read(strings.NewReader(`{"Action":"run","Package":"p","Test":"TestA"}` + "\n" + `{"Action":"start","Package":"q"}` + "\n"))
+	if got := total.String(); got != "0 passed, 2 failed, 0 skipped" {
+		t.Errorf("%s, want 2 failed: p TestA and q", got)
+	}
+}
+
+func shell(name, script string) job {
+	return job{name: name, command: []string{"sh", "-c", script}, cores: 1, limit: 10 * time.Minute}
+}
+
+func TestLongestJobStartsFirst(t *testing.T) {
+	short, long, longest := shell("short", "true"), shell("long", "true"), shell("longest", "true")
+	short.seconds, long.seconds, longest.seconds = 1, 2, 3
+	_, total := run(t, 1, long, short, longest)
+	var order []string
+	for _, j := range total.Jobs {
+		order = append(order, j.Name)
+	}
+	if want := []string{"longest", "long", "short"}; !slices.Equal(order, want) {
+		t.Errorf("ran %q, want %q", order, want)
+	}
+}
+
+// a, b and c wait for each other, so they have to run side by side; wide, which needs both cores, must not start before they end.
+func TestJobsShareCores(t *testing.T) {
+	dir := t.TempDir()
+	meet := func(me, other string) job {
+		return shell(me, "cd "+dir+"; touch "+me+"; until [ -e "+other+" ]; do sleep 0.01; done")
+	}
+	wide := shell("wide", "cd "+dir+"; [ -e a ] && [ -e b ] && [ -e c ] && touch wide")
+	wide.cores = 2
+	light := meet("c", "a") // no share of a core
+	light.cores, light.seconds = 0, 5
+	a, b := meet("a", "b"), meet("b", "c")
+	a.seconds, b.seconds = 2, 2
+	out, total := run(t, 2, a, b, wide, light)
+	if total.Passed != 4 {
+		t.Errorf("%v, want 4 passed\n%s", total, out)
+	}
+	tooWide := shell("too wide", "true")
+	tooWide.cores = 64
+	if out, total := run(t, 2, tooWide); total.Passed != 1 {
+		t.Errorf("a job wider than the machine: %v\n%s", total, out)
+	}
+}
+
+func TestJobsFail(t *testing.T) {
+	hang := shell("hang", "echo before; exec sleep 1000")
+	hang.limit = 300 * time.Millisecond
+	missing := shell("missing", "")
+	missing.needs = "no-such-program"
+	out, total := run(t, 8, shell("exit", "echo why; exit 1"), job{name: "absent", command: []string{"/no/such/file"}, limit: time.Minute}, hang, missing)
+	if got := total.String(); got != "0 passed, 3 failed, 1 skipped" {
+		t.Errorf("%s\n%s", got, out)
+	}
+	for _, want := range []string{"why\n", "killed after 300ms", "no such file", "needs no-such-program"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+func TestInterruptedRunStartsNothingMore(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out strings.Builder
+	r := &runner{out: &out, cores: 1}
+	r.run(ctx, []job{shell("never", "true")})
+	if out.Len() > 0 {
+		t.Errorf("printed %q", out.String())
+	}
+}
+
+// Every package with tests is in exactly one job of make test, outside of the sampled variants.
+func TestPlanHasEveryPackage(t *testing.T) {
+	t.Chdir("../..")
+	pkgs, err := packages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(pkgs) < 50 {
+		t.Fatalf("%d packages", len(pkgs))
+	}
+	n := map[string]int{}
+	for _, j := range tests(slices.Clone(pkgs)) {
+		for _, arg := range j.command {
+			n[strings.TrimPrefix(arg, "./")]++
+		}
+	}
+	for _, p := range pkgs {
+		if want := map[bool]int{false: 1}[separately(p)]; n[p] != want {
+			t.Errorf("%s is in %d jobs, want %d", p, n[p], want)
+		}
+	}
+	for p := range costs {
+		if !slices.Contains(pkgs, p) {
+			t.Errorf("costs has %s, which has no tests", p)
+		}
+	}
+}
+
+func TestMatches(t *testing.T) {
+	for _, c := range []struct {
+		pattern, pkg string
+		want         bool
+	}{
+		{"./...", "nic/kit", true},
+		{"./nic/...", "nic/kit", true},
+		{"nic/...", "nic", true},
+		{"nic/kit", "nic/kit", true},
+		{"./nic/kit/", "nic/kit", true},
+		{"nic/...", "nichts", false},
+		{"nic", "nic/kit", false},
+	} {
+		if got := matches(c.pattern, c.pkg); got != c.want {
+			t.Errorf("matches(%q, %q) is %v", c.pattern, c.pkg, got)
+		}
+	}
+}

@@ -1,0 +1,452 @@
+package efasim
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/sim"
+)
+
+func TestResetProtocol(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	if v := x.read(regVERSION); v != 1 {
+		t.Errorf("VERSION %#x", v)
+	}
+	if v := x.read(regCAPS); v>>capsWidthShift&0xff != 48 || v>>1&0x1f == 0 {
+		t.Errorf("CAPS %#x", v)
+	}
+	// AENQ's doorbell begins with 0; the keep-alive comes each second, when its group is enabled.
+	x.bar.Write32(uint64(regAENQDB), testDepth)
+	x.Refused("0 is expected")
+	x.bar.Write32(uint64(regAENQDB), 0)
+	x.ok(opSetFeature, fields{17: uint8(featAENQ), 24: uint32(1 << GroupKeepAlive)})
+	x.m.Post(Event{Group: GroupWarning}) // not enabled
+	x.bar.Write32(uint64(regINTRMASK), 0)
+	x.m.mu.Lock()
+	x.m.aenq.alive -= time.Second
+	x.m.mu.Unlock()
+	x.Port.Step()
+	if e := x.aenq.Bytes; le.Uint16(e) != GroupKeepAlive || e[4] != 1 || len(x.Vectors) != 1 || x.Vectors[0] != 0 {
+		t.Errorf("event %x, interrupts %v", e[:16], x.Vectors)
+	}
+	x.bar.Write32(uint64(regAENQDB), 2)
+	x.Refused("1 events were sent")
+	x.bar.Write32(uint64(regAENQDB), 1)
+	x.m.Fail()
+	if v := x.read(regDEVSTS); v&stsFatal == 0 {
+		t.Errorf("DEV_STS %#x after a fatal error", v)
+	}
+	x.Port.Step()
+	x.reset(3)
+	if r := x.m.Resets(); !slices.Equal(r, []int{0, 3}) || x.read(regDEVSTS)&stsFatal != 0 {
+		t.Errorf("resets for %v", r)
+	}
+	x.Clean()
+}
+
+func TestStrictOrder(t *testing.T) {
+	x := newRig(t, Options{})
+	x.reset(0)
+	x.bar.Write32(uint64(regAQDB), 1)
+	x.Refused("entries have 64 bytes")
+	x.open()
+	x.bar.Write32(uint64(regAQBASELO), 0)
+	x.Refused("after the first admin command")
+	x.bar.Write32(uint64(regAQDB), 100)
+	x.Refused("the tail was 2")
+	x.bar.Write32(uint64(regDEVCTL), 2)
+	x.Refused("not supported")
+	x.bar.Write32(0x48, 1)
+	x.Refused("no such register")
+	x.bar.Write32(uint64(regEQDB), 1<<16)
+	x.Violated("reserved bits")
+	x.bar.Write32(uint64(regEQDB), 5|1<<31)
+	x.Refused("there is no EQ 5")
+	x.llq.Write64(0, 1)
+	x.Refused("no LLQ is there")
+	x.bel.Write32(x.m.page(5), 1)
+	x.Refused("UAR 5 is not allocated")
+	x.bel.Write32(x.m.page(int(x.uar))+8, 1)
+	x.Refused("no doorbell of a QP")
+	x.bel.Write32(x.m.page(int(x.uar))+cqDoorbells, 1)
+	x.Refused("no doorbell of a CQ")
+	x.bar.Write32(uint64(regDEVCTL), ctlReset)
+	x.bar.Write32(uint64(regAQCAPS), 1)
+	x.Refused("RESET_IN_PROGRESS")
+	x.Clean()
+}
+
+func TestFeatures(t *testing.T) {
+	for _, p := range Profiles() {
+		x := newRig(t, Options{Profile: p})
+		x.open()
+		r := x.get(featDevice)
+		if api, id, caps := le.Uint32(r[20:]), le.Uint32(r[24:]), le.Uint32(r[32:]); api != 1 || id != uint32(p.Device) || caps != p.Caps {
+			t.Errorf("%s: %x", p.Name, r[:52])
+		}
+		if has := le.Uint64(r)>>featQueue2&1 != 0; has != (p.Inline > 0) {
+			t.Errorf("%s: supported_features %#x", p.Name, le.Uint64(r))
+		}
+		if guid := le.Uint64(r[40:]); (guid != 0) != p.GUID {
+			t.Errorf("%s: GUID %#x", p.Name, guid)
+		}
+		if r := x.get(featNetwork); !bytes.Equal(r[:16], x.m.gid[:]) || le.Uint32(r[16:]) != 8928 {
+			t.Errorf("%s: network attributes %x", p.Name, r[:20])
+		}
+		r = x.get(featQueue1)
+		if le.Uint32(r) != 256 || le.Uint32(r[16:]) != 512 || le.Uint16(r[24:]) != p.SubCQs || le.Uint16(r[26:]) != p.MinSQ || le.Uint32(r[32:]) != p.MaxMR || le.Uint16(r[54:]) != p.Batch {
+			t.Errorf("%s: queue attributes %x", p.Name, r)
+		}
+		if r := x.get(featHints); le.Uint64(r) != 0 {
+			t.Errorf("%s: hints %x: Linux takes the third for microseconds", p.Name, r[:8])
+		}
+		if r := x.get(featEvents); le.Uint32(r) == 0 || le.Uint32(r[8:]) != 1 {
+			t.Errorf("%s: event queue attributes %x", p.Name, r[:12])
+		}
+		if s, r := x.do(opGetFeature, fields{17: uint8(featQueue2)}); (s == statusOK) != (p.Inline > 0) || le.Uint16(r) != p.Inline {
+			t.Errorf("%s: QUEUE_ATTR_2: status %d, %x", p.Name, s, r[:2])
+		}
+		if s, _ := x.do(opGetFeature, fields{17: uint8(8)}); s != statusUnsupported {
+			t.Errorf("%s: feature 8: status %d", p.Name, s)
+		}
+		if s, _ := x.do(opSetFeature, fields{17: uint8(20)}); s != statusUnsupported {
+			t.Errorf("%s: set feature 20: status %d", p.Name, s)
+		}
+		x.bad(statusIllegal, opSetFeature, fields{17: uint8(featNetwork)}, "cannot be set")
+		x.bad(statusIllegal, opSetFeature, fields{17: uint8(featAENQ), 24: uint32(1 << 7)}, "groups 0x80")
+		x.Clean()
+	}
+}
+
+func TestHostInfo(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	b := x.Alloc(4096)
+	good := fields{3: uint8(cmdCtrlData), 4: uint32(hostInfo), 8: b.IOVA, 17: uint8(featHost)}
+	x.bad(statusIllegal, opSetFeature, good, "major 2 is expected")
+	le.PutUint16(b.Bytes[174:], 0x200)
+	x.ok(opSetFeature, good)
+	x.bad(statusIllegal, opSetFeature, good.with(4, uint32(100)), "control buffer of 100 bytes")
+	x.ok(opSetFeature, good.with(3, uint8(cmdCtrlData|cmdCtrlIndir)))
+	x.Told("ctrl_data alone")
+	b.Bytes[128] = 7
+	x.ok(opSetFeature, good)
+	x.Told("os_type 7")
+	if n := x.m.Counters().HostInfo; n != 3 {
+		t.Errorf("%d times host information", n)
+	}
+	x.Clean()
+}
+
+// Each object, what is refused of it, and in which order it may go.
+func TestObjects(t *testing.T) {
+	x := newRig(t, Options{Profile: EFA2})
+	x.open()
+	x.bad(statusBadOpcode, 0, nil, "no such opcode")
+	x.bad(statusBadOpcode, 21, nil, "no such opcode")
+	x.ok(opAllocPD, fields{4: uint8(1)}) // behind the command: not its
+	x.bad(statusIllegal, opDeallocPD, fields{4: uint16(9)}, "there is no PD 9")
+	x.bad(statusIllegal, opDeallocUAR, fields{4: uint16(9)}, "there is no UAR 9")
+
+	// Event queues.
+	page := x.Alloc(4096)
+	eq := fields{4: uint16(16), 6: uint8(1), 7: uint8(4), 8: page.IOVA, 16: uint32(1)}
+	x.bad(statusIllegal, opCreateEQ, eq.with(4, uint16(15)), "depth 15")
+	x.bad(statusIllegal, opCreateEQ, eq.with(6, uint8(200)), "MSI-X vector 200")
+	x.bad(statusIllegal, opCreateEQ, eq.with(7, uint8(8)), "entry_size_words 8")
+	x.bad(statusIllegal, opCreateEQ, eq.with(16, uint32(0)), "without events")
+	x.bad(statusIllegal, opCreateEQ, eq.with(8, page.IOVA+8), "not aligned")
+	e := x.ok(opCreateEQ, eq)
+	x.bad(statusIllegal, opDestroyEQ, fields{4: uint16(5)}, "there is no EQ 5")
+
+	// Completion queues.
+	cq := fields{4: uint8(1 << 5), 5: uint8(4), 6: uint16(64), 8: le.Uint16(e), 12: x.Alloc(4096).IOVA, 24: uint16(1), 26: x.uar}
+	x.bad(statusIllegal, opCreateCQ, cq.with(5, uint8(2)), "cq_entry_size_words 2")
+	x.bad(statusIllegal, opCreateCQ, cq.with(5, uint8(4|1<<5)), "set_src_addr")
+	x.bad(statusIllegal, opCreateCQ, cq.with(6, uint16(65)), "sub_cq_depth 65")
+	x.bad(statusIllegal, opCreateCQ, cq.with(8, uint16(7)), "there is no EQ 7")
+	x.bad(statusIllegal, opCreateCQ, cq.with(12, uint64(4)), "not aligned")
+	x.bad(statusIllegal, opCreateCQ, cq.with(24, uint16(2)), "sub_cqs_per_cq is 1")
+	x.bad(statusIllegal, opCreateCQ, cq.with(26, uint16(9)), "there is no UAR 9")
+	c := x.ok(opCreateCQ, cq)
+	x.ok(opDestroyCQ, fields{4: le.Uint16(x.ok(opCreateCQ, cq.with(4, uint8(1<<5|1))))})
+	x.Told("CREATE_CQ: reserved bits 00000001 set in the dword at 04h")
+	x.bad(statusIllegal, opDestroyCQ, fields{4: uint16(9)}, "there is no CQ 9")
+	x.bad(statusBusy, opDestroyEQ, fields{4: le.Uint16(e)}, "before the 1 CQs")
+
+	// Address handles: one number for one destination of a PD.
+	gid := gidOf([6]byte{2, 0, 0, 0, 0, 9})
+	x.bad(statusIllegal, opCreateAH, fields{4: gid, 20: uint16(9)}, "there is no PD 9")
+	x.bad(statusIllegal, opCreateAH, fields{4: [16]byte{0xff, 2}, 20: x.pd}, "unicast")
+	a := x.handle(gid)
+	if b := x.handle(gid); b != a {
+		t.Errorf("handles %d and %d of one destination", a, b)
+	}
+	x.Told("must not be called more than once")
+	x.bad(statusBusy, opDeallocPD, fields{4: x.pd}, "before the 1 objects")
+	x.bad(statusIllegal, opDestroyAH, fields{4: a, 6: uint16(9)}, "there is no PD 9")
+	x.ok(opDestroyAH, fields{4: a, 6: x.pd})
+	x.ok(opDestroyAH, fields{4: a, 6: x.pd})
+	x.bad(statusIllegal, opDestroyAH, fields{4: a, 6: x.pd}, "has no AH")
+
+	// Queue pairs.
+	q := &qpair{x: x, typ: typeSRD, size: 64, rq: x.Alloc(4096), scq: &cring{idx: le.Uint16(c)}}
+	q.rcq = q.scq
+	good := q.create()
+	x.bad(statusIllegal, opCreateQP, good.with(4, uint16(9)), "there is no PD 9")
+	x.bad(statusIllegal, opCreateQP, good.with(6, uint8(3)), "qp_type 3")
+	x.bad(statusIllegal, opCreateQP, good.with(7, uint8(1)), "sq_virt")
+	x.bad(statusIllegal, opCreateQP, good.with(6, uint8(typeUD)).with(7, uint8(4)), "unsolicited_write_recv")
+	x.bad(statusIllegal, opCreateQP, good.with(16, uint64(8)), "rq_base_addr")
+	x.bad(statusIllegal, opCreateQP, good.with(24, uint32(9)), "there is no CQ 9")
+	x.bad(statusIllegal, opCreateQP, good.with(40, uint32(63*qDepth)), "send_queue_ring_size")
+	x.bad(statusIllegal, opCreateQP, good.with(40, uint32(128*qDepth)), "send_queue_ring_size") // efa2 has no wide WQEs
+	x.bad(statusIllegal, opCreateQP, good.with(44, uint32(15)), "send_queue_depth 15")
+	x.bad(statusIllegal, opCreateQP, good.with(44, uint32(8)).with(40, uint32(64*8)), "send_queue_depth 8") // min_sq_depth
+	x.bad(statusIllegal, opCreateQP, good.with(48, uint32(16*15)), "recv_queue_ring_size 240")
+	x.bad(statusIllegal, opCreateQP, good.with(52, uint32(17)), "recv_queue_ring_size")
+	x.bad(statusIllegal, opCreateQP, good.with(56, uint16(9)), "there is no UAR 9")
+	r := x.ok(opCreateQP, good.with(8, uint64(4096)).with(58, uint8(1)))
+	x.Told("sq_base_addr")
+	h := le.Uint32(r)
+	x.bad(statusBusy, opDestroyCQ, fields{4: le.Uint16(c)}, "before the 2 queues")
+	x.bad(statusBusy, opDeallocUAR, fields{4: x.uar}, "before the 2 queues")
+	x.bad(statusIllegal, opDestroyQP, fields{4: h + 1}, "no QP with the handle")
+	x.ok(opDestroyQP, fields{4: h})
+	x.bad(statusIllegal, opDestroyQP, fields{4: h}, "no QP with the handle")
+	if again := x.ok(opCreateQP, good); le.Uint16(again[4:]) == le.Uint16(r[4:]) || le.Uint32(again) == h {
+		t.Errorf("the number %#x and the handle %#x come back at once", le.Uint16(r[4:]), h)
+	} else {
+		x.ok(opDestroyQP, fields{4: le.Uint32(again)})
+	}
+	x.ok(opDestroyCQ, fields{4: le.Uint16(c)})
+	x.ok(opDestroyEQ, fields{4: le.Uint16(e)})
+	x.ok(opDeallocUAR, fields{4: x.uar})
+	x.ok(opDeallocPD, fields{4: x.pd})
+	if o := x.m.Objects(); o != (Objects{PDs: 1}) {
+		t.Errorf("left: %+v", o)
+	}
+	x.Clean()
+}
+
+// Everything can be had as often as the device said, and then no more.
+func TestExhaustion(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	for _, c := range []struct {
+		op uint8
+		n  int
+	}{{opAllocPD, maxPD - 1}, {opAllocUAR, maxUAR - 1}} {
+		for range c.n {
+			x.ok(c.op, nil)
+		}
+		if s, _ := x.do(c.op, nil); s != statusNoResource {
+			t.Errorf("opcode %d: status %d beyond %d", c.op, s, c.n)
+		}
+	}
+	c := x.completions(16, nil)
+	q := &qpair{x: x, typ: typeUD, size: 64, rq: x.Alloc(4096), scq: c, rcq: c}
+	pages := map[uint64]bool{}
+	for i := range maxQP {
+		r := x.ok(opCreateQP, q.create())
+		if at := uint64(le.Uint32(r[20:])); pages[at/4096] || at%4096 != 0 {
+			t.Errorf("QP %d: LLQ at %#x, which is not its own", i, at)
+		} else {
+			pages[at/4096] = true
+		}
+	}
+	if s, _ := x.do(opCreateQP, q.create()); s != statusNoResource {
+		t.Errorf("status %d beyond %d QPs", s, maxQP)
+	}
+	x.Clean()
+	// LLQ memory comes back: more QPs one after another than fit at once.
+	x.open()
+	c = x.completions(16, nil)
+	big := q.create().with(44, uint32(maxSQDepth)).with(40, uint32(64*maxSQDepth)).with(24, uint32(c.idx)).with(28, uint32(c.idx)).with(4, x.pd).with(56, x.uar)
+	var made []uint32
+	for {
+		s, r := x.do(opCreateQP, big)
+		if s == statusNoResource {
+			break
+		}
+		made = append(made, le.Uint32(r))
+	}
+	if len(made) != llqMemory/(64*maxSQDepth) {
+		t.Errorf("%d QPs of %d WQEs", len(made), maxSQDepth)
+	}
+	for range 100 {
+		x.ok(opDestroyQP, fields{4: made[0]})
+		made = append(made[1:], le.Uint32(x.ok(opCreateQP, big)))
+	}
+	x.Clean()
+}
+
+// The queues of a QP have sub-CQs by turns, where there are several.
+func TestSubCQs(t *testing.T) {
+	for _, p := range Profiles() {
+		x := newRig(t, Options{Profile: p})
+		x.open()
+		c := x.completions(16, nil)
+		q := &qpair{x: x, typ: typeUD, size: 64, rq: x.Alloc(4096), scq: c, rcq: c}
+		r := x.ok(opCreateQP, q.create())
+		if send, recv := le.Uint16(r[8:]), le.Uint16(r[10:]); send != 0 || recv != 1%p.SubCQs {
+			t.Errorf("%s: sub-CQs %d and %d of %d", p.Name, send, recv, p.SubCQs)
+		}
+	}
+}
+
+// Doorbells of two users lie in pages of their own.
+func TestPagesOfTheirOwn(t *testing.T) {
+	for _, p := range Profiles() {
+		x := newRig(t, Options{Profile: p})
+		x.open()
+		seen := map[uint64]uint16{}
+		for range 3 {
+			c := x.completions(16, nil)
+			q := x.qpair(typeUD, 64, c)
+			at := []uint64{q.sqBell, q.rqBell}
+			if p.Polled {
+				at = append(at, c.bell)
+			}
+			for _, off := range at {
+				if u, there := seen[off/4096]; there && u != x.uar || off < x.m.uarBase() {
+					t.Errorf("%s: doorbell at %#x, in the page of UAR %d", p.Name, off, u)
+				}
+				seen[off/4096] = x.uar
+			}
+			x.uar = le.Uint16(x.ok(opAllocUAR, nil))
+		}
+		x.Clean()
+	}
+}
+
+func TestStates(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	c := x.completions(16, nil)
+	q, u := x.qpair(typeSRD, 64, c), x.qpair(typeUD, 64, c)
+	mod := func(h uint32, mask int, state int) fields {
+		return fields{4: uint32(mask), 8: h, 12: uint32(state), 20: uint32(testKey), 24: uint32(5)}
+	}
+	x.bad(statusIllegal, opModifyQP, mod(q.handle, 0, 0), "modify_mask is 0")
+	x.bad(statusIllegal, opModifyQP, mod(q.handle, modState, stateRTS), "cannot go from state 0 to 3")
+	x.bad(statusIllegal, opModifyQP, mod(q.handle, modState, 9), "cannot go from state 0 to 9")
+	x.bad(statusIllegal, opModifyQP, mod(q.handle, modState, stateInit), "without a Q_Key")
+	x.bad(statusIllegal, opModifyQP, mod(q.handle+1<<16, modState, stateErr), "no QP with the handle")
+	x.ok(opModifyQP, mod(q.handle, modState|modQKey, stateInit))
+	x.ok(opModifyQP, mod(q.handle, modState, stateRTR))
+	x.bad(statusIllegal, opModifyQP, mod(q.handle, modState, stateRTS), "without an SQ PSN")
+	x.bad(statusIllegal, opModifyQP, mod(q.handle, modState|modPSN, stateRTS).with(24, uint32(1<<24)), "24 bits")
+	x.bad(statusIllegal, opModifyQP, mod(q.handle, modState|modPSN|modRNR, stateRTS).with(29, uint8(8)), "rnr_retry 8")
+	x.bad(statusIllegal, opModifyQP, mod(u.handle, modState|modQKey|modRNR, stateInit), "rnr_retry for a QP of type 1")
+	x.bel.Write32(q.sqBell, 1)
+	x.Refused("rung in state 2")
+	x.bel.Write32(u.rqBell, 1)
+	x.Refused("rung in state 0")
+	x.ok(opModifyQP, mod(q.handle, modState|modPSN|modRNR, stateRTS).with(29, uint8(3)))
+	if r := x.ok(opQueryQP, fields{4: q.handle}); le.Uint32(r) != stateRTS || le.Uint32(r[4:]) != testKey || le.Uint32(r[8:]) != 5 || r[13] != 3 {
+		t.Errorf("QUERY_QP %x", r[:16])
+	}
+	x.ok(opModifyQP, mod(q.handle, modState|modCurState, stateErr).with(16, uint32(stateRTR)))
+	x.Told("overrides state 3")
+	x.bad(statusIllegal, opModifyQP, mod(q.handle, modState|modPSN, stateRTS), "cannot go from state 6 to 3")
+	x.bad(statusIllegal, opQueryQP, fields{4: uint32(99)}, "no QP with the handle")
+	x.Clean()
+}
+
+func TestAdminKnobs(t *testing.T) {
+	x := newRig(t, Options{AdminDelay: 10 * time.Microsecond, AdminOutOfOrder: true, Seed: 2})
+	x.reset(0)
+	x.aq, x.acq = x.Alloc(4096), x.Alloc(4096)
+	x.addr(regAQBASELO, x.aq.IOVA)
+	x.addr(regACQBASELO, x.acq.IOVA)
+	x.bar.Write32(uint64(regAQCAPS), testDepth|64<<16)
+	x.bar.Write32(uint64(regACQCAPS), testDepth|64<<16|3<<24)
+	x.bar.Write32(uint64(regINTRMASK), 0)
+	var ids []uint16
+	for range 6 {
+		ids = append(ids, x.submit(opAllocPD, nil))
+	}
+	x.Port.Step()
+	if x.ack() != nil {
+		t.Error("a command completes before its time")
+	}
+	for range 20 {
+		x.Port.Step()
+	}
+	var got []uint16
+	for e := x.ack(); e != nil; e = x.ack() {
+		got = append(got, le.Uint16(e))
+	}
+	if slices.Equal(got, ids) || !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(ids))) || !slices.Contains(x.Vectors, 3) {
+		t.Errorf("completions %x of %x, interrupts %v", got, ids, x.Vectors)
+	}
+	x.m.IgnoreAdmin(func(op uint8) bool { return op == opAllocPD })
+	x.submit(opAllocPD, nil)
+	x.m.FailAdmin(func(op uint8) uint8 { return map[uint8]uint8{opAllocUAR: statusNoResource}[op] })
+	id := x.submit(opAllocUAR, nil)
+	for range 20 {
+		x.Port.Step()
+	}
+	if e := x.ack(); e == nil || le.Uint16(e) != id || e[2] != statusNoResource || x.ack() != nil {
+		t.Errorf("completion %x, want that of %#x with status 1 and no other", e, id)
+	}
+	x.Clean()
+}
+
+func TestStatistics(t *testing.T) {
+	x := newRig(t, Options{Profile: EFA0})
+	x.open()
+	for typ, want := range map[uint8]uint8{statsBasic: 0, statsMessages: 0, statsRead: 0, statsWrite: statusUnsupported, statsNetwork: 0, 5: statusUnsupported} {
+		if s, _ := x.do(opGetStats, fields{16: typ}); s != want {
+			t.Errorf("type %d: status %d, want %d", typ, s, want)
+		}
+	}
+	x.bad(statusIllegal, opGetStats, fields{17: uint8(2)}, "scope 2")
+	x.bad(statusIllegal, opGetStats, fields{17: uint8(1), 18: uint16(77)}, "there is no QP 0x4d")
+	c := x.completions(16, nil)
+	q, r := x.qpair(typeUD, 64, c).ready(), x.qpair(typeUD, 64, c).ready()
+	r.offer(256, 0)
+	q.push(q.inline(0, r.num, x.handle(x.m.gid), "to myself"))
+	q.ring()
+	x.settle()
+	for _, f := range []fields{{16: uint8(statsMessages)}, {16: uint8(statsMessages), 17: uint8(1), 18: q.num}} {
+		if s := x.ok(opGetStats, f); le.Uint64(s) != 9 || le.Uint64(s[8:]) != 1 {
+			t.Errorf("%v: %x", f, s[:32])
+		}
+	}
+	if s := x.ok(opGetStats, fields{16: uint8(statsMessages), 17: uint8(1), 18: r.num}); le.Uint64(s) != 0 || le.Uint64(s[16:]) != 9 || le.Uint64(s[24:]) != 1 {
+		t.Errorf("of the receiver: %x", s[:32])
+	}
+	x.Clean()
+}
+
+func TestTraceNames(t *testing.T) {
+	x := newRig(t, Options{Profile: EFA3})
+	x.Port.StartTrace(1000)
+	x.open()
+	x.get(featNetwork)
+	x.handle(gidOf([6]byte{2}))
+	var text strings.Builder
+	x.Port.Trace().WriteTo(&text)
+	for _, want := range []string{"write      AQ_CAPS (BAR 0 00018h) = 00400008h", "command    GET_FEATURE NETWORK_ATTR, status ", "CREATE_AH", "dest_addr[0]=80fe"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("%q is not in the trace:\n%s", want, &text)
+		}
+	}
+	for off, want := range map[uint64]string{x.m.page(1) + 8: "UAR[1] SQ[1] doorbell", x.m.page(1) + 12: "UAR[1] RQ[1] doorbell", x.m.page(2) + cqDoorbells + 8: "UAR[2] CQ[2] doorbell"} {
+		if got, order := x.m.RegisterName(x.m.opt.doorbells, off); got != want || order != binary.ByteOrder(le) {
+			t.Errorf("%#x is called %q, want %q", off, got, want)
+		}
+	}
+	if got, _ := x.m.RegisterName(2, 0x123); got != "LLQ+000123h" {
+		t.Errorf("LLQ memory is called %q", got)
+	}
+}
+
+var _ sim.Namer = (*Model)(nil)

@@ -1,0 +1,23 @@
+package efasim
+
+import (
+	"strings"
+
+	"github.com/rebound-nic/rebound/sim/kit"
+)
+
+// Layouts returns the layout of every admin command that has fields, as the names of the vendor's structures have it
+// ("create_qp_cmd", behind efa_admin_), for a comparison with those.
+func Layouts() map[string]*kit.Layout {
+	all := map[string]*kit.Layout{}
+	for op, k := range kinds {
+		switch {
+		case len(k.Fields()) == 1: // the head
+		case op == opGetStats:
+			all["aq_get_stats_cmd"] = k.Layout
+		default:
+			all[strings.ToLower(k.name)+"_cmd"] = k.Layout
+		}
+	}
+	return all
+}

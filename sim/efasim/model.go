@@ -1,0 +1,448 @@
+package efasim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/rebound-nic/rebound/sim"
+)
+
+// Options is what an adapter is made of, and what is wrong with it. The zero value with a MAC is a healthy EFA1.
+type Options struct {
+	MAC     [6]byte // the GID is the link-local address that RFC 4291 makes of it
+	Profile Profile // the zero value for EFA1
+	Seed    uint64  // decides what is out of order
+
+	Vectors     int    // MSI-X vectors; 0 for 33: one for management and one for each EQ
+	Unsupported uint64 // features (bits) that are not offered
+	Width       int    // DMA address bits; 0 for 48
+	Version     uint32 // VERSION; 0 for 0.1
+	Controller  uint32 // CONTROLLER_VERSION; 0 for 0.0.1
+	NotReady    bool   // DEV_STS.READY stays clear
+	Hints       Hints
+
+	AdminDelay      time.Duration // admin commands complete so late
+	AdminOutOfOrder bool
+
+	InOrder    bool          // SRD frames of one Step leave in their order
+	Retransmit time.Duration // SRD sends a frame again after so long, then twice as long and so on; 0 for 5 ms
+	Timeout    time.Duration // and gives up after so long; 0 for 1 s
+	RNRDelay   time.Duration // a receiver that was not ready is tried again after so long; 0 for 500 us
+	Busy       bool          // a Step that only waits for acknowledgements is reported as work: for Settle
+}
+
+// Hints is efa_admin_hw_hints, in milliseconds. Zero leaves a choice to the driver. Linux takes AdminTimeout for microseconds:
+// what is not 0 makes it time out.
+type Hints struct{ MMIOReadTimeout, Watchdog, AdminTimeout, PollInterval uint16 }
+
+// options are those with what the model works out from them.
+type options struct {
+	Options
+	doorbells int    // BAR
+	llq       uint64 // bytes of LLQ memory
+}
+
+// Model is one adapter. It implements sim.Model. Knobs may be turned from any goroutine at any time.
+type Model struct {
+	opt  options
+	host sim.Host
+	rng  *rand.Rand
+	gid  [16]byte
+	mu   sync.Mutex // knobs come from other goroutines than the host's calls
+
+	val     [regBARSize / 4]uint32
+	reset   resetState
+	reasons []int
+
+	aq     adminQueue
+	aenq   eventQueue
+	groups uint32
+	knob   knobs
+	count  Counters
+
+	pds        []pd
+	uars       []uar
+	ahs        []ah
+	cqs        []cq
+	eqs        []eq
+	qps        []qp
+	liveQPs    []int // those that are looked at in each Step
+	liveCQs    []int
+	llq        []bool         // pages of BAR 2 in use
+	mrs        map[uint32]*mr // by local key, see place
+	nextKey    uint32
+	generation uint16
+
+	epoch     uint32
+	peers     map[[16]byte]*peer
+	peerOrder []*peer // in the order of their first frame
+	ops       []*op
+	loop      [][]byte
+	out       []outgoing
+}
+
+// resetState is where the reset protocol is: asked for by DEV_CTL, seen by DEV_STS some accesses or Steps later.
+type resetState struct {
+	wanted  bool
+	pending int // accesses or Steps until DEV_STS follows
+}
+
+// New returns an adapter that is not yet powered on.
+func New(o Options) *Model {
+	if o.Profile.Device == 0 {
+		o.Profile = EFA1
+	}
+	def := func(v *time.Duration, d time.Duration) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&o.Retransmit, 5*time.Millisecond)
+	def(&o.Timeout, time.Second)
+	def(&o.RNRDelay, 500*time.Microsecond)
+	if o.Vectors == 0 {
+		o.Vectors = 1 + maxEQ
+	}
+	if o.Width == 0 {
+		o.Width = 48
+	}
+	if o.Version == 0 {
+		o.Version = 1
+	}
+	if o.Controller == 0 {
+		o.Controller = 1
+	}
+	m := &Model{opt: options{o, o.Profile.Doorbells, llqMemory}, rng: rand.New(rand.NewPCG(o.Seed, 7)), gid: gidOf(o.MAC), epoch: rand.Uint32()}
+	return m
+}
+
+func (m *Model) vectors() int { return m.opt.Vectors }
+
+// uarBase is where pages of doorbells begin in their BAR.
+func (m *Model) uarBase() uint64 {
+	switch m.opt.doorbells {
+	case 0:
+		return 0x40000
+	case 2:
+		return m.opt.llq
+	}
+	return 0
+}
+
+// Config is the function's configuration space.
+func (m *Model) Config() sim.Config {
+	const uars = maxUAR * uarSize
+	c := sim.Config{
+		Vendor: 0x1d0f, Device: m.opt.Profile.Device, SubVendor: 0x1d0f, SubDevice: m.opt.Profile.Device, Class: 0x020000,
+		MSIXVectors: m.vectors(), MSIXBAR: 0, MSIXTable: msixTable, MSIXPBA: msixPBA,
+		PCIeDevCap: 1<<28 | 1<<15 | 2, LinkSpeed: 3, LinkWidth: 16,
+	}
+	c.BARs[0] = sim.BAR{Size: regBARSize}
+	c.BARs[2] = sim.BAR{Size: m.opt.llq, Is64: true, Prefetchable: true, Polled: []sim.Range{{Len: m.opt.llq}}}
+	pages := sim.Range{Off: m.uarBase(), Len: uars}
+	switch m.opt.doorbells {
+	case 0:
+		c.BARs[0] = sim.BAR{Size: 0x80000, Polled: []sim.Range{pages}}
+	case 2:
+		c.BARs[2].Size *= 2
+		c.BARs[2].Polled = append(c.BARs[2].Polled, pages)
+	default:
+		c.BARs[4] = sim.BAR{Size: uars, Polled: []sim.Range{pages}}
+	}
+	return c
+}
+
+// Attach gives the model its host.
+func (m *Model) Attach(h sim.Host) { m.host = h }
+
+// Reset is power-on or a function-level reset.
+func (m *Model) Reset() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.clear()
+	m.reset = resetState{}
+}
+
+// clear is what any reset does to all but the reset protocol itself. Keys, queue numbers and the epoch go on, so that what is
+// left from before finds nothing.
+func (m *Model) clear() {
+	regTable.Reset(m.val[:])
+	for i := range m.qps {
+		if s := &m.qps[i].sq; m.qps[i].live && s.depth > 0 {
+			clear(m.host.Shadow(2)[s.at:][:uint64(s.size)*uint64(s.depth)])
+		}
+	}
+	m.aq, m.aenq, m.groups = adminQueue{}, eventQueue{}, 0
+	m.pds, m.uars, m.ahs = zeroed(m.pds, maxPD), zeroed(m.uars, maxUAR), zeroed(m.ahs, maxAH)
+	m.cqs, m.eqs, m.qps = zeroed(m.cqs, maxCQ), zeroed(m.eqs, maxEQ), zeroed(m.qps, maxQP)
+	m.liveQPs, m.liveCQs = nil, nil
+	m.llq = zeroed(m.llq, int(m.opt.llq/pageSize))
+	m.mrs = map[uint32]*mr{}
+	m.epoch++
+	m.peers, m.peerOrder, m.ops, m.loop, m.out = map[[16]byte]*peer{}, nil, nil, nil, nil
+	m.knob.fatal = false
+	clear(m.host.Shadow(m.opt.doorbells)[m.uarBase():][:maxUAR*uarSize])
+}
+
+// zeroed is a table of n entries without contents, in the memory of the one before.
+func zeroed[T any](table []T, n int) []T {
+	if len(table) != n {
+		return make([]T, n)
+	}
+	clear(table)
+	return table
+}
+
+// SetLink does nothing: the device tells of no link, its port is always active.
+func (m *Model) SetLink(bool) {}
+
+// ReadBAR reads a register. All are 32 bits wide.
+func (m *Model) ReadBAR(bar int, off uint64, p []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.isBell(bar, off):
+		return fmt.Errorf("doorbells are write only")
+	case bar == 2:
+		return fmt.Errorf("LLQ memory is write only")
+	case bar != 0:
+		return fmt.Errorf("BAR %d has doorbells and nothing else", bar)
+	case len(p) != 4:
+		return fmt.Errorf("access of %d bytes: registers have 4", len(p))
+	case off >= regBARSize:
+		return fmt.Errorf("no such register")
+	}
+	v, err := m.read(reg(off))
+	le.PutUint32(p, v)
+	return err
+}
+
+func (m *Model) isBell(bar int, off uint64) bool {
+	return bar == m.opt.doorbells && off >= m.uarBase() && off < m.uarBase()+maxUAR*uarSize
+}
+
+// read is a read by MMIO or by DMA response.
+func (m *Model) read(r reg) (uint32, error) {
+	m.settleReset()
+	if _, err := regTable.Read(r); err != nil {
+		return all, err
+	}
+	switch r {
+	case regVERSION:
+		return m.opt.Version, nil
+	case regCTRLVERSION:
+		return m.opt.Controller, nil
+	case regCAPS:
+		return capsContiguous | 10<<capsResetShift | uint32(m.opt.Width)<<capsWidthShift, nil // no admin time-out of its own: 0 leaves it to the driver, as a slow host needs
+	case regDEVSTS:
+		v := m.val[regDEVSTS/4]
+		if !m.opt.NotReady && !m.reset.wanted {
+			v |= stsReady
+		}
+		if m.knob.fatal {
+			v |= stsFatal
+		}
+		return v, nil
+	}
+	return m.val[r/4], nil
+}
+
+// WriteBAR writes a register, a doorbell or LLQ memory.
+func (m *Model) WriteBAR(bar int, off uint64, p []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.isBell(bar, off) && len(p) != 4:
+		return fmt.Errorf("access of %d bytes: doorbells have 4", len(p))
+	case m.isBell(bar, off):
+		return m.ring(off, le.Uint32(p))
+	case bar == 2:
+		return m.pushed(off, p)
+	case bar != 0:
+		return fmt.Errorf("BAR %d has doorbells and nothing else", bar)
+	case len(p) != 4:
+		return fmt.Errorf("access of %d bytes: registers have 4", len(p))
+	case off >= regBARSize:
+		return fmt.Errorf("no such register")
+	}
+	m.settleReset()
+	return m.write(reg(off), le.Uint32(p))
+}
+
+func (m *Model) write(r reg, v uint32) error {
+	resetting := m.reset.wanted || m.val[regDEVSTS/4]&stsResetProgress != 0
+	if resetting && (r == regAENQDB || r == regEQDB) {
+		return nil // an interrupt handler acknowledges what came before; there is no queue any more
+	}
+	if resetting && r != regDEVCTL && r != regREADREQ && r != regRESPLO && r != regRESPHI && r != regINTRMASK {
+		return fmt.Errorf("write to %v before DEV_STS.RESET_IN_PROGRESS was seen to clear", r)
+	}
+	old := m.val[r/4]
+	v, _, err := regTable.Write(m.host, r, v, old, regTable.Bits(r), old)
+	if err != nil {
+		return err
+	}
+	switch r {
+	case regAQDB:
+		return m.adminDoorbell(v)
+	case regAENQDB:
+		return m.aenqDoorbell(v)
+	case regEQDB:
+		return m.eqDoorbell(v)
+	case regDEVCTL:
+		return m.writeCTL(v)
+	case regREADREQ:
+		return m.readless(v)
+	case regAQBASELO, regAQBASEHI, regAQCAPS, regACQBASELO, regACQBASEHI, regACQCAPS:
+		if m.aq.tail != 0 {
+			return fmt.Errorf("write of %#x to %v after the first admin command: a reset comes first", v, r)
+		}
+	case regAENQBASELO, regAENQBASEHI, regAENQCAPS:
+		if m.aenq.enabled {
+			return fmt.Errorf("write of %#x to %v after the first AENQ doorbell: a reset comes first", v, r)
+		}
+	}
+	m.val[r/4] = v
+	switch {
+	case r == regRESPLO && v&7 != 0:
+		return fmt.Errorf("MMIO_RESP_LO = %#x: the response has 8 bytes and is aligned to them", v)
+	case r == regRESPHI:
+		return m.width("MMIO_RESP", m.pair(regRESPLO))
+	}
+	return nil
+}
+
+// pair is a register pair that holds an address.
+func (m *Model) pair(lo reg) uint64 { return uint64(m.val[lo/4+1])<<32 | uint64(m.val[lo/4]) }
+
+// width checks an address against CAPS.DMA_ADDR_WIDTH.
+func (m *Model) width(what string, a uint64) error {
+	if a>>m.opt.Width != 0 {
+		return fmt.Errorf("%s address %#x has more than the %d bits of CAPS.DMA_ADDR_WIDTH", what, a, m.opt.Width)
+	}
+	return nil
+}
+
+// writeCTL starts and ends the reset protocol.
+func (m *Model) writeCTL(v uint32) error {
+	if v&ctlUnsupported != 0 {
+		return fmt.Errorf("DEV_CTL = %#x: bits %#x (AQ restart, reserved) are not supported", v, v&ctlUnsupported)
+	}
+	inReset := m.val[regDEVSTS/4]&stsResetProgress != 0
+	switch {
+	case v&ctlReset != 0 && (inReset || m.reset.wanted):
+		return fmt.Errorf("DEV_CTL = %#x while a reset is under way", v)
+	case v&ctlReset != 0:
+		m.reasons = append(m.reasons, int(v>>ctlReason))
+		if len(m.reasons) > 1000 {
+			m.reasons = m.reasons[1:]
+		}
+		m.clear()
+		m.val[regDEVCTL/4] = v
+		m.reset = resetState{wanted: true, pending: 2}
+	case inReset:
+		m.val[regDEVCTL/4] = v
+		m.reset = resetState{pending: 2}
+	case m.reset.wanted:
+		return fmt.Errorf("DEV_CTL = %#x before DEV_STS.RESET_IN_PROGRESS was seen set", v)
+	default:
+		m.val[regDEVCTL/4] = v
+	}
+	return nil
+}
+
+// settleReset lets DEV_STS follow DEV_CTL.
+func (m *Model) settleReset() {
+	if m.reset.pending == 0 {
+		return
+	}
+	if m.reset.pending--; m.reset.pending > 0 {
+		return
+	}
+	if m.reset.wanted {
+		m.val[regDEVSTS/4] = stsResetProgress
+	} else {
+		m.val[regDEVSTS/4] = stsResetFinished
+	}
+	m.reset.wanted = false
+}
+
+// readless answers a read request by DMA, efa_admin_mmio_req_read_less_resp.
+func (m *Model) readless(v uint32) error {
+	at := m.pair(regRESPLO)
+	if at == 0 {
+		return fmt.Errorf("MMIO_REG_READ = %#x before MMIO_RESP holds an address", v)
+	}
+	if m.knob.mute {
+		return nil
+	}
+	r := reg(v >> 16)
+	x, err := m.read(r)
+	var b [8]byte
+	le.PutUint16(b[0:], uint16(v))
+	le.PutUint16(b[2:], uint16(r))
+	le.PutUint32(b[4:], x)
+	m.host.DMAWrite(at, b[:])
+	if err != nil {
+		return fmt.Errorf("read of %v: %w", r, err)
+	}
+	return nil
+}
+
+// Step advances the adapter.
+func (m *Model) Step() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	busy := m.reset.pending > 0
+	m.settleReset()
+	if m.val[regDEVSTS/4]&stsResetProgress != 0 || m.reset.wanted {
+		return busy
+	}
+	busy = m.stepAdmin() || busy
+	busy = m.stepEvents() || busy
+	busy = m.stepDoorbells() || busy
+	for _, i := range m.liveQPs {
+		busy = m.stepSQ(&m.qps[i]) || busy
+	}
+	busy = m.stepLoop() || busy
+	busy = m.stepOps() || busy
+	m.flushWire()
+	return busy
+}
+
+// stepDoorbells finds doorbells that came by pointer: of send queues first. A driver posts buffers, and tells what it has consumed, before
+// it sends, so that all that it rang before a send which is seen here is seen behind it.
+func (m *Model) stepDoorbells() (busy bool) {
+	shadow := m.host.Shadow(m.opt.doorbells)
+	look := func(off uint64, last uint32, ring func(v uint32) error) {
+		if v := sim.Load32(shadow[off:]); v != last {
+			busy = true
+			m.host.CountMMIOWrite(1)
+			m.report(ring(v))
+		}
+	}
+	for _, i := range m.liveQPs {
+		q := &m.qps[i]
+		look(m.sqBell(i), q.sq.bell, func(v uint32) error { return m.sqDoorbell(q, v, false) })
+	}
+	for _, i := range m.liveQPs {
+		q := &m.qps[i]
+		look(m.rqBell(i), q.rq.bell, func(v uint32) error { return m.rqDoorbell(q, v) })
+	}
+	for _, i := range m.liveCQs {
+		if q := &m.cqs[i]; q.hasBell {
+			look(m.cqBell(i), q.bell, func(v uint32) error { return m.cqDoorbell(i, v) })
+		}
+	}
+	return busy
+}
+
+// setBell puts a value under a doorbell, which is not one that the driver rang.
+func (m *Model) setBell(off uint64, v uint32) {
+	le.PutUint32(m.host.Shadow(m.opt.doorbells)[off:], v)
+}
+
+// report records a violation that has no caller to return to.
+func (m *Model) report(err error) { sim.Report(m.host, err) }

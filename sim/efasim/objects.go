@@ -1,0 +1,140 @@
+package efasim
+
+import "github.com/rebound-nic/rebound/sim/kit"
+
+// pd is a protection domain.
+type pd struct {
+	live  bool
+	users int                 // QPs, MRs and AHs in it
+	ahs   map[[16]byte]uint16 // by destination
+}
+
+func (m *Model) allocPD(_ kit.Msg, r []byte) *refusal {
+	for i := range m.pds {
+		if !m.pds[i].live {
+			m.pds[i] = pd{live: true, ahs: map[[16]byte]uint16{}}
+			le.PutUint16(r, uint16(i))
+			return nil
+		}
+	}
+	return full
+}
+
+// domain finds a PD.
+func (m *Model) domain(in kit.Msg) (*pd, *refusal) {
+	if n := in.I("pd"); n < len(m.pds) && m.pds[n].live {
+		return &m.pds[n], nil
+	}
+	return nil, illegal("there is no PD %d", in.I("pd"))
+}
+
+func (m *Model) deallocPD(in kit.Msg, _ []byte) *refusal {
+	d, no := m.domain(in)
+	switch {
+	case no != nil:
+		return no
+	case d.users > 0:
+		return busy("PD %d before the %d objects in it", in.I("pd"), d.users)
+	}
+	*d = pd{}
+	return nil
+}
+
+// uar is a page of doorbells.
+type uar struct {
+	live  bool
+	users int // QPs and CQs that ring in it
+}
+
+func (m *Model) allocUAR(_ kit.Msg, r []byte) *refusal {
+	for i := range m.uars {
+		if !m.uars[i].live {
+			m.uars[i] = uar{live: true}
+			clear(m.host.Shadow(m.opt.doorbells)[m.page(i):][:uarSize])
+			le.PutUint16(r, uint16(i))
+			return nil
+		}
+	}
+	return full
+}
+
+// page is where a UAR's page lies in the doorbell BAR.
+func (m *Model) page(uar int) uint64 { return m.uarBase() + uint64(uar)*uarSize }
+
+func (m *Model) userPage(in kit.Msg) (*uar, *refusal) {
+	if n := in.I("uar"); n < len(m.uars) && m.uars[n].live {
+		return &m.uars[n], nil
+	}
+	return nil, illegal("there is no UAR %d", in.I("uar"))
+}
+
+func (m *Model) deallocUAR(in kit.Msg, _ []byte) *refusal {
+	u, no := m.userPage(in)
+	switch {
+	case no != nil:
+		return no
+	case u.users > 0:
+		return busy("UAR %d before the %d queues that ring in it", in.I("uar"), u.users)
+	}
+	*u = uar{}
+	return nil
+}
+
+// ah is an address handle: a destination, in a PD.
+type ah struct {
+	live bool
+	pd   uint16
+	gid  [16]byte
+	uses int // CREATE_AHs, of which each is taken back by a DESTROY_AH
+}
+
+// createAH gives one number for one destination in a PD, however often it is asked for; the definitions say that it must not be
+// asked twice, and drivers of before 2026 do.
+func (m *Model) createAH(in kit.Msg, r []byte) *refusal {
+	d, no := m.domain(in)
+	if no != nil {
+		return no
+	}
+	gid := [16]byte(in.Bytes("dest_addr"))
+	if n, there := d.ahs[gid]; there {
+		m.host.Tell("CREATE_AH: PD %d has handle %d for the destination: must not be called more than once for it", in.I("pd"), n)
+		m.ahs[n].uses++
+		le.PutUint16(r, n)
+		return nil
+	}
+	if gid == [16]byte{} || gid[0] == 0xff {
+		return illegal("dest_addr %x is not a unicast address", gid)
+	}
+	for i := range m.ahs {
+		if !m.ahs[i].live {
+			m.ahs[i] = ah{live: true, pd: uint16(in.U("pd")), gid: gid, uses: 1}
+			d.ahs[gid] = uint16(i)
+			d.users++
+			le.PutUint16(r, uint16(i))
+			return nil
+		}
+	}
+	return full
+}
+
+func (m *Model) destroyAH(in kit.Msg, _ []byte) *refusal {
+	d, no := m.domain(in)
+	n := in.I("ah")
+	switch {
+	case no != nil:
+		return no
+	case n >= len(m.ahs) || !m.ahs[n].live || int(m.ahs[n].pd) != in.I("pd"):
+		return illegal("PD %d has no AH %d", in.I("pd"), n)
+	}
+	h := &m.ahs[n]
+	if h.uses--; h.uses > 0 {
+		return nil
+	}
+	m.takeRung(h.pd) // whose errors are no fault of the driver's
+	gid := h.gid
+	delete(d.ahs, gid)
+	d.users--
+	*h = ah{}
+	m.abandon(func(o *op) bool { return int(o.ah) == n }, compFlushed)
+	return nil
+}

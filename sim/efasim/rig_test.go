@@ -1,0 +1,372 @@
+package efasim
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/simtest"
+)
+
+// rig is a raw driver: it writes registers and entries as the tests say, and looks at what comes back.
+type rig struct {
+	*simtest.Rig
+	m             *Model
+	bar, llq, bel *mmio.Window
+	resp          dma.Block
+	aq, acq       dma.Block
+	aenq          dma.Block
+	cmds, acks    uint16
+	seq           uint16
+	next          uint16 // command ID
+	pd, uar       uint16
+	others        []*rig // stepped with this one
+}
+
+const testDepth = 8
+
+// fast has the clock of stepped tests in mind: a microsecond for each Step.
+func fast(o Options) Options {
+	o.Retransmit, o.Timeout, o.RNRDelay, o.Busy = 40*time.Microsecond, 2*time.Millisecond, 20*time.Microsecond, true
+	return o
+}
+
+func newRig(t testing.TB, o Options) *rig {
+	t.Helper()
+	if o.MAC == [6]byte{} {
+		o.MAC = [6]byte{2, 0, 0, 0, 0, 1}
+	}
+	x := &rig{m: New(fast(o))}
+	x.Rig = simtest.New(t, "efa", x.m, 4<<20)
+	x.bar, x.llq = x.BAR(0), x.BAR(2)
+	x.bel = x.BAR(x.m.opt.doorbells)
+	x.resp = x.Alloc(4096)
+	return x
+}
+
+// pair is two rigs on one wire, opened, impaired at both ends.
+func pair(t testing.TB, o, p Options, bad sim.Impairment) (x, y *rig) {
+	t.Helper()
+	p.MAC = [6]byte{2, 0, 0, 0, 0, 2}
+	x, y = newRig(t, o), newRig(t, p)
+	a, b := sim.Pair()
+	bad2 := bad
+	bad2.Seed++
+	x.Port.Connect(sim.Impair(a, bad))
+	y.Port.Connect(sim.Impair(b, bad2))
+	x.open()
+	y.open()
+	x.others = []*rig{y}
+	return x, y
+}
+
+// settle steps until nothing moves any more.
+func (x *rig) settle() {
+	x.Helper()
+	for range 20000 {
+		busy := x.Port.Step()
+		for _, y := range x.others {
+			busy = y.Port.Step() || busy
+		}
+		if !busy {
+			return
+		}
+	}
+	x.Fatal("it does not settle")
+}
+
+func (x *rig) addr(lo reg, a uint64) {
+	x.bar.Write32(uint64(lo), uint32(a))
+	x.bar.Write32(uint64(lo)+4, uint32(a>>32))
+}
+
+// read is a register read by DMA response.
+func (x *rig) read(r reg) uint32 {
+	x.Helper()
+	x.seq++
+	x.bar.Write32(uint64(regREADREQ), uint32(r)<<16|uint32(x.seq))
+	if got := le.Uint16(x.resp.Bytes); got != x.seq || le.Uint16(x.resp.Bytes[2:]) != uint16(r) {
+		x.Fatalf("response %x to read %d of %#x", x.resp.Bytes[:8], x.seq, r)
+	}
+	return le.Uint32(x.resp.Bytes[4:])
+}
+
+func (x *rig) reset(reason uint32) {
+	x.Helper()
+	x.addr(regRESPLO, x.resp.IOVA)
+	x.bar.Write32(uint64(regDEVCTL), ctlReset|reason<<ctlReason)
+	x.addr(regRESPLO, x.resp.IOVA)
+	for n := 0; x.read(regDEVSTS)&stsResetProgress == 0; n++ {
+		if n > 10 {
+			x.Fatal("reset does not begin")
+		}
+	}
+	x.bar.Write32(uint64(regDEVCTL), 0)
+	for n := 0; x.read(regDEVSTS)&stsResetProgress != 0; n++ {
+		if n > 10 {
+			x.Fatal("reset does not end")
+		}
+	}
+	x.cmds, x.acks = 0, 0
+}
+
+// open resets the device, sets up the admin queues, and takes a PD and a UAR.
+func (x *rig) open() {
+	x.Helper()
+	x.reset(0)
+	if x.aq.Bytes == nil {
+		x.aq, x.acq, x.aenq = x.Alloc(64*testDepth), x.Alloc(64*testDepth), x.Alloc(64*testDepth)
+	}
+	clear(x.acq.Bytes)
+	clear(x.aenq.Bytes)
+	x.addr(regAQBASELO, x.aq.IOVA)
+	x.addr(regACQBASELO, x.acq.IOVA)
+	x.bar.Write32(uint64(regAQCAPS), testDepth|64<<16)
+	x.bar.Write32(uint64(regACQCAPS), testDepth|64<<16)
+	x.addr(regAENQBASELO, x.aenq.IOVA)
+	x.bar.Write32(uint64(regAENQCAPS), testDepth|64<<16)
+	x.pd, x.uar = le.Uint16(x.ok(opAllocPD, nil)), le.Uint16(x.ok(opAllocUAR, nil))
+}
+
+// fields are bytes of a command by offset: uint8, uint16, uint32 or uint64, or an array.
+type fields map[int]any
+
+func (f fields) put(b []byte) {
+	for at, v := range f {
+		if _, err := binary.Encode(b[at:], le, v); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// with is f with one field changed.
+func (f fields) with(at int, v any) fields {
+	g := fields{}
+	for k, w := range f {
+		g[k] = w
+	}
+	g[at] = v
+	return g
+}
+
+// submit places a command and rings the doorbell.
+func (x *rig) submit(opcode uint8, f fields) (id uint16) {
+	e := x.aq.Bytes[64*int(x.cmds%testDepth):][:64]
+	clear(e)
+	f.put(e)
+	x.next = (x.next + 0x123) & 0xfff
+	le.PutUint16(e, x.next)
+	e[2] = opcode
+	e[3] |= phase(uint32(x.cmds), testDepth)
+	x.cmds++
+	x.bar.Write32(uint64(regAQDB), uint32(x.cmds))
+	return x.next
+}
+
+// ack takes the next completion, or nil.
+func (x *rig) ack() []byte {
+	e := x.acq.Bytes[64*int(x.acks%testDepth):][:64]
+	if e[3]&1 != phase(uint32(x.acks), testDepth) {
+		return nil
+	}
+	x.acks++
+	return append([]byte(nil), e...)
+}
+
+// do runs a command and returns its status and what follows the completion's header.
+func (x *rig) do(opcode uint8, f fields) (uint8, []byte) {
+	x.Helper()
+	id := x.submit(opcode, f)
+	x.Port.Step()
+	e := x.ack()
+	if e == nil || le.Uint16(e) != id || le.Uint16(e[6:]) != x.cmds {
+		x.Fatalf("completion %x of command %d", e, id)
+	}
+	return e[2], e[8:]
+}
+
+// ok is do for a command that must succeed.
+func (x *rig) ok(opcode uint8, f fields) []byte {
+	x.Helper()
+	s, r := x.do(opcode, f)
+	if s != 0 {
+		x.Fatalf("opcode %d: status %d, violations %q", opcode, s, x.Port.Violations())
+	}
+	return r
+}
+
+// bad is do for a command that is refused with the text.
+func (x *rig) bad(status, opcode uint8, f fields, text string) {
+	x.Helper()
+	if s, _ := x.do(opcode, f); s != status {
+		x.Errorf("opcode %d: status %d, want %d", opcode, s, status)
+	}
+	x.Refused(text)
+}
+
+func (x *rig) get(id uint8) []byte {
+	x.Helper()
+	return x.ok(opGetFeature, fields{17: id})
+}
+
+// region registers memory for all that may be done to it.
+func (x *rig) region(b dma.Block) (lkey, rkey uint32) {
+	x.Helper()
+	const shift = 12
+	n := (len(b.Bytes) + 4095) >> shift
+	f := fields{4: x.pd, 40: uint64(len(b.Bytes)), 48: uint8(shift), 49: uint8(7), 56: b.IOVA}
+	if n > inlinePages {
+		list := x.Alloc(8 * n)
+		for i := range n {
+			le.PutUint64(list.Bytes[8*i:], b.IOVA+uint64(i)<<shift)
+		}
+		f[3], f[8], f[12] = uint8(cmdCtrlData), uint32(8*n), list.IOVA
+	} else {
+		for i := range n {
+			f[8+8*i] = b.IOVA + uint64(i)<<shift
+		}
+	}
+	r := x.ok(opRegMR, f)
+	return le.Uint32(r), le.Uint32(r[4:])
+}
+
+func (x *rig) handle(gid [16]byte) uint16 {
+	x.Helper()
+	return le.Uint16(x.ok(opCreateAH, fields{4: gid, 20: x.pd}))
+}
+
+// ring is a completion queue as the test sees it.
+type cring struct {
+	x     *rig
+	mem   dma.Block
+	idx   uint16
+	bell  uint64
+	size  int
+	heads []uint32
+	taken uint32
+}
+
+const cqDepth = 64
+
+func (x *rig) completions(size int, f fields) *cring {
+	x.Helper()
+	subs := x.m.opt.Profile.SubCQs
+	c := &cring{x: x, size: size, heads: make([]uint32, subs), mem: x.Alloc(size * cqDepth * int(subs))}
+	g := fields{5: uint8(size / 4), 6: uint16(cqDepth), 12: c.mem.IOVA, 24: subs, 26: x.uar}
+	for k, v := range f {
+		g[k] = v
+	}
+	r := x.ok(opCreateCQ, g)
+	c.idx, c.bell = le.Uint16(r), uint64(le.Uint32(r[4:]))
+	return c
+}
+
+// take takes the next completion of any sub-CQ, or nil.
+func (c *cring) take() []byte {
+	for i := range c.heads {
+		b := c.mem.Bytes[(i*cqDepth+int(c.heads[i]%cqDepth))*c.size:][:c.size]
+		if b[3]&1 == phase(c.heads[i], cqDepth) {
+			c.heads[i]++
+			c.taken++
+			return append([]byte(nil), b...)
+		}
+	}
+	return nil
+}
+
+// pairOf is a queue pair as the test sees it.
+type qpair struct {
+	x              *rig
+	num            uint16
+	handle         uint32
+	sqBell, rqBell uint64
+	llq            uint64
+	size           int
+	sent, posted   uint16
+	rq             dma.Block
+	scq, rcq       *cring
+	mem            dma.Block // what its work requests lie in
+	lkey, rkey     uint32
+	typ            uint8
+}
+
+const qDepth = 16
+
+func (x *rig) qpair(typ uint8, size int, cq *cring) *qpair {
+	x.Helper()
+	q := &qpair{x: x, typ: typ, size: size, scq: cq, rcq: cq, rq: x.Alloc(4096), mem: x.Alloc(1 << 16)}
+	r := x.ok(opCreateQP, q.create())
+	q.handle, q.num, q.sqBell, q.rqBell, q.llq = le.Uint32(r), le.Uint16(r[4:]), uint64(le.Uint32(r[12:])), uint64(le.Uint32(r[16:])), uint64(le.Uint32(r[20:]))
+	q.lkey, q.rkey = x.region(q.mem)
+	return q
+}
+
+func (q *qpair) create() fields {
+	return fields{4: q.x.pd, 6: q.typ, 16: q.rq.IOVA, 24: uint32(q.scq.idx), 28: uint32(q.rcq.idx), 40: uint32(q.size * qDepth), 44: uint32(qDepth),
+		48: uint32(16 * qDepth), 52: uint32(qDepth), 56: q.x.uar}
+}
+
+const testKey = 0x1234567
+
+// ready brings a QP to RTS.
+func (q *qpair) ready() *qpair {
+	q.x.Helper()
+	q.x.ok(opModifyQP, fields{4: uint32(modState | modQKey), 8: q.handle, 12: uint32(stateInit), 20: uint32(testKey)})
+	q.x.ok(opModifyQP, fields{4: uint32(modState), 8: q.handle, 12: uint32(stateRTR)})
+	q.x.ok(opModifyQP, fields{4: uint32(modState | modPSN), 8: q.handle, 12: uint32(stateRTS), 24: uint32(77)})
+	return q
+}
+
+// push pushes a WQE of the fields, with its phase and the bits that all have.
+func (q *qpair) push(f fields) {
+	q.x.Helper()
+	b := make([]byte, q.size)
+	b[2], b[3] = ctrl1Meta, ctrl2First|ctrl2Last|ctrl2Comp
+	f.put(b)
+	b[3] ^= phase(uint32(q.sent), qDepth) ^ 1
+	at, err := q.x.llq.Pointer(q.llq+uint64(q.size)*uint64(q.sent%qDepth), uint64(q.size))
+	q.x.Must(err)
+	mmio.CopyWC(at, pointer(b), q.size/64)
+	q.sent++
+}
+
+func (q *qpair) ring() { q.x.bel.Write32(q.sqBell, uint32(q.sent)) }
+
+// inline is the WQE of a message.
+func (q *qpair) inline(req, dest, ah uint16, text string) fields {
+	f := fields{0: req, 2: uint8(ctrl1Meta | ctrl1Inline), 4: dest, 6: uint16(len(text)), 12: ah, 16: uint32(testKey)}
+	for i := range len(text) {
+		f[32+i] = text[i]
+	}
+	return f
+}
+
+// offer posts receives of n bytes each, one after another in the second half of the QP's memory, with these request IDs.
+func (q *qpair) offer(n int, ids ...uint16) {
+	q.x.Helper()
+	for _, id := range ids {
+		b := q.rq.Bytes[16*int(q.posted%qDepth):]
+		le.PutUint64(b[0:], q.mem.IOVA+uint64(q.slot(n, id)))
+		le.PutUint16(b[8:], id)
+		le.PutUint16(b[10:], uint16(n))
+		le.PutUint32(b[12:], q.lkey|rxFirst|rxLast)
+		q.posted++
+	}
+	q.x.bel.Write32(q.rqBell, uint32(q.posted))
+}
+
+func (q *qpair) slot(n int, id uint16) int { return 1<<15 + n*int(id%8) }
+
+// got is what lies in a receive.
+func (q *qpair) got(n int, id uint16, length int) string {
+	return string(q.mem.Bytes[q.slot(n, id):][:length])
+}
+
+// rdma is the WQE of an RDMA operation on n bytes at the start of the QP's memory.
+func (q *qpair) rdma(code uint8, req, dest, ah uint16, n uint32, raddr uint64, rkey uint32) fields {
+	return fields{0: req, 2: uint8(ctrl1Meta | code), 4: dest, 6: uint16(1), 12: ah, 16: uint32(testKey),
+		32: n, 36: rkey, 40: raddr, 48: n, 52: q.lkey, 56: q.mem.IOVA}
+}

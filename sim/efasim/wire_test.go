@@ -1,0 +1,95 @@
+package efasim
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rebound-nic/rebound/sim"
+)
+
+// A frame as docs/efa-wire.md lays it out.
+func TestFrame(t *testing.T) {
+	f := frame{typ: typeWrite, flags: flagImm, status: 9, src: gidOf([6]byte{2, 0, 0, 0, 0, 1}), dst: gidOf([6]byte{2, 0, 0, 0, 0, 2}),
+		srcQP: 0x102, dstQP: 0x304, qkey: 0x11111111, imm: 0xa1b2c3d4, epoch: 5, seq: 6, raddr: 0x1122334455667788, rkey: 7, length: 8,
+		payload: []byte("12345678")}
+	b := f.marshal()
+	want := "\x02\x00\x00\x00\x00\x02\x02\x00\x00\x00\x00\x01\x88\xb5" +
+		"\x01\x03\x01\x09" +
+		"\xfe\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xfe\x00\x00\x01" + "\xfe\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xfe\x00\x00\x02" +
+		"\x01\x02\x03\x04" + "\x11\x11\x11\x11" + "\xa1\xb2\xc3\xd4" + "\x00\x00\x00\x05\x00\x00\x00\x06" +
+		"\x11\x22\x33\x44\x55\x66\x77\x88" + "\x00\x00\x00\x07\x00\x00\x00\x08" + "\x00\x00\x00\x08" + "\x00\x00\x00\x00\x00\x00\x00\x00" + "12345678"
+	if string(b) != want {
+		t.Errorf("frame\n%x, want\n%x", b, want)
+	}
+	if g, err := parseFrame(append(b, 0, 0, 0)); err != nil || string(g.marshal()) != want { // padded
+		t.Errorf("%+v, %v", g, err)
+	}
+	for _, c := range []struct {
+		at   int
+		v    byte
+		text string
+	}{
+		{12, 8, "EtherType 0x08b5"}, {14, 2, "version 2"}, {15, 0, "type 0"}, {15, 8, "type 8"}, {14 + 75, 9, "payload of 9 bytes"}, {14 + 72, 0x80, "payload of 2147483656"},
+	} {
+		bad := append([]byte(nil), b...)
+		bad[c.at] = c.v
+		if _, err := parseFrame(bad); err == nil || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("byte %d = %#x: %v, want %q", c.at, c.v, err, c.text)
+		}
+	}
+	if _, err := parseFrame(b[:etherSize+headSize-1]); err == nil {
+		t.Error("a short frame is taken")
+	}
+}
+
+// docs/efa-wire.lua shows a capture of messages and RDMA.
+func TestDissector(t *testing.T) {
+	tshark, err := exec.LookPath("tshark")
+	if err != nil {
+		t.Skip("no tshark on this host (package tshark)")
+	}
+	script, err := filepath.Abs("../../docs/efa-wire.lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(t.TempDir(), "efa.pcap")
+	file, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, y := pair(t, Options{InOrder: true}, Options{InOrder: true}, sim.Impairment{})
+	a, b := sim.Pair()
+	c, err := sim.NewCapture(a, file, sim.LinkEthernet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.Port.Connect(c)
+	y.Port.Connect(b)
+	q, r := x.qpair(typeSRD, 64, x.completions(16, nil)).ready(), y.qpair(typeSRD, 64, y.completions(16, nil)).ready()
+	ah := x.handle(y.m.gid)
+	y.handle(x.m.gid)
+	r.offer(256, 0)
+	q.push(q.inline(0, r.num, ah, "hello"))
+	q.push(q.rdma(opWrite, 1, r.num, ah, 300, r.mem.IOVA, r.rkey))
+	q.ring()
+	x.settle()
+	if err := c.Err(); err != nil {
+		t.Fatal(err)
+	}
+	file.Close()
+	out, err := exec.Command(tshark, "-X", "lua_script:"+script, "-r", name, "-T", "fields", "-e", "efasim.type", "-e", "efasim.src", "-e", "efasim.paylen",
+		"-e", "efasim.status", "-e", "_ws.col.Info").CombinedOutput()
+	if err != nil {
+		t.Fatalf("tshark: %v\n%s", err, out)
+	}
+	for _, want := range []string{
+		"2\tfe80::ff:fe00:1\t5\t0\tSRD send", "3\tfe80::ff:fe00:1\t300\t0\tRDMA write", "6\tfe80::ff:fe00:2\t0\t0\tAcknowledgement",
+	} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("tshark does not show %q:\n%s", want, out)
+		}
+	}
+}

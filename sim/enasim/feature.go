@@ -1,0 +1,360 @@
+package enasim
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Stateless offloads, ena_admin_feature_offload_desc: all that can be without segmentation, or what public logs of EC2 show, which
+// is the checksum of IPv4 sent and nothing received.
+func (m *Model) txOffloads() uint32 {
+	if m.opt.NoRxChecks {
+		return 1 << 1
+	}
+	return 1<<1 | 1<<3 // L4 checksum from a partial sum, IPv4 and IPv6
+}
+
+func (m *Model) rxOffloads() uint32 {
+	if m.opt.NoRxChecks {
+		return 0
+	}
+	return 1<<0 | 1<<1 | 1<<2 | 1<<rxHash // IPv4 header, L4 of IPv4 and IPv6, hash
+}
+
+const rxHash = 3 // bit of rxOffloads
+
+// defaultKey is the Toeplitz key after a reset: a driver may read it and set it back. It is the one of Microsoft's test vectors.
+var defaultKey = [keyWords * 4]byte{
+	0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb,
+	0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+}
+
+// Events that the device reports, as bits of ena_admin_aenq_group.
+const eventGroups = 1<<GroupLink | 1<<GroupFatal | 1<<GroupWarning | 1<<GroupNotification | 1<<GroupKeepAlive
+
+// features is what SET_FEATURE has set.
+type features struct {
+	mtu       uint32
+	groups    uint32
+	rxEnabled uint32
+
+	llqSize, llqBefore, llqPerEntry int // bytes of an entry, descriptors before the header, descriptors of the entries that follow
+
+	hash     uint32 // selected function, as a bit
+	hashInit uint32
+	key      [keyWords * 4]byte
+	fields   [hashProtos]uint16
+	table    []uint16 // receive SQ of each entry; nil until it is set
+
+	hostPage    uint64
+	driverMajor uint8 // that the host information tells
+	rxOffset    bool  // the driver takes frames that begin at an offset
+}
+
+func (m *Model) offered() uint32 {
+	f := uint32(featAll)
+	if m.opt.NoLLQ {
+		f &^= 1 << featLLQ
+	}
+	if m.opt.BasicQueues {
+		f &^= 1 << featMaxExt
+	}
+	return f &^ m.opt.Unsupported
+}
+
+// hostDriver is where ena_admin_host_info has the driver's version, whose lowest byte is major. Some firmware makes completion queues for
+// one major version only.
+const (
+	hostDriver  = 172
+	driverMajor = 2
+)
+
+// control returns the control buffer of a command, which must have n bytes or more. The public drivers say "indirect" for a
+// buffer that they point to directly.
+func (m *Model) control(c *command, what string, n int) (uint64, error) {
+	a, err := m.address(c, what, 8)
+	if err == nil && c.opcode() != opGetStats && c[3]&4 == 0 {
+		m.host.Tell("%s: flags %#02x with a control buffer: ctrl_data_indirect is what devices are known to take", what, c[3])
+	}
+	if err == nil && le.Uint32(c[4:]) > uint32(n) && (what == "GET_FEATURE 10" || what == "SET_FEATURE 10") {
+		m.host.Tell("%s: control buffer of %d bytes, the structure has %d", what, le.Uint32(c[4:]), n)
+	}
+	if err == nil && (a == 0 || le.Uint32(c[4:]) < uint32(n)) {
+		err = fmt.Errorf("%s: control buffer of %d bytes at %#x, %d are expected", what, le.Uint32(c[4:]), a, n)
+	}
+	return a, err
+}
+
+// getFeature is ena_admin_get_feat_cmd.
+func (m *Model) getFeature(c *command, r []byte) (byte, error) {
+	id := c[17]
+	what := fmt.Sprintf("GET_FEATURE %d", id)
+	if id >= 32 || m.offered()&(1<<id) == 0 {
+		return statusUnsupported, nil // a driver may try
+	}
+	f := &m.feat
+	u16 := func(at int, v int) { le.PutUint16(r[at:], uint16(v)) }
+	u32 := func(at int, v uint32) { le.PutUint32(r[at:], v) }
+	n := uint32(m.opt.Queues)
+	switch id {
+	case featAttributes:
+		u32(0, 1) // implementation
+		u32(4, 1)
+		u32(8, m.offered())
+		caps := uint32(capENI | capExtendedReasons | capCDescMBZ)
+		if !m.opt.NoMetrics {
+			caps |= capMetrics
+		}
+		u32(12, caps)
+		// Address widths of the device and its virtual function stay 0: drivers go by CAPS (ena_com_get_dma_width).
+		copy(r[24:30], m.opt.MAC[:])
+		u32(32, m.opt.MaxMTU)
+	case featMaxQueues:
+		for i, v := range []uint32{n, hostDepth, 2 * n, hostDepth, 0, 0, maxHeader} {
+			u32(4*i, v)
+		}
+		u16(28, maxTxDescs)
+		u16(30, maxRxDescs)
+	case featMaxExt:
+		if c[18] < 1 {
+			return statusUnsupported, nil
+		}
+		r[0] = 1
+		for i, v := range []uint32{n, 2 * n, n, 2 * n, hostDepth, hostDepth, hostDepth, hostDepth, maxHeader} {
+			u32(4+4*i, v)
+		}
+		u16(40, maxTxDescs)
+		u16(42, maxRxDescs)
+	case featHints:
+		h := &m.opt.Hints
+		for i, v := range []uint16{h.MMIOReadTimeout, h.Watchdog, h.MissingTx, h.MissingTxCount, h.AdminTimeout,
+			h.NetdevWatchdog, h.MaxTxSGL, h.MaxRxSGL} {
+			u16(2*i, int(v))
+		}
+	case featLLQ:
+		m.getLLQ(r, c[18])
+	case featHash:
+		u32(0, hashToeplitz|hashCRC32)
+		u32(4, f.hash)
+		u32(8, f.hashInit)
+		if c[3]&6 == 0 {
+			break
+		}
+		a, err := m.control(c, what, 8+len(f.key))
+		if err != nil {
+			return statusIllegal, err
+		}
+		b := make([]byte, 8+len(f.key))
+		le.PutUint32(b, keyWords)
+		copy(b[8:], f.key[:])
+		m.host.DMAWrite(a, b)
+	case featOffload:
+		u32(0, m.txOffloads())
+		u32(4, m.rxOffloads())
+		u32(8, f.rxEnabled)
+	case featTable:
+		u16(0, tableLog)
+		u16(2, tableLog)
+		u16(4, tableLog)
+		r[6] = 1 // single entries can be set
+		u32(8, noInline)
+		if c[3]&6 == 0 || f.table == nil {
+			break
+		}
+		a, err := m.control(c, what, 4*len(f.table))
+		if err != nil {
+			return statusIllegal, err
+		}
+		b := make([]byte, 4*len(f.table))
+		for i, q := range f.table {
+			le.PutUint16(b[4*i:], q)
+		}
+		m.host.DMAWrite(a, b)
+	case featMTU:
+		u32(0, f.mtu)
+	case featHashInput:
+		a, err := m.control(c, what, 16*hashProtos)
+		if err != nil {
+			return statusIllegal, err
+		}
+		var b [16 * hashProtos]byte
+		for i := range f.fields {
+			le.PutUint16(b[4*i:], supportedFields(i))
+			le.PutUint16(b[4*(hashProtos+i):], f.fields[i])
+		}
+		m.host.DMAWrite(a, b[:])
+	case featModeration:
+		u16(0, delayUnit)
+	case featAENQ:
+		u32(0, eventGroups)
+		u32(4, f.groups)
+	case featLink:
+		u32(0, 25000)
+		u32(4, 0x10) // 25 Gb/s
+		u32(8, 1<<1) // full duplex
+	default:
+		return statusUnsupported, nil
+	}
+	return statusOK, nil
+}
+
+// setFeature is ena_admin_set_feat_cmd.
+func (m *Model) setFeature(c *command, r []byte) (byte, error) {
+	id := c[17]
+	what := fmt.Sprintf("SET_FEATURE %d", id)
+	if id >= 32 || m.offered()&(1<<id) == 0 {
+		return statusUnsupported, nil
+	}
+	f := &m.feat
+	p := c[20:]
+	switch v := le.Uint32(p); id {
+	case featMTU:
+		if v < minMTU || v > m.opt.MaxMTU {
+			return statusIllegal, fmt.Errorf("%s: MTU %d, %d to %d are expected", what, v, minMTU, m.opt.MaxMTU)
+		}
+		f.mtu = v
+		if i := slices.IndexFunc(c[24:], func(b byte) bool { return b != 0 }); i >= 0 {
+			m.host.Tell("%s: reserved byte %d is %#02x, must be zero", what, 24+i, c[24+i])
+		}
+	case featAENQ:
+		enabled := le.Uint32(p[4:])
+		if enabled&^eventGroups != 0 {
+			return statusIllegal, fmt.Errorf("%s: groups %#x, %#x are supported", what, enabled, eventGroups)
+		}
+		f.groups = enabled
+		m.postLink()
+	case featHostAttr:
+		return m.setHost(c, what)
+	case featLLQ:
+		return m.setLLQ(c, what)
+	case featOffload:
+		if e := le.Uint32(p[8:]); e&^m.rxOffloads() != 0 {
+			return statusIllegal, fmt.Errorf("%s: rx_enabled %#x, %#x are supported", what, e, m.rxOffloads())
+		}
+		f.rxEnabled = le.Uint32(p[8:])
+	case featHash:
+		return m.setHash(c, what)
+	case featHashInput:
+		return m.setHashInput(c, what)
+	case featTable:
+		return m.setTable(c, what)
+	default:
+		return statusUnsupported, fmt.Errorf("%s cannot be set", what)
+	}
+	return statusOK, nil
+}
+
+// setHost takes the host attributes, ena_admin_set_feature_host_attr_desc, and reads the page ena_admin_host_info.
+func (m *Model) setHost(c *command, what string) (byte, error) {
+	a, err := m.address(c, what, 20)
+	if err != nil {
+		return statusIllegal, err
+	}
+	if _, err := m.address(c, what, 28); err != nil {
+		return statusIllegal, err
+	}
+	if a == 0 {
+		return statusIllegal, fmt.Errorf("%s: os_info_ba is zero", what)
+	}
+	if a%4096 != 0 {
+		m.host.Tell("%s: os_info_ba %#x: a page is expected", what, a)
+	}
+	var b [4096]byte
+	if m.host.DMARead(a, b[:]) != nil {
+		return statusIllegal, nil
+	}
+	os, spec := le.Uint32(b[0:]), le.Uint16(b[184:])
+	switch {
+	case os == 0 || os > 7:
+		return statusIllegal, fmt.Errorf("%s: os_type %d, 1 to 7 are expected", what, os)
+	case spec>>8 != 2:
+		return statusIllegal, fmt.Errorf("%s: ena_spec_version %#x, major 2 is expected", what, spec)
+	}
+	m.feat.hostPage, m.feat.driverMajor = a, b[hostDriver]
+	m.feat.rxOffset = le.Uint32(b[192:])>>1&1 != 0
+	return statusOK, nil
+}
+
+// setHash is ena_admin_feature_rss_flow_hash_function.
+func (m *Model) setHash(c *command, what string) (byte, error) {
+	sel := le.Uint32(c[24:])
+	if sel != hashToeplitz && sel != hashCRC32 {
+		return statusIllegal, fmt.Errorf("%s: selected_func %#x: one of %#x is expected", what, sel, hashToeplitz|hashCRC32)
+	}
+	a, err := m.control(c, what, 8+len(m.feat.key))
+	if err != nil {
+		return statusIllegal, err
+	}
+	b := make([]byte, 8+len(m.feat.key))
+	if m.host.DMARead(a, b) != nil {
+		return statusIllegal, nil
+	}
+	if parts := le.Uint32(b); sel == hashToeplitz && parts != keyWords || parts > keyWords {
+		return statusIllegal, fmt.Errorf("%s: key_parts %d, %d are expected", what, parts, keyWords)
+	}
+	m.feat.hash, m.feat.hashInit = sel, le.Uint32(c[28:])
+	copy(m.feat.key[:], b[8:])
+	return statusOK, nil
+}
+
+// setHashInput is ena_admin_feature_rss_hash_control.
+func (m *Model) setHashInput(c *command, what string) (byte, error) {
+	a, err := m.control(c, what, 16*hashProtos)
+	if err != nil {
+		return statusIllegal, err
+	}
+	var b [16 * hashProtos]byte
+	if m.host.DMARead(a, b[:]) != nil {
+		return statusIllegal, nil
+	}
+	for i := range hashProtos {
+		if v := le.Uint16(b[4*(hashProtos+i):]); v&^supportedFields(i) != 0 {
+			return statusIllegal, fmt.Errorf("%s: fields %#x of protocol %d, %#x are supported", what, v, i, supportedFields(i))
+		}
+	}
+	for i := range m.feat.fields {
+		m.feat.fields[i] = le.Uint16(b[4*(hashProtos+i):])
+	}
+	return statusOK, nil
+}
+
+// setTable is ena_admin_feature_rss_ind_table: the whole table, or one entry.
+func (m *Model) setTable(c *command, what string) (byte, error) {
+	check := func(i int, q uint16) error {
+		if int(q) >= len(m.rx) || !m.rx[q].live {
+			return fmt.Errorf("%s: entry %d names receive queue %d, which does not exist", what, i, q)
+		}
+		return nil
+	}
+	if i := le.Uint32(c[28:]); i != noInline && c[3]&6 == 0 {
+		q := le.Uint16(c[32:])
+		if i >= uint32(len(m.feat.table)) {
+			return statusIllegal, fmt.Errorf("%s: inline_index %d of a table of %d", what, i, len(m.feat.table))
+		}
+		if err := check(int(i), q); err != nil {
+			return statusIllegal, err
+		}
+		m.feat.table[i] = q
+		return statusOK, nil
+	}
+	if n := le.Uint16(c[24:]); n != tableLog {
+		return statusIllegal, fmt.Errorf("%s: size %d, %d is supported", what, n, tableLog)
+	}
+	b := make([]byte, 4<<tableLog)
+	a, err := m.control(c, what, len(b))
+	if err != nil {
+		return statusIllegal, err
+	}
+	if m.host.DMARead(a, b) != nil {
+		return statusIllegal, nil
+	}
+	table := make([]uint16, 1<<tableLog)
+	for i := range table {
+		table[i] = le.Uint16(b[4*i:])
+		if err := check(i, table[i]); err != nil {
+			return statusIllegal, err
+		}
+	}
+	m.feat.table = table
+	return statusOK, nil
+}

@@ -1,0 +1,252 @@
+package enasim
+
+import (
+	"bytes"
+	"testing"
+)
+
+// What drivers that others wrote do, and run on real devices with: the model may tell, and has to work.
+
+// iPXE of before 2021 asks for a reset, polls DEV_STS until READY, never clears DEV_CTL and goes on.
+func TestAsOldIPXE(t *testing.T) {
+	x := newRig(t, Options{})
+	x.bar.Write32(uint64(regDEVCTL), ctlReset)
+	polls := 0
+	for x.bar.Read32(uint64(regDEVSTS))&stsReady == 0 {
+		if polls++; polls > 10 {
+			t.Fatal("not ready after the reset")
+		}
+	}
+	if polls == 0 {
+		t.Error("DEV_STS is READY right after the reset was asked for")
+	}
+	x.aq, x.acq = x.Alloc(64*testDepth), x.Alloc(64*testDepth)
+	x.addr(regACQBASELO, x.acq.IOVA)
+	x.bar.Write32(uint64(regACQCAPS), testDepth|64<<16)
+	x.addr(regAQBASELO, x.aq.IOVA)
+	x.bar.Write32(uint64(regAQCAPS), testDepth|64<<16)
+	if r := x.get(featAttributes, nil); !bytes.Equal(r[24:30], testMAC[:]) {
+		t.Errorf("device attributes %x", r)
+	}
+	// Neither interrupts nor events; its queues are polled.
+	q := x.queue(dirTX, false, 0)
+	buf := x.Alloc(4096)
+	copy(buf.Bytes, frame(60, 1))
+	q.words(tx0|60, 0, uint32(buf.IOVA), uint32(buf.IOVA>>32))
+	q.ring()
+	x.Port.Settle(3)
+	if x.Far.Recv(0) == nil || q.take() == nil {
+		t.Error("nothing was sent")
+	}
+	x.Told("before DEV_CTL.RESET was cleared")
+	// A request ID is the device's to give back, whatever it is.
+	q.words(tx0|60, 60<<22, uint32(buf.IOVA), uint32(buf.IOVA>>32))
+	q.ring()
+	x.Port.Settle(3)
+	if c := q.take(); x.Far.Recv(0) == nil || c == nil || le.Uint16(c) != 60 {
+		t.Errorf("completion %x of request 60", c)
+	}
+	x.Told("request ID 60 of a queue of 8")
+	// It leaves by clearing the sizes of the admin queues.
+	x.bar.Write32(uint64(regAQCAPS), 0)
+	x.bar.Write32(uint64(regACQCAPS), 0)
+	x.Port.Settle(3)
+	x.Told("write of 0 to AQ_CAPS")
+	x.bar.Write32(uint64(regAQDB), uint32(x.cmds)+1)
+	x.Refused("entries have 64 bytes")
+}
+
+func TestVersionsAndTimes(t *testing.T) {
+	x := newRig(t, Options{})
+	if v := x.bar.Read32(uint64(regVERSION)); v != 10 {
+		t.Errorf("VERSION %#x, real devices say 0.10", v)
+	}
+	if v := x.bar.Read32(uint64(regCAPS)) >> capsAdminTOShift & 0xf; v != 10 {
+		t.Errorf("the admin time-out is %d00 ms, DPDK needs whole seconds", v)
+	}
+	x.Clean()
+}
+
+// DPDK asks for an interrupt of vector -1, which is a queue that it polls.
+func TestPolledQueue(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	cq := x.Alloc(4096)
+	r := x.ok(opCreateCQ, fields{4: uint8(1 << 5), 5: uint8(2), 6: uint16(testDepth), 8: uint32(0xffffffff), 12: cq.IOVA})
+	sq, buf := x.Alloc(4096), x.Alloc(4096)
+	idx := le.Uint16(r)
+	// Nor is its ring aligned to a page.
+	r = x.ok(opCreateSQ, fields{4: uint8(dirTX << 5), 6: uint8(placeHost), 7: uint8(1), 8: idx, 10: uint16(testDepth), 12: sq.IOVA + 64})
+	x.Told("is not page aligned")
+	b := sq.Bytes[64:]
+	copy(buf.Bytes, frame(60, 1))
+	le.PutUint32(b, tx0|60|txPhase)
+	le.PutUint32(b[8:], uint32(buf.IOVA))
+	le.PutUint32(b[12:], uint32(buf.IOVA>>32))
+	x.bar.Write32(uint64(le.Uint32(r[4:])), 1)
+	x.Vectors = nil
+	x.Port.Settle(3)
+	if x.Far.Recv(0) == nil || cq.Bytes[3]&1 == 0 || len(x.Vectors) != 0 {
+		t.Errorf("completion %x, interrupts %v", cq.Bytes[:8], x.Vectors)
+	}
+	x.Clean()
+}
+
+func TestHostInfoAnywhere(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	b := x.Alloc(8192)
+	le.PutUint32(b.Bytes[128:], 3)
+	le.PutUint16(b.Bytes[128+184:], 0x200)
+	x.set(featHostAttr, fields{20: b.IOVA + 128})
+	x.Told("os_info_ba")
+}
+
+// A driver that reads the hash key after a reset and sets it back gets hashes.
+func TestDefaultKey(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	q := x.queue(dirRX, false, 0)
+	q.offer(x.Alloc(1<<16), 2048, 0, 1, 2)
+	ctl := x.Alloc(4096)
+	x.get(featHash, fields{3: uint8(4), 4: uint32(48), 8: ctl.IOVA})
+	if bytes.Equal(ctl.Bytes[8:48], make([]byte, 40)) {
+		t.Error("the key is zero after a reset")
+	}
+	x.set(featHash, fields{3: uint8(4), 4: uint32(48), 8: ctl.IOVA, 24: uint32(hashToeplitz)})
+	clear(ctl.Bytes)
+	le.PutUint16(ctl.Bytes[64+4*protoUDP4:], fieldL3|fieldL4)
+	x.set(featHashInput, fields{3: uint8(4), 4: uint32(256), 8: ctl.IOVA})
+	x.Far.Send(0, frame(60, 1))
+	x.Port.Settle(3)
+	if c := q.take(); c == nil || le.Uint32(c[8:]) == 0 {
+		t.Errorf("completion %x", c)
+	}
+	x.Clean()
+}
+
+// DPDK asks for L4 checksums without saying that they are partial. The frame arrives with the checksum that is right.
+func TestChecksumNotPartial(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	q := x.queue(dirTX, false, 0)
+	buf := x.Alloc(4096)
+	want := frame(100, 1) // UDP over IPv4, its checksum right
+	p := parseFrame(want)
+	be.PutUint16(want[p.l4+6:], 0)
+	be.PutUint16(want[p.l4+6:], ^uint16(ones(want[p.l4:p.end], p.pseudo())))
+	for _, left := range []uint16{0, 0x1234, uint16(p.pseudo())} {
+		copy(buf.Bytes, want)
+		be.PutUint16(buf.Bytes[p.l4+6:], left)
+		q.words(tx0&^(txLast|txComp)|txMeta|metaExt|metaType|metaStore, 0, uint32(p.ip)<<8|uint32(p.ipLen), 0)
+		q.words(tx0&^txFirst|100, 1<<22|tx1L4|l3IPv4|l4UDP<<8, uint32(buf.IOVA), uint32(buf.IOVA>>32))
+		q.ring()
+		x.Port.Settle(3)
+		if got := x.Far.Recv(0); !bytes.Equal(got, want) {
+			t.Errorf("with %#x in the field: sent %x, want %x", left, got, want)
+		}
+		x.Told("l4_csum_en without l4_csum_partial")
+		for q.take() != nil {
+		}
+	}
+}
+
+// What public logs of EC2 show: nothing of received frames is checked or reported. Frames are spread all the same.
+func TestNoReceiveChecks(t *testing.T) {
+	x := newRig(t, Options{NoRxChecks: true})
+	x.open()
+	if r := x.get(featOffload, nil); le.Uint32(r) != 1<<1 || le.Uint32(r[4:]) != 0 {
+		t.Errorf("offloads %x", r[:8])
+	}
+	qs := []*ring{x.queue(dirRX, false, 0), x.queue(dirRX, false, 0)}
+	buf, ctl := x.Alloc(1<<16), x.Alloc(4096)
+	for _, q := range qs {
+		q.offer(buf, 2048, 0, 1, 2, 3, 4, 5, 6, 7)
+	}
+	le.PutUint32(ctl.Bytes, keyWords)
+	for i := range 40 {
+		ctl.Bytes[8+i] = byte(i * 37)
+	}
+	x.set(featHash, fields{3: uint8(4), 4: uint32(48), 8: ctl.IOVA, 24: uint32(hashToeplitz)})
+	clear(ctl.Bytes)
+	le.PutUint16(ctl.Bytes[64+4*protoUDP4:], fieldL3|fieldL4)
+	x.set(featHashInput, fields{3: uint8(4), 4: uint32(256), 8: ctl.IOVA})
+	clear(ctl.Bytes)
+	for i := range 128 {
+		le.PutUint16(ctl.Bytes[4*i:], uint16(i&1))
+	}
+	x.set(featTable, fields{3: uint8(4), 4: uint32(512), 8: ctl.IOVA, 24: uint16(tableLog), 28: uint32(noInline)})
+	var seen [2]int
+	for i := range 8 {
+		x.Far.Send(0, frame(60, byte(i)))
+		x.Port.Settle(3)
+		for k, q := range qs {
+			if c := q.take(); c != nil {
+				seen[k]++
+				if le.Uint32(c[8:]) != 0 || le.Uint32(c)&rxChecked != 0 {
+					t.Errorf("completion %x", c)
+				}
+			}
+		}
+	}
+	if seen[0]+seen[1] != 8 || seen[0] == 0 || seen[1] == 0 {
+		t.Errorf("queues got %v", seen)
+	}
+	x.Clean()
+}
+
+func TestBARs(t *testing.T) {
+	for bar, sizes := range map[int][6]uint64{0: {16 << 10, 0, 1 << 20}, 1: {8 << 10, 8 << 10, 1 << 20}, 4: {16 << 10, 0, 1 << 20, 0, 64 << 10}} {
+		x := newRig(t, Options{MSIXBAR: bar})
+		x.open()
+		for i, size := range sizes {
+			if size > 0 && x.BAR(i).Size() != size {
+				t.Errorf("MSI-X in BAR %d: BAR %d has %#x bytes, want %#x", bar, i, x.BAR(i).Size(), size)
+			}
+		}
+		var b [4]byte
+		x.Fn.ReadConfig(0x74, b[:])
+		if got := int(b[0] & 7); got != bar {
+			t.Errorf("the MSI-X table lies in BAR %d, want %d", got, bar)
+		}
+		at := uint64(le.Uint32(b[:]) &^ 7)
+		w := x.BAR(bar)
+		if w.Write32(at+8, 0x4321); w.Read32(at+8) != 0x4321 || w.Read32(at+12) != 1 {
+			t.Errorf("BAR %d has no MSI-X table at %#x", bar, at)
+		}
+		x.queue(dirRX, false, 1)
+		x.Clean()
+	}
+}
+
+// Firmware as on c6i makes completion queues for a driver whose major version is 2, and takes no empty vector.
+func TestParticularFirmware(t *testing.T) {
+	x := newRig(t, Options{})
+	x.m.opt.AnyDriver = false
+	x.open()
+	page := x.Alloc(4096)
+	cq := fields{5: uint8(2), 6: uint16(testDepth), 8: uint32(noVector), 12: page.IOVA}
+	fails := func(f fields, what string) {
+		t.Helper()
+		if s, _ := x.do(opCreateCQ, f); s != statusUnknown {
+			t.Errorf("status %d", s)
+		}
+		x.Violated(what)
+	}
+	fails(cq, "driver version major 0")
+	info := x.Alloc(4096)
+	le.PutUint32(info.Bytes, 1)
+	le.PutUint16(info.Bytes[184:], 0x200)
+	for major := range byte(4) {
+		info.Bytes[172] = major
+		x.set(featHostAttr, fields{20: info.IOVA})
+		if major != 2 {
+			fails(cq, "2 is expected")
+			continue
+		}
+		x.ok(opCreateCQ, cq)
+		cq[8] = uint32(0)
+		fails(cq, "msix_vector is 0")
+		cq[8] = uint32(noVector)
+	}
+}

@@ -1,0 +1,237 @@
+package enasim
+
+import (
+	"bytes"
+	"encoding/hex"
+	"testing"
+	"time"
+)
+
+func TestRegistersAndReset(t *testing.T) {
+	x := newRig(t, Options{})
+	if v := x.bar.Read32(uint64(regVERSION)); v != 0x00a {
+		t.Errorf("VERSION %#x", v)
+	}
+	x.open()
+	if v := x.read(regCAPS); v>>capsWidthShift&0xff != 48 || v>>1&0x1f == 0 {
+		t.Errorf("CAPS %#x", v)
+	}
+	x.reset(3)
+	x.bar.Write32(uint64(regDEVCTL), 0)
+	if r := x.m.Resets(); len(r) != 2 || r[0] != 0 || r[1] != 3 {
+		t.Errorf("resets for %v", r)
+	}
+	x.Clean()
+
+	x.bar.Write32(uint64(regDEVCTL), ctlReset|1<<ctlReasonExt)
+	if r := x.m.Resets(); r[2] != 16 {
+		t.Errorf("extended reason: %v", r)
+	}
+	x.bar.Write32(uint64(regAQCAPS), 32|64<<16)
+	x.Violated("before DEV_STS.RESET_IN_PROGRESS")
+
+	x = newRig(t, Options{NotReady: true, NoReadless: true, Version: 0x100})
+	if v := x.bar.Read32(uint64(regDEVSTS)); v&stsReady != 0 {
+		t.Error("ready")
+	}
+	if v := x.bar.Read32(uint64(regVERSION)); v != 0x100 {
+		t.Errorf("VERSION %#x", v)
+	}
+	x.bar.Write32(uint64(regREADREQ), 0)
+	x.Violated("revision 1")
+}
+
+func TestAdminWraps(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	for i := range 5 * testDepth { // phases of both queues
+		if r := x.get(featMTU, nil); le.Uint32(r) != 9216 {
+			t.Fatalf("command %d: MTU %d", i, le.Uint32(r))
+		}
+	}
+	if s, _ := x.do(99, nil); s != statusBadOpcode {
+		t.Errorf("status %d", s)
+	}
+	x.Violated("no such opcode")
+	if s, _ := x.do(opGetFeature, fields{17: uint8(29)}); s != statusUnsupported {
+		t.Errorf("status %d of a feature that is not offered", s)
+	}
+	x.Clean()
+	x.submit(opGetFeature, fields{3: uint8(1 ^ phase(x.cmds, testDepth)), 17: uint8(featMTU)})
+	x.Port.Step()
+	if uint32(x.aq.Bytes[64*int((x.cmds-1)%testDepth)+3]&1) != phase(x.cmds-1, testDepth) {
+		x.Violated("phase")
+	}
+}
+
+func TestAdminLateAndOutOfOrder(t *testing.T) {
+	x := newRig(t, Options{AdminDelay: 10 * time.Microsecond, AdminOutOfOrder: true, Seed: 1})
+	x.open()
+	var ids []uint16
+	for range testDepth {
+		ids = append(ids, x.submit(opGetFeature, fields{17: uint8(featMTU)}))
+	}
+	x.Port.Step()
+	if x.ack() != nil {
+		t.Fatal("completed too early")
+	}
+	for range 20 {
+		x.Port.Step()
+	}
+	seen, ordered := map[uint16]bool{}, true
+	for i := range ids {
+		e := x.ack()
+		if e == nil {
+			t.Fatal("a completion is missing")
+		}
+		seen[le.Uint16(e)] = true
+		ordered = ordered && le.Uint16(e) == ids[i]
+	}
+	if len(seen) != len(ids) || ordered {
+		t.Errorf("completions %v, in order: %v", seen, ordered)
+	}
+	x.Clean()
+	x.m.StallAdmin(true)
+	x.submit(opGetFeature, fields{17: uint8(featMTU)})
+	x.Port.Settle(100)
+	if x.ack() != nil {
+		t.Error("a stalled queue completes")
+	}
+}
+
+func TestEvents(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	x.set(featAENQ, fields{24: uint32(eventGroups)})
+	x.bar.Write32(uint64(regAENQHEADDB), testDepth)
+	x.Port.Step()
+	if e := x.aenq.Bytes; le.Uint16(e) != GroupLink || e[4] != 1 || e[16] != 1 {
+		t.Fatalf("link event %x", e[:20])
+	}
+	for range 3 * testDepth { // only as many as the driver gave room for
+		x.m.Post(Event{Group: 9, Syndrome: 7})
+	}
+	x.Port.Settle(10)
+	if n := x.m.Counters().Events; n != testDepth {
+		t.Fatalf("%d events sent", n)
+	}
+	x.bar.Write32(uint64(regAENQHEADDB), 2*testDepth)
+	x.Port.Settle(10)
+	if e := x.aenq.Bytes; x.m.Counters().Events != 2*testDepth || e[4] != 0 || le.Uint16(e) != 9 || le.Uint16(e[2:]) != 7 {
+		t.Errorf("second round: %d events, %x", x.m.Counters().Events, e[:16])
+	}
+	x.Clean()
+	x.bar.Write32(uint64(regAENQHEADDB), 5*testDepth)
+	x.Violated("AENQ_HEAD_DB")
+}
+
+// An interrupt handler that runs late acknowledges events of before a reset. Without one before, the doorbell has no queue.
+func TestEventDoorbellAfterReset(t *testing.T) {
+	x := newRig(t, Options{})
+	x.bar.Write32(uint64(regAENQHEADDB), testDepth)
+	x.Violated("AENQ_HEAD_DB")
+	x.Port.ForgetViolations()
+	x.open()
+	x.bar.Write32(uint64(regAENQHEADDB), testDepth)
+	x.reset(0)
+	x.bar.Write32(uint64(regAENQHEADDB), testDepth)
+	x.Clean()
+	x.Port.Reset()
+	x.bar.Write32(uint64(regAENQHEADDB), testDepth)
+	x.Violated("AENQ_HEAD_DB")
+	x.Port.ForgetViolations()
+}
+
+func TestKeepAlive(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	x.set(featAENQ, fields{24: uint32(1 << GroupKeepAlive)})
+	x.bar.Write32(uint64(regAENQHEADDB), testDepth)
+	second := func() uint64 {
+		n := x.m.Counters().Events
+		for range 1_000_001 {
+			x.Port.Step()
+		}
+		return x.m.Counters().Events - n
+	}
+	if n := second(); n != 1 {
+		t.Errorf("%d keep-alives in a second", n)
+	}
+	if e := x.aenq.Bytes; le.Uint16(e) != GroupKeepAlive {
+		t.Errorf("event %x", e[:16])
+	}
+	x.m.WithholdKeepAlive(true)
+	if n := second(); n != 0 {
+		t.Errorf("%d keep-alives while withheld", n)
+	}
+	x.Clean()
+}
+
+func TestFeatures(t *testing.T) {
+	x := newRig(t, Options{PreferWide: true, NoMeta: true, Burst: 512})
+	x.open()
+	a := x.get(featAttributes, nil)
+	if !bytes.Equal(a[24:30], testMAC[:]) || le.Uint32(a[32:]) != 9216 || le.Uint32(a[8:]) != featAll {
+		t.Errorf("attributes %x", a)
+	}
+	if q := x.get(featMaxExt, fields{18: uint8(1)}); q[0] != 1 || le.Uint32(q[4:]) != 8 || le.Uint32(q[36:]) != maxHeader {
+		t.Errorf("queues %x", q)
+	}
+	l := x.get(featLLQ, fields{18: uint8(1)})
+	if le.Uint16(l[12:]) != 5 || l[25] != llq256 || le.Uint16(l[28:]) != 3 || le.Uint16(l[30:]) != 512 {
+		t.Errorf("LLQ %x", l)
+	}
+	if s, _ := x.do(opSetFeature, fields{17: uint8(featMTU), 20: uint32(20000)}); s != statusIllegal {
+		t.Errorf("MTU of 20000: status %d", s)
+	}
+	x.Violated("MTU 20000")
+	x.set(featMTU, fields{20: uint32(9000)})
+	if r := x.get(featMTU, nil); le.Uint32(r) != 9000 {
+		t.Errorf("MTU %d", le.Uint32(r))
+	}
+	page := x.Alloc(4096)
+	if s, _ := x.do(opSetFeature, fields{17: uint8(featHostAttr), 20: page.IOVA}); s != statusIllegal {
+		t.Errorf("empty host attributes: status %d", s)
+	}
+	x.Violated("os_type 0")
+	le.PutUint32(page.Bytes, 3)
+	le.PutUint16(page.Bytes[184:], 0x200)
+	x.set(featHostAttr, fields{20: page.IOVA})
+	x.Clean()
+}
+
+func TestStatistics(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	x.m.SetAllowance(Allowance{1, 2, 3, 4, 5, 6})
+	r := x.ok(opGetStats, fields{16: uint8(statsENI)})
+	for i := range 5 {
+		if v := le.Uint64(r[8*i:]); v != uint64(i+1) {
+			t.Errorf("ENI counter %d is %d", i, v)
+		}
+	}
+	buf := x.Alloc(4096)
+	r = x.ok(opGetStats, fields{4: uint32(512), 8: buf.IOVA, 16: uint8(statsMetrics), 24: uint64(0x2a)})
+	if le.Uint64(r) != 0x2a || le.Uint64(buf.Bytes) != 2 || le.Uint64(buf.Bytes[8:]) != 4 || le.Uint64(buf.Bytes[16:]) != 6 {
+		t.Errorf("metrics %x", buf.Bytes[:24])
+	}
+	x.Clean()
+}
+
+// The verification suite of Microsoft's RSS documentation. The device takes the key in reverse.
+func TestToeplitz(t *testing.T) {
+	key, _ := hex.DecodeString("6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa")
+	for i, j := 0, len(key)-1; i < j; i, j = i+1, j-1 {
+		key[i], key[j] = key[j], key[i]
+	}
+	in := []byte{66, 9, 149, 187, 161, 142, 100, 80, 2794 >> 8, 2794 & 0xff, 1766 >> 8, 1766 & 0xff}
+	if h := toeplitz(key, in[:8]); h != 0x323e8fc2 {
+		t.Errorf("IPv4 only: %#x", h)
+	}
+	if h := toeplitz(key, in); h != 0x51ccc178 {
+		t.Errorf("with ports: %#x", h)
+	}
+	if h := ^crc32(0xffffffff, []byte("123456789")); h != 0xcbf43926 {
+		t.Errorf("CRC32: %#x", h)
+	}
+}

@@ -1,0 +1,208 @@
+package enasim
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestStrictDescriptors breaks one rule of a good transmit descriptor at a time.
+func TestStrictDescriptors(t *testing.T) {
+	x := newRig(t, Options{Width: 47})
+	x.open()
+	q := x.queue(dirTX, false, 0)
+	buf := x.Alloc(4096)
+	f := frame(60, 1)
+	for _, c := range []struct {
+		what string
+		edit func(w *[4]uint32)
+	}{
+		{"told: transmit descriptor", func(w *[4]uint32) { w[0] |= 1 << 22 }},
+		{"told: transmit descriptor", func(w *[4]uint32) { w[0] |= 1 << 31 }},
+		{"told: transmit descriptor", func(w *[4]uint32) { w[1] |= 1 << 5 }},
+		{"told: transmit descriptor", func(w *[4]uint32) { w[1] |= 1 << 21 }},
+		{"told: transmit descriptor", func(w *[4]uint32) { w[3] |= 1 << 16 }},
+		{"phase", func(w *[4]uint32) { w[0] ^= txPhase }},
+		{"first is false", func(w *[4]uint32) { w[0] &^= txFirst }},
+		{"inside a frame", func(w *[4]uint32) { w[0] &^= txLast }},
+		{"no bytes", func(w *[4]uint32) { w[0] &^= txLen }},
+		{"MTU", func(w *[4]uint32) { w[0] |= 9235 }},
+		{"a frame of 13 bytes", func(w *[4]uint32) { w[0] = w[0]&^txLen | 13; w[3] &= 0xffffff }},
+		{"more than 47 bits", func(w *[4]uint32) { w[3] |= 0x8000 }},
+		{"header_length 255", func(w *[4]uint32) { w[3] |= 0xff << 24 }},
+		{"header_length 100", func(w *[4]uint32) { w[3] = w[3]&0xffff | 100<<24 }},
+		{"told: transmit descriptor", func(w *[4]uint32) { w[1] = 1000 << 22 }},
+		{"tso_en", func(w *[4]uint32) { w[1] |= tx1TSO }},
+		{"l3_csum_en", func(w *[4]uint32) { w[1] |= tx1L3 }},
+		{"ethernet_fcs_dis", func(w *[4]uint32) { w[1] |= tx1NoFCS }},
+		{"no meta descriptor was ever sent", func(w *[4]uint32) { w[1] |= tx1L4 | tx1Partial | l3IPv4 | l4UDP<<8 }},
+		{"meta descriptor: reserved", func(w *[4]uint32) { w[0] |= txMeta }},
+	} {
+		copy(buf.Bytes, f)
+		w := [4]uint32{tx0 | 60, 1 << 22, uint32(buf.IOVA), uint32(buf.IOVA>>32) | 42<<24}
+		c.edit(&w)
+		q.words(w[0], w[1], w[2], w[3])
+		if c.what == "phase" {
+			q.sq.Bytes[16*int((q.tail-1)%testDepth)+3] ^= 1
+		}
+		q.ring()
+		x.Port.Settle(3)
+		x.Violated(c.what)
+		if sent, told := x.Far.Recv(0) != nil, strings.HasPrefix(c.what, "told"); sent != told {
+			t.Errorf("%s: sent is %v", c.what, sent)
+		}
+		for q.take() != nil {
+		}
+	}
+}
+
+func TestStrictReceiveDescriptors(t *testing.T) {
+	for _, c := range []struct {
+		what string
+		w    [4]uint32
+	}{
+		{"reserved bits", [4]uint32{2048 | 1<<16 | 0x1c<<24, 0, 0x1000, 0}},
+		{"reserved bits", [4]uint32{2048 | 0x5c<<24, 0, 0x1000, 0}},
+		{"reserved bits", [4]uint32{2048 | 0x1c<<24, 1 << 16, 0x1000, 0}},
+		{"reserved bits", [4]uint32{2048 | 0x1c<<24, 0, 0x1000, 1 << 16}},
+		{"first and last", [4]uint32{2048 | 0x14<<24, 0, 0x1000, 0}},
+		{"request ID 8", [4]uint32{2048 | 0x1c<<24, 8, 0x1000, 0}},
+	} {
+		x := newRig(t, Options{})
+		x.open()
+		q := x.queue(dirRX, false, 0)
+		q.words(c.w[0], c.w[1], c.w[2], c.w[3])
+		q.ring()
+		x.Port.Step()
+		x.Violated(c.what)
+	}
+}
+
+func TestStrictDoorbells(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	llqOn(x, llq128)
+	q, r := x.queue(dirTX, true, 0), x.queue(dirRX, false, 0)
+	x.bar.Write32(q.bell, testDepth+1)
+	x.Violated("the queue has 8 entries")
+	x.bar.Write32(r.bell, testDepth+1)
+	x.Violated("the queue has 8 entries")
+	x.bar.Write32(q.bell, 1<<16)
+	x.Violated("bits 31:16")
+	x.bar.Write32(uint64(regTxDB)+4*7, 1)
+	x.Violated("does not exist")
+
+	// An entry of which the last 64 bytes are missing.
+	x.ok(opDestroySQ, fields{4: q.idx, 6: uint8(dirTX << 5)})
+	q2 := x.queue(dirTX, true, 0)
+	at, err := x.mem.Pointer(q2.llq, 64)
+	x.Must(err)
+	b := unsafeBytes(at, 64)
+	le.PutUint32(b, tx0|txPhase)
+	le.PutUint32(b[12:], 96<<24)
+	clear(b[4:12])
+	q2.tail = 1
+	q2.ring()
+	x.Port.Step()
+	x.Violated("were not pushed")
+
+	x = newRig(t, Options{Burst: 256})
+	x.open()
+	llqOn(x, llq128)
+	q = x.queue(dirTX, true, 0)
+	for i := range 3 {
+		q.pushEntry(128, frame(60, 1), [4]uint32{tx0, uint32(i) << 22, 0, 60 << 24})
+	}
+	q.ring()
+	x.Violated("max_tx_burst_size 256")
+}
+
+func TestStrictCommands(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	page := x.Alloc(4096)
+	sq := fields{4: uint8(dirTX << 5), 6: uint8(placeHost), 7: uint8(1), 10: uint16(testDepth), 12: page.IOVA}
+	with := func(f fields, at int, v any) fields {
+		g := fields{at: v}
+		for k, v := range f {
+			if k != at {
+				g[k] = v
+			}
+		}
+		return g
+	}
+	cq := fields{5: uint8(2), 6: uint16(testDepth), 12: page.IOVA}
+	llq := fields{17: uint8(featLLQ), 30: uint16(1), 34: uint16(llq128), 38: uint16(2), 42: uint16(2)}
+	bad := func(op uint8, f fields, what string) {
+		t.Helper()
+		if s, _ := x.do(op, f); s == statusOK {
+			t.Errorf("%s: status %d", what, s)
+		}
+		x.Violated(what)
+	}
+	bad(opCreateSQ, sq, "there is no CQ 0")
+	bad(opCreateCQ, with(cq, 5, uint8(3)), "cq_entry_size_words 3")
+	bad(opCreateCQ, with(cq, 6, uint16(7)), "cq_depth 7")
+	bad(opCreateCQ, with(with(cq, 4, uint8(1<<5)), 8, uint32(100)), "msix_vector 100")
+	x.ok(opCreateCQ, cq)
+	bad(opCreateSQ, with(sq, 4, uint8(3<<5)), "sq_direction 3")
+	bad(opCreateSQ, with(sq, 4, uint8(dirRX<<5)), "8 bytes, 16 are expected")
+	bad(opCreateSQ, with(sq, 6, uint8(placeHost|1<<4)), "completion_policy 1")
+	bad(opCreateSQ, with(sq, 6, uint8(2)), "placement_policy 2")
+	bad(opCreateSQ, with(sq, 6, uint8(placeDevice)), "before SET_FEATURE LLQ")
+	bad(opCreateSQ, with(sq, 7, uint8(0)), "is_physically_contiguous")
+	bad(opCreateSQ, with(sq, 10, uint16(2*testDepth)), "sq_depth 16 on CQ 0")
+	bad(opCreateSQ, with(sq, 12, uint64(0)), "sq_ba is zero")
+	bad(opSetFeature, with(llq, 30, uint16(2)), "header_location_ctrl 2")
+	bad(opSetFeature, with(llq, 34, uint16(2)), "entry_size_ctrl 2")
+	bad(opSetFeature, with(llq, 38, uint16(8)), "desc_num_before_header 8")
+	bad(opSetFeature, with(llq, 28, uint16(1)), "sets only what it enables")
+	// Reserved bits are told, and the command is done.
+	for _, c := range []struct {
+		undo uint8
+		f    fields
+		what string
+	}{
+		{opDestroyCQ, with(cq, 5, uint8(0x82)), "CREATE_CQ: reserved bits 00008000 set in the dword at 04h"},
+		{opDestroyCQ, with(cq, 12, page.IOVA|1<<63), "CREATE_CQ: reserved bits 80000000 set in the dword at 10h"},
+		{opDestroySQ, with(sq, 4, uint8(dirTX<<5|1)), "CREATE_SQ: reserved bits 00000001 set in the dword at 04h"},
+		{opDestroySQ, with(sq, 20, uint32(1)), "CREATE_SQ: reserved bits 00000001 set in the dword at 14h"},
+	} {
+		op, identity := uint8(opCreateCQ), fields{}
+		if c.undo == opDestroySQ {
+			op, identity = opCreateSQ, fields{6: uint8(dirTX << 5)}
+		}
+		r := x.ok(op, c.f)
+		x.Told(c.what)
+		x.ok(c.undo, with(identity, 4, le.Uint16(r)))
+	}
+	x.ok(opSetFeature, llq)
+	bad(opCreateSQ, with(sq, 6, uint8(placeDevice)), "must not be used")
+	x.ok(opCreateSQ, sq)
+	bad(opDestroyCQ, fields{4: uint16(0)}, "before its 1 submission queues")
+	bad(opDestroySQ, fields{4: uint16(1), 6: uint8(dirTX << 5)}, "there is no SQ 1")
+	x.ok(opDestroySQ, fields{4: uint16(0), 6: uint8(dirTX << 5)})
+	x.ok(opDestroyCQ, fields{4: uint16(0)})
+	bad(opSetFeature, fields{17: uint8(featAENQ), 24: uint32(1 << 20)}, "groups 0x100000")
+	bad(opSetFeature, fields{17: uint8(featHash), 24: uint32(6)}, "selected_func 0x6")
+	bad(opGetStats, fields{16: uint8(statsMetrics), 24: uint64(1 << 40)}, "requested_metrics")
+	x.Clean()
+}
+
+func TestStrictOrder(t *testing.T) {
+	x := newRig(t, Options{})
+	x.reset(0)
+	x.bar.Write32(uint64(regAQDB), 1)
+	x.Violated("entries have 64 bytes")
+	x.open()
+	x.get(featMTU, nil)
+	x.bar.Write32(uint64(regAQBASELO), 0)
+	x.Violated("after the first admin command")
+	x.bar.Write32(uint64(regAQDB), 100)
+	x.Violated("the tail was 1")
+	x.bar.Write32(uint64(regDEVCTL), 4)
+	x.Violated("not supported")
+	x.bar.Write32(0x68, 1)
+	x.Violated("no such register")
+	x.mem.Write64(0, 1)
+	x.Violated("no LLQ is there")
+}

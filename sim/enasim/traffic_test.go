@@ -1,0 +1,359 @@
+package enasim
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/rebound-nic/rebound/sim"
+)
+
+// frame is a broadcast UDP/IPv4 frame of n bytes, 42 or more, with right checksums, seed telling it apart.
+func frame(n int, seed byte) []byte {
+	f := make([]byte, n)
+	copy(f, []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0})
+	be.PutUint16(f[16:], uint16(n-14))
+	f[22], f[23] = 64, 17
+	copy(f[26:], []byte{10, 0, 0, 1, 10, 0, 0, seed})
+	be.PutUint16(f[24:], ^uint16(ones(f[14:34], 0)))
+	be.PutUint16(f[34:], 1000)
+	be.PutUint16(f[36:], 7)
+	be.PutUint16(f[38:], uint16(n-34))
+	for i := 42; i < n; i++ {
+		f[i] = byte(i) ^ seed
+	}
+	p := parseFrame(f)
+	be.PutUint16(f[40:], ^uint16(ones(f[34:], p.pseudo())))
+	return f
+}
+
+func llqOn(x *rig, size uint16) {
+	x.set(featLLQ, fields{30: uint16(1), 34: size, 38: uint16(2), 42: uint16(2), 48: uint16(3)})
+}
+
+// tx0 is word 0 of a first descriptor, without phase; word 1 holds the request ID.
+const tx0 = txFirst | txLast | txComp
+
+func TestTransmitHost(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	q := x.queue(dirTX, false, 0)
+	buf := x.Alloc(16384)
+	for i := range 5 * testDepth {
+		f := frame(60+i, byte(i))
+		copy(buf.Bytes, f)
+		before := x.Port.Counts()
+		q.words(tx0|uint32(len(f)), uint32(i%testDepth)<<22, uint32(buf.IOVA), uint32(buf.IOVA>>32)|42<<24)
+		q.ring()
+		x.Port.Step()
+		if got := x.Far.Recv(0); !bytes.Equal(got, f) {
+			t.Fatalf("frame %d: %x", i, got)
+		}
+		if c := q.take(); c == nil || le.Uint16(c) != uint16(i%testDepth) || le.Uint16(c[6:]) != q.tail {
+			t.Fatalf("frame %d: completion %x", i, c)
+		}
+		if c := x.Port.Counts().Since(before); c != (sim.Counts{MMIOWrite: 1, DMARead: 2, DMAWrite: 1}) {
+			t.Fatalf("transactions: %+v", c)
+		}
+	}
+	f := frame(3000, 1)
+	x.set(featMTU, fields{20: uint32(9000)})
+	copy(buf.Bytes, f)
+	q.words(txFirst|txComp|1000, 7<<22, uint32(buf.IOVA), uint32(buf.IOVA>>32))
+	q.words(1500, 0, uint32(buf.IOVA)+1000, uint32(buf.IOVA>>32))
+	q.words(txLast|500, 0, uint32(buf.IOVA)+2500, uint32(buf.IOVA>>32))
+	q.ring()
+	x.Port.Step()
+	if got := x.Far.Recv(0); !bytes.Equal(got, f) {
+		t.Errorf("three buffers: %d bytes", len(got))
+	}
+	x.Clean()
+}
+
+func TestTransmitPushed(t *testing.T) {
+	for size, code := range map[int]uint16{128: llq128, 256: llq256} {
+		x := newRig(t, Options{})
+		x.open()
+		llqOn(x, code)
+		q := x.queue(dirTX, true, 0)
+		buf := x.Alloc(4096)
+		for i, n := range []int{60, 64, 96, 97, 98, 224, 225, 1514, 60, 1514} {
+			f := frame(n, byte(i))
+			h := min(n, size-32)
+			copy(buf.Bytes, f[h:])
+			d := [4]uint32{tx0, uint32(i%testDepth) << 22, 0, uint32(h) << 24}
+			want := sim.Counts{MMIOWrite: uint64(size/64) + 1, DMAWrite: 1}
+			if n > h {
+				d[0] |= uint32(n - h)
+				d[2], d[3] = uint32(buf.IOVA), d[3]|uint32(buf.IOVA>>32)
+				want.DMARead = 1
+			}
+			before := x.Port.Counts()
+			q.pushEntry(size, f[:h], d)
+			q.ring()
+			x.Port.Step()
+			if got := x.Far.Recv(0); !bytes.Equal(got, f) {
+				t.Fatalf("%d of %d: %x", n, size, got)
+			}
+			if c := q.take(); c == nil || le.Uint16(c) != uint16(i%testDepth) {
+				t.Fatalf("%d of %d: completion %x", n, size, c)
+			}
+			if c := x.Port.Counts().Since(before); c != want {
+				t.Fatalf("%d of %d: transactions %+v, expected %+v", n, size, c, want)
+			}
+		}
+		x.Clean()
+	}
+}
+
+// A frame with a meta descriptor and four buffers: two descriptors in its first entry, three in the second.
+func TestTransmitPushedOverEntries(t *testing.T) {
+	x := newRig(t, Options{NoMeta: true})
+	x.open()
+	llqOn(x, llq128)
+	q := x.queue(dirTX, true, 0)
+	buf := x.Alloc(4096)
+	f := frame(96+4*100, 5)
+	copy(buf.Bytes, f[96:])
+	sum := [2]byte{f[40], f[41]}
+	p := parseFrame(f)
+	part := append([]byte(nil), f...)
+	be.PutUint16(part[40:], uint16(p.pseudo()))
+	meta := [4]uint32{txFirst | txMeta | metaExt | metaType | metaStore, 0, 20 | 14<<8, 0}
+	d := func(i int, w0 uint32) [4]uint32 {
+		return [4]uint32{w0 | 100, 0, uint32(buf.IOVA) + 100*uint32(i), uint32(buf.IOVA >> 32)}
+	}
+	one := d(0, txComp)
+	one[1], one[3] = 3<<22|tx1L4|tx1Partial|l3IPv4|l4UDP<<8, one[3]|96<<24
+	q.pushEntry(128, part[:96], meta, one)
+	q.pushEntry(128, nil, d(1, 0), d(2, 0), d(3, txLast))
+	q.ring()
+	x.Port.Step()
+	got := x.Far.Recv(0)
+	if !bytes.Equal(got, f) {
+		t.Errorf("%x, checksum %x expected", got, sum)
+	}
+	if c := q.take(); c == nil || le.Uint16(c) != 3 || le.Uint16(c[6:]) != 2 {
+		t.Errorf("completion %x", c)
+	}
+	x.Clean()
+	q.pushEntry(128, f[:96], [4]uint32{tx0, 0, 0, 96 << 24})
+	q.ring()
+	x.Port.Step()
+	x.Violated("meta caching is disabled")
+}
+
+func TestReceive(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	q := x.queue(dirRX, false, 0)
+	buf := x.Alloc(1 << 16)
+	q.offer(buf, 2048, 0, 1, 2, 3, 4, 5, 6, 7)
+	x.Port.Step()
+	for i := range 3 * testDepth {
+		f := frame(60+i, byte(i))
+		if i%3 == 1 {
+			f[50] ^= 1
+		}
+		before := x.Port.Counts()
+		x.Far.Send(0, f)
+		x.Port.Step()
+		c := q.take()
+		if c == nil || int(le.Uint16(c[4:])) != len(f) || int(le.Uint16(c[6:])) != i%testDepth {
+			t.Fatalf("frame %d: completion %x", i, c)
+		}
+		if got := buf.Bytes[2048*(i%testDepth):][:len(f)]; !bytes.Equal(got, f) {
+			t.Fatalf("frame %d: %x", i, got)
+		}
+		s := le.Uint32(c)
+		if s&(rxFirst|rxLast|rxChecked|0x1fff) != rxFirst|rxLast|rxChecked|l3IPv4|l4UDP<<8 || s&rxL3Err != 0 || s&rxL4Err != 0 != (i%3 == 1) {
+			t.Fatalf("frame %d: status %#x", i, s)
+		}
+		if c := x.Port.Counts().Since(before); c != (sim.Counts{DMAWrite: 2}) {
+			t.Fatalf("transactions: %+v", c)
+		}
+		q.offer(buf, 2048, i%testDepth)
+		x.Port.Step()
+	}
+	x.Clean()
+	stranger := frame(60, 0)
+	copy(stranger, []byte{2, 9, 9, 9, 9, 9})
+	x.Far.Send(0, stranger)
+	x.Port.Step()
+	if q.take() != nil {
+		t.Error("a frame for another station arrived")
+	}
+}
+
+func TestReceiveOverBuffers(t *testing.T) {
+	x := newRig(t, Options{RxOutOfOrder: true, Seed: 3})
+	x.open()
+	x.set(featMTU, fields{20: uint32(9000)})
+	q := x.queue(dirRX, false, 0)
+	buf := x.Alloc(1 << 16)
+	q.offer(buf, 512, 0, 1, 2, 3, 4, 5, 6, 7)
+	f := frame(1300, 1)
+	x.Far.Send(0, f)
+	x.Port.Step()
+	var got []byte
+	for i, flags := range []uint32{rxFirst, 0, rxLast} {
+		c := q.take()
+		if c == nil || le.Uint32(c)&(rxFirst|rxLast) != flags {
+			t.Fatalf("completion %d: %x", i, c)
+		}
+		got = append(got, buf.Bytes[512*int(le.Uint16(c[6:])):][:le.Uint16(c[4:])]...)
+	}
+	if !bytes.Equal(got, f) {
+		t.Errorf("%x", got)
+	}
+	var order []uint16
+	for range 5 {
+		x.Far.Send(0, frame(60, 2))
+		x.Port.Step()
+		order = append(order, le.Uint16(q.take()[6:]))
+	}
+	if bytes.Equal([]byte{byte(order[0]), byte(order[1]), byte(order[2]), byte(order[3])}, []byte{3, 4, 5, 6}) {
+		t.Errorf("request IDs in order: %v", order)
+	}
+	x.Far.Send(0, frame(60, 3)) // no buffer is left: it waits
+	x.Port.Step()
+	if q.take() != nil {
+		t.Error("a completion without a buffer")
+	}
+	q.offer(buf, 512, 0)
+	x.Port.Settle(3)
+	if q.take() == nil {
+		t.Error("the frame that waited is lost")
+	}
+	x.Clean()
+}
+
+func TestRSS(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	qs := []*ring{x.queue(dirRX, false, 0), x.queue(dirRX, false, 0)}
+	buf := x.Alloc(1 << 16)
+	for i, q := range qs {
+		q.offer(buf, 2048, 0, 1, 2, 3, 4, 5, 6, 7)
+		if int(q.idx) != i {
+			t.Fatalf("queue %d is %d", i, q.idx)
+		}
+	}
+	ctl := x.Alloc(4096)
+	le.PutUint32(ctl.Bytes, keyWords)
+	for i := range 40 {
+		ctl.Bytes[8+i] = byte(i * 37)
+	}
+	x.set(featHash, fields{3: uint8(4), 4: uint32(48), 8: ctl.IOVA, 24: uint32(hashToeplitz)})
+	key := append([]byte(nil), ctl.Bytes[8:48]...)
+	clear(ctl.Bytes)
+	le.PutUint16(ctl.Bytes[64+4*protoUDP4:], fieldL3|fieldL4)
+	x.set(featHashInput, fields{3: uint8(4), 4: uint32(256), 8: ctl.IOVA})
+	clear(ctl.Bytes)
+	for i := range 128 {
+		le.PutUint16(ctl.Bytes[4*i:], uint16(i&1))
+	}
+	x.set(featTable, fields{3: uint8(4), 4: uint32(512), 8: ctl.IOVA, 24: uint16(tableLog), 28: uint32(noInline)})
+	seen := [2]int{}
+	for i := range 8 {
+		f := frame(60, byte(i))
+		want := toeplitz(key, append(append([]byte{}, f[26:34]...), f[34:38]...))
+		x.Far.Send(0, f)
+		x.Port.Settle(3)
+		c := qs[want&1].take()
+		if c == nil || le.Uint32(c[8:]) != want {
+			t.Fatalf("frame %d: completion %x, hash %#x expected", i, c, want)
+		}
+		seen[want&1]++
+	}
+	if seen[0] == 0 || seen[1] == 0 {
+		t.Errorf("queues got %v", seen)
+	}
+	x.Clean()
+	le.PutUint16(ctl.Bytes, 5)
+	if s, _ := x.do(opSetFeature, fields{17: uint8(featTable), 3: uint8(4), 4: uint32(512), 8: ctl.IOVA, 24: uint16(tableLog), 28: uint32(noInline)}); s != statusIllegal {
+		t.Errorf("table with a queue that does not exist: status %d", s)
+	}
+	x.Violated("entry 0 names receive queue 5")
+}
+
+func TestInterrupts(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	var raised []int
+	x.Port.SetInterrupt(func(v int) { raised = append(raised, v) })
+	x.bar.Write32(uint64(regINTRMASK), 0)
+	q := x.queue(dirRX, false, 2)
+	if len(raised) != 2 || raised[0] != 0 {
+		t.Fatalf("two commands raised %v", raised)
+	}
+	raised = nil
+	buf := x.Alloc(1 << 16)
+	q.offer(buf, 2048, 0, 1, 2, 3, 4, 5, 6, 7)
+	x.Far.Send(0, frame(60, 1))
+	x.Port.Step()
+	if raised != nil {
+		t.Fatalf("raised %v before unmask", raised)
+	}
+	x.bar.Write32(q.irq, intrUnmask)
+	x.Port.Step()
+	x.Far.Send(0, frame(60, 1))
+	x.Port.Step()
+	if len(raised) != 1 || raised[0] != 2 {
+		t.Fatalf("raised %v", raised)
+	}
+	x.bar.Write32(q.irq, intrUnmask|5) // 10 us, for what came while masked too
+	x.Port.Step()
+	x.Far.Send(0, frame(60, 1))
+	x.Port.Step()
+	for range 12 {
+		x.Port.Step()
+	}
+	if len(raised) != 2 {
+		t.Errorf("raised %v", raised)
+	}
+	x.Clean()
+}
+
+func TestFaultsOnDemand(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	q := x.queue(dirTX, false, 0)
+	buf := x.Alloc(4096)
+	copy(buf.Bytes, frame(60, 1))
+	send := func(id uint32) {
+		q.words(tx0|60, id<<22, uint32(buf.IOVA), uint32(buf.IOVA>>32))
+		q.ring()
+		x.Port.Step()
+	}
+	x.m.TamperCompletion(true, func(b []byte) { le.PutUint16(b, 0xfff0) })
+	send(1)
+	if c := q.take(); le.Uint16(c) != 0xfff0 {
+		t.Errorf("completion %x", c)
+	}
+	x.m.DuplicateCompletion(true, 2)
+	send(2)
+	for i := range 3 {
+		if c := q.take(); c == nil || le.Uint16(c) != 2 {
+			t.Errorf("duplicate %d: %x", i, c)
+		}
+	}
+	x.m.HoldCompletions(true)
+	send(3)
+	if c := q.take(); c != nil {
+		t.Errorf("held completion %x", c)
+	}
+	x.m.HoldCompletions(false)
+	x.Port.Step()
+	if c := q.take(); c == nil {
+		t.Error("no completion after the hold")
+	}
+	x.m.Fail()
+	if x.read(regDEVSTS)&stsFatal == 0 {
+		t.Error("no fatal error in DEV_STS")
+	}
+	x.reset(1)
+	if x.read(regDEVSTS)&stsFatal != 0 {
+		t.Error("fatal error after reset")
+	}
+	x.Clean()
+}

@@ -1,0 +1,239 @@
+package sim
+
+import (
+	"iter"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// host is a Port as its model sees it, with the port's lock held.
+type host Port
+
+func (h *host) DMARead(iova uint64, p []byte) error {
+	h.counts.DMARead++
+	return h.dmaAccess(iova, p, false)
+}
+
+func (h *host) DMAWrite(iova uint64, p []byte) error {
+	h.counts.DMAWrite++
+	return h.dmaAccess(iova, p, true)
+}
+
+// Peek reads host memory without counting: for checks of what a driver had to write before, which a real device does not make.
+// A model finds it by a type assertion.
+func (h *host) Peek(iova uint64, p []byte) error {
+	if h.space.command()&cmdBusMaster == 0 {
+		return errNoBusMaster
+	}
+	return h.dma.access(iova, p, false)
+}
+
+// ForgetConfig loses configuration space, as devices do that are reset by a register of their own: no memory space, no bus
+// mastering, no MSI-X until a driver restores them. A model finds it by a type assertion.
+func (h *host) ForgetConfig() { (*Port)(h).forgetConfig() }
+
+func (h *host) dmaAccess(iova uint64, p []byte, write bool) error {
+	err := error(errNoBusMaster)
+	if h.space.command()&cmdBusMaster != 0 {
+		err = h.dma.access(iova, p, write)
+	}
+	// Whoever takes a card away turns bus mastering off while the card still works, and the card's requests end at its port: an
+	// event that was due, a frame that came. A driver that asks for more is the one at fault.
+	if err != nil && !(h.cut && err == errNoBusMaster) {
+		h.Refuse("%v (IOVA %#x, %d bytes)", err, iova, len(p))
+	}
+	return err
+}
+
+type hostError string
+
+func (e hostError) Error() string { return string(e) }
+
+const errNoBusMaster = hostError("DMA while bus mastering is off")
+
+func (h *host) Interrupt(v int) {
+	h.counts.Interrupts++
+	if h.rec != nil {
+		(*Port)(h).event(Event{Kind: InterruptEvent, Value: uint64(v)})
+	}
+	if h.irq != nil {
+		h.irq(v)
+	}
+}
+
+func (h *host) Shadow(bar int) []byte { return h.shadow[bar].mem }
+
+func (h *host) CountMMIOWrite(n int) {
+	h.counts.MMIOWrite += uint64(n)
+	if h.rec != nil {
+		(*Port)(h).event(Event{Kind: StoresEvent, Value: uint64(n)})
+	}
+}
+
+func (h *host) Command(name string, status uint8, given iter.Seq2[string, uint64]) {
+	if h.rec != nil {
+		(*Port)(h).command(name, status, given)
+	}
+}
+
+func (h *host) Transmit(frame []byte) {
+	if h.wire != nil {
+		h.wire.Send((*Port)(h).now(), frame)
+	}
+}
+
+func (h *host) Refuse(format string, args ...any) { (*Port)(h).violation(Refused, format, args...) }
+func (h *host) Tell(format string, args ...any)   { (*Port)(h).violation(Told, format, args...) }
+
+func (h *host) Now() time.Duration { return (*Port)(h).now() }
+
+func (p *Port) now() time.Duration {
+	if p.started.IsZero() {
+		return p.clock
+	}
+	return p.clock + time.Since(p.started)
+}
+
+// Connect plugs the wire in, or out if w is nil.
+func (p *Port) Connect(w Wire) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wire = w
+	p.look()
+}
+
+// look tells the model of a link that came or went.
+func (p *Port) look() {
+	if up := p.wire != nil && p.wire.Up(); up != p.up {
+		p.up = up
+		p.model.SetLink(up)
+	}
+}
+
+// Step advances the clock by one Tick unless the port runs freely, hands what the wire holds to the model, and steps it. It
+// reports whether there was any work. A frame that the wire still delays is no work.
+func (p *Port) Step() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.started.IsZero() {
+		p.clock += Tick
+	}
+	if p.budget == 0 {
+		return false
+	}
+	p.look()
+	arrived := p.arrived[:0]
+	for len(arrived) < rxBurst && p.wire != nil {
+		frame := p.wire.Recv(p.now())
+		if frame == nil {
+			break
+		}
+		arrived = append(arrived, frame)
+	}
+	// What a driver stored before a frame was sent, a card has before the frame: writes are posted, but they keep their order
+	// with what depends on them. So the model looks at its doorbells after the frames left the wire and before it gets them.
+	busy := p.model.Step()
+	if len(arrived) == 0 {
+		return busy
+	}
+	for i, frame := range arrived {
+		p.model.Receive(frame)
+		arrived[i] = nil
+	}
+	p.arrived = arrived
+	p.model.Step()
+	return true
+}
+
+// Hold runs f while the model stands still. f must not call the port.
+func (p *Port) Hold(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f()
+}
+
+// Settle steps until there is no more work, or n times, and returns the number of steps.
+func (p *Port) Settle(n int) int {
+	for i := range n {
+		if !p.Step() {
+			return i + 1
+		}
+	}
+	return n
+}
+
+// Start lets the port run freely, on a goroutine of its own, until Stop. Its clock is then the machine's.
+func (p *Port) Start() { p.start(rest) }
+
+// StartVirtual is Start in a bubble of testing/synctest: the port's clock is the bubble's, which stands still while any
+// goroutine of the bubble runs. A driver's time-outs pass at once there, and never early.
+func (p *Port) StartVirtual() { p.start(restVirtual) }
+
+func (p *Port) start(rest func(idle int)) {
+	p.run.Lock()
+	defer p.run.Unlock()
+	if p.end != nil {
+		return
+	}
+	p.end, p.ran = make(chan struct{}), make(chan struct{})
+	p.mu.Lock()
+	p.started = time.Now()
+	p.mu.Unlock()
+	go p.spin(p.end, p.ran, rest)
+}
+
+// Stop ends what Start began. The clock stands still again.
+func (p *Port) Stop() {
+	p.run.Lock()
+	defer p.run.Unlock()
+	if p.end == nil {
+		return
+	}
+	close(p.end)
+	<-p.ran
+	p.end = nil
+	p.mu.Lock()
+	p.clock, p.started = p.now(), time.Time{}
+	p.mu.Unlock()
+}
+
+// spin steps until end is closed, and rests after each step that found no work.
+func (p *Port) spin(end, ran chan struct{}, rest func(idle int)) {
+	defer close(ran)
+	for idle := 0; ; {
+		select {
+		case <-end:
+			return
+		default:
+		}
+		if p.Step() {
+			idle = 0
+			continue
+		}
+		rest(idle)
+		idle++
+	}
+}
+
+// rest leaves the processor to others after idle steps without work: with few cores the driver under test waits for the same one.
+func rest(idle int) {
+	switch {
+	case idle < 1000:
+		runtime.Gosched()
+	case idle < 1200: // the next request may come soon, and time.Sleep takes a millisecond at least where all else waits
+		unix.Nanosleep(&unix.Timespec{Nsec: 50_000}, nil)
+	default:
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// restVirtual is rest where only sleeping lets time pass.
+func restVirtual(idle int) {
+	if idle < 100 {
+		time.Sleep(Tick)
+	} else {
+		time.Sleep(100 * Tick)
+	}
+}

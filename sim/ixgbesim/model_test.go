@@ -1,0 +1,302 @@
+package ixgbesim
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+
+	"github.com/rebound-nic/rebound/sim"
+)
+
+func TestBringUp(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	if v := r.rd(0x42a4); v>>28 != 7 {
+		t.Errorf("LINKS %08x, want up at 10 Gb/s without autonegotiation", v)
+	}
+	if lo, hi := r.rd(0xa200), r.rd(0xa204); lo != 0x00000002 || hi != 1<<31|0x0100 {
+		t.Errorf("RAL %08x RAH %08x after reset", lo, hi)
+	}
+	r.Port.Connect(nil)
+	if r.rd(0x42a4)&(1<<30) != 0 || r.rd(0x8)&(1<<7) != 0 {
+		t.Error("link up without a wire")
+	}
+	r.Clean()
+}
+
+func TestBackplane(t *testing.T) {
+	r := newRig(t, Options{Kind: KX4})
+	r.start(ringOptions{})
+	if r.Fn.ID().Device != 0x10f7 {
+		t.Error(r.Fn.ID())
+	}
+	r.wr(0x42a0, r.rd(0x42a0)|1<<12)
+	if v := r.rd(0x42a4); v>>28 != 0xf {
+		t.Errorf("LINKS %08x, want up at 10 Gb/s by autonegotiation", v)
+	}
+	if r.rd(0x42b0)&0xf0000 == 0 || r.rd(0x42a0)&(1<<12) != 0 {
+		t.Error("autonegotiation did not start, or its restart bit stays")
+	}
+	r.Clean()
+}
+
+// One frame in and one out: what crosses the bus, and that the descriptors say what happened.
+func TestEchoCost(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	r.fill(32)
+	r.settle()
+	f := frame(60)
+	before := r.Port.Counts()
+	r.Far.Send(0, f)
+	r.settle()
+	d := r.rxDesc(0)
+	if binary.LittleEndian.Uint32(d[8:])&3 != 3 || binary.LittleEndian.Uint16(d[12:]) != 60 || !bytes.Equal(r.mem[rxBufs:rxBufs+60], f) {
+		t.Fatalf("received descriptor %x, buffer %x", d, r.mem[rxBufs:rxBufs+60])
+	}
+	if c := r.Port.Counts().Since(before); c != (sim.Counts{DMAWrite: 2}) {
+		t.Errorf("receiving cost %+v, want two DMA writes", c)
+	}
+	before = r.Port.Counts()
+	at := r.send(f)
+	r.settle()
+	if c := r.Port.Counts().Since(before); c != (sim.Counts{MMIOWrite: 1, DMARead: 2, DMAWrite: 1}) {
+		t.Errorf("sending cost %+v, want one MMIO write, two DMA reads, one DMA write", c)
+	}
+	if d := r.txDesc(int(at)); !bytes.Equal(d, append(make([]byte, 12), 1, 0, 0, 0)) {
+		t.Errorf("transmit descriptor written back as %x", d)
+	}
+	if got := r.Far.Recv(1 << 40); !bytes.Equal(got, f) {
+		t.Errorf("on the wire: %x", got)
+	}
+	r.Clean()
+}
+
+func TestManyFramesWrap(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	r.fill(ringLen - 1)
+	next := 0
+	for i := range 5 * ringLen {
+		f := frame(60 + i)
+		f[20] = byte(i)
+		r.Far.Send(0, f)
+		r.settle()
+		d := r.rxDesc(next)
+		if d[8]&3 != 3 || int(binary.LittleEndian.Uint16(d[12:])) != len(f) || !bytes.Equal(r.mem[rxBufs+next*0x4000:][:len(f)], f) {
+			t.Fatalf("frame %d: descriptor %d is %x", i, next, d)
+		}
+		next = (next + 1) % ringLen
+		r.fill(1)
+		r.send(f)
+		r.settle()
+		if got := r.Far.Recv(1 << 40); !bytes.Equal(got, f) {
+			t.Fatalf("frame %d on the wire: %x", i, got)
+		}
+	}
+	if got := r.rd(0x4074); got != 5*ringLen {
+		t.Errorf("GPRC %d", got)
+	}
+	if got := r.rd(0x4074); got != 0 {
+		t.Errorf("GPRC %d after it was read", got)
+	}
+	if got := r.rd(0x4080); got != 5*ringLen {
+		t.Errorf("GPTC %d", got)
+	}
+	r.Clean()
+}
+
+func TestJumboOverDescriptors(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{jumbo: true})
+	r.fill(16)
+	f := frame(9000)
+	r.Far.Send(0, f)
+	r.settle()
+	var got []byte
+	for i := range 5 {
+		d := r.rxDesc(i)
+		n := int(binary.LittleEndian.Uint16(d[12:]))
+		got = append(got, r.mem[rxBufs+i*0x4000:][:n]...)
+		if d[8]&1 == 0 || (d[8]&2 != 0) != (i == 4) {
+			t.Errorf("descriptor %d: %x", i, d)
+		}
+	}
+	if !bytes.Equal(got, f) {
+		t.Errorf("got %d bytes of 9000", len(got))
+	}
+	r.Far.Send(0, frame(9728-3)) // with FCS one byte over MAXFRS
+	r.settle()
+	if r.rd(0x40ac) != 1 || r.rxDesc(5)[8]&1 != 0 {
+		t.Error("a frame over MAXFRS was received, or not counted in ROC")
+	}
+	r.Clean()
+}
+
+func TestNoDescriptors(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	for range 3 {
+		r.Far.Send(0, frame(60))
+	}
+	r.settle()
+	if r.m.Counters().RxFrames != 0 || r.m.Counters().RxNoDesc != 0 {
+		t.Errorf("%+v", r.m.Counters())
+	}
+	r.fill(8)
+	r.settle()
+	if got := r.m.Counters().RxFrames; got != 3 {
+		t.Errorf("%d of 3 waiting frames were received", got)
+	}
+	for range 400 { // 512 KB of packet buffer
+		r.Far.Send(0, frame(1514))
+	}
+	r.Port.Settle(100)
+	if got := r.m.Counters(); got.RxMissed == 0 || r.rd(0x3fa0) != uint32(got.RxMissed) {
+		t.Errorf("missed %d", got.RxMissed)
+	}
+	r.Clean()
+
+	r = newRig(t, Options{})
+	r.start(ringOptions{drop: true})
+	r.Far.Send(0, frame(60))
+	r.settle()
+	if r.rd(0x1430) != 1 || r.m.Counters().RxNoDesc != 1 {
+		t.Error("drop enable did not drop")
+	}
+	r.Clean()
+}
+
+func TestWriteBack(t *testing.T) {
+	t.Run("threshold", func(t *testing.T) {
+		r := newRig(t, Options{})
+		r.start(ringOptions{txdctl: 8<<16 | 1<<8 | 32})
+		for i := range 8 {
+			if i > 0 && r.txDesc(0)[12]&1 != 0 {
+				t.Fatalf("written back after %d of 8", i)
+			}
+			r.send(frame(60))
+			r.settle()
+		}
+		for i := range 8 {
+			if r.txDesc(i)[12] != 1 {
+				t.Errorf("descriptor %d is not written back", i)
+			}
+		}
+		r.Clean()
+	})
+	t.Run("head", func(t *testing.T) {
+		r := newRig(t, Options{})
+		r.start(ringOptions{headWB: true})
+		for i := range 3 {
+			r.send(frame(60))
+			r.settle()
+			if got := binary.LittleEndian.Uint32(r.mem[headWB:]); got != uint32(i+1) || r.txDesc(i)[12]&1 != 0 {
+				t.Errorf("head %d after %d frames", got, i+1)
+			}
+		}
+		r.Clean()
+	})
+}
+
+func TestPauseFrames(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	r.wr(0x4294, 1<<3|1<<1)
+	pause := func(q uint16) []byte {
+		f := make([]byte, 60)
+		copy(f, []byte{1, 0x80, 0xc2, 0, 0, 1, 2, 0, 0, 0, 0, 9, 0x88, 8, 0, 1, byte(q >> 8), byte(q)})
+		return f
+	}
+	r.Far.Send(0, pause(0xffff))
+	r.settle()
+	r.send(frame(60))
+	r.settle()
+	if r.Far.Recv(1<<40) != nil {
+		t.Error("sent while paused")
+	}
+	r.Far.Send(0, pause(0))
+	r.settle()
+	if r.Far.Recv(1<<40) == nil {
+		t.Error("not sent after XON")
+	}
+	// Ours: past the high mark XOFF, below the low one XON.
+	r.wr(0x3d00, 1<<3)
+	r.wr(0x3220, 1<<31|2048)
+	r.wr(0x3260, 1<<31|8192)
+	r.wr(0x3200, 0x1234)
+	for range 6 {
+		r.Far.Send(0, frame(1514))
+	}
+	r.settle()
+	if f := r.Far.Recv(1 << 40); f == nil || f[12] != 0x88 || f[16] != 0x12 || f[17] != 0x34 {
+		t.Errorf("no XOFF: %x", f)
+	}
+	r.fill(32)
+	r.settle()
+	if f := r.Far.Recv(1 << 40); f == nil || f[12] != 0x88 || f[16] != 0 || f[17] != 0 {
+		t.Errorf("no XON: %x", f)
+	}
+	r.Clean()
+}
+
+func TestLegacyDescriptors(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{legacy: true})
+	r.fill(8)
+	f := frame(100)
+	r.Far.Send(0, f)
+	r.settle()
+	d := r.rxDesc(0)
+	if binary.LittleEndian.Uint16(d[8:]) != 100 || d[12]&3 != 3 || d[13] != 0 {
+		t.Errorf("descriptor %x", d)
+	}
+	addr := r.load(0, f)
+	r.desc(addr, 40|1<<25, 0)
+	at := r.desc(addr+40, 60|1<<24|1<<25|1<<27, 0)
+	r.wr(0x6018, r.txT)
+	r.settle()
+	if got := r.Far.Recv(1 << 40); !bytes.Equal(got, f) || r.txDesc(int(at))[12] != 1 {
+		t.Errorf("sent %x", got)
+	}
+	r.Clean()
+}
+
+// Stores by pointer reach the model too, and count.
+func TestDoorbellByPointer(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	p, err := r.w.Pointer(0x6018, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.desc(r.load(0, frame(60)), 60|advData|eop|rs, 60<<14)
+	before := r.Port.Counts()
+	*(*uint32)(p) = r.txT
+	r.settle()
+	if r.Far.Recv(1<<40) == nil || r.Port.Counts().Since(before).MMIOWrite != 1 {
+		t.Error("a doorbell by pointer was lost or not counted")
+	}
+	r.Clean()
+}
+
+// A full ring, given whole again as soon as the last descriptor reported itself.
+func TestFullTransmitRing(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	for range 3 {
+		for i := range ringLen - 1 {
+			d := uint32(60 | advData | eop)
+			if i%16 == 15 || i == ringLen-2 {
+				d |= rs
+			}
+			r.desc(r.load(0, frame(60)), d, 60<<14)
+		}
+		r.wr(0x6018, r.txT)
+		r.settle()
+	}
+	if got := r.m.Counters().TxFrames; got != 3*(ringLen-1) {
+		t.Errorf("%d frames were sent", got)
+	}
+	r.Clean()
+}

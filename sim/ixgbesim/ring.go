@@ -1,0 +1,115 @@
+package ixgbesim
+
+import (
+	"fmt"
+
+	"github.com/rebound-nic/rebound/sim"
+)
+
+// ring is a descriptor ring with the part of it that is on chip.
+type ring struct {
+	enabled bool
+	wait    int // reads of the control register, or Steps, until a change of ENABLE shows
+	wanted  bool
+
+	base       uint64
+	n          uint32 // descriptors
+	head, tail uint32
+	cache      [cacheMax][16]byte // fetched descriptors, the oldest at c0
+	c0, cn     uint32             //
+}
+
+const enableDelay = 1
+
+// set begins to enable or disable the queue.
+func (r *ring) set(on bool) {
+	if on != r.wanted {
+		r.wanted, r.wait = on, enableDelay
+	}
+}
+
+// readEnable is ENABLE as a read shows it: the state that is in force.
+func (r *ring) readEnable(bit uint32) uint32 {
+	v := uint32(0)
+	if r.enabled {
+		v = bit
+	}
+	if r.wanted != r.enabled {
+		if r.wait > 0 {
+			r.wait--
+		}
+		if r.wait == 0 {
+			r.settle()
+			if r.enabled {
+				return bit
+			}
+			return 0
+		}
+	}
+	return v
+}
+
+func (r *ring) settle() {
+	if r.enabled = r.wanted; !r.enabled {
+		r.cn = 0
+	}
+}
+
+// give checks a tail write: software may hand over only what it owns, which is all but what it gave since owned. A ring
+// whose head and tail are equal is empty, so one descriptor is never given (§7.1.9, §7.2.3.3).
+func (r *ring) give(tail, owned uint32) error {
+	if tail >= r.n {
+		return fmt.Errorf("tail %d beyond the ring's %d descriptors", tail, r.n)
+	}
+	given := (r.tail - owned + r.n) % r.n
+	more := (tail - r.tail + r.n) % r.n
+	if given+more >= r.n {
+		return fmt.Errorf("tail %d after %d overruns the head: %d descriptors are the device's from %d on, of %d",
+			tail, r.tail, given, owned, r.n)
+	}
+	r.tail = tail
+	return nil
+}
+
+// sameHead is what a write of a head register does while its queue is enabled: ixy writes the value that it has anyway.
+func sameHead(name string, i int, v, head uint32, doc string) error {
+	err := fmt.Errorf("%s[%d] = %d while the queue is enabled (%s)", name, i, v, doc)
+	if v == head {
+		return sim.AsTold(err)
+	}
+	return err
+}
+
+func (r *ring) fetched() uint32 { return (r.head + r.cn) % r.n }
+
+// available is how many descriptors wait in host memory.
+func (r *ring) available() uint32 { return (r.tail - r.fetched() + r.n) % r.n }
+
+// fetch reads descriptors into the cache, in one burst, when it is empty or, with fewer than low left, when the host has at
+// least least.
+func (r *ring) fetch(h sim.Host, low, least uint32) bool {
+	avail := r.available()
+	if avail == 0 || r.cn > 0 && (r.cn >= low || avail < max(least, 1)) {
+		return true
+	}
+	at := r.fetched()
+	k := min(avail, cacheMax-r.cn, r.n-at)
+	buf := make([]byte, 16*k)
+	if h.DMARead(r.base+16*uint64(at), buf) != nil {
+		return false
+	}
+	for i := range k {
+		copy(r.cache[(r.c0+r.cn+i)%cacheMax][:], buf[16*i:])
+	}
+	r.cn += k
+	return true
+}
+
+// pop takes the oldest descriptor off the cache and returns its index in the ring.
+func (r *ring) pop() (i uint32, d [16]byte) {
+	i, d = r.head, r.cache[r.c0]
+	r.c0 = (r.c0 + 1) % cacheMax
+	r.cn--
+	r.head = (r.head + 1) % r.n
+	return i, d
+}

@@ -1,0 +1,511 @@
+package mlx4sim
+
+import (
+	"fmt"
+
+	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/rdma"
+)
+
+// Send WQE, PRM "Send WQE Format": a control segment, then what the opcode asks for, in units of 16 bytes.
+const (
+	segSize  = 16
+	ctrlSize = 16
+	prefetch = 2048 // bytes of a send queue that the device reads at once
+	sqBurst  = 64   // WQEs that one Step executes on one queue
+
+	opNop     = 0x00
+	opSend    = 0x0a
+	opSendImm = 0x0b
+	opLSO     = 0x0e
+
+	ownerBit  = 1 << 31
+	inlineBit = 1 << 31
+
+	// Of the control segment's third dword.
+	ctrlLoop     = 1 << 0 // force loopback
+	ctrlNoICRC   = 1 << 1 // for Ethernet; else: solicited
+	ctrlComplete = 3 << 2
+	ctrlIPSum    = 1 << 4
+	ctrlL4Sum    = 1 << 5
+
+	insertCVLAN = 1 << 6 // of the byte before the size
+	insertSVLAN = 1 << 7
+
+	leastFrame = 17 // shorter ones are not padded as they should (Linux pads to this)
+	leastMSS   = 32
+	mostLSO    = 1<<logGSO + 256
+)
+
+// wqeError ends a send queue.
+type wqeError struct {
+	synd uint8
+	text string
+}
+
+func (e *wqeError) Error() string { return e.text }
+
+func badWQE(synd uint8, format string, args ...any) *wqeError {
+	return &wqeError{synd, fmt.Sprintf(format, args...)}
+}
+
+// sendDoorbell has a queue look for WQEs.
+func (m *Model) sendDoorbell(u, v uint32) {
+	qpn := v >> 8
+	q := m.findQP(qpn)
+	switch {
+	case q == nil:
+		m.host.Refuse("send doorbell %08x in UAR %#x: QP %#x is not the device's", v, u, qpn)
+		return
+	case v&0xff != 0:
+		m.host.Tell("send doorbell %08x in UAR %#x: reserved bits are set", v, u)
+	}
+	if q.uar != u {
+		m.host.Refuse("send doorbell %08x in UAR %#x: %v has %#x", v, u, q, q.uar)
+	}
+	if q.rss.on {
+		m.host.Refuse("send doorbell: %v spreads what arrives, and has no queues", q)
+		return
+	}
+	if q.state < qpRTS {
+		m.host.Tell("send doorbell: %v is in %s, it has to be in RTS", q, qpStates[q.state])
+	}
+	q.kick()
+}
+
+// kick has a queue look for WQEs, in memory: what was fetched ahead, and not executed yet, may be older than those that are rung for.
+func (q *qp) kick() { q.kicked, q.fetch = true, nil }
+
+// lookAtQueues kicks queues of the page whose next WQE is valid, and whose doorbell another store may have covered.
+func (m *Model) lookAtQueues(u uint32) {
+	h, ok := m.host.(interface {
+		Peek(iova uint64, p []byte) error
+	})
+	if !ok {
+		return
+	}
+	for _, q := range m.obj.qps {
+		var w [4]byte
+		if q.uar != u || q.kicked || q.rss.on || q.state != qpRTS || h.Peek(q.buf.at(q.send.at(q.head)), w[:]) != nil || !q.valid(w[:], q.head) {
+			continue
+		}
+		m.host.CountMMIOWrite(1)
+		q.kick()
+	}
+}
+
+// pushed takes a WQE from a BlueFlame register. It is used if it is the next; else, and if it did not come whole, the push is a
+// doorbell. One that was polled may be a mix of two, if the driver was faster than the polling: then the ring says what it is.
+func (m *Model) pushed(u uint32, b []byte, whole, polled bool) {
+	qpn, idx := be.Uint32(b[4:])>>8, be.Uint32(b)>>8&0xffff
+	q := m.findQP(qpn)
+	if q == nil {
+		m.host.Refuse("BlueFlame page %#x: %x is for QP %#x, which is not the device's", u, b[:8], qpn)
+		return
+	}
+	if q.uar != u {
+		m.host.Refuse("BlueFlame page %#x: WQE for %v, which has %#x", u, q, q.uar)
+	}
+	if q.rss.on {
+		m.host.Refuse("BlueFlame page %#x: %v has no queues", u, q)
+		return
+	}
+	if q.st == serviceMLX && qpn&0xc0 != 0 {
+		m.host.Tell("%v: a WQE is pushed, but bits 6 and 7 of the number ask for VLAN insertion where they are in it", q)
+	}
+	if polled && q.state == qpRTS && int16(uint16(idx)-uint16(q.head)) < 0 { // fetched with one before it
+		return
+	}
+	q.kick()
+	n := int(b[7]&0x3f) * segSize
+	if !whole || n > len(b) || idx != q.head&0xffff || q.push != nil || q.state != qpRTS {
+		return
+	}
+	if ring := m.peekWQE(q, n); ring != nil && string(ring) != string(b[:n]) {
+		if polled {
+			return
+		}
+		m.host.Tell("%v, WQE %#x: pushed %x, the ring has %x: it is written there first, a device may drop the push", q, idx, b[:n], ring)
+	}
+	q.push, q.pushAt = append([]byte(nil), b[:n]...), q.head
+}
+
+// peekWQE is what the ring has at the head, n bytes of it, if the host lets the model look.
+func (m *Model) peekWQE(q *qp, n int) (b []byte) {
+	h, ok := m.host.(interface {
+		Peek(iova uint64, p []byte) error
+	})
+	if !ok {
+		return nil
+	}
+	stride := 1 << q.send.logStride
+	for i := uint32(0); len(b) < n; i++ {
+		part := make([]byte, min(stride, n-len(b)))
+		if h.Peek(q.buf.at(q.send.at(q.head+i)), part) != nil {
+			return nil
+		}
+		b = append(b, part...)
+	}
+	return b
+}
+
+// valid reports whether a WQE's ownership bit is that of its lap.
+func (q *qp) valid(w []byte, i uint32) bool { return be.Uint32(w)>>31 == i>>q.send.log&1 }
+
+// stepQueues executes WQEs, one queue after the other.
+func (m *Model) stepQueues() (busy bool) {
+	if m.paused.Load() {
+		return false
+	}
+	for _, q := range m.obj.qps {
+		if q.st == serviceRC {
+			busy = m.stepConnection(q) || busy
+		}
+		for i := 0; i < sqBurst && q.kicked && !q.rss.on && q.conn.Pending() < rdma.MaxPending && m.stepQP(q); i++ {
+			busy = true
+		}
+	}
+	return busy
+}
+
+// stepQP executes the next WQE. It reports whether there was one.
+func (m *Model) stepQP(q *qp) bool {
+	if q.state != qpRTS && q.state != qpSQError && q.state != qpError {
+		return false
+	}
+	w, err := m.nextWQE(q)
+	if w == nil && err == nil {
+		q.kicked = false
+		return false
+	}
+	idx := q.head
+	n := uint32(1)
+	if w != nil {
+		n = max(1, uint32((len(w)+1<<q.send.logStride-1)>>q.send.logStride))
+	}
+	q.head += n
+	if q.state != qpRTS {
+		m.errorCQE(m.obj.cqs[q.scq], q.id, idx, true, syndFlushed)
+		return true
+	}
+	if s := m.fault.send; s != 0 && err == nil {
+		m.fault.send = 0
+		m.failSend(q, idx, s)
+		return true
+	}
+	if q.st == serviceRC {
+		m.postRequest(q, idx, w, err)
+		return true
+	}
+	if err == nil {
+		err = m.send(q, idx, w)
+	}
+	if err != nil {
+		m.host.Refuse("%v, WQE %#x: %v (syndrome %02xh)", q, idx&0xffff, err, err.synd)
+		m.failSend(q, idx, err.synd)
+		return true
+	}
+	if m.signaled(q, idx, be.Uint32(w[8:])) {
+		m.sendCQE(q, idx, w[3]&0x1f, 0)
+	}
+	return true
+}
+
+// signaled reports whether a WQE asks for a completion.
+func (m *Model) signaled(q *qp, idx, flags uint32) bool {
+	if c := flags & ctrlComplete; c != 0 && c != ctrlComplete {
+		m.host.Tell("%v, WQE %#x: the completion bits are %d, expected 0 or 3", q, idx&0xffff, c>>2)
+		return false
+	}
+	return flags&ctrlComplete != 0
+}
+
+// nextWQE is the WQE at head, if it is valid: pushed, fetched ahead with those before it, or read now.
+func (m *Model) nextWQE(q *qp) ([]byte, *wqeError) {
+	if q.push != nil && q.pushAt == q.head {
+		w := q.push
+		q.push = nil
+		q.pushes++
+		q.skip(len(w))
+		if !q.valid(w, q.head) {
+			m.host.Tell("%v, WQE %#x: pushed with the wrong ownership bit", q, q.head&0xffff)
+		}
+		return w, nil
+	}
+	q.push = nil
+	stride := 1 << q.send.logStride
+	if len(q.fetch) == 0 {
+		off := q.send.at(q.head)
+		n := q.buf.piece(off, min(prefetch, q.send.off+q.send.bytes()-off))
+		q.fetch = make([]byte, n)
+		if m.host.DMARead(q.buf.at(off), q.fetch) != nil {
+			q.fetch = nil
+			return nil, badWQE(syndLocalProt, "the ring cannot be read")
+		}
+	}
+	w := q.fetch
+	if !q.valid(w, q.head) {
+		q.fetch = nil
+		return nil, nil
+	}
+	n := int(w[7]&0x3f) * segSize
+	if n < ctrlSize || n > int(q.send.bytes()) || n > maxSQE {
+		q.fetch = nil
+		return nil, badWQE(syndLocalOp, "ds is %d: of a WQE of 16 to %d bytes", w[7]&0x3f, maxSQE)
+	}
+	for len(w) < n { // it goes on behind what was fetched, perhaps at the ring's start
+		off := q.send.at(q.head + uint32(len(w)/stride))
+		more := make([]byte, min(q.buf.piece(off, uint64(stride)), uint64(stride)))
+		if m.host.DMARead(q.buf.at(off), more) != nil {
+			q.fetch = nil
+			return nil, badWQE(syndLocalProt, "the ring cannot be read")
+		}
+		w = append(w[:len(w):len(w)], more...)
+	}
+	w = w[:n]
+	// The driver wrote the ownership bit last. A card reads cache lines, each of one moment; this process copies words in an order of
+	// its own, and some may be from before the bit was set. What is read now that it is seen is whole.
+	if ring := m.peekWQE(q, n); ring != nil {
+		w = ring
+	}
+	m.checkStale(q, w)
+	q.remember(w)
+	q.skip(n)
+	return w, nil
+}
+
+// skip forgets the fetched bytes of a WQE of n.
+func (q *qp) skip(n int) {
+	stride := 1 << q.send.logStride
+	n = (n + stride - 1) &^ (stride - 1)
+	q.fetch = q.fetch[min(n, len(q.fetch)):]
+}
+
+// remember keeps the beginnings of the strides inside a WQE.
+func (q *qp) remember(w []byte) {
+	stride := 1 << q.send.logStride
+	mask := q.send.entries() - 1
+	q.inner[q.head&mask] = inner{}
+	for i := 1; i*stride < len(w); i++ {
+		in := &q.inner[(q.head+uint32(i))&mask]
+		in.seen = true
+		copy(in.first[:], w[i*stride:])
+	}
+}
+
+// checkStale tells of a WQE that begins with what was the inside of an earlier one: the driver posted nothing there, the device
+// was led on by a word that looks valid. Drivers stamp what was freed.
+func (m *Model) checkStale(q *qp, w []byte) {
+	in := &q.inner[q.head&(q.send.entries()-1)]
+	if in.seen && string(in.first[:]) == string(w[:16]) && !q.strayed {
+		q.strayed = true
+		m.host.Refuse("%v, WQE %#x: %x was the inside of an earlier WQE, and is taken for a new one: freed strides have to be stamped", q, q.head&0xffff, w[:16])
+	}
+}
+
+// send executes one WQE.
+func (m *Model) send(q *qp, idx uint32, w []byte) *wqeError {
+	op := w[3] & 0x1f
+	if op == opNop {
+		return nil
+	}
+	if len(w) < ctrlSize+segSize {
+		return badWQE(syndLocalOp, "ds is %d: no room for data", len(w)/segSize)
+	}
+	if q.st == serviceMLX && m.port.link == Ethernet && !m.special(q) {
+		return m.sendFrame(q, idx, op, w)
+	}
+	return m.sendInfiniBand(q, idx, op, w)
+}
+
+// sendFrame puts the frame, or the segments it is cut into, on the wire.
+func (m *Model) sendFrame(q *qp, idx uint32, op uint8, w []byte) *wqeError {
+	if op != opSend && op != opLSO {
+		return badWQE(syndLocalOp, "opcode is %02xh, an Ethernet queue has 00h (NOP), 0ah (SEND) and 0eh (LSO)", op)
+	}
+	flags := be.Uint32(w[8:])
+	if flags&ctrlNoICRC == 0 {
+		m.host.Tell("%v, WQE %#x: bit 1 of the flags (no ICRC) is clear: it is set for frames", q, idx&0xffff)
+	}
+	if be.Uint32(w)&(3<<27) != 0 {
+		return badWQE(syndLocalOp, "checksums of inner headers are asked for, tunnels are not offered")
+	}
+	segs := w[ctrlSize:]
+	header, mss := 0, 0
+	var f []byte
+	if op == opLSO {
+		header, mss = int(be.Uint32(segs)&0x3ff), int(be.Uint32(segs)>>16)
+		n := (4 + header + segSize - 1) &^ (segSize - 1)
+		if header < 14 || mss < leastMSS || n > len(segs) {
+			return badWQE(syndLocalOp, "LSO of %d bytes of header and mss %d in a WQE of %d bytes", header, mss, len(w))
+		}
+		f = append(f, segs[4:4+header]...)
+		segs = segs[n:]
+	}
+	f, err := m.gather(q, f, segs, len(w)-len(segs))
+	if err != nil {
+		return err
+	}
+	if len(f) < leastFrame {
+		return badWQE(syndLocalLength, "frame of %d bytes, %d are the least", len(f), leastFrame)
+	}
+	loop := uint64(flags>>16)<<32 | uint64(be.Uint32(w[12:]))
+	if v := w[6]; v&(insertCVLAN|insertSVLAN) != 0 {
+		if v&(insertCVLAN|insertSVLAN) == insertCVLAN|insertSVLAN {
+			return badWQE(syndLocalOp, "both a C-VLAN and an S-VLAN tag are to be inserted")
+		}
+		tag := []byte{0x81, 0x00, w[4], w[5]}
+		if v&insertSVLAN != 0 {
+			tag[0], tag[1] = 0x88, 0xa8
+		}
+		f = append(append(append([]byte(nil), f[:12]...), tag...), f[12:]...)
+		if header > 0 {
+			header += 4
+		}
+	}
+	p := kit.ParseFrame(f)
+	if op == opLSO {
+		return m.segment(q, &p, header, mss, flags, loop)
+	}
+	checksum(&p, flags)
+	if len(f) > m.port.frameLimit() {
+		m.count.txGiant++
+		return badWQE(syndLocalLength, "frame of %d bytes, the port's MTU allows %d", len(f), m.port.frameLimit())
+	}
+	m.transmit(q, f, loop, flags&ctrlLoop != 0)
+	return nil
+}
+
+// gather follows the data segments, which begin at byte at of the WQE. Inline data ends with its 64-byte line, at the latest.
+func (m *Model) gather(q *qp, f, segs []byte, at int) ([]byte, *wqeError) {
+	for len(segs) >= segSize {
+		n := be.Uint32(segs)
+		if n&inlineBit != 0 {
+			l := int(n & 0x3ff)
+			end := (4 + l + segSize - 1) &^ (segSize - 1)
+			switch {
+			case n&^(inlineBit|0x3ff) != 0 || end > len(segs):
+				return nil, badWQE(syndLocalOp, "inline segment %08x, %d bytes are left", n, len(segs))
+			case at&63+4+l > 64:
+				return nil, badWQE(syndLocalOp, "inline segment of %d bytes at byte %d of the WQE crosses a line of 64 bytes", l, at)
+			}
+			f = append(f, segs[4:4+l]...)
+			segs, at = segs[end:], at+end
+			continue
+		}
+		if n == 0 || n > mostLSO || len(f)+int(n) > mostLSO {
+			return nil, badWQE(syndLocalLength, "data segment of %d bytes (0 stands for 2^31)", n)
+		}
+		pieces, err := m.translate(be.Uint32(segs[4:]), be.Uint64(segs[8:]), int(n), q.pd, q.rlky, localRead)
+		if err != nil {
+			return nil, badWQE(syndLocalProt, "data segment %x: %v", segs[:segSize], err)
+		}
+		for _, p := range pieces {
+			k := len(f)
+			f = append(f, make([]byte, p.n)...)
+			if m.host.DMARead(p.at, f[k:]) != nil {
+				return nil, badWQE(syndLocalProt, "data segment %x cannot be read", segs[:segSize])
+			}
+		}
+		segs, at = segs[segSize:], at+segSize
+	}
+	return f, nil
+}
+
+// checksum fills in what the flags ask for. A device leaves what it does not know.
+func checksum(p *kit.Frame, flags uint32) {
+	if flags&ctrlIPSum != 0 && p.L3 == kit.L3IPv4 {
+		ip := p.B[p.At:p.L4At]
+		ip[10], ip[11] = 0, 0
+		be.PutUint16(ip[10:], ^kit.Sum16(ip, 0))
+	}
+	if flags&ctrlL4Sum == 0 || p.L4 == kit.L4None {
+		return
+	}
+	off := p.L4At + 6
+	if p.L4 == kit.L4TCP {
+		off = p.L4At + 16
+	}
+	p.B[off], p.B[off+1] = 0, 0
+	s := ^p.L4Sum()
+	if s == 0 && p.L4 == kit.L4UDP {
+		s = 0xffff
+	}
+	be.PutUint16(p.B[off:], s)
+}
+
+// segment cuts a large TCP packet into frames of mss bytes of payload.
+func (m *Model) segment(q *qp, p *kit.Frame, header, mss int, flags uint32, loop uint64) *wqeError {
+	if p.L4 != kit.L4TCP || p.L4At+int(p.B[p.L4At+12]>>4)*4 != header {
+		return badWQE(syndLocalOp, "LSO of a frame with %d bytes of header, protocol %d: it is for TCP, header and all", header, p.Proto)
+	}
+	payload := p.B[header:p.End]
+	for off, i := 0, 0; off < len(payload); off, i = off+mss, i+1 {
+		part := payload[off:min(off+mss, len(payload))]
+		b := append(append([]byte(nil), p.B[:header]...), part...)
+		ip, l4 := b[p.At:], b[p.L4At:]
+		if p.L3 == kit.L3IPv4 {
+			be.PutUint16(ip[2:], uint16(len(ip)))
+			be.PutUint16(ip[4:], be.Uint16(ip[4:])+uint16(i))
+		} else {
+			be.PutUint16(ip[4:], uint16(len(ip)-40))
+		}
+		be.PutUint32(l4[4:], be.Uint32(l4[4:])+uint32(off))
+		if off+mss < len(payload) {
+			l4[13] &^= 0x09 // FIN, PSH
+		}
+		f := kit.ParseFrame(b)
+		checksum(&f, flags|ctrlIPSum|ctrlL4Sum)
+		if len(b) > m.port.frameLimit() {
+			m.count.txGiant++
+			return badWQE(syndLocalLength, "segment of %d bytes, the port's MTU allows %d", len(b), m.port.frameLimit())
+		}
+		m.transmit(q, b, loop, flags&ctrlLoop != 0)
+	}
+	return nil
+}
+
+// transmit pads the frame and sends it. A WQE that names the destination's address lets the device turn the frame round, if it is
+// for an address of this port.
+func (m *Model) transmit(q *qp, f []byte, loop uint64, force bool) {
+	for len(f) < 60 {
+		f = append(f, 0)
+	}
+	q.sent++
+	own := loop != 0 && loop == uint64(be.Uint16(f))<<32|uint64(be.Uint32(f[2:])) && len(m.steer(f)) > 0
+	if force || own {
+		m.count.tx.loop.add(f)
+		m.port.turned = append(m.port.turned, append([]byte(nil), f...))
+		if force || f[0]&1 == 0 {
+			return
+		}
+	}
+	if !m.port.up {
+		m.count.txDropped++
+		return
+	}
+	m.count.tx.wire(f)
+	m.host.Transmit(f)
+}
+
+// sendCQE writes the CQE of a WQE that asked for one. n is how much was read, if it reads.
+func (m *Model) sendCQE(q *qp, idx uint32, opcode uint8, n int) {
+	var b [32]byte
+	be.PutUint32(b[:], q.id)
+	be.PutUint32(b[0x14:], uint32(n))
+	be.PutUint16(b[0x18:], uint16(idx))
+	b[31] = cqeSend | opcode
+	m.complete(m.obj.cqs[q.scq], &b, true)
+}
+
+// failSend writes an error CQE and stops the queue: SQEr for datagrams and frames, ERR for connections.
+func (m *Model) failSend(q *qp, idx uint32, synd uint8) {
+	q.fetch = nil
+	m.errorCQE(m.obj.cqs[q.scq], q.id, idx, true, synd)
+	if q.st == serviceRC || q.st == serviceUC {
+		m.failQP(q)
+	} else {
+		q.setState(qpSQError)
+	}
+	m.storeQP(q)
+}

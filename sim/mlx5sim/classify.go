@@ -1,0 +1,163 @@
+package mlx5sim
+
+import (
+	"encoding/binary"
+
+	"github.com/rebound-nic/rebound/sim/kit"
+)
+
+// Match parameters, PRM "Flow Table Match Parameters": what the model takes from a frame.
+var (
+	outerHeaders = `00*1 smac_47_16 04.31:16 smac_15_0 04.15:0 ethertype 08*1 dmac_47_16 0c.31:16 dmac_15_0 0c.15:13 first_prio 0c.12 first_cfi
+		0c.11:0 first_vid 10.31:24 ip_protocol 10.23:18 ip_dscp 10.17:16 ip_ecn 10.15 cvlan_tag 10.14 svlan_tag 10.13 frag 10.12:9 ip_version
+		10.8:0 tcp_flags 14.31:16 tcp_sport 14.15:0 tcp_dport 18.7:0 ttl_hoplimit 1c.31:16 udp_sport 1c.15:0 udp_dport 20*4 src 30*4 dst `
+	miscParameters = "44.15:0 source_port 48.31:29 second_prio 48.28 second_cfi 48.27:16 second_vid 4c.31 second_cvlan_tag"
+	matchOuter     = lay(matchSize, outerHeaders)
+	matchMisc      = lay(matchSize, miscParameters)
+	matchBoth      = lay(matchSize, outerHeaders+miscParameters)
+	matchNothing   = lay(matchSize, "")
+)
+
+func matchable(enable uint64) *kit.Layout {
+	return [...]*kit.Layout{matchNothing, matchOuter, matchMisc, matchBoth}[enable&3]
+}
+
+// parameters is a frame as flow tables see it.
+func (f *frame) parameters() (p [128]byte) {
+	copy(p[0:6], f.B[6:12])
+	copy(p[8:14], f.B[:6])
+	be.PutUint16(p[6:], f.EtherType)
+	be.PutUint16(p[14:], f.VLAN)
+	if f.Tags > 0 {
+		p[0x12] |= 0x80
+		if f.SVLAN {
+			p[0x12] ^= 0xc0
+		}
+	}
+	if f.Tags > 1 {
+		be.PutUint16(p[0x48:], f.VLAN2)
+		p[0x4c] |= 0x80
+	}
+	if f.L3 != kit.L3None {
+		p[0x10], p[0x11] = f.Proto, f.TOS
+		version := uint16(4)
+		if f.L3 == kit.L3IPv6 {
+			version = 6
+			copy(p[0x20:], f.Src)
+			copy(p[0x30:], f.Dst)
+		} else {
+			copy(p[0x2c:], f.Src)
+			copy(p[0x3c:], f.Dst)
+		}
+		w := be.Uint16(p[0x12:]) | version<<9 | f.TCPFlags
+		if f.Frag {
+			w |= 1 << 13
+		}
+		be.PutUint16(p[0x12:], w)
+		p[0x1b] = f.TTL
+	}
+	switch f.L4 {
+	case kit.L4TCP:
+		be.PutUint16(p[0x14:], f.SPort)
+		be.PutUint16(p[0x16:], f.DPort)
+	case kit.L4UDP:
+		be.PutUint16(p[0x1c:], f.SPort)
+		be.PutUint16(p[0x1e:], f.DPort)
+	}
+	return p
+}
+
+// Receive takes a frame from the wire.
+func (m *Model) Receive(b []byte) bool {
+	if len(b) < 14 || !m.port.up || m.dead() {
+		return false
+	}
+	m.count.wireRx[cast(b)].add(len(b))
+	if len(b) > m.port.frameLimit() {
+		m.count.rxOversize++
+		return false
+	}
+	if m.hca != hcaReady || !m.vport.lets(b) {
+		m.count.filtered++
+		return true
+	}
+	return m.take(b, 0)
+}
+
+// take counts and steers a frame that the vport gets: from the wire, or, with the sender's transport domain, from one of its
+// own queues.
+func (m *Model) take(b []byte, from uint32) bool {
+	f := parse(b)
+	f.from = from
+	if m.isRoCE(&f) {
+		m.receiveRoCE(&f)
+		return true
+	}
+	m.count.rx[cast(b)].add(len(b))
+	p := f.parameters()
+	took, room := m.steer(m.flow.root, &f, &p, 0)
+	switch {
+	case took:
+		m.count.taken.add(len(b))
+	case f.blocked:
+		m.count.selfBlocked++
+	default:
+		m.count.missed++
+	}
+	return room
+}
+
+// maxHops bounds a frame's way from table to table.
+const maxHops = 64
+
+// steer walks a flow table. took says whether any queue was found, room whether all that were found took the frame.
+func (m *Model) steer(id uint32, f *frame, p *[128]byte, hops int) (took, room bool) {
+	t, ok := m.flow.tables[id]
+	if !ok || hops > maxHops {
+		return false, true
+	}
+	for _, e := range t.entries {
+		if !matches(p, &t.groups[e.group].mask, &e.value) {
+			continue
+		}
+		if e.action&actionDrop != 0 {
+			return false, true
+		}
+		room = true
+		for _, d := range e.dest {
+			var a, b bool
+			if d.kind == destTable {
+				a, b = m.steer(d.id, f, p, hops+1)
+			} else {
+				a, b = m.intoTIR(m.obj.tirs.m[d.id], f, e.tag)
+			}
+			took, room = took || a, room && b
+		}
+		return took, room
+	}
+	return m.steer(t.miss, f, p, hops+1)
+}
+
+func matches(p *[128]byte, mask, value *[matchSize]byte) bool {
+	for i := 0; i < len(p); i += 8 {
+		if (binary.LittleEndian.Uint64(p[i:])^binary.LittleEndian.Uint64(value[i:]))&binary.LittleEndian.Uint64(mask[i:]) != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// intoTIR picks the receive queue. A TIR takes what queues of its own transport domain sent only if it was told to.
+func (m *Model) intoTIR(t *tir, f *frame, tag uint32) (took, room bool) {
+	if f.from == t.td && t.selfLB>>min(cast(f.B), multicast)&1 == 0 {
+		f.blocked = true
+		return false, true
+	}
+	rqn, hash, kind := t.rqn, uint32(0), uint8(0)
+	if t.indirect {
+		hash, kind = t.hash.sum(f)
+		list := m.obj.rqts.m[t.rqtn].rqns
+		rqn = list[hash&uint32(len(list)-1)]
+	}
+	return true, m.receive(m.obj.rqs.m[rqn], f, hash, kind, tag)
+}

@@ -1,0 +1,156 @@
+package mlx5sim
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/rebound-nic/rebound/sim/kit"
+)
+
+// Command status, PRM "Command Return Status".
+const (
+	stOK          = 0x00
+	stInternal    = 0x01
+	stBadOp       = 0x02
+	stBadParam    = 0x03
+	stBadSysState = 0x04
+	stBadRes      = 0x05
+	stResBusy     = 0x06
+	stLimit       = 0x08
+	stBadResState = 0x09
+	stBadIndex    = 0x0a
+	stNoRes       = 0x0f
+	stInLen       = 0x50
+	stOutLen      = 0x51
+)
+
+// hcaState is how far the function is brought up.
+type hcaState uint8
+
+const (
+	hcaDisabled hcaState = iota
+	hcaEnabled           // ENABLE_HCA
+	hcaReady             // INIT_HCA
+)
+
+func (s hcaState) String() string { return [...]string{"disabled", "enabled", "initialized"}[s] }
+
+// command is one of the firmware's.
+type command struct {
+	name    string
+	in, out *kit.Layout
+	from    hcaState // least state it needs
+	run     func(m *Model, c *call) *refusal
+	tail    bool // input goes on behind the layout: an array
+}
+
+// call is one execution.
+type call struct {
+	*command
+	opcode  uint16
+	in, out msg
+}
+
+// refusal is a command's failure.
+type refusal struct {
+	status   uint8
+	text     string
+	syndrome uint32 // that of real firmware, where it is known
+	quiet    bool   // no fault of the driver
+}
+
+func refuse(status uint8, format string, args ...any) *refusal {
+	return &refusal{status: status, text: fmt.Sprintf(format, args...)}
+}
+
+// with names the syndrome that real firmware was seen to refuse with.
+func (r *refusal) with(syndrome uint32) *refusal {
+	r.syndrome = syndrome
+	return r
+}
+
+// cannot is a refusal that is not the driver's fault.
+func cannot(status uint8, format string, args ...any) *refusal {
+	return &refusal{status: status, text: fmt.Sprintf(format, args...), quiet: true}
+}
+
+func (m *Model) opName(opcode uint16) string {
+	if c := m.ops[opcode]; c != nil {
+		return fmt.Sprintf("%s (%xh)", c.name, opcode)
+	}
+	return fmt.Sprintf("opcode %xh", opcode)
+}
+
+// command executes one and returns its output, of n bytes.
+func (m *Model) command(in []byte, n int) []byte {
+	out := make([]byte, n)
+	defer func() {
+		name, given := m.given(in)
+		m.host.Command(name, out[0], given)
+	}()
+	opcode := be.Uint16(in)
+	if m.opt.Status != nil {
+		if status, syndrome := m.opt.Status(opcode); status != 0 {
+			out[0] = status
+			be.PutUint32(out[4:], syndrome)
+			return out
+		}
+	}
+	r := m.dispatch(opcode, in, out)
+	if r == nil {
+		return out
+	}
+	clear(out)
+	out[0] = r.status
+	// Syndromes of real firmware are opaque; where none is known, these are stable, and differ by command and status.
+	be.PutUint32(out[4:], cmp.Or(r.syndrome, uint32(opcode)<<8|uint32(r.status)|0x100000))
+	if !r.quiet {
+		m.host.Refuse("%s: %s (status %xh)", m.opName(opcode), r.text, r.status)
+	}
+	return out
+}
+
+func (m *Model) dispatch(opcode uint16, in, out []byte) *refusal {
+	k := m.ops[opcode]
+	switch {
+	case k == nil:
+		return refuse(stBadOp, "no such command in this model")
+	case m.hca < k.from:
+		return refuse(stBadSysState, "the function is %v, it has to be %v", m.hca, k.from)
+	case len(in) < k.in.Size:
+		return refuse(stInLen, "input is %d bytes, expected %d", len(in), k.in.Size)
+	case len(in) > k.in.Size && !k.tail && slices.ContainsFunc(in[k.in.Size:], func(b byte) bool { return b != 0 }): // zeros are taken
+		return refuse(stInLen, "input is %d bytes, expected %d", len(in), k.in.Size)
+	case len(out) < k.out.End():
+		return refuse(stOutLen, "output is %d bytes, expected %d", len(out), k.out.End())
+	}
+	if off, set, found := k.in.Stray(in); found {
+		m.host.Tell("%s: reserved bits %08x set in the dword at %02xh of the input", m.opName(opcode), set, off)
+	}
+	return k.run(m, &call{command: k, opcode: opcode, in: as(in, k.in), out: as(out, k.out)})
+}
+
+// Inputs and outputs that many commands share.
+const head = "00.31:16 opcode 00.15:0 uid 04.15:0 op_mod "
+
+var (
+	plainIn  = lay(16, head)
+	plainOut = lay(16, "")
+)
+
+// byID is the input of a command on one object.
+func byID(name string) *kit.Layout { return lay(16, head+"08.23:0 "+name) }
+
+// newID is the output of a command that creates one.
+func newID(name string) *kit.Layout { return lay(16, "08.23:0 "+name) }
+
+func commandTable() map[uint16]*command {
+	t := map[uint16]*command{}
+	for _, part := range []map[uint16]*command{hcaCommands(), resourceCommands(), queueCommands(), steeringCommands(), vportCommands(), congestionCommands(), srqCommands(), qpCommands(), roceCommands(), umemCommands()} {
+		for op, c := range part {
+			t[op] = c
+		}
+	}
+	return t
+}

@@ -1,0 +1,21 @@
+package mlx5sim
+
+import (
+	"strings"
+
+	"github.com/rebound-nic/rebound/sim/kit"
+)
+
+// Layouts returns the layout of every command's input ("create_cq_in") and output, and of every access register ("ptys_reg"), by
+// the names that the manual and its published headers have, for a comparison with those.
+func Layouts() map[string]*kit.Layout {
+	all := map[string]*kit.Layout{}
+	for _, k := range commandTable() {
+		name := strings.ToLower(k.name)
+		all[name+"_in"], all[name+"_out"] = k.in, k.out
+	}
+	for _, r := range registers {
+		all[strings.ToLower(r.name)+"_reg"] = r.Layout
+	}
+	return all
+}

@@ -1,0 +1,449 @@
+package mlx5sim
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"testing"
+
+	"github.com/rebound-nic/rebound/sim"
+)
+
+func TestLifeCycle(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	x.down()
+	x.Clean()
+	if n, _ := x.m.Pages(); n != 0 {
+		t.Errorf("%d pages are left", n)
+	}
+	x.given = nil
+	x.open() // and again
+	x.down()
+	x.Clean()
+}
+
+func TestInitializationSegment(t *testing.T) {
+	x := newRig(t, Options{Initializing: 3, InterfaceRev: 4})
+	if v := x.rd(0); v != 12<<16|14 {
+		t.Errorf("fw_rev is %08x", v)
+	}
+	if v := x.rd(4); v != 4<<16|1220 {
+		t.Errorf("cmd_interface_rev is %08x", v)
+	}
+	for i := range 3 {
+		if x.rd(0x1fc)>>31 != 1 {
+			t.Errorf("read %d: not initializing", i)
+		}
+	}
+	if x.rd(0x1fc)>>31 != 0 {
+		t.Error("still initializing")
+	}
+	if v := x.rd(0x14); v != 5<<4|6 {
+		t.Errorf("log_cmdq_size and stride are %08x", v)
+	}
+	h := x.rd(0x1010)
+	x.Port.Step()
+	if x.rd(0x1010) == h {
+		t.Error("the health counter stands still")
+	}
+	x.Clean()
+	x.wr(0x18, 1)
+	x.Violated("before the queue's address")
+	x.wr(0x1010, 1)
+	x.Violated("read only")
+}
+
+// TestDelivery breaks one thing of a command's transport at a time.
+func TestDelivery(t *testing.T) {
+	in := append(dwords(16, 0, 0x109<<16), make([]byte, 4096)...)
+	for name, c := range map[string]struct {
+		status uint8
+		spoil  func(x *rig, e, box []byte)
+	}{
+		"type":          {deliveryType, func(x *rig, e, _ []byte) { e[0] = 6 }},
+		"reserved":      {deliveryReserved, func(x *rig, e, _ []byte) { e[2] = 1 }},
+		"token":         {deliveryToken, func(x *rig, e, b []byte) { b[0x23d]++ }},
+		"block number":  {deliveryBlockNumber, func(x *rig, e, b []byte) { b[0x23b] = 9 }},
+		"in pointer":    {deliveryInPointer, func(x *rig, e, _ []byte) { e[15] = 4 }},
+		"out pointer":   {deliveryOutPointer, func(x *rig, e, _ []byte) { binary.BigEndian.PutUint32(e[56:], 600); e[55] = 4 }},
+		"in length":     {deliveryInLength, func(x *rig, e, _ []byte) { e[7] = 3 }},
+		"out length":    {deliveryOutLength, func(x *rig, e, _ []byte) { e[59] = 3 }},
+		"no such place": {deliveryInPointer, func(x *rig, e, _ []byte) { e[8] = 0x7f }},
+	} {
+		x := newRig(t, Options{})
+		x.address()
+		x.do(dwords(16, 0, 0x104<<16), 16)
+		x.Clean()
+		e := x.entry(in, 16)
+		c.spoil(x, e, x.cmd.Bytes[mailboxesAt:])
+		e[61] = 0
+		e[61] = ^xor(e)
+		if _, d := x.ring(in, 16); d != c.status {
+			t.Errorf("%s: delivery status %xh, expected %xh", name, d, c.status)
+		}
+		x.Violated("delivery status")
+	}
+}
+
+// TestStrict sends commands that a driver must not.
+func TestStrict(t *testing.T) {
+	x := newRig(t, Options{})
+	x.address()
+	x.fails(dwords(16, 0, 0x802<<16), 16, stBadSysState, "ALLOC_UAR (802h): the function is disabled")
+	x.do(dwords(16, 0, 0x104<<16), 16)
+	x.fails(dwords(16, 0, 0x104<<16), 16, stBadSysState, "enabled already")
+	x.fails(dwords(16, 0, 0x102<<16), 16, stBadSysState, "6 pages")
+	x.do(dwords(16, 0, 0x105<<16), 16)
+	x.open()
+	x.fails(dwords(16, 0, 0xfff<<16), 16, stBadOp, "opcode fffh")
+	x.fails(dwords(32, 0, 0x802<<16, 28, 1), 16, stInLen, "input is 32 bytes, expected 16") // zeros behind it are taken
+	busy := map[uint32]uint32{0x803: x.uar, 0x801: x.pd, 0x817: x.td, 0x302: x.eqn, 0x401: x.cqn, 0x914: x.tisn, 0x90a: x.rqn, 0x902: x.tirn}
+	for op, id := range busy {
+		x.fails(dwords(16, 0, op<<16, 8, id), 16, stBadResState, "is in use by")
+		x.fails(dwords(16, 0, op<<16, 8, id+0x55), 16, stBadRes, "does not exist")
+	}
+	x.fails(dwords(64, 0, 0x931<<16, 0x14, x.table), 16, stBadResState, "has 1 groups")
+	x.fails(dwords(64, 0, 0x934<<16, 0x14, x.table, 0x18, x.group), 16, stBadResState, "has 1 entries")
+	x.fails(dwords(0x110, 0, 0x905<<16, 8, x.sqn, 0x20, 1<<20), 16, stBadResState, "the queue's state is 1")
+	x.fails(dwords(0x110, 0, 0x909<<16, 8, 3<<28|x.rqn, 0x20, 1<<20), 16, stBadResState, "the queue's state is 1, the command says 3")
+	in := dwords(24, 0, 0x108<<16, 4, 1, 12, 1)
+	binary.BigEndian.PutUint64(in[16:], x.given[3])
+	x.fails(in, 16, stBadParam, "is the firmware's already")
+	x.fails(dwords(0x348, 0, 0x936<<16, 0x14, x.table, 0x20, 1, 0x44, x.group, 0x4c, 4, 0x50, 1, 0x340, 2<<24|0x999), 16, stBadRes, "TIR 0x999")
+	caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)
+	x.fails(append(dwords(16, 0, 0x109<<16), caps[16:]...), 16, stBadSysState, "before INIT_HCA")
+	x.do(dwords(16, 0, 0x103<<16), 16)
+	x.Violated("objects were not destroyed: 1 of UAR, 1 of PD")
+	caps[16+0x44] ^= 0x80
+	x.fails(append(dwords(16, 0, 0x109<<16), caps[16:]...), 16, stBadParam, "general capabilities at 44h: bits 80000000 cannot be changed")
+	x.do(dwords(16, 0, 0x105<<16), 16)
+	x.Violated("16 pages are still the firmware's")
+}
+
+// TestPageOwnership writes to a page that is the firmware's.
+func TestPageOwnership(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	for _, p := range x.m.pages.order {
+		for i := range p.used {
+			if p.used[i] {
+				buf := []byte{0xee}
+				if err := x.m.host.DMAWrite(p.iova+uint64(i)*contextSize, buf); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	x.do(dwords(64, 0, 0x938<<16, 0x14, x.table), 16)
+	x.do(dwords(64, 0, 0x934<<16, 0x14, x.table, 0x18, x.group), 16)
+	x.Violated("is the firmware's, and the host wrote to it")
+}
+
+// TestPageRequest lets the firmware run out, ask by an event, and give back.
+func TestPageRequest(t *testing.T) {
+	x := newRig(t, Options{InitPages: 1})
+	x.open()
+	var last []byte
+	for range perPage * 8 {
+		if last = x.exec(dwords(16, 0, 0x800<<16), 16); last[0] != 0 {
+			break
+		}
+	}
+	if last[0] != stNoRes {
+		t.Fatalf("status %xh with no page left", last[0])
+	}
+	ask := func(want int32) {
+		t.Helper()
+		for i := 0; i < 32; i++ {
+			if e := x.eq.Bytes[64*i:][:64]; e[63] == 0 && e[1] == eventPageRequest && int32(w32(e, 36)) == want {
+				return
+			}
+		}
+		t.Errorf("no page request for %d", want)
+	}
+	ask(pagesAtATime)
+	x.give(pagesAtATime)
+	x.do(dwords(16, 0, 0x800<<16), 16)
+	x.m.AskPages(-5)
+	x.Port.Settle(3)
+	ask(-5)
+	if out := x.do(dwords(16, 0, 0x108<<16, 4, 2, 12, 5), 16+40); w32(out, 8) != 5 {
+		t.Errorf("gave %d pages back", w32(out, 8))
+	}
+	x.Clean()
+}
+
+// TestBusCost counts what one frame costs on each way to the wire and back.
+func TestBusCost(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	idx, half := uint32(0), 0
+	send := func(name string, n, inl int, push bool, want sim.Counts) {
+		t.Helper()
+		f := toPeer(n)
+		w := x.wqe(idx, f, inl)
+		before := x.Port.Counts()
+		if push {
+			x.store(half, w)
+		} else {
+			x.store(half, w[:8])
+		}
+		x.Port.Settle(10)
+		if got := x.Port.Counts().Since(before); got != want {
+			t.Errorf("%s: %+v, expected %+v", name, got, want)
+		}
+		if got := x.Far.Recv(0); !bytes.Equal(got, f) {
+			t.Errorf("%s: sent %x, the wire has %x", name, f, got)
+		}
+		if e := x.cqe(); e == nil || e[63]>>4 != cqeRequest || binary.BigEndian.Uint16(e[60:]) != uint16(idx) || w32(e, 0x38) != 0x0a<<24|x.sqn {
+			t.Errorf("%s: completion %x", name, e)
+		}
+		idx += uint32(len(w) / 64)
+		half ^= 1
+	}
+	for range 3 {
+		send("64 bytes pushed", 64, 64, true, sim.Counts{MMIOWrite: 2, DMAWrite: 1})
+		send("98 bytes pushed", 98, 98, true, sim.Counts{MMIOWrite: 2, DMAWrite: 1})
+		send("226 bytes pushed", 226, 226, true, sim.Counts{MMIOWrite: 4, DMAWrite: 1})
+		send("header pushed", 1514, 18, true, sim.Counts{MMIOWrite: 1, DMAWrite: 1, DMARead: 1})
+		send("doorbell, inline", 98, 98, false, sim.Counts{MMIOWrite: 1, DMAWrite: 1, DMARead: 1})
+		send("doorbell, pointer", 1514, 18, false, sim.Counts{MMIOWrite: 1, DMAWrite: 1, DMARead: 2})
+	}
+	x.post(8)
+	before := x.Port.Counts()
+	x.Far.Send(0, frameOf(64))
+	x.Port.Settle(10)
+	if got, want := x.Port.Counts().Since(before), (sim.Counts{DMARead: 2, DMAWrite: 2}); got != want {
+		t.Errorf("receive: %+v, expected %+v", got, want)
+	}
+	before = x.Port.Counts()
+	x.Far.Send(0, frameOf(64))
+	x.Port.Settle(10)
+	if got, want := x.Port.Counts().Since(before), (sim.Counts{DMAWrite: 2}); got != want {
+		t.Errorf("receive with a WQE at hand: %+v, expected %+v", got, want)
+	}
+	if e := x.cqe(); e == nil || e[63]>>4 != cqeResponseSend || w32(e, 0x2c) != 64 {
+		t.Errorf("completion %x", e)
+	}
+	x.Clean()
+}
+
+// TestTrappedPush stores a WQE by eight bytes at a time, as a guest does through a hypervisor.
+func TestTrappedPush(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	for idx := range uint32(6) {
+		f := toPeer(34)
+		w := x.wqe(idx, f, 34)
+		for i := 0; i < 64; i += 8 {
+			x.Must(x.Port.WriteBAR(0, uint64(x.uar)*4096+0x800+uint64(idx&1)*0x100+uint64(i), w[i:i+8]))
+			if i == 24 {
+				x.Port.Step() // in the middle
+			}
+		}
+		x.Port.Settle(1000)
+		if got := x.Far.Recv(0); !bytes.Equal(got[:34], f) {
+			t.Fatalf("push %d: the wire has %x", idx, got)
+		}
+	}
+	// The first push of each half is served as a doorbell: nothing says yet that more words come.
+	if n := x.m.Counters().Pushed; n != 4 {
+		t.Errorf("%d WQEs were taken whole", n)
+	}
+	x.Clean()
+}
+
+// Each push comes in two parts, so far apart that the model takes the first one for all there is: the words that come late never
+// become part of the next push.
+func TestLatePush(t *testing.T) {
+	for _, part := range []int{8, 64, 128} {
+		t.Run(fmt.Sprint(part), func(t *testing.T) { testLatePush(t, part) })
+	}
+}
+
+func testLatePush(t *testing.T, part int) {
+	x := newRig(t, Options{})
+	x.open()
+	var late []byte
+	for i := range uint32(12) {
+		f := toPeer(226)
+		for at := 14; at < len(f); at++ {
+			f[at] = byte(i)
+		}
+		w := x.wqe(4*i, f, len(f))
+		if late != nil {
+			copy(x.m.host.Shadow(0)[int(x.uar)*4096+0x800+part:], late)
+		}
+		x.store(0, w[:part])
+		x.Port.Settle(5000)
+		if got := x.Far.Recv(0); !bytes.Equal(got, f) {
+			t.Fatalf("push %d: the wire has %x", i, got)
+		}
+		late = w[part:]
+	}
+	f := toPeer(226)
+	copy(x.m.host.Shadow(0)[int(x.uar)*4096+0x800+part:], late)
+	for i := range uint32(3) { // whole ones are taken again
+		x.store(0, x.wqe(4*(12+i), f, len(f)))
+		x.Port.Settle(5000)
+		if got := x.Far.Recv(0); !bytes.Equal(got, f) {
+			t.Fatalf("whole push %d: the wire has %x", i, got)
+		}
+	}
+	if n := x.m.Counters().Pushed; n < 2 {
+		t.Errorf("%d WQEs were taken whole", n)
+	}
+	x.Clean()
+}
+
+// TestBadWQE ends a queue by each thing that a WQE can have wrong, and brings it back.
+func TestBadWQE(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	for _, c := range []struct {
+		name  string
+		synd  uint8
+		spoil func(w []byte)
+		text  string
+	}{
+		{"index", syndLocalOp, func(w []byte) { w[2]++ }, "doorbell"},
+		{"opcode", syndLocalOp, func(w []byte) { w[3] = 0x29 }, "opcode is 29h"},
+		{"lkey", syndLocalProt, func(w []byte) { w[55]++ }, "lkey"},
+		{"opmod", syndLocalOp, func(w []byte) { w[0] = 1 }, "opmod is 1"},
+		{"no header", syndLocalLength, func(w []byte) { w[29] = 4 }, "min_wqe_inline_mode"},
+		{"checksum flags", syndLocalOp, func(w []byte) { w[20] = 1 }, "cs_flags"},
+	} {
+		w := x.wqe(0, frameOf(200), 18)
+		c.spoil(w)
+		copy(x.sq.Bytes, w)
+		if c.name == "index" { // the doorbell is right, the WQE in memory is not
+			w[2]--
+		}
+		x.store(0, w[:8])
+		x.Port.Settle(20)
+		if c.name == "index" {
+			c.text = "wqe_index"
+		}
+		x.Violated(c.text)
+		e := x.cqe()
+		if e == nil || e[63]>>4 != cqeRequestErr || e[0x37] != c.synd {
+			t.Fatalf("%s: completion %x", c.name, e)
+		}
+		if q := x.do(dwords(16, 0, 0x907<<16, 8, x.sqn), 0x110); w32(q, 0x20)>>20&15 != stateError {
+			t.Errorf("%s: state %x", c.name, w32(q, 0x20)>>20&15)
+		}
+		x.do(dwords(0x110, 0, 0x905<<16, 8, 3<<28|x.sqn), 16)
+		x.do(dwords(0x110, 0, 0x905<<16, 8, x.sqn, 0x20, 1<<20), 16)
+	}
+	x.wqe(0, frameOf(64), 64)
+	binary.BigEndian.PutUint32(x.rec.Bytes[4:], 1)
+	x.store(0, x.sq.Bytes[:8])
+	x.Port.Settle(10)
+	x.Violated("the doorbell record says 0x1: it is written first")
+	x.Far.Recv(0)
+	x.cqe()
+	for i := range uint32(33) { // behind a doorbell the first ones could be mixes with what came late
+		at := 2 + 2*i
+		w := x.wqe(at, frameOf(64), 64)
+		x.sq.Bytes[int(at)*64%len(x.sq.Bytes)+40]++
+		x.store(0, w)
+		x.Port.Settle(10)
+		x.cqe()
+	}
+	x.Violated("the ring has")
+	x.store(0, dwords(8, 0, 0x500<<8|0x0a, 4, x.sqn<<8|1))
+	x.Port.Settle(10)
+	x.Violated("doorbell for WQE 0x500")
+	x.Clean()
+}
+
+// TestFaults turns each knob.
+func TestFaults(t *testing.T) {
+	opcodes := map[uint16]bool{}
+	x := newRig(t, Options{Status: func(op uint16) (uint8, uint32) {
+		if opcodes[op] {
+			return stLimit, 0xabcdef
+		}
+		return 0, 0
+	}})
+	x.open()
+	opcodes[0x800] = true
+	if out := x.exec(dwords(16, 0, 0x800<<16), 16); out[0] != stLimit || w32(out, 4) != 0xabcdef {
+		t.Errorf("status %x", out)
+	}
+	x.post(8)
+	x.m.CompressNext()
+	x.Far.Send(0, frameOf(64))
+	x.Port.Settle(10)
+	if e := x.cqe(); e == nil || e[63]>>2&3 != 3 {
+		t.Errorf("compressed: %x", e)
+	}
+	x.m.FailNextReceive(syndLocalProt)
+	x.Far.Send(0, frameOf(64))
+	x.Port.Settle(10)
+	if e := x.cqe(); e == nil || e[63]>>4 != cqeResponseErr || e[0x37] != syndLocalProt {
+		t.Errorf("failed: %x", e)
+	}
+	x.m.FailNextSend(syndBadResponse)
+	w := x.wqe(0, frameOf(64), 64)
+	x.store(0, w)
+	x.Port.Settle(10)
+	if e := x.cqe(); e == nil || e[63]>>4 != cqeRequestErr || e[0x37] != syndBadResponse {
+		t.Errorf("failed: %x", e)
+	}
+	x.m.Fatal(1)
+	x.Port.Step()
+	h := x.rd(0x1010)
+	x.Port.Settle(10)
+	if x.rd(0x1010) != h || h>>24 != 1 {
+		t.Errorf("the health counter is %08x, then %08x", h, x.rd(0x1010))
+	}
+	x.wr(0x14, 7<<8|uint32(x.cmd.IOVA))
+	if x.rd(0x1010)>>24 != 0 || x.rd(0x14)>>8&7 != 1 {
+		t.Errorf("after software reset: health %08x, nic_interface %x", x.rd(0x1010), x.rd(0x14)>>8&7)
+	}
+	x.given = nil
+	x.Port.ForgetViolations()
+	x.cqCI = 0
+	delete(opcodes, 0x800)
+	x.open()
+	x.Clean()
+}
+
+// A doorbell that was stored through a pointer before a command arrives before it.
+func TestDoorbellBeforeCommand(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	x.store(0, x.wqe(0, toPeer(64), 18)[:8])
+	x.do(dwords(16, 0, 0x906<<16, 8, x.sqn), 16)
+	x.Clean()
+}
+
+// An arm that was on its way while the device read a newer consumer counter is no step backwards.
+func TestArmOnItsWay(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	arm := func(ci uint32) {
+		var b [8]byte
+		binary.BigEndian.PutUint32(b[:], ci)
+		binary.BigEndian.PutUint32(b[4:], x.cqn)
+		x.Must(x.Port.WriteBAR(0, uint64(x.uar)*4096+uarCQ, b[:]))
+	}
+	for i := range uint32(1<<testLogCQ + 1) {
+		if i == 1<<testLogCQ { // no entry is free as far as the device knows: it reads the record
+			binary.BigEndian.PutUint32(x.rec.Bytes[64:], i)
+		}
+		x.store(0, x.wqe(i, toPeer(64), 18)[:8])
+		x.Port.Settle(20)
+	}
+	x.Clean()
+	arm(20)
+	x.Clean()
+	arm(1<<testLogCQ + 2)
+	x.Refused("armed at consumer counter 0x22")
+	arm(1 << testLogCQ)
+	x.Clean()
+	arm(20) // the doorbells themselves come in their order
+	x.Refused("armed at consumer counter 0x14")
+}

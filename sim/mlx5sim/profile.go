@@ -1,0 +1,158 @@
+package mlx5sim
+
+import "github.com/rebound-nic/rebound/sim/kit"
+
+// Profile names an adapter, or a virtual function of one.
+type Profile int
+
+// The adapters of this model. The recorded card is the first; each further one has its capabilities, but for what its
+// generation differs in where an Ethernet driver sees it: see profile.
+const (
+	ConnectX4     Profile = iota // 15b3:1013, the recorded card
+	ConnectX4VF                  // 15b3:1014
+	ConnectX4Lx                  // 15b3:1015
+	ConnectX4LxVF                // 15b3:1016
+	ConnectX5                    // 15b3:1017
+	ConnectX5VF                  // 15b3:1018
+	ConnectX5Ex                  // 15b3:1019
+	ConnectX5ExVF                // 15b3:101a
+	ConnectX6                    // 15b3:101b
+	ConnectX6VF                  // 15b3:101c
+	ConnectX6Dx                  // 15b3:101d
+	ConnectXVF                   // 15b3:101e: of a ConnectX-6 Dx or any later one
+	ConnectX6Lx                  // 15b3:101f
+	ConnectX7                    // 15b3:1021
+	BlueField                    // 15b3:a2d2: a ConnectX-5
+	BlueFieldVF                  // 15b3:a2d3
+	BlueField2                   // 15b3:a2d6: a ConnectX-6 Dx
+	BlueField3                   // 15b3:a2dc: a ConnectX-7
+)
+
+// profile is what an adapter differs in.
+//
+// The first digits of a firmware's version are those of its adapter. Of the timer's frequency public reports say 156.25 MHz
+// for a ConnectX-4 Lx, 5 and 6, 78.125 MHz for a ConnectX-5 Ex and 1 GHz for a ConnectX-6 Dx (ibv_devinfo, hca_core_clock); the
+// others have that of the next relation. The chips' IDs are those of health reports, and of the vendor's tools (mstflint).
+// ConnectX-4 and 4 Lx want headers inline in each send WQE, later ones read them (Linux, wqe_inline_mode).
+type profile struct {
+	device   uint16
+	fw       [3]uint16
+	psid     string
+	hwID     uint32 // of the health buffer: the chip's
+	virtual  bool
+	vectors  int    // of MSI-X
+	noInline bool   // wqe_inline_mode: the device reads headers by itself
+	kHz      uint32 // device_frequency_khz; 0 where firmware is too old to tell
+	clock    Clock  // 0 for FreeRunning
+	later    bool   // firmware newer than the recorded card's: flow tables and entries can be modified
+	umem     bool   // umem_uid_0: memory may be named by CREATE_UMEM
+	lbSwitch bool   // disable_local_lb_uc, disable_local_lb_mc, self_lb_en_modifiable: loopback can be switched
+	media    uint32 // eth_proto bits of PTYS
+}
+
+const (
+	media25G  = proto25GBaseCR | proto25GBaseSR
+	media50G  = media25G | proto50GBaseCR2
+	media100G = proto100GBaseCR4 | proto100GBaseSR4
+
+	clockConnectX5   = 156250
+	clockConnectX5Ex = 78125
+	clockConnectX6D  = 1000000
+)
+
+var profiles = map[Profile]*profile{
+	ConnectX4: {device: 0x1013, fw: [3]uint16{14, 12, 1220}, psid: "MT_2430110027", hwID: 0x209, vectors: vectors, media: media100G},
+
+	ConnectX4VF:   later(0x1014, 0x209, 12, 28, 2006, vf, inline, clockConnectX5, media100G),
+	ConnectX4Lx:   later(0x1015, 0x20b, 14, 32, 1010, pf, inline, clockConnectX5, media50G),
+	ConnectX4LxVF: later(0x1016, 0x20b, 14, 32, 1010, vf, inline, clockConnectX5, media50G),
+	ConnectX5:     later(0x1017, 0x20d, 16, 35, 2000, pf, noInline, clockConnectX5, media100G),
+	ConnectX5VF:   later(0x1018, 0x20d, 16, 35, 2000, vf, noInline, clockConnectX5, media100G),
+	ConnectX5Ex:   later(0x1019, 0x20d, 16, 35, 2000, pf, noInline, clockConnectX5Ex, media100G),
+	ConnectX5ExVF: later(0x101a, 0x20d, 16, 35, 2000, vf, noInline, clockConnectX5Ex, media100G),
+	ConnectX6:     later(0x101b, 0x20f, 20, 35, 2000, pf, noInline, clockConnectX5, media100G),
+	ConnectX6VF:   later(0x101c, 0x20f, 20, 35, 2000, vf, noInline, clockConnectX5, media100G),
+	ConnectX6Dx:   later(0x101d, 0x212, 22, 36, 1010, pf, noInline, clockConnectX6D, media100G),
+	ConnectXVF:    later(0x101e, 0x212, 22, 36, 1010, vf, noInline, clockConnectX6D, media100G),
+	ConnectX6Lx:   later(0x101f, 0x216, 26, 36, 1010, pf, noInline, clockConnectX6D, media50G),
+	ConnectX7:     later(0x1021, 0x218, 28, 36, 1010, pf, noInline, clockConnectX6D, media100G),
+	BlueField:     later(0xa2d2, 0x211, 18, 33, 1048, pf, noInline, clockConnectX5, media100G),
+	BlueFieldVF:   later(0xa2d3, 0x211, 18, 33, 1048, vf, noInline, clockConnectX5, media100G),
+	BlueField2:    later(0xa2d6, 0x214, 24, 36, 1010, pf, noInline, clockConnectX6D, media100G),
+	BlueField3:    later(0xa2dc, 0x21c, 32, 36, 1010, pf, noInline, clockConnectX6D, media100G),
+}
+
+const (
+	pf, vf           = false, true
+	inline, noInline = false, true
+)
+
+// later is an adapter with firmware newer than that of the recorded card.
+func later(device uint16, hwID uint32, major, minor, sub uint16, virtual, noInline bool, kHz, media uint32) *profile {
+	p := &profile{device: device, fw: [3]uint16{major, minor, sub}, psid: "MT_0000000000", hwID: hwID, virtual: virtual,
+		vectors: vectors, noInline: noInline, kHz: kHz, later: true, lbSwitch: true, media: media}
+	if device == 0x101e { // seen on a ConnectX-7: 12 vectors
+		p.vectors = 12
+	}
+	p.umem = device == 0x1021 || device == 0xa2dc
+	if kHz == clockConnectX6D { // the generation of ConnectX-6 Dx
+		p.clock = BothClocks
+	}
+	return p
+}
+
+// Device is the PCI device ID.
+func (p Profile) Device() uint16 { return profiles[p].device }
+
+// Virtual tells a virtual function from a physical one.
+func (p Profile) Virtual() bool { return profiles[p].virtual }
+
+// Profiles returns all of them.
+func Profiles() (all []Profile) {
+	for p := ConnectX4; profiles[p] != nil; p++ {
+		all = append(all, p)
+	}
+	return all
+}
+
+// amendment is a capability field of a profile that is not as recorded.
+type amendment struct {
+	kind  int
+	field kit.Field
+	value uint32
+}
+
+// amendments lists them (PRM, HCA Capabilities Layout).
+func (p *profile) amendments() (a []amendment) {
+	if p.noInline {
+		a = append(a, amendment{capEthernet, kit.Field{Off: 0x00, Hi: 13, Lo: 12}, 2}) // wqe_inline_mode: not required
+	}
+	if p.kHz != 0 {
+		a = append(a, amendment{capGeneral, kit.Field{Off: 0x98, Hi: 31, Lo: 0}, p.kHz / 1000}, // device_frequency_mhz
+			amendment{capGeneral, kit.Field{Off: 0x9c, Hi: 31, Lo: 0}, p.kHz}) // device_frequency_khz
+	}
+	if p.lbSwitch {
+		a = append(a, amendment{capGeneral, kit.Field{Off: 0x7c, Hi: 30, Lo: 29}, 3}, // disable_local_lb_uc, disable_local_lb_mc
+			amendment{capEthernet, kit.Field{Off: 0x00, Hi: 23, Lo: 23}, 1}) // self_lb_en_modifiable
+	}
+	if p.later { // flow_modify_en, identified_miss_table_mode, flow_table_modify
+		a = append(a, amendment{capFlowTable, kit.Field{Off: 0x40, Hi: 28, Lo: 28}, 1}, amendment{capFlowTable, kit.Field{Off: 0x40, Hi: 26, Lo: 25}, 3})
+	}
+	if p.umem { // umem_uid_0, log_max_umem
+		a = append(a, amendment{capGeneral, kit.Field{Off: 0x48, Hi: 13, Lo: 13}, 1}, amendment{capGeneral, kit.Field{Off: 0x8c, Hi: 20, Lo: 16}, 16})
+	}
+	if p.virtual {
+		a = append(a, amendment{capGeneral, kit.Field{Off: 0x34, Hi: 31, Lo: 30}, 0}, // vport_group_manager, vhca_group_manager
+			amendment{capGeneral, kit.Field{Off: 0x34, Hi: 24, Lo: 24}, 0}, // eswitch_manager
+			amendment{capGeneral, kit.Field{Off: 0x48, Hi: 21, Lo: 16}, 0}) // uar_sz: BAR 0 is 1 MB
+	}
+	return a
+}
+
+// barSize is that of BAR 0: 1 MB << cap uar_sz.
+func (p *profile) barSize() uint64 {
+	if p.virtual {
+		return 1 << 20
+	}
+	return 1 << 25
+}

@@ -1,0 +1,264 @@
+package mlx5sim
+
+import (
+	"encoding/binary"
+	"strings"
+	"testing"
+
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+)
+
+// sendTo sends a frame to an address and returns whether it reached the wire and whether it came round.
+func (x *rig) sendTo(idx uint32, to [6]byte) (out, round bool) {
+	x.Helper()
+	f := frameOf(64)
+	copy(f, to[:])
+	x.store(int(idx)&1, x.wqe(2*idx, f, 64))
+	x.Port.Settle(10)
+	out = x.Far.Recv(0) != nil
+	sent := false
+	for e := x.cqe(); e != nil; e = x.cqe() {
+		switch e[63] >> 4 {
+		case cqeRequest:
+			sent = true
+		case cqeResponseSend:
+			round = true
+		}
+	}
+	if !sent {
+		x.Error("the send was not completed")
+	}
+	return out, round
+}
+
+// Frames turn round where the vport is not told otherwise, and reach a TIR of the sender's transport domain where that lets
+// them in.
+func TestLoopback(t *testing.T) {
+	group, stranger := [6]byte{0x33, 0x33, 0, 0, 0, 1}, [6]byte{2, 0, 0, 0, 0, 9}
+	all := [6]byte{255, 255, 255, 255, 255, 255}
+	for _, c := range []struct {
+		name                 string
+		o                    Options
+		self                 uint32 // self_lb_en
+		other                bool   // the TIR is of another transport domain
+		uc, mc               bool   // what comes round
+		ucOnWire             bool
+		ucBlocked, mcBlocked uint64
+	}{
+		{name: "as the firmware starts", o: Options{Profile: ConnectX5}, ucBlocked: 1, mcBlocked: 2},
+		{name: "let in, unicast", o: Options{Profile: ConnectX5}, self: 1, uc: true, mcBlocked: 2},
+		{name: "let in, multicast", o: Options{Profile: ConnectX5}, self: 2, mc: true, ucBlocked: 1},
+		{name: "of another transport domain", o: Options{Profile: ConnectX5}, other: true, uc: true, mc: true},
+		{name: "switched off", o: Options{Profile: ConnectX5, NoLoopback: true}, self: 3, ucOnWire: true},
+		{name: "recorded card", self: 1, uc: true, mcBlocked: 2},
+		{name: "virtual function", o: Options{Profile: ConnectX4VF}, self: 3, uc: true, mc: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := newRig(t, c.o)
+			x.self = c.self
+			x.open()
+			if c.other {
+				td := w32(x.do(dwords(16, 0, 0x816<<16), 16), 8)
+				tis := w32(x.do(dwords(0xc0, 0, 0x912<<16, 0x44, td), 16), 8)
+				x.m.obj.sqs.m[x.sqn].tis = tis
+			}
+			x.do(dwords(520, 0, 0x755<<16, 12, 1<<2, 0x1f0, 1<<24|1, 0x200, 0x3333, 0x204, 1), 16) // the group is wanted
+			x.post(16)
+			if out, round := x.sendTo(0, stranger); !out || round {
+				t.Error("a frame for another address has to reach the wire, and nobody else")
+			}
+			if out, round := x.sendTo(1, testMAC); out != c.ucOnWire || round != c.uc || x.m.count.selfBlocked != c.ucBlocked {
+				t.Errorf("to our own address: on the wire %v, came round %v, %d kept out", out, round, x.m.count.selfBlocked)
+			}
+			for i, to := range [][6]byte{group, all} {
+				if out, round := x.sendTo(uint32(2+i), to); !out || round != c.mc {
+					t.Errorf("to %x: on the wire %v, came round %v", to, out, round)
+				}
+			}
+			if n := x.m.count.selfBlocked - c.ucBlocked; n != c.mcBlocked || x.m.count.missed != 0 {
+				t.Errorf("%d copies for groups kept out, %d frames missed", n, x.m.count.missed)
+			}
+			x.Clean()
+		})
+	}
+}
+
+// Loopback is switched by MODIFY_NIC_VPORT_CONTEXT and MODIFY_TIR, where the capabilities say so.
+func TestLoopbackSwitch(t *testing.T) {
+	vport := func(off uint32) []byte { return dwords(512, 0, 0x755<<16, 12, 3<<10, 0x100, off<<1) }
+	x := newRig(t, Options{})
+	x.open()
+	x.fails(vport(3), 16, stBadParam, "cannot be switched")
+
+	x = newRig(t, Options{Profile: ConnectX6Dx})
+	x.open()
+	tir := func(self uint32) {
+		x.do(dwords(0x110, 0, 0x901<<16, 8, x.tirn, 0x14, 0x10, 0x44, self<<24), 16)
+	}
+	x.post(16)
+	for i, c := range []struct {
+		off, self  uint32
+		out, round bool
+	}{{3, 0, true, false}, {0, 0, false, false}, {0, 1, false, true}, {1, 1, true, false}, {2, 1, false, true}, {2, 2, false, false}, {1, 2, true, false}} {
+		x.do(vport(c.off), 16)
+		tir(c.self)
+		if got := w32(x.do(dwords(16, 0, 0x754<<16), 272), 16); got>>1&3 != c.off {
+			t.Errorf("%+v: the vport says %08x", c, got)
+		}
+		if out, round := x.sendTo(uint32(2*i), testMAC); out != c.out || round != c.round {
+			t.Errorf("%+v: on the wire %v, came round %v", c, out, round)
+		}
+		if out, round := x.sendTo(uint32(2*i+1), [6]byte{255, 255, 255, 255, 255, 255}); !out || round != (c.off&2 == 0 && c.self&2 != 0) {
+			t.Errorf("%+v: broadcast: on the wire %v, came round %v", c, out, round)
+		}
+	}
+	x.Clean()
+}
+
+// What a virtual function may not is refused; what of the port is its host's it cannot change.
+func TestVirtualFunction(t *testing.T) {
+	x := newRig(t, Options{Profile: ConnectXVF})
+	x.open()
+	caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)[16:]
+	if v := w32(caps, 0x34); v>>30 != 0 || v>>24&1 != 0 || v>>25&1 != 1 {
+		t.Errorf("vport_group_manager, vhca_group_manager, eswitch_manager or nic_flow_table: %08x", v)
+	}
+	if v := w32(caps, 0x48) >> 16 & 0x3f; x.m.Config().BARs[0].Size != 1<<20<<v {
+		t.Errorf("uar_sz %d, BAR 0 of %d bytes", v, x.m.Config().BARs[0].Size)
+	}
+	for _, c := range []struct {
+		in     []byte
+		status uint8
+		says   string
+	}{
+		{dwords(64, 0, 0x829<<16, 0x20, 0x200), stBadOp, "no L2 table"},
+		{dwords(512, 0, 0x755<<16, 12, 1<<3), stBadParam, "the host's to set"},
+		{dwords(32, 0, 0x805<<16, 8, 0x7004), stBadParam, "a virtual function has none"},
+		{dwords(24, 0, 0x108<<16, 4, 1, 12, 1), stBadParam, "function_id is 0, the function is 3"},
+	} {
+		x.fails(c.in, 32, c.status, c.says)
+	}
+	x.do(dwords(32, 0, 0x805<<16, 8, 0x5003, 0x10, 1<<16, 0x18, 1522<<16), 32)
+	out := x.do(dwords(32, 0, 0x805<<16, 4, 1, 8, 0x5003, 0x10, 1<<16), 32)
+	if w32(out, 0x18)>>16 != maxMTU || x.m.Counters().PortWrites != 1 {
+		t.Errorf("PMTU %08x, %d writes", w32(out, 0x18), x.m.Counters().PortWrites)
+	}
+	x.do(dwords(512, 0, 0x755<<16, 12, 1<<4, 0x1f0, 7<<29), 16) // promiscuous: accepted, and in vain
+	x.post(1)
+	f := frameOf(64)
+	f[5] = 9
+	x.Far.Send(0, f)
+	x.Port.Settle(10)
+	if x.cqe() != nil || x.m.count.filtered != 1 {
+		t.Error("a virtual function got a frame for another address")
+	}
+	x.Clean()
+}
+
+// The timer in the initialization segment and the stamps of completions are one clock, of the frequency that the capability
+// says.
+func TestClock(t *testing.T) {
+	for _, c := range []struct {
+		p        Profile
+		khz, mhz uint32
+	}{{ConnectX4, 0, 275}, {ConnectX5, 156250, 156}, {ConnectX6Dx, 1000000, 1000}, {ConnectXVF, 1000000, 1000}} {
+		x := newRig(t, Options{Profile: c.p})
+		x.self = 1
+		x.open()
+		caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)[16:]
+		if w32(caps, 0x9c) != c.khz || w32(caps, 0x98) != c.mhz {
+			t.Errorf("%04x: device_frequency_khz %d, _mhz %d", c.p.Device(), w32(caps, 0x9c), w32(caps, 0x98))
+		}
+		read := func() uint64 { return uint64(x.rd(0x1000))<<32 | uint64(x.rd(0x1004)) }
+		cycles := func(ns uint64) uint64 { // since power-on
+			if c.khz == 0 {
+				return ns * uint64(c.mhz) / 1e3
+			}
+			return ns / 1e3 * uint64(c.khz) / 1e3
+		}
+		now := uint64(x.m.host.Now())
+		if got := read(); got+2000 < cycles(now) || got > cycles(uint64(x.m.host.Now()))+2000 {
+			t.Errorf("%04x: the timer reads %d at %d ns", c.p.Device(), got, now)
+		}
+		x.post(1)
+		before := read()
+		f := frameOf(64)
+		x.store(0, x.wqe(0, f, 64))
+		x.Port.Settle(10)
+		var at []uint64
+		for e := x.cqe(); e != nil; e = x.cqe() {
+			at = append(at, binary.BigEndian.Uint64(e[0x30:]))
+		}
+		if after := read(); len(at) != 2 || at[0] < before || at[1] < before || at[0] > after || at[1] > after {
+			t.Errorf("%04x: completions at %d, the timer went from %d to %d", c.p.Device(), at, before, after)
+		}
+		x.Clean()
+	}
+}
+
+// The gateway of configuration space is used as Linux does: semaphore by a number of the counter, space, address. A virtual function has none.
+func TestVendorSpecific(t *testing.T) {
+	x := newRig(t, Options{Profile: ConnectX5})
+	const at = 0xe8
+	read := func(off int) uint32 {
+		t.Helper()
+		v, err := pci.Read32(x.Fn, at+off)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	write := func(off int, v uint32) {
+		t.Helper()
+		if err := x.Fn.WriteConfig(at+off, binary.LittleEndian.AppendUint32(nil, v)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if v := read(0); v != 0x0018_0009 {
+		t.Errorf("header %08x", v)
+	}
+	id := read(8)
+	if next := read(8); id == 0 || next == id {
+		t.Errorf("counter %d, %d", id, next)
+	}
+	write(0xc, id)
+	write(0xc, id+9)
+	if v := read(0xc); v != id {
+		t.Errorf("the semaphore is %d, %d took it first", v, id)
+	}
+	write(4, 7) // registers
+	if v := read(4); v != 7 {
+		t.Errorf("space 7: control %08x, which has to say that it is not there", v)
+	}
+	write(0x10, 0)
+	if v := read(0x10); v != 3<<30 {
+		t.Errorf("read in a space that is not there: %08x", v)
+	}
+	write(4, 0xa)
+	if v := read(4); v != 0x2000000a {
+		t.Errorf("space ah: control %08x", v)
+	}
+	for _, v := range []uint32{id, id + 1} { // the second finds it taken
+		write(0x14, v)
+		write(0x10, 1<<31|0x20)
+		if v := read(0x10); v != 0x20 {
+			t.Errorf("after a write the address is %08x", v)
+		}
+	}
+	write(0x14, 0)
+	write(0x10, 0x20)
+	if a, v := read(0x10), read(0x14); a != 1<<31|0x20 || v != id {
+		t.Errorf("semaphore 20h: address %08x, data %d, want %d", a, v, id)
+	}
+	write(0xc, 0)
+	if len(x.Port.Violations()) > 0 {
+		t.Errorf("%q", x.Port.Violations())
+	}
+	write(4, 0xa)
+	if v := x.Port.Violations(); len(v) != 1 || !strings.Contains(v[0], "without the semaphore") {
+		t.Errorf("%q", v)
+	}
+	if c := New(Options{Profile: ConnectX5VF}).Config(); c.VendorSize != 0 || c.AER != 0 || c.VPD != nil || !c.ARI {
+		t.Errorf("a virtual function: %+v", c)
+	}
+}

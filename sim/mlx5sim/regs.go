@@ -1,0 +1,245 @@
+package mlx5sim
+
+import "github.com/rebound-nic/rebound/sim/kit"
+
+// Access registers, PRM "Ports and Management Registers".
+const (
+	regPMLP           = 0x5002 // Ports Module to Local Port
+	regPMTU           = 0x5003 // Port MTU
+	regPTYS           = 0x5004 // Port Type and Speed
+	regPAOS           = 0x5006 // Port Administrative and Operational Status
+	regPFCC           = 0x5007 // Port Flow Control Configuration
+	regPPCNT          = 0x5008 // Port Performance Counters
+	regPVLC           = 0x500f // Port Virtual Lane Capabilities
+	regNodeDesc       = 0x6001 // Node Description
+	regHostEndianness = 0x7004
+
+	accessWrite = 0
+	accessRead  = 1
+
+	// eth_proto bits of PTYS.
+	proto100GBaseCR4 = 1 << 20
+	proto100GBaseSR4 = 1 << 21
+	proto25GBaseCR   = 1 << 27
+	proto25GBaseSR   = 1 << 29
+	proto50GBaseCR2  = 1 << 30
+)
+
+var (
+	pmtuReg = lay(16, "00.23:16 local_port 04.31:16 max_mtu 08.31:16 admin_mtu 0c.31:16 oper_mtu")
+	paosReg = lay(16, "00.31:24 swid 00.23:16 local_port 00.11:8 admin_status 00.3:0 oper_status 04.31 ase 04.30 ee 04.1:0 e")
+	ptysReg = lay(64, `00.30 an_disable_admin 00.29 an_disable_cap 00.23:16 local_port 00.2:0 proto_mask 04.31:28 an_status 0c.31:0 eth_proto_capability
+	18.31:0 eth_proto_admin 24.31:0 eth_proto_oper 2c.3:0 connector_type 30.31:0 eth_proto_lp_advertise`)
+	pmlpReg  = lay(64, "00.31 rxtx 00.23:16 local_port 00.7:0 width 04.7:0 module")
+	pfccReg  = lay(32, "00.23:16 local_port 00.4 ppan_mask_n 00.3 minor_stall_mask 00.2 critical_stall_mask 04.31:28 ppan 04.23:16 prio_mask_tx 04.7:0 prio_mask_rx 08.31 pptx 08.30 aptx 08.23:16 pfctx 0c.31 pprx 0c.30 aprx 0c.23:16 pfcrx")
+	ppcntReg = lay(256, "00.31:24 swid 00.23:16 local_port 00.15:14 pnat 00.5:0 grp 04.31 clr 04.4:0 prio_tc")
+	pvlcReg  = lay(16, "00.23:16 local_port")
+	nodeReg  = lay(64, "00*16 node_desc")
+	hostReg  = lay(16, "00.31:24 he")
+)
+
+// register is one that ACCESS_REG reaches.
+type register struct {
+	name string
+	*kit.Layout
+	read  func(m *Model, r msg) *refusal
+	write func(m *Model, r msg) *refusal
+}
+
+var registers = map[uint32]*register{
+	regHostEndianness: {"HOST_ENDIANNESS", hostReg, nil, func(*Model, msg) *refusal { return nil }},
+	regNodeDesc:       {"NODE_DESC", nodeReg, (*Model).readNodeDesc, (*Model).writeNodeDesc},
+	regPMTU:           {"PMTU", pmtuReg, (*Model).readPMTU, (*Model).writePMTU},
+	regPAOS:           {"PAOS", paosReg, (*Model).readPAOS, (*Model).writePAOS},
+	regPTYS:           {"PTYS", ptysReg, (*Model).readPTYS, (*Model).writePTYS},
+	regPMLP:           {"PMLP", pmlpReg, (*Model).readPMLP, nil},
+	regPFCC:           {"PFCC", pfccReg, func(*Model, msg) *refusal { return nil }, func(*Model, msg) *refusal { return nil }},
+	regPPCNT:          {"PPCNT", ppcntReg, (*Model).readPPCNT, nil},
+	regPVLC:           {"PVLC", pvlcReg, func(*Model, msg) *refusal { return nil }, nil},
+}
+
+func (m *Model) accessReg(c *call) *refusal {
+	id := c.in.U32("register_id")
+	r, ok := registers[id]
+	if !ok {
+		return cannot(stBadParam, "register %04xh is not there", id)
+	}
+	if n := len(c.in.B) - 16; n > r.Size {
+		return refuse(stInLen, "%s: %d bytes, the register has %d", r.name, n, r.Size)
+	}
+	if off, set, found := r.Stray(c.in.B[16:]); found {
+		m.host.Tell("%s: reserved bits %08x set at %02xh", r.name, set, off)
+	}
+	data := make([]byte, r.Size)
+	copy(data, c.in.B[16:])
+	reg := as(data, r.Layout)
+	if r.Has("local_port") && reg.U("local_port") != 1 {
+		return refuse(stBadParam, "%s: local_port is %d, the port is 1", r.name, reg.U("local_port"))
+	}
+	if m.prof.virtual && id == regHostEndianness {
+		return refuse(stBadParam, "%s: a virtual function has none", r.name)
+	}
+	if f := m.opt.RefuseRegister; f != nil && f(id, c.in.U("op_mod") == accessWrite) {
+		return cannot(stBadRes, "%s: not granted", r.name).with(0x305684)
+	}
+	do := r.read
+	if op := c.in.U("op_mod"); op == accessWrite {
+		do = r.write
+	} else if op != accessRead {
+		return refuse(stBadParam, "%s: op_mod is %d, expected 0 (write) or 1 (read)", r.name, op)
+	}
+	if do == nil {
+		return refuse(stBadParam, "%s: cannot be accessed with op_mod %d", r.name, c.in.U("op_mod"))
+	}
+	if m.prof.virtual && c.in.U("op_mod") == accessWrite {
+		m.count.portWrites++ // taken, since Linux's driver gives up where it is not, and of no effect: the port is the host's
+		return nil
+	}
+	if f := do(m, reg); f != nil {
+		return f
+	}
+	if c.in.U("op_mod") == accessRead {
+		copy(c.out.B[min(16, len(c.out.B)):], data)
+	}
+	return nil
+}
+
+// readNodeDesc is what InfiniBand calls the node.
+func (m *Model) readNodeDesc(r msg) *refusal {
+	copy(r.B, m.port.node)
+	return nil
+}
+
+func (m *Model) writeNodeDesc(r msg) *refusal {
+	m.port.node = string(r.B)
+	return nil
+}
+
+func (m *Model) readPMTU(r msg) *refusal {
+	r.Set("max_mtu", maxMTU)
+	r.Set("admin_mtu", uint64(m.port.mtu))
+	r.Set("oper_mtu", uint64(m.port.mtu))
+	return nil
+}
+
+func (m *Model) writePMTU(r msg) *refusal {
+	v := r.I("admin_mtu")
+	if v < 68 || v > maxMTU {
+		return refuse(stBadParam, "PMTU: admin_mtu is %d, expected 68 to %d", v, maxMTU)
+	}
+	m.port.mtu = v
+	return nil
+}
+
+func (m *Model) readPAOS(r msg) *refusal {
+	r.Set("admin_status", 1)
+	if m.port.adminDown {
+		r.Set("admin_status", 2)
+	}
+	r.Set("oper_status", 2)
+	if m.port.up {
+		r.Set("oper_status", 1)
+	}
+	return nil
+}
+
+func (m *Model) writePAOS(r msg) *refusal {
+	switch v := r.U("admin_status"); {
+	case !r.Is("ase"):
+		return nil
+	case v == 1 || v == 2:
+		m.port.adminDown = v == 2
+		m.linkChanged()
+		return nil
+	default:
+		return refuse(stBadParam, "PAOS: admin_status is %d, expected 1 (up) or 2 (down)", v)
+	}
+}
+
+func (m *Model) readPTYS(r msg) *refusal {
+	if r.U("proto_mask") != 4 {
+		return refuse(stBadParam, "PTYS: proto_mask is %d, the port has 4 (Ethernet)", r.U("proto_mask"))
+	}
+	r.Set("eth_proto_capability", uint64(m.prof.media))
+	r.Set("eth_proto_admin", uint64(m.prof.media))
+	r.Set("connector_type", 3) // copper cable
+	if m.port.up {
+		r.Set("an_status", 1)
+		for _, best := range []uint32{proto100GBaseCR4, proto50GBaseCR2} {
+			if m.prof.media&best != 0 {
+				r.Set("eth_proto_oper", uint64(best))
+				r.Set("eth_proto_lp_advertise", uint64(best))
+				break
+			}
+		}
+	}
+	return nil
+}
+
+func (m *Model) writePTYS(r msg) *refusal {
+	if v := r.U32("eth_proto_admin"); v&^m.prof.media != 0 {
+		return refuse(stBadParam, "PTYS: eth_proto_admin is %08x, the port has %08x", v, m.prof.media)
+	}
+	return nil
+}
+
+func (m *Model) readPMLP(r msg) *refusal {
+	r.Set("width", 4)
+	return nil
+}
+
+// Groups of port counters.
+const (
+	ppcnt8023 = 0x00 // IEEE 802.3
+	ppcnt2863 = 0x01 // RFC 2863
+	ppcnt2819 = 0x02 // RFC 2819
+	ppcntPrio = 0x10
+)
+
+// fcs is what wire counters count and frames here do not have.
+const fcs = 4
+
+func withFCS(t traffic) uint64 { return t.bytes + fcs*t.frames }
+
+func (m *Model) readPPCNT(r msg) *refusal {
+	k, b := &m.count, r.B[8:]
+	put := func(off int, v uint64) { be.PutUint64(b[off:], v) }
+	rx, tx := total(k.wireRx), total(k.wireTx)
+	clear(b)
+	switch r.U("grp") {
+	case ppcnt8023:
+		put(0x00, tx.frames)
+		put(0x08, rx.frames)
+		put(0x20, withFCS(tx))
+		put(0x28, withFCS(rx))
+		put(0x30, k.wireTx[multicast].frames)
+		put(0x38, k.wireTx[broadcast].frames)
+		put(0x40, k.wireRx[multicast].frames)
+		put(0x48, k.wireRx[broadcast].frames)
+		put(0x60, k.rxOversize)
+	case ppcnt2863:
+		put(0x00, withFCS(rx))
+		put(0x08, k.wireRx[unicast].frames)
+		put(0x28, withFCS(tx))
+		put(0x30, k.wireTx[unicast].frames)
+		put(0x38, k.txDiscard)
+		put(0x48, k.wireRx[multicast].frames)
+		put(0x50, k.wireRx[broadcast].frames)
+		put(0x58, k.wireTx[multicast].frames)
+		put(0x60, k.wireTx[broadcast].frames)
+	case ppcnt2819:
+		put(0x08, withFCS(rx))
+		put(0x10, rx.frames)
+		put(0x18, k.wireRx[broadcast].frames)
+		put(0x20, k.wireRx[multicast].frames)
+		put(0x38, k.rxOversize)
+	case ppcntPrio:
+		if r.U("prio_tc") == 0 {
+			put(0x00, withFCS(rx))
+			put(0x20, rx.frames)
+			put(0x28, withFCS(tx))
+			put(0x48, tx.frames)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,560 @@
+package sim
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+)
+
+// Tick is how far one Step advances the clock of a port that is not free-running.
+const Tick = time.Microsecond
+
+// rxBurst bounds how many frames one Step takes from the wire.
+const rxBurst = 64
+
+// Options is what hosting a model takes.
+type Options struct {
+	Name string // "ixgbe"; the function's name is "sim:ixgbe"
+	Seed uint64 // chooses the IOVA bases; 0 takes a random one
+}
+
+// Port hosts one Model: it serialises the calls, keeps configuration space, DMA mappings and shadow memory, and joins the
+// model to a Wire. A driver in this process takes its Function; package vfiouser serves it to other processes. All methods
+// may be called from any goroutine.
+type Port struct {
+	name string
+
+	mu      sync.Mutex
+	model   Model
+	conf    Config
+	space   space
+	dma     table
+	rng     *rand.Rand
+	shadow  [6]shadow
+	msix    []byte // the MSI-X table, 16 bytes a vector, as the driver last wrote it
+	wire    Wire
+	arrived [][]byte // of one Step, between the wire and the model
+	up      bool     // the wire's link state that the model was told last
+	counts  Counts
+	faults  []violation // oldest first
+	dropped [2]int      // violations beyond maxViolations, by grade
+	rec     *recorder   // nil unless StartTrace was called
+	irq     func(v int)
+	clock   time.Duration
+	owner   *Function // of this process, while open
+	started time.Time // when Start was called; the zero time while stepped
+	budget  int       // accesses until the device is unplugged; negative for never
+	closed  bool
+	open    bool // a Function or a vfio-user client has the port
+	cut     bool // bus mastering was turned off, and the driver wrote to no BAR since
+
+	run sync.Mutex // held by Start and Stop
+	end chan struct{}
+	ran chan struct{}
+}
+
+// maxViolations bounds how many are kept of each grade: a driver that misbehaves once often does so in a loop.
+const maxViolations = 100
+
+type violation struct {
+	grade Grade
+	text  string
+}
+
+type shadow struct {
+	mem []byte
+	fd  int
+}
+
+// zero clears a range, by giving its pages back: of megabytes of doorbells few were ever written.
+func (s *shadow) zero(r Range) {
+	if unix.Fallocate(s.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(r.Off), int64(r.Len)) != nil {
+		clear(s.mem[r.Off : r.Off+r.Len])
+	}
+}
+
+// ErrOpen means that another driver has the port.
+var ErrOpen = errors.New("sim: function is open already")
+
+// New powers m on.
+func New(m Model, o Options) (*Port, error) {
+	if o.Seed == 0 {
+		o.Seed = rand.Uint64()
+	}
+	p := &Port{name: o.Name, model: m, conf: m.Config(), rng: rand.New(rand.NewPCG(o.Seed, 1)), budget: -1}
+	var err error
+	if p.space, err = newSpace(p.conf); err != nil {
+		return nil, fmt.Errorf("sim:%s: %w", o.Name, err)
+	}
+	p.msix = make([]byte, 16*p.conf.MSIXVectors)
+	for i := range p.conf.BARs {
+		if err := p.newShadow(i); err != nil {
+			p.freeShadow()
+			return nil, fmt.Errorf("sim:%s: %w", o.Name, err)
+		}
+	}
+	m.Attach((*host)(p))
+	p.reset()
+	return p, nil
+}
+
+func (p *Port) newShadow(bar int) error {
+	b := p.conf.BARs[bar]
+	p.shadow[bar].fd = -1
+	for _, r := range b.Polled {
+		if r.Off+r.Len > b.Size || r.Off+r.Len < r.Off {
+			return fmt.Errorf("BAR %d of %#x bytes has a polled range %#x+%#x", bar, b.Size, r.Off, r.Len)
+		}
+	}
+	if len(b.Polled) == 0 {
+		return nil
+	}
+	size := (b.Size + 0xfff) &^ 0xfff
+	fd, err := unix.MemfdCreate("rebound-bar", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return fmt.Errorf("shadow memory of BAR %d: %w", bar, err)
+	}
+	if err = unix.Ftruncate(fd, int64(size)); err == nil {
+		// Who maps it in another process has our word that it stays that long.
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
+	}
+	if err == nil {
+		var mem []byte
+		if mem, err = unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
+			p.shadow[bar] = shadow{mem: mem[:b.Size], fd: fd}
+			return nil
+		}
+	}
+	unix.Close(fd)
+	return fmt.Errorf("shadow memory of BAR %d, %#x bytes: %w", bar, size, err)
+}
+
+func (p *Port) freeShadow() {
+	for i := range p.shadow {
+		if s := &p.shadow[i]; s.mem != nil {
+			unix.Munmap(s.mem[:cap(s.mem)])
+			unix.Close(s.fd)
+			*s = shadow{fd: -1}
+		}
+	}
+}
+
+// Name returns the function's name, "sim:" and the model's.
+func (p *Port) Name() string { return "sim:" + p.name }
+
+// Config returns what the model said of itself.
+func (p *Port) Config() Config { return p.conf }
+
+// Close stops the port, drops its driver and frees its shadow memory: no driver may use a pointer into a BAR any more. The
+// wire stays open.
+func (p *Port) Close() error {
+	p.Stop()
+	p.Drop()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	p.budget = 0
+	p.freeShadow()
+	return nil
+}
+
+// Reset is a function-level reset: configuration space and model go to their defaults, mappings stay.
+func (p *Port) Reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reset()
+}
+
+func (p *Port) reset() {
+	if p.closed {
+		return
+	}
+	p.forgetConfig()
+	for i, b := range p.conf.BARs {
+		for _, r := range b.Polled {
+			p.shadow[i].zero(r)
+		}
+	}
+	if p.rec != nil {
+		p.event(Event{Kind: ResetEvent})
+		p.rec.stale = true
+	}
+	p.model.Reset()
+	p.model.SetLink(p.up)
+}
+
+func (p *Port) forgetConfig() {
+	p.cut = false
+	p.space.reset()
+	clear(p.msix)
+	for i := 0; i < len(p.msix); i += 16 {
+		p.msix[i+12] = 1 // Vector Control: masked (PCIe 6.0 §7.7.2.8)
+	}
+}
+
+// Drop is what the kernel does to a function whose process died: bus mastering off, all mappings gone, the function reset.
+// The port can be opened again.
+func (p *Port) Drop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.space.setCommand(cmdBusMaster, false)
+	p.dma.drop()
+	p.irq = nil
+	p.reset()
+	p.open = false
+	if p.owner != nil {
+		p.owner.orphan.Store(true)
+		p.owner = nil
+	}
+}
+
+// Acquire reserves the port for one driver until Drop. It returns ErrOpen if another has it.
+func (p *Port) Acquire() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.open {
+		return ErrOpen
+	}
+	p.open = true
+	return nil
+}
+
+// Unplug removes the device from its slot: every read yields all ones, every write is lost, nothing moves any more.
+func (p *Port) Unplug() { p.UnplugAfter(0) }
+
+// UnplugAfter unplugs the device after n more accesses to BARs and configuration space.
+func (p *Port) UnplugAfter(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.budget = n
+}
+
+// present counts one access and reports whether the device is still there.
+func (p *Port) present() bool {
+	if p.budget > 0 {
+		p.budget--
+		return true
+	}
+	return p.budget < 0
+}
+
+// SetInterrupt names who is told of interrupts, under the port's lock; nil for nobody.
+func (p *Port) SetInterrupt(f func(v int)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.irq = f
+}
+
+// ReadConfig reads 1, 2 or 4 bytes of configuration space.
+func (p *Port) ReadConfig(off int, b []byte) error {
+	if err := checkConfig(off, len(b)); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.present() {
+		ones(b)
+		return nil
+	}
+	copy(b, p.space.reg[off:])
+	if v, at := p.vendor(off); v != nil {
+		var word [4]byte
+		binary.LittleEndian.PutUint32(word[:], v.ReadVendor(at))
+		copy(b, word[off&3:])
+	}
+	return nil
+}
+
+// vendor is the model that keeps a dword of a Vendor-Specific capability, and which one.
+func (p *Port) vendor(off int) (v VendorConfig, at int) {
+	if at = off&^3 - offVendor; at >= 4 && at < p.conf.VendorSize {
+		v, _ = p.model.(VendorConfig)
+	}
+	return v, at
+}
+
+// WriteConfig writes 1, 2 or 4 bytes of configuration space. Bits that are not writable keep their value. Initiate
+// Function Level Reset takes effect before it returns.
+func (p *Port) WriteConfig(off int, b []byte) error {
+	if err := checkConfig(off, len(b)); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.present() {
+		return nil
+	}
+	if v, at := p.vendor(off); v != nil {
+		var word [4]byte
+		binary.LittleEndian.PutUint32(word[:], v.ReadVendor(at))
+		copy(word[off&3:], b)
+		v.WriteVendor(at, binary.LittleEndian.Uint32(word[:]))
+		return nil
+	}
+	was := p.space.command()
+	reset := p.space.write(off, b)
+	switch is := p.space.command(); {
+	case is&cmdBusMaster != 0:
+		p.cut = false
+	case was&cmdBusMaster != 0:
+		p.cut = true
+	}
+	if p.space.vpd != nil && off == offVPD+2 && b[0]&3 != 0 {
+		p.violation(Told, "VPD Address is %#x, not a multiple of 4", b[0])
+	}
+	if p.rec != nil {
+		p.configured(off, b, was)
+	}
+	if reset {
+		p.reset()
+	}
+	return nil
+}
+
+// ReadBAR is one read by the driver. It fails only where the access itself is impossible: a bad size, or outside of the
+// BAR; whatever the model has against it is a violation, and reads all ones.
+func (p *Port) ReadBAR(bar int, off uint64, b []byte) error {
+	if err := p.checkBAR(bar, off, b); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.counts.MMIORead++
+	if !p.present() {
+		ones(b)
+		return nil
+	}
+	if !p.space.decodes() {
+		ones(b)
+		p.violation(Refused, "read of %s while memory space is disabled", p.where(bar, off))
+		return nil
+	}
+	if mem := p.msixAt(bar, off, len(b)); mem != nil {
+		copy(b, mem)
+		return nil
+	}
+	err := p.model.ReadBAR(bar, off, b)
+	if err != nil && gradeOf(err) == Refused {
+		ones(b)
+	}
+	if p.rec != nil {
+		p.access(ReadEvent, bar, off, b)
+	}
+	if err != nil {
+		p.violation(gradeOf(err), "read of %s: %v", p.where(bar, off), err)
+	}
+	return nil
+}
+
+// WriteBAR is one write by the driver. It fails as ReadBAR does.
+func (p *Port) WriteBAR(bar int, off uint64, b []byte) error {
+	if err := p.checkBAR(bar, off, b); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.counts.MMIOWrite++
+	if !p.present() {
+		return nil
+	}
+	if p.rec != nil {
+		p.access(WriteEvent, bar, off, b)
+	}
+	if !p.space.decodes() {
+		p.violation(Refused, "write of %s while memory space is disabled", p.written(bar, off, b))
+		return nil
+	}
+	if mem := p.msixAt(bar, off, len(b)); mem != nil {
+		copy(mem, b)
+		return nil
+	}
+	p.cut = false
+	if p.polled(bar, off, uint64(len(b))) {
+		copy(p.shadow[bar].mem[off:], b)
+	}
+	if err := p.model.WriteBAR(bar, off, b); err != nil {
+		p.violation(gradeOf(err), "write of %s: %v", p.written(bar, off, b), err)
+	}
+	return nil
+}
+
+func (p *Port) checkBAR(bar int, off uint64, b []byte) error {
+	n := uint64(len(b))
+	if n != 1 && n != 2 && n != 4 && n != 8 || off%n != 0 {
+		return fmt.Errorf("%s: access of %d bytes at %#x in BAR %d", p.Name(), n, off, bar)
+	}
+	if bar < 0 || bar > 5 || off >= p.conf.BARs[bar].Size {
+		return fmt.Errorf("%s: access at %#x in BAR %d, which ends before", p.Name(), off, bar)
+	}
+	return nil
+}
+
+// polled reports whether n bytes at off of the BAR lie in a range that the model polls.
+func (p *Port) polled(bar int, off, n uint64) bool {
+	for _, r := range p.conf.BARs[bar].Polled {
+		if off >= r.Off && off+n <= r.Off+r.Len {
+			return true
+		}
+	}
+	return false
+}
+
+// msixAt returns the part of the MSI-X table or of the pending bits that the access hits, or nil.
+func (p *Port) msixAt(bar int, off uint64, n int) []byte {
+	if p.conf.MSIXVectors == 0 || bar != p.conf.MSIXBAR {
+		return nil
+	}
+	if i := int64(off) - int64(p.conf.MSIXTable); i >= 0 && i < int64(len(p.msix)) {
+		return p.msix[i : i+int64(n)]
+	}
+	if i := int64(off) - int64(p.conf.MSIXPBA); i >= 0 && i < int64((p.conf.MSIXVectors+63)/64*8) {
+		return make([]byte, n) // never pending: interrupts are delivered at once
+	}
+	return nil
+}
+
+// Map shows memory to the device at iova. It fails if it overlaps a mapping.
+func (p *Port) Map(iova uint64, m Mapping) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dma.add(iova, m)
+}
+
+// MapAnywhere is Map at a random address.
+func (p *Port) MapAnywhere(m Mapping) (iova uint64, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for range 1000 {
+		// Above 4 GiB and below 2^47: a driver that cuts an address to 32 bits, or extends its sign, fails.
+		iova = (p.rng.Uint64N(1<<47-1<<33) + 1<<32) &^ (1<<21 - 1)
+		if err = p.dma.add(iova, m); err == nil {
+			return iova, nil
+		}
+	}
+	return 0, err
+}
+
+// Unmap removes all mappings within size bytes from iova and returns how many bytes they had. It fails, and removes
+// nothing, if a mapping lies there in part only.
+func (p *Port) Unmap(iova, size uint64) (uint64, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dma.remove(iova, size)
+}
+
+// UnmapAll removes every mapping.
+func (p *Port) UnmapAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dma.drop()
+}
+
+// Mappings returns how many DMA mappings there are: none after a driver closed.
+func (p *Port) Mappings() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.dma.maps)
+}
+
+// BusMaster reports whether the device may do DMA.
+func (p *Port) BusMaster() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.space.command()&cmdBusMaster != 0
+}
+
+// ShadowFD returns the memfd behind a BAR's shadow memory, as long as the BAR in whole pages, or -1 if nothing of the BAR is
+// polled. It stays the port's.
+func (p *Port) ShadowFD(bar int) int { return p.shadow[bar].fd }
+
+// Counts returns the PCIe transactions so far.
+func (p *Port) Counts() Counts {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.counts
+}
+
+// Violations returns what the driver did wrong so far, oldest first, of both grades: "sim:ixgbe: told: write of ...".
+func (p *Port) Violations() []string { return p.violations(Refused, Told) }
+
+// Refused returns the violations of that grade only: what a driver that runs on the real device does not do either.
+func (p *Port) Refused() []string { return p.violations(Refused) }
+
+func (p *Port) violations(grades ...Grade) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []string
+	for _, v := range p.faults {
+		if slices.Contains(grades, v.grade) {
+			all = append(all, fmt.Sprintf("%s: %v: %s", p.Name(), v.grade, v.text))
+		}
+	}
+	for _, g := range grades {
+		if p.dropped[g] > 0 {
+			all = append(all, fmt.Sprintf("%s: %v: and %d more", p.Name(), g, p.dropped[g]))
+		}
+	}
+	return all
+}
+
+// ForgetViolations clears the list, for tests that provoke one.
+func (p *Port) ForgetViolations() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.faults, p.dropped = nil, [2]int{}
+	if p.rec != nil {
+		p.rec.before = nil
+	}
+}
+
+func (p *Port) violation(g Grade, format string, args ...any) {
+	kept := 0
+	for _, v := range p.faults {
+		if v.grade == g {
+			kept++
+		}
+	}
+	if kept == maxViolations {
+		p.dropped[g]++
+		return
+	}
+	text := fmt.Sprintf(format, args...)
+	p.faults = append(p.faults, violation{g, text})
+	if p.rec != nil {
+		p.event(Event{Kind: ViolationEvent, Name: fmt.Sprintf("%v: %s", g, text)})
+		if p.rec.before == nil {
+			p.rec.before = p.rec.last(beforeViolation)
+		}
+	}
+}
+
+func ones(b []byte) {
+	for i := range b {
+		b[i] = 0xff
+	}
+}
+
+// Counts are PCIe transactions by kind, as the device sees them.
+type Counts struct {
+	MMIORead   uint64 `json:"mmio_read"`
+	MMIOWrite  uint64 `json:"mmio_write"`
+	DMARead    uint64 `json:"dma_read"`
+	DMAWrite   uint64 `json:"dma_write"`
+	Interrupts uint64 `json:"interrupts"`
+}
+
+// Since returns what was added to an earlier count.
+func (c Counts) Since(old Counts) Counts {
+	return Counts{c.MMIORead - old.MMIORead, c.MMIOWrite - old.MMIOWrite, c.DMARead - old.DMARead,
+		c.DMAWrite - old.DMAWrite, c.Interrupts - old.Interrupts}
+}
+
+var _ dma.Mapper = (*Function)(nil)

@@ -1,0 +1,554 @@
+package sim_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/toysim"
+)
+
+// reach is a model that does the DMA that a test tells it to.
+type reach struct {
+	*toysim.Model
+	host sim.Host
+	do   func(sim.Host)
+
+	read  func([]byte) error // of BAR 0 100h
+	write func() error
+}
+
+func (r *reach) ReadBAR(bar int, off uint64, p []byte) error {
+	if r.read != nil && bar == 0 && off == 0x100 {
+		return r.read(p)
+	}
+	return r.Model.ReadBAR(bar, off, p)
+}
+
+func (r *reach) WriteBAR(bar int, off uint64, p []byte) error {
+	if r.write != nil && bar == 0 && off == 0x100 {
+		return r.write()
+	}
+	return r.Model.WriteBAR(bar, off, p)
+}
+
+func (r *reach) Attach(h sim.Host) { r.host = h; r.Model.Attach(h) }
+func (r *reach) Step() bool        { r.do(r.host); return false }
+
+func TestDMAIsConfined(t *testing.T) {
+	var err error
+	var got []byte
+	r := &reach{Model: toysim.New(mac)}
+	p, nerr := sim.New(r, sim.Options{Name: "toy", Seed: 1})
+	if nerr != nil {
+		t.Fatal(nerr)
+	}
+	defer p.Close()
+	fn := open(t, p)
+	a, b := make([]byte, 4096), make([]byte, 4096)
+	for i, m := range []sim.Mapping{{Size: 4096, Bytes: a, Read: true, Write: true}, {Size: 4096, Bytes: b, Read: true}} {
+		if err := p.Map(0x10000+uint64(i)*4096, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a[4095], b[0] = 1, 2
+	read := func(iova uint64, n int) func(sim.Host) {
+		return func(h sim.Host) { got = make([]byte, n); err = h.DMARead(iova, got) }
+	}
+	write := func(iova uint64, n int) func(sim.Host) {
+		return func(h sim.Host) { err = h.DMAWrite(iova, bytes.Repeat([]byte{9}, n)) }
+	}
+	for _, c := range []struct {
+		name string
+		bm   bool
+		do   func(sim.Host)
+		want string // in the error; "" for none
+	}{
+		{"bus mastering off", false, read(0x10000, 4), "bus mastering is off"},
+		{"first byte", true, read(0x10000, 1), ""},
+		{"over two mappings", true, read(0x10fff, 2), ""},
+		{"before", true, read(0xffff, 2), "nothing is mapped at 0xffff"},
+		{"past the end", true, read(0x11ffe, 3), "nothing is mapped at 0x12000"},
+		{"write to read-only", true, write(0x11000, 4), "does not allow"},
+		{"write into read-only", true, write(0x10ffe, 4), "does not allow"},
+		{"wraps", true, read(^uint64(0), 2), "nothing is mapped"},
+		{"nothing", true, read(0x10000, 0), "no bytes"},
+	} {
+		fn.SetBusMaster(c.bm)
+		r.do = c.do
+		p.ForgetViolations()
+		p.Step()
+		v := strings.Join(p.Violations(), "\n")
+		if c.want == "" && (err != nil || v != "") || c.want != "" && (err == nil || !strings.Contains(v, c.want)) {
+			t.Errorf("%s: error %v, violations %q, want %q", c.name, err, v, c.want)
+		}
+	}
+	// A device that is taken away in the middle of its work did nothing wrong, until the driver asks it for more.
+	p.ForgetViolations()
+	fn.SetBusMaster(true)
+	fn.SetBusMaster(false)
+	r.do = read(0x10000, 4)
+	if p.Step(); err == nil || len(p.Violations()) > 0 {
+		t.Errorf("bus mastering turned off: error %v, violations %q", err, p.Violations())
+	}
+	if err := p.WriteBAR(0, 0, make([]byte, 4)); err != nil {
+		t.Fatal(err)
+	}
+	if p.Step(); err == nil || !strings.Contains(strings.Join(p.Violations(), "\n"), "bus mastering is off") {
+		t.Errorf("a register written after it: error %v, violations %q", err, p.Violations())
+	}
+	p.ForgetViolations()
+	fn.SetBusMaster(true)
+	if a[4095] != 1 {
+		t.Error("a write that was refused changed memory")
+	}
+	r.do = read(0x10fff, 2)
+	p.Step()
+	if !bytes.Equal(got, []byte{1, 2}) {
+		t.Errorf("read over two mappings: %x", got)
+	}
+	if _, err := p.Unmap(0x10800, 0x1000); err == nil {
+		t.Error("an unmap that cuts mappings succeeds")
+	}
+	if err := p.Map(0x11fff, sim.Mapping{Size: 1, Bytes: a[:1]}); err == nil {
+		t.Error("an overlapping map succeeds")
+	}
+	if n, err := p.Unmap(0, 1<<40); n != 8192 || err != nil || p.Mappings() != 0 {
+		t.Errorf("unmap of all: %d, %v", n, err)
+	}
+	p.ForgetViolations()
+}
+
+// order notes what a port calls.
+type order struct {
+	*toysim.Model
+	sim.Wire
+	calls []string
+}
+
+func (o *order) Step() bool          { o.calls = append(o.calls, "step"); return false }
+func (o *order) Receive([]byte) bool { o.calls = append(o.calls, "receive"); return true }
+func (o *order) Recv(now time.Duration) []byte {
+	f := o.Wire.Recv(now)
+	if f != nil {
+		o.calls = append(o.calls, "wire")
+	}
+	return f
+}
+
+// A doorbell that was rung before a frame was sent is seen before the frame: between the wire and the model lies a look at the
+// doorbells. Without it a peer that was told "posted" over another way finds no receive descriptor.
+func TestDoorbellsBeforeFrames(t *testing.T) {
+	near, far := sim.Pair()
+	o := &order{Model: toysim.New(mac), Wire: near}
+	p, err := sim.New(o, sim.Options{Name: "toy", Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	p.Connect(o)
+	far.Send(0, make([]byte, 60))
+	far.Send(0, make([]byte, 60))
+	if !p.Step() {
+		t.Error("two frames are no work")
+	}
+	if got, want := strings.Join(o.calls, " "), "wire wire step receive receive step"; got != want {
+		t.Errorf("a step with two frames: %s, want %s", got, want)
+	}
+}
+
+// What a driver wrote can be looked at behind injected faults too: a model holds a push against the ring, which a later push may have
+// overwritten half of, before it takes it.
+func TestPeekBehindFaults(t *testing.T) {
+	r := &reach{Model: toysim.New(mac)}
+	f := sim.Inject(r, 1)
+	p, err := sim.New(f, sim.Options{Name: "toy", Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	open(t, p).SetBusMaster(true)
+	mem := bytes.Repeat([]byte{7}, 4096)
+	if err := p.Map(0x10000, sim.Mapping{Size: 4096, Bytes: mem, Read: true, Write: true}); err != nil {
+		t.Fatal(err)
+	}
+	f.DelayDMA(time.Hour)
+	var got [2]byte
+	before := p.Counts()
+	r.do = func(h sim.Host) {
+		host, ok := h.(interface {
+			Peek(iova uint64, p []byte) error
+		})
+		if !ok {
+			t.Error("the model finds no Peek")
+		} else if err := host.Peek(0x10010, got[:]); err != nil {
+			t.Error(err)
+		}
+	}
+	p.Step()
+	if got != [2]byte{7, 7} || p.Counts() != before {
+		t.Errorf("peeked %x, %+v", got, p.Counts().Since(before))
+	}
+	if _, err := p.Unmap(0x10000, 4096); err != nil {
+		t.Error(err)
+	}
+}
+
+// What the datasheet forbids and devices bear is told, and happens; all else is refused, and does not.
+func TestGrades(t *testing.T) {
+	r := &reach{Model: toysim.New(mac)}
+	p, err := sim.New(r, sim.Options{Name: "toy", Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	bar, err := open(t, p).BAR(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.write = func() error { return sim.AsTold(errors.New("bit 3 is reserved")) }
+	bar.Write32(0x100, 9)
+	r.write = func() error { return errors.New("no such thing") }
+	bar.Write32(0x100, 9)
+	r.write = func() error { return sim.AsTold(nil) }
+	bar.Write32(0x100, 9)
+	r.read = func(b []byte) error { b[0] = 7; return sim.AsTold(errors.New("too early")) }
+	if v := bar.Read32(0x100); v != 7 {
+		t.Errorf("a read that is told yields %#x", v)
+	}
+	r.read = func(b []byte) error { b[0] = 7; return errors.New("nothing there") }
+	if v := bar.Read32(0x100); v != ^uint32(0) {
+		t.Errorf("a read that is refused yields %#x", v)
+	}
+	r.do = func(h sim.Host) {
+		for i := range 150 {
+			h.Tell("told %d", i)
+		}
+		h.Refuse("refused after all that was told")
+	}
+	p.Step()
+	all, refused := p.Violations(), p.Refused()
+	if len(all) != 104 || all[0] != "sim:toy: told: write of 00000009 to BAR 0 00100h: bit 3 is reserved" ||
+		all[103] != "sim:toy: told: and 52 more" {
+		t.Errorf("%d violations:\n%s", len(all), strings.Join(all, "\n"))
+	}
+	if len(refused) != 3 || refused[0] != "sim:toy: refused: write of 00000009 to BAR 0 00100h: no such thing" ||
+		refused[2] != "sim:toy: refused: refused after all that was told" {
+		t.Errorf("refused:\n%s", strings.Join(refused, "\n"))
+	}
+	p.ForgetViolations()
+}
+
+// A function without No_Soft_Reset forgets all when it leaves D3hot; one with it keeps its state.
+func TestPowerStateResets(t *testing.T) {
+	for _, c := range []struct {
+		pmcsr uint16
+		want  uint32
+	}{{0x2000, 0}, {0, 2}} {
+		p, err := sim.New(&shaped{toysim.New(mac), func(c0 *sim.Config) { c0.PMC, c0.PMCSR = 0x4823, c.pmcsr }}, sim.Options{Name: "toy", Seed: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		fn := open(t, p)
+		bar, _ := fn.BAR(0)
+		bar.Write32(0x28, 2)
+		for _, state := range []byte{3, 0} {
+			if err := fn.WriteConfig(0x44, []byte{state, 0}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := fn.WriteConfig(4, []byte{2, 0}); err != nil { // the reset took memory space away
+			t.Fatal(err)
+		}
+		if v := bar.Read32(0x28); v != c.want {
+			t.Errorf("PMCSR %#x: after D3hot RX_ENTRIES is %d, want %d", c.pmcsr, v, c.want)
+		}
+		var b [4]byte
+		if fn.ReadConfig(0x40, b[:]); c.pmcsr != 0 && (b[2] != 0x23 || b[3] != 0x48) {
+			t.Errorf("PMC reads %x", b)
+		}
+	}
+}
+
+// shaped is a toy whose configuration space a test changes.
+type shaped struct {
+	*toysim.Model
+	shape func(*sim.Config)
+}
+
+func (s *shaped) Config() sim.Config {
+	c := s.Model.Config()
+	s.shape(&c)
+	return c
+}
+
+func TestConfigurationSpace(t *testing.T) {
+	p, _ := newToy(t)
+	fn := open(t, p)
+	read := func(off, n int) (v uint32) {
+		b := make([]byte, n)
+		if err := fn.ReadConfig(off, b); err != nil {
+			t.Fatal(err)
+		}
+		for i := range b {
+			v |= uint32(b[i]) << (8 * i)
+		}
+		return v
+	}
+	write := func(off, n int, v uint32) {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = byte(v >> (8 * i))
+		}
+		if err := fn.WriteConfig(off, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := map[byte]bool{}
+	for at := read(0x34, 1); at != 0; at = read(int(at)+1, 1) {
+		seen[byte(read(int(at), 1))] = true
+	}
+	if !seen[0x01] || !seen[0x10] || !seen[0x11] || len(seen) != 3 {
+		t.Errorf("capabilities: %v", seen)
+	}
+	write(0, 4, 0)
+	if v := read(0, 4); v != toysim.Device<<16|toysim.Vendor {
+		t.Errorf("identity reads %#x after a write", v)
+	}
+	write(0x10, 4, ^uint32(0))
+	if v := read(0x10, 4); v != 0xffffc004 {
+		t.Errorf("BAR 0 sizes as %#x", v)
+	}
+	write(4, 2, 0xffff)
+	if v := read(4, 2); v != 0x0546 {
+		t.Errorf("command reads %#x with all bits written", v)
+	}
+	if v := read(0xa0+0x12, 2); v&0x3ff != 2|8<<4 {
+		t.Errorf("link status %#x", v)
+	}
+	if lo, hi := read(0x104, 4), read(0x108, 4); read(0x100, 2) != 3 || lo != 0xff000001 || hi != 0x020000ff {
+		t.Errorf("serial number %#x %#x", lo, hi)
+	}
+	write(4, 2, 2)
+	write(0xa8, 2, read(0xa8, 2)|1<<15) // FLR
+	if v := read(4, 2); v != 0 {
+		t.Errorf("command reads %#x after FLR", v)
+	}
+	bar, _ := fn.BAR(0)
+	if v := bar.Read32(0); v != ^uint32(0) || len(p.Violations()) != 1 {
+		t.Errorf("with memory space off: %#x, %q", v, p.Violations())
+	}
+	write(4, 2, 2)
+	write(0x44, 2, 3)
+	if bar.Read32(0) != ^uint32(0) {
+		t.Error("registers answer in D3")
+	}
+	write(0x44, 2, 0)
+	if bar.Read32(0) != toysim.Magic {
+		t.Error("registers do not answer in D0")
+	}
+	p.ForgetViolations()
+	p.UnplugAfter(1)
+	if id := read(0, 4); read(8, 4) != ^uint32(0) || read(0, 4) != id || bar.Read32(0) != ^uint32(0) {
+		t.Error("unplugged after one access")
+	}
+}
+
+// What cards have in configuration space beyond what every function has.
+func TestCapabilities(t *testing.T) {
+	v := &vendored{}
+	vpd := sim.VPD(0x1234, mac, [2]string{"V0", "x"})
+	v.shaped = shaped{toysim.New(mac), func(c *sim.Config) {
+		c.MSI, c.VPD, c.AER, c.ARI, c.NextFunction, c.VendorSize = true, vpd, 2, true, 1, 0x18
+		c.PCIeDevCap |= 1 << 28
+	}}
+	p, err := sim.New(v, sim.Options{Name: "toy", Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	fn := open(t, p)
+	read := func(off int) uint32 {
+		t.Helper()
+		v, err := pci.Read32(fn, off)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	write := func(off, n int, v uint32) {
+		t.Helper()
+		b := make([]byte, 4)
+		binary.LittleEndian.PutUint32(b, v)
+		if err := fn.WriteConfig(off, b[:n]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	chain := []uint32{}
+	for at := read(0x34) & 0xff; at != 0; at = read(int(at)) >> 8 & 0xff {
+		chain = append(chain, at<<8|read(int(at))&0xff)
+	}
+	if want := []uint32{0x4001, 0x5005, 0x7011, 0xa010, 0xe003, 0xe809}; !slices.Equal(chain, want) {
+		t.Errorf("capabilities %x, want %x", chain, want)
+	}
+	chain = chain[:0]
+	for at := uint32(0x100); at != 0; at = read(int(at)) >> 20 {
+		chain = append(chain, at<<16|read(int(at))&0xffff)
+	}
+	if want := []uint32{0x1000001, 0x1400003, 0x150000e, 0x180000b}; !slices.Equal(chain, want) {
+		t.Errorf("extended capabilities %x, want %x", chain, want)
+	}
+	if got := read(0x154); got != 1<<8 {
+		t.Errorf("ARI: %#x", got)
+	}
+
+	write(0x52, 2, 0xffff)
+	write(0x54, 4, 0xffffffff)
+	write(0x60, 4, 0xffffffff)
+	if c, a, m := read(0x50), read(0x54), read(0x60); c != 0x0181_7005 || a != 0xfffffffc || m != 1 {
+		t.Errorf("MSI: control %#x, address %#x, mask %#x", c, a, m)
+	}
+
+	var got []byte
+	for at := 0; at < len(vpd)+4; at += 4 {
+		write(0xe2, 2, uint32(at))
+		if read(0xe0)>>31 != 1 {
+			t.Fatalf("VPD at %#x is not there", at)
+		}
+		got = binary.LittleEndian.AppendUint32(got, read(0xe4))
+	}
+	if !bytes.HasPrefix(got, vpd) || got[len(got)-1] != 0xff {
+		t.Errorf("VPD %x, want %x", got, vpd)
+	}
+	var sum byte
+	for _, b := range vpd[:len(vpd)-1] {
+		sum += b
+	}
+	if sum != 0 || !bytes.Contains(vpd, []byte("PN\x0amodel-1234SN\x0c020000000001V0\x01xRV\x01")) {
+		t.Errorf("VPD %q, of checksum %d", vpd, sum)
+	}
+	write(0xe4, 4, 0x12345678)
+	write(0xe2, 2, 1<<15) // a write, which ends and changes nothing
+	if read(0xe0)>>31 != 0 {
+		t.Error("a write to VPD does not end")
+	}
+	write(0xe2, 2, 0)
+	if read(0xe4) != binary.LittleEndian.Uint32(vpd) {
+		t.Error("VPD was changed")
+	}
+	write(0xe2, 2, 2)
+	if r, all := p.Refused(), p.Violations(); len(r) != 0 || len(all) != 1 || !strings.Contains(all[0], "not a multiple of 4") {
+		t.Errorf("an odd address: %q", all)
+	}
+
+	write(0xec, 4, 0x11223344)
+	write(0xed, 1, 0xff)
+	if read(0xe8) != 0x0018_0009 || read(0xec) != 0x1122ff44 || v.reg[4] != 0x1122ff44 {
+		t.Errorf("vendor-specific: %#x %#x, the model has %#x", read(0xe8), read(0xec), v.reg)
+	}
+
+	write(0x108, 4, 0xffffffff) // sticky
+	write(0x104, 4, 0xffffffff)
+	write(0xa8, 2, read(0xa8)|1<<15) // FLR
+	if m, st := read(0x108), read(0x104); m != 0x001ff010 || st != 0 {
+		t.Errorf("AER after FLR: mask %#x, status %#x", m, st)
+	}
+	if c := read(0x50); c != 0x0180_7005 {
+		t.Errorf("MSI control after FLR: %#x", c)
+	}
+}
+
+// vendored is a toy with a vendor-specific capability.
+type vendored struct {
+	shaped
+	reg [6 * 4]uint32
+}
+
+func (v *vendored) ReadVendor(off int) uint32     { return v.reg[off] }
+func (v *vendored) WriteVendor(off int, x uint32) { v.reg[off] = x }
+
+// The counts are what a receiver sees, for any mixture.
+func TestWireCounts(t *testing.T) {
+	for seed := range uint64(20) {
+		near, far := sim.Pair()
+		w := sim.Impair(near, sim.Impairment{Loss: 0.2, Duplicate: 0.2, Reorder: 0.3, Delay: time.Duration(seed%2) * time.Millisecond, Seed: seed})
+		const n = 200
+		for k := range n {
+			far.Send(0, []byte{byte(k)})
+		}
+		var c sim.WireCounts
+		var times [n]int
+		top := -1
+		now := time.Duration(0)
+		for f := w.Recv(now); f != nil || now == 0; f = w.Recv(now) {
+			if now = time.Second; f == nil {
+				continue
+			}
+			times[f[0]]++
+			if int(f[0]) < top {
+				c.Reordered++
+			}
+			top = max(top, int(f[0]))
+		}
+		c.Frames = n
+		for _, k := range times {
+			c.Lost += uint64(max(0, 1-k))
+			c.Duplicated += uint64(max(0, k-1))
+			if seed%2 == 1 {
+				c.Delayed += uint64(k)
+			}
+		}
+		if got := w.Counts(); got != c || c.Lost == 0 || c.Duplicated == 0 || c.Reordered == 0 {
+			t.Errorf("seed %d: counted %+v, arrived %+v", seed, got, c)
+		}
+	}
+}
+
+func TestImpairments(t *testing.T) {
+	send := func(i sim.Impairment, n int) (got []byte) {
+		near, far := sim.Pair()
+		w := sim.Impair(near, i)
+		for k := range n {
+			far.Send(0, []byte{byte(k)})
+		}
+		if i.Delay > 0 && w.Recv(0) != nil {
+			t.Error("a delayed frame is there at once")
+		}
+		for f := w.Recv(i.Delay); f != nil; f = w.Recv(i.Delay) {
+			got = append(got, f[0])
+		}
+		return got
+	}
+	in := send(sim.Impairment{Delay: time.Millisecond}, 100)
+	for i := range in {
+		if len(in) != 100 || in[i] != byte(i) {
+			t.Fatalf("delayed: %v", in)
+		}
+	}
+	if n := len(send(sim.Impairment{Loss: 0.5, Seed: 1}, 200)); n < 60 || n > 140 {
+		t.Errorf("half lost: %d of 200", n)
+	}
+	if n := len(send(sim.Impairment{Duplicate: 1}, 50)); n != 100 {
+		t.Errorf("all twice: %d of 50", n)
+	}
+	out := send(sim.Impairment{Reorder: 0.3, Seed: 2}, 100)
+	swapped := 0
+	for i := 1; i < len(out); i++ {
+		if out[i] < out[i-1] {
+			swapped++
+		}
+	}
+	if len(out) != 100 || swapped == 0 {
+		t.Errorf("reordered: %v", out)
+	}
+	if !bytes.Equal(out, send(sim.Impairment{Reorder: 0.3, Seed: 2}, 100)) {
+		t.Error("the same seed does something else")
+	}
+}

@@ -1,0 +1,145 @@
+// Package simtest is the rig that models are tested with: a model on a wire, and a driver by hand.
+package simtest
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/sim"
+)
+
+// Rig has a model's function open, with bus mastering on and memory mapped. The test writes registers and rings through it as
+// its driver would, and steps the port. A model's own rig embeds it.
+type Rig struct {
+	testing.TB
+	Port    *sim.Port
+	Fn      *sim.Function
+	Far     *sim.Cable // the wire's other end
+	Arena   *dma.Arena // memory that the device reaches
+	Vectors []int      // interrupts, oldest first
+
+	pool dma.Block // of a rig that is used again: what Alloc takes from
+	used int
+}
+
+// New powers m on, and closes all at the test's end. Memory is in bytes, a multiple of 4096.
+func New(t testing.TB, name string, m sim.Model, memory int) *Rig {
+	t.Helper()
+	r := &Rig{TB: t}
+	var err error
+	r.Port, err = sim.New(m, sim.Options{Name: name, Seed: 1})
+	r.Must(err)
+	var near *sim.Cable
+	near, r.Far = sim.Pair()
+	r.Port.Connect(near)
+	r.Fn, err = r.Port.Function()
+	r.Must(err)
+	r.Port.SetInterrupt(func(v int) { r.Vectors = append(r.Vectors, v) })
+	r.Arena, err = dma.NewArena(r.Fn, memory)
+	r.Must(err)
+	r.Must(r.Fn.SetBusMaster(true))
+	t.Cleanup(func() {
+		r.Fn.SetBusMaster(false)
+		r.Arena.Close()
+		r.Fn.Close()
+		r.Port.Close()
+	})
+	return r
+}
+
+// Must ends the test on an error.
+func (r *Rig) Must(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// BAR is a BAR's window.
+func (r *Rig) BAR(n int) *mmio.Window {
+	r.Helper()
+	w, err := r.Fn.BAR(n)
+	r.Must(err)
+	return w
+}
+
+// Reusable makes the rig one that Again can make ready: a fuzz target makes it once, and not for each input, which takes a
+// thousandfold of what most inputs do. All its memory, that size in bytes, is for Alloc.
+func (r *Rig) Reusable(memory int) {
+	r.Helper()
+	var err error
+	r.pool, err = r.Arena.Alloc(memory, 4096)
+	r.Must(err)
+}
+
+// Again puts a reusable rig back to where New left it, for another test: the device reset, bus mastering on, memory zero and free, no
+// frame under way, no interrupt and no violation.
+func (r *Rig) Again(t testing.TB) {
+	t.Helper()
+	r.TB, r.Vectors, r.used = plain{t}, nil, 0
+	r.Far.SetUp(false)
+	r.Must(r.Fn.Reset())
+	r.Far.SetUp(true)
+	clear(r.pool.Bytes)
+	r.Must(r.Fn.SetBusMaster(true))
+	r.Port.ForgetViolations()
+}
+
+// plain is a test without Helper, which walks the stack: that took a third of a fuzz input.
+type plain struct{ testing.TB }
+
+func (plain) Helper() {}
+
+// Alloc takes n bytes of memory, at a page's start.
+func (r *Rig) Alloc(n int) dma.Block {
+	r.Helper()
+	if r.pool.Bytes != nil {
+		size := (n + 4095) &^ 4095
+		if r.used+size > len(r.pool.Bytes) {
+			r.Fatalf("%d bytes are left of the rig's memory, and %d wanted", len(r.pool.Bytes)-r.used, n)
+		}
+		b := dma.Block{Bytes: r.pool.Bytes[r.used : r.used+n : r.used+n], IOVA: r.pool.IOVA + uint64(r.used)}
+		r.used += size
+		return b
+	}
+	b, err := r.Arena.Alloc(n, 4096)
+	r.Must(err)
+	return b
+}
+
+// Clean fails the test on any violation.
+func (r *Rig) Clean() {
+	r.Helper()
+	for _, v := range r.Port.Violations() {
+		r.Error("violation: ", v)
+	}
+}
+
+// Told expects a violation with the text that was told, and none that was refused. It forgets all.
+func (r *Rig) Told(text string) {
+	r.Helper()
+	if v := r.Port.Refused(); len(v) > 0 {
+		r.Errorf("refused: %q, expected that only %q is told", v, text)
+	}
+	r.Violated(text)
+}
+
+// Refused expects a violation with the text that was refused, and forgets all.
+func (r *Rig) Refused(text string) {
+	r.Helper()
+	if v := strings.Join(r.Port.Refused(), "\n"); !strings.Contains(v, text) {
+		r.Errorf("refused: %q, expected one with %q", v, text)
+	}
+	r.Port.ForgetViolations()
+}
+
+// Violated expects a violation of either grade with the text, and forgets all.
+func (r *Rig) Violated(text string) {
+	r.Helper()
+	if v := strings.Join(r.Port.Violations(), "\n"); !strings.Contains(v, text) {
+		r.Errorf("violations %q, expected one with %q", v, text)
+	}
+	r.Port.ForgetViolations()
+}

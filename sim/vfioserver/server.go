@@ -1,0 +1,494 @@
+// Package vfioserver shows a device model to other processes by vfio-user: to QEMU (10.1 or later) and to drivers of ours.
+package vfioserver
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rebound-nic/rebound/nic/bus/vfiouser/proto"
+	"github.com/rebound-nic/rebound/sim"
+)
+
+// Server shows one port to one client at a time.
+type Server struct {
+	port *sim.Port
+	sock *net.UnixListener
+	log  *slog.Logger
+
+	mu     sync.Mutex
+	conns  map[*proto.Conn]bool
+	closed bool
+	wait   sync.WaitGroup
+}
+
+// Listen makes the socket at path, which another server may have left behind, and serves p on it until Close. A client
+// that connects while another is served is let in when that one leaves soon, and sent away otherwise.
+func Listen(path string, p *sim.Port, log *slog.Logger) (*Server, error) {
+	addr := &net.UnixAddr{Name: path, Net: "unix"}
+	sock, err := net.ListenUnix("unix", addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		if c, derr := net.DialUnix("unix", nil, addr); derr == nil {
+			c.Close()
+		} else if st, serr := os.Lstat(path); serr == nil && st.Mode()&os.ModeSocket != 0 {
+			os.Remove(path)
+			sock, err = net.ListenUnix("unix", addr)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("vfio-user: listen: %w", err)
+	}
+	s := &Server{port: p, sock: sock, log: log, conns: map[*proto.Conn]bool{}}
+	s.wait.Add(1)
+	go s.accept()
+	return s, nil
+}
+
+// Close removes the socket and drops the client.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	err := s.sock.Close()
+	for c := range s.conns {
+		c.Fail(proto.ErrClosed)
+	}
+	s.mu.Unlock()
+	s.wait.Wait()
+	return err
+}
+
+func (s *Server) accept() {
+	defer s.wait.Done()
+	for {
+		sock, err := s.sock.AcceptUnix()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			s.log.Error("vfio-user: accept", "function", s.port.Name(), "error", err)
+			time.Sleep(100 * time.Millisecond) // out of file descriptors: it may pass
+			continue
+		}
+		c := proto.NewConn(sock)
+		s.mu.Lock()
+		if s.closed {
+			s.mu.Unlock()
+			sock.Close()
+			return
+		}
+		s.conns[c] = true
+		s.wait.Add(1)
+		s.mu.Unlock()
+		go func() {
+			defer s.wait.Done()
+			s.session(c)
+			s.mu.Lock()
+			delete(s.conns, c)
+			s.mu.Unlock()
+		}()
+	}
+}
+
+// session serves one client until it leaves, and then leaves the function as the kernel leaves one whose process died.
+func (s *Server) session(c *proto.Conn) {
+	err := s.port.Acquire()
+	wait := 20 * time.Microsecond // the client before may just be leaving
+	for end := time.Now().Add(proto.Timeout / 5); err != nil && time.Now().Before(end); err = s.port.Acquire() {
+		time.Sleep(wait)
+		wait = min(2*wait, 5*time.Millisecond)
+	}
+	if err != nil {
+		s.log.Warn("vfio-user: a second client was sent away", "function", s.port.Name())
+		c.Fail(proto.ErrClosed)
+		return
+	}
+	x := &session{conn: c, port: s.port, memory: memory{}}
+	x.queue.more.L, x.queue.room.L = &x.queue.mu, &x.queue.mu
+	x.irqs.init(s.port.Config())
+	s.port.SetInterrupt(x.irqs.raise)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		x.serve()
+	}()
+	err = c.Run(func(m proto.Message) error {
+		if !x.queue.put(m) {
+			m.CloseFDs()
+			return fmt.Errorf("%w: %d requests in place of a reply", proto.ErrProtocol, maxQueue)
+		}
+		return nil
+	})
+	x.queue.close()
+	<-done
+	n := s.port.Mappings()
+	s.port.Drop()
+	x.irqs.close()
+	s.log.Debug("vfio-user: client left", "function", s.port.Name(), "mappings", n, "reason", err)
+	if errors.Is(err, proto.ErrProtocol) {
+		s.log.Error("vfio-user: client sent away", "function", s.port.Name(), "error", err)
+	}
+}
+
+// maxQueue is how many requests of a client wait here; QEMU maps all of memory in one go. Its writes to registers ask for no reply, so
+// that a guest may make them faster than a model takes them: then the socket is not read. But while the device waits for a reply, what lies
+// before that in the socket has to be taken out, up to as many requests again.
+const maxQueue = 1 << 16
+
+// queue is the requests that wait for the session, in order. It takes memory for what is in it, and not for what might be.
+type queue struct {
+	mu         sync.Mutex
+	more, room sync.Cond
+	list       []proto.Message
+	replies    int // that the device waits for
+	closed     bool
+}
+
+// put waits for room, and reports whether there is some.
+func (q *queue) put(m proto.Message) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.list) >= maxQueue && q.replies == 0 {
+		q.room.Wait()
+	}
+	if len(q.list) >= 2*maxQueue {
+		return false
+	}
+	q.list = append(q.list, m)
+	q.more.Signal()
+	return true
+}
+
+// take waits for a request. There is none any more once the queue is closed and empty.
+func (q *queue) take() (m proto.Message, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.list) == 0 {
+		if q.closed {
+			return m, false
+		}
+		q.more.Wait()
+	}
+	m = q.list[0]
+	q.list[0] = proto.Message{}
+	q.list = q.list[1:]
+	if len(q.list) == maxQueue-1 {
+		q.room.Signal()
+	}
+	return m, true
+}
+
+// reply tells that the device begins to wait for a reply, or has ended.
+func (q *queue) reply(n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.replies += n
+	q.room.Signal()
+}
+
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	q.more.Signal()
+}
+
+// session is one client's.
+type session struct {
+	conn   *proto.Conn
+	port   *sim.Port
+	memory memory
+	irqs   irqs
+	queue  queue
+	caps   proto.Capabilities
+	hello  bool // VERSION was agreed upon
+}
+
+func (x *session) serve() {
+	for {
+		m, ok := x.queue.take()
+		if !ok {
+			return
+		}
+		body, fds, err := x.handle(&m)
+		m.CloseFDs()
+		if errors.Is(err, proto.ErrProtocol) {
+			x.conn.Reply(m, nil, err)
+			x.conn.Fail(err)
+			break
+		}
+		if x.conn.Reply(m, body, err, fds...) != nil {
+			break
+		}
+	}
+	for { // what came after that is not answered
+		m, ok := x.queue.take()
+		if !ok {
+			return
+		}
+		m.CloseFDs()
+	}
+}
+
+func (x *session) handle(m *proto.Message) (body []byte, fds []int, err error) {
+	if m.Cmd == proto.CmdVersion != !x.hello {
+		return nil, nil, fmt.Errorf("%w: %v where VERSION belongs, or VERSION again", proto.ErrProtocol, m.Cmd)
+	}
+	switch m.Cmd {
+	case proto.CmdVersion:
+		if x.caps, err = proto.ParseVersion(m.Body); err != nil {
+			return nil, nil, err
+		}
+		x.hello = true
+		return proto.VersionBody(), nil, nil
+	case proto.CmdDMAMap:
+		return nil, nil, x.dmaMap(m)
+	case proto.CmdDMAUnmap:
+		body, err = x.dmaUnmap(m)
+	case proto.CmdGetInfo:
+		return proto.Encode(proto.InfoBody{Argsz: 16, Flags: proto.InfoReset | proto.InfoPCI, Regions: proto.NumRegions, IRQs: proto.NumIRQs}), nil, nil
+	case proto.CmdGetRegionInfo:
+		return x.regionInfo(m)
+	case proto.CmdGetIRQInfo:
+		var q proto.IRQInfoBody
+		if _, err = proto.Decode(m.Body, &q); err == nil {
+			q.Argsz, q.Flags, q.Count = 16, x.irqs.flags(q.Index), x.irqs.count(q.Index)
+			body = proto.Encode(q)
+		}
+	case proto.CmdSetIRQs:
+		err = x.irqs.set(m)
+	case proto.CmdRegionRead:
+		body, err = x.regionRead(m)
+	case proto.CmdRegionWrite:
+		body, err = x.regionWrite(m)
+	case proto.CmdWriteMulti:
+		body, err = x.writeMulti(m)
+	case proto.CmdReset:
+		x.port.Reset()
+	default:
+		err = fmt.Errorf("vfio-user: %v: %w", m.Cmd, syscall.ENOTSUP)
+	}
+	return body, nil, err
+}
+
+func (x *session) dmaMap(m *proto.Message) error {
+	var q proto.DMAMapBody
+	if _, err := proto.Decode(m.Body, &q); err != nil {
+		return err
+	}
+	if q.Flags&^(proto.MapForRead|proto.MapForWrite) != 0 || len(m.FDs) > 1 {
+		return syscall.EINVAL
+	}
+	if x.port.Mappings() >= proto.MaxMaps {
+		return syscall.ENOSPC
+	}
+	to := sim.Mapping{Size: q.Size, Read: q.Flags&proto.MapForRead != 0, Write: q.Flags&proto.MapForWrite != 0}
+	if len(m.FDs) == 0 {
+		to.Remote = x
+		return x.port.Map(q.Addr, to)
+	}
+	var err error
+	if to.Bytes, to.Release, err = x.memory.acquire(m.FDs[0], q.Offset, q.Size, to.Write); err != nil {
+		return err
+	}
+	if err = x.port.Map(q.Addr, to); err != nil {
+		to.Release()
+	}
+	return err
+}
+
+func (x *session) dmaUnmap(m *proto.Message) ([]byte, error) {
+	var q proto.DMAUnmapBody
+	if _, err := proto.Decode(m.Body, &q); err != nil {
+		return nil, err
+	}
+	switch {
+	case q.Flags == proto.UnmapAll && q.Addr == 0 && q.Size == 0:
+		x.port.UnmapAll()
+		return proto.Encode(q), nil
+	case q.Flags != 0:
+		return nil, syscall.ENOTSUP
+	}
+	var err error
+	q.Size, err = x.port.Unmap(q.Addr, q.Size)
+	return proto.Encode(q), err
+}
+
+// call asks the client for something.
+func (x *session) call(cmd proto.Command, body []byte) (proto.Message, error) {
+	x.queue.reply(1)
+	defer x.queue.reply(-1)
+	return x.conn.Call(cmd, body)
+}
+
+// ReadDMA asks the client for memory that it did not share. The port's lock is held; the reader goroutine brings the reply.
+func (x *session) ReadDMA(iova uint64, p []byte) error {
+	for len(p) > 0 {
+		n := min(len(p), x.caps.MaxDataXfer, proto.MaxTransfer)
+		q := proto.DMABody{Addr: iova, Count: uint64(n)}
+		r, err := x.call(proto.CmdDMARead, proto.Encode(q))
+		if err != nil {
+			return err
+		}
+		r.CloseFDs()
+		var a proto.DMABody
+		data, err := proto.Decode(r.Body, &a)
+		if err != nil || a != q || len(data) != n {
+			err = fmt.Errorf("%w: reply to DMA_READ of %d bytes at %#x: %d at %#x", proto.ErrProtocol, n, iova, a.Count, a.Addr)
+			x.conn.Fail(err)
+			return err
+		}
+		copy(p, data)
+		iova, p = iova+uint64(n), p[n:]
+	}
+	return nil
+}
+
+// WriteDMA is ReadDMA's counterpart.
+func (x *session) WriteDMA(iova uint64, p []byte) error {
+	for len(p) > 0 {
+		n := min(len(p), x.caps.MaxDataXfer, proto.MaxTransfer)
+		r, err := x.call(proto.CmdDMAWrite, proto.Encode(proto.DMABody{Addr: iova, Count: uint64(n)}, p[:n]))
+		if err != nil {
+			return err
+		}
+		r.CloseFDs()
+		iova, p = iova+uint64(n), p[n:]
+	}
+	return nil
+}
+
+// regionInfo describes a region; the reply is as long as the client says it can take, with argsz saying what it would need.
+func (x *session) regionInfo(m *proto.Message) ([]byte, []int, error) {
+	var q proto.RegionInfoBody
+	if _, err := proto.Decode(m.Body, &q); err != nil {
+		return nil, nil, err
+	}
+	room := q.Argsz
+	r := proto.RegionInfoBody{Argsz: 32, Index: q.Index}
+	conf := x.port.Config()
+	switch {
+	case q.Index < 6:
+		if r.Size = conf.BARs[q.Index].Size; r.Size > 0 {
+			r.Flags = proto.RegionRead | proto.RegionWrite
+		}
+	case q.Index == proto.RegionConfig:
+		r.Size, r.Flags = proto.ConfigSize, proto.RegionRead|proto.RegionWrite
+	case q.Index == proto.RegionCounts:
+		r.Size, r.Flags = uint64(binary.Size(proto.Counts{})), proto.RegionRead
+	case q.Index == proto.RegionROM, q.Index == proto.RegionVGA:
+	case q.Index < proto.RegionCounts:
+		bar := int(q.Index - proto.RegionShadow)
+		fd := x.port.ShadowFD(bar)
+		if fd < 0 {
+			break
+		}
+		polled := conf.BARs[bar].Polled
+		caps := proto.Encode(proto.TypeCap{CapHeader: proto.CapHeader{ID: proto.CapType, Version: 1, Next: 32 + 16}, Type: proto.ShadowType, Subtype: proto.ShadowSubtype},
+			proto.SparseCap{CapHeader: proto.CapHeader{ID: proto.CapSparseMmap, Version: 1}, Areas: uint32(len(polled))})
+		for _, p := range polled {
+			caps = append(caps, proto.Encode(proto.SparseArea{Offset: p.Off, Size: p.Len})...)
+		}
+		r.Size, r.Flags = (conf.BARs[bar].Size+0xfff)&^0xfff, proto.RegionRead|proto.RegionWrite|proto.RegionMmap|proto.RegionCaps
+		r.Argsz += uint32(len(caps))
+		if room < r.Argsz {
+			return proto.Encode(r), nil, nil
+		}
+		r.CapOffset = 32
+		return proto.Encode(r, caps), []int{fd}, nil
+	default:
+		return nil, nil, syscall.EINVAL
+	}
+	return proto.Encode(r), nil, nil
+}
+
+func (x *session) regionRead(m *proto.Message) ([]byte, error) {
+	var q proto.AccessBody
+	if _, err := proto.Decode(m.Body, &q); err != nil {
+		return nil, err
+	}
+	if q.Count > proto.MaxTransfer {
+		return nil, syscall.E2BIG
+	}
+	if q.Region == proto.RegionCounts {
+		counts := proto.Encode(proto.Counts(x.port.Counts()))
+		if q.Offset != 0 || int(q.Count) != len(counts) {
+			return nil, syscall.EINVAL
+		}
+		return proto.Encode(q, counts), nil
+	}
+	data := make([]byte, q.Count)
+	err := x.pieces(q, data, x.port.ReadConfig, x.port.ReadBAR)
+	return proto.Encode(q, data), err
+}
+
+func (x *session) regionWrite(m *proto.Message) ([]byte, error) {
+	var q proto.AccessBody
+	data, err := proto.Decode(m.Body, &q)
+	if err != nil {
+		return nil, err
+	}
+	if uint64(q.Count) != uint64(len(data)) {
+		return nil, fmt.Errorf("%w: REGION_WRITE of %d bytes has %d", proto.ErrProtocol, q.Count, len(data))
+	}
+	return proto.Encode(q), x.pieces(q, data, x.port.WriteConfig, x.port.WriteBAR)
+}
+
+// writeMulti makes writes of up to 8 bytes each, in order, and replies with how many there were.
+func (x *session) writeMulti(m *proto.Message) ([]byte, error) {
+	var n uint64
+	rest, err := proto.Decode(m.Body, &n)
+	if err != nil || n*24 != uint64(len(rest)) || n > proto.MaxTransfer {
+		return nil, fmt.Errorf("%w: REGION_WRITE_MULTI of %d writes in %d bytes", proto.ErrProtocol, n, len(m.Body))
+	}
+	for range n {
+		var w proto.WriteOne
+		if rest, err = proto.Decode(rest, &w); err != nil {
+			return nil, err
+		}
+		if w.Count > 8 {
+			return nil, syscall.EINVAL
+		}
+		if err := x.pieces(w.AccessBody, w.Data[:w.Count], x.port.WriteConfig, x.port.WriteBAR); err != nil {
+			return nil, err
+		}
+	}
+	return proto.Encode(n), nil
+}
+
+// pieces makes an access of any length in naturally aligned ones, as a bridge does.
+func (x *session) pieces(q proto.AccessBody, p []byte, config func(int, []byte) error,
+	bar func(int, uint64, []byte) error) error {
+	size, widest := uint64(proto.ConfigSize), uint64(4)
+	switch {
+	case q.Region < 6:
+		size, widest = x.port.Config().BARs[q.Region].Size, 8
+	case q.Region != proto.RegionConfig:
+		return syscall.EINVAL
+	}
+	if q.Offset > size || uint64(len(p)) > size-q.Offset {
+		return syscall.EINVAL
+	}
+	for off := q.Offset; len(p) > 0; {
+		n := widest
+		for off%n != 0 || n > uint64(len(p)) {
+			n /= 2
+		}
+		var err error
+		if q.Region == proto.RegionConfig {
+			err = config(int(off), p[:n])
+		} else {
+			err = bar(int(q.Region), off, p[:n])
+		}
+		if err != nil {
+			return err
+		}
+		off, p = off+n, p[n:]
+	}
+	return nil
+}

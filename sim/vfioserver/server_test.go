@@ -1,0 +1,312 @@
+package vfioserver_test
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/nic/bus/vfiouser/proto"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/toysim"
+	"github.com/rebound-nic/rebound/sim/vfioserver"
+)
+
+// raw builds a message.
+func raw(id uint16, cmd proto.Command, flags uint32, body ...any) []byte {
+	b := proto.Encode(body...)
+	return proto.Encode(id, uint16(cmd), uint32(proto.HeaderSize+len(b)), flags, uint32(0), b)
+}
+
+// FuzzServer lets a client send anything, with a file descriptor attached to the first byte or not. The server must send
+// it away or answer, hold nothing of it afterwards, and serve the next one.
+func FuzzServer(f *testing.F) {
+	hello := raw(0, proto.CmdVersion, 0, proto.VersionBody())
+	all := append([]byte(nil), hello...)
+	for i, m := range [][]byte{
+		raw(1, proto.CmdDMAMap, 0, proto.DMAMapBody{Argsz: 32, Flags: 3, Addr: 1 << 32, Size: 4096}), raw(2, proto.CmdGetInfo, 0, proto.InfoBody{Argsz: 16}),
+		raw(3, proto.CmdGetRegionInfo, 0, proto.RegionInfoBody{Argsz: 4096, Index: proto.RegionShadow + 2}),
+		raw(4, proto.CmdGetIRQInfo, 0, proto.IRQInfoBody{Argsz: 16, Index: 2}), raw(5, proto.CmdSetIRQs, 0, proto.SetIRQsBody{Argsz: 20, Flags: 0x24, Index: 2, Count: 1}),
+		raw(6, proto.CmdRegionRead, 0, proto.AccessBody{Region: 7, Count: 256}), raw(7, proto.CmdRegionWrite, 0, proto.AccessBody{Offset: 4, Region: 7, Count: 2}, uint16(6)),
+		raw(8, proto.CmdRegionWrite, proto.FlagNoReply, proto.AccessBody{Offset: 0x28, Count: 4}, uint32(2)),
+		raw(9, proto.CmdWriteMulti, 0, uint64(1), proto.WriteOne{AccessBody: proto.AccessBody{Offset: 4, Count: 4}, Data: [8]byte{1}}), raw(10, proto.CmdReset, 0),
+		raw(11, proto.CmdDMAUnmap, 0, proto.DMAUnmapBody{Argsz: 24, Addr: 1 << 32, Size: 4096}), raw(12, proto.CmdDMAUnmap, 0, proto.DMAUnmapBody{Argsz: 24, Flags: proto.UnmapAll}),
+		raw(13, proto.CmdDMARead, proto.FlagReply, proto.DMABody{Count: 4}, uint32(0)), raw(14, 77, 0),
+	} {
+		f.Add(append(append([]byte(nil), hello...), m...), i%2 == 0)
+		if i < 12 {
+			all = append(all, m...)
+		}
+	}
+	f.Add(all, true)
+	f.Add([]byte{0, 0, 1, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0}, false)
+	p, err := sim.New(toysim.New([6]byte{2, 0, 0, 0, 0, 1}), sim.Options{Name: "toy", Seed: 1})
+	if err != nil {
+		f.Fatal(err)
+	}
+	path := filepath.Join(f.TempDir(), "nic")
+	s, err := vfioserver.Listen(path, p, slog.New(slog.DiscardHandler))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { s.Close(); p.Close() })
+	f.Fuzz(func(t *testing.T, data []byte, fd bool) {
+		sock, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var oob []byte
+		if fd {
+			mem, err := unix.MemfdCreate("fuzz", unix.MFD_CLOEXEC)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(mem)
+			unix.Ftruncate(mem, 8192)
+			oob = unix.UnixRights(mem)
+		}
+		sock.SetDeadline(time.Now().Add(proto.Timeout))
+		if n, _, err := sock.WriteMsgUnix(data, oob, nil); err == nil {
+			sock.Write(data[n:])
+		}
+		sock.CloseWrite() // before the device acts: what it asks this client for is refused at once, and not waited for
+		done, ended := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(ended)
+			for {
+				p.Step()
+				select {
+				case <-done:
+					return
+				case <-time.After(200 * time.Microsecond): // the server is to have the core
+				}
+			}
+		}()
+		for buf := make([]byte, 1<<16); ; {
+			if _, err := sock.Read(buf); err != nil {
+				if ne, ok := err.(net.Error); ok && ne.Timeout() {
+					t.Fatal("the server neither answers nor hangs up")
+				}
+				break
+			}
+		}
+		close(done)
+		<-ended
+		sock.Close()
+		next(t, p)
+		defer p.Drop()
+		if n := p.Mappings(); n > 0 || p.BusMaster() {
+			t.Errorf("%d mappings and bus mastering %v from the client before", n, p.BusMaster())
+		}
+	})
+}
+
+// next reserves the port as the server does for the next client. A client that is greeted would take as long again as the fuzz input.
+func next(t *testing.T, p *sim.Port) {
+	for end := time.Now().Add(proto.Timeout); p.Acquire() != nil; runtime.Gosched() {
+		if time.Now().After(end) {
+			t.Fatal("the server keeps the port from the next client")
+		}
+	}
+}
+
+func TestStaleSocketIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "nic")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	p, err := sim.New(toysim.New([6]byte{2}), sim.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	log := slog.New(slog.DiscardHandler)
+	s, err := vfioserver.Listen(path, p, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := vfioserver.Listen(path, p, log); err == nil {
+		t.Error("a socket that is in use was replaced")
+	}
+	s.Close()
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+}
+
+// interrupter is a toy whose interrupts a test raises.
+type interrupter struct {
+	*toysim.Model
+	host sim.Host
+}
+
+func (m *interrupter) Attach(h sim.Host) { m.host = h; m.Model.Attach(h) }
+func (m *interrupter) Config() sim.Config {
+	c := m.Model.Config()
+	c.MSI = true
+	return c
+}
+
+// dialled is a client's bare connection to a server of p.
+func dialled(t *testing.T, p *sim.Port) *net.UnixConn {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "nic")
+	s, err := vfioserver.Listen(path, p, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	sock, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { sock.Close() })
+	return sock
+}
+
+// A vector is signalled by the one kind of interrupt that the client enabled: MSI-X, or the only message of MSI, or INTx, which is silent
+// until it is unmasked.
+func TestInterruptKinds(t *testing.T) {
+	m := &interrupter{Model: toysim.New([6]byte{2})}
+	p, err := sim.New(m, sim.Options{Name: "toy"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	sock := dialled(t, p)
+	sock.SetDeadline(time.Now().Add(time.Minute))
+	id := uint16(0)
+	call := func(cmd proto.Command, fd int, body ...any) []byte {
+		t.Helper()
+		id++
+		var oob []byte
+		if fd >= 0 {
+			oob = unix.UnixRights(fd)
+		}
+		if _, _, err := sock.WriteMsgUnix(raw(id, cmd, 0, body...), oob, nil); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 1<<16)
+		n, err := sock.Read(b)
+		if err != nil || n < proto.HeaderSize || b[8]&0x20 != 0 {
+			t.Fatalf("%v: %x, %v", cmd, b[:n], err)
+		}
+		return b[proto.HeaderSize:n]
+	}
+	call(proto.CmdVersion, -1, proto.VersionBody())
+	var info proto.IRQInfoBody
+	if _, err := proto.Decode(call(proto.CmdGetIRQInfo, -1, proto.IRQInfoBody{Argsz: 16, Index: proto.IRQMSI}), &info); err != nil || info.Count != 1 ||
+		info.Flags != proto.IRQEventFD|proto.IRQNoResize {
+		t.Errorf("MSI: %+v, %v", info, err)
+	}
+	for _, c := range []struct {
+		name          string
+		index         uint32
+		vector, again int // interrupts that come of two raised
+	}{{"MSI-X", proto.IRQMSIX, 1, 2}, {"MSI", proto.IRQMSI, 1, 2}, {"INTx", proto.IRQINTx, 1, 1}} {
+		fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		taken := func() int {
+			var b [8]byte
+			if n, err := unix.Read(fd, b[:]); n != 8 || err != nil {
+				return 0
+			}
+			return int(b[0])
+		}
+		start := uint32(0)
+		if c.index == proto.IRQMSIX {
+			start = uint32(c.vector)
+		}
+		call(proto.CmdSetIRQs, fd, proto.SetIRQsBody{Argsz: 20, Flags: proto.SetTrigger | proto.SetDataEventFD, Index: c.index, Start: start, Count: 1})
+		for range 2 {
+			p.Hold(func() { m.host.Interrupt(c.vector) })
+		}
+		if n := taken(); n != c.again {
+			t.Errorf("%s: %d interrupts of vector %d, want %d", c.name, n, c.vector, c.again)
+		}
+		if c.index == proto.IRQINTx {
+			call(proto.CmdSetIRQs, -1, proto.SetIRQsBody{Argsz: 20, Flags: proto.SetUnmask | proto.SetDataNone, Index: c.index, Count: 1})
+			if n := taken(); n != 1 {
+				t.Errorf("INTx, unmasked: %d interrupts", n)
+			}
+		}
+		call(proto.CmdSetIRQs, -1, proto.SetIRQsBody{Argsz: 20, Flags: proto.SetTrigger | proto.SetDataNone, Index: c.index})
+		p.Hold(func() { m.host.Interrupt(c.vector) })
+		if n := taken(); n != 0 {
+			t.Errorf("%s, disabled: %d interrupts", c.name, n)
+		}
+	}
+}
+
+// A client may write registers faster than the device takes them, without asking for replies, and is served all the same.
+func TestManyPostedWrites(t *testing.T) {
+	p, err := sim.New(toysim.New([6]byte{2}), sim.Options{Name: "toy"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	sock := dialled(t, p)
+	sock.SetDeadline(time.Now().Add(2 * time.Minute))
+	reply := make([]byte, 1<<16)
+	call := func(b []byte) {
+		t.Helper()
+		if _, err := sock.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := sock.Read(reply); err != nil || n < proto.HeaderSize || reply[8]&0x20 != 0 {
+			t.Fatalf("%x, %v", reply[:n], err)
+		}
+	}
+	call(raw(0, proto.CmdVersion, 0, proto.VersionBody()))
+	call(raw(1, proto.CmdRegionWrite, 0, proto.AccessBody{Offset: 4, Region: proto.RegionConfig, Count: 2}, uint16(6)))
+	const writes = 100_000
+	before := p.Counts().MMIOWrite
+	one := raw(2, proto.CmdRegionWrite, proto.FlagNoReply, proto.AccessBody{Offset: 0x28, Count: 4}, uint32(2))
+	rest, free, busy, held := bytes.Repeat(one, writes), make(chan struct{}), make(chan struct{}), true
+	release := sync.OnceFunc(func() { close(free) })
+	defer release()
+	go p.Hold(func() { // the device is busy, until nothing goes into the socket any more
+		close(busy)
+		<-free
+	})
+	<-busy // a device that is not held yet could take them all
+	for len(rest) > 0 {
+		wait := 2 * time.Minute
+		if held {
+			wait = 3 * time.Second
+		}
+		sock.SetWriteDeadline(time.Now().Add(wait))
+		n, err := sock.Write(rest[:min(len(rest), 1<<16)])
+		rest = rest[n:]
+		switch {
+		case err == nil:
+		case held && errors.Is(err, os.ErrDeadlineExceeded):
+			release()
+			held = false
+		default:
+			t.Fatalf("%d bytes before the end: %v", len(rest), err)
+		}
+	}
+	if held {
+		t.Error("the socket takes everything: nothing holds the client back")
+		release()
+	}
+	call(raw(3, proto.CmdRegionRead, 0, proto.AccessBody{Offset: 0x28, Count: 4}))
+	if n := p.Counts().MMIOWrite - before; n != writes {
+		t.Errorf("%d of %d writes arrived", n, writes)
+	}
+}
