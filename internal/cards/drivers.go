@@ -137,6 +137,9 @@ func byName(name string) *driver {
 // onBus reports whether the driver drives PCI functions.
 func (d *driver) onBus() bool { return d.function != nil || d.messages != nil }
 
+// OnBus reports whether a driver drives PCI functions.
+func OnBus(name string) bool { d := byName(name); return d != nil && d.onBus() }
+
 // CarriesMessages reports whether a driver's device carries messages, not frames.
 func CarriesMessages(name string) bool { d := byName(name); return d != nil && d.messages != nil }
 

@@ -35,6 +35,7 @@ const (
 // others have that of the next relation. The chips' IDs are those of health reports, and of the vendor's tools (mstflint).
 // ConnectX-4 and 4 Lx want headers inline in each send WQE, later ones read them (Linux, wqe_inline_mode).
 type profile struct {
+	name     string // "cx4"
 	device   uint16
 	fw       [3]uint16
 	psid     string
@@ -61,25 +62,25 @@ const (
 )
 
 var profiles = map[Profile]*profile{
-	ConnectX4: {device: 0x1013, fw: [3]uint16{14, 12, 1220}, psid: "MT_2430110027", hwID: 0x209, vectors: vectors, media: media100G},
+	ConnectX4: {name: "cx4", device: 0x1013, fw: [3]uint16{14, 12, 1220}, psid: "MT_2430110027", hwID: 0x209, vectors: vectors, media: media100G},
 
-	ConnectX4VF:   later(0x1014, 0x209, 12, 28, 2006, vf, inline, clockConnectX5, media100G),
-	ConnectX4Lx:   later(0x1015, 0x20b, 14, 32, 1010, pf, inline, clockConnectX5, media50G),
-	ConnectX4LxVF: later(0x1016, 0x20b, 14, 32, 1010, vf, inline, clockConnectX5, media50G),
-	ConnectX5:     later(0x1017, 0x20d, 16, 35, 2000, pf, noInline, clockConnectX5, media100G),
-	ConnectX5VF:   later(0x1018, 0x20d, 16, 35, 2000, vf, noInline, clockConnectX5, media100G),
-	ConnectX5Ex:   later(0x1019, 0x20d, 16, 35, 2000, pf, noInline, clockConnectX5Ex, media100G),
-	ConnectX5ExVF: later(0x101a, 0x20d, 16, 35, 2000, vf, noInline, clockConnectX5Ex, media100G),
-	ConnectX6:     later(0x101b, 0x20f, 20, 35, 2000, pf, noInline, clockConnectX5, media100G),
-	ConnectX6VF:   later(0x101c, 0x20f, 20, 35, 2000, vf, noInline, clockConnectX5, media100G),
-	ConnectX6Dx:   later(0x101d, 0x212, 22, 36, 1010, pf, noInline, clockConnectX6D, media100G),
-	ConnectXVF:    later(0x101e, 0x212, 22, 36, 1010, vf, noInline, clockConnectX6D, media100G),
-	ConnectX6Lx:   later(0x101f, 0x216, 26, 36, 1010, pf, noInline, clockConnectX6D, media50G),
-	ConnectX7:     later(0x1021, 0x218, 28, 36, 1010, pf, noInline, clockConnectX6D, media100G),
-	BlueField:     later(0xa2d2, 0x211, 18, 33, 1048, pf, noInline, clockConnectX5, media100G),
-	BlueFieldVF:   later(0xa2d3, 0x211, 18, 33, 1048, vf, noInline, clockConnectX5, media100G),
-	BlueField2:    later(0xa2d6, 0x214, 24, 36, 1010, pf, noInline, clockConnectX6D, media100G),
-	BlueField3:    later(0xa2dc, 0x21c, 32, 36, 1010, pf, noInline, clockConnectX6D, media100G),
+	ConnectX4VF:   later("cx4vf", 0x1014, 0x209, 12, 28, 2006, vf, inline, clockConnectX5, media100G),
+	ConnectX4Lx:   later("cx4lx", 0x1015, 0x20b, 14, 32, 1010, pf, inline, clockConnectX5, media50G),
+	ConnectX4LxVF: later("cx4lxvf", 0x1016, 0x20b, 14, 32, 1010, vf, inline, clockConnectX5, media50G),
+	ConnectX5:     later("cx5", 0x1017, 0x20d, 16, 35, 2000, pf, noInline, clockConnectX5, media100G),
+	ConnectX5VF:   later("cx5vf", 0x1018, 0x20d, 16, 35, 2000, vf, noInline, clockConnectX5, media100G),
+	ConnectX5Ex:   later("cx5ex", 0x1019, 0x20d, 16, 35, 2000, pf, noInline, clockConnectX5Ex, media100G),
+	ConnectX5ExVF: later("cx5exvf", 0x101a, 0x20d, 16, 35, 2000, vf, noInline, clockConnectX5Ex, media100G),
+	ConnectX6:     later("cx6", 0x101b, 0x20f, 20, 35, 2000, pf, noInline, clockConnectX5, media100G),
+	ConnectX6VF:   later("cx6vf", 0x101c, 0x20f, 20, 35, 2000, vf, noInline, clockConnectX5, media100G),
+	ConnectX6Dx:   later("cx6dx", 0x101d, 0x212, 22, 36, 1010, pf, noInline, clockConnectX6D, media100G),
+	ConnectXVF:    later("vf", 0x101e, 0x212, 22, 36, 1010, vf, noInline, clockConnectX6D, media100G),
+	ConnectX6Lx:   later("cx6lx", 0x101f, 0x216, 26, 36, 1010, pf, noInline, clockConnectX6D, media50G),
+	ConnectX7:     later("cx7", 0x1021, 0x218, 28, 36, 1010, pf, noInline, clockConnectX6D, media100G),
+	BlueField:     later("bf", 0xa2d2, 0x211, 18, 33, 1048, pf, noInline, clockConnectX5, media100G),
+	BlueFieldVF:   later("bfvf", 0xa2d3, 0x211, 18, 33, 1048, vf, noInline, clockConnectX5, media100G),
+	BlueField2:    later("bf2", 0xa2d6, 0x214, 24, 36, 1010, pf, noInline, clockConnectX6D, media100G),
+	BlueField3:    later("bf3", 0xa2dc, 0x21c, 32, 36, 1010, pf, noInline, clockConnectX6D, media100G),
 }
 
 const (
@@ -88,8 +89,8 @@ const (
 )
 
 // later is an adapter with firmware newer than that of the recorded card.
-func later(device uint16, hwID uint32, major, minor, sub uint16, virtual, noInline bool, kHz, media uint32) *profile {
-	p := &profile{device: device, fw: [3]uint16{major, minor, sub}, psid: "MT_0000000000", hwID: hwID, virtual: virtual,
+func later(name string, device uint16, hwID uint32, major, minor, sub uint16, virtual, noInline bool, kHz, media uint32) *profile {
+	p := &profile{name: name, device: device, fw: [3]uint16{major, minor, sub}, psid: "MT_0000000000", hwID: hwID, virtual: virtual,
 		vectors: vectors, noInline: noInline, kHz: kHz, later: true, lbSwitch: true, media: media}
 	if device == 0x101e { // seen on a ConnectX-7: 12 vectors
 		p.vectors = 12
@@ -100,6 +101,9 @@ func later(device uint16, hwID uint32, major, minor, sub uint16, virtual, noInli
 	}
 	return p
 }
+
+// Name is the short name of the adapter: "cx6dx".
+func (p Profile) Name() string { return profiles[p].name }
 
 // Device is the PCI device ID.
 func (p Profile) Device() uint16 { return profiles[p].device }

@@ -16,15 +16,25 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/proof/cards"
 	"github.com/rebound-nic/rebound/proof/peers/rival"
 )
 
 //go:embed testdata/loops.c
 var loops []byte
 
-// Drivers are those whose BenchmarkPoll is measured; each has it in package nic/NAME. Mlx4's BenchmarkDatagramPoll, the loop of its InfiniBand
-// ports, is measured with it.
-var Drivers = []string{"ixgbe", "mlx5", "mlx4", "ena", "efa", "virtio"}
+// Drivers returns those whose BenchmarkPoll is measured. Mlx4's BenchmarkDatagramPoll, the loop of its InfiniBand ports, is measured with it.
+func Drivers() (all []string) {
+	for i := range cards.All {
+		if c := &cards.All[i]; c.Benchmark {
+			all = append(all, c.Driver)
+		}
+	}
+	return all
+}
+
+// folder is where a driver's package is in the module.
+func folder(driver string) string { return "nic/drivers/" + driver }
 
 // The loops in C that others are held against: guarded is the goal's, port does what nic/drivers/ixgbe does, step by step.
 const (
@@ -66,10 +76,10 @@ func Run(o Options) ([]Row, error) {
 	}
 	type loop struct{ name, binary, dir string }
 	var ours []loop
-	for _, d := range Drivers {
-		dir := filepath.Join(o.Module, "nic", d)
+	for _, d := range Drivers() {
+		dir := filepath.Join(o.Module, folder(d))
 		binary := filepath.Join(o.Scratch, d+".test")
-		c := exec.Command("go", "test", "-c", "-o", binary, "./nic/"+d)
+		c := exec.Command("go", "test", "-c", "-o", binary, "./"+folder(d))
 		c.Dir = o.Module
 		if out, err := c.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("%s: %w\n%s", c, err, out)

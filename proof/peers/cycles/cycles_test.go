@@ -1,7 +1,9 @@
 package cycles
 
 import (
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,6 +22,23 @@ func TestBenchmarkLine(t *testing.T) {
 	}
 	if _, _, _, ok := benchmark("ok  \trebound/nic/drivers/ixgbe\t9.1s"); ok {
 		t.Error("a line that is no benchmark is taken for one")
+	}
+}
+
+// Run finds each card's driver, with the benchmark that it runs.
+func TestDriversHaveBenchmarks(t *testing.T) {
+	drivers := Drivers()
+	if len(drivers) < 6 {
+		t.Errorf("only %v are measured", drivers)
+	}
+	for _, d := range drivers {
+		files, _ := filepath.Glob(filepath.Join("../../..", folder(d), "*_test.go"))
+		if !slices.ContainsFunc(files, func(f string) bool {
+			b, err := os.ReadFile(f)
+			return err == nil && strings.Contains(string(b), "func BenchmarkPoll(")
+		}) {
+			t.Errorf("%s has no BenchmarkPoll", folder(d))
+		}
 	}
 }
 

@@ -1,0 +1,387 @@
+// Package simnic serves device models over vfio-user and joins them by wires: for QEMU's vfio-user-pci, and for drivers of
+// ours (device = "vfio-user:PATH").
+//
+//	simnic -model ixgbe -socket /run/nic0 -wire tap:rb0
+//	simnic -model mlx5 -profile cx6dx -socket /run/nic0 -wire tap:rb0
+//	simnic -model ixgbe -socket /run/a -model ixgbe -socket /run/b -wire pair -wire pcap:ab.pcap
+//	simnic -model mlx4 -profile cx3-ib -socket /run/a -model mlx4 -profile cx3-ib -socket /run/b -wire pair
+//
+// SIGUSR1 prints the PCIe transactions counted so far, and how many of the frames that arrived at each device its wire lost,
+// delayed, duplicated and reordered. SIGUSR2 resets every device under its driver, to see it recover (the driver then talks to a
+// device that is not set up any more: -strict=false).
+package simnic
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/rebound-nic/rebound/internal/host/manual"
+	"github.com/rebound-nic/rebound/internal/host/version"
+	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/vfioserver"
+)
+
+// Main runs simnic with the arguments after the program name and returns the exit status.
+func Main(args []string) int {
+	sig := make(chan os.Signal, 8)
+	signal.Notify(sig, syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2)
+	return run(args, os.Stdout, os.Stderr, sig)
+}
+
+// many is a flag that may be given more than once.
+type many []string
+
+func (m *many) String() string     { return strings.Join(*m, ",") }
+func (m *many) Set(s string) error { *m = append(*m, s); return nil }
+
+// strictness is the value of -strict. A flag without a value is "true".
+type strictness string
+
+func (s *strictness) String() string   { return string(*s) }
+func (s *strictness) IsBoolFlag() bool { return true }
+
+func (s *strictness) Set(v string) error {
+	if v != "true" && v != "refused" && v != "false" {
+		return errors.New("one of true, refused, false is expected")
+	}
+	*s = strictness(v)
+	return nil
+}
+
+type config struct {
+	models, sockets, wires many
+	profiles               many
+	impair                 sim.Impairment
+	counts, debug          bool
+	strict                 strictness
+	trace                  string
+}
+
+func (c *config) flags() *flag.FlagSet {
+	fs := flag.NewFlagSet("simnic", flag.ContinueOnError)
+	fs.Var(&c.models, "model", "`name` of a device model ("+strings.Join(cards.Names(), ", ")+"); once for each device")
+	fs.Var(&c.sockets, "socket", "`path` of the vfio-user socket; once for each model, in the same order")
+	fs.Var(&c.profiles, "profile", profileHelp())
+	fs.Var(&c.wires, "wire", "`pair` joins the two models, both of Ethernet or both of InfiniBand, tap:NAME joins the one to a new interface, pcap:FILE records the first one's wire")
+	fs.DurationVar(&c.impair.Delay, "delay", 0, "how much later frames arrive")
+	fs.Float64Var(&c.impair.Loss, "loss", 0, "probability that a frame is lost")
+	fs.Float64Var(&c.impair.Duplicate, "duplicate", 0, "probability that a frame arrives twice")
+	fs.Float64Var(&c.impair.Reorder, "reorder", 0, "probability that a frame is overtaken by the next")
+	fs.Uint64Var(&c.impair.Seed, "seed", 1, "decides which frames -loss, -duplicate and -reorder hit")
+	fs.BoolVar(&c.counts, "counts", false, "print PCIe transactions, what the wire did to arriving frames, and violations as JSON at the end, as SIGUSR1 does at any time")
+	fs.StringVar(&c.trace, "trace", "", "write what drivers did last, and programmed, to `file` at the end, and on SIGUSR1")
+	c.strict = "true"
+	fs.Var(&c.strict, "strict", "which violations make the exit code 1: `true` for all, refused for those that no device would let pass, false for none")
+	fs.BoolVar(&c.debug, "debug", false, "log clients that come and go")
+	return fs
+}
+
+// run returns the exit code: 0 done, 1 failed or a driver misbehaved, 2 used wrongly.
+func run(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
+	stdout, stderr = plain.NewWriter(stdout), plain.NewWriter(stderr)
+	if len(args) == 1 && slices.Contains([]string{"version", "-version", "--version"}, args[0]) {
+		fmt.Fprint(stdout, version.Text("simnic"))
+		return 0
+	}
+	if len(args) > 0 && slices.Contains([]string{"manual", "completion", manual.CompleteCommand}, args[0]) {
+		if err := printManual(stdout, args[0], args[1:]); err != nil {
+			fmt.Fprintln(stderr, "simnic:", plain.Error(err))
+			return 1
+		}
+		return 0
+	}
+	var c config
+	fs := c.flags()
+	fs.SetOutput(stderr)
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return 0
+		}
+		return 2
+	}
+	level := slog.LevelInfo
+	if c.debug {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+	if err := c.check(fs.Args()); err != nil {
+		fmt.Fprintln(stderr, "simnic:", plain.Error(err))
+		return 2
+	}
+	b, err := c.build(log)
+	defer b.close()
+	if err == nil {
+		err = b.writeTrace() // sooner than after hours
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "simnic:", plain.Error(err))
+		return 1
+	}
+	for i := range b.ports {
+		fmt.Fprintf(stdout, "ready model=%s socket=%s\n", c.models[i], c.sockets[i])
+	}
+	code := 0
+	fail := func(err error) {
+		if err != nil {
+			fmt.Fprintln(stderr, "simnic:", plain.Error(err))
+			code = 1
+		}
+	}
+serve:
+	for s := range sig {
+		switch s {
+		case syscall.SIGUSR1:
+			fail(b.writeTrace())
+			b.report(stdout)
+		case syscall.SIGUSR2:
+			for _, p := range b.ports {
+				p.Reset()
+			}
+		default:
+			break serve
+		}
+	}
+	b.stop()
+	fail(b.writeTrace())
+	if c.counts {
+		b.report(stdout)
+	}
+	for _, p := range b.ports {
+		all := p.Violations()
+		for _, v := range all {
+			fmt.Fprintln(stderr, "violation:", v)
+		}
+		if c.strict == "true" && len(all) > 0 || c.strict == "refused" && len(p.Refused()) > 0 {
+			code = 1
+		}
+	}
+	if b.capture != nil && b.capture.Err() != nil {
+		fail(fmt.Errorf("pcap: %w", b.capture.Err()))
+	}
+	return code
+}
+
+func (c *config) check(rest []string) error {
+	switch {
+	case len(rest) > 0:
+		return fmt.Errorf("unexpected argument %q", rest[0])
+	case len(c.models) == 0 || len(c.models) != len(c.sockets):
+		return fmt.Errorf("%d models and %d sockets: each model needs a socket", len(c.models), len(c.sockets))
+	}
+	if n := len(c.profiles); n != 0 && n != len(c.models) {
+		return fmt.Errorf("%d models and %d profiles: -profile is given for each model, or for none", len(c.models), n)
+	}
+	joins := 0
+	for _, w := range c.wires {
+		kind, name, _ := strings.Cut(w, ":")
+		switch {
+		case kind == "pair" && name == "" && len(c.models) == 2, kind == "tap" && name != "" && len(c.models) == 1:
+			joins++
+		case kind == "pcap" && name != "":
+		default:
+			return fmt.Errorf("-wire %s does not fit %d models: pair takes two, tap:NAME one", w, len(c.models))
+		}
+	}
+	if link, err := c.link(); err != nil {
+		return err
+	} else if link != sim.LinkEthernet && len(c.models) == 1 {
+		return fmt.Errorf("-wire tap:NAME carries Ethernet, the port is of %v: two of them are joined by -wire pair", link)
+	}
+	if joins != 1 {
+		return fmt.Errorf("one -wire pair or -wire tap:NAME is needed, there are %d", joins)
+	}
+	for _, p := range []float64{c.impair.Loss, c.impair.Duplicate, c.impair.Reorder} {
+		if p < 0 || p > 1 {
+			return fmt.Errorf("-loss, -duplicate and -reorder are probabilities, 0 to 1: %v is none", p)
+		}
+	}
+	if c.impair.Delay < 0 {
+		return fmt.Errorf("-delay %v is negative", c.impair.Delay)
+	}
+	return nil
+}
+
+// profile is what -profile said for the n-th model.
+func (c *config) profile(n int) string {
+	if len(c.profiles) == 0 {
+		return ""
+	}
+	return c.profiles[n]
+}
+
+// link is the link layer of the wire, which both of its ends have to have.
+func (c *config) link() (sim.LinkType, error) {
+	first, err := cards.FindProfile(c.models[0], c.profile(0))
+	if err != nil {
+		return 0, err
+	}
+	for i, name := range c.models {
+		p, e := cards.FindProfile(name, c.profile(i))
+		switch {
+		case e != nil:
+			return 0, e
+		case p.Link != first.Link:
+			return 0, fmt.Errorf("%s has an %v port, %s an %v one: a wire joins two of one kind", first.Name, first.Link, p.Name, p.Link)
+		}
+	}
+	return first.Link, nil
+}
+
+// bench is what one run has built.
+type bench struct {
+	config  *config
+	ports   []*sim.Port
+	wires   []*sim.Impaired // as ports see them
+	servers []*vfioserver.Server
+	tap     *sim.Tap
+	file    *os.File
+	capture *sim.Capture
+}
+
+// build returns what it has built also where it fails.
+func (c *config) build(log *slog.Logger) (*bench, error) {
+	b := &bench{config: c}
+	for i, name := range c.models {
+		m, err := newModel(name, c.profile(i), i)
+		if err != nil {
+			return b, err
+		}
+		p, err := sim.New(m, sim.Options{Name: fmt.Sprintf("%s.%d", name, i)})
+		if err != nil {
+			return b, err
+		}
+		if c.trace != "" {
+			p.StartTrace(traceDepth)
+		}
+		b.ports = append(b.ports, p)
+	}
+	ends, err := b.join()
+	if err != nil {
+		return b, err
+	}
+	for i, p := range b.ports {
+		impair := c.impair
+		impair.Seed += uint64(i)
+		b.wires = append(b.wires, sim.Impair(ends[i], impair))
+		p.Connect(b.wires[i])
+		p.Start()
+		s, err := vfioserver.Listen(c.sockets[i], p, log)
+		if err != nil {
+			return b, err
+		}
+		b.servers = append(b.servers, s)
+	}
+	return b, nil
+}
+
+// traceDepth is how many events of each device -trace keeps: some megabytes.
+const traceDepth = 1 << 16
+
+// writeTrace replaces the file of -trace.
+func (b *bench) writeTrace() error {
+	if b.config.trace == "" {
+		return nil
+	}
+	f, err := os.Create(b.config.trace)
+	if err != nil {
+		return fmt.Errorf("-trace: %w", err)
+	}
+	for _, p := range b.ports {
+		if _, err := p.Trace().WriteTo(f); err != nil {
+			f.Close()
+			return fmt.Errorf("-trace: %w", err)
+		}
+	}
+	return f.Close()
+}
+
+// tapMTU leaves room for the longest jumbo frames of any model.
+const tapMTU = 9500
+
+func (b *bench) join() ([]sim.Wire, error) {
+	var ends []sim.Wire
+	for _, w := range b.config.wires {
+		switch kind, name, _ := strings.Cut(w, ":"); kind {
+		case "pair":
+			x, y := sim.Pair()
+			ends = []sim.Wire{x, y}
+		case "tap":
+			var err error
+			if b.tap, err = sim.OpenTap(name, tapMTU); err != nil {
+				return nil, err
+			}
+			ends = []sim.Wire{b.tap}
+		}
+	}
+	for _, w := range b.config.wires {
+		name, ok := strings.CutPrefix(w, "pcap:")
+		if !ok {
+			continue
+		}
+		var err error
+		if b.file, err = os.Create(name); err != nil {
+			return nil, err
+		}
+		link, err := b.config.link()
+		if err != nil {
+			return nil, err
+		}
+		if b.capture, err = sim.NewCapture(ends[0], b.file, link); err != nil {
+			return nil, err
+		}
+		ends[0] = b.capture
+	}
+	return ends, nil
+}
+
+// report prints one line of JSON.
+func (b *bench) report(w io.Writer) {
+	type port struct {
+		Model      string         `json:"model"`
+		Socket     string         `json:"socket"`
+		Counts     sim.Counts     `json:"counts"`
+		Wire       sim.WireCounts `json:"wire"`
+		Violations []string       `json:"violations"`
+	}
+	var all []port
+	for i, p := range b.ports {
+		all = append(all, port{b.config.models[i], b.config.sockets[i], p.Counts(), b.wires[i].Counts(), append([]string{}, p.Violations()...)})
+	}
+	json.NewEncoder(w).Encode(map[string]any{"ports": all})
+}
+
+// stop sends the clients away and halts the devices.
+func (b *bench) stop() {
+	for _, s := range b.servers {
+		s.Close()
+	}
+	b.servers = nil
+	for _, p := range b.ports {
+		p.Stop()
+	}
+}
+
+func (b *bench) close() {
+	b.stop()
+	for _, p := range b.ports {
+		p.Connect(nil)
+		p.Close()
+	}
+	if b.tap != nil {
+		b.tap.Close()
+	}
+	if b.file != nil {
+		b.file.Close()
+	}
+}
