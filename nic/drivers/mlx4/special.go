@@ -28,7 +28,7 @@ type specialQP struct {
 	sentIOVA        uint64
 	db, rqRec       *uint32
 
-	tail, posted, psn uint32 // blocks sent, receives posted, packets sent
+	tail, done, posted, psn uint32 // blocks handed over and sent, receives posted, packets
 }
 
 const (
@@ -115,6 +115,9 @@ func (g *specialQP) block(n uint32) *uint32 { return (*uint32)(unsafe.Add(g.sq, 
 // Its WQE is control with the LID, the headers inline, a pointer to the datagram, and a segment in which the card puts the checksum
 // (Linux, mlx4_ib's build_mlx_header; mlx4_wqe_mlx_seg).
 func (g *specialQP) send(mad []byte, to ib.Datagram) error {
+	if err := g.flush(); err != nil { // one that was interrupted may still be under way, and has the buffer
+		return err
+	}
 	copy(g.sent, mad)
 	to.PSN = g.psn
 	g.psn++
@@ -148,10 +151,14 @@ func (g *specialQP) send(mad []byte, to ib.Datagram) error {
 	mmio.Store32(g.block(g.tail), swap(g.tail/gsiBlocks&1<<31|wqeSend))
 	g.tail += gsiSend
 	mmio.Store32(g.db, swap(g.qpn<<8))
-	for end := kit.NewDeadline(gsiTimeout, leastLooks); ; time.Sleep(commandLook) {
+	return g.flush()
+}
+
+// flush waits until nothing is under way.
+func (g *specialQP) flush() error {
+	for end := kit.NewDeadline(gsiTimeout, leastLooks); g.done != g.tail; time.Sleep(commandLook) {
 		late := end.Over()
-		done, err := g.complete()
-		if done || err != nil {
+		if err := g.complete(); err != nil || g.done == g.tail {
 			return err
 		}
 		if g.d.subnet.stopped() {
@@ -161,22 +168,23 @@ func (g *specialQP) send(mad []byte, to ib.Datagram) error {
 			return fmt.Errorf("%s: %w: queue pair %d sent nothing for %v", g.d.card.Name, nic.ErrTimeout, g.number, gsiTimeout)
 		}
 	}
+	return nil
 }
 
 // complete looks for the completion of the send that is under way.
-func (g *specialQP) complete() (done bool, err error) {
+func (g *specialQP) complete() error {
 	c, ok := g.sends.take()
 	if !ok {
-		return false, nil
+		return nil
 	}
 	if c.last>>cqeKind&opcodeMask == opcodeError {
-		return false, g.failed("send", c)
+		return g.failed("send", c)
 	}
-	for i := range uint32(gsiSend) {
-		at := g.tail - gsiSend + i
-		mmio.Store32(g.block(at), swap(stamp|at/gsiBlocks&1<<31))
+	for range gsiSend {
+		mmio.Store32(g.block(g.done), swap(stamp|g.done/gsiBlocks&1<<31))
+		g.done++
 	}
-	return true, nil
+	return nil
 }
 
 func (g *specialQP) failed(side string, c cqe) error {

@@ -1,0 +1,53 @@
+package mlx4
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/nic/ib"
+)
+
+// A send that was interrupted may still be under way: the next one waits for it, and does not take its completion for its own.
+func TestSendAfterAnInterruptedSend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var db, ci uint32
+		completions := make([]uint64, gsiCQ*cqeSize/8)
+		emptyCQ(unsafe.Pointer(&completions[0]), gsiCQ)
+		blocks := make([]uint64, gsiBlocks*txbb/8)
+		s := &subnet{halt: make(chan struct{})}
+		g := &specialQP{d: &Device{subnet: s}, number: 1, sends: slowCQ{mem: unsafe.Pointer(&completions[0]), ci: &ci},
+			sq: unsafe.Pointer(&blocks[0]), sent: make([]byte, ib.MADSize), db: &db}
+		executed := 0
+		execute := func() { // as the device does
+			completions[executed*cqeSize/8+3] = uint64(kindSend|wqeSend) << cqeKind
+			executed++
+		}
+		posted := func(n uint32) bool { return *g.block(gsiSend * n)&swap(stamp) == swap(wqeSend) }
+
+		close(s.halt)
+		if err := g.send(make([]byte, ib.MADSize), ib.Datagram{}); err != errStopped {
+			t.Fatalf("a send that is interrupted: %v", err)
+		}
+		s.halt = make(chan struct{})
+		var result error
+		ended := false
+		go func() {
+			result = g.send(make([]byte, ib.MADSize), ib.Datagram{})
+			ended = true
+		}()
+		look := func() { time.Sleep(10 * commandLook); synctest.Wait() }
+		if look(); ended || posted(1) {
+			t.Fatalf("with the first send under way, the second has returned %v (%v), is posted: %v", ended, result, posted(1))
+		}
+		execute()
+		if look(); ended || !posted(1) {
+			t.Fatalf("with the first send done, the second has returned %v (%v), is posted: %v", ended, result, posted(1))
+		}
+		execute()
+		if look(); !ended || result != nil || posted(1) {
+			t.Fatalf("with both done, the second has returned %v (%v), is posted: %v", ended, result, posted(1))
+		}
+	})
+}
