@@ -212,6 +212,9 @@ func (c connection) Refused(rdma.Fault) {}
 func (c connection) Fail() { c.m.setQPState(c.q, qpError) }
 
 func (c connection) Count(e rdma.Event) {
+	if e == rdma.AckTimeout {
+		c.m.count.ackTimeouts++
+	}
 	c.m.countQ(c.q.recv.counter, [...]string{rdma.AckTimeout: "local_ack_timeout_err", rdma.RNRNaks: "rnr_nak_retry_err", rdma.SequenceNaks: "packet_seq_err",
 		rdma.Duplicates: "duplicate_request", rdma.OutOfSequence: "out_of_sequence", rdma.OutOfBuffer: "out_of_buffer",
 		rdma.WriteRequests: "rx_write_requests", rdma.ReadRequests: "rx_read_requests"}[e])

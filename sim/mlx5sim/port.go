@@ -52,8 +52,9 @@ type counters struct {
 	wireRx, wireTx                [3]traffic
 	rxIB, txIB                    [2]traffic // RoCE, by unicast and multicast
 	roceDropped                   uint64     // packets of RoCE that no QP takes
-	taken                         traffic    // by a queue, or none there had a WQE
-	filtered, missed, outOfBuffer uint64     // not for this vport; by no flow table entry; no WQE
+	ackTimeouts                   uint64
+	taken                         traffic // by a queue, or none there had a WQE
+	filtered, missed, outOfBuffer uint64  // not for this vport; by no flow table entry; no WQE
 	selfBlocked                   uint64
 	portWrites                    uint64
 	rxOversize, txOversize        uint64
@@ -101,7 +102,8 @@ type Counters struct {
 	RQPackets, SQPackets                 map[uint32]uint64
 	Sessions, Compressed                 uint64 // compressed sessions, and the receive completions in them
 	Pushed                               uint64 // WQEs that came whole through BlueFlame
-	RoCERx, RoCETx, RoCEDropped          uint64 // packets of RoCE that arrive and leave, and that no QP takes
+	RoCERx, RoCETx, RoCEDropped          uint64 // RoCE packets received, sent, and received but for no QP
+	AckTimeouts                          uint64 // times that a requester sent again for want of an acknowledgement
 	PortWrites                           uint64 // port registers that a virtual function wrote, in vain
 }
 
@@ -114,7 +116,7 @@ func (m *Model) Counters() Counters {
 		RxBroadcast: c.rx[broadcast].frames, RxMulticast: c.rx[multicast].frames,
 		TxBroadcast: c.tx[broadcast].frames, TxMulticast: c.tx[multicast].frames,
 		WireRxFrames: wire.frames, WireRxBytes: wire.bytes, Filtered: c.filtered, Missed: c.missed, OutOfBuffer: c.outOfBuffer, SelfBlocked: c.selfBlocked,
-		PortWrites: c.portWrites, RoCEDropped: c.roceDropped,
+		PortWrites: c.portWrites, RoCEDropped: c.roceDropped, AckTimeouts: c.ackTimeouts,
 		RoCERx: c.rxIB[unicast].frames + c.rxIB[multicast].frames, RoCETx: c.txIB[unicast].frames + c.txIB[multicast].frames,
 		Oversize: c.rxOversize, Sessions: c.sessions, Compressed: c.compressed, RQPackets: map[uint32]uint64{}, SQPackets: map[uint32]uint64{}}
 	for id, q := range m.obj.rqs.m {
