@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/proof/cards"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/vfioserver"
 )
@@ -69,14 +70,15 @@ func (p *probes) judge(frame []byte) (seq uint32, wrong string, ours bool) {
 
 // served is a device model that is served over vfio-user.
 type served struct {
-	model  sim.Model
-	faulty *sim.Faulty
-	port   *sim.Port
-	wire   *sim.Impaired
-	far    *sim.Cable
-	path   string
-	server *vfioserver.Server
-	log    *slog.Logger
+	model    sim.Model
+	firmware *cards.Firmware // nil where the model has no such switches
+	faulty   *sim.Faulty
+	port     *sim.Port
+	wire     *sim.Impaired
+	far      *sim.Cable
+	path     string
+	server   *vfioserver.Server
+	log      *slog.Logger
 }
 
 func serve(c *campaign, name string, m sim.Model, r *rand.Rand) (*served, error) {
@@ -136,17 +138,19 @@ type card struct {
 	driver string
 }
 
-func openCard(name, driver string, model func(r *rand.Rand) sim.Model) func(*campaign, *rand.Rand) (target, error) {
+func openCard(row *cards.Card) func(*campaign, *rand.Rand) (target, error) {
 	return func(c *campaign, r *rand.Rand) (target, error) {
 		p, err := newProbes(r, ourMAC, 1514)
 		if err != nil {
 			return nil, err
 		}
-		s, err := serve(c, name, model(r), r)
+		f := &cards.Firmware{}
+		s, err := serve(c, row.Name, row.Make(ourMAC, r, f), r)
 		if err != nil {
 			return nil, err
 		}
-		return &card{s, p, driver}, nil
+		s.firmware = f
+		return &card{s, p, row.Driver}, nil
 	}
 }
 

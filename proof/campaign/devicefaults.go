@@ -167,7 +167,7 @@ var deviceFaults = []fault{
 	}},
 	{name: "fatal error", on: []string{"amazon", "mellanox"}, do: func(s *session) error {
 		return s.noticed(func() {
-			switch m := inner(s.device().model).(type) {
+			switch m := s.device().model.(type) {
 			case *enasim.Model:
 				m.Fail()
 			case *efasim.Model:
@@ -189,28 +189,28 @@ var deviceFaults = []fault{
 	}},
 	// The command that a scrape leads to is the last one, until the driver has waited for it and restarts the device.
 	{name: "firmware stuck", on: []string{"mellanox"}, do: func(s *session) error {
-		w, d := s.device().model.(*withholding), time.Second+time.Duration(s.r.Int64N(int64(2*time.Second)))
+		f, d := s.device().firmware, time.Second+time.Duration(s.r.Int64N(int64(2*time.Second)))
 		s.note("for %v", d.Round(time.Millisecond))
 		return s.noticed(func() {
-			w.on.Store(true)
-			time.AfterFunc(d, func() { w.on.Store(false) })
+			f.Withhold.Store(true)
+			time.AfterFunc(d, func() { f.Withhold.Store(false) })
 		})
 	}},
 	{name: "send completion with error", on: []string{"mellanox"}, do: func(s *session) error {
 		syndrome := uint8([]int{1, 2, 4, 5, 6, 0x10, 0x22}[s.r.IntN(7)])
 		s.note("%#x", syndrome)
-		m := inner(s.device().model).(interface{ FailNextSend(uint8) })
+		m := s.device().model.(interface{ FailNextSend(uint8) })
 		s.device().port.Between(func() { m.FailNextSend(syndrome) })
 		return nil
 	}},
 	{name: "receive completion with error", on: []string{"mellanox"}, do: func(s *session) error {
-		m := inner(s.device().model).(interface{ FailNextReceive(uint8) })
+		m := s.device().model.(interface{ FailNextReceive(uint8) })
 		return s.noticed(func() { s.device().port.Between(func() { m.FailNextReceive(1) }) })
 	}},
 	{name: "pages asked for", on: []string{"mlx5"}, do: func(s *session) error {
 		n := 1 + s.r.IntN(200)
 		s.note("%d", n)
-		inner(s.device().model).(*mlx5sim.Model).AskPages(n)
+		s.device().model.(*mlx5sim.Model).AskPages(n)
 		return nil
 	}},
 	// EFA promises none, and its driver does not miss them.
@@ -222,7 +222,7 @@ var deviceFaults = []fault{
 		return nil
 	}},
 	{name: "completion in a form that was not asked for", on: []string{"mlx5"}, do: func(s *session) error {
-		m := inner(s.device().model).(*mlx5sim.Model)
+		m := s.device().model.(*mlx5sim.Model)
 		return s.noticed(func() { s.device().port.Between(m.CompressNext) })
 	}},
 	{name: "keep-alive missed", on: []string{"ena"}, do: func(s *session) error {
@@ -269,15 +269,15 @@ var deviceFaults = []fault{
 	}},
 	// The restart that it leads to is refused too.
 	{name: "commands refused", on: []string{"mellanox"}, ends: true, do: func(s *session) error {
-		w, n := s.device().model.(*withholding), uint32(1+s.r.IntN(20))
+		f, n := s.device().firmware, uint32(1+s.r.IntN(20))
 		s.note("one in %d", n)
-		w.refuse.Store(n)
+		f.Refuse.Store(n)
 		if s.r.IntN(2) == 1 {
 			s.note("over a reset")
 			s.device().port.Reset()
 		}
 		s.for_(300*time.Millisecond, 2*time.Second) // a scrape at least
-		w.refuse.Store(0)
+		f.Refuse.Store(0)
 		return nil
 	}},
 	{name: "register reads without a response", on: []string{"amazon"}, ends: true, do: func(s *session) error {
@@ -406,14 +406,6 @@ var deviceFaults = []fault{
 		s.device().port.Between(m.CorruptEEPROM) // the same bit again
 		return nil
 	}},
-}
-
-// inner is the model without what it is wrapped in.
-func inner(m sim.Model) sim.Model {
-	if w, ok := m.(*withholding); ok {
-		return w.Model
-	}
-	return m
 }
 
 // garbage is bytes that are no vfio-user, or nearly so.

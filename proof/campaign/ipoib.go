@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/cards"
 	"github.com/rebound-nic/rebound/sim/fabric"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
@@ -29,10 +30,12 @@ func openInfiniBand(c *campaign, r *rand.Rand) (target, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := serve(c, "mlx4-ib", newMlx4(r, mlx4sim.InfiniBand), r)
+	f := &cards.Firmware{}
+	s, err := serve(c, "mlx4-ib", cards.RandomMlx4(ourMAC, mlx4sim.InfiniBand, r, f), r)
 	if err != nil {
 		return nil, err
 	}
+	s.firmware = f
 	t := &ipoib{served: s, probes: p, global: r.IntN(2) == 1}
 	// What the port sends while its LID changes may have either: a complaint is for the reader of the log.
 	t.subnet = fabric.New(func(format string, args ...any) { c.simLog.Warn("subnet: " + fmt.Sprintf(format, args...)) }, s.far)

@@ -5,11 +5,15 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
+	"path"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/cards"
 )
 
 // knobs are the ways in which models can be broken: each knob with the faults that turn it, as "target: fault", or after a dash why no
@@ -198,9 +202,13 @@ func declared(t *testing.T, dir string) (all []string) {
 // Every knob of every model is turned by a fault, or there is a reason why none does.
 func TestKnobs(t *testing.T) {
 	var sources strings.Builder
-	own, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
+	var own []string
+	for _, dir := range []string{".", "../cards"} {
+		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		own = append(own, files...)
 	}
 	for _, file := range own {
 		if !strings.HasSuffix(file, "_test.go") {
@@ -218,7 +226,13 @@ func TestKnobs(t *testing.T) {
 		}
 	}
 	var all []string
-	for _, dir := range []string{"", "fabric", "ixgbesim", "mlx5sim", "mlx4sim", "enasim", "efasim", "virtiosim"} {
+	dirs := []string{"", "fabric"}
+	for i := range cards.All {
+		if c := &cards.All[i]; c.Driver != "" {
+			dirs = append(dirs, path.Base(reflect.TypeOf(c.New(ourMAC)).Elem().PkgPath()))
+		}
+	}
+	for _, dir := range dirs {
 		n := len(all)
 		if all = append(all, declared(t, filepath.Join("../../sim", dir))...); len(all) == n {
 			t.Errorf("sim/%s has no knobs: this test does not see them", dir)

@@ -2,9 +2,7 @@ package cards
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
-	"time"
 
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
@@ -13,13 +11,8 @@ import (
 var efa = Card{
 	Name: "efa", Driver: "efa", Benchmark: true,
 	Profiles: efaProfiles(efasim.Profiles()),
-	Random: func(mac [6]byte, r *rand.Rand, _ *Firmware) sim.Model {
-		all := efasim.Profiles()
-		return efasim.New(efasim.Options{MAC: mac, Profile: all[r.IntN(len(all))], Seed: r.Uint64(),
-			AdminDelay: time.Duration(r.IntN(2)) * time.Millisecond, AdminOutOfOrder: r.IntN(2) == 1})
-	},
-	Faults: []string{"amazon"},
-	Lab:    &Lab{Module: "efa"}, // it has no network interface
+	Faults:   []string{"amazon"},
+	Lab:      &Lab{Module: "efa"}, // it has no network interface
 }
 
 // efaProfiles begins with the model's default, efa1.

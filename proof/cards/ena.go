@@ -33,10 +33,10 @@ var ena = Card{
 		}
 		return enasim.New(o)
 	},
-	Faults: []string{"frames", "amazon"},
+	Faults: []string{"amazon"},
 	Lab: &Lab{Module: "ena", Scenarios: []string{F2, F2Pair, F3, Smoke, IPXE, XDP}, Jumbo: 9000, Agree: enaAgree,
-		Model: func(mac [6]byte) sim.Model { return withAllowance(mac, enasim.Options{}) },
-		Other: func(mac [6]byte) sim.Model { return withAllowance(mac, beforeLLQ) }},
+		Model: func(mac [6]byte) sim.Model { return ENAWithAllowance(mac, enasim.Options{}) },
+		Other: func(mac [6]byte) sim.Model { return ENAWithAllowance(mac, beforeLLQ) }},
 }
 
 func enaProfile(name, doc string, o enasim.Options) Profile {
@@ -46,7 +46,8 @@ func enaProfile(name, doc string, o enasim.Options) Profile {
 // enaAllowance is what the lab's models report of the allowances that Linux shows.
 var enaAllowance = enasim.Allowance{BandwidthIn: 11, BandwidthOut: 12, Packets: 13, Conntrack: 14, LinkLocal: 15, ConntrackAvailable: 16}
 
-func withAllowance(mac [6]byte, o enasim.Options) sim.Model {
+// ENAWithAllowance makes a model that reports allowances, which the lab looks for in Linux.
+func ENAWithAllowance(mac [6]byte, o enasim.Options) sim.Model {
 	o.MAC = mac
 	m := enasim.New(o)
 	m.SetAllowance(enaAllowance)

@@ -22,7 +22,6 @@ var ixgbe = Card{
 	Random: func(mac [6]byte, r *rand.Rand, _ *Firmware) sim.Model {
 		return ixgbesim.New(ixgbesim.Options{MAC: mac, Kind: []ixgbesim.Kind{ixgbesim.SFP, ixgbesim.X540, ixgbesim.KX4}[r.IntN(3)]})
 	},
-	Faults: []string{"frames"},
 	Lab: &Lab{Module: "ixgbe", Scenarios: []string{F2, F2Pair, F3, Smoke, IPXE, XDP, AFXDP}, Jumbo: 9000, Agree: ixgbeAgree,
 		Other: func(mac [6]byte) sim.Model { return ixgbesim.New(ixgbesim.Options{MAC: mac, Kind: ixgbesim.KX4}) }},
 }

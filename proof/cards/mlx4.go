@@ -17,9 +17,9 @@ var mlx4 = Card{
 		mlx4Profile("cx3pro-ib", "15b3:1007, an InfiniBand port", mlx4sim.Options{Profile: mlx4sim.ConnectX3Pro, Link: mlx4sim.InfiniBand}),
 	},
 	Random: func(mac [6]byte, r *rand.Rand, f *Firmware) sim.Model { return RandomMlx4(mac, mlx4sim.Ethernet, r, f) },
-	Faults: []string{"frames", "mellanox"},
+	Faults: []string{"mellanox"},
 	// Linux steers by its MAC table unless it is configured otherwise.
-	Lab: &Lab{Module: "mlx4_en", Scenarios: []string{Smoke}, Jumbo: 9000, Physical: true, Agree: mlx4Agree,
+	Lab: &Lab{Module: "mlx4_en", Scenarios: []string{F2, F2Pair, F3, Smoke, IPXE}, Jumbo: 9000, Physical: true, Agree: mlx4Agree,
 		Other: func(mac [6]byte) sim.Model {
 			return mlx4sim.New(mlx4sim.Options{MAC: mac, Profile: mlx4sim.ConnectX3Pro, Steering: mlx4sim.MACTable})
 		}},

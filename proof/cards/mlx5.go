@@ -16,7 +16,7 @@ var mlx5 = Card{
 		return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: all[r.IntN(len(all))], Withhold: func(uint16) bool { return f.Withhold.Load() },
 			Status: func(uint16) (uint8, uint32) { return f.Status(), 0x77 }})
 	},
-	Faults: []string{"frames", "mellanox"},
+	Faults: []string{"mellanox"},
 	// The first is the recorded ConnectX-4; the other, a ConnectX-5, needs no headers in its WQEs.
 	Lab: &Lab{Module: "mlx5_core", Scenarios: []string{F2, F2Pair, F3, Smoke, XDP, AFXDP}, Jumbo: 9000, Agree: mlx5Agree,
 		Other: func(mac [6]byte) sim.Model {

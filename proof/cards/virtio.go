@@ -18,7 +18,6 @@ var virtio = Card{
 		return virtiosim.New(virtiosim.Options{MAC: mac, Packed: r.IntN(2) == 1, NotificationData: r.IntN(2) == 1, Limit: 64 << r.IntN(3),
 			Lacks: []uint64{0, virtiosim.Bits(16, 63), virtiosim.Bits(3, 18, 22)}[r.IntN(3)]})
 	},
-	Faults: []string{"frames"},
 }
 
 func virtioProfile(name, doc string, o virtiosim.Options) Profile {

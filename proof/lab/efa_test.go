@@ -8,12 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/cards"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
 )
-
-// efaCard has no network interface: of what cards share only the serving fits it.
-var efaCard = card{name: "efa", module: "efa"}
 
 func efaModel(p efasim.Profile) func([6]byte) sim.Model {
 	return func(mac [6]byte) sim.Model {
@@ -361,7 +359,7 @@ func (l *efaLab) hwCounters(i int, lines []string) (wrong []string) {
 			want[name] = v
 		}
 	}
-	for _, d := range differ(numbers(lines), want) {
+	for _, d := range cards.Differ(numbers(lines), want) {
 		wrong = append(wrong, fmt.Sprintf("function %d: %s", i, d))
 	}
 	return wrong

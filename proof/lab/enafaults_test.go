@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/cards"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/enasim"
 )
@@ -88,9 +89,9 @@ func TestLabFaults(t *testing.T) {
 	guests(t)
 	beside(t, "ena/F2", func(t *testing.T) { f2faultsENA(t, kit(t)) })
 	// Accelerated LLQ, read by MMIO only, everything that may be out of order or late is, frames begin at an offset.
-	odd := enaCard
+	odd := *enaCard
 	odd.model = func(mac [6]byte) sim.Model {
-		return newENA(enasim.Options{MAC: mac, Device: 0xec21, NoMeta: true, Burst: 512, NoReadless: true, RxOffset: 2,
+		return cards.ENAWithAllowance(mac, enasim.Options{Device: 0xec21, NoMeta: true, Burst: 512, NoReadless: true, RxOffset: 2,
 			AdminOutOfOrder: true, AdminDelay: time.Millisecond, TxOutOfOrder: true, RxOutOfOrder: true})
 	}
 	beside(t, "ena/odd", func(t *testing.T) { odd.f2(t, kit(t)) })

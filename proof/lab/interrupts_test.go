@@ -55,8 +55,8 @@ func interrupts(t *testing.T) {
 		return func(mac [6]byte) sim.Model { o.MAC = mac; return ixgbesim.New(o) }
 	}
 	functions := []*function{
-		cards[0].serve(t, dir, 0, a, ixgbe(ixgbesim.Options{Vectors: 1})),
-		cards[0].serve(t, dir, 1, b, ixgbe(ixgbesim.Options{Vectors: 1, NoMSI: true})),
+		ixgbeCard.serve(t, dir, 0, a, ixgbe(ixgbesim.Options{Vectors: 1})),
+		ixgbeCard.serve(t, dir, 1, b, ixgbe(ixgbesim.Options{Vectors: 1, NoMSI: true})),
 		mlx5Card.serve(t, dir, 2, c, func(mac [6]byte) sim.Model { return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: mlx5sim.ConnectX5}) }),
 		mlx4Card.serve(t, dir, 3, d, func(mac [6]byte) sim.Model { return mlx4sim.New(mlx4sim.Options{MAC: mac}) }),
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/cards"
 	"github.com/rebound-nic/rebound/sim"
 )
 
@@ -21,7 +22,7 @@ import (
 // for a file whose name only somebody knows who has the script's every byte.
 func TestLabIPXE(t *testing.T) {
 	guests(t)
-	for _, c := range []*card{&cards[0], &enaCard} {
+	for _, c := range running(cards.IPXE) {
 		beside(t, c.name, func(t *testing.T) { c.ipxe(t, kit(t)) })
 	}
 }

@@ -203,7 +203,7 @@ func TestLabIsolate(t *testing.T) {
 
 func isolated(t *testing.T, cmdline, script string) {
 	k := kit(t)
-	c := &cards[0]
+	c := ixgbeCard
 	dir := logDir(t)
 	near, far := sim.Pair()
 	f := c.serve(t, dir, 0, near, c.model)

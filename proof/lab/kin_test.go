@@ -54,7 +54,7 @@ func ixgbeKind(k ixgbesim.Kind) func(mac [6]byte) sim.Model {
 func ixgbeKin(t *testing.T) {
 	k := kit(t)
 	dir := logDir(t)
-	c := &cards[0]
+	c := ixgbeCard
 	kinds := []ixgbesim.Kind{ixgbesim.Combined, ixgbesim.XAUI, ixgbesim.X540}
 	var functions []*function
 	var peers []*peer

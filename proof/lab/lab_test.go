@@ -7,32 +7,54 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/cards"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/vfioserver"
 )
 
-// card is one kind of NIC in the lab.
+// card is a row of the catalogue, as the scenarios use it.
 type card struct {
-	name   string // of the subtest and of our driver
-	module string // Linux's driver
-	// model makes a device with the MAC address.
-	model func(mac [6]byte) sim.Model
-	// other is another kind of the same card, for two that talk to each other.
-	other func(mac [6]byte) sim.Model
-	// jumbo is the MTU of the jumbo frame check.
-	jumbo int
-	// physical has our driver on sysfs, too, in a machine without an IOMMU.
-	physical bool
-	// agree names the counters of "ethtool -S" that differ from the model's own: after the first traffic, and, with all
-	// false, after a change of MTU, which resets those that the device keeps.
-	agree func(m sim.Model, shown map[string]uint64, all bool) []string
+	name         string // of the subtest and of our driver
+	module       string // Linux's driver
+	model, other func(mac [6]byte) sim.Model
+	jumbo        int
+	physical     bool
+	agree        func(m sim.Model, shown map[string]uint64, all bool) []string
+}
+
+var (
+	ixgbeCard = cardOf("ixgbe")
+	enaCard   = cardOf("ena")
+	mlx5Card  = cardOf("mlx5")
+	mlx4Card  = cardOf("mlx4")
+	efaCard   = cardOf("efa")
+)
+
+// cardOf returns the card of a model.
+func cardOf(name string) *card {
+	row := cards.Find(name)
+	l := row.Lab
+	c := &card{name: row.Driver, module: l.Module, model: l.Model, other: l.Other, jumbo: l.Jumbo, physical: l.Physical, agree: l.Agree}
+	if c.model == nil {
+		c.model = row.New
+	}
+	return c
+}
+
+// running are the cards that run a scenario.
+func running(scenario string) (all []*card) {
+	for i := range cards.All {
+		if cards.All[i].Runs(scenario) {
+			all = append(all, cardOf(cards.All[i].Name))
+		}
+	}
+	return all
 }
 
 // function is a model of a card, served for QEMU.
@@ -117,16 +139,23 @@ func build(t *testing.T, dir, pkg string) []byte {
 // TestLab runs rungs F2 and F3 for each card: "go test ./proof/lab -run Lab/ixgbe -v", or make lab NIC=ixgbe.
 func TestLab(t *testing.T) {
 	guests(t)
-	for i := range cards {
-		c := &cards[i]
-		beside(t, c.name, func(t *testing.T) {
-			beside(t, "F2", func(t *testing.T) { c.f2(t, kit(t)) })
-			beside(t, "F2pair", func(t *testing.T) { c.f2pair(t, kit(t)) })
-			beside(t, "F3", func(t *testing.T) { c.f3(t, kit(t)) })
-		})
+	for i := range cards.All {
+		row := &cards.All[i]
+		if row.Lab == nil {
+			continue
+		}
+		c := cardOf(row.Name)
+		for _, s := range []struct {
+			name string
+			run  func(*testing.T, *Kit)
+		}{{cards.F2, c.f2}, {cards.F2Pair, c.f2pair}, {cards.F3, c.f3}} {
+			if row.Runs(s.name) {
+				beside(t, c.name+"/"+s.name, func(t *testing.T) { s.run(t, kit(t)) })
+			}
+		}
 	}
 	beside(t, "afxdp", func(t *testing.T) {
-		for _, c := range []*card{&cards[0], &mlx5Card} { // whose drivers have zero copy; Linux's ena has none
+		for _, c := range running(cards.AFXDP) {
 			beside(t, c.name, func(t *testing.T) { c.afxdp(t, kit(t)) })
 		}
 	})
@@ -303,15 +332,4 @@ func numbers(lines []string) map[string]uint64 {
 		}
 	}
 	return m
-}
-
-// differ compares by name.
-func differ(shown, want map[string]uint64) (d []string) {
-	for name, w := range want {
-		if got, ok := shown[name]; !ok || got != w {
-			d = append(d, fmt.Sprintf("%s is %d, the model says %d", name, got, w))
-		}
-	}
-	slices.Sort(d)
-	return d
 }

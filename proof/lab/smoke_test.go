@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/cards"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
 )
@@ -42,16 +43,12 @@ card() { # DRIVER MODULE NEAR FAR: the last digit of each function's MAC address
   say stopped $driver
   need rmmod $module
 }
-card ixgbe ixgbe 1 2
-card mlx5 mlx5_core 3 4
-card mlx4 mlx4_en 5 6
-card ena ena 7 8
-card virtio virtio_net b c
+cards
 if [ -n "$efa" ]; then
   modprobe efa || fail modprobe efa
-  ends() { [ -n "$(ibof 9)" ] && [ -n "$(ibof a)" ] && [ $(ls -d /dev/infiniband/uverbs* | wc -l) = 2 ]; }
+  ends() { [ -n "$(ibof $efanear)" ] && [ -n "$(ibof $efafar)" ] && [ $(ls -d /dev/infiniband/uverbs* | wc -l) = 2 ]; }
   until_true 100 ends
-  ib=$(ibof 9) addr=$(bdf /sys/class/infiniband/$(ibof a))
+  ib=$(ibof $efanear) addr=$(bdf /sys/class/infiniband/$(ibof $efafar))
   need responder bind $addr
   start efa -set respond.handover=127.0.0.1:18515
   timeout 300 ibv_ud_pingpong -d $ib -g 0 -n 50 -s 512 127.0.0.1 >/tmp/near 2>&1 || { show failed cat /tmp/near /tmp/err; fail ibv_ud_pingpong; }
@@ -75,19 +72,24 @@ func TestLabSmoke(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := logDir(t)
-	efaModel := efaModel(efasim.EFA1)
 	var sockets []string
 	functions := map[string][2]*function{} // Linux's and ours, by our driver
-	for _, c := range []struct {
-		card  *card
-		model func([6]byte) sim.Model
-	}{{&cards[0], cards[0].model}, {&mlx5Card, mlx5Card.model}, {&mlx4Card, mlx4Card.model}, {&enaCard, enaCard.model}, {&efaCard, efaModel}} {
+	var scripted strings.Builder           // what the guest does with each
+	efaCard := *efaCard
+	efaCard.model = efaModel(efasim.EFA1)
+	for _, c := range append(running(cards.Smoke), &efaCard) {
 		a, b := sim.Pair()
 		n := len(sockets)
-		both := [2]*function{c.card.serve(t, dir, n, a, c.model), c.card.serve(t, dir, n+1, b, c.model)}
-		functions[c.card.name] = both
+		both := [2]*function{c.serve(t, dir, n, a, c.model), c.serve(t, dir, n+1, b, c.model)}
+		functions[c.name] = both
+		if c == &efaCard {
+			fmt.Fprintf(&scripted, "}\nefanear=%x efafar=%x\n", n+1, n+2)
+		} else {
+			fmt.Fprintf(&scripted, "card %s %s %x %x\n", c.name, c.module, n+1, n+2)
+		}
 		sockets = append(sockets, both[0].socket, both[1].socket)
 	}
+	virtioLine := fmt.Sprintf("card virtio virtio_net %x %x\n", len(sockets)+1, len(sockets)+2)
 	var virtio []Device
 	for i := range 2 {
 		virtio = append(virtio, Device{
@@ -103,7 +105,7 @@ func TestLabSmoke(t *testing.T) {
 			"responder":   build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"),
 			"config.toml": nil,
 		},
-		Script: "efa=" + efa + "\n" + smokeScript,
+		Script: "efa=" + efa + "\ncards() {\n" + virtioLine + scripted.String() + smokeScript,
 		Say: func(key, text string, _ Result) error {
 			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
 			switch f, model := functions[text]; {
@@ -127,7 +129,10 @@ func TestLabSmoke(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "ixgbe mlx5 mlx4 ena virtio"
+	want := "virtio"
+	for _, c := range running(cards.Smoke) {
+		want += " " + c.name
+	}
 	if efa != "" {
 		want += " efa"
 	}

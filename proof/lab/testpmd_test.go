@@ -251,15 +251,15 @@ type pmdCard struct {
 const pmdApp = "--rxq=2 --txq=2 --nb-cores=1 --enable-rx-cksum"
 
 var pmdCards = []pmdCard{
-	{card: &cards[0], vendor: "0x8086", lives: []pmdLife{
+	{card: ixgbeCard, vendor: "0x8086", lives: []pmdLife{
 		{name: "ixgbe", app: pmdApp, steps: pmdSteps(pmdAble{tso: true, vlan: true, linkSwitch: true, linkAlarm: true, rss: "udp", badIP: badIP, badL4: badL4 / 2})},
 	}},
-	{card: &enaCard, vendor: "0x1d0f", lives: []pmdLife{
+	{card: enaCard, vendor: "0x1d0f", lives: []pmdLife{
 		{name: "llq", app: pmdApp + " --rss-udp", steps: append(pmdSteps(pmdAble{rss: "ports", badIP: badIP, badL4: badL4}), pushed(true, 0))},
 		{name: "off", devargs: ",llq_policy=0", app: pmdApp, steps: append(slices.Clone(pmdShort), pushed(false, 0))},
 		{name: "large", devargs: ",llq_policy=3", app: pmdApp, steps: append(slices.Clone(pmdShort), pushed(true, 224))},
 	}},
-	{card: &mlx5Card, model: connectX5, vendor: "0x15b3", bifurcated: true, lives: []pmdLife{
+	{card: mlx5Card, model: connectX5, vendor: "0x15b3", bifurcated: true, lives: []pmdLife{
 		// It calls no checksum wrong, only right or unknown. At an MTU of 9000 a receive WQE has eight buffers, so that a ring of 256
 		// is one of 32 frames.
 		{name: "mlx5", app: pmdApp + " --rxd=1024 --txd=1024", steps: append(pmdSteps(pmdAble{tso: true, vlan: true, linkSwitch: true, rss: "udp", restart: true, jumbo: 96, cleared: true}), zipped(true))},

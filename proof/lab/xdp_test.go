@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/cards"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
@@ -129,7 +130,7 @@ kill -9 $(pidof sleep)
 // kind and changed at random, held against package fastpath byte by byte, SIGKILL with a pin, and two that answer each other.
 func TestLabXdp(t *testing.T) {
 	guests(t)
-	for _, c := range []*card{&cards[0], &enaCard, &mlx5Card} {
+	for _, c := range running(cards.XDP) {
 		beside(t, "xdp/"+c.name, func(t *testing.T) { c.xdp(t, kit(t)) })
 	}
 }
