@@ -87,6 +87,13 @@ func (h *host) Transmit(frame []byte) {
 func (h *host) Refuse(format string, args ...any) { (*Port)(h).violation(Refused, format, args...) }
 func (h *host) Tell(format string, args ...any)   { (*Port)(h).violation(Told, format, args...) }
 
+func (h *host) Dropped(reason string) {
+	if h.drops == nil {
+		h.drops = map[string]uint64{}
+	}
+	h.drops[reason]++
+}
+
 func (h *host) Now() time.Duration { return (*Port)(h).now() }
 
 func (p *Port) now() time.Duration {

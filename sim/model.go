@@ -66,6 +66,8 @@ type Host interface {
 	// Refuse and Tell report a violation of that grade, naming register or command, what was expected and what was seen.
 	Refuse(format string, args ...any)
 	Tell(format string, args ...any)
+	// Dropped counts a frame from the wire that the device dropped, by a reason of which there are few.
+	Dropped(reason string)
 	// Now is the device's clock since power-on; it stands still between Steps in stepped tests.
 	Now() time.Duration
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -44,9 +45,10 @@ type Port struct {
 	arrived [][]byte // of one Step, between the wire and the model
 	up      bool     // the wire's link state that the model was told last
 	counts  Counts
-	faults  []violation // oldest first
-	dropped [2]int      // violations beyond maxViolations, by grade
-	rec     *recorder   // nil unless StartTrace was called
+	faults  []violation       // oldest first
+	dropped [2]int            // violations beyond maxViolations, by grade
+	drops   map[string]uint64 // frames that the device dropped, by reason
+	rec     *recorder         // nil unless StartTrace was called
 	irq     func(v int)
 	clock   time.Duration
 	owner   *Function // of this process, while open
@@ -67,6 +69,7 @@ const maxViolations = 100
 type violation struct {
 	grade Grade
 	text  string
+	times int
 }
 
 type shadow struct {
@@ -494,7 +497,11 @@ func (p *Port) violations(grades ...Grade) []string {
 	var all []string
 	for _, v := range p.faults {
 		if slices.Contains(grades, v.grade) {
-			all = append(all, fmt.Sprintf("%s: %v: %s", p.Name(), v.grade, v.text))
+			s := fmt.Sprintf("%s: %v: %s", p.Name(), v.grade, v.text)
+			if v.times > 1 {
+				s += fmt.Sprintf(" (%d times)", v.times)
+			}
+			all = append(all, s)
 		}
 	}
 	for _, g := range grades {
@@ -503,6 +510,14 @@ func (p *Port) violations(grades ...Grade) []string {
 		}
 	}
 	return all
+}
+
+// Drops returns how many frames from the wire the device dropped by itself, by reason. A driver is not to blame for them, but
+// a client that expects the frame should find the reason.
+func (p *Port) Drops() map[string]uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.drops)
 }
 
 // ForgetViolations clears the list, for tests that provoke one.
@@ -516,18 +531,23 @@ func (p *Port) ForgetViolations() {
 }
 
 func (p *Port) violation(g Grade, format string, args ...any) {
-	kept := 0
-	for _, v := range p.faults {
-		if v.grade == g {
-			kept++
+	kept, text := 0, fmt.Sprintf(format, args...)
+	for i := range p.faults {
+		v := &p.faults[i]
+		if v.grade != g {
+			continue
 		}
+		if v.text == text {
+			v.times++
+			return
+		}
+		kept++
 	}
 	if kept == maxViolations {
 		p.dropped[g]++
 		return
 	}
-	text := fmt.Sprintf(format, args...)
-	p.faults = append(p.faults, violation{g, text})
+	p.faults = append(p.faults, violation{g, text, 1})
 	if p.rec != nil {
 		p.event(Event{Kind: ViolationEvent, Name: fmt.Sprintf("%v: %s", g, text)})
 		if p.rec.before == nil {

@@ -243,6 +243,16 @@ func TestGrades(t *testing.T) {
 		t.Errorf("refused:\n%s", strings.Join(refused, "\n"))
 	}
 	p.ForgetViolations()
+	r.do = func(h sim.Host) {
+		for range 120_000 {
+			h.Tell("the same")
+		}
+	}
+	p.Step()
+	if all := p.Violations(); len(all) != 1 || all[0] != "sim:toy: told: the same (120000 times)" {
+		t.Errorf("equal violations: %q", all)
+	}
+	p.ForgetViolations()
 }
 
 // A function without No_Soft_Reset forgets all when it leaves D3hot; one with it keeps its state.

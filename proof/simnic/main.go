@@ -348,15 +348,16 @@ func (b *bench) join() ([]sim.Wire, error) {
 // report prints one line of JSON.
 func (b *bench) report(w io.Writer) {
 	type port struct {
-		Model      string         `json:"model"`
-		Socket     string         `json:"socket"`
-		Counts     sim.Counts     `json:"counts"`
-		Wire       sim.WireCounts `json:"wire"`
-		Violations []string       `json:"violations"`
+		Model      string            `json:"model"`
+		Socket     string            `json:"socket"`
+		Counts     sim.Counts        `json:"counts"`
+		Wire       sim.WireCounts    `json:"wire"`
+		Drops      map[string]uint64 `json:"drops,omitempty"` // by reason
+		Violations []string          `json:"violations"`
 	}
 	var all []port
 	for i, p := range b.ports {
-		all = append(all, port{b.config.models[i], b.config.sockets[i], p.Counts(), b.wires[i].Counts(), append([]string{}, p.Violations()...)})
+		all = append(all, port{b.config.models[i], b.config.sockets[i], p.Counts(), b.wires[i].Counts(), p.Drops(), append([]string{}, p.Violations()...)})
 	}
 	json.NewEncoder(w).Encode(map[string]any{"ports": all})
 }

@@ -113,6 +113,7 @@ func (m *Model) Receive(frame []byte) bool {
 		return true // another's
 	}
 	if len(frame) > int(m.feat.mtu)+18 {
+		m.host.Dropped(fmt.Sprintf("longer than the MTU of %d", m.feat.mtu))
 		m.count.RxTooLong++
 		m.count.RxDrops++
 		return false

@@ -184,6 +184,27 @@ func TestReceive(t *testing.T) {
 	}
 }
 
+// A device starts with its longest MTU: DPDK and iPXE set none. What is longer than the MTU is dropped, and counted by reason.
+func TestLongerThanMTU(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	q := x.queue(dirRX, false, 0)
+	q.offer(x.Alloc(1<<14), 9240, 0)
+	x.Far.Send(0, frame(9230, 1))
+	x.Port.Step()
+	if q.take() == nil || len(x.Port.Drops()) != 0 {
+		t.Errorf("a frame of 9230 bytes did not arrive after a reset: drops %v", x.Port.Drops())
+	}
+	x.set(featMTU, fields{20: uint32(1500)})
+	for range 3 {
+		x.Far.Send(0, frame(1519, 1))
+	}
+	x.Port.Step()
+	if d := x.Port.Drops(); d["longer than the MTU of 1500"] != 3 {
+		t.Errorf("drops: %v", d)
+	}
+}
+
 func TestReceiveOverBuffers(t *testing.T) {
 	x := newRig(t, Options{RxOutOfOrder: true, Seed: 3})
 	x.open()

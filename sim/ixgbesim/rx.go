@@ -155,6 +155,7 @@ func (m *Model) Receive(frame []byte) bool {
 	}
 	if n > limit {
 		m.add(regROC, 1)
+		m.host.Dropped(fmt.Sprintf("longer than the limit of %d bytes", limit))
 		m.count.rxOversize.Add(1)
 		return true
 	}

@@ -63,6 +63,31 @@ func TestResetKeepsCommandQueue(t *testing.T) {
 	}
 }
 
+// A driver that rings the doorbell of the last WQE again sends nothing twice: cards tolerate it.
+func TestLastDoorbellAgain(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	f := toPeer(34)
+	w := x.wqe(0, f, 34)
+	for range 2 {
+		x.Must(x.Port.WriteBAR(0, uint64(x.uar)*4096+0x800, w[:8]))
+		x.Port.Settle(1000)
+	}
+	if x.Far.Recv(0) == nil || x.Far.Recv(0) != nil {
+		t.Error("one doorbell, rung twice, did not send one frame")
+	}
+	if r := x.Port.Refused(); len(r) > 0 {
+		t.Errorf("%q", r)
+	}
+	x.Violated("the doorbell for WQE 0x0 is rung again")
+	x.Must(x.Port.WriteBAR(0, uint64(x.uar)*4096+0x800, x.wqe(1, f, 34)[:8]))
+	x.Port.Settle(1000)
+	if x.Far.Recv(0) == nil {
+		t.Error("the next doorbell sent nothing")
+	}
+	x.Clean()
+}
+
 // What the manual forbids and cards are known to bear is done, and told.
 func TestBorne(t *testing.T) {
 	x := newRig(t, Options{})

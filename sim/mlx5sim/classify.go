@@ -74,6 +74,7 @@ func (m *Model) Receive(b []byte) bool {
 	}
 	m.count.wireRx[cast(b)].add(len(b))
 	if len(b) > m.port.frameLimit() {
+		m.host.Dropped("longer than the port's MTU")
 		m.count.rxOversize++
 		return false
 	}

@@ -28,6 +28,7 @@ type sq struct {
 	tis     uint32
 	inline  uint64 // min_wqe_inline_mode
 	posted  uint32 // 16 bits: the index behind the last WQE that a doorbell told of
+	rung    bool   // a doorbell was rung since the queue was in reset
 	wqe     []byte // the one at posted's end, pushed by BlueFlame
 	wqeAt   uint32
 	packets uint64
@@ -92,7 +93,7 @@ func (m *Model) modifySQ(c *call) *refusal {
 
 func (q *sq) setState(s uint32) {
 	if q.state = s; s == stateReset {
-		q.head, q.posted, q.wqe, q.broken = 0, 0, nil, false
+		q.head, q.posted, q.wqe, q.broken, q.rung = 0, 0, nil, false, false
 	}
 }
 
@@ -158,12 +159,16 @@ func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte, polled, suspect bool) 
 	}
 	n := max(1, (ds*wqeSeg+wqebb-1)/wqebb)
 	ahead := (idx + n - q.head) & 0xffff
+	if q.state == stateReady && q.rung && (idx+n)&0xffff == q.posted {
+		m.host.Tell("SQ %#x: the doorbell for WQE %#x is rung again", q.id, idx)
+		return true
+	}
 	if q.state == stateReady && (ahead > q.entries() || (idx-q.posted)&0xffff > q.entries()) {
 		m.host.Refuse("SQ %#x: doorbell for WQE %#x of %d basic blocks, next is %#x and the ring has %d", q.id, idx, n, q.posted, q.entries())
 		return true
 	}
 	ok := m.checkPosted(q, idx, n, wqe, polled && (suspect || idx != q.posted))
-	q.posted = (idx + n) & 0xffff
+	q.posted, q.rung = (idx+n)&0xffff, true
 	if wqe != nil && ok {
 		q.wqe, q.wqeAt = append([]byte(nil), wqe...), idx
 	}

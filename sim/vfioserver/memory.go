@@ -8,7 +8,7 @@ import (
 )
 
 // memory maps the files that a client shares, each once: with an IOMMU QEMU sends a map for every 4 KiB of one file, and
-// Linux allows 65530 mappings in a process.
+// Linux allows a process 65530 mappings.
 type memory map[fileKey]*file
 
 type fileKey struct {

@@ -3,6 +3,7 @@ package vfioserver_test
 import (
 	"bytes"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -308,5 +309,61 @@ func TestManyPostedWrites(t *testing.T) {
 	call(raw(3, proto.CmdRegionRead, 0, proto.AccessBody{Offset: 0x28, Count: 4}))
 	if n := p.Counts().MMIOWrite - before; n != writes {
 		t.Errorf("%d of %d writes arrived", n, writes)
+	}
+}
+
+// With an IOMMU, QEMU sends a map for each 4 KiB of a guest's memory region: 262,144 of them for 1 GiB. These are more than VFIO's limit.
+func TestMemoryRegionInPages(t *testing.T) {
+	p, err := sim.New(toysim.New([6]byte{2}), sim.Options{Name: "toy"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	const page, pages, batch = 4096, 1<<16 + 64, 64
+	mem, err := unix.MemfdCreate("region", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(mem)
+	unix.Ftruncate(mem, page)
+	sock := dialled(t, p)
+	sock.SetDeadline(time.Now().Add(5 * time.Minute))
+	reply := make([]byte, 1<<16)
+	call := func(fd bool, b []byte, count, size int) {
+		t.Helper()
+		var oob []byte
+		if fd {
+			oob = unix.UnixRights(mem)
+		}
+		if _, _, err := sock.WriteMsgUnix(b, oob, nil); err != nil {
+			t.Fatal(err)
+		}
+		for range count {
+			if _, err := io.ReadFull(sock, reply[:size]); err != nil || reply[8]&0x20 != 0 {
+				t.Fatalf("%x, %v", reply[:size], err)
+			}
+		}
+	}
+	hello := proto.Encode(proto.VersionBody())
+	call(false, raw(0, proto.CmdVersion, 0, proto.VersionBody()), 1, proto.HeaderSize+len(hello))
+	for at := 0; at < pages; at += batch { // most maps have no file: the client moves the bytes
+		var all []byte
+		for i := at; i < at+batch; i++ {
+			all = append(all, raw(uint16(i), proto.CmdDMAMap, 0, proto.DMAMapBody{Argsz: 32, Flags: 3, Addr: 1<<32 + uint64(i)*page, Size: page})...)
+		}
+		call(at == 0, all, batch, proto.HeaderSize)
+	}
+	if n := p.Mappings(); n != pages {
+		t.Errorf("%d mappings, expected %d", n, pages)
+	}
+	for at := 0; at < pages; at += batch {
+		var all []byte
+		for i := at; i < at+batch; i++ {
+			all = append(all, raw(uint16(i), proto.CmdDMAUnmap, 0, proto.DMAUnmapBody{Argsz: 24, Addr: 1<<32 + uint64(i)*page, Size: page})...)
+		}
+		call(false, all, batch, proto.HeaderSize+24)
+	}
+	if n := p.Mappings(); n != 0 {
+		t.Errorf("%d mappings are left", n)
 	}
 }

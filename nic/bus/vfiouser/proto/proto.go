@@ -66,7 +66,8 @@ const (
 // What a server says of itself in VERSION.
 const (
 	MaxTransfer = 1 << 20 // bytes of data in one message
-	MaxMaps     = 65535
+	// MaxMaps is more than VFIO's 65535: with an IOMMU QEMU sends a map for each 4 KiB, and a guest may register 4 GiB.
+	MaxMaps = 1 << 20
 )
 
 // Timeout bounds each wait for the other side while something is under way.
