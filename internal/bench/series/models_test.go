@@ -1,0 +1,315 @@
+package series
+
+import (
+	"errors"
+	"log/slog"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/engine"
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/internal/bench/settings"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/drivers/efa"
+	"github.com/rebound-nic/rebound/nic/drivers/ena"
+	"github.com/rebound-nic/rebound/nic/drivers/ixgbe"
+	"github.com/rebound-nic/rebound/nic/drivers/mlx4"
+	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
+	"github.com/rebound-nic/rebound/nic/drivers/virtio"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/efasim"
+	"github.com/rebound-nic/rebound/sim/enasim"
+	"github.com/rebound-nic/rebound/sim/ixgbesim"
+	"github.com/rebound-nic/rebound/sim/mlx4sim"
+	"github.com/rebound-nic/rebound/sim/mlx5sim"
+	"github.com/rebound-nic/rebound/sim/virtiosim"
+)
+
+// models are the device drivers, each with its model.
+var models = []struct {
+	name    string
+	model   func(mac [6]byte) sim.Model
+	open    func(pci.Function, nic.Options) (nic.Port, error)
+	message bool
+}{
+	{"ixgbe", func([6]byte) sim.Model { return ixgbesim.New(ixgbesim.Options{}) },
+		func(fn pci.Function, o nic.Options) (nic.Port, error) { return ixgbe.Open(fn, o) }, false},
+	{"mlx5", func([6]byte) sim.Model { return mlx5sim.New(mlx5sim.Options{Profile: mlx5sim.ConnectX4}) },
+		func(fn pci.Function, o nic.Options) (nic.Port, error) { return mlx5.Open(fn, o, mlx5.Options{}) }, false},
+	{"mlx4", func([6]byte) sim.Model { return mlx4sim.New(mlx4sim.Options{}) },
+		func(fn pci.Function, o nic.Options) (nic.Port, error) { return mlx4.Open(fn, o, mlx4.Options{}) }, false},
+	{"ena", func(mac [6]byte) sim.Model { return enasim.New(enasim.Options{MAC: mac}) },
+		func(fn pci.Function, o nic.Options) (nic.Port, error) { return ena.Open(fn, o, ena.Options{}) }, false},
+	{"efa", func(mac [6]byte) sim.Model { return efasim.New(efasim.Options{MAC: mac}) },
+		func(fn pci.Function, o nic.Options) (nic.Port, error) {
+			return efa.Open(fn, o, efa.Options{Services: []nic.Service{nic.EchoUD}})
+		}, true},
+	{"virtio", func([6]byte) sim.Model { return virtiosim.New(virtiosim.Options{}) },
+		func(fn pci.Function, o nic.Options) (nic.Port, error) { return virtio.Open(fn, o) }, false},
+}
+
+var nearMAC, farMAC = [6]byte{2, 0x52, 0x62, 0, 0, 1}, [6]byte{2, 0x52, 0x62, 0, 0, 2}
+
+// bed is a device on its model, with an impairing responder at the other end of the wire. Its clock stands still but in busy, so
+// that no watchdog runs; the models run when the bench looks for a frame.
+type bed struct {
+	nic.Port
+	t     *testing.T
+	ports []*sim.Port
+	near  engine.Port
+	far   farEnd
+	truth impairments
+
+	swap, held [][]byte
+	frame      []byte
+}
+
+// farEnd receives requests, nil if there is none, and sends replies.
+type farEnd interface {
+	receive() []byte
+	send([]byte)
+}
+
+// impairments is what the responder did.
+type impairments struct{ got, lost, twice, swapped, corrupt, sent int64 }
+
+// Replies are held back twice and then sent all at once: fewer than the ring has descriptors, and more.
+const ring, stallAt, overflowAt, overflow = 128, 1000, 1600, 640
+
+// busy runs f, which waits for devices.
+func (b *bed) busy(f func() error) {
+	b.t.Helper()
+	for _, p := range b.ports {
+		p.StartVirtual()
+		defer p.Stop()
+	}
+	done := make(chan error)
+	go func() { done <- f() }()
+	if err := <-done; err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bed) ReadStats(s *nic.Stats) error {
+	b.busy(func() error { return b.Port.ReadStats(s) })
+	return nil
+}
+
+func (b *bed) Send(f []byte) error { return b.near.Send(f) }
+
+func (b *bed) Recv(buf []byte) (int, int64, error) {
+	b.step()
+	for f := b.far.receive(); f != nil; f = b.far.receive() {
+		b.answer(f)
+	}
+	b.step()
+	return b.near.Recv(buf)
+}
+
+func (b *bed) step() {
+	for busy := true; busy; {
+		busy = false
+		for _, p := range b.ports {
+			busy = p.Settle(100000) > 1 || busy
+		}
+	}
+}
+
+func (b *bed) reply(f []byte) {
+	b.truth.sent++
+	b.far.send(f)
+}
+
+// answer echoes one request, and does to some what a bad path does: of every 100 one reply is lost, one comes twice, one after the
+// next, and one with a wrong bit. Then comes a stall after which more replies arrive at once than the ring holds.
+func (b *bed) answer(f []byte) {
+	n := b.truth.got
+	b.truth.got++
+	for _, stall := range []struct{ from, count int64 }{{stallAt, ring / 2}, {overflowAt, overflow}} {
+		if n < stall.from || n >= stall.from+stall.count {
+			continue
+		}
+		if b.held = append(b.held, f); n == stall.from+stall.count-1 {
+			for _, h := range b.held {
+				b.reply(h)
+			}
+			b.held = nil
+		}
+		return
+	}
+	if n > overflowAt { // the ring may still be full
+		b.reply(f)
+		return
+	}
+	switch n % 100 {
+	case 10:
+		b.truth.lost++
+		return
+	case 20:
+		b.truth.twice++
+		b.reply(f)
+	case 30:
+		b.truth.swapped++
+		b.swap = [][]byte{f}
+		return
+	case 40:
+		b.truth.corrupt++
+		f[len(f)-1] ^= 4
+	}
+	b.reply(f)
+	for _, s := range b.swap {
+		b.reply(s)
+	}
+	b.swap = nil
+}
+
+// frames is the far end of a wire.
+type frames struct{ *sim.Cable }
+
+func (c frames) receive() []byte { return c.Recv(0) }
+
+// send turns a UDP frame round. No checksum changes.
+func (c frames) send(f []byte) {
+	r := append([]byte(nil), f...)
+	copy(r, f[6:12])
+	copy(r[6:], f[:6])
+	copy(r[26:], f[30:34])
+	copy(r[30:], f[26:30])
+	copy(r[34:], f[36:38])
+	copy(r[36:], f[34:36])
+	c.Send(0, r)
+}
+
+// datagrams is a second device at the far end.
+type datagrams struct {
+	*bed
+	dev nic.Messenger
+	to  nic.Peer
+	buf [1 << 14]byte
+}
+
+func (d *datagrams) receive() []byte {
+	n, _, err := d.dev.Recv(d.buf[:])
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if n == 0 {
+		return nil
+	}
+	return append([]byte(nil), d.buf[:n]...)
+}
+
+func (d *datagrams) send(b []byte) {
+	err := d.dev.Send(nic.EchoUD, d.to, b)
+	for tries := 0; errors.Is(err, nic.ErrFull) && tries < 1000; tries++ {
+		d.ports[1].Settle(100000) // not the near end, which would not see the burst
+		_, _, _ = d.dev.Recv(nil)
+		err = d.dev.Send(nic.EchoUD, d.to, b)
+	}
+	if err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// device opens a driver on a model at a wire.
+func (b *bed) device(i int, mac [6]byte, size int, wire sim.Wire) (d nic.Port) {
+	m := models[i]
+	p, err := sim.New(m.model(mac), sim.Options{Name: m.name})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	p.Connect(wire)
+	b.ports = append(b.ports, p)
+	fn, err := p.Function()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	o := nic.Options{Device: "sim", RingSize: size, MAC: mac, Log: slog.New(slog.DiscardHandler)}
+	if m.message {
+		o.MAC = [6]byte{}
+	}
+	b.busy(func() (err error) {
+		d, err = m.open(fn, o)
+		return err
+	})
+	b.t.Cleanup(func() {
+		b.busy(d.Close)
+		for _, v := range p.Violations() {
+			b.t.Error(v)
+		}
+	})
+	return d
+}
+
+// What is done to the replies is what the counts say, whichever device they arrive at, and what the device drops for want of a buffer
+// was dropped here.
+func TestImpairmentOverModels(t *testing.T) {
+	clock, err := latency.NewClock() // before the bubble, where time stands still
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, m := range models {
+		t.Run(m.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { impair(t, clock, i) })
+		})
+	}
+}
+
+func impair(t *testing.T, clock *latency.Clock, i int) {
+	const count = 2400
+	a, z := sim.Pair()
+	b := &bed{t: t}
+	b.Port = b.device(i, nearMAC, ring, a)
+	s := &Series{Settings: settings.Settings{Timeout: time.Second}, flow: probe.Flow{Proto: probe.UDP, SrcMAC: nearMAC, DstMAC: farMAC,
+		Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"), SrcPort: 50000, DstPort: 7, Run: 1, Size: 100}}
+	s.wire, s.port = b, &port{device: b}
+	if m, ok := b.Port.(nic.Messenger); ok {
+		far := &datagrams{bed: b, dev: b.device(i, farMAC, 1024, z).(nic.Messenger)}
+		near := &messages{Messenger: m, from: nic.EchoUD}
+		own, other := endpoint(m, nic.EchoUD), endpoint(far.dev, nic.EchoUD)
+		b.busy(func() (err error) {
+			if near.to, err = m.Reach(other); err == nil {
+				far.to, err = far.dev.Reach(own)
+			}
+			return err
+		})
+		b.near, b.far = near, far
+		s.Message, s.flow.Layer, s.flow.Src, s.flow.Dst = true, probe.Datagram, own.GID, other.GID
+	} else {
+		b.near, b.far = b.Port.(nic.Prober), frames{z}
+	}
+	if err := s.Prepare(clock, Recording{}, 20000); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Run(engine.Limit{Count: count}, new(atomic.Bool)); err != nil {
+		t.Fatal(err)
+	}
+	c, drops := s.Counts()
+	truth := b.truth
+	dropped := truth.sent - c.Received - c.Late - c.Duplicates - c.Corrupt // what left the responder and no Recv returned
+	if c.Sent != count || truth.got != count || c.Duplicates != truth.twice || c.Reordered != truth.swapped || c.Corrupt != truth.corrupt ||
+		c.Received+c.Late != count-truth.lost-truth.corrupt-dropped {
+		t.Errorf("%+v; the truth is %+v, and %d dropped", c, truth, dropped)
+	}
+	if dropped < overflow/4 || truth.lost == 0 || truth.twice == 0 || truth.swapped == 0 || truth.corrupt == 0 {
+		t.Fatalf("%+v, and %d dropped: too little was done", truth, dropped)
+	}
+	least, here := truth.lost, dropped
+	if b.Info().NoDropCounter {
+		least, here = 0, 0
+	}
+	if c.DroppedHere != here || c.LostLeast() != least || c.Lost != truth.lost+dropped {
+		t.Errorf("%s lost, %d dropped here (%v); the truth is %d and %d", c.LostText(), c.DroppedHere, drops, truth.lost, dropped)
+	}
+	for _, d := range drops {
+		if d.Place != report.DroppedHere {
+			t.Errorf("%+v: nothing was dropped there", d)
+		}
+	}
+}
