@@ -94,16 +94,9 @@ func anchors(page string) (ids []string) {
 var dialect = regexp.MustCompile(`(?i)\b(mends?|mended|held against|by turns|anew|for good|for ever|whoever|nobody says|is told|are told|was told|` +
 	`thereof|thereby|wherein|lest|whence|strangers?|of its own|the far end|the near end|as long as|is had|has had|shall)\b`)
 
-// unwritten are the pages that still use words which the project no longer uses: rewrite one, and remove it from here.
-var unwritten = []string{"docs/trust.md"}
-
 func TestPagesUsePlainWords(t *testing.T) {
 	for _, p := range pages(t) {
-		found := dialect.FindAllString(read(t, p), -1)
-		if slices.Contains(unwritten, p) {
-			continue
-		}
-		for _, w := range found {
+		for _, w := range dialect.FindAllString(read(t, p), -1) {
 			t.Errorf("%s: %q: use the plain word (see the glossary and CONTRIBUTING.md)", p, w)
 		}
 	}

@@ -1,0 +1,107 @@
+package rebound_test
+
+import (
+	"bytes"
+	"go/scanner"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// oldWords are the packages and folders that still use words which the project no longer uses: rewrite one, and remove it from here.
+var oldWords = strings.Fields(`
+. fastpath internal/bench internal/bench/clockerror internal/bench/demo internal/bench/engine internal/bench/probe
+internal/bench/prom internal/bench/route internal/bench/series internal/bench/session internal/bench/socket internal/bench/targets
+internal/bench/testbed internal/bench/watch internal/cards internal/host/confine internal/host/exit internal/host/handover
+internal/host/isolate internal/host/manual internal/host/notify internal/host/setting internal/host/stampkey internal/responder
+latency/compare latency/host latency/page latency/report nic nic/bus/dma nic/bus/mmio nic/bus/pci nic/bus/vfiouser
+nic/bus/vfiouser/proto nic/drivers/afpacket nic/drivers/afxdp nic/drivers/efa nic/drivers/ena nic/drivers/ixgbe nic/drivers/mlx4
+nic/drivers/mlx5 nic/drivers/virtio nic/drivers/xdp nic/ib nic/kit nic/kit/amazonadmin nic/kit/netif nic/kit/xdpkit packaging
+packaging/kubernetes/base packaging/kubernetes/sriov polling proof/campaign proof/corpus proof/lab proof/lab/boot
+proof/lab/console proof/nictest proof/nictest/toy proof/nictest/veth proof/peers proof/peers/contest proof/peers/cycles
+proof/peers/isolation proof/peers/rival proof/peers/tables proof/simnic proof/suite scripts sim sim/efasim sim/enasim sim/fabric
+sim/ixgbesim sim/kit sim/mlx4sim sim/mlx5sim sim/rdma sim/simtest sim/vfioserver
+`)
+
+// Comments, string literals and test names in Go code, and all other text files, use plain words.
+func TestCodeUsesPlainWords(t *testing.T) {
+	out, err := exec.Command("git", "ls-files").Output()
+	if err != nil {
+		t.Skipf("git ls-files: %v", err)
+	}
+	texts := regexp.MustCompile(`\.(toml|service|conf|sh|yaml|yml|lua|c|h|s|html|js|css|1|8)$|(^|/)(Makefile|Dockerfile)$|^(scripts|\.ci|packaging)/`)
+	found := map[string]int{}
+	files := 0
+	for file := range strings.Lines(string(out)) {
+		file = strings.TrimSpace(file)
+		if strings.Contains(file, "testdata/") || strings.HasPrefix(file, "results/") || file == "docs_test.go" || file == "words_test.go" {
+			continue
+		}
+		var text string
+		switch isGo := strings.HasSuffix(file, ".go"); {
+		case !isGo && !texts.MatchString(file):
+			continue
+		default:
+			b, err := os.ReadFile(file)
+			if err != nil || bytes.IndexByte(b, 0) >= 0 {
+				continue // deleted, a link to a folder, or not text
+			}
+			text = string(b)
+			if isGo {
+				text = prose(b)
+			}
+		}
+		files++
+		for _, w := range dialect.FindAllString(text, -1) {
+			dir := filepath.Dir(file)
+			found[dir]++
+			if !slices.Contains(oldWords, dir) {
+				t.Errorf("%s: %q: use the plain word (CONTRIBUTING.md)", file, w)
+			}
+		}
+	}
+	if files < 500 {
+		t.Errorf("only %d files were read", files)
+	}
+	for _, dir := range oldWords {
+		if found[dir] == 0 {
+			t.Errorf("%s uses plain words now: remove it from oldWords", dir)
+		}
+	}
+}
+
+// prose returns what a person reads in Go code: comments, strings, and the names of tests in words.
+func prose(src []byte) string {
+	var s scanner.Scanner
+	fset := token.NewFileSet()
+	s.Init(fset.AddFile("", fset.Base(), len(src)), src, nil, scanner.ScanComments)
+	var b strings.Builder
+	last := token.ILLEGAL
+	for {
+		_, tok, lit := s.Scan()
+		switch {
+		case tok == token.EOF:
+			return b.String()
+		case tok == token.COMMENT || tok == token.STRING:
+			for line := range strings.Lines(lit) { // so that an expression of two words is found across lines
+				b.WriteString(strings.TrimSpace(strings.TrimLeft(strings.TrimSpace(line), "/")) + " ")
+			}
+			b.WriteString("\n")
+		case last == token.FUNC && tok == token.IDENT && strings.HasPrefix(lit, "Test"):
+			for _, r := range lit {
+				if unicode.IsUpper(r) {
+					b.WriteByte(' ')
+				}
+				b.WriteRune(r)
+			}
+			b.WriteString("\n")
+		}
+		last = tok
+	}
+}
