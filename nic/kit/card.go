@@ -6,10 +6,12 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"time"
 
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/kit/trace"
 )
 
 // Card is the part of an open device that no driver writes for itself. A driver's Device has one, fills in what the device
@@ -21,6 +23,7 @@ type Card struct {
 	Log     *slog.Logger
 	Gate    Gate
 	Totals  Totals
+	Trace   trace.Ring // the last that was asked of the device
 
 	Arena       *dma.Arena
 	AddressBits uint32 // what the device can address; 0 for all
@@ -30,6 +33,8 @@ type Card struct {
 
 	driver    string
 	hooks     Hooks
+	observed  *trace.Observed // nil unless somebody follows
+	fallbacks fallbacks
 	endWatch  chan struct{}
 	ended     chan struct{}
 	lifeMutex Lock // held to restart the device, shared by all that ask it something
@@ -56,6 +61,9 @@ type Hooks struct {
 // Open opens a function with a driver. It takes fn over: Close closes it, and so does an Open that fails.
 func (c *Card) Open(fn pci.Function, o nic.Options, l Limits, h Hooks) error {
 	c.Fn, c.Name, c.driver, c.hooks = fn, l.Driver+" "+fn.Name(), l.Driver, h
+	if c.observed = trace.Of(fn); c.observed != nil {
+		c.Trace.Follow(c.observed.Seen)
+	}
 	if err := c.open(o, l); err != nil {
 		if pci.Gone(fn) && !errors.Is(err, nic.ErrGone) {
 			err = c.Errorf("%w: %w", nic.ErrGone, err)
@@ -74,9 +82,71 @@ func (c *Card) open(o nic.Options, l Limits) (err error) {
 	c.MAC, c.MTU = c.Options.MAC, c.Options.MTU
 	c.Log = c.Options.Log.With("device", c.Fn.Name())
 	if err := c.hooks.Open(); err != nil {
+		if c.observed == nil { // who follows has it all
+			c.showTrace("open failed: this was asked of the device before")
+		}
 		return errors.Join(err, c.hooks.Release())
 	}
 	return nil
+}
+
+// Stage is one step of bringing a device up.
+type Stage struct {
+	Name string
+	Do   func() error
+}
+
+// Learned is the stage after which a driver knows what its device can do. A probe that only reads ends Open before it.
+var Learned = Stage{"use what was learned", func() error { return nil }}
+
+// Evidence is a stage that asks the device what only a probe wants to know. Its answers are in the trace; a device that refuses some
+// of it works all the same.
+func (c *Card) Evidence(ask func()) Stage {
+	return Stage{"read what only a probe asks for", func() error {
+		if c.observed != nil {
+			ask()
+		}
+		return nil
+	}}
+}
+
+// Do takes one step of bringing the device up, which the log shows at level debug.
+func (c *Card) Do(name string, f func() error) error {
+	if err := c.observed.Before(name); err != nil {
+		return c.Errorf("before %s: %w", name, err)
+	}
+	c.Log.Debug("open", "step", name)
+	began := time.Now()
+	err := f()
+	e := trace.Entry{Kind: trace.Step, Name: name, Took: time.Since(began)}
+	if err != nil {
+		e.Err = err.Error()
+	}
+	c.Trace.Add(e)
+	c.Log.Debug("open", "done", name, "took", e.Took, "err", e.Err)
+	return err
+}
+
+// Stages takes steps one after the other, until one fails.
+func (c *Card) Stages(all ...Stage) error {
+	for _, s := range all {
+		if err := c.Do(s.Name, s.Do); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// showTrace logs what was asked of the device last.
+func (c *Card) showTrace(why string) {
+	entries := c.Trace.Entries()
+	if len(entries) == 0 {
+		return
+	}
+	c.Log.Warn(why, "entries", len(entries))
+	for _, e := range entries {
+		c.Log.Warn("trace", "entry", e.String())
+	}
 }
 
 // Close ends the watch, quiets the device and gives everything back.
@@ -112,7 +182,7 @@ func (c *Card) Info(model, push string, notes ...string) nic.Info {
 	}
 	return nic.Info{
 		Driver: c.driver, Device: c.Fn.Name(), Model: model, MAC: net.HardwareAddr(c.MAC[:]).String(), MTU: c.MTU,
-		Queues: c.Options.Queues, Backend: backend, Push: push, Notes: slices.Concat(notes, pci.Notes(c.Fn), memory),
+		Queues: c.Options.Queues, Backend: backend, Push: push, Notes: slices.Concat(c.fallbacks.list(), notes, pci.Notes(c.Fn), memory),
 	}
 }
 

@@ -45,6 +45,7 @@ func (c *Card) watch() {
 		s, err := c.look()
 		switch {
 		case nic.Lost(err):
+			c.showTrace("the device is gone: this was asked of it last")
 			c.Gate.Alone(c.endWatch, func() error { return err })
 			return
 		case s == nil:
@@ -96,6 +97,7 @@ func (c *Card) help(s *Symptom) error {
 	}
 	c.Totals.countReset(s.Reason)
 	if err := c.hooks.Restart(s); err != nil {
+		c.showTrace("the restart failed: this was asked of the device before")
 		return c.Errorf("%w: restart after %s: %w", nic.ErrHardware, s.Reason, err)
 	}
 	c.Log.Info("the device was restarted and runs", "reason", s.Reason)

@@ -25,6 +25,7 @@ type Window struct {
 	trap   Trap
 	size   uint64
 	wc     bool
+	seen   func(write bool, off uint64, width int, v uint64) // nil unless observed
 }
 
 // Mapped returns a window over mapped registers. wc says that the mapping is write-combining.
@@ -48,6 +49,23 @@ type gone struct{}
 func (gone) ReadBAR(uint64, []byte) error  { return errGone }
 func (gone) WriteBAR(uint64, []byte) error { return errGone }
 
+// Observe has seen called after each read and before each write of a register, but for those through pointers. It is called
+// before the window is used.
+func (w *Window) Observe(seen func(write bool, off uint64, width int, v uint64)) { w.seen = seen }
+
+// read and wrote tell who observes the window.
+func (w *Window) read(off uint64, width int, v uint64) {
+	if w.seen != nil {
+		w.seen(false, off, width, v)
+	}
+}
+
+func (w *Window) wrote(off uint64, width int, v uint64) {
+	if w.seen != nil {
+		w.seen(true, off, width, v)
+	}
+}
+
 // Size returns the window's length in bytes.
 func (w *Window) Size() uint64 { return w.size }
 
@@ -56,6 +74,12 @@ func (w *Window) WriteCombining() bool { return w.wc }
 
 // Read32 reads the register at off. An access that fails reads all ones, as on PCIe.
 func (w *Window) Read32(off uint64) uint32 {
+	v := w.load32(off)
+	w.read(off, 4, uint64(v))
+	return v
+}
+
+func (w *Window) load32(off uint64) uint32 {
 	w.check(off, 4)
 	if w.mem != nil {
 		return atomic.LoadUint32((*uint32)(unsafe.Pointer(&w.mem[off])))
@@ -70,6 +94,7 @@ func (w *Window) Read32(off uint64) uint32 {
 // Write32 writes v to the register at off. Writes stay in program order. A write that fails is lost, as on PCIe.
 func (w *Window) Write32(off uint64, v uint32) {
 	w.check(off, 4)
+	w.wrote(off, 4, uint64(v))
 	if w.mem != nil {
 		Store32((*uint32)(unsafe.Pointer(&w.mem[off])), v)
 		return
@@ -79,6 +104,12 @@ func (w *Window) Write32(off uint64, v uint32) {
 
 // Read8 is Read32 for one byte, in an access of that width.
 func (w *Window) Read8(off uint64) uint8 {
+	v := w.load8(off)
+	w.read(off, 1, uint64(v))
+	return v
+}
+
+func (w *Window) load8(off uint64) uint8 {
 	w.check(off, 1)
 	if w.mem != nil {
 		return load8(&w.mem[off])
@@ -93,6 +124,7 @@ func (w *Window) Read8(off uint64) uint8 {
 // Write8 is Write32 for one byte, in an access of that width.
 func (w *Window) Write8(off uint64, v uint8) {
 	w.check(off, 1)
+	w.wrote(off, 1, uint64(v))
 	if w.mem != nil {
 		Store8(&w.mem[off], v)
 		return
@@ -102,6 +134,12 @@ func (w *Window) Write8(off uint64, v uint8) {
 
 // Read16 is Read32 for two bytes, in an access of that width.
 func (w *Window) Read16(off uint64) uint16 {
+	v := w.load16(off)
+	w.read(off, 2, uint64(v))
+	return v
+}
+
+func (w *Window) load16(off uint64) uint16 {
 	w.check(off, 2)
 	if w.mem != nil {
 		return load16((*uint16)(unsafe.Pointer(&w.mem[off])))
@@ -116,6 +154,7 @@ func (w *Window) Read16(off uint64) uint16 {
 // Write16 is Write32 for two bytes, in an access of that width.
 func (w *Window) Write16(off uint64, v uint16) {
 	w.check(off, 2)
+	w.wrote(off, 2, uint64(v))
 	if w.mem != nil {
 		Store16((*uint16)(unsafe.Pointer(&w.mem[off])), v)
 		return
@@ -133,6 +172,12 @@ func load16(p *uint16) uint16 { return *p }
 
 // Read64 is Read32 for eight bytes in one access.
 func (w *Window) Read64(off uint64) uint64 {
+	v := w.load64(off)
+	w.read(off, 8, uint64(v))
+	return v
+}
+
+func (w *Window) load64(off uint64) uint64 {
 	w.check(off, 8)
 	if w.mem != nil {
 		return atomic.LoadUint64((*uint64)(unsafe.Pointer(&w.mem[off])))
@@ -147,6 +192,7 @@ func (w *Window) Read64(off uint64) uint64 {
 // Write64 is Write32 for eight bytes in one access.
 func (w *Window) Write64(off uint64, v uint64) {
 	w.check(off, 8)
+	w.wrote(off, 8, uint64(v))
 	if w.mem != nil {
 		Store64((*uint64)(unsafe.Pointer(&w.mem[off])), v)
 		return

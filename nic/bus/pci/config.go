@@ -316,7 +316,7 @@ func Registers(f Function, n int, size uint64) (*mmio.Window, error) {
 // offset, and BARWC begins there, still counting offsets from the BAR's start. Where write-combining cannot be had, BARWC
 // is mapped uncached, as WriteCombining tells. Models have nothing to split.
 func SplitWC(f Function, n int, from uint64) error {
-	if s, ok := f.(interface{ SplitWC(int, uint64) error }); ok {
+	if s, ok := unwrap(f).(interface{ SplitWC(int, uint64) error }); ok {
 		return s.SplitWC(n, from)
 	}
 	return nil
@@ -325,7 +325,7 @@ func SplitWC(f Function, n int, from uint64) error {
 // WriteReal writes configuration space that the driver's own writes may not reach: vfio-pci keeps payload and read request sizes of
 // Device Control to itself (Linux, init_pci_cap_exp_perm). Elsewhere WriteConfig reaches everything, and this does nothing.
 func WriteReal(f Function, off int, p []byte) error {
-	if s, ok := f.(interface{ writeReal(int, []byte) error }); ok {
+	if s, ok := unwrap(f).(interface{ writeReal(int, []byte) error }); ok {
 		return s.writeReal(off, p)
 	}
 	return nil
@@ -333,14 +333,25 @@ func WriteReal(f Function, off int, p []byte) error {
 
 // Translated reports whether an IOMMU translates the addresses that the device is given: they are not physical ones then.
 func Translated(f Function) bool {
-	t, ok := f.(interface{ Translated() bool })
+	t, ok := unwrap(f).(interface{ Translated() bool })
 	return ok && t.Translated()
 }
 
 // Notes says in words what is unusual about how f is driven, for Info.Notes: no IOMMU, for example.
 func Notes(f Function) []string {
-	if n, ok := f.(interface{ Notes() []string }); ok {
+	if n, ok := unwrap(f).(interface{ Notes() []string }); ok {
 		return n.Notes()
 	}
 	return nil
+}
+
+// unwrap returns the function of the bus behind those that only pass calls on to another one.
+func unwrap(f Function) Function {
+	for {
+		w, ok := f.(interface{ Unwrap() Function })
+		if !ok {
+			return f
+		}
+		f = w.Unwrap()
+	}
 }

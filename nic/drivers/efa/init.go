@@ -37,16 +37,14 @@ func (d *Device) start(reason uint32) error {
 	if d.regs, err = amazonadmin.NewRegs(d.card.Name, amazonadmin.EFA, 0, d.bar, d.card.Arena); err != nil {
 		return err
 	}
+	d.regs.Trace(&d.card.Trace)
 	if err := d.card.Fn.SetBusMaster(true); err != nil {
 		return err
 	}
-	if err := d.startAdmin(reason); err != nil {
-		return err
-	}
-	if err := d.identify(); err != nil {
-		return err
-	}
-	if err := d.startQueues(); err != nil {
+	if err := d.card.Stages(
+		kit.Stage{Name: "reset the device and start the admin queue", Do: func() error { return d.startAdmin(reason) }},
+		kit.Stage{Name: "read features", Do: d.identify}, d.card.Evidence(d.evidence), kit.Learned,
+		kit.Stage{Name: "create queues", Do: d.startQueues}); err != nil {
 		return err
 	}
 	if err := d.peers.revive(d); err != nil {

@@ -103,10 +103,9 @@ func (d *Device) open() (err error) {
 	if d.bar.Size() < minBAR {
 		return d.card.Errorf("BAR 0 is %#x bytes, expected %#x or more", d.bar.Size(), minBAR)
 	}
-	if err := d.reset(); err != nil { // quiet before its memory comes and its mastering is on
-		return err
-	}
-	if err := d.checkEEPROM(); err != nil {
+	if err := d.card.Stages(
+		kit.Stage{Name: "reset the device", Do: d.reset}, // quiet before its memory comes and its mastering is on
+		kit.Stage{Name: "check the EEPROM", Do: d.checkEEPROM}, d.card.Evidence(d.evidence), kit.Learned); err != nil {
 		return err
 	}
 	if d.card.MAC == [6]byte{} {

@@ -6,10 +6,14 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-func (d *Device) read(r reg) uint32     { return d.bar.Read32(uint64(r)) }
-func (d *Device) write(r reg, v uint32) { d.bar.Write32(uint64(r), v) }
+func (d *Device) read(r reg) uint32 { return d.bar.Read32(uint64(r)) }
+func (d *Device) write(r reg, v uint32) {
+	d.card.Trace.Register(true, "BAR0", uint32(r), uint64(v), 4)
+	d.bar.Write32(uint64(r), v)
+}
 func (d *Device) set(r reg, bits uint32) {
 	d.write(r, d.read(r)|bits)
 }
@@ -26,6 +30,7 @@ const absence = 100 * time.Millisecond
 // wait polls until the masked register reads want. All ones mean that the device has left the bus.
 func (d *Device) wait(name string, r reg, mask, want uint32, limit time.Duration) error {
 	var v uint32
+	defer func() { d.card.Trace.Register(false, "BAR0", uint32(r), uint64(v), 4) }()
 	end, seen := time.Now().Add(limit), time.Now()
 	for looks := 0; ; time.Sleep(20 * time.Microsecond) {
 		looks++
@@ -50,19 +55,16 @@ func (d *Device) gone() bool { return d.read(regSTATUS) == ^uint32(0) }
 
 // start brings the device from any state to polling, in the order of §4.6.3.
 func (d *Device) start() error {
-	if err := d.reset(); err != nil {
+	if err := d.card.Do("reset the device", d.reset); err != nil {
 		return err
 	}
 	d.write(regCTRLEXT, d.read(regCTRLEXT)|ctrlExtNSDis|ctrlExtDrvLoad)
 	d.counts() // §4.6.5: reading clears
-	if err := d.startLink(); err != nil {
+	if err := d.card.Do("start the link", d.startLink); err != nil {
 		return err
 	}
 	d.startFilters()
-	if err := d.startReceive(); err != nil {
-		return err
-	}
-	return d.startTransmit()
+	return d.card.Stages(kit.Stage{Name: "start receiving", Do: d.startReceive}, kit.Stage{Name: "start transmitting", Do: d.startTransmit})
 }
 
 // reset stops DMA, resets the function and waits until its EEPROM is loaded (§4.6.3.1, §4.6.3.2, §5.2.5.3.2).

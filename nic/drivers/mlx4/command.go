@@ -12,6 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic/kit/trace"
 )
 
 // Time-outs. Linux gives every command a minute (MLX4_CMD_TIME_CLASS_A to C).
@@ -83,6 +84,7 @@ type command struct {
 // hcr sends commands through the host command register, one at a time, and polls for their completion.
 type hcr struct {
 	name  string
+	trace *trace.Ring
 	regs  *mmio.Window
 	alive func() error  // why the function does not answer, if it does not
 	died  func() bool   // firmware says that it died
@@ -145,6 +147,28 @@ func (h *hcr) query(op opcode, opMod uint8, modifier uint32) (mailbox, error) {
 
 // exec sends a command and returns its answer: a mailbox or the output parameter.
 func (h *hcr) exec(c command) (mailbox, uint64, error) {
+	began := time.Now()
+	m, out, err := h.send(c)
+	e := trace.Entry{Kind: trace.Command, Name: c.op.String(), Opcode: uint32(c.op), OpMod: uint32(c.opMod), Modifier: c.modifier,
+		In: trace.Bytes(c.in), Out: trace.Bytes(m), Took: time.Since(began)}
+	if c.in == nil && c.param != 0 {
+		e.In = binary.BigEndian.AppendUint64(nil, c.param)
+	}
+	if m == nil && err == nil {
+		e.Out = binary.BigEndian.AppendUint64(nil, out)
+	}
+	var refusal *CommandError
+	if errors.As(err, &refusal) {
+		e.Status = uint32(refusal.Status)
+	}
+	if err != nil {
+		e.Err = err.Error()
+	}
+	h.trace.Add(e)
+	return m, out, err
+}
+
+func (h *hcr) send(c command) (mailbox, uint64, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.dead.Load(); err != nil {

@@ -36,33 +36,32 @@ func (d *Device) alive() error {
 // start brings the device from any state to polling, in the order of Linux's mlx4_load_one and mlx4_en_start_port. It makes
 // all memory over again: firmware that died keeps what it had.
 func (d *Device) start() error {
-	if err := d.quiet(); err != nil {
+	if err := d.card.Do("reset the function", d.quiet); err != nil {
 		return err
 	}
 	if err := d.card.Allocate(16 << 20); err != nil {
 		return err
 	}
-	d.commands = &hcr{name: d.card.Name, regs: d.bar, alive: d.alive, died: func() bool { return d.lookAtCatas() != nil }, state: d.catasText}
+	d.commands = &hcr{name: d.card.Name, trace: &d.card.Trace, regs: d.bar, alive: d.alive, died: func() bool { return d.lookAtCatas() != nil }, state: d.catasText}
 	d.lacks, d.fw = nil, firmware{}
-	if err := d.claim(); err != nil {
+	if err := d.card.Do("take the ownership register", d.claim); err != nil {
 		return err
 	}
-	if err := d.resetCard(); err != nil {
+	if err := d.card.Do("reset the card", d.resetCard); err != nil {
 		return err
 	}
 	if err := d.card.Fn.SetBusMaster(true); err != nil {
 		return err
 	}
-	if err := d.commands.start(d.card.Arena); err != nil {
-		return err
-	}
-	for _, stage := range []func() error{d.runFirmware, d.learn, d.learnPort, d.mapDoorbells, d.contexts, d.initialize, d.memoryKey, d.createEQ,
-		d.startQueues, d.startPort, d.startSteering, d.startSubnet} {
-		if err := stage(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return d.card.Stages(
+		kit.Stage{Name: "start the command register", Do: func() error { return d.commands.start(d.card.Arena) }},
+		kit.Stage{Name: "run the firmware", Do: d.runFirmware}, kit.Stage{Name: "read capabilities", Do: d.learn},
+		kit.Stage{Name: "read the port", Do: d.learnPort}, d.card.Evidence(d.evidence), kit.Learned,
+		kit.Stage{Name: "map doorbells", Do: d.mapDoorbells}, kit.Stage{Name: "map context memory", Do: d.contexts},
+		kit.Stage{Name: "initialize the card", Do: d.initialize}, kit.Stage{Name: "make a memory key", Do: d.memoryKey},
+		kit.Stage{Name: "create the event queue", Do: d.createEQ}, kit.Stage{Name: "create queues", Do: d.startQueues},
+		kit.Stage{Name: "start the port", Do: d.startPort}, kit.Stage{Name: "steer frames", Do: d.startSteering},
+		kit.Stage{Name: "start the subnet agent", Do: d.startSubnet})
 }
 
 // quiet stops the function's DMA, resets it and gives all memory back.

@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic/kit/trace"
 )
 
 // Time-outs. Firmware may take seconds to initialize, and to zero and map the pages it was given.
@@ -78,6 +79,7 @@ const (
 // its own: firmware may ask for pages before it completes another command.
 type commandQueue struct {
 	name   string
+	trace  *trace.Ring
 	regs   *mmio.Window
 	base   dma.Block
 	stride uint32
@@ -163,6 +165,21 @@ func (c *commandQueue) start(arena *dma.Arena) error {
 
 // exec sends a command and returns its output, outLen bytes or more.
 func (c *commandQueue) exec(in message, outLen int) (message, error) {
+	began := time.Now()
+	out, err := c.send(in, outLen)
+	e := trace.Entry{Kind: trace.Command, Name: in.opcode().String(), Opcode: uint32(in.opcode()), OpMod: in.opMod(), In: trace.Bytes(in),
+		Out: trace.Bytes(out), Took: time.Since(began)}
+	if len(out) >= 8 {
+		e.Status, e.Syndrome = out.get(0x00, 31, 24), out.get(0x04, 31, 0)
+	}
+	if err != nil {
+		e.Err = err.Error()
+	}
+	c.trace.Add(e)
+	return out, err
+}
+
+func (c *commandQueue) send(in message, outLen int) (message, error) {
 	s := &c.slots[0]
 	if in.opcode() == opManagePages {
 		s = &c.slots[1]

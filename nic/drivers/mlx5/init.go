@@ -43,28 +43,25 @@ func (d *Device) alive() error {
 // start brings the device from any state to polling, in the order of the PRM's Device Initialization. It makes all memory
 // over again: firmware that died keeps what it had.
 func (d *Device) start() error {
-	if err := d.quiet(); err != nil {
+	if err := d.card.Do("reset the function", d.quiet); err != nil {
 		return err
 	}
 	if err := d.card.Allocate(4 << 20); err != nil {
 		return err
 	}
 	d.pages = &pagePool{arena: d.card.Arena, given: map[uint64]struct{}{}, limit: maxPages}
-	d.commands = &commandQueue{name: d.card.Name, regs: d.bar, alive: d.alive, sick: d.sick, health: d.healthText}
+	d.commands = &commandQueue{name: d.card.Name, trace: &d.card.Trace, regs: d.bar, alive: d.alive, sick: d.sick, health: d.healthText}
 	d.lacks = nil
 	if err := d.card.Fn.SetBusMaster(true); err != nil {
 		return err
 	}
-	if err := d.commands.start(d.card.Arena); err != nil {
-		return err
-	}
-	for _, stage := range []func() error{d.enable, d.negotiate, d.initialize, d.startCommon, d.startVport, d.startQueues, d.startSteering,
-		d.startPort, d.provePush} {
-		if err := stage(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return d.card.Stages(
+		kit.Stage{Name: "start the command queue", Do: func() error { return d.commands.start(d.card.Arena) }},
+		kit.Stage{Name: "enable the function", Do: d.enable}, kit.Stage{Name: "negotiate capabilities", Do: d.negotiate},
+		kit.Stage{Name: "initialize the function", Do: d.initialize}, d.card.Evidence(d.evidence), kit.Learned,
+		kit.Stage{Name: "create common objects", Do: d.startCommon}, kit.Stage{Name: "set up the vport", Do: d.startVport},
+		kit.Stage{Name: "create queues", Do: d.startQueues}, kit.Stage{Name: "steer frames", Do: d.startSteering},
+		kit.Stage{Name: "start the port", Do: d.startPort}, kit.Stage{Name: "prove pushes", Do: d.provePush})
 }
 
 // quiet resets the function and gives all memory back.

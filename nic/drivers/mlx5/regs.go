@@ -185,11 +185,13 @@ const (
 	accessWrite = 0 // op_mod
 	accessRead  = 1
 
+	regPMLP           = 0x5002 // Ports Module to Local Port
 	regPMTU           = 0x5003
 	regPTYS           = 0x5004
 	regPAOS           = 0x5006
 	regPPCNT          = 0x5008
 	regHostEndianness = 0x7004
+	regMCIA           = 0x9014 // Management Cable Info Access
 )
 
 // Capability classes and which value is asked for (QUERY_HCA_CAP op_mod).

@@ -73,24 +73,22 @@ func (d *Device) open() (err error) {
 	if d.regs, err = d.find(); err != nil {
 		return err
 	}
-	if err := d.reset(); err != nil { // quiet before its memory comes and its mastering is on
-		return err
-	}
-	if err := d.choose(); err != nil {
+	if err := d.card.Stages(
+		kit.Stage{Name: "reset the device", Do: d.reset}, // quiet before its memory comes and its mastering is on
+		kit.Stage{Name: "choose features", Do: d.choose}); err != nil {
 		return err
 	}
 	d.groups, d.allMulticast = netif.Groups(d.card.Options)
-	if err := d.negotiate(); err != nil { // which queues there are, and how long, depends on it
-		return err
-	}
-	if err := d.allocate(); err != nil {
+	if err := d.card.Stages(
+		kit.Stage{Name: "negotiate features", Do: d.negotiate}, // which queues there are, and how long, depends on it
+		d.card.Evidence(d.evidence), kit.Learned, kit.Stage{Name: "allocate queues", Do: d.allocate}); err != nil {
 		return err
 	}
 	if err := d.card.Fn.SetBusMaster(true); err != nil {
 		return err
 	}
 	d.linkUp = true
-	return d.start()
+	return d.card.Do("start queues", d.start)
 }
 
 // choose picks the features, the MTU and the address from what the device offers and o asks for.

@@ -9,12 +9,21 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-func (d *Device) read8(r reg) uint8       { return d.regs.common.bar.Read8(d.regs.common.at + uint64(r)) }
-func (d *Device) read16(r reg) uint16     { return d.regs.common.bar.Read16(d.regs.common.at + uint64(r)) }
-func (d *Device) read32(r reg) uint32     { return d.regs.common.bar.Read32(d.regs.common.at + uint64(r)) }
-func (d *Device) write8(r reg, v uint8)   { d.regs.common.bar.Write8(d.regs.common.at+uint64(r), v) }
-func (d *Device) write16(r reg, v uint16) { d.regs.common.bar.Write16(d.regs.common.at+uint64(r), v) }
-func (d *Device) write32(r reg, v uint32) { d.regs.common.bar.Write32(d.regs.common.at+uint64(r), v) }
+func (d *Device) read8(r reg) uint8   { return d.regs.common.bar.Read8(d.regs.common.at + uint64(r)) }
+func (d *Device) read16(r reg) uint16 { return d.regs.common.bar.Read16(d.regs.common.at + uint64(r)) }
+func (d *Device) read32(r reg) uint32 { return d.regs.common.bar.Read32(d.regs.common.at + uint64(r)) }
+func (d *Device) write8(r reg, v uint8) {
+	d.card.Trace.Register(true, "common", uint32(r), uint64(v), 1)
+	d.regs.common.bar.Write8(d.regs.common.at+uint64(r), v)
+}
+func (d *Device) write16(r reg, v uint16) {
+	d.card.Trace.Register(true, "common", uint32(r), uint64(v), 2)
+	d.regs.common.bar.Write16(d.regs.common.at+uint64(r), v)
+}
+func (d *Device) write32(r reg, v uint32) {
+	d.card.Trace.Register(true, "common", uint32(r), uint64(v), 4)
+	d.regs.common.bar.Write32(d.regs.common.at+uint64(r), v)
+}
 func (d *Device) write64(r reg, v uint64) {
 	d.write32(r, uint32(v))
 	d.write32(r+4, uint32(v>>32))

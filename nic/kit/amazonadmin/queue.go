@@ -9,6 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic/kit/trace"
 )
 
 // EntrySize is the size in bytes of a command, of a completion and of an event.
@@ -121,12 +122,37 @@ func Exec[C, R any](q *Queue, name string, c *C, r *R) error {
 	}
 	var in, out [EntrySize]byte
 	copy(in[:], unsafe.Slice((*byte)(unsafe.Pointer(c)), unsafe.Sizeof(*c)))
-	if err := q.exec(name, &in, &out); err != nil {
+	began := time.Now()
+	err := q.exec(name, &in, &out)
+	q.record(name, &in, &out, time.Since(began), err)
+	if err != nil {
 		return err
 	}
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(r)), unsafe.Sizeof(*r)), out[:])
 	return nil
 }
+
+// record traces a command. Its number and phase are left out of the bytes: they say nothing about the device.
+func (q *Queue) record(name string, in, out *[EntrySize]byte, took time.Duration, err error) {
+	e := trace.Entry{Kind: trace.Command, Name: name, Opcode: uint32(in[2]), Took: took, In: trace.Bytes(in[:])}
+	if op := in[2]; op == opGetFeature || op == opSetFeature {
+		e.Modifier = uint32(in[featureID])
+	}
+	if c := (*Completion)(unsafe.Pointer(out)); *out != [EntrySize]byte{} {
+		e.Status, e.Syndrome, e.Out = uint32(c.Status), uint32(c.ExtendedStatus), trace.Bytes(out[:])
+	}
+	if err != nil {
+		e.Err = err.Error()
+	}
+	q.regs.trace.Add(e)
+}
+
+// Of both devices, for the trace: the opcodes that name a feature, and where.
+const (
+	opGetFeature = 8
+	opSetFeature = 9
+	featureID    = 17
+)
 
 func (q *Queue) exec(name string, in, out *[EntrySize]byte) error {
 	id, err := q.submit(name, in)

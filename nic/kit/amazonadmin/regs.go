@@ -12,6 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic/kit/trace"
 )
 
 // Reg is the offset of a 32-bit register in BAR 0.
@@ -77,6 +78,7 @@ type readLess struct {
 // and on a device that is gone for longer), writes by MMIO.
 type Regs struct {
 	name    string
+	trace   *trace.Ring
 	dialect Dialect
 	bar     *mmio.Window
 	direct  bool // the device answers MMIO reads only
@@ -102,6 +104,9 @@ func NewRegs(name string, dialect Dialect, revision uint8, bar *mmio.Window, a *
 	return r, nil
 }
 
+// Trace has the registers' reads, and the commands of every queue on them, recorded in t.
+func (r *Regs) Trace(t *trace.Ring) { r.trace = t }
+
 // Announce tells the device again where to answer: a reset makes it forget.
 func (r *Regs) Announce() { r.writeAddr(MMIO_RESP_LO, MMIO_RESP_HI, r.iova) }
 
@@ -115,6 +120,16 @@ func (r *Regs) writeAddr(lo, hi Reg, iova uint64) {
 
 // Read reads a register. A device that does not answer is ErrGone where it has left the bus, ErrTimeout otherwise.
 func (r *Regs) Read(reg Reg) (uint32, error) {
+	v, err := r.read(reg)
+	e := trace.Entry{Kind: trace.Read, Name: fmt.Sprintf("register+%#x", uint32(reg)), Value: uint64(v), Width: 4}
+	if err != nil {
+		e.Err = err.Error()
+	}
+	r.trace.Add(e)
+	return v, err
+}
+
+func (r *Regs) read(reg Reg) (uint32, error) {
 	if r.direct {
 		v := r.bar.Read32(uint64(reg))
 		if v == ^uint32(0) {

@@ -1,0 +1,24 @@
+package ena
+
+import "fmt"
+
+// evidence asks for what a probe file holds beside what Open needs: every feature that the device says it has and that answers in
+// the completion. The answers are in the trace.
+func (d *Device) evidence() {
+	for id := uint8(1); id < 32; id++ {
+		version := uint8(0)
+		switch id {
+		case featRSSHash, featRSSTable, featRSSInput, featHost, featStrings: // they answer in memory, or to SET only
+			continue
+		case featMaxQueuesX:
+			version = maxQueuesXVers
+		}
+		if d.has(id) {
+			d.get(fmt.Sprintf("feature %d", id), id, version, 0)
+		}
+	}
+	d.basic()
+	d.allowanceCounts()
+}
+
+const featStrings = 5 // ENA_ADMIN_EXTRA_PROPERTIES_STRINGS

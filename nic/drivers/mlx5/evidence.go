@@ -1,0 +1,26 @@
+package mlx5
+
+// capTypes bounds the types of capabilities that are asked for (Linux, enum mlx5_cap_type).
+const capTypes = 0x20
+
+// evidence asks for what a probe file holds beside what Open needs: the adapter, every type of capabilities, the vport, and the
+// port with its module. The answers are in the trace. Firmware that does not know one of them refuses it.
+func (d *Device) evidence() {
+	d.exec(command(opQueryAdapter, 0, 0x10), 0x110)
+	for kind := range uint32(capTypes) {
+		for _, which := range []uint32{capMax, capCur} {
+			d.queryCap(kind<<1 | which)
+		}
+	}
+	d.exec(command(opQueryNICVport, 0, 0x10), 0x110)
+	if d.virtual {
+		return
+	}
+	port := func(size int) message { return make(message, size).set("local_port", 0x00, 23, 16, 1) }
+	d.access(regPMTU, accessRead, port(0x10))
+	d.access(regPAOS, accessRead, port(0x10))
+	d.access(regPTYS, accessRead, port(0x40).set("proto_mask", 0x00, 2, 0, 4))
+	d.access(regPMLP, accessRead, port(0x40))
+	// The module's first 48 bytes of its lower page: identifier, status, temperature and voltage (SFF-8636, SFF-8472).
+	d.access(regMCIA, accessRead, make(message, 0x40).set("i2c_device_address", 0x04, 31, 24, 0x50).set("size", 0x08, 15, 0, 48))
+}

@@ -1,0 +1,19 @@
+package virtio
+
+// evidence reads what a probe file holds beside what Open needs: every virtqueue's size, and the configuration fields that the
+// device's features say are there. Who follows the driver sees the registers.
+func (d *Device) evidence() {
+	offered := d.offered()
+	for n := range min(uint32(d.read16(regNumQueues)), 64) {
+		d.size(n)
+	}
+	if offered&featMQ != 0 {
+		d.conf16(confMaxPairs)
+	}
+	if offered&featMTU != 0 {
+		d.conf16(confMTU)
+	}
+	if offered&featStatus != 0 {
+		d.conf16(confStatus)
+	}
+}

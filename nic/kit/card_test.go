@@ -1,0 +1,138 @@
+package kit_test
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic/kit/trace"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/toysim"
+)
+
+func toy(t *testing.T) pci.Function {
+	t.Helper()
+	port, err := sim.New(toysim.New([6]byte{2, 0, 0, 0, 0, 1}), sim.Options{Name: "toy"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { port.Close() })
+	fn, err := port.Function()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fn
+}
+
+var limits = kit.Limits{Driver: "toy", Ring: 64, MinRing: 64, MaxRing: 64, MTU: 1500, MinMTU: 68, MaxMTU: 1500, Queues: 1}
+
+var errNo = errors.New("the device refuses")
+
+// stages opens a card whose second stage fails, and returns what it logged.
+func stages(t *testing.T, fn pci.Function, level slog.Level) string {
+	t.Helper()
+	var log bytes.Buffer
+	var c kit.Card
+	err := c.Open(fn, nic.Options{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level}))}, limits, kit.Hooks{
+		Open: func() error {
+			c.Trace.Add(trace.Entry{Kind: trace.Command, Name: "ENABLE", Opcode: 0x104, Status: 3, In: trace.Bytes{0xAB, 0xCD}})
+			return c.Stages(kit.Stage{Name: "first", Do: func() error { return nil }}, kit.Stage{Name: "second", Do: func() error { return errNo }})
+		},
+		Release: func() error { return nil },
+	})
+	if !errors.Is(err, errNo) {
+		t.Fatalf("open: %v", err)
+	}
+	return log.String()
+}
+
+// What was asked of a device is in the log when Open fails, with the raw bytes of what was refused.
+func TestFailedOpenShowsItsTrace(t *testing.T) {
+	log := stages(t, toy(t), slog.LevelInfo)
+	for _, want := range []string{"open failed", "command ENABLE: opcode 0x104", "in abcd", "step first", "step second", errNo.Error()} {
+		if !strings.Contains(log, want) {
+			t.Errorf("the log lacks %q:\n%s", want, log)
+		}
+	}
+	if strings.Contains(log, "level=DEBUG") {
+		t.Errorf("steps are logged at level info:\n%s", log)
+	}
+	if log := stages(t, toy(t), slog.LevelDebug); !strings.Contains(log, "level=DEBUG msg=open device=sim:toy step=first") {
+		t.Errorf("level debug does not show the steps:\n%s", log)
+	}
+}
+
+// A probe ends Open before a step, and has the entries.
+func TestObserverEndsOpen(t *testing.T) {
+	var seen []string
+	stop := errors.New("far enough")
+	fn := trace.Observe(toy(t), trace.Observer{
+		Seen: func(e trace.Entry) { seen = append(seen, e.Kind+" "+e.Name) },
+		Before: func(step string) error {
+			if step == kit.Learned.Name {
+				return stop
+			}
+			return nil
+		},
+	})
+	var c kit.Card
+	released, asked := false, false
+	err := c.Open(fn, nic.Options{}, limits, kit.Hooks{
+		Open: func() error {
+			return c.Stages(c.Evidence(func() { asked = true }), kit.Learned, kit.Stage{Name: "late", Do: func() error { t.Error("went on"); return nil }})
+		},
+		Release: func() error { released = true; return nil },
+	})
+	if !errors.Is(err, stop) || !released || !asked {
+		t.Errorf("open: %v, released %v, evidence %v", err, released, asked)
+	}
+	if len(seen) != 1 || !strings.HasPrefix(seen[0], "step read what") {
+		t.Errorf("saw %q", seen)
+	}
+}
+
+// Who does not follow gets no evidence stage: it costs time at every start.
+func TestEvidenceIsForProbesOnly(t *testing.T) {
+	var c kit.Card
+	err := c.Open(toy(t), nic.Options{}, limits, kit.Hooks{
+		Open:    func() error { return c.Stages(c.Evidence(func() { t.Error("asked for evidence") }), kit.Learned) },
+		Look:    func(bool) (*kit.Symptom, error) { return nil, nil },
+		Release: func() error { return nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+}
+
+// A fallback is in the log once and in Info's notes, however often a restart meets it.
+func TestFallBackIsReportedOnce(t *testing.T) {
+	var log bytes.Buffer
+	var c kit.Card
+	err := c.Open(toy(t), nic.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, limits, kit.Hooks{
+		Open: func() error {
+			for range 3 {
+				c.FallBack("llq 256", "llq 128", "the device refuses the configuration: %s", "illegal parameter")
+			}
+			return nil
+		},
+		Look:    func(bool) (*kit.Symptom, error) { return nil, nil },
+		Release: func() error { return nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if n := strings.Count(log.String(), "fell back"); n != 1 {
+		t.Errorf("the log says %d times that it fell back:\n%s", n, log.String())
+	}
+	notes := c.Info("toy", "none").Notes
+	if want := "fell back from llq 256 to llq 128: the device refuses the configuration: illegal parameter"; len(notes) == 0 || notes[0] != want {
+		t.Errorf("notes %q, want %q first", notes, want)
+	}
+}

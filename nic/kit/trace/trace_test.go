@@ -1,0 +1,111 @@
+package trace_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/rebound-nic/rebound/nic/kit/trace"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/toysim"
+)
+
+// A ring keeps the last entries, oldest first, and of what was refused the first 64 bytes.
+func TestRing(t *testing.T) {
+	var r trace.Ring
+	request := make([]byte, 100)
+	for n := range 3*trace.Size + 5 {
+		request[0] = byte(n)
+		r.Add(trace.Entry{Kind: trace.Command, Name: fmt.Sprint(n), Status: uint32(n % 2), In: request, Out: request})
+	}
+	all := r.Entries()
+	if len(all) != trace.Size {
+		t.Fatalf("%d entries, want %d", len(all), trace.Size)
+	}
+	for i, e := range all {
+		n := 2*trace.Size + 5 + i
+		kept := 64 * (n % 2)
+		if e.Name != fmt.Sprint(n) || len(e.In) != kept || len(e.Out) != 0 || kept > 0 && e.In[0] != byte(n) {
+			t.Errorf("entry %d is %v with %d and %d bytes, want number %d with %d", i, e, len(e.In), len(e.Out), n, kept)
+		}
+	}
+}
+
+// Who follows a ring gets every entry whole; registers are seen by their window.
+func TestFollow(t *testing.T) {
+	var r trace.Ring
+	var got []trace.Entry
+	r.Follow(func(e trace.Entry) { got = append(got, e) })
+	r.Add(trace.Entry{Kind: trace.Command, Name: "long", In: make([]byte, 100), Out: make([]byte, 4096)})
+	r.Register(true, "BAR0", 8, 1, 4)
+	if len(got) != 1 || len(got[0].In) != 100 || len(got[0].Out) != 4096 {
+		t.Errorf("followed %d entries: %v", len(got), got)
+	}
+	if n := len(r.Entries()); n != 2 {
+		t.Errorf("the ring has %d entries, want 2", n)
+	}
+}
+
+func TestEntryIsTheSameAfterJSON(t *testing.T) {
+	e := trace.Entry{At: 5, Kind: trace.Command, Name: "X", Opcode: 1, OpMod: 2, Modifier: 3, Status: 4, Syndrome: 5, In: trace.Bytes{1, 0xAB}, Err: "e"}
+	text, err := json.Marshal(e)
+	if err != nil || !strings.Contains(string(text), `"01ab"`) {
+		t.Fatalf("%s, %v", text, err)
+	}
+	var back trace.Entry
+	if err := json.Unmarshal(text, &back); err != nil || !reflect.DeepEqual(e, back) {
+		t.Errorf("%+v, %v", back, err)
+	}
+}
+
+// Observed functions show each access to a register, reads that repeat once with their number, and what is done to the function.
+func TestObserve(t *testing.T) {
+	port, err := sim.New(toysim.New([6]byte{2, 0, 0, 0, 0, 1}), sim.Options{Name: "toy"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer port.Close()
+	inner, err := port.Function()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	refuse := errors.New("no further")
+	fn := trace.Observe(inner, trace.Observer{
+		Seen:   func(e trace.Entry) { got = append(got, fmt.Sprintf("%s %s %x*%d", e.Kind, e.Name, e.Value, e.Times)) },
+		Before: func(step string) error { return refuse },
+	})
+	defer fn.Close()
+	if trace.Of(fn) != fn || trace.Of(inner) != nil {
+		t.Error("Of does not tell what is observed")
+	}
+	if err := trace.Of(fn).Before("x"); !errors.Is(err, refuse) {
+		t.Errorf("before a step: %v", err)
+	}
+	if err := trace.Of(inner).Before("x"); err != nil {
+		t.Errorf("before a step that nobody follows: %v", err)
+	}
+	w, err := fn.BAR(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := w.Read32(0)
+	w.Read32(0)
+	w.Read32(0)
+	w.Write32(0, 0)
+	fn.SetBusMaster(true)
+	w.Read32(0)
+	fn.Flush()
+	want := []string{fmt.Sprintf("read BAR0+0x0 %x*3", v), "write BAR0+0x0 0*0", "config bus mastering true 0*0", "read BAR0+0x0"}
+	if len(got) != len(want) {
+		t.Fatalf("saw %q, want %q", got, want)
+	}
+	for i := range want {
+		if !strings.HasPrefix(got[i], want[i]) {
+			t.Errorf("saw %q, want %q", got[i], want[i])
+		}
+	}
+}
