@@ -8,6 +8,7 @@ export CGO_ENABLED ?= 0
 
 build:
 	$(GO) build -o bin/ ./cmd/...
+	ln -sf responder bin/rebound-responder; ln -sf bench bin/rebound-bench; ln -sf simnic bin/rebound-simnic
 
 # The responder on AF_XDP against the kernel's own echo, over a veth pair, compared.
 run: build

@@ -104,6 +104,7 @@ func TestPagesUsePlainWords(t *testing.T) {
 
 var (
 	flagWord = regexp.MustCompile(`(?:^|\s)-([a-z][a-z0-9-]*)`)
+	program  = regexp.MustCompile(`(^|[\s;&` + "`" + `])(rebound-|bin/)\b`)
 	quoted   = regexp.MustCompile(`'[^']*'|"[^"]*"`)
 )
 
@@ -130,11 +131,11 @@ func TestCommandLinesInDocsExist(t *testing.T) {
 	for _, p := range pages(t) {
 		text := strings.ReplaceAll(read(t, p), "\\\n", " ")
 		for line := range strings.Lines(text) {
-			at := strings.Index(line, "bin/")
-			if at < 0 {
+			at := program.FindStringIndex(line)
+			if at == nil {
 				continue
 			}
-			command, _, _ := strings.Cut(line[at+len("bin/"):], "#")
+			command, _, _ := strings.Cut(line[at[1]:], "#")
 			command, _, _ = strings.Cut(command, "`")
 			command = quoted.ReplaceAllString(command, "x")
 			command, _, _ = strings.Cut(command, "&")

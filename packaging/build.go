@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// build makes one program: static, and without the names of folders of this machine. The linker stamps it with version, revision and
-// time of the commit, which no two clones of one commit differ in.
+// build builds one program under its installed name: static, and without the names of folders of this machine. The linker stamps it
+// with version, revision and time of the commit, which are the same in every clone of the commit.
 func (o *options) build(program, to, arch string) error {
-	return o.run("go", "build", "-trimpath", "-buildvcs=true", "-o", to, "./cmd/"+program)(arch)
+	return o.run("go", "build", "-trimpath", "-buildvcs=true", "-o", to, "./cmd/"+strings.TrimPrefix(program, prefix))(arch)
 }
 
 // run runs a command in the repository, for an architecture.
@@ -82,18 +82,21 @@ func (o *options) describe(stage string) error {
 			}
 		}
 	}
-	for file, of := range map[string][]string{
-		"config.toml":          {"responder", "config"},
-		"responder.8.gz":       {"responder", "manual"},
-		"rebound-config.5.gz":  {"responder", "manual", "config"},
-		"bench.1.gz":           {"bench", "manual"},
-		"rebound-watch.5.gz":   {"bench", "manual", "watch"},
-		"watch.toml":           {"bench", "config"},
-		"simnic.1.gz":          {"simnic", "manual"},
-		"responder.completion": {"responder", "completion"},
-		"bench.completion":     {"bench", "completion"},
-		"simnic.completion":    {"simnic", "completion"},
-	} {
+	pages := map[string][]string{
+		"config.toml":            {"rebound-responder", "config"},
+		"rebound-responder.8.gz": {"rebound-responder", "manual"},
+		"rebound-config.5.gz":    {"rebound-responder", "manual", "config"},
+		"rebound-bench.1.gz":     {"rebound-bench", "manual"},
+		"rebound-watch.5.gz":     {"rebound-bench", "manual", "watch"},
+		"watch.toml":             {"rebound-bench", "config"},
+		"rebound-simnic.1.gz":    {"rebound-simnic", "manual"},
+	}
+	for _, p := range programs {
+		pages[p+".bash"] = []string{p, "completion", "bash"}
+		pages["_"+p] = []string{p, "completion", "zsh"}
+		pages[p+".fish"] = []string{p, "completion", "fish"}
+	}
+	for file, of := range pages {
 		cmd := exec.Command(filepath.Join(bin, of[0]), of[1:]...)
 		cmd.Stderr = os.Stderr
 		out, err := cmd.Output()

@@ -23,12 +23,12 @@ func TestInstall(t *testing.T) {
 	if out := m.must(t, "dpkg", "-V", "rebound"); out != "" {
 		t.Errorf("dpkg -V: %s", out)
 	}
-	for _, f := range []string{"/usr/share/man/man8/responder.8.gz", "/usr/share/man/man5/rebound-watch.5.gz", "/etc/rebound/watch.toml", "/usr/share/bash-completion/completions/bench", "/etc/rebound/config.toml"} {
+	for _, f := range []string{"/usr/share/man/man8/rebound-responder.8.gz", "/usr/share/man/man5/rebound-watch.5.gz", "/etc/rebound/watch.toml", "/usr/share/bash-completion/completions/rebound-bench", "/usr/share/zsh/vendor-completions/_rebound-bench", "/usr/share/fish/vendor_completions.d/rebound-bench.fish", "/etc/rebound/config.toml"} {
 		if info, err := os.Stat(filepath.Join(m.root, f)); err != nil || info.Size() == 0 {
 			t.Errorf("%s: %v", f, err)
 		}
 	}
-	for _, c := range [][]string{{"responder", "version"}, {"bench", "version"}, {"simnic", "-h"}, {"responder", "nics"}} {
+	for _, c := range [][]string{{"rebound-responder", "version"}, {"rebound-bench", "version"}, {"rebound-simnic", "-h"}, {"rebound-responder", "nics"}} {
 		m.must(t, c...)
 	}
 
@@ -141,10 +141,10 @@ func TestInstall(t *testing.T) {
 	if out, err := b.sh("dpkg --purge rebound"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if out, _ := b.sh("ps ax; ip -d link show eth1; ls /usr/bin/responder /etc/rebound/config.toml /var/lib/rebound"); strings.Contains(out, "responder -config") || strings.Contains(out, "xdp") {
+	if out, _ := b.sh("ps ax; ip -d link show eth1; ls /usr/bin/rebound-responder /etc/rebound/config.toml /var/lib/rebound"); strings.Contains(out, "responder -config") || strings.Contains(out, "xdp") {
 		t.Errorf("left behind:\n%s", out)
 	}
-	for _, f := range []string{"/usr/bin/responder", "/etc/rebound/config.toml", "/var/lib/rebound", "/etc/rebound/watch.toml", "/var/lib/rebound-watch", "/usr/lib/systemd/system/rebound-responder@.service"} {
+	for _, f := range []string{"/usr/bin/rebound-responder", "/etc/rebound/config.toml", "/var/lib/rebound", "/etc/rebound/watch.toml", "/var/lib/rebound-watch", "/usr/lib/systemd/system/rebound-responder@.service"} {
 		if _, err := os.Stat(filepath.Join(m.root, f)); !os.IsNotExist(err) {
 			t.Errorf("%s is left behind: %v", f, err)
 		}
@@ -178,18 +178,18 @@ func testPin(t *testing.T, b *booted, journal func() string) {
 	if n := b.ping(t, "10.9.0.2", 3); n != 3 {
 		t.Errorf("%d of 3 pings were answered without a process\n%s", n, journal())
 	}
-	if s := sh("responder status"); !strings.Contains(s, "answers, and no process is needed") {
+	if s := sh("rebound-responder status"); !strings.Contains(s, "answers, and no process is needed") {
 		t.Errorf("status of what is pinned: %s", s)
 	}
 	sh("systemctl start " + unit)
-	if s := sh("responder status"); !strings.Contains(s, " runs") {
+	if s := sh("rebound-responder status"); !strings.Contains(s, " runs") {
 		t.Errorf("status of a pin that a process joined: %s", s)
 	}
 	if n := b.ping(t, "10.9.0.2", 3); n != 3 {
 		t.Errorf("%d of 3 pings were answered by a responder that joined\n%s", n, journal())
 	}
-	sh("systemctl stop " + unit + " && responder unpin eth1 && rm " + drop + "/pin.conf && systemctl daemon-reload")
-	if s := sh("responder status"); s != "nothing is pinned" {
+	sh("systemctl stop " + unit + " && rebound-responder unpin eth1 && rm " + drop + "/pin.conf && systemctl daemon-reload")
+	if s := sh("rebound-responder status"); s != "nothing is pinned" {
 		t.Errorf("after unpin: %s", s)
 	}
 }

@@ -83,7 +83,7 @@ func TestKubernetes(t *testing.T) {
 // The responder takes the settings that the pods get, and the device plugin's are of the form that it reads.
 func TestKubernetesSettings(t *testing.T) {
 	o := packaged(t)
-	responder := filepath.Join(o.out, "stage-"+o.arch, "responder")
+	responder := filepath.Join(o.out, "stage-"+o.arch, "rebound-responder")
 	for file, sets := range map[string][]string{
 		"kubernetes/base/worker-1.toml": nil,
 		"kubernetes/sriov/config.toml":  {"-set", "nic.device=0000:03:00.2"},

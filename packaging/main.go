@@ -42,8 +42,11 @@ type options struct {
 	env  []string
 }
 
+// prefix is what an installed program's name has before that of its folder in cmd: /usr/bin/bench would be anything's.
+const prefix = "rebound-"
+
 // programs are what is installed; all others of cmd are the project's own tools.
-var programs = []string{"responder", "bench", "simnic"}
+var programs = []string{prefix + "responder", prefix + "bench", prefix + "simnic"}
 
 // make returns the files that it made: the package, and the SBOMs.
 func (o *options) make() (made []string, err error) {
@@ -62,7 +65,7 @@ func (o *options) make() (made []string, err error) {
 			return nil, err
 		}
 	}
-	s, err := readStamp(filepath.Join(stage, "responder"))
+	s, err := readStamp(filepath.Join(stage, prefix+"responder"))
 	if err != nil {
 		return nil, err
 	}

@@ -114,7 +114,7 @@ func TestMesh(t *testing.T) {
 	})
 	var watches, responders []*started
 	for i := 1; i <= n; i++ {
-		responders = append(responders, run(space(i), "ready driver=xdp", filepath.Join(bin, "responder"), "-set", "nic.device=eth0", "-set", "nic.driver=xdp", "-set",
+		responders = append(responders, run(space(i), "ready driver=xdp", filepath.Join(bin, "rebound-responder"), "-set", "nic.device=eth0", "-set", "nic.driver=xdp", "-set",
 			"respond.addresses="+responder(i)+"/16", "-set", "cpu.lock_memory=false", "-set", "log.level=error"))
 	}
 	var scrape []string
@@ -131,7 +131,7 @@ func TestMesh(t *testing.T) {
 		}
 		address := kernel(i) + ":9470"
 		scrape = append(scrape, fmt.Sprintf("      - targets: [%q]\n        labels: {from: h%d}\n", address, i))
-		watches = append(watches, run(space(i), "watching", filepath.Join(bin, "bench"), "watch", "-file-sd", file, "-proto", "icmp", "-rate", strconv.FormatFloat(*meshRate, 'g', -1, 64),
+		watches = append(watches, run(space(i), "watching", filepath.Join(bin, "rebound-bench"), "watch", "-file-sd", file, "-proto", "icmp", "-rate", strconv.FormatFloat(*meshRate, 'g', -1, 64),
 			"-listen", address, "-core", strconv.Itoa(i%runtime.NumCPU()), "-driver", "afpacket", "-dir", filepath.Join(dir, fmt.Sprintf("logs-%d", i)), "-interval", "1s", "-schema", "3", "-log-level", "warn"))
 	}
 	every := max(*meshTime/2/12, 2*time.Second)
@@ -156,7 +156,7 @@ func TestMesh(t *testing.T) {
 		page = *meshPage
 	}
 	bench := func(args ...string) (string, error) {
-		out, err := s.in(append([]string{filepath.Join(bin, "bench")}, args...)...).CombinedOutput()
+		out, err := s.in(append([]string{filepath.Join(bin, "rebound-bench")}, args...)...).CombinedOutput()
 		return string(out), err
 	}
 	out, err := bench("matrix", "-prom", "http://127.0.0.1:9090", "-at", at.UTC().Format(time.RFC3339), "-range", half.String(), "-before", half.String(), "-windows", strconv.Itoa(windows),

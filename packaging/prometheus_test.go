@@ -110,7 +110,7 @@ func TestScrape(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 
-	responder := s.in(filepath.Join(o.out, "stage-"+o.arch, "responder"), "-set", "nic.device=eth1", "-set", "respond.addresses=10.9.0.2/24", "-set",
+	responder := s.in(filepath.Join(o.out, "stage-"+o.arch, "rebound-responder"), "-set", "nic.device=eth1", "-set", "respond.addresses=10.9.0.2/24", "-set",
 		"nic.driver=afpacket", "-set", "stats.listen=127.0.0.1:9469", "-set", "trust.confine=require")
 	var log strings.Builder
 	responder.Stderr = &log

@@ -63,8 +63,8 @@ func TestReproducible(t *testing.T) {
 func TestSBOM(t *testing.T) {
 	o := packaged(t)
 	for program, c := range map[string]struct{ has, hasNot []string }{
-		"responder": {[]string{"std", "github.com/cilium/ebpf", "golang.org/x/sys", "github.com/BurntSushi/toml"}, []string{"github.com/goreleaser/nfpm/v2", "github.com/santhosh-tekuri/jsonschema/v6"}},
-		"simnic":    {[]string{"std", "golang.org/x/sys"}, []string{"github.com/prometheus/client_golang"}},
+		"rebound-responder": {[]string{"std", "github.com/cilium/ebpf", "golang.org/x/sys", "github.com/BurntSushi/toml"}, []string{"github.com/goreleaser/nfpm/v2", "github.com/santhosh-tekuri/jsonschema/v6"}},
+		"rebound-simnic":    {[]string{"std", "golang.org/x/sys"}, []string{"github.com/prometheus/client_golang"}},
 	} {
 		f, err := os.Open(filepath.Join(o.out, "stage-"+o.arch, program+".cdx.json"))
 		if err != nil {

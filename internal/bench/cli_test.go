@@ -38,7 +38,7 @@ func TestShortHelpNamesFlagsThatExist(t *testing.T) {
 
 func TestVersionFlags(t *testing.T) {
 	for _, arg := range []string{"version", "-version", "--version"} {
-		if code, out, _ := inProcess(arg); code != 0 || !strings.HasPrefix(out, "bench ") {
+		if code, out, _ := inProcess(arg); code != 0 || !strings.HasPrefix(out, "rebound-bench ") {
 			t.Errorf("bench %s: exit status %d, %q", arg, code, out)
 		}
 	}

@@ -16,11 +16,11 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-const compareHelp = `usage: bench compare [flags] A B [C ...]
+const compareHelp = `usage: rebound-bench compare [flags] A B [C ...]
 
 Prints the percentiles of report folders side by side, and how far the runs of each are shifted from those of A, with a
 confidence interval. + is slower, - faster, ~ no change seen, and ? cannot tell: fewer than eight runs of a side, or a shift
-that drift can explain because the two were measured one after the other and not alternately (bench run -ab). If nothing
+that drift can explain because the two were measured one after the other and not alternately (rebound-bench run -ab). If nothing
 changed, at most 5 % of tables show any + or -; rows that -fail-if names are tested at 1 % each. "smallest visible" is the
 smallest change that these runs could have shown. Reasons why reports cannot be compared are printed before any number.
 
@@ -28,10 +28,10 @@ In the place of a folder may stand prom:URL?target=TARGET&from=TIME&to=TIME: the
 TIME is RFC 3339, seconds since 1970, now, or now-2h. &windows=N cuts it into N runs (default 12); any other &LABEL=VALUE chooses among
 several series of the target.
 
-  bench compare out/before out/after
-  bench compare 'prom:http://127.0.0.1:9090?target=icmp:10.0.0.2&from=now-25h&to=now-24h' \
-                'prom:http://127.0.0.1:9090?target=icmp:10.0.0.2&from=now-1h&to=now'     what a Prometheus keeps of bench watch
-  bench compare -fail-if 'p99>+5%+200ns' out/before out/after      exit status 3 if p99 is slower, by more
+  rebound-bench compare out/before out/after
+  rebound-bench compare 'prom:http://127.0.0.1:9090?target=icmp:10.0.0.2&from=now-25h&to=now-24h' \
+                'prom:http://127.0.0.1:9090?target=icmp:10.0.0.2&from=now-1h&to=now'     what a Prometheus keeps of rebound-bench watch
+  rebound-bench compare -fail-if 'p99>+5%+200ns' out/before out/after      exit status 3 if p99 is slower, by more
                                                                    than both; 1 if that cannot be told
 
 `

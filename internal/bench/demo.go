@@ -11,7 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/exit"
 )
 
-const demoHelp = `usage: bench demo [flags]
+const demoHelp = `usage: rebound-bench demo [flags]
 
 Shows the main job on this machine, without touching its networks: makes two network namespaces and a veth pair between
 them, runs the responder in one and the bench in the other, lets the kernel's own ICMP echo answer in its place in turn, and

@@ -17,7 +17,7 @@ import (
 
 const about = `measures network round trips, keeps them as reports, and compares reports.`
 
-const about2 = `"bench COMMAND -h" lists a command's flags. Results go to stdout, messages to stderr.`
+const about2 = `"rebound-bench COMMAND -h" lists a command's flags. Results go to stdout, messages to stderr.`
 
 const codes = `0 done, 1 failed, 2 wrong usage, 3 a comparison exceeded -fail-if.`
 
@@ -30,23 +30,23 @@ type entry struct {
 // commands are all there are.
 func commands() []entry {
 	return []entry{
-		{"run", "TARGET [TARGET ...] [flags]", "measure; writes a report folder and prints its percentiles. bench TARGET does the same", runCommand},
+		{"run", "TARGET [TARGET ...] [flags]", "measure; writes a report folder and prints its percentiles. rebound-bench TARGET does the same", runCommand},
 		{"compare", "A B [C ...]", "compare reports, or time ranges that a Prometheus stores, with confidence intervals", compareCommand},
 		{"report", "DIR [...]", "print saved reports and rewrite their report.html", reportCommand},
 		{"watch", "[-config FILE] [flags]", "probe many targets continuously at a low rate: metrics, hourly logs, verdicts on change", watchCommand},
-		{"matrix", "-prom URL [flags]", "draw a matrix of who measured whom, from a Prometheus that scrapes bench watch", matrixCommand},
-		{"config", "", "print the configuration file of bench watch", configCommand},
+		{"matrix", "-prom URL [flags]", "draw a matrix of who measured whom, from a Prometheus that scrapes rebound-bench watch", matrixCommand},
+		{"config", "", "print the configuration file of rebound-bench watch", configCommand},
 		{"demo", "", "try it on this machine: responder and kernel, compared, in two network namespaces", demoCommand},
 		{"version", "", "print the version, the source revision and the Go release", versionCommand},
-		{"manual", "[watch]", "print a manual page: bench manual | man -l -", manualCommand},
-		{"completion", "bash|zsh|fish", "print shell completion: source <(bench completion bash)", completionCommand},
+		{"manual", "[watch]", "print a manual page: rebound-bench manual | man -l -", manualCommand},
+		{"completion", "bash|zsh|fish", "print shell completion: source <(rebound-bench completion bash)", completionCommand},
 	}
 }
 
 func printHelp(w io.Writer) {
-	fmt.Fprintf(w, "bench %s\n\n", about)
+	fmt.Fprintf(w, "rebound-bench %s\n\n", about)
 	for _, c := range commands() {
-		fmt.Fprintf(w, "  %-40s   %s\n", strings.TrimSpace("bench "+c.name+" "+c.args), c.line)
+		fmt.Fprintf(w, "  %-46s   %s\n", strings.TrimSpace("rebound-bench "+c.name+" "+c.args), c.line)
 	}
 	fmt.Fprintf(w, "\n%s\nExit status: %s\n", about2, codes)
 }
@@ -85,13 +85,13 @@ func bench(args []string, stdout, stderr io.Writer) int {
 			names = append(names, c.name)
 		}
 		slices.Sort(names)
-		fmt.Fprintf(stderr, "bench: unknown command %q: want a target or one of %s (-h explains them)\n", args[0], strings.Join(names, ", "))
+		fmt.Fprintf(stderr, "rebound-bench: unknown command %q: want a target or one of %s (-h explains them)\n", args[0], strings.Join(names, ", "))
 		return exit.Usage
 	}
 	err := all[i].run(&env{stdout: stdout, stderr: stderr, log: log}, args[1:])
 	code, say := exit.Code(err)
 	if say {
-		fmt.Fprintf(stderr, "bench %s: %s\n", args[0], plain.Error(err))
+		fmt.Fprintf(stderr, "rebound-bench %s: %s\n", args[0], plain.Error(err))
 	}
 	return code
 }
@@ -105,6 +105,6 @@ func versionCommand(e *env, args []string) error {
 	if len(args) > 0 {
 		return exit.Usagef("%q is left over", args[0])
 	}
-	_, err := io.WriteString(e.stdout, version.Text("bench"))
+	_, err := io.WriteString(e.stdout, version.Text("rebound-bench"))
 	return err
 }

@@ -13,8 +13,8 @@ import (
 
 // described is this program as its manual page shows it. What a command takes, it says itself.
 func described() *manual.Program {
-	p := &manual.Program{Name: "bench", Section: 1, Values: values(), Line: "measure network round trips and compare them",
-		Doc: "bench " + about + "\n\n" + about2, Exit: codes, SeeAlso: []string{"rebound-watch(5)", "responder(8)", "simnic(1)"}}
+	p := &manual.Program{Name: "rebound-bench", Section: 1, Values: values(), Line: "measure network round trips and compare them",
+		Doc: "rebound-bench " + about + "\n\n" + about2, Exit: codes, SeeAlso: []string{"rebound-watch(5)", "rebound-responder(8)", "rebound-simnic(1)"}}
 	for _, c := range commands() {
 		m := manual.Command{Name: c.name, Args: c.args, Doc: c.line, Folders: c.name == "compare" || c.name == "report"}
 		if !slices.Contains([]string{"version", "manual", "completion", "config"}, c.name) { // these take no flags

@@ -13,14 +13,14 @@ import (
 	"github.com/rebound-nic/rebound/latency/page"
 )
 
-const matrixHelp = `usage: bench matrix -prom URL [flags]
+const matrixHelp = `usage: rebound-bench matrix -prom URL [flags]
 
 Draws what the watches of many hosts measured of each other, as a Prometheus that scrapes them keeps it: one page that opens offline, with
 p50, p99, loss and a verdict against a baseline for each path, from who measured (rows) to what was measured (columns). What changed or
 loses is printed, too.
 
-  bench matrix -prom http://127.0.0.1:9090
-  bench matrix -prom http://127.0.0.1:9090 -range 6h -before 7d -to site -label job=mesh -out sites.html
+  rebound-bench matrix -prom http://127.0.0.1:9090
+  rebound-bench matrix -prom http://127.0.0.1:9090 -range 6h -before 7d -to site -label job=mesh -out sites.html
 
 `
 

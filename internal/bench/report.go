@@ -11,7 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-const reportHelp = `usage: bench report [-anonymous] [-json] [-responder DIR] DIR [...]
+const reportHelp = `usage: rebound-bench report [-anonymous] [-json] [-responder DIR] DIR [...]
 
 Prints saved reports and writes their report.html again.
 

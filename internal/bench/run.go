@@ -16,17 +16,17 @@ import (
 )
 
 // runShortHelp is what most people need, on one screen.
-const runShortHelp = `usage: bench run TARGET [TARGET ...] [flags]
+const runShortHelp = `usage: rebound-bench run TARGET [TARGET ...] [flags]
 
 Sends probes to TARGET (an address or a name), prints the percentiles of the round trips and writes a report folder.
 Several targets are measured in short alternating slices and compared.
 
 Examples:
-  bench run 10.0.0.2                                  ping, one probe at a time, ten seconds
-  bench run 10.0.0.2 -rate 20k -duration 30s          20,000 probes per second for 30 seconds
-  bench run 10.0.0.2 -proto udp -port 7 -rate 1k,10k  UDP at two rates, one report each
-  bench run 10.0.0.2 10.0.0.3                         two targets, compared
-  bench run 10.0.0.2 -ab 'name=on,do=ssh peer ./on.sh' -ab 'name=off,do=ssh peer ./off.sh'
+  rebound-bench run 10.0.0.2                                  ping, one probe at a time, ten seconds
+  rebound-bench run 10.0.0.2 -rate 20k -duration 30s          20,000 probes per second for 30 seconds
+  rebound-bench run 10.0.0.2 -proto udp -port 7 -rate 1k,10k  UDP at two rates, one report each
+  rebound-bench run 10.0.0.2 10.0.0.3                         two targets, compared
+  rebound-bench run 10.0.0.2 -ab 'name=on,do=ssh peer ./on.sh' -ab 'name=off,do=ssh peer ./off.sh'
                                                       two settings, compared
 
 What to send:
@@ -45,10 +45,10 @@ Results:
   -out out/before          report folder (default out/bench-TIME)
   -json                    print the result as JSON
 
-"bench run -help-all" lists every flag; "man bench" has them all too.
+"rebound-bench run -help-all" lists every flag; "man rebound-bench" has them all too.
 `
 
-const runHelp = `usage: bench run TARGET [TARGET ...] [flags]
+const runHelp = `usage: rebound-bench run TARGET [TARGET ...] [flags]
 
 Sends probes to IP, checks every byte of every reply, and records the round trips. It ends by itself, or at Ctrl-C; either
 way it prints the percentiles and writes a report folder (report.json, rtt.hgrm, rtt.hlog, report.html).
@@ -56,38 +56,38 @@ way it prints the percentiles and writes a report folder (report.json, rtt.hgrm,
 Load. -closed (the default) keeps one probe outstanding: the unloaded latency. -rate sends at a rate, whatever the replies
 do, and times each from the moment when it should have been sent, so that a stall counts for all that queued up behind it.
 
-  bench run 10.0.0.2                                         ICMP echo, closed loop, ten seconds
-  bench run 10.0.0.2 -proto udp -port 7 -rate 20k    UDP echo at 20000 probes per second
-  bench run 10.0.0.2 -rate 1k,10k,100k               a sweep: one report for each rate
-  bench run 10.0.0.2 -size rfc2544                   a sweep over the frame sizes of RFC 2544
-  bench run 10.0.0.2 -lossless 1M -duration 5s       the highest rate without loss, up to a million a second
-  bench run -ab target=10.0.0.2 -ab target=10.0.0.3          two targets in short alternating slices: machines drift
-  bench run 10.0.0.2 -ab name=small,size=60 -ab name=big,size=1514
+  rebound-bench run 10.0.0.2                                         ICMP echo, closed loop, ten seconds
+  rebound-bench run 10.0.0.2 -proto udp -port 7 -rate 20k    UDP echo at 20000 probes per second
+  rebound-bench run 10.0.0.2 -rate 1k,10k,100k               a sweep: one report for each rate
+  rebound-bench run 10.0.0.2 -size rfc2544                   a sweep over the frame sizes of RFC 2544
+  rebound-bench run 10.0.0.2 -lossless 1M -duration 5s       the highest rate without loss, up to a million a second
+  rebound-bench run -ab target=10.0.0.2 -ab target=10.0.0.3          two targets in short alternating slices: machines drift
+  rebound-bench run 10.0.0.2 -ab name=small,size=60 -ab name=big,size=1514
 
 Settings. -ab compares what is no flag of the bench, too: do= runs a command (/bin/sh -c, $REBOUND_VARIANT is the name) before
 each slice. It has to return when its setting is in force; the slice begins when the target answers. It runs on the CPUs that
 the bench does not measure on, for no longer than -do-within, and nothing is measured meanwhile. If it fails, the run ends
 with its output. The setting of the last command stays in force, and is told.
 
-  bench run 10.0.0.2 -ab name=c6,do='ssh peer cpupower idle-set -E' -ab name=poll,do='ssh peer cpupower idle-set -D 0'
-  bench run 10.0.0.2 -ab "name=50us,do=ethtool -C eth1 rx-usecs 50" -ab "name=0us,do=ethtool -C eth1 rx-usecs 0"
+  rebound-bench run 10.0.0.2 -ab name=c6,do='ssh peer cpupower idle-set -E' -ab name=poll,do='ssh peer cpupower idle-set -D 0'
+  rebound-bench run 10.0.0.2 -ab "name=50us,do=ethtool -C eth1 rx-usecs 50" -ab "name=0us,do=ethtool -C eth1 rx-usecs 0"
 
 EFA. Messages go to the queue pair that -target hands over by TCP (respond.handover in config.toml), as ibv_ud_pingpong's do.
 
-  bench run -driver efa -iface 0000:05:00.0 -target 10.0.0.2 -proto srd -size 8,32,4096
-  bench run -driver efa -iface 0000:05:00.0 -target 10.0.0.2 -ab proto=ud -ab proto=srd
+  rebound-bench run -driver efa -iface 0000:05:00.0 -target 10.0.0.2 -proto srd -size 8,32,4096
+  rebound-bench run -driver efa -iface 0000:05:00.0 -target 10.0.0.2 -ab proto=ud -ab proto=srd
 
 STAMP. A reflector with sessions (respond.stamp_mode) tells the way on which probes were lost. One-way delays are told where both
 clocks' errors are known, with them.
 
-  bench run 10.0.0.2 -proto stamp -stamp-ssid 7 -stamp-tlv time+location+followup
-  bench run 10.0.0.2 -proto stamp -port 863 -stamp-key ./key -rate 1k
+  rebound-bench run 10.0.0.2 -proto stamp -stamp-ssid 7 -stamp-tlv time+location+followup
+  rebound-bench run 10.0.0.2 -proto stamp -port 863 -stamp-key ./key -rate 1k
 
 Rights. Raw frames need CAP_NET_RAW (AF_PACKET) or CAP_NET_ADMIN and CAP_BPF (AF_XDP); -transport socket needs none.
 
 `
 
-// runOptions are the flags of bench run.
+// runOptions are the flags of rebound-bench run.
 type runOptions struct {
 	session.Options
 	base     settings.Settings
@@ -283,7 +283,7 @@ func (o *runOptions) hooks() error {
 	return nil
 }
 
-// cutRuns makes several runs of one -duration or -count: a verdict of bench compare needs them. What alternates is cut into
+// cutRuns makes several runs of one -duration or -count: a verdict of rebound-bench compare needs them. What alternates is cut into
 // slices, and those are its runs. What was measured is saved at the end of each run, so none is longer than some seconds.
 func (o *runOptions) cutRuns() {
 	const runs, shortest, longest, fewest = 10, 100 * time.Millisecond, 2500 * time.Millisecond, 1000

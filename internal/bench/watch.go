@@ -29,23 +29,23 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/version"
 )
 
-const watchHelp = `usage: bench watch [-config FILE] [flags]
+const watchHelp = `usage: rebound-bench watch [-config FILE] [flags]
 
 Probes many targets for ever at a low rate: round trips and loss on a metrics page, a log for each hour, and a verdict on change, this
 hour against the same hour of the days before. It ends at SIGTERM or Ctrl-C; SIGHUP reads all sources of targets again.
 
-  bench watch -target 10.0.0.2 -target stamp:10.0.0.3 -listen 127.0.0.1:9470
-  bench watch -file targets.txt -dir /var/lib/rebound/watch -rate 10
-  bench watch -file-sd '/etc/prometheus/far/*.yml' -proto udp -port 7
-  bench watch -dns stamp:_stamp._udp.example.org
+  rebound-bench watch -target 10.0.0.2 -target stamp:10.0.0.3 -listen 127.0.0.1:9470
+  rebound-bench watch -file targets.txt -dir /var/lib/rebound/watch -rate 10
+  rebound-bench watch -file-sd '/etc/prometheus/far/*.yml' -proto udp -port 7
+  rebound-bench watch -dns stamp:_stamp._udp.example.org
 
-Every setting is a flag and a key of the file (bench config prints one with all of them; man rebound-watch); a flag counts more.
+Every setting is a flag and a key of the file (rebound-bench config prints one with all of them; man rebound-watch); a flag counts more.
 
 `
 
 // watchIntro stands at the top of watch.toml.
-const watchIntro = "What bench watch measures, and how. Every key is here with its default; each is a flag, too: bench watch -h.\n\n" +
-	"`bench config` prints this file."
+const watchIntro = "What rebound-bench watch measures, and how. Every key is here with its default; each is a flag, too: rebound-bench watch -h.\n\n" +
+	"`rebound-bench config` prints this file."
 
 // watchSettings is all that a user can choose of a watch.
 type watchSettings struct {
@@ -224,7 +224,7 @@ var watchFlagNames = map[string]string{"targets.list": "target", "nic.device": "
 func watchCommand(e *env, args []string) error {
 	s := newWatchSettings()
 	fs := flag.NewFlagSet("watch", flag.ContinueOnError)
-	config := fs.String("config", "", "`FILE` of settings (bench config prints one)")
+	config := fs.String("config", "", "`FILE` of settings (rebound-bench config prints one)")
 	for i := range s.table.Settings {
 		key := s.table.Settings[i].Key
 		s.table.Flag(fs, key, watchFlagNames[key])
@@ -338,5 +338,5 @@ func configCommand(e *env, args []string) error {
 
 func watchManual(e *env) error {
 	v, day := version.Stamp()
-	return manual.WriteConfig(e.stdout, newWatchSettings().table, "rebound-watch", "configuration of Rebound's bench watch", watchIntro, v, day, "bench(1)")
+	return manual.WriteConfig(e.stdout, newWatchSettings().table, "rebound-watch", "configuration of rebound-bench watch", watchIntro, v, day, "rebound-bench(1)")
 }

@@ -54,7 +54,7 @@ var drivers = []driver{
 	},
 	{
 		name:     "ixgbe",
-		doc:      "an Intel 82599 or X540, taken from the kernel by `responder bind`, or a simulated one.",
+		doc:      "an Intel 82599 or X540, taken from the kernel by `rebound-responder bind`, or a simulated one.",
 		function: func(fn pci.Function, c *Config) (nic.Device, error) { return opened(ixgbe.Open(fn, c.Options)) },
 		supports: func(id pci.ID) bool { _, ok := ixgbe.Supports(id); return ok },
 	},

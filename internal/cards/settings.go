@@ -51,7 +51,7 @@ func (c *Config) Settings() []setting.Setting {
 		setting.OneOf("nic.driver", &c.Driver, "auto", names, "What drives the device:"),
 		setting.String("nic.device", &c.Device, "", checkName,
 			"An interface name (\"eth1\"), a PCI address (\"0000:03:00.0\") or a simulated device (\"vfio-user:PATH\"). "+
-				"`responder nics` lists what there is."),
+				"`rebound-responder nics` lists what there is."),
 		setting.Int("nic.queue", &c.XDP.Queue, 0, atLeastZero,
 			"afxdp: the interface's first queue to use. With several cores, the following ones are used too."),
 		setting.Int("nic.ring_size", &c.RingSize, 0, func(n int) error {
@@ -92,8 +92,8 @@ func (c *Config) Settings() []setting.Setting {
 				"it (rx-vlan-offload) is answered without the tag."),
 		setting.String("nic.pin", &c.Pin, "", xdp.CheckPin,
 			"xdp: a name, under which program and counts stay in the kernel when the responder ends or is killed: answering goes on. A "+
-				"responder with the same name joins, and replaces the program between two frames. `responder status` shows what is pinned, "+
-				"`responder unpin NAME` ends it. Empty: all ends with the process."),
+				"responder with the same name joins, and replaces the program between two frames. `rebound-responder status` shows what is pinned, "+
+				"`rebound-responder unpin NAME` ends it. Empty: all ends with the process."),
 		setting.Parsed("nic.qkey", &c.QKey, "0x11111111", func(text string) (uint32, error) {
 			k, err := strconv.ParseUint(text, 0, 32)
 			if err != nil || k == 0 {

@@ -30,7 +30,7 @@ func hostFindings(cores []int, name string) []host.Finding {
 	return out
 }
 
-// errNotReady ends `responder check` with exit code 1.
+// errNotReady ends `rebound-responder check` with exit code 1.
 type errNotReady int
 
 func (n errNotReady) Error() string {

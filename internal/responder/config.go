@@ -67,7 +67,7 @@ type settings struct {
 // intro stands at the top of config.toml.
 const intro = "Rebound's responder. Every key is here with its default, but for the two that have none: nic.device and " +
 	"respond.addresses. A key can also be given on the command line: responder -config config.toml -set nic.device=eth1\n\n" +
-	"`responder config` prints this file."
+	"`rebound-responder config` prints this file."
 
 // newSettings returns the defaults. online are the CPUs of this machine.
 func newSettings(online []int) *settings {
@@ -118,7 +118,7 @@ func newSettings(online []int) *settings {
 			}
 			return core, nil
 		}, "One queue pair on each of these cores; nothing else of the responder runs there. Empty: one core, the last isolated "+
-			"one or else the last. `responder check` says what of the host is not ready for it."),
+			"one or else the last. `rebound-responder check` says what of the host is not ready for it."),
 		setting.Int("cpu.priority", &s.cpu.priority, 0, func(p int) error {
 			if p < 0 || p > 99 {
 				return fmt.Errorf("%d is not a SCHED_FIFO priority (1 to 99), nor 0 for off", p)
@@ -135,7 +135,7 @@ func newSettings(online []int) *settings {
 		setting.Bool("cpu.isolate", &s.cpu.isolate, false,
 			"Take from the cores all that can be moved elsewhere, without a reboot: a cgroup-v2 partition of type isolated, threads, "+
 				"kernel threads, unbound work, interrupts, queued timers, deep idle states of all cores. The log says what each step did. "+
-				"All is put back at the end; after a SIGKILL by the next start, or by `responder release`."),
+				"All is put back at the end; after a SIGKILL by the next start, or by `rebound-responder release`."),
 		setting.Bool("cpu.lock_memory", &s.cpu.lockMemory, true, "Lock all memory, so that no page of it is ever missing."),
 
 		setting.OneOf("trust.confine", &s.trust.confine, "auto", []setting.Choice{
@@ -174,7 +174,7 @@ func newSettings(online []int) *settings {
 		setting.Interval("stats.interval", &s.stats.interval, time.Second,
 			"How often to log what was answered and how fast: \"10s\"; \"0s\" is off."),
 		setting.String("stats.report", &s.stats.report, "", nil,
-			"A folder to save the loop's turnaround and gaps in at the end, as a report for `bench report` and `bench compare`; "+
+			"A folder to save the loop's turnaround and gaps in at the end, as a report for `rebound-bench report` and `rebound-bench compare`; "+
 				"empty is off."),
 		setting.Bool("stats.anonymous", &s.stats.anonymous, false,
 			"Leave out of that report what identifies the machine: host name, kernel command line, the kernel release behind its "+
@@ -218,7 +218,7 @@ func readConfig(file string, sets []string, online []int) (*settings, error) {
 // check finds out whether values that are possible each are so together, short of opening anything.
 func (s *settings) check(online []int) error {
 	if s.nic.Device == "" {
-		return s.table.Fail("nic.device", "is empty: name an interface, a PCI address or vfio-user:PATH (`responder nics` lists what there is)")
+		return s.table.Fail("nic.device", "is empty: name an interface, a PCI address or vfio-user:PATH (`rebound-responder nics` lists what there is)")
 	}
 	if err := cards.Fits(s.nic.Driver, s.nic.Device); err != nil {
 		return s.table.Fail("nic.driver", "%w", err)

@@ -399,7 +399,7 @@ func TestExitCodes(t *testing.T) {
 			}
 			w.here.do(t, func() { cmd.Run() })
 			lines := problems(stderr.String())
-			if cmd.ProcessState.ExitCode() != c.code || len(lines) == 0 || !strings.HasPrefix(lines[0], "responder: ") || !strings.Contains(lines[0], c.want) {
+			if cmd.ProcessState.ExitCode() != c.code || len(lines) == 0 || !strings.HasPrefix(lines[0], "rebound-responder: ") || !strings.Contains(lines[0], c.want) {
 				t.Errorf("exit %d, want %d with %q\n%s", cmd.ProcessState.ExitCode(), c.code, c.want, &stderr)
 			}
 			if c.code == exitFailed && len(lines) != 1 {

@@ -54,8 +54,8 @@ func commands() []entry {
 		{"release", "", "undo what a killed responder or bench left changed on this machine (cpu.isolate, " +
 			"cpu.realtime_guard)", nil, releaseCommand},
 		{"version", "", "print the version, the source revision and the Go release", nil, versionCommand},
-		{"manual", "[responder | config]", "print a manual page: `responder manual | man -l -`", nil, manualCommand},
-		{"completion", "bash|zsh|fish", "print shell completion: source <(responder completion bash)", nil, completionCommand},
+		{"manual", "[responder | config]", "print a manual page: `rebound-responder manual | man -l -`", nil, manualCommand},
+		{"completion", "bash|zsh|fish", "print shell completion: source <(rebound-responder completion bash)", nil, completionCommand},
 	}
 }
 
@@ -83,7 +83,7 @@ func command(args []string, stdout, stderr io.Writer) int {
 		for _, c := range commands {
 			names = append(names, c.name)
 		}
-		fmt.Fprintf(stderr, "responder: unknown command %q: want one of %s (-h explains them)\n", name, strings.Join(names, ", "))
+		fmt.Fprintf(stderr, "rebound-responder: unknown command %q: want one of %s (-h explains them)\n", name, strings.Join(names, ", "))
 		return exitUsage
 	}
 	if len(args) == 1 && slices.Contains([]string{"-h", "-help", "--help"}, args[0]) {
@@ -104,14 +104,14 @@ func command(args []string, stdout, stderr io.Writer) int {
 		printUsage(stdout)
 		return exitDone
 	case errors.As(err, &wrong):
-		fmt.Fprintf(stderr, "responder: %s\n", plain.Error(err))
+		fmt.Fprintf(stderr, "rebound-responder: %s\n", plain.Error(err))
 		printUsage(stderr)
 		return exitUsage
 	case errors.As(err, &key):
-		fmt.Fprintf(stderr, "responder: %s\n", plain.Error(err))
+		fmt.Fprintf(stderr, "rebound-responder: %s\n", plain.Error(err))
 		return exitUsage
 	}
-	fmt.Fprintf(stderr, "responder: %s\n", plain.Error(err))
+	fmt.Fprintf(stderr, "rebound-responder: %s\n", plain.Error(err))
 	return exitFailed
 }
 
@@ -163,6 +163,6 @@ func versionCommand(args []string, stdout, _ io.Writer) error {
 	if len(args) > 0 {
 		return usageError(fmt.Sprintf("unexpected argument %q", args[0]))
 	}
-	_, err := io.WriteString(stdout, version.Text("responder"))
+	_, err := io.WriteString(stdout, version.Text("rebound-responder"))
 	return err
 }

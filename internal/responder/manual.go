@@ -20,10 +20,10 @@ Results go to stdout, the log to stderr. Under systemd it notifies when it is re
 
 // described is this program as its help and its manual page show it.
 func described() *manual.Program {
-	p := &manual.Program{Name: "responder", Section: 8, Line: "answer latency probes from a dedicated core", Doc: about,
+	p := &manual.Program{Name: "rebound-responder", Section: 8, Line: "answer latency probes from a dedicated core", Doc: about,
 		Settings: newSettings(nil).table,
 		Exit:     "0 done, 1 failed (check: a host setting increases latency), 2 wrong usage.",
-		SeeAlso:  []string{"rebound-config(5)", "bench(1)", "simnic(1)"}}
+		SeeAlso:  []string{"rebound-config(5)", "rebound-bench(1)", "rebound-simnic(1)"}}
 	for i, c := range commands() {
 		m := manual.Command{Name: c.name, Args: c.args, Doc: c.doc}
 		if i == 0 {
@@ -45,7 +45,7 @@ func described() *manual.Program {
 
 func printUsage(w io.Writer) {
 	described().Usage(w)
-	fmt.Fprint(w, "\nKEY is as in config.toml (nic.device), VALUE in TOML syntax; a bare word is a string. Example:\n  responder -set nic.device=eth1 -set respond.addresses=10.0.0.2/24\n\"responder COMMAND -h\" lists a command's flags.\n")
+	fmt.Fprint(w, "\nKEY is as in config.toml (nic.device), VALUE in TOML syntax; a bare word is a string. Example:\n  rebound-responder -set nic.device=eth1 -set respond.addresses=10.0.0.2/24\n\"rebound-responder COMMAND -h\" lists a command's flags.\n")
 }
 
 // printCommandUsage prints one command's usage with its flags.
@@ -68,7 +68,7 @@ func manualCommand(args []string, stdout, _ io.Writer) error {
 		return described().WriteMan(stdout, v, day)
 	case len(args) == 1 && args[0] == "config":
 		return manual.WriteConfig(stdout, newSettings(nil).table, "rebound-config", "configuration of Rebound's responder", intro, v, day,
-			"responder(8)")
+			"rebound-responder(8)")
 	}
 	return usageError(fmt.Sprintf("no manual page %q: want responder or config", args))
 }

@@ -104,7 +104,7 @@ func mover(f pci.Found) string {
 	case f.Group == "":
 		return driver + ", without an IOMMU (nic.unsafe_no_iommu)"
 	}
-	return driver + ", after `responder bind " + f.Address + "`"
+	return driver + ", after `rebound-responder bind " + f.Address + "`"
 }
 
 func dash(s string) string {

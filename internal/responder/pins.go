@@ -15,7 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
 )
 
-// pinStatus is a pin as `responder status -json` prints it, one object a line.
+// pinStatus is a pin as `rebound-responder status -json` prints it, one object a line.
 type pinStatus struct {
 	xdp.About
 	Attached   bool              `json:"attached"` // the interface is there, and the program on it
@@ -130,7 +130,8 @@ func printPin(out io.Writer, p *xdp.Pinned) {
 // namespace's.
 func runs(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-	return err == nil && strings.HasPrefix(string(b), "responder")
+	name := strings.TrimPrefix(string(b), "rebound-")       // as installed
+	return err == nil && strings.HasPrefix(name, "respond") // the kernel keeps 15 bytes of the name
 }
 
 // unpinCommand ends a pin.
@@ -139,7 +140,7 @@ func unpinCommand(args []string, _, _ io.Writer) error {
 		return flag.ErrHelp
 	}
 	if len(args) != 1 {
-		return usageError("unpin wants the name of one pin (responder status lists them)")
+		return usageError("unpin wants the name of one pin (rebound-responder status lists them)")
 	}
 	if err := xdp.CheckPin(args[0]); err != nil || args[0] == "" {
 		return usageError(fmt.Sprintf("%q cannot name a pin", args[0]))

@@ -317,7 +317,7 @@ one round trip in fifty is in a Pareto tail. Runs are 2 s long with half a secon
 
 ## What a verdict means
 
-- **Alternating slices (` + "`bench run -ab`" + `)**: each block has one slice of each variant, in an order drawn at random. If the variants
+- **Alternating slices (` + "`rebound-bench run -ab`" + `)**: each block has one slice of each variant, in an order drawn at random. If the variants
   are the same, only that draw decides which of them gets the slower slice. The signed rank test counts exactly this: it is a
   randomisation test, and its error rate holds whatever disturbs the machine, periodic or not. Slices are up to 25 %% longer or
   shorter, so that a disturbance does not hit the same place of every block. The report keeps the seed and the order.

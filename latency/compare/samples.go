@@ -71,7 +71,7 @@ func (p *Pair) collect(st Stat, level float64) (samples, string) {
 		of *report.Report
 	}{{len(ra), p.A}, {len(rb), p.B}} {
 		if x.n < least {
-			return samples{}, fmt.Sprintf("%s has %d runs, and a verdict needs %d of each side: use bench run -runs, or -ab", x.of.Name(), x.n, least)
+			return samples{}, fmt.Sprintf("%s has %d runs, and a verdict needs %d of each side: use rebound-bench run -runs, or -ab", x.of.Name(), x.n, least)
 		}
 	}
 	fewest, most := min(len(ra), len(rb)), max(len(ra), len(rb))

@@ -122,7 +122,7 @@ func (p *Pair) row(st Stat, level float64) Row {
 	significant := lo > 0 || hi < 0
 	switch shift := latency.FormatSigned(r.Shift); {
 	case significant && math.IsInf(s.allowed, 1):
-		r.Why = fmt.Sprintf("%s shifted by %s, but an older version measured these reports in a fixed order, where a periodic disturbance looks like a difference: measure again with bench run -ab",
+		r.Why = fmt.Sprintf("%s shifted by %s, but an older version measured these reports in a fixed order, where a periodic disturbance looks like a difference: measure again with rebound-bench run -ab",
 			st, shift)
 	case significant && s.paired && math.Abs(r.Shift) <= own:
 		judge(max(own, s.allowed+p.clocks))
@@ -134,7 +134,7 @@ func (p *Pair) row(st Stat, level float64) Row {
 	case significant && p.clocks > 0:
 		r.Why = fmt.Sprintf("%s of a way shifted by %s, but clock error may account for %s, and drift for %s", st, shift, latency.FormatNS(p.clocks), latency.FormatNS(s.allowed))
 	case significant:
-		r.Why = fmt.Sprintf("%s shifted by %s, but drift between runs one after the other may account for %s: measure alternately, with bench run -ab",
+		r.Why = fmt.Sprintf("%s shifted by %s, but drift between runs one after the other may account for %s: measure alternately, with rebound-bench run -ab",
 			st, shift, latency.FormatNS(s.allowed))
 	default:
 		r.Verdict = Noise
@@ -156,11 +156,11 @@ func (p *Pair) Visible() string {
 	}
 	switch {
 	case fixed:
-		return "slices in a fixed order cannot show any change: measure again with bench run -ab, which draws the order at random"
+		return "slices in a fixed order cannot show any change: measure again with rebound-bench run -ab, which draws the order at random"
 	case len(parts) == 0:
 		return ""
 	case apart:
-		return "runs one after the other could only have shown a change above: " + strings.Join(parts, ", ") + "; to see smaller ones, measure alternately with bench run -ab"
+		return "runs one after the other could only have shown a change above: " + strings.Join(parts, ", ") + "; to see smaller ones, measure alternately with rebound-bench run -ab"
 	}
 	return "only a change above this could have been seen: " + strings.Join(parts, ", ") + "; to see smaller ones, measure longer"
 }

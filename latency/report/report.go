@@ -38,7 +38,7 @@ type Report struct {
 
 	Anonymous bool `json:"anonymous,omitempty"` // Anonymize was called: what identifies the machine is left out, not unknown
 
-	// Session is the same in reports that one command measured alternately (bench run -ab), run by run: their runs are
+	// Session is the same in reports that one command measured alternately (rebound-bench run -ab), run by run: their runs are
 	// then compared in pairs.
 	Session  string    `json:"session,omitempty"`
 	Schedule *Schedule `json:"schedule,omitempty"` // of such a session; older versions measured in a fixed order and wrote none

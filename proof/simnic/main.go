@@ -1,10 +1,10 @@
 // Package simnic serves device models over vfio-user and joins them by wires: for QEMU's vfio-user-pci, and for drivers of
 // ours (device = "vfio-user:PATH").
 //
-//	simnic -model ixgbe -socket /run/nic0 -wire tap:rb0
-//	simnic -model mlx5 -profile cx6dx -socket /run/nic0 -wire tap:rb0
-//	simnic -model ixgbe -socket /run/a -model ixgbe -socket /run/b -wire pair -wire pcap:ab.pcap
-//	simnic -model mlx4 -profile cx3-ib -socket /run/a -model mlx4 -profile cx3-ib -socket /run/b -wire pair
+//	rebound-simnic -model ixgbe -socket /run/nic0 -wire tap:rb0
+//	rebound-simnic -model mlx5 -profile cx6dx -socket /run/nic0 -wire tap:rb0
+//	rebound-simnic -model ixgbe -socket /run/a -model ixgbe -socket /run/b -wire pair -wire pcap:ab.pcap
+//	rebound-simnic -model mlx4 -profile cx3-ib -socket /run/a -model mlx4 -profile cx3-ib -socket /run/b -wire pair
 //
 // SIGUSR1 prints the PCIe transactions counted so far, and how many of the frames that arrived at each device its wire lost,
 // delayed, duplicated and reordered. SIGUSR2 resets every device under its driver, to see it recover (the driver then talks to a
@@ -69,7 +69,7 @@ type config struct {
 }
 
 func (c *config) flags() *flag.FlagSet {
-	fs := flag.NewFlagSet("simnic", flag.ContinueOnError)
+	fs := flag.NewFlagSet("rebound-simnic", flag.ContinueOnError)
 	fs.Var(&c.models, "model", "`name` of a device model ("+strings.Join(cards.Names(), ", ")+"); once for each device")
 	fs.Var(&c.sockets, "socket", "`path` of the vfio-user socket; once for each model, in the same order")
 	fs.Var(&c.profiles, "profile", profileHelp())
@@ -91,12 +91,12 @@ func (c *config) flags() *flag.FlagSet {
 func run(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
 	stdout, stderr = plain.NewWriter(stdout), plain.NewWriter(stderr)
 	if len(args) == 1 && slices.Contains([]string{"version", "-version", "--version"}, args[0]) {
-		fmt.Fprint(stdout, version.Text("simnic"))
+		fmt.Fprint(stdout, version.Text("rebound-simnic"))
 		return 0
 	}
 	if len(args) > 0 && slices.Contains([]string{"manual", "completion", manual.CompleteCommand}, args[0]) {
 		if err := printManual(stdout, args[0], args[1:]); err != nil {
-			fmt.Fprintln(stderr, "simnic:", plain.Error(err))
+			fmt.Fprintln(stderr, "rebound-simnic:", plain.Error(err))
 			return 1
 		}
 		return 0
@@ -116,7 +116,7 @@ func run(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
 	}
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
 	if err := c.check(fs.Args()); err != nil {
-		fmt.Fprintln(stderr, "simnic:", plain.Error(err))
+		fmt.Fprintln(stderr, "rebound-simnic:", plain.Error(err))
 		return 2
 	}
 	b, err := c.build(log)
@@ -125,7 +125,7 @@ func run(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
 		err = b.writeTrace() // sooner than after hours
 	}
 	if err != nil {
-		fmt.Fprintln(stderr, "simnic:", plain.Error(err))
+		fmt.Fprintln(stderr, "rebound-simnic:", plain.Error(err))
 		return 1
 	}
 	for i := range b.ports {
@@ -134,7 +134,7 @@ func run(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
 	code := 0
 	fail := func(err error) {
 		if err != nil {
-			fmt.Fprintln(stderr, "simnic:", plain.Error(err))
+			fmt.Fprintln(stderr, "rebound-simnic:", plain.Error(err))
 			code = 1
 		}
 	}

@@ -74,7 +74,7 @@ func (v *survivor) kept(dir string, err error) error {
 	if err == nil || v.journal == nil {
 		return err
 	}
-	return fmt.Errorf("%w; %s keeps the runs that were saved while measuring (free some space, then see them with bench report %s)", err, dir, dir)
+	return fmt.Errorf("%w; %s keeps the runs that were saved while measuring (free some space, then see them with rebound-bench report %s)", err, dir, dir)
 }
 
 func (v *survivor) close() {

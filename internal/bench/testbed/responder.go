@@ -127,17 +127,21 @@ func (r *Responder) Stop() error {
 	return nil
 }
 
-// FindResponder looks for the responder's program beside this one, then in PATH.
+// FindResponder looks for the responder's program beside this one, then in PATH, by its installed name and by that of its folder in cmd.
 func FindResponder() (string, error) {
+	names := []string{"rebound-responder", "responder"}
 	if self, err := os.Executable(); err == nil {
-		beside := filepath.Join(filepath.Dir(self), "responder")
-		if _, err := os.Stat(beside); err == nil {
-			return beside, nil
+		for _, name := range names {
+			beside := filepath.Join(filepath.Dir(self), name)
+			if _, err := os.Stat(beside); err == nil {
+				return beside, nil
+			}
 		}
 	}
-	p, err := exec.LookPath("responder")
-	if err != nil {
-		return "", fmt.Errorf("the responder's program is neither beside this one nor in PATH: build it with go build -o bin/ ./cmd/...")
+	for _, name := range names {
+		if p, err := exec.LookPath(name); err == nil {
+			return p, nil
+		}
 	}
-	return p, nil
+	return "", errors.New("rebound-responder is neither beside this program nor in PATH (in a clone: make build)")
 }

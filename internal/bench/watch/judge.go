@@ -20,7 +20,7 @@ type judgement struct {
 var judgedStats = []string{"p50", "p90", "p99", "p99.9"}
 
 // judge holds the hour so far against the same hour of the days before, for targets that have just got an interval. It is the inference of
-// bench compare, with each interval for a run: two series that were made one after the other, whose levels must lie farther apart than 10
+// rebound-bench compare, with each interval for a run: two series that were made one after the other, whose levels must lie farther apart than 10
 // per cent and than the intervals of these days have shown to drift.
 func (k *keeper) judge(states []*state, parts []part) {
 	if len(parts) == 0 || k.days == 0 {

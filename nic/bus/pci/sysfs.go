@@ -53,7 +53,7 @@ func (h *host) openSysfs(addr string, unsafeNoIOMMU bool) (*sysfsFunction, error
 		return nil, fmt.Errorf("pci: %s: a purego build has no barriers for a device: %w", addr, errors.ErrUnsupported)
 	}
 	if found.Driver != "" {
-		return nil, fmt.Errorf("pci: %s belongs to kernel driver %s (responder bind %s): %w", addr, found.Driver, addr, ErrBusy)
+		return nil, fmt.Errorf("pci: %s belongs to kernel driver %s (rebound-responder bind %s): %w", addr, found.Driver, addr, ErrBusy)
 	}
 	if t := h.text(h.device(addr), "iommu_group/type"); found.Group != "" && t != "identity" {
 		return nil, fmt.Errorf("pci: %s: the IOMMU translates its addresses (group %s, type %q), so physical ones would fault: bind it to vfio-pci: %w", addr, found.Group, t, ErrBusy)

@@ -68,7 +68,7 @@ func (h *host) openVFIO(addr string, unsafeNoIOMMU bool) (_ *vfioFunction, err e
 	case found.Driver == "":
 		return nil, h.driverless(found)
 	case found.Driver != vfioDriver:
-		return nil, fmt.Errorf("pci: %s belongs to kernel driver %s (responder bind %s): %w", addr, found.Driver, addr, ErrBusy)
+		return nil, fmt.Errorf("pci: %s belongs to kernel driver %s (rebound-responder bind %s): %w", addr, found.Driver, addr, ErrBusy)
 	case found.Group == "":
 		return nil, fmt.Errorf("pci: %s: %w: boot with intel_iommu=on or amd_iommu=on", addr, ErrNoIOMMU)
 	}
@@ -112,12 +112,12 @@ func (h *host) driverless(f Found) error {
 	switch {
 	case f.Group == "":
 		return fmt.Errorf("pci: %s is not bound to vfio-pci: %s: %w: %s; where the machine has an IOMMU, boot with intel_iommu=on or amd_iommu=on, and give it to "+
-			"vfio-pci (responder bind %s)", f.Address, without, ErrNoIOMMU, consent, f.Address)
+			"vfio-pci (rebound-responder bind %s)", f.Address, without, ErrNoIOMMU, consent, f.Address)
 	case h.text(h.device(f.Address), "iommu_group/type") == "identity":
-		return fmt.Errorf("pci: %s is not bound to vfio-pci: %s: give it to vfio-pci (responder bind %s); the IOMMU does not translate its addresses (group %s, type identity), so "+
+		return fmt.Errorf("pci: %s is not bound to vfio-pci: %s: give it to vfio-pci (rebound-responder bind %s); the IOMMU does not translate its addresses (group %s, type identity), so "+
 			"it can do without: %s: %w", f.Address, without, f.Address, f.Group, consent, ErrBusy)
 	}
-	return fmt.Errorf("pci: %s is not bound to vfio-pci: %s: there is an IOMMU, so give it to vfio-pci (responder bind %s): %w", f.Address, without, f.Address, ErrBusy)
+	return fmt.Errorf("pci: %s is not bound to vfio-pci: %s: there is an IOMMU, so give it to vfio-pci (rebound-responder bind %s): %w", f.Address, without, f.Address, ErrBusy)
 }
 
 func (f *vfioFunction) openContainer(noIOMMU bool) (err error) {

@@ -158,7 +158,7 @@ func (d *Device) findPin(own Options) (*pin, error) {
 	}
 	if wrong != "" {
 		p.close()
-		return nil, fmt.Errorf("pin %q %s: `responder unpin %s` ends it, another name makes another", own.Pin, wrong, own.Pin)
+		return nil, fmt.Errorf("pin %q %s: `rebound-responder unpin %s` ends it, another name makes another", own.Pin, wrong, own.Pin)
 	}
 	return p, nil
 }
@@ -428,7 +428,7 @@ func (d *Device) Err() error {
 		if _, err := d.iface.Link(); err != nil {
 			return fmt.Errorf("xdp: %w", err)
 		}
-		return fmt.Errorf("xdp: interface %s: the program was taken off by somebody (responder unpin, bpftool link detach)", d.iface.Name)
+		return fmt.Errorf("xdp: interface %s: the program was taken off by somebody (rebound-responder unpin, bpftool link detach)", d.iface.Name)
 	}
 	return nil
 }

@@ -169,7 +169,7 @@ func openPin(name string) (_ *pin, err error) {
 		return nil, fmt.Errorf("pin %q: %w: %s: %w", name, ErrForeign, pinAbout, err)
 	}
 	if p.about.Layout != layoutSum() {
-		return nil, fmt.Errorf("pin %q: %w: its counters are laid out as %s, this responder's as %s; `responder unpin %s` ends it, and its "+
+		return nil, fmt.Errorf("pin %q: %w: its counters are laid out as %s, this responder's as %s; `rebound-responder unpin %s` ends it, and its "+
 			"counts are lost", name, ErrForeign, p.about.Layout, layoutSum(), name)
 	}
 	p.maps = &maps{}

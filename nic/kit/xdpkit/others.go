@@ -35,7 +35,7 @@ func Free(i *netif.Interface) error {
 			"`xdp-loader status %s` lists them, `xdp-loader unload %s --all` takes them off. A responder answers in place of the "+
 			"whole receive path, and does not join it", i.Name, i.Name)
 	case Ours(name) && pin != "":
-		how = fmt.Sprintf("a responder pinned it as %q: start with nic.pin = %q to join and replace it, or `responder unpin %s`", pin, pin, pin)
+		how = fmt.Sprintf("a responder pinned it as %q: start with nic.pin = %q to join and replace it, or `rebound-responder unpin %s`", pin, pin, pin)
 	case Ours(name):
 		how = "another responder or bench holds it: end that one"
 	case held:
