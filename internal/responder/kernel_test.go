@@ -47,10 +47,15 @@ func TestAnswersInKernel(t *testing.T) {
 		`rebound_refused_total{queue="all",reason="port"} 0`,
 		`rebound_turnaround_seconds_count{queue="all"} `,
 		`rebound_device_frames_total{direction="tx"} `,
+		`rebound_device_own_total{counter="interface_rx_dropped"} `,
+		`rebound_device_own_total{counter="interface_tx_fifo_errors"} `,
 	} {
 		if !strings.Contains(metrics, line) {
 			t.Errorf("metrics lack %q:\n%s", line, metrics)
 		}
+	}
+	if strings.Contains(metrics, `kind="rx_dropped"`) {
+		t.Errorf("metrics show a counter that xdp does not have:\n%s", metrics)
 	}
 	last, code := p.stop(t, unix.SIGTERM)
 	if code != exitDone || count(t, last, "icmpv4") != 20 {

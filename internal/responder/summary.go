@@ -104,7 +104,10 @@ func (v *view) print(out io.Writer) {
 		fmt.Fprintf(w, "device\t%v\n", err)
 	} else {
 		fmt.Fprintf(w, "device\treceived %d (%d bytes), sent %d (%d bytes)\n", s.RxFrames, s.RxBytes, s.TxFrames, s.TxBytes)
-		for _, c := range append(troubles(&s), own(v.info, &s)...) {
+		if v.info.NoDropCounter {
+			fmt.Fprintf(w, "  rx_dropped\tunknown: the device does not count it\n")
+		}
+		for _, c := range append(troubles(v.info, &s), own(v.info, &s)...) {
 			if c.value > 0 {
 				fmt.Fprintf(w, "  %s\t%d\n", c.name, c.value)
 			}
@@ -142,10 +145,14 @@ type counter struct {
 	value uint64
 }
 
-// troubles lists what went wrong at a device, in the same words for each.
-func troubles(s *nic.Stats) []counter {
-	return []counter{{"rx_dropped", s.RxDropped}, {"rx_errors", s.RxErrors}, {"tx_dropped", s.TxDropped},
+// troubles lists what went wrong at a device, in the same words for each. A counter that the device does not have is not 0 but absent.
+func troubles(i nic.Info, s *nic.Stats) []counter {
+	all := [...]counter{{"rx_dropped", s.RxDropped}, {"rx_errors", s.RxErrors}, {"tx_dropped", s.TxDropped},
 		{"tx_errors", s.TxErrors}, {"resets", s.Resets}}
+	if i.NoDropCounter {
+		return all[1:]
+	}
+	return all[:]
 }
 
 // own lists a device's own counters, each under its driver's name and its own.
@@ -166,7 +173,7 @@ func describe(r *report.Report, i nic.Info, p nic.Port) {
 	var s nic.Stats
 	if p.ReadStats(&s) == nil {
 		r.Device.Counters = map[string]uint64{"rx_frames": s.RxFrames, "rx_bytes": s.RxBytes, "tx_frames": s.TxFrames, "tx_bytes": s.TxBytes}
-		for _, c := range append(troubles(&s), own(i, &s)...) {
+		for _, c := range append(troubles(i, &s), own(i, &s)...) {
 			r.Device.Counters[c.name] = c.value
 		}
 	}

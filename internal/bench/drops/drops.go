@@ -5,6 +5,7 @@ import (
 	"bufio"
 	"bytes"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -25,8 +26,9 @@ type Source struct {
 // Socket counts its own drops.
 type Socket interface{ Drops() (uint64, error) }
 
-// Read returns what this host has dropped so far, by counter. Counters that cannot be read are left out.
-func (from Source) Read() (out []report.Drop) {
+// Read returns what this host and the responder have dropped so far, by counter. Counters that cannot be read are left out. The error is
+// that of the responder's, which a user asked for.
+func (from Source) Read() (out []report.Drop, err error) {
 	add := func(place report.Place, by string, n uint64, ours bool) {
 		out = append(out, report.Drop{Place: place, By: by, Frames: int64(n), Ours: ours})
 	}
@@ -58,11 +60,18 @@ func (from Source) Read() (out []report.Drop) {
 		out = append(out, kernelCounters(from.Interface)...)
 	}
 	if from.Responder != "" {
-		if there, err := ReadResponder(from.Responder); err == nil {
-			out = append(out, there...)
-		}
+		var there []report.Drop
+		there, err = ReadResponder(from.Responder)
+		out = append(out, there...)
 	}
-	return out
+	return out, err
+}
+
+// CountedThere reports whether the responder's counters say how many frames its host dropped before they reached it.
+func CountedThere(all []report.Drop) bool {
+	return slices.ContainsFunc(all, func(d report.Drop) bool {
+		return d.By == "responder: rx_dropped" || d.By == "responder: interface_rx_dropped"
+	})
 }
 
 // Uncounted reports whether the device may drop replies that no counter has.

@@ -27,11 +27,27 @@ rebound_device_trouble_total{kind="resets"} 9
 	s := httptest.NewServer(http.HandlerFunc(page))
 	defer s.Close()
 	from := Source{Responder: s.URL}
-	before, after := from.Read(), from.Read()
+	before, err := from.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := from.Read()
+	if err != nil || !CountedThere(after) {
+		t.Fatal(err, after)
+	}
 	got := report.AddDrops(nil, from.Grown(before, after))
 	want := []report.Drop{{Place: report.RefusedThere, By: "responder: rate", Frames: 10}, {Place: report.DroppedThere, By: "responder: rx_dropped", Frames: 1}}
 	if !slices.Equal(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
+	}
+	kernel := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, "# TYPE rebound_refused_total counter\nrebound_refused_total{queue=\"all\",reason=\"rate\"} 1\n"+
+			"# TYPE rebound_device_own_total counter\nrebound_device_own_total{counter=\"interface_rx_dropped\"} 5\nrebound_device_own_total{counter=\"other\"} 7\n")
+	}))
+	defer kernel.Close()
+	there := report.Drop{Place: report.DroppedThere, By: "responder: interface_rx_dropped", Frames: 5}
+	if d, err := ReadResponder(kernel.URL); err != nil || !slices.Contains(d, there) || len(d) != 2 || !CountedThere(d) || CountedThere(d[:1]) {
+		t.Errorf("of xdp: %v, %v", d, err)
 	}
 	busy := 2
 	refusing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

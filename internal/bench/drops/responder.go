@@ -47,6 +47,10 @@ func ReadResponder(url string) ([]report.Drop, error) {
 	if f := families["rebound_device_trouble_total"]; f != nil {
 		out = sum(out, f, report.DroppedThere, "kind", "rx_dropped", "tx_dropped", "tx_errors")
 	}
+	if f := families["rebound_device_own_total"]; f != nil {
+		out = sum(out, f, report.DroppedThere, "counter", "interface_rx_dropped", "interface_rx_missed_errors", "interface_rx_fifo_errors",
+			"interface_rx_over_errors", "interface_tx_dropped", "interface_tx_errors", "interface_tx_fifo_errors")
+	}
 	return out, nil
 }
 

@@ -59,7 +59,7 @@ func (s *Series) Counts() (c report.Counts, drops []report.Drop) {
 		c.LostUncertain = max(c.LostUncertain, c.Lost-u.Forward)
 	}
 	c.LostUncertain = min(c.Lost, c.LostUncertain+n.Stray) // a reply to a forgotten probe is late
-	if merged {
+	if merged || s.unread != nil || s.uncountedThere {
 		c.LostUncertain = c.Lost
 	}
 	return c, drops

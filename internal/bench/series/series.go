@@ -3,6 +3,7 @@
 package series
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/internal/bench/clockerror"
+	"github.com/rebound-nic/rebound/internal/bench/drops"
 	"github.com/rebound-nic/rebound/internal/bench/engine"
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/internal/bench/route"
@@ -38,7 +40,11 @@ type Series struct {
 
 	drops  []report.Drop // while the stream ran
 	closed int64         // of the socket, before it ran
-	asked  uint32        // calls of Answered
+
+	unread         error // of the responder's metrics, around the latest run for which they could not be read
+	uncountedThere bool  // the responder's device has no counter of what it drops
+
+	asked uint32 // calls of Answered
 }
 
 // find fills in the way to the target, and checks what can be checked without opening anything.
@@ -167,7 +173,7 @@ func (s *Series) Prepare(clock *latency.Clock, o Recording, rate float64) error 
 	if err != nil {
 		return exit.Usagef("%w", err)
 	}
-	s.Rates, s.drops = []float64{rate}, nil
+	s.Rates, s.drops, s.unread, s.uncountedThere = []float64{rate}, nil, nil, false
 	if s.port.socket != nil {
 		s.closed = s.port.socket.Closed
 	}
@@ -201,9 +207,15 @@ func (s *Series) Run(l engine.Limit, stop *atomic.Bool) error {
 	err := s.stream.Discard()
 	if err == nil {
 		counters := s.counters()
-		before := counters.Read()
+		before, unread := counters.Read()
 		err = s.stream.Run(l, stop)
-		s.drops = report.AddDrops(s.drops, counters.Grown(before, counters.Read()))
+		after, failed := counters.Read()
+		s.drops = report.AddDrops(s.drops, counters.Grown(before, after))
+		if unread = cmp.Or(unread, failed); unread != nil {
+			s.unread = unread
+		} else if s.Responder != "" && !drops.CountedThere(after) {
+			s.uncountedThere = true
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.Label(), err)

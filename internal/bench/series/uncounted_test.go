@@ -1,8 +1,12 @@
 package series
 
 import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -29,6 +33,50 @@ func (c *card) ReadStats(s *nic.Stats) error {
 	*s = nic.Stats{RxDropped: c.rxDropped}
 	c.rxDropped += c.drops
 	return nil
+}
+
+// A responder whose metrics cannot be read while the bench runs, or whose device has no counter of its drops, leaves a range and a note
+// with a remedy.
+func TestUnreadMetrics(t *testing.T) {
+	clock, err := latency.NewClock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const refused = "# TYPE rebound_refused_total counter\nrebound_refused_total{reason=\"rate\"} 0\n"
+	const trouble = "# TYPE rebound_device_trouble_total counter\nrebound_device_trouble_total{kind=\"rx_dropped\"} 0\n"
+	for _, c := range []struct {
+		name, page string
+		readings   int
+		lost, note string
+	}{
+		{"read", refused + trouble, 1 << 30, "3", ""},
+		{"gone after the start", refused + trouble, 1, "between 0 and 3", "check that -responder-metrics still answers"},
+		{"no counter", refused, 1 << 30, "between 0 and 3", "does not count the frames that it drops"},
+	} {
+		readings := 0
+		page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if readings++; readings > c.readings {
+				w.WriteHeader(http.StatusInternalServerError)
+				return
+			}
+			fmt.Fprint(w, c.page)
+		}))
+		defer page.Close()
+		s := &Series{Settings: settings.Settings{Message: true, Timeout: 1500 * time.Millisecond, Responder: page.URL}, wire: &moody{silent: 3},
+			port: &port{device: &card{info: nic.Info{Driver: "mlx5", Backend: nic.Silicon}}}, flow: probe.Flow{Proto: probe.UDP, Layer: probe.Datagram,
+				Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"), SrcPort: 1000, DstPort: 7, Run: 1, Size: 60}}
+		if err := s.Prepare(clock, Recording{}, 1000); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Run(engine.Limit{Count: 20}, new(atomic.Bool)); err != nil {
+			t.Fatal(err)
+		}
+		rep := s.Report(Circumstances{Clock: clock})
+		notes := strings.Join(rep.Notes, "\n")
+		if rep.Counts.LostText() != c.lost || !strings.Contains(notes, c.note) || c.note == "" && notes != "" {
+			t.Errorf("%s: lost %s, want %s; notes %q", c.name, rep.Counts.LostText(), c.lost, notes)
+		}
+	}
 }
 
 // What a card dropped was dropped here. What a card dropped that does not count it is not lost between the hosts for certain.

@@ -106,6 +106,7 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 	d.info = nic.Info{
 		Driver: "xdp", Device: o.Device, Model: i.Driver, MAC: net.HardwareAddr(mac[:]).String(), MTU: i.MTU, Queues: i.RxQueues,
 		Backend: nic.Socket, PartialChecksums: i.Local(),
+		NoDropCounter: true, // the interface's counters have other traffic, too
 	}
 	c := *o.Match
 	c.MAC, c.PartialChecksums, c.TicksPerSecond = mac, i.Local(), 1e9
@@ -385,12 +386,14 @@ func (d *Device) Info() nic.Info { return d.info }
 // Link implements nic.Port.
 func (d *Device) Link() (nic.Link, error) { return d.iface.Link() }
 
-// ReadStats implements nic.Port. Frames and bytes are those that the program saw and answered.
+// ReadStats implements nic.Port. Frames and bytes are those that the program saw and answered. What the interface's driver dropped
+// before or after the program is in Extra only, because the kernel's counters have all traffic of the interface.
 func (d *Device) ReadStats(s *nic.Stats) error {
 	d.reading.Lock()
 	defer d.reading.Unlock()
 	v, n := d.counts.verdicts(), d.counts.bytes()
 	*s = nic.Stats{RxFrames: v.Answered() + v.Refused(), RxBytes: n[0], TxFrames: v.Answered(), TxBytes: n[1]}
+	s.Extra, _ = d.iface.Drops() // an interface that is gone has none
 	return nil
 }
 

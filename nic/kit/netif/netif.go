@@ -94,6 +94,20 @@ func (i *Interface) Link() (nic.Link, error) {
 	return nic.Link{Up: l.Attrs().RawFlags&running == running, Speed: i.speed()}, nil
 }
 
+// Drops returns the kernel's counters of frames that the interface or the kernel dropped, of all traffic since the interface was made.
+func (i *Interface) Drops() (map[string]uint64, error) {
+	l, err := i.nl.LinkByIndex(i.Index)
+	if err != nil {
+		return nil, fmt.Errorf("interface %s: %w", i.Name, err)
+	}
+	s := l.Attrs().Statistics
+	if s == nil {
+		return nil, fmt.Errorf("interface %s has no counters", i.Name)
+	}
+	return map[string]uint64{"interface_rx_dropped": s.RxDropped, "interface_rx_missed_errors": s.RxMissedErrors, "interface_rx_fifo_errors": s.RxFifoErrors,
+		"interface_rx_over_errors": s.RxOverErrors, "interface_tx_dropped": s.TxDropped, "interface_tx_errors": s.TxErrors, "interface_tx_fifo_errors": s.TxFifoErrors}, nil
+}
+
 // speed returns Mbit/s, or 0 if the interface does not tell.
 func (i *Interface) speed() int {
 	var s struct { // struct ethtool_cmd of linux/ethtool.h, as far as it is read
