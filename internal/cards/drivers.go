@@ -23,6 +23,7 @@ import (
 // stands beside its name.
 type driver struct {
 	name, doc string
+	has       []string         // settings that only some drivers have
 	push      []setting.Choice // its own values of nic.push
 	socket    func(*Config) (nic.Device, error)
 	kernel    func(*Config) (*xdp.Device, error)                 // answers without a loop of ours
@@ -41,13 +42,15 @@ var drivers = []driver{
 	},
 	{
 		name:   "afxdp",
+		has:    []string{"nic.queue", "nic.generic_xdp"},
 		doc:    "an interface of the kernel, through AF_XDP. Only what is answered is taken from the kernel.",
 		socket: func(c *Config) (nic.Device, error) { return opened(afxdp.Open(c.Options, c.XDP)) },
 	},
 	{
 		name: "xdp",
-		doc: "an interface of the kernel, by an XDP program that answers where its driver receives: no core polls, and [cpu] means " +
-			"nothing. Only what is answered, or refused by a guard, is taken from the kernel.",
+		has:  []string{"nic.generic_xdp", "nic.pin"},
+		doc: "an interface of the kernel, by an XDP program that answers where its driver receives: no core polls, and [cpu] has no " +
+			"effect. Only what is answered, or refused by a guard, is taken from the kernel.",
 		kernel: func(c *Config) (*xdp.Device, error) {
 			return xdp.Open(c.Options, xdp.Options{Generic: c.XDP.Generic, Pin: c.Pin})
 		},
@@ -60,6 +63,7 @@ var drivers = []driver{
 	},
 	{
 		name: "mlx5",
+		has:  []string{"nic.push", "nic.push_max"},
 		doc:  "a ConnectX-4 or later or BlueField, likewise.",
 		push: []setting.Choice{
 			{Name: "full", Doc: "mlx5, mlx4: the whole frame in the work queue entry, through BlueFlame"},
@@ -72,6 +76,7 @@ var drivers = []driver{
 	},
 	{
 		name: "mlx4",
+		has:  []string{"nic.push", "nic.push_max", "nic.port"},
 		doc:  "a ConnectX-3, likewise. Its port is Ethernet's, or InfiniBand's: then it answers over IPoIB.",
 		push: []setting.Choice{{Name: "full"}}, // as mlx5
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {
@@ -81,6 +86,7 @@ var drivers = []driver{
 	},
 	{
 		name: "ena",
+		has:  []string{"nic.push", "nic.push_max"},
 		doc:  "an Amazon ENA, likewise.",
 		push: []setting.Choice{{Name: "llq", Doc: "ena: low-latency queues, or an error where the device has none"}},
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {
@@ -90,6 +96,7 @@ var drivers = []driver{
 	},
 	{
 		name: "efa",
+		has:  []string{"nic.push", "nic.push_max", "nic.qkey", "respond.handover", "respond.stamp_messages"},
 		doc: "an Amazon EFA, likewise. It carries messages, not frames: respond.addresses has to be empty, and clients find it " +
 			"by respond.handover.",
 		messages: func(fn pci.Function, c *Config) (nic.Messenger, error) {
@@ -124,6 +131,55 @@ func Drivers() []string {
 		names = append(names, d.name)
 	}
 	return names
+}
+
+// For marks settings that only some drivers have: those whose rows list them, those that only drivers on the device have, and those of a
+// loop on a core, which drivers that answer in the kernel do not have. Its description then begins with them.
+func For(list []setting.Setting) []setting.Setting {
+	for i := range list {
+		s := &list[i]
+		var has, lacks []string
+		for j := range drivers {
+			if d := &drivers[j]; d.hasSetting(s.Key) {
+				has = append(has, d.name)
+			} else {
+				lacks = append(lacks, d.name)
+			}
+		}
+		if len(lacks) == 0 || len(has) == 0 {
+			continue
+		}
+		s.Drivers = has
+		whose := strings.Join(has, ", ")
+		if onBus := namesOf((*driver).onBus); slices.Equal(has, onBus) {
+			whose = "drivers on the device"
+		} else if len(has) > len(lacks) {
+			whose = "not " + strings.Join(lacks, ", ")
+		}
+		s.Doc = "[" + whose + "] " + s.Doc
+	}
+	return list
+}
+
+// namesOf returns the names of the drivers of a kind.
+func namesOf(is func(*driver) bool) (names []string) {
+	for i := range drivers {
+		if is(&drivers[i]) {
+			names = append(names, drivers[i].name)
+		}
+	}
+	return names
+}
+
+func (d *driver) hasSetting(key string) bool {
+	section, _, _ := strings.Cut(key, ".")
+	switch {
+	case key == "nic.unsafe_no_iommu":
+		return d.onBus()
+	case key == "nic.ring_size", section == "cpu":
+		return d.kernel == nil
+	}
+	return slices.Contains(d.has, key) || !slices.ContainsFunc(drivers, func(d driver) bool { return slices.Contains(d.has, key) })
 }
 
 func byName(name string) *driver {

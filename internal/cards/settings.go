@@ -47,13 +47,13 @@ func (c *Config) Settings() []setting.Setting {
 			"way to afxdp, then afpacket. The log says which, and why."})
 	push = append(push, setting.Choice{Name: "off", Doc: "descriptors and frames stay in host memory, and the card fetches them"})
 
-	return []setting.Setting{
+	return For([]setting.Setting{
 		setting.OneOf("nic.driver", &c.Driver, "auto", names, "What drives the device:"),
 		setting.String("nic.device", &c.Device, "", checkName,
 			"An interface name (\"eth1\"), a PCI address (\"0000:03:00.0\") or a simulated device (\"vfio-user:PATH\"). "+
 				"`rebound-responder nics` lists what there is."),
 		setting.Int("nic.queue", &c.XDP.Queue, 0, atLeastZero,
-			"afxdp: the interface's first queue to use. With several cores, the following ones are used too."),
+			"The interface's first queue to use. With several cores, the following ones are used too."),
 		setting.Int("nic.ring_size", &c.RingSize, 0, func(n int) error {
 			if n != 0 && (n < 32 || n > 1<<16 || n&(n-1) != 0) {
 				return fmt.Errorf("%d is not a power of two from 32 to 65536, nor 0 for the driver's own", n)
@@ -80,18 +80,18 @@ func (c *Config) Settings() []setting.Setting {
 				return fmt.Errorf("%d is neither port 1 nor 2, nor 0 for the first", n)
 			}
 			return nil
-		}, "mlx4: which port of the card, 1 or 2, where both are on one PCI function; 0 is the first."),
+		}, "Which port of the card, 1 or 2, where both are on one PCI function; 0 is the first."),
 		setting.Parsed("nic.mac", &c.MAC, "", parseStation,
 			"The MAC address to answer from; empty is the device's own. Many virtual networks deliver only for the device's own. "+
 				"afpacket: with another one the kernel drops its copy of each request at once. Else it looks for a route to an "+
 				"address that it does not have, and what it has to clean up after that delays others: on veth a third of all round "+
 				"trips above 10 microseconds was left."),
 		setting.Bool("nic.generic_xdp", &c.XDP.Generic, false,
-			"afxdp, xdp: attach to the kernel's own XDP hook, behind the interface's driver, in place of the driver's. With afxdp on "+
+			"Attach to the kernel's own XDP hook, behind the interface's driver, in place of the driver's. With afxdp on "+
 				"veth that is quicker by an eighth of the round trip. There is no zero copy then, and a frame whose VLAN tag lies outside of "+
 				"it (rx-vlan-offload) is answered without the tag."),
 		setting.String("nic.pin", &c.Pin, "", xdp.CheckPin,
-			"xdp: a name, under which program and counts stay in the kernel when the responder ends or is killed: answering goes on. A "+
+			"A name, under which program and counts stay in the kernel when the responder ends or is killed: answering goes on. A "+
 				"responder with the same name joins, and replaces the program between two frames. `rebound-responder status` shows what is pinned, "+
 				"`rebound-responder unpin NAME` ends it. Empty: all ends with the process."),
 		setting.Parsed("nic.qkey", &c.QKey, "0x11111111", func(text string) (uint32, error) {
@@ -100,12 +100,12 @@ func (c *Config) Settings() []setting.Setting {
 				return 0, fmt.Errorf("%q is no Q_Key of 32 bits above 0, such as \"0x11111111\"", text)
 			}
 			return uint32(k), nil
-		}, "efa: the Q_Key of all queue pairs. A message that brings another one is dropped by the device, and replies bring this one. "+
+		}, "The Q_Key of all queue pairs. A message that brings another one is dropped by the device, and replies bring this one. "+
 			"ibv_ud_pingpong and perftest have 0x11111111."),
 		setting.Bool("nic.unsafe_no_iommu", &c.UnsafeNoIOMMU, false,
 			"Drive PCI functions on a machine without an IOMMU: the device may then write to any memory, and so may anyone who "+
 				"makes it err."),
-	}
+	})
 }
 
 func atLeastZero(n int) error {

@@ -61,7 +61,16 @@ func checkCommand(args []string, stdout, _ io.Writer) error {
 		return err
 	}
 	var findings []host.Finding
-	if name, _ := s.nic.Choose(coreGiven(s)); s.nic.Device != "" && (name == "xdp" || s.nic.InKernel()) {
+	name, _ := s.nic.Choose(coreGiven(s))
+	if name == "" {
+		name = s.nic.Driver
+	}
+	if s.nic.Device != "" && name != "auto" {
+		for _, e := range s.table.Unused(name) {
+			fmt.Fprintf(stdout, "%-8s %v\n", host.Note, e)
+		}
+	}
+	if s.nic.Device != "" && (name == "xdp" || s.nic.InKernel()) {
 		cores, served := interruptCPUs(os.DirFS("/"), s.nic.Device, online)
 		fmt.Fprintf(stdout, "no core polls: the kernel answers on CPU %s, %s\n", isolate.FormatCPUs(cores), served)
 		findings = inKernelFindings(cores, s.nic.Device)

@@ -66,14 +66,15 @@ type settings struct {
 
 // intro stands at the top of config.toml.
 const intro = "Rebound's responder. Every key is here with its default, but for the two that have none: nic.device and " +
-	"respond.addresses. A key can also be given on the command line: responder -config config.toml -set nic.device=eth1\n\n" +
+	"respond.addresses. [afxdp, xdp] before a description names the drivers that have the key: with another one it has no effect, and " +
+	"the log says so. A key can also be given on the command line: responder -config config.toml -set nic.device=eth1\n\n" +
 	"`rebound-responder config` prints this file."
 
 // newSettings returns the defaults. online are the CPUs of this machine.
 func newSettings(online []int) *settings {
 	s := &settings{}
 	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
-	s.table = setting.New(slices.Concat(s.nic.Settings(), []setting.Setting{
+	s.table = setting.New(slices.Concat(s.nic.Settings(), cards.For(slices.Concat([]setting.Setting{
 		setting.Strings("respond.addresses", &s.respond.addresses, parseAddress,
 			"The addresses to answer for, each with the length of its subnet: [\"10.0.0.2/24\", \"fd00::2/64\"]. Without a length "+
 				"the subnet is unknown: broadcasts of it are then not told from unicasts."),
@@ -89,11 +90,11 @@ func newSettings(online []int) *settings {
 				return netip.AddrPort{}, nil
 			}
 			return handover.ParseAddress(text)
-		}, fmt.Sprintf("efa: ADDRESS:PORT to hand the addresses of the queue pairs over at, by TCP, as ibv_ud_pingpong and perftest's "+
+		}, fmt.Sprintf("ADDRESS:PORT to hand the addresses of the queue pairs over at, by TCP, as ibv_ud_pingpong and perftest's "+
 			"ib_send_lat ask for them (both at %d); empty is off. PORT is for UD, PORT+1 for SRD, PORT+2 and PORT+3 for STAMP over "+
 			"each. Who reaches it learns where to send to; it is for the network that the tests are run from.", handover.DefaultPort)),
 		setting.Bool("respond.stamp_messages", &s.respond.stampMessages, false,
-			"efa: two more queue pairs on each core, UD and SRD, that answer STAMP test packets which are messages."),
+			"Two more queue pairs on each core, UD and SRD, that answer STAMP test packets which are messages."),
 
 		setting.OneOf("guard.mode", &s.guard.mode, "strict", []setting.Choice{
 			{Name: "strict", Doc: "answers only what is whole, unicast, for our MAC and addresses, and cannot make a loop with another service."},
@@ -179,7 +180,7 @@ func newSettings(online []int) *settings {
 		setting.Bool("stats.anonymous", &s.stats.anonymous, false,
 			"Leave out of that report what identifies the machine: host name, kernel command line, the kernel release behind its "+
 				"version, the responder's command line, MAC addresses, and IP addresses that are not private."),
-	})...)
+	})))...)
 	return s
 }
 
@@ -194,6 +195,13 @@ func loadConfig(file string, sets []string, online []int) (*settings, error) {
 		return s, err
 	}
 	return s, s.checkStamp(file)
+}
+
+// warnUnused logs each setting that the user chose and that the driver does not have.
+func (s *settings) warnUnused(driver string, log *slog.Logger) {
+	for _, e := range s.table.Unused(driver) {
+		log.Warn("setting not in force", "setting", e.Key, "at", e.Where, "reason", e.Problem)
+	}
 }
 
 // readConfig is loadConfig without the check of what has to be there and what fits together.

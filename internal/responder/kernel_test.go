@@ -92,12 +92,13 @@ func TestKernelFails(t *testing.T) {
 func TestAutoInKernel(t *testing.T) {
 	for core, why := range map[string]string{"": "no core is given away", "cpu.cores=0": "shares no memory with AF_XDP sockets"} {
 		w := newWire(t)
-		sets := []string{"nic.driver=auto"}
+		sets := []string{"nic.driver=auto", "cpu.priority=50"} // of a loop on a core, which the kernel's program has not
 		if core != "" {
 			sets = append(sets, core)
 		}
 		p := w.start(t, nil, sets...)
-		if !strings.HasPrefix(p.ready, "ready driver=xdp ") || !p.logs("driver chosen") || !p.logs(why) {
+		if !strings.HasPrefix(p.ready, "ready driver=xdp ") || !p.logs("driver chosen") || !p.logs(why) ||
+			!p.logs("has no effect with driver xdp") || !p.logs("setting=cpu.priority") {
 			t.Errorf("%s: %s\n%s", core, p.ready, p.stderr)
 		}
 		w.run(t, "ping", "-c", "3", "-i", "0.01", "-W", "60", ours4)
@@ -110,8 +111,8 @@ func TestAutoInKernel(t *testing.T) {
 // check says where the kernel answers and what the driver can, and nothing of a polling core.
 func TestCheckInKernel(t *testing.T) {
 	w := newWire(t)
-	out, stderr, code := w.responder(t, "check", "-set", "nic.driver=xdp", "-set", "nic.device="+port)
-	for _, want := range []string{"no core polls: the kernel answers on CPU", "XDP features of port, driver veth: basic", "other end of port has no XDP program"} {
+	out, stderr, code := w.responder(t, "check", "-set", "cpu.priority=50", "-set", "nic.driver=xdp", "-set", "nic.device="+port)
+	for _, want := range []string{"no core polls: the kernel answers on CPU", "cpu.priority: has no effect with driver xdp", "XDP features of port, driver veth: basic", "other end of port has no XDP program"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("exit %d, no %q in\n%s%s", code, want, out, stderr)
 		}

@@ -116,6 +116,7 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 	for _, n := range info.Notes {
 		log.Info("device", "note", n)
 	}
+	s.warnUnused(info.Driver, log)
 	if link, err := dev.Link(); err == nil && !link.Up {
 		log.Warn("link is down; answering begins when it comes up", "device", info.Device)
 	}

@@ -18,6 +18,9 @@ type Setting struct {
 	Default string // as TOML writes it
 	Doc     string // whole sentences; paragraphs are apart by an empty line
 
+	// Drivers are those that have the setting; nil if it does not depend on the driver.
+	Drivers []string
+
 	// Choices are the values of a setting that takes one of a few, nil else.
 	Choices []Choice
 

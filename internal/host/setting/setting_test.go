@@ -142,3 +142,27 @@ func TestFlags(t *testing.T) {
 		}
 	}
 }
+
+// A setting that the driver does not have is named, unless its value is the default: a file may have every key.
+func TestUnused(t *testing.T) {
+	var cores []int
+	var priority int
+	table := New(Ints("cpu.cores", &cores, nil, func(n int) (int, error) { return n, nil }, "Cores."),
+		Int("cpu.priority", &priority, 0, func(int) error { return nil }, "Priority."))
+	for i := range table.Settings {
+		table.Settings[i].Drivers = []string{"afxdp", "ixgbe"}
+	}
+	if err := table.Parse("config.toml", "[cpu]\ncores = []\npriority = 50\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := table.Apply(); err != nil {
+		t.Fatal(err)
+	}
+	got := fmt.Sprint(table.Unused("xdp"))
+	if want := "[config.toml:3: cpu.priority: has no effect with driver xdp (it is for afxdp, ixgbe)]"; got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+	if got := table.Unused("ixgbe"); len(got) > 0 {
+		t.Errorf("ixgbe has them, and %v is said", got)
+	}
+}

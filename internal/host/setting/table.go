@@ -3,6 +3,7 @@ package setting
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -139,6 +140,22 @@ func (t *Table) Apply() error {
 		}
 	}
 	return nil
+}
+
+// Unused returns an Error for each setting that was given another value than its default, and that the driver does not have.
+func (t *Table) Unused(driver string) (all []*Error) {
+	for i := range t.Settings {
+		s := &t.Settings[i]
+		g, ok := t.given[s.Key]
+		if !ok || s.Drivers == nil || slices.Contains(s.Drivers, driver) {
+			continue
+		}
+		if def, err := s.read(s.Default); err == nil && reflect.DeepEqual(def, g.value) {
+			continue
+		}
+		all = append(all, &Error{g.where(-1), s.Key, fmt.Sprintf("has no effect with driver %s (it is for %s)", driver, strings.Join(s.Drivers, ", "))})
+	}
+	return all
 }
 
 // Fail returns an Error about a setting, for checks that concern several: it says where the user set it.
