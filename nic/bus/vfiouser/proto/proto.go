@@ -66,7 +66,10 @@ const (
 // What a server says of itself in VERSION.
 const (
 	MaxTransfer = 1 << 20 // bytes of data in one message
-	// MaxMaps is more than VFIO's 65535: with an IOMMU QEMU sends a map for each 4 KiB, and a guest may register 4 GiB.
+	// AnnouncedMaps is the most that QEMU accepts: it refuses a server that announces more ("max_dma_maps too large").
+	AnnouncedMaps = 65535
+	// MaxMaps is what a server accepts, since QEMU does not stop at AnnouncedMaps: with an IOMMU it sends a map for each 4 KiB, and a guest
+	// may register 4 GiB.
 	MaxMaps = 1 << 20
 )
 
@@ -209,7 +212,7 @@ type Capabilities struct {
 
 // VersionBody is what both sides of ours send. QEMU refuses a reply with more than the 16 descriptors that it takes.
 func VersionBody() []byte {
-	j, _ := json.Marshal(map[string]Capabilities{"capabilities": {maxFDs, MaxTransfer, 4096, MaxMaps, true}})
+	j, _ := json.Marshal(map[string]Capabilities{"capabilities": {maxFDs, MaxTransfer, 4096, AnnouncedMaps, true}})
 	return Encode(Version{0, 0}, j, []byte{0})
 }
 
