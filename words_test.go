@@ -16,17 +16,14 @@ import (
 
 // oldWords are the packages and folders that still use words which the project no longer uses: rewrite one, and remove it from here.
 var oldWords = strings.Fields(`
-. fastpath internal/bench internal/bench/clockerror internal/bench/demo internal/bench/engine internal/bench/probe
-internal/bench/prom internal/bench/route internal/bench/series internal/bench/session internal/bench/socket internal/bench/targets
-internal/bench/testbed internal/bench/watch internal/cards internal/host/confine internal/host/exit internal/host/handover
-internal/host/isolate internal/host/manual internal/host/notify internal/host/setting internal/host/stampkey internal/responder
-latency/compare latency/host latency/page latency/report nic nic/bus/dma nic/bus/mmio nic/bus/pci nic/bus/vfiouser
-nic/bus/vfiouser/proto nic/drivers/afpacket nic/drivers/afxdp nic/drivers/efa nic/drivers/ena nic/drivers/ixgbe nic/drivers/mlx4
-nic/drivers/mlx5 nic/drivers/virtio nic/drivers/xdp nic/ib nic/kit nic/kit/amazonadmin nic/kit/netif nic/kit/xdpkit packaging
-packaging/kubernetes/base packaging/kubernetes/sriov polling proof/campaign proof/corpus proof/lab proof/lab/boot
-proof/lab/console proof/nictest proof/nictest/toy proof/nictest/veth proof/peers proof/peers/contest proof/peers/cycles
-proof/peers/isolation proof/peers/rival proof/peers/tables proof/simnic proof/suite scripts sim sim/efasim sim/enasim sim/fabric
-sim/ixgbesim sim/kit sim/mlx4sim sim/mlx5sim sim/rdma sim/simtest sim/vfioserver
+. fastpath internal/bench internal/bench/clockerror internal/bench/demo internal/bench/engine internal/bench/prom
+internal/bench/series internal/bench/targets internal/bench/watch internal/cards internal/host/setting internal/host/stampkey
+internal/responder latency/compare latency/host latency/page latency/report nic nic/bus/dma nic/bus/mmio nic/bus/pci
+nic/bus/vfiouser nic/drivers/afpacket nic/drivers/efa nic/drivers/ena nic/drivers/mlx4 nic/drivers/mlx5 nic/drivers/virtio
+nic/drivers/xdp nic/ib nic/kit nic/kit/amazonadmin nic/kit/netif packaging packaging/kubernetes/base packaging/kubernetes/sriov
+proof/campaign proof/corpus proof/lab proof/lab/boot proof/nictest proof/nictest/veth proof/peers/isolation proof/peers/rival
+proof/peers/tables proof/simnic scripts sim sim/efasim sim/enasim sim/fabric sim/ixgbesim sim/kit sim/mlx4sim sim/mlx5sim sim/rdma
+sim/simtest sim/vfioserver
 `)
 
 // Comments, string literals and test names in Go code, and all other text files, use plain words.

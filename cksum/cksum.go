@@ -48,8 +48,8 @@ func Sum(b []byte, acc uint16) uint16 {
 	return bits.ReverseBytes16(uint16(s))
 }
 
-// Update16 returns the checksum hc after a 16-bit word that it covers changed from m to m2, by RFC 1624 eqn. 3:
-// HC' = ~(~HC + ~m + m'). The result is the one that would be computed afresh, but for a packet that became all zeros:
+// Update16 returns the checksum hc after a 16-bit word that it covers changed from m to m2, by RFC 1624 eqn. 3: HC' =
+// ~(~HC + ~m + m'). The result is the one that would be computed afresh, except for a packet that became all zeros:
 // its checksum is 0xffff, and no update can tell that from 0x0000. An error in hc stays one in the result.
 func Update16(hc, m, m2 uint16) uint16 {
 	s := uint32(^hc) + uint32(^m) + uint32(m2)

@@ -30,8 +30,8 @@ func TestZeroAllocations(t *testing.T) {
 // taking so many frames that it is rare.
 const ringFrames = 64
 
-// benchmark measures one reply, out of the first-level cache as a device with direct cache access leaves it. Only the head
-// of a frame is restored between replies, and in a pass of its own: a store that a wider load must wait for is the
+// benchmark measures one reply, out of the first-level cache as a device with direct cache access leaves it. Only the
+// head of a frame is restored between replies, and in its own pass: a store that a wider load must wait for is the
 // benchmark's artefact, not the responder's cost. What that pass costs is measured alike and reported apart.
 func benchmark(b *testing.B, c Config, frame []byte, do func(*Responder, []byte) int) {
 	r := responder(b, c)

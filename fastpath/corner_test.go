@@ -10,7 +10,7 @@ import (
 // bit, what its sender would compute afresh: the oracle's bytes, from the snippet and from Slow.
 func TestEveryChecksum(t *testing.T) {
 	ping := func(v uint16) []byte {
-		m := make([]byte, 8+18) // zeros but for the sequence number
+		m := make([]byte, 8+18) // zeros except for the sequence number
 		m[0] = 8
 		binary.BigEndian.PutUint16(m[6:], v)
 		binary.BigEndian.PutUint16(m[2:], ^naiveSum(m))

@@ -79,7 +79,7 @@ func requests(tags int) (all []request) {
 	return all
 }
 
-// inBuffer returns a copy of f that lies at the start of a receive buffer full of what was there before.
+// inBuffer returns a copy of f that is at the start of a receive buffer full of what was there before.
 func inBuffer(f []byte) []byte {
 	b := make([]byte, max(len(f), MinBuffer)+64)
 	for i := range b {

@@ -22,7 +22,7 @@ func FuzzFrame(f *testing.F) {
 		if err := judge(&c, fast, slow, frame); err != nil {
 			t.Fatal(err)
 		}
-		c.PartialChecksums = true // may mend a checksum: both ways the same
+		c.PartialChecksums = true // may fix a checksum: both ways the same
 		fast, slow = responder(t, c), responder(t, c)
 		a, b := inBuffer(frame), inBuffer(frame)
 		n, m := poll(fast, a), slowly(slow, b)

@@ -26,7 +26,8 @@ func (r *Responder) Admit(h *[64]byte, k Kind) bool {
 		packet, sum = n+8, uint64(k>>16&0xff00)+uint64(le.Uint16(h[18:]))
 	}
 	if packet <= r.checksumBytes {
-		// The sum of n bytes, 8 or more, as a little-endian machine loads them. None that is asked for here is of zeros alone.
+		// The sum of n bytes, 8 or more, as a little-endian machine loads them. None that is requested here is of
+		// zeros alone.
 		var c uint64
 		for ; n >= 32; n -= 32 {
 			b := (*[32]byte)(p)
@@ -73,7 +74,7 @@ const slots, slotShift = 4096, 64 - 12
 type limiter struct {
 	cost  uint64 // of a reply, in 1/16 ticks
 	burst uint64 // how far ahead of now a full moment may lie for one more reply
-	most  uint64 // burst + cost: how far it lies at most, and only one that has passed seems to lie further
+	most  uint64 // burst + cost: how far it is at most, and only one that has passed seems to lie further
 	full  [slots]uint64
 }
 

@@ -33,7 +33,8 @@ func answers(r *Responder) func([]byte) []byte {
 	}
 }
 
-// echoService is an echo service on sockets: it sends the data back with a TTL of its own, from whatever port it was sent to.
+// echoService is an echo service on sockets: it sends the data back with its own TTL, from whatever port it was sent
+// to.
 func echoService(f []byte) []byte {
 	src, _ := netip.AddrFromSlice(f[26:30])
 	dst, _ := netip.AddrFromSlice(f[30:34])
@@ -42,7 +43,7 @@ func echoService(f []byte) []byte {
 	return eth([6]byte(f[6:]), [6]byte(f), 0, 0x0800, p)
 }
 
-// Two responders, and ours with services of others. Whatever starts it, one frame is not sent for ever.
+// Two responders, and ours with services of others. Whatever starts it, one frame is not sent forever.
 func TestLoopsEnd(t *testing.T) {
 	peer := func(ports, stamp []uint16) Config {
 		c := config(Strict)

@@ -76,8 +76,8 @@ func (r *Responder) Pong4(h *[64]byte) {
 	r.stats[AnsweredICMPv4].Add(1)
 }
 
-// Fresh4 gives the reply a TTL of its own in Strict. Most requests have that TTL already and stay as they are, but for a
-// checksum of ones, which RFC 1624 makes zero.
+// Fresh4 gives the reply its own TTL in Strict. Most requests have that TTL already and stay as they are, except for
+// a checksum of ones, which RFC 1624 makes zero.
 func (r *Responder) Fresh4(h *[64]byte) {
 	if (h[22] != hopLimit || le.Uint16(h[24:]) == 0xffff) && !r.open {
 		setHops4(h, hopLimit)

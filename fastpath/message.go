@@ -7,10 +7,10 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// ReplyMark is the immediate data of every reply to a message: "RBND". Messages have no ports by which a service would be
-// told from a client, so this tells a reply from a request: two responders that are joined do not bounce, nor does one that
-// is made to write to itself. Clients take an immediate that they did not ask for without a word (ibv_ud_pingpong, perftest and
-// libfabric do); one that somebody sends by chance goes unanswered, and is counted.
+// ReplyMark is the immediate data of every reply to a message: "RBND". Messages have no ports by which a service
+// would be told from a client, so this tells a reply from a request: two responders that are joined do not bounce,
+// nor does one that is made to write to itself. Clients take an immediate that they did not request silently
+// (ibv_ud_pingpong, perftest and libfabric do); one that somebody sends by chance goes unanswered, and is counted.
 const ReplyMark uint32 = 'R'<<24 | 'B'<<16 | 'N'<<8 | 'D'
 
 // NewMessages returns a Responder for a port that carries messages, not frames. Of a Config it takes Mode, Rate, Burst,
@@ -45,10 +45,10 @@ func (r *Responder) Refuse(imm uint32) {
 //go:noinline
 func (r *Responder) RefuseFor(why Verdict) { r.stats[why].Add(1) }
 
-// ReflectMessage makes the reply of the test packet that is a message, n bytes at the start of p, where it lies, and returns
-// its length: 0 where it is not answered, which it counts. sender and imm are as for Message. p is the whole buffer: a reply
-// may be longer than its request where Config.STAMPBase allows that. A device tells no hop limit of a message, for which the
-// reply has 255 (RFC 5357 §4.2.1).
+// ReflectMessage makes the reply of the test packet that is a message, n bytes at the start of p, in place, and
+// returns its length: 0 where it is not answered, which it counts. sender and imm are as for Message. p is the whole
+// buffer: a reply may be longer than its request where Config.STAMPBase allows that. A device tells no hop limit of a
+// message, for which the reply has 255 (RFC 5357 §4.2.1).
 //
 //go:noinline
 func (r *Responder) ReflectMessage(p []byte, n int, sender uint64, imm uint32) int {

@@ -15,7 +15,7 @@ func messages(t *testing.T, c Config) *Responder {
 	return r
 }
 
-// A message is sent back, a reply is not, and each sender has a rate of its own.
+// A message is sent back, a reply is not, and each sender has its own rate.
 func TestMessage(t *testing.T) {
 	r := messages(t, Config{Rate: 1000, Burst: 3, TicksPerSecond: 1 << 30})
 	r.Loop.Start = 1 << 40
@@ -53,7 +53,7 @@ func TestMessage(t *testing.T) {
 	}
 }
 
-// A test packet as a message is answered as one in a datagram is, but for the hop limit, which no device tells.
+// A test packet as a message is answered as one in a datagram is, except for the hop limit, which no device tells.
 func TestReflectMessage(t *testing.T) {
 	var now atomic.Pointer[Clock]
 	now.Store(&Clock{NTP: 5 << 32, Rate: 1 << 30, ErrorEstimate: 0x8142})

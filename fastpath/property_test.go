@@ -14,7 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/corpus"
 )
 
-// sameButZero reports whether two frames are equal but for zero's two forms in one checksum: two adjacent bytes.
+// sameButZero reports whether two frames are equal except for zero's two forms in one checksum: two adjacent bytes.
 func sameButZero(a, b []byte) bool {
 	if len(a) != len(b) {
 		return false
@@ -233,7 +233,7 @@ func TestRandomMutations(t *testing.T) {
 		}
 		for v, n := range s { // every rule has decided something
 			if Verdict(v) == RefusedAnnouncement {
-				continue // one in a million is too few to ask for
+				continue // one in a million is too few to request
 			}
 			if open := mode == Open && slices.Contains(strictOnly, Verdict(v)); n == 0 != (open || slices.Contains(never, Verdict(v))) {
 				t.Errorf("mode %d: %d frames with verdict %s", mode, n, Verdict(v))
@@ -242,7 +242,7 @@ func TestRandomMutations(t *testing.T) {
 	}
 }
 
-// What Open does not look at, and what takes a Config of its own.
+// What Open does not look at, and what takes its own Config.
 var (
 	strictOnly = []Verdict{RefusedHeaderChecksum, RefusedServicePort, RefusedHopLimit, RefusedChecksum}
 	never      = []Verdict{RefusedVLAN, RefusedRate, AnsweredMessage, AnsweredSTAMPMessage, RefusedReply, RefusedSender, RefusedMessage,

@@ -26,8 +26,8 @@ type Reflector struct {
 	// TLVs has extensions understood (RFC 8972). Without, whatever follows a packet's base goes back as it came: TLVs with the flag
 	// with which their sender marks what was not understood.
 	TLVs bool
-	// HideLocation fills the Location TLV with zeros, where its sender asks for the ports, addresses and MAC that its packet had when
-	// it came (RFC 8972 §4.2.2).
+	// HideLocation fills the Location TLV with zeros, where its sender requests the ports, addresses and MAC that its
+	// packet had when it came (RFC 8972 §4.2.2).
 	HideLocation bool
 	// DSCPs has a bit for each DSCP that a Class of Service TLV may choose for its reply (RFC 8972 §4.4).
 	DSCPs uint64
@@ -127,7 +127,7 @@ func (r *Responder) authentic(p []byte) bool {
 	return r.seal.fits(p[authSeal:authBase], p[:authSeal], nil)
 }
 
-// mirrorSealed is mirror for the base of an authenticated packet, but for the number, the times and the HMAC.
+// mirrorSealed is mirror for the base of an authenticated packet, except for the number, the times and the HMAC.
 func mirrorSealed(p []byte, hop uint8) {
 	copy(p[authNumber:authNumber+4], p[:4])
 	copy(p[authSent:authSent+8], p[authTime:])

@@ -233,7 +233,8 @@ func randomTLVs(rnd *rand.Rand, seq uint32) (x []byte) {
 	return x
 }
 
-// A quarter of a million packets of a few sessions, made at random, get what the oracle says, which keeps sessions of its own.
+// A quarter of a million packets of a few sessions, made at random, get what the oracle says, which keeps its own
+// sessions.
 func TestReflectorAgainstOracle(t *testing.T) {
 	const packets = 240_000
 	variants := map[string]func(*Config){

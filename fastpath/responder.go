@@ -55,9 +55,10 @@ type Config struct {
 	// Reflector is what is answered to test packets beyond that.
 	Reflector Reflector
 
-	// PartialChecksums says that frames may come from a kernel on this machine (over veth, say), whose UDP checksums hold
-	// only the pseudo-header's sum and wait for a device to complete them. A reply is completed here instead, else the
-	// peer's kernel would drop it. The price: a wrong checksum that equals that sum, one in 65536, is mended, not kept.
+	// PartialChecksums says that frames may come from a kernel on this machine (over veth, say), whose UDP checksums
+	// hold only the pseudo-header's sum and wait for a device to complete them. A reply is completed here instead,
+	// otherwise the peer's kernel would drop it. The price: a wrong checksum that equals that sum, one in 65536, is
+	// fixed, not kept.
 	PartialChecksums bool
 }
 
@@ -70,9 +71,9 @@ const (
 
 // Responder answers frames for one queue. One goroutine uses it at a time; its counters and Loop may be read by others.
 type Responder struct {
-	// What the leaves read, together and first: a field that lies within a page of the start needs no check for nil.
+	// What the leaves read, together and first: a field that is within a page of the start needs no check for nil.
 	mac           uint64 // as they load it: shifted up by two bytes; all ones where untagged frames are not answered
-	mul6          uint64 // the multipliers that give each address a slot of its own
+	mul6          uint64 // the multipliers that give each address its own slot
 	mul4          uint32
 	open, partial bool // open: the leaves skip what Open does not look at
 	checksumBytes int
@@ -117,9 +118,9 @@ type portSet [1 << 16 / 64]uint64
 func (s *portSet) add(port uint16)      { p := port<<8 | port>>8; s[p>>6] |= 1 << (p & 63) }
 func (s *portSet) has(port uint16) bool { p := port<<8 | port>>8; return s[p>>6]>>(p&63)&1 != 0 }
 
-// systemPorts are the UDP ports below it: services', never a client's (RFC 6335 §6). Whatever listens there may answer a
-// datagram that it did not ask for, so that a reply to it would be answered in turn, without end (CVE-2024-2169), or be half
-// of a reflection attack. STAMP's port 862 is one of them, and 0 is no port to reply to.
+// systemPorts are the UDP ports below it: services', never a client's (RFC 6335 §6). Whatever listens there may
+// answer a datagram that it did not request, so that a reply to it would be answered in turn, continuously
+// (CVE-2024-2169), or be half of a reflection attack. STAMP's port 862 is one of them, and 0 is no port to reply to.
 const systemPorts = 1024
 
 // servicePorts are the ports above where such services are common.

@@ -55,14 +55,15 @@ const (
 	patience    = 4       // a session keeps its place through a silence of this many times as long as it lasted
 )
 
-// sessions is a table of fixed size. It has twice as many places as were asked for, and each key has 16 of them to choose from, in two
-// sets. It takes the set with more room, so that all that were asked for find a place: filled one set after the other, 3 of 100 tables
-// of 64 refuse one.
+// sessions is a table of fixed size. It has twice as many places as were requested, and each key has 16 of them to
+// choose from, in two sets. It takes the set with more room, so that all that were requested find a place: filled one
+// set after the other, 3 of 100 tables of 64 refuse one.
 //
-// A session is over after a silence of idle; its place is then free. Where none is free a new session displaces the one that was silent
-// longest among those that may be displaced: those that were silent for more than patience times as long as they lasted. So a flood of
-// sessions of one packet each displaces only its own kind, and never a session that goes on, whose numbers would begin again: its sender
-// would take that for loss. Who keeps up many sessions for long can still fill the table, which is why authenticated ones have their own.
+// A session is over after a silence of idle; its place is then free. Where none is free a new session displaces the
+// one that was silent longest among those that may be displaced: those that were silent for more than patience times
+// as long as they lasted. So a flood of sessions of one packet each displaces only its own kind, and never a session
+// that continues, whose numbers would begin again: its sender would take that for loss. Who keeps up many sessions
+// for long can still fill the table, which is why authenticated ones have their own.
 type sessions struct {
 	places []session
 	mask   uint64

@@ -43,7 +43,7 @@ func TestSessionsNumberReplies(t *testing.T) {
 	}
 }
 
-// As many sessions as were asked for find a place, whatever the seed.
+// As many sessions as were requested find a place, whatever the seed.
 func TestSessionsFindPlaces(t *testing.T) {
 	for _, c := range []struct{ sessions, tables int }{{1, 10}, {64, 2000}, {100, 1000}, {4096, 30}, {1 << 16, 2}} {
 		refused := 0
@@ -172,7 +172,7 @@ func TestSessionsAreBounded(t *testing.T) {
 		table.enter(5, now)
 	}
 	if s := table.enter(5, t0+6001); s == nil || s.sent != 1 {
-		t.Errorf("an idle session goes on: %+v", s)
+		t.Errorf("an idle session continues: %+v", s)
 	}
 	if n := table.ended.Load(); n != 1 {
 		t.Errorf("%d sessions ended, want 1", n)

@@ -25,10 +25,10 @@ const (
 // MinBuffer is how many bytes from a frame's start must be readable and writable, however short the frame.
 const MinBuffer = 128
 
-// Slow answers the frame of n bytes at h in place if it is for us and passes every guard, and returns the reply's length,
-// which is n but for two kinds: the answer to duplicate address detection, and what Config.STAMPBase allows. It returns 0
-// where there is nothing to send; the frame is unchanged then, and the reason is counted. It takes any bytes, and answers
-// every kind, those of the leaves included.
+// Slow answers the frame of n bytes at h in place if it is for us and passes every guard, and returns the reply's
+// length, which is n except for two kinds: the answer to duplicate address detection, and what Config.STAMPBase
+// allows. It returns 0 where there is nothing to send; the frame is unchanged then, and the reason is counted. It
+// takes any bytes, and answers every kind, those of the leaves included.
 //
 //go:noinline
 func (r *Responder) Slow(h *[64]byte, n int) int {
@@ -375,8 +375,8 @@ func (r *Responder) udp(d []byte, in arrival) (v Verdict, grown int, tos uint8) 
 	return v, grown, tos
 }
 
-// admit finds the session of the test packet in datagram d, where there are any, and takes the reply from the rate of its source. It
-// returns why there is to be none, else 0.
+// admit finds the session of the test packet in datagram d, where there are any, and takes the reply from the rate of
+// its source. It returns why there is to be none, otherwise 0.
 func (r *Responder) admit(d []byte, in *arrival, auth bool, source uint64) (why Verdict, s *session) {
 	table, limit, ssid := r.sessions, &r.limit, uint16(0)
 	switch p := d[8:]; {

@@ -55,8 +55,8 @@ func ErrorEstimate(synchronised bool, seconds float64) uint16 {
 // write what they estimate, which is a multiple of 500 once in 500 times.
 func Unstated(maxerror int64) bool { return maxerror%500 == 0 }
 
-// KernelEstimate is the error estimate of a clock of which only the kernel tells, maxerror in µs. Where that is no bound, the estimate is
-// the greatest there is.
+// KernelEstimate is the error estimate of a clock of which only the kernel tells, maxerror in µs. If that is no
+// bound, the estimate is the greatest there is.
 func KernelEstimate(synchronised bool, maxerror int64) uint16 {
 	if Unstated(maxerror) {
 		maxerror = 0
@@ -88,10 +88,11 @@ func grow(d []byte, n int) []byte {
 	return d
 }
 
-// reflect turns the test packet in datagram d into a reflector's (RFC 8762 §4.3, RFC 5357 §4.2.1; both lay an unauthenticated one
-// out alike), and returns the TOS that it leaves with. Where Reflector does not say more, the bytes from 41 on stay: zeros or TLVs
-// in STAMP, padding in TWAMP. So do the two after the error estimate, where RFC 8972 §3 has the session identifier. The checksum
-// is updated for what changed, so a datagram that came broken leaves broken, and one without a checksum has none.
+// reflect turns the test packet in datagram d into a reflector's (RFC 8762 §4.3, RFC 5357 §4.2.1; both lay an
+// unauthenticated one out alike), and returns the TOS that it leaves with. If Reflector does not say more, the bytes
+// from 41 on stay: zeros or TLVs in STAMP, padding in TWAMP. So do the two after the error estimate, where RFC 8972
+// §3 has the session identifier. The checksum is updated for what changed, so a datagram that came broken leaves
+// broken, and one without a checksum has none.
 //
 // In a test packet that had to grow these two were padding, and become zeros.
 func (r *Responder) reflect(d []byte, in *arrival, s *session, auth, grown bool) (tos uint8) {
@@ -108,8 +109,8 @@ func (r *Responder) reflect(d []byte, in *arrival, s *session, auth, grown bool)
 	return tos
 }
 
-// mirror makes a Session-Reflector's packet of the Session-Sender's in p. s is its session, nil in a stateless reflector. The time
-// of sending comes last, but for the HMAC over it.
+// mirror makes a Session-Reflector's packet of the Session-Sender's in p. s is its session, nil in a stateless
+// reflector. The time of sending comes last, except for the HMAC over it.
 func (r *Responder) mirror(p []byte, in *arrival, s *session, auth, grown bool) (tos uint8) {
 	c, base := r.clock.Load(), stampBase
 	if auth {

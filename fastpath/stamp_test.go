@@ -55,8 +55,8 @@ func unhex(t *testing.T, dump string) []byte {
 	return b
 }
 
-// With a clock of one unit a tick the two timestamps are the counter's own values: both lie within the call, in order,
-// and their difference is the residence time to the tick.
+// With a clock of one unit a tick the two timestamps are the counter's own values: both are within the call, in
+// order, and their difference is the residence time to the tick.
 func TestSTAMPTimestamps(t *testing.T) {
 	c := config(Strict)
 	base := polling.TSC()

@@ -24,7 +24,7 @@ const (
 	flagIntegrity    = 0x20 // the HMAC is not right: none of them was looked at
 )
 
-// Sub-TLVs of the Location TLV (RFC 8972 §4.2.1): what is asked for, and after it the forms of the answer.
+// Sub-TLVs of the Location TLV (RFC 8972 §4.2.1): what is requested, and after it the forms of the answer.
 const (
 	subSourceMAC   = 1
 	subSourceEUI48 = 2
@@ -67,9 +67,9 @@ func tlv(x []byte) (value []byte, ok bool) {
 	return x[tlvHeader:][:n], true
 }
 
-// inspect looks at the TLVs x of a packet whose sequence number is that given, still as it came, and finds out whether they may be
-// used: an HMAC TLV has to be right and to stand behind all others but padding, and authenticated packets have to have one, but
-// for padding alone (RFC 8972 §4.8). Without a key no HMAC is right.
+// inspect looks at the TLVs x of a packet whose sequence number is that given, still as it came, and finds out
+// whether they may be used: an HMAC TLV has to be right and to stand behind all others but padding, and authenticated
+// packets have to have one, except for padding alone (RFC 8972 §4.8). Without a key no HMAC is right.
 func (r *Responder) inspect(x, number []byte, auth bool) extensions {
 	e := extensions{tlvs: x, seal: -1, ok: true}
 	count, paddings := 0, 0
@@ -198,7 +198,7 @@ func (r *Responder) class(v []byte, in *arrival, tos *uint8) {
 	v[0], v[1], v[2], v[3] = asked<<2|got>>4, got<<4|ecn<<2|reverse, 0, 0
 }
 
-// location answers a Location TLV: destination and source port of the packet, and what its sub-TLVs ask for.
+// location answers a Location TLV: destination and source port of the packet, and what its sub-TLVs request.
 func (r *Responder) location(v []byte, in *arrival) uint8 {
 	if len(v) < 4 {
 		return flagMalformed

@@ -15,7 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// ErrClock is returned where the cycle counter cannot serve as a clock at all: it stands still or runs backwards.
+// ErrClock is returned where the cycle counter cannot serve as a clock at all: it stalls or runs backwards.
 var ErrClock = errors.New("cycle counter is no clock")
 
 // Clock converts the ticks of polling.TSC to nanoseconds and to wall time. It does not change once made.

@@ -80,7 +80,7 @@ func (h *Histogram) Quantile(q float64) int64 {
 	return h.Max
 }
 
-// RefineMax sets Max to v where v lies in the same bucket: a log knows the maximum more exactly than its buckets.
+// RefineMax sets Max to v where v is in the same bucket: a log knows the maximum more exactly than its buckets.
 func (h *Histogram) RefineMax(v int64) {
 	if h.Count > 0 && countsIndex(v) == countsIndex(h.Max) {
 		h.Max = v
@@ -301,7 +301,7 @@ func FromHDR(h *hdrhistogram.Histogram) (*Histogram, error) {
 // counters is a histogram that is being recorded.
 type counters struct {
 	counts   []int64
-	lo, hi   int // touched indices lie in [lo, hi]
+	lo, hi   int // touched indices are in [lo, hi]
 	n        int64
 	min, max int64
 	sum      float64

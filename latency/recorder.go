@@ -8,7 +8,7 @@ import (
 // RecorderOptions says what a Recorder keeps.
 type RecorderOptions struct {
 	// OpenLoop keeps, besides the time from the actual send, the time from the intended send, and makes it the main
-	// series: a sender that was held up then counts the wait of everything that it should have sent meanwhile.
+	// series: a sender that was delayed then counts the wait of everything that it should have sent meanwhile.
 	OpenLoop bool
 	// Interval is the length of the histograms that the recording is cut into; 1 s if zero.
 	Interval time.Duration
@@ -111,8 +111,8 @@ func (r *Recorder) End(tsc uint64) {
 	r.runs[len(r.runs)-1].End = r.clock.Between(r.origin, tsc)
 }
 
-// Record counts one round trip, given in ticks: when it should have been sent, when it was sent, and when the reply was
-// seen. In a closed loop intended is sent. Where time that is not the network's is to be left out (a reflector's
+// Record counts one round trip, given in ticks: when it should have been sent, when it was sent, and when the reply
+// was seen. In a closed loop intended is sent. If time that is not the network's is to be left out (a reflector's
 // residence), the caller takes it off received. It reports whether a run is on, and so the round trip counted.
 func (r *Recorder) Record(intended, sent, received uint64) bool {
 	if !r.tick(received) {

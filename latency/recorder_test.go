@@ -28,7 +28,8 @@ func TestRecordingAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The sum over intervals is what was recorded; both ways of timing are kept; the warm-up and what lies between runs is not.
+// The sum over intervals is what was recorded; both ways of timing are kept; the warm-up and what is between runs is
+// not.
 func TestRecorder(t *testing.T) {
 	r, err := NewRecorder(testClock(), RecorderOptions{OpenLoop: true, Raw: 5})
 	if err != nil {

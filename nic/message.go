@@ -81,12 +81,12 @@ type Messenger interface {
 	// Endpoints are the open queue pairs. A restart of the device may change their numbers.
 	Endpoints() []Endpoint
 
-	// Reach makes the device ready to send to a, which takes a command to it and is for any goroutine. The same address is
-	// the same Peer.
+	// Reach makes the device ready to send to a, which takes a command to it and may be called from any goroutine.
+	// The same address is the same Peer.
 	Reach(a Address) (Peer, error)
 
-	// Greet makes the device ready to answer whoever is at gid, so that the first message from there is answered as quickly
-	// as any. It takes a command to the device and is for any goroutine.
+	// Greet makes the device ready to answer whoever is at gid, so that the first message from there is answered as
+	// quickly as any. It takes a command to the device and may be called from any goroutine.
 	Greet(gid netip.Addr) error
 
 	// Send sends one message now, through queue 0's queue pair of that service. It returns ErrFull if there is no room, and

@@ -25,9 +25,9 @@ type Port interface {
 type Answerer interface {
 	Port
 
-	// Serve polls queue and answers through r until stop is set. It owns the queue's receive and transmit rings while it
-	// runs. It returns nil then, and an error if the device failed in a way that the driver could not mend. It may be
-	// called again after it returned. It must run on a locked OS thread, and each queue has a Responder of its own. The
+	// Serve polls queue and answers through r until stop is set. It owns the queue's receive and transmit rings while
+	// it runs. It returns nil then, and an error if the device failed in a way that the driver could not fix. It may
+	// be called again after it returned. It must run on a locked OS thread, and each queue has its own Responder. The
 	// responder calls it pinned (polling.Pin): it does not block, and makes syscalls through RawSyscall only.
 	Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) error
 }
@@ -117,8 +117,8 @@ type Info struct {
 	// to a device to complete. It is what a responder's fastpath.Config wants to be told.
 	PartialChecksums bool `json:"-"`
 
-	// NoDropCounter says that the device does not count the frames that it drops for want of a receive buffer: Stats.RxDropped
-	// stays 0.
+	// NoDropCounter says that the device does not count the frames that it drops for lack of a receive buffer:
+	// Stats.RxDropped stays 0.
 	NoDropCounter bool `json:"-"`
 }
 

@@ -15,7 +15,7 @@ import (
 // runtime mounts, and nothing else, it answers. No builder of images is asked, so this runs where there is none.
 func TestContainer(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("needs root for a root folder and a network of its own")
+		t.Skip("needs root for a root folder and a network namespace")
 	}
 	o := packaged(t)
 	stage := filepath.Join(o.out, "stage-"+o.arch)

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// machine is a Debian of its own below a folder, where systemd-nspawn can run programs, or boot it with its systemd.
+// machine is its own Debian below a folder, where systemd-nspawn can run programs, or boot it with its systemd.
 type machine struct {
 	root  string
 	space string // a network namespace, in which the other end of the machine's eth1 lies: peer0, 10.9.0.1/24
@@ -26,7 +26,7 @@ type machine struct {
 func needMachine(t *testing.T) {
 	t.Helper()
 	if os.Getuid() != 0 {
-		t.Skip("needs root: a Debian of its own is made and booted")
+		t.Skip("needs root: a Debian system is installed and booted")
 	}
 	for _, p := range []string{"mmdebstrap", "systemd-nspawn", "dpkg", "ip", "ping", "nsenter", "tar"} {
 		if _, err := exec.LookPath(p); err != nil {
@@ -207,8 +207,9 @@ func (b *booted) journal(unit string) string {
 	return v
 }
 
-// ping asks the machine's eth1 until n echo requests are answered, a minute at most, and returns how many were, n at most: with -w, ping goes on
-// asking where replies are late, and more than n may come at once; without it, ping calls a late reply lost.
+// ping asks the machine's eth1 until n echo requests are answered, a minute at most, and returns how many were, n at
+// most: with -w, ping continues asking where replies are late, and more than n may come at once; without it, ping
+// calls a late reply lost.
 func (b *booted) ping(t *testing.T, address string, n int) (answered int) {
 	t.Helper()
 	out, _ := exec.Command("ip", "netns", "exec", b.space, "ping", "-q", "-i", "0.1", "-w", "60", "-c", strconv.Itoa(n), address).CombinedOutput()
@@ -222,8 +223,8 @@ func (b *booted) ping(t *testing.T, address string, n int) (answered int) {
 	return 0
 }
 
-// initOf returns the child of a process that is the first process of a namespace of its own, 0 for none: systemd-nspawn has another child
-// for a moment, which makes that one, and from which the host's systemd would be asked.
+// initOf returns the child of a process that is the first process of its own namespace, 0 for none: systemd-nspawn
+// has another child for a moment, which makes that one, and from which the host's systemd would be asked.
 func initOf(pid int) int {
 	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
 	for child := range strings.FieldsSeq(string(children)) {

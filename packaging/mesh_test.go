@@ -18,7 +18,7 @@ import (
 var (
 	meshSize = flag.Int("mesh", 3, "hosts of TestMesh, each a network namespace with a responder and a watch, 2 to 200")
 	meshRate = flag.Float64("mesh-rate", 10, "probes a second from each host of TestMesh to each other")
-	meshTime = flag.Duration("mesh-time", 24*time.Second, "how long TestMesh watches: a half is held against the half before, in windows of a twelfth of that, two seconds at least")
+	meshTime = flag.Duration("mesh-time", 24*time.Second, "how long TestMesh watches: a half is compared with the half before, in windows of a twelfth of that, two seconds at least")
 	meshBin  = flag.String("mesh-bin", "", "folder with the programs for TestMesh, in place of building them")
 	meshPage = flag.String("mesh-page", "", "keep the page of TestMesh as this file")
 )
@@ -62,7 +62,7 @@ func (p *started) stop() error {
 // page, and bench compare compares a path with itself. With -mesh 50 it is what docs/mesh.md has the figures of.
 func TestMesh(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("needs root for networks of its own")
+		t.Skip("needs root for network namespaces")
 	}
 	needPrograms(t, "prometheus", "promtool", "ip")
 	n := *meshSize

@@ -40,7 +40,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// scraped is a responder, a network of its own with somebody who pings it, and a Prometheus that scrapes it.
+// scraped is a responder, its own network with somebody who pings it, and a Prometheus that scrapes it.
 type scraped struct {
 	t     *testing.T
 	space string
@@ -94,7 +94,7 @@ func (s *scraped) eventually(expression string, good func(map[string]float64) bo
 // order for promtool; each panel of the dashboard asks what can be answered, and what is not about trouble has an answer.
 func TestScrape(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("needs root for a network of its own")
+		t.Skip("needs root for a network namespace")
 	}
 	needPrograms(t, "prometheus", "promtool", "ping", "ip", "curl")
 	o := packaged(t)
@@ -185,7 +185,8 @@ func TestScrape(t *testing.T) {
 		}
 	}
 
-	// The page was asked for behind the last ping. Prometheus has to have as much before it is held against the responder's own.
+	// The page was requested behind the last ping. Prometheus has to have as much before it is compared with the
+	// responder's own.
 	recorded := regexp.MustCompile(`(?m)^rebound_turnaround_seconds_count\{queue="0"\} (\S+)$`).FindSubmatch(page)
 	if recorded == nil {
 		t.Fatalf("no count of turnarounds on the page:\n%s", page)

@@ -10,7 +10,7 @@ type Counter uint64
 // Raise makes v the counter's value if it is greater. It is the loop's alone.
 func (c *Counter) Raise(v uint64) { c.set(max(uint64(*c), v)) }
 
-// Load is for any goroutine.
+// Load may be called from any goroutine.
 func (c *Counter) Load() uint64 { return atomic.LoadUint64((*uint64)(c)) }
 
 // Publish writes a number that the loop alone writes and may read plainly, and that others read with atomic.LoadUint32: where

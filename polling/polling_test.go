@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Every value lies in its bucket, buckets follow one another without gap, and none is wider than 0.8 %.
+// Every value is in its bucket, buckets follow one another without gap, and none is wider than 0.8 %.
 func TestBuckets(t *testing.T) {
 	for i := range Buckets - 1 {
 		lo, next := Lowest(i), Lowest(i+1)

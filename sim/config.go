@@ -242,8 +242,8 @@ func (s *space) setCommand(bits uint16, on bool) {
 // decodes reports whether the function answers to its BARs: memory space enabled, and power state D0.
 func (s *space) decodes() bool { return s.command()&cmdMemory != 0 && s.reg[offPM+4]&3 == 0 }
 
-// write changes the writable bits and reports whether that resets the function: the driver asked for a function-level reset, or
-// D3hot is left without No_Soft_Reset (§7.5.2.2).
+// write changes the writable bits and reports whether that resets the function: the driver requested a function-level
+// reset, or D3hot is left without No_Soft_Reset (§7.5.2.2).
 func (s *space) write(off int, p []byte) (reset bool) {
 	asleep := s.reg[offPM+4]&3 == 3
 	for i, v := range p {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Pauser is a model whose transmitter a test can hold, as a pause frame from the wire's other end does (IEEE 802.3 annex
-// 31B): descriptors stay the device's, nothing more is fetched from transmit rings or sent until it goes on.
+// Pauser is a model whose transmitter a test can hold, as a pause frame from the wire's other end does (IEEE 802.3
+// annex 31B): descriptors stay the device's, nothing more is fetched from transmit rings or sent until it continues.
 type Pauser interface{ Pause(on bool) }
 
 // Faulty is a Model with faults between it and its host. With none set it changes nothing. The knobs are turned between

@@ -111,8 +111,8 @@ func (f *Function) Map(m dma.Memory) (uint64, error) {
 	return f.port.MapAnywhere(Mapping{Size: uint64(len(m.Bytes)), Bytes: m.Bytes, Read: true, Write: true})
 }
 
-// Unmap ends what Map began. It is a violation while bus mastering is on: memory that a device may still write to must not
-// be given back. An unplugged device does no DMA.
+// Unmap ends what Map began. It is a violation while bus mastering is on: memory that a device may still write to
+// must not be returned. An unplugged device does no DMA.
 func (f *Function) Unmap(iova uint64, size int) error {
 	if f.orphan.Load() {
 		return nil

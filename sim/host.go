@@ -39,8 +39,8 @@ func (h *host) dmaAccess(iova uint64, p []byte, write bool) error {
 	if h.space.command()&cmdBusMaster != 0 {
 		err = h.dma.access(iova, p, write)
 	}
-	// Whoever takes a card away turns bus mastering off while the card still works, and the card's requests end at its port: an
-	// event that was due, a frame that came. A driver that asks for more is the one at fault.
+	// Whoever takes a card away turns bus mastering off while the card still works, and the card's requests end at
+	// its port: an event that was due, a frame that came. A driver that requests more is the one at fault.
 	if err != nil && !(h.cut && err == errNoBusMaster) {
 		h.Refuse("%v (IOVA %#x, %d bytes)", err, iova, len(p))
 	}
@@ -154,7 +154,7 @@ func (p *Port) Step() bool {
 	return true
 }
 
-// Hold runs f while the model stands still. f must not call the port.
+// Hold runs f while the model stalls. f must not call the port.
 func (p *Port) Hold(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -171,11 +171,11 @@ func (p *Port) Settle(n int) int {
 	return n
 }
 
-// Start lets the port run freely, on a goroutine of its own, until Stop. Its clock is then the machine's.
+// Start lets the port run freely, on its own goroutine, until Stop. Its clock is then the machine's.
 func (p *Port) Start() { p.start(rest) }
 
-// StartVirtual is Start in a bubble of testing/synctest: the port's clock is the bubble's, which stands still while any
-// goroutine of the bubble runs. A driver's time-outs pass at once there, and never early.
+// StartVirtual is Start in a bubble of testing/synctest: the port's clock is the bubble's, which stalls while any
+// goroutine of the bubble runs. A driver's timeouts pass at once there, and never early.
 func (p *Port) StartVirtual() { p.start(restVirtual) }
 
 func (p *Port) start(rest func(idle int)) {
@@ -191,7 +191,7 @@ func (p *Port) start(rest func(idle int)) {
 	go p.spin(p.end, p.ran, rest)
 }
 
-// Stop ends what Start began. The clock stands still again.
+// Stop ends what Start began. The clock stalls again.
 func (p *Port) Stop() {
 	p.run.Lock()
 	defer p.run.Unlock()

@@ -68,7 +68,7 @@ type Host interface {
 	Tell(format string, args ...any)
 	// Dropped counts a frame from the wire that the device dropped, by a reason of which there are few.
 	Dropped(reason string)
-	// Now is the device's clock since power-on; it stands still between Steps in stepped tests.
+	// Now is the device's clock since power-on; it stalls between Steps in stepped tests.
 	Now() time.Duration
 }
 

@@ -400,7 +400,7 @@ func (p *Port) checkBAR(bar int, off uint64, b []byte) error {
 	return nil
 }
 
-// polled reports whether n bytes at off of the BAR lie in a range that the model polls.
+// polled reports whether n bytes at off of the BAR are in a range that the model polls.
 func (p *Port) polled(bar int, off, n uint64) bool {
 	for _, r := range p.conf.BARs[bar].Polled {
 		if off >= r.Off && off+n <= r.Off+r.Len {

@@ -200,7 +200,7 @@ func TestPeekBehindFaults(t *testing.T) {
 	}
 }
 
-// What the datasheet forbids and devices bear is told, and happens; all else is refused, and does not.
+// What the datasheet forbids and devices tolerate is told, and happens; all else is refused, and does not.
 func TestGrades(t *testing.T) {
 	r := &reach{Model: toysim.New(mac)}
 	p, err := sim.New(r, sim.Options{Name: "toy", Seed: 1})

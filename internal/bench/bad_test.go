@@ -155,7 +155,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// TestHelp: what was asked for is a result.
+// TestHelp: what was requested is a result.
 func TestHelp(t *testing.T) {
 	for _, args := range [][]string{{"-h"}, {"help"}, {"run", "-h"}, {"compare", "--help"}, {"report", "-h"}, {"demo", "-help"}} {
 		var out, said bytes.Buffer
@@ -185,7 +185,7 @@ func TestShortReflector(t *testing.T) {
 	}
 }
 
-// TestReplace: an earlier report goes only if that was asked for; those of a sweep are reports, too.
+// TestReplace: an earlier report goes only if that was requested; those of a sweep are reports, too.
 func TestReplace(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)

@@ -15,10 +15,10 @@ const demoHelp = `usage: rebound-bench demo [flags]
 
 Shows the main job on this machine, without touching its networks: makes two network namespaces and a veth pair between
 them, runs the responder in one and the bench in the other, lets the kernel's own ICMP echo answer in its place in turn, and
-compares them: the responder in the kernel (xdp) and in a loop on a core of its own (afxdp), each with the kernel's own echo.
+compares them: the responder in the kernel (xdp) and in a loop on a dedicated core (afxdp), each with the kernel's own echo.
 The responder's program is looked for beside this one and in PATH.
 
-It works as root, and else inside a user namespace of its own, on AF_PACKET. Nothing stays behind: the namespaces have no
+It works as root, and else inside its own user namespace, on AF_PACKET. Nothing stays behind: the namespaces have no
 names, and end with the processes in them.
 
 `

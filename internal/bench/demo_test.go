@@ -145,7 +145,7 @@ func namespaces(t *testing.T, pid int) (all []os.FileInfo) {
 		}
 	}
 	if len(all) < 2 {
-		t.Fatalf("the demo has %d network namespaces of its own, want two", len(all))
+		t.Fatalf("the demo has %d network namespaces, want two", len(all))
 	}
 	return all
 }

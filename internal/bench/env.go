@@ -16,7 +16,8 @@ type env struct {
 	stdout, stderr io.Writer
 	log            *slog.Logger
 
-	// describe gets a command's flags and help in place of stdout, where it is set; nothing else of the command is done.
+	// describe gets a command's flags and help instead of stdout, where it is set; nothing else of the command is
+	// done.
 	describe func(fs *flag.FlagSet, text string)
 }
 

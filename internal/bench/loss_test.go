@@ -35,7 +35,7 @@ type reply struct {
 	to netip.AddrPort
 }
 
-// newImpairer listens on a port of its own, with a receive buffer that has room for all that a bench sends.
+// newImpairer listens on its own port, with a receive buffer that has room for all that a bench sends.
 func (n *network) newImpairer() *impairer {
 	i := &impairer{t: n.t, n: n}
 	n.must(n.far.Do(func() (err error) {
@@ -213,7 +213,7 @@ func (n *network) arrived() (count int64) {
 	return count
 }
 
-// stopProcess stops a process and returns when all its threads stand still.
+// stopProcess stops a process and returns when all its threads stall.
 func stopProcess(pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		return err

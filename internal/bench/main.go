@@ -96,7 +96,7 @@ func bench(args []string, stdout, stderr io.Writer) int {
 	return code
 }
 
-// isTarget reports whether a word in place of a command is a host to measure: an address, or a name with a dot.
+// isTarget reports whether a word instead of a command is a host to measure: an address, or a name with a dot.
 func isTarget(word string) bool {
 	return !strings.HasPrefix(word, "-") && strings.ContainsAny(word, ".:") && !strings.ContainsRune(word, '/')
 }

@@ -63,7 +63,8 @@ func (n *network) markServer(port int) *seen {
 	return s
 }
 
-// TestMarks: the target sees the DSCP, ECN, TTL and source ports that were asked for, by both families and transports.
+// TestMarks: the target sees the DSCP, ECN, TTL and source ports that were requested, by both families and
+// transports.
 func TestMarks(t *testing.T) {
 	n := newNetwork(t)
 	for i, target := range []string{far4, far6} {
@@ -95,7 +96,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// TestVLAN: with -vlan the responder on that VLAN answers, asked for its MAC in the tag.
+// TestVLAN: with -vlan the responder on that VLAN answers, requested its MAC in the tag.
 func TestVLAN(t *testing.T) {
 	n := newNetwork(t)
 	n.startResponder(t, "afpacket", "10.96.0.2/24")

@@ -21,7 +21,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/await"
 )
 
-// Replies that arrive after the time-out are late, not lost.
+// Replies that arrive after the timeout are late, not lost.
 func TestLate(t *testing.T) {
 	n := newNetwork(t)
 	for _, how := range ways {
@@ -45,7 +45,7 @@ func TestLate(t *testing.T) {
 						answered.Add(1)
 						continue
 					}
-					time.AfterFunc(timeout, func() { // from its arrival: later than its time-out
+					time.AfterFunc(timeout, func() { // from its arrival: later than its timeout
 						i.send(r)
 						released.Add(1)
 					})

@@ -60,7 +60,7 @@ func writeJSON(w io.Writer, reports []*report.Report, trials []session.Trial) er
 	return enc.Encode(out)
 }
 
-// printReport prints a report, its further series and its notes, and where it lies.
+// printReport prints a report, its further series and its notes, and in place.
 func printReport(w io.Writer, rep *report.Report) error {
 	if err := page.PrintReport(w, rep); err != nil {
 		return err

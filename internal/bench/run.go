@@ -132,7 +132,7 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 		"rfc2544 is that document's list; with driver efa of the message (default the smallest)")
 	setting("iface", "network `INTERFACE` to use (default where the route to the target leads); for a driver that drives the card\n"+
 		"itself, what that driver takes")
-	setting("driver", "`DRIVER` for raw frames, of "+strings.Join(cards.Drivers(), ", ")+"; auto takes afxdp where the bench has an address of its own,\n"+
+	setting("driver", "`DRIVER` for raw frames, of "+strings.Join(cards.Drivers(), ", ")+"; auto takes afxdp where the bench has its own address,\n"+
 		"and afpacket where the host uses the interface too (default auto)")
 	setting("source", "`IP` address to send from; it may be one that the kernel does not have (default the kernel's choice)")
 	setting("gateway", "`IP` address of the router to go through (default by the kernel's routes)")
@@ -176,7 +176,7 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 	fs.BoolVar(&o.json, "json", false, "print the result as JSON: the reports as docs/report.schema.json describes them, each with its folder")
 	fs.BoolVar(&o.Raw, "raw", false, "keep single round trips as well, the first million of each report (raw.csv.zst)")
 	fs.BoolVar(&o.Anonymous, "anonymous", false, anonymousHelp)
-	fs.BoolVar(&o.Timestamps, "timestamps", false, "keep the kernel's and the card's timestamps as further histograms: what lies between them and the\n"+
+	fs.BoolVar(&o.Timestamps, "timestamps", false, "keep the kernel's and the card's timestamps as further histograms: what is between them and the\n"+
 		"round trip is this host's own share. It costs time on each frame")
 	duration(fs, &o.SelfTest, "self-test", 500*time.Millisecond, "`TIME` to watch the bench's own core before measuring, 0 for none")
 	for _, n := range o.NIC.Settings() {

@@ -74,7 +74,8 @@ func TestKernelEcho(t *testing.T) {
 			} {
 				name := strings.Join(append([]string{target, proto}, way...), " ")
 				t.Run(name, func(t *testing.T) {
-					// At a rate, a bench that the scheduler held up sends what is due in one burst: no more than a socket takes.
+					// At a rate, a bench that the scheduler delayed sends what is due in one burst: no more than a
+					// socket takes.
 					count := int64(300)
 					if strings.Contains(name, "-rate") {
 						count = 60
@@ -430,8 +431,8 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// startAsking starts a bench without a warm-up (one that is held up in it has asked enough, and measured nothing), and returns
-// when it has asked 300 times.
+// startAsking starts a bench without a warm-up (one that is delayed in it has asked enough, and measured nothing),
+// and returns when it has asked 300 times.
 func (n *network) startAsking(c *exec.Cmd) {
 	n.t.Helper()
 	from := n.received()

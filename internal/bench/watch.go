@@ -31,7 +31,7 @@ import (
 
 const watchHelp = `usage: rebound-bench watch [-config FILE] [flags]
 
-Probes many targets for ever at a low rate: round trips and loss on a metrics page, a log for each hour, and a verdict on change, this
+Probes many targets forever at a low rate: round trips and loss on a metrics page, a log for each hour, and a verdict on change, this
 hour against the same hour of the days before. It ends at SIGTERM or Ctrl-C; SIGHUP reads all sources of targets again.
 
   rebound-bench watch -target 10.0.0.2 -target stamp:10.0.0.3 -listen 127.0.0.1:9470
@@ -190,7 +190,7 @@ func newWatchSettings() *watchSettings {
 		}, "What the core does while no reply is awaited:"),
 
 		setting.String("keep.dir", &s.keep.dir, "", nil, "A FOLDER for one HdrHistogram log an hour (UTC, 2026-11-22T10.hlog), of all targets; empty for none, and then there is no verdict on change. A "+
-			"watch that is started again goes on with the hour's log. On a full disk measuring goes on; what is not written is counted."),
+			"watch that is started again continues with the hour's log. On a full disk measuring continues; what is not written is counted."),
 		setting.Parsed("keep.bytes", &s.keep.bytes, "1G", parseBytes, "The most bytes that all logs have, \"1M\" or more; the oldest are removed."),
 		setting.Parsed("keep.interval", &s.keep.interval, "5m", func(s string) (time.Duration, error) {
 			d, err := period(time.Second, time.Hour)(s)
@@ -199,7 +199,7 @@ func newWatchSettings() *watchSettings {
 			}
 			return d, err
 		}, "The length of an interval in the logs, a part of an hour, \"1s\" to \"1h\". The verdict takes intervals for runs: it wants eight an hour, and in each 20 round trips for p50, 100 for p90, 1000 for p99."),
-		setting.Int("change.days", &s.change.days, 7, between(0, 31), "How many days before are held against this hour; 0 is no verdict."),
+		setting.Int("change.days", &s.change.days, 7, between(0, 31), "How many days before are compared with this hour; 0 is no verdict."),
 		setting.String("stats.listen", &s.stats.listen, "", metrics.CheckAddress, "HOST:PORT to serve Prometheus metrics on, at /metrics; empty is off."),
 		setting.Strings("stats.hosts", &s.stats.hosts, metrics.CheckHost, "The host names by which Prometheus or others ask for the metrics, without a port. A request by IP address, localhost or this host's name "+
 			"is answered anyway; one by another name, such as that of a Kubernetes service, is refused with 403 unless it is listed, since a web page can "+

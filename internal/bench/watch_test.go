@@ -113,7 +113,7 @@ func (w *watched) page() map[string]float64 {
 	return values
 }
 
-// until asks for the page until it is as it should be.
+// until requests the page until it is as it should be.
 func (w *watched) until(what string, good func(map[string]float64) bool) map[string]float64 {
 	w.n.t.Helper()
 	var v map[string]float64
@@ -179,8 +179,8 @@ func (n *network) reflector(address string) (lostThere, lostBack *atomic.Int64) 
 	return lostThere, lostBack
 }
 
-// A watch probes what its sources name, follows them when they change and keeps what it had when they are wrong, tells which way was
-// lossy, and goes on with the hour's log when it is started again.
+// A watch probes what its sources name, follows them when they change and keeps what it had when they are wrong,
+// tells which way was lossy, and continues with the hour's log when it is started again.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
@@ -311,8 +311,8 @@ func TestWatchTransports(t *testing.T) {
 	}{
 		{"afxdp", []string{"-driver", "afxdp"}},
 		{"socket", []string{"-transport", "socket"}},
-		{"afpacket, an address of its own", []string{"-driver", "afpacket", "-iface", nearIface, "-source", "10.98.0.77", "-source", "fd98::77"}},
-		{"afxdp, an address of its own", []string{"-driver", "afxdp", "-iface", nearIface, "-source", "10.98.0.78", "-source", "fd98::78", "-idle", "poll"}},
+		{"afpacket, its own address", []string{"-driver", "afpacket", "-iface", nearIface, "-source", "10.98.0.77", "-source", "fd98::77"}},
+		{"afxdp, its own address", []string{"-driver", "afxdp", "-iface", nearIface, "-source", "10.98.0.78", "-source", "fd98::78", "-idle", "poll"}},
 	} {
 		w := n.watch(9471+i, append(c.args, "-target", far4, "-target", far6, "-target", "stamp:"+far4, "-target", "10.98.0.99", "-rate", "10")...)
 		w.until(c.name, func(v map[string]float64) bool {

@@ -91,7 +91,7 @@ func (c *Config) Settings() []setting.Setting {
 				"veth that is quicker by an eighth of the round trip. There is no zero copy then, and a frame whose VLAN tag lies outside of "+
 				"it (rx-vlan-offload) is answered without the tag."),
 		setting.String("nic.pin", &c.Pin, "", xdp.CheckPin,
-			"A name, under which program and counts stay in the kernel when the responder ends or is killed: answering goes on. A "+
+			"A name, under which program and counts stay in the kernel when the responder ends or is killed: answering continues. A "+
 				"responder with the same name joins, and replaces the program between two frames. `rebound-responder status` shows what is pinned, "+
 				"`rebound-responder unpin NAME` ends it. Empty: all ends with the process."),
 		setting.Parsed("nic.qkey", &c.QKey, "0x11111111", func(text string) (uint32, error) {

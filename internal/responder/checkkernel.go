@@ -12,8 +12,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
 )
 
-// pollingOnly are the findings that matter to a loop on a core of its own, and not to a program that runs where interrupts are
-// served.
+// pollingOnly are the findings that matter to a loop on a dedicated core, and not to a program that runs where
+// interrupts are served.
 var pollingOnly = []string{"isolation", "nohz_full", "irqs", "irqbalance", "rt_throttling", "napi_core"}
 
 // inKernelFindings is hostFindings for a program in the kernel: cores are those that serve the interface. What its driver lacks for
@@ -43,8 +43,8 @@ func inKernelFindings(cores []int, name string) []host.Finding {
 	return out
 }
 
-// interruptCPUs are the CPUs that serve an interface's interrupts, or all of online where it has none of its own, and which of
-// the two.
+// interruptCPUs are the CPUs that serve an interface's interrupts, or all of online where it has its own none, and
+// which of the two.
 func interruptCPUs(root fs.FS, name string, online []int) (cpus []int, what string) {
 	for _, i := range interruptsOf(root, name, func(file string) string {
 		b, err := fs.ReadFile(root, file)
@@ -60,7 +60,7 @@ func interruptCPUs(root fs.FS, name string, online []int) (cpus []int, what stri
 		cpus = append(cpus, list...)
 	}
 	if len(cpus) == 0 {
-		return online, "whichever sends to it: " + name + " has no interrupts of its own"
+		return online, "whichever sends to it: " + name + " has no interrupts"
 	}
 	slices.Sort(cpus)
 	return slices.Compact(cpus), "where the interrupts of " + name + " are served"

@@ -145,7 +145,7 @@ func newSettings(online []int) *settings {
 			{Name: "light", Doc: "without the filter of system calls. Every call is longer by it, and a socket driver's loop makes one for a " +
 				"reply: on a veth pair 60 ns of 3.15 µs with afpacket, 20 ns of 3.3 µs with afxdp. The other drivers' loops make none."},
 			{Name: "off", Doc: "nothing is given up."},
-		}, "Once it is ready to answer the responder gives up for good what it does not need any more: capabilities, but those that a "+
+		}, "Once it is ready to answer the responder permanently gives up what it no longer needs: capabilities, but those that a "+
 			"setting takes; all files, but /proc and /sys to read and what a report or cpu.isolate writes (Landlock); new programs, "+
 			"processes, sockets and all system calls that loops and control path do not make (seccomp). How much of it:"),
 		setting.String("trust.user", &s.trust.user, "auto", checkUser,
@@ -264,7 +264,7 @@ func (s *settings) check(online []int) error {
 	return s.checkCores(online)
 }
 
-// match is what is answered, but for what the device and the clock say.
+// match is what is answered, except for what the device and the clock say.
 func (s *settings) match() *fastpath.Config {
 	c := &fastpath.Config{Addresses: s.respond.addresses, UDPPorts: s.respond.udp, STAMPPorts: s.respond.stamp.ports, STAMPBase: s.respond.stamp.base,
 		Reflector: s.respond.stamp.reflector(), Rate: uint64(s.guard.rate), Burst: uint64(s.guard.burst), ChecksumBytes: s.guard.checksumBytes}

@@ -97,7 +97,7 @@ func (s *settings) needsRoot() string {
 	return ""
 }
 
-// become changes to the user that the settings ask for. The folder of the report is opened for that user.
+// become changes to the user that the settings request. The folder of the report is opened for that user.
 func (s *settings) become() (confine.Hold, error) {
 	u, hold := s.user()
 	if u == nil {

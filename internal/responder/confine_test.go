@@ -76,8 +76,8 @@ func checkUnprivileged(t *testing.T, pid int) {
 	}
 }
 
-// On every driver that runs here the responder gives up its rights, in every thread, and goes on: it answers, shows its metrics, prints
-// summaries, collects garbage, saves its report, ends cleanly.
+// On every driver that runs here the responder gives up its rights, in every thread, and continues: it answers, shows
+// its metrics, prints summaries, collects garbage, saves its report, ends cleanly.
 func TestConfined(t *testing.T) {
 	w := newWire(t)
 	for _, c := range []struct{ driver, caps string }{{"afpacket", "none"}, {"afxdp", "none"}, {"xdp", "CAP_BPF"}} {

@@ -30,8 +30,8 @@ func onlineCPUs() ([]int, error) {
 	return cpus, nil
 }
 
-// chooseCore picks the core to poll on where the user named none: the last isolated one, else the last that this process
-// may use. The first is where most machines have their interrupts.
+// chooseCore picks the core to poll on where the user named none: the last isolated one, otherwise the last that this
+// process may use. The first is where most machines have their interrupts.
 func chooseCore(online []int) int {
 	if b, err := os.ReadFile("/sys/devices/system/cpu/isolated"); err == nil {
 		if isolated, err := isolate.ParseCPUs(strings.TrimSpace(string(b))); err == nil && len(isolated) > 0 {

@@ -51,8 +51,8 @@ func echoUDP(t *testing.T, c *net.UDPConn) int {
 	return n
 }
 
-// The responder answers ping, ping -6 and a kernel's UDP socket; its host's own kernel goes on answering; SIGUSR1 prints
-// what was counted; SIGTERM ends it with a summary and a report.
+// The responder answers ping, ping -6 and a kernel's UDP socket; its host's own kernel continues answering; SIGUSR1
+// prints what was counted; SIGTERM ends it with a summary and a report.
 func TestAnswers(t *testing.T) {
 	for _, driver := range socketDrivers {
 		t.Run(driver, func(t *testing.T) {
@@ -121,7 +121,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// With a MAC of its own the responder answers from that one, ARP and ND included, and the kernel goes on with the interface's.
+// With a MAC of its own the responder answers from that one, ARP and ND included, and the kernel continues with the
+// interface's.
 func TestOwnMAC(t *testing.T) {
 	for _, driver := range socketDrivers {
 		t.Run(driver, func(t *testing.T) {

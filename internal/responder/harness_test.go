@@ -227,8 +227,9 @@ func (p *process) logs(text string) bool {
 	return await.Holds(func() bool { return strings.Contains(p.stderr.String(), text) })
 }
 
-// counted asks for summaries until one has as much of everything as is wanted, and returns that, or the last one of a minute: ping
-// waits for the last replies no longer than for the ones before, so that its last requests may still be on their way when it ends.
+// counted requests summaries until one has as much of everything as is wanted, and returns that, or the last one of a
+// minute: ping waits for the last replies no longer than for the ones before, so that its last requests may still be
+// on their way when it ends.
 func (p *process) counted(t *testing.T, want map[string]int) string {
 	t.Helper()
 	var s string

@@ -16,8 +16,9 @@ import (
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
-// The kernel answers while the process keeps no core: ping and UDP over both IP versions, its host's own kernel goes on
-// answering, the summary counts, and nothing is left. At the generic hook the peer needs no program of its own.
+// The kernel answers while the process keeps no core: ping and UDP over both IP versions, its host's own kernel
+// continues answering, the summary counts, and nothing is left. At the generic hook the peer needs no separate
+// program.
 func TestAnswersInKernel(t *testing.T) {
 	w := newWire(t)
 	folder := filepath.Join(t.TempDir(), "report")

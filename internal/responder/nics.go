@@ -24,7 +24,7 @@ func nicsCommand(args []string, stdout, _ io.Writer) error {
 	if err := listInterfaces(w); err != nil {
 		return err
 	}
-	w.Flush() // the second table has columns of its own
+	w.Flush() // the second table has its own columns
 	if err := listFunctions(w); err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 // A STAMP sender that others wrote, scapy's layers (Debian: python3-scapy), reads of our replies what it should: numbers of the session,
 // its own number, time and error estimate, the session identifier, and TLVs with the flags of RFC 8972 §4.
 func TestSTAMPByScapy(t *testing.T) {
-	// Scapy 2.5 reads TLVs only below a UDP header of its own.
+	// Scapy 2.5 reads TLVs only below its own UDP header.
 	if err := exec.Command("python3", "-c", "import scapy.contrib.stamp as s; s.STAMPSessionSenderTestUnauthenticated(bytes(44) + bytes([128, 3, 0, 0]))").Run(); err != nil {
 		t.Skip("needs python3 with scapy 2.6 or later (package python3-scapy, from Debian 13)")
 	}

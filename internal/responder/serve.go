@@ -220,7 +220,7 @@ func attest(ctx context.Context, m *notify.Manager, alive func() bool, log *slog
 		if alive() {
 			tell(log, m.Alive())
 		} else {
-			log.Warn("a polling loop stands still: the watchdog is not told that it is alive")
+			log.Warn("a polling loop stalls: the watchdog is not told that it is alive")
 		}
 	}
 }

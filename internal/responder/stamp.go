@@ -15,7 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 )
 
-// stampSettings are those of [respond] that begin with stamp_, but for those of messages.
+// stampSettings are those of [respond] that begin with stamp_, except for those of messages.
 type stampSettings struct {
 	ports, auth []uint16
 	base        bool
@@ -127,7 +127,7 @@ func (s *settings) checkStamp(file string) error {
 	return nil
 }
 
-// beyondKernel is the first setting that asks for more than driver xdp does, and what that does instead.
+// beyondKernel is the first setting that requests more than driver xdp does, and what that does instead.
 func (s *settings) beyondKernel() (key, what string) {
 	switch p := &s.respond.stamp; {
 	case p.mode == "stateful":
@@ -168,7 +168,7 @@ func (s *settings) checkKey(file string) error {
 	return nil
 }
 
-// reflector is what match has of it, but for what takes a clock.
+// reflector is what match has of it, except for what takes a clock.
 func (p *stampSettings) reflector() (r fastpath.Reflector) {
 	r.AuthPorts, r.Key, r.TLVs, r.HideLocation = p.auth, p.key.Bytes(), p.tlvs, !p.location
 	if p.mode == "stateful" {

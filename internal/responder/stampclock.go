@@ -64,8 +64,9 @@ func (s *stampClock) update() {
 	s.now.Store(c)
 }
 
-// slewed is the rate of the time of day between two of its readings. Where that is further from the counter's own than the kernel steers
-// a clock (500 ppm, adjtimex(2)), the clock was set meanwhile, and the counter's is the better guess.
+// slewed is the rate of the time of day between two of its readings. If that is further from the counter's own than
+// the kernel steers a clock (500 ppm, adjtimex(2)), the clock was set meanwhile, and the counter's is the better
+// guess.
 func (s *stampClock) slewed(before, now *fastpath.Clock) uint64 {
 	if before == nil || now.TSC-before.TSC <= (now.NTP-before.NTP)>>32 {
 		return s.rate

@@ -7,8 +7,8 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// ticks is the sum of hot histograms, for the numbers that are asked for again and again while the loops run: unlike a
-// latency.Histogram it makes no garbage.
+// ticks is the sum of hot histograms, for the numbers that are requested again and again while the loops run: unlike
+// a latency.Histogram it makes no garbage.
 type ticks struct {
 	count    [polling.Buckets]uint64
 	n        uint64

@@ -26,7 +26,7 @@ var (
 	write = flag.String("write", "", "write the table to this file, of a run with -long")
 )
 
-// A run is 2 s long, and half a second lies between two; a single run is 10 s long.
+// A run is 2 s long, and half a second is between two; a single run is 10 s long.
 const (
 	runLength, pause, single = 2.0, 0.5, 10.0
 	base                     = 4000.0 // ns
@@ -239,7 +239,8 @@ func limit(row string) float64 {
 	return 1.5
 }
 
-// bound is the greatest number of n verdicts that a true share of no more than limit makes, but for one case of a thousand.
+// bound is the greatest number of n verdicts that a true share of no more than limit makes, except for one case of a
+// thousand.
 func bound(row string, n int) int {
 	mean := limit(row) / 100 * float64(n)
 	return int(mean + 3*math.Sqrt(mean) + 0.5)

@@ -100,8 +100,8 @@ func TestCompareAnonymous(t *testing.T) {
 	}
 }
 
-// machines returns two reports of n runs each that were measured by turns, or one after the other, the second slower by
-// shift.
+// machines returns two reports of n runs each that were measured alternately, or one after the other, the second
+// slower by shift.
 func machines(seed uint64, n int, alternating bool, m synthetic.Machine, shift float64) (a, b *report.Report) {
 	m.Rnd = rand.New(rand.NewPCG(seed, 4))
 	if m.Level == nil {
@@ -131,7 +131,7 @@ func find(c *Comparison, stat string) Row {
 	panic(stat)
 }
 
-// A real difference is found by turns, with its sign, and its interval holds it; backwards it is the same.
+// A real difference is found alternately, with its sign, and its interval holds it; backwards it is the same.
 func TestDifferencesAreFound(t *testing.T) {
 	for seed := range uint64(20) {
 		a, b := machines(seed, 10, true, steady, 0.02)
@@ -145,8 +145,8 @@ func TestDifferencesAreFound(t *testing.T) {
 	}
 }
 
-// A shift by turns that the bench's own two series may have has no verdict, however sure the test is of it; the interval says
-// so, and the same shift of a longer round trip is found.
+// A shift alternately that the bench's own two series may have has no verdict, however sure the test is of it; the
+// interval says so, and the same shift of a longer round trip is found.
 func TestBenchsOwnShift(t *testing.T) {
 	m := steady
 	m.Noise = 0.0005
@@ -444,7 +444,7 @@ func TestVisible(t *testing.T) {
 	}
 }
 
-// The levels of a table's rows add up to that of the table, however many rows were asked for.
+// The levels of a table's rows add up to that of the table, however many rows were requested.
 func TestLevels(t *testing.T) {
 	for all := 1; all <= 14; all++ {
 		for asked := range all + 1 {
@@ -454,7 +454,7 @@ func TestLevels(t *testing.T) {
 			}
 		}
 	}
-	a, b := machines(2, 8, true, steady, 0.1) // eight pairs are enough for what was asked for, and for nothing else
+	a, b := machines(2, 8, true, steady, 0.1) // eight pairs are enough for what was requested, and for nothing else
 	limits, _ := ParseLimits("p50>+1%,p95>+1%")
 	c := Against(limits, a, b)
 	if p50, p95, p90 := find(c, "p50"), find(c, "p95"), find(c, "p90"); p50.Verdict != Slower || p95.Verdict != Slower || !p95.Asked || p90.Tested() || !strings.Contains(p90.Why, "needs 9") {

@@ -17,8 +17,8 @@ var ErrLimit = errors.New("bad limit")
 // ErrUndecided is returned where a limit is on a statistic whose verdict is Unknown.
 var ErrUndecided = errors.New("cannot be told")
 
-// Limit is one fail-if expression, "p99>+5%+200ns": the difference to the base beyond which a comparison fails. Where
-// it has both parts, both must be exceeded: the relative one alone would trip over a nanosecond of a fast link, the
+// Limit is one fail-if expression, "p99>+5%+200ns": the difference to the base beyond which a comparison fails. If it
+// has both parts, both must be exceeded: the relative one alone would trip over a nanosecond of a fast link, the
 // absolute one alone over a slow link's breath.
 type Limit struct {
 	Stat     Stat

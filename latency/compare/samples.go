@@ -20,9 +20,9 @@ const (
 	// unseen is the change of level, as a share of the lesser of the two, that a machine may make between two series of
 	// runs without showing it within them: a step in the pause between them.
 	unseen = 0.1
-	// own is by how many ns two series that a bench measures by turns may differ with nothing changed: each has probes and
-	// memory of its own. On a real machine 5 of 45 comparisons of a target with itself found p50 some 25 ns slower, never
-	// faster.
+	// own is by how many ns two series that a bench measures alternately may differ with nothing changed: each has
+	// probes and its own memory. On a real machine 5 of 45 comparisons of a target with itself found p50 some 25 ns
+	// slower, never faster.
 	own = 50
 	// together is how far the middles of two series may lie apart, in lengths of the shorter one, for them to count as
 	// measured at the same time.
@@ -44,11 +44,11 @@ type samples struct {
 
 // collect returns the samples for st of two reports to be tested at a level, or why there are none.
 //
-// Where the two were measured alternately in one session, the runs are paired: both of a pair saw the same drift. Else
-// they are the runs of each. A single run shows nothing of what changes from start to start, and its parts are correlated:
-// there are at least MinRuns. Runs of both that were made at the same time saw the same drift, too. What was measured one
-// after the other is carried apart by every drift and step of the machine, and no test of exchangeable samples can tell
-// that from a difference: such a shift must exceed what the machine has shown to drift.
+// If the two were measured alternately in one session, the runs are paired: both of a pair saw the same drift. Else
+// they are the runs of each. A single run shows nothing of what changes from start to start, and its parts are
+// correlated: there are at least MinRuns. Runs of both that were made at the same time saw the same drift, too. What
+// was measured one after the other is carried apart by every drift and step of the machine, and no test of
+// exchangeable samples can tell that from a difference: such a shift must exceed what the machine has shown to drift.
 //
 // Runs that are too short for the statistic are joined with their neighbours, while there are enough.
 func (p *Pair) collect(st Stat, level float64) (samples, string) {

@@ -73,13 +73,14 @@ func (r Row) percent(ns float64) float64 {
 const (
 	// tableLevel is the chance that a table of two things that are the same has any verdict.
 	tableLevel = 0.05
-	// askedLevel is the most that a row which was asked for gets of it, and askedShare the most that all of them get.
+	// askedLevel is the most that a row which was requested gets of it, and askedShare the most that all of them get.
 	askedLevel, askedShare = 0.01, 0.04
 )
 
-// levels divides tableLevel among the rows of a table (Bonferroni): those that were asked for get the greater part. The rows
-// depend on each other, so that the true chance is less; but their intervals hold all at once, and each of them agrees with
-// the verdict of its row. A step-down method (Holm) would find slightly more, without such intervals.
+// levels divides tableLevel among the rows of a table (Bonferroni): those that were requested get the greater part.
+// The rows depend on each other, so that the true chance is less; but their intervals hold all at once, and each of
+// them agrees with the verdict of its row. A step-down method (Holm) would find slightly more, without such
+// intervals.
 func levels(asked, all int) (named, other float64) {
 	if asked > 0 {
 		named = min(askedLevel, askedShare/float64(asked))

@@ -50,7 +50,7 @@ type Finding struct {
 	ID       string   `json:"id"` // stable: "governor", "cstates", ...
 	Severity Severity `json:"severity"`
 	What     string   `json:"what"` // what was seen, and what it does
-	Mend     string   `json:"mend"` // how to mend it
+	Mend     string   `json:"mend"` // how to fix it
 }
 
 // Collect reads the facts from root, which is os.DirFS("/") but in tests. core is the logical CPU that measures or

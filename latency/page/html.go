@@ -144,7 +144,7 @@ func Report(w io.Writer, rep *report.Report) error {
 		if svg := timeFigure(rep, main, unit); svg != "" {
 			caption := fmt.Sprintf("Intervals of %v.", time.Duration(rep.Interval))
 			if len(rep.Runs) > 1 {
-				caption += " Each run is a line of its own."
+				caption += " Each run is a separate line."
 			}
 			p.Plots = append(p.Plots, plot{"Over time", caption, []legend{{0, "", "p50"}, {1, "", "p99"}, {2, "thin", "max"}}, svg})
 		}

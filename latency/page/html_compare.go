@@ -138,7 +138,8 @@ var verdictWords = map[compare.Verdict]string{compare.Unknown: "cannot tell", co
 // palette is the number of colours in page.css.
 const palette = 6
 
-// factRows lines up the environments; what is the same everywhere is left out, but for what every reader asks first.
+// factRows lines up the environments; what is the same everywhere is left out, except for what every reader asks
+// first.
 func factRows(rs []*report.Report) []statRow {
 	var order []string
 	values := map[string][]string{}

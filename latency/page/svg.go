@@ -19,7 +19,7 @@ const (
 	marginLeft, marginRight, marginTop, marginBottom = 62, 14, 14, 44
 )
 
-// curve is one line of a figure, in nanoseconds or counts; colour is an index of the page's palette. Where y is NaN, the
+// curve is one line of a figure, in nanoseconds or counts; colour is an index of the page's palette. If y is NaN, the
 // line is interrupted.
 type curve struct {
 	name   string // shown with a value under the pointer
@@ -70,7 +70,7 @@ type figure struct {
 	rules  []mark // vertical lines at x
 }
 
-// shade greys what lies between two values of x.
+// shade greys what is between two values of x.
 type shade struct {
 	from, to float64
 	note     string
@@ -189,7 +189,7 @@ func minor(t tick) string {
 	return ""
 }
 
-// pathOf returns the path of a curve. Where gaps is set, a stretch without samples is not drawn along the axis.
+// pathOf returns the path of a curve. If gaps is set, a stretch without samples is not drawn along the axis.
 func pathOf(c curve, px, py func(float64) float64, gaps bool) string {
 	b := make([]byte, 0, 16*len(c.x))
 	point := func(op byte, x, y float64) {

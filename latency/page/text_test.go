@@ -90,7 +90,7 @@ func TestSimReports(t *testing.T) {
 	}
 }
 
-// Two reports of one target, before a change and after it, are told apart by their folders.
+// Two reports of one target, before a change and after it, are distinguished by their folders.
 func TestSameNames(t *testing.T) {
 	a := synthetic.Link{Seed: 1, Median: 4000, Spread: 0.1, Seconds: 3, Rate: 3000}.Report()
 	b := synthetic.Link{Seed: 2, Median: 4000, Spread: 0.1, Seconds: 3, Rate: 3000}.Report()

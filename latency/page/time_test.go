@@ -26,7 +26,7 @@ func cut() (*report.Report, *latency.Series) {
 	return rep, s
 }
 
-// A last interval with one sample makes no point of its own, and its sample is not lost.
+// A last interval with one sample makes no separate point, and its sample is not lost.
 func TestLastInterval(t *testing.T) {
 	rep, s := cut()
 	all := timeline(rep, s, maxColumns)

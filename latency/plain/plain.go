@@ -50,8 +50,9 @@ func escape(out, text []byte, keep string) []byte {
 	return out
 }
 
-// Writer writes text to a terminal, or to a file that one will show, escaped as Text does but for newlines and tabs. It is
-// the last line of defence: a text that must stay on its line has to go through Text. Several goroutines may use it.
+// Writer writes text to a terminal, or to a file that one will show, escaped as Text does except for newlines and
+// tabs. It is the last line of defence: a text that must stay on its line has to go through Text. Several goroutines
+// may use it.
 type Writer struct {
 	mu   sync.Mutex
 	to   io.Writer

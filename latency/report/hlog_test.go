@@ -283,8 +283,8 @@ func TestHlogRoundTrip(t *testing.T) {
 	}
 }
 
-// Every log that lost its end, or a byte, is refused with its file and line, but for a cut at the end of a line, which
-// only report.json can know of (see TestReadErrors).
+// Every log that lost its end, or a byte, is refused with its file and line, except for a cut at the end of a line,
+// which only report.json can know of (see TestReadErrors).
 func TestHlogDamaged(t *testing.T) {
 	rep := synthetic.Link{Seed: 5, Median: 4200, Spread: 0.1, Seconds: 2, Rate: 300}.Report()
 	var b bytes.Buffer

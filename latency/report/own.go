@@ -64,7 +64,8 @@ func (r *Report) coreAway(typical, tail int64, thin float64) string {
 		}
 		met /= max(watch.length, s.Total.Sum)
 		if h := r.Main().Total; r.Traffic.Mode == "closed" && watch.length > 0 {
-			// One probe is always under way but for what lies between them, and what the gaps took left time for fewer.
+			// One probe is always under way except for what is between them, and what the gaps took left time for
+			// fewer.
 			met = float64(gaps) * min(h.Sum/watch.length, 1) / float64(h.Count)
 		}
 		if met >= thin/2 {

@@ -129,8 +129,8 @@ func TestFarGaps(t *testing.T) {
 	}
 }
 
-// Where the core was away most of the time there were few round trips: each gap is one of these, not one of those that the
-// time would have had room for.
+// If the core was away most of the time there were few round trips: each gap is one of these, not one of those that
+// the time would have had room for.
 func TestOwnTailOfABusyMachine(t *testing.T) {
 	rtt := make([]int64, 20_000)
 	for i := range rtt {

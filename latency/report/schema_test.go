@@ -21,8 +21,8 @@ const schemaFile = "../../docs/report.schema.json"
 
 var update = flag.Bool("update", false, "write docs/report.schema.json")
 
-// The published schema is that of the Go types, their comments its descriptions. Every field is always there, but for
-// those that may be left out; a list that is empty may be null.
+// The published schema is that of the Go types, their comments its descriptions. Every field is always there, except
+// for those that may be left out; a list that is empty may be null.
 func TestSchemaIsOfTheTypes(t *testing.T) {
 	r := &reflected.Reflector{ExpandedStruct: true, AllowAdditionalProperties: true}
 	for _, dir := range []string{".", "..", "../host"} {

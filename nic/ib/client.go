@@ -60,8 +60,8 @@ func (c *Client) Path(to GID) (p Path, err error) {
 	return p, err
 }
 
-// ask sends a request until it is answered. Each try has a number of its own, so that the late answer to one is not taken for that
-// to another; what else comes meanwhile is dropped. One who is busy is asked again after the time-out.
+// ask sends a request until it is answered. Each try has its own number, so that the late answer to one is not taken
+// for that to another; what else comes meanwhile is dropped. One who is busy is asked again after the timeout.
 func (c *Client) ask(what string, request func(tid uint64) []byte, parse func(b []byte, tid uint64) error) error {
 	timeout, tries := c.Timeout, c.Tries
 	if timeout == 0 {
@@ -90,7 +90,7 @@ func (c *Client) ask(what string, request func(tid uint64) []byte, parse func(b 
 			}
 			h, err := ParseHeader(b)
 			if err != nil || h.TID != tid || h.Method&0x80 == 0 {
-				continue // somebody else's, or late
+				continue // another process's, or late
 			}
 			err = parse(b, tid)
 			var status *StatusError

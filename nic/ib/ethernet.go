@@ -6,9 +6,10 @@ import (
 	"github.com/rebound-nic/rebound/cksum"
 )
 
-// What answers and what asks here knows Ethernet frames. A port of InfiniBand has frames made up around its packets, of which only
-// this host knows: a header in place of the encapsulation, and ARP and neighbour discovery with addresses of six bytes. Whoever
-// is on the subnet is known in it by LID and queue pair, which are 40 bits: 02, LID, queue pair.
+// What answers and what asks here knows Ethernet frames. A port of InfiniBand has frames made up around its packets,
+// of which only this host knows: a header instead of the encapsulation, and ARP and neighbour discovery with
+// addresses of six bytes. Whoever is on the subnet is known in it by LID and queue pair, which are 40 bits: 02, LID,
+// queue pair.
 
 const (
 	HeaderSize  = 14                      // of an Ethernet header
@@ -123,7 +124,7 @@ func FromEthernet(p, f []byte, own, peer Address) (n int, ok bool) {
 		copy(out[8:], own[:])
 		copy(out[28:], f[14:18])
 		if f[7] == 1 {
-			peer = Address{} // it is what is asked for
+			peer = Address{} // it is what is requested
 		}
 		copy(out[32:], peer[:])
 		copy(out[52:], f[24:28])

@@ -64,7 +64,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// answer makes the good answer to a request, with a record in place of the request's.
+// answer makes the good answer to a request, with a record instead of the request's.
 func answer(request []byte, at int, record []byte) []byte {
 	b := bytes.Clone(request)
 	b[3] |= 0x80
@@ -87,7 +87,7 @@ func TestPortInfo(t *testing.T) {
 	if err != nil || p != want {
 		t.Errorf("%+v, %v, want %+v", p, err, want)
 	}
-	d[62] = 1 << 4 // an extended speed stands in place of the other
+	d[62] = 1 << 4 // an extended speed stands instead of the other
 	if p, err = ParsePortInfo(answer(q, smpData, d), 2, 9); err != nil || p.LaneSpeed != 14062 {
 		t.Errorf("%+v, %v", p, err)
 	}

@@ -19,7 +19,7 @@ const (
 // LIDPermissive is for whoever is at the other end of the cable, and from one that has no LID yet.
 const LIDPermissive = 0xFFFF
 
-// Datagram is where a datagram goes, and whence.
+// Datagram is where a datagram goes, and from where.
 type Datagram struct {
 	SLID, DLID  uint16
 	SL, VL      uint8 // VL 15 is management's own

@@ -46,8 +46,8 @@ type Hooks struct {
 	Open func() error
 
 	// Look is called by the watch, ten times a second, and returns what ails the device, nil for nothing. polled says
-	// whether loops run, or somebody sends and receives. An error of nic.Lost ends the device for good, any other one is
-	// tried again at the next look.
+	// whether loops run, or somebody sends and receives. An error of nic.Lost ends the device permanently, any other
+	// one is tried again at the next look.
 	Look func(polled bool) (*Symptom, error)
 
 	// Restart brings the device back to polling, with nobody on its queues. What was under way is lost.
@@ -169,8 +169,8 @@ func (c *Card) Gone(register string) error {
 // MaxFrame is the longest frame in bytes without FCS: header and two VLAN tags around the MTU.
 func (c *Card) MaxFrame() int { return c.MTU + 14 + 8 }
 
-// Info describes the card. The driver adds notes of its own in front of the kit's, and calls it in Undisturbed where it tells
-// what a restart may change.
+// Info describes the card. The driver adds its own notes in front of the kit's, and calls it in Undisturbed where it
+// tells what a restart may change.
 func (c *Card) Info(model, push string, notes ...string) nic.Info {
 	backend := nic.Silicon
 	if c.Fn.Simulated() {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Parked is what a parked loop calls while it spins. Tests in a bubble of testing/synctest, where time stands still while a
+// Parked is what a parked loop calls while it spins. Tests in a bubble of testing/synctest, where time stalls while a
 // goroutine spins, sleep in it.
 var Parked = func() {}
 
@@ -74,8 +74,8 @@ func (g *Gate) Err() error {
 	return nil
 }
 
-// Alone closes the gate, runs f once every loop is parked, and opens it when every loop saw the outcome. An error of f ends
-// all loops, for good. One goroutine, the watch, calls it; where stop is closed first, f does not run.
+// Alone closes the gate, runs f once every loop is parked, and opens it when every loop saw the outcome. An error of
+// f ends all loops, permanently. One goroutine, the watch, calls it; where stop is closed first, f does not run.
 func (g *Gate) Alone(stop <-chan struct{}, f func() error) error {
 	const nap = 20 * time.Microsecond
 	g.closed.Store(true)

@@ -103,7 +103,7 @@ func TestGateHoldsACaller(t *testing.T) {
 	}
 	stop.Store(true)
 	wg.Wait()
-	// A caller that calls no more holds up a restart, not a Close.
+	// A caller that calls no more delays a restart, not a Close.
 	end := make(chan struct{})
 	close(end)
 	if err := g.Alone(end, func() error { t.Error("ran with a caller that may be inside"); return nil }); err == nil {

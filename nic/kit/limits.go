@@ -13,14 +13,14 @@ import (
 // checked by the driver once the device told it.
 type Limits struct {
 	Driver           string // "ixgbe"
-	Ring             int    // descriptors in each ring where nothing is asked for
+	Ring             int    // descriptors in each ring where nothing is requested
 	MinRing, MaxRing int
-	MTU              int // bytes of layer 3 where nothing is asked for; 0 leaves it to the driver
+	MTU              int // bytes of layer 3 where nothing is requested; 0 leaves it to the driver
 	MinMTU, MaxMTU   int
 	Queues           int // queue pairs at most
 }
 
-// Apply returns o with the defaults in place of what is zero, or an error that says what cannot be.
+// Apply returns o with the defaults instead of what is zero, or an error that says what cannot be.
 func (l Limits) Apply(o nic.Options) (nic.Options, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -9,7 +9,8 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// Each option beyond its limit is an error that says what was asked for and what would do; what is zero becomes the default.
+// Each option beyond its limit is an error that says what was requested and what would do; what is zero becomes the
+// default.
 func TestLimits(t *testing.T) {
 	l := Limits{Driver: "toy", Ring: 256, MinRing: 64, MaxRing: 1024, MTU: 1500, MinMTU: 68, MaxMTU: 9000, Queues: 4}
 	for _, c := range []struct {

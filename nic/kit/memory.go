@@ -8,8 +8,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 )
 
-// Allocate makes the arena that Block takes from, of size bytes to begin with, and gives back the one that was there. The
-// device must be quiet.
+// Allocate makes the arena that Block takes from, of size bytes to begin with, and returns the one that was there.
+// The device must be quiet.
 func (c *Card) Allocate(size int) (err error) {
 	if err := c.Deallocate(); err != nil {
 		return err

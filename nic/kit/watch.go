@@ -17,15 +17,16 @@ type Symptom struct {
 	Code   uint32 // the reason as the device wants to be told it, if it does
 	Why    string // for the log
 
-	// Mend helps without a restart, with nobody on the queues. Where it is nil, or fails, the device is restarted.
+	// Mend helps without a restart, with nobody on the queues. If it is nil, or fails, the device is restarted.
 	Mend func() error
 
-	// Doubt is what stood still, where the loops alone can tell: those that were held up, by a hypervisor or a busy machine, look
-	// like a device that hangs. The loops are waited for, and it is given as long again before the device is blamed.
+	// Doubt is what stalled, where the loops alone can tell: those that were delayed, by a hypervisor or a busy
+	// machine, look like a device that hangs. The loops are waited for, and it is given as long again before the
+	// device is blamed.
 	Doubt *Progress
 }
 
-// Foreign is the symptom of a device that somebody else reset.
+// Foreign is the symptom of a device that another process reset.
 func Foreign(why string) *Symptom {
 	return &Symptom{Reason: "foreign_reset", Why: why + ": the function was reset by somebody else"}
 }
@@ -52,7 +53,7 @@ func (c *Card) watch() {
 			continue
 		}
 		if s.Doubt != nil && s.Doubt.first() {
-			c.Log.Info("the device stands still, or the loops do, which are waited for", "reason", s.Reason, "why", s.Why)
+			c.Log.Info("the device stalls, or the loops do, which are waited for", "reason", s.Reason, "why", s.Why)
 			if c.Gate.Alone(c.endWatch, func() error { return nil }) != nil {
 				return
 			}
@@ -104,12 +105,12 @@ func (c *Card) help(s *Symptom) error {
 	return nil
 }
 
-// Progress tells for how long a number has stood still. It counts looks, not time: a watch that was held up, in a guest that
-// stood still or on a machine with much else to do, has not waited.
+// Progress tells for how long a number has stalled. It counts looks, not time: a watch that was delayed, in a guest
+// that stalled or on a machine with much else to do, has not waited.
 type Progress struct {
 	value   uint32
 	looks   int
-	doubted bool // it stood still for too long once
+	doubted bool // it stalled for too long once
 }
 
 // Still is called once a look.
@@ -121,7 +122,7 @@ func (p *Progress) Still(value uint32) time.Duration {
 	return time.Duration(p.looks) * Every
 }
 
-// first reports whether it stood still for too long for the first time, and counts anew then.
+// first reports whether it stalled for too long for the first time, and counts again then.
 func (p *Progress) first() bool {
 	if p.doubted {
 		return false
@@ -130,8 +131,8 @@ func (p *Progress) first() bool {
 	return true
 }
 
-// Waiting is Still for the end of a ring that is worked off: done moves towards tail, and stands still for good where they
-// meet. Both are the polling loop's.
+// Waiting is Still for the end of a ring that is worked off: done moves towards tail, and stalls permanently where
+// they meet. Both are the polling loop's.
 func (p *Progress) Waiting(done, tail *uint32) time.Duration {
 	d := atomic.LoadUint32(done)
 	if d == atomic.LoadUint32(tail) {

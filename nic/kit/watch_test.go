@@ -9,7 +9,7 @@ func TestProgress(t *testing.T) {
 		t.Error("Still does not count the looks since the number changed")
 	}
 	if !p.first() || p.Still(8) != Every || p.first() || p.Still(8) != 2*Every {
-		t.Error("what stands still is not given as long again, once")
+		t.Error("what stalls is not given as long again, once")
 	}
 	if p.Still(9); !p.first() {
 		t.Error("what has moved since is not given as long again")

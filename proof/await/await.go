@@ -10,8 +10,8 @@ import (
 // Limit is how long Holds waits: far longer than anything that a test waits for takes, even on a busy machine.
 const Limit = 2 * time.Minute
 
-// Holds calls ok until it returns true, and reports whether it did within Limit. Between two calls it sleeps, for a millisecond at
-// first and for up to 50 later.
+// Holds calls ok until it returns true, and reports whether it did within Limit. Between two calls it sleeps, for a
+// millisecond initially and for up to 50 later.
 func Holds(ok func() bool) bool {
 	end := time.Now().Add(Limit)
 	for pause := time.Millisecond; ; pause = min(pause+pause/8, 50*time.Millisecond) {

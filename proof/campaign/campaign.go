@@ -165,7 +165,7 @@ type session struct {
 	began  int      // endings before it
 	helped bool     // it took a restart that nobody but an operator would have made
 	skip   string   // why it cannot be done on this machine
-	lossy  bool     // a fault may have had the device lose a command, which is waited for until its time-out
+	lossy  bool     // a fault may have had the device lose a command, which is waited for until its timeout
 }
 
 func (c *campaign) part(ctx context.Context, p part) error {

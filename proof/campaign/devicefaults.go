@@ -182,7 +182,7 @@ var deviceFaults = []fault{
 	// The restart that it leads to may meet the same, and then the responder ends.
 	{name: "admin queue stuck", on: []string{"amazon"}, ends: true, do: func(s *session) error {
 		m := s.device().model.(interface{ StallAdmin(bool) })
-		return s.noticed(func() { // until a scrape has asked for statistics, and the driver has given up
+		return s.noticed(func() { // until a scrape has requested statistics, and the driver has given up
 			m.StallAdmin(true)
 			time.AfterFunc(time.Duration(4+s.r.IntN(4))*time.Second, func() { m.StallAdmin(false) })
 		})
@@ -296,7 +296,7 @@ var deviceFaults = []fault{
 		at, bits := s.r.IntN(8), byte(1+s.r.IntN(255))
 		s.note("byte %d, bits %#x", at, bits)
 		m.TamperAdmin(func(b []byte) { b[at] ^= bits })
-		s.scraper.fresh() // asks for statistics, which is a command
+		s.scraper.fresh() // requests statistics, which is a command
 		return nil
 	}},
 	{name: "admin commands refused", on: []string{"efa"}, ends: true, do: func(s *session) error {

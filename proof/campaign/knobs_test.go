@@ -52,7 +52,7 @@ var knobs = map[string]string{
 	"mlx5sim.Model.FailNextReceive":    "mlx5: receive completion with error",
 	"mlx5sim.Model.Fatal":              "mlx5: fatal error",
 	"mlx5sim.Model.AskPages":           "mlx5: pages asked for",
-	"mlx5sim.Model.RequestPages":       "- AskPages for a model that stands still",
+	"mlx5sim.Model.RequestPages":       "- AskPages for a model that stalls",
 	"mlx5sim.Model.Pages":              "- a count",
 	"mlx5sim.Model.CompressNext":       "mlx5: completion in a form that was not asked for",
 	"mlx5sim.Options.Withhold":         "mlx5: firmware stuck",

@@ -27,7 +27,7 @@ import (
 const help = `usage: prove campaign [flags]
 
 Runs the responder on the device models (over vfio-user) and on interfaces of the kernel (a veth pair between two network
-namespaces of its own), asks it without end, and does one fault after the other to it: the device's, the host's, the peer's. A
+its own namespaces), asks it without end, and does one fault after the other to it: the device's, the host's, the peer's. A
 seed decides the order and each fault's strength. It fails if a fault that has to pass does not, if the responder panics, ends where
 it need not, or answers wrongly, and if anything is left attached or mapped. It takes root.
 
@@ -105,7 +105,7 @@ func parse(args []string, w io.Writer) (o options, err error) {
 	return o, nil
 }
 
-// inMounts marks the process that has mounts of its own.
+// inMounts marks the process that has its own mounts.
 const inMounts = "REBOUND_CAMPAIGN_MOUNTS"
 
 func campaignCommand(args []string, w io.Writer) error {
@@ -145,7 +145,7 @@ func campaignCommand(args []string, w io.Writer) error {
 	return c.run(ctx)
 }
 
-// again runs the same command in a mount namespace of its own.
+// again runs the same command in its own mount namespace.
 func again(args []string) error {
 	c := exec.Command("/proc/self/exe", append([]string{"campaign"}, args...)...)
 	c.Stdout, c.Stderr = os.Stdout, os.Stderr

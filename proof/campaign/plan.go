@@ -44,7 +44,7 @@ func faultsOf(k *kind) (all []*fault) {
 	return all
 }
 
-// plan makes rounds without end: in each, every fault of every kind comes once, in an order that the seed decides.
+// plan makes rounds continuously: in each, every fault of every kind comes once, in an order that the seed decides.
 type plan struct {
 	rng  *rand.Rand
 	only *regexp.Regexp

@@ -23,7 +23,7 @@ type scraper struct {
 	values      map[string]float64 // of the process that runs, by name and labels
 	read, limit uint64             // pages read, and refused for being too many
 	failed      uint64
-	ok          bool // the last one that was asked for came
+	ok          bool // the last one that was requested came
 	stop, done  chan struct{}
 }
 
@@ -112,7 +112,7 @@ func (s *scraper) value(name string) float64 {
 	return s.values[name]
 }
 
-// fresh waits for a page that was asked for after the call, for a while.
+// fresh waits for a page that was requested after the call, for a while.
 func (s *scraper) fresh() {
 	pages := func() uint64 {
 		s.mu.Lock()

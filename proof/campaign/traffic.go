@@ -49,14 +49,14 @@ const (
 	lost
 )
 
-// traffic asks without end, window requests at a time.
+// traffic asks continuously, window requests at a time.
 type traffic struct {
 	a asker
 
 	mu      sync.Mutex
 	counts  counts
 	wrongs  map[string]int
-	silence time.Duration // the longest time without an answer since it was last asked for
+	silence time.Duration // the longest time without an answer since it was last requested
 	last    time.Time     // of an answer
 	mark    uint32        // requests from this one on are counted apart
 	marked  uint64        // answers to them
@@ -189,7 +189,7 @@ func (t *traffic) fill(now time.Time) (any bool) {
 	return any
 }
 
-// tell returns the counts, and the longest silence since it was last asked for.
+// tell returns the counts, and the longest silence since it was last requested.
 func (t *traffic) tell() (counts, time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/oracle"
 )
 
-// Mutator makes frames out of Requests, each with up to four changes. Bytes that matter are changed more often than others, and
-// of half of the frames the checksums are mended, so that what stands behind them is reached.
+// Mutator makes frames out of Requests, each with up to four changes. Bytes that matter are changed more often than
+// others, and of half of the frames the checksums are fixed, so that what stands behind them is reached.
 type Mutator struct {
 	rnd   *rand.Rand
 	seeds [][]byte

@@ -1,11 +1,12 @@
-// Package differential compares package fastpath against an oracle of the same rules on frames that are changed at random.
+// Package differential compares package fastpath against an oracle of the same rules on frames that are changed at
+// random.
 //
 //	oracle [-frames 1e9] [-seed 1] [-workers N]
 //
-// Every frame goes through the leaves as a driver calls them and through Slow, under each of several configurations in turn.
-// The replies must be the oracle's, byte for byte but for zero's two forms in one checksum, and each frame must be counted
-// once. The frames depend on the seed alone, not on the number of workers. It prints what it has seen, and exits with status
-// 1 at the first difference, 2 if used wrongly.
+// Every frame goes through the leaves as a driver calls them and through Slow, under each of several configurations
+// in turn. The replies must be the oracle's, byte for byte except for zero's two forms in one checksum, and each
+// frame must be counted once. The frames depend on the seed alone, not on the number of workers. It prints what it
+// has seen, and exits with status 1 at the first difference, 2 if used wrongly.
 package differential
 
 import (
@@ -114,7 +115,7 @@ func print(w io.Writer, s *fastpath.Stats) {
 	t.Flush()
 }
 
-// same reports whether two replies are equal but for zero's two forms in one checksum: two adjacent bytes.
+// same reports whether two replies are equal except for zero's two forms in one checksum: two adjacent bytes.
 func same(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true

@@ -20,7 +20,7 @@ import (
 type bootServer struct {
 	wire  sim.Wire
 	start time.Time
-	asked chan string // names of files that were asked for
+	asked chan string // names of files that were requested
 
 	mu            sync.Mutex
 	server        boot.Server

@@ -45,8 +45,8 @@ bothrun() {
   wait $p || broken "$k, far end: $far"
   passed $k
 }
-# flood KEY COMMAND...: as bothrun, for datagrams. The far end's first doorbells may still be on their way to a model that has no core when the
-# first datagrams come: those are dropped, as the model counts, and the far end waits for them. So it has three tries.
+# flood KEY COMMAND...: as bothrun, for datagrams. The peer's first doorbells may still be on their way to a model that has no core when the
+# first datagrams come: those are dropped, as the model counts, and the peer waits for them. So it has three tries.
 flood() {
   local k=$1; shift
   for try in 1 2 3; do
@@ -192,7 +192,7 @@ func (l *efaLab) run(script string, limit time.Duration, layers []string, say fu
 	}
 }
 
-// clients is how many messages or RDMA operations each client must have made of the near end, and of the far one.
+// clients is how many messages or RDMA operations each client must have made of this end, and of the far one.
 var clients = map[string]struct {
 	near, far int
 	op        string
@@ -248,7 +248,7 @@ func (l *efaLab) f2(script string) {
 			if c := l.last; l.impaired && (c[0].RetransPackets == 0 || c[0].Duplicates+c[1].Duplicates == 0) {
 				return fmt.Errorf("the wire lost nothing: %+v", c)
 			}
-		case "unbooted": // it begins anew
+		case "unbooted": // it restarts
 			l.last = [2]efasim.Counters{}
 		case "streaming": // the clients are killed while they send
 			before := l.model(0).Counters().SendWRs
@@ -261,7 +261,7 @@ func (l *efaLab) f2(script string) {
 					return fmt.Errorf("nobody streams: %+v, %d messages", now, sent)
 				}
 			}
-		case "bwud-lost": // each datagram that the far end waits for was dropped there, and counted
+		case "bwud-lost": // each datagram that the peer waits for was dropped there, and counted
 			var now [2]efasim.Counters
 			var sent, got, drops uint64
 			for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) { // some may be on the wire

@@ -116,5 +116,5 @@ func efaF3(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proven(t, "F3", "ours on vfio-pci, Linux efa at the far end", "%d messages to ibv_ud_pingpong and perftest, kill -9 and again", before)
+	proven(t, "F3", "ours on vfio-pci, Linux efa as the peer", "%d messages to ibv_ud_pingpong and perftest, kill -9 and again", before)
 }

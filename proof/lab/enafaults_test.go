@@ -13,7 +13,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/enasim"
 )
 
-// enaFaults is what the Linux driver has to live through. Each "say" of a fault turns it on before the guest goes on.
+// enaFaults is what the Linux driver has to live through. Each "say" of a fault turns it on before the guest
+// continues.
 const enaFaults = helpers + `
 dev=eth0
 modprobe ena || fail modprobe ena

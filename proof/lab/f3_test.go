@@ -120,5 +120,5 @@ func (c *card) f3run(t *testing.T, k *Kit, script string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proven(t, "F3", "ours on vfio-pci, Linux "+c.module+" at the far end", "pings, floods, bench, kill -9 and again")
+	proven(t, "F3", "ours on vfio-pci, Linux "+c.module+" as the peer", "pings, floods, bench, kill -9 and again")
 }

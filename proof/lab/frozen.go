@@ -90,11 +90,11 @@ func crowdOf(loadavg string, cores int) float64 {
 
 const (
 	saveTime  = 5 * time.Minute  // a guest's memory to a file
-	askTime   = 10 * time.Second // QEMU's monitor, which answers at once unless QEMU itself stands still
+	askTime   = 10 * time.Second // QEMU's monitor, which answers at once unless QEMU itself stalls
 	stackTime = 2 * time.Minute  // a guest's kernel prints its stacks over a slow serial line
 )
 
-// diagnose leaves in the machine's folder what tells why a guest stands still, and then has its kernel panic:
+// diagnose leaves in the machine's folder what tells why a guest stalls, and then has its kernel panic:
 //
 //	threads.log     what each of QEMU's threads does
 //	goroutines.log  what the models and their servers do, which are in this process
@@ -150,7 +150,7 @@ func monitor(socket string, patience time.Duration, commands ...string) (string,
 	return strings.ReplaceAll(said.String(), "\r", ""), err
 }
 
-// threads writes what each thread of a process does. It shows whether QEMU or its guest stands still.
+// threads writes what each thread of a process does. It shows whether QEMU or its guest stalls.
 func threads(pid int, file string) {
 	var b strings.Builder
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))

@@ -107,7 +107,7 @@ func interrupts(t *testing.T) {
 				extended = append(extended, id<<12|at)
 			}
 		}
-		slices.Sort(caps) // QEMU keeps the offsets and makes a chain of its own
+		slices.Sort(caps) // QEMU keeps the offsets and makes its own chain
 		want := want
 		slices.Sort(want.caps)
 		if !slices.Equal(caps, want.caps) || !slices.Equal(extended, want.extended) {

@@ -18,8 +18,8 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// TestLabIPXE is rung F4: iPXE's own drivers on our models. iPXE gets its address by DHCP and a script by TFTP, runs it, and asks
-// for a file whose name only somebody knows who has the script's every byte.
+// TestLabIPXE is rung F4: iPXE's own drivers on our models. iPXE gets its address by DHCP and a script by TFTP, runs
+// it, and requests a file whose name only somebody knows who has the script's every byte.
 func TestLabIPXE(t *testing.T) {
 	guests(t)
 	for _, c := range running(cards.IPXE) {
@@ -58,7 +58,7 @@ func (c *card) ipxe(t *testing.T, k *Kit) {
 	defer b.mu.Unlock()
 	t.Logf("%d bytes of script in %d blocks, %d sent again; %d frames from the card", len(script), b.server.Blocks, b.server.Again, b.frames)
 	for _, w := range b.wrong {
-		t.Error("the far end got a broken frame: ", w)
+		t.Error("the peer got a broken frame: ", w)
 	}
 	if asked != want {
 		t.Errorf("iPXE asked for %q at the end, want %q; its console:\n%s", asked, want, tail(filepath.Join(dir, "console.log")))

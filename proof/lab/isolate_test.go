@@ -122,8 +122,8 @@ restored SIGTERM
 say restored
 ` + effectScript
 
-// isolateScript: taken and given back at SIGTERM, after SIGKILL by release and by the next start, in the root cgroup and below
-// another one.
+// isolateScript: taken and returned at SIGTERM, after SIGKILL by release and by the next start, in the root cgroup
+// and below another one.
 const isolateScript = isolateHelpers + `
 before
 begin /sys/fs/cgroup -set cpu.isolate=true

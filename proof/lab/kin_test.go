@@ -73,7 +73,7 @@ func ixgbeKin(t *testing.T) {
 		Script: fmt.Sprintf("module=%s jumbo=%d peer=10.9.0.1 count=%d\n%s", c.module, c.jumbo, len(kinds), kinScript),
 		Say: func(key, text string, r Result) error {
 			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
-			if key == "unbooted" { // it begins anew
+			if key == "unbooted" { // it restarts
 				for _, p := range peers {
 					p.mu.Lock()
 					p.icmp = 0
@@ -95,7 +95,7 @@ func ixgbeKin(t *testing.T) {
 				return fmt.Errorf("the link came up at %s Mb/s", text)
 			case key[:i] == "stats":
 				if p.icmp != 400 {
-					return fmt.Errorf("the far end answered %d pings of 400", p.icmp)
+					return fmt.Errorf("the peer answered %d pings of 400", p.icmp)
 				}
 				return counters.disagree(t, key, f.agree(c, numbers(r[key]), true))
 			}

@@ -98,7 +98,7 @@ func (c *card) serve(t *testing.T, dir string, i int, w sim.Wire, model func([6]
 	return f
 }
 
-// agree is the card's, while the model stands still.
+// agree is the card's, while the model stalls.
 func (f *function) agree(c *card, shown map[string]uint64, all bool) (d []string) {
 	f.port.Hold(func() { d = c.agree(f.model, shown, all) })
 	return d
@@ -171,7 +171,7 @@ func guests(t *testing.T) {
 	t.Parallel()
 }
 
-// beside is t.Run of a subtest that runs beside others, which needs folders, sockets and network namespaces of its own.
+// beside is t.Run of a subtest that runs beside others, which needs folders, sockets and network its own namespaces.
 func beside(t *testing.T, name string, f func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) {
 		t.Parallel()
@@ -179,8 +179,8 @@ func beside(t *testing.T, name string, f func(t *testing.T)) {
 	})
 }
 
-// helpers are shell functions of both rungs. $dev is the Linux driver's interface, $peer the far end, $pid a responder that
-// writes to /tmp/out and /tmp/err.
+// helpers are shell functions of both rungs. $dev is the Linux driver's interface, $peer the peer, $pid a responder
+// that writes to /tmp/out and /tmp/err.
 const helpers = `
 until_true() { # TENTHS COMMAND...: tenths of a second where the machine is quiet; a busy one has ten times that
   local n=$(($1*10)); shift
@@ -293,14 +293,14 @@ func (c *card) f2(t *testing.T, k *Kit) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			switch {
-			case key == "unbooted": // it begins anew
+			case key == "unbooted": // it restarts
 				p.icmp, p.udp = 0, 0
 			case len(p.wrong) > 0:
 				return errors.New("the wire's far end got a broken frame: " + p.wrong[0])
 			case key == "pinged" && p.icmp != f2Pings:
-				return fmt.Errorf("the far end answered %d pings of %d", p.icmp, f2Pings)
+				return fmt.Errorf("the peer answered %d pings of %d", p.icmp, f2Pings)
 			case key == "flooded" && p.udp < 10000: // more, if some were sent again
-				return fmt.Errorf("the far end answered %d datagrams of 10000", p.udp)
+				return fmt.Errorf("the peer answered %d datagrams of 10000", p.udp)
 			case key == "stats", key == "totals":
 				return counters.disagree(t, key, f.agree(c, numbers(r[key]), key == "stats"))
 			}
@@ -313,7 +313,7 @@ func (c *card) f2(t *testing.T, k *Kit) {
 	f.clean(t)
 	p.mu.Lock()
 	for _, w := range p.wrong {
-		t.Error("the far end got a broken frame: ", w)
+		t.Error("the peer got a broken frame: ", w)
 	}
 	p.mu.Unlock()
 	if err != nil {

@@ -19,15 +19,15 @@ type Machine struct {
 	Sockets []string          // vfio-user functions, in this order on the bus
 	Devices []Device          // QEMU's own functions, behind those on the bus
 	Append  string            // more of the kernel's command line
-	IOMMU   bool              // an IOMMU with interrupt remapping, and each function behind a root port of its own
+	IOMMU   bool              // an IOMMU with interrupt remapping, and each function behind its own root port
 	Script  string            // shell, sourced by the guest's init: see guest/init for say, show, need and fail
 	Files   map[string][]byte // put below /lab, executable
 	Layers  []string          // laid over the guest's root: DPDK, Pyverbs, EFA
 	Memory  string            // of the guest; "1G" if empty
 	Fresh   bool              // boot with the functions attached, not from a saved guest
 
-	// Limit is how long the script may take where nothing else runs. On a busy machine it grows with the load: see limit.
-	// Booting has a limit of its own.
+	// Limit is how long the script may take where nothing else runs. On a busy machine it grows with the load: see
+	// limit. Booting has its own limit.
 	Limit time.Duration
 
 	// Say is called for each line that the guest says, while the guest waits, with what it showed so far. An error ends

@@ -55,7 +55,7 @@ func TestGuestScript(t *testing.T) {
 		Script: "say hello world\nshow file cat /lab/data\ndmesg >/tmp/dmesg\nshow tsc sed -n 's/.*tsc: Detected \\([0-9]*\\)\\..*/\\1/p' /tmp/dmesg\nneed test -d /lab\n",
 		Files:  map[string][]byte{"data": []byte("one\ntwo\n")},
 		Say: func(key, text string, _ Result) error {
-			if key == "unbooted" { // a busy machine's: it begins anew
+			if key == "unbooted" { // a busy machine's: it restarts
 				said = nil
 				return nil
 			}
@@ -83,8 +83,8 @@ func TestGuestScript(t *testing.T) {
 	}
 }
 
-// A guest that stands still ends its run within the limit, and leaves its tasks' stacks, its registers, and what QEMU and the models
-// do.
+// A guest that stalls ends its run within the limit, and leaves its tasks' stacks, its registers, and what QEMU and
+// the models do.
 func TestGuestThatHangs(t *testing.T) {
 	guests(t)
 	dir := logDir(t)

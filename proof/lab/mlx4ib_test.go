@@ -152,7 +152,7 @@ need responder unbind $addr
 const verbsHelpers = `
 modprobe ib_uverbs || fail modprobe ib_uverbs
 until_true 100 test -e /dev/infiniband/uverbs1
-# verbs KEY COMMAND...: the far end first. perftest's -u 20 has it wait 4 s for an acknowledgement, seven times: half a second in all, which
+# verbs KEY COMMAND...: the peer first. perftest's -u 20 has it wait 4 s for an acknowledgement, seven times: half a second in all, which
 # is its default, is too short where a model has no core.
 verbs() {
   local k=$1 near far p; shift
@@ -220,7 +220,7 @@ func TestLabMlx4IB(t *testing.T) {
 		programs := mlx4IB(t, ipoibScript, ibNear, ibFar)
 		proven(t, "F2", "Linux mlx4_ib, ib_ipoib and Debian's opensm, on both ends",
 			"880 pings over IPoIB, %d programs of libibverbs and perftest, another manager, cable, reset", programs)
-		proven(t, "F3", "ours on sysfs without an IOMMU, Linux ib_ipoib and Debian's opensm at the far end", "250 pings over IPoIB, LID changed under traffic")
+		proven(t, "F3", "ours on sysfs without an IOMMU, Linux ib_ipoib and Debian's opensm as the peer", "250 pings over IPoIB, LID changed under traffic")
 	})
 	beside(t, "mlx4/IPoIB F4", mlx4IBBoot)
 	beside(t, "mlx4/RoCE", func(t *testing.T) {

@@ -100,5 +100,5 @@ func mlx4IBBoot(t *testing.T) {
 			t.Errorf("DHCP over IPoIB: %s", l)
 		}
 	}
-	proven(t, "F4", "iPXE, Linux ib_ipoib and Debian's opensm at the far end", "IPoIB: DHCP, %d bytes by TFTP, pings up to the MTU", len(script))
+	proven(t, "F4", "iPXE, Linux ib_ipoib and Debian's opensm as the peer", "IPoIB: DHCP, %d bytes by TFTP, pings up to the MTU", len(script))
 }

@@ -134,6 +134,6 @@ func TestLabMlx4IBF3(t *testing.T) {
 			t.Logf("packets: %+v, %+v", ibPackets(theirs), ibPackets(ours))
 			t.Fatal(err)
 		}
-		proven(t, "F3", "ours on vfio-pci, Linux ib_ipoib and Debian's opensm at the far end", "pings of IPv4 and IPv6, a flood, kill -9 and again, bench")
+		proven(t, "F3", "ours on vfio-pci, Linux ib_ipoib and Debian's opensm as the peer", "pings of IPv4 and IPv6, a flood, kill -9 and again, bench")
 	})
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
-// mlx5Script spreads flows over both channels, goes on sending while the firmware asks for pages and gives them back, has
-// completions compressed, and lives through a failure of the firmware.
+// mlx5Script spreads flows over both channels, goes on sending while the firmware requests pages and gives them back,
+// has completions compressed, and lives through a failure of the firmware.
 const mlx5Script = helpers + `
 dev=eth0
 modprobe mlx5_core || fail modprobe mlx5_core
@@ -109,7 +109,7 @@ func mlx5Load(t *testing.T) {
 				if a, b := n["rx0_packets"], n["rx1_packets"]; a < 200 || b < 200 || a+b < 1600 {
 					return fmt.Errorf("16 flows of 100 datagrams were spread as %d and %d", a, b)
 				}
-			case "pages": // grow by turns, and give back; each is served while the next flood runs
+			case "pages": // grow alternately, and return; each is served while the next flood runs
 				if before == 0 {
 					before, want = owned, owned
 				}
@@ -121,7 +121,7 @@ func mlx5Load(t *testing.T) {
 				}
 				want += n
 				m.AskPages(n)
-			case "unbooted": // it begins anew
+			case "unbooted": // it restarts
 				before, most = 0, 0
 			case "stats":
 				// Channels were made again, so their sums are of several queues.

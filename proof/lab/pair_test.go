@@ -125,6 +125,6 @@ func (c *card) f2pair(t *testing.T, k *Kit) {
 	}
 	proven(t, "F2", "Linux "+c.module+", on both ends", "16 MiB by TCP each way, byte-equal")
 	if c.physical {
-		proven(t, "F3", "ours on sysfs without an IOMMU, Linux "+c.module+" at the far end", "300 pings, a flood, given back")
+		proven(t, "F3", "ours on sysfs without an IOMMU, Linux "+c.module+" as the peer", "300 pings, a flood, given back")
 	}
 }

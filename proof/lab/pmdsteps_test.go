@@ -199,7 +199,7 @@ type kind struct {
 	name    string
 	layers  func(i int) []gopacket.SerializableLayer
 	ip4     bool
-	l4, sum int // where the IPv4 header's payload and its checksum lie in the frame; 0 for none
+	l4, sum int // where the IPv4 header's payload and its checksum are in the frame; 0 for none
 }
 
 func ipv4(proto layers.IPProtocol) *layers.IPv4 {
@@ -256,7 +256,7 @@ const (
 	badL4      = csumFrames / 3
 )
 
-// checksums sends frames with right and wrong checksums, which testpmd's engine has the card put in anew.
+// checksums sends frames with right and wrong checksums, which testpmd's engine has the card put in again.
 func checksums(p *pmdRun) error {
 	right := func(i int) []byte {
 		payload := pattern(i, 30+5*i)

@@ -34,9 +34,9 @@ type Kit struct {
 	initrd  string
 }
 
-// Setup brings QEMU, kernel and guest root into the cache folder if they are not there yet: $XDG_CACHE_HOME/rebound/lab, or
-// .cache/lab at the module's root. It takes about half a minute then, else none. Several processes may call it at once. It
-// returns ErrCannot with the reason if the host lacks something.
+// Setup brings QEMU, kernel and guest root into the cache folder if they are not there yet:
+// $XDG_CACHE_HOME/rebound/lab, or .cache/lab at the module's root. It takes about half a minute then, otherwise none.
+// Several processes may call it at once. It returns ErrCannot with the reason if the host lacks something.
 func Setup(ctx context.Context) (*Kit, error) {
 	dir, err := cacheDir()
 	if err != nil {
@@ -108,7 +108,7 @@ func (k *Kit) bring(ctx context.Context) error {
 	return nil
 }
 
-// Layers of the guest's root that a Machine asks for.
+// Layers of the guest's root that a Machine requests.
 const (
 	DPDK    = "dpdk"    // testpmd and the drivers that the lab has it try
 	Pyverbs = "pyverbs" // Python, the bindings of libibverbs, and rdma-core's own tests

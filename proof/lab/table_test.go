@@ -53,7 +53,7 @@ func used(t *testing.T, u Usage) {
 	usages.all = append(usages.all, usage{t.Name(), u})
 }
 
-// writeTimes writes where the time of each guest went, the longest script first, as REBOUND_LAB_TIMES=FILE asks for.
+// writeTimes writes where the time of each guest went, the longest script first, as REBOUND_LAB_TIMES=FILE requests.
 func writeTimes(w io.Writer) {
 	slices.SortFunc(usages.all, func(a, b usage) int { return cmp.Compare(b.Script, a.Script) })
 	fmt.Fprintln(w, "| scenario | boot, once per kind of guest (s) | resume (s) | script (s) | QEMU's CPU time (s) |\n|---|---|---|---|---|")

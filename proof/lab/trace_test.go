@@ -77,7 +77,7 @@ func disagree(t *testing.T, when string, d []string) {
 	}
 }
 
-// settling holds counters against the model's, which a driver may show late, or the far end's last frames may move.
+// settling holds counters against the model's, which a driver may show late, or the peer's last frames may move.
 type settling struct {
 	key   string
 	since time.Time

@@ -40,8 +40,8 @@ show vfio cat /tmp/carried
 say closed
 `, vfioMessages)
 
-// TestLabVFIOVerbs has rdma-core's provider on vfio-pci, which brings its own driver of the card, on two functions of the model:
-// a process without the kernel's driver, whose queues lie in memory that CREATE_UMEM registers.
+// TestLabVFIOVerbs has rdma-core's provider on vfio-pci, which brings its own driver of the card, on two functions of
+// the model: a process without the kernel's driver, whose queues are in memory that CREATE_UMEM registers.
 func TestLabVFIOVerbs(t *testing.T) {
 	guests(t)
 	beside(t, "mlx5/F4vfio", vfioVerbs)

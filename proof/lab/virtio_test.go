@@ -18,7 +18,8 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// tap is an interface of this host's kernel in a network namespace of its own. What is sent to it reaches a device of QEMU's.
+// tap is an interface of this host's kernel in its own network namespace. What is sent to it reaches a device of
+// QEMU's.
 type tap struct {
 	ns    netns.NsHandle
 	files []*os.File // one for each queue
@@ -256,8 +257,8 @@ for q in $devices; do
 done
 `
 
-// TestLabVirtio has our driver on a device that nobody here made, QEMU's virtio-net, in a stock Linux: rung F4. The host's kernel
-// is the far end, through a tap.
+// TestLabVirtio has our driver on a device by a third party, QEMU's virtio-net, in a stock Linux: rung F4. The host's
+// kernel is the peer, through a tap.
 func TestLabVirtio(t *testing.T) {
 	guests(t)
 	beside(t, "virtio/F4", func(t *testing.T) { virtioF4(t, kit(t), virtioNICs, true) })

@@ -13,7 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// wireEnd is the far end of a function's wire, where the test itself sends and receives.
+// wireEnd is the peer of a function's wire, where the test itself sends and receives.
 type wireEnd struct {
 	*sim.Cable
 	start time.Time
@@ -136,7 +136,7 @@ func ping(i int, dst net.HardwareAddr, size int) []byte {
 		pattern(i, size-42))
 }
 
-// pong checks that f is the reply to a ping, but for the checksum's value byte by byte, and returns its number.
+// pong checks that f is the reply to a ping, except for the checksum's value byte by byte, and returns its number.
 func pong(f []byte, dst net.HardwareAddr, size func(i int) int) (int, error) {
 	i := numberOf(f)
 	if i < 0 {

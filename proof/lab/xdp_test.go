@@ -126,8 +126,9 @@ say looped
 kill -9 $(pidof sleep)
 `
 
-// TestLabXdp has our program in Linux's drivers for the cards that we have models of, at the driver's own hook: traffic, frames of every
-// kind and changed at random, held against package fastpath byte by byte, SIGKILL with a pin, and two that answer each other.
+// TestLabXdp has our program in Linux's drivers for the cards that we have models of, at the driver's own hook:
+// traffic, frames of every kind and changed at random, compared with package fastpath byte by byte, SIGKILL with a
+// pin, and two that answer each other.
 func TestLabXdp(t *testing.T) {
 	guests(t)
 	for _, c := range running(cards.XDP) {

@@ -40,8 +40,8 @@ stop
 show summary cat /tmp/out
 `
 
-// TestLabXdpQEMU has our program in Linux's drivers for devices that nobody here made: QEMU's igb, and its virtio-net. The far end is the
-// host's kernel, through a tap, and what it sends is held against package fastpath there.
+// TestLabXdpQEMU has our program in Linux's drivers for devices by a third party: QEMU's igb, and its virtio-net. The
+// peer is the host's kernel, through a tap, and what it sends is compared with package fastpath there.
 func TestLabXdpQEMU(t *testing.T) {
 	guests(t)
 	for _, c := range []struct {

@@ -60,7 +60,7 @@ func run(n, skip int, seed uint64, short bool, limit, spend time.Duration, only 
 		count[r]++
 		fmt.Printf("%s %s %v\n", r, m.pkg, m)
 	}
-	fmt.Printf("%d killed, %d survived; %d did not compile; go on with -skip %d\n", count[killed], count[survived], count[invalid], next)
+	fmt.Printf("%d killed, %d survived; %d did not compile; continue with -skip %d\n", count[killed], count[survived], count[invalid], next)
 	return nil
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// inMounts marks a test binary that runs in a mount namespace of its own.
+// inMounts marks a test binary that runs in its own mount namespace.
 const inMounts = "REBOUND_TEST_MOUNTS"
 
 // WithBPFFS calls run, which is a package's m.Run in TestMain, in a process with a BPF file system of their own at /sys/fs/bpf: what they pin

@@ -84,8 +84,8 @@ func Cycles(b *testing.B, r *fastpath.Responder, batch int, arrive func(n int), 
 //go:noinline
 func idle(n int) int { return n }
 
-// HugePages returns zeroed memory for rings and buffers that lies in huge pages where the kernel gives them, as a driver's
-// arena does. It is the test's until it ends.
+// HugePages returns zeroed memory for rings and buffers that is in huge pages where the kernel gives them, as a
+// driver's arena does. It is the test's until it ends.
 func HugePages(t testing.TB, bytes int) []byte {
 	const huge = 2 << 20
 	size := (bytes + huge - 1) &^ (huge - 1)

@@ -101,7 +101,7 @@ func reply(req []byte) []byte {
 	default:
 		copy(f[l4:], req[l4+2:l4+4])
 		copy(f[l4+2:], req[l4:l4+2])
-		*hops-- // so that datagrams do not bounce for ever
+		*hops-- // so that datagrams do not bounce forever
 	}
 	finish(f)
 	return f

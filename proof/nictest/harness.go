@@ -1,5 +1,5 @@
-// Package nictest is the conformance suite of drivers for PCI network interfaces. A driver's external test runs it on the
-// driver's model:
+// Package nictest is the conformance suite of drivers for PCI network interfaces. A driver's external test runs it on
+// the driver's model:
 //
 //	func TestConformance(t *testing.T) {
 //		nictest.Run(t, nictest.Harness{
@@ -10,10 +10,10 @@
 //		})
 //	}
 //
-// The test steps device and driver alternately. While the driver opens, closes or restarts, the device runs on its own
-// goroutine, but both see the virtual time of a testing/synctest bubble, so time-outs take no time and do not depend on how
-// busy the machine is. Only Serve, which never blocks, and vfio-user's sockets run in real time. Each violation that the model
-// reports fails the test.
+// The test steps device and driver alternately. While the driver opens, closes or restarts, the device runs on its
+// own goroutine, but both see the virtual time of a testing/synctest bubble, so timeouts take no time and do not
+// depend on how busy the machine is. Only Serve, which never blocks, and vfio-user's sockets run in real time. Each
+// violation that the model reports fails the test.
 package nictest
 
 import (
@@ -44,7 +44,7 @@ type Harness struct {
 	// Poll makes one pass over queue q of d.
 	Poll func(d nic.Device, q int, r *fastpath.Responder) int
 
-	Ring      int // descriptors that the tests ask for in each ring, 32 to 1024
+	Ring      int // descriptors that the tests request in each ring, 32 to 1024
 	Queues    int // queue pairs that the driver can open; 1 if zero
 	MTU       int // the largest MTU, 1500 or more
 	WriteBack int // bytes in the longest descriptor or completion that the device writes; 64 if zero
@@ -109,14 +109,14 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-// patience bounds every call that may take a real time-out; one that takes longer hangs. linger is how long a check waits for
-// a condition. Where time is real, both are far more than needed: the machine may be busy.
+// patience bounds every call that may take a real timeout; one that takes longer hangs. linger is how long a check
+// waits for a condition. If time is real, both are far more than needed: the machine may be busy.
 var patience, linger = 3 * time.Minute, 60 * time.Second
 
-// A loop that is parked while its device restarts spins, and virtual time would stand still.
+// A loop that is parked while its device restarts spins, and virtual time would stall.
 func init() { kit.Parked = func() { time.Sleep(10 * time.Microsecond) } }
 
-// rig is one device with its driver, and the far end of its wire.
+// rig is one device with its driver, and the other end of its wire.
 type rig struct {
 	testing.TB
 	h      Harness
@@ -303,7 +303,7 @@ func (x *rig) exchange(reqs [][]byte) {
 	}
 }
 
-// match takes what the device has sent and fails unless each frame is the reply to a request of its own, byte for byte,
+// match takes what the device has sent and fails unless each frame is the reply to its own request, byte for byte,
 // and those of each flow come in order. It shows each to see and returns how many there are.
 func (x *rig) match(reqs [][]byte, see ...func(frame []byte)) int {
 	x.Helper()

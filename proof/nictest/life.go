@@ -155,7 +155,7 @@ func checkClose(x *rig) {
 
 func (x *rig) settleDevice() { x.port.Settle(100000) }
 
-// checkKilled: the driver's process dies without a word, and the next one finds a function that works.
+// checkKilled: the driver's process dies silently, and the next one finds a function that works.
 func checkKilled(x *rig) {
 	for range 3 {
 		x.open(1)
@@ -231,7 +231,7 @@ func checkRemoved(x *rig) {
 	x.port.UnplugAfter(-1)
 }
 
-// checkFlips: write-backs arrive with a bit flipped. Frames may be lost, or the ring stand still, but the driver must not
+// checkFlips: write-backs arrive with a bit flipped. Frames may be lost, or the ring stall, but the driver must not
 // break, or do what the model complains of, as handing over a length that no buffer has; it closes and works again.
 func checkFlips(x *rig) {
 	for range 8 {

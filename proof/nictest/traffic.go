@@ -95,7 +95,8 @@ func checkWrap(x *rig) {
 	}
 }
 
-// checkBurst: what comes faster than the driver polls is dropped and counted, nothing else is harmed, and it goes on.
+// checkBurst: what comes faster than the driver polls is dropped and counted, nothing else is harmed, and it
+// continues.
 func checkBurst(x *rig) {
 	x.open(1)
 	defer x.close()
@@ -128,8 +129,8 @@ func (x *rig) accounted(sent, answered int) {
 	}
 }
 
-// checkSlowTransmit: while the transmitter is held, more frames come than the rings hold. A buffer that was given back to
-// receive, or written, before it was sent comes out with another frame's bytes, or twice.
+// checkSlowTransmit: while the transmitter is held, more frames come than the rings hold. A buffer that was returned
+// to receive, or written, before it was sent comes out with another frame's bytes, or twice.
 func checkSlowTransmit(x *rig) {
 	x.open(1)
 	defer x.close()
@@ -193,7 +194,7 @@ func checkLateCompletion(x *rig) {
 	x.settle()
 }
 
-// checkFullRing: Send says ErrFull when the ring is, what it took is sent once and in order, and Send goes on.
+// checkFullRing: Send says ErrFull when the ring is, what it took is sent once and in order, and Send continues.
 func checkFullRing(x *rig) {
 	x.open(1)
 	defer x.close()
@@ -282,7 +283,7 @@ func checkFrameSize(x *rig) {
 	x.same(x.received(), [][]byte{f})
 }
 
-// checkServe: the driver's own loop answers a device that runs freely, while others ask for statistics and link.
+// checkServe: the driver's own loop answers a device that runs freely, while others request statistics and link.
 func checkServe(x *rig) {
 	x.open(1)
 	defer x.close()

@@ -10,8 +10,9 @@ import (
 // pass is the virtual time that a pass of ServeVirtual takes.
 const pass = 20 * time.Microsecond
 
-// ServeVirtual polls as a driver's Serve does, in a bubble of testing/synctest: Serve never blocks, and the bubble's clock would
-// stand still. poll makes one pass over the queue. The function that it returns stops the loop and returns its error.
+// ServeVirtual polls as a driver's Serve does, in a bubble of testing/synctest: Serve never blocks, and the bubble's
+// clock would stall. poll makes one pass over the queue. The function that it returns stops the loop and returns its
+// error.
 func ServeVirtual(gate *kit.Gate, poll func()) (stop func() error) {
 	var stopped atomic.Bool
 	end := make(chan error, 1)

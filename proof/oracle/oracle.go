@@ -33,7 +33,7 @@ type Rules struct {
 
 var be = binary.BigEndian
 
-// Answer returns the reply to f, or nil if there is none. It lies in buf where that has the room.
+// Answer returns the reply to f, or nil if there is none. It is in buf where that has the room.
 func (r *Rules) Answer(f, buf []byte) []byte {
 	if len(f) < 14 {
 		return nil

@@ -19,7 +19,7 @@ import (
 
 const isolateHelp = `usage: prove peers isolate [flags]
 
-Measures what each step towards a core of its own gives a polling loop beside busy processes: none, pinned, real-time priority with
+Measures what each step towards a dedicated core gives a polling loop beside busy processes: none, pinned, real-time priority with
 the kernel's guard in force and lifted, idle states, and the steps of cpu.isolate one by one and together, in alternating rounds.
 All is put back at the end; after a SIGKILL "rebound-responder release" does it. It takes root.
 

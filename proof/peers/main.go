@@ -34,7 +34,7 @@ const help = `peers holds the responder against others that answer, on this mach
   prove peers gap       the responder's polling loop beside one in C
   prove peers cycles    what each driver's loop costs a reply, beside loops in C over the same rings
   prove peers xdp       what the program in the kernel costs a reply, and each of its guards
-  prove peers isolate   what each step towards a core of its own gives on a busy machine
+  prove peers isolate   what each step towards a dedicated core gives on a busy machine
 
 "prove peers COMMAND -h" lists a command's flags. Results go to stdout, messages to stderr.
 Exit status: 0 done, 1 failed, 2 used wrongly, 3 a goal was missed (gap).
@@ -74,7 +74,7 @@ func Main(all []string) int {
 	return code
 }
 
-// parse parses a command's flags. Help that was asked for is a result.
+// parse parses a command's flags. Help that was requested is a result.
 func parse(fs *flag.FlagSet, args []string, text string) error {
 	fs.SetOutput(io.Discard)
 	err := fs.Parse(args)
@@ -97,7 +97,7 @@ const compareHelp = `usage: prove peers compare [flags]
 Measures the responder side by side with others that answer: DPDK's testpmd (forward mode icmpecho) on the same kinds of
 socket, the kernel, a program that asks a UDP socket without end, and the floor: the least program in C that answers over
 such a socket. One veth pair, the same two CPUs and the same prober for all, in alternating rounds; then the highest rate
-of each without loss, and each at fractions of its own. A peer that cannot run is skipped with its reason. It takes root.
+of each without loss, and each at its own fractions. A peer that cannot run is skipped with its reason. It takes root.
 testpmd needs the package dpdk-dev and 64 free hugepages of 2 MiB, the floor gcc: make peers sees to all.
 
 `

@@ -8,7 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// newModel returns the n-th device of this process, with a MAC address of its own.
+// newModel returns the n-th device of this process, with its own MAC address.
 func newModel(name, wanted string, n int) (sim.Model, error) {
 	p, err := cards.FindProfile(name, wanted)
 	if err != nil {

@@ -39,7 +39,7 @@ var costs = map[string]cost{
 	"proof/nictest":             {11, 1},
 }
 
-// separately are the packages that are not among the others: the lab, which has jobs of its own.
+// separately are the packages that are not among the others: the lab, which has its own jobs.
 func separately(pkg string) bool { return pkg == "proof/lab" || strings.HasPrefix(pkg, "proof/lab/") }
 
 // packages lists those of the module that have tests, without the module's name.
@@ -58,7 +58,7 @@ func packages() ([]string, error) {
 // goTest is a job that tests packages. Its limit leaves room for a machine ten times as busy.
 func goTest(name string, c cost, flags []string, pkgs ...string) job {
 	limit := 5*time.Minute + 10*time.Duration(c.seconds)*time.Second
-	args := []string{"go", "test", "-json", "-vet=off", "-count=1", "-p", "1", "-timeout", limit.String()} // vet is a step of its own
+	args := []string{"go", "test", "-json", "-vet=off", "-count=1", "-p", "1", "-timeout", limit.String()} // vet is its own step
 	for i, p := range pkgs {
 		pkgs[i] = "./" + strings.TrimPrefix(p, "./")
 	}

@@ -23,7 +23,7 @@ type job struct {
 	env     []string
 	command []string
 	test    bool          // it prints the events of go test -json
-	each    bool          // each test has a line of its own
+	each    bool          // each test has its own line
 	variant string        // printed after the package's name
 	needs   string        // a program, without which the job is skipped
 	seconds int           // expected on a quiet machine: the longest job starts first

@@ -286,7 +286,7 @@ func TestExhaustion(t *testing.T) {
 	x.Clean()
 }
 
-// The queues of a QP have sub-CQs by turns, where there are several.
+// The queues of a QP have sub-CQs alternately, where there are several.
 func TestSubCQs(t *testing.T) {
 	for _, p := range Profiles() {
 		x := newRig(t, Options{Profile: p})
@@ -300,7 +300,7 @@ func TestSubCQs(t *testing.T) {
 	}
 }
 
-// Doorbells of two users lie in pages of their own.
+// Doorbells of two users are in pages of their own.
 func TestPagesOfTheirOwn(t *testing.T) {
 	for _, p := range Profiles() {
 		x := newRig(t, Options{Profile: p})

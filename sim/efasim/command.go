@@ -45,7 +45,7 @@ var unreachable = &refusal{status: statusIllegal}
 // full is the answer where there is no more of an object.
 var full = &refusal{status: statusNoResource}
 
-// Commands by opcode. What lies behind a short command is not its: drivers leave an older one there.
+// Commands by opcode. What follows a short command is not its: drivers leave an older one there.
 var kinds = map[uint8]kind{
 	opCreateQP: {"CREATE_QP", lay(64, "04.15:0 pd 04.23:16 qp_type 04.24 sq_virt 04.25 rq_virt 04.26 unsolicited_write_recv "+
 		"08*2 sq_base_addr 10*2 rq_base_addr 18.31:0 send_cq_idx 1c.31:0 recv_cq_idx 20.31:0 sq_l_key 24.31:0 rq_l_key "+

@@ -82,7 +82,7 @@ func (m *Model) createCQ(in kit.Msg, r []byte) *refusal {
 	return full
 }
 
-// cqBell is where a CQ's doorbell lies in its BAR.
+// cqBell is where a CQ's doorbell is in its BAR.
 func (m *Model) cqBell(i int) uint64 { return m.page(int(m.cqs[i].uar)) + cqDoorbells + 4*uint64(i) }
 
 func (m *Model) destroyCQ(in kit.Msg, _ []byte) *refusal {
@@ -104,7 +104,7 @@ func (m *Model) destroyCQ(in kit.Msg, _ []byte) *refusal {
 	return nil
 }
 
-// subCQ gives a queue its sub-CQ, by turns.
+// subCQ gives a queue its sub-CQ, alternately.
 func (q *cq) subCQ() uint16 {
 	i := q.next
 	q.next = (q.next + 1) % uint16(len(q.tails))

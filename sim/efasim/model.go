@@ -83,7 +83,7 @@ type Model struct {
 	out       []outgoing
 }
 
-// resetState is where the reset protocol is: asked for by DEV_CTL, seen by DEV_STS some accesses or Steps later.
+// resetState is where the reset protocol is: requested by DEV_CTL, seen by DEV_STS some accesses or Steps later.
 type resetState struct {
 	wanted  bool
 	pending int // accesses or Steps until DEV_STS follows
@@ -165,8 +165,8 @@ func (m *Model) Reset() {
 	m.reset = resetState{}
 }
 
-// clear is what any reset does to all but the reset protocol itself. Keys, queue numbers and the epoch go on, so that what is
-// left from before finds nothing.
+// clear is what any reset does to all but the reset protocol itself. Keys, queue numbers and the epoch continue, so
+// that what is left from before finds nothing.
 func (m *Model) clear() {
 	regTable.Reset(m.val[:])
 	for i := range m.qps {
@@ -235,7 +235,7 @@ func (m *Model) read(r reg) (uint32, error) {
 	case regCTRLVERSION:
 		return m.opt.Controller, nil
 	case regCAPS:
-		return capsContiguous | 10<<capsResetShift | uint32(m.opt.Width)<<capsWidthShift, nil // no admin time-out of its own: 0 leaves it to the driver, as a slow host needs
+		return capsContiguous | 10<<capsResetShift | uint32(m.opt.Width)<<capsWidthShift, nil // no separate admin timeout: 0 leaves it to the driver, as a slow host needs
 	case regDEVSTS:
 		v := m.val[regDEVSTS/4]
 		if !m.opt.NotReady && !m.reset.wanted {

@@ -58,7 +58,7 @@ func (m *Model) allocUAR(_ kit.Msg, r []byte) *refusal {
 	return full
 }
 
-// page is where a UAR's page lies in the doorbell BAR.
+// page is where a UAR's page is in the doorbell BAR.
 func (m *Model) page(uar int) uint64 { return m.uarBase() + uint64(uar)*uarSize }
 
 func (m *Model) userPage(in kit.Msg) (*uar, *refusal) {
@@ -88,8 +88,8 @@ type ah struct {
 	uses int // CREATE_AHs, of which each is taken back by a DESTROY_AH
 }
 
-// createAH gives one number for one destination in a PD, however often it is asked for; the definitions say that it must not be
-// asked twice, and drivers of before 2026 do.
+// createAH gives one number for one destination in a PD, however often it is requested; the definitions say that it
+// must not be asked twice, and drivers of before 2026 do.
 func (m *Model) createAH(in kit.Msg, r []byte) *refusal {
 	d, no := m.domain(in)
 	if no != nil {

@@ -338,7 +338,7 @@ func (m *Model) giveLLQ(at uint64, n int) {
 	}
 }
 
-// ring finds the queue whose doorbell lies at an offset of its BAR, and rings it.
+// ring finds the queue whose doorbell is at an offset of its BAR, and rings it.
 func (m *Model) ring(off uint64, v uint32) error {
 	u, at := int((off-m.uarBase())/uarSize), off%uarSize
 	if u >= len(m.uars) || !m.uars[u].live {

@@ -32,7 +32,7 @@ func (m *Model) startRDMA(q *qp, o *op) (uint8, error) {
 	return compOK, nil
 }
 
-// rdma checks what an RDMA frame asks for.
+// rdma checks what an RDMA frame requests.
 func (m *Model) rdma(q *qp, f *frame, rights uint8) ([]span, uint8) {
 	if _, known := m.pds[q.pd].ahs[f.src]; !known {
 		return nil, compUnknownPeer

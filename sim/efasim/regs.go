@@ -24,7 +24,7 @@ const (
 	regAENQCAPS    reg = 0x34 // RW  asynchronous event queue, as ACQ_CAPS
 	regAENQBASELO  reg = 0x38
 	regAENQBASEHI  reg = 0x3c
-	regAENQDB      reg = 0x40 // WO  events consumed; 0 at first
+	regAENQDB      reg = 0x40 // WO  events consumed; 0 initially
 	regINTRMASK    reg = 0x4c // RW  bit 0 masks the management interrupt
 	regDEVCTL      reg = 0x54 // RW
 	regDEVSTS      reg = 0x58 // RO
@@ -90,9 +90,9 @@ func (r reg) String() string { return regTable.Label(r) }
 
 const (
 	capsContiguous   = 1 << 0 // queues must be physically contiguous
-	capsResetShift   = 1      // reset time-out, 100 ms
+	capsResetShift   = 1      // reset timeout, 100 ms
 	capsWidthShift   = 8      // DMA address bits
-	capsAdminTOShift = 16     // admin command time-out, 100 ms
+	capsAdminTOShift = 16     // admin command timeout, 100 ms
 
 	ctlReset       = 1 << 0
 	ctlReason      = 28 // reset reason
@@ -115,8 +115,8 @@ const (
 	poison = uint64(0xc3d1_5a7e_0b86_9f24)
 )
 
-// The model's own choices: pages of doorbells, of which each UAR has one, with a place for each queue that there can be; and
-// the memory that LLQs lie in.
+// The model's own choices: pages of doorbells, of which each UAR has one, with a place for each queue that there can
+// be; and the memory that LLQs are in.
 const (
 	uarSize     = 4096
 	maxUAR      = 64

@@ -288,7 +288,7 @@ type qpair struct {
 	sent, posted   uint16
 	rq             dma.Block
 	scq, rcq       *cring
-	mem            dma.Block // what its work requests lie in
+	mem            dma.Block // what its work requests are in
 	lkey, rkey     uint32
 	typ            uint8
 }
@@ -360,7 +360,7 @@ func (q *qpair) offer(n int, ids ...uint16) {
 
 func (q *qpair) slot(n int, id uint16) int { return 1<<15 + n*int(id%8) }
 
-// got is what lies in a receive.
+// got is what is in a receive.
 func (q *qpair) got(n int, id uint16, length int) string {
 	return string(q.mem.Bytes[q.slot(n, id):][:length])
 }

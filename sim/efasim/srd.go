@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// partSize is how much of an RDMA operation one frame carries. window is how many frames may be on their way to one peer, and
-// opWindow of one operation. A responder remembers what came of the last frames of a peer, twice as many.
-// leastTries is how often a frame is sent again before it is given up: where this process was held up, time has passed in which nobody
-// waited, and the acknowledgement may lie on the wire.
+// partSize is how much of an RDMA operation one frame carries. window is how many frames may be on their way to one
+// peer, and opWindow of one operation. A responder remembers what came of the last frames of a peer, twice as many.
+// leastTries is how often a frame is sent again before it is given up: where this process was delayed, time has
+// passed in which nobody waited, and the acknowledgement may lie on the wire.
 const (
 	partSize   = 8192
 	window     = 1024
@@ -292,7 +292,7 @@ func (m *Model) acknowledged(f *frame) {
 // request is a frame of a peer's: each is done once, and answered as often as it comes.
 func (m *Model) request(f *frame) {
 	p := m.peer(f.src)
-	if age := int32(f.epoch - p.epoch); !p.known || age > 0 || age < -1<<16 { // it is new, or began anew
+	if age := int32(f.epoch - p.epoch); !p.known || age > 0 || age < -1<<16 { // it is new, or began again
 		p.known, p.epoch, p.seen = true, f.epoch, map[uint32]uint8{}
 		p.low, p.high = f.seq-window, f.seq
 	} else if age < 0 {
@@ -345,7 +345,7 @@ func (m *Model) target(f *frame, typ uint8) (*qp, uint8) {
 	return q, compOK
 }
 
-// consume does what a frame of SRD asks for.
+// consume does what a frame of SRD requests.
 func (m *Model) consume(f *frame) uint8 {
 	q, status := m.target(f, typeSRD)
 	if q == nil {

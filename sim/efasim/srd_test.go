@@ -23,7 +23,7 @@ func (q *qpair) sends(f fields) []byte {
 	return q.scq.take()
 }
 
-// What the far end refuses is an error of that one message, and of nothing else.
+// What the peer refuses is an error of that one message, and of nothing else.
 func TestRemoteErrors(t *testing.T) {
 	q, r, there, _ := two(t, Options{}, Options{})
 	x, y := q.x, r.x
@@ -141,7 +141,7 @@ func TestDestroyedUnderWay(t *testing.T) {
 	r.x.Clean()
 }
 
-// A device that was reset begins a new epoch: its peer takes its numbers anew, and nothing from before.
+// A device that was reset begins a new epoch: its peer takes its numbers again, and nothing from before.
 func TestEpoch(t *testing.T) {
 	q, r, there, _ := two(t, Options{}, Options{})
 	x := q.x
@@ -258,7 +258,7 @@ func TestRDMARights(t *testing.T) {
 	y.Clean()
 }
 
-// A sender that the receiver has no handle of: 0xFFFF, and its GID where the CQ asks for that.
+// A sender that the receiver has no handle of: 0xFFFF, and its GID where the CQ requests that.
 func TestUnknownSender(t *testing.T) {
 	x, y := pair(t, Options{}, Options{}, sim.Impairment{})
 	q := x.qpair(typeSRD, 64, x.completions(16, nil)).ready()

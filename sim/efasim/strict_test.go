@@ -170,7 +170,7 @@ func TestStrictDoorbells(t *testing.T) {
 	x.Refused("doorbells have 4")
 	x.bel.Write32(q.sqBell, 0)
 
-	// The words of a WQE in reverse, each by a store of its own, as write-combining memory may drain.
+	// The words of a WQE in reverse, each by its own store, as write-combining memory may drain.
 	b := make([]byte, 64)
 	b[2], b[3] = ctrl1Meta, ctrl2First|ctrl2Last|ctrl2Comp
 	q.inline(1, q.num, ah, "in any order").put(b)
@@ -201,7 +201,7 @@ func TestStrictDoorbells(t *testing.T) {
 	x.Refused("8 of its 64 bytes were not pushed")
 	expect(t, "not pushed", c.take(), 1, compQPInternal, cqeSend, q.num)
 
-	// A round later the slots have nothing that was not pushed anew.
+	// A round later the slots have nothing that was not pushed again.
 	for i := range uint16(qDepth) {
 		q.push(q.inline(i, q.num+1, ah, "x"))
 		q.ring()
@@ -227,7 +227,7 @@ func TestStrictDoorbells(t *testing.T) {
 	q = y.qpair(typeUD, 64, y.completions(16, nil)).ready()
 	for i := range uint16(3) {
 		q.push(q.inline(i, q.num, y.handle(y.m.gid), "x"))
-		y.Port.ForgetViolations() // one handle asked for again
+		y.Port.ForgetViolations() // one handle requested again
 	}
 	y.Must(y.Port.WriteBAR(4, q.sqBell, []byte{3, 0, 0, 0}))
 	y.Refused("max_tx_batch is 2")

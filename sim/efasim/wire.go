@@ -19,7 +19,7 @@ const (
 	typeSRDSend  = 2
 	typeWrite    = 3 // a part of an RDMA write
 	typeWriteImm = 4 // its immediate, when all parts are acknowledged
-	typeRead     = 5 // asks for a part of an RDMA read
+	typeRead     = 5 // requests a part of an RDMA read
 	typeAck      = 6 // of types 2 to 5: the sequence number and what came of it
 	typeReadData = 7 // of type 5, with the bytes
 )

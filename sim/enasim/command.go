@@ -13,8 +13,8 @@ type command [admin]byte
 func (c *command) id() uint16    { return le.Uint16(c[0:]) }
 func (c *command) opcode() uint8 { return c[2] }
 
-// Commands by opcode, without the head. Addresses are ena_common_mem_addr: 48 bits. What lies behind a short command is not
-// its: drivers leave an older one there.
+// Commands by opcode, without the head. Addresses are ena_common_mem_addr: 48 bits. What follows a short command is
+// not its: drivers leave an older one there.
 var commands = map[uint8]struct {
 	name string
 	*kit.Layout

@@ -7,7 +7,7 @@ import (
 
 // What drivers that others wrote do, and run on real devices with: the model may tell, and has to work.
 
-// iPXE of before 2021 asks for a reset, polls DEV_STS until READY, never clears DEV_CTL and goes on.
+// iPXE of before 2021 requests a reset, polls DEV_STS until READY, never clears DEV_CTL and continues.
 func TestAsOldIPXE(t *testing.T) {
 	x := newRig(t, Options{})
 	x.bar.Write32(uint64(regDEVCTL), ctlReset)
@@ -39,7 +39,7 @@ func TestAsOldIPXE(t *testing.T) {
 		t.Error("nothing was sent")
 	}
 	x.Told("before DEV_CTL.RESET was cleared")
-	// A request ID is the device's to give back, whatever it is.
+	// A request ID is the device's to return, whatever it is.
 	q.words(tx0|60, 60<<22, uint32(buf.IOVA), uint32(buf.IOVA>>32))
 	q.ring()
 	x.Port.Settle(3)
@@ -67,7 +67,7 @@ func TestVersionsAndTimes(t *testing.T) {
 	x.Clean()
 }
 
-// DPDK asks for an interrupt of vector -1, which is a queue that it polls.
+// DPDK requests an interrupt of vector -1, which is a queue that it polls.
 func TestPolledQueue(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -125,7 +125,7 @@ func TestDefaultKey(t *testing.T) {
 	x.Clean()
 }
 
-// DPDK asks for L4 checksums without saying that they are partial. The frame arrives with the checksum that is right.
+// DPDK requests L4 checksums without saying that they are partial. The frame arrives with the checksum that is right.
 func TestChecksumNotPartial(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -207,7 +207,7 @@ func TestBARs(t *testing.T) {
 		var b [4]byte
 		x.Fn.ReadConfig(0x74, b[:])
 		if got := int(b[0] & 7); got != bar {
-			t.Errorf("the MSI-X table lies in BAR %d, want %d", got, bar)
+			t.Errorf("the MSI-X table is in BAR %d, want %d", got, bar)
 		}
 		at := uint64(le.Uint32(b[:]) &^ 7)
 		w := x.BAR(bar)

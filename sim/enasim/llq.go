@@ -112,7 +112,7 @@ func (m *Model) checkLLQ(dir byte, depth uint16, base uint64) (byte, error) {
 	return statusOK, nil
 }
 
-// llqAt is where a queue's entries lie in BAR 2.
+// llqAt is where a queue's entries are in BAR 2.
 func llqAt(i int) int { return i * llqStride }
 
 // forget fills an entry with the pattern that tells what was not pushed.

@@ -74,7 +74,7 @@ type Model struct {
 	count Counters
 }
 
-// resetState is where the reset protocol is: asked for by DEV_CTL, seen by DEV_STS some accesses or Steps later.
+// resetState is where the reset protocol is: requested by DEV_CTL, seen by DEV_STS some accesses or Steps later.
 type resetState struct {
 	wanted  bool
 	pending int // accesses or Steps until DEV_STS follows
@@ -214,7 +214,7 @@ func (m *Model) read(r reg) (uint32, error) {
 	case regDEVSTS:
 		v := m.val[regDEVSTS/4]
 		if !m.opt.NotReady && !m.reset.wanted {
-			v |= stsReady // again as soon as the reset has taken place, though DEV_CTL still asks for it
+			v |= stsReady // again as soon as the reset has taken place, though DEV_CTL still requests it
 		}
 		if m.knob.fatal {
 			v |= stsFatal

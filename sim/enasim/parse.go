@@ -115,8 +115,8 @@ func ones(b []byte, s uint32) uint32 {
 	return s>>16 + s&0xffff
 }
 
-// insertChecksum completes a transport checksum whose field holds the pseudo-header's sum. Where it is, the meta descriptor
-// says.
+// insertChecksum completes a transport checksum whose field holds the pseudo-header's sum. If it is, the meta
+// descriptor says.
 func insertChecksum(h sim.Host, f []byte, ctrl uint32, meta txMetaData) error {
 	if !meta.valid {
 		return fmt.Errorf("l4_csum_en, but no meta descriptor was ever sent")

@@ -91,9 +91,9 @@ func (r reg) String() string { return regTable.Label(r) }
 
 const (
 	capsContiguous   = 1 << 0 // queues must be physically contiguous
-	capsResetShift   = 1      // reset time-out, 100 ms
+	capsResetShift   = 1      // reset timeout, 100 ms
 	capsWidthShift   = 8      // DMA address bits
-	capsAdminTOShift = 16     // admin command time-out, 100 ms
+	capsAdminTOShift = 16     // admin command timeout, 100 ms
 
 	ctlReset       = 1 << 0
 	ctlReasonExt   = 24 // reset reason, bits 7:4

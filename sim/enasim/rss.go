@@ -65,7 +65,7 @@ func (m *Model) hash(p *parsed) uint32 {
 	}
 	switch m.feat.hash {
 	case hashToeplitz:
-		// The key lies in the device with its bytes reversed, as DPDK's driver found (drivers/net/ena/ena_rss.c).
+		// The key is in the device with its bytes reversed, as DPDK's driver found (drivers/net/ena/ena_rss.c).
 		return m.feat.hashInit ^ toeplitz(m.feat.key[:], in)
 	case hashCRC32:
 		return crc32(m.feat.hashInit, in)
@@ -99,7 +99,7 @@ func crc32(h uint32, in []byte) uint32 {
 	return h
 }
 
-// steer is the receive queue of a frame: by the indirection table, else the first there is; -1 for none.
+// steer is the receive queue of a frame: by the indirection table, otherwise the first there is; -1 for none.
 func (m *Model) steer(p *parsed) int {
 	if t := m.feat.table; t != nil {
 		if q := int(t[m.hash(p)%uint32(len(t))]); m.rx[q].live {

@@ -47,7 +47,7 @@ type txDone struct {
 	req     uint16
 	head    uint16
 	entries uint16
-	silent  bool // no completion was asked for
+	silent  bool // no completion was requested
 }
 
 func (m *Model) newTX(cq int, depth uint16, base uint64, llq bool, r []byte) int {

@@ -35,7 +35,7 @@ type Fabric struct {
 	// Faults.
 	Deaf   bool                    // administration does not answer
 	Absent bool                    // there is no manager: nobody configures ports
-	Refuse func(mad []byte) uint16 // a status in place of an answer
+	Refuse func(mad []byte) uint16 // a status instead of an answer
 
 	Joins  map[[16]byte]int // of each group
 	Leaves int
@@ -195,7 +195,7 @@ func (f *Fabric) route(from *Port, p Packet, b []byte) {
 	}
 }
 
-// GID is the port's first, once the manager has asked for its GUID.
+// GID is the port's first, once the manager has requested its GUID.
 func (p *Port) GID(f *Fabric) (g [16]byte) {
 	be.PutUint64(g[:], f.Prefix)
 	be.PutUint64(g[8:], p.guid)

@@ -131,7 +131,7 @@ func TestAsIxy(t *testing.T) {
 	r.Refused("RDH[0] = 5 while the queue is enabled")
 }
 
-// DPDK inserts a VLAN tag through a context that names no L4 protocol. To ask for an L4 checksum by it is refused.
+// DPDK inserts a VLAN tag through a context that names no L4 protocol. To request an L4 checksum by it is refused.
 func TestContextWithoutL4(t *testing.T) {
 	r := newRig(t, Options{})
 	r.start(ringOptions{})
@@ -213,7 +213,7 @@ func TestFiveTupleFilter(t *testing.T) {
 	r := newRig(t, Options{})
 	r.start(ringOptions{})
 	r.fill(8)
-	// A second queue, of which only its counter matters: it drops for want of descriptors.
+	// A second queue, of which only its counter matters: it drops for lack of descriptors.
 	r.wr(0x1048, ringLen*16)
 	r.wr(0x1054, 2|1<<25|1<<28)
 	r.wr(0x1068, 1<<25)

@@ -8,7 +8,7 @@ const (
 	KX4                  // 8086:10f7, a backplane with clause 73 autonegotiation
 	Combined             // 8086:10f8, a backplane with clause 73 autonegotiation, and at 1 Gb/s clause 37's
 	XAUI                 // 8086:10fc, four lanes to a switch on the board, without autonegotiation
-	X540                 // 8086:1528, 10GBASE-T by a PHY of its own
+	X540                 // 8086:1528, 10GBASE-T by its own PHY
 	kinds
 )
 
@@ -36,8 +36,9 @@ func (m *Model) bits(e *entry) uint32 {
 	return e.Bits
 }
 
-// absent reports whether this kind lacks a register of the table. The X540's MAC is bound to its PHY: it has no link modes
-// of its own, no module and no EEPROM's bits; it alone counts what passes between the host and a management controller.
+// absent reports whether this kind lacks a register of the table. The X540's MAC is bound to its PHY: it has no
+// separate link modes, no module and no EEPROM's bits; it alone counts what passes between the host and a management
+// controller.
 func (m *Model) absent(e *entry) bool {
 	switch e.Base {
 	case regAUTOC, regAUTOC2, regANLP1, regLINKS2, regI2CCTL, 0x04200, 0x04208, 0x0420c, 0x04218, 0x0421c:

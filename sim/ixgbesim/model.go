@@ -435,7 +435,7 @@ func queueOf(r reg) int {
 	return int(r-0x01000) / 0x40
 }
 
-// master reports whether the device may start transactions of its own.
+// master reports whether the device may start its own transactions.
 func (m *Model) master() bool { return m.val[regCTRL/4]&ctrlGIODIS == 0 && m.rst == 0 }
 
 // systim is the free-running clock of §7.9: nanoseconds, if TIMINCA lets it run.

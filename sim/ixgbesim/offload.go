@@ -1,6 +1,7 @@
 package ixgbesim
 
-// send finishes the queue's collected frame: checks it, segments it, inserts what was asked for, and puts it on the wire.
+// send finishes the queue's collected frame: checks it, segments it, inserts what was requested, and puts it on the
+// wire.
 func (m *Model) send(q *txQueue, i int) {
 	f, d := q.frame, &q.first
 	if len(f) < 17 {

@@ -68,7 +68,7 @@ func (m *Model) PHY(r uint32) uint16 { return m.phy.regs[r] }
 // Negotiations counts how often a driver restarted autonegotiation.
 func (m *Model) Negotiations() int { return m.phy.restarts }
 
-// negotiate is the fastest that both ends offer; the far end offers all. It is 0 where there can be no link.
+// negotiate is the fastest that both ends offer; the peer offers all. It is 0 where there can be no link.
 func (p *phy) negotiate() uint32 {
 	switch {
 	case p.regs[globalMode]&lowPower != 0 || p.regs[anControl]&anEnable == 0:
@@ -150,7 +150,7 @@ func (m *Model) readPHY(key uint32) uint16 {
 		case anPartner:
 			v = 1 | advert100 | advertPause
 		case anTenStat:
-			v = 1 << 11 // the far end is able of 10GBASE-T
+			v = 1 << 11 // the peer is able of 10GBASE-T
 		}
 	}
 	return v

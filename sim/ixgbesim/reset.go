@@ -56,7 +56,7 @@ func (m *Model) resetDevice() {
 // writeCTRL resets the device, or stops its DMA (§5.2.4.3.2).
 func (m *Model) writeCTRL(v uint32) error {
 	if v&(ctrlRST|ctrlLRST) != 0 {
-		// Linux holds the X540's PHY for it, but for the first time, when it does not yet know of it.
+		// Linux holds the X540's PHY for it, except for the first time, when it does not yet know of it.
 		if m.phy.busy > 0 {
 			m.host.Refuse("CTRL = %08x while a command to the PHY is under way", v)
 		}

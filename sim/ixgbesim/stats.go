@@ -3,12 +3,12 @@ package ixgbesim
 import "sync/atomic"
 
 // Counters is what the port did since it was made, whatever was reset or read in between: the truth that a driver's
-// statistics are held against. Bytes are without FCS.
+// statistics are compared with. Bytes are without FCS.
 type Counters struct {
 	RxFrames, RxBytes        uint64 // written to host memory
 	RxBroadcast, RxMulticast uint64 // past the filters
 	RxMissed                 uint64 // no room in the packet buffer
-	RxNoDesc                 uint64 // dropped for want of a descriptor or a queue
+	RxNoDesc                 uint64 // dropped for lack of a descriptor or a queue
 	RxFiltered, RxOversize   uint64
 	RxPause, TxPause         uint64
 	TxFrames, TxBytes        uint64 // put on the wire, pause frames not included

@@ -27,7 +27,7 @@ type txContext struct {
 	vlan          uint16
 	l4Len, mss    int
 	ipv4          bool
-	l4            uint32 // L4T: 0 UDP, 1 TCP, 2 SCTP, 3 none of them: DPDK's where it asks for no L4 offload
+	l4            uint32 // L4T: 0 UDP, 1 TCP, 2 SCTP, 3 none of them: DPDK's where it requests no L4 offload
 }
 
 // txData is what a frame's first data descriptor says of the whole.

@@ -58,8 +58,8 @@ type Table[R ~uint32] struct {
 	doc  string
 }
 
-// NewTable indexes registers below size bytes. Doc is what violations cite: "82599 §8.2". It panics if two registers lie at one
-// place or one beyond size.
+// NewTable indexes registers below size bytes. Doc is what violations cite: "82599 §8.2". It panics if two registers
+// are at one place or one beyond size.
 func NewTable[R ~uint32](size uint32, doc string, regs []Register[R]) *Table[R] {
 	t := &Table[R]{regs: regs, at: make([]uint16, size/4), doc: doc}
 	for i := range regs {

@@ -108,7 +108,7 @@ func TestConnection(t *testing.T) {
 	}
 	e := y.eqe()
 	if e == nil || e[1] != eventComm || w32(e, 4) != testQP {
-		// the far end is in RTS: nothing tells of the first packet
+		// the peer is in RTS: nothing tells of the first packet
 		if e != nil {
 			t.Errorf("event %x", e)
 		}

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// PRM "Completion Queue Context", with the bit that asks for timestamps.
+// PRM "Completion Queue Context", with the bit that requests timestamps.
 var cqLayout = lay(64, `00.31:28 status 00.19 timestamps 00.18 cc 00.17 oi 00.11:8 st 08.11:5 page_offset 0c.28:24 log_cq_size 0c.23:0 usr_page
 	10.31:16 cq_period 10.15:0 cq_max_count 14.8:0 c_eqn 18.29:24 log2_page_size 18.7:0 mtt_base_addr_h 1c.31:3 mtt_base_addr_l
 	20.23:0 last_notified_indx 24.23:0 solicit_producer_indx 28.23:0 consumer_counter 2c.23:0 producer_counter 38*2 db_record_addr`)
@@ -219,8 +219,8 @@ func (m *Model) cqDoorbell(u uint32, v uint64) {
 	m.armCQ(q, uint32(v>>60)&3, uint32(v>>56)&7, uint32(v)&0xffffff)
 }
 
-// armCQ asks for an event. The sequence number counts the events that the driver saw: one that is not the next was asked for
-// before the driver saw the last.
+// armCQ requests an event. The sequence number counts the events that the driver saw: one that is not the next was
+// requested before the driver saw the last.
 func (m *Model) armCQ(q *cq, sn, cmd, ci uint32) {
 	if cmd != armSolicited && cmd != armNext {
 		m.host.Refuse("%v: doorbell command %d, expected 1 (solicited) or 2 (next)", q, cmd)

@@ -64,9 +64,9 @@ func (m *Model) newEQ(c *call) *refusal {
 	}
 	switch {
 	case id < reservedEQs || id < 4*reservedUARs:
-		return refuse(stBadIndex, "EQ %#x: %d are the firmware's, and the doorbells of the first %d lie in UAR pages that are", id, reservedEQs, 4*reservedUARs)
+		return refuse(stBadIndex, "EQ %#x: %d are the firmware's, and the doorbells of the first %d are in UAR pages that are", id, reservedEQs, 4*reservedUARs)
 	case id >= 4<<m.hca.logUARs:
-		return refuse(stBadIndex, "EQ %#x: its doorbell lies in UAR %d, there are %d", id, id/4, 1<<m.hca.logUARs)
+		return refuse(stBadIndex, "EQ %#x: its doorbell is in UAR %d, there are %d", id, id/4, 1<<m.hca.logUARs)
 	case m.obj.eqs[id] != nil:
 		return refuse(stBadResState, "EQ %#x is the device's already", id)
 	case in.I("intr") >= vectors:

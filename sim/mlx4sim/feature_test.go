@@ -70,7 +70,8 @@ func TestLoopback(t *testing.T) {
 	x.Clean()
 }
 
-// Faults that tests ask for: errors in completions, stuck and failing commands, a lost interrupt, a catastrophe, a link that goes.
+// Faults that tests request: errors in completions, stuck and failing commands, a lost interrupt, a catastrophe, a
+// link that goes.
 func TestFaults(t *testing.T) {
 	stuck, lost := false, false
 	x := newRig(t, Options{Withhold: func(op uint16) bool { return stuck && op == 0x31 },

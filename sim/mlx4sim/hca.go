@@ -258,8 +258,8 @@ func (m *Model) initHCA(c *call) *refusal {
 	return nil
 }
 
-// checkTables looks at sizes and places: each table is aligned to its size, lies within the ICM, and begins where memory is
-// mapped, for the entries that the firmware reserves.
+// checkTables looks at sizes and places: each table is aligned to its size, is within the ICM, and begins where
+// memory is mapped, for the entries that the firmware reserves.
 func (m *Model) checkTables(h *hca) *refusal {
 	for _, k := range []struct {
 		t        table

@@ -19,8 +19,8 @@ const (
 	nextIBA    = 0x1b
 )
 
-// av is the address vector of a datagram segment, PRM "UD Address Vector" and "wqe_segment_ud"; on an Ethernet port the destination's
-// address lies behind it.
+// av is the address vector of a datagram segment, PRM "UD Address Vector" and "wqe_segment_ud"; on an Ethernet port
+// the destination's address follows it.
 var av = lay(48, `00.31 fl 00.25:24 port 00.23:0 pd 04.23 g 04.22:16 my_lid 04.15:0 rlid 08.22:16 mgid_index 08.11:8 max_stat_rate 08.7:0 hop_limit
 	0c.31:28 sl 0c.27:20 tclass 0c.19:0 flow_label 10*4 rgid 20.23:0 dqpn 24.31:0 qkey 28.31:16 vlan 28.15:0 dmac_h 2c.31:0 dmac_l`)
 

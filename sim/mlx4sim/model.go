@@ -37,14 +37,16 @@ type Options struct {
 
 	// InterfaceRev is the command interface's revision that QUERY_FW tells; 3 if zero.
 	InterfaceRev uint16
-	// Owned has somebody else own the device; SemaphoreHeld has somebody hold the semaphore against updates of the flash.
+	// Owned has another process own the device; SemaphoreHeld has somebody hold the semaphore against updates of the
+	// flash.
 	Owned, SemaphoreHeld bool
 	// BootReads is how many reads of BAR 0 yield all ones after a reset, of the function or by the register.
 	BootReads int
-	// Abandoned has a driver that was killed leave the ownership register taken, over resets too. It reads 0 only when it was
-	// given back, and that many reads later.
+	// Abandoned has a driver that was killed leave the ownership register taken, over resets too. It reads 0 only
+	// when it was returned, and that many reads later.
 	Abandoned int
-	// Status, if set, is asked before each command. A status other than 0 is returned in place of the command's effect.
+	// Status, if set, is asked before each command. A status other than 0 is returned instead of the command's
+	// effect.
 	Status func(opcode uint16) uint8
 	// Withhold, if set, keeps the go bit of each command that it returns true for; the command is not executed.
 	Withhold func(opcode uint16) bool
@@ -132,7 +134,7 @@ func (m *Model) Reset() {
 	m.on = true
 }
 
-// softReset is what the driver asked for by the reset register. A card loses its configuration space too.
+// softReset is what the driver requested by the reset register. A card loses its configuration space too.
 func (m *Model) softReset() {
 	if h, ok := m.host.(interface{ ForgetConfig() }); ok {
 		h.ForgetConfig()
@@ -161,7 +163,7 @@ func (m *Model) SetLink(up bool) {
 	m.linkChanged()
 }
 
-// Pause holds the transmitter, as a pause frame does. It is for any goroutine.
+// Pause holds the transmitter, as a pause frame does. It may be called from any goroutine.
 func (m *Model) Pause(on bool) { m.paused.Store(on) }
 
 // clock is the core clock: cycles since power-on.

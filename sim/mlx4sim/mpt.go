@@ -104,7 +104,7 @@ func (m *Model) dropMPT(c *call) *refusal {
 	if k == nil {
 		return refuse(stBadIndex, "MPT %#x is not the device's", c.mod)
 	}
-	copy(c.out.B, k.raw) // if it is asked for
+	copy(c.out.B, k.raw) // if it is requested
 	delete(m.obj.mpts, c.mod)
 	return nil
 }
@@ -134,7 +134,7 @@ func (m *Model) syncTPT(*call) *refusal {
 	return nil
 }
 
-// piece is memory that lies in one piece.
+// piece is memory that is in one piece.
 type piece struct {
 	at uint64
 	n  int

@@ -33,7 +33,7 @@ type notice struct {
 func (m *Model) changed(flags uint16) {
 	ib := &m.port.ib
 	if ib.smID == 0 || ib.state != stateActive {
-		return // a subnet manager asks for everything when it takes the port
+		return // a subnet manager requests everything when it takes the port
 	}
 	ib.notices++
 	n := &notice{tid: uint64(ib.notices), left: noticeAttempts}
@@ -52,7 +52,7 @@ func (m *Model) changed(flags uint16) {
 	ib.notice = n
 }
 
-// stepNotice hands a trap out, again and again until it is repressed, but not for ever.
+// stepNotice hands a trap out, again and again until it is repressed, but not forever.
 func (m *Model) stepNotice() {
 	ib := &m.port.ib
 	n := ib.notice

@@ -16,7 +16,7 @@ func newObjects() objects {
 	return objects{mpts: map[uint32]*mpt{}, eqs: map[uint32]*eq{}, cqs: map[uint32]*cq{}, qps: map[uint32]*qp{}, srqs: map[uint32]*srq{}}
 }
 
-// left names what was not given back.
+// left names what was not returned.
 func (o *objects) left() (names []string) {
 	for i := range o.mpts {
 		names = append(names, fmt.Sprintf("MPT %#x", i))
@@ -124,7 +124,7 @@ func (b *buffer) at(off uint64) uint64 {
 	return b.pages[off>>b.logPage] + off&(1<<b.logPage-1)
 }
 
-// piece is how many of n bytes from off lie in one piece.
+// piece is how many of n bytes from off are in one piece.
 func (b *buffer) piece(off, n uint64) uint64 {
 	start := off + b.offset
 	have := 1<<b.logPage - start&(1<<b.logPage-1)

@@ -14,7 +14,8 @@ import (
 // place is a field of the vendor's: bits from the structure's start, counted as its file does.
 type place struct{ bit, width int }
 
-// vendorLayouts reads the structures of iPXE's MT25408_PRM.h, which the vendor generated: fields lie in dwords, low bits first.
+// vendorLayouts reads the structures of iPXE's MT25408_PRM.h, which the vendor generated: fields are in dwords, low
+// bits first.
 func vendorLayouts(text string) map[string]map[string]place {
 	one := regexp.MustCompile(`(?s)struct\s+hermonprm_(\w+)_st\s*\{(.*?)\n\}`)
 	field := regexp.MustCompile(`^\s*pseudo_bit_t\s+(\w+)\[(\w+)\]`)
@@ -68,7 +69,7 @@ func TestVendorLayouts(t *testing.T) {
 		t.Skipf("the vendor's layouts are not here: %v (src/drivers/infiniband/MT25408_PRM.h of iPXE; MT25408_PRM names it)", err)
 	}
 	vendor := vendorLayouts(string(text))
-	// Where firmware later than the file has it, as Linux writes it.
+	// If firmware later than the file has it, as Linux writes it.
 	later := map[string]bool{"counter_index": true, "vlan_index": true, "fl": true}
 	compared := 0
 	for _, c := range []struct {

@@ -9,12 +9,12 @@ import (
 const (
 	barSize0 = 1 << 20
 
-	regCatas     = 0x1f020 // catastrophic error buffer, read only; QUERY_FW tells where it lies
-	regClock     = 0x8c0c0 // the core clock, 64 bits, high dword first; QUERY_FW tells where it lies
+	regCatas     = 0x1f020 // catastrophic error buffer, read only; QUERY_FW tells in place
+	regClock     = 0x8c0c0 // the core clock, 64 bits, high dword first; QUERY_FW tells in place
 	regHCR       = 0x80680 // HCA command register, seven dwords
 	regOwner     = 0x8069c // ownership: a read that yields 0 takes it, a write of 0 gives it back
 	regReset     = 0xf0010 // a 1 resets the device
-	regClrInt    = 0xf00d8 // clears INTx, 64 bits; QUERY_FW tells where it lies
+	regClrInt    = 0xf00d8 // clears INTx, 64 bits; QUERY_FW tells in place
 	regSemaphore = 0xf03fc // against updates of the flash: a read that yields 0 takes it, a reset gives it back
 
 	catasWords = 16

@@ -200,7 +200,7 @@ func (x *rig) context() {
 	}
 }
 
-// Where the MTT table and the QP's context lie in the memory that was given.
+// Where the MTT table and the QP's context are in the memory that was given.
 const mttPage, qpcPage = 0, 2
 
 func (x *rig) initHCA() []byte {
@@ -343,7 +343,7 @@ func (x *rig) ring() {
 	x.Port.Settle(20)
 }
 
-// arm asks for an event of the CQ: the arm record first, then the doorbell.
+// arm requests an event of the CQ: the arm record first, then the doorbell.
 func (x *rig) arm(sn, cmd, ci uint32) {
 	x.Helper()
 	binary.BigEndian.PutUint32(x.rec.Bytes[68:], sn<<28|cmd<<24|ci)

@@ -5,7 +5,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
-// RSS parameters lie in the QP context from byte 24h of the primary path on, over the alternative path.
+// RSS parameters are in the QP context from byte 24h of the primary path on, over the alternative path.
 const rssAt = 0x18 + 0x24
 
 // Bits of what the hash covers.

@@ -7,7 +7,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/rdma"
 )
 
-// Send WQE, PRM "Send WQE Format": a control segment, then what the opcode asks for, in units of 16 bytes.
+// Send WQE, PRM "Send WQE Format": a control segment, then what the opcode requests, in units of 16 bytes.
 const (
 	segSize  = 16
 	ctrlSize = 16
@@ -24,7 +24,7 @@ const (
 
 	// Of the control segment's third dword.
 	ctrlLoop     = 1 << 0 // force loopback
-	ctrlNoICRC   = 1 << 1 // for Ethernet; else: solicited
+	ctrlNoICRC   = 1 << 1 // for Ethernet; otherwise: solicited
 	ctrlComplete = 3 << 2
 	ctrlIPSum    = 1 << 4
 	ctrlL4Sum    = 1 << 5
@@ -94,8 +94,9 @@ func (m *Model) lookAtQueues(u uint32) {
 	}
 }
 
-// pushed takes a WQE from a BlueFlame register. It is used if it is the next; else, and if it did not come whole, the push is a
-// doorbell. One that was polled may be a mix of two, if the driver was faster than the polling: then the ring says what it is.
+// pushed takes a WQE from a BlueFlame register. It is used if it is the next; otherwise, and if it did not come
+// whole, the push is a doorbell. One that was polled may be a mix of two, if the driver was faster than the polling:
+// then the ring says what it is.
 func (m *Model) pushed(u uint32, b []byte, whole, polled bool) {
 	qpn, idx := be.Uint32(b[4:])>>8, be.Uint32(b)>>8&0xffff
 	q := m.findQP(qpn)
@@ -211,7 +212,7 @@ func (m *Model) stepQP(q *qp) bool {
 	return true
 }
 
-// signaled reports whether a WQE asks for a completion.
+// signaled reports whether a WQE requests a completion.
 func (m *Model) signaled(q *qp, idx, flags uint32) bool {
 	if c := flags & ctrlComplete; c != 0 && c != ctrlComplete {
 		m.host.Tell("%v, WQE %#x: the completion bits are %d, expected 0 or 3", q, idx&0xffff, c>>2)
@@ -263,8 +264,8 @@ func (m *Model) nextWQE(q *qp) ([]byte, *wqeError) {
 		w = append(w[:len(w):len(w)], more...)
 	}
 	w = w[:n]
-	// The driver wrote the ownership bit last. A card reads cache lines, each of one moment; this process copies words in an order of
-	// its own, and some may be from before the bit was set. What is read now that it is seen is whole.
+	// The driver wrote the ownership bit last. A card reads cache lines, each of one moment; this process copies
+	// words in its own order, and some may be from before the bit was set. What is read now that it is seen is whole.
 	if ring := m.peekWQE(q, n); ring != nil {
 		w = ring
 	}
@@ -412,7 +413,7 @@ func (m *Model) gather(q *qp, f, segs []byte, at int) ([]byte, *wqeError) {
 	return f, nil
 }
 
-// checksum fills in what the flags ask for. A device leaves what it does not know.
+// checksum fills in what the flags request. A device leaves what it does not know.
 func checksum(p *kit.Frame, flags uint32) {
 	if flags&ctrlIPSum != 0 && p.L3 == kit.L3IPv4 {
 		ip := p.B[p.At:p.L4At]
@@ -488,7 +489,7 @@ func (m *Model) transmit(q *qp, f []byte, loop uint64, force bool) {
 	m.host.Transmit(f)
 }
 
-// sendCQE writes the CQE of a WQE that asked for one. n is how much was read, if it reads.
+// sendCQE writes the CQE of a WQE that requested one. n is how much was read, if it reads.
 func (m *Model) sendCQE(q *qp, idx uint32, opcode uint8, n int) {
 	var b [32]byte
 	be.PutUint32(b[:], q.id)

@@ -91,7 +91,7 @@ func (m *Model) querySRQ(c *call) *refusal {
 	return r
 }
 
-// armSRQ asks for an event when fewer WQEs are left than in_param says.
+// armSRQ requests an event when fewer WQEs are left than in_param says.
 func (m *Model) armSRQ(c *call) *refusal {
 	s, r := m.findSRQ(c.mod)
 	if r == nil {

@@ -153,7 +153,7 @@ type Packets struct {
 	BadPKey, BadQKey uint64
 }
 
-// Counters returns them. It walks what a running port changes: Port.Hold has it stand still.
+// Counters returns them. It walks what a running port changes: Port.Hold has it stall.
 func (m *Model) Counters() Counters {
 	k := &m.count
 	c := Counters{RxFrames: sum(k.rx.frames), TxFrames: sum(k.tx.frames), RxBroadcast: sum(k.rx.kind[kindBroadcast]), RxMulticast: sum(k.rx.kind[kindMulticast]),

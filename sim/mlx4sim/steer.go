@@ -163,8 +163,8 @@ func (s *steering) checkGone(m *Model, q *qp) {
 	}
 }
 
-// match returns the QPs of the rules that take a frame: regular ones, the least priority number first, one for unicast and all
-// of them for multicast; else the defaults. Sniffers get copies.
+// match returns the QPs of the rules that take a frame: regular ones, the least priority number first, one for
+// unicast and all of them for multicast; otherwise the defaults. Sniffers get copies.
 func (s *steering) match(m *Model, b []byte) (to []*qp) {
 	f := kit.ParseFrame(b)
 	multicast := b[0]&1 != 0

@@ -101,7 +101,7 @@ func TestOwnershipAndReset(t *testing.T) {
 	}
 }
 
-// Bring-up goes in its order, with what the firmware asked for.
+// Bring-up goes in its order, with what the firmware requested.
 func TestBringUp(t *testing.T) {
 	x := newRig(t, Options{})
 	x.fails(4, 0xff6, 0, 0, nil, false, "QUERY_FW asked for")
@@ -388,7 +388,7 @@ func TestStamping(t *testing.T) {
 	}
 }
 
-// A shared receive queue is made and given back.
+// A shared receive queue is made and returned.
 func TestSRQ(t *testing.T) {
 	x := newRig(t, Options{})
 	x.boot()
@@ -414,8 +414,8 @@ func TestSRQ(t *testing.T) {
 	y.Clean()
 }
 
-// What is given back without a mailbox is written nowhere, least of all to address 0: iPXE says so by out_param alone, Linux by the
-// op modifier.
+// What is returned without a mailbox is written nowhere, least of all to address 0: iPXE says so by out_param alone,
+// Linux by the op modifier.
 func TestGivenBackQuietly(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -442,7 +442,7 @@ func TestInfiniBandPaths(t *testing.T) {
 	x.do(0x024, 3, 1, mad(classSMDirect, 1, 1, 0x40), true) // as iPXE: nothing is said of where it came from
 }
 
-// mad asks for the node's description, with what MAD_IFC is told of the datagram.
+// mad requests the node's description, with what MAD_IFC is told of the datagram.
 func mad(class, hop, hops byte, qpn uint32) []byte {
 	b := make([]byte, 0x200)
 	b[0], b[1], b[2], b[3], b[6], b[7], b[17] = 1, class, 1, methodGet, hop, hops, attrNodeDesc

@@ -29,7 +29,7 @@ const (
 	poison32 = 0x9e3779b9
 )
 
-// uarPages are those that an object's doorbells lie in.
+// uarPages are those that an object's doorbells are in.
 type uarPages struct{ pages map[uint32]*uarPage }
 
 type uarPage struct {
@@ -38,7 +38,7 @@ type uarPage struct {
 	bf   [bfHalves]bfBuffer
 }
 
-// bfBuffer is one half of a BlueFlame register, which drivers push WQEs to by turns.
+// bfBuffer is one half of a BlueFlame register, which drivers push WQEs to alternately.
 type bfBuffer struct {
 	open    bool
 	trapped uint32 // words that came by WriteBAR: counted already
@@ -230,8 +230,8 @@ func (m *Model) lookAtRecords(u uint32) {
 	}
 }
 
-// stepBF serves one half of a BlueFlame register: a whole WQE if all of its words are there, else, once no more can be expected,
-// a doorbell.
+// stepBF serves one half of a BlueFlame register: a whole WQE if all of its words are there, otherwise, once no more
+// can be expected, a doorbell.
 func (m *Model) stepBF(u *uarPage, half int) bool {
 	b := &u.bf[half]
 	if !b.open {

@@ -215,7 +215,7 @@ func TestPageOffset(t *testing.T) {
 	for _, logPage := range []int{0, 1, 9} {
 		pas := dwords(16, 0, 1<<8, 4, 0)
 		if b, r := x.m.newBuffer(pas, logPage, 3, 6, 2); r != nil || b.at(1) != 1<<40+3<<(12+logPage)/64+64 {
-			t.Errorf("log_page_size %d: entry 1 lies at %#x, %v", logPage, b.at(1), r)
+			t.Errorf("log_page_size %d: entry 1 is at %#x, %v", logPage, b.at(1), r)
 		}
 	}
 }

@@ -5,7 +5,8 @@ import "github.com/rebound-nic/rebound/sim/kit"
 // capBytes is the length of a capability structure as QUERY_HCA_CAP returns it.
 const capBytes = 4096
 
-// Capability types, bits 15:1 of QUERY_HCA_CAP's op_mod. Bit 0 asks for the current values, else for the greatest.
+// Capability types, bits 15:1 of QUERY_HCA_CAP's op_mod. Bit 0 requests the current values, otherwise for the
+// greatest.
 const (
 	capGeneral   = 0x0
 	capEthernet  = 0x1
@@ -127,8 +128,8 @@ func (m *Model) queryCap(c *call) *refusal {
 	return nil
 }
 
-// setCap takes new current values: each field that a driver may change lies between zero and its greatest value, all others
-// stay as they are.
+// setCap takes new current values: each field that a driver may change is between zero and its greatest value, all
+// others stay as they are.
 func (m *Model) setCap(c *call) *refusal {
 	if m.hca == hcaReady {
 		return refuse(stBadSysState, "capabilities are set before INIT_HCA")

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Queues have to ask for a timestamp format that the capability offers, and completions are stamped with it.
+// Queues have to request a timestamp format that the capability offers, and completions are stamped with it.
 func TestTimestampFormats(t *testing.T) {
 	const refused = 0xd61c0b // as real firmware in real-time mode refuses the free-running format
 	for _, c := range []struct {

@@ -95,7 +95,7 @@ func undelivered(status uint8, format string, args ...any) *delivery {
 	return &delivery{status, fmt.Sprintf(format, args...)}
 }
 
-// execute runs the command in entry i. It reports whether the entry was given back.
+// execute runs the command in entry i. It reports whether the entry was returned.
 func (m *Model) execute(i int) bool {
 	at := m.cmdq.base + uint64(i)<<logCmdqStride
 	var e [cmdEntry]byte
@@ -179,7 +179,7 @@ func (m *Model) chain(at uint64, n int, token uint8, sums bool, bad uint8) ([]bl
 	boxes := make([]block, 0, count)
 	for k := range count {
 		if at == 0 || at%1024 != 0 {
-			return nil, undelivered(bad, "mailbox %d of %d lies at %#x: a pointer is aligned to 1024", k, count, at)
+			return nil, undelivered(bad, "mailbox %d of %d is at %#x: a pointer is aligned to 1024", k, count, at)
 		}
 		boxes = append(boxes, block{at: at})
 		b := boxes[k].data[:]

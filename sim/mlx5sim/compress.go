@@ -4,18 +4,18 @@ import (
 	"time"
 )
 
-// A CQ with cqe_comp_en may get several receive completions as one session: a title, which is a CQE whose byte_cnt is their
-// number and whose format says compressed, and in the entries behind it arrays of eight mini CQEs, the first one behind the title,
-// the next ones eight entries from the title and from each other. A session takes as many entries as it stands for; what lies
-// between is not written. Completions that go together differ in nothing but length, hash, checksum and time; of the hash and the
-// checksum a mini CQE has one, as mini_cqe_res_format says, and the other is the title's for all (Linux, mlx5e_decompress_cqe; DPDK,
-// mlx5_rxtx_vec_sse.h).
+// A CQ with cqe_comp_en may get several receive completions as one session: a title, which is a CQE whose byte_cnt is
+// their number and whose format says compressed, and in the entries behind it arrays of eight mini CQEs, the first
+// one behind the title, the next ones eight entries from the title and from each other. A session takes as many
+// entries as it stands for; what is between is not written. Completions that go together differ in nothing but
+// length, hash, checksum and time; of the hash and the checksum a mini CQE has one, as mini_cqe_res_format says, and
+// the other is the title's for all (Linux, mlx5e_decompress_cqe; DPDK, mlx5_rxtx_vec_sse.h).
 //
-// No session goes beyond the end of the ring: DPDK's loop of vector instructions reads on without a wrap, and runs on every card
-// (rxq_cq_decompress_v); Linux's would bear it.
+// No session goes beyond the end of the ring: DPDK's loop of vector instructions reads on without a wrap, and runs on
+// every card (rxq_cq_decompress_v); Linux's would bear it.
 //
-// A card compresses while its bus is busy. The model holds a completion back for compressTime, to see whether another one
-// follows.
+// A card compresses while its bus is busy. The model holds a completion back for compressTime, to see whether another
+// one follows.
 const (
 	miniHash     = 0 // mini_cqe_res_format
 	miniChecksum = 1

@@ -9,7 +9,7 @@ import (
 
 // Where BAR 0 holds what.
 const (
-	isegSize = 0x4000 // initialization segment; the MSI-X table lies in it, at 2000h, its pending bits at 3000h
+	isegSize = 0x4000 // initialization segment; the MSI-X table is in it, at 2000h, its pending bits at 3000h
 	uarSize  = 0x1000
 	firstUAR = 0x10 // the pages before it hold the initialization segment; the recorded card begins there too
 	uars     = 64   // UAR pages that this function has
@@ -25,7 +25,7 @@ const (
 	isegDoorbell     = 0x0018 // command_doorbell_vector
 	isegInitializing = 0x01fc // initializing 31, nic_interface_supported 26:24
 	isegHealth       = 0x0200 // health_buffer, 40h bytes
-	isegCmdTimeout   = 0x0ff8 // command execution time-out
+	isegCmdTimeout   = 0x0ff8 // command execution timeout
 	isegInitTimeout  = 0x0ffc
 	isegTimerHigh    = 0x1000 // internal_timer_h
 	isegTimerLow     = 0x1004
@@ -153,7 +153,7 @@ func (m *Model) writeISeg(off uint64, p []byte) error {
 	v := be.Uint32(p)
 	at := uint32(off)
 	if _, _, err := isegTable.Write(m.host, at, v, 0, isegTable.Bits(at), logCmdqSize<<4|logCmdqStride); err != nil {
-		return sim.AsTold(err) // cards bear it, and nothing happens
+		return sim.AsTold(err) // cards tolerate it, and nothing happens
 	}
 	var early error
 	if (off == isegCmdqHigh || off == isegCmdqLow) && m.booting != 0 {

@@ -18,7 +18,7 @@ func (b *buffer) at(i uint32) uint64 {
 	return b.pages[off>>b.logPage] + off&(1<<b.logPage-1)
 }
 
-// contiguous returns how many of n entries from i on lie in one piece.
+// contiguous returns how many of n entries from i on are in one piece.
 func (b *buffer) contiguous(i, n uint32) uint32 {
 	i &= b.entries() - 1
 	n = min(n, b.entries()-i)

@@ -10,21 +10,22 @@ import (
 type Options struct {
 	MAC     [6]byte // of a virtual function, may be zero: its host gave it none
 	Profile Profile // ConnectX4 if zero
-	// InitPages is how many pages the firmware asks for before INIT_HCA; 512 if zero. The recorded ConnectX-4 wants 12868.
+	// InitPages is how many pages the firmware requests before INIT_HCA; 512 if zero. The recorded ConnectX-4 wants
+	// 12868.
 	InitPages int
 
-	// Initializing is how many reads of the initialization segment's "initializing" dword show the firmware still booting;
-	// negative for ever.
+	// Initializing is how many reads of the initialization segment's "initializing" dword show the firmware still
+	// booting; negative forever.
 	Initializing int
 	// InterfaceRev is shown as cmd_interface_rev; 5 if zero.
 	InterfaceRev uint16
-	// Status, if set, is asked before each command. A status other than 0 is returned in place of the command's effect.
-	// EmbeddedCPU is the function of a BlueField's own processor.
+	// Status, if set, is asked before each command. A status other than 0 is returned instead of the command's
+	// effect. EmbeddedCPU is the function of a BlueField's own processor.
 	EmbeddedCPU bool
 	Status      func(opcode uint16) (status uint8, syndrome uint32)
 	// Withhold, if set, loses the completion of each command that it returns true for; the command is not executed.
 	Withhold func(opcode uint16) bool
-	// HostPages has the physical function's driver give a virtual function's pages: it is asked for none itself.
+	// HostPages has the physical function's driver give a virtual function's pages: it is requested none itself.
 	HostPages bool
 	// NoLoopback has the vport begin with local loopback off.
 	NoLoopback bool
@@ -88,7 +89,7 @@ func New(o Options) *Model {
 	return m
 }
 
-// Config is the function's configuration space: initialization segment, MSI-X table and UARs all lie in BAR 0.
+// Config is the function's configuration space: initialization segment, MSI-X table and UARs all are in BAR 0.
 func (m *Model) Config() sim.Config {
 	c := sim.Config{
 		Vendor: 0x15b3, Device: m.prof.device, SubVendor: 0x15b3, SubDevice: 0x0008, Class: 0x020000,

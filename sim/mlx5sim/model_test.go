@@ -45,7 +45,7 @@ func TestInitializationSegment(t *testing.T) {
 	h := x.rd(0x1010)
 	x.Port.Step()
 	if x.rd(0x1010) == h {
-		t.Error("the health counter stands still")
+		t.Error("the health counter stalls")
 	}
 	x.Clean()
 	x.wr(0x18, 1)
@@ -140,7 +140,7 @@ func TestPageOwnership(t *testing.T) {
 	x.Violated("is the firmware's, and the host wrote to it")
 }
 
-// TestPageRequest lets the firmware run out, ask by an event, and give back.
+// TestPageRequest lets the firmware run out, ask by an event, and return.
 func TestPageRequest(t *testing.T) {
 	x := newRig(t, Options{InitPages: 1})
 	x.open()

@@ -2,13 +2,13 @@ package mlx5sim
 
 import "encoding/binary"
 
-// The firmware has no memory of its own: it asks for the host's pages, keeps its objects' contexts there, and gives pages
-// back when it is asked to. The host must not touch a page in between.
+// The firmware has no separate memory: it requests the host's pages, keeps its objects' contexts there, and gives
+// pages back when it is asked to. The host must not touch a page in between.
 const (
 	pageSize    = 4096
 	contextSize = 64 // of each object, as the model keeps it
 	perPage     = pageSize / contextSize
-	bootPages   = 6 // as the recorded card asks for
+	bootPages   = 6 // as the recorded card requests
 
 	pagesCannotGive = 0 // MANAGE_PAGES op_mod
 	pagesGive       = 1
@@ -25,7 +25,7 @@ type page struct {
 type pagePool struct {
 	owned   map[uint64]*page
 	order   []*page // as they were given
-	missing int     // asked for by QUERY_PAGES and not given yet
+	missing int     // requested by QUERY_PAGES and not given yet
 	boot    int
 	asked   int // by events, and not answered
 }
@@ -202,7 +202,7 @@ func context(kind, id uint32) []byte {
 	return b
 }
 
-// pagesAtATime is how many pages the firmware asks for when it runs out.
+// pagesAtATime is how many pages the firmware requests when it runs out.
 const pagesAtATime = 16
 
 // RequestPages sends a page request event: the firmware wants n more pages, or, with n negative, gives up to that many back.
@@ -220,5 +220,6 @@ func (m *Model) RequestPages(n int) {
 // AskPages has the next Step request n pages, from any goroutine.
 func (m *Model) AskPages(n int) { m.fault.ask.Add(int32(n)) }
 
-// Pages returns how many pages the firmware owns, and how many of them hold nothing. A running port changes them: Port.Hold has it stand still.
+// Pages returns how many pages the firmware owns, and how many of them hold nothing. A running port changes them:
+// Port.Hold has it stall.
 func (m *Model) Pages() (owned, idle int) { return len(m.pages.owned), m.pages.idle() }

@@ -102,12 +102,12 @@ type Counters struct {
 	RQPackets, SQPackets                 map[uint32]uint64
 	Sessions, Compressed                 uint64 // compressed sessions, and the receive completions in them
 	Pushed                               uint64 // WQEs that came whole through BlueFlame
-	RoCERx, RoCETx, RoCEDropped          uint64 // RoCE packets received, sent, and received but for no QP
-	AckTimeouts                          uint64 // times that a requester sent again for want of an acknowledgement
+	RoCERx, RoCETx, RoCEDropped          uint64 // RoCE packets received, sent, and received except for no QP
+	AckTimeouts                          uint64 // times that a requester sent again for lack of an acknowledgement
 	PortWrites                           uint64 // port registers that a virtual function wrote, in vain
 }
 
-// Counters returns them. It walks what a running port changes: Port.Hold has it stand still.
+// Counters returns them. It walks what a running port changes: Port.Hold has it stall.
 func (m *Model) Counters() Counters {
 	c := &m.count
 	rx, tx, wire := total(c.rx), total(c.tx), total(c.wireRx)
@@ -150,11 +150,12 @@ func (m *Model) FailNextSend(syndrome uint8) { m.fault.send = syndrome }
 // FailNextReceive ends the next receive WQE with an error CQE of that syndrome.
 func (m *Model) FailNextReceive(syndrome uint8) { m.fault.receive = syndrome }
 
-// CompressNext marks the next receive CQE as compressed, which no driver asked for.
+// CompressNext marks the next receive CQE as compressed, which no driver requested.
 func (m *Model) CompressNext() { m.fault.compressed = true }
 
-// Fatal makes the firmware fail: the health buffer shows the syndrome, the health counter stands still, no command and no
-// queue moves, until the driver resets the function. It takes effect in the next Step, and may be called from any goroutine.
+// Fatal makes the firmware fail: the health buffer shows the syndrome, the health counter stalls, no command and no
+// queue moves, until the driver resets the function. It takes effect in the next Step, and may be called from any
+// goroutine.
 func (m *Model) Fatal(syndrome uint8) { m.fault.die.Store(uint32(syndrome)) }
 
 func (m *Model) dead() bool { return m.fault.fatal }

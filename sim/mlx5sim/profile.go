@@ -5,8 +5,8 @@ import "github.com/rebound-nic/rebound/sim/kit"
 // Profile names an adapter, or a virtual function of one.
 type Profile int
 
-// The adapters of this model. The recorded card is the first; each further one has its capabilities, but for what its
-// generation differs in where an Ethernet driver sees it: see profile.
+// The adapters of this model. The recorded card is the first; each further one has its capabilities, except for what
+// its generation differs in where an Ethernet driver sees it: see profile.
 const (
 	ConnectX4     Profile = iota // 15b3:1013, the recorded card
 	ConnectX4VF                  // 15b3:1014

@@ -107,7 +107,7 @@ type qp struct {
 	state  uint32
 	ctx    msg // as the driver set it
 	send   *sq // nil where there is none
-	recv   *rq // without a ring where there is none of its own
+	recv   *rq // without a ring where there is its own none
 	shared *srq
 
 	conn rdma.Connection // of RC; of datagrams only the sequence number
@@ -362,7 +362,7 @@ func (m *Model) setQPState(q *qp, s uint32) {
 // mtuBytes is the path's largest payload.
 func (q *qp) mtuBytes() int { return 128 << q.ctx.U("mtu") }
 
-// ackTimeout is how long a request waits for its acknowledgement: 4.096 µs times a power of two, 0 for ever.
+// ackTimeout is how long a request waits for its acknowledgement: 4.096 µs times a power of two, 0 forever.
 func (q *qp) ackTimeout() time.Duration {
 	t := q.ctx.U("ack_timeout")
 	if t == 0 {

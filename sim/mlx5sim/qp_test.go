@@ -28,7 +28,7 @@ func (x *rig) queryQP(q *testQP) []byte {
 	return x.do(dwords(16, 0, 0x50b<<16, 8, q.qpn), 0x1d0)
 }
 
-// createQP makes one, in reset. Everything it has lies in one page, and a buffer of 64 KiB.
+// createQP makes one, in reset. Everything it has is in one page, and a buffer of 64 KiB.
 func (x *rig) createQP(st uint32, more ...uint32) *testQP {
 	x.Helper()
 	mem, buf := x.Alloc(4096), x.Alloc(64<<10)
@@ -476,7 +476,7 @@ func TestNode(t *testing.T) {
 	x.Clean()
 }
 
-// A later card lets queues lie in memory that was told of once.
+// A later card lets queues are in memory that was told of once.
 func TestUMEM(t *testing.T) {
 	x := newRig(t, Options{Profile: ConnectX7})
 	x.open()

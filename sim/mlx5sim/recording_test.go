@@ -81,8 +81,8 @@ func readRecording(t *testing.T) []recordedCommand {
 	return all
 }
 
-// TestRecording gives the model every command of a real ConnectX-4's start, and compares the answers with the card's: the
-// same length and the same bytes, but for what the model does not claim.
+// TestRecording gives the model every command of a real ConnectX-4's start, and compares the answers with the card's:
+// the same length and the same bytes, except for what the model does not claim.
 func TestRecording(t *testing.T) {
 	all := readRecording(t)
 	if len(all) < 37 {

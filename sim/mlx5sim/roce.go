@@ -34,7 +34,7 @@ type roce struct {
 }
 
 type gid struct {
-	ip      [16]byte // an IPv4 address lies in the last four
+	ip      [16]byte // an IPv4 address is in the last four
 	mac     [6]byte
 	vlan    uint16
 	tagged  bool
@@ -54,7 +54,7 @@ func roceCommands() map[uint16]*command {
 	}
 }
 
-// queryPkey has one partition key, the default one, as RoCE needs. Index ffffh asks for the table.
+// queryPkey has one partition key, the default one, as RoCE needs. Index ffffh requests the table.
 func (m *Model) queryPkey(c *call) *refusal {
 	if r := own(c); r != nil {
 		return r
@@ -124,7 +124,7 @@ type path struct {
 type packet struct {
 	rdma.Packet
 	kind   uint8         // typeGRH, typeIPv6, typeIPv4
-	grh    [grhSize]byte // of what arrived; an IPv4 header lies in its last 20 bytes
+	grh    [grhSize]byte // of what arrived; an IPv4 header is in its last 20 bytes
 	frameN int
 }
 

@@ -215,7 +215,7 @@ func l4Kind(f *frame) uint8 {
 // scatter writes a frame along a WQE's list.
 func (m *Model) scatter(q *rq, w, b []byte) *wqeError {
 	for seg := w; len(seg) >= wqeSeg && len(b) > 0; seg = seg[wqeSeg:] {
-		// Bit 31 asks for padding at the start, which changes no byte of the frame.
+		// Bit 31 requests padding at the start, which changes no byte of the frame.
 		n, key := int(be.Uint32(seg)&^(1<<31)), be.Uint32(seg[4:])
 		if key == endOfList || n == 0 {
 			break

@@ -136,9 +136,9 @@ func (m *Model) sendQueue(id uint32) *sq {
 	return nil
 }
 
-// ringSQ takes a doorbell: the first eight bytes of the last WQE posted, and, if it was pushed, the WQE itself. One that was
-// polled may be found after a newer one, which told of its WQE too. Where one before it was never found, the push may be a mix
-// of both, as may a suspect one: ringSQ reports whether it is to be trusted.
+// ringSQ takes a doorbell: the first eight bytes of the last WQE posted, and, if it was pushed, the WQE itself. One
+// that was polled may be found after a newer one, which told of its WQE too. If one before it was never found, the
+// push may be a mix of both, as may a suspect one: ringSQ reports whether it is to be trusted.
 func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte, polled, suspect bool) bool {
 	q := m.sendQueue(uint32(ctrl>>8) & 0xffffff)
 	if q == nil {
@@ -175,9 +175,9 @@ func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte, polled, suspect bool) 
 	return ok
 }
 
-// checkPosted looks for what has to be written before a doorbell is rung: the doorbell record, and, since a device may drop a
-// push and fetch, the WQE in the ring. A NOP may ask for a completion in one of them only: drivers (Linux, wc.c) see by that
-// which one the device took. What may be a mix is no fault: checkPosted reports false.
+// checkPosted looks for what has to be written before a doorbell is rung: the doorbell record, and, since a device
+// may drop a push and fetch, the WQE in the ring. A NOP may request a completion in one of them only: drivers (Linux,
+// wc.c) see by that which one the device took. What may be a mix is no fault: checkPosted reports false.
 func (m *Model) checkPosted(q *sq, idx, n uint32, wqe []byte, mixed bool) bool {
 	h, ok := m.host.(interface {
 		Peek(iova uint64, p []byte) error
@@ -320,7 +320,7 @@ func (m *Model) checkCtrl(q *sq, w []byte, idx uint32) *wqeError {
 	return nil
 }
 
-// sendCompletion writes the CQE of a WQE that asked for one.
+// sendCompletion writes the CQE of a WQE that requested one.
 func (m *Model) sendCompletion(q *sq, idx uint32, opcode uint8, solicited bool) {
 	var b [cqeSize]byte
 	be.PutUint32(b[0x38:], uint32(opcode)<<24|q.id)
@@ -345,7 +345,7 @@ func (m *Model) failSQ(q *sq, idx uint32, opcode, synd uint8) {
 	}
 }
 
-// flushSQ ends the WQEs behind a failed one, each with an error CQE of its own.
+// flushSQ ends the WQEs behind a failed one, each with its own error CQE.
 func (m *Model) flushSQ(q *sq) {
 	idx := q.head
 	q.head = (q.head + 1) & 0xffff

@@ -13,7 +13,7 @@ const (
 	uarEQArm   = 0x40 // EQ consumer counter, and arm
 	uarEQ      = 0x48 // EQ consumer counter
 	uarBF      = 0x800
-	bfRegSize  = 0x200 // 1 << cap log_bf_reg_size: two halves, used by turns
+	bfRegSize  = 0x200 // 1 << cap log_bf_reg_size: two halves, used alternately
 	bfHalf     = bfRegSize / 2
 	bfHalves   = (uarSize - uarBF) / bfHalf
 	bfWords    = bfHalf / 8
@@ -40,7 +40,7 @@ type bfBuffer struct {
 	steps   int
 	pushes  bool // more than one word was ever seen: the driver pushes WQEs
 	torn    bool // words of an earlier push came late: what is here is not to be trusted
-	doubt   bool // they may: what is here is held against the ring
+	doubt   bool // they may: what is here is compared with the ring
 	mixes   int  // pushes in a row that were not as the ring has them, while there was doubt
 }
 
@@ -269,8 +269,8 @@ func (m *Model) ahead(u *uar, half int) int {
 	return 0
 }
 
-// stepBF serves one half of a BlueFlame register: a whole WQE if all of its words are there, else, once no more can be
-// expected, a doorbell.
+// stepBF serves one half of a BlueFlame register: a whole WQE if all of its words are there, otherwise, once no more
+// can be expected, a doorbell.
 func (m *Model) stepBF(u *uar, half int) bool {
 	b := &u.bf[half]
 	first := m.load(u.id, half, 0)

@@ -1,7 +1,7 @@
 package mlx5sim
 
-// umem is memory that a driver told of once, and names in the contexts of queues in place of page addresses (capability
-// umem_uid_0; Linux, mlx5_ifc.h, "umem").
+// umem is memory that a driver told of once, and names in the contexts of queues instead of page addresses
+// (capability umem_uid_0; Linux, mlx5_ifc.h, "umem").
 type umem struct {
 	object
 	buffer
@@ -55,7 +55,8 @@ func (m *Model) within(id uint32, off uint64, n int) (*umem, *refusal) {
 	return u, r
 }
 
-// ring is a queue's memory of n bytes: where a umem says, if the context names one, else at the page addresses behind it.
+// ring is a queue's memory of n bytes: where a umem says, if the context names one, otherwise at the page addresses
+// behind it.
 func (m *Model) ring(in msg, prefix string, logPage, pageOffset, n int) (buffer, *refusal) {
 	if !in.Is(prefix + "_umem_valid") {
 		return m.pageList(in.B[min(len(in.B), 0x110):], logPage, pageOffset, n)

@@ -115,7 +115,7 @@ func (m *Model) gather(q *sq, f, segs []byte) ([]byte, *wqeError) {
 	return f, nil
 }
 
-// checksum fills in what cs_flags asks for.
+// checksum fills in what cs_flags requests.
 func checksum(p *frame, cs uint8) *wqeError {
 	if cs&csL3 != 0 && p.L3 == kit.L3IPv4 {
 		ip := p.B[p.At:p.L4At]

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Kind is what a request asks for.
+// Kind is what a request requests.
 type Kind uint8
 
 const (
@@ -39,7 +39,7 @@ type Request struct {
 
 	first   uint32 // packet sequence number
 	packets int
-	sent    int // packets that were sent; of a Read 1 once it was asked for
+	sent    int // packets that were sent; of a Read 1 once it was requested
 	acked   int // packets that were acknowledged, of a message that is not whole
 	got     int // packets of a Read's answer
 }
@@ -115,9 +115,9 @@ type Queue interface {
 // model sets the fields as the queue pair's state allows.
 type Connection struct {
 	MTU      int           // largest payload, bytes
-	Timeout  time.Duration // of an acknowledgement; 0 waits for ever
-	Retry    int           // times that a request is sent again after a time-out
-	RNRRetry int           // times that it is sent again to a receiver that is not ready; 7 for ever
+	Timeout  time.Duration // of an acknowledgement; 0 waits forever
+	Retry    int           // times that a request is sent again after a timeout
+	RNRRetry int           // times that it is sent again to a receiver that is not ready; 7 forever
 	RNRTimer uint8         // code of how long the peer leaves this side alone that is not ready
 	NextPSN  uint32        // of the next request
 	Expected uint32        // of the next request of the peer

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// end is one side of a connection on a wire of the test's, with memory of its own.
+// end is one side of a connection on a wire of the test's, with its own memory.
 type end struct {
 	Connection
 	t     *testing.T

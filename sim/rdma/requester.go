@@ -4,7 +4,7 @@ import "time"
 
 const (
 	windowPackets = 64 // sent and not acknowledged
-	askEach       = 16 // packets within a message ask for an acknowledgement
+	askEach       = 16 // packets within a message request an acknowledgement
 
 	// MaxPending is how many requests a model may post.
 	MaxPending = 128
@@ -119,7 +119,7 @@ func (c *Connection) sendPacket(q Queue, r *Request) error {
 	return nil
 }
 
-// sendRead asks for what of a read has not come yet.
+// sendRead requests what of a read has not come yet.
 func (c *Connection) sendRead(q Queue, r *Request) {
 	off := r.got * c.MTU
 	q.Transmit(&Packet{Op: ReadRequest, PSN: psn(r.first + uint32(r.got)), AckRequest: true, Body: appendRETH(nil, r.At+uint64(off), r.RKey, r.Length-off)})
@@ -246,7 +246,7 @@ func (c *Connection) receiveReadData(q Queue, p *Packet) {
 	case d < 0:
 		return
 	case d > 0 || len(body) != min(c.MTU, r.Length-off):
-		r.sent = 0 // lost: ask for the rest again
+		r.sent = 0 // lost: request the rest again
 		return
 	}
 	if err := q.Scatter(r.List, off, body); err != nil {

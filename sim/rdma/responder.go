@@ -148,7 +148,7 @@ func nakOf(err error) uint8 {
 	return nakOperation
 }
 
-// answerRead sends what a read asks for.
+// answerRead sends what a read requests.
 func (c *Connection) answerRead(q Queue, p *Packet, next bool) {
 	if len(p.Body) < RETHSize || next && c.in != nil {
 		c.refuse(q, p, nakInvalid)

@@ -1,6 +1,6 @@
 // Package toysim is the smallest network interface there can be: a model to prove the simulator, vfio-user and the
-// conformance suite with. It is no real device. Its rings work like most: the driver owns descriptors up to the tail, the
-// device hands them back in order by setting Done.
+// conformance suite with. It is no real device. Its rings work like most: the driver owns descriptors up to the tail,
+// the device hands them back in order by setting Done.
 //
 // BAR 0, 32-bit registers, little endian (R read, W write); BAR 2 holds the doorbells alone, and is polled:
 //
@@ -10,7 +10,7 @@
 //	0c RW  MAC, low 32 bits;  10 RW  MAC, high 16 bits
 //	20 RW  receive ring:  IOVA low, 24 high, 28 entries (a power of two, 2 to 4096), 2c buffer bytes
 //	30 RW  transmit ring: IOVA low, 34 high, 38 entries
-//	40 R   frames received, 44 missed for want of a descriptor, 48 transmitted, 4c transmit errors
+//	40 R   frames received, 44 missed for lack of a descriptor, 48 transmitted, 4c transmit errors
 //	50 W   interrupt: raises vector v
 //
 // Doorbells in BAR 2: 00 receive tail, 40h transmit tail, both free-running 32-bit counts of descriptors.
@@ -84,7 +84,7 @@ func (m *Model) Pause(on bool) { m.paused = on }
 
 type reg uint32
 
-// regs is BAR 0; rings lie between ringFirst and ringLast.
+// regs is BAR 0; rings are between ringFirst and ringLast.
 var regs = kit.NewTable(0x2000, "package toysim", []kit.Register[reg]{
 	kit.One[reg](0x00, "MAGIC", kit.RO, 0, 0),
 	kit.One[reg](0x04, "CONTROL", kit.Eff, 1<<31|1, 0),

@@ -73,7 +73,8 @@ func (q *irqs) flags(index uint32) uint32 {
 	return 0
 }
 
-// raise signals MSI-X vector v where the client wants it, else the only message of MSI, else INTx: a client enables one of them.
+// raise signals MSI-X vector v where the client wants it, otherwise the only message of MSI, otherwise INTx: a client
+// enables one of them.
 func (q *irqs) raise(v int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -165,7 +166,7 @@ func (q *irqs) set(m *proto.Message) error {
 	return nil
 }
 
-// isEventFD makes sure that to signal fd never waits: another kind of file could hold the device for ever.
+// isEventFD makes sure that to signal fd never waits: another kind of file could hold the device forever.
 func isEventFD(fd int) bool {
 	name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
 	return err == nil && name == "anon_inode:[eventfd]" && unix.SetNonblock(fd, true) == nil

@@ -135,9 +135,10 @@ func (s *Server) session(c *proto.Conn) {
 	}
 }
 
-// maxQueue is how many requests of a client wait here; QEMU maps all of memory in one go. Its writes to registers ask for no reply, so
-// that a guest may make them faster than a model takes them: then the socket is not read. But while the device waits for a reply, what lies
-// before that in the socket has to be taken out, up to as many requests again.
+// maxQueue is how many requests of a client wait here; QEMU maps all of memory in one go. Its writes to registers
+// request no reply, so that a guest may make them faster than a model takes them: then the socket is not read. But
+// while the device waits for a reply, what lies before that in the socket has to be taken out, up to as many requests
+// again.
 const maxQueue = 1 << 16
 
 // queue is the requests that wait for the session, in order. It takes memory for what is in it, and not for what might be.

@@ -67,7 +67,7 @@ func (m *Model) RefuseFeatures(on bool) { m.picky.Store(on) }
 // IgnoreControl lets the commands on the control queue lie, as if the device had not seen them.
 func (m *Model) IgnoreControl(on bool) { m.forgetControl.Store(on) }
 
-// PretendNoLink has the status field say that the link is down (§5.1.4), whatever it is. Frames go on.
+// PretendNoLink has the status field say that the link is down (§5.1.4), whatever it is. Frames continue.
 func (m *Model) PretendNoLink(on bool) {
 	v := int32(0)
 	if on {

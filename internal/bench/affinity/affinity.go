@@ -14,7 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/exit"
 )
 
-// Core is the CPU that the measuring thread runs on, and what the process may use besides.
+// Core is the CPU that the measuring thread runs on, and what the process may use as well.
 type Core struct {
 	CPU     int
 	allowed unix.CPUSet

@@ -25,9 +25,9 @@ type Bound struct {
 // ErrUnknown says that nobody knows how wrong the clock is.
 var ErrUnknown = errors.New("nobody says how wrong this host's clock is")
 
-// Read returns what is known now: what the user states where that is not 0, else the least of what chronyd and ptp4l say, else what the
-// kernel says. iface is the interface that is measured with, whose PTP hardware clock is named where nobody sets it; it may be "". It runs
-// chronyc, and takes some milliseconds.
+// Read returns what is known now: what the user states where that is not 0, otherwise the least of what chronyd and
+// ptp4l say, otherwise what the kernel says. iface is the interface that is measured with, whose PTP hardware clock
+// is named where nobody sets it; it may be "". It runs chronyc, and takes some milliseconds.
 func Read(stated time.Duration, iface string) (Bound, error) {
 	if stated > 0 {
 		return Bound{stated, "stated by -clock-error"}, nil

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hardwareClock is a PTP hardware clock (PHC) held against the system's clock.
+// hardwareClock is a PTP hardware clock (PHC) compared with the system's clock.
 type hardwareClock struct {
 	name   string        // /dev/ptp0
 	ahead  time.Duration // of the system's clock, whole seconds of TAI included

@@ -251,7 +251,7 @@ type answer struct {
 	data []byte
 }
 
-// get asks for id and returns the answers, one for each port where it is of ports, with at least size bytes each.
+// get requests id and returns the answers, one for each port where it is of ports, with at least size bytes each.
 func (m *manager) get(id uint16, size int) (all []answer, err error) {
 	if err := m.send(id); err != nil {
 		return nil, err

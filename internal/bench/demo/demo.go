@@ -163,7 +163,7 @@ func (d *demo) run(o session.Options) (*session.Result, error) {
 		err := r.Start()
 		s.Notes = []string{fmt.Sprintf("answered by the responder on CPU %d, started for each slice: %s", r.Core, r.Ready)}
 		if r.Driver == "xdp" {
-			s.Notes = []string{fmt.Sprintf("answered by the responder's program in the kernel, which takes no CPU of its own; started for each slice: %s", r.Ready)}
+			s.Notes = []string{fmt.Sprintf("answered by the responder's program in the kernel, which takes no CPU time in user space; started for each slice: %s", r.Ready)}
 		}
 		return err
 	}

@@ -26,8 +26,8 @@ type Source struct {
 // Socket counts its own drops.
 type Socket interface{ Drops() (uint64, error) }
 
-// Read returns what this host and the responder have dropped so far, by counter. Counters that cannot be read are left out. The error is
-// that of the responder's, which a user asked for.
+// Read returns what this host and the responder have dropped so far, by counter. Counters that cannot be read are
+// left out. The error is that of the responder's, which a user requested.
 func (from Source) Read() (out []report.Drop, err error) {
 	add := func(place report.Place, by string, n uint64, ours bool) {
 		out = append(out, report.Drop{Place: place, By: by, Frames: int64(n), Ours: ours})
@@ -77,8 +77,8 @@ func CountedThere(all []report.Drop) bool {
 // Uncounted reports whether the device may drop replies that no counter has.
 func (from Source) Uncounted() bool { return from.Device != nil && from.Device.Info().NoDropCounter }
 
-// kernelCounters reads what the kernel dropped below the sockets: for want of receive buffers of the NIC, or of room in a CPU's
-// backlog. They count all traffic.
+// kernelCounters reads what the kernel dropped below the sockets: for lack of receive buffers of the NIC, or of room
+// in a CPU's backlog. They count all traffic.
 func kernelCounters(iface string) (out []report.Drop) {
 	if l, err := netlink.LinkByName(iface); err == nil && l.Attrs().Statistics != nil {
 		s := l.Attrs().Statistics

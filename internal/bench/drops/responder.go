@@ -13,7 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// pause is what a responder asks for that was asked too often (Retry-After).
+// pause is what a responder requests that was asked too often (Retry-After).
 const pause = time.Second
 
 var client = &http.Client{Timeout: 5 * time.Second}

@@ -33,8 +33,8 @@ func TestPortFails(t *testing.T) {
 	}
 }
 
-// TestAwayAtTheEnd: the bench is away between its last look at the ring and the end of the last probe's time-out. The reply that came
-// meanwhile is late, and not lost.
+// TestAwayAtTheEnd: the bench is away between its last look at the ring and the end of the last probe's timeout. The
+// reply that came meanwhile is late, and not lost.
 func TestAwayAtTheEnd(t *testing.T) {
 	for _, rate := range []float64{0, 1000} {
 		f := &fake{}
@@ -81,7 +81,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestStopWhileWaiting: after a signal no time-out of a minute is sat out.
+// TestStopWhileWaiting: after a signal no timeout of a minute is sat out.
 func TestStopWhileWaiting(t *testing.T) {
 	for _, rate := range []float64{0, 100000} {
 		f := &fake{}

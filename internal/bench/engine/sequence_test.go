@@ -67,7 +67,7 @@ func TestReorderingExtent(t *testing.T) {
 // Replies that come after 1 ms and 3 ms in turn differ by 2 ms, in whatever order they come.
 func TestDelayVariation(t *testing.T) {
 	var h *latency.Histogram
-	for range 10 { // a thread that is held up while it sends makes longer differences
+	for range 10 { // a thread that is delayed while it sends makes longer differences
 		f := &fake{}
 		f.onSend = func(n int, b []byte) error {
 			f.reply(b, polling.TSC()+testClock.Ticks(time.Duration(1+2*(n%2))*time.Millisecond))
@@ -108,7 +108,7 @@ func TestSlowest(t *testing.T) {
 	}
 }
 
-// A round trip is told how much of it lies in stalls of the bench: the parts within it, of those that count as stalls.
+// A round trip is told how much of it is in stalls of the bench: the parts within it, of those that count as stalls.
 func TestAwayIsAttributed(t *testing.T) {
 	s := slowest{least: 50}
 	for _, l := range []stall{{0, 40}, {40, 100}, {100, 149}, {200, 300}, {300, 310}, {400, 500}} {

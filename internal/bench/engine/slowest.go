@@ -67,7 +67,7 @@ func (s *slowest) add(intended, sent, seen uint64) {
 	s.kept[i] = k
 }
 
-// away returns how much of the time between two ticks lies in the latest stalls.
+// away returns how much of the time between two ticks is in the latest stalls.
 func (s *slowest) away(from, to uint64) (sum uint64) {
 	for k := s.count; k > 0 && s.count-k < uint64(len(s.stalls)); k-- {
 		st := s.stalls[(k-1)%uint64(len(s.stalls))]

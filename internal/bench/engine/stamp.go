@@ -27,8 +27,8 @@ type stampState struct {
 	// The measured replies of this run: those of the lowest and of the highest number, and how many there are.
 	first, latest pair
 	replies       int64
-	// differ says that the reflector's count is no copy of ours, so that it keeps state. Our numbers begin at 1, as if the first
-	// packet were lost before it left: a count of its own is another from the first packet on.
+	// differ says that the reflector's count is no copy of ours, so that it keeps state. Our numbers begin at 1, as
+	// if the first packet were lost before it left: its own count is another from the first packet on.
 	differ bool
 	before struct { // the reply before
 		number uint32
@@ -71,7 +71,7 @@ type Told struct {
 	// Other counts answers that say something else than what is known: of Class of Service, that a probe came with another DSCP or ECN
 	// than it left with; of Follow-Up, that the reply before left at another time than it carried.
 	Other   int64
-	Reverse int64 // of Class of Service: replies that could not have the DSCP that was asked for (RP)
+	Reverse int64 // of Class of Service: replies that could not have the DSCP that was requested (RP)
 }
 
 func newStampState(rec *latency.Recorder, f probe.Flow, stop bool) *stampState {
@@ -93,8 +93,8 @@ type anchor struct {
 	slew float64 // by which part the wall clock is faster than the counter, as measured since the anchor before
 }
 
-// time returns the wall time at a tick that is now or a moment ago. The two clocks are related anew ten times a second, by rate too: the
-// wall clock is steered. It allocates nothing.
+// time returns the wall time at a tick that is now or a moment ago. The two clocks are related again ten times a
+// second, by rate too: the wall clock is steered. It allocates nothing.
 func (s *stampState) time(c *latency.Clock, tick uint64) time.Time {
 	if a := s.anchor; !a.set || c.Between(a.tick, tick) > 100e6 {
 		best := uint64(math.MaxUint64)

@@ -51,8 +51,8 @@ type Progress struct {
 	Sent, Received atomic.Int64
 }
 
-// Stream is one flow of probes with all that is known of it. Run may be called again and again: counts add up, and each
-// call is a further run of its Recorder. One goroutine uses it, but for Progress.
+// Stream is one flow of probes with all that is known of it. Run may be called again and again: counts add up, and
+// each call is a further run of its Recorder. One goroutine uses it, except for Progress.
 type Stream struct {
 	Progress Progress
 	Gap      polling.Histogram // from one look at the receive ring to the next, sending included and warm-up left out: when the bench saw nothing
@@ -131,7 +131,7 @@ func (s *Stream) Counts() Counts { return s.window.counts }
 // PayloadSize returns the bytes of payload of a probe and of its reply.
 func (s *Stream) PayloadSize() int { return s.codec.PayloadSize() }
 
-// ErrSend is returned when the port takes no frame for as long as the time-out.
+// ErrSend is returned when the port takes no frame for as long as the timeout.
 var ErrSend = errors.New("no frame could be sent")
 
 // Run measures until the limit or until stop is set. It returns when every probe is answered or overdue. An error is the
@@ -201,7 +201,7 @@ func (s *Stream) closed(start uint64, l Limit, stop *atomic.Bool) error {
 		if !s.measured && now >= warm {
 			s.measure()
 			s.rec.Begin(now)
-			s.lastPass = max(s.lastPass, now) // what of a gap lies in the warm-up is the warm-up's
+			s.lastPass = max(s.lastPass, now) // what of a gap is in the warm-up is the warm-up's
 			if l.Duration > 0 {
 				end = now + s.clock.Ticks(l.Duration)
 			}
@@ -364,7 +364,7 @@ func (s *Stream) drain(stop *atomic.Bool) error {
 		}
 	}
 	if !stop.Load() { // what is abandoned has no reply any more, not even a late one
-		// If this thread was away while the time-out ended, replies lie in the ring: they are late, and not lost.
+		// If this thread was away while the timeout ended, replies are in the ring: they are late, and not lost.
 		if err := s.discard(); err != nil {
 			return err
 		}

@@ -13,9 +13,9 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// TestCoordinatedOmission: the sender is held up once, for 20 ms at 10000 probes per second. 200 probes should have left
-// meanwhile; they leave late, and are answered at once. From the intended moments about half of them took over 10 ms. From
-// the actual ones only the probe that was held up did: that is the omission.
+// TestCoordinatedOmission: the sender is delayed once, for 20 ms at 10000 probes per second. 200 probes should have
+// left meanwhile; they leave late, and are answered at once. From the intended moments about half of them took over
+// 10 ms. From the actual ones only the probe that was delayed did: that is the omission.
 func TestCoordinatedOmission(t *testing.T) {
 	const stalled, stall = 50, 20 * time.Millisecond
 	f := &fake{}
@@ -48,7 +48,7 @@ func TestCoordinatedOmission(t *testing.T) {
 	}
 }
 
-// TestFarStall: the far end is held up, the sender is not. Both series have to show it.
+// TestFarStall: the peer is delayed, the sender is not. Both series have to show it.
 func TestFarStall(t *testing.T) {
 	f := &fake{}
 	var until uint64
@@ -73,8 +73,8 @@ func TestFarStall(t *testing.T) {
 	}
 }
 
-// TestClosedLoop: probe 2 is lost, probe 5's reply comes after its time-out while probe 6 waits, probe 8 is answered twice,
-// probe 9 by a corrupt reply only, probe 10 by a corrupt and a good one.
+// TestClosedLoop: probe 2 is lost, probe 5's reply comes after its timeout while probe 6 waits, probe 8 is answered
+// twice, probe 9 by a corrupt reply only, probe 10 by a corrupt and a good one.
 func TestClosedLoop(t *testing.T) {
 	f := &fake{}
 	var held []byte

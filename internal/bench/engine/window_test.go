@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestWindow plays sequences of events. A time-out is 10 ticks; "s" sends the next probe.
+// TestWindow plays sequences of events. A timeout is 10 ticks; "s" sends the next probe.
 func TestWindow(t *testing.T) {
 	type reply struct {
 		seq  uint32
@@ -195,7 +195,7 @@ func FuzzWindow(f *testing.F) {
 	})
 }
 
-// An interrupted run does not wait for a long time-out: what could still come is neither sent nor lost.
+// An interrupted run does not wait for a long timeout: what could still come is neither sent nor lost.
 func TestAbandon(t *testing.T) {
 	w := newWindow(64, 10)
 	w.send(0, 0, 0, false)

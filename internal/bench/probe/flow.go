@@ -6,7 +6,7 @@ import (
 	"net/netip"
 )
 
-// Proto is what a probe asks for.
+// Proto is what a probe requests.
 type Proto uint8
 
 const (

@@ -68,7 +68,7 @@ func answer(f probe.Flow, req []byte) []byte {
 		copy(b[26:30], req[30:34])
 		copy(b[30:34], req[26:30])
 		b[22] = 61
-		be.PutUint16(b[18:], 0x4711) // an identification of its own
+		be.PutUint16(b[18:], 0x4711) // its own identification
 		b[24], b[25] = 0, 0
 		be.PutUint16(b[24:], ^naive(b[14:34]))
 	}
@@ -324,7 +324,7 @@ func TestRefused(t *testing.T) {
 		if v := c.Check(b, &r); v != probe.Refused || r.Code != want {
 			t.Errorf("%v: %v %#x", k, v, r.Code)
 		}
-		b[l4+8+12] ^= 0xff // quotes somebody else's packet
+		b[l4+8+12] ^= 0xff // quotes another process's packet
 		if k.v6 {
 			b[l4+8+8] ^= 0xff
 		}
@@ -363,7 +363,8 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
-// FuzzCheck: whatever arrives, Check neither crashes nor takes for good what differs from the reply in a byte that is fixed.
+// FuzzCheck: whatever arrives, Check neither crashes nor takes permanently what differs from the reply in a byte that
+// is fixed.
 func FuzzCheck(f *testing.F) {
 	for i, k := range kinds() {
 		fl := flow(k.proto, k.v6, k.size)
@@ -393,8 +394,8 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// TestEveryWrongWordIsFound changes each 16-bit word of a reply and mends the checksums: what is wrong must be found by
-// itself, not by a sum. Free are what a network or a host may choose: TOS, identification, DF and hop limit.
+// TestEveryWrongWordIsFound changes each 16-bit word of a reply and fixes the checksums: what is wrong must be found
+// by itself, not by a sum. Free are what a network or a host may choose: TOS, identification, DF and hop limit.
 func TestEveryWrongWordIsFound(t *testing.T) {
 	for _, k := range []kind{{probe.ICMP, false, 98}, {probe.ICMP, true, 98}, {probe.UDP, false, 99}, {probe.UDP, true, 99}} {
 		f := flow(k.proto, k.v6, k.size)

@@ -16,7 +16,7 @@ type TestPacket struct {
 	SSID          uint16 // session identifier (RFC 8972 §3), 0 for none
 	Key           []byte // of the HMACs; nil for none
 	Authenticated bool   // RFC 8762 §4.2.2; it needs Key
-	Ask           []Ask  // the TLVs, in order, but for padding, which fills the size that is asked for
+	Ask           []Ask  // the TLVs, in order, except for padding, which fills the size that is requested
 }
 
 // Ask is a TLV of a probe: what its sender asks the reflector for.
@@ -111,13 +111,13 @@ func (t *TestPacket) base() int {
 	return stampBase
 }
 
-// asks are the TLVs but for the HMAC.
+// asks are the TLVs except for the HMAC.
 func (t *TestPacket) asks() []Ask {
 	return slices.DeleteFunc(slices.Clone(t.Ask), func(a Ask) bool { return a.Type == HMAC })
 }
 
-// signs reports whether there is an HMAC TLV: where it is asked for, and in authenticated packets behind any other TLV but padding
-// (RFC 8972 §4.8).
+// signs reports whether there is an HMAC TLV: where it is requested, and in authenticated packets behind any other
+// TLV but padding (RFC 8972 §4.8).
 func (t *TestPacket) signs() bool {
 	n := len(t.asks())
 	return n < len(t.Ask) || t.Authenticated && n > 0
@@ -167,9 +167,9 @@ func (x *test) seal(a, b []byte) []byte {
 	return x.mac.Sum(x.sum[:0])[:sealLength]
 }
 
-// stamp writes a Session-Sender test packet (RFC 8762 §4.2). What is longer than its base and the TLVs that were asked for is an
-// Extra Padding TLV (RFC 8972 §4.1) where that has room, so that a reflector that knows TLVs understands the length. The HMAC TLV is
-// the last.
+// stamp writes a Session-Sender test packet (RFC 8762 §4.2). What is longer than its base and the TLVs that were
+// requested is an Extra Padding TLV (RFC 8972 §4.1) where that has room, so that a reflector that knows TLVs
+// understands the length. The HMAC TLV is the last.
 func (c *Codec) stamp(b []byte, seq uint32, t1 uint64) {
 	x := c.test
 	x.built++
@@ -227,7 +227,7 @@ type Stamped struct {
 	SSID          uint16 // as it came back: a reflector without RFC 8972 may have made it 0
 	TTL           uint8  // of the probe as it reached the reflector
 
-	// Answers are those to TestPacket.Ask but for the HMAC, in its order. They lie in what was checked.
+	// Answers are those to TestPacket.Ask except for the HMAC, in its order. They are in what was checked.
 	Answers []Answer
 	// Untrusted says that the HMAC TLV came back unverified: nothing in Answers is to be used (RFC 8972 §4.8).
 	Untrusted bool
@@ -287,8 +287,8 @@ func (c *Codec) reflected(b []byte, r *Reply) Field {
 	return None
 }
 
-// answers reads the TLVs of a reply. Its HMAC TLV, if there is one, lies at sealAt. A reflector without TLVs leaves them as they
-// were sent, with U set, or zeros.
+// answers reads the TLVs of a reply. Its HMAC TLV, if there is one, is at sealAt. A reflector without TLVs leaves
+// them as they were sent, with U set, or zeros.
 func (c *Codec) answers(b []byte, base, sealAt int, s *Stamped) Field {
 	x := c.test
 	if s.Answers = c.answered[:0]; len(x.ask) == 0 && !x.signed {

@@ -94,8 +94,8 @@ func reflectSealed(f probe.Flow, b []byte) []byte {
 	return r
 }
 
-// Of a reply under an HMAC no bit may change without being found: in an authenticated base, and in TLVs. What follows the base
-// without an HMAC is compared, but for flags and answers.
+// Of a reply under an HMAC no bit may change without being found: in an authenticated base, and in TLVs. What follows
+// the base without an HMAC is compared, except for flags and answers.
 func TestEveryForgedBitIsFound(t *testing.T) {
 	for _, authenticated := range []bool{true, false} {
 		f := sealedFlow(t, authenticated, 20, "time", "location", "hmac")

@@ -28,7 +28,7 @@ type MatrixOptions struct {
 // matrixStats are what the verdict of a path looks at; the first one that is slower or faster is shown.
 var matrixStats = []string{"p50", "p90", "p99"}
 
-// Matrix asks for what each host measured of each target, one host at a time, and holds it against the baseline.
+// Matrix requests what each host measured of each target, one host at a time, and holds it against the baseline.
 func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*page.Matrix, error) {
 	sel := &Source{Labels: o.Labels}
 	hosts, err := s.Instant(ctx, fmt.Sprintf("count by (%s) (count_over_time(%s[%ds]))", o.FromName, sel.Selector("rebound_probes_total"), int(o.Range.Seconds())), o.At)
@@ -36,7 +36,7 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*page.Matrix, err
 		return nil, err
 	}
 	m := &page.Matrix{Cells: map[page.Pair]*page.Cell{}, Title: "Mesh, " + o.At.UTC().Format("2 January 2006 15:04 UTC"),
-		Lede: fmt.Sprintf("Round trips and loss of %v, held against the same time %v before: each in %d windows, which stand for runs.", o.Range, o.Before, o.Windows)}
+		Lede: fmt.Sprintf("Round trips and loss of %v, compared with the same time %v before: each in %d windows, which stand for runs.", o.Range, o.Before, o.Windows)}
 	rows, columns := map[string]bool{}, map[string]bool{}
 	several, width := 0, 0.0
 	for _, h := range hosts {
@@ -142,7 +142,8 @@ func (s *Server) paths(ctx context.Context, of *Source, o MatrixOptions, from st
 	return out, nil
 }
 
-// judge gives a cell the first verdict that is slower, else the first that is faster, else noise, where any was tested.
+// judge gives a cell the first verdict that is slower, otherwise the first that is faster, otherwise noise, where any
+// was tested.
 func judge(c *page.Cell, cmp *compare.Comparison) {
 	for _, want := range []compare.Verdict{compare.Slower, compare.Faster, compare.Noise} {
 		for _, row := range cmp.Pairs[0].Rows {

@@ -66,8 +66,8 @@ func (h *history) answer() map[string]any {
 	return map[string]any{"count": fmt.Sprint(h.n), "sum": fmt.Sprint(h.sum), "buckets": buckets}
 }
 
-// server answers as a Prometheus does that has scraped a watch whose round trips have these levels, one for each window of five minutes,
-// 300 in each. It begins anew at window restart.
+// server answers as a Prometheus does that has scraped a watch whose round trips have these levels, one for each
+// window of five minutes, 300 in each. It restarts at window restart.
 func server(t *testing.T, levels []float64, restart int) *httptest.Server {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		query := r.FormValue("query")
@@ -213,7 +213,7 @@ func TestResolutionChanges(t *testing.T) {
 	}
 }
 
-// Whatever is given as a source is one or an error, and what is one has a time to be asked for.
+// Whatever is given as a source is one or an error, and what is one has a time to be requested.
 func FuzzParse(f *testing.F) {
 	f.Add("prom:http://h:9090?target=a&from=now-1h&to=now")
 	f.Add("prom:https://u:p@h/x?target=a&from=2026-11-22T10:00:00Z&to=1795345200&windows=8&instance=b")

@@ -22,8 +22,9 @@ type Loaded struct {
 	Width float64 // of the coarsest bucket with anything in it, as a share of its upper bound
 }
 
-// Load asks a Prometheus for a source. The series itself is asked for at the ends of the windows, not its rate: the counts of a window are
-// then differences of whole numbers, where rate() and increase() give what they guess that the ends of a window would have had.
+// Load asks a Prometheus for a source. The series itself is requested at the ends of the windows, not its rate: the
+// counts of a window are then differences of whole numbers, where rate() and increase() give what they guess that the
+// ends of a window would have had.
 func Load(ctx context.Context, server *Server, s *Source) (*Loaded, error) {
 	all, err := server.Range(ctx, s.Selector(s.Metric), s.From, s.To, s.Step())
 	if err != nil {
@@ -89,7 +90,7 @@ func (l *Loaded) circumstances(ctx context.Context, server *Server, s *Source, l
 	l.Device.Driver = m["driver"]
 }
 
-// grown is by how much a counter grew, begun anew or not.
+// grown is by how much a counter grew, begun again or not.
 func grown(v []Value) (n int64) {
 	for i := 1; i < len(v); i++ {
 		if d := v[i].V - v[i-1].V; d >= 0 {

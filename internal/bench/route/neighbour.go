@@ -53,7 +53,7 @@ func NewNeighbour(ip netip.Addr, mac [6]byte) *Neighbour {
 // Tries is how often a neighbour is asked before it counts as absent (RFC 4861's MAX_MULTICAST_SOLICIT).
 const Tries = 3
 
-// Resolve asks for next until it answers, up to tries times, one wait apart. It returns ErrNoAnswer if nobody does.
+// Resolve requests next until it answers, up to tries times, one wait apart. It returns ErrNoAnswer if nobody does.
 func (n *Neighbour) Resolve(p Port, next netip.Addr, tries int, wait time.Duration) (mac [6]byte, err error) {
 	buf := make([]byte, 16<<10)
 	next = next.WithZone("")

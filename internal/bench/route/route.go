@@ -19,7 +19,7 @@ type Path struct {
 	MTU       int // bytes of layer 3
 	MAC       [6]byte
 	Source    netip.Addr
-	Owned     bool       // the kernel has Source as an address of its own on this host
+	Owned     bool       // the kernel has Source as its own address on this host
 	Next      netip.Addr // the next hop: the target, or a router
 	Loopback  bool
 }
@@ -124,7 +124,8 @@ func (p *Path) route(target netip.Addr, w Constraints) error {
 	return nil
 }
 
-// address returns an address of the interface that suits target: of the same subnet if there is one, else of its scope.
+// address returns an address of the interface that suits target: of the same subnet if there is one, otherwise of its
+// scope.
 func address(index int, target netip.Addr) netip.Addr {
 	family := netlink.FAMILY_V4
 	if target.Is6() {

@@ -8,7 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 )
 
-// moody gives back every frame but those of some Sends.
+// moody returns every frame but those of some Sends.
 type moody struct {
 	silent int // Sends that are not answered from now on
 	queue  [][]byte

@@ -77,8 +77,8 @@ func unanswered(t *engine.Told) int64 {
 	return max(int64(int32(received-sent)), 0)
 }
 
-// ways divides the lost probes by direction. there, back and either have those without a reply, elsewhere how many of them were
-// dropped at one of the hosts.
+// ways divides the lost probes by direction. there, back and either have those without a reply, otherwisewhere how
+// many of them were dropped at one of the hosts.
 func ways(c *report.Counts, there, back, either int64, elsewhere map[report.Place]int64) {
 	for place, n := range elsewhere {
 		first := &there

@@ -52,8 +52,8 @@ type messages struct {
 
 func (m *messages) Send(b []byte) error { return m.Messenger.Send(m.from, m.to, b) }
 
-// openMessages opens a device that carries messages, with a queue pair for each service that its series ask for, and has
-// the targets hand over where to send to.
+// openMessages opens a device that carries messages, with a queue pair for each service that its series request, and
+// has the targets hand over where to send to.
 func (p *port) openMessages(do cards.Config) error {
 	do.Services = nil
 	for _, s := range p.series {

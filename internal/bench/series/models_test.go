@@ -56,8 +56,8 @@ var models = []struct {
 
 var nearMAC, farMAC = [6]byte{2, 0x52, 0x62, 0, 0, 1}, [6]byte{2, 0x52, 0x62, 0, 0, 2}
 
-// bed is a device on its model, with an impairing responder at the other end of the wire. Its clock stands still but in busy, so
-// that no watchdog runs; the models run when the bench looks for a frame.
+// bed is a device on its model, with an impairing responder at the other end of the wire. Its clock stalls but in
+// busy, so that no watchdog runs; the models run when the bench looks for a frame.
 type bed struct {
 	nic.Port
 	t     *testing.T
@@ -169,7 +169,7 @@ func (b *bed) answer(f []byte) {
 	b.swap = nil
 }
 
-// frames is the far end of a wire.
+// frames is the peer of a wire.
 type frames struct{ *sim.Cable }
 
 func (c frames) receive() []byte { return c.Recv(0) }
@@ -186,7 +186,7 @@ func (c frames) send(f []byte) {
 	c.Send(0, r)
 }
 
-// datagrams is a second device at the far end.
+// datagrams is a second device at the peer.
 type datagrams struct {
 	*bed
 	dev nic.Messenger
@@ -208,7 +208,7 @@ func (d *datagrams) receive() []byte {
 func (d *datagrams) send(b []byte) {
 	err := d.dev.Send(nic.EchoUD, d.to, b)
 	for tries := 0; errors.Is(err, nic.ErrFull) && tries < 1000; tries++ {
-		d.ports[1].Settle(100000) // not the near end, which would not see the burst
+		d.ports[1].Settle(100000) // not this end, which would not see the burst
 		_, _, _ = d.dev.Recv(nil)
 		err = d.dev.Send(nic.EchoUD, d.to, b)
 	}
@@ -247,10 +247,10 @@ func (b *bed) device(i int, mac [6]byte, size int, wire sim.Wire) (d nic.Port) {
 	return d
 }
 
-// What is done to the replies is what the counts say, whichever device they arrive at, and what the device drops for want of a buffer
-// was dropped here.
+// What is done to the replies is what the counts say, whichever device they arrive at, and what the device drops for
+// lack of a buffer was dropped here.
 func TestImpairmentOverModels(t *testing.T) {
-	clock, err := latency.NewClock() // before the bubble, where time stands still
+	clock, err := latency.NewClock() // before the bubble, where time stalls
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 
 // Options say how the devices of a Set are opened.
 type Options struct {
-	NIC        cards.Config // but for driver and device, which are settings of each variant
+	NIC        cards.Config // except for driver and device, which are settings of each variant
 	Timestamps bool         // keep the kernel's and the card's timestamps as well
 	Log        *slog.Logger
 }

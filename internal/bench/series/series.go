@@ -23,7 +23,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// Series is one series of probes: it ends as one report. One goroutine uses it, but for Progress.
+// Series is one series of probes: it ends as one report. One goroutine uses it, except for Progress.
 type Series struct {
 	settings.Settings
 	Notes []string // for the report
@@ -246,7 +246,7 @@ func (s *Series) Silent() bool {
 	return n.Sent > 0 && n.Received+n.Late == 0
 }
 
-// ErrNoReply says that the target was silent, or answered with something else than what was asked for.
+// ErrNoReply says that the target was silent, or answered with something else than what was requested.
 var ErrNoReply = errors.New("no usable reply")
 
 // NoReply returns ErrNoReply with what is known of the reason.
@@ -297,7 +297,7 @@ func icmpError(code uint16, v6 bool) string {
 // Answered waits until the target answers a probe that is sent now, and is not counted. A late reply to one of before does not do.
 func (s *Series) Answered() error {
 	flow := s.flow
-	flow.Test.SSID ^= 0xffff // a session of its own: a stateful reflector counts these apart
+	flow.Test.SSID ^= 0xffff // its own session: a stateful reflector counts these apart
 	codec, err := probe.New(flow)
 	if err != nil {
 		return err

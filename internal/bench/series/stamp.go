@@ -27,7 +27,7 @@ func (s *Series) told(rep *report.Report, st *engine.STAMP) {
 	answered := rep.Counts.Received+rep.Counts.Late > 0
 	switch {
 	case st.Stateful:
-		say("the reflector numbers its own packets: loss is told apart by direction")
+		say("the reflector numbers its own packets: loss is distinguished by direction")
 	case rep.Counts.Lost > 0 && answered:
 		say("the reflector repeats the sender's numbers (stateless): which direction lost the probes cannot be told")
 	}

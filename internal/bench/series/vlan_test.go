@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// loop gives back what was sent, changed by the test.
+// loop returns what was sent, changed by the test.
 type loop struct {
 	frame  []byte
 	change func([]byte) []byte

@@ -37,12 +37,12 @@ const (
 	steps     = 1000
 )
 
-// newProgress shows progress in as many slices on a terminal w, else in log.
+// newProgress shows progress in as many slices on a terminal w, otherwise in log.
 func newProgress(w io.Writer, log *slog.Logger, slices int, l engine.Limit) *progress {
 	p := &progress{log: log, total: slices, limit: l, done: make(chan struct{}), over: make(chan struct{})}
 	every := lineEvery
 	if p, ok := w.(*plain.Writer); ok && p.File() != nil {
-		w = p.File() // a bar needs control characters of its own
+		w = p.File() // a bar needs control its own characters
 	}
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		every = barEvery

@@ -48,7 +48,7 @@ type Options struct {
 	Core       int  // CPU to measure on, -1 for the last
 	Isolate    bool // take from the Core all that can be moved elsewhere
 	SelfTest   time.Duration
-	Watch      bool // what happens on the core, from the other CPUs: not where the far end runs on one of them
+	Watch      bool // what happens on the core, from the other CPUs: not where the peer runs on one of them
 	Raw        bool
 	Anonymous  bool
 	Replace    bool                       // reports that Out holds already
@@ -84,7 +84,7 @@ type session struct {
 // ErrNoResult is a signal that came too early.
 var ErrNoResult = errors.New("interrupted before there was a result: no report is written")
 
-// Run measures all variants and writes their reports. It runs on a thread of its own, in the caller's network namespace. A
+// Run measures all variants and writes their reports. It runs on its own thread, in the caller's network namespace. A
 // Result with an error is what could be saved.
 func Run(o Options) (*Result, error) {
 	s := &session{Options: o}

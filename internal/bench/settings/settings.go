@@ -34,7 +34,7 @@ type Settings struct {
 	Driver    string
 	Source    netip.Addr
 	Gateway   netip.Addr
-	MAC       [6]byte // the next hop's, where it is known; zero to ask for it
+	MAC       [6]byte // the next hop's, where it is known; zero to request it
 	Transport string  // "raw", "socket"
 	Timeout   time.Duration
 	Responder string // URL of the responder's metrics
@@ -135,7 +135,7 @@ func (s *Settings) setService(service nic.Service) {
 	}
 }
 
-// Protocol is the name of what is asked for, as the flag -proto has it.
+// Protocol is the name of what is requested, as the flag -proto has it.
 func (s *Settings) Protocol() string {
 	if s.Message {
 		return s.Service.String()
@@ -194,7 +194,8 @@ func parseAddr(s string) (netip.Addr, error) {
 	return a, nil
 }
 
-// lookUp resolves the target's name: to an address of the source's family if there is a source, else to the first.
+// lookUp resolves the target's name: to an address of the source's family if there is a source, otherwise to the
+// first.
 func (s *Settings) lookUp() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// alone runs f on a thread in a network namespace of its own, which has a loopback that is up.
+// alone runs f on a thread in its own network namespace, which has a loopback that is up.
 func alone(t *testing.T, f func() error) {
 	t.Helper()
 	needs.Root(t, "network namespaces")

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Namespace is a thread in a network namespace of its own, which is nameless and ends with the thread and its children.
+// Namespace is a thread in its own network namespace, which is nameless and ends with the thread and its children.
 type Namespace struct {
 	FD  int // the network namespace
 	ask chan func()

@@ -29,9 +29,9 @@ type Testbed struct {
 	unprivileged bool
 }
 
-// Enter makes the calling thread, which is locked, the bench's side: in a network namespace of its own, with a wire to the
-// far side in another. Close ends the far side; the thread cannot come back. unprivileged says that the process is root of
-// a user namespace only.
+// Enter makes the calling thread, which is locked, the bench's side: in its own network namespace, with a wire to the
+// far side in another. Close ends the far side; the thread cannot come back. unprivileged says that the process is
+// root of a user namespace only.
 func Enter(unprivileged bool) (b *Testbed, err error) {
 	b = &Testbed{unprivileged: unprivileged}
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {

@@ -6,7 +6,7 @@ package watch
 type direction struct {
 	stateful          bool
 	forward, backward int64 // lost on the way there, and on the way back
-	restarts          int64 // times that the reflector began to count anew
+	restarts          int64 // times that the reflector restarted its count
 
 	seen   bool
 	last   pair
@@ -16,8 +16,8 @@ type direction struct {
 // pair are a probe's number and the one that the reflector gave its reply.
 type pair struct{ sender, far uint32 }
 
-// copiesNeeded are the replies in a row with the sender's number after which a reflector counts as one without state. One with state can
-// give such a number by chance, when it began to count anew.
+// copiesNeeded are the replies in a row with the sender's number after which a reflector counts as one without state.
+// One with state can give such a number by chance, when it restarted its count.
 const copiesNeeded = 3
 
 // reply takes the numbers of one reply. Replies that were overtaken are left out: the later one has told already what both do.

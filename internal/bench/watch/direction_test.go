@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// reflector plays a path that loses probes and replies at random, and a reflector at its end that counts, copies, or begins to count anew.
+// reflector plays a path that loses probes and replies at random, and a reflector at its end that counts, copies, or
+// restarts its count.
 type reflector struct {
 	stateful     bool
 	count        uint32
@@ -31,7 +32,7 @@ func (r *reflector) probe(seq uint32, take func(seq, far uint32)) {
 	take(seq, far)
 }
 
-// What is told of each way is what was lost on it, but for what is lost before the first reply and after the last.
+// What is told of each way is what was lost on it, except for what is lost before the first reply and after the last.
 func TestDirection(t *testing.T) {
 	for seed := range uint64(20) {
 		r := &reflector{stateful: true, there: 0.02, back: 0.05, random: rand.New(rand.NewPCG(seed, 1))}

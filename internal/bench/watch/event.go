@@ -9,7 +9,7 @@ const (
 	sent      kind = iota
 	unsent         // the device or the kernel refused it
 	answered       // in time
-	missed         // not answered within the time-out
+	missed         // not answered within the timeout
 	late           // answered after that
 	duplicate      // a further reply
 	corrupt        // a reply with a wrong header, checksum or payload

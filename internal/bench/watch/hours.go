@@ -26,9 +26,9 @@ type part struct {
 	*latency.Histogram
 }
 
-// hours is a folder with one HdrHistogram log for each hour (UTC), of all targets: 2026-11-22T10.hlog. A target's intervals carry its tag,
-// and a comment before each has its counts, which a reader of such logs skips. A program that is started again goes on with the hour's
-// file. One goroutine uses it.
+// hours is a folder with one HdrHistogram log for each hour (UTC), of all targets: 2026-11-22T10.hlog. A target's
+// intervals carry its tag, and a comment before each has its counts, which a reader of such logs skips. A program
+// that is started again continues with the hour's file. One goroutine uses it.
 type hours struct {
 	path  string
 	bound int64 // bytes of all files
@@ -210,7 +210,7 @@ func (h *hours) logs() (all []time.Time, err error) {
 	return all, nil
 }
 
-// trim removes the oldest files, but for the one that is being written, until all together are within the bound.
+// trim removes the oldest files, except for the one that is being written, until all together are within the bound.
 func (h *hours) trim() (removed []string, size int64, err error) {
 	all, err := h.logs()
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 
 var hoursOf = flag.Int("hours", 25, "hours that each scenario of TestChangeCalibration simulates")
 
-// An hour of twelve intervals against the same hour of seven days before, the level moving from day to day and, correlated, within the
-// hour. The verdict is asked for again with each interval from the eighth on, as the keeper does: a false alarm in any of the five
-// looks counts for the hour. README.md says what came of it.
+// An hour of twelve intervals against the same hour of seven days before, the level moving from day to day and,
+// correlated, within the hour. The verdict is requested again with each interval from the eighth on, as the keeper
+// does: a false alarm in any of the five looks counts for the hour. README.md says what came of it.
 func TestChangeCalibration(t *testing.T) {
 	const (
 		daysBefore, intervals, length, samples = 7, 12, 300.0, 300 // of 5 minutes; a probe a second

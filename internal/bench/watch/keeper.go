@@ -48,7 +48,7 @@ type keeper struct {
 	log      *slog.Logger
 	days     int
 
-	missing   []overdueProbe // in the order of their time-outs
+	missing   []overdueProbe // in the order of their timeouts
 	undecided map[probeKey]bool
 	dropped   map[string]int64 // frames that this host dropped, by wire
 
@@ -194,7 +194,7 @@ func (k *keeper) turn(now time.Time, end bool) {
 	}
 }
 
-// write saves an interval. What cannot be written is said once, counted, and lost; measuring goes on.
+// write saves an interval. What cannot be written is said once, counted, and lost; measuring continues.
 func (k *keeper) write(parts []part) {
 	removed, size, err := k.dir.write(parts)
 	for _, f := range removed {

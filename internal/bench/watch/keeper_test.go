@@ -60,8 +60,8 @@ func feed(k *keeper, s *state, r *rand.Rand, n, lostOf int, level float64) {
 
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// The log of an hour is one that ReadHlog reads, by target, and a watch that is started again goes on with it; a line that was cut off by
-// the end of the one before is taken away.
+// The log of an hour is one that ReadHlog reads, by target, and a watch that is started again continues with it; a
+// line that was cut off by the end of the one before is taken away.
 func TestHourContinues(t *testing.T) {
 	dir := t.TempDir()
 	r := rand.New(rand.NewPCG(1, 2))
@@ -152,7 +152,7 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// On a full disk measuring goes on; it is said once, counted, and what the file had before stays whole.
+// On a full disk measuring continues; it is said once, counted, and what the file had before stays whole.
 func TestFullDisk(t *testing.T) {
 	needs.Root(t, "mounting a file system")
 	dir := t.TempDir()

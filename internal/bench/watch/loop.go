@@ -32,8 +32,8 @@ type planned struct {
 	flows map[flowKey]*flow
 }
 
-// loop sends all flows' probes, evenly spread, and takes their replies: one goroutine on a core of its own. The keeper gets to know of
-// each through a ring, so that no lock, allocation or disk is in the loop's way.
+// loop sends all flows' probes, evenly spread, and takes their replies: one goroutine on a dedicated core. The keeper
+// gets to know of each through a ring, so that no lock, allocation or disk is in the loop's way.
 type loop struct {
 	clock   *latency.Clock
 	timeout uint64
@@ -48,7 +48,7 @@ type loop struct {
 	plan    *plan
 	turn    int    // the flow whose turn it is
 	due     uint64 // when its probe is to leave
-	start   uint64 // of the time slot that due lies in
+	start   uint64 // of the time slot that due is in
 	pending []pending
 	head    uint64
 	tail    uint64
@@ -59,7 +59,8 @@ type loop struct {
 	askAt   uint64
 }
 
-// pending is a probe whose reply may still come in time. All have the same time-out, so the oldest is the first to be overdue.
+// pending is a probe whose reply may still come in time. All have the same timeout, so the oldest is the first to be
+// overdue.
 type pending struct {
 	flow *flow
 	seq  uint64
@@ -281,9 +282,9 @@ func (l *loop) giveUp(f *flow, s *slot) {
 	l.events.put(event{flow: f.id, kind: missed, probe: s.seq, sent: s.sent, until: s.sent + 2*l.timeout, wire: f.wire})
 }
 
-// send sends the probe that is due, and says when the next one is. Each has a time slot of its own and leaves at a random moment of its
-// middle half: what happens at regular intervals on the way is then met by chance (RFC 2330 §11.1.1), and no two follow on each other's
-// heels. A loop that comes late does not catch up by a burst: the schedule moves.
+// send sends the probe that is due, and says when the next one is. Each has its own time slot and leaves at a random
+// moment of its middle half: what happens at regular intervals on the way is then met by chance (RFC 2330 §11.1.1),
+// and no two follow on each other's heels. A loop that comes late does not catch up by a burst: the schedule moves.
 func (l *loop) send(now uint64) {
 	p := l.plan
 	f := p.flows[l.turn]

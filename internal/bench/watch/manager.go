@@ -169,7 +169,7 @@ func (m *manager) say(e *entry, why string) {
 	}
 }
 
-// resolve returns the address of a host: of the source's family if there is a source, else the first.
+// resolve returns the address of a host: of the source's family if there is a source, otherwise the first.
 func (m *manager) resolve(ctx context.Context, host string) (netip.Addr, error) {
 	fits := func(a netip.Addr) bool { return len(m.options.Source) == 0 || m.source(a).IsValid() }
 	if a, err := netip.ParseAddr(host); err == nil {

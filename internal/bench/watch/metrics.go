@@ -13,7 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/compare"
 )
 
-// collector collects the metrics of a watch. It describes nothing beforehand: each target has labels of its own.
+// collector collects the metrics of a watch. It describes nothing beforehand: each target has its own labels.
 type collector struct{ *watch }
 
 func (collector) Describe(chan<- *prometheus.Desc) {}

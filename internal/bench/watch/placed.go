@@ -24,7 +24,7 @@ type sample struct {
 	dropped int64 // frames in either direction, since the first reading
 }
 
-// kept is how many readings are remembered: as many seconds, more than twice the longest time-out.
+// kept is how many readings are remembered: as many seconds, more than twice the longest timeout.
 const kept = 150
 
 // read reads the counters, and returns how many received frames were dropped since the last reading.
@@ -127,8 +127,8 @@ func (k *keeper) tooLate(e *event) bool {
 	return !was
 }
 
-// decide counts the overdue probes as lost that no reply can make late any more. Where this host dropped frames meanwhile, it may have
-// dropped the reply: that is uncertain.
+// decide counts the overdue probes as lost that no reply can make late any more. If this host dropped frames
+// meanwhile, it may have dropped the reply: that is uncertain.
 func (k *keeper) decide(all bool) {
 	n := 0
 	for _, p := range k.missing {

@@ -1,5 +1,6 @@
-// Package watch measures many targets for ever at a low rate: one loop on a core of its own sends and receives; a keeper beside it counts,
-// writes a log for each hour and judges changes; a manager follows the sources of targets and the ways to them.
+// Package watch measures many targets forever at a low rate: one loop on a dedicated core sends and receives; a
+// keeper beside it counts, writes a log for each hour and judges changes; a manager follows the sources of targets
+// and the ways to them.
 package watch
 
 import (
@@ -47,7 +48,7 @@ type Options struct {
 	Days     int
 
 	Listen string
-	Hosts  []string // names that the metrics are asked for by, beside IP addresses
+	Hosts  []string // names that the metrics are requested by, beside IP addresses
 	Schema int32    // of the native histograms of round trips
 
 	Log *slog.Logger

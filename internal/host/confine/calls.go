@@ -97,13 +97,13 @@ func when(operation seccomp.Operation, argument uint32, value uint64) seccomp.Ar
 
 // filterFlags are what to load the filter with, the best first: EINVAL means that the kernel does not know one.
 //
-// SPEC_ALLOW, from Linux 4.17 on, leaves speculation past stores as it is. Before Linux 5.16, and later with spec_store_bypass_disable=seccomp
-// on the kernel's command line, a filter without it forbids that to the thread, and a polling loop then takes 1.5 times as long
-// (docs/hot-loops.md). What that mitigation keeps from reading this process's memory is code of others' that runs within it, of which
-// there is none.
+// SPEC_ALLOW, from Linux 4.17 on, leaves speculation past stores as it is. Before Linux 5.16, and later with
+// spec_store_bypass_disable=seccomp on the kernel's command line, a filter without it forbids that to the thread, and
+// a polling loop then takes 1.5 times as long (docs/hot-loops.md). What that mitigation keeps from reading this
+// process's memory is code of others' that runs within it, of which there is none.
 //
-// TSYNC gives the filter to all threads. Where one cannot be given it the kernel returns that thread's number, which the library takes for success;
-// with TSYNC_ESRCH, from Linux 5.7 on, it is an error.
+// TSYNC gives the filter to all threads. If one cannot be given it the kernel returns that thread's number, which the
+// library takes for success; with TSYNC_ESRCH, from Linux 5.7 on, it is an error.
 var filterFlags = []seccomp.FilterFlag{
 	seccomp.FilterFlagTSync | unix.SECCOMP_FILTER_FLAG_TSYNC_ESRCH | unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW,
 	seccomp.FilterFlagTSync | unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW,

@@ -68,8 +68,8 @@ func (h Hold) String() string {
 // ErrNone says that the kernel does not have something.
 var ErrNone = errors.New("this kernel has none, or it is not enabled")
 
-// Apply confines the process for good, as far as the kernel can. Each step is tried, whatever became of the others. It is called before
-// any thread is bound to a loop: it has to reach all of them.
+// Apply confines the process permanently, as far as the kernel can. Each step is tried, whatever became of the
+// others. It is called before any thread is bound to a loop: it has to reach all of them.
 func Apply(n Needs) []Hold {
 	kept, err := n.capabilities()
 	holds := []Hold{{"no_new_privs", "no program that is started gets more rights", everyThread(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1)}}

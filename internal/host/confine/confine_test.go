@@ -171,7 +171,7 @@ func child(folder string, confined bool) {
 	onThread(func() { note("read a file elsewhere, in a thread from before", all["read a file elsewhere"]()) })
 	onThread(func() { note("open a packet socket, in a thread from before", all["open a packet socket"]()) })
 
-	// What must go on: threads, collections, files, the metrics page's kind of socket.
+	// What must continue: threads, collections, files, the metrics page's kind of socket.
 	_, err := os.ReadFile(filepath.Join(folder, "read", "x"))
 	note("ok: read", err)
 	note("ok: write", os.WriteFile(filepath.Join(folder, "write", "y"), []byte("y"), 0o600))
@@ -253,7 +253,7 @@ func runChild(t *testing.T, suffix string) (r result) {
 	return r
 }
 
-// Once confined, nothing of what an intruder wants can be done, by any thread, and what a responder does goes on.
+// Once confined, nothing of what an intruder wants can be done, by any thread, and what a responder does continues.
 func TestConfined(t *testing.T) {
 	needs.Root(t, "dropping privileges")
 	r := runChild(t, "")

@@ -15,7 +15,7 @@ const (
 	Worse  = 3 // a comparison exceeded its limits
 )
 
-// ErrUsage marks errors that only another command line mends.
+// ErrUsage marks errors that only another command line fixes.
 var ErrUsage = errors.New("")
 
 // Usagef returns an error for which Code is Usage.

@@ -133,7 +133,7 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// Rubbish ends the connection, with nothing greeted; the server goes on.
+// Rubbish ends the connection, with nothing greeted; the server continues.
 func TestRubbish(t *testing.T) {
 	s, b := listen(t)
 	version := "6.24" + strings.Repeat("\x00", 12)

@@ -41,9 +41,9 @@ func (h *Host) unified() (string, error) {
 	return "", errors.New("cgroup v2 is not mounted: mount -t cgroup2 none /sys/fs/cgroup")
 }
 
-// partition makes a threaded cgroup below the process's own, and an isolated partition of it (Linux's cgroup-v2.rst, "Cpuset
-// Interface Files"). Below the root that is a local partition; elsewhere a remote one, from Linux 6.7 on, for which all
-// cgroups above have to name the CPUs as exclusive.
+// partition makes a threaded cgroup below the process's own, and an isolated partition of it (Linux's cgroup-v2.rst,
+// "Cpuset Interface Files"). Below the root that is a local partition; otherwisewhere a remote one, from Linux 6.7
+// on, for which all cgroups above have to name the CPUs as exclusive.
 func (j *journal) partition(want []int) (*group, Step) {
 	step := Step{Name: Partition}
 	fail := func(err error) (*group, Step) {
@@ -54,8 +54,8 @@ func (j *journal) partition(want []int) (*group, Step) {
 	if err != nil {
 		return fail(err)
 	}
-	// Where the kernel was booted with isolcpus, processes are kept off those CPUs by their affinity, and a partition that ends
-	// sets everyone's affinity to all CPUs.
+	// If the kernel was booted with isolcpus, processes are kept off those CPUs by their affinity, and a partition
+	// that ends sets everyone's affinity to all CPUs.
 	if booted := j.isolatedAtBoot(); len(booted) > 0 {
 		if rest := without(want, booted); len(rest) > 0 {
 			return fail(fmt.Errorf("CPUs %s were isolated at boot (isolcpus), which a partition of others would undo: take those, or boot with %s too", FormatCPUs(booted), FormatCPUs(rest)))

@@ -1,9 +1,9 @@
-// Package isolate gives CPUs of a running machine to one program alone, without a reboot, and gives them back: a cgroup-v2
-// partition, everything that can be moved elsewhere moved there, and the kernel's guard against real-time threads lifted where
-// that is asked for.
+// Package isolate gives CPUs of a running machine to one program alone, without a reboot, and gives them back: a
+// cgroup-v2 partition, everything that can be moved elsewhere moved there, and the kernel's guard against real-time
+// threads lifted where that is requested.
 //
-// Every change is written to a journal before it is made, so that what a killed process left is undone by the next one
-// (Abandoned).
+// Every change is written to a journal before it is made, so that what a killed process left is undone by the next
+// one (Abandoned).
 package isolate
 
 import (
@@ -26,7 +26,7 @@ type Host struct {
 	affinity    func(tid int) ([]int, error)
 	setAffinity func(tid int, cpus []int) error
 	kernel      func(op, name, value string) (handled bool, err error) // does what a kernel does at a "write", "mkdir" or "rmdir"
-	debugfs     *os.File                                               // mounted for this process alone, where nobody else has it
+	debugfs     *os.File                                               // mounted for this process alone, where no other process has it
 	held        map[string]*os.File                                    // open since they were changed (hold)
 }
 

@@ -133,7 +133,7 @@ func (l *Lease) Release() error {
 func (l *Lease) replug() Step {
 	step := Step{Name: Timers}
 	if _, err := l.unified(); err != nil {
-		step.Err = fmt.Errorf("the CPUs are not taken offline for a moment: cpusets of cgroup v1 would lose them for good: %w", err)
+		step.Err = fmt.Errorf("the CPUs are not taken offline for a moment: cpusets of cgroup v1 would lose them permanently: %w", err)
 		return step
 	}
 	for tid, s := range l.threads() {
@@ -252,7 +252,7 @@ func (l *Lease) tick() Step {
 	return step
 }
 
-// idle keeps all CPUs from idle states that take time to leave, for as long as the file is open (Linux's
+// idle keeps all CPUs from idle states that take time to leave, while the file is open (Linux's
 // power/pm_qos_interface.rst).
 func (l *Lease) idle() Step {
 	step := Step{Name: Idle}

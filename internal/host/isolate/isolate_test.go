@@ -250,7 +250,7 @@ func TestTakeAndRelease(t *testing.T) {
 	m.same(before)
 }
 
-// Two processes that hold a CPU each give back their own, in whatever order.
+// Two processes that hold a CPU each return their own, in whatever order.
 func TestTwoLeases(t *testing.T) {
 	m := newMachine(t, nil)
 	before := m.snapshot()
@@ -324,7 +324,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"cgroup v1", map[string]string{"/sys/fs/cgroup/cgroup.controllers": "memory"}, "partition", "cpuset controller is not with cgroup v2"},
 		{"no cgroup v2", map[string]string{"/proc/self/mountinfo": ""}, "partition", "cgroup v2 is not mounted"},
-		{"cgroup v1, timers", map[string]string{"/sys/fs/cgroup/cgroup.controllers": "memory"}, "timers", "would lose them for good"},
+		{"cgroup v1, timers", map[string]string{"/sys/fs/cgroup/cgroup.controllers": "memory"}, "timers", "would lose them permanently"},
 		{"no remote partitions", map[string]string{"/sys/fs/cgroup/system.slice/cpuset.cpus.exclusive": "absent",
 			"/sys/fs/cgroup/cgroup.subtree_control": "cpuset"}, "partition", "need Linux 6.7"},
 		{"others isolated at boot", map[string]string{"/proc/cmdline": "quiet isolcpus=2"}, "partition", "CPUs 2 were isolated at boot"},

@@ -170,7 +170,7 @@ func (h *Host) undo(changes []change) error {
 	return errors.Join(failed...)
 }
 
-// undoValue leaves a value that somebody else has changed since.
+// undoValue leaves a value that another process has changed since.
 func (h *Host) undoValue(c change) error {
 	now, err := h.read(c.Path)
 	if err != nil || now != c.New {

@@ -154,7 +154,7 @@ func (h *Host) undoTasks(changes []change) error {
 			}
 		}
 		if has, err := h.cpusOf(tid); err != nil || !slices.Equal(has, c.After) {
-			continue // gone, or somebody else's choice
+			continue // gone, or another process's choice
 		}
 		if err := h.move(tid, c.Before); err != nil && err != unix.ESRCH {
 			failed = append(failed, fmt.Errorf("thread %d back to CPUs %s: %w", tid, FormatCPUs(c.Before), err))

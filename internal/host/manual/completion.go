@@ -27,8 +27,8 @@ func (p *Program) WriteCompletion(w io.Writer, shell string) error {
 	return err
 }
 
-// Complete writes what may stand in place of the last word: a line for each candidate, its description after a tab. A last line
-// ":file" or ":folder" asks the shell for paths too.
+// Complete writes what may stand instead of the last word: a line for each candidate, its description after a tab. A
+// last line ":file" or ":folder" asks the shell for paths too.
 func (p *Program) Complete(w io.Writer, words []string) error {
 	if len(words) == 0 {
 		words = []string{""}

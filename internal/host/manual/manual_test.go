@@ -111,7 +111,7 @@ var completions = map[string]string{
 	"prog run -set a.on=true -set b.": "b.path=",
 }
 
-// Each shell offers the same words. bash takes the part of a word up to = as a word of its own.
+// Each shell offers the same words. bash takes the part of a word up to = as its own word.
 func TestCompletionInShells(t *testing.T) {
 	for shell, ask := range map[string]string{
 		"bash": `set -u; source ./script; COMP_LINE=$1; COMP_POINT=${#COMP_LINE}; _rebound_prog; printf '%s\n' ${COMPREPLY[@]+"${COMPREPLY[@]}"}`,

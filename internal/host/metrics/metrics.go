@@ -123,8 +123,9 @@ func Count(ch chan<- prometheus.Metric, d *prometheus.Desc, n uint64, labels ...
 	ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
 }
 
-// Finest is the finest resolution (schema) of native histograms: 2^8 buckets to an octave, each 0.27 % wide. The narrowest bucket of
-// a polling.Histogram is 0.39 % wide, so no two of them fall into one: what a loop told apart, Prometheus does.
+// Finest is the finest resolution (schema) of native histograms: 2^8 buckets to an octave, each 0.27 % wide. The
+// narrowest bucket of a polling.Histogram is 0.39 % wide, so no two of them fall into one: what a loop distinguished,
+// Prometheus does.
 const Finest = 8
 
 // Classic are the upper bounds, in seconds, of the buckets for those who scrape no native histograms.

@@ -177,7 +177,7 @@ func (p *Page) begin() {
 	}
 }
 
-// encode writes the page in a format that the client asked for.
+// encode writes the page in a format that the client requested.
 func (p *Page) encode(format expfmt.Format) (err error) {
 	p.encoded.Reset()
 	for _, f := range p.families {

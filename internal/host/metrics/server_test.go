@@ -101,7 +101,7 @@ func TestMethodsAndHosts(t *testing.T) {
 	}
 }
 
-// A header without end is refused, and no client may take its time.
+// A header continuously is refused, and no client may take its time.
 func TestServerBounds(t *testing.T) {
 	s := newServer(http.NotFoundHandler(), nil)
 	for name, d := range map[string]time.Duration{"read header": s.ReadHeaderTimeout, "read": s.ReadTimeout, "write": s.WriteTimeout, "idle": s.IdleTimeout} {

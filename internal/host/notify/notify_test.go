@@ -59,7 +59,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// A manager that does not read its socket holds nobody up for good.
+// A manager that does not read its socket holds nobody up permanently.
 func TestDeafManager(t *testing.T) {
 	manager(t, filepath.Join(t.TempDir(), "notify"))
 	m, err := Open()
@@ -82,7 +82,7 @@ func TestDeafManager(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(time.Minute):
-		t.Error("it waits for ever")
+		t.Error("it waits forever")
 	}
 }
 

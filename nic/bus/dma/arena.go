@@ -40,7 +40,7 @@ func NewArena(m Mapper, size int) (*Arena, error) {
 	return a, nil
 }
 
-// Grow adds size bytes, rounded up to whole pages, as a mapping of its own: no block spans the old and the new.
+// Grow adds size bytes, rounded up to whole pages, as its own mapping: no block spans the old and the new.
 func (a *Arena) Grow(size int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -66,7 +66,7 @@ func (a *Arena) Grow(size int) error {
 	return nil
 }
 
-// show maps mp for the device, whole if that can be, else page by page, and adds its segments.
+// show maps mp for the device, whole if that can be, otherwise page by page, and adds its segments.
 func (a *Arena) show(mp *mapping) error {
 	step := len(mp.mem.Bytes)
 	err := mp.show(a.mapper, step)
@@ -135,8 +135,8 @@ func (a *Arena) Notes() []string {
 }
 
 // Close takes the memory away from the device, then unmaps it: no block may be touched after it. The device must be
-// quiet, bus mastering off. What the mapper does not let go of stays mapped, so that a device never writes into memory of
-// somebody else; calling Close again then tries again, and otherwise does nothing.
+// quiet, bus mastering off. What the mapper does not let go of stays mapped, so that a device never writes into
+// memory of another process; calling Close again then tries again, and otherwise does nothing.
 func (a *Arena) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

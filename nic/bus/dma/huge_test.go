@@ -97,7 +97,7 @@ func TestPhysical(t *testing.T) {
 				t.Fatal(err)
 			}
 			if addr != s.iova+uint64(off) {
-				t.Fatalf("the page at +%#x lies at %#x, the arena says %#x", off, addr, s.iova+uint64(off))
+				t.Fatalf("the page at +%#x is at %#x, the arena says %#x", off, addr, s.iova+uint64(off))
 			}
 		}
 		total += len(s.bytes)

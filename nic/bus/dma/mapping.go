@@ -111,7 +111,7 @@ func populate(b []byte, fd, page int) error {
 	return nil
 }
 
-// prefer asks for b's pages from a NUMA node, before they are touched.
+// prefer requests b's pages from a NUMA node, before they are touched.
 func prefer(b []byte, node int) error {
 	const mpolPreferred = 1 // linux/mempolicy.h
 	var mask [16]uint64

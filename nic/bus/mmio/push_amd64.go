@@ -38,13 +38,13 @@ func hasMOVDIR64B() bool {
 	return c>>28&1 != 0
 }
 
-// PushInline makes an entry of n64 blocks, which holds length bytes of data inline, at block tail of the ring, fences, stores the
-// same blocks into a write-combining window, and fences: mlx4's BlueFlame. Without a window the ring is all there is. c0 and c1
-// are the entry's first 16 bytes, as they are in memory. Each block's data is a segment of its own, whose header says its length
-// (big-endian, with bit 31): 44 bytes in the first, 60 in each behind it.
+// PushInline makes an entry of n64 blocks, which holds length bytes of data inline, at block tail of the ring,
+// fences, stores the same blocks into a write-combining window, and fences: mlx4's BlueFlame. Without a window the
+// ring is all there is. c0 and c1 are the entry's first 16 bytes, as they are in memory. Each block's data is its own
+// segment, whose header says its length (big-endian, with bit 31): 44 bytes in the first, 60 in each behind it.
 //
-// The device may read the ring at any time, and takes each block for valid by its first four bytes. They are stored behind the
-// rest of their block, and those of the first block, which hand the entry over, behind all.
+// The device may read the ring at any time, and takes each block for valid by its first four bytes. They are stored
+// behind the rest of their block, and those of the first block, which hand the entry over, behind all.
 //
 // Up to 64 bytes behind the data may be read, and copied to where the last block has room.
 //

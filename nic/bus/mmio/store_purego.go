@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// Without assembly each store is a function of its own that the compiler does not inline, so that it can neither merge,
+// Without assembly each store is its own function that the compiler does not inline, so that it can neither merge,
 // nor delete, nor move it. The fence is an atomic read-modify-write of a variable: on amd64 it drains write-combining
 // buffers as well; on arm64 it orders what the processors see, which is enough for models and not for a device.
 

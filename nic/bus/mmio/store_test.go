@@ -94,8 +94,8 @@ func TestPushWQE(t *testing.T) {
 	})
 }
 
-// TestPushInline does the same for entries with their data inline, of every length, with and without a window, against a
-// plain description of the entry. What lies behind the data goes along into the last block.
+// TestPushInline does the same for entries with their data inline, of every length, with and without a window,
+// against a plain description of the entry. What follows the data goes along into the last block.
 func TestPushInline(t *testing.T) {
 	const ringAt, ringBlocks, windowAt, srcAt, c0, c1 = 1024, 8, 2048, 4096, 0x8182838485868788, 0x9192939495969798
 	mem := arena(t, 8192)

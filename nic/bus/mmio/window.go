@@ -49,8 +49,8 @@ type gone struct{}
 func (gone) ReadBAR(uint64, []byte) error  { return errGone }
 func (gone) WriteBAR(uint64, []byte) error { return errGone }
 
-// Observe has seen called after each read and before each write of a register, but for those through pointers. It is called
-// before the window is used.
+// Observe has seen called after each read and before each write of a register, except for those through pointers. It
+// is called before the window is used.
 func (w *Window) Observe(seen func(write bool, off uint64, width int, v uint64)) { w.seen = seen }
 
 // read and wrote tell who observes the window.
@@ -200,9 +200,9 @@ func (w *Window) Write64(off uint64, v uint64) {
 	_ = w.trap.WriteBAR(off, binary.LittleEndian.AppendUint64(nil, v))
 }
 
-// Pointer returns where the n bytes at off lie in memory, for doorbells and push buffers. On a trapped window it fails
-// for a range that the device does not poll. An offset that is no multiple of n (of 8 for longer ranges), or a range
-// outside of the window, panics, as with Read32.
+// Pointer returns where the n bytes at off are in memory, for doorbells and push buffers. On a trapped window it
+// fails for a range that the device does not poll. An offset that is no multiple of n (of 8 for longer ranges), or a
+// range outside of the window, panics, as with Read32.
 func (w *Window) Pointer(off, n uint64) (unsafe.Pointer, error) {
 	w.check(off, n)
 	switch {

@@ -173,7 +173,7 @@ func (h *host) unbind(addr string) error {
 		return nil // it has a driver of the kernel's own
 	}
 	if f.Driver == vfioDriver {
-		// The kernel would wait, without end, for the process that has it.
+		// The kernel would wait, continuously, for the process that has it.
 		if err := h.checkGroupFree(f); err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ const statusCapabilities uint16 = 1 << 4 // Status: there is a capability list
 // CapID is the identity of a capability (PCI Code and ID Assignment §2).
 type CapID uint8
 
-// Capabilities that drivers ask for.
+// Capabilities that drivers request.
 const (
 	CapPower   CapID = 0x01
 	CapMSI     CapID = 0x05
@@ -46,7 +46,7 @@ const (
 // ExtCapID is the identity of an extended capability (PCI Code and ID Assignment §3).
 type ExtCapID uint16
 
-// Extended capabilities that drivers ask for.
+// Extended capabilities that drivers request.
 const (
 	ExtCapVendor ExtCapID = 0x000b
 	ExtCapAER    ExtCapID = 0x0001
@@ -264,8 +264,8 @@ func MSIXVectors(c Config) (int, error) {
 	return int(v&0x7ff) + 1, err
 }
 
-// BusMastering reports whether the function may do DMA. A driver that turned it on and finds it off knows that somebody
-// else reset the function.
+// BusMastering reports whether the function may do DMA. A driver that turned it on and finds it off knows that
+// another process reset the function.
 func BusMastering(c Config) (bool, error) {
 	v, err := Read16(c, cfgCommand)
 	return err == nil && !unanswered(v) && v&cmdBusMaster != 0, err

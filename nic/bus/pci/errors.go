@@ -6,8 +6,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus"
 )
 
-// What can be wrong with a function before a driver sees it. Errors wrap these with the address, what was found and, where
-// the user can mend it, how.
+// What can be wrong with a function before a driver sees it. Errors wrap these with the address, what was found and,
+// where the user can fix it, how.
 var (
 	ErrNoDevice = bus.ErrNoDevice
 	ErrGone     = bus.ErrGone // configuration space reads all ones

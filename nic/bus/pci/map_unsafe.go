@@ -15,12 +15,12 @@ type piece struct {
 	at, size uint64 // in the window; at is a multiple of the page size
 }
 
-// mapPieces maps pieces into a range of addresses that is size bytes long, rounded up to whole pages. What is between the
-// pieces cannot be touched.
+// mapPieces maps pieces into a range of addresses that is size bytes long, rounded up to whole pages. What is between
+// the pieces cannot be touched.
 //
-// A file is mapped where the kernel likes, and then moved. A mapping that is asked for at its place (MAP_FIXED) empties the
-// addresses even if the file then refuses it, and another thread's mapping can be there before this one knows: to unmap b
-// would take memory from under the runtime.
+// A file is mapped where the kernel likes, and then moved. A mapping that is requested at its place (MAP_FIXED)
+// empties the addresses even if the file then refuses it, and another thread's mapping can be there before this one
+// knows: to unmap b would take memory from under the runtime.
 func mapPieces(size uint64, pieces ...piece) ([]byte, error) {
 	page := uint64(os.Getpagesize())
 	size = (size + page - 1) &^ (page - 1)

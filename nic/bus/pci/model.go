@@ -62,7 +62,7 @@ func InterfaceIsModel(name string) bool {
 	return isModel(readOnly{config})
 }
 
-// readOnly is the configuration space of a function that somebody else drives.
+// readOnly is the configuration space of a function that another process drives.
 type readOnly struct{ *os.File }
 
 func (r readOnly) ReadConfig(off int, p []byte) error {

@@ -221,7 +221,7 @@ func TestSplitWC(t *testing.T) {
 	if err := SplitWC(f, 2, 0x2000); !errors.Is(err, ErrBAR) {
 		t.Errorf("split after use: %v", err)
 	}
-	// Where the kernel offers no write-combining, both parts are uncached, and said to be.
+	// If the kernel offers no write-combining, both parts are uncached, and said to be.
 	if err := SplitWC(f, 0, 0x1000); err != nil {
 		t.Fatal(err)
 	}

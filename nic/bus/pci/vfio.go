@@ -403,7 +403,7 @@ func (f *vfioFunction) release() error {
 	return errors.Join(errs...)
 }
 
-// Translated implements what the function of that name asks for.
+// Translated implements what the function of that name requests.
 func (f *vfioFunction) Translated() bool { return f.physical == nil }
 
 // withoutIOMMU reports whether a group is one that vfio-pci made up for a function without an IOMMU.

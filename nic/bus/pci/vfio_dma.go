@@ -67,7 +67,7 @@ func (v *iovas) take(size uint64) (uint64, error) {
 	return 0, fmt.Errorf("no %#x bytes are free in the IOMMU's address space", size)
 }
 
-// drop gives back the range that begins at an address, and reports whether there was one of that size.
+// drop returns the range that begins at an address, and reports whether there was one of that size.
 func (v *iovas) drop(at, size uint64) bool {
 	i := slices.Index(v.used, span{at, at + size})
 	if i < 0 {

@@ -13,7 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 )
 
-// windows are the BARs of one function of this machine, mapped when they are asked for.
+// windows are the BARs of one function of this machine, mapped when they are requested.
 type windows struct {
 	host  *host
 	addr  string
@@ -30,7 +30,7 @@ type windows struct {
 	uncached func(n int, from, size uint64) (*mmio.Window, error)
 }
 
-// SplitWC implements what the function of that name asks for.
+// SplitWC implements what the function of that name requests.
 func (w *windows) SplitWC(n int, from uint64) error {
 	if err := w.check(n); err != nil {
 		return err
@@ -75,8 +75,8 @@ func (w *windows) BAR(n int) (*mmio.Window, error) {
 	return win, nil
 }
 
-// BARWC implements Function. The kernel offers write-combining in the sysfs file resourceN_wc only; vfio-pci maps a BAR
-// uncached. The file can be used beside vfio-pci as long as that has not claimed the same BAR, and as kernel lockdown
+// BARWC implements Function. The kernel offers write-combining in the sysfs file resourceN_wc only; vfio-pci maps a
+// BAR uncached. The file can be used beside vfio-pci while that has not claimed the same BAR, and as kernel lockdown
 // allows. Whether the mapping then really combines, the time that stores take tells (mmio.Timing).
 func (w *windows) BARWC(n int) (*mmio.Window, error) {
 	if err := w.check(n); err != nil {
@@ -122,9 +122,9 @@ func (w *windows) combining(n int, from, size uint64) (*mmio.Window, error) {
 	return win, nil
 }
 
-// combines reports whether x86's table of memory types has a physical range as write-combining. A request for a range that
-// somebody has mapped uncached already succeeds, and silently gets that type: vfio-pci does so with its BARs (seen with
-// Linux 7.2). Where the table cannot be read, shared says that this is to be expected.
+// combines reports whether x86's table of memory types has a physical range as write-combining. A request for a range
+// that somebody has mapped uncached already succeeds, and silently gets that type: vfio-pci does so with its BARs
+// (seen with Linux 7.2). If the table cannot be read, shared says that this is to be expected.
 func (h *host) combines(r span, shared bool) bool {
 	table, err := os.ReadFile(filepath.Join(h.sys, "kernel/debug/x86/pat_memtype_list"))
 	if err != nil {

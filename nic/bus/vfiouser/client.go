@@ -242,8 +242,8 @@ type trap struct {
 func (t trap) ReadBAR(off uint64, p []byte) error  { return t.f.read(uint32(t.bar), off, p) }
 func (t trap) WriteBAR(off uint64, p []byte) error { return t.f.write(uint32(t.bar), off, p) }
 
-// BAR returns the registers: every access is a message, except through pointers to doorbells, which lie in memory that
-// the server shares.
+// BAR returns the registers: every access is a message, except through pointers to doorbells, which are in memory
+// that the server shares.
 func (f *Function) BAR(n int) (*mmio.Window, error) {
 	if n < 0 || n > 5 {
 		return nil, fmt.Errorf("%s: there is no BAR %d", f.Name(), n)
@@ -307,7 +307,7 @@ func (f *Function) mapShadow(bar int, size uint64) ([]byte, []proto.SparseArea, 
 	return mem, areas, nil
 }
 
-// regionInfo asks for a region and its capabilities, a second time with room for them.
+// regionInfo requests a region and its capabilities, a second time with room for them.
 func (f *Function) regionInfo(index uint32) (proto.RegionInfoBody, []byte, []int, error) {
 	q := proto.RegionInfoBody{Argsz: 32, Index: index}
 	for range 2 {

@@ -60,7 +60,8 @@ func FuzzClient(f *testing.F) {
 				case proto.CmdRegionRead:
 					body = config
 					if size := proto.Encode(proto.AccessBody{}); len(config) >= len(size) && len(m.Body) >= len(size) && config[0] == 0 {
-						// What was asked for, of the length that was asked for: else the client goes no further than the first.
+						// What was requested, of the length that was requested: else the client goes no further than
+						// the first.
 						n := int(le.Uint32(m.Body[12:]))
 						body = append(slices.Clone(m.Body[:len(size)]), make([]byte, min(n, 4096))...)
 						copy(body[len(size):], config[len(size):])
@@ -79,7 +80,7 @@ func FuzzClient(f *testing.F) {
 							fds = []int{mem}
 						}
 					}
-					if len(body) >= 12 && len(m.Body) >= 12 { // the region that was asked for: else the client goes no further than the first
+					if len(body) >= 12 && len(m.Body) >= 12 { // the region that was requested: else the client goes no further than the first
 						body = slices.Clone(body)
 						copy(body[8:12], m.Body[8:12])
 					}

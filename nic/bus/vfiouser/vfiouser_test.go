@@ -112,7 +112,7 @@ func TestDoorbellsAreMemory(t *testing.T) {
 	}
 }
 
-// Memory without a file descriptor is reached by DMA_READ and DMA_WRITE, also while the driver makes calls of its own.
+// Memory without a file descriptor is reached by DMA_READ and DMA_WRITE, also while the driver makes its own calls.
 func TestDMAByMessages(t *testing.T) {
 	p, _, path := serveToy(t)
 	near, far := sim.Pair()

@@ -149,7 +149,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestUserNamespace opens a device as an unprivileged user: allowed in a network namespace of its own, refused with an
+// TestUserNamespace opens a device as an unprivileged user: allowed in its own network namespace, refused with an
 // explanation in the machine's.
 func TestUserNamespace(t *testing.T) {
 	needs.Root(t, "becoming another user")
@@ -170,7 +170,7 @@ func TestUserNamespace(t *testing.T) {
 		t.Logf("own network namespace %v: %s (%v)", own, out, err)
 		switch {
 		case own && string(out) != "ok":
-			t.Errorf("in a user namespace with a network of its own: %s (%v)", out, err)
+			t.Errorf("in a user namespace with its own network: %s (%v)", out, err)
 		case !own && !strings.Contains(string(out), "CAP_NET_RAW"):
 			t.Errorf("in a user namespace with the machine's network: %s (%v)", out, err)
 		}

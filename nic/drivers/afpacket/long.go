@@ -25,7 +25,7 @@ type long struct {
 const (
 	longSlots = 16
 	dataAt    = 32 // of a slot: TPACKET2_HDRLEN less struct sockaddr_ll
-	virtioHdr = 10 // struct virtio_net_hdr; all zero asks for nothing
+	virtioHdr = 10 // struct virtio_net_hdr; all zero requests nothing
 )
 
 // openLong makes a ring for frames of up to frame bytes.

@@ -39,7 +39,7 @@ const (
 
 const (
 	tagSize = 4                                                     // an IEEE 802.1Q tag
-	reserve = 16                                                    // asked for in front of each frame: room for a tag, and a multiple of the kernel's alignment
+	reserve = 16                                                    // requested in front of each frame: room for a tag, and a multiple of the kernel's alignment
 	macFrom = 32 + unix.SizeofSockaddrLinklayer + 14 + reserve + 16 // a bound of header.mac
 )
 

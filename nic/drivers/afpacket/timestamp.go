@@ -42,7 +42,7 @@ func (d *Device) EnableTimestamps(hardware bool) (nic.Timestamping, error) {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPING, flags); err != nil {
 		return in, fmt.Errorf("afpacket: interface %s: SO_TIMESTAMPING %#x: %w", d.iface.Name, flags, err)
 	}
-	source := 0 // of the stamps in the ring, one for each frame: the card's if it has them, else the kernel's
+	source := 0 // of the stamps in the ring, one for each frame: the card's if it has them, otherwise the kernel's
 	if in.RxHardware {
 		source, in.RxSoftware = unix.SOF_TIMESTAMPING_RAW_HARDWARE, false
 	}

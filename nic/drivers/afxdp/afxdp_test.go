@@ -160,7 +160,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// TestForeignProgram leaves somebody else's program in place, and another socket its queue.
+// TestForeignProgram leaves another process's program in place, and another socket its queue.
 func TestForeignProgram(t *testing.T) {
 	v := veth.New(t)
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0",

@@ -6,8 +6,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
 )
 
-// attach loads the program and attaches it, in the driver's hook where there is one and the generic one is not asked for.
-// The map holds sockets for queues below queues.
+// attach loads the program and attaches it, in the driver's hook where there is one and the generic one is not
+// requested. The map holds sockets for queues below queues.
 func (d *Device) attach(f *filter, queues int, generic bool) error {
 	var err error
 	d.sockets, err = ebpf.NewMap(&ebpf.MapSpec{

@@ -26,7 +26,7 @@ type filter struct {
 	ports, echoIDs [1 << 16 / 64]uint64
 }
 
-// newFilter reads what the options ask for.
+// newFilter reads what the options request.
 func newFilter(o *nic.Options, mac [6]byte) (f filter, err error) {
 	f.mac = mac
 	switch {

@@ -77,7 +77,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	return sent
 }
 
-// post shows the kernel what was put into the transmit ring, and calls it if it asks for that.
+// post shows the kernel what was put into the transmit ring, and calls it if it requests that.
 func (q *Queue) post() {
 	mmio.Store32(q.tx.producer, q.txHead) // docs/memory-order.md: rings shared with the kernel
 	if atomic.LoadUint32(q.tx.flags)&unix.XDP_RING_NEED_WAKEUP != 0 {

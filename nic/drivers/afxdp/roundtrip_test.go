@@ -23,9 +23,9 @@ import (
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
 )
 
-// TestRoundTrip prints the round trip of an ICMP echo over veth, of both socket drivers and of the kernel, alternating and
-// with the same prober: medians and their ratio to the kernel's. It wants a quiet machine with two cores, so it runs only
-// when asked for:
+// TestRoundTrip prints the round trip of an ICMP echo over veth, of both socket drivers and of the kernel,
+// alternating and with the same prober: medians and their ratio to the kernel's. It wants a quiet machine with two
+// cores, so it runs only when requested:
 //
 //	REBOUND_MEASURE=1 go test -run RoundTrip -v ./nic/drivers/afxdp
 func TestRoundTrip(t *testing.T) {
@@ -101,7 +101,7 @@ func respond(t *testing.T, v *veth.Pair, open func(nic.Options) (nic.Device, err
 	}
 }
 
-// pin binds the goroutine's thread to a core, for as long as it lives.
+// pin binds the goroutine's thread to a core, while it lives.
 func pin(core int) {
 	runtime.LockOSThread()
 	var set unix.CPUSet

@@ -195,8 +195,8 @@ func (q *Queue) zeroCopy() (bool, error) {
 	return flags&unix.XDP_OPTIONS_ZEROCOPY != 0, nil
 }
 
-// bindMode waits some seconds for a queue in use: the kernel lets go of a closed socket's queue only later, in a work item of its
-// own, which a busy machine holds up.
+// bindMode waits some seconds for a queue in use: the kernel lets go of a closed socket's queue only later, in its
+// own work item, which a busy machine delays.
 func (q *Queue) bindMode(i *netif.Interface, queue int, mode uint16) (err error) {
 	for range 5000 {
 		err = unix.Bind(int(q.fd), &unix.SockaddrXDP{

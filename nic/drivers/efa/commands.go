@@ -87,7 +87,7 @@ type queueAttr2 struct{ inlineEx uint16 }
 // hints are times in ms; 0 leaves the driver its own.
 type hints struct{ mmioRead, watchdog, adminCompletion, poll uint16 }
 
-// hostInfo tells the device about its host (efa_admin_host_info); the page it lies in is 4 KiB.
+// hostInfo tells the device about its host (efa_admin_host_info); the page it is in is 4 KiB.
 type hostInfo struct {
 	distribution  [128]byte
 	osType        uint32 // 0: Linux
@@ -159,7 +159,7 @@ type createQP struct {
 	pd             uint16
 	kind           uint8 // 1 UD, 2 SRD
 	flags          uint8
-	sqBase         uint64 // none: the send queue lies in the device
+	sqBase         uint64 // none: the send queue is in the device
 	rqBase         uint64
 	sendCQ, recvCQ uint32
 	sqKey, rqKey   uint32

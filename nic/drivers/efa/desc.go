@@ -11,7 +11,8 @@ import "unsafe"
 //	word 2  31:0 Q_Key
 //	word 3  must be zero
 //
-// and goes on with the data, or with a pointer to it (efa_io_tx_buf_desc): 31:0 bytes, 55:32 local key; then the address.
+// and continues with the data, or with a pointer to it (efa_io_tx_buf_desc): 31:0 bytes, 55:32 local key; then the
+// address.
 type txMeta [4]uint64
 
 const (
@@ -21,7 +22,7 @@ const (
 	txPhase     = 24 // ctrl2: 0 in the first round
 	txFirst     = 1 << (24 + 2)
 	txLast      = 1 << (24 + 3)
-	txCompReq   = 1 << (24 + 4) // every send is completed: the provider refuses those that ask for none
+	txCompReq   = 1 << (24 + 4) // every send is completed: the provider refuses those that request none
 	txAlways    = txIsMeta | txFirst | txLast | txCompReq
 
 	txDestination, txLength = 32, 48 // of word 0

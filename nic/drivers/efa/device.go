@@ -250,7 +250,7 @@ func (d *Device) Recv(buf []byte) (int, int64, error) {
 	return d.card.Received(buf, n, at)
 }
 
-// Link is up as long as the device answers: it reports no link.
+// Link is up while the device answers: it reports no link.
 func (d *Device) Link() (l nic.Link, err error) {
 	err = d.card.Ask(func() error {
 		if d.regs.Gone() {
@@ -276,7 +276,7 @@ func (d *Device) Close() error {
 // release quiets the device, by its own reset and by bus mastering off in case it does not listen, and frees its memory.
 func (d *Device) release() error {
 	if d.regs != nil && !d.regs.Gone() {
-		d.regs.Announce() // somebody else's reset makes it forget
+		d.regs.Announce() // another process's reset makes it forget
 		if err := d.regs.Reset(resetShutdown); err != nil {
 			d.card.Log.Warn("reset at close failed", "err", err)
 		}

@@ -26,7 +26,7 @@ func TestEcho(t *testing.T) {
 					x.size = int(8 + x.next*131%8000)
 					x.until("echo", x.echo)
 				}
-				n := x.next // on a busy machine more than were waited for: an echo that comes late is asked for again
+				n := x.next // on a busy machine more than were waited for: an echo that comes late is requested again
 				x.until("each message to be answered", func() bool { return x.resp.Stats()[fastpath.AnsweredMessage] >= n })
 				x.settle()
 				if st := x.resp.Stats(); st[fastpath.AnsweredMessage] != n || st.Refused() != 0 {
@@ -179,7 +179,7 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// cost steps both ends by turns through n messages, and returns the responder's transactions.
+// cost steps both ends alternately through n messages, and returns the responder's transactions.
 func cost(t *testing.T, p efasim.Profile, s nic.Service, size int, n int) (sim.Counts, uint64) {
 	t.Helper()
 	one := []nic.Service{s}

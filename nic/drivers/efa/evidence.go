@@ -6,8 +6,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
 )
 
-// evidence asks for what a probe file holds beside what Open needs: every feature that the device says it has. The answers are in
-// the trace.
+// evidence requests what a probe file holds beside what Open needs: every feature that the device says it has. The
+// answers are in the trace.
 func (d *Device) evidence() {
 	for id := uint8(1); id < 64; id++ {
 		if d.has(id) && id != featHost { // that one can only be set

@@ -80,7 +80,7 @@ func TestRecovers(t *testing.T) {
 	}
 }
 
-// again is echo, with the responder looked up anew: a restart may have changed its queue pair's number.
+// again is echo, with the responder looked up again: a restart may have changed its queue pair's number.
 func (x *pair) again() bool {
 	var err error
 	if x.to, err = x.client.dev.Reach(x.address(x.from)); err != nil {
@@ -89,7 +89,7 @@ func (x *pair) again() bool {
 	return x.echo()
 }
 
-// A client that is reset keeps its peer: the address handle is made anew.
+// A client that is reset keeps its peer: the address handle is made again.
 func TestClientRecovers(t *testing.T) {
 	x := start(t, efasim.Options{}, nic.EchoSRD).serve()
 	x.until("echo", x.echo)
@@ -305,7 +305,7 @@ func TestPush(t *testing.T) {
 	}
 }
 
-// Several queues share a device: each has queue pairs of its own, and all answer.
+// Several queues share a device: each has queue its own pairs, and all answer.
 func TestQueues(t *testing.T) {
 	a, b := sim.Pair()
 	one, two := adapter(t, efasim.Options{Busy: true}, 1, a), adapter(t, efasim.Options{Busy: true}, 2, b)

@@ -19,7 +19,8 @@ const (
 	minController = 1 // the published driver adds the version's three bytes up, and wants one or more
 )
 
-// leastAdmin is what a command has at least, whatever the device says. Tests raise it: the thread of a model may be held up.
+// leastAdmin is what a command has at least, whatever the device says. Tests raise it: the thread of a model may be
+// delayed.
 var leastAdmin time.Duration
 
 // start brings the device from any state to polling. It makes all memory over again: a device that was reset in mid-traffic
@@ -278,7 +279,7 @@ func (d *Device) tellHost() (err error) {
 		return err
 	}
 	h := (*hostInfo)(kit.Pointer(d.host))
-	// As the driver in Linux's tree: no version of its own.
+	// As the driver in Linux's tree: no separate version.
 	*h = hostInfo{bdf: address(d.card.Fn.Name()), specVersion: specVersion, flags: inTree}
 	copy(h.distribution[:], "Rebound")
 	c := feature{Header: amazonadmin.Header{Opcode: opSetFeature, Flags: amazonadmin.FlagCtrlData}, id: featHost,

@@ -85,7 +85,7 @@ func TestCountsAreOurs(t *testing.T) {
 	})
 }
 
-// anew is again, with the devices stepped.
+// again is again, with the devices stepped.
 func (x *pair) anew() bool {
 	x.busy(func() (err error) { x.to, err = x.client.dev.Reach(x.address(x.from)); return err })
 	return x.echo()

@@ -12,8 +12,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
 )
 
-// maxHandles bounds the device's address handles: the oldest makes way for the next. A sender whose handle went comes as a
-// stranger again.
+// maxHandles bounds the device's address handles: the oldest is evicted for the next. A sender whose handle went
+// comes as a stranger again.
 const maxHandles = 1024
 
 // handle is the device's address handle of one GID.
@@ -142,8 +142,8 @@ func (d *Device) forget(h *handle) error {
 	return amazonadmin.Exec(d.aq, "destroy address handle", &c, new(amazonadmin.Completion))
 }
 
-// giveUp takes back what is under way to a handle, with the table locked: it is destroyed, and made anew where Send has a use
-// for it.
+// giveUp takes back what is under way to a handle, with the table locked: it is destroyed, and made again where Send
+// has a use for it.
 func (d *Device) giveUp(h *handle) error {
 	if err := d.forget(h); err != nil {
 		return err
@@ -162,8 +162,8 @@ func (d *Device) giveUp(h *handle) error {
 	return nil
 }
 
-// revive makes the handles anew that were there before a restart. One that the device refuses now is dropped: its GID comes
-// as a stranger.
+// revive makes the handles again that were there before a restart. One that the device refuses now is dropped: its
+// GID comes as a stranger.
 func (t *peers) revive(d *Device) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -317,7 +317,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// send fills slots of its own, and recv copies out what is not the device's prefix.
+// send fills its own slots, and recv copies out what is not the device's prefix.
 func TestSendRecv(t *testing.T) {
 	b := newBenchQueue(t, 16, 64, false)
 	message := []byte("sixteen bytes ok")

@@ -48,8 +48,8 @@ func (s *said) String() string {
 	return s.buf.String()
 }
 
-// adapter makes a model on a wire. Its violations fail the test, but for those that a function taken from it in mid-traffic
-// has: what is about to be written then finds bus mastering off.
+// adapter makes a model on a wire. Its violations fail the test, except for those that a function taken from it in
+// mid-traffic has: what is about to be written then finds bus mastering off.
 func adapter(t testing.TB, o efasim.Options, n byte, wire sim.Wire) *end {
 	t.Helper()
 	o.MAC = [6]byte{2, 0x52, 0x62, 0, 0, n}
@@ -139,8 +139,8 @@ func (x *end) address(s nic.Service) nic.Address {
 	return nic.Address{}
 }
 
-// pair is a responder and a client on one wire, stepped in turns by the test: what fails once fails always. Where serving is
-// set, both devices and the responder's loop run freely instead.
+// pair is a responder and a client on one wire, stepped in turns by the test: what fails once fails always. If
+// serving is set, both devices and the responder's loop run freely instead.
 type pair struct {
 	*end    // the responder
 	client  *end

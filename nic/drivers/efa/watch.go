@@ -15,7 +15,7 @@ import (
 const (
 	resetNormal       = 0
 	resetAdminTimeout = 2
-	resetForeign      = 4 // "driver invalid state": somebody else reset the function
+	resetForeign      = 4 // "driver invalid state": another process reset the function
 	resetShutdown     = 6
 	resetGeneric      = 8
 )
@@ -23,7 +23,7 @@ const (
 const (
 	statusEvery  = 10               // looks from one read of the device's status to the next
 	peerPatience = 5 * time.Second  // a message that its peer does not take, before it is taken back
-	sendPatience = 20 * time.Second // sends of a queue pair that all stand still, before the device is reset
+	sendPatience = 20 * time.Second // sends of a queue pair that all stall, before the device is reset
 )
 
 // refused reports whether err is the device's answer to a command, not its silence.
@@ -120,7 +120,7 @@ func symptom(name string, reason uint32, why string, args ...any) *kit.Symptom {
 // device that does not tell them any more.
 func (d *Device) restart(s *kit.Symptom) error {
 	if d.regs.Gone() {
-		if err := d.card.Fn.Reset(); err != nil { // somebody else's reset left the registers switched off
+		if err := d.card.Fn.Reset(); err != nil { // another process's reset left the registers switched off
 			return err
 		}
 	}

@@ -60,7 +60,7 @@ type createCQ struct {
 	base      amazonadmin.Addr
 }
 
-const noVector = 0xFFFFFFFF // 0 is refused by firmware that is known (iPXE, ENA_MSIX_NONE; DPDK asks for -1)
+const noVector = 0xFFFFFFFF // 0 is refused by firmware that is known (iPXE, ENA_MSIX_NONE; DPDK requests -1)
 
 type createdCQ struct {
 	amazonadmin.Completion
@@ -196,7 +196,7 @@ type gotStats struct {
 	data [56]byte
 }
 
-// hostInfo tells the device about its host (ena_admin_host_info); the page it lies in is 4 KiB.
+// hostInfo tells the device about its host (ena_admin_host_info); the page it is in is 4 KiB.
 type hostInfo struct {
 	osType        uint32
 	osDist        [128]byte

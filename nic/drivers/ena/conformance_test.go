@@ -12,7 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/enasim"
 )
 
-var mac = [6]byte{2, 0x52, 0x62, 0, 0, 1} // what the suite asks for
+var mac = [6]byte{2, 0x52, 0x62, 0, 0, 1} // what the suite requests
 
 func harness(o enasim.Options) nictest.Harness {
 	o.MAC = mac
@@ -57,9 +57,10 @@ func TestCost(t *testing.T) {
 	}{{"llq 128", enasim.Options{LLQSizes: 1}, 96, 2}, {"llq 256", enasim.Options{}, 224, 4}, {"host", enasim.Options{NoLLQ: true}, -1, 0}} {
 		for _, size := range []int{60, 64, 96, 97, 98, 224, 225, 1514} {
 			k := nictest.Cost(t, harness(c.o), size, n, 1)
-			// Each reply: the entry and its doorbell; received payload and completion, sent completion; a read of the payload
-			// unless it was pushed, and of the descriptor where it lies in host memory. Receive buffers go back 16 at a time,
-			// with a doorbell; the model reads their descriptors when its cache of 64 is half empty, up to the ring's end.
+			// Each reply: the entry and its doorbell; received payload and completion, sent completion; a read of the
+			// payload unless it was pushed, and of the descriptor where it is in host memory. Receive buffers go back
+			// 16 at a time, with a doorbell; the model reads their descriptors when its cache of 64 is half empty, up
+			// to the ring's end.
 			reads := uint64(0)
 			if size > c.limit {
 				reads += n

@@ -38,8 +38,8 @@ type rxDesc struct {
 	addr uint64 // 47:0
 }
 
-// rxWhole: first, last, completion requested. The definitions ask for bit 5 to be set; no published driver sets it, and
-// devices take it so.
+// rxWhole: first, last, completion requested. The definitions request bit 5 to be set; no published driver sets it,
+// and devices take it so.
 const rxWhole = 1<<26 | 1<<27 | 1<<28
 
 const rxDescPhase, rxDescID = 24, 32

@@ -265,7 +265,7 @@ func (d *Device) Close() error { return d.card.Close() }
 
 // release quiets the device, by its own reset and by bus mastering off in case it does not listen, and frees its memory.
 func (d *Device) release() error {
-	// After a reset by somebody else bus mastering is off: the device is quiet, and cannot answer.
+	// After a reset by another process bus mastering is off: the device is quiet, and cannot answer.
 	if on, err := pci.BusMastering(d.card.Fn); d.regs != nil && err == nil && on && !d.regs.Gone() {
 		d.regs.Announce() // any reset makes it forget where to answer
 		if err := d.regs.Reset(resetShutdown); err != nil {

@@ -190,14 +190,14 @@ func TestRecovers(t *testing.T) {
 		}, nil},
 		{"transmit completion twice", 5, "resets_invalid_tx_req_id",
 			func(x *live) { x.m.DuplicateCompletion(true, 1); x.echo() }, nil},
-		{"suspended for good", 13, "resets_suspended", func(x *live) {
+		{"suspended permanently", 13, "resets_suspended", func(x *live) {
 			x.m.Post(enasim.Event{Group: enasim.GroupNotification, Syndrome: enasim.NotifySuspend})
 		}, nil},
 		{"fatal error", 13, "resets_fatal_error", func(x *live) { x.m.Fail() }, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			var hints enasim.Hints // impatient for what is broken alone: a model or a loop that is held up is not to be taken for it
+			var hints enasim.Hints // impatient for what is broken alone: a model or a loop that is delayed is not to be taken for it
 			switch c.reason {
 			case 1:
 				hints.Watchdog = 1500

@@ -18,11 +18,12 @@ const (
 	adminDepth     = 32
 	eventDepth     = 16
 	adminTimeout   = 3 * time.Second
-	minController  = 0x000001 // 0.0.1, as the published drivers ask for
+	minController  = 0x000001 // 0.0.1, as the published drivers request
 	knownInterface = 2        // the major version that these definitions are of
 )
 
-// leastAdmin is what a command has at least, whatever the device says. Tests raise it: the thread of a model may be held up.
+// leastAdmin is what a command has at least, whatever the device says. Tests raise it: the thread of a model may be
+// delayed.
 var leastAdmin time.Duration
 
 // startAdmin resets the device and gives it its admin and event queues.
@@ -232,7 +233,7 @@ func (d *Device) enableEvents() error {
 	a.enabled = a.supported & (1<<groupLink | 1<<groupFatal | 1<<groupWarning | 1<<groupNotification | 1<<groupKeepAlive)
 	d.watchdog.enabled = a.enabled>>groupKeepAlive&1 != 0
 	if !d.watchdog.enabled {
-		d.features = append(d.features, "the device sends no keep-alive: a device that hangs shows only by transmits that stand still")
+		d.features = append(d.features, "the device sends no keep-alive: a device that hangs shows only by transmits that stall")
 	}
 	return set(d, "event groups", featAENQ, 0, &a)
 }

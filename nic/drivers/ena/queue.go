@@ -271,7 +271,7 @@ func (q *Queue) send(frame []byte) bool {
 	if q.fault.Load() != 0 {
 		return false
 	}
-	// Receive buffers are with the device. These come after them, one for each transmit request, free as long as it is.
+	// Receive buffers are with the device. These come after them, one for each transmit request, free while it is.
 	id := q.txTail & q.txMask
 	slot := q.mask + 1 + id
 	if *q.held(id) != idFree {

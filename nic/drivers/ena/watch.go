@@ -19,7 +19,7 @@ const (
 	resetInvalidRxID    = 4
 	resetInvalidTxID    = 5
 	resetFatal          = 13 // "generic": the published drivers report fatal errors so
-	resetForeign        = 8  // "driver invalid state": somebody else reset the function
+	resetForeign        = 8  // "driver invalid state": another process reset the function
 	resetShutdown       = 11
 	resetReasons        = 16
 	syndromeSuspend     = 0 // of notifications
@@ -32,8 +32,8 @@ var reasonNames = [resetReasons]string{
 	resetInvalidRxID: "invalid_rx_req_id", resetInvalidTxID: "invalid_tx_req_id", resetFatal: "fatal_error",
 }
 
-// suspendLimit is how long the device may keep traffic suspended. It says only once that traffic may go on, and where its
-// event queue is full that is lost.
+// suspendLimit is how long the device may keep traffic suspended. It says only once that traffic may continue, and
+// where its event queue is full that is lost.
 const suspendLimit = 10 * time.Second
 
 // times are how long the device may be silent; the device may change them.
@@ -68,7 +68,7 @@ func (w *watchdog) silent(now time.Time) time.Duration { return now.Sub(*w.last.
 
 // look serves the device's events, and finds one that is broken, silent or told us so.
 func (d *Device) look(bool) (*kit.Symptom, error) {
-	now := time.Now() // before the look: what came while the watch was held up is no silence
+	now := time.Now() // before the look: what came while the watch was delayed is no silence
 	d.eventMu.Lock()
 	d.serveEvents()
 	fatal, limit := d.fatal, d.times
@@ -114,7 +114,7 @@ func symptom(reason uint32, why string, args ...any) *kit.Symptom {
 // device that does not tell them any more.
 func (d *Device) restart(s *kit.Symptom) error {
 	if d.regs.Gone() {
-		if err := d.card.Fn.Reset(); err != nil { // somebody else's reset left the registers switched off
+		if err := d.card.Fn.Reset(); err != nil { // another process's reset left the registers switched off
 			return err
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
-// Whatever the device writes back, in any order, a pass ends, sends nothing but what lies in its own buffers, and gives the
-// device no slot twice.
+// Whatever the device writes back, in any order, a pass ends, sends nothing but what is in its own buffers, and gives
+// the device no slot twice.
 func FuzzWriteBacks(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 3, 0, 64, 0, 2, 0, 0, 0, 0, 0, 0, 0})
 	f.Add([]byte{1, 0, 0, 0, 0, 0, 64, 0, 1, 0, 0, 0, 0, 0, 0, 9, 1, 0, 0, 0, 0, 0, 13, 0})

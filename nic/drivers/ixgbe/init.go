@@ -21,7 +21,7 @@ func (d *Device) clear(r reg, bits uint32) {
 	d.write(r, d.read(r)&^bits)
 }
 
-// leastLooks is how often is looked before a time-out counts (kit.Deadline).
+// leastLooks is how often is looked before a timeout counts (kit.Deadline).
 const leastLooks = 100
 
 // absence is for how long registers read all ones before the device counts as gone: one that is being reset may do so, too.
@@ -84,7 +84,7 @@ func (d *Device) reset() error {
 		if err := d.wait("CTRL", regCTRL, ctrlRST|ctrlLRST, 0, time.Second); err != nil {
 			return err
 		}
-		time.Sleep(settle[d.family]) // §4.6.3.2 asks for 10 ms, other drivers wait for longer
+		time.Sleep(settle[d.family]) // §4.6.3.2 requests 10 ms, other drivers wait for longer
 		if !twice {
 			break
 		}

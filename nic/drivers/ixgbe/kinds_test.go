@@ -151,7 +151,7 @@ func TestPHY(t *testing.T) {
 	})
 }
 
-// TestSemaphores: owners that died, drivers and firmware, do not keep the X540 for ever.
+// TestSemaphores: owners that died, drivers and firmware, do not keep the X540 forever.
 func TestSemaphores(t *testing.T) {
 	m := ixgbesim.New(ixgbesim.Options{Kind: ixgbesim.X540})
 	p, fn := host(t, m)
@@ -182,7 +182,7 @@ func TestSemaphores(t *testing.T) {
 	}
 }
 
-// TestX540ChecksumWrong: the flash's shadow has a sum of its own.
+// TestX540ChecksumWrong: the flash's shadow has its own sum.
 func TestX540ChecksumWrong(t *testing.T) {
 	m := ixgbesim.New(ixgbesim.Options{Kind: ixgbesim.X540})
 	_, fn := host(t, m)

@@ -60,7 +60,8 @@ func TestPollAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Where the transmit ring is full, what is answered is dropped and counted, and no descriptor that the device may still read changes.
+// If the transmit ring is full, what is answered is dropped and counted, and no descriptor that the device may still
+// read changes.
 func TestPollWithoutRoom(t *testing.T) {
 	b, r := newBenchQueue(t, nictest.EchoRequest(64)), nictest.NewResponder(t)
 	receive := func() {

@@ -66,8 +66,8 @@ func (q *Queue) transmit(n uint32) *txRead {
 	return (*txRead)(unsafe.Add(q.tx, uint64(n&q.mask)*descSize))
 }
 
-// batch is what one pass posted. Its last transmit alone asks for a write-back, which stands for all: transmits of one ring
-// are done in order.
+// batch is what one pass posted. Its last transmit alone requests a write-back, which stands for all: transmits of
+// one ring are done in order.
 type batch struct {
 	end  uint32 // the number after its last transmit's
 	slot uint32 // where the pass began: no transmit from this batch on has a buffer of an earlier slot
@@ -175,7 +175,7 @@ func (q *Queue) tidy() {
 	polling.Publish(&q.txDone, done)
 	armed := q.armed
 	for armed != free {
-		// As far as the ring goes on, each descriptor and each address follows from the one before.
+		// As far as the ring continues, each descriptor and each address follows from the one before.
 		slot, n := armed&mask, free-armed
 		n = min(n, mask+1-slot)
 		armed += n

@@ -195,7 +195,7 @@ const (
 	rttdcsArbDis = 1 << 6
 
 	// TXDCTL: prefetch whenever fewer than 32 descriptors are on the chip and one more is in memory; write back each
-	// descriptor that asks for it at once.
+	// descriptor that requests it at once.
 	txdctlPTHRESH = 32 << 0
 	txdctlHTHRESH = 1 << 8
 	txdctlWTHRESH = 0 << 16

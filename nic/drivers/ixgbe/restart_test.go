@@ -62,7 +62,7 @@ func (s *spy) look(off uint64) {
 	}
 }
 
-// While the device is restarted nobody else touches it, least of all in the 10 ms after its reset.
+// While the device is restarted no other process touches it, least of all in the 10 ms after its reset.
 func TestNobodyAsksDuringARestart(t *testing.T) {
 	s := &spy{Model: ixgbesim.New(ixgbesim.Options{})}
 	p, fn := host(t, s)
@@ -100,7 +100,7 @@ func TestNobodyAsksDuringARestart(t *testing.T) {
 	}
 	var st nic.Stats
 	for n := range uint64(3) {
-		w.Write32(0x03000, 0) // RXCTRL.RXEN, as a reset by somebody else leaves it
+		w.Write32(0x03000, 0) // RXCTRL.RXEN, as a reset by another process leaves it
 		if !await.Holds(func() bool {
 			if err := d.ReadStats(&st); err != nil {
 				t.Error(err)

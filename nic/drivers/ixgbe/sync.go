@@ -42,7 +42,7 @@ func (d *Device) phySync() uint32 { return syncPHY0 << (d.read(regSTATUS) >> sta
 // lockSync guards SW_FW_SYNC itself: SMBI between drivers; against firmware SWSM.SWESMBI (§10.5.4), on the X540 the
 // register's own REGSMP.
 func (d *Device) lockSync() error {
-	// Reading SMBI as zero takes it. One that nobody gives back is stale from a driver that died: take it over.
+	// Reading SMBI as zero takes it. One that nobody returns is stale from a driver that died: take it over.
 	if d.wait("SWSM", regSWSM, swsmSMBI, 0, 10*time.Millisecond) != nil {
 		d.clear(regSWSM, swsmSMBI)
 	}

@@ -7,10 +7,10 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-// hangLimit is how long a transmit ring with work may stand still while the link is up.
+// hangLimit is how long a transmit ring with work may stall while the link is up.
 const hangLimit = time.Second
 
-// look finds a device that lost its state, in a reset by somebody else, and transmits that stand still with the link up.
+// look finds a device that lost its state, in a reset by another process, and transmits that stall with the link up.
 func (d *Device) look(polled bool) (*kit.Symptom, error) {
 	if !polled {
 		return nil, nil
@@ -32,7 +32,7 @@ func (d *Device) look(polled bool) (*kit.Symptom, error) {
 			*p = kit.Progress{}
 		case p.Waiting(&q.txDone, &q.txTail) >= hangLimit:
 			return &kit.Symptom{Reason: "tx_hang", Doubt: p,
-				Why: fmt.Sprintf("transmit ring %d stands still: TDH %d, TDT %d", i, d.read(regTDH(i)), d.read(regTDT(i)))}, nil
+				Why: fmt.Sprintf("transmit ring %d stalls: TDH %d, TDT %d", i, d.read(regTDH(i)), d.read(regTDT(i)))}, nil
 		}
 	}
 	return nil, nil

@@ -21,13 +21,13 @@ var (
 	semTimeout     = 10 * time.Second      // for the flash semaphore
 	resetSettle    = time.Second           // after the reset register was written nothing is read for so long
 	resetTimeout   = 5 * time.Second       // for the function to answer again after that
-	ownerPause     = time.Second           // after the ownership register was given back
+	ownerPause     = time.Second           // after the ownership register was returned
 	ownerTimeout   = 5 * time.Second       // for it to read 0 then
 	resetLook      = 10 * time.Millisecond // between two looks meanwhile
 	commandLook    = time.Millisecond      // at most, between two looks at a command
 )
 
-// leastLooks is how often is looked before a time-out counts (kit.Deadline).
+// leastLooks is how often is looked before a timeout counts (kit.Deadline).
 var leastLooks = 500
 
 // CommandError is a command that firmware refused. It wraps nic.ErrHardware.
@@ -88,7 +88,7 @@ type hcr struct {
 	regs  *mmio.Window
 	alive func() error  // why the function does not answer, if it does not
 	died  func() bool   // firmware says that it died
-	state func() string // what the device says of itself, for time-outs
+	state func() string // what the device says of itself, for timeouts
 
 	mu     kit.Lock
 	in     dma.Block
@@ -211,7 +211,7 @@ func (h *hcr) send(c command) (mailbox, uint64, error) {
 func (h *hcr) wait(c command) (Status, error) {
 	began := time.Now()
 	for n := 0; ; n++ {
-		waited := time.Since(began) // before the look: a thread that was held up for the time-out sees what firmware did meanwhile
+		waited := time.Since(began) // before the look: a thread that was delayed for the timeout sees what firmware did meanwhile
 		v := h.read(hcrStatus)
 		if v == ^uint32(0) {
 			if err := h.alive(); err != nil {

@@ -23,8 +23,8 @@ const (
 	maxPayload = 4096 // of a packet on any link: what the wire can bring fits every slot
 )
 
-// destination is the datagram segment of a send WQE as it lies there (Linux, mlx4_wqe_datagram_seg and mlx4_av), but for its last
-// eight bytes, which are reserved.
+// destination is the datagram segment of a send WQE as it lies there (Linux, mlx4_wqe_datagram_seg and mlx4_av),
+// except for its last eight bytes, which are reserved.
 //
 //	0  port 31:24, protection domain 23:0
 //	5  GRH 7, path bits of our LID 6:0; 6 LID 15:0
@@ -237,16 +237,15 @@ func (q *DatagramQueue) post(p unsafe.Pointer, n uint32) bool {
 	if !q.fits(blocks) {
 		return false
 	}
-	q.head.flags = q.ask(blocks) &^ flagNoICRC // that bit asks for an event at the other end here
+	q.head.flags = q.ask(blocks) &^ flagNoICRC // that bit requests an event at the other end here
 	q.head.control = q.control(wqeSend, (txbb+n+(blocks-1)*4+15)>>4)
 	mmio.PushHeaded(&q.wq, q.txTail, blocks, unsafe.Pointer(&q.head), p, n, q.window())
 	q.posted(blocks)
 	return true
 }
 
-// point is Queue.point for a payload of n bytes at iova, to where the head says. Its pointer is in a block of its own, whose mark is the
-// length.
-// docs/memory-order.md: blocks, then their marks; blocks, then BlueFlame.
+// point is Queue.point for a payload of n bytes at iova, to where the head says. Its pointer is in its own block,
+// whose mark is the length. docs/memory-order.md: blocks, then their marks; blocks, then BlueFlame.
 func (q *DatagramQueue) point(iova uint64, n uint32) bool {
 	if !q.fits(2) {
 		return false

@@ -123,7 +123,7 @@ func TestDatagramWQE(t *testing.T) {
 		want := []byte{
 			0, 0, 0, 0x0A, // owner 0, index 0, opcode: Send
 			0, 3, 5, 10, // the QP, for BlueFlame; 10 units of 16 bytes: 64 + 64 + 4 + 28
-			0, 0, 0, 0, // no completion asked for, no event at the other end
+			0, 0, 0, 0, // no completion requested, no event at the other end
 			0, 0, 0, 0,
 			1, 0, 0, 5, // port 1, protection domain 5
 			0, 1, 0, 3, // no GRH, path bits 1, LID 3

@@ -69,8 +69,8 @@ func emptyCQ(mem unsafe.Pointer, entries uint32) {
 //	8  flags: completion 3:2, solicited (here: no ICRC) 1
 //	12 immediate: none
 //
-// With BlueFlame bits 15 and 14 of the second dword, which are the QP number's 7 and 6, still ask for a VLAN tag to be put in.
-// Numbers of queues that use it have them clear.
+// With BlueFlame bits 15 and 14 of the second dword, which are the QP number's 7 and 6, still request a VLAN tag to
+// be put in. Numbers of queues that use it have them clear.
 const (
 	wqeSend = 0x0A
 
@@ -79,7 +79,7 @@ const (
 
 	// Of a raw frame the solicited bit means that no ICRC is appended (rdma-core, providers/mlx4: IBV_QPT_RAW_PACKET).
 	flagNoICRC = uint64(1<<1) << 24
-	// flagComplete asks for a completion: 3 in the completion field.
+	// flagComplete requests a completion: 3 in the completion field.
 	flagComplete = uint64(3<<2) << 24
 
 	inlineSegment = uint32(1) << 31

@@ -38,7 +38,7 @@ const (
 	portActive = 4
 )
 
-// eventQueue is where firmware tells what nobody asked for. It raises no interrupt: the watch reads it.
+// eventQueue is where firmware tells what nobody requested. It raises no interrupt: the watch reads it.
 type eventQueue struct {
 	mu     sync.Mutex
 	mem    []byte

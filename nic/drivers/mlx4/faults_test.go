@@ -139,8 +139,8 @@ func (x *rig) answers(size int) {
 	})
 }
 
-// What goes wrong in the device in mid-traffic is told in words, counted and mended: a send queue by itself, all else by a
-// restart, without losing the process.
+// What goes wrong in the device in mid-traffic is told in words, counted and fixed: a send queue by itself, all else
+// by a restart, without losing the process.
 func TestMended(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil  func(x *rig)
@@ -247,7 +247,7 @@ func TestStuckCommand(t *testing.T) {
 	x.close()
 }
 
-// Where nothing that was pushed is ever sent, the queue goes on with doorbells, and says so.
+// If nothing that was pushed is ever sent, the queue continues with doorbells, and says so.
 func TestBlueFlameGivenUp(t *testing.T) {
 	x := newRig(t, mlx4sim.Options{})
 	x.open(nic.Options{})
@@ -275,7 +275,7 @@ func TestBlueFlameGivenUp(t *testing.T) {
 	x.close()
 }
 
-// The link goes and comes: events say so, and nothing is mended that is not broken.
+// The link goes and comes: events say so, and nothing is fixed that is not broken.
 func TestLinkEvents(t *testing.T) {
 	x := newRig(t, mlx4sim.Options{})
 	x.open(nic.Options{})

@@ -12,7 +12,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 )
 
-// Whatever lies in the completion rings, a pass ends, reads and writes nothing but its own, and goes on or says why not.
+// Whatever is in the completion rings, a pass ends, reads and writes nothing but its own, and goes on or says why
+// not.
 func FuzzCompletions(f *testing.F) {
 	good := cqe{byteCount: swap(64), last: done(1, 0, 0, 9)}
 	b := unsafe.Slice((*byte)(unsafe.Pointer(&good)), cqeSize)
@@ -94,7 +95,7 @@ func FuzzAnswers(f *testing.F) {
 	})
 }
 
-// Whatever lies in the event queue, a look ends, and the consumer index goes on by what was taken.
+// Whatever is in the event queue, a look ends, and the consumer index goes on by what was taken.
 func FuzzEvents(f *testing.F) {
 	port := make([]byte, eqeSize)
 	port[eqeType], port[eqeSubtype], port[eqeData+8] = eventPortChange, portActive, 1<<4
@@ -164,7 +165,7 @@ func TestEvents(t *testing.T) {
 	d.wanted.Store(nil)
 }
 
-// Firmware that died says so in a buffer, and is started again without being asked for anything before.
+// Firmware that died says so in a buffer, and is started again without being requested anything before.
 func TestCatastrophe(t *testing.T) {
 	s := newScript(t)
 	d, err := s.open(nic.Options{}, Options{})
@@ -212,8 +213,8 @@ func TestToggle(t *testing.T) {
 	}
 }
 
-// Whatever lies in the completion ring and the slots of an InfiniBand port, a pass ends, reads and writes nothing but its own, and
-// goes on or says why not.
+// Whatever is in the completion ring and the slots of an InfiniBand port, a pass ends, reads and writes nothing but
+// its own, and goes on or says why not.
 func FuzzDatagrams(f *testing.F) {
 	good := cqe{byteCount: swap(40 + 88), remote: swap(1<<31 | 0x49), source: swap(3), last: done(1, 0, 0, 9)}
 	b := unsafe.Slice((*byte)(unsafe.Pointer(&good)), cqeSize)

@@ -11,9 +11,9 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 )
 
-// The device keeps the contexts of its objects in host memory that it is given: ICM, one space of virtual addresses of its
-// own, in which each kind of context has a table. Only those parts of a table are mapped that objects of ours, and the
-// device's reserved ones in front of them, lie in.
+// The device keeps the contexts of its objects in host memory that it is given: ICM, one space of virtual its own
+// addresses, in which each kind of context has a table. Only those parts of a table are mapped that objects of ours,
+// and the device's reserved ones in front of them, are in.
 const (
 	icmPage  = 4096
 	icmChunk = 256 << 10 // how much is given in one piece at most, as Linux does
@@ -21,7 +21,7 @@ const (
 	cmptShift = 24 // the table of cMPTs has four parts of this many entries (log): of QPs, SRQs, CQs and EQs
 	logRDMARC = 4  // entries for RDMA reads per QP: as Linux has it, although none is used
 
-	maxFirmwarePages = 64 << 10 // 256 MiB: more than any firmware asks for
+	maxFirmwarePages = 64 << 10 // 256 MiB: more than any firmware requests
 	specialQPs       = 8
 	minTable         = 64   // entries of a table that nothing of ours is in
 	groupEntries     = 4096 // of the steering table
@@ -241,7 +241,7 @@ func (d *Device) mapContext(what string, base, entry, used uint64) ([]dma.Block,
 	return blocks, nil
 }
 
-// contexts gives the device the memory that contexts lie in.
+// contexts gives the device the memory that contexts are in.
 func (d *Device) contexts() error {
 	if err := d.plan(); err != nil {
 		return err

@@ -22,13 +22,13 @@ const (
 
 	statusLimits Status = 0x08
 
-	ipoibMTU = 2048 - ib.EncapSize // of packets, where nothing is asked for: that of groups as subnet managers make them
+	ipoibMTU = 2048 - ib.EncapSize // of packets, where nothing is requested: that of groups as subnet managers make them
 )
 
 // MAD_IFC's opcode modifier: neither M_Key nor B_Key is checked.
 const madTrusted = 3
 
-// learnSubnetPort takes an InfiniBand port, and refuses what is asked for and has no sense there.
+// learnSubnetPort takes an InfiniBand port, and refuses what is requested and has no sense there.
 func (d *Device) learnSubnetPort() error {
 	c, o := &d.caps, &d.card.Options
 	switch {

@@ -250,7 +250,7 @@ func TestInfiniBandSTAMP(t *testing.T) {
 		x.open(nic.Options{})
 		var clock atomic.Pointer[fastpath.Clock]
 		const now = 0xE8D4A51080000000
-		clock.Store(&fastpath.Clock{NTP: now, ErrorEstimate: 0x8587}) // it stands still
+		clock.Store(&fastpath.Clock{NTP: now, ErrorEstimate: 0x8587}) // it stalls
 		c := *answering()
 		c.STAMPPorts, c.Clock = []uint16{862}, &clock
 		c.MAC = [6]byte{2, 0, 0, byte(x.qpn >> 16), byte(x.qpn >> 8), byte(x.qpn)}
@@ -556,7 +556,7 @@ func TestSubnetChanges(t *testing.T) {
 	x.close()
 }
 
-// What goes wrong in the device is told, counted, and mended by a restart, after which the port is a member again.
+// What goes wrong in the device is told, counted, and fixed by a restart, after which the port is a member again.
 func TestInfiniBandMended(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(x *subnetRig)

@@ -22,7 +22,7 @@ func (d *Device) done(name string, undo func() error) {
 	d.steps = append(d.steps, step{name, undo})
 }
 
-// alive returns why the function does not answer: it left the bus, or was reset by somebody else.
+// alive returns why the function does not answer: it left the bus, or was reset by another process.
 func (d *Device) alive() error {
 	if pci.Gone(d.card.Fn) {
 		return d.card.Gone("configuration space")
@@ -81,8 +81,9 @@ func (d *Device) quiet() error {
 	return d.card.Deallocate()
 }
 
-// claim takes the ownership register, which says that a driver has the card. The kernel gives a function to one process at a
-// time, so a register that is taken was left by a driver that was killed, or by an earlier start of ours: it is given back first.
+// claim takes the ownership register, which says that a driver has the card. The kernel gives a function to one
+// process at a time, so a register that is taken was left by a driver that was killed, or by an earlier start of
+// ours: it is returned first.
 func (d *Device) claim() error {
 	v, err := d.readOwner()
 	left := v
@@ -219,7 +220,7 @@ type firmware struct {
 
 func (f firmware) String() string { return fmt.Sprintf("%d.%d.%04d", f.major, f.minor, f.subminor) }
 
-// runFirmware asks for the firmware's version, and gives it the memory that it runs in.
+// runFirmware requests the firmware's version, and gives it the memory that it runs in.
 func (d *Device) runFirmware() error {
 	m, err := d.commands.query(opQueryFW, 0, 0)
 	if err != nil {
@@ -481,7 +482,7 @@ func (d *Device) teardown() error {
 	return errors.Join(errs...)
 }
 
-// release makes sure that nothing of ours is under way when memory goes: firmware is told, the card is given back, bus
+// release makes sure that nothing of ours is under way when memory goes: firmware is told, the card is returned, bus
 // mastering is off.
 func (d *Device) release() error {
 	var errs []error

@@ -50,13 +50,13 @@ func TestEveryID(t *testing.T) {
 	}
 }
 
-// Where firmware has both ways of steering, the driver can be told to use the older.
+// If firmware has both ways of steering, the driver can be told to use the older.
 func TestSteeringByTable(t *testing.T) {
 	x := newRig(t, mlx4sim.Options{})
 	x.own.Steering = "a0"
 	x.open(nic.Options{Queues: 4})
 	x.exchange(50, 98)
-	x.ping([6]byte{2, 0, 0, 0, 0, 0x77}, 98, -1) // for somebody else
+	x.ping([6]byte{2, 0, 0, 0, 0, 0x77}, 98, -1) // for another process
 	x.settle()
 	if n := x.received(); n != 0 {
 		t.Errorf("%d replies to a frame for another address", n)

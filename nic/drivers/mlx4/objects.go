@@ -177,8 +177,8 @@ func (d *Device) createSQ(q *Queue) error {
 	return nil
 }
 
-// createRQ makes the QP that receives. Its send queue is one block, which lies in front and is never used: of two queues the one of
-// wider entries comes first.
+// createRQ makes the QP that receives. Its send queue is one block, which is in front and is never used: of two
+// queues the one of wider entries comes first.
 func (d *Device) createRQ(q *Queue, record uint64) error {
 	b, err := d.card.Block(txbb+int(q.mask+1)*rxWQE, 4096)
 	if err != nil {
@@ -293,7 +293,7 @@ const (
 	hashToeplitz = 1
 )
 
-// createRSS makes the QP that has no queues of its own, and spreads what it gets over the receive QPs.
+// createRSS makes the QP that has no separate queues, and spreads what it gets over the receive QPs.
 func (d *Device) createRSS() error {
 	in := d.qpContext(d.icm.rssQP, d.icm.cq, firstUAR)
 	in.set32(qpcFlags, serviceMLX|qpRSS)

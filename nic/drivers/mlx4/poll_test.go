@@ -121,7 +121,7 @@ func TestPushedWQE(t *testing.T) {
 	want := []byte{
 		0, 0, 0, 0x0A, // owner 0, index 0, opcode: Send
 		0, 3, 5, 8, // the QP, for BlueFlame; 8 units of 16 bytes: 16 + 4 + 44 + 4 + 54, rounded up
-		0, 0, 0, 2, // flags: no ICRC; no completion asked for
+		0, 0, 0, 2, // flags: no ICRC; no completion requested
 		0, 0, 0, 0,
 		0x80, 0, 0, 44, // inline, up to the end of the line
 	}
@@ -189,8 +189,8 @@ func decode(t *testing.T, w []byte) (frame []byte, blocks uint32) {
 	return frame, uint32(size+63) / 64
 }
 
-// WQEs of every length go round the ring several times, wrapped ones included; each is the reply, with the owner bit of its
-// lap, and is found in BlueFlame as it lies in the ring.
+// WQEs of every length go round the ring several times, wrapped ones included; each is the reply, with the owner bit
+// of its lap, and is found in BlueFlame as it is in the ring.
 func TestEveryLength(t *testing.T) {
 	r := newResponder(t)
 	for n := 42; n <= 224; n++ {
@@ -262,7 +262,7 @@ func TestStamps(t *testing.T) {
 	}
 }
 
-// A slot whose frame is pointed to is not given back before the send completed.
+// A slot whose frame is pointed to is not returned before the send completed.
 func TestSlotWaitsForSend(t *testing.T) {
 	b, r := newBenchQueue(t, echo4(1000), true), newResponder(t)
 	slotsGiven := func() uint32 { return swap(b.records[0]) - (b.mask + 1) }

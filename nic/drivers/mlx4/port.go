@@ -108,7 +108,7 @@ func (d *Device) initPort() error {
 	return nil
 }
 
-// Link asks for the port's state and speed.
+// Link requests the port's state and speed.
 func (d *Device) Link() (l nic.Link, err error) {
 	err = d.card.Ask(func() error {
 		if pci.Gone(d.card.Fn) {

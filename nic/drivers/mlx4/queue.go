@@ -31,7 +31,7 @@ type Queue struct {
 	rq         unsafe.Pointer
 	buf        unsafe.Pointer // a buffer for each receive slot: the frame, then slack
 	pend       unsafe.Pointer // for each slot: the block of the send queue before which all must be done, uint32
-	asked      unsafe.Pointer // WQEs that asked for a completion, in order: block, block behind it
+	asked      unsafe.Pointer // WQEs that requested a completion, in order: block, block behind it
 	bf         unsafe.Pointer // BlueFlame register, or nil
 	db         *uint32        // send doorbell, where there is no BlueFlame
 
@@ -49,7 +49,7 @@ type Queue struct {
 
 	// What the first two dwords of a WQE have with BlueFlame only, 0 without: setFlame.
 	indexes uint32 // a mask of bits of the index
-	numbers uint64 // the number as it lies in memory
+	numbers uint64 // the number as it is in memory
 
 	rxNext uint32 // the next slot to look at; all before it were received
 	armed  uint32 // slots before it are free again
@@ -58,12 +58,12 @@ type Queue struct {
 	txTail   uint32 // blocks before it were posted
 	txDone   uint32 // blocks before it were sent, and are stamped
 	txRung   uint32 // without BlueFlame: blocks before it were rung for
-	txAsked  uint32 // the block behind the last WQE that asked for a completion
+	txAsked  uint32 // the block behind the last WQE that requested a completion
 	txMask   uint32 // blocks - 1
 	txShift  uint32
 	txRoom   uint32 // blocks that may be posted at once
 	askEvery uint32 // blocks from one request for a completion to the next
-	askTail  uint32 // completions asked for
+	askTail  uint32 // completions requested
 	txNext   uint32 // completions taken
 
 	bfOff, bfHalf uint32 // the half of the register that is next, and the distance between both
@@ -159,7 +159,8 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 // fits reports whether so many blocks are free in the send queue, with the headroom left.
 func (q *Queue) fits(blocks uint32) bool { return q.txTail+blocks-q.txDone <= q.txRoom }
 
-// ask returns what the WQE of so many blocks at the tail asks for: a completion, where askEvery blocks have gone without.
+// ask returns what the WQE of so many blocks at the tail requests: a completion, where askEvery blocks have gone
+// without.
 func (q *Queue) ask(blocks uint32) uint64 {
 	end := q.txTail + blocks
 	if end-q.txAsked < q.askEvery {
@@ -342,7 +343,7 @@ func (q *Queue) reset() {
 	q.resetSend()
 }
 
-// resetSend puts the send queue into that state. Its completion queue goes on.
+// resetSend puts the send queue into that state. Its completion queue continues.
 func (q *Queue) resetSend() {
 	q.txTail, q.txDone, q.txRung, q.txAsked, q.bfOff, q.sends = 0, 0, 0, 0, 0, 0
 	for n := range q.mask + 1 {

@@ -18,7 +18,7 @@ type script struct {
 	testing.TB
 	hcr     [7]uint32
 	owner   uint32 // what the ownership register reads
-	given   int    // times that it was given back
+	given   int    // times that it was returned
 	busy    uint32 // what the flash semaphore reads
 	resets  int    // by the register
 	catas   uint32

@@ -43,7 +43,7 @@ const (
 
 	perPort = 2 // the special QPs are the QP0s of both ports, then the QP1s
 
-	scheduleQP0 = 0x3F // in place of scheduleBase
+	scheduleQP0 = 0x3F // instead of scheduleBase
 
 	gsiMessage = 11 // log of the longest message, as Linux has it for these QPs
 )

@@ -34,7 +34,7 @@ type stations struct {
 // whereabouts is how a station or a group is reached.
 type whereabouts struct {
 	address ib.Address
-	group   ib.GID // of a group, in place of address
+	group   ib.GID // of a group, instead of address
 	mac     [6]byte
 	to      destination
 	known   bool
@@ -50,7 +50,7 @@ type held struct {
 }
 
 const (
-	mostStations = 1024 // that are known; nobody else's ARP is heard then
+	mostStations = 1024 // that are known; no other process's ARP is heard then
 	mostHeld     = 16
 )
 
@@ -203,7 +203,7 @@ func (s *subnet) recv(buf []byte) (n int, at int64) {
 	}
 }
 
-// hear takes ARP and neighbour discovery. Where its sender is not known yet, the frame is held.
+// hear takes ARP and neighbour discovery. If its sender is not known yet, the frame is held.
 func (s *subnet) hear(buf, p []byte, to, from [6]byte, at int64) (n int, ok bool) {
 	n, sender, ok := ib.ToEthernet(buf, p, to, from)
 	if !ok || sender == (ib.Address{}) {

@@ -13,7 +13,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 )
 
-// How often the port is asked for its state. What the subnet manager changes is told by events, where firmware has them.
+// How often the port is requested its state. What the subnet manager changes is told by events, where firmware has
+// them.
 var (
 	subnetLook  = 10 * time.Second // with them
 	subnetTick  = time.Second      // without, and while something is waited for
@@ -22,9 +23,9 @@ var (
 	leaveWithin = 200 * time.Millisecond // that long is waited for an answer when a group is left
 )
 
-// subnet is what an InfiniBand port is a part of: its manager gives the port its address, and its administration makes the port a
-// member of groups and knows the way to others. It lives as long as the Device. A goroutine, run, looks after it from the port's
-// start until the next; the methods are for others.
+// subnet is what an InfiniBand port is a part of: its manager gives the port its address, and its administration
+// makes the port a member of groups and knows the way to others. It lives while the Device. A goroutine, run, looks
+// after it from the port's start until the next; the methods are for others.
 type subnet struct {
 	d *Device
 
@@ -85,7 +86,8 @@ func (d *Device) startSubnet() (err error) {
 	return nil
 }
 
-// stop ends run, and leaves the groups where the port is given up for good. It is for a subnet that is nil or was never started, too.
+// stop ends run, and leaves the groups where the port is given up permanently. It is for a subnet that is nil or was
+// never started, too.
 func (s *subnet) stop(leave bool) {
 	if s == nil || s.halt == nil {
 		return

@@ -13,7 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-const sendLimit = 2 * time.Second // for a completion that was asked for, with the link up
+const sendLimit = 2 * time.Second // for a completion that was requested, with the link up
 
 const nothingSent = "nothing that was pushed has been sent"
 
@@ -22,8 +22,9 @@ func (d *Device) want(reason, why string) {
 	d.wanted.CompareAndSwap(nil, &kit.Symptom{Reason: reason, Why: why})
 }
 
-// look serves the device's events, and finds a queue that stopped, sends that stand still, a command that firmware did not
-// complete, and firmware that died. What it reads of the device itself it reads only while loops run, or somebody sends and receives.
+// look serves the device's events, and finds a queue that stopped, sends that stall, a command that firmware did not
+// complete, and firmware that died. What it reads of the device itself it reads only while loops run, or somebody
+// sends and receives.
 func (d *Device) look(polled bool) (*kit.Symptom, error) {
 	d.serveEvents()
 	if !polled {
@@ -71,7 +72,7 @@ func (d *Device) lookAtQueue(i int, q *Queue) *kit.Symptom {
 		nic.ErrTimeout, sendLimit, atomic.LoadUint32(&q.txNext))}
 }
 
-// catas returns the window that the buffer of catastrophic errors lies in (QUERY_FW), nil if it cannot be read.
+// catas returns the window that the buffer of catastrophic errors is in (QUERY_FW), nil if it cannot be read.
 func (d *Device) catas() *mmio.Window {
 	w := d.bar
 	if d.fw.catasBAR != 0 {
@@ -130,7 +131,7 @@ func (d *Device) restart(*kit.Symptom) error {
 	return d.start()
 }
 
-// mendSends resets one send queue. Where nothing that was pushed through BlueFlame was ever sent, it goes on without.
+// mendSends resets one send queue. If nothing that was pushed through BlueFlame was ever sent, it continues without.
 func (d *Device) mendSends(q *Queue, p *kit.Progress) error {
 	if q.bf != nil && q.txNext == 0 && q.fault.Load() == faultNone {
 		q.setFlame(nil)

@@ -22,7 +22,7 @@ var (
 	commandTimeout = 60 * time.Second
 )
 
-// leastLooks is how often is looked before a time-out counts (kit.Deadline).
+// leastLooks is how often is looked before a timeout counts (kit.Deadline).
 var leastLooks = 500
 
 // CommandError is a command that firmware refused. It wraps nic.ErrHardware.
@@ -75,8 +75,8 @@ const (
 	maxMessage = entryInline + (mailboxes-1)*boxData
 )
 
-// commandQueue sends commands to firmware, one at a time, and polls for their completion. Page management has an entry of
-// its own: firmware may ask for pages before it completes another command.
+// commandQueue sends commands to firmware, one at a time, and polls for their completion. Page management has its own
+// entry: firmware may request pages before it completes another command.
 type commandQueue struct {
 	name   string
 	trace  *trace.Ring
@@ -89,7 +89,7 @@ type commandQueue struct {
 	// waiting is called while a command other than page management is under way: firmware may want pages for it.
 	waiting func()
 	sick    func() bool // the device asks to be reset
-	// health describes what the device says of itself, for time-outs.
+	// health describes what the device says of itself, for timeouts.
 	health func() string
 
 	dead  atomic.Pointer[error] // why no command is sent any more
@@ -234,7 +234,7 @@ func (c *commandQueue) wait(in message, entry []byte) error {
 	status := (*uint32)(unsafe.Pointer(&entry[entryToken])) // token, signature, reserved, status and ownership
 	began := time.Now()
 	for n := 0; ; n++ {
-		waited := time.Since(began) // before the look: a thread that was held up for the time-out sees what firmware did meanwhile
+		waited := time.Since(began) // before the look: a thread that was delayed for the timeout sees what firmware did meanwhile
 		if atomic.LoadUint32(status)>>24&ownedByHW == 0 {
 			return nil
 		}

@@ -278,7 +278,7 @@ func TestCommandTimeout(t *testing.T) {
 	}
 }
 
-// A command to a device that left, was reset or asks to be does not wait for the time-out.
+// A command to a device that left, was reset or asks to be does not wait for the timeout.
 func TestCommandGone(t *testing.T) {
 	defer func(d time.Duration) { commandTimeout = d }(commandTimeout)
 	commandTimeout = time.Hour
@@ -323,8 +323,8 @@ func TestInitializationSegment(t *testing.T) {
 	}
 }
 
-// Firmware may ask for pages while it works on a command, and completes it only then. It gets them through an entry of their
-// own.
+// Firmware may request pages while it works on a command, and completes it only then. It gets them through an entry
+// of their own.
 func TestPagesDuringCommand(t *testing.T) {
 	f := newFirmware(t)
 	d := f.started()
@@ -360,7 +360,7 @@ func TestPagesDuringCommand(t *testing.T) {
 	}
 }
 
-// Pages that the host does not have are refused in words that firmware understands; those it gives back must be its own.
+// Pages that the host does not have are refused in words that firmware understands; those it returns must be its own.
 func TestPagesRefused(t *testing.T) {
 	f := newFirmware(t)
 	d := f.started()

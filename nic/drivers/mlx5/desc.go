@@ -61,7 +61,7 @@ const (
 	wqeSend = 0x0A
 	wqeNop  = 0x00
 
-	// ceAlways asks for a completion: ce 2 in fm_ce_se, the last byte of the third dword.
+	// ceAlways requests a completion: ce 2 in fm_ce_se, the last byte of the third dword.
 	ceAlways = uint64(2<<2) << 24
 )
 

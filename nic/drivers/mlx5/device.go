@@ -16,7 +16,7 @@ import (
 const (
 	vendorMellanox = 0x15B3
 
-	maxPages = 256 << 10 // 1 GiB: what firmware may ask for
+	maxPages = 256 << 10 // 1 GiB: what firmware may request
 )
 
 var limits = kit.Limits{

@@ -1,10 +1,11 @@
 package mlx5
 
-// capTypes bounds the types of capabilities that are asked for (Linux, enum mlx5_cap_type).
+// capTypes bounds the types of capabilities that are requested (Linux, enum mlx5_cap_type).
 const capTypes = 0x20
 
-// evidence asks for what a probe file holds beside what Open needs: the adapter, every type of capabilities, the vport, and the
-// port with its module. The answers are in the trace. Firmware that does not know one of them refuses it.
+// evidence requests what a probe file holds beside what Open needs: the adapter, every type of capabilities, the
+// vport, and the port with its module. The answers are in the trace. Firmware that does not know one of them refuses
+// it.
 func (d *Device) evidence() {
 	d.exec(command(opQueryAdapter, 0, 0x10), 0x110)
 	for kind := range uint32(capTypes) {

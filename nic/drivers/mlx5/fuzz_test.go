@@ -10,7 +10,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 )
 
-// Whatever lies in the completion rings, a pass ends, reads and writes nothing but its own, and goes on or says why not.
+// Whatever is in the completion rings, a pass ends, reads and writes nothing but its own, and goes on or says why
+// not.
 func FuzzCompletions(f *testing.F) {
 	good := cqe{byteCount: swap(64), counterOwn: 2 << 4 << 24}
 	b := unsafe.Slice((*byte)(unsafe.Pointer(&good)), cqeSize)

@@ -29,7 +29,7 @@ func (d *Device) run(in message) error {
 	return err
 }
 
-// alive returns why the function does not answer: it left the bus, or was reset by somebody else.
+// alive returns why the function does not answer: it left the bus, or was reset by another process.
 func (d *Device) alive() error {
 	if pci.Gone(d.card.Fn) {
 		return d.card.Gone("configuration space")

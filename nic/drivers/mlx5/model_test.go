@@ -191,7 +191,7 @@ func TestFirmwareThatDoesNotStart(t *testing.T) {
 	x.close()
 }
 
-// A port that is another function's to set refuses its registers: the driver goes on.
+// A port that is another function's to set refuses its registers: the driver continues.
 func TestPortOfAnother(t *testing.T) {
 	asked := 0
 	x := newRig(t, mlx5sim.Options{Status: func(op uint16) (uint8, uint32) {
@@ -279,8 +279,8 @@ func (x *rig) answers(size int) {
 	})
 }
 
-// What goes wrong in the device in mid-traffic is told in words, counted and mended: a send queue by itself, all else by a
-// restart, without losing the process.
+// What goes wrong in the device in mid-traffic is told in words, counted and fixed: a send queue by itself, all else
+// by a restart, without losing the process.
 func TestMended(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil  func(x *rig)

@@ -70,8 +70,8 @@ func (d *Device) allocUAR() (u uar, err error) {
 	return u, nil
 }
 
-// memoryKey makes a key to all memory by address, as the IOMMU lets through. Where firmware has none to give, the reserved
-// key does the same.
+// memoryKey makes a key to all memory by address, as the IOMMU lets through. If firmware has none to give, the
+// reserved key does the same.
 func (d *Device) memoryKey() error {
 	in := command(opCreateMKey, 0, 0x110)
 	in.at(0x10).
@@ -94,7 +94,7 @@ func (d *Device) memoryKey() error {
 		return fmt.Errorf("%w, and the reserved key: %w", err, second)
 	}
 	d.lkey = out.get(0x0C, 31, 0)
-	d.lacks = append(d.lacks, fmt.Sprintf("no memory key of its own, the reserved one is used: %v", err))
+	d.lacks = append(d.lacks, fmt.Sprintf("no memory key: using the reserved one: %v", err))
 	return nil
 }
 

@@ -143,7 +143,7 @@ func (d *Device) cantGive(function uint32) error {
 	return err
 }
 
-// reclaimPages asks for up to n pages back and returns how many came.
+// reclaimPages requests up to n pages back and returns how many came.
 func (d *Device) reclaimPages(function uint32, n int) (int, error) {
 	n = min(n, pagesAtOnce)
 	out, err := d.exec(command(opManagePages, pagesTake, 0x10).

@@ -111,7 +111,7 @@ func TestPushedWQE(t *testing.T) {
 	want := []byte{
 		0, 0, 0, 0x0A, // opmod, wqe_index, opcode: Send
 		0, 0, 0x77, 8, // qpn, ds: 128 bytes
-		0, 0, 0, 0, // signature, fm_ce_se: no completion asked for
+		0, 0, 0, 0, // signature, fm_ce_se: no completion requested
 		0, 0, 0, 0,
 		0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
 		0, 98, // inline_hdr_sz
@@ -182,7 +182,7 @@ func TestWrappedWQE(t *testing.T) {
 	}
 }
 
-// A slot whose frame is pointed to is not given back before the send completed.
+// A slot whose frame is pointed to is not returned before the send completed.
 func TestSlotWaitsForSend(t *testing.T) {
 	b, r := newBenchQueue(t, echo4(1000), true), newResponder(t)
 	slotsGiven := func() uint32 { return swap(b.records[0]) - (b.mask + 1) }

@@ -12,8 +12,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
-// Each ID that the package drives is opened, answers on two queues in each way to the wire, tells its link, serves page
-// requests, and is closed with all of it given back.
+// Each ID that the package drives is opened, answers on two queues in each way to the wire, tells its link, serves
+// page requests, and is closed with all of it returned.
 func TestEveryID(t *testing.T) {
 	modelled := map[uint16]bool{}
 	for _, p := range mlx5sim.Profiles() {

@@ -104,9 +104,9 @@ const (
 
 var proofMiss = 20 * time.Millisecond // without a completion, the device did not look at BlueFlame
 
-// provePush sends empty WQEs through each queue to see by which way the device takes them. Those that are pushed ask for a
-// completion in BlueFlame and not in the send queue, so a completion says where the device has it from. (Linux proves
-// write-combining in the same way.) The time that the stores take says whether the window combines.
+// provePush sends empty WQEs through each queue to see by which way the device takes them. Those that are pushed
+// request a completion in BlueFlame and not in the send queue, so a completion says where the device has it from.
+// (Linux proves write-combining in the same way.) The time that the stores take says whether the window combines.
 func (d *Device) provePush() error {
 	for i, q := range d.queues {
 		if err := q.prove(); err != nil {
@@ -125,8 +125,8 @@ func (q *Queue) prove() error {
 	for q.bf != nil && q.proof.pushed < proofWQEs && q.proof.pushed-q.proof.used < proofGive {
 		rec, w := q.nop(false)
 		*(*uint64)(unsafe.Add(w, 8)) = ceAlways
-		// The ring's own WQE asks for no completion, so that one says which of the two the device took. The push writes to
-		// a ring of one block beside it.
+		// The ring's own WQE requests no completion, so that one says which of the two the device took. The push
+		// writes to a ring of one block beside it.
 		aside := mmio.SendRing{Base: unsafe.Add(q.scratch, wqebb), Record: q.wq.Record}
 		began := time.Now()
 		mmio.PushWQE(&aside, 0, rec, unsafe.Add(q.bf, q.bfOff), w, 1)

@@ -29,7 +29,7 @@ type Queue struct {
 	buf        unsafe.Pointer // a buffer for each receive slot: room, then the frame
 	scratch    unsafe.Pointer // where WQEs with a pointer are made
 	pend       unsafe.Pointer // for each slot: the block of the send queue before which all must be done, uint32
-	asked      unsafe.Pointer // WQEs that asked for a completion, in order: block, block behind it
+	asked      unsafe.Pointer // WQEs that requested a completion, in order: block, block behind it
 	bf         unsafe.Pointer // BlueFlame register, or nil
 	db         *uint64        // doorbell, where there is no BlueFlame
 
@@ -51,11 +51,11 @@ type Queue struct {
 	txTail   uint32 // blocks before it were posted
 	txDone   uint32 // blocks before it were sent
 	txRung   uint32 // without BlueFlame: blocks before it were rung for
-	txAsked  uint32 // the block behind the last WQE that asked for a completion
+	txAsked  uint32 // the block behind the last WQE that requested a completion
 	txMask   uint32 // blocks - 1
 	txShift  uint32
 	askEvery uint32 // blocks from one request for a completion to the next
-	askTail  uint32 // completions asked for
+	askTail  uint32 // completions requested
 	txNext   uint32 // completions taken
 	doorWord uint64 // without BlueFlame: what to ring with
 
@@ -155,7 +155,8 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 // fits reports whether so many blocks are free in the send queue.
 func (q *Queue) fits(blocks uint32) bool { return q.txTail+blocks-q.txDone <= q.txMask+1 }
 
-// ask returns what the WQE of so many blocks at the tail asks for: a completion, where askEvery blocks have gone without.
+// ask returns what the WQE of so many blocks at the tail requests: a completion, where askEvery blocks have gone
+// without.
 func (q *Queue) ask(blocks uint32) uint64 {
 	end := q.txTail + blocks
 	if end-q.txAsked < q.askEvery {
@@ -168,8 +169,8 @@ func (q *Queue) ask(blocks uint32) uint64 {
 	return ceAlways
 }
 
-// post completes the WQE of ds units at w, of whose frame the first inline bytes lie in it, copies it into the send queue
-// and pushes it. It reports whether there was room.
+// post completes the WQE of ds units at w, of whose frame the first inline bytes are in it, copies it into the send
+// queue and pushes it. It reports whether there was room.
 func (q *Queue) post(w unsafe.Pointer, ds, inline uint32) bool {
 	tail, blocks := q.txTail, (ds+3)>>2
 	if !q.fits(blocks) {

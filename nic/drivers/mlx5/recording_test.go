@@ -65,8 +65,8 @@ func recording(t *testing.T) (all []recorded) {
 	return all
 }
 
-// Our start is answered by the card's own answers. What we send is what Linux sent where both send the same command, but for
-// the fields that each driver chooses for itself, which are listed here.
+// Our start is answered by the card's own answers. What we send is what Linux sent where both send the same command,
+// except for the fields that each driver chooses for itself, which are listed here.
 func TestRecordedCommands(t *testing.T) {
 	rec := recording(t)
 	find := func(in message) *recorded {

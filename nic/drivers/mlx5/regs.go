@@ -194,7 +194,7 @@ const (
 	regMCIA           = 0x9014 // Management Cable Info Access
 )
 
-// Capability classes and which value is asked for (QUERY_HCA_CAP op_mod).
+// Capability classes and which value is requested (QUERY_HCA_CAP op_mod).
 const (
 	capGeneral   = 0 << 1
 	capEthernet  = 1 << 1

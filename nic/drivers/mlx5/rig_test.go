@@ -35,7 +35,7 @@ func (l *logBuffer) String() string {
 
 var ourMAC, farMAC = [6]byte{2, 0, 0, 0, 0, 2}, [6]byte{2, 0, 0, 0, 0, 1}
 
-// rig is one model with the far end of its wire, and the driver once it is open.
+// rig is one model with the other end of its wire, and the driver once it is open.
 type rig struct {
 	testing.TB
 	model *mlx5sim.Model
@@ -157,7 +157,7 @@ func (x *rig) received() (n int) {
 // ping puts an ICMP echo request of n bytes without FCS on the wire.
 func (x *rig) ping(to [6]byte, n int, vlan int) { x.far.Send(0, request(to, n, vlan)) }
 
-// request is an echo request of n bytes before its tag, from the far end to 10.0.0.2 at an address.
+// request is an echo request of n bytes before its tag, from the peer to 10.0.0.2 at an address.
 func request(to [6]byte, n int, vlan int) []byte {
 	f := make([]byte, n)
 	copy(f, to[:])

@@ -62,7 +62,7 @@ func (d *Device) ReadStats(out *nic.Stats) error {
 	})
 }
 
-// Link asks for the vport's state and the port's speed.
+// Link requests the vport's state and the port's speed.
 func (d *Device) Link() (l nic.Link, err error) {
 	err = d.card.Ask(func() error {
 		if pci.Gone(d.card.Fn) {

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	sendLimit   = 2 * time.Second  // for a completion that was asked for, with the link up
+	sendLimit   = 2 * time.Second  // for a completion that was requested, with the link up
 	healthLimit = 10 * time.Second // for the health counter to move
 	sickLimit   = time.Second      // the same, where the device shows a syndrome
 	flushLimit  = time.Second      // for a send queue in error to give its WQEs back
@@ -23,7 +23,7 @@ func (d *Device) want(reason, why string) {
 	d.wanted.CompareAndSwap(nil, &kit.Symptom{Reason: reason, Why: why})
 }
 
-// look serves the device's events, and finds a queue that stopped, sends that stand still, and firmware that died. What it
+// look serves the device's events, and finds a queue that stopped, sends that stall, and firmware that died. What it
 // reads of the device itself it reads only while loops run, or somebody sends and receives.
 func (d *Device) look(polled bool) (*kit.Symptom, error) {
 	d.serveEvents()
@@ -72,8 +72,8 @@ func (d *Device) sick() bool {
 	return d.commands.read(regHealthSynd)>>16&0xFF != 0 && d.commands.read(regHealthRFR)&healthRFR != 0
 }
 
-// lookAtHealth reads the health buffer. A syndrome with the request for a reset, or a counter that stands still, is answered
-// by a restart; a syndrome alone is reported once.
+// lookAtHealth reads the health buffer. A syndrome with the request for a reset, or a counter that stalls, is
+// answered by a restart; a syndrome alone is reported once.
 func (d *Device) lookAtHealth() *kit.Symptom {
 	synd, seen := d.commands.read(regHealthSynd)>>16&0xFF, d.syndrome
 	d.syndrome = synd

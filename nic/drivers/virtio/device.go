@@ -47,7 +47,7 @@ type Device struct {
 	queues   []*Queue
 	control  *control       // nil without a control queue
 	hung     []kit.Progress // transmit rings
-	ring     int            // entries that the options ask for, 0 for the default
+	ring     int            // entries that the options request, 0 for the default
 
 	foreignMAC   bool      // the address is not the device's own
 	groups       [][6]byte // multicast to let in
@@ -55,8 +55,8 @@ type Device struct {
 	linkUp       bool // as the watch saw it last
 }
 
-// Open resets the device, negotiates and starts its queues. It takes fn over: Close closes it, and so does an Open that fails.
-// The link need not be up. An MTU that is not asked for is the one that the device tells.
+// Open resets the device, negotiates and starts its queues. It takes fn over: Close closes it, and so does an Open
+// that fails. The link need not be up. An MTU that is not requested is the one that the device tells.
 func Open(fn pci.Function, o nic.Options) (*Device, error) {
 	d := &Device{ring: o.RingSize}
 	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Look: d.look, Restart: d.restart, Release: d.release}); err != nil {
@@ -91,7 +91,7 @@ func (d *Device) open() (err error) {
 	return d.card.Do("start queues", d.start)
 }
 
-// choose picks the features, the MTU and the address from what the device offers and o asks for.
+// choose picks the features, the MTU and the address from what the device offers and o requests.
 func (d *Device) choose() error {
 	offered, queues, o := d.offered(), d.card.Options.Queues, &d.card.Options
 	if d.gone() {
@@ -217,7 +217,7 @@ func (d *Device) allocate() error {
 	return memory.Err
 }
 
-// entries returns how many entries each ring has: what the first n virtqueues all take, and the options ask for.
+// entries returns how many entries each ring has: what the first n virtqueues all take, and the options request.
 func (d *Device) entries(n int) (int, error) {
 	most := maxRing
 	for i := range uint32(n) {

@@ -14,7 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/virtiosim"
 )
 
-// rig is the test's device with the far end of its wire, running on virtual time.
+// rig is the test's device with the other end of its wire, running on virtual time.
 func rig(t *testing.T, m *virtiosim.Model) (far *sim.Cable, fn *sim.Function) {
 	t.Helper()
 	port, err := sim.New(m, sim.Options{Name: "test"})
@@ -47,7 +47,7 @@ func answered(t *testing.T, far *sim.Cable) {
 	})
 }
 
-// TestRestarts: what ails the device is found, counted under its reason and mended by a restart, and it answers again.
+// TestRestarts: what ails the device is found, counted under its reason and fixed by a restart, and it answers again.
 func TestRestarts(t *testing.T) {
 	for _, c := range []struct {
 		reason string
@@ -167,7 +167,7 @@ func TestOpenTakes(t *testing.T) {
 				t.Errorf("%s: Send: %v", c.name, err)
 			}
 			await.Until(t, c.name+": the frame is sent", func() bool { return far.Recv(0) != nil })
-			if c.refuse { // then it has to let all in, as this frame for somebody else
+			if c.refuse { // then it has to let all in, as this frame for another process
 				buf, n := make([]byte, 2048), 0
 				await.Holds(func() bool {
 					far.Send(0, nictest.EchoRequest(80))

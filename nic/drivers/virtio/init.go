@@ -187,7 +187,7 @@ func (d *Device) configure() error {
 		err = d.control.command(d, "RX_PROMISC", ctrlPromisc, []byte{0})
 	}
 	if errors.Is(err, nic.ErrHardware) {
-		// A filter that cannot be set costs frames that nobody asked for, and no more.
+		// A filter that cannot be set costs frames that nobody requested, and no more.
 		d.card.Log.Warn("the device takes no filters: it is asked for all frames", "err", err)
 		err = d.control.command(d, "RX_PROMISC", ctrlPromisc, []byte{1})
 	}

@@ -21,7 +21,7 @@ type layout struct {
 	multiplier             uint64 // notify_off_multiplier
 }
 
-// find reads the capabilities. Of several of one type the first that can be used is taken: one may lie in I/O ports.
+// find reads the capabilities. Of several of one type the first that can be used is taken: one may are in I/O ports.
 func (d *Device) find() (l layout, err error) {
 	fn := d.card.Fn
 	at, err := pci.Capabilities(fn, pci.CapVendor)

@@ -247,8 +247,8 @@ func TestNoBufferIsSplit(t *testing.T) {
 	})
 }
 
-// TestReply: a reply lies in the buffer of its request, with a cleared header, and the buffer comes back to receive when it
-// was sent, over many rounds of both rings, with used entries in any order.
+// TestReply: a reply is in the buffer of its request, with a cleared header, and the buffer comes back to receive
+// when it was sent, over many rounds of both rings, with used entries in any order.
 func TestReply(t *testing.T) {
 	both(t, func(t *testing.T, packed bool) {
 		b, r := newTestQueue(t, packed), nictest.NewResponder(t)

@@ -12,7 +12,7 @@ import (
 
 const (
 	maxBatch    = 32 // frames that one pass takes at most
-	refillBatch = 32 // buffers that are given back before the device is told
+	refillBatch = 32 // buffers that are returned before the device is told
 	tidyAt      = 32 // transmits that may wait for tidy while each pass answers something
 	minFrame    = 14 // an Ethernet header
 )
@@ -41,7 +41,7 @@ type Queue struct {
 	// One writer, this loop; ReadStats and the watch load them.
 	rxFrames, rxBytes, txFrames, txBytes polling.Counter
 	txFull, badLength                    polling.Counter
-	distrusted                           uint32 // a wrong* below: the device lied, and the queue stands still until it is reset
+	distrusted                           uint32 // a wrong* below: the device lied, and the queue stalls until it is reset
 	culprit                              uint32 // the number that it gave
 
 	sendBuf  unsafe.Pointer // queue 0: one buffer for each transmit descriptor, for Send
@@ -255,8 +255,8 @@ func (q *Queue) distrust(what, number uint32) {
 	}
 }
 
-// reset puts the rings into the state in which the device is started with them: all buffers given to receive that lie in one
-// piece, nothing to transmit.
+// reset puts the rings into the state in which the device is started with them: all buffers given to receive that are
+// in one piece, nothing to transmit.
 func (q *Queue) reset() {
 	q.rx.reset()
 	q.tx.reset()

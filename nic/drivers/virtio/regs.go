@@ -72,8 +72,8 @@ const (
 	featNotifyData  feature = 1 << 38 // VIRTIO_F_NOTIFICATION_DATA
 	featSpeedDuplex feature = 1 << 63 // VIRTIO_NET_F_SPEED_DUPLEX
 
-	// accepted are those taken wherever they are offered. ORDER_PLATFORM asks for barriers that hold for a card too, and those
-	// of nic/bus/mmio do.
+	// accepted are those taken wherever they are offered. ORDER_PLATFORM requests barriers that hold for a card too,
+	// and those of nic/bus/mmio do.
 	accepted = featVersion1 | featMTU | featMAC | featStatus | featCtrlVQ | featCtrlRX | featCtrlMAC | featPlatform | featPacked |
 		featOrder | featNotifyData | featSpeedDuplex
 )

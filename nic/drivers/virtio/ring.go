@@ -60,8 +60,8 @@ func (r *ring) isUsed(tail, n uint32) bool {
 	return tail&((descAvail|descUsed)<<16) == wrap
 }
 
-// usedEnd returns the number of the used entry after the last one of a split ring. The device's index has 16 bits. Where it
-// claims more than was outstanding, the caller finds an entry that is none.
+// usedEnd returns the number of the used entry after the last one of a split ring. The device's index has 16 bits. If
+// it claims more than was outstanding, the caller finds an entry that is none.
 func (r *ring) usedEnd(seen uint32) uint32 {
 	return seen + uint32(uint16(atomic.LoadUint32((*uint32)(r.device))>>16-seen))
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-// hangLimit is how long a transmit ring with work may stand still while the link is up.
+// hangLimit is how long a transmit ring with work may stall while the link is up.
 const hangLimit = time.Second
 
-// look finds a device that lost its state, in a reset by somebody else, one that asks for a reset or lies in its rings, and
-// transmits that stand still with the link up.
+// look finds a device that lost its state, in a reset by another process, one that requests a reset or lies about its
+// rings, and transmits that stall with the link up.
 func (d *Device) look(polled bool) (*kit.Symptom, error) {
 	if !polled {
 		return nil, nil
@@ -38,7 +38,7 @@ func (d *Device) look(polled bool) (*kit.Symptom, error) {
 		case !d.linkUp:
 			*p = kit.Progress{}
 		case p.Waiting(&q.tx.seen, &q.tx.next) >= hangLimit:
-			return &kit.Symptom{Reason: "tx_hang", Doubt: p, Why: fmt.Sprintf("transmit ring %d stands still: %d of %d entries used",
+			return &kit.Symptom{Reason: "tx_hang", Doubt: p, Why: fmt.Sprintf("transmit ring %d stalls: %d of %d entries used",
 				i, atomic.LoadUint32(&q.tx.seen), atomic.LoadUint32(&q.tx.next))}, nil
 		}
 	}
@@ -84,7 +84,8 @@ func (d *Device) link() nic.Link {
 	return l
 }
 
-// ReadStats reads the queues' counters. The device has none of its own: what it dropped for want of a buffer is not known.
+// ReadStats reads the queues' counters. The device has its own none: what it dropped for lack of a buffer is not
+// known.
 func (d *Device) ReadStats(out *nic.Stats) error {
 	return d.card.Ask(func() error {
 		if d.gone() {

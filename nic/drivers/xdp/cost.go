@@ -12,10 +12,10 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 )
 
-// Bench is the program for one configuration as it is measured: run again and again by the kernel itself (BPF_PROG_TEST_RUN), with
-// nothing around it but what is measured apart and taken off. A program that ran on its own reply would refuse it, so another
-// one runs before it, which puts the request back where the reply differs, and goes on into it by a tail call. Close gives back
-// what it holds.
+// Bench is the program for one configuration as it is measured: run again and again by the kernel itself
+// (BPF_PROG_TEST_RUN), with nothing around it but what is measured apart and taken off. A program that ran on its own
+// reply would refuse it, so another one runs before it, which puts the request back where the reply differs, and goes
+// on into it by a tail call. Close returns what it holds.
 type Bench struct {
 	Bytes   int // of the request
 	frame   []byte
@@ -152,7 +152,7 @@ func (b *Bench) Run(n int) (program, around time.Duration, err error) {
 	return took[0] - took[1], took[1], nil
 }
 
-// Close gives back what the bench holds.
+// Close returns what the bench holds.
 func (b *Bench) Close() {
 	for _, p := range []*ebpf.Program{b.program, b.empty, b.before[0], b.before[1]} {
 		if p != nil {

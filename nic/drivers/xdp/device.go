@@ -26,8 +26,8 @@ import (
 type Options struct {
 	Generic bool // attach to the kernel's own hook, behind the interface's driver, and not to the driver's
 
-	// Pin is the name under which the program stays when the process ends, or is killed, until Unpin. A pin of that name is
-	// joined: its counts go on, and the program is replaced in one step.
+	// Pin is the name under which the program stays when the process ends, or is killed, until Unpin. A pin of that
+	// name is joined: its counts continue, and the program is replaced in one step.
 	Pin string
 }
 
@@ -250,8 +250,8 @@ func (d *Device) attempts(c fastpath.Config, hook string) (a []xdpkit.Attempt, v
 	return a, v
 }
 
-// attach attaches the program, in the driver's hook where there is one that can send and the generic one is not asked for, or
-// replaces the one of the pin.
+// attach attaches the program, in the driver's hook where there is one that can send and the generic one is not
+// requested, or replaces the one of the pin.
 func (d *Device) attach(c fastpath.Config, own Options, joined *pin) error {
 	i, hook := d.iface, ""
 	if own.Generic {

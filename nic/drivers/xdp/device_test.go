@@ -175,8 +175,8 @@ func TestJumbo(t *testing.T) {
 	}
 }
 
-// A tag that lies outside of the frame counts, and the reply has it; where the program cannot ask for it, a note says that it counts
-// as none.
+// A tag that lies outside of the frame counts, and the reply has it; where the program cannot request it, a note says
+// that it counts as none.
 func TestHiddenTag(t *testing.T) {
 	for name, own := range map[string]xdp.Options{"xdp-drv": {}, "xdp-generic": {Generic: true}} {
 		t.Run(name, func(t *testing.T) {

@@ -90,7 +90,7 @@ func TestPin(t *testing.T) {
 				t.Errorf("notes %s", notes)
 			}
 			if s := d.Verdicts(); s[fastpath.AnsweredICMPv4]+s[fastpath.AnsweredICMPv6] != 200 {
-				t.Errorf("the counts begin anew: %v", s)
+				t.Errorf("the counts restart: %v", s)
 			}
 			v.UDP(t, veth.Our4.Addr())
 			p, err := xdp.Look("p")
@@ -252,7 +252,7 @@ func TestPinGone(t *testing.T) {
 	})
 	d := open(t, &v.Host, v.Config(), xdp.Options{Pin: "gone"})
 	if s := d.Verdicts(); s[fastpath.AnsweredICMPv4] != 50 {
-		t.Errorf("the counts begin anew: %v", s)
+		t.Errorf("the counts restart: %v", s)
 	}
 	d.Close()
 	if p, err := xdp.Look("gone"); err != nil || !p.Attached {

@@ -17,7 +17,7 @@ const maxChecksum = 9728 - 22
 
 // variant is what a program needs beyond the rules.
 type variant struct {
-	frags       bool   // it takes frames that lie in several buffers
+	frags       bool   // it takes frames that are in several buffers
 	tag, stamps bool   // it asks the interface's driver for the tag that was taken out, and for the time of receipt
 	ifindex     int    // of the interface that a program with tag or stamps is bound to
 	still       uint64 // tests: the time in all test packets

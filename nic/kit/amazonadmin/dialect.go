@@ -22,7 +22,7 @@ type Dialect struct {
 // descheduled for that long, and a read that fails costs a restart of the device.
 const readTimeout = time.Second
 
-// The dialects, each as the published driver for Linux speaks it, but for readTimeout.
+// The dialects, each as the published driver for Linux speaks it, except for readTimeout.
 var (
 	ENA = Dialect{MMIOReads: true, ReadTimeout: readTimeout}
 	EFA = Dialect{EventsFromZero: true, LongIDs: true, ReadTimeout: readTimeout}

@@ -44,7 +44,7 @@ type Status uint8
 var statusNames = [...]string{"success", "resource allocation failure", "bad opcode", "unsupported opcode", "malformed request",
 	"illegal parameter", "unknown error", "resource busy"}
 
-// The outcomes that callers tell apart.
+// The outcomes that callers distinguish.
 const (
 	Success           Status = 0
 	UnsupportedOpcode Status = 3

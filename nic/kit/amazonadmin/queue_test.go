@@ -13,7 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 )
 
-// device is the far end of the queues, played by the test: its registers are a trap, its memory is ours (IOVA 0 is the
+// device is the peer of the queues, played by the test: its registers are a trap, its memory is ours (IOVA 0 is the
 // arena's start).
 type device struct {
 	mu     sync.Mutex
@@ -162,7 +162,7 @@ func TestSilence(t *testing.T) {
 	}
 	d.answer = func(d *device, c []byte) { d.complete(c, 0) }
 	if err := Exec(q, "ask", &ask{}, &told{}); !errors.Is(err, nic.ErrTimeout) {
-		t.Errorf("after a time-out the queue goes on: %v", err)
+		t.Errorf("after a time-out the queue continues: %v", err)
 	}
 	d, q = newQueue(t, 4, func(d *device, _ []byte) { d.gone = true })
 	q.timeout = limit

@@ -61,7 +61,7 @@ const (
 // Mask is INTR_MASK's bit: the queues are polled.
 const Mask = 1
 
-// leastLooks is how often is looked before a time-out counts (kit.Deadline).
+// leastLooks is how often is looked before a timeout counts (kit.Deadline).
 const leastLooks = 500
 
 // ErrDevice is a device that answers with an error or not as its interface says.

@@ -30,8 +30,8 @@ func (m *Message) Receive(fd int, buf []byte, flags int) (n int, e unix.Errno) {
 }
 
 // Stamp returns the stamp that came with the message that Receive got last, zero if none did
-// (Documentation/networking/timestamping.rst). Where it came from the error queue, ok is set and id counts the sends of the
-// socket, from 0, up to the one that it is of.
+// (Documentation/networking/timestamping.rst). If it came from the error queue, ok is set and id counts the sends of
+// the socket, from 0, up to the one that it is of.
 func (m *Message) Stamp() (t nic.Timestamp, id uint32, ok bool) {
 	const head = unix.SizeofCmsghdr
 	for b := m.control[:m.hdr.Controllen]; len(b) >= head; {

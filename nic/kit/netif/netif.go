@@ -33,8 +33,8 @@ type Interface struct {
 	ioctl int
 }
 
-// Lookup returns the interface of that name in the calling thread's network namespace. It returns nic.ErrNoDevice if there
-// is none and nic.ErrDown if it is not up. Close gives back what it holds.
+// Lookup returns the interface of that name in the calling thread's network namespace. It returns nic.ErrNoDevice if
+// there is none and nic.ErrDown if it is not up. Close returns what it holds.
 func Lookup(name string) (*Interface, error) {
 	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -76,7 +76,7 @@ func (i *Interface) read() error {
 	return nil
 }
 
-// Close gives back what Lookup opened.
+// Close returns what Lookup opened.
 func (i *Interface) Close() {
 	i.nl.Close()
 	unix.Close(i.ioctl)

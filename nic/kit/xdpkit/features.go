@@ -27,7 +27,7 @@ const (
 	Transmit = 1 << 2 // it sends what others redirect to it
 	ZeroCopy = 1 << 3 // AF_XDP sockets share memory with it
 	Offload  = 1 << 4 // the card runs programs
-	Frags    = 1 << 5 // it hands over frames that lie in several buffers
+	Frags    = 1 << 5 // it hands over frames that are in several buffers
 )
 
 // Bits of Features.Metadata (enum netdev_xdp_rx_metadata).
@@ -48,7 +48,7 @@ type genericHeader [4]byte
 func (h genericHeader) Len() int          { return len(h) }
 func (h genericHeader) Serialize() []byte { return h[:] }
 
-// AskFeatures asks for the interface's features, in the calling thread's network namespace.
+// AskFeatures requests the interface's features, in the calling thread's network namespace.
 func AskFeatures(ifindex int) (f Features) {
 	family, err := netlink.GenlFamilyGet("netdev")
 	if err != nil {
@@ -113,8 +113,8 @@ func (f Features) String() string {
 	return strings.Join(s, " ")
 }
 
-// Missing says what commonly keeps an interface's driver from taking a program, where that is found here, with the command that
-// mends it; "" if nothing is.
+// Missing says what commonly keeps an interface's driver from taking a program, where that is found here, with the
+// command that fixes it; "" if nothing is.
 func (f Features) Missing(i *netif.Interface) string {
 	var s []string
 	if f.Known && f.XDP&Basic == 0 && len(s) == 0 {
@@ -122,7 +122,7 @@ func (f Features) Missing(i *netif.Interface) string {
 	}
 	if used, most := i.Channels(); most > 0 && used > most/2 {
 		switch i.Driver {
-		case "ena", "virtio_net", "mlx4_en": // a send queue of its own for each channel, or for each CPU
+		case "ena", "virtio_net", "mlx4_en": // its own send queue for each channel, or for each CPU
 			s = append(s, fmt.Sprintf("%s keeps send queues for XDP and has %d of %d channels in use (ethtool -L %s combined %d)",
 				i.Driver, used, most, i.Name, max(1, most/2)))
 		}

@@ -59,7 +59,7 @@ func Attach(i *netif.Interface, attempts []Attempt) (a Attached, err error) {
 // OneLine joins the lines of a verifier's report.
 func OneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
-// FellBack says that the generic hook was taken for want of the driver's, with what can be done about it.
+// FellBack says that the generic hook was taken for lack of the driver's, with what can be done about it.
 func (a *Attached) FellBack(i *netif.Interface, f Features) string {
 	s := "generic XDP, since the driver's own hook refused: " + OneLine(a.Refused)
 	if missing := f.Missing(i); missing != "" {
@@ -68,8 +68,8 @@ func (a *Attached) FellBack(i *netif.Interface, f Features) string {
 	return s
 }
 
-// HiddenTags says what becomes of VLAN tags that the interface takes out of frames, where the program cannot ask for them; "" if
-// nothing.
+// HiddenTags says what becomes of VLAN tags that the interface takes out of frames, where the program cannot request
+// them; "" if nothing.
 func HiddenTags(i *netif.Interface, hook string, asks, chosen bool) string {
 	hidden := i.StripsVLAN()
 	switch {

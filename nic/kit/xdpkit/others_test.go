@@ -16,7 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
 )
 
-// What is on the interface already is told apart, by whom and how it is taken off, and stays.
+// What is on the interface already is distinguished, by whom and how it is taken off, and stays.
 func TestFree(t *testing.T) {
 	v := veth.New(t)
 	free := func() (err error) {

@@ -24,7 +24,7 @@ type Server struct {
 	Address, Client netip.Addr // its own, and what it gives, in a network of 24 bits
 	Boot            string     // name of the first file
 	Files           map[string][]byte
-	Asked           func(name string) // is told of each file that is asked for; nil for nobody
+	Asked           func(name string) // is told of each file that is requested; nil for nobody
 
 	Blocks, Again int // of all files, and how many of them were sent once more
 
@@ -162,7 +162,7 @@ const (
 	tftpOACK  = 6
 )
 
-// request begins a transfer, from a port of its own.
+// request begins a transfer, from its own port.
 func (s *Server) request(from netip.AddrPort, body []byte) *Datagram {
 	if len(body) < 4 || binary.BigEndian.Uint16(body) != tftpRead {
 		return nil

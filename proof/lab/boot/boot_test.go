@@ -75,7 +75,7 @@ func TestNoDHCP(t *testing.T) {
 	}
 }
 
-// A file comes block by block with whatever options were asked for, to who asked and to nobody else.
+// A file comes block by block with whatever options were requested, to who asked and to no other process.
 func TestTFTP(t *testing.T) {
 	for size, asked := range map[int]string{512: "\x00\x01/f\x00octet\x00", 100: "\x00\x01f\x00octet\x00blksize\x00100\x00tsize\x000\x00"} {
 		for _, n := range []int{0, 1, size - 1, size, size + 1, 5 * size} {

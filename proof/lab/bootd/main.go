@@ -1,5 +1,6 @@
-// Bootd serves DHCP and TFTP on one of the guest's interfaces: "bootd INTERFACE ADDRESS CLIENT FILE...". The first file is the one that
-// DHCP names. It prints a line for each file that is asked for, and what the client said of itself.
+// Bootd serves DHCP and TFTP on one of the guest's interfaces: "bootd INTERFACE ADDRESS CLIENT FILE...". The first
+// file is the one that DHCP names. It prints a line for each file that is requested, and what the client said of
+// itself.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Console runs a program on a terminal of its own: "console PROGRAM ARGUMENTS...". What it reads goes to the program as if it
-// were typed, and what the program writes comes out line by line, in the order in which it was written: DPDK's testpmd, whose
-// prompt and output go different ways, writes its output late where there is no terminal.
+// Console runs a program on its own terminal: "console PROGRAM ARGUMENTS...". What it reads goes to the program as if
+// it were typed, and what the program writes comes out line by line, in the order in which it was written: DPDK's
+// testpmd, whose prompt and output go different ways, writes its output late where there is no terminal.
 package main
 
 import (

@@ -232,7 +232,7 @@ func (d *Device) counts() (nic.Stats, error) {
 // Close stops the device and gives everything back.
 func (d *Device) Close() error { return d.card.Close() }
 
-// look finds a device that lost its state, and transmits that stand still.
+// look finds a device that lost its state, and transmits that stall.
 func (d *Device) look(polled bool) (*kit.Symptom, error) {
 	if !polled {
 		return nil, nil
@@ -241,7 +241,7 @@ func (d *Device) look(polled bool) (*kit.Symptom, error) {
 		return kit.Foreign("CONTROL is not as it was left"), nil
 	}
 	if d.read(regSTATUS)&statusLink != 0 && d.hung.Waiting(&d.queue.txDone, &d.queue.txTail) > time.Second {
-		return &kit.Symptom{Reason: "tx_hang", Doubt: &d.hung, Why: "the transmit ring stands still"}, nil
+		return &kit.Symptom{Reason: "tx_hang", Doubt: &d.hung, Why: "the transmit ring stalls"}, nil
 	}
 	return nil, nil
 }

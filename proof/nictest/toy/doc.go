@@ -7,6 +7,7 @@
 //
 // Source: the page of package toysim. Proven on the model only (conformance suite, TestConformance).
 //
-// It says how buffers go round, too. Each receive slot owns one buffer for good. A frame is rewritten in the buffer of its slot,
-// a transmit descriptor points there, and the slot is given back to the device, in order, once that transmit is done.
+// It says how buffers go round, too. Each receive slot owns one buffer permanently. A frame is rewritten in the
+// buffer of its slot, a transmit descriptor points there, and the slot is returned to the device, in order, once that
+// transmit is done.
 package toy

@@ -17,8 +17,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/toysim"
 )
 
-// The watch restarts a device that hangs or was reset, and ends the loop of one that has left the bus. A device that hangs is given
-// the time twice: the loop may have been held up.
+// The watch restarts a device that hangs or was reset, and ends the loop of one that has left the bus. A device that
+// hangs is given the time twice: the loop may have been delayed.
 func TestWatch(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil       func(*toysim.Model, *sim.Port, *sim.Function)
@@ -28,7 +28,7 @@ func TestWatch(t *testing.T) {
 	}{
 		"transmitter hangs": {
 			func(m *toysim.Model, _ *sim.Port, _ *sim.Function) { m.Pause(true) },
-			2 * time.Second, 3 * time.Second, "resets_tx_hang", "the device stands still", nil,
+			2 * time.Second, 3 * time.Second, "resets_tx_hang", "the device stalls", nil,
 		},
 		"reset by another driver": {
 			func(_ *toysim.Model, _ *sim.Port, fn *sim.Function) { fn.Reset() },

@@ -15,8 +15,8 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// Loops joins a driver to what may answer its replies, and wants one datagram not to bounce for ever: to a second responder
-// on another port, and to echo services on the kernel's sockets.
+// Loops joins a driver to what may answer its replies, and wants one datagram not to bounce forever: to a second
+// responder on another port, and to echo services on the kernel's sockets.
 func Loops(t *testing.T, open Open) {
 	t.Run("responder", func(t *testing.T) {
 		v := New(t)

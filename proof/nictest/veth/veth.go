@@ -17,7 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// Pair is a pair of virtual Ethernet interfaces, each in a network namespace of its own that has no name and is gone when
+// Pair is a pair of virtual Ethernet interfaces, each in its own network namespace that has no name and is gone when
 // the test ends. Each end has an address of the kernel's in both families.
 type Pair struct {
 	Host, Peer End

@@ -58,8 +58,8 @@ type contest struct {
 // errInterrupted says that a signal ended the contest.
 var errInterrupted = errors.New("interrupted")
 
-// Run measures all peers that can run: one probe at a time in alternating rounds, then the highest rate of each without
-// loss, then each at fractions of its own. It takes root.
+// Run measures all peers that can run: one probe at a time in alternating rounds, then the highest rate of each
+// without loss, then each at its own fractions. It takes root.
 func Run(o Options) (*tables.Table, error) {
 	c := &contest{Options: o}
 	failed := make(chan error)
@@ -146,7 +146,7 @@ func (c *contest) options(duration, warmup time.Duration) session.Options {
 
 // measure has each peer answer in its turn, and returns the reports, which it leaves without their pages.
 func (c *contest) measure(o session.Options) ([]*report.Report, error) {
-	// The peer that answers now is asked for its MAC, which is the same for all of them.
+	// The peer that answers now is requested its MAC, which is the same for all of them.
 	if i := slices.IndexFunc(c.peers, func(p *peer) bool { return strings.HasPrefix(p.name, "responder") }); i >= 0 {
 		if err := c.turnTo(c.peers[i]); err != nil {
 			return nil, err

@@ -78,8 +78,8 @@ func Run(o Options) (rows []*Row, err error) {
 
 var errInterrupted = errors.New("interrupted")
 
-// config is the default configuration, but for a burst that no measurement uses up, and with test packets only where they are asked
-// for: they have the clock looked at for every frame.
+// config is the default configuration, except for a burst that no measurement uses up, and with test packets only
+// where they are requested: they have the clock looked at for every frame.
 func config(q corpus.Request, g xdp.Guard) fastpath.Config {
 	c := fastpath.Config{
 		MAC: corpus.OurMAC, Addresses: corpus.Addresses, UDPPorts: corpus.UDPPorts, ChecksumBytes: fastpath.DefaultChecksumBytes,

@@ -36,7 +36,8 @@ func Drivers() (all []string) {
 // folder is where a driver's package is in the module.
 func folder(driver string) string { return "nic/drivers/" + driver }
 
-// The loops in C that others are held against: guarded is the goal's, port does what nic/drivers/ixgbe does, step by step.
+// The loops in C that others are compared with: guarded is the goal's, port does what nic/drivers/ixgbe does, step by
+// step.
 const (
 	guarded = "C, guarded"
 	port    = "C, ported"

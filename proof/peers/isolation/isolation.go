@@ -270,8 +270,8 @@ func interrupts(cpu int) (uint64, error) {
 	return interruptsOf(string(text), cpu)
 }
 
-// ask puts a question to the loop each interval. Where its own thread was off its CPU, that is no fault of the loop's: the question
-// is left out, and the schedule begins anew.
+// ask puts a question to the loop each interval. If its own thread was off its CPU, that is no fault of the loop's:
+// the question is left out, and the schedule restarts.
 func (o *Options) ask(m *mailbox, trips *polling.Histogram, left *int64, clock *latency.Clock, stop *atomic.Bool) error {
 	runtime.LockOSThread()
 	if err := errors.Join(pin(o.Prober), realTime(priority)); err != nil {

@@ -1,3 +1,3 @@
-// Package rival starts what the responder is held against: other echo servers as processes, a UDP echo that asks its socket
-// without end, and a polling loop in C.
+// Package rival starts what the responder is compared with: other echo servers as processes, a UDP echo that asks its
+// socket continuously, and a polling loop in C.
 package rival

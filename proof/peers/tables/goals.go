@@ -28,9 +28,10 @@ var Goals = []Goal{
 	{"responder-xdp-generic", "kernel", "p50", 0.75}, {"responder-xdp-generic", "floor-xdp-generic", "p50", 1.1},
 }
 
-// Compared reports whether a table of ratios is to have ours / other: a responder with each of the others, but of the floors
-// only with that on its own socket, and a floor with the testpmd on its kind of socket. "-light" is a responder without its filter of
-// system calls (trust.confine). What answers in the kernel has no socket: its floor is held against AF_XDP's testpmd.
+// Compared reports whether a table of ratios is to have ours / other: a responder with each of the others, but of the
+// floors only with that on its own socket, and a floor with the testpmd on its kind of socket. "-light" is a
+// responder without its filter of system calls (trust.confine). What answers in the kernel has no socket: its floor
+// is compared with AF_XDP's testpmd.
 func Compared(ours, other string) bool {
 	role, socket, _ := strings.Cut(ours, "-")
 	what, on, _ := strings.Cut(other, "-")

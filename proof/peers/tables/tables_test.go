@@ -87,7 +87,8 @@ func TestMissed(t *testing.T) {
 	}
 }
 
-// Each responder is held against all others that answer, but for the floors only against the one on its own socket.
+// Each responder is compared with all others that answer, except for the floors only against the one on its own
+// socket.
 func TestCompared(t *testing.T) {
 	for _, c := range []struct {
 		a, b string

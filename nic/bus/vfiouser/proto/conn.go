@@ -115,7 +115,7 @@ func (c *Conn) readFull(p []byte, m *Message) error {
 		if err != nil {
 			return err
 		}
-		// A read deadline begins with a message, not before: waiting for one may take for ever.
+		// A read deadline begins with a message, not before: waiting for one may take forever.
 		c.sock.SetReadDeadline(time.Now().Add(Timeout))
 		p = p[n:]
 	}

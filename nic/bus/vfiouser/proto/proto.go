@@ -22,7 +22,7 @@ var ErrProtocol = errors.New("vfio-user: protocol error")
 // ErrClosed means that the connection is gone: the other side closed it, did not answer in time, or broke the protocol.
 var ErrClosed = errors.New("vfio-user: connection is closed")
 
-// Command is what a message asks for.
+// Command is what a message requests.
 type Command uint16
 
 const (
