@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 //go:embed guest/init
@@ -74,6 +75,11 @@ func (k *Kit) save(ctx context.Context, m Machine, args []string, state string) 
 		part := state + ".part"
 		defer os.Remove(part)
 		said, err := monitor(m.monitor(), saveTime, "migrate_set_capability mapped-ram on", "migrate file:"+part, "info migrate")
+		// The monitor may answer while the devices' state is still being written ("Status: device").
+		for end := time.Now().Add(saveTime); err == nil && !strings.Contains(said, "completed") && !strings.Contains(said, "failed") && time.Now().Before(end); {
+			time.Sleep(50 * time.Millisecond)
+			said, err = monitor(m.monitor(), saveTime, "info migrate")
+		}
 		if err == nil && !strings.Contains(said, "completed") {
 			err = fmt.Errorf("lab: save the booted guest: %s", said)
 		}
