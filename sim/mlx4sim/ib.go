@@ -231,9 +231,18 @@ func (m *Model) emit(q *qp, b []byte) {
 
 func (m *Model) transmitPacket(b []byte) {
 	m.count.packetsOut++
+	m.count.wordsOut += uint64(len(b) / 4)
+	if toGroup(b) {
+		m.count.groupsOut++
+	}
 	if m.fault.lose == nil || !m.fault.lose(b) {
 		m.host.Transmit(b)
 	}
+}
+
+func toGroup(b []byte) bool {
+	lid := be.Uint16(b[2:])
+	return lid >= firstMulticast && lid != permissiveLID
 }
 
 // receivePacket takes one from the wire.
@@ -244,6 +253,10 @@ func (m *Model) receivePacket(b []byte) bool {
 		return false
 	}
 	m.count.packetsIn++
+	m.count.wordsIn += uint64(len(b) / 4)
+	if toGroup(b) {
+		m.count.groupsIn++
+	}
 	return m.takePacket(&p)
 }
 

@@ -397,3 +397,38 @@ func FuzzPacket(f *testing.F) {
 		}
 	})
 }
+
+// What infiniband-diags ask a ConnectX-3 for: smpquery mepi and ibportstate, vendstat -N, perfquery -x.
+func TestVendorAttributes(t *testing.T) {
+	x := openIB(t, 0)
+	if s, b := x.mad(1, 1, 0xff90, 1, nil); s != 0 || b[7] != 1 || b[11] != 1 || b[15] != 0 {
+		t.Errorf("ExtendedPortInfo: status %x, %x", s, b[:16])
+	}
+	if s, _ := x.mad(1, 2, 0xff90, 1, nil); s != statusBadAttr { // what a Set does on a card is not known
+		t.Errorf("Set of ExtendedPortInfo: status %x", s)
+	}
+	if s, b := x.mad(0x0a, 1, 1, 0, nil); s != 0 || b[0] != 1 || b[1] != 1 {
+		t.Errorf("ClassPortInfo of the vendor's class: status %x, %x", s, b)
+	}
+	s, _ := x.mad(0x0a, 1, 0x17, 0, nil)
+	info := x.out.Bytes[24+8:]
+	if s != 0 || be.Uint16(info[2:]) != 0x1003 || be.Uint32(info[68:]) != 2 || be.Uint32(info[72:]) != 42 || be.Uint32(info[76:]) != 5000 || !bytes.HasPrefix(info[48:], []byte("MT_1090120019\x00")) {
+		t.Errorf("general information: status %x, %x", s, info[:100])
+	}
+	if s, b := x.mad(classPerf, 1, 1, 0, nil); s != 0 || be.Uint16(b[2:])&0x200 == 0 {
+		t.Errorf("performance management does not announce extended counters: status %x, %x", s, b)
+	}
+	x.m.transmitPacket(make([]byte, 100))
+	s, b := x.mad(classPerf, 1, 0x1d, 0, nil)
+	if s != 0 || b[1] != 1 || be.Uint64(b[8:]) != 25 || be.Uint64(b[24:]) != 1 {
+		t.Errorf("PortCountersExtended: status %x, %x", s, b)
+	}
+	if s, b := x.mad(classPerf, 1, attrPortCount, 0, nil); s != 0 || be.Uint32(b[24:]) != 25 || be.Uint32(b[32:]) != 1 {
+		t.Errorf("PortCounters: status %x, %x", s, b)
+	}
+	x.mad(classPerf, 2, attrPortCount, 0, []byte{0, 1, 0x10, 0}) // PortXmitData
+	if s, b := x.mad(classPerf, 1, attrPortCount, 0, nil); s != 0 || be.Uint32(b[24:]) != 0 || be.Uint32(b[32:]) != 1 {
+		t.Errorf("PortCounters after PortXmitData was cleared: status %x, %x", s, b)
+	}
+	x.Clean()
+}

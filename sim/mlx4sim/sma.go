@@ -1,5 +1,7 @@
 package mlx4sim
 
+import "time"
+
 // Logical states of an InfiniBand port, IBTA §14.2.5.6.
 const (
 	stateDown   = 1
@@ -30,8 +32,9 @@ type ibPort struct {
 	badPKeys  uint16
 	badQKeys  uint16
 	badMKeys  uint16
-	notice    *notice // that nobody repressed yet
-	notices   uint32  // so far
+	notice    *notice   // that nobody repressed yet
+	notices   uint32    // so far
+	cleared   [4]uint64 // what the performance counters had when a manager cleared them, as perf lists them
 }
 
 func (m *Model) newIBPort() ibPort {
@@ -52,6 +55,7 @@ const (
 	classSMLID    = 0x01 // subnet management, by LID
 	classSMDirect = 0x81 // by directed route
 	classPerf     = 0x04
+	classVendor   = 0x0a // Mellanox's
 
 	methodGet         = 0x01
 	methodSet         = 0x02
@@ -68,6 +72,9 @@ const (
 	attrSL2VL     = 0x17
 	attrVLArb     = 0x18
 	attrLED       = 0x31
+	attrGeneral   = 0x17   // of classVendor: versions
+	attrPortMore  = 0x1d   // of classPerf: PortCountersExtended
+	attrExtPort   = 0xff90 // Mellanox's ExtendedPortInfo
 
 	statusBadVersion = 1 << 2
 	statusBadMethod  = 2 << 2
@@ -135,6 +142,8 @@ func (m *Model) agent(in []byte, trusted bool) []byte {
 	switch {
 	case class == classPerf:
 		status = m.perf(out, method, attr)
+	case class == classVendor:
+		status = m.vendor(out, method, attr)
 	case class != classSMLID && class != classSMDirect:
 		status = statusBadVersion
 	case method == methodTrapRepress:
@@ -236,6 +245,12 @@ func (m *Model) smp(data []byte, set bool, attr uint16, mod uint32) uint16 {
 		}
 		copy(data, ib.arbitrate[part-1][:])
 	case attrLED:
+	case attrExtPort: // libibmad iba_types.h ib_mlnx_ext_port_info_t
+		if set { // no source says what a card does with FDR10
+			return statusBadAttr
+		}
+		clear(data)
+		data[7], data[11] = 1, 1 // FDR10 is supported and enabled; the port runs at QDR
 	default:
 		return statusBadAttr
 	}
@@ -344,20 +359,67 @@ func (m *Model) managementEvent(attr uint8, block, changed uint32) {
 	m.event(eventPortMgmt, attr, d[:])
 }
 
-// perf answers performance management: the counters of data and packets.
+// perf answers performance management: the counters of data and packets, in 32 bits, where they stop at the end, and in 64.
 func (m *Model) perf(out []byte, method uint8, attr uint16) uint16 {
-	data := out[64:]
+	data, k := out[64:], &m.count
+	all := [4]uint64{k.wordsOut, k.wordsIn, k.packetsOut, k.packetsIn} // data is in units of four bytes (IBTA 16.1.3.5)
+	cleared, choice := &m.port.ib.cleared, be.Uint16(data[2:])
+	set := func(shift int) { // after the values were told
+		for i := range all {
+			if method == methodSet && choice>>(shift+i)&1 != 0 {
+				cleared[i] = all[i]
+			}
+		}
+	}
 	switch {
 	case method != methodGet && method != methodSet:
 		return statusBadMethod
 	case attr == attrClassPort:
 		clear(data[:72])
 		data[0], data[1] = 1, 1
+		be.PutUint16(data[2:], 1<<9) // extended counters
 	case attr == attrPortCount:
 		clear(data[:40])
 		data[1] = 1
-		be.PutUint32(data[32:], uint32(m.count.packetsOut))
-		be.PutUint32(data[36:], uint32(m.count.packetsIn))
+		set(12)
+		for i, v := range all {
+			be.PutUint32(data[24+4*i:], uint32(min(v-cleared[i], 1<<32-1)))
+		}
+	case attr == attrPortMore:
+		clear(data[:72])
+		data[1] = 1
+		set(0)
+		for i, v := range all {
+			be.PutUint64(data[8+8*i:], v-cleared[i])
+		}
+		be.PutUint64(data[40:], all[2]-cleared[2]-min(k.groupsOut, all[2]-cleared[2]))
+		be.PutUint64(data[48:], all[3]-cleared[3]-min(k.groupsIn, all[3]-cleared[3]))
+		be.PutUint64(data[56:], k.groupsOut)
+		be.PutUint64(data[64:], k.groupsIn)
+	default:
+		return statusBadAttr
+	}
+	return 0
+}
+
+// vendor answers the vendor's class: ClassPortInfo, which every class has, and the versions (infiniband-diags vendstat.c, is4_general_info_t).
+func (m *Model) vendor(out []byte, method uint8, attr uint16) uint16 {
+	switch {
+	case method != methodGet:
+		return statusBadMethod
+	case attr == attrClassPort:
+		clear(out[64:])
+		out[64], out[65] = 1, 1
+	case attr == attrGeneral:
+		clear(out[24:])
+		hw, fw, more := out[24+8:], out[24+8+32:], out[24+8+32+36:]
+		be.PutUint16(hw[2:], m.prof.device)
+		be.PutUint32(hw[28:], uint32(m.host.Now()/time.Second))
+		copy(fw[16:32], m.prof.board)
+		for i, v := range m.prof.fw {
+			be.PutUint32(more[4*i:], uint32(v))
+		}
+		fw[1], fw[2], fw[3] = byte(m.prof.fw[0]), byte(m.prof.fw[1]), byte(m.prof.fw[2])
 	default:
 		return statusBadAttr
 	}

@@ -73,6 +73,8 @@ type counters struct {
 	rxOverflow             uint64 // no WQE
 	txGiant, txDropped     uint64
 	packetsIn, packetsOut  uint64 // of InfiniBand
+	wordsIn, wordsOut      uint64 // of InfiniBand's packets without their last CRC, four bytes each
+	groupsIn, groupsOut    uint64 // multicast packets
 	packetsBad, packetsOff uint64
 	transport              [rdma.ReadRequests + 1]uint64 // of connections
 }
