@@ -136,6 +136,9 @@ func (c *Config) openFunction() (nic.Answerer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := NotSupported(fn.ID()); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", c.Device, err), fn.Close())
+	}
 	name := c.Driver
 	if name == "auto" {
 		name = DriverFor(fn.ID())

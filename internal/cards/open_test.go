@@ -1,11 +1,14 @@
 package cards
 
 import (
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/internal/host/setting"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
 // A socket is not asked to push: it would silently not.
@@ -47,6 +50,35 @@ func TestFits(t *testing.T) {
 		}
 		if got != c.want {
 			t.Errorf("%s, %s: %q, want %q", c.driver, c.device, got, c.want)
+		}
+	}
+}
+
+// A function of a known family that no driver supports is refused by name, with what to use instead; and no function is both.
+func TestNotSupported(t *testing.T) {
+	for id, want := range map[pci.ID]string{
+		{Vendor: 0x8086, Device: 0x1563}: "X550-T2 (8086:1563) is not supported", {Vendor: 0x8086, Device: 0x10ed}: "82599 virtual function",
+		{Vendor: 0x15b3, Device: 0x1023}: "ConnectX-8", {Vendor: 0x15b3, Device: 0x1004}: "ConnectX-3 virtual function",
+		{Vendor: 0x15b3, Device: 0x1011}: "has InfiniBand only", {Vendor: 0x8086, Device: 0x151c}: "no driver for the PHY",
+	} {
+		err := NotSupported(id)
+		if !errors.Is(err, nic.ErrNoDevice) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "nic.driver auto, xdp or afxdp") {
+			t.Errorf("%v: %v", id, err)
+		}
+	}
+	for device, driver := range map[uint16]string{0x10f9: "ixgbe", 0x1514: "ixgbe", 0x1517: "ixgbe", 0x152a: "ixgbe"} {
+		if got := DriverFor(pci.ID{Vendor: 0x8086, Device: device}); got != driver {
+			t.Errorf("8086:%04x: driver %q, expected %q", device, got, driver)
+		}
+	}
+	if got := DriverFor(pci.ID{Vendor: 0x1d0f, Device: 0x0051}); got != "ena" {
+		t.Errorf("1d0f:0051: driver %q", got)
+	}
+	for _, r := range refused {
+		for device := range r.devices {
+			if d := DriverFor(pci.ID{Vendor: r.vendor, Device: device}); d != "" {
+				t.Errorf("%04x:%04x is refused, and driver %s supports it", r.vendor, device, d)
+			}
 		}
 	}
 }

@@ -97,6 +97,8 @@ func listFunctions(w io.Writer) error {
 func mover(f pci.Found) string {
 	driver := cards.DriverFor(f.ID)
 	switch {
+	case driver == "" && cards.NotSupported(f.ID) != nil:
+		return "none: " + cards.NotSupported(f.ID).Error()
 	case driver == "":
 		return "none: no driver for this ID"
 	case f.Driver == "vfio-pci":

@@ -11,10 +11,10 @@
 // (ICM) that is really mapped; physical and translated memory regions, the reserved LKey; EQs, CQs with arming by
 // sequence numbers, moderation, timestamps, resizing, CQEs and EQEs of 32 and 64 bytes; QPs with their states; raw
 // Ethernet: send with data and inline segments, checksums, LSO, VLAN insertion, BlueFlame; receive with checksums,
-// VLAN stripping, RSS (Toeplitz and XOR); steering by the MAC table ("A0") and by flow rules ("device-managed"); VLAN
+// VLAN stripping, the FCS on request, RSS (Toeplitz and XOR); steering by the MAC table ("A0") and by flow rules ("device-managed"); VLAN
 // and multicast filters, the port's counters and events, the catastrophic error buffer. On an InfiniBand port: the
 // subnet management agent behind MAD_IFC (NodeDescription, NodeInfo, GUIDInfo, PortInfo, P_KeyTable, SLtoVL,
-// VLArbitration; performance management's PortCounters; the trap of a changed node), port states and management
+// VLArbitration; performance management's PortCounters, 32 and 64 bits wide; Mellanox's ExtendedPortInfo and versions; the trap of a changed node), port states and management
 // events, QP0 and QP1 with packets that the driver builds, virtual lane 15, multicast groups by table and by rule. On
 // ports of both kinds, on Ethernet as RoCE version 1: datagram queues, and connections (RC) with SEND, RDMA WRITE and
 // READ, immediate data, acknowledgements, retries and their errors (package rdma), and with shared receive queues.
@@ -24,7 +24,7 @@
 // A driver that requests one of these is told so by a status and a violation, and the capability is not claimed: a
 // second port, B0 steering (VEP), virtual functions, UC and XRC, RoCE version 2 and RoCE with VLANs, datagram queues
 // on an SRQ, traps of violated keys (they are counted), memory windows, fast registration, atomic operations, more
-// than one READ at a time, end-to-end credits, path migration, counters of interfaces, QoS, VXLAN, FCS to the host,
+// than one READ at a time, end-to-end credits, path migration, counters of interfaces, QoS, VXLAN,
 // strides of CQEs above 64 bytes, PTYS, CONFIG_DEV. A software reset takes no time, but loses configuration space, so
 // that COMMAND has to be restored. Commands take no time: each is done in the Step after its go bit.
 //

@@ -3,6 +3,7 @@ package mlx4sim
 import (
 	"bytes"
 	"encoding/binary"
+	"hash/crc32"
 	"testing"
 
 	"github.com/rebound-nic/rebound/sim/kit"
@@ -201,4 +202,24 @@ func TestBlueFlame(t *testing.T) {
 		}
 		x.Clean()
 	}
+}
+
+// A QP that keeps the FCS receives it behind the frame; Linux's mlx4_ib has no work queues without the capability.
+func TestFCS(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	o := as(make([]byte, mailboxSize), devCap)
+	if x.m.fillDevCap(o); o.U("ext_flags")&(1<<(34-32)) == 0 {
+		t.Error("QUERY_DEV_CAP does not announce FCS_KEEP")
+	}
+	x.m.findQP(testQP).ctx.Set("fcs_keep", 1)
+	x.post(0, 2)
+	f := udp(1000, 50)
+	x.Far.Send(0, f)
+	x.Port.Settle(10)
+	n := binary.BigEndian.Uint32(x.received()[0x14:])
+	if want := binary.LittleEndian.AppendUint32(bytes.Clone(f), crc32.ChecksumIEEE(f)); int(n) != len(want) || !bytes.Contains(x.fb.Bytes, want) {
+		t.Errorf("%d bytes arrived, expected %d that end with %x", n, len(want), want[len(f):])
+	}
+	x.Clean()
 }

@@ -95,6 +95,7 @@ const (
 	capUDMulticast  = 1 << 21
 	capRoCE         = 1 << 30
 	extLoopback     = 1 << (32 - 32) // of unicast frames whose WQE names the destination
+	extFCSKeep      = 1 << (34 - 32)
 	extUDPRSS       = 1 << (40 - 32)
 	extSense        = 1 << (55 - 32)
 	extPortMgmt     = 1 << (59 - 32)
@@ -125,7 +126,7 @@ func (m *Model) fillDevCap(o msg) {
 		"cqc_entry_sz": cqcSize, "srq_entry_sz": srqcSize, "c_mpt_entry_sz": cmptSize, "mtt_entry_sz": mttSize, "d_mpt_entry_sz": dmptSize,
 		"resd_lkey": reservedLKey, "max_icm_size": maxICM,
 		"flags":     capRC | capSRQ | capUD | capUDPortCheck | capUDMulticast | capPKeyCount | capQKeyCount,
-		"ext_flags": extLoopback | extUDPRSS | extPortMgmt | extEQE64 | extCQE64,
+		"ext_flags": extLoopback | extFCSKeep | extUDPRSS | extPortMgmt | extEQE64 | extCQE64,
 	})
 	if m.opt.NoPortEvents {
 		o.Set("ext_flags", o.U("ext_flags")&^extPortMgmt)

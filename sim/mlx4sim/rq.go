@@ -1,6 +1,12 @@
 package mlx4sim
 
-import "github.com/rebound-nic/rebound/sim/kit"
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"slices"
+
+	"github.com/rebound-nic/rebound/sim/kit"
+)
 
 // rqFetch is how many bytes of receive WQEs are fetched at once.
 const rqFetch = 512
@@ -65,6 +71,9 @@ func (m *Model) deliver(q *qp, f *kit.Frame, hash uint32, mac int) bool {
 	if strip {
 		b = append(append([]byte(nil), b[:12]...), b[16:]...)
 		at -= 4
+	}
+	if q.ctx.Is("fcs_keep") { // the wire's: a tag that was stripped is part of it
+		b = binary.LittleEndian.AppendUint32(slices.Clip(b), crc32.ChecksumIEEE(f.B))
 	}
 	if err := m.scatter(q, w, b); err != nil {
 		m.host.Refuse("%v, receive WQE %#x: %v (syndrome %02xh)", q, idx, err, err.synd)

@@ -18,14 +18,16 @@ func (m *Model) Receive(b []byte) bool {
 		return false
 	}
 	if len(b) > m.port.frameLimit() {
+		m.host.Dropped("longer than the port's MTU")
 		m.count.rxGiant++
 		return false
 	}
 	m.count.rx.wire(b)
+	took := m.mirror(modeMirrorReceived, b)
 	if isRoCE(b) {
-		return m.takeRoCE(b)
+		return m.takeRoCE(b) || took
 	}
-	return m.take(b)
+	return m.take(b) || took
 }
 
 // take steers a frame that passed the port, from the wire or turned round.

@@ -486,6 +486,7 @@ func (m *Model) transmit(q *qp, f []byte, loop uint64, force bool) {
 		return
 	}
 	m.count.tx.wire(f)
+	m.mirror(modeMirrorSent, f)
 	m.host.Transmit(f)
 }
 

@@ -35,6 +35,8 @@ const (
 	modeRegular          = 0
 	modeAllDefault       = 1 // what no regular rule takes
 	modeMulticastDefault = 3
+	modeMirrorReceived   = 4 // a copy of every frame from the wire
+	modeMirrorSent       = 5 // a copy of every frame to it
 	modeUnicastSniffer   = 6
 	modeMulticastSniffer = 7
 )
@@ -89,8 +91,8 @@ func (m *Model) attach(c *call) *refusal {
 		return refuse(stBadParam, "port %d: the device has port 1", in.U("port"))
 	case m.findQP(r.qpn) == nil:
 		return refuse(stBadRes, "QP %#x is in RST", r.qpn)
-	case !slices.Contains([]uint8{modeRegular, modeAllDefault, modeMulticastDefault, modeUnicastSniffer, modeMulticastSniffer}, r.mode):
-		return refuse(stBadParam, "type %d: the model has 0 (regular), 1 and 3 (defaults), 6 and 7 (sniffers)", r.mode)
+	case !slices.Contains([]uint8{modeRegular, modeAllDefault, modeMulticastDefault, modeMirrorReceived, modeMirrorSent, modeUnicastSniffer, modeMulticastSniffer}, r.mode):
+		return refuse(stBadParam, "type %d: the model has 0 (regular), 1 and 3 (defaults), 4 and 5 (mirrors), 6 and 7 (sniffers)", r.mode)
 	case in.U("funcid")|in.U("vep") != 0:
 		return refuse(stBadParam, "funcid %d, vep %d: there is one function", in.U("funcid"), in.U("vep"))
 	}
@@ -195,6 +197,19 @@ func (s *steering) match(m *Model, b []byte) (to []*qp) {
 		}
 	}
 	return to
+}
+
+// mirror delivers a copy of a frame that crosses the wire to the QPs of rules of one mode.
+func (m *Model) mirror(mode uint8, b []byte) (took bool) {
+	for _, r := range m.rules.rules {
+		if r.mode == mode {
+			if q := m.findQP(r.qpn); q != nil {
+				f := kit.ParseFrame(b)
+				took = m.deliver(q, &f, 0, 127) || took
+			}
+		}
+	}
+	return took
 }
 
 func (r *rule) takes(f *kit.Frame) bool {

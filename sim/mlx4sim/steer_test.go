@@ -130,7 +130,7 @@ func TestFlowRules(t *testing.T) {
 	x.fails(10, 0x066, 0, 0, b, false, "is not there")
 	x.fails(5, 0x065, 0, 4, dwords(16, 4, 1, 8, 99), false, "is in RST")
 	x.fails(3, 0x065, 0, 4, dwords(16, 4, 2, 8, testQP), false, "port 2")
-	x.fails(3, 0x065, 0, 4, dwords(16, 0, 5<<8, 4, 1, 8, testQP), false, "type 5")
+	x.fails(3, 0x065, 0, 4, dwords(16, 0, 9<<8, 4, 1, 8, testQP), false, "type 9")
 	x.fails(3, 0x065, 0, 4, dwords(16, 4, 1, 8, testQP), false, "begins with the header of layer 2")
 	x.fails(3, 0x065, 0, 5, dwords(20, 4, 1, 8, testQP, 16, 1<<24|0xe009), false, "header e009h")
 	x.fails(0x40, 0x065, 0, 5, dwords(20, 4, 1, 8, testQP, 16, 9<<24|0xe001), false, "it has 12")
@@ -176,5 +176,31 @@ func TestMACTable(t *testing.T) {
 			t.Errorf("step %d of the multicast filter: completion %x", i, e)
 		}
 	}
+	x.Clean()
+}
+
+// Mirrors copy what crosses the wire, taken by a rule or not (ibv_create_flow with a sniffer's attributes).
+func TestMirrors(t *testing.T) {
+	x := newRig(t, Options{})
+	x.flags = hcaDeviceManaged
+	x.open()
+	x.post(0, 4)
+	other := frameOf(64)
+	copy(other, []byte{2, 9, 9, 9, 9, 9})
+	received := x.ruleFor(0, 4, testQP, nil)
+	x.Far.Send(0, other)
+	x.Port.Settle(10)
+	x.received()
+	x.do(0x066, 0, 0, received, false)
+	sent := x.ruleFor(0, 5, testQP, nil)
+	x.Far.Send(0, other)
+	x.Port.Settle(10)
+	if e := x.cqe(); e != nil {
+		t.Errorf("a mirror of what is sent has a received frame: %x", e)
+	}
+	x.wqe(opSend, sendFlags, x.data(0, other))
+	x.ring()
+	x.received()
+	x.do(0x066, 0, 0, sent, false)
 	x.Clean()
 }

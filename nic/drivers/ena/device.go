@@ -29,6 +29,7 @@ var limits = kit.Limits{
 }
 
 var models = map[uint16]string{
+	0x0051: "Amazon ENA (0051)",
 	0x0EC2: "Amazon ENA",
 	0x1EC2: "Amazon ENA (reserved memory)",
 	0xEC20: "Amazon ENA VF",
