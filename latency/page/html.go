@@ -71,6 +71,7 @@ type reportPage struct {
 	Title    string
 	Lede     string
 	Alerts   []string
+	Notes    []string
 	Headline []headline
 	Plots    []plot
 	Columns  []drawnColumn
@@ -114,10 +115,11 @@ func Report(w io.Writer, rep *report.Report) error {
 	for _, line := range rep.Tail.Lines() {
 		p.Alerts = append(p.Alerts, upperFirst(line)+".")
 	}
-	p.Alerts = append(p.Alerts, rep.Notes...)
+	p.Notes = rep.Notes
 
 	if rep.Measured() {
 		main := rep.Main()
+		p.Alerts = append(p.Alerts, outageAlerts(outages(rep, main))...)
 		for _, st := range compare.Stats {
 			if st == compare.Mean || st == compare.Min {
 				continue
@@ -145,6 +147,9 @@ func Report(w io.Writer, rep *report.Report) error {
 			caption := fmt.Sprintf("Intervals of %v.", time.Duration(rep.Interval))
 			if len(rep.Runs) > 1 {
 				caption += " Each run is a separate line."
+			}
+			if len(outages(rep, main)) > 0 {
+				caption += " No replies came in the shaded parts."
 			}
 			p.Plots = append(p.Plots, plot{"Over time", caption, []legend{{0, "", "p50"}, {1, "", "p99"}, {2, "thin", "max"}}, svg})
 		}

@@ -62,12 +62,13 @@ func (a *axis) share(v float64) float64 {
 // figure draws curves over two axes as inline SVG, in each of figureSizes. alt tells what is to be seen to those who
 // cannot see it.
 type figure struct {
-	alt    string
-	x, y   axis
-	curves []curve
-	cells  []cell
-	shades []shade
-	rules  []mark // vertical lines at x
+	alt     string
+	x, y    axis
+	curves  []curve
+	cells   []cell
+	shades  []shade
+	outages []shade // parts without replies
+	rules   []mark  // vertical lines at x
 }
 
 // shade greys what is between two values of x.
@@ -103,6 +104,9 @@ func (f *figure) draw(b *strings.Builder, class string, w, h float64) {
 		if from, to := px(s.from), px(s.to); to > from+1 {
 			fmt.Fprintf(b, `<rect class="shade" x="%.1f" y="%g" width="%.1f" height="%g"><title>%s</title></rect>`, from, top, to-from, bottom-top, html.EscapeString(s.note))
 		}
+	}
+	for _, s := range f.outages {
+		fmt.Fprintf(b, `<rect class="outage" x="%.1f" y="%g" width="%.1f" height="%g"><title>%s</title></rect>`, px(s.from), top, max(px(s.to)-px(s.from), 1), bottom-top, html.EscapeString(s.note))
 	}
 	f.drawCells(b, px, py)
 	last := math.Inf(1)

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -207,5 +208,16 @@ func TestOwnTail(t *testing.T) {
 	}
 	if own := rep.OwnTail(); own == "" || !strings.Contains(text.String(), own) || !strings.Contains(page.String(), own[1:]) {
 		t.Errorf("%q is not shown:\n%s", own, &text)
+	}
+}
+
+// The opacities of heat maps must not hit the cells of a matrix, whose text would fade.
+func TestHeatLevelsAreScoped(t *testing.T) {
+	css, err := os.ReadFile("page.css")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := regexp.MustCompile(`(^|[},\n])\.h[1-6]\{`).FindString(string(css)); m != "" {
+		t.Errorf("page.css has the rule %q for any element", m)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"html/template"
 	"math"
+	"slices"
 	"sort"
 	"strconv"
 
@@ -34,7 +35,7 @@ func timeline(r *report.Report, s *latency.Series, most int) []stretch {
 		}
 		last := &out[len(out)-1]
 		last.Histogram = latency.Merge(hs...)
-		if k := len(out) - 2; k >= 0 && out[k].run == last.run && 2*last.Count < out[k].Count {
+		if k := len(out) - 2; k >= 0 && !silence(out[k], *last) && out[k].run == last.run && 2*last.Count < out[k].Count {
 			out[k].Histogram, out[k].end = latency.Merge(out[k].Histogram, last.Histogram), last.end
 			out = out[:k+1]
 		}
@@ -42,11 +43,12 @@ func timeline(r *report.Report, s *latency.Series, most int) []stretch {
 	}
 	for _, iv := range s.Intervals {
 		run := runAt(r, iv)
-		if len(hs) == each || len(hs) > 0 && out[len(out)-1].run != run {
-			flush()
-		}
 		if iv.Count == 0 {
+			flush()
 			continue
+		}
+		if len(hs) == each || len(hs) > 0 && (out[len(out)-1].run != run || float64(iv.Start)/1e9 > out[len(out)-1].end) {
+			flush()
 		}
 		if len(hs) == 0 {
 			out = append(out, stretch{start: float64(iv.Start) / 1e9, run: run})
@@ -58,15 +60,63 @@ func timeline(r *report.Report, s *latency.Series, most int) []stretch {
 	return out
 }
 
+// silence reports whether no reply came for a while between two stretches, the second after the first.
+func silence(a, b stretch) bool { return a.run != b.run || b.start > a.end }
+
+// outages returns the parts of the runs, in s, in which no reply came: whole intervals of the recording.
+func outages(r *report.Report, s *latency.Series) (out [][2]float64) {
+	add := func(from, to int64) {
+		if from < to {
+			out = append(out, [2]float64{float64(from) / 1e9, float64(to) / 1e9})
+		}
+	}
+	next := 0
+	for _, run := range r.Runs {
+		at, typical := run.Start, int64(0)
+		for ; next < len(s.Intervals) && s.Intervals[next].Start/2+s.Intervals[next].End/2 < run.End; next++ {
+			iv := s.Intervals[next]
+			if iv.Count == 0 {
+				continue
+			}
+			typical = max(typical, iv.End-iv.Start)
+			add(at, iv.Start)
+			at = max(at, iv.End)
+		}
+		if typical == 0 || run.End-at >= typical { // the last interval may end a little before its run
+			add(at, run.End)
+		}
+	}
+	return out
+}
+
+// outageAlerts names the longest outages, in their order.
+func outageAlerts(all [][2]float64) (out []string) {
+	const most = 3
+	longest := slices.Clone(all)
+	slices.SortStableFunc(longest, func(a, b [2]float64) int { return -compareFloat(a[1]-a[0], b[1]-b[0]) })
+	longest = longest[:min(len(longest), most)]
+	slices.SortFunc(longest, func(a, b [2]float64) int { return compareFloat(a[0], b[0]) })
+	for _, o := range longest {
+		out = append(out, fmt.Sprintf("No replies from %.1f s to %.1f s after the start.", o[0], o[1]))
+	}
+	if n := len(all) - len(longest); n > 0 {
+		out = append(out, fmt.Sprintf("%d shorter outages.", n))
+	}
+	return out
+}
+
 // runAt returns the index of the run that holds an interval's middle, or of the one before.
 func runAt(r *report.Report, iv latency.Interval) int {
 	after := sort.Search(len(r.Runs), func(i int) bool { return r.Runs[i].Start > iv.Start/2+iv.End/2 })
 	return max(after-1, 0)
 }
 
-// secondsAxis spans the stretches, with a mark where each run after the first begins.
+// secondsAxis spans all runs, also where no reply came, with a mark at the start of each run after the first.
 func secondsAxis(r *report.Report, all []stretch) axis {
 	a := axis{lo: all[0].start, hi: all[len(all)-1].end, unit: "s", title: "seconds since the start"}
+	if n := len(r.Runs); n > 0 {
+		a.lo, a.hi = min(a.lo, float64(r.Runs[0].Start)/1e9), max(a.hi, float64(r.Runs[n-1].End)/1e9)
+	}
 	a.ticks = linearTicks(a.lo, a.hi, 10, func(v float64) string { return strconv.FormatFloat(math.Round(v*1e6)/1e6, 'f', -1, 64) })
 	if len(r.Runs) <= 40 {
 		for _, run := range r.Runs[min(1, len(r.Runs)):] {
@@ -76,7 +126,7 @@ func secondsAxis(r *report.Report, all []stretch) axis {
 	return a
 }
 
-// timeFigure draws p50, p99 and the maximum of each stretch; nothing is drawn through the pause between two runs.
+// timeFigure draws p50, p99 and the maximum of each stretch. Lines are interrupted between runs and in outages, which are shaded.
 func timeFigure(r *report.Report, s *latency.Series, unit string) template.HTML {
 	all := timeline(r, s, maxColumns)
 	if len(all) < 2 {
@@ -89,7 +139,7 @@ func timeFigure(r *report.Report, s *latency.Series, unit string) template.HTML 
 			c *curve
 			v int64
 		}{{&p50, st.Quantile(0.5)}, {&p99, st.Quantile(0.99)}, {&top, st.Max}} {
-			if i > 0 && all[i-1].run != st.run {
+			if i > 0 && silence(all[i-1], st) {
 				x.c.x, x.c.y = append(x.c.x, st.start), append(x.c.y, math.NaN())
 			}
 			x.c.x, x.c.y = append(x.c.x, (st.start+st.end)/2), append(x.c.y, float64(x.v))
@@ -102,6 +152,10 @@ func timeFigure(r *report.Report, s *latency.Series, unit string) template.HTML 
 	}
 	f := figure{y: valueAxis(unit, lo, hi), x: secondsAxis(r, all), curves: []curve{top, p99, p50}}
 	f.alt = fmt.Sprintf("Latency over time: median, p99 and maximum of %d stretches, between %s and %s.", len(all), latency.FormatNS(lo), latency.FormatNS(hi))
+	for _, o := range outages(r, s) {
+		f.outages = append(f.outages, shade{o[0], o[1], fmt.Sprintf("no replies from %.1f s to %.1f s", o[0], o[1])})
+		f.alt += fmt.Sprintf(" No replies from %.1f s to %.1f s.", o[0], o[1])
+	}
 	return f.svg()
 }
 
@@ -117,6 +171,9 @@ func heatFigure(r *report.Report, s *latency.Series, unit string) template.HTML 
 		lo, hi = min(lo, max(float64(st.Min), 1)), max(hi, float64(st.Max))
 	}
 	f := figure{y: valueAxis(unit, lo, hi), x: secondsAxis(r, all)}
+	for _, o := range outages(r, s) {
+		f.outages = append(f.outages, shade{o[0], o[1], fmt.Sprintf("no replies from %.1f s to %.1f s", o[0], o[1])})
+	}
 	row := func(v float64) int { return int(f.y.share(v) * (heatRows - 1e-9)) }
 	edge := func(k int) float64 { return f.y.lo * math.Pow(f.y.hi/f.y.lo, float64(k)/heatRows) }
 	for _, st := range all {

@@ -1,7 +1,9 @@
 package page
 
 import (
+	"bytes"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,5 +66,40 @@ func TestPauses(t *testing.T) {
 	same := func(v float64) float64 { return v }
 	if d := pathOf(curve{x: []float64{1, 2, 3, 4}, y: []float64{1, math.NaN(), 3, 4}}, same, same, false); d != "M1.00 1.00L3.00 1.00M3.00 3.00L4.00 4.00" {
 		t.Error(d)
+	}
+}
+
+// The axis covers the whole run, and a part without replies is shaded, in the middle of a run as at its end.
+func TestOutagesAreShownOverTime(t *testing.T) {
+	rep, s := cut()
+	s.Intervals = append(s.Intervals[:1:1], s.Intervals[2:5]...) // nothing from 1 s to 2 s, and after 12 s
+	rep.Runs[1].End = 20e9
+	s.Sum()
+	want := [][2]float64{{1, 2}, {12, 20}}
+	if got := outages(rep, s); !slices.Equal(got, want) {
+		t.Fatalf("outages %v, want %v", got, want)
+	}
+	if a := secondsAxis(rep, timeline(rep, s, maxColumns)); a.lo != 0 || a.hi != 20 {
+		t.Errorf("the axis spans %v to %v, want 0 to 20", a.lo, a.hi)
+	}
+	var page bytes.Buffer
+	if err := Report(&page, rep); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"<title>no replies from 12.0 s to 20.0 s</title>", "No replies from 1.0 s to 2.0 s after the start."} {
+		if !strings.Contains(page.String(), want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	svg := string(timeFigure(rep, s, "round trip"))
+	p50 := svg[strings.Index(svg, `data-name="p50"`):]
+	if d := p50[strings.Index(p50, ` d="`)+4:]; strings.Count(d[:strings.Index(d, `"`)], "M") != 3 {
+		t.Errorf("a line crosses the outage: %s", d[:strings.Index(d, `"`)])
+	}
+}
+
+func TestNoOutageInACompleteRecording(t *testing.T) {
+	if got := outages(cut()); len(got) != 0 {
+		t.Errorf("outages %v", got)
 	}
 }
