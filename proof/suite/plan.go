@@ -156,7 +156,7 @@ func testPlan(pkgs []string) plan {
 	purego.variant = "purego"
 	return plan{vet(), append(tests(pkgs),
 		purego,
-		race("polling", "nic/kit/...", "nic/drivers/ixgbe"),
+		race("polling", "nic/kit/...", "nic/drivers/ixgbe", "proof/nictest/toy"),
 		emulated([]string{"-skip", long}, "nic/bus/mmio", "cksum", "fastpath"),
 		packaging("packaging", 120, "-skip", boots),
 		goTest("lab, without guests", cost{10, 1}, []string{"-short", "-skip", smoke}, "proof/lab/..."),

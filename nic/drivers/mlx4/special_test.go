@@ -1,6 +1,7 @@
 package mlx4
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,7 +22,7 @@ func TestSendAfterAnInterruptedSend(t *testing.T) {
 			sq: unsafe.Pointer(&blocks[0]), sent: make([]byte, ib.MADSize), db: &db}
 		executed := 0
 		execute := func() { // as the device does
-			completions[executed*cqeSize/8+3] = uint64(kindSend|wqeSend) << cqeKind
+			atomic.StoreUint64(&completions[executed*cqeSize/8+3], uint64(kindSend|wqeSend)<<cqeKind)
 			executed++
 		}
 		posted := func(n uint32) bool { return *g.block(gsiSend * n)&swap(stamp) == swap(wqeSend) }

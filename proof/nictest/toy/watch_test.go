@@ -1,10 +1,10 @@
 package toy_test
 
 import (
-	"bytes"
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +17,24 @@ import (
 	"github.com/rebound-nic/rebound/sim/toysim"
 )
 
+// logBuffer is what was logged, by any goroutine.
+type logBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
 // The watch restarts a device that hangs or was reset, and ends the loop of one that has left the bus. A device that
 // hangs is given the time twice: the loop may have been delayed.
 func TestWatch(t *testing.T) {
@@ -27,7 +45,7 @@ func TestWatch(t *testing.T) {
 		ended       error
 	}{
 		"transmitter hangs": {
-			func(m *toysim.Model, _ *sim.Port, _ *sim.Function) { m.Pause(true) },
+			func(m *toysim.Model, p *sim.Port, _ *sim.Function) { p.Hold(func() { m.Pause(true) }) },
 			2 * time.Second, 3 * time.Second, "resets_tx_hang", "the device stalls", nil,
 		},
 		"reset by another driver": {
@@ -54,7 +72,7 @@ func TestWatch(t *testing.T) {
 					t.Fatal(err)
 				}
 				port.StartVirtual()
-				var log bytes.Buffer
+				var log logBuffer
 				d, err := toy.Open(fn, nic.Options{RingSize: 64, MAC: [6]byte(nictest.EchoRequest(98)), Log: slog.New(slog.NewTextHandler(&log, nil))})
 				if err != nil {
 					t.Fatal(err)
