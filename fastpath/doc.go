@@ -28,8 +28,8 @@
 // # Packets without an Ethernet header
 //
 // On InfiniBand a packet has IPoIB's encapsulation in front of it (RFC 4391 §6), and the device says who sent it. The
-// driver gives each station a MAC of its own making, hands both ends' over as LinkAddress, and has h point to where
-// an Ethernet header would begin, so that the packet lies where it always does. PingPacket4 and AnswerPacket take the
+// driver gives each station a generated MAC, hands both ends' over as LinkAddress, and has h point to where an
+// Ethernet header would begin, so that the packet lies where it always does. PingPacket4 and AnswerPacket take the
 // places of Ping4 and Answer, and look at nothing before h[10]. What both turn down gets the header that it stands
 // for, and goes to Slow as any frame does: so guards, reasons and replies are the same. ARP and neighbour discovery,
 // which name hardware addresses, are translated besides (github.com/rebound-nic/rebound/nic/ib).

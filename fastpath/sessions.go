@@ -52,7 +52,7 @@ type session struct {
 const (
 	ways        = 8       // places that one hash leads to; a key has two hashes
 	maxSessions = 1 << 20 // 144 MB
-	patience    = 4       // a session keeps its place through a silence of this many times as long as it lasted
+	patience    = 4       // a session is kept while it is silent for less than this multiple of its duration
 )
 
 // sessions is a table of fixed size. It has twice as many places as were requested, and each key has 16 of them to
@@ -61,9 +61,9 @@ const (
 //
 // A session is over after a silence of idle; its place is then free. Where none is free a new session displaces the
 // one that was silent longest among those that may be displaced: those that were silent for more than patience times
-// as long as they lasted. So a flood of sessions of one packet each displaces only its own kind, and never a session
-// that continues, whose numbers would begin again: its sender would take that for loss. Who keeps up many sessions
-// for long can still fill the table, which is why authenticated ones have their own.
+// their duration. So a flood of sessions of one packet each displaces only its own kind, and never a session that
+// continues, whose numbers would begin again: its sender would take that for loss. Who keeps up many sessions for
+// long can still fill the table, which is why authenticated ones have their own.
 type sessions struct {
 	places []session
 	mask   uint64

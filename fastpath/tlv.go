@@ -1,7 +1,7 @@
 package fastpath
 
-// The TLVs that may follow a test packet's base, and what a reflector makes of them where they lie (RFC 8972 §4). None grows or
-// shrinks, so that a reply is as long as its request.
+// The TLVs that may follow a test packet's base, and what a reflector makes of them in place (RFC 8972 §4). None
+// grows or shrinks, so that a reply has the length of its request.
 
 // TLV types (RFC 8972 §5.1).
 const (

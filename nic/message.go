@@ -85,8 +85,8 @@ type Messenger interface {
 	// The same address is the same Peer.
 	Reach(a Address) (Peer, error)
 
-	// Greet makes the device ready to answer whoever is at gid, so that the first message from there is answered as
-	// quickly as any. It takes a command to the device and may be called from any goroutine.
+	// Greet makes the device ready to answer gid, so that its first message is answered as fast as later ones. It
+	// takes a command to the device and may be called from any goroutine.
 	Greet(gid netip.Addr) error
 
 	// Send sends one message now, through queue 0's queue pair of that service. It returns ErrFull if there is no room, and

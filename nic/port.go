@@ -8,8 +8,8 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 )
 
-// Port is an open network interface: what it is, its link, its counters. How its frames or messages are answered or sent is
-// told by the roles below; a port that answers by itself, in the kernel or on the card, has none of them.
+// Port is an open network interface: its description, link and counters. The roles below answer or send its frames or
+// messages; a port that answers by itself, in the kernel or on the card, has none of them.
 //
 // All methods may be called from any goroutine, at any time before Close.
 type Port interface {

@@ -223,8 +223,8 @@ func (b *booted) ping(t *testing.T, address string, n int) (answered int) {
 	return 0
 }
 
-// initOf returns the child of a process that is the first process of its own namespace, 0 for none: systemd-nspawn
-// has another child for a moment, which makes that one, and from which the host's systemd would be asked.
+// initOf returns the child of a process that is the first process of a namespace, 0 for none: systemd-nspawn has
+// another child for a moment, which makes that one, and from which the host's systemd would be asked.
 func initOf(pid int) int {
 	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
 	for child := range strings.FieldsSeq(string(children)) {

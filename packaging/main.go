@@ -1,7 +1,7 @@
-// Command packaging builds what is installed: static programs that are the same bytes whoever builds them, a Debian
-// package of them with manual pages, shell completion, configuration and systemd units, a list of what they are made
-// of (SBOM), and the folder that Containerfile makes an image of. It is its own module, so that what it needs is no
-// dependency of the programs.
+// Command packaging builds what is installed: static programs that are reproducible, a Debian package of them with
+// manual pages, shell completion, configuration and systemd units, a list of what they are made of (SBOM), and the
+// folder that Containerfile makes an image of. It is its own module, so that what it needs is no dependency of the
+// programs.
 //
 //	go -C packaging run . -out ../out/package
 package main

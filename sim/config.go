@@ -218,7 +218,7 @@ func newSpace(c Config) (space, error) {
 // putClear32 has bits that a one clears.
 func (s *space) putClear32(off int, bits uint32) { binary.LittleEndian.PutUint32(s.clear1[off:], bits) }
 
-// reset is a function-level reset, which leaves what is sticky: what error reporting was told and has seen (§7.4).
+// reset is a function-level reset, which leaves what is sticky: the settings and status of error reporting (§7.4).
 func (s *space) reset() {
 	sticky := s.reg[offAER : offAER+aerSize]
 	if !s.aer {

@@ -39,8 +39,8 @@ func (h *host) dmaAccess(iova uint64, p []byte, write bool) error {
 	if h.space.command()&cmdBusMaster != 0 {
 		err = h.dma.access(iova, p, write)
 	}
-	// Whoever takes a card away turns bus mastering off while the card still works, and the card's requests end at
-	// its port: an event that was due, a frame that came. A driver that requests more is the one at fault.
+	// Removing a card turns bus mastering off while the card still works, and the card's requests end at its port: an
+	// event that was due, a frame that came. A driver that requests more is the one at fault.
 	if err != nil && !(h.cut && err == errNoBusMaster) {
 		h.Refuse("%v (IOVA %#x, %d bytes)", err, iova, len(p))
 	}

@@ -13,8 +13,8 @@ import (
 	"unsafe"
 )
 
-// Model is one device. The host serialises all calls, so a model needs no locks, and calls no Host method outside of a
-// call of its own methods.
+// Model is one device. The host serialises all calls, so a model needs no locks, and calls no Host method outside of
+// its own methods.
 type Model interface {
 	// Config describes the function. It is asked once.
 	Config() Config
@@ -53,8 +53,9 @@ type Host interface {
 	DMAWrite(iova uint64, p []byte) error
 	// Interrupt raises MSI-X vector v (or MSI, or INTx, whichever the driver enabled).
 	Interrupt(v int)
-	// Shadow is the memory behind a BAR that drivers with pointers write doorbells and pushed frames to: as long as the
-	// BAR, meaningful in the ranges of BAR.Polled. Accesses that came by WriteBAR into such a range are already in it.
+	// Shadow is the memory behind a BAR that drivers with pointers write doorbells and pushed frames to: the size of
+	// the BAR, meaningful in the ranges of BAR.Polled. Accesses that came by WriteBAR into such a range are already
+	// in it.
 	Shadow(bar int) []byte
 	// CountMMIOWrite counts n stores that Step found in shadow memory.
 	CountMMIOWrite(n int)

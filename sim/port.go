@@ -43,7 +43,7 @@ type Port struct {
 	msix    []byte // the MSI-X table, 16 bytes a vector, as the driver last wrote it
 	wire    Wire
 	arrived [][]byte // of one Step, between the wire and the model
-	up      bool     // the wire's link state that the model was told last
+	up      bool     // the wire's link state that was last reported to the model
 	counts  Counts
 	faults  []violation       // oldest first
 	dropped [2]int            // violations beyond maxViolations, by grade
@@ -249,7 +249,7 @@ func (p *Port) present() bool {
 	return p.budget < 0
 }
 
-// SetInterrupt names who is told of interrupts, under the port's lock; nil for nobody.
+// SetInterrupt sets the function that is called for interrupts, under the port's lock; nil for none.
 func (p *Port) SetInterrupt(f func(v int)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -474,8 +474,8 @@ func (p *Port) BusMaster() bool {
 	return p.space.command()&cmdBusMaster != 0
 }
 
-// ShadowFD returns the memfd behind a BAR's shadow memory, as long as the BAR in whole pages, or -1 if nothing of the BAR is
-// polled. It stays the port's.
+// ShadowFD returns the memfd behind a BAR's shadow memory, of the BAR's size in whole pages, or -1 if nothing of the
+// BAR is polled. It stays the port's.
 func (p *Port) ShadowFD(bar int) int { return p.shadow[bar].fd }
 
 // Counts returns the PCIe transactions so far.

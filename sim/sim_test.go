@@ -142,8 +142,8 @@ func (o *order) Recv(now time.Duration) []byte {
 	return f
 }
 
-// A doorbell that was rung before a frame was sent is seen before the frame: between the wire and the model lies a look at the
-// doorbells. Without it a peer that was told "posted" over another way finds no receive descriptor.
+// A doorbell that was rung before a frame was sent is seen before the frame: between the wire and the model lies a
+// look at the doorbells. Without it a peer that learns "posted" over another path finds no receive descriptor.
 func TestDoorbellsBeforeFrames(t *testing.T) {
 	near, far := sim.Pair()
 	o := &order{Model: toysim.New(mac), Wire: near}
@@ -200,7 +200,7 @@ func TestPeekBehindFaults(t *testing.T) {
 	}
 }
 
-// What the datasheet forbids and devices tolerate is told, and happens; all else is refused, and does not.
+// What the datasheet forbids and devices tolerate is reported and executed; everything else is refused.
 func TestGrades(t *testing.T) {
 	r := &reach{Model: toysim.New(mac)}
 	p, err := sim.New(r, sim.Options{Name: "toy", Seed: 1})
@@ -220,7 +220,7 @@ func TestGrades(t *testing.T) {
 	bar.Write32(0x100, 9)
 	r.read = func(b []byte) error { b[0] = 7; return sim.AsTold(errors.New("too early")) }
 	if v := bar.Read32(0x100); v != 7 {
-		t.Errorf("a read that is told yields %#x", v)
+		t.Errorf("a read that is reported yields %#x", v)
 	}
 	r.read = func(b []byte) error { b[0] = 7; return errors.New("nothing there") }
 	if v := bar.Read32(0x100); v != ^uint32(0) {
@@ -230,7 +230,7 @@ func TestGrades(t *testing.T) {
 		for i := range 150 {
 			h.Tell("told %d", i)
 		}
-		h.Refuse("refused after all that was told")
+		h.Refuse("refused after all that was reported")
 	}
 	p.Step()
 	all, refused := p.Violations(), p.Refused()
@@ -239,7 +239,7 @@ func TestGrades(t *testing.T) {
 		t.Errorf("%d violations:\n%s", len(all), strings.Join(all, "\n"))
 	}
 	if len(refused) != 3 || refused[0] != "sim:toy: refused: write of 00000009 to BAR 0 00100h: no such thing" ||
-		refused[2] != "sim:toy: refused: refused after all that was told" {
+		refused[2] != "sim:toy: refused: refused after all that was reported" {
 		t.Errorf("refused:\n%s", strings.Join(refused, "\n"))
 	}
 	p.ForgetViolations()

@@ -76,5 +76,5 @@ func (t *Tap) Recv(time.Duration) []byte {
 	return append([]byte(nil), t.buf[:max(n, 60)]...)
 }
 
-// Up is always so: the interface exists as long as the Tap.
+// Up is always so: the interface exists while the Tap does.
 func (t *Tap) Up() bool { return true }

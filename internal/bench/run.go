@@ -67,7 +67,7 @@ do, and times each from the moment when it should have been sent, so that a stal
 Settings. -ab compares what is no flag of the bench, too: do= runs a command (/bin/sh -c, $REBOUND_VARIANT is the name) before
 each slice. It has to return when its setting is in force; the slice begins when the target answers. It runs on the CPUs that
 the bench does not measure on, for no longer than -do-within, and nothing is measured meanwhile. If it fails, the run ends
-with its output. The setting of the last command stays in force, and is told.
+with its output. The setting of the last command stays in force, and is reported.
 
   rebound-bench run 10.0.0.2 -ab name=c6,do='ssh peer cpupower idle-set -E' -ab name=poll,do='ssh peer cpupower idle-set -D 0'
   rebound-bench run 10.0.0.2 -ab "name=50us,do=ethtool -C eth1 rx-usecs 50" -ab "name=0us,do=ethtool -C eth1 rx-usecs 0"
@@ -77,8 +77,8 @@ EFA. Messages go to the queue pair that -target hands over by TCP (respond.hando
   rebound-bench run -driver efa -iface 0000:05:00.0 -target 10.0.0.2 -proto srd -size 8,32,4096
   rebound-bench run -driver efa -iface 0000:05:00.0 -target 10.0.0.2 -ab proto=ud -ab proto=srd
 
-STAMP. A reflector with sessions (respond.stamp_mode) tells the way on which probes were lost. One-way delays are told where both
-clocks' errors are known, with them.
+STAMP. A reflector with sessions (respond.stamp_mode) shows the direction of losses. One-way delays are shown with their error where both
+clock errors are known.
 
   rebound-bench run 10.0.0.2 -proto stamp -stamp-ssid 7 -stamp-tlv time+location+followup
   rebound-bench run 10.0.0.2 -proto stamp -port 863 -stamp-key ./key -rate 1k
@@ -151,7 +151,7 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 	setting("stamp-zero-ssid", "what to do where the reflector zeroes that: `keep` on, or stop (default keep)")
 	setting("stamp-tlv", "TLVs to put in test packets (RFC 8972 §4), `NAME+NAME...`: time, location, cos:DSCP (of the reply), direct, followup,\n"+
 		"access:ID:CODE, hmac; with -size more, padding too")
-	setting("clock-error", "by how much this host's clock is wrong at most, a `TIME` like 2us, where you know (PTP): one-way delays are told with\n"+
+	setting("clock-error", "maximum error of this host's clock, a `TIME` like 2us, if known (PTP): one-way delays are shown with\n"+
 		"it (default what chronyd or ptp4l says, or else the kernel)")
 	lossless := fs.String("lossless", "", "search for the highest rate without loss, as in RFC 2544 §26.1, up to `N` probes per second;\n"+
 		"each trial lasts -duration (the RFC wants 60s)")

@@ -199,7 +199,7 @@ func TestWatch(t *testing.T) {
 	icmp4, icmp6, stamp := `rebound_probes_total{proto="icmp",site="ams",target="icmp:`+far4+`"}`, of("rebound_probes_total", "icmp:["+far6+"]"), "stamp:"+far4+":862"
 	forward, backward := of("rebound_lost_oneway_total", stamp, `direction="forward"`), of("rebound_lost_oneway_total", stamp, `direction="backward"`)
 	trips6, trips := of("rebound_rtt_seconds_count", "icmp:["+far6+"]"), of("rebound_rtt_seconds_count", stamp)
-	v := w.until("each target has replies, and loss of both directions is told", func(v map[string]float64) bool {
+	v := w.until("each target has replies, and loss of both directions is shown", func(v map[string]float64) bool {
 		return v[icmp4] > 40 && v[icmp6] > 40 && v[trips6] >= 20 && v[trips] >= 20 && v[of("rebound_target_ready", stamp)] == 1 && v[forward] > 3 && v[backward] > 3
 	})
 	if v["rebound_watch_targets"] != 3 {

@@ -19,7 +19,7 @@ type Config struct {
 	nic.Options
 	Driver        string // "auto" or a driver's name
 	Push          string // how frames reach a card that can take them by stores: "auto", "off" or a driver's own mode
-	PushMax       int    // the longest frame in bytes that is pushed whole; 0 for as long as the card takes
+	PushMax       int    // the longest frame in bytes that is pushed whole; 0 for the card's maximum
 	Port          int    // of a card with several ports on one PCI function; 0 for the first
 	XDP           afxdp.Options
 	Pin           string        // xdp: the name under which its program stays

@@ -100,7 +100,7 @@ func checkCommand(args []string, stdout, _ io.Writer) error {
 		}
 		fmt.Fprintf(stdout, "%-8s %s\n", f.Severity, f.What)
 		if f.Mend != "" {
-			fmt.Fprintf(stdout, "         mend: %s\n", f.Mend)
+			fmt.Fprintf(stdout, "         fix: %s\n", f.Mend)
 		}
 	}
 	if bad > 0 {

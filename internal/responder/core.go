@@ -13,8 +13,8 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/isolate"
 )
 
-// The main goroutine stays on the process's first thread. The kernel delivers signals to that thread as long as it takes
-// them, and no polling loop can ever come to run on it.
+// The main goroutine stays on the process's first thread. The kernel delivers signals to that thread, and no polling
+// loop ever runs on it.
 func init() { runtime.LockOSThread() }
 
 // onlineCPUs returns the CPUs of this machine, sorted.

@@ -121,7 +121,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// With a MAC of its own the responder answers from that one, ARP and ND included, and the kernel continues with the
+// With its own MAC the responder answers from that one, ARP and ND included, and the kernel continues with the
 // interface's.
 func TestOwnMAC(t *testing.T) {
 	for _, driver := range socketDrivers {

@@ -56,7 +56,7 @@ func TestInterfaceFindings(t *testing.T) {
 	}
 }
 
-// The kernel takes the request: an interface that is not there is told from one without coalescing.
+// The kernel distinguishes a missing interface from one without coalescing.
 func TestReadCoalescing(t *testing.T) {
 	if _, err := readCoalescing("nosuch0"); !errors.Is(err, unix.ENODEV) {
 		t.Errorf("an interface that is not there: %v", err)

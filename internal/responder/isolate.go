@@ -52,7 +52,7 @@ func (s *settings) guarded(cores []int, log *slog.Logger) error {
 			s.cpu.priority, isolate.ErrGuarded, list(guards, isolate.Guard.String), list(guards, func(g isolate.Guard) string { return g.Lift }))
 	}
 	for _, g := range guards {
-		log.Warn("a real-time guard is in force", "guard", g.String(), "mend", g.Lift, "cpu.realtime_guard", s.cpu.guard)
+		log.Warn("a real-time guard is in force", "guard", g.String(), "fix", g.Lift, "cpu.realtime_guard", s.cpu.guard)
 	}
 	return nil
 }

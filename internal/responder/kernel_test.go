@@ -179,7 +179,7 @@ func TestPinned(t *testing.T) {
 	if out, _, code := w.responder(t, "status"); code != exitDone || !strings.Contains(out, "no process is needed") || !regexp.MustCompile(`icmpv4 +20`).MatchString(out) {
 		t.Errorf("status: exit %d\n%s", code, out)
 	}
-	// Whoever comes without the pin is told of it.
+	// A start without the pin reports it.
 	_, stderr, code := w.responder(t, "-set", "nic.device="+port, "-set", "respond.addresses="+ours4+"/24", "-set", "nic.driver=xdp")
 	if code != exitFailed || !strings.Contains(stderr, `nic.pin = "lab-1"`) {
 		t.Errorf("without the pin: exit %d\n%s", code, stderr)

@@ -267,7 +267,7 @@ func warn(s *settings, cores []int, log *slog.Logger) {
 		if f.Severity == host.Note && (f.ID != "rt_throttling" || s.cpu.priority == 0) {
 			level = slog.LevelInfo
 		}
-		log.Log(context.Background(), level, f.What, "finding", f.ID, "severity", f.Severity, "mend", f.Mend)
+		log.Log(context.Background(), level, f.What, "finding", f.ID, "severity", f.Severity, "fix", f.Mend)
 	}
 }
 
@@ -290,7 +290,7 @@ func prepare(s *settings, cores, online []int) (remarks []remark, err error) {
 	if s.cpu.lockMemory {
 		if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE); err != nil {
 			remarks = append(remarks, remark{"memory is not locked: a page that is missing costs microseconds or more", []any{"error", err,
-				"mend", "run as root, with CAP_IPC_LOCK, or with `ulimit -l unlimited`; cpu.lock_memory=false hides this"}})
+				"fix", "run as root, with CAP_IPC_LOCK, or with `ulimit -l unlimited`; cpu.lock_memory=false hides this"}})
 		}
 	}
 	return remarks, nil

@@ -50,9 +50,9 @@ func (s *stampSettings) settings() []setting.Setting {
 				return fmt.Errorf("%d is not a number of sessions (1 to %d)", n, 1<<20)
 			}
 			return nil
-		}, "stateful: how many sessions find a place on each core, at 144 bytes or more each; authenticated ones have as many places of their own. A new "+
-			"session beyond them displaces the one that was silent longest among those that were silent for more than four times as long as they "+
-			"lasted. If there is none its packets are refused (stamp_sessions)."),
+		}, "Size of the session table of each core in stateful mode, at 144 bytes or more per session. Authenticated sessions have a table of the same "+
+			"size. When the table is full, a new session replaces the one idle longest, if that has been idle for more than four times its "+
+			"active time. Otherwise its packets are refused (stamp_sessions)."),
 		setting.Parsed("respond.stamp_idle", &s.idle, "60s", func(text string) (time.Duration, error) {
 			d, err := time.ParseDuration(text)
 			if err != nil || d < time.Second || d > 24*time.Hour {

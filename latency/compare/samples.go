@@ -27,7 +27,7 @@ const (
 	// together is how far the middles of two series may lie apart, in lengths of the shorter one, for them to count as
 	// measured at the same time.
 	together = 0.05
-	// shown is what a series may drift against another, in ranges of its own runs. The calibration holds it.
+	// shown is the permitted drift between two series, in ranges of the same runs. The calibration test checks it.
 	shown = 2
 	// farthest bounds how far the drift within a series is carried on, in lengths of the series.
 	farthest = 3

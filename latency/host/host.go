@@ -104,8 +104,8 @@ func (c *collector) cpu(name string) string {
 	return fmt.Sprintf("sys/devices/system/cpu/cpu%d/%s", c.core, name)
 }
 
-func (c *collector) find(id string, s Severity, what, mend string) {
-	c.Findings = append(c.Findings, Finding{id, s, what, mend})
+func (c *collector) find(id string, s Severity, what, fix string) {
+	c.Findings = append(c.Findings, Finding{id, s, what, fix})
 }
 
 // cpuField returns the first value of a key in /proc/cpuinfo.

@@ -70,7 +70,7 @@ func (c *Client) ask(what string, request func(tid uint64) []byte, parse func(b 
 	if tries == 0 {
 		tries = 4
 	}
-	if c.tid == 0 { // an answer to whoever asked from here before is none to us
+	if c.tid == 0 { // an answer to an earlier user's request is not for us
 		c.tid = uint64(time.Now().UnixNano())
 	}
 	var busy error

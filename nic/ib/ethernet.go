@@ -8,8 +8,8 @@ import (
 
 // What answers and what asks here knows Ethernet frames. A port of InfiniBand has frames made up around its packets,
 // of which only this host knows: a header instead of the encapsulation, and ARP and neighbour discovery with
-// addresses of six bytes. Whoever is on the subnet is known in it by LID and queue pair, which are 40 bits: 02, LID,
-// queue pair.
+// addresses of six bytes. Hosts on the subnet are identified by LID and queue pair, which are 40 bits: 02, LID, queue
+// pair.
 
 const (
 	HeaderSize  = 14                      // of an Ethernet header

@@ -16,7 +16,7 @@ const (
 	opUDSend = 0x64
 )
 
-// LIDPermissive is for whoever is at the other end of the cable, and from one that has no LID yet.
+// LIDPermissive addresses the port at the other end of the cable; a port without a LID sends from it.
 const LIDPermissive = 0xFFFF
 
 // Datagram is where a datagram goes, and from where.

@@ -17,7 +17,8 @@ type Symptom struct {
 	Code   uint32 // the reason as the device wants to be told it, if it does
 	Why    string // for the log
 
-	// Mend helps without a restart, with nobody on the queues. If it is nil, or fails, the device is restarted.
+	// Mend repairs the device without a restart, while no loop uses the queues. If it is nil, or fails, the device is
+	// restarted.
 	Mend func() error
 
 	// Doubt is what stalled, where the loops alone can tell: those that were delayed, by a hypervisor or a busy

@@ -59,7 +59,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// echo answers some requests as it is told.
+// echo answers some requests, as configured.
 type echo struct {
 	answer func(seq uint32) []uint32
 	wrong  string

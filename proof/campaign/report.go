@@ -97,8 +97,8 @@ func (c *campaign) write(w io.Writer) {
 		"interfaces, and of the campaign's process %s at the start of the second part and no more later. The machine's free huge pages: %s before, %s after.\n",
 		strings.Join(ends, ", "), c.before, c.before.hugeFree, holding().hugeFree)
 	fmt.Fprint(w, "\n*Back* is the time from the fault's end to the first answer, *silent* the longest time without one, the fault's own length included; both in ms. "+
-		"*Anew*: the process ended or was killed, and was started again. *By hand*: nothing was answered for 10 s until it was restarted, which a fault that "+
-		"makes the device lie may bring about.\n\n| On | Fault | Times | Anew | By hand | Back, median | most | Silent, median | most | Asked | Lost |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n")
+		"*Restarted*: the process ended or was killed, and was started again. *By hand*: nothing was answered for 10 s until it was restarted, which a fault that "+
+		"makes the device lie may bring about.\n\n| On | Fault | Times | Restarted | By hand | Back, median | most | Silent, median | most | Asked | Lost |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n")
 	type key struct{ kind, fault string }
 	all := map[key][]step{}
 	var keys []key

@@ -108,7 +108,7 @@ func fit(f []byte) {
 	}
 }
 
-// Mend puts right checksums into frame f, as far as it is one.
+// Mend corrects the checksums in frame f.
 func Mend(f []byte) {
 	l3, ok := network(f, 28)
 	if !ok {

@@ -30,9 +30,9 @@ need rmmod efa
 say gone
 `
 
-// TestLabEFAStrangers has rdma-core's own tests of SRD and of the provider's interface, and libfabric, on the model: what others
+// TestLabEFAOthers has rdma-core's own tests of SRD and of the provider's interface, and libfabric, on the model: what others
 // wrote against the real device (rung F4).
-func TestLabEFAStrangers(t *testing.T) {
+func TestLabEFAOthers(t *testing.T) {
 	guests(t)
 	beside(t, "efa/F4", func(t *testing.T) {
 		l := newEFALab(t, efasim.EFA3, efasim.EFA3, sim.Impairment{})

@@ -110,7 +110,7 @@ func f2faultsENA(t *testing.T, k *Kit) {
 	defer p.close()
 	start := time.Now()
 	var before enasim.Counters
-	// resets waits for one: when the model is told of it, the driver has taken the carrier down.
+	// resets waits for one: when the model sees it, the driver has taken the carrier down.
 	resets := func(reason int) error {
 		for end := time.Now().Add(patience); !slices.Contains(m.Resets(), reason); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {

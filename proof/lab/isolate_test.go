@@ -77,7 +77,7 @@ ours() {
   # The timer's and the cascade's are no devices'.
   grep -l '^0-1$' /proc/irq/[0-9]*/smp_affinity_list | grep -v '/[02]/' >/tmp/irqs && { show failed cat /tmp/irqs; fail "interrupts may still go to CPU 1"; }
   [ "$(cat /sys/devices/virtual/workqueue/cpumask)" = 1 ] || fail "unbound work may still go to CPU 1"
-  # Whoever may use CPU 1 is bound to it: the loop, and the kernel's own threads of that CPU.
+  # Only threads bound to CPU 1 may use it: the loop, and the kernel's own threads of that CPU.
   threads | awk '$NF=="0-1"' >/tmp/loose
   [ ! -s /tmp/loose ] || { show failed cat /tmp/loose; fail "threads may still use CPU 1"; }
   # A busy process stays away from it, and the loop is on it.
@@ -109,7 +109,7 @@ restored "busy processes"
 say compared
 `
 
-// bootedScript is on a kernel that was told at boot to keep CPU 1 free.
+// bootedScript runs on a kernel booted with CPU 1 isolated.
 const bootedScript = isolateHelpers + `
 before
 begin /sys/fs/cgroup -set cpu.isolate=true

@@ -107,8 +107,8 @@ type Usage struct {
 	CPU    time.Duration // of QEMU's, without Boot
 }
 
-// breakpointed reports whether the guest's kernel died of its own breakpoint: it patches its code by inserting one for a
-// moment, and QEMU's emulation of a processor may execute it after the other one removed it.
+// breakpointed reports whether the guest's kernel died from a kernel breakpoint: it patches its code by inserting one
+// for a moment, and QEMU's emulation of a processor may execute it after the other one removed it.
 func breakpointed(m Machine) bool {
 	log, err := os.ReadFile(filepath.Join(m.Dir, "console.log"))
 	return err == nil && bytes.Contains(log, []byte("Oops: int3"))

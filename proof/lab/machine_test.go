@@ -159,6 +159,6 @@ func TestGuestDoesNotBoot(t *testing.T) {
 		t.Errorf("a guest without a kernel gives %v", err)
 	}
 	if got := strings.Join(said, " "); got != "unbooted unbooted" {
-		t.Errorf("it was told of %q, want two boots more", got)
+		t.Errorf("it was given %q, want two boots more", got)
 	}
 }

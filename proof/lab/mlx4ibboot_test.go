@@ -11,10 +11,10 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// ibBootScript is the host that iPXE boots from, over InfiniBand: Debian's opensm gives both ports their addresses, and bootd answers
-// DHCP and TFTP on the kernel's ib_ipoib. opensm
-// looks whether somebody came until iPXE asks, and then no more: each time it sets iPXE's port, whose agent keeps not all of what it
-// is told, and iPXE leaves its group and joins it again. At the end iPXE is pinged.
+// ibBootScript is the host that iPXE boots from, over InfiniBand: Debian's opensm gives both ports their addresses,
+// and bootd answers DHCP and TFTP on the kernel's ib_ipoib. opensm looks whether somebody came until iPXE asks, and
+// then no more: each time it sets iPXE's port, whose agent does not keep all settings, and iPXE leaves its group and
+// joins it again. At the end iPXE is pinged.
 const ibBootScript = helpers + `
 modprobe mlx4_core || fail modprobe mlx4_core
 for m in mlx4_ib ib_umad ib_ipoib; do modprobe $m || fail modprobe $m; done

@@ -119,7 +119,7 @@ func cable(port int, up bool) func(p *pmdRun) error {
 // rssFlows is how many flows are sent: all of one would go to one of two queues once in 2^63 tables.
 const rssFlows = 64
 
-// rssFlow is a datagram whose flow is told by its number.
+// rssFlow is a datagram whose number determines its flow.
 func rssFlow(i int, dst net.HardwareAddr) []byte {
 	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolUDP, SrcIP: net.IP{10, 9, byte(i), byte(3 * i)}, DstIP: nearIP}
 	u := &layers.UDP{SrcPort: layers.UDPPort(1000 + 77*i), DstPort: 9}

@@ -17,7 +17,7 @@ mirror=$(apt-get indextargets --format '$(ORIGIN) $(RELEASE) $(REPO_URI)' 2>/dev
 [ -n "$mirror" ] || mirror=$(apt-get indextargets --format '$(REPO_URI)' | grep '/debian/$' | head -1 || true)
 [ -n "$mirror" ] || cannot "apt on this host knows no Debian mirror"
 
-# apt with a state of its own: an empty dpkg status makes it fetch every dependency.
+# apt with separate state: an empty dpkg status makes it fetch every dependency.
 apt=$dir/apt root=$dir/root
 rm -rf "$root"; mkdir -p "$apt"/{lists,cache/archives}/partial "$root"; : >"$apt/status"
 for s in ${suite%-backports} $suite; do echo "deb [signed-by=$keys] $mirror $s main"; done >"$apt/sources.list"

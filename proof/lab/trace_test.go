@@ -39,8 +39,8 @@ func (f *function) killed(is bool) {
 	}
 }
 
-// clean fails the test if the driver broke a rule of the model. The first one is what to look at. What a driver that others
-// wrote is told is logged.
+// clean fails the test if the driver broke a rule of the model. The first one is what to look at. Warnings to
+// third-party drivers are logged.
 func (f *function) clean(t *testing.T) {
 	t.Helper()
 	v := f.port.Violations()
@@ -83,7 +83,8 @@ type settling struct {
 	since time.Time
 }
 
-// disagree has the guest show the counters again while they differ, as differ lists them, for as long as patience, and then fails the test.
+// disagree has the guest show the counters again while they differ, as differ lists them, for the time patience, and
+// then fails the test.
 func (s *settling) disagree(t *testing.T, key string, d []string) error {
 	t.Helper()
 	if s.key != key {

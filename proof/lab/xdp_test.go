@@ -34,7 +34,7 @@ need ip link set $dev promisc on
 up
 start() { # NAMESPACE-COMMAND DEVICE NAME SETTINGS...
   local in=$1 device=$2 name=$3 a=; shift 3
-  [ $in = here ] && in= || in="nsenter -t $ns -n" # no function, which would have a process of its own
+  [ $in = here ] && in= || in="nsenter -t $ns -n" # no function, which would fork a process
   for s in "$@"; do a="$a -set $s"; done
   : >/tmp/out
   $in responder -config /lab/config.toml -set nic.driver=xdp -set nic.device=$device $a >/tmp/out 2>/tmp/err &

@@ -122,7 +122,7 @@ func (x *rig) released(before holdings) {
 	x.Helper()
 	now := held(x)
 	for end := time.Now().Add(linger); (now.exceeds(before) || x.port.Mappings() > 0 || x.port.BusMaster()) && time.Now().Before(end); now = held(x) {
-		time.Sleep(time.Millisecond) // a goroutine that was told to end may need a moment, and so may vfio-user's other side
+		time.Sleep(time.Millisecond) // a stopping goroutine may need a moment, and so may vfio-user's other side
 	}
 	if n := x.port.Mappings(); n > 0 {
 		x.Errorf("%d DMA mappings are left", n)

@@ -238,7 +238,7 @@ func TestViolationsFail(t *testing.T) {
 	}
 }
 
-// A receive descriptor with a reserved bit is told, and the frame arrives; it fails a run only where all is to be right.
+// A receive descriptor with a reserved bit is reported, and the frame arrives; it fails a run only in strict mode.
 func TestToldFails(t *testing.T) {
 	for strict, want := range map[string]int{"true": 1, "refused": 0, "false": 0} {
 		a := filepath.Join(t.TempDir(), "a")

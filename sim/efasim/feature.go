@@ -96,7 +96,7 @@ func (m *Model) setFeature(in kit.Msg, _ []byte) *refusal {
 	return illegal("the feature cannot be set")
 }
 
-// hostInfo is as long as efa_admin_host_info.
+// hostInfo is the size of efa_admin_host_info.
 const hostInfo = 180
 
 // setHost reads efa_admin_host_info.

@@ -147,7 +147,7 @@ func (m *Model) completeRecv(q *qp, req uint16, r recvResult) {
 	m.complete(q.rq.cq, q.rq.sub, false, b[:])
 }
 
-// deliver puts a message into the next receive of a QP. The status is what the sender is told.
+// deliver puts a message into the next receive of a QP. The status is reported to the sender.
 func (m *Model) deliver(q *qp, f *frame) uint8 {
 	wqe, err := m.nextReceive(q)
 	switch {

@@ -91,7 +91,8 @@ func (m *Model) stepAdmin() (busy bool) {
 	return busy
 }
 
-// writeEntry writes an entry that is told by its first word: that word last, as the device's one write shows itself.
+// writeEntry writes an entry that is marked valid by its first word: that word last, as the device's one write shows
+// itself.
 func (m *Model) writeEntry(at uint64, b []byte) {
 	if m.host.DMAWrite(at+16, b[16:]) == nil {
 		m.host.DMAWrite(at, b[:16])

@@ -156,7 +156,7 @@ func TestStrictCommands(t *testing.T) {
 	bad(opSetFeature, with(llq, 34, uint16(2)), "entry_size_ctrl 2")
 	bad(opSetFeature, with(llq, 38, uint16(8)), "desc_num_before_header 8")
 	bad(opSetFeature, with(llq, 28, uint16(1)), "sets only what it enables")
-	// Reserved bits are told, and the command is done.
+	// Reserved bits are reported, and the command is executed.
 	for _, c := range []struct {
 		undo uint8
 		f    fields

@@ -74,7 +74,8 @@ type Packet struct {
 	Payload    []byte
 }
 
-// New makes a subnet of the far ends of cards' cables, with IPoIB's broadcast group. Complain is told of packets that no card may send.
+// New makes a subnet of the other ends of cards' cables, with IPoIB's broadcast group. Complain is called for packets
+// that no card may send.
 func New(complain func(format string, args ...any), cables ...*sim.Cable) *Fabric {
 	f := &Fabric{complain: complain, Groups: map[[16]byte]*Group{}, last: 0xC000, QKey: 0x0B1B, Manager: 1, Prefix: 0xFE80 << 48, Joins: map[[16]byte]int{}}
 	for i, c := range cables {

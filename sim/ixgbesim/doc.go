@@ -25,10 +25,10 @@
 // The two functions of a dual-port card share nothing here: no semaphore, no EEPROM. MSI, VPD, I/O BAR, AER, ARI and
 // SR-IOV are not in configuration space.
 //
-// # What drivers are told
+// # Warnings
 //
 // The datasheet's order of enabling (§4.6), waits after a reset, reserved bits of registers and descriptors and a
-// tail that moves before ENABLE reads 1 are told and done: iPXE, ixy and others leave them out on real cards.
+// tail that moves before ENABLE reads 1 are reported and executed: iPXE, ixy and others leave them out on real cards.
 //
 // # What a frame costs on the bus
 //

@@ -157,7 +157,7 @@ func TestContextWithoutL4(t *testing.T) {
 	r.Refused("TXSM with L4T 3")
 }
 
-// Reserved bits of descriptors are told, and the frame goes.
+// Reserved bits of descriptors are reported, and the frame is sent.
 func TestReservedDescriptorBits(t *testing.T) {
 	r := newRig(t, Options{})
 	r.start(ringOptions{})

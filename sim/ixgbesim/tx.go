@@ -9,7 +9,7 @@ import (
 
 type txQueue struct {
 	ring
-	done          uint32 // software was told of the descriptors before this one
+	done          uint32 // the descriptors before this one were reported to software
 	pth, hth, wth uint32
 	headAt        uint64 // head write-back, 0 if off
 	ctx           [2]txContext
@@ -351,7 +351,7 @@ func (m *Model) data(q *txQueue, d *[16]byte) error {
 		return fmt.Errorf("DCMD %02x differs from the frame's first descriptor in TSE or VLE (82599 §7.2.3.2.4)", cmd)
 	}
 	if cmd&dcmdEOP != 0 && cmd&dcmdIFCS == 0 {
-		return fmt.Errorf("no IFCS: this model sends no frame without FCS of its own (82599 §7.2.3.2.4)")
+		return fmt.Errorf("no IFCS: this model always adds the FCS (82599 §7.2.3.2.4)")
 	}
 	return m.collect(q, le.Uint64(d[:]), int(w2&0xffff))
 }
@@ -360,7 +360,7 @@ func (m *Model) data(q *txQueue, d *[16]byte) error {
 func (m *Model) legacy(q *txQueue, d *[16]byte) error {
 	cmd := d[11]
 	if cmd&dcmdEOP != 0 && cmd&dcmdIFCS == 0 {
-		return fmt.Errorf("no IFCS: this model sends no frame without FCS of its own (82599 §7.2.3.2.2)")
+		return fmt.Errorf("no IFCS: this model always adds the FCS (82599 §7.2.3.2.2)")
 	}
 	if q.frame == nil {
 		q.first = txData{legacy: true, ic: cmd&dcmdIC != 0, cso: int(d[10]), css: int(d[13]),

@@ -133,9 +133,9 @@ func (t *Table[R]) Read(r R) (*Register[R], error) {
 	}
 }
 
-// Write returns what a write of v makes of the register's value old: bits, those that a driver may write, change, the others
-// stay. Reserved bits that are set and are not in shown, what a read shows of them, are told to h. The error refuses the write.
-// Lost is true for a counter, which ignores it.
+// Write returns what a write of v makes of the register's value old: bits, those that a driver may write, change, the
+// others stay. Reserved bits that are set and are not in shown, what a read shows of them, are reported to h. The
+// error refuses the write. Lost is true for a counter, which ignores it.
 func (t *Table[R]) Write(h sim.Host, r R, v, old, bits, shown uint32) (next uint32, lost bool, err error) {
 	switch e := t.Lookup(r); {
 	case e == nil:

@@ -117,8 +117,8 @@ func TestConnection(t *testing.T) {
 	y.Clean()
 }
 
-// Packets that are lost are sent again; a receiver that is not ready is asked again; and when nobody answers, the sender is told,
-// what is behind is flushed, and the queue is in ERR.
+// Packets that are lost are sent again; a receiver that is not ready is asked again; and when nobody answers, the
+// sender gets an error, later entries are flushed, and the queue is in ERR.
 func TestConnectionRecovers(t *testing.T) {
 	x, y := openRC(t)
 	y.post(0, 8)
@@ -249,7 +249,7 @@ func TestConnectionChecks(t *testing.T) {
 	x.Clean()
 }
 
-// Connections take receive WQEs from a shared queue, a list, whose end they are told of.
+// Connections take receive WQEs from a shared queue, a list, whose end is reported.
 func TestSharedReceive(t *testing.T) {
 	x, y := openRC(t)
 	const srqn, log = 0x40, 3

@@ -21,7 +21,7 @@
 //
 // # What there is not
 //
-// A driver that requests one of these is told so by a status and a violation, and the capability is not claimed: a
+// A driver that requests one of these gets an error status and a violation, and the capability is not claimed: a
 // second port, B0 steering (VEP), virtual functions, UC and XRC, RoCE version 2 and RoCE with VLANs, datagram queues
 // on an SRQ, traps of violated keys (they are counted), memory windows, fast registration, atomic operations, more
 // than one READ at a time, end-to-end credits, path migration, counters of interfaces, QoS, VXLAN,
@@ -33,7 +33,7 @@
 // Every object's entries have to be mapped when it is made, otherwise its command fails with status 0ch. The context
 // is written there and read back when the object goes: a host that wrote there is found out. MTT entries are read
 // from there, for rings when the object is made, for regions when a page is used first. Unmapping what holds the
-// context of a live object is told.
+// context of a live object is reported.
 //
 // # Prefetch
 //
@@ -41,7 +41,7 @@
 // ownership bit, as it was when it was read. A stride that was the inside of a WQE and was not stamped since may look
 // valid: it is then executed, and refused as a violation.
 //
-// # What is refused and what is told
+// # Refusals and warnings
 //
 // Firmware refuses a command by its status, a queue a WQE by an error completion: both are refused, as are doorbells
 // of objects that do not exist. Told is what the PRM forbids and cards tolerate: reserved bits in mailboxes, the

@@ -84,7 +84,7 @@ func datagramTo(lid uint16, qpn, qkey uint32, gid []byte) []byte {
 	return s
 }
 
-// The agent answers for the node and its port, and a subnet manager's changes are told by events.
+// The agent answers for the node and its port, and a subnet manager's changes are reported by events.
 func TestAgent(t *testing.T) {
 	x := openIB(t, 0)
 	_, node := x.mad(1, 1, attrNodeInfo, 0, nil)

@@ -1,6 +1,6 @@
 package mlx4sim
 
-// icm is the context memory: the host memory that the driver maps at virtual addresses of its own choice.
+// icm is the context memory: the host memory that the driver maps at virtual addresses that it chooses.
 type icm struct {
 	size uint64 // SET_ICM_SIZE; 0 before it
 	page map[uint64]uint64

@@ -100,7 +100,7 @@ type qp struct {
 	strayed        bool // told of a WQE that was not stamped
 
 	conn rdma.Connection // of RC
-	met  bool            // the driver was told of the first packet
+	met  bool            // the first packet was reported to the driver
 }
 
 // inner is the beginning of a stride that was read as the inside of a WQE.

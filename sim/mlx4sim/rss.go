@@ -63,7 +63,7 @@ func (m *Model) newRSS(q *qp, in msg) *refusal {
 	return nil
 }
 
-// spread picks the QP for a frame, and returns the hash, as it is told in the CQE.
+// spread picks the QP for a frame, and returns the hash, as reported in the CQE.
 func (m *Model) spread(q *qp, f *kit.Frame) (*qp, uint32) {
 	r := &q.rss
 	hash, ok := r.sum(f)

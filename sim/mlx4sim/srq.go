@@ -17,7 +17,7 @@ type srq struct {
 	held     int    // QPs
 	next     uint32 // WQE
 	consumed uint32 // 16 bits
-	lwm      uint64 // fewer WQEs than that are told of; 0 for none
+	lwm      uint64 // fewer WQEs than this raise an event; 0 for none
 }
 
 func (s *srq) String() string { return fmt.Sprintf("SRQ %#x", s.id) }

@@ -113,17 +113,17 @@ func TestFlowRules(t *testing.T) {
 	x.ruleFor(0x5000, 0, testQP, bc[:6])
 	x.ruleFor(0x5000, 0, testQP+1, bc[:6])
 	is("broadcast", bc, testQP, testQP+1)
-	stranger := frameOf(64)
-	stranger[5] = 9
-	is("a stranger's frame", stranger)
+	unknown := frameOf(64)
+	unknown[5] = 9
+	is("an unknown sender's frame", unknown)
 	d := x.ruleFor(0, modeAllDefault, testQP, nil)
-	is("a stranger's frame by default", stranger, testQP)
+	is("an unknown sender's frame by default", unknown, testQP)
 	mc := frameOf(64)
 	copy(mc, []byte{1, 0, 0x5e, 0, 0, 1})
 	x.do(0x066, 0, 0, d, false)
 	x.ruleFor(0, modeMulticastDefault, testQP+1, nil)
 	is("multicast by default", mc, testQP+1)
-	is("a stranger's frame", stranger)
+	is("an unknown sender's frame", unknown)
 	x.do(0x066, 0, 0, b, false)
 	is("a datagram to port 7", udp(1000, 20), testQP)
 	x.Clean()
@@ -149,17 +149,17 @@ func TestMACTable(t *testing.T) {
 	x.do(0x00c, 1, 2<<8|1, table, false)
 	second := frameOf(64)
 	second[5] = 2
-	stranger := frameOf(64)
-	stranger[5] = 3
+	unknown := frameOf(64)
+	unknown[5] = 3
 	if q := x.m.steer(second); len(q) != 1 || q[0].id != testQP+1 {
 		t.Errorf("the second address leads to %v", q)
 	}
-	if q := x.m.steer(stranger); len(q) != 0 {
-		t.Errorf("a stranger's frame leads to %v", q)
+	if q := x.m.steer(unknown); len(q) != 0 {
+		t.Errorf("an unknown sender's frame leads to %v", q)
 	}
 	x.do(0x00c, 1, 1<<8|1, with(x.rqpCalc(), 0x14, 1<<31|testQP+1), false)
-	if q := x.m.steer(stranger); len(q) != 1 || q[0].id != testQP+1 {
-		t.Errorf("a stranger's frame leads to %v where the port is promiscuous", q)
+	if q := x.m.steer(unknown); len(q) != 1 || q[0].id != testQP+1 {
+		t.Errorf("an unknown sender's frame leads to %v where the port is promiscuous", q)
 	}
 	mc := frameOf(64)
 	copy(mc, []byte{1, 0, 0x5e, 0, 0, 1})

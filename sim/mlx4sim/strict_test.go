@@ -442,7 +442,7 @@ func TestInfiniBandPaths(t *testing.T) {
 	x.do(0x024, 3, 1, mad(classSMDirect, 1, 1, 0x40), true) // as iPXE: nothing is said of where it came from
 }
 
-// mad requests the node's description, with what MAD_IFC is told of the datagram.
+// mad requests the node's description, with the datagram's metadata for MAD_IFC.
 func mad(class, hop, hops byte, qpn uint32) []byte {
 	b := make([]byte, 0x200)
 	b[0], b[1], b[2], b[3], b[6], b[7], b[17] = 1, class, 1, methodGet, hop, hops, attrNodeDesc

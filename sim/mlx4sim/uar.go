@@ -172,9 +172,9 @@ func (m *Model) servePushes() {
 	}
 }
 
-// stepUARs finds doorbells that were stored through a pointer, and serves BlueFlame registers. Two stores to one doorbell between
-// two Steps are one here, as they are not to a card. So whoever else could have rung is looked at: a CQ's arm record, the WQE
-// that is next in a queue.
+// stepUARs finds doorbells that were stored through a pointer, and serves BlueFlame registers. Two stores to one
+// doorbell between two Steps are one here, as they are not to a card. So other possible sources of a doorbell are
+// checked: a CQ's arm record, the WQE that is next in a queue.
 func (m *Model) stepUARs() (busy bool) {
 	for _, u := range m.uar.pages {
 		for _, h := range m.inRingOrder(u) {

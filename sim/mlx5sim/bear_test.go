@@ -194,7 +194,7 @@ func TestVportCounters(t *testing.T) {
 	x.Clean()
 }
 
-// Reserved bits of a WQE's control segment are told, and the frame is sent.
+// Reserved bits of a WQE's control segment are reported, and the frame is sent.
 func TestReservedInWQE(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()

@@ -85,8 +85,8 @@ func (m *Model) Receive(b []byte) bool {
 	return m.take(b, 0)
 }
 
-// take counts and steers a frame that the vport gets: from the wire, or, with the sender's transport domain, from one of its
-// own queues.
+// take counts and steers a frame that the vport gets: from the wire, or, with the sender's transport domain, from the
+// vport's queues.
 func (m *Model) take(b []byte, from uint32) bool {
 	f := parse(b)
 	f.from = from
@@ -148,7 +148,7 @@ func matches(p *[128]byte, mask, value *[matchSize]byte) bool {
 	return true
 }
 
-// intoTIR picks the receive queue. A TIR takes what queues of its own transport domain sent only if it was told to.
+// intoTIR picks the receive queue. A TIR takes what queues of the same transport domain sent only if configured.
 func (m *Model) intoTIR(t *tir, f *frame, tag uint32) (took, room bool) {
 	if f.from == t.td && t.selfLB>>min(cast(f.B), multicast)&1 == 0 {
 		f.blocked = true

@@ -14,7 +14,7 @@ func compressing(t *testing.T, format uint32) *rig {
 	return x
 }
 
-// arrive sends a frame of each length, plain UDP to one port, and lets the model hold them back as long as it does.
+// arrive sends a frame of each length, plain UDP to one port, and lets the model hold them back.
 func (x *rig) arrive(lengths ...int) {
 	for _, n := range lengths {
 		x.Far.Send(0, frameOf(n))

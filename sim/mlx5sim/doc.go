@@ -33,14 +33,14 @@
 //
 // Two things have a say. The vport turns unicast frames for its own addresses round, and copies of those for its
 // groups, unless disable_uc_local_lb and disable_mc_local_lb are set; firmware begins with both clear (Linux sets
-// them at start). A TIR drops what a queue of its own transport domain sent unless its bits say that it lets unicast,
-// or multicast, in. Linux calls that field self_lb_block and sets it to let in, and so do rdma-core and DPDK: its
-// driver's self-test, which sends a frame to its own address, is passed by this model (proof/lab). Firmware without
-// self_lb_en_modifiable keeps what the TIR was made with.
+// them at start). A TIR drops what a queue of the same transport domain sent unless its bits say that it lets
+// unicast, or multicast, in. Linux calls that field self_lb_block and sets it to let in, and so do rdma-core and
+// DPDK: its driver's self-test, which sends a frame to its own address, is passed by this model (proof/lab). Firmware
+// without self_lb_en_modifiable keeps what the TIR was made with.
 //
 // # What there is not
 //
-// A driver that requests one of these is told so by a status and a violation, and the capability is not claimed:
+// A driver that requests one of these gets an error status and a violation, and the capability is not claimed:
 // striding receive queues, LRO, compressed send completions, multi-packet WQEs, inner headers of tunnels, QPs of UC
 // and DC, XRC's data path, atomic operations, multicast groups of RoCE, congestion control (its parameters are kept),
 // KLM keys, flow counters and header rewriting, transmit steering, several vports (SR-IOV: a virtual function is
@@ -48,7 +48,7 @@
 // known. Commands take no time: each is done in the Step after its doorbell. A connection sends up to 64 packets
 // ahead; an RDMA READ goes alone.
 //
-// # What is refused and what is told
+// # Refusals and warnings
 //
 // Firmware refuses a command by its status, a queue a WQE by an error completion: both are refused, as are doorbells
 // of objects that do not exist. Told is what the manual forbids and cards tolerate: reserved bits in commands,

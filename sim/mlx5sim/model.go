@@ -35,7 +35,7 @@ type Options struct {
 	RefuseRegister func(id uint32, write bool) bool
 	// LoseInterrupt, if set, loses each interrupt that it returns true for. Its event is written.
 	LoseInterrupt func(vector int) bool
-	// NoPages refuses the pages that a driver gives, as a firmware short of its own resources does.
+	// NoPages refuses the pages that a driver gives, as firmware without resources does.
 	NoPages bool
 }
 

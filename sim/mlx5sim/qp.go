@@ -100,7 +100,7 @@ func qpCommands() map[uint16]*command {
 	return t
 }
 
-// qp is a queue pair: a send queue, and a receive queue of its own or a shared one.
+// qp is a queue pair: a send queue, and a separate or shared receive queue.
 type qp struct {
 	object
 	st     uint32

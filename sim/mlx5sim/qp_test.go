@@ -259,7 +259,8 @@ func (x *rig) remoteKey() uint32 {
 	return w32(x.do(dwords(0x110, 0, 0x200<<16, 0x10, 0xf<<10, 0x14, 0xffffff<<8|7, 0x1c, 1<<31|x.pd), 16), 8)<<8 | 7
 }
 
-// What is lost on the wire is sent again; a receiver that is not ready is asked again, and after the last try both are told.
+// What is lost on the wire is sent again; a receiver that is not ready is asked again, and after the last try both
+// sides get an error.
 func TestConnectedRecovers(t *testing.T) {
 	x := newRig(t, Options{Profile: ConnectX5})
 	x.open()
@@ -476,7 +477,7 @@ func TestNode(t *testing.T) {
 	x.Clean()
 }
 
-// A later card lets queues are in memory that was told of once.
+// A later card lets queues use memory that is registered once.
 func TestUMEM(t *testing.T) {
 	x := newRig(t, Options{Profile: ConnectX7})
 	x.open()
@@ -501,7 +502,7 @@ func TestUMEM(t *testing.T) {
 	}
 	x.fails(dwords(16, 0, 0xa0a<<16, 8, id), 16, stBadResState, "is in use by 1")
 	x.do(dwords(16, 0, 0x501<<16, 8, a.qpn), 16)
-	x.do(dwords(48, 0, 0xa0a<<16, 8, id), 16) // as long as libmlx5 sends it
+	x.do(dwords(48, 0, 0xa0a<<16, 8, id), 16) // the length that libmlx5 sends
 	x.Clean()
 
 	x = newRig(t, Options{Profile: ConnectX5})

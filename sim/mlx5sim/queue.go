@@ -244,7 +244,7 @@ type tir struct {
 	indirect  bool
 	rqn, rqtn uint32
 	hash      rssHash
-	selfLB    uint32 // self_lb_en: bit 0 unicast, bit 1 multicast of its own transport domain is let in
+	selfLB    uint32 // self_lb_en: bit 0 unicast, bit 1 multicast of the same transport domain is let in
 }
 
 func (m *Model) createTIR(c *call) *refusal {

@@ -129,7 +129,7 @@ type Connection struct {
 	rnrs     int
 
 	messages uint32 // 24 bits: completed, as acknowledgements say
-	nakked   bool   // a gap was told of
+	nakked   bool   // a gap was reported
 	in       *incoming
 }
 

@@ -1,4 +1,4 @@
-// Package rdma is InfiniBand's transport as every card has it, on a link of its own or over Ethernet (RoCE): its packets, and the
+// Package rdma is InfiniBand's transport as every card has it, on InfiniBand links or over Ethernet (RoCE): its packets, and the
 // reliable connected service (RC) on both sides. A model of a card says how work requests, memory and completions look; what goes
 // over the wire, and when, is the same for all of them, or they could not talk to each other.
 //

@@ -246,7 +246,7 @@ func TestNoAnswer(t *testing.T) {
 	}
 }
 
-// What is refused ends both sides, each of which is told once.
+// What is refused ends both sides, each of which gets one error.
 func TestRefusals(t *testing.T) {
 	for _, c := range []struct {
 		what   string

@@ -117,11 +117,11 @@ func (r *Rig) Clean() {
 	}
 }
 
-// Told expects a violation with the text that was told, and none that was refused. It forgets all.
+// Told expects a violation with the text that was only reported, and none that was refused. It clears both.
 func (r *Rig) Told(text string) {
 	r.Helper()
 	if v := r.Port.Refused(); len(v) > 0 {
-		r.Errorf("refused: %q, expected that only %q is told", v, text)
+		r.Errorf("refused: %q, expected only %q, reported", v, text)
 	}
 	r.Violated(text)
 }

@@ -364,7 +364,7 @@ func (x *session) WriteDMA(iova uint64, p []byte) error {
 	return nil
 }
 
-// regionInfo describes a region; the reply is as long as the client says it can take, with argsz saying what it would need.
+// regionInfo describes a region; the reply is limited to the size that the client accepts, with argsz saying what it would need.
 func (x *session) regionInfo(m *proto.Message) ([]byte, []int, error) {
 	var q proto.RegionInfoBody
 	if _, err := proto.Decode(m.Body, &q); err != nil {

@@ -22,8 +22,8 @@ type Bound struct {
 	Source string
 }
 
-// ErrUnknown says that nobody knows how wrong the clock is.
-var ErrUnknown = errors.New("nobody says how wrong this host's clock is")
+// ErrUnknown is returned if no source knows the clock error.
+var ErrUnknown = errors.New("clock error unknown (set -clock-error)")
 
 // Read returns what is known now: what the user states where that is not 0, otherwise the least of what chronyd and
 // ptp4l say, otherwise what the kernel says. iface is the interface that is measured with, whose PTP hardware clock
@@ -49,7 +49,7 @@ func Read(stated time.Duration, iface string) (Bound, error) {
 	why := []error{noChrony, noPTP}
 	if iface != "" {
 		if h, err := readPHC(iface); err == nil {
-			why = append(why, fmt.Errorf("%s of %s is %v ± %v ahead of the system's clock, and nobody says how wrong it is itself", h.name, iface, h.ahead, (h.window+1)/2))
+			why = append(why, fmt.Errorf("%s of %s is %v ± %v ahead of the system's clock, and its own error is unknown", h.name, iface, h.ahead, (h.window+1)/2))
 		} else if !errors.Is(err, errNoPHC) {
 			why = append(why, fmt.Errorf("the PTP hardware clock of %s: %w", iface, err))
 		}

@@ -1,4 +1,5 @@
-// Package demo measures the responder and the kernel's own echo in turn, in a network of its own inside of this machine.
+// Package demo measures the responder and the kernel's own echo, alternating, in separate network namespaces on this
+// machine.
 package demo
 
 import (

@@ -108,7 +108,7 @@ func TestSlowest(t *testing.T) {
 	}
 }
 
-// A round trip is told how much of it is in stalls of the bench: the parts within it, of those that count as stalls.
+// A round trip is attributed the parts of it that overlap stalls of the bench.
 func TestAwayIsAttributed(t *testing.T) {
 	s := slowest{least: 50}
 	for _, l := range []stall{{0, 40}, {40, 100}, {100, 149}, {200, 300}, {300, 310}, {400, 500}} {

@@ -321,7 +321,7 @@ func (s *stampState) compare(t *Told, v []byte) {
 
 var be = binary.BigEndian
 
-// taiOffset is how many seconds TAI is ahead of UTC, as the kernel was told; 0 where nobody told it.
+// taiOffset is how many seconds TAI is ahead of UTC, as set in the kernel; 0 if it is not set.
 func taiOffset() int64 {
 	var t unix.Timex
 	if _, err := unix.Adjtimex(&t); err != nil {

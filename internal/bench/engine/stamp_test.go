@@ -144,8 +144,8 @@ func TestResidence(t *testing.T) {
 	}
 }
 
-// One-way delays are what the two clocks say: with the far one an hour ahead the way there lasts an hour more, and the way back
-// less than nothing, which counts as 0 and is told.
+// One-way delays are what the two clocks say: with the far one an hour ahead the way there lasts an hour more, and
+// the way back less than nothing, which counts as 0 and is reported.
 func TestOneWay(t *testing.T) {
 	const hour = int64(time.Hour)
 	for name, m := range map[string]*mirror{

@@ -19,8 +19,8 @@ func NewStamper(from nic.Timestamper) *Stamper { return &Stamper{from: from} }
 type stamps struct {
 	*Stamper
 	kernel, hardware *latency.Track
-	ring             []stamped // by sequence number, as long as the window
-	sent             []sent    // by the count of sends, as long as the window
+	ring             []stamped // by sequence number; the length is the window
+	sent             []sent    // by the count of sends; the length is the window
 	mask             uint32
 	replies, pairs   [2]int64 // by the kernel, by the card: stamped replies, and those whose probe's stamp came
 }

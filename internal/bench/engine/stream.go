@@ -131,7 +131,7 @@ func (s *Stream) Counts() Counts { return s.window.counts }
 // PayloadSize returns the bytes of payload of a probe and of its reply.
 func (s *Stream) PayloadSize() int { return s.codec.PayloadSize() }
 
-// ErrSend is returned when the port takes no frame for as long as the timeout.
+// ErrSend is returned when the port accepts no frame within the timeout.
 var ErrSend = errors.New("no frame could be sent")
 
 // Run measures until the limit or until stop is set. It returns when every probe is answered or overdue. An error is the

@@ -174,7 +174,7 @@ func TestRefusedByThePort(t *testing.T) {
 	}
 }
 
-// TestTooLate: a sender that cannot offer the rate gives up where it is told to, instead of sending all of it late.
+// TestTooLate: a sender that cannot offer the rate gives up after -do-late, instead of sending everything late.
 func TestTooLate(t *testing.T) {
 	f := &fake{onSend: func(int, []byte) error { spin(20 * time.Microsecond); return nil }}
 	s, _ := stream(t, f, 1e6, time.Millisecond, nil)

@@ -165,7 +165,7 @@ func FromMoments(moments []Moment, from time.Time, step time.Duration, windows i
 }
 
 var (
-	errReset   = fmt.Errorf("counted anew")
+	errReset   = fmt.Errorf("counter reset")
 	errCoarser = fmt.Errorf("other buckets")
 )
 

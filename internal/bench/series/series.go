@@ -272,7 +272,7 @@ func (s *Series) NoReply() error {
 		if s.stream.Fields[probe.Length] > 0 {
 			answered += fmt.Sprintf(". The latest had %d bytes of payload, the probe has %d", s.stream.Payload, s.stream.PayloadSize())
 			if s.Proto == probe.STAMP {
-				answered += ": a reflector's packets are as long as the sender's (RFC 8762 §4.3), and this one's are not"
+				answered += ": a reflector's packets must have the sender's length (RFC 8762 §4.3)"
 			}
 		}
 	}

@@ -51,7 +51,7 @@ type listed struct {
 	stamp   string // size, time and inode of a file
 	asked   time.Time
 	targets []Target
-	failed  string // the last error that was told
+	failed  string // the last error that was reported
 }
 
 // Failure is a source that could not be read, the first time that it fails in this way. What it last gave is kept.
@@ -112,7 +112,7 @@ func (s *Sources) Read(ctx context.Context, force bool, now time.Time) (all []Ta
 		files, err := filepath.Glob(pattern)
 		if err == nil && len(files) == 0 {
 			if !strings.ContainsAny(pattern, "*?[") {
-				files = []string{pattern} // that it is not there is told
+				files = []string{pattern} // a missing file is reported
 			}
 		}
 		slices.Sort(files)

@@ -73,8 +73,8 @@ func (d Defaults) Parse(text string) (Target, error) {
 	return d.complete(t), nil
 }
 
-// portless refuses a port behind an ICMP target, where somebody wrote it for this watch. file_sd and SRV records are for whoever reads
-// them: the port there is that of what else is asked of the host, and ICMP goes without.
+// portless refuses a port behind an ICMP target, where somebody wrote it for this watch. file_sd and SRV records are
+// shared with other readers: their port belongs to another service of the host, and ICMP ignores it.
 func (t *Target) portless(text string) error {
 	if t.Proto == probe.ICMP && t.Port != 0 {
 		return fmt.Errorf("target %q: icmp has no ports: leave :%d out, or name a protocol that has, as in %s", text, t.Port,

@@ -197,7 +197,8 @@ func (f *fake) LookupNetIP(_ context.Context, network, _ string) ([]netip.Addr, 
 	return []netip.Addr{netip.MustParseAddr("10.0.0.9"), netip.MustParseAddr("::ffff:10.0.0.8")}, f.err
 }
 
-// Files are read again when they changed, DNS when its time has come; what fails keeps what it had, and is told once.
+// Files are read again when they changed, DNS when its time has come; a failed source keeps its targets and is
+// reported once.
 func TestSources(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {

@@ -32,7 +32,7 @@ func (r *reflector) probe(seq uint32, take func(seq, far uint32)) {
 	take(seq, far)
 }
 
-// What is told of each way is what was lost on it, except for what is lost before the first reply and after the last.
+// The loss of each direction is reported, except for losses before the first reply and after the last.
 func TestDirection(t *testing.T) {
 	for seed := range uint64(20) {
 		r := &reflector{stateful: true, there: 0.02, back: 0.05, random: rand.New(rand.NewPCG(seed, 1))}
@@ -55,7 +55,7 @@ func TestDirection(t *testing.T) {
 	}
 }
 
-// Of a reflector that repeats the sender's numbers nothing is told, whatever is lost.
+// For a reflector that repeats the sender's numbers no direction is reported.
 func TestStateless(t *testing.T) {
 	r := &reflector{there: 0.1, back: 0.1, random: rand.New(rand.NewPCG(1, 1))}
 	var d direction

@@ -76,8 +76,8 @@ const (
 	stopPatience = 30 * time.Second
 )
 
-// Run watches until ctx is done. hup has an element whenever all sources shall be read again. It returns what kept it from starting, or
-// the first failure of what it cannot do without.
+// Run watches until ctx is done. hup has an element whenever all sources must be read again. It returns the error
+// that prevented the start, or the first fatal error.
 func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) (err error) {
 	manager, err := notify.Open()
 	if err != nil {

@@ -59,7 +59,7 @@ func TestTOMLRoundTrip(t *testing.T) {
 	}
 }
 
-// A problem is told with the line where the value stands, for whatever form TOML gives it.
+// A problem is reported with the line of the value, for every TOML syntax.
 func TestLines(t *testing.T) {
 	for _, c := range []struct{ doc, want string }{
 		{"\n[b]\nports = [\n  1, # one, two\n\n  2, -3,\n]", "F:6: b.ports: -3 is negative"},

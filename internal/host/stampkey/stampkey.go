@@ -85,7 +85,7 @@ func Private(f fs.File) error {
 		return fmt.Errorf("%s is not a regular file", i.Name())
 	}
 	if m := i.Mode().Perm(); m&0o077 != 0 {
-		return fmt.Errorf("%s has mode %#o: others than its owner may use it, and it holds a key (chmod 600 mends that)", i.Name(), m)
+		return fmt.Errorf("%s has mode %#o: it holds a key and must be accessible to its owner only (chmod 600)", i.Name(), m)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func TestParse(t *testing.T) {
 		{"z" + good[1:], "not 64 hexadecimal digits, but something else"},
 		{filepath.Join(dir, "none"), "no such file"},
 		{dir + "/", "is not a regular file"},
-		{file("group", good, 0o640), "mode 0640: others than its owner may use it"},
+		{file("group", good, 0o640), "mode 0640: it holds a key"},
 		{file("world", good, 0o604), "chmod 600"},
 		{file("short", "0011", 0o600), "short holds not 64 hexadecimal digits, but 4"},
 		{file("words", "z"+good[1:], 0o600), "but something else"},

@@ -1,5 +1,5 @@
-// Package dma is memory that a device reads and writes: mmap'd, pinned, never moved by the runtime, and known to the
-// device by an address of its own (IOVA).
+// Package dma is memory that a device reads and writes: mmap'd, pinned, never moved by the runtime, with a device
+// address (IOVA).
 package dma
 
 import "errors"

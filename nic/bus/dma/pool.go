@@ -2,8 +2,9 @@ package dma
 
 import "slices"
 
-// Pool keeps the memory of arenas that were closed for those that come after. To map and populate memory takes a thousand times as
-// long as most inputs of a fuzz target, which opens a device for each. It belongs to one goroutine. The zero Pool is empty.
+// Pool keeps the memory of arenas that were closed for those that come after. To map and populate memory takes a
+// thousand times the time of most inputs of a fuzz target, which opens a device for each. It belongs to one
+// goroutine. The zero Pool is empty.
 type Pool struct{ free []*mapping }
 
 // kept is the pool of a mapper that has one: what it returns from Kept. Else it is nil.

@@ -8,6 +8,6 @@ type Timing struct {
 	Block time.Duration // one 64-byte block and its fence
 }
 
-// Combined reports whether a block took about as long as a single store: it left as one write. Where each of its eight
-// stores went on its own, a block takes about eight times as long as one store; the line is drawn at three times.
+// Combined reports whether a block took about the time of a single store: it was sent as one write. Where each of its
+// eight stores went on its own, a block takes about the time of eight stores; the limit is three.
 func (t Timing) Combined() bool { return t.Block < 3*t.Store }

@@ -33,8 +33,8 @@ func Mapped(mem []byte, wc bool) *Window {
 	return &Window{mem: mem, size: uint64(len(mem)), wc: wc}
 }
 
-// Trapped returns a window whose every access goes to t, except through pointers: those lead into shadow, which is as long
-// as the window, where inside says that the device polls the range.
+// Trapped returns a window whose every access goes to t, except through pointers: those lead into shadow, which has
+// the size of the window, where inside says that the device polls the range.
 func Trapped(size uint64, t Trap, shadow []byte, inside func(off, n uint64) bool) *Window {
 	return &Window{trap: t, size: size, shadow: shadow, inside: inside}
 }

@@ -102,7 +102,8 @@ func (h *host) find(addr string) (Found, error) {
 	if n, err := strconv.Atoi(h.text(dir, "numa_node")); err == nil {
 		f.NUMANode = n
 	}
-	// virtio has a bus of its own between the function and its interfaces. Links (physfn, virtfn0) lead to other functions.
+	// virtio has its own bus between the function and its interfaces. Links (physfn, virtfn0) lead to other
+	// functions.
 	for _, pattern := range []string{"net/*", "virtio*/net/*"} {
 		paths, _ := filepath.Glob(filepath.Join(dir, pattern))
 		for _, p := range paths {

@@ -266,7 +266,7 @@ func TestSecondClientIsSentAway(t *testing.T) {
 		g.Close()
 		t.Error("two clients at once")
 	} else if !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), "have a client already") {
-		t.Errorf("the second client is told: %v", err)
+		t.Errorf("the second client gets: %v", err)
 	}
 	var b [4]byte
 	if err := f.ReadConfig(0, b[:]); err != nil {

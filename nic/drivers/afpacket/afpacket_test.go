@@ -243,7 +243,7 @@ func TestHotLoop(t *testing.T) {
 		"runtime.panicunsafeslicelen", "runtime.panicunsafeslicenilptr")
 }
 
-// Frames on veth may carry checksums that were left to a device: a responder is told so.
+// Frames on veth may carry checksums that were left to a device: the responder reports it.
 func TestInfoTellsPartialChecksums(t *testing.T) {
 	v := veth.New(t)
 	v.Host.Do(func() {

@@ -5,8 +5,8 @@
 // leaves all traffic with the kernel: the socket gets a copy. So it can answer only for addresses that the kernel
 // does not own. Several queues are several sockets in one PACKET_FANOUT group, by flow hash.
 //
-// The transmit ring of packet(7) is not used: on veth, Linux 6.18, sending one frame through it takes 1.34 times as
-// long as sendto, and it would need a copy from the receive ring. What else was tried there, by a loop in C
+// The transmit ring of packet(7) is not used: on veth, Linux 6.18, sending one frame through it takes 1.34 times the
+// time of sendto, and it would need a copy from the receive ring. What else was tried there, by a loop in C
 // (internal/bench/peers), 11 to 13 alternating rounds, as the median ratio of p50 to that of sendto from the ring's
 // own socket: write 1.02, a second socket to send from 1.00, a send buffer of 100 MB 0.99, PAUSE between looks 1.00,
 // 64 slots or 2048 instead of 512 1.01. An AF_XDP socket that only sends takes 0.95, but wants another socket for

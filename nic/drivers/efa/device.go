@@ -41,7 +41,7 @@ type Options struct {
 	// Push is "off" to have the device fetch every message from memory; "" and "auto" push what fits. Queue entries are
 	// pushed either way: an EFA takes them in no other.
 	Push string
-	// PushMax is the longest message in bytes that is to be pushed whole; 0 for as long as the device takes.
+	// PushMax is the longest message in bytes that is to be pushed whole; 0 for the device's maximum.
 	PushMax int
 	// Services are the queue pairs of each queue, in this order; UD and SRD echo where it is nil.
 	Services []nic.Service
@@ -108,7 +108,7 @@ type Device struct {
 
 	endpoints atomic.Pointer[[]nic.Endpoint]
 	peers     peers
-	ended     chan struct{} // closed to end the goroutine that looks strangers up
+	ended     chan struct{} // closed to end the goroutine that looks up unknown senders
 	looking   sync.WaitGroup
 
 	sends      [][]uint32 // of each queue: the words of its slots as the watch last saw them

@@ -1,7 +1,7 @@
 // Package efa drives Amazon's Elastic Fabric Adapter from user space, polling, with replies pushed into the device
 // (low-latency queues, LLQ).
 //
-//	1d0f:efa0 to 1d0f:efa4  what one of them can is told by its answers, not by its ID
+//	1d0f:efa0 to 1d0f:efa4  capabilities are queried; the ID does not determine them
 //
 // Source: the device definitions that Amazon publishes with its Linux driver (efa_regs_defs, efa_admin_defs,
 // efa_io_defs of amzn-drivers r3.1.0) and the data path of rdma-core's provider (providers/efa); there is no public

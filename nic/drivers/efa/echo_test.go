@@ -71,7 +71,7 @@ func TestBurst(t *testing.T) {
 }
 
 // A sender that the device does not know is answered all the same, a little later; from then on it is known.
-func TestStranger(t *testing.T) {
+func TestUnknownSender(t *testing.T) {
 	for _, s := range []nic.Service{nic.EchoUD, nic.EchoSRD, nic.STAMPSRD} {
 		x := start(t, efasim.Options{}, s)
 		if n := x.m.Objects().AHs; n != 0 {
@@ -162,8 +162,9 @@ func TestCost(t *testing.T) {
 				if size > c.limit {
 					reads = n
 				}
-				// A reply: the entry and its doorbell; the message, its completion in two writes, the send's completion. Receive
-				// buffers go back 16 at a time with a doorbell, and completions taken are told where the device wants to know.
+				// A reply: the entry and its doorbell; the message, its completion in two writes, the send's
+				// completion. Receive buffers go back 16 at a time with a doorbell, and consumed completions are
+				// reported if the device requires it.
 				low, high := n*(c.push+1)+n/refill, n*(c.push+1)+n/refill
 				if c.p.Polled {
 					low, high = low+n/refill, high+2*n/refill+2

@@ -198,8 +198,8 @@ func TestForgetful(t *testing.T) {
 	}
 }
 
-// A stranger whose address handle the device refuses is refused, and counted.
-func TestStrangerRefused(t *testing.T) {
+// A message is refused and counted if the device refuses an address handle for its sender.
+func TestUnknownSenderRefused(t *testing.T) {
 	x := start(t, efasim.Options{}, nic.EchoSRD)
 	x.m.FailAdmin(func(op uint8) uint8 {
 		if op == 5 { // CREATE_AH

@@ -60,7 +60,7 @@ func TestKilled(t *testing.T) {
 		x.port.Drop()
 		x.end.open(nic.Options{}, efa.Options{})
 		x.settle()
-		x.until("echo of the next one", x.anew)
+		x.until("echo of the next one", x.againStepped)
 	}
 }
 
@@ -74,7 +74,7 @@ func TestCountsAreOurs(t *testing.T) {
 	before := x.next
 	x.end.open(nic.Options{}, efa.Options{})
 	x.settle()
-	x.until("echo", x.anew)
+	x.until("echo", x.againStepped)
 	x.settle()
 	most := x.next - before + 1 // and one of before
 	x.busy(func() error {
@@ -85,8 +85,8 @@ func TestCountsAreOurs(t *testing.T) {
 	})
 }
 
-// again is again, with the devices stepped.
-func (x *pair) anew() bool {
+// againStepped is again, with the devices stepped.
+func (x *pair) againStepped() bool {
 	x.busy(func() (err error) { x.to, err = x.client.dev.Reach(x.address(x.from)); return err })
 	return x.echo()
 }
@@ -112,7 +112,7 @@ func TestFlippedWriteBacks(t *testing.T) {
 		x.port.ForgetViolations() // what the driver was made to say
 		x.end.open(nic.Options{}, efa.Options{})
 		x.settle()
-		x.until("echo", x.anew)
+		x.until("echo", x.againStepped)
 	}
 }
 
@@ -135,7 +135,7 @@ func TestOverVFIOUser(t *testing.T) {
 		return err
 	})
 	x.settle()
-	x.until("echo", x.anew)
+	x.until("echo", x.againStepped)
 	for _, size := range []int{32, 33, 4096} {
 		x.size = size
 		x.until("echo", x.echo)

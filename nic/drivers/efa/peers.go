@@ -12,8 +12,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
 )
 
-// maxHandles bounds the device's address handles: the oldest is evicted for the next. A sender whose handle went
-// comes as a stranger again.
+// maxHandles bounds the device's address handles: the oldest is evicted for the next. A sender whose handle went is
+// unknown again.
 const maxHandles = 1024
 
 // handle is the device's address handle of one GID.
@@ -162,8 +162,8 @@ func (d *Device) giveUp(h *handle) error {
 	return nil
 }
 
-// revive makes the handles again that were there before a restart. One that the device refuses now is dropped: its
-// GID comes as a stranger.
+// revive recreates the handles that existed before a restart. One that the device refuses now is dropped: its GID is
+// unknown.
 func (t *peers) revive(d *Device) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -183,10 +183,11 @@ func (t *peers) revive(d *Device) error {
 	return nil
 }
 
-// lookEvery is how often the goroutine looks for strangers: what the first message of one waits, and the command to the device.
+// lookEvery is how often the goroutine looks for unknown senders: what the first message of one waits, and the
+// command to the device.
 const lookEvery = time.Millisecond
 
-// lookUp finds the handles of strangers. It does not run on a polling core, and the loops do not wait for it.
+// lookUp finds the handles of unknown senders. It does not run on a polling core, and the loops do not wait for it.
 func (d *Device) lookUp() {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -197,8 +198,9 @@ func (d *Device) lookUp() {
 		case <-tick.C:
 		}
 		for _, q := range d.queues {
-			if s := &q.stranger; s.asked.Load() != s.answered.Load() {
-				// An error is told to the loop as one who cannot be reached; what broke the device, the watch sees as well.
+			if s := &q.unknownSender; s.asked.Load() != s.answered.Load() {
+				// An error is reported to the loop as an unreachable sender; what broke the device, the watch sees as
+				// well.
 				_ = d.card.Ask(func() error { d.introduce(s); return nil })
 			}
 		}
@@ -206,9 +208,9 @@ func (d *Device) lookUp() {
 }
 
 // introduce answers what a loop asked, while the device is not being restarted.
-func (d *Device) introduce(s *stranger) {
+func (d *Device) introduce(s *unknownSender) {
 	for n := s.answered.Load(); n != s.asked.Load(); n++ {
-		e := &s.entry[n%strangers]
+		e := &s.entry[n%maxUnknownSenders]
 		d.peers.mu.Lock()
 		h, err := d.reach(netip.AddrFrom16(e.gid))
 		d.peers.mu.Unlock()

@@ -215,7 +215,7 @@ func TestRefusals(t *testing.T) {
 		bad   uint64
 	}{
 		{"a reply", func(b *benchQueue) { b.imm = uint64(fastpath.ReplyMark) }, nil, fastpath.RefusedReply, 0, 0},
-		{"a reply of a stranger", func(b *benchQueue) { b.imm, b.handle = uint64(fastpath.ReplyMark), noHandle }, nil, fastpath.RefusedReply, 0, 0},
+		{"a reply of an unknown sender", func(b *benchQueue) { b.imm, b.handle = uint64(fastpath.ReplyMark), noHandle }, nil, fastpath.RefusedReply, 0, 0},
 		{"shorter than its prefix", nil, func(w *uint64) { *w = *w&(1<<48-1) | 39<<48 }, fastpath.RefusedMessage, 0, 1},
 		{"longer than its buffer", nil, func(w *uint64) { *w = *w&(1<<48-1) | (benchMTU+41)<<48 }, fastpath.RefusedMessage, 0, 1},
 		{"an RDMA write", nil, func(w *uint64) { *w |= 2 << 28 }, fastpath.RefusedMessage, 0, 1},
@@ -272,25 +272,26 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A stranger's message waits in its slot, and is answered once the handle is known; those beyond the room for it are refused.
-func TestStrangers(t *testing.T) {
+// An unknown sender's message waits in its slot, and is answered once the handle is known; those beyond the room for
+// it are refused.
+func TestUnknownSenders(t *testing.T) {
 	b, r := newBenchQueue(t, 16, 64, false), newResponder(t)
 	b.pair, b.handle = 1, noHandle|9<<16
-	b.arrive(strangers + 2)
-	if n := b.Poll(r); n != 0 || b.stranger.waiting != strangers || r.Stats()[fastpath.RefusedSender] != 2 {
-		t.Fatalf("answered %d, %d wait, counted %v", n, b.stranger.waiting, r.Stats())
+	b.arrive(maxUnknownSenders + 2)
+	if n := b.Poll(r); n != 0 || b.unknownSender.waiting != maxUnknownSenders || r.Stats()[fastpath.RefusedSender] != 2 {
+		t.Fatalf("answered %d, %d wait, counted %v", n, b.unknownSender.waiting, r.Stats())
 	}
-	for n := range uint32(strangers) { // as the goroutine does
-		e := &b.stranger.entry[n]
+	for n := range uint32(maxUnknownSenders) { // as the goroutine does
+		e := &b.unknownSender.entry[n]
 		if e.reachable = n != 3; e.reachable {
 			e.to |= 6
 		}
-		b.stranger.answered.Store(n + 1)
+		b.unknownSender.answered.Store(n + 1)
 	}
 	b.Poll(r)
 	s := r.Stats()
-	if b.sqDB[1] != strangers-1 || s[fastpath.AnsweredMessage] != strangers-1 || s[fastpath.RefusedSender] != 3 || b.stranger.waiting != 0 {
-		t.Errorf("doorbell %d, %d wait, counted %v", b.sqDB[1], b.stranger.waiting, s)
+	if b.sqDB[1] != maxUnknownSenders-1 || s[fastpath.AnsweredMessage] != maxUnknownSenders-1 || s[fastpath.RefusedSender] != 3 || b.unknownSender.waiting != 0 {
+		t.Errorf("doorbell %d, %d wait, counted %v", b.sqDB[1], b.unknownSender.waiting, s)
 	}
 	if w := *(*[2]uint64)(b.pairs[1].llq); w[0]>>32&0xFFFF != 9 || w[1]>>32 != 6 {
 		t.Errorf("sent to queue pair %d of handle %d", w[0]>>32&0xFFFF, w[1]>>32)

@@ -47,7 +47,7 @@ type pair struct {
 	sqDB, rqDB   *uint32
 	frees        uint32
 	posted, done uint32 // sends pushed, of these completed
-	rung         uint32 // sends that the device was told of
+	rung         uint32 // sends reported to the device
 	rxTail       uint32 // receive descriptors written
 	number       uint32
 	skip         uint32 // bytes in front of each received message: 40 for datagrams
@@ -68,7 +68,7 @@ type Queue struct {
 	rxMask, rxShift  uint32 // of each completion ring: entries - 1, and their binary logarithm
 	txMask, txShift  uint32
 	rxCQDB, txCQDB   *uint32 // completions consumed, on devices that want to know; or nil
-	rxTaken, txTaken uint32  // of all rings, of that what the device was told, and when tidy saw it last
+	rxTaken, txTaken uint32  // of all rings, of that reported to the device, and when tidy saw it last
 	rxTold, txTold   uint32
 	rxTidied         uint32
 
@@ -92,7 +92,7 @@ type Queue struct {
 	pushMax uint32 // bytes of data in one
 	scratch unsafe.Pointer
 
-	stranger stranger
+	unknownSender unknownSender
 
 	fault atomic.Uint32 // why the device has to be reset (faultXxx); the loop stops here
 
@@ -171,7 +171,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	}
 	if n == 0 || q.rxTaken-q.rxTidied >= tidyAt {
 		q.tidy()
-		if q.stranger.waiting != 0 {
+		if q.unknownSender.waiting != 0 {
 			q.unpark(r)
 		}
 	}
@@ -372,7 +372,7 @@ func (q *Queue) reset() {
 		}
 		p.sends = sendSlots
 	}
-	q.stranger.reset()
+	q.unknownSender.reset()
 	q.fault.Store(faultNone)
 }
 

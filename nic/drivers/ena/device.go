@@ -41,7 +41,7 @@ type Options struct {
 	// Push chooses how replies reach the device: "llq" (low-latency queues, an error where there are none) or "off"; ""
 	// and "auto" stand for the best it has.
 	Push string
-	// PushMax is the longest frame in bytes that is to be pushed whole; 0 for as long as the device takes.
+	// PushMax is the longest frame in bytes that is to be pushed whole; 0 for the device's maximum.
 	PushMax int
 }
 
@@ -79,7 +79,7 @@ type Device struct {
 	noLLQ      string      // why
 	pushMax    int
 	ring       int
-	ringAsked  bool // or it is as long as the device allows
+	ringAsked  bool // or the device's maximum
 	txRing     int
 	features   []string // what the device lacks, for Notes
 	linkSpeed  int

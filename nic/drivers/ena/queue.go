@@ -52,7 +52,7 @@ type Queue struct {
 
 	rxHead, rxTail uint32 // completions consumed, descriptors written
 	txHead, txTail uint32
-	txRung         uint32 // of these, what the device was told
+	txRung         uint32 // of these, reported to the device
 
 	// Arrays of one element for each entry of the ring. IDs that the device names are checked before they index one.
 	posted unsafe.Pointer // bool, by receive request ID: the device has the buffer

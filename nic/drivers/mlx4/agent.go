@@ -8,7 +8,8 @@ import (
 )
 
 const (
-	// madFromWire is MAD_IFC's opcode modifier for a datagram that came in: its keys are checked, and where it came from is told.
+	// madFromWire is MAD_IFC's opcode modifier for a datagram that came in: its keys are checked, and its source is
+	// passed on.
 	madFromWire = 1 << 2
 
 	smiLook = 5 * time.Millisecond // between two looks at queue pair 0: managers wait for tenths of a second

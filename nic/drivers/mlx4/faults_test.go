@@ -139,9 +139,9 @@ func (x *rig) answers(size int) {
 	})
 }
 
-// What goes wrong in the device in mid-traffic is told in words, counted and fixed: a send queue by itself, all else
-// by a restart, without losing the process.
-func TestMended(t *testing.T) {
+// What goes wrong in the device under traffic is logged, counted and repaired: a send queue by itself, all else by a
+// restart, without losing the process.
+func TestRecovery(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil  func(x *rig)
 		says   string

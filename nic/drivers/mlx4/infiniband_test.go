@@ -556,8 +556,8 @@ func TestSubnetChanges(t *testing.T) {
 	x.close()
 }
 
-// What goes wrong in the device is told, counted, and fixed by a restart, after which the port is a member again.
-func TestInfiniBandMended(t *testing.T) {
+// A fault of the device is logged, counted, and repaired by a restart, after which the port is a member again.
+func TestInfiniBandRecovery(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(x *subnetRig)
 		says  string

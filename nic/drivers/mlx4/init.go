@@ -172,7 +172,7 @@ func (d *Device) resetCard() error {
 	if err := save(cfgCommand, 2); err != nil { // restored last
 		return err
 	}
-	// Whoever writes the flash has the semaphore. It needs no giving back: the reset does that.
+	// The program that writes the flash holds the semaphore. The reset releases it.
 	for end := kit.NewDeadline(semTimeout, leastLooks); ; time.Sleep(commandLook) {
 		late := end.Over()
 		v := d.commands.read(regResetSem)
@@ -482,8 +482,8 @@ func (d *Device) teardown() error {
 	return errors.Join(errs...)
 }
 
-// release makes sure that nothing of ours is under way when memory goes: firmware is told, the card is returned, bus
-// mastering is off.
+// release makes sure that nothing of ours is under way when memory goes: the firmware is informed, the card is
+// returned, bus mastering is off.
 func (d *Device) release() error {
 	var errs []error
 	d.subnet.stop(true)

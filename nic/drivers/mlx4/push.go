@@ -10,7 +10,7 @@ import (
 type Options struct {
 	// Push chooses how replies reach the card: "full" or "off"; "" and "auto" stand for the best it has, full.
 	Push string
-	// PushMax is the longest frame in bytes that goes whole into its work queue entry; 0 for as long as the card takes.
+	// PushMax is the longest frame in bytes that goes whole into its work queue entry; 0 for the card's maximum.
 	PushMax int
 	// Port is which port of the card to use: 1, which 0 stands for too, or 2. A card with two has them on one PCI function.
 	Port int

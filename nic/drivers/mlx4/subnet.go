@@ -13,7 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 )
 
-// How often the port is requested its state. What the subnet manager changes is told by events, where firmware has
+// Interval for polling the port's state. Changes by the subnet manager are reported by events, where firmware has
 // them.
 var (
 	subnetLook  = 10 * time.Second // with them

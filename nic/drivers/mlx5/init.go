@@ -340,8 +340,8 @@ func (d *Device) teardown() error {
 	return errors.Join(errs...)
 }
 
-// release makes sure that nothing of ours is under way when memory goes: firmware is told, the function is reset,
-// bus mastering is off.
+// release makes sure that nothing of ours is under way when memory goes: the firmware is informed, the function is
+// reset, bus mastering is off.
 func (d *Device) release() error {
 	var errs []error
 	if d.commands != nil && d.alive() == nil {

@@ -110,8 +110,8 @@ func TestVirtualFunction(t *testing.T) {
 	})
 }
 
-// Nothing turns round in the device: a frame for our own address goes out, where the vport turns nothing round unless it is
-// told to, and where it would.
+// Nothing turns round in the device: a frame for our own address goes out, whether the vport loops frames back by
+// default or not.
 func TestLoopback(t *testing.T) {
 	for _, p := range []mlx5sim.Profile{mlx5sim.ConnectX6Dx, mlx5sim.ConnectX4LxVF} {
 		for _, off := range []bool{true, false} {
@@ -131,7 +131,7 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
-// Old firmware turns frames round whatever it is told. The receive side keeps them out.
+// Old firmware always loops frames back. The receive side keeps them out.
 func TestLoopbackOfOldFirmware(t *testing.T) {
 	x := newRig(t, mlx5sim.Options{})
 	x.open(nic.Options{Queues: 2})

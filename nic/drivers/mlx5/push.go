@@ -16,7 +16,7 @@ import (
 type Options struct {
 	// Push chooses how replies reach the card: "full", "header" or "off"; "" and "auto" stand for the best it has, full.
 	Push string
-	// PushMax is the longest frame in bytes that is pushed whole; 0 for as long as the card takes.
+	// PushMax is the longest frame in bytes that is pushed whole; 0 for the card's maximum.
 	PushMax int
 }
 
@@ -37,7 +37,7 @@ const (
 	pushAuto   = "auto"   // full
 	pushFull   = "full"   // the frame inline, up to PushMax bytes; of longer ones the headers and a pointer
 	pushHeader = "header" // the headers that the vport demands inline, and a pointer
-	pushOff    = "off"    // as header, and no BlueFlame: the device is told by doorbell and fetches all
+	pushOff    = "off"    // as header, and no BlueFlame: a doorbell notifies the device, which fetches everything
 )
 
 // choosePush sets the longest frame that goes whole into a WQE: as much as half a BlueFlame register holds.

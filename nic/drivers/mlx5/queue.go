@@ -15,7 +15,7 @@ import (
 const (
 	maxBatch    = 32 // frames that one pass takes at most
 	tidyAt      = 32 // received slots that may wait for tidy while each pass answers something
-	refillBatch = 8  // receive slots that are free again before the device is told
+	refillBatch = 8  // receive slots that are free again before the device is notified
 	minFrame    = 14 // an Ethernet header
 )
 

@@ -311,10 +311,10 @@ func (d *Device) optional(what string, err error) error {
 	return err
 }
 
-// noLoopback has the vport send frames out that are for one of its own addresses: a frame that claims to be from our address
-// would go in circles through a responder that answers everything. Firmware begins with turning them round (Linux switches it
-// off, too). What is old cannot be told; there the TIRs keep out what comes from queues of their own transport domain, as all
-// do whose self_lb_block (Linux's name for the bits that let it in) is 0.
+// noLoopback has the vport send frames out that are for the function's own addresses: a frame that claims to be from
+// our address would go in circles through a responder that answers everything. Firmware begins with turning them
+// round (Linux switches it off, too). What is old cannot be told; there the TIRs keep out what comes from queues of
+// their own transport domain, as all do whose self_lb_block (Linux's name for the bits that let it in) is 0.
 func (d *Device) noLoopback() error {
 	if !d.caps.localLoopback {
 		return nil

@@ -142,7 +142,7 @@ func (d *Device) choose() error {
 	d.foreignMAC = d.card.MAC != own
 	switch {
 	case d.card.MAC == [6]byte{}:
-		return d.card.Errorf("the device has no address of its own (VIRTIO_NET_F_MAC), and none is given (nic.mac)")
+		return d.card.Errorf("the device has no MAC address (VIRTIO_NET_F_MAC); set nic.mac")
 	case d.foreignMAC && d.has(featCtrlRX) && !d.has(featCtrlMAC):
 		return d.card.Errorf("address %v is asked for, and the device, which has %v, takes no other (VIRTIO_NET_F_CTRL_MAC_ADDR)",
 			net.HardwareAddr(d.card.MAC[:]), net.HardwareAddr(own[:]))
@@ -203,7 +203,7 @@ func (d *Device) allocate() error {
 	}
 	d.hung = make([]kit.Progress, queues)
 	if d.has(featCtrlVQ) {
-		index := 2 // §5.1.2: behind the pairs that the device has, where it is told that they may be used
+		index := 2 // §5.1.2: behind the pairs that the device has, if enabled
 		if d.has(featMQ) {
 			index = 2 * int(d.conf16(confMaxPairs))
 		}

@@ -6,8 +6,8 @@
 //	1af4:1041  network device
 //	1af4:1000  transitional network device, driven through its modern registers
 //
-// Split and packed rings are driven, packed where the device offers them. The device is polled: it is told to send no
-// interrupts, and event indices are not negotiated. No offload is negotiated either, so each frame is whole and its
+// Split and packed rings are driven, packed where the device offers them. The device is polled: interrupts are
+// disabled, and event indices are not negotiated. No offload is negotiated either, so each frame is whole and its
 // checksums are there. What is not taken, though a device may offer it:
 //
 //   - MRG_RXBUF: a frame is in one buffer, since it is answered there, and each buffer holds the longest frame.

@@ -327,7 +327,7 @@ func TestNotify(t *testing.T) {
 	})
 }
 
-// TestRefillNotifies: a device that ran out of buffers is told when there are some.
+// TestRefillNotifies: a device that ran out of buffers is notified when there are some.
 func TestRefillNotifies(t *testing.T) {
 	both(t, func(t *testing.T, packed bool) {
 		b, r := newTestQueue(t, packed), nictest.NewResponder(t)

@@ -12,7 +12,7 @@ import (
 
 const (
 	maxBatch    = 32 // frames that one pass takes at most
-	refillBatch = 32 // buffers that are returned before the device is told
+	refillBatch = 32 // buffers that are returned before the device is notified
 	tidyAt      = 32 // transmits that may wait for tidy while each pass answers something
 	minFrame    = 14 // an Ethernet header
 )

@@ -26,7 +26,8 @@ type Bench struct {
 	jumps   [2]*ebpf.Map
 }
 
-// NewBench loads the program for c and the request frame, to which the reply has to be as long as the request. It takes root.
+// NewBench loads the program for c and the request frame, whose reply must have the length of the request. It takes
+// root.
 func NewBench(c fastpath.Config, frame []byte) (_ *Bench, err error) {
 	b := &Bench{Bytes: len(frame), frame: frame}
 	defer func() {

@@ -46,7 +46,7 @@ func newCounts(m *ebpf.Map) (*counts, error) {
 func (c *counts) read(cpu int, offset uintptr, n int) []byte {
 	b := c.buf[:8*n]
 	if _, err := c.memory.ReadAt(b, int64(cpu*cpuSize)+int64(offset)); err != nil {
-		panic(err) // the map is as long as it was made
+		panic(err) // the map has a fixed size
 	}
 	return b
 }

@@ -44,7 +44,7 @@ type Device struct {
 	link     link.Link
 	pin      string
 	since    time.Time
-	stamped  bool // the program is told the card's times
+	stamped  bool // the program uses the card's timestamps
 	groups   int  // a packet socket that holds multicast memberships, -1 if none
 	clock    *clockKeeper
 	stop     context.CancelFunc   // ends clock

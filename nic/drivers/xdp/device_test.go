@@ -221,7 +221,7 @@ func TestHiddenTag(t *testing.T) {
 	}
 }
 
-// Without a program of its own a veth pair's other end would lose every reply, so that the generic hook is taken.
+// Without an XDP program a veth pair's other end would lose every reply, so that the generic hook is taken.
 func TestPeerWithoutProgram(t *testing.T) {
 	v := veth.New(t)
 	d := serve(t, &v.Host, v.Config(), xdp.Options{})

@@ -22,9 +22,9 @@
 // turnaround is of those. In a STAMP reply T2, when the test packet was received, is the card's time where the driver
 // gives it (bpf_xdp_metadata_rx_timestamp, and a clock /dev/ptpN to relate it by), otherwise the program's start; T3
 // is when the program wrote it, before the driver rings its doorbell, which may be after other frames. Both are the
-// kernel's TAI less its offset from UTC, read for each packet; offset, error estimate and the card's clock are told
-// to the program every second, and what was told last stays in force where a pin outlives its process (the card's
-// clock for two seconds). For T2 a card is made to stamp all frames; after SIGKILL it continues with that.
+// kernel's TAI less its offset from UTC, read for each packet; offset, error estimate and the card's clock are passed
+// to the program every second, and the last values stay in force if a pin outlives its process (the card's clock for
+// two seconds). For T2 a card is made to stamp all frames; after SIGKILL it continues with that.
 //
 // A pin (Options.Pin) holds program and counts in the BPF file system, under the names that About lists: a process
 // that comes joins it, and replaces the program between two frames.

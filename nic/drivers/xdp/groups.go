@@ -14,8 +14,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 )
 
-// A card lets in the frames of the multicast groups, and the stations, that it was told of. A packet socket's memberships end with
-// the process; a pin's have to be the interface's own.
+// A card lets in the frames of the multicast groups, and the stations, that were registered. A packet socket's
+// memberships end with the process; a pin's have to be the interface's own.
 
 // stations are the addresses to let in for what is answered: solicited-node groups, and mac where it is not the interface's.
 func stations(i *netif.Interface, mac [6]byte, addresses []netip.Prefix) (s []string) {

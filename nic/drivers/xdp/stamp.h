@@ -15,7 +15,7 @@ inlined struct clock *clock_in_force(void)
 }
 
 // received returns when the device received the frame, by the kernel's TAI, or 0. The relation of the two clocks holds for two
-// seconds: whoever keeps it may have ended.
+// seconds: the process that updates it may have exited.
 inlined u64 received(const struct request *q, const struct clock *c)
 {
 	u64 since = q->device - c->device_at;

@@ -1,4 +1,4 @@
-// What the program is told, what it counts, and what it knows of a frame.
+// The program's settings, its counters, and its state for a frame.
 
 // Verdicts, in fastpath's order.
 enum verdict {

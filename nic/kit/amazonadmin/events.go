@@ -25,7 +25,7 @@ type Events struct {
 	ring  unsafe.Pointer
 	depth uint16
 	head  uint16 // events consumed, running freely
-	taken uint16 // of these, what the device was told
+	taken uint16 // of these, reported to the device
 }
 
 // NewEvents gives the device an event queue of depth entries, a power of two.

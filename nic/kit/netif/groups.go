@@ -10,8 +10,8 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// Receive makes the interface receive frames for mac, where that is not its own address, and the neighbour solicitations
-// for addresses, as long as the packet socket fd is open.
+// Receive makes the interface receive frames for mac, where that is not its own address, and the neighbour
+// solicitations for addresses, while the packet socket fd is open.
 func (i *Interface) Receive(fd int, mac [6]byte, addresses []netip.Prefix) error {
 	add := func(kind uint16, mac [6]byte) error {
 		m := unix.PacketMreq{Ifindex: int32(i.Index), Type: kind, Alen: 6}

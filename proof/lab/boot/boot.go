@@ -24,7 +24,7 @@ type Server struct {
 	Address, Client netip.Addr // its own, and what it gives, in a network of 24 bits
 	Boot            string     // name of the first file
 	Files           map[string][]byte
-	Asked           func(name string) // is told of each file that is requested; nil for nobody
+	Asked           func(name string) // is called for each requested file; may be nil
 
 	Blocks, Again int // of all files, and how many of them were sent once more
 

@@ -52,7 +52,7 @@ func (r *Raw) Send(frame []byte) {
 	}
 }
 
-// offer sends a frame, or has the interface drop and count it: where its queue is full, the sender is told so by ENOBUFS.
+// offer sends a frame, or has the interface drop and count it: if its queue is full, the sender gets ENOBUFS.
 func (r *Raw) offer(frame []byte) {
 	r.t.Helper()
 	if _, err := unix.Write(r.fd, frame); err != nil && err != unix.ENOBUFS {

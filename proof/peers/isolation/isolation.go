@@ -261,7 +261,7 @@ func schedule() (s scheduled, err error) {
 	return s, nil
 }
 
-// interrupts returns how many a CPU has had since boot.
+// interrupts returns the number of a CPU's interrupts since boot.
 func interrupts(cpu int) (uint64, error) {
 	text, err := os.ReadFile("/proc/interrupts")
 	if err != nil {

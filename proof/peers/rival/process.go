@@ -18,7 +18,7 @@ import (
 type Process struct {
 	Command []string
 	Ready   string // what it prints once it answers, or is about to
-	Quit    string // what it is told on its standard input to end; "" for SIGTERM
+	Quit    string // what is written to its standard input to end it; "" for SIGTERM
 
 	// Within runs a function on a thread in the network namespace, and with the CPUs, that the program is to have.
 	Within func(func() error) error

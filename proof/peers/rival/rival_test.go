@@ -20,7 +20,7 @@ func TestProcess(t *testing.T) {
 	}
 	select {
 	case <-p.ended:
-		t.Fatal("it ended before it was told to")
+		t.Fatal("it ended early")
 	default:
 	}
 	if err := p.Stop(); err != nil || !strings.Contains(p.said.last(), "asked") {

@@ -1,6 +1,6 @@
 //go:build ignore
 
-// The least XDP program that answers: it swaps the addresses of echo requests, mends the checksum, answers ARP, and checks nothing.
+// The least XDP program that answers: it swaps the addresses of echo requests, fixes the checksum, answers ARP, and checks nothing.
 
 #include "../../../nic/kit/xdpkit/rules.h"
 

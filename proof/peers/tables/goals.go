@@ -99,7 +99,7 @@ func (t *Table) goals(b *strings.Builder) {
 		return
 	}
 	fmt.Fprint(b, "\nThe goals. The floor is the least program in C that answers over the same socket, or in the kernel: it swaps the\n"+
-		"addresses, mends the checksum and sends, and checks nothing. What it misses takes another kernel, not another program.\n\n")
+		"addresses, fixes the checksum and sends, and checks nothing. What it misses takes another kernel, not another program.\n\n")
 	fmt.Fprintf(b, "| Goal | responder / other | floor / other | responder / floor | |\n|---|---|---|---|---|\n%s", lines.String())
 }
 

@@ -6,17 +6,17 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 )
 
-// strangers is how many messages may wait for their senders' address handles.
-const strangers = 16
+// maxUnknownSenders is the number of unknown senders' messages that may wait for an address handle.
+const maxUnknownSenders = 16
 
-// stranger is where a loop and the goroutine that asks the device for address handles meet. The loop writes an entry and then
-// asked, the goroutine reads it, writes the handle and then answered: each number says that what lies before it is whole
-// (docs/memory-order.md: strangers).
-type stranger struct {
+// unknownSender connects a loop and the goroutine that asks the device for address handles. The loop writes an entry and
+// then asked, the goroutine reads it, writes the handle and then answered: each number says that what lies before it
+// is whole (docs/memory-order.md: unknown senders).
+type unknownSender struct {
 	asked    atomic.Uint32 // entries written, running freely
 	answered atomic.Uint32 // of these, looked up
 	waiting  uint32        // the loop's own: entries whose messages wait in their slots
-	entry    [strangers]struct {
+	entry    [maxUnknownSenders]struct {
 		gid       [16]byte
 		slot      uint32
 		length    uint32
@@ -27,8 +27,8 @@ type stranger struct {
 	}
 }
 
-// reset forgets all, with nobody on the queue and no command under way.
-func (s *stranger) reset() {
+// reset forgets all, while no loop uses the queue and no command is in progress.
+func (s *unknownSender) reset() {
 	s.asked.Store(0)
 	s.answered.Store(0)
 	s.waiting = 0
@@ -38,15 +38,15 @@ func (s *stranger) reset() {
 //
 //go:noinline
 func (q *Queue) park(r *fastpath.Responder, p *pair, slot, m uint32, from uint64, imm uint32, gid *[16]byte) {
-	s := &q.stranger
+	s := &q.unknownSender
 	switch {
 	case imm == fastpath.ReplyMark:
 		r.Refuse(imm)
-	case s.waiting == strangers:
+	case s.waiting == maxUnknownSenders:
 		r.RefuseFor(fastpath.RefusedSender)
 	default:
 		n := s.asked.Load()
-		e := &s.entry[n%strangers]
+		e := &s.entry[n%maxUnknownSenders]
 		e.gid, e.slot, e.length, e.pair, e.to, e.imm = *gid, slot, m, p, from&0xFFFF_0000, imm
 		s.waiting++
 		s.asked.Store(n + 1)
@@ -59,10 +59,10 @@ func (q *Queue) park(r *fastpath.Responder, p *pair, slot, m uint32, from uint64
 //
 //go:noinline
 func (q *Queue) unpark(r *fastpath.Responder) {
-	s := &q.stranger
+	s := &q.unknownSender
 	pushed := false
 	for answered := s.answered.Load(); s.asked.Load()-s.waiting != answered; s.waiting-- {
-		e := &s.entry[(s.asked.Load()-s.waiting)%strangers]
+		e := &s.entry[(s.asked.Load()-s.waiting)%maxUnknownSenders]
 		m := e.length
 		switch {
 		case !e.reachable:
