@@ -278,7 +278,7 @@ func FuzzConfig(f *testing.F) {
 func TestKeyInConfig(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.toml")
 	doc := strings.ReplaceAll(whole, `[862]`, "[862]\nstamp_auth_ports = [863]\nstamp_key = \""+strings.Repeat("5a", 32)+`"`)
-	for mode, want := range map[os.FileMode]string{0o600: "", 0o644: "mode 0644: others than its owner may use it"} {
+	for mode, want := range map[os.FileMode]string{0o600: "", 0o644: "mode 0644: it holds a key"} {
 		if err := os.WriteFile(file, []byte(doc), mode); err != nil {
 			t.Fatal(err)
 		}
