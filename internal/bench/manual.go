@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/internal/bench/settings"
 	"github.com/rebound-nic/rebound/internal/host/exit"
 	"github.com/rebound-nic/rebound/internal/host/manual"
 	"github.com/rebound-nic/rebound/internal/host/version"
@@ -36,11 +36,9 @@ func described() *manual.Program {
 
 // values are what flags take whose values package settings parses.
 func values() map[string][]string {
-	return map[string][]string{
-		"driver": cards.Drivers(), "transport": {"raw", "socket"}, "proto": {"icmp", "udp", "stamp", "ud", "srd", "stamp-ud", "stamp-srd"},
-		"stamp-mode": {"unauthenticated", "authenticated"}, "stamp-zero-ssid": {"keep", "stop"}, "size": {"rfc2544"},
-		"ab": {"name=", "target="},
-	}
+	all := settings.Values()
+	all["ab"] = []string{"name=", "target="}
+	return all
 }
 
 func manualCommand(e *env, args []string) error {

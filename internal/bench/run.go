@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/settings"
 	"github.com/rebound-nic/rebound/internal/cards"
 	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/internal/host/setting"
 )
 
 // runShortHelp is what most people need, on one screen.
@@ -118,41 +119,8 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 	o.Options.Options.Log = e.log
 	fs := flag.NewFlagSet("run", flag.ContinueOnError)
 	var variants []string
-	setting := func(name, text string) {
-		fs.Func(name, text, func(v string) error { return o.base.Set(name, v) })
-	}
-	setting("target", "`HOST` to measure: an IPv4 or IPv6 address, or a name; may be given without -target")
-	setting("proto", "`PROTOCOL` to ask for: icmp (echo), udp (echo), or stamp (RFC 8762, TWAMP-Light) (default icmp); with driver efa the\n"+
-		"transport of messages, ud or srd, or stamp-ud, stamp-srd (default ud)")
-	setting("port", "UDP `PORT` of the target (default 7 for udp, 862 for stamp); with driver efa the TCP port of its hand-over (default\n"+
-		"18515 for ud, 18516 for srd, 18517 and 18518 for STAMP)")
-	setting("rate", "open loop at `N` probes per second (500, 20k, 1.5M); several with commas are a sweep")
+	o.base.Flags(fs)
 	closed := fs.Bool("closed", false, "closed loop: the next probe leaves when the last one is answered (default unless -rate)")
-	setting("size", "`BYTES` of the Ethernet frame, headers included, without the 4 bytes of FCS; several with commas are a sweep,\n"+
-		"rfc2544 is that document's list; with driver efa of the message (default the smallest)")
-	setting("iface", "network `INTERFACE` to use (default where the route to the target leads); for a driver that drives the card\n"+
-		"itself, what that driver takes")
-	setting("driver", "`DRIVER` for raw frames, of "+strings.Join(cards.Drivers(), ", ")+"; auto takes afxdp where the bench has its own address,\n"+
-		"and afpacket where the host uses the interface too (default auto)")
-	setting("source", "`IP` address to send from; it may be one that the kernel does not have (default the kernel's choice)")
-	setting("gateway", "`IP` address of the router to go through (default by the kernel's routes)")
-	setting("transport", "`HOW` to send: raw frames, or the kernel's own socket for hosts without the right to raw frames (default raw)")
-	setting("timeout", "`DURATION` after which a probe without a reply is overdue; a reply that comes later counts as late (default 1s)")
-	setting("responder-metrics", "`URL` of the responder's metrics page: what it refused, and what its device dropped, is then no loss between the hosts\n"+
-		"(default: nothing is known of that)")
-	setting("dscp", "DSCP of the probes, `0-63` (default 0)")
-	setting("ecn", "ECN field of the probes, `0-3` (default 0)")
-	setting("ttl", "TTL or hop limit of the probes, `1-255` (default 64)")
-	setting("vlan", "send in a tag of this VLAN, `1-4094`, and take replies in it only; -size is without the tag")
-	setting("source-ports", "UDP source ports to send from in turn, `1-1024`: paths that are chosen by a hash of the ports (ECMP) all get probes (default 1)")
-	setting("stamp-mode", "mode of test packets, unauthenticated or authenticated `(RFC 8762 §4.4)` (default authenticated with -stamp-key)")
-	setting("stamp-key", "`FILE` with the key of STAMP's HMACs: 64 hexadecimal digits (openssl rand -hex 32), for its owner's eyes only")
-	setting("stamp-ssid", "identifier of the test session, `1-65535` (RFC 8972 §3) (default none)")
-	setting("stamp-zero-ssid", "what to do where the reflector zeroes that: `keep` on, or stop (default keep)")
-	setting("stamp-tlv", "TLVs to put in test packets (RFC 8972 §4), `NAME+NAME...`: time, location, cos:DSCP (of the reply), direct, followup,\n"+
-		"access:ID:CODE, hmac; with -size more, padding too")
-	setting("clock-error", "maximum error of this host's clock, a `TIME` like 2us, if known (PTP): one-way delays are shown with\n"+
-		"it (default what chronyd or ptp4l says, or else the kernel)")
 	lossless := fs.String("lossless", "", "search for the highest rate without loss, as in RFC 2544 §26.1, up to `N` probes per second;\n"+
 		"each trial lasts -duration (the RFC wants 60s)")
 	fs.Func("ab", "`KEY=VALUE[,...]` of one of two or more variants (repeat -ab), measured in short alternating slices;\n"+
@@ -179,13 +147,14 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 	fs.BoolVar(&o.Timestamps, "timestamps", false, "keep the kernel's and the card's timestamps as further histograms: what is between them and the\n"+
 		"round trip is this host's own share. It costs time on each frame")
 	duration(fs, &o.SelfTest, "self-test", 500*time.Millisecond, "`TIME` to watch the bench's own core before measuring, 0 for none")
-	for _, n := range o.NIC.Settings() {
+	device := setting.New(o.NIC.Settings()...)
+	for _, n := range device.Settings {
 		switch n.Key {
 		case "nic.driver", "nic.device", "nic.mac": // settings of each variant, or not for a bench
 		case "nic.port":
-			n.Flag(fs, "card-port") // -port is the target's
+			device.Flag(fs, n.Key, "card-port") // -port is the target's
 		default:
-			n.Flag(fs, "")
+			device.Flag(fs, n.Key, "")
 		}
 	}
 	targets, err := e.parseMixed(fs, args, runHelp, runShortHelp)
@@ -250,6 +219,9 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 			return nil, err
 		}
 	}
+	if err := o.checkDevice(device); err != nil {
+		return nil, err
+	}
 	if err := o.hooks(); err != nil {
 		return nil, err
 	}
@@ -260,6 +232,34 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 		o.Out = unused("out/bench-" + time.Now().Format("20060102-150405"))
 	}
 	return o, nil
+}
+
+// checkDevice takes the flags of the device, and refuses one that none of the variants' drivers has.
+func (o *runOptions) checkDevice(device *setting.Table) error {
+	device.Assign()
+	if err := device.Apply(); err != nil {
+		return exit.Usagef("%w", err)
+	}
+	var drivers []string
+	for _, v := range o.Variants {
+		switch {
+		case v.Driver != "auto":
+			drivers = append(drivers, v.Driver)
+		case cards.Named(v.Iface): // known once it is open
+			return nil
+		default:
+			drivers = append(drivers, "afxdp", "afpacket")
+		}
+	}
+	unused := map[string]int{}
+	for _, d := range drivers {
+		for _, e := range device.Unused(d) {
+			if unused[e.Key]++; unused[e.Key] == len(drivers) {
+				return exit.Usagef("%w", e)
+			}
+		}
+	}
+	return nil
 }
 
 // hooks checks the commands of the variants, and chooses the length of a slice.

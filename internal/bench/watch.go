@@ -91,8 +91,8 @@ type watchSettings struct {
 	}
 }
 
-// inWatch are the settings of [nic] that mean something to a watch.
-var inWatch = []string{"nic.driver", "nic.device", "nic.queue", "nic.ring_size", "nic.mtu", "nic.push", "nic.push_max", "nic.port", "nic.generic_xdp", "nic.unsafe_no_iommu"}
+// notInWatch are the settings of [nic] that mean nothing to a watch: it sends from the device's own address, and sends frames by itself.
+var notInWatch = []string{"nic.mac", "nic.pin", "nic.qkey"}
 
 func between(low, high int) func(int) error {
 	return func(n int) error {
@@ -131,7 +131,7 @@ func parseBytes(s string) (int64, error) {
 func newWatchSettings() *watchSettings {
 	s := &watchSettings{}
 	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
-	nic := slices.DeleteFunc(s.nic.Settings(), func(n setting.Setting) bool { return !slices.Contains(inWatch, n.Key) })
+	nic := slices.DeleteFunc(s.nic.Settings(), func(n setting.Setting) bool { return slices.Contains(notInWatch, n.Key) })
 	text := func(s string) (string, error) { return s, nil }
 	keyFile := ""
 	protos := []setting.Choice{{Name: "icmp", Doc: "echo"}, {Name: "udp", Doc: "echo"}, {Name: "stamp", Doc: "RFC 8762, TWAMP-Light: loss by direction, where the reflector counts its packets"}}
@@ -163,10 +163,10 @@ func newWatchSettings() *watchSettings {
 			return r[0], nil
 		}, "Probes a second to each target, \"0.01\" to \"10k\". All probes of all targets are spread evenly."),
 		setting.Int("probe.size", &s.probe.size, 0, between(0, 65535), "Bytes of the Ethernet frame, headers included, without the 4 bytes of FCS; 0 is the smallest."),
-		setting.Parsed("probe.timeout", &s.probe.timeout, "1s", period(time.Millisecond, time.Minute), "How long a reply may take, \"1ms\" to \"1m\"; then the probe is lost."),
-		setting.Int("probe.dscp", &s.probe.dscp, 0, between(0, 63), "DSCP of the probes, 0 to 63."),
-		setting.Int("probe.ecn", &s.probe.ecn, 0, between(0, 3), "ECN field of the probes, 0 to 3."),
-		setting.Int("probe.ttl", &s.probe.ttl, 0, between(0, 255), "TTL or hop limit of the probes, 1 to 255; 0 is 64."),
+		setting.Parsed("probe.timeout", &s.probe.timeout, "1s", settings.ParseTimeout, "How long a reply may take, \"1ms\" to \"1m\"; then the probe is lost."),
+		settings.Integer("probe.dscp", &s.probe.dscp, "dscp"),
+		settings.Integer("probe.ecn", &s.probe.ecn, "ecn"),
+		settings.Integer("probe.ttl", &s.probe.ttl, "ttl"),
 		setting.Int("probe.stamp_ssid", &s.probe.ssid, 0, between(0, 65535), "The session identifier of STAMP's probes (RFC 8972 §3) to targets that have no label __param_stamp_ssid; 0 is none."),
 		setting.String("probe.stamp_key", &keyFile, "", func(path string) (err error) {
 			if s.probe.key = (stampkey.Key{}); path != "" {
@@ -309,7 +309,7 @@ func (s *watchSettings) options(e *env) (*watch.Options, error) {
 		if err := cards.Fits(s.nic.Driver, s.nic.Device); err != nil {
 			return fail("nic.driver", "%w", err)
 		}
-	} else if s.nic.Driver != "auto" && s.nic.Driver != "afpacket" && s.nic.Driver != "afxdp" {
+	} else if cards.OnBus(s.nic.Driver) {
 		return fail("nic.device", "is empty: driver %s wants a PCI address or vfio-user:PATH", s.nic.Driver)
 	}
 	if cards.Named(s.nic.Device) && s.probe.transport == "socket" {
@@ -325,6 +325,11 @@ func (s *watchSettings) options(e *env) (*watch.Options, error) {
 		o.Log = slog.New(slog.NewTextHandler(e.stderr, ho))
 	}
 	o.NIC.Log = o.Log
+	if s.nic.Driver != "auto" {
+		for _, e := range s.table.Unused(s.nic.Driver) {
+			o.Log.Warn("setting not in force", "setting", e.Key, "at", e.Where, "reason", e.Problem)
+		}
+	}
 	return o, nil
 }
 

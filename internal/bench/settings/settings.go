@@ -3,12 +3,10 @@ package settings
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"net"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -51,83 +49,6 @@ type Settings struct {
 	STAMP STAMP
 }
 
-// Set changes one setting by the name of its flag.
-func (s *Settings) Set(key, value string) (err error) {
-	switch key {
-	case "name":
-		s.Name = value
-	case "target":
-		s.Host, s.Target = "", netip.Addr{}
-		if _, bad := netip.ParseAddr(value); bad == nil {
-			s.Target, err = parseAddr(value)
-		} else if s.Host = value; value == "" {
-			err = errors.New("target: an address or a name")
-		}
-	case "proto":
-		s.Message = false
-		if service, bad := nic.ParseService(value); bad == nil {
-			s.setService(service)
-			return nil
-		}
-		if s.Proto, err = probe.ParseProto(value); err != nil {
-			err = fmt.Errorf("protocol %q: want icmp, udp or stamp; or ud, srd, stamp-ud or stamp-srd, of messages", value)
-		}
-	case "port":
-		var n uint64
-		if n, err = strconv.ParseUint(value, 10, 16); err != nil || n == 0 {
-			return fmt.Errorf("port %q: want 1 to 65535", value)
-		}
-		s.Port = uint16(n)
-	case "rate":
-		s.Rates, err = ParseRates(value)
-	case "size":
-		s.Sizes, err = parseSizes(value)
-	case "iface":
-		s.Iface = value
-	case "driver":
-		if !slices.Contains(cards.Drivers(), value) {
-			return fmt.Errorf("driver %q: want one of %s", value, strings.Join(cards.Drivers(), ", "))
-		}
-		s.Driver = value
-	case "source":
-		s.Source, err = parseAddr(value)
-	case "gateway":
-		s.Gateway, err = parseAddr(value)
-	case "transport":
-		if value != "raw" && value != "socket" {
-			return fmt.Errorf("transport %q: want raw or socket", value)
-		}
-		s.Transport = value
-	case "responder-metrics":
-		if !strings.HasPrefix(value, "http://") && !strings.HasPrefix(value, "https://") {
-			return fmt.Errorf("responder-metrics %q: want a URL like http://10.0.0.2:9100/metrics", value)
-		}
-		s.Responder = value
-	case "timeout":
-		s.Timeout, err = ParseDuration(value)
-		if err == nil && (s.Timeout < time.Millisecond || s.Timeout > time.Minute) {
-			err = fmt.Errorf("timeout %v: want 1ms to 1m", s.Timeout)
-		}
-	case "dscp":
-		s.DSCP, err = number[uint8](key, value, 0, 63)
-	case "ecn":
-		s.ECN, err = number[uint8](key, value, 0, 3)
-	case "ttl":
-		s.TTL, err = number[uint8](key, value, 1, 255)
-	case "vlan":
-		s.VLAN, err = number[uint16](key, value, 1, 4094)
-	case "source-ports":
-		s.Ports, err = number[int](key, value, 1, 1024)
-	default:
-		if slices.Contains(stampKeys, key) {
-			return s.STAMP.set(key, value)
-		}
-		err = fmt.Errorf("no setting %q: -ab takes do, name, target, proto, port, rate, size, iface, driver, source, gateway, transport, timeout, dscp, ecn, ttl, vlan, source-ports, %s",
-			key, strings.Join(stampKeys, ", "))
-	}
-	return err
-}
-
 func (s *Settings) setService(service nic.Service) {
 	s.Message, s.Service, s.Proto = true, service, probe.UDP
 	if service.STAMP() {
@@ -141,14 +62,6 @@ func (s *Settings) Protocol() string {
 		return s.Service.String()
 	}
 	return s.Proto.String()
-}
-
-func number[T uint8 | uint16 | int](key, value string, low, high int) (T, error) {
-	n, err := strconv.Atoi(value)
-	if err != nil || n < low || n > high {
-		return 0, fmt.Errorf("%s %q: want %d to %d", key, value, low, high)
-	}
-	return T(n), nil
 }
 
 // TOS returns DSCP and ECN as they are in the header.

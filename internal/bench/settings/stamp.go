@@ -21,43 +21,36 @@ type STAMP struct {
 	ClockError time.Duration // by how much this host's clock is wrong at most; 0 for what can be found out
 }
 
-// stampKeys are the settings that begin with stamp-, and the one of the clock.
-var stampKeys = []string{"stamp-mode", "stamp-key", "stamp-ssid", "stamp-zero-ssid", "stamp-tlv", "clock-error"}
+func (s *Settings) setMode(value string) error {
+	s.STAMP.Mode = value
+	return oneOf("stamp-mode", value, []string{"unauthenticated", "authenticated"})
+}
 
-func (s *STAMP) set(key, value string) (err error) {
-	switch key {
-	case "stamp-mode":
-		if value != "unauthenticated" && value != "authenticated" {
-			return fmt.Errorf("stamp-mode %q: want unauthenticated or authenticated", value)
+func (s *Settings) setKey(file string) (err error) {
+	if s.STAMP.Key, err = stampkey.Read(file); err != nil {
+		err = fmt.Errorf("stamp-key: %w", err)
+	}
+	return err
+}
+
+func (s *Settings) setTLVs(value string) error {
+	s.STAMP.Ask = nil
+	for item := range strings.FieldsFuncSeq(value, func(r rune) bool { return r == '+' || r == ',' }) {
+		a, err := probe.ParseAsk(item)
+		if err != nil {
+			return err
 		}
-		s.Mode = value
-	case "stamp-key":
-		if s.Key, err = stampkey.Read(value); err != nil {
-			err = fmt.Errorf("stamp-key: %w", err)
+		if slices.ContainsFunc(s.STAMP.Ask, func(b probe.Ask) bool { return b.Type == a.Type }) {
+			return fmt.Errorf("stamp-tlv %q: %v is there twice", value, a.Type)
 		}
-	case "stamp-ssid":
-		s.SSID, err = number[uint16](key, value, 1, 0xffff)
-	case "stamp-zero-ssid":
-		if value != "keep" && value != "stop" {
-			return fmt.Errorf("stamp-zero-ssid %q: want keep or stop", value)
-		}
-		s.StopAtZero = value == "stop"
-	case "stamp-tlv":
-		s.Ask = nil
-		for item := range strings.FieldsFuncSeq(value, func(r rune) bool { return r == '+' || r == ',' }) {
-			a, err := probe.ParseAsk(item)
-			if err != nil {
-				return err
-			}
-			if slices.ContainsFunc(s.Ask, func(b probe.Ask) bool { return b.Type == a.Type }) {
-				return fmt.Errorf("stamp-tlv %q: %v is there twice", value, a.Type)
-			}
-			s.Ask = append(s.Ask, a)
-		}
-	case "clock-error":
-		if s.ClockError, err = ParseDuration(value); err == nil && s.ClockError == 0 {
-			err = fmt.Errorf("clock-error 0: no clock is right; want how wrong this host's is at most, like 2us")
-		}
+		s.STAMP.Ask = append(s.STAMP.Ask, a)
+	}
+	return nil
+}
+
+func (s *Settings) setClockError(value string) (err error) {
+	if s.STAMP.ClockError, err = ParseDuration(value); err == nil && s.STAMP.ClockError == 0 {
+		err = fmt.Errorf("clock-error 0: no clock is right; want how wrong this host's is at most, like 2us")
 	}
 	return err
 }
