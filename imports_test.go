@@ -28,11 +28,14 @@ var imports = []struct {
 	{"nic/kit/...", "nic nic/kit/... nic/bus/... fastpath"},
 	{"nic/ib", "cksum"},
 	{"nic/drivers/...", "nic nic/kit/... nic/ib nic/bus/pci nic/bus/dma nic/bus/mmio fastpath cksum polling"}, // no other driver
-	{"internal/...", "internal/... nic/... latency/... fastpath cksum polling"},
+	{"internal/cards", "internal/host/... nic/..."},                                                           // alone names drivers, but for the program in the kernel, which responder shows
+	{"internal/responder", "internal/... nic/bus/... nic/kit/... nic nic/drivers/xdp latency/... fastpath cksum polling"},
+	{"internal/...", "internal/... nic/bus/... nic/kit/... nic nic/ib latency/... fastpath cksum polling"},
 	{"cmd/responder", "internal/responder"},
 	{"cmd/bench", "internal/bench"},
 	{"sim/...", "sim/... nic nic/bus/... cksum"}, // no driver
-	{"proof/oracle", ""}, // shares nothing with the code that it judges
+	{"proof/oracle", ""},       // shares nothing with the code that it judges
+	{"proof/cards", "sim/..."}, // refers to drivers by name: simnic links none
 	{"proof/...", "..."},
 	{"cmd/...", "..."},
 }

@@ -29,7 +29,9 @@ type driver struct {
 	kernel    func(*Config) (*xdp.Device, error)                 // answers without a loop of ours
 	function  func(pci.Function, *Config) (nic.Device, error)    // takes the function over, and closes it where it fails
 	messages  func(pci.Function, *Config) (nic.Messenger, error) // likewise, of a device that carries messages, not frames
-	supports  func(pci.ID) bool                                  // whether function or messages drives a device of that ID
+	vendor    uint16                                             // of the PCI functions
+	supports  func(pci.ID) (name string, ok bool)                // whether function or messages drives a device of that ID, and its name
+	page      string                                             // in docs: the first hour on a real card
 }
 
 // drivers are all there are; a driver is added by its row here.
@@ -59,7 +61,7 @@ var drivers = []driver{
 		name:     "ixgbe",
 		doc:      "an Intel 82599 or X540, taken from the kernel by `rebound-responder bind`, or a simulated one.",
 		function: func(fn pci.Function, c *Config) (nic.Device, error) { return opened(ixgbe.Open(fn, c.Options)) },
-		supports: func(id pci.ID) bool { _, ok := ixgbe.Supports(id); return ok },
+		vendor:   0x8086, supports: ixgbe.Supports, page: "bring-up-82599.md",
 	},
 	{
 		name: "mlx5",
@@ -72,7 +74,7 @@ var drivers = []driver{
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {
 			return opened(mlx5.Open(fn, c.Options, mlx5.Options{Push: c.Push, PushMax: c.PushMax}))
 		},
-		supports: func(id pci.ID) bool { _, ok := mlx5.Supports(id); return ok },
+		vendor: 0x15b3, supports: mlx5.Supports, page: "bring-up-mlx5.md",
 	},
 	{
 		name: "mlx4",
@@ -82,7 +84,7 @@ var drivers = []driver{
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {
 			return opened(mlx4.Open(fn, c.Options, mlx4.Options{Push: c.Push, PushMax: c.PushMax, Port: c.Port}))
 		},
-		supports: func(id pci.ID) bool { _, ok := mlx4.Supports(id); return ok },
+		vendor: 0x15b3, supports: mlx4.Supports, page: "bring-up-mlx4.md",
 	},
 	{
 		name: "ena",
@@ -92,7 +94,7 @@ var drivers = []driver{
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {
 			return opened(ena.Open(fn, c.Options, ena.Options{Push: c.Push, PushMax: c.PushMax}))
 		},
-		supports: func(id pci.ID) bool { _, ok := ena.Supports(id); return ok },
+		vendor: 0x1d0f, supports: ena.Supports, page: "bring-up-ena.md",
 	},
 	{
 		name: "efa",
@@ -106,13 +108,13 @@ var drivers = []driver{
 			}
 			return d, nil
 		},
-		supports: func(id pci.ID) bool { _, ok := efa.Supports(id); return ok },
+		vendor: 0x1d0f, supports: efa.Supports, page: "bring-up-efa.md",
 	},
 	{
 		name:     "virtio",
 		doc:      "the virtio network device of a virtual machine, likewise.",
 		function: func(fn pci.Function, c *Config) (nic.Device, error) { return opened(virtio.Open(fn, c.Options)) },
-		supports: func(id pci.ID) bool { _, ok := virtio.Supports(id); return ok },
+		vendor:   0x1af4, supports: virtio.Supports, page: "bring-up-virtio.md",
 	},
 }
 
@@ -214,7 +216,10 @@ func (d *driver) takes(push string) error {
 // DriverFor returns the driver for a PCI function, "" if there is none.
 func DriverFor(id pci.ID) string {
 	for _, d := range drivers {
-		if d.supports != nil && d.supports(id) {
+		if d.supports == nil {
+			continue
+		}
+		if _, ok := d.supports(id); ok {
 			return d.name
 		}
 	}

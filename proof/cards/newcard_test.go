@@ -55,7 +55,7 @@ func TestNewCard(t *testing.T) {
 		"var drivers = []driver{\n": `	{
 		name: "novel", doc: "a card that is new.",
 		function: func(fn pci.Function, c *Config) (nic.Device, error) { return opened(novel.Open(fn, c.Options)) },
-		supports: func(id pci.ID) bool { _, ok := novel.Supports(id); return ok },
+		vendor: 0x1b36, supports: novel.Supports,
 	},
 `})
 	edit(t, filepath.Join(tree, "proof/cards/cards.go"), map[string]string{

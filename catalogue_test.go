@@ -1,0 +1,41 @@
+package rebound_test
+
+import (
+	"flag"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/rebound-nic/rebound/internal/cards"
+)
+
+var update = flag.Bool("update", false, "write the tables in docs that follow from the catalogue of cards")
+
+// The table of PCI IDs in docs/drivers.md follows from internal/cards: go test -run TestDriverTable . -update
+func TestDriverTable(t *testing.T) {
+	const page, begin, end = "docs/drivers.md", "<!-- PCI IDs: written by go test -run TestDriverTable . -update -->\n", "<!-- end -->\n"
+	text := read(t, page)
+	before, rest, ok := strings.Cut(text, begin)
+	table, after, closed := strings.Cut(rest, end)
+	if !ok || !closed {
+		t.Fatalf("%s has no %q and %q around the table", page, begin, end)
+	}
+	if table == cards.Table() {
+		return
+	}
+	if !*update {
+		t.Fatalf("%s: the table of PCI IDs is not that of internal/cards: go test -run TestDriverTable . -update", page)
+	}
+	if err := os.WriteFile(page, []byte(before+begin+cards.Table()+end+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestBringUpPagesAreLinked(t *testing.T) {
+	readme, drivers := read(t, "README.md"), read(t, "docs/drivers.md")
+	for _, page := range cards.Pages() {
+		if !strings.Contains(readme, "(docs/"+page+")") || !strings.Contains(drivers, "("+page+")") {
+			t.Errorf("README.md or docs/drivers.md does not link to %s", page)
+		}
+	}
+}
