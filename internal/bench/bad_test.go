@@ -52,7 +52,7 @@ func TestBadInput(t *testing.T) {
 			{"unknown command", []string{"measure"}, 2, `"measure": want a target or one of compare, completion, config, demo, manual, matrix, `},
 			{"no target", run(), 2, "-target"},
 			{"a target that is no address", run("-target", "example"), 2, "example"},
-			{"a key that others may read", run("-target", far4, "-proto", "stamp", "-stamp-key", file), 2, "mode 0644: others than its owner may use it"},
+			{"a key that others may read", run("-target", far4, "-proto", "stamp", "-stamp-key", file), 2, "mode 0644: it holds a key"},
 			{"authenticated without a key", run("-target", far4, "-proto", "stamp", "-stamp-mode", "authenticated"), 2, "needs a key: -stamp-key FILE"},
 			{"an HMAC without a key", run("-target", far4, "-proto", "stamp", "-stamp-tlv", "time+hmac"), 2, "-stamp-tlv hmac needs a key"},
 			{"TLVs of a ping", run("-target", far4, "-stamp-tlv", "time"), 2, "probes of icmp are no test packets"},

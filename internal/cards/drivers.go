@@ -38,37 +38,38 @@ type driver struct {
 var drivers = []driver{
 	{
 		name: "afpacket",
-		doc: "any interface of the kernel, through a packet socket. The kernel still gets a copy of every frame, so it may not " +
-			"own the addresses.",
+		doc: "any interface of the kernel, through a packet socket. The kernel also receives every frame, so the addresses " +
+			"must not be the kernel's.",
 		socket: func(c *Config) (nic.Device, error) { return opened(afpacket.Open(c.Options)) },
 	},
 	{
-		name:   "afxdp",
-		has:    []string{"nic.queue", "nic.generic_xdp"},
-		doc:    "an interface of the kernel, through AF_XDP. Only what is answered is taken from the kernel.",
+		name: "afxdp",
+		has:  []string{"nic.queue", "nic.generic_xdp"},
+		doc: "an interface of the kernel, through AF_XDP. Only answered traffic is intercepted; everything else reaches the " +
+			"kernel.",
 		socket: func(c *Config) (nic.Device, error) { return opened(afxdp.Open(c.Options, c.XDP)) },
 	},
 	{
 		name: "xdp",
 		has:  []string{"nic.generic_xdp", "nic.pin"},
-		doc: "an interface of the kernel, by an XDP program that answers where its driver receives: no core polls, and [cpu] has no " +
-			"effect. Only what is answered, or refused by a guard, is taken from the kernel.",
+		doc: "an interface of the kernel, with an XDP program that answers in the kernel: no core polls, and [cpu] has no " +
+			"effect. Only answered or refused traffic is intercepted.",
 		kernel: func(c *Config) (*xdp.Device, error) {
 			return xdp.Open(c.Options, xdp.Options{Generic: c.XDP.Generic, Pin: c.Pin})
 		},
 	},
 	{
 		name:     "ixgbe",
-		doc:      "an Intel 82599 or X540, taken from the kernel by `rebound-responder bind`, or a simulated one.",
+		doc:      "an Intel 82599 or X540, bound by `rebound-responder bind`, or a simulated one.",
 		function: func(fn pci.Function, c *Config) (nic.Device, error) { return opened(ixgbe.Open(fn, c.Options)) },
 		vendor:   0x8086, supports: ixgbe.Supports, page: "bring-up-82599.md",
 	},
 	{
 		name: "mlx5",
 		has:  []string{"nic.push", "nic.push_max"},
-		doc:  "a ConnectX-4 or later or BlueField, likewise.",
+		doc:  "a ConnectX-4 or later or BlueField, bound the same way.",
 		push: []setting.Choice{
-			{Name: "full", Doc: "mlx5, mlx4: the whole frame in the work queue entry, through BlueFlame"},
+			{Name: "full", Doc: "mlx5, mlx4: the complete frame in the work queue entry, through BlueFlame"},
 			{Name: "header", Doc: "mlx5: the headers in the work queue entry, and a pointer to the frame"},
 		},
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {
@@ -79,7 +80,7 @@ var drivers = []driver{
 	{
 		name: "mlx4",
 		has:  []string{"nic.push", "nic.push_max", "nic.port"},
-		doc:  "a ConnectX-3, likewise. Its port is Ethernet's, or InfiniBand's: then it answers over IPoIB.",
+		doc:  "a ConnectX-3, bound the same way. The port can be Ethernet or InfiniBand (IPoIB).",
 		push: []setting.Choice{{Name: "full"}}, // as mlx5
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {
 			return opened(mlx4.Open(fn, c.Options, mlx4.Options{Push: c.Push, PushMax: c.PushMax, Port: c.Port}))
@@ -89,8 +90,8 @@ var drivers = []driver{
 	{
 		name: "ena",
 		has:  []string{"nic.push", "nic.push_max"},
-		doc:  "an Amazon ENA, likewise.",
-		push: []setting.Choice{{Name: "llq", Doc: "ena: low-latency queues, or an error where the device has none"}},
+		doc:  "an Amazon ENA, bound the same way.",
+		push: []setting.Choice{{Name: "llq", Doc: "ena: low-latency queues, or an error if the device has none"}},
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {
 			return opened(ena.Open(fn, c.Options, ena.Options{Push: c.Push, PushMax: c.PushMax}))
 		},
@@ -99,8 +100,8 @@ var drivers = []driver{
 	{
 		name: "efa",
 		has:  []string{"nic.push", "nic.push_max", "nic.qkey", "respond.handover", "respond.stamp_messages"},
-		doc: "an Amazon EFA, likewise. It carries messages, not frames: respond.addresses has to be empty, and clients find it " +
-			"by respond.handover.",
+		doc: "an Amazon EFA, bound the same way. It carries messages instead of frames: respond.addresses must be empty, and " +
+			"clients connect through respond.handover.",
 		messages: func(fn pci.Function, c *Config) (nic.Messenger, error) {
 			d, err := efa.Open(fn, c.Options, efa.Options{Push: c.Push, PushMax: c.PushMax, QKey: c.QKey, Services: c.Services})
 			if err != nil {
@@ -112,7 +113,7 @@ var drivers = []driver{
 	},
 	{
 		name:     "virtio",
-		doc:      "the virtio network device of a virtual machine, likewise.",
+		doc:      "the virtio network device of a virtual machine, bound the same way.",
 		function: func(fn pci.Function, c *Config) (nic.Device, error) { return opened(virtio.Open(fn, c.Options)) },
 		vendor:   0x1af4, supports: virtio.Supports, page: "bring-up-virtio.md",
 	},

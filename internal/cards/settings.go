@@ -32,7 +32,8 @@ type Config struct {
 // Settings is the section [nic] of config.toml.
 func (c *Config) Settings() []setting.Setting {
 	names := []setting.Choice{}
-	push := []setting.Choice{{Name: "auto", Doc: "the best that the card has, proven at start and named in the log and in every report"}}
+	push := []setting.Choice{{Name: "auto", Doc: "the best method of the card, tested at start and shown in the log and in " +
+		"reports"}}
 	for _, d := range drivers {
 		names = append(names, setting.Choice{Name: d.name, Doc: d.doc})
 		for _, p := range d.push {
@@ -42,16 +43,16 @@ func (c *Config) Settings() []setting.Setting {
 		}
 	}
 	names = append(names, setting.Choice{Name: "auto",
-		Doc: "for a PCI function, the driver of its ID. For an interface xdp, or afxdp where a core is given to it (cpu.cores, or one " +
-			"that is isolated) and the interface's driver shares memory with AF_XDP sockets (zero copy); what cannot be had there gives " +
-			"way to afxdp, then afpacket. The log says which, and why."})
+		Doc: "for a PCI function, the driver of its ID. For an interface, xdp; or afxdp if a core is dedicated to it " +
+			"(cpu.cores, or an isolated core) and the interface's driver supports zero copy. If that is not available, it falls " +
+			"back to afxdp, then afpacket. The log shows the choice and the reason."})
 	push = append(push, setting.Choice{Name: "off", Doc: "descriptors and frames stay in host memory, and the card fetches them"})
 
 	return For([]setting.Setting{
-		setting.OneOf("nic.driver", &c.Driver, "auto", names, "What drives the device:"),
+		setting.OneOf("nic.driver", &c.Driver, "auto", names, "The driver:"),
 		setting.String("nic.device", &c.Device, "", checkName,
 			"An interface name (\"eth1\"), a PCI address (\"0000:03:00.0\") or a simulated device (\"vfio-user:PATH\"). "+
-				"`rebound-responder nics` lists what there is."),
+				"`rebound-responder nics` lists the devices."),
 		setting.Int("nic.queue", &c.XDP.Queue, 0, atLeastZero,
 			"The interface's first queue to use. With several cores, the following ones are used too."),
 		setting.Int("nic.ring_size", &c.RingSize, 0, func(n int) error {
@@ -59,52 +60,50 @@ func (c *Config) Settings() []setting.Setting {
 				return fmt.Errorf("%d is not a power of two from 32 to 65536, nor 0 for the driver's own", n)
 			}
 			return nil
-		}, "Descriptors in each ring, a power of two from 32 to 65536; 0 is the driver's own."),
+		}, "Descriptors in each ring, a power of two from 32 to 65536; 0 is the driver's default."),
 		setting.Int("nic.mtu", &c.MTU, 0, func(n int) error {
 			if n != 0 && (n < 68 || n > 65535) {
 				return fmt.Errorf("%d is not the size of an IP packet (68 to 65535), nor 0 for the device's own", n)
 			}
 			return nil
-		}, "The largest IP packet in bytes; 0 is the interface's own MTU, or 1500 for a PCI function. Jumbo frames (9000) need it "+
-			"on every device of the network. Socket drivers: the interface itself has to be at it (`ip link set eth1 mtu 9000`)."),
-		setting.OneOf("nic.push", &c.Push, "auto", push, "How frames reach a card that can take them by stores:"),
+		}, "The largest IP packet in bytes; 0 is the interface's own MTU, or 1500 for a PCI function. Jumbo frames (9000) need "+
+			"it on every device of the network. Socket drivers: the interface must have this MTU (`ip link set eth1 mtu 9000`)."),
+		setting.OneOf("nic.push", &c.Push, "auto", push, "How replies are pushed to the card:"),
 		setting.Int("nic.push_max", &c.PushMax, 0, func(n int) error {
 			if n < 0 || n > 1024 {
 				return fmt.Errorf("%d is not a frame size from 1 to 1024, nor 0 for as much as the device takes", n)
 			}
 			return nil
-		}, "The longest frame in bytes that is pushed whole; 0 is as much as the card takes. ena: up to 96, entries of 128 bytes do; efa: "+
-			"up to 32, entries of 64."),
+		}, "The longest frame in bytes that is pushed completely; 0 is the card's maximum. ena: up to 96 uses 128-byte "+
+			"entries; efa: up to 32 uses 64-byte entries."),
 		setting.Int("nic.port", &c.Port, 0, func(n int) error {
 			if n < 0 || n > 2 {
 				return fmt.Errorf("%d is neither port 1 nor 2, nor 0 for the first", n)
 			}
 			return nil
-		}, "Which port of the card, 1 or 2, where both are on one PCI function; 0 is the first."),
+		}, "The port of the card, 1 or 2; 0 is the first."),
 		setting.Parsed("nic.mac", &c.MAC, "", parseStation,
-			"The MAC address to answer from; empty is the device's own. Many virtual networks deliver only for the device's own. "+
-				"afpacket: with another one the kernel drops its copy of each request at once. Else it looks for a route to an "+
-				"address that it does not have, and what it has to clean up after that delays others: on veth a third of all round "+
-				"trips above 10 microseconds was left."),
+			"The MAC address to answer from; empty is the device's own. Many virtual networks deliver only to the device's own. "+
+				"afpacket: with a different address the kernel drops its copy of each request early. On veth this removed two thirds "+
+				"of the round trips above 10 microseconds."),
 		setting.Bool("nic.generic_xdp", &c.XDP.Generic, false,
-			"Attach to the kernel's own XDP hook, behind the interface's driver, in place of the driver's. With afxdp on "+
-				"veth that is quicker by an eighth of the round trip. There is no zero copy then, and a frame whose VLAN tag lies outside of "+
-				"it (rx-vlan-offload) is answered without the tag."),
+			"Use the kernel's generic XDP hook instead of the driver's. With afxdp on veth this shortens the round trip by an "+
+				"eighth. There is no zero copy, and frames whose VLAN tag was stripped (rx-vlan-offload) are answered without the tag."),
 		setting.String("nic.pin", &c.Pin, "", xdp.CheckPin,
-			"A name, under which program and counts stay in the kernel when the responder ends or is killed: answering continues. A "+
-				"responder with the same name joins, and replaces the program between two frames. `rebound-responder status` shows what is pinned, "+
-				"`rebound-responder unpin NAME` ends it. Empty: all ends with the process."),
+			"A name under which the program and its counters stay in the kernel when the responder exits or is killed; it "+
+				"continues to answer. A responder with the same name takes over and replaces the program atomically. "+
+				"`rebound-responder status` shows what is pinned, `rebound-responder unpin NAME` removes it. Empty: the program is "+
+				"removed with the process."),
 		setting.Parsed("nic.qkey", &c.QKey, "0x11111111", func(text string) (uint32, error) {
 			k, err := strconv.ParseUint(text, 0, 32)
 			if err != nil || k == 0 {
 				return 0, fmt.Errorf("%q is no Q_Key of 32 bits above 0, such as \"0x11111111\"", text)
 			}
 			return uint32(k), nil
-		}, "The Q_Key of all queue pairs. A message that brings another one is dropped by the device, and replies bring this one. "+
-			"ibv_ud_pingpong and perftest have 0x11111111."),
+		}, "The Q_Key of all queue pairs. The device drops messages with a different one. ibv_ud_pingpong and perftest use "+
+			"0x11111111."),
 		setting.Bool("nic.unsafe_no_iommu", &c.UnsafeNoIOMMU, false,
-			"Drive PCI functions on a machine without an IOMMU: the device may then write to any memory, and so may anyone who "+
-				"makes it err."),
+			"Use PCI functions without an IOMMU: the device can then write to any memory, and so can anyone who exploits it."),
 	})
 }
 

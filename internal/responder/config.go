@@ -65,10 +65,10 @@ type settings struct {
 }
 
 // intro stands at the top of config.toml.
-const intro = "Rebound's responder. Every key is here with its default, but for the two that have none: nic.device and " +
-	"respond.addresses. [afxdp, xdp] before a description names the drivers that have the key: with another one it has no effect, and " +
-	"the log says so. A key can also be given on the command line: responder -config config.toml -set nic.device=eth1\n\n" +
-	"`rebound-responder config` prints this file."
+const intro = "Rebound's responder. Every key is listed with its default, except for two without one: nic.device and " +
+	"respond.addresses. [afxdp, xdp] before a description names the drivers that use the key. With other drivers it has no " +
+	"effect, and the log says so. A key can also be given on the command line: responder -config config.toml -set " +
+	"nic.device=eth1\n\n`rebound-responder config` prints this file."
 
 // newSettings returns the defaults. online are the CPUs of this machine.
 func newSettings(online []int) *settings {
@@ -77,83 +77,85 @@ func newSettings(online []int) *settings {
 	s.table = setting.New(slices.Concat(s.nic.Settings(), cards.For(slices.Concat([]setting.Setting{
 		setting.Strings("respond.addresses", &s.respond.addresses, parseAddress,
 			"The addresses to answer for, each with the length of its subnet: [\"10.0.0.2/24\", \"fd00::2/64\"]. Without a length "+
-				"the subnet is unknown: broadcasts of it are then not told from unicasts."),
+				"the subnet is unknown, so its broadcasts are not recognized."),
 		setting.Ints("respond.udp_ports", &s.respond.udp, []int{7}, parsePort,
-			"UDP ports whose datagrams are sent back as they are."),
+			"UDP ports whose datagrams are returned unchanged."),
 	}, s.respond.stamp.settings(), []setting.Setting{
 		setting.Names("respond.vlans", &s.respond.vlans, []string{"any"}, parseVLAN,
-			"The VLANs whose frames are answered, ARP and neighbour discovery included: \"any\", or a list of numbers (1 to 4094) and "+
-				"\"none\", which is frames outside of any VLAN. Of two tags both have to be in it."),
+			"The VLANs whose frames are answered, ARP and neighbour discovery included: \"any\", or a list of numbers (1 to 4094) "+
+				"and \"none\", which means untagged frames. With two tags, both must be listed."),
 
 		setting.Parsed("respond.handover", &s.respond.handover, "", func(text string) (netip.AddrPort, error) {
 			if text == "" {
 				return netip.AddrPort{}, nil
 			}
 			return handover.ParseAddress(text)
-		}, fmt.Sprintf("ADDRESS:PORT to hand the addresses of the queue pairs over at, by TCP, as ibv_ud_pingpong and perftest's "+
-			"ib_send_lat ask for them (both at %d); empty is off. PORT is for UD, PORT+1 for SRD, PORT+2 and PORT+3 for STAMP over "+
-			"each. Who reaches it learns where to send to; it is for the network that the tests are run from.", handover.DefaultPort)),
+		}, fmt.Sprintf("ADDRESS:PORT to hand the addresses of the queue pairs over at, by TCP, as ibv_ud_pingpong and "+
+			"perftest's ib_send_lat ask for them (both at %d); empty is off. PORT is for UD, PORT+1 for SRD, PORT+2 and PORT+3 for "+
+			"STAMP over each. Make it reachable only from the test network.", handover.DefaultPort)),
 		setting.Bool("respond.stamp_messages", &s.respond.stampMessages, false,
-			"Two more queue pairs on each core, UD and SRD, that answer STAMP test packets which are messages."),
+			"Two more queue pairs on each core, UD and SRD, that answer STAMP test packets sent as messages."),
 
 		setting.OneOf("guard.mode", &s.guard.mode, "strict", []setting.Choice{
-			{Name: "strict", Doc: "answers only what is whole, unicast, for our MAC and addresses, and cannot make a loop with another service."},
-			{Name: "open", Doc: "answers without those checks: for a wire that is yours alone."},
-		}, "What is refused:"),
+			{Name: "strict", Doc: "answers only complete unicast requests for the responder's MAC and addresses that cannot cause " +
+				"a loop with another service."},
+			{Name: "open", Doc: "answers without these checks; use it only on a dedicated link."},
+		}, "Which requests are refused:"),
 		setting.Int("guard.rate", &s.guard.rate, fastpath.DefaultRate, notNegative,
-			"strict: how many requests a second one source address gets answers to; 0 is no limit. It ends what cannot be told from a "+
-				"client: a loop with an echo service elsewhere."),
+			"strict: maximum replies per second to one source address; 0 is no limit. It stops loops with echo services on other "+
+				"hosts, which look like clients."),
 		setting.Int("guard.burst", &s.guard.burst, fastpath.DefaultBurst, func(n int) error {
 			if n < 1 {
 				return fmt.Errorf("%d is not a number of requests (1 or more)", n)
 			}
 			return nil
-		}, "strict: how many of them at once, after a pause."),
+		}, "strict: how many of them in a burst, after a pause."),
 		setting.Int("guard.checksum_bytes", &s.guard.checksumBytes, fastpath.DefaultChecksumBytes, notNegative,
-			"strict: the longest IP packet, in bytes, whose ICMP or UDP checksum is verified before it is answered; 0 verifies none. A "+
-				"longer one that is wrong is answered with a reply that is wrong in the same way."),
+			"strict: the longest IP packet, in bytes, whose ICMP or UDP checksum is verified before it is answered; 0 verifies "+
+				"none. A longer packet with a wrong checksum gets a reply with the same error."),
 
 		setting.Ints("cpu.cores", &s.cpu.cores, nil, func(core int) (int, error) {
 			if !slices.Contains(online, core) {
 				return 0, fmt.Errorf("this machine has no core %d (online: %s)", core, isolate.FormatCPUs(online))
 			}
 			return core, nil
-		}, "One queue pair on each of these cores; nothing else of the responder runs there. Empty: one core, the last isolated "+
-			"one or else the last. `rebound-responder check` says what of the host is not ready for it."),
+		}, "One queue pair on each of these cores; no other thread of the responder runs there. Empty: one core, the last "+
+			"isolated one, or the last. `rebound-responder check` reports host settings that hurt latency."),
 		setting.Int("cpu.priority", &s.cpu.priority, 0, func(p int) error {
 			if p < 0 || p > 99 {
 				return fmt.Errorf("%d is not a SCHED_FIFO priority (1 to 99), nor 0 for off", p)
 			}
 			return nil
-		}, "SCHED_FIFO priority of the polling threads, 1 to 99; 0 leaves them with the ordinary scheduler. On a core that is not "+
-			"isolated it starves whatever else is scheduled there."),
+		}, "SCHED_FIFO priority of the polling threads, 1 to 99; 0 uses the normal scheduler. On a core that is not isolated, "+
+			"other threads starve."),
 		setting.OneOf("cpu.realtime_guard", &s.cpu.guard, "refuse", []setting.Choice{
-			{Name: "refuse", Doc: "cpu.priority is refused while the guard is in force on one of the cores."},
-			{Name: "lift", Doc: "the guard is lifted while the responder runs, and cpu.priority refused where that cannot be."},
-			{Name: "keep", Doc: "the loops bear it."},
-		}, "The kernel takes a real-time thread that never sleeps off its core for 50 ms of each second where others wait for it: up to "+
-			"Linux 6.11 by sched_rt_runtime_us, which is one for all cores, from 6.12 on by each core's fair server. What to do about it:"),
+			{Name: "refuse", Doc: "refuse cpu.priority while throttling is active on one of the cores."},
+			{Name: "lift", Doc: "disable throttling while the responder runs; refuse cpu.priority if that fails."},
+			{Name: "keep", Doc: "accept the throttling."},
+		}, "The kernel throttles a real-time thread that never sleeps for 50 ms of each second if other threads wait: up to "+
+			"Linux 6.11 with sched_rt_runtime_us (all cores), from 6.12 on with each core's fair server. Action:"),
 		setting.Bool("cpu.isolate", &s.cpu.isolate, false,
-			"Take from the cores all that can be moved elsewhere, without a reboot: a cgroup-v2 partition of type isolated, threads, "+
-				"kernel threads, unbound work, interrupts, queued timers, deep idle states of all cores. The log says what each step did. "+
-				"All is put back at the end; after a SIGKILL by the next start, or by `rebound-responder release`."),
-		setting.Bool("cpu.lock_memory", &s.cpu.lockMemory, true, "Lock all memory, so that no page of it is ever missing."),
+			"Move all other work off the cores, without a reboot: a cgroup-v2 partition of type isolated, threads, kernel "+
+				"threads, unbound work, interrupts, queued timers, deep idle states of all cores. The log reports each step. All "+
+				"changes are undone on exit; after a SIGKILL by the next start, or by `rebound-responder release`."),
+		setting.Bool("cpu.lock_memory", &s.cpu.lockMemory, true, "Lock all memory, so that page faults do not occur."),
 
 		setting.OneOf("trust.confine", &s.trust.confine, "auto", []setting.Choice{
-			{Name: "auto", Doc: "as far as the kernel can; the log says what holds."},
-			{Name: "require", Doc: "all of it, or no start."},
-			{Name: "light", Doc: "without the filter of system calls. Every call is longer by it, and a socket driver's loop makes one for a " +
-				"reply: on a veth pair 60 ns of 3.15 µs with afpacket, 20 ns of 3.3 µs with afxdp. The other drivers' loops make none."},
-			{Name: "off", Doc: "nothing is given up."},
-		}, "Once it is ready to answer the responder permanently gives up what it no longer needs: capabilities, but those that a "+
-			"setting takes; all files, but /proc and /sys to read and what a report or cpu.isolate writes (Landlock); new programs, "+
-			"processes, sockets and all system calls that loops and control path do not make (seccomp). How much of it:"),
+			{Name: "auto", Doc: "as far as the kernel supports it; the log shows the result."},
+			{Name: "require", Doc: "all of it, otherwise the responder does not start."},
+			{Name: "light", Doc: "without the system call filter. The filter slows down every call, and socket drivers make one " +
+				"per reply: on a veth pair it costs 60 ns of 3.15 µs with afpacket, 20 ns of 3.3 µs with afxdp. Other drivers make no " +
+				"calls."},
+			{Name: "off", Doc: "no confinement."},
+		}, "When ready, the responder permanently drops what it no longer needs: capabilities, except those that a setting "+
+			"needs; all files, except reading /proc and /sys and writing reports and cpu.isolate's files (Landlock); new programs, "+
+			"processes, sockets and unused system calls (seccomp). Modes:"),
 		setting.String("trust.user", &s.trust.user, "auto", checkUser,
-			"The user that a responder which was started as uid 0 changes to when it confines itself: a name or a number, with the user's own group "+
-				"and no other; \"auto\" is user rebound, or uid and gid 65534 where there is none; \"root\" keeps uid 0. cpu.isolate, "+
-				"cpu.realtime_guard = \"lift\", nic.pin and nic.unsafe_no_iommu keep uid 0, because they use files of root until the end. "+
-				"A process without CAP_SETUID and CAP_SETGID keeps it, too. The log names the user, or why uid 0 stays. trust.confine = \"off\" "+
-				"keeps uid 0."),
+			"The user that the responder changes to when it confines itself, if started as uid 0: a name or a number, with only "+
+				"the user's own group; \"auto\" is user rebound, or uid and gid 65534 if there is none; \"root\" keeps uid 0. "+
+				"cpu.isolate, cpu.realtime_guard = \"lift\", nic.pin and nic.unsafe_no_iommu keep uid 0, because they use root's files "+
+				"until exit. So does a process without CAP_SETUID and CAP_SETGID. The log names the user, or why uid 0 stays. "+
+				"trust.confine = \"off\" keeps uid 0."),
 
 		setting.Parsed("log.level", &s.log.level, "info", func(text string) (slog.Level, error) {
 			l, ok := levels[text]
@@ -163,23 +165,23 @@ func newSettings(online []int) *settings {
 			return l, nil
 		}, "debug, info, warn or error; to stderr."),
 		setting.OneOf("log.format", &s.log.format, "text", []setting.Choice{
-			{Name: "text", Doc: "key=value"}, {Name: "json", Doc: "one JSON object a line"},
-		}, "How a line of the log is written:"),
+			{Name: "text", Doc: "key=value"}, {Name: "json", Doc: "one JSON object per line"},
+		}, "Log format:"),
 
 		setting.String("stats.listen", &s.stats.listen, "", metrics.CheckAddress,
 			"HOST:PORT to serve Prometheus metrics on, at /metrics; empty is off."),
 		setting.Strings("stats.hosts", &s.stats.hosts, metrics.CheckHost,
-			"The host names by which Prometheus or others ask for the metrics, without a port. A request by IP address, localhost or this host's name "+
-				"is answered anyway; one by another name, such as that of a Kubernetes service, is refused with 403 unless it is listed, since a web page can "+
-				"have its own name resolve to this server (DNS rebinding). [\"any\"] allows all."),
+			"Host names, without a port, that clients such as Prometheus may use. IP addresses, localhost and this host's name "+
+				"are always allowed. Other names, such as a Kubernetes service, get status 403 unless listed, as a protection from DNS "+
+				"rebinding. [\"any\"] allows all."),
 		setting.Interval("stats.interval", &s.stats.interval, time.Second,
-			"How often to log what was answered and how fast: \"10s\"; \"0s\" is off."),
+			"How often to log counters and turnaround: \"10s\"; \"0s\" is off."),
 		setting.String("stats.report", &s.stats.report, "", nil,
-			"A folder to save the loop's turnaround and gaps in at the end, as a report for `rebound-bench report` and `rebound-bench compare`; "+
-				"empty is off."),
+			"A folder for a report of turnaround and polling gaps, saved on exit, for `rebound-bench report` and `rebound-bench "+
+				"compare`; empty is off."),
 		setting.Bool("stats.anonymous", &s.stats.anonymous, false,
-			"Leave out of that report what identifies the machine: host name, kernel command line, the kernel release behind its "+
-				"version, the responder's command line, MAC addresses, and IP addresses that are not private."),
+			"Leave identifying data out of that report: host name, kernel command line, the kernel release behind its version, "+
+				"the responder's command line, MAC addresses, and IP addresses that are not private."),
 	})))...)
 	return s
 }

@@ -36,7 +36,7 @@ type quantiled struct {
 
 func statusFlags(asJSON *bool) *flag.FlagSet {
 	f := flag.NewFlagSet("status", flag.ContinueOnError)
-	f.BoolVar(asJSON, "json", false, "print one JSON object a line")
+	f.BoolVar(asJSON, "json", false, "print one JSON object per line")
 	return f
 }
 

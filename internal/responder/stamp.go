@@ -35,16 +35,17 @@ const anyDSCP = -1
 func (s *stampSettings) settings() []setting.Setting {
 	return []setting.Setting{
 		setting.Ints("respond.stamp_ports", &s.ports, nil, parsePort,
-			"UDP ports that answer as a STAMP Session-Reflector (RFC 8762; its own port is 862), with the times of receipt and reply."),
+			"UDP ports that answer as a STAMP Session-Reflector (RFC 8762; its own port is 862), with timestamps of reception and "+
+				"reply."),
 		setting.Bool("respond.stamp_base", &s.base, false,
-			"Answer test packets of 14 to 40 bytes with STAMP's 44 (RFC 8762 §4.6), for TWAMP-Light senders that do not pad. These "+
-				"are the only replies that are longer than their requests."),
+			"Answer test packets of 14 to 40 bytes with STAMP's 44 (RFC 8762 §4.6), for TWAMP-Light senders that do not pad. Only "+
+				"these replies are longer than their requests."),
 		setting.OneOf("respond.stamp_mode", &s.mode, "stateless", []setting.Choice{
 			{Name: "stateless", Doc: "every reply has the number of its request."},
-			{Name: "stateful", Doc: "replies are numbered by session, from 0 on, by which a sender tells the way on which a packet was lost " +
-				"(RFC 8762 §4.2). A session is what comes from one address and port to one of ours with one session identifier (RFC 8972 §3). Not " +
+			{Name: "stateful", Doc: "replies are numbered per session, from 0, so that senders can attribute loss to a direction " +
+				"(RFC 8762 §4.2). A session is identified by both addresses and ports and the session identifier (RFC 8972 §3). Not " +
 				"with driver xdp."},
-		}, "Who numbers the replies to test packets:"),
+		}, "Numbering of replies to test packets:"),
 		setting.Int("respond.stamp_sessions", &s.sessions, 1024, func(n int) error {
 			if n < 1 || n > 1<<20 {
 				return fmt.Errorf("%d is not a number of sessions (1 to %d)", n, 1<<20)
@@ -59,29 +60,30 @@ func (s *stampSettings) settings() []setting.Setting {
 				return 0, fmt.Errorf("%q is not a duration from 1s to 24h", text)
 			}
 			return d, nil
-		}, "stateful: a session that was silent for so long is over, and makes room; a later packet of it is the first of a new one."),
+		}, "stateful: a session ends after this time without packets; a later packet starts a new one."),
 		setting.Ints("respond.stamp_auth_ports", &s.auth, nil, parsePort,
-			"UDP ports that answer in STAMP's authenticated mode (RFC 8762 §4.4), and to nothing whose HMAC is not right. They need "+
-				"respond.stamp_key. Not with drivers xdp and efa."),
+			"UDP ports that answer in STAMP's authenticated mode (RFC 8762 §4.4), and only to packets with a correct HMAC. They "+
+				"need respond.stamp_key. Not with drivers xdp and efa."),
 		setting.Parsed("respond.stamp_key", &s.key, "", stampkey.Parse,
-			"The key of STAMP's HMACs: the path of a file, with a slash in it, that only its owner may read and that holds 64 hexadecimal digits "+
-				"(openssl rand -hex 32 makes some); or here those digits, in a file that only its owner may read. It serves the "+
-				"authenticated mode and the HMAC TLV, is read once at the start, and printed nowhere."),
+			"The key of STAMP's HMACs: the path (with a slash) of a file with 64 hexadecimal digits (openssl rand -hex 32), "+
+				"readable only by its owner; or the digits themselves, if this file is readable only by its owner. The key is used for "+
+				"authenticated mode and the HMAC TLV, read once at start and never printed."),
 		setting.Bool("respond.stamp_tlvs", &s.tlvs, false,
-			"Understand the extensions of test packets (RFC 8972): Extra Padding, Location, Timestamp Information, Class of Service, Direct "+
-				"Measurement (stateful only), Access Report, Follow-Up Telemetry and HMAC; others go back with flag U. Without, all go back as "+
-				"they came, with the flag U that senders set. Not with driver xdp."),
+			"Understand the extensions of test packets (RFC 8972): Extra Padding, Location, Timestamp Information, Class of "+
+				"Service, Direct Measurement (stateful only), Access Report, Follow-Up Telemetry and HMAC; others are returned with "+
+				"flag U. If false, all are returned unchanged, with the senders' flag U. Not with driver xdp."),
 		setting.Bool("respond.stamp_location", &s.location, true,
-			"stamp_tlvs: tell senders that ask (Location TLV) the ports, addresses and source MAC that their packets had when they came; false "+
-				"fills them with zeros."),
+			"stamp_tlvs: report ports, addresses and source MAC of received packets to senders that request them (Location TLV); "+
+				"false reports zeros."),
 		setting.Names("respond.stamp_dscp", &s.dscp, nil, parseDSCP,
-			"stamp_tlvs: the DSCPs that senders may choose for their replies (Class of Service TLV): a list of numbers (0 to 63), or \"any\", with which "+
-				"any sender that the guard allows can put replies into any class of your network. A reply that may not have what its sender asked for "+
-				"has the DSCP of its request, and says so."),
+			"stamp_tlvs: the DSCPs that senders may choose for their replies (Class of Service TLV): a list of numbers (0 to 63), "+
+				"or \"any\", which lets any permitted sender choose any class of your network. Other requests get a reply with the "+
+				"DSCP of the request, marked accordingly."),
 		setting.Interval("respond.stamp_clock_error", &s.clockError, time.Nanosecond,
-			"By how much this host's clock is wrong at most, where you know and the kernel does not: with PTP (ptp4l, phc2sys), say. Test packets then "+
-				"call the clock synchronised and carry this. \"0s\" is what the kernel says of its clock (adjtimex: maxerror), as chronyd and ntpd tell it; "+
-				"phc2sys, ptp4l and systemd-timesyncd tell it none, and packets then carry the greatest error there is."),
+			"Maximum error of this host's clock, if you know it and the kernel does not, for example with PTP (ptp4l, phc2sys). "+
+				"Test packets then mark the clock as synchronized and carry this error. \"0s\" uses the kernel's value (adjtimex: "+
+				"maxerror), set by chronyd and ntpd. phc2sys, ptp4l and systemd-timesyncd do not set it; packets then carry the "+
+				"largest possible error."),
 	}
 }
 
