@@ -220,6 +220,7 @@ func lede(r *report.Report) string {
 			unit = "messages"
 		}
 		s = append(s, fmt.Sprintf("%s of %d-byte %s %s to %s", upperFirst(string(r.Metric)), t.FrameSize, t.Protocol, unit, t.Target))
+		s = append(s, t.Marks()...)
 	case r.Metric != "":
 		s = append(s, upperFirst(string(r.Metric)))
 	}

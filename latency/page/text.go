@@ -292,6 +292,7 @@ func describe(r *report.Report) string {
 			add("%s", t.Protocol)
 		}
 		add("%d bytes", t.FrameSize)
+		s = append(s, t.Marks()...)
 		if t.Mode == "open" {
 			add("open loop at %.0f/s", t.Rate)
 		} else if t.Mode != "" {

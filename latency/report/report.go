@@ -2,6 +2,7 @@
 package report
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,6 +76,19 @@ type Report struct {
 type Schedule struct {
 	Seed   string `json:"seed"`   // hexadecimal, of package schedule's generator; the same in all reports of the session
 	Places []int  `json:"places"` // of this report's slices, its runs: the place within each block, from 0, as measured
+}
+
+// Marks returns what of the VLAN tag, DSCP, ECN and TTL is not the default, like "VLAN 5" and "TTL 3".
+func (t *Traffic) Marks() (out []string) {
+	for _, m := range []struct {
+		name  string
+		value int
+	}{{"VLAN", t.VLAN}, {"DSCP", t.DSCP}, {"ECN", t.ECN}, {"TTL", t.TTL}} {
+		if m.value != 0 {
+			out = append(out, fmt.Sprintf("%s %d", m.name, m.value))
+		}
+	}
+	return out
 }
 
 // Traffic is what was sent.

@@ -247,3 +247,37 @@ func page(w io.Writer, r *report.Report) error {
 	_, err := fmt.Fprintf(w, "<p>%s<!--%*s-->", html.EscapeString(r.Name()), r.Main().Total.Count, "")
 	return err
 }
+
+// Files under version control do not change when a report is printed again.
+func TestRewritePageLeavesAnEqualFileAlone(t *testing.T) {
+	r := &report.Report{Dir: t.TempDir()}
+	content := "one"
+	write := func() os.FileInfo {
+		if err := r.RewritePage(func(w io.Writer, _ *report.Report) error { _, err := io.WriteString(w, content); return err }); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(filepath.Join(r.Dir, report.HTMLFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info
+	}
+	first := write()
+	if !os.SameFile(first, write()) {
+		t.Error("an equal page replaced the file")
+	}
+	content = "two"
+	if os.SameFile(first, write()) {
+		t.Error("another page did not replace the file")
+	}
+}
+
+func TestTrafficMarks(t *testing.T) {
+	m := report.Traffic{VLAN: 5, DSCP: 46, TTL: 3}
+	if got := strings.Join(m.Marks(), ", "); got != "VLAN 5, DSCP 46, TTL 3" {
+		t.Errorf("marks %q", got)
+	}
+	if got := (&report.Traffic{}).Marks(); len(got) != 0 {
+		t.Errorf("marks of default traffic: %q", got)
+	}
+}

@@ -2,6 +2,7 @@ package report
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -113,7 +114,19 @@ func (r *Report) RewritePage(page Page) error {
 	return r.replaceFile(HTMLFile, func(w io.Writer) error { return page(w, r) })
 }
 
+// replaceFile leaves a file alone that already has what would be written, so that a report under version control stays unchanged.
 func (r *Report) replaceFile(name string, to func(io.Writer) error) error {
+	var b bytes.Buffer
+	if err := to(&b); err != nil {
+		return fmt.Errorf("%s is not written: %w", filepath.Join(r.Dir, name), err)
+	}
+	if old, err := os.ReadFile(filepath.Join(r.Dir, name)); err == nil && bytes.Equal(old, b.Bytes()) {
+		return nil
+	}
+	to = func(w io.Writer) error {
+		_, err := w.Write(b.Bytes())
+		return err
+	}
 	tmp, err := os.MkdirTemp(r.Dir, ".report-")
 	if err == nil {
 		defer os.RemoveAll(tmp)

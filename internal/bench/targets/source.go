@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -147,10 +148,22 @@ func (s *Sources) Read(ctx context.Context, force bool, now time.Time) (all []Ta
 	return distinct(all), failures
 }
 
-// distinct keeps the first of the targets of one name, and sorts them.
-func distinct(all []Target) []Target {
+// distinct sorts the targets and keeps the first of each name, with the labels that others of that name add: a target of the command line
+// that a file names too has the file's labels.
+func distinct(all []Target) (out []Target) {
 	slices.SortStableFunc(all, func(a, b Target) int { return strings.Compare(a.Name(), b.Name()) })
-	return slices.CompactFunc(all, func(a, b Target) bool { return a.Name() == b.Name() })
+	for _, t := range all {
+		n := len(out) - 1
+		switch {
+		case n < 0 || out[n].Name() != t.Name():
+			out = append(out, t)
+		case len(t.Labels) > 0:
+			labels := maps.Clone(t.Labels)
+			maps.Copy(labels, out[n].Labels)
+			out[n].Labels = labels
+		}
+	}
+	return out
 }
 
 func (l *listed) load(file string, force bool, parse func(string, []byte) ([]Target, error)) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -231,7 +232,7 @@ func TestSources(t *testing.T) {
 		}
 	}
 	const resolved = "icmp:10.0.0.8, icmp:10.0.0.9, stamp:h.example:861, udp:[fd00::9]:8"
-	expect("first", "icmp:10.0.0.2, icmp:10.0.0.3 site=b, icmp:10.0.0.4, "+resolved)
+	expect("first", "icmp:10.0.0.2 site=b, icmp:10.0.0.3 site=b, icmp:10.0.0.4, "+resolved)
 	write("a.yml", "- targets: [10.0.0.5]\n")
 	expect("changed", "icmp:10.0.0.2 site=b, icmp:10.0.0.3 site=b, icmp:10.0.0.4, icmp:10.0.0.5, "+resolved)
 	write("a.yml", "- targets: [nonsense/]\n")
@@ -311,4 +312,15 @@ func FuzzFileSD(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A target that is on the command line and in a file has the file's labels.
+func TestTargetKeepsTheLabelsOfAFile(t *testing.T) {
+	all := distinct([]Target{
+		{Host: "10.0.0.1", Labels: map[string]string{"zone": "own"}}, {Host: "10.0.0.2"},
+		{Host: "10.0.0.1", Labels: map[string]string{"zone": "file", "rack": "7"}},
+	})
+	if len(all) != 2 || !maps.Equal(all[0].Labels, map[string]string{"zone": "own", "rack": "7"}) || all[1].Labels != nil {
+		t.Errorf("targets %+v", all)
+	}
 }
