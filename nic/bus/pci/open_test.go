@@ -146,7 +146,7 @@ func TestVFIORefuses(t *testing.T) {
 		says string
 	}{
 		"other driver": {func(k *kernel) { k.move(Found{Address: addr0, Driver: vfioDriver}, "ixgbe") }, ErrBusy, "responder bind"},
-		"no driver":    {func(k *kernel) { k.move(Found{Address: addr0, Driver: vfioDriver}, "") }, ErrBusy, "no kernel driver has it (bind -no-driver): there is an IOMMU, so give it to vfio-pci (responder bind " + addr0 + ")"},
+		"no driver":    {func(k *kernel) { k.move(Found{Address: addr0, Driver: vfioDriver}, "") }, ErrBusy, "no kernel driver has it (bind -no-driver): there is an IOMMU, so give it to vfio-pci (rebound-responder bind " + addr0 + ")"},
 		"no driver, no group": {func(k *kernel) {
 			k.move(Found{Address: addr0, Driver: vfioDriver}, "")
 			os.Remove(k.host.device(addr0) + "/iommu_group")
