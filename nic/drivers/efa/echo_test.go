@@ -2,7 +2,9 @@ package efa_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"net/netip"
 	"testing"
 
 	"github.com/rebound-nic/rebound/fastpath"
@@ -202,4 +204,42 @@ func cost(t *testing.T, p efasim.Profile, s nic.Service, size int, n int) (sim.C
 		}
 	}
 	return x.port.Counts().Since(before), x.m.Counters().RxDescReads - desc
+}
+
+// A flood of unknown senders displaces unknown senders: a sender that announced itself keeps its address handle, and so does a bench's target.
+func TestUnknownSendersDisplaceEachOther(t *testing.T) {
+	x := start(t, efasim.Options{}, nic.EchoUD)
+	gid := func(n int) netip.Addr {
+		return netip.AddrFrom16([16]byte{0xfe, 0x80, 13: byte(n >> 16), 14: byte(n >> 8), 15: byte(n)})
+	}
+	user, once := x.client.address(nic.EchoUD).GID, gid(1)
+	x.busy(func() error { return errors.Join(x.dev.Greet(user), x.dev.Unknown(once), x.dev.Greet(once)) })
+	was := [2]uint32{x.dev.Handle(user), x.dev.Handle(once)}
+	x.busy(func() (err error) {
+		for n := 2; n < 1200 && err == nil; n++ {
+			if err = x.dev.Unknown(gid(n)); err == nil && x.dev.Handle(gid(n)) == efa.NoHandle {
+				err = fmt.Errorf("unknown sender %d has no handle", n)
+			}
+		}
+		return err
+	})
+	if is := [2]uint32{x.dev.Handle(user), x.dev.Handle(once)}; is != was {
+		t.Errorf("handles of those that announced themselves: %d, before the flood %d", is, was)
+	}
+	if n := x.m.Objects().AHs; n > 1024 || n < 256 {
+		t.Errorf("%d address handles", n)
+	}
+	x.send(message(1, 64))
+	if x.recv(1000) == nil {
+		t.Error("the sender that announced itself is not answered at once")
+	}
+	x.busy(func() (err error) { // those that announce themselves displace each other only, and are bounded, too
+		for n := 5000; n < 5900 && err == nil; n++ {
+			err = x.dev.Greet(gid(n))
+		}
+		return err
+	})
+	if n := x.m.Objects().AHs; n > 1024 || x.dev.Handle(gid(1199)) == efa.NoHandle {
+		t.Errorf("%d address handles, the last unknown sender has %d", n, x.dev.Handle(gid(1199)))
+	}
 }

@@ -1,6 +1,31 @@
 package efa
 
-import "time"
+import (
+	"net/netip"
+	"time"
+)
 
 // A model grants a command one second, for which a busy machine may not run the model's thread.
 func init() { leastAdmin = 3 * time.Second }
+
+const NoHandle = noHandle
+
+// Unknown does for a GID what its first message does.
+func (d *Device) Unknown(gid netip.Addr) error {
+	return d.card.Ask(func() error {
+		d.peers.mu.Lock()
+		defer d.peers.mu.Unlock()
+		_, err := d.reach(gid, false)
+		return err
+	})
+}
+
+// Handle returns the address handle of a GID, or noHandle.
+func (d *Device) Handle(gid netip.Addr) uint32 {
+	d.peers.mu.Lock()
+	defer d.peers.mu.Unlock()
+	if h := d.peers.byGID[gid]; h != nil {
+		return h.number.Load()
+	}
+	return noHandle
+}

@@ -12,14 +12,16 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
 )
 
-// maxHandles bounds the device's address handles: the oldest is evicted for the next. A sender whose handle went is
-// unknown again.
+// maxHandles bounds the device's address handles. Senders that announced themselves (Greet, Reach) have three quarters of them and
+// unknown senders the rest. In each part the oldest is evicted for the next, so unknown senders displace only each other. A sender whose
+// handle went is unknown again.
 const maxHandles = 1024
 
 // handle is the device's address handle of one GID.
 type handle struct {
 	gid    netip.Addr
 	number atomic.Uint32 // noHandle once it is destroyed
+	known  bool          // announced
 }
 
 // target is a nic.Peer.
@@ -54,7 +56,7 @@ func (d *Device) Reach(a nic.Address) (p nic.Peer, err error) {
 	err = d.card.Ask(func() error {
 		d.peers.mu.Lock()
 		defer d.peers.mu.Unlock()
-		h, err := d.reach(a.GID)
+		h, err := d.reach(a.GID, true)
 		if err != nil {
 			return err
 		}
@@ -92,22 +94,32 @@ func (d *Device) Greet(gid netip.Addr) error {
 	return d.card.Ask(func() error {
 		d.peers.mu.Lock()
 		defer d.peers.mu.Unlock()
-		_, err := d.reach(gid)
+		_, err := d.reach(gid, true)
 		return err
 	})
 }
 
 // reach returns the handle of a GID, with the table locked and the device not being restarted.
-func (d *Device) reach(gid netip.Addr) (*handle, error) {
-	if h := d.peers.byGID[gid]; h != nil {
+func (d *Device) reach(gid netip.Addr, known bool) (*handle, error) {
+	places := min(maxHandles, int(d.queue.maxAH))
+	room := max(places/4, 1)
+	if known {
+		room = max(places-room, 1)
+	}
+	h := d.peers.byGID[gid]
+	if h != nil && (h.known || !known) {
 		return h, nil
 	}
-	if len(d.peers.age) >= min(maxHandles, int(d.queue.maxAH)) {
-		if err := d.forget(d.peers.age[0]); err != nil {
+	if oldest, n := d.peers.oldest(known); n >= room {
+		if err := d.forget(oldest); err != nil {
 			return nil, err
 		}
 	}
-	h := &handle{gid: gid}
+	if h != nil { // an unknown sender that announces itself
+		h.known = true
+		return h, nil
+	}
+	h = &handle{gid: gid, known: known}
 	if err := d.createAH(h); err != nil {
 		return nil, err
 	}
@@ -117,6 +129,18 @@ func (d *Device) reach(gid netip.Addr) (*handle, error) {
 	d.peers.byGID[gid] = h
 	d.peers.age = append(d.peers.age, h)
 	return h, nil
+}
+
+// oldest returns the oldest handle of those that are known or not, and how many there are.
+func (t *peers) oldest(known bool) (first *handle, n int) {
+	for _, h := range t.age {
+		if h.known == known {
+			if n++; n == 1 {
+				first = h
+			}
+		}
+	}
+	return first, n
 }
 
 func (d *Device) createAH(h *handle) error {
@@ -153,7 +177,7 @@ func (d *Device) giveUp(h *handle) error {
 		if t.handle.Load() != h {
 			continue
 		}
-		again, err := d.reach(a.GID)
+		again, err := d.reach(a.GID, true)
 		if err != nil {
 			return err
 		}
@@ -212,7 +236,7 @@ func (d *Device) introduce(s *unknownSender) {
 	for n := s.answered.Load(); n != s.asked.Load(); n++ {
 		e := &s.entry[n%maxUnknownSenders]
 		d.peers.mu.Lock()
-		h, err := d.reach(netip.AddrFrom16(e.gid))
+		h, err := d.reach(netip.AddrFrom16(e.gid), false)
 		d.peers.mu.Unlock()
 		if e.reachable = err == nil; e.reachable {
 			e.to |= uint64(h.number.Load())

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -39,6 +40,7 @@ type whereabouts struct {
 	to      destination
 	known   bool
 	failed  bool
+	used    bool // the bench sent to it
 }
 
 // held is a frame that waits: received from somebody, or to be sent to a group.
@@ -50,7 +52,7 @@ type held struct {
 }
 
 const (
-	mostStations = 1024 // that are known; no other process's ARP is heard then
+	mostStations = 1024
 	mostHeld     = 16
 )
 
@@ -119,7 +121,7 @@ func (s *subnet) send(frame []byte) error {
 	}
 	to, peer := q.segment(lid, 0, qpn), ib.Address{}
 	if w := t.macs[mac]; w != nil {
-		to, peer = w.to, w.address
+		to, peer, w.used = w.to, w.address, true
 	}
 	t.lastMAC, t.last = mac, to
 	if ib.EtherTypeARP == uint16(frame[12])<<8|uint16(frame[13]) {
@@ -215,24 +217,68 @@ func (s *subnet) hear(buf, p []byte, to, from [6]byte, at int64) (n int, ok bool
 	defer t.mu.Unlock()
 	w := t.all[sender]
 	if w == nil {
-		if len(t.all) >= mostStations {
+		if w = t.admit(sender); w == nil {
 			return 0, false
 		}
-		w = &whereabouts{address: sender}
-		t.all[sender] = w
 	}
 	if !w.known {
 		w.failed = false
-		if len(t.held) < mostHeld {
-			f := make([]byte, len(p)+extra)
-			n, _, ok = ib.ToEthernet(f, p, to, from)
-			t.held = append(t.held, held{frame: f[:n], at: at, from: w})
-		}
+		f := make([]byte, len(p)+extra)
+		n, _, ok = ib.ToEthernet(f, p, to, from)
+		t.hold(held{frame: f[:n], at: at, from: w})
 		s.changed(false)
 		return 0, false
 	}
 	n, _, ok = ib.ToEthernet(buf, p, to, w.mac)
 	return n, ok
+}
+
+// admit makes a place for a station that is heard of for the first time. In a full table it displaces one to which the bench has never
+// sent, and where there is none, it gets no place. The lock is held.
+func (t *stations) admit(a ib.Address) *whereabouts {
+	if len(t.all) >= mostStations {
+		var victim *whereabouts
+		for _, w := range t.all {
+			if !w.used && (victim == nil || w.failed) {
+				if victim = w; w.failed {
+					break
+				}
+			}
+		}
+		if victim == nil {
+			return nil
+		}
+		t.forget(victim)
+	}
+	w := &whereabouts{address: a}
+	t.all[a] = w
+	return w
+}
+
+// forget takes a station out of the table. The lock is held.
+func (t *stations) forget(w *whereabouts) {
+	delete(t.all, w.address)
+	if t.macs[w.mac] == w {
+		delete(t.macs, w.mac)
+	}
+	t.held = slices.DeleteFunc(t.held, func(h held) bool { return h.from == w })
+}
+
+// hold keeps a frame of a station that is not known yet. The oldest such frame makes way, and with it its station, so that subnet
+// administration is not asked about more stations than frames are held. The lock is held.
+func (t *stations) hold(h held) {
+	if len(t.held) >= mostHeld {
+		i := slices.IndexFunc(t.held, func(o held) bool { return o.from != nil })
+		if i < 0 {
+			return
+		}
+		oldest := t.held[i]
+		t.held = slices.Delete(t.held, i, i+1)
+		if !oldest.from.known && oldest.from != h.from {
+			t.forget(oldest.from)
+		}
+	}
+	t.held = append(t.held, h)
 }
 
 // flush sends what was held for groups that are known now, and drops what is for those that there are not.
