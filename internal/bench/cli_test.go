@@ -2,8 +2,12 @@ package bench
 
 import (
 	"bytes"
+	"errors"
+	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/latency/report"
 )
 
 // inProcess runs bench in this process, without a network.
@@ -29,7 +33,7 @@ func TestShortHelpNamesFlagsThatExist(t *testing.T) {
 	_, all, _ := inProcess("run", "-help-all")
 	for line := range strings.Lines(runShortHelp) {
 		if flag, ok := strings.CutPrefix(line, "  -"); ok {
-			if name := strings.Fields(flag)[0]; !strings.Contains(all, "\n  -"+name+" ") && !strings.Contains(all, "\n  -"+name+"\n") {
+			if name := strings.Fields(flag)[0]; !regexp.MustCompile(`\n  -` + regexp.QuoteMeta(name) + `\s`).MatchString(all) {
 				t.Errorf("-%s is not a flag of bench run", name)
 			}
 		}
@@ -90,5 +94,24 @@ func TestTargetInPlaceOfCommand(t *testing.T) {
 		if isTarget(word) != want {
 			t.Errorf("isTarget(%q) is %v", word, !want)
 		}
+	}
+}
+
+// Diagnostics are for -v: without it a result fits a screen, and begins with its headline.
+func TestDiagnosticsNeedVerbose(t *testing.T) {
+	const dir = "../../results/demo/01-kernel"
+	rep, err := report.Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var short, long strings.Builder
+	if err := errors.Join(printReport(&short, rep, false), printReport(&long, rep, true)); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(short.String(), "round trip p50 ") || strings.Count(short.String(), "\n") > 12 || !strings.Contains(short.String(), "report "+dir) {
+		t.Errorf("without -v:\n%s", &short)
+	}
+	if extra := strings.Count(long.String(), "\n") - strings.Count(short.String(), "\n"); extra < 3 {
+		t.Errorf("-v adds %d lines:\n%s", extra, &long)
 	}
 }

@@ -52,5 +52,5 @@ func demoCommand(e *env, args []string) error {
 		Paired: true, Anonymous: *anonymous, Stop: new(atomic.Bool), Log: e.log, ProgressTo: e.stderr}
 	defer exit.OnSignal(o.Stop)()
 	result, err := demo.Run(o, *driver, args, e.stdout)
-	return errors.Join(err, e.printResult(result, true, false))
+	return errors.Join(err, e.printResult(result, true, false, false))
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // printResult prints the reports of a session: each, and their comparison if they are paired, or one table for a sweep.
-func (e *env) printResult(r *session.Result, paired, asJSON bool) (failed error) {
+func (e *env) printResult(r *session.Result, paired, asJSON, verbose bool) (failed error) {
 	if r == nil {
 		return nil
 	}
@@ -30,7 +30,7 @@ func (e *env) printResult(r *session.Result, paired, asJSON bool) (failed error)
 	}
 	if paired || len(r.Reports) == 1 {
 		for _, rep := range r.Reports {
-			failed = errors.Join(failed, printReport(e.stdout, rep))
+			failed = errors.Join(failed, printReport(e.stdout, rep, verbose))
 		}
 	}
 	switch {
@@ -60,18 +60,30 @@ func writeJSON(w io.Writer, reports []*report.Report, trials []session.Trial) er
 	return enc.Encode(out)
 }
 
-// printReport prints a report, its further series and its notes, and in place.
-func printReport(w io.Writer, rep *report.Report) error {
+// printReport prints a report and where it is; with verbose its diagnostics too, which the report's page has in any case.
+func printReport(w io.Writer, rep *report.Report, verbose bool) error {
 	if err := page.PrintReport(w, rep); err != nil {
 		return err
 	}
+	if verbose {
+		printDiagnostics(w, rep)
+	}
+	_, err := fmt.Fprintf(w, "report %s\n\n", plain.Text(rep.Dir))
+	return err
+}
+
+// verboseHelp is the text of every -v.
+const verboseHelp = "print diagnostics too: polling gaps, self-test, loss and reordering, notes (report.html has them all)"
+
+// printDiagnostics prints a report's further series and its notes.
+func printDiagnostics(w io.Writer, rep *report.Report) {
 	for _, s := range rep.Series {
 		if s.Name == latency.MainSeries || s.Name == latency.UncorrectedSeries {
 			continue
 		}
 		if s.Wait != nil {
-			printSummary(w, s.Name+", met at a random moment", s.Wait)
-			printSummary(w, s.Name+", by passes", &s.Summary)
+			printSummary(w, s.Name+" (time-weighted)", s.Wait)
+			printSummary(w, s.Name+" (per loop iteration)", &s.Summary)
 			continue
 		}
 		printSummary(w, s.Name, &s.Summary)
@@ -88,8 +100,6 @@ func printReport(w io.Writer, rep *report.Report) error {
 	for _, n := range rep.Notes {
 		fmt.Fprintf(w, "note: %s\n", n)
 	}
-	_, err := fmt.Fprintf(w, "report %s\n\n", plain.Text(rep.Dir))
-	return err
 }
 
 func printSummary(w io.Writer, name string, m *latency.Summary) {

@@ -11,7 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-const reportHelp = `usage: rebound-bench report [-anonymous] [-json] [-responder DIR] DIR [...]
+const reportHelp = `usage: rebound-bench report [-v] [-anonymous] [-json] [-responder DIR] DIR [...]
 
 Prints saved reports and writes their report.html again.
 
@@ -27,6 +27,7 @@ func reportCommand(e *env, args []string) error {
 	anonymous := fs.Bool("anonymous", false, anonymousHelp+". It rewrites report.json, too")
 	far := fs.String("responder", "", "`FOLDER` of the responder's own report of the same time (stats.report): how much of the tail its gaps can explain")
 	asJSON := fs.Bool("json", false, "print the reports as JSON, and write nothing")
+	verbose := fs.Bool("v", false, verboseHelp)
 	if err := e.parse(fs, args, reportHelp); err != nil {
 		return err
 	}
@@ -56,7 +57,7 @@ func reportCommand(e *env, args []string) error {
 			rep.Anonymize()
 			rewrite = rep.Rewrite
 		}
-		if err := printReport(e.stdout, rep); err != nil {
+		if err := printReport(e.stdout, rep, *verbose); err != nil {
 			return err
 		}
 		if responder != nil {

@@ -45,6 +45,7 @@ Where:
 Results:
   -out out/before          report folder (default out/bench-TIME)
   -json                    print the result as JSON
+  -v                       print diagnostics too
 
 "rebound-bench run -help-all" lists every flag; "man rebound-bench" has them all too.
 `
@@ -93,6 +94,7 @@ type runOptions struct {
 	session.Options
 	base     settings.Settings
 	json     bool
+	verbose  bool
 	lossless float64 // the greatest rate to try, 0 for no search
 }
 
@@ -110,7 +112,7 @@ func runCommand(e *env, args []string) error {
 		return errors.Join(err, e.printSearch(found, o.json))
 	}
 	result, err := session.Run(o.Options)
-	return errors.Join(err, e.printResult(result, o.Paired, o.json))
+	return errors.Join(err, e.printResult(result, o.Paired, o.json, o.verbose))
 }
 
 func (e *env) runFlags(args []string) (*runOptions, error) {
@@ -142,6 +144,7 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 	fs.StringVar(&o.Out, "out", "", "`FOLDER` for the report, or for several in it (default out/bench-TIME)")
 	fs.BoolVar(&o.Replace, "replace", false, "put the new report in the place of one that -out holds already")
 	fs.BoolVar(&o.json, "json", false, "print the result as JSON: the reports as docs/report.schema.json describes them, each with its folder")
+	fs.BoolVar(&o.verbose, "v", false, verboseHelp)
 	fs.BoolVar(&o.Raw, "raw", false, "keep single round trips as well, the first million of each report (raw.csv.zst)")
 	fs.BoolVar(&o.Anonymous, "anonymous", false, anonymousHelp)
 	fs.BoolVar(&o.Timestamps, "timestamps", false, "keep the kernel's and the card's timestamps as further histograms: what is between them and the\n"+

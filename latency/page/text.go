@@ -220,19 +220,19 @@ var countRows = []*countRow{
 	{name: "corrupt", of: func(c *report.Counts) int64 { return c.Corrupt }},
 }
 
-// PrintReport writes the report's headline as text: what was measured, its percentiles, and what became of the frames.
+// mostWarnings is how many warnings PrintReport writes: a reader skips a longer list. The report's page has all.
+const mostWarnings = 3
+
+// PrintReport writes a report as text: the headline, at most three warnings with their remedy, and then what was measured with its
+// percentiles and what became of the frames.
 func PrintReport(w io.Writer, r *report.Report) error {
 	b := bufio.NewWriter(w)
-	fmt.Fprintf(b, "%s\n", describe(r))
-	if text := r.UnfinishedText(); text != "" {
-		fmt.Fprintln(b, text)
+	fmt.Fprintln(b, answer(r))
+	warnings := warnings(r)
+	for _, text := range warnings[:min(len(warnings), mostWarnings)] {
+		fmt.Fprintf(b, "warning: %s\n", text)
 	}
-	if r.Device.Sim() {
-		fmt.Fprintln(b, "a device model answered: these nanoseconds are the model's, not a card's")
-	}
-	if own := r.OwnTail(); own != "" {
-		fmt.Fprintf(b, "note: %s\n", own)
-	}
+	fmt.Fprintf(b, "\n%s\n", describe(r))
 	for _, s := range r.Series {
 		if s.Name != latency.MainSeries && s.Name != latency.UncorrectedSeries && !latency.OneWay(s.Name) {
 			continue
@@ -264,10 +264,41 @@ func PrintReport(w io.Writer, r *report.Report) error {
 	if c := &r.Counts; c.LostForward != nil && c.LostBackward != nil && c.LostEither != nil && c.Lost > 0 {
 		fmt.Fprintf(b, "lost on the way there %d, on the way back %d, on a way unknown %d\n", *c.LostForward, *c.LostBackward, *c.LostEither)
 	}
-	if s := r.STAMP; s != nil && !s.OneWay.Known() {
-		fmt.Fprintf(b, "no one-way delays: %s\n", s.OneWay.Why)
-	}
 	return b.Flush()
+}
+
+// answer is the result in one sentence: three percentiles and the loss.
+func answer(r *report.Report) string {
+	if !r.Measured() {
+		return fmt.Sprintf("no %s was measured", r.Metric)
+	}
+	h := r.Main().Total
+	text := fmt.Sprintf("%s p50 %s, p99 %s, p99.9 %s", r.Metric, latency.FormatNS(float64(h.Quantile(0.5))), latency.FormatNS(float64(h.Quantile(0.99))),
+		latency.FormatNS(float64(h.Quantile(0.999))))
+	if r.Counts.Sent == 0 {
+		return text // a responder sends no probes
+	}
+	return text + fmt.Sprintf("; %s of %s lost", report.Range(r.Counts.LostLeast(), r.Counts.Lost, commas), commas(r.Counts.Sent))
+}
+
+// commas is grouped for a terminal.
+func commas(n int64) string { return strings.ReplaceAll(grouped(n), "\u202f", ",") }
+
+// warnings are what a reader has to know before using the numbers, the most important first.
+func warnings(r *report.Report) (all []string) {
+	if text := r.UnfinishedText(); text != "" {
+		all = append(all, text)
+	}
+	if r.Device.Sim() {
+		all = append(all, "a device model answered: these nanoseconds are the model's, not a card's")
+	}
+	if own := r.OwnTail(); own != "" {
+		all = append(all, own+" (measure on an isolated CPU: -core, -isolate)")
+	}
+	if s := r.STAMP; s != nil && !s.OneWay.Known() {
+		all = append(all, "no one-way delays: "+s.OneWay.Why)
+	}
+	return all
 }
 
 // oneWayError is what the values of the series of that name may be wrong by, where they are one-way delays.

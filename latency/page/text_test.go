@@ -198,6 +198,24 @@ func FuzzFolder(f *testing.F) {
 	})
 }
 
+// A report's text begins with the answer, then has few warnings, each with what to do.
+func TestHeadline(t *testing.T) {
+	rep := synthetic.Link{Seed: 11, Median: 4000, Spread: 0.1, Seconds: 30, Rate: 3000}.Report()
+	rep.Add(latency.JitterSeries, latency.FromValues([]int64{20, 20, 1_000_000}))
+	rep.Counts.Sent, rep.Counts.Lost = 1_234_567, 0
+	var text bytes.Buffer
+	if err := PrintReport(&text, rep); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(text.String(), "\n")
+	if !regexp.MustCompile(`^round trip p50 \S+ \S+, p99 \S+ \S+, p99.9 \S+ \S+; 0 of 1,234,567 lost$`).MatchString(lines[0]) {
+		t.Errorf("the first line is %q", lines[0])
+	}
+	if n := strings.Count(text.String(), "warning: "); n != 1 || !strings.HasPrefix(lines[1], "warning: ") || !strings.Contains(lines[1], "-core") {
+		t.Errorf("%d warnings, the first %q", n, lines[1])
+	}
+}
+
 // A tail that the bench's own core made is said on the page and in the text.
 func TestOwnTail(t *testing.T) {
 	rep := synthetic.Link{Seed: 11, Median: 4000, Spread: 0.1, Seconds: 30, Rate: 3000}.Report()
