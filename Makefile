@@ -19,6 +19,11 @@ run: build
 package:
 	$(GO) -C packaging run . -out ../out/package $(if $(ARCH),-arch $(ARCH))
 
+# A release for amd64 and arm64: package, tar file, image and SBOMs of each, and SHA256SUMS, into out/release.
+.PHONY: release
+release:
+	$(GO) -C packaging run . -out ../out/release -release
+
 # The tests: CONTRIBUTING.md says what each of these runs. proof/suite runs the packages and prints the results.
 SUITE = $(GO) run ./proof/suite
 .PHONY: check lab flaky times mutate

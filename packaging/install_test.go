@@ -80,10 +80,15 @@ func TestInstall(t *testing.T) {
 	if _, err := b.sh("systemctl start " + unit); err == nil {
 		t.Error("it started without an address to answer for")
 	}
-	b.sh("systemctl stop " + unit + "; systemctl reset-failed " + unit)
-	if !strings.Contains(journal(), "respond.addresses: is empty") {
-		t.Errorf("the journal does not say that respond.addresses is empty:\n%s", journal())
+	if n, state := show("NRestarts"), show("ActiveState"); n != "0" || state != "failed" {
+		t.Errorf("without an address: %s restarts, state %s: a wrong configuration is not to be retried", n, state)
 	}
+	b.sh("systemctl stop " + unit + "; systemctl reset-failed " + unit)
+	if j := journal(); !strings.Contains(j, "respond.addresses: is empty: set the addresses") || !strings.Contains(j, "/etc/rebound/eth1.env") ||
+		strings.Count(j, "rebound-responder: ") != 1 {
+		t.Errorf("the journal does not say in one line which key to set and where:\n%s", j)
+	}
+	unconfigured := len(journal())
 
 	for _, driver := range []string{"afxdp", "afpacket", "xdp"} {
 		m.write(t, "/etc/rebound/eth1.env", "OPTIONS=-set respond.addresses=10.9.0.2/24 -set nic.generic_xdp=true -set nic.driver="+driver+"\n")
@@ -107,8 +112,8 @@ func TestInstall(t *testing.T) {
 	if !strings.Contains(journal(), "core=0") {
 		t.Errorf("CPUAffinity=0 does not choose the core:\n%s", journal())
 	}
-	if !strings.Contains(journal(), "polling core 0 of") {
-		t.Errorf("responder check has not run before the start:\n%s", journal())
+	if j := journal()[unconfigured:]; strings.Contains(j, "FAILURE") || !strings.Contains(j, "finding=") {
+		t.Errorf("good starts log a failure, or no finding about the host:\n%s", j)
 	}
 
 	testPin(t, b, journal)
@@ -137,11 +142,20 @@ func TestInstall(t *testing.T) {
 		t.Errorf("after the watchdog: %d of 3 pings, process %s, before %s", n, show("MainPID"), first)
 	}
 
-	// Gone with the package: process, program on the interface, user's files.
+	// Gone with the package: process, program on the interface, settings, enabled instances, the user.
+	if out, err := b.sh("systemctl enable " + unit); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 	if out, err := b.sh("dpkg --purge rebound"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if out, _ := b.sh("ps ax; ip -d link show eth1; ls /usr/bin/rebound-responder /etc/rebound/config.toml /var/lib/rebound"); strings.Contains(out, "responder -config") || strings.Contains(out, "xdp") {
+		t.Errorf("left behind:\n%s", out)
+	}
+	if out, err := b.sh("getent passwd rebound"); err == nil {
+		t.Errorf("the user is left behind: %s", out)
+	}
+	if out, _ := b.sh("find /etc /usr /var/lib /run -xdev -name '*rebound*' ! -path '/etc/systemd/system/" + unit + ".d*'"); out != "" {
 		t.Errorf("left behind:\n%s", out)
 	}
 	for _, f := range []string{"/usr/bin/rebound-responder", "/etc/rebound/config.toml", "/var/lib/rebound", "/etc/rebound/watch.toml", "/var/lib/rebound-watch", "/usr/lib/systemd/system/rebound-responder@.service"} {

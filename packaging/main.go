@@ -1,7 +1,6 @@
-// Command packaging builds what is installed: static programs that are reproducible, a Debian package of them with
-// manual pages, shell completion, configuration and systemd units, a list of what they are made of (SBOM), and the
-// folder that Containerfile makes an image of. It is its own module, so that what it needs is no dependency of the
-// programs.
+// Command packaging builds what is installed, reproducibly: static programs, a Debian package of them with manual pages, shell
+// completion, configuration and systemd units, a tar file for other distributions, a container image, and an SBOM for each program. It
+// is a separate module, so that its requirements are no dependencies of the programs.
 //
 //	go -C packaging run . -out ../out/package
 package main
@@ -20,12 +19,17 @@ func main() {
 	flag.StringVar(&o.root, "root", "..", "the repository's `FOLDER`")
 	flag.StringVar(&o.out, "out", "../out/package", "`FOLDER` for what is made")
 	flag.StringVar(&o.arch, "arch", runtime.GOARCH, "architecture to build for: amd64 or arm64")
+	release := flag.Bool("release", false, "build everything for both architectures, and write SHA256SUMS")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "packaging: unexpected argument %q\n", flag.Arg(0))
 		os.Exit(2)
 	}
-	made, err := o.make()
+	build := o.make
+	if *release {
+		build = o.release
+	}
+	made, err := build()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "packaging:", err)
 		os.Exit(1)
@@ -49,7 +53,7 @@ const prefix = "rebound-"
 // programs are what is installed; all others of cmd are the project's own tools.
 var programs = []string{prefix + "responder", prefix + "bench", prefix + "simnic"}
 
-// make returns the files that it made: the package, and the SBOMs.
+// make returns the files that it made: the package, the tar file, the image's archive and its Containerfile, and the SBOMs.
 func (o *options) make() (made []string, err error) {
 	if o.arch != "amd64" && o.arch != "arm64" {
 		return nil, fmt.Errorf("-arch %s: the programs run on amd64 and arm64", o.arch)
@@ -87,7 +91,15 @@ func (o *options) make() (made []string, err error) {
 	if err := copyFile(filepath.Join(o.root, "packaging", "Containerfile"), filepath.Join(stage, "Containerfile")); err != nil {
 		return nil, err
 	}
-	return append([]string{deb, filepath.Join(stage, "Containerfile")}, made...), nil
+	tar, err := o.tar(stage, s)
+	if err != nil {
+		return nil, err
+	}
+	image, err := o.image(stage, s)
+	if err != nil {
+		return nil, err
+	}
+	return append([]string{deb, tar, image, filepath.Join(stage, "Containerfile")}, made...), nil
 }
 
 func copyFile(from, to string) error {

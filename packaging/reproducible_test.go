@@ -1,14 +1,23 @@
 package main
 
 import (
+	"archive/tar"
 	"bytes"
+	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	checked "github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
 // Two builds of one commit are the same bytes: in folders of other names, at another time, in another time zone and under another
@@ -53,6 +62,9 @@ func TestReproducible(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if tars, err := filepath.Glob(filepath.Join(first.out, "rebound-*.tar*")); err != nil || len(tars) != 2 {
+		t.Errorf("%q, %v: want the tar file and the image", tars, err)
 	}
 	if files < 15 {
 		t.Errorf("%d files were compared: want the package, three programs, their pages and lists", files)
@@ -107,5 +119,85 @@ func TestDebianVersion(t *testing.T) {
 		if got := (stamp{version: version}).debian(); got != want {
 			t.Errorf("%s: %s, want %s", version, got, want)
 		}
+	}
+}
+
+// The tar file holds all that its users need, as sha256sum and tar read it, and the programs are the package's.
+func TestTar(t *testing.T) {
+	o := packaged(t)
+	sums, err := o.sums()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(sums) // TestReproducible compares the folder
+	run := func(name string, args ...string) string {
+		t.Helper()
+		cmd := exec.Command(name, args...)
+		cmd.Dir = o.out
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", cmd, err, out)
+		}
+		return string(out)
+	}
+	if out := run("sha256sum", "-c", "SHA256SUMS"); strings.Count(out, ": OK") < 3 {
+		t.Errorf("sha256sum -c: %s", out)
+	}
+	tars, err := filepath.Glob(filepath.Join(o.out, "rebound-*-linux-"+o.arch+".tar.gz"))
+	if err != nil || len(tars) != 1 {
+		t.Fatalf("%q, %v", tars, err)
+	}
+	to := t.TempDir()
+	run("tar", "-xf", tars[0], "--strip-components=1", "-C", to)
+	for _, f := range []string{"bin/rebound-simnic", "LICENSE", "etc/rebound/config.toml", "etc/rebound/watch.toml", "share/man/man8/rebound-responder.8.gz",
+		"share/man/man1/rebound-bench.1.gz", "share/man/man5/rebound-config.5.gz", "share/doc/rebound/sbom/rebound-bench.cdx.json",
+		"share/zsh/site-functions/_rebound-bench", "share/fish/vendor_completions.d/rebound-bench.fish", "share/bash-completion/completions/rebound-bench"} {
+		if info, err := os.Stat(filepath.Join(to, f)); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v", f, err)
+		}
+	}
+	for _, p := range []string{"rebound-responder", "rebound-bench"} {
+		if out := run(filepath.Join(to, "bin", p), "version"); !strings.HasPrefix(out, p+" ") {
+			t.Errorf("%s version: %s", p, out)
+		}
+	}
+}
+
+// The image's archive has the Containerfile's files and entry point. What runs from them is TestContainer's.
+func TestImage(t *testing.T) {
+	o := packaged(t)
+	images, err := filepath.Glob(filepath.Join(o.out, "rebound-*-image-"+o.arch+".tar"))
+	if err != nil || len(images) != 1 {
+		t.Fatalf("%q, %v", images, err)
+	}
+	img, err := tarball.ImageFromPath(images[0], nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := checked.Image(img); err != nil {
+		t.Fatal(err)
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config.Architecture != o.arch || !slices.Equal(config.Config.Entrypoint, []string{"/usr/bin/rebound-responder", "-config", "/etc/rebound/config.toml"}) {
+		t.Errorf("%s, %q", config.Architecture, config.Config.Entrypoint)
+	}
+	var names []string
+	files := tar.NewReader(mutate.Extract(img))
+	for {
+		h, err := files.Next()
+		if err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if h.Typeflag == tar.TypeReg {
+			names = append(names, fmt.Sprintf("%s %o", h.Name, h.Mode))
+		}
+	}
+	if want := []string{"etc/rebound/config.toml 644", "usr/bin/rebound-bench 755", "usr/bin/rebound-responder 755"}; !slices.Equal(names, want) {
+		t.Errorf("%q, want %q", names, want)
 	}
 }

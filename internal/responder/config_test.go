@@ -84,7 +84,7 @@ func TestConfigProblems(t *testing.T) {
 		{doc: with(`fd00::2/64`, `10.0.0.2`), want: `F:6: respond.addresses: 10.0.0.2 is there twice`},
 		{doc: with(`fd00::2/64`, `::ffff:10.0.0.3`), want: `F:6: respond.addresses: ::ffff:10.0.0.3 is an IPv4 address in an IPv6 form: write 10.0.0.3`},
 		{doc: with(`fd00::2/64`, `fe80::2%eth1`), want: `F:6: respond.addresses: fe80::2%eth1 has a zone: the interface is nic.device`},
-		{doc: "[nic]\ndevice='eth1'", want: `respond.addresses: is empty: name the addresses to answer for, such as "10.0.0.2/24"`},
+		{doc: "[nic]\ndevice='eth1'", want: `respond.addresses: is empty: set the addresses to answer for, as in -set respond.addresses=10.0.0.2/24 (systemd: OPTIONS in /etc/rebound/eth1.env)`},
 
 		{doc: with(`7, 7000`, `7, 7`), want: `F:7: respond.udp_ports: port 7 is there twice`},
 		{doc: with(`7, 7000`, `7, 862`), want: `F:8: respond.stamp_ports: port 862 is in respond.udp_ports already`},

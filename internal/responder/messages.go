@@ -37,7 +37,8 @@ func (s *settings) fits(info nic.Info, messages bool) error {
 	case messages && len(s.respond.stamp.auth) > 0:
 		return s.table.Fail("respond.stamp_auth_ports", "are UDP ports: %s carries messages, and has none", info.Driver)
 	case !messages && len(s.respond.addresses) == 0:
-		return s.table.Fail("respond.addresses", "is empty: name the addresses to answer for, such as \"10.0.0.2/24\"")
+		return s.table.Fail("respond.addresses", "is empty: set the addresses to answer for, as in -set respond.addresses=10.0.0.2/24 (systemd: "+
+			"OPTIONS in /etc/rebound/%s.env)", s.nic.Device)
 	case !messages && s.respond.handover.IsValid():
 		return s.table.Fail("respond.handover", "is for devices that carry messages (efa); %s carries frames", info.Driver)
 	case !messages && s.respond.stampMessages:
