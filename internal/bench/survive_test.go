@@ -6,13 +6,17 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/internal/bench/session"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/await"
 )
 
 // saved returns how many runs the unfinished report in dir has.
@@ -113,6 +117,45 @@ func TestFullDisk(t *testing.T) {
 		rep, err := report.Read(dir)
 		if err != nil || len(rep.Runs) == 0 || rep.Main().Total.Count != rep.Counts.Received || !strings.Contains(r.errors, "bench report "+dir) || len(left) != 1 {
 			t.Errorf("%s: want one report that names what it has: %v %v\n%s", c.size, left, err, r.errors)
+		}
+	}
+}
+
+// A search that is killed leaves the best rate that it had found, in a report that says so.
+func TestKilledSearch(t *testing.T) {
+	n := newNetwork(t)
+	var whole atomic.Bool
+	var count atomic.Int64
+	n.udpServer(7, func(b []byte) []byte {
+		if !whole.Load() && count.Add(1)%2 == 0 {
+			return nil
+		}
+		return b
+	})
+	dir := filepath.Join(t.TempDir(), "r")
+	cmd := command(quick("-target", far4, "-proto", "udp", "-transport", "socket", "-lossless", "1k", "-duration", "1s", "-warmup", "0s", "-timeout", "1s", "-out", dir)...)
+	said := &locked{}
+	cmd.Stdout, cmd.Stderr = io.Discard, said
+	n.must(n.near.Do(cmd.Start))
+	await.Until(t, "a trial", func() bool { return strings.Contains(said.String(), "msg=trial ") }, said.String)
+	whole.Store(true)
+	await.Until(t, "a rate without loss", func() bool {
+		_, err := os.Stat(filepath.Join(dir, report.ReportFile))
+		return err == nil
+	}, said.String)
+	n.must(cmd.Process.Kill())
+	_ = cmd.Wait()
+	rep, err := report.Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rep.Traffic.Rate == 0 || rep.Counts.Lost != 0 || !slices.Contains(rep.Notes, session.Unended) {
+		t.Errorf("rate %v, %+v, notes %q", rep.Traffic.Rate, rep.Counts, rep.Notes)
+	}
+	for _, args := range [][]string{{"report", dir}, {"compare", dir, dir}} {
+		var stdout, stderr bytes.Buffer
+		if code := bench(args, &stdout, &stderr); code != 0 || args[0] == "report" && !strings.Contains(stdout.String(), session.Unended) {
+			t.Errorf("%s: exit %d\n%s%s", args[0], code, &stdout, &stderr)
 		}
 	}
 }

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/rebound-nic/rebound/internal/bench/engine"
 	"github.com/rebound-nic/rebound/internal/bench/series"
 	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/page"
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
@@ -48,6 +50,9 @@ const CutShort = "interrupted by a signal: the search was not over, and a higher
 
 const resolution = 0.01
 
+// Unended is the note of a report that a search has saved before it ended.
+const Unended = "the search is not over, or the bench was ended before that: a higher rate may be without loss as well"
+
 // Search looks for the highest rate without loss up to most probes per second for each variant (RFC 2544 §26.1): trials of
 // one length, halving the interval between the highest rate that passed and the lowest that failed until they are 1 %
 // apart. A rate that failed is tried again up to verify times before it counts (ETSI GS NFV-TST 009: loss verification).
@@ -56,7 +61,7 @@ func Search(o Options, most float64, verify int) (*SearchResult, error) {
 	out := &SearchResult{}
 	err := s.with(func() error {
 		for i, each := range s.series {
-			rep, err := s.search(each, most, verify, out)
+			rep, err := s.search(each, most, verify, s.folder(i), out)
 			if rep != nil {
 				err = errors.Join(err, out.write(rep, s.folder(i)))
 			}
@@ -72,7 +77,7 @@ func Search(o Options, most float64, verify int) (*SearchResult, error) {
 	return out, err
 }
 
-func (s *session) search(each *series.Series, most float64, verify int, out *SearchResult) (best *report.Report, err error) {
+func (s *session) search(each *series.Series, most float64, verify int, dir string, out *SearchResult) (best *report.Report, err error) {
 	low, high, rate := 0.0, most, most
 	var history []string
 	var limit Limit
@@ -103,6 +108,7 @@ func (s *session) search(each *series.Series, most float64, verify int, out *Sea
 		s.Log.Info("trial", "size", t.Size, "rate", fmt.Sprintf("%.0f", rate), "lost", t.Counts.LostText(), "verdict", t.Why)
 		if t.Passed {
 			best, low = rep, rate
+			s.saveBest(rep, dir)
 		} else {
 			high, limit = rate, t.Limit
 		}
@@ -136,6 +142,15 @@ func (r *SearchResult) lastSize() int {
 }
 
 // try offers one rate. A sender that could not keep up has not offered it: the trial fails, and says that it was the bench.
+// saveBest saves the report of the highest rate so far, in case the bench is killed. The whole report replaces it at the end.
+func (s *session) saveBest(rep *report.Report, dir string) {
+	saved := *rep
+	saved.Notes = append(slices.Clone(rep.Notes), Unended)
+	if err := report.Write(dir, &saved, page.Report); err != nil {
+		s.Log.Warn("what was found so far cannot be saved: it is lost if the bench is killed", "reason", err)
+	}
+}
+
 func (s *session) try(each *series.Series, rate float64) (t Trial, err error) {
 	if err := each.Prepare(s.clock, s.recording(), rate); err != nil {
 		return t, err
