@@ -150,7 +150,7 @@ func TestUnused(t *testing.T) {
 	table := New(Ints("cpu.cores", &cores, nil, func(n int) (int, error) { return n, nil }, "Cores."),
 		Int("cpu.priority", &priority, 0, func(int) error { return nil }, "Priority."))
 	for i := range table.Settings {
-		table.Settings[i].Drivers = []string{"afxdp", "ixgbe"}
+		table.Settings[i].Drivers = []string{"afxdp", "ena"}
 	}
 	if err := table.Parse("config.toml", "[cpu]\ncores = []\npriority = 50\n"); err != nil {
 		t.Fatal(err)
@@ -159,10 +159,10 @@ func TestUnused(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := fmt.Sprint(table.Unused("xdp"))
-	if want := "[config.toml:3: cpu.priority: has no effect with driver xdp (it is for afxdp, ixgbe)]"; got != want {
+	if want := "[config.toml:3: cpu.priority: has no effect with driver xdp (it is for afxdp, ena)]"; got != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}
-	if got := table.Unused("ixgbe"); len(got) > 0 {
-		t.Errorf("ixgbe has them, and %v is said", got)
+	if got := table.Unused("ena"); len(got) > 0 {
+		t.Errorf("ena has them, and %v is said", got)
 	}
 }
