@@ -18,9 +18,9 @@ Prints saved reports and writes their report.html again.
 `
 
 // anonymousHelp is the text of every -anonymous.
-const anonymousHelp = "leave out of the report what identifies the machine: host name, kernel command line, the kernel release behind its\n" +
-	"version, this command line, MAC addresses, and IP addresses that are not private. CPU, settings, times and the names\n" +
-	"that you gave stay"
+const anonymousHelp = "leave identifying data out of the report: host name, kernel command line, the kernel release " +
+	"behind its\nversion, this command line, MAC addresses, and IP addresses that are not private. CPU, settings, times " +
+	"and the names\nthat you gave remain"
 
 func reportCommand(e *env, args []string) error {
 	fs := flag.NewFlagSet("report", flag.ContinueOnError)

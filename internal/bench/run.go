@@ -52,24 +52,24 @@ Results:
 
 const runHelp = `usage: rebound-bench run TARGET [TARGET ...] [flags]
 
-Sends probes to IP, checks every byte of every reply, and records the round trips. It ends by itself, or at Ctrl-C; either
-way it prints the percentiles and writes a report folder (report.json, rtt.hgrm, rtt.hlog, report.html).
+Sends probes to IP, checks every byte of every reply, and records the round trips. It stops after -duration or at Ctrl-C,
+prints the percentiles and writes a report folder (report.json, rtt.hgrm, rtt.hlog, report.html).
 
-Load. -closed (the default) keeps one probe outstanding: the unloaded latency. -rate sends at a rate, whatever the replies
-do, and times each from the moment when it should have been sent, so that a stall counts for all that queued up behind it.
+Load. -closed (the default) keeps one probe outstanding: the unloaded latency. -rate sends at a fixed rate
+and times each probe from its intended send time, which avoids coordinated omission.
 
   rebound-bench run 10.0.0.2                                         ICMP echo, closed loop, ten seconds
   rebound-bench run 10.0.0.2 -proto udp -port 7 -rate 20k    UDP echo at 20000 probes per second
   rebound-bench run 10.0.0.2 -rate 1k,10k,100k               a sweep: one report for each rate
   rebound-bench run 10.0.0.2 -size rfc2544                   a sweep over the frame sizes of RFC 2544
   rebound-bench run 10.0.0.2 -lossless 1M -duration 5s       the highest rate without loss, up to a million a second
-  rebound-bench run -ab target=10.0.0.2 -ab target=10.0.0.3          two targets in short alternating slices: machines drift
+  rebound-bench run -ab target=10.0.0.2 -ab target=10.0.0.3          two targets in short alternating slices
   rebound-bench run 10.0.0.2 -ab name=small,size=60 -ab name=big,size=1514
 
-Settings. -ab compares what is no flag of the bench, too: do= runs a command (/bin/sh -c, $REBOUND_VARIANT is the name) before
-each slice. It has to return when its setting is in force; the slice begins when the target answers. It runs on the CPUs that
-the bench does not measure on, for no longer than -do-within, and nothing is measured meanwhile. If it fails, the run ends
-with its output. The setting of the last command stays in force, and is reported.
+Settings. -ab also compares settings outside the bench: do= runs a command (/bin/sh -c, $REBOUND_VARIANT is the name) before
+each slice. The command must return when its setting is active; the slice starts when the target answers. It runs on CPUs
+that do not measure, for at most -do-within, and nothing is measured meanwhile. If it fails, the run stops and shows its output.
+The setting of the last command remains active, and the bench reports that.
 
   rebound-bench run 10.0.0.2 -ab name=c6,do='ssh peer cpupower idle-set -E' -ab name=poll,do='ssh peer cpupower idle-set -D 0'
   rebound-bench run 10.0.0.2 -ab "name=50us,do=ethtool -C eth1 rx-usecs 50" -ab "name=0us,do=ethtool -C eth1 rx-usecs 0"
@@ -79,8 +79,8 @@ EFA. Messages go to the queue pair that -target hands over by TCP (respond.hando
   rebound-bench run -driver efa -iface 0000:05:00.0 -target 10.0.0.2 -proto srd -size 8,32,4096
   rebound-bench run -driver efa -iface 0000:05:00.0 -target 10.0.0.2 -ab proto=ud -ab proto=srd
 
-STAMP. A reflector with sessions (respond.stamp_mode) shows the direction of losses. One-way delays are shown with their error where both
-clock errors are known.
+STAMP. A reflector with sessions (respond.stamp_mode) shows the direction of losses. One-way delays are shown
+with their error if both clock errors are known.
 
   rebound-bench run 10.0.0.2 -proto stamp -stamp-ssid 7 -stamp-tlv time+location+followup
   rebound-bench run 10.0.0.2 -proto stamp -port 863 -stamp-key ./key -rate 1k
@@ -122,34 +122,37 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 	fs := flag.NewFlagSet("run", flag.ContinueOnError)
 	var variants []string
 	o.base.Flags(fs)
-	closed := fs.Bool("closed", false, "closed loop: the next probe leaves when the last one is answered (default unless -rate)")
+	closed := fs.Bool("closed", false, "closed loop: send the next probe when the last one is answered (default unless "+
+		"-rate)")
 	lossless := fs.String("lossless", "", "search for the highest rate without loss, as in RFC 2544 §26.1, up to `N` probes per second;\n"+
 		"each trial lasts -duration (the RFC wants 60s)")
-	fs.Func("ab", "`KEY=VALUE[,...]` of one of two or more variants (repeat -ab), measured in short alternating slices;\n"+
-		"keys are name and those flags of which one value makes one measurement: target, port, size, driver, dscp, vlan, ...;\n"+
-		"the last may be do=COMMAND, which is run before each slice of the variant, and sets what is no flag of the bench", func(v string) error {
+	fs.Func("ab", "`KEY=VALUE[,...]` of one of two or more variants (repeat -ab), measured in short alternating "+
+		"slices;\nkeys are name and the flags with a single value: target, port, size, driver, dscp, vlan, ...;\nthe last may "+
+		"be do=COMMAND, which runs before each slice of the variant", func(v string) error {
 		variants = append(variants, v)
 		return nil
 	})
 	duration(fs, &o.Duration, "duration", 0, "`TIME` to measure, of each run and each point of a sweep (default 10s, unless -count)")
 	fs.Int64Var(&o.Count, "count", 0, "probes to measure, of each run and each point of a sweep; 0 for no limit")
 	duration(fs, &o.Warmup, "warmup", 200*time.Millisecond, "`TIME` to send before each run without counting")
-	fs.IntVar(&o.Runs, "runs", 0, "repeats of -duration or -count, all kept apart in the report: what differs between runs is not the target's\n"+
-		"difference (default: one -duration or -count, cut into ten runs of at least 100ms or 1000\n"+
-		"probes each, or into more of at most 2.5s)")
+	fs.IntVar(&o.Runs, "runs", 0, "repeats of -duration or -count, saved separately in the report, to show the variation "+
+		"between runs (default: one -duration or -count, cut into ten runs of at least 100ms or 1000\nprobes each, or into "+
+		"more of at most 2.5s)")
 	duration(fs, &o.Slice, "slice", 0, "-ab: average length of one slice (default 250ms, or 1s with do=); each is up to 25 % longer or shorter")
-	duration(fs, &o.HookWithin, "do-within", 30*time.Second, "-ab: `TIME` that a command of do= may take")
-	fs.IntVar(&o.Core, "core", -1, "CPU to measure on, alone if you can (default the last one that this process may use)")
-	fs.BoolVar(&o.Isolate, "isolate", false, "take from that CPU all that can be moved elsewhere, while it measures (see cpu.isolate in config.toml)")
+	duration(fs, &o.HookWithin, "do-within", 30*time.Second, "-ab: `TIME` limit for a do= command")
+	fs.IntVar(&o.Core, "core", -1, "CPU to measure on, preferably an isolated one (default the last CPU available to this "+
+		"process)")
+	fs.BoolVar(&o.Isolate, "isolate", false, "move other work off that CPU during the measurement (see cpu.isolate in "+
+		"config.toml)")
 	fs.StringVar(&o.Out, "out", "", "`FOLDER` for the report, or for several in it (default out/bench-TIME)")
-	fs.BoolVar(&o.Replace, "replace", false, "put the new report in the place of one that -out holds already")
+	fs.BoolVar(&o.Replace, "replace", false, "replace an existing report in -out")
 	fs.BoolVar(&o.json, "json", false, "print the result as JSON: the reports as docs/report.schema.json describes them, each with its folder")
 	fs.BoolVar(&o.verbose, "v", false, verboseHelp)
-	fs.BoolVar(&o.Raw, "raw", false, "keep single round trips as well, the first million of each report (raw.csv.zst)")
+	fs.BoolVar(&o.Raw, "raw", false, "also save individual round trips, the first million of each report (raw.csv.zst)")
 	fs.BoolVar(&o.Anonymous, "anonymous", false, anonymousHelp)
-	fs.BoolVar(&o.Timestamps, "timestamps", false, "keep the kernel's and the card's timestamps as further histograms: what is between them and the\n"+
-		"round trip is this host's own share. It costs time on each frame")
-	duration(fs, &o.SelfTest, "self-test", 500*time.Millisecond, "`TIME` to watch the bench's own core before measuring, 0 for none")
+	fs.BoolVar(&o.Timestamps, "timestamps", false, "save the kernel's and the card's timestamps as additional histograms, "+
+		"which show\nthis host's overhead. This adds some time per frame")
+	duration(fs, &o.SelfTest, "self-test", 500*time.Millisecond, "`TIME` to test the bench's core before measuring, 0 for none")
 	device := setting.New(o.NIC.Settings()...)
 	for _, n := range device.Settings {
 		switch n.Key {

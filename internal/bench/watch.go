@@ -175,8 +175,8 @@ func newWatchSettings() *watchSettings {
 			return err
 		}, "The FILE with the key (64 hexadecimal digits, readable by its owner alone) of STAMP targets that have no label __param_stamp_key: they are asked in the "+
 			"authenticated mode (RFC 8762 §4.2.2). Empty: unauthenticated."),
-		setting.Strings("probe.source", &s.probe.source, netip.ParseAddr, "The address to send from, or one of each family; with raw frames it may be one that the kernel does not have. Empty: "+
-			"the kernel's choice."),
+		setting.Strings("probe.source", &s.probe.source, netip.ParseAddr, "The address to send from, or one of each family; with raw "+
+			"frames it need not be configured in the kernel. Empty: the kernel's choice."),
 		setting.Strings("probe.gateway", &s.probe.gateway, netip.ParseAddr, "The router to go through, or one of each family. Empty: by the kernel's routes."),
 		setting.OneOf("probe.transport", &s.probe.transport, "raw", []setting.Choice{
 			{Name: "raw", Doc: "frames, through nic.driver: needs CAP_NET_RAW (afpacket), or CAP_NET_ADMIN and CAP_BPF (afxdp)"},
