@@ -17,6 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
 	"github.com/rebound-nic/rebound/nic/drivers/virtio"
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
+	"github.com/rebound-nic/rebound/nic/kit"
 )
 
 // driver is one way to drive a port: on the kernel, through a socket, or on the device itself. What a user can choose about it
@@ -204,14 +205,11 @@ func CarriesMessages(name string) bool { d := byName(name); return d != nil && d
 
 // takes returns an error for a value of nic.push that is not for this driver.
 func (d *driver) takes(push string) error {
-	modes := []string{"auto", "off"}
+	var own []string
 	for _, m := range d.push {
-		modes = append(modes, m.Name)
+		own = append(own, m.Name)
 	}
-	if push != "" && !slices.Contains(modes, push) {
-		return fmt.Errorf("push mode %q is none of %s", push, strings.Join(modes, ", "))
-	}
-	return nil
+	return kit.CheckPush(push, 0, own...)
 }
 
 // DriverFor returns the driver for a PCI function, "" if there is none.

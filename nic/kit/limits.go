@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
+	"strings"
 
 	"github.com/rebound-nic/rebound/nic"
 )
@@ -54,6 +56,19 @@ func (l Limits) Apply(o nic.Options) (nic.Options, error) {
 func CheckMAC(mac [6]byte) error {
 	if mac == [6]byte{} || mac[0]&1 != 0 {
 		return fmt.Errorf("address %v is not one of a station", net.HardwareAddr(mac[:]))
+	}
+	return nil
+}
+
+// CheckPush returns an error for a push mode that is neither auto, nor off, nor one of the driver's own, or for a longest frame to push
+// that is negative. Both may be left out.
+func CheckPush(mode string, longest int, own ...string) error {
+	modes := slices.Concat([]string{"auto"}, own, []string{"off"})
+	if mode != "" && !slices.Contains(modes, mode) {
+		return fmt.Errorf("push mode %q is none of %s", mode, strings.Join(modes, ", "))
+	}
+	if longest < 0 {
+		return fmt.Errorf("the longest frame to push is %d bytes, want 0 or more", longest)
 	}
 	return nil
 }

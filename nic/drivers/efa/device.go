@@ -49,13 +49,8 @@ type Options struct {
 }
 
 func (o *Options) check() error {
-	switch o.Push {
-	case "", "auto", "off":
-	default:
-		return fmt.Errorf("push mode %q is none of auto, off", o.Push)
-	}
-	if o.PushMax < 0 {
-		return fmt.Errorf("the longest message to push is %d bytes, want 0 or more", o.PushMax)
+	if err := kit.CheckPush(o.Push, o.PushMax); err != nil {
+		return err
 	}
 	if o.Services == nil {
 		o.Services = []nic.Service{nic.EchoUD, nic.EchoSRD}

@@ -46,15 +46,7 @@ type Options struct {
 }
 
 func (o Options) check() error {
-	switch o.Push {
-	case "", "auto", "off", "llq":
-	default:
-		return fmt.Errorf("push mode %q is none of auto, llq, off", o.Push)
-	}
-	if o.PushMax < 0 {
-		return fmt.Errorf("the longest frame to push is %d bytes, want 0 or more", o.PushMax)
-	}
-	return nil
+	return kit.CheckPush(o.Push, o.PushMax, "llq")
 }
 
 // Supports reports whether the package drives a function with this identity, and under what name.

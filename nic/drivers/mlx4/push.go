@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/kit"
 )
 
 // Options are what this driver alone takes. A zero field means the default.
@@ -19,13 +20,8 @@ type Options struct {
 }
 
 func (o Options) check() error {
-	switch o.Push {
-	case "", pushAuto, pushFull, pushOff:
-	default:
-		return fmt.Errorf("push mode %q is none of auto, full, off", o.Push)
-	}
-	if o.PushMax < 0 {
-		return fmt.Errorf("the longest frame to push is %d bytes, want 0 or more", o.PushMax)
+	if err := kit.CheckPush(o.Push, o.PushMax, pushFull); err != nil {
+		return err
 	}
 	if o.Port < 0 || o.Port > 2 {
 		return fmt.Errorf("port %d is none of 1 and 2", o.Port)

@@ -21,15 +21,7 @@ type Options struct {
 }
 
 func (o Options) check() error {
-	switch o.Push {
-	case "", pushAuto, pushFull, pushHeader, pushOff:
-	default:
-		return fmt.Errorf("push mode %q is none of auto, full, header, off", o.Push)
-	}
-	if o.PushMax < 0 {
-		return fmt.Errorf("the longest frame to push is %d bytes, want 0 or more", o.PushMax)
-	}
-	return nil
+	return kit.CheckPush(o.Push, o.PushMax, pushFull, pushHeader)
 }
 
 // Push modes.
