@@ -79,7 +79,6 @@ func TestLinksResolve(t *testing.T) {
 	}
 }
 
-// anchors returns the identifiers of a page's headings, as Git hosts derive them.
 func anchors(page string) (ids []string) {
 	drop := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 	for line := range strings.Lines(page) {
@@ -108,7 +107,6 @@ var (
 	quoted   = regexp.MustCompile(`'[^']*'|"[^"]*"`)
 )
 
-// Every command line in README and docs names a command and flags that exist.
 func TestCommandLinesInDocsExist(t *testing.T) {
 	dir := t.TempDir()
 	if out, err := exec.Command("go", "build", "-o", dir+"/", "./cmd/...").CombinedOutput(); err != nil {

@@ -88,7 +88,6 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// The responder and bench link neither a device model nor any of the proof.
 func TestProductLinksNoModelAndNoProof(t *testing.T) {
 	for _, cmd := range []string{"./cmd/responder", "./cmd/bench"} {
 		out, err := exec.Command("go", "list", "-deps", cmd).Output()

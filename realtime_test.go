@@ -27,7 +27,6 @@ var realTime = map[string]string{
 	"proof/peers/rival/rival_test.go":     "compares a C program's own time with the clock",
 }
 
-// A test that sleeps, or that bounds how long something takes, fails on a busy machine.
 func TestTestsDoNotDependOnRealTime(t *testing.T) {
 	used := map[string]bool{}
 	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {

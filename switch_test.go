@@ -80,7 +80,6 @@ func text(n ast.Node) string {
 	return b.String()
 }
 
-// count returns how often a method of that name is called in n.
 func count(n ast.Node, name string) (calls int) {
 	ast.Inspect(n, func(n ast.Node) bool {
 		if c, ok := n.(*ast.CallExpr); ok {
@@ -93,7 +92,6 @@ func count(n ast.Node, name string) (calls int) {
 	return calls
 }
 
-// The two forms are pairs, and what is almost one is not.
 func TestAnswerPair(t *testing.T) {
 	for code, want := range map[string]bool{
 		"if !r.Ping4(h, n) { m = r.Answer(h, n) }":                                true,

@@ -50,10 +50,8 @@ func l4sum(src, dst []byte, protocol byte, seg []byte) uint16 {
 	return oracle.PseudoSum(slices.Concat(src, dst), protocol, seg)
 }
 
-// expected is the oracle's reply to the first frame that comes.
 func expected(c *Config, f []byte) []byte { return rules(c).Answer(f, nil) }
 
-// rules are c as the oracle has it.
 func rules(c *Config) *oracle.Rules {
 	f := &c.Reflector
 	return &oracle.Rules{
@@ -70,7 +68,6 @@ type request struct {
 	kind  Verdict
 }
 
-// requests are corpus.Requests.
 func requests(tags int) (all []request) {
 	for _, q := range corpus.Requests(tags) {
 		kind := Verdict(slices.Index(verdictNames[:], q.Kind))

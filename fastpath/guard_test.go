@@ -22,7 +22,6 @@ func bounce(ends [2]func([]byte) []byte, f []byte, most int) (n int) {
 	return n
 }
 
-// answers is a responder as an end of a wire.
 func answers(r *Responder) func([]byte) []byte {
 	return func(f []byte) []byte {
 		g := inBuffer(f)
@@ -184,7 +183,6 @@ func TestLimitOfEachSource(t *testing.T) {
 	}
 }
 
-// A loop with a service that renews its TTL is over once the source's bucket is empty.
 func TestLimitEndsLoop(t *testing.T) {
 	r := limited(t, 1000, 200)
 	passes := uint64(1)
@@ -305,7 +303,6 @@ func BenchmarkChecksum(b *testing.B) {
 	}
 }
 
-// BenchmarkLimit is the price of the limit: the difference of the two.
 func BenchmarkLimit(b *testing.B) {
 	for _, rate := range []uint64{0, DefaultRate} {
 		c := config(Strict)

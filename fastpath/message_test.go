@@ -15,7 +15,6 @@ func messages(t *testing.T, c Config) *Responder {
 	return r
 }
 
-// A message is sent back, a reply is not, and each sender has its own rate.
 func TestMessage(t *testing.T) {
 	r := messages(t, Config{Rate: 1000, Burst: 3, TicksPerSecond: 1 << 30})
 	r.Loop.Start = 1 << 40

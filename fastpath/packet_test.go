@@ -7,7 +7,6 @@ import (
 	"github.com/rebound-nic/rebound/proof/corpus"
 )
 
-// ipoib is what a driver of an InfiniBand port does with each packet.
 func ipoib(r *Responder, f []byte) (m int) {
 	n := len(f)
 	to, from := NewLinkAddress([6]byte(f)), NewLinkAddress([6]byte(f[6:]))

@@ -33,12 +33,10 @@ func sameButZero(a, b []byte) bool {
 	return bytes.Equal(x, zero) && bytes.Equal(y, ones) || bytes.Equal(x, ones) && bytes.Equal(y, zero)
 }
 
-// judge gives frame f to the snippet and to Slow and holds both against the oracle.
 func judge(c *Config, fast, slow *Responder, f []byte) error {
 	return agree(expected(c, f), fast, slow, f)
 }
 
-// agree is judge for a reply that the oracle has given.
 func agree(want []byte, fast, slow *Responder, f []byte) error {
 	for _, way := range []struct {
 		name string
@@ -77,7 +75,6 @@ func agree(want []byte, fast, slow *Responder, f []byte) error {
 	return nil
 }
 
-// each runs do for every kind of request, under every number of tags, in both modes.
 func each(t *testing.T, do func(t *testing.T, c *Config, q request)) {
 	for _, mode := range []Mode{Strict, Open} {
 		for tags := range 3 {

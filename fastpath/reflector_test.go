@@ -17,7 +17,6 @@ const authPort = 8620
 
 var stampKey = []byte("0123456789abcdef0123456789abcdef")
 
-// reflector is config with every part of Reflector in use.
 func reflector(sessions int) Config {
 	c := config(Strict)
 	c.ChecksumBytes = 1500
@@ -41,7 +40,6 @@ func sealed(seq uint32, ssid uint16, tlvs ...byte) []byte {
 	return append(append(b, digest(stampKey, b)...), tlvs...)
 }
 
-// open is an unauthenticated one.
 func open(seq uint32, ssid uint16, tlvs ...byte) []byte {
 	b := testPacket(44)
 	binary.BigEndian.PutUint32(b, seq)
@@ -49,14 +47,12 @@ func open(seq uint32, ssid uint16, tlvs ...byte) []byte {
 	return append(b, tlvs...)
 }
 
-// ext is a TLV as a sender has it.
 func ext(kind byte, value ...byte) []byte {
 	b := []byte{0x80, kind, 0, 0}
 	binary.BigEndian.PutUint16(b[2:], uint16(len(value)))
 	return append(b, value...)
 }
 
-// hmacTLV is the HMAC TLV of a packet with a sequence number and other TLVs.
 func hmacTLV(seq uint32, tlvs []byte) []byte {
 	return ext(tlvHMAC, digest(stampKey, binary.BigEndian.AppendUint32(nil, seq), tlvs)...)
 }
@@ -273,7 +269,6 @@ func TestReflectorAgainstOracle(t *testing.T) {
 	}
 }
 
-// randomTest is a frame with a test packet of one of a few sessions.
 func randomTest(rnd *rand.Rand) []byte {
 	seq := rnd.Uint32()
 	p, to := open(seq, uint16(rnd.IntN(2)), randomTLVs(rnd, seq)...), uint16(862)
@@ -369,7 +364,6 @@ func TestReflectorConfig(t *testing.T) {
 	}
 }
 
-// A message's session is its sender's with its SSID.
 func TestMessageSessions(t *testing.T) {
 	c := reflector(4)
 	c.Reflector.AuthPorts = nil
@@ -406,7 +400,6 @@ func TestReflectorAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkReflector: what a test packet costs, by what is asked of the reflector.
 func BenchmarkReflector(b *testing.B) {
 	x := ext(tlvTimestamp, 0, 0, 0, 0)
 	for _, c := range []struct {

@@ -2,7 +2,6 @@ package fastpath
 
 import "unsafe"
 
-// poll is the snippet that doc.go gives to the drivers, for one frame.
 func poll(r *Responder, frame []byte) int {
 	n := len(frame)
 	h, m := (*[64]byte)(unsafe.Pointer(unsafe.SliceData(frame))), n
@@ -12,7 +11,6 @@ func poll(r *Responder, frame []byte) int {
 	return m
 }
 
-// slowly is Slow for one frame.
 func slowly(r *Responder, frame []byte) int {
 	return r.Slow((*[64]byte)(unsafe.Pointer(unsafe.SliceData(frame))), len(frame))
 }

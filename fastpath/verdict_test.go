@@ -267,7 +267,6 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// Three tags are one too many.
 func TestThreeTags(t *testing.T) {
 	f := eth(ourMAC, theirMAC, 2, 0x8100, append([]byte{0, 5, 8, 0}, icmp4(their4, our4, 56)...))
 	r := responder(t, config(Strict))

@@ -116,7 +116,6 @@ func TestSelfTest(t *testing.T) {
 	}
 }
 
-// testClock ticks once a nanosecond, from an arbitrary moment.
 func testClock() *Clock {
 	return FixedClock(ClockInfo{Source: "tsc", Frequency: 1e9}, 5_000_000, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 }

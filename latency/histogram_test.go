@@ -9,7 +9,6 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Our counters lie where HdrHistogram has them, over the whole range and at every edge.
 func TestIndexIsHdrHistograms(t *testing.T) {
 	h := hdrhistogram.New(lowestValue, highestValue, digits)
 	if n := len(h.Export().Counts); n != countsLen {
@@ -34,7 +33,6 @@ func TestIndexIsHdrHistograms(t *testing.T) {
 	}
 }
 
-// Quantiles are those of the sorted values, to three digits, and exact at the ends.
 func TestQuantiles(t *testing.T) {
 	for _, n := range []int{1, 2, 99, 100, 101, 5000} {
 		values := make([]int64, n)
@@ -82,7 +80,6 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// A log of another precision keeps its values within that precision.
 func TestForeignGeometry(t *testing.T) {
 	f := hdrhistogram.New(1000, 60_000_000_000, 2)
 	for range 100 {

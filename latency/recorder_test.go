@@ -6,7 +6,6 @@ import (
 	"time"
 )
 
-// Recording allocates nothing, across the ends of intervals too.
 func TestRecordingAllocatesNothing(t *testing.T) {
 	r, err := NewRecorder(testClock(), RecorderOptions{OpenLoop: true, Raw: 100, Interval: 10 * time.Millisecond})
 	if err != nil {
@@ -75,7 +74,6 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
-// What goes into the arena comes out of it, over many chunks and with wide histograms.
 func TestArena(t *testing.T) {
 	var a arena
 	a.grow()

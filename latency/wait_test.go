@@ -39,7 +39,6 @@ func TestWaitOfAStall(t *testing.T) {
 	}
 }
 
-// Against frames that really arrive at random moments.
 func TestWaitBySimulation(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var gaps []int64

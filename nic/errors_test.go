@@ -8,7 +8,6 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
-// A device that left the bus is lost, whichever layer met it; one that failed is not.
 func TestLost(t *testing.T) {
 	for err, want := range map[error]bool{
 		nil: false, ErrGone: true, ErrNoDevice: true, pci.ErrGone: true, pci.ErrNoDevice: true,

@@ -20,7 +20,6 @@ import (
 // schemas are the API's own, of the newest release that kubectl-validate brings with it.
 const schemas = "1.30"
 
-// render builds a kustomization, as kubectl apply -k does, into its documents.
 func render(t *testing.T, folder string) (docs [][]byte) {
 	t.Helper()
 	all, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), folder)

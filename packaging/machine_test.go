@@ -22,7 +22,6 @@ type machine struct {
 	space string // a network namespace, in which the other end of the machine's eth1 lies: peer0, 10.9.0.1/24
 }
 
-// needMachine skips a test where no machine can be made.
 func needMachine(t *testing.T) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -194,7 +193,6 @@ func (m *machine) boot(t *testing.T) *booted {
 	return b
 }
 
-// sh runs a command in the booted machine.
 func (b *booted) sh(command string) (string, error) {
 	out, err := exec.Command("timeout", "60", "nsenter", "-a", "-t", strconv.Itoa(b.leader), "sh", "-c", command).CombinedOutput()
 	return strings.TrimSpace(string(out)), err
@@ -265,7 +263,6 @@ func ownGroups(t *testing.T) (groups []string) {
 	return groups
 }
 
-// removeGroup removes a control group and all below it.
 func removeGroup(g string) {
 	var all []string
 	filepath.WalkDir(g, func(path string, e fs.DirEntry, err error) error {

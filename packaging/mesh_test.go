@@ -188,7 +188,6 @@ func TestMesh(t *testing.T) {
 	}
 }
 
-// meshFigures logs what a mesh costs: docs/mesh.md has them.
 func meshFigures(t *testing.T, s *scraped, watches []*started, server *started) {
 	t.Helper()
 	resident := func(p *started) int {

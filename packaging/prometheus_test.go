@@ -26,7 +26,6 @@ func needPrograms(t *testing.T, names ...string) {
 	}
 }
 
-// The alert rules are in order, and fire when they should and only then.
 func TestRules(t *testing.T) {
 	needPrograms(t, "promtool")
 	for _, args := range [][]string{
@@ -50,7 +49,6 @@ func (s *scraped) in(args ...string) *exec.Cmd {
 	return exec.Command("ip", append([]string{"netns", "exec", s.space}, args...)...)
 }
 
-// query asks Prometheus and returns the values, each under its labels.
 func (s *scraped) query(expression string) (map[string]float64, error) {
 	out, err := s.in("promtool", "query", "instant", "-o", "json", "http://127.0.0.1:9090", expression).CombinedOutput()
 	if err != nil {
@@ -76,7 +74,6 @@ func (s *scraped) query(expression string) (map[string]float64, error) {
 	return values, nil
 }
 
-// eventually asks until good is content.
 func (s *scraped) eventually(expression string, good func(map[string]float64) bool) map[string]float64 {
 	s.t.Helper()
 	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(300 * time.Millisecond) {
@@ -229,7 +226,6 @@ func TestScrape(t *testing.T) {
 	}
 }
 
-// panels asks all that a dashboard does. What is about trouble may have no answer.
 func panels(t *testing.T, s *scraped, dashboard string, trouble ...string) {
 	t.Helper()
 	b, err := os.ReadFile(dashboard)

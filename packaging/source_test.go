@@ -87,7 +87,6 @@ func packaged(t *testing.T) options {
 	return o
 }
 
-// deb is the package's file.
 func deb(t *testing.T, o options) string {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(o.out, "rebound_*_"+o.arch+".deb"))

@@ -371,7 +371,6 @@ func TestConfigurationSpace(t *testing.T) {
 	}
 }
 
-// What cards have in configuration space beyond what every function has.
 func TestCapabilities(t *testing.T) {
 	v := &vendored{}
 	vpd := sim.VPD(0x1234, mac, [2]string{"V0", "x"})
@@ -484,7 +483,6 @@ type vendored struct {
 func (v *vendored) ReadVendor(off int) uint32     { return v.reg[off] }
 func (v *vendored) WriteVendor(off int, x uint32) { v.reg[off] = x }
 
-// The counts are what a receiver sees, for any mixture.
 func TestWireCounts(t *testing.T) {
 	for seed := range uint64(20) {
 		near, far := sim.Pair()

@@ -10,7 +10,6 @@ import (
 	"github.com/rebound-nic/rebound/sim/toysim"
 )
 
-// lines is a trace's events without their times.
 func lines(events []sim.Event) (all []string) {
 	for i := range events {
 		all = append(all, strings.Join(strings.Fields(events[i].String()), " "))
@@ -124,7 +123,6 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// A model behind faults keeps its names.
 func TestFaultyIsNamed(t *testing.T) {
 	p, err := sim.New(sim.Inject(toysim.New(mac), 1), sim.Options{Name: "toy"})
 	if err != nil {

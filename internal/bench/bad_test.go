@@ -155,7 +155,6 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// TestHelp: what was requested is a result.
 func TestHelp(t *testing.T) {
 	for _, args := range [][]string{{"-h"}, {"help"}, {"run", "-h"}, {"compare", "--help"}, {"report", "-h"}, {"demo", "-help"}} {
 		var out, said bytes.Buffer

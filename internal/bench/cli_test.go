@@ -10,7 +10,6 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// inProcess runs bench in this process, without a network.
 func inProcess(args ...string) (code int, stdout, stderr string) {
 	var out, err bytes.Buffer
 	code = bench(args, &out, &err)

@@ -35,7 +35,6 @@ func forNobody(t *testing.T) (program, dir string) {
 	return filepath.Join(root, "bench"), dir
 }
 
-// TestDemo runs the demo as root and as an ordinary user.
 func TestDemo(t *testing.T) {
 	program, dir := forNobody(t)
 	for name, uid := range map[string]uint32{"root": 0, "user": nobody} {
@@ -173,7 +172,6 @@ func alive(pid int) bool {
 	return len(after) > 0 && after[0] != 'Z' && after[0] != 'X'
 }
 
-// Reports without -out that begin within one second have folders of their own.
 func TestUnused(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "bench-20261122-090727")
 	for _, want := range []string{name, name + "-2", name + "-3"} {

@@ -198,7 +198,6 @@ func TestDroppedHere(t *testing.T) {
 	}
 }
 
-// arrived returns how many frames have reached the near interface.
 func (n *network) arrived() (count int64) {
 	n.must(n.near.Do(func() error {
 		b, err := os.ReadFile("/proc/thread-self/net/dev")
@@ -213,7 +212,6 @@ func (n *network) arrived() (count int64) {
 	return count
 }
 
-// stopProcess stops a process and returns when all its threads stall.
 func stopProcess(pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		return err

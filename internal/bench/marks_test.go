@@ -17,7 +17,6 @@ type seen struct {
 	ports    map[int]int
 }
 
-// markServer echoes UDP in the far namespace, and notes what it saw.
 func (n *network) markServer(port int) *seen {
 	n.t.Helper()
 	s := &seen{tos: map[int]int{}, ttl: map[int]int{}, ports: map[int]int{}}

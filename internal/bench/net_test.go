@@ -115,7 +115,6 @@ func (n *network) must(err error) {
 	}
 }
 
-// command prepares the bench as a process.
 func command(args ...string) *exec.Cmd {
 	c := exec.Command("/proc/self/exe", args...)
 	c.Env = append(os.Environ(), "BENCH_IS_MAIN=1")
@@ -129,7 +128,6 @@ type result struct {
 	peak        int64 // of the process's resident memory, in KiB
 }
 
-// bench runs the bench in the near namespace until it ends.
 func (n *network) bench(args ...string) result {
 	n.t.Helper()
 	c := command(args...)
@@ -156,12 +154,10 @@ func wait(t *testing.T, c *exec.Cmd, out, said *bytes.Buffer) result {
 	return r
 }
 
-// quick are flags that keep a run short.
 func quick(args ...string) []string {
 	return append([]string{"run", "-self-test", "5ms", "-warmup", "1ms", "-timeout", "30s"}, args...) // the tests share two busy cores
 }
 
-// udpEcho answers UDP in the far namespace on a port, delay after they came.
 func (n *network) udpEcho(port int, delay time.Duration) {
 	n.t.Helper()
 	n.udpServer(port, func(b []byte) []byte {
@@ -191,7 +187,6 @@ func (n *network) udpServer(port int, answer func([]byte) []byte) {
 	}()
 }
 
-// received returns how many frames the far interface has received.
 func (n *network) received() (count uint64) {
 	n.must(n.far.Do(func() error {
 		l, err := netlink.LinkByName(farIface)

@@ -186,7 +186,6 @@ func TestNotSent(t *testing.T) {
 	}
 }
 
-// knowNeighbours spares both kernels the ARP requests, which a test may drop.
 func (n *network) knowNeighbours() {
 	macs := map[string]net.HardwareAddr{}
 	for range 2 {

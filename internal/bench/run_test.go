@@ -25,7 +25,6 @@ import (
 	"github.com/rebound-nic/rebound/proof/await"
 )
 
-// read loads a report and checks what holds of every good run.
 func read(t *testing.T, dir string, r result) *report.Report {
 	t.Helper()
 	if r.code != 0 {
@@ -117,7 +116,6 @@ func TestReportMemory(t *testing.T) {
 	}
 }
 
-// TestResponder measures the real responder, STAMP included.
 func TestResponder(t *testing.T) {
 	n := newNetwork(t)
 	n.startResponder(t, "afpacket", "10.98.0.3/24", "fd98::3/64")
@@ -356,7 +354,6 @@ func TestJSON(t *testing.T) {
 	check(n.bench(quick("-ab", "size=60,target="+far4, "-ab", "size=100,target="+far4, "-slice", "10ms", "-count", "60", "-json", "-out", dir+"-ab")...), 2)
 }
 
-// TestName: a target may be a name; it is measured by the family of -source.
 func TestName(t *testing.T) {
 	n := newNetwork(t)
 	var conn *net.UDPConn
@@ -412,7 +409,6 @@ func TestWorse(t *testing.T) {
 	}
 }
 
-// TestInterrupted: a signal ends a run, and what was measured is written and printed.
 func TestInterrupted(t *testing.T) {
 	n := newNetwork(t)
 	for _, sig := range []unix.Signal{unix.SIGINT, unix.SIGTERM} {

@@ -11,7 +11,6 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 )
 
-// keyFile makes a key for this test.
 func keyFile(t *testing.T) string {
 	t.Helper()
 	b := make([]byte, 32)

@@ -19,13 +19,11 @@ import (
 	"github.com/rebound-nic/rebound/proof/await"
 )
 
-// saved returns how many runs the unfinished report in dir has.
 func saved(dir string) int {
 	b, _ := os.ReadFile(filepath.Join(dir, report.HlogFile))
 	return strings.Count(string(b), "\n#[Part: ")
 }
 
-// A bench that is killed leaves what it had measured, in a report that says so.
 func TestKilled(t *testing.T) {
 	n := newNetwork(t)
 	for _, c := range []struct {

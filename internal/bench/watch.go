@@ -150,61 +150,72 @@ func newWatchSettings() *watchSettings {
 		setting.OneOf("targets.dns_type", &s.targets.dnsType, "SRV", []setting.Choice{{Name: "SRV", Doc: "hosts and ports"}, {Name: "A", Doc: "IPv4 addresses"}, {Name: "AAAA", Doc: "IPv6 addresses"}},
 			"The records of targets.dns:"),
 		setting.Int("targets.dns_port", &s.targets.dnsPort, 0, between(0, 65535), "The port of targets from A and AAAA records; 0 is the protocol's own."),
-		setting.Parsed("targets.refresh", &s.targets.refresh, "30s", period(time.Second, 24*time.Hour), "How often targets.dns is asked, \"1s\" to \"24h\"."),
+		setting.Parsed("targets.refresh", &s.targets.refresh, "30s", period(time.Second, 24*time.Hour), "Interval of DNS queries for targets.dns, \"1s\" to \"24h\"."),
 
 		proto,
-		setting.Int("probe.port", &s.probe.port, 0, between(0, 65535), "The UDP port of all targets, whatever they say: for files that name the port of something else on these "+
-			"hosts. 0 is what a target says, or 7 for udp and 862 for stamp."),
+		setting.Int("probe.port", &s.probe.port, 0, between(0, 65535), "The UDP port of all targets. It overrides ports in target "+
+			"files that belong to other services. 0 uses the target's port, or 7 for udp and 862 for stamp."),
 		setting.Parsed("probe.rate", &s.probe.rate, "1", func(s string) (float64, error) {
 			r, err := settings.ParseRates(s)
 			if err != nil || len(r) != 1 || r[0] > 10000 {
 				return 0, fmt.Errorf("%q: want probes a second to each target, 0.01 to 10000, like \"1\" or \"0.2\"", s)
 			}
 			return r[0], nil
-		}, "Probes a second to each target, \"0.01\" to \"10k\". All probes of all targets are spread evenly."),
+		}, "Probes per second to each target, \"0.01\" to \"10k\". All probes of all targets are spread evenly."),
 		setting.Int("probe.size", &s.probe.size, 0, between(0, 65535), "Bytes of the Ethernet frame, headers included, without the 4 bytes of FCS; 0 is the smallest."),
 		setting.Parsed("probe.timeout", &s.probe.timeout, "1s", settings.ParseTimeout, "How long a reply may take, \"1ms\" to \"1m\"; then the probe is lost."),
 		settings.Integer("probe.dscp", &s.probe.dscp, "dscp"),
 		settings.Integer("probe.ecn", &s.probe.ecn, "ecn"),
 		settings.Integer("probe.ttl", &s.probe.ttl, "ttl"),
-		setting.Int("probe.stamp_ssid", &s.probe.ssid, 0, between(0, 65535), "The session identifier of STAMP's probes (RFC 8972 §3) to targets that have no label __param_stamp_ssid; 0 is none."),
+		setting.Int("probe.stamp_ssid", &s.probe.ssid, 0, between(0, 65535), "The session identifier of STAMP's probes (RFC 8972 §3) to "+
+			"targets without the label __param_stamp_ssid; 0 is none."),
 		setting.String("probe.stamp_key", &keyFile, "", func(path string) (err error) {
 			if s.probe.key = (stampkey.Key{}); path != "" {
 				s.probe.key, err = stampkey.Read(path)
 			}
 			return err
-		}, "The FILE with the key (64 hexadecimal digits, readable by its owner alone) of STAMP targets that have no label __param_stamp_key: they are asked in the "+
-			"authenticated mode (RFC 8762 §4.2.2). Empty: unauthenticated."),
+		}, "The FILE with the key (64 hexadecimal digits, readable only by its owner) of STAMP targets without the label "+
+			"__param_stamp_key; their probes use authenticated mode (RFC 8762 §4.2.2). Empty: unauthenticated."),
 		setting.Strings("probe.source", &s.probe.source, netip.ParseAddr, "The address to send from, or one of each family; with raw "+
 			"frames it need not be configured in the kernel. Empty: the kernel's choice."),
-		setting.Strings("probe.gateway", &s.probe.gateway, netip.ParseAddr, "The router to go through, or one of each family. Empty: by the kernel's routes."),
+		setting.Strings("probe.gateway", &s.probe.gateway, netip.ParseAddr, "The gateway, or one of each family. Empty: from the "+
+			"kernel's routes."),
 		setting.OneOf("probe.transport", &s.probe.transport, "raw", []setting.Choice{
 			{Name: "raw", Doc: "frames, through nic.driver: needs CAP_NET_RAW (afpacket), or CAP_NET_ADMIN and CAP_BPF (afxdp)"},
-			{Name: "socket", Doc: "the kernel's own sockets, whose way through its network stack is measured too; needs no rights for UDP, and for ICMP a group within net.ipv4.ping_group_range"},
+			{Name: "socket", Doc: "kernel sockets; the round trip includes the kernel's network stack. UDP needs no permissions, " +
+				"ICMP a group within net.ipv4.ping_group_range"},
 		}, "How probes are sent:"),
 	}, nic, []setting.Setting{
-		setting.Int("cpu.core", &s.cpu.core, -1, between(-1, 1<<16), "The CPU to measure on; -1 is the last one that the process may use."),
+		setting.Int("cpu.core", &s.cpu.core, -1, between(-1, 1<<16), "The CPU to measure on; -1 is the last one available to the "+
+			"process."),
 		setting.OneOf("cpu.idle", &s.cpu.idle, "sleep", []setting.Choice{
-			{Name: "sleep", Doc: "the core is others' between probes: it is polled from a probe's departure to its reply. Of a target that has lost three probes in a row no reply is waited for so, and the first that comes is counted, and not timed."},
-			{Name: "poll", Doc: "the core is polled all the time, and kept from deep idle states"},
-		}, "What the core does while no reply is awaited:"),
+			{Name: "sleep", Doc: "the core is free between probes and polls from a probe to its reply. After three lost probes in " +
+				"a row it does not poll for that target, and the next reply is counted but not timed."},
+			{Name: "poll", Doc: "the core polls continuously and stays out of deep idle states"},
+		}, "What the core does when no reply is expected:"),
 
-		setting.String("keep.dir", &s.keep.dir, "", nil, "A FOLDER for one HdrHistogram log an hour (UTC, 2026-11-22T10.hlog), of all targets; empty for none, and then there is no verdict on change. A "+
-			"watch that is started again continues with the hour's log. On a full disk measuring continues; what is not written is counted."),
-		setting.Parsed("keep.bytes", &s.keep.bytes, "1G", parseBytes, "The most bytes that all logs have, \"1M\" or more; the oldest are removed."),
+		setting.String("keep.dir", &s.keep.dir, "", nil, "A FOLDER for one HdrHistogram log per hour (UTC, 2026-11-22T10.hlog) "+
+			"with all targets. Empty: no logs and no verdicts. A restarted watch continues the current log. If the disk is full, "+
+			"measuring continues, and missing records are counted."),
+		setting.Parsed("keep.bytes", &s.keep.bytes, "1G", parseBytes, "Maximum size of all logs, \"1M\" or more; the oldest are "+
+			"removed."),
 		setting.Parsed("keep.interval", &s.keep.interval, "5m", func(s string) (time.Duration, error) {
 			d, err := period(time.Second, time.Hour)(s)
 			if err == nil && time.Hour%d != 0 {
 				err = fmt.Errorf("%v does not divide an hour", d)
 			}
 			return d, err
-		}, "The length of an interval in the logs, a part of an hour, \"1s\" to \"1h\". The verdict takes intervals for runs: it wants eight an hour, and in each 20 round trips for p50, 100 for p90, 1000 for p99."),
-		setting.Int("change.days", &s.change.days, 7, between(0, 31), "How many days before are compared with this hour; 0 is no verdict."),
+		}, "The length of an interval in the logs, a part of an hour, \"1s\" to \"1h\". The verdict treats each interval as a "+
+			"run: it needs eight per hour, each with 20 round trips for p50, 100 for p90, 1000 for p99."),
+		setting.Int("change.days", &s.change.days, 7, between(0, 31), "How many earlier days to compare this hour with; 0 disables "+
+			"the verdict."),
 		setting.String("stats.listen", &s.stats.listen, "", metrics.CheckAddress, "HOST:PORT to serve Prometheus metrics on, at /metrics; empty is off."),
-		setting.Strings("stats.hosts", &s.stats.hosts, metrics.CheckHost, "The host names by which Prometheus or others ask for the metrics, without a port. A request by IP address, localhost or this host's name "+
-			"is answered anyway; one by another name, such as that of a Kubernetes service, is refused with 403 unless it is listed, since a web page can "+
-			"have its own name resolve to this server (DNS rebinding). [\"any\"] allows all."),
-		setting.Int("stats.schema", &s.stats.schema, 5, between(0, metrics.Finest), "The resolution of the native histograms of round trips: 2 to the power of it buckets to an octave. 8 has buckets 0.27 % wide, 5 2.2 %, 3 9 %. Prometheus keeps them all, for each target."),
+		setting.Strings("stats.hosts", &s.stats.hosts, metrics.CheckHost, "Host names, without a port, that clients such as Prometheus "+
+			"may use. IP addresses, localhost and this host's name are always allowed. Other names, such as a Kubernetes service, "+
+			"get status 403 unless listed, as a protection from DNS rebinding. [\"any\"] allows all."),
+		setting.Int("stats.schema", &s.stats.schema, 5, between(0, metrics.Finest), "The resolution of the native histograms of round trips: 2 "+
+			"to this power is the number of buckets per octave. 8 has buckets 0.27 % wide, 5 2.2 %, 3 9 %. Prometheus keeps them "+
+			"all, for each target."),
 		setting.Parsed("log.level", &s.log.level, "info", func(text string) (slog.Level, error) {
 			l, ok := levels[text]
 			if !ok {
@@ -212,8 +223,8 @@ func newWatchSettings() *watchSettings {
 			}
 			return l, nil
 		}, "debug, info, warn or error; to stderr."),
-		setting.OneOf("log.format", &s.log.format, "text", []setting.Choice{{Name: "text", Doc: "key=value"}, {Name: "json", Doc: "one JSON object a line"}},
-			"How a line of the log is written:"),
+		setting.OneOf("log.format", &s.log.format, "text", []setting.Choice{{Name: "text", Doc: "key=value"}, {Name: "json", Doc: "one JSON object per line"}},
+			"Log format:"),
 	})...)
 	return s
 }

@@ -48,7 +48,6 @@ func (l *locked) Write(b []byte) (int, error) {
 }
 func (l *locked) String() string { l.mu.Lock(); defer l.mu.Unlock(); return l.Buffer.String() }
 
-// watch starts one in the near namespace, and returns when it watches.
 func (n *network) watch(port int, args ...string) *watched {
 	n.t.Helper()
 	w := &watched{n: n, listen: fmt.Sprintf("127.0.0.1:%d", port), log: &locked{}}
@@ -70,7 +69,6 @@ func (n *network) watch(port int, args ...string) *watched {
 	return w
 }
 
-// end ends it by SIGTERM.
 func (w *watched) end() {
 	w.n.t.Helper()
 	w.n.must(w.cmd.Process.Signal(syscall.SIGTERM))
@@ -80,7 +78,6 @@ func (w *watched) end() {
 	}
 }
 
-// page is what the metrics page has: values by name and labels.
 func (w *watched) page() map[string]float64 {
 	values := map[string]float64{}
 	err := w.n.near.Do(func() error {
@@ -113,7 +110,6 @@ func (w *watched) page() map[string]float64 {
 	return values
 }
 
-// until requests the page until it is as it should be.
 func (w *watched) until(what string, good func(map[string]float64) bool) map[string]float64 {
 	w.n.t.Helper()
 	var v map[string]float64
@@ -127,7 +123,6 @@ func (w *watched) until(what string, good func(map[string]float64) bool) map[str
 	return v
 }
 
-// says waits for something in the log.
 func (w *watched) says(what string) {
 	w.n.t.Helper()
 	await.Until(w.n.t, fmt.Sprintf("%q in the log", what), func() bool { return strings.Contains(w.log.String(), what) }, w.log.String)
@@ -272,7 +267,6 @@ func count(all map[string]int64, prefix string) int64 {
 	return 0
 }
 
-// logged reads all logs of a folder: round trips by tag.
 func logged(t *testing.T, dir string) map[string]int64 {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.hlog"))

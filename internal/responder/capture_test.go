@@ -244,7 +244,6 @@ func (w *wire) capture(t *testing.T, frames [][]byte) (file string) {
 	return file
 }
 
-// packets counts what is in a capture file so far.
 func packets(file string) (n int, err error) {
 	f, err := os.Open(file)
 	if err != nil {

@@ -123,7 +123,7 @@ func newSettings(online []int) *settings {
 			"isolated one, or the last. `rebound-responder check` reports host settings that hurt latency."),
 		setting.Int("cpu.priority", &s.cpu.priority, 0, func(p int) error {
 			if p < 0 || p > 99 {
-				return fmt.Errorf("%d is not a SCHED_FIFO priority (1 to 99), nor 0 for off", p)
+				return fmt.Errorf("%d is not a SCHED_FIFO priority (1 to 99) or 0 (off)", p)
 			}
 			return nil
 		}, "SCHED_FIFO priority of the polling threads, 1 to 99; 0 uses the normal scheduler. On a core that is not isolated, "+

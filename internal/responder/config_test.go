@@ -122,7 +122,7 @@ func TestConfigProblems(t *testing.T) {
 		{doc: with(`[2, 3]`, "[2, 3]\nrealtime_guard = \"off\""), want: `F:11: cpu.realtime_guard: "off" is not one of refuse, lift, keep`},
 		{doc: with(`2, 3`, `2, 4`), want: `F:10: cpu.cores: this machine has no core 4 (online: 0-3)`},
 		{doc: with(`2, 3`, `2, 2`), want: `F:10: cpu.cores: core 2 is there twice`},
-		{doc: with(`[2, 3]`, "[2, 3]\npriority = 100"), want: `F:11: cpu.priority: 100 is not a SCHED_FIFO priority (1 to 99), nor 0 for off`},
+		{doc: with(`[2, 3]`, "[2, 3]\npriority = 100"), want: `F:11: cpu.priority: 100 is not a SCHED_FIFO priority (1 to 99) or 0 (off)`},
 		{doc: with(`[2, 3]`, "[0,1,2, 3]\npriority = 1"), want: `F:11: cpu.priority: SCHED_FIFO on every core of this machine would leave none for anything else`},
 		{doc: whole + "[log]\nlevel='loud'", want: `F:14: log.level: "loud" is not debug, info, warn or error`},
 		{doc: whole + "[log]\nformat='xml'", want: `F:14: log.format: "xml" is not one of text, json`},
@@ -237,7 +237,6 @@ func TestConfigTOMLIsTheTable(t *testing.T) {
 	}
 }
 
-// values are the settings without their table.
 func (s settings) values() settings {
 	s.table = nil
 	return s
@@ -274,7 +273,6 @@ func FuzzConfig(f *testing.F) {
 	})
 }
 
-// A key that stands in the file makes the file one that only its owner may read.
 func TestKeyInConfig(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.toml")
 	doc := strings.ReplaceAll(whole, `[862]`, "[862]\nstamp_auth_ports = [863]\nstamp_key = \""+strings.Repeat("5a", 32)+`"`)

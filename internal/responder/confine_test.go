@@ -18,7 +18,6 @@ import (
 	"github.com/rebound-nic/rebound/proof/programs"
 )
 
-// threads returns, for each thread of a process, what its status says under that name.
 func threads(t *testing.T, pid int, name string) (values []string) {
 	t.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
@@ -36,7 +35,6 @@ func threads(t *testing.T, pid int, name string) (values []string) {
 	return values
 }
 
-// checkCapabilities requires exactly these in the sets of every thread.
 func checkCapabilities(t *testing.T, pid int, want uint64) {
 	t.Helper()
 	for _, set := range []string{"CapPrm", "CapEff", "CapBnd", "CapAmb"} {
@@ -54,7 +52,6 @@ func checkCapabilities(t *testing.T, pid int, want uint64) {
 	}
 }
 
-// checkUnprivileged requires the user of trust.user = "auto" in every thread.
 func checkUnprivileged(t *testing.T, pid int) {
 	t.Helper()
 	u, err := confine.FindUser("")
@@ -129,7 +126,6 @@ func TestConfined(t *testing.T) {
 	}
 }
 
-// Without it the process keeps what it had.
 func TestUnconfined(t *testing.T) {
 	w := newWire(t)
 	p := w.start(t, nil, "nic.driver=afpacket", "trust.confine=off")

@@ -28,7 +28,6 @@ import (
 	"github.com/rebound-nic/rebound/proof/programs"
 )
 
-// echoUDP sends datagrams of many sizes and wants each back.
 func echoUDP(t *testing.T, c *net.UDPConn) int {
 	t.Helper()
 	n := 0
@@ -139,7 +138,6 @@ func TestOwnMAC(t *testing.T) {
 	}
 }
 
-// metrics reads the page that p said it serves.
 func (w *wire) metrics(t *testing.T, p *process) string {
 	t.Helper()
 	p.logs("/metrics")
@@ -167,7 +165,6 @@ func (w *wire) metrics(t *testing.T, p *process) string {
 	return string(b)
 }
 
-// SIGKILL leaves nothing behind, and a second start answers again.
 func TestKillLeavesNothing(t *testing.T) {
 	for _, driver := range socketDrivers {
 		t.Run(driver, func(t *testing.T) {

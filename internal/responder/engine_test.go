@@ -109,7 +109,6 @@ func TestLoopFails(t *testing.T) {
 	}
 }
 
-// What ended the device says whether starting again helps.
 func TestAdvise(t *testing.T) {
 	for err, want := range map[error]string{
 		nic.ErrGone: "no start helps until it is back", nic.ErrDown: "start again", nic.ErrHardware: "start again", nic.ErrTimeout: "start again",

@@ -173,7 +173,6 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// start runs the responder at the wire and waits until it says that it is ready.
 func (w *wire) start(t *testing.T, env []string, sets ...string) *process {
 	t.Helper()
 	args := []string{"-set", "nic.device=" + port, "-set", "respond.addresses=[" + ours4 + "/24, " + ours6 + "/64]",
@@ -206,7 +205,6 @@ func (w *wire) start(t *testing.T, env []string, sets ...string) *process {
 	return p
 }
 
-// summary reads one summary from stdout.
 func (p *process) summary(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
@@ -248,7 +246,6 @@ func (p *process) counted(t *testing.T, want map[string]int) string {
 	return s
 }
 
-// count returns a number of a summary.
 func count(t *testing.T, summary, name string) int {
 	t.Helper()
 	m := regexp.MustCompile(`(?m)^ *` + name + ` +(\d+)`).FindStringSubmatch(summary)
@@ -262,7 +259,6 @@ func count(t *testing.T, summary, name string) int {
 	return n
 }
 
-// stop sends a signal and returns the final summary and the exit code.
 func (p *process) stop(t *testing.T, s syscall.Signal) (summary string, code int) {
 	t.Helper()
 	if err := p.Process.Signal(s); err != nil {
@@ -271,7 +267,6 @@ func (p *process) stop(t *testing.T, s syscall.Signal) (summary string, code int
 	return p.end(t)
 }
 
-// end waits for the responder to end by itself.
 func (p *process) end(t *testing.T) (summary string, code int) {
 	t.Helper()
 	summary = p.summary(t)
@@ -279,7 +274,6 @@ func (p *process) end(t *testing.T) (summary string, code int) {
 	return summary, p.ProcessState.ExitCode()
 }
 
-// run runs a program at the other end of the wire and returns what it printed.
 func (w *wire) run(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	needs.Programs(t, name)
@@ -292,7 +286,6 @@ func (w *wire) run(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// dial connects a UDP socket of the other end's kernel.
 func (w *wire) dial(t *testing.T, to string) *net.UDPConn {
 	t.Helper()
 	var c net.Conn

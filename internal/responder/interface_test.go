@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Each setting that costs latency is a finding, and none is where nothing does.
 func TestInterfaceFindings(t *testing.T) {
 	quiet := map[string]string{
 		"sys/class/net/eth1/threaded":             "0",
@@ -56,7 +55,6 @@ func TestInterfaceFindings(t *testing.T) {
 	}
 }
 
-// The kernel distinguishes a missing interface from one without coalescing.
 func TestReadCoalescing(t *testing.T) {
 	if _, err := readCoalescing("nosuch0"); !errors.Is(err, unix.ENODEV) {
 		t.Errorf("an interface that is not there: %v", err)

@@ -75,7 +75,6 @@ func TestAnswersInKernel(t *testing.T) {
 	}
 }
 
-// An interface that goes ends the process.
 func TestKernelFails(t *testing.T) {
 	w := newWire(t)
 	p := w.start(t, nil, "nic.driver=xdp", "nic.generic_xdp=true")
@@ -128,7 +127,6 @@ func TestCheckInKernel(t *testing.T) {
 	p.stop(t, unix.SIGTERM)
 }
 
-// responder runs a command of the program in the responder's namespace.
 func (w *wire) responder(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	c := exec.Command(program(t), args...)

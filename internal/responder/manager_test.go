@@ -56,7 +56,6 @@ func TestServiceManager(t *testing.T) {
 	}
 }
 
-// A loop that makes no pass keeps the watchdog from being told that all is well.
 func TestTurned(t *testing.T) {
 	e := &engine{loops: []*loop{{responder: new(fastpath.Responder)}, {responder: new(fastpath.Responder)}}}
 	pass := func(i int) { e.loops[i].responder.Loop.Pass(0, 0) }

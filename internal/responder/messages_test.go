@@ -65,7 +65,6 @@ func adapters(t *testing.T, model string) (here, there string, end func() []stri
 	}
 }
 
-// respondTo starts the responder on an adapter.
 func respondTo(t *testing.T, device string, sets ...string) *process {
 	t.Helper()
 	args := []string{"-set", "nic.device=" + device, "-set", "respond.handover=127.0.0.1:0", "-set", "respond.stamp_messages=true"}
@@ -95,7 +94,6 @@ func respondTo(t *testing.T, device string, sets ...string) *process {
 	return p
 }
 
-// port of a service, from the ready line.
 func (p *process) port(t *testing.T, service string) string {
 	t.Helper()
 	m := regexp.MustCompile(`[=,]` + service + `@127\.0\.0\.1:(\d+)`).FindStringSubmatch(p.ready)

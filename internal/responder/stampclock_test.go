@@ -37,7 +37,6 @@ func TestSlewedClock(t *testing.T) {
 	}
 }
 
-// No sender chooses the DSCP of a reply unless the user allows that.
 func TestDSCPsDefaultToNone(t *testing.T) {
 	if d := newSettings(nil).respond.stamp.dscp; len(d) != 0 {
 		t.Errorf("the default allows %v", d)

@@ -35,18 +35,15 @@ const (
 // when returns the slots of n runs of each side. Sides that alternate have a schedule, drawn from the seed.
 type when = func(seed uint64, n int) synthetic.Session
 
-// consecutive is n runs of one side after the other's.
 func consecutive(_ uint64, n int) synthetic.Session {
 	all := slots(2*n, runLength)
 	return synthetic.Session{A: all[:n], B: all[n:]}
 }
 
-// alternating is n pairs of slices as bench run -ab measures them.
 func alternating(seed uint64, n int) synthetic.Session {
 	return synthetic.Slices(seed, n, runLength, pause)
 }
 
-// together is n runs of each side at the same time.
 func together(_ uint64, n int) synthetic.Session {
 	return synthetic.Session{A: slots(n, runLength), B: slots(n, runLength)}
 }
@@ -159,7 +156,6 @@ func scenarios() []scenario {
 	return out
 }
 
-// seed returns the number of a trial: trials of different scenarios are independent.
 func (s scenario) seed(i uint64) uint64 {
 	h := fnv.New64a()
 	fmt.Fprint(h, s.mode, s.name, i)

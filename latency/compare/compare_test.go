@@ -270,7 +270,6 @@ func TestIntervalsOfRuns(t *testing.T) {
 	}
 }
 
-// A run that drew no reply takes its partner with it: the pairs after it stay pairs.
 func TestMissingRun(t *testing.T) {
 	m := steady
 	m.Level = synthetic.Line(0.05)
@@ -288,7 +287,6 @@ func TestMissingRun(t *testing.T) {
 	}
 }
 
-// An extreme grows with the number of samples: where they differ, it says nothing.
 func TestExtremes(t *testing.T) {
 	a, b := machines(1, 10, true, steady, 0)
 	if row := find(Reports(a, b), "max"); row.Verdict == Unknown {

@@ -6,7 +6,6 @@ import (
 	"testing"
 )
 
-// A limit that is taken is one that can be exceeded, and is written as it is read.
 func FuzzLimits(f *testing.F) {
 	f.Add("p99>+5%+200ns, max > +1.5ms")
 	f.Add("mean>+1e3ns")

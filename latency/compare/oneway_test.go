@@ -40,7 +40,6 @@ func TestNoVerdictBelowTheClocks(t *testing.T) {
 	}
 }
 
-// Without a bound for the clocks on both sides there is nothing to compare.
 func TestNoClocksNoWays(t *testing.T) {
 	a, b := machines(1, 10, true, steady, 0)
 	oneWay(a, 100)

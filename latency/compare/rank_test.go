@@ -11,7 +11,6 @@ import (
 // alpha is a level to test at.
 const alpha = 0.01
 
-// The distributions are those that enumerating every case gives.
 func TestRankDistributions(t *testing.T) {
 	for _, c := range []struct{ m, n int }{{1, 1}, {1, 4}, {3, 2}, {4, 4}, {5, 7}, {8, 8}} {
 		count, all := make([]float64, c.m*c.n+1), 0.0
@@ -58,7 +57,6 @@ func check(t *testing.T, name string, tail, count []float64, all float64) {
 	}
 }
 
-// Known values: tables of critical values in any textbook.
 func TestKnownTests(t *testing.T) {
 	a := []float64{1, 2, 3, 4, 5, 6, 7, 8}
 	b := []float64{11, 12, 13, 14, 15, 16, 17, 18}

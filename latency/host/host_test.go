@@ -63,7 +63,6 @@ func TestIdealHost(t *testing.T) {
 	}
 }
 
-// Each change of the ideal host makes exactly the findings named.
 func TestFindings(t *testing.T) {
 	for _, c := range []struct {
 		file, content, want string
@@ -134,7 +133,6 @@ func TestSteal(t *testing.T) {
 	}
 }
 
-// No core in particular: no finding is about one.
 func TestNoCore(t *testing.T) {
 	files := ideal()
 	delete(files, "sys/devices/system/cpu/isolated")
@@ -143,7 +141,6 @@ func TestNoCore(t *testing.T) {
 	}
 }
 
-// An empty root, as in a container without /sys, is no crash and no invention.
 func TestNothingReadable(t *testing.T) {
 	f := Collect(fstest.MapFS{}, 0)
 	for _, x := range f.Findings {

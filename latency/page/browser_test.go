@@ -240,7 +240,6 @@ func (got *probed) check(t *testing.T, name string, width, charts, curves, high 
 	}
 }
 
-// A page asks nothing of a network, and has no script but its own.
 func TestPagesSelfContained(t *testing.T) {
 	a := synthetic.Link{Seed: 1, Median: 3400, Spread: 0.1, Seconds: 6, Rate: 1000}.Report()
 	a.Label = `<script>alert("x")</script>`
@@ -271,7 +270,6 @@ type word struct {
 	Text string  `xml:",chardata"`
 }
 
-// Printed, no column is clipped, and no heading stands alone at the foot of a sheet.
 func TestPagesPrinted(t *testing.T) {
 	pdftotext, err := exec.LookPath("pdftotext")
 	if err != nil {

@@ -159,7 +159,6 @@ func FuzzReport(f *testing.F) {
 	})
 }
 
-// Whatever folder can be read can be shown, as text and as a page.
 func FuzzFolder(f *testing.F) {
 	seed := func(l synthetic.Link) {
 		dir := filepath.Join(f.TempDir(), "seed")
@@ -198,7 +197,6 @@ func FuzzFolder(f *testing.F) {
 	})
 }
 
-// A report's text begins with the answer, then has few warnings, each with what to do.
 func TestHeadline(t *testing.T) {
 	rep := synthetic.Link{Seed: 11, Median: 4000, Spread: 0.1, Seconds: 30, Rate: 3000}.Report()
 	rep.Add(latency.JitterSeries, latency.FromValues([]int64{20, 20, 1_000_000}))
@@ -216,7 +214,6 @@ func TestHeadline(t *testing.T) {
 	}
 }
 
-// A tail that the bench's own core made is said on the page and in the text.
 func TestOwnTail(t *testing.T) {
 	rep := synthetic.Link{Seed: 11, Median: 4000, Spread: 0.1, Seconds: 30, Rate: 3000}.Report()
 	rep.Add(latency.JitterSeries, latency.FromValues([]int64{20, 20, 1_000_000}))

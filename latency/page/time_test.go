@@ -52,7 +52,6 @@ func TestLastInterval(t *testing.T) {
 	}
 }
 
-// No line crosses the pause between two runs.
 func TestPauses(t *testing.T) {
 	rep, s := cut()
 	svg := string(timeFigure(rep, s, "round trip"))

@@ -32,7 +32,6 @@ func TestText(t *testing.T) {
 	}
 }
 
-// A Writer gives the same wherever its input is cut.
 func TestWriter(t *testing.T) {
 	for _, c := range texts {
 		for cut := range len(c.in) + 1 {
@@ -50,7 +49,6 @@ func TestWriter(t *testing.T) {
 	}
 }
 
-// JSON keeps its meaning on the way through a Writer.
 func TestWriterKeepsJSON(t *testing.T) {
 	for _, c := range texts {
 		if !utf8.ValidString(c.in) {

@@ -105,7 +105,6 @@ func TestScrub(t *testing.T) {
 	}
 }
 
-// TestRewrite replaces what has names and keeps the rest to the byte.
 func TestRewrite(t *testing.T) {
 	r := telling(t)
 	dir := filepath.Join(t.TempDir(), "r")

@@ -194,7 +194,6 @@ func TestHlogByIndependentReader(t *testing.T) {
 	}
 }
 
-// JavaScript's HdrHistogram reads the log and finds the same numbers.
 func TestHlogByJavaScript(t *testing.T) {
 	node, err := exec.LookPath("node")
 	if err != nil {
@@ -256,7 +255,6 @@ console.log(JSON.stringify(out));`
 	}
 }
 
-// Our reader reads what we wrote, exact maxima included.
 func TestHlogRoundTrip(t *testing.T) {
 	rep := synthetic.Link{Seed: 5, Median: 4200, Spread: 0.4, Seconds: 3, Rate: 1000, Open: true}.Report()
 	var b bytes.Buffer
@@ -426,7 +424,6 @@ func FuzzHgrm(f *testing.F) {
 	})
 }
 
-// sameBucket says whether a histogram counts two values as one.
 func sameBucket(a, b int64) bool {
 	return latency.Merge(latency.FromValues([]int64{a}), latency.FromValues([]int64{b})).CountAbove(min(a, b)) == 0
 }

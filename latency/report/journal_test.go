@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// parts are runs of a second each with an open loop's two series.
 func parts(n int) []report.Part {
 	var out []report.Part
 	for i := range n {
@@ -103,7 +102,6 @@ func TestJournal(t *testing.T) {
 	}
 }
 
-// On a full disk a part is left out, and those before it stay.
 func TestJournalFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting a small tmpfs needs root")

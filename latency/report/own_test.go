@@ -9,7 +9,6 @@ import (
 	"github.com/rebound-nic/rebound/latency/synthetic"
 )
 
-// A tail that the bench's own core could have made is named.
 func TestOwnTail(t *testing.T) {
 	rep := synthetic.Link{Seed: 11, Median: 4000, Spread: 0.1, Seconds: 30, Rate: 3000}.Report()
 	if own := rep.OwnTail(); own != "" {
@@ -80,7 +79,6 @@ func TestOwnTailShare(t *testing.T) {
 	}
 }
 
-// Probes that left late are named, also where the last one was in time.
 func TestOwnTailByLag(t *testing.T) {
 	rtt, lag, always := make([]int64, 100_000), make([]int64, 100_000), []int64{500_000}
 	for i := range rtt {

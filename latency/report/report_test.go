@@ -80,7 +80,6 @@ func TestWriteAndRead(t *testing.T) {
 	}
 }
 
-// A folder that is no report is left alone.
 func TestWriteRefusesForeignFolder(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "thesis.tex"), []byte("years"), 0o644); err != nil {
@@ -222,7 +221,6 @@ func TestReadErrors(t *testing.T) {
 	}
 }
 
-// hlog replaces the log with one of the given lines.
 func hlog(lines ...string) func(dir string) error {
 	return func(dir string) error {
 		text := "#[Histogram log format version 1.3]\n" + strings.Join(lines, "\n") + "\n"
@@ -230,7 +228,6 @@ func hlog(lines ...string) func(dir string) error {
 	}
 }
 
-// hdrLine returns a line of a log with a histogram of any geometry.
 func hdrLine(t *testing.T, digits int64, low, high int64, counts ...int64) string {
 	t.Helper()
 	code, err := hdrhistogram.Import(&hdrhistogram.Snapshot{LowestTrackableValue: low, HighestTrackableValue: high, SignificantFigures: digits,

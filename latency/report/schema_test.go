@@ -61,7 +61,6 @@ func TestSchemaIsOfTheTypes(t *testing.T) {
 	}
 }
 
-// walk calls f for every object of a JSON tree.
 func walk(tree any, f func(map[string]any)) {
 	switch v := tree.(type) {
 	case map[string]any:

@@ -34,7 +34,6 @@ func (s *sa) client() *Client {
 	}
 }
 
-// goodJoin answers a join with a group.
 func goodJoin(request []byte) []byte {
 	return answer(request, saData+32, []byte{0, 0, 0x0B, 0x1B, 0xC0, 0, 0x84, 0, 0xFF, 0xFF, 0x83, 0x92, 0, 0, 0, 0, 0x21})
 }

@@ -79,7 +79,6 @@ func TestARPBothWays(t *testing.T) {
 	}
 }
 
-// solicit is a neighbour solicitation over IPoIB with a nonce and the sender's address.
 func solicit(t *testing.T) []byte {
 	p := hexed(t, "86dd 0000 60000000 0038 3a ff"+"fd000000000000000000000000000001"+"ff0200000000000000000001ff000002"+
 		"87 00 0000 00000000 fd000000000000000000000000000002"+"0e01010203040506"+"0103 0000 00000049 fe80000000000000 0002c90300abcde1")

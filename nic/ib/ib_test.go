@@ -15,7 +15,6 @@ var (
 	farGID = NewGID(0xFE80000000000000, 0x0002C90300ABCDE1)
 )
 
-// hexed is bytes written with blanks.
 func hexed(t *testing.T, s string) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
@@ -25,12 +24,10 @@ func hexed(t *testing.T, s string) []byte {
 	return b
 }
 
-// mad fills a written beginning up to a whole datagram.
 func mad(t *testing.T, s string) []byte {
 	return append(hexed(t, s), make([]byte, MADSize)...)[:MADSize]
 }
 
-// Requests, byte for byte.
 func TestRequests(t *testing.T) {
 	const tid = 0x1122334455667788
 	header := func(class, version, method, attribute string, modifier string) string {
@@ -64,7 +61,6 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// answer makes the good answer to a request, with a record instead of the request's.
 func answer(request []byte, at int, record []byte) []byte {
 	b := bytes.Clone(request)
 	b[3] |= 0x80

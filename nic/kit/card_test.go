@@ -33,7 +33,6 @@ var limits = kit.Limits{Driver: "toy", Ring: 64, MinRing: 64, MaxRing: 64, MTU: 
 
 var errNo = errors.New("the device refuses")
 
-// stages opens a card whose second stage fails, and returns what it logged.
 func stages(t *testing.T, fn pci.Function, level slog.Level) string {
 	t.Helper()
 	var log bytes.Buffer
@@ -67,7 +66,6 @@ func TestFailedOpenShowsItsTrace(t *testing.T) {
 	}
 }
 
-// A probe ends Open before a step, and has the entries.
 func TestObserverEndsOpen(t *testing.T) {
 	var seen []string
 	stop := errors.New("far enough")
@@ -110,7 +108,6 @@ func TestEvidenceIsForProbesOnly(t *testing.T) {
 	c.Close()
 }
 
-// A fallback is in the log once and in Info's notes, however often a restart meets it.
 func TestFallBackIsReportedOnce(t *testing.T) {
 	var log bytes.Buffer
 	var c kit.Card

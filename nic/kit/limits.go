@@ -55,7 +55,7 @@ func (l Limits) Apply(o nic.Options) (nic.Options, error) {
 // CheckMAC refuses an address that no single station has.
 func CheckMAC(mac [6]byte) error {
 	if mac == [6]byte{} || mac[0]&1 != 0 {
-		return fmt.Errorf("address %v is not one of a station", net.HardwareAddr(mac[:]))
+		return fmt.Errorf("address %v is not a unicast address", net.HardwareAddr(mac[:]))
 	}
 	return nil
 }

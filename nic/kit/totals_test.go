@@ -36,7 +36,6 @@ func TestTotals(t *testing.T) {
 	}
 }
 
-// A device whose counters are cleared by being read.
 func TestTotalsAdd(t *testing.T) {
 	var d Totals
 	for range 3 {

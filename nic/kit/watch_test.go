@@ -2,7 +2,6 @@ package kit
 
 import "testing"
 
-// Standing still is counted in looks; a ring that is empty waits for nothing.
 func TestProgress(t *testing.T) {
 	var p Progress
 	if p.Still(7) != 0 || p.Still(7) != Every || p.Still(7) != 2*Every || p.Still(8) != 0 || p.Still(8) != Every {

@@ -150,7 +150,6 @@ var knobbed = map[string]*regexp.Regexp{
 	"fabric.Port":   regexp.MustCompile(`^GID$`),
 }
 
-// declared lists "package.Type.Name" of the knobs that the sources of a folder declare.
 func declared(t *testing.T, dir string) (all []string) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
@@ -199,7 +198,6 @@ func declared(t *testing.T, dir string) (all []string) {
 	return all
 }
 
-// Every knob of every model is turned by a fault, or there is a reason why none does.
 func TestKnobs(t *testing.T) {
 	var sources strings.Builder
 	var own []string

@@ -58,7 +58,6 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// A profile that its model gains needs no change here.
 func TestFurtherProfile(t *testing.T) {
 	all := mlx5Profiles(append(mlx5sim.Profiles(), mlx5sim.ConnectX7))
 	if got := all[len(all)-1].Name; got != "cx7" {
@@ -66,7 +65,6 @@ func TestFurtherProfile(t *testing.T) {
 	}
 }
 
-// Each driver on the device has one row here, and each row's driver exists.
 func TestHalvesAgree(t *testing.T) {
 	rows := map[string]int{}
 	for i := range All {

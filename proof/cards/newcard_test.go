@@ -116,7 +116,6 @@ func copyTree(t *testing.T, from, to string) {
 	}
 }
 
-// files returns the regular files of a tree by their path in it.
 func files(t *testing.T, root string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -157,7 +156,6 @@ func changed(t *testing.T, root, tree string) (names []string) {
 	return slices.Sorted(maps.Keys(set))
 }
 
-// edit inserts text behind anchors of a file.
 func edit(t *testing.T, file string, inserts map[string]string) {
 	t.Helper()
 	b, err := os.ReadFile(file)

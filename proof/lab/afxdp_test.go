@@ -114,7 +114,6 @@ func (c *card) afxdp(t *testing.T, k *Kit) {
 	proven(t, "F3", "ours with zero copy in Linux "+c.module, "pings, a flood, frames for the kernel, kill -9 and again")
 }
 
-// zeroCopy holds what xsk printed against one program and one socket with zero copy.
 func zeroCopy(lines []string) error {
 	if len(lines) != 2 || !strings.HasPrefix(lines[0], "program ") || lines[0] == "program 0" ||
 		!strings.HasPrefix(lines[1], "socket ") || !strings.HasSuffix(lines[1], " zero-copy true") {

@@ -109,7 +109,6 @@ func (b *bootServer) take(f []byte) error {
 	return nil
 }
 
-// send completes a frame: checksums and lengths are gopacket's.
 func (b *bootServer) send(to net.HardwareAddr, typ layers.EthernetType, l ...gopacket.SerializableLayer) {
 	buf := gopacket.NewSerializeBuffer()
 	all := append([]gopacket.SerializableLayer{&layers.Ethernet{SrcMAC: serverMAC, DstMAC: to, EthernetType: typ}}, l...)

@@ -44,7 +44,6 @@ func bitStructs(text string) map[string]map[string][]span {
 	return all
 }
 
-// matching is the index of the brace that closes the one at i.
 func matching(tokens []string, i int) int {
 	for depth := 0; i < len(tokens); i++ {
 		switch tokens[i] {
@@ -180,7 +179,6 @@ struct b_bits { u8 head[0x20]; struct a_bits ctx; union { u8 p[0x4]; struct { u8
 	}
 }
 
-// Whatever a file holds, reading it ends.
 func FuzzBitStructs(f *testing.F) {
 	f.Add("struct a_bits { u8 x[0x8]; struct b_bits b; union { u8 y[1]; } z; };")
 	f.Add("struct a { struct a a; }; #define X (0x1")

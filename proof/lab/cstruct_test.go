@@ -165,7 +165,6 @@ struct out { u32 head; struct in one; union { u32 all; struct { u16 a; u16 b2; }
 	}
 }
 
-// Whatever a file holds, reading it ends.
 func FuzzCStructs(f *testing.F) {
 	f.Add("struct a { /* 7:0 : x */ u8 x[0x8]; struct b c; union { u8 y[1]; } z; }; struct b { struct a a; };")
 	f.Add("struct a { struct a a; u8 b[")

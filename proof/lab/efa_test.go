@@ -128,7 +128,6 @@ func TestLabEFA(t *testing.T) {
 	})
 }
 
-// withEFA is the kit with Linux's efa driver.
 func withEFA(t *testing.T) *Kit {
 	t.Helper()
 	k := kit(t)

@@ -124,7 +124,6 @@ func interrupts(t *testing.T) {
 	proven(t, "F2", "Linux ixgbe, with MSI and with INTx", "450 pings; capabilities and VPD of 82599, ConnectX-5 and ConnectX-3 as Linux reads them")
 }
 
-// dump reads what od printed.
 func dump(t *testing.T, lines []string) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(strings.ReplaceAll(strings.Join(lines, ""), " ", ""))

@@ -50,7 +50,6 @@ func ixgbeKind(k ixgbesim.Kind) func(mac [6]byte) sim.Model {
 	return func(mac [6]byte) sim.Model { return ixgbesim.New(ixgbesim.Options{MAC: mac, Kind: k}) }
 }
 
-// ixgbeKin runs the unmodified Linux driver on three cards in one guest.
 func ixgbeKin(t *testing.T) {
 	k := kit(t)
 	dir := logDir(t)

@@ -36,7 +36,6 @@ var (
 	efaCard   = cardOf("efa")
 )
 
-// cardOf returns the card of a model.
 func cardOf(name string) *card {
 	row := cards.Find(name)
 	l := row.Lab
@@ -47,7 +46,6 @@ func cardOf(name string) *card {
 	return c
 }
 
-// running are the cards that run a scenario.
 func running(scenario string) (all []*card) {
 	for i := range cards.All {
 		if cards.All[i].Runs(scenario) {
@@ -66,7 +64,6 @@ type function struct {
 	foreign bool // others wrote the driver: it may be told things
 }
 
-// serve puts a model on a socket and on a wire, running freely, until the test ends.
 func (c *card) serve(t *testing.T, dir string, i int, w sim.Wire, model func([6]byte) sim.Model) *function {
 	t.Helper()
 	f := &function{model: model([6]byte{2, 0, 0, 0, 0, byte(1 + i)}), socket: filepath.Join(dir, fmt.Sprintf("%s%d.sock", c.name, i))}
@@ -98,7 +95,6 @@ func (c *card) serve(t *testing.T, dir string, i int, w sim.Wire, model func([6]
 	return f
 }
 
-// agree is the card's, while the model stalls.
 func (f *function) agree(c *card, shown map[string]uint64, all bool) (d []string) {
 	f.port.Hold(func() { d = c.agree(f.model, shown, all) })
 	return d
@@ -110,7 +106,6 @@ var built struct {
 	binary map[string][]byte
 }
 
-// build makes a static binary for the guest.
 func build(t *testing.T, dir, pkg string) []byte {
 	t.Helper()
 	built.Lock()
@@ -322,7 +317,6 @@ func (c *card) f2(t *testing.T, k *Kit) {
 	proven(t, "F2", "Linux "+c.module, "%d pings, %d datagrams, ethtool's counters, MTU %d, reload", p.icmp, p.udp, c.jumbo)
 }
 
-// numbers reads "name: value" lines.
 func numbers(lines []string) map[string]uint64 {
 	m := map[string]uint64{}
 	for _, l := range lines {

@@ -176,7 +176,6 @@ var offsets = []struct {
 	{dir: "../../sim/enasim", prefix: "reg", header: "ena_regs_defs.h", from: "amzn-drivers (kernel/linux/common/ena_com)", before: "ENA_REGS_", behind: "_OFF", least: 10},
 }
 
-// TestLayoutsRegisters holds the offsets of registers against the vendors' headers.
 func TestLayoutsRegisters(t *testing.T) {
 	for _, o := range offsets {
 		t.Run(filepath.Base(o.dir), func(t *testing.T) {
@@ -225,7 +224,6 @@ func TestLayoutsRegisters(t *testing.T) {
 	}
 }
 
-// each visits the syntax of a folder's Go files, tests left out.
 func each(t *testing.T, dir string, visit func(ast.Node)) {
 	t.Helper()
 	files, _ := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -241,7 +239,6 @@ func each(t *testing.T, dir string, visit func(ast.Node)) {
 	}
 }
 
-// number is the value of a literal.
 func number(e ast.Expr) (int, error) {
 	l, ok := e.(*ast.BasicLit)
 	if !ok || l.Kind != token.INT {

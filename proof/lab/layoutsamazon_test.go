@@ -223,7 +223,6 @@ func TestLayoutsAmazonDescriptors(t *testing.T) {
 	}
 }
 
-// constants are those of a folder whose values are made of numbers, shifts and sums.
 func constants(t *testing.T, dir string) map[string]uint64 {
 	exprs, all := map[string]ast.Expr{}, map[string]uint64{}
 	each(t, dir, func(n ast.Node) {

@@ -11,7 +11,6 @@ import (
 	"time"
 )
 
-// kit is the lab, or a skip with the reason why this host has none.
 func kit(t *testing.T) *Kit {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
@@ -27,7 +26,6 @@ func kit(t *testing.T) *Kit {
 	return k
 }
 
-// logDir is a folder for a run's logs that stays if the test fails.
 func logDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "lab-"+strings.ReplaceAll(t.Name(), "/", "-")+"-")
@@ -123,7 +121,6 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// A limit that was extended counts from there; one that is over stays so.
 func TestLimitSpent(t *testing.T) {
 	l := &limit{left: time.Second}
 	if l.spend(900*time.Millisecond) || l.expired() {

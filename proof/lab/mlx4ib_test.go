@@ -306,7 +306,6 @@ func ibAgree(t *testing.T, f, g *function) (err error) {
 	return err
 }
 
-// ibLost says which packets two ports on one wire have lost.
 func ibLost(x, y mlx4sim.Packets) error {
 	if x.Out != y.In || y.Out != x.In {
 		return fmt.Errorf("packets: %d left and %d arrived, %d left and %d arrived", x.Out, y.In, y.Out, x.In)

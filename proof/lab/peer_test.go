@@ -76,7 +76,6 @@ func (p *peer) run() {
 // nap is shorter than what time.Sleep takes where all else waits, which is a millisecond at least.
 func nap() { unix.Nanosleep(&unix.Timespec{Nsec: 50_000}, nil) }
 
-// answer rewrites f into its reply.
 func (p *peer) answer(f []byte) (reply bool, err error) {
 	p.frames++
 	p.bytes += len(f)
@@ -151,7 +150,6 @@ func (p *peer) answer(f []byte) (reply bool, err error) {
 	return true, nil
 }
 
-// ones is the one's complement sum of b and s.
 func ones(b []byte, s uint32) uint32 {
 	for i := range b {
 		s += uint32(b[i]) << (8 * (1 - i&1))

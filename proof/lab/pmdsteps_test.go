@@ -22,7 +22,6 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
-// sized are the sizes of frames that the steps send.
 func sized(top int) (all []int) {
 	for s := 60; s <= min(top, 300); s++ {
 		all = append(all, s)
@@ -33,7 +32,6 @@ func sized(top int) (all []int) {
 	return append(all, top-1, top)
 }
 
-// echoes pings testpmd on one function with every size, and then with many at once.
 func echoes(port, top, flood int) func(p *pmdRun) error {
 	return func(p *pmdRun) error {
 		e, mac, sizes := p.ends[port], p.macs[port], sized(top)
@@ -55,10 +53,8 @@ func echoes(port, top, flood int) func(p *pmdRun) error {
 // back late.
 const pmdWindow = 128
 
-// forwards has testpmd forward n frames as they are, each way.
 func forwards(n, top int) func(p *pmdRun) error { return forwardsWithin(n, top, pmdWindow) }
 
-// forwardsWithin is forwards with at most window frames on their way.
 func forwardsWithin(n, top, window int) func(p *pmdRun) error {
 	return func(p *pmdRun) error {
 		sizes := sized(top)
@@ -89,7 +85,6 @@ func forwardsWithin(n, top, window int) func(p *pmdRun) error {
 	}
 }
 
-// says wants a line of what the commands printed to match.
 func says(pattern string) func(p *pmdRun) error {
 	re := regexp.MustCompile(pattern)
 	return func(p *pmdRun) error {
@@ -111,7 +106,6 @@ func inTurn(all ...func(p *pmdRun) error) func(p *pmdRun) error {
 	}
 }
 
-// cable plugs and unplugs the wire of a function.
 func cable(port int, up bool) func(p *pmdRun) error {
 	return func(p *pmdRun) error { p.ends[port].SetUp(up); return nil }
 }
@@ -119,7 +113,6 @@ func cable(port int, up bool) func(p *pmdRun) error {
 // rssFlows is how many flows are sent: all of one would go to one of two queues once in 2^63 tables.
 const rssFlows = 64
 
-// rssFlow is a datagram whose number determines its flow.
 func rssFlow(i int, dst net.HardwareAddr) []byte {
 	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolUDP, SrcIP: net.IP{10, 9, byte(i), byte(3 * i)}, DstIP: nearIP}
 	u := &layers.UDP{SrcPort: layers.UDPPort(1000 + 77*i), DstPort: 9}
@@ -127,7 +120,6 @@ func rssFlow(i int, dst net.HardwareAddr) []byte {
 	return packet(&layers.Ethernet{SrcMAC: numbered(i), DstMAC: dst, EthernetType: layers.EthernetTypeIPv4}, ip, u, pattern(i, 40))
 }
 
-// flows sends them through testpmd, which swaps the stations and prints what it saw.
 func flows(p *pmdRun) error {
 	return p.ends[0].stream(p.ends[1], rssFlows, 8, func(i int) []byte { return rssFlow(i, p.macs[0]) },
 		func(f []byte) (int, error) { return numberOf(f), nil })
@@ -180,7 +172,6 @@ func hashed(ports bool) func(p *pmdRun) error {
 	}
 }
 
-// toeplitz is the hash that NICs compute (Microsoft, RSS hashing functions).
 func toeplitz(key, input []byte) (h uint32) {
 	window := binary.BigEndian.Uint32(key)
 	for i, b := range input {
@@ -290,7 +281,6 @@ func checksums(p *pmdRun) error {
 	return err
 }
 
-// segments sends TCP segments that the card has to cut into such of mss bytes.
 func segments(mss int) func(p *pmdRun) error {
 	return func(p *pmdRun) error {
 		came := 0
@@ -328,7 +318,6 @@ func segments(mss int) func(p *pmdRun) error {
 	}
 }
 
-// vlans sends frames with a tag, which the card takes out, and puts another in.
 func vlans(in, out int) func(p *pmdRun) error {
 	tagged := func(i, id int, dst net.HardwareAddr) []byte {
 		ip := ipv4(layers.IPProtocolUDP)
@@ -350,7 +339,6 @@ func vlans(in, out int) func(p *pmdRun) error {
 	}
 }
 
-// xstats holds the driver's statistics of a function against the model's own count.
 func xstats(port int) func(p *pmdRun) error {
 	return func(p *pmdRun) error {
 		shown := numbers(p.said)
@@ -381,7 +369,6 @@ func xstats(port int) func(p *pmdRun) error {
 	}
 }
 
-// countsFromHere notes what the models counted.
 func countsFromHere(p *pmdRun) error {
 	for i, f := range p.functions {
 		p.mlx5[i] = f.model.(*mlx5sim.Model).Counters()

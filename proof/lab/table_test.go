@@ -68,7 +68,6 @@ func writeTimes(w io.Writer) {
 	row("sum", sum)
 }
 
-// TestMain prints the table behind the tests of "go test -v", and writes the times.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if name := os.Getenv("REBOUND_LAB_TIMES"); name != "" {

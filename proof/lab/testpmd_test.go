@@ -138,7 +138,6 @@ func (l *pmdLife) script() string {
 	return b.String()
 }
 
-// run runs testpmd in the guest.
 func (c *pmdCard) run(t *testing.T) {
 	k := kit(t)
 	dir := logDir(t)
@@ -211,14 +210,12 @@ func (c *pmdCard) run(t *testing.T) {
 		strings.Join(names, ", "), steps, p.ends[0].sent+p.ends[1].sent, p.ends[0].came+p.ends[1].came)
 }
 
-// dpdkVersion is that of the package.
 func dpdkVersion(k *Kit) string {
 	_, v, _ := strings.Cut(k.Version, "DPDK ")
 	v, _, _ = strings.Cut(v, "-")
 	return v
 }
 
-// counters is what the model counted.
 func counters(m sim.Model) any {
 	switch m := m.(type) {
 	case *ixgbesim.Model:

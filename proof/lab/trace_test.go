@@ -15,7 +15,6 @@ import (
 // traceDepth is how many events of a function a failed run leaves behind.
 const traceDepth = 1 << 14
 
-// leave writes the function's trace into the run's folder if the test failed.
 func (f *function) leave(t *testing.T, dir, name string) {
 	if !t.Failed() {
 		return
@@ -65,7 +64,6 @@ func (f *function) clean(t *testing.T) {
 	}
 }
 
-// disagree fails the test for counters that differ, as differ lists them.
 func disagree(t *testing.T, when string, d []string) {
 	t.Helper()
 	for i, text := range d {
@@ -123,7 +121,6 @@ func (c *card) compare(t *testing.T, linux, ours *function) {
 	t.Logf("programmed by us alone: %s", others(onlyOurs, by))
 }
 
-// others is the registers and commands of names, without indices and fields.
 func others(names []string, apart *regexp.Regexp) string {
 	var out []string
 	for _, n := range names {

@@ -27,7 +27,6 @@ type testpmd struct {
 	done  chan error
 }
 
-// vhostSocket is the path of vhost-user device i.
 func vhostSocket(dir string, i int) string { return filepath.Join(dir, fmt.Sprintf("vhost%d", i)) }
 
 // startTestpmd has testpmd serve the devices of queues queue pairs each. It is gone when the test ends.
@@ -110,7 +109,6 @@ type stream struct{ port, queue, in, out, lost int }
 
 var seenStream = regexp.MustCompile(`RX Port= *(\d+)/Queue= *(\d+) .*\n *RX-packets: (\d+) +TX-packets: (\d+) +TX-dropped: (\d+)`)
 
-// end stops testpmd and returns what it counted.
 func (p *testpmd) end() (all []stream, err error) {
 	io.WriteString(p.enter, "\n")
 	select {

@@ -83,7 +83,6 @@ func newTap(t *testing.T, queues, mtu int) *tap {
 	return p
 }
 
-// run runs a program in the tap's namespace and returns what it wrote.
 func (p *tap) run(name string, args ...string) (out string, err error) {
 	onThread(func() {
 		if err = netns.Set(p.ns); err != nil {
@@ -98,7 +97,6 @@ func (p *tap) run(name string, args ...string) (out string, err error) {
 	return out, err
 }
 
-// onThread runs f on an operating system thread that ends with it.
 func onThread(f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -147,7 +145,6 @@ func (p *tap) ping(count int, args ...string) error {
 	}
 }
 
-// replies is how many echo replies the kernel has received in the tap's namespace.
 func (p *tap) replies() (n int, err error) {
 	out, err := p.run("cat", "/proc/self/net/snmp")
 	if err != nil {

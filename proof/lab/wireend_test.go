@@ -83,7 +83,6 @@ func (e *wireEnd) stream(to *wireEnd, n, window int, frame func(i int) []byte, c
 
 func head(f []byte) []byte { return f[:min(len(f), 96)] }
 
-// numbered is a station's address that carries a frame's number.
 func numbered(i int) net.HardwareAddr {
 	return net.HardwareAddr(binary.BigEndian.AppendUint32([]byte{2, 0xee}, uint32(i)))
 }
@@ -105,7 +104,6 @@ func packet(all ...gopacket.SerializableLayer) []byte {
 	return append(f, make([]byte, max(0, 60-len(f)))...)
 }
 
-// pattern is n bytes that differ from frame to frame.
 func pattern(i, n int) gopacket.Payload {
 	b := make([]byte, n)
 	for j := range b {
@@ -128,7 +126,6 @@ func plain(i int, dst net.HardwareAddr, size int) []byte {
 	return packet(&layers.Ethernet{SrcMAC: numbered(i), DstMAC: dst, EthernetType: layers.EthernetTypeIPv4}, ip, u, pattern(i, size-42))
 }
 
-// ping is an echo request in a frame of size bytes.
 func ping(i int, dst net.HardwareAddr, size int) []byte {
 	return packet(&layers.Ethernet{SrcMAC: numbered(i), DstMAC: dst, EthernetType: layers.EthernetTypeIPv4},
 		&layers.IPv4{Version: 4, TTL: 64, Id: uint16(i), Protocol: layers.IPProtocolICMPv4, SrcIP: farIP, DstIP: nearIP},

@@ -195,13 +195,11 @@ func (c *card) xdp(t *testing.T, k *Kit) {
 	proven(t, "F3", "our program in Linux "+c.module, "every kind of frame, and changed ones, as fastpath answers them")
 }
 
-// shown reports whether lines match all patterns.
 func shown(lines []string, patterns ...string) bool {
 	s := strings.Join(lines, "\n")
 	return !slices.ContainsFunc(patterns, func(want string) bool { return !regexp.MustCompile(want).MatchString(s) })
 }
 
-// shows returns an error unless lines match all patterns.
 func shows(lines []string, patterns ...string) error {
 	if !shown(lines, patterns...) {
 		return fmt.Errorf("the pin says %q; want %q", lines, patterns)
@@ -209,7 +207,6 @@ func shows(lines []string, patterns ...string) error {
 	return nil
 }
 
-// xdpSaid judges what the guest showed.
 func xdpSaid(key string, r Result) error {
 	all := strings.Join(r[map[string]string{"attached": "plain", "looped": "loop"}[key]], "\n")
 	switch key {

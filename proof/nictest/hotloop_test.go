@@ -14,7 +14,6 @@ func TestHotLoopAccepts(t *testing.T) {
 	HotLoop(t, hotPackage, "(*Queue).Interface", "indirect")
 }
 
-// What the loops call for each frame is what a loop has to be, too.
 func TestAnswerIsHot(t *testing.T) {
 	const p = "github.com/rebound-nic/rebound/fastpath"
 	StackAccesses(t, p, "(*Responder).Ping4", 0)

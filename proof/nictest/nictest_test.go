@@ -52,7 +52,6 @@ func (r *recorder) run(check func(*rig), h Harness) {
 	check(newRig(r, h))
 }
 
-// Each check can fail: there is a bug that it finds, and says so in these words.
 func TestChecksFindTheirBug(t *testing.T) {
 	defer func(l time.Duration) { linger = l }(linger)
 	linger = 200 * time.Millisecond // of real time, in which a driver that sleeps in Serve answers nothing

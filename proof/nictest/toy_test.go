@@ -184,7 +184,6 @@ func (d *toy) start(mac [6]byte) (err error) {
 	return nil
 }
 
-// arm gives free slots back to the device, in order.
 func (d *toy) arm() {
 	from := d.armed
 	for d.armed != d.rxNext+d.ring {
@@ -299,7 +298,6 @@ func (d *toy) Info() nic.Info {
 		MAC: fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5])}
 }
 
-// healthy tells of a device that is gone or was reset.
 func (d *toy) healthy() error {
 	if err := d.gone(); err != nil {
 		return err

@@ -5,7 +5,6 @@ import (
 	"testing"
 )
 
-// A wire joins two ports of one link layer, and a tap has Ethernet.
 func TestLinkLayers(t *testing.T) {
 	for _, c := range []struct {
 		profiles, wires many

@@ -186,7 +186,6 @@ func TestPair(t *testing.T) {
 	}
 }
 
-// What the wire did to frames is printed at the end, for the port that they arrive at.
 func TestWireCounts(t *testing.T) {
 	for _, c := range []struct {
 		flag string

@@ -41,7 +41,6 @@ func TestItself(t *testing.T) {
 	"none/a.go":        "package none\n",
 }
 
-// run runs jobs and returns what was printed.
 func run(t *testing.T, cores float64, jobs ...job) (string, tally) {
 	t.Helper()
 	var out strings.Builder
@@ -136,7 +135,6 @@ func TestRepeated(t *testing.T) {
 	}
 }
 
-// A killed test process leaves a package without an end.
 func TestKilledPackageFails(t *testing.T) {
 	var total tally
 	r := reader{failure: func(string, string, string) {}, finished: func(_ string, o outcome, t tally, _ time.Duration) {

@@ -143,7 +143,6 @@ func TestHostInfo(t *testing.T) {
 	x.Clean()
 }
 
-// Each object, what is refused of it, and in which order it may go.
 func TestObjects(t *testing.T) {
 	x := newRig(t, Options{Profile: EFA2})
 	x.open()
@@ -234,7 +233,6 @@ func TestObjects(t *testing.T) {
 	x.Clean()
 }
 
-// Everything can be had as often as the device said, and then no more.
 func TestExhaustion(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -286,7 +284,6 @@ func TestExhaustion(t *testing.T) {
 	x.Clean()
 }
 
-// The queues of a QP have sub-CQs alternately, where there are several.
 func TestSubCQs(t *testing.T) {
 	for _, p := range Profiles() {
 		x := newRig(t, Options{Profile: p})
@@ -300,7 +297,6 @@ func TestSubCQs(t *testing.T) {
 	}
 }
 
-// Doorbells of two users are in pages of their own.
 func TestPagesOfTheirOwn(t *testing.T) {
 	for _, p := range Profiles() {
 		x := newRig(t, Options{Profile: p})

@@ -134,7 +134,6 @@ func fuzzRig(f *testing.F, o Options) (next func(testing.TB) *rig) {
 	}
 }
 
-// FuzzFrame holds the parser to what it says: what it takes is made again as it was.
 func FuzzFrame(f *testing.F) {
 	f.Add((&frame{typ: typeAck, src: gidOf([6]byte{1}), dst: gidOf([6]byte{2}), payload: []byte("x")}).marshal())
 	f.Fuzz(func(t *testing.T, b []byte) {

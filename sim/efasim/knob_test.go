@@ -7,7 +7,6 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// What can be wrong with a device, one after another.
 func TestKnobs(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()

@@ -7,7 +7,6 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 )
 
-// Pages of memory in the three forms that they can be told in, and each refusal of one.
 func TestPageLists(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()

@@ -28,7 +28,6 @@ type rig struct {
 
 const testDepth = 8
 
-// fast has the clock of stepped tests in mind: a microsecond for each Step.
 func fast(o Options) Options {
 	o.Retransmit, o.Timeout, o.RNRDelay, o.Busy = 40*time.Microsecond, 2*time.Millisecond, 20*time.Microsecond, true
 	return o
@@ -47,7 +46,6 @@ func newRig(t testing.TB, o Options) *rig {
 	return x
 }
 
-// pair is two rigs on one wire, opened, impaired at both ends.
 func pair(t testing.TB, o, p Options, bad sim.Impairment) (x, y *rig) {
 	t.Helper()
 	p.MAC = [6]byte{2, 0, 0, 0, 0, 2}
@@ -63,7 +61,6 @@ func pair(t testing.TB, o, p Options, bad sim.Impairment) (x, y *rig) {
 	return x, y
 }
 
-// settle steps until nothing moves any more.
 func (x *rig) settle() {
 	x.Helper()
 	for range 20000 {
@@ -83,7 +80,6 @@ func (x *rig) addr(lo reg, a uint64) {
 	x.bar.Write32(uint64(lo)+4, uint32(a>>32))
 }
 
-// read is a register read by DMA response.
 func (x *rig) read(r reg) uint32 {
 	x.Helper()
 	x.seq++
@@ -113,7 +109,6 @@ func (x *rig) reset(reason uint32) {
 	x.cmds, x.acks = 0, 0
 }
 
-// open resets the device, sets up the admin queues, and takes a PD and a UAR.
 func (x *rig) open() {
 	x.Helper()
 	x.reset(0)
@@ -142,7 +137,6 @@ func (f fields) put(b []byte) {
 	}
 }
 
-// with is f with one field changed.
 func (f fields) with(at int, v any) fields {
 	g := fields{}
 	for k, w := range f {
@@ -152,7 +146,6 @@ func (f fields) with(at int, v any) fields {
 	return g
 }
 
-// submit places a command and rings the doorbell.
 func (x *rig) submit(opcode uint8, f fields) (id uint16) {
 	e := x.aq.Bytes[64*int(x.cmds%testDepth):][:64]
 	clear(e)
@@ -166,7 +159,6 @@ func (x *rig) submit(opcode uint8, f fields) (id uint16) {
 	return x.next
 }
 
-// ack takes the next completion, or nil.
 func (x *rig) ack() []byte {
 	e := x.acq.Bytes[64*int(x.acks%testDepth):][:64]
 	if e[3]&1 != phase(uint32(x.acks), testDepth) {
@@ -176,7 +168,6 @@ func (x *rig) ack() []byte {
 	return append([]byte(nil), e...)
 }
 
-// do runs a command and returns its status and what follows the completion's header.
 func (x *rig) do(opcode uint8, f fields) (uint8, []byte) {
 	x.Helper()
 	id := x.submit(opcode, f)
@@ -198,7 +189,6 @@ func (x *rig) ok(opcode uint8, f fields) []byte {
 	return r
 }
 
-// bad is do for a command that is refused with the text.
 func (x *rig) bad(status, opcode uint8, f fields, text string) {
 	x.Helper()
 	if s, _ := x.do(opcode, f); s != status {
@@ -212,7 +202,6 @@ func (x *rig) get(id uint8) []byte {
 	return x.ok(opGetFeature, fields{17: id})
 }
 
-// region registers memory for all that may be done to it.
 func (x *rig) region(b dma.Block) (lkey, rkey uint32) {
 	x.Helper()
 	const shift = 12
@@ -264,7 +253,6 @@ func (x *rig) completions(size int, f fields) *cring {
 	return c
 }
 
-// take takes the next completion of any sub-CQ, or nil.
 func (c *cring) take() []byte {
 	for i := range c.heads {
 		b := c.mem.Bytes[(i*cqDepth+int(c.heads[i]%cqDepth))*c.size:][:c.size]
@@ -311,7 +299,6 @@ func (q *qpair) create() fields {
 
 const testKey = 0x1234567
 
-// ready brings a QP to RTS.
 func (q *qpair) ready() *qpair {
 	q.x.Helper()
 	q.x.ok(opModifyQP, fields{4: uint32(modState | modQKey), 8: q.handle, 12: uint32(stateInit), 20: uint32(testKey)})
@@ -320,7 +307,6 @@ func (q *qpair) ready() *qpair {
 	return q
 }
 
-// push pushes a WQE of the fields, with its phase and the bits that all have.
 func (q *qpair) push(f fields) {
 	q.x.Helper()
 	b := make([]byte, q.size)
@@ -335,7 +321,6 @@ func (q *qpair) push(f fields) {
 
 func (q *qpair) ring() { q.x.bel.Write32(q.sqBell, uint32(q.sent)) }
 
-// inline is the WQE of a message.
 func (q *qpair) inline(req, dest, ah uint16, text string) fields {
 	f := fields{0: req, 2: uint8(ctrl1Meta | ctrl1Inline), 4: dest, 6: uint16(len(text)), 12: ah, 16: uint32(testKey)}
 	for i := range len(text) {
@@ -360,12 +345,10 @@ func (q *qpair) offer(n int, ids ...uint16) {
 
 func (q *qpair) slot(n int, id uint16) int { return 1<<15 + n*int(id%8) }
 
-// got is what is in a receive.
 func (q *qpair) got(n int, id uint16, length int) string {
 	return string(q.mem.Bytes[q.slot(n, id):][:length])
 }
 
-// rdma is the WQE of an RDMA operation on n bytes at the start of the QP's memory.
 func (q *qpair) rdma(code uint8, req, dest, ah uint16, n uint32, raddr uint64, rkey uint32) fields {
 	return fields{0: req, 2: uint8(ctrl1Meta | code), 4: dest, 6: uint16(1), 12: ah, 16: uint32(testKey),
 		32: n, 36: rkey, 40: raddr, 48: n, 52: q.lkey, 56: q.mem.IOVA}

@@ -7,7 +7,6 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// two is a pair of devices with a QP of SRD each, and handles both ways.
 func two(t *testing.T, o, p Options) (q, r *qpair, there, back uint16) {
 	t.Helper()
 	x, y := pair(t, o, p, sim.Impairment{})
@@ -48,7 +47,6 @@ func TestRemoteErrors(t *testing.T) {
 	y.Clean()
 }
 
-// A QP with RNR retries sends again until a receive is there, or the retries are over.
 func TestRNRRetry(t *testing.T) {
 	q, r, there, _ := two(t, Options{}, Options{})
 	retries := func(n uint8) {
@@ -277,7 +275,6 @@ func TestUnknownSender(t *testing.T) {
 	y.Clean()
 }
 
-// The window of a pair, and of one operation, bound what is on its way.
 func TestWindow(t *testing.T) {
 	q, r, there, _ := two(t, Options{}, Options{})
 	r.x.m.Deafen(true)
@@ -359,7 +356,6 @@ func TestImmediateLast(t *testing.T) {
 	}
 }
 
-// SRD messages that leave at once arrive in any order, unless that is turned off.
 func TestReorder(t *testing.T) {
 	for _, ordered := range []bool{false, true} {
 		q, r, there, _ := two(t, Options{InOrder: ordered}, Options{InOrder: ordered})

@@ -7,7 +7,6 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// expect checks the fields of a completion.
 func expect(t testing.TB, what string, c []byte, req uint16, status, flags uint8, num uint16) {
 	t.Helper()
 	if c == nil || le.Uint16(c) != req || c[2] != status || c[3]&^1 != flags || le.Uint16(c[4:]) != num {

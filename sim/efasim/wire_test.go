@@ -10,7 +10,6 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// A frame as docs/efa-wire.md lays it out.
 func TestFrame(t *testing.T) {
 	f := frame{typ: typeWrite, flags: flagImm, status: 9, src: gidOf([6]byte{2, 0, 0, 0, 0, 1}), dst: gidOf([6]byte{2, 0, 0, 0, 0, 2}),
 		srcQP: 0x102, dstQP: 0x304, qkey: 0x11111111, imm: 0xa1b2c3d4, epoch: 5, seq: 6, raddr: 0x1122334455667788, rkey: 7, length: 8,
@@ -45,7 +44,6 @@ func TestFrame(t *testing.T) {
 	}
 }
 
-// docs/efa-wire.lua shows a capture of messages and RDMA.
 func TestDissector(t *testing.T) {
 	tshark, err := exec.LookPath("tshark")
 	if err != nil {

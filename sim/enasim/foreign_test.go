@@ -102,7 +102,6 @@ func TestHostInfoAnywhere(t *testing.T) {
 	x.Told("os_info_ba")
 }
 
-// A driver that reads the hash key after a reset and sets it back gets hashes.
 func TestDefaultKey(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()

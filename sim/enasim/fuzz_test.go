@@ -136,7 +136,6 @@ func fuzzRig(f *testing.F, o Options) (next func(testing.TB) *rig) {
 	}
 }
 
-// setLateOp is a command that takes a while.
 func (x *rig) setLateOp(op uint8, f fields) {
 	x.submit(op, f)
 	x.Port.Step()

@@ -45,7 +45,6 @@ func (x *rig) addr(lo reg, a uint64) {
 	x.bar.Write32(uint64(lo)+4, uint32(a>>32))
 }
 
-// read is a register read by DMA response.
 func (x *rig) read(r reg) uint32 {
 	x.Helper()
 	x.seq++
@@ -75,7 +74,6 @@ func (x *rig) reset(reason uint32) {
 	x.cmds, x.acks = 0, 0
 }
 
-// open resets the device and sets up the admin queues.
 func (x *rig) open() {
 	x.Helper()
 	x.reset(0)
@@ -103,7 +101,6 @@ func (f fields) put(b []byte) {
 	}
 }
 
-// submit places a command and rings the doorbell.
 func (x *rig) submit(opcode uint8, f fields) (id uint16) {
 	e := x.aq.Bytes[64*int(x.cmds%testDepth):][:64]
 	clear(e)
@@ -117,7 +114,6 @@ func (x *rig) submit(opcode uint8, f fields) (id uint16) {
 	return x.next
 }
 
-// ack takes the next completion, or nil.
 func (x *rig) ack() []byte {
 	e := x.acq.Bytes[64*int(x.acks%testDepth):][:64]
 	if uint32(e[3]&1) != phase(x.acks, testDepth) {
@@ -127,7 +123,6 @@ func (x *rig) ack() []byte {
 	return append([]byte(nil), e...)
 }
 
-// do runs a command and returns its status and what follows the completion's header.
 func (x *rig) do(opcode uint8, f fields) (uint8, []byte) {
 	x.Helper()
 	id := x.submit(opcode, f)
@@ -240,7 +235,6 @@ func (q *ring) pushEntry(size int, header []byte, descs ...[4]uint32) {
 
 func (q *ring) ring() { q.x.bar.Write32(q.bell, uint32(q.tail)) }
 
-// take takes the next completion, or nil.
 func (q *ring) take() []byte {
 	b := q.cq.Bytes[q.size*int(q.head%q.entries):][:q.size]
 	p := uint32(b[3] & 1)
@@ -254,7 +248,6 @@ func (q *ring) take() []byte {
 	return append([]byte(nil), b...)
 }
 
-// offer gives n receive buffers of size bytes each, with their numbers as request IDs.
 func (q *ring) offer(buf dma.Block, size int, ids ...int) {
 	for _, i := range ids {
 		a := buf.IOVA + uint64(size)*uint64(i)

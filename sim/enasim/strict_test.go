@@ -5,7 +5,6 @@ import (
 	"testing"
 )
 
-// TestStrictDescriptors breaks one rule of a good transmit descriptor at a time.
 func TestStrictDescriptors(t *testing.T) {
 	x := newRig(t, Options{Width: 47})
 	x.open()

@@ -12,7 +12,6 @@ import (
 // Register sequences of drivers that others wrote and that run on real cards, as far as they differ from the datasheet's: the
 // model may tell, and has to work.
 
-// borne fails on what was refused.
 func (r *rig) borne() {
 	r.Helper()
 	for _, v := range r.Port.Refused() {
@@ -157,7 +156,6 @@ func TestContextWithoutL4(t *testing.T) {
 	r.Refused("TXSM with L4T 3")
 }
 
-// Reserved bits of descriptors are reported, and the frame is sent.
 func TestReservedDescriptorBits(t *testing.T) {
 	r := newRig(t, Options{})
 	r.start(ringOptions{})
@@ -193,7 +191,6 @@ func TestLaser(t *testing.T) {
 	r.Clean()
 }
 
-// DPDK reads MACsec's counters whenever it clears its statistics.
 func TestCountersOfMACsec(t *testing.T) {
 	r := newRig(t, Options{})
 	r.reset()

@@ -47,7 +47,6 @@ func FuzzRegisters(f *testing.F) {
 	})
 }
 
-// FuzzDescriptors lets the device run over rings full of the input.
 func FuzzDescriptors(f *testing.F) {
 	f.Add([]byte("0123456789abcdef"), []byte("fedcba9876543210"), uint16(600))
 	next := fuzzRig(f, Options{})

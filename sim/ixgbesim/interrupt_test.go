@@ -74,7 +74,6 @@ func TestThrottle(t *testing.T) {
 	r.Clean()
 }
 
-// Without MSI-X all causes share one interrupt, and reading EICR acknowledges.
 func TestSharedInterrupt(t *testing.T) {
 	r := newRig(t, Options{})
 	r.start(ringOptions{})

@@ -262,7 +262,6 @@ func TestLegacyDescriptors(t *testing.T) {
 	r.Clean()
 }
 
-// Stores by pointer reach the model too, and count.
 func TestDoorbellByPointer(t *testing.T) {
 	r := newRig(t, Options{})
 	r.start(ringOptions{})
@@ -280,7 +279,6 @@ func TestDoorbellByPointer(t *testing.T) {
 	r.Clean()
 }
 
-// A full ring, given whole again as soon as the last descriptor reported itself.
 func TestFullTransmitRing(t *testing.T) {
 	r := newRig(t, Options{})
 	r.start(ringOptions{})

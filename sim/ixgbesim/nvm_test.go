@@ -105,7 +105,6 @@ func TestModule(t *testing.T) {
 	r.Clean()
 }
 
-// A word of the EEPROM bit by bit, against EERD.
 func TestEEPROMBits(t *testing.T) {
 	r := newRig(t, Options{})
 	eec := r.rd(0x10010) | 1<<6

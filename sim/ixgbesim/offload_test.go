@@ -10,7 +10,6 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// build makes a whole frame, checksums by gopacket.
 func build(t testing.TB, v6 bool, l4 gopacket.SerializableLayer, payload []byte) []byte {
 	t.Helper()
 	eth := &layers.Ethernet{DstMAC: []byte{2, 0, 0, 0, 0, 1}, SrcMAC: []byte{2, 0, 0, 0, 0, 9}, EthernetType: layers.EthernetTypeIPv4}
@@ -180,7 +179,6 @@ func TestSegmentation(t *testing.T) {
 	}
 }
 
-// The verification suite of the RSS hash that Microsoft publishes.
 func TestToeplitz(t *testing.T) {
 	key := [40]byte{
 		0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb,

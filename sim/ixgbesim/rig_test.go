@@ -80,7 +80,6 @@ type ringOptions struct {
 	jumbo  bool
 }
 
-// start brings one queue pair up.
 func (r *rig) start(o ringOptions) {
 	r.Helper()
 	r.reset()
@@ -124,7 +123,6 @@ func (r *rig) start(o ringOptions) {
 	r.poll(0x6028, 1<<25, 1<<25)
 }
 
-// fill gives the device n receive descriptors.
 func (r *rig) fill(n int) {
 	for range n {
 		d := r.mem[rxRing+16*r.rxT:][:16]
@@ -135,7 +133,6 @@ func (r *rig) fill(n int) {
 	r.wr(0x1018, r.rxT)
 }
 
-// desc puts a raw transmit descriptor into the ring.
 func (r *rig) desc(addr uint64, w2, w3 uint32) (at uint32) {
 	at = r.txT
 	d := r.mem[txRing+16*at:][:16]
@@ -151,13 +148,11 @@ const (
 	eop, rs = 1 << 24, 1 << 27
 )
 
-// load puts a frame into transmit buffer k and returns its address.
 func (r *rig) load(k int, f []byte) uint64 {
 	copy(r.mem[txBufs+k*0x10000:], f)
 	return r.iova + txBufs + uint64(k)*0x10000
 }
 
-// send sends a frame with one advanced descriptor.
 func (r *rig) send(f []byte) (at uint32) {
 	at = r.desc(r.load(int(r.txT), f), uint32(len(f))|advData|eop|rs, uint32(len(f))<<14)
 	r.wr(0x6018, r.txT)
@@ -169,7 +164,6 @@ func (r *rig) settle() { r.Port.Settle(20) }
 func (r *rig) rxDesc(i int) []byte { return r.mem[rxRing+16*i:][:16] }
 func (r *rig) txDesc(i int) []byte { return r.mem[txRing+16*i:][:16] }
 
-// frame is n bytes to the rig's address.
 func frame(n int) []byte {
 	f := make([]byte, n)
 	copy(f, []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9, 0x88, 0xb5})

@@ -2,7 +2,6 @@ package ixgbesim
 
 import "testing"
 
-// One wrong thing at a time, and what the model says to it.
 func TestViolations(t *testing.T) {
 	ok := uint32(60 | advData | eop | rs)
 	for _, c := range []struct {

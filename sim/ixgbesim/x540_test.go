@@ -16,7 +16,6 @@ func (r *rig) own(bits uint32) {
 	r.wr(0x10140, 0)
 }
 
-// cycle runs one management cycle, the address first.
 func (r *rig) cycle(op, phy, mmd, addr uint32) {
 	r.Helper()
 	for _, o := range []uint32{0, op} {

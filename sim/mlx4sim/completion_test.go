@@ -48,7 +48,6 @@ func TestArming(t *testing.T) {
 	x.Clean()
 }
 
-// Moderation holds events back until there are enough, or time is up.
 func TestModeration(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()

@@ -14,7 +14,6 @@ func (x *rig) rcContext(lid uint32) []byte {
 		0x78, 2<<16|1<<13, 0x98, 3<<14, 0x9c, 1<<24)
 }
 
-// connect brings the QP of both rigs to RTS as a connection.
 func (x *rig) connect(lid uint32) {
 	x.Helper()
 	x.do(0x021, 3, testQP, nil, false)
@@ -28,7 +27,6 @@ func (x *rig) connect(lid uint32) {
 	}
 }
 
-// openRC makes two devices with a connection between them.
 func openRC(t *testing.T) (x, y *rig) {
 	x, y = openIB(t, 0), openIB(t, 0)
 	y.Port.Connect(x.Far)
@@ -249,7 +247,6 @@ func TestConnectionChecks(t *testing.T) {
 	x.Clean()
 }
 
-// Connections take receive WQEs from a shared queue, a list, whose end is reported.
 func TestSharedReceive(t *testing.T) {
 	x, y := openRC(t)
 	const srqn, log = 0x40, 3
@@ -298,7 +295,6 @@ func TestSharedReceive(t *testing.T) {
 	y.Clean()
 }
 
-// On Ethernet ports the same goes over RoCE, between addresses of the ports' tables.
 func TestRoCE(t *testing.T) {
 	x, y := newRig(t, Options{}), newRig(t, Options{})
 	y.m.opt.MAC[5] = 9

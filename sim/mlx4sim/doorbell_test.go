@@ -86,7 +86,6 @@ func TestDoorbellBehindBurst(t *testing.T) {
 	x.Clean()
 }
 
-// A doorbell that was stored through a pointer before a command arrives before it.
 func TestDoorbellBeforeCommand(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()

@@ -8,7 +8,6 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// What a reply costs: pushed inline no DMA read before the wire, with a doorbell one.
 func TestBusCost(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -21,7 +20,6 @@ func TestBusCost(t *testing.T) {
 	}
 }
 
-// The port's counters come in the order that Linux reads them, by priority and size.
 func TestStatistics(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -129,7 +127,6 @@ func TestFaults(t *testing.T) {
 	x.Clean()
 }
 
-// The profiles are what they are called, with values that real cards showed.
 func TestWitnesses(t *testing.T) {
 	for _, p := range []Profile{ConnectX3, ConnectX3Pro} {
 		x := newRig(t, Options{Profile: p})

@@ -30,7 +30,6 @@ func (x *rig) portInfo() msg {
 	return as(b, portInfo)
 }
 
-// udContext is a datagram queue's.
 func (x *rig) udContext() []byte {
 	return with(x.qpContext(), 8, 3<<16|3<<11, 0x10, 5<<29|31<<24|testLogRQ<<19|testLogSQ<<11|2<<8, 8+0xa8, testQKey)
 }
@@ -53,7 +52,6 @@ func openIB(t *testing.T, flags uint32) *rig {
 	return x
 }
 
-// activate does what a subnet manager does.
 func (x *rig) activate(lid uint16) {
 	x.Helper()
 	i := x.portInfo()
@@ -74,7 +72,6 @@ func (x *rig) activate(lid uint16) {
 	}
 }
 
-// datagramTo is the datagram segment for a LID and a queue.
 func datagramTo(lid uint16, qpn, qkey uint32, gid []byte) []byte {
 	s := dwords(48, 0, 1<<24|testPD, 4, uint32(lid), 0xc, 3<<28, 0x20, qpn, 0x24, qkey)
 	if gid != nil {

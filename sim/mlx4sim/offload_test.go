@@ -46,7 +46,6 @@ func (x *rig) received() []byte {
 	return e
 }
 
-// A frame's checksums are filled in and, at the other side, judged.
 func TestChecksums(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -82,7 +81,6 @@ func TestChecksums(t *testing.T) {
 	x.Clean()
 }
 
-// LSO cuts a large segment into frames that are right each.
 func TestLSO(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()

@@ -84,7 +84,6 @@ func (x *rig) door(page, off uint64, v uint32) {
 	x.Must(x.Port.WriteBAR(2, page*4096+off, b[:]))
 }
 
-// dwords is a message: pairs of an offset and a dword.
 func dwords(n int, w ...uint32) []byte {
 	b := make([]byte, n)
 	for i := 0; i < len(w); i += 2 {
@@ -95,7 +94,6 @@ func dwords(n int, w ...uint32) []byte {
 
 func w32(b []byte, off int) uint32 { return binary.BigEndian.Uint32(b[off:]) }
 
-// raw runs a command: parameters as they are in the register.
 func (x *rig) raw(op uint32, opMod, mod uint32, in, out uint64) (status uint32, imm uint64) {
 	x.Helper()
 	x.toggle ^= 1
@@ -132,7 +130,6 @@ func (x *rig) exec(op, opMod, mod uint32, in any, out bool) (status uint32, imm 
 	return x.raw(op, opMod, mod, ip, op2)
 }
 
-// do runs a command that has to succeed.
 func (x *rig) do(op, opMod, mod uint32, in any, out bool) uint64 {
 	x.Helper()
 	s, imm := x.exec(op, opMod, mod, in, out)
@@ -142,7 +139,6 @@ func (x *rig) do(op, opMod, mod uint32, in any, out bool) uint64 {
 	return imm
 }
 
-// fails runs a command that has to fail with the status and a violation.
 func (x *rig) fails(status, op, opMod, mod uint32, in any, out bool, violation string) {
 	x.Helper()
 	s, _ := x.exec(op, opMod, mod, in, out)
@@ -152,7 +148,6 @@ func (x *rig) fails(status, op, opMod, mod uint32, in any, out bool, violation s
 	x.Refused(violation)
 }
 
-// mappings is a MAP mailbox for memory, by pages.
 func mappings(virt uint64, b dma.Block, pages int) []byte {
 	in := make([]byte, 16*pages)
 	for i := range pages {
@@ -162,7 +157,6 @@ func mappings(virt uint64, b dma.Block, pages int) []byte {
 	return in
 }
 
-// firmware brings the device to the point where its firmware runs.
 func (x *rig) firmware() {
 	x.Helper()
 	x.do(0x004, 0, 0, nil, true)
@@ -175,7 +169,6 @@ func (x *rig) firmware() {
 	x.do(0xff6, 0, 0, nil, false)
 }
 
-// context gives context memory: a page or some at each table.
 func (x *rig) context() {
 	x.Helper()
 	aux := int(x.do(0xffd, 0, 0, uint64(icmSize), false))
@@ -212,7 +205,6 @@ func (x *rig) initHCA() []byte {
 		0xc4, mcAt, 0xd0, 10, 0xd8, 4, 0xf4, dmptAt, 0xf8, 10, 0x104, mttAt, 0x10c, cmptAt, 0x128, 10<<8, 0x1d4, mcAt, 0x1e0, 10, 0x1e8, 4)
 }
 
-// mtt writes entries through the memory and returns the offset of the first.
 func (x *rig) mtt(first int, b dma.Block, pages int) uint32 {
 	for i := range pages {
 		binary.BigEndian.PutUint64(x.icm.Bytes[mttPage<<12+8*(first+i):], b.IOVA+uint64(i)<<12|1)
@@ -237,21 +229,18 @@ func (x *rig) cqContext() []byte {
 	return dwords(64, 0xc, testLogCQ<<24|testUAR, 0x14, testEQ, 0x1c, x.mtt(72, x.cq, 1), 0x38, uint32((x.rec.IOVA+64)>>32), 0x3c, uint32(x.rec.IOVA+64))
 }
 
-// mptContext is one key for all memory.
 func (x *rig) mptContext() []byte {
 	return dwords(64, 0, 3<<12|3<<10|1<<9|1<<8, 8, testMPT, 0xc, testPD, 0x28, 1<<22)
 }
 
 const testKey = testMPT << 8
 
-// qpContext has the send queue first: its stride is the larger one.
 func (x *rig) qpContext() []byte {
 	b := dwords(0x100, 8, 7<<16|3<<11, 0xc, testPD, 0x10, 0xff<<24|testLogRQ<<19|testLogSQ<<11|2<<8, 0x14, testUAR, 0x18, testQP,
 		8+0x38, 0x83<<24, 8+0x7c, testCQ, 8+0x9c, testCQ, 8+0xa0, uint32(x.rec.IOVA>>32), 8+0xa4, uint32(x.rec.IOVA), 8+0xcc, x.mtt(80, x.sq, 2))
 	return b
 }
 
-// rings makes EQ, CQ and key.
 func (x *rig) rings() {
 	x.Helper()
 	x.do(0x00d, 0, testMPT, x.mptContext(), false)
@@ -260,7 +249,6 @@ func (x *rig) rings() {
 	x.do(0x016, 0, testCQ, x.cqContext(), false)
 }
 
-// open makes one of everything, and has all that arrives go to one QP.
 func (x *rig) open() {
 	x.Helper()
 	x.boot()
@@ -337,13 +325,11 @@ func (x *rig) wqe(op, flags uint32, segs ...[]byte) []byte {
 	return w
 }
 
-// ring rings the send doorbell.
 func (x *rig) ring() {
 	x.door(testUAR, 0x14, testQP<<8)
 	x.Port.Settle(20)
 }
 
-// arm requests an event of the CQ: the arm record first, then the doorbell.
 func (x *rig) arm(sn, cmd, ci uint32) {
 	x.Helper()
 	binary.BigEndian.PutUint32(x.rec.Bytes[68:], sn<<28|cmd<<24|ci)
@@ -358,7 +344,6 @@ func (x *rig) armDoorbell(sn, cmd, ci uint32) {
 	x.Must(x.Port.WriteBAR(2, testUAR*4096+0x20, b[:]))
 }
 
-// data is a data segment for bytes that are put at off of the frame buffers.
 func (x *rig) data(off int, b []byte) []byte {
 	copy(x.fb.Bytes[off:], b)
 	return dwords(16, 0, uint32(len(b)), 4, testKey, 8, uint32((x.fb.IOVA+uint64(off))>>32), 12, uint32(x.fb.IOVA)+uint32(off))
@@ -387,14 +372,12 @@ func frameOf(n int) []byte {
 	return f
 }
 
-// toPeer is frameOf the other way.
 func toPeer(n int) []byte {
 	f := frameOf(n)
 	copy(f, []byte{2, 0, 0, 0, 0xee, 1, 2, 0, 0, 0, 0, 1})
 	return f
 }
 
-// down takes all apart in reverse.
 func (x *rig) down() {
 	x.Helper()
 	x.do(0x00a, 0, 1, nil, false)
@@ -408,7 +391,6 @@ func (x *rig) down() {
 	x.do(0xffe, 0, 0, nil, false)
 }
 
-// restore brings memory space and bus mastering back, which a software reset took.
 func (x *rig) restore() {
 	x.Helper()
 	x.Must(x.Port.WriteConfig(4, []byte{6, 0}))

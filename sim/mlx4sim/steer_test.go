@@ -24,7 +24,6 @@ func (x *rig) spreads(fields uint32, fn uint32) {
 	}
 }
 
-// The hash is that of Microsoft's specification, and picks the queue.
 func TestRSS(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -140,7 +139,6 @@ func TestFlowRules(t *testing.T) {
 	_ = a
 }
 
-// The MAC table and its misses; multicast by default.
 func TestMACTable(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()

@@ -6,7 +6,6 @@ import (
 	"testing"
 )
 
-// with is a context with a dword changed.
 func with(b []byte, w ...uint32) []byte {
 	b = append([]byte(nil), b...)
 	for i := 0; i < len(w); i += 2 {
@@ -15,7 +14,6 @@ func with(b []byte, w ...uint32) []byte {
 	return b
 }
 
-// The command register is strict about whose it is.
 func TestCommandRegister(t *testing.T) {
 	x := newRig(t, Options{})
 	if v := x.rd(0x80698); v>>23&1 != 0 || v>>21&1 != 0 {
@@ -60,7 +58,6 @@ func TestCommandRegister(t *testing.T) {
 	x.Told("the command has no input")
 }
 
-// Semaphores are taken by a read; a reset forgets all but the owner.
 func TestOwnershipAndReset(t *testing.T) {
 	x := newRig(t, Options{BootReads: 3})
 	for _, at := range []uint64{0x8069c, 0xf03fc} {
@@ -101,7 +98,6 @@ func TestOwnershipAndReset(t *testing.T) {
 	}
 }
 
-// Bring-up goes in its order, with what the firmware requested.
 func TestBringUp(t *testing.T) {
 	x := newRig(t, Options{})
 	x.fails(4, 0xff6, 0, 0, nil, false, "QUERY_FW asked for")
@@ -164,7 +160,6 @@ func TestBringUp(t *testing.T) {
 	a0.fails(3, 0x007, 0, 0, a0.initHCA(), false, "device-managed steering is not offered")
 }
 
-// Every object is refused for what is wrong with it, with the status that says what.
 func TestObjectRefusals(t *testing.T) {
 	x := newRig(t, Options{})
 	x.boot()
@@ -250,7 +245,6 @@ func TestContextMemory(t *testing.T) {
 	x.Told("holds the context of EQ")
 }
 
-// A WQE is refused by an error completion that says why, and the queue stops.
 func TestSendErrors(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -319,7 +313,6 @@ func TestOverrun(t *testing.T) {
 	}
 }
 
-// Receive buffers that are too small, out of reach, or more than there is room for.
 func TestReceiveErrors(t *testing.T) {
 	for _, c := range []struct {
 		synd byte
@@ -388,7 +381,6 @@ func TestStamping(t *testing.T) {
 	}
 }
 
-// A shared receive queue is made and returned.
 func TestSRQ(t *testing.T) {
 	x := newRig(t, Options{})
 	x.boot()
@@ -442,7 +434,6 @@ func TestInfiniBandPaths(t *testing.T) {
 	x.do(0x024, 3, 1, mad(classSMDirect, 1, 1, 0x40), true) // as iPXE: nothing is said of where it came from
 }
 
-// mad requests the node's description, with the datagram's metadata for MAD_IFC.
 func mad(class, hop, hops byte, qpn uint32) []byte {
 	b := make([]byte, 0x200)
 	b[0], b[1], b[2], b[3], b[6], b[7], b[17] = 1, class, 1, methodGet, hop, hops, attrNodeDesc

@@ -6,7 +6,6 @@ import (
 	"testing"
 )
 
-// tells expects the command to be done and a violation of the lesser grade.
 func (x *rig) tells(in []byte, outLen int, violation string) []byte {
 	x.Helper()
 	out := x.exec(in, outLen)
@@ -88,7 +87,6 @@ func TestLastDoorbellAgain(t *testing.T) {
 	x.Clean()
 }
 
-// What the manual forbids and cards are known to bear is done, and told.
 func TestBorne(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -105,7 +103,6 @@ func TestBorne(t *testing.T) {
 	x.fails(entry[:0x340], 16, stInLen, "1 destinations in 0 bytes")
 }
 
-// QUERY_HCA_CAP and ACCESS_REG return as much as the driver has room for.
 func TestShortOutputs(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -194,7 +191,6 @@ func TestVportCounters(t *testing.T) {
 	x.Clean()
 }
 
-// Reserved bits of a WQE's control segment are reported, and the frame is sent.
 func TestReservedInWQE(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()

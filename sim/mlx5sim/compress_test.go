@@ -6,7 +6,6 @@ import (
 	"testing"
 )
 
-// compressing is a rig whose CQ compresses, with the format of mini CQEs.
 func compressing(t *testing.T, format uint32) *rig {
 	x := newRig(t, Options{})
 	x.compress = 1<<14 | format<<12
@@ -24,7 +23,6 @@ func (x *rig) arrive(lengths ...int) {
 
 func (x *rig) slot(i uint32) []byte { return x.cq.Bytes[i%(1<<testLogCQ)*64:][:64] }
 
-// lengthsOf reads a session at slot i of the CQ, and its mini CQEs' first words.
 func (x *rig) lengthsOf(i uint32) (lengths []int, firsts []uint32) {
 	x.Helper()
 	title := x.slot(i)
@@ -42,7 +40,6 @@ func (x *rig) lengthsOf(i uint32) (lengths []int, firsts []uint32) {
 	return lengths, firsts
 }
 
-// TestCompressed has completions of frames that come together in one session.
 func TestCompressed(t *testing.T) {
 	x := compressing(t, miniChecksum)
 	if out := x.do(dwords(16, 0, 0x402<<16, 8, x.cqn), 0x110); w32(out, 0x10)>>12&7 != 5 {

@@ -62,7 +62,6 @@ func fuzzRig(f *testing.F, o Options) (next func(testing.TB) *rig) {
 	}
 }
 
-// FuzzQueues lets the device run over rings full of the input, doorbells anywhere.
 func FuzzQueues(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00\x0a0123456789abcdef"), []byte("fedcba9876543210"), []byte("frame"), uint16(0))
 	f.Add([]byte{}, []byte{0, 0, 8, 0, 0, 0, 0x18, 0x42}, []byte{}, uint16(3))

@@ -54,7 +54,6 @@ func TestInitializationSegment(t *testing.T) {
 	x.Violated("read only")
 }
 
-// TestDelivery breaks one thing of a command's transport at a time.
 func TestDelivery(t *testing.T) {
 	in := append(dwords(16, 0, 0x109<<16), make([]byte, 4096)...)
 	for name, c := range map[string]struct {
@@ -121,7 +120,6 @@ func TestStrict(t *testing.T) {
 	x.Violated("16 pages are still the firmware's")
 }
 
-// TestPageOwnership writes to a page that is the firmware's.
 func TestPageOwnership(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -140,7 +138,6 @@ func TestPageOwnership(t *testing.T) {
 	x.Violated("is the firmware's, and the host wrote to it")
 }
 
-// TestPageRequest lets the firmware run out, ask by an event, and return.
 func TestPageRequest(t *testing.T) {
 	x := newRig(t, Options{InitPages: 1})
 	x.open()
@@ -174,7 +171,6 @@ func TestPageRequest(t *testing.T) {
 	x.Clean()
 }
 
-// TestBusCost counts what one frame costs on each way to the wire and back.
 func TestBusCost(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -297,7 +293,6 @@ func testLatePush(t *testing.T, part int) {
 	x.Clean()
 }
 
-// TestBadWQE ends a queue by each thing that a WQE can have wrong, and brings it back.
 func TestBadWQE(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -358,7 +353,6 @@ func TestBadWQE(t *testing.T) {
 	x.Clean()
 }
 
-// TestFaults turns each knob.
 func TestFaults(t *testing.T) {
 	opcodes := map[uint16]bool{}
 	x := newRig(t, Options{Status: func(op uint16) (uint8, uint32) {
@@ -411,7 +405,6 @@ func TestFaults(t *testing.T) {
 	x.Clean()
 }
 
-// A doorbell that was stored through a pointer before a command arrives before it.
 func TestDoorbellBeforeCommand(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()

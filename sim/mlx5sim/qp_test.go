@@ -58,7 +58,6 @@ func (x *rig) roce() {
 	x.do(dwords(48, 0, 0x761<<16, 0x18, 0xffff, 0x1c, 0x0a090002, 0x20, 0x0200, 0x24, 1, 0x28, 2), 16)
 }
 
-// receive posts n WQEs of size bytes each, into the second half of the buffer.
 func (q *testQP) receive(n, size int) {
 	for range n {
 		w := q.ring[int(q.posted%16)*64:][:64]
@@ -74,7 +73,6 @@ func (q *testQP) receive(n, size int) {
 
 func (q *testQP) received(i int) []byte { return q.buf[32<<10+i*2048:] }
 
-// send posts a WQE of segments behind the control segment, and rings.
 func (q *testQP) send(op uint32, imm uint32, segs ...[]byte) {
 	q.x.Helper()
 	body := bytes.Join(segs, nil)
@@ -102,7 +100,6 @@ func remoteAt(at uint64, key uint32) []byte {
 	return dwords(16, 0, uint32(at>>32), 4, uint32(at), 8, key)
 }
 
-// avTo is an address vector of UD to ourselves.
 func avTo(qpn, key uint32) []byte {
 	return dwords(48, 0, key, 8, 1<<31|qpn, 12, 49152, 20, 0x02000000, 24, 0x00010040, 28, 1<<30, 40, 0xffff, 44, 0x0a090002)
 }
@@ -121,7 +118,6 @@ func (x *rig) completions() (all [][]byte) {
 	return all
 }
 
-// find returns the completion of a queue with an opcode.
 func find(all [][]byte, qpn uint32, op byte) []byte {
 	for _, e := range all {
 		if w32(e, 0x38)&0xffffff == qpn && e[63]>>4 == op {
@@ -202,7 +198,6 @@ func TestDatagram(t *testing.T) {
 	x.Violated("datagram of 2000 bytes")
 }
 
-// connected returns two QPs of RC that talk to each other.
 func (x *rig) connected() (a, b *testQP) {
 	a, b = x.createQP(serviceRC), x.createQP(serviceRC)
 	a.up(b.qpn, 0xfffffe, 77) // the numbers wrap
@@ -254,7 +249,6 @@ func TestConnected(t *testing.T) {
 	}
 }
 
-// remoteKey makes a key for the other side.
 func (x *rig) remoteKey() uint32 {
 	return w32(x.do(dwords(0x110, 0, 0x200<<16, 0x10, 0xf<<10, 0x14, 0xffffff<<8|7, 0x1c, 1<<31|x.pd), 16), 8)<<8 | 7
 }
@@ -305,7 +299,6 @@ func TestConnectedRecovers(t *testing.T) {
 	x.Clean()
 }
 
-// wait steps until something is so.
 func (x *rig) wait(done func() bool) {
 	x.Helper()
 	for range 1_000_000 {
@@ -317,7 +310,6 @@ func (x *rig) wait(done func() bool) {
 	x.Fatal("it never comes")
 }
 
-// Packets with a broken checksum, for another address or another QP reach nobody.
 func TestRoCEPackets(t *testing.T) {
 	x := newRig(t, Options{Profile: ConnectX5})
 	x.open()
@@ -367,7 +359,6 @@ func TestRoCEPackets(t *testing.T) {
 	x.Clean()
 }
 
-// QPs may share a list of receive WQEs, each of which names the next.
 func TestSharedReceive(t *testing.T) {
 	x := newRig(t, Options{Profile: ConnectX5})
 	x.open()
@@ -403,7 +394,6 @@ func TestSharedReceive(t *testing.T) {
 	x.Clean()
 }
 
-// XRC's objects are made and taken apart in the order that their use demands.
 func TestXRC(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -422,7 +412,6 @@ func TestXRC(t *testing.T) {
 	x.Clean()
 }
 
-// A free key is filled by a UMR WQE, and used; a second one that expects it free fails.
 func TestUMR(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -462,7 +451,6 @@ func TestUMR(t *testing.T) {
 	x.Violated("free is false")
 }
 
-// NODE_DESC and the partition key table are as RoCE has them.
 func TestNode(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -477,7 +465,6 @@ func TestNode(t *testing.T) {
 	x.Clean()
 }
 
-// A later card lets queues use memory that is registered once.
 func TestUMEM(t *testing.T) {
 	x := newRig(t, Options{Profile: ConnectX7})
 	x.open()

@@ -57,7 +57,6 @@ func (x *rig) wr(off uint64, v uint32) {
 	x.Must(x.Port.WriteBAR(0, off, b[:]))
 }
 
-// dwords is a message: pairs of an offset and a dword.
 func dwords(n int, w ...uint32) []byte {
 	b := make([]byte, n)
 	for i := 0; i < len(w); i += 2 {
@@ -149,7 +148,6 @@ func (x *rig) exec(in []byte, outLen int) []byte {
 	return out
 }
 
-// do executes a command that has to succeed.
 func (x *rig) do(in []byte, outLen int) []byte {
 	x.Helper()
 	out := x.exec(in, outLen)
@@ -159,7 +157,6 @@ func (x *rig) do(in []byte, outLen int) []byte {
 	return out
 }
 
-// fails executes a command that has to fail with the status and a violation.
 func (x *rig) fails(in []byte, outLen int, status uint8, violation string) {
 	x.Helper()
 	out := x.exec(in, outLen)
@@ -207,7 +204,6 @@ const (
 	testLogCQ = 5
 )
 
-// open makes one of everything, and sends all that arrives to one receive queue.
 func (x *rig) open() {
 	x.Helper()
 	x.boot()
@@ -270,7 +266,6 @@ func (x *rig) post(n int) {
 	binary.BigEndian.PutUint32(x.rec.Bytes[128:], uint32(n))
 }
 
-// cqe returns the next completion, or nil.
 func (x *rig) cqe() []byte {
 	e := x.cq.Bytes[x.cqCI%(1<<testLogCQ)*64:][:64]
 	if e[63]>>4 == 15 || uint32(e[63]&1) != x.cqCI>>testLogCQ&1 {
@@ -309,7 +304,6 @@ func (x *rig) wqe(idx uint32, frame []byte, inl int) []byte {
 	return w
 }
 
-// store puts bytes into a BlueFlame register by pointer.
 func (x *rig) store(half int, b []byte) {
 	copy(x.m.host.Shadow(0)[int(x.uar)*4096+0x800+half*0x100:], b)
 }
@@ -323,14 +317,12 @@ func frameOf(n int) []byte {
 	return f
 }
 
-// toPeer is frameOf the other way.
 func toPeer(n int) []byte {
 	f := frameOf(n)
 	copy(f, []byte{2, 0, 0, 0, 0xee, 1, 2, 0, 0, 0, 0, 1})
 	return f
 }
 
-// down takes all apart in reverse.
 func (x *rig) down() {
 	x.Helper()
 	x.do(dwords(64, 0, 0x938<<16, 0x14, x.table), 16)

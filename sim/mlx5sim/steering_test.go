@@ -5,14 +5,12 @@ import (
 	"testing"
 )
 
-// arrives sends a frame from the wire and returns its completion, or nil.
 func (x *rig) arrives() []byte {
 	x.Far.Send(0, frameOf(64))
 	x.Port.Settle(10)
 	return x.cqe()
 }
 
-// Later firmware changes the table that frames go on to, and entries that are set.
 func TestModifySteering(t *testing.T) {
 	x := newRig(t, Options{Profile: ConnectX5})
 	x.open()
@@ -68,7 +66,6 @@ func TestModifySteering(t *testing.T) {
 	x.fails(dwords(0x348, 0, 0x936<<16, 4, 1, 0x14, x.table, 0x18, 2, 0x44, x.group, 0x4c, 4, 0x50, 1, 0x340, 2<<24|x.tirn), 16, stBadParam, "flow_modify_en")
 }
 
-// What a driver sets of congestion control is shown again, by protocol.
 func TestCongestionControl(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()

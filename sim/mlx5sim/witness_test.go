@@ -35,7 +35,6 @@ func TestErrorCompletion(t *testing.T) {
 	}
 }
 
-// Health buffer and clock, as seen on cards.
 func TestSeenOnCards(t *testing.T) {
 	for _, c := range []struct {
 		p             Profile
@@ -57,7 +56,6 @@ func TestSeenOnCards(t *testing.T) {
 	}
 }
 
-// config returns the configuration space's capabilities and extended ones by their IDs.
 func (x *rig) config() (caps, extended map[uint16]int) {
 	get := func(off, n int) uint32 {
 		var b [4]byte
@@ -97,7 +95,6 @@ func TestConfigurationSpace(t *testing.T) {
 	}
 }
 
-// A card in a closed system refuses to show registers.
 func TestRefusedRegister(t *testing.T) {
 	x := newRig(t, Options{RefuseRegister: func(id uint32, write bool) bool { return id == regPPCNT && !write }})
 	x.open()

@@ -99,7 +99,6 @@ func (e *end) Refused(f Fault)                 { e.say("refused by %d", f) }
 func (e *end) Fail()                           { e.dead = true }
 func (e *end) Count(v Event)                   { e.count[v]++ }
 
-// pair returns two ends that are ready to send.
 func pair(t *testing.T, retry, rnr int) (a, b *end) {
 	now := new(time.Duration)
 	make1 := func(psn, expected uint32) *end {
@@ -115,7 +114,6 @@ func pair(t *testing.T, retry, rnr int) (a, b *end) {
 	return a, b
 }
 
-// run lets both work for so long.
 func run(d time.Duration, ends ...*end) {
 	for until := *ends[0].now + d; *ends[0].now < until; *ends[0].now += 10 * time.Microsecond {
 		for _, e := range ends {
@@ -246,7 +244,6 @@ func TestNoAnswer(t *testing.T) {
 	}
 }
 
-// What is refused ends both sides, each of which gets one error.
 func TestRefusals(t *testing.T) {
 	for _, c := range []struct {
 		what   string
@@ -294,7 +291,6 @@ func TestBrokenRequest(t *testing.T) {
 	}
 }
 
-// One packet, and what a responder says to variants of it.
 func TestBadPackets(t *testing.T) {
 	reth := func(n uint32) []byte { return be.AppendUint32(be.AppendUint32(make([]byte, 8), 7), n) }
 	for what, c := range map[string]struct {

@@ -21,7 +21,6 @@ import (
 	"github.com/rebound-nic/rebound/sim/vfioserver"
 )
 
-// raw builds a message.
 func raw(id uint16, cmd proto.Command, flags uint32, body ...any) []byte {
 	b := proto.Encode(body...)
 	return proto.Encode(id, uint16(cmd), uint32(proto.HeaderSize+len(b)), flags, uint32(0), b)
@@ -159,7 +158,6 @@ func (m *interrupter) Config() sim.Config {
 	return c
 }
 
-// dialled is a client's bare connection to a server of p.
 func dialled(t *testing.T, p *sim.Port) *net.UnixConn {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "nic")

@@ -23,7 +23,7 @@ type Bound struct {
 }
 
 // ErrUnknown is returned if no source knows the clock error.
-var ErrUnknown = errors.New("clock error unknown (set -clock-error)")
+var ErrUnknown = errors.New("clock error unknown")
 
 // Read returns what is known now: what the user states where that is not 0, otherwise the least of what chronyd and
 // ptp4l say, otherwise what the kernel says. iface is the interface that is measured with, whose PTP hardware clock
@@ -63,7 +63,7 @@ func unknown(why []error) error {
 	for _, w := range why {
 		err = fmt.Errorf("%w; %w", err, w)
 	}
-	return fmt.Errorf("%w; -clock-error states it", err)
+	return fmt.Errorf("%w (set -clock-error)", err)
 }
 
 // Worst is the bound for what was measured between two readings: an error that was not known at both ends is not known.

@@ -54,7 +54,6 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// What the user states is taken, and on any machine there is a bound or ErrUnknown.
 func TestRead(t *testing.T) {
 	if b, err := Read(3*time.Microsecond, ""); err != nil || b.Error != 3*time.Microsecond || !strings.Contains(b.Source, "-clock-error") {
 		t.Errorf("%v, %v", b, err)

@@ -170,7 +170,7 @@ func askPTP4L(socket string) (*ptp, error) {
 	case p.iface == "" && want == slave:
 		return nil, errors.New("no port follows a master (state SLAVE)")
 	case p.iface == "":
-		return nil, errors.New("it follows no master, and no port is one")
+		return nil, errors.New("it has no master, and no port is a master")
 	}
 	ports, err := m.get(idPort, 26)
 	if err != nil {

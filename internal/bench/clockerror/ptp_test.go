@@ -50,7 +50,6 @@ func newFake(t testing.TB) *fake {
 	return f
 }
 
-// data is what follows the identifier of message id.
 func (f *fake) data(id uint16) []byte { return f.answers[id][tlvData:] }
 
 func (f *fake) hardware() *fake {
@@ -61,7 +60,6 @@ func (f *fake) hardware() *fake {
 
 func (f *fake) accurate(to byte) *fake { f.data(idParent)[20] = to; return f }
 
-// serve answers on the socket that it returns until the test ends.
 func (f *fake) serve(t testing.TB) string {
 	path := filepath.Join(t.TempDir(), "ptp4l")
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
@@ -250,7 +248,6 @@ func TestPTP4L(t *testing.T) {
 	}
 }
 
-// Whatever comes as an answer, it is read within its bounds or refused.
 func FuzzAnswer(f *testing.F) {
 	for id, text := range recorded {
 		b, _ := hex.DecodeString(text)

@@ -11,7 +11,6 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// TestPortFails: what was measured before the interface went stays.
 func TestPortFails(t *testing.T) {
 	for _, rate := range []float64{0, 10000} {
 		f := &fake{}
@@ -81,7 +80,6 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestStopWhileWaiting: after a signal no timeout of a minute is sat out.
 func TestStopWhileWaiting(t *testing.T) {
 	for _, rate := range []float64{0, 100000} {
 		f := &fake{}

@@ -88,7 +88,6 @@ func TestDelayVariation(t *testing.T) {
 	t.Errorf("differences of 2 ms: least %d, median %d", h.Min, h.Quantile(0.5))
 }
 
-// The heap holds exactly the slowest.
 func TestSlowest(t *testing.T) {
 	var s slowest
 	var all []uint64
@@ -108,7 +107,6 @@ func TestSlowest(t *testing.T) {
 	}
 }
 
-// A round trip is attributed the parts of it that overlap stalls of the bench.
 func TestAwayIsAttributed(t *testing.T) {
 	s := slowest{least: 50}
 	for _, l := range []stall{{0, 40}, {40, 100}, {100, 149}, {200, 300}, {300, 310}, {400, 500}} {

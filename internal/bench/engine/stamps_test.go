@@ -82,7 +82,6 @@ func TestEstimates(t *testing.T) {
 	}
 }
 
-// A wall clock that is steered is followed, one that is set is not.
 func TestSlew(t *testing.T) {
 	const tenth = 100 * time.Millisecond
 	for _, c := range []struct {

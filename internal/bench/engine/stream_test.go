@@ -48,7 +48,6 @@ func TestCoordinatedOmission(t *testing.T) {
 	}
 }
 
-// TestFarStall: the peer is delayed, the sender is not. Both series have to show it.
 func TestFarStall(t *testing.T) {
 	f := &fake{}
 	var until uint64

@@ -146,7 +146,6 @@ func TestWindowAllocatesNothing(t *testing.T) {
 	}
 }
 
-// FuzzWindow plays random sequences against a model that remembers everything.
 func FuzzWindow(f *testing.F) {
 	f.Add([]byte{0, 0, 1, 0x81, 0x80})
 	f.Fuzz(func(t *testing.T, script []byte) {

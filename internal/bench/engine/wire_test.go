@@ -27,7 +27,6 @@ func (w *wired) Recv(buf []byte) (int, int64, error) {
 	return n, int64(polling.TSC()), nil
 }
 
-// TestCountsOfAWire: what the bench counts is what the wire says that it did.
 func TestCountsOfAWire(t *testing.T) {
 	for name, i := range map[string]sim.Impairment{
 		"nothing":          {Delay: 200 * time.Microsecond},

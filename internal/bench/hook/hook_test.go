@@ -36,7 +36,6 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A hook that fails tells what it said; one that hangs is killed, with what it started.
 func TestFails(t *testing.T) {
 	h := Hook{Name: "b", Command: "echo no such sysctl >&2; exit 3", Within: time.Minute}
 	if err := h.Run(); !errors.Is(err, ErrHook) || !strings.Contains(err.Error(), "no such sysctl") || !strings.Contains(err.Error(), "exit status 3") {

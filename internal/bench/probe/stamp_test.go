@@ -32,7 +32,6 @@ func asks(t testing.TB, list ...string) (all []probe.Ask) {
 	return all
 }
 
-// sealedFlow is one of test packets alone, as a UDP socket has them.
 func sealedFlow(t testing.TB, authenticated bool, padding int, list ...string) probe.Flow {
 	f := flow(probe.STAMP, false, 0)
 	f.Layer = probe.Datagram

@@ -174,7 +174,6 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// A watch that was started again in a window leaves that window out, and says so.
 func TestRestart(t *testing.T) {
 	l, err := load(t, twelve(50e-6), 4, "")
 	if err != nil {
@@ -201,7 +200,6 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// A histogram of another resolution is no difference of counts.
 func TestResolutionChanges(t *testing.T) {
 	fine := Moment{At: now, Count: 2, Buckets: []Bucket{{1e-6, 1.1e-6, 1}, {1.1e-6, 1.2e-6, 1}}}
 	coarse := Moment{At: now.Add(time.Minute), Count: 3, Buckets: []Bucket{{1e-6, 1.2e-6, 3}}}

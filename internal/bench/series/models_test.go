@@ -82,7 +82,6 @@ type impairments struct{ got, lost, twice, swapped, corrupt, sent int64 }
 // Replies are held back twice and then sent all at once: fewer than the ring has descriptors, and more.
 const ring, stallAt, overflowAt, overflow = 128, 1000, 1600, 640
 
-// busy runs f, which waits for devices.
 func (b *bed) busy(f func() error) {
 	b.t.Helper()
 	for _, p := range b.ports {
@@ -174,7 +173,6 @@ type frames struct{ *sim.Cable }
 
 func (c frames) receive() []byte { return c.Recv(0) }
 
-// send turns a UDP frame round. No checksum changes.
 func (c frames) send(f []byte) {
 	r := append([]byte(nil), f...)
 	copy(r, f[6:12])
@@ -217,7 +215,6 @@ func (d *datagrams) send(b []byte) {
 	}
 }
 
-// device opens a driver on a model at a wire.
 func (b *bed) device(i int, mac [6]byte, size int, wire sim.Wire) (d nic.Port) {
 	m := models[i]
 	p, err := sim.New(m.model(mac), sim.Options{Name: m.name})

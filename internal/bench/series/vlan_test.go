@@ -18,7 +18,6 @@ func (l *loop) Recv(buf []byte) (int, int64, error) {
 	return n, 7, nil
 }
 
-// A frame comes back as it was sent, in its own VLAN only.
 func TestTagged(t *testing.T) {
 	frame := make([]byte, 60)
 	for i := range frame {

@@ -111,7 +111,6 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// Each error names the line and what is wrong in it.
 func TestFormatErrors(t *testing.T) {
 	var d Defaults
 	for _, c := range []struct{ name, text, line, says string }{
@@ -265,7 +264,6 @@ func TestQuery(t *testing.T) {
 	}
 }
 
-// A few kilobytes whose aliases stand for millions of labels are refused.
 func TestLabelsAreBounded(t *testing.T) {
 	var labels strings.Builder
 	for i := range 1000 {
@@ -314,7 +312,6 @@ func FuzzFileSD(f *testing.F) {
 	})
 }
 
-// A target that is on the command line and in a file has the file's labels.
 func TestTargetKeepsTheLabelsOfAFile(t *testing.T) {
 	all := distinct([]Target{
 		{Host: "10.0.0.1", Labels: map[string]string{"zone": "own"}}, {Host: "10.0.0.2"},

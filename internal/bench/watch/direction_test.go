@@ -55,7 +55,6 @@ func TestDirection(t *testing.T) {
 	}
 }
 
-// For a reflector that repeats the sender's numbers no direction is reported.
 func TestStateless(t *testing.T) {
 	r := &reflector{there: 0.1, back: 0.1, random: rand.New(rand.NewPCG(1, 1))}
 	var d direction
@@ -96,7 +95,6 @@ func TestReflectorChanges(t *testing.T) {
 	}
 }
 
-// A reply that was overtaken had been counted as lost on the way back.
 func TestOvertaken(t *testing.T) {
 	var d direction
 	for _, p := range []pair{{2, 1}, {3, 2}, {5, 4}, {4, 3}, {6, 5}} {

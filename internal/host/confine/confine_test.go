@@ -122,7 +122,6 @@ func attempts(folder string) map[string]func() error {
 	}
 }
 
-// child confines itself, tries everything and prints a result.
 func child(folder string, confined bool) {
 	n := Needs{Read: []string{filepath.Join(folder, "read"), filepath.Join(folder, "missing"), "/proc/self/task"}, Write: []string{filepath.Join(folder, "write")}}
 	all := attempts(folder)
@@ -215,7 +214,6 @@ func child(folder string, confined bool) {
 	json.NewEncoder(os.Stdout).Encode(r)
 }
 
-// speculation returns what the kernel lets the first thread speculate on.
 func speculation() (s string) {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/status", os.Getpid()))
 	for l := range strings.Lines(string(b)) {
@@ -295,7 +293,6 @@ func TestConfined(t *testing.T) {
 	}
 }
 
-// giveUp takes capabilities from all threads.
 func giveUp(list ...Capability) {
 	all, err := effective()
 	if err != nil {
@@ -412,7 +409,6 @@ func TestLoopsPassByNumber(t *testing.T) {
 	}
 }
 
-// constant reports whether the program allows a system call by what it is alone.
 func constant(program []bpf.RawInstruction, number, architecture uint32) bool {
 	var a uint32
 	for pc := 0; pc < len(program); pc++ {

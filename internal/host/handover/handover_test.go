@@ -67,7 +67,6 @@ func dial(t *testing.T, s *Server, service int) net.Conn {
 	return c
 }
 
-// say sends text with a final zero and expects the answer, byte for byte.
 func say(t *testing.T, c net.Conn, text, answer string) {
 	t.Helper()
 	if _, err := c.Write([]byte(text)); err != nil {
@@ -79,7 +78,6 @@ func say(t *testing.T, c net.Conn, text, answer string) {
 	}
 }
 
-// ibv_ud_pingpong's messages as they are on the wire.
 func TestPingpong(t *testing.T) {
 	s, b := listen(t)
 	c := dial(t, s, 0)
@@ -116,7 +114,6 @@ func TestPerftest(t *testing.T) {
 	c.Close()
 }
 
-// Our own client.
 func TestExchange(t *testing.T) {
 	s, b := listen(t)
 	for i, want := range []uint32{1, 0x101} {
@@ -133,7 +130,6 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// Rubbish ends the connection, with nothing greeted; the server continues.
 func TestRubbish(t *testing.T) {
 	s, b := listen(t)
 	version := "6.24" + strings.Repeat("\x00", 12)
@@ -203,7 +199,6 @@ func TestParseAddress(t *testing.T) {
 	}
 }
 
-// Whatever bytes come: an error or a value that writes itself back as it came.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("0000:00002a:abcdef:fe8000000000000008160efffe0c9ba3\x00"))
 	f.Add([]byte("0000:0000:00002a:f1e2d3:00001234:00007f0011223344:fe:80:00:00:00:00:00:00:08:16:0e:ff:fe:0c:9b:a3:00000000:\x00"))

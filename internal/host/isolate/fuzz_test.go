@@ -7,7 +7,6 @@ import (
 	"testing"
 )
 
-// A journal is read after a SIGKILL or a full disk: it may end anywhere.
 func FuzzJournal(f *testing.F) {
 	whole := []byte(`{"pid":77,"started":5}` + "\n" + `{"what":"irq","path":"/proc/irq/9/smp_affinity","was":"3"}` + "\n")
 	for n := range len(whole) + 1 {
@@ -22,7 +21,6 @@ func FuzzJournal(f *testing.F) {
 	})
 }
 
-// The kernel's lists and masks of CPUs.
 func FuzzCPUs(f *testing.F) {
 	f.Add("0-3,8", "10f")
 	f.Add("(null)\n", "1,00000000")

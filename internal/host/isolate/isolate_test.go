@@ -101,7 +101,6 @@ func (m *machine) thread(pid, tid, parent, flags, start int, cpus ...int) {
 	m.threads[tid] = cpus
 }
 
-// snapshot is every file's content and every thread's affinity.
 func (m *machine) snapshot() map[string]string {
 	all := map[string]string{}
 	filepath.WalkDir(m.Root, func(name string, d fs.DirEntry, err error) error {
@@ -178,7 +177,6 @@ func (m *machine) cgroups(op, name, value string) (bool, error) {
 
 const died = "killed"
 
-// want compares some files and threads.
 func (m *machine) want(where string, want map[string]string) {
 	m.t.Helper()
 	now := m.snapshot()
@@ -274,7 +272,6 @@ func TestTwoLeases(t *testing.T) {
 	m.same(before)
 }
 
-// What a process left that was killed at any moment is put back by the next.
 func TestKilled(t *testing.T) {
 	for _, at := range []string{"nowhere", "cpu3/online", "cgroup.type", "system.slice/cpuset.cpus.exclusive", "cpuset.cpus.partition",
 		"writeback/cpumask", "irq/2/smp_affinity_list", "vm/stat_interval", "cpu3/runtime"} {
@@ -393,7 +390,6 @@ func TestIsolatedAtBoot(t *testing.T) {
 	}
 }
 
-// A thread that is bound to the CPU alone keeps it from being taken offline.
 func TestBoundThread(t *testing.T) {
 	m := newMachine(t, nil)
 	m.thread(80, 80, 1, 0, 25, 3)
@@ -407,7 +403,6 @@ func TestBoundThread(t *testing.T) {
 	}
 }
 
-// Which guard is in force depends on the kernel.
 func TestGuards(t *testing.T) {
 	for _, c := range []struct {
 		files map[string]string

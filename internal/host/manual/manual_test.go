@@ -13,7 +13,6 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// example has one of everything that a page or a completion has to get right.
 func example() *Program {
 	var mode string
 	var on bool

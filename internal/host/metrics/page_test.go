@@ -57,7 +57,6 @@ func TestPageHistogram(t *testing.T) {
 	}
 }
 
-// example is a page as large as a responder's with four queues, and what fills it.
 func example() (*Page, func()) {
 	p := new(Page)
 	refused := p.Counter("a_refused_total", "Refused.", "queue", "reason")
@@ -137,7 +136,6 @@ func TestPageFormats(t *testing.T) {
 	}
 }
 
-// The metrics of the process are those that client_golang reads.
 func TestProcessMetrics(t *testing.T) {
 	p := new(Page)
 	own := newProcess(p)

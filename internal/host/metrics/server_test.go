@@ -47,7 +47,6 @@ func FuzzHost(f *testing.F) {
 	})
 }
 
-// serve starts a server of one metric and returns its address.
 func serve(t *testing.T, hosts []string) string {
 	t.Helper()
 	var log logged
@@ -101,7 +100,6 @@ func TestMethodsAndHosts(t *testing.T) {
 	}
 }
 
-// A header continuously is refused, and no client may take its time.
 func TestServerBounds(t *testing.T) {
 	s := newServer(http.NotFoundHandler(), nil)
 	for name, d := range map[string]time.Duration{"read header": s.ReadHeaderTimeout, "read": s.ReadTimeout, "write": s.WriteTimeout, "idle": s.IdleTimeout} {

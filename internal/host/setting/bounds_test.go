@@ -44,7 +44,6 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// A file continuously is read up to the limit.
 func TestReadIsBounded(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config.toml")
 	if err := os.WriteFile(file, []byte("#"), 0o600); err != nil {

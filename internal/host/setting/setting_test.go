@@ -38,7 +38,6 @@ func table(c *chosen) *Table {
 	)
 }
 
-// What a table writes is what it reads: every setting with its default.
 func TestTOMLRoundTrip(t *testing.T) {
 	var c chosen
 	doc := table(&c).TOML("An introduction.")
@@ -59,7 +58,6 @@ func TestTOMLRoundTrip(t *testing.T) {
 	}
 }
 
-// A problem is reported with the line of the value, for every TOML syntax.
 func TestLines(t *testing.T) {
 	for _, c := range []struct{ doc, want string }{
 		{"\n[b]\nports = [\n  1, # one, two\n\n  2, -3,\n]", "F:6: b.ports: -3 is negative"},
@@ -108,7 +106,6 @@ func TestLaterWins(t *testing.T) {
 	}
 }
 
-// A flag has the setting's check, default and description.
 func TestFlags(t *testing.T) {
 	var c chosen
 	f := flag.NewFlagSet("", flag.ContinueOnError)

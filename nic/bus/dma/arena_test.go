@@ -53,7 +53,6 @@ func (f *fakeMapper) Unmap(iova uint64, size int) error {
 	return nil
 }
 
-// held returns the open files and mappings of this process that are an arena's.
 func held(t *testing.T) int {
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
@@ -72,7 +71,6 @@ func held(t *testing.T) int {
 	return n
 }
 
-// at returns the byte that the device sees at iova, by the mapper's own table.
 func (f *fakeMapper) at(iova uint64) *byte {
 	for base, m := range f.mapped {
 		if iova >= base && iova-base < uint64(len(m.Bytes)) {
@@ -82,7 +80,6 @@ func (f *fakeMapper) at(iova uint64) *byte {
 	return nil
 }
 
-// TestAllocator runs random allocations against a plain record of who owns what.
 func TestAllocator(t *testing.T) {
 	for _, m := range []*fakeMapper{
 		{next: 0x7f00_0000_0000},

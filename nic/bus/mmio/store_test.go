@@ -138,7 +138,6 @@ func TestPushInline(t *testing.T) {
 	})
 }
 
-// TestPushHeaded does the same for entries whose first block is given.
 func TestPushHeaded(t *testing.T) {
 	const ringAt, ringBlocks, windowAt, srcAt, headAt = 1024, 8, 2048, 4096, 6144
 	mem := arena(t, 8192)
@@ -188,7 +187,6 @@ func differ(a, b []byte) int {
 	return -1
 }
 
-// TestStores checks that each store writes its own bytes, whole, and none beside them.
 func TestStores(t *testing.T) {
 	mem := arena(t, 4096)
 	want := make([]byte, len(mem))
@@ -216,7 +214,6 @@ func TestStores(t *testing.T) {
 	}
 }
 
-// TestNothingAllocates holds the stubs to the hot loop's rule.
 func TestNothingAllocates(t *testing.T) {
 	mem := arena(t, 4096)
 	rec, db := (*uint32)(unsafe.Pointer(&mem[0])), (*uint64)(unsafe.Pointer(&mem[64]))

@@ -84,7 +84,6 @@ func TestBindAndBack(t *testing.T) {
 	}
 }
 
-// From vfio-pci to no driver and back: the kernel driver is still known.
 func TestBindTwice(t *testing.T) {
 	k := newKernel(t)
 	k.card(addr0, "ixgbe", "7", "eth1")

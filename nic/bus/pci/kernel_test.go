@@ -99,7 +99,6 @@ func (k *kernel) card(addr, driver, group string, interfaces ...string) {
 	}
 }
 
-// attribute does what writing to sysfs does.
 func (k *kernel) attribute(path, value string) error {
 	rel, _ := filepath.Rel(k.sys, path)
 	if _, err := os.Stat(path); err != nil {
@@ -137,7 +136,6 @@ func (k *kernel) attribute(path, value string) error {
 	return nil
 }
 
-// vfio does what the kernel's VFIO calls do.
 func (k *kernel) vfio(fd int, req, value uintptr, arg unsafe.Pointer) (int, error) {
 	argsz := func(want uintptr) {
 		if got := *(*uint32)(arg); uintptr(got) < want {
@@ -238,7 +236,6 @@ func (k *kernel) vfio(fd int, req, value uintptr, arg unsafe.Pointer) (int, erro
 	return 0, nil
 }
 
-// backDevice makes the file that stands for the VFIO device.
 func (k *kernel) backDevice() {
 	f, err := os.Create(k.path("device"))
 	if err != nil {

@@ -460,7 +460,6 @@ func TestWriteReal(t *testing.T) {
 	}
 }
 
-// TestVFIOWithoutIOMMU: vfio-pci's mode for machines such as most rented ones.
 func TestVFIOWithoutIOMMU(t *testing.T) {
 	k := vfioKernel(t)
 	needs.Root(t, "reading physical addresses")

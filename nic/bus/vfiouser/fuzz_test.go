@@ -11,7 +11,6 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser/proto"
 )
 
-// pipe returns the two ends of a socket pair.
 func pipe(t testing.TB) (a, b *net.UnixConn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)

@@ -87,7 +87,6 @@ func TestIdentityAndRegisters(t *testing.T) {
 	}
 }
 
-// A doorbell stored by pointer reaches the model without a message.
 func TestDoorbellsAreMemory(t *testing.T) {
 	p, _, path := serveToy(t)
 	f := dial(t, path)
@@ -223,7 +222,6 @@ func TestInterrupts(t *testing.T) {
 	}
 }
 
-// A client that vanishes leaves nothing behind, and the next one is served.
 func TestClientVanishes(t *testing.T) {
 	p, _, path := serveToy(t)
 	before := openFDs(t)
@@ -274,7 +272,6 @@ func TestSecondClientIsSentAway(t *testing.T) {
 	}
 }
 
-// A driver whose server dies reads all ones and gets errors, at once.
 func TestServerVanishes(t *testing.T) {
 	_, s, path := serveToy(t)
 	f := dial(t, path)

@@ -36,7 +36,6 @@ func TestAnswers(t *testing.T) { veth.Answers(t, open, nic.Options{}) }
 func TestFaults(t *testing.T)  { veth.Faults(t, open) }
 func TestLoops(t *testing.T)   { veth.Loops(t, open) }
 
-// TestFanout has two sockets share the frames of one queue.
 func TestFanout(t *testing.T) {
 	v := veth.New(t)
 	v.Flows(t, v.Serve(t, open, nic.Options{Queues: 2}))
@@ -77,7 +76,6 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// TestKernelOwns refuses addresses for which the kernel answers.
 func TestKernelOwns(t *testing.T) {
 	v := veth.New(t)
 	for _, p := range []netip.Prefix{v.Host.IPv4, v.Host.IPv6} {

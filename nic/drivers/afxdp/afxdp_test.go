@@ -34,7 +34,6 @@ func TestAnswers(t *testing.T) { veth.Answers(t, open, nic.Options{}) }
 func TestFaults(t *testing.T)  { veth.Faults(t, open) }
 func TestLoops(t *testing.T)   { veth.Loops(t, open) }
 
-// TestGeneric answers at the generic hook.
 func TestGeneric(t *testing.T) {
 	v := veth.New(t)
 	s := v.Serve(t, generic, nic.Options{})
@@ -108,7 +107,6 @@ func attached(t *testing.T, v *veth.Pair) (id uint32) {
 	return id
 }
 
-// TestKill kills a process that serves and wants its program gone.
 func TestKill(t *testing.T) {
 	v := veth.New(t)
 	c := exec.Command("/proc/self/exe")

@@ -101,7 +101,6 @@ func respond(t *testing.T, v *veth.Pair, open func(nic.Options) (nic.Device, err
 	}
 }
 
-// pin binds the goroutine's thread to a core, while it lives.
 func pin(core int) {
 	runtime.LockOSThread()
 	var set unix.CPUSet
@@ -109,7 +108,6 @@ func pin(core int) {
 	unix.SchedSetaffinity(0, &set)
 }
 
-// probe returns the sorted round trips of echo requests, one at a time, in ns.
 func probe(t *testing.T, v *veth.Pair, open func(nic.Options) (nic.Device, error), to netip.Addr) (rtt []float64) {
 	const warmup, count = 2000, 40000
 	v.Peer.Do(func() {

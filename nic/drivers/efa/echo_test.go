@@ -45,7 +45,6 @@ func TestEcho(t *testing.T) {
 	}
 }
 
-// Bursts: many messages at once, each answered once.
 func TestBurst(t *testing.T) {
 	for _, p := range efasim.Profiles() {
 		x := start(t, efasim.Options{Profile: p, Seed: 3}, nic.EchoSRD)
@@ -94,7 +93,6 @@ func TestUnknownSender(t *testing.T) {
 	}
 }
 
-// STAMP as a message: the reply repeats the sender's fields and says when it was there.
 func TestSTAMP(t *testing.T) {
 	x := start(t, efasim.Options{}, nic.STAMPUD)
 	p := make([]byte, 44)
@@ -128,7 +126,6 @@ func TestNoBounce(t *testing.T) {
 	}
 }
 
-// A message with another Q_Key never reaches the loop; the device counts it.
 func TestQKey(t *testing.T) {
 	x := startWith(t, efasim.Options{}, efa.Options{}, efa.Options{Services: []nic.Service{nic.EchoUD}, QKey: 0x22222222})
 	for range 3 {

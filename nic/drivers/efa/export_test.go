@@ -10,7 +10,6 @@ func init() { leastAdmin = 3 * time.Second }
 
 const NoHandle = noHandle
 
-// Unknown does for a GID what its first message does.
 func (d *Device) Unknown(gid netip.Addr) error {
 	return d.card.Ask(func() error {
 		d.peers.mu.Lock()
@@ -20,7 +19,6 @@ func (d *Device) Unknown(gid netip.Addr) error {
 	})
 }
 
-// Handle returns the address handle of a GID, or noHandle.
 func (d *Device) Handle(gid netip.Addr) uint32 {
 	d.peers.mu.Lock()
 	defer d.peers.mu.Unlock()

@@ -15,7 +15,6 @@ import (
 	"github.com/rebound-nic/rebound/sim/efasim"
 )
 
-// reset reports whether the device was reset for that reason.
 func (x *pair) reset(reason int) func() bool {
 	return func() bool {
 		for _, r := range x.m.Resets() {
@@ -89,7 +88,6 @@ func (x *pair) again() bool {
 	return x.echo()
 }
 
-// A client that is reset keeps its peer: the address handle is made again.
 func TestClientRecovers(t *testing.T) {
 	x := start(t, efasim.Options{}, nic.EchoSRD).serve()
 	x.until("echo", x.echo)
@@ -100,7 +98,6 @@ func TestClientRecovers(t *testing.T) {
 	}
 }
 
-// Events that need no reset.
 func TestEvents(t *testing.T) {
 	x := start(t, efasim.Options{}, nic.EchoUD).serve()
 	x.m.Post(efasim.Event{Group: efasim.GroupWarning, Syndrome: 3})
@@ -117,7 +114,6 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// A device that leaves ends the loops with an error that says so.
 func TestUnplugged(t *testing.T) {
 	x := start(t, efasim.Options{}, nic.EchoUD)
 	x.port.Start()
@@ -279,7 +275,6 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// What is fallen back to is in the notes, and what is in force in Push.
 func TestPush(t *testing.T) {
 	for _, c := range []struct {
 		p    efasim.Profile
@@ -305,7 +300,6 @@ func TestPush(t *testing.T) {
 	}
 }
 
-// Several queues share a device: each has queue its own pairs, and all answer.
 func TestQueues(t *testing.T) {
 	a, b := sim.Pair()
 	one, two := adapter(t, efasim.Options{Busy: true}, 1, a), adapter(t, efasim.Options{Busy: true}, 2, b)

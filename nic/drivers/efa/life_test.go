@@ -35,7 +35,6 @@ func TestRemovedOpening(t *testing.T) {
 	x.close()
 }
 
-// A device that answers reads but does nothing is an error in bounded time.
 func TestStalledOpening(t *testing.T) {
 	x := adapter(t, efasim.Options{}, 1, nil)
 	x.fault.Stalled = true
@@ -48,7 +47,6 @@ func TestStalledOpening(t *testing.T) {
 	x.close()
 }
 
-// The driver's process ends in mid-traffic, and another one takes the device over.
 func TestKilled(t *testing.T) {
 	x := start(t, efasim.Options{}, nic.EchoSRD)
 	for range 3 {
@@ -85,7 +83,6 @@ func TestCountsAreOurs(t *testing.T) {
 	})
 }
 
-// againStepped is again, with the devices stepped.
 func (x *pair) againStepped() bool {
 	x.busy(func() (err error) { x.to, err = x.client.dev.Reach(x.address(x.from)); return err })
 	return x.echo()

@@ -63,7 +63,6 @@ func newBenchQueue(t testing.TB, length, entry uint32, stamp bool) *benchQueue {
 	return b
 }
 
-// arrive does what the device does for the next n messages, and completes all sends.
 func (b *benchQueue) arrive(n int) {
 	p := &b.pairs[b.pair]
 	for range n {
@@ -81,7 +80,6 @@ func (b *benchQueue) arrive(n int) {
 	b.complete(statusOK)
 }
 
-// complete writes the completions of all sends that were rung.
 func (b *benchQueue) complete(status uint64) {
 	for i := range b.npairs {
 		p := &b.pairs[i]
@@ -127,7 +125,6 @@ func TestPollAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestPushedEntry is one reply in the device's memory, word by word.
 func TestPushedEntry(t *testing.T) {
 	for _, c := range []struct {
 		pair          int
@@ -204,7 +201,6 @@ func TestRounds(t *testing.T) {
 	}
 }
 
-// What is turned down is counted under its reason, and its buffer comes back.
 func TestRefusals(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -74,7 +74,6 @@ func adapter(t testing.TB, o efasim.Options, n byte, wire sim.Wire) *end {
 	return x
 }
 
-// tryOpen opens the driver while the device runs.
 func (x *end) tryOpen(o nic.Options, own efa.Options) error {
 	x.Helper()
 	fn, err := x.port.Function()
@@ -113,7 +112,6 @@ func (x *end) close() {
 	}
 }
 
-// counted returns how many messages were answered and refused.
 func counted(r *fastpath.Responder) (answered, refused uint64) {
 	s := r.Stats()
 	return s.Answered(), s.Refused()
@@ -128,7 +126,6 @@ func (x *end) stats() nic.Stats {
 	return s
 }
 
-// address of a service of the end's first queue.
 func (x *end) address(s nic.Service) nic.Address {
 	for _, e := range x.dev.Endpoints() {
 		if e.Service == s && e.Queue == 0 {
@@ -166,7 +163,6 @@ func messages(t testing.TB) *fastpath.Responder {
 	return r
 }
 
-// start opens both ends, the responder with all services.
 func start(t testing.TB, o efasim.Options, s nic.Service) *pair {
 	t.Helper()
 	return startWith(t, o, efa.Options{}, efa.Options{Services: []nic.Service{s}})
@@ -197,7 +193,6 @@ func startWith(t testing.TB, o efasim.Options, own, client efa.Options) *pair {
 	return x
 }
 
-// busy does something that waits for a device, with both running.
 func (x *pair) busy(f func() error) {
 	x.Helper()
 	x.port.Start()
@@ -210,7 +205,6 @@ func (x *pair) busy(f func() error) {
 	}
 }
 
-// serve has both devices and the responder's loop run freely until the test ends.
 func (x *pair) serve() *pair {
 	x.serving = true
 	x.port.Start()
@@ -232,7 +226,6 @@ func (x *pair) serve() *pair {
 	return x
 }
 
-// turn lets each do what it has to.
 func (x *pair) turn() {
 	if x.serving {
 		time.Sleep(20 * time.Microsecond)
@@ -243,7 +236,6 @@ func (x *pair) turn() {
 	x.dev.Queue(0).Poll(x.resp)
 }
 
-// settle lets all finish what was begun.
 func (x *pair) settle() {
 	for range 64 {
 		x.turn()
@@ -251,7 +243,6 @@ func (x *pair) settle() {
 	}
 }
 
-// message is the n-th one of size bytes: like no other in every eight bytes.
 func message(n uint64, size int) []byte {
 	b := make([]byte, size)
 	for i := range b {
@@ -270,7 +261,6 @@ func (x *pair) send(b []byte) {
 	}
 }
 
-// recv returns the next message that comes to the client within so many turns.
 func (x *pair) recv(turns int) []byte {
 	x.Helper()
 	for range turns {
@@ -286,7 +276,6 @@ func (x *pair) recv(turns int) []byte {
 	return nil
 }
 
-// echo sends a message and reports whether it came back soon, as it was.
 func (x *pair) echo() bool {
 	x.Helper()
 	x.next++

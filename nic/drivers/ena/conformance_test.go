@@ -46,7 +46,6 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestCost holds what replies cost on the bus, on both sides of each edge.
 func TestCost(t *testing.T) {
 	const n, refill = 1024, 16
 	for _, c := range []struct {

@@ -123,7 +123,6 @@ func (x *live) ask() {
 	x.asked++
 }
 
-// echo sends a request and reports whether it was answered soon.
 func (x *live) echo() bool {
 	for x.far.Recv(0) != nil {
 	}
@@ -233,7 +232,6 @@ func TestFloodOfCompletions(t *testing.T) {
 	}
 }
 
-// TestEvents posts events that need no reset.
 func TestEvents(t *testing.T) {
 	x := start(t, enasim.Options{})
 	x.m.Post(enasim.Event{Group: enasim.GroupNotification, Syndrome: enasim.NotifySuspend})
@@ -269,7 +267,6 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestBadCompletions are refused and counted, without a reset.
 func TestBadCompletions(t *testing.T) {
 	x := start(t, enasim.Options{})
 	for _, edit := range []func([]byte){
@@ -355,7 +352,6 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// TestFallsBack opens what can be driven with less, and finds that in the notes.
 func TestFallsBack(t *testing.T) {
 	for _, c := range []struct {
 		o    enasim.Options

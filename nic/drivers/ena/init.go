@@ -466,7 +466,7 @@ func (d *Device) startRSS() error {
 			}
 			err = set(d, "RSS hash function", featRSSHash, 8+4*keyParts, &f)
 		}
-		if err := d.lacks("RSS hash function stays the device's", err); err != nil {
+		if err := d.lacks("RSS hash function cannot be set; using the device's default", err); err != nil {
 			return err
 		}
 	}

@@ -41,7 +41,6 @@ func newBenchQueue(t testing.TB, frame []byte, entry uint32) *benchQueue {
 	return b
 }
 
-// arrive does what the device does for the next n frames, and completes all transmits.
 func (b *benchQueue) arrive(n int) {
 	for range n {
 		d := (*rxDesc)(unsafe.Add(b.rxSQ, b.rxDone&b.mask*descSize))

@@ -25,7 +25,6 @@ func TestConformance(t *testing.T) { nictest.Run(t, harness(ixgbesim.SFP)) }
 
 func TestConformanceX540(t *testing.T) { nictest.Run(t, harness(ixgbesim.X540)) }
 
-// TestCost holds what the package comment promises: what replies cost on the bus.
 func TestCost(t *testing.T) {
 	const n = 1024
 	for _, size := range []int{60, 64, 98, 1514} {

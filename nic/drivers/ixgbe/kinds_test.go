@@ -29,7 +29,6 @@ var kinds = []struct {
 	{ixgbesim.X540, 0x1528, "Intel X540-AT2 (8086:1528", "10GBASE-T"},
 }
 
-// awaitLink waits until the link is as wanted.
 func awaitLink(t *testing.T, d *ixgbe.Device, want nic.Link) {
 	t.Helper()
 	var is nic.Link
@@ -75,7 +74,6 @@ func TestLinkModes(t *testing.T) {
 	}
 }
 
-// TestKinsReplies: every kind answers, at the same cost on the bus.
 func TestKinsReplies(t *testing.T) {
 	want := nictest.Cost(t, harness(ixgbesim.SFP), 98, 256, 1)
 	for _, k := range kinds {

@@ -13,7 +13,6 @@ import (
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 )
 
-// host gives a model a port that runs freely, and its function.
 func host(t *testing.T, m sim.Model) (*sim.Port, *sim.Function) {
 	t.Helper()
 	p, err := sim.New(m, sim.Options{Name: "ixgbe"})

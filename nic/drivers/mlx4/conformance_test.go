@@ -12,7 +12,6 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
 
-// harness is the suite's view of the driver on its model.
 func harness(o mlx4sim.Options, own mlx4.Options) nictest.Harness {
 	return nictest.Harness{
 		Model: func() sim.Model { return mlx4sim.New(o) },

@@ -156,7 +156,6 @@ func TestDatagramWQE(t *testing.T) {
 	}
 }
 
-// Payloads of every length go round the ring, inline and pointed to.
 func TestEveryDatagramLength(t *testing.T) {
 	r := subnetResponder(t)
 	for n := 28; n <= 240; n++ {
@@ -289,7 +288,6 @@ func TestDatagramGuards(t *testing.T) {
 	}
 }
 
-// Duplicate address detection is answered to all nodes.
 func TestDatagramDuplicate(t *testing.T) {
 	b, r := newBenchDatagrams(t, nil, false), subnetResponder(t)
 	p := make([]byte, 4+40+24)

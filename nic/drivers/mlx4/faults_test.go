@@ -55,7 +55,6 @@ func TestEachCommandRefused(t *testing.T) {
 	}
 }
 
-// A command that is never completed ends Open in time, with its name.
 func TestCommandWithheld(t *testing.T) {
 	for op, name := range map[uint16]string{0x004: "QUERY_FW", 0xFFF: "MAP_FA", 0x007: "INIT_HCA", 0x013: "SW2HW_EQ", 0x01A: "INIT2RTR_QP", 0x009: "INIT_PORT"} {
 		t.Run(name, func(t *testing.T) {
@@ -102,7 +101,6 @@ func TestWrongCard(t *testing.T) {
 	}
 }
 
-// serve runs the driver's own loop with the device running, and f beside it.
 func (x *rig) serve(f func()) (err error) {
 	x.Helper()
 	x.busy(func() {
@@ -127,7 +125,6 @@ func (x *rig) await(f func() bool) {
 	}
 }
 
-// answers waits until a ping is answered.
 func (x *rig) answers(size int) {
 	x.Helper()
 	x.await(func() bool {

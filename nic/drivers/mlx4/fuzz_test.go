@@ -119,7 +119,6 @@ func FuzzEvents(f *testing.F) {
 	})
 }
 
-// Events say what they say.
 func TestEvents(t *testing.T) {
 	s := newScript(t)
 	d, err := s.open(nic.Options{}, Options{})

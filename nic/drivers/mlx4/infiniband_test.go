@@ -47,7 +47,6 @@ func answering() *fastpath.Config {
 	return &fastpath.Config{Addresses: []netip.Prefix{our4, our6}, UDPPorts: []uint16{7}}
 }
 
-// open opens the driver, and waits until it is a member of IPoIB's group.
 func (x *subnetRig) open(o nic.Options) {
 	x.Helper()
 	if o.Match == nil && o.Steer == nil {
@@ -59,7 +58,6 @@ func (x *subnetRig) open(o nic.Options) {
 	x.attach()
 }
 
-// attach waits until the port is a member of IPoIB's group, and makes the responder.
 func (x *subnetRig) attach() {
 	x.Helper()
 	x.until("the link is up", func() bool { l, err := x.dev.Link(); return err == nil && l.Up })
@@ -77,7 +75,6 @@ func (x *subnetRig) attach() {
 	x.resp = []*fastpath.Responder{r}
 }
 
-// until runs the device and the fabric until something is so.
 func (x *subnetRig) until(what string, ok func() bool) {
 	x.Helper()
 	x.busy(func() {
@@ -93,7 +90,6 @@ func (x *subnetRig) until(what string, ok func() bool) {
 	})
 }
 
-// settle steps device, fabric and driver until nothing happens.
 func (x *subnetRig) settle() {
 	for idle := 0; idle < 8; idle++ {
 		if x.port.Settle(100000) > 1 || x.fabric.Step() || x.dev.DatagramQueue().Poll(x.resp[0]) > 0 {
@@ -421,7 +417,6 @@ func (x *subnetRig) serve(f func()) (err error) {
 	return err
 }
 
-// answers waits until a ping of n bytes is answered.
 func (x *subnetRig) answers(n int) {
 	x.Helper()
 	x.await(func() bool {

@@ -50,7 +50,6 @@ func TestEveryID(t *testing.T) {
 	}
 }
 
-// If firmware has both ways of steering, the driver can be told to use the older.
 func TestSteeringByTable(t *testing.T) {
 	x := newRig(t, mlx4sim.Options{})
 	x.own.Steering = "a0"
@@ -110,7 +109,6 @@ func TestLetIn(t *testing.T) {
 	}
 }
 
-// A VLAN tag stays where it is, up to the longest frame with two of them.
 func TestVLAN(t *testing.T) {
 	x := newRig(t, mlx4sim.Options{})
 	x.open(nic.Options{MTU: 9000})
@@ -125,7 +123,6 @@ func TestVLAN(t *testing.T) {
 	}
 }
 
-// RSS spreads flows over all queues, and one flow stays on one.
 func TestRSS(t *testing.T) {
 	x := newRig(t, mlx4sim.Options{})
 	x.open(nic.Options{Queues: 4})
@@ -259,7 +256,6 @@ func TestPushed(t *testing.T) {
 	}
 }
 
-// PushMax moves the edge.
 func TestPushMax(t *testing.T) {
 	x := newRig(t, mlx4sim.Options{})
 	x.own.PushMax = 98
@@ -273,7 +269,6 @@ func TestPushMax(t *testing.T) {
 	}
 }
 
-// What the port counts is what the wire has seen.
 func TestPortCounters(t *testing.T) {
 	x := newRig(t, mlx4sim.Options{})
 	x.open(nic.Options{})

@@ -101,7 +101,6 @@ func newResponder(t testing.TB) *fastpath.Responder {
 	return r
 }
 
-// wqe returns so many blocks of the send queue from one on.
 func (b *benchQueue) wqe(first, blocks uint32) (w []byte) {
 	for i := range blocks {
 		w = append(w, unsafe.Slice((*byte)(unsafe.Pointer(b.block(first+i))), txbb)...)

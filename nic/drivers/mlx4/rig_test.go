@@ -55,7 +55,6 @@ func newRig(t testing.TB, o mlx4sim.Options) *rig {
 	return newRigOf(t, m, m)
 }
 
-// newRigOf is newRig for a model with something around it.
 func newRigOf(t testing.TB, m *mlx4sim.Model, around sim.Model) *rig {
 	x := &rig{TB: t, model: m}
 	var err error
@@ -74,7 +73,6 @@ func newRigOf(t testing.TB, m *mlx4sim.Model, around sim.Model) *rig {
 	return x
 }
 
-// busy runs f while the device runs freely.
 func (x *rig) busy(f func()) {
 	x.Helper()
 	x.port.Start()
@@ -160,7 +158,6 @@ func (x *rig) received() (n int) {
 	return n
 }
 
-// ping puts an ICMP echo request of n bytes without FCS on the wire.
 func (x *rig) ping(to [6]byte, n int, vlan int) { x.far.Send(0, request(to, n, vlan)) }
 
 // request is an echo request of n bytes before its tag, from the peer to 10.0.0.2 at an address.
@@ -196,7 +193,6 @@ func (x *rig) stats() (s nic.Stats) {
 	return s
 }
 
-// exchange sends pings one at a time and fails unless each is answered.
 func (x *rig) exchange(count, size int) {
 	x.Helper()
 	for i := range count {

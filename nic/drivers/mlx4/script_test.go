@@ -47,7 +47,6 @@ type sent struct {
 
 func newScript(t testing.TB) *script { return newScriptOn(t, make([]byte, 8<<20)) }
 
-// newScriptOn is newScript with the doorbells that it is given.
 func newScriptOn(t testing.TB, doorbells []byte) *script {
 	s := &script{TB: t, maps: map[uint64][]byte{}, next: 1 << 32, bar2: doorbells}
 	binary.LittleEndian.PutUint32(s.config[0:], 0x100315B3)
@@ -226,7 +225,6 @@ func card(c sent) (Status, mailbox, uint64) {
 	return 0, m, 0
 }
 
-// open opens the driver on the script.
 func (s *script) open(o nic.Options, own Options) (*Device, error) {
 	o.Log = slog.New(slog.DiscardHandler)
 	if o.RingSize == 0 {
@@ -235,7 +233,6 @@ func (s *script) open(o nic.Options, own Options) (*Device, error) {
 	return Open(s, o, own)
 }
 
-// ops are the commands that were sent, without the repetitions of one.
 func (s *script) ops() (all []opcode) {
 	for _, c := range s.sent {
 		all = append(all, c.op)

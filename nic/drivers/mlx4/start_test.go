@@ -206,7 +206,7 @@ func TestRefusals(t *testing.T) {
 		"no RSS":           {o: nic.Options{Queues: 4}, spoil: change(opQueryDevCap, func(m mailbox) { m.set8(0x2E, 0) }), is: nic.ErrHardware, says: "4 queue pairs are asked for, the card spreads frames over 0"},
 		"three queues":     {o: nic.Options{Queues: 3}, says: "3 queue pairs asked for: the card spreads frames over 1, 2, 4"},
 		"long ring":        {o: nic.Options{RingSize: 4096}, spoil: change(opQueryDevCap, func(m mailbox) { m.set8(0x11, 13) }), says: "queues of 16384 entries, the device has QPs of 8192"},
-		"group address":    {spoil: change(opQueryPort, func(m mailbox) { m.set64(0x10, 0x010000000001) }), says: "is not one of a station"},
+		"group address":    {spoil: change(opQueryPort, func(m mailbox) { m.set64(0x10, 0x010000000001) }), says: "is not a unicast address"},
 		"push mode":        {own: Options{Push: "header"}, says: `push mode "header" is none of auto, full, off`},
 		"port":             {own: Options{Port: 3}, says: "port 3 is none of 1 and 2"},
 		"steering":         {own: Options{Steering: "b0"}, says: `steering "b0" is none of`},
@@ -268,7 +268,6 @@ func TestStuckCommandIsTheLast(t *testing.T) {
 	}
 }
 
-// A rule for an address, byte for byte.
 func TestRule(t *testing.T) {
 	want := mailbox{
 		0x50, 0, 0, 0, 0, 0, 0, 2, 0, 0, 1, 0, 0, 0, 0, 0, // priority, plain, no loopback; port; QP

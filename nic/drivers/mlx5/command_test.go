@@ -37,7 +37,6 @@ type firmware struct {
 
 func newFirmware(t testing.TB) *firmware { return newFirmwareOn(t, make([]byte, 1<<20)) }
 
-// newFirmwareOn is newFirmware with the BAR's memory that it is given.
 func newFirmwareOn(t testing.TB, window []byte) *firmware {
 	f := &firmware{TB: t, maps: map[uint64][]byte{}, next: 1 << 32, master: true, window: window}
 	f.put(regCmdifRev, 5<<16|1220)
@@ -168,7 +167,6 @@ func (f *firmware) execute(e []byte) {
 	}
 }
 
-// device is a driver on the script, with its command queue started.
 func (f *firmware) device() *Device {
 	d := &Device{barSize: 1 << 20}
 	d.card.Name, d.card.Fn, d.card.Log, d.card.MTU, d.card.Options = "mlx5 script", f, slog.New(slog.DiscardHandler), 1500, nic.Options{Queues: 1, RingSize: 64}
@@ -191,7 +189,6 @@ func (f *firmware) started() *Device {
 	return d
 }
 
-// Messages of every length go through as they are, both ways.
 func TestCommandLengths(t *testing.T) {
 	f := newFirmware(t)
 	d := f.started()

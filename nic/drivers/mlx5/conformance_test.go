@@ -12,7 +12,6 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
-// harness is the suite's view of the driver on its model.
 func harness(profile mlx5sim.Profile, own mlx5.Options) nictest.Harness {
 	return nictest.Harness{
 		Model: func() sim.Model { return mlx5sim.New(mlx5sim.Options{Profile: profile}) },
@@ -30,7 +29,6 @@ func harness(profile mlx5sim.Profile, own mlx5.Options) nictest.Harness {
 
 func TestConformance(t *testing.T) { nictest.Run(t, harness(mlx5sim.ConnectX4, mlx5.Options{})) }
 
-// The same where nothing is pushed: the other way to the wire.
 func TestConformanceWithoutPush(t *testing.T) {
 	h := harness(mlx5sim.ConnectX4, mlx5.Options{Push: "off"})
 	h.Lacks = slow("waits for time-outs that are the same with push")

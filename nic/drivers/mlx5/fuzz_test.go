@@ -35,7 +35,6 @@ func FuzzCompletions(f *testing.F) {
 	})
 }
 
-// Whatever firmware answers, the driver's start ends with a device or with an error.
 func FuzzAnswers(f *testing.F) {
 	f.Add([]byte{0}, uint16(0), uint8(0))
 	f.Add([]byte{0}, uint16(0), uint8(254))

@@ -18,7 +18,6 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
-// The mode that is in force is proven and told, in each push mode.
 func TestPushModes(t *testing.T) {
 	for _, c := range []struct{ push, want string }{
 		{"", "blueflame full"}, {"full", "blueflame full"}, {"header", "blueflame header"}, {"off", "doorbell off"},
@@ -99,7 +98,6 @@ func TestBusCost(t *testing.T) {
 	}
 }
 
-// PushMax moves the edge.
 func TestPushMax(t *testing.T) {
 	x := newRig(t, mlx5sim.Options{})
 	x.own.PushMax = 98
@@ -152,7 +150,6 @@ func TestEachCommandRefused(t *testing.T) {
 	}
 }
 
-// A command that is never completed ends Open in time, with its name.
 func TestCommandWithheld(t *testing.T) {
 	for op, name := range map[uint16]string{0x104: "ENABLE_HCA", 0x108: "MANAGE_PAGES", 0x102: "INIT_HCA", 0x802: "ALLOC_UAR", 0x301: "CREATE_EQ",
 		0x904: "CREATE_SQ", 0x936: "SET_FLOW_TABLE_ENTRY"} {
@@ -191,7 +188,6 @@ func TestFirmwareThatDoesNotStart(t *testing.T) {
 	x.close()
 }
 
-// A port that is another function's to set refuses its registers: the driver continues.
 func TestPortOfAnother(t *testing.T) {
 	asked := 0
 	x := newRig(t, mlx5sim.Options{Status: func(op uint16) (uint8, uint32) {
@@ -242,7 +238,6 @@ func TestPagesUnderTraffic(t *testing.T) {
 	x.close()
 }
 
-// serve runs the driver's own loop with the device running, and f beside it.
 func (x *rig) serve(f func()) (err error) {
 	x.Helper()
 	x.busy(func() {
@@ -267,7 +262,6 @@ func (x *rig) await(f func() bool) {
 	}
 }
 
-// answers waits until a ping is answered.
 func (x *rig) answers(size int) {
 	x.Helper()
 	x.await(func() bool {

@@ -131,7 +131,6 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
-// Old firmware always loops frames back. The receive side keeps them out.
 func TestLoopbackOfOldFirmware(t *testing.T) {
 	x := newRig(t, mlx5sim.Options{})
 	x.open(nic.Options{Queues: 2})

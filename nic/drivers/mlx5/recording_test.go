@@ -20,7 +20,6 @@ type recorded struct {
 	outLen  int
 }
 
-// recording reads the kernel's dumps: the entry, then each mailbox, as dwords.
 func recording(t *testing.T) (all []recorded) {
 	f, err := os.Open("../../../../shared/witness/mlx5_core-connectx4-fw14.12.1220.txt.gz")
 	if err != nil {
@@ -148,7 +147,6 @@ func TestRecordedCommands(t *testing.T) {
 	}
 }
 
-// The recorded entries carry the signature that ours do.
 func TestRecordedSignatures(t *testing.T) {
 	for i, r := range recording(t) {
 		if xor(r.entry) != 0xFF {

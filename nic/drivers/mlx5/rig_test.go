@@ -68,7 +68,6 @@ func newRig(t testing.TB, o mlx5sim.Options) *rig {
 	return x
 }
 
-// busy runs f while the device runs freely.
 func (x *rig) busy(f func()) {
 	x.Helper()
 	x.port.Start()
@@ -154,7 +153,6 @@ func (x *rig) received() (n int) {
 	return n
 }
 
-// ping puts an ICMP echo request of n bytes without FCS on the wire.
 func (x *rig) ping(to [6]byte, n int, vlan int) { x.far.Send(0, request(to, n, vlan)) }
 
 // request is an echo request of n bytes before its tag, from the peer to 10.0.0.2 at an address.
@@ -190,7 +188,6 @@ func (x *rig) stats() (s nic.Stats) {
 	return s
 }
 
-// exchange sends pings one at a time and fails unless each is answered.
 func (x *rig) exchange(count, size int) {
 	x.Helper()
 	for i := range count {

@@ -14,7 +14,6 @@ import (
 	"github.com/rebound-nic/rebound/sim/virtiosim"
 )
 
-// rig is the test's device with the other end of its wire, running on virtual time.
 func rig(t *testing.T, m *virtiosim.Model) (far *sim.Cable, fn *sim.Function) {
 	t.Helper()
 	port, err := sim.New(m, sim.Options{Name: "test"})
@@ -38,7 +37,6 @@ func rig(t *testing.T, m *virtiosim.Model) (far *sim.Cable, fn *sim.Function) {
 	return far, f
 }
 
-// answered sends requests until one is answered: those of before a restart are lost.
 func answered(t *testing.T, far *sim.Cable) {
 	t.Helper()
 	await.Until(t, "an answer", func() bool {

@@ -84,7 +84,6 @@ func (b *testQueue) next(r *ring, n uint32) (id uint32, addr uint64, length uint
 	return id, *(*uint64)(unsafe.Add(r.desc, id*16)), *word(r.desc, id*16+8), *half(r.desc, id*16+12)&2 != 0, true
 }
 
-// use returns buffer id as used entry n.
 func (b *testQueue) use(r *ring, n, id, length uint32) {
 	if r.packed {
 		at := n % testRing * 16
@@ -98,7 +97,6 @@ func (b *testQueue) use(r *ring, n, id, length uint32) {
 	*half(r.device, 2) = uint16(n + 1)
 }
 
-// gather takes what the driver gave to the receive ring.
 func (b *testQueue) gather() {
 	for {
 		id, _, _, _, ok := b.next(&b.rx, b.rxAt)
@@ -110,12 +108,10 @@ func (b *testQueue) gather() {
 	}
 }
 
-// buffer is the memory of buffer id.
 func (b *testQueue) buffer(id uint32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(b.buf, id*b.stride)), b.bufLen)
 }
 
-// receive is a frame's arrival in the oldest buffer that the device has.
 func (b *testQueue) receive(frame []byte) (id uint32) {
 	b.gather()
 	id = b.taken[0]
@@ -128,7 +124,6 @@ func (b *testQueue) receive(frame []byte) (id uint32) {
 	return id
 }
 
-// transmit takes the next frame that the driver posted.
 func (b *testQueue) transmit() (id uint32, addr uint64, frame []byte, ok bool) {
 	id, addr, n, _, ok := b.next(&b.tx, b.txAt)
 	if !ok {
@@ -141,7 +136,6 @@ func (b *testQueue) transmit() (id uint32, addr uint64, frame []byte, ok bool) {
 	return id, addr, unsafe.Slice((*byte)(unsafe.Add(b.buf, addr-testIOVA)), n), true
 }
 
-// finish says that a transmit is done.
 func (b *testQueue) finish(id uint32) {
 	b.use(&b.tx, b.txUsed, id, 0)
 	b.txUsed++
@@ -167,7 +161,6 @@ func both(t *testing.T, f func(t *testing.T, packed bool)) {
 	}
 }
 
-// TestStart: what the device finds when it is started.
 func TestStart(t *testing.T) {
 	both(t, func(t *testing.T, packed bool) {
 		b := newTestQueue(t, packed)
@@ -327,7 +320,6 @@ func TestNotify(t *testing.T) {
 	})
 }
 
-// TestRefillNotifies: a device that ran out of buffers is notified when there are some.
 func TestRefillNotifies(t *testing.T) {
 	both(t, func(t *testing.T, packed bool) {
 		b, r := newTestQueue(t, packed), nictest.NewResponder(t)
@@ -399,7 +391,6 @@ func TestLies(t *testing.T) {
 	})
 }
 
-// jump sets a split ring's used index.
 func (b *testQueue) jump(r *ring, to int) { *half(r.device, 2) = uint16(to) }
 
 // FuzzUsed: whatever the device writes into its sides of the rings, no pass breaks, none takes a buffer twice, and after a

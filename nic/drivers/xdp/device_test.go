@@ -33,7 +33,6 @@ func pair(t *testing.T) *veth.Pair {
 	return v
 }
 
-// passAll attaches a program to the peer that leaves all frames to its kernel.
 func passAll(t *testing.T, v *veth.Pair) {
 	t.Helper()
 	v.Peer.Do(func() {
@@ -69,7 +68,6 @@ func open(t *testing.T, e *veth.End, c *fastpath.Config, own xdp.Options) (d *xd
 	return d
 }
 
-// serve is open until the test ends.
 func serve(t *testing.T, e *veth.End, c *fastpath.Config, own xdp.Options) *xdp.Device {
 	t.Helper()
 	d := open(t, e, c, own)
@@ -231,7 +229,6 @@ func TestPeerWithoutProgram(t *testing.T) {
 	v.Ping(t, veth.Our4.Addr())
 }
 
-// Two of them, and one with a service that renews the TTL, end as on every driver.
 func TestLoops(t *testing.T) {
 	v := veth.New(t)
 	us, they := v.Config(), v.Config()

@@ -32,7 +32,6 @@ func TestMain(m *testing.M) {
 	os.Exit(nictest.WithBPFFS(m.Run))
 }
 
-// answered is what the pin counts.
 func answered(t *testing.T, pin string) uint64 {
 	t.Helper()
 	p, err := xdp.Look(pin)
@@ -138,7 +137,6 @@ func program(t *testing.T, v *veth.Pair) (id uint32) {
 
 const victim = "REBOUND_XDP_VICTIM" // the interface, and a pin
 
-// beVictim holds a device until it is killed.
 func beVictim() {
 	name, pin, _ := strings.Cut(os.Getenv(victim), " ")
 	_, err := xdp.Open(nic.Options{Device: name, Match: &fastpath.Config{Addresses: []netip.Prefix{veth.Our4}}}, xdp.Options{Pin: pin})
@@ -150,7 +148,6 @@ func beVictim() {
 	select {}
 }
 
-// startVictim returns a process that holds a device on the host's end.
 func startVictim(t *testing.T, v *veth.Pair, pin string) *exec.Cmd {
 	t.Helper()
 	c := exec.Command("/proc/self/exe")
@@ -174,7 +171,6 @@ func startVictim(t *testing.T, v *veth.Pair, pin string) *exec.Cmd {
 	return c
 }
 
-// A process that is killed leaves no program behind.
 func TestKilled(t *testing.T) {
 	v := pair(t)
 	c := startVictim(t, v, "")

@@ -221,7 +221,6 @@ func TestBase(t *testing.T) {
 	}
 }
 
-// Frames changed at random: a million, or with REBOUND_XDP_FRAMES as many as it says.
 func TestMutations(t *testing.T) {
 	frames := 1_000_000
 	if s := os.Getenv("REBOUND_XDP_FRAMES"); s != "" {
@@ -305,7 +304,6 @@ func TestObject(t *testing.T) {
 	nictest.BPFObject(t, "responder.c", "program_bpfel.o", compiler)
 }
 
-// BenchmarkProgram is one run of the program by the kernel, without what runs it.
 func BenchmarkProgram(b *testing.B) {
 	for _, g := range Guards() {
 		b.Run(g.Name, func(b *testing.B) {

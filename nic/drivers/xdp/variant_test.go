@@ -67,7 +67,6 @@ func TestVariants(t *testing.T) {
 	}
 }
 
-// A clock that was set, stands, or is far off says nothing of the other.
 func TestRate(t *testing.T) {
 	const second = 1_000_000_000
 	for _, c := range []struct {

@@ -61,7 +61,6 @@ func (d *device) WriteBAR(off uint64, p []byte) error {
 	return nil
 }
 
-// complete writes the completion of a command, its fourth word echoing the command's.
 func (d *device) complete(command []byte, status uint8) {
 	base := binary.LittleEndian.Uint64(d.regs[ACQ_BASE_LO:])
 	e := d.mem[base+uint64(d.acq&(d.depth-1))*EntrySize:][:EntrySize]
@@ -118,7 +117,6 @@ func TestExecRoundTheRing(t *testing.T) {
 	}
 }
 
-// The device holds four commands back and completes them last first.
 func TestOutOfOrder(t *testing.T) {
 	var held [][]byte
 	_, q := newQueue(t, 8, func(d *device, c []byte) {

@@ -34,7 +34,6 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// Who follows a ring gets every entry whole; registers are seen by their window.
 func TestFollow(t *testing.T) {
 	var r trace.Ring
 	var got []trace.Entry

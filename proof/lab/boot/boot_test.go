@@ -52,7 +52,6 @@ func TestDHCP(t *testing.T) {
 	}
 }
 
-// What is no DHCP, or cut, or needs no answer gets none.
 func TestNoDHCP(t *testing.T) {
 	good := discovery(1, 6, optionEnd)
 	for name, c := range map[string]struct {

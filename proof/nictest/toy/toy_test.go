@@ -12,7 +12,6 @@ import (
 	"github.com/rebound-nic/rebound/sim/toysim"
 )
 
-// The driver passes the conformance suite on its model, as every driver does.
 func TestConformance(t *testing.T) {
 	nictest.Run(t, nictest.Harness{
 		Model: func() sim.Model { return toysim.New([6]byte{2, 0, 0, 0, 0, 9}) },
@@ -28,7 +27,6 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// Poll is a hot loop: leaves inlined, no calls but these.
 func TestPollIsAHotLoop(t *testing.T) {
 	const p = "github.com/rebound-nic/rebound/proof/nictest/toy"
 	nictest.HotLoop(t, p, "(*Queue).Poll", "toy.(*Queue).tidy", "mmio.Store32")

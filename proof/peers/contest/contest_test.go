@@ -21,7 +21,6 @@ import (
 	"github.com/rebound-nic/rebound/proof/peers/tables"
 )
 
-// inside runs f with a contest in its own testbed.
 func inside(t *testing.T, f func(c *contest) error) {
 	t.Helper()
 	needs.Root(t, "network namespaces")

@@ -8,7 +8,6 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// Every row is measured, and the tables have a line for each.
 func TestRun(t *testing.T) {
 	needs.Root(t, "loading an XDP program")
 	rows, err := Run(Options{Rounds: 2, Runs: 1000, Stop: new(atomic.Bool)})
@@ -31,7 +30,6 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// What is saved is the difference in the same round.
 func TestMarkdown(t *testing.T) {
 	got := Markdown([]*Row{
 		{Request: "ping", Bytes: 64, Guards: "all guards", NS: []float64{50, 60, 70}, Around: []float64{30, 30, 31}},

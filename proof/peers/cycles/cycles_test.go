@@ -25,7 +25,6 @@ func TestBenchmarkLine(t *testing.T) {
 	}
 }
 
-// Run finds each card's driver, with the benchmark that it runs.
 func TestDriversHaveBenchmarks(t *testing.T) {
 	drivers := Drivers()
 	if len(drivers) < 6 {
@@ -59,7 +58,6 @@ func TestMarkdownRatios(t *testing.T) {
 	}
 }
 
-// The loops in C answer every frame, and say what Run reads.
 func TestLoopsInC(t *testing.T) {
 	needs.Programs(t, "gcc")
 	program := filepath.Join(t.TempDir(), "loops")

@@ -40,7 +40,6 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
-// Keys are given on the command line, and rows that take the CPU from others say so.
 func TestRows(t *testing.T) {
 	seen := map[string]bool{}
 	for _, r := range Rows() {

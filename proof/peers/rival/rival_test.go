@@ -32,7 +32,6 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// The loop in C counts the time that it polled: its gaps add up to it.
 func TestGapLoop(t *testing.T) {
 	needs.Programs(t, "gcc")
 	program := filepath.Join(t.TempDir(), "gap")

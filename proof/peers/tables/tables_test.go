@@ -11,7 +11,6 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// reported has one run for each list of round trips, all in intervals of their own.
 func reported(label string, rounds ...[]int64) *report.Report {
 	rep := report.New("bench", report.RoundTrip)
 	rep.Label = label
@@ -63,7 +62,6 @@ func TestRoundsOfARoundedLog(t *testing.T) {
 	}
 }
 
-// A goal is missed, or reached, by the median round; what is lost is always said.
 func TestMissed(t *testing.T) {
 	at := func(ns int64) []int64 { return []int64{ns, ns, ns, ns} }
 	table := Table{Closed: []*report.Report{reported("responder-afxdp", at(79)), reported("testpmd-afxdp", at(100))}}
