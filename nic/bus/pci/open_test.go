@@ -505,3 +505,26 @@ func TestWriteCombiningIsTrue(t *testing.T) {
 		f.Close()
 	}
 }
+
+// Amazon's patch of vfio-pci maps prefetchable BARs write-combining by VFIO itself. The kernel's table of memory types says so.
+func TestPatchedVFIO(t *testing.T) {
+	for _, patched := range []bool{true, false} {
+		k := vfioKernel(t)
+		os.Remove(k.host.device(addr0) + "/resource2_wc")
+		if !patched {
+			k.file("sys/kernel/debug/x86/pat_memtype_list", "PAT memtype list:\nPAT: [mem 0x00000000f1000000-0x00000000f1004000] uncached-minus\n")
+		}
+		f, err := k.openVFIO(addr0, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := f.BARWC(2)
+		if err != nil || w.WriteCombining() != (patched && runtime.GOARCH == "amd64") {
+			t.Errorf("patched %v: write-combining %v, %v", patched, w.WriteCombining(), err)
+		}
+		if got := len(Notes(f)) > 0; got == w.WriteCombining() {
+			t.Errorf("patched %v: notes %q", patched, Notes(f))
+		}
+		f.Close()
+	}
+}

@@ -91,9 +91,16 @@ func (w *windows) BARWC(n int) (*mmio.Window, error) {
 	from, size := w.split[n], w.bars[n].size
 	win, err := w.combining(n, from, size-from)
 	if err != nil {
-		w.notes = append(w.notes, fmt.Sprintf("BAR %d is not mapped write-combining: %v", n, err))
+		note, before := fmt.Sprintf("BAR %d is not mapped write-combining: %v", n, err), len(w.maps)
 		if win, err = w.uncached(n, from, size-from); err != nil {
 			return nil, fmt.Errorf("pci: %s: BAR %d: %w: %w", w.addr, n, ErrBAR, rights(err))
+		}
+		// Amazon's patch of vfio-pci (amzn-drivers, enav2-vfio-patch) maps prefetchable BARs write-combining by itself.
+		lo := w.bars[n].start
+		if runtime.GOARCH == "amd64" && len(w.maps) > before && w.host.combines(span{lo + from, lo + size}, true) {
+			win = mmio.Mapped(w.maps[before][:size], true)
+		} else {
+			w.notes = append(w.notes, note)
 		}
 	}
 	w.wc[n] = win

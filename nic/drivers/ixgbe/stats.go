@@ -43,6 +43,7 @@ func (d *Device) counts() (s nic.Stats, whole bool) {
 	for n := range 8 {
 		s.RxDropped += count(regRXMPC(n))
 	}
+	s.RxFrames -= min(s.RxFrames, s.RxDropped) // GPRC has the missed ones too (an erratum, which Linux and DPDK work around)
 	for i := range d.queues {
 		s.RxDropped += count(regQPRDC(i))
 	}
