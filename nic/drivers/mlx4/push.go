@@ -34,7 +34,6 @@ func (o Options) check() error {
 
 // Push modes.
 const (
-	pushAuto = "auto" // full
 	pushFull = "full" // the frame inline, up to PushMax bytes, through BlueFlame; of longer ones a pointer goes that way
 	pushOff  = "off"  // a pointer in the send queue, and a doorbell: the device fetches all
 )
