@@ -150,6 +150,9 @@ func (c *Config) openFunction() (nic.Answerer, error) {
 	if err := d.takes(c.Push); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s %s: %w", d.name, c.Device, err), fn.Close())
 	}
+	if c.Observe != nil {
+		fn = c.Observe(fn)
+	}
 	if d.messages != nil {
 		m, err := d.messages(fn, c)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/host/setting"
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/drivers/afxdp"
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
 )
@@ -22,11 +23,12 @@ type Config struct {
 	PushMax       int    // the longest frame in bytes that is pushed whole; 0 for the card's maximum
 	Port          int    // of a card with several ports on one PCI function; 0 for the first
 	XDP           afxdp.Options
-	Pin           string        // xdp: the name under which its program stays
-	UnsafeNoIOMMU bool          // PCI functions: open without an IOMMU too
-	Shared        bool          // "auto": the host uses the interface, and an XDP program should not come and go on it
-	QKey          uint32        // efa: of all queue pairs; 0 for the driver's own
-	Services      []nic.Service // efa: the queue pairs of each queue; nil for the driver's own
+	Pin           string                          // xdp: the name under which its program stays
+	UnsafeNoIOMMU bool                            // PCI functions: open without an IOMMU too
+	Shared        bool                            // "auto": the host uses the interface, and an XDP program should not come and go on it
+	QKey          uint32                          // efa: of all queue pairs; 0 for the driver's own
+	Observe       func(pci.Function) pci.Function // what a driver is given in place of a function; nil for the function itself
+	Services      []nic.Service                   // efa: the queue pairs of each queue; nil for the driver's own
 }
 
 // Settings is the section [nic] of config.toml.

@@ -46,6 +46,8 @@ func commands() []entry {
 			config, checkCommand},
 		{"config", "", "print config.toml: every key with its default", nil, configCommand},
 		{"nics", "", "list usable interfaces and PCI functions, with the driver for each", nil, nicsCommand},
+		{"probe", "[-stage read|up|loop] [-peer ADDRESS -from ADDRESS] [-o FOLDER] [-mask=false] DEVICE", "collect what a device says and does in one " +
+			"file to send back", func() *flag.FlagSet { return new(probing).flags() }, probeCommand},
 		{"bind", "[-force] [-no-driver] ADDR", "take a PCI function from its kernel driver and give it to vfio-pci, or to no driver; -force: " +
 			"even if the default route or an ssh session uses it", bind, bindCommand},
 		{"unbind", "ADDR", "give a PCI function back to its kernel driver", nil, unbindCommand},

@@ -123,6 +123,9 @@ func (c *Card) Do(name string, f func() error) error {
 		e.Err = err.Error()
 	}
 	c.Trace.Add(e)
+	if c.observed != nil && c.MAC != [6]byte{} {
+		c.Trace.Add(trace.Entry{Kind: trace.Config, Name: trace.Address, In: c.MAC[:]})
+	}
 	c.Log.Debug("open", "done", name, "took", e.Took, "err", e.Err)
 	return err
 }

@@ -109,11 +109,9 @@ func (d *Device) open() (err error) {
 	}
 	if err := d.card.Stages(
 		kit.Stage{Name: "reset the device", Do: d.reset}, // quiet before its memory comes and its mastering is on
-		kit.Stage{Name: "check the EEPROM", Do: d.checkEEPROM}, d.card.Evidence(d.evidence), kit.Learned); err != nil {
+		kit.Stage{Name: "check the EEPROM", Do: d.checkEEPROM}, kit.Stage{Name: "read the address", Do: d.readAddress},
+		d.card.Evidence(d.evidence), kit.Learned); err != nil {
 		return err
-	}
-	if d.card.MAC == [6]byte{} {
-		d.card.MAC = d.permanentMAC()
 	}
 	if err := kit.CheckMAC(d.card.MAC); err != nil {
 		return d.card.Errorf("%w", err)
@@ -127,6 +125,13 @@ func (d *Device) open() (err error) {
 	}
 	d.linkUp = true
 	return d.start()
+}
+
+func (d *Device) readAddress() error {
+	if d.card.MAC == [6]byte{} {
+		d.card.MAC = d.permanentMAC()
+	}
+	return nil
 }
 
 // permanentMAC is the address that the reset loaded from the EEPROM into the first receive address (§4.6.2).

@@ -13,7 +13,9 @@ func (d *Device) evidence() {
 			d.queryCap(kind<<1 | which)
 		}
 	}
-	d.exec(command(opQueryNICVport, 0, 0x10), 0x110)
+	if out, err := d.exec(command(opQueryNICVport, 0, 0x10), 0x110); err == nil && d.card.MAC == [6]byte{} {
+		d.card.MAC = [6]byte(out[0x106:])
+	}
 	if d.virtual {
 		return
 	}

@@ -120,6 +120,11 @@ func (o *Observed) watch(name string, w *mmio.Window, err error) (*mmio.Window, 
 	o.window[w] = true
 	o.mu.Unlock()
 	if !seen {
+		kind := "uncached"
+		if w.WriteCombining() {
+			kind = "write-combining"
+		}
+		o.Seen(Entry{Kind: Config, Name: fmt.Sprintf("map %s: %#x bytes, %s", name, w.Size(), kind)})
 		w.Observe(func(write bool, off uint64, width int, v uint64) { o.access(name, write, off, width, v) })
 	}
 	return w, nil

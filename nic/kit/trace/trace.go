@@ -27,6 +27,9 @@ const (
 	Fallback = "fallback" // what the card refused, and what the driver does instead
 )
 
+// Address is the name of the entry whose In is the MAC address that a driver found.
+const Address = "MAC address of the device"
+
 // Entry is one thing that was asked of the device. Fields that a kind does not have are zero.
 type Entry struct {
 	At   time.Duration `json:"at_ns"` // since the trace began
@@ -149,3 +152,6 @@ func (r *Ring) Entries() []Entry {
 	}
 	return out
 }
+
+// Refused reports whether the device answered a command with a failure.
+func (e Entry) Refused() bool { return e.Kind == Command && e.Status != 0 }

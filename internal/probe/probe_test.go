@@ -1,0 +1,162 @@
+package probe_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/internal/probe"
+	"github.com/rebound-nic/rebound/nic/kit/trace"
+	models "github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/enasim"
+	"github.com/rebound-nic/rebound/sim/vfioserver"
+)
+
+var mac = [6]byte{0x02, 0xA1, 0xB2, 0xC3, 0xD4, 0xE5}
+
+// serve puts a model behind a vfio-user socket and returns its name as a device, and the port.
+func serve(t *testing.T, m sim.Model) (string, *sim.Port) {
+	t.Helper()
+	port, err := sim.New(m, sim.Options{Name: "probed", Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, far := sim.Pair()
+	port.Connect(near)
+	far.SetUp(true)
+	port.Start()
+	path := filepath.Join(t.TempDir(), "s")
+	s, err := vfioserver.Listen(path, port, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.Close()
+		port.Stop()
+		port.Close()
+	})
+	return "vfio-user:" + path, port
+}
+
+func run(t *testing.T, ctx context.Context, device string, stage probe.Stage, mask bool) *probe.File {
+	t.Helper()
+	f, err := probe.Run(ctx, probe.Options{Card: config(device), Stage: stage, Wait: 50 * time.Millisecond, Mask: mask})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func config(device string) (c cards.Config) {
+	c.Driver, c.Device = "auto", device
+	return c
+}
+
+// Every stage, on every card that a driver is for: the file is whole and says nothing of the address, the device is as it was,
+// and the model has nothing against it.
+func TestProbe(t *testing.T) {
+	for _, c := range models.All {
+		if c.Driver == "" {
+			continue
+		}
+		for _, p := range c.Profiles[:1] {
+			stages := []probe.Stage{probe.StageRead, probe.StageUp, probe.StageLoop}
+			for _, stage := range stages {
+				t.Run(fmt.Sprintf("%s %s %s", c.Name, p.Name, stage), func(t *testing.T) {
+					device, port := serve(t, p.New(mac))
+					f := run(t, context.Background(), device, stage, true)
+					if f.Error != "" || len(f.Changed) > 0 || f.Driver != c.Driver || len(f.Config) < 64 {
+						t.Fatalf("driver %s, %d bytes of configuration space, error %q, changed %q", f.Driver, len(f.Config), f.Error, f.Changed)
+					}
+					if v := port.Violations(); len(v) > 0 {
+						t.Errorf("the model has something against it: %q", v)
+					}
+					if (f.Loop != nil) != (stage == probe.StageLoop) || f.Loop != nil && !(f.Loop.Sent && f.Loop.Counted) {
+						t.Errorf("stage %s: self-test %+v", stage, f.Loop)
+					}
+					path, err := f.Save(t.TempDir())
+					if err != nil {
+						t.Fatal(err)
+					}
+					back, err := probe.Read(path)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if len(back.Trace) != len(f.Trace) || back.ID != f.ID || back.Log != f.Log || !bytes.Equal(back.Config, f.Config) {
+						t.Error("the file is not read as it was written")
+					}
+					for _, e := range back.Trace {
+						if bytes.Contains(e.In, mac[:]) || bytes.Contains(e.Out, mac[:]) || strings.Contains(e.String(), hex.EncodeToString(mac[:])) {
+							t.Errorf("the address is in the trace: %v", e)
+						}
+					}
+					text := hex.EncodeToString(back.Config)
+					if strings.Contains(text, "a1b2") || strings.Contains(text, "b2a1") || strings.Contains(back.Log, "02:a1:b2") {
+						t.Error("the address is in configuration space or in the log")
+					}
+				})
+			}
+		}
+	}
+}
+
+// A probe that is interrupted before any step of Open ends there, and leaves the device as it was.
+func TestInterruptedProbe(t *testing.T) {
+	device, port := serve(t, models.All[slices.IndexFunc(models.All, func(c models.Card) bool { return c.Name == "mlx5" })].Profiles[0].New(mac))
+	whole := run(t, context.Background(), device, probe.StageUp, false)
+	steps := 0
+	for _, e := range whole.Trace {
+		if e.Kind == trace.Step {
+			steps++
+		}
+	}
+	if steps < 10 {
+		t.Fatalf("%d steps", steps)
+	}
+	for n := range steps {
+		f := run(t, &after{Context: context.Background(), n: n}, device, probe.StageUp, false)
+		if !strings.Contains(f.Error, context.Canceled.Error()) || len(f.Changed) > 0 {
+			t.Errorf("interrupted after %d steps: error %q, changed %q", n, f.Error, f.Changed)
+		}
+	}
+	if v := port.Violations(); len(v) > 0 {
+		t.Errorf("the model has something against it: %q", v)
+	}
+}
+
+// after is cancelled when it has been asked n times.
+type after struct {
+	context.Context
+	n int
+}
+
+func (a *after) Err() error {
+	if a.n--; a.n < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// What a device refuses is in the file with its raw bytes, and the device is as it was.
+func TestProbeOfADeviceThatFails(t *testing.T) {
+	device, _ := serve(t, enasim.New(enasim.Options{MAC: mac, Unsupported: 1 << 14, NotReady: true}))
+	f := run(t, context.Background(), device, probe.StageUp, true)
+	if !strings.Contains(f.Error, "DEV_STS") || len(f.Changed) > 0 {
+		t.Errorf("error %q, changed %q", f.Error, f.Changed)
+	}
+	if path, err := f.Save(t.TempDir()); err != nil {
+		t.Error(path, err)
+	}
+	if !strings.Contains(f.Summary(), "stage up failed") {
+		t.Errorf("summary:\n%s", f.Summary())
+	}
+}

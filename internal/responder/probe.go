@@ -1,0 +1,122 @@
+package responder
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"os/signal"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/internal/probe"
+)
+
+// probing is what `responder probe` is asked for.
+type probing struct {
+	configured
+	stage, peer, from, folder string
+	wait                      time.Duration
+	mask                      bool
+}
+
+func (p *probing) flags() *flag.FlagSet {
+	f := p.configured.flags()
+	f.StringVar(&p.stage, "stage", string(probe.StageRead), "`NAME` of how far to go: read (only the device's capabilities), up (bring it up and take it "+
+		"down), loop (send one frame)")
+	f.StringVar(&p.peer, "peer", "", "loop: IPv4 `ADDRESS` of a host on the wire to ask for its MAC address; without one the frame is for the device itself")
+	f.StringVar(&p.from, "from", "", "loop: this end's IPv4 `ADDRESS`, with -peer")
+	f.StringVar(&p.folder, "o", ".", "`FOLDER` to write the file to")
+	f.DurationVar(&p.wait, "wait", 5*time.Second, "`TIME` to wait for the link, and for the frame")
+	f.BoolVar(&p.mask, "mask", true, "replace the device's MAC address and GID everywhere in the file")
+	return f
+}
+
+func probeCommand(args []string, stdout, stderr io.Writer) error {
+	var p probing
+	f := p.flags()
+	f.SetOutput(io.Discard)
+	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return err
+	} else if err != nil {
+		return usageError(err.Error())
+	}
+	if f.NArg() != 1 {
+		return usageError("probe wants one device: a PCI address, an interface or vfio-user:PATH, after the flags")
+	}
+	o, err := p.options(f.Arg(0))
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "probe %s, stage %s. This will change:\n", o.Card.Device, o.Stage)
+	if cards.Named(o.Card.Device) {
+		for _, e := range o.Stage.Effects() {
+			fmt.Fprintf(stdout, "- %s\n", e)
+		}
+		if !strings.HasPrefix(o.Card.Device, "vfio-user:") {
+			fmt.Fprintf(stdout, "To give the function back to the kernel's driver afterwards: responder unbind %s\n", o.Card.Device)
+		}
+	} else {
+		fmt.Fprintln(stdout, "- a socket is opened on the interface; afxdp and xdp attach an XDP program, which is removed at the end")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	defer stop()
+	file, err := probe.Run(ctx, o)
+	if err != nil {
+		return err
+	}
+	path, err := file.Save(p.folder)
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(stdout, file.Summary())
+	fmt.Fprintf(stdout, "written: %s\n", path)
+	if file.Error != "" {
+		return fmt.Errorf("stage %s was not reached; what was found is in %s", o.Stage, path)
+	}
+	if len(file.Changed) > 0 {
+		return fmt.Errorf("the device is not as it was before: see %s", path)
+	}
+	return nil
+}
+
+func (p *probing) options(device string) (o probe.Options, err error) {
+	o = probe.Options{Stage: probe.Stage(p.stage), Wait: p.wait, Mask: p.mask}
+	switch o.Stage {
+	case probe.StageRead, probe.StageUp, probe.StageLoop:
+	default:
+		return o, usageError(fmt.Sprintf("-stage %q is none of read, up, loop", p.stage))
+	}
+	if p.peer != "" || p.from != "" {
+		var first, second error
+		o.Peer, first = netip.ParseAddr(p.peer)
+		o.From, second = netip.ParseAddr(p.from)
+		if first != nil || second != nil || !o.Peer.Is4() || !o.From.Is4() || o.Stage != probe.StageLoop {
+			return o, usageError("-peer and -from want one IPv4 address each, and -stage loop")
+		}
+	}
+	online, err := onlineCPUs()
+	if err != nil {
+		return o, err
+	}
+	s, err := readConfig(p.file, p.sets, online)
+	if err != nil {
+		return o, err
+	}
+	if err := s.table.Set(fmt.Sprintf("nic.device=%q", device)); err != nil {
+		return o, usageError(err.Error())
+	}
+	if err := s.table.Apply(); err != nil {
+		return o, err
+	}
+	o.Card = s.nic
+	if o.Card.InKernel() {
+		return o, usageError("driver xdp answers in the kernel: probe the interface with -set nic.driver=afxdp or afpacket")
+	}
+	return o, nil
+}
