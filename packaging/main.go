@@ -61,6 +61,9 @@ func (o *options) make() (made []string, err error) {
 	if o.out, err = filepath.Abs(o.out); err != nil {
 		return nil, err
 	}
+	if o.root, err = filepath.Abs(o.root); err != nil {
+		return nil, err
+	}
 	stage := filepath.Join(o.out, "stage-"+o.arch)
 	if err := errors.Join(os.RemoveAll(stage), os.MkdirAll(stage, 0o755)); err != nil {
 		return nil, err

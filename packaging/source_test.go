@@ -71,7 +71,15 @@ var made = sync.OnceValues(func() (o options, err error) {
 	if err := clone(o.root); err != nil {
 		return o, err
 	}
-	_, err = o.make()
+	here, err := os.Getwd()
+	if err != nil {
+		return o, err
+	}
+	relative := o // as in the Makefile
+	if relative.root, err = filepath.Rel(here, o.root); err != nil {
+		return o, err
+	}
+	_, err = relative.make()
 	return o, err
 })
 
