@@ -3,7 +3,12 @@ package efa
 import (
 	"net/netip"
 	"time"
+
+	"github.com/rebound-nic/rebound/nic/kit"
 )
+
+// Gate is where the loops and the watch meet.
+func (d *Device) Gate() *kit.Gate { return &d.card.Gate }
 
 // A model grants a command one second, for which a busy machine may not run the model's thread.
 func init() { leastAdmin = 3 * time.Second }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rebound-nic/rebound/fastpath"
@@ -66,15 +67,17 @@ func TestRecovers(t *testing.T) {
 		{"fatal error", "resets_fatal_error", 8, func(x *pair) { x.m.Fail() }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			x := start(t, efasim.Options{}, nic.EchoUD).serve()
-			x.until("echo", x.echo)
-			before := x.stats()
-			c.broken(x)
-			x.until("reset", x.reset(c.reason))
-			x.until("echo after the reset", x.again)
-			if s := x.stats(); s.Resets == 0 || s.Extra[c.extra] == 0 || s.RxFrames < before.RxFrames {
-				t.Errorf("statistics: %+v", s)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				x := start(virtual{t}, efasim.Options{}, nic.EchoUD).serve()
+				x.until("echo", x.echo)
+				before := x.stats()
+				c.broken(x)
+				x.until("reset", x.reset(c.reason))
+				x.until("echo after the reset", x.again)
+				if s := x.stats(); s.Resets == 0 || s.Extra[c.extra] == 0 || s.RxFrames < before.RxFrames {
+					t.Errorf("statistics: %+v", s)
+				}
+			})
 		})
 	}
 }

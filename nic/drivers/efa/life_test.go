@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser"
@@ -18,33 +19,37 @@ import (
 
 // The device vanishes after some accesses of Open: an error that says so, and nothing left mapped.
 func TestRemovedOpening(t *testing.T) {
-	x := adapter(t, efasim.Options{}, 1, nil)
-	for _, n := range []int{0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144} {
-		x.port.UnplugAfter(n)
-		if err := x.tryOpen(nic.Options{}, efa.Options{}); err == nil {
-			x.close()
-		} else if !errors.Is(err, nic.ErrGone) {
-			t.Errorf("Open of a device that is gone after %d accesses: %v", n, err)
+	synctest.Test(t, func(t *testing.T) {
+		x := adapter(virtual{t}, efasim.Options{}, 1, nil)
+		for _, n := range []int{0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144} {
+			x.port.UnplugAfter(n)
+			if err := x.tryOpen(nic.Options{}, efa.Options{}); err == nil {
+				x.close()
+			} else if !errors.Is(err, nic.ErrGone) {
+				t.Errorf("Open of a device that is gone after %d accesses: %v", n, err)
+			}
+			x.port.UnplugAfter(-1)
+			if left := x.port.Mappings(); left != 0 || x.port.BusMaster() {
+				t.Fatalf("gone after %d accesses: %d mappings and bus master %v are left", n, left, x.port.BusMaster())
+			}
 		}
-		x.port.UnplugAfter(-1)
-		if left := x.port.Mappings(); left != 0 || x.port.BusMaster() {
-			t.Fatalf("gone after %d accesses: %d mappings and bus master %v are left", n, left, x.port.BusMaster())
-		}
-	}
-	x.open(nic.Options{}, efa.Options{})
-	x.close()
+		x.open(nic.Options{}, efa.Options{})
+		x.close()
+	})
 }
 
 func TestStalledOpening(t *testing.T) {
-	x := adapter(t, efasim.Options{}, 1, nil)
-	x.fault.Stalled = true
-	if err := x.tryOpen(nic.Options{}, efa.Options{}); !errors.Is(err, nic.ErrTimeout) {
-		t.Errorf("Open of a device that does nothing: %v", err)
-	}
-	x.fault.Stalled = false
-	x.port.ForgetViolations()
-	x.open(nic.Options{}, efa.Options{})
-	x.close()
+	synctest.Test(t, func(t *testing.T) {
+		x := adapter(virtual{t}, efasim.Options{}, 1, nil)
+		x.fault.Stalled = true
+		if err := x.tryOpen(nic.Options{}, efa.Options{}); !errors.Is(err, nic.ErrTimeout) {
+			t.Errorf("Open of a device that does nothing: %v", err)
+		}
+		x.fault.Stalled = false
+		x.port.ForgetViolations()
+		x.open(nic.Options{}, efa.Options{})
+		x.close()
+	})
 }
 
 func TestKilled(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/efa"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
 )
@@ -28,7 +29,12 @@ type end struct {
 	port  *sim.Port
 	dev   *efa.Device
 	log   *said
+
+	virtual bool // the test is a virtual
 }
+
+// virtual is a test in a bubble of testing/synctest, whose clock is that of the models.
+type virtual struct{ *testing.T }
 
 // said is a log that tests look into.
 type said struct {
@@ -54,6 +60,7 @@ func adapter(t testing.TB, o efasim.Options, n byte, wire sim.Wire) *end {
 	t.Helper()
 	o.MAC = [6]byte{2, 0x52, 0x62, 0, 0, n}
 	x := &end{TB: t, m: efasim.New(o), log: &said{}}
+	_, x.virtual = t.(virtual)
 	x.fault = sim.Inject(x.m, 1)
 	var err error
 	if x.port, err = sim.New(x.fault, sim.Options{Name: "efa"}); err != nil {
@@ -90,10 +97,19 @@ func (x *end) tryOpen(o nic.Options, own efa.Options) error {
 		o.RingSize = 64
 	}
 	o.Log = slog.New(slog.NewTextHandler(x.log, nil))
-	x.port.Start()
+	x.run()
 	defer x.port.Stop()
 	x.dev, err = efa.Open(fn, o, own)
 	return err
+}
+
+// run has the device run freely.
+func (x *end) run() {
+	if x.virtual {
+		x.port.StartVirtual()
+	} else {
+		x.port.Start()
+	}
 }
 
 func (x *end) open(o nic.Options, own efa.Options) {
@@ -105,7 +121,7 @@ func (x *end) open(o nic.Options, own efa.Options) {
 
 func (x *end) close() {
 	x.Helper()
-	x.port.Start()
+	x.run()
 	defer x.port.Stop()
 	if err := x.dev.Close(); err != nil {
 		x.Error(err)
@@ -195,8 +211,8 @@ func startWith(t testing.TB, o efasim.Options, own, client efa.Options) *pair {
 
 func (x *pair) busy(f func() error) {
 	x.Helper()
-	x.port.Start()
-	x.client.port.Start()
+	x.run()
+	x.client.run()
 	err := f()
 	x.port.Stop()
 	x.client.port.Stop()
@@ -207,17 +223,25 @@ func (x *pair) busy(f func() error) {
 
 func (x *pair) serve() *pair {
 	x.serving = true
-	x.port.Start()
-	x.client.port.Start()
-	var stop atomic.Bool
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		done <- x.dev.Serve(0, &stop, x.resp)
-	}()
+	x.run()
+	x.client.run()
+	var stop func() error
+	if x.end.virtual {
+		stop = nictest.ServeVirtual(x.dev.Gate(), func() { x.dev.Queue(0).Poll(x.resp) })
+	} else {
+		var stopped atomic.Bool
+		done := make(chan error, 1)
+		go func() {
+			runtime.LockOSThread()
+			done <- x.dev.Serve(0, &stopped, x.resp)
+		}()
+		stop = func() error {
+			stopped.Store(true)
+			return <-done
+		}
+	}
 	x.Cleanup(func() {
-		stop.Store(true)
-		if err := errors.Join(<-done, x.dev.Close(), x.client.dev.Close()); err != nil {
+		if err := errors.Join(stop(), x.dev.Close(), x.client.dev.Close()); err != nil {
 			x.Error(err)
 		}
 		x.port.Stop()
