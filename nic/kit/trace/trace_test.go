@@ -98,7 +98,7 @@ func TestObserve(t *testing.T) {
 	fn.SetBusMaster(true)
 	w.Read32(0)
 	fn.Flush()
-	want := []string{fmt.Sprintf("read BAR0+0x0 %x*3", v), "write BAR0+0x0 0*0", "config bus mastering true 0*0", "read BAR0+0x0"}
+	want := []string{"config map BAR0: 0x4000 bytes, uncached", fmt.Sprintf("read BAR0+0x0 %x*3", v), "write BAR0+0x0 0*0", "config bus mastering true 0*0", "read BAR0+0x0"}
 	if len(got) != len(want) {
 		t.Fatalf("saw %q, want %q", got, want)
 	}
