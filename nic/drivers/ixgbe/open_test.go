@@ -81,7 +81,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"a ring that is no power of two", plain, nic.Options{RingSize: 500}, nil, "500"},
 		{"too many queues", plain, nic.Options{Queues: 17}, nil, "1 to 16"},
 		{"an MTU beyond the device's", plain, nic.Options{MTU: 9600}, nil, "9600"},
-		{"a group address", plain, nic.Options{MAC: [6]byte{1}}, nil, "station"},
+		{"a group address", plain, nic.Options{MAC: [6]byte{1}}, nil, "unicast"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			fn := c.fn(t)
