@@ -2,11 +2,15 @@ package bench
 
 import (
 	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 
 	"github.com/rebound-nic/rebound/latency/page"
@@ -44,6 +48,48 @@ func fill(v reflect.Value, text string) {
 				fill(v.Field(i), text)
 			}
 		}
+	}
+}
+
+// The answers of a Prometheus server, whose labels name the paths, can neither command the terminal nor forge a line, nor add an element
+// to a page.
+func TestHostilePrometheus(t *testing.T) {
+	answer := func(w http.ResponseWriter, status, text string) {
+		moment := float64(time.Now().Unix())
+		json.NewEncoder(w).Encode(map[string]any{"status": status, "errorType": text, "error": text, "warnings": []string{text}, "data": map[string]any{
+			"resultType": "matrix", "result": []any{map[string]any{"metric": map[string]string{"target": text, "instance": text, "proto": text, "job": text},
+				"values": [][2]any{{moment - 1800, "10"}, {moment - 60, "20"}}}}}})
+	}
+	for _, status := range []string{"success", "error"} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(r.URL.Path, "label") {
+				json.NewEncoder(w).Encode(map[string]any{"status": status, "error": hostile, "data": []string{hostile}})
+				return
+			}
+			answer(w, status, hostile)
+		}))
+		defer s.Close()
+		out := filepath.Join(t.TempDir(), "matrix.html")
+		for _, args := range [][]string{{"matrix", "-prom", s.URL, "-out", out}, {"compare", "prom:" + s.URL + "?target=a&from=now-1h&to=now", "prom:" + s.URL + "?target=b&from=now-1h&to=now"}} {
+			var stdout, stderr bytes.Buffer
+			code := bench(args, &stdout, &stderr)
+			harmlessText(t, args, stdout.String()+stderr.String())
+			t.Logf("%s of %s: exit %d\n%s%s", args[0], status, code, &stdout, &stderr)
+		}
+		if b, err := os.ReadFile(out); err == nil && (strings.Contains(string(b), "<script>alert") || strings.ContainsAny(string(b), "\x1b\a\u202e\u009b")) {
+			t.Errorf("%s has what the server says as it is", out)
+		}
+	}
+}
+
+// harmlessText fails if a command's output has a control character or a forged line.
+func harmlessText(t *testing.T, args []string, out string) {
+	t.Helper()
+	if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsGraphic(r) }); i >= 0 {
+		t.Errorf("%q prints %q", args, out[max(i-60, 0):min(i+20, len(out))])
+	}
+	if i := strings.Index("\n"+out, "\nFORGED"); i >= 0 {
+		t.Errorf("%q prints a forged line: %q", args, out[max(i-60, 0):min(i+20, len(out))])
 	}
 }
 
@@ -88,12 +134,7 @@ func TestHostileReport(t *testing.T) {
 		if code != c.code {
 			t.Errorf("%q: exit %d, want %d\n%s", c.args, code, c.code, &stderr)
 		}
-		if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsGraphic(r) }); i >= 0 {
-			t.Errorf("%q prints %q", c.args, out[max(i-60, 0):min(i+20, len(out))])
-		}
-		if i := strings.Index("\n"+out, "\nFORGED"); i >= 0 {
-			t.Errorf("%q prints a forged line: %q", c.args, out[max(i-60, 0):min(i+20, len(out))])
-		}
+		harmlessText(t, c.args, out)
 	}
 	tags := func(path string) (count int, text string) {
 		b, err := os.ReadFile(path)

@@ -63,7 +63,22 @@ func Against(limits []Limit, base *report.Report, others ...*report.Report) *Com
 	}
 	slices.Sort(c.Notes)
 	c.Notes = slices.Compact(c.Notes)
+	tables := 0
+	for _, p := range c.Pairs {
+		if len(p.Obstacles) == 0 && slices.ContainsFunc(p.Rows, Row.Tested) {
+			tables++
+		}
+	}
+	if tables > 1 {
+		c.Notes = append(c.Notes, SeveralTables(tables))
+	}
 	return c
+}
+
+// SeveralTables says how many false marks n tables may have between them, each of which has its own rate.
+func SeveralTables(n int) string {
+	return fmt.Sprintf("%d tables have verdicts, each with its own rate of false marks: where nothing changed, up to %.0f %% of such groups show a + or - somewhere; "+
+		"measure again what only one table shows", n, min(100, 100*tableLevel*float64(n)))
 }
 
 // judge fills in the rows of all statistics, and of those that limits name.

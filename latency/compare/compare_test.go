@@ -100,6 +100,18 @@ func TestCompareAnonymous(t *testing.T) {
 	}
 }
 
+// Three reports make two tables, whose false marks add up. The output says so.
+func TestSeveralTables(t *testing.T) {
+	a, b := machines(3, 10, true, steady, 0)
+	want := "2 tables have verdicts"
+	if notes := strings.Join(Reports(a, b).Notes, "\n"); strings.Contains(notes, "tables have verdicts") {
+		t.Errorf("of one table: %s", notes)
+	}
+	if notes := strings.Join(Reports(a, b, b).Notes, "\n"); !strings.Contains(notes, want) || !strings.Contains(notes, "up to 10 %") {
+		t.Errorf("want %q: %s", want, notes)
+	}
+}
+
 // machines returns two reports of n runs each that were measured alternately, or one after the other, the second
 // slower by shift.
 func machines(seed uint64, n int, alternating bool, m synthetic.Machine, shift float64) (a, b *report.Report) {
