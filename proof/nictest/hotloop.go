@@ -87,10 +87,19 @@ func goTool(args ...string) (stdout, stderr string, err error) {
 		return o.(output).out, o.(output).said, nil
 	}
 	var out, said strings.Builder
-	c := exec.Command("go", args...)
-	c.Stdout, c.Stderr = &out, &said
-	if err := c.Run(); err != nil {
-		return "", "", fmt.Errorf("go %s: %w\n%s", key, err, said.String())
+	for try := 0; ; try++ {
+		out.Reset()
+		said.Reset()
+		c := exec.Command("go", args...)
+		c.Stdout, c.Stderr = &out, &said
+		err := c.Run()
+		if err == nil {
+			break
+		}
+		// Two go commands that both find no objdump in the build cache build it at once, and one may still write what the other runs.
+		if try == 10 || !strings.Contains(said.String(), "text file busy") {
+			return "", "", fmt.Errorf("go %s: %w\n%s", key, err, said.String())
+		}
 	}
 	toolRuns.Store(key, output{out.String(), said.String()})
 	return out.String(), said.String(), nil
