@@ -17,14 +17,14 @@ var realTime = map[string]string{
 	"packaging/": "waits for systemd and Prometheus on a real machine",
 	"proof/lab/": "waits for a guest",
 
-	"internal/bench/net_test.go":          "a server that answers late",
-	"nic/drivers/efa/faults_test.go":      "the loop runs freely",
-	"nic/drivers/efa/rig_test.go":         "the loop runs freely",
-	"nic/drivers/ena/faults_test.go":      "the loop runs freely",
-	"nic/drivers/mlx4/infiniband_test.go": "the fabric runs freely",
-	"nic/drivers/mlx4/stations_test.go":   "sends a request again",
-	"proof/nictest/toy_test.go":           "a driver, which the suite runs on virtual time",
-	"proof/peers/rival/rival_test.go":     "compares a C program's own time with the clock",
+	"internal/bench/net_test.go":            "a server that answers late",
+	"nic/drivers/efa/faults_test.go":        "the loop runs freely",
+	"nic/drivers/efa/rig_test.go":           "the loop runs freely",
+	"nic/drivers/ena/faults_test.go":        "the loop runs freely",
+	"nic/drivers/mlx4/infiniband_test.go":   "the fabric runs freely",
+	"nic/drivers/mlx4/stations_test.go":     "sends a request again",
+	"proof/nictest/toy_test.go":             "a driver, which the suite runs on virtual time",
+	"proof/peers/baseline/baseline_test.go": "compares a C program's own time with the clock",
 }
 
 func TestTestsDoNotDependOnRealTime(t *testing.T) {

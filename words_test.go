@@ -18,8 +18,8 @@ import (
 var oldWords = strings.Fields(`
 `)
 
-// field is the name of a field in reports, of which older reports exist, and of identifiers.
-var field = regexp.MustCompile(`json:"mend"|\bMend\b`)
+// field is the name that a field has in reports before schema 3, which are still read.
+var field = regexp.MustCompile(`"mend"|\bMend\b`)
 
 // Comments, string literals and test names in Go code, and all other text files, use plain words.
 func TestCodeUsesPlainWords(t *testing.T) {

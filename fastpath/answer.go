@@ -82,7 +82,7 @@ func (r *Responder) Ping4(h *[64]byte, n int) bool {
 		now = *f
 	}
 	*f = now + r.limit.cost
-	// Pong4, Fresh4, Swap4.
+	// EchoReply4, SetTTL, Swap4.
 	const change = 8<<16 - 8
 	w := *(*uint32)(unsafe.Add(p, 34)) + change
 	if w < change {
@@ -172,7 +172,7 @@ func (r *Responder) bounce4(h *[64]byte, n int) bool {
 		now = *f
 	}
 	*f = now + r.limit.cost
-	// Bounce4, Lower4, Swap4.
+	// SwapPorts4, DecTTL, Swap4.
 	*(*uint32)(unsafe.Add(p, 34)) = bits.RotateLeft32(*(*uint32)(unsafe.Add(p, 34)), 16)
 	if !r.open {
 		setHops4(h, min(h[22]-1, hopLimit))
@@ -192,10 +192,10 @@ func (r *Responder) Answer(h *[64]byte, n int) int {
 	switch k := Match(h); { // see the package's documentation for what the leaves ask of each other
 	case k == UDPv4 && r.bounce4(h, n):
 	case k == ICMPv6 && r.IPv6(h, n) && r.To6(h) && r.From6(h) && Echo6(h) && r.Admit(h, k):
-		r.Pong6(h)
+		r.EchoReply6(h)
 		Swap6(h)
 	case k == UDPv6 && r.IPv6(h, n) && r.To6(h) && r.From6(h) && r.Ports6(h) && r.Datagram6(h) && r.Admit(h, k):
-		r.Bounce6(h)
+		r.SwapPorts6(h)
 		Swap6(h)
 	default:
 		n = r.Slow(h, n)

@@ -65,8 +65,8 @@ func Echo4(h *[64]byte) bool {
 	return uint16(w) == 8 && w != 0xfff7_0008
 }
 
-// Pong4 turns an ICMPv4 echo request into its reply and counts it.
-func (r *Responder) Pong4(h *[64]byte) {
+// EchoReply4 turns an ICMPv4 echo request into its reply and counts it.
+func (r *Responder) EchoReply4(h *[64]byte) {
 	const change = 8<<16 - 8 // the type goes from 8 to 0, the checksum up by as much
 	w := le.Uint32(h[34:]) + change
 	if w < change { // end-around carry
@@ -76,9 +76,9 @@ func (r *Responder) Pong4(h *[64]byte) {
 	r.stats[AnsweredICMPv4].Add(1)
 }
 
-// Fresh4 gives the reply its own TTL in Strict. Most requests have that TTL already and stay as they are, except for
+// SetTTL gives the reply its own TTL in Strict. Most requests have that TTL already and stay as they are, except for
 // a checksum of ones, which RFC 1624 makes zero.
-func (r *Responder) Fresh4(h *[64]byte) {
+func (r *Responder) SetTTL(h *[64]byte) {
 	if (h[22] != hopLimit || le.Uint16(h[24:]) == 0xffff) && !r.open {
 		setHops4(h, hopLimit)
 	}
@@ -98,14 +98,14 @@ func (r *Responder) Datagram4(h *[64]byte) bool {
 	return (r.open || h[22] > 1) && !(r.partial && (w+0xffff-uint64(le.Uint16(h[40:])))%0xffff == 0)
 }
 
-// Bounce4 swaps the ports of a UDP datagram and counts it.
-func (r *Responder) Bounce4(h *[64]byte) {
+// SwapPorts4 swaps the ports of a UDP datagram and counts it.
+func (r *Responder) SwapPorts4(h *[64]byte) {
 	le.PutUint32(h[34:], bits.RotateLeft32(le.Uint32(h[34:]), 16))
 	r.stats[AnsweredUDPv4].Add(1)
 }
 
-// Lower4 makes the reply's TTL less than the request's in Strict, so that what bounces between two responders ends.
-func (r *Responder) Lower4(h *[64]byte) {
+// DecTTL makes the reply's TTL less than the request's in Strict, so that what bounces between two responders ends.
+func (r *Responder) DecTTL(h *[64]byte) {
 	if !r.open {
 		setHops4(h, min(h[22]-1, hopLimit))
 	}
@@ -168,8 +168,8 @@ func (r *Responder) From6(h *[64]byte) bool {
 // Echo6 reports whether an ICMPv6 message is an echo request.
 func Echo6(h *[64]byte) bool { return le.Uint16(h[54:]) == 128 }
 
-// Pong6 is for IPv6 what Pong4 and Fresh4 are for IPv4.
-func (r *Responder) Pong6(h *[64]byte) {
+// EchoReply6 is for IPv6 what EchoReply4 and SetTTL are for IPv4.
+func (r *Responder) EchoReply6(h *[64]byte) {
 	s := ^le.Uint32(h[54:])>>16 + 1 // the type, in the low byte, grows by one
 	le.PutUint32(h[54:], ^(s+s>>16)<<16|129)
 	r.stats[AnsweredICMPv6].Add(1)
@@ -188,8 +188,8 @@ func (r *Responder) Ports6(h *[64]byte) bool {
 // Datagram6 is for IPv6 what Datagram4 is for IPv4, and leaves every datagram to Slow where checksums may be partial.
 func (r *Responder) Datagram6(h *[64]byte) bool { return !r.partial && (r.open || h[21] > 1) }
 
-// Bounce6 is for IPv6 what Bounce4 and Lower4 are for IPv4.
-func (r *Responder) Bounce6(h *[64]byte) {
+// SwapPorts6 is for IPv6 what SwapPorts4 and DecTTL are for IPv4.
+func (r *Responder) SwapPorts6(h *[64]byte) {
 	le.PutUint32(h[54:], bits.RotateLeft32(le.Uint32(h[54:]), 16))
 	r.stats[AnsweredUDPv6].Add(1)
 	if !r.open {

@@ -87,7 +87,7 @@ func (r *Responder) PingPacket4(h *[64]byte, n int, to, from LinkAddress) bool {
 		now = *f
 	}
 	*f = now + r.limit.cost
-	// Pong4, Fresh4, Turn4.
+	// EchoReply4, SetTTL, Turn4.
 	const change = 8<<16 - 8
 	w := *(*uint32)(unsafe.Add(p, 34)) + change
 	if w < change {
@@ -109,14 +109,14 @@ func (r *Responder) PingPacket4(h *[64]byte, n int, to, from LinkAddress) bool {
 func (r *Responder) AnswerPacket(h *[64]byte, n int, to, from LinkAddress) bool {
 	switch k := MatchIPoIB(h); { // see the package's documentation for what the leaves ask of each other
 	case k == UDPv4 && r.Packet4(h, n, to, from) && r.Sum4(h) && r.Hosts4(h) && r.Ports4(h) && r.Datagram4(h) && r.Admit(h, k):
-		r.Bounce4(h)
-		r.Lower4(h)
+		r.SwapPorts4(h)
+		r.DecTTL(h)
 		Turn4(h)
 	case k == ICMPv6 && r.Packet6(h, n, to, from) && r.To6(h) && r.From6(h) && Echo6(h) && r.Admit(h, k):
-		r.Pong6(h)
+		r.EchoReply6(h)
 		Turn6(h)
 	case k == UDPv6 && r.Packet6(h, n, to, from) && r.To6(h) && r.From6(h) && r.Ports6(h) && r.Datagram6(h) && r.Admit(h, k):
-		r.Bounce6(h)
+		r.SwapPorts6(h)
 		Turn6(h)
 	default:
 		return false

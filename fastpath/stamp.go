@@ -50,15 +50,15 @@ func ErrorEstimate(synchronised bool, seconds float64) uint16 {
 	return s | uint16(scale)<<8 | uint16(units)
 }
 
-// Unstated reports whether the kernel's bound in µs (adjtimex(2): maxerror) was counted from 0, and so is none: whatever set the clock last
+// UnknownError reports whether the kernel's bound in µs (adjtimex(2): maxerror) was counted from 0, and so is none: whatever set the clock last
 // told no error, and the kernel has added 500 µs each second since. phc2sys, ptp4l and systemd-timesyncd write 0 each time; chronyd and ntpd
 // write what they estimate, which is a multiple of 500 once in 500 times.
-func Unstated(maxerror int64) bool { return maxerror%500 == 0 }
+func UnknownError(maxerror int64) bool { return maxerror%500 == 0 }
 
 // KernelEstimate is the error estimate of a clock of which only the kernel tells, maxerror in µs. If that is no
 // bound, the estimate is the greatest there is.
 func KernelEstimate(synchronised bool, maxerror int64) uint16 {
-	if Unstated(maxerror) {
+	if UnknownError(maxerror) {
 		maxerror = 0
 	}
 	return ErrorEstimate(synchronised, float64(maxerror)/1e6)

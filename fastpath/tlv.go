@@ -203,13 +203,13 @@ func (r *Responder) location(v []byte, in *arrival) uint8 {
 	if len(v) < 4 {
 		return flagMalformed
 	}
-	tell := func(to, what []byte) {
+	answer := func(to, what []byte) {
 		if clear(to); !r.hideLocation {
 			copy(to, what)
 		}
 	}
-	tell(v[:2], in.ports[2:])
-	tell(v[2:4], in.ports[:2])
+	answer(v[:2], in.ports[2:])
+	answer(v[2:4], in.ports[:2])
 	n := len(in.hosts) / 2
 	family := uint8(1)
 	if n == 16 {
@@ -237,7 +237,7 @@ func (r *Responder) location(v []byte, in *arrival) uint8 {
 			return flagMalformed
 		default:
 			x[0], x[1] = 0, form
-			tell(value, what)
+			answer(value, what)
 		}
 		x = x[tlvHeader+len(value):]
 	}

@@ -71,7 +71,7 @@ type Endpoint struct {
 	Service Service
 }
 
-// Peer is an address that Reach has made ready to be sent to.
+// Peer is an address that Resolve has made ready to be sent to.
 type Peer int
 
 // Messenger is a port whose queue pairs carry messages.
@@ -81,13 +81,13 @@ type Messenger interface {
 	// Endpoints are the open queue pairs. A restart of the device may change their numbers.
 	Endpoints() []Endpoint
 
-	// Reach makes the device ready to send to a, which takes a command to it and may be called from any goroutine.
+	// Resolve makes the device ready to send to a, which takes a command to it and may be called from any goroutine.
 	// The same address is the same Peer.
-	Reach(a Address) (Peer, error)
+	Resolve(a Address) (Peer, error)
 
-	// Greet makes the device ready to answer gid, so that its first message is answered as fast as later ones. It
+	// Prewarm makes the device ready to answer gid, so that its first message is answered as fast as later ones. It
 	// takes a command to the device and may be called from any goroutine.
-	Greet(gid netip.Addr) error
+	Prewarm(gid netip.Addr) error
 
 	// Send sends one message now, through queue 0's queue pair of that service. It returns ErrFull if there is no room, and
 	// ErrFrameSize if the message is longer than the device takes. Send and Recv own queue 0 where no Serve does, and are for

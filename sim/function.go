@@ -119,7 +119,7 @@ func (f *Function) Unmap(iova uint64, size int) error {
 	}
 	f.port.mu.Lock()
 	if f.port.budget != 0 && f.port.space.command()&cmdBusMaster != 0 {
-		f.port.violation(Refused, "unmap of IOVA %#x while bus mastering is on", iova)
+		f.port.violation(Error, "unmap of IOVA %#x while bus mastering is on", iova)
 	}
 	f.port.mu.Unlock()
 	n, err := f.port.Unmap(iova, uint64(size))
@@ -175,7 +175,7 @@ func (f *Function) Close() error {
 	f.port.mu.Lock()
 	f.port.space.setCommand(cmdBusMaster, false)
 	if n := len(f.port.dma.maps); n > 0 {
-		f.port.violation(Refused, "closed with %d DMA mappings left", n)
+		f.port.violation(Error, "closed with %d DMA mappings left", n)
 	}
 	f.port.mu.Unlock()
 	f.port.Drop()

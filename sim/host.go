@@ -42,7 +42,7 @@ func (h *host) dmaAccess(iova uint64, p []byte, write bool) error {
 	// Removing a card turns bus mastering off while the card still works, and the card's requests end at its port: an
 	// event that was due, a frame that came. A driver that requests more is the one at fault.
 	if err != nil && !(h.cut && err == errNoBusMaster) {
-		h.Refuse("%v (IOVA %#x, %d bytes)", err, iova, len(p))
+		h.Errorf("%v (IOVA %#x, %d bytes)", err, iova, len(p))
 	}
 	return err
 }
@@ -72,9 +72,9 @@ func (h *host) CountMMIOWrite(n int) {
 	}
 }
 
-func (h *host) Command(name string, status uint8, given iter.Seq2[string, uint64]) {
+func (h *host) Command(name string, status uint8, fields iter.Seq2[string, uint64]) {
 	if h.rec != nil {
-		(*Port)(h).command(name, status, given)
+		(*Port)(h).command(name, status, fields)
 	}
 }
 
@@ -84,8 +84,8 @@ func (h *host) Transmit(frame []byte) {
 	}
 }
 
-func (h *host) Refuse(format string, args ...any) { (*Port)(h).violation(Refused, format, args...) }
-func (h *host) Tell(format string, args ...any)   { (*Port)(h).violation(Told, format, args...) }
+func (h *host) Errorf(format string, args ...any) { (*Port)(h).violation(Error, format, args...) }
+func (h *host) Warnf(format string, args ...any)  { (*Port)(h).violation(Warning, format, args...) }
 
 func (h *host) Dropped(reason string) {
 	if h.drops == nil {

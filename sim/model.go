@@ -2,8 +2,8 @@
 // for Linux's (in QEMU).
 //
 // A Model is written from the datasheet and is strict: what a real device punishes silently it reports as a violation, in one
-// of two grades. A driver of ours has none of either. A driver that others wrote, and that runs on the real device, may be told
-// things, and runs on.
+// of two grades. A driver of ours has none of either. A driver that others wrote, and that runs on the real device, may get
+// warnings, and runs on.
 package sim
 
 import (
@@ -22,7 +22,7 @@ type Model interface {
 	Attach(Host)
 
 	// ReadBAR and WriteBAR are one access by the driver: 1, 2, 4 or 8 bytes, little endian, aligned, within the BAR and
-	// outside of the MSI-X table, which the host keeps. An error is a violation: one made by AsTold leaves the access as the
+	// outside of the MSI-X table, which the host keeps. An error is a violation: one made by AsWarning leaves the access as the
 	// model made it; with any other, which is Refused, a read yields all ones.
 	// An access to a polled range comes here too, counted and stored in shadow memory already: the model takes note of
 	// the value, so that Step does not find it a second time. Stores by pointer that came before are still to be found.
@@ -61,12 +61,12 @@ type Host interface {
 	CountMMIOWrite(n int)
 	// Command tells of a command that the device executed, for traces: its name, its status, 0 for done, and the fields
 	// that it was given, in order. Given is called only where there is a trace.
-	Command(name string, status uint8, given iter.Seq2[string, uint64])
+	Command(name string, status uint8, fields iter.Seq2[string, uint64])
 	// Transmit puts a frame (without FCS) on the wire. The host copies it.
 	Transmit(frame []byte)
-	// Refuse and Tell report a violation of that grade, naming register or command, what was expected and what was seen.
-	Refuse(format string, args ...any)
-	Tell(format string, args ...any)
+	// Errorf and Warnf report a violation of that grade, naming register or command, what was expected and what was seen.
+	Errorf(format string, args ...any)
+	Warnf(format string, args ...any)
 	// Dropped counts a frame from the wire that the device dropped, by a reason of which there are few.
 	Dropped(reason string)
 	// Now is the device's clock since power-on; it stalls between Steps in stepped tests.
@@ -77,42 +77,42 @@ type Host interface {
 type Grade uint8
 
 const (
-	// Refused is what no device does: DMA to an address that is not mapped, a command on an object that does not exist, a
+	// Error is what no device does: DMA to an address that is not mapped, a command on an object that does not exist, a
 	// tail beyond the ring. The model does not do it either.
-	Refused Grade = iota
-	// Told is what the datasheet forbids and devices are known to bear: a reserved bit, an order. The model does it.
-	Told
+	Error Grade = iota
+	// Warning is what the datasheet forbids and devices are known to bear: a reserved bit, an order. The model does it.
+	Warning
 )
 
-func (g Grade) String() string { return [...]string{"refused", "told"}[g] }
+func (g Grade) String() string { return [...]string{"error", "warning"}[g] }
 
-type told struct{ error }
+type warning struct{ error }
 
-// AsTold makes err, which ReadBAR or WriteBAR returns, a violation of grade Told. AsTold(nil) is nil.
-func AsTold(err error) error {
+// AsWarning makes err, which ReadBAR or WriteBAR returns, a violation of grade Warning. AsWarning(nil) is nil.
+func AsWarning(err error) error {
 	if err == nil {
 		return nil
 	}
-	return told{err}
+	return warning{err}
 }
 
 // Report records err, which no access can return, as a violation of its grade. Nil is none.
 func Report(h Host, err error) {
 	switch {
 	case err == nil:
-	case gradeOf(err) == Told:
-		h.Tell("%v", err)
+	case gradeOf(err) == Warning:
+		h.Warnf("%v", err)
 	default:
-		h.Refuse("%v", err)
+		h.Errorf("%v", err)
 	}
 }
 
 // gradeOf returns the grade of a model's error.
 func gradeOf(err error) Grade {
-	if _, ok := err.(told); ok {
-		return Told
+	if _, ok := err.(warning); ok {
+		return Warning
 	}
-	return Refused
+	return Error
 }
 
 // Config is a model's configuration space and BARs.

@@ -311,7 +311,7 @@ func (p *Port) WriteConfig(off int, b []byte) error {
 		p.cut = true
 	}
 	if p.space.vpd != nil && off == offVPD+2 && b[0]&3 != 0 {
-		p.violation(Told, "VPD Address is %#x, not a multiple of 4", b[0])
+		p.violation(Warning, "VPD Address is %#x, not a multiple of 4", b[0])
 	}
 	if p.rec != nil {
 		p.configured(off, b, was)
@@ -337,7 +337,7 @@ func (p *Port) ReadBAR(bar int, off uint64, b []byte) error {
 	}
 	if !p.space.decodes() {
 		ones(b)
-		p.violation(Refused, "read of %s while memory space is disabled", p.where(bar, off))
+		p.violation(Error, "read of %s while memory space is disabled", p.where(bar, off))
 		return nil
 	}
 	if mem := p.msixAt(bar, off, len(b)); mem != nil {
@@ -345,7 +345,7 @@ func (p *Port) ReadBAR(bar int, off uint64, b []byte) error {
 		return nil
 	}
 	err := p.model.ReadBAR(bar, off, b)
-	if err != nil && gradeOf(err) == Refused {
+	if err != nil && gradeOf(err) == Error {
 		ones(b)
 	}
 	if p.rec != nil {
@@ -372,7 +372,7 @@ func (p *Port) WriteBAR(bar int, off uint64, b []byte) error {
 		p.access(WriteEvent, bar, off, b)
 	}
 	if !p.space.decodes() {
-		p.violation(Refused, "write of %s while memory space is disabled", p.written(bar, off, b))
+		p.violation(Error, "write of %s while memory space is disabled", p.written(bar, off, b))
 		return nil
 	}
 	if mem := p.msixAt(bar, off, len(b)); mem != nil {
@@ -485,11 +485,11 @@ func (p *Port) Counts() Counts {
 	return p.counts
 }
 
-// Violations returns what the driver did wrong so far, oldest first, of both grades: "sim:ixgbe: told: write of ...".
-func (p *Port) Violations() []string { return p.violations(Refused, Told) }
+// Violations returns what the driver did wrong so far, oldest first, of both grades: "sim:ixgbe: warning: write of ...".
+func (p *Port) Violations() []string { return p.violations(Error, Warning) }
 
-// Refused returns the violations of that grade only: what a driver that runs on the real device does not do either.
-func (p *Port) Refused() []string { return p.violations(Refused) }
+// Errors returns the violations of that grade only: what a driver that runs on the real device does not do either.
+func (p *Port) Errors() []string { return p.violations(Error) }
 
 func (p *Port) violations(grades ...Grade) []string {
 	p.mu.Lock()

@@ -212,13 +212,13 @@ func TestGrades(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.write = func() error { return sim.AsTold(errors.New("bit 3 is reserved")) }
+	r.write = func() error { return sim.AsWarning(errors.New("bit 3 is reserved")) }
 	bar.Write32(0x100, 9)
 	r.write = func() error { return errors.New("no such thing") }
 	bar.Write32(0x100, 9)
-	r.write = func() error { return sim.AsTold(nil) }
+	r.write = func() error { return sim.AsWarning(nil) }
 	bar.Write32(0x100, 9)
-	r.read = func(b []byte) error { b[0] = 7; return sim.AsTold(errors.New("too early")) }
+	r.read = func(b []byte) error { b[0] = 7; return sim.AsWarning(errors.New("too early")) }
 	if v := bar.Read32(0x100); v != 7 {
 		t.Errorf("a read that is reported yields %#x", v)
 	}
@@ -228,28 +228,28 @@ func TestGrades(t *testing.T) {
 	}
 	r.do = func(h sim.Host) {
 		for i := range 150 {
-			h.Tell("told %d", i)
+			h.Warnf("told %d", i)
 		}
-		h.Refuse("refused after all that was reported")
+		h.Errorf("refused after all that was reported")
 	}
 	p.Step()
-	all, refused := p.Violations(), p.Refused()
-	if len(all) != 104 || all[0] != "sim:toy: told: write of 00000009 to BAR 0 00100h: bit 3 is reserved" ||
-		all[103] != "sim:toy: told: and 52 more" {
+	all, refused := p.Violations(), p.Errors()
+	if len(all) != 104 || all[0] != "sim:toy: warning: write of 00000009 to BAR 0 00100h: bit 3 is reserved" ||
+		all[103] != "sim:toy: warning: and 52 more" {
 		t.Errorf("%d violations:\n%s", len(all), strings.Join(all, "\n"))
 	}
-	if len(refused) != 3 || refused[0] != "sim:toy: refused: write of 00000009 to BAR 0 00100h: no such thing" ||
-		refused[2] != "sim:toy: refused: refused after all that was reported" {
+	if len(refused) != 3 || refused[0] != "sim:toy: error: write of 00000009 to BAR 0 00100h: no such thing" ||
+		refused[2] != "sim:toy: error: refused after all that was reported" {
 		t.Errorf("refused:\n%s", strings.Join(refused, "\n"))
 	}
 	p.ForgetViolations()
 	r.do = func(h sim.Host) {
 		for range 120_000 {
-			h.Tell("the same")
+			h.Warnf("the same")
 		}
 	}
 	p.Step()
-	if all := p.Violations(); len(all) != 1 || all[0] != "sim:toy: told: the same (120000 times)" {
+	if all := p.Violations(); len(all) != 1 || all[0] != "sim:toy: warning: the same (120000 times)" {
 		t.Errorf("equal violations: %q", all)
 	}
 	p.ForgetViolations()
@@ -453,7 +453,7 @@ func TestCapabilities(t *testing.T) {
 		t.Error("VPD was changed")
 	}
 	write(0xe2, 2, 2)
-	if r, all := p.Refused(), p.Violations(); len(r) != 0 || len(all) != 1 || !strings.Contains(all[0], "not a multiple of 4") {
+	if r, all := p.Errors(), p.Violations(); len(r) != 0 || len(all) != 1 || !strings.Contains(all[0], "not a multiple of 4") {
 		t.Errorf("an odd address: %q", all)
 	}
 

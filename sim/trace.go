@@ -286,9 +286,9 @@ func little(b []byte) uint64 {
 }
 
 // command records one that the device executed. One that failed programs nothing.
-func (p *Port) command(name string, status uint8, given iter.Seq2[string, uint64]) {
+func (p *Port) command(name string, status uint8, fields iter.Seq2[string, uint64]) {
 	e := Event{Kind: CommandEvent, Name: name, Value: uint64(status)}
-	for field, v := range given {
+	for field, v := range fields {
 		e.Fields = append(e.Fields, Field{field, v})
 		if status == 0 {
 			p.rec.set(settingKey{name: name + "." + field}, v, 8)

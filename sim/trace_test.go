@@ -54,8 +54,8 @@ func TestTrace(t *testing.T) {
 		bar.Write32(0x20, i)
 	}
 	v := p.Violations()
-	if len(v) != 2 || v[0] != "sim:toy: refused: write of 00000001 to STATUS (BAR 0 00008h): register is read only (package toysim)" ||
-		v[1] != "sim:toy: refused: read of BAR 0 00100h: no such register (package toysim)" {
+	if len(v) != 2 || v[0] != "sim:toy: error: write of 00000001 to STATUS (BAR 0 00008h): register is read only (package toysim)" ||
+		v[1] != "sim:toy: error: read of BAR 0 00100h: no such register (package toysim)" {
 		t.Errorf("violations: %q", v)
 	}
 	tr = p.Trace()
@@ -63,7 +63,7 @@ func TestTrace(t *testing.T) {
 		t.Errorf("%d events, %d lost, last %v", len(tr.Events), tr.Lost, &tr.Events[len(tr.Events)-1])
 	}
 	if got := lines(tr.Before); len(got) != 10 || got[8] != "write STATUS (BAR 0 00008h) = 00000001h" ||
-		got[9] != "violation refused: write of 00000001 to STATUS (BAR 0 00008h): register is read only (package toysim)" {
+		got[9] != "violation error: write of 00000001 to STATUS (BAR 0 00008h): register is read only (package toysim)" {
 		t.Errorf("before the violation:\n%s", strings.Join(got, "\n"))
 	}
 	var text strings.Builder

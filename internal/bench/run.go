@@ -251,7 +251,7 @@ func (o *runOptions) checkDevice(device *setting.Table) error {
 		switch {
 		case v.Driver != "auto":
 			drivers = append(drivers, v.Driver)
-		case cards.Named(v.Iface): // known once it is open
+		case cards.IsPCIDevice(v.Iface): // known once it is open
 			return nil
 		default:
 			drivers = append(drivers, "afxdp", "afpacket")

@@ -51,7 +51,7 @@ func TestReflector(t *testing.T) {
 			}
 			replies := rep.Counts.Received + rep.Counts.Late
 			for _, v := range s.TLVs {
-				if v.Answered != replies || len(v.Told) == 0 {
+				if v.Answered != replies || len(v.Answers) == 0 {
 					t.Errorf("%+v of %d replies", v, replies)
 				}
 			}

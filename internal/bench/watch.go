@@ -323,7 +323,7 @@ func (s *watchSettings) options(e *env) (*watch.Options, error) {
 	} else if cards.OnBus(s.nic.Driver) {
 		return fail("nic.device", "is empty: driver %s wants a PCI address or vfio-user:PATH", s.nic.Driver)
 	}
-	if cards.Named(s.nic.Device) && s.probe.transport == "socket" {
+	if cards.IsPCIDevice(s.nic.Device) && s.probe.transport == "socket" {
 		return fail("probe.transport", "%s is not the kernel's, which has the sockets: take raw", s.nic.Device)
 	}
 	if s.probe.rate*s.probe.timeout.Seconds() > 1e5 {

@@ -74,7 +74,7 @@ var drivers = []driver{
 			{Name: "header", Doc: "mlx5: the headers in the work queue entry, and a pointer to the frame"},
 		},
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {
-			return opened(mlx5.Open(fn, c.Options, mlx5.Options{Push: c.Push, PushMax: c.PushMax}))
+			return opened(mlx5.Open(fn, c.Options, mlx5.Options{Push: c.Push, MaxInline: c.MaxInline}))
 		},
 		vendor: 0x15b3, supports: mlx5.Supports, page: "bring-up-mlx5.md",
 	},
@@ -84,7 +84,7 @@ var drivers = []driver{
 		doc:  "a ConnectX-3, bound the same way. The port can be Ethernet or InfiniBand (IPoIB).",
 		push: []setting.Choice{{Name: "full"}}, // as mlx5
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {
-			return opened(mlx4.Open(fn, c.Options, mlx4.Options{Push: c.Push, PushMax: c.PushMax, Port: c.Port}))
+			return opened(mlx4.Open(fn, c.Options, mlx4.Options{Push: c.Push, MaxInline: c.MaxInline, Port: c.Port}))
 		},
 		vendor: 0x15b3, supports: mlx4.Supports, page: "bring-up-mlx4.md",
 	},
@@ -94,7 +94,7 @@ var drivers = []driver{
 		doc:  "an Amazon ENA, bound the same way.",
 		push: []setting.Choice{{Name: "llq", Doc: "ena: low-latency queues, or an error if the device has none"}},
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {
-			return opened(ena.Open(fn, c.Options, ena.Options{Push: c.Push, PushMax: c.PushMax}))
+			return opened(ena.Open(fn, c.Options, ena.Options{Push: c.Push, MaxInline: c.MaxInline}))
 		},
 		vendor: 0x1d0f, supports: ena.Supports, page: "bring-up-ena.md",
 	},
@@ -104,7 +104,7 @@ var drivers = []driver{
 		doc: "an Amazon EFA, bound the same way. It carries messages instead of frames: respond.addresses must be empty, and " +
 			"clients connect through respond.handover.",
 		messages: func(fn pci.Function, c *Config) (nic.Messenger, error) {
-			d, err := efa.Open(fn, c.Options, efa.Options{Push: c.Push, PushMax: c.PushMax, QKey: c.QKey, Services: c.Services})
+			d, err := efa.Open(fn, c.Options, efa.Options{Push: c.Push, MaxInline: c.MaxInline, QKey: c.QKey, Services: c.Services})
 			if err != nil {
 				return nil, err
 			}
@@ -229,9 +229,9 @@ func DriverFor(id pci.ID) string {
 func Fits(name, device string) error {
 	switch d := byName(name); {
 	case d == nil: // auto
-	case !d.onBus() && Named(device):
+	case !d.onBus() && IsPCIDevice(device):
 		return fmt.Errorf("%s drives a network interface, and %s is a PCI function", name, device)
-	case d.onBus() && !Named(device):
+	case d.onBus() && !IsPCIDevice(device):
 		return fmt.Errorf("%s drives a PCI function, and %s is a network interface", name, device)
 	}
 	return nil

@@ -18,9 +18,9 @@ import (
 // simulated begins the name of a device that a simnic serves.
 const simulated = "vfio-user:"
 
-// Named tells a PCI function ("0000:03:00.0") or a simulated one ("vfio-user:PATH") from a network interface, whose name
+// IsPCIDevice tells a PCI function ("0000:03:00.0") or a simulated one ("vfio-user:PATH") from a network interface, whose name
 // has no colon.
-func Named(device string) bool {
+func IsPCIDevice(device string) bool {
 	_, err := pci.ParseAddress(device)
 	return err == nil || strings.HasPrefix(device, simulated)
 }
@@ -31,7 +31,7 @@ func (c *Config) Open() (nic.Device, error) {
 	if err := Fits(c.Driver, c.Device); err != nil {
 		return nil, err
 	}
-	if Named(c.Device) {
+	if IsPCIDevice(c.Device) {
 		port, err := c.openFunction()
 		if err != nil {
 			return nil, err
@@ -72,7 +72,7 @@ func (c *Config) OpenKernel() (*xdp.Device, error) {
 // it shares with the card needs no interrupt, but takes a core.
 func (c *Config) Choose(core bool) (name, why string) {
 	switch {
-	case c.Driver != "auto" || Named(c.Device) || c.Shared:
+	case c.Driver != "auto" || IsPCIDevice(c.Device) || c.Shared:
 		return "", ""
 	case c.Pin != "":
 		return "xdp", "nic.pin is set"
@@ -92,7 +92,7 @@ func (c *Config) Choose(core bool) (name, why string) {
 
 // OpenAnswerer opens c.Device for a loop that answers: frames as Open does, or a nic.Messenger.
 func (c *Config) OpenAnswerer() (nic.Answerer, error) {
-	if !Named(c.Device) {
+	if !IsPCIDevice(c.Device) {
 		return c.Open()
 	}
 	if err := Fits(c.Driver, c.Device); err != nil {

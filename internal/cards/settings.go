@@ -20,7 +20,7 @@ type Config struct {
 	nic.Options
 	Driver        string // "auto" or a driver's name
 	Push          string // how frames reach a card that can take them by stores: "auto", "off" or a driver's own mode
-	PushMax       int    // the longest frame in bytes that is pushed whole; 0 for the card's maximum
+	MaxInline     int    // the longest frame in bytes that is pushed whole; 0 for the card's maximum
 	Port          int    // of a card with several ports on one PCI function; 0 for the first
 	XDP           afxdp.Options
 	Pin           string                          // xdp: the name under which its program stays
@@ -71,7 +71,7 @@ func (c *Config) Settings() []setting.Setting {
 		}, "The largest IP packet in bytes; 0 is the interface's own MTU, or 1500 for a PCI function. Jumbo frames (9000) need "+
 			"it on every device of the network. Socket drivers: the interface must have this MTU (`ip link set eth1 mtu 9000`)."),
 		setting.OneOf("nic.push", &c.Push, "auto", push, "How replies are pushed to the card:"),
-		setting.Int("nic.push_max", &c.PushMax, 0, func(n int) error {
+		setting.Int("nic.push_max", &c.MaxInline, 0, func(n int) error {
 			if n < 0 || n > 1024 {
 				return fmt.Errorf("%d is not a frame size from 1 to 1024, nor 0 for as much as the device takes", n)
 			}
@@ -121,7 +121,7 @@ func checkName(device string) error {
 	switch {
 	case device == simulated:
 		return errors.New(simulated + " wants the path of a socket")
-	case device == "" || Named(device):
+	case device == "" || IsPCIDevice(device):
 	case len(device) > 15 || strings.ContainsAny(device, "/: \t\r\n\x00") || device == "." || device == "..":
 		return fmt.Errorf("%q is no interface name, PCI address (0000:03:00.0) or vfio-user:PATH", device)
 	}

@@ -90,7 +90,7 @@ func Run(ctx context.Context, o Options) (*File, error) {
 	c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	err := f.run(ctx, &c, o)
 	f.Took = time.Since(f.Began)
-	if f.ID == (pci.ID{}) && err != nil && cards.Named(c.Device) {
+	if f.ID == (pci.ID{}) && err != nil && cards.IsPCIDevice(c.Device) {
 		return nil, err // it was not even opened
 	}
 	if err != nil && !errors.Is(err, errEnough) {
@@ -166,7 +166,7 @@ func (f *File) loop(ctx context.Context, port nic.Answerer, o Options) error {
 	switch d := port.(type) {
 	case nic.Messenger:
 		message := []byte("rebound probe")
-		to, err := d.Reach(d.Endpoints()[0].Address)
+		to, err := d.Resolve(d.Endpoints()[0].Address)
 		if err != nil {
 			return err
 		}

@@ -24,7 +24,7 @@ func hostFindings(cores []int, name string) []host.Finding {
 			}
 		}
 	}
-	if name != "" && !cards.Named(name) {
+	if name != "" && !cards.IsPCIDevice(name) {
 		out = append(out, interfaceFindings(os.DirFS("/"), name, cores, readCoalescing)...)
 	}
 	return out
@@ -99,8 +99,8 @@ func checkCommand(args []string, stdout, _ io.Writer) error {
 			bad++
 		}
 		fmt.Fprintf(stdout, "%-8s %s\n", f.Severity, f.What)
-		if f.Mend != "" {
-			fmt.Fprintf(stdout, "         fix: %s\n", f.Mend)
+		if f.Fix != "" {
+			fmt.Fprintf(stdout, "         fix: %s\n", f.Fix)
 		}
 	}
 	if bad > 0 {

@@ -42,7 +42,7 @@ func (s *settings) needs() (n confine.Needs) {
 		n.Write = append(n.Write, xdpkit.PinRoot)
 		clocks, _ := filepath.Glob("/dev/ptp*")
 		n.Write = append(n.Write, clocks...)
-	case !cards.Named(s.nic.Device):
+	case !cards.IsPCIDevice(s.nic.Device):
 		n.BPF = true
 	case s.nic.UnsafeNoIOMMU: // the function's files in sysfs; at the end, and at a restart, it is disabled and enabled there
 		n.Capabilities = append(n.Capabilities, confine.SysAdmin)
@@ -91,7 +91,7 @@ func (s *settings) needsRoot() string {
 		return "cpu.realtime_guard = \"lift\" restores a file of root at exit"
 	case s.nic.Pin != "":
 		return "nic.pin uses the BPF file system, which belongs to root"
-	case s.nic.UnsafeNoIOMMU && cards.Named(s.nic.Device):
+	case s.nic.UnsafeNoIOMMU && cards.IsPCIDevice(s.nic.Device):
 		return "nic.unsafe_no_iommu disables the function at exit by a file of root in /sys"
 	}
 	return ""

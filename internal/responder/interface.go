@@ -63,8 +63,8 @@ func interfaceFindings(root fs.FS, name string, cores []int, ask func(string) (c
 		}
 		return strings.TrimSpace(string(b))
 	}
-	find := func(id string, s host.Severity, mend, what string, a ...any) {
-		out = append(out, host.Finding{ID: id, Severity: s, What: fmt.Sprintf(what, a...), Mend: mend})
+	find := func(id string, s host.Severity, fix, what string, a ...any) {
+		out = append(out, host.Finding{ID: id, Severity: s, What: fmt.Sprintf(what, a...), Fix: fix})
 	}
 	switch c, err := ask(name); {
 	case errors.Is(err, unix.EOPNOTSUPP): // nothing is held back

@@ -46,7 +46,7 @@ func TestInterfaceFindings(t *testing.T) {
 			}
 			var ids, says []string
 			for _, f := range interfaceFindings(root, "eth1", []int{3}, func(string) (coalescing, error) { return c.coalesce, c.err }) {
-				ids, says = append(ids, f.ID), append(says, f.What+" "+f.Mend)
+				ids, says = append(ids, f.ID), append(says, f.What+" "+f.Fix)
 			}
 			if got := strings.Join(ids, " "); got != c.ids || !strings.Contains(strings.Join(says, "\n"), c.says) {
 				t.Errorf("findings %s, want %s with %q:\n%s", got, c.ids, c.says, strings.Join(says, "\n"))

@@ -110,9 +110,9 @@ func (k *inTheKernel) serve(ctx context.Context, manager *notify.Manager, ask <-
 	}
 	line := s.ready(info)
 	fmt.Fprintln(stdout, line)
-	tell(log, manager.Ready(line))
-	defer func() { tell(log, manager.Stopping()) }()
-	go attest(ctx, manager, d.OK, log)
+	logNotifyError(log, manager.Ready(line))
+	defer func() { logNotifyError(log, manager.Stopping()) }()
+	go watchdogLoop(ctx, manager, d.OK, log)
 	return errors.Join(k.talk(ctx, ask, stdout), k.print(stdout), k.save())
 }
 

@@ -23,7 +23,7 @@ func (s *settings) checkMessages() error {
 	switch {
 	case cards.CarriesMessages(s.nic.Driver):
 		return s.fits(nic.Info{Driver: s.nic.Driver}, true)
-	case s.nic.Driver == "auto" && cards.Named(s.nic.Device):
+	case s.nic.Driver == "auto" && cards.IsPCIDevice(s.nic.Device):
 		return nil // known once it is open
 	}
 	return s.fits(nic.Info{Driver: s.nic.Driver}, false)

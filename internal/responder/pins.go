@@ -69,7 +69,7 @@ func statusCommand(args []string, stdout, _ io.Writer) error {
 	}
 	var failed error
 	for _, name := range names {
-		p, err := xdp.Look(name)
+		p, err := xdp.OpenPinned(name)
 		if err != nil {
 			failed = errors.Join(failed, err)
 			continue

@@ -54,7 +54,7 @@ func probeCommand(args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(stdout, "probe %s, stage %s. This will change:\n", o.Card.Device, o.Stage)
-	if cards.Named(o.Card.Device) {
+	if cards.IsPCIDevice(o.Card.Device) {
 		for _, e := range o.Stage.Effects() {
 			fmt.Fprintf(stdout, "- %s\n", e)
 		}

@@ -172,11 +172,11 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 	if err := s.confine(log); err != nil {
 		return err
 	}
-	talking, hush := context.WithCancel(context.Background())
-	silent := make(chan struct{})
+	reporting, stopReporting := context.WithCancel(context.Background())
+	reported := make(chan struct{})
 	go func() {
-		defer close(silent)
-		view.talk(talking, ask, s.stats.interval, stdout, log)
+		defer close(reported)
+		view.printSummaries(reporting, ask, s.stats.interval, stdout, log)
 	}()
 
 	failed := advise(e.run(ctx, func() {
@@ -185,12 +185,12 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 			line = readyMessages(info, m, hand)
 		}
 		fmt.Fprintln(stdout, line)
-		tell(log, manager.Ready(line))
-		go attest(talking, manager, e.turned, log)
+		logNotifyError(log, manager.Ready(line))
+		go watchdogLoop(reporting, manager, e.turned, log)
 	}))
-	hush()
-	tell(log, manager.Stopping())
-	<-silent
+	stopReporting()
+	logNotifyError(log, manager.Stopping())
+	<-reported
 	view.end = time.Now()
 	view.print(stdout)
 	if s.stats.report != "" {
@@ -204,8 +204,8 @@ func (s *settings) ready(info nic.Info) string {
 	return fmt.Sprintf("ready driver=%s device=%s mac=%s addresses=%s", info.Driver, info.Device, info.MAC, s.addressList())
 }
 
-// attest tells the service manager that the program is alive, as often as it wants to hear it and only while alive says so.
-func attest(ctx context.Context, m *notify.Manager, alive func() bool, log *slog.Logger) {
+// watchdogLoop tells the service manager that the program is alive, as often as it wants to hear it and only while alive says so.
+func watchdogLoop(ctx context.Context, m *notify.Manager, alive func() bool, log *slog.Logger) {
 	if m.Every() == 0 {
 		return
 	}
@@ -218,15 +218,15 @@ func attest(ctx context.Context, m *notify.Manager, alive func() bool, log *slog
 		case <-t.C:
 		}
 		if alive() {
-			tell(log, m.Alive())
+			logNotifyError(log, m.Alive())
 		} else {
 			log.Warn("a polling loop stalls: the watchdog is not told that it is alive")
 		}
 	}
 }
 
-// tell logs what kept the service manager from hearing.
-func tell(log *slog.Logger, err error) {
+// logNotifyError logs what kept the service manager from hearing.
+func logNotifyError(log *slog.Logger, err error) {
 	if err != nil {
 		log.Warn("the service manager was not told", "error", err)
 	}
@@ -267,7 +267,7 @@ func warn(s *settings, cores []int, log *slog.Logger) {
 		if f.Severity == host.Note && (f.ID != "rt_throttling" || s.cpu.priority == 0) {
 			level = slog.LevelInfo
 		}
-		log.Log(context.Background(), level, f.What, "finding", f.ID, "severity", f.Severity, "fix", f.Mend)
+		log.Log(context.Background(), level, f.What, "finding", f.ID, "severity", f.Severity, "fix", f.Fix)
 	}
 }
 

@@ -200,7 +200,7 @@ func (p *stampSettings) timed(c *fastpath.Config, clock *latency.Clock) {
 
 // kernelCannot says why driver auto does not take xdp, or nothing.
 func (s *settings) kernelCannot() string {
-	if key, what := s.beyondKernel(); key != "" && s.nic.Driver == "auto" && !cards.Named(s.nic.Device) {
+	if key, what := s.beyondKernel(); key != "" && s.nic.Driver == "auto" && !cards.IsPCIDevice(s.nic.Device) {
 		return fmt.Sprintf("xdp %s (%s)", what, key)
 	}
 	return ""

@@ -58,8 +58,8 @@ func (v *view) histogram(of func(*polling.Loop) *polling.Histogram) *latency.His
 func turnaround(l *polling.Loop) *polling.Histogram { return &l.Turnaround }
 func gap(l *polling.Loop) *polling.Histogram        { return &l.Gap }
 
-// talk prints a summary for each element of ask and logs one line each interval, until ctx is done.
-func (v *view) talk(ctx context.Context, ask <-chan os.Signal, interval time.Duration, w io.Writer, log *slog.Logger) {
+// printSummaries prints a summary for each element of ask and logs one line each interval, until ctx is done.
+func (v *view) printSummaries(ctx context.Context, ask <-chan os.Signal, interval time.Duration, w io.Writer, log *slog.Logger) {
 	var tick <-chan time.Time
 	if interval > 0 {
 		t := time.NewTicker(interval)

@@ -4,6 +4,7 @@ package host
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"path"
@@ -50,7 +51,23 @@ type Finding struct {
 	ID       string   `json:"id"` // stable: "governor", "cstates", ...
 	Severity Severity `json:"severity"`
 	What     string   `json:"what"` // what was seen, and what it does
-	Mend     string   `json:"mend"` // how to fix it
+	Fix      string   `json:"fix"`  // the command or setting that removes it
+}
+
+// UnmarshalJSON reads a finding. Reports before schema 3 have the fix under "mend".
+func (f *Finding) UnmarshalJSON(b []byte) error {
+	type fields Finding
+	v := struct {
+		*fields
+		Mend string `json:"mend"`
+	}{fields: (*fields)(f)}
+	if err := json.Unmarshal(b, &v); err != nil {
+		return err
+	}
+	if f.Fix == "" {
+		f.Fix = v.Mend
+	}
+	return nil
 }
 
 // Collect reads the facts from root, which is os.DirFS("/") but in tests. core is the logical CPU that measures or

@@ -89,7 +89,7 @@ func TestFindings(t *testing.T) {
 		var ids []string
 		for _, f := range collect(files, 3).Findings {
 			ids = append(ids, f.ID)
-			if f.What == "" || f.Mend == "" || f.Severity.rank() < 0 {
+			if f.What == "" || f.Fix == "" || f.Severity.rank() < 0 {
 				t.Errorf("%s: incomplete finding %+v", c.file, f)
 			}
 		}

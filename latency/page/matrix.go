@@ -14,12 +14,12 @@ import (
 
 // Matrix is what many hosts measured of many targets.
 type Matrix struct {
-	Title string
-	Lede  string
-	Notes []string
-	From  []string // rows
-	To    []string // columns
-	Cells map[Pair]*Cell
+	Title   string
+	Summary string
+	Notes   []string
+	From    []string // rows
+	To      []string // columns
+	Cells   map[Pair]*Cell
 }
 
 // Pair names a cell.
@@ -46,14 +46,14 @@ func (c *Cell) Loss() float64 {
 }
 
 type matrixPage struct {
-	Title, Lede string
-	Alerts      []string
-	Notes       []string
-	Headline    []headline
-	To          []string
-	Rows        []matrixRow
-	Changed     []statRow
-	Lossy       []statRow
+	Title, Summary string
+	Alerts         []string
+	Notes          []string
+	Headline       []headline
+	To             []string
+	Rows           []matrixRow
+	Changed        []statRow
+	Lossy          []statRow
 }
 
 type matrixRow struct {
@@ -74,7 +74,7 @@ const heats = 5
 
 // WriteMatrix writes the matrix as one page that needs nothing but itself.
 func WriteMatrix(w io.Writer, m *Matrix) error {
-	p := matrixPage{Title: m.Title, Lede: m.Lede, Notes: m.Notes, To: m.To}
+	p := matrixPage{Title: m.Title, Summary: m.Summary, Notes: m.Notes, To: m.To}
 	low, high := math.Inf(1), 0.0
 	var p50, p99 []float64
 	var all Cell
@@ -183,7 +183,7 @@ func (c *Cell) lost(write func(int64) string) string {
 // PrintMatrix writes what stands out as text: each path that changed or loses, and how many there are.
 func PrintMatrix(w io.Writer, m *Matrix) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n%s\n", m.Title, m.Lede)
+	fmt.Fprintf(&b, "%s\n%s\n", m.Title, m.Summary)
 	counts := map[compare.Verdict]int{}
 	var lines []string
 	for _, from := range m.From {

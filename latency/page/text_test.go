@@ -20,7 +20,7 @@ import (
 // What cannot be compared is said to be so before any number, and has no verdict.
 func TestObstacles(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 7))
-	base := synthetic.Sampled(rnd, 4000, 10, 1, 1000, synthetic.Still)
+	base := synthetic.Sampled(rnd, 4000, 10, 1, 1000, synthetic.NoDrift)
 	base.Label = "base"
 	for _, c := range []struct {
 		change func(*report.Report)
@@ -36,10 +36,10 @@ func TestObstacles(t *testing.T) {
 		{func(r *report.Report) { r.Device.Backend = "sim" }, "backend: base has none, other has sim"},
 		{func(r *report.Report) { r.Series = nil }, "other has no samples"},
 	} {
-		other := synthetic.Sampled(rnd, 8000, 10, 1, 1000, synthetic.Still)
+		other := synthetic.Sampled(rnd, 8000, 10, 1, 1000, synthetic.NoDrift)
 		other.Label = "other"
 		c.change(other)
-		cmp := compare.Reports(base, other, synthetic.Sampled(rnd, 8000, 10, 1, 1000, synthetic.Still))
+		cmp := compare.Reports(base, other, synthetic.Sampled(rnd, 8000, 10, 1, 1000, synthetic.NoDrift))
 		var out bytes.Buffer
 		if err := PrintComparison(&out, cmp); err != nil {
 			t.Fatal(err)
@@ -66,7 +66,7 @@ func TestObstacles(t *testing.T) {
 // Reports of models: their bus transactions are compared, and their time is called the model's.
 func TestSimReports(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 8))
-	a, b := synthetic.Sampled(rnd, 4000, 10, 1, 1000, synthetic.Still), synthetic.Sampled(rnd, 4000, 10, 1, 1000, synthetic.Still)
+	a, b := synthetic.Sampled(rnd, 4000, 10, 1, 1000, synthetic.NoDrift), synthetic.Sampled(rnd, 4000, 10, 1, 1000, synthetic.NoDrift)
 	for i, r := range []*report.Report{a, b} {
 		r.Label = string(rune('a' + i))
 		r.Device.Backend = "sim"

@@ -27,7 +27,7 @@ func (r *Report) Anonymize() {
 	r.Host.Findings = slices.Clone(r.Host.Findings)
 	for i := range r.Host.Findings {
 		f := &r.Host.Findings[i]
-		f.What, f.Mend = Scrub(f.What), Scrub(f.Mend)
+		f.What, f.Fix = Scrub(f.What), Scrub(f.Fix)
 	}
 	r.Device.MAC = ""
 	r.Device.Device = Scrub(r.Device.Device)

@@ -22,10 +22,10 @@ func telling(t *testing.T) *report.Report {
 	r.Notes = []string{"answered by ready driver=afxdp device=enx0252624e4901 mac=02:52:62:4e:49:01 addresses=10.99.0.3/24,2a02:8071::9/64",
 		"no reply from 2a02:8071::8: 3 probes; the kernel reports: 8.8.4.4: unreachable"}
 	r.Host = host.Facts{Hostname: "jane-box", CPU: "AMD EPYC", Cores: 4, Core: 3, Kernel: "6.1.0-28-acme-amd64", Cmdline: "root=UUID=4e4901 isolcpus=3",
-		Findings: []host.Finding{{ID: "irqs", Severity: host.Warning, What: "CPU 3 serves device interrupts: 31 (enx0252624e4901)", Mend: "ask 8.8.4.4"}}}
+		Findings: []host.Finding{{ID: "irqs", Severity: host.Warning, What: "CPU 3 serves device interrupts: 31 (enx0252624e4901)", Fix: "ask 8.8.4.4"}}}
 	r.Device = report.Device{Driver: "mlx5", Device: "vfio-user:/home/jane/nic0", Model: "ConnectX-4 (15b3:1013 rev 00)", MAC: "02:52:62:4e:49:01",
 		Backend: "sim", Notes: []string{"on vfio-user:/home/jane/nic0, group 02:52:62:4E:49:01"}}
-	r.STAMP = &report.STAMP{TLVs: []report.TLV{{Name: "location", Answered: 1, Told: []string{"from MAC 02:52:62:4e:49:01", "to 8.8.4.4"}}}}
+	r.STAMP = &report.STAMP{TLVs: []report.TLV{{Name: "location", Answered: 1, Answers: []string{"from MAC 02:52:62:4e:49:01", "to 8.8.4.4"}}}}
 	return r
 }
 

@@ -23,7 +23,7 @@ const (
 // check finds what no measurement has, so that no user of a report needs to. It escapes what texts should not have: a label
 // with a newline in it could pass for another line of a program's output.
 func (r *Report) check() error {
-	if err := tidy(reflect.ValueOf(r).Elem()); err != nil {
+	if err := sanitize(reflect.ValueOf(r).Elem()); err != nil {
 		return err
 	}
 	for i, run := range r.Runs {
@@ -73,8 +73,8 @@ func ordered(m *latency.Summary) error {
 	return nil
 }
 
-// tidy escapes the texts below v, and checks that its numbers are in range. An error begins with the path of the number.
-func tidy(v reflect.Value) error {
+// sanitize escapes the texts below v, and checks that its numbers are in range. An error begins with the path of the number.
+func sanitize(v reflect.Value) error {
 	switch v.Kind() {
 	case reflect.String:
 		v.SetString(plain.Text(v.String()))
@@ -88,16 +88,16 @@ func tidy(v reflect.Value) error {
 		}
 	case reflect.Pointer:
 		if !v.IsNil() {
-			return tidy(v.Elem())
+			return sanitize(v.Elem())
 		}
 	case reflect.Slice:
 		for i := range v.Len() {
-			if err := tidy(v.Index(i)); err != nil {
+			if err := sanitize(v.Index(i)); err != nil {
 				return within(fmt.Sprintf("[%d]", i), err)
 			}
 		}
 	case reflect.Map:
-		return tidyMap(v)
+		return sanitizeMap(v)
 	case reflect.Struct:
 		if t, ok := v.Interface().(time.Time); ok {
 			if y := t.Year(); !t.IsZero() && (y < 1970 || y > 2200) { // time.Time.UnixNano overflows in 2262
@@ -110,7 +110,7 @@ func tidy(v reflect.Value) error {
 			if name == "-" || name == "core" && v.Field(i).Int() == -1 {
 				continue // not in the file; a host on which no core was chosen
 			}
-			if err := tidy(v.Field(i)); err != nil {
+			if err := sanitize(v.Field(i)); err != nil {
 				return within(name, err)
 			}
 		}
@@ -126,13 +126,13 @@ func within(place string, err error) error {
 	return fmt.Errorf("%s.%w", place, err)
 }
 
-// tidyMap is tidy for a map with texts as keys and numbers as values.
-func tidyMap(m reflect.Value) error {
+// sanitizeMap is sanitize for a map with texts as keys and numbers as values.
+func sanitizeMap(m reflect.Value) error {
 	for _, k := range m.MapKeys() {
 		name, v := reflect.New(k.Type()).Elem(), reflect.New(m.Type().Elem()).Elem()
 		name.SetString(plain.Text(k.String()))
 		v.Set(m.MapIndex(k))
-		if err := tidy(v); err != nil {
+		if err := sanitize(v); err != nil {
 			return within(fmt.Sprintf("[%q]", k.String()), err)
 		}
 		m.SetMapIndex(k, reflect.Value{})

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/latency/host"
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
@@ -51,6 +52,23 @@ func TestLocate(t *testing.T) {
 	}
 	if n := (report.Counts{Lost: 12, LostUncertain: 12, DroppedHere: 12}); n.LostText() != "between 0 and 12" || n.Elsewhere() != "12 dropped here" {
 		t.Errorf("%q, %q", n.LostText(), n.Elsewhere())
+	}
+}
+
+// A finding's fix has another name in reports of schema 1 and 2.
+func TestOldFindings(t *testing.T) {
+	for _, text := range []string{
+		`{"schema":2,"host":{"findings":[{"id":"a","severity":"note","what":"w","mend":"do it"}]}}`,
+		`{"schema":3,"host":{"findings":[{"id":"a","severity":"note","what":"w","fix":"do it"}]}}`,
+	} {
+		rep, err := report.Parse(strings.NewReader(text), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := host.Finding{ID: "a", Severity: host.Note, What: "w", Fix: "do it"}
+		if rep.Schema != report.Schema || len(rep.Host.Findings) != 1 || rep.Host.Findings[0] != want {
+			t.Errorf("%s: schema %d, findings %+v", text, rep.Schema, rep.Host.Findings)
+		}
 	}
 }
 

@@ -79,8 +79,8 @@ func Parse(r io.Reader, path string) (*Report, error) {
 	}
 	if rep.Schema == 1 {
 		rep.locateOld()
-		rep.Schema = Schema
 	}
+	rep.Schema = Schema
 	for _, s := range rep.Series {
 		s.Total = &latency.Histogram{}
 	}

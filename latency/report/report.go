@@ -16,7 +16,7 @@ import (
 )
 
 // Schema is the version of report.json that this package writes. It reads this one and all before it.
-const Schema = 2
+const Schema = 3
 
 // Metric says what the main series of a report is. Reports of different metrics are not compared.
 type Metric string

@@ -32,7 +32,7 @@ func TestSchemaIsOfTheTypes(t *testing.T) {
 	}
 	s := r.Reflect(&report.Report{})
 	s.ID = ""
-	s.Title = "report.json of Rebound, schema 2"
+	s.Title = "report.json of Rebound, schema 3"
 	text, err := json.Marshal(s)
 	if err != nil {
 		t.Fatal(err)
@@ -126,6 +126,7 @@ func TestSchema(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		b = bytes.ReplaceAll(b, []byte(`"mend": `), []byte(`"fix": `)) // its name before schema 3
 		if err := valid(b); err != nil {
 			t.Errorf("%s: %v", f, err)
 		}
@@ -141,7 +142,7 @@ func TestSchema(t *testing.T) {
 		if err := valid(b.Bytes()); err != nil {
 			t.Error(err)
 		}
-		for was, is := range map[string]string{`"schema": 2`: `"schema": "2"`, `"tool"`: `"tol"`, `"counts": {`: `"counts": {"sentt": 1,`} {
+		for was, is := range map[string]string{`"schema": 3`: `"schema": "3"`, `"tool"`: `"tol"`, `"counts": {`: `"counts": {"sentt": 1,`} {
 			if bad := strings.Replace(b.String(), was, is, 1); bad == b.String() || valid([]byte(bad)) == nil {
 				t.Errorf("%s passes", is)
 			}

@@ -41,7 +41,7 @@ type TLV struct {
 	Unrecognized int64    `json:"unrecognized"` // replies with flag U: not understood
 	Malformed    int64    `json:"malformed"`    // M
 	Integrity    int64    `json:"integrity"`    // I: the reflector found the HMAC wrong
-	Told         []string `json:"told,omitempty"`
+	Answers      []string `json:"told,omitempty"`
 }
 
 // anonymize returns a copy without addresses.
@@ -52,7 +52,7 @@ func (s *STAMP) anonymize() *STAMP {
 	c := *s
 	c.TLVs = slices.Clone(s.TLVs)
 	for i := range c.TLVs {
-		c.TLVs[i].Told = scrubAll(c.TLVs[i].Told)
+		c.TLVs[i].Answers = scrubAll(c.TLVs[i].Answers)
 	}
 	return &c
 }

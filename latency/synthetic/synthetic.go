@@ -73,8 +73,8 @@ func (l Link) Report() *report.Report {
 	rep.Counts = report.Counts{Sent: n, Received: n}
 	rep.Host = host.Facts{Hostname: "bench1", CPU: "Example CPU 9000", Cores: 8, Core: 3, Kernel: "6.12.1", Arch: "amd64", SMT: "on", Governor: "powersave", Clocksource: "tsc",
 		Findings: []host.Finding{
-			{ID: "governor", Severity: host.Warning, What: "frequency governor of CPU 3 is powersave: the clock rate follows the load", Mend: "echo performance > /sys/devices/system/cpu/cpu3/cpufreq/scaling_governor"},
-			{ID: "mitigations", Severity: host.Note, What: "2 mitigations of CPU vulnerabilities are active", Mend: "compare only with hosts that have the same"},
+			{ID: "governor", Severity: host.Warning, What: "frequency governor of CPU 3 is powersave: the clock rate follows the load", Fix: "echo performance > /sys/devices/system/cpu/cpu3/cpufreq/scaling_governor"},
+			{ID: "mitigations", Severity: host.Note, What: "2 mitigations of CPU vulnerabilities are active", Fix: "compare only with hosts that have the same"},
 		}}
 	return rep
 }
@@ -104,5 +104,5 @@ func Sampled(rnd *rand.Rand, median float64, runs, intervals, perInterval int, s
 	return rep
 }
 
-// Still is no shift at all.
-func Still(int, int) float64 { return 0 }
+// NoDrift is no shift at all.
+func NoDrift(int, int) float64 { return 0 }

@@ -45,10 +45,10 @@ type Hooks struct {
 	// Open brings the device from any state to polling.
 	Open func() error
 
-	// Look is called by the watch, ten times a second, and returns what ails the device, nil for nothing. polled says
+	// Check is called by the watch, ten times a second, and returns what ails the device, nil for nothing. polled says
 	// whether loops run, or somebody sends and receives. An error of nic.Lost ends the device permanently, any other
 	// one is tried again at the next look.
-	Look func(polled bool) (*Symptom, error)
+	Check func(polled bool) (*Symptom, error)
 
 	// Restart brings the device back to polling, with nobody on its queues. What was under way is lost.
 	Restart func(s *Symptom) error
@@ -172,7 +172,7 @@ func (c *Card) Gone(register string) error {
 // MaxFrame is the longest frame in bytes without FCS: header and two VLAN tags around the MTU.
 func (c *Card) MaxFrame() int { return c.MTU + 14 + 8 }
 
-// Info describes the card. The driver adds its own notes in front of the kit's, and calls it in Undisturbed where it
+// Info describes the card. The driver adds its own notes in front of the kit's, and calls it in BetweenRestarts where it
 // tells what a restart may change.
 func (c *Card) Info(model, push string, notes ...string) nic.Info {
 	backend := nic.Silicon
@@ -189,8 +189,8 @@ func (c *Card) Info(model, push string, notes ...string) nic.Info {
 	}
 }
 
-// Undisturbed runs f while the device is not being restarted.
-func (c *Card) Undisturbed(f func()) {
+// BetweenRestarts runs f while the device is not being restarted.
+func (c *Card) BetweenRestarts(f func()) {
 	c.lifeMutex.RLock()
 	defer c.lifeMutex.RUnlock()
 	f()

@@ -99,7 +99,7 @@ func TestEvidenceIsForProbesOnly(t *testing.T) {
 	var c kit.Card
 	err := c.Open(toy(t), nic.Options{}, limits, kit.Hooks{
 		Open:    func() error { return c.Stages(c.Evidence(func() { t.Error("asked for evidence") }), kit.Learned) },
-		Look:    func(bool) (*kit.Symptom, error) { return nil, nil },
+		Check:   func(bool) (*kit.Symptom, error) { return nil, nil },
 		Release: func() error { return nil },
 	})
 	if err != nil {
@@ -118,7 +118,7 @@ func TestFallBackIsReportedOnce(t *testing.T) {
 			}
 			return nil
 		},
-		Look:    func(bool) (*kit.Symptom, error) { return nil, nil },
+		Check:   func(bool) (*kit.Symptom, error) { return nil, nil },
 		Release: func() error { return nil },
 	})
 	if err != nil {

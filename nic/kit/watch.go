@@ -17,14 +17,14 @@ type Symptom struct {
 	Code   uint32 // the reason as the device wants to be told it, if it does
 	Why    string // for the log
 
-	// Mend repairs the device without a restart, while no loop uses the queues. If it is nil, or fails, the device is
+	// Recover repairs the device without a restart, while no loop uses the queues. If it is nil, or fails, the device is
 	// restarted.
-	Mend func() error
+	Recover func() error
 
-	// Doubt is what stalled, where the loops alone can tell: those that were delayed, by a hypervisor or a busy
+	// Suspect is what stalled, where the loops alone can tell: those that were delayed, by a hypervisor or a busy
 	// machine, look like a device that hangs. The loops are waited for, and it is given as long again before the
 	// device is blamed.
-	Doubt *Progress
+	Suspect *Progress
 }
 
 // Foreign is the symptom of a device that another process reset.
@@ -44,7 +44,7 @@ func (c *Card) watch() {
 			return
 		case <-tick.C:
 		}
-		s, err := c.look()
+		s, err := c.check()
 		switch {
 		case nic.Lost(err):
 			c.showTrace("the device is gone: this was asked of it last")
@@ -53,7 +53,7 @@ func (c *Card) watch() {
 		case s == nil:
 			continue
 		}
-		if s.Doubt != nil && s.Doubt.first() {
+		if s.Suspect != nil && s.Suspect.first() {
 			c.Log.Info("the device stalls, or the loops do, which are waited for", "reason", s.Reason, "why", s.Why)
 			if c.Gate.Alone(c.endWatch, func() error { return nil }) != nil {
 				return
@@ -61,14 +61,14 @@ func (c *Card) watch() {
 			continue
 		}
 		c.Log.Warn("the device needs help", "reason", s.Reason, "why", s.Why)
-		if c.Gate.Alone(c.endWatch, func() error { return c.help(s) }) != nil {
+		if c.Gate.Alone(c.endWatch, func() error { return c.recover(s) }) != nil {
 			return
 		}
 	}
 }
 
-// look is the driver's look, behind that for what can befall every function.
-func (c *Card) look() (*Symptom, error) {
+// check is the driver's look, behind that for what can befall every function.
+func (c *Card) check() (*Symptom, error) {
 	c.lifeMutex.RLock()
 	defer c.lifeMutex.RUnlock()
 	polled := c.Gate.Active()
@@ -80,14 +80,14 @@ func (c *Card) look() (*Symptom, error) {
 			return Foreign("bus mastering is off"), nil
 		}
 	}
-	return c.hooks.Look(polled)
+	return c.hooks.Check(polled)
 }
 
-func (c *Card) help(s *Symptom) error {
+func (c *Card) recover(s *Symptom) error {
 	c.lifeMutex.Lock()
 	defer c.lifeMutex.Unlock()
-	if s.Mend != nil {
-		err := s.Mend()
+	if s.Recover != nil {
+		err := s.Recover()
 		if err == nil {
 			c.Log.Info("the device was helped without a restart", "reason", s.Reason)
 			return nil
@@ -109,35 +109,35 @@ func (c *Card) help(s *Symptom) error {
 // Progress tells for how long a number has stalled. It counts looks, not time: a watch that was delayed, in a guest
 // that stalled or on a machine with much else to do, has not waited.
 type Progress struct {
-	value   uint32
-	looks   int
-	doubted bool // it stalled for too long once
+	value     uint32
+	checks    int
+	suspected bool // it stalled for too long once
 }
 
-// Still is called once a look.
-func (p *Progress) Still(value uint32) time.Duration {
+// StalledFor is called once a look.
+func (p *Progress) StalledFor(value uint32) time.Duration {
 	if value != p.value {
-		p.value, p.looks, p.doubted = value, -1, false
+		p.value, p.checks, p.suspected = value, -1, false
 	}
-	p.looks++
-	return time.Duration(p.looks) * Every
+	p.checks++
+	return time.Duration(p.checks) * Every
 }
 
 // first reports whether it stalled for too long for the first time, and counts again then.
 func (p *Progress) first() bool {
-	if p.doubted {
+	if p.suspected {
 		return false
 	}
-	p.looks, p.doubted = 0, true
+	p.checks, p.suspected = 0, true
 	return true
 }
 
-// Waiting is Still for the end of a ring that is worked off: done moves towards tail, and stalls permanently where
+// Waiting is StalledFor for the end of a ring that is worked off: done moves towards tail, and stalls permanently where
 // they meet. Both are the polling loop's.
 func (p *Progress) Waiting(done, tail *uint32) time.Duration {
 	d := atomic.LoadUint32(done)
 	if d == atomic.LoadUint32(tail) {
-		*p = Progress{value: d, looks: -1}
+		*p = Progress{value: d, checks: -1}
 	}
-	return p.Still(d)
+	return p.StalledFor(d)
 }

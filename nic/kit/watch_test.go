@@ -4,13 +4,13 @@ import "testing"
 
 func TestProgress(t *testing.T) {
 	var p Progress
-	if p.Still(7) != 0 || p.Still(7) != Every || p.Still(7) != 2*Every || p.Still(8) != 0 || p.Still(8) != Every {
-		t.Error("Still does not count the looks since the number changed")
+	if p.StalledFor(7) != 0 || p.StalledFor(7) != Every || p.StalledFor(7) != 2*Every || p.StalledFor(8) != 0 || p.StalledFor(8) != Every {
+		t.Error("StalledFor does not count the checks since the number changed")
 	}
-	if !p.first() || p.Still(8) != Every || p.first() || p.Still(8) != 2*Every {
+	if !p.first() || p.StalledFor(8) != Every || p.first() || p.StalledFor(8) != 2*Every {
 		t.Error("what stalls is not given as long again, once")
 	}
-	if p.Still(9); !p.first() {
+	if p.StalledFor(9); !p.first() {
 		t.Error("what has moved since is not given as long again")
 	}
 	var done, tail uint32 = 5, 5

@@ -255,9 +255,9 @@ var deviceFaults = []fault{
 	}},
 	{name: "deaf device", on: []string{"efa"}, do: func(s *session) error {
 		m := s.device().model.(*efasim.Model)
-		m.Deafen(true)
+		m.DropReceives(true)
 		s.for_(50*time.Millisecond, 2*time.Second)
-		m.Deafen(false)
+		m.DropReceives(false)
 		return nil
 	}},
 	{name: "senders forgotten", on: []string{"efa"}, do: func(s *session) error {

@@ -141,19 +141,19 @@ const (
 var subnetFaults = []fault{
 	{name: "subnet manager gone and back", on: []string{"infiniband"}, do: func(s *session) error {
 		f := s.subnetOf()
-		f.Change(func() { f.Absent, f.Deaf = true, true })
+		f.Change(func() { f.Absent, f.DropReceives = true, true })
 		s.for_(50*time.Millisecond, 2*time.Second) // what is known keeps working
 		return s.joined(func(f *fabric.Fabric) {
-			f.Absent, f.Deaf = false, false
+			f.Absent, f.DropReceives = false, false
 			f.Configure(f.Ports[0], portActive, reregister)
 		})
 	}},
 	{name: "card reset without a subnet manager", on: []string{"infiniband"}, do: func(s *session) error {
 		f := s.subnetOf()
-		f.Change(func() { f.Absent, f.Deaf = true, true })
+		f.Change(func() { f.Absent, f.DropReceives = true, true })
 		err := s.noticed(s.device().port.Reset)
 		s.for_(50*time.Millisecond, 2*time.Second)
-		f.Change(func() { f.Absent, f.Deaf = false, false })
+		f.Change(func() { f.Absent, f.DropReceives = false, false })
 		return err
 	}},
 	{name: "another LID", on: []string{"infiniband"}, do: func(s *session) error {
@@ -187,11 +187,11 @@ var subnetFaults = []fault{
 	{name: "administration that says nothing", on: []string{"infiniband"}, do: func(s *session) error {
 		f := s.subnetOf()
 		f.Change(func() {
-			f.Deaf = true
+			f.DropReceives = true
 			f.Configure(f.Ports[0], portActive, reregister)
 		})
 		s.for_(50*time.Millisecond, 2*time.Second)
-		return s.joined(func(f *fabric.Fabric) { f.Deaf = false })
+		return s.joined(func(f *fabric.Fabric) { f.DropReceives = false })
 	}},
 	{name: "administration that refuses", on: []string{"infiniband"}, do: func(s *session) error {
 		f, status := s.subnetOf(), uint16(1+s.r.IntN(7))<<8

@@ -94,7 +94,7 @@ func (m *messages) silent() {
 	if err != nil {
 		return
 	}
-	m.to, err = m.client.Reach(peer)
+	m.to, err = m.client.Resolve(peer)
 	m.reach = err == nil
 }
 

@@ -69,7 +69,7 @@ func (m *Mutator) Next() []byte {
 		}
 	}
 	if pick(2) == 0 {
-		Mend(f)
+		FixChecksums(f)
 	}
 	return f
 }
@@ -108,8 +108,8 @@ func fit(f []byte) {
 	}
 }
 
-// Mend corrects the checksums in frame f.
-func Mend(f []byte) {
+// FixChecksums corrects the checksums in frame f.
+func FixChecksums(f []byte) {
 	l3, ok := network(f, 28)
 	if !ok {
 		return

@@ -49,7 +49,7 @@ func (f *function) clean(t *testing.T) {
 		for _, text := range slices.Compact(told) {
 			t.Log("violation: ", text)
 		}
-		v = f.port.Refused()
+		v = f.port.Errors()
 	}
 	if len(v) == 0 {
 		return

@@ -22,10 +22,10 @@ import (
 // summed in groups, and a group is one sample: work that a loop does only now and then is in each of them, and what took the
 // core away is in few. Reported are the samples' lower quartile and median, with the cost of the harness, an empty pass, taken
 // off; harness-cycles says what that was. doorbell-cycles is the same of the passes that do nothing behind their doorbell: of
-// each group all but its longest four, since a loop tidies up in one pass of 32 or fewer.
+// each group all but its longest four, since a loop reclaims in one pass of 32 or fewer.
 func Cycles(b *testing.B, r *fastpath.Responder, batch int, arrive func(n int), poll func() int) {
 	defer mmio.PushToMemory()()   // windows of rings in memory are memory
-	const passes, longest = 64, 4 // in a group: twice the slots that a loop may leave to tidy up
+	const passes, longest = 64, 4 // in a group: twice the slots that a loop may leave to reclaim
 	var drained atomic.Uint32
 	type group [passes]uint32 // ticks of each pass
 	measure := func(g *group, poll func() int) {

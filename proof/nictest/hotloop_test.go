@@ -36,7 +36,7 @@ func TestHotLoopRefuses(t *testing.T) {
 		"(*Queue).Closure":   "calls indirect",
 		"(*Queue).Bounds":    "calls runtime.panic",
 		"(*Queue).Allocate":  "calls runtime.",
-		"(*Queue).Big":       "big.go:7: fastpath's Pong4 is not inlined",
+		"(*Queue).Big":       "big.go:7: fastpath's EchoReply4 is not inlined",
 		"(*Queue).Helper":    "calls github.com/rebound-nic/rebound/proof/nictest/testdata/hot.helper",
 	} {
 		problems, err := inspect(hotPackage, fn, nil)

@@ -74,7 +74,7 @@ type toy struct {
 	mtu    int
 	size   uint32
 
-	rxNext, armed  uint32   // slots before armed were given to the device
+	rxNext, posted uint32   // slots before armed were given to the device
 	txTail, txDone uint32   //
 	owner          []uint32 // for each receive slot the transmit + 1 that has to be done before it is free; 0 for none
 	stats          nic.Stats
@@ -185,18 +185,18 @@ func (d *toy) start(mac [6]byte) (err error) {
 }
 
 func (d *toy) arm() {
-	from := d.armed
-	for d.armed != d.rxNext+d.ring {
-		i := d.armed % d.ring
+	from := d.posted
+	for d.posted != d.rxNext+d.ring {
+		i := d.posted % d.ring
 		if o := d.owner[i]; o != 0 && int32(d.txDone-o) < 0 && d.bug != givesEarly {
 			break
 		}
 		d.owner[i] = 0
 		d.rx[i] = slot{iova: d.buf.IOVA + uint64(i*d.size)}
-		d.armed++
+		d.posted++
 	}
-	if d.armed != from {
-		mmio.Store32(d.rxBell, d.armed)
+	if d.posted != from {
+		mmio.Store32(d.rxBell, d.posted)
 	}
 }
 
@@ -227,7 +227,7 @@ func pollToy(dev nic.Device, _ int, r *fastpath.Responder) int {
 	for range 16 {
 		i := d.rxNext % d.ring
 		w := atomic.LoadUint64(&d.rx[i].word)
-		if w>>16&1 == 0 || d.armed == d.rxNext || d.bug == stopsAtWrap && d.rxNext >= 3*d.ring {
+		if w>>16&1 == 0 || d.posted == d.rxNext || d.bug == stopsAtWrap && d.rxNext >= 3*d.ring {
 			break
 		}
 		d.rxNext++

@@ -22,9 +22,9 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/testbed"
 	"github.com/rebound-nic/rebound/internal/host/exit"
 	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/proof/peers/baseline"
 	"github.com/rebound-nic/rebound/proof/peers/contest"
 	"github.com/rebound-nic/rebound/proof/peers/cycles"
-	"github.com/rebound-nic/rebound/proof/peers/rival"
 	"github.com/rebound-nic/rebound/proof/peers/tables"
 )
 
@@ -165,7 +165,7 @@ func udpEcho(args []string) error {
 	if err := errors.Join(err, err2); err != nil {
 		return exit.Usagef("%w", err)
 	}
-	return rival.EchoUDP(at, core, os.Stdout)
+	return baseline.EchoUDP(at, core, os.Stdout)
 }
 
 const gapHelp = `usage: prove peers gap [flags]

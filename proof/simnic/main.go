@@ -162,7 +162,7 @@ serve:
 		for _, v := range all {
 			fmt.Fprintln(stderr, "violation:", v)
 		}
-		if c.strict == "true" && len(all) > 0 || c.strict == "refused" && len(p.Refused()) > 0 {
+		if c.strict == "true" && len(all) > 0 || c.strict == "refused" && len(p.Errors()) > 0 {
 			code = 1
 		}
 	}

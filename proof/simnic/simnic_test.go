@@ -252,7 +252,7 @@ func TestToldFails(t *testing.T) {
 		}
 		x.close()
 		y.close()
-		if c := s.stop(t); c != want || !strings.Contains(s.stderr.String(), "told: descriptor 0: reserved") {
+		if c := s.stop(t); c != want || !strings.Contains(s.stderr.String(), "warning: descriptor 0: reserved") {
 			t.Errorf("-strict=%s: exit %d: %s", strict, c, &s.stderr)
 		}
 	}
@@ -275,7 +275,7 @@ func TestTrace(t *testing.T) {
 	s.sig <- syscall.SIGUSR1
 	s.line(t)
 	text, err := os.ReadFile(file)
-	for _, want := range []string{"bus-master 1", "write      CONTROL (BAR 0 00004h) = 00000001h", "violation  refused: write of 00000001 to STATUS (BAR 0 00008h): register is read only",
+	for _, want := range []string{"bus-master 1", "write      CONTROL (BAR 0 00004h) = 00000001h", "violation  error: write of 00000001 to STATUS (BAR 0 00008h): register is read only",
 		"what led to the first violation", "\nRX_ENTRIES = 2h\n", "# sim:toy.1: "} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%q is not in the trace: %v\n%s", want, err, text)

@@ -107,8 +107,8 @@ func (c *command) name() string {
 	return k.name
 }
 
-// given is what traces show: the fields without the head.
-func (c *command) given(yield func(string, uint64) bool) {
+// fields is what traces show: the fields without the head.
+func (c *command) fields(yield func(string, uint64) bool) {
 	c.msg().Each(func(name string, v uint64) bool { return name == "head" || yield(name, v) })
 }
 
@@ -116,10 +116,10 @@ func (c *command) given(yield func(string, uint64) bool) {
 func (m *Model) execute(c *command) (r [admin]byte) {
 	le.PutUint16(r[0:], c.id()&0xfff)
 	if c.id()&0xf000 != 0 || c[3]&^cmdFlagsKnown != 0 {
-		m.host.Tell("admin command %#04x, flags %#02x: reserved bits set", c.id(), c[3])
+		m.host.Warnf("admin command %#04x, flags %#02x: reserved bits set", c.id(), c[3])
 	}
 	if off, bits, found := c.msg().Stray(c[:]); found {
-		m.host.Tell("admin command %d, %s: reserved bits %08x set in the dword at %02xh", c.id(), c.name(), bits, off)
+		m.host.Warnf("admin command %d, %s: reserved bits %08x set in the dword at %02xh", c.id(), c.name(), bits, off)
 	}
 	no := &refusal{statusBadOpcode, errors.New("no such opcode")}
 	if f := m.knob.fail; f != nil && f(c.opcode()) != 0 {
@@ -129,12 +129,12 @@ func (m *Model) execute(c *command) (r [admin]byte) {
 	}
 	if no != nil {
 		if no.err != nil {
-			m.host.Refuse("admin command %d, %s (opcode %d): %v", c.id(), c.name(), c.opcode(), no.err)
+			m.host.Errorf("admin command %d, %s (opcode %d): %v", c.id(), c.name(), c.opcode(), no.err)
 		}
 		clear(r[8:])
 		r[2] = no.status
 	}
-	m.host.Command(c.name(), r[2], c.given)
+	m.host.Command(c.name(), r[2], c.fields)
 	return r
 }
 
@@ -145,7 +145,7 @@ func flags(in kit.Msg) byte { return in.B[3] }
 func (m *Model) control(in kit.Msg, n int) (uint64, *refusal) {
 	a := in.U("control_addr")
 	if flags(in)&cmdCtrlData == 0 || flags(in)&cmdCtrlIndir != 0 {
-		m.host.Tell("flags %#02x with a control buffer: ctrl_data alone is expected", flags(in))
+		m.host.Warnf("flags %#02x with a control buffer: ctrl_data alone is expected", flags(in))
 	}
 	if a == 0 || in.U32("control_length") < uint32(n) {
 		return 0, illegal("control buffer of %d bytes at %#x, %d are expected", in.U32("control_length"), a, n)

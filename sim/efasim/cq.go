@@ -116,7 +116,7 @@ func (m *Model) complete(at uint32, sub uint16, send bool, b []byte) {
 	q := &m.cqs[at]
 	tail := &q.tails[sub]
 	if q.rung && q.written-q.consumed >= q.depth*uint32(len(q.tails)) {
-		m.host.Refuse("CQ %d is full: %d completions, of which the driver has consumed %d", at, q.written, q.consumed)
+		m.host.Errorf("CQ %d is full: %d completions, of which the driver has consumed %d", at, q.written, q.consumed)
 		return
 	}
 	for range 1 + m.knob.takeDuplicate(send) {
@@ -128,7 +128,7 @@ func (m *Model) complete(at uint32, sub uint16, send bool, b []byte) {
 		off := uint64(sub)*uint64(q.depth)*uint64(q.size) + uint64(*tail%q.depth)*uint64(q.size)
 		spans, err := m.at(&q.ring, off, q.size, mayLocalWrite)
 		if err != nil {
-			m.host.Refuse("CQ %d: %v", at, err)
+			m.host.Errorf("CQ %d: %v", at, err)
 			return
 		}
 		for _, part := range [][2]int{{16, q.size}, {0, 16}} { // the phase last, as the device's one write shows itself
@@ -158,7 +158,7 @@ func (m *Model) cqDoorbell(i int, v uint32) error {
 	q.consumed += n
 	q.rung = true
 	if v&^uint32(cqdbConsumer|cqdbSN|cqdbArm) != 0 {
-		m.host.Tell("CQ %d: doorbell %#x has reserved bits set", i, v)
+		m.host.Warnf("CQ %d: doorbell %#x has reserved bits set", i, v)
 	}
 	if v&cqdbArm == 0 {
 		return nil
@@ -235,7 +235,7 @@ func (m *Model) destroyEQ(in kit.Msg, _ []byte) *refusal {
 // post writes an event, efa_admin_eqe with efa_admin_comp_event.
 func (e *eq) post(m *Model, cqn uint16) {
 	if e.since == e.depth {
-		m.host.Refuse("EQ of vector %d: %d events since it was armed, which are all it holds", e.vector, e.since)
+		m.host.Errorf("EQ of vector %d: %d events since it was armed, which are all it holds", e.vector, e.since)
 		return
 	}
 	var b [16]byte

@@ -110,13 +110,13 @@ func (m *Model) setHost(in kit.Msg) *refusal {
 		return unreachable
 	}
 	if os := le.Uint32(b[128:]); os != 0 {
-		m.host.Tell("HOST_INFO: os_type %d: 0 (Linux) is all that the definitions have", os)
+		m.host.Warnf("HOST_INFO: os_type %d: 0 (Linux) is all that the definitions have", os)
 	}
 	if spec := le.Uint16(b[174:]); spec>>8 != 2 {
 		return illegal("HOST_INFO: spec version %#x, major 2 is expected", spec)
 	}
 	if slices.Index(b[:128], 0) < 0 || slices.Index(b[132:164], 0) < 0 {
-		m.host.Tell("HOST_INFO: a string has no end")
+		m.host.Warnf("HOST_INFO: a string has no end")
 	}
 	m.count.HostInfo++
 	return nil

@@ -105,7 +105,7 @@ func FuzzModel(f *testing.F) {
 				x.m.Post(Event{Group: uint16(b[0] % 8), Syndrome: uint16(b[1])})
 				x.m.DuplicateCompletion(b[1]&1 != 0, int(b[0]%4))
 				x.m.Pause(b[1]&2 != 0)
-				x.m.Deafen(b[1]&4 != 0)
+				x.m.DropReceives(b[1]&4 != 0)
 			case 7: // any doorbell
 				b := take(6)
 				x.bel.Write32(x.m.uarBase()+uint64(le.Uint16(b))&^3, le.Uint32(b[2:])&0xe00000ff)

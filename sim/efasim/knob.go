@@ -54,8 +54,8 @@ func (m *Model) Mute(on bool) { m.turn(func(k *knobs) { k.mute = on }) }
 // Pause holds the transmitter: WQEs stay in their queues.
 func (m *Model) Pause(on bool) { m.turn(func(k *knobs) { k.paused = on }) }
 
-// Deafen loses what arrives, acknowledgements too: to its peers the device is dead.
-func (m *Model) Deafen(on bool) { m.turn(func(k *knobs) { k.deaf = on }) }
+// DropReceives loses what arrives, acknowledgements too: to its peers the device is dead.
+func (m *Model) DropReceives(on bool) { m.turn(func(k *knobs) { k.deaf = on }) }
 
 // Forget lets receive completions say that the sender is unknown (AH 0xFFFF), whatever handles there are.
 func (m *Model) Forget(on bool) { m.turn(func(k *knobs) { k.forgetful = on }) }

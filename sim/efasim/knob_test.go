@@ -100,7 +100,7 @@ func TestOptions(t *testing.T) {
 		t.Errorf("VERSION %#x, CONTROLLER_VERSION %#x, %d address bits", v, c, w)
 	}
 	x.addr(regRESPLO, 1<<41)
-	x.Refused("40 bits")
+	x.ExpectError("40 bits")
 	if c := x.Port.Config(); c.MSIXVectors != 3 {
 		t.Errorf("%d vectors", c.MSIXVectors)
 	}

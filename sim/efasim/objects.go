@@ -97,7 +97,7 @@ func (m *Model) createAH(in kit.Msg, r []byte) *refusal {
 	}
 	gid := [16]byte(in.Bytes("dest_addr"))
 	if n, there := d.ahs[gid]; there {
-		m.host.Tell("CREATE_AH: PD %d has handle %d for the destination: must not be called more than once for it", in.I("pd"), n)
+		m.host.Warnf("CREATE_AH: PD %d has handle %d for the destination: must not be called more than once for it", in.I("pd"), n)
 		m.ahs[n].uses++
 		le.PutUint16(r, n)
 		return nil

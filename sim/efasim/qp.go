@@ -97,10 +97,10 @@ func (m *Model) createQP(in kit.Msg, r []byte) *refusal {
 		return illegal("recv_queue_ring_size %d for %d WQEs: a power of two of descriptors of 16 bytes, up to %d, is expected", rqBytes, rqDepth, maxRQDepth)
 	}
 	if in.U("sq_base_addr") != 0 || in.U("sq_l_key") != 0 {
-		m.host.Tell("CREATE_QP: sq_base_addr %#x, sq_l_key %#x: not used with an LLQ", in.U("sq_base_addr"), in.U("sq_l_key"))
+		m.host.Warnf("CREATE_QP: sq_base_addr %#x, sq_l_key %#x: not used with an LLQ", in.U("sq_base_addr"), in.U("sq_l_key"))
 	}
 	if in.U("sl") != 0 {
-		m.host.Tell("CREATE_QP: service level %d: 0 is all that there is", in.U("sl"))
+		m.host.Warnf("CREATE_QP: service level %d: 0 is all that there is", in.U("sl"))
 	}
 	if rqBytes > 0 {
 		if q.rq.ring.virt {
@@ -211,7 +211,7 @@ func (m *Model) modifyQP(in kit.Msg, _ []byte) *refusal {
 	}
 	mask, to, was := in.U("modify_mask"), uint8(in.U("qp_state")), q.state
 	if cur := in.U("cur_qp_state"); mask&modCurState != 0 && cur != uint64(was) {
-		m.host.Tell("MODIFY_QP: cur_qp_state %d overrides state %d of QP %#x", cur, was, q.num)
+		m.host.Warnf("MODIFY_QP: cur_qp_state %d overrides state %d of QP %#x", cur, was, q.num)
 		was = uint8(min(cur, stateErr))
 	}
 	if mask&modState == 0 {

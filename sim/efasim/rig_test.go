@@ -194,7 +194,7 @@ func (x *rig) bad(status, opcode uint8, f fields, text string) {
 	if s, _ := x.do(opcode, f); s != status {
 		x.Errorf("opcode %d: status %d, want %d", opcode, s, status)
 	}
-	x.Refused(text)
+	x.ExpectError(text)
 }
 
 func (x *rig) get(id uint8) []byte {

@@ -46,13 +46,13 @@ func (m *Model) sqDoorbell(q *qp, v uint32, trapped bool) error {
 		return fmt.Errorf("SQ of QP %#x = %d: it was %d, %d are completed, and it has %d WQEs", q.num, v, s.tail, s.done, s.depth)
 	}
 	if v > 0xffff {
-		m.host.Tell("SQ of QP %#x = %#x: bits 31:16 are set, the count has 16", q.num, v)
+		m.host.Warnf("SQ of QP %#x = %#x: bits 31:16 are set, the count has 16", q.num, v)
 	}
 	if trapped && p.Batch > 0 && n*uint32(s.size) > 64*uint32(p.Batch) {
-		m.host.Refuse("SQ of QP %#x: %d WQEs of %d bytes in one doorbell: max_tx_batch is %d times 64 bytes", q.num, n, s.size, p.Batch)
+		m.host.Errorf("SQ of QP %#x: %d WQEs of %d bytes in one doorbell: max_tx_batch is %d times 64 bytes", q.num, n, s.size, p.Batch)
 	}
 	if trapped && p.MinSQ > 0 && n == s.depth {
-		m.host.Refuse("SQ of QP %#x: %d WQEs, all that there are, in one doorbell: one less is expected where min_sq_depth is not 0", q.num, n)
+		m.host.Errorf("SQ of QP %#x: %d WQEs, all that there are, in one doorbell: one less is expected where min_sq_depth is not 0", q.num, n)
 	}
 	s.tail = uint16(v)
 	return nil
@@ -113,19 +113,19 @@ func (m *Model) stepSQ(q *qp) (busy bool) {
 		b, err := m.wqe(q)
 		o := &op{qp: q.handle, req: le.Uint16(b[0:]), code: b[2] & ctrl1Op, silent: b[3]&ctrl2Comp == 0}
 		if s.out[o.req] {
-			m.host.Tell("QP %#x: request ID %d is outstanding already", q.num, o.req)
+			m.host.Warnf("QP %#x: request ID %d is outstanding already", q.num, o.req)
 		}
 		s.out[o.req] = true
 		switch {
 		case q.state == stateErr:
 			m.finish(o, compFlushed)
 		case err != nil:
-			m.host.Refuse("QP %#x: %v", q.num, err)
+			m.host.Errorf("QP %#x: %v", q.num, err)
 			m.finish(o, compQPInternal)
 		default:
 			m.reserved(q, b)
 			if status, err := m.start(q, o, b); status != compOK {
-				m.host.Refuse("QP %#x, request %d: %v", q.num, o.req, err)
+				m.host.Errorf("QP %#x, request %d: %v", q.num, o.req, err)
 				m.finish(o, status)
 			}
 		}
@@ -147,11 +147,11 @@ func (m *Model) reserved(q *qp, b []byte) {
 		{"bytes 28 to 31", uint64(le.Uint32(b[28:]))},
 	} {
 		if c.bits != 0 {
-			m.host.Tell("QP %#x, request %d: reserved bits %#x set in %s of the WQE", q.num, le.Uint16(b), c.bits, c.what)
+			m.host.Warnf("QP %#x, request %d: reserved bits %#x set in %s of the WQE", q.num, le.Uint16(b), c.bits, c.what)
 		}
 	}
 	if b[3]&ctrl2Comp == 0 {
-		m.host.Tell("QP %#x, request %d: comp_req is clear: all public drivers ask for a completion of each", q.num, le.Uint16(b))
+		m.host.Warnf("QP %#x, request %d: comp_req is clear: all public drivers ask for a completion of each", q.num, le.Uint16(b))
 	}
 }
 
@@ -192,7 +192,7 @@ func (m *Model) start(q *qp, o *op, b []byte) (uint8, error) {
 		}
 		for ; n > 0; n-- {
 			if le.Uint32(data[4:])&^rxKey != 0 {
-				m.host.Tell("QP %#x, request %d: bits 31:24 of l_key %#x are set", q.num, o.req, le.Uint32(data[4:]))
+				m.host.Warnf("QP %#x, request %d: bits 31:24 of l_key %#x are set", q.num, o.req, le.Uint32(data[4:]))
 			}
 			o.bufs = append(o.bufs, buffer{le.Uint64(data[8:]), int(le.Uint32(data[0:])), le.Uint32(data[4:]) & rxKey})
 			data = data[16:]

@@ -150,7 +150,7 @@ func (m *Model) pump(o *op) (busy bool) {
 		case part < o.parts():
 			data, err := m.gather(o, off, n)
 			if err != nil {
-				m.host.Refuse("request %d of QP %#x: %v", o.req, o.src, err)
+				m.host.Errorf("request %d of QP %#x: %v", o.req, o.src, err)
 				m.cancel(o, compInvalidLKey)
 				return true
 			}
@@ -272,7 +272,7 @@ func (m *Model) acknowledged(f *frame) {
 		return
 	case o.code == opRead:
 		if err := m.readData(o, k, f.payload); err != nil {
-			m.host.Refuse("request %d of QP %#x: %v", o.req, o.src, err)
+			m.host.Errorf("request %d of QP %#x: %v", o.req, o.src, err)
 			m.cancel(o, compInvalidLKey)
 			return
 		}

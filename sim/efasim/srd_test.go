@@ -85,9 +85,9 @@ func TestDeadPeer(t *testing.T) {
 	expect(t, "nobody", q.sends(q.inline(0, r.num, nobody, "a")), 0, compUnreachable, cqeSend, q.num)
 	r.offer(64, 0, 1)
 	expect(t, "alive", q.sends(q.inline(1, r.num, there, "b")), 1, compOK, cqeSend, q.num)
-	r.x.m.Deafen(true)
+	r.x.m.DropReceives(true)
 	expect(t, "dead", q.sends(q.inline(2, r.num, there, "c")), 2, compUnresponsive, cqeSend, q.num)
-	r.x.m.Deafen(false)
+	r.x.m.DropReceives(false)
 	expect(t, "again", q.sends(q.inline(3, r.num, there, "d")), 3, compOK, cqeSend, q.num)
 	if k := q.x.m.Counters(); k.Unresponsive != 2 || k.RetransPackets < 4 || k.Impaired == 0 {
 		t.Errorf("network statistics %+v", k)
@@ -104,7 +104,7 @@ func TestDeadPeer(t *testing.T) {
 func TestDestroyedUnderWay(t *testing.T) {
 	q, r, there, _ := two(t, Options{}, Options{})
 	x := q.x
-	r.x.m.Deafen(true)
+	r.x.m.DropReceives(true)
 	start := func(p *qpair, req uint16, ah uint16) {
 		p.push(p.inline(req, r.num, ah, "x"))
 		p.ring()
@@ -134,7 +134,7 @@ func TestDestroyedUnderWay(t *testing.T) {
 	if c := q.scq.take(); c != nil {
 		t.Errorf("completion %x of a QP that is gone", c)
 	}
-	r.x.m.Deafen(false)
+	r.x.m.DropReceives(false)
 	x.Clean()
 	r.x.Clean()
 }
@@ -277,7 +277,7 @@ func TestUnknownSender(t *testing.T) {
 
 func TestWindow(t *testing.T) {
 	q, r, there, _ := two(t, Options{}, Options{})
-	r.x.m.Deafen(true)
+	r.x.m.DropReceives(true)
 	q.push(q.rdma(opRead, 0, r.num, there, 60000, r.mem.IOVA, r.rkey))
 	for i := range uint16(qDepth - 1) {
 		q.push(q.inline(i+1, r.num, there, "x"))
@@ -290,7 +290,7 @@ func TestWindow(t *testing.T) {
 	if n := len(p.out); n != (60000+partSize-1)/partSize+qDepth-1 {
 		t.Errorf("%d frames are on their way", n)
 	}
-	r.x.m.Deafen(false)
+	r.x.m.DropReceives(false)
 	r.offer(64, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
 	q.x.settle()
 	for n := 0; n < qDepth; n++ {
@@ -322,7 +322,7 @@ func TestHandleGoesFirst(t *testing.T) {
 	q.push(q.inline(0, r.num, there, "x"))
 	q.ring()
 	q.x.settle()
-	q.x.Refused("has no AH")
+	q.x.ExpectError("has no AH")
 }
 
 // The immediate of a write comes when its data is there, whatever the wire does to the parts.

@@ -95,9 +95,9 @@ func TestStrictWQE(t *testing.T) {
 				t.Errorf("%s: no completion", d.what)
 			}
 			if d.told {
-				x.Told(d.what)
+				x.ExpectWarning(d.what)
 			} else {
-				x.Refused(d.what)
+				x.ExpectError(d.what)
 			}
 		}
 	}
@@ -123,7 +123,7 @@ func TestStrictReceive(t *testing.T) {
 		if r := x.ok(opQueryQP, fields{4: q.handle}); (le.Uint32(r) == stateErr) == c.told {
 			t.Errorf("%s: state %d", c.what, le.Uint32(r))
 		}
-		x.Violated(c.what)
+		x.ExpectViolation(c.what)
 	}
 	// Several buffers; memory that may not be written.
 	q, r, there, _ := two(t, Options{}, Options{})
@@ -150,7 +150,7 @@ func TestStrictReceive(t *testing.T) {
 	}
 	expect(t, "read only", q.sends(q.inline(1, r.num, there, "abcdef")), 1, compRemoteAbort, cqeSend, q.num)
 	expect(t, "receive into it", r.rcq.take(), 10, compInvalidLKey, cqeRecv, r.num)
-	y.Refused("permissions")
+	y.ExpectError("permissions")
 	x.Clean()
 	y.Clean()
 }
@@ -163,11 +163,11 @@ func TestStrictDoorbells(t *testing.T) {
 	q := x.qpair(typeSRD, 64, c).ready()
 	ah := x.handle(x.m.gid)
 	x.bel.Write32(q.sqBell, qDepth+1)
-	x.Refused("it has 16 WQEs")
+	x.ExpectError("it has 16 WQEs")
 	x.bel.Write32(q.rqBell, qDepth+1)
-	x.Refused("it has 16 descriptors")
+	x.ExpectError("it has 16 descriptors")
 	x.bel.Write16(q.sqBell, 1)
-	x.Refused("doorbells have 4")
+	x.ExpectError("doorbells have 4")
 	x.bel.Write32(q.sqBell, 0)
 
 	// The words of a WQE in reverse, each by its own store, as write-combining memory may drain.
@@ -189,7 +189,7 @@ func TestStrictDoorbells(t *testing.T) {
 	c.take()
 	x.Clean()
 	x.llq.Write32(q.llq, 1)
-	x.Refused("pushed by 8")
+	x.ExpectError("pushed by 8")
 
 	// A word that is missing.
 	for off := 0; off < 56; off += 8 {
@@ -198,7 +198,7 @@ func TestStrictDoorbells(t *testing.T) {
 	q.sent = 2
 	q.ring()
 	x.settle()
-	x.Refused("8 of its 64 bytes were not pushed")
+	x.ExpectError("8 of its 64 bytes were not pushed")
 	expect(t, "not pushed", c.take(), 1, compQPInternal, cqeSend, q.num)
 
 	// A round later the slots have nothing that was not pushed again.
@@ -211,14 +211,14 @@ func TestStrictDoorbells(t *testing.T) {
 	q.sent++
 	q.ring()
 	x.settle()
-	x.Refused("64 of its 64 bytes were not pushed")
+	x.ExpectError("64 of its 64 bytes were not pushed")
 
 	// All at once, where one less is allowed; the model sees how many only of doorbells that are trapped.
 	for i := range uint16(qDepth) {
 		q.push(q.inline(i, q.num+1, ah, "x"))
 	}
 	x.Must(x.Port.WriteBAR(x.m.opt.doorbells, q.sqBell, []byte{byte(q.sent), 0, 0, 0}))
-	x.Refused("in one doorbell")
+	x.ExpectError("in one doorbell")
 
 	x.Clean()
 
@@ -230,7 +230,7 @@ func TestStrictDoorbells(t *testing.T) {
 		y.Port.ForgetViolations() // one handle requested again
 	}
 	y.Must(y.Port.WriteBAR(4, q.sqBell, []byte{3, 0, 0, 0}))
-	y.Refused("max_tx_batch is 2")
+	y.ExpectError("max_tx_batch is 2")
 }
 
 // Events: one for each arm, at once if something is there, none for a late arm; interrupts likewise.
@@ -300,7 +300,7 @@ func TestEvents(t *testing.T) {
 		}
 		x.bel.Write32(c.bell, c.taken+1)
 		x.settle()
-		x.Refused("completions were written")
+		x.ExpectError("completions were written")
 		x.Clean()
 	}
 }
@@ -323,7 +323,7 @@ func TestFullCQ(t *testing.T) {
 	q.push(q.inline(0, 1, ah, "x"))
 	q.ring()
 	x.settle()
-	x.Refused("is full")
+	x.ExpectError("is full")
 }
 
 func TestFastRegistration(t *testing.T) {
@@ -337,7 +337,7 @@ func TestFastRegistration(t *testing.T) {
 		return fields{0: req, 4: r.num, 6: uint16(1), 12: there, 16: uint32(testKey), 32: uint32(4), 36: key, 40: uint64(0x5000_0000)}
 	}
 	expect(t, "not registered", q.sends(msg(0, key)), 0, compInvalidLKey, cqeSend, q.num)
-	x.Refused("has no memory registered")
+	x.ExpectError("has no memory registered")
 	reg := fields{0: uint16(1), 2: uint8(ctrl1Meta | opFastReg), 32: key + 1, 36: uint8(7), 37: uint8(12), 40: uint64(0x5000_0000), 48: uint64(4096), 56: q.mem.IOVA + 4096}
 	expect(t, "register", q.sends(reg), 1, compOK, cqeSend|opFastReg<<cqeOpShift, q.num)
 	r.offer(64, 0)
@@ -346,17 +346,17 @@ func TestFastRegistration(t *testing.T) {
 		t.Errorf("received %q", r.got(64, 0, 4))
 	}
 	expect(t, "the key of before", q.sends(msg(3, key)), 3, compInvalidLKey, cqeSend, q.num)
-	x.Refused("has no region")
+	x.ExpectError("has no region")
 	list := x.Alloc(4096)
 	for i := range 3 {
 		le.PutUint64(list.Bytes[8*i:], q.mem.IOVA+uint64(i)*4096)
 	}
 	expect(t, "by a list", q.sends(reg.with(0, uint16(4)).with(32, key+2).with(37, uint8(12|1<<5)).with(48, uint64(3*4096)).with(56, list.IOVA)), 4, compOK, cqeSend|opFastReg<<cqeOpShift, q.num)
 	expect(t, "too many pages", q.sends(reg.with(0, uint16(5)).with(37, uint8(12|1<<5)).with(48, uint64(4*4096)).with(56, list.IOVA)), 5, compInvalidLKey, cqeSend|opFastReg<<cqeOpShift, q.num)
-	x.Refused("ALLOC_MR said 3")
+	x.ExpectError("ALLOC_MR said 3")
 	expect(t, "invalidate", q.sends(fields{0: uint16(6), 2: uint8(ctrl1Meta | opFastInv), 32: key + 2}), 6, compOK, cqeSend|opFastInv<<cqeOpShift, q.num)
 	expect(t, "invalid", q.sends(msg(7, key+2)), 7, compInvalidLKey, cqeSend, q.num)
-	x.Refused("has no memory registered")
+	x.ExpectError("has no memory registered")
 	x.ok(opDeregMR, fields{4: key + 2})
 	x.Clean()
 }

@@ -63,7 +63,7 @@ func (m *Model) stepAdmin() (busy bool) {
 			break
 		}
 		if p := uint32(c[3] & 1); p != phase(q.head, depth) {
-			m.host.Refuse("admin command %d (opcode %d): phase %d, expected %d", q.head, c.opcode(), p, phase(q.head, depth))
+			m.host.Errorf("admin command %d (opcode %d): phase %d, expected %d", q.head, c.opcode(), p, phase(q.head, depth))
 		}
 		q.head++
 		m.count.AdminCommands++

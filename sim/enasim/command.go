@@ -61,15 +61,15 @@ func (c *command) name() string {
 	return k.name
 }
 
-// given is what traces show: the fields without the head.
-func (c *command) given(yield func(string, uint64) bool) {
+// fields is what traces show: the fields without the head.
+func (c *command) fields(yield func(string, uint64) bool) {
 	c.msg().Each(func(name string, v uint64) bool { return name == "head" || yield(name, v) })
 }
 
 // address reads ena_common_mem_addr.
 func (m *Model) address(c *command, what string, at int) (uint64, error) {
 	if x := le.Uint16(c[at+6:]); x != 0 && at >= 0x14 { // in a body, which the layout does not look into
-		m.host.Tell("%s: bits 63:48 of the address are %#x, must be zero", what, x)
+		m.host.Warnf("%s: bits 63:48 of the address are %#x, must be zero", what, x)
 	}
 	a := uint64(le.Uint16(c[at+4:]))<<32 | uint64(le.Uint32(c[at:]))
 	return a, m.width(what, a)
@@ -81,10 +81,10 @@ func (m *Model) execute(c *command) (r [admin]byte) {
 	var err error
 	status := byte(statusOK)
 	if c.id()&0xf000 != 0 || c[3]&^7 != 0 {
-		m.host.Tell("admin command %#04x, flags %#02x: reserved bits set", c.id(), c[3])
+		m.host.Warnf("admin command %#04x, flags %#02x: reserved bits set", c.id(), c[3])
 	}
 	if off, bits, found := c.msg().Stray(c[:]); found {
-		m.host.Tell("admin command %d, %s: reserved bits %08x set in the dword at %02xh", c.id(), c.name(), bits, off)
+		m.host.Warnf("admin command %d, %s: reserved bits %08x set in the dword at %02xh", c.id(), c.name(), bits, off)
 	}
 	switch c.opcode() {
 	case opCreateCQ:
@@ -105,12 +105,12 @@ func (m *Model) execute(c *command) (r [admin]byte) {
 		status, err = statusBadOpcode, fmt.Errorf("no such opcode")
 	}
 	if err != nil {
-		m.host.Refuse("admin command %d, %s (opcode %d): %v", c.id(), c.name(), c.opcode(), err)
+		m.host.Errorf("admin command %d, %s (opcode %d): %v", c.id(), c.name(), c.opcode(), err)
 		if status == statusOK {
 			status = statusIllegal
 		}
 	}
 	r[2] = status
-	m.host.Command(c.name(), status, c.given)
+	m.host.Command(c.name(), status, c.fields)
 	return r
 }

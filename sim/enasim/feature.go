@@ -74,10 +74,10 @@ const (
 func (m *Model) control(c *command, what string, n int) (uint64, error) {
 	a, err := m.address(c, what, 8)
 	if err == nil && c.opcode() != opGetStats && c[3]&4 == 0 {
-		m.host.Tell("%s: flags %#02x with a control buffer: ctrl_data_indirect is what devices are known to take", what, c[3])
+		m.host.Warnf("%s: flags %#02x with a control buffer: ctrl_data_indirect is what devices are known to take", what, c[3])
 	}
 	if err == nil && le.Uint32(c[4:]) > uint32(n) && (what == "GET_FEATURE 10" || what == "SET_FEATURE 10") {
-		m.host.Tell("%s: control buffer of %d bytes, the structure has %d", what, le.Uint32(c[4:]), n)
+		m.host.Warnf("%s: control buffer of %d bytes, the structure has %d", what, le.Uint32(c[4:]), n)
 	}
 	if err == nil && (a == 0 || le.Uint32(c[4:]) < uint32(n)) {
 		err = fmt.Errorf("%s: control buffer of %d bytes at %#x, %d are expected", what, le.Uint32(c[4:]), a, n)
@@ -214,7 +214,7 @@ func (m *Model) setFeature(c *command, r []byte) (byte, error) {
 		}
 		f.mtu = v
 		if i := slices.IndexFunc(c[24:], func(b byte) bool { return b != 0 }); i >= 0 {
-			m.host.Tell("%s: reserved byte %d is %#02x, must be zero", what, 24+i, c[24+i])
+			m.host.Warnf("%s: reserved byte %d is %#02x, must be zero", what, 24+i, c[24+i])
 		}
 	case featAENQ:
 		enabled := le.Uint32(p[4:])
@@ -257,7 +257,7 @@ func (m *Model) setHost(c *command, what string) (byte, error) {
 		return statusIllegal, fmt.Errorf("%s: os_info_ba is zero", what)
 	}
 	if a%4096 != 0 {
-		m.host.Tell("%s: os_info_ba %#x: a page is expected", what, a)
+		m.host.Warnf("%s: os_info_ba %#x: a page is expected", what, a)
 	}
 	var b [4096]byte
 	if m.host.DMARead(a, b[:]) != nil {

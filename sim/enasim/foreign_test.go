@@ -38,7 +38,7 @@ func TestAsOldIPXE(t *testing.T) {
 	if x.Far.Recv(0) == nil || q.take() == nil {
 		t.Error("nothing was sent")
 	}
-	x.Told("before DEV_CTL.RESET was cleared")
+	x.ExpectWarning("before DEV_CTL.RESET was cleared")
 	// A request ID is the device's to return, whatever it is.
 	q.words(tx0|60, 60<<22, uint32(buf.IOVA), uint32(buf.IOVA>>32))
 	q.ring()
@@ -46,14 +46,14 @@ func TestAsOldIPXE(t *testing.T) {
 	if c := q.take(); x.Far.Recv(0) == nil || c == nil || le.Uint16(c) != 60 {
 		t.Errorf("completion %x of request 60", c)
 	}
-	x.Told("request ID 60 of a queue of 8")
+	x.ExpectWarning("request ID 60 of a queue of 8")
 	// It leaves by clearing the sizes of the admin queues.
 	x.bar.Write32(uint64(regAQCAPS), 0)
 	x.bar.Write32(uint64(regACQCAPS), 0)
 	x.Port.Settle(3)
-	x.Told("write of 0 to AQ_CAPS")
+	x.ExpectWarning("write of 0 to AQ_CAPS")
 	x.bar.Write32(uint64(regAQDB), uint32(x.cmds)+1)
-	x.Refused("entries have 64 bytes")
+	x.ExpectError("entries have 64 bytes")
 }
 
 func TestVersionsAndTimes(t *testing.T) {
@@ -77,7 +77,7 @@ func TestPolledQueue(t *testing.T) {
 	idx := le.Uint16(r)
 	// Nor is its ring aligned to a page.
 	r = x.ok(opCreateSQ, fields{4: uint8(dirTX << 5), 6: uint8(placeHost), 7: uint8(1), 8: idx, 10: uint16(testDepth), 12: sq.IOVA + 64})
-	x.Told("is not page aligned")
+	x.ExpectWarning("is not page aligned")
 	b := sq.Bytes[64:]
 	copy(buf.Bytes, frame(60, 1))
 	le.PutUint32(b, tx0|60|txPhase)
@@ -99,7 +99,7 @@ func TestHostInfoAnywhere(t *testing.T) {
 	le.PutUint32(b.Bytes[128:], 3)
 	le.PutUint16(b.Bytes[128+184:], 0x200)
 	x.set(featHostAttr, fields{20: b.IOVA + 128})
-	x.Told("os_info_ba")
+	x.ExpectWarning("os_info_ba")
 }
 
 func TestDefaultKey(t *testing.T) {
@@ -144,7 +144,7 @@ func TestChecksumNotPartial(t *testing.T) {
 		if got := x.Far.Recv(0); !bytes.Equal(got, want) {
 			t.Errorf("with %#x in the field: sent %x, want %x", left, got, want)
 		}
-		x.Told("l4_csum_en without l4_csum_partial")
+		x.ExpectWarning("l4_csum_en without l4_csum_partial")
 		for q.take() != nil {
 		}
 	}
@@ -230,7 +230,7 @@ func TestParticularFirmware(t *testing.T) {
 		if s, _ := x.do(opCreateCQ, f); s != statusUnknown {
 			t.Errorf("status %d", s)
 		}
-		x.Violated(what)
+		x.ExpectViolation(what)
 	}
 	fails(cq, "driver version major 0")
 	info := x.Alloc(4096)

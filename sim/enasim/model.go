@@ -249,7 +249,7 @@ func (m *Model) write(r reg, v uint32) error {
 	}
 	if resetting && r >= regAQBASELO && r <= regAENQBASEHI && !m.reset.wanted {
 		// iPXE of before 2021 takes a reset for one that ends by itself, and ran on the devices of its time.
-		m.host.Tell("write to %v before DEV_CTL.RESET was cleared and DEV_STS.RESET_IN_PROGRESS was seen to clear", r)
+		m.host.Warnf("write to %v before DEV_CTL.RESET was cleared and DEV_STS.RESET_IN_PROGRESS was seen to clear", r)
 		m.val[regDEVCTL/4], m.val[regDEVSTS/4] = 0, stsResetFinished
 	} else if resetting && r != regDEVCTL && r != regREADREQ && r != regRESPLO && r != regRESPHI {
 		return fmt.Errorf("write to %v before DEV_STS.RESET_IN_PROGRESS was seen to clear", r)
@@ -278,7 +278,7 @@ func (m *Model) write(r reg, v uint32) error {
 		return m.readless(v)
 	case regAQBASELO, regAQBASEHI, regAQCAPS, regACQBASELO, regACQBASEHI, regACQCAPS:
 		if m.aq.tail != 0 && v == 0 && (r == regAQCAPS || r == regACQCAPS) { // iPXE takes leave so
-			m.host.Tell("write of 0 to %v after the first admin command: a reset ends the queues", r)
+			m.host.Warnf("write of 0 to %v after the first admin command: a reset ends the queues", r)
 			m.aq.tail, m.aq.late = m.aq.head, nil
 		} else if m.aq.tail != 0 {
 			return fmt.Errorf("write of %#x to %v after the first admin command: a reset comes first", v, r)

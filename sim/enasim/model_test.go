@@ -28,7 +28,7 @@ func TestRegistersAndReset(t *testing.T) {
 		t.Errorf("extended reason: %v", r)
 	}
 	x.bar.Write32(uint64(regAQCAPS), 32|64<<16)
-	x.Violated("before DEV_STS.RESET_IN_PROGRESS")
+	x.ExpectViolation("before DEV_STS.RESET_IN_PROGRESS")
 
 	x = newRig(t, Options{NotReady: true, NoReadless: true, Version: 0x100})
 	if v := x.bar.Read32(uint64(regDEVSTS)); v&stsReady != 0 {
@@ -38,7 +38,7 @@ func TestRegistersAndReset(t *testing.T) {
 		t.Errorf("VERSION %#x", v)
 	}
 	x.bar.Write32(uint64(regREADREQ), 0)
-	x.Violated("revision 1")
+	x.ExpectViolation("revision 1")
 }
 
 func TestAdminWraps(t *testing.T) {
@@ -52,7 +52,7 @@ func TestAdminWraps(t *testing.T) {
 	if s, _ := x.do(99, nil); s != statusBadOpcode {
 		t.Errorf("status %d", s)
 	}
-	x.Violated("no such opcode")
+	x.ExpectViolation("no such opcode")
 	if s, _ := x.do(opGetFeature, fields{17: uint8(29)}); s != statusUnsupported {
 		t.Errorf("status %d of a feature that is not offered", s)
 	}
@@ -60,7 +60,7 @@ func TestAdminWraps(t *testing.T) {
 	x.submit(opGetFeature, fields{3: uint8(1 ^ phase(x.cmds, testDepth)), 17: uint8(featMTU)})
 	x.Port.Step()
 	if uint32(x.aq.Bytes[64*int((x.cmds-1)%testDepth)+3]&1) != phase(x.cmds-1, testDepth) {
-		x.Violated("phase")
+		x.ExpectViolation("phase")
 	}
 }
 
@@ -122,14 +122,14 @@ func TestEvents(t *testing.T) {
 	}
 	x.Clean()
 	x.bar.Write32(uint64(regAENQHEADDB), 5*testDepth)
-	x.Violated("AENQ_HEAD_DB")
+	x.ExpectViolation("AENQ_HEAD_DB")
 }
 
 // An interrupt handler that runs late acknowledges events of before a reset. Without one before, the doorbell has no queue.
 func TestEventDoorbellAfterReset(t *testing.T) {
 	x := newRig(t, Options{})
 	x.bar.Write32(uint64(regAENQHEADDB), testDepth)
-	x.Violated("AENQ_HEAD_DB")
+	x.ExpectViolation("AENQ_HEAD_DB")
 	x.Port.ForgetViolations()
 	x.open()
 	x.bar.Write32(uint64(regAENQHEADDB), testDepth)
@@ -138,7 +138,7 @@ func TestEventDoorbellAfterReset(t *testing.T) {
 	x.Clean()
 	x.Port.Reset()
 	x.bar.Write32(uint64(regAENQHEADDB), testDepth)
-	x.Violated("AENQ_HEAD_DB")
+	x.ExpectViolation("AENQ_HEAD_DB")
 	x.Port.ForgetViolations()
 }
 
@@ -184,7 +184,7 @@ func TestFeatures(t *testing.T) {
 	if s, _ := x.do(opSetFeature, fields{17: uint8(featMTU), 20: uint32(20000)}); s != statusIllegal {
 		t.Errorf("MTU of 20000: status %d", s)
 	}
-	x.Violated("MTU 20000")
+	x.ExpectViolation("MTU 20000")
 	x.set(featMTU, fields{20: uint32(9000)})
 	if r := x.get(featMTU, nil); le.Uint32(r) != 9000 {
 		t.Errorf("MTU %d", le.Uint32(r))
@@ -193,7 +193,7 @@ func TestFeatures(t *testing.T) {
 	if s, _ := x.do(opSetFeature, fields{17: uint8(featHostAttr), 20: page.IOVA}); s != statusIllegal {
 		t.Errorf("empty host attributes: status %d", s)
 	}
-	x.Violated("os_type 0")
+	x.ExpectViolation("os_type 0")
 	le.PutUint32(page.Bytes, 3)
 	le.PutUint16(page.Bytes[184:], 0x200)
 	x.set(featHostAttr, fields{20: page.IOVA})

@@ -137,13 +137,13 @@ func insertChecksum(h sim.Host, f []byte, ctrl uint32, meta txMetaData) error {
 	case ctrl&tx1Partial == 0 && p.l4 == 0:
 		return fmt.Errorf("l4_csum_en without l4_csum_partial in a packet without a TCP or UDP header")
 	case l3 == l3IPv4 && ctrl&tx1DF != 0 != (f[p.ip+6]&0x40 != 0): // DPDK sets it by the packet's type
-		h.Tell("transmit descriptor: DF is %v, not as in the IPv4 header", ctrl&tx1DF != 0)
+		h.Warnf("transmit descriptor: DF is %v, not as in the IPv4 header", ctrl&tx1DF != 0)
 	}
 	pseudo := uint32(0)
 	if ctrl&tx1Partial == 0 {
 		// The device offers partial checksums only. DPDK leaves the bit out though it did put the pseudo header's sum there,
 		// and its frames arrive.
-		h.Tell("transmit descriptor: l4_csum_en without l4_csum_partial")
+		h.Warnf("transmit descriptor: l4_csum_en without l4_csum_partial")
 		pseudo = p.pseudo()
 		be.PutUint16(f[at+field:], 0)
 	}

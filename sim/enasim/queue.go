@@ -42,7 +42,7 @@ func (m *Model) createCQ(c *command, r []byte) (byte, error) {
 	case base == 0:
 		return statusIllegal, fmt.Errorf("%s: cq_ba is zero", what)
 	case base%64 != 0:
-		m.host.Tell("%s: cq_ba %#x is not aligned to 64 bytes", what, base)
+		m.host.Warnf("%s: cq_ba %#x is not aligned to 64 bytes", what, base)
 	}
 	for i := range m.cq {
 		if q := &m.cq[i]; !q.live {
@@ -107,7 +107,7 @@ func (m *Model) createSQ(c *command, r []byte) (byte, error) {
 			return statusIllegal, fmt.Errorf("%s: sq_ba is zero", what)
 		}
 		if base%4096 != 0 { // DPDK's and iPXE's are not
-			m.host.Tell("%s: sq_ba %#x is not page aligned", what, base)
+			m.host.Warnf("%s: sq_ba %#x is not page aligned", what, base)
 		}
 	case placeDevice:
 		if status, err := m.checkLLQ(dir, depth, base); err != nil || status != statusOK {

@@ -87,13 +87,13 @@ func (m *Model) fetch(i int, q *rxQueue) bool {
 		}
 		q.head++
 		if x.req >= q.depth {
-			m.host.Tell("receive queue %d, head %d, descriptor %x: request ID %d of a queue of %d", i, q.head-1, d, x.req, q.depth)
+			m.host.Warnf("receive queue %d, head %d, descriptor %x: request ID %d of a queue of %d", i, q.head-1, d, x.req, q.depth)
 		}
 		if d[2] != 0 || ctrl&0xc2 != 0 || le.Uint16(d[6:]) != 0 || le.Uint16(d[14:]) != 0 {
-			m.host.Tell("receive queue %d, head %d, descriptor %x: reserved bits set", i, q.head-1, d)
+			m.host.Warnf("receive queue %d, head %d, descriptor %x: reserved bits set", i, q.head-1, d)
 		}
 		if err != nil {
-			m.host.Refuse("receive queue %d, head %d, descriptor %x: %v", i, q.head-1, d, err)
+			m.host.Errorf("receive queue %d, head %d, descriptor %x: %v", i, q.head-1, d, err)
 			continue
 		}
 		q.owned++

@@ -15,11 +15,11 @@ func TestStrictDescriptors(t *testing.T) {
 		what string
 		edit func(w *[4]uint32)
 	}{
-		{"told: transmit descriptor", func(w *[4]uint32) { w[0] |= 1 << 22 }},
-		{"told: transmit descriptor", func(w *[4]uint32) { w[0] |= 1 << 31 }},
-		{"told: transmit descriptor", func(w *[4]uint32) { w[1] |= 1 << 5 }},
-		{"told: transmit descriptor", func(w *[4]uint32) { w[1] |= 1 << 21 }},
-		{"told: transmit descriptor", func(w *[4]uint32) { w[3] |= 1 << 16 }},
+		{"warning: transmit descriptor", func(w *[4]uint32) { w[0] |= 1 << 22 }},
+		{"warning: transmit descriptor", func(w *[4]uint32) { w[0] |= 1 << 31 }},
+		{"warning: transmit descriptor", func(w *[4]uint32) { w[1] |= 1 << 5 }},
+		{"warning: transmit descriptor", func(w *[4]uint32) { w[1] |= 1 << 21 }},
+		{"warning: transmit descriptor", func(w *[4]uint32) { w[3] |= 1 << 16 }},
 		{"phase", func(w *[4]uint32) { w[0] ^= txPhase }},
 		{"first is false", func(w *[4]uint32) { w[0] &^= txFirst }},
 		{"inside a frame", func(w *[4]uint32) { w[0] &^= txLast }},
@@ -29,7 +29,7 @@ func TestStrictDescriptors(t *testing.T) {
 		{"more than 47 bits", func(w *[4]uint32) { w[3] |= 0x8000 }},
 		{"header_length 255", func(w *[4]uint32) { w[3] |= 0xff << 24 }},
 		{"header_length 100", func(w *[4]uint32) { w[3] = w[3]&0xffff | 100<<24 }},
-		{"told: transmit descriptor", func(w *[4]uint32) { w[1] = 1000 << 22 }},
+		{"warning: transmit descriptor", func(w *[4]uint32) { w[1] = 1000 << 22 }},
 		{"tso_en", func(w *[4]uint32) { w[1] |= tx1TSO }},
 		{"l3_csum_en", func(w *[4]uint32) { w[1] |= tx1L3 }},
 		{"ethernet_fcs_dis", func(w *[4]uint32) { w[1] |= tx1NoFCS }},
@@ -45,8 +45,8 @@ func TestStrictDescriptors(t *testing.T) {
 		}
 		q.ring()
 		x.Port.Settle(3)
-		x.Violated(c.what)
-		if sent, told := x.Far.Recv(0) != nil, strings.HasPrefix(c.what, "told"); sent != told {
+		x.ExpectViolation(c.what)
+		if sent, tolerated := x.Far.Recv(0) != nil, strings.HasPrefix(c.what, "warning"); sent != tolerated {
 			t.Errorf("%s: sent is %v", c.what, sent)
 		}
 		for q.take() != nil {
@@ -72,7 +72,7 @@ func TestStrictReceiveDescriptors(t *testing.T) {
 		q.words(c.w[0], c.w[1], c.w[2], c.w[3])
 		q.ring()
 		x.Port.Step()
-		x.Violated(c.what)
+		x.ExpectViolation(c.what)
 	}
 }
 
@@ -82,13 +82,13 @@ func TestStrictDoorbells(t *testing.T) {
 	llqOn(x, llq128)
 	q, r := x.queue(dirTX, true, 0), x.queue(dirRX, false, 0)
 	x.bar.Write32(q.bell, testDepth+1)
-	x.Violated("the queue has 8 entries")
+	x.ExpectViolation("the queue has 8 entries")
 	x.bar.Write32(r.bell, testDepth+1)
-	x.Violated("the queue has 8 entries")
+	x.ExpectViolation("the queue has 8 entries")
 	x.bar.Write32(q.bell, 1<<16)
-	x.Violated("bits 31:16")
+	x.ExpectViolation("bits 31:16")
 	x.bar.Write32(uint64(regTxDB)+4*7, 1)
-	x.Violated("does not exist")
+	x.ExpectViolation("does not exist")
 
 	// An entry of which the last 64 bytes are missing.
 	x.ok(opDestroySQ, fields{4: q.idx, 6: uint8(dirTX << 5)})
@@ -102,7 +102,7 @@ func TestStrictDoorbells(t *testing.T) {
 	q2.tail = 1
 	q2.ring()
 	x.Port.Step()
-	x.Violated("were not pushed")
+	x.ExpectViolation("were not pushed")
 
 	x = newRig(t, Options{Burst: 256})
 	x.open()
@@ -112,7 +112,7 @@ func TestStrictDoorbells(t *testing.T) {
 		q.pushEntry(128, frame(60, 1), [4]uint32{tx0, uint32(i) << 22, 0, 60 << 24})
 	}
 	q.ring()
-	x.Violated("max_tx_burst_size 256")
+	x.ExpectViolation("max_tx_burst_size 256")
 }
 
 func TestStrictCommands(t *testing.T) {
@@ -136,7 +136,7 @@ func TestStrictCommands(t *testing.T) {
 		if s, _ := x.do(op, f); s == statusOK {
 			t.Errorf("%s: status %d", what, s)
 		}
-		x.Violated(what)
+		x.ExpectViolation(what)
 	}
 	bad(opCreateSQ, sq, "there is no CQ 0")
 	bad(opCreateCQ, with(cq, 5, uint8(3)), "cq_entry_size_words 3")
@@ -171,7 +171,7 @@ func TestStrictCommands(t *testing.T) {
 			op, identity = opCreateSQ, fields{6: uint8(dirTX << 5)}
 		}
 		r := x.ok(op, c.f)
-		x.Told(c.what)
+		x.ExpectWarning(c.what)
 		x.ok(c.undo, with(identity, 4, le.Uint16(r)))
 	}
 	x.ok(opSetFeature, llq)
@@ -191,17 +191,17 @@ func TestStrictOrder(t *testing.T) {
 	x := newRig(t, Options{})
 	x.reset(0)
 	x.bar.Write32(uint64(regAQDB), 1)
-	x.Violated("entries have 64 bytes")
+	x.ExpectViolation("entries have 64 bytes")
 	x.open()
 	x.get(featMTU, nil)
 	x.bar.Write32(uint64(regAQBASELO), 0)
-	x.Violated("after the first admin command")
+	x.ExpectViolation("after the first admin command")
 	x.bar.Write32(uint64(regAQDB), 100)
-	x.Violated("the tail was 1")
+	x.ExpectViolation("the tail was 1")
 	x.bar.Write32(uint64(regDEVCTL), 4)
-	x.Violated("not supported")
+	x.ExpectViolation("not supported")
 	x.bar.Write32(0x68, 1)
-	x.Violated("no such register")
+	x.ExpectViolation("no such register")
 	x.mem.Write64(0, 1)
-	x.Violated("no LLQ is there")
+	x.ExpectViolation("no LLQ is there")
 }

@@ -139,7 +139,7 @@ func TestTransmitPushedOverEntries(t *testing.T) {
 	q.pushEntry(128, f[:96], [4]uint32{tx0, 0, 0, 96 << 24})
 	q.ring()
 	x.Port.Step()
-	x.Violated("meta caching is disabled")
+	x.ExpectViolation("meta caching is disabled")
 }
 
 func TestReceive(t *testing.T) {
@@ -294,7 +294,7 @@ func TestRSS(t *testing.T) {
 	if s, _ := x.do(opSetFeature, fields{17: uint8(featTable), 3: uint8(4), 4: uint32(512), 8: ctl.IOVA, 24: uint16(tableLog), 28: uint32(noInline)}); s != statusIllegal {
 		t.Errorf("table with a queue that does not exist: status %d", s)
 	}
-	x.Violated("entry 0 names receive queue 5")
+	x.ExpectViolation("entry 0 names receive queue 5")
 }
 
 func TestInterrupts(t *testing.T) {

@@ -92,7 +92,7 @@ func (m *Model) txDoorbell(i int, v uint32, trapped bool) error {
 	}
 	// Of several doorbells by pointer only the last is seen: the burst before each is not known then.
 	if given := uint16(v) - q.tail; trapped && q.llq && m.opt.Burst > 0 && int(given)*q.size > int(m.opt.Burst) {
-		m.host.Tell("transmit queue %d: %d entries of %d bytes before one doorbell exceed max_tx_burst_size %d", i, given, q.size, m.opt.Burst)
+		m.host.Warnf("transmit queue %d: %d entries of %d bytes before one doorbell exceed max_tx_burst_size %d", i, given, q.size, m.opt.Burst)
 	}
 	q.tail = uint16(v)
 	return nil
@@ -115,7 +115,7 @@ func (m *Model) stepTX() (busy bool) {
 				}
 			}
 			if q.head == q.tail && q.pkt.descs > 0 && busy {
-				m.host.Refuse("transmit queue %d: doorbell %d lies inside a frame: its last descriptor is missing", i, q.tail)
+				m.host.Errorf("transmit queue %d: doorbell %d lies inside a frame: its last descriptor is missing", i, q.tail)
 				q.pkt.bad = true
 				m.finish(i, q)
 			}
@@ -153,7 +153,7 @@ func (m *Model) takeEntry(i int, q *txQueue) {
 	q.head++
 	p.entries++
 	if err != nil {
-		m.host.Refuse("transmit queue %d: %v", i, err)
+		m.host.Errorf("transmit queue %d: %v", i, err)
 		p.bad = true
 	}
 	n := m.feat.llqPerEntry
@@ -180,7 +180,7 @@ func (m *Model) descriptor(i int, q *txQueue, d [16]byte, ph uint32) (last bool)
 		err = fmt.Errorf("%d descriptors for one frame, up to %d are supported", p.descs, maxTxDescs)
 	}
 	if err != nil {
-		m.host.Refuse("transmit queue %d, head %d, descriptor %x: %v", i, q.head, d, err)
+		m.host.Errorf("transmit queue %d, head %d, descriptor %x: %v", i, q.head, d, err)
 		p.bad = true
 	}
 	if w0&txLast != 0 {
@@ -213,7 +213,7 @@ func (m *Model) parse(q *txQueue, d *[16]byte) error {
 		return nil
 	}
 	if w0&txMBZ != 0 || w1&tx1MBZ != 0 || w3&tx3MBZ != 0 {
-		m.host.Tell("transmit descriptor %x: reserved bits set: %#x %#x %#x", *d, w0&txMBZ, w1&tx1MBZ, w3&tx3MBZ)
+		m.host.Warnf("transmit descriptor %x: reserved bits set: %#x %#x %#x", *d, w0&txMBZ, w1&tx1MBZ, w3&tx3MBZ)
 	}
 	n := int(w0 & txLen)
 	addr := uint64(w3&0xffff)<<32 | uint64(w2)
@@ -241,7 +241,7 @@ func (m *Model) parse(q *txQueue, d *[16]byte) error {
 			return fmt.Errorf("header_length %d exceeds the %d bytes that there are", p.hdrLen, limit)
 		}
 		if p.req >= q.depth { // iPXE's are four times as large; a device only gives them back
-			m.host.Tell("transmit descriptor %x: request ID %d of a queue of %d", *d, p.req, q.depth)
+			m.host.Warnf("transmit descriptor %x: request ID %d of a queue of %d", *d, p.req, q.depth)
 		}
 		if q.llq {
 			if m.opt.NoMeta && !p.meta {
@@ -279,16 +279,16 @@ func (m *Model) finish(i int, q *txQueue) {
 	p := &q.pkt
 	f := p.frame
 	if !p.bad && len(f) < 14 {
-		m.host.Refuse("transmit queue %d, head %d: a frame of %d bytes", i, q.head, len(f))
+		m.host.Errorf("transmit queue %d, head %d: a frame of %d bytes", i, q.head, len(f))
 		p.bad = true
 	}
 	if !p.bad && p.hdrLen > len(f) {
-		m.host.Refuse("transmit queue %d, head %d: header_length %d of a frame of %d bytes", i, q.head, p.hdrLen, len(f))
+		m.host.Errorf("transmit queue %d, head %d: header_length %d of a frame of %d bytes", i, q.head, p.hdrLen, len(f))
 		p.bad = true
 	}
 	if !p.bad && p.ctrl&tx1L4 != 0 {
 		if err := insertChecksum(m.host, f, p.ctrl, q.meta); err != nil {
-			m.host.Refuse("transmit queue %d, head %d: %v", i, q.head, err)
+			m.host.Errorf("transmit queue %d, head %d: %v", i, q.head, err)
 			p.bad = true
 		}
 	}

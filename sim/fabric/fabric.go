@@ -33,9 +33,9 @@ type Fabric struct {
 	tid   uint64
 
 	// Faults.
-	Deaf   bool                    // administration does not answer
-	Absent bool                    // there is no manager: nobody configures ports
-	Refuse func(mad []byte) uint16 // a status instead of an answer
+	DropReceives bool                    // administration does not answer
+	Absent       bool                    // there is no manager: nobody configures ports
+	Refuse       func(mad []byte) uint16 // a status instead of an answer
 
 	Joins  map[[16]byte]int // of each group
 	Leaves int
@@ -283,7 +283,7 @@ func (f *Fabric) administer(from *Port, k Packet) {
 		f.complain("to queue pair 1: %+v", k)
 		return
 	}
-	if f.Deaf {
+	if f.DropReceives {
 		return
 	}
 	a := bytes.Clone(m)

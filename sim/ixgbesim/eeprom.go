@@ -101,14 +101,14 @@ func (m *Model) writeEERD(v uint32) error {
 		return nil
 	}
 	if m.eep > 0 {
-		m.host.Tell("EERD started before EEC.Auto_RD was seen set (82599 §4.6.3)")
+		m.host.Warnf("EERD started before EEC.Auto_RD was seen set (82599 §4.6.3)")
 	}
 	addr := v >> 2 & 0x3fff
 	size := uint32(eepromWords)
 	if m.x540() {
 		size = nvmWords
 		if m.val[regSWFW/4]&swfwNVM == 0 {
-			m.host.Tell("EERD = %08x without the NVM in SW_FW_SYNC: firmware may be using it", v)
+			m.host.Warnf("EERD = %08x without the NVM in SW_FW_SYNC: firmware may be using it", v)
 		}
 	}
 	if addr >= size {

@@ -76,7 +76,7 @@ func TestVLANStripInsert(t *testing.T) {
 	if got := r.Far.Recv(1 << 40); len(got) != 80 || !bytes.Equal(got[12:16], []byte{0x88, 0xa8, 0x20, 5}) {
 		t.Errorf("with DMATXCTL.VT 88a8h: sent %x", got)
 	}
-	if v := r.Port.Violations(); len(v) != 1 || !strings.Contains(v[0], "told") {
+	if v := r.Port.Violations(); len(v) != 1 || !strings.Contains(v[0], "warning") {
 		t.Errorf("%q", v)
 	}
 }

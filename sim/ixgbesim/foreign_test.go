@@ -14,7 +14,7 @@ import (
 
 func (r *rig) borne() {
 	r.Helper()
-	for _, v := range r.Port.Refused() {
+	for _, v := range r.Port.Errors() {
 		r.Error(v)
 	}
 }
@@ -78,7 +78,7 @@ func TestAsIPXE(t *testing.T) {
 	}
 	r.exchange()
 	r.borne()
-	r.Told("SECRXCTRL.RX_DIS")
+	r.ExpectWarning("SECRXCTRL.RX_DIS")
 }
 
 // ixy waits for its resets, starts the receiver as iPXE does, and writes heads of queues that run: with what they hold.
@@ -127,7 +127,7 @@ func TestAsIxy(t *testing.T) {
 	}
 	r.Port.ForgetViolations()
 	r.wr(0x1010, 5)
-	r.Refused("RDH[0] = 5 while the queue is enabled")
+	r.ExpectError("RDH[0] = 5 while the queue is enabled")
 }
 
 // DPDK inserts a VLAN tag through a context that names no L4 protocol. To request an L4 checksum by it is refused.
@@ -146,14 +146,14 @@ func TestContextWithoutL4(t *testing.T) {
 	r.desc(r.load(1, f), 100|advData|eop|rs, 100<<14|1<<9) // TXSM
 	r.wr(0x6018, r.txT)
 	r.settle()
-	r.Refused("TXSM with L4T 3")
+	r.ExpectError("TXSM with L4T 3")
 	if got := r.Far.Recv(1 << 40); got != nil {
 		t.Errorf("sent %x", got)
 	}
 	r.desc(r.load(1, f), 60|advData|eop|rs|1<<31, 60<<14|1<<9) // TSE
 	r.wr(0x6018, r.txT)
 	r.settle()
-	r.Refused("TXSM with L4T 3")
+	r.ExpectError("TXSM with L4T 3")
 }
 
 func TestReservedDescriptorBits(t *testing.T) {
@@ -169,7 +169,7 @@ func TestReservedDescriptorBits(t *testing.T) {
 		if got := r.Far.Recv(1 << 40); len(got) != 100 {
 			t.Errorf("%s: sent %x", c.want, got)
 		}
-		r.Told(c.want)
+		r.ExpectWarning(c.want)
 	}
 }
 

@@ -272,7 +272,7 @@ func (m *Model) write(r reg, v uint32) error {
 	}
 	// The X540's semaphores stay outside of the reset: Linux gives the PHY back while it is under way.
 	if m.rst > 0 && e.Base != regCTRL && e.Base != 0x00004 && !(m.x540() && (e.Base == regSWSM || e.Base == regSWFW)) {
-		m.host.Tell("write of %08x to %v before CTRL.RST was seen to clear (82599 §4.6.3.2)", v, r)
+		m.host.Warnf("write of %08x to %v before CTRL.RST was seen to clear (82599 §4.6.3.2)", v, r)
 	}
 	if e.Access == rw {
 		m.val[r/4] = v
@@ -324,7 +324,7 @@ func (m *Model) written(e *entry, r reg, old, v uint32) error {
 			sum += m.val[regRXPBSIZE/4+n]
 		}
 		if kb := cards[m.opt.Kind].rxKB; sum > kb<<10 {
-			m.host.Tell("%v = %08x: %d KB of packet buffer, of %d KB that there are (82599 §8.2.3.8.9)", r, v, sum>>10, kb)
+			m.host.Warnf("%v = %08x: %d KB of packet buffer, of %d KB that there are (82599 §8.2.3.8.9)", r, v, sum>>10, kb)
 		}
 	case regRSCCTL, 0x0d02c:
 		if v&rscctlRSCEN != 0 && m.val[regRFCTL/4]&rfctlRSCDIS == 0 {
@@ -348,7 +348,7 @@ func (m *Model) command(e *entry, r reg, old, v uint32) error {
 			return fmt.Errorf("write of %08x to %v: the X540's NVM is a flash that only firmware writes here", v, r)
 		}
 		if v&eecBits != old&eecBits && v&eecREQ == 0 {
-			m.host.Tell("%v = %08x drives the EEPROM without EE_REQ (82599 §8.2.3.2.1)", r, v)
+			m.host.Warnf("%v = %08x drives the EEPROM without EE_REQ (82599 §8.2.3.2.1)", r, v)
 		}
 		m.val[r/4] = v
 		m.spi.write(v, &m.eeprom)
@@ -385,7 +385,7 @@ func (m *Model) command(e *entry, r reg, old, v uint32) error {
 	case regDMATXCTL:
 		m.val[r/4] = v
 		if v&0xffff0000 != old&0xffff0000 {
-			return sim.AsTold(fmt.Errorf("%v = %08x changes the VLAN EtherType from %04xh (82599 §8.2.3.9.2)", r, v, old>>16))
+			return sim.AsWarning(fmt.Errorf("%v = %08x changes the VLAN EtherType from %04xh (82599 §8.2.3.9.2)", r, v, old>>16))
 		}
 	case regMTQC:
 		if v != old && m.val[regRTTDCS/4]&rttdcsARBDIS == 0 {

@@ -35,7 +35,7 @@ func TestSemaphores(t *testing.T) {
 		t.Error("SWSM.SMBI is not taken by reading it")
 	}
 	r.wr(0x10160, 1)
-	r.Violated("without SWSM.SWESMBI")
+	r.ExpectViolation("without SWSM.SWESMBI")
 	r.wr(0x10140, 3)
 	r.wr(0x10160, 1)
 	if r.rd(0x10160) != 1 {

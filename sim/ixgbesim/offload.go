@@ -5,7 +5,7 @@ package ixgbesim
 func (m *Model) send(q *txQueue, i int) {
 	f, d := q.frame, &q.first
 	if len(f) < 17 {
-		m.host.Refuse("transmit queue %d: a frame of %d bytes: 17 are the least (82599 §7.2.1.1)", i, len(f))
+		m.host.Errorf("transmit queue %d: a frame of %d bytes: 17 are the least (82599 §7.2.1.1)", i, len(f))
 		return
 	}
 	tag, ok := d.vlan, true
@@ -17,7 +17,7 @@ func (m *Model) send(q *txQueue, i int) {
 		m.emit(i, f, d.vle, tag, ok)
 		return
 	case !d.tse && d.payLen != len(f):
-		m.host.Refuse("transmit queue %d: PAYLEN %d for a frame of %d bytes (82599 §7.2.3.2.4)", i, d.payLen, len(f))
+		m.host.Errorf("transmit queue %d: PAYLEN %d for a frame of %d bytes (82599 §7.2.3.2.4)", i, d.payLen, len(f))
 		return
 	}
 	c := &q.ctx[d.ctx]
@@ -48,7 +48,7 @@ func (m *Model) emit(i int, f []byte, vle bool, tag uint16, ok bool) {
 // insertAt is the legacy checksum: of all from css to the end, at cso (§7.2.3.2.2).
 func (m *Model) insertAt(i int, f []byte, css, cso int) bool {
 	if css >= len(f) || cso+2 > len(f) || cso < css {
-		m.host.Refuse("transmit queue %d: checksum from %d at %d in a frame of %d bytes (82599 §7.2.3.2.2)", i, css, cso, len(f))
+		m.host.Errorf("transmit queue %d: checksum from %d at %d in a frame of %d bytes (82599 §7.2.3.2.2)", i, css, cso, len(f))
 		return false
 	}
 	be.PutUint16(f[cso:], ^fold(sum(f[css:], 0)))
@@ -63,17 +63,17 @@ func (m *Model) checkContext(i int, f []byte, d *txData, c *txContext) bool {
 	l4 := c.macLen + c.ipLen
 	switch {
 	case c.macLen < 14:
-		m.host.Refuse("transmit queue %d: MACLEN %d: 14 to 127 are possible (82599 §7.2.3.2.3)", i, c.macLen)
+		m.host.Errorf("transmit queue %d: MACLEN %d: 14 to 127 are possible (82599 §7.2.3.2.3)", i, c.macLen)
 	case d.ixsm && (!c.ipv4 || c.ipLen < 20):
-		m.host.Refuse("transmit queue %d: IXSM with IPV4 %v and IPLEN %d (82599 §7.2.3.2.4)", i, c.ipv4, c.ipLen)
+		m.host.Errorf("transmit queue %d: IXSM with IPV4 %v and IPLEN %d (82599 §7.2.3.2.4)", i, c.ipv4, c.ipLen)
 	case l4 > len(f):
-		m.host.Refuse("transmit queue %d: headers of %d bytes in a frame of %d (82599 §7.2.3.2.3)", i, l4, len(f))
+		m.host.Errorf("transmit queue %d: headers of %d bytes in a frame of %d (82599 §7.2.3.2.3)", i, l4, len(f))
 	case d.txsm && c.l4 == 3:
-		m.host.Refuse("transmit queue %d: TXSM with L4T 3 (82599 §7.2.3.2.3)", i)
+		m.host.Errorf("transmit queue %d: TXSM with L4T 3 (82599 §7.2.3.2.3)", i)
 	case d.txsm && c.l4 == 2:
-		m.host.Refuse("transmit queue %d: this model inserts no SCTP checksum (82599 §7.2.5.2)", i)
+		m.host.Errorf("transmit queue %d: this model inserts no SCTP checksum (82599 §7.2.5.2)", i)
 	case d.txsm && l4+l4Field[c.l4&1]+2 > len(f):
-		m.host.Refuse("transmit queue %d: L4 header at %d in a frame of %d bytes (82599 §7.2.5)", i, l4, len(f))
+		m.host.Errorf("transmit queue %d: L4 header at %d in a frame of %d bytes (82599 §7.2.5)", i, l4, len(f))
 	default:
 		return true
 	}
@@ -105,19 +105,19 @@ func (m *Model) segment(i int, f []byte, d *txData, c *txContext) {
 	case !m.checkContext(i, f, d, c):
 		return
 	case c.l4 > 1 || c.l4 == 1 && c.l4Len < 20 || c.l4 == 0 && c.l4Len != 8:
-		m.host.Refuse("transmit queue %d: segmentation with L4T %d and L4LEN %d (82599 §7.2.4.2)", i, c.l4, c.l4Len)
+		m.host.Errorf("transmit queue %d: segmentation with L4T %d and L4LEN %d (82599 §7.2.4.2)", i, c.l4, c.l4Len)
 		return
 	case c.mss == 0 || hdr >= len(f) || hdr+c.mss+4 > frameMax:
-		m.host.Refuse("transmit queue %d: segmentation with MSS %d and headers of %d bytes in %d (82599 §7.2.4.2)", i, c.mss, hdr, len(f))
+		m.host.Errorf("transmit queue %d: segmentation with MSS %d and headers of %d bytes in %d (82599 §7.2.4.2)", i, c.mss, hdr, len(f))
 		return
 	case d.payLen != len(f)-hdr:
-		m.host.Refuse("transmit queue %d: PAYLEN %d, but %d bytes follow the headers (82599 §7.2.3.2.4)", i, d.payLen, len(f)-hdr)
+		m.host.Errorf("transmit queue %d: PAYLEN %d, but %d bytes follow the headers (82599 §7.2.3.2.4)", i, d.payLen, len(f)-hdr)
 		return
 	case !d.txsm || c.ipv4 && !d.ixsm:
-		m.host.Refuse("transmit queue %d: segmentation without TXSM, or without IXSM on IPv4 (82599 §7.2.4.5)", i)
+		m.host.Errorf("transmit queue %d: segmentation without TXSM, or without IXSM on IPv4 (82599 §7.2.4.5)", i)
 		return
 	case c.ipLen < 20 || !c.ipv4 && c.ipLen < 40:
-		m.host.Refuse("transmit queue %d: segmentation with IPLEN %d (82599 §7.2.4.2)", i, c.ipLen)
+		m.host.Errorf("transmit queue %d: segmentation with IPLEN %d (82599 §7.2.4.2)", i, c.ipLen)
 		return
 	}
 	head, body := f[:hdr], f[hdr:]

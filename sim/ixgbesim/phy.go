@@ -95,11 +95,11 @@ func (m *Model) writeMSCA(v uint32) error {
 	case v&mscaMDI == 0:
 		return nil
 	case m.phy.busy > 0:
-		m.host.Refuse("MSCA = %08x while a command is under way (82599 §8.2.3.22.11)", v)
+		m.host.Errorf("MSCA = %08x while a command is under way (82599 §8.2.3.22.11)", v)
 	case m.val[regSWFW/4]&(swfwPHY0<<m.opt.Port) == 0:
-		m.host.Tell("MSCA = %08x without the PHY of port %d in SW_FW_SYNC (82599 §10.5.4)", v, m.opt.Port)
+		m.host.Warnf("MSCA = %08x without the PHY of port %d in SW_FW_SYNC (82599 §10.5.4)", v, m.opt.Port)
 	case v>>28&3 != 0:
-		m.host.Refuse("MSCA = %08x: a cycle of clause 22 (82599 §8.2.3.22.11)", v)
+		m.host.Errorf("MSCA = %08x: a cycle of clause 22 (82599 §8.2.3.22.11)", v)
 	}
 	m.phy.busy = 2
 	mmd, at := v&0x1f0000, v&0xffff
@@ -107,7 +107,7 @@ func (m *Model) writeMSCA(v uint32) error {
 	key := mmd | m.phy.addr[v&0x3ff0000]
 	if op := v >> 26 & 3; op != 0 {
 		if last, ok := m.phy.addr[v&0x3ff0000]; !ok || last != at {
-			m.host.Refuse("MSCA = %08x without an address cycle to that register before it (82599 §3.7.7)", v)
+			m.host.Errorf("MSCA = %08x without an address cycle to that register before it (82599 §3.7.7)", v)
 		}
 		switch {
 		case op == 3 && here:
@@ -117,7 +117,7 @@ func (m *Model) writeMSCA(v uint32) error {
 		case op == 1 && here:
 			m.writePHY(key, m.phy.write)
 		case op == 2:
-			m.host.Refuse("MSCA = %08x: this model's PHY does not increment addresses (82599 §8.2.3.22.11)", v)
+			m.host.Errorf("MSCA = %08x: this model's PHY does not increment addresses (82599 §8.2.3.22.11)", v)
 		}
 		return nil
 	}
@@ -136,7 +136,7 @@ func (m *Model) readMSCA() uint32 {
 
 func (m *Model) readMSRWD() uint32 {
 	if m.phy.busy > 0 {
-		m.host.Refuse("MSRWD read while a command is under way (82599 §8.2.3.22.12)")
+		m.host.Errorf("MSRWD read while a command is under way (82599 §8.2.3.22.12)")
 	}
 	return uint32(m.phy.data)<<16 | uint32(m.phy.write)
 }
@@ -158,7 +158,7 @@ func (m *Model) readPHY(key uint32) uint16 {
 
 func (m *Model) writePHY(key uint32, v uint16) {
 	if bad := (v ^ m.phy.regs[key]) &^ phyWritable[key]; bad != 0 {
-		m.host.Refuse("PHY register %d.%04x = %04x changes bits %04x, which are not for drivers", key>>16, key&0xffff, v, bad)
+		m.host.Errorf("PHY register %d.%04x = %04x changes bits %04x, which are not for drivers", key>>16, key&0xffff, v, bad)
 	}
 	m.phy.regs[key] = v &^ phyRestart(key)
 	if v&phyRestart(key) != 0 {

@@ -58,7 +58,7 @@ func (m *Model) writeCTRL(v uint32) error {
 	if v&(ctrlRST|ctrlLRST) != 0 {
 		// Linux holds the X540's PHY for it, except for the first time, when it does not yet know of it.
 		if m.phy.busy > 0 {
-			m.host.Refuse("CTRL = %08x while a command to the PHY is under way", v)
+			m.host.Errorf("CTRL = %08x while a command to the PHY is under way", v)
 		}
 		if m.rst > 0 {
 			return fmt.Errorf("CTRL = %08x while a reset is under way (82599 §4.2.1.6)", v)

@@ -75,7 +75,7 @@ func (r *ring) give(tail, owned uint32) error {
 func sameHead(name string, i int, v, head uint32, doc string) error {
 	err := fmt.Errorf("%s[%d] = %d while the queue is enabled (%s)", name, i, v, doc)
 	if v == head {
-		return sim.AsTold(err)
+		return sim.AsWarning(err)
 	}
 	return err
 }

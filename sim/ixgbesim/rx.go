@@ -38,10 +38,10 @@ func (m *Model) writeRXDCTL(i int, r reg, v uint32) error {
 	n := m.rxDescReg(i, regRDLEN) / 16
 	srrctl := m.rxDescReg(i, regSRRCTL)
 	if m.dma > 0 {
-		m.host.Tell("%v enabled before RDRXCTL.DMAIDONE was seen set (82599 §4.6.3)", r)
+		m.host.Warnf("%v enabled before RDRXCTL.DMAIDONE was seen set (82599 §4.6.3)", r)
 	}
 	if n > 8192 {
-		m.host.Tell("%v enabled with %d descriptors: up to 8192 are validated (82599 §8.2.3.8.3)", r, n)
+		m.host.Warnf("%v enabled with %d descriptors: up to 8192 are validated (82599 §8.2.3.8.3)", r, n)
 	}
 	switch desc := srrctl >> 25 & 7; {
 	case n == 0:
@@ -59,12 +59,12 @@ func (m *Model) writeRXDCTL(i int, r reg, v uint32) error {
 	q.base = uint64(m.rxDescReg(i, regRDBAH))<<32 | uint64(m.rxDescReg(i, regRDBAL))
 	q.n = n
 	if head >= n {
-		m.host.Refuse("%v enabled with RDH %d of %d descriptors (82599 §8.2.3.8.4)", r, head, n)
+		m.host.Errorf("%v enabled with RDH %d of %d descriptors (82599 §8.2.3.8.4)", r, head, n)
 		head = 0
 	}
 	q.head, q.tail = head, head
 	if t := sim.Load32(m.host.Shadow(0)[rxReg(regRDT, i):]); t != head {
-		m.host.Refuse("%v enabled with RDT %d and RDH %d: the tail moves after ENABLE reads 1 (82599 §4.6.7.1)", r, t, head)
+		m.host.Errorf("%v enabled with RDT %d and RDH %d: the tail moves after ENABLE reads 1 (82599 §4.6.7.1)", r, t, head)
 		le.PutUint32(m.host.Shadow(0)[rxReg(regRDT, i):], head)
 	}
 	q.set(true)
@@ -85,7 +85,7 @@ func (m *Model) rxTail(i int, v uint32) error {
 	q := &m.rx[i]
 	if !q.enabled {
 		if v != q.head && q.wanted { // the tail is looked at when the queue is enabled
-			return sim.AsTold(fmt.Errorf("RDT[%d] = %d before RXDCTL.ENABLE reads 1 (82599 §4.6.7.1)", i, v))
+			return sim.AsWarning(fmt.Errorf("RDT[%d] = %d before RXDCTL.ENABLE reads 1 (82599 §4.6.7.1)", i, v))
 		}
 		if v != q.head {
 			le.PutUint32(m.host.Shadow(0)[rxReg(regRDT, i):], q.tail)
@@ -112,16 +112,16 @@ func (m *Model) writeRXCTRL(old, v uint32) error {
 	}
 	// On the X540 Linux does without.
 	if !m.x540() && (m.val[regSECRXCTRL/4]&secrxDIS == 0 || !m.secReady) {
-		m.host.Tell("RXCTRL.RXEN set without SECRXCTRL.RX_DIS, or before SECRXSTAT.SECRX_RDY was seen (82599 §4.6.7)")
+		m.host.Warnf("RXCTRL.RXEN set without SECRXCTRL.RX_DIS, or before SECRXSTAT.SECRX_RDY was seen (82599 §4.6.7)")
 	}
 	if m.dma > 0 {
-		m.host.Tell("RXCTRL.RXEN set before RDRXCTL.DMAIDONE was seen set (82599 §4.6.3)")
+		m.host.Warnf("RXCTRL.RXEN set before RDRXCTL.DMAIDONE was seen set (82599 §4.6.3)")
 	}
 	if a, b := m.val[regHLREG0/4]&hlregRXCRCSTRP != 0, m.val[regRDRXCTL/4]&rdrxctlCRCSTRIP != 0; a != b {
-		m.host.Tell("RXCTRL.RXEN set with HLREG0.RXCRCSTRP %v and RDRXCTL.CRCStrip %v: they must be alike (82599 §8.2.3.8.8)", a, b)
+		m.host.Warnf("RXCTRL.RXEN set with HLREG0.RXCRCSTRP %v and RDRXCTL.CRCStrip %v: they must be alike (82599 §8.2.3.8.8)", a, b)
 	}
 	if m.val[regCTRLEXT/4]&(1<<16) == 0 {
-		m.host.Tell("RXCTRL.RXEN set without CTRL_EXT.NS_DIS (82599 §4.6.7)")
+		m.host.Warnf("RXCTRL.RXEN set without CTRL_EXT.NS_DIS (82599 §4.6.7)")
 	}
 	return nil
 }

@@ -83,7 +83,7 @@ func TestViolations(t *testing.T) {
 				r.wr(0x6018, r.txT)
 			}
 			r.settle()
-			r.Violated(c.want)
+			r.ExpectViolation(c.want)
 		})
 	}
 }

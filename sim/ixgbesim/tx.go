@@ -76,15 +76,15 @@ func (m *Model) writeTXDCTL(i int, r reg, v uint32) error {
 	}
 	switch {
 	case m.val[regDMATXCTL/4]&dmatxctlTE == 0:
-		m.host.Tell("%v enabled before DMATXCTL.TE (82599 §4.6.8)", r)
+		m.host.Warnf("%v enabled before DMATXCTL.TE (82599 §4.6.8)", r)
 	case n > 8192:
-		m.host.Tell("%v enabled with %d descriptors: up to 8192 are validated (82599 §8.2.3.9.7)", r, n)
+		m.host.Warnf("%v enabled with %d descriptors: up to 8192 are validated (82599 §8.2.3.9.7)", r, n)
 	case pth+wth > cacheMax:
-		m.host.Tell("%v: PTHRESH %d and WTHRESH %d exceed the %d descriptors on chip (82599 §7.2.3.4.1)", r, pth, wth, cacheMax)
+		m.host.Warnf("%v: PTHRESH %d and WTHRESH %d exceed the %d descriptors on chip (82599 §7.2.3.4.1)", r, pth, wth, cacheMax)
 	case pth > 0 && hth == 0:
-		m.host.Tell("%v: PTHRESH %d with HTHRESH 0 (82599 §8.2.3.9.10)", r, pth)
+		m.host.Warnf("%v: PTHRESH %d with HTHRESH 0 (82599 §8.2.3.9.10)", r, pth)
 	case head&1 != 0 && wth != 0:
-		m.host.Tell("%v: WTHRESH %d with head write-back (82599 §7.2.3.5.2)", r, wth)
+		m.host.Warnf("%v: WTHRESH %d with head write-back (82599 §7.2.3.5.2)", r, wth)
 	}
 	at := q.head
 	*q = txQueue{pth: pth, hth: hth, wth: wth}
@@ -94,12 +94,12 @@ func (m *Model) writeTXDCTL(i int, r reg, v uint32) error {
 		q.headAt = uint64(m.val[txReg(regTDWBAH, i)/4])<<32 | uint64(head&^3)
 	}
 	if at >= n {
-		m.host.Refuse("%v enabled with TDH %d of %d descriptors (82599 §8.2.3.9.8)", r, at, n)
+		m.host.Errorf("%v enabled with TDH %d of %d descriptors (82599 §8.2.3.9.8)", r, at, n)
 		at = 0
 	}
 	q.head, q.tail, q.done = at, at, at
 	if t := sim.Load32(m.host.Shadow(0)[txReg(regTDT, i):]); t != at {
-		m.host.Refuse("%v enabled with TDT %d and TDH %d: the tail moves after ENABLE reads 1 (82599 §4.6.8.1)", r, t, at)
+		m.host.Errorf("%v enabled with TDT %d and TDH %d: the tail moves after ENABLE reads 1 (82599 §4.6.8.1)", r, t, at)
 		le.PutUint32(m.host.Shadow(0)[txReg(regTDT, i):], at)
 	}
 	q.set(true)
@@ -120,7 +120,7 @@ func (m *Model) txTail(i int, v uint32) error {
 	q := &m.tx[i]
 	if !q.enabled {
 		if v != q.head && q.wanted {
-			return sim.AsTold(fmt.Errorf("TDT[%d] = %d before TXDCTL.ENABLE reads 1 (82599 §4.6.8.1)", i, v))
+			return sim.AsWarning(fmt.Errorf("TDT[%d] = %d before TXDCTL.ENABLE reads 1 (82599 §4.6.8.1)", i, v))
 		}
 		if v != q.head {
 			le.PutUint32(m.host.Shadow(0)[txReg(regTDT, i):], q.tail)
@@ -181,15 +181,15 @@ func (m *Model) sendOne(q *txQueue, i int) bool {
 		at, d := q.pop()
 		cmd := d[11]
 		if err := m.descriptor(q, &d); err != nil {
-			m.host.Refuse("transmit queue %d, descriptor %d (%x): %v", i, at, d, err)
+			m.host.Errorf("transmit queue %d, descriptor %d (%x): %v", i, at, d, err)
 			q.bad = true
 		} else if odd := reserved(&d); odd != "" {
-			m.host.Tell("transmit queue %d, descriptor %d (%x): %s", i, at, d, odd)
+			m.host.Warnf("transmit queue %d, descriptor %d (%x): %s", i, at, d, odd)
 		}
 		if q.silent++; cmd&dcmdRS != 0 {
 			q.silent = 0
 		} else if q.wth == 0 && q.silent == cacheMax {
-			m.host.Tell("transmit queue %d, descriptor %d: %d descriptors without RS (82599 §8.2.3.9.10)", i, at, cacheMax)
+			m.host.Warnf("transmit queue %d, descriptor %d: %d descriptors without RS (82599 §8.2.3.9.10)", i, at, cacheMax)
 		}
 		context := cmd&dcmdDEXT != 0 && d[10]>>4 == dtypContext
 		if end := cmd&dcmdEOP != 0 && !context; end {

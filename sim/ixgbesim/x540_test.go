@@ -140,12 +140,12 @@ func TestX540Violations(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, Options{Kind: X540})
 			c.do(r)
-			r.Violated(c.want)
+			r.ExpectViolation(c.want)
 		})
 	}
 	r := newRig(t, Options{})
 	r.rd(0x41c4)
-	r.Violated("no such register") // which only the X540 has
+	r.ExpectViolation("no such register") // which only the X540 has
 }
 
 // TestX540FrameLimit: a queue may take shorter frames only; the 82599 has no such bits.
@@ -165,7 +165,7 @@ func TestX540FrameLimit(t *testing.T) {
 	r = newRig(t, Options{})
 	r.start(ringOptions{})
 	r.wr(0x1028, r.rd(0x1028)|1<<15|100)
-	r.Violated("reserved bits")
+	r.ExpectViolation("reserved bits")
 }
 
 // TestKinds: each kind is the card that it says, and its link comes up as its AUTOC says.

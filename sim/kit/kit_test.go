@@ -18,7 +18,7 @@ type listener struct {
 	told []string
 }
 
-func (l *listener) Tell(format string, args ...any) {
+func (l *listener) Warnf(format string, args ...any) {
 	l.told = append(l.told, fmt.Sprintf(format, args...))
 }
 

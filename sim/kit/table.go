@@ -146,7 +146,7 @@ func (t *Table[R]) Write(h sim.Host, r R, v, old, bits, shown uint32) (next uint
 		return old, true, nil
 	}
 	if bad := v &^ bits &^ shown; bad != 0 {
-		h.Tell("write of %08x to %s sets reserved bits %08x (%s)", v, t.Label(r), bad, t.doc)
+		h.Warnf("write of %08x to %s sets reserved bits %08x (%s)", v, t.Label(r), bad, t.doc)
 	}
 	return v&bits | old&^bits, false, nil
 }

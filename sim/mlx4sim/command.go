@@ -123,10 +123,10 @@ func (m *Model) writeHCR(i int, v uint32) error {
 		return fmt.Errorf("%08x has the go bit clear: software only ever sets it", v)
 	}
 	if v&(0xff<<24) != 0 {
-		m.host.Tell("HCR: %08x sets bits of the status, which is the device's", v)
+		m.host.Warnf("HCR: %08x sets bits of the status, which is the device's", v)
 	}
 	if (v^old)&hcrToggle == 0 {
-		m.host.Tell("HCR: %s: the toggle bit is %d as for the last command: it has to flip", m.opName(uint16(v&0xfff)), v/hcrToggle&1)
+		m.host.Warnf("HCR: %s: the toggle bit is %d as for the last command: it has to flip", m.opName(uint16(v&0xfff)), v/hcrToggle&1)
 	}
 	if !m.fault.dead { // what was stored before the command arrives before it, also what is found by polling only
 		m.servePushes()
@@ -151,7 +151,7 @@ func (m *Model) stepCommand() bool {
 	}
 	event := word&hcrEvent != 0 && m.mapped(eventCommand)
 	if word&hcrEvent != 0 && !event {
-		m.host.Refuse("%s: completion by event is asked for, but no EQ is mapped to command events (type 0ah)", m.opName(c.opcode))
+		m.host.Errorf("%s: completion by event is asked for, but no EQ is mapped to command events (type 0ah)", m.opName(c.opcode))
 	}
 	status := m.execute(c)
 	if m.fault.dead {
@@ -184,14 +184,14 @@ func (m *Model) execute(c *call) (status uint8) {
 	if r != nil {
 		status = r.status
 		if !r.quiet {
-			m.host.Refuse("%s: %s (status %xh)", m.opName(c.opcode), r.text, r.status)
+			m.host.Errorf("%s: %s (status %xh)", m.opName(c.opcode), r.text, r.status)
 		}
 	}
 	name := fmt.Sprintf("opcode %xh", c.opcode)
 	if c.command != nil {
 		name = c.command.name
 	}
-	m.host.Command(name, status, c.given())
+	m.host.Command(name, status, c.fields())
 	return status
 }
 
@@ -222,22 +222,22 @@ func (m *Model) dispatch(c *call) *refusal {
 		}
 		c.in = as(b, k.in)
 		if off, set, found := k.in.Stray(b); found {
-			m.host.Tell("%s: reserved bits %08x set in the dword at %02xh of the mailbox", m.opName(c.opcode), set, off)
+			m.host.Warnf("%s: reserved bits %08x set in the dword at %02xh of the mailbox", m.opName(c.opcode), set, off)
 		}
 	} else if !k.imm && c.inParam != 0 {
-		m.host.Tell("%s: in_param is %#x, the command has no input", m.opName(c.opcode), c.inParam)
+		m.host.Warnf("%s: in_param is %#x, the command has no input", m.opName(c.opcode), c.inParam)
 	}
 	switch quiet := k.opMods&quietOut != 0; {
 	case k.out != nil && quiet && c.opMod == 0 && c.outParam == 0:
 		// iPXE leaves the mailbox out so, and works on cards: they write nothing, least of all to address 0.
-		m.host.Tell("%s: out_param is 0, op_modifier 1 leaves the output out", m.opName(c.opcode))
+		m.host.Warnf("%s: out_param is 0, op_modifier 1 leaves the output out", m.opName(c.opcode))
 	case k.out != nil && !(quiet && c.opMod == 1):
 		if c.outParam&0xff != 0 {
 			return refuse(stBadParam, "out_param is %#x: mailboxes are aligned to 256 bytes", c.outParam)
 		}
 		c.out = as(make([]byte, k.out.Size), k.out)
 	case !k.outImm && c.outParam != 0:
-		m.host.Tell("%s: out_param is %#x, the command has no output", m.opName(c.opcode), c.outParam)
+		m.host.Warnf("%s: out_param is %#x, the command has no output", m.opName(c.opcode), c.outParam)
 	}
 	return k.run(m, c)
 }
@@ -245,8 +245,8 @@ func (m *Model) dispatch(c *call) *refusal {
 // quietOut, among op modifiers, says that with op modifier 1 a command leaves its output mailbox out: HW2SW.
 const quietOut = 1 << 15
 
-// given are the command's fields for a trace.
-func (c *call) given() iter.Seq2[string, uint64] {
+// fields are the command's fields for a trace.
+func (c *call) fields() iter.Seq2[string, uint64] {
 	return func(yield func(string, uint64) bool) {
 		if !yield("in_modifier", uint64(c.mod)) || !yield("op_modifier", uint64(c.opMod)) {
 			return

@@ -289,7 +289,7 @@ func (c connection) Failed(r *rdma.Request, f rdma.Fault, err error) {
 
 func (c connection) refused(what string, err error) uint8 {
 	synd := err.(*wqeError).synd
-	c.m.host.Refuse("%v, %s: %v (syndrome %02xh)", c.q, what, err, synd)
+	c.m.host.Errorf("%v, %s: %v (syndrome %02xh)", c.q, what, err, synd)
 	return synd
 }
 

@@ -201,7 +201,7 @@ func TestConnectionRefuses(t *testing.T) {
 			t.Errorf("%s: receive completion %x", c.what, e)
 		}
 		if c.told != "" {
-			y.Refused(c.told)
+			y.ExpectError(c.told)
 		}
 		x.Clean()
 		y.Clean()
@@ -233,7 +233,7 @@ func TestConnectionChecks(t *testing.T) {
 		if e := x.cqe(); e == nil || e[0x1b] != w.synd {
 			t.Errorf("%s: completion %x", what, e)
 		}
-		x.Refused(w.words)
+		x.ExpectError(w.words)
 		x.Clean()
 		y.Clean()
 	}

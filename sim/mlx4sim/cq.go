@@ -92,7 +92,7 @@ func (m *Model) newCQ(c *call) *refusal {
 		return refuse(stBadIndex, "usr_page is %#x: of %#x pages the first %d are the firmware's", in.U("usr_page"), 1<<m.hca.logUARs, reservedUARs)
 	}
 	if st := in.U("st"); st != 0 && st != 0xa {
-		m.host.Tell("SW2HW_CQ: st is %xh, it has to be 0", st)
+		m.host.Warnf("SW2HW_CQ: st is %xh, it has to be 0", st)
 	}
 	q := &cq{id: id, raw: append([]byte(nil), in.B...), log: in.I("log_cq_size"), uar: in.U32("usr_page"), eqn: in.U32("c_eqn"), dbr: in.U("db_record_addr"),
 		oi: in.Is("oi"), cc: in.Is("cc"), stamps: in.Is("timestamps"), period: in.U32("cq_period"), maxCount: in.U32("cq_max_count")}
@@ -192,14 +192,14 @@ func (m *Model) cqDoorbell(u uint32, v uint64) {
 	id := uint32(v>>32) & 0xffffff
 	q := m.obj.cqs[id&m.cqMask()]
 	if q == nil || q.id != id {
-		m.host.Refuse("CQ doorbell %016x in UAR %#x: CQ %#x is not the device's", v, u, id)
+		m.host.Errorf("CQ doorbell %016x in UAR %#x: CQ %#x is not the device's", v, u, id)
 		return
 	}
 	if q.uar != u {
-		m.host.Refuse("CQ doorbell %016x in UAR %#x: %v has %#x", v, u, q, q.uar)
+		m.host.Errorf("CQ doorbell %016x in UAR %#x: %v has %#x", v, u, q, q.uar)
 	}
 	if v>>62 != 0 || v>>59&1 != 0 || v>>24&0xff != 0 {
-		m.host.Tell("%v: doorbell %016x has reserved bits set", q, v)
+		m.host.Warnf("%v: doorbell %016x has reserved bits set", q, v)
 	}
 	if h, ok := m.host.(interface {
 		Peek(iova uint64, p []byte) error
@@ -211,7 +211,7 @@ func (m *Model) cqDoorbell(u uint32, v uint64) {
 			r := be.Uint32(rec[:])
 			again := (r^want)>>28 == 0 && r>>24&7 != 0 && (r-want)&0xffffff <= 1<<q.log
 			if r != want && !again {
-				m.host.Tell("%v: doorbell %016x, the arm record says %08x: it is written first, and says the same", q, v, r)
+				m.host.Warnf("%v: doorbell %016x, the arm record says %08x: it is written first, and says the same", q, v, r)
 			}
 		}
 		q.record = want
@@ -223,18 +223,18 @@ func (m *Model) cqDoorbell(u uint32, v uint64) {
 // requested before the driver saw the last.
 func (m *Model) armCQ(q *cq, sn, cmd, ci uint32) {
 	if cmd != armSolicited && cmd != armNext {
-		m.host.Refuse("%v: doorbell command %d, expected 1 (solicited) or 2 (next)", q, cmd)
+		m.host.Errorf("%v: doorbell command %d, expected 1 (solicited) or 2 (next)", q, cmd)
 		return
 	}
 	behind := (q.ci - ci) & 0xffffff
 	late := q.read && behind > 0 && behind <= 1<<q.log
 	if !late && (ci-q.ci)&0xffffff > (q.pi-q.ci)&0xffffff {
-		m.host.Refuse("%v: armed at consumer counter %#x, last was %#x, producer counter is %#x", q, ci, q.ci, q.pi)
+		m.host.Errorf("%v: armed at consumer counter %#x, last was %#x, producer counter is %#x", q, ci, q.ci, q.pi)
 		return
 	}
 	if q.snKnown && sn != q.sn {
 		if sn != (q.sn-1)&3 {
-			m.host.Tell("%v: armed with sequence number %d, expected %d: it counts the events", q, sn, q.sn)
+			m.host.Warnf("%v: armed with sequence number %d, expected %d: it counts the events", q, sn, q.sn)
 		}
 		return
 	}
@@ -263,7 +263,7 @@ func (m *Model) complete(q *cq, b *[32]byte, solicited bool) {
 		}
 		ci := be.Uint32(rec[:])
 		if ci>>24 != 0 || (q.pi-ci)&0xffffff > n {
-			m.host.Refuse("%v: the doorbell record says consumer counter %#x, producer counter is %#x, %d entries", q, ci, q.pi, n)
+			m.host.Errorf("%v: the doorbell record says consumer counter %#x, producer counter is %#x, %d entries", q, ci, q.pi, n)
 			ci = q.ci
 		}
 		if ci != q.ci {
@@ -339,7 +339,7 @@ func (m *Model) stepModeration() (busy bool) {
 
 func (m *Model) overrun(q *cq) {
 	q.broken = true
-	m.host.Refuse("%v overrun: %d entries, consumer counter %#x, producer counter %#x", q, 1<<q.log, q.ci, q.pi)
+	m.host.Errorf("%v overrun: %d entries, consumer counter %#x, producer counter %#x", q, 1<<q.log, q.ci, q.pi)
 	var d [eventData]byte
 	be.PutUint32(d[:], q.id)
 	d[11] = 1

@@ -151,7 +151,7 @@ func (m *Model) mapEQ(c *call) *refusal {
 	if c.mod>>31 == 0 {
 		e.types |= c.inParam
 		if c.inParam>>eventPortMgmt&1 != 0 && m.opt.NoPortEvents {
-			m.host.Tell("MAP_EQ: event %02xh is mapped, and no capability announces it", eventPortMgmt)
+			m.host.Warnf("MAP_EQ: event %02xh is mapped, and no capability announces it", eventPortMgmt)
 		}
 	}
 	return nil
@@ -181,7 +181,7 @@ func (m *Model) event(kind, sub uint8, data []byte) {
 func (m *Model) post(e *eq, kind, sub uint8, data []byte) {
 	n := uint32(1) << e.log
 	if (e.pi-e.ci)&0xffffff >= n && !e.oi {
-		m.host.Refuse("%v overrun: %d entries, consumer counter %#x, producer counter %#x", e, n, e.ci, e.pi)
+		m.host.Errorf("%v overrun: %d entries, consumer counter %#x, producer counter %#x", e, n, e.ci, e.pi)
 		return
 	}
 	b := make([]byte, m.hca.eqeSize)
@@ -211,15 +211,15 @@ func (m *Model) fire(e *eq) {
 func (m *Model) eqDoorbell(id, v uint32) {
 	e := m.obj.eqs[id]
 	if e == nil {
-		m.host.Refuse("EQ doorbell %08x in UAR %#x: EQ %#x is not the device's", v, id/4, id)
+		m.host.Errorf("EQ doorbell %08x in UAR %#x: EQ %#x is not the device's", v, id/4, id)
 		return
 	}
 	if v&^(1<<31|0xffffff) != 0 {
-		m.host.Tell("%v: doorbell %08x has reserved bits set", e, v)
+		m.host.Warnf("%v: doorbell %08x has reserved bits set", e, v)
 	}
 	ci := v & 0xffffff
 	if (ci-e.ci)&0xffffff > (e.pi-e.ci)&0xffffff {
-		m.host.Refuse("%v: consumer counter %#x, last was %#x, producer counter is %#x", e, ci, e.ci, e.pi)
+		m.host.Errorf("%v: consumer counter %#x, last was %#x, producer counter is %#x", e, ci, e.ci, e.pi)
 		return
 	}
 	e.ci = ci

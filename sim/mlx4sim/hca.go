@@ -99,10 +99,10 @@ func (m *Model) unmapFA(*call) *refusal {
 		return refuse(stBadSysState, "nothing is mapped")
 	}
 	if n := len(m.icm.page); n > 0 {
-		m.host.Tell("UNMAP_FA: %d pages of ICM are still mapped", n)
+		m.host.Warnf("UNMAP_FA: %d pages of ICM are still mapped", n)
 	}
 	if m.icm.aux != nil {
-		m.host.Tell("UNMAP_FA: auxiliary ICM is still mapped")
+		m.host.Warnf("UNMAP_FA: auxiliary ICM is still mapped")
 	}
 	m.fw = firmware{}
 	m.icm = newICM()
@@ -117,7 +117,7 @@ func (m *Model) modStatCfg(c *call) *refusal {
 	}
 	if c.opMod == 1 || c.opMod == 0 {
 		if off == 0 && c.inParam>>32>>8&1 != 0 && c.inParam>>32&0xff != 12 {
-			m.host.Tell("MOD_STAT_CFG: log_pg_sz is %d, expected 12", c.inParam>>32&0xff)
+			m.host.Warnf("MOD_STAT_CFG: log_pg_sz is %d, expected 12", c.inParam>>32&0xff)
 		}
 		c.outParam = 0
 		return nil
@@ -293,7 +293,7 @@ func (m *Model) checkTables(h *hca) *refusal {
 
 func (m *Model) closeHCA(*call) *refusal {
 	for _, left := range m.obj.left() {
-		m.host.Tell("CLOSE_HCA: %s is left", left)
+		m.host.Warnf("CLOSE_HCA: %s is left", left)
 	}
 	m.closePorts()
 	m.obj = newObjects()

@@ -192,10 +192,10 @@ func (m *Model) sendRaw(q *qp, w []byte) *wqeError {
 		return badWQE(syndLocalLength, "a packet of %d bytes with its headers and room for the ICRC", len(b))
 	}
 	if be.Uint16(b[2:]) != uint16(be.Uint32(w[12:])>>16) {
-		m.host.Tell("%v: rlid is %#x, the headers say %#x", q, be.Uint32(w[12:])>>16, be.Uint16(b[2:]))
+		m.host.Warnf("%v: rlid is %#x, the headers say %#x", q, be.Uint32(w[12:])>>16, be.Uint16(b[2:]))
 	}
 	if vl15 := b[0]>>4 == managementVL; vl15 != (flags&mlxVL15 != 0) {
-		m.host.Tell("%v: v15 is %d, the headers say virtual lane %d", q, flags>>17&1, b[0]>>4)
+		m.host.Warnf("%v: v15 is %d, the headers say virtual lane %d", q, flags>>17&1, b[0]>>4)
 	}
 	if flags&mlxSLR == 0 {
 		be.PutUint16(b[6:], m.port.ib.lid)
@@ -380,7 +380,7 @@ func (m *Model) datagram(q *qp, p *packet, pkeyIndex int) bool {
 	b := make([]byte, rdma.GRHSize, rdma.GRHSize+len(p.payload))
 	copy(b, p.grh)
 	if err := m.scatter(q, w, append(b, p.payload...)); err != nil {
-		m.host.Refuse("%v, receive WQE %#x: %v (syndrome %02xh)", q, idx, err, err.synd)
+		m.host.Errorf("%v, receive WQE %#x: %v (syndrome %02xh)", q, idx, err, err.synd)
 		m.failRecv(q, idx, err.synd)
 		return false
 	}
@@ -439,7 +439,7 @@ func (p *ibPort) partition(key uint16) (index int, member bool) {
 // checkPath looks at what a queue of the transport has to have before it receives.
 func (m *Model) checkPath(q *qp, in msg) *refusal {
 	if i := in.U("pkey_index"); m.port.ib.pkeys[i&127] == 0 && q.st != serviceMLX {
-		m.host.Tell("INIT2RTR_QP: %v: P_Key %d is not valid", q, i)
+		m.host.Warnf("INIT2RTR_QP: %v: P_Key %d is not valid", q, i)
 	}
 	if q.st != serviceRC {
 		return nil

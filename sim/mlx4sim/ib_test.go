@@ -211,7 +211,7 @@ func TestDatagrams(t *testing.T) {
 			if e := z.cqe(); e == nil || e[0x1b] != c.synd {
 				t.Errorf("the %s is wrong: completion %x", what, e)
 			}
-			z.Refused("the address vector")
+			z.ExpectError("the address vector")
 		}
 	}
 }

@@ -43,7 +43,7 @@ func (m *Model) chunks(c *call, virtual bool) (list []chunk, r *refusal) {
 		k := chunk{virt: va, at: pa &^ 0xfff, pages: 1 << log}
 		switch {
 		case pa&0xfc0 != 0 || va&0xfff != 0 && virtual:
-			m.host.Tell("%s: mapping %d: %x has reserved bits set", m.opName(c.opcode), i, b[:16])
+			m.host.Warnf("%s: mapping %d: %x has reserved bits set", m.opName(c.opcode), i, b[:16])
 		case log > 20:
 			return nil, refuse(stBadParam, "mapping %d is of 2^%d pages", i, log)
 		case k.at&(k.pages<<12-1) != 0:
@@ -135,12 +135,12 @@ func (m *Model) unmapICM(c *call) *refusal {
 		return refuse(stBadParam, "%d pages at virtual address %#x", c.mod, c.inParam)
 	}
 	if c.mod&(c.mod-1) != 0 { // Linux unmaps whole chunks of 64, iPXE rounds up to a power of two
-		m.host.Tell("UNMAP_ICM: %d pages: the command takes a power of two", c.mod)
+		m.host.Warnf("UNMAP_ICM: %d pages: the command takes a power of two", c.mod)
 	}
 	if m.fw.stage == stageReady {
 		for _, held := range m.obj.contexts(m) {
 			if held.at >= c.inParam && held.at < c.inParam+uint64(c.mod)<<12 && m.icm.page[held.at>>12] != 0 {
-				m.host.Tell("UNMAP_ICM: %#x to %#x holds the context of %s", c.inParam, c.inParam+uint64(c.mod)<<12, held.name)
+				m.host.Warnf("UNMAP_ICM: %#x to %#x holds the context of %s", c.inParam, c.inParam+uint64(c.mod)<<12, held.name)
 			}
 		}
 	}
@@ -199,6 +199,6 @@ func (m *Model) intact(t table, index uint32, b []byte) {
 	}
 	now := make([]byte, len(b))
 	if m.host.DMARead(at, now) == nil && string(now) != string(b) {
-		m.host.Refuse("%s: entry %#x, which is the device's, was overwritten", t.name, index)
+		m.host.Errorf("%s: entry %#x, which is the device's, was overwritten", t.name, index)
 	}
 }

@@ -181,7 +181,7 @@ func (m *Model) setPort(c *call) *refusal {
 	p, b := &m.port, c.in.B
 	reserved := func(what string, l *layout) msg {
 		if off, set, found := l.Stray(b); found {
-			m.host.Tell("SET_PORT (0ch) of %s: reserved bits %08x set in the dword at %02xh of the mailbox", what, set, off)
+			m.host.Warnf("SET_PORT (0ch) of %s: reserved bits %08x set in the dword at %02xh of the mailbox", what, set, off)
 		}
 		return as(b, l)
 	}
@@ -204,7 +204,7 @@ func (m *Model) setPort(c *call) *refusal {
 	case setRQPCalc:
 		in := reserved("receive QP calculation", setPortRQP)
 		if m.hca.deviceManaged {
-			m.host.Tell("SET_PORT (0ch) of receive QP calculation: steering is by flow rules, this has no effect")
+			m.host.Warnf("SET_PORT (0ch) of receive QP calculation: steering is by flow rules, this has no effect")
 		}
 		p.calc = rqpCalc{set: true, base: in.U32("base_qpn"), promisc: in.U32("promisc_qpn"), promiscOn: in.Is("en_uc_promisc"), mcast: in.U32("def_mcast_qpn"),
 			mode: in.U32("mc_promisc_mode"), macMiss: in.U32("mac_miss_index")}
@@ -215,7 +215,7 @@ func (m *Model) setPort(c *call) *refusal {
 		for i := range p.macs {
 			v := be.Uint64(b[8*i:])
 			if v&(0x7fff<<48) != 0 {
-				m.host.Tell("SET_PORT (0ch): MAC table entry %d is %016x: reserved bits are set", i, v)
+				m.host.Warnf("SET_PORT (0ch): MAC table entry %d is %016x: reserved bits are set", i, v)
 			}
 			p.macs[i] = v
 		}

@@ -176,7 +176,7 @@ func (m *Model) walk(c *call, from, to int, _ uint32) *refusal {
 		return r
 	}
 	if n := in.U32("local_qpn"); n != 0 && n != id {
-		m.host.Tell("%s: local_qpn is %#x, in_modifier says %#x", m.opName(c.opcode), n, id)
+		m.host.Warnf("%s: local_qpn is %#x, in_modifier says %#x", m.opName(c.opcode), n, id)
 	}
 	take := func(names ...string) {
 		for _, n := range names {
@@ -303,7 +303,7 @@ func (m *Model) newRings(q *qp, in msg) *refusal {
 	if !q.onSRQ { // else Linux leaves what its arithmetic yields for no queue
 		q.recv = ring{log: uint(in.U("log_rq_size")), logStride: 4 + uint(in.U("log_rq_stride"))}
 		if in.Is("rq_left") {
-			m.host.Tell("RST2INIT_QP: %v: reserved bit 23 is set in the dword with log_rq_size", q)
+			m.host.Warnf("RST2INIT_QP: %v: reserved bit 23 is set in the dword with log_rq_size", q)
 		}
 	}
 	if q.send.logStride < 6 {
@@ -351,7 +351,7 @@ func (m *Model) checkRTR(q *qp, in msg) *refusal {
 	}
 	if q.st == serviceMLX && m.port.link == Ethernet && !m.special(q) {
 		if in.U("mtu") != 7 || in.U("msg_max") != 31 {
-			m.host.Tell("INIT2RTR_QP: %v: mtu %d, msg_max %d: on an Ethernet port 7 and 31", q, in.U("mtu"), in.U("msg_max"))
+			m.host.Warnf("INIT2RTR_QP: %v: mtu %d, msg_max %d: on an Ethernet port 7 and 31", q, in.U("mtu"), in.U("msg_max"))
 		}
 		return nil
 	}

@@ -145,7 +145,7 @@ func (x *rig) fails(status, op, opMod, mod uint32, in any, out bool, violation s
 	if s != status {
 		x.Errorf("command %x: status %xh, expected %xh: %q", op, s, status, x.Port.Violations())
 	}
-	x.Refused(violation)
+	x.ExpectError(violation)
 }
 
 func mappings(virt uint64, b dma.Block, pages int) []byte {

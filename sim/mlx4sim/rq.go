@@ -21,10 +21,10 @@ func (m *Model) nextRecv(q *qp) []byte {
 			}
 			v := be.Uint32(rec[:])
 			if v>>16 != 0 {
-				m.host.Tell("%v: the doorbell record is %08x: it has 16 bits", q, v)
+				m.host.Warnf("%v: the doorbell record is %08x: it has 16 bits", q, v)
 			}
 			if v &= 0xffff; (v-q.rhead)&0xffff > q.recv.entries() {
-				m.host.Refuse("%v: the doorbell record says %#x, the receive queue is at %#x and has %d entries", q, v, q.rhead, q.recv.entries())
+				m.host.Errorf("%v: the doorbell record says %#x, the receive queue is at %#x and has %d entries", q, v, q.rhead, q.recv.entries())
 				return nil
 			}
 			q.known = v
@@ -76,7 +76,7 @@ func (m *Model) deliver(q *qp, f *kit.Frame, hash uint32, mac int) bool {
 		b = binary.LittleEndian.AppendUint32(slices.Clip(b), crc32.ChecksumIEEE(f.B))
 	}
 	if err := m.scatter(q, w, b); err != nil {
-		m.host.Refuse("%v, receive WQE %#x: %v (syndrome %02xh)", q, idx, err, err.synd)
+		m.host.Errorf("%v, receive WQE %#x: %v (syndrome %02xh)", q, idx, err, err.synd)
 		m.failRecv(q, idx, err.synd)
 		return false
 	}

@@ -49,10 +49,10 @@ func (m *Model) newRSS(q *qp, in msg) *refusal {
 	case r.fields>>6 != 0:
 		return refuse(stBadParam, "RSS of inner headers: tunnels are not offered")
 	case r.fields&(rssTCPv4|rssUDPv4) != 0 && r.fields&rssIPv4 == 0, r.fields&(rssTCPv6|rssUDPv6) != 0 && r.fields&rssIPv6 == 0:
-		m.host.Tell("RST2INIT_QP: %v: the hash covers ports without addresses (%02xh)", q, r.fields)
+		m.host.Warnf("RST2INIT_QP: %v: the hash covers ports without addresses (%02xh)", q, r.fields)
 	}
 	if at := in.U("mtt_base_addr_h")<<32 | in.U("mtt_base_addr_l")<<3; at < 8<<logReservedMTTs {
-		m.host.Tell("RST2INIT_QP: %v: mtt_base_addr is %#x: the first 2^%d entries are the firmware's", q, at, logReservedMTTs)
+		m.host.Warnf("RST2INIT_QP: %v: mtt_base_addr is %#x: the first 2^%d entries are the firmware's", q, at, logReservedMTTs)
 	}
 	for i := range uint32(1) << r.log {
 		if m.findQP(r.base+i) == nil {

@@ -126,7 +126,7 @@ func (m *Model) checkExtended(in, info []byte) *refusal {
 		return refuse(stBadParam, "my_qpn is %#x, a datagram of class %02xh is sent to QP%d", qpn, class, want)
 	}
 	if class == classSMDirect && in[6] != in[7]+1 {
-		m.host.Tell("MAD_IFC: the hop pointer is %d of %d hops, the agent is given %d", in[6], in[7], in[7]+1)
+		m.host.Warnf("MAD_IFC: the hop pointer is %d of %d hops, the agent is given %d", in[6], in[7], in[7]+1)
 	}
 	return nil
 }

@@ -55,20 +55,20 @@ func (m *Model) sendDoorbell(u, v uint32) {
 	q := m.findQP(qpn)
 	switch {
 	case q == nil:
-		m.host.Refuse("send doorbell %08x in UAR %#x: QP %#x is not the device's", v, u, qpn)
+		m.host.Errorf("send doorbell %08x in UAR %#x: QP %#x is not the device's", v, u, qpn)
 		return
 	case v&0xff != 0:
-		m.host.Tell("send doorbell %08x in UAR %#x: reserved bits are set", v, u)
+		m.host.Warnf("send doorbell %08x in UAR %#x: reserved bits are set", v, u)
 	}
 	if q.uar != u {
-		m.host.Refuse("send doorbell %08x in UAR %#x: %v has %#x", v, u, q, q.uar)
+		m.host.Errorf("send doorbell %08x in UAR %#x: %v has %#x", v, u, q, q.uar)
 	}
 	if q.rss.on {
-		m.host.Refuse("send doorbell: %v spreads what arrives, and has no queues", q)
+		m.host.Errorf("send doorbell: %v spreads what arrives, and has no queues", q)
 		return
 	}
 	if q.state < qpRTS {
-		m.host.Tell("send doorbell: %v is in %s, it has to be in RTS", q, qpStates[q.state])
+		m.host.Warnf("send doorbell: %v is in %s, it has to be in RTS", q, qpStates[q.state])
 	}
 	q.kick()
 }
@@ -101,18 +101,18 @@ func (m *Model) pushed(u uint32, b []byte, whole, polled bool) {
 	qpn, idx := be.Uint32(b[4:])>>8, be.Uint32(b)>>8&0xffff
 	q := m.findQP(qpn)
 	if q == nil {
-		m.host.Refuse("BlueFlame page %#x: %x is for QP %#x, which is not the device's", u, b[:8], qpn)
+		m.host.Errorf("BlueFlame page %#x: %x is for QP %#x, which is not the device's", u, b[:8], qpn)
 		return
 	}
 	if q.uar != u {
-		m.host.Refuse("BlueFlame page %#x: WQE for %v, which has %#x", u, q, q.uar)
+		m.host.Errorf("BlueFlame page %#x: WQE for %v, which has %#x", u, q, q.uar)
 	}
 	if q.rss.on {
-		m.host.Refuse("BlueFlame page %#x: %v has no queues", u, q)
+		m.host.Errorf("BlueFlame page %#x: %v has no queues", u, q)
 		return
 	}
 	if q.st == serviceMLX && qpn&0xc0 != 0 {
-		m.host.Tell("%v: a WQE is pushed, but bits 6 and 7 of the number ask for VLAN insertion where they are in it", q)
+		m.host.Warnf("%v: a WQE is pushed, but bits 6 and 7 of the number ask for VLAN insertion where they are in it", q)
 	}
 	if polled && q.state == qpRTS && int16(uint16(idx)-uint16(q.head)) < 0 { // fetched with one before it
 		return
@@ -126,7 +126,7 @@ func (m *Model) pushed(u uint32, b []byte, whole, polled bool) {
 		if polled {
 			return
 		}
-		m.host.Tell("%v, WQE %#x: pushed %x, the ring has %x: it is written there first, a device may drop the push", q, idx, b[:n], ring)
+		m.host.Warnf("%v, WQE %#x: pushed %x, the ring has %x: it is written there first, a device may drop the push", q, idx, b[:n], ring)
 	}
 	q.push, q.pushAt = append([]byte(nil), b[:n]...), q.head
 }
@@ -202,7 +202,7 @@ func (m *Model) stepQP(q *qp) bool {
 		err = m.send(q, idx, w)
 	}
 	if err != nil {
-		m.host.Refuse("%v, WQE %#x: %v (syndrome %02xh)", q, idx&0xffff, err, err.synd)
+		m.host.Errorf("%v, WQE %#x: %v (syndrome %02xh)", q, idx&0xffff, err, err.synd)
 		m.failSend(q, idx, err.synd)
 		return true
 	}
@@ -215,7 +215,7 @@ func (m *Model) stepQP(q *qp) bool {
 // signaled reports whether a WQE requests a completion.
 func (m *Model) signaled(q *qp, idx, flags uint32) bool {
 	if c := flags & ctrlComplete; c != 0 && c != ctrlComplete {
-		m.host.Tell("%v, WQE %#x: the completion bits are %d, expected 0 or 3", q, idx&0xffff, c>>2)
+		m.host.Warnf("%v, WQE %#x: the completion bits are %d, expected 0 or 3", q, idx&0xffff, c>>2)
 		return false
 	}
 	return flags&ctrlComplete != 0
@@ -229,7 +229,7 @@ func (m *Model) nextWQE(q *qp) ([]byte, *wqeError) {
 		q.pushes++
 		q.skip(len(w))
 		if !q.valid(w, q.head) {
-			m.host.Tell("%v, WQE %#x: pushed with the wrong ownership bit", q, q.head&0xffff)
+			m.host.Warnf("%v, WQE %#x: pushed with the wrong ownership bit", q, q.head&0xffff)
 		}
 		return w, nil
 	}
@@ -300,7 +300,7 @@ func (m *Model) checkStale(q *qp, w []byte) {
 	in := &q.inner[q.head&(q.send.entries()-1)]
 	if in.seen && string(in.first[:]) == string(w[:16]) && !q.strayed {
 		q.strayed = true
-		m.host.Refuse("%v, WQE %#x: %x was the inside of an earlier WQE, and is taken for a new one: freed strides have to be stamped", q, q.head&0xffff, w[:16])
+		m.host.Errorf("%v, WQE %#x: %x was the inside of an earlier WQE, and is taken for a new one: freed strides have to be stamped", q, q.head&0xffff, w[:16])
 	}
 }
 
@@ -326,7 +326,7 @@ func (m *Model) sendFrame(q *qp, idx uint32, op uint8, w []byte) *wqeError {
 	}
 	flags := be.Uint32(w[8:])
 	if flags&ctrlNoICRC == 0 {
-		m.host.Tell("%v, WQE %#x: bit 1 of the flags (no ICRC) is clear: it is set for frames", q, idx&0xffff)
+		m.host.Warnf("%v, WQE %#x: bit 1 of the flags (no ICRC) is clear: it is set for frames", q, idx&0xffff)
 	}
 	if be.Uint32(w)&(3<<27) != 0 {
 		return badWQE(syndLocalOp, "checksums of inner headers are asked for, tunnels are not offered")

@@ -108,7 +108,7 @@ func (m *Model) takeShared(s *srq) (w []byte, idx uint32) {
 	}
 	posted := (be.Uint32(rec[:]) - s.consumed) & 0xffff
 	if posted > s.ring.entries() {
-		m.host.Refuse("%v: the doorbell record says %#x, %#x are consumed, it has %d entries", s, be.Uint32(rec[:])&0xffff, s.consumed, s.ring.entries())
+		m.host.Errorf("%v: the doorbell record says %#x, %#x are consumed, it has %d entries", s, be.Uint32(rec[:])&0xffff, s.consumed, s.ring.entries())
 		return nil, 0
 	}
 	if posted == 0 {
@@ -120,7 +120,7 @@ func (m *Model) takeShared(s *srq) (w []byte, idx uint32) {
 		return nil, 0
 	}
 	if s.next = uint32(be.Uint16(b[2:])); s.next >= s.ring.entries() {
-		m.host.Refuse("%v, WQE %#x: the next one is %#x, there are %#x", s, idx, s.next, s.ring.entries())
+		m.host.Errorf("%v, WQE %#x: the next one is %#x, there are %#x", s, idx, s.next, s.ring.entries())
 		s.next &= s.ring.entries() - 1
 	}
 	s.consumed = (s.consumed + 1) & 0xffff

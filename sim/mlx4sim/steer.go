@@ -114,7 +114,7 @@ func (m *Model) attach(c *call) *refusal {
 			return refuse(stBadParam, "header %04xh: INIT_HCA's fs_eth_bits are %#x, expected bit %#x", kind, enabled, bit)
 		}
 		if off, set, found := l.Stray(b[:size]); found {
-			m.host.Tell("FLOW_STEERING_ATTACH: header %04xh: reserved bits %08x set in the dword at %02xh", kind, set, off)
+			m.host.Warnf("FLOW_STEERING_ATTACH: header %04xh: reserved bits %08x set in the dword at %02xh", kind, set, off)
 		}
 		r.specs = append(r.specs, spec{kind, append([]byte(nil), b[:size]...)})
 		b = b[size:]
@@ -159,7 +159,7 @@ func (s *steering) same(r *rule) (list []*rule) {
 func (s *steering) checkGone(m *Model, q *qp) {
 	for _, r := range s.rules {
 		if r.qpn == q.id {
-			m.host.Tell("2RST_QP: %v: rule %#x leads to it", q, r.id)
+			m.host.Warnf("2RST_QP: %v: rule %#x leads to it", q, r.id)
 			return
 		}
 	}

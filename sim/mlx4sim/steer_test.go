@@ -135,7 +135,7 @@ func TestFlowRules(t *testing.T) {
 	x.fails(0x40, 0x065, 0, 5, dwords(20, 4, 1, 8, testQP, 16, 9<<24|0xe001), false, "it has 12")
 	x.do(0x021, 3, testQP+2, nil, false)
 	x.do(0x021, 3, testQP, nil, false)
-	x.Told("leads to it")
+	x.ExpectWarning("leads to it")
 	_ = a
 }
 

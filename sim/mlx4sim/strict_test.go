@@ -26,36 +26,36 @@ func TestCommandRegister(t *testing.T) {
 	if s, _ := x.raw(0x004, 0, 0, 0, x.out.IOVA+64); s != 3 {
 		t.Errorf("a mailbox at %#x is taken: status %xh", x.out.IOVA+64, s)
 	}
-	x.Refused("aligned to 256")
+	x.ExpectError("aligned to 256")
 	if s, _ := x.raw(0x004, 0, 0, 0, 0x1000); s != 3 {
 		t.Errorf("a mailbox that is not mapped: status %xh", s)
 	}
-	x.Refused("cannot be written")
+	x.ExpectError("cannot be written")
 
 	x.toggle ^= 1
 	x.do(0x004, 0, 0, nil, true)
-	x.Told("toggle bit is")
+	x.ExpectWarning("toggle bit is")
 	x.wr(0x80698, 4)
-	x.Refused("go bit clear")
+	x.ExpectError("go bit clear")
 	x.toggle ^= 1
 	x.wr(0x80680, 0)
 	x.wr(0x80684, 0)
 	x.wr(0x80688, 0)
 	x.wr(0x80698, 1<<23|x.toggle<<21|0x031)
 	x.wr(0x80680, 1)
-	x.Refused("the go bit is set")
+	x.ExpectError("the go bit is set")
 	x.Port.Settle(10)
 	var b [8]byte
 	x.Must(x.Port.ReadBAR(0, 0x80680, b[:]))
-	x.Refused("registers have 4")
+	x.ExpectError("registers have 4")
 	x.rd(0x1000)
-	x.Refused("no such register")
+	x.ExpectError("no such register")
 	x.toggle ^= 1
 	x.wr(0x80698, 1<<22|1<<23|x.toggle<<21|0x031)
 	x.Port.Settle(10)
-	x.Refused("no EQ is mapped to command events")
+	x.ExpectError("no EQ is mapped to command events")
 	x.raw(0x004, 0, 0, 0x1000, x.out.IOVA)
-	x.Told("the command has no input")
+	x.ExpectWarning("the command has no input")
 }
 
 func TestOwnershipAndReset(t *testing.T) {
@@ -67,11 +67,11 @@ func TestOwnershipAndReset(t *testing.T) {
 	}
 	x.firmware()
 	x.wr(0xf0010, 0)
-	x.Refused("bit 0 resets")
+	x.ExpectError("bit 0 resets")
 	x.wr(0xf0010, 0x01000001)
 	x.toggle = 0
 	x.rd(0x80698)
-	x.Refused("memory space is disabled")
+	x.ExpectError("memory space is disabled")
 	x.restore()
 	for range 3 {
 		if v := x.rd(0x80698); v != 0xffffffff {
@@ -145,7 +145,7 @@ func TestBringUp(t *testing.T) {
 	x.fails(4, 0xffb, 0, 0, nil, false, "CLOSE_HCA comes first")
 	x.do(0x008, 0, 0, nil, false)
 	x.do(0xffe, 0, 0, nil, false)
-	x.Told("are still mapped")
+	x.ExpectWarning("are still mapped")
 
 	none := newRig(t, Options{NoICM: true})
 	none.do(0x004, 0, 0, nil, true)
@@ -213,7 +213,7 @@ func TestObjectRefusals(t *testing.T) {
 	x.fails(16, 0x01b, 0, testQP, x.qpContext(), false, "it has to be in RTR")
 	x.fails(3, 0x01a, 0, testQP, with(x.qpContext(), 8+0x38, 0xc3<<24), false, "port 2")
 	x.do(0x01a, 0, testQP, with(x.qpContext(), 0x10, 4<<29), false)
-	x.Told("on an Ethernet port 7 and 31")
+	x.ExpectWarning("on an Ethernet port 7 and 31")
 	x.fails(6, 0x017, 0, testCQ, nil, true, "work queues complete to it")
 	x.fails(10, 0x021, 3, testQP|1<<12, nil, false, "the entry is QP")
 
@@ -228,7 +228,7 @@ func TestObjectRefusals(t *testing.T) {
 	}
 	x.Clean()
 	x.do(0x008, 0, 0, nil, false)
-	x.Told("is left")
+	x.ExpectWarning("is left")
 }
 
 // What the driver wrote where the device keeps its contexts is found, and so is memory that is taken from under an object.
@@ -237,12 +237,12 @@ func TestContextMemory(t *testing.T) {
 	x.open()
 	x.icm.Bytes[qpcPage<<12+4] ^= 1
 	x.do(0x021, 3, testQP, nil, false)
-	x.Refused("was overwritten")
+	x.ExpectError("was overwritten")
 	x.mtt(72, x.eq, 1)
 	x.do(0x017, 0, testCQ, nil, true)
-	x.Told("was changed")
+	x.ExpectWarning("was changed")
 	x.do(0xff9, 0, 1, uint64(eqcAt), false)
-	x.Told("holds the context of EQ")
+	x.ExpectWarning("holds the context of EQ")
 }
 
 func TestSendErrors(t *testing.T) {
@@ -274,7 +274,7 @@ func TestSendErrors(t *testing.T) {
 			c.wqe(x)
 			x.wqe(opSend, sendFlags, x.data(0, toPeer(64)))
 			x.ring()
-			x.Refused(c.text)
+			x.ExpectError(c.text)
 			if e := x.cqe(); e == nil || e[31]&0x7f != 0x40|0x1e || e[0x1b] != c.synd {
 				t.Errorf("completion %x, expected syndrome %x", e, c.synd)
 			}
@@ -304,7 +304,7 @@ func TestOverrun(t *testing.T) {
 		x.wqe(opSend, sendFlags, x.data(0, toPeer(64)))
 		x.ring()
 	}
-	x.Refused("overrun")
+	x.ExpectError("overrun")
 	if e := x.eqe(); e == nil || e[1] != 4 || w32(e, 4) != testCQ || e[15] != 1 {
 		t.Errorf("event %x, expected an overrun", e)
 	}
@@ -325,7 +325,7 @@ func TestReceiveErrors(t *testing.T) {
 		copy(x.sq.Bytes[rqAt:], with(x.sq.Bytes[rqAt:rqAt+16], c.b...))
 		x.Far.Send(0, frameOf(64))
 		x.Port.Settle(10)
-		x.Refused(c.text)
+		x.ExpectError(c.text)
 		if e := x.cqe(); e == nil || e[31]&0x7f != 0x1e || e[0x1b] != c.synd {
 			t.Errorf("completion %x, expected syndrome %d", e, c.synd)
 		}
@@ -338,7 +338,7 @@ func TestReceiveErrors(t *testing.T) {
 	binary.BigEndian.PutUint32(x.rec.Bytes, 17)
 	x.Far.Send(0, frameOf(64))
 	x.Port.Settle(10)
-	x.Refused("has 16 entries")
+	x.ExpectError("has 16 entries")
 }
 
 // What was the inside of a WQE and was not stamped is taken for one, as a card would.
@@ -375,7 +375,7 @@ func TestStamping(t *testing.T) {
 				}
 				x.Clean()
 			} else {
-				x.Refused("have to be stamped")
+				x.ExpectError("have to be stamped")
 			}
 		})
 	}
@@ -417,7 +417,7 @@ func TestGivenBackQuietly(t *testing.T) {
 	x.do(0x014, 1, testEQ, nil, false)
 	x.Clean()
 	x.do(0x00f, 0, testMPT, nil, false)
-	x.Told("op_modifier 1 leaves the output out")
+	x.ExpectWarning("op_modifier 1 leaves the output out")
 	if d := x.Port.Counts().Since(before); d.DMAWrite != 0 {
 		t.Errorf("%d DMA writes", d.DMAWrite)
 	}
@@ -429,7 +429,7 @@ func TestInfiniBandPaths(t *testing.T) {
 	x.fails(3, 0x019, 0, testQP+1, with(x.udContext(), 8+0x20, 1<<24), false, "link type is 1")
 	x.fails(3, 0x024, 4|3, 1, mad(classSMLID, 0, 0, 0x40), true, "my_qpn is 0x40")
 	x.do(0x024, 4|3, 1, mad(classSMDirect, 1, 1, 0), true)
-	x.Told("hop pointer is 1 of 1")
+	x.ExpectWarning("hop pointer is 1 of 1")
 	x.do(0x024, 4|3, 1, mad(classSMDirect, 2, 1, 0), true)
 	x.do(0x024, 3, 1, mad(classSMDirect, 1, 1, 0x40), true) // as iPXE: nothing is said of where it came from
 }

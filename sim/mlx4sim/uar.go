@@ -102,7 +102,7 @@ func (m *Model) writeUAR(off uint64, p []byte) error {
 		return nil
 	}
 	if m.uar.pages[page] == nil {
-		m.host.Refuse("UAR %#x: %x written at %03xh, but no object has its doorbells there", page, p, at)
+		m.host.Errorf("UAR %#x: %x written at %03xh, but no object has its doorbells there", page, p, at)
 		return nil
 	}
 	switch {
@@ -120,7 +120,7 @@ func (m *Model) writeUAR(off uint64, p []byte) error {
 		atomic.StoreUint32(m.word32(page, at), poison32)
 		m.eqDoorbell(4*page+uint32(at-uarEQ)/8, be.Uint32(p))
 	default:
-		m.host.Refuse("UAR %#x: %x written at %03xh, where nothing is", page, p, at)
+		m.host.Errorf("UAR %#x: %x written at %03xh, where nothing is", page, p, at)
 	}
 	return nil
 }
@@ -130,10 +130,10 @@ func (m *Model) bfStore(id uint32, at int, p []byte) {
 	u := m.uar.pages[id]
 	switch {
 	case u == nil:
-		m.host.Refuse("BlueFlame page %#x: %x written at %03xh, but no object has its doorbells there", id, p, at)
+		m.host.Errorf("BlueFlame page %#x: %x written at %03xh, but no object has its doorbells there", id, p, at)
 		return
 	case len(p) != 8:
-		m.host.Refuse("BlueFlame page %#x: store of %d bytes at %03xh: its words have 8", id, len(p), at)
+		m.host.Errorf("BlueFlame page %#x: store of %d bytes at %03xh: its words have 8", id, len(p), at)
 		return
 	}
 	half, w := at/bfHalf, at%bfHalf/8

@@ -12,10 +12,10 @@ func (x *rig) tells(in []byte, outLen int, violation string) []byte {
 	if out[0] != 0 {
 		x.Errorf("command %x: status %xh, syndrome %x: %q", in[:2], out[0], out[4:8], x.Port.Violations())
 	}
-	if r := x.Port.Refused(); len(r) > 0 {
+	if r := x.Port.Errors(); len(r) > 0 {
 		x.Errorf("command %x: %q", in[:2], r)
 	}
-	x.Violated(violation)
+	x.ExpectViolation(violation)
 	return out
 }
 
@@ -42,7 +42,7 @@ func TestUnsignedCommand(t *testing.T) {
 	if _, d := unsigned(dwords(16, 0, 0x80d<<16), 16); d != deliverySignature {
 		t.Errorf("NOP without a signature, cmdif_checksum is set: delivery status %xh, expected %xh", d, deliverySignature)
 	}
-	x.Violated("signature is 00")
+	x.ExpectViolation("signature is 00")
 }
 
 // The command queue stays where it was when a driver resets the function after it has told the address.
@@ -75,10 +75,10 @@ func TestLastDoorbellAgain(t *testing.T) {
 	if x.Far.Recv(0) == nil || x.Far.Recv(0) != nil {
 		t.Error("one doorbell, rung twice, did not send one frame")
 	}
-	if r := x.Port.Refused(); len(r) > 0 {
+	if r := x.Port.Errors(); len(r) > 0 {
 		t.Errorf("%q", r)
 	}
-	x.Violated("the doorbell for WQE 0x0 is rung again")
+	x.ExpectViolation("the doorbell for WQE 0x0 is rung again")
 	x.Must(x.Port.WriteBAR(0, uint64(x.uar)*4096+0x800, x.wqe(1, f, 34)[:8]))
 	x.Port.Settle(1000)
 	if x.Far.Recv(0) == nil {
@@ -135,7 +135,7 @@ func TestInlineMode(t *testing.T) {
 		{"none, not needed", ConnectX5, toPeer(64), 0, 0, ""},
 		{"Ethernet's header", ConnectX4, toPeer(64), 14, 0, ""},
 		{"13 bytes", ConnectX4, toPeer(64), 13, syndLocalLength, "inline_hdr_sz is 13"},
-		{"a tag and 16 bytes", ConnectX4, tagged, 16, 0, "told: SQ"},
+		{"a tag and 16 bytes", ConnectX4, tagged, 16, 0, "warning: SQ"},
 		{"a tag and 18 bytes", ConnectX4, tagged, 18, 0, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -157,7 +157,7 @@ func TestInlineMode(t *testing.T) {
 			if c.told == "" {
 				x.Clean()
 			} else {
-				x.Violated(c.told)
+				x.ExpectViolation(c.told)
 			}
 		})
 	}
@@ -202,7 +202,7 @@ func TestReservedInWQE(t *testing.T) {
 	if e := x.cqe(); e == nil || e[63]>>4 != cqeRequest || x.Far.Recv(0) == nil {
 		t.Errorf("completion %x", e)
 	}
-	x.Violated("told: SQ")
+	x.ExpectViolation("warning: SQ")
 }
 
 // page_offset counts 64ths of a page, whatever its size.

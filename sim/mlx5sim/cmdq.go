@@ -103,7 +103,7 @@ func (m *Model) execute(i int) bool {
 		return false
 	}
 	if e[63]&ownerHW == 0 {
-		m.host.Refuse("command entry %d: doorbell rung, but the entry is software's (status_own %02x)", i, e[63])
+		m.host.Errorf("command entry %d: doorbell rung, but the entry is software's (status_own %02x)", i, e[63])
 		return false
 	}
 	opcode := be.Uint16(e[16:])
@@ -112,7 +112,7 @@ func (m *Model) execute(i int) bool {
 	}
 	out, d := m.deliver(i, &e)
 	if d != nil {
-		m.host.Refuse("command entry %d, %s: %v (delivery status %xh)", i, m.opName(opcode), d, d.status)
+		m.host.Errorf("command entry %d, %s: %v (delivery status %xh)", i, m.opName(opcode), d, d.status)
 		e[63] = d.status << 1
 	} else {
 		copy(e[32:48], out)

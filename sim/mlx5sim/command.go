@@ -86,7 +86,7 @@ func (m *Model) opName(opcode uint16) string {
 func (m *Model) command(in []byte, n int) []byte {
 	out := make([]byte, n)
 	defer func() {
-		name, given := m.given(in)
+		name, given := m.fields(in)
 		m.host.Command(name, out[0], given)
 	}()
 	opcode := be.Uint16(in)
@@ -106,7 +106,7 @@ func (m *Model) command(in []byte, n int) []byte {
 	// Syndromes of real firmware are opaque; where none is known, these are stable, and differ by command and status.
 	be.PutUint32(out[4:], cmp.Or(r.syndrome, uint32(opcode)<<8|uint32(r.status)|0x100000))
 	if !r.quiet {
-		m.host.Refuse("%s: %s (status %xh)", m.opName(opcode), r.text, r.status)
+		m.host.Errorf("%s: %s (status %xh)", m.opName(opcode), r.text, r.status)
 	}
 	return out
 }
@@ -126,7 +126,7 @@ func (m *Model) dispatch(opcode uint16, in, out []byte) *refusal {
 		return refuse(stOutLen, "output is %d bytes, expected %d", len(out), k.out.End())
 	}
 	if off, set, found := k.in.Stray(in); found {
-		m.host.Tell("%s: reserved bits %08x set in the dword at %02xh of the input", m.opName(opcode), set, off)
+		m.host.Warnf("%s: reserved bits %08x set in the dword at %02xh of the input", m.opName(opcode), set, off)
 	}
 	return k.run(m, &call{command: k, opcode: opcode, in: as(in, k.in), out: as(out, k.out)})
 }

@@ -134,7 +134,7 @@ func TestCompressedWrap(t *testing.T) {
 	binary.BigEndian.PutUint32(x.rec.Bytes[128:], posted+2)
 	x.m.obj.cqs.m[x.cqn].ci = at - 31
 	x.arrive(64, 65)
-	x.Violated("overrun")
+	x.ExpectViolation("overrun")
 	x.Clean()
 }
 

@@ -184,7 +184,7 @@ func (c connection) Failed(r *rdma.Request, f rdma.Fault, err error) {
 
 func (c connection) refused(what string, err error) uint8 {
 	synd := err.(*wqeError).synd
-	c.m.host.Refuse("QP %#x, %s: %v (syndrome %02xh)", c.q.id, what, err, synd)
+	c.m.host.Errorf("QP %#x, %s: %v (syndrome %02xh)", c.q.id, what, err, synd)
 	return synd
 }
 

@@ -160,22 +160,22 @@ func (m *Model) modifyCQ(c *call) *refusal {
 func (m *Model) cqDoorbell(u uint32, v uint64) {
 	q, ok := m.obj.cqs.m[uint32(v)&0xffffff]
 	if !ok || uint32(v)>>24 != 0 {
-		m.host.Refuse("CQ doorbell %016x in UAR %#x: CQ %#x does not exist", v, u, uint32(v))
+		m.host.Errorf("CQ doorbell %016x in UAR %#x: CQ %#x does not exist", v, u, uint32(v))
 		return
 	}
 	if q.uar != u {
-		m.host.Refuse("CQ doorbell %016x in UAR %#x: CQ %#x belongs to UAR %#x", v, u, q.id, q.uar)
+		m.host.Errorf("CQ doorbell %016x in UAR %#x: CQ %#x belongs to UAR %#x", v, u, q.id, q.uar)
 	}
 	word := uint32(v >> 32)
 	ci := word & 0xffffff
 	behind := (q.ci - ci) & 0xffffff
 	late := q.read && behind > 0 && behind <= q.entries()
 	if !late && (ci-q.ci)&0xffffff > (q.pi-q.ci)&0xffffff {
-		m.host.Refuse("CQ %#x: armed at consumer counter %#x, last was %#x, producer counter is %#x", q.id, ci, q.ci, q.pi)
+		m.host.Errorf("CQ %#x: armed at consumer counter %#x, last was %#x, producer counter is %#x", q.id, ci, q.ci, q.pi)
 		return
 	}
 	if word>>30 != 0 || word>>25&7 != 0 {
-		m.host.Tell("CQ %#x: doorbell %08x has reserved bits set", q.id, word)
+		m.host.Warnf("CQ %#x: doorbell %08x has reserved bits set", q.id, word)
 	}
 	if !late {
 		q.ci, q.read = ci, false
@@ -208,7 +208,7 @@ func (m *Model) room(q *cq, n uint32) bool {
 	}
 	ci := be.Uint32(rec[:])
 	if ci>>24 != 0 || (q.pi-ci)&0xffffff > q.entries() {
-		m.host.Refuse("CQ %#x: consumer counter in the doorbell record is %#x, producer counter is %#x, %d entries", q.id, ci, q.pi, q.entries())
+		m.host.Errorf("CQ %#x: consumer counter in the doorbell record is %#x, producer counter is %#x, %d entries", q.id, ci, q.pi, q.entries())
 		ci = q.ci
 	}
 	if ci != q.ci {
@@ -258,7 +258,7 @@ func (m *Model) notify(q *cq) {
 
 func (m *Model) overrun(q *cq) {
 	q.broken = true
-	m.host.Refuse("CQ %#x overrun: %d entries, consumer counter %#x, producer counter %#x", q.id, q.entries(), q.ci, q.pi)
+	m.host.Errorf("CQ %#x overrun: %d entries, consumer counter %#x, producer counter %#x", q.id, q.entries(), q.ci, q.pi)
 	var d [eventData]byte
 	be.PutUint32(d[:], q.id)
 	d[11] = 1 // CQ overrun

@@ -194,7 +194,7 @@ func (m *Model) receiveDatagram(q *qp, p *packet) {
 	}
 	b := append(append([]byte(nil), p.grh[:]...), p.Body[head:]...)
 	if err := m.scatter(q.recv, w, b); err != nil {
-		m.host.Refuse("QP %#x, receive WQE %#x: %v (syndrome %02xh)", q.id, idx, err, err.synd)
+		m.host.Errorf("QP %#x, receive WQE %#x: %v (syndrome %02xh)", q.id, idx, err, err.synd)
 		m.failReceive(q, idx, err.synd)
 		return
 	}

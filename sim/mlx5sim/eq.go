@@ -113,7 +113,7 @@ func (m *Model) event(kind, sub uint8, data []byte) bool {
 // post writes an EQE and raises the interrupt if the EQ is armed.
 func (m *Model) post(e *eq, kind, sub uint8, data []byte) {
 	if (e.pi-e.ci)&0xffffff >= e.entries() {
-		m.host.Refuse("EQ %#x overrun: %d entries, none consumed (consumer counter %#x, producer %#x)", e.id, e.entries(), e.ci, e.pi)
+		m.host.Errorf("EQ %#x overrun: %d entries, none consumed (consumer counter %#x, producer %#x)", e.id, e.entries(), e.ci, e.pi)
 		return
 	}
 	var b [eqeSize]byte
@@ -141,15 +141,15 @@ func (m *Model) fire(e *eq) {
 func (m *Model) eqDoorbell(u uint32, v uint32, arm bool) {
 	e, ok := m.obj.eqs.m[v>>24]
 	if !ok {
-		m.host.Refuse("EQ doorbell %08x in UAR %#x: EQ %#x does not exist", v, u, v>>24)
+		m.host.Errorf("EQ doorbell %08x in UAR %#x: EQ %#x does not exist", v, u, v>>24)
 		return
 	}
 	ci := v & 0xffffff
 	if e.uar != u {
-		m.host.Refuse("EQ doorbell %08x in UAR %#x: EQ %#x belongs to UAR %#x", v, u, e.id, e.uar)
+		m.host.Errorf("EQ doorbell %08x in UAR %#x: EQ %#x belongs to UAR %#x", v, u, e.id, e.uar)
 	}
 	if (ci-e.ci)&0xffffff > (e.pi-e.ci)&0xffffff {
-		m.host.Refuse("EQ %#x: consumer counter %#x, last was %#x, producer counter is %#x", e.id, ci, e.ci, e.pi)
+		m.host.Errorf("EQ %#x: consumer counter %#x, last was %#x, producer counter is %#x", e.id, ci, e.ci, e.pi)
 		return
 	}
 	e.ci = ci

@@ -53,7 +53,7 @@ func (m *Model) disableHCA(*call) *refusal {
 		return refuse(stBadSysState, "the function is initialized: TEARDOWN_HCA comes first")
 	}
 	if n := len(m.pages.owned); n > 0 {
-		m.host.Tell("DISABLE_HCA (105h): %d pages are still the firmware's: they have to be taken back first", n)
+		m.host.Warnf("DISABLE_HCA (105h): %d pages are still the firmware's: they have to be taken back first", n)
 	}
 	m.hca, m.issi = hcaDisabled, 0
 	m.pages = pagePool{}
@@ -79,7 +79,7 @@ func (m *Model) teardownHCA(c *call) *refusal {
 	}
 	if c.in.U("profile") == 0 {
 		if left := m.obj.left(); left != "" {
-			m.host.Tell("TEARDOWN_HCA (103h): objects were not destroyed: %s", left)
+			m.host.Warnf("TEARDOWN_HCA (103h): objects were not destroyed: %s", left)
 		}
 	}
 	m.obj, m.flow, m.vport, m.roce = newObjects(m.uars), newSteering(), m.newVport(), roce{}

@@ -153,7 +153,7 @@ func (m *Model) writeISeg(off uint64, p []byte) error {
 	v := be.Uint32(p)
 	at := uint32(off)
 	if _, _, err := isegTable.Write(m.host, at, v, 0, isegTable.Bits(at), logCmdqSize<<4|logCmdqStride); err != nil {
-		return sim.AsTold(err) // cards tolerate it, and nothing happens
+		return sim.AsWarning(err) // cards tolerate it, and nothing happens
 	}
 	var early error
 	if (off == isegCmdqHigh || off == isegCmdqLow) && m.booting != 0 {
@@ -162,14 +162,14 @@ func (m *Model) writeISeg(off uint64, p []byte) error {
 	switch off {
 	case isegCmdqHigh:
 		m.cmdqHigh = v
-		return sim.AsTold(early)
+		return sim.AsWarning(early)
 	case isegCmdqLow:
 		m.setInterface(uint8(v >> 8 & 7))
 		if m.nicIf == 0 {
 			m.cmdq.base = uint64(m.cmdqHigh)<<32 | uint64(v&^0xfff)
 			m.addressed = true
 		}
-		return sim.AsTold(early)
+		return sim.AsWarning(early)
 	case isegDoorbell:
 		return m.ringCommand(v)
 	}

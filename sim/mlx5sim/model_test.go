@@ -49,9 +49,9 @@ func TestInitializationSegment(t *testing.T) {
 	}
 	x.Clean()
 	x.wr(0x18, 1)
-	x.Violated("before the queue's address")
+	x.ExpectViolation("before the queue's address")
 	x.wr(0x1010, 1)
-	x.Violated("read only")
+	x.ExpectViolation("read only")
 }
 
 func TestDelivery(t *testing.T) {
@@ -81,7 +81,7 @@ func TestDelivery(t *testing.T) {
 		if _, d := x.ring(in, 16); d != c.status {
 			t.Errorf("%s: delivery status %xh, expected %xh", name, d, c.status)
 		}
-		x.Violated("delivery status")
+		x.ExpectViolation("delivery status")
 	}
 }
 
@@ -113,11 +113,11 @@ func TestStrict(t *testing.T) {
 	caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)
 	x.fails(append(dwords(16, 0, 0x109<<16), caps[16:]...), 16, stBadSysState, "before INIT_HCA")
 	x.do(dwords(16, 0, 0x103<<16), 16)
-	x.Violated("objects were not destroyed: 1 of UAR, 1 of PD")
+	x.ExpectViolation("objects were not destroyed: 1 of UAR, 1 of PD")
 	caps[16+0x44] ^= 0x80
 	x.fails(append(dwords(16, 0, 0x109<<16), caps[16:]...), 16, stBadParam, "general capabilities at 44h: bits 80000000 cannot be changed")
 	x.do(dwords(16, 0, 0x105<<16), 16)
-	x.Violated("16 pages are still the firmware's")
+	x.ExpectViolation("16 pages are still the firmware's")
 }
 
 func TestPageOwnership(t *testing.T) {
@@ -135,7 +135,7 @@ func TestPageOwnership(t *testing.T) {
 	}
 	x.do(dwords(64, 0, 0x938<<16, 0x14, x.table), 16)
 	x.do(dwords(64, 0, 0x934<<16, 0x14, x.table, 0x18, x.group), 16)
-	x.Violated("is the firmware's, and the host wrote to it")
+	x.ExpectViolation("is the firmware's, and the host wrote to it")
 }
 
 func TestPageRequest(t *testing.T) {
@@ -320,7 +320,7 @@ func TestBadWQE(t *testing.T) {
 		if c.name == "index" {
 			c.text = "wqe_index"
 		}
-		x.Violated(c.text)
+		x.ExpectViolation(c.text)
 		e := x.cqe()
 		if e == nil || e[63]>>4 != cqeRequestErr || e[0x37] != c.synd {
 			t.Fatalf("%s: completion %x", c.name, e)
@@ -335,7 +335,7 @@ func TestBadWQE(t *testing.T) {
 	binary.BigEndian.PutUint32(x.rec.Bytes[4:], 1)
 	x.store(0, x.sq.Bytes[:8])
 	x.Port.Settle(10)
-	x.Violated("the doorbell record says 0x1: it is written first")
+	x.ExpectViolation("the doorbell record says 0x1: it is written first")
 	x.Far.Recv(0)
 	x.cqe()
 	for i := range uint32(33) { // behind a doorbell the first ones could be mixes with what came late
@@ -346,10 +346,10 @@ func TestBadWQE(t *testing.T) {
 		x.Port.Settle(10)
 		x.cqe()
 	}
-	x.Violated("the ring has")
+	x.ExpectViolation("the ring has")
 	x.store(0, dwords(8, 0, 0x500<<8|0x0a, 4, x.sqn<<8|1))
 	x.Port.Settle(10)
-	x.Violated("doorbell for WQE 0x500")
+	x.ExpectViolation("doorbell for WQE 0x500")
 	x.Clean()
 }
 
@@ -434,9 +434,9 @@ func TestArmOnItsWay(t *testing.T) {
 	arm(20)
 	x.Clean()
 	arm(1<<testLogCQ + 2)
-	x.Refused("armed at consumer counter 0x22")
+	x.ExpectError("armed at consumer counter 0x22")
 	arm(1 << testLogCQ)
 	x.Clean()
 	arm(20) // the doorbells themselves come in their order
-	x.Refused("armed at consumer counter 0x14")
+	x.ExpectError("armed at consumer counter 0x14")
 }

@@ -25,8 +25,8 @@ func (m *Model) RegisterName(bar int, off uint64) (string, binary.ByteOrder) {
 	return "", be
 }
 
-// given is a command's name with what it is about, and its input's fields in the order of the manual.
-func (m *Model) given(in []byte) (name string, fields iter.Seq2[string, uint64]) {
+// fields is a command's name with what it is about, and its input's fields in the order of the manual.
+func (m *Model) fields(in []byte) (name string, fields iter.Seq2[string, uint64]) {
 	opcode := be.Uint16(in)
 	k := m.ops[opcode]
 	if k == nil {

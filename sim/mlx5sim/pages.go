@@ -187,7 +187,7 @@ func (m *Model) drop(s slot, kind, id uint32) {
 	}
 	var b [contextSize]byte
 	if m.host.DMARead(s.iova(), b[:]) == nil && string(b[:]) != string(context(kind, id)) {
-		m.host.Refuse("page %#x is the firmware's, and the host wrote to it: the context at %#x was %x, is %x",
+		m.host.Errorf("page %#x is the firmware's, and the host wrote to it: the context at %#x was %x, is %x",
 			s.p.iova, s.iova(), context(kind, id), b)
 	}
 	s.p.used[s.i] = false

@@ -155,7 +155,7 @@ func TestQPLife(t *testing.T) {
 	if out := x.exec(in, 16); out[0] != stBadRes || w32(out, 4) != 0x65b500 {
 		t.Errorf("the third QP of two: status %xh, syndrome %x", out[0], w32(out, 4))
 	}
-	x.Violated("all 2 QPs are in use")
+	x.ExpectViolation("all 2 QPs are in use")
 	x.do(dwords(16, 0, 0x501<<16, 8, q.qpn), 16)
 	if out := x.exec(dwords(16, 0, 0x50a<<16, 8, q.qpn), 16); out[0] != stBadResState || w32(out, 4) != 0x7ea02d {
 		t.Errorf("2RST_QP of a QP that is gone: %x", out)
@@ -195,7 +195,7 @@ func TestDatagram(t *testing.T) {
 	if e := find(x.completions(), a.qpn, cqeRequestErr); e == nil || e[0x37] != syndLocalLength {
 		t.Errorf("a datagram too long: completion %x", e)
 	}
-	x.Violated("datagram of 2000 bytes")
+	x.ExpectViolation("datagram of 2000 bytes")
 }
 
 func (x *rig) connected() (a, b *testQP) {
@@ -448,7 +448,7 @@ func TestUMR(t *testing.T) {
 	if e := x.cqe(); e == nil || e[63]>>4 != cqeRequestErr || e[0x37] != syndBind || e[0x36] != 0x78 {
 		t.Errorf("UMR of a key that is not free: completion %x", e)
 	}
-	x.Violated("free is false")
+	x.ExpectViolation("free is false")
 }
 
 func TestNode(t *testing.T) {

@@ -68,7 +68,7 @@ func (m *Model) accessReg(c *call) *refusal {
 		return refuse(stInLen, "%s: %d bytes, the register has %d", r.name, n, r.Size)
 	}
 	if off, set, found := r.Stray(c.in.B[16:]); found {
-		m.host.Tell("%s: reserved bits %08x set at %02xh", r.name, set, off)
+		m.host.Warnf("%s: reserved bits %08x set at %02xh", r.name, set, off)
 	}
 	data := make([]byte, r.Size)
 	copy(data, c.in.B[16:])

@@ -163,7 +163,7 @@ func (x *rig) fails(in []byte, outLen int, status uint8, violation string) {
 	if out[0] != status || w32(out, 4) == 0 {
 		x.Errorf("command %x: status %xh, syndrome %x, expected status %xh", in[:2], out[0], out[4:8], status)
 	}
-	x.Violated(violation)
+	x.ExpectViolation(violation)
 }
 
 func (x *rig) address() {

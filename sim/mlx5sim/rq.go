@@ -113,7 +113,7 @@ func (m *Model) nextRecv(q *rq) []byte {
 			}
 			v := be.Uint32(rec[:]) & 0xffff
 			if (v-q.head)&0xffff > q.entries() {
-				m.host.Refuse("RQ %#x: the doorbell record says %#x, the queue is at %#x and has %d entries", q.id, v, q.head, q.entries())
+				m.host.Errorf("RQ %#x: the doorbell record says %#x, the queue is at %#x and has %d entries", q.id, v, q.head, q.entries())
 				return nil
 			}
 			q.known = v
@@ -158,7 +158,7 @@ func (m *Model) receive(q *rq, f *frame, hash uint32, hashKind uint8, tag uint32
 		at -= 4
 	}
 	if err := m.scatter(q, w, b); err != nil {
-		m.host.Refuse("RQ %#x, WQE %#x: %v (syndrome %02xh)", q.id, idx, err, err.synd)
+		m.host.Errorf("RQ %#x, WQE %#x: %v (syndrome %02xh)", q.id, idx, err, err.synd)
 		m.failRQ(q, idx, err.synd)
 		return false
 	}

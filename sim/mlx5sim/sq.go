@@ -142,16 +142,16 @@ func (m *Model) sendQueue(id uint32) *sq {
 func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte, polled, suspect bool) bool {
 	q := m.sendQueue(uint32(ctrl>>8) & 0xffffff)
 	if q == nil {
-		m.host.Refuse("SQ doorbell %016x in UAR %#x: SQ %#x does not exist", ctrl, u, uint32(ctrl>>8)&0xffffff)
+		m.host.Errorf("SQ doorbell %016x in UAR %#x: SQ %#x does not exist", ctrl, u, uint32(ctrl>>8)&0xffffff)
 		return true
 	}
 	idx := uint32(ctrl>>40) & 0xffff
 	ds := uint32(ctrl & 0x3f)
 	switch {
 	case q.uar != u:
-		m.host.Refuse("SQ %#x: doorbell in UAR %#x, the queue has %#x", q.id, u, q.uar)
+		m.host.Errorf("SQ %#x: doorbell in UAR %#x, the queue has %#x", q.id, u, q.uar)
 	case q.state == stateReset:
-		m.host.Refuse("SQ %#x: doorbell for WQE %#x while the queue is in reset", q.id, idx)
+		m.host.Errorf("SQ %#x: doorbell for WQE %#x while the queue is in reset", q.id, idx)
 		return true
 	}
 	if polled && q.state == stateReady && q.ahead(idx) < 0 && q.ahead(idx) >= -int(q.entries()) {
@@ -160,11 +160,11 @@ func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte, polled, suspect bool) 
 	n := max(1, (ds*wqeSeg+wqebb-1)/wqebb)
 	ahead := (idx + n - q.head) & 0xffff
 	if q.state == stateReady && q.rung && (idx+n)&0xffff == q.posted {
-		m.host.Tell("SQ %#x: the doorbell for WQE %#x is rung again", q.id, idx)
+		m.host.Warnf("SQ %#x: the doorbell for WQE %#x is rung again", q.id, idx)
 		return true
 	}
 	if q.state == stateReady && (ahead > q.entries() || (idx-q.posted)&0xffff > q.entries()) {
-		m.host.Refuse("SQ %#x: doorbell for WQE %#x of %d basic blocks, next is %#x and the ring has %d", q.id, idx, n, q.posted, q.entries())
+		m.host.Errorf("SQ %#x: doorbell for WQE %#x of %d basic blocks, next is %#x and the ring has %d", q.id, idx, n, q.posted, q.entries())
 		return true
 	}
 	ok := m.checkPosted(q, idx, n, wqe, polled && (suspect || idx != q.posted))
@@ -187,7 +187,7 @@ func (m *Model) checkPosted(q *sq, idx, n uint32, wqe []byte, mixed bool) bool {
 	}
 	var rec [4]byte
 	if h.Peek(q.dbr+4, rec[:]) == nil && (be.Uint32(rec[:])-idx-n)&0x8000 != 0 {
-		m.host.Tell("SQ %#x: doorbell for WQE %#x, the doorbell record says %#x: it is written first", q.id, idx, be.Uint32(rec[:]))
+		m.host.Warnf("SQ %#x: doorbell for WQE %#x, the doorbell record says %#x: it is written first", q.id, idx, be.Uint32(rec[:]))
 	}
 	for i := uint32(0); int(i)*wqebb < len(wqe); i++ {
 		part := wqe[i*wqebb : min(int(i+1)*wqebb, len(wqe))]
@@ -202,7 +202,7 @@ func (m *Model) checkPosted(q *sq, idx, n uint32, wqe []byte, mixed bool) bool {
 			return false
 		}
 		if string(ring) != string(part) {
-			m.host.Tell("SQ %#x, WQE %#x: pushed %x, the ring has %x: it is written there first", q.id, idx, part, ring)
+			m.host.Warnf("SQ %#x, WQE %#x: pushed %x, the ring has %x: it is written there first", q.id, idx, part, ring)
 			return true
 		}
 	}
@@ -260,7 +260,7 @@ func (m *Model) executeWQE(q *sq) {
 		err = m.send(q, w)
 	}
 	if err != nil {
-		m.host.Refuse("SQ %#x, WQE %#x: %v (syndrome %02xh)", q.id, idx, err, err.synd)
+		m.host.Errorf("SQ %#x, WQE %#x: %v (syndrome %02xh)", q.id, idx, err, err.synd)
 		if w == nil {
 			q.head = (q.head + 1) & 0xffff
 		} else {
@@ -315,7 +315,7 @@ func (m *Model) checkCtrl(q *sq, w []byte, idx uint32) *wqeError {
 	case w[0] != 0:
 		return badWQE(syndLocalOp, "opmod is %d", w[0])
 	case w[8]|w[9]|w[10] != 0 || w[7]&0xc0 != 0 || w[11]&0x11 != 0:
-		m.host.Tell("SQ %#x, WQE %#x: control segment %x: signature and reserved bits have to be zero", q.id, idx, w[:16])
+		m.host.Warnf("SQ %#x, WQE %#x: control segment %x: signature and reserved bits have to be zero", q.id, idx, w[:16])
 	}
 	return nil
 }

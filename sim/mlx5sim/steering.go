@@ -353,7 +353,7 @@ func (m *Model) destinations(t *flowTable, e *flowEntry, in msg) *refusal {
 		return refuse(stBadParam, "action %#x with %d destinations", e.action, n)
 	}
 	if len(list) < 8*n {
-		m.host.Tell("SET_FLOW_TABLE_ENTRY (936h): %d destinations in %d bytes: the last has one dword of its two", n, len(list))
+		m.host.Warnf("SET_FLOW_TABLE_ENTRY (936h): %d destinations in %d bytes: the last has one dword of its two", n, len(list))
 	}
 	for i := range n {
 		w := be.Uint32(list[8*i:])

@@ -66,7 +66,7 @@ func (m *Model) deallocUAR(c *call) *refusal {
 func (m *Model) checkIdle(u *uar) {
 	for h := range u.bf {
 		if m.load(u.id, h, 0) != poison {
-			m.host.Tell("DEALLOC_UAR (803h): UAR %#x has a doorbell that was not served", u.id)
+			m.host.Warnf("DEALLOC_UAR (803h): UAR %#x has a doorbell that was not served", u.id)
 		}
 	}
 }
@@ -126,14 +126,14 @@ func (m *Model) writeUAR(id uint32, off uint64, p []byte) error {
 		if m.lost || m.dead() {
 			return nil
 		}
-		m.host.Refuse("UAR %#x: %x written at %03xh, but it is not allocated", id, p, off)
+		m.host.Errorf("UAR %#x: %x written at %03xh, but it is not allocated", id, p, off)
 		return nil
 	}
 	w := int(off &^ 7)
 	switch {
 	case off == uarEQArm || off == uarEQ:
 		if len(p) != 4 {
-			m.host.Refuse("UAR %#x: EQ doorbell of %d bytes, it has 4", id, len(p))
+			m.host.Errorf("UAR %#x: EQ doorbell of %d bytes, it has 4", id, len(p))
 		} else {
 			m.eqDoorbell(id, be.Uint32(p), off == uarEQArm)
 		}
@@ -143,7 +143,7 @@ func (m *Model) writeUAR(id uint32, off uint64, p []byte) error {
 	case off >= uarBF:
 		m.bfStore(u, int(off-uarBF), p)
 	default:
-		m.host.Refuse("UAR %#x: %x written at %03xh, where nothing is", id, p, off)
+		m.host.Errorf("UAR %#x: %x written at %03xh, where nothing is", id, p, off)
 		atomic.StoreUint64(m.word(id, w), poison)
 	}
 	return nil
@@ -166,7 +166,7 @@ func (m *Model) bfStore(u *uar, off int, p []byte) {
 	half, w := off/bfHalf, off%bfHalf/8
 	b := &u.bf[half]
 	if len(p) != 8 {
-		m.host.Refuse("UAR %#x: store of %d bytes to BlueFlame register at %03xh: its words have 8", u.id, len(p), uarBF+off)
+		m.host.Errorf("UAR %#x: store of %d bytes to BlueFlame register at %03xh: its words have 8", u.id, len(p), uarBF+off)
 		return
 	}
 	if w == 0 {

@@ -51,7 +51,7 @@ func (m *Model) ReadVendor(off int) uint32 {
 func (m *Model) WriteVendor(off int, v uint32) {
 	g := &m.gateway
 	if off != vscSemaphore && g.owner == 0 {
-		m.host.Tell("vendor-specific capability: write of %02xh = %08xh without the semaphore", off, v)
+		m.host.Warnf("vendor-specific capability: write of %02xh = %08xh without the semaphore", off, v)
 	}
 	switch off {
 	case vscControl:

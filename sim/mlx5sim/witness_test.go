@@ -12,7 +12,7 @@ func TestErrorCompletion(t *testing.T) {
 	x.open()
 	x.store(0, x.wqe(0, toPeer(64), 0)[:8]) // as on a ConnectX-4 Lx: inline_hdr_sz is 0
 	x.Port.Settle(10)
-	x.Violated("inline_hdr_sz is 0")
+	x.ExpectViolation("inline_hdr_sz is 0")
 	e := x.cqe()
 	want := dwords(16, 0, 0x60106801, 4, 0x0a<<24|x.sqn)
 	if e == nil || string(e[0x34:0x3c]) != string(want[:8]) || e[63] != 0xd2 || e[0x3e] == 0 {
@@ -27,7 +27,7 @@ func TestErrorCompletion(t *testing.T) {
 	x.rq.Bytes[7]++ // lkey
 	x.Far.Send(0, frameOf(64))
 	x.Port.Settle(10)
-	x.Violated("lkey")
+	x.ExpectViolation("lkey")
 	e = x.cqe()
 	want = dwords(16, 0, 0xa9005604, 4, x.rqn)
 	if e == nil || string(e[0x34:0x3c]) != string(want[:8]) || e[63] != 0xe2 {

@@ -117,26 +117,26 @@ func (r *Rig) Clean() {
 	}
 }
 
-// Told expects a violation with the text that was only reported, and none that was refused. It clears both.
-func (r *Rig) Told(text string) {
+// ExpectWarning expects a violation of grade Warning with the text, and none of grade Error. It clears both.
+func (r *Rig) ExpectWarning(text string) {
 	r.Helper()
-	if v := r.Port.Refused(); len(v) > 0 {
-		r.Errorf("refused: %q, expected only %q, reported", v, text)
+	if v := r.Port.Errors(); len(v) > 0 {
+		r.Errorf("errors: %q, expected only a warning with %q", v, text)
 	}
-	r.Violated(text)
+	r.ExpectViolation(text)
 }
 
-// Refused expects a violation with the text that was refused, and forgets all.
-func (r *Rig) Refused(text string) {
+// ExpectError expects a violation of grade Error with the text, and forgets all.
+func (r *Rig) ExpectError(text string) {
 	r.Helper()
-	if v := strings.Join(r.Port.Refused(), "\n"); !strings.Contains(v, text) {
-		r.Errorf("refused: %q, expected one with %q", v, text)
+	if v := strings.Join(r.Port.Errors(), "\n"); !strings.Contains(v, text) {
+		r.Errorf("errors: %q, expected one with %q", v, text)
 	}
 	r.Port.ForgetViolations()
 }
 
-// Violated expects a violation of either grade with the text, and forgets all.
-func (r *Rig) Violated(text string) {
+// ExpectViolation expects a violation of either grade with the text, and forgets all.
+func (r *Rig) ExpectViolation(text string) {
 	r.Helper()
 	if v := strings.Join(r.Port.Violations(), "\n"); !strings.Contains(v, text) {
 		r.Errorf("violations %q, expected one with %q", v, text)

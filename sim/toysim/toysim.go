@@ -251,7 +251,7 @@ func (m *Model) doorbells() {
 			m.host.CountMMIOWrite(1)
 			d.ring.tail = v
 			if err := d.ring.check(d.name); err != nil {
-				m.host.Refuse("doorbell: %v", err)
+				m.host.Errorf("doorbell: %v", err)
 			}
 		}
 	}
@@ -267,7 +267,7 @@ func (m *Model) next(r *ring) (at uint64, d [16]byte, ok bool) {
 		return 0, d, false
 	}
 	if d[10] != 0 || d[11] != 0 || le.Uint32(d[12:]) != 0 {
-		m.host.Tell("descriptor %d: reserved or device's bits set: %x", r.head, d)
+		m.host.Warnf("descriptor %d: reserved or device's bits set: %x", r.head, d)
 	}
 	return at, d, true
 }
@@ -315,7 +315,7 @@ func (m *Model) Step() bool {
 	d[10] = 1
 	switch {
 	case len(frame) < 14 || len(frame) > bufMax:
-		m.host.Refuse("transmit descriptor with a frame of %d bytes", len(frame))
+		m.host.Errorf("transmit descriptor with a frame of %d bytes", len(frame))
 		d[10] |= 2
 		m.errors++
 	case m.host.DMARead(le.Uint64(d[:]), frame) != nil:

@@ -329,7 +329,7 @@ func (m *Model) take(q *vq) (chain []piece, ok bool) {
 			}
 			if flags := le.Uint16(d[14:]); flags>>7&1 != wrap || flags>>15&1 == wrap {
 				if len(chain) > 0 {
-					m.host.Refuse("entry %d: a chain that is available in part", at)
+					m.host.Errorf("entry %d: a chain that is available in part", at)
 				}
 				return nil, false
 			}
@@ -352,7 +352,7 @@ func (m *Model) take(q *vq) (chain []piece, ok bool) {
 		return nil, false
 	}
 	if le.Uint16(idx) != 1 {
-		m.host.Refuse("available ring: flags %#x ask for interrupts", le.Uint16(idx))
+		m.host.Errorf("available ring: flags %#x ask for interrupts", le.Uint16(idx))
 	}
 	entry := make([]byte, 2)
 	if m.host.DMARead(q.area[1]+4+uint64(q.avail%n*2), entry) != nil {
@@ -362,7 +362,7 @@ func (m *Model) take(q *vq) (chain []piece, ok bool) {
 	for at := head; ; {
 		d := make([]byte, 16)
 		if uint32(at) >= n || m.host.DMARead(q.area[0]+uint64(at)*16, d) != nil {
-			m.host.Refuse("descriptor %d of %d", at, n)
+			m.host.Errorf("descriptor %d of %d", at, n)
 			return nil, false
 		}
 		p := piece{le.Uint64(d), le.Uint32(d[8:]), le.Uint16(d[12:]), head}
@@ -412,7 +412,7 @@ func (m *Model) Receive(frame []byte) bool {
 	d := append(make([]byte, 12), frame...)
 	d[10] = 1
 	if len(chain) != 1 || chain[0].flags&2 == 0 {
-		m.host.Refuse("a receive buffer of %d descriptors, flags %#x", len(chain), chain[0].flags)
+		m.host.Errorf("a receive buffer of %d descriptors, flags %#x", len(chain), chain[0].flags)
 		return false
 	}
 	if len(d) > int(chain[0].len) {
@@ -478,13 +478,13 @@ func (m *Model) Step() bool {
 
 func (m *Model) transmit(q *vq, chain []piece) {
 	if len(chain) != 1 || chain[0].flags&2 != 0 || chain[0].len < 12+14 || chain[0].len > 12+9000+22 {
-		m.host.Refuse("a frame of %d descriptors, %d bytes, flags %#x", len(chain), chain[0].len, chain[0].flags)
+		m.host.Errorf("a frame of %d descriptors, %d bytes, flags %#x", len(chain), chain[0].len, chain[0].flags)
 		return
 	}
 	d := make([]byte, chain[0].len)
 	if m.host.DMARead(chain[0].addr, d) == nil && m.link {
 		if [12]byte(d) != [12]byte{} {
-			m.host.Refuse("header %x of a frame that wants nothing", d[:12])
+			m.host.Errorf("header %x of a frame that wants nothing", d[:12])
 		}
 		m.host.Transmit(d[12:])
 	}
@@ -493,7 +493,7 @@ func (m *Model) transmit(q *vq, chain []piece) {
 
 func (m *Model) command(q *vq, chain []piece) {
 	if len(chain) != 2 || chain[0].flags&2 != 0 || chain[1].flags&2 == 0 || chain[1].len != 1 || chain[0].len < 3 || chain[0].len > 4096 {
-		m.host.Refuse("control command of %d descriptors", len(chain))
+		m.host.Errorf("control command of %d descriptors", len(chain))
 		return
 	}
 	c := make([]byte, chain[0].len)

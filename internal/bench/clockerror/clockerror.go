@@ -81,7 +81,7 @@ func fromKernel(state int, t *unix.Timex, err error) (Bound, error) {
 		return Bound{}, fmt.Errorf("adjtimex: %w", err)
 	case state == unix.TIME_ERROR || t.Status&unix.STA_UNSYNC != 0:
 		return Bound{}, errors.New("the kernel calls its clock unsynchronised (adjtimex)")
-	case fastpath.Unstated(t.Maxerror):
+	case fastpath.UnknownError(t.Maxerror):
 		return Bound{}, fmt.Errorf("what sets the clock tells the kernel no error (adjtimex: maxerror of %d µs counts from 0): phc2sys, ptp4l and systemd-timesyncd do not", t.Maxerror)
 	}
 	return Bound{time.Duration(t.Maxerror) * time.Microsecond, "the kernel (adjtimex: maxerror)"}, nil

@@ -58,12 +58,12 @@ type STAMP struct {
 	// know how far that is from UTC.
 	NoTAI bool
 
-	TLVs      []Told
+	TLVs      []TLVAnswers
 	Untrusted int64 // replies whose HMAC TLV came back unverified
 }
 
-// Told is what replies said to one TLV.
-type Told struct {
+// TLVAnswers is what replies said to one TLV.
+type TLVAnswers struct {
 	Type                                       probe.TLV
 	Answered, Unrecognized, Malformed, Flagged int64  // replies, by the flags; Flagged is I
 	First, Latest                              []byte // value
@@ -79,7 +79,7 @@ func newStampState(rec *latency.Recorder, f probe.Flow, stop bool) *stampState {
 		estimate: OwnEstimate(), ssid: f.Test.SSID, tos: f.TOS, stop: stop, tai: taiOffset(), sum: STAMP{TTL: math.MaxUint8, Synchronised: true}}
 	for _, a := range f.Test.Ask {
 		if a.Type != probe.HMAC {
-			s.sum.TLVs = append(s.sum.TLVs, Told{Type: a.Type, First: make([]byte, len(a.Value)), Latest: make([]byte, len(a.Value))})
+			s.sum.TLVs = append(s.sum.TLVs, TLVAnswers{Type: a.Type, First: make([]byte, len(a.Value)), Latest: make([]byte, len(a.Value))})
 		}
 	}
 	return s
@@ -295,7 +295,7 @@ func OwnEstimate() uint16 {
 		return encodeEstimate(most, false)
 	}
 	bound := float64(t.Maxerror) * 1e3
-	if fastpath.Unstated(t.Maxerror) {
+	if fastpath.UnknownError(t.Maxerror) {
 		bound = most
 	}
 	const unsynchronised, timeError = 0x40, 5
@@ -303,7 +303,7 @@ func OwnEstimate() uint16 {
 }
 
 // compare counts where an answer is another than what is known from elsewhere.
-func (s *stampState) compare(t *Told, v []byte) {
+func (s *stampState) compare(t *TLVAnswers, v []byte) {
 	switch t.Type {
 	case probe.ClassOfService:
 		if came := v[0]<<6 | v[1]>>2; came != s.tos { // DSCP2 and ECN

@@ -36,7 +36,7 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*page.Matrix, err
 		return nil, err
 	}
 	m := &page.Matrix{Cells: map[page.Pair]*page.Cell{}, Title: "Mesh, " + o.At.UTC().Format("2 January 2006 15:04 UTC"),
-		Lede: fmt.Sprintf("Round trips and loss of %v, compared with the same time %v before: each in %d windows, which stand for runs.", o.Range, o.Before, o.Windows)}
+		Summary: fmt.Sprintf("Round trips and loss of %v, compared with the same time %v before: each in %d windows, which stand for runs.", o.Range, o.Before, o.Windows)}
 	rows, columns := map[string]bool{}, map[string]bool{}
 	several, width := 0, 0.0
 	for _, h := range hosts {

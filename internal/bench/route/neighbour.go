@@ -90,11 +90,11 @@ func (n *Neighbour) Resolve(p Port, next netip.Addr, tries int, wait time.Durati
 // Address is the one that it answers for.
 func (n *Neighbour) Address() netip.Addr { return n.ip }
 
-// Ask returns the question for next's MAC, valid until the next call. Told reads the answer.
+// Ask returns the question for next's MAC, valid until the next call. ParseAnswer reads the answer.
 func (n *Neighbour) Ask(next netip.Addr) []byte { return n.question(next.WithZone("")) }
 
-// Told reads the MAC of next from an answer; ok is false for any other frame.
-func (n *Neighbour) Told(frame []byte, next netip.Addr) (mac [6]byte, ok bool) {
+// ParseAnswer reads the MAC of next from an answer; ok is false for any other frame.
+func (n *Neighbour) ParseAnswer(frame []byte, next netip.Addr) (mac [6]byte, ok bool) {
 	return n.answered(frame, next.WithZone(""))
 }
 

@@ -67,7 +67,7 @@ func (s *Series) Counts() (c report.Counts, drops []report.Drop) {
 
 // unanswered is how many packets a reflector received and did not answer, from its first answer to a Direct Measurement TLV to its
 // latest (RFC 8972 §4.5).
-func unanswered(t *engine.Told) int64 {
+func unanswered(t *engine.TLVAnswers) int64 {
 	if t.Type != probe.DirectMeasurement || t.Answered < 2 {
 		return 0
 	}

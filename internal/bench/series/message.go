@@ -78,7 +78,7 @@ func (p *port) openMessages(do cards.Config) error {
 		if err != nil {
 			return fmt.Errorf("%w (a responder has it where respond.handover says; the ports are UD, SRD, STAMP over UD, STAMP over SRD)", err)
 		}
-		to, err := m.Reach(peer)
+		to, err := m.Resolve(peer)
 		if err != nil {
 			return err
 		}

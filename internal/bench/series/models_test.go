@@ -271,8 +271,8 @@ func impair(t *testing.T, clock *latency.Clock, i int) {
 		near := &messages{Messenger: m, from: nic.EchoUD}
 		own, other := endpoint(m, nic.EchoUD), endpoint(far.dev, nic.EchoUD)
 		b.busy(func() (err error) {
-			if near.to, err = m.Reach(other); err == nil {
-				far.to, err = far.dev.Reach(own)
+			if near.to, err = m.Resolve(other); err == nil {
+				far.to, err = far.dev.Resolve(own)
 			}
 			return err
 		})

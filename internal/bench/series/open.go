@@ -12,7 +12,7 @@ import (
 
 // onKernel reports whether an interface is the kernel's. A driver on the device itself takes it from the kernel, which then
 // knows neither an interface nor an address nor a route.
-func onKernel(iface string) bool { return !cards.Named(iface) }
+func onKernel(iface string) bool { return !cards.IsPCIDevice(iface) }
 
 // open opens a device, and waits for the link of one that the kernel does not drive.
 func open(c cards.Config) (nic.Device, error) {

@@ -63,7 +63,7 @@ func (s *Series) told(rep *report.Report, st *engine.STAMP) {
 	for i := range st.TLVs {
 		t := &st.TLVs[i]
 		out.TLVs = append(out.TLVs, report.TLV{Name: t.Type.String(), Answered: t.Answered, Unrecognized: t.Unrecognized, Malformed: t.Malformed,
-			Integrity: t.Flagged, Told: explain(t)})
+			Integrity: t.Flagged, Answers: explain(t)})
 	}
 	for _, t := range out.TLVs {
 		line := fmt.Sprintf("TLV %s: %d answered", t.Name, t.Answered)
@@ -75,8 +75,8 @@ func (s *Series) told(rep *report.Report, st *engine.STAMP) {
 				line += fmt.Sprintf(", %d %s", n.n, n.what)
 			}
 		}
-		if t.Told != nil {
-			line += ": " + strings.Join(t.Told, ", ")
+		if t.Answers != nil {
+			line += ": " + strings.Join(t.Answers, ", ")
 		}
 		rep.Notes = append(rep.Notes, line)
 	}
@@ -116,7 +116,7 @@ func (s *Series) oneWay(rep *report.Report, st *engine.STAMP) {
 }
 
 // explain puts the latest answer to a TLV into words.
-func explain(t *engine.Told) (out []string) {
+func explain(t *engine.TLVAnswers) (out []string) {
 	if t.Answered == 0 {
 		return nil
 	}

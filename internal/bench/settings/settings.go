@@ -280,7 +280,7 @@ func (s *Settings) completeMessages() error {
 		return exit.Usagef("-transport %s: messages go through the device itself", s.Transport)
 	case s.VLAN != 0 || s.TOS() != 0 || s.TTL != 0 || s.Ports > 1 || s.Source.IsValid() || s.Gateway.IsValid() || s.MAC != [6]byte{}:
 		return exit.Usagef("-vlan, -dscp, -ecn, -ttl, -source-ports, -source and -gateway are of frames: a message has none of these")
-	case !cards.Named(s.Iface):
+	case !cards.IsPCIDevice(s.Iface):
 		return exit.Usagef("-iface %q: messages want the PCI address of an EFA (0000:05:00.0), or vfio-user:PATH", s.Iface)
 	}
 	return nil

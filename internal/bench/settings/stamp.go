@@ -61,8 +61,8 @@ func (s *STAMP) Packet() probe.TestPacket {
 		Authenticated: s.Mode == "authenticated" || s.Mode == "" && s.Key.Bytes() != nil}
 }
 
-// given names a setting that was given and is of STAMP alone, or nothing.
-func (s *STAMP) given() string {
+// firstSet names a setting that was given and is of STAMP alone, or nothing.
+func (s *STAMP) firstSet() string {
 	switch {
 	case s.Mode != "":
 		return "-stamp-mode"
@@ -81,7 +81,7 @@ func (s *STAMP) given() string {
 // completeSTAMP refuses what does not go together.
 func (s *Settings) completeSTAMP() error {
 	p := s.STAMP.Packet()
-	if name := s.STAMP.given(); s.Proto != probe.STAMP && name != "" {
+	if name := s.STAMP.firstSet(); s.Proto != probe.STAMP && name != "" {
 		return exit.Usagef("%s: probes of %s are no test packets; take -proto stamp", name, s.Protocol())
 	}
 	hmac := slices.ContainsFunc(p.Ask, func(a probe.Ask) bool { return a.Type == probe.HMAC })

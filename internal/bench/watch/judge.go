@@ -22,7 +22,7 @@ var judgedStats = []string{"p50", "p90", "p99", "p99.9"}
 // judge holds the hour so far against the same hour of the days before, for targets that have just got an interval. It is the inference of
 // rebound-bench compare, with each interval for a run: two series that were made one after the other, whose levels must lie farther apart than 10
 // per cent and than the intervals of these days have shown to drift.
-func (k *keeper) judge(states []*state, parts []part) {
+func (k *archive) judge(states []*state, parts []part) {
 	if len(parts) == 0 || k.days == 0 {
 		return
 	}
@@ -65,7 +65,7 @@ func (k *keeper) judge(states []*state, parts []part) {
 }
 
 // settle keeps the verdicts, and logs those that are news.
-func (k *keeper) settle(s *state, hour time.Time, days int, c *compare.Comparison) {
+func (k *archive) settle(s *state, hour time.Time, days int, c *compare.Comparison) {
 	for _, row := range c.Pairs[0].Rows {
 		name := row.Stat.String()
 		found := false

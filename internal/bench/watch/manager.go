@@ -112,7 +112,7 @@ func (m *manager) update(ctx context.Context, all bool) {
 		wanted[name] = true
 		e := m.entries[name]
 		if e == nil {
-			e = &entry{Target: t, state: m.keeper.target(t, now)}
+			e = &entry{Target: t, state: m.archive.target(t, now)}
 			m.entries[name] = e
 			m.options.Log.Debug("watching", "target", name)
 		} else if !e.Target.Equal(t) {
@@ -120,7 +120,7 @@ func (m *manager) update(ctx context.Context, all bool) {
 				e.flow = nil
 			}
 			e.Target = t
-			m.keeper.target(t, now)
+			m.archive.target(t, now)
 		}
 		if all || now.Sub(e.looked) >= routeEvery || now.Before(e.looked) {
 			m.look(ctx, e, now)
@@ -129,7 +129,7 @@ func (m *manager) update(ctx context.Context, all bool) {
 	for name, e := range m.entries {
 		if !wanted[name] {
 			delete(m.entries, name)
-			m.keeper.leave(e.state)
+			m.archive.leave(e.state)
 			m.options.Log.Info("no source names this target any more", "target", name)
 		}
 	}
@@ -159,7 +159,7 @@ func (m *manager) lost(e *entry, why error) {
 }
 
 func (m *manager) say(e *entry, why string) {
-	if !m.keeper.found(e.state, why) {
+	if !m.archive.found(e.state, why) {
 		return
 	}
 	if why == "" {
@@ -208,7 +208,7 @@ func ofFamily(list []netip.Addr, a netip.Addr) netip.Addr {
 // way finds how a is reached.
 func (m *manager) way(a netip.Addr) (p route.Path, err error) {
 	iface := m.options.NIC.Device
-	if cards.Named(iface) {
+	if cards.IsPCIDevice(iface) {
 		p = route.Path{Interface: iface, Source: m.source(a), Next: a}
 		if g := m.gateway(a); g.IsValid() {
 			p.Next = g
@@ -293,7 +293,7 @@ func (m *manager) build(now time.Time) {
 				continue
 			}
 			m.wires[key] = w
-			w.countDrops(m.keeper)
+			w.countDrops(m.archive)
 		}
 		p := planned{w, map[flowKey]*flow{}}
 		asked := map[netip.Addr]bool{}

@@ -45,7 +45,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	metrics.Count(ch, reopenDesc, uint64(c.reopened.Load()))
 	gauge(c.probeDesc, 1)
 
-	k := c.keeper
+	k := c.archive
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for wire, n := range k.dropped {

@@ -78,7 +78,7 @@ func (s *samples) moved(from, to uint64) (moved, known bool) {
 }
 
 // countDrops reads a wire's counters now, before its first probe, and from now on until the wire is closed.
-func (w *wire) countDrops(k *keeper) {
+func (w *wire) countDrops(k *archive) {
 	from := w.counters()
 	w.drops.read(from)
 	stop, stopped := make(chan struct{}), make(chan struct{})
@@ -113,14 +113,14 @@ type probeKey struct {
 }
 
 // miss notes a probe that is overdue.
-func (k *keeper) miss(e *event) {
+func (k *archive) miss(e *event) {
 	p := overdueProbe{key: probeKey{e.flow, e.probe}, sent: e.sent, until: e.until, wire: e.wire}
 	k.missing = append(k.missing, p)
 	k.undecided[p.key] = true
 }
 
 // tooLate reports whether a late reply comes after its probe was counted as lost.
-func (k *keeper) tooLate(e *event) bool {
+func (k *archive) tooLate(e *event) bool {
 	key := probeKey{e.flow, e.probe}
 	was := k.undecided[key]
 	delete(k.undecided, key)
@@ -129,7 +129,7 @@ func (k *keeper) tooLate(e *event) bool {
 
 // decide counts the overdue probes as lost that no reply can make late any more. If this host dropped frames
 // meanwhile, it may have dropped the reply: that is uncertain.
-func (k *keeper) decide(all bool) {
+func (k *archive) decide(all bool) {
 	n := 0
 	for _, p := range k.missing {
 		if k.undecided[p.key] {
@@ -153,7 +153,7 @@ func (k *keeper) decide(all bool) {
 }
 
 // drop notes frames that this host dropped on a wire.
-func (k *keeper) drop(wire string, frames int64) {
+func (k *archive) drop(wire string, frames int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.dropped[wire] += frames

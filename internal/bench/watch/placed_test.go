@@ -18,7 +18,7 @@ func (blind) Info() nic.Info { return nic.Info{NoDropCounter: true} }
 // A probe without a reply is lost for certain only if this host dropped nothing while it was under way, and is no longer lost if its
 // reply comes late.
 func TestOverdueIsPlaced(t *testing.T) {
-	k := newKeeper(time.Minute, nil, 0, time.Unix(0, 0), slog.New(slog.DiscardHandler))
+	k := newArchive(time.Minute, nil, 0, time.Unix(0, 0), slog.New(slog.DiscardHandler))
 	s := k.target(targets.Target{Host: "10.0.0.2"}, time.Unix(0, 0))
 	k.byID[0] = s
 	w := new(wire)

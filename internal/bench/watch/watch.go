@@ -59,7 +59,7 @@ type watch struct {
 	options Options
 	start   time.Time
 	loop    *loop
-	keeper  *keeper
+	archive *archive
 
 	probeDesc      *prometheus.Desc
 	sourceFailures atomic.Int64
@@ -116,7 +116,7 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 
 	var stop atomic.Bool
 	w.loop = newLoop(clock, o.Timeout, o.Idle == "sleep", &stop)
-	w.keeper = newKeeper(o.Interval, dir, o.Days, time.Now(), o.Log)
+	w.archive = newArchive(o.Interval, dir, o.Days, time.Now(), o.Log)
 	m := newManager(w, first)
 	defer func() { err = errors.Join(err, m.close()) }()
 	hide, err := metrics.Listen(o.Listen, o.Hosts, collector{w}, o.Log)
@@ -154,8 +154,8 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 	case <-time.After(stopPatience):
 		return errors.New("the measuring loop does not end")
 	}
-	w.keeper.drain(w.loop.events)
-	w.keeper.turn(time.Now(), true)
+	w.archive.drain(w.loop.events)
+	w.archive.turn(time.Now(), true)
 	return nil
 }
 
@@ -188,11 +188,11 @@ func (w *watch) serve(ctx context.Context, m *manager, service *notify.Manager, 
 			default:
 			}
 		case now := <-drain.C:
-			w.keeper.drain(w.loop.events)
+			w.archive.drain(w.loop.events)
 			select {
 			case <-judged:
 				go func() {
-					w.keeper.turn(now, false)
+					w.archive.turn(now, false)
 					judged <- struct{}{}
 				}()
 			default: // the one before still writes

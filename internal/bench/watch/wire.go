@@ -107,7 +107,7 @@ func (w *wire) answer(b []byte) {
 	defer w.mu.Unlock()
 	for next := range w.learned {
 		for _, nb := range w.neighbours {
-			if mac, ok := nb.Told(b, next); ok {
+			if mac, ok := nb.ParseAnswer(b, next); ok {
 				w.learned[next] = mac
 			}
 		}

@@ -34,7 +34,7 @@ func (b *book) Endpoints() (all []nic.Endpoint) {
 	return all
 }
 
-func (b *book) Greet(gid netip.Addr) error {
+func (b *book) Prewarm(gid netip.Addr) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.greeted = append(b.greeted, gid)

@@ -30,7 +30,7 @@ const (
 // Book is what a server needs of a port.
 type Book interface {
 	Endpoints() []nic.Endpoint
-	Greet(gid netip.Addr) error
+	Prewarm(gid netip.Addr) error
 }
 
 // Server hands over the addresses of a port's queue pairs.
@@ -199,7 +199,7 @@ func (s *Server) pingpong(c net.Conn, first []byte, own nic.Endpoint) error {
 	if err != nil {
 		return fmt.Errorf("address of ibv_ud_pingpong: %w", err)
 	}
-	if err := s.book.Greet(peer.gid); err != nil {
+	if err := s.book.Prewarm(peer.gid); err != nil {
 		return err
 	}
 	if err := write(c, appendPingpong(nil, dest{qpn: uint64(own.QPN), gid: own.GID})); err != nil {
@@ -265,7 +265,7 @@ func (s *Server) perftest(c net.Conn, first []byte, own nic.Endpoint) error {
 			return fmt.Errorf("perftest's keys: %w", err)
 		}
 		if n == 0 || now.gid != peer.gid {
-			if err := s.book.Greet(now.gid); err != nil {
+			if err := s.book.Prewarm(now.gid); err != nil {
 				return err
 			}
 			s.handed(c, "perftest", now, own)

@@ -152,11 +152,11 @@ func (h *Host) lockdown(err error) string {
 // was away, and for how long altogether. Gaps of milliseconds, again in each second, are the guard's.
 func Probe(cpu, priority int, long time.Duration) (longest, total time.Duration, err error) {
 	var stop atomic.Bool
-	var rival sync.WaitGroup
-	defer rival.Wait()
+	var competitor sync.WaitGroup
+	defer competitor.Wait()
 	defer stop.Store(true)
 	ready := make(chan error, 1)
-	rival.Go(func() {
+	competitor.Go(func() {
 		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
 		err := bind(cpu)
 		ready <- err

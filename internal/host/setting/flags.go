@@ -39,15 +39,15 @@ func (t *Table) Flag(f *flag.FlagSet, key, name string) {
 			}
 		}
 		if t.flags == nil {
-			t.flags = map[string]given{}
+			t.flags = map[string]assigned{}
 		}
-		t.flags[key] = given{v, func(int) string { return "-" + name }}
+		t.flags[key] = assigned{v, func(int) string { return "-" + name }}
 		return nil
 	}}, name, s.usage())
 }
 
 // Assign lays the values of the flags over those that were read.
-func (t *Table) Assign() { maps.Copy(t.given, t.flags) }
+func (t *Table) Assign() { maps.Copy(t.assigned, t.flags) }
 
 // value is a setting as package flag wants it.
 type value struct {

@@ -25,18 +25,20 @@ func (e *Error) Error() string {
 type Table struct {
 	Settings []Setting
 
-	given map[string]given // by key
-	flags map[string]given // that Assign lays over given
+	assigned map[string]assigned // by key
+	flags    map[string]assigned // that Assign lays over given
 }
 
-// given is a value that a user gave to a setting.
-type given struct {
+// assigned is a value that a user gave to a setting.
+type assigned struct {
 	value any
 	where func(element int) string // "FILE:LINE" of an element, or of the whole where element is -1
 }
 
 // New returns a table of these settings.
-func New(settings ...Setting) *Table { return &Table{Settings: settings, given: map[string]given{}} }
+func New(settings ...Setting) *Table {
+	return &Table{Settings: settings, assigned: map[string]assigned{}}
+}
 
 // Find returns the setting of that key, nil if there is none.
 func (t *Table) Find(key string) *Setting {
@@ -73,7 +75,7 @@ func (t *Table) Set(assignment string) error {
 	if err != nil {
 		return fail(err.Error())
 	}
-	t.given[key] = given{value, func(int) string { return "-set" }}
+	t.assigned[key] = assigned{value, func(int) string { return "-set" }}
 	return nil
 }
 
@@ -126,7 +128,7 @@ func elements(text string, k Kind) any {
 func (t *Table) Apply() error {
 	for i := range t.Settings {
 		s := &t.Settings[i]
-		g, ok := t.given[s.Key]
+		g, ok := t.assigned[s.Key]
 		if !ok {
 			continue
 		}
@@ -146,7 +148,7 @@ func (t *Table) Apply() error {
 func (t *Table) Unused(driver string) (all []*Error) {
 	for i := range t.Settings {
 		s := &t.Settings[i]
-		g, ok := t.given[s.Key]
+		g, ok := t.assigned[s.Key]
 		if !ok || s.Drivers == nil || slices.Contains(s.Drivers, driver) {
 			continue
 		}
@@ -164,7 +166,7 @@ func (t *Table) Fail(key, format string, a ...any) error { return t.FailAt(key, 
 // FailAt is Fail for one element of a list.
 func (t *Table) FailAt(key string, element int, format string, a ...any) error {
 	e := &Error{Key: key, Problem: fmt.Errorf(format, a...).Error()}
-	if g, ok := t.given[key]; ok {
+	if g, ok := t.assigned[key]; ok {
 		e.Where = g.where(element)
 	}
 	return e

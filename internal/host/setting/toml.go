@@ -54,7 +54,7 @@ func (t *Table) Parse(file, doc string) error {
 		if i, problem := s.mismatch(value); problem != "" {
 			return &Error{where(d.elementLine(key, i)), s.Key, problem}
 		}
-		t.given[s.Key] = given{value, func(i int) string {
+		t.assigned[s.Key] = assigned{value, func(i int) string {
 			if i < 0 {
 				return where(line)
 			}

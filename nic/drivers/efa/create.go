@@ -114,7 +114,7 @@ func (d *Device) startQueue(q *Queue) error {
 	q.all = q.slots + uint32(pairs*sendSlots)
 	q.word = kit.Words(int(q.all))
 	q.qkey = uint64(d.own.QKey)
-	q.entry, q.pushMax = d.entry, d.inline
+	q.entry, q.maxInline = d.entry, d.inline
 	q.sqMask, q.sqShift = d.sqDepth-1, uint32(bits.TrailingZeros32(d.sqDepth))
 	q.burst = d.sqDepth
 	if d.queue.minSQDepth != 0 { // the device then holds one less than its ring

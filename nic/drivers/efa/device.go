@@ -41,15 +41,15 @@ type Options struct {
 	// Push is "off" to have the device fetch every message from memory; "" and "auto" push what fits. Queue entries are
 	// pushed either way: an EFA takes them in no other.
 	Push string
-	// PushMax is the longest message in bytes that is to be pushed whole; 0 for the device's maximum.
-	PushMax int
+	// MaxInline is the longest message in bytes that is to be pushed whole; 0 for the device's maximum.
+	MaxInline int
 	// Services are the queue pairs of each queue, in this order; UD and SRD echo where it is nil.
 	Services []nic.Service
 	QKey     uint32 // of all queue pairs; DefaultQKey if zero
 }
 
 func (o *Options) check() error {
-	if err := kit.CheckPush(o.Push, o.PushMax); err != nil {
+	if err := kit.CheckPush(o.Push, o.MaxInline); err != nil {
 		return err
 	}
 	if o.Services == nil {
@@ -125,7 +125,7 @@ var _ nic.Messenger = (*Device)(nil)
 // fails.
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own, ended: make(chan struct{})}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Look: d.look, Restart: d.restart, Release: d.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Restart: d.restart, Release: d.release}); err != nil {
 		return nil, err
 	}
 	d.looking.Go(d.lookUp)
@@ -162,7 +162,7 @@ func (d *Device) open() (err error) {
 
 // Info describes the device.
 func (d *Device) Info() (i nic.Info) {
-	d.card.Undisturbed(func() {
+	d.card.BetweenRestarts(func() {
 		i = d.card.Info(fmt.Sprintf("%s (%v), %s", d.name, d.card.Fn.ID(), d.version), d.pushName(), d.notes()...)
 		i.MAC = ""
 	})
@@ -170,15 +170,15 @@ func (d *Device) Info() (i nic.Info) {
 }
 
 func (d *Device) pushName() string {
-	if d.queues[0].pushMax == 0 {
+	if d.queues[0].maxInline == 0 {
 		return fmt.Sprintf("llq %d, no data inline", d.entry)
 	}
-	return fmt.Sprintf("llq %d, up to %d bytes inline", d.entry, d.queues[0].pushMax)
+	return fmt.Sprintf("llq %d, up to %d bytes inline", d.entry, d.queues[0].maxInline)
 }
 
 func (d *Device) notes() []string {
 	notes := slices.Clone(d.features)
-	notes = append(notes, fmt.Sprintf("messages up to %d bytes are pushed whole by %v; of longer ones a pointer", d.queues[0].pushMax,
+	notes = append(notes, fmt.Sprintf("messages up to %d bytes are pushed whole by %v; of longer ones a pointer", d.queues[0].maxInline,
 		mmio.PushMethod()))
 	if !d.mem.WriteCombining() && !d.card.Fn.Simulated() {
 		notes = append(notes, "the device's memory is mapped uncached, not write-combining: each push costs a bus write for every "+

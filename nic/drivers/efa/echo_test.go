@@ -48,7 +48,7 @@ func TestEcho(t *testing.T) {
 func TestBurst(t *testing.T) {
 	for _, p := range efasim.Profiles() {
 		x := start(t, efasim.Options{Profile: p, Seed: 3}, nic.EchoSRD)
-		x.busy(func() error { return x.dev.Greet(x.client.address(nic.EchoSRD).GID) })
+		x.busy(func() error { return x.dev.Prewarm(x.client.address(nic.EchoSRD).GID) })
 		seen := map[string]int{}
 		const rounds, burst = 40, 30
 		for i := range rounds {
@@ -184,7 +184,7 @@ func cost(t *testing.T, p efasim.Profile, s nic.Service, size int, n int) (sim.C
 	t.Helper()
 	one := []nic.Service{s}
 	x := startWith(t, efasim.Options{Profile: p}, efa.Options{Services: one}, efa.Options{Services: one})
-	x.busy(func() error { return x.dev.Greet(x.client.address(s).GID) })
+	x.busy(func() error { return x.dev.Prewarm(x.client.address(s).GID) })
 	var before sim.Counts
 	var desc uint64
 	const settled = 200
@@ -210,7 +210,7 @@ func TestUnknownSendersDisplaceEachOther(t *testing.T) {
 		return netip.AddrFrom16([16]byte{0xfe, 0x80, 13: byte(n >> 16), 14: byte(n >> 8), 15: byte(n)})
 	}
 	user, once := x.client.address(nic.EchoUD).GID, gid(1)
-	x.busy(func() error { return errors.Join(x.dev.Greet(user), x.dev.Unknown(once), x.dev.Greet(once)) })
+	x.busy(func() error { return errors.Join(x.dev.Prewarm(user), x.dev.Unknown(once), x.dev.Prewarm(once)) })
 	was := [2]uint32{x.dev.Handle(user), x.dev.Handle(once)}
 	x.busy(func() (err error) {
 		for n := 2; n < 1200 && err == nil; n++ {
@@ -232,7 +232,7 @@ func TestUnknownSendersDisplaceEachOther(t *testing.T) {
 	}
 	x.busy(func() (err error) { // those that announce themselves displace each other only, and are bounded, too
 		for n := 5000; n < 5900 && err == nil; n++ {
-			err = x.dev.Greet(gid(n))
+			err = x.dev.Prewarm(gid(n))
 		}
 		return err
 	})

@@ -85,7 +85,7 @@ func TestRecovers(t *testing.T) {
 // again is echo, with the responder looked up again: a restart may have changed its queue pair's number.
 func (x *pair) again() bool {
 	var err error
-	if x.to, err = x.client.dev.Reach(x.address(x.from)); err != nil {
+	if x.to, err = x.client.dev.Resolve(x.address(x.from)); err != nil {
 		x.Fatal(err)
 	}
 	return x.echo()
@@ -171,7 +171,7 @@ func TestDeadPeer(t *testing.T) {
 				return n
 			}
 			first, before := back(), x.stats()
-			x.client.m.Deafen(true) // it takes nothing and acknowledges nothing
+			x.client.m.DropReceives(true) // it takes nothing and acknowledges nothing
 			for range 5 {
 				x.send(message(1, 16))
 			}
@@ -179,7 +179,7 @@ func TestDeadPeer(t *testing.T) {
 			if s := x.stats(); s.Resets != 0 || s.TxErrors != before.TxErrors+5 {
 				t.Errorf("statistics: %+v, before %+v", s, before)
 			}
-			x.client.m.Deafen(false)
+			x.client.m.DropReceives(false)
 			x.until("echo", x.echo)
 		})
 	}
@@ -249,7 +249,7 @@ func TestOpenRefuses(t *testing.T) {
 		{open: nic.Options{MAC: [6]byte{2}}, text: "no MAC address"},
 		{open: nic.Options{Steer: &nic.Steer{}}, text: "no frames to steer"},
 		{own: efa.Options{Push: "llq"}, text: `push mode "llq" is none of auto, off`},
-		{own: efa.Options{PushMax: -1}, text: "-1 bytes"},
+		{own: efa.Options{MaxInline: -1}, text: "-1 bytes"},
 		{own: efa.Options{Services: []nic.Service{nic.EchoUD, nic.EchoUD}}, text: "there twice"},
 		{own: efa.Options{Services: []nic.Service{}}, text: "0 services"},
 	} {
@@ -286,8 +286,8 @@ func TestPush(t *testing.T) {
 	}{
 		{efasim.EFA1, efa.Options{}, "llq 64, up to 32 bytes inline"},
 		{efasim.EFA3, efa.Options{}, "llq 128, up to 80 bytes inline"},
-		{efasim.EFA3, efa.Options{PushMax: 32}, "llq 64, up to 32 bytes inline"},
-		{efasim.EFA3, efa.Options{PushMax: 48}, "llq 128, up to 48 bytes inline"},
+		{efasim.EFA3, efa.Options{MaxInline: 32}, "llq 64, up to 32 bytes inline"},
+		{efasim.EFA3, efa.Options{MaxInline: 48}, "llq 128, up to 48 bytes inline"},
 		{efasim.EFA3, efa.Options{Push: "off"}, "llq 64, no data inline"},
 	} {
 		one := c.own
@@ -318,7 +318,7 @@ func TestQueues(t *testing.T) {
 		}
 		seen[e.QPN] = true
 		x.from = e.Service
-		x.busy(func() (err error) { x.to, err = two.dev.Reach(e.Address); return err })
+		x.busy(func() (err error) { x.to, err = two.dev.Resolve(e.Address); return err })
 		others := []int{0, 1, 2}
 		x.until("echo", func() bool {
 			x.send(message(uint64(e.QPN), 64))

@@ -214,8 +214,8 @@ func (d *Device) limits() error {
 	const small, large = 64, 128
 	d.entry = small
 	push := d.inline
-	if d.own.PushMax > 0 {
-		push = min(push, uint32(d.own.PushMax))
+	if d.own.MaxInline > 0 {
+		push = min(push, uint32(d.own.MaxInline))
 	}
 	if d.own.Push == "off" {
 		push = 0

@@ -89,7 +89,7 @@ func TestCountsAreOurs(t *testing.T) {
 }
 
 func (x *pair) againStepped() bool {
-	x.busy(func() (err error) { x.to, err = x.client.dev.Reach(x.address(x.from)); return err })
+	x.busy(func() (err error) { x.to, err = x.client.dev.Resolve(x.address(x.from)); return err })
 	return x.echo()
 }
 

@@ -48,8 +48,8 @@ func (t *peers) peer(p nic.Peer) (*target, error) {
 	return nil, fmt.Errorf("%w: %d", errPeer, p)
 }
 
-// Reach has the device make an address handle for a's GID, if there is none.
-func (d *Device) Reach(a nic.Address) (p nic.Peer, err error) {
+// Resolve has the device make an address handle for a's GID, if there is none.
+func (d *Device) Resolve(a nic.Address) (p nic.Peer, err error) {
 	if !a.GID.Is6() || a.GID.IsUnspecified() || a.QPN>>16 != 0 {
 		return 0, d.card.Errorf("%v cannot be reached: expected a GID and a queue pair of 16 bits", a)
 	}
@@ -86,8 +86,8 @@ func (d *Device) Reach(a nic.Address) (p nic.Peer, err error) {
 	return p, err
 }
 
-// Greet has the device make an address handle for a GID, so that the first message from there is answered as quickly as any.
-func (d *Device) Greet(gid netip.Addr) error {
+// Prewarm has the device make an address handle for a GID, so that the first message from there is answered as quickly as any.
+func (d *Device) Prewarm(gid netip.Addr) error {
 	if !gid.Is6() || gid.IsUnspecified() || gid.Is4In6() {
 		return d.card.Errorf("%v is not the GID of an EFA", gid)
 	}

@@ -47,10 +47,10 @@ func newBenchQueue(t testing.TB, length, entry uint32, stamp bool) *benchQueue {
 		rxSubs: 1, txSubs: 1, rxMask: pairs*ringSize - 1, rxShift: shift(pairs * ringSize), txMask: pairs*ringSize - 1, txShift: shift(pairs * ringSize),
 		npairs: pairs, pairShift: shift(ringSize), slots: pairs * ringSize, all: uint32(slots), word: kit.Words(slots),
 		buf: mem(slots * int(stride)), iova: 1 << 32, stride: stride, size: benchMTU, key: 0x1234, qkey: DefaultQKey,
-		sqMask: ringSize - 1, sqShift: shift(ringSize), burst: ringSize, entry: entry, pushMax: entry - metaSize, scratch: mem(128),
+		sqMask: ringSize - 1, sqShift: shift(ringSize), burst: ringSize, entry: entry, maxInline: entry - metaSize, scratch: mem(128),
 	}
 	if entry == 128 {
-		b.pushMax = 80
+		b.maxInline = 80
 	}
 	b.Queue.rx[0].at, b.Queue.tx[0].at = mem(pairs*ringSize*rxCQE), mem(pairs*ringSize*txCQE)
 	for i := range pairs {
@@ -355,12 +355,12 @@ func TestPollIsAHotLoop(t *testing.T) {
 	nictest.StackAccesses(t, pkg, "(*Queue).Poll", 60)
 	nictest.StackAccesses(t, pkg, "(*Queue).take", 0)
 	nictest.StackAccesses(t, pkg, "(*Queue).transmit", 36)
-	nictest.HotLoop(t, pkg, "(*Queue).Poll", "efa.(*Queue).take", "efa.(*Queue).transmit", "efa.(*Queue).ring", "efa.(*Queue).tidy",
+	nictest.HotLoop(t, pkg, "(*Queue).Poll", "efa.(*Queue).take", "efa.(*Queue).transmit", "efa.(*Queue).ring", "efa.(*Queue).reclaim",
 		"efa.(*Queue).bad", "efa.(*Queue).park", "efa.(*Queue).unpark", "efa.(*Queue).reflect", "fastpath.(*Responder).Refuse")
 	nictest.HotLoop(t, pkg, "(*Queue).take")
 	nictest.HotLoop(t, pkg, "(*Queue).transmit", "efa.(*Queue).ring", "mmio.CopyWC")
 	nictest.HotLoop(t, pkg, "(*Queue).ring", "mmio.FenceWC", "mmio.Store32")
-	nictest.HotLoop(t, pkg, "(*Queue).tidy", "efa.(*Queue).sent", "efa.(*Queue).refill", "mmio.Store32")
+	nictest.HotLoop(t, pkg, "(*Queue).reclaim", "efa.(*Queue).sent", "efa.(*Queue).refill", "mmio.Store32")
 	nictest.HotLoop(t, pkg, "(*Queue).sent")
 	nictest.HotLoop(t, pkg, "(*Queue).refill", "mmio.Store32")
 }

@@ -13,7 +13,7 @@ import (
 const (
 	maxBatch    = 32 // messages that one pass takes at most of each completion ring
 	refillBatch = 16 // free buffers that are posted at once
-	tidyAt      = 32 // free buffers or sends that may wait for tidy while each pass answers something
+	reclaimAt   = 32 // free buffers or sends that may wait for reclaim while each pass answers something
 	maxSubs     = 8  // rings in a completion queue that this driver takes
 	sendSlots   = 64 // buffers of a queue pair for what send sends
 
@@ -68,7 +68,7 @@ type Queue struct {
 	rxMask, rxShift  uint32 // of each completion ring: entries - 1, and their binary logarithm
 	txMask, txShift  uint32
 	rxCQDB, txCQDB   *uint32 // completions consumed, on devices that want to know; or nil
-	rxTaken, txTaken uint32  // of all rings, of that reported to the device, and when tidy saw it last
+	rxTaken, txTaken uint32  // of all rings, of that reported to the device, and when reclaim saw it last
 	rxTold, txTold   uint32
 	rxTidied         uint32
 
@@ -79,18 +79,18 @@ type Queue struct {
 	all       uint32
 	word      unsafe.Pointer // uint32, by slot
 
-	buf     unsafe.Pointer // slots: room, then the message
-	iova    uint64
-	stride  uint32
-	size    uint32 // bytes of a message that a slot holds
-	key     uint64 // local key of the memory
-	qkey    uint64
-	sqMask  uint32 // entries of a send queue - 1
-	sqShift uint32
-	burst   uint32 // entries that may be pushed between doorbells
-	entry   uint32 // bytes of one
-	pushMax uint32 // bytes of data in one
-	scratch unsafe.Pointer
+	buf       unsafe.Pointer // slots: room, then the message
+	iova      uint64
+	stride    uint32
+	size      uint32 // bytes of a message that a slot holds
+	key       uint64 // local key of the memory
+	qkey      uint64
+	sqMask    uint32 // entries of a send queue - 1
+	sqShift   uint32
+	burst     uint32 // entries that may be pushed between doorbells
+	entry     uint32 // bytes of one
+	maxInline uint32 // bytes of data in one
+	scratch   unsafe.Pointer
 
 	unknownSender unknownSender
 
@@ -110,7 +110,7 @@ const (
 )
 
 // Poll makes one pass: it takes the messages that are there, at most maxBatch of each ring, makes replies of those that want
-// one where they lie, pushes them, and rings the doorbells. It tidies up where nothing was there to answer, or where much
+// one where they lie, pushes them, and rings the doorbells. It calls reclaim where nothing was there to answer, or where much
 // waits to be. It returns the number of replies.
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	if q.fault.Load() != faultNone {
@@ -169,8 +169,8 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	if n > 0 {
 		q.ring()
 	}
-	if n == 0 || q.rxTaken-q.rxTidied >= tidyAt {
-		q.tidy()
+	if n == 0 || q.rxTaken-q.rxTidied >= reclaimAt {
+		q.reclaim()
 		if q.unknownSender.waiting != 0 {
 			q.unpark(r)
 		}
@@ -242,7 +242,7 @@ func (q *Queue) transmit(p *pair, slot, m uint32, to, kind uint64) bool {
 	}
 	at := unsafe.Add(q.buf, slot*q.stride+room-metaSize)
 	w0 := uint64(slot) | kind | uint64(p.posted>>(q.sqShift&31)&1)<<txPhase | to>>16<<txDestination
-	if m <= q.pushMax {
+	if m <= q.maxInline {
 		w0 |= txInline | uint64(m)<<txLength
 	} else {
 		at = q.scratch
@@ -273,8 +273,8 @@ func (q *Queue) ring() {
 	}
 }
 
-// tidy takes back the sends that are done and posts the buffers that are free.
-func (q *Queue) tidy() {
+// reclaim takes back the sends that are done and posts the buffers that are free.
+func (q *Queue) reclaim() {
 	q.rxTidied = q.rxTaken
 	for s := uint32(0); s < q.txSubs; s++ {
 		c := &q.tx[s&(maxSubs-1)]
@@ -384,7 +384,7 @@ func (q *Queue) fill() {
 
 // send pushes a copy of a message, from a slot that no receive has.
 func (q *Queue) send(p *pair, message []byte, to uint64) bool {
-	q.tidy()
+	q.reclaim()
 	if q.fault.Load() != faultNone || p.sends == 0 {
 		return false
 	}
@@ -423,12 +423,12 @@ func (q *Queue) recv(buf []byte) (n int, at int64) {
 			}
 			copy(buf, unsafe.Slice((*byte)(q.message(slot)), m))
 			q.give(p, slot)
-			q.tidy()
+			q.reclaim()
 			if m > 0 {
 				return int(m), at
 			}
 		}
 	}
-	q.tidy()
+	q.reclaim()
 	return -1, 0
 }

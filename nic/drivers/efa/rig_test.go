@@ -202,7 +202,7 @@ func startWith(t testing.TB, o efasim.Options, own, client efa.Options) *pair {
 		}
 	})
 	x.busy(func() (err error) {
-		x.to, err = x.client.dev.Reach(x.address(client.Services[0]))
+		x.to, err = x.client.dev.Resolve(x.address(client.Services[0]))
 		return err
 	})
 	x.settle() // the devices have seen what was posted

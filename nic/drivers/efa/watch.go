@@ -32,8 +32,8 @@ func refused(err error) bool {
 	return errors.As(err, &e)
 }
 
-// look serves the device's events, and finds one that is broken, silent or told us so.
-func (d *Device) look(polled bool) (*kit.Symptom, error) {
+// check serves the device's events, and finds one that is broken, silent or told us so.
+func (d *Device) check(polled bool) (*kit.Symptom, error) {
 	d.eventMu.Lock()
 	d.serveEvents()
 	fatal := d.fatal

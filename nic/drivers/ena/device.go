@@ -41,12 +41,12 @@ type Options struct {
 	// Push chooses how replies reach the device: "llq" (low-latency queues, an error where there are none) or "off"; ""
 	// and "auto" stand for the best it has.
 	Push string
-	// PushMax is the longest frame in bytes that is to be pushed whole; 0 for the device's maximum.
-	PushMax int
+	// MaxInline is the longest frame in bytes that is to be pushed whole; 0 for the device's maximum.
+	MaxInline int
 }
 
 func (o Options) check() error {
-	return kit.CheckPush(o.Push, o.PushMax, "llq")
+	return kit.CheckPush(o.Push, o.MaxInline, "llq")
 }
 
 // Supports reports whether the package drives a function with this identity, and under what name.
@@ -69,7 +69,7 @@ type Device struct {
 	headerMax  uint32
 	llq        *llqFeature // as it was set; nil without
 	noLLQ      string      // why
-	pushMax    int
+	maxInline  int
 	ring       int
 	ringAsked  bool // or the device's maximum
 	txRing     int
@@ -101,7 +101,7 @@ type Device struct {
 // fails. The link need not be up.
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own, ringAsked: o.RingSize != 0}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Look: d.look, Restart: d.restart, Release: d.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Restart: d.restart, Release: d.release}); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -162,7 +162,7 @@ func (d *Device) start(reason uint32) error {
 
 // Info describes the device.
 func (d *Device) Info() (i nic.Info) {
-	d.card.Undisturbed(func() {
+	d.card.BetweenRestarts(func() {
 		i = d.card.Info(fmt.Sprintf("%s (%v), %s", d.name, d.card.Fn.ID(), d.version), d.pushName(), d.notes()...)
 	})
 	return i
@@ -180,8 +180,8 @@ func (d *Device) notes() []string {
 	if d.llq == nil {
 		return append(notes, "no low-latency queues in force: the device fetches descriptor and frame of every reply")
 	}
-	notes = append(notes, fmt.Sprintf("frames up to %d bytes are pushed whole by %v; of longer ones the first %d", d.pushMax,
-		mmio.PushMethod(), d.pushMax))
+	notes = append(notes, fmt.Sprintf("frames up to %d bytes are pushed whole by %v; of longer ones the first %d", d.maxInline,
+		mmio.PushMethod(), d.maxInline))
 	if !d.mem.WriteCombining() && !d.card.Fn.Simulated() {
 		notes = append(notes, "the device's memory is mapped uncached, not write-combining: each push costs a bus write for every "+
 			"8 bytes or per store (stock vfio-pci maps it so); see docs/bring-up-ena.md")

@@ -163,7 +163,7 @@ func TestRecovers(t *testing.T) {
 		reason int
 		extra  string
 		broken func(x *live)
-		mend   func(x *live)
+		repair func(x *live)
 	}{
 		{"keep-alive withheld", 1, "resets_keep_alive",
 			func(x *live) { x.m.WithholdKeepAlive(true) }, func(x *live) { x.m.WithholdKeepAlive(false) }},
@@ -207,8 +207,8 @@ func TestRecovers(t *testing.T) {
 			before := x.stats()
 			c.broken(x)
 			x.until("reset", x.resets(c.reason))
-			if c.mend != nil {
-				c.mend(x)
+			if c.repair != nil {
+				c.repair(x)
 			}
 			x.until("echo after the reset", x.echo)
 			if s := x.stats(); s.Resets == 0 || s.Extra[c.extra] == 0 || s.RxFrames < before.RxFrames {
@@ -322,7 +322,7 @@ func TestOpenRefuses(t *testing.T) {
 		{enasim.Options{}, nic.Options{MTU: 10000}, ena.Options{}, "MTU"},
 		{enasim.Options{}, nic.Options{Queues: 9}, ena.Options{}, "9"},
 		{enasim.Options{}, nic.Options{}, ena.Options{Push: "header"}, `push mode "header" is none of auto, llq, off`},
-		{enasim.Options{}, nic.Options{}, ena.Options{PushMax: -1}, "-1 bytes"},
+		{enasim.Options{}, nic.Options{}, ena.Options{MaxInline: -1}, "-1 bytes"},
 		{enasim.Options{Unsupported: 1<<2 | 1<<7}, nic.Options{}, ena.Options{}, "queue"},
 	} {
 		_, port, _, fn := device(t, c.o)

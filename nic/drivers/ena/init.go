@@ -238,9 +238,9 @@ func (d *Device) enableEvents() error {
 	return set(d, "event groups", featAENQ, 0, &a)
 }
 
-// setLLQ chooses the push mode: the smallest entry that takes PushMax bytes, or the largest the device has.
+// setLLQ chooses the push mode: the smallest entry that takes MaxInline bytes, or the largest the device has.
 func (d *Device) setLLQ() error {
-	d.llq, d.pushMax, d.noLLQ = nil, 0, "turned off"
+	d.llq, d.maxInline, d.noLLQ = nil, 0, "turned off"
 	if d.own.Push == "off" {
 		return nil
 	}
@@ -276,7 +276,7 @@ func (d *Device) setLLQ() error {
 	}
 	entry, depth := 128, l.depth
 	l.entrySet = llqEntry128
-	large := d.own.PushMax == 0 || d.own.PushMax > 128-room
+	large := d.own.MaxInline == 0 || d.own.MaxInline > 128-room
 	if l.entryHave&llqEntry256 != 0 && large || l.entryHave&llqEntry128 == 0 {
 		entry, l.entrySet = 256, llqEntry256
 		depth /= 2 // the device memory for entries is what it is
@@ -296,7 +296,7 @@ func (d *Device) setLLQ() error {
 		return why("the device refuses the configuration: %v", refused.Status)
 	}
 	d.llq = &l
-	d.pushMax = entry - room
+	d.maxInline = entry - room
 	d.txRing = min(d.txRing, 1<<(bits.Len32(depth)-1))
 	return nil
 }
@@ -410,7 +410,7 @@ func (d *Device) createTxSQ(q *Queue, cq uint16) error {
 	if q.txDB, err = d.doorbell(r.doorbell); err != nil || d.llq == nil {
 		return err
 	}
-	q.entry, q.pushMax = uint32(d.pushMax+room), uint32(d.pushMax)
+	q.entry, q.maxInline = uint32(d.maxInline+room), uint32(d.maxInline)
 	q.burst = 0
 	if d.llq.accel&accelLimitTxBurst != 0 {
 		q.burst = uint32(d.llq.maxBurst) / q.entry

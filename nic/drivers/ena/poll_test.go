@@ -35,7 +35,7 @@ func newBenchQueue(t testing.TB, frame []byte, entry uint32) *benchQueue {
 	}
 	b.Queue.rxDB, b.Queue.txDB = &b.rxDB, &b.txDB
 	if entry > 0 {
-		b.llq, b.entry, b.pushMax = mem(ring*int(entry)), entry, entry-room
+		b.llq, b.entry, b.maxInline = mem(ring*int(entry)), entry, entry-room
 	}
 	b.reset()
 	return b
@@ -114,12 +114,12 @@ func TestPollIsAHotLoop(t *testing.T) {
 	nictest.StackAccesses(t, pkg, "(*Queue).take", 0)
 	nictest.StackAccesses(t, pkg, "(*Queue).transmit", 24)
 	nictest.HotLoop(t, pkg, "(*Queue).Poll", "ena.(*Queue).take", "ena.(*Queue).give", "ena.(*Queue).transmit", "ena.(*Queue).ring",
-		"ena.(*Queue).tidy", "ena.(*Queue).countErrors", "runtime.panicunsafeslicelen")
+		"ena.(*Queue).reclaim", "ena.(*Queue).countErrors", "runtime.panicunsafeslicelen")
 	nictest.HotLoop(t, pkg, "(*Queue).take")
 	nictest.HotLoop(t, pkg, "(*Queue).give")
 	nictest.HotLoop(t, pkg, "(*Queue).transmit", "ena.(*Queue).ring", "ena.(*Queue).give", "mmio.CopyWC")
 	nictest.HotLoop(t, pkg, "(*Queue).ring", "mmio.FenceWC", "mmio.Store32")
-	nictest.HotLoop(t, pkg, "(*Queue).tidy", "ena.(*Queue).give", "ena.(*Queue).refill", "mmio.Store32")
+	nictest.HotLoop(t, pkg, "(*Queue).reclaim", "ena.(*Queue).give", "ena.(*Queue).refill", "mmio.Store32")
 	nictest.HotLoop(t, pkg, "(*Queue).refill", "mmio.Store32")
 }
 

@@ -12,7 +12,7 @@ import (
 const (
 	maxBatch    = 32 // frames that one pass takes at most
 	refillBatch = 16 // free buffers that are posted at once
-	tidyAt      = 32 // free buffers or transmits that may wait for tidy while each pass answers something
+	reclaimAt   = 32 // free buffers or transmits that may wait for reclaim while each pass answers something
 	minFrame    = 14 // an Ethernet header
 )
 
@@ -46,7 +46,7 @@ type Queue struct {
 	txMask    uint32 // depth of the transmit queue - 1
 	txShift   uint32
 	entry     uint32 // bytes of an LLQ entry
-	pushMax   uint32 // bytes of a frame that go with the descriptors
+	maxInline uint32 // bytes of a frame that go with the descriptors
 	burst     uint32 // LLQ entries that may be pushed between doorbells
 	headerMax uint32 // without LLQ: what the device wants to know of the header's length
 
@@ -67,7 +67,7 @@ type Queue struct {
 }
 
 // Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
-// lie, pushes or posts them, and rings the doorbell once. It tidies up where nothing was there to answer, or where tidyAt buffers or
+// lie, pushes or posts them, and rings the doorbell once. It calls reclaim where nothing was there to answer, or where reclaimAt buffers or
 // requests wait. It returns the number of replies.
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	if q.fault.Load() != 0 {
@@ -111,8 +111,8 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	if q.txTail != q.txRung {
 		q.ring()
 	}
-	if n == 0 || q.frees >= tidyAt || q.txTail-q.txHead >= tidyAt {
-		q.tidy()
+	if n == 0 || q.frees >= reclaimAt || q.txTail-q.txHead >= reclaimAt {
+		q.reclaim()
 	}
 	return n
 }
@@ -167,8 +167,8 @@ func (q *Queue) transmit(slot, m uint32) bool {
 		*(*txDesc)(unsafe.Add(q.txSQ, id*descSize)) = txDesc{ctrl | uint64(m), addr | uint64(min(m, q.headerMax))<<txHeader}
 	} else {
 		pushed := m
-		if m > q.pushMax {
-			pushed = q.pushMax
+		if m > q.maxInline {
+			pushed = q.maxInline
 			held = uint16(slot) + 1
 			ctrl |= uint64(m - pushed)
 			addr += uint64(pushed)
@@ -202,8 +202,8 @@ func (q *Queue) ring() {
 	mmio.Store32(q.txDB, q.txTail&0xFFFF) // docs/memory-order.md: descriptors, then the doorbell
 }
 
-// tidy takes back the transmits that are done and posts the buffers that are free.
-func (q *Queue) tidy() {
+// reclaim takes back the transmits that are done and posts the buffers that are free.
+func (q *Queue) reclaim() {
 	for {
 		c := txCompletion(atomic.LoadUint64((*uint64)(unsafe.Add(q.txCQ, q.txHead&q.txMask*txCQE))))
 		if uint32(c>>24)&1 == q.txHead>>(q.txShift&31)&1 {
@@ -267,7 +267,7 @@ func (q *Queue) reset() {
 
 // send pushes or posts a copy of frame from a buffer of the queue's own.
 func (q *Queue) send(frame []byte) bool {
-	q.tidy()
+	q.reclaim()
 	if q.fault.Load() != 0 {
 		return false
 	}
@@ -309,11 +309,11 @@ func (q *Queue) recv(buf []byte) (n int, at int64) {
 			copy(buf, unsafe.Slice((*byte)(unsafe.Add(q.buf, slot*q.stride+room)), length))
 		}
 		q.give(slot)
-		q.tidy()
+		q.reclaim()
 		if !bad {
 			return n, at
 		}
 	}
-	q.tidy()
+	q.reclaim()
 	return -1, 0
 }

@@ -66,8 +66,8 @@ func (w *watchdog) alive(at time.Time) { w.last.Store(&at) }
 
 func (w *watchdog) silent(now time.Time) time.Duration { return now.Sub(*w.last.Load()) }
 
-// look serves the device's events, and finds one that is broken, silent or told us so.
-func (d *Device) look(bool) (*kit.Symptom, error) {
+// check serves the device's events, and finds one that is broken, silent or told us so.
+func (d *Device) check(bool) (*kit.Symptom, error) {
 	now := time.Now() // before the look: what came while the watch was delayed is no silence
 	d.eventMu.Lock()
 	d.serveEvents()

@@ -88,7 +88,7 @@ var limits = kit.Limits{
 // fails. The link need not be up.
 func Open(fn pci.Function, o nic.Options) (*Device, error) {
 	d := &Device{}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Look: d.look, Restart: d.restart, Release: d.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Restart: d.restart, Release: d.release}); err != nil {
 		return nil, err
 	}
 	return d, nil

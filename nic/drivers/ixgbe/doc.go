@@ -14,7 +14,7 @@
 // Linux's ixgbe treats them, which is the source for them, and IEEE 802.3 clause 45 for the PHY's registers.
 //
 // Each receive slot owns one buffer permanently. A frame is rewritten in the buffer of its slot, a transmit
-// descriptor points there, and the slot is armed again, in order, once that transmit is done. So there is no free
+// descriptor points there, and the slot is posted again, in order, once that transmit is done. So there is no free
 // list, no copy, and no way for a buffer to be received into while it is being sent.
 //
 // What one reply costs on the bus: one MMIO write (TDT), one transmit descriptor read, one payload read, one

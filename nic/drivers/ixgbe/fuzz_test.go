@@ -50,8 +50,8 @@ func FuzzWriteBacks(f *testing.F) {
 					t.Fatalf("%d bytes at %#x are sent; buffers begin at %#x, each of %d bytes", size, d.addr, b.iova, b.bufSize)
 				}
 			}
-			if b.txTail-b.txDone > b.mask || b.rxNext-b.armed > b.mask || b.armed-b.given >= refillBatch {
-				t.Fatalf("transmits %d to %d; received up to %d, armed %d, given %d", b.txDone, b.txTail, b.rxNext, b.armed, b.given)
+			if b.txTail-b.txDone > b.mask || b.rxNext-b.refilled > b.mask || b.refilled-b.posted >= refillBatch {
+				t.Fatalf("transmits %d to %d; received up to %d, refilled %d, posted %d", b.txDone, b.txTail, b.rxNext, b.refilled, b.posted)
 			}
 		}
 	})

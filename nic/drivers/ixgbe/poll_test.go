@@ -110,8 +110,8 @@ func BenchmarkPoll(b *testing.B) {
 
 func TestPollIsAHotLoop(t *testing.T) {
 	nictest.StackAccesses(t, "github.com/rebound-nic/rebound/nic/drivers/ixgbe", "(*Queue).Poll", 39)
-	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/ixgbe", "(*Queue).Poll", "mmio.Store32", "ixgbe.(*Queue).tidy", "ixgbe.(*Queue).full")
+	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/ixgbe", "(*Queue).Poll", "mmio.Store32", "ixgbe.(*Queue).reclaim", "ixgbe.(*Queue).full")
 	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/ixgbe", "(*Queue).full")
 	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/ixgbe", "(*Queue).post", "mmio.Store32")
-	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/ixgbe", "(*Queue).tidy", "mmio.Store32")
+	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/ixgbe", "(*Queue).reclaim", "mmio.Store32")
 }

@@ -12,8 +12,8 @@ import (
 
 const (
 	maxBatch    = 32 // frames that one pass takes at most
-	refillBatch = 32 // receive slots that are armed before RDT is written
-	tidyAt      = 32 // received slots that may wait for tidy while each pass answers something
+	refillBatch = 32 // receive slots that are refilled before RDT is written
+	reclaimAt   = 32 // received slots that may wait for reclaim while each pass answers something
 	minFrame    = 14 // an Ethernet header
 )
 
@@ -31,9 +31,9 @@ type Queue struct {
 	stride  uint32 // from one buffer to the next: a cache line more, or all heads would share two sets of the L1 cache
 	mask    uint32 // ring size - 1
 
-	rxNext uint32 // the next slot to look at; all before it were received
-	armed  uint32 // slots before it were received, are free again and armed for their next round
-	given  uint32 // slots before it were given to the device by RDT
+	rxNext   uint32 // the next slot to look at; all before it were received
+	refilled uint32 // slots before it were received, are free again and refilled for their next round
+	posted   uint32 // slots before it were given to the device by RDT
 
 	txTail uint32 // transmits before it were posted
 	txDone uint32 // transmits before it are done: their buffers are ours
@@ -78,7 +78,7 @@ func (q *Queue) batch(first uint32) *batch {
 }
 
 // Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
-// lie, posts them, and writes TDT once. It tidies up where nothing was there to answer, or where tidyAt slots wait. It returns
+// lie, posts them, and writes TDT once. It calls reclaim where nothing was there to answer, or where reclaimAt slots wait. It returns
 // the number of replies posted.
 //
 // The fields of q are read where they are used: copies of them in local variables are more than the registers hold.
@@ -128,12 +128,12 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		*q.batch(first) = batch{tail, began}
 		q.txTail = tail
 		mmio.Store32(q.tdt, tail&q.mask) // docs/memory-order.md: descriptors, then the doorbell
-		if next-q.armed < tidyAt {
+		if next-q.refilled < reclaimAt {
 			return int(tail - first)
 		}
 	}
-	if q.txDone != tail || q.armed != next {
-		q.tidy()
+	if q.txDone != tail || q.refilled != next {
+		q.reclaim()
 	}
 	return int(tail - first)
 }
@@ -158,10 +158,10 @@ func (q *Queue) post(first, tail, slot uint32) {
 	mmio.Store32(q.tdt, tail&q.mask)
 }
 
-// tidy takes back the transmits that are done and arms the slots that are free again: all those of passes before the oldest one
-// that is still being sent. A slot is cleared of DD before it is given, and the slot before the oldest one armed is never given
+// reclaim takes back the transmits that are done and arms the slots that are free again: all those of passes before the oldest one
+// that is still being sent. A slot is cleared of DD before it is posted, and the slot before the oldest one refilled is never posted
 // (§7.1.9: head equal to tail means empty), so Poll finds no stale DD however far the device gets.
-func (q *Queue) tidy() {
+func (q *Queue) reclaim() {
 	done, mask, free := q.txDone, q.mask, q.rxNext
 	for done != q.txTail {
 		b := q.batch(done)
@@ -173,12 +173,12 @@ func (q *Queue) tidy() {
 	}
 	q.txRoom = done + mask
 	polling.Publish(&q.txDone, done)
-	armed := q.armed
-	for armed != free {
+	refilled := q.refilled
+	for refilled != free {
 		// As far as the ring continues, each descriptor and each address follows from the one before.
-		slot, n := armed&mask, free-armed
+		slot, n := refilled&mask, free-refilled
 		n = min(n, mask+1-slot)
-		armed += n
+		refilled += n
 		d, stride := (*rxRead)(unsafe.Add(q.rx, slot*descSize)), uint64(q.stride)
 		for at := q.iova + uint64(slot)*stride; n != 0; n-- {
 			d.pkt, d.hdr = at, 0
@@ -186,16 +186,16 @@ func (q *Queue) tidy() {
 			d = (*rxRead)(unsafe.Add(unsafe.Pointer(d), descSize))
 		}
 	}
-	q.armed = armed
-	if armed-q.given >= refillBatch {
-		q.given = armed
-		mmio.Store32(q.rdt, (armed-1)&mask) // docs/memory-order.md: descriptors, then the doorbell
+	q.refilled = refilled
+	if refilled-q.posted >= refillBatch {
+		q.posted = refilled
+		mmio.Store32(q.rdt, (refilled-1)&mask) // docs/memory-order.md: descriptors, then the doorbell
 	}
 }
 
-// reset puts the rings into the state in which init programs them: all slots armed, nothing to transmit.
+// reset puts the rings into the state in which init programs them: all slots posted, nothing to transmit.
 func (q *Queue) reset() {
-	q.rxNext, q.armed, q.given, q.txTail, q.txDone, q.txRoom = 0, 0, 0, 0, 0, q.mask
+	q.rxNext, q.refilled, q.posted, q.txTail, q.txDone, q.txRoom = 0, 0, 0, 0, 0, q.mask
 	q.delta, q.rxStatus, q.most = q.iova-uint64(uintptr(q.buf)), unsafe.Add(q.rx, descSize/2), q.bufSize-minFrame
 	for slot := range q.mask + 1 {
 		*q.rxRead(slot) = rxRead{pkt: q.iova + uint64(slot*q.stride)}
@@ -205,7 +205,7 @@ func (q *Queue) reset() {
 
 // send posts a copy of frame.
 func (q *Queue) send(frame []byte) error {
-	q.tidy()
+	q.reclaim()
 	n := q.txTail & q.mask
 	if q.txTail == q.txRoom {
 		return nic.ErrFull
@@ -227,7 +227,7 @@ func (q *Queue) recv(buf []byte) (int, int64) {
 		d := q.rxDone(slot)
 		status := atomic.LoadUint32(&d.status)
 		if status&rxDD == 0 {
-			q.tidy()
+			q.reclaim()
 			return -1, 0
 		}
 		at := int64(polling.TSC())
@@ -239,7 +239,7 @@ func (q *Queue) recv(buf []byte) (int, int64) {
 			copy(buf, unsafe.Slice((*byte)(unsafe.Add(q.buf, slot*q.stride)), n))
 		}
 		q.rxNext++
-		q.tidy()
+		q.reclaim()
 		if !bad {
 			return int(n), at
 		}

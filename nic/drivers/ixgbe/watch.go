@@ -10,8 +10,8 @@ import (
 // hangLimit is how long a transmit ring with work may stall while the link is up.
 const hangLimit = time.Second
 
-// look finds a device that lost its state, in a reset by another process, and transmits that stall with the link up.
-func (d *Device) look(polled bool) (*kit.Symptom, error) {
+// check finds a device that lost its state, in a reset by another process, and transmits that stall with the link up.
+func (d *Device) check(polled bool) (*kit.Symptom, error) {
 	if !polled {
 		return nil, nil
 	}
@@ -31,7 +31,7 @@ func (d *Device) look(polled bool) (*kit.Symptom, error) {
 		case !link.Up:
 			*p = kit.Progress{}
 		case p.Waiting(&q.txDone, &q.txTail) >= hangLimit:
-			return &kit.Symptom{Reason: "tx_hang", Doubt: p,
+			return &kit.Symptom{Reason: "tx_hang", Suspect: p,
 				Why: fmt.Sprintf("transmit ring %d stalls: TDH %d, TDT %d", i, d.read(regTDH(i)), d.read(regTDT(i)))}, nil
 		}
 	}

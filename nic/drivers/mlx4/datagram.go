@@ -140,11 +140,11 @@ func (q *DatagramQueue) Poll(r *fastpath.Responder) int {
 	if q.txRung != q.txTail {
 		q.ring()
 	}
-	if n > 0 && next-q.armed < tidyAt && q.txTail-q.txDone <= q.txMask>>1 {
+	if n > 0 && next-q.freed < reclaimAt && q.txTail-q.txDone <= q.txMask>>1 {
 		return n
 	}
-	if q.txDone != q.txTail || q.armed != next {
-		q.tidy()
+	if q.txDone != q.txTail || q.freed != next {
+		q.reclaim()
 	}
 	return n
 }
@@ -240,7 +240,7 @@ func (q *DatagramQueue) post(p unsafe.Pointer, n uint32) bool {
 	q.head.flags = q.ask(blocks) &^ flagNoICRC // that bit requests an event at the other end here
 	q.head.control = q.control(wqeSend, (txbb+n+(blocks-1)*4+15)>>4)
 	mmio.PushHeaded(&q.wq, q.txTail, blocks, unsafe.Pointer(&q.head), p, n, q.window())
-	q.posted(blocks)
+	q.advance(blocks)
 	return true
 }
 
@@ -270,7 +270,7 @@ func (q *DatagramQueue) point(iova uint64, n uint32) bool {
 		mmio.CopyWC(unsafe.Add(to, txbb), unsafe.Pointer(d), 1)
 		mmio.FenceWC()
 	}
-	q.posted(2)
+	q.advance(2)
 	q.pointed.Add(1)
 	return true
 }
@@ -296,7 +296,7 @@ func (q *DatagramQueue) receive() (payload []byte, c cqe, to [6]byte, at int64, 
 		q.rxNext++
 		if n < ib.EncapSize || n > maxPayload {
 			q.badRx.Add(1)
-			q.tidy()
+			q.reclaim()
 			continue
 		}
 		buf := unsafe.Add(q.buf, slot*q.stride)
@@ -305,6 +305,6 @@ func (q *DatagramQueue) receive() (payload []byte, c cqe, to [6]byte, at int64, 
 		}
 		return unsafe.Slice((*byte)(unsafe.Add(buf, slotPayload)), n), c, to, at, true
 	}
-	q.tidy()
+	q.reclaim()
 	return nil, c, to, 0, false
 }

@@ -370,7 +370,7 @@ func TestDatagramPollIsAHotLoop(t *testing.T) {
 	nictest.StackAccesses(t, p, "(*DatagramQueue).post", 20)
 	nictest.StackAccesses(t, p, "(*DatagramQueue).point", 30)
 	nictest.HotLoop(t, p, "(*DatagramQueue).Poll", "mlx4.(*DatagramQueue).post", "mlx4.(*DatagramQueue).point", "mlx4.(*DatagramQueue).answer",
-		"mlx4.(*Queue).tidy", "mlx4.(*Queue).fail", "mmio.Store32")
+		"mlx4.(*Queue).reclaim", "mlx4.(*Queue).fail", "mmio.Store32")
 	nictest.HotLoop(t, p, "(*DatagramQueue).answer", "mlx4.(*DatagramQueue).slow")
 	nictest.HotLoop(t, p, "(*DatagramQueue).post", "mmio.PushHeaded")
 	nictest.HotLoop(t, p, "(*DatagramQueue).point", "mmio.Store32", "mmio.FenceWC", "mmio.CopyWC")

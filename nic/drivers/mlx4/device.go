@@ -67,16 +67,16 @@ type Device struct {
 	mtuAsked  bool           // the user named an MTU
 	flameless bool           // what was pushed was never sent: BlueFlame stays off
 
-	wanted atomic.Pointer[kit.Symptom] // what an event said
-	sends  []kit.Progress
-	mended atomic.Uint64
+	wanted         atomic.Pointer[kit.Symptom] // what an event said
+	sends          []kit.Progress
+	sendRecoveries atomic.Uint64
 }
 
 // Open resets the card, programs it and starts its queues. It takes fn over: Close closes it, and so does an Open that
 // fails. The link need not be up.
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own, mtuAsked: o.MTU != 0}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Look: d.look, Restart: d.restart, Release: d.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Restart: d.restart, Release: d.release}); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -110,7 +110,7 @@ func (d *Device) open() (err error) {
 
 // Info describes the device. The MAC of an InfiniBand port is of the driver's making, as those of all stations there are.
 func (d *Device) Info() (i nic.Info) {
-	d.card.Undisturbed(func() {
+	d.card.BetweenRestarts(func() {
 		n := d.card.Options.RingSize
 		port := d.steering.note()
 		if d.subnet != nil {

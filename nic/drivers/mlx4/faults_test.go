@@ -140,10 +140,10 @@ func (x *rig) answers(size int) {
 // restart, without losing the process.
 func TestRecovery(t *testing.T) {
 	for name, c := range map[string]struct {
-		spoil  func(x *rig)
-		says   string
-		resets uint64
-		mended uint64
+		spoil          func(x *rig)
+		says           string
+		resets         uint64
+		sendRecoveries uint64
 	}{
 		"send error":    {func(x *rig) { x.model.FailNextSend(0x04) }, "send completion with error: syndrome 0x04 local protection error", 0, 1},
 		"receive error": {func(x *rig) { x.model.FailNextReceive(0x01) }, "receive completion with error: syndrome 0x01 local length error", 1, 0},
@@ -164,7 +164,7 @@ func TestRecovery(t *testing.T) {
 				})
 				x.await(func() bool {
 					var s nic.Stats
-					return x.dev.ReadStats(&s) == nil && s.Resets == c.resets && s.Extra["send_queue_resets"] == c.mended
+					return x.dev.ReadStats(&s) == nil && s.Resets == c.resets && s.Extra["send_queue_resets"] == c.sendRecoveries
 				})
 				x.answers(98)
 				x.answers(700)
@@ -294,7 +294,7 @@ func TestLinkEvents(t *testing.T) {
 }
 
 func TestWrongOptions(t *testing.T) {
-	for _, own := range []mlx4.Options{{Push: "llq"}, {PushMax: -1}, {Port: 2}, {Port: -1}, {Steering: "b0"}} {
+	for _, own := range []mlx4.Options{{Push: "llq"}, {MaxInline: -1}, {Port: 2}, {Port: -1}, {Steering: "b0"}} {
 		x := newRig(t, mlx4sim.Options{})
 		x.own = own
 		if err := x.tryOpen(nic.Options{}); err == nil || x.port.Mappings() != 0 {

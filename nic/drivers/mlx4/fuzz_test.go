@@ -31,8 +31,8 @@ func FuzzCompletions(f *testing.F) {
 		if q.fault.Load() != faultNone && q.faultText() == "" {
 			t.Error("a queue that stopped does not say why")
 		}
-		if answered > 512 || q.txTail-q.txDone > q.txMask+1 || q.rxNext-q.armed > q.mask+1 {
-			t.Errorf("%d replies; blocks %d to %d; slots %d to %d", answered, q.txDone, q.txTail, q.armed, q.rxNext)
+		if answered > 512 || q.txTail-q.txDone > q.txMask+1 || q.rxNext-q.freed > q.mask+1 {
+			t.Errorf("%d replies; blocks %d to %d; slots %d to %d", answered, q.txDone, q.txTail, q.freed, q.rxNext)
 		}
 	})
 }
@@ -172,7 +172,7 @@ func TestCatastrophe(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.catas = 0xBAD0
-	y, err := d.look(true)
+	y, err := d.check(true)
 	if err != nil || y == nil || y.Reason != "catastrophic_error" || !bytes.Contains([]byte(y.Why), []byte("0000bad0")) {
 		t.Fatalf("the watch sees %+v, %v", y, err)
 	}
@@ -242,8 +242,8 @@ func FuzzDatagrams(f *testing.F) {
 		if q.fault.Load() != faultNone && q.faultText() == "" {
 			t.Error("a queue that stopped does not say why")
 		}
-		if answered > 512 || q.txTail-q.txDone > q.txMask+1 || q.rxNext-q.armed > q.mask+1 {
-			t.Errorf("%d replies; blocks %d to %d; slots %d to %d", answered, q.txDone, q.txTail, q.armed, q.rxNext)
+		if answered > 512 || q.txTail-q.txDone > q.txMask+1 || q.rxNext-q.freed > q.mask+1 {
+			t.Errorf("%d replies; blocks %d to %d; slots %d to %d", answered, q.txDone, q.txTail, q.freed, q.rxNext)
 		}
 	})
 }

@@ -117,8 +117,8 @@ func (d *Device) createDatagrams() error {
 	if q.inlineMax = 0; d.pushBlocks > 1 {
 		q.inlineMax = inlineNext * (d.pushBlocks - 1)
 	}
-	if d.own.PushMax > 0 {
-		q.inlineMax = min(q.inlineMax, uint32(max(0, d.own.PushMax-extra)))
+	if d.own.MaxInline > 0 {
+		q.inlineMax = min(q.inlineMax, uint32(max(0, d.own.MaxInline-extra)))
 	}
 	q.portPD = swap(d.port<<24 | d.pd)
 	mac := ib.Station(0, q.rxQPN)

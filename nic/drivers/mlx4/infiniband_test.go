@@ -469,11 +469,11 @@ func (x *subnetRig) change(f func(*fabric.Fabric)) {
 func TestNoSubnetManager(t *testing.T) {
 	mlx4.SetAdministration(t, 20*time.Millisecond, 50*time.Millisecond)
 	for name, c := range map[string]struct {
-		spoil, mend func(f *fabric.Fabric)
-		says        string
+		spoil, repair func(f *fabric.Fabric)
+		says          string
 	}{
 		"no manager": {func(f *fabric.Fabric) { f.Absent = true }, func(f *fabric.Fabric) { f.Absent = false }, "no subnet manager has configured the port: waiting for one"},
-		"deaf":       {func(f *fabric.Fabric) { f.Deaf = true }, func(f *fabric.Fabric) { f.Deaf = false }, "the port is active, and nobody answers for subnet administration: trying on"},
+		"deaf":       {func(f *fabric.Fabric) { f.DropReceives = true }, func(f *fabric.Fabric) { f.DropReceives = false }, "the port is active, and nobody answers for subnet administration: trying on"},
 		"no group": {func(f *fabric.Fabric) { delete(f.Groups, fabric.Broadcast) }, func(f *fabric.Fabric) {
 			f.Groups[fabric.Broadcast] = &fabric.Group{MLID: 0xC000, QKey: f.QKey, Members: map[[16]byte]bool{}}
 		}, "status 0x0200: the request is invalid"},
@@ -494,7 +494,7 @@ func TestNoSubnetManager(t *testing.T) {
 		if n := strings.Count(x.logs.String(), c.says); n != 1 || l.Up || err != nil || l.Waits == "" || !strings.Contains(x.logs.String(), l.Waits) {
 			t.Errorf("%s: said %d times, link %v, %v\n%s", name, n, l, err, x.logs.String())
 		}
-		x.change(c.mend)
+		x.change(c.repair)
 		x.attach()
 		x.fabric.Send(0, x.qpn, ping4(84), nil)
 		x.settle()

@@ -42,7 +42,7 @@ func (d *Device) start() error {
 	if err := d.card.Allocate(16 << 20); err != nil {
 		return err
 	}
-	d.commands = &hcr{name: d.card.Name, trace: &d.card.Trace, regs: d.bar, alive: d.alive, died: func() bool { return d.lookAtCatas() != nil }, state: d.catasText}
+	d.commands = &hcr{name: d.card.Name, trace: &d.card.Trace, regs: d.bar, alive: d.alive, died: func() bool { return d.checkCatas() != nil }, state: d.catasText}
 	d.lacks, d.fw = nil, firmware{}
 	if err := d.card.Do("take the ownership register", d.claim); err != nil {
 		return err
@@ -487,7 +487,7 @@ func (d *Device) teardown() error {
 func (d *Device) release() error {
 	var errs []error
 	d.subnet.stop(true)
-	if d.commands != nil && d.commands.dead.Load() == nil && d.alive() == nil && d.lookAtCatas() == nil { // or nobody listens
+	if d.commands != nil && d.commands.dead.Load() == nil && d.alive() == nil && d.checkCatas() == nil { // or nobody listens
 		if err := d.teardown(); !nic.Lost(err) { // what left takes all that was made on it along
 			errs = append(errs, err)
 		}

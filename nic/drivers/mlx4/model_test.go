@@ -258,7 +258,7 @@ func TestPushed(t *testing.T) {
 
 func TestPushMax(t *testing.T) {
 	x := newRig(t, mlx4sim.Options{})
-	x.own.PushMax = 98
+	x.own.MaxInline = 98
 	x.open(nic.Options{})
 	defer x.close()
 	x.exchange(20, 98)

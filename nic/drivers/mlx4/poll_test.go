@@ -323,7 +323,7 @@ func TestBadCompletions(t *testing.T) {
 	} {
 		b.fault.Store(faultNone)
 		b.completion(b.txCQ, 0).last = c.last
-		b.tidy()
+		b.reclaim()
 		if b.fault.Load() != faultSend || !bytes.Contains([]byte(b.faultText()), []byte(c.want)) {
 			t.Errorf("%s: %q, want %q", name, b.faultText(), c.want)
 		}
@@ -366,12 +366,12 @@ func TestPollIsAHotLoop(t *testing.T) {
 	nictest.StackAccesses(t, p, "(*Queue).Poll", 45)
 	nictest.StackAccesses(t, p, "(*Queue).post", 20)
 	nictest.StackAccesses(t, p, "(*Queue).point", 10)
-	nictest.HotLoop(t, p, "(*Queue).Poll", "mlx4.(*Queue).post", "mlx4.(*Queue).point", "mlx4.(*Queue).tidy", "mlx4.(*Queue).fail",
+	nictest.HotLoop(t, p, "(*Queue).Poll", "mlx4.(*Queue).post", "mlx4.(*Queue).point", "mlx4.(*Queue).reclaim", "mlx4.(*Queue).fail",
 		"mmio.Store32", "runtime.panicunsafeslicelen")
 	nictest.HotLoop(t, p, "(*Queue).post", "mmio.PushInline")
 	nictest.HotLoop(t, p, "(*Queue).point", "mlx4.(*Queue).hand")
 	nictest.HotLoop(t, p, "(*Queue).hand", "mmio.Store32", "mmio.FenceWC", "mmio.CopyWC")
-	nictest.HotLoop(t, p, "(*Queue).tidy", "mmio.Store32", "mlx4.(*Queue).fail", "mlx4.(*Queue).freeSends")
+	nictest.HotLoop(t, p, "(*Queue).reclaim", "mmio.Store32", "mlx4.(*Queue).fail", "mlx4.(*Queue).freeSends")
 }
 
 // Send finds its buffers free however long Serve answered meanwhile: numbers of blocks wrap.
@@ -390,7 +390,7 @@ func TestSendAfterManyReplies(t *testing.T) {
 		b.askTail++
 		b.freeSends(b.txDone)
 		b.arrive(0)
-		b.tidy()
+		b.reclaim()
 		if b.fault.Load() != faultNone || b.txDone != b.txTail {
 			t.Fatalf("fault %d, %d of %d blocks done", b.fault.Load(), b.txDone, b.txTail)
 		}

@@ -11,8 +11,8 @@ import (
 type Options struct {
 	// Push chooses how replies reach the card: "full" or "off"; "" and "auto" stand for the best it has, full.
 	Push string
-	// PushMax is the longest frame in bytes that goes whole into its work queue entry; 0 for the card's maximum.
-	PushMax int
+	// MaxInline is the longest frame in bytes that goes whole into its work queue entry; 0 for the card's maximum.
+	MaxInline int
 	// Port is which port of the card to use: 1, which 0 stands for too, or 2. A card with two has them on one PCI function.
 	Port int
 	// Steering is "a0" to do without device-managed flow steering, "" for the best the firmware has.
@@ -20,7 +20,7 @@ type Options struct {
 }
 
 func (o Options) check() error {
-	if err := kit.CheckPush(o.Push, o.PushMax, pushFull); err != nil {
+	if err := kit.CheckPush(o.Push, o.MaxInline, pushFull); err != nil {
 		return err
 	}
 	if o.Port < 0 || o.Port > 2 {
@@ -34,7 +34,7 @@ func (o Options) check() error {
 
 // Push modes.
 const (
-	pushFull = "full" // the frame inline, up to PushMax bytes, through BlueFlame; of longer ones a pointer goes that way
+	pushFull = "full" // the frame inline, up to MaxInline bytes, through BlueFlame; of longer ones a pointer goes that way
 	pushOff  = "off"  // a pointer in the send queue, and a doorbell: the device fetches all
 )
 
@@ -56,11 +56,11 @@ func (d *Device) choosePush() {
 	if d.subnet != nil {
 		most = inlineNext*(blocks-1) + extra
 	}
-	if d.inlineMax = most; d.own.PushMax > 0 {
-		d.inlineMax = min(most, uint32(d.own.PushMax))
+	if d.inlineMax = most; d.own.MaxInline > 0 {
+		d.inlineMax = min(most, uint32(d.own.MaxInline))
 	}
-	if d.own.PushMax > int(most) {
-		d.lacks = append(d.lacks, fmt.Sprintf("frames are pushed whole up to %d bytes, %d were asked for", most, d.own.PushMax))
+	if d.own.MaxInline > int(most) {
+		d.lacks = append(d.lacks, fmt.Sprintf("frames are pushed whole up to %d bytes, %d were asked for", most, d.own.MaxInline))
 	}
 }
 

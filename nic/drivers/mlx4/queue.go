@@ -14,7 +14,7 @@ import (
 
 const (
 	maxBatch    = 32 // frames that one pass takes at most
-	tidyAt      = 32 // received slots that may wait for tidy while each pass answers something
+	reclaimAt   = 32 // received slots that may wait for reclaim while each pass answers something
 	refillBatch = 8  // receive slots that are free again before the device is notified
 	minFrame    = 14 // an Ethernet header
 
@@ -52,8 +52,8 @@ type Queue struct {
 	numbers uint64 // the number as it is in memory
 
 	rxNext uint32 // the next slot to look at; all before it were received
-	armed  uint32 // slots before it are free again
-	given  uint32 // slots before it are the device's again
+	freed  uint32 // slots before it are free again
+	posted uint32 // slots before it are the device's again
 
 	txTail   uint32 // blocks before it were posted
 	txDone   uint32 // blocks before it were sent, and are stamped
@@ -99,8 +99,8 @@ func (q *Queue) completion(cq unsafe.Pointer, n uint32) *cqe {
 func (q *Queue) pending(n uint32) *uint32 { return (*uint32)(unsafe.Add(q.pend, n&q.mask*4)) }
 
 // Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
-// lie, and pushes each at once, or rings for all where there is no BlueFlame. It tidies up where nothing was there to answer,
-// or where tidyAt slots or half of the send queue wait. It returns the number of replies.
+// lie, and pushes each at once, or rings for all where there is no BlueFlame. It calls reclaim where nothing was there to answer,
+// or where reclaimAt slots or half of the send queue wait. It returns the number of replies.
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	if q.fault.Load() != faultNone {
 		return 0
@@ -147,11 +147,11 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	if q.txRung != q.txTail {
 		q.ring()
 	}
-	if n > 0 && next-q.armed < tidyAt && q.txTail-q.txDone <= q.txMask>>1 {
+	if n > 0 && next-q.freed < reclaimAt && q.txTail-q.txDone <= q.txMask>>1 {
 		return n
 	}
-	if q.txDone != q.txTail || q.armed != next {
-		q.tidy()
+	if q.txDone != q.txTail || q.freed != next {
+		q.reclaim()
 	}
 	return n
 }
@@ -204,8 +204,8 @@ func (q *Queue) window() unsafe.Pointer {
 	return to
 }
 
-// posted moves the tail behind the WQE that was handed over.
-func (q *Queue) posted(blocks uint32) {
+// advance moves the tail behind the WQE that was handed over.
+func (q *Queue) advance(blocks uint32) {
 	q.txTail += blocks
 	if q.bf != nil {
 		q.txRung = q.txTail
@@ -222,7 +222,7 @@ func (q *Queue) post(h unsafe.Pointer, l uint32) bool {
 	flags := q.ask(blocks)
 	c := q.control(wqeSend, (16+l+blocks*4+15)>>4) // each block's segment has a header
 	mmio.PushInline(&q.wq, q.txTail, blocks, h, l, c, flags, q.window())
-	q.posted(blocks)
+	q.advance(blocks)
 	return true
 }
 
@@ -237,7 +237,7 @@ func (q *Queue) hand(b *[8]uint64, c uint64) {
 		mmio.CopyWC(to, unsafe.Pointer(b), 1)
 		mmio.FenceWC()
 	}
-	q.posted(1)
+	q.advance(1)
 }
 
 // point posts a WQE with a pointer to the frame of l bytes at iova.
@@ -259,8 +259,8 @@ func (q *Queue) ring() {
 	mmio.Store32(q.db, swap(q.number))
 }
 
-// tidy takes the completions of sends, stamps what they free, and gives the slots that are free again back, in order.
-func (q *Queue) tidy() {
+// reclaim takes the completions of sends, stamps what they free, and gives the slots that are free again back, in order.
+func (q *Queue) reclaim() {
 	done, taken := q.txDone, q.txNext
 	for {
 		c := q.completion(q.txCQ, taken&q.txMask)
@@ -295,15 +295,15 @@ func (q *Queue) tidy() {
 		}
 		q.txDone = done
 	}
-	armed, next, mask := q.armed, q.rxNext, q.mask
-	for armed != next && int32(done-*(*uint32)(unsafe.Add(q.pend, armed&mask*4))) >= 0 {
-		armed++
+	freed, next, mask := q.freed, q.rxNext, q.mask
+	for freed != next && int32(done-*(*uint32)(unsafe.Add(q.pend, freed&mask*4))) >= 0 {
+		freed++
 	}
-	q.armed = armed
-	if armed-q.given >= refillBatch {
-		q.given = armed
+	q.freed = freed
+	if freed-q.posted >= refillBatch {
+		q.posted = freed
 		mmio.Store32(q.rxCQRec, swap(next&0xFFFFFF)) // before the slots that will complete there again (docs/memory-order.md: rings)
-		mmio.Store32(q.rqRec, swap((armed+mask+1)&0xFFFF))
+		mmio.Store32(q.rqRec, swap((freed+mask+1)&0xFFFF))
 	}
 }
 
@@ -332,7 +332,7 @@ func (q *Queue) faultText() string {
 
 // reset puts the rings into the state in which a new queue is: all slots the device's, nothing to send.
 func (q *Queue) reset() {
-	q.rxNext, q.armed, q.given = 0, 0, 0
+	q.rxNext, q.freed, q.posted = 0, 0, 0
 	for slot := range q.mask + 1 {
 		*(*uint32)(unsafe.Add(q.pend, slot*4)) = 0
 	}
@@ -357,7 +357,7 @@ func (q *Queue) resetSend() {
 
 // send posts a copy of frame.
 func (q *Queue) send(frame []byte) error {
-	q.tidy()
+	q.reclaim()
 	n, l := q.sends&q.mask, uint32(len(frame))
 	end := (*uint32)(unsafe.Add(q.sendEnd, n*4))
 	if q.fault.Load() != faultNone || !q.sendable(n) {
@@ -425,11 +425,11 @@ func (q *Queue) recv(buf []byte) (n int, at int64) {
 		}
 		*(*uint32)(unsafe.Add(q.pend, slot*4)) = q.txDone
 		q.rxNext++
-		q.tidy()
+		q.reclaim()
 		if !bad {
 			return int(l), at
 		}
 	}
-	q.tidy()
+	q.reclaim()
 	return -1, 0
 }

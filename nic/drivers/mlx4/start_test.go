@@ -259,7 +259,7 @@ func TestStuckCommandIsTheLast(t *testing.T) {
 	if _, err := d.Link(); !errors.Is(err, nic.ErrTimeout) || len(s.sent) != n {
 		t.Errorf("%v, %d commands were sent", err, len(s.sent)-n)
 	}
-	if sy, err := d.look(true); err != nil || sy == nil || sy.Reason != "command_stuck" || !strings.Contains(sy.Why, "QUERY_PORT") {
+	if sy, err := d.check(true); err != nil || sy == nil || sy.Reason != "command_stuck" || !strings.Contains(sy.Why, "QUERY_PORT") {
 		t.Errorf("the watch sees %+v, %v", sy, err)
 	}
 	d.Close()

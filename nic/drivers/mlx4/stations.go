@@ -396,7 +396,7 @@ func (w *whereabouts) name() string {
 
 // sendTo posts what a frame stands for.
 func (q *DatagramQueue) sendTo(frame []byte, to *destination, peer ib.Address) error {
-	q.tidy()
+	q.reclaim()
 	n := q.sends & q.mask
 	end := (*uint32)(unsafe.Add(q.sendEnd, n*4))
 	if q.fault.Load() != faultNone || !q.sendable(n) {

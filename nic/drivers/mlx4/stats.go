@@ -73,7 +73,7 @@ func (d *Device) ReadStats(out *nic.Stats) error {
 		*out = d.card.Totals.Read(t)
 		e := &d.events
 		for name, n := range map[string]uint64{
-			"send_queue_resets": d.mended.Load(), "port_changes": e.portChanges.Load(), "cq_errors": e.cqErrors.Load(),
+			"send_queue_resets": d.sendRecoveries.Load(), "port_changes": e.portChanges.Load(), "cq_errors": e.cqErrors.Load(),
 			"queue_errors": e.queueErrors.Load(), "unknown_events": e.unknown.Load(),
 		} {
 			out.Extra[name] = n

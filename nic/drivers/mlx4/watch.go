@@ -22,15 +22,15 @@ func (d *Device) want(reason, why string) {
 	d.wanted.CompareAndSwap(nil, &kit.Symptom{Reason: reason, Why: why})
 }
 
-// look serves the device's events, and finds a queue that stopped, sends that stall, a command that firmware did not
+// check serves the device's events, and finds a queue that stopped, sends that stall, a command that firmware did not
 // complete, and firmware that died. What it reads of the device itself it reads only while loops run, or somebody
 // sends and receives.
-func (d *Device) look(polled bool) (*kit.Symptom, error) {
+func (d *Device) check(polled bool) (*kit.Symptom, error) {
 	d.serveEvents()
 	if !polled {
 		return nil, nil
 	}
-	if s := d.lookAtCatas(); s != nil {
+	if s := d.checkCatas(); s != nil {
 		return s, nil
 	}
 	if s := d.wanted.Swap(nil); s != nil {
@@ -40,22 +40,22 @@ func (d *Device) look(polled bool) (*kit.Symptom, error) {
 		return &kit.Symptom{Reason: "command_stuck", Why: (*err).Error()}, nil
 	}
 	for i, q := range d.queues {
-		if s := d.lookAtQueue(i, q); s != nil {
+		if s := d.checkQueue(i, q); s != nil {
 			return s, nil
 		}
 	}
 	return nil, nil
 }
 
-// lookAtQueue looks for a queue that stopped, or whose sends do.
-func (d *Device) lookAtQueue(i int, q *Queue) *kit.Symptom {
-	mend := func() error { return d.mendSends(q, &d.sends[i]) }
+// checkQueue looks for a queue that stopped, or whose sends do.
+func (d *Device) checkQueue(i int, q *Queue) *kit.Symptom {
+	recoverQueue := func() error { return d.recoverSends(q, &d.sends[i]) }
 	if d.subnet != nil {
-		mend = nil // the QP that sends is the one that receives
+		recoverQueue = nil // the QP that sends is the one that receives
 	}
 	switch f := q.fault.Load(); f {
 	case faultSend:
-		return &kit.Symptom{Reason: "send_error", Why: fmt.Sprintf("queue %d: %s", i, q.faultText()), Mend: mend}
+		return &kit.Symptom{Reason: "send_error", Why: fmt.Sprintf("queue %d: %s", i, q.faultText()), Recover: recoverQueue}
 	case faultReceive:
 		return &kit.Symptom{Reason: "receive_error", Why: fmt.Sprintf("queue %d: %s", i, q.faultText())}
 	}
@@ -68,7 +68,7 @@ func (d *Device) lookAtQueue(i int, q *Queue) *kit.Symptom {
 	if d.subnet != nil && q.bf != nil && atomic.LoadUint32(&q.txNext) == 0 {
 		d.flameless = true
 	}
-	return &kit.Symptom{Reason: "tx_hang", Mend: mend, Why: fmt.Sprintf("queue %d: %v: no send was completed for %v (completion %d)", i,
+	return &kit.Symptom{Reason: "tx_hang", Recover: recoverQueue, Why: fmt.Sprintf("queue %d: %v: no send was completed for %v (completion %d)", i,
 		nic.ErrTimeout, sendLimit, atomic.LoadUint32(&q.txNext))}
 }
 
@@ -85,8 +85,8 @@ func (d *Device) catas() *mmio.Window {
 	return w
 }
 
-// lookAtCatas reads the first word of the buffer that firmware fills as it dies.
-func (d *Device) lookAtCatas() *kit.Symptom {
+// checkCatas reads the first word of the buffer that firmware fills as it dies.
+func (d *Device) checkCatas() *kit.Symptom {
 	w := d.catas()
 	if w == nil || w.Read32(d.fw.catasOffset) == 0 || pci.Gone(d.card.Fn) {
 		return nil
@@ -116,7 +116,7 @@ func (d *Device) catasText() string {
 // restart starts the device with nobody on its queues. What was under way is lost.
 func (d *Device) restart(*kit.Symptom) error {
 	d.subnet.stop(false)
-	if d.lookAtCatas() != nil { // it answers nothing any more
+	if d.checkCatas() != nil { // it answers nothing any more
 		d.card.Totals.KeepLast()
 	} else if t, err := d.counts(); err == nil {
 		d.card.Totals.Keep(t)
@@ -131,8 +131,8 @@ func (d *Device) restart(*kit.Symptom) error {
 	return d.start()
 }
 
-// mendSends resets one send queue. If nothing that was pushed through BlueFlame was ever sent, it continues without.
-func (d *Device) mendSends(q *Queue, p *kit.Progress) error {
+// recoverSends resets one send queue. If nothing that was pushed through BlueFlame was ever sent, it continues without.
+func (d *Device) recoverSends(q *Queue, p *kit.Progress) error {
 	if q.bf != nil && q.txNext == 0 && q.fault.Load() == faultNone {
 		q.setFlame(nil)
 		d.noBlueFlame(nothingSent)
@@ -141,7 +141,7 @@ func (d *Device) mendSends(q *Queue, p *kit.Progress) error {
 		return err
 	}
 	*p = kit.Progress{}
-	d.mended.Add(1)
+	d.sendRecoveries.Add(1)
 	return nil
 }
 

@@ -50,13 +50,13 @@ func Supports(id pci.ID) (name string, ok bool) {
 
 // Device is an open ConnectX.
 type Device struct {
-	card    kit.Card
-	own     Options
-	bar, wc *mmio.Window // initialization segment; doorbells
-	barSize uint64
-	model   string
-	virtual bool
-	pushMax int
+	card      kit.Card
+	own       Options
+	bar, wc   *mmio.Window // initialization segment; doorbells
+	barSize   uint64
+	model     string
+	virtual   bool
+	maxInline int
 
 	commands *commandQueue
 	pages    *pagePool
@@ -74,18 +74,18 @@ type Device struct {
 	queues           []*Queue
 	steering         steering
 
-	wanted   atomic.Pointer[kit.Symptom] // what an event said
-	sends    []kit.Progress
-	health   kit.Progress
-	syndrome uint32 // as the watch saw it last
-	mended   atomic.Uint64
+	wanted         atomic.Pointer[kit.Symptom] // what an event said
+	sends          []kit.Progress
+	health         kit.Progress
+	syndrome       uint32 // as the watch saw it last
+	sendRecoveries atomic.Uint64
 }
 
 // Open resets the function, programs it and starts its queues. It takes fn over: Close closes it, and so does an Open that
 // fails. The link need not be up.
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Look: d.look, Restart: d.restart, Release: d.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Restart: d.restart, Release: d.release}); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -134,7 +134,7 @@ func (d *Device) window(u uar) *mmio.Window {
 
 // Info describes the device.
 func (d *Device) Info() (i nic.Info) {
-	d.card.Undisturbed(func() {
+	d.card.BetweenRestarts(func() {
 		v := d.commands.read(regFwRev)
 		n := d.card.Options.RingSize
 		i = d.card.Info(fmt.Sprintf("%s (%v), firmware %d.%d.%04d", d.model, d.card.Fn.ID(), v&0xFFFF, v>>16, d.commands.read(regCmdifRev)&0xFFFF),

@@ -267,7 +267,7 @@ func (d *Device) layout(q *Queue) {
 	q.size = q.stride - room
 	q.lkey = d.lkey
 	q.headers = headerBytes[d.minInline]
-	q.pushMax = uint32(d.pushMax)
+	q.maxInline = uint32(d.maxInline)
 }
 
 // buffers allocates the receive slots' buffers and those of Send, and points the receive WQEs to them.

@@ -43,7 +43,7 @@ func newBenchQueue(t testing.TB, frame []byte, push bool) *benchQueue {
 		askEvery: 32, bfHalf: 256, headers: 18, db: &b.doorbell,
 	}
 	if push {
-		b.bf, b.pushMax = flame, 226
+		b.bf, b.maxInline = flame, 226
 	}
 	emptyCQ(b.rxCQ, ring)
 	emptyCQ(b.txCQ, 4*ring)
@@ -141,7 +141,7 @@ func TestPointerWQE(t *testing.T) {
 	for headers, blocks := range map[uint32]uint32{0: 1, 18: 1, 62: 2, 82: 2} {
 		f := echo4(300)
 		b, r := newBenchQueue(t, f, true), newResponder(t)
-		b.headers, b.pushMax = headers, max(headers, 0)
+		b.headers, b.maxInline = headers, max(headers, 0)
 		b.arrive(1)
 		if b.Poll(r) != 1 || b.txTail != blocks {
 			t.Fatalf("%d bytes of headers: %d blocks, want %d", headers, b.txTail, blocks)
@@ -236,7 +236,7 @@ func TestBadCompletions(t *testing.T) {
 		}
 	}
 	*b.completion(b.txCQ, 0) = cqe{counterOwn: 13 << 4 << 24, syndrome: 4}
-	b.tidy()
+	b.reclaim()
 	if b.fault.Load() != faultSend || !bytes.Contains([]byte(b.faultText()), []byte("local protection error")) {
 		t.Errorf("send error: %q", b.faultText())
 	}
@@ -275,13 +275,13 @@ func TestPollIsAHotLoop(t *testing.T) {
 	nictest.StackAccesses(t, p, "(*Queue).Poll", 45)
 	nictest.StackAccesses(t, p, "(*Queue).post", 18)
 	nictest.StackAccesses(t, p, "(*Queue).point", 12)
-	nictest.HotLoop(t, p, "(*Queue).Poll", "mlx5.(*Queue).post", "mlx5.(*Queue).point", "mlx5.(*Queue).ring", "mlx5.(*Queue).tidy",
+	nictest.HotLoop(t, p, "(*Queue).Poll", "mlx5.(*Queue).post", "mlx5.(*Queue).point", "mlx5.(*Queue).ring", "mlx5.(*Queue).reclaim",
 		"mlx5.(*Queue).fail", "runtime.panicunsafeslicelen")
 	nictest.HotLoop(t, p, "(*Queue).post", "mmio.PushWQE")
 	nictest.HotLoop(t, p, "(*Queue).point", "mlx5.(*Queue).post", "mlx5.(*Queue).pointOnce")
 	nictest.HotLoop(t, p, "(*Queue).pointOnce")
 	nictest.HotLoop(t, p, "(*Queue).ring", "mmio.RingDoorbell", "mmio.RingDoorbellWC")
-	nictest.HotLoop(t, p, "(*Queue).tidy", "mmio.Store32", "mlx5.(*Queue).fail", "mlx5.(*Queue).freeSends")
+	nictest.HotLoop(t, p, "(*Queue).reclaim", "mmio.Store32", "mlx5.(*Queue).fail", "mlx5.(*Queue).freeSends")
 }
 
 // Send finds its buffers free however long Serve answered meanwhile: numbers of blocks wrap.
@@ -298,7 +298,7 @@ func TestSendAfterManyReplies(t *testing.T) {
 		*(*[2]uint32)(unsafe.Add(b.asked, b.askTail&b.txMask*8)) = [2]uint32{b.txTail - 1, b.txTail}
 		b.askTail++
 		b.arrive(0)
-		b.tidy()
+		b.reclaim()
 		if b.fault.Load() != faultNone || b.txDone != b.txTail {
 			t.Fatalf("fault %d, %d of %d blocks done", b.fault.Load(), b.txDone, b.txTail)
 		}

@@ -16,25 +16,25 @@ import (
 type Options struct {
 	// Push chooses how replies reach the card: "full", "header" or "off"; "" and "auto" stand for the best it has, full.
 	Push string
-	// PushMax is the longest frame in bytes that is pushed whole; 0 for the card's maximum.
-	PushMax int
+	// MaxInline is the longest frame in bytes that is pushed whole; 0 for the card's maximum.
+	MaxInline int
 }
 
 func (o Options) check() error {
-	return kit.CheckPush(o.Push, o.PushMax, pushFull, pushHeader)
+	return kit.CheckPush(o.Push, o.MaxInline, pushFull, pushHeader)
 }
 
 // Push modes.
 const (
 	pushAuto   = "auto"   // full
-	pushFull   = "full"   // the frame inline, up to PushMax bytes; of longer ones the headers and a pointer
+	pushFull   = "full"   // the frame inline, up to MaxInline bytes; of longer ones the headers and a pointer
 	pushHeader = "header" // the headers that the vport demands inline, and a pointer
 	pushOff    = "off"    // as header, and no BlueFlame: a doorbell notifies the device, which fetches everything
 )
 
 // choosePush sets the longest frame that goes whole into a WQE: as much as half a BlueFlame register holds.
 func (d *Device) choosePush() {
-	d.pushMax = 0
+	d.maxInline = 0
 	switch d.own.Push {
 	case "", pushAuto, pushFull:
 		most := maxBlocks*wqebb - room
@@ -44,15 +44,15 @@ func (d *Device) choosePush() {
 		if d.caps.maxWQE > 0 {
 			most = min(most, int(d.caps.maxWQE)-room)
 		}
-		if d.pushMax = most; d.own.PushMax > 0 {
-			d.pushMax = min(most, d.own.PushMax)
+		if d.maxInline = most; d.own.MaxInline > 0 {
+			d.maxInline = min(most, d.own.MaxInline)
 		}
-		if d.own.PushMax > most {
-			d.lacks = append(d.lacks, fmt.Sprintf("frames are pushed whole up to %d bytes, %d were asked for", most, d.own.PushMax))
+		if d.own.MaxInline > most {
+			d.lacks = append(d.lacks, fmt.Sprintf("frames are pushed whole up to %d bytes, %d were asked for", most, d.own.MaxInline))
 		}
 	}
 	// A frame that is all headers has nothing to point to.
-	d.pushMax = max(d.pushMax, int(headerBytes[d.minInline]))
+	d.maxInline = max(d.maxInline, int(headerBytes[d.minInline]))
 }
 
 // doorbell finds a queue's doorbell, and its BlueFlame register where that is of use.
@@ -210,7 +210,7 @@ func (d *Device) pushName() string {
 func (d *Device) pushNotes() []string {
 	q := d.queues[0]
 	notes := []string{fmt.Sprintf("frames up to %d bytes go whole into their WQE; of longer ones %d bytes, which the vport demands (min_wqe_inline_mode %d), and a pointer",
-		q.pushMax, q.headers, d.minInline)}
+		q.maxInline, q.headers, d.minInline)}
 	p := q.proof
 	if p.pushed == 0 {
 		return notes

@@ -14,7 +14,7 @@ import (
 
 const (
 	maxBatch    = 32 // frames that one pass takes at most
-	tidyAt      = 32 // received slots that may wait for tidy while each pass answers something
+	reclaimAt   = 32 // received slots that may wait for reclaim while each pass answers something
 	refillBatch = 8  // receive slots that are free again before the device is notified
 	minFrame    = 14 // an Ethernet header
 )
@@ -45,8 +45,8 @@ type Queue struct {
 	sqn    uint32
 
 	rxNext uint32 // the next slot to look at; all before it were received
-	armed  uint32 // slots before it are free again
-	given  uint32 // slots before it are the device's again
+	freed  uint32 // slots before it are free again
+	posted uint32 // slots before it are the device's again
 
 	txTail   uint32 // blocks before it were posted
 	txDone   uint32 // blocks before it were sent
@@ -61,7 +61,7 @@ type Queue struct {
 
 	bfOff, bfHalf uint32 // the half of the register that is next, and the distance between both
 	wcDoorbell    bool   // the doorbell is in a write-combining window
-	pushMax       uint32 // frames up to this length go whole into the WQE
+	maxInline     uint32 // frames up to this length go whole into the WQE
 	headers       uint32 // of longer ones, this much
 
 	fault atomic.Uint32 // why the queue stopped: faultXxx
@@ -94,8 +94,8 @@ func (q *Queue) completion(cq unsafe.Pointer, n uint32) *cqe {
 func (q *Queue) pending(n uint32) *uint32 { return (*uint32)(unsafe.Add(q.pend, n&q.mask*4)) }
 
 // Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
-// lie, and pushes each at once, or rings for all where there is no BlueFlame. It tidies up where nothing was there to answer,
-// or where tidyAt slots or half of the send queue wait. It returns the number of replies.
+// lie, and pushes each at once, or rings for all where there is no BlueFlame. It calls reclaim where nothing was there to answer,
+// or where reclaimAt slots or half of the send queue wait. It returns the number of replies.
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	if q.fault.Load() != faultNone {
 		return 0
@@ -124,7 +124,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 			}
 		}
 		at := unsafe.Add(unsafe.Pointer(h), -room)
-		if uint32(l) <= q.pushMax {
+		if uint32(l) <= q.maxInline {
 			if !q.post(at, uint32(l+room+15)>>4, uint32(l)) {
 				q.txFull.Add(1)
 				continue
@@ -143,11 +143,11 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	if q.txRung != q.txTail {
 		q.ring()
 	}
-	if n > 0 && next-q.armed < tidyAt && q.txTail-q.txDone <= q.txMask>>1 {
+	if n > 0 && next-q.freed < reclaimAt && q.txTail-q.txDone <= q.txMask>>1 {
 		return n
 	}
-	if q.txDone != q.txTail || q.armed != next {
-		q.tidy()
+	if q.txDone != q.txTail || q.freed != next {
+		q.reclaim()
 	}
 	return n
 }
@@ -256,8 +256,8 @@ func (q *Queue) ring() {
 	}
 }
 
-// tidy takes the completions of sends, and gives the slots that are free again back, in order.
-func (q *Queue) tidy() {
+// reclaim takes the completions of sends, and gives the slots that are free again back, in order.
+func (q *Queue) reclaim() {
 	done, taken := q.txDone, q.txNext
 	for {
 		c := (*cqe)(unsafe.Add(q.txCQ, taken&q.txMask*cqeSize))
@@ -281,15 +281,15 @@ func (q *Queue) tidy() {
 		q.txDone = done
 		mmio.Store32(q.txCQRec, swap(taken&0xFFFFFF))
 	}
-	armed, next, mask := q.armed, q.rxNext, q.mask
-	for armed != next && int32(done-*(*uint32)(unsafe.Add(q.pend, armed&mask*4))) >= 0 {
-		armed++
+	freed, next, mask := q.freed, q.rxNext, q.mask
+	for freed != next && int32(done-*(*uint32)(unsafe.Add(q.pend, freed&mask*4))) >= 0 {
+		freed++
 	}
-	q.armed = armed
-	if armed-q.given >= refillBatch {
-		q.given = armed
+	q.freed = freed
+	if freed-q.posted >= refillBatch {
+		q.posted = freed
 		mmio.Store32(q.rxCQRec, swap(next&0xFFFFFF)) // before the slots that will complete there again (docs/memory-order.md: rings)
-		mmio.Store32(q.rqRec, swap((armed+mask+1)&0xFFFF))
+		mmio.Store32(q.rqRec, swap((freed+mask+1)&0xFFFF))
 	}
 }
 
@@ -321,7 +321,7 @@ func (q *Queue) faultText() string {
 
 // reset puts the rings into the state in which a new queue is: all slots the device's, nothing to send.
 func (q *Queue) reset() {
-	q.rxNext, q.armed, q.given = 0, 0, 0
+	q.rxNext, q.freed, q.posted = 0, 0, 0
 	for slot := range q.mask + 1 {
 		*(*uint32)(unsafe.Add(q.pend, slot*4)) = 0
 	}
@@ -342,7 +342,7 @@ func (q *Queue) resetSend() {
 
 // send posts a copy of frame.
 func (q *Queue) send(frame []byte) error {
-	q.tidy()
+	q.reclaim()
 	n, m := q.sends&q.mask, uint32(len(frame))
 	end := (*uint32)(unsafe.Add(q.sendEnd, n*4))
 	if q.fault.Load() != faultNone || !q.sendable(n) {
@@ -350,7 +350,7 @@ func (q *Queue) send(frame []byte) error {
 	}
 	at := unsafe.Add(q.sendBuf, n*q.stride)
 	copy(unsafe.Slice((*byte)(unsafe.Add(at, room)), q.size), frame)
-	if m <= q.pushMax {
+	if m <= q.maxInline {
 		if !q.post(at, (m+room+15)>>4, m) {
 			return nic.ErrFull
 		}
@@ -408,11 +408,11 @@ func (q *Queue) recv(buf []byte) (n int, at int64) {
 		}
 		*(*uint32)(unsafe.Add(q.pend, slot*4)) = q.txDone
 		q.rxNext++
-		q.tidy()
+		q.reclaim()
 		if !bad {
 			return int(l), at
 		}
 	}
-	q.tidy()
+	q.reclaim()
 	return -1, 0
 }

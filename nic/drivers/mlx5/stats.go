@@ -46,7 +46,7 @@ func (d *Device) ReadStats(out *nic.Stats) error {
 		*out = d.card.Totals.Read(t)
 		e := &d.events
 		for name, n := range map[string]uint64{
-			"out_of_buffer": out.RxDropped, "send_queue_resets": d.mended.Load(), "firmware_pages": uint64(d.pages.held()),
+			"out_of_buffer": out.RxDropped, "send_queue_resets": d.sendRecoveries.Load(), "firmware_pages": uint64(d.pages.held()),
 			"page_requests": e.pageRequests.Load(), "page_request_errors": e.pageErrors.Load(), "port_changes": e.portChanges.Load(),
 			"cq_errors": e.cqErrors.Load(), "unknown_events": e.unknown.Load(),
 		} {

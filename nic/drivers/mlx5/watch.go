@@ -23,9 +23,9 @@ func (d *Device) want(reason, why string) {
 	d.wanted.CompareAndSwap(nil, &kit.Symptom{Reason: reason, Why: why})
 }
 
-// look serves the device's events, and finds a queue that stopped, sends that stall, and firmware that died. What it
+// check serves the device's events, and finds a queue that stopped, sends that stall, and firmware that died. What it
 // reads of the device itself it reads only while loops run, or somebody sends and receives.
-func (d *Device) look(polled bool) (*kit.Symptom, error) {
+func (d *Device) check(polled bool) (*kit.Symptom, error) {
 	d.serveEvents()
 	if !polled {
 		d.health = kit.Progress{}
@@ -35,25 +35,25 @@ func (d *Device) look(polled bool) (*kit.Symptom, error) {
 		return s, nil
 	}
 	if err := d.commands.dead.Load(); err != nil {
-		if s := d.lookAtHealth(); s != nil { // this is why
+		if s := d.checkHealth(); s != nil { // this is why
 			return s, nil
 		}
 		return &kit.Symptom{Reason: "command_stuck", Why: (*err).Error()}, nil
 	}
 	for i, q := range d.queues {
-		if s := d.lookAtQueue(i, q); s != nil {
+		if s := d.checkQueue(i, q); s != nil {
 			return s, nil
 		}
 	}
-	return d.lookAtHealth(), nil
+	return d.checkHealth(), nil
 }
 
-// lookAtQueue looks for a queue that stopped, or whose sends do.
-func (d *Device) lookAtQueue(i int, q *Queue) *kit.Symptom {
-	mend := func() error { return d.mendSends(q, &d.sends[i]) }
+// checkQueue looks for a queue that stopped, or whose sends do.
+func (d *Device) checkQueue(i int, q *Queue) *kit.Symptom {
+	recoverQueue := func() error { return d.recoverSends(q, &d.sends[i]) }
 	switch f := q.fault.Load(); f {
 	case faultSend:
-		return &kit.Symptom{Reason: "send_error", Why: fmt.Sprintf("queue %d: %s", i, q.faultText()), Mend: mend}
+		return &kit.Symptom{Reason: "send_error", Why: fmt.Sprintf("queue %d: %s", i, q.faultText()), Recover: recoverQueue}
 	case faultReceive:
 		return &kit.Symptom{Reason: "receive_error", Why: fmt.Sprintf("queue %d: %s", i, q.faultText())}
 	}
@@ -63,7 +63,7 @@ func (d *Device) lookAtQueue(i int, q *Queue) *kit.Symptom {
 	if l, err := d.link(); err == nil && !l.Up {
 		return nil
 	}
-	return &kit.Symptom{Reason: "tx_hang", Mend: mend, Why: fmt.Sprintf("queue %d: %v: no send was completed for %v (completion %d)", i,
+	return &kit.Symptom{Reason: "tx_hang", Recover: recoverQueue, Why: fmt.Sprintf("queue %d: %v: no send was completed for %v (completion %d)", i,
 		nic.ErrTimeout, sendLimit, atomic.LoadUint32(&q.txNext))}
 }
 
@@ -72,9 +72,9 @@ func (d *Device) sick() bool {
 	return d.commands.read(regHealthSynd)>>16&0xFF != 0 && d.commands.read(regHealthRFR)&healthRFR != 0
 }
 
-// lookAtHealth reads the health buffer. A syndrome with the request for a reset, or a counter that stalls, is
+// checkHealth reads the health buffer. A syndrome with the request for a reset, or a counter that stalls, is
 // answered by a restart; a syndrome alone is reported once.
-func (d *Device) lookAtHealth() *kit.Symptom {
+func (d *Device) checkHealth() *kit.Symptom {
 	synd, seen := d.commands.read(regHealthSynd)>>16&0xFF, d.syndrome
 	d.syndrome = synd
 	limit := healthLimit
@@ -86,7 +86,7 @@ func (d *Device) lookAtHealth() *kit.Symptom {
 		return &kit.Symptom{Reason: "disabled", Why: "the function's interface is disabled: " + d.healthText()}
 	case synd != 0 && d.sick():
 		return &kit.Symptom{Reason: "firmware_error", Why: "the device is sick: " + d.healthText()}
-	case d.health.Still(d.commands.read(regHealthCounter)) > limit:
+	case d.health.StalledFor(d.commands.read(regHealthCounter)) > limit:
 		return &kit.Symptom{Reason: "firmware_hang", Why: fmt.Sprintf("the health counter has not moved for %v: %s", limit, d.healthText())}
 	}
 	if synd != seen && synd != 0 {
@@ -108,13 +108,13 @@ func (d *Device) restart(*kit.Symptom) error {
 	return d.start()
 }
 
-// mendSends resets one send queue.
-func (d *Device) mendSends(q *Queue, p *kit.Progress) error {
+// recoverSends resets one send queue.
+func (d *Device) recoverSends(q *Queue, p *kit.Progress) error {
 	if err := d.resetSend(q); err != nil {
 		return err
 	}
 	*p = kit.Progress{}
-	d.mended.Add(1)
+	d.sendRecoveries.Add(1)
 	return nil
 }
 

@@ -59,7 +59,7 @@ type Device struct {
 // that fails. The link need not be up. An MTU that is not requested is the one that the device tells.
 func Open(fn pci.Function, o nic.Options) (*Device, error) {
 	d := &Device{ring: o.RingSize}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Look: d.look, Restart: d.restart, Release: d.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Restart: d.restart, Release: d.release}); err != nil {
 		return nil, err
 	}
 	return d, nil

@@ -13,7 +13,7 @@ import (
 const (
 	maxBatch    = 32 // frames that one pass takes at most
 	refillBatch = 32 // buffers that are returned before the device is notified
-	tidyAt      = 32 // transmits that may wait for tidy while each pass answers something
+	reclaimAt   = 32 // transmits that may wait for reclaim while each pass answers something
 	minFrame    = 14 // an Ethernet header
 )
 
@@ -36,7 +36,7 @@ type Queue struct {
 	bufLen uint32 // what the device may write to one buffer, header included
 	stride uint32 // from one buffer to the next: an odd number of cache lines, or all heads would share a few sets of the L1 cache
 
-	given uint32 // receive entries before it were told to the device
+	posted uint32 // receive entries before it were told to the device
 
 	// One writer, this loop; ReadStats and the watch load them.
 	rxFrames, rxBytes, txFrames, txBytes polling.Counter
@@ -81,7 +81,7 @@ func (q *Queue) crosses(base unsafe.Pointer, id uint32) bool {
 func (q *Queue) has(id uint32) *uint8 { return (*uint8)(unsafe.Add(q.owner, id)) }
 
 // Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
-// lie, posts them, and notifies once. It tidies up where nothing was there to answer, or where tidyAt transmits wait. It
+// lie, posts them, and notifies once. It calls reclaim where nothing was there to answer, or where reclaimAt transmits wait. It
 // returns the number of replies posted.
 //
 // The fields of q are read where they are used: copies of them in local variables are more than the registers hold.
@@ -164,14 +164,14 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		q.rx.seen = next
 		q.rxFrames.Add(uint64(frames))
 		q.txFrames.Add(uint64(replies))
-		if replies != 0 && tail-q.tx.seen < tidyAt {
+		if replies != 0 && tail-q.tx.seen < reclaimAt {
 			return int(replies)
 		}
 	}
 	if q.tx.seen != tail {
-		q.tidy()
+		q.reclaim()
 	}
-	if q.rx.next-q.given >= refillBatch {
+	if q.rx.next-q.posted >= refillBatch {
 		q.give()
 	}
 	return int(replies)
@@ -186,8 +186,8 @@ func (q *Queue) post(tail uint32) {
 	q.tx.notify()
 }
 
-// tidy takes back the transmits that are done, and arms their buffers again.
-func (q *Queue) tidy() {
+// reclaim takes back the transmits that are done, and arms their buffers again.
+func (q *Queue) reclaim() {
 	r := &q.tx
 	done, end := r.seen, r.next
 	if !r.packed {
@@ -236,9 +236,9 @@ func (q *Queue) arm(id uint32) {
 	r.next++
 }
 
-// give tells the device of the buffers that were armed.
+// give tells the device of the buffers that were posted.
 func (q *Queue) give() {
-	q.given = q.rx.next
+	q.posted = q.rx.next
 	if !q.rx.packed {
 		q.rx.publish()
 	}
@@ -272,7 +272,7 @@ func (q *Queue) reset() {
 		}
 		q.arm(id)
 	}
-	q.given = q.rx.next
+	q.posted = q.rx.next
 	if !q.rx.packed {
 		q.rx.publish()
 	}
@@ -280,7 +280,7 @@ func (q *Queue) reset() {
 
 // send posts a copy of frame.
 func (q *Queue) send(frame []byte) error {
-	q.tidy()
+	q.reclaim()
 	for q.crosses(q.sendBuf, q.sendNext&q.tx.mask) {
 		q.sendNext++
 	}
@@ -313,9 +313,9 @@ func (q *Queue) send(frame []byte) error {
 func (q *Queue) recv(buf []byte) (int, int64) {
 	for {
 		if q.tx.seen != q.tx.next {
-			q.tidy()
+			q.reclaim()
 		}
-		if q.rx.next-q.given >= refillBatch {
+		if q.rx.next-q.posted >= refillBatch {
 			q.give()
 		}
 		next := q.rx.seen

@@ -12,9 +12,9 @@ import (
 // hangLimit is how long a transmit ring with work may stall while the link is up.
 const hangLimit = time.Second
 
-// look finds a device that lost its state, in a reset by another process, one that requests a reset or lies about its
+// check finds a device that lost its state, in a reset by another process, one that requests a reset or lies about its
 // rings, and transmits that stall with the link up.
-func (d *Device) look(polled bool) (*kit.Symptom, error) {
+func (d *Device) check(polled bool) (*kit.Symptom, error) {
 	if !polled {
 		return nil, nil
 	}
@@ -38,7 +38,7 @@ func (d *Device) look(polled bool) (*kit.Symptom, error) {
 		case !d.linkUp:
 			*p = kit.Progress{}
 		case p.Waiting(&q.tx.seen, &q.tx.next) >= hangLimit:
-			return &kit.Symptom{Reason: "tx_hang", Doubt: p, Why: fmt.Sprintf("transmit ring %d stalls: %d of %d entries used",
+			return &kit.Symptom{Reason: "tx_hang", Suspect: p, Why: fmt.Sprintf("transmit ring %d stalls: %d of %d entries used",
 				i, atomic.LoadUint32(&q.tx.seen), atomic.LoadUint32(&q.tx.next))}, nil
 		}
 	}

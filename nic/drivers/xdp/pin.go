@@ -296,8 +296,8 @@ func Pins() ([]string, error) {
 	return names, err
 }
 
-// Look opens the pin of that name to read from. It returns ErrNoPin and ErrForeign, explained.
-func Look(name string) (*Pinned, error) {
+// OpenPinned opens the pin of that name to read from. It returns ErrNoPin and ErrForeign, explained.
+func OpenPinned(name string) (*Pinned, error) {
 	p, err := openPin(name)
 	if err != nil {
 		return nil, err

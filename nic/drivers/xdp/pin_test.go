@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 
 func answered(t *testing.T, pin string) uint64 {
 	t.Helper()
-	p, err := xdp.Look(pin)
+	p, err := xdp.OpenPinned(pin)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestPin(t *testing.T) {
 				t.Errorf("the counts restart: %v", s)
 			}
 			v.UDP(t, veth.Our4.Addr())
-			p, err := xdp.Look("p")
+			p, err := xdp.OpenPinned("p")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -230,7 +230,7 @@ func TestPinGone(t *testing.T) {
 		}
 	})
 	wait(t, func() bool {
-		p, err := xdp.Look("gone")
+		p, err := xdp.OpenPinned("gone")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -251,7 +251,7 @@ func TestPinGone(t *testing.T) {
 		t.Errorf("the counts restart: %v", s)
 	}
 	d.Close()
-	if p, err := xdp.Look("gone"); err != nil || !p.Attached {
+	if p, err := xdp.OpenPinned("gone"); err != nil || !p.Attached {
 		t.Errorf("%+v, %v", p, err)
 	}
 	unpin(t, &v.Host, "gone")
@@ -311,7 +311,7 @@ func TestPinRefuses(t *testing.T) {
 	other, _ := json.Marshal(a)
 	write(other)
 	try("another version", &v.Host, xdp.Options{Pin: "a"}, xdp.ErrForeign, "laid out as 0123456789abcdef", "responder unpin a")
-	if _, err := xdp.Look("a"); !errors.Is(err, xdp.ErrForeign) {
+	if _, err := xdp.OpenPinned("a"); !errors.Is(err, xdp.ErrForeign) {
 		t.Errorf("another version is looked at: %v", err)
 	}
 	v.Ping(t, veth.Our4.Addr()) // it answers all the same

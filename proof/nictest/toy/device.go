@@ -39,7 +39,7 @@ type Device struct {
 // Open resets the device, programs it and starts its queue. It takes fn over: Close closes it, and so does an Open that fails.
 func Open(fn pci.Function, o nic.Options) (*Device, error) {
 	d := &Device{}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Look: d.look, Restart: d.restart, Release: d.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Restart: d.restart, Release: d.release}); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -232,8 +232,8 @@ func (d *Device) counts() (nic.Stats, error) {
 // Close stops the device and gives everything back.
 func (d *Device) Close() error { return d.card.Close() }
 
-// look finds a device that lost its state, and transmits that stall.
-func (d *Device) look(polled bool) (*kit.Symptom, error) {
+// check finds a device that lost its state, and transmits that stall.
+func (d *Device) check(polled bool) (*kit.Symptom, error) {
 	if !polled {
 		return nil, nil
 	}
@@ -241,7 +241,7 @@ func (d *Device) look(polled bool) (*kit.Symptom, error) {
 		return kit.Foreign("CONTROL is not as it was left"), nil
 	}
 	if d.read(regSTATUS)&statusLink != 0 && d.hung.Waiting(&d.queue.txDone, &d.queue.txTail) > time.Second {
-		return &kit.Symptom{Reason: "tx_hang", Doubt: &d.hung, Why: "the transmit ring stalls"}, nil
+		return &kit.Symptom{Reason: "tx_hang", Suspect: &d.hung, Why: "the transmit ring stalls"}, nil
 	}
 	return nil, nil
 }

@@ -26,7 +26,7 @@ type Queue struct {
 	mask         uint32 // ring size - 1
 
 	rxNext uint32 // the next slot to look at; all before it were received
-	armed  uint32 // slots before it are the device's
+	posted uint32 // slots before it are the device's
 	txTail uint32 // transmits before it were posted; the watch reads it
 	txDone uint32 // transmits before it are done; the watch reads it
 
@@ -46,11 +46,11 @@ func (q *Queue) txDesc(n uint32) *desc    { return (*desc)(unsafe.Add(q.tx, n&q.
 func (q *Queue) pending(n uint32) *uint32 { return (*uint32)(unsafe.Add(q.pend, n&q.mask*4)) }
 
 // Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
-// lie, posts them, rings the doorbell once, and only then tidies up. It returns the number of replies posted.
+// lie, posts them, rings the doorbell once, and only then reclaims. It returns the number of replies posted.
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	next, first := q.rxNext, q.txTail
 	tail := first
-	for end := min(maxBatch, q.armed-next) + next; next != end; next++ {
+	for end := min(maxBatch, q.posted-next) + next; next != end; next++ {
 		w := atomic.LoadUint64(&q.rxDesc(next).word) // acquires what the device wrote before (docs/memory-order.md, "done, then the rest")
 		if w&descDone == 0 {
 			break
@@ -83,41 +83,41 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		polling.Publish(&q.txTail, tail)
 		mmio.Store32(q.txBell, tail) // docs/memory-order.md, "descriptors, then the doorbell"
 	}
-	q.tidy()
+	q.reclaim()
 	return int(tail - first)
 }
 
-// tidy takes back the transmits that are done, and gives the slots that are free again to the device, in order.
-func (q *Queue) tidy() {
+// reclaim takes back the transmits that are done, and gives the slots that are free again to the device, in order.
+func (q *Queue) reclaim() {
 	done := q.txDone
 	for done != q.txTail && atomic.LoadUint64(&q.txDesc(done).word)&descDone != 0 {
 		done++
 	}
 	polling.Publish(&q.txDone, done)
-	armed := q.armed
-	for armed != q.rxNext+q.mask+1 && int32(done-*q.pending(armed)) >= 0 {
-		*q.rxDesc(armed) = desc{addr: q.iova + uint64(armed&q.mask*q.stride)}
-		armed++
+	posted := q.posted
+	for posted != q.rxNext+q.mask+1 && int32(done-*q.pending(posted)) >= 0 {
+		*q.rxDesc(posted) = desc{addr: q.iova + uint64(posted&q.mask*q.stride)}
+		posted++
 	}
-	if armed != q.armed {
-		q.armed = armed
-		mmio.Store32(q.rxBell, armed)
+	if posted != q.posted {
+		q.posted = posted
+		mmio.Store32(q.rxBell, posted)
 	}
 }
 
 // reset puts the rings into the state in which start programs them: all slots the device's, nothing to transmit.
 func (q *Queue) reset() {
-	q.rxNext, q.armed, q.txTail, q.txDone = 0, 0, 0, 0
+	q.rxNext, q.posted, q.txTail, q.txDone = 0, 0, 0, 0
 	for n := range q.mask + 1 {
 		*q.pending(n) = 0
 		*q.txDesc(n) = desc{}
 	}
-	q.tidy()
+	q.reclaim()
 }
 
 // send posts a copy of frame.
 func (q *Queue) send(frame []byte) error {
-	q.tidy()
+	q.reclaim()
 	n := q.txTail
 	if n-q.txDone > q.mask {
 		return nic.ErrFull
@@ -133,8 +133,8 @@ func (q *Queue) send(frame []byte) error {
 
 // recv copies the next frame out and frees its slot. It returns -1 where there is none.
 func (q *Queue) recv(buf []byte) (n int, at int64) {
-	defer q.tidy()
-	for q.rxNext != q.armed {
+	defer q.reclaim()
+	for q.rxNext != q.posted {
 		w := atomic.LoadUint64(&q.rxDesc(q.rxNext).word)
 		if w&descDone == 0 {
 			break

@@ -29,6 +29,6 @@ func TestConformance(t *testing.T) {
 
 func TestPollIsAHotLoop(t *testing.T) {
 	const p = "github.com/rebound-nic/rebound/proof/nictest/toy"
-	nictest.HotLoop(t, p, "(*Queue).Poll", "toy.(*Queue).tidy", "mmio.Store32")
-	nictest.HotLoop(t, p, "(*Queue).tidy", "mmio.Store32")
+	nictest.HotLoop(t, p, "(*Queue).Poll", "toy.(*Queue).reclaim", "mmio.Store32")
+	nictest.HotLoop(t, p, "(*Queue).reclaim", "mmio.Store32")
 }

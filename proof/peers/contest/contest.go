@@ -96,7 +96,7 @@ func (c *contest) run() (err error) {
 		return errors.New("there is one CPU only: this takes two")
 	}
 	defer func() { err = errors.Join(err, c.turnTo(nil)) }()
-	if err := c.enlist(); err != nil {
+	if err := c.competitors(); err != nil {
 		return err
 	}
 	byProto := map[probe.Proto][]*peer{}

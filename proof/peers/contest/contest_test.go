@@ -17,7 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/settings"
 	"github.com/rebound-nic/rebound/internal/bench/testbed"
 	"github.com/rebound-nic/rebound/proof/needs"
-	"github.com/rebound-nic/rebound/proof/peers/rival"
+	"github.com/rebound-nic/rebound/proof/peers/baseline"
 	"github.com/rebound-nic/rebound/proof/peers/tables"
 )
 
@@ -46,11 +46,11 @@ func TestFloor(t *testing.T) {
 	needs.Programs(t, "gcc")
 	inside(t, func(c *contest) error {
 		program := filepath.Join(c.dir, "floor")
-		if err := rival.BuildFloor(program); err != nil {
+		if err := baseline.BuildFloor(program); err != nil {
 			return err
 		}
-		for _, socket := range rival.FloorSockets {
-			f := rival.Floor(program, socket, testbed.FarIface, c.bed.Core.Other())
+		for _, socket := range baseline.FloorSockets {
+			f := baseline.Floor(program, socket, testbed.FarIface, c.bed.Core.Other())
 			f.Within = c.bed.Within
 			if err := f.Start(); err != nil {
 				return err

@@ -11,7 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/testbed"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
-	"github.com/rebound-nic/rebound/proof/peers/rival"
+	"github.com/rebound-nic/rebound/proof/peers/baseline"
 )
 
 // GapOptions describe a comparison of polling loops.
@@ -52,14 +52,14 @@ func (o GapOptions) run(out *Gaps) (err error) {
 	}
 	defer os.RemoveAll(dir)
 	loop := filepath.Join(dir, "gap")
-	if err := rival.BuildGap(loop); err != nil {
+	if err := baseline.BuildGap(loop); err != nil {
 		return err
 	}
 	clock, err := latency.NewClock()
 	if err != nil {
 		return err
 	}
-	out.Step = rival.Resolution(clock)
+	out.Step = baseline.Resolution(clock)
 	r := &testbed.Responder{Bed: bed, Program: o.Responder, Driver: o.Driver, Core: core, Report: filepath.Join(dir, "report")}
 	defer func() { err = errors.Join(err, r.Stop()) }()
 	for range o.Slices {
@@ -80,7 +80,7 @@ func (o GapOptions) run(out *Gaps) (err error) {
 			return err
 		}
 		out.Responder = append(out.Responder, rep.Find(latency.GapSeries).Total)
-		h, err := rival.RunGap(loop, core, o.Slice, clock)
+		h, err := baseline.RunGap(loop, core, o.Slice, clock)
 		if err != nil {
 			return err
 		}

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/proof/cards"
-	"github.com/rebound-nic/rebound/proof/peers/rival"
+	"github.com/rebound-nic/rebound/proof/peers/baseline"
 )
 
 //go:embed testdata/loops.c
@@ -46,7 +46,7 @@ const (
 // Explanation is what a reader has to know of the table.
 const Explanation = "Ticks of the time stamp counter for each reply to an ICMP echo request of 64 bytes, rings in huge pages of " +
 	"memory and nobody behind them: lower quartiles of groups of 64 passes, fences around each pass, the cost of measuring taken " +
-	"off. *To the doorbell* leaves out the longest four passes of each group, in which a loop tidies up. The loops in C are in " +
+	"off. *To the doorbell* leaves out the longest four passes of each group, in which a loop reclaims. The loops in C are in " +
 	"proof/peers/cycles/testdata/loops.c: *least* checks nothing, *guarded* has all guards of strict mode for this kind of frame, *ported* " +
 	"also the book-keeping of nic/drivers/ixgbe. All three drive the 82599's rings; the other cards' rings ask for more. *efa* answers messages, of the " +
 	"bytes that its cases begin with, which have no headers to match and rewrite. *mlx4, InfiniBand* answers the packet alone, over IPoIB: the sizes are " +
@@ -72,7 +72,7 @@ type Row struct {
 // Run builds all loops and measures them in turn.
 func Run(o Options) ([]Row, error) {
 	program := filepath.Join(o.Scratch, "loops")
-	if err := rival.Compile(loops, program); err != nil {
+	if err := baseline.Compile(loops, program); err != nil {
 		return nil, err
 	}
 	type loop struct{ name, binary, dir string }

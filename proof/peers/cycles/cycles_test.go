@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/needs"
-	"github.com/rebound-nic/rebound/proof/peers/rival"
+	"github.com/rebound-nic/rebound/proof/peers/baseline"
 )
 
 func TestBenchmarkLine(t *testing.T) {
@@ -61,7 +61,7 @@ func TestMarkdownRatios(t *testing.T) {
 func TestLoopsInC(t *testing.T) {
 	needs.Programs(t, "gcc")
 	program := filepath.Join(t.TempDir(), "loops")
-	if err := rival.Compile(loops, program); err != nil {
+	if err := baseline.Compile(loops, program); err != nil {
 		t.Fatal(err)
 	}
 	seen := map[string]int{}

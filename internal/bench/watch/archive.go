@@ -36,8 +36,8 @@ type state struct {
 	verdicts map[string]judgement
 }
 
-// keeper collects what the loop tells: for the metrics page, and by intervals for the log of the hour.
-type keeper struct {
+// archive collects what the loop tells: for the metrics page, and by intervals for the log of the hour.
+type archive struct {
 	mu     sync.Mutex
 	byName map[string]*state
 	byID   []*state
@@ -59,12 +59,12 @@ type keeper struct {
 	failing   bool
 }
 
-func newKeeper(interval time.Duration, dir *hours, days int, now time.Time, log *slog.Logger) *keeper {
-	return &keeper{byName: map[string]*state{}, undecided: map[probeKey]bool{}, dropped: map[string]int64{}, interval: interval, dir: dir, days: days, began: now, log: log}
+func newArchive(interval time.Duration, dir *hours, days int, now time.Time, log *slog.Logger) *archive {
+	return &archive{byName: map[string]*state{}, undecided: map[probeKey]bool{}, dropped: map[string]int64{}, interval: interval, dir: dir, days: days, began: now, log: log}
 }
 
 // target returns what is kept of a target, new if there is none.
-func (k *keeper) target(t targets.Target, now time.Time) *state {
+func (k *archive) target(t targets.Target, now time.Time) *state {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	s := k.byName[t.Name()]
@@ -78,14 +78,14 @@ func (k *keeper) target(t targets.Target, now time.Time) *state {
 }
 
 // leave notes that a target is watched no more. What its interval has is still written.
-func (k *keeper) leave(s *state) {
+func (k *archive) leave(s *state) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	s.gone = true
 }
 
 // found notes whether a target can be probed, and returns whether that is news.
-func (k *keeper) found(s *state, why string) (news bool) {
+func (k *archive) found(s *state, why string) (news bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	news = s.why != why
@@ -94,7 +94,7 @@ func (k *keeper) found(s *state, why string) (news bool) {
 }
 
 // take counts one event.
-func (k *keeper) take(e *event) {
+func (k *archive) take(e *event) {
 	s := k.byID[e.flow]
 	if s == nil {
 		return
@@ -145,7 +145,7 @@ func (k *keeper) take(e *event) {
 }
 
 // drain takes what the loop has told so far.
-func (k *keeper) drain(r *ring) {
+func (k *archive) drain(r *ring) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r.drain(k.take)
@@ -154,7 +154,7 @@ func (k *keeper) drain(r *ring) {
 
 // turn ends the interval if it is over, writes it, and judges the hour. The end says that the program ends: what there is of the
 // interval is written.
-func (k *keeper) turn(now time.Time, end bool) {
+func (k *archive) turn(now time.Time, end bool) {
 	k.mu.Lock()
 	k.decide(end)
 	over := !now.Truncate(k.interval).Equal(k.began.Truncate(k.interval))
@@ -195,7 +195,7 @@ func (k *keeper) turn(now time.Time, end bool) {
 }
 
 // write saves an interval. What cannot be written is said once, counted, and lost; measuring continues.
-func (k *keeper) write(parts []part) {
+func (k *archive) write(parts []part) {
 	removed, size, err := k.dir.write(parts)
 	for _, f := range removed {
 		k.log.Info("the oldest log is removed: the folder would exceed its bound", "file", f, "bound", k.dir.bound)

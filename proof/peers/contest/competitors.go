@@ -21,15 +21,15 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/testbed"
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
-	"github.com/rebound-nic/rebound/proof/peers/rival"
+	"github.com/rebound-nic/rebound/proof/peers/baseline"
 	"github.com/rebound-nic/rebound/proof/peers/tables"
 )
 
-// UDPEcho is the command that runs rival.EchoUDP in this program, with an address and a core.
+// UDPEcho is the command that runs baseline.EchoUDP in this program, with an address and a core.
 const UDPEcho = "udp-echo"
 
-// enlist makes the peers, tries each, and keeps those that answer.
-func (c *contest) enlist() error {
+// competitors makes the peers, tries each, and keeps those that answer.
+func (c *contest) competitors() error {
 	kernel, ours := netip.MustParsePrefix(testbed.KernelPrefix).Addr(), netip.MustParsePrefix(testbed.ResponderPrefix).Addr()
 	self, err := os.Executable()
 	if err != nil {
@@ -42,20 +42,20 @@ func (c *contest) enlist() error {
 		r := &testbed.Responder{Bed: c.bed, Program: c.Responder, Driver: driver, Core: core, Set: set}
 		return r.Start, r.Stop
 	}
-	own := net.HardwareAddr(rival.OwnMAC[:]).String()
+	own := net.HardwareAddr(baseline.OwnMAC[:]).String()
 	variants := map[string][]string{"generic": {"nic.generic_xdp=true"}, "mac": {fmt.Sprintf("nic.mac=%q", own)}}
-	macs := map[string][6]byte{"mac": rival.OwnMAC}
+	macs := map[string][6]byte{"mac": baseline.OwnMAC}
 	floor := filepath.Join(c.dir, "floor")
-	noFloor := rival.BuildFloor(floor)
+	noFloor := baseline.BuildFloor(floor)
 	if noFloor != nil {
 		c.skip("floor", noFloor)
 	}
-	for _, socket := range rival.FloorSockets {
+	for _, socket := range baseline.FloorSockets {
 		kind, variant, _ := strings.Cut(socket, "-")
 		start, stop := responders(kind, variants[variant]...)
 		all = append(all, &peer{name: "responder-" + socket, proto: probe.ICMP, target: ours, start: start, stop: stop, mac: macs[variant]})
 		if noFloor == nil {
-			f := rival.Floor(floor, socket, testbed.FarIface, core)
+			f := baseline.Floor(floor, socket, testbed.FarIface, core)
 			f.Within = c.bed.Within
 			all = append(all, &peer{name: "floor-" + socket, proto: probe.ICMP, target: ours, start: f.Start, stop: f.Stop, mac: macs[variant]})
 		}
@@ -64,7 +64,7 @@ func (c *contest) enlist() error {
 		}
 		start, stop = responders(kind, `trust.confine="light"`)
 		all = append(all, &peer{name: "responder-" + socket + "-light", proto: probe.ICMP, target: ours, start: start, stop: stop})
-		t, err := rival.Testpmd(map[string]string{"afxdp": "net_af_xdp", "afpacket": "net_af_packet"}[kind], testbed.FarIface, core, other)
+		t, err := baseline.Testpmd(map[string]string{"afxdp": "net_af_xdp", "afpacket": "net_af_packet"}[kind], testbed.FarIface, core, other)
 		if err != nil {
 			c.skip("testpmd-"+kind, err)
 			continue
@@ -75,7 +75,7 @@ func (c *contest) enlist() error {
 	for _, hook := range []string{xdpkit.Driver, xdpkit.Generic} {
 		name := map[string]string{xdpkit.Driver: "xdp", xdpkit.Generic: "xdp-generic"}[hook]
 		start, stop := responders("xdp", fmt.Sprintf("nic.generic_xdp=%t", hook == xdpkit.Generic))
-		f := &rival.Swap{Iface: testbed.FarIface, Hook: hook, Within: c.bed.Within}
+		f := &baseline.Swap{Iface: testbed.FarIface, Hook: hook, Within: c.bed.Within}
 		for _, p := range []*peer{{name: "responder-" + name, start: start, stop: stop}, {name: "floor-" + name, start: f.Start, stop: f.Stop}} {
 			p.proto, p.target = probe.ICMP, ours
 			if attach := p.start; hook == xdpkit.Driver {
@@ -87,7 +87,7 @@ func (c *contest) enlist() error {
 	all = append(all, &peer{name: "kernel", proto: probe.ICMP, target: kernel, start: idle, stop: idle})
 	start, stop := responders("afxdp")
 	all = append(all, &peer{name: "responder-afxdp-udp", proto: probe.UDP, target: ours, start: start, stop: stop})
-	echo := &rival.Process{Command: []string{self, "peers", UDPEcho, netip.AddrPortFrom(kernel, 7).String(), strconv.Itoa(core)},
+	echo := &baseline.Process{Command: []string{self, "peers", UDPEcho, netip.AddrPortFrom(kernel, 7).String(), strconv.Itoa(core)},
 		Ready: "ready", Within: c.bed.Within}
 	all = append(all, &peer{name: "socket-udp", proto: probe.UDP, target: kernel, start: echo.Start, stop: echo.Stop})
 	for _, p := range all {

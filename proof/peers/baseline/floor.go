@@ -1,4 +1,4 @@
-package rival
+package baseline
 
 import (
 	_ "embed" // the floor in C

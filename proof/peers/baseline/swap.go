@@ -1,4 +1,4 @@
-package rival
+package baseline
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
 )
 
-//go:generate go tool bpf2go -go-package rival -target bpfel -cflags "-O2 -Wall -Werror -mcpu=v3" swap swap.c
+//go:generate go tool bpf2go -go-package baseline -target bpfel -cflags "-O2 -Wall -Werror -mcpu=v3" swap swap.c
 
 // compiler is the version of clang that made the committed object.
 const compiler = "14.0.6"

@@ -47,7 +47,7 @@ var gone = func() *wire {
 }()
 
 // feed gives a target one interval of n round trips about a level, lost of them without a reply.
-func feed(k *keeper, s *state, r *rand.Rand, n, lostOf int, level float64) {
+func feed(k *archive, s *state, r *rand.Rand, n, lostOf int, level float64) {
 	for i := range n {
 		k.take(&event{flow: s.id, kind: sent})
 		if i < lostOf {
@@ -68,7 +68,7 @@ func TestHourContinues(t *testing.T) {
 	a, b := target(t, "10.0.0.2"), target(t, "udp:10.0.0.3")
 	now := noon.Add(7 * time.Minute)
 	run := func(minutes int) {
-		k := newKeeper(time.Minute, open(t, dir, 1<<30), 0, now, slog.New(slog.DiscardHandler))
+		k := newArchive(time.Minute, open(t, dir, 1<<30), 0, now, slog.New(slog.DiscardHandler))
 		sa, sb := k.target(a, now), k.target(b, now)
 		for range minutes {
 			feed(k, sa, r, 60, 1, 20e3)
@@ -123,7 +123,7 @@ func TestBound(t *testing.T) {
 	dir := t.TempDir()
 	var log bytes.Buffer
 	const bound = 60_000
-	k := newKeeper(time.Minute, open(t, dir, bound), 0, noon, slog.New(slog.NewTextHandler(&log, nil)))
+	k := newArchive(time.Minute, open(t, dir, bound), 0, noon, slog.New(slog.NewTextHandler(&log, nil)))
 	r := rand.New(rand.NewPCG(1, 2))
 	s := k.target(target(t, "10.0.0.2"), noon)
 	now := noon
@@ -161,7 +161,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	defer unix.Unmount(dir, unix.MNT_DETACH)
 	var log bytes.Buffer
-	k := newKeeper(time.Minute, open(t, dir, 1<<30), 0, noon, slog.New(slog.NewTextHandler(&log, nil)))
+	k := newArchive(time.Minute, open(t, dir, 1<<30), 0, noon, slog.New(slog.NewTextHandler(&log, nil)))
 	defer k.dir.close()
 	r := rand.New(rand.NewPCG(1, 2))
 	s := k.target(target(t, "10.0.0.2"), noon)
@@ -213,7 +213,7 @@ func days(t *testing.T, levels []float64) (*state, string) {
 	var s *state
 	for i, level := range levels {
 		now := noon.AddDate(0, 0, i)
-		k := newKeeper(5*time.Minute, open(t, dir, 1<<30), 7, now, slog.New(slog.NewTextHandler(&log, nil)))
+		k := newArchive(5*time.Minute, open(t, dir, 1<<30), 7, now, slog.New(slog.NewTextHandler(&log, nil)))
 		s = k.target(x, now)
 		for range 12 {
 			feed(k, s, r, 300, 0, level*(1+0.01*r.NormFloat64()))
