@@ -19,6 +19,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/internal/host/exit"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/latency/schedule"
@@ -559,5 +560,39 @@ func TestThroughRouter(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "r")
 			read(t, dir, n.bench(quick(append(args, "-count", "50", "-out", dir)...)...))
 		})
+	}
+}
+
+// A target that stops answering is the headline, and the exit status says so.
+func TestTargetThatStopsAnswering(t *testing.T) {
+	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	go func() {
+		b := make([]byte, 2048)
+		for n := 0; ; n++ {
+			size, from, err := c.ReadFromUDP(b)
+			if err != nil {
+				return
+			}
+			if n < 300 {
+				_, _ = c.WriteToUDP(b[:size], from)
+			}
+		}
+	}()
+	dir := filepath.Join(t.TempDir(), "r")
+	code, stdout, stderr := inProcess("run", "127.0.0.1", "-transport", "socket", "-proto", "udp", "-port", strconv.Itoa(c.LocalAddr().(*net.UDPAddr).Port),
+		"-rate", "1k", "-count", "200", "-runs", "3", "-warmup", "0s", "-timeout", "100ms", "-out", dir)
+	if code != exit.Failed || !strings.Contains(stdout, "the target stopped answering") || !strings.Contains(stderr, "none of the last run") {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
+	}
+	rep, err := report.Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rep.Counts.Sent != 600 || rep.Counts.Received+rep.Counts.Late != 300 {
+		t.Errorf("counts %+v", rep.Counts)
 	}
 }

@@ -278,6 +278,9 @@ func answer(r *report.Report) string {
 	if r.Counts.Sent == 0 {
 		return text // a responder sends no probes
 	}
+	if at, ok := stoppedAt(r); ok {
+		text = fmt.Sprintf("the target stopped answering %.1f s after the start; until then %s", at, text)
+	}
 	return text + fmt.Sprintf("; %s of %s lost", report.Range(r.Counts.LostLeast(), r.Counts.Lost, commas), commas(r.Counts.Sent))
 }
 
@@ -288,6 +291,13 @@ func commas(n int64) string { return strings.ReplaceAll(grouped(n), "\u202f", ",
 func warnings(r *report.Report) (all []string) {
 	if text := r.UnfinishedText(); text != "" {
 		all = append(all, text)
+	}
+	if r.Measured() {
+		if _, ended := stoppedAt(r); !ended {
+			for _, text := range outageAlerts(outages(r, r.Main())) {
+				all = append(all, strings.ToLower(text[:1])+strings.TrimSuffix(text[1:], "."))
+			}
+		}
 	}
 	if r.Device.Sim() {
 		all = append(all, "a device model answered: these nanoseconds are the model's, not a card's")

@@ -63,10 +63,15 @@ func timeline(r *report.Report, s *latency.Series, most int) []stretch {
 // silence reports whether no reply came for a while between two stretches, the second after the first.
 func silence(a, b stretch) bool { return a.run != b.run || b.start > a.end }
 
-// outages returns the parts of the runs, in s, in which no reply came: whole intervals of the recording.
+// outages returns the parts of the runs, in s, in which no reply came although at least five probes were sent at the average rate. They
+// are whole intervals of the recording. A responder's own report has none: it sends no probes.
 func outages(r *report.Report, s *latency.Series) (out [][2]float64) {
+	var length int64
+	for _, run := range r.Runs {
+		length += run.End - run.Start
+	}
 	add := func(from, to int64) {
-		if from < to {
+		if expected := float64(r.Counts.Sent) * float64(to-from) / float64(max(length, 1)); from < to && expected >= 5 {
 			out = append(out, [2]float64{float64(from) / 1e9, float64(to) / 1e9})
 		}
 	}
@@ -87,6 +92,16 @@ func outages(r *report.Report, s *latency.Series) (out [][2]float64) {
 		}
 	}
 	return out
+}
+
+// stoppedAt returns when the last reply came, in s, if the target had stopped answering before the end.
+func stoppedAt(r *report.Report) (at float64, ok bool) {
+	all := outages(r, r.Main())
+	if len(all) == 0 {
+		return 0, false
+	}
+	last := all[len(all)-1]
+	return last[0], last[1] == float64(r.Runs[len(r.Runs)-1].End)/1e9
 }
 
 // outageAlerts names the longest outages, in their order.

@@ -72,7 +72,7 @@ func TestPauses(t *testing.T) {
 func TestOutagesAreShownOverTime(t *testing.T) {
 	rep, s := cut()
 	s.Intervals = append(s.Intervals[:1:1], s.Intervals[2:5]...) // nothing from 1 s to 2 s, and after 12 s
-	rep.Runs[1].End = 20e9
+	rep.Runs[1].End, rep.Counts.Sent = 20e9, 13000
 	s.Sum()
 	want := [][2]float64{{1, 2}, {12, 20}}
 	if got := outages(rep, s); !slices.Equal(got, want) {
@@ -90,6 +90,10 @@ func TestOutagesAreShownOverTime(t *testing.T) {
 			t.Errorf("the page lacks %q", want)
 		}
 	}
+	var text strings.Builder
+	if err := PrintReport(&text, rep); err != nil || !strings.HasPrefix(text.String(), "the target stopped answering 12.0 s after the start") {
+		t.Errorf("%v: %s", err, text.String())
+	}
 	svg := string(timeFigure(rep, s, "round trip"))
 	p50 := svg[strings.Index(svg, `data-name="p50"`):]
 	if d := p50[strings.Index(p50, ` d="`)+4:]; strings.Count(d[:strings.Index(d, `"`)], "M") != 3 {
@@ -98,7 +102,14 @@ func TestOutagesAreShownOverTime(t *testing.T) {
 }
 
 func TestNoOutageInACompleteRecording(t *testing.T) {
-	if got := outages(cut()); len(got) != 0 {
+	rep, s := cut()
+	rep.Counts.Sent = 5001
+	if got := outages(rep, s); len(got) != 0 {
 		t.Errorf("outages %v", got)
+	}
+	s.Intervals = append(s.Intervals[:1:1], s.Intervals[2:]...)
+	rep.Counts.Sent = 10 // two probes a second: a second without a reply is no outage
+	if got := outages(rep, s); len(got) != 0 {
+		t.Errorf("outages of a slow series: %v", got)
 	}
 }

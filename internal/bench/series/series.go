@@ -240,6 +240,12 @@ func (s *Series) Label() string {
 	return s.Target.String()
 }
 
+// Replies returns how many probes were answered, in time or late.
+func (s *Series) Replies() int64 {
+	n := s.stream.Counts()
+	return n.Received + n.Late
+}
+
 // Silent reports whether what was sent drew no reply that could be timed.
 func (s *Series) Silent() bool {
 	n := s.stream.Counts()

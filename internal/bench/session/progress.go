@@ -34,6 +34,7 @@ type progress struct {
 const (
 	barEvery  = 200 * time.Millisecond
 	lineEvery = 5 * time.Second
+	quiet     = 2 * time.Second // without a reply, although probes leave: the target stopped answering
 	steps     = 1000
 )
 
@@ -62,8 +63,10 @@ func (p *progress) next(s *series.Series) {
 
 func (p *progress) run(every time.Duration) {
 	defer close(p.over)
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(barEvery)
 	defer tick.Stop()
+	var alive liveness
+	shown := time.Now()
 	for {
 		select {
 		case <-p.done:
@@ -78,6 +81,16 @@ func (p *progress) run(every time.Duration) {
 			continue
 		}
 		sent, received := s.Progress().Sent.Load(), s.Progress().Received.Load()
+		switch alive.observe(s, sent, received, time.Now()) {
+		case stopped:
+			p.log.Warn("the target does not answer", "target", plain.Text(s.Label()), "for", quiet)
+		case resumed:
+			p.log.Warn("the target answers again", "target", plain.Text(s.Label()))
+		}
+		if time.Since(shown) < every {
+			continue
+		}
+		shown = time.Now()
 		text := fmt.Sprintf("%s: %d sent, %d answered", plain.Text(s.Label()), sent, received)
 		if p.bar != nil {
 			p.bar.Describe(text)
@@ -103,4 +116,38 @@ func (p *progress) part(sent int64) float64 {
 func (p *progress) end() {
 	close(p.done)
 	<-p.over
+}
+
+// liveness notices a target that stops answering and one that answers again.
+type liveness struct {
+	of             *series.Series
+	sent, received int64     // at the latest reply
+	since          time.Time // when more than one probe had left after it
+	down           bool
+}
+
+const (
+	unchanged = iota
+	stopped
+	resumed
+)
+
+func (l *liveness) observe(s *series.Series, sent, received int64, now time.Time) int {
+	switch {
+	case s != l.of:
+		*l = liveness{of: s, sent: sent, received: received}
+	case received != l.received:
+		down := l.down
+		*l = liveness{of: s, sent: sent, received: received}
+		if down {
+			return resumed
+		}
+	case sent <= l.sent+1: // the last probe may still be on its way
+	case l.since.IsZero():
+		l.since = now
+	case !l.down && now.Sub(l.since) >= quiet:
+		l.down = true
+		return stopped
+	}
+	return unchanged
 }

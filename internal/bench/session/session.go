@@ -76,13 +76,17 @@ type session struct {
 	places [][]int // Paired: for each series, its place in each block so far
 	saved  []survivor
 	around series.Circumstances
-	state  string // the variant whose command ran last
+	silent []bool // for each series: its last run got no reply
+	state  string // the variant whose command ran last and succeeded
 	// collect lets the collector run again, once nothing polls.
 	collect func()
 }
 
 // ErrNoResult is a signal that came too early.
 var ErrNoResult = errors.New("interrupted before there was a result: no report is written")
+
+// ErrStopped is a target that did not answer any more at the end. Its report is written.
+var ErrStopped = errors.New("the target stopped answering")
 
 // Run measures all variants and writes their reports. It runs on its own thread, in the caller's network namespace. A
 // Result with an error is what could be saved.
@@ -213,6 +217,7 @@ func (s *session) rounds() error {
 	}
 	total := s.Runs * slicesPerRun
 	planned := report.Unfinished{Runs: total, Run: limit.Duration.Nanoseconds()}
+	s.silent = make([]bool, len(s.series))
 	show := newProgress(s.ProgressTo, s.Log, total*len(s.series), limit)
 	defer show.end()
 	seed := rand.Uint64()
@@ -244,12 +249,14 @@ func (s *session) rounds() error {
 			if s.Paired {
 				s.places[k] = append(s.places[k], place)
 			}
+			before := each.Replies()
 			if err := each.Run(limit, s.Stop); err != nil {
 				return err
 			}
 			if i == 0 && each.Silent() {
 				return each.NoReply()
 			}
+			s.silent[k] = each.Replies() == before && !s.Stop.Load()
 			s.save(k, planned)
 		}
 	}
@@ -262,10 +269,12 @@ func (s *session) hook(each *series.Series) error {
 		return nil
 	}
 	h := hook.Hook{Name: each.Label(), Command: each.Do, CPUs: s.core.Rest(), Within: s.HookWithin}
-	s.state = h.Name
+	s.state = ""
 	if err := h.Run(); err != nil {
+		s.Log.Warn("which setting is in force is unknown: the hook failed", "variant", h.Name)
 		return err
 	}
+	s.state = h.Name
 	if err := each.Answered(); err != nil {
 		return fmt.Errorf("after the hook %q: %w", each.Do, err)
 	}
@@ -281,6 +290,11 @@ func (s *session) finish() (*Result, error) {
 			continue
 		}
 		rep := s.report(each)
+		if s.silent[i] {
+			stopped := fmt.Errorf("%w: %s answered %d of %d probes, and none of the last run: check that it is up", ErrStopped, each.Label(), each.Replies(), each.Sent())
+			rep.Notes = append(rep.Notes, stopped.Error())
+			failed = errors.Join(failed, stopped)
+		}
 		if s.Paired {
 			rep.Schedule = &report.Schedule{Seed: s.seed, Places: s.places[i]}
 		}

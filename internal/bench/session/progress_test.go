@@ -1,0 +1,33 @@
+package session
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/series"
+)
+
+func TestLivenessReportsAnOutageOnce(t *testing.T) {
+	var l liveness
+	s, start := &series.Series{}, time.Unix(1000, 0)
+	for i, o := range []struct {
+		at             time.Duration
+		sent, received int64
+		want           int
+	}{
+		{0, 10, 10, unchanged},
+		{time.Second, 20, 19, unchanged},
+		{2 * time.Second, 30, 19, unchanged}, // probes leave, nothing comes back
+		{3 * time.Second, 40, 19, unchanged},
+		{4 * time.Second, 50, 19, stopped},
+		{9 * time.Second, 90, 19, unchanged},
+		{10 * time.Second, 91, 20, resumed},
+		{20 * time.Second, 91, 20, unchanged}, // nothing leaves: a hook runs
+		{21 * time.Second, 92, 20, unchanged},
+		{30 * time.Second, 92, 20, unchanged},
+	} {
+		if got := l.observe(s, o.sent, o.received, start.Add(o.at)); got != o.want {
+			t.Errorf("observation %d: %d, want %d", i, got, o.want)
+		}
+	}
+}
