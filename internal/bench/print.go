@@ -142,8 +142,11 @@ func (e *env) printSearch(r *session.SearchResult, asJSON bool) error {
 	for _, rep := range r.Reports {
 		fmt.Fprintf(e.stdout, "\n%d bytes: %.0f probes per second without loss (%.1f Mbit/s on the wire with FCS, preamble and gap), report %s\n",
 			rep.Traffic.FrameSize, rep.Traffic.Rate, rep.Traffic.Rate*float64(rep.Traffic.FrameSize+24)*8/1e6, plain.Text(rep.Dir))
+		for _, text := range rep.Warnings {
+			fmt.Fprintf(e.stdout, "warning: %s\n", text)
+		}
 		for _, note := range rep.Notes {
-			if note == session.CutShort || strings.HasPrefix(note, session.LimitNote) {
+			if strings.HasPrefix(note, session.LimitNote) {
 				fmt.Fprintf(e.stdout, "note: %s\n", note)
 			}
 		}

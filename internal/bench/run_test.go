@@ -421,7 +421,7 @@ func TestInterrupted(t *testing.T) {
 			n.startAsking(c)
 			n.must(c.Process.Signal(sig))
 			rep := read(t, dir, wait(t, c, &out, &said))
-			if !strings.Contains(strings.Join(rep.Notes, " "), "interrupted") {
+			if !strings.Contains(strings.Join(rep.Warnings, " "), "interrupted") {
 				t.Errorf("%v %s: notes %v", sig, load, rep.Notes)
 			}
 		}

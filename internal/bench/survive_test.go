@@ -147,8 +147,8 @@ func TestKilledSearch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rep.Traffic.Rate == 0 || rep.Counts.Lost != 0 || !slices.Contains(rep.Notes, session.Unended) {
-		t.Errorf("rate %v, %+v, notes %q", rep.Traffic.Rate, rep.Counts, rep.Notes)
+	if rep.Traffic.Rate == 0 || rep.Counts.Lost != 0 || !slices.Contains(rep.Warnings, session.Unended) {
+		t.Errorf("rate %v, %+v, warnings %q", rep.Traffic.Rate, rep.Counts, rep.Warnings)
 	}
 	for _, args := range [][]string{{"report", dir}, {"compare", dir, dir}} {
 		var stdout, stderr bytes.Buffer

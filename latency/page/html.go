@@ -115,6 +115,9 @@ func Report(w io.Writer, rep *report.Report) error {
 	for _, line := range rep.Tail.Lines() {
 		p.Alerts = append(p.Alerts, upperFirst(line)+".")
 	}
+	for _, text := range rep.Warnings {
+		p.Alerts = append(p.Alerts, upperFirst(text)+".")
+	}
 	p.Notes = rep.Notes
 
 	if rep.Measured() {

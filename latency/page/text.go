@@ -292,6 +292,7 @@ func warnings(r *report.Report) (all []string) {
 	if text := r.UnfinishedText(); text != "" {
 		all = append(all, text)
 	}
+	all = append(all, r.Warnings...)
 	if r.Measured() {
 		if _, ended := stoppedAt(r); !ended {
 			for _, text := range outageAlerts(outages(r, r.Main())) {

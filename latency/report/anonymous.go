@@ -18,7 +18,7 @@ func (r *Report) Anonymize() {
 	r.Args = nil
 	r.Label = Scrub(r.Label)
 	r.Traffic.Target = Scrub(r.Traffic.Target)
-	r.Notes, r.Clock.Notes, r.Device.Notes = scrubAll(r.Notes), scrubAll(r.Clock.Notes), scrubAll(r.Device.Notes)
+	r.Warnings, r.Notes, r.Clock.Notes, r.Device.Notes = scrubAll(r.Warnings), scrubAll(r.Notes), scrubAll(r.Clock.Notes), scrubAll(r.Device.Notes)
 
 	r.STAMP = r.STAMP.anonymize()
 

@@ -58,7 +58,9 @@ type Report struct {
 	Order   *Order            `json:"order,omitempty"` // bench only
 	Tail    *Tail             `json:"tail,omitempty"`  // bench only
 	STAMP   *STAMP            `json:"stamp,omitempty"` // of STAMP only
-	Notes   []string          `json:"notes,omitempty"` // what a reader must know: fallbacks, interruptions
+	// Warnings are what a reader must know before using the numbers, like an interruption.
+	Warnings []string `json:"warnings,omitempty"`
+	Notes    []string `json:"notes,omitempty"` // how it was measured, fallbacks included
 
 	Interval  int64             `json:"interval_ns"`
 	Runs      []latency.Run     `json:"runs"`

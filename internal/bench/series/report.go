@@ -71,21 +71,21 @@ func (s *Series) Report(c Circumstances) *report.Report {
 		rep.Notes = append(rep.Notes, note)
 	}
 	if c.Interrupted {
-		rep.Notes = append(rep.Notes, "interrupted by a signal: what was measured until then is here")
+		rep.Warnings = append(rep.Warnings, "interrupted by a signal: what was measured until then is here")
 	}
 	rep.Notes = append(rep.Notes, s.remarks(n)...)
 	if late := time.Duration(c.Clock.Nanoseconds(s.stream.Behind)); late > c.Slack {
-		rep.Notes = append(rep.Notes, fmt.Sprintf("this host could not keep to the rate asked for: a run ended %v behind its schedule", late.Round(time.Microsecond)))
+		rep.Warnings = append(rep.Warnings, fmt.Sprintf("this host could not keep to the rate asked for: a run ended %v behind its schedule", late.Round(time.Microsecond)))
 	}
 	if s.counters().Uncounted() && rep.Counts.LostUncertain > 0 {
-		rep.Notes = append(rep.Notes, "lost is a range: the device does not count the frames that it drops for want of a receive buffer ("+rep.Device.Driver+")")
+		rep.Warnings = append(rep.Warnings, "lost is a range: the device does not count the frames that it drops for want of a receive buffer ("+rep.Device.Driver+")")
 	}
 	switch {
 	case s.unread != nil:
-		rep.Notes = append(rep.Notes, fmt.Sprintf("the responder's metrics could not be read around every run, so what was refused or dropped there is incomplete and "+
+		rep.Warnings = append(rep.Warnings, fmt.Sprintf("the responder's metrics could not be read around every run, so what was refused or dropped there is incomplete and "+
 			"lost is a range: check that -responder-metrics still answers, at most 5 times a second for all its clients (%v)", s.unread))
 	case s.uncountedThere && rep.Counts.Lost > 0:
-		rep.Notes = append(rep.Notes, "lost is a range: the responder's device does not count the frames that it drops for want of a receive buffer")
+		rep.Warnings = append(rep.Warnings, "lost is a range: the responder's device does not count the frames that it drops for want of a receive buffer")
 	}
 	if st := s.stream.STAMP(); st != nil {
 		s.told(rep, st)

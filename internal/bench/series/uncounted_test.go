@@ -72,7 +72,7 @@ func TestUnreadMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 		rep := s.Report(Circumstances{Clock: clock})
-		notes := strings.Join(rep.Notes, "\n")
+		notes := strings.Join(rep.Warnings, "\n")
 		if rep.Counts.LostText() != c.lost || !strings.Contains(notes, c.note) || c.note == "" && notes != "" {
 			t.Errorf("%s: lost %s, want %s; notes %q", c.name, rep.Counts.LostText(), c.lost, notes)
 		}

@@ -45,12 +45,12 @@ type SearchResult struct {
 // LimitNote begins the note that says who was the limit above the rate of a report.
 const LimitNote = "the limit above this rate: "
 
-// CutShort is the note of a search that a signal ended.
+// CutShort is the warning of a search that a signal ended.
 const CutShort = "interrupted by a signal: the search was not over, and a higher rate may be without loss as well"
 
 const resolution = 0.01
 
-// Unended is the note of a report that a search has saved before it ended.
+// Unended is the warning of a report that a search has saved before it ended.
 const Unended = "the search is not over, or the bench was ended before that: a higher rate may be without loss as well"
 
 // Search looks for the highest rate without loss up to most probes per second for each variant (RFC 2544 §26.1): trials of
@@ -129,7 +129,7 @@ func (s *session) search(each *series.Series, most float64, verify int, dir stri
 	best.Notes = append(best.Notes, fmt.Sprintf("the highest of the rates tried that lost nothing in %v (RFC 2544 §26.1 wants 60 s), to %.0f %%", s.Duration, 100*resolution))
 	best.Notes = append(best.Notes, history...)
 	if s.Stop.Load() {
-		best.Notes = append(best.Notes, CutShort)
+		best.Warnings = append(best.Warnings, CutShort)
 	}
 	return best, nil
 }
@@ -145,7 +145,7 @@ func (r *SearchResult) lastSize() int {
 // saveBest saves the report of the highest rate so far, in case the bench is killed. The whole report replaces it at the end.
 func (s *session) saveBest(rep *report.Report, dir string) {
 	saved := *rep
-	saved.Notes = append(slices.Clone(rep.Notes), Unended)
+	saved.Warnings = append(slices.Clone(rep.Warnings), Unended)
 	if err := report.Write(dir, &saved, page.Report); err != nil {
 		s.Log.Warn("what was found so far cannot be saved: it is lost if the bench is killed", "reason", err)
 	}

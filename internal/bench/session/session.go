@@ -292,7 +292,7 @@ func (s *session) finish() (*Result, error) {
 		rep := s.report(each)
 		if s.silent[i] {
 			stopped := fmt.Errorf("%w: %s answered %d of %d probes, and none of the last run: check that it is up", ErrStopped, each.Label(), each.Replies(), each.Sent())
-			rep.Notes = append(rep.Notes, stopped.Error())
+			rep.Warnings = append(rep.Warnings, stopped.Error())
 			failed = errors.Join(failed, stopped)
 		}
 		if s.Paired {
