@@ -33,7 +33,7 @@ func TestBadInput(t *testing.T) {
 		}
 		return to
 	}
-	newer := spoilt("newer", "report.json", func(b []byte) []byte { return bytes.Replace(b, []byte(`"schema": 2`), []byte(`"schema": 99`), 1) })
+	newer := spoilt("newer", "report.json", func(b []byte) []byte { return bytes.Replace(b, []byte(`"schema": 3`), []byte(`"schema": 99`), 1) })
 	cut := spoilt("cut", "rtt.hlog", func(b []byte) []byte { return b[:len(b)-len(b)/3] })
 	notJSON := spoilt("notjson", "report.json", func(b []byte) []byte { return b[:len(b)/2] })
 	file := filepath.Join(dir, "file")

@@ -364,7 +364,7 @@ func TestExitCodes(t *testing.T) {
 		want string
 	}{
 		{name: "no device", args: []string{}, code: 2, want: "nic.device: is empty"},
-		{name: "unknown command", args: []string{"answer"}, code: 2, want: `unknown command "answer": want one of serve, check, config, nics, bind, unbind, status, unpin, release, version`},
+		{name: "unknown command", args: []string{"answer"}, code: 2, want: `unknown command "answer": want one of serve, check, config, nics, probe, bind, unbind, status, unpin, release, version`},
 		{name: "argument of version", args: []string{"version", "all"}, code: 2, want: `unexpected argument "all"`},
 		{name: "unknown flag", args: []string{"-port", "7"}, code: 2, want: "flag provided but not defined: -port"},
 		{name: "argument", args: append(good, "eth1"), code: 2, want: `unexpected argument "eth1"`},

@@ -77,7 +77,7 @@ var knobs = map[string]string{
 	"mlx4sim.Options.NoPortEvents":     "- a kind of card, set at its start: nic/drivers/mlx4's tests",
 	"mlx4sim.Options.NoICM":            "- a start: nic/drivers/mlx4's tests",
 	"fabric.Fabric.Absent":             "mlx4 InfiniBand: subnet manager gone and back",
-	"fabric.Fabric.Deaf":               "mlx4 InfiniBand: administration that says nothing",
+	"fabric.Fabric.DropReceives":       "mlx4 InfiniBand: administration that says nothing",
 	"fabric.Fabric.Refuse":             "mlx4 InfiniBand: administration that refuses",
 	"fabric.Fabric.Manager":            "mlx4 InfiniBand: another subnet manager",
 	"fabric.Fabric.QKey":               "mlx4 InfiniBand: another Q_Key",
@@ -108,7 +108,7 @@ var knobs = map[string]string{
 	"efasim.Model.IgnoreAdmin":         "efa: admin commands lost",
 	"efasim.Model.FailAdmin":           "efa: admin commands refused",
 	"efasim.Model.Mute":                "efa: register reads without a response",
-	"efasim.Model.Deafen":              "efa: deaf device",
+	"efasim.Model.DropReceives":        "efa: deaf device",
 	"efasim.Model.Forget":              "efa: senders forgotten",
 	"efasim.Model.Fail":                "efa: fatal error",
 	"efasim.Model.Post":                "efa: events without end",
@@ -145,7 +145,7 @@ var knobbed = map[string]*regexp.Regexp{
 	"sim.Impairment": regexp.MustCompile(`^$`),
 	"sim.Cable":      regexp.MustCompile(`^(Up|Send|Recv)$`),
 	"sim.Port": regexp.MustCompile(`^(Function|Connect|Step|Settle|Start|Stop|Name|Config|Close|Acquire|SetInterrupt|ReadConfig|WriteConfig|ReadBAR|WriteBAR|` +
-		`Map|MapAnywhere|Unmap|UnmapAll|Mappings|BusMaster|ShadowFD|Counts|Drops|Violations|Refused|ForgetViolations|StartTrace|Trace|Between)$`),
+		`Map|MapAnywhere|Unmap|UnmapAll|Mappings|BusMaster|ShadowFD|Counts|Drops|Violations|Errors|ForgetViolations|StartTrace|Trace|Between)$`),
 	"fabric.Fabric": regexp.MustCompile(`^(Ports|Groups|Prefix|Sweep|Joins|Leaves|Paths|Step|HostGID|Send|Multicast|Received|Change)$`),
 	"fabric.Port":   regexp.MustCompile(`^GID$`),
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
 )
 
-// maxHandles bounds the device's address handles. Senders that announced themselves (Greet, Reach) have three quarters of them and
+// maxHandles bounds the device's address handles. Senders that announced themselves (Prewarm, Resolve) have three quarters of them and
 // unknown senders the rest. In each part the oldest is evicted for the next, so unknown senders displace only each other. A sender whose
 // handle went is unknown again.
 const maxHandles = 1024
