@@ -3,8 +3,10 @@ package xdp
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math"
 	"math/bits"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -26,6 +28,10 @@ type clockKeeper struct {
 	phc    *phc // nil if the interface has none
 	last   sample
 	done   chan struct{} // closed when run has ended
+
+	adjtimex func(*unix.Timex) (state int, err error)
+	offset   uint64        // of TAI, as last read
+	failures atomic.Uint64 // readings that failed
 }
 
 // sample is one reading of the device's clock, and of the kernel's TAI at the same moment.
@@ -41,20 +47,33 @@ func (k *clockKeeper) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			k.set()
+			k.update()
 		}
 	}
+}
+
+// update sets the clock. If that fails, replies say that the clock is not synchronised, rather than repeat an old error estimate.
+func (k *clockKeeper) update() {
+	err := k.set()
+	if err == nil {
+		return
+	}
+	if k.failures.Add(1) == 1 {
+		slog.Warn("STAMP replies are marked as not synchronised: the clock could not be read", "reason", err)
+	}
+	_ = k.put(clock{Offset: k.offset, ErrorEstimate: uint64(fastpath.KernelEstimate(false, 0))}) // if the map cannot be written, nothing can be marked
 }
 
 // set reads the kernel's clock and hands it to the program.
 func (k *clockKeeper) set() error {
 	var t unix.Timex
-	state, err := unix.Adjtimex(&t)
+	state, err := k.adjtimex(&t)
 	if err != nil {
 		return fmt.Errorf("the kernel's clock: adjtimex: %w", err)
 	}
 	synchronised := state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0
-	v := clock{Offset: uint64(int64(t.Tai)), ErrorEstimate: uint64(fastpath.KernelEstimate(synchronised, t.Maxerror))}
+	k.offset = uint64(int64(t.Tai))
+	v := clock{Offset: k.offset, ErrorEstimate: uint64(fastpath.KernelEstimate(synchronised, t.Maxerror))}
 	if k.phc != nil {
 		if s, err := k.phc.read(); err == nil {
 			v.DeviceAt, v.DeviceTAI, v.DeviceRates = s.device, s.tai, rate(k.last, s)

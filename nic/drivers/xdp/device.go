@@ -172,7 +172,7 @@ func (d *Device) keepClock(c *fastpath.Config) error {
 	if err := features.HaveProgramHelper(ebpf.XDP, asm.FnKtimeGetTaiNs); errors.Is(err, ebpf.ErrNotSupported) {
 		return fmt.Errorf("STAMP in the kernel takes Linux 6.1 or later, whose programs can read the time of day (bpf_ktime_get_tai_ns): %w", err)
 	}
-	k := &clockKeeper{clocks: d.maps.Clocks, done: make(chan struct{})}
+	k := &clockKeeper{clocks: d.maps.Clocks, done: make(chan struct{}), adjtimex: unix.Adjtimex}
 	k.phc = d.deviceClock()
 	if err := k.set(); err != nil {
 		return err
@@ -394,6 +394,14 @@ func (d *Device) ReadStats(s *nic.Stats) error {
 	v, n := d.counts.verdicts(), d.counts.bytes()
 	*s = nic.Stats{RxFrames: v.Answered() + v.Refused(), RxBytes: n[0], TxFrames: v.Answered(), TxBytes: n[1]}
 	s.Extra, _ = d.iface.Drops() // an interface that is gone has none
+	if d.clock != nil {
+		if n := d.clock.failures.Load(); n > 0 {
+			if s.Extra == nil {
+				s.Extra = map[string]uint64{}
+			}
+			s.Extra["clock_failures"] = n
+		}
+	}
 	return nil
 }
 
