@@ -119,7 +119,7 @@ func TestPTP(t *testing.T) {
 			clear(f.data(idCurrent)[:18])
 			f.data(idProperties)[10] = 6
 		}, want: 100},
-		{name: "nothing", f: func(f *fake) { f.data(idCurrent)[1] = 0; f.data(idProperties)[10] = 4 }, wrong: "no port is one"},
+		{name: "nothing", f: func(f *fake) { f.data(idCurrent)[1] = 0; f.data(idProperties)[10] = 4 }, wrong: "no port is a master"},
 		{name: "domain 24", f: func(f *fake) { f.accurate(0x21); f.domain = 24 }, want: 25 + path + 100},
 		{name: "no interface told", f: func(f *fake) { f.silent = idProperties }, wrong: "management message C004h: no answer"},
 		{name: "refused", f: func(f *fake) { f.answers[idParent][managementSize+1] = 2 }, wrong: "2002h was refused"},
