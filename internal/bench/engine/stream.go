@@ -168,6 +168,7 @@ func (s *Stream) Run(l Limit, stop *atomic.Bool) error {
 // Discard empties the receive ring of what came while no Run did, answering what needs an answer. Frames of others in it do
 // not count as Foreign.
 func (s *Stream) Discard() error {
+	s.measured = false // the pause since the last Run is no gap
 	before := s.window.counts.Foreign
 	err := s.discard()
 	s.window.counts.Foreign = before

@@ -318,3 +318,22 @@ func TestEveryStallIsRecorded(t *testing.T) {
 		}
 	}
 }
+
+// The pause between two runs is no gap of the measurement: Discard, which looks at the ring after it, records none.
+func TestPauseBetweenRunsIsNoGap(t *testing.T) {
+	f := &fake{}
+	f.onSend = func(n int, b []byte) error { f.reply(b, 0); return nil }
+	s, _ := stream(t, f, 0, 20*time.Second, nil)
+	var stop atomic.Bool
+	if err := s.Run(Limit{Count: 3}, &stop); err != nil {
+		t.Fatal(err)
+	}
+	var before, after [polling.Buckets]uint64
+	s.Gap.Load(&before)
+	if err := s.Discard(); err != nil {
+		t.Fatal(err)
+	}
+	if s.Gap.Load(&after); before != after {
+		t.Error("Discard recorded the pause since the run as a gap")
+	}
+}
