@@ -27,7 +27,7 @@ type Pair struct{ From, To string }
 
 // Cell is what one host measured of one target.
 type Cell struct {
-	P50, P99      float64 // ns; 0 where nothing came back
+	P50, P99      float64 // ns; 0 if there were no replies
 	Samples       int64
 	Sent, Lost    int64           // Lost: between the hosts, at most
 	LostUncertain int64           // of Lost, those that the measuring host may have dropped
@@ -141,7 +141,7 @@ func WriteMatrix(w io.Writer, m *Matrix) error {
 		p.Alerts = append(p.Alerts, fmt.Sprintf("%d of %d paths are slower than the baseline.", slower, len(m.Cells)))
 	}
 	if silent > 0 {
-		p.Alerts = append(p.Alerts, fmt.Sprintf("From %d of %d paths nothing came back.", silent, len(m.Cells)))
+		p.Alerts = append(p.Alerts, fmt.Sprintf("%d of %d paths returned no replies.", silent, len(m.Cells)))
 	}
 	middle := func(v []float64) string {
 		if len(v) == 0 {
@@ -196,15 +196,18 @@ func PrintMatrix(w io.Writer, m *Matrix) error {
 			if c.Verdict > compare.Noise {
 				lines = append(lines, fmt.Sprintf("%s %s -> %s: %s %s by %s, now %s", c.Verdict.Mark(), from, to, c.Stat, c.Verdict, latency.FormatSigned(c.Shift), latency.FormatNS(c.P50)))
 			}
-			if c.Lost > 0 {
+			switch {
+			case c.Lost > 0:
 				lines = append(lines, fmt.Sprintf("! %s -> %s: %s lost (%s of %d)", from, to, lossText(c), c.lost(decimal), c.Sent))
+			case c.Samples == 0:
+				lines = append(lines, fmt.Sprintf("! %s -> %s: %s", from, to, c.Why))
 			}
 		}
 	}
 	for _, l := range lines {
 		fmt.Fprintln(&b, l)
 	}
-	fmt.Fprintf(&b, "%d paths: %d slower, %d faster, %d no more than noise, %d cannot be told\n", len(m.Cells), counts[compare.Slower], counts[compare.Faster], counts[compare.Noise], counts[compare.Unknown])
+	fmt.Fprintf(&b, "%d paths: %d slower, %d faster, %d without a change, %d without a verdict\n", len(m.Cells), counts[compare.Slower], counts[compare.Faster], counts[compare.Noise], counts[compare.Unknown])
 	for _, n := range m.Notes {
 		fmt.Fprintf(&b, "note: %s\n", n)
 	}

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -18,8 +20,8 @@ import (
 )
 
 // mesh answers as a Prometheus that has scraped three watches for two days. The path a → c takes half longer today, b → a loses all, and
-// c has no yesterday.
-func mesh(t *testing.T) *httptest.Server {
+// c has no yesterday. Nothing was scraped before since.
+func mesh(t *testing.T, since time.Time) *httptest.Server {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		query := r.FormValue("query")
 		result := []any{}
@@ -36,8 +38,10 @@ func mesh(t *testing.T) *httptest.Server {
 			}
 			return
 		}
-		var start float64
+		var start, end, step float64
 		fmt.Sscan(r.FormValue("start"), &start)
+		fmt.Sscan(r.FormValue("end"), &end)
+		fmt.Sscan(r.FormValue("step"), &step)
 		today := start > float64(now.Add(-3*time.Hour).Unix())
 		for _, from := range "abc" {
 			if !strings.Contains(query, fmt.Sprintf("instance=%q", string(from))) {
@@ -52,23 +56,27 @@ func mesh(t *testing.T) *httptest.Server {
 				var values, moments []any
 				h := &history{counts: map[int]float64{}}
 				rnd := rand.New(rand.NewPCG(uint64(from), uint64(to)))
-				for i := range 13 {
-					at := start + 300*float64(i)
-					n := 300 * i
+				counted := 0
+				for at := start; at <= end+0.001; at += step {
+					if at < float64(since.Unix()) {
+						continue
+					}
+					n := int(at - max(start, float64(since.Unix())))
 					if strings.HasPrefix(query, "rebound_lost") && (!silent || strings.HasPrefix(query, "rebound_lost_uncertain")) {
 						n = 0
 					}
 					values = append(values, []any{at, fmt.Sprint(n)})
-					moments = append(moments, []any{at, h.answer()})
 					level := 50e-6
 					if from == 'a' && to == 'c' && today {
 						level = 75e-6
 					}
-					for range 300 {
-						if !silent {
-							h.add(level * (1 + 0.1*rnd.ExpFloat64()))
-						}
+					for ; !strings.HasPrefix(query, "rebound_lost") && counted < n && !silent; counted++ {
+						h.add(level * (1 + 0.1*rnd.ExpFloat64()))
 					}
+					moments = append(moments, []any{at, h.answer()})
+				}
+				if len(values) == 0 {
+					continue
 				}
 				each := map[string]any{"metric": labels}
 				if strings.HasPrefix(query, DefaultMetric) {
@@ -86,7 +94,7 @@ func mesh(t *testing.T) *httptest.Server {
 
 func TestMatrix(t *testing.T) {
 	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "target"}
-	m, err := (&Server{Base: mesh(t).URL}).Matrix(context.Background(), o)
+	m, err := (&Server{Base: mesh(t, time.Unix(0, 0)).URL}).Matrix(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +108,7 @@ func TestMatrix(t *testing.T) {
 		why     string
 	}{
 		{From: "a", To: "icmp:b"}: {53.5e3, 0, compare.Noise, ""}, {From: "a", To: "icmp:c"}: {80e3, 0, compare.Slower, ""},
-		{From: "b", To: "icmp:a"}: {0, 3600, compare.Unknown, "nothing came back"}, {From: "c", To: "icmp:a"}: {53.5e3, 0, compare.Unknown, "nothing of the baseline"},
+		{From: "b", To: "icmp:a"}: {0, 3600, compare.Unknown, "no replies"}, {From: "c", To: "icmp:a"}: {53.5e3, 0, compare.Unknown, "no baseline"},
 	} {
 		c := m.Cells[pair]
 		if c == nil || math.Abs(c.P50-want.p50) > 0.03*want.p50 || c.Lost != want.lost || c.Sent != 3600 || c.Verdict != want.verdict || !strings.Contains(c.Why, want.why) {
@@ -117,7 +125,7 @@ func TestMatrix(t *testing.T) {
 	if err := page.PrintMatrix(&text, m); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"1 of 6 paths are slower", "From 1 of 6 paths nothing came back", "a → icmp:c", "b → icmp:a", "100 %"} {
+	for _, want := range []string{"1 of 6 paths are slower", "1 of 6 paths returned no replies", "a → icmp:c", "b → icmp:a", "100 %"} {
 		if !strings.Contains(html.String(), want) {
 			t.Errorf("the page does not say %q", want)
 		}
@@ -127,7 +135,7 @@ func TestMatrix(t *testing.T) {
 			t.Errorf("the page has %q: it is to need nothing but itself", bad)
 		}
 	}
-	for _, want := range []string{"+ a -> icmp:c: p50 slower by", "! b -> icmp:a: 100 % lost (3600 of 3600)", "6 paths: 1 slower, 0 faster, 2 no more than noise, 3 cannot be told"} {
+	for _, want := range []string{"+ a -> icmp:c: p50 slower by", "! b -> icmp:a: 100 % lost (3600 of 3600)", "6 paths: 1 slower, 0 faster, 2 without a change, 3 without a verdict"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("no %q in\n%s", want, &text)
 		}
@@ -138,8 +146,32 @@ func TestMatrix(t *testing.T) {
 	}{{func(o *MatrixOptions) { o.ToName = "site" }, "without the label site"}, {func(o *MatrixOptions) { o.FromName = "host" }, "nothing of it"}} {
 		o := o
 		c.change(&o)
-		if _, err := (&Server{Base: mesh(t).URL}).Matrix(context.Background(), o); err == nil || !strings.Contains(err.Error(), c.says) {
+		if _, err := (&Server{Base: mesh(t, time.Unix(0, 0)).URL}).Matrix(context.Background(), o); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%v, want %s", err, c.says)
+		}
+	}
+}
+
+// A watch that began minutes ago is drawn from what there is, within the default range of an hour.
+func TestMatrixOfAYoungWatch(t *testing.T) {
+	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "target"}
+	for _, age := range []time.Duration{50 * time.Minute, 7 * time.Minute, 90 * time.Second} {
+		m, err := (&Server{Base: mesh(t, now.Add(-age)).URL}).Matrix(context.Background(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var html, text bytes.Buffer
+		if err := errors.Join(page.WriteMatrix(&html, m), page.PrintMatrix(&text, m)); err != nil {
+			t.Fatal(err)
+		}
+		if c := m.Cells[page.Pair{From: "a", To: "icmp:b"}]; math.Abs(c.P50-53.5e3) > 2e3 || c.Sent < int64(age.Seconds()/4) || c.Why == "no replies" {
+			t.Errorf("%v: the path that answers is %+v", age, c)
+		}
+		if !regexp.MustCompile(`! b -> icmp:a: 100 % lost \((\d+) of (\d+)\)`).MatchString(text.String()) || !strings.Contains(html.String(), "100 %") {
+			t.Errorf("%v: the path without replies is left out:\n%s", age, &text)
+		}
+		if age < 30*time.Minute && !strings.Contains(text.String(), "6 of 6 paths have data for only part of the 1h") {
+			t.Errorf("%v: no note on the range:\n%s", age, &text)
 		}
 	}
 }
