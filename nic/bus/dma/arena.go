@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Arena hands out blocks of one or more pinned mappings and takes all of them back at Close. It is control path, and safe
+// Arena allocates blocks from one or more pinned mappings and frees all of them on Close. It is for the control path, and safe
 // for use by several goroutines.
 type Arena struct {
 	mapper Mapper
@@ -19,19 +19,18 @@ type Arena struct {
 	closed   bool
 }
 
-// segment is a run of bytes that is contiguous for the processor and for the device.
+// segment is a range of memory that is contiguous for both the processor and the device.
 type segment struct {
 	bytes []byte
 	iova  uint64
-	free  []span // ascending, apart from each other
+	free  []span // ascending, not adjacent
 }
 
 // span is a range of offsets in a segment, hi excluded.
 type span struct{ lo, hi uint64 }
 
-// NewArena makes an arena of size bytes, rounded up to whole pages, that the device behind m sees. It takes huge pages of
-// 2 MiB or 1 GiB where the host has free ones, on the device's NUMA node if it can, and ordinary pages otherwise: Notes
-// says which.
+// NewArena returns an arena of size bytes, rounded up to whole pages, mapped for the device behind m. It uses free huge pages of
+// 2 MiB or 1 GiB, on the device's NUMA node if possible, and ordinary pages otherwise. Notes reports which.
 func NewArena(m Mapper, size int) (*Arena, error) {
 	a := &Arena{mapper: m}
 	if err := a.Grow(size); err != nil {
@@ -40,7 +39,7 @@ func NewArena(m Mapper, size int) (*Arena, error) {
 	return a, nil
 }
 
-// Grow adds size bytes, rounded up to whole pages, as its own mapping: no block spans the old and the new.
+// Grow adds size bytes, rounded up to whole pages, as a separate mapping. No block spans two mappings.
 func (a *Arena) Grow(size int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -66,7 +65,7 @@ func (a *Arena) Grow(size int) error {
 	return nil
 }
 
-// show maps mp for the device, whole if that can be, otherwise page by page, and adds its segments.
+// show maps mp for the device, in one piece if possible, otherwise page by page, and adds its segments.
 func (a *Arena) show(mp *mapping) error {
 	step := len(mp.mem.Bytes)
 	err := mp.show(a.mapper, step)
@@ -91,8 +90,8 @@ func (a *Arena) show(mp *mapping) error {
 	return nil
 }
 
-// Alloc returns size zeroed bytes whose device address is a multiple of align, a power of two. Up to the page size, so is
-// the processor's address. ErrNoRoom says that Grow is wanted.
+// Alloc returns size zeroed bytes whose device address is a multiple of align, a power of two. For align up to the page size, the
+// processor's address is aligned too. It returns ErrNoRoom if the arena must grow first.
 func (a *Arena) Alloc(size, align int) (Block, error) {
 	if size <= 0 || align <= 0 || align&(align-1) != 0 {
 		return Block{}, fmt.Errorf("dma: a block of %d bytes aligned to %d cannot be", size, align)
@@ -127,16 +126,16 @@ func (a *Arena) Alloc(size, align int) (Block, error) {
 	return Block{}, fmt.Errorf("dma: %d bytes aligned to %d: %w: the longest free piece of %d mappings has %d bytes", size, align, ErrNoRoom, len(a.mappings), longest)
 }
 
-// Notes says in words what memory the arena got, and why it is not better: "2 MiB pages", "no huge pages free ...".
+// Notes describes the arena's pages, and why they are not better: "2 MiB pages", "no huge pages free ...".
 func (a *Arena) Notes() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.notes)
 }
 
-// Close takes the memory away from the device, then unmaps it: no block may be touched after it. The device must be
-// quiet, bus mastering off. What the mapper does not let go of stays mapped, so that a device never writes into
-// memory of another process; calling Close again then tries again, and otherwise does nothing.
+// Close unmaps the memory from the device, then from the process. No block may be used afterwards. The device must be quiet, with
+// bus mastering off. Memory that the mapper fails to unmap stays mapped, so that a device never writes to memory that the kernel
+// has given to another process. Calling Close again retries that, and otherwise does nothing.
 func (a *Arena) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

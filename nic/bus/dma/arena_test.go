@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fakeMapper gives out addresses as an IOMMU would, notes what is mapped, and can be told to fail.
+// fakeMapper assigns addresses as an IOMMU would, records what is mapped, and fails on request.
 type fakeMapper struct {
 	next   uint64
-	step   uint64            // distance between mappings, beyond their size
-	page   bool              // answer ErrScattered to more than a page
+	step   uint64            // gap between mappings
+	page   bool              // return ErrScattered for more than a page
 	mapped map[uint64]Memory // by device address
 	failAt int               // the Map call, counted from 1, that fails
 	stuck  bool              // Unmap fails
@@ -85,7 +85,7 @@ func TestAllocator(t *testing.T) {
 		{next: 0x7f00_0000_0000},
 		{next: 0x1000}, // the device's addresses are less aligned than the processor's
 		{next: 0x100_0000, step: 0x1000, page: true},
-		{next: 0x100_0000, page: true}, // pieces that happen to follow each other
+		{next: 0x100_0000, page: true}, // pieces that happen to be contiguous
 	} {
 		rnd := rand.New(rand.NewPCG(1, 2))
 		a, err := NewArena(m, 4<<20)
@@ -140,7 +140,7 @@ func TestAllocator(t *testing.T) {
 }
 
 func TestArenaPiecewise(t *testing.T) {
-	// Ordinary pages in pairs that follow each other: the arena must join them, and must not join across the gaps.
+	// Ordinary pages in contiguous pairs: the arena must join each pair, and must not join across the gaps.
 	m := &fakeMapper{next: 0x100000, page: true}
 	a, err := NewArena(m, 2<<20)
 	if err != nil {
@@ -187,7 +187,7 @@ func TestGrow(t *testing.T) {
 	if _, err := a.Alloc(3<<20, 1<<21); err != nil {
 		t.Error(err)
 	}
-	if n := a.Notes(); len(n) == 0 || len(n) > 2 || len(n) == 2 && n[0] == n[1] { // two where the first took the last huge page
+	if n := a.Notes(); len(n) == 0 || len(n) > 2 || len(n) == 2 && n[0] == n[1] { // two if the first one used the last huge page
 		t.Errorf("Notes = %q, want one for each kind of memory", n)
 	}
 }
@@ -197,7 +197,7 @@ func TestArenaErrors(t *testing.T) {
 		t.Errorf("the mapper's failure came back as %v", err)
 	}
 	m := &fakeMapper{page: true, failAt: 3}
-	if _, err := NewArena(m, 8<<20); !errors.Is(err, errFake) || len(m.mapped) != 0 { // more than two pages, of 2 MiB too
+	if _, err := NewArena(m, 8<<20); !errors.Is(err, errFake) || len(m.mapped) != 0 { // more than two pages, even of 2 MiB
 		t.Errorf("%d pieces stay mapped after a failure in the middle (%v)", len(m.mapped), err)
 	}
 	for _, size := range []int{0, -1, 1 << 50} {
@@ -247,7 +247,7 @@ func TestCloseKeepsWhatTheDeviceHas(t *testing.T) {
 	}
 }
 
-// Before Linux 5.14 there is no MADV_POPULATE_WRITE: memory is populated all the same.
+// Linux before 5.14 has no MADV_POPULATE_WRITE.
 func TestOldKernel(t *testing.T) {
 	defer func(f func([]byte, int) error) { madvise = f }(madvise)
 	madvise = func([]byte, int) error { return unix.EINVAL }

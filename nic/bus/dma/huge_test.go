@@ -13,7 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// hugePages gives the host some free 2 MiB pages for one test.
+// hugePages reserves some 2 MiB pages on the host for one test.
 func hugePages(t *testing.T) {
 	needs.Root(t, "reserving huge pages")
 	const file = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
@@ -29,7 +29,7 @@ func hugePages(t *testing.T) {
 	needHuge(t, 8)
 }
 
-// needHuge skips a test for whose arena there are fewer free 2 MiB pages than that: drivers' tests that run beside take them.
+// needHuge skips a test if fewer than n 2 MiB pages are free: tests of drivers that run at the same time use them too.
 func needHuge(t *testing.T, n int) {
 	t.Helper()
 	free, _ := os.ReadFile("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
@@ -121,7 +121,7 @@ func TestPhysicalRefuses(t *testing.T) {
 	if _, err := p.Map(mp.mem); err == nil || !strings.Contains(err.Error(), "nr_hugepages") {
 		t.Errorf("ordinary pages: %v, want an error that tells how to get huge ones", err)
 	}
-	// A hole that was never touched is not present: no address may come of it.
+	// A page that was never touched is not present and has no address.
 	untouched, err := unix.Mmap(-1, 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		t.Fatal(err)

@@ -17,15 +17,15 @@ const (
 // mapping is one memfd, mapped and populated.
 type mapping struct {
 	mem   Memory
-	shown []uint64 // device addresses of its pieces, all of one size
-	step  int      // that size
+	shown []uint64 // device addresses of its pieces, all of the same size
+	step  int      // size of a piece
 	notes []string
 }
 
-// kind is a sort of page that a memfd can be made of.
+// kind is a page size for a memfd.
 type kind struct {
 	page  int
-	flags int // of memfd_create
+	flags int // for memfd_create
 	name  string
 }
 
@@ -34,7 +34,7 @@ var (
 	huge1G = kind{gib, unix.MFD_HUGETLB | unix.MFD_HUGE_1GB, "1 GiB pages"}
 )
 
-// newMapping maps size bytes of the best pages there are, preferably of a NUMA node, if node is not negative.
+// newMapping maps size bytes with the largest pages available, preferably on a NUMA node unless node is negative.
 func newMapping(size, node int) (*mapping, error) {
 	if size <= 0 || size > 1<<40 {
 		return nil, fmt.Errorf("dma: a mapping of %d bytes cannot be", size)
@@ -92,11 +92,11 @@ func mapPages(size, node int, k kind) (*mapping, error) {
 	return mp, nil
 }
 
-// madvise is a variable for tests.
+// madvise is a variable so that tests can replace it.
 var madvise = unix.Madvise
 
-// populate has the kernel give b its pages. MADV_POPULATE_WRITE (Linux 5.14) tells when there is no memory. Before it, fallocate
-// does so for a memfd of either kind of pages, and the pages are touched then.
+// populate allocates the pages of b. MADV_POPULATE_WRITE (Linux 5.14) reports when there is no memory. On older kernels fallocate
+// reports it, and the pages are then touched.
 func populate(b []byte, fd, page int) error {
 	err := madvise(b, unix.MADV_POPULATE_WRITE)
 	if !errors.Is(err, unix.EINVAL) {
@@ -111,7 +111,7 @@ func populate(b []byte, fd, page int) error {
 	return nil
 }
 
-// prefer requests b's pages from a NUMA node, before they are touched.
+// prefer asks for b's pages to come from a NUMA node. It must be called before they are touched.
 func prefer(b []byte, node int) error {
 	const mpolPreferred = 1 // linux/mempolicy.h
 	var mask [16]uint64
@@ -135,7 +135,7 @@ func nodeOf(m Mapper) int {
 	return -1
 }
 
-// show maps pieces of step bytes for the device. On an error, those before it stay mapped: close undoes them.
+// show maps pieces of step bytes for the device. On error, earlier pieces stay mapped: close undoes them.
 func (mp *mapping) show(m Mapper, step int) error {
 	mp.step = step
 	for off := 0; off < len(mp.mem.Bytes); off += step {
@@ -149,7 +149,7 @@ func (mp *mapping) show(m Mapper, step int) error {
 	return nil
 }
 
-// hide undoes show. Pieces that the mapper does not let go of stay in mp.shown.
+// hide undoes show. Pieces that the mapper fails to unmap stay in mp.shown.
 func (mp *mapping) hide(m Mapper) error {
 	var kept []uint64
 	var errs []error
@@ -162,7 +162,7 @@ func (mp *mapping) hide(m Mapper) error {
 	return errors.Join(errs...)
 }
 
-// close hides mp and gives its memory back.
+// close calls hide and frees the memory.
 func (mp *mapping) close(m Mapper) error {
 	if err := mp.hide(m); err != nil {
 		return err

@@ -8,14 +8,14 @@ import (
 	"unsafe"
 )
 
-// Physical is a Mapper that gives physical addresses to a device that no IOMMU confines. Nothing then stops a device, or a
-// driver with a wrong address, from writing anywhere in memory, and nothing takes the memory away from the device at
-// Unmap or when the process dies. It takes huge pages only: the kernel may move ordinary pages, locked ones too.
+// Physical is a Mapper that gives physical addresses to a device without an IOMMU. Nothing then stops the device, or a driver
+// with a wrong address, from writing anywhere in memory, and the device keeps access after Unmap and after the process exits. It
+// uses huge pages only, because the kernel may move ordinary pages, even locked ones.
 type Physical struct {
 	pagemap *os.File
 }
 
-// UnsafeNoIOMMU opens a Physical mapper. Only a user who said so (unsafe_no_iommu) may get one. It needs CAP_SYS_ADMIN.
+// UnsafeNoIOMMU opens a Physical mapper. Call it only if the user has set unsafe_no_iommu. It needs CAP_SYS_ADMIN.
 func UnsafeNoIOMMU() (*Physical, error) {
 	f, err := os.Open("/proc/self/pagemap")
 	if err != nil {
@@ -24,7 +24,7 @@ func UnsafeNoIOMMU() (*Physical, error) {
 	return &Physical{pagemap: f}, nil
 }
 
-// Map returns m's physical address, or ErrScattered if its pages do not follow each other in physical memory.
+// Map returns m's physical address, or ErrScattered if its pages are not contiguous in physical memory.
 func (p *Physical) Map(m Memory) (uint64, error) {
 	if m.Page < 2*mib {
 		return 0, errors.New("dma: physical addresses need huge pages: ordinary pages move (echo 64 > /proc/sys/vm/nr_hugepages)")
@@ -44,8 +44,8 @@ func (p *Physical) Map(m Memory) (uint64, error) {
 	return first, nil
 }
 
-// address reads b's entry of /proc/self/pagemap (Linux Documentation/admin-guide/mm/pagemap.rst): bit 63 says present,
-// bits 0 to 54 are the frame number, and read 0 without CAP_SYS_ADMIN.
+// address reads b's entry of /proc/self/pagemap (Linux Documentation/admin-guide/mm/pagemap.rst): bit 63 is "present", and bits 0
+// to 54 are the frame number, which reads as 0 without CAP_SYS_ADMIN.
 func (p *Physical) address(b *byte) (uint64, error) {
 	page := uintptr(os.Getpagesize())
 	at := uintptr(unsafe.Pointer(b))
@@ -64,8 +64,8 @@ func (p *Physical) address(b *byte) (uint64, error) {
 	return frame*uint64(page) + uint64(at%page), nil
 }
 
-// Unmap does nothing: there is nobody to tell.
+// Unmap does nothing: no IOMMU mapping exists.
 func (p *Physical) Unmap(uint64, int) error { return nil }
 
-// Close closes the pagemap. Addresses that were given out stay what they were.
+// Close closes the pagemap. Addresses that Map returned stay valid.
 func (p *Physical) Close() error { return p.pagemap.Close() }

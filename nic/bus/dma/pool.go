@@ -2,12 +2,11 @@ package dma
 
 import "slices"
 
-// Pool keeps the memory of arenas that were closed for those that come after. To map and populate memory takes a
-// thousand times the time of most inputs of a fuzz target, which opens a device for each. It belongs to one
-// goroutine. The zero Pool is empty.
+// Pool keeps the memory of closed arenas for reuse. A fuzz target opens a device for each input, and mapping and populating
+// memory takes a thousand times as long as most inputs. A Pool belongs to one goroutine. The zero Pool is empty.
 type Pool struct{ free []*mapping }
 
-// kept is the pool of a mapper that has one: what it returns from Kept. Else it is nil.
+// kept returns the pool of a mapper that has a method Kept, or nil.
 func kept(m Mapper) *Pool {
 	if k, ok := m.(interface{ Kept() *Pool }); ok {
 		return k.Kept()
@@ -15,8 +14,8 @@ func kept(m Mapper) *Pool {
 	return nil
 }
 
-// take returns the first mapping that has room for size bytes but not more than twice as many, or nil. It is as its last user left it: Alloc
-// zeroes what it hands out, and nobody reads the rest.
+// take returns the first mapping with room for size bytes but at most twice that, or nil. It still has its previous content:
+// Alloc zeroes what it returns.
 func (p *Pool) take(size int) *mapping {
 	if p == nil {
 		return nil

@@ -1,4 +1,4 @@
-// Package mmio reaches device registers: windows that are mapped or trapped, doorbells that are always real pointers,
-// barriers, and copies into write-combining memory. Go has no volatile: every store that a device must see as written goes
-// through an assembly stub here, one stub for each sequence. docs/memory-order.md has the argument for each.
+// Package mmio accesses device registers: mapped or trapped windows, doorbells, barriers, and copies into write-combining memory.
+// Doorbells are always real pointers. Go has no volatile, so every store whose order a device can observe goes through an
+// assembly stub in this package, one stub for each sequence. docs/memory-order.md gives the argument for each.
 package mmio

@@ -4,7 +4,7 @@ package mmio
 
 import "golang.org/x/sys/cpu"
 
-// lacks says why this processor cannot store blocks by p, or nothing.
+// lacks returns the reason why this processor cannot store blocks with p, or "".
 func lacks(p Push) string {
 	switch {
 	case p == AVX512 && !cpu.X86.HasAVX512F:

@@ -2,7 +2,7 @@
 
 package mmio
 
-// lacks says why this build cannot store blocks by p, or nothing.
+// lacks returns the reason why this build cannot store blocks with p, or "".
 func lacks(p Push) string {
 	if p != Stores {
 		return "instruction of amd64, left out of this build"

@@ -2,15 +2,15 @@ package mmio
 
 import "unsafe"
 
-// Push names how 64-byte blocks are stored, chosen once from what the processor has.
+// Push is a method of storing 64-byte blocks, chosen at start from the processor's features.
 type Push uint8
 
-// The ways to store a block. Their numbers are known to the assembly.
+// The assembly uses these numbers.
 const (
-	Stores    Push = 0 // 8-byte stores (on arm64 pairs of 8 or 16 bytes), which a write-combining buffer joins
-	AVX512    Push = 1 // one 64-byte store: it fills a write-combining buffer at once
-	MOVDIR64B Push = 2 // one direct store: a single 64-byte write on the bus whatever the mapping's type
-	AVX2      Push = 3 // two 32-byte stores, which a write-combining buffer joins
+	Stores    Push = 0 // 8-byte stores (on arm64 pairs of 8 or 16 bytes), joined by a write-combining buffer
+	AVX512    Push = 1 // one 64-byte store, which fills a write-combining buffer at once
+	MOVDIR64B Push = 2 // one direct store: a single 64-byte bus write, whatever the mapping's type
+	AVX2      Push = 3 // two 32-byte stores, joined by a write-combining buffer
 )
 
 func (p Push) String() string {
@@ -25,24 +25,24 @@ func (p Push) String() string {
 	return "8-byte stores"
 }
 
-// pushWith is read by the assembly in each copy, and written by tests only.
+// pushWith is read by the assembly on each copy. Only tests change it.
 var pushWith = bestPush()
 
-// PushMethod returns how blocks are stored. MOVDIR64B follows the write-combining protocol even in a window that is mapped
-// uncached (Intel SDM vol. 2, MOVDIR64B); with the others a block becomes one bus write in a write-combining window only.
+// PushMethod returns how blocks are stored. MOVDIR64B follows the write-combining protocol even in an uncached window (Intel SDM
+// vol. 2, MOVDIR64B). With the other methods, a block is one bus write only in a write-combining window.
 func PushMethod() Push { return pushWith }
 
-// PushToMemory is for benchmarks whose window is ordinary memory: MOVDIR64B goes past the caches and takes 200 ns there, which it does
-// not in a write-combining window. Blocks are stored the next best way until undo is called.
+// PushToMemory selects the next best method to MOVDIR64B until undo is called. It is for benchmarks whose window is ordinary
+// memory: MOVDIR64B bypasses the caches and takes 200 ns there, but not in a write-combining window.
 func PushToMemory() (undo func()) {
 	was := pushWith
 	pushWith = bestCached()
 	return func() { pushWith = was }
 }
 
-// SendRing is a ring of 64-byte blocks in memory, with the record that tells the device how many were written.
+// SendRing is a ring of 64-byte blocks in memory, with the doorbell record that holds the number of blocks written.
 type SendRing struct {
 	Base   unsafe.Pointer
 	Record *uint32
-	Mask   uint32 // blocks - 1, of a power of two
+	Mask   uint32 // number of blocks, a power of two, minus 1
 }

@@ -4,11 +4,11 @@ package mmio
 
 import "unsafe"
 
-// PureGo says that the build has no assembly: it works on models, and is not for devices.
+// PureGo reports a build without assembly, which works with models but not with devices.
 const PureGo = false
 
-// RingDoorbell stores the doorbell record, and after it the doorbell in an uncached window. Both values are stored as they
-// are: the caller has swapped what the device wants big-endian.
+// RingDoorbell stores the doorbell record, and after it the doorbell in an uncached window. Both values are stored as they are:
+// the caller swaps bytes if the device is big-endian.
 //
 //go:noescape
 func RingDoorbell(rec *uint32, recVal uint32, db *uint64, v uint64)
@@ -19,20 +19,20 @@ func RingDoorbell(rec *uint32, recVal uint32, db *uint64, v uint64)
 //go:noescape
 func RingDoorbellWC(rec *uint32, recVal uint32, db *uint64, v uint64)
 
-// CopyWC copies n64 blocks into a write-combining window, and fences nothing.
+// CopyWC copies n64 blocks into a write-combining window. It does not fence.
 //
 //go:noescape
 func CopyWC(dst, src unsafe.Pointer, n64 int)
 
-// FenceWC makes what was stored into write-combining windows leave, before any later store.
+// FenceWC flushes stores to write-combining windows before any later store.
 func FenceWC()
 
-// PushWQE copies n64 blocks from src to block tail of the ring and those after it, stores the doorbell record, fences, copies
-// the blocks into a write-combining window, and fences: mlx5's BlueFlame. The record is stored as it is.
+// PushWQE copies n64 blocks from src into the ring, starting at block tail, stores the doorbell record, fences, copies the blocks
+// into a write-combining window, and fences again: mlx5's BlueFlame. The record is stored as it is.
 //
 //go:noescape
 func PushWQE(q *SendRing, tail, record uint32, window, src unsafe.Pointer, n64 int)
 
-// WriteBarrier orders stores to memory that the device reads: those before it are seen no later than those after it. A
-// driver puts it between a descriptor's content and the bit that hands it over.
+// WriteBarrier orders stores to memory that the device reads: it sees those before the barrier no later than those after it.
+// Drivers put it between the content of a descriptor and the bit that transfers ownership.
 func WriteBarrier()

@@ -7,11 +7,11 @@ import (
 	"unsafe"
 )
 
-// Without assembly each store is its own function that the compiler does not inline, so that it can neither merge,
-// nor delete, nor move it. The fence is an atomic read-modify-write of a variable: on amd64 it drains write-combining
-// buffers as well; on arm64 it orders what the processors see, which is enough for models and not for a device.
+// Without assembly, each store is a function that the compiler does not inline, so that it can neither merge, delete nor move it.
+// The fence is an atomic read-modify-write of a variable: on amd64 it drains write-combining buffers too; on arm64 it only orders
+// what processors see, which is enough for models but not for a device.
 
-// PureGo says that the build has no assembly: it works on models, and is not for devices.
+// PureGo reports a build without assembly, which works with models but not with devices.
 const PureGo = true
 
 func bestPush() Push   { return Stores }
@@ -31,7 +31,7 @@ func store32(p *uint32, v uint32) { *p = v }
 //go:noinline
 func store64(p *uint64, v uint64) { *p = v }
 
-// Store32 stores v at p, whole, once, and after all earlier stores of this thread to ordinary memory.
+// Store32 stores v at p with a single store, after all earlier stores of this thread to ordinary memory.
 func Store32(p *uint32, v uint32) { fence.Add(1); store32(p, v) }
 
 // Store8 is Store32 for one byte.
@@ -55,18 +55,18 @@ func RingDoorbellWC(rec *uint32, recVal uint32, db *uint64, v uint64) {
 	FenceWC()
 }
 
-// CopyWC copies n64 blocks into a write-combining window, and fences nothing.
+// CopyWC copies n64 blocks into a write-combining window. It does not fence.
 func CopyWC(dst, src unsafe.Pointer, n64 int) {
 	for off := 0; off < n64*BlockSize; off += 8 {
 		store64((*uint64)(unsafe.Add(dst, off)), *(*uint64)(unsafe.Add(src, off)))
 	}
 }
 
-// FenceWC makes what was stored into write-combining windows leave, before any later store.
+// FenceWC flushes stores to write-combining windows before any later store.
 func FenceWC() { fence.Add(1) }
 
-// PushWQE copies n64 blocks to block tail of the ring and those after it, stores the doorbell record, fences, copies the blocks
-// into a write-combining window, and fences.
+// PushWQE copies n64 blocks into the ring, starting at block tail, stores the doorbell record, fences, copies the blocks into a
+// write-combining window, and fences again.
 func PushWQE(q *SendRing, tail, record uint32, window, src unsafe.Pointer, n64 int) {
 	for i := range max(n64, 0) {
 		CopyWC(unsafe.Add(q.Base, (tail+uint32(i))&q.Mask*BlockSize), unsafe.Add(src, i*BlockSize), 1)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// eachPush runs test for each way of storing a block; those that this processor lacks are skipped by name.
+// eachPush runs test with each method of storing a block. Methods that this processor lacks are skipped by name.
 func eachPush(t *testing.T, test func(t *testing.T)) {
 	best := pushWith
 	defer func() { pushWith = best }()
@@ -27,7 +27,7 @@ func eachPush(t *testing.T, test func(t *testing.T)) {
 
 const maxBlocks = 5
 
-// arena is memory as drivers have it: mmap'd. Tests place source, target and records in it, and compare all of it.
+// arena returns memory from mmap, like that of drivers. Tests place source, destination and records in it, and compare all of it.
 func arena(t testing.TB, size int) []byte {
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
@@ -37,15 +37,15 @@ func arena(t testing.TB, size int) []byte {
 	return b
 }
 
-// poison fills b with bytes that differ from one place to the next and from one call to the next.
+// poison fills b with bytes that differ between offsets and between values of salt.
 func poison(b []byte, salt byte) {
 	for i := range b {
 		b[i] = byte(i*7) ^ byte(i>>8) ^ salt
 	}
 }
 
-// TestCopyWC holds the copy, with every way of storing, against copy: all counts, all source alignments, targets at several
-// blocks, and not a byte changed around the target or in the source.
+// TestCopyWC compares CopyWC with copy, for each method: all counts, all source alignments, destinations at several blocks, and
+// no byte changed around the destination or in the source.
 func TestCopyWC(t *testing.T) {
 	const dstAt, srcAt = 1024, 2048 // 64-byte aligned
 	mem := arena(t, 8192)
@@ -66,7 +66,7 @@ func TestCopyWC(t *testing.T) {
 	})
 }
 
-// TestPushWQE does the same for the push, from every block of a ring, so that it wraps between any two.
+// TestPushWQE does the same for PushWQE, from every block of a ring, so that it wraps between any two.
 func TestPushWQE(t *testing.T) {
 	const ringAt, ringBlocks, windowAt, srcAt, recAt = 1024, 8, 2048, 4096, 64
 	mem := arena(t, 8192)
@@ -94,8 +94,8 @@ func TestPushWQE(t *testing.T) {
 	})
 }
 
-// TestPushInline does the same for entries with their data inline, of every length, with and without a window,
-// against a plain description of the entry. What follows the data goes along into the last block.
+// TestPushInline does the same for entries with inline data of every length, with and without a window, against a plain
+// description of the entry. Bytes after the data are copied into the last block.
 func TestPushInline(t *testing.T) {
 	const ringAt, ringBlocks, windowAt, srcAt, c0, c1 = 1024, 8, 2048, 4096, 0x8182838485868788, 0x9192939495969798
 	mem := arena(t, 8192)

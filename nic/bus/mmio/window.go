@@ -10,22 +10,22 @@ import (
 
 var errGone = errors.New("mmio: the window is closed")
 
-// Trap handles each access to a window that is not mapped: a device model in this process or behind vfio-user. p is 1, 2,
-// 4 or 8 bytes, little endian.
+// Trap handles each access to a window that is not mapped: a device model in this process or behind vfio-user. p has 1, 2, 4 or 8
+// bytes, little endian.
 type Trap interface {
 	ReadBAR(off uint64, p []byte) error
 	WriteBAR(off uint64, p []byte) error
 }
 
-// Window is one BAR's registers. Reads and writes are for the control path; the hot loop holds pointers from Pointer.
+// Window is a BAR's registers. Its reads and writes are for the control path; the hot loop uses pointers from Pointer.
 type Window struct {
-	mem    []byte // the registers themselves, or nil
-	shadow []byte // trapped windows: memory behind those ranges that the device polls
+	mem    []byte // the mapped registers, or nil
+	shadow []byte // trapped windows: memory for the ranges that the device polls
 	inside func(off, n uint64) bool
 	trap   Trap
 	size   uint64
 	wc     bool
-	seen   func(write bool, off uint64, width int, v uint64) // nil unless observed
+	seen   func(write bool, off uint64, width int, v uint64) // called for each access, may be nil
 }
 
 // Mapped returns a window over mapped registers. wc says that the mapping is write-combining.
@@ -33,27 +33,27 @@ func Mapped(mem []byte, wc bool) *Window {
 	return &Window{mem: mem, size: uint64(len(mem)), wc: wc}
 }
 
-// Trapped returns a window whose every access goes to t, except through pointers: those lead into shadow, which has
-// the size of the window, where inside says that the device polls the range.
+// Trapped returns a window that passes every access to t. Pointers lead into shadow instead, which has the size of the window,
+// where inside reports that the device polls the range.
 func Trapped(size uint64, t Trap, shadow []byte, inside func(off, n uint64) bool) *Window {
 	return &Window{trap: t, size: size, shadow: shadow, inside: inside}
 }
 
-// Retire makes every later access through w read all ones and write nowhere, as with a function that is gone. The owner
-// of the mapping calls it before unmapping. Pointers that were taken before are not covered.
+// Retire makes every later access read all ones and write nothing, as if the function were gone. The owner of the mapping calls
+// it before unmapping. Pointers taken earlier are not covered.
 func (w *Window) Retire() { w.mem, w.shadow, w.trap = nil, nil, gone{} }
 
-// gone is what is behind a retired window.
+// gone is the Trap of a retired window.
 type gone struct{}
 
 func (gone) ReadBAR(uint64, []byte) error  { return errGone }
 func (gone) WriteBAR(uint64, []byte) error { return errGone }
 
-// Observe has seen called after each read and before each write of a register, except for those through pointers. It
-// is called before the window is used.
+// Observe registers a function that is called after each read and before each write of a register, except through pointers. Call
+// it before the window is used.
 func (w *Window) Observe(seen func(write bool, off uint64, width int, v uint64)) { w.seen = seen }
 
-// read and wrote tell who observes the window.
+// read and wrote call the observer, if there is one.
 func (w *Window) read(off uint64, width int, v uint64) {
 	if w.seen != nil {
 		w.seen(false, off, width, v)
@@ -66,13 +66,13 @@ func (w *Window) wrote(off uint64, width int, v uint64) {
 	}
 }
 
-// Size returns the window's length in bytes.
+// Size returns the length of the window in bytes.
 func (w *Window) Size() uint64 { return w.size }
 
 // WriteCombining reports whether the window was mapped write-combining.
 func (w *Window) WriteCombining() bool { return w.wc }
 
-// Read32 reads the register at off. An access that fails reads all ones, as on PCIe.
+// Read32 reads the register at off. A failed read returns all ones, as on PCIe.
 func (w *Window) Read32(off uint64) uint32 {
 	v := w.load32(off)
 	w.read(off, 4, uint64(v))
@@ -91,7 +91,7 @@ func (w *Window) load32(off uint64) uint32 {
 	return binary.LittleEndian.Uint32(b[:])
 }
 
-// Write32 writes v to the register at off. Writes stay in program order. A write that fails is lost, as on PCIe.
+// Write32 writes v to the register at off. Writes stay in program order. A failed write is lost, as on PCIe.
 func (w *Window) Write32(off uint64, v uint32) {
 	w.check(off, 4)
 	w.wrote(off, 4, uint64(v))
@@ -102,7 +102,7 @@ func (w *Window) Write32(off uint64, v uint32) {
 	_ = w.trap.WriteBAR(off, binary.LittleEndian.AppendUint32(nil, v))
 }
 
-// Read8 is Read32 for one byte, in an access of that width.
+// Read8 is Read32 for one byte, with an access of that width.
 func (w *Window) Read8(off uint64) uint8 {
 	v := w.load8(off)
 	w.read(off, 1, uint64(v))
@@ -121,7 +121,7 @@ func (w *Window) load8(off uint64) uint8 {
 	return b[0]
 }
 
-// Write8 is Write32 for one byte, in an access of that width.
+// Write8 is Write32 for one byte, with an access of that width.
 func (w *Window) Write8(off uint64, v uint8) {
 	w.check(off, 1)
 	w.wrote(off, 1, uint64(v))
@@ -132,7 +132,7 @@ func (w *Window) Write8(off uint64, v uint8) {
 	_ = w.trap.WriteBAR(off, []byte{v})
 }
 
-// Read16 is Read32 for two bytes, in an access of that width.
+// Read16 is Read32 for two bytes, with an access of that width.
 func (w *Window) Read16(off uint64) uint16 {
 	v := w.load16(off)
 	w.read(off, 2, uint64(v))
@@ -151,7 +151,7 @@ func (w *Window) load16(off uint64) uint16 {
 	return binary.LittleEndian.Uint16(b[:])
 }
 
-// Write16 is Write32 for two bytes, in an access of that width.
+// Write16 is Write32 for two bytes, with an access of that width.
 func (w *Window) Write16(off uint64, v uint16) {
 	w.check(off, 2)
 	w.wrote(off, 2, uint64(v))
@@ -162,7 +162,8 @@ func (w *Window) Write16(off uint64, v uint16) {
 	_ = w.trap.WriteBAR(off, binary.LittleEndian.AppendUint16(nil, v))
 }
 
-// Package atomic has no loads of one and two bytes. In functions of their own the compiler can neither merge nor repeat them.
+// Package atomic has no loads of one and two bytes. The compiler can neither merge nor repeat loads in functions that are not
+// inlined.
 //
 //go:noinline
 func load8(p *uint8) uint8 { return *p }
@@ -200,9 +201,9 @@ func (w *Window) Write64(off uint64, v uint64) {
 	_ = w.trap.WriteBAR(off, binary.LittleEndian.AppendUint64(nil, v))
 }
 
-// Pointer returns where the n bytes at off are in memory, for doorbells and push buffers. On a trapped window it
-// fails for a range that the device does not poll. An offset that is no multiple of n (of 8 for longer ranges), or a
-// range outside of the window, panics, as with Read32.
+// Pointer returns the address of the n bytes at off, for doorbells and push buffers. On a trapped window it fails for a range
+// that the device does not poll. It panics, like Read32, if off is not a multiple of n (of 8 for longer ranges) or the range is
+// outside the window.
 func (w *Window) Pointer(off, n uint64) (unsafe.Pointer, error) {
 	w.check(off, n)
 	switch {

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// traps notes each access and answers reads with the offset's own bytes.
+// traps records each access and answers a read with the bytes of its offset.
 type traps struct {
 	seen []string
 	fail bool
