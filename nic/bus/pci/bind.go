@@ -14,20 +14,19 @@ import (
 
 const vfioDriver = "vfio-pci"
 
-// Target is where Bind puts a function.
+// Target says what Bind does with a function.
 type Target struct {
 	NoDriver bool              // leave it without a driver, for OpenSysfs, instead of giving it to vfio-pci
-	Needed   map[string]string // interfaces that the user depends on, and why: "carries the default route"
-	Force    bool              // even if the user depends on its interface
+	Needed   map[string]string // interfaces in use, with the reason: "carries the default route"
+	Force    bool              // even if its interface is in use
 }
 
-// Bind takes the function at addr from its kernel driver and gives it to vfio-pci. It refuses, with ErrInUse, a function
-// whose interface is among to.Needed, and one that has virtual functions. It remembers the driver
-// for Unbind, in /run, so that the next start of the machine has forgotten it. On an error the function is back where it
-// was, or the error says that it is not.
+// Bind unbinds the function at addr from its kernel driver and binds it to vfio-pci. It returns ErrInUse for a function whose
+// interface is in to.Needed, or which has virtual functions. It saves the driver's name for Unbind in /run, so that a reboot
+// forgets it. On error the function is bound to its previous driver again; if that failed too, the error says so.
 func Bind(addr string, to Target) error { return machine.bind(addr, to) }
 
-// Unbind gives the function at addr back to the driver it had before Bind, or to the one that the kernel chooses.
+// Unbind binds the function at addr to the driver it had before Bind, or to the one that the kernel chooses.
 func Unbind(addr string) error { return machine.unbind(addr) }
 
 func (h *host) bind(addr string, to Target) error {
@@ -77,7 +76,7 @@ func (h *host) bind(addr string, to Target) error {
 	return nil
 }
 
-// uppers returns an interface and all that are built on it: bonds, bridges, VLANs.
+// uppers returns an interface and all interfaces built on it: bonds, bridges, VLANs.
 func (h *host) uppers(name string) []string {
 	all := []string{name}
 	for i := 0; i < len(all); i++ {
@@ -92,8 +91,8 @@ func (h *host) uppers(name string) []string {
 	return all
 }
 
-// messagesOnly reports whether a function's RDMA ports are of no link layer that has network interfaces, as an EFA's are: no route
-// and no session goes by it, in whichever namespace.
+// messagesOnly reports whether none of a function's RDMA ports has a link layer with network interfaces, as with EFA: then no
+// route or session depends on it, in any namespace.
 func (h *host) messagesOnly(f Found) bool {
 	ports, _ := filepath.Glob(filepath.Join(h.device(f.Address), "infiniband", "*", "ports", "*", "link_layer"))
 	for _, p := range ports {
@@ -104,8 +103,8 @@ func (h *host) messagesOnly(f Found) bool {
 	return len(ports) > 0
 }
 
-// checkNotNeeded refuses a function whose interfaces, or what is built on them, are needed, and one whose driver has no
-// interface to be seen here: it may be in another network namespace, and carry that one's default route.
+// checkNotNeeded refuses a function if one of its interfaces, or one built on them, is needed. It also refuses one whose driver
+// shows no interface here: the interface may be in another network namespace, and carry its default route.
 func (h *host) checkNotNeeded(f Found, needed map[string]string) error {
 	switch {
 	case f.Driver == "" || f.Driver == vfioDriver:
@@ -129,12 +128,12 @@ func (h *host) checkNotNeeded(f Found, needed map[string]string) error {
 	return nil
 }
 
-// move takes a function from its driver and gives it to another, "" for none.
+// move unbinds a function from its driver and binds it to another one, or to none if want is "".
 func (h *host) move(f Found, want string) error {
 	dir := h.device(f.Address)
 	override := want
 	if want == "" {
-		override = "none-rebound" // a name that no driver has keeps the kernel from choosing one
+		override = "none-rebound" // a name that no driver has, so that the kernel chooses none
 	}
 	if err := h.write(filepath.Join(dir, "driver_override"), override); err != nil {
 		return fmt.Errorf("pci: %s: driver_override: %w", f.Address, err)
@@ -155,7 +154,7 @@ func (h *host) move(f Found, want string) error {
 	return nil
 }
 
-// restore gives a function back to the driver in f, after a move that failed half way.
+// restore binds a function to the driver in f again, after a failed move.
 func (h *host) restore(f Found) error {
 	dir := h.device(f.Address)
 	if now := linkName(filepath.Join(dir, "driver")); now == f.Driver {
@@ -170,10 +169,10 @@ func (h *host) unbind(addr string) error {
 		return err
 	}
 	if f.Driver != "" && f.Driver != vfioDriver {
-		return nil // it has a driver of the kernel's own
+		return nil // the kernel's own driver has it
 	}
 	if f.Driver == vfioDriver {
-		// The kernel would wait, continuously, for the process that has it.
+		// Otherwise the kernel would wait indefinitely for the process that has it open.
 		if err := h.checkGroupFree(f); err != nil {
 			return err
 		}
@@ -187,7 +186,7 @@ func (h *host) unbind(addr string) error {
 	return h.forget(f.Address)
 }
 
-// giveBack lets the kernel choose a driver again and, if it does not come to the one named, binds that.
+// giveBack lets the kernel choose a driver again. If the result is not driver, it binds that.
 func (h *host) giveBack(addr, driver string) error {
 	dir := h.device(addr)
 	if err := h.write(filepath.Join(dir, "driver_override"), "\n"); err != nil {
@@ -207,7 +206,7 @@ func (h *host) giveBack(addr, driver string) error {
 	got := linkName(filepath.Join(dir, "driver"))
 	switch {
 	case got == "" && driver == "" && err == nil:
-		return nil // there was none, and the kernel knows none
+		return nil // it had no driver, and the kernel has none for it
 	case got == "" || driver != "" && got != driver:
 		return errors.Join(fmt.Errorf("pci: %s: has driver %q, and could not be given back to %q", addr, got, driver), err)
 	}
@@ -221,14 +220,14 @@ func (h *host) checkGroupFree(f Found) error {
 	case errors.Is(err, unix.EBUSY):
 		return h.groupError(f, err)
 	case err != nil:
-		return nil // no group file, so that nobody has it open
+		return nil // without a group file, no process has it open
 	}
 	return file.Close()
 }
 
 func (h *host) record(addr string) string { return filepath.Join(h.run, "driver-of-"+addr) }
 
-// remember notes which driver a function had before the first Bind.
+// remember saves which driver a function had before the first Bind.
 func (h *host) remember(f Found) error {
 	if err := os.MkdirAll(h.run, 0o755); err != nil {
 		return fmt.Errorf("pci: %w", rights(err))

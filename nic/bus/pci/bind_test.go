@@ -65,7 +65,7 @@ func TestBindAndBack(t *testing.T) {
 		if to.NoDriver {
 			want = ""
 		}
-		for range 2 { // the second finds nothing to do, and must not forget the first driver
+		for range 2 { // the second has nothing to do, and must not forget the original driver
 			if err := k.bind("03:00.0", to); err != nil || k.bound(addr0) != want {
 				t.Fatalf("bind: %v, driver %q, want %q", err, k.bound(addr0), want)
 			}
@@ -111,7 +111,7 @@ func TestBindRefuses(t *testing.T) {
 		"ssh over a VLAN on a bond": {func(k *kernel) {
 			k.link("sys/class/net/eth1/upper_bond0", "../bond0")
 			k.link("sys/class/net/bond0/upper_bond0.7", "../bond0.7")
-			k.link("sys/class/net/bond0.7/upper_bond0", "../bond0") // never so, but it must end
+			k.link("sys/class/net/bond0.7/upper_bond0", "../bond0") // a circle, which the kernel never has, must not hang
 			needed["bond0.7"] = "carries ssh"
 		}, ErrInUse, "under bond0.7"},
 		"interface elsewhere": {func(k *kernel) {
@@ -139,7 +139,7 @@ func TestBindRefuses(t *testing.T) {
 	}
 }
 
-// A function without an interface to be seen is refused, unless its ports carry messages only: one of Ethernet may have its
+// A function without a visible interface is refused, unless its ports carry messages only: an Ethernet function may have its
 // interface in another network namespace.
 func TestBindWithoutInterface(t *testing.T) {
 	for layer, want := range map[string]error{"": ErrInUse, "Ethernet\n": ErrInUse, "InfiniBand\n": ErrInUse, "Unknown\n": nil} {

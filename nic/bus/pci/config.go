@@ -30,7 +30,7 @@ const (
 
 const statusCapabilities uint16 = 1 << 4 // Status: there is a capability list
 
-// CapID is the identity of a capability (PCI Code and ID Assignment §2).
+// CapID identifies a capability (PCI Code and ID Assignment §2).
 type CapID uint8
 
 // Capabilities that drivers request.
@@ -40,10 +40,10 @@ const (
 	CapVendor  CapID = 0x09 // vendor-specific: virtio describes its registers there
 	CapExpress CapID = 0x10
 	CapMSIX    CapID = 0x11
-	CapAF      CapID = 0x13 // Advanced Features: the other place where function-level reset is offered
+	CapAF      CapID = 0x13 // Advanced Features: the other capability that offers function-level reset
 )
 
-// ExtCapID is the identity of an extended capability (PCI Code and ID Assignment §3).
+// ExtCapID identifies an extended capability (PCI Code and ID Assignment §3).
 type ExtCapID uint16
 
 // Extended capabilities that drivers request.
@@ -62,7 +62,7 @@ const (
 	devCapFLR uint32 = 1 << 28
 )
 
-// Config is what the functions here read and write: a Function, or less.
+// Config is access to configuration space, usually of a Function.
 type Config interface {
 	ReadConfig(off int, p []byte) error
 	WriteConfig(off int, p []byte) error
@@ -89,7 +89,7 @@ func Read32(c Config, off int) (uint32, error) {
 	return binary.LittleEndian.Uint32(b[:]), err
 }
 
-// ReadID reads what a function says it is. ErrGone says that nothing answers.
+// ReadID reads the function's identity. It returns ErrGone if the device does not respond.
 func ReadID(c Config) (ID, error) {
 	vd, err := Read32(c, cfgVendor)
 	if err != nil {
@@ -113,19 +113,20 @@ func ReadID(c Config) (ID, error) {
 	}, nil
 }
 
-// Gone reports whether nothing answers at the function any more: it was pulled, or its link is down. It reads the class code and
-// the revision, because vfio-pci keeps vendor and device ID itself and returns them whether or not the function answers
-// (Linux, init_pci_cap_basic_perm).
+// Gone reports whether the function does not respond any more: it was pulled, or its link is down. It reads the class code and
+// the revision, because vfio-pci emulates vendor and device ID and returns them even if the function does not respond (Linux,
+// init_pci_cap_basic_perm).
 func Gone(c Config) bool {
 	v, err := Read32(c, cfgRevision)
 	return err != nil || v == ^uint32(0)
 }
 
-// unanswered reports whether a value of the command register means that nothing answered. vfio-pci keeps INTx Disable itself.
+// unanswered reports whether a value of the command register means that the device did not respond. vfio-pci emulates INTx
+// Disable.
 func unanswered(command uint16) bool { return command|cmdINTxDisable == 0xffff }
 
-// CheckGone returns ErrGone if v, read from a register, is all ones and the function is gone, and nil otherwise: all ones
-// can be a register's value.
+// CheckGone returns ErrGone if v, read from a register, is all ones and the function is gone. Otherwise it returns nil, since all
+// ones can be a valid value.
 func CheckGone(f Function, register string, v uint32) error {
 	if v != ^uint32(0) || !Gone(f) {
 		return nil
@@ -133,7 +134,7 @@ func CheckGone(f Function, register string, v uint32) error {
 	return fmt.Errorf("pci: %s: %s reads all ones, and so does the class code: %w", f.Name(), register, ErrGone)
 }
 
-// Capability returns the offset of the first capability with an ID, and 0 if there is none. Errors are those of Capabilities.
+// Capability returns the offset of the first capability with an ID, or 0 if there is none. Errors are those of Capabilities.
 func Capability(c Config, id CapID) (int, error) {
 	all, err := Capabilities(c, id)
 	if len(all) == 0 {
@@ -142,8 +143,8 @@ func Capability(c Config, id CapID) (int, error) {
 	return all[0], nil
 }
 
-// Capabilities returns the offsets of all capabilities with an ID, in the list's order. A list that leads outside of
-// configuration space or into a circle is ErrConfig, with what was found before.
+// Capabilities returns the offsets of all capabilities with an ID, in the order of the list. For a list that leaves configuration
+// space or forms a circle it returns ErrConfig, with what it had found.
 func Capabilities(c Config, id CapID) (all []int, err error) {
 	status, err := Read16(c, cfgStatus)
 	if err != nil {
@@ -179,20 +180,20 @@ func Capabilities(c Config, id CapID) (all []int, err error) {
 	return all, fmt.Errorf("pci: the capability list is a circle: %w", ErrConfig)
 }
 
-// ExtCapability returns the offset of the first extended capability with an ID, and 0 if there is none, be it that the
-// function has no extended configuration space.
+// ExtCapability returns the offset of the first extended capability with an ID, or 0 if there is none or the function has no
+// extended configuration space.
 func ExtCapability(c Config, id ExtCapID) (int, error) {
 	off := cfgSize
 	for range (cfgExtendedSize - cfgSize) / 4 {
 		head, err := Read32(c, off)
 		if err != nil && off == cfgSize {
-			return 0, nil // conventional functions end here
+			return 0, nil // conventional functions have no more
 		}
 		if err != nil {
 			return 0, err
 		}
 		if head == 0 || head == ^uint32(0) {
-			return 0, nil // none at all reads 0, or all ones where nothing decodes the space
+			return 0, nil // an empty list reads 0, or all ones if the space is not decoded
 		}
 		if ExtCapID(head) == id {
 			return off, nil
@@ -221,7 +222,7 @@ func (l Link) String() string {
 	return fmt.Sprintf("PCIe gen %d x%d", l.Generation, l.Lanes)
 }
 
-// ReadLink reads Link Status (PCIe 5.0 §7.5.3.8). It is zero where there is no link: an integrated function, a model.
+// ReadLink reads Link Status (PCIe 5.0 §7.5.3.8). The result is zero for a function without a link: an integrated one, a model.
 func ReadLink(c Config) (Link, error) {
 	exp, err := Capability(c, CapExpress)
 	if err != nil || exp == 0 {
@@ -234,7 +235,7 @@ func ReadLink(c Config) (Link, error) {
 	return Link{Generation: int(s & 0xf), Lanes: int(s >> 4 & 0x3f)}, nil
 }
 
-// HasFLR reports whether the function offers function-level reset, by its PCI Express or its AF capability.
+// HasFLR reports whether the function offers function-level reset in its PCI Express or AF capability.
 func HasFLR(c Config) (bool, error) {
 	exp, err := Capability(c, CapExpress)
 	if err != nil {
@@ -264,15 +265,15 @@ func MSIXVectors(c Config) (int, error) {
 	return int(v&0x7ff) + 1, err
 }
 
-// BusMastering reports whether the function may do DMA. A driver that turned it on and finds it off knows that
-// another process reset the function.
+// BusMastering reports whether the function may do DMA. If a driver enabled it and finds it disabled, another process reset the
+// function.
 func BusMastering(c Config) (bool, error) {
 	v, err := Read16(c, cfgCommand)
 	return err == nil && !unanswered(v) && v&cmdBusMaster != 0, err
 }
 
-// setCommand changes bits of the command register and checks that they took. The answer to the check also pushes the
-// function's own writes to memory ahead of it (PCIe 5.0 §2.4.1): after bus mastering went off, none is under way.
+// setCommand changes bits of the command register and reads it back to check. The completion of that read also flushes the
+// function's earlier writes to memory (PCIe 5.0 §2.4.1), so none is in flight once bus mastering is off.
 func setCommand(c Config, set, clear uint16) error {
 	v, err := Read16(c, cfgCommand)
 	if err != nil {
@@ -292,7 +293,7 @@ func setCommand(c Config, set, clear uint16) error {
 	if err != nil {
 		return err
 	}
-	const best = cmdINTxDisable // functions may have it hardwired to 0; vfio-pci keeps it for them, and sysfs shows them as they are
+	const best = cmdINTxDisable // may be hardwired to 0: vfio-pci emulates the bit in that case, sysfs does not
 	if (got^set)&(set|clear)&^best != 0 {
 		return fmt.Errorf("pci: command register: wrote %#04x, reads %#04x: %w", want, got, ErrConfig)
 	}
@@ -311,10 +312,10 @@ func Registers(f Function, n int, size uint64) (*mmio.Window, error) {
 	return w, nil
 }
 
-// SplitWC says, before the first use of BAR n, that the driver wants it mapped write-combining from an offset on (a whole
-// number of pages) and uncached below: a page of registers cannot be mapped both ways at once. BAR then ends at that
-// offset, and BARWC begins there, still counting offsets from the BAR's start. Where write-combining cannot be had, BARWC
-// is mapped uncached, as WriteCombining tells. Models have nothing to split.
+// SplitWC maps BAR n write-combining from an offset on (a whole number of pages) and uncached below, because a page cannot have
+// both types. Call it before the first use of the BAR. BAR then ends at that offset, and BARWC begins there, with offsets still
+// relative to the start of the BAR. If write-combining is not available, BARWC is uncached, and WriteCombining reports it. It
+// does nothing for models.
 func SplitWC(f Function, n int, from uint64) error {
 	if s, ok := unwrap(f).(interface{ SplitWC(int, uint64) error }); ok {
 		return s.SplitWC(n, from)
@@ -322,8 +323,9 @@ func SplitWC(f Function, n int, from uint64) error {
 	return nil
 }
 
-// WriteReal writes configuration space that the driver's own writes may not reach: vfio-pci keeps payload and read request sizes of
-// Device Control to itself (Linux, init_pci_cap_exp_perm). Elsewhere WriteConfig reaches everything, and this does nothing.
+// WriteReal writes to the device's own configuration space where WriteConfig may not: vfio-pci emulates the payload and read
+// request sizes of Device Control (Linux, init_pci_cap_exp_perm). With other buses WriteConfig reaches the device, and this does
+// nothing.
 func WriteReal(f Function, off int, p []byte) error {
 	if s, ok := unwrap(f).(interface{ writeReal(int, []byte) error }); ok {
 		return s.writeReal(off, p)
@@ -331,13 +333,13 @@ func WriteReal(f Function, off int, p []byte) error {
 	return nil
 }
 
-// Translated reports whether an IOMMU translates the addresses that the device is given: they are not physical ones then.
+// Translated reports whether an IOMMU translates the device's addresses. If not, they are physical.
 func Translated(f Function) bool {
 	t, ok := unwrap(f).(interface{ Translated() bool })
 	return ok && t.Translated()
 }
 
-// Notes says in words what is unusual about how f is driven, for Info.Notes: no IOMMU, for example.
+// Notes lists unusual conditions of f for Info.Notes: no IOMMU, for example.
 func Notes(f Function) []string {
 	if n, ok := unwrap(f).(interface{ Notes() []string }); ok {
 		return n.Notes()
@@ -345,7 +347,7 @@ func Notes(f Function) []string {
 	return nil
 }
 
-// unwrap returns the function of the bus behind those that only pass calls on to another one.
+// unwrap returns the bus's own function from inside its wrappers.
 func unwrap(f Function) Function {
 	for {
 		w, ok := f.(interface{ Unwrap() Function })

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// space is a configuration space of any length that can be written.
+// space is a writable configuration space of any length.
 type space []byte
 
 func (s space) ReadConfig(off int, p []byte) error { return bytesConfig(s).ReadConfig(off, p) }
@@ -19,7 +19,7 @@ func (s space) WriteConfig(off int, p []byte) error {
 func (s space) put16(off int, v uint16) { binary.LittleEndian.PutUint16(s[off:], v) }
 func (s space) put32(off int, v uint32) { binary.LittleEndian.PutUint32(s[off:], v) }
 
-// card is the space of a PCI Express function: power management, MSI-X of 64, Express with FLR at gen 3 x8; AER, serial
+// card returns the space of a PCI Express function: power management, MSI-X of 64, Express with FLR at gen 3 x8; AER, serial
 // number.
 func card() space {
 	s := make(space, cfgExtendedSize)
@@ -79,7 +79,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestCapabilities: a function may have several of one kind, and what was found before a list goes wrong still counts.
+// TestCapabilities: a function may have several of one kind, and entries before a broken one are returned.
 func TestCapabilities(t *testing.T) {
 	s := card()
 	s[cfgCapabilities] = 0x80
@@ -164,7 +164,7 @@ type stubborn struct{ space }
 
 func (stubborn) WriteConfig(int, []byte) error { return nil }
 
-// FuzzCapabilities: whatever a configuration space holds, the walks end, inside of it, and find what they say.
+// FuzzCapabilities checks that each walk ends, stays inside configuration space, and returns capabilities with the right ID.
 func FuzzCapabilities(f *testing.F) {
 	f.Add([]byte(card()), byte(CapMSIX), uint16(ExtCapSerial))
 	f.Add([]byte(card()[:64]), byte(0xff), uint16(0))
@@ -186,7 +186,7 @@ func FuzzCapabilities(f *testing.F) {
 	})
 }
 
-// FuzzVFIOCapabilities: the chains come from the kernel, but must not hang or lead outside of the answer either.
+// FuzzVFIOCapabilities checks that chains from the kernel cannot make the walk hang or leave the buffer.
 func FuzzVFIOCapabilities(f *testing.F) {
 	f.Add([]byte{0: 0, 8: 1, 12: 0, 16: 1, 40: 0}, uint32(8), uint16(1))
 	f.Fuzz(func(t *testing.T, b []byte, off uint32, id uint16) {
@@ -200,7 +200,7 @@ func FuzzVFIOCapabilities(f *testing.F) {
 	})
 }
 
-// hardwired is a space whose INTx Disable bit is hardwired to 0, and with stuck Bus Master Enable too.
+// hardwired is a space whose INTx Disable bit is hardwired to 0, and optionally Bus Master Enable too.
 type hardwired struct {
 	space
 	stuck bool
@@ -216,7 +216,7 @@ func (s hardwired) WriteConfig(off int, p []byte) error {
 	return nil
 }
 
-// A function need not have INTx Disable; memory space and bus mastering have to follow.
+// A function need not implement INTx Disable; memory space and bus mastering must change.
 func TestSetCommand(t *testing.T) {
 	s := hardwired{space: card()}
 	if err := setCommand(s, cmdMemory|cmdINTxDisable, cmdBusMaster); err != nil {
@@ -228,7 +228,7 @@ func TestSetCommand(t *testing.T) {
 	}
 }
 
-// vfio-pci returns vendor and device ID, and its own INTx Disable, of a function that does not answer.
+// vfio-pci returns vendor and device ID, and its emulated INTx Disable, even if the function does not respond.
 func TestGoneUnderVFIO(t *testing.T) {
 	s := space(slices.Repeat([]byte{0xff}, cfgExtendedSize))
 	copy(s, card()[:4])

@@ -6,18 +6,18 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus"
 )
 
-// What can be wrong with a function before a driver sees it. Errors wrap these with the address, what was found and,
-// where the user can fix it, how.
+// Errors that a function can have before a driver sees it. Returned errors wrap these with the address, what was found and, if
+// the user can fix it, how.
 var (
 	ErrNoDevice = bus.ErrNoDevice
 	ErrGone     = bus.ErrGone // configuration space reads all ones
 	ErrBusy     = bus.ErrBusy
 	ErrRights   = bus.ErrRights
 
-	ErrNoIOMMU = errors.New("no IOMMU group")             // none in the machine, or not switched on
+	ErrNoIOMMU = errors.New("no IOMMU group")             // the machine has none, or it is disabled
 	ErrGroup   = errors.New("IOMMU group is not viable")  // another function of the group belongs to a host driver
 	ErrInUse   = errors.New("interface is needed")        // it carries the default route or the ssh session
-	ErrConfig  = errors.New("configuration space is bad") // capability lists that lead nowhere
+	ErrConfig  = errors.New("configuration space is bad") // capability lists with invalid entries
 	ErrBAR     = errors.New("BAR is unusable")
 	ErrClosed  = errors.New("PCI function is closed")
 )

@@ -1,6 +1,6 @@
-// Package pci is a PCI function as a user-space driver needs it: identity, configuration space, BARs, bus mastering, reset
-// and DMA mapping. VFIO, sysfs, vfio-user (nic/bus/vfiouser) and device models (sim) implement it, and a driver cannot
-// tell which it has.
+// Package pci gives a user-space driver access to a PCI function: identity, configuration space, BARs, bus mastering, reset and
+// DMA mapping. VFIO, sysfs, vfio-user (nic/bus/vfiouser) and device models (sim) implement it, and a driver cannot distinguish
+// them.
 package pci
 
 import (
@@ -10,35 +10,34 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 )
 
-// Function is one PCI function, owned by this process until Close. It is control path: not for the hot loop.
+// Function is one PCI function, owned by this process until Close. It is for the control path, not the hot loop.
 type Function interface {
 	dma.Mapper
 
 	Name() string // "0000:03:00.0", "vfio-user:/run/nic0", "sim:ixgbe"
 	ID() ID
 
-	// ReadConfig reads the 1, 2 or 4 bytes of p from configuration space, little endian.
+	// ReadConfig reads 1, 2 or 4 bytes from configuration space into p, little endian.
 	ReadConfig(off int, p []byte) error
 	WriteConfig(off int, p []byte) error
 
-	// BAR returns the registers of BAR n (0 to 5), mapped uncached where they are mapped. It may be called again and
-	// returns the same window.
+	// BAR returns the registers of BAR n (0 to 5), uncached if they are mapped. Later calls return the same window.
 	BAR(n int) (*mmio.Window, error)
-	// BARWC returns BAR n for pushing whole descriptors and frames: mapped write-combining where that can be had.
-	// Window.WriteCombining tells.
+	// BARWC returns BAR n for pushing whole descriptors and frames, write-combining if possible. Window.WriteCombining reports
+	// whether it is.
 	BARWC(n int) (*mmio.Window, error)
 
 	SetBusMaster(on bool) error
-	Reset() error // function-level reset, or the nearest that the function has
+	Reset() error // function-level reset, or the closest that the function has
 
-	// Simulated reports whether a device model of ours is behind it.
+	// Simulated reports whether the device is one of our models.
 	Simulated() bool
 
 	// Close turns bus mastering off, then unmaps everything.
 	Close() error
 }
 
-// ID is what a function says it is: configuration space 00h to 0Bh and 2Ch to 2Fh.
+// ID is the function's identity: configuration space 00h to 0Bh and 2Ch to 2Fh.
 type ID struct {
 	Vendor, Device       uint16
 	SubVendor, SubDevice uint16

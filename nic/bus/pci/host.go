@@ -12,7 +12,7 @@ import (
 	"unsafe"
 )
 
-// host is the machine as the kernel shows it. Tests put a tree of files in its place.
+// host is the kernel's view of the machine. Tests substitute a tree of files.
 type host struct {
 	sys, dev, run string // "/sys", "/dev", "/run/rebound"
 
@@ -30,7 +30,7 @@ var machine = host{
 type Found struct {
 	Address    string   // "0000:03:00.0"
 	ID         ID       //
-	Driver     string   // the kernel driver that has it, "" if none
+	Driver     string   // its kernel driver, "" if none
 	Interfaces []string // of that driver
 	Group      string   // IOMMU group, "" if there is none
 	NUMANode   int      // -1 if unknown
@@ -51,7 +51,7 @@ func (h *host) list() ([]Found, error) {
 	for _, e := range entries {
 		f, err := h.find(e.Name())
 		if err != nil || f.ID.Class>>16 != classNetwork {
-			continue // a function that vanished meanwhile, or one that is no network interface
+			continue // a function that vanished meanwhile, or one that is not a network interface
 		}
 		all = append(all, f)
 	}
@@ -59,7 +59,7 @@ func (h *host) list() ([]Found, error) {
 	return all, nil
 }
 
-// ParseAddress brings a PCI address into its full form, domain:bus:device.function in hexadecimal: "03:00.0" becomes
+// ParseAddress returns the full form of a PCI address, domain:bus:device.function in hexadecimal: "03:00.0" becomes
 // "0000:03:00.0".
 func ParseAddress(s string) (string, error) {
 	full := s

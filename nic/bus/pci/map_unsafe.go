@@ -8,19 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// piece is a range of a file to be mapped at an offset of a window.
+// piece is a range of a file that is mapped at an offset of a window.
 type piece struct {
 	fd       int
 	file     int64  // offset in the file
 	at, size uint64 // in the window; at is a multiple of the page size
 }
 
-// mapPieces maps pieces into a range of addresses that is size bytes long, rounded up to whole pages. What is between
-// the pieces cannot be touched.
+// mapPieces maps pieces into a range of addresses of size bytes, rounded up to whole pages. The gaps between pieces are
+// inaccessible.
 //
-// A file is mapped where the kernel likes, and then moved. A mapping that is requested at its place (MAP_FIXED)
-// empties the addresses even if the file then refuses it, and another thread's mapping can be there before this one
-// knows: to unmap b would take memory from under the runtime.
+// Each piece is mapped at an address that the kernel chooses, and then moved. MAP_FIXED would unmap the range even if the file
+// then refuses the mapping, and another thread could map something there before this one unmaps it.
 func mapPieces(size uint64, pieces ...piece) ([]byte, error) {
 	page := uint64(os.Getpagesize())
 	size = (size + page - 1) &^ (page - 1)
@@ -41,13 +40,13 @@ func mapPieces(size uint64, pieces ...piece) ([]byte, error) {
 		}
 		if _, err := unix.MremapPtr(at, uintptr(n), unsafe.Pointer(&b[p.at]), uintptr(n), unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED); err != nil {
 			unix.MunmapPtr(at, uintptr(n))
-			return nil, fmt.Errorf("move %#x bytes to their window: %w", n, err) // what has b's addresses now is not known
+			return nil, fmt.Errorf("move %#x bytes to their window: %w", n, err) // the state of b's addresses is unknown
 		}
 	}
 	return b, nil
 }
 
-// ioctl calls the kernel with arg if it is not nil, and with value otherwise.
+// ioctl passes arg to the kernel if it is not nil, and value otherwise.
 func ioctl(fd int, req, value uintptr, arg unsafe.Pointer) (int, error) {
 	var r uintptr
 	var e unix.Errno

@@ -8,15 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A device model of ours marks itself by a Vendor-Specific Extended Capability (PCI Express Base 6.0 §7.9.5), which drivers
-// that do not know it leave alone. So even where it stands behind QEMU's or a kernel's own emulation of a function, nobody
-// takes its time for a card's.
+// Our device models carry a Vendor-Specific Extended Capability (PCI Express Base 6.0 §7.9.5) that other drivers ignore. So even
+// behind QEMU's or a kernel's emulation of a function, a model's time is never mistaken for a card's.
 const (
 	ModelVSEC = 0x5242 // VSEC ID, revision 1
 	ModelMark = "rebound model\x00\x00\x00"
 )
 
-// isModel reports whether a function is a device model of ours. What cannot be read is none.
+// isModel reports whether a function is one of our device models. It returns false if configuration space cannot be read.
 func isModel(c Config) bool {
 	at, err := ExtCapability(c, ExtCapVendor)
 	if err != nil || at == 0 {
@@ -37,9 +36,9 @@ func isModel(c Config) bool {
 	return bytes.Equal(mark, []byte(ModelMark))
 }
 
-// InterfaceIsModel reports whether a network interface, in the calling thread's network namespace, is the kernel's driver on a
-// device model of ours: what it stamps is stamped by the model. Without the right to read a function's whole configuration
-// space (CAP_SYS_ADMIN) the answer is no.
+// InterfaceIsModel reports whether a network interface, in the calling thread's network namespace, is the kernel's driver on one
+// of our device models, so that its timestamps are the model's. Without the right to read the whole configuration space
+// (CAP_SYS_ADMIN) it returns false.
 func InterfaceIsModel(name string) bool {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -51,7 +50,7 @@ func InterfaceIsModel(name string) bool {
 		return false
 	}
 	addr := unix.ByteSliceToString(info.Bus_info[:])
-	if addr == "" || filepath.Base(addr) != addr { // of something that is not on a bus
+	if addr == "" || filepath.Base(addr) != addr { // of a device that is not on a bus
 		return false
 	}
 	config, err := os.Open(filepath.Join("/sys/bus/pci/devices", addr, "config"))
@@ -62,7 +61,7 @@ func InterfaceIsModel(name string) bool {
 	return isModel(readOnly{config})
 }
 
-// readOnly is the configuration space of a function that another process drives.
+// readOnly is the configuration space of a function that belongs to another process.
 type readOnly struct{ *os.File }
 
 func (r readOnly) ReadConfig(off int, p []byte) error {

@@ -221,7 +221,7 @@ func TestSplitWC(t *testing.T) {
 	if err := SplitWC(f, 2, 0x2000); !errors.Is(err, ErrBAR) {
 		t.Errorf("split after use: %v", err)
 	}
-	// If the kernel offers no write-combining, both parts are uncached, and said to be.
+	// If the kernel offers no write-combining, both parts are uncached, and reported as such.
 	if err := SplitWC(f, 0, 0x1000); err != nil {
 		t.Fatal(err)
 	}
@@ -436,7 +436,7 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// vfio-pci keeps some bits to itself: WriteReal goes by sysfs, and says if that did not help either.
+// vfio-pci emulates some bits. WriteReal writes them through sysfs, and reports if that failed too.
 func TestWriteReal(t *testing.T) {
 	k := vfioKernel(t)
 	f, err := k.openVFIO(addr0, false)
@@ -506,7 +506,8 @@ func TestWriteCombiningIsTrue(t *testing.T) {
 	}
 }
 
-// Amazon's patch of vfio-pci maps prefetchable BARs write-combining by VFIO itself. The kernel's table of memory types says so.
+// Amazon's patch of vfio-pci maps prefetchable BARs write-combining through VFIO itself, as the kernel's table of memory types
+// shows.
 func TestPatchedVFIO(t *testing.T) {
 	for _, patched := range []bool{true, false} {
 		k := vfioKernel(t)

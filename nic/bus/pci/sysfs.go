@@ -14,7 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 )
 
-// sysfsFunction is a function that no kernel driver has, reached by its files in sysfs. No IOMMU confines it.
+// sysfsFunction is a function without a kernel driver, used through its files in sysfs. No IOMMU restricts its DMA.
 type sysfsFunction struct {
 	windows
 	*dma.Physical
@@ -22,16 +22,16 @@ type sysfsFunction struct {
 	node   int
 	dir    string
 	config *os.File
-	size   int // of configuration space
+	size   int // size of configuration space
 
 	noReset bool // the kernel cannot reset it
 	once    sync.Once
 	err     error
 }
 
-// OpenSysfs takes the function at addr, which no kernel driver may have, with physical addresses for DMA: unsafeNoIOMMU
-// says that the user accepts it. It resets the function first, since nothing stopped it when a process before this one was
-// killed: unlike with VFIO, a device may then go on writing into memory that the kernel gave to others, until that reset.
+// OpenSysfs opens the function at addr, which must have no kernel driver, with physical addresses for DMA. unsafeNoIOMMU confirms
+// that the user accepts this. It resets the function first: unlike with VFIO, nothing stops the device when the process is
+// killed, and until that reset it may write to memory that the kernel has given to others.
 func OpenSysfs(addr string, unsafeNoIOMMU bool) (Function, error) {
 	f, err := machine.openSysfs(addr, unsafeNoIOMMU)
 	if err != nil {
@@ -74,7 +74,7 @@ func (h *host) openSysfs(addr string, unsafeNoIOMMU bool) (*sysfsFunction, error
 	return f, nil
 }
 
-// start takes the function for this process and brings it to a known state.
+// start claims the function for this process and brings it to a known state.
 func (f *sysfsFunction) start() error {
 	st, err := f.config.Stat()
 	if err != nil {
@@ -104,10 +104,10 @@ func (f *sysfsFunction) Name() string    { return f.addr }
 func (f *sysfsFunction) ID() ID          { return f.id }
 func (f *sysfsFunction) Simulated() bool { return isModel(f) }
 
-// NUMANode returns the node that the function is attached to, -1 if unknown.
+// NUMANode returns the function's NUMA node, -1 if unknown.
 func (f *sysfsFunction) NUMANode() int { return f.node }
 
-// Notes says in words what is unusual about how the function is driven.
+// Notes lists unusual conditions of the function.
 func (f *sysfsFunction) Notes() []string {
 	notes := []string{"no IOMMU: the device can write to any memory, and goes on if this process is killed"}
 	if f.noReset {
@@ -134,9 +134,9 @@ func (f *sysfsFunction) WriteConfig(off int, p []byte) error {
 
 func (f *sysfsFunction) SetBusMaster(on bool) error { return setBusMaster(f, on) }
 
-// Reset has the kernel reset the function by the best means it has; the kernel keeps configuration space over it. Bus
-// mastering is off afterwards. The kernel has no means for some functions, such as a virtual machine's on the root bus: then
-// that is all, which ends DMA, and the device keeps its state until its driver resets it.
+// Reset asks the kernel for the best reset it has; the kernel preserves configuration space. Bus mastering is off afterwards. For
+// some functions the kernel has none, such as those on a virtual machine's root bus. Then disabling bus mastering ends DMA, and
+// the device keeps its state until its driver resets it.
 func (f *sysfsFunction) Reset() error {
 	err := f.host.write(filepath.Join(f.dir, "reset"), "1")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -157,7 +157,7 @@ func (f *sysfsFunction) mapUncached(n int, from, size uint64) (*mmio.Window, err
 	return f.mapped(from+size, false, piece{fd: int(r.Fd()), file: int64(from), at: from, size: size})
 }
 
-// Close implements Function. Calling it again returns what it returned.
+// Close implements Function. Later calls return the same error.
 func (f *sysfsFunction) Close() error {
 	f.once.Do(func() {
 		var errs []error

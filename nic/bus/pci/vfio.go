@@ -17,8 +17,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 )
 
-// vfioFunction is a function bound to vfio-pci. However this process ends, the kernel then turns bus mastering off, resets
-// the function and empties the IOMMU before it gives memory to others.
+// vfioFunction is a function bound to vfio-pci. When this process ends, however it ends, the kernel turns bus mastering off,
+// resets the function and empties the IOMMU before it reuses the memory.
 type vfioFunction struct {
 	windows
 	iovas
@@ -34,8 +34,8 @@ type vfioFunction struct {
 	err  error
 }
 
-// OpenVFIO takes the function at addr, which is bound to vfio-pci. unsafeNoIOMMU allows vfio-pci's mode without an IOMMU,
-// where the device can write to any memory. A process can have one function of an IOMMU group.
+// OpenVFIO opens the function at addr, which must be bound to vfio-pci. unsafeNoIOMMU allows vfio-pci's mode without an IOMMU,
+// where the device can write to any memory. A process can open one function of an IOMMU group.
 func OpenVFIO(addr string, unsafeNoIOMMU bool) (Function, error) {
 	f, err := machine.openVFIO(addr, unsafeNoIOMMU)
 	if err != nil {
@@ -44,7 +44,7 @@ func OpenVFIO(addr string, unsafeNoIOMMU bool) (Function, error) {
 	return f, nil
 }
 
-// Open takes the function at addr by OpenVFIO if it is bound to vfio-pci, and by OpenSysfs otherwise.
+// Open opens the function at addr with OpenVFIO if it is bound to vfio-pci, and with OpenSysfs otherwise.
 func Open(addr string, unsafeNoIOMMU bool) (Function, error) {
 	f, err := machine.find(addr)
 	switch {
@@ -104,8 +104,8 @@ func (h *host) openVFIO(addr string, unsafeNoIOMMU bool) (_ *vfioFunction, err e
 	return f, nil
 }
 
-// driverless says what a function that no kernel driver has lacks for use: vfio-pci where there is an IOMMU, the user's consent where there
-// is none.
+// driverless returns the error for a function without a kernel driver: it needs vfio-pci if there is an IOMMU, and the user's
+// consent if there is none.
 func (h *host) driverless(f Found) error {
 	const without = "no kernel driver has it (bind -no-driver)"
 	const consent = "set nic.unsafe_no_iommu = true to drive it all the same, which gives no protection from its writes"
@@ -137,7 +137,7 @@ func (f *vfioFunction) openContainer(noIOMMU bool) (err error) {
 		kind = vfioNoIOMMU
 	}
 	v, err = f.call(f.container, vfioCheckExtension, kind)
-	if v != 1 && f.host.modules("vfio_iommu_type1") == nil { // the kernel loads it with vfio only where its own helper is set up
+	if v != 1 && f.host.modules("vfio_iommu_type1") == nil { // the kernel loads it together with vfio only if its own helper is set up
 		v, err = f.call(f.container, vfioCheckExtension, kind)
 	}
 	if v != 1 {
@@ -229,12 +229,12 @@ func (f *vfioFunction) openDevice() error {
 	return nil
 }
 
-// call is an ioctl with a value.
+// call makes an ioctl with a value.
 func (f *vfioFunction) call(file *os.File, req, value uintptr) (int, error) {
 	return f.host.ioctl(int(file.Fd()), req, value, nil)
 }
 
-// fill is an ioctl with a struct.
+// fill makes an ioctl with a struct.
 func (f *vfioFunction) fill(file *os.File, req uintptr, arg unsafe.Pointer) error {
 	_, err := f.host.ioctl(int(file.Fd()), req, 0, arg)
 	return err
@@ -244,10 +244,10 @@ func (f *vfioFunction) Name() string    { return f.addr }
 func (f *vfioFunction) ID() ID          { return f.id }
 func (f *vfioFunction) Simulated() bool { return isModel(f) }
 
-// NUMANode returns the node that the function is attached to, -1 if unknown.
+// NUMANode returns the function's NUMA node, -1 if unknown.
 func (f *vfioFunction) NUMANode() int { return f.node }
 
-// Notes says in words what is unusual about how the function is driven.
+// Notes lists unusual conditions of the function.
 func (f *vfioFunction) Notes() []string {
 	if f.physical == nil {
 		return f.notes
@@ -273,7 +273,7 @@ func (f *vfioFunction) WriteConfig(off int, p []byte) error {
 	return err
 }
 
-// writeReal writes by sysfs, unless the value is there already.
+// writeReal writes through sysfs, unless the value is already there.
 func (f *vfioFunction) writeReal(off int, p []byte) error {
 	config, err := os.OpenFile(filepath.Join(f.host.device(f.addr), "config"), os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -297,8 +297,7 @@ func (f *vfioFunction) writeReal(off int, p []byte) error {
 
 func (f *vfioFunction) SetBusMaster(on bool) error { return setBusMaster(f, on) }
 
-// Reset resets the function by the best means that the kernel has; the kernel keeps configuration space over it. Bus
-// mastering is off afterwards.
+// Reset asks the kernel for the best reset it has; the kernel preserves configuration space. Bus mastering is off afterwards.
 func (f *vfioFunction) Reset() error {
 	if f.flags&deviceReset == 0 {
 		return fmt.Errorf("pci: %s: the kernel has no way to reset this function: %w", f.addr, errors.ErrUnsupported)
@@ -309,8 +308,8 @@ func (f *vfioFunction) Reset() error {
 	return setCommand(f, cmdMemory|cmdINTxDisable, cmdBusMaster)
 }
 
-// mapUncached maps what the kernel lets be mapped of a region. A region that cannot be mapped at all is reached through
-// reads and writes of the device's file.
+// mapUncached maps the parts of a region that the kernel allows. A region that cannot be mapped at all is accessed with reads and
+// writes of the device's file.
 func (f *vfioFunction) mapUncached(n int, from, size uint64) (*mmio.Window, error) {
 	r := &f.regions[n]
 	if r.flags&regionMmap == 0 {
@@ -333,8 +332,8 @@ func (f *vfioFunction) mapUncached(n int, from, size uint64) (*mmio.Window, erro
 // span is a range of offsets or addresses, hi excluded.
 type span struct{ lo, hi uint64 }
 
-// mappable returns the ranges of a region that can be mapped: all of it, unless a capability says that some ranges (old
-// kernels: the MSI-X table) cannot.
+// mappable returns the ranges of a region that can be mapped: all of it, unless a capability excludes some (old kernels: the
+// MSI-X table).
 func (f *vfioFunction) mappable(n int) ([]span, error) {
 	r := f.regions[n]
 	if r.flags&regionCaps == 0 {
@@ -360,7 +359,7 @@ func (f *vfioFunction) mappable(n int) ([]span, error) {
 	return areas, nil
 }
 
-// regionTrap reaches a BAR through the device's file.
+// regionTrap accesses a BAR through the device's file.
 type regionTrap struct {
 	f *vfioFunction
 	n int
@@ -376,7 +375,7 @@ func (t regionTrap) WriteBAR(off uint64, p []byte) error {
 	return err
 }
 
-// Close implements Function. Calling it again returns what it returned.
+// Close implements Function. Later calls return the same error.
 func (f *vfioFunction) Close() error {
 	f.once.Do(func() {
 		var errs []error
@@ -389,7 +388,7 @@ func (f *vfioFunction) Close() error {
 	return f.err
 }
 
-// release closes the files. Closing the last one of the container unmaps all of its memory from the IOMMU.
+// release closes the files. Closing the container's last file removes all of its mappings from the IOMMU.
 func (f *vfioFunction) release() error {
 	var errs []error
 	for _, file := range []*os.File{f.device, f.group, f.container} {
@@ -403,10 +402,10 @@ func (f *vfioFunction) release() error {
 	return errors.Join(errs...)
 }
 
-// Translated implements what the function of that name requests.
+// Translated implements the interface that the package function Translated looks for.
 func (f *vfioFunction) Translated() bool { return f.physical == nil }
 
-// withoutIOMMU reports whether a group is one that vfio-pci made up for a function without an IOMMU.
+// withoutIOMMU reports whether a group was created by vfio-pci for a function without an IOMMU.
 func (h *host) withoutIOMMU(group string) bool {
 	return h.text(filepath.Join(h.sys, "kernel/iommu_groups", group), "name") == "vfio-noiommu"
 }
@@ -430,7 +429,7 @@ func (h *host) groupError(f Found, err error) error {
 	return rights(err)
 }
 
-// othersInGroup names the functions of a group that host drivers have.
+// othersInGroup returns the functions of a group that belong to host drivers.
 func (h *host) othersInGroup(f Found) []string {
 	var names []string
 	entries, _ := os.ReadDir(filepath.Join(h.device(f.Address), "iommu_group/devices"))
@@ -447,8 +446,8 @@ func (h *host) othersInGroup(f Found) []string {
 	return names
 }
 
-// vfioCapability returns the body, behind the header, of the capability with an ID in a chain that begins at off of info
-// (vfio_info_cap_header: id, version, offset of the next from info's start).
+// vfioCapability returns the body, after the header, of the capability with an ID in the chain that begins at offset off of info
+// (vfio_info_cap_header: id, version, offset of the next from the start of info).
 func vfioCapability(info []byte, off uint32, id uint16) ([]byte, bool) {
 	for range len(info) / 8 {
 		if off == 0 || uint64(off)+8 > uint64(len(info)) {
@@ -463,8 +462,8 @@ func vfioCapability(info []byte, off uint32, id uint16) ([]byte, bool) {
 	return nil, false
 }
 
-// vfioPairs returns the pairs of 64-bit numbers of a capability's body: how many there are, a reserved word, the pairs.
-// Pairs that the body is too short for are left out.
+// vfioPairs returns the pairs of 64-bit numbers in a capability's body: their number, a reserved word, the pairs. Pairs beyond
+// the end of the body are left out.
 func vfioPairs(body []byte) [][2]uint64 {
 	if len(body) < 8 {
 		return nil

@@ -91,10 +91,10 @@ type vfioDMAUnmap struct {
 	argsz uint32
 	flags uint32
 	iova  uint64
-	size  uint64 // back: what was unmapped
+	size  uint64 // out: number of bytes unmapped
 }
 
-// The kernel's sizes.
+// Sizes of the kernel's structures.
 var (
 	_ [8]byte  = [unsafe.Sizeof(vfioGroupStatus{})]byte{}
 	_ [20]byte = [unsafe.Sizeof(vfioDeviceInfo{})]byte{}

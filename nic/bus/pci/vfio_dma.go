@@ -13,7 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 )
 
-// iovas gives out addresses of an IOMMU's space.
+// iovas allocates addresses of an IOMMU's address space.
 type iovas struct {
 	mu     sync.Mutex
 	usable []span // ascending
@@ -22,8 +22,8 @@ type iovas struct {
 }
 
 const (
-	iovaLowest = 1 << 21 // a device address of 0 is a bug that should fault
-	superpage  = 1 << 21 // so that the IOMMU can map huge pages as such
+	iovaLowest = 1 << 21 // so that a device address of 0, a bug, faults
+	superpage  = 1 << 21 // so that the IOMMU can use huge pages
 )
 
 func newIOVAs(usable []span) iovas {
@@ -36,7 +36,7 @@ func newIOVAs(usable []span) iovas {
 	return iovas{usable: usable}
 }
 
-// take returns the lowest free address for size bytes: low ones suit every device's and IOMMU's width.
+// take returns the lowest free address for size bytes: low addresses suit the width of every device and IOMMU.
 func (v *iovas) take(size uint64) (uint64, error) {
 	align := uint64(superpage)
 	if size >= 1<<30 {
@@ -67,7 +67,7 @@ func (v *iovas) take(size uint64) (uint64, error) {
 	return 0, fmt.Errorf("no %#x bytes are free in the IOMMU's address space", size)
 }
 
-// drop returns the range that begins at an address, and reports whether there was one of that size.
+// drop frees the range that begins at an address, and reports whether there was one of that size.
 func (v *iovas) drop(at, size uint64) bool {
 	i := slices.Index(v.used, span{at, at + size})
 	if i < 0 {
@@ -85,8 +85,8 @@ func (v *iovas) close() {
 
 func alignUp(n, align uint64) uint64 { return (n + align - 1) &^ (align - 1) }
 
-// iovaRanges asks the kernel which addresses a device behind the IOMMU can use: what the IOMMU's width allows, less what
-// is reserved for interrupts and firmware.
+// iovaRanges asks the kernel which addresses a device behind the IOMMU can use: the IOMMU's range without what is reserved for
+// interrupts and firmware.
 func (f *vfioFunction) iovaRanges() ([]span, error) {
 	info := vfioIOMMUInfo{argsz: uint32(unsafe.Sizeof(vfioIOMMUInfo{}))}
 	if err := f.fill(f.container, vfioIOMMUGetInfo, unsafe.Pointer(&info)); err != nil {
@@ -103,7 +103,7 @@ func (f *vfioFunction) iovaRanges() ([]span, error) {
 			var ranges []span
 			for _, p := range vfioPairs(body) {
 				if p[1] > p[0] {
-					ranges = append(ranges, span{p[0], p[1]}) // the kernel's end is included: its last byte is given up
+					ranges = append(ranges, span{p[0], p[1]}) // the kernel's end is inclusive: its last byte is not used
 				}
 			}
 			if len(ranges) > 0 {
@@ -111,11 +111,11 @@ func (f *vfioFunction) iovaRanges() ([]span, error) {
 			}
 		}
 	}
-	// Linux before 5.4 does not say. 39 bits are the least that VT-d has; the hole is x86's interrupt range.
+	// Linux before 5.4 does not report it. 39 bits are VT-d's minimum; the hole is x86's interrupt range.
 	return []span{{0, 0xfee00000}, {0xfef00000, 1 << 39}}, nil
 }
 
-// Map implements dma.Mapper: the kernel pins the memory and enters it into the IOMMU.
+// Map implements dma.Mapper. The kernel pins the memory and maps it in the IOMMU.
 func (f *vfioFunction) Map(m dma.Memory) (uint64, error) {
 	if f.physical != nil {
 		return f.physical.Map(m)
@@ -151,7 +151,7 @@ func (f *vfioFunction) Map(m dma.Memory) (uint64, error) {
 	return iova, nil
 }
 
-// Unmap implements dma.Mapper. After Close there is nothing left to unmap.
+// Unmap implements dma.Mapper. After Close it does nothing.
 func (f *vfioFunction) Unmap(iova uint64, size int) error {
 	if f.physical != nil {
 		return nil
@@ -172,7 +172,7 @@ func (f *vfioFunction) Unmap(iova uint64, size int) error {
 	return nil
 }
 
-// The kernel's structs are in the processor's byte order; both architectures are little endian.
+// The kernel's structs are in the processor's byte order; both supported architectures are little endian.
 func leUint16(b []byte) uint16 { return binary.NativeEndian.Uint16(b) }
 func leUint32(b []byte) uint32 { return binary.NativeEndian.Uint32(b) }
 func leUint64(b []byte) uint64 { return binary.NativeEndian.Uint64(b) }

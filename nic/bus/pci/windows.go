@@ -13,24 +13,24 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 )
 
-// windows are the BARs of one function of this machine, mapped when they are requested.
+// windows are the BARs of one function of this machine, mapped on first use.
 type windows struct {
 	host  *host
 	addr  string
 	bars  [6]bar
-	split [6]uint64 // where the write-combining part begins, if not 0
+	split [6]uint64 // start of the write-combining part, 0 if none
 
 	uc, wc [6]*mmio.Window
 	maps   [][]byte
-	notes  []string // why there is no write-combining
+	notes  []string // why write-combining is not available
 	closed bool
-	shared bool // the kernel's driver, vfio-pci, has the function's BARs too
+	shared bool // vfio-pci, the kernel's driver, maps the function's BARs too
 
-	// uncached maps n bytes from offset from of a BAR in the window, or returns a trapped window over it.
+	// uncached maps n bytes from offset from of a BAR into the window, or returns a trapped window over it.
 	uncached func(n int, from, size uint64) (*mmio.Window, error)
 }
 
-// SplitWC implements what the function of that name requests.
+// SplitWC implements the interface that the package function SplitWC looks for.
 func (w *windows) SplitWC(n int, from uint64) error {
 	if err := w.check(n); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (w *windows) BAR(n int) (*mmio.Window, error) {
 	size := w.bars[n].size
 	if w.split[n] != 0 {
 		size = w.split[n]
-		// The uncached mapping claims the whole BAR, after which the kernel refuses the other.
+		// The uncached mapping claims the whole BAR, after which the kernel refuses the write-combining one.
 		if _, err := w.BARWC(n); err != nil {
 			return nil, err
 		}
@@ -75,9 +75,9 @@ func (w *windows) BAR(n int) (*mmio.Window, error) {
 	return win, nil
 }
 
-// BARWC implements Function. The kernel offers write-combining in the sysfs file resourceN_wc only; vfio-pci maps a
-// BAR uncached. The file can be used beside vfio-pci while that has not claimed the same BAR, and as kernel lockdown
-// allows. Whether the mapping then really combines, the time that stores take tells (mmio.Timing).
+// BARWC implements Function. The kernel offers write-combining only through the sysfs file resourceN_wc; vfio-pci maps a BAR
+// uncached. The file can be used beside vfio-pci before vfio-pci has claimed the same BAR, if kernel lockdown allows it. Whether
+// the mapping really combines stores is measured by timing them (mmio.Timing).
 func (w *windows) BARWC(n int) (*mmio.Window, error) {
 	if err := w.check(n); err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func (w *windows) BARWC(n int) (*mmio.Window, error) {
 	return win, nil
 }
 
-// combining maps a BAR from the file resourceN_wc, which is there for prefetchable BARs.
+// combining maps a BAR from the file resourceN_wc, which exists for prefetchable BARs.
 func (w *windows) combining(n int, from, size uint64) (*mmio.Window, error) {
 	f, err := os.OpenFile(filepath.Join(w.host.device(w.addr), fmt.Sprintf("resource%d_wc", n)), os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -129,9 +129,9 @@ func (w *windows) combining(n int, from, size uint64) (*mmio.Window, error) {
 	return win, nil
 }
 
-// combines reports whether x86's table of memory types has a physical range as write-combining. A request for a range
-// that somebody has mapped uncached already succeeds, and silently gets that type: vfio-pci does so with its BARs
-// (seen with Linux 7.2). If the table cannot be read, shared says that this is to be expected.
+// combines reports whether x86's table of memory types lists a physical range as write-combining. If the range is already mapped
+// uncached elsewhere, as by vfio-pci, a request for write-combining succeeds but silently gets uncached (seen with Linux 7.2). If
+// the table cannot be read, shared means that this is to be expected.
 func (h *host) combines(r span, shared bool) bool {
 	table, err := os.ReadFile(filepath.Join(h.sys, "kernel/debug/x86/pat_memtype_list"))
 	if err != nil {
@@ -152,7 +152,7 @@ func (h *host) combines(r span, shared bool) bool {
 	return found
 }
 
-// mapped returns a window of size bytes over pieces.
+// mapped returns a window of size bytes that consists of pieces.
 func (w *windows) mapped(size uint64, wc bool, pieces ...piece) (*mmio.Window, error) {
 	b, err := mapPieces(size, pieces...)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package vfiouser is the client of vfio-user, the protocol by which a PCI function in one process is used by another: a
-// pci.Function that a device model's server (sim/vfioserver) shows. Package proto has the protocol itself.
+// Package vfiouser is a vfio-user client: it makes a PCI function in another process, such as a device model behind
+// sim/vfioserver, usable as a pci.Function. Package proto has the protocol itself.
 package vfiouser
 
 import (
@@ -21,10 +21,10 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser/proto"
 )
 
-// ErrClosed means that the connection is gone: the other side closed it, did not answer in time, or broke the protocol.
+// ErrClosed means that the connection was lost: the server closed it, did not reply in time, or violated the protocol.
 var ErrClosed = proto.ErrClosed
 
-// ErrProtocol means that the other side broke the protocol. The connection is closed.
+// ErrProtocol means that the server violated the protocol. The connection is closed.
 var ErrProtocol = proto.ErrProtocol
 
 // Function is a PCI function behind a vfio-user socket.
@@ -39,7 +39,7 @@ type Function struct {
 	win    [6]*mmio.Window
 	shadow [6][]byte
 
-	mu   sync.Mutex // never held while waiting for the server: the reader takes it too
+	mu   sync.Mutex // never held while waiting for the server: the reader locks it too
 	maps []mapping
 }
 
@@ -63,7 +63,7 @@ const (
 	cmdBusMaster = 1 << 2
 )
 
-// Dial connects to the server at path, agrees on a version, and enables memory space, as the kernel's vfio-pci does. Bus
+// Dial connects to the server at path, negotiates a version, and enables memory space, as the kernel's vfio-pci does. Bus
 // mastering is off.
 func Dial(path string) (*Function, error) {
 	sock, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
@@ -122,8 +122,8 @@ func (f *Function) Name() string    { return "vfio-user:" + f.path }
 func (f *Function) ID() pci.ID      { return f.id }
 func (f *Function) Simulated() bool { return true }
 
-// Transactions returns the PCIe transactions that the model has counted since it was made, by kind. A server that is not
-// ours counts none.
+// Transactions returns the PCIe transactions that the model has counted since it was created, by kind. Other servers than ours
+// count none.
 func (f *Function) Transactions() (map[string]int64, error) {
 	if f.info.Regions <= proto.RegionCounts {
 		return nil, nil
@@ -140,7 +140,7 @@ func (f *Function) Transactions() (map[string]int64, error) {
 		"dma write": int64(c.DMAWrite)}, nil
 }
 
-// request serves the device's DMA to memory that was mapped without a file descriptor.
+// request serves the device's DMA to memory without a file descriptor.
 func (f *Function) request(m proto.Message) error {
 	m.CloseFDs()
 	var q proto.DMABody
@@ -167,7 +167,7 @@ func (f *Function) request(m proto.Message) error {
 	return f.conn.Reply(m, body, err)
 }
 
-// reach returns the memory that a DMA goes to, or nil if it is not all in one mapping.
+// reach returns the memory of a DMA access, or nil if it is not within one mapping.
 func (f *Function) reach(q proto.DMABody) []byte {
 	for _, m := range f.maps {
 		if off := q.Addr - m.iova; q.Addr >= m.iova && off < uint64(len(m.mem)) && q.Count <= uint64(len(m.mem))-off {
@@ -223,7 +223,7 @@ func (f *Function) SetBusMaster(on bool) error {
 	return f.command(cmdBusMaster, 0)
 }
 
-// Reset is a function-level reset. Memory space is enabled after it, bus mastering is off.
+// Reset does a function-level reset. Afterwards memory space is enabled and bus mastering is off.
 func (f *Function) Reset() error {
 	r, err := f.conn.Call(proto.CmdReset, nil)
 	r.CloseFDs()
@@ -233,7 +233,7 @@ func (f *Function) Reset() error {
 	return f.command(cmdBusMaster, cmdMemory)
 }
 
-// trap is a BAR that is reached by messages.
+// trap is a BAR that is accessed by messages.
 type trap struct {
 	f   *Function
 	bar int
@@ -242,8 +242,8 @@ type trap struct {
 func (t trap) ReadBAR(off uint64, p []byte) error  { return t.f.read(uint32(t.bar), off, p) }
 func (t trap) WriteBAR(off uint64, p []byte) error { return t.f.write(uint32(t.bar), off, p) }
 
-// BAR returns the registers: every access is a message, except through pointers to doorbells, which are in memory
-// that the server shares.
+// BAR returns the registers. Every access is a message, except through pointers to doorbells, which are in memory shared with the
+// server.
 func (f *Function) BAR(n int) (*mmio.Window, error) {
 	if n < 0 || n > 5 {
 		return nil, fmt.Errorf("%s: there is no BAR %d", f.Name(), n)
@@ -307,7 +307,7 @@ func (f *Function) mapShadow(bar int, size uint64) ([]byte, []proto.SparseArea, 
 	return mem, areas, nil
 }
 
-// regionInfo requests a region and its capabilities, a second time with room for them.
+// regionInfo requests a region's description, and once more with room for its capabilities.
 func (f *Function) regionInfo(index uint32) (proto.RegionInfoBody, []byte, []int, error) {
 	q := proto.RegionInfoBody{Argsz: 32, Index: index}
 	for range 2 {
@@ -330,8 +330,8 @@ func (f *Function) regionInfo(index uint32) (proto.RegionInfoBody, []byte, []int
 	return q, nil, nil, fmt.Errorf("%w: region %d asks for more room each time", ErrProtocol, index)
 }
 
-// parseCaps reads a region's capability chain: whether it is memory behind doorbells as our server offers it, and where
-// the doorbells are. Offsets in it count from the region info's start.
+// parseCaps reads a region's capability chain: whether it is doorbell memory as our server offers it, and where the doorbells
+// are. Offsets are relative to the start of the region info.
 func parseCaps(caps []byte) (ours bool, areas []proto.SparseArea, err error) {
 	bad := fmt.Errorf("%w: capability chain %.64x", ErrProtocol, caps)
 	for at, seen := uint32(32), 0; at != 0; seen++ {
@@ -368,7 +368,7 @@ func parseCaps(caps []byte) (ours bool, areas []proto.SparseArea, err error) {
 	return ours, areas, nil
 }
 
-// Map shows whole pages to the device at a random address: through the file behind them, or by messages if there is none.
+// Map maps whole pages for the device at a random address, through the file behind them, or by messages if there is none.
 func (f *Function) Map(m dma.Memory) (uint64, error) {
 	size := uint64(len(m.Bytes))
 	if size == 0 || size%4096 != 0 || uintptr(unsafe.Pointer(&m.Bytes[0]))%4096 != 0 || m.Off < 0 {
@@ -392,7 +392,7 @@ func (f *Function) Map(m dma.Memory) (uint64, error) {
 	return iova, nil
 }
 
-// reserve finds a place for mem, as sim.Port does for drivers in its own process: above 4 GiB, below 2^47.
+// reserve chooses an address for mem above 4 GiB and below 2^47, as sim.Port does for drivers in its own process.
 func (f *Function) reserve(mem []byte) (uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -416,7 +416,7 @@ func (f *Function) forget(iova uint64) bool {
 	return len(f.maps) < n
 }
 
-// Unmap ends what Map began. A server that is gone can no longer reach the memory either.
+// Unmap undoes Map. A lost server cannot access the memory either.
 func (f *Function) Unmap(iova uint64, size int) error {
 	if !f.forget(iova) {
 		return fmt.Errorf("%s: nothing is mapped at %#x", f.Name(), iova)
@@ -437,7 +437,7 @@ func (f *Function) Unmap(iova uint64, size int) error {
 	return nil
 }
 
-// Close turns bus mastering off and leaves; the server drops the mappings. Windows read all ones after it; pointers into
+// Close turns bus mastering off and disconnects; the server drops the mappings. Windows read all ones afterwards; pointers into
 // them must not be used any more.
 func (f *Function) Close() error {
 	err := f.SetBusMaster(false)

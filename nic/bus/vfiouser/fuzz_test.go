@@ -30,8 +30,8 @@ func pipe(t testing.TB) (a, b *net.UnixConn) {
 	return c[0], c[1]
 }
 
-// FuzzClient lets a server answer anything: replies to a client that opens the function and uses it. Each piece of data is
-// the body of one reply.
+// FuzzClient feeds arbitrary replies to a client that opens the function and uses it. Each piece of data is the body of one
+// reply.
 func FuzzClient(f *testing.F) {
 	shadow := proto.Encode(proto.RegionInfoBody{Argsz: 64, Flags: 15, Index: proto.RegionShadow, CapOffset: 32, Size: 4096}, proto.TypeCap{CapHeader: proto.CapHeader{ID: proto.CapType, Version: 1, Next: 48}, Type: proto.ShadowType, Subtype: proto.ShadowSubtype},
 		proto.SparseCap{CapHeader: proto.CapHeader{ID: proto.CapSparseMmap, Version: 1}, Areas: 1}, proto.SparseArea{Size: 64})
@@ -59,8 +59,7 @@ func FuzzClient(f *testing.F) {
 				case proto.CmdRegionRead:
 					body = config
 					if size := proto.Encode(proto.AccessBody{}); len(config) >= len(size) && len(m.Body) >= len(size) && config[0] == 0 {
-						// What was requested, of the length that was requested: else the client goes no further than
-						// the first.
+						// Reply with the requested index and length, otherwise the client stops at the first reply.
 						n := int(le.Uint32(m.Body[12:]))
 						body = append(slices.Clone(m.Body[:len(size)]), make([]byte, min(n, 4096))...)
 						copy(body[len(size):], config[len(size):])
@@ -79,7 +78,7 @@ func FuzzClient(f *testing.F) {
 							fds = []int{mem}
 						}
 					}
-					if len(body) >= 12 && len(m.Body) >= 12 { // the region that was requested: else the client goes no further than the first
+					if len(body) >= 12 && len(m.Body) >= 12 { // the requested region, otherwise the client stops at the first reply
 						body = slices.Clone(body)
 						copy(body[8:12], m.Body[8:12])
 					}

@@ -111,7 +111,7 @@ func TestDoorbellsAreMemory(t *testing.T) {
 	}
 }
 
-// Memory without a file descriptor is reached by DMA_READ and DMA_WRITE, also while the driver makes its own calls.
+// Memory without a file descriptor is accessed by DMA_READ and DMA_WRITE, also while the driver makes its own calls.
 func TestDMAByMessages(t *testing.T) {
 	p, _, path := serveToy(t)
 	near, far := sim.Pair()
@@ -176,7 +176,7 @@ func TestInterrupts(t *testing.T) {
 		_, err := f.conn.Call(proto.CmdSetIRQs, proto.Encode(proto.SetIRQsBody{Argsz: 20, Flags: flags, Index: index, Start: start, Count: count}), fds...)
 		return err
 	}
-	// As QEMU does it: enable without a descriptor, disable, enable with them.
+	// QEMU's sequence: enable without a descriptor, disable, enable with descriptors.
 	for _, err := range []error{set(0x24, proto.IRQMSIX, 0, 1), set(0x21, proto.IRQMSIX, 0, 0), set(0x24, proto.IRQMSIX, 0, 4, fds...)} {
 		if err != nil {
 			t.Fatal(err)
@@ -191,7 +191,7 @@ func TestInterrupts(t *testing.T) {
 	if err := set(0x21, proto.IRQMSIX, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	// INTx is masked once it was raised, and raised again when it is unmasked.
+	// INTx is masked when raised, and raised again when it is unmasked.
 	if err := set(0x24, proto.IRQINTx, 0, 1, fds[0]); err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +238,7 @@ func TestClientVanishes(t *testing.T) {
 		if bar, err := f.BAR(0); err != nil || bar.Read32(0) != toysim.Magic {
 			t.Fatalf("BAR 0: %v", err)
 		}
-		f.conn.Fail(ErrClosed) // the process dies
+		f.conn.Fail(ErrClosed) // simulates the death of the process
 		<-f.ran
 		await.Until(t, "the server takes the memory and bus mastering of a client that died", func() bool { return p.Mappings() == 0 && !p.BusMaster() })
 		a.Close()
@@ -298,7 +298,7 @@ func TestServerVanishes(t *testing.T) {
 	}
 }
 
-// A client that cuts its file short after it was mapped must not take the server down.
+// A client that truncates its file after mapping it must not crash the server.
 func TestMemoryCutShort(t *testing.T) {
 	p, _, path := serveToy(t)
 	f := dial(t, path)

@@ -22,7 +22,7 @@ type Message struct {
 	FDs   []int
 }
 
-// CloseFDs closes the descriptors that nobody took.
+// CloseFDs closes the descriptors that TakeFD did not take.
 func (m *Message) CloseFDs() {
 	for _, fd := range m.FDs {
 		unix.Close(fd)
@@ -30,14 +30,14 @@ func (m *Message) CloseFDs() {
 	m.FDs = nil
 }
 
-// TakeFD hands over the message's n-th descriptor; CloseFDs no longer closes it.
+// TakeFD returns the message's n-th descriptor and makes the caller its owner.
 func (m *Message) TakeFD(n int) int {
 	fd := m.FDs[n]
 	m.FDs = append(m.FDs[:n:n], m.FDs[n+1:]...)
 	return fd
 }
 
-// Conn is one connection. Its reader hands replies to the callers that wait for them and requests to serve.
+// Conn is one connection. Its reader passes replies to the waiting callers and requests to the function given to Run.
 type Conn struct {
 	sock *net.UnixConn
 	wmu  sync.Mutex
@@ -45,13 +45,13 @@ type Conn struct {
 	mu      sync.Mutex
 	next    uint16
 	waiting map[uint16]chan Message
-	err     error // why the connection ended
+	err     error // why the connection was closed
 }
 
-// NewConn takes sock over. Nothing is read before Run.
+// NewConn takes ownership of sock. It reads nothing before Run.
 func NewConn(sock *net.UnixConn) *Conn { return &Conn{sock: sock, waiting: map[uint16]chan Message{}} }
 
-// Fail ends the connection: each caller that waits for a reply gets the error.
+// Fail closes the connection. Callers that wait for a reply get the error.
 func (c *Conn) Fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,7 +68,7 @@ func (c *Conn) Fail(err error) {
 	}
 }
 
-// read reads one message: the header, then exactly the body. To read ahead would attach a descriptor to the wrong message.
+// read reads one message: the header, then exactly the body. Reading ahead would attach a descriptor to the wrong message.
 func (c *Conn) read() (Message, error) {
 	var m Message
 	var h [HeaderSize]byte
@@ -96,7 +96,7 @@ func (c *Conn) read() (Message, error) {
 	return m, err
 }
 
-// readFull fills p and adds descriptors that come with it to m.
+// readFull fills p and adds the descriptors received with it to m.
 func (c *Conn) readFull(p []byte, m *Message) error {
 	oob := make([]byte, unix.CmsgSpace(4*253)) // the most that the kernel passes at once
 	for len(p) > 0 {
@@ -115,7 +115,7 @@ func (c *Conn) readFull(p []byte, m *Message) error {
 		if err != nil {
 			return err
 		}
-		// A read deadline begins with a message, not before: waiting for one may take forever.
+		// The read deadline starts with the message: waiting for one has no limit.
 		c.sock.SetReadDeadline(time.Now().Add(Timeout))
 		p = p[n:]
 	}
@@ -193,7 +193,7 @@ func (c *Conn) Call(cmd Command, body []byte, fds ...int) (Message, error) {
 	}
 }
 
-// Run reads until the connection ends, and calls request for each request. request must not wait for the other side.
+// Run reads until the connection is closed, and calls request for each request. request must not wait for the other side.
 func (c *Conn) Run(request func(Message) error) error {
 	for {
 		m, err := c.read()
@@ -226,7 +226,7 @@ func (c *Conn) Run(request func(Message) error) error {
 	}
 }
 
-// Reply answers m with body, or with err's errno.
+// Reply replies to m with body, or with err's errno.
 func (c *Conn) Reply(m Message, body []byte, err error, fds ...int) error {
 	if m.Flags&FlagNoReply != 0 {
 		return nil

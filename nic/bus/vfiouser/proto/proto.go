@@ -1,10 +1,9 @@
-// Package proto is vfio-user as it goes over the socket: messages, their framing and the file descriptors with them, for the
-// client (package vfiouser) and the server (package vfioserver).
+// Package proto implements the vfio-user wire protocol, messages with their framing and file descriptors, for the client (package
+// vfiouser) and the server (package vfioserver).
 //
-// Source: the vfio-user specification, version 0.0 (QEMU docs/interop/vfio-user.rst), and <linux/vfio.h> for the structures
-// it borrows. All fields are little endian. Two things are of our own: a server offers the memory behind the doorbells of BAR
-// n as region RegionShadow+n, which has a type capability that QEMU does not know and leaves alone, and the transactions that
-// its model counted as region RegionCounts.
+// Source: the vfio-user specification, version 0.0 (QEMU docs/interop/vfio-user.rst), and <linux/vfio.h> for the structures it
+// borrows. All fields are little endian. There are two extensions: a server offers the memory behind the doorbells of BAR n as
+// region RegionShadow+n, with a type capability that QEMU ignores, and the model's transaction counts as region RegionCounts.
 package proto
 
 import (
@@ -16,13 +15,13 @@ import (
 	"time"
 )
 
-// ErrProtocol means that the other side broke the protocol. The connection is closed.
+// ErrProtocol means that the other side violated the protocol. The connection is closed.
 var ErrProtocol = errors.New("vfio-user: protocol error")
 
-// ErrClosed means that the connection is gone: the other side closed it, did not answer in time, or broke the protocol.
+// ErrClosed means that the connection was lost: the other side closed it, did not reply in time, or violated the protocol.
 var ErrClosed = errors.New("vfio-user: connection is closed")
 
-// Command is what a message requests.
+// Command is the type of a message.
 type Command uint16
 
 const (
@@ -63,26 +62,26 @@ const (
 	FlagError    = 1 << 5
 )
 
-// What a server says of itself in VERSION.
+// Properties that a server announces in VERSION.
 const (
 	MaxTransfer = 1 << 20 // bytes of data in one message
-	// AnnouncedMaps is the most that QEMU accepts: it refuses a server that announces more ("max_dma_maps too large").
+	// AnnouncedMaps is the most that QEMU accepts; above it, QEMU refuses the server ("max_dma_maps too large").
 	AnnouncedMaps = 65535
-	// MaxMaps is what a server accepts, since QEMU does not stop at AnnouncedMaps: with an IOMMU it sends a map for each 4 KiB, and a guest
-	// may register 4 GiB.
+	// MaxMaps is how many maps a server accepts. QEMU does not stop at AnnouncedMaps: with an IOMMU it sends a map for each 4
+	// KiB, and a guest may register 4 GiB.
 	MaxMaps = 1 << 20
 )
 
-// Timeout bounds each wait for the other side while something is under way.
+// Timeout limits each wait for the other side during a call.
 const Timeout = 10 * time.Second
 
-// Regions, as VFIO numbers those of a PCI function.
+// Regions, numbered as by VFIO for a PCI function.
 const (
 	RegionROM    = 6
 	RegionConfig = 7
 	RegionVGA    = 8
-	RegionShadow = 9  // +n for BAR n: ours
-	RegionCounts = 15 // the PCIe transactions that the model counted, as Counts: ours
+	RegionShadow = 9  // +n for BAR n: our extension
+	RegionCounts = 15 // the model's PCIe transactions, as Counts: our extension
 	NumRegions   = 16
 
 	ConfigSize = 4096
@@ -93,7 +92,7 @@ const (
 	RegionCaps  = 1 << 3
 
 	CapSparseMmap = 1 // areas that can be mapped
-	CapType       = 2 // type and subtype of a region that is not the standard's
+	CapType       = 2 // type and subtype of a region that is not in the standard
 
 	ShadowType    = 1<<31 | 0x5242 // a vendor's type, "BR"
 	ShadowSubtype = 1
@@ -104,7 +103,7 @@ const (
 	IRQINTx = 0
 	IRQMSI  = 1
 	IRQMSIX = 2
-	NumIRQs = 5 // with error and request, of which there are none
+	NumIRQs = 5 // including error and request, which are not implemented
 
 	IRQEventFD    = 1 << 0
 	IRQMaskable   = 1 << 1
@@ -132,7 +131,7 @@ const (
 
 var le = binary.LittleEndian
 
-// Bodies, without the header.
+// Message bodies, without the header.
 type (
 	DMAMapBody struct {
 		Argsz, Flags       uint32
@@ -162,7 +161,7 @@ type (
 	}
 	IRQInfoBody struct{ Argsz, Flags, Index, Count uint32 }
 	SetIRQsBody struct{ Argsz, Flags, Index, Start, Count uint32 }
-	AccessBody  struct { // and data
+	AccessBody  struct { // followed by data
 		Offset        uint64
 		Region, Count uint32
 	}
@@ -170,13 +169,13 @@ type (
 		AccessBody
 		Data [8]byte
 	}
-	DMABody struct{ Addr, Count uint64 } // and data
+	DMABody struct{ Addr, Count uint64 } // followed by data
 )
 
-// Counts is what RegionCounts holds: PCIe transactions since the model was made.
+// Counts is the content of RegionCounts: PCIe transactions since the model was created.
 type Counts struct{ MMIORead, MMIOWrite, DMARead, DMAWrite, Interrupts uint64 }
 
-// Decode fills v from the front of body and returns the rest. argsz in these structures is redundant and not looked at.
+// Decode fills v from the start of body and returns the rest. It ignores the redundant argsz in these structures.
 func Decode(body []byte, v any) ([]byte, error) {
 	n, err := binary.Decode(body, le, v)
 	if err != nil {
@@ -185,7 +184,7 @@ func Decode(body []byte, v any) ([]byte, error) {
 	return body[n:], nil
 }
 
-// Encode joins byte slices and structures of fixed size.
+// Encode concatenates byte slices and structures of fixed size.
 func Encode(parts ...any) []byte {
 	var b []byte
 	for _, p := range parts {
@@ -198,10 +197,10 @@ func Encode(parts ...any) []byte {
 	return b
 }
 
-// Version is the front of VERSION's body; capabilities follow as JSON.
+// Version is the start of VERSION's body; capabilities follow as JSON.
 type Version struct{ Major, Minor uint16 }
 
-// Capabilities is what one side can do.
+// Capabilities are what one side supports.
 type Capabilities struct {
 	MaxMsgFDs     int  `json:"max_msg_fds"`
 	MaxDataXfer   int  `json:"max_data_xfer_size"`
@@ -210,13 +209,14 @@ type Capabilities struct {
 	WriteMultiple bool `json:"write_multiple"`
 }
 
-// VersionBody is what both sides of ours send. QEMU refuses a reply with more than the 16 descriptors that it takes.
+// VersionBody returns the body that both our client and our server send. QEMU refuses a reply that allows more than the 16
+// descriptors it supports.
 func VersionBody() []byte {
 	j, _ := json.Marshal(map[string]Capabilities{"capabilities": {maxFDs, MaxTransfer, 4096, AnnouncedMaps, true}})
 	return Encode(Version{0, 0}, j, []byte{0})
 }
 
-// ParseVersion returns what the other side can do, with the specification's defaults for what it does not say.
+// ParseVersion returns the other side's capabilities, with the specification's defaults for missing ones.
 func ParseVersion(body []byte) (Capabilities, error) {
 	c := struct{ Capabilities Capabilities }{Capabilities{MaxMsgFDs: 1, MaxDataXfer: 1 << 20, PageSizes: 4096, MaxDMAMaps: 65535}}
 	var v Version

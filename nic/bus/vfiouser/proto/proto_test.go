@@ -2,7 +2,7 @@ package proto
 
 import "testing"
 
-// QEMU's vfio-user client ends with "max_dma_maps too large" if the server announces more than 65535.
+// QEMU's vfio-user client fails with "max_dma_maps too large" if the server announces more than 65535.
 func TestVersionAnnouncesWhatQEMUAccepts(t *testing.T) {
 	c, err := ParseVersion(VersionBody())
 	if err != nil || c.MaxDMAMaps > 65535 {
