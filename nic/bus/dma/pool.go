@@ -3,7 +3,7 @@ package dma
 import "slices"
 
 // Pool keeps the memory of closed arenas for reuse. A fuzz target opens a device for each input, and mapping and populating
-// memory takes a thousand times as long as most inputs. A Pool belongs to one goroutine. The zero Pool is empty.
+// memory takes a thousand times the time of most inputs. A Pool belongs to one goroutine. The zero Pool is empty.
 type Pool struct{ free []*mapping }
 
 // kept returns the pool of a mapper that has a method Kept, or nil.
