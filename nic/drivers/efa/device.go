@@ -9,11 +9,9 @@ import (
 
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
-	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/kit"
-	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
 	"github.com/rebound-nic/rebound/polling"
 )
 
@@ -77,12 +75,10 @@ func Supports(id pci.ID) (name string, ok bool) {
 
 // Device is an open EFA.
 type Device struct {
-	card kit.Card
-	own  Options
-	bar  *mmio.Window // registers, BAR 0
-	mem  *mmio.Window // LLQ entries, BAR 2
-	db   *mmio.Window // doorbells, in the BAR that the device names
-	name string
+	card    kit.Card
+	control control
+	own     Options
+	name    string
 
 	// What the device said of itself, and what was made on it.
 	version  string
@@ -95,28 +91,17 @@ type Device struct {
 	entry    uint32
 	features []string // what the device lacks, for Notes
 	queues   []*Queue
-	regs     *amazonadmin.Regs
-	aq       *amazonadmin.Queue
-	events   *amazonadmin.Events
-	host     dma.Block
-	pd, uar  uint16
 
 	endpoints atomic.Pointer[[]nic.Endpoint]
 	peers     peers
 	ended     chan struct{} // closed to end the goroutine that looks up unknown senders
 	looking   sync.WaitGroup
 
-	sends      [][]uint32 // of each queue: the words of its slots as the watch last saw them
-	looks      [][]uint16 // and for how many looks they were being sent
-	missed     [][maxPairs]kit.Progress
-	sinceReset int               // looks
-	counted    map[string]uint64 // by the device, when it was started
-
-	eventMu    sync.Mutex // held to take events
-	fatal      string     // what the device said of a fatal error
-	keepAlives atomic.Uint64
-	unknown    atomic.Uint64 // events
-	abandoned  atomic.Uint64 // messages whose peers did not take them in time
+	sends     [][]uint32 // of each queue: the words of its slots as the watch last saw them
+	looks     [][]uint16 // and for how many looks they were being sent
+	missed    [][maxPairs]kit.Progress
+	counted   map[string]uint64 // by the device, when it was started
+	abandoned atomic.Uint64     // messages whose peers did not take them in time
 }
 
 var _ nic.Messenger = (*Device)(nil)
@@ -125,7 +110,8 @@ var _ nic.Messenger = (*Device)(nil)
 // fails.
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own, ended: make(chan struct{})}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Restart: d.restart, Release: d.release}); err != nil {
+	d.control = &admin{d: d}
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Restart: d.restart, Release: d.control.release}); err != nil {
 		return nil, err
 	}
 	d.looking.Go(d.lookUp)
@@ -147,14 +133,8 @@ func (d *Device) open() (err error) {
 	if d.card.Options.Steer != nil {
 		return d.card.Errorf("an EFA carries messages: there are no frames to steer")
 	}
-	if d.bar, err = d.card.Fn.BAR(0); err != nil {
+	if err := d.control.open(); err != nil {
 		return err
-	}
-	if d.bar.Size() < minBAR {
-		return d.card.Errorf("BAR 0 is %#x bytes, expected %#x or more", d.bar.Size(), minBAR)
-	}
-	if d.mem, err = d.card.Fn.BARWC(2); err != nil {
-		return d.card.Errorf("memory BAR 2, without which an EFA sends nothing: %w", err)
 	}
 	d.ring = d.card.Options.RingSize
 	return d.start(resetNormal)
@@ -180,7 +160,7 @@ func (d *Device) notes() []string {
 	notes := slices.Clone(d.features)
 	notes = append(notes, fmt.Sprintf("messages up to %d bytes are pushed whole by %v; of longer ones a pointer", d.queues[0].maxInline,
 		mmio.PushMethod()))
-	if !d.mem.WriteCombining() && !d.card.Fn.Simulated() {
+	if !d.control.writeCombining() && !d.card.Fn.Simulated() {
 		notes = append(notes, "the device's memory is mapped uncached, not write-combining: each push costs a bus write for every "+
 			"8 bytes or per store (stock vfio-pci maps it so); see docs/bring-up-efa.md")
 	}
@@ -248,8 +228,8 @@ func (d *Device) Recv(buf []byte) (int, int64, error) {
 // Link is up while the device answers: it reports no link.
 func (d *Device) Link() (l nic.Link, err error) {
 	err = d.card.Ask(func() error {
-		if d.regs.Gone() {
-			return d.card.Gone("VERSION")
+		if err := d.control.answers(); err != nil {
+			return err
 		}
 		speed := int(d.attr.linkSpeed)
 		if speed == 0 {
@@ -266,18 +246,4 @@ func (d *Device) Close() error {
 	close(d.ended)
 	d.looking.Wait()
 	return d.card.Close()
-}
-
-// release quiets the device, by its own reset and by bus mastering off in case it does not listen, and frees its memory.
-func (d *Device) release() error {
-	if d.regs != nil && !d.regs.Gone() {
-		d.regs.Announce() // another process's reset makes it forget
-		if err := d.regs.Reset(resetShutdown); err != nil {
-			d.card.Log.Warn("reset at close failed", "err", err)
-		}
-	}
-	if err := d.card.Fn.SetBusMaster(false); err != nil && !pci.Gone(d.card.Fn) {
-		d.card.Log.Warn("bus mastering stays on", "err", err)
-	}
-	return d.card.Deallocate()
 }

@@ -8,11 +8,11 @@ import (
 
 // evidence requests what a probe file holds beside what Open needs: every feature that the device says it has. The
 // answers are in the trace.
-func (d *Device) evidence() {
+func (a *admin) evidence() {
 	for id := uint8(1); id < 64; id++ {
-		if d.has(id) && id != featHost { // that one can only be set
+		if a.has(id) && id != featHost { // that one can only be set
 			c := feature{Header: amazonadmin.Header{Opcode: opGetFeature}, id: id}
-			amazonadmin.Exec(d.aq, fmt.Sprintf("get feature %d", id), &c, &gotFeature{})
+			amazonadmin.Exec(a.aq, fmt.Sprintf("get feature %d", id), &c, &gotFeature{})
 		}
 	}
 }

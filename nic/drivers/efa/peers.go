@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/nic"
-	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
 )
 
 // maxHandles bounds the device's address handles. Senders that announced themselves (Prewarm, Resolve) have three quarters of them and
@@ -144,12 +143,11 @@ func (t *peers) oldest(known bool) (first *handle, n int) {
 }
 
 func (d *Device) createAH(h *handle) error {
-	var r createdAH
-	c := createAH{Header: amazonadmin.Header{Opcode: opCreateAH}, gid: h.gid.As16(), pd: d.pd}
-	if err := amazonadmin.Exec(d.aq, "create address handle", &c, &r); err != nil {
+	number, err := d.control.createAH(h.gid)
+	if err != nil {
 		return err
 	}
-	h.number.Store(uint32(r.handle))
+	h.number.Store(uint32(number))
 	return nil
 }
 
@@ -162,8 +160,7 @@ func (d *Device) forget(h *handle) error {
 		}
 	}
 	delete(d.peers.byGID, h.gid)
-	c := destroyAH{Header: amazonadmin.Header{Opcode: opDestroyAH}, handle: uint16(h.number.Swap(noHandle)), pd: d.pd}
-	return amazonadmin.Exec(d.aq, "destroy address handle", &c, new(amazonadmin.Completion))
+	return d.control.destroyAH(uint16(h.number.Swap(noHandle)))
 }
 
 // giveUp takes back what is under way to a handle, with the table locked: it is destroyed, and made again where Send
@@ -194,9 +191,8 @@ func (t *peers) revive(d *Device) error {
 	age := t.age
 	t.age, t.byGID = nil, map[netip.Addr]*handle{}
 	for _, h := range age {
-		var refused *amazonadmin.CommandError
 		switch err := d.createAH(h); {
-		case errors.As(err, &refused):
+		case refused(err):
 			h.number.Store(noHandle)
 			continue
 		case err != nil:

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/rebound-nic/rebound/nic"
-	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
 )
 
 // statGroup is one answer of the device's statistics (efa_admin_get_stats_type), with its counters by their names there.
@@ -23,25 +22,13 @@ var statGroups = []statGroup{
 	{"network", 4, 0, []string{"retrans_bytes", "retrans_pkts", "retrans_timeout_events", "unresponsive_remote_events", "impaired_remote_conn_events"}},
 }
 
-// count asks the device for its own counts since it was last started: whether a reset clears them is not public. Older devices
-// know only some of the groups.
+// count returns the device's own counts since it was last started: whether a reset clears them is not public.
 func (d *Device) count() (s nic.Stats, err error) {
-	s.Extra = map[string]uint64{}
-	for _, g := range statGroups {
-		if g.needs != 0 && d.attr.caps&g.needs == 0 {
-			continue
-		}
-		c := getStats{Header: amazonadmin.Header{Opcode: opGetStats}, kind: g.kind}
-		var r gotStats
-		if err := amazonadmin.Exec(d.aq, "get "+g.name+" statistics", &c, &r); err != nil {
-			if g.kind != 0 && refused(err) {
-				continue
-			}
-			return s, err
-		}
-		for i, name := range g.values {
-			s.Extra[name] = r.value[i] - d.counted[name]
-		}
+	if s, err = d.control.count(); err != nil {
+		return s, err
+	}
+	for name := range s.Extra {
+		s.Extra[name] -= d.counted[name]
 	}
 	for name, p := range map[string]*uint64{"tx_bytes": &s.TxBytes, "tx_pkts": &s.TxFrames, "rx_bytes": &s.RxBytes, "rx_pkts": &s.RxFrames,
 		"rx_drops": &s.RxDropped} {
@@ -54,16 +41,15 @@ func (d *Device) count() (s nic.Stats, err error) {
 // ReadStats asks the device and adds the queues' own counts.
 func (d *Device) ReadStats(out *nic.Stats) error {
 	return d.card.Ask(func() error {
-		if d.regs.Gone() {
-			return d.card.Gone("VERSION")
+		if err := d.control.answers(); err != nil {
+			return err
 		}
 		now, err := d.count()
 		if err != nil {
 			return err
 		}
 		*out = d.card.Totals.Read(now)
-		out.Extra["unknown_events"] = d.unknown.Load()
-		out.Extra["keep_alives"] = d.keepAlives.Load()
+		d.control.events(out.Extra)
 		out.Extra["abandoned_messages"] = d.abandoned.Load()
 		for _, q := range d.queues {
 			out.TxDropped += q.txFull.Load()

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
 )
@@ -32,16 +31,8 @@ func refused(err error) bool {
 	return errors.As(err, &e)
 }
 
-// check serves the device's events, and finds one that is broken, silent or told us so.
+// check finds a device that is broken or silent, or that reports an error.
 func (d *Device) check(polled bool) (*kit.Symptom, error) {
-	d.eventMu.Lock()
-	d.serveEvents()
-	fatal := d.fatal
-	d.fatal = ""
-	d.eventMu.Unlock()
-	if fatal != "" {
-		return symptom("fatal_error", resetGeneric, "%s", fatal), nil
-	}
 	for i, q := range d.queues {
 		switch q.fault.Load() {
 		case faultRxID:
@@ -58,30 +49,7 @@ func (d *Device) check(polled bool) (*kit.Symptom, error) {
 		}
 		d.abandon(i, q)
 	}
-	if err := d.aq.Err(); err != nil {
-		return symptom("admin_timeout", resetAdminTimeout, "%v", err), nil
-	}
-	if d.sinceReset++; polled && d.sinceReset%statusEvery == 0 {
-		return d.status()
-	}
-	return nil, nil
-}
-
-// status reads what the device says of itself, since it has neither a keep-alive that is promised nor a link: a device that
-// hangs shows here.
-func (d *Device) status() (*kit.Symptom, error) {
-	status, err := d.regs.Read(amazonadmin.DEV_STS)
-	switch {
-	case errors.Is(err, nic.ErrGone):
-		return nil, err
-	case err != nil:
-		return symptom("admin_timeout", resetAdminTimeout, "%v", err), nil
-	case status&amazonadmin.DevStsFatalError != 0:
-		return symptom("fatal_error", resetGeneric, "DEV_STS is %#x: fatal error", status), nil
-	case status&amazonadmin.DevStsReady == 0:
-		return symptom("not_ready", resetGeneric, "DEV_STS is %#x: not ready", status), nil
-	}
-	return nil, nil
+	return d.control.check(polled)
 }
 
 // abandon takes back messages that their peers have not taken for long, by destroying the peers' address handles: the device
@@ -119,10 +87,8 @@ func symptom(name string, reason uint32, why string, args ...any) *kit.Symptom {
 // restart resets the device and starts it with nobody on the queues. What was under way is lost, and so are the counts of a
 // device that does not tell them any more.
 func (d *Device) restart(s *kit.Symptom) error {
-	if d.regs.Gone() {
-		if err := d.card.Fn.Reset(); err != nil { // another process's reset left the registers switched off
-			return err
-		}
+	if err := d.control.revive(); err != nil {
+		return err
 	}
 	if now, err := d.count(); err == nil {
 		d.card.Totals.Keep(now)
@@ -130,35 +96,9 @@ func (d *Device) restart(s *kit.Symptom) error {
 		d.card.Totals.KeepLast()
 	}
 	clear(d.missed)
-	d.sinceReset = 0
 	reason := s.Code
 	if reason == resetNormal { // what the kit saw
 		reason = resetForeign
 	}
 	return d.start(reason)
-}
-
-// serveEvents takes all events that are there, with eventMu held. Why the device has to be reset, if an event says so, is
-// kept for the watch.
-func (d *Device) serveEvents() {
-	for {
-		e, ok := d.events.Next()
-		if !ok {
-			break
-		}
-		switch e.Group {
-		case groupKeepAlive:
-			d.keepAlives.Add(1)
-		case groupFatal:
-			d.fatal = fmt.Sprintf("the device reports a fatal error, syndrome %d", e.Syndrome)
-		case groupWarning:
-			d.card.Log.Warn("the device warns", "syndrome", e.Syndrome)
-		case groupNotification:
-			d.card.Log.Info("the device notifies", "syndrome", e.Syndrome)
-		default:
-			d.card.Log.Warn("unknown event", "group", e.Group, "syndrome", e.Syndrome)
-			d.unknown.Add(1)
-		}
-	}
-	d.events.Done()
 }
