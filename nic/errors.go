@@ -6,7 +6,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus"
 )
 
-// Drivers wrap these with the device, the register or command, what was expected and what was seen.
+// Errors that drivers wrap with the device, the register or command, what was expected and what was found.
 var (
 	ErrNoDevice = bus.ErrNoDevice
 	ErrGone     = bus.ErrGone // all-ones reads, an interface that vanished
@@ -20,6 +20,6 @@ var (
 	ErrHardware  = errors.New("device reports a failure")
 )
 
-// Lost reports whether err says that the device itself is no more: it left the bus, or the interface was removed. No
-// restart helps until it is back. After any other error of an open device, closing it and opening it again may.
+// Lost reports whether err means that the device itself is gone: it left the bus, or the interface was removed. A restart cannot
+// help until it is back. After any other error of an open device, closing and reopening it may help.
 func Lost(err error) bool { return errors.Is(err, ErrGone) || errors.Is(err, ErrNoDevice) }

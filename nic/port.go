@@ -8,8 +8,8 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 )
 
-// Port is an open network interface: its description, link and counters. The roles below answer or send its frames or
-// messages; a port that answers by itself, in the kernel or on the card, has none of them.
+// Port is an open network interface: its description, link and counters. The interfaces below answer or send its frames or
+// messages. A port that answers by itself, in the kernel or on the card, implements none of them.
 //
 // All methods may be called from any goroutine, at any time before Close.
 type Port interface {
@@ -17,87 +17,87 @@ type Port interface {
 	Link() (Link, error)
 	ReadStats(*Stats) error
 
-	// Close stops DMA, detaches what was attached, and gives all memory back. No other method is called after it.
+	// Close stops DMA, detaches what was attached, and frees all memory. No method may be called afterwards.
 	Close() error
 }
 
-// Answerer is a port whose queues are answered by a loop in this process.
+// Answerer is a port whose queues are served by polling loops in this process.
 type Answerer interface {
 	Port
 
-	// Serve polls queue and answers through r until stop is set. It owns the queue's receive and transmit rings while
-	// it runs. It returns nil then, and an error if the device failed in a way that the driver could not fix. It may
-	// be called again after it returned. It must run on a locked OS thread, and each queue has its own Responder. The
-	// responder calls it pinned (polling.Pin): it does not block, and makes syscalls through RawSyscall only.
+	// Serve polls queue and answers through r until stop is set. It owns the queue's receive and transmit rings while it runs. It
+	// returns nil when stopped, and an error if the device failed in a way that the driver could not fix. It may be called again
+	// after it has returned. It must run on a locked OS thread, and each queue needs a separate Responder. The responder calls it
+	// pinned (polling.Pin): it does not block, and makes system calls through RawSyscall only.
 	Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) error
 }
 
-// Prober is a port that a bench sends and receives through. Send and Recv own the rings of queue 0 where no Serve does, and
-// are for one goroutine.
+// Prober is a port that a bench uses to send and receive. Send and Recv own the rings of queue 0 unless Serve runs on it, and may
+// be called from one goroutine only.
 type Prober interface {
 	Port
 
-	// Send puts one frame (without FCS) on the wire now. It returns ErrFull if the transmit ring has no room, and
-	// ErrFrameSize if the frame is longer than the MTU allows or shorter than an Ethernet header.
+	// Send sends one frame (without FCS) at once. It returns ErrFull if the transmit ring has no room, and ErrFrameSize if the
+	// frame is longer than the MTU allows or shorter than an Ethernet header.
 	Send(frame []byte) error
 
-	// Recv copies the next received frame into buf without waiting: n is 0 if there is none. at is polling.TSC() when the
-	// frame was seen by the host.
+	// Recv copies the next received frame into buf without waiting; n is 0 if there is none. at is polling.TSC() when the host
+	// saw the frame.
 	Recv(buf []byte) (n int, at int64, err error)
 }
 
-// Device is a port with both roles, as every driver in user space has them.
+// Device is a port with both roles. Every user-space driver implements it.
 type Device interface {
 	Answerer
 	Prober
 }
 
-// Options is what opening a queue of any device takes. A zero field means the driver's default. What one driver alone
-// takes is in its own package's Options.
+// Options are the parameters for opening a queue of any device. A zero field means the driver's default. Options of a single
+// driver are in that driver's package.
 type Options struct {
-	Device   string // an interface name, a PCI address ("0000:03:00.0") or "vfio-user:PATH", as the driver takes it
-	Queues   int    // queue pairs to open, one for each core; 1 if zero
+	Device   string // an interface name, a PCI address ("0000:03:00.0") or "vfio-user:PATH", depending on the driver
+	Queues   int    // queue pairs to open, one per core; 1 if zero
 	RingSize int    // descriptors in each ring, a power of two
-	MTU      int    // the largest layer-3 packet in bytes; the interface's own if zero, 1500 on a card that tells none
+	MTU      int    // the largest layer-3 packet in bytes; if zero, the interface's own, or 1500 if the card reports none
 	MAC      [6]byte
 
-	// Match is what will be answered, Steer what a bench waits for: a driver that can pick frames (afxdp's program, flow
-	// tables) takes only those and leaves all others to the kernel. At most one of them is set. With neither, every frame
-	// that arrives is taken, which is fit for a port that nothing else uses.
+	// Match describes what a responder answers, Steer what a bench receives. A driver that can select frames (afxdp's program,
+	// flow tables) receives only those and leaves all others to the kernel. At most one of them is set. With neither, the driver
+	// receives every frame, which suits a port with no other user.
 	Match *fastpath.Config
 	Steer *Steer
 
-	Log *slog.Logger // never nil once a command opened the device
+	Log *slog.Logger // never nil when a command opens the device
 }
 
-// Steer names the answers that a bench waits for, and nothing else that arrives on a port which its host uses too: its
-// frames come from Remote and go to Local. They may carry up to two VLAN tags.
+// Steer selects the replies that a bench receives on a port that its host uses too: frames from Remote to Local. They may carry
+// up to two VLAN tags.
 type Steer struct {
-	Local  netip.Addr   // the source address of what the bench sends
-	Also   []netip.Addr // further ones, of any family; only where Remote is anyone
-	Remote netip.Addr   // the target, of the same family; the zero Addr is anyone, for many targets
+	Local  netip.Addr   // the source address of the bench's probes
+	Also   []netip.Addr // more of them, of any family; only if Remote is the zero Addr
+	Remote netip.Addr   // the target, of the same family; the zero Addr means any target
 
-	// EchoIDs are the identifiers of the ICMP or ICMPv6 echo replies to take. A ping that the host's user runs has
-	// another one, and keeps its replies.
+	// EchoIDs are the identifiers of the ICMP or ICMPv6 echo replies to receive. A user's ping on the same host has another
+	// identifier and keeps its replies.
 	EchoIDs []uint16
 
-	// UDPPorts are the local ports whose datagrams to take, from whatever port of Remote they come.
+	// UDPPorts are the local ports whose datagrams to receive, from any port of Remote.
 	UDPPorts []uint16
 
-	// Neighbours says that the kernel does not own Local: ARP requests and replies and neighbour solicitations and
-	// advertisements between Local and Remote are then taken, and the bench answers for Local. It stays unset where Local
-	// is the kernel's: taking the answers to the kernel's own probes would cut the host off from Remote, and the bench
+	// Neighbours means that the kernel does not own Local: the driver then also receives ARP requests and replies and neighbour
+	// solicitations and advertisements between Local and Remote, and the bench answers for Local. It must be unset if Local is
+	// the kernel's, because taking the replies to the kernel's own requests would cut the host off from Remote. The bench then
 	// reads the kernel's neighbour table instead.
 	Neighbours bool
 }
 
-// Backend says what is behind a driver. A number from a Sim is never shown as the latency of a card.
+// Backend is what a driver runs on. Numbers from a Sim are never shown as the latency of a card.
 type Backend string
 
 const (
 	Silicon Backend = "silicon" // a PCI function of this machine
-	Virtual Backend = "virtual" // a virtio function: a program of the hypervisor, or a card that looks like one
-	Sim     Backend = "sim"     // a device model of ours
+	Virtual Backend = "virtual" // a virtio function: implemented by the hypervisor, or by a card that emulates one
+	Sim     Backend = "sim"     // one of our device models
 	Socket  Backend = "socket"  // the kernel's driver, through a socket
 )
 
@@ -113,11 +113,11 @@ type Info struct {
 	Push    string   `json:"push"`            // how a reply reaches the device: "xdp-drv zero-copy", "tail", "blueflame full", "llq 128"
 	Notes   []string `json:"notes,omitempty"` // what is in force or was fallen back to, in words
 
-	// PartialChecksums says that received frames may come from a kernel on this machine with UDP checksums that were left
-	// to a device to complete. It is what a responder's fastpath.Config wants to be told.
+	// PartialChecksums reports that received frames may come from a kernel on this machine with UDP checksums left for a device
+	// to complete. The responder passes it to fastpath.Config.
 	PartialChecksums bool `json:"-"`
 
-	// NoDropCounter says that the device does not count the frames that it drops for lack of a receive buffer:
+	// NoDropCounter reports that the device does not count frames that it drops for lack of a receive buffer, so that
 	// Stats.RxDropped stays 0.
 	NoDropCounter bool `json:"-"`
 }
@@ -127,18 +127,18 @@ type Link struct {
 	Up    bool
 	Speed int // Mbit/s, 0 if unknown
 
-	// Waits says what a link that is not up waits for, where the device knows more than that it has none.
+	// Waits is what a link that is down is waiting for, if the device reports it.
 	Waits string
 }
 
-// Stats are totals since the device was opened, of all queues. Bytes are without FCS.
+// Stats are totals over all queues since the device was opened. Bytes are without FCS.
 type Stats struct {
 	RxFrames, RxBytes uint64
 	TxFrames, TxBytes uint64
-	RxDropped         uint64            // frames that reached the device and not a Poll: no descriptor, no buffer
-	RxErrors          uint64            // frames that the device received broken
-	TxDropped         uint64            // replies that found the transmit ring full
+	RxDropped         uint64            // frames that reached the device but had no descriptor or buffer
+	RxErrors          uint64            // frames that the device received with errors
+	TxDropped         uint64            // replies dropped because the transmit ring was full
 	TxErrors          uint64            // frames that the device failed to send
-	Resets            uint64            // times the device was reset and restarted while open
-	Extra             map[string]uint64 // the device's own counters by their names in its datasheet
+	Resets            uint64            // resets and restarts of the device while open
+	Extra             map[string]uint64 // the device's own counters, by the names in its datasheet
 }

@@ -1,32 +1,30 @@
 package nic
 
-// Timestamper is a Device whose frames can be stamped by the kernel or by the card, besides the TSC that Recv returns.
-// Stamps cost time on the way of each frame and are off until EnableTimestamps. Its methods belong to the goroutine that
-// calls Send and Recv.
+// Timestamper is a Device whose frames the kernel or the card can timestamp, besides the TSC that Recv returns. Timestamps slow
+// every frame down and are off until EnableTimestamps. Its methods belong to the goroutine that calls Send and Recv.
 type Timestamper interface {
-	// EnableTimestamps turns stamping on and returns what is in force. With hardware it also asks the card for stamps on
-	// all frames, a setting of the interface that Close takes back; a card that has none leaves Hardware false, which is
-	// no error.
+	// EnableTimestamps turns timestamps on and returns which are active. With hardware it also asks the card to timestamp all
+	// frames, an interface setting that Close restores. If the card cannot, RxHardware is false, and that is not an error.
 	EnableTimestamps(hardware bool) (Timestamping, error)
 
-	// RxTimestamp returns the stamp of the frame that the last Recv returned.
+	// RxTimestamp returns the timestamp of the frame that the last Recv returned.
 	RxTimestamp() Timestamp
 
-	// TxTimestamp returns the next stamp of a sent frame, without waiting. id counts Sends since EnableTimestamps, from 0;
-	// a frame stamped by both kernel and card yields two results with the same id. ok is false if none is waiting.
+	// TxTimestamp returns the next timestamp of a sent frame, without waiting. id counts Sends since EnableTimestamps, from 0. A
+	// frame timestamped by both kernel and card yields two results with the same id. ok is false if none is available.
 	TxTimestamp() (id uint32, t Timestamp, ok bool, err error)
 }
 
-// Timestamping says which stamps are in force.
+// Timestamping reports which timestamps are active.
 type Timestamping struct {
-	RxSoftware bool // by the kernel as the frame leaves the driver
-	TxSoftware bool // by the kernel as the frame is handed to the card
+	RxSoftware bool // by the kernel when the driver passes the frame on
+	TxSoftware bool // by the kernel when it gives the frame to the card
 	RxHardware bool // by the card
 	TxHardware bool
 }
 
-// Timestamp is a point in time. Stamps of different clocks do not compare.
+// Timestamp is a point in time. Timestamps of different clocks cannot be compared.
 type Timestamp struct {
-	Nanoseconds int64 // since the clock's epoch; 0 if the frame was not stamped
+	Nanoseconds int64 // since the clock's epoch; 0 if the frame has no timestamp
 	Hardware    bool  // by the card's clock; otherwise by CLOCK_REALTIME
 }
