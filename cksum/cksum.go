@@ -1,7 +1,7 @@
-// Package cksum computes the Internet checksum (RFC 1071) and updates it for a field that changed (RFC 1624).
+// Package cksum computes the Internet checksum (RFC 1071) and updates it when a field changes (RFC 1624).
 //
-// A sum is a ones' complement sum of big-endian 16-bit words; a checksum, as a header carries it, is a sum's complement.
-// Zero has two forms: a sum is 0x0000 only if every word is, so a checksum is 0xffff only over zeros.
+// A sum is a ones' complement sum of big-endian 16-bit words; a checksum, as in a header, is a sum's complement. Zero has two
+// representations: a sum is 0x0000 only if every word is, so a checksum is 0xffff only over zeros.
 package cksum
 
 import (
@@ -9,13 +9,13 @@ import (
 	"math/bits"
 )
 
-// Sum adds the 16-bit words of b to the sum acc. An odd last byte counts as the high half of a word, so only the last of
-// several pieces may have an odd length. The checksum of a packet whose checksum field is zero is ^Sum(packet, 0); a
-// packet with a right checksum in place sums to 0xffff.
+// Sum adds the 16-bit words of b to the sum acc. An odd last byte counts as the high half of a word, so only the last of several
+// pieces may have an odd length. The checksum of a packet whose checksum field is zero is ^Sum(packet, 0); a packet with a
+// correct checksum in place sums to 0xffff.
 func Sum(b []byte, acc uint16) uint16 {
 	le := binary.LittleEndian
-	// RFC 1071 §2 (B): the sum of byte-swapped words is the byte-swapped sum. 2^64 is 1 modulo 65535, so the carry out of
-	// a 64-bit addition goes back in at the bottom.
+	// RFC 1071 §2 (B): the sum of byte-swapped words is the byte-swapped sum. 2^64 is 1 modulo 65535, so the carry out of a
+	// 64-bit addition is added at the bottom.
 	s, c := uint64(bits.ReverseBytes16(acc)), uint64(0)
 	for ; len(b) >= 32; b = b[32:] {
 		s, c = bits.Add64(s, le.Uint64(b), 0)
@@ -48,16 +48,16 @@ func Sum(b []byte, acc uint16) uint16 {
 	return bits.ReverseBytes16(uint16(s))
 }
 
-// Update16 returns the checksum hc after a 16-bit word that it covers changed from m to m2, by RFC 1624 eqn. 3: HC' =
-// ~(~HC + ~m + m'). The result is the one that would be computed afresh, except for a packet that became all zeros:
-// its checksum is 0xffff, and no update can tell that from 0x0000. An error in hc stays one in the result.
+// Update16 returns the checksum hc after a 16-bit word that it covers changed from m to m2, by RFC 1624 eqn. 3: HC' = ~(~HC + ~m
+// + m'). The result equals a full recomputation, except for a packet that became all zeros: its checksum is 0xffff, which an
+// update cannot distinguish from 0x0000. An error in hc is preserved.
 func Update16(hc, m, m2 uint16) uint16 {
 	s := uint32(^hc) + uint32(^m) + uint32(m2)
 	s = s>>16 + s&0xffff
 	return ^uint16(s>>16 + s)
 }
 
-// Update32 is Update16 for a 32-bit field that starts at an even offset.
+// Update32 is Update16 for a 32-bit field at an even offset.
 func Update32(hc uint16, m, m2 uint32) uint16 {
 	s := uint64(^hc) + uint64(^m) + uint64(m2)
 	s = s>>32 + s&0xffff_ffff
@@ -66,7 +66,7 @@ func Update32(hc uint16, m, m2 uint32) uint16 {
 	return ^uint16(s>>16 + s)
 }
 
-// UDP returns a computed checksum as UDP carries it: zero means that there is none, so 0xffff stands for it (RFC 768).
+// UDP returns a computed checksum in UDP's encoding: zero means "no checksum", so 0xffff stands for it (RFC 768).
 func UDP(hc uint16) uint16 {
 	if hc == 0 {
 		return 0xffff

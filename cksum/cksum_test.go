@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// naive is RFC 1071 §1 word for word: one word at a time, a carry is added when it appears.
+// naive implements RFC 1071 §1 literally: one word at a time, adding each carry as it appears.
 func naive(b []byte, acc uint16) uint16 {
 	s := uint32(acc)
 	for i := 0; i < len(b); i += 2 {
@@ -28,7 +28,7 @@ func TestSumExample(t *testing.T) {
 	}
 }
 
-// Every length up to some loops of each width, at every alignment, with contents that carry everywhere and nowhere.
+// Every length up to several loops of each width, at every alignment, with contents that carry everywhere and nowhere.
 func TestSumLengths(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	buf := make([]byte, 8+200)
@@ -52,7 +52,7 @@ func TestSumLengths(t *testing.T) {
 	}
 }
 
-// Every 16-bit value in each place, against every corner.
+// Every 16-bit value in each place, combined with every corner value.
 func TestSumEveryWord(t *testing.T) {
 	var b [10]byte
 	for _, other := range []uint16{0, 1, 0x7fff, 0x8000, 0xfffe, 0xffff} {
@@ -71,11 +71,11 @@ func TestSumEveryWord(t *testing.T) {
 	}
 }
 
-// corners are the words at which ones' complement arithmetic goes wrong when it does.
+// corners are words at which ones' complement arithmetic is prone to errors.
 var corners = []uint16{0x0000, 0x0001, 0x0080, 0x07ff, 0x0800, 0x7fff, 0x8000, 0xf7ff, 0xf800, 0xfffe, 0xffff}
 
-// A word changes from every value to each corner and from each corner to every value, beside a word that takes the sum
-// through every corner. The updated checksum must be the one computed afresh, bit for bit: 0x0000 is not 0xffff.
+// A word changes from every value to each corner and from each corner to every value, next to a word that takes the sum through
+// every corner. The updated checksum must equal the recomputed one, bit for bit: 0x0000 is not 0xffff.
 func TestUpdate16(t *testing.T) {
 	check := func(m, m2, other uint16) {
 		const fixed = 0x4500 // a header is never all zeros
@@ -90,7 +90,7 @@ func TestUpdate16(t *testing.T) {
 			for _, other := range corners {
 				check(uint16(v), c, other)
 				check(c, uint16(v), other)
-				check(c, other, uint16(v)) // the sum goes through every value
+				check(c, other, uint16(v)) // the sum takes every value
 			}
 		}
 	}
@@ -117,7 +117,7 @@ func TestUpdate32(t *testing.T) {
 	}
 }
 
-// RFC 1624 §4's own example: RFC 1141's equation gives 0xffff here.
+// RFC 1624 §4's example: RFC 1141's equation gives 0xffff here.
 func TestUpdateExample(t *testing.T) {
 	if got := Update16(0xdd2f, 0x5555, 0x3285); got != 0x0000 {
 		t.Errorf("checksum %#04x, RFC 1624 has 0x0000", got)

@@ -5,14 +5,14 @@ import (
 	"math"
 )
 
-// arena keeps finished intervals as bytes: a header and, for each counter that is not zero, the distance to the one
-// before and the count, as varints. One second of a steady round trip takes about a kilobyte, so that a chunk lasts for
-// about a quarter of an hour; growing then is the only allocation of a recording.
+// arena stores finished intervals as bytes: a header and, for each non-zero counter, the distance to the previous one and the
+// count, as varints. One second of a steady round trip takes about a kilobyte, so a chunk lasts about a quarter of an hour.
+// Adding a chunk is the only allocation of a recording.
 type arena struct {
 	full [][]byte
 	buf  []byte
 
-	taken, at int // what fresh returned: whole chunks, and bytes of the next
+	taken, at int // what fresh has returned: whole chunks, and bytes of the next
 }
 
 const (
@@ -27,14 +27,14 @@ func (a *arena) grow() {
 	}
 	a.buf = make([]byte, chunk)
 	for i := 0; i < len(a.buf); i += 4096 {
-		a.buf[i] = 1 // touch every page now, not while recording
+		a.buf[i] = 1 // touch every page now, before recording
 	}
 	a.buf = a.buf[:0]
 }
 
 func (a *arena) put(from, to int64, c *counters) {
 	if need := headerSize + max(c.hi-c.lo+1, 0)*maxEntry; cap(a.buf)-len(a.buf) < need {
-		used := 0 // the bound is generous: count before giving up the rest of the chunk
+		used := 0 // the bound is generous: compute the size before leaving the rest of the chunk unused
 		if c.n > 0 {
 			for _, n := range c.counts[c.lo : c.hi+1] {
 				if n != 0 {
@@ -71,7 +71,7 @@ func (a *arena) chunks() [][]byte { return append(a.full[:len(a.full):len(a.full
 
 func (a *arena) intervals() []Interval { return decode(a.chunks()) }
 
-// fresh returns the intervals that were put since the last call.
+// fresh returns the intervals put since the last call.
 func (a *arena) fresh() []Interval {
 	all := a.chunks()
 	parts := append([][]byte(nil), all[a.taken:]...)

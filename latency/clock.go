@@ -15,10 +15,10 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// ErrClock is returned where the cycle counter cannot serve as a clock at all: it stalls or runs backwards.
+// ErrClock is returned if the cycle counter is unusable as a clock: it stalls or runs backwards.
 var ErrClock = errors.New("cycle counter is no clock")
 
-// Clock converts the ticks of polling.TSC to nanoseconds and to wall time. It does not change once made.
+// Clock converts ticks of polling.TSC to nanoseconds and to wall time. It is immutable.
 type Clock struct {
 	info  ClockInfo
 	scale uint64 // ns per tick, 32.32 fixed point
@@ -27,7 +27,7 @@ type Clock struct {
 	wall time.Time
 }
 
-// ClockInfo is what a report says of its clock.
+// ClockInfo describes the clock in a report.
 type ClockInfo struct {
 	Source    string   `json:"source"`      // "tsc", "cntvct"
 	Frequency float64  `json:"hz"`          // ticks per second
@@ -40,12 +40,12 @@ type ClockInfo struct {
 	Notes     []string `json:"notes,omitempty"`
 }
 
-// calibration is how long NewClock watches the counter against CLOCK_MONOTONIC_RAW. A reading is uncertain by some tens
-// of nanoseconds, so this bounds the error to about a part in a million.
+// calibration is how long NewClock compares the counter with CLOCK_MONOTONIC_RAW. A reading is uncertain by tens of nanoseconds,
+// so this limits the error to about one part in a million.
 const calibration = 60 * time.Millisecond
 
-// NewClock calibrates the counter, which takes about 60 ms of the calling thread. A counter whose rate is not promised to
-// be constant still gives a Clock; its info says so in Notes, and Steady is false.
+// NewClock calibrates the counter, which blocks the calling thread for about 60 ms. If the CPU does not promise a constant rate,
+// the Clock still works; its info says so in Notes, and Steady is false.
 func NewClock() (*Clock, error) {
 	c := &Clock{}
 	c.info.Source, c.info.Steady, c.info.Notes = counterSource()
@@ -91,15 +91,15 @@ func NewClock() (*Clock, error) {
 	return c, nil
 }
 
-// FixedClock returns a Clock of the frequency that info states, by which the counter stood at tsc at the moment wall: for
-// recordings that are replayed or made up.
+// FixedClock returns a Clock with the frequency in info, whose counter was at tsc at the time wall. It is for recordings that are
+// replayed or synthetic.
 func FixedClock(info ClockInfo, tsc uint64, wall time.Time) *Clock {
 	return &Clock{info: info, scale: scaleOf(info.Frequency), tsc: tsc, wall: wall}
 }
 
 func scaleOf(hz float64) uint64 { return uint64(math.Round(1e9 / hz * (1 << 32))) }
 
-// Info returns what a report says of the clock.
+// Info returns the description of the clock for a report.
 func (c *Clock) Info() ClockInfo { return c.info }
 
 // Nanoseconds converts a number of ticks.
@@ -108,7 +108,7 @@ func (c *Clock) Nanoseconds(ticks uint64) int64 {
 	return int64(hi<<32 | lo>>32)
 }
 
-// Between returns the nanoseconds from tick a to tick b; negative where b is before a.
+// Between returns the nanoseconds from tick a to tick b; negative if b is before a.
 func (c *Clock) Between(a, b uint64) int64 {
 	if int64(b-a) < 0 {
 		return -c.Nanoseconds(a - b)
@@ -116,13 +116,13 @@ func (c *Clock) Between(a, b uint64) int64 {
 	return c.Nanoseconds(b - a)
 }
 
-// Ticks converts a duration that is not negative.
+// Ticks converts a non-negative duration.
 func (c *Clock) Ticks(d time.Duration) uint64 {
 	return uint64(float64(d) * c.info.Frequency / 1e9)
 }
 
-// Time returns the wall time at which the counter stood at tsc. It does not follow steps and slews that the wall clock
-// made since the Clock was made.
+// Time returns the wall time at which the counter was at tsc. It does not follow steps and slews of the wall clock after the
+// Clock was created.
 func (c *Clock) Time(tsc uint64) time.Time {
 	return c.wall.Add(time.Duration(c.Between(c.tsc, tsc)))
 }
@@ -134,7 +134,7 @@ type reading struct {
 	ns    int64
 }
 
-// bracket takes the tightest of a number of readings.
+// bracket returns the tightest of several readings.
 func bracket(clock int32) (reading, error) {
 	best := reading{width: math.MaxUint64}
 	for range 64 {
@@ -152,9 +152,9 @@ func bracket(clock int32) (reading, error) {
 	return best, nil
 }
 
-// readCost returns the nanoseconds that one polling.TSC takes, of the quickest of some batches, and the counter's step: some
-// counters advance many ticks at a time, and the differences between reads are then multiples of that. Differences seen
-// in less than one read of a hundred are left out: the thread may have moved to another core between the two.
+// readCost returns the nanoseconds that one polling.TSC takes, from the fastest of several batches, and the counter's step. Some
+// counters advance by many ticks at once, so that differences between reads are multiples of that. Differences seen in fewer than
+// one read of a hundred are ignored: the thread may have moved to another core in between.
 func readCost(c *Clock) (read, step float64) {
 	const batch, batches = 256, 16
 	best := int64(math.MaxInt64)

@@ -13,7 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// The clock agrees with the kernel's over an interval that was not the one it was calibrated on.
+// The clock agrees with the kernel's over an interval other than that of its calibration.
 func TestClockAgreesWithKernel(t *testing.T) {
 	c, err := NewClock()
 	if err != nil {
@@ -27,19 +27,19 @@ func TestClockAgreesWithKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := a
-	for b.ns-a.ns < 20e6 { // a rate is known the better the longer the interval
+	for b.ns-a.ns < 20e6 { // the longer the interval, the more precise the rate
 		if b, err = bracket(unix.CLOCK_MONOTONIC_RAW); err != nil {
 			t.Fatal(err)
 		}
 	}
 	want := b.ns - a.ns
 	got := c.Between(a.tsc, b.tsc)
-	// Both ends are known to the width of their brackets, whatever the load; the rate to its stated error.
+	// Both ends are known to the width of their brackets, at any load, and the rate to its stated error.
 	bound := float64(c.Nanoseconds(a.width+b.width)) + float64(want)*c.Info().ErrorPPM/1e6 + 100
 	if off := math.Abs(float64(got - want)); off > bound {
 		t.Errorf("the counter says %d ns, the kernel %d: %.0f apart, bound %.0f", got, want, off, bound)
 	}
-	// Somebody may set the wall clock in between, but not each time.
+	// The wall clock may be set in between, but not each time.
 	off, wall := time.Duration(0), c
 	for range 5 {
 		w, err := bracket(unix.CLOCK_REALTIME)
@@ -80,7 +80,7 @@ func TestNanoseconds(t *testing.T) {
 	}
 }
 
-// What the polling loop counted in ticks is the same in nanoseconds, within the loop's resolution.
+// Values counted in ticks by the polling loop are the same in nanoseconds, within the loop's resolution.
 func TestFromHot(t *testing.T) {
 	c := &Clock{scale: uint64(math.Round(1e9 / 2.5e9 * (1 << 32)))}
 	var h polling.Histogram
@@ -110,7 +110,7 @@ func TestSelfTest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := SelfTest(c, 200*time.Millisecond) // longer than a busy machine holds a thread up
+	h := SelfTest(c, 200*time.Millisecond) // longer than a busy machine delays a thread
 	if h.Count < 100 || h.Sum < 160e6 || h.Max <= 0 {
 		t.Errorf("%d gaps with a sum of %v ns and a maximum of %d ns in 200 ms", h.Count, h.Sum, h.Max)
 	}

@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// FormatNS writes nanoseconds with four significant digits in the unit that fits: "812 ns", "3.412 µs", "1.208 s".
+// FormatNS returns nanoseconds with four significant digits in a suitable unit: "812 ns", "3.412 µs", "1.208 s".
 func FormatNS(ns float64) string {
 	v, unit := ns, "ns"
 	for _, u := range []struct {
@@ -31,7 +31,7 @@ func FormatNS(ns float64) string {
 	return fmt.Sprintf("%.3f %s", v, unit)
 }
 
-// FormatSigned is FormatNS with a sign, of differences.
+// FormatSigned is FormatNS with a sign, for differences.
 func FormatSigned(ns float64) string {
 	if ns < 0 {
 		return "-" + FormatNS(-ns)
@@ -39,8 +39,8 @@ func FormatSigned(ns float64) string {
 	return "+" + FormatNS(ns)
 }
 
-// FormatShare writes a share as a percentage of two significant digits, whole ones in full: "0.0012 %", "7.3 %", "100 %". It has no
-// exponent, as %.2g has from 100 on.
+// FormatShare returns a share as a percentage with two significant digits, and all digits of whole ones: "0.0012 %", "7.3 %",
+// "100 %". Unlike %.2g it never uses an exponent.
 func FormatShare(share float64) string {
 	percent := 100 * share
 	if math.Abs(percent) >= 99.5 {

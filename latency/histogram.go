@@ -11,8 +11,8 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// The geometry that every histogram of a report has, in the terms of HdrHistogram: values from 1 ns to one hour with three
-// significant digits, which makes 2048 linear steps in the first bucket and 1024 in each doubling above it.
+// The geometry of every histogram in a report, in HdrHistogram's terms: values from 1 ns to one hour with three significant
+// digits, which gives 2048 linear steps in the first bucket and 1024 in each doubling above it.
 const (
 	lowestValue  = 1
 	highestValue = 3_600_000_000_000 // ns
@@ -21,7 +21,7 @@ const (
 	countsLen    = 33 << subBits // 32 buckets reach 2^42 ns, above one hour
 )
 
-// The same geometry as HdrHistogram's text form states it.
+// The same geometry as in HdrHistogram's text format.
 const (
 	HDRBuckets    = countsLen>>subBits - 1
 	HDRSubBuckets = 2 << subBits
@@ -35,7 +35,7 @@ func countsIndex(v int64) int {
 	return shift<<subBits + int(u>>shift)
 }
 
-// lowestOf and highestOf return the least and the greatest value that share the counter with index i.
+// lowestOf and highestOf return the lowest and the highest value of the counter with index i.
 func lowestOf(i int) int64 {
 	if i < 2<<subBits {
 		return int64(i)
@@ -46,30 +46,30 @@ func lowestOf(i int) int64 {
 
 func highestOf(i int) int64 { return lowestOf(i+1) - 1 }
 
-// Bucket is a counter of a Histogram that is not zero.
+// Bucket is a non-zero counter of a Histogram.
 type Bucket struct {
-	Low, High int64 // the values that it counts, ns, both inclusive
+	Low, High int64 // the range of its values, ns, both inclusive
 	Count     int64
 }
 
-// Histogram is a finished distribution of nanoseconds: three significant digits, 0 to one hour. Values above an hour are
-// counted as an hour; Max has them exact. It holds only counters that are not zero, so one for each second is cheap.
+// Histogram is a finished distribution of nanoseconds: three significant digits, 0 to one hour. Values above an hour are counted
+// as an hour; Max is exact. It stores only non-zero counters, so one for each second is cheap.
 type Histogram struct {
 	Count    int64
-	Min, Max int64   // exact where the histogram was recorded here; of the histogram's resolution where it was read from a .hlog
+	Min, Max int64   // exact if recorded here; of the histogram's resolution if read from a .hlog
 	Sum      float64 // ns; as exact as Min and Max
 
 	index []int32 // ascending
 	count []int64
 }
 
-// Quantile returns the value that the fraction q of all values (0 to 1) does not exceed: the greatest value of its bucket,
-// and never more than Max. It is 0 for an empty histogram.
+// Quantile returns the value that the fraction q of all values (0 to 1) does not exceed: the highest value of its bucket, and at
+// most Max. It is 0 for an empty histogram.
 func (h *Histogram) Quantile(q float64) int64 {
 	if h.Count == 0 {
 		return 0
 	}
-	// The next lower q keeps 0.99*100, which floating point makes a little more than 99, from becoming rank 100.
+	// The next lower q prevents 0.99*100, which is slightly more than 99 in floating point, from becoming rank 100.
 	rank := max(int64(math.Ceil(math.Nextafter(q, 0)*float64(h.Count))), 1)
 	var seen int64
 	for i, n := range h.count {
@@ -157,7 +157,7 @@ func (h *Histogram) Percentiles(ticks int) func(yield func(Percentile) bool) {
 				if step++; step == ticks {
 					halving, step = halving+1, 0
 				}
-				// From scratch each time: a sum of steps drifts past the counts it should meet.
+				// Computed from scratch each time, because a running sum would drift past the counts.
 				level = 1 - math.Ldexp(1, -halving) + math.Ldexp(float64(step)/float64(ticks), -halving-1)
 			}
 		}
@@ -190,7 +190,7 @@ func Merge(hs ...*Histogram) *Histogram {
 	return sum.Histogram()
 }
 
-// FromValues returns the histogram of values in nanoseconds.
+// FromValues returns a histogram of values in nanoseconds.
 func FromValues(values []int64) *Histogram {
 	var c counters
 	c.reset()
@@ -200,7 +200,7 @@ func FromValues(values []int64) *Histogram {
 	return c.snapshot()
 }
 
-// FromCounts returns the histogram in which each of values, in nanoseconds, occurs as often as counts says.
+// FromCounts returns a histogram in which each of values, in nanoseconds, has the count at the same index of counts.
 func FromCounts(values, counts []int64) *Histogram {
 	var t Tally
 	for i, v := range values {
@@ -211,20 +211,20 @@ func FromCounts(values, counts []int64) *Histogram {
 	return t.Histogram()
 }
 
-// FromHot converts what a polling loop recorded, from ticks to nanoseconds. The result has the resolution of
-// polling.Histogram (0.8 %), its Max is exact.
+// FromHot converts the values that a polling loop recorded from ticks to nanoseconds. The result has the resolution of
+// polling.Histogram (0.8 %); its Max is exact.
 func FromHot(h *polling.Histogram, c *Clock) *Histogram {
 	var counts [polling.Buckets]uint64
 	greatest := h.Load(&counts)
 	return FromTicks(&counts, greatest, c)
 }
 
-// FromTicks is FromHot for the counts of the buckets of a polling.Histogram, and its greatest value.
+// FromTicks is FromHot for the bucket counts of a polling.Histogram and its maximum.
 func FromTicks(counts *[polling.Buckets]uint64, greatest uint64, c *Clock) *Histogram {
 	return fromBuckets(counts, greatest, c.Nanoseconds)
 }
 
-// FromNanoseconds is FromTicks where the values are nanoseconds already, as the program of nic/drivers/xdp records them.
+// FromNanoseconds is FromTicks for values that are nanoseconds already, as the XDP program records them.
 func FromNanoseconds(counts *[polling.Buckets]uint64, greatest uint64) *Histogram {
 	return fromBuckets(counts, greatest, func(ns uint64) int64 { return int64(ns) })
 }
@@ -253,7 +253,7 @@ func fromBuckets(counts *[polling.Buckets]uint64, greatest uint64, nanoseconds f
 	return out.snapshot()
 }
 
-// HDR returns the histogram in the form of the HdrHistogram library, for its encoders.
+// HDR returns the histogram as one of the HdrHistogram library, for its encoders.
 func (h *Histogram) HDR() *hdrhistogram.Histogram {
 	counts := make([]int64, countsLen)
 	for i, n := range h.count {
@@ -264,7 +264,7 @@ func (h *Histogram) HDR() *hdrhistogram.Histogram {
 	})
 }
 
-// FromHDR takes over a histogram of any geometry; one of another resolution is recorded again by the middles of its buckets.
+// FromHDR converts a histogram of any geometry. One with another resolution is recorded again by the middles of its buckets.
 func FromHDR(h *hdrhistogram.Histogram) (*Histogram, error) {
 	var out counters
 	out.reset()
@@ -298,10 +298,10 @@ func FromHDR(h *hdrhistogram.Histogram) (*Histogram, error) {
 	return out.snapshot(), nil
 }
 
-// counters is a histogram that is being recorded.
+// counters is a histogram during recording.
 type counters struct {
 	counts   []int64
-	lo, hi   int // touched indices are in [lo, hi]
+	lo, hi   int // non-zero indices are in [lo, hi]
 	n        int64
 	min, max int64
 	sum      float64

@@ -54,7 +54,7 @@ func TestQuantiles(t *testing.T) {
 	}
 }
 
-// No outlier is dropped, however far out: beyond the range it is counted at its end, and Max has it exact.
+// No outlier is dropped: a value beyond the range is counted at its end, and Max is exact.
 func TestOutliersAreKept(t *testing.T) {
 	h := FromValues([]int64{100, 60_000_000_000, 2 * highestValue, -5})
 	if h.Count != 4 || h.Max != 2*highestValue || h.Min != 0 {

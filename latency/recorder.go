@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// RecorderOptions says what a Recorder keeps.
+// RecorderOptions selects what a Recorder keeps.
 type RecorderOptions struct {
-	// OpenLoop keeps, besides the time from the actual send, the time from the intended send, and makes it the main
-	// series: a sender that was delayed then counts the wait of everything that it should have sent meanwhile.
+	// OpenLoop adds the time from the intended send and makes it the main series; the time from the actual send is kept too. A
+	// delayed sender then counts the wait of every probe that it should have sent meanwhile.
 	OpenLoop bool
-	// Interval is the length of the histograms that the recording is cut into; 1 s if zero.
+	// Interval is the length of the intervals into which the recording is divided; 1 s if zero.
 	Interval time.Duration
-	// Raw is the number of single samples to keep for raw.csv.zst, the first ones; 0 keeps none. A sample is 24 bytes,
-	// all of it allocated and touched beforehand.
+	// Raw is the number of single samples to keep for raw.csv.zst, from the first on; 0 keeps none. A sample takes 24 bytes,
+	// allocated and touched beforehand.
 	Raw int
 }
 
@@ -24,16 +24,16 @@ type Sample struct {
 	FromSent     int64 // ns
 }
 
-// Recorder keeps what one goroutine measures. Recording into it takes some nanoseconds and allocates nothing; at the end
-// of an interval it is cut, which takes some microseconds for each track and happens between two samples.
+// Recorder keeps what one goroutine measures. Recording a value takes a few nanoseconds and allocates nothing. At the end of an
+// interval, storing it takes a few microseconds for each track, between two samples.
 //
-// What is recorded outside of Begin and End is dropped: that is how a warm-up stays out.
+// Values recorded outside of Begin and End are dropped, such as those of a warm-up.
 type Recorder struct {
 	clock   *Clock
 	opt     RecorderOptions
 	running bool
 	origin  uint64 // ticks: the first Begin
-	start   uint64 // ticks: the interval's start
+	start   uint64 // ticks: start of the interval
 	length  uint64 // ticks
 	runs    []Run
 
@@ -44,7 +44,7 @@ type Recorder struct {
 	rawDropped int64
 }
 
-// Track is one named quantity that a Recorder keeps.
+// Track is a named quantity of a Recorder.
 type Track struct {
 	r    *Recorder
 	name string
@@ -84,15 +84,15 @@ func (r *Recorder) newTrack(name string) *Track {
 	return t
 }
 
-// Track adds a further quantity, "kernel_tx_rx" say. name is one word of letters, digits, '_' and '-'. It is called
-// before the first Begin.
+// Track adds a quantity, for example "kernel_tx_rx". name is one word of letters, digits, '_' and '-'. Call it before the first
+// Begin.
 func (r *Recorder) Track(name string) *Track {
 	t := r.newTrack(name)
 	r.extra = append(r.extra, t)
 	return t
 }
 
-// Begin starts a run at the given tick: the first after the warm-up, or a further repeat.
+// Begin starts a run at the given tick.
 func (r *Recorder) Begin(tsc uint64) {
 	if len(r.runs) == 0 {
 		r.origin = tsc
@@ -111,9 +111,9 @@ func (r *Recorder) End(tsc uint64) {
 	r.runs[len(r.runs)-1].End = r.clock.Between(r.origin, tsc)
 }
 
-// Record counts one round trip, given in ticks: when it should have been sent, when it was sent, and when the reply
-// was seen. In a closed loop intended is sent. If time that is not the network's is to be left out (a reflector's
-// residence), the caller takes it off received. It reports whether a run is on, and so the round trip counted.
+// Record counts one round trip, given in ticks: when it should have been sent, when it was sent, and when the reply was seen. In
+// a closed loop, intended equals sent. To leave out time that is not the network's (a reflector's residence), subtract it from
+// received. It reports whether a run is active, and so whether the round trip was counted.
 func (r *Recorder) Record(intended, sent, received uint64) bool {
 	if !r.tick(received) {
 		return false
@@ -142,7 +142,7 @@ func (t *Track) Record(at uint64, ns int64) {
 	}
 }
 
-// tick cuts the interval if it is over at tick at, and reports whether a run is on.
+// tick ends the interval if tick at is beyond it, and reports whether a run is active.
 func (r *Recorder) tick(at uint64) bool {
 	if !r.running {
 		return false
@@ -170,10 +170,10 @@ func (t *Track) cut(from, to int64) {
 	t.now.reset()
 }
 
-// Clock returns the clock that the recorder was made with.
+// Clock returns the recorder's clock.
 func (r *Recorder) Clock() *Clock { return r.clock }
 
-// Recording is what a Recorder kept.
+// Recording is the content of a Recorder.
 type Recording struct {
 	Clock      ClockInfo
 	Start, End time.Time     // the first Begin, the last End
@@ -184,7 +184,7 @@ type Recording struct {
 	RawDropped int64 // samples beyond those in Raw
 }
 
-// Recording returns what was recorded. It is called after End.
+// Recording returns what was recorded. Call it after End.
 func (r *Recorder) Recording() Recording {
 	out := Recording{Clock: r.clock.Info(), Runs: append([]Run(nil), r.runs...), Interval: r.opt.Interval, Raw: r.raw, RawDropped: r.rawDropped}
 	if len(r.runs) > 0 {
@@ -201,8 +201,8 @@ func (r *Recorder) Recording() Recording {
 	return out
 }
 
-// LastRun returns the run that ended last and what each series recorded since LastRun was last called, as one interval. It is
-// called after End.
+// LastRun returns the last run and what each series recorded since the previous call of LastRun, as one interval. Call it after
+// End.
 func (r *Recorder) LastRun() (Run, []*Series) {
 	run := r.runs[len(r.runs)-1]
 	tracks := append([]*Track{r.sent}, r.extra...)
@@ -220,7 +220,7 @@ func (r *Recorder) LastRun() (Run, []*Series) {
 	return run, out
 }
 
-// Runs returns how many runs began.
+// Runs returns the number of runs begun.
 func (r *Recorder) Runs() int { return len(r.runs) }
 
 func (t *Track) series() *Series {

@@ -27,8 +27,7 @@ func TestRecordingAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The sum over intervals is what was recorded; both ways of timing are kept; the warm-up and what is between runs is
-// not.
+// The sum over intervals equals what was recorded; both ways of timing are kept; values of the warm-up and between runs are not.
 func TestRecorder(t *testing.T) {
 	r, err := NewRecorder(testClock(), RecorderOptions{OpenLoop: true, Raw: 5})
 	if err != nil {
@@ -120,7 +119,7 @@ func BenchmarkRecord(b *testing.B) {
 	}
 }
 
-// What LastRun returns after each run adds up to the recording, over many chunks of memory.
+// The results of LastRun after each run add up to the recording, over many chunks of memory.
 func TestLastRun(t *testing.T) {
 	r, err := NewRecorder(testClock(), RecorderOptions{OpenLoop: true, Interval: 10 * time.Millisecond})
 	if err != nil {
@@ -138,7 +137,7 @@ func TestLastRun(t *testing.T) {
 		now += 1 << 31
 		r.End(now)
 		if i%3 == 2 {
-			continue // not asked after each
+			continue // not called after each run
 		}
 		run, series := r.LastRun()
 		if run != r.runs[i] {

@@ -2,9 +2,9 @@ package latency
 
 import "math"
 
-// Tally is a histogram that grows value by value, of the same geometry as every other, in memory only for the doublings in
-// which values lie: 8 kB each, where a Recorder's track takes a quarter of a megabyte. The zero Tally is empty. One goroutine
-// uses it.
+// Tally is a histogram that grows as values are recorded. It has the usual geometry, but allocates memory only for doublings that
+// contain values: 8 kB each, where a Recorder's track takes a quarter of a megabyte. The zero Tally is empty. It belongs to one
+// goroutine.
 type Tally struct {
 	pages    [countsLen >> subBits]*[1 << subBits]int64
 	n        int64
@@ -12,7 +12,7 @@ type Tally struct {
 	sum      float64
 }
 
-// Record counts a value of ns nanoseconds. A negative one counts as 0.
+// Record counts a value of ns nanoseconds. Negative values count as 0.
 func (t *Tally) Record(ns int64) { t.record(ns, 1) }
 
 func (t *Tally) record(ns, times int64) {
@@ -26,7 +26,7 @@ func (t *Tally) record(ns, times int64) {
 	t.sum += float64(ns) * float64(times)
 }
 
-// add counts in a bucket, and nothing else.
+// add only counts in a bucket.
 func (t *Tally) add(index int, times int64) {
 	p := &t.pages[index>>subBits]
 	if *p == nil {
@@ -35,10 +35,10 @@ func (t *Tally) add(index int, times int64) {
 	(*p)[index&(1<<subBits-1)] += times
 }
 
-// Count returns how many values were recorded.
+// Count returns the number of values recorded.
 func (t *Tally) Count() int64 { return t.n }
 
-// Histogram returns what was recorded so far.
+// Histogram returns the values recorded so far.
 func (t *Tally) Histogram() *Histogram {
 	h := &Histogram{Count: t.n, Max: t.max, Sum: t.sum, Min: t.min}
 	used := 0
@@ -64,7 +64,7 @@ func (t *Tally) Histogram() *Histogram {
 	return h
 }
 
-// Reset empties the tally and keeps its memory.
+// Reset empties the tally but keeps its memory.
 func (t *Tally) Reset() {
 	if t.n == 0 {
 		return

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A tally is the histogram of its values, also when it is used again, and takes no memory for doublings without any.
+// A tally equals the histogram of its values, also when it is reused, and allocates no memory for empty doublings.
 func TestTally(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var tally Tally
@@ -29,7 +29,7 @@ func TestTally(t *testing.T) {
 		}
 		tally.Reset()
 	}
-	tally.Record(7) // an empty tally knows no least value
+	tally.Record(7) // an empty tally has no minimum
 	if got := tally.Histogram(); got.Min != 7 || got.Max != 7 || got.Count != 1 {
 		t.Errorf("after a reset: %+v", got)
 	}

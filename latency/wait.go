@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Wait sums up what a frame waits that arrives at a random moment while a loop polls with these gaps: until the end of the
-// gap that it falls into. A gap counts by its length then, since a long one meets more frames; by passes it is one among
-// millions. Count is the number of gaps; Min is 0.
+// Wait summarises how long a frame waits that arrives at a random moment while a loop polls with these gaps: until the end of the
+// gap in which it arrives. Gaps are thus weighted by their length, since more frames arrive in a long one. Per iteration, a long
+// gap is one among millions. Count is the number of gaps; Min is 0.
 func (h *Histogram) Wait() Summary {
 	w := Summary{Count: h.Count, Max: h.Max}
 	if h.Count == 0 {
@@ -32,7 +32,7 @@ func (h *Histogram) Wait() Summary {
 	return w
 }
 
-// WaitAbove returns the part (0 to 1) of all frames arriving at random moments that wait longer than ns.
+// WaitAbove returns the share (0 to 1) of frames, arriving at random moments, that wait longer than ns.
 func (h *Histogram) WaitAbove(ns int64) float64 {
 	var total, above float64
 	for b := range h.Buckets {
@@ -45,14 +45,14 @@ func (h *Histogram) WaitAbove(ns int64) float64 {
 	return above / total
 }
 
-// WaitQuantile returns what the fraction q (0 to 1) of all frames that arrive at a random moment do not wait longer than. gap
-// returns the length of the i-th of n kinds of gaps, the longest first, and how many there were; total is the sum of all
-// lengths. It allocates nothing.
+// WaitQuantile returns the wait that the fraction q (0 to 1) of all frames arriving at random moments does not exceed. gap
+// returns the length of the i-th of n kinds of gaps, the longest first, and how many there were; total is the sum of all lengths.
+// It allocates nothing.
 func WaitQuantile(q, total float64, n int, gap func(i int) (length, count float64)) float64 {
-	// Of a gap of length g, the frames of its first g-x wait longer than x. So the sum of g-x over all gaps longer than x
-	// is the part of the time in which one waits longer than x.
+	// In a gap of length g, the frames of its first g-x wait longer than x. So the sum of g-x over all gaps longer than x is the
+	// share of time in which one waits longer than x.
 	target := (1 - q) * total
-	var longer, sum float64 // the gaps that are longer, and their lengths
+	var longer, sum float64 // number and lengths of the longer gaps
 	for i := range n {
 		length, count := gap(i)
 		if sum-longer*length >= target {

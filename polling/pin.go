@@ -2,18 +2,18 @@ package polling
 
 import _ "unsafe" // for linkname
 
-// Pin keeps the scheduler from taking the calling goroutine off its thread. Without it the runtime's monitor asks
-// every goroutine that has run for 10 ms to yield at its next function call: a locked thread is then handed off and
-// woken again, which shows as a gap of tens of microseconds a hundred times a second.
+// Pin prevents preemption of the calling goroutine. Without it the runtime's monitor asks every goroutine that has run for 10 ms
+// to yield at its next function call. A locked thread is then handed off and woken again, which causes a gap of tens of
+// microseconds a hundred times a second.
 //
-// Until Unpin the goroutine must not block, and not enter the scheduler by a syscall (RawSyscall is fine): the
-// runtime throws if it loses its P there. Nothing that stops the world (a garbage collection, runtime.GOMAXPROCS,
-// ReadMemStats, the goroutine profile) can begin until then, so code that pins for long has switched the collector
-// off, and has called runtime.GC after that: switching it off waits for a collection's marking only, and the end of
-// one that was under way would wait for the pinned goroutine, spinning, with its own P.
+// Until Unpin the goroutine must not block, and must not enter the scheduler through a system call (RawSyscall is fine): the
+// runtime throws if it loses its P. Nothing that stops the world (a garbage collection, runtime.GOMAXPROCS, ReadMemStats, the
+// goroutine profile) can begin until Unpin. Code that pins for long must therefore switch the garbage collector off and then call
+// runtime.GC: switching it off waits only for the mark phase, and the end of a collection in progress would spin, with its own P,
+// until the goroutine unpins.
 func Pin() { procPin() }
 
-// Unpin ends what Pin began, on the same goroutine.
+// Unpin undoes Pin, on the same goroutine.
 func Unpin() { procUnpin() }
 
 //go:linkname procPin runtime.procPin

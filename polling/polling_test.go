@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Every value is in its bucket, buckets follow one another without gap, and none is wider than 0.8 %.
+// Every value is in its bucket, buckets follow one another without a gap, and none is wider than 0.8 %.
 func TestBuckets(t *testing.T) {
 	for i := range Buckets - 1 {
 		lo, next := Lowest(i), Lowest(i+1)
@@ -38,7 +38,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// A pass with frames counts as a turnaround and as a gap, an idle one as a gap only; the passes join without a hole.
+// An iteration with frames counts as a turnaround and as a gap, an idle one only as a gap; no time between them is lost.
 func TestLoop(t *testing.T) {
 	var l Loop
 	first := TSC()

@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// group is the cgroup of the polling threads: a partition whose CPUs the scheduler balances nothing to.
+// group is the cgroup of the polling threads: a partition to whose CPUs the scheduler balances no other thread.
 type group struct {
-	path   string // from the root of the file system
+	path   string // relative to the root of the file system
 	parent string // the cgroup that the process is in
 }
 
 var errNoCpuset = errors.New("the cpuset controller is not with cgroup v2 here: boot with systemd.unified_cgroup_hierarchy=1")
 
-// unified returns where cgroup v2 is mounted (/proc/self/mountinfo, proc_pid_mountinfo(5)).
+// unified returns the mount point of cgroup v2 (/proc/self/mountinfo, proc_pid_mountinfo(5)).
 func (h *Host) unified() (string, error) {
 	text, err := h.read("/proc/self/mountinfo")
 	if err != nil {
@@ -41,9 +41,9 @@ func (h *Host) unified() (string, error) {
 	return "", errors.New("cgroup v2 is not mounted: mount -t cgroup2 none /sys/fs/cgroup")
 }
 
-// partition makes a threaded cgroup below the process's own, and an isolated partition of it (Linux's cgroup-v2.rst,
-// "Cpuset Interface Files"). Below the root that is a local partition; otherwisewhere a remote one, from Linux 6.7
-// on, for which all cgroups above have to name the CPUs as exclusive.
+// partition creates a threaded cgroup below the process's own and makes it an isolated partition (Linux's cgroup-v2.rst, "Cpuset
+// Interface Files"). Directly below the root that is a local partition. Elsewhere it is a remote one, which needs Linux 6.7 and
+// the CPUs listed as exclusive in all cgroups above.
 func (j *journal) partition(want []int) (*group, Step) {
 	step := Step{Name: Partition}
 	fail := func(err error) (*group, Step) {
@@ -54,8 +54,8 @@ func (j *journal) partition(want []int) (*group, Step) {
 	if err != nil {
 		return fail(err)
 	}
-	// If the kernel was booted with isolcpus, processes are kept off those CPUs by their affinity, and a partition
-	// that ends sets everyone's affinity to all CPUs.
+	// If the kernel was booted with isolcpus, only the affinity of processes keeps them off those CPUs, and the end of a
+	// partition would set everyone's affinity to all CPUs.
 	if booted := j.isolatedAtBoot(); len(booted) > 0 {
 		if rest := without(want, booted); len(rest) > 0 {
 			return fail(fmt.Errorf("CPUs %s were isolated at boot (isolcpus), which a partition of others would undo: take those, or boot with %s too", FormatCPUs(booted), FormatCPUs(rest)))
@@ -91,7 +91,8 @@ func (j *journal) partition(want []int) (*group, Step) {
 	if err := j.apply(change{Kind: directory, Path: g.path}, func() error { return j.mkdir(g.path) }); err != nil {
 		return fail(err)
 	}
-	// Threads of a process can be apart only in a threaded cgroup; the process's own may have processes in it then.
+	// Threads of one process can be in different cgroups only if these are threaded; the process's own cgroup may then have
+	// processes.
 	if err := j.write(g.path+"/cgroup.type", "threaded"); err != nil {
 		return fail(fmt.Errorf("threads in a cgroup of their own: %w", err))
 	}
@@ -125,8 +126,8 @@ func (j *journal) partition(want []int) (*group, Step) {
 	return g, step
 }
 
-// isolatedAtBoot returns the CPUs that the kernel's command line takes from the scheduler: isolcpus=[FLAG,...]LIST, with the
-// flag domain or none (Linux's kernel-parameters.txt). What /sys and the root cgroup list has those of partitions in it, too.
+// isolatedAtBoot returns the CPUs that the kernel's command line takes from the scheduler: isolcpus=[FLAG,...]LIST, with the flag
+// domain or none (Linux's kernel-parameters.txt). The lists in /sys and the root cgroup also include those of partitions.
 func (h *Host) isolatedAtBoot() []int {
 	cmdline, _ := h.read("/proc/cmdline")
 	var out []int
@@ -155,7 +156,7 @@ func (h *Host) hasCpuset(dir string) bool {
 	return slices.Contains(strings.Fields(text), "cpuset")
 }
 
-// enable gives the children of a cgroup the cpuset controller.
+// enable turns the cpuset controller on for the children of a cgroup.
 func (j *journal) enable(dir string) error {
 	if j.hasCpuset(dir) {
 		return nil

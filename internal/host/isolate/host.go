@@ -1,9 +1,9 @@
-// Package isolate gives CPUs of a running machine to one program alone, without a reboot, and gives them back: a
-// cgroup-v2 partition, everything that can be moved elsewhere moved there, and the kernel's guard against real-time
-// threads lifted where that is requested.
+// Package isolate reserves CPUs of a running machine for one program, without a reboot, and undoes it on exit. It makes a
+// cgroup-v2 partition, moves everything that can be moved to other CPUs and, on request, lifts the kernel's guard against
+// real-time threads.
 //
-// Every change is written to a journal before it is made, so that what a killed process left is undone by the next
-// one (Abandoned).
+// Every change is written to a journal before it is made, so that the next process can undo what a killed one left behind
+// (Abandoned).
 package isolate
 
 import (
@@ -19,22 +19,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Host is the machine. The zero Host is the one that the program runs on; tests have another root and other threads.
+// Host is the machine. The zero Host is the one that the program runs on; tests use another root and fake threads.
 type Host struct {
 	Root string // "" for "/"
 
 	affinity    func(tid int) ([]int, error)
 	setAffinity func(tid int, cpus []int) error
-	kernel      func(op, name, value string) (handled bool, err error) // does what a kernel does at a "write", "mkdir" or "rmdir"
-	debugfs     *os.File                                               // mounted for this process alone, where no other process has it
-	held        map[string]*os.File                                    // open since they were changed (hold)
+	kernel      func(op, name, value string) (handled bool, err error) // emulates what the kernel does on a "write", "mkdir" or "rmdir"
+	debugfs     *os.File                                               // mounted for this process only, if no other mount exists
+	held        map[string]*os.File                                    // kept open after they were changed (hold)
 }
 
-// Step is one part of isolation, and what came of it.
+// Step is one part of isolation, with its result.
 type Step struct {
 	Name string
-	Done string // what was done; empty if nothing was
-	Err  error  // why it was not done, or not all of it
+	Done string // what was done, or empty
+	Err  error  // why it was not done, or only partly
 }
 
 func (s Step) String() string {
@@ -56,7 +56,7 @@ func (h *Host) path(name string) string {
 	return filepath.Join("/", h.Root, name)
 }
 
-// mountDebugfs makes debugfs readable to this process where it is not mounted. The mount is attached nowhere.
+// mountDebugfs makes debugfs readable to this process if it is not mounted. The mount is not attached to any path.
 func (h *Host) mountDebugfs() error {
 	if _, err := os.Stat(h.path(debugfsPath + "sched")); err == nil || h.Root != "" || h.debugfs != nil {
 		return nil
@@ -87,8 +87,8 @@ func (h *Host) read(name string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// hold keeps a short file of the kernel's open until letGo, so that a process that may open it no more when the time comes can
-// still put it back: one that has confined itself.
+// hold keeps a short kernel file open until letGo, so that a process that has confined itself, and may no longer open it, can
+// still restore it.
 func (h *Host) hold(name string) error {
 	if h.held[name] != nil {
 		return nil
@@ -111,7 +111,7 @@ func (h *Host) letGo() {
 	h.held = nil
 }
 
-// glob returns the files that match, as the machine names them.
+// glob returns the matching files, with paths relative to Root.
 func (h *Host) glob(pattern string) []string {
 	names, _ := filepath.Glob(h.path(pattern))
 	for i, n := range names {
@@ -120,7 +120,7 @@ func (h *Host) glob(pattern string) []string {
 	return names
 }
 
-// write writes a file of the kernel's: one that is there already.
+// write writes an existing kernel file.
 func (h *Host) write(name, value string) error {
 	if h.kernel != nil {
 		if handled, err := h.kernel("write", name, value); handled {
@@ -128,7 +128,7 @@ func (h *Host) write(name, value string) error {
 		}
 	}
 	if f := h.held[name]; f != nil {
-		f.Truncate(0) // what O_TRUNC does below; the kernel's files have no length
+		f.Truncate(0) // for ordinary files in tests; the kernel's files have no length
 		_, err := f.Seek(0, io.SeekStart)
 		if err == nil {
 			_, err = f.WriteString(value + "\n")
@@ -159,7 +159,7 @@ func (h *Host) rmdir(name string) error {
 	return unix.Rmdir(h.path(name))
 }
 
-// FormatCPUs writes a sorted list of CPUs as the kernel does: "0-3,8".
+// FormatCPUs formats a sorted list of CPUs as the kernel does: "0-3,8".
 func FormatCPUs(cpus []int) string {
 	var parts []string
 	for i := 0; i < len(cpus); {
@@ -177,7 +177,7 @@ func FormatCPUs(cpus []int) string {
 	return strings.Join(parts, ",")
 }
 
-// ParseCPUs reads the kernel's list of CPUs, "0-3,8".
+// ParseCPUs parses the kernel's list of CPUs, "0-3,8".
 func ParseCPUs(s string) ([]int, error) {
 	var out []int
 	for part := range strings.SplitSeq(s, ",") {
@@ -201,7 +201,7 @@ func ParseCPUs(s string) ([]int, error) {
 	return slices.Compact(out), nil
 }
 
-// cpuMask is the kernel's other way to write CPUs: "10f", in groups of 32 bits.
+// cpuMask formats CPUs in the kernel's other notation: "10f", in groups of 32 bits.
 func cpuMask(cpus []int) string {
 	groups := []uint32{0}
 	for _, c := range cpus {
@@ -239,7 +239,7 @@ func parseMask(s string) ([]int, error) {
 	return out, nil
 }
 
-// without returns the CPUs of a that are not in b; union those of both.
+// without returns the CPUs of a that are not in b.
 func without(a, b []int) []int {
 	return slices.DeleteFunc(slices.Clone(a), func(c int) bool { return slices.Contains(b, c) })
 }

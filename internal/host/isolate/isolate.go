@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lease is the hold on CPUs.
+// Lease is a reservation of CPUs.
 type Lease struct {
 	CPUs []int
 
@@ -23,7 +23,7 @@ type Lease struct {
 	latency *os.File // /dev/cpu_dma_latency, while it is open
 }
 
-// Begin returns a lease on CPUs that nothing was done for yet.
+// Begin returns a lease on CPUs without changing anything yet.
 func (h *Host) Begin(want []int) (*Lease, error) {
 	want = slices.Clone(want)
 	slices.Sort(want)
@@ -34,7 +34,7 @@ func (h *Host) Begin(want []int) (*Lease, error) {
 	return &Lease{CPUs: want, journal: j}, nil
 }
 
-// Names of the steps, in the order in which Isolate takes them.
+// Names of the steps, in the order of Isolate.
 const (
 	Timers       = "timers"
 	Partition    = "partition"
@@ -46,13 +46,13 @@ const (
 	Idle         = "idle states"
 )
 
-// Isolate takes from the CPUs what can be taken, and returns what it did, a step each. It never fails as a whole: what one
-// step could not do, others still help.
+// Isolate frees the CPUs of everything that it can, and returns one Step for each part. It never fails as a whole: if one step
+// fails, the others still help.
 func (l *Lease) Isolate() []Step {
 	return l.Take(Timers, Partition, Threads, Workqueues, Interrupts, Housekeeping, Tick, Idle)
 }
 
-// Take is Isolate for some of its steps alone, by their names.
+// Take runs some of Isolate's steps, by name.
 func (l *Lease) Take(steps ...string) []Step {
 	var all []Step
 	for _, name := range steps {
@@ -82,7 +82,7 @@ func (l *Lease) Take(steps ...string) []Step {
 	return all
 }
 
-// Log tells a log about steps. One that was not done whole is a warning.
+// Log logs steps. Those that were not completed are warnings.
 func Log(log *slog.Logger, steps ...Step) {
 	for _, s := range steps {
 		level := slog.LevelInfo
@@ -93,7 +93,7 @@ func Log(log *slog.Logger, steps ...Step) {
 	}
 }
 
-// PutBack undoes what killed processes left, and tells the log of what there was.
+// PutBack undoes what killed processes left behind, and logs it.
 func PutBack(log *slog.Logger) {
 	for _, s := range (&Host{}).Abandoned() {
 		if s.Done != "" || s.Err != nil {
@@ -102,10 +102,10 @@ func PutBack(log *slog.Logger) {
 	}
 }
 
-// Join puts the calling thread, which has to be locked, into the partition. Without one it does nothing.
+// Join moves the calling thread, which must be locked, into the partition. Without one it does nothing.
 func (l *Lease) Join() error { return l.thread(func(g *group) string { return g.path }) }
 
-// Leave is the opposite of Join. A thread that ends need not leave.
+// Leave undoes Join. A thread that exits need not call it.
 func (l *Lease) Leave() error { return l.thread(func(g *group) string { return g.parent }) }
 
 func (l *Lease) thread(where func(*group) string) error {
@@ -119,7 +119,7 @@ func (l *Lease) thread(where func(*group) string) error {
 	return nil
 }
 
-// Release puts everything back as it was. No thread is in the partition any more.
+// Release undoes all changes. No thread may be in the partition any more.
 func (l *Lease) Release() error {
 	var err error
 	if l.latency != nil {
@@ -128,8 +128,8 @@ func (l *Lease) Release() error {
 	return errors.Join(err, l.close())
 }
 
-// replug takes the CPUs offline and online again, which moves the timers and callbacks that were queued there. It is left
-// out where a thread is bound to nothing but these CPUs: it would lose them.
+// replug takes the CPUs offline and online again, which moves queued timers and callbacks to other CPUs. It is skipped if a
+// thread is bound to these CPUs only, because it would lose its affinity.
 func (l *Lease) replug() Step {
 	step := Step{Name: Timers}
 	if _, err := l.unified(); err != nil {
@@ -164,7 +164,7 @@ func (l *Lease) replug() Step {
 	return step
 }
 
-// workqueues keeps work that is bound to no CPU off the CPUs (Linux's core-api/workqueue.rst).
+// workqueues keeps unbound work off the CPUs (Linux's core-api/workqueue.rst).
 func (l *Lease) workqueues() Step {
 	step := Step{Name: Workqueues}
 	moved := 0
@@ -180,7 +180,7 @@ func (l *Lease) workqueues() Step {
 	return step
 }
 
-// interrupts takes the CPUs from every interrupt whose affinity can be set. Managed ones, a queue's own on each CPU, cannot.
+// interrupts removes the CPUs from every interrupt whose affinity can be set. Managed ones, such as per-CPU queues', cannot.
 func (l *Lease) interrupts() Step {
 	step := Step{Name: Interrupts}
 	var moved int
@@ -216,7 +216,7 @@ func (l *Lease) interrupts() Step {
 	return step
 }
 
-// housekeeping keeps the kernel's watchdog and its statistics off the CPUs.
+// housekeeping keeps the kernel's watchdog and statistics off the CPUs.
 func (l *Lease) housekeeping() Step {
 	step := Step{Name: Housekeeping}
 	var done []string
@@ -239,7 +239,7 @@ func (l *Lease) housekeeping() Step {
 	return step
 }
 
-// tick can only be told: the kernel is given nohz_full when it boots.
+// tick only reports: nohz_full must be set at boot.
 func (l *Lease) tick() Step {
 	step := Step{Name: Tick}
 	text, _ := l.read("/sys/devices/system/cpu/nohz_full")
@@ -252,8 +252,7 @@ func (l *Lease) tick() Step {
 	return step
 }
 
-// idle keeps all CPUs from idle states that take time to leave, while the file is open (Linux's
-// power/pm_qos_interface.rst).
+// idle prevents idle states with a long exit latency on all CPUs while the file is open (Linux's power/pm_qos_interface.rst).
 func (l *Lease) idle() Step {
 	step := Step{Name: Idle}
 	f, err := os.OpenFile(l.path("/dev/cpu_dma_latency"), os.O_WRONLY, 0)

@@ -12,12 +12,12 @@ import (
 	"testing"
 )
 
-// machine is a machine of four CPUs in a folder.
+// machine is a fake machine with four CPUs in a folder.
 type machine struct {
 	Host
 	t       *testing.T
 	threads map[int][]int // affinities
-	dies    string        // a write to a file of this name ends the process
+	dies    string        // a write to a file of this name kills the process
 }
 
 func newMachine(t *testing.T, files map[string]string) *machine {
@@ -81,7 +81,7 @@ func newMachine(t *testing.T, files map[string]string) *machine {
 	m.thread(1, 1, 0, 0, 10, 0, 1, 2, 3)                     // init
 	m.thread(40, 40, 1, 0, 20, 2, 3)                         // a server
 	m.thread(40, 41, 1, 0, 21, 0, 1, 2, 3)                   // its other thread
-	m.thread(40, 42, 1, 0, 22, 2)                            // a third, which chose a CPU by itself: that which is left to the first
+	m.thread(40, 42, 1, 0, 22, 2)                            // a third, which chose by itself the one CPU left to the first
 	m.thread(50, 50, 2, pfNoSetAffinity, 5, 3)               // ksoftirqd/3
 	m.thread(os.Getpid(), os.Getpid(), 1, 0, 30, 0, 1, 2, 3) // this process
 	return m
@@ -145,7 +145,7 @@ func (m *machine) same(before map[string]string) {
 	}
 }
 
-// cgroups does what the kernel does to cgroups: files come and go with their folder, a controller is added to a list.
+// cgroups emulates the kernel's cgroups: files come and go with their folder, a controller is added to a list.
 func (m *machine) cgroups(op, name, value string) (bool, error) {
 	switch dir := m.path(name); {
 	case op == "mkdir":
@@ -222,7 +222,7 @@ func (m *machine) take(cpus ...int) *Lease {
 	return l
 }
 
-// A lease takes the CPU from everything that can be moved, and puts every file and every thread back.
+// A lease frees the CPU of everything that can be moved, and restores every file and every thread.
 func TestTakeAndRelease(t *testing.T) {
 	m := newMachine(t, nil)
 	before := m.snapshot()
@@ -231,7 +231,7 @@ func TestTakeAndRelease(t *testing.T) {
 	if err := l.Join(); err != nil {
 		t.Error(err)
 	}
-	// What began meanwhile inherited its parent's CPUs; what somebody set meanwhile is theirs.
+	// A thread that started meanwhile inherited its parent's CPUs; what another process set meanwhile is left alone.
 	m.thread(70, 70, 40, 0, 99, m.threads[40]...)
 	m.thread(71, 71, 1, 0, 99, 1)
 	m.thread(72, 72, 40, pfNoSetAffinity, 99, 2) // the kernel's own, of CPU 2
@@ -248,7 +248,7 @@ func TestTakeAndRelease(t *testing.T) {
 	m.same(before)
 }
 
-// Two processes that hold a CPU each return their own, in whatever order.
+// Two processes that hold a CPU each restore their own, in any order.
 func TestTwoLeases(t *testing.T) {
 	m := newMachine(t, nil)
 	before := m.snapshot()
@@ -293,8 +293,8 @@ func TestKilled(t *testing.T) {
 			}
 			pid := fmt.Sprintf("/proc/%d/task/%d/stat", os.Getpid(), os.Getpid())
 			alive, _ := m.read(pid)
-			m.put(pid, strings.Replace(alive, " 30 0 0", " 31 0 0", 1)) // another process has the number now
-			if at == "nowhere" {                                        // one that undid it was killed as well
+			m.put(pid, strings.Replace(alive, " 30 0 0", " 31 0 0", 1)) // another process has the PID now
+			if at == "nowhere" {                                        // the process that undid it was killed as well
 				for _, j := range m.glob(Journals + "/*") {
 					if err := os.Rename(m.path(j), m.path(j)+".99999"); err != nil {
 						t.Fatal(err)
@@ -311,7 +311,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// Each step says why it was not done, and the others are done.
+// Each step reports why it was not done, and the others are done.
 func TestRefusals(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -365,12 +365,12 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// CPUs that are isolated since boot need no partition, whose end would give them to every process.
+// CPUs isolated at boot need no partition, whose end would open them to every process.
 func TestIsolatedAtBoot(t *testing.T) {
 	for _, c := range []struct{ cmdline, want string }{
 		{"quiet isolcpus=3 nohz_full=3", "none needed: CPUs 3 are isolated since boot (isolcpus)"},
 		{"isolcpus=managed_irq,domain,2-3", "none needed: CPUs 3 are isolated since boot (isolcpus)"},
-		{"isolcpus=managed_irq,3 nohz_full=3", "CPUs 3 are an isolated partition, "}, // its interrupts alone are kept off
+		{"isolcpus=managed_irq,3 nohz_full=3", "CPUs 3 are an isolated partition, "}, // only its interrupts are kept off
 		{"nohz_full=3", "CPUs 3 are an isolated partition, "},
 	} {
 		m := newMachine(t, map[string]string{"/proc/cmdline": c.cmdline})

@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Journals is the folder of the journals, one for each process that holds CPUs. It is gone with a reboot, as the changes are.
+// Journals is the folder with one journal for each process that holds CPUs. A reboot removes it, as it undoes the changes.
 const Journals = "/run/rebound/isolate"
 
-// change is one change to the machine, and enough to undo it. Undoing one that was not made changes nothing.
+// change is one change to the machine, with what is needed to undo it. Undoing one that was not made has no effect.
 type change struct {
 	Kind kind   `json:"kind"`
 	Path string `json:"path,omitempty"`
@@ -40,7 +40,7 @@ const (
 	value      kind = "value"      // a file that had Old and has New
 	cpus       kind = "cpus"       // a file with CPUs
 	task       kind = "task"       // a thread's affinity
-	directory  kind = "directory"  // a cgroup that was made
+	directory  kind = "directory"  // a cgroup that was created
 	controller kind = "controller" // cpuset was enabled in a cgroup.subtree_control
 	offline    kind = "offline"    // a CPU was taken offline, and online again
 )
@@ -85,7 +85,7 @@ func (j *journal) line(v any) error {
 	return err
 }
 
-// apply notes a change and makes it.
+// apply records a change and makes it.
 func (j *journal) apply(c change, do func() error) error {
 	if err := j.line(c); err != nil {
 		return fmt.Errorf("journal: %w", err)
@@ -103,7 +103,7 @@ func (j *journal) set(path, to string) error {
 	return j.apply(change{Kind: value, Path: path, Old: old, New: to}, func() error { return j.write(path, to) })
 }
 
-// setCPUs changes a file of CPUs.
+// setCPUs changes a file with CPUs.
 func (j *journal) setCPUs(path string, mask bool, to []int) error {
 	c := change{Kind: cpus, Path: path, Mask: mask, After: to}
 	var err error
@@ -131,8 +131,8 @@ func (h *Host) writeCPUs(path string, mask bool, cpus []int) error {
 	return h.write(path, FormatCPUs(cpus))
 }
 
-// close undoes all changes, the last one first, and removes the journal. Threads come last: while a partition stands they
-// cannot have its CPUs. What cannot be undone is an error, and is not tried again.
+// close undoes all changes, the last one first, and removes the journal. Threads come last: while a partition exists they cannot
+// use its CPUs. What cannot be undone is returned as an error, and is not retried.
 func (j *journal) close() error {
 	err := j.undo(j.changes)
 	j.letGo()
@@ -170,7 +170,7 @@ func (h *Host) undo(changes []change) error {
 	return errors.Join(failed...)
 }
 
-// undoValue leaves a value that another process has changed since.
+// undoValue leaves a value alone that another process has changed since.
 func (h *Host) undoValue(c change) error {
 	now, err := h.read(c.Path)
 	if err != nil || now != c.New {
@@ -179,7 +179,7 @@ func (h *Host) undoValue(c change) error {
 	return h.write(c.Path, c.Old)
 }
 
-// undoCPUs undoes the difference that the change made: others may have taken or given CPUs of their own since.
+// undoCPUs undoes only the difference that the change made: others may have added or removed their own CPUs since.
 func (h *Host) undoCPUs(c change) error {
 	now, err := h.readCPUs(c.Path, c.Mask)
 	if err != nil {
@@ -192,7 +192,7 @@ func (h *Host) undoCPUs(c change) error {
 	return h.writeCPUs(c.Path, c.Mask, to)
 }
 
-// removeGroup removes a cgroup. Threads that have just ended may still be in it.
+// removeGroup removes a cgroup. Threads that have just exited may still be in it.
 func (h *Host) removeGroup(path string) (err error) {
 	for range 100 {
 		if err = h.rmdir(path); err != unix.EBUSY {
@@ -203,14 +203,14 @@ func (h *Host) removeGroup(path string) (err error) {
 	return err
 }
 
-// Abandoned undoes what processes left that ended without undoing it themselves, and returns a step for each of them. Those
-// that still run are a step without Err and Done.
+// Abandoned undoes what processes left behind that exited without undoing it, and returns a step for each of them. One that still
+// runs gives a step without Err and Done.
 func (h *Host) Abandoned() []Step {
 	var steps []Step
 	boot, _ := h.read("/proc/sys/kernel/random/boot_id")
 	for _, name := range h.glob(Journals + "/*") {
 		name = h.path(name)
-		// Two that start at once do not both undo it: the one that can rename it does. It may be killed too.
+		// If two processes start at once, only one may undo it: the one whose rename succeeds. That one may be killed too.
 		mine := name
 		if whole, by, undoing := strings.Cut(filepath.Base(name), "."); undoing {
 			pid, _ := strconv.Atoi(by)
@@ -245,7 +245,7 @@ func (h *Host) Abandoned() []Step {
 	return steps
 }
 
-// readJournal reads a journal. One line that was cut off while it was written is a change that was not made.
+// readJournal reads a journal. A truncated last line is a change that was not made.
 func readJournal(name string) (o owner, changes []change, err error) {
 	b, err := os.ReadFile(name)
 	if err != nil {
@@ -254,9 +254,9 @@ func readJournal(name string) (o owner, changes []change, err error) {
 	lines := bytes.Split(b, []byte("\n"))
 	if err := json.Unmarshal(lines[0], &o); err != nil {
 		o.PID, _ = strconv.Atoi(filepath.Base(name))
-		return o, nil, nil // it ended before it changed anything
+		return o, nil, nil // the process exited before it changed anything
 	}
-	if len(lines) == 1 { // not even that line's end was written
+	if len(lines) == 1 { // not even that line was written completely
 		return o, nil, nil
 	}
 	for _, l := range lines[1 : len(lines)-1] {

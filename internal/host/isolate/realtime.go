@@ -16,18 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Guard is what takes a real-time thread that never sleeps off its CPU, for the good of all other threads there. Until Linux
-// 6.11 that is the throttle (/proc/sys/kernel/sched_rt_runtime_us); from 6.12 on it is the fair server, for each CPU (debugfs,
+// Guard is a mechanism by which the kernel throttles a real-time thread that never sleeps, to protect other threads. Until Linux
+// 6.11 it is the throttle (/proc/sys/kernel/sched_rt_runtime_us); from 6.12 on, each CPU's fair server (debugfs,
 // sched/fair_server).
 type Guard struct {
 	Name  string        // "sched_rt_runtime_us", "fair server of CPU 3"
-	Away  time.Duration // how long it may take a thread off its CPU, in each Period
+	Away  time.Duration // how long it may deschedule a thread, in each Period
 	Per   time.Duration
-	Known bool   // false where it could not be read: the kernel's default is assumed
+	Known bool   // false if it could not be read and the kernel's default is assumed
 	Why   error  // why it could not be read
-	Lift  string // the command that ends it
+	Lift  string // the command that lifts it
 
-	path, lifted string // the file, and what it is to have
+	path, lifted string // the file, and the value that lifts the guard
 }
 
 func (g Guard) String() string {
@@ -43,7 +43,7 @@ const (
 	fairServer = debugfsPath + "sched/fair_server"
 )
 
-// Guards returns those that are in force for real-time threads on the CPUs.
+// Guards returns the guards that apply to real-time threads on the CPUs.
 func (h *Host) Guards(want []int) ([]Guard, error) {
 	release, err := h.read("/proc/sys/kernel/osrelease")
 	if err != nil {
@@ -97,7 +97,7 @@ func (h *Host) nanoseconds(file string) (time.Duration, error) {
 	return time.Duration(n), err
 }
 
-// atLeast compares a kernel's release, "6.12.5-amd64".
+// atLeast compares a kernel release such as "6.12.5-amd64".
 func atLeast(release string, major, minor int) bool {
 	var a, b int
 	if n, _ := fmt.Sscanf(release, "%d.%d", &a, &b); n != 2 {
@@ -106,10 +106,10 @@ func atLeast(release string, major, minor int) bool {
 	return a > major || a == major && b >= minor
 }
 
-// ErrGuarded means that a real-time loop would be taken off its CPU by the kernel.
+// ErrGuarded means that the kernel would deschedule a real-time loop.
 var ErrGuarded = errors.New("the kernel takes a real-time thread that never sleeps off its CPU")
 
-// LiftGuards ends the guards for the lease's CPUs until Release. The throttle of kernels before 6.12 is one for all CPUs.
+// LiftGuards lifts the guards for the lease's CPUs until Release. The throttle of kernels before 6.12 covers all CPUs.
 func (l *Lease) LiftGuards() Step {
 	step := Step{Name: "real-time guard"}
 	guards, err := l.Guards(l.CPUs)
@@ -139,7 +139,7 @@ func (l *Lease) LiftGuards() Step {
 	return step
 }
 
-// lockdown explains a refusal (kernel_lockdown(7)).
+// lockdown explains a permission error (kernel_lockdown(7)).
 func (h *Host) lockdown(err error) string {
 	state, _ := h.read("/sys/kernel/security/lockdown")
 	if errors.Is(err, os.ErrPermission) && state != "" && !strings.Contains(state, "[none]") {
@@ -148,8 +148,8 @@ func (h *Host) lockdown(err error) string {
 	return ""
 }
 
-// Probe has a real-time thread spin on a CPU for a time beside one of the fair scheduler, and returns for how long at most it
-// was away, and for how long altogether. Gaps of milliseconds, again in each second, are the guard's.
+// Probe spins in a real-time thread on a CPU, next to a thread of the fair scheduler, and returns the longest and the total time
+// for which it was descheduled. Gaps of milliseconds in each second come from the guard.
 func Probe(cpu, priority int, long time.Duration) (longest, total time.Duration, err error) {
 	var stop atomic.Bool
 	var competitor sync.WaitGroup
@@ -157,7 +157,7 @@ func Probe(cpu, priority int, long time.Duration) (longest, total time.Duration,
 	defer stop.Store(true)
 	ready := make(chan error, 1)
 	competitor.Go(func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread exits with the goroutine
 		err := bind(cpu)
 		ready <- err
 		for err == nil && !stop.Load() {
@@ -183,7 +183,7 @@ func Probe(cpu, priority int, long time.Duration) (longest, total time.Duration,
 			r.err = fmt.Errorf("SCHED_FIFO %d on CPU %d: %w", priority, cpu, err)
 			return
 		}
-		const away = time.Millisecond // less is an interrupt's, or the hypervisor's
+		const away = time.Millisecond // shorter gaps come from interrupts or the hypervisor
 		start := time.Now()
 		for last, now := start, start; now.Sub(start) < long; last = now {
 			now = time.Now()

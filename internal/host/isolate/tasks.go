@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stat is what /proc/PID/task/TID/stat tells (proc_pid_stat(5)).
+// stat is the content of /proc/PID/task/TID/stat (proc_pid_stat(5)).
 type stat struct {
 	pid, tid int
 	parent   int // process
@@ -22,7 +22,7 @@ type stat struct {
 
 // Flags of include/linux/sched.h.
 const (
-	pfNoSetAffinity = 0x04000000 // the kernel keeps it on its CPU: one thread for each
+	pfNoSetAffinity = 0x04000000 // a kernel thread bound to its CPU
 )
 
 func (h *Host) stat(pid, tid int) (stat, error) {
@@ -41,7 +41,7 @@ func (h *Host) stat(pid, tid int) (stat, error) {
 	return s, err
 }
 
-// threads returns all threads of the machine, by number.
+// threads returns all threads of the machine, by ID.
 func (h *Host) threads() map[int]stat {
 	all := map[int]stat{}
 	for _, name := range h.glob("/proc/[0-9]*/task/[0-9]*") {
@@ -85,8 +85,8 @@ func (h *Host) move(tid int, cpus []int) error {
 	return unix.SchedSetaffinity(tid, &mask)
 }
 
-// moveTasks takes the CPUs from every thread of other processes that may be moved. A thread that is started meanwhile shows in
-// the next reading.
+// moveTasks moves every movable thread of other processes off the CPUs. It repeats until it finds no more, because threads may
+// start meanwhile.
 func (j *journal) moveTasks(away []int) Step {
 	step := Step{Name: Threads}
 	done, bound, refused := map[int]bool{}, 0, 0
@@ -131,8 +131,7 @@ func (j *journal) moveTasks(away []int) Step {
 	return step
 }
 
-// undoTasks gives the CPUs back to threads that were moved, and to those that threads started since, which inherited the
-// affinity.
+// undoTasks gives the CPUs back to threads that were moved, and to threads started since, which inherited the affinity.
 func (h *Host) undoTasks(changes []change) error {
 	if len(changes) == 0 {
 		return nil
@@ -147,14 +146,14 @@ func (h *Host) undoTasks(changes []change) error {
 		c, known := of[tid]
 		if known = known && c.Start == s.start; !known {
 			if s.flags&pfNoSetAffinity != 0 {
-				continue // the kernel bound it, as it does with its own threads of each CPU
+				continue // bound by the kernel, like its own per-CPU threads
 			}
 			if c, known = heir(s, all, of); !known {
 				continue
 			}
 		}
 		if has, err := h.cpusOf(tid); err != nil || !slices.Equal(has, c.After) {
-			continue // gone, or another process's choice
+			continue // gone, or set by another process
 		}
 		if err := h.move(tid, c.Before); err != nil && err != unix.ESRCH {
 			failed = append(failed, fmt.Errorf("thread %d back to CPUs %s: %w", tid, FormatCPUs(c.Before), err))
@@ -164,7 +163,7 @@ func (h *Host) undoTasks(changes []change) error {
 }
 
 // heir finds the change whose affinity a thread inherited: that of the first of its process or its ancestors that was moved
-// before the thread began. One that was there when its parent was moved has chosen its CPUs itself.
+// before the thread started. A thread that existed when its parent was moved has set its CPUs itself.
 func heir(s stat, all map[int]stat, of map[int]change) (change, bool) {
 	for pid, depth := s.pid, 0; pid > 0 && depth < 100; depth++ {
 		up, ok := all[pid]
