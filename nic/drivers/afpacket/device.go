@@ -30,7 +30,7 @@ type Device struct {
 	iface  *netif.Interface
 	watch  *netif.Watch
 	queues []*Queue
-	claims []int // sockets whose names tell other responders which addresses are answered for
+	claims netif.Claims
 	stamps stamps
 
 	mu      sync.Mutex
@@ -129,9 +129,10 @@ func (d *Device) mayAnswer(c *fastpath.Config) error {
 				"that both would answer; use an address that no interface of this host has, or driver afxdp", p.Addr(),
 				nic.ErrBusy, owner)
 		}
-		if err := d.claim(p.Addr()); err != nil {
-			return err
-		}
+	}
+	var err error
+	if d.claims, err = d.iface.Claim(c.Addresses); err != nil {
+		return err
 	}
 	for _, f := range []string{"ipv4", "ipv6"} {
 		b, err := os.ReadFile("/proc/sys/net/" + f + "/conf/" + d.iface.Name + "/forwarding")
@@ -335,9 +336,7 @@ func (d *Device) Close() error {
 	for _, q := range d.queues {
 		q.close()
 	}
-	for _, fd := range d.claims {
-		unix.Close(fd)
-	}
+	d.claims.Close()
 	if d.iface != nil {
 		d.iface.Close()
 	}

@@ -37,6 +37,7 @@ type Device struct {
 	info    nic.Info
 	iface   *netif.Interface
 	watch   *netif.Watch
+	claims  netif.Claims
 	queues  []*Queue
 	sockets *ebpf.Map
 	program *ebpf.Program
@@ -46,7 +47,7 @@ type Device struct {
 
 // Open attaches a program to the interface o.Device in the calling thread's network namespace, and binds o.Queues sockets
 // to its receive queues from own.Queue on. It returns nic.ErrNoDevice, nic.ErrDown, nic.ErrRights, nic.ErrBusy (the
-// interface has an XDP program already, or the queue a socket) and nic.ErrFrameSize (the MTU is more than a UMEM chunk
+// interface has an XDP program already, the queue a socket, or an address another responder) and nic.ErrFrameSize (the MTU is more than a UMEM chunk
 // holds), each explained.
 func Open(o nic.Options, own Options) (*Device, error) {
 	d := &Device{groups: -1}
@@ -69,6 +70,11 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 		return err
 	}
 	i := d.iface
+	if o.Match != nil {
+		if d.claims, err = i.Claim(o.Match.Addresses); err != nil {
+			return err
+		}
+	}
 	if err := xdpkit.Free(i); err != nil {
 		return err
 	}
@@ -298,6 +304,7 @@ func (d *Device) Close() error {
 	if d.groups >= 0 {
 		unix.Close(d.groups)
 	}
+	d.claims.Close()
 	if d.iface != nil {
 		d.iface.Close()
 	}

@@ -36,6 +36,7 @@ type Device struct {
 	info     nic.Info
 	iface    *netif.Interface
 	watch    *netif.Watch
+	claims   netif.Claims
 	features xdpkit.Features
 	maps     *maps
 	counts   *counts
@@ -55,7 +56,7 @@ type Device struct {
 // Open attaches the program to the interface o.Device in the calling thread's network namespace; from then on the kernel
 // answers what o.Match says, on every receive queue, until Close or the end of the process, or with a pin until Unpin. o.Match.MAC
 // and PartialChecksums are the interface's own to say. It returns nic.ErrNoDevice, nic.ErrDown, nic.ErrRights, nic.ErrBusy (the
-// interface has an XDP program already) and ErrForeign, each explained.
+// interface has an XDP program already, or another responder one of the addresses) and ErrForeign, each explained.
 func Open(o nic.Options, own Options) (*Device, error) {
 	d := &Device{groups: -1, ioctl: -1, since: time.Now()}
 	if err := d.open(&o, own); err != nil {
@@ -93,6 +94,10 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 		if joined != nil {
 			defer joined.close()
 		}
+	}
+	d.claims, err = i.Claim(o.Match.Addresses)
+	if err != nil && joined == nil { // who joins a pin replaces the responder that has it
+		return err
 	}
 	if joined == nil || joined.gone {
 		if err := xdpkit.Free(i); err != nil {
@@ -475,6 +480,7 @@ func (d *Device) Close() error {
 	if d.groups >= 0 {
 		unix.Close(d.groups)
 	}
+	d.claims.Close()
 	if d.iface != nil {
 		d.iface.Close()
 	}
