@@ -3,8 +3,11 @@ package kit
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/kit/trace"
 )
 
@@ -18,6 +21,32 @@ func (f *fallbacks) list() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.all)
+}
+
+// FallBackToOne records that the device does not spread frames over the queues. The others stay open and receive nothing.
+func (c *Card) FallBackToOne(format string, args ...any) {
+	c.FallBack(fmt.Sprintf("RSS over %d queues", c.Options.Queues), "queue 0 for all frames", format, args...)
+}
+
+// FallBackToUncached records that the bytes of a BAR that are pushed to are mapped uncached. It does nothing on a device model, and
+// where one instruction stores 64 bytes, which needs no write combining.
+func (c *Card) FallBackToUncached(bar int, w *mmio.Window) {
+	if why := c.Uncached(bar, w); why != "" {
+		c.FallBack(fmt.Sprintf("write combining in BAR %d", bar), "uncached stores, one bus write for each 8 bytes", "%s", why)
+	}
+}
+
+// Uncached returns why what is stored to a window leaves in pieces, "" if it does not.
+func (c *Card) Uncached(bar int, w *mmio.Window) string {
+	if w.WriteCombining() || c.Fn.Simulated() || mmio.PushMethod() == mmio.MOVDIR64B {
+		return ""
+	}
+	for _, n := range pci.Notes(c.Fn) {
+		if why, ok := strings.CutPrefix(n, fmt.Sprintf("BAR %d is not mapped write-combining: ", bar)); ok {
+			return why
+		}
+	}
+	return fmt.Sprintf("BAR %d is mapped uncached", bar)
 }
 
 // FallBack records that the device cannot do what the driver wanted (from), and what the driver does instead (to). The log, Info and

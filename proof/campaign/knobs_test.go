@@ -45,6 +45,8 @@ var knobs = map[string]string{
 	"ixgbesim.Model.PHY":           "- what the driver wrote",
 	"ixgbesim.Model.Negotiations":  "- a count",
 	"ixgbesim.Options.OtherLink":   "- a board, set at its start: nic/drivers/ixgbe's tests",
+	"enasim.Model.FailAdmin":       "- a start: proof/cards' ladder",
+	"virtiosim.Model.RefusePairs":  "- a start: proof/cards' ladder",
 	"mlx5sim.Options.EmbeddedCPU":  "- a start: nic/drivers/mlx5's tests",
 	"ixgbesim.Options.SharedLOM":   "- a start: nic/drivers/ixgbe's tests",
 

@@ -122,8 +122,12 @@ func (m *Model) execute(c *command) (r [admin]byte) {
 		m.host.Warnf("admin command %d, %s: reserved bits %08x set in the dword at %02xh", c.id(), c.name(), bits, off)
 	}
 	no := &refusal{statusBadOpcode, errors.New("no such opcode")}
-	if f := m.knob.fail; f != nil && f(c.opcode()) != 0 {
-		no = &refusal{status: f(c.opcode())}
+	failed := uint8(0)
+	if m.knob.fail != nil {
+		failed = m.knob.fail(c.opcode())
+	}
+	if failed != 0 {
+		no = &refusal{status: failed}
 	} else if k, known := kinds[c.opcode()]; known {
 		no = k.do(m, c.msg(), r[8:])
 	}

@@ -86,6 +86,12 @@ func (m *Model) execute(c *command) (r [admin]byte) {
 	if off, bits, found := c.msg().Stray(c[:]); found {
 		m.host.Warnf("admin command %d, %s: reserved bits %08x set in the dword at %02xh", c.id(), c.name(), bits, off)
 	}
+	if m.knob.fail != nil {
+		if r[2] = m.knob.fail(c.name()); r[2] != 0 {
+			m.host.Command(c.name(), r[2], c.fields)
+			return r
+		}
+	}
 	switch c.opcode() {
 	case opCreateCQ:
 		status, err = m.createCQ(c, r[8:])

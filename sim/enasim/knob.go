@@ -2,6 +2,7 @@ package enasim
 
 // knobs are faults on demand. They survive resets, except for the fatal error.
 type knobs struct {
+	fail                                          func(command string) uint8
 	noKeepAlive, stall, mute, hold, paused, fatal bool
 
 	tamper      [2]func([]byte) // of the next receive and transmit completion
@@ -33,6 +34,10 @@ func (m *Model) turn(f func(k *knobs)) {
 	defer m.mu.Unlock()
 	f(&m.knob)
 }
+
+// FailAdmin is asked before each admin command, by its name ("CREATE_SQ", "SET_FEATURE LLQ"). The command is answered with the status
+// that it returns, and not executed, unless that is 0.
+func (m *Model) FailAdmin(f func(command string) uint8) { m.turn(func(k *knobs) { k.fail = f }) }
 
 // WithholdKeepAlive stops keep-alive events, or lets them come again.
 func (m *Model) WithholdKeepAlive(on bool) { m.turn(func(k *knobs) { k.noKeepAlive = on }) }

@@ -45,8 +45,8 @@ type Model struct {
 
 // knobs stay over resets, except where they say otherwise.
 type knobs struct {
-	needsReset, lie, stall, refuse, picky, forgetControl atomic.Bool
-	link                                                 atomic.Int32 // what the status field says; 0 for what is so
+	needsReset, lie, stall, refuse, refusePairs, picky, forgetControl atomic.Bool
+	link                                                              atomic.Int32 // what the status field says; 0 for what is so
 }
 
 // NeedReset has the device find something wrong (§2.1): DEVICE_NEEDS_RESET, until it is reset.
@@ -60,6 +60,9 @@ func (m *Model) Stall() { m.stall.Store(true) }
 
 // RefuseMAC has the control queue refuse addresses.
 func (m *Model) RefuseMAC(on bool) { m.refuse.Store(on) }
+
+// RefusePairs has the control queue refuse several pairs of queues: all frames come to the first.
+func (m *Model) RefusePairs(on bool) { m.refusePairs.Store(on) }
 
 // RefuseFeatures takes no set of features.
 func (m *Model) RefuseFeatures(on bool) { m.picky.Store(on) }
@@ -522,6 +525,9 @@ func (m *Model) command(q *vq, chain []piece) {
 	}
 	if m.refuse.Load() && c[0] == 1 {
 		ack = 1
+	}
+	if m.refusePairs.Load() && c[0] == 4 {
+		m.pairs, ack = 1, 1
 	}
 	m.host.DMAWrite(chain[1].addr, []byte{ack})
 	m.use(q, chain, 1)

@@ -58,6 +58,7 @@ func (a *admin) open() (err error) {
 	if a.mem, err = a.d.card.Fn.BARWC(2); err != nil {
 		return a.d.card.Errorf("memory BAR 2, without which an EFA sends nothing: %w", err)
 	}
+	a.d.card.FallBackToUncached(2, a.mem)
 	return nil
 }
 
@@ -374,5 +375,3 @@ func (a *admin) revive() error {
 	}
 	return nil
 }
-
-func (a *admin) writeCombining() bool { return a.mem.WriteCombining() }

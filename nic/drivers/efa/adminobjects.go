@@ -117,7 +117,9 @@ func (a *admin) createQP(p *pair, s nic.Service, rx, tx uint32) error {
 		c.kind = 1
 	}
 	var r createdQP
-	if err := amazonadmin.Exec(a.aq, "create queue pair", &c, &r); err != nil {
+	if err := amazonadmin.Exec(a.aq, "create queue pair", &c, &r); refused(err) && d.entry > 64 {
+		return fmt.Errorf("%w: %w", errNarrow, err)
+	} else if err != nil {
 		return err
 	}
 	p.number = uint32(r.number)

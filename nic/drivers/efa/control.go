@@ -39,9 +39,6 @@ type control interface {
 	revive() error
 	// release stops the device and frees its memory.
 	release() error
-
-	// writeCombining reports whether send queues are mapped write-combining.
-	writeCombining() bool
 }
 
 // createdRings is a new completion queue: its rings lie one after the other.

@@ -89,6 +89,7 @@ type Device struct {
 	ring     int
 	sqDepth  uint32
 	entry    uint32
+	narrow   bool     // it refused entries of 128 bytes
 	features []string // what the device lacks, for Notes
 	queues   []*Queue
 
@@ -160,10 +161,6 @@ func (d *Device) notes() []string {
 	notes := slices.Clone(d.features)
 	notes = append(notes, fmt.Sprintf("messages up to %d bytes are pushed whole by %v; of longer ones a pointer", d.queues[0].maxInline,
 		mmio.PushMethod()))
-	if !d.control.writeCombining() && !d.card.Fn.Simulated() {
-		notes = append(notes, "the device's memory is mapped uncached, not write-combining: each push costs a bus write for every "+
-			"8 bytes or per store (stock vfio-pci maps it so); see docs/bring-up-efa.md")
-	}
 	return notes
 }
 

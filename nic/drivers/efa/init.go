@@ -1,14 +1,29 @@
 package efa
 
 import (
+	"errors"
+
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
 )
 
-// start brings the device from any state to polling. It makes all memory over again: a device that was reset in mid-traffic
-// may not find old addresses.
+// errNarrow says that the device has to be started again, with entries of 64 bytes.
+var errNarrow = errors.New("the device refuses entries of 128 bytes")
+
+// start brings the device from any state to polling.
 func (d *Device) start(reason uint32) error {
+	err := d.tryStart(reason)
+	if errors.Is(err, errNarrow) {
+		d.narrow = true
+		d.card.FallBack("queue entries of 128 bytes", "entries of 64", "%v", err)
+		err = d.tryStart(resetInit)
+	}
+	return err
+}
+
+// tryStart makes all memory over again: a device that was reset in mid-traffic may not find old addresses.
+func (d *Device) tryStart(reason uint32) error {
 	if err := d.control.start(reason); err != nil {
 		return err
 	}
@@ -64,6 +79,9 @@ func (d *Device) limits() error {
 	}
 	if d.own.Push == "off" {
 		push = 0
+	}
+	if d.narrow {
+		push = min(push, small-metaSize)
 	}
 	if push > small-metaSize {
 		d.entry = large

@@ -14,6 +14,7 @@ import (
 const (
 	resetNormal       = 0
 	resetAdminTimeout = 2
+	resetInit         = 3 // "init error"
 	resetForeign      = 4 // "driver invalid state": another process reset the function
 	resetShutdown     = 6
 	resetGeneric      = 8

@@ -1,6 +1,7 @@
 package ena
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -64,11 +65,14 @@ type Device struct {
 	name string
 
 	// What the device said of itself, and what was made on it.
-	version    string
-	attr       deviceAttr
-	headerMax  uint32
-	llq        *llqFeature // as it was set; nil without
-	noLLQ      string      // why
+	version   string
+	attr      deviceAttr
+	headerMax uint32
+	llq       *llqFeature // as it was set; nil without
+	noLLQ     string      // why
+	// Why the device made no queue of wide entries, or of any in its memory: later starts do not try again.
+	refusedWide, refusedLLQ string
+
 	maxInline  int
 	ring       int
 	ringAsked  bool // or the device's maximum
@@ -127,9 +131,16 @@ func (d *Device) open() (err error) {
 	return d.start(resetNormal)
 }
 
-// start brings the device from any state to polling. It makes all memory over again: a device that was reset in mid-traffic
-// may not find old addresses.
-func (d *Device) start(reason uint32) error {
+// start brings the device from any state to polling, by the fastest way to transmit that it does not refuse.
+func (d *Device) start(reason uint32) (err error) {
+	for err = d.tryStart(reason); errors.Is(err, errNextStep); err = d.tryStart(resetInit) {
+		d.card.Log.Info("starting the device again", "why", err)
+	}
+	return err
+}
+
+// tryStart makes all memory over again: a device that was reset in mid-traffic may not find old addresses.
+func (d *Device) tryStart(reason uint32) error {
 	// Quiet first: nothing that is released below may be written any more.
 	if err := d.card.Fn.SetBusMaster(false); err != nil {
 		return err
@@ -182,10 +193,6 @@ func (d *Device) notes() []string {
 	}
 	notes = append(notes, fmt.Sprintf("frames up to %d bytes are pushed whole by %v; of longer ones the first %d", d.maxInline,
 		mmio.PushMethod(), d.maxInline))
-	if !d.mem.WriteCombining() && !d.card.Fn.Simulated() {
-		notes = append(notes, "the device's memory is mapped uncached, not write-combining: each push costs a bus write for every "+
-			"8 bytes or per store (stock vfio-pci maps it so); see docs/bring-up-ena.md")
-	}
 	return notes
 }
 

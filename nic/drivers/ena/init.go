@@ -103,12 +103,17 @@ func (d *Device) has(id uint8) bool { return d.attr.features>>id&1 != 0 }
 
 // lacks notes a feature that the device refuses, where that costs no more than the feature.
 func (d *Device) lacks(what string, err error) error {
-	var refused *amazonadmin.CommandError
-	if errors.As(err, &refused) {
-		d.features = append(d.features, fmt.Sprintf("%s: %v", what, refused.Status))
+	var e *amazonadmin.CommandError
+	if errors.As(err, &e) {
+		d.features = append(d.features, fmt.Sprintf("%s: %v", what, e.Status))
 		return nil
 	}
 	return err
+}
+
+func refused(err error) bool {
+	var e *amazonadmin.CommandError
+	return errors.As(err, &e)
 }
 
 // identify tells the device who we are, learns what it is, and sets what concerns the device as a whole.
@@ -238,67 +243,125 @@ func (d *Device) enableEvents() error {
 	return set(d, "event groups", featAENQ, 0, &a)
 }
 
-// setLLQ chooses the push mode: the smallest entry that takes MaxInline bytes, or the largest the device has.
+// setLLQ chooses how frames reach the device: by the smallest LLQ entry that takes MaxInline bytes, or the largest that the device has;
+// by a smaller one if it refuses that; or from host memory.
 func (d *Device) setLLQ() error {
 	d.llq, d.maxInline, d.noLLQ = nil, 0, "turned off"
 	if d.own.Push == "off" {
 		return nil
 	}
-	why := func(format string, args ...any) error {
-		msg := fmt.Sprintf(format, args...)
-		if d.own.Push == "llq" {
-			return d.card.Errorf("low-latency queues were asked for: %s", msg)
-		}
-		d.features = append(d.features, "low-latency queues: "+msg)
-		d.noLLQ = msg
-		d.card.Log.Warn("the device's low-latency queues are not used: newer devices send in no other way", "why", msg)
-		return nil
-	}
-	if !d.has(featLLQ) {
-		return why("the device has none")
-	}
-	r, err := d.get("LLQ", featLLQ, llqVersion, 0)
+	l, why, err := d.offeredLLQ()
 	if err != nil {
 		return err
 	}
-	l := as[llqFeature](&r)
+	if why == "" {
+		for _, entry := range d.entrySizes(l) {
+			if why, err = d.configureLLQ(l, entry); err != nil || why == "" {
+				return err
+			}
+			if entry == wideEntry && l.entryHave&llqEntry128 != 0 {
+				d.withoutWide(why)
+			}
+		}
+	}
+	return d.withoutLLQ(why)
+}
+
+// offeredLLQ asks what low-latency queues the device has, and returns why none can be used.
+func (d *Device) offeredLLQ() (l llqFeature, why string, err error) {
+	switch {
+	case d.refusedLLQ != "":
+		return l, d.refusedLLQ, nil
+	case !d.has(featLLQ):
+		return l, "the device has none", nil
+	}
+	r, err := d.get("LLQ", featLLQ, llqVersion, 0)
+	if err != nil {
+		return l, "", err
+	}
+	l = as[llqFeature](&r)
 	switch {
 	case l.num < uint32(d.card.Options.Queues):
-		return why("the device has %d", l.num)
+		return l, fmt.Sprintf("the device has %d", l.num), nil
 	case l.headerHave&llqInline == 0 || l.strideHave&llqMultipleDescs == 0 || l.beforeHave&llqTwoBefore == 0:
-		return why("offered in a form that this driver does not know: header %#x, stride %#x, descriptors before the header %#x",
-			l.headerHave, l.strideHave, l.beforeHave)
+		return l, fmt.Sprintf("offered in a form that this driver does not know: header %#x, stride %#x, descriptors before the header %#x",
+			l.headerHave, l.strideHave, l.beforeHave), nil
 	case l.entryHave&(llqEntry128|llqEntry256) == 0:
-		return why("entry sizes %#x are none that this driver knows (128, 256 bytes)", l.entryHave)
+		return l, fmt.Sprintf("entry sizes %#x are none that this driver knows (128, 256 bytes)", l.entryHave), nil
 	}
 	if d.mem, err = d.card.Fn.BARWC(2); err != nil {
-		return why("memory BAR 2: %v", err)
+		return l, fmt.Sprintf("memory BAR 2: %v", err), nil
 	}
-	entry, depth := 128, l.depth
+	return l, "", nil
+}
+
+const normalEntry, wideEntry = 128, 256
+
+// entrySizes are those to try, in this order.
+func (d *Device) entrySizes(l llqFeature) (sizes []int) {
+	wanted := d.own.MaxInline == 0 || d.own.MaxInline > normalEntry-room || l.entryHave&llqEntry128 == 0
+	if wanted && l.entryHave&llqEntry256 != 0 && d.refusedWide == "" {
+		sizes = append(sizes, wideEntry)
+	}
+	if l.entryHave&llqEntry128 != 0 {
+		sizes = append(sizes, normalEntry)
+	}
+	return sizes
+}
+
+// configureLLQ sets up low-latency queues with entries of a size, and returns why the device does not have them.
+func (d *Device) configureLLQ(l llqFeature, entry int) (why string, err error) {
+	depth := l.depth
 	l.entrySet = llqEntry128
-	large := d.own.MaxInline == 0 || d.own.MaxInline > 128-room
-	if l.entryHave&llqEntry256 != 0 && large || l.entryHave&llqEntry128 == 0 {
-		entry, l.entrySet = 256, llqEntry256
+	if entry == wideEntry {
+		l.entrySet = llqEntry256
 		depth /= 2 // the device memory for entries is what it is
 	}
 	if depth < uint32(limits.MinRing) {
-		return why("%d entries of %d bytes are too few", depth, entry)
+		return fmt.Sprintf("%d entries of %d bytes are too few", depth, entry), nil
 	}
 	l.headerSet, l.strideSet, l.beforeSet = llqInline, llqMultipleDescs, llqTwoBefore
 	// What is set is what is enabled; what the device has does not go back to it.
 	enable := llqFeature{headerSet: l.headerSet, entrySet: l.entrySet, beforeSet: l.beforeSet, strideSet: l.strideSet,
 		accel: l.accel & (accelNoMetaCache | accelLimitTxBurst)}
-	if err := set(d, "LLQ", featLLQ, 0, &enable); err != nil {
-		var refused *amazonadmin.CommandError
-		if !errors.As(err, &refused) {
-			return err
-		}
-		return why("the device refuses the configuration: %v", refused.Status)
+	if err := set(d, "LLQ", featLLQ, 0, &enable); refused(err) {
+		return fmt.Sprintf("the device refuses the configuration: %v", err), nil
+	} else if err != nil {
+		return "", err
 	}
 	d.llq = &l
 	d.maxInline = entry - room
 	d.txRing = min(d.txRing, 1<<(bits.Len32(depth)-1))
+	d.card.FallBackToUncached(2, d.mem)
+	return "", nil
+}
+
+func (d *Device) withoutWide(why string) {
+	d.card.FallBack("LLQ entries of 256 bytes", "entries of 128", "%s", why)
+}
+
+// withoutLLQ uses host memory, or fails if the user demands low-latency queues.
+func (d *Device) withoutLLQ(why string) error {
+	if d.own.Push == "llq" {
+		return d.card.Errorf("low-latency queues were asked for: %s", why)
+	}
+	d.noLLQ = why
+	d.card.FallBack("low-latency queues", "descriptors in host memory, which newer devices do not take", "%s", why)
 	return nil
+}
+
+// errNextStep says that the device has to be started again, without the LLQ entries that it refused to make a queue of.
+var errNextStep = errors.New("the device refuses this form of low-latency queue")
+
+// nextStep notes that the device refused to make a low-latency queue: the next start uses smaller entries, or none.
+func (d *Device) nextStep(err error) error {
+	if d.llq.entrySet == llqEntry256 && d.llq.entryHave&llqEntry128 != 0 {
+		d.refusedWide = err.Error()
+		d.withoutWide(d.refusedWide)
+	} else {
+		d.refusedLLQ = err.Error()
+	}
+	return fmt.Errorf("%w: %w", errNextStep, err)
 }
 
 // startQueues makes the queue pairs: completion queue before submission queue, transmit before receive.
@@ -404,7 +467,11 @@ func (d *Device) createTxSQ(q *Queue, cq uint16) error {
 		q.txSQ, c.base = kit.Pointer(b), amazonadmin.PutAddr(b.IOVA)
 	}
 	r, err := d.createSQ("create transmit SQ", c)
-	if err != nil {
+	if refused(err) && d.llq != nil {
+		return d.nextStep(err)
+	} else if refused(err) && d.noLLQ != "" {
+		return fmt.Errorf("%w (without low-latency queues: %s)", err, d.noLLQ)
+	} else if err != nil {
 		return err
 	}
 	if q.txDB, err = d.doorbell(r.doorbell); err != nil || d.llq == nil {
@@ -444,11 +511,24 @@ const (
 )
 
 // startRSS spreads flows over the queues by L3 and, for UDP, L4 source and destination. A device that lets nobody choose
-// the function or its input keeps its own; the table must be ours.
+// the function or its input keeps its own. One that does not take our table delivers to whichever queue it likes, and all are polled.
 func (d *Device) startRSS() error {
 	if len(d.queues) == 1 {
 		return nil
 	}
+	if !d.has(featRSSTable) {
+		d.card.FallBackToOne("the device has no RSS table")
+		return nil
+	}
+	err := d.spread()
+	if refused(err) {
+		d.card.FallBackToOne("%v", err)
+		return nil
+	}
+	return err
+}
+
+func (d *Device) spread() error {
 	d.controlMu.Lock()
 	defer d.controlMu.Unlock()
 	page := d.control.Bytes
@@ -478,9 +558,6 @@ func (d *Device) startRSS() error {
 		if err := d.lacks("RSS hash input stays the device's", set(d, "RSS hash input", featRSSInput, 4*4*16, &struct{ have, enabled uint16 }{})); err != nil {
 			return err
 		}
-	}
-	if !d.has(featRSSTable) {
-		return d.card.Errorf("the device has no RSS table: open one queue")
 	}
 	r, err := d.get("RSS table", featRSSTable, 0, 0)
 	if err != nil {

@@ -18,6 +18,7 @@ const (
 	resetMissedTx       = 3
 	resetInvalidRxID    = 4
 	resetInvalidTxID    = 5
+	resetInit           = 7  // "init error"
 	resetFatal          = 13 // "generic": the published drivers report fatal errors so
 	resetForeign        = 8  // "driver invalid state": another process reset the function
 	resetShutdown       = 11

@@ -263,7 +263,7 @@ func TestBlueFlameGivenUp(t *testing.T) {
 	x.settle()
 	x.received()
 	x.exchange(70, 98)
-	if i := x.dev.Info(); i.Push != "doorbell full" || !strings.Contains(list(i.Notes), "no BlueFlame") {
+	if i := x.dev.Info(); i.Push != "doorbell full" || !strings.Contains(list(i.Notes), "from BlueFlame to plain doorbells") {
 		t.Errorf("push %q\n%s", i.Push, list(i.Notes))
 	}
 	if s := x.stats(); s.Resets != 0 || s.Extra["send_queue_resets"] != 1 {

@@ -336,8 +336,8 @@ func (d *Device) learn() error {
 	if d.port > c.ports {
 		return d.card.Errorf("port %d is asked for, the card has %d", d.port, c.ports)
 	}
-	if n := uint32(d.card.Options.Queues); n > 1 && (n > c.maxRSS || !c.toeplitz) {
-		return d.card.Errorf("%w: %d queue pairs are asked for, the card spreads frames over %d (Toeplitz hash: %v)", nic.ErrHardware, n, c.maxRSS, c.toeplitz)
+	if n := uint32(d.card.Options.Queues); c.maxRSS > 0 && n > c.maxRSS {
+		return d.card.Errorf("%w: %d queue pairs are asked for, the card spreads frames over %d", nic.ErrHardware, n, c.maxRSS)
 	}
 	ring := uint32(d.card.Options.RingSize)
 	if ring*maxBlocks > c.maxQPSize || ring*maxBlocks > c.maxCQSize {

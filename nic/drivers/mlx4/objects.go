@@ -1,6 +1,7 @@
 package mlx4
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -152,11 +153,13 @@ func (d *Device) resetQP(qpn uint32) error {
 
 // createQP is startQP for one that is reset at the end.
 func (d *Device) createQP(qpn uint32, ctx mailbox) error {
-	if err := d.startQP(qpn, ctx); err != nil {
-		return err
+	err := d.startQP(qpn, ctx)
+	var e *CommandError
+	if errors.As(err, &e) && e.op == opRST2INIT {
+		return err // it is still reset
 	}
 	d.done(op2RST.String(), func() error { return d.resetQP(qpn) })
-	return nil
+	return err
 }
 
 func sizeStride(entries, stride uint32) uint8 { return uint8(log2(entries)<<3 | (log2(stride) - 4)) }
@@ -225,8 +228,18 @@ func (d *Device) startQueues() (err error) {
 	if len(d.queues) == 1 {
 		return nil
 	}
+	if !d.caps.toeplitz || d.caps.maxRSS == 0 {
+		d.card.FallBackToOne("QUERY_DEV_CAP offers no RSS with a Toeplitz hash")
+		return nil
+	}
+	if err := d.createRSS(); refused(err) {
+		d.card.FallBackToOne("%v", err)
+		return nil
+	} else if err != nil {
+		return err
+	}
 	d.deflt = d.icm.rssQP
-	return d.createRSS()
+	return nil
 }
 
 func (d *Device) startQueue(q *Queue, i uint32) (err error) {

@@ -3,7 +3,6 @@ package mlx4
 import (
 	"fmt"
 
-	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
@@ -82,8 +81,8 @@ func (d *Device) doorbell(q *Queue) error {
 	case d.flameless:
 		d.noBlueFlame(nothingSent)
 		return nil
-	case !d.flames.WriteCombining() && !d.card.Fn.Simulated() && mmio.PushMethod() != mmio.MOVDIR64B:
-		d.noBlueFlame("BAR 2 is not mapped write-combining (stock vfio-pci maps it uncached)")
+	case d.card.Uncached(2, d.flames) != "":
+		d.noBlueFlame("BAR 2 is not mapped write-combining: " + d.card.Uncached(2, d.flames))
 		return nil
 	}
 	bf, err := d.flames.Pointer(uint64(d.caps.uars)*uarPage+page, 2*uint64(q.bfHalf))
@@ -94,14 +93,7 @@ func (d *Device) doorbell(q *Queue) error {
 }
 
 func (d *Device) noBlueFlame(why string) {
-	note := "no BlueFlame, the device fetches each WQE after a plain doorbell: " + why
-	for _, n := range d.lacks {
-		if n == note {
-			return // each queue says so
-		}
-	}
-	d.lacks = append(d.lacks, note)
-	d.card.Log.Warn("no BlueFlame: plain doorbells", "why", why)
+	d.card.FallBack("BlueFlame", "plain doorbells, after which the device fetches each WQE", "%s", why)
 }
 
 // pushName is the mode in force.

@@ -94,7 +94,7 @@ func (d *Device) memoryKey() error {
 		return fmt.Errorf("%w, and the reserved key: %w", err, second)
 	}
 	d.lkey = out.get(0x0C, 31, 0)
-	d.lacks = append(d.lacks, fmt.Sprintf("no memory key: using the reserved one: %v", err))
+	d.card.FallBack("a memory key", "the reserved key", "%v", err)
 	return nil
 }
 

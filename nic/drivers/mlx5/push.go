@@ -69,8 +69,8 @@ func (d *Device) doorbell(q *Queue) error {
 	case q.bfHalf == 0:
 		d.noBlueFlame("the device has none")
 		return nil
-	case !w.WriteCombining() && !d.card.Fn.Simulated() && mmio.PushMethod() != mmio.MOVDIR64B:
-		d.noBlueFlame("BAR 0 is not mapped write-combining (stock vfio-pci maps it uncached)")
+	case d.card.Uncached(0, w) != "":
+		d.noBlueFlame("BAR 0 is not mapped write-combining: " + d.card.Uncached(0, w))
 		return nil
 	}
 	q.bf, err = w.Pointer(q.uar.off+uarBF, 2*uint64(q.bfHalf))
@@ -78,8 +78,7 @@ func (d *Device) doorbell(q *Queue) error {
 }
 
 func (d *Device) noBlueFlame(why string) {
-	d.lacks = append(d.lacks, "no BlueFlame, the device fetches each WQE after a plain doorbell: "+why)
-	d.card.Log.Warn("no BlueFlame: plain doorbells", "why", why)
+	d.card.FallBack("BlueFlame", "plain doorbells, after which the device fetches each WQE", "%s", why)
 }
 
 // proof is what showed that a queue works, and whether BlueFlame is in force.

@@ -138,11 +138,14 @@ func (d *Device) startSteering() error {
 	}
 	kind, id := uint32(destTIR), d.queues[0].tir
 	if len(d.queues) > 1 {
-		types, err := d.startRSS()
-		if err != nil {
+		switch types, err := d.startRSS(); {
+		case err == nil:
+			kind, id = destTable, types.id
+		case refused(err):
+			d.card.FallBackToOne("%v", err)
+		default:
 			return err
 		}
-		kind, id = destTable, types.id
 	}
 	s := &d.steering
 	root, err := d.createTable(0, rootLogSize)

@@ -1,6 +1,7 @@
 package virtio
 
 import (
+	"fmt"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -21,6 +22,9 @@ const (
 	controlRing = 64   // entries at most
 	controlBuf  = 4096 // bytes; a table of multicast addresses has to fit
 )
+
+// errRefused is a command that the device does not carry out.
+var errRefused = fmt.Errorf("%w: refused", nic.ErrHardware)
 
 // controlLimit is how long a device may take over one command: most are threads of a hypervisor, which others hold up.
 const controlLimit = 5 * time.Second
@@ -45,7 +49,7 @@ func (c *control) command(d *Device, name string, what [2]byte, data []byte) err
 		}
 	}
 	if ack := b[controlBuf-1]; ack != ctrlOK {
-		return d.card.Errorf("%w: control command %s: the device answers %d, should be %d", nic.ErrHardware, name, ack, ctrlOK)
+		return d.card.Errorf("%w: control command %s: the device answers %d, should be %d", errRefused, name, ack, ctrlOK)
 	}
 	return nil
 }

@@ -158,7 +158,10 @@ func (d *Device) enable(r *ring) error {
 // configure sends the commands that the device needs once it runs: how many queue pairs, the address, the filters.
 func (d *Device) configure() error {
 	if len(d.queues) > 1 {
-		if err := d.control.command(d, "MQ_VQ_PAIRS_SET", ctrlPairs, binary.LittleEndian.AppendUint16(nil, uint16(len(d.queues)))); err != nil {
+		err := d.control.command(d, "MQ_VQ_PAIRS_SET", ctrlPairs, binary.LittleEndian.AppendUint16(nil, uint16(len(d.queues))))
+		if errors.Is(err, errRefused) { // the device stays with the first pair (§5.1.6.5.5)
+			d.card.FallBackToOne("%v", err)
+		} else if err != nil {
 			return err
 		}
 	}
@@ -186,9 +189,9 @@ func (d *Device) configure() error {
 	if err == nil {
 		err = d.control.command(d, "RX_PROMISC", ctrlPromisc, []byte{0})
 	}
-	if errors.Is(err, nic.ErrHardware) {
+	if errors.Is(err, errRefused) {
 		// A filter that cannot be set costs frames that nobody requested, and no more.
-		d.card.Log.Warn("the device takes no filters: it is asked for all frames", "err", err)
+		d.card.FallBack("filters by address", "all frames, which the loop filters", "%v", err)
 		err = d.control.command(d, "RX_PROMISC", ctrlPromisc, []byte{1})
 	}
 	return err
