@@ -60,41 +60,49 @@ var drivers = []driver{
 		},
 	},
 	{
-		name:     "ixgbe",
-		doc:      "an Intel 82599 or X540, bound by `rebound-responder bind`, or a simulated one.",
-		function: func(fn pci.Function, c *Config) (nic.Device, error) { return opened(ixgbe.Open(fn, c.Options)) },
-		vendor:   0x8086, supports: ixgbe.Supports, page: "bring-up-82599.md",
+		name: "ixgbe",
+		doc:  "an Intel 82599 or X540, bound by `rebound-responder bind`, or a simulated one.",
+		has:  []string{"debug.skip_eeprom_check", "debug.link_mode", "debug.no_steering"},
+		function: func(fn pci.Function, c *Config) (nic.Device, error) {
+			return opened(ixgbe.OpenWith(fn, c.Options, ixgbe.Options{SkipEEPROM: c.Debug.skipEEPROM, LinkMode: c.Debug.linkMode, NoSteering: c.Debug.noSteering}))
+		},
+		vendor: 0x8086, supports: ixgbe.Supports, page: "bring-up-82599.md",
 	},
 	{
 		name: "mlx5",
-		has:  []string{"nic.push", "nic.push_max"},
+		has:  []string{"nic.push", "nic.push_max", "debug.no_steering"},
 		doc:  "a ConnectX-4 or later or BlueField, bound the same way.",
 		push: []setting.Choice{
 			{Name: "full", Doc: "mlx5, mlx4: the complete frame in the work queue entry, through BlueFlame"},
 			{Name: "header", Doc: "mlx5: the headers in the work queue entry, and a pointer to the frame"},
 		},
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {
-			return opened(mlx5.Open(fn, c.Options, mlx5.Options{Push: c.Push, MaxInline: c.MaxInline}))
+			return opened(mlx5.Open(fn, c.Options, mlx5.Options{Push: c.Push, MaxInline: c.MaxInline, NoSteering: c.Debug.noSteering}))
 		},
 		vendor: 0x15b3, supports: mlx5.Supports, page: "bring-up-mlx5.md",
 	},
 	{
 		name: "mlx4",
-		has:  []string{"nic.push", "nic.push_max", "nic.port"},
+		has:  []string{"nic.push", "nic.push_max", "nic.port", "debug.no_steering"},
 		doc:  "a ConnectX-3, bound the same way. The port can be Ethernet or InfiniBand (IPoIB).",
 		push: []setting.Choice{{Name: "full"}}, // as mlx5
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {
-			return opened(mlx4.Open(fn, c.Options, mlx4.Options{Push: c.Push, MaxInline: c.MaxInline, Port: c.Port}))
+			own := mlx4.Options{Push: c.Push, MaxInline: c.MaxInline, Port: c.Port}
+			if c.Debug.noSteering {
+				own.Steering = "a0"
+			}
+			return opened(mlx4.Open(fn, c.Options, own))
 		},
 		vendor: 0x15b3, supports: mlx4.Supports, page: "bring-up-mlx4.md",
 	},
 	{
 		name: "ena",
-		has:  []string{"nic.push", "nic.push_max"},
+		has: []string{"nic.push", "nic.push_max", "debug.host_version", "debug.os_type", "debug.vector", "debug.omit_meta",
+			"debug.llq_entry"},
 		doc:  "an Amazon ENA, bound the same way.",
 		push: []setting.Choice{{Name: "llq", Doc: "ena: low-latency queues, or an error if the device has none"}},
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {
-			return opened(ena.Open(fn, c.Options, ena.Options{Push: c.Push, MaxInline: c.MaxInline}))
+			return opened(ena.Open(fn, c.Options, ena.Options{Push: c.Push, MaxInline: c.MaxInline, Debug: c.Debug.ena}))
 		},
 		vendor: 0x1d0f, supports: ena.Supports, page: "bring-up-ena.md",
 	},

@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/drivers/afxdp"
+	"github.com/rebound-nic/rebound/nic/drivers/ena"
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
 )
 
@@ -29,6 +30,54 @@ type Config struct {
 	QKey          uint32                          // efa: of all queue pairs; 0 for the driver's own
 	Observe       func(pci.Function) pci.Function // what a driver is given in place of a function; nil for the function itself
 	Services      []nic.Service                   // efa: the queue pairs of each queue; nil for the driver's own
+	Debug         Debug
+}
+
+// Debug is the section [debug] of config.toml.
+type Debug struct {
+	ena        ena.Debug
+	skipEEPROM bool
+	linkMode   string
+	noSteering bool
+}
+
+// DebugSettings is the section [debug] of config.toml.
+func (c *Config) DebugSettings() []setting.Setting {
+	d := &c.Debug
+	number := func(most uint64) func(string) (uint32, error) {
+		return func(text string) (uint32, error) {
+			n, err := strconv.ParseUint(text, 0, 32)
+			if text == "auto" {
+				return 0, nil
+			} else if err != nil || n == 0 || n > most {
+				return 0, fmt.Errorf("%q is neither auto nor a number from 1 to %d", text, most)
+			}
+			return uint32(n), nil
+		}
+	}
+	flag := func(key string, to *bool, doc string) setting.Setting { return setting.Bool(key, to, false, doc) }
+	return For([]setting.Setting{
+		setting.Parsed("debug.host_version", &d.ena.HostVersion, "auto", number(0xFFFFFF), "The major version of the driver in the host information. Firmware is known that accepts 2 alone, which is auto."),
+		setting.Parsed("debug.os_type", &d.ena.OSType, "auto", number(255), "The operating system in the host information: 1 Linux, which is auto, 2 Windows, 3 DPDK, "+
+			"4 FreeBSD, 5 iPXE."),
+		flag("debug.vector", &d.ena.Vector, "Create completion queues with interrupt vector 0 instead of all ones."),
+		flag("debug.omit_meta", &d.ena.OmitMeta, "Push frames without a meta descriptor, unless the device announces that it needs one. Newer devices need it unannounced."),
+		setting.Int("debug.llq_entry", &d.ena.LLQEntry, 0, func(n int) error {
+			if n != 0 && n != 128 && n != 256 {
+				return fmt.Errorf("%d is none of 128, 256 and 0", n)
+			}
+			return nil
+		}, "Bytes in each entry of low-latency queues, 128 or 256; 0 chooses by nic.push_max."),
+		flag("debug.skip_eeprom_check", &d.skipEEPROM, "Use a card whose EEPROM has a wrong checksum. Its address and link mode may be wrong."),
+		setting.Parsed("debug.link_mode", &d.linkMode, "auto", func(text string) (string, error) {
+			if text != "auto" && (len(text) != 1 || text < "0" || text > "7") {
+				return "", fmt.Errorf("%q is neither auto nor a Link Mode Select (\"0\" to \"7\")", text)
+			}
+			return text, nil
+		}, "The 82599's Link Mode Select (AUTOC.LMS): \"0\" 1 Gb/s, \"1\" 10 Gb/s on four lanes, \"3\" SFI, \"4\" KX/KX4/KR; auto is SFI on SFP+ cards, elsewhere the EEPROM's."),
+		flag("debug.no_steering", &d.noSteering, "Let every frame in, to the first queue, without filters by address and without RSS. mlx4: the port's table of "+
+			"addresses steers frames instead of rules."),
+	})
 }
 
 // Settings is the section [nic] of config.toml.

@@ -11,7 +11,7 @@ import (
 // Each setting that a row lists exists, and names that driver; drivers that answer in the kernel have none of a loop on a core.
 func TestSettingsOfDrivers(t *testing.T) {
 	var c Config
-	table := setting.New(append(c.Settings(), For([]setting.Setting{{Key: "cpu.priority", Doc: "Priority."}, {Key: "log.level", Doc: "Level."},
+	table := setting.New(append(append(c.Settings(), c.DebugSettings()...), For([]setting.Setting{{Key: "cpu.priority", Doc: "Priority."}, {Key: "log.level", Doc: "Level."},
 		{Key: "respond.handover", Doc: "Address."}, {Key: "respond.stamp_messages", Doc: "Messages."}})...)...)
 	for _, d := range drivers {
 		for _, key := range d.has {

@@ -68,7 +68,8 @@ type settings struct {
 const intro = "Rebound's responder. Every key is listed with its default, except for two without one: nic.device and " +
 	"respond.addresses. [afxdp, xdp] before a description names the drivers that use the key. With other drivers it has no " +
 	"effect, and the log says so. A key can also be given on the command line: responder -config config.toml -set " +
-	"nic.device=eth1\n\n`rebound-responder config` prints this file."
+	"nic.device=eth1\n\n[debug] is for a card that does not work: settings to try, as is nic.push = \"off\". Report which one helped " +
+	"(docs/probe.md).\n\n`rebound-responder config` prints this file."
 
 // newSettings returns the defaults. online are the CPUs of this machine.
 func newSettings(online []int) *settings {
@@ -182,7 +183,7 @@ func newSettings(online []int) *settings {
 		setting.Bool("stats.anonymous", &s.stats.anonymous, false,
 			"Leave identifying data out of that report: host name, kernel command line, the kernel release behind its version, "+
 				"the responder's command line, MAC addresses, and IP addresses that are not private."),
-	})))...)
+	})), s.nic.DebugSettings())...)
 	return s
 }
 

@@ -44,9 +44,22 @@ type Options struct {
 	Push string
 	// MaxInline is the longest frame in bytes that is to be pushed whole; 0 for the device's maximum.
 	MaxInline int
+	Debug     Debug
+}
+
+// Debug is for finding out why a device does not work. The zero Debug changes nothing.
+type Debug struct {
+	HostVersion uint32 // the driver version's major number in the host information; 0 for 2
+	OSType      uint32 // the operating system there (ena_admin_os_type); 0 for Linux
+	Vector      bool   // completion queues name interrupt vector 0, not all ones
+	OmitMeta    bool   // no meta descriptor in LLQ entries, unless the device announces that it needs one
+	LLQEntry    int    // bytes of an LLQ entry: 128, 256, or 0 for what push_max and the device ask for
 }
 
 func (o Options) check() error {
+	if e := o.Debug.LLQEntry; e != 0 && e != normalEntry && e != wideEntry {
+		return fmt.Errorf("LLQ entries of %d bytes are none of 128, 256", e)
+	}
 	return kit.CheckPush(o.Push, o.MaxInline, "llq")
 }
 

@@ -167,6 +167,12 @@ func (d *Device) tellHost() (err error) {
 	clear(d.infoMemory.Bytes)
 	h := (*hostInfo)(kit.Pointer(d.infoMemory))
 	*h = hostInfo{osType: osLinux, specVersion: specVersion, cpus: uint16(runtime.NumCPU()), driverVersion: driverMajor}
+	if v := d.own.Debug.HostVersion; v != 0 {
+		h.driverVersion = v
+	}
+	if v := d.own.Debug.OSType; v != 0 {
+		h.osType = v
+	}
 	copy(h.osDist[:], "Rebound")
 	return d.lacks("host attributes", set(d, "host attributes", featHost, 0, &hostAttr{info: amazonadmin.PutAddr(d.infoMemory.IOVA)}))
 }
@@ -300,6 +306,12 @@ const normalEntry, wideEntry = 128, 256
 // entrySizes are those to try, in this order.
 func (d *Device) entrySizes(l llqFeature) (sizes []int) {
 	wanted := d.own.MaxInline == 0 || d.own.MaxInline > normalEntry-room || l.entryHave&llqEntry128 == 0
+	switch d.own.Debug.LLQEntry {
+	case normalEntry:
+		wanted = false
+	case wideEntry:
+		wanted = true
+	}
 	if wanted && l.entryHave&llqEntry256 != 0 && d.refusedWide == "" {
 		sizes = append(sizes, wideEntry)
 	}
@@ -434,6 +446,9 @@ func (d *Device) createCQ(depth uint32, entry int) (completionQueue, error) {
 		return completionQueue{}, err
 	}
 	c := createCQ{Header: amazonadmin.Header{Opcode: opCreateCQ}, entryWord: uint8(entry / 4), depth: uint16(depth), vector: noVector, base: amazonadmin.PutAddr(b.IOVA)}
+	if d.own.Debug.Vector {
+		c.vector = 0
+	}
 	var r createdCQ
 	if err := amazonadmin.Exec(d.aq, "create CQ", &c, &r); err != nil {
 		return completionQueue{}, err
@@ -478,6 +493,7 @@ func (d *Device) createTxSQ(q *Queue, cq uint16) error {
 		return err
 	}
 	q.entry, q.maxInline = uint32(d.maxInline+room), uint32(d.maxInline)
+	q.omitMeta = d.own.Debug.OmitMeta && d.llq.accel&accelNoMetaCache == 0
 	q.burst = 0
 	if d.llq.accel&accelLimitTxBurst != 0 {
 		q.burst = uint32(d.llq.maxBurst) / q.entry

@@ -48,6 +48,7 @@ type Queue struct {
 	entry     uint32 // bytes of an LLQ entry
 	maxInline uint32 // bytes of a frame that go with the descriptors
 	burst     uint32 // LLQ entries that may be pushed between doorbells
+	omitMeta  bool   // no meta descriptor in front of frames that are pushed
 	headerMax uint32 // without LLQ: what the device wants to know of the header's length
 
 	rxHead, rxTail uint32 // completions consumed, descriptors written
@@ -179,6 +180,9 @@ func (q *Queue) transmit(slot, m uint32) bool {
 		// A meta descriptor goes in front of every frame: devices may keep none, and newer ones need it though they do not say so.
 		entry[0] = txDesc{ctrl&(1<<txPhase) | txMeta | txFirst | metaExtValid | metaExtended | metaStore, 0}
 		entry[1] = txDesc{ctrl &^ txFirst, addr | uint64(pushed)<<txHeader}
+		if q.omitMeta {
+			*entry = [2]txDesc{{ctrl, entry[1].addr}, {}}
+		}
 		if q.burst != 0 && q.txTail-q.txRung == q.burst {
 			q.ring()
 		}

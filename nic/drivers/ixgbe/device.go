@@ -66,6 +66,7 @@ func Supports(id pci.ID) (name string, ok bool) {
 // Device is an open 82599.
 type Device struct {
 	card   kit.Card
+	own    Options
 	bar    *mmio.Window
 	model  string
 	family family
@@ -84,10 +85,23 @@ var limits = kit.Limits{
 	MTU: 1500, MinMTU: 68, MaxMTU: 9500, Queues: 16, /* what RSS reaches (§7.1.2.8) */
 }
 
+// Options are for finding out why a card does not work. The zero Options change nothing.
+type Options struct {
+	// SkipEEPROM opens a card whose EEPROM has a wrong checksum.
+	SkipEEPROM bool
+	// LinkMode is AUTOC.LMS, "0" to "7", in place of what the EEPROM or the driver chooses; "" and "auto" stand for that. The X540 has none.
+	LinkMode string
+	// NoSteering lets every frame in, to queue 0.
+	NoSteering bool
+}
+
 // Open resets the function, programs it and starts its queues. It takes fn over: Close closes it, and so does an Open that
 // fails. The link need not be up.
-func Open(fn pci.Function, o nic.Options) (*Device, error) {
-	d := &Device{}
+func Open(fn pci.Function, o nic.Options) (*Device, error) { return OpenWith(fn, o, Options{}) }
+
+// OpenWith is Open with this driver's options.
+func OpenWith(fn pci.Function, o nic.Options, own Options) (*Device, error) {
+	d := &Device{own: own}
 	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Restart: d.restart, Release: d.release}); err != nil {
 		return nil, err
 	}

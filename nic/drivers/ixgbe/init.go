@@ -143,8 +143,11 @@ func (d *Device) startFilters() {
 	}
 	d.write(regMCSTCTRL, mcstctrlMFE)
 	fctrl := uint32(fctrlBAM)
-	if d.allMulticast {
+	if d.allMulticast || d.own.NoSteering {
 		fctrl |= fctrlMPE
+	}
+	if d.own.NoSteering {
+		fctrl |= fctrlUPE
 	}
 	d.write(regFCTRL, fctrl)
 	d.clear(regVLNCTRL, vlnctrlVFE)
@@ -195,7 +198,7 @@ func (d *Device) startReceive() error {
 // startRSS spreads flows over the queues by L3 and, for UDP, L4 source and destination (§7.1.2.8). The key makes both
 // directions of a flow hash alike.
 func (d *Device) startRSS() {
-	if len(d.queues) == 1 {
+	if len(d.queues) == 1 || d.own.NoSteering {
 		d.write(regMRQC, 0)
 		return
 	}

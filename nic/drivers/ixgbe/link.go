@@ -2,6 +2,7 @@ package ixgbe
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/rebound-nic/rebound/nic"
 )
@@ -23,6 +24,9 @@ func (d *Device) startLink() error {
 	if models[d.card.Fn.ID().Device].sfp { // whatever the EEPROM chose, as Snabb and ixy do; Linux chooses by the module
 		autoc = autoc&^autocLMSMask | lmsSFI<<autocLMSLSB
 		d.write(regAUTOC2, d.read(regAUTOC2)&^(autoc2SerialMask|autoc2Disable)|autoc2SFI)
+	}
+	if mode, err := strconv.ParseUint(d.own.LinkMode, 10, 3); err == nil {
+		autoc = autoc&^autocLMSMask | uint32(mode)<<autocLMSLSB
 	}
 	if autoc&autocLMSMask>>autocLMSLSB == lmsSFI {
 		d.clear(regESDP, esdpSDP3) // SFP+: laser on

@@ -129,6 +129,7 @@ const (
 	secrxReady = 1 << 0
 
 	fctrlMPE = 1 << 8  // Multicast Promiscuous
+	fctrlUPE = 1 << 9  // Unicast Promiscuous
 	fctrlBAM = 1 << 10 // Broadcast Accept
 
 	vlnctrlVFE = 1 << 30 // VLAN Filter Enable

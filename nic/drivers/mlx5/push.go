@@ -18,6 +18,8 @@ type Options struct {
 	Push string
 	// MaxInline is the longest frame in bytes that is pushed whole; 0 for the card's maximum.
 	MaxInline int
+	// NoSteering lets every frame in, to queue 0, by one rule. It is for finding out why a card does not receive.
+	NoSteering bool
 }
 
 func (o Options) check() error {

@@ -137,7 +137,7 @@ func (d *Device) startSteering() error {
 		}
 	}
 	kind, id := uint32(destTIR), d.queues[0].tir
-	if len(d.queues) > 1 {
+	if len(d.queues) > 1 && !d.own.NoSteering {
 		switch types, err := d.startRSS(); {
 		case err == nil:
 			kind, id = destTable, types.id
@@ -151,6 +151,9 @@ func (d *Device) startSteering() error {
 	root, err := d.createTable(0, rootLogSize)
 	if err != nil {
 		return err
+	}
+	if d.own.NoSteering {
+		return d.letAllIn(root)
 	}
 	macs, err := root.group(0, rootGroupBit-1, maskMAC)
 	if err != nil {
@@ -174,6 +177,26 @@ func (d *Device) startSteering() error {
 		return err
 	}
 	if err := d.vportLists(); err != nil {
+		return err
+	}
+	return d.noLoopback()
+}
+
+// letAllIn has every frame that comes to the port go to queue 0.
+func (d *Device) letAllIn(root table) error {
+	g, err := root.group(0, 0, match{})
+	if err != nil {
+		return err
+	}
+	if err := root.set(0, g, match{}, destTIR, d.queues[0].tir); err != nil {
+		return err
+	}
+	if err := d.run(root.command(opSetFlowRoot, 0x40)); err != nil {
+		return err
+	}
+	in := command(opModifyNICVport, 0, 0x200).set("field_select.promisc", 0x0C, 4, 4, 1).set("promisc_uc", 0x1F0, 31, 31, 1).
+		set("promisc_mc", 0x1F0, 30, 30, 1).set("promisc_all", 0x1F0, 29, 29, 1)
+	if err := d.optional("all frames", d.run(in)); err != nil {
 		return err
 	}
 	return d.noLoopback()
