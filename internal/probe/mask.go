@@ -22,7 +22,12 @@ func (f *File) mask() {
 	}
 	for _, e := range f.Trace { // a GID need not be made of the MAC address
 		if g := gid(e); g != nil {
-			f.bytes(func(b []byte) { swapAll(b, g, append([]byte{0xFE, 0x80}, make([]byte, 14)...)) })
+			f.bytes(func(b []byte) {
+				swapAll(b, g, append([]byte{0xFE, 0x80}, make([]byte, 14)...))
+				if own := g[8:]; !bytes.Equal(own, make([]byte, 8)) { // the device's GUID
+					swapAll(b, own, make([]byte, 8))
+				}
+			})
 		}
 	}
 }

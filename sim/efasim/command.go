@@ -1,6 +1,7 @@
 package efasim
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -122,14 +123,24 @@ func (m *Model) execute(c *command) (r [admin]byte) {
 		m.host.Warnf("admin command %d, %s: reserved bits %08x set in the dword at %02xh", c.id(), c.name(), bits, off)
 	}
 	no := &refusal{statusBadOpcode, errors.New("no such opcode")}
-	failed := uint8(0)
+	feature := uint32(0)
+	if op := c.opcode(); op == opGetFeature || op == opSetFeature {
+		feature = uint32(c[17])
+	}
+	failed, rec := uint8(0), m.opt.Recorded.Next(uint32(c.opcode()), 0, feature)
+	if rec != nil {
+		failed = rec.Status
+	}
 	if m.knob.fail != nil {
-		failed = m.knob.fail(c.opcode())
+		failed = cmp.Or(m.knob.fail(c.opcode()), failed)
 	}
 	if failed != 0 {
 		no = &refusal{status: failed}
 	} else if k, known := kinds[c.opcode()]; known {
 		no = k.do(m, c.msg(), r[8:])
+		if no == nil && rec != nil && c.opcode() == opGetFeature && len(rec.Out) == len(r) {
+			copy(r[8:], rec.Out[8:])
+		}
 	}
 	if no != nil {
 		if no.err != nil {

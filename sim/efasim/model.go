@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/kit"
 )
 
 // Options is what an adapter is made of, and what is wrong with it. The zero value with a MAC is a healthy EFA1.
@@ -30,6 +31,7 @@ type Options struct {
 	Retransmit time.Duration // SRD sends a frame again after so long, then twice as long and so on; 0 for 5 ms
 	Timeout    time.Duration // and gives up after so long; 0 for 1 s
 	RNRDelay   time.Duration // a receiver that was not ready is tried again after so long; 0 for 500 us
+	Recorded   kit.Answers   // of a real device; nil for the model's own
 	Busy       bool          // a Step that only waits for acknowledgements is reported as work: for Settle
 }
 

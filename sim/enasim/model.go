@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/kit"
 )
 
 // Options is what an adapter is made of, and what is wrong with it. The zero value with a MAC is a healthy 1d0f:ec20.
@@ -44,6 +45,8 @@ type Options struct {
 	AdminOutOfOrder bool
 	TxOutOfOrder    bool
 	RxOutOfOrder    bool
+
+	Recorded kit.Answers // of a real device; nil for the model's own
 }
 
 // Hints is ena_admin_ena_hw_hints. Zero leaves a choice to the driver.

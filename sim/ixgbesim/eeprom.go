@@ -91,6 +91,12 @@ func checksum(w *[eepromWords]uint16, k Kind) (sum uint16) {
 	return sum
 }
 
+// SetEEPROM changes a word, and the checksum word with it.
+func (m *Model) SetEEPROM(word, v uint16) {
+	m.eeprom[word%eepromWords] = v
+	m.eeprom[eeChecksum] = eeSum - checksum(&m.eeprom, m.opt.Kind)
+}
+
 // CorruptEEPROM changes one word, so that the checksum is wrong.
 func (m *Model) CorruptEEPROM() { m.eeprom[eePBA] ^= 1 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/kit"
 )
 
 // Link is what a port's link layer is set to, as the vendor's tools set it in the flash (LINK_TYPE).
@@ -56,6 +57,8 @@ type Options struct {
 	NoPortEvents bool
 	// NoICM refuses memory that a driver maps, with status 0ch.
 	NoICM bool
+	// Recorded is what a real device answered.
+	Recorded kit.Answers
 }
 
 // Model is a ConnectX-3 with one port. It implements sim.Model.

@@ -97,8 +97,21 @@ func (m *Model) command(in []byte, n int) []byte {
 			return out
 		}
 	}
+	register := uint32(0)
+	if opcode == opAccessReg && len(in) >= 12 {
+		register = uint32(be.Uint16(in[10:]))
+	}
+	rec := m.opt.Recorded.Next(uint32(opcode), uint32(be.Uint16(in[6:])), register)
+	if rec != nil && rec.Status != 0 {
+		out[0] = rec.Status
+		be.PutUint32(out[4:], rec.Syndrome)
+		return out
+	}
 	r := m.dispatch(opcode, in, out)
 	if r == nil {
+		if rec != nil {
+			m.answerAs(rec.Out, opcode, in, out)
+		}
 		return out
 	}
 	clear(out)
@@ -109,6 +122,28 @@ func (m *Model) command(in []byte, n int) []byte {
 		m.host.Errorf("%s: %s (status %xh)", m.opName(opcode), r.text, r.status)
 	}
 	return out
+}
+
+// Opcodes whose recorded answers matter.
+const (
+	opQueryCap     = 0x100
+	opQueryAdapter = 0x101
+	opAccessReg    = 0x805
+)
+
+// answerAs answers a question about the device as another one did, and has its capabilities from then on.
+func (m *Model) answerAs(recorded []byte, opcode uint16, in, out []byte) {
+	if opcode != opQueryCap && opcode != opQueryAdapter || len(recorded) < len(out) {
+		return
+	}
+	copy(out, recorded)
+	if op := int(be.Uint16(in[6:])); opcode == opQueryCap && op>>1 < capTypes && len(recorded) >= 16+capBytes {
+		to := m.caps.max
+		if op&1 == 1 {
+			to = m.caps.cur
+		}
+		to[op>>1] = append([]byte(nil), recorded[16:16+capBytes]...)
+	}
 }
 
 func (m *Model) dispatch(opcode uint16, in, out []byte) *refusal {

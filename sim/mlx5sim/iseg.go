@@ -92,6 +92,9 @@ func (m *Model) readISeg(off uint64, p []byte) error {
 
 func (m *Model) isegDword(off uint64) uint32 {
 	v := m.prof.fw
+	if m.opt.Firmware != [3]uint16{} {
+		v = m.opt.Firmware
+	}
 	switch off {
 	case isegFWRev:
 		return uint32(v[1])<<16 | uint32(v[0])

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/kit"
 )
 
 // Options is what a function is made of, and the faults it shows.
@@ -37,6 +38,9 @@ type Options struct {
 	LoseInterrupt func(vector int) bool
 	// NoPages refuses the pages that a driver gives, as firmware without resources does.
 	NoPages bool
+	// Recorded is what a real device answered, and Firmware its version; the profile's if zero.
+	Recorded kit.Answers
+	Firmware [3]uint16
 }
 
 // Clock is how a function's firmware is set up to stamp completions (capabilities sq_ts_format, rq_ts_format, qp_ts_format).

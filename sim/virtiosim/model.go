@@ -20,6 +20,9 @@ type Options struct {
 	Packed           bool    // RING_PACKED
 	NotificationData bool    // NOTIFICATION_DATA
 	Lacks            uint64  // features that it does not offer
+	Offered          uint64  // all features that it offers, in place of the model's own; 0 for those
+	MTU              uint16  // 9000 if zero
+	Pairs            uint16  // of queues; 4, the most, if zero
 	Limit            uint16  // entries of each queue; 256, the most, if zero
 }
 
@@ -123,6 +126,9 @@ func (m *Model) offered() uint64 {
 	if m.opt.NotificationData {
 		v |= Bits(38)
 	}
+	if m.opt.Offered != 0 {
+		v = m.opt.Offered
+	}
 	return v &^ m.opt.Lacks
 }
 
@@ -143,6 +149,12 @@ func (m *Model) Config() sim.Config {
 
 // New returns a device that is not yet powered on.
 func New(o Options) *Model {
+	if o.MTU == 0 {
+		o.MTU = 9000
+	}
+	if o.Pairs == 0 {
+		o.Pairs = vqPairs
+	}
 	if o.Limit == 0 {
 		o.Limit = vqMax
 	}
@@ -273,8 +285,8 @@ func (m *Model) ReadBAR(bar int, off uint64, p []byte) error {
 		if m.link && m.knobs.link.Load() == 0 {
 			conf[6] = 1
 		}
-		le.PutUint16(conf[8:], vqPairs)
-		le.PutUint16(conf[10:], 9000)
+		le.PutUint16(conf[8:], m.opt.Pairs)
+		le.PutUint16(conf[10:], m.opt.MTU)
 		le.PutUint32(conf[12:], 10000)
 		at := off - deviceAt
 		want := map[uint64]int{6: 2, 8: 2, 10: 2, 12: 4, 16: 1}[at]
@@ -457,7 +469,7 @@ func (m *Model) Step() bool {
 	}
 	control := 2
 	if m.has(22) {
-		control = 2 * vqPairs
+		control = 2 * int(m.opt.Pairs)
 	}
 	if q := &m.queues[control]; m.has(17) && !m.forgetControl.Load() {
 		if chain, ok := m.take(q); ok {
@@ -480,7 +492,7 @@ func (m *Model) Step() bool {
 }
 
 func (m *Model) transmit(q *vq, chain []piece) {
-	if len(chain) != 1 || chain[0].flags&2 != 0 || chain[0].len < 12+14 || chain[0].len > 12+9000+22 {
+	if len(chain) != 1 || chain[0].flags&2 != 0 || chain[0].len < 12+14 || chain[0].len > 12+22+uint32(m.opt.MTU) {
 		m.host.Errorf("a frame of %d descriptors, %d bytes, flags %#x", len(chain), chain[0].len, chain[0].flags)
 		return
 	}
@@ -517,7 +529,7 @@ func (m *Model) command(q *vq, chain []piece) {
 	case [2]byte{1, 1}:
 		copy(m.mac[:], data)
 	case [2]byte{4, 0}:
-		if m.pairs = int(le.Uint16(data)); m.pairs < 1 || m.pairs > vqPairs {
+		if m.pairs = int(le.Uint16(data)); m.pairs < 1 || m.pairs > int(m.opt.Pairs) {
 			m.pairs, ack = 1, 1
 		}
 	default:

@@ -4,6 +4,7 @@ import "time"
 
 // Dialect is what ENA and EFA do differently below their own commands.
 type Dialect struct {
+	GetFeature uint8 // opcode of reading a feature; the next one sets it. For the trace
 	// EventsFromZero has the event queue's doorbell count events consumed. Otherwise it counts entries that the device may
 	// write, and so starts at the queue's depth.
 	EventsFromZero bool
@@ -24,6 +25,6 @@ const readTimeout = time.Second
 
 // The dialects, each as the published driver for Linux speaks it, except for readTimeout.
 var (
-	ENA = Dialect{MMIOReads: true, ReadTimeout: readTimeout}
-	EFA = Dialect{EventsFromZero: true, LongIDs: true, ReadTimeout: readTimeout}
+	ENA = Dialect{GetFeature: 8, MMIOReads: true, ReadTimeout: readTimeout}
+	EFA = Dialect{EventsFromZero: true, LongIDs: true, GetFeature: 11, ReadTimeout: readTimeout}
 )

@@ -135,7 +135,7 @@ func Exec[C, R any](q *Queue, name string, c *C, r *R) error {
 // record traces a command. Its number and phase are left out of the bytes: they say nothing about the device.
 func (q *Queue) record(name string, in, out *[EntrySize]byte, took time.Duration, err error) {
 	e := trace.Entry{Kind: trace.Command, Name: name, Opcode: uint32(in[2]), Took: took, In: trace.Bytes(in[:])}
-	if op := in[2]; op == opGetFeature || op == opSetFeature {
+	if get := q.regs.dialect.GetFeature; in[2] == get || in[2] == get+1 {
 		e.Modifier = uint32(in[featureID])
 	}
 	if c := (*Completion)(unsafe.Pointer(out)); *out != [EntrySize]byte{} {
@@ -147,12 +147,7 @@ func (q *Queue) record(name string, in, out *[EntrySize]byte, took time.Duration
 	q.regs.trace.Add(e)
 }
 
-// Of both devices, for the trace: the opcodes that name a feature, and where.
-const (
-	opGetFeature = 8
-	opSetFeature = 9
-	featureID    = 17
-)
+const featureID = 17 // where commands that read or set a feature name it
 
 func (q *Queue) exec(name string, in, out *[EntrySize]byte) error {
 	id, err := q.submit(name, in)

@@ -1,0 +1,306 @@
+package replay_test
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	product "github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/internal/probe"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/kit/trace"
+	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/replay"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/enasim"
+	"github.com/rebound-nic/rebound/sim/ixgbesim"
+	"github.com/rebound-nic/rebound/sim/mlx5sim"
+	"github.com/rebound-nic/rebound/sim/vfioserver"
+	"github.com/rebound-nic/rebound/sim/virtiosim"
+)
+
+// up brings a model up and down with its driver, as `responder probe -stage up` does.
+func up(t *testing.T, m sim.Model, mask bool) (*probe.File, []string) {
+	t.Helper()
+	port, err := sim.New(m, sim.Options{Name: "replay"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, far := sim.Pair()
+	port.Connect(near)
+	far.SetUp(true)
+	port.Start()
+	path := filepath.Join(t.TempDir(), "s")
+	s, err := vfioserver.Listen(path, port, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		s.Close()
+		port.Stop()
+		port.Close()
+	}()
+	var c product.Config
+	c.Driver, c.Device = "auto", "vfio-user:"+path
+	f, err := probe.Run(context.Background(), probe.Options{Card: c, Stage: probe.StageUp, Wait: 50 * time.Millisecond, Mask: mask})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f, port.Violations()
+}
+
+func again(t *testing.T, f *probe.File) *probe.File {
+	t.Helper()
+	m, err := replay.Model(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, violations := up(t, m, false)
+	for _, v := range violations {
+		t.Error("violation: ", v)
+	}
+	return got
+}
+
+// said are the answers to questions about the device, and what it refused, in order.
+func said(f *probe.File) (all []string) {
+	questions := regexp.MustCompile(`^(QUERY_HCA_CAP|QUERY_ADAPTER|QUERY_DEV_CAP|get |feature )`)
+	for _, e := range f.Trace {
+		switch {
+		case e.Refused():
+			all = append(all, e.Name+" refused")
+		case questions.MatchString(e.Name):
+			all = append(all, e.Name+" "+hex.EncodeToString(e.Out))
+		}
+	}
+	return all
+}
+
+// local is what differs from run to run: the path of the socket, and the checksum of an EEPROM that is wrong in another word.
+var local = regexp.MustCompile(`vfio-user:[^ ]*|0x[0-9a-f]{4}\b`)
+
+func same(t *testing.T, was, is *probe.File) {
+	t.Helper()
+	if local.ReplaceAllString(is.Error, "") != local.ReplaceAllString(was.Error, "") {
+		t.Fatalf("the driver ended with %q, with %q before", is.Error, was.Error)
+	}
+	a, b := said(was), said(is)
+	for i := range max(len(a), len(b)) {
+		if i >= len(a) || i >= len(b) || a[i] != b[i] {
+			t.Fatalf("answer %d differs:\n%v\nwas\n%v", i, at(b, i), at(a, i))
+		}
+	}
+	if was.Info == nil {
+		return
+	}
+	steps := func(f *probe.File) (all []string) {
+		for _, n := range f.Info.Notes {
+			if strings.HasPrefix(n, "fell back") {
+				all = append(all, local.ReplaceAllString(n, ""))
+			}
+		}
+		return all
+	}
+	if w, i := was.Info, is.Info; i.Model != w.Model || i.Push != w.Push || i.MTU != w.MTU || !slices.Equal(steps(was), steps(is)) {
+		t.Errorf("opened as %+v, as %+v before", i, w)
+	}
+}
+
+func at(all []string, i int) string {
+	if i >= len(all) {
+		return "(no more)"
+	}
+	return all[i][:min(len(all[i]), 300)]
+}
+
+// A probe file of each model makes a model that answers the same, also with its addresses masked.
+func TestRoundTrip(t *testing.T) {
+	mac := [6]byte{0x02, 0xA1, 0xB2, 0xC3, 0xD4, 0xE5}
+	for _, c := range cards.All {
+		if c.Driver == "" {
+			continue
+		}
+		for i, p := range c.Profiles[:min(3, len(c.Profiles))] {
+			for _, mask := range []bool{true, false}[:2-min(i, 1)] {
+				name := c.Name + " " + p.Name
+				if mask {
+					name += " masked"
+				}
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					f, _ := up(t, p.New(mac), mask)
+					same(t, f, again(t, f))
+				})
+			}
+		}
+	}
+}
+
+// What a card refuses, its replay refuses: the driver falls back or fails as it did.
+func TestRefusals(t *testing.T) {
+	mac := [6]byte{2, 0, 0, 0, 0, 1}
+	refusingENA := enasim.New(enasim.Options{MAC: mac})
+	first := true
+	refusingENA.FailAdmin(func(c string) uint8 {
+		if c == "CREATE_SQ" && first {
+			first = false
+			return 1
+		}
+		return 0
+	})
+	wrongEEPROM := ixgbesim.New(ixgbesim.Options{MAC: mac})
+	wrongEEPROM.CorruptEEPROM()
+	for name, c := range map[string]struct {
+		m    sim.Model
+		step string // that Info shows
+		err  string
+	}{
+		"ena": {m: refusingENA, step: "entries of 128"},
+		"mlx5": {m: mlx5sim.New(mlx5sim.Options{MAC: mac, Status: func(op uint16) (uint8, uint32) {
+			if op == 0x200 { // CREATE_MKEY
+				return 3, 0x123456
+			}
+			return 0, 0
+		}}), step: "0x00123456"},
+		"mlx5 fails": {m: mlx5sim.New(mlx5sim.Options{MAC: mac, Status: func(op uint16) (uint8, uint32) {
+			if op == 0x904 { // CREATE_SQ
+				return 3, 0x654321
+			}
+			return 0, 0
+		}}), err: "0x00654321"},
+		"ixgbe":  {m: wrongEEPROM, err: "EEPROM checksum is wrong"},
+		"virtio": {m: virtiosim.New(virtiosim.Options{MAC: mac, Lacks: virtiosim.Bits(18), Limit: 64, MTU: 1400})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, _ := up(t, c.m, true)
+			if !strings.Contains(f.Error, c.err) || (f.Error == "") != (c.err == "") {
+				t.Fatalf("error %q, want %q", f.Error, c.err)
+			}
+			if c.step != "" && !strings.Contains(strings.Join(f.Info.Notes, "\n"), c.step) {
+				t.Fatalf("notes %q lack %q", f.Info.Notes, c.step)
+			}
+			same(t, f, again(t, f))
+		})
+	}
+}
+
+// Files from users' cards are in testdata, each with what was wrong in its name; REBOUND_PROBE names one more. The driver does on the
+// replayed card what it did on the real one, or better: a file that ended with an error may now open.
+func TestFiles(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.tar.zst")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if extra := os.Getenv("REBOUND_PROBE"); extra != "" {
+		files = append(files, extra)
+	}
+	for _, path := range files {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			f, err := probe.Read(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := again(t, f)
+			t.Logf("on the card: %s\nreplayed: %s", f.Summary(), got.Summary())
+			if got.Error != "" {
+				t.Errorf("the driver ended with %q, on the card with %q", got.Error, f.Error)
+			}
+		})
+	}
+}
+
+// The public recording of Linux's driver on a ConnectX-4 (published by the Snabb project) as a probe file: our driver comes up with
+// the capabilities of that card.
+func TestRecordedConnectX4(t *testing.T) {
+	const name = "shared/witness/mlx5_core-connectx4-fw14.12.1220.txt.gz"
+	in, err := os.Open("../../../" + name)
+	if err != nil {
+		in, err = os.Open("../../../../" + name) // a worktree
+	}
+	if err != nil {
+		t.Skip("the recording of a ConnectX-4 is not here: ", err)
+	}
+	defer in.Close()
+	z, err := gzip.NewReader(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &probe.File{Driver: "mlx5", ID: pci.ID{Vendor: 0x15B3, Device: 0x1013}}
+	f.Trace = recording(t, z)
+	for i, v := range []uint32{12<<16 | 14, 5<<16 | 1220} { // as the initialization segment has it
+		f.Trace = append(f.Trace, trace.Entry{Kind: trace.Read, Name: []string{"BAR0+0x0", "BAR0+0x4"}[i], Width: 4,
+			Value: uint64(binary.BigEndian.Uint32(binary.LittleEndian.AppendUint32(nil, v)))})
+	}
+	got := again(t, f)
+	if got.Error != "" || !strings.Contains(got.Info.Model, "firmware 14.12.1220") {
+		t.Fatalf("error %q, %+v", got.Error, got.Info)
+	}
+	compared := 0
+	for _, e := range f.Trace {
+		if e.Name != "QUERY_HCA_CAP" || e.OpMod&1 != 0 { // current ones change by SET_HCA_CAP
+			continue
+		}
+		i := slices.IndexFunc(got.Trace, func(g trace.Entry) bool { return g.Opcode == e.Opcode && g.OpMod == e.OpMod })
+		if i < 0 || !bytes.Equal(got.Trace[i].Out, e.Out) {
+			t.Errorf("capabilities %#x are not those recorded", e.OpMod)
+		}
+		compared++
+	}
+	if compared < 3 {
+		t.Errorf("%d kinds of capabilities compared", compared)
+	}
+	t.Logf("%s, %s; %d kinds of capabilities as recorded\n%s", got.Info.Model, got.Info.Push, compared, strings.Join(got.Info.Notes, "\n"))
+}
+
+// recording reads the commands of the dump that mlx5_core writes: an entry of 64 bytes with the first 16 bytes of input and output
+// inline, then mailboxes of 576 bytes that hold 512 each.
+func recording(t *testing.T, in *gzip.Reader) (all []trace.Entry) {
+	t.Helper()
+	head := regexp.MustCompile(`dump command .*\(0x[0-9a-f]+\) (INPUT|OUTPUT)`)
+	line := regexp.MustCompile(`\] [0-9a-f]{3,}: ((?:[0-9a-f]{8} ?){4})`)
+	var dumps [][]byte
+	for s := bufio.NewScanner(in); s.Scan(); {
+		if head.MatchString(s.Text()) {
+			dumps = append(dumps, nil)
+		} else if m := line.FindStringSubmatch(s.Text()); m != nil && len(dumps) > 0 {
+			b, err := hex.DecodeString(strings.ReplaceAll(m[1], " ", ""))
+			if err != nil {
+				t.Fatal(err)
+			}
+			dumps[len(dumps)-1] = append(dumps[len(dumps)-1], b...)
+		}
+	}
+	data := func(dump []byte, inline int, size uint32) []byte {
+		b := append([]byte(nil), dump[inline:inline+16]...)
+		for at := 64; at+576 <= len(dump); at += 576 {
+			b = append(b, dump[at:at+512]...)
+		}
+		return b[:min(int(size), len(b))]
+	}
+	be := binary.BigEndian
+	for i := 0; i+1 < len(dumps); i += 2 {
+		e := dumps[i]
+		in, out := data(e, 0x10, be.Uint32(e[0x04:])), data(dumps[i+1], 0x20, be.Uint32(e[0x38:]))
+		r := trace.Entry{Kind: trace.Command, Opcode: uint32(be.Uint16(in)), OpMod: uint32(be.Uint16(in[6:])), In: in, Out: out}
+		if r.Name = "command"; r.Opcode == 0x100 {
+			r.Name = "QUERY_HCA_CAP"
+		}
+		if len(out) >= 8 {
+			r.Status, r.Syndrome = uint32(out[0]), be.Uint32(out[4:])
+		}
+		all = append(all, r)
+	}
+	return all
+}
