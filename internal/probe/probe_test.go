@@ -29,13 +29,20 @@ var eui = [7]byte{0xA1, 0xB2, 0xFF, 0xFE, 0xC3, 0xD4, 0xE5}
 // serve puts a model behind a vfio-user socket and returns its name as a device, and the port.
 func serve(t *testing.T, m sim.Model) (string, *sim.Port) {
 	t.Helper()
+	device, port, far := serveWire(t, m)
+	far.SetUp(true)
+	return device, port
+}
+
+// serveWire is serve with the other end of the wire, which is down.
+func serveWire(t *testing.T, m sim.Model) (string, *sim.Port, *sim.Cable) {
+	t.Helper()
 	port, err := sim.New(m, sim.Options{Name: "probed", Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	near, far := sim.Pair()
 	port.Connect(near)
-	far.SetUp(true)
 	port.Start()
 	path := filepath.Join(t.TempDir(), "s")
 	s, err := vfioserver.Listen(path, port, slog.New(slog.DiscardHandler))
@@ -47,7 +54,7 @@ func serve(t *testing.T, m sim.Model) (string, *sim.Port) {
 		port.Stop()
 		port.Close()
 	})
-	return "vfio-user:" + path, port
+	return "vfio-user:" + path, port, far
 }
 
 func run(t *testing.T, ctx context.Context, device string, stage probe.Stage, mask bool) *probe.File {

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
@@ -16,6 +17,12 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+
+	"github.com/rebound-nic/rebound/internal/probe"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/drivers/virtio"
+	"github.com/rebound-nic/rebound/proof/replay"
+	"github.com/rebound-nic/rebound/sim"
 )
 
 // tap is an interface of this host's kernel in its own network namespace. What is sent to it reaches a device of
@@ -241,6 +248,10 @@ for q in $devices; do
     stopped
     show summary$no cat /tmp/out
     say stopped $no
+    mkdir /tmp/probe$no
+    need responder probe -stage up -set nic.driver=virtio $set -o /tmp/probe$no $addr
+    show probe$no base64 /tmp/probe$no/*
+    say probed $no
     if [ -z "$set" ]; then
       need bench run -iface $addr -driver virtio -source 10.9.0.1 -target 10.9.0.2 -closed -count 500 -timeout 60s -warmup 0s -self-test 0s -out /tmp/own$no
       grep -q 'received 500' /tmp/need || { show failed cat /tmp/need; fail "the bench lost replies"; }
@@ -253,6 +264,47 @@ for q in $devices; do
   until_true 100 back
 done
 `
+
+// replayed brings our driver up on the model that a probe file of QEMU's device makes.
+func replayed(t *testing.T, path string, text []string, n virtioNIC) error {
+	b, err := base64.StdEncoding.DecodeString(strings.Join(text, ""))
+	if err == nil {
+		err = os.WriteFile(path, b, 0o644)
+	}
+	if err != nil {
+		return err
+	}
+	file, err := probe.Read(path)
+	if err != nil {
+		return err
+	}
+	m, err := replay.Model(file)
+	if err != nil {
+		return err
+	}
+	port, err := sim.New(m, sim.Options{Name: "replay"})
+	if err != nil {
+		return err
+	}
+	defer port.Close()
+	port.Start()
+	defer port.Stop()
+	fn, err := port.Function()
+	if err != nil {
+		return err
+	}
+	d, err := virtio.Open(fn, nic.Options{Queues: n.queues})
+	if err != nil {
+		return fmt.Errorf("%s, replayed: %w", n.name, err)
+	}
+	defer d.Close()
+	was, is := file.Info, d.Info()
+	if is.Push != was.Push || is.MTU != was.MTU || is.MTU != n.mtu {
+		return fmt.Errorf("%s: replayed as %+v, was %+v", n.name, is, was)
+	}
+	t.Logf("%s: replayed: %s, MTU %d; %s", n.name, is.Push, is.MTU, path)
+	return nil
+}
 
 // TestLabVirtio has our driver on a device by a third party, QEMU's virtio-net, in a stock Linux: rung F4. The host's
 // kernel is the peer, through a tap.
@@ -331,6 +383,8 @@ func virtioF4(t *testing.T, k *Kit, nics []virtioNIC, iommu bool) {
 				if n.queues > 1 {
 					return p.flows()
 				}
+			case "probed":
+				return replayed(t, filepath.Join(dir, fmt.Sprintf("probe%d.tar.zst", i)), r["probe"+strconv.Itoa(i)], n)
 			case "stopped":
 				t.Logf("%s", strings.Join(r["summary"+strconv.Itoa(i)], "\n"))
 			}
