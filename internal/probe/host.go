@@ -95,9 +95,12 @@ func (h *Host) memoryTypes() (lines []string) {
 	return lines
 }
 
-// reread reads the configuration space of a function that the probe has closed.
+// simulated begins the name of a device that a simnic serves.
+const simulated = "vfio-user:"
+
+// reread reads the configuration space of a function that the probe does not have open.
 func reread(device string) (ConfigHex, error) {
-	if path, ok := strings.CutPrefix(device, "vfio-user:"); ok {
+	if path, ok := strings.CutPrefix(device, simulated); ok {
 		var fn *vfiouser.Function
 		var err error
 		for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) { // the server may still take the last client's end in

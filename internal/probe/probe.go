@@ -86,6 +86,10 @@ func Run(ctx context.Context, o Options) (*File, error) {
 			},
 		})
 	}
+	var before ConfigHex // as the kernel shows it, which vfio-pci changes while the function is open: it sets INTx Disable
+	if !strings.HasPrefix(c.Device, simulated) {
+		before, _ = reread(c.Device)
+	}
 	var log bytes.Buffer
 	c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	err := f.run(ctx, &c, o)
@@ -96,7 +100,7 @@ func Run(ctx context.Context, o Options) (*File, error) {
 	if err != nil && !errors.Is(err, errEnough) {
 		f.Error = err.Error()
 	}
-	f.Changed = f.compare(c.Device)
+	f.Changed = f.compare(c.Device, before)
 	f.Log = log.String()
 	if f.Driver == "auto" {
 		f.Driver = cards.DriverFor(f.ID)
@@ -258,8 +262,12 @@ func space(fn pci.Config) (all ConfigHex) {
 
 // compare opens a simulated function again, or reads the kernel's view of a real one, and says what of its configuration is not as
 // it was: commands, BARs and what capabilities control.
-func (f *File) compare(device string) (changed []string) {
-	if len(f.Config) == 0 {
+func (f *File) compare(device string, before ConfigHex) (changed []string) {
+	config := f.Config
+	if before != nil {
+		config = before
+	}
+	if len(config) == 0 {
 		return nil
 	}
 	after, err := reread(device)
@@ -267,8 +275,8 @@ func (f *File) compare(device string) (changed []string) {
 		return []string{"whether it is: " + err.Error()}
 	}
 	const status = 0x06 // error bits may set at any time
-	for off := 0; off+4 <= min(len(f.Config), len(after), 64); off += 4 {
-		was, is := binary.LittleEndian.Uint32(f.Config[off:]), binary.LittleEndian.Uint32(after[off:])
+	for off := 0; off+4 <= min(len(config), len(after), 64); off += 4 {
+		was, is := binary.LittleEndian.Uint32(config[off:]), binary.LittleEndian.Uint32(after[off:])
 		if off == status&^3 {
 			was, is = was&0xFFFF, is&0xFFFF
 		}
