@@ -207,8 +207,12 @@ func newWatchSettings() *watchSettings {
 			return d, err
 		}, "The length of an interval in the logs, a part of an hour, \"1s\" to \"1h\". The verdict treats each interval as a "+
 			"run: it needs eight per hour, each with 20 round trips for p50, 100 for p90, 1000 for p99."),
-		setting.Int("change.days", &s.change.days, 7, between(0, 31), "How many earlier days to compare this hour with; 0 disables "+
-			"the verdict."),
+		setting.Int("change.days", &s.change.days, 7, func(n int) error {
+			if n != 0 && (n < watch.FewestDays || n > 31) {
+				return fmt.Errorf("%d is neither 0 nor %d to 31", n, watch.FewestDays)
+			}
+			return nil
+		}, fmt.Sprintf("How many earlier days to compare this hour with; a verdict needs data of %d. 0 disables it.", watch.FewestDays)),
 		setting.String("stats.listen", &s.stats.listen, "", metrics.CheckAddress, "HOST:PORT to serve Prometheus metrics on, at /metrics; empty is off."),
 		setting.Strings("stats.hosts", &s.stats.hosts, metrics.CheckHost, "Host names, without a port, that clients such as Prometheus "+
 			"may use. IP addresses, localhost and this host's name are always allowed. Other names, such as a Kubernetes service, "+

@@ -81,6 +81,20 @@ func SeveralTables(n int) string {
 		"measure again what only one table shows", n, min(100, 100*tableLevel*float64(n)))
 }
 
+// Among compares b with a in some statistics only, as one of a number of tables: if nothing changed in any of them, at most 5 % of such
+// groups of tables have a verdict anywhere.
+func Among(tables int, stats []Stat, a, b *report.Report) Pair {
+	p := Pair{A: a, B: b, Obstacles: obstacles(a, b)}
+	if !a.Measured() || !b.Measured() {
+		return p
+	}
+	p.see()
+	for _, st := range stats {
+		p.Rows = append(p.Rows, p.row(st, tableLevel/float64(max(tables, 1)*len(stats))))
+	}
+	return p
+}
+
 // judge fills in the rows of all statistics, and of those that limits name.
 func (p *Pair) judge(limits []Limit) {
 	all, asked := slices.Clone(Stats), map[Stat]bool{}

@@ -112,6 +112,18 @@ func TestSeveralTables(t *testing.T) {
 	}
 }
 
+// Tables share the rate of false marks: each row of many is tested at its part, and what no number of runs could show at that
+// level is unknown, not unchanged.
+func TestAmong(t *testing.T) {
+	a, b := machines(3, 10, false, steady, 3)
+	for tables, want := range map[int]Verdict{1: Slower, 200: Slower, 100_000: Unknown} {
+		r := Among(tables, Stats[1:3], a, b).Rows
+		if len(r) != 2 || r[0].Verdict != want || r[0].Level != tableLevel/float64(2*tables) || (want == Unknown) != strings.Contains(r[0].Why, "no verdict is possible") {
+			t.Errorf("%d tables: %+v", tables, r)
+		}
+	}
+}
+
 // machines returns two reports of n runs each that were measured alternately, or one after the other, the second
 // slower by shift.
 func machines(seed uint64, n int, alternating bool, m synthetic.Machine, shift float64) (a, b *report.Report) {

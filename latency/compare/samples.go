@@ -91,6 +91,9 @@ func (p *Pair) collect(st Stat, level float64) (samples, string) {
 		if size > 1 {
 			s.how += fmt.Sprintf(", each of %d joined", size)
 		}
+		if !turns && leastP(len(ja), len(jb)) > level {
+			return samples{}, fmt.Sprintf("%s: no verdict is possible at a level of %.2g", s.how, level)
+		}
 		switch apart := distance(ja, jb); {
 		case turns && !p.random:
 			s.how += ", in a fixed order"
@@ -116,6 +119,15 @@ func fewestPairs(level float64) (n int) {
 	for n = 1; math.Ldexp(1, 1-n) > level; n++ {
 	}
 	return n
+}
+
+// leastP is the least p of the rank test of m runs against n: all of one side above all of the other, in either direction.
+func leastP(m, n int) float64 {
+	lg := func(k int) float64 {
+		v, _ := math.Lgamma(float64(k + 1))
+		return v
+	}
+	return 2 * math.Exp(lg(m)+lg(n)-lg(m+n))
 }
 
 // random reports whether the slices of two reports were measured in an order drawn at random, as both of their schedules say

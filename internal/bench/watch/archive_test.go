@@ -237,8 +237,8 @@ func TestChange(t *testing.T) {
 	}{
 		{"the same", []float64{base, base, base, base}, compare.Noise, true},
 		{"half slower", []float64{base, base * 1.01, base * 0.99, base * 1.5}, compare.Slower, true},
-		{"quicker", []float64{base, base * 1.01, base * 0.5}, compare.Faster, true},
-		{"one day before", []float64{base, base * 1.6}, compare.Slower, true},
+		{"quicker", []float64{base, base * 1.01, base * 0.99, base * 0.5}, compare.Faster, true},
+		{"two days before", []float64{base, base, base * 1.6}, compare.Unknown, false},
 		{"no day before", []float64{base}, compare.Unknown, false},
 	} {
 		s, log := days(t, c.levels)

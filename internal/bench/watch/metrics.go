@@ -120,7 +120,7 @@ func describe(t targets.Target) descs {
 		trouble:   of("rebound_replies_trouble_total", "Replies that were late, too late (after twice the time-out: their probes count as lost), duplicate, reordered, corrupt, an ICMP error or untimed, and probes that could not be sent.", "kind"),
 		oneWay:    of("rebound_lost_oneway_total", "Probes lost on the way there (forward) and replies lost on the way back (backward), by the numbers of a stateful STAMP reflector.", "direction"),
 		rtt:       of("rebound_rtt_seconds", "Round trips, from the actual send."),
-		change:    of("rebound_change", "This hour against the same hour of the days before: 1 slower, -1 faster, 0 no more than chance.", "stat"),
+		change:    of("rebound_change", "This hour against the same hour of the days before: 1 slower, -1 faster, 0 no change seen. At most 5 % of unchanged hours of a target show any 1 or -1.", "stat"),
 		shift:     of("rebound_change_shift_seconds", "By how much this hour lies above the same hour of the days before.", "stat"),
 	}
 }
