@@ -77,7 +77,8 @@ func TestReflector(t *testing.T) {
 	t.Run("another key", func(t *testing.T) {
 		r := n.bench("run", "-self-test", "0s", "-warmup", "0s", "-timeout", "200ms", "-target", "10.98.0.3", "-proto", "stamp", "-port", "863", "-stamp-key", keyFile(t),
 			"-count", "3", "-out", filepath.Join(t.TempDir(), "r"))
-		if r.code != 1 || !strings.Contains(r.errors, "no usable reply") {
+		if r.code != 1 || !strings.Contains(r.errors, "no usable reply") ||
+			!strings.Contains(r.errors, "a reflector is silent if its key differs: compare -stamp-key with the reflector's (respond.stamp_key)") {
 			t.Error(r)
 		}
 	})

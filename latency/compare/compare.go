@@ -165,28 +165,38 @@ func (c *Comparison) inspect(r *report.Report) {
 	}
 }
 
-// obstacles finds what forbids to hold b against a.
+// varied returns the differences of traffic that -ab may vary within one session. Between sessions they are obstacles.
+func varied(a, b *report.Report) (out []string) {
+	x, y := a.Traffic, b.Traffic
+	return slices.Concat(differ("protocol", a, b, x.Protocol, y.Protocol), differ("IP version", a, b, x.IPVersion, y.IPVersion),
+		differ("frame size", a, b, x.FrameSize, y.FrameSize), differ("rate", a, b, x.Rate, y.Rate), differ("transport", a, b, x.Transport, y.Transport))
+}
+
+// differ describes two values that are not equal.
+func differ(what string, a, b *report.Report, x, y any) []string {
+	if x == y {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s: %s has %v, %s has %v", what, a.Name(), orNone(x), b.Name(), orNone(y))}
+}
+
+// inOneSession reports whether two reports were measured alternately, in one session.
+func inOneSession(a, b *report.Report) bool { return a.Session != "" && a.Session == b.Session }
+
+// obstacles finds the reasons why a and b must not be compared.
 func obstacles(a, b *report.Report) (out []string) {
 	for _, r := range []*report.Report{a, b} {
 		if !r.Measured() {
 			out = append(out, fmt.Sprintf("%s has no samples", r.Name()))
 		}
 	}
-	differ := func(what string, x, y any) {
-		if x != y {
-			out = append(out, fmt.Sprintf("%s: %s has %v, %s has %v", what, a.Name(), orNone(x), b.Name(), orNone(y)))
-		}
+	out = slices.Concat(out, differ("metric", a, b, a.Metric, b.Metric), differ("mode", a, b, a.Traffic.Mode, b.Traffic.Mode),
+		differ("outstanding requests", a, b, a.Traffic.Outstanding, b.Traffic.Outstanding))
+	if !inOneSession(a, b) {
+		out = append(out, varied(a, b)...)
 	}
-	differ("metric", a.Metric, b.Metric)
-	differ("protocol", a.Traffic.Protocol, b.Traffic.Protocol)
-	differ("IP version", a.Traffic.IPVersion, b.Traffic.IPVersion)
-	differ("frame size", a.Traffic.FrameSize, b.Traffic.FrameSize)
-	differ("mode", a.Traffic.Mode, b.Traffic.Mode)
-	differ("rate", a.Traffic.Rate, b.Traffic.Rate)
-	differ("outstanding requests", a.Traffic.Outstanding, b.Traffic.Outstanding)
-	differ("transport", a.Traffic.Transport, b.Traffic.Transport)
 	if a.Device.Sim() != b.Device.Sim() {
-		differ("backend", a.Device.Backend, b.Device.Backend)
+		out = append(out, differ("backend", a, b, a.Device.Backend, b.Device.Backend)...)
 	}
 	return out
 }
@@ -194,6 +204,9 @@ func obstacles(a, b *report.Report) (out []string) {
 // differences notes what makes a difference harder to read, without forbidding it. What an anonymous report leaves out is
 // unknown, which is no difference.
 func differences(a, b *report.Report) (out []string) {
+	if inOneSession(a, b) {
+		out = append(out, varied(a, b)...)
+	}
 	x, y := a.Host, b.Host
 	hidden := a.Anonymous || b.Anonymous
 	if hidden {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -484,5 +485,31 @@ func TestLevels(t *testing.T) {
 	}
 	if said := c.Pairs[0].Confidence(); !strings.Contains(said, "99.0 % for each row that -fail-if names, 99.6 % for each other") || !strings.Contains(said, "5 %") {
 		t.Error(said)
+	}
+}
+
+// What -ab varies in one session is the question, and no obstacle. The same difference between two sessions is one.
+func TestVariedOnPurpose(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 8))
+	for _, c := range []struct {
+		what   string
+		change func(*report.Report)
+	}{
+		{"frame size", func(r *report.Report) { r.Traffic.FrameSize = 1514 }},
+		{"protocol", func(r *report.Report) { r.Traffic.Protocol = "udp" }},
+		{"IP version", func(r *report.Report) { r.Traffic.IPVersion = 6 }},
+		{"rate", func(r *report.Report) { r.Traffic.Rate = 1000 }},
+		{"transport", func(r *report.Report) { r.Traffic.Transport = "socket" }},
+	} {
+		a, b := synthetic.Sampled(rnd, 4000, 10, 1, 1000, synthetic.NoDrift), synthetic.Sampled(rnd, 8000, 10, 1, 1000, synthetic.NoDrift)
+		c.change(b)
+		if apart := Reports(a, b); len(apart.Obstacles) != 1 || !strings.HasPrefix(apart.Obstacles[0], c.what+": ") {
+			t.Errorf("%s between sessions: obstacles %q", c.what, apart.Obstacles)
+		}
+		a.Session, b.Session = "s", "s"
+		together := Reports(a, b)
+		if len(together.Obstacles) != 0 || !slices.ContainsFunc(together.Notes, func(n string) bool { return strings.HasPrefix(n, c.what+": ") }) {
+			t.Errorf("%s within a session: obstacles %q, notes %q", c.what, together.Obstacles, together.Notes)
+		}
 	}
 }

@@ -282,6 +282,9 @@ func (s *Series) NoReply() error {
 			}
 		}
 	}
+	if s.Proto == probe.STAMP && s.STAMP.Key.Bytes() != nil && n.Corrupt == 0 {
+		refused += "; a reflector is silent if its key differs: compare -stamp-key with the reflector's (respond.stamp_key), and -port with its respond.stamp_auth_ports"
+	}
 	return fmt.Errorf("%w from %s by %s: %d probes sent through %s to %v, %s%s",
 		ErrNoReply, to, s.Protocol(), n.Sent, s.path.Interface, s.path.Next, answered, refused)
 }
