@@ -21,11 +21,12 @@ type tally struct {
 // state is all that is known of a target. The keeper's lock guards it.
 type state struct {
 	targets.Target
-	id    int32
-	since time.Time
-	ready bool
-	why   string // it is not ready
-	gone  bool   // no source names it any more
+	id     int32
+	closed bool // the target reported that nothing is at the port, and has not answered since
+	since  time.Time
+	ready  bool
+	why    string // it is not ready
+	gone   bool   // no source names it any more
 
 	all, part tally         // since the start, and of the interval
 	rtt       latency.Tally // since the start
@@ -102,6 +103,12 @@ func (k *archive) take(e *event) {
 	if e.kind == missed {
 		k.miss(e)
 		return
+	}
+	switch e.kind {
+	case refused:
+		s.closed = s.closed || e.closed
+	case answered:
+		s.closed = false
 	}
 	after := e.kind == late && k.tooLate(e)
 	for _, t := range []*tally{&s.all, &s.part} {

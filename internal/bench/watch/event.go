@@ -23,6 +23,7 @@ type event struct {
 	kind      kind
 	reordered bool   // a later probe's reply came before
 	untimed   bool   // it came while the loop slept: ns says nothing
+	closed    bool   // refused: by the target, which has nothing at the port
 	stamped   bool   // seq and far are set
 	ns        int64  // answered, late: the round trip from the actual send
 	seq, far  uint32 // STAMP: the probe's number, and the reflector's own

@@ -215,7 +215,7 @@ func (l *loop) take(f *flow, b []byte, at uint64, after bool) {
 	case probe.Foreign:
 		return
 	case probe.Refused:
-		e.kind = refused
+		e.kind, e.closed = refused, l.reply.Closed
 		l.events.put(e)
 		return
 	case probe.Corrupt:

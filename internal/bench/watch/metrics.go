@@ -116,7 +116,7 @@ func describe(t targets.Target) descs {
 		ready:     of("rebound_target_ready", "Whether the target is probed: 0 while its name, the way to it or its neighbour cannot be found."),
 		probes:    of("rebound_probes_total", "Probes sent."),
 		lost:      of("rebound_lost_total", "Probes lost between the hosts: sent, not answered within twice the time-out, and this host dropped no frame meanwhile."),
-		uncertain: of("rebound_lost_uncertain_total", "Probes not answered within twice the time-out while this host dropped frames: lost between the hosts, or dropped here."),
+		uncertain: of("rebound_lost_uncertain_total", "Probes not answered within twice the time-out while this host dropped frames or the target reported a closed port: lost between the hosts, dropped here, or refused there."),
 		trouble:   of("rebound_replies_trouble_total", "Replies that were late, too late (after twice the time-out: their probes count as lost), duplicate, reordered, corrupt, an ICMP error or untimed, and probes that could not be sent.", "kind"),
 		oneWay:    of("rebound_lost_oneway_total", "Probes lost on the way there (forward) and replies lost on the way back (backward), by the numbers of a stateful STAMP reflector.", "direction"),
 		rtt:       of("rebound_rtt_seconds", "Round trips, from the actual send."),

@@ -105,6 +105,7 @@ type overdueProbe struct {
 	key         probeKey
 	sent, until uint64
 	wire        *wire
+	closed      bool // the target had reported that nothing is at the port
 }
 
 type probeKey struct {
@@ -114,7 +115,7 @@ type probeKey struct {
 
 // miss notes a probe that is overdue.
 func (k *archive) miss(e *event) {
-	p := overdueProbe{key: probeKey{e.flow, e.probe}, sent: e.sent, until: e.until, wire: e.wire}
+	p := overdueProbe{key: probeKey{e.flow, e.probe}, sent: e.sent, until: e.until, wire: e.wire, closed: k.byID[e.flow].closed}
 	k.missing = append(k.missing, p)
 	k.undecided[p.key] = true
 }
@@ -127,8 +128,9 @@ func (k *archive) tooLate(e *event) bool {
 	return !was
 }
 
-// decide counts the overdue probes as lost that no reply can make late any more. If this host dropped frames
-// meanwhile, it may have dropped the reply: that is uncertain.
+// decide counts those overdue probes as lost whose replies would be too late now. The loss is uncertain if this host dropped frames
+// meanwhile, since the reply may be among them, or if the target reports that nothing is at the port: a host limits how many such ICMP
+// errors it sends, so it may have refused a probe without one.
 func (k *archive) decide(all bool) {
 	n := 0
 	for _, p := range k.missing {
@@ -141,7 +143,7 @@ func (k *archive) decide(all bool) {
 			if s := k.byID[p.key.flow]; s != nil {
 				for _, t := range []*tally{&s.all, &s.part} {
 					t.Lost++
-					if moved {
+					if moved || p.closed || s.closed {
 						t.LostUncertain++
 					}
 				}

@@ -69,9 +69,23 @@ func TestOverdueIsPlaced(t *testing.T) {
 	miss(122)
 	reading(150, 7)
 	want("a device that does not count its drops", 5, 3, 1, 1)
-	miss(151)
+	from.Device = nil
+	k.take(&event{kind: refused, closed: true})
+	reading(151, 7)
+	miss(152)
+	reading(180, 7)
+	want("the target said that nothing is at the port", 6, 4, 1, 1)
+	miss(181)
+	k.take(&event{kind: answered})
+	reading(210, 7)
+	want("the target answered again only later", 7, 5, 1, 1)
+	k.take(&event{kind: refused}) // by a router
+	miss(211)
+	reading(240, 7)
+	want("a router refused", 8, 5, 1, 1)
+	miss(241)
 	w.drops.end()
-	want("the wire is closed", 6, 4, 1, 1)
+	want("the wire is closed", 9, 6, 1, 1)
 	if len(k.missing) != 0 || len(k.undecided) != 0 {
 		t.Errorf("%d and %d are kept", len(k.missing), len(k.undecided))
 	}
