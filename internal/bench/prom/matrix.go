@@ -25,6 +25,11 @@ type MatrixOptions struct {
 	Labels   []Label       // that all series have to have
 }
 
+const (
+	lostMetric      = "rebound_lost_total"
+	uncertainMetric = "rebound_lost_uncertain_total"
+)
+
 // matrixStats are what the verdict of a path looks at; the first one that is slower or faster is shown.
 var matrixStats = []string{"p50", "p90", "p99"}
 
@@ -38,7 +43,7 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*page.Matrix, err
 	m := &page.Matrix{Cells: map[page.Pair]*page.Cell{}, Title: "Mesh, " + o.At.UTC().Format("2 January 2006 15:04 UTC"),
 		Summary: fmt.Sprintf("Round trips and loss during %s, compared with the same time %s earlier. Each is split into %d windows; a window counts as one run.", timeText(o.Range), timeText(o.Before), o.Windows)}
 	rows, columns := map[string]bool{}, map[string]bool{}
-	several, partial, width := 0, 0, 0.0
+	several, partial, width, unknown := 0, 0, 0.0, map[string]int{}
 	for _, h := range hosts {
 		from := h.Metric[o.FromName]
 		if from == "" {
@@ -59,6 +64,9 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*page.Matrix, err
 			if p.part {
 				partial++
 			}
+			if p.uncounted != "" {
+				unknown[p.uncounted]++
+			}
 			if was := m.Cells[key]; was != nil {
 				if several++; was.P99 >= p.cell.P99 {
 					continue
@@ -74,6 +82,9 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*page.Matrix, err
 	if partial > 0 {
 		m.Notes = append(m.Notes, fmt.Sprintf("%d of %d paths have data for only part of the %s: their cells cover the latest half, quarter or less", partial, len(m.Cells), timeText(o.Range)))
 	}
+	for _, metric := range slices.Sorted(maps.Keys(unknown)) {
+		m.Notes = append(m.Notes, fmt.Sprintf("%d of %d paths have no %s: their loss is a range", unknown[metric], len(m.Cells), metric))
+	}
 	if several > 0 {
 		m.Notes = append(m.Notes, fmt.Sprintf("%d cells have several series: the one with the longest p99 is shown", several))
 	}
@@ -88,6 +99,8 @@ type path struct {
 	cell  *page.Cell
 	width float64
 	part  bool // there are data of only a part of the range
+
+	uncounted string // the metric of loss that there is none of
 }
 
 // paths are all cells of one host. A path whose data begin within the range is drawn from its latest half, quarter, and so on.
@@ -157,11 +170,11 @@ func (s *Server) pathsOver(ctx context.Context, of *Source, o MatrixOptions, all
 	if err != nil {
 		return nil, err
 	}
-	lost, err := s.series(ctx, of, "rebound_lost_total", start, o.At, step)
+	lost, err := s.series(ctx, of, lostMetric, start, o.At, step)
 	if err != nil {
 		return nil, err
 	}
-	uncertain, err := s.series(ctx, of, "rebound_lost_uncertain_total", start, o.At, step)
+	uncertain, err := s.series(ctx, of, uncertainMetric, start, o.At, step)
 	if err != nil {
 		return nil, err
 	}
@@ -171,13 +184,24 @@ func (s *Server) pathsOver(ctx context.Context, of *Source, o MatrixOptions, all
 		p := path{to: all[id].Metric[o.ToName], cell: &page.Cell{Sent: grown(sent[id].Values), LostUncertain: grown(uncertain[id].Values)}}
 		c := p.cell
 		c.Lost = grown(lost[id].Values) + c.LostUncertain
-		out = append(out, p)
 		b, err := FromMoments(now[id].Histograms, start, step, o.Windows)
+		if err == nil {
+			c.Samples = b.Main().Total.Count
+		}
+		p.uncounted = uncounted(lost, uncertain, id)
+		switch p.uncounted {
+		case lostMetric:
+			c.Lost = max(c.Sent-c.Samples, 0)
+			c.LostUncertain = c.Lost
+		case uncertainMetric:
+			c.LostUncertain = c.Lost
+		}
+		out = append(out, p)
 		if err != nil {
 			switch {
 			case c.Sent == 0:
 				c.Why = "no probes in this time, or fewer than two scrapes"
-			case len(now[id].Histograms) == 0 && c.Sent > c.Lost:
+			case len(now[id].Histograms) == 0 && (p.uncounted == lostMetric || c.Sent > c.Lost):
 				c.Why = "no native histogram"
 			default:
 				c.Why = "no replies"
@@ -186,7 +210,7 @@ func (s *Server) pathsOver(ctx context.Context, of *Source, o MatrixOptions, all
 		}
 		out[len(out)-1].width = b.Width
 		total := b.Main().Total
-		c.P50, c.P99, c.Samples = float64(total.Quantile(0.5)), float64(total.Quantile(0.99)), total.Count
+		c.P50, c.P99 = float64(total.Quantile(0.5)), float64(total.Quantile(0.99))
 		a, err := FromMoments(before[id].Histograms, start.Add(-o.Before), step, o.Windows)
 		if err != nil {
 			c.Why = "no baseline: no data from that time"
@@ -196,6 +220,17 @@ func (s *Server) pathsOver(ctx context.Context, of *Source, o MatrixOptions, all
 		judge(c, compare.Reports(a.Report, b.Report))
 	}
 	return out, nil
+}
+
+// uncounted returns the metric of loss that a series lacks, "" for none.
+func uncounted(lost, uncertain map[string]Series, id string) string {
+	if _, ok := lost[id]; !ok {
+		return lostMetric
+	}
+	if _, ok := uncertain[id]; !ok {
+		return uncertainMetric
+	}
+	return ""
 }
 
 // judge gives a cell the first verdict that is slower, otherwise the first that is faster, otherwise noise, where any

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,8 +21,8 @@ import (
 )
 
 // mesh answers as a Prometheus that has scraped three watches for two days. The path a → c takes half longer today, b → a loses all, and
-// c has no yesterday. Nothing was scraped before since.
-func mesh(t *testing.T, since time.Time) *httptest.Server {
+// c has no yesterday. Nothing was scraped before since, and the metric missing never.
+func mesh(t *testing.T, since time.Time, missing string) *httptest.Server {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		query := r.FormValue("query")
 		result := []any{}
@@ -32,6 +33,9 @@ func mesh(t *testing.T, since time.Time) *httptest.Server {
 			}
 			json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": kind, "result": result}})
 		}()
+		if missing != "" && strings.HasPrefix(query, missing+"{") {
+			return
+		}
 		if strings.HasPrefix(query, "count by (instance)") {
 			for _, h := range "abc" {
 				result = append(result, map[string]any{"metric": map[string]string{"instance": string(h)}, "value": []any{0, "2"}})
@@ -94,7 +98,7 @@ func mesh(t *testing.T, since time.Time) *httptest.Server {
 
 func TestMatrix(t *testing.T) {
 	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "target"}
-	m, err := (&Server{Base: mesh(t, time.Unix(0, 0)).URL}).Matrix(context.Background(), o)
+	m, err := (&Server{Base: mesh(t, time.Unix(0, 0), "").URL}).Matrix(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +150,7 @@ func TestMatrix(t *testing.T) {
 	}{{func(o *MatrixOptions) { o.ToName = "site" }, "without the label site"}, {func(o *MatrixOptions) { o.FromName = "host" }, "nothing of it"}} {
 		o := o
 		c.change(&o)
-		if _, err := (&Server{Base: mesh(t, time.Unix(0, 0)).URL}).Matrix(context.Background(), o); err == nil || !strings.Contains(err.Error(), c.says) {
+		if _, err := (&Server{Base: mesh(t, time.Unix(0, 0), "").URL}).Matrix(context.Background(), o); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%v, want %s", err, c.says)
 		}
 	}
@@ -156,7 +160,7 @@ func TestMatrix(t *testing.T) {
 func TestMatrixOfAYoungWatch(t *testing.T) {
 	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "target"}
 	for _, age := range []time.Duration{50 * time.Minute, 7 * time.Minute, 90 * time.Second} {
-		m, err := (&Server{Base: mesh(t, now.Add(-age)).URL}).Matrix(context.Background(), o)
+		m, err := (&Server{Base: mesh(t, now.Add(-age), "").URL}).Matrix(context.Background(), o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,6 +176,26 @@ func TestMatrixOfAYoungWatch(t *testing.T) {
 		}
 		if age < 30*time.Minute && !strings.Contains(text.String(), "6 of 6 paths have data for only part of the 1h") {
 			t.Errorf("%v: no note on the range:\n%s", age, &text)
+		}
+	}
+}
+
+// Without a counter of lost probes, the loss of a path is a range from none to all probes without a reply.
+func TestMatrixWithoutLossCounters(t *testing.T) {
+	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "target"}
+	for _, missing := range []string{"rebound_lost_total", "rebound_lost_uncertain_total"} {
+		m, err := (&Server{Base: mesh(t, time.Unix(0, 0), missing).URL}).Matrix(context.Background(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c := m.Cells[page.Pair{From: "b", To: "icmp:a"}]; c.Lost != 3600 || c.LostUncertain != 3600 {
+			t.Errorf("without %s: %+v", missing, c)
+		}
+		if c := m.Cells[page.Pair{From: "a", To: "icmp:b"}]; c.Lost != 0 || c.LostUncertain != 0 {
+			t.Errorf("without %s, every probe answered: %+v", missing, c)
+		}
+		if !slices.ContainsFunc(m.Notes, func(n string) bool { return strings.Contains(n, "6 of 6 paths have no "+missing) }) {
+			t.Errorf("no note names %s: %q", missing, m.Notes)
 		}
 	}
 }

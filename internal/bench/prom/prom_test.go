@@ -72,6 +72,9 @@ func server(t *testing.T, levels []float64, restart int) *httptest.Server {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		query := r.FormValue("query")
 		labels := map[string]string{"target": "icmp:10.0.0.2", "proto": "icmp", "instance": "a:9470", "job": "watch"}
+		if strings.Contains(query, "uncounted") {
+			labels["site"] = "uncounted"
+		}
 		result := []any{}
 		reply := func(kind string) {
 			json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": kind, "result": result}})
@@ -90,6 +93,9 @@ func server(t *testing.T, levels []float64, restart int) *httptest.Server {
 			return
 		case strings.HasPrefix(query, "rebound_probes_total"):
 			result = append(result, map[string]any{"metric": labels, "values": [][]any{{0, "10"}, {300, "310"}, {600, "20"}}})
+			reply("matrix")
+			return
+		case strings.HasPrefix(query, "rebound_lost") && strings.Contains(query, "uncounted"):
 			reply("matrix")
 			return
 		case strings.HasPrefix(query, "rebound_lost_total"):
@@ -171,6 +177,17 @@ func TestLoad(t *testing.T) {
 				t.Errorf("p99.9 of 300 a window: %+v", row)
 			}
 		}
+	}
+}
+
+// Without a counter of lost probes, the loss is a range.
+func TestLoadWithoutLossCounters(t *testing.T) {
+	l, err := load(t, twelve(50e-6), -1, "&site=uncounted")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := l.Counts; c.Sent == 0 || c.Lost != max(c.Sent-l.Main().Total.Count, 0) || c.LostLeast() != 0 || !strings.Contains(strings.Join(l.Notes, "\n"), "no rebound_lost_total") {
+		t.Errorf("%+v, %q", c, l.Notes)
 	}
 }
 

@@ -55,17 +55,27 @@ func Load(ctx context.Context, server *Server, s *Source) (*Loaded, error) {
 			of.Labels = append(of.Labels, Label{name, labels[name]})
 		}
 	}
-	for metric, to := range map[string]*int64{"rebound_probes_total": &out.Counts.Sent, "rebound_lost_total": &out.Counts.Lost,
-		"rebound_lost_uncertain_total": &out.Counts.LostUncertain} {
+	found := map[string]bool{}
+	for metric, to := range map[string]*int64{"rebound_probes_total": &out.Counts.Sent, lostMetric: &out.Counts.Lost,
+		uncertainMetric: &out.Counts.LostUncertain} {
 		n, err := server.Range(ctx, of.Selector(metric), s.From, s.To, s.Step())
 		if err != nil {
 			return nil, err
 		}
-		if len(n) == 1 {
+		if found[metric] = len(n) == 1; found[metric] {
 			*to = grown(n[0].Values)
 		}
 	}
 	out.Counts.Lost += out.Counts.LostUncertain
+	switch {
+	case !found[lostMetric]:
+		out.Counts.Lost = max(out.Counts.Sent-out.Main().Total.Count, 0)
+		out.Counts.LostUncertain = out.Counts.Lost
+		out.Notes = append(out.Notes, "there is no "+lostMetric+": lost is a range")
+	case !found[uncertainMetric]:
+		out.Counts.LostUncertain = out.Counts.Lost
+		out.Notes = append(out.Notes, "there is no "+uncertainMetric+": lost is a range")
+	}
 	out.Counts.Received = max(out.Counts.Sent-out.Counts.Lost, 0)
 	out.circumstances(ctx, server, s, labels)
 	return out, nil
