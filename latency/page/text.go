@@ -281,8 +281,17 @@ func answer(r *report.Report) string {
 	if at, ok := stoppedAt(r); ok {
 		text = fmt.Sprintf("the target stopped answering %.1f s after the start; until then %s", at, text)
 	}
-	return text + fmt.Sprintf("; %s of %s lost", report.Range(r.Counts.LostLeast(), r.Counts.Lost, commas), commas(r.Counts.Sent))
+	text += fmt.Sprintf("; %s of %s lost", report.Range(r.Counts.LostLeast(), r.Counts.Lost, commas), commas(r.Counts.Sent))
+	for _, row := range countRows {
+		if n := row.of(&r.Counts); n > 0 && unanswered[row.name] {
+			text += fmt.Sprintf(", %s %s", commas(n), row.name)
+		}
+	}
+	return text
 }
+
+// unanswered are the counts of probes that got no reply in time but were not lost between the hosts.
+var unanswered = map[string]bool{"not sent": true, "dropped here": true, "refused there": true, "dropped there": true, "late": true}
 
 // commas is grouped for a terminal.
 func commas(n int64) string { return strings.ReplaceAll(grouped(n), "\u202f", ",") }

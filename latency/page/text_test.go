@@ -209,6 +209,10 @@ func TestHeadline(t *testing.T) {
 	if !regexp.MustCompile(`^round trip p50 \S+ \S+, p99 \S+ \S+, p99.9 \S+ \S+; 0 of 1,234,567 lost$`).MatchString(lines[0]) {
 		t.Errorf("the first line is %q", lines[0])
 	}
+	rep.Counts.RefusedThere, rep.Counts.Late = 1_200_000, 3
+	if first := answer(rep); !strings.HasSuffix(first, "; 0 of 1,234,567 lost, 1,200,000 refused there, 3 late") {
+		t.Errorf("probes without a reply are not in the headline: %q", first)
+	}
 	if n := strings.Count(text.String(), "warning: "); n != 1 || !strings.HasPrefix(lines[1], "warning: ") || !strings.Contains(lines[1], "-core") {
 		t.Errorf("%d warnings, the first %q", n, lines[1])
 	}
