@@ -34,7 +34,6 @@ type progress struct {
 const (
 	barEvery  = 200 * time.Millisecond
 	lineEvery = 5 * time.Second
-	quiet     = 2 * time.Second // without a reply, although probes leave: the target stopped answering
 	steps     = 1000
 )
 
@@ -83,7 +82,7 @@ func (p *progress) run(every time.Duration) {
 		sent, received := s.Progress().Sent.Load(), s.Progress().Received.Load()
 		switch alive.observe(s, sent, received, time.Now()) {
 		case stopped:
-			p.log.Warn("the target does not answer", "target", plain.Text(s.Label()), "for", quiet)
+			p.log.Warn("the target does not answer", "target", plain.Text(s.Label()), "for", quiet(s))
 		case resumed:
 			p.log.Warn("the target answers again", "target", plain.Text(s.Label()))
 		}
@@ -132,6 +131,9 @@ const (
 	resumed
 )
 
+// quiet is how long a target may send no reply, although probes leave, before it is reported: two seconds, or until a probe has timed out.
+func quiet(s *series.Series) time.Duration { return max(2*time.Second, s.Timeout+time.Second) }
+
 func (l *liveness) observe(s *series.Series, sent, received int64, now time.Time) int {
 	switch {
 	case s != l.of:
@@ -145,7 +147,7 @@ func (l *liveness) observe(s *series.Series, sent, received int64, now time.Time
 	case sent <= l.sent+1: // the last probe may still be on its way
 	case l.since.IsZero():
 		l.since = now
-	case !l.down && now.Sub(l.since) >= quiet:
+	case !l.down && now.Sub(l.since) >= quiet(s):
 		l.down = true
 		return stopped
 	}

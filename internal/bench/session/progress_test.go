@@ -31,3 +31,15 @@ func TestLivenessReportsAnOutageOnce(t *testing.T) {
 		}
 	}
 }
+
+// A target whose round trip is longer than two seconds is not reported as silent before a probe can have timed out.
+func TestLivenessWaitsForTheTimeout(t *testing.T) {
+	var l liveness
+	s, start := &series.Series{}, time.Unix(1000, 0)
+	s.Timeout = 5 * time.Second
+	for i, want := range []int{unchanged, unchanged, unchanged, unchanged, unchanged, unchanged, unchanged, stopped} {
+		if got := l.observe(s, int64(10*i), 0, start.Add(time.Duration(i)*time.Second)); got != want {
+			t.Errorf("after %d s: %d, want %d", i, got, want)
+		}
+	}
+}
