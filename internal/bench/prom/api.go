@@ -2,21 +2,19 @@ package prom
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"math"
 	"net/http"
-	"net/url"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/prometheus/client_golang/api"
+	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
+	"github.com/prometheus/common/model"
 
 	"github.com/rebound-nic/rebound/latency/plain"
 )
 
-// Server is a Prometheus, asked by its HTTP API.
+// Server is a Prometheus server, queried by its HTTP API.
 type Server struct {
 	Base   string
 	Client *http.Client // nil for the default one
@@ -27,20 +25,20 @@ const (
 	patience  = 2 * time.Minute
 )
 
-// Series is one of an answer.
+// Series is a time series of a query's result.
 type Series struct {
 	Metric     map[string]string
 	Values     []Value
 	Histograms []Moment
 }
 
-// Value is a number at a moment.
+// Value is a sample.
 type Value struct {
 	At time.Time
 	V  float64
 }
 
-// Moment is a native histogram at a moment: all that was counted since the series began.
+// Moment is a native histogram at one time: everything counted since the series began.
 type Moment struct {
 	At      time.Time
 	Count   float64
@@ -53,171 +51,124 @@ type Bucket struct{ Low, High, Count float64 }
 
 // Range evaluates query at from, and every step after it up to to.
 func (s *Server) Range(ctx context.Context, query string, from, to time.Time, step time.Duration) ([]Series, error) {
-	return s.ask(ctx, "query_range", url.Values{"query": {query}, "start": {seconds(from)}, "end": {seconds(to)}, "step": {fmt.Sprintf("%.3f", step.Seconds())}})
+	return s.ask(ctx, query, func(ctx context.Context, a v1.API) (model.Value, error) {
+		v, _, _, err := a.QueryRange(ctx, query, v1.Range{Start: from, End: to, Step: step})
+		return v, err
+	})
 }
 
-// Instant evaluates query at a moment.
+// Instant evaluates query at one time.
 func (s *Server) Instant(ctx context.Context, query string, at time.Time) ([]Series, error) {
-	return s.ask(ctx, "query", url.Values{"query": {query}, "time": {seconds(at)}})
+	return s.ask(ctx, query, func(ctx context.Context, a v1.API) (model.Value, error) {
+		v, _, _, err := a.Query(ctx, query, at)
+		return v, err
+	})
 }
 
-func seconds(t time.Time) string { return fmt.Sprintf("%.3f", float64(t.UnixMilli())/1e3) }
-
-func (s *Server) ask(ctx context.Context, path string, form url.Values) ([]Series, error) {
+func (s *Server) ask(ctx context.Context, query string, call func(context.Context, v1.API) (model.Value, error)) ([]Series, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	// By POST: a query may be longer than a server takes in a URL.
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.Base+"/api/v1/"+path, strings.NewReader(form.Encode()))
-	if err != nil {
-		return nil, err
+	client := http.Client{}
+	if s.Client != nil {
+		client = *s.Client
 	}
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	client := s.Client
-	if client == nil {
-		client = http.DefaultClient
-	}
-	answer, err := client.Do(r)
-	if err != nil {
-		return nil, fmt.Errorf("Prometheus: %w", err)
-	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer+1))
+	client.Transport = limited{client.Transport}
+	c, err := api.NewClient(api.Config{Address: s.Base, Client: &client})
 	if err != nil {
 		return nil, fmt.Errorf("Prometheus at %s: %w", s.Base, err)
 	}
-	if len(body) > maxAnswer {
-		return nil, fmt.Errorf("Prometheus at %s: the answer is longer than %d MiB: ask for less", s.Base, maxAnswer>>20)
+	v, err := call(ctx, v1.NewAPI(c))
+	var refused *v1.Error
+	if errors.As(err, &refused) {
+		// Msg and Detail come from the server.
+		if refused.Type == v1.ErrBadData || refused.Type == v1.ErrExec {
+			err = fmt.Errorf("it refuses the query: %s", plain.Text(refused.Msg))
+		} else {
+			err = fmt.Errorf("%s: %s", refused.Type, plain.Text(refused.Msg))
+		}
 	}
-	all, err := decode(body)
-	if err != nil && answer.StatusCode != http.StatusOK && !errors.Is(err, errRefused) {
-		err = fmt.Errorf("%s", plain.Text(answer.Status))
+	var all []Series
+	if err == nil {
+		all, err = series(v)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("Prometheus at %s: %w (query %s)", s.Base, err, form.Get("query"))
+		return nil, fmt.Errorf("Prometheus at %s: %w (query %s)", s.Base, err, query)
 	}
 	return all, nil
 }
 
-var errRefused = errors.New("it refuses the query")
+// limited is a transport that ends an answer which is too long.
+type limited struct{ next http.RoundTripper }
 
-// decode reads an answer of the API.
-func decode(body []byte) ([]Series, error) {
-	var a struct {
-		Status, Error string
-		Data          struct {
-			ResultType string
-			Result     []struct {
-				Metric     map[string]string
-				Value      json.RawMessage
-				Values     []json.RawMessage
-				Histogram  json.RawMessage
-				Histograms []json.RawMessage
-			}
-		}
+func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
+	next := l.next
+	if next == nil {
+		next = http.DefaultTransport
 	}
-	if err := json.Unmarshal(body, &a); err != nil {
-		return nil, fmt.Errorf("that is no answer of its API: %w", err)
+	a, err := next.RoundTrip(r)
+	if err == nil {
+		a.Body = http.MaxBytesReader(nil, a.Body, maxAnswer)
 	}
-	if a.Status != "success" {
-		if a.Error != "" {
-			return nil, fmt.Errorf("%w: %s", errRefused, plain.Text(a.Error))
-		}
-		return nil, errors.New("that is no answer of its API: no status")
-	}
-	if t := a.Data.ResultType; t != "vector" && t != "matrix" {
-		return nil, fmt.Errorf("it answers with %q, want a vector or a matrix", t)
-	}
+	return a, err
+}
+
+// series converts a vector or a matrix.
+func series(v model.Value) ([]Series, error) {
 	var out []Series
-	for _, r := range a.Data.Result {
-		s := Series{Metric: r.Metric}
-		if len(r.Value) > 0 {
-			r.Values = append(r.Values, r.Value)
-		}
-		if len(r.Histogram) > 0 {
-			r.Histograms = append(r.Histograms, r.Histogram)
-		}
-		for _, v := range r.Values {
-			var text string
-			at, err := point(v, &text)
-			if err != nil {
-				return nil, err
+	switch v := v.(type) {
+	case model.Vector:
+		for _, x := range v {
+			s := Series{Metric: labels(x.Metric)}
+			if x.Histogram != nil {
+				s.Histograms = []Moment{moment(x.Timestamp, x.Histogram)}
+			} else {
+				s.Values = []Value{{x.Timestamp.Time(), float64(x.Value)}}
 			}
-			n, err := number(text)
-			if err != nil {
-				return nil, err
-			}
-			s.Values = append(s.Values, Value{at, n})
+			out = append(out, s)
 		}
-		for _, h := range r.Histograms {
-			m, err := decodeHistogram(h)
-			if err != nil {
-				return nil, err
+	case model.Matrix:
+		for _, x := range v {
+			s := Series{Metric: labels(x.Metric)}
+			for _, p := range x.Values {
+				s.Values = append(s.Values, Value{p.Timestamp.Time(), float64(p.Value)})
 			}
-			s.Histograms = append(s.Histograms, m)
+			for _, p := range x.Histograms {
+				if p.Histogram == nil {
+					return nil, errors.New("a histogram of its answer is empty")
+				}
+				s.Histograms = append(s.Histograms, moment(p.Timestamp, p.Histogram))
+			}
+			out = append(out, s)
 		}
-		out = append(out, s)
+	default:
+		return nil, fmt.Errorf("it answers with a %v, want a vector or a matrix", v.Type())
+	}
+	for _, s := range out {
+		for _, m := range s.Histograms {
+			for _, b := range m.Buckets {
+				if !(b.Low <= b.High) || !(b.Count >= 0 && b.Count < 1e15) {
+					return nil, fmt.Errorf("a bucket of its answer is from %v to %v and counts %v", b.Low, b.High, b.Count)
+				}
+			}
+		}
 	}
 	return out, nil
 }
 
-// point reads [seconds, value].
-func point(raw json.RawMessage, value any) (time.Time, error) {
-	var pair [2]json.RawMessage
-	var at float64
-	err := json.Unmarshal(raw, &pair)
-	if err == nil {
-		err = json.Unmarshal(pair[0], &at)
+func labels(m model.Metric) map[string]string {
+	out := make(map[string]string, len(m))
+	for name, value := range m {
+		out[string(name)] = string(value)
 	}
-	if err == nil {
-		err = json.Unmarshal(pair[1], value)
-	}
-	if err == nil && !(math.Abs(at) < 1e11) {
-		err = fmt.Errorf("%v is no moment", at)
-	}
-	if err != nil {
-		return time.Time{}, fmt.Errorf("a point of its answer: %w", err)
-	}
-	return time.UnixMilli(int64(math.Round(at * 1e3))), nil
+	return out
 }
 
-func number(text string) (float64, error) {
-	n, err := strconv.ParseFloat(text, 64)
-	if err != nil {
-		return 0, fmt.Errorf("%q in its answer is no number", text)
-	}
-	return n, nil
-}
-
-// decodeHistogram reads [seconds, {count, sum, buckets: [[rule, low, high, count], ...]}].
-func decodeHistogram(raw json.RawMessage) (m Moment, err error) {
-	var h struct {
-		Count, Sum string
-		Buckets    [][4]json.RawMessage
-	}
-	if m.At, err = point(raw, &h); err != nil {
-		return m, err
-	}
-	if m.Count, err = number(h.Count); err != nil {
-		return m, err
-	}
-	if m.Sum, err = number(h.Sum); err != nil {
-		return m, err
-	}
+func moment(at model.Time, h *model.SampleHistogram) Moment {
+	m := Moment{At: at.Time(), Count: float64(h.Count), Sum: float64(h.Sum)}
 	for _, b := range h.Buckets {
-		var v [3]float64
-		for i := range v {
-			var text string
-			if err := json.Unmarshal(b[i+1], &text); err != nil {
-				return m, fmt.Errorf("a bucket of its answer: %w", err)
-			}
-			if v[i], err = number(text); err != nil {
-				return m, err
-			}
+		if b != nil {
+			m.Buckets = append(m.Buckets, Bucket{float64(b.Lower), float64(b.Upper), float64(b.Count)})
 		}
-		if !(v[0] <= v[1]) || !(v[2] >= 0 && v[2] < 1e15) {
-			return m, fmt.Errorf("a bucket of its answer is from %v to %v and counts %v", v[0], v[1], v[2])
-		}
-		m.Buckets = append(m.Buckets, Bucket{v[0], v[1], v[2]})
 	}
-	return m, nil
+	return m
 }
