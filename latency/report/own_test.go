@@ -15,7 +15,7 @@ func TestOwnTail(t *testing.T) {
 		t.Errorf("without a self-test: %q", own)
 	}
 	rep.Add(latency.JitterSeries, latency.FromValues([]int64{20, 20, 1_000_000}))
-	if own := rep.OwnTail(); !strings.Contains(own, "up to 1.000 ms: that alone puts") {
+	if own := rep.OwnTail(); !strings.Contains(own, "at most 1.000 ms, in the self-test, without traffic: these pauses alone") {
 		t.Errorf("with a gap of 1 ms: %q", own)
 	}
 	// One such gap in a minute is too rare to show at p99.99.
@@ -55,9 +55,9 @@ func TestOwnTailShare(t *testing.T) {
 		mode, series, says string
 		length             int64 // of the runs, ns
 	}{
-		{"closed", latency.GapSeries, "while it measured the measuring core was away 20 times for 190.", 1e9},
-		{"closed", latency.JitterSeries, "with no traffic at all", 1e9},
-		{"open", latency.GapSeries, "puts 0.03 %", 1e9},
+		{"closed", latency.GapSeries, "the measuring thread was descheduled 20 times for 190.", 1e9},
+		{"closed", latency.JitterSeries, "without traffic", 1e9},
+		{"open", latency.GapSeries, "(0.03 % of round trips)", 1e9},
 		{"closed", latency.GapSeries, "", 100e9}, // 20 gaps in a hundred seconds are no p99.99 of round trips of 10 us
 	} {
 		rep := report.New("bench", report.RoundTrip)
@@ -73,7 +73,7 @@ func TestOwnTailShare(t *testing.T) {
 		if !strings.Contains(own, c.says) || c.says == "" && own != "" {
 			t.Errorf("%s, %s: %q, want %q", c.mode, c.series, own, c.says)
 		}
-		if c.says != "" && c.mode == "closed" && !strings.Contains(own, "puts 0.02 %") {
+		if c.says != "" && c.mode == "closed" && !strings.Contains(own, "(0.02 % of round trips)") {
 			t.Errorf("%q: 20 of 100000 are 0.02 %%", own)
 		}
 	}
@@ -142,7 +142,7 @@ func TestOwnTailOfABusyMachine(t *testing.T) {
 	rep.Runs = []latency.Run{{End: 1_700_000_000}}
 	rep.Add(latency.MainSeries, latency.FromValues(rtt))
 	rep.Add(latency.GapSeries, latency.FromValues([]int64{400_100_000, 400_100_000, 400_100_000, 400_100_000}))
-	if own := rep.OwnTail(); !strings.Contains(own, "away 4 times") {
+	if own := rep.OwnTail(); !strings.Contains(own, "descheduled 4 times") {
 		t.Errorf("%q", own)
 	}
 }
