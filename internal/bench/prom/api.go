@@ -112,12 +112,17 @@ func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
 	return a, err
 }
 
+var errEmpty = errors.New("its answer lacks a result")
+
 // series converts a vector or a matrix.
 func series(v model.Value) ([]Series, error) {
 	var out []Series
 	switch v := v.(type) {
 	case model.Vector:
 		for _, x := range v {
+			if x == nil {
+				return nil, errEmpty
+			}
 			s := Series{Metric: labels(x.Metric)}
 			if x.Histogram != nil {
 				s.Histograms = []Moment{moment(x.Timestamp, x.Histogram)}
@@ -128,18 +133,23 @@ func series(v model.Value) ([]Series, error) {
 		}
 	case model.Matrix:
 		for _, x := range v {
+			if x == nil {
+				return nil, errEmpty
+			}
 			s := Series{Metric: labels(x.Metric)}
 			for _, p := range x.Values {
 				s.Values = append(s.Values, Value{p.Timestamp.Time(), float64(p.Value)})
 			}
 			for _, p := range x.Histograms {
 				if p.Histogram == nil {
-					return nil, errors.New("a histogram of its answer is empty")
+					return nil, errEmpty
 				}
 				s.Histograms = append(s.Histograms, moment(p.Timestamp, p.Histogram))
 			}
 			out = append(out, s)
 		}
+	case nil:
+		return nil, errEmpty
 	default:
 		return nil, fmt.Errorf("it answers with a %v, want a vector or a matrix", v.Type())
 	}
