@@ -10,6 +10,7 @@ import (
 
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser/proto"
 	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/amazon"
 	"github.com/rebound-nic/rebound/sim/efasim"
 	"github.com/rebound-nic/rebound/sim/enasim"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
@@ -151,15 +152,8 @@ var deviceFaults = []fault{
 	{name: "events without end", on: []string{"amazon"}, do: func(s *session) error {
 		for range 500 {
 			group, syndrome := uint16(s.r.IntN(8)), uint16(s.r.IntN(4))
-			switch m := s.device().model.(type) {
-			case *enasim.Model:
-				if group != enasim.GroupFatal {
-					m.Post(enasim.Event{Group: group, Syndrome: syndrome})
-				}
-			case *efasim.Model:
-				if group != efasim.GroupFatal {
-					m.Post(efasim.Event{Group: group, Syndrome: syndrome})
-				}
+			if group != amazon.GroupFatal {
+				s.device().model.(interface{ Post(amazon.Event) }).Post(amazon.Event{Group: group, Syndrome: syndrome})
 			}
 			time.Sleep(100 * time.Microsecond)
 		}
@@ -302,7 +296,7 @@ var deviceFaults = []fault{
 	{name: "admin commands refused", on: []string{"efa"}, ends: true, do: func(s *session) error {
 		m, status := s.device().model.(*efasim.Model), uint8(1+s.r.IntN(7))
 		s.note("with %d", status)
-		m.FailAdmin(func(uint8) uint8 { return status })
+		m.FailAdmin(func(string) uint8 { return status })
 		s.for_(300*time.Millisecond, 2*time.Second)
 		m.FailAdmin(nil)
 		return nil
@@ -311,7 +305,7 @@ var deviceFaults = []fault{
 		m, one := s.device().model.(*efasim.Model), 1+s.r.IntN(3)
 		s.note("one in %d", one)
 		n := 0
-		m.IgnoreAdmin(func(uint8) bool { n++; return n%one == 0 })
+		m.IgnoreAdmin(func(string) bool { n++; return n%one == 0 })
 		s.for_(300*time.Millisecond, 2*time.Second)
 		m.IgnoreAdmin(nil)
 		return nil

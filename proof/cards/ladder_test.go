@@ -118,8 +118,8 @@ var ladders = []ladder{
 	{name: "efa: entries of 128 bytes", open: openEFA, steps: []string{"from queue entries of 128 bytes to entries of 64"}, reason: "create queue pair", push: "llq 64",
 		model: func() sim.Model {
 			m, first := efasim.New(efasim.Options{MAC: ladderMAC, Profile: efasim.EFA3}), true
-			m.FailAdmin(func(op uint8) uint8 {
-				if op != 1 || !first {
+			m.FailAdmin(func(command string) uint8 {
+				if command != "CREATE_QP" || !first {
 					return 0
 				}
 				first = false

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rebound-nic/rebound/proof/cards"
 	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/amazon"
 	"github.com/rebound-nic/rebound/sim/enasim"
 )
 
@@ -174,11 +175,11 @@ func f2faultsENA(t *testing.T, k *Kit) {
 				far.SetUp(true)
 			case "events":
 				before = m.Counters()
-				m.Post(enasim.Event{Group: enasim.GroupWarning})
-				m.Post(enasim.Event{Group: enasim.GroupNotification, Syndrome: enasim.NotifySuspend})
-				m.Post(enasim.Event{Group: enasim.GroupNotification, Syndrome: enasim.NotifyResume})
-				m.Post(enasim.Event{Group: enasim.GroupNotification, Syndrome: enasim.NotifyUpdateHints})
-				m.Post(enasim.Event{Group: 9})
+				m.Post(amazon.Event{Group: amazon.GroupWarning})
+				m.Post(amazon.Event{Group: amazon.GroupNotification, Syndrome: enasim.NotifySuspend})
+				m.Post(amazon.Event{Group: amazon.GroupNotification, Syndrome: enasim.NotifyResume})
+				m.Post(amazon.Event{Group: amazon.GroupNotification, Syndrome: enasim.NotifyUpdateHints})
+				m.Post(amazon.Event{Group: 9})
 			case "evented":
 				for end := time.Now().Add(patience); m.Counters().Events-before.Events < 5; time.Sleep(10 * time.Millisecond) {
 					if time.Now().After(end) {

@@ -9,41 +9,40 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
 func TestResetProtocol(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
-	if v := x.read(regVERSION); v != 1 {
+	if v := x.Read(amazon.RegVERSION); v != 1 {
 		t.Errorf("VERSION %#x", v)
 	}
-	if v := x.read(regCAPS); v>>capsWidthShift&0xff != 48 || v>>1&0x1f == 0 {
+	if v := x.Read(amazon.RegCAPS); v>>8&0xff != 48 || v>>1&0x1f == 0 {
 		t.Errorf("CAPS %#x", v)
 	}
 	// AENQ's doorbell begins with 0; the keep-alive comes each second, when its group is enabled.
-	x.bar.Write32(uint64(regAENQDB), testDepth)
+	x.Set(amazon.RegAENQDB, testDepth)
 	x.ExpectError("0 is expected")
-	x.bar.Write32(uint64(regAENQDB), 0)
-	x.ok(opSetFeature, fields{17: uint8(featAENQ), 24: uint32(1 << GroupKeepAlive)})
-	x.m.Post(Event{Group: GroupWarning}) // not enabled
-	x.bar.Write32(uint64(regINTRMASK), 0)
-	x.m.mu.Lock()
-	x.m.aenq.alive -= time.Second
-	x.m.mu.Unlock()
+	x.Set(amazon.RegAENQDB, 0)
+	x.OK(opSetFeature, fields{17: uint8(featAENQ), 24: uint32(1 << amazon.GroupKeepAlive)})
+	x.m.Post(amazon.Event{Group: amazon.GroupWarning}) // not enabled
+	x.Set(amazon.RegINTRMASK, 0)
+	x.m.HastenKeepAlive(time.Second)
 	x.Port.Step()
-	if e := x.aenq.Bytes; le.Uint16(e) != GroupKeepAlive || e[4] != 1 || len(x.Vectors) != 1 || x.Vectors[0] != 0 {
+	if e := x.AENQ.Bytes; le.Uint16(e) != amazon.GroupKeepAlive || e[4] != 1 || len(x.Vectors) != 1 || x.Vectors[0] != 0 {
 		t.Errorf("event %x, interrupts %v", e[:16], x.Vectors)
 	}
-	x.bar.Write32(uint64(regAENQDB), 2)
+	x.Set(amazon.RegAENQDB, 2)
 	x.ExpectError("1 events were sent")
-	x.bar.Write32(uint64(regAENQDB), 1)
+	x.Set(amazon.RegAENQDB, 1)
 	x.m.Fail()
-	if v := x.read(regDEVSTS); v&stsFatal == 0 {
+	if v := x.Read(amazon.RegDEVSTS); v&amazon.StsFatal == 0 {
 		t.Errorf("DEV_STS %#x after a fatal error", v)
 	}
 	x.Port.Step()
-	x.reset(3)
-	if r := x.m.Resets(); !slices.Equal(r, []int{0, 3}) || x.read(regDEVSTS)&stsFatal != 0 {
+	x.Reset(3)
+	if r := x.m.Resets(); !slices.Equal(r, []int{0, 3}) || x.Read(amazon.RegDEVSTS)&amazon.StsFatal != 0 {
 		t.Errorf("resets for %v", r)
 	}
 	x.Clean()
@@ -51,21 +50,21 @@ func TestResetProtocol(t *testing.T) {
 
 func TestStrictOrder(t *testing.T) {
 	x := newRig(t, Options{})
-	x.reset(0)
-	x.bar.Write32(uint64(regAQDB), 1)
+	x.Reset(0)
+	x.Set(amazon.RegAQDB, 1)
 	x.ExpectError("entries have 64 bytes")
 	x.open()
-	x.bar.Write32(uint64(regAQBASELO), 0)
+	x.Set(amazon.RegAQBASELO, 0)
 	x.ExpectError("after the first admin command")
-	x.bar.Write32(uint64(regAQDB), 100)
+	x.Set(amazon.RegAQDB, 100)
 	x.ExpectError("the tail was 2")
-	x.bar.Write32(uint64(regDEVCTL), 2)
+	x.Set(amazon.RegDEVCTL, 2)
 	x.ExpectError("not supported")
-	x.bar.Write32(0x48, 1)
+	x.Regs.Write32(0x48, 1)
 	x.ExpectError("no such register")
-	x.bar.Write32(uint64(regEQDB), 1<<16)
+	x.Set(regEQDB, 1<<16)
 	x.ExpectViolation("reserved bits")
-	x.bar.Write32(uint64(regEQDB), 5|1<<31)
+	x.Set(regEQDB, 5|1<<31)
 	x.ExpectError("there is no EQ 5")
 	x.llq.Write64(0, 1)
 	x.ExpectError("no LLQ is there")
@@ -75,8 +74,8 @@ func TestStrictOrder(t *testing.T) {
 	x.ExpectError("no doorbell of a QP")
 	x.bel.Write32(x.m.page(int(x.uar))+cqDoorbells, 1)
 	x.ExpectError("no doorbell of a CQ")
-	x.bar.Write32(uint64(regDEVCTL), ctlReset)
-	x.bar.Write32(uint64(regAQCAPS), 1)
+	x.Set(amazon.RegDEVCTL, amazon.CTLReset)
+	x.Set(amazon.RegAQCAPS, 1)
 	x.ExpectError("RESET_IN_PROGRESS")
 	x.Clean()
 }
@@ -108,13 +107,13 @@ func TestFeatures(t *testing.T) {
 		if r := x.get(featEvents); le.Uint32(r) == 0 || le.Uint32(r[8:]) != 1 {
 			t.Errorf("%s: event queue attributes %x", p.Name, r[:12])
 		}
-		if s, r := x.do(opGetFeature, fields{17: uint8(featQueue2)}); (s == statusOK) != (p.Inline > 0) || le.Uint16(r) != p.Inline {
+		if s, r := x.Do(opGetFeature, fields{17: uint8(featQueue2)}); (s == statusOK) != (p.Inline > 0) || le.Uint16(r) != p.Inline {
 			t.Errorf("%s: QUEUE_ATTR_2: status %d, %x", p.Name, s, r[:2])
 		}
-		if s, _ := x.do(opGetFeature, fields{17: uint8(8)}); s != statusUnsupported {
+		if s, _ := x.Do(opGetFeature, fields{17: uint8(8)}); s != statusUnsupported {
 			t.Errorf("%s: feature 8: status %d", p.Name, s)
 		}
-		if s, _ := x.do(opSetFeature, fields{17: uint8(20)}); s != statusUnsupported {
+		if s, _ := x.Do(opSetFeature, fields{17: uint8(20)}); s != statusUnsupported {
 			t.Errorf("%s: set feature 20: status %d", p.Name, s)
 		}
 		x.bad(statusIllegal, opSetFeature, fields{17: uint8(featNetwork)}, "cannot be set")
@@ -130,12 +129,12 @@ func TestHostInfo(t *testing.T) {
 	good := fields{3: uint8(cmdCtrlData), 4: uint32(hostInfo), 8: b.IOVA, 17: uint8(featHost)}
 	x.bad(statusIllegal, opSetFeature, good, "major 2 is expected")
 	le.PutUint16(b.Bytes[174:], 0x200)
-	x.ok(opSetFeature, good)
-	x.bad(statusIllegal, opSetFeature, good.with(4, uint32(100)), "control buffer of 100 bytes")
-	x.ok(opSetFeature, good.with(3, uint8(cmdCtrlData|cmdCtrlIndir)))
+	x.OK(opSetFeature, good)
+	x.bad(statusIllegal, opSetFeature, good.With(4, uint32(100)), "control buffer of 100 bytes")
+	x.OK(opSetFeature, good.With(3, uint8(cmdCtrlData|cmdCtrlIndir)))
 	x.ExpectWarning("ctrl_data alone")
 	b.Bytes[128] = 7
-	x.ok(opSetFeature, good)
+	x.OK(opSetFeature, good)
 	x.ExpectWarning("os_type 7")
 	if n := x.m.Counters().HostInfo; n != 3 {
 		t.Errorf("%d times host information", n)
@@ -148,32 +147,32 @@ func TestObjects(t *testing.T) {
 	x.open()
 	x.bad(statusBadOpcode, 0, nil, "no such opcode")
 	x.bad(statusBadOpcode, 21, nil, "no such opcode")
-	x.ok(opAllocPD, fields{4: uint8(1)}) // behind the command: not its
+	x.OK(opAllocPD, fields{4: uint8(1)}) // behind the command: not its
 	x.bad(statusIllegal, opDeallocPD, fields{4: uint16(9)}, "there is no PD 9")
 	x.bad(statusIllegal, opDeallocUAR, fields{4: uint16(9)}, "there is no UAR 9")
 
 	// Event queues.
 	page := x.Alloc(4096)
 	eq := fields{4: uint16(16), 6: uint8(1), 7: uint8(4), 8: page.IOVA, 16: uint32(1)}
-	x.bad(statusIllegal, opCreateEQ, eq.with(4, uint16(15)), "depth 15")
-	x.bad(statusIllegal, opCreateEQ, eq.with(6, uint8(200)), "MSI-X vector 200")
-	x.bad(statusIllegal, opCreateEQ, eq.with(7, uint8(8)), "entry_size_words 8")
-	x.bad(statusIllegal, opCreateEQ, eq.with(16, uint32(0)), "without events")
-	x.bad(statusIllegal, opCreateEQ, eq.with(8, page.IOVA+8), "not aligned")
-	e := x.ok(opCreateEQ, eq)
+	x.bad(statusIllegal, opCreateEQ, eq.With(4, uint16(15)), "depth 15")
+	x.bad(statusIllegal, opCreateEQ, eq.With(6, uint8(200)), "MSI-X vector 200")
+	x.bad(statusIllegal, opCreateEQ, eq.With(7, uint8(8)), "entry_size_words 8")
+	x.bad(statusIllegal, opCreateEQ, eq.With(16, uint32(0)), "without events")
+	x.bad(statusIllegal, opCreateEQ, eq.With(8, page.IOVA+8), "not aligned")
+	e := x.OK(opCreateEQ, eq)
 	x.bad(statusIllegal, opDestroyEQ, fields{4: uint16(5)}, "there is no EQ 5")
 
 	// Completion queues.
 	cq := fields{4: uint8(1 << 5), 5: uint8(4), 6: uint16(64), 8: le.Uint16(e), 12: x.Alloc(4096).IOVA, 24: uint16(1), 26: x.uar}
-	x.bad(statusIllegal, opCreateCQ, cq.with(5, uint8(2)), "cq_entry_size_words 2")
-	x.bad(statusIllegal, opCreateCQ, cq.with(5, uint8(4|1<<5)), "set_src_addr")
-	x.bad(statusIllegal, opCreateCQ, cq.with(6, uint16(65)), "sub_cq_depth 65")
-	x.bad(statusIllegal, opCreateCQ, cq.with(8, uint16(7)), "there is no EQ 7")
-	x.bad(statusIllegal, opCreateCQ, cq.with(12, uint64(4)), "not aligned")
-	x.bad(statusIllegal, opCreateCQ, cq.with(24, uint16(2)), "sub_cqs_per_cq is 1")
-	x.bad(statusIllegal, opCreateCQ, cq.with(26, uint16(9)), "there is no UAR 9")
-	c := x.ok(opCreateCQ, cq)
-	x.ok(opDestroyCQ, fields{4: le.Uint16(x.ok(opCreateCQ, cq.with(4, uint8(1<<5|1))))})
+	x.bad(statusIllegal, opCreateCQ, cq.With(5, uint8(2)), "cq_entry_size_words 2")
+	x.bad(statusIllegal, opCreateCQ, cq.With(5, uint8(4|1<<5)), "set_src_addr")
+	x.bad(statusIllegal, opCreateCQ, cq.With(6, uint16(65)), "sub_cq_depth 65")
+	x.bad(statusIllegal, opCreateCQ, cq.With(8, uint16(7)), "there is no EQ 7")
+	x.bad(statusIllegal, opCreateCQ, cq.With(12, uint64(4)), "not aligned")
+	x.bad(statusIllegal, opCreateCQ, cq.With(24, uint16(2)), "sub_cqs_per_cq is 1")
+	x.bad(statusIllegal, opCreateCQ, cq.With(26, uint16(9)), "there is no UAR 9")
+	c := x.OK(opCreateCQ, cq)
+	x.OK(opDestroyCQ, fields{4: le.Uint16(x.OK(opCreateCQ, cq.With(4, uint8(1<<5|1))))})
 	x.ExpectWarning("CREATE_CQ: reserved bits 00000001 set in the dword at 04h")
 	x.bad(statusIllegal, opDestroyCQ, fields{4: uint16(9)}, "there is no CQ 9")
 	x.bad(statusBusy, opDestroyEQ, fields{4: le.Uint16(e)}, "before the 1 CQs")
@@ -189,44 +188,44 @@ func TestObjects(t *testing.T) {
 	x.ExpectWarning("must not be called more than once")
 	x.bad(statusBusy, opDeallocPD, fields{4: x.pd}, "before the 1 objects")
 	x.bad(statusIllegal, opDestroyAH, fields{4: a, 6: uint16(9)}, "there is no PD 9")
-	x.ok(opDestroyAH, fields{4: a, 6: x.pd})
-	x.ok(opDestroyAH, fields{4: a, 6: x.pd})
+	x.OK(opDestroyAH, fields{4: a, 6: x.pd})
+	x.OK(opDestroyAH, fields{4: a, 6: x.pd})
 	x.bad(statusIllegal, opDestroyAH, fields{4: a, 6: x.pd}, "has no AH")
 
 	// Queue pairs.
 	q := &qpair{x: x, typ: typeSRD, size: 64, rq: x.Alloc(4096), scq: &cring{idx: le.Uint16(c)}}
 	q.rcq = q.scq
 	good := q.create()
-	x.bad(statusIllegal, opCreateQP, good.with(4, uint16(9)), "there is no PD 9")
-	x.bad(statusIllegal, opCreateQP, good.with(6, uint8(3)), "qp_type 3")
-	x.bad(statusIllegal, opCreateQP, good.with(7, uint8(1)), "sq_virt")
-	x.bad(statusIllegal, opCreateQP, good.with(6, uint8(typeUD)).with(7, uint8(4)), "unsolicited_write_recv")
-	x.bad(statusIllegal, opCreateQP, good.with(16, uint64(8)), "rq_base_addr")
-	x.bad(statusIllegal, opCreateQP, good.with(24, uint32(9)), "there is no CQ 9")
-	x.bad(statusIllegal, opCreateQP, good.with(40, uint32(63*qDepth)), "send_queue_ring_size")
-	x.bad(statusIllegal, opCreateQP, good.with(40, uint32(128*qDepth)), "send_queue_ring_size") // efa2 has no wide WQEs
-	x.bad(statusIllegal, opCreateQP, good.with(44, uint32(15)), "send_queue_depth 15")
-	x.bad(statusIllegal, opCreateQP, good.with(44, uint32(8)).with(40, uint32(64*8)), "send_queue_depth 8") // min_sq_depth
-	x.bad(statusIllegal, opCreateQP, good.with(48, uint32(16*15)), "recv_queue_ring_size 240")
-	x.bad(statusIllegal, opCreateQP, good.with(52, uint32(17)), "recv_queue_ring_size")
-	x.bad(statusIllegal, opCreateQP, good.with(56, uint16(9)), "there is no UAR 9")
-	r := x.ok(opCreateQP, good.with(8, uint64(4096)).with(58, uint8(1)))
+	x.bad(statusIllegal, opCreateQP, good.With(4, uint16(9)), "there is no PD 9")
+	x.bad(statusIllegal, opCreateQP, good.With(6, uint8(3)), "qp_type 3")
+	x.bad(statusIllegal, opCreateQP, good.With(7, uint8(1)), "sq_virt")
+	x.bad(statusIllegal, opCreateQP, good.With(6, uint8(typeUD)).With(7, uint8(4)), "unsolicited_write_recv")
+	x.bad(statusIllegal, opCreateQP, good.With(16, uint64(8)), "rq_base_addr")
+	x.bad(statusIllegal, opCreateQP, good.With(24, uint32(9)), "there is no CQ 9")
+	x.bad(statusIllegal, opCreateQP, good.With(40, uint32(63*qDepth)), "send_queue_ring_size")
+	x.bad(statusIllegal, opCreateQP, good.With(40, uint32(128*qDepth)), "send_queue_ring_size") // efa2 has no wide WQEs
+	x.bad(statusIllegal, opCreateQP, good.With(44, uint32(15)), "send_queue_depth 15")
+	x.bad(statusIllegal, opCreateQP, good.With(44, uint32(8)).With(40, uint32(64*8)), "send_queue_depth 8") // min_sq_depth
+	x.bad(statusIllegal, opCreateQP, good.With(48, uint32(16*15)), "recv_queue_ring_size 240")
+	x.bad(statusIllegal, opCreateQP, good.With(52, uint32(17)), "recv_queue_ring_size")
+	x.bad(statusIllegal, opCreateQP, good.With(56, uint16(9)), "there is no UAR 9")
+	r := x.OK(opCreateQP, good.With(8, uint64(4096)).With(58, uint8(1)))
 	x.ExpectWarning("sq_base_addr")
 	h := le.Uint32(r)
 	x.bad(statusBusy, opDestroyCQ, fields{4: le.Uint16(c)}, "before the 2 queues")
 	x.bad(statusBusy, opDeallocUAR, fields{4: x.uar}, "before the 2 queues")
 	x.bad(statusIllegal, opDestroyQP, fields{4: h + 1}, "no QP with the handle")
-	x.ok(opDestroyQP, fields{4: h})
+	x.OK(opDestroyQP, fields{4: h})
 	x.bad(statusIllegal, opDestroyQP, fields{4: h}, "no QP with the handle")
-	if again := x.ok(opCreateQP, good); le.Uint16(again[4:]) == le.Uint16(r[4:]) || le.Uint32(again) == h {
+	if again := x.OK(opCreateQP, good); le.Uint16(again[4:]) == le.Uint16(r[4:]) || le.Uint32(again) == h {
 		t.Errorf("the number %#x and the handle %#x come back at once", le.Uint16(r[4:]), h)
 	} else {
-		x.ok(opDestroyQP, fields{4: le.Uint32(again)})
+		x.OK(opDestroyQP, fields{4: le.Uint32(again)})
 	}
-	x.ok(opDestroyCQ, fields{4: le.Uint16(c)})
-	x.ok(opDestroyEQ, fields{4: le.Uint16(e)})
-	x.ok(opDeallocUAR, fields{4: x.uar})
-	x.ok(opDeallocPD, fields{4: x.pd})
+	x.OK(opDestroyCQ, fields{4: le.Uint16(c)})
+	x.OK(opDestroyEQ, fields{4: le.Uint16(e)})
+	x.OK(opDeallocUAR, fields{4: x.uar})
+	x.OK(opDeallocPD, fields{4: x.pd})
 	if o := x.m.Objects(); o != (Objects{PDs: 1}) {
 		t.Errorf("left: %+v", o)
 	}
@@ -241,9 +240,9 @@ func TestExhaustion(t *testing.T) {
 		n  int
 	}{{opAllocPD, maxPD - 1}, {opAllocUAR, maxUAR - 1}} {
 		for range c.n {
-			x.ok(c.op, nil)
+			x.OK(c.op, nil)
 		}
-		if s, _ := x.do(c.op, nil); s != statusNoResource {
+		if s, _ := x.Do(c.op, nil); s != statusNoResource {
 			t.Errorf("opcode %d: status %d beyond %d", c.op, s, c.n)
 		}
 	}
@@ -251,24 +250,24 @@ func TestExhaustion(t *testing.T) {
 	q := &qpair{x: x, typ: typeUD, size: 64, rq: x.Alloc(4096), scq: c, rcq: c}
 	pages := map[uint64]bool{}
 	for i := range maxQP {
-		r := x.ok(opCreateQP, q.create())
+		r := x.OK(opCreateQP, q.create())
 		if at := uint64(le.Uint32(r[20:])); pages[at/4096] || at%4096 != 0 {
 			t.Errorf("QP %d: LLQ at %#x, which is not its own", i, at)
 		} else {
 			pages[at/4096] = true
 		}
 	}
-	if s, _ := x.do(opCreateQP, q.create()); s != statusNoResource {
+	if s, _ := x.Do(opCreateQP, q.create()); s != statusNoResource {
 		t.Errorf("status %d beyond %d QPs", s, maxQP)
 	}
 	x.Clean()
 	// LLQ memory comes back: more QPs one after another than fit at once.
 	x.open()
 	c = x.completions(16, nil)
-	big := q.create().with(44, uint32(maxSQDepth)).with(40, uint32(64*maxSQDepth)).with(24, uint32(c.idx)).with(28, uint32(c.idx)).with(4, x.pd).with(56, x.uar)
+	big := q.create().With(44, uint32(maxSQDepth)).With(40, uint32(64*maxSQDepth)).With(24, uint32(c.idx)).With(28, uint32(c.idx)).With(4, x.pd).With(56, x.uar)
 	var made []uint32
 	for {
-		s, r := x.do(opCreateQP, big)
+		s, r := x.Do(opCreateQP, big)
 		if s == statusNoResource {
 			break
 		}
@@ -278,8 +277,8 @@ func TestExhaustion(t *testing.T) {
 		t.Errorf("%d QPs of %d WQEs", len(made), maxSQDepth)
 	}
 	for range 100 {
-		x.ok(opDestroyQP, fields{4: made[0]})
-		made = append(made[1:], le.Uint32(x.ok(opCreateQP, big)))
+		x.OK(opDestroyQP, fields{4: made[0]})
+		made = append(made[1:], le.Uint32(x.OK(opCreateQP, big)))
 	}
 	x.Clean()
 }
@@ -290,7 +289,7 @@ func TestSubCQs(t *testing.T) {
 		x.open()
 		c := x.completions(16, nil)
 		q := &qpair{x: x, typ: typeUD, size: 64, rq: x.Alloc(4096), scq: c, rcq: c}
-		r := x.ok(opCreateQP, q.create())
+		r := x.OK(opCreateQP, q.create())
 		if send, recv := le.Uint16(r[8:]), le.Uint16(r[10:]); send != 0 || recv != 1%p.SubCQs {
 			t.Errorf("%s: sub-CQs %d and %d of %d", p.Name, send, recv, p.SubCQs)
 		}
@@ -315,7 +314,7 @@ func TestPagesOfTheirOwn(t *testing.T) {
 				}
 				seen[off/4096] = x.uar
 			}
-			x.uar = le.Uint16(x.ok(opAllocUAR, nil))
+			x.uar = le.Uint16(x.OK(opAllocUAR, nil))
 		}
 		x.Clean()
 	}
@@ -334,21 +333,21 @@ func TestStates(t *testing.T) {
 	x.bad(statusIllegal, opModifyQP, mod(q.handle, modState, 9), "cannot go from state 0 to 9")
 	x.bad(statusIllegal, opModifyQP, mod(q.handle, modState, stateInit), "without a Q_Key")
 	x.bad(statusIllegal, opModifyQP, mod(q.handle+1<<16, modState, stateErr), "no QP with the handle")
-	x.ok(opModifyQP, mod(q.handle, modState|modQKey, stateInit))
-	x.ok(opModifyQP, mod(q.handle, modState, stateRTR))
+	x.OK(opModifyQP, mod(q.handle, modState|modQKey, stateInit))
+	x.OK(opModifyQP, mod(q.handle, modState, stateRTR))
 	x.bad(statusIllegal, opModifyQP, mod(q.handle, modState, stateRTS), "without an SQ PSN")
-	x.bad(statusIllegal, opModifyQP, mod(q.handle, modState|modPSN, stateRTS).with(24, uint32(1<<24)), "24 bits")
-	x.bad(statusIllegal, opModifyQP, mod(q.handle, modState|modPSN|modRNR, stateRTS).with(29, uint8(8)), "rnr_retry 8")
+	x.bad(statusIllegal, opModifyQP, mod(q.handle, modState|modPSN, stateRTS).With(24, uint32(1<<24)), "24 bits")
+	x.bad(statusIllegal, opModifyQP, mod(q.handle, modState|modPSN|modRNR, stateRTS).With(29, uint8(8)), "rnr_retry 8")
 	x.bad(statusIllegal, opModifyQP, mod(u.handle, modState|modQKey|modRNR, stateInit), "rnr_retry for a QP of type 1")
 	x.bel.Write32(q.sqBell, 1)
 	x.ExpectError("rung in state 2")
 	x.bel.Write32(u.rqBell, 1)
 	x.ExpectError("rung in state 0")
-	x.ok(opModifyQP, mod(q.handle, modState|modPSN|modRNR, stateRTS).with(29, uint8(3)))
-	if r := x.ok(opQueryQP, fields{4: q.handle}); le.Uint32(r) != stateRTS || le.Uint32(r[4:]) != testKey || le.Uint32(r[8:]) != 5 || r[13] != 3 {
+	x.OK(opModifyQP, mod(q.handle, modState|modPSN|modRNR, stateRTS).With(29, uint8(3)))
+	if r := x.OK(opQueryQP, fields{4: q.handle}); le.Uint32(r) != stateRTS || le.Uint32(r[4:]) != testKey || le.Uint32(r[8:]) != 5 || r[13] != 3 {
 		t.Errorf("QUERY_QP %x", r[:16])
 	}
-	x.ok(opModifyQP, mod(q.handle, modState|modCurState, stateErr).with(16, uint32(stateRTR)))
+	x.OK(opModifyQP, mod(q.handle, modState|modCurState, stateErr).With(16, uint32(stateRTR)))
 	x.ExpectWarning("overrides state 3")
 	x.bad(statusIllegal, opModifyQP, mod(q.handle, modState|modPSN, stateRTS), "cannot go from state 6 to 3")
 	x.bad(statusIllegal, opQueryQP, fields{4: uint32(99)}, "no QP with the handle")
@@ -357,39 +356,39 @@ func TestStates(t *testing.T) {
 
 func TestAdminKnobs(t *testing.T) {
 	x := newRig(t, Options{AdminDelay: 10 * time.Microsecond, AdminOutOfOrder: true, Seed: 2})
-	x.reset(0)
-	x.aq, x.acq = x.Alloc(4096), x.Alloc(4096)
-	x.addr(regAQBASELO, x.aq.IOVA)
-	x.addr(regACQBASELO, x.acq.IOVA)
-	x.bar.Write32(uint64(regAQCAPS), testDepth|64<<16)
-	x.bar.Write32(uint64(regACQCAPS), testDepth|64<<16|3<<24)
-	x.bar.Write32(uint64(regINTRMASK), 0)
+	x.Reset(0)
+	x.AQ, x.ACQ = x.Alloc(4096), x.Alloc(4096)
+	x.Addr(amazon.RegAQBASELO, x.AQ.IOVA)
+	x.Addr(amazon.RegACQBASELO, x.ACQ.IOVA)
+	x.Set(amazon.RegAQCAPS, testDepth|64<<16)
+	x.Set(amazon.RegACQCAPS, testDepth|64<<16|3<<24)
+	x.Set(amazon.RegINTRMASK, 0)
 	var ids []uint16
 	for range 6 {
-		ids = append(ids, x.submit(opAllocPD, nil))
+		ids = append(ids, x.Submit(opAllocPD, nil))
 	}
 	x.Port.Step()
-	if x.ack() != nil {
+	if x.Ack() != nil {
 		t.Error("a command completes before its time")
 	}
 	for range 20 {
 		x.Port.Step()
 	}
 	var got []uint16
-	for e := x.ack(); e != nil; e = x.ack() {
+	for e := x.Ack(); e != nil; e = x.Ack() {
 		got = append(got, le.Uint16(e))
 	}
 	if slices.Equal(got, ids) || !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(ids))) || !slices.Contains(x.Vectors, 3) {
 		t.Errorf("completions %x of %x, interrupts %v", got, ids, x.Vectors)
 	}
-	x.m.IgnoreAdmin(func(op uint8) bool { return op == opAllocPD })
-	x.submit(opAllocPD, nil)
-	x.m.FailAdmin(func(op uint8) uint8 { return map[uint8]uint8{opAllocUAR: statusNoResource}[op] })
-	id := x.submit(opAllocUAR, nil)
+	x.m.IgnoreAdmin(func(command string) bool { return command == "ALLOC_PD" })
+	x.Submit(opAllocPD, nil)
+	x.m.FailAdmin(func(command string) uint8 { return map[string]uint8{"ALLOC_UAR": statusNoResource}[command] })
+	id := x.Submit(opAllocUAR, nil)
 	for range 20 {
 		x.Port.Step()
 	}
-	if e := x.ack(); e == nil || le.Uint16(e) != id || e[2] != statusNoResource || x.ack() != nil {
+	if e := x.Ack(); e == nil || le.Uint16(e) != id || e[2] != statusNoResource || x.Ack() != nil {
 		t.Errorf("completion %x, want that of %#x with status 1 and no other", e, id)
 	}
 	x.Clean()
@@ -399,7 +398,7 @@ func TestStatistics(t *testing.T) {
 	x := newRig(t, Options{Profile: EFA0})
 	x.open()
 	for typ, want := range map[uint8]uint8{statsBasic: 0, statsMessages: 0, statsRead: 0, statsWrite: statusUnsupported, statsNetwork: 0, 5: statusUnsupported} {
-		if s, _ := x.do(opGetStats, fields{16: typ}); s != want {
+		if s, _ := x.Do(opGetStats, fields{16: typ}); s != want {
 			t.Errorf("type %d: status %d, want %d", typ, s, want)
 		}
 	}
@@ -412,11 +411,11 @@ func TestStatistics(t *testing.T) {
 	q.ring()
 	x.settle()
 	for _, f := range []fields{{16: uint8(statsMessages)}, {16: uint8(statsMessages), 17: uint8(1), 18: q.num}} {
-		if s := x.ok(opGetStats, f); le.Uint64(s) != 9 || le.Uint64(s[8:]) != 1 {
+		if s := x.OK(opGetStats, f); le.Uint64(s) != 9 || le.Uint64(s[8:]) != 1 {
 			t.Errorf("%v: %x", f, s[:32])
 		}
 	}
-	if s := x.ok(opGetStats, fields{16: uint8(statsMessages), 17: uint8(1), 18: r.num}); le.Uint64(s) != 0 || le.Uint64(s[16:]) != 9 || le.Uint64(s[24:]) != 1 {
+	if s := x.OK(opGetStats, fields{16: uint8(statsMessages), 17: uint8(1), 18: r.num}); le.Uint64(s) != 0 || le.Uint64(s[16:]) != 9 || le.Uint64(s[24:]) != 1 {
 		t.Errorf("of the receiver: %x", s[:32])
 	}
 	x.Clean()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/rebound-nic/rebound/sim/amazon"
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
@@ -54,7 +55,7 @@ func (m *Model) createCQ(in kit.Msg, r []byte) *refusal {
 		return illegal("cq_ba %#x is not aligned to 64 bytes", q.ring.base)
 	}
 	if !q.ring.virt {
-		if err := m.width("cq_ba", q.ring.base); err != nil {
+		if err := m.CheckWidth("cq_ba", q.ring.base); err != nil {
 			return illegal("%v", err)
 		}
 	} else if _, err := m.at(&q.ring, 0, q.size*int(depth)*int(p.SubCQs), mayLocalWrite); err != nil {
@@ -116,24 +117,24 @@ func (m *Model) complete(at uint32, sub uint16, send bool, b []byte) {
 	q := &m.cqs[at]
 	tail := &q.tails[sub]
 	if q.rung && q.written-q.consumed >= q.depth*uint32(len(q.tails)) {
-		m.host.Errorf("CQ %d is full: %d completions, of which the driver has consumed %d", at, q.written, q.consumed)
+		m.Host.Errorf("CQ %d is full: %d completions, of which the driver has consumed %d", at, q.written, q.consumed)
 		return
 	}
-	for range 1 + m.knob.takeDuplicate(send) {
+	for range 1 + m.Knobs.TakeDuplicate(send) {
 		c := append([]byte(nil), b[:q.size]...)
-		c[3] = c[3]&^1 | phase(*tail, q.depth)
-		if f := m.knob.takeTamper(send); f != nil {
+		c[3] = c[3]&^1 | amazon.Phase(*tail, q.depth)
+		if f := m.Knobs.TakeTamper(send); f != nil {
 			f(c)
 		}
 		off := uint64(sub)*uint64(q.depth)*uint64(q.size) + uint64(*tail%q.depth)*uint64(q.size)
 		spans, err := m.at(&q.ring, off, q.size, mayLocalWrite)
 		if err != nil {
-			m.host.Errorf("CQ %d: %v", at, err)
+			m.Host.Errorf("CQ %d: %v", at, err)
 			return
 		}
 		for _, part := range [][2]int{{16, q.size}, {0, 16}} { // the phase last, as the device's one write shows itself
 			if part[0] < part[1] {
-				m.host.DMAWrite(spans[0].at+uint64(part[0]), c[part[0]:part[1]])
+				m.Host.DMAWrite(spans[0].at+uint64(part[0]), c[part[0]:part[1]])
 			}
 		}
 		*tail++
@@ -158,7 +159,7 @@ func (m *Model) cqDoorbell(i int, v uint32) error {
 	q.consumed += n
 	q.rung = true
 	if v&^uint32(cqdbConsumer|cqdbSN|cqdbArm) != 0 {
-		m.host.Warnf("CQ %d: doorbell %#x has reserved bits set", i, v)
+		m.Host.Warnf("CQ %d: doorbell %#x has reserved bits set", i, v)
 	}
 	if v&cqdbArm == 0 {
 		return nil
@@ -207,7 +208,7 @@ func (m *Model) createEQ(in kit.Msg, r []byte) *refusal {
 		return illegal("entry_size_words %d: 4 are expected", in.U("entry_size_words"))
 	case !in.Is("completion_events"):
 		return illegal("event_bitmask 0: an EQ without events")
-	case base == 0 || base%64 != 0 || m.width("ba", base) != nil:
+	case base == 0 || base%64 != 0 || m.CheckWidth("ba", base) != nil:
 		return illegal("ba %#x is not aligned to 64 bytes", base)
 	}
 	for i := range m.eqs {
@@ -235,13 +236,13 @@ func (m *Model) destroyEQ(in kit.Msg, _ []byte) *refusal {
 // post writes an event, efa_admin_eqe with efa_admin_comp_event.
 func (e *eq) post(m *Model, cqn uint16) {
 	if e.since == e.depth {
-		m.host.Errorf("EQ of vector %d: %d events since it was armed, which are all it holds", e.vector, e.since)
+		m.Host.Errorf("EQ of vector %d: %d events since it was armed, which are all it holds", e.vector, e.since)
 		return
 	}
 	var b [16]byte
-	b[0] = phase(e.tail, e.depth)
+	b[0] = amazon.Phase(e.tail, e.depth)
 	le.PutUint16(b[8:], cqn)
-	m.host.DMAWrite(e.base+16*uint64(e.tail%e.depth), b[:])
+	m.Host.DMAWrite(e.base+16*uint64(e.tail%e.depth), b[:])
 	e.tail++
 	e.fresh++
 	e.since++
@@ -252,7 +253,7 @@ func (e *eq) post(m *Model, cqn uint16) {
 func (e *eq) interrupt(m *Model) {
 	if e.armed && e.fresh > 0 {
 		e.armed, e.fresh = false, 0
-		m.host.Interrupt(e.vector)
+		m.Host.Interrupt(e.vector)
 	}
 }
 

@@ -40,7 +40,7 @@ func (m *Model) getFeature(in kit.Msg, r []byte) *refusal {
 		u16(48, p.LinkGbps)
 	case featAENQ:
 		u32(0, eventGroups)
-		u32(4, m.groups)
+		u32(4, m.Groups)
 	case featNetwork:
 		copy(r, m.gid[:])
 		u32(16, mtu)
@@ -88,7 +88,7 @@ func (m *Model) setFeature(in kit.Msg, _ []byte) *refusal {
 		if enabled&^eventGroups != 0 {
 			return illegal("groups %#x, %#x are supported", enabled, eventGroups)
 		}
-		m.groups = enabled
+		m.Groups = enabled
 		return nil
 	case featHost:
 		return m.setHost(in)
@@ -106,17 +106,17 @@ func (m *Model) setHost(in kit.Msg) *refusal {
 		return no
 	}
 	b := make([]byte, hostInfo)
-	if m.host.DMARead(a, b) != nil {
+	if m.Host.DMARead(a, b) != nil {
 		return unreachable
 	}
 	if os := le.Uint32(b[128:]); os != 0 {
-		m.host.Warnf("HOST_INFO: os_type %d: 0 (Linux) is all that the definitions have", os)
+		m.Host.Warnf("HOST_INFO: os_type %d: 0 (Linux) is all that the definitions have", os)
 	}
 	if spec := le.Uint16(b[174:]); spec>>8 != 2 {
 		return illegal("HOST_INFO: spec version %#x, major 2 is expected", spec)
 	}
 	if slices.Index(b[:128], 0) < 0 || slices.Index(b[132:164], 0) < 0 {
-		m.host.Warnf("HOST_INFO: a string has no end")
+		m.Host.Warnf("HOST_INFO: a string has no end")
 	}
 	m.count.HostInfo++
 	return nil

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/sim/amazon"
+	"github.com/rebound-nic/rebound/sim/amazon/amazontest"
 	"github.com/rebound-nic/rebound/sim/simtest"
 )
 
@@ -38,7 +40,7 @@ func FuzzModel(f *testing.F) {
 			switch op % 8 {
 			case 0: // any register
 				b := take(6)
-				x.bar.Write32(uint64(le.Uint16(b))%regBARSize&^3, le.Uint32(b[2:]))
+				x.Regs.Write32(uint64(le.Uint16(b))%amazon.BARSize&^3, le.Uint32(b[2:]))
 			case 1: // any command
 				b := take(62)
 				g := fields{}
@@ -63,7 +65,7 @@ func FuzzModel(f *testing.F) {
 					}
 				}
 				g[3] = b[1] & 6
-				x.submit(b[0]%23, g)
+				x.Submit(b[0]%23, g)
 			case 2, 3: // a WQE, much of which is right
 				b := take(q.size)
 				le.PutUint16(b[4:], qs[b[4]&1].num)
@@ -102,7 +104,7 @@ func FuzzModel(f *testing.F) {
 				x.Far.Send(0, out[:len(out)-int(b[56]%4)])
 			case 6:
 				b := take(2)
-				x.m.Post(Event{Group: uint16(b[0] % 8), Syndrome: uint16(b[1])})
+				x.m.Post(amazon.Event{Group: uint16(b[0] % 8), Syndrome: uint16(b[1])})
 				x.m.DuplicateCompletion(b[1]&1 != 0, int(b[0]%4))
 				x.m.Pause(b[1]&2 != 0)
 				x.m.DropReceives(b[1]&4 != 0)
@@ -128,9 +130,9 @@ func fuzzRig(f *testing.F, o Options) (next func(testing.TB) *rig) {
 	base.Reusable(memory)
 	bar, llq, bel := base.BAR(0), base.BAR(2), base.BAR(m.opt.doorbells)
 	return func(t testing.TB) *rig {
-		m.turn(func(k *knobs) { *k = knobs{} })
+		m.Turn(func(k *amazon.Knobs) { *k = amazon.Knobs{} })
 		base.Again(t)
-		return &rig{Rig: base, m: m, bar: bar, llq: llq, bel: bel, resp: base.Alloc(4096)}
+		return &rig{Driver: amazontest.New(base, bar), m: m, llq: llq, bel: bel}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
 func TestKnobs(t *testing.T) {
@@ -52,54 +53,52 @@ func TestKnobs(t *testing.T) {
 	}
 
 	x.m.StallAdmin(true)
-	x.submit(opAllocPD, nil)
+	x.Submit(opAllocPD, nil)
 	x.settle()
-	if e := x.ack(); e != nil {
+	if e := x.Ack(); e != nil {
 		t.Errorf("stalled: %x", e)
 	}
 	x.m.StallAdmin(false)
 	x.m.TamperAdmin(func(b []byte) { b[2] = 77 })
 	x.settle()
-	if e := x.ack(); e == nil || e[2] != 77 {
+	if e := x.Ack(); e == nil || e[2] != 77 {
 		t.Errorf("tampered: %x", e)
 	}
 	x.m.WithholdKeepAlive(true)
-	x.bar.Write32(uint64(regAENQDB), 0)
-	x.ok(opSetFeature, fields{17: uint8(featAENQ), 24: uint32(eventGroups)})
-	x.m.mu.Lock()
-	x.m.aenq.alive -= 5 * time.Second
-	x.m.mu.Unlock()
+	x.Set(amazon.RegAENQDB, 0)
+	x.OK(opSetFeature, fields{17: uint8(featAENQ), 24: uint32(eventGroups)})
+	x.m.HastenKeepAlive(5 * time.Second)
 	x.settle()
-	if x.aenq.Bytes[4]&1 != 0 {
-		t.Errorf("event %x", x.aenq.Bytes[:16])
+	if x.AENQ.Bytes[4]&1 != 0 {
+		t.Errorf("event %x", x.AENQ.Bytes[:16])
 	}
-	x.m.Post(Event{Group: 9, Syndrome: 3}) // unknown
+	x.m.Post(amazon.Event{Group: 9, Syndrome: 3}) // unknown
 	x.settle()
-	if e := x.aenq.Bytes; e[4]&1 == 0 || le.Uint16(e) != 9 || le.Uint16(e[2:]) != 3 {
+	if e := x.AENQ.Bytes; e[4]&1 == 0 || le.Uint16(e) != 9 || le.Uint16(e[2:]) != 3 {
 		t.Errorf("event %x", e[:16])
 	}
 	x.Clean()
 
 	x.m.Mute(true)
-	x.bar.Write32(uint64(regREADREQ), uint32(regVERSION)<<16|0x777)
-	if le.Uint16(x.resp.Bytes) == 0x777 {
+	x.Set(amazon.RegREADREQ, uint32(amazon.RegVERSION)<<16|0x777)
+	if le.Uint16(x.Resp.Bytes) == 0x777 {
 		t.Error("a mute device answers")
 	}
 	x.Port.Unplug()
-	if v := x.bar.Read32(uint64(regDEVSTS)); v != 0xffffffff {
+	if v := x.Regs.Read32(uint64(amazon.RegDEVSTS)); v != 0xffffffff {
 		t.Errorf("DEV_STS %#x of a device that is gone", v)
 	}
 }
 
 func TestOptions(t *testing.T) {
 	x := newRig(t, Options{NotReady: true, Version: 0x102, Controller: 0x03040506, Width: 40, Vectors: 3, Hints: Hints{1, 2, 3, 4}, Unsupported: 1 << featEvents})
-	if sts := x.bar.Read32(uint64(regDEVSTS)); sts&stsReady != 0 {
+	if sts := x.Regs.Read32(uint64(amazon.RegDEVSTS)); sts&amazon.StsReady != 0 {
 		t.Errorf("DEV_STS %#x", sts)
 	}
-	if v, c, w := x.bar.Read32(uint64(regVERSION)), x.bar.Read32(uint64(regCTRLVERSION)), x.bar.Read32(uint64(regCAPS))>>capsWidthShift&0xff; v != 0x102 || c != 0x03040506 || w != 40 {
+	if v, c, w := x.Regs.Read32(uint64(amazon.RegVERSION)), x.Regs.Read32(uint64(amazon.RegCTRLVERSION)), x.Regs.Read32(uint64(amazon.RegCAPS))>>8&0xff; v != 0x102 || c != 0x03040506 || w != 40 {
 		t.Errorf("VERSION %#x, CONTROLLER_VERSION %#x, %d address bits", v, c, w)
 	}
-	x.addr(regRESPLO, 1<<41)
+	x.Addr(amazon.RegRESPLO, 1<<41)
 	x.ExpectError("40 bits")
 	if c := x.Port.Config(); c.MSIXVectors != 3 {
 		t.Errorf("%d vectors", c.MSIXVectors)

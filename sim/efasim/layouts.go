@@ -16,7 +16,7 @@ func Layouts() map[string]*kit.Layout {
 		case op == opGetStats:
 			all["aq_get_stats_cmd"] = k.Layout
 		default:
-			all[strings.ToLower(k.name)+"_cmd"] = k.Layout
+			all[strings.ToLower(k.Name)+"_cmd"] = k.Layout
 		}
 	}
 	return all

@@ -3,10 +3,10 @@ package efasim
 import (
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/amazon"
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
@@ -48,21 +48,12 @@ type options struct {
 
 // Model is one adapter. It implements sim.Model. Knobs may be turned from any goroutine at any time.
 type Model struct {
-	opt  options
-	host sim.Host
-	rng  *rand.Rand
-	gid  [16]byte
-	mu   sync.Mutex // knobs come from other goroutines than the host's calls
+	amazon.Controller
+	opt options
+	gid [16]byte
 
-	val     [regBARSize / 4]uint32
-	reset   resetState
-	reasons []int
-
-	aq     adminQueue
-	aenq   eventQueue
-	groups uint32
-	knob   knobs
-	count  Counters
+	deaf, forgetful bool
+	count           Counters
 
 	pds        []pd
 	uars       []uar
@@ -83,12 +74,6 @@ type Model struct {
 	ops       []*op
 	loop      [][]byte
 	out       []outgoing
-}
-
-// resetState is where the reset protocol is: requested by DEV_CTL, seen by DEV_STS some accesses or Steps later.
-type resetState struct {
-	wanted  bool
-	pending int // accesses or Steps until DEV_STS follows
 }
 
 // New returns an adapter that is not yet powered on.
@@ -116,7 +101,15 @@ func New(o Options) *Model {
 	if o.Controller == 0 {
 		o.Controller = 1
 	}
-	m := &Model{opt: options{o, o.Profile.Doorbells, llqMemory}, rng: rand.New(rand.NewPCG(o.Seed, 7)), gid: gidOf(o.MAC), epoch: rand.Uint32()}
+	m := &Model{opt: options{o, o.Profile.Doorbells, llqMemory}, gid: gidOf(o.MAC), epoch: rand.Uint32()}
+	m.Init(amazon.Card{
+		Registers: regTable, Command: command, Features: featNames,
+		Version: o.Version, Controller: o.Controller, Width: o.Width, // no admin timeout: a slow host needs the driver's own
+		Vectors:  m.vectors(),
+		NotReady: o.NotReady, AdminDelay: o.AdminDelay, AdminOutOfOrder: o.AdminOutOfOrder, Recorded: o.Recorded,
+		Clear: m.clear, Execute: m.execute, Write: m.write, InReset: m.inReset,
+		KeepAlive: func() amazon.Event { return amazon.Event{Group: amazon.GroupKeepAlive} },
+	}, rand.New(rand.NewPCG(o.Seed, 7)))
 	return m
 }
 
@@ -141,7 +134,7 @@ func (m *Model) Config() sim.Config {
 		MSIXVectors: m.vectors(), MSIXBAR: 0, MSIXTable: msixTable, MSIXPBA: msixPBA,
 		PCIeDevCap: 1<<28 | 1<<15 | 2, LinkSpeed: 3, LinkWidth: 16,
 	}
-	c.BARs[0] = sim.BAR{Size: regBARSize}
+	c.BARs[0] = sim.BAR{Size: amazon.BARSize}
 	c.BARs[2] = sim.BAR{Size: m.opt.llq, Is64: true, Prefetchable: true, Polled: []sim.Range{{Len: m.opt.llq}}}
 	pages := sim.Range{Off: m.uarBase(), Len: uars}
 	switch m.opt.doorbells {
@@ -156,27 +149,14 @@ func (m *Model) Config() sim.Config {
 	return c
 }
 
-// Attach gives the model its host.
-func (m *Model) Attach(h sim.Host) { m.host = h }
-
-// Reset is power-on or a function-level reset.
-func (m *Model) Reset() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.clear()
-	m.reset = resetState{}
-}
-
-// clear is what any reset does to all but the reset protocol itself. Keys, queue numbers and the epoch continue, so
+// clear is what any reset does to the card. Keys, queue numbers and the epoch continue, so
 // that what is left from before finds nothing.
 func (m *Model) clear() {
-	regTable.Reset(m.val[:])
 	for i := range m.qps {
 		if s := &m.qps[i].sq; m.qps[i].live && s.depth > 0 {
-			clear(m.host.Shadow(2)[s.at:][:uint64(s.size)*uint64(s.depth)])
+			clear(m.Host.Shadow(2)[s.at:][:uint64(s.size)*uint64(s.depth)])
 		}
 	}
-	m.aq, m.aenq, m.groups = adminQueue{}, eventQueue{}, 0
 	m.pds, m.uars, m.ahs = zeroed(m.pds, maxPD), zeroed(m.uars, maxUAR), zeroed(m.ahs, maxAH)
 	m.cqs, m.eqs, m.qps = zeroed(m.cqs, maxCQ), zeroed(m.eqs, maxEQ), zeroed(m.qps, maxQP)
 	m.liveQPs, m.liveCQs = nil, nil
@@ -184,8 +164,7 @@ func (m *Model) clear() {
 	m.mrs = map[uint32]*mr{}
 	m.epoch++
 	m.peers, m.peerOrder, m.ops, m.loop, m.out = map[[16]byte]*peer{}, nil, nil, nil, nil
-	m.knob.fatal = false
-	clear(m.host.Shadow(m.opt.doorbells)[m.uarBase():][:maxUAR*uarSize])
+	clear(m.Host.Shadow(m.opt.doorbells)[m.uarBase():][:maxUAR*uarSize])
 }
 
 // zeroed is a table of n entries without contents, in the memory of the one before.
@@ -202,8 +181,8 @@ func (m *Model) SetLink(bool) {}
 
 // ReadBAR reads a register. All are 32 bits wide.
 func (m *Model) ReadBAR(bar int, off uint64, p []byte) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.Lock()
+	defer m.Unlock()
 	switch {
 	case m.isBell(bar, off):
 		return fmt.Errorf("doorbells are write only")
@@ -213,10 +192,10 @@ func (m *Model) ReadBAR(bar int, off uint64, p []byte) error {
 		return fmt.Errorf("BAR %d has doorbells and nothing else", bar)
 	case len(p) != 4:
 		return fmt.Errorf("access of %d bytes: registers have 4", len(p))
-	case off >= regBARSize:
+	case off >= amazon.BARSize:
 		return fmt.Errorf("no such register")
 	}
-	v, err := m.read(reg(off))
+	v, err := m.ReadRegister(amazon.Reg(off))
 	le.PutUint32(p, v)
 	return err
 }
@@ -225,36 +204,10 @@ func (m *Model) isBell(bar int, off uint64) bool {
 	return bar == m.opt.doorbells && off >= m.uarBase() && off < m.uarBase()+maxUAR*uarSize
 }
 
-// read is a read by MMIO or by DMA response.
-func (m *Model) read(r reg) (uint32, error) {
-	m.settleReset()
-	if _, err := regTable.Read(r); err != nil {
-		return all, err
-	}
-	switch r {
-	case regVERSION:
-		return m.opt.Version, nil
-	case regCTRLVERSION:
-		return m.opt.Controller, nil
-	case regCAPS:
-		return capsContiguous | 10<<capsResetShift | uint32(m.opt.Width)<<capsWidthShift, nil // no separate admin timeout: 0 leaves it to the driver, as a slow host needs
-	case regDEVSTS:
-		v := m.val[regDEVSTS/4]
-		if !m.opt.NotReady && !m.reset.wanted {
-			v |= stsReady
-		}
-		if m.knob.fatal {
-			v |= stsFatal
-		}
-		return v, nil
-	}
-	return m.val[r/4], nil
-}
-
 // WriteBAR writes a register, a doorbell or LLQ memory.
 func (m *Model) WriteBAR(bar int, off uint64, p []byte) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.Lock()
+	defer m.Unlock()
 	switch {
 	case m.isBell(bar, off) && len(p) != 4:
 		return fmt.Errorf("access of %d bytes: doorbells have 4", len(p))
@@ -266,144 +219,33 @@ func (m *Model) WriteBAR(bar int, off uint64, p []byte) error {
 		return fmt.Errorf("BAR %d has doorbells and nothing else", bar)
 	case len(p) != 4:
 		return fmt.Errorf("access of %d bytes: registers have 4", len(p))
-	case off >= regBARSize:
+	case off >= amazon.BARSize:
 		return fmt.Errorf("no such register")
 	}
-	m.settleReset()
-	return m.write(reg(off), le.Uint32(p))
+	return m.WriteRegister(amazon.Reg(off), le.Uint32(p))
 }
 
-func (m *Model) write(r reg, v uint32) error {
-	resetting := m.reset.wanted || m.val[regDEVSTS/4]&stsResetProgress != 0
-	if resetting && (r == regAENQDB || r == regEQDB) {
-		return nil // an interrupt handler acknowledges what came before; there is no queue any more
+// write is a write to the card's own register.
+func (m *Model) write(r amazon.Reg, v uint32) (own bool, err error) {
+	if r == regEQDB {
+		return true, m.eqDoorbell(v)
 	}
-	if resetting && r != regDEVCTL && r != regREADREQ && r != regRESPLO && r != regRESPHI && r != regINTRMASK {
-		return fmt.Errorf("write to %v before DEV_STS.RESET_IN_PROGRESS was seen to clear", r)
-	}
-	old := m.val[r/4]
-	v, _, err := regTable.Write(m.host, r, v, old, regTable.Bits(r), old)
-	if err != nil {
-		return err
-	}
-	switch r {
-	case regAQDB:
-		return m.adminDoorbell(v)
-	case regAENQDB:
-		return m.aenqDoorbell(v)
-	case regEQDB:
-		return m.eqDoorbell(v)
-	case regDEVCTL:
-		return m.writeCTL(v)
-	case regREADREQ:
-		return m.readless(v)
-	case regAQBASELO, regAQBASEHI, regAQCAPS, regACQBASELO, regACQBASEHI, regACQCAPS:
-		if m.aq.tail != 0 {
-			return fmt.Errorf("write of %#x to %v after the first admin command: a reset comes first", v, r)
-		}
-	case regAENQBASELO, regAENQBASEHI, regAENQCAPS:
-		if m.aenq.enabled {
-			return fmt.Errorf("write of %#x to %v after the first AENQ doorbell: a reset comes first", v, r)
-		}
-	}
-	m.val[r/4] = v
-	switch {
-	case r == regRESPLO && v&7 != 0:
-		return fmt.Errorf("MMIO_RESP_LO = %#x: the response has 8 bytes and is aligned to them", v)
-	case r == regRESPHI:
-		return m.width("MMIO_RESP", m.pair(regRESPLO))
-	}
-	return nil
+	return false, nil
 }
 
-// pair is a register pair that holds an address.
-func (m *Model) pair(lo reg) uint64 { return uint64(m.val[lo/4+1])<<32 | uint64(m.val[lo/4]) }
-
-// width checks an address against CAPS.DMA_ADDR_WIDTH.
-func (m *Model) width(what string, a uint64) error {
-	if a>>m.opt.Width != 0 {
-		return fmt.Errorf("%s address %#x has more than the %d bits of CAPS.DMA_ADDR_WIDTH", what, a, m.opt.Width)
-	}
-	return nil
-}
-
-// writeCTL starts and ends the reset protocol.
-func (m *Model) writeCTL(v uint32) error {
-	if v&ctlUnsupported != 0 {
-		return fmt.Errorf("DEV_CTL = %#x: bits %#x (AQ restart, reserved) are not supported", v, v&ctlUnsupported)
-	}
-	inReset := m.val[regDEVSTS/4]&stsResetProgress != 0
-	switch {
-	case v&ctlReset != 0 && (inReset || m.reset.wanted):
-		return fmt.Errorf("DEV_CTL = %#x while a reset is under way", v)
-	case v&ctlReset != 0:
-		m.reasons = append(m.reasons, int(v>>ctlReason))
-		if len(m.reasons) > 1000 {
-			m.reasons = m.reasons[1:]
-		}
-		m.clear()
-		m.val[regDEVCTL/4] = v
-		m.reset = resetState{wanted: true, pending: 2}
-	case inReset:
-		m.val[regDEVCTL/4] = v
-		m.reset = resetState{pending: 2}
-	case m.reset.wanted:
-		return fmt.Errorf("DEV_CTL = %#x before DEV_STS.RESET_IN_PROGRESS was seen set", v)
-	default:
-		m.val[regDEVCTL/4] = v
-	}
-	return nil
-}
-
-// settleReset lets DEV_STS follow DEV_CTL.
-func (m *Model) settleReset() {
-	if m.reset.pending == 0 {
-		return
-	}
-	if m.reset.pending--; m.reset.pending > 0 {
-		return
-	}
-	if m.reset.wanted {
-		m.val[regDEVSTS/4] = stsResetProgress
-	} else {
-		m.val[regDEVSTS/4] = stsResetFinished
-	}
-	m.reset.wanted = false
-}
-
-// readless answers a read request by DMA, efa_admin_mmio_req_read_less_resp.
-func (m *Model) readless(v uint32) error {
-	at := m.pair(regRESPLO)
-	if at == 0 {
-		return fmt.Errorf("MMIO_REG_READ = %#x before MMIO_RESP holds an address", v)
-	}
-	if m.knob.mute {
-		return nil
-	}
-	r := reg(v >> 16)
-	x, err := m.read(r)
-	var b [8]byte
-	le.PutUint16(b[0:], uint16(v))
-	le.PutUint16(b[2:], uint16(r))
-	le.PutUint32(b[4:], x)
-	m.host.DMAWrite(at, b[:])
-	if err != nil {
-		return fmt.Errorf("read of %v: %w", r, err)
-	}
-	return nil
+// inReset drops what an interrupt handler acknowledges from before a reset.
+func (m *Model) inReset(r amazon.Reg) (allowed, lost bool) {
+	return r == amazon.RegINTRMASK, r == regEQDB
 }
 
 // Step advances the adapter.
 func (m *Model) Step() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	busy := m.reset.pending > 0
-	m.settleReset()
-	if m.val[regDEVSTS/4]&stsResetProgress != 0 || m.reset.wanted {
+	m.Lock()
+	defer m.Unlock()
+	busy, running := m.Controller.Step()
+	if !running {
 		return busy
 	}
-	busy = m.stepAdmin() || busy
-	busy = m.stepEvents() || busy
 	busy = m.stepDoorbells() || busy
 	for _, i := range m.liveQPs {
 		busy = m.stepSQ(&m.qps[i]) || busy
@@ -417,11 +259,11 @@ func (m *Model) Step() bool {
 // stepDoorbells finds doorbells that came by pointer: of send queues first. A driver posts buffers, and tells what it has consumed, before
 // it sends, so that all that it rang before a send which is seen here is seen behind it.
 func (m *Model) stepDoorbells() (busy bool) {
-	shadow := m.host.Shadow(m.opt.doorbells)
+	shadow := m.Host.Shadow(m.opt.doorbells)
 	look := func(off uint64, last uint32, ring func(v uint32) error) {
 		if v := sim.Load32(shadow[off:]); v != last {
 			busy = true
-			m.host.CountMMIOWrite(1)
+			m.Host.CountMMIOWrite(1)
 			m.report(ring(v))
 		}
 	}
@@ -443,8 +285,8 @@ func (m *Model) stepDoorbells() (busy bool) {
 
 // setBell puts a value under a doorbell, which is not one that the driver rang.
 func (m *Model) setBell(off uint64, v uint32) {
-	le.PutUint32(m.host.Shadow(m.opt.doorbells)[off:], v)
+	le.PutUint32(m.Host.Shadow(m.opt.doorbells)[off:], v)
 }
 
 // report records a violation that has no caller to return to.
-func (m *Model) report(err error) { sim.Report(m.host, err) }
+func (m *Model) report(err error) { sim.Report(m.Host, err) }

@@ -110,7 +110,7 @@ func (m *Model) pageList(in kit.Msg, x *mr, n int) *refusal {
 			return illegal("page list of %d bytes, %d pages need %d", length, n, 8*n)
 		}
 		list = make([]byte, 8*n)
-		if m.host.DMARead(at, list) != nil {
+		if m.Host.DMARead(at, list) != nil {
 			return unreachable
 		}
 	case cmdCtrlData | cmdCtrlIndir:
@@ -127,7 +127,7 @@ func (m *Model) pageList(in kit.Msg, x *mr, n int) *refusal {
 		if a&(1<<x.shift-1) != 0 {
 			return illegal("page %d at %#x is not aligned to %#x bytes", i, a, uint64(1)<<x.shift)
 		}
-		if err := m.width(fmt.Sprintf("page %d", i), a); err != nil {
+		if err := m.CheckWidth(fmt.Sprintf("page %d", i), a); err != nil {
 			return illegal("%v", err)
 		}
 		x.pages[i] = a
@@ -151,10 +151,10 @@ func (m *Model) chunks(at uint64, length uint32, n int) ([]byte, *refusal) {
 		if !last {
 			b = make([]byte, length)
 		}
-		if at%8 != 0 || m.width("chunk", at) != nil {
+		if at%8 != 0 || m.CheckWidth("chunk", at) != nil {
 			return nil, illegal("chunk of a page list at %#x", at)
 		}
-		if m.host.DMARead(at, b) != nil {
+		if m.Host.DMARead(at, b) != nil {
 			return nil, unreachable
 		}
 		for i := range k {
@@ -163,7 +163,7 @@ func (m *Model) chunks(at uint64, length uint32, n int) ([]byte, *refusal) {
 			if a%chunkSize != 0 {
 				return nil, illegal("part %d of a page list at %#x is not aligned to %d bytes", i, a, chunkSize)
 			}
-			if m.host.DMARead(a, part) != nil {
+			if m.Host.DMARead(a, part) != nil {
 				return nil, unreachable
 			}
 			list = append(list, part...)
@@ -274,7 +274,7 @@ func (m *Model) remote(domain uint16, key uint32, addr uint64, n int, rights uin
 // load reads spans one behind the other into p.
 func (m *Model) load(spans []span, p []byte) error {
 	for _, s := range spans {
-		if err := m.host.DMARead(s.at, p[:s.n]); err != nil {
+		if err := m.Host.DMARead(s.at, p[:s.n]); err != nil {
 			return err
 		}
 		p = p[s.n:]
@@ -288,7 +288,7 @@ func (m *Model) store(spans []span, p []byte) error {
 		if k == 0 {
 			return nil
 		}
-		if err := m.host.DMAWrite(s.at, p[:k]); err != nil {
+		if err := m.Host.DMAWrite(s.at, p[:k]); err != nil {
 			return err
 		}
 		p = p[k:]
@@ -341,7 +341,7 @@ func (m *Model) fast(q *qp, code uint8, b []byte) (uint8, error) {
 	case mode == 0 && n == 1:
 	case mode == 1:
 		list = make([]byte, 8*n)
-		if m.host.DMARead(le.Uint64(p[24:]), list) != nil {
+		if m.Host.DMARead(le.Uint64(p[24:]), list) != nil {
 			return compInvalidLKey, fmt.Errorf("fast registration: the page list cannot be read")
 		}
 	default:

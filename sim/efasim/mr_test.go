@@ -34,33 +34,33 @@ func TestPageLists(t *testing.T) {
 				t.Fatalf("%s: page %d has %x, %v", what, i, b, err)
 			}
 		}
-		x.ok(opDeregMR, fields{4: key})
+		x.OK(opDeregMR, fields{4: key})
 	}
-	check("direct", x.ok(opRegMR, direct))
+	check("direct", x.OK(opRegMR, direct))
 	chunk := x.Alloc(4096)
 	le.PutUint64(chunk.Bytes, list.IOVA)
-	indirect := direct.with(3, uint8(cmdCtrlData|cmdCtrlIndir)).with(8, uint32(8+12)).with(12, chunk.IOVA)
-	check("indirect", x.ok(opRegMR, indirect))
-	check("with page_num", x.ok(opRegMR, direct.with(52, uint32(pages))))
+	indirect := direct.With(3, uint8(cmdCtrlData|cmdCtrlIndir)).With(8, uint32(8+12)).With(12, chunk.IOVA)
+	check("indirect", x.OK(opRegMR, indirect))
+	check("with page_num", x.OK(opRegMR, direct.With(52, uint32(pages))))
 
-	x.bad(statusIllegal, opRegMR, direct.with(4, uint16(9)), "there is no PD 9")
-	x.bad(statusIllegal, opRegMR, direct.with(8, uint32(8*pages-8)), "page list of 2040 bytes")
-	x.bad(statusIllegal, opRegMR, direct.with(40, uint64(0)), "region of 0x0 bytes")
-	x.bad(statusIllegal, opRegMR, direct.with(56, ^uint64(0)-5), "region of")
-	x.bad(statusIllegal, opRegMR, direct.with(48, uint8(11)), "phys_page_size_shift 11")
-	x.bad(statusIllegal, opRegMR, direct.with(52, uint32(7)), "page_num 7")
-	x.bad(statusIllegal, opRegMR, direct.with(3, uint8(0)), "256 pages in the command")
-	x.bad(statusMalformed, opRegMR, direct.with(3, uint8(cmdCtrlIndir)), "without ctrl_data")
-	x.bad(statusIllegal, opRegMR, direct.with(48, uint8(13)).with(8, uint32(4*pages)), "not aligned to 0x2000")
-	x.bad(statusIllegal, opRegMR, indirect.with(8, uint32(8)), "last chunk")
-	x.bad(statusIllegal, opRegMR, indirect.with(12, chunk.IOVA+4), "chunk of a page list at")
+	x.bad(statusIllegal, opRegMR, direct.With(4, uint16(9)), "there is no PD 9")
+	x.bad(statusIllegal, opRegMR, direct.With(8, uint32(8*pages-8)), "page list of 2040 bytes")
+	x.bad(statusIllegal, opRegMR, direct.With(40, uint64(0)), "region of 0x0 bytes")
+	x.bad(statusIllegal, opRegMR, direct.With(56, ^uint64(0)-5), "region of")
+	x.bad(statusIllegal, opRegMR, direct.With(48, uint8(11)), "phys_page_size_shift 11")
+	x.bad(statusIllegal, opRegMR, direct.With(52, uint32(7)), "page_num 7")
+	x.bad(statusIllegal, opRegMR, direct.With(3, uint8(0)), "256 pages in the command")
+	x.bad(statusMalformed, opRegMR, direct.With(3, uint8(cmdCtrlIndir)), "without ctrl_data")
+	x.bad(statusIllegal, opRegMR, direct.With(48, uint8(13)).With(8, uint32(4*pages)), "not aligned to 0x2000")
+	x.bad(statusIllegal, opRegMR, indirect.With(8, uint32(8)), "last chunk")
+	x.bad(statusIllegal, opRegMR, indirect.With(12, chunk.IOVA+4), "chunk of a page list at")
 	le.PutUint64(chunk.Bytes, list.IOVA+8)
 	x.bad(statusIllegal, opRegMR, indirect, "part 0 of a page list")
-	x.bad(statusIllegal, opRegMR, direct.with(12, uint64(1<<40)), "nothing is mapped")
+	x.bad(statusIllegal, opRegMR, direct.With(12, uint64(1<<40)), "nothing is mapped")
 	x.bad(statusIllegal, opDeregMR, fields{4: uint32(0x1234)}, "no region with l_key")
 
 	// One page of 2 MiB, with an offset.
-	r := x.ok(opRegMR, fields{4: x.pd, 8: uint64(0x40000000), 40: uint64(100), 48: uint8(21), 56: uint64(iova + 5000)})
+	r := x.OK(opRegMR, fields{4: x.pd, 8: uint64(0x40000000), 40: uint64(100), 48: uint8(21), 56: uint64(iova + 5000)})
 	if spans, err := x.m.local(x.pd, le.Uint32(r), iova+5010, 90, 0); err != nil || len(spans) != 1 || spans[0] != (span{0x40000000 + 5010, 90}) {
 		t.Errorf("spans %v, %v", spans, err)
 	}
@@ -83,7 +83,7 @@ func TestPageLists(t *testing.T) {
 		}
 	}
 	// Physical mode: the address is the bus's.
-	r = x.ok(opRegMR, fields{4: x.pd, 40: uint64(1 << 48), 48: uint8(1 << 7), 49: uint8(1)})
+	r = x.OK(opRegMR, fields{4: x.pd, 40: uint64(1 << 48), 48: uint8(1 << 7), 49: uint8(1)})
 	if spans, err := x.m.local(x.pd, le.Uint32(r), mem.IOVA+12345, 50, mayLocalWrite); err != nil || spans[0] != (span{mem.IOVA + 12345, 50}) {
 		t.Errorf("physical: %v, %v", spans, err)
 	}
@@ -116,7 +116,7 @@ func TestChunkChain(t *testing.T) {
 			length = nextChunk + 12
 		}
 		f := fields{3: uint8(cmdCtrlData | cmdCtrlIndir), 4: x.pd, 8: length, 12: chunks[0].IOVA, 40: uint64(n) << 12, 48: uint8(12), 49: uint8(7)}
-		r := x.ok(opRegMR, f)
+		r := x.OK(opRegMR, f)
 		y := x.m.region(le.Uint32(r))
 		for i, a := range y.pages {
 			if a != uint64(i%partPages+1)<<12 {
@@ -127,7 +127,7 @@ func TestChunkChain(t *testing.T) {
 			t.Errorf("%d parts: %d pages of %d", parts, len(y.pages), n)
 		}
 		if len(chunks) > 1 {
-			x.bad(statusIllegal, opRegMR, f.with(8, length+8), "chunk of a page list is")
+			x.bad(statusIllegal, opRegMR, f.With(8, length+8), "chunk of a page list is")
 		}
 		x.Clean()
 	}

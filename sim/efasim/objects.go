@@ -50,7 +50,7 @@ func (m *Model) allocUAR(_ kit.Msg, r []byte) *refusal {
 	for i := range m.uars {
 		if !m.uars[i].live {
 			m.uars[i] = uar{live: true}
-			clear(m.host.Shadow(m.opt.doorbells)[m.page(i):][:uarSize])
+			clear(m.Host.Shadow(m.opt.doorbells)[m.page(i):][:uarSize])
 			le.PutUint16(r, uint16(i))
 			return nil
 		}
@@ -97,7 +97,7 @@ func (m *Model) createAH(in kit.Msg, r []byte) *refusal {
 	}
 	gid := [16]byte(in.Bytes("dest_addr"))
 	if n, there := d.ahs[gid]; there {
-		m.host.Warnf("CREATE_AH: PD %d has handle %d for the destination: must not be called more than once for it", in.I("pd"), n)
+		m.Host.Warnf("CREATE_AH: PD %d has handle %d for the destination: must not be called more than once for it", in.I("pd"), n)
 		m.ahs[n].uses++
 		le.PutUint16(r, n)
 		return nil

@@ -97,17 +97,17 @@ func (m *Model) createQP(in kit.Msg, r []byte) *refusal {
 		return illegal("recv_queue_ring_size %d for %d WQEs: a power of two of descriptors of 16 bytes, up to %d, is expected", rqBytes, rqDepth, maxRQDepth)
 	}
 	if in.U("sq_base_addr") != 0 || in.U("sq_l_key") != 0 {
-		m.host.Warnf("CREATE_QP: sq_base_addr %#x, sq_l_key %#x: not used with an LLQ", in.U("sq_base_addr"), in.U("sq_l_key"))
+		m.Host.Warnf("CREATE_QP: sq_base_addr %#x, sq_l_key %#x: not used with an LLQ", in.U("sq_base_addr"), in.U("sq_l_key"))
 	}
 	if in.U("sl") != 0 {
-		m.host.Warnf("CREATE_QP: service level %d: 0 is all that there is", in.U("sl"))
+		m.Host.Warnf("CREATE_QP: service level %d: 0 is all that there is", in.U("sl"))
 	}
 	if rqBytes > 0 {
 		if q.rq.ring.virt {
 			if _, err := m.at(&q.rq.ring, 0, int(rqBytes), 0); err != nil {
 				return illegal("receive ring: %v", err)
 			}
-		} else if q.rq.ring.base == 0 || q.rq.ring.base%64 != 0 || m.width("rq_base_addr", q.rq.ring.base) != nil {
+		} else if q.rq.ring.base == 0 || q.rq.ring.base%64 != 0 || m.CheckWidth("rq_base_addr", q.rq.ring.base) != nil {
 			return illegal("rq_base_addr %#x is not aligned to 64 bytes", q.rq.ring.base)
 		}
 	}
@@ -211,7 +211,7 @@ func (m *Model) modifyQP(in kit.Msg, _ []byte) *refusal {
 	}
 	mask, to, was := in.U("modify_mask"), uint8(in.U("qp_state")), q.state
 	if cur := in.U("cur_qp_state"); mask&modCurState != 0 && cur != uint64(was) {
-		m.host.Warnf("MODIFY_QP: cur_qp_state %d overrides state %d of QP %#x", cur, was, q.num)
+		m.Host.Warnf("MODIFY_QP: cur_qp_state %d overrides state %d of QP %#x", cur, was, q.num)
 		was = uint8(min(cur, stateErr))
 	}
 	if mask&modState == 0 {

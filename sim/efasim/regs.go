@@ -4,66 +4,21 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/rebound-nic/rebound/sim/amazon"
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
-// reg is an offset in BAR 0, efa_regs_defs.h.
-type reg uint32
+// EQ_DB has the EQ number in bits 15:0 and arms it by bit 31, efa_regs_defs.h.
+const regEQDB amazon.Reg = 0x68
 
 const (
-	regVERSION     reg = 0x00 // RO  device version: minor 7:0, major 15:8
-	regCTRLVERSION reg = 0x04 // RO  controller version: subminor 7:0, minor 15:8, major 23:16, implementation 31:24
-	regCAPS        reg = 0x08 // RO  capabilities
-	regAQBASELO    reg = 0x10 // RW  admin queue
-	regAQBASEHI    reg = 0x14
-	regAQCAPS      reg = 0x18 // RW  depth 15:0, entry size 31:16
-	regACQBASELO   reg = 0x20 // RW  admin completion queue
-	regACQBASEHI   reg = 0x24
-	regACQCAPS     reg = 0x28 // RW  depth 15:0, entry size 23:16, MSI-X vector 31:24
-	regAQDB        reg = 0x2c // WO  admin queue tail
-	regAENQCAPS    reg = 0x34 // RW  asynchronous event queue, as ACQ_CAPS
-	regAENQBASELO  reg = 0x38
-	regAENQBASEHI  reg = 0x3c
-	regAENQDB      reg = 0x40 // WO  events consumed; 0 initially
-	regINTRMASK    reg = 0x4c // RW  bit 0 masks the management interrupt
-	regDEVCTL      reg = 0x54 // RW
-	regDEVSTS      reg = 0x58 // RO
-	regREADREQ     reg = 0x5c // WO  read-less read: request ID 15:0, register 31:16
-	regRESPLO      reg = 0x60 // RW  where its response goes
-	regRESPHI      reg = 0x64
-	regEQDB        reg = 0x68 // WO  EQ number 15:0, arm 31
-
 	// Where the model puts what the public definitions leave to the device.
-	msixTable  = 0x2000
-	msixPBA    = 0x3000
-	regBARSize = 0x4000
+	msixTable = 0x2000
+	msixPBA   = 0x3000
 )
 
-var regTable = kit.NewTable(regBARSize, "efa_regs_defs.h", []kit.Register[reg]{
-	kit.One(regVERSION, "VERSION", kit.RO, 0, 0),
-	kit.One(regCTRLVERSION, "CONTROLLER_VERSION", kit.RO, 0, 0),
-	kit.One(regCAPS, "CAPS", kit.RO, 0, 0),
-	kit.One(regAQBASELO, "AQ_BASE_LO", kit.RW, all, 0),
-	kit.One(regAQBASEHI, "AQ_BASE_HI", kit.RW, all, 0),
-	kit.One(regAQCAPS, "AQ_CAPS", kit.RW, all, 0),
-	kit.One(regACQBASELO, "ACQ_BASE_LO", kit.RW, all, 0),
-	kit.One(regACQBASEHI, "ACQ_BASE_HI", kit.RW, all, 0),
-	kit.One(regACQCAPS, "ACQ_CAPS", kit.RW, all, 0),
-	kit.One(regAQDB, "AQ_PROD_DB", kit.WO, all, 0),
-	kit.One(regAENQCAPS, "AENQ_CAPS", kit.RW, all, 0),
-	kit.One(regAENQBASELO, "AENQ_BASE_LO", kit.RW, all, 0),
-	kit.One(regAENQBASEHI, "AENQ_BASE_HI", kit.RW, all, 0),
-	kit.One(regAENQDB, "AENQ_CONS_DB", kit.WO, all, 0),
-	kit.One(regINTRMASK, "INTR_MASK", kit.RW, 1, 1),
-	kit.One(regDEVCTL, "DEV_CTL", kit.Eff, all, 0),
-	kit.One(regDEVSTS, "DEV_STS", kit.RO, 0, 0),
-	kit.One(regREADREQ, "MMIO_REG_READ", kit.WO, all, 0),
-	kit.One(regRESPLO, "MMIO_RESP_LO", kit.RW, all, 0),
-	kit.One(regRESPHI, "MMIO_RESP_HI", kit.RW, all, 0),
-	kit.One(regEQDB, "EQ_DB", kit.WO, eqdbArm|0xffff, 0),
-})
-
-const all = 0xffffffff
+var regTable = amazon.NewTable("efa_regs_defs.h", "AQ_PROD_DB", "AENQ_CONS_DB", kit.RW,
+	kit.One(regEQDB, "EQ_DB", kit.WO, eqdbArm|0xffff, 0))
 
 // RegisterName implements sim.Namer.
 func (m *Model) RegisterName(bar int, off uint64) (string, binary.ByteOrder) {
@@ -79,30 +34,14 @@ func (m *Model) RegisterName(bar int, off uint64) (string, binary.ByteOrder) {
 	}
 	switch bar {
 	case 0:
-		return regTable.Name(reg(off)), le
+		return regTable.Name(amazon.Reg(off)), le
 	case 2:
 		return fmt.Sprintf("LLQ+%06xh", off), le
 	}
 	return "", le
 }
 
-func (r reg) String() string { return regTable.Label(r) }
-
 const (
-	capsContiguous   = 1 << 0 // queues must be physically contiguous
-	capsResetShift   = 1      // reset timeout, 100 ms
-	capsWidthShift   = 8      // DMA address bits
-	capsAdminTOShift = 16     // admin command timeout, 100 ms
-
-	ctlReset       = 1 << 0
-	ctlReason      = 28 // reset reason
-	ctlUnsupported = 0x0ffffffe
-
-	stsReady         = 1 << 0
-	stsResetProgress = 1 << 3
-	stsResetFinished = 1 << 4
-	stsFatal         = 1 << 5
-
 	eqdbArm = 1 << 31
 
 	// CQ doorbell, efa_regs_defs.h.
@@ -111,7 +50,6 @@ const (
 	cqdbSNShift  = 29
 	cqdbArm      = 1 << 31
 
-	admin  = 64 // bytes of an entry in AQ, ACQ and AENQ
 	poison = uint64(0xc3d1_5a7e_0b86_9f24)
 )
 

@@ -1,32 +1,27 @@
 package efasim
 
 import (
-	"encoding/binary"
 	"testing"
 	"time"
 
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/amazon"
+	"github.com/rebound-nic/rebound/sim/amazon/amazontest"
 	"github.com/rebound-nic/rebound/sim/simtest"
 )
 
 // rig is a raw driver: it writes registers and entries as the tests say, and looks at what comes back.
 type rig struct {
-	*simtest.Rig
-	m             *Model
-	bar, llq, bel *mmio.Window
-	resp          dma.Block
-	aq, acq       dma.Block
-	aenq          dma.Block
-	cmds, acks    uint16
-	seq           uint16
-	next          uint16 // command ID
-	pd, uar       uint16
-	others        []*rig // stepped with this one
+	amazontest.Driver
+	m        *Model
+	llq, bel *mmio.Window
+	pd, uar  uint16
+	others   []*rig // stepped with this one
 }
 
-const testDepth = 8
+const testDepth = amazontest.Depth
 
 func fast(o Options) Options {
 	o.Retransmit, o.Timeout, o.RNRDelay, o.Busy = 40*time.Microsecond, 2*time.Millisecond, 20*time.Microsecond, true
@@ -39,10 +34,10 @@ func newRig(t testing.TB, o Options) *rig {
 		o.MAC = [6]byte{2, 0, 0, 0, 0, 1}
 	}
 	x := &rig{m: New(fast(o))}
-	x.Rig = simtest.New(t, "efa", x.m, 4<<20)
-	x.bar, x.llq = x.BAR(0), x.BAR(2)
+	r := simtest.New(t, "efa", x.m, 4<<20)
+	x.Driver = amazontest.New(r, r.BAR(0))
+	x.llq = x.BAR(2)
 	x.bel = x.BAR(x.m.opt.doorbells)
-	x.resp = x.Alloc(4096)
 	return x
 }
 
@@ -75,69 +70,16 @@ func (x *rig) settle() {
 	x.Fatal("it does not settle")
 }
 
-func (x *rig) addr(lo reg, a uint64) {
-	x.bar.Write32(uint64(lo), uint32(a))
-	x.bar.Write32(uint64(lo)+4, uint32(a>>32))
-}
-
-func (x *rig) read(r reg) uint32 {
-	x.Helper()
-	x.seq++
-	x.bar.Write32(uint64(regREADREQ), uint32(r)<<16|uint32(x.seq))
-	if got := le.Uint16(x.resp.Bytes); got != x.seq || le.Uint16(x.resp.Bytes[2:]) != uint16(r) {
-		x.Fatalf("response %x to read %d of %#x", x.resp.Bytes[:8], x.seq, r)
-	}
-	return le.Uint32(x.resp.Bytes[4:])
-}
-
-func (x *rig) reset(reason uint32) {
-	x.Helper()
-	x.addr(regRESPLO, x.resp.IOVA)
-	x.bar.Write32(uint64(regDEVCTL), ctlReset|reason<<ctlReason)
-	x.addr(regRESPLO, x.resp.IOVA)
-	for n := 0; x.read(regDEVSTS)&stsResetProgress == 0; n++ {
-		if n > 10 {
-			x.Fatal("reset does not begin")
-		}
-	}
-	x.bar.Write32(uint64(regDEVCTL), 0)
-	for n := 0; x.read(regDEVSTS)&stsResetProgress != 0; n++ {
-		if n > 10 {
-			x.Fatal("reset does not end")
-		}
-	}
-	x.cmds, x.acks = 0, 0
-}
-
 func (x *rig) open() {
 	x.Helper()
-	x.reset(0)
-	if x.aq.Bytes == nil {
-		x.aq, x.acq, x.aenq = x.Alloc(64*testDepth), x.Alloc(64*testDepth), x.Alloc(64*testDepth)
-	}
-	clear(x.acq.Bytes)
-	clear(x.aenq.Bytes)
-	x.addr(regAQBASELO, x.aq.IOVA)
-	x.addr(regACQBASELO, x.acq.IOVA)
-	x.bar.Write32(uint64(regAQCAPS), testDepth|64<<16)
-	x.bar.Write32(uint64(regACQCAPS), testDepth|64<<16)
-	x.addr(regAENQBASELO, x.aenq.IOVA)
-	x.bar.Write32(uint64(regAENQCAPS), testDepth|64<<16)
-	x.pd, x.uar = le.Uint16(x.ok(opAllocPD, nil)), le.Uint16(x.ok(opAllocUAR, nil))
+	x.Open()
+	x.pd, x.uar = le.Uint16(x.OK(opAllocPD, nil)), le.Uint16(x.OK(opAllocUAR, nil))
 }
 
-// fields are bytes of a command by offset: uint8, uint16, uint32 or uint64, or an array.
-type fields map[int]any
+type fields = amazontest.Fields
 
-func (f fields) put(b []byte) {
-	for at, v := range f {
-		if _, err := binary.Encode(b[at:], le, v); err != nil {
-			panic(err)
-		}
-	}
-}
-
-func (f fields) with(at int, v any) fields {
+// with is f with another field.
+func with(f fields, at int, v any) fields {
 	g := fields{}
 	for k, w := range f {
 		g[k] = w
@@ -146,52 +88,9 @@ func (f fields) with(at int, v any) fields {
 	return g
 }
 
-func (x *rig) submit(opcode uint8, f fields) (id uint16) {
-	e := x.aq.Bytes[64*int(x.cmds%testDepth):][:64]
-	clear(e)
-	f.put(e)
-	x.next = (x.next + 0x123) & 0xfff
-	le.PutUint16(e, x.next)
-	e[2] = opcode
-	e[3] |= phase(uint32(x.cmds), testDepth)
-	x.cmds++
-	x.bar.Write32(uint64(regAQDB), uint32(x.cmds))
-	return x.next
-}
-
-func (x *rig) ack() []byte {
-	e := x.acq.Bytes[64*int(x.acks%testDepth):][:64]
-	if e[3]&1 != phase(uint32(x.acks), testDepth) {
-		return nil
-	}
-	x.acks++
-	return append([]byte(nil), e...)
-}
-
-func (x *rig) do(opcode uint8, f fields) (uint8, []byte) {
-	x.Helper()
-	id := x.submit(opcode, f)
-	x.Port.Step()
-	e := x.ack()
-	if e == nil || le.Uint16(e) != id || le.Uint16(e[6:]) != x.cmds {
-		x.Fatalf("completion %x of command %d", e, id)
-	}
-	return e[2], e[8:]
-}
-
-// ok is do for a command that must succeed.
-func (x *rig) ok(opcode uint8, f fields) []byte {
-	x.Helper()
-	s, r := x.do(opcode, f)
-	if s != 0 {
-		x.Fatalf("opcode %d: status %d, violations %q", opcode, s, x.Port.Violations())
-	}
-	return r
-}
-
 func (x *rig) bad(status, opcode uint8, f fields, text string) {
 	x.Helper()
-	if s, _ := x.do(opcode, f); s != status {
+	if s, _ := x.Do(opcode, f); s != status {
 		x.Errorf("opcode %d: status %d, want %d", opcode, s, status)
 	}
 	x.ExpectError(text)
@@ -199,7 +98,7 @@ func (x *rig) bad(status, opcode uint8, f fields, text string) {
 
 func (x *rig) get(id uint8) []byte {
 	x.Helper()
-	return x.ok(opGetFeature, fields{17: id})
+	return x.OK(opGetFeature, fields{17: id})
 }
 
 func (x *rig) region(b dma.Block) (lkey, rkey uint32) {
@@ -218,13 +117,13 @@ func (x *rig) region(b dma.Block) (lkey, rkey uint32) {
 			f[8+8*i] = b.IOVA + uint64(i)<<shift
 		}
 	}
-	r := x.ok(opRegMR, f)
+	r := x.OK(opRegMR, f)
 	return le.Uint32(r), le.Uint32(r[4:])
 }
 
 func (x *rig) handle(gid [16]byte) uint16 {
 	x.Helper()
-	return le.Uint16(x.ok(opCreateAH, fields{4: gid, 20: x.pd}))
+	return le.Uint16(x.OK(opCreateAH, fields{4: gid, 20: x.pd}))
 }
 
 // ring is a completion queue as the test sees it.
@@ -248,7 +147,7 @@ func (x *rig) completions(size int, f fields) *cring {
 	for k, v := range f {
 		g[k] = v
 	}
-	r := x.ok(opCreateCQ, g)
+	r := x.OK(opCreateCQ, g)
 	c.idx, c.bell = le.Uint16(r), uint64(le.Uint32(r[4:]))
 	return c
 }
@@ -256,7 +155,7 @@ func (x *rig) completions(size int, f fields) *cring {
 func (c *cring) take() []byte {
 	for i := range c.heads {
 		b := c.mem.Bytes[(i*cqDepth+int(c.heads[i]%cqDepth))*c.size:][:c.size]
-		if b[3]&1 == phase(c.heads[i], cqDepth) {
+		if b[3]&1 == amazon.Phase(c.heads[i], cqDepth) {
 			c.heads[i]++
 			c.taken++
 			return append([]byte(nil), b...)
@@ -286,7 +185,7 @@ const qDepth = 16
 func (x *rig) qpair(typ uint8, size int, cq *cring) *qpair {
 	x.Helper()
 	q := &qpair{x: x, typ: typ, size: size, scq: cq, rcq: cq, rq: x.Alloc(4096), mem: x.Alloc(1 << 16)}
-	r := x.ok(opCreateQP, q.create())
+	r := x.OK(opCreateQP, q.create())
 	q.handle, q.num, q.sqBell, q.rqBell, q.llq = le.Uint32(r), le.Uint16(r[4:]), uint64(le.Uint32(r[12:])), uint64(le.Uint32(r[16:])), uint64(le.Uint32(r[20:]))
 	q.lkey, q.rkey = x.region(q.mem)
 	return q
@@ -301,9 +200,9 @@ const testKey = 0x1234567
 
 func (q *qpair) ready() *qpair {
 	q.x.Helper()
-	q.x.ok(opModifyQP, fields{4: uint32(modState | modQKey), 8: q.handle, 12: uint32(stateInit), 20: uint32(testKey)})
-	q.x.ok(opModifyQP, fields{4: uint32(modState), 8: q.handle, 12: uint32(stateRTR)})
-	q.x.ok(opModifyQP, fields{4: uint32(modState | modPSN), 8: q.handle, 12: uint32(stateRTS), 24: uint32(77)})
+	q.x.OK(opModifyQP, fields{4: uint32(modState | modQKey), 8: q.handle, 12: uint32(stateInit), 20: uint32(testKey)})
+	q.x.OK(opModifyQP, fields{4: uint32(modState), 8: q.handle, 12: uint32(stateRTR)})
+	q.x.OK(opModifyQP, fields{4: uint32(modState | modPSN), 8: q.handle, 12: uint32(stateRTS), 24: uint32(77)})
 	return q
 }
 
@@ -311,8 +210,8 @@ func (q *qpair) push(f fields) {
 	q.x.Helper()
 	b := make([]byte, q.size)
 	b[2], b[3] = ctrl1Meta, ctrl2First|ctrl2Last|ctrl2Comp
-	f.put(b)
-	b[3] ^= phase(uint32(q.sent), qDepth) ^ 1
+	f.Put(b)
+	b[3] ^= amazon.Phase(uint32(q.sent), qDepth) ^ 1
 	at, err := q.x.llq.Pointer(q.llq+uint64(q.size)*uint64(q.sent%qDepth), uint64(q.size))
 	q.x.Must(err)
 	mmio.CopyWC(at, pointer(b), q.size/64)

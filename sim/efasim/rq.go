@@ -28,7 +28,7 @@ func (m *Model) rqDoorbell(q *qp, v uint32) error {
 		return fmt.Errorf("RQ of QP %#x = %d: it was %d, %d are consumed, and it has %d descriptors", q.num, v, r.tail, r.used, r.entries)
 	}
 	if v > 0xffff {
-		m.host.Warnf("RQ of QP %#x = %#x: bits 31:16 are set, the count has 16", q.num, v)
+		m.Host.Warnf("RQ of QP %#x = %#x: bits 31:16 are set, the count has 16", q.num, v)
 	}
 	r.tail = uint16(v)
 	m.fetch(q)
@@ -64,7 +64,7 @@ func (m *Model) fetch(q *qp) {
 				return
 			}
 			if ctl&rxMBZ != 0 {
-				m.host.Warnf("RQ of QP %#x: reserved bits %#x set in the descriptor of request %d", q.num, ctl&rxMBZ, d.req)
+				m.Host.Warnf("RQ of QP %#x: reserved bits %#x set in the descriptor of request %d", q.num, ctl&rxMBZ, d.req)
 			}
 			r.cache = append(r.cache, d)
 		}
@@ -73,7 +73,7 @@ func (m *Model) fetch(q *qp) {
 
 // breakRQ is what a ring that makes no sense leads to: the QP goes to the error state.
 func (m *Model) breakRQ(q *qp, err error) {
-	m.host.Errorf("RQ of QP %#x: %v", q.num, err)
+	m.Host.Errorf("RQ of QP %#x: %v", q.num, err)
 	q.rq.broken = true
 	q.state = stateErr
 	m.abandon(func(o *op) bool { return o.qp == q.handle }, compFlushed)
@@ -132,7 +132,7 @@ func (m *Model) completeRecv(q *qp, req uint16, r recvResult) {
 	le.PutUint16(b[4:], q.num)
 	le.PutUint16(b[6:], uint16(r.length))
 	n, known := m.pds[q.pd].ahs[r.gid]
-	if !known || m.knob.forgetful {
+	if !known || m.forgetful {
 		n = noAH
 	}
 	le.PutUint16(b[8:], n)
@@ -181,7 +181,7 @@ func (m *Model) deliver(q *qp, f *frame) uint8 {
 			err = m.store(spans, p[:k])
 		}
 		if err != nil {
-			m.host.Errorf("receive %d of QP %#x: %v", req, q.num, err)
+			m.Host.Errorf("receive %d of QP %#x: %v", req, q.num, err)
 			r.status, r.length = compInvalidLKey, 0
 			m.completeRecv(q, req, r)
 			return compRemoteAbort

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
 // sqBurst bounds how many WQEs of a queue one Step takes.
@@ -11,7 +12,7 @@ const sqBurst = 16
 
 // forget fills a slot with the pattern that tells what was not pushed.
 func (m *Model) forget(s *sendQueue, slot int) {
-	b := m.host.Shadow(2)[s.at+uint64(slot*s.size):][:s.size]
+	b := m.Host.Shadow(2)[s.at+uint64(slot*s.size):][:s.size]
 	for k := 0; k < len(b); k += 8 {
 		le.PutUint64(b[k:], poison)
 	}
@@ -46,13 +47,13 @@ func (m *Model) sqDoorbell(q *qp, v uint32, trapped bool) error {
 		return fmt.Errorf("SQ of QP %#x = %d: it was %d, %d are completed, and it has %d WQEs", q.num, v, s.tail, s.done, s.depth)
 	}
 	if v > 0xffff {
-		m.host.Warnf("SQ of QP %#x = %#x: bits 31:16 are set, the count has 16", q.num, v)
+		m.Host.Warnf("SQ of QP %#x = %#x: bits 31:16 are set, the count has 16", q.num, v)
 	}
 	if trapped && p.Batch > 0 && n*uint32(s.size) > 64*uint32(p.Batch) {
-		m.host.Errorf("SQ of QP %#x: %d WQEs of %d bytes in one doorbell: max_tx_batch is %d times 64 bytes", q.num, n, s.size, p.Batch)
+		m.Host.Errorf("SQ of QP %#x: %d WQEs of %d bytes in one doorbell: max_tx_batch is %d times 64 bytes", q.num, n, s.size, p.Batch)
 	}
 	if trapped && p.MinSQ > 0 && n == s.depth {
-		m.host.Errorf("SQ of QP %#x: %d WQEs, all that there are, in one doorbell: one less is expected where min_sq_depth is not 0", q.num, n)
+		m.Host.Errorf("SQ of QP %#x: %d WQEs, all that there are, in one doorbell: one less is expected where min_sq_depth is not 0", q.num, n)
 	}
 	s.tail = uint16(v)
 	return nil
@@ -62,7 +63,7 @@ func (m *Model) sqDoorbell(q *qp, v uint32, trapped bool) error {
 func (m *Model) wqe(q *qp) ([]byte, error) {
 	s := &q.sq
 	slot := int(uint32(s.head) % s.depth)
-	src := m.host.Shadow(2)[s.at+uint64(slot*s.size):][:s.size]
+	src := m.Host.Shadow(2)[s.at+uint64(slot*s.size):][:s.size]
 	b := make([]byte, s.size)
 	missing := 0
 	for k := 0; k < len(b); k += 8 {
@@ -74,10 +75,10 @@ func (m *Model) wqe(q *qp) ([]byte, error) {
 	}
 	m.forget(s, slot)
 	if !s.trapped[slot] {
-		m.host.CountMMIOWrite(s.size / 64)
+		m.Host.CountMMIOWrite(s.size / 64)
 	}
 	s.trapped[slot] = false
-	want := phase(uint32(s.head), s.depth) ^ 1 // 0 in the first round, unlike completions
+	want := amazon.Phase(uint32(s.head), s.depth) ^ 1 // 0 in the first round, unlike completions
 	s.head++
 	switch {
 	case missing > 0:
@@ -106,26 +107,26 @@ func (m *Model) stepSQ(q *qp) (busy bool) {
 	for n := 0; s.head != s.tail; n++ {
 		switch {
 		case q.state == stateErr:
-		case q.state != stateRTS || m.knob.paused || n == sqBurst:
+		case q.state != stateRTS || m.Knobs.Paused || n == sqBurst:
 			return busy || n == sqBurst
 		}
 		busy = true
 		b, err := m.wqe(q)
 		o := &op{qp: q.handle, req: le.Uint16(b[0:]), code: b[2] & ctrl1Op, silent: b[3]&ctrl2Comp == 0}
 		if s.out[o.req] {
-			m.host.Warnf("QP %#x: request ID %d is outstanding already", q.num, o.req)
+			m.Host.Warnf("QP %#x: request ID %d is outstanding already", q.num, o.req)
 		}
 		s.out[o.req] = true
 		switch {
 		case q.state == stateErr:
 			m.finish(o, compFlushed)
 		case err != nil:
-			m.host.Errorf("QP %#x: %v", q.num, err)
+			m.Host.Errorf("QP %#x: %v", q.num, err)
 			m.finish(o, compQPInternal)
 		default:
 			m.reserved(q, b)
 			if status, err := m.start(q, o, b); status != compOK {
-				m.host.Errorf("QP %#x, request %d: %v", q.num, o.req, err)
+				m.Host.Errorf("QP %#x, request %d: %v", q.num, o.req, err)
 				m.finish(o, status)
 			}
 		}
@@ -147,11 +148,11 @@ func (m *Model) reserved(q *qp, b []byte) {
 		{"bytes 28 to 31", uint64(le.Uint32(b[28:]))},
 	} {
 		if c.bits != 0 {
-			m.host.Warnf("QP %#x, request %d: reserved bits %#x set in %s of the WQE", q.num, le.Uint16(b), c.bits, c.what)
+			m.Host.Warnf("QP %#x, request %d: reserved bits %#x set in %s of the WQE", q.num, le.Uint16(b), c.bits, c.what)
 		}
 	}
 	if b[3]&ctrl2Comp == 0 {
-		m.host.Warnf("QP %#x, request %d: comp_req is clear: all public drivers ask for a completion of each", q.num, le.Uint16(b))
+		m.Host.Warnf("QP %#x, request %d: comp_req is clear: all public drivers ask for a completion of each", q.num, le.Uint16(b))
 	}
 }
 
@@ -192,7 +193,7 @@ func (m *Model) start(q *qp, o *op, b []byte) (uint8, error) {
 		}
 		for ; n > 0; n-- {
 			if le.Uint32(data[4:])&^rxKey != 0 {
-				m.host.Warnf("QP %#x, request %d: bits 31:24 of l_key %#x are set", q.num, o.req, le.Uint32(data[4:]))
+				m.Host.Warnf("QP %#x, request %d: bits 31:24 of l_key %#x are set", q.num, o.req, le.Uint32(data[4:]))
 			}
 			o.bufs = append(o.bufs, buffer{le.Uint64(data[8:]), int(le.Uint32(data[0:])), le.Uint32(data[4:]) & rxKey})
 			data = data[16:]

@@ -114,7 +114,7 @@ func (p *peer) open() bool { return len(p.order) == 0 || p.nextSeq-p.order[0] < 
 func (m *Model) send(p *peer, o *op, part int, f *frame) {
 	f.seq = p.nextSeq
 	p.nextSeq++
-	now := m.host.Now()
+	now := m.Host.Now()
 	p.out[f.seq] = &packet{op: o, part: part, f: f, first: now, due: now + m.opt.Retransmit, interval: m.opt.Retransmit}
 	p.order = append(p.order, f.seq)
 	o.pending++
@@ -137,7 +137,7 @@ func (m *Model) stepOps() (busy bool) {
 // pump sends more parts of an operation.
 func (m *Model) pump(o *op) (busy bool) {
 	p := m.peer(o.gid)
-	for !o.dead && o.pending < opWindow && p.open() && m.host.Now() >= o.wait {
+	for !o.dead && o.pending < opWindow && p.open() && m.Host.Now() >= o.wait {
 		var f *frame
 		part := o.next
 		off := part * partSize
@@ -150,7 +150,7 @@ func (m *Model) pump(o *op) (busy bool) {
 		case part < o.parts():
 			data, err := m.gather(o, off, n)
 			if err != nil {
-				m.host.Errorf("request %d of QP %#x: %v", o.req, o.src, err)
+				m.Host.Errorf("request %d of QP %#x: %v", o.req, o.src, err)
 				m.cancel(o, compInvalidLKey)
 				return true
 			}
@@ -175,7 +175,7 @@ func (m *Model) pump(o *op) (busy bool) {
 
 // retransmit sends frames again that were not acknowledged, and gives up those that a peer was sent in vain for too long.
 func (m *Model) retransmit(p *peer) (busy bool) {
-	now := m.host.Now()
+	now := m.Host.Now()
 	for _, seq := range slices.Clone(p.order) {
 		k := p.out[seq]
 		switch {
@@ -260,7 +260,7 @@ func (m *Model) acknowledged(f *frame) {
 	switch {
 	case f.status == compRemoteRNR && q != nil && (q.rnrRetry == 7 || o.rnr < int(q.rnrRetry)):
 		o.rnr++
-		o.wait = m.host.Now() + m.opt.RNRDelay
+		o.wait = m.Host.Now() + m.opt.RNRDelay
 		if k.part < 0 {
 			o.immSent = false
 		} else {
@@ -272,7 +272,7 @@ func (m *Model) acknowledged(f *frame) {
 		return
 	case o.code == opRead:
 		if err := m.readData(o, k, f.payload); err != nil {
-			m.host.Errorf("request %d of QP %#x: %v", o.req, o.src, err)
+			m.Host.Errorf("request %d of QP %#x: %v", o.req, o.src, err)
 			m.cancel(o, compInvalidLKey)
 			return
 		}
@@ -367,8 +367,8 @@ func (m *Model) consume(f *frame) uint8 {
 
 // Receive takes a frame from the wire.
 func (m *Model) Receive(b []byte) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.Lock()
+	defer m.Unlock()
 	m.arrive(b)
 	m.flushWire()
 	return true
@@ -377,11 +377,11 @@ func (m *Model) Receive(b []byte) bool {
 func (m *Model) arrive(b []byte) {
 	f, err := parseFrame(b)
 	switch {
-	case err != nil || m.val[regDEVSTS/4]&stsResetProgress != 0 || m.reset.wanted:
+	case err != nil || m.Resetting():
 		m.count.Foreign++
 	case f.dst != m.gid:
 		m.count.NotOurs++
-	case m.knob.deaf:
+	case m.deaf:
 	case f.typ == typeUDSend:
 		if q, _ := m.target(&f, typeUD); q != nil && m.deliver(q, &f) != compOK {
 			m.tally(q, func(t *traffic) { t.RxDrops++ })

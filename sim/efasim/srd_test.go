@@ -28,7 +28,7 @@ func TestRemoteErrors(t *testing.T) {
 	x, y := q.x, r.x
 	expect(t, "unknown QP", q.sends(q.inline(0, r.num+1, there, "a")), 0, compRemoteQPN, cqeSend, q.num)
 	expect(t, "QP of another type", q.sends(q.inline(1, y.qpair(typeUD, 64, r.rcq).ready().num, there, "b")), 1, compRemoteQPN, cqeSend, q.num)
-	expect(t, "wrong Q_Key", q.sends(q.inline(2, r.num, there, "c").with(16, uint32(7))), 2, compRemoteQPN, cqeSend, q.num)
+	expect(t, "wrong Q_Key", q.sends(q.inline(2, r.num, there, "c").With(16, uint32(7))), 2, compRemoteQPN, cqeSend, q.num)
 	if n := y.m.Counters().QKeyViolations; n != 1 {
 		t.Errorf("%d violations of a Q_Key", n)
 	}
@@ -38,7 +38,7 @@ func TestRemoteErrors(t *testing.T) {
 	expect(t, "too long", q.sends(q.inline(4, r.num, there, "12345")), 4, compRemoteLength, cqeSend, q.num)
 	expect(t, "it fits", q.sends(q.inline(5, r.num, there, "1234")), 5, compOK, cqeSend, q.num)
 	expect(t, "it came", r.rcq.take(), 0, compOK, cqeRecv, r.num)
-	y.ok(opModifyQP, fields{4: uint32(modState), 8: r.handle, 12: uint32(stateErr)})
+	y.OK(opModifyQP, fields{4: uint32(modState), 8: r.handle, 12: uint32(stateErr)})
 	expect(t, "QP in error", q.sends(q.inline(6, r.num, there, "e")), 6, compRemoteQPN, cqeSend, q.num)
 	if n := y.m.Counters().RxDrops; n != 6 {
 		t.Errorf("%d drops, want 6", n)
@@ -50,7 +50,7 @@ func TestRemoteErrors(t *testing.T) {
 func TestRNRRetry(t *testing.T) {
 	q, r, there, _ := two(t, Options{}, Options{})
 	retries := func(n uint8) {
-		q.x.ok(opModifyQP, fields{4: uint32(modRNR), 8: q.handle, 29: n})
+		q.x.OK(opModifyQP, fields{4: uint32(modRNR), 8: q.handle, 29: n})
 	}
 	retries(2)
 	expect(t, "two retries", q.sends(q.inline(1, r.num, there, "in vain")), 1, compRemoteRNR, cqeSend, q.num)
@@ -111,12 +111,12 @@ func TestDestroyedUnderWay(t *testing.T) {
 		x.Port.Step()
 	}
 	start(q, 1, there)
-	x.ok(opDestroyAH, fields{4: there, 6: x.pd})
+	x.OK(opDestroyAH, fields{4: there, 6: x.pd})
 	expect(t, "its handle is gone", q.scq.take(), 1, compFlushed, cqeSend, q.num)
 	there = x.handle(r.x.m.gid)
 	start(q, 2, there)
 	q.offer(64, 7)
-	x.ok(opModifyQP, fields{4: uint32(modState), 8: q.handle, 12: uint32(stateErr)})
+	x.OK(opModifyQP, fields{4: uint32(modState), 8: q.handle, 12: uint32(stateErr)})
 	expect(t, "QP in error, send", q.scq.take(), 2, compFlushed, cqeSend, q.num)
 	expect(t, "QP in error, receive", q.scq.take(), 7, compFlushed, cqeRecv, q.num)
 	q.push(q.inline(3, r.num, there, "x"))
@@ -129,7 +129,7 @@ func TestDestroyedUnderWay(t *testing.T) {
 	}
 	gone := x.qpair(typeSRD, 64, q.scq).ready()
 	start(gone, 4, there)
-	x.ok(opDestroyQP, fields{4: gone.handle})
+	x.OK(opDestroyQP, fields{4: gone.handle})
 	x.settle()
 	if c := q.scq.take(); c != nil {
 		t.Errorf("completion %x of a QP that is gone", c)
@@ -188,7 +188,7 @@ func TestRDMA(t *testing.T) {
 	}
 	// With an immediate: a receive is consumed, and its buffer is not.
 	r.offer(64, 5)
-	f := wr(opWrite, 3, 60000).with(2, uint8(ctrl1Meta|ctrl1Imm|opWrite)).with(8, uint32(0xabcd))
+	f := wr(opWrite, 3, 60000).With(2, uint8(ctrl1Meta|ctrl1Imm|opWrite)).With(8, uint32(0xabcd))
 	fill(q.mem.Bytes[:60000], 99)
 	expect(t, "write with immediate", q.sends(f), 3, compOK, cqeSend|opWrite<<cqeOpShift, q.num)
 	c := r.rcq.take()
@@ -196,13 +196,13 @@ func TestRDMA(t *testing.T) {
 	if le.Uint32(c[12:]) != 0xabcd || int(le.Uint16(c[6:]))|int(le.Uint16(c[16:]))<<16 != 60000 || string(r.mem.Bytes[100:60100]) != string(q.mem.Bytes[:60000]) {
 		t.Errorf("completion %x", c)
 	}
-	expect(t, "immediate without a receive", q.sends(f.with(0, uint16(4))), 4, compRemoteRNR, cqeSend|opWrite<<cqeOpShift, q.num)
+	expect(t, "immediate without a receive", q.sends(f.With(0, uint16(4))), 4, compRemoteRNR, cqeSend|opWrite<<cqeOpShift, q.num)
 	// Unsolicited: none is needed.
 	u := &qpair{x: y, typ: typeSRD, size: 64, scq: r.scq, rcq: r.rcq, rq: y.Alloc(4096)}
-	made := y.ok(opCreateQP, u.create().with(7, uint8(4)))
+	made := y.OK(opCreateQP, u.create().With(7, uint8(4)))
 	u.handle, u.num = le.Uint32(made), le.Uint16(made[4:])
 	u.ready()
-	expect(t, "unsolicited", q.sends(f.with(4, u.num).with(0, uint16(6))), 6, compOK, cqeSend|opWrite<<cqeOpShift, q.num)
+	expect(t, "unsolicited", q.sends(f.With(4, u.num).With(0, uint16(6))), 6, compOK, cqeSend|opWrite<<cqeOpShift, q.num)
 	if c := r.rcq.take(); c == nil || c[3]&cqeUnsolicited == 0 || le.Uint32(c[12:]) != 0xabcd {
 		t.Errorf("unsolicited completion %x", c)
 	}
@@ -228,10 +228,10 @@ func TestRDMARights(t *testing.T) {
 	q, r, there, _ := two(t, Options{Profile: EFA1}, Options{Profile: EFA1})
 	y := r.x
 	only := func(may uint8) uint32 { // a region of the first page
-		return le.Uint32(y.ok(opRegMR, fields{4: y.pd, 8: r.mem.IOVA, 40: uint64(4096), 48: uint8(12), 49: may, 56: r.mem.IOVA})[4:])
+		return le.Uint32(y.OK(opRegMR, fields{4: y.pd, 8: r.mem.IOVA, 40: uint64(4096), 48: uint8(12), 49: may, 56: r.mem.IOVA})[4:])
 	}
-	other := le.Uint16(y.ok(opAllocPD, nil))
-	foreign := le.Uint32(y.ok(opRegMR, fields{4: other, 8: r.mem.IOVA, 40: uint64(4096), 48: uint8(12), 49: uint8(7), 56: r.mem.IOVA})[4:])
+	other := le.Uint16(y.OK(opAllocPD, nil))
+	foreign := le.Uint32(y.OK(opRegMR, fields{4: other, 8: r.mem.IOVA, 40: uint64(4096), 48: uint8(12), 49: uint8(7), 56: r.mem.IOVA})[4:])
 	for i, c := range []struct {
 		what   string
 		code   uint8
@@ -311,7 +311,7 @@ func TestHandleGoesFirst(t *testing.T) {
 		q.push(q.inline(i, r.num, there, "x"))
 	}
 	q.ring() // and before any Step
-	q.x.ok(opDestroyAH, fields{4: there, 6: q.x.pd})
+	q.x.OK(opDestroyAH, fields{4: there, 6: q.x.pd})
 	q.x.settle()
 	for range qDepth {
 		if c := q.scq.take(); c == nil || c[2] != compFlushed {
@@ -336,7 +336,7 @@ func TestImmediateLast(t *testing.T) {
 		for i := range q.mem.Bytes[:5*partSize] {
 			q.mem.Bytes[i] = byte(round + 1)
 		}
-		q.push(q.rdma(opWrite, round, r.num, there, 5*partSize, r.mem.IOVA, r.rkey).with(2, uint8(ctrl1Meta|ctrl1Imm|opWrite)))
+		q.push(q.rdma(opWrite, round, r.num, there, 5*partSize, r.mem.IOVA, r.rkey).With(2, uint8(ctrl1Meta|ctrl1Imm|opWrite)))
 		q.ring()
 		var c []byte
 		for n := 0; c == nil; n++ {

@@ -25,7 +25,7 @@ func (m *Model) getStats(in kit.Msg, r []byte) *refusal {
 	case scope > 1:
 		return illegal("scope %d: 0 (all) or 1 (queue) is expected", scope)
 	case scope == 0 && in.U("scope_modifier") != 0:
-		m.host.Warnf("GET_STATS: scope_modifier %#x with scope 0", in.U("scope_modifier"))
+		m.Host.Warnf("GET_STATS: scope_modifier %#x with scope 0", in.U("scope_modifier"))
 	case scope == 1:
 		q := m.numbered(uint16(in.U("scope_modifier")))
 		if q == nil {

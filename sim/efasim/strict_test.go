@@ -3,6 +3,8 @@ package efasim
 import (
 	"fmt"
 	"testing"
+
+	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
 // One valid WQE, and what one changed field makes of it: told and sent, or refused with a status.
@@ -19,8 +21,8 @@ func TestStrictWQE(t *testing.T) {
 	c := x.completions(16, nil)
 	ud, srd := x.qpair(typeUD, 64, c).ready(), x.qpair(typeSRD, 64, c).ready()
 	ah := x.handle(x.m.gid)
-	other := le.Uint16(x.ok(opAllocPD, nil))
-	foreign := le.Uint16(x.ok(opCreateAH, fields{4: x.m.gid, 20: other}))
+	other := le.Uint16(x.OK(opAllocPD, nil))
+	foreign := le.Uint16(x.OK(opCreateAH, fields{4: x.m.gid, 20: other}))
 	mem := func(q *qpair) fields {
 		return fields{0: uint16(5), 4: q.num, 6: uint16(2), 12: ah, 16: uint32(testKey), 32: uint32(10), 36: q.lkey, 40: q.mem.IOVA, 48: uint32(20), 52: q.lkey, 56: q.mem.IOVA + 100}
 	}
@@ -67,14 +69,14 @@ func TestStrictWQE(t *testing.T) {
 					f[4] = q.num
 				}
 			} else {
-				f = f.with(d.at, d.v)
+				f = f.With(d.at, d.v)
 			}
 			if d.at == 39 { // within the key's word
 				f[36] = q.lkey | 1<<24
 				delete(f, 39)
 			}
-			if q.sent%qDepth == 0 || phase(uint32(q.sent), qDepth) == 0 { // phases as written above are those of the first round
-				x.ok(opModifyQP, fields{4: uint32(modState), 8: q.handle, 12: uint32(stateReset)})
+			if q.sent%qDepth == 0 || amazon.Phase(uint32(q.sent), qDepth) == 0 { // phases as written above are those of the first round
+				x.OK(opModifyQP, fields{4: uint32(modState), 8: q.handle, 12: uint32(stateReset)})
 				q.sent, q.posted = 0, 0
 				q.ready()
 				q.offer(16384, 0)
@@ -120,7 +122,7 @@ func TestStrictReceive(t *testing.T) {
 		le.PutUint32(q.rq.Bytes[12:], q.lkey|c.ctl)
 		x.bel.Write32(q.rqBell, 1)
 		x.settle()
-		if r := x.ok(opQueryQP, fields{4: q.handle}); (le.Uint32(r) == stateErr) == c.told {
+		if r := x.OK(opQueryQP, fields{4: q.handle}); (le.Uint32(r) == stateErr) == c.told {
 			t.Errorf("%s: state %d", c.what, le.Uint32(r))
 		}
 		x.ExpectViolation(c.what)
@@ -135,7 +137,7 @@ func TestStrictReceive(t *testing.T) {
 		le.PutUint16(b[10:], n)
 		le.PutUint32(b[12:], r.lkey|map[int]uint32{0: rxFirst, 2: rxLast}[i])
 	}
-	readonly := le.Uint32(y.ok(opRegMR, fields{4: y.pd, 8: r.mem.IOVA, 40: uint64(4096), 48: uint8(12), 56: r.mem.IOVA}))
+	readonly := le.Uint32(y.OK(opRegMR, fields{4: y.pd, 8: r.mem.IOVA, 40: uint64(4096), 48: uint8(12), 56: r.mem.IOVA}))
 	b := r.rq.Bytes[48:]
 	le.PutUint64(b, r.mem.IOVA)
 	le.PutUint16(b[8:], 10)
@@ -173,7 +175,7 @@ func TestStrictDoorbells(t *testing.T) {
 	// The words of a WQE in reverse, each by its own store, as write-combining memory may drain.
 	b := make([]byte, 64)
 	b[2], b[3] = ctrl1Meta, ctrl2First|ctrl2Last|ctrl2Comp
-	q.inline(1, q.num, ah, "in any order").put(b)
+	q.inline(1, q.num, ah, "in any order").Put(b)
 	q.offer(64, 0)
 	for off := 56; off >= 0; off -= 8 {
 		x.llq.Write64(q.llq+uint64(off), le.Uint64(b[off:]))
@@ -239,14 +241,14 @@ func TestEvents(t *testing.T) {
 		x := newRig(t, Options{Profile: p})
 		x.open()
 		page := x.Alloc(4096)
-		e := le.Uint16(x.ok(opCreateEQ, fields{4: uint16(4), 6: uint8(2), 7: uint8(4), 8: page.IOVA, 16: uint32(1)}))
+		e := le.Uint16(x.OK(opCreateEQ, fields{4: uint16(4), 6: uint8(2), 7: uint8(4), 8: page.IOVA, 16: uint32(1)}))
 		c := x.completions(32, fields{4: uint8(1 << 5), 8: e})
 		q := x.qpair(typeSRD, 64, c).ready()
 		ah := x.handle(x.m.gid)
 		events, heads := 0, uint32(0)
 		event := func() []byte {
 			b := page.Bytes[16*(heads%4):][:16]
-			if b[0]&1 != phase(heads, 4) {
+			if b[0]&1 != amazon.Phase(heads, 4) {
 				return nil
 			}
 			heads++
@@ -263,7 +265,7 @@ func TestEvents(t *testing.T) {
 		}
 		for round := range 10 { // around the ring
 			x.Vectors = nil
-			x.bar.Write32(uint64(regEQDB), uint32(e)|eqdbArm)
+			x.Set(regEQDB, uint32(e)|eqdbArm)
 			arm(2 * round)
 			x.settle()
 			if b := event(); b != nil || len(x.Vectors) > 0 {
@@ -288,13 +290,13 @@ func TestEvents(t *testing.T) {
 			if event() == nil || len(x.Vectors) != 1 {
 				t.Fatalf("%s: no event for what was there before the arm, interrupts %v", p.Name, x.Vectors)
 			}
-			x.bar.Write32(uint64(regEQDB), uint32(e)|eqdbArm) // and the event was there before the interrupt was
+			x.Set(regEQDB, uint32(e)|eqdbArm) // and the event was there before the interrupt was
 			if len(x.Vectors) != 2 {
 				t.Fatalf("%s: interrupts %v", p.Name, x.Vectors)
 			}
 			for c.take() != nil {
 			}
-			x.ok(opModifyQP, fields{4: uint32(modState), 8: q.handle, 12: uint32(stateReset)})
+			x.OK(opModifyQP, fields{4: uint32(modState), 8: q.handle, 12: uint32(stateReset)})
 			q.sent, q.posted = 0, 0
 			q.ready()
 		}
@@ -330,7 +332,7 @@ func TestFastRegistration(t *testing.T) {
 	q, r, there, _ := two(t, Options{}, Options{})
 	x := q.x
 	x.bad(statusIllegal, opAllocMR, fields{4: x.pd}, "max_pages 0")
-	a := x.ok(opAllocMR, fields{4: x.pd, 8: uint32(3)})
+	a := x.OK(opAllocMR, fields{4: x.pd, 8: uint32(3)})
 	key := le.Uint32(a)
 	copy(q.mem.Bytes[4096:], "fast")
 	msg := func(req uint16, key uint32) fields {
@@ -351,12 +353,12 @@ func TestFastRegistration(t *testing.T) {
 	for i := range 3 {
 		le.PutUint64(list.Bytes[8*i:], q.mem.IOVA+uint64(i)*4096)
 	}
-	expect(t, "by a list", q.sends(reg.with(0, uint16(4)).with(32, key+2).with(37, uint8(12|1<<5)).with(48, uint64(3*4096)).with(56, list.IOVA)), 4, compOK, cqeSend|opFastReg<<cqeOpShift, q.num)
-	expect(t, "too many pages", q.sends(reg.with(0, uint16(5)).with(37, uint8(12|1<<5)).with(48, uint64(4*4096)).with(56, list.IOVA)), 5, compInvalidLKey, cqeSend|opFastReg<<cqeOpShift, q.num)
+	expect(t, "by a list", q.sends(reg.With(0, uint16(4)).With(32, key+2).With(37, uint8(12|1<<5)).With(48, uint64(3*4096)).With(56, list.IOVA)), 4, compOK, cqeSend|opFastReg<<cqeOpShift, q.num)
+	expect(t, "too many pages", q.sends(reg.With(0, uint16(5)).With(37, uint8(12|1<<5)).With(48, uint64(4*4096)).With(56, list.IOVA)), 5, compInvalidLKey, cqeSend|opFastReg<<cqeOpShift, q.num)
 	x.ExpectError("ALLOC_MR said 3")
 	expect(t, "invalidate", q.sends(fields{0: uint16(6), 2: uint8(ctrl1Meta | opFastInv), 32: key + 2}), 6, compOK, cqeSend|opFastInv<<cqeOpShift, q.num)
 	expect(t, "invalid", q.sends(msg(7, key+2)), 7, compInvalidLKey, cqeSend, q.num)
 	x.ExpectError("has no memory registered")
-	x.ok(opDeregMR, fields{4: key + 2})
+	x.OK(opDeregMR, fields{4: key + 2})
 	x.Clean()
 }

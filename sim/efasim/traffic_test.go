@@ -128,7 +128,7 @@ func TestImpaired(t *testing.T) {
 				arrived[text]++
 			}
 			if typ == typeUD { // what was lost leaves its receive: restarts
-				r.x.ok(opModifyQP, fields{4: uint32(modState), 8: r.handle, 12: uint32(stateReset)})
+				r.x.OK(opModifyQP, fields{4: uint32(modState), 8: r.handle, 12: uint32(stateReset)})
 				r.posted = 0
 				r.ready()
 			}

@@ -120,13 +120,13 @@ type outgoing struct {
 func (m *Model) flushWire() {
 	if !m.opt.InOrder {
 		for i := len(m.out) - 1; i > 0; i-- {
-			if j := i - m.rng.IntN(min(i, 3)+1); m.out[i].srd && m.out[j].srd {
+			if j := i - m.Rand.IntN(min(i, 3)+1); m.out[i].srd && m.out[j].srd {
 				m.out[i], m.out[j] = m.out[j], m.out[i]
 			}
 		}
 	}
 	for _, o := range m.out {
-		m.host.Transmit(o.frame)
+		m.Host.Transmit(o.frame)
 	}
 	clear(m.out)
 	m.out = m.out[:0]

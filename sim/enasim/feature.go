@@ -3,6 +3,8 @@ package enasim
 import (
 	"fmt"
 	"slices"
+
+	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
 // Stateless offloads, ena_admin_feature_offload_desc: all that can be without segmentation, or what public logs of EC2 show, which
@@ -30,12 +32,11 @@ var defaultKey = [keyWords * 4]byte{
 }
 
 // Events that the device reports, as bits of ena_admin_aenq_group.
-const eventGroups = 1<<GroupLink | 1<<GroupFatal | 1<<GroupWarning | 1<<GroupNotification | 1<<GroupKeepAlive
+const eventGroups = 1<<amazon.GroupLink | 1<<amazon.GroupFatal | 1<<amazon.GroupWarning | 1<<amazon.GroupNotification | 1<<amazon.GroupKeepAlive
 
 // features is what SET_FEATURE has set.
 type features struct {
 	mtu       uint32
-	groups    uint32
 	rxEnabled uint32
 
 	llqSize, llqBefore, llqPerEntry int // bytes of an entry, descriptors before the header, descriptors of the entries that follow
@@ -71,13 +72,13 @@ const (
 
 // control returns the control buffer of a command, which must have n bytes or more. The public drivers say "indirect" for a
 // buffer that they point to directly.
-func (m *Model) control(c *command, what string, n int) (uint64, error) {
+func (m *Model) control(c *amazon.Message, what string, n int) (uint64, error) {
 	a, err := m.address(c, what, 8)
-	if err == nil && c.opcode() != opGetStats && c[3]&4 == 0 {
-		m.host.Warnf("%s: flags %#02x with a control buffer: ctrl_data_indirect is what devices are known to take", what, c[3])
+	if err == nil && c.Opcode() != opGetStats && c[3]&4 == 0 {
+		m.Host.Warnf("%s: flags %#02x with a control buffer: ctrl_data_indirect is what devices are known to take", what, c[3])
 	}
 	if err == nil && le.Uint32(c[4:]) > uint32(n) && (what == "GET_FEATURE 10" || what == "SET_FEATURE 10") {
-		m.host.Warnf("%s: control buffer of %d bytes, the structure has %d", what, le.Uint32(c[4:]), n)
+		m.Host.Warnf("%s: control buffer of %d bytes, the structure has %d", what, le.Uint32(c[4:]), n)
 	}
 	if err == nil && (a == 0 || le.Uint32(c[4:]) < uint32(n)) {
 		err = fmt.Errorf("%s: control buffer of %d bytes at %#x, %d are expected", what, le.Uint32(c[4:]), a, n)
@@ -86,7 +87,7 @@ func (m *Model) control(c *command, what string, n int) (uint64, error) {
 }
 
 // getFeature is ena_admin_get_feat_cmd.
-func (m *Model) getFeature(c *command, r []byte) (byte, error) {
+func (m *Model) getFeature(c *amazon.Message, r []byte) (byte, error) {
 	id := c[17]
 	what := fmt.Sprintf("GET_FEATURE %d", id)
 	if id >= 32 || m.offered()&(1<<id) == 0 {
@@ -147,7 +148,7 @@ func (m *Model) getFeature(c *command, r []byte) (byte, error) {
 		b := make([]byte, 8+len(f.key))
 		le.PutUint32(b, keyWords)
 		copy(b[8:], f.key[:])
-		m.host.DMAWrite(a, b)
+		m.Host.DMAWrite(a, b)
 	case featOffload:
 		u32(0, m.txOffloads())
 		u32(4, m.rxOffloads())
@@ -169,7 +170,7 @@ func (m *Model) getFeature(c *command, r []byte) (byte, error) {
 		for i, q := range f.table {
 			le.PutUint16(b[4*i:], q)
 		}
-		m.host.DMAWrite(a, b)
+		m.Host.DMAWrite(a, b)
 	case featMTU:
 		u32(0, f.mtu)
 	case featHashInput:
@@ -182,12 +183,12 @@ func (m *Model) getFeature(c *command, r []byte) (byte, error) {
 			le.PutUint16(b[4*i:], supportedFields(i))
 			le.PutUint16(b[4*(hashProtos+i):], f.fields[i])
 		}
-		m.host.DMAWrite(a, b[:])
+		m.Host.DMAWrite(a, b[:])
 	case featModeration:
 		u16(0, delayUnit)
 	case featAENQ:
 		u32(0, eventGroups)
-		u32(4, f.groups)
+		u32(4, m.Groups)
 	case featLink:
 		u32(0, 25000)
 		u32(4, 0x10) // 25 Gb/s
@@ -199,7 +200,7 @@ func (m *Model) getFeature(c *command, r []byte) (byte, error) {
 }
 
 // setFeature is ena_admin_set_feat_cmd.
-func (m *Model) setFeature(c *command, r []byte) (byte, error) {
+func (m *Model) setFeature(c *amazon.Message, r []byte) (byte, error) {
 	id := c[17]
 	what := fmt.Sprintf("SET_FEATURE %d", id)
 	if id >= 32 || m.offered()&(1<<id) == 0 {
@@ -214,14 +215,14 @@ func (m *Model) setFeature(c *command, r []byte) (byte, error) {
 		}
 		f.mtu = v
 		if i := slices.IndexFunc(c[24:], func(b byte) bool { return b != 0 }); i >= 0 {
-			m.host.Warnf("%s: reserved byte %d is %#02x, must be zero", what, 24+i, c[24+i])
+			m.Host.Warnf("%s: reserved byte %d is %#02x, must be zero", what, 24+i, c[24+i])
 		}
 	case featAENQ:
 		enabled := le.Uint32(p[4:])
 		if enabled&^eventGroups != 0 {
 			return statusIllegal, fmt.Errorf("%s: groups %#x, %#x are supported", what, enabled, eventGroups)
 		}
-		f.groups = enabled
+		m.Groups = enabled
 		m.postLink()
 	case featHostAttr:
 		return m.setHost(c, what)
@@ -245,7 +246,7 @@ func (m *Model) setFeature(c *command, r []byte) (byte, error) {
 }
 
 // setHost takes the host attributes, ena_admin_set_feature_host_attr_desc, and reads the page ena_admin_host_info.
-func (m *Model) setHost(c *command, what string) (byte, error) {
+func (m *Model) setHost(c *amazon.Message, what string) (byte, error) {
 	a, err := m.address(c, what, 20)
 	if err != nil {
 		return statusIllegal, err
@@ -257,10 +258,10 @@ func (m *Model) setHost(c *command, what string) (byte, error) {
 		return statusIllegal, fmt.Errorf("%s: os_info_ba is zero", what)
 	}
 	if a%4096 != 0 {
-		m.host.Warnf("%s: os_info_ba %#x: a page is expected", what, a)
+		m.Host.Warnf("%s: os_info_ba %#x: a page is expected", what, a)
 	}
 	var b [4096]byte
-	if m.host.DMARead(a, b[:]) != nil {
+	if m.Host.DMARead(a, b[:]) != nil {
 		return statusIllegal, nil
 	}
 	os, spec := le.Uint32(b[0:]), le.Uint16(b[184:])
@@ -276,7 +277,7 @@ func (m *Model) setHost(c *command, what string) (byte, error) {
 }
 
 // setHash is ena_admin_feature_rss_flow_hash_function.
-func (m *Model) setHash(c *command, what string) (byte, error) {
+func (m *Model) setHash(c *amazon.Message, what string) (byte, error) {
 	sel := le.Uint32(c[24:])
 	if sel != hashToeplitz && sel != hashCRC32 {
 		return statusIllegal, fmt.Errorf("%s: selected_func %#x: one of %#x is expected", what, sel, hashToeplitz|hashCRC32)
@@ -286,7 +287,7 @@ func (m *Model) setHash(c *command, what string) (byte, error) {
 		return statusIllegal, err
 	}
 	b := make([]byte, 8+len(m.feat.key))
-	if m.host.DMARead(a, b) != nil {
+	if m.Host.DMARead(a, b) != nil {
 		return statusIllegal, nil
 	}
 	if parts := le.Uint32(b); sel == hashToeplitz && parts != keyWords || parts > keyWords {
@@ -298,13 +299,13 @@ func (m *Model) setHash(c *command, what string) (byte, error) {
 }
 
 // setHashInput is ena_admin_feature_rss_hash_control.
-func (m *Model) setHashInput(c *command, what string) (byte, error) {
+func (m *Model) setHashInput(c *amazon.Message, what string) (byte, error) {
 	a, err := m.control(c, what, 16*hashProtos)
 	if err != nil {
 		return statusIllegal, err
 	}
 	var b [16 * hashProtos]byte
-	if m.host.DMARead(a, b[:]) != nil {
+	if m.Host.DMARead(a, b[:]) != nil {
 		return statusIllegal, nil
 	}
 	for i := range hashProtos {
@@ -319,7 +320,7 @@ func (m *Model) setHashInput(c *command, what string) (byte, error) {
 }
 
 // setTable is ena_admin_feature_rss_ind_table: the whole table, or one entry.
-func (m *Model) setTable(c *command, what string) (byte, error) {
+func (m *Model) setTable(c *amazon.Message, what string) (byte, error) {
 	check := func(i int, q uint16) error {
 		if int(q) >= len(m.rx) || !m.rx[q].live {
 			return fmt.Errorf("%s: entry %d names receive queue %d, which does not exist", what, i, q)
@@ -345,7 +346,7 @@ func (m *Model) setTable(c *command, what string) (byte, error) {
 	if err != nil {
 		return statusIllegal, err
 	}
-	if m.host.DMARead(a, b) != nil {
+	if m.Host.DMARead(a, b) != nil {
 		return statusIllegal, nil
 	}
 	table := make([]uint16, 1<<tableLog)

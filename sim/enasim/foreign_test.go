@@ -3,6 +3,8 @@ package enasim
 import (
 	"bytes"
 	"testing"
+
+	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
 // What drivers that others wrote do, and run on real devices with: the model may tell, and has to work.
@@ -10,9 +12,9 @@ import (
 // iPXE of before 2021 requests a reset, polls DEV_STS until READY, never clears DEV_CTL and continues.
 func TestAsOldIPXE(t *testing.T) {
 	x := newRig(t, Options{})
-	x.bar.Write32(uint64(regDEVCTL), ctlReset)
+	x.Set(amazon.RegDEVCTL, amazon.CTLReset)
 	polls := 0
-	for x.bar.Read32(uint64(regDEVSTS))&stsReady == 0 {
+	for x.Regs.Read32(uint64(amazon.RegDEVSTS))&amazon.StsReady == 0 {
 		if polls++; polls > 10 {
 			t.Fatal("not ready after the reset")
 		}
@@ -20,11 +22,11 @@ func TestAsOldIPXE(t *testing.T) {
 	if polls == 0 {
 		t.Error("DEV_STS is READY right after the reset was asked for")
 	}
-	x.aq, x.acq = x.Alloc(64*testDepth), x.Alloc(64*testDepth)
-	x.addr(regACQBASELO, x.acq.IOVA)
-	x.bar.Write32(uint64(regACQCAPS), testDepth|64<<16)
-	x.addr(regAQBASELO, x.aq.IOVA)
-	x.bar.Write32(uint64(regAQCAPS), testDepth|64<<16)
+	x.AQ, x.ACQ = x.Alloc(64*testDepth), x.Alloc(64*testDepth)
+	x.Addr(amazon.RegACQBASELO, x.ACQ.IOVA)
+	x.Set(amazon.RegACQCAPS, testDepth|64<<16)
+	x.Addr(amazon.RegAQBASELO, x.AQ.IOVA)
+	x.Set(amazon.RegAQCAPS, testDepth|64<<16)
 	if r := x.get(featAttributes, nil); !bytes.Equal(r[24:30], testMAC[:]) {
 		t.Errorf("device attributes %x", r)
 	}
@@ -48,20 +50,20 @@ func TestAsOldIPXE(t *testing.T) {
 	}
 	x.ExpectWarning("request ID 60 of a queue of 8")
 	// It leaves by clearing the sizes of the admin queues.
-	x.bar.Write32(uint64(regAQCAPS), 0)
-	x.bar.Write32(uint64(regACQCAPS), 0)
+	x.Set(amazon.RegAQCAPS, 0)
+	x.Set(amazon.RegACQCAPS, 0)
 	x.Port.Settle(3)
 	x.ExpectWarning("write of 0 to AQ_CAPS")
-	x.bar.Write32(uint64(regAQDB), uint32(x.cmds)+1)
+	x.Set(amazon.RegAQDB, uint32(x.Commands)+1)
 	x.ExpectError("entries have 64 bytes")
 }
 
 func TestVersionsAndTimes(t *testing.T) {
 	x := newRig(t, Options{})
-	if v := x.bar.Read32(uint64(regVERSION)); v != 10 {
+	if v := x.Regs.Read32(uint64(amazon.RegVERSION)); v != 10 {
 		t.Errorf("VERSION %#x, real devices say 0.10", v)
 	}
-	if v := x.bar.Read32(uint64(regCAPS)) >> capsAdminTOShift & 0xf; v != 10 {
+	if v := x.Regs.Read32(uint64(amazon.RegCAPS)) >> 16 & 0xf; v != 10 {
 		t.Errorf("the admin time-out is %d00 ms, DPDK needs whole seconds", v)
 	}
 	x.Clean()
@@ -70,20 +72,20 @@ func TestVersionsAndTimes(t *testing.T) {
 // DPDK requests an interrupt of vector -1, which is a queue that it polls.
 func TestPolledQueue(t *testing.T) {
 	x := newRig(t, Options{})
-	x.open()
+	x.Open()
 	cq := x.Alloc(4096)
-	r := x.ok(opCreateCQ, fields{4: uint8(1 << 5), 5: uint8(2), 6: uint16(testDepth), 8: uint32(0xffffffff), 12: cq.IOVA})
+	r := x.OK(opCreateCQ, fields{4: uint8(1 << 5), 5: uint8(2), 6: uint16(testDepth), 8: uint32(0xffffffff), 12: cq.IOVA})
 	sq, buf := x.Alloc(4096), x.Alloc(4096)
 	idx := le.Uint16(r)
 	// Nor is its ring aligned to a page.
-	r = x.ok(opCreateSQ, fields{4: uint8(dirTX << 5), 6: uint8(placeHost), 7: uint8(1), 8: idx, 10: uint16(testDepth), 12: sq.IOVA + 64})
+	r = x.OK(opCreateSQ, fields{4: uint8(dirTX << 5), 6: uint8(placeHost), 7: uint8(1), 8: idx, 10: uint16(testDepth), 12: sq.IOVA + 64})
 	x.ExpectWarning("is not page aligned")
 	b := sq.Bytes[64:]
 	copy(buf.Bytes, frame(60, 1))
 	le.PutUint32(b, tx0|60|txPhase)
 	le.PutUint32(b[8:], uint32(buf.IOVA))
 	le.PutUint32(b[12:], uint32(buf.IOVA>>32))
-	x.bar.Write32(uint64(le.Uint32(r[4:])), 1)
+	x.Regs.Write32(uint64(le.Uint32(r[4:])), 1)
 	x.Vectors = nil
 	x.Port.Settle(3)
 	if x.Far.Recv(0) == nil || cq.Bytes[3]&1 == 0 || len(x.Vectors) != 0 {
@@ -94,7 +96,7 @@ func TestPolledQueue(t *testing.T) {
 
 func TestHostInfoAnywhere(t *testing.T) {
 	x := newRig(t, Options{})
-	x.open()
+	x.Open()
 	b := x.Alloc(8192)
 	le.PutUint32(b.Bytes[128:], 3)
 	le.PutUint16(b.Bytes[128+184:], 0x200)
@@ -104,7 +106,7 @@ func TestHostInfoAnywhere(t *testing.T) {
 
 func TestDefaultKey(t *testing.T) {
 	x := newRig(t, Options{})
-	x.open()
+	x.Open()
 	q := x.queue(dirRX, false, 0)
 	q.offer(x.Alloc(1<<16), 2048, 0, 1, 2)
 	ctl := x.Alloc(4096)
@@ -127,7 +129,7 @@ func TestDefaultKey(t *testing.T) {
 // DPDK requests L4 checksums without saying that they are partial. The frame arrives with the checksum that is right.
 func TestChecksumNotPartial(t *testing.T) {
 	x := newRig(t, Options{})
-	x.open()
+	x.Open()
 	q := x.queue(dirTX, false, 0)
 	buf := x.Alloc(4096)
 	want := frame(100, 1) // UDP over IPv4, its checksum right
@@ -153,7 +155,7 @@ func TestChecksumNotPartial(t *testing.T) {
 // What public logs of EC2 show: nothing of received frames is checked or reported. Frames are spread all the same.
 func TestNoReceiveChecks(t *testing.T) {
 	x := newRig(t, Options{NoRxChecks: true})
-	x.open()
+	x.Open()
 	if r := x.get(featOffload, nil); le.Uint32(r) != 1<<1 || le.Uint32(r[4:]) != 0 {
 		t.Errorf("offloads %x", r[:8])
 	}
@@ -197,7 +199,7 @@ func TestNoReceiveChecks(t *testing.T) {
 func TestBARs(t *testing.T) {
 	for bar, sizes := range map[int][6]uint64{0: {16 << 10, 0, 1 << 20}, 1: {8 << 10, 8 << 10, 1 << 20}, 4: {16 << 10, 0, 1 << 20, 0, 64 << 10}} {
 		x := newRig(t, Options{MSIXBAR: bar})
-		x.open()
+		x.Open()
 		for i, size := range sizes {
 			if size > 0 && x.BAR(i).Size() != size {
 				t.Errorf("MSI-X in BAR %d: BAR %d has %#x bytes, want %#x", bar, i, x.BAR(i).Size(), size)
@@ -222,12 +224,12 @@ func TestBARs(t *testing.T) {
 func TestParticularFirmware(t *testing.T) {
 	x := newRig(t, Options{})
 	x.m.opt.AnyDriver = false
-	x.open()
+	x.Open()
 	page := x.Alloc(4096)
 	cq := fields{5: uint8(2), 6: uint16(testDepth), 8: uint32(noVector), 12: page.IOVA}
 	fails := func(f fields, what string) {
 		t.Helper()
-		if s, _ := x.do(opCreateCQ, f); s != statusUnknown {
+		if s, _ := x.Do(opCreateCQ, f); s != statusUnknown {
 			t.Errorf("status %d", s)
 		}
 		x.ExpectViolation(what)
@@ -243,7 +245,7 @@ func TestParticularFirmware(t *testing.T) {
 			fails(cq, "2 is expected")
 			continue
 		}
-		x.ok(opCreateCQ, cq)
+		x.OK(opCreateCQ, cq)
 		cq[8] = uint32(0)
 		fails(cq, "msix_vector is 0")
 		cq[8] = uint32(noVector)

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/sim/amazon"
+	"github.com/rebound-nic/rebound/sim/amazon/amazontest"
 	"github.com/rebound-nic/rebound/sim/simtest"
 )
 
@@ -28,7 +30,7 @@ func FuzzModel(f *testing.F) {
 		RxOffset: 2, Burst: 1024, Seed: 1})
 	f.Fuzz(func(t *testing.T, in []byte) {
 		x := next(t)
-		x.open()
+		x.Open()
 		x.setLate(fields{17: uint8(featLLQ), 30: uint16(1), 34: uint16(llq128), 38: uint16(2), 42: uint16(2), 48: uint16(3)})
 		bufs := x.Alloc(1 << 16)
 		pages := x.Alloc(1 << 15)
@@ -66,7 +68,7 @@ func FuzzModel(f *testing.F) {
 			switch op := take(1)[0]; op % 8 {
 			case 0: // any register
 				b := take(6)
-				x.bar.Write32(uint64(le.Uint16(b))%regBARSize&^3, le.Uint32(b[2:]))
+				x.Regs.Write32(uint64(le.Uint16(b))%amazon.BARSize&^3, le.Uint32(b[2:]))
 			case 1: // any command
 				b := take(56)
 				g := fields{}
@@ -77,7 +79,7 @@ func FuzzModel(f *testing.F) {
 					g[8], g[9], g[10], g[11] = byte(bufs.IOVA), byte(bufs.IOVA>>8), byte(bufs.IOVA>>16), byte(bufs.IOVA>>24)
 					g[12], g[13], g[14], g[15] = byte(bufs.IOVA>>32), byte(bufs.IOVA>>40), byte(0), byte(0)
 				}
-				x.submit(b[0]%12, g)
+				x.Submit(b[0]%12, g)
 			case 2, 3: // descriptors in host memory
 				q := qs[[]int{0, 2, 3, 0}[op>>4&3]]
 				b := take(16)
@@ -106,11 +108,11 @@ func FuzzModel(f *testing.F) {
 				x.Far.Send(0, take(int(le.Uint16(b)%1600)))
 			case 6:
 				b := take(2)
-				x.m.Post(Event{Group: uint16(b[0] % 8), Syndrome: uint16(b[1])})
+				x.m.Post(amazon.Event{Group: uint16(b[0] % 8), Syndrome: uint16(b[1])})
 				x.m.DuplicateCompletion(b[1]&1 != 0, int(b[0]%4))
 				x.m.HoldCompletions(b[1]&2 != 0)
 			case 7:
-				x.reset(uint32(op >> 4))
+				x.Reset(uint32(op >> 4))
 			}
 			x.Port.Step()
 		}
@@ -129,19 +131,19 @@ func fuzzRig(f *testing.F, o Options) (next func(testing.TB) *rig) {
 	base.Reusable(memory)
 	bar, mem := base.BAR(0), base.BAR(2)
 	return func(t testing.TB) *rig {
-		m.turn(func(k *knobs) { *k = knobs{} })
-		m.rng = rand.New(rand.NewPCG(o.Seed, 6))
+		m.Turn(func(k *amazon.Knobs) { *k = amazon.Knobs{} })
+		m.Rand = rand.New(rand.NewPCG(o.Seed, 6))
 		base.Again(t)
-		return &rig{Rig: base, m: m, bar: bar, mem: mem, resp: base.Alloc(4096)}
+		return &rig{Driver: amazontest.New(base, bar), m: m, mem: mem}
 	}
 }
 
 func (x *rig) setLateOp(op uint8, f fields) {
-	x.submit(op, f)
+	x.Submit(op, f)
 	x.Port.Step()
 	x.Port.Step()
 	x.Port.Step()
-	if e := x.ack(); e == nil || e[2] != 0 {
+	if e := x.Ack(); e == nil || e[2] != 0 {
 		x.Fatalf("opcode %d: %x %q", op, e, x.Port.Violations())
 	}
 }

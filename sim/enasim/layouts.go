@@ -11,10 +11,10 @@ import (
 func Layouts() map[string]*kit.Layout {
 	all := map[string]*kit.Layout{}
 	for op, k := range commands {
-		name := "aq_" + strings.ToLower(k.name) + "_cmd"
+		name := "aq_" + strings.ToLower(k.Name) + "_cmd"
 		switch op {
 		case opGetFeature, opSetFeature:
-			name = strings.ToLower(strings.ReplaceAll(k.name, "FEATURE", "FEAT")) + "_cmd"
+			name = strings.ToLower(strings.ReplaceAll(k.Name, "FEATURE", "FEAT")) + "_cmd"
 		case opGetStats:
 			name = "aq_get_stats_cmd"
 		}

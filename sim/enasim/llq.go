@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
 // LLQ entry sizes, ena_admin_llq_ring_entry_size.
@@ -56,7 +57,7 @@ func (m *Model) accel() (flags uint16) {
 	return flags
 }
 
-func (m *Model) setLLQ(c *command, what string) (byte, error) {
+func (m *Model) setLLQ(c *amazon.Message, what string) (byte, error) {
 	p := c[20:]
 	for _, at := range []int{8, 12, 16, 20} {
 		if x := le.Uint16(p[at:]); x != 0 {
@@ -117,7 +118,7 @@ func llqAt(i int) int { return i * llqStride }
 
 // forget fills an entry with the pattern that tells what was not pushed.
 func (m *Model) forget(i int, q *txQueue, slot int) {
-	b := m.host.Shadow(2)[llqAt(i)+slot*q.size:][:q.size]
+	b := m.Host.Shadow(2)[llqAt(i)+slot*q.size:][:q.size]
 	for k := 0; k < len(b); k += 8 {
 		le.PutUint64(b[k:], poison)
 	}
@@ -141,7 +142,7 @@ func (m *Model) pushed(off uint64, p []byte) error {
 // entry takes the next entry of an LLQ out of BAR 2.
 func (m *Model) entry(i int, q *txQueue) ([]byte, error) {
 	slot := int(q.head % q.depth)
-	src := m.host.Shadow(2)[llqAt(i)+slot*q.size:][:q.size]
+	src := m.Host.Shadow(2)[llqAt(i)+slot*q.size:][:q.size]
 	b := make([]byte, q.size)
 	missing := 0
 	for k := 0; k < len(b); k += 8 {
@@ -153,7 +154,7 @@ func (m *Model) entry(i int, q *txQueue) ([]byte, error) {
 	}
 	m.forget(i, q, slot)
 	if !q.trapped[slot] {
-		m.host.CountMMIOWrite(q.size / 64)
+		m.Host.CountMMIOWrite(q.size / 64)
 	}
 	q.trapped[slot] = false
 	if missing > 0 {

@@ -4,10 +4,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/amazon"
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
@@ -56,31 +56,17 @@ type Hints struct {
 
 // Model is one adapter. It implements sim.Model. Knobs may be turned from any goroutine at any time.
 type Model struct {
+	amazon.Controller
 	opt  Options
-	host sim.Host
-	rng  *rand.Rand
-	mu   sync.Mutex // knobs come from other goroutines than the host's calls
+	wire bool // the wire's other end is there
 
-	val     [regBARSize / 4]uint32
-	reset   resetState
-	reasons []int
-	wire    bool // the wire's other end is there
-
-	aq    adminQueue
-	aenq  eventQueue
 	feat  features
 	cq    []cq
 	tx    []txQueue
 	rx    []rxQueue
 	vec   []vector
-	knob  knobs
+	hold  bool
 	count Counters
-}
-
-// resetState is where the reset protocol is: requested by DEV_CTL, seen by DEV_STS some accesses or Steps later.
-type resetState struct {
-	wanted  bool
-	pending int // accesses or Steps until DEV_STS follows
 }
 
 var le, be = binary.LittleEndian, binary.BigEndian
@@ -107,7 +93,14 @@ func New(o Options) *Model {
 	def(&o.MaxMTU, 9216)
 	def(&o.Version, 0x00a)
 	def(&o.Controller, 0x01000001)
-	m := &Model{opt: o, rng: rand.New(rand.NewPCG(o.Seed, 6))}
+	m := &Model{opt: o}
+	m.Init(amazon.Card{
+		Registers: regTable, Command: command, Features: featNames,
+		Version: o.Version, Controller: o.Controller, Width: o.Width, AdminTimeout: 10,
+		ExtendedReasons: true, EventsFromDepth: true, NoReadByDMA: o.NoReadless,
+		NotReady: o.NotReady, AdminDelay: o.AdminDelay, AdminOutOfOrder: o.AdminOutOfOrder, Recorded: o.Recorded,
+		Clear: m.clear, Execute: m.execute, Write: m.write, InReset: m.inReset, Enabled: m.postLink, KeepAlive: m.keepAlive,
+	}, rand.New(rand.NewPCG(o.Seed, 6)))
 	m.cq, m.tx, m.rx, m.vec = make([]cq, 2*o.Queues), make([]txQueue, o.Queues), make([]rxQueue, o.Queues), make([]vector, m.vectors())
 	return m
 }
@@ -121,7 +114,7 @@ func (m *Model) Config() sim.Config {
 		MSIXVectors: m.vectors(), MSIXBAR: m.opt.MSIXBAR, MSIXTable: 0, MSIXPBA: msixPBA - msixTable,
 		PCIeDevCap: 1<<28 | 1<<15 | 2, LinkSpeed: 3, LinkWidth: 8,
 	}
-	c.BARs[0] = sim.BAR{Size: regBARSize, Polled: []sim.Range{{Off: uint64(regTxDB), Len: 0x1000}}}
+	c.BARs[0] = sim.BAR{Size: amazon.BARSize, Polled: []sim.Range{{Off: uint64(regTxDB), Len: 0x1000}}}
 	switch m.opt.MSIXBAR {
 	case 0:
 		c.MSIXTable, c.MSIXPBA = msixTable, msixPBA
@@ -142,46 +135,32 @@ func (m *Model) Config() sim.Config {
 // memSize is BAR 2's: LLQ memory of the most queues there can be.
 const memSize = 8 * llqStride
 
-// Attach gives the model its host.
-func (m *Model) Attach(h sim.Host) { m.host = h }
-
-// Reset is power-on or a function-level reset.
-func (m *Model) Reset() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.clear()
-	m.reset, m.aenq.gone = resetState{}, false
-}
-
-// clear is what any reset does to all but the reset protocol itself.
+// clear is what any reset does to the card.
 func (m *Model) clear() {
-	regTable.Reset(m.val[:])
-	m.aq, m.aenq = adminQueue{}, eventQueue{gone: m.aenq.enabled || m.aenq.gone}
 	m.feat = features{mtu: m.opt.MaxMTU, rxEnabled: m.rxOffloads(), key: defaultKey}
 	// iPXE sets no MTU and announces what the longest one takes, and DPDK sets one only if asked to: a device starts with the longest.
 	clear(m.cq)
 	clear(m.tx)
 	clear(m.rx)
 	clear(m.vec)
-	m.knob.fatal = false
-	clear(m.host.Shadow(0)[regTxDB:][:0x1000])
+	clear(m.Host.Shadow(0)[regTxDB:][:0x1000])
 	if !m.opt.NoMemBAR {
-		clear(m.host.Shadow(2)[:memSize])
+		clear(m.Host.Shadow(2)[:memSize])
 	}
 }
 
 // SetLink tells that the wire's other end came or went.
 func (m *Model) SetLink(up bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.Lock()
+	defer m.Unlock()
 	m.wire = up
 	m.postLink()
 }
 
 // ReadBAR reads a register. All are 32 bits wide.
 func (m *Model) ReadBAR(bar int, off uint64, p []byte) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.Lock()
+	defer m.Unlock()
 	switch bar {
 	case 0:
 	case 2:
@@ -192,45 +171,15 @@ func (m *Model) ReadBAR(bar int, off uint64, p []byte) error {
 	if len(p) != 4 {
 		return fmt.Errorf("access of %d bytes: registers have 4", len(p))
 	}
-	v, err := m.read(reg(off))
+	v, err := m.ReadRegister(amazon.Reg(off))
 	le.PutUint32(p, v)
 	return err
 }
 
-// read is a read by MMIO or by DMA response.
-func (m *Model) read(r reg) (uint32, error) {
-	m.settleReset()
-	if _, err := regTable.Read(r); err != nil {
-		return all, err
-	}
-	switch r {
-	case regVERSION:
-		return m.opt.Version, nil
-	case regCTRLVERSION:
-		return m.opt.Controller, nil
-	case regCAPS:
-		return capsContiguous | 10<<capsResetShift | uint32(m.opt.Width)<<capsWidthShift | 10<<capsAdminTOShift, nil
-	case regACQTAIL:
-		return uint32(m.aq.done), nil
-	case regAENQTAIL:
-		return uint32(m.aenq.tail), nil
-	case regDEVSTS:
-		v := m.val[regDEVSTS/4]
-		if !m.opt.NotReady && !m.reset.wanted {
-			v |= stsReady // again as soon as the reset has taken place, though DEV_CTL still requests it
-		}
-		if m.knob.fatal {
-			v |= stsFatal
-		}
-		return v, nil
-	}
-	return m.val[r/4], nil
-}
-
 // WriteBAR writes a register, a doorbell or LLQ memory.
 func (m *Model) WriteBAR(bar int, off uint64, p []byte) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.Lock()
+	defer m.Unlock()
 	switch bar {
 	case 0:
 	case 2:
@@ -241,157 +190,56 @@ func (m *Model) WriteBAR(bar int, off uint64, p []byte) error {
 	if len(p) != 4 {
 		return fmt.Errorf("access of %d bytes: registers have 4", len(p))
 	}
-	m.settleReset()
-	return m.write(reg(off), le.Uint32(p))
+	return m.WriteRegister(amazon.Reg(off), le.Uint32(p))
 }
 
-func (m *Model) write(r reg, v uint32) error {
-	resetting := m.reset.wanted || m.val[regDEVSTS/4]&stsResetProgress != 0
-	if r == regAENQHEADDB && (resetting || m.aenq.gone && m.val[regAENQCAPS/4] == 0) {
-		return nil // Linux's interrupt handler acknowledges events that came before; there is no queue any more
-	}
-	if resetting && r >= regAQBASELO && r <= regAENQBASEHI && !m.reset.wanted {
-		// iPXE of before 2021 takes a reset for one that ends by itself, and ran on the devices of its time.
-		m.host.Warnf("write to %v before DEV_CTL.RESET was cleared and DEV_STS.RESET_IN_PROGRESS was seen to clear", r)
-		m.val[regDEVCTL/4], m.val[regDEVSTS/4] = 0, stsResetFinished
-	} else if resetting && r != regDEVCTL && r != regREADREQ && r != regRESPLO && r != regRESPHI {
-		return fmt.Errorf("write to %v before DEV_STS.RESET_IN_PROGRESS was seen to clear", r)
-	}
-	old := m.val[r/4]
-	v, _, err := regTable.Write(m.host, r, v, old, regTable.Bits(r), old)
-	if err != nil {
-		return err
-	}
+// write is a write to one of the card's own registers.
+func (m *Model) write(r amazon.Reg, v uint32) (own bool, err error) {
 	switch {
 	case r >= regUnmask && r < regTxDB:
-		return m.unmask(int(r-regUnmask)/4, v)
+		return true, m.unmask(int(r-regUnmask)/4, v)
 	case r >= regTxDB && r < regRxDB:
-		return m.txDoorbell(int(r-regTxDB)/4, v, true)
+		return true, m.txDoorbell(int(r-regTxDB)/4, v, true)
 	case r >= regRxDB:
-		return m.rxDoorbell(int(r-regRxDB)/4, v)
+		return true, m.rxDoorbell(int(r-regRxDB)/4, v)
 	}
-	switch r {
-	case regAQDB:
-		return m.adminDoorbell(v)
-	case regAENQHEADDB:
-		return m.aenqDoorbell(v)
-	case regDEVCTL:
-		return m.writeCTL(v)
-	case regREADREQ:
-		return m.readless(v)
-	case regAQBASELO, regAQBASEHI, regAQCAPS, regACQBASELO, regACQBASEHI, regACQCAPS:
-		if m.aq.tail != 0 && v == 0 && (r == regAQCAPS || r == regACQCAPS) { // iPXE takes leave so
-			m.host.Warnf("write of 0 to %v after the first admin command: a reset ends the queues", r)
-			m.aq.tail, m.aq.late = m.aq.head, nil
-		} else if m.aq.tail != 0 {
-			return fmt.Errorf("write of %#x to %v after the first admin command: a reset comes first", v, r)
-		}
-	case regAENQBASELO, regAENQBASEHI, regAENQCAPS:
-		if m.aenq.enabled {
-			return fmt.Errorf("write of %#x to %v after the first AENQ doorbell: a reset comes first", v, r)
-		}
-	}
-	m.val[r/4] = v
-	switch {
-	case r == regRESPLO && v&7 != 0:
-		return fmt.Errorf("MMIO_RESP_LO = %#x: the response has 8 bytes and is aligned to them", v)
-	case r == regRESPHI:
-		return m.width("MMIO_RESP", m.pair(regRESPLO))
-	}
-	return nil
+	return false, nil
 }
 
-// pair is a register pair that holds an address.
-func (m *Model) pair(lo reg) uint64 { return uint64(m.val[lo/4+1])<<32 | uint64(m.val[lo/4]) }
-
-// width checks an address against CAPS.DMA_ADDR_WIDTH.
-func (m *Model) width(what string, a uint64) error {
-	if a>>m.opt.Width != 0 {
-		return fmt.Errorf("%s address %#x has more than the %d bits of CAPS.DMA_ADDR_WIDTH", what, a, m.opt.Width)
+// inReset tolerates iPXE of before 2021, which expects a reset to end by itself, and ran on the devices of its time.
+func (m *Model) inReset(r amazon.Reg) (allowed, lost bool) {
+	if r < amazon.RegAQBASELO || r > amazon.RegAENQBASEHI || !m.EndReset() {
+		return false, false
 	}
-	return nil
+	m.Host.Warnf("write to %s before DEV_CTL.RESET was cleared and DEV_STS.RESET_IN_PROGRESS was seen to clear", regTable.Label(r))
+	return true, false
 }
 
-// writeCTL starts and ends the reset protocol.
-func (m *Model) writeCTL(v uint32) error {
-	if v&ctlUnsupported != 0 {
-		return fmt.Errorf("DEV_CTL = %#x: bits %#x (AQ restart, quiescence, reserved) are not supported", v, v&ctlUnsupported)
+// postLink reports the link's state.
+func (m *Model) postLink() {
+	e := amazon.Event{Group: amazon.GroupLink}
+	if m.wire {
+		e.Data[0] = 1
 	}
-	inReset := m.val[regDEVSTS/4]&stsResetProgress != 0
-	switch {
-	case v&ctlReset != 0 && (inReset || m.reset.wanted):
-		return fmt.Errorf("DEV_CTL = %#x while a reset is under way", v)
-	case v&ctlReset != 0:
-		m.reasons = append(m.reasons, int(v>>ctlReason|v>>ctlReasonExt&0xf<<4))
-		if len(m.reasons) > 1000 {
-			m.reasons = m.reasons[1:]
-		}
-		m.clear()
-		m.val[regDEVCTL/4] = v
-		m.reset = resetState{wanted: true, pending: 2}
-	case inReset:
-		m.val[regDEVCTL/4] = v
-		m.reset = resetState{pending: 2}
-	case m.reset.wanted:
-		return fmt.Errorf("DEV_CTL = %#x before DEV_STS.RESET_IN_PROGRESS was seen set", v)
-	default:
-		m.val[regDEVCTL/4] = v
-	}
-	return nil
+	m.PostLocked(e)
 }
 
-// settleReset lets DEV_STS follow DEV_CTL.
-func (m *Model) settleReset() {
-	if m.reset.pending == 0 {
-		return
-	}
-	if m.reset.pending--; m.reset.pending > 0 {
-		return
-	}
-	if m.reset.wanted {
-		m.val[regDEVSTS/4] = stsResetProgress
-	} else {
-		m.val[regDEVSTS/4] = stsResetFinished
-	}
-	m.reset.wanted = false
-}
-
-// readless answers a read request by DMA, ena_admin_ena_mmio_req_read_less_resp.
-func (m *Model) readless(v uint32) error {
-	at := m.pair(regRESPLO)
-	switch {
-	case m.opt.NoReadless:
-		return fmt.Errorf("MMIO_REG_READ = %#x: PCI revision 1 has no read-less reads", v)
-	case at == 0:
-		return fmt.Errorf("MMIO_REG_READ = %#x before MMIO_RESP holds an address", v)
-	}
-	if m.knob.mute {
-		return nil
-	}
-	r := reg(v >> 16)
-	x, err := m.read(r)
-	var b [8]byte
-	le.PutUint16(b[0:], uint16(v))
-	le.PutUint16(b[2:], uint16(r))
-	le.PutUint32(b[4:], x)
-	m.host.DMAWrite(at, b[:])
-	if err != nil {
-		return fmt.Errorf("read of %v: %w", r, err)
-	}
-	return nil
+func (m *Model) keepAlive() amazon.Event {
+	e := amazon.Event{Group: amazon.GroupKeepAlive}
+	le.PutUint64(e.Data[0:], m.count.RxDrops)
+	le.PutUint64(e.Data[8:], m.count.TxDrops)
+	le.PutUint64(e.Data[16:], m.count.RxOverruns)
+	return e
 }
 
 // Step advances the adapter.
 func (m *Model) Step() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	busy := m.reset.pending > 0
-	m.settleReset()
-	if m.val[regDEVSTS/4]&stsResetProgress != 0 || m.reset.wanted {
+	m.Lock()
+	defer m.Unlock()
+	busy, running := m.Controller.Step()
+	if !running {
 		return busy
 	}
-	busy = m.stepAdmin() || busy
-	busy = m.stepEvents() || busy
 	busy = m.stepDoorbells() || busy
 	busy = m.stepTX() || busy
 	busy = m.stepRX() || busy
@@ -401,18 +249,18 @@ func (m *Model) Step() bool {
 
 // stepDoorbells finds doorbells that came by pointer.
 func (m *Model) stepDoorbells() (busy bool) {
-	shadow := m.host.Shadow(0)
+	shadow := m.Host.Shadow(0)
 	for i := range m.tx {
-		if v := sim.Load32(shadow[regTxDB+4*reg(i):]); v != uint32(m.tx[i].bell) {
+		if v := sim.Load32(shadow[regTxDB+4*amazon.Reg(i):]); v != uint32(m.tx[i].bell) {
 			busy = true
-			m.host.CountMMIOWrite(1)
+			m.Host.CountMMIOWrite(1)
 			m.report(m.txDoorbell(i, v, false))
 		}
 	}
 	for i := range m.rx {
-		if v := sim.Load32(shadow[regRxDB+4*reg(i):]); v != uint32(m.rx[i].bell) {
+		if v := sim.Load32(shadow[regRxDB+4*amazon.Reg(i):]); v != uint32(m.rx[i].bell) {
 			busy = true
-			m.host.CountMMIOWrite(1)
+			m.Host.CountMMIOWrite(1)
 			m.report(m.rxDoorbell(i, v))
 		}
 	}
@@ -420,4 +268,4 @@ func (m *Model) stepDoorbells() (busy bool) {
 }
 
 // report records a violation that has no caller to return to.
-func (m *Model) report(err error) { sim.Report(m.host, err) }
+func (m *Model) report(err error) { sim.Report(m.Host, err) }

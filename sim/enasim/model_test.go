@@ -5,74 +5,76 @@ import (
 	"encoding/hex"
 	"testing"
 	"time"
+
+	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
 func TestRegistersAndReset(t *testing.T) {
 	x := newRig(t, Options{})
-	if v := x.bar.Read32(uint64(regVERSION)); v != 0x00a {
+	if v := x.Regs.Read32(uint64(amazon.RegVERSION)); v != 0x00a {
 		t.Errorf("VERSION %#x", v)
 	}
-	x.open()
-	if v := x.read(regCAPS); v>>capsWidthShift&0xff != 48 || v>>1&0x1f == 0 {
+	x.Open()
+	if v := x.Read(amazon.RegCAPS); v>>8&0xff != 48 || v>>1&0x1f == 0 {
 		t.Errorf("CAPS %#x", v)
 	}
-	x.reset(3)
-	x.bar.Write32(uint64(regDEVCTL), 0)
+	x.Reset(3)
+	x.Set(amazon.RegDEVCTL, 0)
 	if r := x.m.Resets(); len(r) != 2 || r[0] != 0 || r[1] != 3 {
 		t.Errorf("resets for %v", r)
 	}
 	x.Clean()
 
-	x.bar.Write32(uint64(regDEVCTL), ctlReset|1<<ctlReasonExt)
+	x.Set(amazon.RegDEVCTL, amazon.CTLReset|1<<24)
 	if r := x.m.Resets(); r[2] != 16 {
 		t.Errorf("extended reason: %v", r)
 	}
-	x.bar.Write32(uint64(regAQCAPS), 32|64<<16)
+	x.Set(amazon.RegAQCAPS, 32|64<<16)
 	x.ExpectViolation("before DEV_STS.RESET_IN_PROGRESS")
 
 	x = newRig(t, Options{NotReady: true, NoReadless: true, Version: 0x100})
-	if v := x.bar.Read32(uint64(regDEVSTS)); v&stsReady != 0 {
+	if v := x.Regs.Read32(uint64(amazon.RegDEVSTS)); v&amazon.StsReady != 0 {
 		t.Error("ready")
 	}
-	if v := x.bar.Read32(uint64(regVERSION)); v != 0x100 {
+	if v := x.Regs.Read32(uint64(amazon.RegVERSION)); v != 0x100 {
 		t.Errorf("VERSION %#x", v)
 	}
-	x.bar.Write32(uint64(regREADREQ), 0)
+	x.Set(amazon.RegREADREQ, 0)
 	x.ExpectViolation("revision 1")
 }
 
 func TestAdminWraps(t *testing.T) {
 	x := newRig(t, Options{})
-	x.open()
+	x.Open()
 	for i := range 5 * testDepth { // phases of both queues
 		if r := x.get(featMTU, nil); le.Uint32(r) != 9216 {
 			t.Fatalf("command %d: MTU %d", i, le.Uint32(r))
 		}
 	}
-	if s, _ := x.do(99, nil); s != statusBadOpcode {
+	if s, _ := x.Do(99, nil); s != statusBadOpcode {
 		t.Errorf("status %d", s)
 	}
 	x.ExpectViolation("no such opcode")
-	if s, _ := x.do(opGetFeature, fields{17: uint8(29)}); s != statusUnsupported {
+	if s, _ := x.Do(opGetFeature, fields{17: uint8(29)}); s != statusUnsupported {
 		t.Errorf("status %d of a feature that is not offered", s)
 	}
 	x.Clean()
-	x.submit(opGetFeature, fields{3: uint8(1 ^ phase(x.cmds, testDepth)), 17: uint8(featMTU)})
+	x.Submit(opGetFeature, fields{3: 1 ^ amazon.Phase(x.Commands, testDepth), 17: uint8(featMTU)})
 	x.Port.Step()
-	if uint32(x.aq.Bytes[64*int((x.cmds-1)%testDepth)+3]&1) != phase(x.cmds-1, testDepth) {
+	if x.AQ.Bytes[64*int((x.Commands-1)%testDepth)+3]&1 != amazon.Phase(x.Commands-1, testDepth) {
 		x.ExpectViolation("phase")
 	}
 }
 
 func TestAdminLateAndOutOfOrder(t *testing.T) {
 	x := newRig(t, Options{AdminDelay: 10 * time.Microsecond, AdminOutOfOrder: true, Seed: 1})
-	x.open()
+	x.Open()
 	var ids []uint16
 	for range testDepth {
-		ids = append(ids, x.submit(opGetFeature, fields{17: uint8(featMTU)}))
+		ids = append(ids, x.Submit(opGetFeature, fields{17: uint8(featMTU)}))
 	}
 	x.Port.Step()
-	if x.ack() != nil {
+	if x.Ack() != nil {
 		t.Fatal("completed too early")
 	}
 	for range 20 {
@@ -80,7 +82,7 @@ func TestAdminLateAndOutOfOrder(t *testing.T) {
 	}
 	seen, ordered := map[uint16]bool{}, true
 	for i := range ids {
-		e := x.ack()
+		e := x.Ack()
 		if e == nil {
 			t.Fatal("a completion is missing")
 		}
@@ -92,61 +94,61 @@ func TestAdminLateAndOutOfOrder(t *testing.T) {
 	}
 	x.Clean()
 	x.m.StallAdmin(true)
-	x.submit(opGetFeature, fields{17: uint8(featMTU)})
+	x.Submit(opGetFeature, fields{17: uint8(featMTU)})
 	x.Port.Settle(100)
-	if x.ack() != nil {
+	if x.Ack() != nil {
 		t.Error("a stalled queue completes")
 	}
 }
 
 func TestEvents(t *testing.T) {
 	x := newRig(t, Options{})
-	x.open()
+	x.Open()
 	x.set(featAENQ, fields{24: uint32(eventGroups)})
-	x.bar.Write32(uint64(regAENQHEADDB), testDepth)
+	x.Set(amazon.RegAENQDB, testDepth)
 	x.Port.Step()
-	if e := x.aenq.Bytes; le.Uint16(e) != GroupLink || e[4] != 1 || e[16] != 1 {
+	if e := x.AENQ.Bytes; le.Uint16(e) != amazon.GroupLink || e[4] != 1 || e[16] != 1 {
 		t.Fatalf("link event %x", e[:20])
 	}
 	for range 3 * testDepth { // only as many as the driver gave room for
-		x.m.Post(Event{Group: 9, Syndrome: 7})
+		x.m.Post(amazon.Event{Group: 9, Syndrome: 7})
 	}
 	x.Port.Settle(10)
 	if n := x.m.Counters().Events; n != testDepth {
 		t.Fatalf("%d events sent", n)
 	}
-	x.bar.Write32(uint64(regAENQHEADDB), 2*testDepth)
+	x.Set(amazon.RegAENQDB, 2*testDepth)
 	x.Port.Settle(10)
-	if e := x.aenq.Bytes; x.m.Counters().Events != 2*testDepth || e[4] != 0 || le.Uint16(e) != 9 || le.Uint16(e[2:]) != 7 {
+	if e := x.AENQ.Bytes; x.m.Counters().Events != 2*testDepth || e[4] != 0 || le.Uint16(e) != 9 || le.Uint16(e[2:]) != 7 {
 		t.Errorf("second round: %d events, %x", x.m.Counters().Events, e[:16])
 	}
 	x.Clean()
-	x.bar.Write32(uint64(regAENQHEADDB), 5*testDepth)
+	x.Set(amazon.RegAENQDB, 5*testDepth)
 	x.ExpectViolation("AENQ_HEAD_DB")
 }
 
 // An interrupt handler that runs late acknowledges events of before a reset. Without one before, the doorbell has no queue.
 func TestEventDoorbellAfterReset(t *testing.T) {
 	x := newRig(t, Options{})
-	x.bar.Write32(uint64(regAENQHEADDB), testDepth)
+	x.Set(amazon.RegAENQDB, testDepth)
 	x.ExpectViolation("AENQ_HEAD_DB")
 	x.Port.ForgetViolations()
-	x.open()
-	x.bar.Write32(uint64(regAENQHEADDB), testDepth)
-	x.reset(0)
-	x.bar.Write32(uint64(regAENQHEADDB), testDepth)
+	x.Open()
+	x.Set(amazon.RegAENQDB, testDepth)
+	x.Reset(0)
+	x.Set(amazon.RegAENQDB, testDepth)
 	x.Clean()
 	x.Port.Reset()
-	x.bar.Write32(uint64(regAENQHEADDB), testDepth)
+	x.Set(amazon.RegAENQDB, testDepth)
 	x.ExpectViolation("AENQ_HEAD_DB")
 	x.Port.ForgetViolations()
 }
 
 func TestKeepAlive(t *testing.T) {
 	x := newRig(t, Options{})
-	x.open()
-	x.set(featAENQ, fields{24: uint32(1 << GroupKeepAlive)})
-	x.bar.Write32(uint64(regAENQHEADDB), testDepth)
+	x.Open()
+	x.set(featAENQ, fields{24: uint32(1 << amazon.GroupKeepAlive)})
+	x.Set(amazon.RegAENQDB, testDepth)
 	second := func() uint64 {
 		n := x.m.Counters().Events
 		for range 1_000_001 {
@@ -157,7 +159,7 @@ func TestKeepAlive(t *testing.T) {
 	if n := second(); n != 1 {
 		t.Errorf("%d keep-alives in a second", n)
 	}
-	if e := x.aenq.Bytes; le.Uint16(e) != GroupKeepAlive {
+	if e := x.AENQ.Bytes; le.Uint16(e) != amazon.GroupKeepAlive {
 		t.Errorf("event %x", e[:16])
 	}
 	x.m.WithholdKeepAlive(true)
@@ -169,7 +171,7 @@ func TestKeepAlive(t *testing.T) {
 
 func TestFeatures(t *testing.T) {
 	x := newRig(t, Options{PreferWide: true, NoMeta: true, Burst: 512})
-	x.open()
+	x.Open()
 	a := x.get(featAttributes, nil)
 	if !bytes.Equal(a[24:30], testMAC[:]) || le.Uint32(a[32:]) != 9216 || le.Uint32(a[8:]) != featAll {
 		t.Errorf("attributes %x", a)
@@ -181,7 +183,7 @@ func TestFeatures(t *testing.T) {
 	if le.Uint16(l[12:]) != 5 || l[25] != llq256 || le.Uint16(l[28:]) != 3 || le.Uint16(l[30:]) != 512 {
 		t.Errorf("LLQ %x", l)
 	}
-	if s, _ := x.do(opSetFeature, fields{17: uint8(featMTU), 20: uint32(20000)}); s != statusIllegal {
+	if s, _ := x.Do(opSetFeature, fields{17: uint8(featMTU), 20: uint32(20000)}); s != statusIllegal {
 		t.Errorf("MTU of 20000: status %d", s)
 	}
 	x.ExpectViolation("MTU 20000")
@@ -190,7 +192,7 @@ func TestFeatures(t *testing.T) {
 		t.Errorf("MTU %d", le.Uint32(r))
 	}
 	page := x.Alloc(4096)
-	if s, _ := x.do(opSetFeature, fields{17: uint8(featHostAttr), 20: page.IOVA}); s != statusIllegal {
+	if s, _ := x.Do(opSetFeature, fields{17: uint8(featHostAttr), 20: page.IOVA}); s != statusIllegal {
 		t.Errorf("empty host attributes: status %d", s)
 	}
 	x.ExpectViolation("os_type 0")
@@ -202,16 +204,16 @@ func TestFeatures(t *testing.T) {
 
 func TestStatistics(t *testing.T) {
 	x := newRig(t, Options{})
-	x.open()
+	x.Open()
 	x.m.SetAllowance(Allowance{1, 2, 3, 4, 5, 6})
-	r := x.ok(opGetStats, fields{16: uint8(statsENI)})
+	r := x.OK(opGetStats, fields{16: uint8(statsENI)})
 	for i := range 5 {
 		if v := le.Uint64(r[8*i:]); v != uint64(i+1) {
 			t.Errorf("ENI counter %d is %d", i, v)
 		}
 	}
 	buf := x.Alloc(4096)
-	r = x.ok(opGetStats, fields{4: uint32(512), 8: buf.IOVA, 16: uint8(statsMetrics), 24: uint64(0x2a)})
+	r = x.OK(opGetStats, fields{4: uint32(512), 8: buf.IOVA, 16: uint8(statsMetrics), 24: uint64(0x2a)})
 	if le.Uint64(r) != 0x2a || le.Uint64(buf.Bytes) != 2 || le.Uint64(buf.Bytes[8:]) != 4 || le.Uint64(buf.Bytes[16:]) != 6 {
 		t.Errorf("metrics %x", buf.Bytes[:24])
 	}

@@ -8,8 +8,8 @@ import (
 func TestTraceNames(t *testing.T) {
 	x := newRig(t, Options{})
 	x.Port.StartTrace(1000)
-	x.open()
-	x.do(opGetFeature, fields{17: uint8(featMTU), 24: uint32(7)})
+	x.Open()
+	x.Do(opGetFeature, fields{17: uint8(featMTU), 24: uint32(7)})
 	x.Port.ForgetViolations()
 	var text strings.Builder
 	x.Port.Trace().WriteTo(&text)

@@ -3,6 +3,9 @@ package enasim
 import (
 	"fmt"
 	"time"
+
+	"github.com/rebound-nic/rebound/sim/amazon"
+	"github.com/rebound-nic/rebound/sim/kit"
 )
 
 // cq is an I/O completion queue.
@@ -20,10 +23,9 @@ type cq struct {
 }
 
 // createCQ is ena_admin_aq_create_cq_cmd.
-func (m *Model) createCQ(c *command, r []byte) (byte, error) {
+func (m *Model) createCQ(c *amazon.Message, in kit.Msg, r []byte) (byte, error) {
 	const what = "CREATE_CQ"
 	base, err := m.address(c, what, 12)
-	in := c.msg()
 	depth, words, v := uint16(in.U("cq_depth")), in.I("cq_entry_size_words"), in.U32("msix_vector")
 	irq := in.Is("interrupt_mode_enabled") && v != noVector
 	switch {
@@ -42,7 +44,7 @@ func (m *Model) createCQ(c *command, r []byte) (byte, error) {
 	case base == 0:
 		return statusIllegal, fmt.Errorf("%s: cq_ba is zero", what)
 	case base%64 != 0:
-		m.host.Warnf("%s: cq_ba %#x is not aligned to 64 bytes", what, base)
+		m.Host.Warnf("%s: cq_ba %#x is not aligned to 64 bytes", what, base)
 	}
 	for i := range m.cq {
 		if q := &m.cq[i]; !q.live {
@@ -58,8 +60,8 @@ func (m *Model) createCQ(c *command, r []byte) (byte, error) {
 	return statusNoResource, nil
 }
 
-func (m *Model) destroyCQ(c *command) (byte, error) {
-	i := c.msg().I("cq_idx")
+func (m *Model) destroyCQ(in kit.Msg) (byte, error) {
+	i := in.I("cq_idx")
 	switch {
 	case i >= len(m.cq) || !m.cq[i].live:
 		return statusIllegal, fmt.Errorf("DESTROY_CQ: there is no CQ %d", i)
@@ -71,9 +73,8 @@ func (m *Model) destroyCQ(c *command) (byte, error) {
 }
 
 // createSQ is ena_admin_aq_create_sq_cmd.
-func (m *Model) createSQ(c *command, r []byte) (byte, error) {
+func (m *Model) createSQ(c *amazon.Message, in kit.Msg, r []byte) (byte, error) {
 	const what = "CREATE_SQ"
-	in := c.msg()
 	dir, place, policy := byte(in.U("sq_direction")), in.U("placement_policy"), in.U("completion_policy")
 	at, depth := in.I("cq_idx"), uint16(in.U("sq_depth"))
 	base, err := m.address(c, what+" sq_ba", 12)
@@ -107,7 +108,7 @@ func (m *Model) createSQ(c *command, r []byte) (byte, error) {
 			return statusIllegal, fmt.Errorf("%s: sq_ba is zero", what)
 		}
 		if base%4096 != 0 { // DPDK's and iPXE's are not
-			m.host.Warnf("%s: sq_ba %#x is not page aligned", what, base)
+			m.Host.Warnf("%s: sq_ba %#x is not page aligned", what, base)
 		}
 	case placeDevice:
 		if status, err := m.checkLLQ(dir, depth, base); err != nil || status != statusOK {
@@ -132,19 +133,19 @@ func (m *Model) createSQ(c *command, r []byte) (byte, error) {
 	return statusOK, nil
 }
 
-func (m *Model) destroySQ(c *command) (byte, error) {
-	i, dir := c.msg().I("sq_idx"), byte(c.msg().U("sq_direction"))
+func (m *Model) destroySQ(in kit.Msg) (byte, error) {
+	i, dir := in.I("sq_idx"), byte(in.U("sq_direction"))
 	var at int
 	var depth uint16
 	switch {
 	case dir == dirTX && i < len(m.tx) && m.tx[i].live:
 		at, depth = m.tx[i].cq, m.tx[i].depth
 		m.tx[i] = txQueue{}
-		le.PutUint32(m.host.Shadow(0)[regTxDB+4*reg(i):], 0)
+		le.PutUint32(m.Host.Shadow(0)[regTxDB+4*amazon.Reg(i):], 0)
 	case dir == dirRX && i < len(m.rx) && m.rx[i].live:
 		at, depth = m.rx[i].cq, m.rx[i].depth
 		m.rx[i] = rxQueue{}
-		le.PutUint32(m.host.Shadow(0)[regRxDB+4*reg(i):], 0)
+		le.PutUint32(m.Host.Shadow(0)[regRxDB+4*amazon.Reg(i):], 0)
 	default:
 		return statusIllegal, fmt.Errorf("DESTROY_SQ: there is no SQ %d of direction %d", i, dir)
 	}
@@ -154,26 +155,26 @@ func (m *Model) destroySQ(c *command) (byte, error) {
 }
 
 // complete writes a completion. fill gets the phase bit.
-func (m *Model) complete(at int, fill func(b []byte, phase uint32), tamper func([]byte)) {
+func (m *Model) complete(at int, fill func(b []byte, phase byte), tamper func([]byte)) {
 	q := &m.cq[at]
 	var buf [32]byte
 	b := buf[:q.size]
-	fill(b, phase(q.tail, q.depth))
+	fill(b, amazon.Phase(q.tail, q.depth))
 	if tamper != nil {
 		tamper(b)
 	}
 	iova := q.base + uint64(q.size)*uint64(q.tail%q.depth)
 	if q.size == 32 {
-		m.writeEntry(iova, b)
+		m.WriteEntry(iova, b)
 	} else {
-		m.host.DMAWrite(iova, b)
+		m.Host.DMAWrite(iova, b)
 	}
 	q.tail++
 	if q.irq {
 		v := &m.vec[q.vector]
 		if !v.pending {
 			v.pending = true
-			v.due = m.host.Now() + map[bool]time.Duration{false: v.txDelay, true: v.rxDelay}[q.rx]
+			v.due = m.Host.Now() + map[bool]time.Duration{false: v.txDelay, true: v.rxDelay}[q.rx]
 		}
 	}
 }
@@ -204,16 +205,9 @@ func (m *Model) unmask(i int, v uint32) error {
 
 func (m *Model) stepInterrupts() {
 	for i := range m.vec {
-		if v := &m.vec[i]; v.armed && v.pending && m.host.Now() >= v.due {
+		if v := &m.vec[i]; v.armed && v.pending && m.Host.Now() >= v.due {
 			v.armed, v.pending = false, false
-			m.host.Interrupt(i)
+			m.Host.Interrupt(i)
 		}
-	}
-}
-
-// manage raises the management interrupt.
-func (m *Model) manage() {
-	if m.val[regINTRMASK/4]&1 == 0 {
-		m.host.Interrupt(0)
 	}
 }

@@ -4,75 +4,28 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/rebound-nic/rebound/sim/amazon"
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
-// reg is an offset in BAR 0, ena_regs_defs.h.
-type reg uint32
-
 const (
-	regVERSION     reg = 0x00 // RO  device version: minor 7:0, major 15:8
-	regCTRLVERSION reg = 0x04 // RO  controller version: subminor 7:0, minor 15:8, major 23:16, implementation 31:24
-	regCAPS        reg = 0x08 // RO  capabilities
-	regCAPSEXT     reg = 0x0c // RO
-	regAQBASELO    reg = 0x10 // RW  admin queue
-	regAQBASEHI    reg = 0x14
-	regAQCAPS      reg = 0x18 // RW  depth 15:0, entry size 31:16
-	regACQBASELO   reg = 0x20 // RW  admin completion queue
-	regACQBASEHI   reg = 0x24
-	regACQCAPS     reg = 0x28
-	regAQDB        reg = 0x2c // WO  admin queue tail
-	regACQTAIL     reg = 0x30 // RO
-	regAENQCAPS    reg = 0x34 // RW  asynchronous event queue
-	regAENQBASELO  reg = 0x38
-	regAENQBASEHI  reg = 0x3c
-	regAENQHEADDB  reg = 0x40 // WO
-	regAENQTAIL    reg = 0x44 // RO
-	regINTRMASK    reg = 0x4c // RW  bit 0 masks the management interrupt
-	regDEVCTL      reg = 0x54 // RW
-	regDEVSTS      reg = 0x58 // RO
-	regREADREQ     reg = 0x5c // WO  read-less read: request ID 15:0, register 31:16
-	regRESPLO      reg = 0x60 // WO  where its response goes
-	regRESPHI      reg = 0x64
-
 	// Where the model puts what the public definitions leave to the device.
-	regUnmask  reg = 0x0800 // WO  interrupt control of each vector
-	regTxDB    reg = 0x1000 // WO  doorbell of each transmit submission queue
-	regRxDB    reg = 0x1800 // WO  doorbell of each receive submission queue
-	msixTable      = 0x2000
-	msixPBA        = 0x3000
-	regBARSize     = 0x4000
+	regUnmask amazon.Reg = 0x0800 // WO  interrupt control of each vector
+	regTxDB   amazon.Reg = 0x1000 // WO  doorbell of each transmit submission queue
+	regRxDB   amazon.Reg = 0x1800 // WO  doorbell of each receive submission queue
+	msixTable            = 0x2000
+	msixPBA              = 0x3000
 )
 
 // regTable is what is written where. Doorbells beyond the queues and vectors of the model are refused by their handlers.
-var regTable = kit.NewTable(regBARSize, "ena_regs_defs.h", []kit.Register[reg]{
-	kit.One(regVERSION, "VERSION", kit.RO, 0, 0),
-	kit.One(regCTRLVERSION, "CONTROLLER_VERSION", kit.RO, 0, 0),
-	kit.One(regCAPS, "CAPS", kit.RO, 0, 0),
-	kit.One(regCAPSEXT, "CAPS_EXT", kit.RO, 0, 0),
-	kit.One(regAQBASELO, "AQ_BASE_LO", kit.RW, all, 0),
-	kit.One(regAQBASEHI, "AQ_BASE_HI", kit.RW, all, 0),
-	kit.One(regAQCAPS, "AQ_CAPS", kit.RW, all, 0),
-	kit.One(regACQBASELO, "ACQ_BASE_LO", kit.RW, all, 0),
-	kit.One(regACQBASEHI, "ACQ_BASE_HI", kit.RW, all, 0),
-	kit.One(regACQCAPS, "ACQ_CAPS", kit.RW, all, 0),
-	kit.One(regAQDB, "AQ_DB", kit.WO, all, 0),
-	kit.One(regACQTAIL, "ACQ_TAIL", kit.RO, 0, 0),
-	kit.One(regAENQCAPS, "AENQ_CAPS", kit.RW, all, 0),
-	kit.One(regAENQBASELO, "AENQ_BASE_LO", kit.RW, all, 0),
-	kit.One(regAENQBASEHI, "AENQ_BASE_HI", kit.RW, all, 0),
-	kit.One(regAENQHEADDB, "AENQ_HEAD_DB", kit.WO, all, 0),
-	kit.One(regAENQTAIL, "AENQ_TAIL", kit.RO, 0, 0),
-	kit.One(regINTRMASK, "INTR_MASK", kit.RW, 1, 1),
-	kit.One(regDEVCTL, "DEV_CTL", kit.Eff, all, 0),
-	kit.One(regDEVSTS, "DEV_STS", kit.RO, 0, 0),
-	kit.One(regREADREQ, "MMIO_REG_READ", kit.WO, all, 0),
-	kit.One(regRESPLO, "MMIO_RESP_LO", kit.WO, all, 0),
-	kit.One(regRESPHI, "MMIO_RESP_HI", kit.WO, all, 0),
+var regTable = amazon.NewTable("ena_regs_defs.h", "AQ_DB", "AENQ_HEAD_DB", kit.WO,
+	kit.One(amazon.Reg(0x0c), "CAPS_EXT", kit.RO, 0, 0),
+	kit.One(amazon.RegACQTAIL, "ACQ_TAIL", kit.RO, 0, 0),
+	kit.One(amazon.RegAENQTAIL, "AENQ_TAIL", kit.RO, 0, 0),
 	kit.Row(regUnmask, int(regTxDB-regUnmask)/4, 4, "vector", kit.WO, all, 0),
 	kit.Row(regTxDB, int(regRxDB-regTxDB)/4, 4, "TX doorbell", kit.WO, all, 0),
 	kit.Row(regRxDB, int(msixTable-regRxDB)/4, 4, "RX doorbell", kit.WO, all, 0),
-})
+)
 
 const all = 0xffffffff
 
@@ -80,36 +33,18 @@ const all = 0xffffffff
 func (m *Model) RegisterName(bar int, off uint64) (string, binary.ByteOrder) {
 	switch bar {
 	case 0:
-		return regTable.Name(reg(off)), le
+		return regTable.Name(amazon.Reg(off)), le
 	case 2:
 		return fmt.Sprintf("LLQ[%d]+%05xh", off/llqStride, off%llqStride), le
 	}
 	return "", le
 }
 
-func (r reg) String() string { return regTable.Label(r) }
-
 const (
-	capsContiguous   = 1 << 0 // queues must be physically contiguous
-	capsResetShift   = 1      // reset timeout, 100 ms
-	capsWidthShift   = 8      // DMA address bits
-	capsAdminTOShift = 16     // admin command timeout, 100 ms
-
-	ctlReset       = 1 << 0
-	ctlReasonExt   = 24 // reset reason, bits 7:4
-	ctlReason      = 28 // reset reason, bits 3:0
-	ctlUnsupported = 0x00fffffe
-
-	stsReady         = 1 << 0
-	stsResetProgress = 1 << 3
-	stsResetFinished = 1 << 4
-	stsFatal         = 1 << 5
-
 	intrRxDelay = 0x7fff     // ena_eth_io_intr_reg
 	intrTxShift = 15         //
 	intrUnmask  = 1 << 30    //
 	intrKeep    = 1 << 31    // moderation not updated
-	admin       = 64         // bytes of an entry in AQ, ACQ and AENQ
 	noVector    = 0xffffffff // CREATE_CQ: the queue is polled
 	noInline    = 0xffffffff // RSS: no inline entry
 	hashFields  = 0x3f       // ena_admin_flow_hash_fields

@@ -1,12 +1,13 @@
 package enasim
 
 import (
-	"encoding/binary"
 	"testing"
 	"unsafe"
 
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/sim/amazon"
+	"github.com/rebound-nic/rebound/sim/amazon/amazontest"
 	"github.com/rebound-nic/rebound/sim/simtest"
 )
 
@@ -14,135 +15,26 @@ var testMAC = [6]byte{2, 0, 0, 0, 0, 1}
 
 // rig is a raw driver: it writes registers and entries as the tests say, and looks at what comes back.
 type rig struct {
-	*simtest.Rig
-	m          *Model
-	bar, mem   *mmio.Window
-	resp       dma.Block
-	aq, acq    dma.Block
-	aenq       dma.Block
-	cmds, acks uint16
-	seq        uint16
-	next       uint16 // command ID
+	amazontest.Driver
+	m   *Model
+	mem *mmio.Window
 }
 
-const testDepth = 8
+const testDepth = amazontest.Depth
 
 func newRig(t testing.TB, o Options) *rig {
 	t.Helper()
 	o.MAC, o.AnyDriver = testMAC, true // what firmware asks of a driver is TestParticularFirmware's
 	x := &rig{m: New(o)}
-	x.Rig = simtest.New(t, "ena", x.m, 4<<20)
-	x.bar = x.BAR(0)
+	r := simtest.New(t, "ena", x.m, 4<<20)
+	x.Driver = amazontest.New(r, r.BAR(0))
 	if !o.NoMemBAR {
 		x.mem = x.BAR(2)
 	}
-	x.resp = x.Alloc(4096)
 	return x
 }
 
-func (x *rig) addr(lo reg, a uint64) {
-	x.bar.Write32(uint64(lo), uint32(a))
-	x.bar.Write32(uint64(lo)+4, uint32(a>>32))
-}
-
-func (x *rig) read(r reg) uint32 {
-	x.Helper()
-	x.seq++
-	x.bar.Write32(uint64(regREADREQ), uint32(r)<<16|uint32(x.seq))
-	if got := le.Uint16(x.resp.Bytes); got != x.seq || le.Uint16(x.resp.Bytes[2:]) != uint16(r) {
-		x.Fatalf("response %x to read %d of %#x", x.resp.Bytes[:8], x.seq, r)
-	}
-	return le.Uint32(x.resp.Bytes[4:])
-}
-
-func (x *rig) reset(reason uint32) {
-	x.Helper()
-	x.addr(regRESPLO, x.resp.IOVA)
-	x.bar.Write32(uint64(regDEVCTL), ctlReset|reason<<ctlReason)
-	x.addr(regRESPLO, x.resp.IOVA)
-	for n := 0; x.read(regDEVSTS)&stsResetProgress == 0; n++ {
-		if n > 10 {
-			x.Fatal("reset does not begin")
-		}
-	}
-	x.bar.Write32(uint64(regDEVCTL), 0)
-	for n := 0; x.read(regDEVSTS)&stsResetProgress != 0; n++ {
-		if n > 10 {
-			x.Fatal("reset does not end")
-		}
-	}
-	x.cmds, x.acks = 0, 0
-}
-
-func (x *rig) open() {
-	x.Helper()
-	x.reset(0)
-	if x.aq.Bytes == nil {
-		x.aq, x.acq, x.aenq = x.Alloc(64*testDepth), x.Alloc(64*testDepth), x.Alloc(64*testDepth)
-	}
-	clear(x.acq.Bytes)
-	clear(x.aenq.Bytes)
-	x.addr(regAQBASELO, x.aq.IOVA)
-	x.addr(regACQBASELO, x.acq.IOVA)
-	x.bar.Write32(uint64(regAQCAPS), testDepth|64<<16)
-	x.bar.Write32(uint64(regACQCAPS), testDepth|64<<16)
-	x.addr(regAENQBASELO, x.aenq.IOVA)
-	x.bar.Write32(uint64(regAENQCAPS), testDepth|64<<16)
-}
-
-// fields are bytes of a command by offset: uint8, uint16, uint32 or uint64.
-type fields map[int]any
-
-func (f fields) put(b []byte) {
-	for at, v := range f {
-		if _, err := binary.Encode(b[at:], le, v); err != nil {
-			panic(err)
-		}
-	}
-}
-
-func (x *rig) submit(opcode uint8, f fields) (id uint16) {
-	e := x.aq.Bytes[64*int(x.cmds%testDepth):][:64]
-	clear(e)
-	f.put(e)
-	x.next++
-	le.PutUint16(e, x.next)
-	e[2] = opcode
-	e[3] |= byte(phase(x.cmds, testDepth))
-	x.cmds++
-	x.bar.Write32(uint64(regAQDB), uint32(x.cmds))
-	return x.next
-}
-
-func (x *rig) ack() []byte {
-	e := x.acq.Bytes[64*int(x.acks%testDepth):][:64]
-	if uint32(e[3]&1) != phase(x.acks, testDepth) {
-		return nil
-	}
-	x.acks++
-	return append([]byte(nil), e...)
-}
-
-func (x *rig) do(opcode uint8, f fields) (uint8, []byte) {
-	x.Helper()
-	id := x.submit(opcode, f)
-	x.Port.Step()
-	e := x.ack()
-	if e == nil || le.Uint16(e) != id || le.Uint16(e[6:]) != x.cmds {
-		x.Fatalf("completion %x of command %d", e, id)
-	}
-	return e[2], e[8:]
-}
-
-// ok is do for a command that must succeed.
-func (x *rig) ok(opcode uint8, f fields) []byte {
-	x.Helper()
-	s, r := x.do(opcode, f)
-	if s != 0 {
-		x.Fatalf("opcode %d: status %d, violations %q", opcode, s, x.Port.Violations())
-	}
-	return r
-}
+type fields = amazontest.Fields
 
 func (x *rig) get(id uint8, f fields) []byte {
 	x.Helper()
@@ -150,7 +42,7 @@ func (x *rig) get(id uint8, f fields) []byte {
 	for k, v := range f {
 		g[k] = v
 	}
-	return x.ok(opGetFeature, g)
+	return x.OK(opGetFeature, g)
 }
 
 func (x *rig) set(id uint8, f fields) []byte {
@@ -159,7 +51,7 @@ func (x *rig) set(id uint8, f fields) []byte {
 	for k, v := range f {
 		g[k] = v
 	}
-	return x.ok(opSetFeature, g)
+	return x.OK(opSetFeature, g)
 }
 
 // ring is a submission queue with its completion queue.
@@ -189,7 +81,7 @@ func (x *rig) queue(dir uint8, push bool, vector int) *ring {
 	if vector > 0 {
 		f[4], f[8] = uint8(1<<5), uint32(vector)
 	}
-	r := x.ok(opCreateCQ, f)
+	r := x.OK(opCreateCQ, f)
 	q.cqIdx, q.irq = le.Uint16(r), uint64(le.Uint32(r[12:]))
 	f = fields{4: dir << 5, 6: uint8(placeHost), 7: uint8(1), 8: q.cqIdx, 10: uint16(testDepth)}
 	if push {
@@ -198,7 +90,7 @@ func (x *rig) queue(dir uint8, push bool, vector int) *ring {
 		q.sq = x.Alloc(4096)
 		f[12] = q.sq.IOVA
 	}
-	r = x.ok(opCreateSQ, f)
+	r = x.OK(opCreateSQ, f)
 	q.idx, q.bell, q.llq = le.Uint16(r), uint64(le.Uint32(r[4:])), uint64(le.Uint32(r[8:]))
 	return q
 }
@@ -209,7 +101,7 @@ func (q *ring) words(w ...uint32) {
 	b := q.sq.Bytes[16*int(q.tail%q.entries):]
 	for i, v := range w {
 		if i == 0 {
-			v |= phase(q.tail, q.entries) << 24
+			v |= uint32(amazon.Phase(q.tail, q.entries)) << 24
 		}
 		le.PutUint32(b[4*i:], v)
 	}
@@ -221,7 +113,7 @@ func (q *ring) pushEntry(size int, header []byte, descs ...[4]uint32) {
 	q.x.Helper()
 	b := make([]byte, size)
 	for i, d := range descs {
-		d[0] |= phase(q.tail, q.entries) << 24
+		d[0] |= uint32(amazon.Phase(q.tail, q.entries)) << 24
 		for k, v := range d {
 			le.PutUint32(b[16*i+4*k:], v)
 		}
@@ -233,7 +125,7 @@ func (q *ring) pushEntry(size int, header []byte, descs ...[4]uint32) {
 	q.tail++
 }
 
-func (q *ring) ring() { q.x.bar.Write32(q.bell, uint32(q.tail)) }
+func (q *ring) ring() { q.x.Regs.Write32(q.bell, uint32(q.tail)) }
 
 func (q *ring) take() []byte {
 	b := q.cq.Bytes[q.size*int(q.head%q.entries):][:q.size]

@@ -2,6 +2,8 @@ package enasim
 
 import (
 	"fmt"
+
+	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
 // rxQueue is a receive submission queue, its descriptors in host memory.
@@ -27,7 +29,7 @@ func (m *Model) newRX(cq int, depth uint16, base uint64, r []byte) int {
 	for i := range m.rx {
 		if q := &m.rx[i]; !q.live {
 			*q = rxQueue{live: true, cq: cq, depth: depth, base: base}
-			le.PutUint32(m.host.Shadow(0)[regRxDB+4*reg(i):], 0)
+			le.PutUint32(m.Host.Shadow(0)[regRxDB+4*amazon.Reg(i):], 0)
 			le.PutUint32(r[4:], uint32(regRxDB)+4*uint32(i))
 			return i
 		}
@@ -41,13 +43,13 @@ func (m *Model) rxDoorbell(i int, v uint32) error {
 	}
 	q := &m.rx[i]
 	if !q.live {
-		le.PutUint32(m.host.Shadow(0)[regRxDB+4*reg(i):], 0)
+		le.PutUint32(m.Host.Shadow(0)[regRxDB+4*amazon.Reg(i):], 0)
 		return fmt.Errorf("doorbell %d of receive queue %d, which does not exist", v, i)
 	}
 	q.bell = uint16(v)
 	switch n := uint16(v) - q.head; {
 	case v > 0xffff:
-		le.PutUint32(m.host.Shadow(0)[regRxDB+4*reg(i):], uint32(q.bell))
+		le.PutUint32(m.Host.Shadow(0)[regRxDB+4*amazon.Reg(i):], uint32(q.bell))
 		return fmt.Errorf("doorbell %#x of receive queue %d: bits 31:16 are reserved", v, i)
 	case int(n)+int(q.owned) > int(q.depth):
 		return fmt.Errorf("doorbell %d of receive queue %d: head %d, %d not completed, the queue has %d entries", v, i, q.head, q.owned, q.depth)
@@ -65,7 +67,7 @@ func (m *Model) fetch(i int, q *rxQueue) bool {
 	}
 	b := make([]byte, 16*n)
 	m.count.RxDescReads++
-	if m.host.DMARead(q.base+16*uint64(at), b) != nil {
+	if m.Host.DMARead(q.base+16*uint64(at), b) != nil {
 		q.tail, q.bell = q.head, q.head
 		return false
 	}
@@ -77,8 +79,8 @@ func (m *Model) fetch(i int, q *rxQueue) bool {
 		}
 		ctrl := d[3]
 		var err error
-		switch want := phase(q.head, q.depth); {
-		case uint32(ctrl&1) != want:
+		switch want := amazon.Phase(q.head, q.depth); {
+		case ctrl&1 != want:
 			err = fmt.Errorf("phase %d, expected %d", ctrl&1, want)
 		case ctrl&0x0c != 0x0c:
 			err = fmt.Errorf("ctrl %#02x: first and last must be set", ctrl)
@@ -87,13 +89,13 @@ func (m *Model) fetch(i int, q *rxQueue) bool {
 		}
 		q.head++
 		if x.req >= q.depth {
-			m.host.Warnf("receive queue %d, head %d, descriptor %x: request ID %d of a queue of %d", i, q.head-1, d, x.req, q.depth)
+			m.Host.Warnf("receive queue %d, head %d, descriptor %x: request ID %d of a queue of %d", i, q.head-1, d, x.req, q.depth)
 		}
 		if d[2] != 0 || ctrl&0xc2 != 0 || le.Uint16(d[6:]) != 0 || le.Uint16(d[14:]) != 0 {
-			m.host.Warnf("receive queue %d, head %d, descriptor %x: reserved bits set", i, q.head-1, d)
+			m.Host.Warnf("receive queue %d, head %d, descriptor %x: reserved bits set", i, q.head-1, d)
 		}
 		if err != nil {
-			m.host.Errorf("receive queue %d, head %d, descriptor %x: %v", i, q.head-1, d, err)
+			m.Host.Errorf("receive queue %d, head %d, descriptor %x: %v", i, q.head-1, d, err)
 			continue
 		}
 		q.owned++
@@ -104,16 +106,16 @@ func (m *Model) fetch(i int, q *rxQueue) bool {
 
 // Receive takes a frame from the wire.
 func (m *Model) Receive(frame []byte) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(frame) < 14 || m.reset.wanted || m.val[regDEVSTS/4]&stsResetProgress != 0 {
+	m.Lock()
+	defer m.Unlock()
+	if len(frame) < 14 || m.Resetting() {
 		return false
 	}
 	if [6]byte(frame) != m.opt.MAC && frame[0]&1 == 0 {
 		return true // another's
 	}
 	if len(frame) > int(m.feat.mtu)+18 {
-		m.host.Dropped(fmt.Sprintf("longer than the MTU of %d", m.feat.mtu))
+		m.Host.Dropped(fmt.Sprintf("longer than the MTU of %d", m.feat.mtu))
 		m.count.RxTooLong++
 		m.count.RxDrops++
 		return false
@@ -166,7 +168,7 @@ func (m *Model) deliver(i int, q *rxQueue) bool {
 		room += q.cache[use].n
 	}
 	if use < len(q.cache) && use == 1 && m.opt.RxOutOfOrder && q.cache[0].n == q.cache[1].n {
-		k := m.rng.IntN(len(q.cache))
+		k := m.Rand.IntN(len(q.cache))
 		if q.cache[k].n == q.cache[0].n {
 			q.cache[0], q.cache[k] = q.cache[k], q.cache[0]
 		}
@@ -184,7 +186,7 @@ func (m *Model) deliver(i int, q *rxQueue) bool {
 			at, n = at+uint64(off), n-off
 		}
 		n = min(n, len(rest))
-		if m.host.DMAWrite(at, rest[:n]) != nil {
+		if m.Host.DMAWrite(at, rest[:n]) != nil {
 			m.count.RxDrops++
 			break
 		}
@@ -203,9 +205,9 @@ func (m *Model) deliver(i int, q *rxQueue) bool {
 		if k == use-1 {
 			s |= rxLast | status
 		}
-		for range 1 + m.knob.takeDuplicate(false) {
-			m.complete(q.cq, func(c []byte, ph uint32) {
-				le.PutUint32(c[0:], s|ph<<24)
+		for range 1 + m.Knobs.TakeDuplicate(false) {
+			m.complete(q.cq, func(c []byte, ph byte) {
+				le.PutUint32(c[0:], s|uint32(ph)<<24)
 				le.PutUint16(c[4:], uint16(n))
 				le.PutUint16(c[6:], b.req)
 				le.PutUint32(c[8:], hash)
@@ -217,7 +219,7 @@ func (m *Model) deliver(i int, q *rxQueue) bool {
 					le.PutUint32(c[16:], uint32(b.addr))
 					le.PutUint16(c[20:], uint16(b.addr>>32))
 				}
-			}, m.knob.takeTamper(false))
+			}, m.Knobs.TakeTamper(false))
 		}
 	}
 	m.count.RxFrames++

@@ -1,6 +1,10 @@
 package enasim
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/rebound-nic/rebound/sim/amazon"
+)
 
 // Counters is what the adapter counts since power-on. TxBytes is without the padding of short frames.
 type Counters struct {
@@ -31,7 +35,7 @@ const (
 )
 
 // getStats is ena_admin_aq_get_stats_cmd.
-func (m *Model) getStats(c *command, r []byte) (byte, error) {
+func (m *Model) getStats(c *amazon.Message, r []byte) (byte, error) {
 	k := &m.count
 	if le.Uint16(c[18:]) != 0 {
 		return statusMalformed, fmt.Errorf("GET_STATS: reserved bits set")
@@ -72,7 +76,7 @@ func (m *Model) getStats(c *command, r []byte) (byte, error) {
 		if err != nil {
 			return statusIllegal, err
 		}
-		m.host.DMAWrite(a, b)
+		m.Host.DMAWrite(a, b)
 	default:
 		return statusUnsupported, nil
 	}

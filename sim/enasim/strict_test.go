@@ -3,11 +3,13 @@ package enasim
 import (
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
 func TestStrictDescriptors(t *testing.T) {
 	x := newRig(t, Options{Width: 47})
-	x.open()
+	x.Open()
 	q := x.queue(dirTX, false, 0)
 	buf := x.Alloc(4096)
 	f := frame(60, 1)
@@ -67,7 +69,7 @@ func TestStrictReceiveDescriptors(t *testing.T) {
 		{"request ID 8", [4]uint32{2048 | 0x1c<<24, 8, 0x1000, 0}},
 	} {
 		x := newRig(t, Options{})
-		x.open()
+		x.Open()
 		q := x.queue(dirRX, false, 0)
 		q.words(c.w[0], c.w[1], c.w[2], c.w[3])
 		q.ring()
@@ -78,20 +80,20 @@ func TestStrictReceiveDescriptors(t *testing.T) {
 
 func TestStrictDoorbells(t *testing.T) {
 	x := newRig(t, Options{})
-	x.open()
+	x.Open()
 	llqOn(x, llq128)
 	q, r := x.queue(dirTX, true, 0), x.queue(dirRX, false, 0)
-	x.bar.Write32(q.bell, testDepth+1)
+	x.Regs.Write32(q.bell, testDepth+1)
 	x.ExpectViolation("the queue has 8 entries")
-	x.bar.Write32(r.bell, testDepth+1)
+	x.Regs.Write32(r.bell, testDepth+1)
 	x.ExpectViolation("the queue has 8 entries")
-	x.bar.Write32(q.bell, 1<<16)
+	x.Regs.Write32(q.bell, 1<<16)
 	x.ExpectViolation("bits 31:16")
-	x.bar.Write32(uint64(regTxDB)+4*7, 1)
+	x.Regs.Write32(uint64(regTxDB)+4*7, 1)
 	x.ExpectViolation("does not exist")
 
 	// An entry of which the last 64 bytes are missing.
-	x.ok(opDestroySQ, fields{4: q.idx, 6: uint8(dirTX << 5)})
+	x.OK(opDestroySQ, fields{4: q.idx, 6: uint8(dirTX << 5)})
 	q2 := x.queue(dirTX, true, 0)
 	at, err := x.mem.Pointer(q2.llq, 64)
 	x.Must(err)
@@ -105,7 +107,7 @@ func TestStrictDoorbells(t *testing.T) {
 	x.ExpectViolation("were not pushed")
 
 	x = newRig(t, Options{Burst: 256})
-	x.open()
+	x.Open()
 	llqOn(x, llq128)
 	q = x.queue(dirTX, true, 0)
 	for i := range 3 {
@@ -117,7 +119,7 @@ func TestStrictDoorbells(t *testing.T) {
 
 func TestStrictCommands(t *testing.T) {
 	x := newRig(t, Options{})
-	x.open()
+	x.Open()
 	page := x.Alloc(4096)
 	sq := fields{4: uint8(dirTX << 5), 6: uint8(placeHost), 7: uint8(1), 10: uint16(testDepth), 12: page.IOVA}
 	with := func(f fields, at int, v any) fields {
@@ -133,7 +135,7 @@ func TestStrictCommands(t *testing.T) {
 	llq := fields{17: uint8(featLLQ), 30: uint16(1), 34: uint16(llq128), 38: uint16(2), 42: uint16(2)}
 	bad := func(op uint8, f fields, what string) {
 		t.Helper()
-		if s, _ := x.do(op, f); s == statusOK {
+		if s, _ := x.Do(op, f); s == statusOK {
 			t.Errorf("%s: status %d", what, s)
 		}
 		x.ExpectViolation(what)
@@ -142,7 +144,7 @@ func TestStrictCommands(t *testing.T) {
 	bad(opCreateCQ, with(cq, 5, uint8(3)), "cq_entry_size_words 3")
 	bad(opCreateCQ, with(cq, 6, uint16(7)), "cq_depth 7")
 	bad(opCreateCQ, with(with(cq, 4, uint8(1<<5)), 8, uint32(100)), "msix_vector 100")
-	x.ok(opCreateCQ, cq)
+	x.OK(opCreateCQ, cq)
 	bad(opCreateSQ, with(sq, 4, uint8(3<<5)), "sq_direction 3")
 	bad(opCreateSQ, with(sq, 4, uint8(dirRX<<5)), "8 bytes, 16 are expected")
 	bad(opCreateSQ, with(sq, 6, uint8(placeHost|1<<4)), "completion_policy 1")
@@ -170,17 +172,17 @@ func TestStrictCommands(t *testing.T) {
 		if c.undo == opDestroySQ {
 			op, identity = opCreateSQ, fields{6: uint8(dirTX << 5)}
 		}
-		r := x.ok(op, c.f)
+		r := x.OK(op, c.f)
 		x.ExpectWarning(c.what)
-		x.ok(c.undo, with(identity, 4, le.Uint16(r)))
+		x.OK(c.undo, with(identity, 4, le.Uint16(r)))
 	}
-	x.ok(opSetFeature, llq)
+	x.OK(opSetFeature, llq)
 	bad(opCreateSQ, with(sq, 6, uint8(placeDevice)), "must not be used")
-	x.ok(opCreateSQ, sq)
+	x.OK(opCreateSQ, sq)
 	bad(opDestroyCQ, fields{4: uint16(0)}, "before its 1 submission queues")
 	bad(opDestroySQ, fields{4: uint16(1), 6: uint8(dirTX << 5)}, "there is no SQ 1")
-	x.ok(opDestroySQ, fields{4: uint16(0), 6: uint8(dirTX << 5)})
-	x.ok(opDestroyCQ, fields{4: uint16(0)})
+	x.OK(opDestroySQ, fields{4: uint16(0), 6: uint8(dirTX << 5)})
+	x.OK(opDestroyCQ, fields{4: uint16(0)})
 	bad(opSetFeature, fields{17: uint8(featAENQ), 24: uint32(1 << 20)}, "groups 0x100000")
 	bad(opSetFeature, fields{17: uint8(featHash), 24: uint32(6)}, "selected_func 0x6")
 	bad(opGetStats, fields{16: uint8(statsMetrics), 24: uint64(1 << 40)}, "requested_metrics")
@@ -189,18 +191,18 @@ func TestStrictCommands(t *testing.T) {
 
 func TestStrictOrder(t *testing.T) {
 	x := newRig(t, Options{})
-	x.reset(0)
-	x.bar.Write32(uint64(regAQDB), 1)
+	x.Reset(0)
+	x.Set(amazon.RegAQDB, 1)
 	x.ExpectViolation("entries have 64 bytes")
-	x.open()
+	x.Open()
 	x.get(featMTU, nil)
-	x.bar.Write32(uint64(regAQBASELO), 0)
+	x.Set(amazon.RegAQBASELO, 0)
 	x.ExpectViolation("after the first admin command")
-	x.bar.Write32(uint64(regAQDB), 100)
+	x.Set(amazon.RegAQDB, 100)
 	x.ExpectViolation("the tail was 1")
-	x.bar.Write32(uint64(regDEVCTL), 4)
+	x.Set(amazon.RegDEVCTL, 4)
 	x.ExpectViolation("not supported")
-	x.bar.Write32(0x68, 1)
+	x.Regs.Write32(0x68, 1)
 	x.ExpectViolation("no such register")
 	x.mem.Write64(0, 1)
 	x.ExpectViolation("no LLQ is there")

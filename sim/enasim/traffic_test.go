@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
 // frame is a broadcast UDP/IPv4 frame of n bytes, 42 or more, with right checksums, seed telling it apart.
@@ -35,7 +36,7 @@ const tx0 = txFirst | txLast | txComp
 
 func TestTransmitHost(t *testing.T) {
 	x := newRig(t, Options{})
-	x.open()
+	x.Open()
 	q := x.queue(dirTX, false, 0)
 	buf := x.Alloc(16384)
 	for i := range 5 * testDepth {
@@ -72,7 +73,7 @@ func TestTransmitHost(t *testing.T) {
 func TestTransmitPushed(t *testing.T) {
 	for size, code := range map[int]uint16{128: llq128, 256: llq256} {
 		x := newRig(t, Options{})
-		x.open()
+		x.Open()
 		llqOn(x, code)
 		q := x.queue(dirTX, true, 0)
 		buf := x.Alloc(4096)
@@ -108,7 +109,7 @@ func TestTransmitPushed(t *testing.T) {
 // A frame with a meta descriptor and four buffers: two descriptors in its first entry, three in the second.
 func TestTransmitPushedOverEntries(t *testing.T) {
 	x := newRig(t, Options{NoMeta: true})
-	x.open()
+	x.Open()
 	llqOn(x, llq128)
 	q := x.queue(dirTX, true, 0)
 	buf := x.Alloc(4096)
@@ -144,7 +145,7 @@ func TestTransmitPushedOverEntries(t *testing.T) {
 
 func TestReceive(t *testing.T) {
 	x := newRig(t, Options{})
-	x.open()
+	x.Open()
 	q := x.queue(dirRX, false, 0)
 	buf := x.Alloc(1 << 16)
 	q.offer(buf, 2048, 0, 1, 2, 3, 4, 5, 6, 7)
@@ -187,7 +188,7 @@ func TestReceive(t *testing.T) {
 // A device starts with its longest MTU: DPDK and iPXE set none. What is longer than the MTU is dropped, and counted by reason.
 func TestLongerThanMTU(t *testing.T) {
 	x := newRig(t, Options{})
-	x.open()
+	x.Open()
 	q := x.queue(dirRX, false, 0)
 	q.offer(x.Alloc(1<<14), 9240, 0)
 	x.Far.Send(0, frame(9230, 1))
@@ -207,7 +208,7 @@ func TestLongerThanMTU(t *testing.T) {
 
 func TestReceiveOverBuffers(t *testing.T) {
 	x := newRig(t, Options{RxOutOfOrder: true, Seed: 3})
-	x.open()
+	x.Open()
 	x.set(featMTU, fields{20: uint32(9000)})
 	q := x.queue(dirRX, false, 0)
 	buf := x.Alloc(1 << 16)
@@ -250,7 +251,7 @@ func TestReceiveOverBuffers(t *testing.T) {
 
 func TestRSS(t *testing.T) {
 	x := newRig(t, Options{})
-	x.open()
+	x.Open()
 	qs := []*ring{x.queue(dirRX, false, 0), x.queue(dirRX, false, 0)}
 	buf := x.Alloc(1 << 16)
 	for i, q := range qs {
@@ -291,7 +292,7 @@ func TestRSS(t *testing.T) {
 	}
 	x.Clean()
 	le.PutUint16(ctl.Bytes, 5)
-	if s, _ := x.do(opSetFeature, fields{17: uint8(featTable), 3: uint8(4), 4: uint32(512), 8: ctl.IOVA, 24: uint16(tableLog), 28: uint32(noInline)}); s != statusIllegal {
+	if s, _ := x.Do(opSetFeature, fields{17: uint8(featTable), 3: uint8(4), 4: uint32(512), 8: ctl.IOVA, 24: uint16(tableLog), 28: uint32(noInline)}); s != statusIllegal {
 		t.Errorf("table with a queue that does not exist: status %d", s)
 	}
 	x.ExpectViolation("entry 0 names receive queue 5")
@@ -299,10 +300,10 @@ func TestRSS(t *testing.T) {
 
 func TestInterrupts(t *testing.T) {
 	x := newRig(t, Options{})
-	x.open()
+	x.Open()
 	var raised []int
 	x.Port.SetInterrupt(func(v int) { raised = append(raised, v) })
-	x.bar.Write32(uint64(regINTRMASK), 0)
+	x.Set(amazon.RegINTRMASK, 0)
 	q := x.queue(dirRX, false, 2)
 	if len(raised) != 2 || raised[0] != 0 {
 		t.Fatalf("two commands raised %v", raised)
@@ -315,14 +316,14 @@ func TestInterrupts(t *testing.T) {
 	if raised != nil {
 		t.Fatalf("raised %v before unmask", raised)
 	}
-	x.bar.Write32(q.irq, intrUnmask)
+	x.Regs.Write32(q.irq, intrUnmask)
 	x.Port.Step()
 	x.Far.Send(0, frame(60, 1))
 	x.Port.Step()
 	if len(raised) != 1 || raised[0] != 2 {
 		t.Fatalf("raised %v", raised)
 	}
-	x.bar.Write32(q.irq, intrUnmask|5) // 10 us, for what came while masked too
+	x.Regs.Write32(q.irq, intrUnmask|5) // 10 us, for what came while masked too
 	x.Port.Step()
 	x.Far.Send(0, frame(60, 1))
 	x.Port.Step()
@@ -337,7 +338,7 @@ func TestInterrupts(t *testing.T) {
 
 func TestFaultsOnDemand(t *testing.T) {
 	x := newRig(t, Options{})
-	x.open()
+	x.Open()
 	q := x.queue(dirTX, false, 0)
 	buf := x.Alloc(4096)
 	copy(buf.Bytes, frame(60, 1))
@@ -369,11 +370,11 @@ func TestFaultsOnDemand(t *testing.T) {
 		t.Error("no completion after the hold")
 	}
 	x.m.Fail()
-	if x.read(regDEVSTS)&stsFatal == 0 {
+	if x.Read(amazon.RegDEVSTS)&amazon.StsFatal == 0 {
 		t.Error("no fatal error in DEV_STS")
 	}
-	x.reset(1)
-	if x.read(regDEVSTS)&stsFatal != 0 {
+	x.Reset(1)
+	if x.Read(amazon.RegDEVSTS)&amazon.StsFatal != 0 {
 		t.Error("fatal error after reset")
 	}
 	x.Clean()

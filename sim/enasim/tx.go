@@ -2,6 +2,8 @@ package enasim
 
 import (
 	"fmt"
+
+	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
 // txQueue is a transmit submission queue. Entries are descriptors in host memory, or LLQ entries.
@@ -57,7 +59,7 @@ func (m *Model) newTX(cq int, depth uint16, base uint64, llq bool, r []byte) int
 			continue
 		}
 		*q = txQueue{live: true, cq: cq, depth: depth, base: base, llq: llq, size: m.feat.llqSize}
-		le.PutUint32(m.host.Shadow(0)[regTxDB+4*reg(i):], 0)
+		le.PutUint32(m.Host.Shadow(0)[regTxDB+4*amazon.Reg(i):], 0)
 		le.PutUint32(r[4:], uint32(regTxDB)+4*uint32(i))
 		if llq {
 			q.trapped = make([]bool, depth)
@@ -78,21 +80,21 @@ func (m *Model) txDoorbell(i int, v uint32, trapped bool) error {
 	}
 	q := &m.tx[i]
 	if !q.live {
-		le.PutUint32(m.host.Shadow(0)[regTxDB+4*reg(i):], 0)
+		le.PutUint32(m.Host.Shadow(0)[regTxDB+4*amazon.Reg(i):], 0)
 		return fmt.Errorf("doorbell %d of transmit queue %d, which does not exist", v, i)
 	}
 	q.bell = uint16(v)
 	n := uint16(v) - q.head
 	switch {
 	case v > 0xffff:
-		le.PutUint32(m.host.Shadow(0)[regTxDB+4*reg(i):], uint32(q.bell))
+		le.PutUint32(m.Host.Shadow(0)[regTxDB+4*amazon.Reg(i):], uint32(q.bell))
 		return fmt.Errorf("doorbell %#x of transmit queue %d: bits 31:16 are reserved", v, i)
 	case int(n)+int(q.owned) > int(q.depth):
 		return fmt.Errorf("doorbell %d of transmit queue %d: head %d, %d not completed, the queue has %d entries", v, i, q.head, q.owned, q.depth)
 	}
 	// Of several doorbells by pointer only the last is seen: the burst before each is not known then.
 	if given := uint16(v) - q.tail; trapped && q.llq && m.opt.Burst > 0 && int(given)*q.size > int(m.opt.Burst) {
-		m.host.Warnf("transmit queue %d: %d entries of %d bytes before one doorbell exceed max_tx_burst_size %d", i, given, q.size, m.opt.Burst)
+		m.Host.Warnf("transmit queue %d: %d entries of %d bytes before one doorbell exceed max_tx_burst_size %d", i, given, q.size, m.opt.Burst)
 	}
 	q.tail = uint16(v)
 	return nil
@@ -105,7 +107,7 @@ func (m *Model) stepTX() (busy bool) {
 		if !q.live {
 			continue
 		}
-		if !m.knob.paused {
+		if !m.Knobs.Paused {
 			for n := 0; n < 64 && q.head != q.tail; n++ {
 				busy = true
 				if q.llq {
@@ -115,7 +117,7 @@ func (m *Model) stepTX() (busy bool) {
 				}
 			}
 			if q.head == q.tail && q.pkt.descs > 0 && busy {
-				m.host.Errorf("transmit queue %d: doorbell %d lies inside a frame: its last descriptor is missing", i, q.tail)
+				m.Host.Errorf("transmit queue %d: doorbell %d lies inside a frame: its last descriptor is missing", i, q.tail)
 				q.pkt.bad = true
 				m.finish(i, q)
 			}
@@ -131,12 +133,12 @@ func (m *Model) takeDescriptors(i int, q *txQueue) bool {
 	n := min(q.tail-q.head, q.depth-at, 16)
 	b := make([]byte, 16*int(n))
 	m.count.TxDescReads++
-	if m.host.DMARead(q.base+16*uint64(at), b) != nil {
+	if m.Host.DMARead(q.base+16*uint64(at), b) != nil {
 		q.tail, q.bell = q.head, q.head
 		return false
 	}
 	for k := range int(n) {
-		ph := phase(q.head, q.depth)
+		ph := amazon.Phase(q.head, q.depth)
 		q.head++
 		q.pkt.entries++
 		m.descriptor(i, q, [16]byte(b[16*k:]), ph)
@@ -147,13 +149,13 @@ func (m *Model) takeDescriptors(i int, q *txQueue) bool {
 // takeEntry takes an LLQ entry: the first of a frame holds descriptors and header, those that follow hold descriptors.
 func (m *Model) takeEntry(i int, q *txQueue) {
 	p := &q.pkt
-	ph := phase(q.head, q.depth)
+	ph := amazon.Phase(q.head, q.depth)
 	first := p.descs == 0
 	b, err := m.entry(i, q)
 	q.head++
 	p.entries++
 	if err != nil {
-		m.host.Errorf("transmit queue %d: %v", i, err)
+		m.Host.Errorf("transmit queue %d: %v", i, err)
 		p.bad = true
 	}
 	n := m.feat.llqPerEntry
@@ -169,18 +171,18 @@ func (m *Model) takeEntry(i int, q *txQueue) {
 }
 
 // descriptor takes one descriptor and reports whether it was a frame's last.
-func (m *Model) descriptor(i int, q *txQueue, d [16]byte, ph uint32) (last bool) {
+func (m *Model) descriptor(i int, q *txQueue, d [16]byte, ph byte) (last bool) {
 	p := &q.pkt
 	w0 := le.Uint32(d[0:])
 	err := m.parse(q, &d)
-	if got := w0 >> 24 & 1; err == nil && got != ph {
+	if got := byte(w0 >> 24 & 1); err == nil && got != ph {
 		err = fmt.Errorf("phase %d, expected %d", got, ph)
 	}
 	if p.descs++; err == nil && p.descs > maxTxDescs {
 		err = fmt.Errorf("%d descriptors for one frame, up to %d are supported", p.descs, maxTxDescs)
 	}
 	if err != nil {
-		m.host.Errorf("transmit queue %d, head %d, descriptor %x: %v", i, q.head, d, err)
+		m.Host.Errorf("transmit queue %d, head %d, descriptor %x: %v", i, q.head, d, err)
 		p.bad = true
 	}
 	if w0&txLast != 0 {
@@ -213,7 +215,7 @@ func (m *Model) parse(q *txQueue, d *[16]byte) error {
 		return nil
 	}
 	if w0&txMBZ != 0 || w1&tx1MBZ != 0 || w3&tx3MBZ != 0 {
-		m.host.Warnf("transmit descriptor %x: reserved bits set: %#x %#x %#x", *d, w0&txMBZ, w1&tx1MBZ, w3&tx3MBZ)
+		m.Host.Warnf("transmit descriptor %x: reserved bits set: %#x %#x %#x", *d, w0&txMBZ, w1&tx1MBZ, w3&tx3MBZ)
 	}
 	n := int(w0 & txLen)
 	addr := uint64(w3&0xffff)<<32 | uint64(w2)
@@ -241,7 +243,7 @@ func (m *Model) parse(q *txQueue, d *[16]byte) error {
 			return fmt.Errorf("header_length %d exceeds the %d bytes that there are", p.hdrLen, limit)
 		}
 		if p.req >= q.depth { // iPXE's are four times as large; a device only gives them back
-			m.host.Warnf("transmit descriptor %x: request ID %d of a queue of %d", *d, p.req, q.depth)
+			m.Host.Warnf("transmit descriptor %x: request ID %d of a queue of %d", *d, p.req, q.depth)
 		}
 		if q.llq {
 			if m.opt.NoMeta && !p.meta {
@@ -268,7 +270,7 @@ func (m *Model) parse(q *txQueue, d *[16]byte) error {
 	old := len(p.frame)
 	p.frame = append(p.frame, make([]byte, n)...)
 	m.count.TxPayloadReads++
-	if m.host.DMARead(addr, p.frame[old:]) != nil {
+	if m.Host.DMARead(addr, p.frame[old:]) != nil {
 		p.bad = true
 	}
 	return nil
@@ -279,16 +281,16 @@ func (m *Model) finish(i int, q *txQueue) {
 	p := &q.pkt
 	f := p.frame
 	if !p.bad && len(f) < 14 {
-		m.host.Errorf("transmit queue %d, head %d: a frame of %d bytes", i, q.head, len(f))
+		m.Host.Errorf("transmit queue %d, head %d: a frame of %d bytes", i, q.head, len(f))
 		p.bad = true
 	}
 	if !p.bad && p.hdrLen > len(f) {
-		m.host.Errorf("transmit queue %d, head %d: header_length %d of a frame of %d bytes", i, q.head, p.hdrLen, len(f))
+		m.Host.Errorf("transmit queue %d, head %d: header_length %d of a frame of %d bytes", i, q.head, p.hdrLen, len(f))
 		p.bad = true
 	}
 	if !p.bad && p.ctrl&tx1L4 != 0 {
-		if err := insertChecksum(m.host, f, p.ctrl, q.meta); err != nil {
-			m.host.Errorf("transmit queue %d, head %d: %v", i, q.head, err)
+		if err := insertChecksum(m.Host, f, p.ctrl, q.meta); err != nil {
+			m.Host.Errorf("transmit queue %d, head %d: %v", i, q.head, err)
 			p.bad = true
 		}
 	}
@@ -303,7 +305,7 @@ func (m *Model) finish(i int, q *txQueue) {
 			m.count.TxPadding++
 		}
 		if m.wire {
-			m.host.Transmit(f)
+			m.Host.Transmit(f)
 		}
 	}
 	q.owned += p.entries
@@ -313,24 +315,24 @@ func (m *Model) finish(i int, q *txQueue) {
 
 // completeTX writes the completions that are due, ena_eth_io_tx_cdesc.
 func (m *Model) completeTX(i int, q *txQueue) {
-	if m.knob.hold || len(q.held) == 0 {
+	if m.hold || len(q.held) == 0 {
 		return
 	}
 	if m.opt.TxOutOfOrder {
-		m.rng.Shuffle(len(q.held), func(i, j int) { q.held[i], q.held[j] = q.held[j], q.held[i] })
+		m.Rand.Shuffle(len(q.held), func(i, j int) { q.held[i], q.held[j] = q.held[j], q.held[i] })
 	}
 	for _, d := range q.held {
 		q.owned -= d.entries
 		if d.silent {
 			continue
 		}
-		for range 1 + m.knob.takeDuplicate(true) {
-			m.complete(q.cq, func(b []byte, ph uint32) {
+		for range 1 + m.Knobs.TakeDuplicate(true) {
+			m.complete(q.cq, func(b []byte, ph byte) {
 				le.PutUint16(b[0:], d.req)
-				b[3] = byte(ph)
+				b[3] = ph
 				le.PutUint16(b[4:], uint16(i))
 				le.PutUint16(b[6:], d.head)
-			}, m.knob.takeTamper(true))
+			}, m.Knobs.TakeTamper(true))
 		}
 	}
 	q.held = q.held[:0]

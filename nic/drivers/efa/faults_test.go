@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/efa"
 	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/amazon"
 	"github.com/rebound-nic/rebound/sim/efasim"
 )
 
@@ -103,10 +104,10 @@ func TestClientRecovers(t *testing.T) {
 
 func TestEvents(t *testing.T) {
 	x := start(t, efasim.Options{}, nic.EchoUD).serve()
-	x.m.Post(efasim.Event{Group: efasim.GroupWarning, Syndrome: 3})
-	x.m.Post(efasim.Event{Group: efasim.GroupNotification, Syndrome: 4})
+	x.m.Post(amazon.Event{Group: amazon.GroupWarning, Syndrome: 3})
+	x.m.Post(amazon.Event{Group: amazon.GroupNotification, Syndrome: 4})
 	for range 40 { // more than the queue has entries
-		x.m.Post(efasim.Event{Group: efasim.GroupKeepAlive})
+		x.m.Post(amazon.Event{Group: amazon.GroupKeepAlive})
 		time.Sleep(10 * time.Millisecond)
 	}
 	x.until("the warning", func() bool { return strings.Contains(x.log.String(), "the device warns") })
@@ -200,8 +201,8 @@ func TestForgetful(t *testing.T) {
 // A message is refused and counted if the device refuses an address handle for its sender.
 func TestUnknownSenderRefused(t *testing.T) {
 	x := start(t, efasim.Options{}, nic.EchoSRD)
-	x.m.FailAdmin(func(op uint8) uint8 {
-		if op == 5 { // CREATE_AH
+	x.m.FailAdmin(func(command string) uint8 {
+		if command == "CREATE_AH" {
 			return 1
 		}
 		return 0
@@ -214,10 +215,10 @@ func TestUnknownSenderRefused(t *testing.T) {
 
 // TestOpenRefuses lists devices that cannot be driven and options that cannot be, each with what the error has to name.
 func TestOpenRefuses(t *testing.T) {
-	fail := func(op uint8) func(*efasim.Model) {
+	fail := func(command string) func(*efasim.Model) {
 		return func(m *efasim.Model) {
-			m.FailAdmin(func(o uint8) uint8 {
-				if o == op {
+			m.FailAdmin(func(c string) uint8 {
+				if c == command {
 					return 1
 				}
 				return 0
@@ -236,13 +237,13 @@ func TestOpenRefuses(t *testing.T) {
 		{o: efasim.Options{NotReady: true}, text: "not ready"},
 		{o: efasim.Options{Width: 31}, text: "31 address bits"},
 		{o: efasim.Options{Profile: bare}, text: "completion queues of 9 rings"},
-		{set: fail(14), text: "allocate protection domain: resource allocation failure"},
-		{set: fail(16), text: "allocate doorbell pages"},
-		{set: fail(7), text: "register memory"},
-		{set: fail(9), text: "create receive CQ"},
-		{set: fail(1), text: "create queue pair"},
-		{set: fail(2), text: "modify queue pair"},
-		{set: fail(11), text: "get device attributes"},
+		{set: fail("ALLOC_PD"), text: "allocate protection domain: resource allocation failure"},
+		{set: fail("ALLOC_UAR"), text: "allocate doorbell pages"},
+		{set: fail("REG_MR"), text: "register memory"},
+		{set: fail("CREATE_CQ"), text: "create receive CQ"},
+		{set: fail("CREATE_QP"), text: "create queue pair"},
+		{set: fail("MODIFY_QP"), text: "modify queue pair"},
+		{set: fail("GET_FEATURE DEVICE_ATTR"), text: "get device attributes"},
 		{open: nic.Options{MTU: 10000}, text: "messages of up to 10000 bytes"},
 		{open: nic.Options{Queues: 65}, text: "65"},
 		{open: nic.Options{RingSize: 48}, text: "power of two"},

@@ -1,0 +1,90 @@
+package amazon
+
+import "github.com/rebound-nic/rebound/sim/kit"
+
+// Reg is an offset in BAR 0, ena_regs_defs.h and efa_regs_defs.h.
+type Reg uint32
+
+// The registers that both cards have.
+const (
+	RegVERSION     Reg = 0x00 // RO  device version: minor 7:0, major 15:8
+	RegCTRLVERSION Reg = 0x04 // RO  controller version: subminor 7:0, minor 15:8, major 23:16, implementation 31:24
+	RegCAPS        Reg = 0x08 // RO  capabilities
+	RegAQBASELO    Reg = 0x10 // RW  admin queue
+	RegAQBASEHI    Reg = 0x14
+	RegAQCAPS      Reg = 0x18 // RW  depth 15:0, entry size 31:16
+	RegACQBASELO   Reg = 0x20 // RW  admin completion queue
+	RegACQBASEHI   Reg = 0x24
+	RegACQCAPS     Reg = 0x28 // RW  depth 15:0, entry size 31:16; EFA: entry size 23:16, MSI-X vector 31:24
+	RegAQDB        Reg = 0x2c // WO  admin queue tail
+	RegACQTAIL     Reg = 0x30 // RO, ENA only
+	RegAENQCAPS    Reg = 0x34 // RW  asynchronous event queue, as ACQ_CAPS
+	RegAENQBASELO  Reg = 0x38
+	RegAENQBASEHI  Reg = 0x3c
+	RegAENQDB      Reg = 0x40 // WO  events consumed, to which ENA adds the depth
+	RegAENQTAIL    Reg = 0x44 // RO, ENA only
+	RegINTRMASK    Reg = 0x4c // RW  bit 0 masks the management interrupt
+	RegDEVCTL      Reg = 0x54 // RW
+	RegDEVSTS      Reg = 0x58 // RO
+	RegREADREQ     Reg = 0x5c // WO  read by DMA: request ID 15:0, register 31:16
+	RegRESPLO      Reg = 0x60 // RW  where its response goes
+	RegRESPHI      Reg = 0x64
+)
+
+// BARSize is the size of BAR 0's registers in the models.
+const BARSize = 0x4000
+
+// NewTable declares the shared registers and those of one card. The definitions name the doorbells and grant the reads of MMIO_RESP
+// differently.
+func NewTable(doc, aqDoorbell, aenqDoorbell string, resp kit.Access, card ...kit.Register[Reg]) *kit.Table[Reg] {
+	return kit.NewTable(BARSize, doc, append(card,
+		kit.One(RegVERSION, "VERSION", kit.RO, 0, 0),
+		kit.One(RegCTRLVERSION, "CONTROLLER_VERSION", kit.RO, 0, 0),
+		kit.One(RegCAPS, "CAPS", kit.RO, 0, 0),
+		kit.One(RegAQBASELO, "AQ_BASE_LO", kit.RW, all, 0),
+		kit.One(RegAQBASEHI, "AQ_BASE_HI", kit.RW, all, 0),
+		kit.One(RegAQCAPS, "AQ_CAPS", kit.RW, all, 0),
+		kit.One(RegACQBASELO, "ACQ_BASE_LO", kit.RW, all, 0),
+		kit.One(RegACQBASEHI, "ACQ_BASE_HI", kit.RW, all, 0),
+		kit.One(RegACQCAPS, "ACQ_CAPS", kit.RW, all, 0),
+		kit.One(RegAQDB, aqDoorbell, kit.WO, all, 0),
+		kit.One(RegAENQCAPS, "AENQ_CAPS", kit.RW, all, 0),
+		kit.One(RegAENQBASELO, "AENQ_BASE_LO", kit.RW, all, 0),
+		kit.One(RegAENQBASEHI, "AENQ_BASE_HI", kit.RW, all, 0),
+		kit.One(RegAENQDB, aenqDoorbell, kit.WO, all, 0),
+		kit.One(RegINTRMASK, "INTR_MASK", kit.RW, 1, 1),
+		kit.One(RegDEVCTL, "DEV_CTL", kit.Eff, all, 0),
+		kit.One(RegDEVSTS, "DEV_STS", kit.RO, 0, 0),
+		kit.One(RegREADREQ, "MMIO_REG_READ", kit.WO, all, 0),
+		kit.One(RegRESPLO, "MMIO_RESP_LO", resp, all, 0),
+		kit.One(RegRESPHI, "MMIO_RESP_HI", resp, all, 0),
+	))
+}
+
+const all = 0xffffffff
+
+const (
+	capsContiguous   = 1 << 0 // queues must be physically contiguous
+	capsResetShift   = 1      // reset timeout, 100 ms
+	capsWidthShift   = 8      // DMA address bits
+	capsAdminTOShift = 16     // admin command timeout, 100 ms
+
+	CTLReset     = 1 << 0 // of DEV_CTL
+	CTLReason    = 28     // reset reason, bits 3:0
+	ctlReasonExt = 24     // reset reason, bits 7:4; ENA only
+	ctlReserved  = 0x00fffffe
+
+	StsReady         = 1 << 0 // of DEV_STS
+	StsResetProgress = 1 << 3
+	stsResetFinished = 1 << 4
+	StsFatal         = 1 << 5
+
+	// Entry is the size in bytes of an entry in AQ, ACQ and AENQ.
+	Entry = 64
+)
+
+// Completion status, {ena,efa}_admin_aq_completion_status.
+const (
+	statusOK        = 0
+	statusBadOpcode = 2
+)
