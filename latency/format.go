@@ -6,8 +6,12 @@ import (
 	"strconv"
 )
 
-// FormatNS returns nanoseconds with four significant digits in a suitable unit: "812 ns", "3.412 µs", "1.208 s".
+// FormatNS returns nanoseconds with four significant digits in a suitable unit: "812 ns", "3.412 µs", "1.208 s". NaN, which is
+// unknown, becomes a dash.
 func FormatNS(ns float64) string {
+	if math.IsNaN(ns) {
+		return "–"
+	}
 	v, unit := ns, "ns"
 	for _, u := range []struct {
 		ns   float64

@@ -24,6 +24,9 @@ that drift can explain because the two were measured one after the other and not
 changed, at most 5 % of tables show any + or -; rows that -fail-if names are tested at 1 % each. "smallest visible" is the
 smallest change that these runs could have shown. Reasons why reports cannot be compared are printed before any number.
 
+A folder may also be a file that another tool wrote (ping, fping, HdrHistogram, wrk2, fortio, ...: docs/other-tools.md), or a folder that
+has one such file for each run. What the file's format cannot support limits the verdicts, and a note says so.
+
 In the place of a folder may stand prom:URL?target=TARGET&from=TIME&to=TIME: the native histograms that a Prometheus keeps of a watch.
 TIME is RFC 3339, seconds since 1970, now, or now-2h. &windows=N cuts it into N runs (default 12); any other &LABEL=VALUE chooses among
 several series of the target.
@@ -41,12 +44,13 @@ func compareCommand(e *env, args []string) error {
 	html := fs.String("html", "", "also write the comparison as one self-contained page to `FILE`, with the curves over each other")
 	limits := fs.String("fail-if", "", "exit with 3 if B, or any further report, is slower than A by more than `LIMITS` allow, like 'p99>+5%+200ns',\n"+
 		"and with 1 if that cannot be told; a relative and an absolute part must both be exceeded")
+	options := foreignFlags(fs)
 	dirs, err := e.parseMixed(fs, args, compareHelp, "")
 	if err != nil {
 		return err
 	}
 	if len(dirs) < 2 {
-		return exit.Usagef("want at least two report folders, got %d", len(dirs))
+		return exit.Usagef("want at least two reports, got %d", len(dirs))
 	}
 	var bounds []compare.Limit
 	if *limits != "" {
@@ -62,7 +66,7 @@ func compareCommand(e *env, args []string) error {
 		if strings.HasPrefix(d, prom.Prefix) {
 			reports[i], remarks, err = fromProm(d, remarks)
 		} else {
-			reports[i], err = report.Read(d)
+			reports[i], err = openReport(d, options)
 		}
 		if err != nil {
 			return err

@@ -68,6 +68,10 @@ func printReport(w io.Writer, rep *report.Report, verbose bool) error {
 	if verbose {
 		printDiagnostics(w, rep)
 	}
+	if rep.Foreign != nil {
+		_, err := fmt.Fprintln(w)
+		return err
+	}
 	_, err := fmt.Fprintf(w, "report %s\n\n", plain.Text(rep.Dir))
 	return err
 }

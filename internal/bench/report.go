@@ -3,17 +3,20 @@ package bench
 import (
 	"flag"
 	"fmt"
+	"io"
 	"path/filepath"
 
+	"github.com/rebound-nic/rebound/internal/bench/foreign"
 	"github.com/rebound-nic/rebound/internal/host/exit"
 	"github.com/rebound-nic/rebound/latency/page"
 	"github.com/rebound-nic/rebound/latency/plain"
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-const reportHelp = `usage: rebound-bench report [-v] [-anonymous] [-json] [-responder DIR] DIR [...]
+const reportHelp = `usage: rebound-bench report [-v] [-anonymous] [-json] [-responder DIR] DIR|FILE [...]
 
-Prints saved reports and writes their report.html again.
+Prints saved reports and writes their report.html again. A FILE is what another tool wrote (ping, fping, HdrHistogram, wrk2, fortio, ...:
+docs/other-tools.md); -html writes its page.
 
 `
 
@@ -28,6 +31,8 @@ func reportCommand(e *env, args []string) error {
 	far := fs.String("responder", "", "`FOLDER` of the responder's own report of the same time (stats.report): how much of the tail its gaps can explain")
 	asJSON := fs.Bool("json", false, "print the reports as JSON, and write nothing")
 	verbose := fs.Bool("v", false, verboseHelp)
+	html := fs.String("html", "", "write the page to `FILE` and not into the report's folder")
+	options := foreignFlags(fs)
 	if err := e.parse(fs, args, reportHelp); err != nil {
 		return err
 	}
@@ -35,7 +40,10 @@ func reportCommand(e *env, args []string) error {
 		return exit.Usagef("which report? Give its folder")
 	}
 	if *asJSON {
-		return e.reportJSON(fs.Args(), *anonymous)
+		return e.reportJSON(fs.Args(), *anonymous, options)
+	}
+	if *html != "" && fs.NArg() > 1 {
+		return exit.Usagef("-html: one page for %d reports (give one, or use rebound-bench compare -html)", fs.NArg())
 	}
 	var responder *report.Report
 	if *far != "" {
@@ -48,7 +56,7 @@ func reportCommand(e *env, args []string) error {
 		}
 	}
 	for _, dir := range fs.Args() {
-		rep, err := report.Read(dir)
+		rep, err := openReport(dir, options)
 		if err != nil {
 			return err
 		}
@@ -67,6 +75,16 @@ func reportCommand(e *env, args []string) error {
 			}
 			fmt.Fprintf(e.stdout, "%s\n", said)
 		}
+		if *html != "" {
+			if err := writePage(*html, func(w io.Writer) error { return page.Report(w, rep) }); err != nil {
+				return err
+			}
+			fmt.Fprintf(e.stdout, "page %s\n", plain.Text(*html))
+			continue
+		}
+		if rep.Foreign != nil {
+			continue
+		}
 		if err := rewrite(page.Report); err != nil {
 			return err
 		}
@@ -75,12 +93,15 @@ func reportCommand(e *env, args []string) error {
 	return nil
 }
 
-func (e *env) reportJSON(dirs []string, anonymous bool) error {
+func (e *env) reportJSON(dirs []string, anonymous bool, options *foreign.Options) error {
 	var all []*report.Report
 	for _, dir := range dirs {
-		rep, err := report.Read(dir)
+		rep, err := openReport(dir, options)
 		if err != nil {
 			return err
+		}
+		if rep.Foreign.Partial() {
+			return fmt.Errorf("%s: -json needs a whole distribution, and the file has a part of it only", dir)
 		}
 		if anonymous {
 			rep.Anonymize()

@@ -160,6 +160,11 @@ func (c *Comparison) inspect(r *report.Report) {
 			c.Notes = append(c.Notes, fmt.Sprintf("%s: %s", r.Name(), f.What))
 		}
 	}
+	if r.Foreign != nil {
+		for _, line := range r.Foreign.Lines() {
+			c.Notes = append(c.Notes, fmt.Sprintf("%s: %s", r.Name(), line))
+		}
+	}
 	if own := r.OwnTail(); own != "" {
 		c.Notes = append(c.Notes, fmt.Sprintf("%s: %s", r.Name(), own))
 	}
@@ -175,6 +180,10 @@ func varied(a, b *report.Report) (out []string) {
 // differ describes two values that are not equal.
 func differ(what string, a, b *report.Report, x, y any) []string {
 	if x == y {
+		return nil
+	}
+	known := func(v any) bool { return v != report.Unlabeled && orNone(v) != "none" }
+	if (a.Foreign != nil || b.Foreign != nil) && !(known(x) && known(y)) { // another tool's output does not say
 		return nil
 	}
 	return []string{fmt.Sprintf("%s: %s has %v, %s has %v", what, a.Name(), orNone(x), b.Name(), orNone(y))}
@@ -204,6 +213,12 @@ func obstacles(a, b *report.Report) (out []string) {
 // differences notes what makes a difference harder to read, without forbidding it. What an anonymous report leaves out is
 // unknown, which is no difference.
 func differences(a, b *report.Report) (out []string) {
+	if a.Foreign != nil || b.Foreign != nil {
+		if a.Tool != b.Tool {
+			out = append(out, fmt.Sprintf("%s was measured by %s, %s by %s: tools take their timestamps in different places", a.Name(), orNone(a.Tool), b.Name(), orNone(b.Tool)))
+		}
+		return out
+	}
 	if inOneSession(a, b) {
 		out = append(out, varied(a, b)...)
 	}

@@ -54,6 +54,9 @@ type samples struct {
 func (p *Pair) collect(st Stat, level float64) (samples, string) {
 	need := st.Needs()
 	for _, r := range []*report.Report{p.A, p.B} {
+		if why := untestable(r); why != "" {
+			return samples{}, why
+		}
 		if n := r.Main().Total.Count; n < need {
 			return samples{}, fmt.Sprintf("%s needs %d samples, %s has %d", st, need, r.Name(), n)
 		}
@@ -71,7 +74,7 @@ func (p *Pair) collect(st Stat, level float64) (samples, string) {
 		of *report.Report
 	}{{len(ra), p.A}, {len(rb), p.B}} {
 		if x.n < least {
-			return samples{}, fmt.Sprintf("%s has %d runs, and a verdict needs %d of each side: use rebound-bench run -runs, or -ab", x.of.Name(), x.n, least)
+			return samples{}, fmt.Sprintf("%s has %d runs, and a verdict needs %d of each side: %s", x.of.Name(), x.n, least, moreRuns(x.of))
 		}
 	}
 	fewest, most := min(len(ra), len(rb)), max(len(ra), len(rb))
@@ -94,7 +97,7 @@ func (p *Pair) collect(st Stat, level float64) (samples, string) {
 		if !turns && leastP(len(ja), len(jb)) > level {
 			return samples{}, fmt.Sprintf("%s: no verdict is possible at a level of %.2g", s.how, level)
 		}
-		switch apart := distance(ja, jb); {
+		switch apart := p.distance(ja, jb); {
 		case turns && !p.random:
 			s.how += ", in a fixed order"
 			s.allowed = math.Inf(1)
@@ -230,6 +233,43 @@ func values(st Stat, parts []part) []float64 {
 // spread is the greater of the ranges of the two sides.
 func spread(s samples) float64 {
 	return max(slices.Max(s.a)-slices.Min(s.a), slices.Max(s.b)-slices.Min(s.b))
+}
+
+// distance is that between the runs of the two sides. Another tool's output never counts as measured at the same time, and if it does
+// not say when it was measured, it counts as far apart.
+func (p *Pair) distance(a, b []part) float64 {
+	apart := distance(a, b)
+	for _, r := range []*report.Report{p.A, p.B} {
+		switch {
+		case r.Foreign == nil:
+		case !r.Foreign.Timed:
+			apart = farthest
+		default:
+			apart = max(apart, 1)
+		}
+	}
+	return apart
+}
+
+// untestable says why another tool's output has no runs to test, empty if it has.
+func untestable(r *report.Report) string {
+	switch f := r.Foreign; {
+	case f == nil:
+		return ""
+	case f.Points != nil:
+		return fmt.Sprintf("%s has percentiles only, and a verdict needs samples: the difference is not tested", r.Name())
+	case f.Single != "":
+		return fmt.Sprintf("%s counts as one run (%s), and a verdict needs %d of each side: %s", r.Name(), f.Single, MinRuns, moreRuns(r))
+	}
+	return ""
+}
+
+// moreRuns says how to get more runs of a report.
+func moreRuns(r *report.Report) string {
+	if r.Foreign != nil {
+		return "put one file for each run into a folder, and compare the folders"
+	}
+	return "use rebound-bench run -runs, or -ab"
 }
 
 // distance is how far the middles of two series lie apart in time, in lengths of the shorter one.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/report"
 )
 
 // Stat names one number of a distribution: "min", "max", "mean", or a percentile, "p99.9".
@@ -44,6 +45,20 @@ func (s Stat) String() string { return s.name }
 
 // Quantile returns the percentile as a fraction of 1, and whether the statistic is one.
 func (s Stat) Quantile() (q float64, ok bool) { return s.q, s.q > 0 }
+
+// OfReport returns the statistic of all samples of a report, in ns; NaN where another tool's output does not have it.
+func (s Stat) OfReport(r *report.Report) float64 {
+	least, greatest, mean := r.Extremes()
+	switch s {
+	case Min:
+		return least
+	case Max:
+		return greatest
+	case Mean:
+		return mean
+	}
+	return r.Quantile(s.q)
+}
 
 // OfSummary returns the statistic of what there is the summary of; the percentiles are those that a summary has.
 func (s Stat) OfSummary(m *latency.Summary) float64 {

@@ -3,6 +3,7 @@ package compare
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -91,7 +92,7 @@ func levels(asked, all int) (named, other float64) {
 // row judges statistic st between the main series of the two, at a level.
 func (p *Pair) row(st Stat, level float64) Row {
 	nan := math.NaN()
-	r := Row{Stat: st, Level: level, PooledA: st.Of(p.A.Main().Total), PooledB: st.Of(p.B.Main().Total), Base: nan, Shift: nan, Lo: nan, Hi: nan, P: nan, Least: nan}
+	r := Row{Stat: st, Level: level, PooledA: st.OfReport(p.A), PooledB: st.OfReport(p.B), Base: nan, Shift: nan, Lo: nan, Hi: nan, P: nan, Least: nan}
 	if len(p.Obstacles) > 0 {
 		r.Why = "not comparable"
 		return r
@@ -164,6 +165,28 @@ func (p *Pair) Visible() string {
 		return "runs one after the other could only have shown a change above: " + strings.Join(parts, ", ") + "; to see smaller ones, measure alternately with rebound-bench run -ab"
 	}
 	return "only a change above this could have been seen: " + strings.Join(parts, ", ") + "; to see smaller ones, measure longer"
+}
+
+// Untested describes how the pooled percentiles differ where nothing could be tested because of what another tool's output lacks. It is
+// empty in all other cases.
+func (p *Pair) Untested() string {
+	if p.A.Foreign == nil && p.B.Foreign == nil || len(p.Obstacles) > 0 || slices.ContainsFunc(p.Rows, Row.Tested) {
+		return ""
+	}
+	var parts []string
+	for _, r := range p.Rows {
+		if d := r.PooledB - r.PooledA; !math.IsNaN(d) {
+			text := r.Stat.String() + " " + latency.FormatSigned(d)
+			if r.PooledA > 0 {
+				text += fmt.Sprintf(" (%+.1f %%)", 100*d/r.PooledA)
+			}
+			parts = append(parts, text)
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "B minus A, not tested: " + strings.Join(parts, ", ")
 }
 
 // Confidence describes the intervals of the pair's rows.

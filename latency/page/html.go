@@ -131,7 +131,7 @@ func Report(w io.Writer, rep *report.Report) error {
 			if !st.Single() && main.Total.Count < st.Needs() {
 				note = "few samples"
 			}
-			p.Headline = append(p.Headline, headline{st.String(), nbsp(st.Of(main.Total)), note})
+			p.Headline = append(p.Headline, headline{st.String(), nbsp(st.OfReport(rep)), note})
 		}
 		ds := []drawn{{0, "", "round trip", main.Total}}
 		ds[0].name = string(rep.Metric)
@@ -143,10 +143,11 @@ func Report(w io.Writer, rep *report.Report) error {
 				legends = append(legends, legend{d.colour, d.class, d.name})
 			}
 		}
-		p.Plots = append(p.Plots,
-			plot{"Percentiles", "Where the ground is grey, fewer than ten samples lie above a percentile: its value is luck.", legends, percentileFigure(ds, unit)},
-			plot{"Distribution", "Both axes are logarithmic, so that a single outlier shows.", legends, distributionFigure(ds, unit)})
-		if svg := timeFigure(rep, main, unit); svg != "" {
+		if rep.Foreign.Partial() {
+			ds = nil
+		}
+		p.Plots = append(p.Plots, curves(ds, legends, unit)...)
+		if svg := timeFigure(rep, main, unit); svg != "" && rep.Foreign.Dated() {
 			caption := fmt.Sprintf("Intervals of %v.", time.Duration(rep.Interval))
 			if len(rep.Runs) > 1 {
 				caption += " Each run is a separate line."
@@ -156,7 +157,7 @@ func Report(w io.Writer, rep *report.Report) error {
 			}
 			p.Plots = append(p.Plots, plot{"Over time", caption, []legend{{0, "", "p50"}, {1, "", "p99"}, {2, "thin", "max"}}, svg})
 		}
-		if svg := heatFigure(rep, main, unit); svg != "" {
+		if svg := heatFigure(rep, main, unit); svg != "" && rep.Foreign.Dated() {
 			p.Plots = append(p.Plots, plot{"Where the samples lie, over time", "The darkest cells hold most samples of their moment; each lighter level a tenth of the one before.", nil, svg})
 		}
 		var strips []template.HTML
@@ -182,6 +183,10 @@ func Report(w io.Writer, rep *report.Report) error {
 			if s.Wait != nil {
 				row.Values = append(row.Values, nbsp(st.OfSummary(s.Wait)))
 			}
+			if s == rep.Main() {
+				row.Values = append(row.Values, nbsp(st.OfReport(rep)))
+				continue
+			}
 			row.Values = append(row.Values, nbsp(st.Of(s.Total)))
 		}
 		p.Rows = append(p.Rows, row)
@@ -195,7 +200,7 @@ func Report(w io.Writer, rep *report.Report) error {
 	}
 	p.Rows = append(p.Rows, samples)
 	for _, row := range countRows {
-		p.Frames = append(p.Frames, fact{row.name, row.text(&rep.Counts, grouped)})
+		p.Frames = append(p.Frames, fact{row.name, row.frames(rep, grouped)})
 	}
 	if n := rep.Counts.LostForward; n != nil {
 		p.Frames = append(p.Frames, fact{"lost there", grouped(*n)})
@@ -210,6 +215,17 @@ func Report(w io.Writer, rep *report.Report) error {
 		p.Transfer = append(p.Transfer, fact{k, fmt.Sprintf("%.3f", rep.PerReply(k))})
 	}
 	return page.ExecuteTemplate(w, "report", p)
+}
+
+// curves are the plots of whole distributions, none where there is none.
+func curves(ds []drawn, legends []legend, unit string) []plot {
+	if len(ds) == 0 {
+		return nil
+	}
+	return []plot{
+		{"Percentiles", "Where the ground is grey, fewer than ten samples lie above a percentile: its value is luck.", legends, percentileFigure(ds, unit)},
+		{"Distribution", "Both axes are logarithmic, so that a single outlier shows.", legends, distributionFigure(ds, unit)},
+	}
 }
 
 // lede says in one sentence what was measured.

@@ -48,7 +48,7 @@ func Comparison(w io.Writer, c *compare.Comparison) error {
 			p.Title += " against "
 		}
 		p.Title += l.Name
-		if r.Measured() {
+		if r.Measured() && !r.Foreign.Partial() {
 			ds = append(ds, drawn{l.Colour, l.Class, l.Name, r.Main().Total})
 		}
 		sim = sim || r.Device.Sim()
@@ -59,12 +59,7 @@ func Comparison(w io.Writer, c *compare.Comparison) error {
 	if sim {
 		unit += " (a model's, not a card's)"
 	}
-	if len(ds) > 0 {
-		p.Plots = []plot{
-			{"Percentiles", "Where the ground is grey, fewer than ten samples lie above a percentile: its value is luck.", p.Names, percentileFigure(ds, unit)},
-			{"Distribution", "Both axes are logarithmic, so that a single outlier shows.", p.Names, distributionFigure(ds, unit)},
-		}
-	}
+	p.Plots = curves(ds, p.Names, unit)
 	var sides []side
 	var measured []*report.Report
 	for i, r := range c.Reports {
@@ -117,7 +112,7 @@ func Comparison(w io.Writer, c *compare.Comparison) error {
 	for _, row := range countRows {
 		s := statRow{Name: row.name}
 		for _, r := range c.Reports {
-			s.Values = append(s.Values, row.text(&r.Counts, grouped))
+			s.Values = append(s.Values, row.frames(r, grouped))
 		}
 		p.Frames = append(p.Frames, s)
 	}

@@ -108,6 +108,9 @@ func caveats(p compare.Pair) (all []string) {
 	if len(p.Obstacles) > 0 {
 		return nil
 	}
+	if text := p.Untested(); text != "" {
+		all = append(all, text)
+	}
 	if visible := p.Visible(); visible != "" {
 		all = append(all, visible)
 	}
@@ -174,6 +177,9 @@ func printTransfers(b *bufio.Writer, c *compare.Comparison) {
 }
 
 func printCounts(b *bufio.Writer, c *compare.Comparison) {
+	if !slices.ContainsFunc(c.Reports, counted) {
+		return
+	}
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(t, "frames\t")
 	for _, r := range c.Reports {
@@ -183,11 +189,22 @@ func printCounts(b *bufio.Writer, c *compare.Comparison) {
 	for _, row := range countRows {
 		fmt.Fprintf(t, "%s\t", row.name)
 		for _, r := range c.Reports {
-			fmt.Fprintf(t, "%s\t", row.text(&r.Counts, decimal))
+			fmt.Fprintf(t, "%s\t", row.frames(r, decimal))
 		}
 		fmt.Fprintln(t)
 	}
 	t.Flush()
+}
+
+// counted reports whether it is known what became of the probes. Some other tools' output does not say.
+func counted(r *report.Report) bool { return r.Foreign == nil || r.Counts.Sent > 0 }
+
+// frames is a row's number of a report.
+func (row *countRow) frames(r *report.Report, write func(int64) string) string {
+	if !counted(r) {
+		return "–"
+	}
+	return row.text(&r.Counts, write)
 }
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
@@ -233,6 +250,9 @@ func PrintReport(w io.Writer, r *report.Report) error {
 		fmt.Fprintf(b, "warning: %s\n", text)
 	}
 	fmt.Fprintf(b, "\n%s\n", describe(r))
+	for _, line := range r.Foreign.Lines() {
+		fmt.Fprintln(b, line)
+	}
 	for _, s := range r.Series {
 		if s.Name != latency.MainSeries && s.Name != latency.UncorrectedSeries && !latency.OneWay(s.Name) {
 			continue
@@ -248,16 +268,22 @@ func PrintReport(w io.Writer, r *report.Report) error {
 		}
 		fmt.Fprintf(b, "%s:", title)
 		for _, st := range compare.Stats {
-			fmt.Fprintf(b, "  %s %s", st, latency.FormatNS(st.Of(s.Total)))
+			v := st.Of(s.Total)
+			if s.Name == latency.MainSeries {
+				v = st.OfReport(r)
+			}
+			fmt.Fprintf(b, "  %s %s", st, latency.FormatNS(v))
 		}
 		fmt.Fprintln(b)
 	}
 	for i, row := range countRows {
-		if n := row.of(&r.Counts); n != 0 || i < 3 {
+		if n := row.of(&r.Counts); n != 0 || i < 3 && counted(r) {
 			fmt.Fprintf(b, "%s %s  ", row.name, row.text(&r.Counts, decimal))
 		}
 	}
-	fmt.Fprintln(b)
+	if counted(r) {
+		fmt.Fprintln(b)
+	}
 	for _, line := range r.ByCounter() {
 		fmt.Fprintln(b, line)
 	}
@@ -272,9 +298,8 @@ func answer(r *report.Report) string {
 	if !r.Measured() {
 		return fmt.Sprintf("no %s was measured", r.Metric)
 	}
-	h := r.Main().Total
-	text := fmt.Sprintf("%s p50 %s, p99 %s, p99.9 %s", r.Metric, latency.FormatNS(float64(h.Quantile(0.5))), latency.FormatNS(float64(h.Quantile(0.99))),
-		latency.FormatNS(float64(h.Quantile(0.999))))
+	text := fmt.Sprintf("%s p50 %s, p99 %s, p99.9 %s", r.Metric, latency.FormatNS(r.Quantile(0.5)), latency.FormatNS(r.Quantile(0.99)),
+		latency.FormatNS(r.Quantile(0.999)))
 	if r.Counts.Sent == 0 {
 		return text // a responder sends no probes
 	}
@@ -350,7 +375,7 @@ func describe(r *report.Report) string {
 			add("%s loop", t.Mode)
 		}
 	}
-	if r.Measured() {
+	if r.Measured() && r.Main().Total.Count > 0 {
 		add("%d samples", r.Main().Total.Count)
 	}
 	if n := len(r.Runs); n > 1 {

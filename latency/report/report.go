@@ -26,6 +26,13 @@ const (
 	HalfTrip   Metric = "half round trip" // the same, divided by two by the tool that made it
 	Turnaround Metric = "turnaround"      // a responder's frame seen to reply posted
 	LoopGap    Metric = "gap"             // a polling loop's time between passes
+
+	// Metrics of other tools.
+	Response  Metric = "response time"       // of an HTTP request
+	Delay     Metric = "one-way delay"       // by two clocks
+	Smoothed  Metric = "smoothed round trip" // a TCP sender's average
+	WakeUp    Metric = "wake-up latency"     // from a timer to its thread
+	Unlabeled Metric = "latency"             // the file does not say of what
 )
 
 // Report is one measurement with all that is needed to judge it. A zero field is unknown.
@@ -70,7 +77,8 @@ type Report struct {
 	Raw        []latency.Sample `json:"-"`
 	RawDropped int64            `json:"raw_dropped,omitempty"` // samples beyond those in raw.csv.zst
 
-	Dir string `json:"-"` // where it was read from
+	Dir     string   `json:"-"` // where it was read from
+	Foreign *Foreign `json:"-"` // set where another tool wrote it
 }
 
 // Schedule is the order of the slices in a session that alternated. Each block has one slice of each variant, in random
@@ -235,7 +243,9 @@ func (r *Report) ByRun() []*latency.Histogram {
 }
 
 // Measured reports whether there is a main series with anything in it.
-func (r *Report) Measured() bool { return r.Main() != nil && r.Main().Total.Count > 0 }
+func (r *Report) Measured() bool {
+	return r.Main() != nil && (r.Main().Total.Count > 0 || r.Foreign != nil && len(r.Foreign.Points) > 0)
+}
 
 // Name returns what a table calls the report.
 func (r *Report) Name() string {

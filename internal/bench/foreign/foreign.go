@@ -1,0 +1,403 @@
+// Package foreign reads the output of other latency tools as reports, so that they can be printed, drawn and compared.
+//
+// A file's format is detected from its content. What a format cannot support (no order in time, percentiles only, whole microseconds)
+// is in the report's Foreign, and limits what compare says about it.
+package foreign
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/report"
+)
+
+// Options supply what a file does not state.
+type Options struct {
+	Unit   string // of values whose unit the file does not state: "ns", "us", "ms" or "s"
+	Series string // the column, target or tag to read, where a file has several
+}
+
+var (
+	// ErrFormat is returned for a file whose format is unknown.
+	ErrFormat = errors.New("format unknown")
+	// ErrUnit is returned where neither the file nor Options state the unit of the values.
+	ErrUnit = errors.New("the file does not state the unit of its values (set -unit ns, us, ms or s)")
+)
+
+const (
+	maxFile    = 256 << 20
+	maxJSON    = 64 << 20 // decoding takes several times the memory
+	maxSamples = 1 << 24
+	maxRuns    = 1000 // files of a folder
+)
+
+// Read reads a file, or a folder that has one file for each run.
+func Read(path string, o Options) (*report.Report, error) {
+	if o.Unit != "" && units[o.Unit] == 0 {
+		return nil, fmt.Errorf("unit %q: want ns, us, ms or s", o.Unit)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	var m *measurement
+	if info.IsDir() {
+		m, err = readFolder(path, o)
+	} else {
+		m, err = readFile(path, o)
+	}
+	if err != nil {
+		return nil, err
+	}
+	rep := m.report()
+	rep.Label = filepath.Base(filepath.Clean(path))
+	return rep, nil
+}
+
+func readFile(path string, o Options) (*measurement, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, fmt.Errorf("%s is no regular file", path))
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	return parse(path, text, o)
+}
+
+// parse reads the text of a file; the name is for errors.
+func parse(name string, text []byte, o Options) (*measurement, error) {
+	if len(text) > maxFile {
+		return nil, fmt.Errorf("%s is larger than %d MiB", name, maxFile>>20)
+	}
+	f := &file{name: name, text: text, head: string(text[:min(len(text), 1<<16)]), Options: o}
+	format := f.detect()
+	if format == nil {
+		return nil, fmt.Errorf("%s: %w (docs/other-tools.md lists the formats)", name, ErrFormat)
+	}
+	f.format = format.name
+	m, err := format.read(f)
+	if err != nil {
+		return nil, err
+	}
+	m.format = format.name
+	if m.size() == 0 && len(m.points) == 0 {
+		return nil, f.bad(0, "no latencies in it")
+	}
+	return m, nil
+}
+
+// format is one kind of file.
+type format struct {
+	name string
+	is   func(*file) bool
+	read func(*file) (*measurement, error)
+}
+
+// formats are all formats, in the order of detection.
+func formats() []format {
+	return []format{
+		{"HdrHistogram log", matches(logHead), readLog},
+		{"HdrHistogram percentiles", matches(spectrumHead), readSpectrum},
+		{"list of numbers", isNumbers, readNumbers},
+		{"CSV table", isTable, readTable},
+	}
+}
+
+func (f *file) detect() *format {
+	for _, x := range formats() {
+		if x.is(f) {
+			return &x
+		}
+	}
+	return nil
+}
+
+// file is what a reader reads from.
+type file struct {
+	name   string
+	text   []byte
+	head   string // its beginning, which detection looks at
+	format string
+	keys   map[string]json.RawMessage // of a JSON object
+	Options
+}
+
+// bad returns an error that names the file and, unless it is 0, the line.
+func (f *file) bad(line int, text string, args ...any) error {
+	at := f.name
+	if line > 0 {
+		at = fmt.Sprintf("%s:%d", f.name, line)
+	}
+	return fmt.Errorf("%s: %w %s: %s", at, report.ErrFormat, f.format, fmt.Sprintf(text, args...))
+}
+
+// lines yields the lines with their numbers, from 1, without spaces around them.
+func (f *file) lines() iter.Seq2[int, string] {
+	return func(yield func(int, string) bool) {
+		n := 0
+		for line := range bytes.Lines(f.text) {
+			if n++; !yield(n, string(bytes.TrimSpace(line))) {
+				return
+			}
+		}
+	}
+}
+
+// measurement is the content of a file.
+type measurement struct {
+	tool, format string
+	unit         string // "ms (printed on each line)"
+	metric       report.Metric
+	traffic      report.Traffic
+	start        time.Time // zero if unknown
+	length       int64     // ns, 0 if unknown
+	counts       report.Counts
+	limits       []string
+	warnings     []string
+	runs         string // how runs were made, where the reader made them
+	single       string // why it cannot be divided into runs
+
+	// A file has samples, or intervals in order of time, or a whole histogram, or points alone.
+	samples   []sample
+	timed     bool // samples and intervals have times
+	intervals []latency.Interval
+	whole     *latency.Histogram
+	points    []latency.Percentile
+	count     int64 // of all samples where there are points only, 0 if unknown
+
+	beyond              int64
+	least, most, middle float64 // minimum, maximum and mean where there are points or samples beyond the histogram; NaN if unknown
+}
+
+// sample is a latency, with its time in ns since the start of the measurement where it is known.
+type sample struct{ at, ns int64 }
+
+// add appends a sample.
+func (m *measurement) add(f *file, line int, at, ns int64) error {
+	if len(m.samples) == maxSamples {
+		return f.bad(line, "more than %d values", maxSamples)
+	}
+	m.samples = append(m.samples, sample{at, ns})
+	return nil
+}
+
+// size returns the number of samples whose values are known.
+func (m *measurement) size() int64 {
+	n := int64(len(m.samples))
+	for _, iv := range m.intervals {
+		n += iv.Count
+	}
+	if m.whole != nil {
+		n += m.whole.Count
+	}
+	return n
+}
+
+// parts is the number of runs that one ordered measurement is divided into, each of at least partSize samples.
+const (
+	parts    = 16
+	partSize = 10
+)
+
+// report makes the report.
+func (m *measurement) report() *report.Report {
+	m.divide()
+	f := &report.Foreign{Format: m.format, Unit: m.unit, Runs: m.runs, Single: m.single, Timed: m.timed, Limits: m.limits, Points: m.points,
+		Min: m.least, Max: m.most, Mean: m.middle, Beyond: m.beyond}
+	rep := &report.Report{Schema: report.Schema, Tool: m.tool, Metric: m.metric, Traffic: m.traffic, Counts: m.counts, Warnings: m.warnings, Foreign: f, Start: m.start}
+	rep.Host.Core = -1
+	if m.start.IsZero() {
+		rep.Start = time.Unix(0, 0)
+	}
+	s := &latency.Series{Name: latency.MainSeries, Intervals: m.intervals}
+	s.Sum()
+	if m.points != nil {
+		s.Total = listed(m.points, m.count, m.most)
+		s.Summary = s.Total.Summary()
+	}
+	rep.Series = []*latency.Series{s}
+	if m.single == "" && m.points == nil {
+		for _, iv := range m.intervals {
+			rep.Runs = append(rep.Runs, latency.Run{Start: iv.Start, End: iv.End})
+		}
+	} else if n := len(m.intervals); n > 0 {
+		rep.Runs = []latency.Run{{Start: m.intervals[0].Start, End: m.intervals[n-1].End}}
+	}
+	if n := len(m.intervals); n > 0 && m.timed && !m.start.IsZero() {
+		rep.Interval = m.intervals[0].End - m.intervals[0].Start
+		rep.End = m.start.Add(time.Duration(m.intervals[n-1].End))
+	}
+	rep.Notes = f.Lines()
+	return rep
+}
+
+// second is the length that an interval without a time gets: only the order of such intervals means anything.
+const second = int64(time.Second)
+
+// divide turns samples and whole histograms into intervals, of which each counts as a run.
+func (m *measurement) divide() {
+	switch {
+	case m.whole != nil:
+		m.intervals = []latency.Interval{{End: max(m.length, second), Histogram: m.whole}}
+		return
+	case m.samples == nil && m.runs == "" && m.single == "":
+		m.join()
+		return
+	case m.samples == nil:
+		return
+	}
+	if m.timed {
+		slices.SortStableFunc(m.samples, func(a, b sample) int { return int(min(max(a.at-b.at, -1), 1)) })
+	}
+	k := min(parts, len(m.samples)/partSize)
+	if m.single != "" || k < 2 {
+		if k = 1; m.single == "" {
+			m.single = fmt.Sprintf("%d samples are too few to divide", len(m.samples))
+		}
+	}
+	for i := range k {
+		part := m.samples[i*len(m.samples)/k : (i+1)*len(m.samples)/k]
+		values := make([]int64, len(part))
+		for j, s := range part {
+			values[j] = s.ns
+		}
+		iv := latency.Interval{Start: int64(i) * second, End: int64(i+1) * second, Histogram: latency.FromValues(values)}
+		if m.timed {
+			iv.Start, iv.End = part[0].at, part[len(part)-1].at
+		}
+		m.intervals = append(m.intervals, iv)
+	}
+	if m.single == "" {
+		m.runs = fmt.Sprintf("one measurement in %d parts, each of which counts as a run", k)
+	}
+}
+
+// join divides a log's intervals into parts.
+func (m *measurement) join() {
+	all := slices.DeleteFunc(m.intervals, func(iv latency.Interval) bool { return iv.Count == 0 })
+	m.intervals = nil
+	slices.SortStableFunc(all, func(a, b latency.Interval) int { return int(min(max(a.Start-b.Start, -1), 1)) })
+	k := min(parts, len(all))
+	for i := range k {
+		part := all[i*len(all)/k : (i+1)*len(all)/k]
+		var hs []*latency.Histogram
+		for _, iv := range part {
+			hs = append(hs, iv.Histogram)
+		}
+		m.intervals = append(m.intervals, latency.Interval{Start: part[0].Start, End: part[len(part)-1].End, Histogram: latency.Merge(hs...)})
+	}
+	if k < 2 {
+		m.single = "it has a single interval"
+		return
+	}
+	m.runs = fmt.Sprintf("one log in %d parts, each of which counts as a run", k)
+}
+
+// listed returns a histogram that has the listed percentiles; greatest, if known, is its maximum.
+func listed(points []latency.Percentile, count int64, greatest float64) *latency.Histogram {
+	var values, counts []int64
+	var seen int64
+	for _, p := range points {
+		n := min(int64(p.Quantile*float64(count)+1e-6), count)
+		values, counts = append(values, p.Value), append(counts, max(n-seen, 0))
+		seen = max(seen, n)
+	}
+	last := points[len(points)-1].Value
+	if greatest > float64(last) {
+		last = int64(greatest)
+	}
+	return latency.FromCounts(append(values, last), append(counts, count-seen))
+}
+
+// readFolder reads a folder that has one file for each run.
+func readFolder(dir string, o Options) (*measurement, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var all []*measurement
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		if e.IsDir() {
+			return nil, fmt.Errorf("%s: a folder in the place of a report has one file for each run, and no folders", path)
+		}
+		if len(all) == maxRuns {
+			return nil, fmt.Errorf("%s has more than %d files", dir, maxRuns)
+		}
+		m, err := readFile(path, o)
+		if err != nil {
+			return nil, err
+		}
+		if m.points != nil {
+			return nil, fmt.Errorf("%s: percentiles of several runs cannot be combined: a folder needs files with samples or histograms", path)
+		}
+		all = append(all, m)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s has no files", dir)
+	}
+	return combine(dir, all)
+}
+
+// combine makes one measurement of several, each of which becomes a run.
+func combine(dir string, all []*measurement) (*measurement, error) {
+	out := *all[0]
+	dated := !slices.ContainsFunc(all, func(m *measurement) bool { return m.start.IsZero() })
+	if dated {
+		slices.SortStableFunc(all, func(a, b *measurement) int { return a.start.Compare(b.start) })
+	}
+	out.samples, out.whole, out.intervals, out.single, out.counts, out.beyond, out.warnings = nil, nil, nil, "", report.Counts{}, 0, nil
+	out.start, out.timed = all[0].start, dated
+	out.runs = fmt.Sprintf("%d files, each of which counts as a run", len(all))
+	mean, samples := 0.0, 0.0
+	for i, m := range all {
+		if m.format != out.format || m.metric != out.metric || m.unit != out.unit {
+			return nil, fmt.Errorf("%s: its files differ: %s in %s, %s in %s", dir, all[0].format, all[0].unit, m.format, m.unit)
+		}
+		m.divide()
+		hs := make([]*latency.Histogram, len(m.intervals))
+		for j, iv := range m.intervals {
+			hs[j] = iv.Histogram
+		}
+		whole := latency.Merge(hs...)
+		iv := latency.Interval{Start: int64(i) * second, End: int64(i+1) * second, Histogram: whole}
+		if dated {
+			iv.Start = m.start.Sub(out.start).Nanoseconds()
+			iv.End = iv.Start + max(m.length, m.intervals[len(m.intervals)-1].End)
+		}
+		if n := len(out.intervals); n > 0 && dated && out.intervals[n-1].End > iv.Start {
+			out.intervals[n-1].End = iv.Start
+		}
+		out.intervals = append(out.intervals, iv)
+		out.beyond += m.beyond
+		out.least, out.most = min(out.least, m.least), max(out.most, m.most)
+		mean, samples = mean+m.middle*float64(whole.Count), samples+float64(whole.Count)
+		out.warnings = append(out.warnings, m.warnings...)
+		c, d := &out.counts, m.counts
+		c.Sent, c.Received, c.Lost, c.Duplicates, c.Reordered = c.Sent+d.Sent, c.Received+d.Received, c.Lost+d.Lost, c.Duplicates+d.Duplicates, c.Reordered+d.Reordered
+	}
+	out.middle = mean / samples
+	if len(all) == 1 {
+		out.single, out.runs = "the folder has one file", ""
+	}
+	return &out, nil
+}

@@ -1,0 +1,42 @@
+package bench
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestComparesAndReportsOtherToolsFiles(t *testing.T) {
+	file := func(name string) string { return filepath.Join("foreign", "testdata", name) }
+	page := filepath.Join(t.TempDir(), "page.html")
+	for _, c := range []struct {
+		args string
+		code int
+		says []string
+	}{
+		{"compare -unit ms " + file("numbers.txt") + " " + file("table.csv"), 0, []string{
+			"note: numbers.txt: list of numbers, values in ms (set by -unit)", "note: table.csv: runs: one measurement in 16 parts", "A  numbers.txt, 200 samples, 16 runs"}},
+		{"compare " + file("vegeta.hdrplot") + " " + file("vegeta.hdrplot"), 0, []string{"no verdicts, because it counts as one run: samples have no order in time", "put one file for each run into a folder"}},
+		{"compare " + file("table.csv") + " ../../results/demo/02-xdp", 0, []string{"table.csv was measured by unknown tool, "}},
+		{"report -html " + page + " " + file("table.csv"), 0, []string{"latency p50 6.003 µs", "CSV table, values in us", "page " + page}},
+		{"report -json " + file("table.csv"), 0, []string{`"metric": "latency"`, "one measurement in 16 parts"}},
+		{"report " + file("numbers.txt"), 2, []string{"set -unit"}},
+		{"report " + file("make"), 1, []string{"make: format unknown (docs/other-tools.md lists the formats)"}},
+		{"report foreign/testdata/none", 1, []string{"foreign/testdata/none is no report"}},
+		{"report foreign", 1, []string{"format unknown"}},
+	} {
+		code, out, err := inProcess(strings.Fields(c.args)...)
+		if code != c.code {
+			t.Errorf("bench %s: exit status %d, want %d\n%s%s", c.args, code, c.code, out, err)
+		}
+		for _, text := range c.says {
+			if !strings.Contains(out+err, text) {
+				t.Errorf("bench %s: %q is not in\n%s%s", c.args, text, out, err)
+			}
+		}
+	}
+	if b, err := os.ReadFile(page); err != nil || !strings.Contains(string(b), "table.csv") || strings.Contains(string(b), "Over time") {
+		t.Errorf("page: %v, %d bytes; it names the file, and draws nothing over time", err, len(b))
+	}
+}
