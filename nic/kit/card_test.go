@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/trace"
@@ -131,5 +132,51 @@ func TestFallBackIsReportedOnce(t *testing.T) {
 	notes := c.Info("toy", "none").Notes
 	if want := "fell back from llq 256 to llq 128: the device refuses the configuration: illegal parameter"; len(notes) == 0 || notes[0] != want {
 		t.Errorf("notes %q, want %q first", notes, want)
+	}
+}
+
+// uncached is a function of a machine whose kernel maps nothing write-combining.
+type uncached struct {
+	pci.Function
+	notes []string
+}
+
+func (uncached) Simulated() bool   { return false }
+func (u uncached) Notes() []string { return u.notes }
+
+func TestUncachedGivesTheReasonOnce(t *testing.T) {
+	if mmio.PushMethod() == mmio.MOVDIR64B {
+		t.Skip("this CPU stores 64 bytes at once, which needs no write combining")
+	}
+	for _, c := range []struct {
+		notes []string
+		why   string
+	}{
+		{nil, "BAR 0 is not mapped write-combining"},
+		{[]string{"BAR 0 is not mapped write-combining: no such file"}, "BAR 0 is not mapped write-combining: no such file"},
+	} {
+		var k kit.Card
+		err := k.Open(uncached{toy(t), c.notes}, nic.Options{}, limits, kit.Hooks{
+			Open: func() error {
+				w, err := k.Fn.BAR(0)
+				if err != nil {
+					return err
+				}
+				if why := k.Uncached(0, w); why != c.why {
+					t.Errorf("uncached: %q, want %q", why, c.why)
+				}
+				k.FallBackToUncached(0, w)
+				return nil
+			},
+			Check:   func(bool) (*kit.Symptom, error) { return nil, nil },
+			Release: func() error { return nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if notes := k.Info("toy", "none").Notes; len(notes) == 0 || !strings.HasSuffix(notes[0], " bytes: "+c.why) {
+			t.Errorf("notes %q, want the reason %q at the end of the first", notes, c.why)
+		}
+		k.Close()
 	}
 }

@@ -36,17 +36,18 @@ func (c *Card) FallBackToUncached(bar int, w *mmio.Window) {
 	}
 }
 
-// Uncached returns why what is stored to a window leaves in pieces, "" if it does not.
+// Uncached returns why stores to a window leave the CPU in pieces, "" if they do not.
 func (c *Card) Uncached(bar int, w *mmio.Window) string {
 	if w.WriteCombining() || c.Fn.Simulated() || mmio.PushMethod() == mmio.MOVDIR64B {
 		return ""
 	}
+	why := fmt.Sprintf("BAR %d is not mapped write-combining", bar)
 	for _, n := range pci.Notes(c.Fn) {
-		if why, ok := strings.CutPrefix(n, fmt.Sprintf("BAR %d is not mapped write-combining: ", bar)); ok {
-			return why
+		if strings.HasPrefix(n, why) {
+			return n
 		}
 	}
-	return fmt.Sprintf("BAR %d is mapped uncached", bar)
+	return why
 }
 
 // FallBack records that the device cannot do what the driver wanted (from), and what the driver does instead (to). The log, Info and

@@ -81,8 +81,9 @@ func (d *Device) doorbell(q *Queue) error {
 	case d.flameless:
 		d.noBlueFlame(nothingSent)
 		return nil
-	case d.card.Uncached(2, d.flames) != "":
-		d.noBlueFlame("BAR 2 is not mapped write-combining: " + d.card.Uncached(2, d.flames))
+	}
+	if why := d.card.Uncached(2, d.flames); why != "" {
+		d.noBlueFlame(why)
 		return nil
 	}
 	bf, err := d.flames.Pointer(uint64(d.caps.uars)*uarPage+page, 2*uint64(q.bfHalf))

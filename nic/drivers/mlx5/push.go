@@ -71,8 +71,9 @@ func (d *Device) doorbell(q *Queue) error {
 	case q.bfHalf == 0:
 		d.noBlueFlame("the device has none")
 		return nil
-	case d.card.Uncached(0, w) != "":
-		d.noBlueFlame("BAR 0 is not mapped write-combining: " + d.card.Uncached(0, w))
+	}
+	if why := d.card.Uncached(0, w); why != "" {
+		d.noBlueFlame(why)
 		return nil
 	}
 	q.bf, err = w.Pointer(q.uar.off+uarBF, 2*uint64(q.bfHalf))
