@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
 // Allocate makes the arena that Block takes from, of size bytes to begin with, and returns the one that was there.
@@ -26,6 +27,14 @@ func (c *Card) Deallocate() error {
 	a := c.Arena
 	c.Arena = nil
 	return a.Close()
+}
+
+// Release switches bus mastering off, in case the device did not obey its reset, and gives all DMA memory back.
+func (c *Card) Release() error {
+	if err := c.Fn.SetBusMaster(false); err != nil && !pci.Gone(c.Fn) {
+		c.Log.Warn("bus mastering stays on", "err", err)
+	}
+	return c.Deallocate()
 }
 
 // Block returns size zeroed bytes of DMA memory that lie side by side for the device too, at a multiple of align. It grows

@@ -1,6 +1,7 @@
 package efa
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -12,16 +13,14 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
-	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
 )
 
 const (
-	adminDepth    = 32
-	eventDepth    = 16
-	adminTimeout  = 30 * time.Second
-	minController = 1 // the published driver adds the version's three bytes up, and wants one or more
+	adminDepth   = 32
+	eventDepth   = 16
+	adminTimeout = 30 * time.Second
 )
 
 // leastAdmin is what a command has at least, whatever the device says. Tests raise it: the thread of a model may be
@@ -65,20 +64,8 @@ func (a *admin) open() (err error) {
 func (a *admin) start(reason uint32) error {
 	d := a.d
 	a.sinceReset = 0
-	// Quiet first: nothing that is released below may be written any more.
-	if err := d.card.Fn.SetBusMaster(false); err != nil {
-		return err
-	}
-	d.card.AddressBits = 0 // not known before the device is asked
-	if err := d.card.Allocate(1 << 20); err != nil {
-		return err
-	}
 	var err error
-	if a.regs, err = amazonadmin.NewRegs(d.card.Name, amazonadmin.EFA, 0, a.bar, d.card.Arena); err != nil {
-		return err
-	}
-	a.regs.Trace(&d.card.Trace)
-	if err := d.card.Fn.SetBusMaster(true); err != nil {
+	if a.regs, err = amazonadmin.Attach(&d.card, amazonadmin.EFA, a.bar); err != nil {
 		return err
 	}
 	return d.card.Stages(
@@ -92,22 +79,14 @@ func (a *admin) startAdmin(reason uint32) error {
 	if err := a.regs.Reset(reason); err != nil {
 		return err
 	}
-	version, err := a.regs.Read(amazonadmin.VERSION)
+	version, err := a.regs.Version()
 	if err != nil {
 		return err
 	}
-	if version&0xFFFF < 1 {
-		return d.card.Errorf("interface version %d.%d: this driver needs 0.1 or later", version>>8&0xFF, version&0xFF)
+	if version.Major == 0 && version.Minor == 0 {
+		return d.card.Errorf("interface version 0.0: this driver needs 0.1 or later")
 	}
-	controller, err := a.regs.Read(amazonadmin.CONTROLLER_VERSION)
-	if err != nil {
-		return err
-	}
-	if controller>>16&0xFF|controller>>8&0xFF|controller&0xFF < minController {
-		return d.card.Errorf("controller version %#x: this driver needs 0.0.1 or later", controller)
-	}
-	d.version = fmt.Sprintf("interface %d.%d, controller %d.%d.%d", version>>8&0xFF, version&0xFF, controller>>16&0xFF, controller>>8&0xFF,
-		controller&0xFF)
+	d.version = version.String()
 	caps, err := a.regs.Read(amazonadmin.CAPS)
 	if err != nil {
 		return err
@@ -123,10 +102,7 @@ func (a *admin) startAdmin(reason uint32) error {
 	if status&amazonadmin.DevStsReady == 0 {
 		return d.card.Errorf("%w: DEV_STS is %#x after the reset: the device is not ready", amazonadmin.ErrDevice, status)
 	}
-	timeout := time.Duration(caps>>amazonadmin.CapsAdminTimeoutShift&amazonadmin.CapsAdminTimeoutMask) * 100 * time.Millisecond
-	if timeout == 0 {
-		timeout = adminTimeout
-	}
+	timeout := cmp.Or(amazonadmin.AdminTimeout(caps), adminTimeout)
 	if a.aq, err = amazonadmin.NewQueue(a.regs, d.card.Arena, adminDepth, max(timeout, leastAdmin)); err != nil {
 		return err
 	}
@@ -268,10 +244,7 @@ func (a *admin) release() error {
 			d.card.Log.Warn("reset at close failed", "err", err)
 		}
 	}
-	if err := d.card.Fn.SetBusMaster(false); err != nil && !pci.Gone(d.card.Fn) {
-		d.card.Log.Warn("bus mastering stays on", "err", err)
-	}
-	return d.card.Deallocate()
+	return d.card.Release()
 }
 
 func (a *admin) check(polled bool) (*kit.Symptom, error) {

@@ -152,22 +152,10 @@ func (d *Device) start(reason uint32) (err error) {
 	return err
 }
 
-// tryStart makes all memory over again: a device that was reset in mid-traffic may not find old addresses.
+// tryStart brings the device from any state to polling, unless it refuses a way to transmit.
 func (d *Device) tryStart(reason uint32) error {
-	// Quiet first: nothing that is released below may be written any more.
-	if err := d.card.Fn.SetBusMaster(false); err != nil {
-		return err
-	}
-	d.card.AddressBits = 0 // not known before the device is asked
-	if err := d.card.Allocate(1 << 20); err != nil {
-		return err
-	}
 	var err error
-	if d.regs, err = amazonadmin.NewRegs(d.card.Name, amazonadmin.ENA, d.card.Fn.ID().Revision, d.bar, d.card.Arena); err != nil {
-		return err
-	}
-	d.regs.Trace(&d.card.Trace)
-	if err := d.card.Fn.SetBusMaster(true); err != nil {
+	if d.regs, err = amazonadmin.Attach(&d.card, amazonadmin.ENA, d.bar); err != nil {
 		return err
 	}
 	if err := d.card.Stages(
@@ -285,8 +273,5 @@ func (d *Device) release() error {
 			d.card.Log.Warn("reset at close failed", "err", err)
 		}
 	}
-	if err := d.card.Fn.SetBusMaster(false); err != nil && !pci.Gone(d.card.Fn) {
-		d.card.Log.Warn("bus mastering stays on", "err", err)
-	}
-	return d.card.Deallocate()
+	return d.card.Release()
 }

@@ -1,6 +1,7 @@
 package ena
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -18,8 +19,7 @@ const (
 	adminDepth     = 32
 	eventDepth     = 16
 	adminTimeout   = 3 * time.Second
-	minController  = 0x000001 // 0.0.1, as the published drivers request
-	knownInterface = 2        // the major version that these definitions are of
+	knownInterface = 2 // the major version that these definitions are of
 )
 
 // leastAdmin is what a command has at least, whatever the device says. Tests raise it: the thread of a model may be
@@ -28,22 +28,14 @@ var leastAdmin time.Duration
 
 // startAdmin resets the device and gives it its admin and event queues.
 func (d *Device) startAdmin(reason uint32) error {
-	version, err := d.regs.Read(amazonadmin.VERSION)
+	version, err := d.regs.Version()
 	if err != nil {
 		return err
 	}
-	if major := version >> 8 & 0xFF; major > knownInterface {
-		return d.card.Errorf("interface version %d.%d: this driver knows up to %d", major, version&0xFF, knownInterface)
+	if version.Major > knownInterface {
+		return d.card.Errorf("interface version %d.%d: this driver knows up to %d", version.Major, version.Minor, knownInterface)
 	}
-	controller, err := d.regs.Read(amazonadmin.CONTROLLER_VERSION)
-	if err != nil {
-		return err
-	}
-	if controller&0xFFFFFF < minController {
-		return d.card.Errorf("controller version %#x: this driver needs 0.0.1 or later", controller)
-	}
-	d.version = fmt.Sprintf("interface %d.%d, controller %d.%d.%d", version>>8&0xFF, version&0xFF, controller>>16&0xFF, controller>>8&0xFF,
-		controller&0xFF)
+	d.version = version.String()
 	if err := d.regs.Reset(reason); err != nil {
 		return err
 	}
@@ -56,10 +48,7 @@ func (d *Device) startAdmin(reason uint32) error {
 		return d.card.Errorf("%w: CAPS is %#x: %d address bits, expected 32 to 48", amazonadmin.ErrDevice, caps, width)
 	}
 	d.card.AddressBits = width
-	timeout := time.Duration(caps>>amazonadmin.CapsAdminTimeoutShift&amazonadmin.CapsAdminTimeoutMask) * 100 * time.Millisecond
-	if timeout == 0 {
-		timeout = adminTimeout
-	}
+	timeout := cmp.Or(amazonadmin.AdminTimeout(caps), adminTimeout)
 	if d.aq, err = amazonadmin.NewQueue(d.regs, d.card.Arena, adminDepth, max(timeout, leastAdmin)); err != nil {
 		return err
 	}

@@ -252,8 +252,5 @@ func (d *Device) release() error {
 		}
 		d.clear(regCTRLEXT, ctrlExtDrvLoad)
 	}
-	if err := d.card.Fn.SetBusMaster(false); err != nil && !pci.Gone(d.card.Fn) {
-		d.card.Log.Warn("bus mastering stays on", "err", err)
-	}
-	return d.card.Deallocate()
+	return d.card.Release()
 }

@@ -313,8 +313,5 @@ func (d *Device) release() error {
 			d.card.Log.Warn("reset at close failed", "err", err)
 		}
 	}
-	if err := d.card.Fn.SetBusMaster(false); err != nil && !pci.Gone(d.card.Fn) {
-		d.card.Log.Warn("bus mastering stays on", "err", err)
-	}
-	return d.card.Deallocate()
+	return d.card.Release()
 }

@@ -104,6 +104,53 @@ func NewRegs(name string, dialect Dialect, revision uint8, bar *mmio.Window, a *
 	return r, nil
 }
 
+// Attach stops the device's DMA, frees the memory of an earlier start, allocates some again, and returns the registers with DMA
+// running. Memory is allocated at each start, because a device that was reset under traffic may still use old addresses.
+func Attach(c *kit.Card, dialect Dialect, bar *mmio.Window) (*Regs, error) {
+	if err := c.Fn.SetBusMaster(false); err != nil {
+		return nil, err
+	}
+	c.AddressBits = 0 // unknown until the device reports it
+	if err := c.Allocate(1 << 20); err != nil {
+		return nil, err
+	}
+	r, err := NewRegs(c.Name, dialect, c.Fn.ID().Revision, bar, c.Arena)
+	if err != nil {
+		return nil, err
+	}
+	r.Trace(&c.Trace)
+	return r, c.Fn.SetBusMaster(true)
+}
+
+// Version is the version of a device's interface, and CONTROLLER_VERSION.
+type Version struct {
+	Major, Minor uint8
+	Controller   uint32
+}
+
+func (v Version) String() string {
+	c := v.Controller
+	return fmt.Sprintf("interface %d.%d, controller %d.%d.%d", v.Major, v.Minor, c>>16&0xFF, c>>8&0xFF, c&0xFF)
+}
+
+// Version reads both versions. The published drivers refuse controllers before 0.0.1.
+func (r *Regs) Version() (v Version, err error) {
+	n, err := r.Read(VERSION)
+	if err != nil {
+		return v, err
+	}
+	v.Major, v.Minor = uint8(n>>8), uint8(n)
+	if v.Controller, err = r.Read(CONTROLLER_VERSION); err == nil && v.Controller&0xFFFFFF == 0 {
+		err = fmt.Errorf("%s: controller version %#x: this driver needs 0.0.1 or later", r.name, v.Controller)
+	}
+	return v, err
+}
+
+// AdminTimeout is the time for an admin command in CAPS, 0 if the device leaves it to the driver.
+func AdminTimeout(caps uint32) time.Duration {
+	return time.Duration(caps>>CapsAdminTimeoutShift&CapsAdminTimeoutMask) * 100 * time.Millisecond
+}
+
 // Trace has the registers' reads, and the commands of every queue on them, recorded in t.
 func (r *Regs) Trace(t *trace.Ring) { r.trace = t }
 
