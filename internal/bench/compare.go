@@ -102,7 +102,7 @@ func fromProm(text string, remarks []string) (*report.Report, []string, error) {
 	if err != nil {
 		return nil, remarks, err
 	}
-	remarks = append(remarks, prom.Advice(s, l.Width)...)
+	remarks = append(remarks, prom.Advice(s, l.Resolution)...)
 	for _, n := range l.Notes {
 		remarks = append(remarks, s.Name()+": "+n)
 	}

@@ -40,6 +40,7 @@ type Row struct {
 	Verdict          Verdict
 	Diffs            []float64 // ns, ascending: the elementary differences whose median Shift is and whose ranks the test counts
 	Allowed          float64   // ns of Shift that may be drift, or the bench's own
+	Resolution       float64   // of the values, as a share of Base: a smaller Shift is not known
 	How              string    // what the samples were
 	Why              string    // why the verdict is Unknown
 
@@ -109,7 +110,7 @@ func (p *Pair) row(st Stat, level float64) Row {
 	t := test(s.a, s.b)
 	lo, hi := t.interval(level)
 	r.Shift, r.Base = t.estimate()
-	r.How, r.apart = s.how, s.apart
+	r.How, r.apart, r.Resolution = s.how, s.apart, max(p.A.Resolution, p.B.Resolution)
 	for _, d := range t.diffs {
 		r.Diffs = append(r.Diffs, d.diff)
 	}
@@ -120,14 +121,15 @@ func (p *Pair) row(st Stat, level float64) Row {
 			r.Least = max(r.Least, own)
 		}
 	}
-	judge(s.allowed + p.clocks)
+	grain := r.Resolution * r.Base
+	judge(s.allowed + p.clocks + grain)
 	significant := lo > 0 || hi < 0
 	switch shift := latency.FormatSigned(r.Shift); {
 	case significant && math.IsInf(s.allowed, 1):
 		r.Why = fmt.Sprintf("%s shifted by %s, but an older version measured these reports in a fixed order, where a periodic disturbance looks like a difference: measure again with rebound-bench run -ab",
 			st, shift)
 	case significant && s.paired && math.Abs(r.Shift) <= own:
-		judge(max(own, s.allowed+p.clocks))
+		judge(max(own, s.allowed+p.clocks+grain))
 		r.Why = fmt.Sprintf("%s shifted by %s: two series of one bench may differ by %s with nothing changed", st, shift, latency.FormatNS(own))
 	case r.Lo > 0:
 		r.Verdict = Slower
@@ -135,6 +137,8 @@ func (p *Pair) row(st Stat, level float64) Row {
 		r.Verdict = Faster
 	case significant && p.clocks > 0:
 		r.Why = fmt.Sprintf("%s of a way shifted by %s, but clock error may account for %s, and drift for %s", st, shift, latency.FormatNS(p.clocks), latency.FormatNS(s.allowed))
+	case significant && math.Abs(r.Shift) <= grain:
+		r.Why = fmt.Sprintf("%s shifted by %s, and its values are only known to %s", st, shift, latency.FormatNS(grain))
 	case significant:
 		r.Why = fmt.Sprintf("%s shifted by %s, but drift between runs one after the other may account for %s: measure alternately, with rebound-bench run -ab",
 			st, shift, latency.FormatNS(s.allowed))

@@ -245,7 +245,7 @@ func lede(r *report.Report) string {
 	}
 	switch t.Mode {
 	case "open":
-		s = append(s, fmt.Sprintf("open loop at %.0f a second, timed from the intended send", t.Rate))
+		s = append(s, fmt.Sprintf("open loop at %s a second, timed from the intended send", formatRate(t.Rate)))
 	case "closed":
 		s = append(s, fmt.Sprintf("closed loop, %d outstanding", max(t.Outstanding, 1)))
 	}

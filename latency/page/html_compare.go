@@ -5,7 +5,6 @@ import (
 	"html/template"
 	"io"
 
-	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
 )
@@ -85,7 +84,8 @@ func Comparison(w io.Writer, c *compare.Comparison) error {
 		for _, r := range namedRows(pair) {
 			row := pairRow{Stat: r.name, A: nbsp(r.PooledA), B: nbsp(r.PooledB), Mark: r.Verdict.Mark(), Verdict: r.Verdict.String(), Word: verdictWords[r.Verdict], Diff: "–", CI: "–", Least: "–", P: "–"}
 			if r.Tested() {
-				row.Diff, row.Percent, row.P = latency.FormatSigned(r.Shift), formatPercent(r.Percent()), formatP(r.P)
+				row.Diff, row.Percent = formatShift(r.Row)
+				row.P = formatP(r.P)
 				row.CI, row.Least = formatInterval(r.Row, "%s … %s"), r.Visible()
 			}
 			if r.Tested() {

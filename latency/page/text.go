@@ -13,6 +13,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/plain"
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
@@ -70,7 +71,8 @@ func printPair(b *bufio.Writer, p compare.Pair) {
 	for _, r := range namedRows(p) {
 		shift, percent, ci, least, prob := "", "", "", "", ""
 		if r.Tested() {
-			shift, percent, ci, least, prob = latency.FormatSigned(r.Shift), formatPercent(r.Percent()), formatInterval(r.Row, "[%s, %s]"), r.Visible(), formatP(r.P)
+			shift, percent = formatShift(r.Row)
+			ci, least, prob = formatInterval(r.Row, "[%s, %s]"), r.Visible(), formatP(r.P)
 		}
 		if r.Why != "" {
 			why[r.Why] = true
@@ -126,6 +128,15 @@ func formatInterval(r compare.Row, format string) string {
 		return "none"
 	}
 	return fmt.Sprintf(format, latency.FormatSigned(r.Lo), latency.FormatSigned(r.Hi))
+}
+
+// formatShift writes the shift of a tested row, in time and as a share. One within the resolution of the values is only known to be
+// less than that.
+func formatShift(r compare.Row) (shift, percent string) {
+	if grain := r.Resolution * r.Base; math.Abs(r.Shift) < grain {
+		return "<" + latency.FormatNS(grain), "<" + strings.ReplaceAll(latency.FormatShare(r.Resolution), " ", "")
+	}
+	return latency.FormatSigned(r.Shift), formatPercent(r.Percent())
 }
 
 // namedRow is a row of a comparison with what a table calls it.
@@ -205,6 +216,14 @@ func (row *countRow) frames(r *report.Report, write func(int64) string) string {
 		return "–"
 	}
 	return row.text(&r.Counts, write)
+}
+
+// formatRate writes probes a second: whole ones, and a slow rate to four digits.
+func formatRate(r float64) string {
+	if r >= 100 {
+		return fmt.Sprintf("%.0f", r)
+	}
+	return fmt.Sprintf("%.4g", r)
 }
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
@@ -359,7 +378,11 @@ func describe(r *report.Report) string {
 	s := []string{r.Name()}
 	add := func(format string, args ...any) { s = append(s, fmt.Sprintf(format, args...)) }
 	if d := r.Device; d.Driver != "" {
-		add("%s %s (%s)", d.Driver, d.Device, d.Backend)
+		name := strings.TrimSpace(d.Driver + " " + d.Device)
+		if d.Backend != "" {
+			name += " (" + d.Backend + ")"
+		}
+		add("%s", name)
 	}
 	if t := r.Traffic; t.Protocol != "" {
 		if t.Target != "" {
@@ -367,16 +390,19 @@ func describe(r *report.Report) string {
 		} else {
 			add("%s", t.Protocol)
 		}
-		add("%d bytes", t.FrameSize)
+		if t.FrameSize > 0 {
+			add("%d bytes", t.FrameSize)
+		}
 		s = append(s, t.Marks()...)
-		if t.Mode == "open" {
-			add("open loop at %.0f/s", t.Rate)
-		} else if t.Mode != "" {
+		switch {
+		case t.Mode == "open" && t.Rate > 0:
+			add("open loop at %s/s", formatRate(t.Rate))
+		case t.Mode != "":
 			add("%s loop", t.Mode)
 		}
 	}
 	if r.Measured() && r.Main().Total.Count > 0 {
-		add("%d samples", r.Main().Total.Count)
+		add("%s", plain.Count(r.Main().Total.Count, "sample"))
 	}
 	if n := len(r.Runs); n > 1 {
 		add("%d runs", n)

@@ -50,6 +50,14 @@ func escape(out, text []byte, keep string) []byte {
 	return out
 }
 
+// Count writes a number of things: "1 window", "3 windows".
+func Count[T int | int64](n T, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
 // Writer writes text to a terminal, or to a file that one will show, escaped as Text does except for newlines and
 // tabs. It is the last line of defence: a text that must stay on its line has to go through Text. Several goroutines
 // may use it.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/plain"
 )
 
 // OwnTail returns a sentence if the bench itself could have caused the tail of the round trips, or half of it: by sending probes late, or
@@ -68,8 +69,8 @@ func (r *Report) coreAway(typical, tail int64, thin float64) string {
 			met = float64(gaps) * min(h.Sum/watch.length, 1) / float64(h.Count)
 		}
 		if met >= thin/2 {
-			return fmt.Sprintf("the measuring thread was descheduled %d times for %s or longer, at most %s, %s: these pauses alone account for p99.99 (%s of round trips)",
-				gaps, latency.FormatNS(float64(tail)), latency.FormatNS(float64(s.Total.Max)), watch.when, latency.FormatShare(min(met, 1)))
+			return fmt.Sprintf("the measuring thread was descheduled %s for %s or longer, at most %s, %s: these pauses alone account for p99.99 (%s of round trips)",
+				plain.Count(gaps, "time"), latency.FormatNS(float64(tail)), latency.FormatNS(float64(s.Total.Max)), watch.when, latency.FormatShare(min(met, 1)))
 		}
 	}
 	return ""

@@ -77,8 +77,9 @@ type Report struct {
 	Raw        []latency.Sample `json:"-"`
 	RawDropped int64            `json:"raw_dropped,omitempty"` // samples beyond those in raw.csv.zst
 
-	Dir     string   `json:"-"` // where it was read from
-	Foreign *Foreign `json:"-"` // set where another tool wrote it
+	Dir        string   `json:"-"` // where it was read from
+	Foreign    *Foreign `json:"-"` // set where another tool wrote it
+	Resolution float64  `json:"-"` // width of the coarsest bucket as a share of its values; 0 for values that this package recorded
 }
 
 // Schedule is the order of the slices in a session that alternated. Each block has one slice of each variant, in random

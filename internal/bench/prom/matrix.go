@@ -208,7 +208,7 @@ func (s *Server) pathsOver(ctx context.Context, of *Source, o MatrixOptions, all
 			}
 			continue
 		}
-		out[len(out)-1].width = b.Width
+		out[len(out)-1].width = b.Resolution
 		total := b.Main().Total
 		c.P50, c.P99 = float64(total.Quantile(0.5)), float64(total.Quantile(0.99))
 		a, err := FromMoments(before[id].Histograms, start.Add(-o.Before), step, o.Windows)

@@ -11,12 +11,14 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/page"
 )
 
 var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
@@ -24,7 +26,7 @@ var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 func TestParseSource(t *testing.T) {
 	s, err := Parse("prom:https://h:9090/prom/?target=stamp:10.0.0.2:862&from=2026-11-22T10:00:00Z&to=now-1h&windows=6&instance=a:9470", now)
 	if err != nil || s.Base != "https://h:9090/prom" || s.Windows != 6 || s.Step() != 10*time.Minute || s.Metric != DefaultMetric ||
-		s.Selector("m") != `m{instance="a:9470",target="stamp:10.0.0.2:862"}` || s.Name() != "stamp:10.0.0.2:862 2026-11-22 10:00Z" {
+		s.Selector("m") != `m{instance="a:9470",target="stamp:10.0.0.2:862"}` || s.Name() != "stamp:10.0.0.2:862 instance=a:9470 2026-11-22 10:00Z" {
 		t.Errorf("%+v, %v", s, err)
 	}
 	for text, says := range map[string]string{
@@ -77,6 +79,9 @@ func server(t *testing.T, levels []float64, restart int) *httptest.Server {
 		if strings.Contains(query, "uncounted") {
 			labels["site"] = "uncounted"
 		}
+		if strings.Contains(query, "silent") { // nothing is known of its watch
+			labels["instance"] = "silent:9470"
+		}
 		result := []any{}
 		reply := func(kind string) {
 			json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": kind, "result": result}})
@@ -89,8 +94,11 @@ func server(t *testing.T, levels []float64, restart int) *httptest.Server {
 		case strings.Contains(query, "elsewhere"):
 			reply("matrix")
 			return
+		case strings.HasPrefix(query, "rebound_watch_info") && strings.Contains(query, "silent"):
+			reply("vector")
+			return
 		case strings.HasPrefix(query, "rebound_watch_info"):
-			result = append(result, map[string]any{"metric": map[string]string{"rate": "1", "size": "0", "transport": "raw", "driver": "afpacket"}, "value": []any{0, "1"}})
+			result = append(result, map[string]any{"metric": map[string]string{"rate": "0.2", "size": "0", "transport": "raw", "driver": "afpacket"}, "value": []any{0, "1"}})
 			reply("vector")
 			return
 		case strings.HasPrefix(query, "rebound_probes_total"):
@@ -154,14 +162,14 @@ func TestLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(a.Runs) != 12 || a.Main().Total.Count != 3600 || a.Width < 0.02 || a.Width > 0.025 || a.Counts.Sent != 320 || a.Counts.Lost != 3 || a.Traffic.Rate != 1 ||
+	if len(a.Runs) != 12 || a.Main().Total.Count != 3600 || a.Resolution < 0.02 || a.Resolution > 0.025 || a.Counts.Sent != 320 || a.Counts.Lost != 3 || a.Traffic.Rate != 0.2 ||
 		a.Traffic.FrameSize != 60 || a.Traffic.Transport != "raw" || a.Traffic.Protocol != "icmp" {
-		t.Errorf("%d runs, %d values, width %v, %+v, %+v", len(a.Runs), a.Main().Total.Count, a.Width, a.Counts, a.Traffic)
+		t.Errorf("%d runs, %d values, width %v, %+v, %+v", len(a.Runs), a.Main().Total.Count, a.Resolution, a.Counts, a.Traffic)
 	}
 	if p50 := a.Main().Summary.P50; math.Abs(float64(p50)-57e3) > 2e3 { // 50 µs and the median of what is added
 		t.Errorf("p50 %d ns", p50)
 	}
-	if advice := strings.Join(Advice(&Source{Windows: 12, To: now, From: now.Add(-time.Hour)}, a.Width), "\n"); !strings.Contains(advice, "2.1 %") && !strings.Contains(advice, "2.2 %") {
+	if advice := strings.Join(Advice(&Source{Windows: 12, To: now, From: now.Add(-time.Hour)}, a.Resolution), "\n"); !strings.Contains(advice, "2.1 %") && !strings.Contains(advice, "2.2 %") {
 		t.Error(advice)
 	}
 	for level, want := range map[float64]compare.Verdict{50e-6: compare.Noise, 100e-6: compare.Slower} {
@@ -198,8 +206,44 @@ func TestRestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(l.Runs) != 11 || l.Main().Total.Count != 11*300 || !strings.Contains(strings.Join(l.Notes, " "), "1 windows are left out: the watch was started again") {
+	if len(l.Runs) != 11 || l.Main().Total.Count != 11*300 || !strings.Contains(strings.Join(l.Notes, " "), "left out 1 window in which the watch was started again") {
 		t.Errorf("%d runs, %d values, %q", len(l.Runs), l.Main().Total.Count, l.Notes)
+	}
+}
+
+// The lines that name the two sides of a comparison, and its table, have what a Prometheus knows, and no placeholder for the rest.
+func TestComparisonText(t *testing.T) {
+	a, err := load(t, twelve(50e-6), -1, "&instance=a:9470")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := load(t, twelve(50e-6), 4, "&site=silent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := page.PrintComparison(&out, compare.Reports(a.Report, b.Report)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"A  icmp:10.0.0.2 instance=a:9470 2026-11-22 10:00Z, afpacket, icmp to 10.0.0.2, 60 bytes, open loop at 0.2/s, 3600 samples, 12 runs\n",
+		"B  icmp:10.0.0.2 site=silent 2026-11-22 10:00Z, icmp to 10.0.0.2, open loop, 3300 samples, 11 runs\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q", want)
+		}
+	}
+	if b, err = load(t, twelve(50e-6), 4, "&site=other"); err != nil {
+		t.Fatal(err)
+	}
+	if err := page.PrintComparison(&out, compare.Reports(a.Report, b.Report)); err != nil {
+		t.Fatal(err)
+	}
+	if text := out.String(); strings.Contains(text, " +0 ns") || !regexp.MustCompile(`p50 .* <1\.\d+ µs  <2\.1%  ~`).MatchString(text) {
+		t.Error("a shift within one bucket, 2.1 % wide, has a number")
+	}
+	if t.Failed() {
+		t.Log(out.String())
 	}
 }
 

@@ -16,10 +16,9 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// Loaded is a report that was made of a Prometheus' histograms.
+// Loaded is a report that was made of a Prometheus' histograms. Its Resolution is the width of the coarsest bucket that has samples.
 type Loaded struct {
 	*report.Report
-	Width float64 // of the coarsest bucket with anything in it, as a share of its upper bound
 }
 
 // Load asks a Prometheus for a source. The series itself is requested at the ends of the windows, not its rate: the
@@ -44,8 +43,8 @@ func Load(ctx context.Context, server *Server, s *Source) (*Loaded, error) {
 	}
 	out.Label = s.Name()
 	labels := all[0].Metric
-	out.Traffic = report.Traffic{Target: labels["target"], Protocol: labels["proto"], IPVersion: 4, Mode: "open"}
-	if strings.Count(labels["target"], ":") > 2 {
+	out.Traffic = report.Traffic{Target: strings.TrimPrefix(labels["target"], labels["proto"]+":"), Protocol: labels["proto"], IPVersion: 4, Mode: "open"}
+	if strings.Count(out.Traffic.Target, ":") > 1 {
 		out.Traffic.IPVersion = 6
 	}
 	of := *s
@@ -155,7 +154,7 @@ func FromMoments(moments []Moment, from time.Time, step time.Duration, windows i
 		if h.Count == 0 {
 			continue
 		}
-		out.Width = max(out.Width, width)
+		out.Resolution = max(out.Resolution, width)
 		iv := latency.Interval{Start: a.At.Sub(from).Nanoseconds(), End: b.At.Sub(from).Nanoseconds(), Histogram: h}
 		main.Intervals = append(main.Intervals, iv)
 		out.Runs = append(out.Runs, latency.Run{Start: iv.Start, End: iv.End})
@@ -164,10 +163,10 @@ func FromMoments(moments []Moment, from time.Time, step time.Duration, windows i
 		return nil, fmt.Errorf("%w: no round trip was counted from %s to %s", ErrNothing, from.UTC().Format(time.RFC3339), out.End.UTC().Format(time.RFC3339))
 	}
 	if resets > 0 {
-		out.Notes = append(out.Notes, fmt.Sprintf("%d windows are left out: the watch was started again in them", resets))
+		out.Notes = append(out.Notes, "left out "+plain.Count(resets, "window")+" in which the watch was started again")
 	}
 	if coarser > 0 {
-		out.Notes = append(out.Notes, fmt.Sprintf("%d windows are left out: the resolution of the histogram changed in them", coarser))
+		out.Notes = append(out.Notes, "left out "+plain.Count(coarser, "window")+" in which the resolution of the histogram changed")
 	}
 	main.Sum()
 	out.Series = []*latency.Series{main}

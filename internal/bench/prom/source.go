@@ -140,13 +140,15 @@ func (s *Source) Selector(metric string) string {
 
 // Name is what tables call the source.
 func (s *Source) Name() string {
-	target := ""
+	target, others := "", ""
 	for _, l := range s.Labels {
 		if l.Name == "target" {
 			target = l.Value
+		} else {
+			others += " " + l.Name + "=" + l.Value
 		}
 	}
-	return fmt.Sprintf("%s %s", target, s.From.UTC().Format("2006-01-02 15:04Z"))
+	return fmt.Sprintf("%s%s %s", target, others, s.From.UTC().Format("2006-01-02 15:04Z"))
 }
 
 // ParseTime reads a moment: RFC 3339, "2026-11-22T10:00" or "2026-11-22" in UTC, seconds since 1970, "now", or "now-90m" and such.
