@@ -195,11 +195,12 @@ func TestWatch(t *testing.T) {
 	forward, backward := of("rebound_lost_oneway_total", stamp, `direction="forward"`), of("rebound_lost_oneway_total", stamp, `direction="backward"`)
 	trips6, trips := of("rebound_rtt_seconds_count", "icmp:["+far6+"]"), of("rebound_rtt_seconds_count", stamp)
 	v := w.until("each target has replies, and loss of both directions is shown", func(v map[string]float64) bool {
-		return v[icmp4] > 40 && v[icmp6] > 40 && v[trips6] >= 20 && v[trips] >= 20 && v[of("rebound_target_ready", stamp)] == 1 && v[forward] > 3 && v[backward] > 3
+		return v[icmp4] > 40 && v[icmp6] > 40 && v[trips6] >= 20 && v[trips] >= 20 && v[of("rebound_target_ready", stamp)] == 1 && v[of("rebound_target_up", stamp)] == 1 && v[forward] > 3 && v[backward] > 3
 	})
 	if v["rebound_watch_targets"] != 3 {
 		t.Errorf("%v", v)
 	}
+	w.says(`msg="target is up" target=` + stamp)
 	write(sd, "- targets: ["+far4+"]\n- targets: [10.0.0]\n")
 	w.says("sd.yml:2: target")
 	if v := w.until("the failure is counted", func(v map[string]float64) bool { return v["rebound_watch_source_failures_total"] == 1 }); v["rebound_watch_targets"] != 3 {
@@ -318,7 +319,7 @@ func TestWatchTransports(t *testing.T) {
 			return v[of("rebound_rtt_seconds_count", "icmp:10.98.0.99")] == 0
 		})
 		if !strings.Contains(c.name, "socket") {
-			w.says("nobody has told the MAC of 10.98.0.99")
+			w.says("no MAC address of 10.98.0.99 on ")
 		}
 		w.end()
 	}

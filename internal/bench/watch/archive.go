@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"context"
 	"log/slog"
 	"slices"
 	"strings"
@@ -32,6 +33,7 @@ type state struct {
 	rtt       latency.Tally // since the start
 	now       latency.Tally // of the interval
 	direction direction
+	health    health
 
 	judged   time.Time // the hour that verdicts are of
 	verdicts map[string]judgement
@@ -48,6 +50,10 @@ type archive struct {
 	began    time.Time // of the interval
 	log      *slog.Logger
 	days     int
+
+	timeout time.Duration // of probes
+	news    []change      // of targets' states, to be logged
+	now     time.Time     // of the events that are counted
 
 	missing   []overdueProbe // in the order of their timeouts
 	undecided map[probeKey]bool
@@ -100,15 +106,16 @@ func (k *archive) take(e *event) {
 	if s == nil {
 		return
 	}
-	if e.kind == missed {
-		k.miss(e)
-		return
-	}
 	switch e.kind {
+	case missed:
+		k.miss(e)
+		k.report(s, s.health.missed(k.now, k.timeout))
+		return
 	case refused:
 		s.closed = s.closed || e.closed
-	case answered:
-		s.closed = false
+	case answered, late:
+		s.closed = s.closed && e.kind == late
+		k.report(s, s.health.answered(k.now))
 	}
 	after := e.kind == late && k.tooLate(e)
 	for _, t := range []*tally{&s.all, &s.part} {
@@ -151,12 +158,18 @@ func (k *archive) take(e *event) {
 	}
 }
 
-// drain takes what the loop has told so far.
-func (k *archive) drain(r *ring) {
+// drain takes the loop's events up to now, and logs the changes of state among them.
+func (k *archive) drain(r *ring, now time.Time) {
 	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.now = now
 	r.drain(k.take)
 	k.decide(false)
+	news := k.news
+	k.news = nil
+	k.mu.Unlock()
+	for _, c := range news {
+		k.log.Log(context.Background(), c.level, c.text, c.args...)
+	}
 }
 
 // turn ends the interval if it is over, writes it, and judges the hour. The end says that the program ends: what there is of the

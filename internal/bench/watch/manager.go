@@ -44,7 +44,8 @@ type entry struct {
 	looked time.Time // when addr and path were looked up
 	flow   *flow
 	mac    [6]byte
-	known  bool // mac is
+	known  bool      // mac is
+	asked  time.Time // since when mac has been asked for; zero if known
 }
 
 func newManager(w *watch, first []targets.Target) *manager {
@@ -163,10 +164,22 @@ func (m *manager) say(e *entry, why string) {
 		return
 	}
 	if why == "" {
-		m.options.Log.Info("target is probed", "target", e.Name(), "address", e.addr)
+		m.options.Log.Debug("target is probed", "target", e.Name(), "address", e.addr)
 	} else {
 		m.options.Log.Warn("target cannot be probed", "target", e.Name(), "reason", why)
 	}
+}
+
+// await notes that a target's neighbour is not known yet, which is a warning only if it stays so: every start begins with that.
+func (m *manager) await(e *entry, now time.Time) {
+	if e.asked.IsZero() {
+		e.asked = now
+	}
+	if now.Sub(e.asked) < neighbourPatience {
+		m.archive.found(e.state, "its neighbour's MAC address is being looked up")
+		return
+	}
+	m.say(e, fmt.Sprintf("no MAC address of %v on %s: it does not answer ARP or neighbour discovery", e.path.Next, e.path.Interface))
 }
 
 // resolve returns the address of a host: of the source's family if there is a source, otherwise the first.
@@ -307,9 +320,10 @@ func (m *manager) build(now time.Time) {
 				next.asks = append(next.asks, a)
 			}
 			if !e.known {
-				m.say(e, fmt.Sprintf("nobody has told the MAC of %v on %s yet", e.path.Next, e.path.Interface))
+				m.await(e, now)
 				continue
 			}
+			e.asked = time.Time{}
 			k := e.flow.key()
 			if other := p.flows[k]; other != nil {
 				m.say(e, fmt.Sprintf("another target has its address, %v", e.addr))

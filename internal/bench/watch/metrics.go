@@ -62,6 +62,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		d := describe(s.Target)
 		n := &s.all
 		gauge(d.ready, float64(one(s.ready)))
+		if up, known := s.up(); known {
+			gauge(d.up, float64(one(up)))
+		}
 		metrics.Count(ch, d.probes, uint64(n.Sent))
 		metrics.Count(ch, d.lost, uint64(n.LostLeast()))
 		metrics.Count(ch, d.uncertain, uint64(n.LostUncertain))
@@ -103,7 +106,7 @@ func native(d *prometheus.Desc, h *latency.Histogram, schema int32, since time.T
 
 // descs are the metrics of one target.
 type descs struct {
-	ready, probes, lost, uncertain, trouble, oneWay, rtt, change, shift *prometheus.Desc
+	ready, up, probes, lost, uncertain, trouble, oneWay, rtt, change, shift *prometheus.Desc
 }
 
 func describe(t targets.Target) descs {
@@ -114,6 +117,7 @@ func describe(t targets.Target) descs {
 	}
 	return descs{
 		ready:     of("rebound_target_ready", "Whether the target is probed: 0 while its name, the way to it or its neighbour cannot be found."),
+		up:        of("rebound_target_up", "1 while the target answers, 0 after three probes in a row without a reply. Absent before the first probes are decided."),
 		probes:    of("rebound_probes_total", "Probes sent."),
 		lost:      of("rebound_lost_total", "Probes lost between the hosts: sent, not answered within twice the time-out, and this host dropped no frame meanwhile."),
 		uncertain: of("rebound_lost_uncertain_total", "Probes not answered within twice the time-out while this host dropped frames or the target reported a closed port: lost between the hosts, dropped here, or refused there."),

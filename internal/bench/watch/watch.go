@@ -67,13 +67,14 @@ type watch struct {
 }
 
 const (
-	drainEvery   = 50 * time.Millisecond
-	lookEvery    = 2 * time.Second // for changes of files, and for neighbours that are not known yet
-	sampleEvery  = time.Second     // of the counters of dropped frames
-	soonEvery    = 200 * time.Millisecond
-	routeEvery   = 30 * time.Second // names and ways are looked up again
-	garbage      = 400              // GOGC: collections are rare, since each stops the loop for some microseconds
-	stopPatience = 30 * time.Second
+	drainEvery        = 50 * time.Millisecond
+	lookEvery         = 2 * time.Second // for changes of files, and for neighbours that are not known yet
+	sampleEvery       = time.Second     // of the counters of dropped frames
+	soonEvery         = 200 * time.Millisecond
+	neighbourPatience = 3 * time.Second  // before an unknown MAC address is a warning
+	routeEvery        = 30 * time.Second // names and ways are looked up again
+	garbage           = 400              // GOGC: collections are rare, since each stops the loop for some microseconds
+	stopPatience      = 30 * time.Second
 )
 
 // Run watches until ctx is done. hup has an element whenever all sources must be read again. It returns the error
@@ -117,6 +118,7 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 	var stop atomic.Bool
 	w.loop = newLoop(clock, o.Timeout, o.Idle == "sleep", &stop)
 	w.archive = newArchive(o.Interval, dir, o.Days, time.Now(), o.Log)
+	w.archive.timeout = o.Timeout
 	m := newManager(w, first)
 	defer func() { err = errors.Join(err, m.close()) }()
 	hide, err := metrics.Listen(o.Listen, o.Hosts, collector{w}, o.Log)
@@ -154,7 +156,7 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 	case <-time.After(stopPatience):
 		return errors.New("the measuring loop does not end")
 	}
-	w.archive.drain(w.loop.events)
+	w.archive.drain(w.loop.events, time.Now())
 	w.archive.turn(time.Now(), true)
 	return nil
 }
@@ -188,7 +190,7 @@ func (w *watch) serve(ctx context.Context, m *manager, service *notify.Manager, 
 			default:
 			}
 		case now := <-drain.C:
-			w.archive.drain(w.loop.events)
+			w.archive.drain(w.loop.events, now)
 			select {
 			case <-judged:
 				go func() {

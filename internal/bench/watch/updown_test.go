@@ -1,0 +1,117 @@
+package watch
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The log has each change of a target's state once: up at its first reply, down since the first of the probes that were not answered, up
+// again with the length of the outage, and no reply at all.
+func TestStateChanges(t *testing.T) {
+	var log bytes.Buffer
+	now := noon
+	k := newArchive(time.Minute, nil, 0, now, slog.New(slog.NewTextHandler(&log, nil)))
+	k.timeout = time.Second
+	good, silent := k.target(target(t, "10.0.0.2"), now), k.target(target(t, "10.0.0.3"), now)
+	r := newRing(64)
+	probe := uint64(0)
+	second := func(answers, tooSlow bool) {
+		now = now.Add(time.Second)
+		probe++
+		r.put(event{flow: good.id, kind: sent})
+		switch {
+		case answers:
+			r.put(event{flow: good.id, kind: answered, ns: 1000})
+		default:
+			r.put(event{flow: good.id, kind: missed, probe: probe, wire: gone})
+			if tooSlow {
+				r.put(event{flow: good.id, kind: late, probe: probe, ns: 1000})
+			}
+		}
+		r.put(event{flow: silent.id, kind: sent})
+		r.put(event{flow: silent.id, kind: missed, probe: probe, wire: gone})
+		k.drain(r, now)
+	}
+	want := func(when string, lines ...string) {
+		t.Helper()
+		got := strings.Split(strings.TrimSpace(log.String()), "\n")
+		if log.Len() == 0 {
+			got = nil
+		}
+		log.Reset()
+		if len(got) != len(lines) {
+			t.Errorf("%s: %d lines: %q, want %q", when, len(got), got, lines)
+			return
+		}
+		for i := range lines {
+			if !strings.HasSuffix(got[i], lines[i]) {
+				t.Errorf("%s: %s, want %s", when, got[i], lines[i])
+			}
+		}
+	}
+	second(true, false)
+	want("the first reply", `level=INFO msg="target is up" target=icmp:10.0.0.2`)
+	second(false, false)
+	second(false, false)
+	want("three probes without a reply", `level=WARN msg="target has not answered" target=icmp:10.0.0.3 since=2026-11-22T12:00:00.000Z probes=3`)
+	second(true, false)
+	second(false, true)
+	second(false, false)
+	second(false, false)
+	want("two in a row were lost, and one was late")
+	second(false, false)
+	want("three in a row", `level=WARN msg="target is down" target=icmp:10.0.0.2 since=2026-11-22T12:00:05.000Z probes=3`)
+	if up, known := good.up(); up || !known {
+		t.Errorf("up %t, known %t", up, known)
+	}
+	r.put(event{flow: good.id, kind: refused, closed: true})
+	for range 60 {
+		second(false, false)
+	}
+	want("still down")
+	second(true, false)
+	want("it recovered", `level=INFO msg="target is up again" target=icmp:10.0.0.2 down_since=2026-11-22T12:00:05.000Z recovered_after=1m4s probes=63`)
+	if up, known := good.up(); !up || !known {
+		t.Errorf("up %t, known %t", up, known)
+	}
+}
+
+// Probes that are lost within a moment, at a high rate, are no outage.
+func TestShortLossIsNoOutage(t *testing.T) {
+	var log bytes.Buffer
+	k := newArchive(time.Minute, nil, 0, noon, slog.New(slog.NewTextHandler(&log, nil)))
+	s := k.target(target(t, "10.0.0.2"), noon)
+	r := newRing(64)
+	r.put(event{flow: s.id, kind: answered})
+	for n := range uint64(20) {
+		r.put(event{flow: s.id, kind: missed, probe: n, wire: gone})
+	}
+	k.drain(r, noon)
+	r.put(event{flow: s.id, kind: answered})
+	k.drain(r, noon.Add(time.Second))
+	if n := strings.Count(log.String(), "\n"); n != 1 {
+		t.Errorf("%d lines:\n%s", n, log.String())
+	}
+}
+
+// A neighbour that is not known at the start is a warning only if it stays unknown.
+func TestUnknownNeighbour(t *testing.T) {
+	var log bytes.Buffer
+	w := &watch{options: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}
+	w.archive = newArchive(time.Minute, nil, 0, noon, w.options.Log)
+	x := target(t, "10.0.0.2")
+	e := &entry{Target: x, state: w.archive.target(x, noon)}
+	m := newManager(w, nil)
+	for second := range 10 {
+		m.await(e, noon.Add(time.Duration(second)*time.Second))
+		if warned := strings.Count(log.String(), "level=WARN"); second == 0 && warned != 0 || second == 9 && warned != 1 {
+			t.Errorf("after %d s: %s", second, log.String())
+		}
+	}
+	if !strings.Contains(e.state.why, "no MAC address") {
+		t.Error(e.state.why)
+	}
+}
