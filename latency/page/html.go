@@ -233,6 +233,8 @@ func lede(r *report.Report) string {
 	t, d := r.Traffic, r.Device
 	var s []string
 	switch {
+	case t.Protocol != "" && r.Foreign != nil:
+		s = append(s, strings.TrimSuffix(fmt.Sprintf("%s by %s to %s", upperFirst(string(r.Metric)), t.Protocol, t.Target), " to "))
 	case t.Protocol != "":
 		unit := "frames"
 		if t.Transport == "message" {

@@ -86,7 +86,11 @@ func parse(name string, text []byte, o Options) (*measurement, error) {
 		return nil, fmt.Errorf("%s is larger than %d MiB", name, maxFile>>20)
 	}
 	f := &file{name: name, text: text, head: string(text[:min(len(text), 1<<16)]), Options: o}
-	format := f.detect()
+	object, err := f.object()
+	if err != nil {
+		return nil, err
+	}
+	format := f.detect(object)
 	if format == nil {
 		return nil, fmt.Errorf("%s: %w (docs/other-tools.md lists the formats)", name, ErrFormat)
 	}
@@ -112,16 +116,37 @@ type format struct {
 // formats are all formats, in the order of detection.
 func formats() []format {
 	return []format{
+		{"oha JSON", has("summary", "latencyPercentiles"), readOha},
+		{"fortio JSON", has("DurationHistogram"), readFortio},
+		{"vegeta report in JSON", has("latencies", "requests"), readVegeta},
+		{"irtt JSON", has("round_trips"), readIrtt},
+		{"iperf3 JSON", has("start", "intervals"), readIperf},
+		{"cyclictest JSON", has("thread", "num_threads"), readCyclictestJSON},
+		{"pScheduler result", has("histogram-latency"), readPscheduler},
+		{"pScheduler result", has("roundtrips"), readPscheduler},
+		{"pScheduler result", has("result", "test"), readPscheduler},
+		{"Prometheus answer", has("status", "data"), readPrometheus},
+		{"vegeta results in JSON", matches(vegetaLine), readVegetaLines},
+		{"vegeta results in CSV", matches(vegetaRow), readVegetaRows},
 		{"HdrHistogram log", matches(logHead), readLog},
+		{"wrk output", matches(wrkHead), readWrk},
 		{"HdrHistogram percentiles", matches(spectrumHead), readSpectrum},
+		{"ping output", matches(pingHead), readPing},
+		{"fping output", matches(fpingHead), readFping},
+		{"sockperf full log", contains(sockperfHead), readSockperf},
+		{"cyclictest histogram", matches(cyclictestHead), readCyclictest},
+		{"netperf output", matches(netperfHead), readNetperf},
 		{"list of numbers", isNumbers, readNumbers},
 		{"CSV table", isTable, readTable},
 	}
 }
 
-func (f *file) detect() *format {
-	for _, x := range formats() {
-		if x.is(f) {
+// objects is the number of formats that are JSON objects, the first ones.
+const objects = 10
+
+func (f *file) detect(object bool) *format {
+	for i, x := range formats() {
+		if (i < objects) == object && x.is(f) {
 			return &x
 		}
 	}
@@ -170,8 +195,9 @@ type measurement struct {
 	counts       report.Counts
 	limits       []string
 	warnings     []string
-	runs         string // how runs were made, where the reader made them
-	single       string // why it cannot be divided into runs
+	runs         string  // how runs were made, where the reader made them
+	single       string  // why it cannot be divided into runs
+	resolution   float64 // of the values, as a share of them
 
 	// A file has samples, or intervals in order of time, or a whole histogram, or points alone.
 	samples   []sample
@@ -220,7 +246,7 @@ func (m *measurement) report() *report.Report {
 	m.divide()
 	f := &report.Foreign{Format: m.format, Unit: m.unit, Runs: m.runs, Single: m.single, Timed: m.timed, Limits: m.limits, Points: m.points,
 		Min: m.least, Max: m.most, Mean: m.middle, Beyond: m.beyond}
-	rep := &report.Report{Schema: report.Schema, Tool: m.tool, Metric: m.metric, Traffic: m.traffic, Counts: m.counts, Warnings: m.warnings, Foreign: f, Start: m.start}
+	rep := &report.Report{Schema: report.Schema, Tool: m.tool, Metric: m.metric, Traffic: m.traffic, Counts: m.counts, Warnings: m.warnings, Foreign: f, Start: m.start, Resolution: m.resolution}
 	rep.Host.Core = -1
 	if m.start.IsZero() {
 		rep.Start = time.Unix(0, 0)

@@ -43,6 +43,33 @@ var golden = []struct {
 		map[string]float64{"min": 3e3, "p50": 6e3, "p90": 16e3, "p99": 37e3, "max": 114e3, "mean": 9e3}, 0.1},
 	{"table.csv", Options{}, report.Unlabeled, "unknown tool", 200, 16,
 		map[string]float64{"min": 3e3, "p50": 6e3, "p90": 16e3, "p99": 37e3, "max": 114e3, "mean": 9e3}, 0.1},
+	{"ping.txt", Options{}, report.RoundTrip, "ping", 200, 16, map[string]float64{"min": 3e3, "max": 114e3, "mean": 9e3}, 0.06},
+	{"ping-D.txt", Options{}, report.RoundTrip, "ping", 200, 16, map[string]float64{"min": 4e3, "max": 180e3, "mean": 14e3}, 0.06},
+	{"fping-c.txt", Options{Series: "127.0.0.2"}, report.RoundTrip, "fping", 30, 3, map[string]float64{"min": 7e3, "max": 62e3, "mean": 28e3}, 0.02},
+	{"fping-C.txt", Options{}, report.RoundTrip, "fping", 200, 16, map[string]float64{"min": 5e3, "p50": 37e3, "p90": 46e3, "max": 77e3}, 0},
+	{"fping-D.txt", Options{}, report.RoundTrip, "fping", 30, 3, map[string]float64{"mean": 41e3}, 0.02},
+	{"irtt.json", Options{}, report.RoundTrip, "irtt", 40, 4, map[string]float64{"min": 35644, "max": 213881, "mean": 74860}, 0},
+	// sockperf prints half of the round trip.
+	{"sockperf.csv", Options{}, report.RoundTrip, "sockperf", 190, 16, map[string]float64{"min": 2 * 14752, "p50": 2 * 26579, "p90": 2 * 315777, "max": 2 * 26356903, "mean": 2 * 376750}, 0},
+	{"sockperf-ul.csv", Options{}, report.RoundTrip, "sockperf", 137, 13, map[string]float64{"min": 2 * 6569, "p50": 2 * 33647, "max": 2 * 3275232, "mean": 2 * 286180}, 0},
+	{"cyclictest.txt", Options{}, report.WakeUp, "cyclictest", 600, 1, map[string]float64{"min": 11e3, "max": 2069e3, "mean": 88.5e3}, 0},
+	{"cyclictest.json", Options{}, report.WakeUp, "cyclictest", 600, 1, map[string]float64{"min": 12e3, "max": 792e3, "mean": (77.44 + 70.79) / 2 * 1e3}, 0},
+	{"netperf.txt", Options{}, report.RoundTrip, "netperf", 0, 1, map[string]float64{"min": 9e3, "p50": 10e3, "p90": 11e3, "p99": 124e3, "max": 32483e3, "mean": 20.15e3}, 0},
+	{"netperf.csv", Options{}, report.RoundTrip, "netperf", 0, 1, map[string]float64{"min": 11e3, "p50": 12e3, "p90": 13e3, "p99": 58e3, "max": 5885e3, "mean": 19.24e3}, 0},
+	{"iperf3.json", Options{}, report.Smoothed, "iperf3", 12, 1, map[string]float64{"min": 8e3, "max": 25e3, "mean": 16e3}, 0.05},
+	{"fortio.json", Options{}, report.Response, "fortio", 300, 1, map[string]float64{"min": 37787, "p50": 527103.5, "p75": 773403.8, "p90": 921183.9, "p99": 3000000, "p99.9": 21500144, "max": 22143064, "mean": 403697.6}, 0},
+	{"vegeta.json", Options{}, report.Response, "vegeta", 200, 1, map[string]float64{"min": 90806, "p50": 231584, "p90": 405749, "p95": 695099, "p99": 2995413, "max": 7794194, "mean": 338080}, 0},
+	// vegeta's percentiles are estimates, which lie between two samples.
+	{"vegeta.ndjson", Options{}, report.Response, "vegeta", 200, 16, map[string]float64{"min": 90806, "p50": 231584, "p90": 405749, "max": 7794194, "mean": 338080}, 0.03},
+	{"vegeta.csv", Options{}, report.Response, "vegeta", 200, 16, map[string]float64{"min": 90806, "p50": 231584, "p90": 405749, "max": 7794194, "mean": 338080}, 0.03},
+	{"wrk.txt", Options{}, report.Response, "wrk", 27040, 1, map[string]float64{"p50": 39e3, "p75": 120e3, "p90": 1.61e6, "p99": 34.43e6}, 0},
+	// wrk2 prints p90 as 48.19 ms, and in its spectrum, which is read, as 48.53 ms: its rank is one lower.
+	{"wrk2.txt", Options{}, report.Response, "wrk2", 799, 1, map[string]float64{"min": 149e3, "p50": 1.17e6, "p75": 8.487e6, "p90": 48.53e6, "p99.9": 145.663e6, "max": 145.663e6, "mean": 14.279e6}, 0.002},
+	{"oha.json", Options{}, report.Response, "oha", 2000, 1, map[string]float64{"min": 504108, "p50": 2028038, "p90": 3336866, "p99": 5328825, "p99.9": 6770917, "max": 8187888, "mean": 2202322}, 0},
+	{"pscheduler-rtt.json", Options{}, report.RoundTrip, "perfSONAR", 119, 11, map[string]float64{"min": 588e3, "p50": 908e3, "max": 1362e3, "mean": 932.34e3}, 0},
+	{"pscheduler-latency.json", Options{}, report.Delay, "perfSONAR", 600, 1, map[string]float64{"min": 1.61e6, "p50": 2.23e6, "p90": 2.49e6, "max": 2.96e6}, 0},
+	// Prometheus interpolates: histogram_quantile(0.5, increase(rpc_seconds[10s])) was 499.143 µs.
+	{"prometheus.json", Options{}, report.Unlabeled, "Prometheus", 3233, 9, map[string]float64{"p50": 499143}, 0.011},
 }
 
 // histogramDigits is the precision of a report's histograms.
@@ -113,6 +140,32 @@ func TestMalformedFiles(t *testing.T) {
 		{"percentiles that decrease", "Value Percentile TotalCount 1/(1-Percentile)\n1 0.5 2 2\n0.5 1.0 4 inf\n", Options{Unit: "us"}, ":3: malformed HdrHistogram percentiles: smaller than the line before"},
 		{"percentiles without counts", "Value Percentile TotalCount 1/(1-Percentile)\n1 0.5\n", Options{Unit: "us"}, ":2: malformed HdrHistogram percentiles: 2 columns"},
 		{"a log with a broken histogram", "#[Histogram log format version 1.3]\n0,1,1,xyz\n", Options{}, ":2: malformed log"},
+		{"a ping that is cut off in a line", "PING x (10.0.0.1) 56(84) bytes of data.\n64 bytes from 10.0.0.1: icmp_seq=1 ttl=64 ti", Options{}, ":2: malformed ping output: a reply without a time"},
+		{"two pings in a file", "PING x\n1 packets transmitted, 1 received\nPING x\n1 packets transmitted, 1 received\n", Options{}, ":4: malformed ping output: a second measurement"},
+		{"a ping without replies", "PING x\n1 packets transmitted, 0 received\n", Options{}, "no latencies in it"},
+		{"several targets of fping", string(content(t, "fping-c.txt")), Options{}, "which target? Set -series to one of: 127.0.0.1, 127.0.0.2"},
+		{"a target that fping did not probe", string(content(t, "fping-c.txt")), Options{Series: "x"}, `no target "x": it has 127.0.0.1, 127.0.0.2`},
+		{"a row of sockperf that is cut off", sockperfHead + "\n0, 1.0, 1.1, 50\n1, 1.2\n", Options{}, ":3: malformed sockperf full log: 2 columns, expected 4"},
+		{"a reply before its request", sockperfHead + "\n0, 1.1, 1.0, 50\n", Options{}, ":2: malformed sockperf full log: "},
+		{"a histogram of cyclictest that is cut off", "# Histogram\n000001 000002\n", Options{}, "it is cut off"},
+		{"another number of threads", "# Histogram\n000001 000002\n000002 000001 000002\n", Options{}, ":3: malformed cyclictest histogram: 3 columns, expected 2"},
+		{"netperf without percentiles", "MIGRATED UDP REQUEST/RESPONSE TEST\nMEAN_LATENCY=3\n", Options{}, "P50_LATENCY"},
+		{"netperf with a word", "MIGRATED UDP REQUEST/RESPONSE TEST\nP50_LATENCY=x\n", Options{}, `:2: malformed netperf output: P50 is "x"`},
+		{"wrk without --latency", "Running 1s test @ http://10.0.0.1\n  10 requests in 1.00s, 1MB read\n", Options{}, "run it with --latency"},
+		{"JSON that is cut off", "{\n\"DurationHistogram\": {\n", Options{}, ":3: malformed JSON: unexpected end of JSON input"},
+		{"JSON of an unknown tool", "{\"a\": 1}", Options{}, "format unknown"},
+		{"a word for a number", "{\n\"DurationHistogram\": {\"Count\": \"x\"}}", Options{}, ":2: malformed fortio JSON: "},
+		{"percentiles that cross", `{"DurationHistogram":{"Count":9,"Percentiles":[{"Percentile":50,"Value":2},{"Percentile":90,"Value":1}]}}`, Options{}, "percentile 90 is below the one before"},
+		{"a negative percentile of oha", `{"summary":{},"latencyPercentiles":{"p50":-1}}`, Options{}, "latencyPercentiles: p50: -1 is out of range"},
+		{"oha without a finished request", `{"summary":{"slowest":null},"latencyPercentiles":{"p50":null}}`, Options{}, "no latencies in it"},
+		{"iperf3 of UDP", `{"start":{},"intervals":[{"streams":[{"end":1}]}]}`, Options{}, "no round trips: iperf3 reports them for the sender of TCP"},
+		{"a delay that is negative", `{"histogram-latency":{"-0.50":3}}`, Options{}, "the clocks' error is larger than the delay"},
+		{"a round trip in words", `{"roundtrips":[{"rtt":"soon"}]}`, Options{}, `roundtrips[0]: "soon" is no ISO 8601 duration`},
+		{"an error of Prometheus", `{"status":"error","error":"parse error","data":{}}`, Options{}, "status error: parse error"},
+		{"a scalar of Prometheus", `{"status":"success","data":{"resultType":"scalar","result":[1,"2"]}}`, Options{}, "a result of type scalar, want vector or matrix"},
+		{"classic histograms", `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"le":"1"},"value":[1,"2"]}]}}`, Options{}, "no native histograms in series le=1"},
+		{"a line of vegeta that is cut off", string(content(t, "vegeta.ndjson")[:300]), Options{}, ":2: malformed vegeta results in JSON: "},
+		{"a row of vegeta that is cut off", "1795479891230848837,200,2313945,0,0,,,,0\n1795479891235519560,200\n", Options{}, ":2: malformed vegeta results in CSV: 2 columns"},
 		{"a log with several tags", string(content(t, "js.hlog")), Options{Unit: "ns"}, "which tag? Set -series to one of: read, write"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -237,6 +290,20 @@ func fuzz(f *testing.F, pattern string, o Options) {
 		compare.Reports(r, r)
 	})
 }
+
+func FuzzPing(f *testing.F)       { fuzz(f, "ping*.txt", Options{}) }
+func FuzzFping(f *testing.F)      { fuzz(f, "fping*.txt", Options{}) }
+func FuzzIrtt(f *testing.F)       { fuzz(f, "irtt.json", Options{}) }
+func FuzzSockperf(f *testing.F)   { fuzz(f, "sockperf*.csv", Options{}) }
+func FuzzCyclictest(f *testing.F) { fuzz(f, "cyclictest.*", Options{}) }
+func FuzzNetperf(f *testing.F)    { fuzz(f, "netperf.*", Options{}) }
+func FuzzIperf(f *testing.F)      { fuzz(f, "iperf3.json", Options{}) }
+func FuzzFortio(f *testing.F)     { fuzz(f, "fortio.json", Options{}) }
+func FuzzVegeta(f *testing.F)     { fuzz(f, "vegeta.*", Options{}) }
+func FuzzWrk(f *testing.F)        { fuzz(f, "wrk*.txt", Options{}) }
+func FuzzOha(f *testing.F)        { fuzz(f, "oha.json", Options{}) }
+func FuzzPscheduler(f *testing.F) { fuzz(f, "pscheduler*.json", Options{}) }
+func FuzzPrometheus(f *testing.F) { fuzz(f, "prometheus.json", Options{}) }
 
 func FuzzLog(f *testing.F)      { fuzz(f, "*.hlog", Options{Unit: "us"}) }
 func FuzzSpectrum(f *testing.F) { fuzz(f, "*.h*r*", Options{Unit: "us"}) }

@@ -15,6 +15,7 @@ import (
 var (
 	logHead      = regexp.MustCompile(`(?m)^#\[Histogram log format version `)
 	spectrumHead = regexp.MustCompile(`(?m)^\s*Value(?:\((\w+)\))?\s+Percentile\s+TotalCount\s+1/\(1-Percentile\)`)
+	spectrumMean = regexp.MustCompile(`^#\[Mean\s*=\s*(\d+(?:\.\d+)?)`)
 	unitComment  = regexp.MustCompile(`(?mi)^#\[(?:Values are in |Unit\s*=\s*)?(nanoseconds|microseconds|milliseconds|seconds)\b`)
 )
 
@@ -117,7 +118,7 @@ func readSpectrum(f *file) (*measurement, error) {
 func (f *file) spectrum(m *measurement, factor float64) error {
 	var values, counts []int64
 	var q, seen, last = -1.0, int64(0), int64(0)
-	inside, ended := false, false
+	inside, ended, mean := false, false, -1.0
 	for n, line := range f.lines() {
 		switch {
 		case !inside:
@@ -125,7 +126,12 @@ func (f *file) spectrum(m *measurement, factor float64) error {
 			continue
 		case line == "":
 			continue
-		case line[0] == '#' || ended:
+		case ended:
+			if m := spectrumMean.FindStringSubmatch(line); m != nil {
+				mean, _ = strconv.ParseFloat(m[1], 64)
+			}
+			continue
+		case line[0] == '#':
 			continue
 		}
 		c := strings.Fields(line)
@@ -155,6 +161,9 @@ func (f *file) spectrum(m *measurement, factor float64) error {
 		return f.bad(0, "it ends before percentile 1: it is cut off")
 	}
 	m.whole = latency.FromCounts(values, counts)
+	if mean*factor >= float64(m.whole.Min) && mean*factor <= float64(m.whole.Max) {
+		m.whole.Sum = mean * factor * float64(m.whole.Count)
+	}
 	m.limits = append(m.limits, fmt.Sprintf("a percentile between two of the %d lines is that of the next line", len(values)))
 	return nil
 }

@@ -2,6 +2,7 @@ package prom
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -95,6 +96,41 @@ func (s *Server) ask(ctx context.Context, query string, call func(context.Contex
 		return nil, fmt.Errorf("Prometheus at %s: %w (query %s)", s.Base, err, query)
 	}
 	return all, nil
+}
+
+// ParseAnswer parses an answer of Prometheus' HTTP API to a query or a range query.
+func ParseAnswer(text []byte) ([]Series, error) {
+	var a struct {
+		Status, Error string
+		Data          struct {
+			ResultType model.ValueType
+			Result     json.RawMessage
+		}
+	}
+	if err := json.Unmarshal(text, &a); err != nil {
+		return nil, err
+	}
+	if a.Status != "success" {
+		return nil, fmt.Errorf("status %s: %s", plain.Text(a.Status), plain.Text(a.Error))
+	}
+	var v model.Value
+	var err error
+	switch a.Data.ResultType {
+	case model.ValVector:
+		var vector model.Vector
+		err = json.Unmarshal(a.Data.Result, &vector)
+		v = vector
+	case model.ValMatrix:
+		var matrix model.Matrix
+		err = json.Unmarshal(a.Data.Result, &matrix)
+		v = matrix
+	default:
+		return nil, fmt.Errorf("a result of type %s, want vector or matrix", a.Data.ResultType)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return series(v)
 }
 
 // limited is a transport that ends an answer which is too long.
