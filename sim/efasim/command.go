@@ -66,7 +66,6 @@ var kinds = map[uint8]kind{
 	opCreateEQ: {amazon.Lay("CREATE_EQ", 24, "04.15:0 depth 04.23:16 msix_vec 04.28:24 entry_size_words 08*2 ba "+
 		"10.0 completion_events"), (*Model).createEQ},
 	opDestroyEQ: {amazon.Lay("DESTROY_EQ", 8, "04.15:0 eqn"), (*Model).destroyEQ},
-	opAllocMR:   {amazon.Lay("ALLOC_MR", 12, "04.15:0 pd 08.31:0 max_pages"), (*Model).allocMR},
 }
 
 const feature = "04.31:0 control_length 08*2 control_addr 10.15:8 feature_id 14*11 body"

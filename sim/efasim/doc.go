@@ -8,16 +8,16 @@
 // # What there is
 //
 // Register reads by MMIO and by DMA response, the reset protocol with its reasons, the admin queue with optional late
-// and out-of-order completions, asynchronous events with the keep-alive, all features and all commands 1 to 20:
+// and out-of-order completions, asynchronous events with the keep-alive, all features and commands 1 to 19:
 // protection domains, pages of doorbells (each UAR has its own one), address handles, memory regions with the three
-// forms of page lists or physical, fast registration, completion queues with entries of 16 and 32 bytes and sub-CQs,
+// forms of page lists or physical, completion queues with entries of 16 and 32 bytes and sub-CQs,
 // event queues with interrupts, queue pairs of UD and SRD. WQEs of 64 and 128 bytes pushed into LLQs, inline or with
 // up to two buffers, RDMA reads and writes with and without immediate, receives of up to three buffers, statistics of
 // all five kinds.
 //
 // # What there is not
 //
-// Send queues in host memory, AQ restart, AENQ link events (the device has none), event counters, request IDs of 64
+// Fast registration, send queues in host memory, AQ restart, AENQ link events (the device has none), event counters, request IDs of 64
 // bits and the service command, which definitions of 2026 have behind capability bits that no profile claims.
 //
 // # Where sources are silent

@@ -22,8 +22,6 @@ type mr struct {
 	pages      []uint64 // bus addresses; nil in physical mode
 	physical   bool
 	may        uint8
-	max        uint32 // ALLOC_MR: the most pages that fast registration may give it
-	invalid    bool   // ALLOC_MR: no fast registration yet, or invalidated
 }
 
 // Page lists, efa_admin_reg_mr_cmd and efa_admin_ctrl_buff_info: a few pages in the command, a buffer of addresses, or a chain
@@ -71,21 +69,15 @@ func (m *Model) regMR(in kit.Msg, r []byte) *refusal {
 	return nil
 }
 
-// Keys have 24 bits. Those of ALLOC_MR have the highest set, and a low byte that the driver counts in. Remote keys differ from
-// local ones.
-const (
-	fastKey   = 1 << 23
-	remoteKey = 1 << 30
-)
+// Keys have 24 bits. Remote keys differ from local ones.
+const remoteKey = 1 << 30
 
 // addMR gives a region its keys. They are never 0, and a key comes back only after all others: the key of a region that is gone
 // is found out.
 func (m *Model) addMR(d *pd, x *mr, r []byte) {
 	for again := true; again; again = x.lkey == 0 || m.mrs[x.lkey] != nil {
 		m.nextKey++
-		if x.lkey = m.nextKey & (fastKey - 1); x.max > 0 {
-			x.lkey = fastKey | m.nextKey<<8&(fastKey-1)
-		}
+		x.lkey = m.nextKey & (1<<24 - 1)
 	}
 	x.rkey = x.lkey | remoteKey
 	m.mrs[x.lkey] = x
@@ -181,25 +173,8 @@ func (m *Model) deregMR(in kit.Msg, _ []byte) *refusal {
 		return illegal("there is no region with l_key %#x", in.U("l_key"))
 	}
 	m.takeRung(x.pd)
-	delete(m.mrs, place(x.lkey))
+	delete(m.mrs, x.lkey)
 	m.pds[x.pd].users--
-	return nil
-}
-
-// allocMR makes a region without memory, for fast registration.
-func (m *Model) allocMR(in kit.Msg, r []byte) *refusal {
-	d, no := m.domain(in)
-	if no != nil {
-		return no
-	}
-	n := in.U32("max_pages")
-	if n == 0 || n > maxMRPages {
-		return illegal("max_pages %d, 1 to %d are supported", n, maxMRPages)
-	}
-	if len(m.mrs) >= int(m.opt.Profile.MaxMR) {
-		return full
-	}
-	m.addMR(d, &mr{pd: uint16(in.U("pd")), max: n, invalid: true}, r)
 	return nil
 }
 
@@ -212,8 +187,6 @@ type span struct {
 // reach translates n bytes at addr of a region, with the rights that they are needed with.
 func (x *mr) reach(addr uint64, n int, rights uint8) ([]span, error) {
 	switch {
-	case x.invalid:
-		return nil, fmt.Errorf("key %#x has no memory registered", x.lkey)
 	case x.may&rights != rights:
 		return nil, fmt.Errorf("key %#x has the permissions %#x, %#x are needed", x.lkey, x.may, rights)
 	case addr < x.iova || addr-x.iova > x.size || uint64(n) > x.size-(addr-x.iova):
@@ -237,20 +210,9 @@ func (x *mr) reach(addr uint64, n int, rights uint8) ([]span, error) {
 	return all, nil
 }
 
-// place is where the region of a key is found.
-func place(key uint32) uint32 {
-	if key&fastKey != 0 {
-		return key &^ 0xff
-	}
-	return key
-}
-
 // region finds a region by its local key.
 func (m *Model) region(key uint32) *mr {
-	if x := m.mrs[place(key)]; x != nil && x.lkey == key {
-		return x
-	}
-	return nil
+	return m.mrs[key]
 }
 
 // local finds memory by its local key.
@@ -314,42 +276,4 @@ func (m *Model) at(r *ring, off uint64, n int, rights uint8) ([]span, error) {
 		return nil, fmt.Errorf("there is no region with l_key %#x", r.key)
 	}
 	return x.reach(r.base+off, n, rights)
-}
-
-// fast is fast registration or invalidation, efa_io_fast_mr_reg_req and efa_io_fast_mr_inv_req: for regions of ALLOC_MR.
-func (m *Model) fast(q *qp, code uint8, b []byte) (uint8, error) {
-	p := b[32:]
-	key := le.Uint32(p)
-	x := m.mrs[place(key)]
-	if x == nil || x.max == 0 || x.pd != q.pd {
-		return compInvalidLKey, fmt.Errorf("fast registration: PD %d has no region of ALLOC_MR with l_key %#x", q.pd, key)
-	}
-	if code == opFastInv {
-		x.invalid = true
-		return compOK, nil
-	}
-	y := mr{pd: x.pd, iova: le.Uint64(p[8:]), size: le.Uint64(p[16:]), shift: uint(p[5] & 0x1f), may: p[4] & 7, max: x.max, lkey: key,
-		rkey: key | remoteKey}
-	if y.size == 0 || y.iova+y.size-1 < y.iova || pageSizes&(1<<y.shift) == 0 {
-		return compInvalidLKey, fmt.Errorf("fast registration of %#x bytes at %#x, page shift %d", y.size, y.iova, y.shift)
-	}
-	n := (y.iova+y.size-1)>>y.shift - y.iova>>y.shift + 1
-	list := p[24:32]
-	switch mode := p[5] >> 5 & 3; {
-	case n > uint64(x.max):
-		return compInvalidLKey, fmt.Errorf("fast registration of %d pages: ALLOC_MR said %d", n, x.max)
-	case mode == 0 && n == 1:
-	case mode == 1:
-		list = make([]byte, 8*n)
-		if m.Host.DMARead(le.Uint64(p[24:]), list) != nil {
-			return compInvalidLKey, fmt.Errorf("fast registration: the page list cannot be read")
-		}
-	default:
-		return compInvalidLKey, fmt.Errorf("fast registration of %d pages with pbl_mode %d", n, mode)
-	}
-	for ; len(list) > 0; list = list[8:] {
-		y.pages = append(y.pages, le.Uint64(list))
-	}
-	*x = y
-	return compOK, nil
 }

@@ -88,7 +88,6 @@ const (
 	opDeallocUAR  = 17
 	opCreateEQ    = 18
 	opDestroyEQ   = 19
-	opAllocMR     = 20
 	cmdCtrlData   = 1 << 1 // flags of the command's header
 	cmdCtrlIndir  = 1 << 2
 	cmdFlagsKnown = 7
@@ -159,11 +158,9 @@ const (
 
 // Operations, efa_io_send_op_type.
 const (
-	opSend    = 0
-	opRead    = 1
-	opWrite   = 2
-	opFastReg = 3
-	opFastInv = 4
+	opSend  = 0
+	opRead  = 1
+	opWrite = 2
 )
 
 // Completion status of work requests, efa_io_comp_status.

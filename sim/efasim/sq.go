@@ -163,13 +163,7 @@ func (m *Model) start(q *qp, o *op, b []byte) (uint8, error) {
 	o.src, o.domain = q.num, q.pd
 	inline, caps := b[2]&ctrl1Inline != 0, m.opt.Profile.Caps
 	switch {
-	case o.code == opFastReg || o.code == opFastInv:
-		status, err := m.fast(q, o.code, b)
-		if status == compOK {
-			m.finish(o, compOK)
-		}
-		return status, err
-	case o.code > opFastInv, o.code != opSend && !o.srd, o.code == opRead && caps&CapRDMARead == 0, o.code == opWrite && caps&CapRDMAWrite == 0:
+	case o.code > opWrite, o.code != opSend && !o.srd, o.code == opRead && caps&CapRDMARead == 0, o.code == opWrite && caps&CapRDMAWrite == 0:
 		return compUnsupportedOp, fmt.Errorf("operation %d on a QP of type %d, device_caps %#x", o.code, q.typ, caps)
 	case int(o.ah) >= len(m.ahs) || !m.ahs[o.ah].live || m.ahs[o.ah].pd != q.pd:
 		return compInvalidAH, fmt.Errorf("PD %d has no AH %d", q.pd, o.ah)

@@ -39,7 +39,6 @@ func TestStrictWQE(t *testing.T) {
 		{"must be set", 3, uint8(ctrl2First | ctrl2Comp), compQPInternal, false},
 		{"must be set", 3, uint8(ctrl2Last | ctrl2Comp), compQPInternal, false},
 		{"operation 5", 2, uint8(ctrl1Meta | 5), compUnsupportedOp, false},
-		{"fast registration", 2, uint8(ctrl1Meta | opFastReg), compInvalidLKey, false},
 		{"has no AH 77", 12, uint16(77), compInvalidAH, false},
 		{fmt.Sprintf("has no AH %d", foreign), 12, foreign, compInvalidAH, false},
 		{"3 buffers", 6, uint16(3), compBadLength, false},
@@ -326,39 +325,4 @@ func TestFullCQ(t *testing.T) {
 	q.ring()
 	x.settle()
 	x.ExpectError("is full")
-}
-
-func TestFastRegistration(t *testing.T) {
-	q, r, there, _ := two(t, Options{}, Options{})
-	x := q.x
-	x.bad(statusIllegal, opAllocMR, fields{4: x.pd}, "max_pages 0")
-	a := x.OK(opAllocMR, fields{4: x.pd, 8: uint32(3)})
-	key := le.Uint32(a)
-	copy(q.mem.Bytes[4096:], "fast")
-	msg := func(req uint16, key uint32) fields {
-		return fields{0: req, 4: r.num, 6: uint16(1), 12: there, 16: uint32(testKey), 32: uint32(4), 36: key, 40: uint64(0x5000_0000)}
-	}
-	expect(t, "not registered", q.sends(msg(0, key)), 0, compInvalidLKey, cqeSend, q.num)
-	x.ExpectError("has no memory registered")
-	reg := fields{0: uint16(1), 2: uint8(ctrl1Meta | opFastReg), 32: key + 1, 36: uint8(7), 37: uint8(12), 40: uint64(0x5000_0000), 48: uint64(4096), 56: q.mem.IOVA + 4096}
-	expect(t, "register", q.sends(reg), 1, compOK, cqeSend|opFastReg<<cqeOpShift, q.num)
-	r.offer(64, 0)
-	expect(t, "send from it", q.sends(msg(2, key+1)), 2, compOK, cqeSend, q.num)
-	if r.x.settle(); r.got(64, 0, 4) != "fast" {
-		t.Errorf("received %q", r.got(64, 0, 4))
-	}
-	expect(t, "the key of before", q.sends(msg(3, key)), 3, compInvalidLKey, cqeSend, q.num)
-	x.ExpectError("has no region")
-	list := x.Alloc(4096)
-	for i := range 3 {
-		le.PutUint64(list.Bytes[8*i:], q.mem.IOVA+uint64(i)*4096)
-	}
-	expect(t, "by a list", q.sends(reg.With(0, uint16(4)).With(32, key+2).With(37, uint8(12|1<<5)).With(48, uint64(3*4096)).With(56, list.IOVA)), 4, compOK, cqeSend|opFastReg<<cqeOpShift, q.num)
-	expect(t, "too many pages", q.sends(reg.With(0, uint16(5)).With(37, uint8(12|1<<5)).With(48, uint64(4*4096)).With(56, list.IOVA)), 5, compInvalidLKey, cqeSend|opFastReg<<cqeOpShift, q.num)
-	x.ExpectError("ALLOC_MR said 3")
-	expect(t, "invalidate", q.sends(fields{0: uint16(6), 2: uint8(ctrl1Meta | opFastInv), 32: key + 2}), 6, compOK, cqeSend|opFastInv<<cqeOpShift, q.num)
-	expect(t, "invalid", q.sends(msg(7, key+2)), 7, compInvalidLKey, cqeSend, q.num)
-	x.ExpectError("has no memory registered")
-	x.OK(opDeregMR, fields{4: key + 2})
-	x.Clean()
 }

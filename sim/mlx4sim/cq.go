@@ -161,29 +161,9 @@ func (m *Model) modifyCQ(c *call) *refusal {
 		return refuse(stBadIndex, "CQ %#x is not the device's", c.mod)
 	}
 	if c.opMod == 0 {
-		return m.resizeCQ(q, c.in)
+		return refuse(stBadParam, "MODIFY_CQ of %v: the model does not resize", q)
 	}
 	q.period, q.maxCount = c.in.U32("cq_period"), c.in.U32("cq_max_count")
-	return nil
-}
-
-// resizeCQ moves a CQ to another ring: what completes from now on lies there, from the same counter on.
-func (m *Model) resizeCQ(q *cq, in msg) *refusal {
-	log := in.I("log_cq_size")
-	if log > logCQE {
-		return refuse(stLimit, "log_cq_size is %d, the capability is %d", log, logCQE)
-	}
-	b, r := m.newBuffer(in.U("mtt_base_addr_h")<<32|in.U("mtt_base_addr_l")<<3, uint(in.U("log2_page_size")), in.U("page_offset")<<5, uint64(m.hca.cqeSize)<<log)
-	if r != nil {
-		return r
-	}
-	e := make([]byte, m.hca.cqeSize) // the old ring ends with an entry of opcode 16h
-	e[len(e)-1] = 0x16 | uint8(q.pi>>q.log&1)<<7
-	if m.host.DMAWrite(q.at(uint64(q.pi&(1<<q.log-1))*uint64(len(e))), e) != nil {
-		return refuse(stBadParam, "the old ring cannot be written")
-	}
-	q.pi = (q.pi + 1) & 0xffffff
-	q.buffer, q.log = b, log
 	return nil
 }
 

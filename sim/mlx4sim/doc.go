@@ -9,7 +9,7 @@
 //
 // The command register with toggle, polled and by event; ownership, semaphore, reset; firmware area, context memory
 // (ICM) that is really mapped; physical and translated memory regions, the reserved LKey; EQs, CQs with arming by
-// sequence numbers, moderation, timestamps, resizing, CQEs and EQEs of 32 and 64 bytes; QPs with their states; raw
+// sequence numbers, moderation, timestamps, CQEs and EQEs of 32 and 64 bytes; QPs with their states; raw
 // Ethernet: send with data and inline segments, checksums, LSO, VLAN insertion, BlueFlame; receive with checksums,
 // VLAN stripping, the FCS on request, RSS (Toeplitz and XOR); steering by the MAC table ("A0") and by flow rules ("device-managed"); VLAN
 // and multicast filters, the port's counters and events, the catastrophic error buffer. On an InfiniBand port: the
@@ -23,7 +23,7 @@
 //
 // A driver that requests one of these gets an error status and a violation, and the capability is not claimed: a
 // second port, B0 steering (VEP), virtual functions, UC and XRC, RoCE version 2 and RoCE with VLANs, datagram queues
-// on an SRQ, traps of violated keys (they are counted), memory windows, fast registration, atomic operations, more
+// on an SRQ, limits of SRQs, CQs that are resized, traps of violated keys (they are counted), memory windows, fast registration, atomic operations, more
 // than one READ at a time, end-to-end credits, path migration, counters of interfaces, QoS, VXLAN,
 // strides of CQEs above 64 bytes, PTYS, CONFIG_DEV. A software reset takes no time, but loses configuration space, so
 // that COMMAND has to be restored. Commands take no time: each is done in the Step after its go bit.

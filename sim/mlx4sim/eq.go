@@ -16,7 +16,6 @@ const (
 	eventWQRequest  = 0x10 // invalid request
 	eventWQAccess   = 0x11
 	eventLastWQE    = 0x13
-	eventSRQLimit   = 0x14
 	eventPortMgmt   = 0x1d
 
 	portDown   = 1

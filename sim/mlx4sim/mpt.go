@@ -38,10 +38,8 @@ const (
 func mptCommands() map[uint16]*command {
 	return map[uint16]*command{
 		0x00d: {name: "SW2HW_MPT", from: stageReady, in: mptLayout, mods: 0xffffff, run: (*Model).newMPT},
-		0x00e: {name: "QUERY_MPT", from: stageReady, out: mptLayout, mods: 0xffffff, run: (*Model).queryMPT},
 		0x00f: {name: "HW2SW_MPT", from: stageReady, out: mptLayout, mods: 0xffffff, opMods: 1<<1 | quietOut, run: (*Model).dropMPT},
 		0x011: {name: "WRITE_MTT", from: stageReady, in: lay(16, "00*2 mtt_base_addr"), tail: true, mods: 0x1ff, run: (*Model).writeMTT},
-		0x02f: {name: "SYNC_TPT", from: stageReady, run: (*Model).syncTPT},
 	}
 }
 
@@ -90,15 +88,6 @@ func (m *Model) newMPT(c *call) *refusal {
 	return nil
 }
 
-func (m *Model) queryMPT(c *call) *refusal {
-	k := m.obj.mpts[c.mod]
-	if k == nil {
-		return refuse(stBadIndex, "MPT %#x is not the device's", c.mod)
-	}
-	copy(c.out.B, k.raw)
-	return nil
-}
-
 func (m *Model) dropMPT(c *call) *refusal {
 	k := m.obj.mpts[c.mod]
 	if k == nil {
@@ -123,13 +112,6 @@ func (m *Model) writeMTT(c *call) *refusal {
 		if m.host.DMAWrite(at, c.in.B[16+8*i:][:8]) != nil {
 			return refuse(stICM, "the MTT at %#x cannot be written", at)
 		}
-	}
-	return nil
-}
-
-func (m *Model) syncTPT(*call) *refusal {
-	for _, k := range m.obj.mpts {
-		clear(k.pages)
 	}
 	return nil
 }

@@ -17,7 +17,6 @@ type srq struct {
 	held     int    // QPs
 	next     uint32 // WQE
 	consumed uint32 // 16 bits
-	lwm      uint64 // fewer WQEs than this raise an event; 0 for none
 }
 
 func (s *srq) String() string { return fmt.Sprintf("SRQ %#x", s.id) }
@@ -26,8 +25,6 @@ func srqCommands() map[uint16]*command {
 	return map[uint16]*command{
 		0x035: {name: "SW2HW_SRQ", from: stageReady, in: srqLayout, mods: 0xffffff, run: (*Model).newSRQ},
 		0x036: {name: "HW2SW_SRQ", from: stageReady, out: srqLayout, mods: 0xffffff, opMods: 1<<1 | quietOut, run: (*Model).dropSRQ},
-		0x037: {name: "QUERY_SRQ", from: stageReady, out: srqLayout, mods: 0xffffff, run: (*Model).querySRQ},
-		0x040: {name: "ARM_SRQ", from: stageReady, imm: true, mods: 0xffffff, run: (*Model).armSRQ},
 	}
 }
 
@@ -81,25 +78,6 @@ func (m *Model) dropSRQ(c *call) *refusal {
 	return nil
 }
 
-func (m *Model) querySRQ(c *call) *refusal {
-	s, r := m.findSRQ(c.mod)
-	if r == nil {
-		copy(c.out.B, s.raw)
-		c.out.Set("lwm", s.lwm)
-		c.out.Set("srq_wqe_counter", uint64(s.consumed))
-	}
-	return r
-}
-
-// armSRQ requests an event when fewer WQEs are left than in_param says.
-func (m *Model) armSRQ(c *call) *refusal {
-	s, r := m.findSRQ(c.mod)
-	if r == nil {
-		s.lwm = c.inParam & 0xffff
-	}
-	return r
-}
-
 // takeShared returns the next WQE behind the segment that names the one after it, and its index; nil if none is posted.
 func (m *Model) takeShared(s *srq) (w []byte, idx uint32) {
 	var rec [4]byte
@@ -124,11 +102,5 @@ func (m *Model) takeShared(s *srq) (w []byte, idx uint32) {
 		s.next &= s.ring.entries() - 1
 	}
 	s.consumed = (s.consumed + 1) & 0xffff
-	if s.lwm > 0 && uint64(posted-1) < s.lwm {
-		s.lwm = 0
-		var d [eventData]byte
-		be.PutUint32(d[:], s.id)
-		m.event(eventSRQLimit, 0, d[:])
-	}
 	return b[segSize:], idx
 }

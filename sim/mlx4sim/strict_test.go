@@ -397,11 +397,6 @@ func TestSRQ(t *testing.T) {
 	y.fails(8, 0x035, 0, 64, with(c, 0, 15<<24|64), false, "the capability is 14")
 	y.do(0x035, 0, 64, c, false)
 	y.fails(9, 0x035, 0, 64, c, false, "already")
-	y.do(0x040, 0, 64, uint64(3), false)
-	y.do(0x037, 0, 64, nil, true)
-	if w32(y.out.Bytes, 0x1c)>>16 != 3 {
-		t.Errorf("%x", y.out.Bytes[:64])
-	}
 	y.do(0x036, 0, 64, nil, true)
 	y.Clean()
 }

@@ -76,19 +76,6 @@ func (m *Model) destroyEQ(c *call) *refusal {
 	return r
 }
 
-func (m *Model) queryEQ(c *call) *refusal {
-	e, r := m.obj.eqs.get(c.in.U32("eq_number"))
-	if r != nil {
-		return r
-	}
-	c.out.Set("log_eq_size", uint64(e.logSize))
-	c.out.Set("eq_uar_page", uint64(e.uar))
-	c.out.Set("intr", uint64(e.vector))
-	c.out.Set("eq_consumer_counter", uint64(e.ci))
-	c.out.Set("eq_producer_counter", uint64(e.pi))
-	return nil
-}
-
 // mapped reports whether there is an EQ for a type of event.
 func (m *Model) mapped(kind uint8) bool {
 	for _, e := range m.obj.eqs.m {

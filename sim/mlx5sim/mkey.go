@@ -120,30 +120,6 @@ func (m *Model) destroyMkey(c *call) *refusal {
 	return r
 }
 
-// queryMkey shows the context, in firmware's clear text.
-func (m *Model) queryMkey(c *call) *refusal {
-	k, r := m.obj.mkeys.get(c.in.U32("mkey_index"))
-	if r != nil {
-		return r
-	}
-	o := c.out
-	for name, on := range map[string]bool{"free": k.free, "umr_en": k.umr, "lr": k.allow[localRead], "lw": k.allow[localWrite],
-		"rr": k.allow[remoteRead], "rw": k.allow[remoteWrite], "length64": k.mode == accessPA} {
-		if on {
-			o.Set(name, 1)
-		}
-	}
-	o.Set("access_mode_1_0", uint64(k.mode&3))
-	o.Set("qpn", 0xffffff)
-	o.Set("mkey_7_0", uint64(k.key&0xff))
-	o.Set("pd", uint64(k.pd))
-	o.Set("start_addr", k.start)
-	o.Set("len", k.len)
-	o.Set("translations_octword_size", uint64(len(k.mtt)+1)/2)
-	o.Set("log_page_size", uint64(k.logPage))
-	return nil
-}
-
 // piece is a contiguous part of host memory.
 type piece struct {
 	at uint64

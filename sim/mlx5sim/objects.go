@@ -180,7 +180,6 @@ func resourceCommands() map[uint16]*command {
 		0x301: ready(command{name: "CREATE_EQ", in: lay(272, head+"58*8 event_bitmask").With(0x10, eqContext), tail: true,
 			out: lay(16, "08.7:0 eq_number"), run: (*Model).createEQ}),
 		0x302: ready(command{name: "DESTROY_EQ", in: lay(16, head+"08.7:0 eq_number"), out: plainOut, run: (*Model).destroyEQ}),
-		0x303: ready(command{name: "QUERY_EQ", in: lay(16, head+"08.7:0 eq_number"), out: lay(272, "").With(0x10, eqContext), run: (*Model).queryEQ}),
 		0x400: ready(command{name: "CREATE_CQ", in: lay(272, head+"50*2 cq_umem_offset 58.31:0 cq_umem_id 5c.31 cq_umem_valid").With(0x10, cqContext), tail: true, out: newID("cqn"), run: (*Model).createCQ}),
 		0x401: ready(command{name: "DESTROY_CQ", in: byID("cqn"), out: plainOut, run: (*Model).destroyCQ}),
 		0x402: ready(command{name: "QUERY_CQ", in: byID("cqn"), out: lay(272, "").With(0x10, cqContext), run: (*Model).queryCQ}),
@@ -188,7 +187,6 @@ func resourceCommands() map[uint16]*command {
 			out: plainOut, run: (*Model).modifyCQ}),
 		0x200: ready(command{name: "CREATE_MKEY", in: lay(272, head+"0c.31 pg_access 60.31:0 translations_octword_actual_size").With(0x10, mkeyContext),
 			tail: true, out: newID("mkey_index"), run: (*Model).createMkey}),
-		0x201: ready(command{name: "QUERY_MKEY", in: byID("mkey_index"), out: lay(272, "").With(0x10, mkeyContext), run: (*Model).queryMkey}),
 		0x202: ready(command{name: "DESTROY_MKEY", in: byID("mkey_index"), out: plainOut, run: (*Model).destroyMkey}),
 	}
 }

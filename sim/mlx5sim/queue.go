@@ -40,7 +40,6 @@ func queueCommands() map[uint16]*command {
 		0x908: ready(command{name: "CREATE_RQ", in: create(0x110, rqContext), tail: true, out: newID("rqn"), run: (*Model).createRQ}),
 		0x909: ready(command{name: "MODIFY_RQ", in: modify(0x110, "08.31:28 rq_state 08.23:0 rqn", rqContext), tail: true, out: plainOut, run: (*Model).modifyRQ}),
 		0x90a: ready(command{name: "DESTROY_RQ", in: byID("rqn"), out: plainOut, run: (*Model).destroyRQ}),
-		0x90b: ready(command{name: "QUERY_RQ", in: byID("rqn"), out: lay(0x110, "").With(0x20, rqContext), run: (*Model).queryRQ}),
 		0x912: ready(command{name: "CREATE_TIS", in: create(0xc0, tisContext), out: newID("tisn"), run: (*Model).createTIS}),
 		0x914: ready(command{name: "DESTROY_TIS", in: byID("tisn"), out: plainOut, run: (*Model).destroyTIS}),
 		0x900: ready(command{name: "CREATE_TIR", in: create(0x110, tirContext), out: newID("tirn"), run: (*Model).createTIR}),

@@ -47,7 +47,6 @@ func roceCommands() map[uint16]*command {
 	ready := func(c command) *command { c.from = hcaReady; return &c }
 	const which = "00.31:16 opcode 04.15:0 op_mod 08.31:16 roce_address_index 08.3:0 vhca_port_num "
 	return map[uint16]*command{
-		0x760: ready(command{name: "QUERY_ROCE_ADDRESS", in: lay(16, which), out: lay(48, "").With(0x10, roceAddress), run: (*Model).queryRoCEAddress}),
 		0x761: ready(command{name: "SET_ROCE_ADDRESS", in: lay(48, which).With(0x10, roceAddress), out: plainOut, run: (*Model).setRoCEAddress}),
 		0x765: ready(command{name: "QUERY_HCA_VPORT_PKEY", in: lay(16, "00.31:16 opcode 04.15:0 op_mod 08.31 other_vport 08.19:16 port_num 08.15:0 vport_number 0c.15:0 pkey_index"),
 			out: plainOut, run: (*Model).queryPkey}),
@@ -87,25 +86,6 @@ func (m *Model) setRoCEAddress(c *call) *refusal {
 		return refuse(stBadParam, "roce_version %d with roce_l3_type %d: the model has versions 0 and 2, types 0 (IPv4) and 1 (IPv6)", g.version, g.l3)
 	}
 	m.roce.addresses[i] = g
-	return nil
-}
-
-func (m *Model) queryRoCEAddress(c *call) *refusal {
-	i := c.in.I("roce_address_index")
-	if i >= len(m.roce.addresses) {
-		return refuse(stBadParam, "roce_address_index is %d, the table has %d", i, len(m.roce.addresses))
-	}
-	if g := m.roce.addresses[i]; g != nil {
-		copy(c.out.Bytes("source_l3_address"), g.ip[:])
-		c.out.Set("source_mac_47_32", uint64(be.Uint16(g.mac[:])))
-		c.out.Set("source_mac_31_0", uint64(be.Uint32(g.mac[2:])))
-		c.out.Set("vlan_id", uint64(g.vlan))
-		if g.tagged {
-			c.out.Set("vlan_valid", 1)
-		}
-		c.out.Set("roce_version", uint64(g.version))
-		c.out.Set("roce_l3_type", uint64(g.l3))
-	}
 	return nil
 }
 

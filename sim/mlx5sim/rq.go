@@ -89,19 +89,6 @@ func (m *Model) destroyRQ(c *call) *refusal {
 	return r
 }
 
-func (m *Model) queryRQ(c *call) *refusal {
-	q, r := m.obj.rqs.get(c.in.U32("rqn"))
-	if r != nil {
-		return r
-	}
-	q.query(c.out)
-	if q.vsd {
-		c.out.Set("vsd", 1)
-	}
-	c.out.Set("counter_set_id", uint64(q.counter))
-	return nil
-}
-
 // nextRecv returns the next receive WQE, fetching some ahead, or nil if the driver posted none.
 func (m *Model) nextRecv(q *rq) []byte {
 	size := 1 << q.logEntry

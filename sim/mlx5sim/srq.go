@@ -15,13 +15,8 @@ func srqCommands() map[uint16]*command {
 		0x80f: ready(command{name: "DEALLOC_XRCD", in: byID("xrcd"), out: plainOut, run: (*Model).deallocXRCD}),
 		0x705: ready(command{name: "CREATE_XRC_SRQ", in: lay(272, head).With(0x10, xrcSRQContext), tail: true, out: newID("xrc_srqn"), run: (*Model).createXRCSRQ}),
 		0x706: ready(command{name: "DESTROY_XRC_SRQ", in: byID("xrc_srqn"), out: plainOut, run: (*Model).destroyXRCSRQ}),
-		0x707: ready(command{name: "QUERY_XRC_SRQ", in: byID("xrc_srqn"), out: lay(272, "").With(0x10, xrcSRQContext), run: (*Model).queryXRCSRQ}),
-		0x708: ready(command{name: "ARM_XRC_SRQ", in: lay(16, head+"08.23:0 xrc_srqn 0c.15:0 lwm"), out: plainOut, run: (*Model).armXRCSRQ}),
 		0x90c: ready(command{name: "CREATE_RMP", in: lay(272, head).With(0x20, rmpContext), tail: true, out: newID("rmpn"), run: (*Model).createRMP}),
-		0x90d: ready(command{name: "MODIFY_RMP", in: lay(272, head+"08.31:28 rmp_state 08.23:0 rmpn 10*2 modify_bitmask").With(0x20, rmpContext), tail: true,
-			out: plainOut, run: (*Model).modifyRMP}),
 		0x90e: ready(command{name: "DESTROY_RMP", in: byID("rmpn"), out: plainOut, run: (*Model).destroyRMP}),
-		0x90f: ready(command{name: "QUERY_RMP", in: byID("rmpn"), out: lay(272, "").With(0x20, rmpContext), run: (*Model).queryRMP}),
 	}
 }
 
@@ -46,7 +41,6 @@ type srq struct {
 	cyclic   bool
 	pd       uint32
 	dbr      uint64
-	lwm      uint32
 	cqn      uint32 // of XRC only, as the domain
 	xrcd     uint32
 	user     uint32
@@ -56,7 +50,7 @@ type srq struct {
 
 func (m *Model) createRMP(c *call) *refusal {
 	in := c.in
-	q := &srq{cyclic: in.U("wq_type") == 1, pd: in.U32("pd"), dbr: in.U("dbr_addr"), lwm: in.U32("lwm")}
+	q := &srq{cyclic: in.U("wq_type") == 1, pd: in.U32("pd"), dbr: in.U("dbr_addr")}
 	if _, r := m.obj.pds.get(q.pd); r != nil {
 		return r
 	}
@@ -73,7 +67,7 @@ func (m *Model) createRMP(c *call) *refusal {
 
 func (m *Model) createXRCSRQ(c *call) *refusal {
 	in := c.in
-	q := &srq{cyclic: in.Is("basic_cyclic_rcv_wqe"), pd: in.U32("pd"), dbr: in.U("db_record_addr"), lwm: in.U32("lwm"),
+	q := &srq{cyclic: in.Is("basic_cyclic_rcv_wqe"), pd: in.U32("pd"), dbr: in.U("db_record_addr"),
 		cqn: in.U32("cqn"), xrcd: in.U32("xrcd"), user: in.U32("user_index")}
 	if _, r := m.obj.pds.get(q.pd); r != nil {
 		return r
@@ -143,62 +137,6 @@ func (m *Model) destroySRQ(id uint32, xrc bool) *refusal {
 
 func (m *Model) destroyRMP(c *call) *refusal    { return m.destroySRQ(c.in.U32("rmpn"), false) }
 func (m *Model) destroyXRCSRQ(c *call) *refusal { return m.destroySRQ(c.in.U32("xrc_srqn"), true) }
-
-// modifyRMP changes the low-water mark (bitmask bit 0).
-func (m *Model) modifyRMP(c *call) *refusal {
-	q, r := m.srq(c.in.U32("rmpn"), false)
-	if r != nil {
-		return r
-	}
-	if mask := c.in.U("modify_bitmask"); mask&^1 != 0 || c.in.U("rmp_state") != stateReady || c.in.U("state") != stateReady {
-		return refuse(stBadParam, "bitmask is %#x, states %d and %d: the model changes the low-water mark (bit 0) of a ready one", mask, c.in.U("rmp_state"), c.in.U("state"))
-	}
-	q.lwm = c.in.U32("lwm")
-	return nil
-}
-
-func (m *Model) armXRCSRQ(c *call) *refusal {
-	q, r := m.srq(c.in.U32("xrc_srqn"), true)
-	if r == nil {
-		q.lwm = c.in.U32("lwm")
-	}
-	return r
-}
-
-func (m *Model) queryRMP(c *call) *refusal {
-	q, r := m.srq(c.in.U32("rmpn"), false)
-	if r != nil {
-		return r
-	}
-	o := c.out
-	o.Set("state", stateReady)
-	if q.cyclic {
-		o.Set("wq_type", 1)
-	}
-	o.Set("pd", uint64(q.pd))
-	o.Set("lwm", uint64(q.lwm))
-	o.Set("dbr_addr", q.dbr)
-	o.Set("log_wq_stride", uint64(q.logEntry))
-	o.Set("log_wq_sz", uint64(q.logSize))
-	return nil
-}
-
-func (m *Model) queryXRCSRQ(c *call) *refusal {
-	q, r := m.srq(c.in.U32("xrc_srqn"), true)
-	if r != nil {
-		return r
-	}
-	o := c.out
-	o.Set("log_xrc_srq_size", uint64(q.logSize))
-	o.Set("log_rq_stride", uint64(q.logEntry-4))
-	o.Set("xrcd", uint64(q.xrcd))
-	o.Set("cqn", uint64(q.cqn))
-	o.Set("user_index", uint64(q.user))
-	o.Set("pd", uint64(q.pd))
-	o.Set("lwm", uint64(q.lwm))
-	o.Set("db_record_addr", q.dbr)
-	return nil
-}
 
 // takeShared returns the next WQE, without the segment that links a list, and its index; nil if none is posted.
 func (m *Model) takeShared(q *srq) (w []byte, idx uint32) {
