@@ -173,12 +173,16 @@ var offsets = []struct {
 		"LXONTX": "LXONTXC", "LXOFFTX": "LXOFFTXC", "LXONRX": "LXONRXCNT", "LXOFFRX": "LXOFFRXCNT",
 	}},
 	{dir: "../../nic/kit/amazonadmin", prefix: "", header: "ena_regs_defs.h", from: "amzn-drivers (kernel/linux/common/ena_com)", before: "ENA_REGS_", behind: "_OFF", least: 10},
-	{dir: "../../sim/enasim", prefix: "reg", header: "ena_regs_defs.h", from: "amzn-drivers (kernel/linux/common/ena_com)", before: "ENA_REGS_", behind: "_OFF", least: 10},
+	{dir: "../../sim/amazon", prefix: "Reg", header: "ena_regs_defs.h", from: "amzn-drivers (kernel/linux/common/ena_com)", before: "ENA_REGS_", behind: "_OFF", least: 22,
+		other: map[string]string{"CTRLVERSION": "CONTROLLER_VERSION", "AENQDB": "AENQ_HEAD_DB", "READREQ": "MMIO_REG_READ", "RESPLO": "MMIO_RESP_LO", "RESPHI": "MMIO_RESP_HI"}},
+	{dir: "../../sim/amazon", prefix: "Reg", header: "efa_regs_defs.h", from: "amzn-drivers (kernel/linux/efa/src)", before: "EFA_REGS_", behind: "_OFF", least: 20,
+		other: map[string]string{"CTRLVERSION": "CONTROLLER_VERSION", "AQDB": "AQ_PROD_DB", "AENQDB": "AENQ_CONS_DB", "READREQ": "MMIO_REG_READ", "RESPLO": "MMIO_RESP_LO",
+			"RESPHI": "MMIO_RESP_HI", "ACQTAIL": "", "AENQTAIL": ""}}, // EFA has no tail registers
 }
 
 func TestLayoutsRegisters(t *testing.T) {
 	for _, o := range offsets {
-		t.Run(filepath.Base(o.dir), func(t *testing.T) {
+		t.Run(filepath.Base(o.dir)+" "+o.header, func(t *testing.T) {
 			plain := func(s string) string { return strings.ToUpper(strings.ReplaceAll(s, "_", "")) }
 			theirs := map[string][]uint64{}
 			for name, v := range defines(header(t, o.header, o.from)) {
