@@ -9,7 +9,7 @@ import (
 
 func TestComparesAndReportsOtherToolsFiles(t *testing.T) {
 	file := func(name string) string { return filepath.Join("foreign", "testdata", name) }
-	page := filepath.Join(t.TempDir(), "page.html")
+	page, other := filepath.Join(t.TempDir(), "page.html"), filepath.Join(t.TempDir(), "other.html")
 	for _, c := range []struct {
 		args string
 		code int
@@ -20,6 +20,13 @@ func TestComparesAndReportsOtherToolsFiles(t *testing.T) {
 		{"compare " + file("vegeta.hdrplot") + " " + file("vegeta.hdrplot"), 0, []string{"no verdicts, because it counts as one run: samples have no order in time", "put one file for each run into a folder"}},
 		{"compare " + file("table.csv") + " ../../results/demo/02-xdp", 0, []string{"table.csv was measured by unknown tool, "}},
 		{"report -html " + page + " " + file("table.csv"), 0, []string{"latency p50 6.003 µs", "CSV table, values in us", "page " + page}},
+		{"compare -html " + other + " " + file("fortio.json") + " " + file("cyclictest.txt"), 0, []string{"NOT COMPARABLE:", "metric: fortio.json has response time, cyclictest.txt has wake-up latency"}},
+		{"compare -html " + other + " " + file("fortio.json") + " " + file("oha.json"), 0, []string{"B minus A, not tested: ", "p99.99         –         –"}},
+		{"compare -fail-if p99>+5% " + file("fortio.json") + " " + file("oha.json"), 1, []string{"fortio.json has percentiles only"}},
+		{"report " + file("fping-c.txt"), 1, []string{"Set -series to one of: 127.0.0.1, 127.0.0.2"}},
+		{"report -series 127.0.0.1 " + file("fping-c.txt"), 0, []string{"icmp to 127.0.0.1, 30 samples, 3 runs"}},
+		{"report " + file("vegeta.json"), 0, []string{"only the listed percentiles are known: no verdicts"}},
+		{"report -json " + file("vegeta.json"), 1, []string{"-json needs a whole distribution"}},
 		{"report -json " + file("table.csv"), 0, []string{`"metric": "latency"`, "one measurement in 16 parts"}},
 		{"report " + file("numbers.txt"), 2, []string{"set -unit"}},
 		{"report " + file("make"), 1, []string{"make: format unknown (docs/other-tools.md lists the formats)"}},

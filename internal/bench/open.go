@@ -16,7 +16,7 @@ import (
 func foreignFlags(flags *flag.FlagSet) *foreign.Options {
 	o := new(foreign.Options)
 	flags.StringVar(&o.Unit, "unit", "", "`UNIT` of values in other tools' files that do not state it: ns, us, ms or s")
-	flags.StringVar(&o.Series, "series", "", "`NAME` of the column, target or tag to read, where another tool's file has several")
+	flags.StringVar(&o.Series, "series", "", "`NAME` of the column, target, tag or series to read, where another tool's file has several")
 	return o
 }
 

@@ -36,7 +36,8 @@ var (
 
 const (
 	maxFile    = 256 << 20
-	maxJSON    = 64 << 20 // decoding takes several times the memory
+	maxJSON    = 128 << 20 // decoding takes several times the memory
+	maxValues  = 4 << 20   // of a JSON file, counted by its commas
 	maxSamples = 1 << 24
 	maxRuns    = 1000 // files of a folder
 )
@@ -248,9 +249,6 @@ func (m *measurement) report() *report.Report {
 		Min: m.least, Max: m.most, Mean: m.middle, Beyond: m.beyond}
 	rep := &report.Report{Schema: report.Schema, Tool: m.tool, Metric: m.metric, Traffic: m.traffic, Counts: m.counts, Warnings: m.warnings, Foreign: f, Start: m.start, Resolution: m.resolution}
 	rep.Host.Core = -1
-	if m.start.IsZero() {
-		rep.Start = time.Unix(0, 0)
-	}
 	s := &latency.Series{Name: latency.MainSeries, Intervals: m.intervals}
 	s.Sum()
 	if m.points != nil {
@@ -376,6 +374,8 @@ func readFolder(dir string, o Options) (*measurement, error) {
 		if m.points != nil {
 			return nil, fmt.Errorf("%s: percentiles of several runs cannot be combined: a folder needs files with samples or histograms", path)
 		}
+		m.divide()
+		m.samples = nil
 		all = append(all, m)
 	}
 	if len(all) == 0 {
@@ -399,7 +399,6 @@ func combine(dir string, all []*measurement) (*measurement, error) {
 		if m.format != out.format || m.metric != out.metric || m.unit != out.unit {
 			return nil, fmt.Errorf("%s: its files differ: %s in %s, %s in %s", dir, all[0].format, all[0].unit, m.format, m.unit)
 		}
-		m.divide()
 		hs := make([]*latency.Histogram, len(m.intervals))
 		for j, iv := range m.intervals {
 			hs[j] = iv.Histogram

@@ -141,6 +141,8 @@ func TestMalformedFiles(t *testing.T) {
 		{"percentiles without counts", "Value Percentile TotalCount 1/(1-Percentile)\n1 0.5\n", Options{Unit: "us"}, ":2: malformed HdrHistogram percentiles: 2 columns"},
 		{"a log with a broken histogram", "#[Histogram log format version 1.3]\n0,1,1,xyz\n", Options{}, ":2: malformed log"},
 		{"a ping that is cut off in a line", "PING x (10.0.0.1) 56(84) bytes of data.\n64 bytes from 10.0.0.1: icmp_seq=1 ttl=64 ti", Options{}, ":2: malformed ping output: a reply without a time"},
+		{"a ping in the year 2283", "PING x\n[1795479873.1] 64 bytes from x: icmp_seq=1 ttl=64 time=1 ms\n[9895479873.1] 64 bytes from x: icmp_seq=2 ttl=64 time=1 ms\n",
+			Options{}, `:3: malformed ping output: "9895479873.1" is no time`},
 		{"two pings in a file", "PING x\n1 packets transmitted, 1 received\nPING x\n1 packets transmitted, 1 received\n", Options{}, ":4: malformed ping output: a second measurement"},
 		{"a ping without replies", "PING x\n1 packets transmitted, 0 received\n", Options{}, "no latencies in it"},
 		{"several targets of fping", string(content(t, "fping-c.txt")), Options{}, "which target? Set -series to one of: 127.0.0.1, 127.0.0.2"},
@@ -163,6 +165,7 @@ func TestMalformedFiles(t *testing.T) {
 		{"a round trip in words", `{"roundtrips":[{"rtt":"soon"}]}`, Options{}, `roundtrips[0]: "soon" is no ISO 8601 duration`},
 		{"an error of Prometheus", `{"status":"error","error":"parse error","data":{}}`, Options{}, "status error: parse error"},
 		{"a scalar of Prometheus", `{"status":"success","data":{"resultType":"scalar","result":[1,"2"]}}`, Options{}, "a result of type scalar, want vector or matrix"},
+		{"JSON of too many values", `{"histogram-latency":[` + strings.Repeat("0,", maxValues+1) + `0]}`, Options{}, "more than 4194304 values"},
 		{"classic histograms", `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"le":"1"},"value":[1,"2"]}]}}`, Options{}, "no native histograms in series le=1"},
 		{"a line of vegeta that is cut off", string(content(t, "vegeta.ndjson")[:300]), Options{}, ":2: malformed vegeta results in JSON: "},
 		{"a row of vegeta that is cut off", "1795479891230848837,200,2313945,0,0,,,,0\n1795479891235519560,200\n", Options{}, ":2: malformed vegeta results in CSV: 2 columns"},
@@ -220,6 +223,76 @@ func TestFolderOfRuns(t *testing.T) {
 	}
 	if v := p50(compare.Reports(a, same)); v.Verdict != compare.Noise {
 		t.Errorf("unchanged: %v, %s", v.Verdict, v.Why)
+	}
+}
+
+// TestFolderOfTimedRuns: files with times are runs in the order in which they were measured, whatever their names.
+func TestFolderOfTimedRuns(t *testing.T) {
+	dir := t.TempDir()
+	for i, name := range []string{"b", "a"} {
+		text := strings.ReplaceAll(string(content(t, "ping-D.txt")), "[179547987", fmt.Sprintf("[1795479%d7", 8+i))
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := Read(dir, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Runs) != 2 || r.Runs[1].Start != 100e9 || r.Counts.Sent != 400 || r.Main().Total.Count != 400 || !r.Foreign.Timed || r.Start.Unix() != 1795479873 {
+		t.Errorf("runs %v from %v, %+v, %d samples", r.Runs, r.Start, r.Counts, r.Main().Total.Count)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "c"), content(t, "irtt.json"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Read(dir, Options{}); err == nil || !strings.Contains(err.Error(), "its files differ: ping output in ms") {
+		t.Errorf("a folder with files of two tools: %v", err)
+	}
+	if _, err := Read("testdata", Options{}); err == nil || !strings.Contains(err.Error(), "testdata/README.md: format unknown") {
+		t.Errorf("a folder with a page of text: %v", err)
+	}
+}
+
+// TestWhatAFormatLacks: what a file does not have is unknown, and no verdict is made up for it.
+func TestWhatAFormatLacks(t *testing.T) {
+	read := func(name string) *report.Report {
+		r, err := Read(filepath.Join("testdata", name), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	for _, c := range []struct{ a, b, stat, why string }{
+		{"fortio.json", "vegeta.json", "p50", "fortio.json has percentiles only"},
+		{"cyclictest.txt", "cyclictest.json", "p50", "cyclictest.txt counts as one run (samples have no order in time)"},
+		{"iperf3.json", "iperf3.json", "p50", "12 samples are too few to divide"},
+		{"ping.txt", "irtt.json", "p50", "irtt.json has 4 runs"},
+		{"ping.txt", "netperf.txt", "mean", "netperf.txt has percentiles only"},
+	} {
+		p := compare.Reports(read(c.a), read(c.b)).Pairs[0]
+		r := p.Rows[slices.IndexFunc(p.Rows, func(r compare.Row) bool { return r.Stat.String() == c.stat })]
+		if c.a == "ping.txt" && c.b == "irtt.json" { // icmp and udp
+			if len(p.Obstacles) != 1 || !strings.HasPrefix(p.Obstacles[0], "protocol: ") {
+				t.Errorf("%s and %s: obstacles %q", c.a, c.b, p.Obstacles)
+			}
+			continue
+		}
+		if len(p.Obstacles) > 0 || r.Tested() || !strings.Contains(r.Why, c.why) {
+			t.Errorf("%s and %s: tested %v, %q, obstacles %q; want %q", c.a, c.b, r.Tested(), r.Why, p.Obstacles, c.why)
+		}
+	}
+	for file, stats := range map[string][]string{"cyclictest.txt": {"p99", "p99.9"}, "fortio.json": {"p99.99", "p51"}, "wrk.txt": {"min", "max", "mean", "p99.9"}} {
+		for _, name := range stats {
+			if st, err := compare.ParseStat(name); err != nil || !math.IsNaN(st.OfReport(read(file))) {
+				t.Errorf("%s: %s is known, and the file does not have it (%v)", file, name, err)
+			}
+		}
+	}
+	for _, pair := range [][2]string{{"ping.txt", "vegeta.csv"}, {"ping.txt", "iperf3.json"}, {"pscheduler-latency.json", "pscheduler-rtt.json"}, {"cyclictest.txt", "oha.json"}} {
+		c := compare.Reports(read(pair[0]), read(pair[1]))
+		if len(c.Obstacles) == 0 || !strings.HasPrefix(c.Obstacles[0], "metric: ") {
+			t.Errorf("%s and %s measured different things, and are compared", pair[0], pair[1])
+		}
 	}
 }
 

@@ -56,7 +56,10 @@ func readLog(f *file) (*measurement, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &measurement{tool: "HdrHistogram", metric: report.Unlabeled, unit: unit, start: start, timed: true}
+	m := &measurement{tool: "HdrHistogram", metric: report.Unlabeled, unit: unit, timed: start.Unix() > 0}
+	if m.timed {
+		m.start = start
+	}
 	for _, iv := range chosen.Intervals {
 		if iv.Histogram, err = rescale(iv.Histogram, factor); err != nil {
 			return nil, f.bad(0, "%v", err)

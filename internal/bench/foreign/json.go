@@ -28,6 +28,9 @@ func (f *file) object() (bool, error) {
 	if len(f.text) > maxJSON {
 		return true, f.bad(0, "larger than %d MiB", maxJSON>>20)
 	}
+	if bytes.Count(f.text, []byte(",")) > maxValues {
+		return true, f.bad(0, "more than %d values", maxValues)
+	}
 	return true, f.decode(&f.keys)
 }
 
@@ -195,7 +198,7 @@ var (
 
 // request is one request of an HTTP load generator.
 func (m *measurement) request(f *file, line int, at time.Time, ns int64, code int, failure string) error {
-	if at.Year() < 1971 || at.Year() > 2200 {
+	if at.Unix() < 0 || at.Unix() > maxDate {
 		return f.bad(line, "a request at %v", at)
 	}
 	if m.start.IsZero() {
@@ -316,7 +319,7 @@ func readIrtt(f *file) (*measurement, error) {
 		if m.start.IsZero() {
 			m.start, m.timed = at, true
 		}
-		if *r.Delay.RTT < 0 || *r.Delay.RTT > maxLatency || r.Timestamps.Client.Send.Wall <= 0 {
+		if *r.Delay.RTT < 0 || *r.Delay.RTT > maxLatency || r.Timestamps.Client.Send.Wall <= 0 || r.Timestamps.Client.Send.Wall > maxDate*1e9 {
 			return nil, f.bad(0, "round_trips[%d]: %d ns, sent at %d", i, *r.Delay.RTT, r.Timestamps.Client.Send.Wall)
 		}
 		if err := m.add(f, 0, at.Sub(m.start).Nanoseconds(), *r.Delay.RTT); err != nil {
@@ -349,7 +352,7 @@ func readIperf(f *file) (*measurement, error) {
 	}
 	m := &measurement{tool: "iperf3", metric: report.Smoothed, unit: "µs (fixed by iperf3)", traffic: report.Traffic{Protocol: "tcp"}, timed: true,
 		limits: []string{"TCP's smoothed round trip, once per interval and stream: single round trips are unknown, and percentiles are of averages"}}
-	if s := in.Start.Timestamp.Timesecs; s > 0 && s < 1e10 {
+	if s := in.Start.Timestamp.Timesecs; s > 0 && s < maxDate {
 		m.start = time.Unix(s, 0)
 	}
 	for i, iv := range in.Intervals {
@@ -358,7 +361,7 @@ func readIperf(f *file) (*measurement, error) {
 				continue
 			}
 			ns, err := scaled(float64(*s.RTT), 1e3)
-			if err != nil || !(s.End >= 0 && s.End < 1e9) {
+			if err != nil || !(s.End >= 0 && s.End < 1e8) {
 				return nil, f.bad(0, "intervals[%d]: a round trip of %d µs at %v s", i, *s.RTT, s.End)
 			}
 			if err := m.add(f, 0, int64(s.End*1e9), ns); err != nil {

@@ -20,12 +20,15 @@ var (
 // printed is the unit of values that have it beside them.
 const printed = "ms (printed on each line)"
 
+// maxDate bounds times of day: the year 2096.
+const maxDate = 4e9 // s since 1970
+
 // dated records a sample with the time of day that a line begins with, in seconds; empty if it has none.
 func (m *measurement) dated(f *file, line int, stamp string, ns int64) error {
 	var at int64
 	if stamp != "" {
 		seconds, err := strconv.ParseFloat(stamp, 64)
-		if err != nil || seconds > 1e10 {
+		if err != nil || seconds > maxDate {
 			return f.bad(line, "%q is no time in seconds since 1970", stamp)
 		}
 		now := time.Unix(0, int64(math.Round(seconds*1e9)))
