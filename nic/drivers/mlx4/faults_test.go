@@ -3,7 +3,6 @@ package mlx4_test
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx4"
-	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
 
@@ -25,9 +23,9 @@ func TestEachCommandRefused(t *testing.T) {
 		}
 		return 0
 	}})
-	x.open(nic.Options{Queues: 2})
+	x.Open(nic.Options{Queues: 2})
 	opened := len(all)
-	x.close()
+	x.Close()
 	if opened < 20 || len(all) < 32 {
 		t.Errorf("only %d and %d commands were seen", opened, len(all))
 	}
@@ -38,20 +36,20 @@ func TestEachCommandRefused(t *testing.T) {
 			}
 			return 0
 		}})
-		err := x.tryOpen(nic.Options{Queues: 2})
+		err := x.TryOpen(nic.Options{Queues: 2})
 		if err == nil {
-			if i := x.dev.Info(); !strings.Contains(list(i.Notes), "bad parameter") {
+			if i := x.Dev.Info(); !strings.Contains(list(i.Notes), "bad parameter") {
 				t.Errorf("command %#x is refused, and Info does not tell: %s", bad, list(i.Notes))
 			}
 			t.Logf("%#x can be done without", bad)
-			x.close()
+			x.Close()
 		} else if !errors.Is(err, nic.ErrHardware) || !strings.Contains(err.Error(), fmt.Sprintf("(%#x)", bad)) || !strings.Contains(err.Error(), "bad parameter") {
 			t.Errorf("command %#x is refused: %v", bad, err)
 		}
-		if x.port.Mappings() != 0 || x.port.BusMaster() {
-			t.Errorf("command %#x is refused: %d mappings, bus mastering %v", bad, x.port.Mappings(), x.port.BusMaster())
+		if x.Port.Mappings() != 0 || x.Port.BusMaster() {
+			t.Errorf("command %#x is refused: %d mappings, bus mastering %v", bad, x.Port.Mappings(), x.Port.BusMaster())
 		}
-		x.port.ForgetViolations() // of a teardown that stopped half-way
+		x.Port.ForgetViolations() // of a teardown that stopped half-way
 	}
 }
 
@@ -60,13 +58,13 @@ func TestCommandWithheld(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			x := newRig(t, mlx4sim.Options{Withhold: func(o uint16) bool { return o == op }})
-			if err := x.tryOpen(nic.Options{}); !errors.Is(err, nic.ErrTimeout) || !strings.Contains(err.Error(), name) {
+			if err := x.TryOpen(nic.Options{}); !errors.Is(err, nic.ErrTimeout) || !strings.Contains(err.Error(), name) {
 				t.Errorf("%v", err)
 			}
-			if x.port.Mappings() != 0 || x.port.BusMaster() {
-				t.Errorf("%d mappings, bus mastering %v", x.port.Mappings(), x.port.BusMaster())
+			if x.Port.Mappings() != 0 || x.Port.BusMaster() {
+				t.Errorf("%d mappings, bus mastering %v", x.Port.Mappings(), x.Port.BusMaster())
 			}
-			x.port.ForgetViolations()
+			x.Port.ForgetViolations()
 		})
 	}
 }
@@ -84,56 +82,21 @@ func TestWrongCard(t *testing.T) {
 		"semaphore": {mlx4sim.Options{SemaphoreHeld: true}, nic.ErrTimeout, "flash semaphore (0xf03fc)"},
 	} {
 		x := newRig(t, c.o)
-		err := x.tryOpen(nic.Options{})
+		err := x.TryOpen(nic.Options{})
 		if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", name, err)
 		}
-		if x.port.Mappings() != 0 || x.port.BusMaster() {
-			t.Errorf("%s: %d mappings, bus mastering %v", name, x.port.Mappings(), x.port.BusMaster())
+		if x.Port.Mappings() != 0 || x.Port.BusMaster() {
+			t.Errorf("%s: %d mappings, bus mastering %v", name, x.Port.Mappings(), x.Port.BusMaster())
 		}
 		t.Log(err)
 	}
 	for _, o := range []mlx4sim.Options{{Link: mlx4sim.AnyLink}, {BootReads: 20}, {Abandoned: 2}, {NoPortEvents: true}} { // these are as they should be
 		x := newRig(t, o)
-		x.open(nic.Options{})
-		x.exchange(3, 98)
-		x.close()
+		x.Open(nic.Options{})
+		x.Exchange(3, 98)
+		x.Close()
 	}
-}
-
-func (x *rig) serve(f func()) (err error) {
-	x.Helper()
-	x.busy(func() {
-		var stop atomic.Bool
-		end := make(chan error, 1)
-		go func() {
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			end <- x.dev.Serve(0, &stop, x.resp[0])
-		}()
-		f()
-		stop.Store(true)
-		err = <-end
-	})
-	return err
-}
-
-func (x *rig) await(f func() bool) {
-	x.Helper()
-	if !await.Holds(f) {
-		x.Errorf("does not come\n%s", x.logs.String())
-	}
-}
-
-func (x *rig) answers(size int) {
-	x.Helper()
-	x.await(func() bool {
-		if x.received() > 0 {
-			return true
-		}
-		x.ping(ourMAC, size, -1)
-		return false
-	})
 }
 
 // What goes wrong in the device under traffic is logged, counted and repaired: a send queue by itself, all else by a
@@ -148,39 +111,39 @@ func TestRecovery(t *testing.T) {
 		"send error":    {func(x *rig) { x.model.FailNextSend(0x04) }, "send completion with error: syndrome 0x04 local protection error", 0, 1},
 		"receive error": {func(x *rig) { x.model.FailNextReceive(0x01) }, "receive completion with error: syndrome 0x01 local length error", 1, 0},
 		"catastrophe":   {func(x *rig) { x.model.Catastrophe(0xBAD) }, "buffer of catastrophic errors 00000bad", 1, 0},
-		"reset":         {func(x *rig) { x.fn.Reset() }, "bus mastering is off", 1, 0},
+		"reset":         {func(x *rig) { x.Fn.Reset() }, "bus mastering is off", 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) { // not at once: each has two goroutines that poll
 			x := newRig(t, mlx4sim.Options{})
-			x.open(nic.Options{})
-			x.exchange(30, 98)
-			x.exchange(10, 500)
-			before := x.stats()
+			x.Open(nic.Options{})
+			x.Exchange(30, 98)
+			x.Exchange(10, 500)
+			before := x.Stats()
 			c.spoil(x)
-			err := x.serve(func() {
-				x.await(func() bool {
-					x.ping(ourMAC, 98, -1)
-					return strings.Contains(x.logs.String(), c.says)
+			err := x.Serve(func() {
+				x.Await(func() bool {
+					x.Ping(ourMAC, 98, -1)
+					return strings.Contains(x.Logs.String(), c.says)
 				})
-				x.await(func() bool {
+				x.Await(func() bool {
 					var s nic.Stats
-					return x.dev.ReadStats(&s) == nil && s.Resets == c.resets && s.Extra["send_queue_resets"] == c.sendRecoveries
+					return x.Dev.ReadStats(&s) == nil && s.Resets == c.resets && s.Extra["send_queue_resets"] == c.sendRecoveries
 				})
-				x.answers(98)
-				x.answers(700)
+				x.Answers(98)
+				x.Answers(700)
 			})
 			if err != nil {
 				t.Errorf("Serve: %v", err)
 			}
-			x.port.ForgetViolations() // of frames that were under way
-			x.settle()
-			x.received()
-			x.exchange(70, 98)
-			x.exchange(70, 700)
-			if s := x.stats(); s.TxFrames < before.TxFrames+140 || s.RxFrames < before.RxFrames+140 {
+			x.Port.ForgetViolations() // of frames that were under way
+			x.Settle()
+			x.Received()
+			x.Exchange(70, 98)
+			x.Exchange(70, 700)
+			if s := x.Stats(); s.TxFrames < before.TxFrames+140 || s.RxFrames < before.RxFrames+140 {
 				t.Errorf("totals went from %+v to %+v", before, s)
 			}
-			x.close()
+			x.Close()
 		})
 	}
 }
@@ -196,116 +159,116 @@ func TestDiesDuringCommand(t *testing.T) {
 		x.model.Catastrophe(0xBAD)
 		return true
 	}})
-	x.open(nic.Options{})
-	x.exchange(10, 98)
-	if err := x.serve(func() {
+	x.Open(nic.Options{})
+	x.Exchange(10, 98)
+	if err := x.Serve(func() {
 		die.Store(true)
-		if _, err := x.dev.Link(); !errors.Is(err, nic.ErrHardware) || !strings.Contains(err.Error(), "QUERY_PORT") || !strings.Contains(err.Error(), "the firmware died") {
+		if _, err := x.Dev.Link(); !errors.Is(err, nic.ErrHardware) || !strings.Contains(err.Error(), "QUERY_PORT") || !strings.Contains(err.Error(), "the firmware died") {
 			t.Errorf("%v", err)
 		}
-		x.await(func() bool {
+		x.Await(func() bool {
 			var s nic.Stats
-			return x.dev.ReadStats(&s) == nil && s.Resets == 1
+			return x.Dev.ReadStats(&s) == nil && s.Resets == 1
 		})
-		x.answers(98)
+		x.Answers(98)
 	}); err != nil {
 		t.Error(err)
 	}
-	x.port.ForgetViolations() // of frames that were under way
-	x.settle()
-	x.close()
+	x.Port.ForgetViolations() // of frames that were under way
+	x.Settle()
+	x.Close()
 }
 
 // A command that firmware does not complete any more is the last: the watch restarts the card, and it answers again.
 func TestStuckCommand(t *testing.T) {
 	var stuck atomic.Bool
 	x := newRig(t, mlx4sim.Options{Withhold: func(op uint16) bool { return op == 0x043 && stuck.Load() }}) // QUERY_PORT
-	x.open(nic.Options{})
-	x.exchange(10, 98)
-	if err := x.serve(func() {
+	x.Open(nic.Options{})
+	x.Exchange(10, 98)
+	if err := x.Serve(func() {
 		stuck.Store(true)
-		_, err := x.dev.Link()
+		_, err := x.Dev.Link()
 		stuck.Store(false)
 		if !errors.Is(err, nic.ErrTimeout) || !strings.Contains(err.Error(), "QUERY_PORT") {
 			t.Errorf("%v", err)
 		}
-		x.await(func() bool {
+		x.Await(func() bool {
 			var s nic.Stats
-			return x.dev.ReadStats(&s) == nil && s.Extra["resets_command_stuck"] == 1
+			return x.Dev.ReadStats(&s) == nil && s.Extra["resets_command_stuck"] == 1
 		})
-		x.answers(98)
+		x.Answers(98)
 	}); err != nil {
 		t.Error(err)
 	}
-	x.port.ForgetViolations() // of frames that were under way
-	x.settle()
-	x.received()
-	x.exchange(70, 98)
-	x.close()
+	x.Port.ForgetViolations() // of frames that were under way
+	x.Settle()
+	x.Received()
+	x.Exchange(70, 98)
+	x.Close()
 }
 
 // If nothing that was pushed is ever sent, the queue continues with doorbells, and says so.
 func TestBlueFlameGivenUp(t *testing.T) {
 	x := newRig(t, mlx4sim.Options{})
-	x.open(nic.Options{})
+	x.Open(nic.Options{})
 	x.model.Pause(true) // as if nothing had arrived
-	if err := x.serve(func() {
+	if err := x.Serve(func() {
 		for range 10 {
-			x.ping(ourMAC, 98, -1)
+			x.Ping(ourMAC, 98, -1)
 		}
-		x.await(func() bool { return strings.Contains(x.logs.String(), "nothing that was pushed has been sent") })
+		x.Await(func() bool { return strings.Contains(x.Logs.String(), "nothing that was pushed has been sent") })
 		x.model.Pause(false)
-		x.answers(98)
+		x.Answers(98)
 	}); err != nil {
 		t.Error(err)
 	}
-	x.port.ForgetViolations()
-	x.settle()
-	x.received()
-	x.exchange(70, 98)
-	if i := x.dev.Info(); i.Push != "doorbell full" || !strings.Contains(list(i.Notes), "from BlueFlame to plain doorbells") {
+	x.Port.ForgetViolations()
+	x.Settle()
+	x.Received()
+	x.Exchange(70, 98)
+	if i := x.Dev.Info(); i.Push != "doorbell full" || !strings.Contains(list(i.Notes), "from BlueFlame to plain doorbells") {
 		t.Errorf("push %q\n%s", i.Push, list(i.Notes))
 	}
-	if s := x.stats(); s.Resets != 0 || s.Extra["send_queue_resets"] != 1 {
+	if s := x.Stats(); s.Resets != 0 || s.Extra["send_queue_resets"] != 1 {
 		t.Errorf("%+v", s)
 	}
-	x.close()
+	x.Close()
 }
 
 // The link goes and comes: events say so, and nothing is fixed that is not broken.
 func TestLinkEvents(t *testing.T) {
 	x := newRig(t, mlx4sim.Options{})
-	x.open(nic.Options{})
-	x.exchange(5, 98)
-	if err := x.serve(func() {
+	x.Open(nic.Options{})
+	x.Exchange(5, 98)
+	if err := x.Serve(func() {
 		for _, up := range []bool{false, true} {
-			x.far.SetUp(up)
-			x.await(func() bool { return strings.Contains(x.logs.String(), fmt.Sprintf("up=%v", up)) })
-			x.await(func() bool { l, err := x.dev.Link(); return err == nil && l.Up == up })
+			x.Far.SetUp(up)
+			x.Await(func() bool { return strings.Contains(x.Logs.String(), fmt.Sprintf("up=%v", up)) })
+			x.Await(func() bool { l, err := x.Dev.Link(); return err == nil && l.Up == up })
 		}
-		x.answers(98)
+		x.Answers(98)
 	}); err != nil {
 		t.Error(err)
 	}
-	if s := x.stats(); s.Resets != 0 || s.Extra["port_changes"] < 2 {
+	if s := x.Stats(); s.Resets != 0 || s.Extra["port_changes"] < 2 {
 		t.Errorf("%+v", s)
 	}
-	x.close()
+	x.Close()
 }
 
 func TestWrongOptions(t *testing.T) {
 	for _, own := range []mlx4.Options{{Push: "llq"}, {MaxInline: -1}, {Port: 2}, {Port: -1}, {Steering: "b0"}} {
 		x := newRig(t, mlx4sim.Options{})
 		x.own = own
-		if err := x.tryOpen(nic.Options{}); err == nil || x.port.Mappings() != 0 {
-			t.Errorf("%+v: %v, %d mappings", own, err, x.port.Mappings())
+		if err := x.TryOpen(nic.Options{}); err == nil || x.Port.Mappings() != 0 {
+			t.Errorf("%+v: %v, %d mappings", own, err, x.Port.Mappings())
 		}
 	}
 	for _, o := range []nic.Options{{RingSize: 100}, {RingSize: 32}, {RingSize: 8192}, {MTU: 20000}, {MTU: 60}, {Queues: 1000}, {Queues: 3},
 		{MAC: [6]byte{1, 2, 3, 4, 5, 6}}} {
 		x := newRig(t, mlx4sim.Options{})
-		if err := x.tryOpen(o); err == nil || x.port.Mappings() != 0 {
-			t.Errorf("%+v: %v, %d mappings", o, err, x.port.Mappings())
+		if err := x.TryOpen(o); err == nil || x.Port.Mappings() != 0 {
+			t.Errorf("%+v: %v, %d mappings", o, err, x.Port.Mappings())
 		}
 	}
 }

@@ -34,8 +34,8 @@ type subnetRig struct {
 func newSubnetRig(t testing.TB, o mlx4sim.Options) *subnetRig {
 	o.Link = mlx4sim.InfiniBand
 	x := newRig(t, o)
-	x.ownMAC = true
-	return &subnetRig{rig: x, fabric: fabric.New(t.Errorf, x.far)}
+	x.OwnMAC = true
+	return &subnetRig{rig: x, fabric: fabric.New(t.Errorf, x.Far)}
 }
 
 var (
@@ -47,12 +47,12 @@ func answering() *fastpath.Config {
 	return &fastpath.Config{Addresses: []netip.Prefix{our4, our6}, UDPPorts: []uint16{7}}
 }
 
-func (x *subnetRig) open(o nic.Options) {
+func (x *subnetRig) Open(o nic.Options) {
 	x.Helper()
 	if o.Match == nil && o.Steer == nil {
 		o.Match = answering()
 	}
-	if err := x.tryOpen(o); err != nil {
+	if err := x.TryOpen(o); err != nil {
 		x.Fatalf("Open: %v", err)
 	}
 	x.attach()
@@ -60,9 +60,9 @@ func (x *subnetRig) open(o nic.Options) {
 
 func (x *subnetRig) attach() {
 	x.Helper()
-	x.until("the link is up", func() bool { l, err := x.dev.Link(); return err == nil && l.Up })
+	x.until("the link is up", func() bool { l, err := x.Dev.Link(); return err == nil && l.Up })
 	c := *answering()
-	m := x.dev.Info().MAC
+	m := x.Dev.Info().MAC
 	var err error
 	if x.qpn, err = qpnOf(m); err != nil {
 		x.Fatal(err)
@@ -72,27 +72,27 @@ func (x *subnetRig) attach() {
 	if err != nil {
 		x.Fatal(err)
 	}
-	x.resp = []*fastpath.Responder{r}
+	x.Resp = []*fastpath.Responder{r}
 }
 
 func (x *subnetRig) until(what string, ok func() bool) {
 	x.Helper()
-	x.busy(func() {
+	x.Busy(func() {
 		for end := time.Now().Add(untilLimit); !ok(); {
 			if !x.fabric.Step() {
 				time.Sleep(100 * time.Microsecond)
 			}
 			if time.Now().After(end) {
-				x.Errorf("waited in vain: %s\n%s", what, x.logs.String())
+				x.Errorf("waited in vain: %s\n%s", what, x.Logs.String())
 				return
 			}
 		}
 	})
 }
 
-func (x *subnetRig) settle() {
+func (x *subnetRig) Settle() {
 	for idle := 0; idle < 8; idle++ {
-		if x.port.Settle(100000) > 1 || x.fabric.Step() || x.dev.DatagramQueue().Poll(x.resp[0]) > 0 {
+		if x.Port.Settle(100000) > 1 || x.fabric.Step() || x.Dev.DatagramQueue().Poll(x.Resp[0]) > 0 {
 			idle = 0
 		}
 	}
@@ -111,8 +111,8 @@ func TestInfiniBandEchoes(t *testing.T) {
 	for _, push := range []string{"full", "off"} {
 		x := newSubnetRig(t, mlx4sim.Options{})
 		x.own.Push = push
-		x.open(nic.Options{})
-		i := x.dev.Info()
+		x.Open(nic.Options{})
+		i := x.Dev.Info()
 		for _, want := range []string{"link layer InfiniBand, state active", "LID 0x2, subnet manager at LID 0x1", "with MTU 2044, hardware address"} {
 			if !strings.Contains(list(i.Notes), want) {
 				t.Errorf("Info does not say %q: %s", want, list(i.Notes))
@@ -129,10 +129,10 @@ func TestInfiniBandEchoes(t *testing.T) {
 				}
 				for name, p := range map[string][]byte{"icmp4": ping4(n), "icmp6": packet6(58, max(n, 48)), "udp6": packet6(17, max(n, 48))} {
 					x.fabric.Send(0, x.qpn, p, grh)
-					x.settle()
+					x.Settle()
 					got := x.fabric.Received()
 					if len(got) != 1 {
-						t.Fatalf("%s of %d bytes, push %s: %d replies, %v", name, n, push, len(got), x.resp[0].Stats())
+						t.Fatalf("%s of %d bytes, push %s: %d replies, %v", name, n, push, len(got), x.Resp[0].Stats())
 					}
 					k := got[0]
 					if k.DLID != 1 || k.SLID != 2 || k.SL != 3 || k.DQP != fabric.HostQP || k.SQP != x.qpn || k.QKey != 0x0B1B || len(k.Payload) != len(p) {
@@ -154,11 +154,11 @@ func TestInfiniBandEchoes(t *testing.T) {
 		if n := x.fabric.Multicast(fabric.Broadcast, ping4(84)); n != 1 {
 			t.Errorf("%d members of the broadcast group", n)
 		}
-		x.settle()
-		if got := x.fabric.Received(); len(got) != 0 || x.resp[0].Stats()[fastpath.RefusedMAC] != 1 {
-			t.Errorf("a ping to the group: %v, %v", got, x.resp[0].Stats())
+		x.Settle()
+		if got := x.fabric.Received(); len(got) != 0 || x.Resp[0].Stats()[fastpath.RefusedMAC] != 1 {
+			t.Errorf("a ping to the group: %v, %v", got, x.Resp[0].Stats())
 		}
-		x.close()
+		x.Close()
 		if x.fabric.Leaves != 3 {
 			t.Errorf("%d of 3 groups were left", x.fabric.Leaves)
 		}
@@ -243,7 +243,7 @@ func TestInfiniBandSTAMP(t *testing.T) {
 	for _, push := range []string{"full", "off"} {
 		x := newSubnetRig(t, mlx4sim.Options{})
 		x.own.Push = push
-		x.open(nic.Options{})
+		x.Open(nic.Options{})
 		var clock atomic.Pointer[fastpath.Clock]
 		const now = 0xE8D4A51080000000
 		clock.Store(&fastpath.Clock{NTP: now, ErrorEstimate: 0x8587}) // it stalls
@@ -254,7 +254,7 @@ func TestInfiniBandSTAMP(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x.resp = []*fastpath.Responder{r}
+		x.Resp = []*fastpath.Responder{r}
 		one := func(p []byte, global bool) []byte {
 			t.Helper()
 			var grh []byte
@@ -262,7 +262,7 @@ func TestInfiniBandSTAMP(t *testing.T) {
 				grh = fabric.GRH(x.fabric.HostGID(), x.fabric.Ports[0].GID(x.fabric))
 			}
 			x.fabric.Send(0, x.qpn, p, grh)
-			x.settle()
+			x.Settle()
 			got := x.fabric.Received()
 			if len(got) != 1 || got[0].DLID != 1 || got[0].DQP != fabric.HostQP || got[0].SL != 3 || global != (got[0].GRH != nil) || len(got[0].Payload) != len(p) {
 				t.Fatalf("%d bytes, push %s: %+v, %v", len(p), push, got, r.Stats())
@@ -312,7 +312,7 @@ func TestInfiniBandSTAMP(t *testing.T) {
 		if s := r.Stats(); s[fastpath.AnsweredSTAMPv4] != 8*2+1 || s[fastpath.AnsweredSTAMPv6] != 8*2+1 || s.Refused() != 0 {
 			t.Errorf("push %s: %v", push, s)
 		}
-		x.close()
+		x.Close()
 	}
 }
 
@@ -323,7 +323,7 @@ var allNodesGroup = [16]byte{0xFF, 0x12, 0x60, 0x1B, 0xFF, 0xFF, 15: 1}
 // bytes; duplicate address detection to all nodes.
 func TestInfiniBandNeighbours(t *testing.T) {
 	x := newSubnetRig(t, mlx4sim.Options{})
-	x.open(nic.Options{})
+	x.Open(nic.Options{})
 	host, gid := x.fabric.HostGID(), x.fabric.Ports[0].GID(x.fabric)
 	address := func(qpn uint32, gid [16]byte) []byte { return append(be.AppendUint32(nil, qpn), gid[:]...) }
 	arp := func(op byte, from []byte, fromIP byte, to []byte, toIP byte) []byte {
@@ -333,10 +333,10 @@ func TestInfiniBandNeighbours(t *testing.T) {
 	}
 	one := func(what string) fabric.Packet {
 		t.Helper()
-		x.settle()
+		x.Settle()
 		got := x.fabric.Received()
 		if len(got) != 1 {
-			t.Fatalf("%s: %d replies, %v", what, len(got), x.resp[0].Stats())
+			t.Fatalf("%s: %d replies, %v", what, len(got), x.Resp[0].Stats())
 		}
 		return got[0]
 	}
@@ -346,7 +346,7 @@ func TestInfiniBandNeighbours(t *testing.T) {
 		t.Errorf("%+v\nwant % x", k, want)
 	}
 	x.fabric.Multicast(fabric.Broadcast, arp(1, address(fabric.HostQP, host), 1, make([]byte, 20), 3))
-	x.settle()
+	x.Settle()
 	if got := x.fabric.Received(); len(got) != 0 {
 		t.Errorf("ARP for another: %v", got)
 	}
@@ -391,11 +391,11 @@ func TestInfiniBandNeighbours(t *testing.T) {
 		!bytes.Equal(k.Payload[44+24:], append([]byte{2, 3, 0, 0}, address(x.qpn, gid)...)) {
 		t.Errorf("%+v", k)
 	}
-	x.close()
+	x.Close()
 }
 
 // poll runs the driver's own loop with the device and the fabric running freely, and f beside it.
-func (x *subnetRig) serve(f func()) (err error) {
+func (x *subnetRig) Serve(f func()) (err error) {
 	x.Helper()
 	end := make(chan struct{})
 	var wg sync.WaitGroup
@@ -411,15 +411,15 @@ func (x *subnetRig) serve(f func()) (err error) {
 			}
 		}
 	})
-	err = x.rig.serve(f)
+	err = x.rig.Serve(f)
 	close(end)
 	wg.Wait()
 	return err
 }
 
-func (x *subnetRig) answers(n int) {
+func (x *subnetRig) Answers(n int) {
 	x.Helper()
-	x.await(func() bool {
+	x.Await(func() bool {
 		if len(x.fabric.Received()) > 0 {
 			return true
 		}
@@ -428,11 +428,11 @@ func (x *subnetRig) answers(n int) {
 	})
 }
 
-func (x *subnetRig) close() {
+func (x *subnetRig) Close() {
 	x.Helper()
-	x.busy(func() {
+	x.Busy(func() {
 		done := make(chan error, 1)
-		go func() { done <- x.dev.Close() }()
+		go func() { done <- x.Dev.Close() }()
 		for {
 			select {
 			case err := <-done:
@@ -447,14 +447,14 @@ func (x *subnetRig) close() {
 			}
 		}
 	})
-	if x.port.Mappings() != 0 || x.port.BusMaster() {
-		x.Errorf("%d mappings, bus mastering %v", x.port.Mappings(), x.port.BusMaster())
+	if x.Port.Mappings() != 0 || x.Port.BusMaster() {
+		x.Errorf("%d mappings, bus mastering %v", x.Port.Mappings(), x.Port.BusMaster())
 	}
 }
 
 func (x *subnetRig) extra(name string) uint64 {
 	var s nic.Stats
-	if err := x.dev.ReadStats(&s); err != nil {
+	if err := x.Dev.ReadStats(&s); err != nil {
 		return ^uint64(0)
 	}
 	return s.Extra[name]
@@ -481,74 +481,74 @@ func TestNoSubnetManager(t *testing.T) {
 	} {
 		x := newSubnetRig(t, mlx4sim.Options{})
 		c.spoil(x.fabric)
-		if err := x.tryOpen(nic.Options{Match: answering()}); err != nil {
+		if err := x.TryOpen(nic.Options{Match: answering()}); err != nil {
 			t.Fatal(err)
 		}
-		x.until(name, func() bool { return strings.Contains(x.logs.String(), c.says) })
+		x.until(name, func() bool { return strings.Contains(x.Logs.String(), c.says) })
 		var l nic.Link
 		var err error
-		x.busy(func() {
+		x.Busy(func() {
 			time.Sleep(200 * time.Millisecond) // for a second line, if there is one
-			l, err = x.dev.Link()
+			l, err = x.Dev.Link()
 		})
-		if n := strings.Count(x.logs.String(), c.says); n != 1 || l.Up || err != nil || l.Waits == "" || !strings.Contains(x.logs.String(), l.Waits) {
-			t.Errorf("%s: said %d times, link %v, %v\n%s", name, n, l, err, x.logs.String())
+		if n := strings.Count(x.Logs.String(), c.says); n != 1 || l.Up || err != nil || l.Waits == "" || !strings.Contains(x.Logs.String(), l.Waits) {
+			t.Errorf("%s: said %d times, link %v, %v\n%s", name, n, l, err, x.Logs.String())
 		}
 		x.change(c.repair)
 		x.attach()
 		x.fabric.Send(0, x.qpn, ping4(84), nil)
-		x.settle()
+		x.Settle()
 		if n := len(x.fabric.Received()); n != 1 {
 			t.Errorf("%s: %d replies afterwards", name, n)
 		}
-		x.close()
+		x.Close()
 	}
 }
 
 // What a subnet manager changes is followed: another LID, another manager, a demand to register again, the port down and up.
 func TestSubnetChanges(t *testing.T) {
 	x := newSubnetRig(t, mlx4sim.Options{})
-	x.open(nic.Options{})
+	x.Open(nic.Options{})
 	p := x.fabric.Ports[0]
 	joins := func() (n int) {
 		x.change(func(f *fabric.Fabric) { n = f.Joins[fabric.Broadcast] })
 		return n
 	}
-	if err := x.serve(func() {
-		x.answers(84)
+	if err := x.Serve(func() {
+		x.Answers(84)
 		// joined makes a change, and waits until the port is a member of all groups again. A join that the next change interrupts
 		// fails, and is tried again: how many there are in all is not told.
 		joined := func(name string, change func(f *fabric.Fabric)) {
 			before, made, at := x.extra(name), x.extra("group_joins"), joins()
 			x.change(change)
-			x.await(func() bool { return x.extra(name) > before && x.extra("group_joins") > made && joins() > at })
+			x.Await(func() bool { return x.extra(name) > before && x.extra("group_joins") > made && joins() > at })
 		}
 		joined("lid_changes", func(f *fabric.Fabric) { p.LID = 9; f.Configure(p, 4, 0) })
-		x.answers(84)
+		x.Answers(84)
 		joined("subnet_manager_changes", func(f *fabric.Fabric) { f.Manager = 5; f.Configure(p, 4, 0) })
-		x.answers(300)
+		x.Answers(300)
 		joined("subnet_changes", func(f *fabric.Fabric) { f.Configure(p, 4, 0x80) })
-		x.answers(84)
-		x.far.SetUp(false)
-		x.await(func() bool { l, err := x.dev.Link(); return err == nil && !l.Up })
-		x.await(func() bool { return strings.Contains(x.logs.String(), "state=down") })
-		x.far.SetUp(true)
-		x.await(func() bool { l, err := x.dev.Link(); return err == nil && l.Up && l.Speed > 0 })
-		x.answers(84)
+		x.Answers(84)
+		x.Far.SetUp(false)
+		x.Await(func() bool { l, err := x.Dev.Link(); return err == nil && !l.Up })
+		x.Await(func() bool { return strings.Contains(x.Logs.String(), "state=down") })
+		x.Far.SetUp(true)
+		x.Await(func() bool { l, err := x.Dev.Link(); return err == nil && l.Up && l.Speed > 0 })
+		x.Answers(84)
 	}); err != nil {
 		t.Error(err)
 	}
-	if s := x.stats(); s.Resets != 0 || s.Extra["group_joins"] < 5 || s.Extra["subnet_requests"] == 0 || s.Extra["subnet_requests_unanswered"] != 0 ||
+	if s := x.Stats(); s.Resets != 0 || s.Extra["group_joins"] < 5 || s.Extra["subnet_requests"] == 0 || s.Extra["subnet_requests_unanswered"] != 0 ||
 		s.RxFrames == 0 || s.TxFrames == 0 || s.Extra["unknown_events"] != 0 {
 		t.Errorf("%+v", s)
 	}
 	for _, want := range []string{"the port has another LID", "the subnet has another manager", "asks for memberships to be made again", "state=down"} {
-		if !strings.Contains(x.logs.String(), want) {
-			t.Errorf("%q was not logged\n%s", want, x.logs.String())
+		if !strings.Contains(x.Logs.String(), want) {
+			t.Errorf("%q was not logged\n%s", want, x.Logs.String())
 		}
 	}
-	x.settle()
-	x.close()
+	x.Settle()
+	x.Close()
 }
 
 // A fault of the device is logged, counted, and repaired by a restart, after which the port is a member again.
@@ -570,28 +570,28 @@ func TestInfiniBandRecovery(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := newSubnetRig(t, mlx4sim.Options{})
-			x.open(nic.Options{})
-			if err := x.serve(func() {
-				x.answers(84)
+			x.Open(nic.Options{})
+			if err := x.Serve(func() {
+				x.Answers(84)
 				c.spoil(x)
-				x.await(func() bool {
+				x.Await(func() bool {
 					x.fabric.Send(0, x.qpn, ping4(84), nil)
-					return strings.Contains(x.logs.String(), c.says)
+					return strings.Contains(x.Logs.String(), c.says)
 				})
-				x.await(func() bool {
+				x.Await(func() bool {
 					var s nic.Stats
-					return x.dev.ReadStats(&s) == nil && s.Resets == 1
+					return x.Dev.ReadStats(&s) == nil && s.Resets == 1
 				})
 				// The card was reset: to the manager the port is another one.
 				x.change(func(f *fabric.Fabric) { f.Ports[0].Forget() })
-				x.answers(84)
-				x.answers(1000)
+				x.Answers(84)
+				x.Answers(1000)
 			}); err != nil {
 				t.Errorf("Serve: %v", err)
 			}
-			x.port.ForgetViolations() // of datagrams that were under way
-			x.settle()
-			x.close()
+			x.Port.ForgetViolations() // of datagrams that were under way
+			x.Settle()
+			x.Close()
 		})
 	}
 }
@@ -610,8 +610,8 @@ func TestEachInfiniBandCommandRefused(t *testing.T) {
 		return 0
 	}}
 	x := newSubnetRig(t, o)
-	x.open(nic.Options{})
-	x.close()
+	x.Open(nic.Options{})
+	x.Close()
 	for _, op := range []uint16{0x24, 0x25, 0x26, 0x27} {
 		if !slices.Contains(all, op) {
 			t.Errorf("command %#x was not used", op)
@@ -624,10 +624,10 @@ func TestEachInfiniBandCommandRefused(t *testing.T) {
 			}
 			return 0
 		}})
-		if err := x.tryOpen(nic.Options{}); !errors.Is(err, nic.ErrHardware) || !strings.Contains(err.Error(), fmt.Sprintf("(%#x)", bad)) || x.port.Mappings() != 0 {
-			t.Errorf("command %#x is refused: %v, %d mappings", bad, err, x.port.Mappings())
+		if err := x.TryOpen(nic.Options{}); !errors.Is(err, nic.ErrHardware) || !strings.Contains(err.Error(), fmt.Sprintf("(%#x)", bad)) || x.Port.Mappings() != 0 {
+			t.Errorf("command %#x is refused: %v, %d mappings", bad, err, x.Port.Mappings())
 		}
-		x.port.ForgetViolations() // of a teardown that stopped half-way
+		x.Port.ForgetViolations() // of a teardown that stopped half-way
 	}
 	for _, bad := range []uint16{0x25, 0x26, 0x27} { // once the port is a member: said once, tried on
 		var refuse atomic.Bool
@@ -638,15 +638,15 @@ func TestEachInfiniBandCommandRefused(t *testing.T) {
 			}
 			return 0
 		}})
-		if err := x.tryOpen(nic.Options{}); err != nil {
+		if err := x.TryOpen(nic.Options{}); err != nil {
 			t.Fatal(err)
 		}
 		x.until("the refusal", func() bool {
-			return strings.Contains(x.logs.String(), "the groups of IPoIB were not joined: trying on") && strings.Contains(x.logs.String(), fmt.Sprintf("(%#x)", bad))
+			return strings.Contains(x.Logs.String(), "the groups of IPoIB were not joined: trying on") && strings.Contains(x.Logs.String(), fmt.Sprintf("(%#x)", bad))
 		})
 		refuse.Store(false)
-		x.until("the link is up", func() bool { l, err := x.dev.Link(); return err == nil && l.Up })
-		x.close()
+		x.until("the link is up", func() bool { l, err := x.Dev.Link(); return err == nil && l.Up })
+		x.Close()
 	}
 }
 

@@ -20,11 +20,11 @@ func TestEveryID(t *testing.T) {
 	for _, p := range []mlx4sim.Profile{mlx4sim.ConnectX3, mlx4sim.ConnectX3Pro} {
 		for _, s := range []mlx4sim.Steering{mlx4sim.DeviceManaged, mlx4sim.MACTable} {
 			x := newRig(t, mlx4sim.Options{Profile: p, Steering: s})
-			x.open(nic.Options{Queues: 2})
+			x.Open(nic.Options{Queues: 2})
 			for _, n := range []int{60, 98, 224, 225, 1514} {
-				x.exchange(20, n)
+				x.Exchange(20, n)
 			}
-			i := x.dev.Info()
+			i := x.Dev.Info()
 			id := fmt.Sprintf("15b3:%04x", p.Device())
 			if !strings.Contains(i.Model, id) || !strings.Contains(i.Model, "MT_") || strings.Contains(list(i.Notes), "DMFS") == (s == mlx4sim.MACTable) {
 				t.Errorf("%s: %s\n%s", id, i.Model, list(i.Notes))
@@ -32,13 +32,13 @@ func TestEveryID(t *testing.T) {
 			t.Logf("%s, %s\n%s", i.Model, i.Push, list(i.Notes))
 			var l nic.Link
 			var err error
-			x.busy(func() { l, err = x.dev.Link() })
+			x.Busy(func() { l, err = x.Dev.Link() })
 			if !l.Up || l.Speed < 10000 || err != nil {
 				t.Errorf("%s: link %+v, %v", id, l, err)
 			}
-			x.close()
-			if x.port.Mappings() != 0 || x.port.BusMaster() {
-				t.Errorf("%s: %d mappings, bus mastering %v", id, x.port.Mappings(), x.port.BusMaster())
+			x.Close()
+			if x.Port.Mappings() != 0 || x.Port.BusMaster() {
+				t.Errorf("%s: %d mappings, bus mastering %v", id, x.Port.Mappings(), x.Port.BusMaster())
 			}
 		}
 	}
@@ -53,17 +53,17 @@ func TestEveryID(t *testing.T) {
 func TestSteeringByTable(t *testing.T) {
 	x := newRig(t, mlx4sim.Options{})
 	x.own.Steering = "a0"
-	x.open(nic.Options{Queues: 4})
-	x.exchange(50, 98)
-	x.ping([6]byte{2, 0, 0, 0, 0, 0x77}, 98, -1) // for another process
-	x.settle()
-	if n := x.received(); n != 0 {
+	x.Open(nic.Options{Queues: 4})
+	x.Exchange(50, 98)
+	x.Ping([6]byte{2, 0, 0, 0, 0, 0x77}, 98, -1) // for another process
+	x.Settle()
+	if n := x.Received(); n != 0 {
 		t.Errorf("%d replies to a frame for another address", n)
 	}
 	if c := x.model.Counters(); c.Filtered != 1 {
 		t.Errorf("%d frames were kept out by the device, want 1", c.Filtered)
 	}
-	x.close()
+	x.Close()
 }
 
 // What is let in: frames for us, broadcast, the groups of the addresses that are answered for, and of others none where these are
@@ -86,17 +86,17 @@ func TestLetIn(t *testing.T) {
 			if c.match {
 				o.Match = &fastpath.Config{Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("fd00::2/64")}}
 			}
-			x.open(o)
-			defer x.close()
+			x.Open(o)
+			defer x.Close()
 			for mac, want := range c.want {
 				for _, vlan := range []int{-1, 0, 5, 4095} {
 					f := request(mac, 80, vlan)
-					x.far.Send(0, f)
-					x.settle() // a Responder answers none but those for it; Recv would see the frame
+					x.Far.Send(0, f)
+					x.Settle() // a Responder answers none but those for it; Recv would see the frame
 				}
 				before := x.model.Counters().Received
-				x.far.Send(0, request(mac, 80, -1))
-				x.settle()
+				x.Far.Send(0, request(mac, 80, -1))
+				x.Settle()
 				got := false
 				for q, n := range x.model.Counters().Received {
 					got = got || n != before[q]
@@ -111,12 +111,12 @@ func TestLetIn(t *testing.T) {
 
 func TestVLAN(t *testing.T) {
 	x := newRig(t, mlx4sim.Options{})
-	x.open(nic.Options{MTU: 9000})
-	defer x.close()
+	x.Open(nic.Options{MTU: 9000})
+	defer x.Close()
 	for _, n := range []int{60, 220, 221, 1514, 9014} {
-		x.ping(ourMAC, n, 7)
-		x.settle()
-		f := x.far.Recv(0)
+		x.Ping(ourMAC, n, 7)
+		x.Settle()
+		f := x.Far.Recv(0)
 		if len(f) != n+4 || f[12] != 0x81 || f[15] != 7 {
 			t.Errorf("%d bytes with a tag come back as %d", n, len(f))
 		}
@@ -125,13 +125,13 @@ func TestVLAN(t *testing.T) {
 
 func TestRSS(t *testing.T) {
 	x := newRig(t, mlx4sim.Options{})
-	x.open(nic.Options{Queues: 4})
-	defer x.close()
-	x.exchange(64, 98) // one flow
+	x.Open(nic.Options{Queues: 4})
+	defer x.Close()
+	x.Exchange(64, 98) // one flow
 	used := func() (n int) {
 		for q := range 4 {
 			var s nic.Stats
-			x.busy(func() { x.dev.ReadStats(&s) })
+			x.Busy(func() { x.Dev.ReadStats(&s) })
 			if s.Extra[fmt.Sprintf("queue_%d_pushed_whole", q)] > 0 {
 				n++
 			}
@@ -152,10 +152,10 @@ func TestRSS(t *testing.T) {
 		s = s&0xFFFF + s>>16
 		s = ^(s&0xFFFF + s>>16)
 		f[24], f[25] = byte(s>>8), byte(s)
-		x.far.Send(0, f)
-		x.settle()
+		x.Far.Send(0, f)
+		x.Settle()
 	}
-	if n := x.received(); n != 64 {
+	if n := x.Received(); n != 64 {
 		t.Errorf("%d replies to 64 hosts", n)
 	}
 	if n := used(); n != 4 {
@@ -182,14 +182,14 @@ func cost(t testing.TB, push string, size, n int, answered bool) (sim.Counts, in
 	w := &watched{Model: mlx4sim.New(mlx4sim.Options{})}
 	x := newRigOf(t, w.Model, w)
 	x.own.Push = push
-	x.open(nic.Options{})
-	defer x.close()
+	x.Open(nic.Options{})
+	defer x.Close()
 	if !answered { // another address: the frame is received, looked at and dropped
 		r, err := fastpath.New(fastpath.Config{MAC: ourMAC, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.3/24")}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		x.resp[0] = r
+		x.Resp[0] = r
 	}
 	want := 0
 	if answered {
@@ -197,18 +197,18 @@ func cost(t testing.TB, push string, size, n int, answered bool) (sim.Counts, in
 	}
 	exchange := func(n int) {
 		for range n {
-			x.ping(ourMAC, size, -1)
-			x.settle()
-			if got := x.received(); got != want {
+			x.Ping(ourMAC, size, -1)
+			x.Settle()
+			if got := x.Received(); got != want {
 				t.Fatalf("%d replies to a frame of %d bytes, want %d", got, size, want)
 			}
 		}
 	}
 	exchange(256)
-	before := x.port.Counts()
+	before := x.Port.Counts()
 	w.onWay = 0
 	exchange(n)
-	return x.port.Counts().Since(before), w.onWay
+	return x.Port.Counts().Since(before), w.onWay
 }
 
 // The bus cost of a reply, by frame size on both sides of each edge, is what BlueFlame is for. What receiving costs is
@@ -245,25 +245,25 @@ func TestPushed(t *testing.T) {
 	for push, want := range map[string]uint64{"full": 200, "off": 0} {
 		x := newRig(t, mlx4sim.Options{})
 		x.own.Push = push
-		x.open(nic.Options{})
+		x.Open(nic.Options{})
 		for _, n := range []int{60, 98, 224, 700} {
-			x.exchange(50, n)
+			x.Exchange(50, n)
 		}
 		if c := x.model.Counters(); c.Pushed != want {
 			t.Errorf("push %s: the device took %d of 200 WQEs from BlueFlame, want %d", push, c.Pushed, want)
 		}
-		x.close()
+		x.Close()
 	}
 }
 
 func TestPushMax(t *testing.T) {
 	x := newRig(t, mlx4sim.Options{})
 	x.own.MaxInline = 98
-	x.open(nic.Options{})
-	defer x.close()
-	x.exchange(20, 98)
-	x.exchange(30, 99)
-	s := x.stats()
+	x.Open(nic.Options{})
+	defer x.Close()
+	x.Exchange(20, 98)
+	x.Exchange(30, 99)
+	s := x.Stats()
 	if s.Extra["queue_0_pushed_whole"] != 20 || s.Extra["queue_0_pointed"] != 30 {
 		t.Errorf("pushed whole and pointed to: %v", s.Extra)
 	}
@@ -271,11 +271,11 @@ func TestPushMax(t *testing.T) {
 
 func TestPortCounters(t *testing.T) {
 	x := newRig(t, mlx4sim.Options{})
-	x.open(nic.Options{})
-	defer x.close()
-	x.exchange(30, 98)
-	x.exchange(10, 1514)
-	s, c := x.stats(), x.model.Counters()
+	x.Open(nic.Options{})
+	defer x.Close()
+	x.Exchange(30, 98)
+	x.Exchange(10, 1514)
+	s, c := x.Stats(), x.model.Counters()
 	if s.RxFrames != 40 || s.TxFrames != 40 || s.RxBytes != c.RxBytes || s.TxBytes != c.TxBytes || s.RxBytes != 30*98+10*1514 || s.RxErrors+s.RxDropped+s.TxErrors != 0 {
 		t.Errorf("%+v\nthe device counted %+v", s, c)
 	}

@@ -17,21 +17,21 @@ import (
 // discovery, whose groups and paths subnet administration tells.
 func TestInfiniBandProber(t *testing.T) {
 	x, y := newSubnetRig(t, mlx4sim.Options{MAC: [6]byte{2, 0, 0, 0, 0, 0xA}}), newSubnetRig(t, mlx4sim.Options{MAC: [6]byte{2, 0, 0, 0, 0, 0xB}})
-	f := fabric.New(t.Errorf, x.far, y.far)
+	f := fabric.New(t.Errorf, x.Far, y.Far)
 	x.fabric, y.fabric = f, f
-	both := func(f func()) { x.busy(func() { y.busy(f) }) }
+	both := func(f func()) { x.Busy(func() { y.Busy(f) }) }
 	for _, r := range []*subnetRig{x, y} {
 		o := nic.Options{Match: answering()}
 		if r == y {
 			o = nic.Options{Steer: &nic.Steer{Local: netip.MustParseAddr("fd00::1"), Remote: our6.Addr(), Neighbours: true}}
 		}
-		if err := r.tryOpen(o); err != nil {
+		if err := r.TryOpen(o); err != nil {
 			t.Fatal(err)
 		}
 	}
 	x.attach()
 	y.attach()
-	mac, err := net.ParseMAC(y.dev.Info().MAC)
+	mac, err := net.ParseMAC(y.Dev.Info().MAC)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,13 +44,13 @@ func TestInfiniBandProber(t *testing.T) {
 			for got == nil {
 				if time.Since(sent) > 5*time.Second {
 					sent = time.Now()
-					if err := y.dev.Send(frame); err != nil {
+					if err := y.Dev.Send(frame); err != nil {
 						t.Fatalf("%s: %v", what, err)
 					}
 				}
 				f.Step()
-				x.dev.DatagramQueue().Poll(x.resp[0])
-				n, _, err := y.dev.Recv(buf)
+				x.Dev.DatagramQueue().Poll(x.Resp[0])
+				n, _, err := y.Dev.Recv(buf)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -58,7 +58,7 @@ func TestInfiniBandProber(t *testing.T) {
 					got = bytes.Clone(buf[:n])
 				}
 				if time.Now().After(end) {
-					t.Fatalf("%s: no answer\n%s", what, y.logs.String())
+					t.Fatalf("%s: no answer\n%s", what, y.Logs.String())
 				}
 			}
 		})
@@ -103,31 +103,31 @@ func TestInfiniBandProber(t *testing.T) {
 	ping := packet6(58, 100)[4:]
 	round("ping over IPv6", head(station, 0x86DD, ping), func(b []byte) bool { return len(b) == 114 && b[54] == 129 })
 	both(func() {
-		if err := y.dev.Send(head([]byte{4, 0, 0, 0, 0, 1}, 0x0800, ping)); err == nil || !strings.Contains(err.Error(), "is no station of this subnet") {
+		if err := y.Dev.Send(head([]byte{4, 0, 0, 0, 0, 1}, 0x0800, ping)); err == nil || !strings.Contains(err.Error(), "is no station of this subnet") {
 			t.Errorf("to a MAC of Ethernet: %v", err)
 		}
 		// To a group that there is not: dropped, and said once.
 		p := bytes.Clone(p)
 		p[39] = 9
-		y.dev.Send(head([]byte{0x33, 0x33, 0xFF, 0, 0, 9}, 0x86DD, p))
-		y.await(func() bool {
+		y.Dev.Send(head([]byte{0x33, 0x33, 0xFF, 0, 0, 9}, 0x86DD, p))
+		y.Await(func() bool {
 			f.Step()
-			return strings.Contains(y.logs.String(), "subnet administration knows no way")
+			return strings.Contains(y.Logs.String(), "subnet administration knows no way")
 		})
 	})
 	if n := testing.AllocsPerRun(200, func() {
-		if err := y.dev.Send(head60(station, mac)); err != nil && err != nic.ErrFull {
+		if err := y.Dev.Send(head60(station, mac)); err != nil && err != nic.ErrFull {
 			t.Error(err)
 		}
 	}); n > 0 {
 		t.Errorf("%v allocations for each frame that is sent", n)
 	}
-	x.port.ForgetViolations()
-	y.port.ForgetViolations()
+	x.Port.ForgetViolations()
+	y.Port.ForgetViolations()
 	both(func() {
 		for _, r := range []*subnetRig{y, x} {
 			done := make(chan error, 1)
-			go func() { done <- r.dev.Close() }()
+			go func() { done <- r.Dev.Close() }()
 			for err, open := error(nil), true; open; f.Step() {
 				select {
 				case err = <-done:
@@ -162,14 +162,14 @@ func TestInfiniBandBusCost(t *testing.T) {
 	}{{"full", 46, 0, 2}, {"full", 56, 0, 2}, {"full", 57, 0, 3}, {"full", 84, 0, 3}, {"full", 176, 0, 4}, {"full", 177, 1, 2}, {"off", 46, 2, 1}, {"off", 1500, 2, 1}} {
 		w := &watched{Model: mlx4sim.New(mlx4sim.Options{Link: mlx4sim.InfiniBand})}
 		r := newRigOf(t, w.Model, w)
-		r.ownMAC = true
-		x := &subnetRig{rig: r, fabric: fabric.New(t.Errorf, r.far)}
+		r.OwnMAC = true
+		x := &subnetRig{rig: r, fabric: fabric.New(t.Errorf, r.Far)}
 		x.own.Push = c.push
-		x.open(nic.Options{})
+		x.Open(nic.Options{})
 		exchange := func(n int) {
 			for range n {
 				x.fabric.Send(0, x.qpn, ping4(c.size), nil)
-				x.settle()
+				x.Settle()
 				if got := x.fabric.Received(); len(got) != 1 {
 					t.Fatalf("%d replies to %d bytes", len(got), c.size)
 				}
@@ -178,10 +178,10 @@ func TestInfiniBandBusCost(t *testing.T) {
 		exchange(16)
 		var writes uint64
 		for range 50 { // the port is looked after meanwhile: commands and events only ever add
-			before := x.port.Counts()
+			before := x.Port.Counts()
 			w.onWay = 0
 			exchange(n)
-			if writes = x.port.Counts().Since(before).MMIOWrite; w.onWay == c.reads*n && writes == c.mmio*n {
+			if writes = x.Port.Counts().Since(before).MMIOWrite; w.onWay == c.reads*n && writes == c.mmio*n {
 				break
 			}
 		}
@@ -190,6 +190,6 @@ func TestInfiniBandBusCost(t *testing.T) {
 			t.Errorf("push %s, %d bytes: %d DMA reads on the way to the wire and %d MMIO writes of %d replies, want %d and %d of each", c.push, c.size, w.onWay, writes,
 				n, c.reads, c.mmio)
 		}
-		x.close()
+		x.Close()
 	}
 }

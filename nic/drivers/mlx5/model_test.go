@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -25,15 +24,15 @@ func TestPushModes(t *testing.T) {
 		t.Run(c.push, func(t *testing.T) {
 			x := newRig(t, mlx5sim.Options{})
 			x.own.Push = c.push
-			x.open(nic.Options{})
-			defer x.close()
-			i := x.dev.Info()
+			x.Open(nic.Options{})
+			defer x.Close()
+			i := x.Dev.Info()
 			if i.Push != c.want {
 				t.Errorf("push %q, want %q\n%s", i.Push, c.want, list(i.Notes))
 			}
 			t.Logf("%s, %s\n%s", i.Model, i.Push, list(i.Notes))
 			for _, n := range []int{60, 98, 99, 226, 227, 1514} {
-				x.exchange(40, n)
+				x.Exchange(40, n)
 			}
 		})
 	}
@@ -43,14 +42,14 @@ func TestPushModes(t *testing.T) {
 func cost(t testing.TB, push string, size, n int, answered bool) sim.Counts {
 	x := newRig(t, mlx5sim.Options{})
 	x.own.Push = push
-	x.open(nic.Options{})
-	defer x.close()
+	x.Open(nic.Options{})
+	defer x.Close()
 	if !answered { // another address: the frame is received, looked at and dropped
 		r, err := fastpath.New(fastpath.Config{MAC: ourMAC, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.3/24")}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		x.resp[0] = r
+		x.Resp[0] = r
 	}
 	want := 0
 	if answered {
@@ -58,17 +57,17 @@ func cost(t testing.TB, push string, size, n int, answered bool) sim.Counts {
 	}
 	exchange := func(n int) {
 		for range n {
-			x.ping(ourMAC, size, -1)
-			x.settle()
-			if got := x.received(); got != want {
+			x.Ping(ourMAC, size, -1)
+			x.Settle()
+			if got := x.Received(); got != want {
 				t.Fatalf("%d replies to a frame of %d bytes, want %d", got, size, want)
 			}
 		}
 	}
 	exchange(256)
-	before := x.port.Counts()
+	before := x.Port.Counts()
 	exchange(n)
-	return x.port.Counts().Since(before)
+	return x.Port.Counts().Since(before)
 }
 
 // The bus cost of a reply, by frame size on both sides of each edge, is what BlueFlame is for. What receiving costs is
@@ -101,11 +100,11 @@ func TestBusCost(t *testing.T) {
 func TestPushMax(t *testing.T) {
 	x := newRig(t, mlx5sim.Options{})
 	x.own.MaxInline = 98
-	x.open(nic.Options{})
-	defer x.close()
-	x.exchange(20, 98)
-	x.exchange(30, 99)
-	s := x.stats()
+	x.Open(nic.Options{})
+	defer x.Close()
+	x.Exchange(20, 98)
+	x.Exchange(30, 99)
+	s := x.Stats()
 	if s.Extra["queue_0_pushed_whole"] != 20 || s.Extra["queue_0_pointed"] != 30 {
 		t.Errorf("pushed whole and pointed to: %v", s.Extra)
 	}
@@ -121,9 +120,9 @@ func TestEachCommandRefused(t *testing.T) {
 		}
 		return 0, 0
 	}})
-	x.open(nic.Options{Queues: 2})
+	x.Open(nic.Options{Queues: 2})
 	opened := len(all)
-	x.close()
+	x.Close()
 	if len(all) < 45 {
 		t.Errorf("only %d commands were seen", len(all))
 	}
@@ -134,18 +133,18 @@ func TestEachCommandRefused(t *testing.T) {
 			}
 			return 0, 0
 		}})
-		err := x.tryOpen(nic.Options{Queues: 2})
+		err := x.TryOpen(nic.Options{Queues: 2})
 		if err == nil {
-			if i := x.dev.Info(); !strings.Contains(list(i.Notes), "0x00badbad") && bad != 0x10D {
+			if i := x.Dev.Info(); !strings.Contains(list(i.Notes), "0x00badbad") && bad != 0x10D {
 				t.Errorf("command %#x is refused, and Info does not tell: %s", bad, list(i.Notes))
 			}
 			t.Logf("%#x can be done without", bad)
-			x.close()
+			x.Close()
 		} else if !errors.Is(err, nic.ErrHardware) || !strings.Contains(err.Error(), fmt.Sprintf("(%#x)", bad)) || !strings.Contains(err.Error(), "bad parameter") {
 			t.Errorf("command %#x is refused: %v", bad, err)
 		}
-		if x.port.Mappings() != 0 || x.port.BusMaster() {
-			t.Errorf("command %#x is refused: %d mappings, bus mastering %v", bad, x.port.Mappings(), x.port.BusMaster())
+		if x.Port.Mappings() != 0 || x.Port.BusMaster() {
+			t.Errorf("command %#x is refused: %d mappings, bus mastering %v", bad, x.Port.Mappings(), x.Port.BusMaster())
 		}
 	}
 }
@@ -156,11 +155,11 @@ func TestCommandWithheld(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			x := newRig(t, mlx5sim.Options{Withhold: func(o uint16) bool { return o == op }})
-			if err := x.tryOpen(nic.Options{}); !errors.Is(err, nic.ErrTimeout) || !strings.Contains(err.Error(), name) {
+			if err := x.TryOpen(nic.Options{}); !errors.Is(err, nic.ErrTimeout) || !strings.Contains(err.Error(), name) {
 				t.Errorf("%v", err)
 			}
-			if x.port.Mappings() != 0 || x.port.BusMaster() {
-				t.Errorf("%d mappings, bus mastering %v", x.port.Mappings(), x.port.BusMaster())
+			if x.Port.Mappings() != 0 || x.Port.BusMaster() {
+				t.Errorf("%d mappings, bus mastering %v", x.Port.Mappings(), x.Port.BusMaster())
 			}
 		})
 	}
@@ -178,14 +177,14 @@ func TestFirmwareThatDoesNotStart(t *testing.T) {
 		"pages":     {mlx5sim.Options{NoPages: true}, nic.ErrHardware, "MANAGE_PAGES"},
 	} {
 		x := newRig(t, c.o)
-		if err := x.tryOpen(nic.Options{}); !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
+		if err := x.TryOpen(nic.Options{}); !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	x := newRig(t, mlx5sim.Options{Initializing: 50}) // slow, not dead
-	x.open(nic.Options{})
-	x.exchange(3, 98)
-	x.close()
+	x.Open(nic.Options{})
+	x.Exchange(3, 98)
+	x.Close()
 }
 
 func TestPortOfAnother(t *testing.T) {
@@ -200,77 +199,42 @@ func TestPortOfAnother(t *testing.T) {
 		}
 		return 5, 0x305684 // as ConnectX-7 in closed systems
 	}})
-	x.open(nic.Options{})
-	x.exchange(3, 98)
-	x.close()
-	x.port.ForgetViolations()
+	x.Open(nic.Options{})
+	x.Exchange(3, 98)
+	x.Close()
+	x.Port.ForgetViolations()
 }
 
 // The firmware's pages come and go while frames are answered, and all are back when the driver has closed.
 func TestPagesUnderTraffic(t *testing.T) {
 	x := newRig(t, mlx5sim.Options{})
-	x.open(nic.Options{})
+	x.Open(nic.Options{})
 	start, _ := x.model.Pages()
 	for _, n := range []int{700, -500, 3, -100} {
-		x.exchange(5, 98)
+		x.Exchange(5, 98)
 		x.model.RequestPages(n)
-		x.busy(func() {
-			x.await(func() bool {
+		x.Busy(func() {
+			x.Await(func() bool {
 				var s nic.Stats
-				err := x.dev.ReadStats(&s)
+				err := x.Dev.ReadStats(&s)
 				return err != nil || s.Extra["firmware_pages"] == uint64(start+n)
 			})
 		})
 		if owned, _ := x.model.Pages(); owned != start+n {
-			t.Fatalf("%d pages were requested: firmware has %d, had %d\n%s", n, owned, start, x.logs.String())
+			t.Fatalf("%d pages were requested: firmware has %d, had %d\n%s", n, owned, start, x.Logs.String())
 		}
 		start += n
 	}
-	x.exchange(5, 98)
+	x.Exchange(5, 98)
 	var s nic.Stats
 	await.Holds(func() bool { // the driver counts one when its command is over, which is after the firmware has the pages
-		s = x.stats()
+		s = x.Stats()
 		return s.Extra["page_requests"] == 4
 	})
 	if s.Extra["page_requests"] != 4 || s.Extra["firmware_pages"] != uint64(start) {
 		t.Errorf("%v", s.Extra)
 	}
-	x.close()
-}
-
-func (x *rig) serve(f func()) (err error) {
-	x.Helper()
-	x.busy(func() {
-		var stop atomic.Bool
-		end := make(chan error, 1)
-		go func() {
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			end <- x.dev.Serve(0, &stop, x.resp[0])
-		}()
-		f()
-		stop.Store(true)
-		err = <-end
-	})
-	return err
-}
-
-func (x *rig) await(f func() bool) {
-	x.Helper()
-	if !await.Holds(f) {
-		x.Errorf("does not come\n%s", x.logs.String())
-	}
-}
-
-func (x *rig) answers(size int) {
-	x.Helper()
-	x.await(func() bool {
-		if x.received() > 0 {
-			return true
-		}
-		x.ping(ourMAC, size, -1)
-		return false
-	})
+	x.Close()
 }
 
 // What goes wrong in the device under traffic is logged, counted and repaired: a send queue by itself, all else by a
@@ -286,41 +250,41 @@ func TestRecovery(t *testing.T) {
 		"receive error": {func(x *rig) { x.model.FailNextReceive(0x01) }, "receive completion with error: syndrome 0x01 local length error", 1, 0},
 		"compressed":    {func(x *rig) { x.model.CompressNext() }, "compressed, which was not asked for", 1, 0},
 		"sick":          {func(x *rig) { x.model.Fatal(0x08) }, "unrecoverable hardware error", 1, 0},
-		"reset":         {func(x *rig) { x.fn.Reset() }, "bus mastering is off", 1, 0},
+		"reset":         {func(x *rig) { x.Fn.Reset() }, "bus mastering is off", 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) { // not at once: each has two goroutines that poll
 			x := newRig(t, mlx5sim.Options{})
-			x.open(nic.Options{})
-			x.exchange(30, 98)
-			x.exchange(10, 500)
-			before := x.stats()
+			x.Open(nic.Options{})
+			x.Exchange(30, 98)
+			x.Exchange(10, 500)
+			before := x.Stats()
 			c.spoil(x)
-			err := x.serve(func() {
-				x.answers(98)
-				x.answers(98)
-				x.await(func() bool {
-					x.ping(ourMAC, 98, -1)
-					return strings.Contains(x.logs.String(), c.says)
+			err := x.Serve(func() {
+				x.Answers(98)
+				x.Answers(98)
+				x.Await(func() bool {
+					x.Ping(ourMAC, 98, -1)
+					return strings.Contains(x.Logs.String(), c.says)
 				})
-				x.await(func() bool {
+				x.Await(func() bool {
 					var s nic.Stats
-					return x.dev.ReadStats(&s) == nil && s.Resets == c.resets && s.Extra["send_queue_resets"] == c.sendRecoveries
+					return x.Dev.ReadStats(&s) == nil && s.Resets == c.resets && s.Extra["send_queue_resets"] == c.sendRecoveries
 				})
-				x.answers(98)
-				x.answers(700)
+				x.Answers(98)
+				x.Answers(700)
 			})
 			if err != nil {
 				t.Errorf("Serve: %v", err)
 			}
-			x.port.ForgetViolations() // of frames that were under way
-			x.settle()
-			x.received()
-			x.exchange(70, 98)
-			x.exchange(70, 700)
-			if s := x.stats(); s.TxFrames < before.TxFrames+140 || s.RxFrames < before.RxFrames+140 {
+			x.Port.ForgetViolations() // of frames that were under way
+			x.Settle()
+			x.Received()
+			x.Exchange(70, 98)
+			x.Exchange(70, 700)
+			if s := x.Stats(); s.TxFrames < before.TxFrames+140 || s.RxFrames < before.RxFrames+140 {
 				t.Errorf("totals went from %+v to %+v", before, s)
 			}
-			x.close()
+			x.Close()
 		})
 	}
 }
@@ -329,41 +293,41 @@ func TestRecovery(t *testing.T) {
 func TestStuckCommand(t *testing.T) {
 	var stuck atomic.Bool
 	x := newRig(t, mlx5sim.Options{Withhold: func(op uint16) bool { return op == 0x770 && stuck.Load() }}) // QUERY_VPORT_COUNTER
-	x.open(nic.Options{})
-	x.exchange(10, 98)
-	if err := x.serve(func() {
+	x.Open(nic.Options{})
+	x.Exchange(10, 98)
+	if err := x.Serve(func() {
 		stuck.Store(true)
 		var s nic.Stats
-		err := x.dev.ReadStats(&s)
+		err := x.Dev.ReadStats(&s)
 		stuck.Store(false)
 		if !errors.Is(err, nic.ErrTimeout) || !strings.Contains(err.Error(), "QUERY_VPORT_COUNTER") {
 			t.Errorf("%v", err)
 		}
-		x.await(func() bool { return x.dev.ReadStats(&s) == nil && s.Extra["resets_command_stuck"] == 1 })
-		x.answers(98)
+		x.Await(func() bool { return x.Dev.ReadStats(&s) == nil && s.Extra["resets_command_stuck"] == 1 })
+		x.Answers(98)
 	}); err != nil {
 		t.Error(err)
 	}
-	x.port.ForgetViolations() // of frames that were under way
-	x.settle()
-	x.received()
-	x.exchange(70, 98)
-	x.close()
+	x.Port.ForgetViolations() // of frames that were under way
+	x.Settle()
+	x.Received()
+	x.Exchange(70, 98)
+	x.Close()
 }
 
 func TestWrongOptions(t *testing.T) {
 	for _, own := range []mlx5.Options{{Push: "llq"}, {MaxInline: -1}} {
 		x := newRig(t, mlx5sim.Options{})
 		x.own = own
-		if err := x.tryOpen(nic.Options{}); err == nil || x.port.Mappings() != 0 {
-			t.Errorf("%+v: %v, %d mappings", own, err, x.port.Mappings())
+		if err := x.TryOpen(nic.Options{}); err == nil || x.Port.Mappings() != 0 {
+			t.Errorf("%+v: %v, %d mappings", own, err, x.Port.Mappings())
 		}
 	}
 	for _, o := range []nic.Options{{RingSize: 100}, {RingSize: 32}, {RingSize: 8192}, {MTU: 20000}, {MTU: 60}, {Queues: 1000},
 		{MAC: [6]byte{1, 2, 3, 4, 5, 6}}} {
 		x := newRig(t, mlx5sim.Options{})
-		if err := x.tryOpen(o); err == nil || x.port.Mappings() != 0 {
-			t.Errorf("%+v: %v, %d mappings", o, err, x.port.Mappings())
+		if err := x.TryOpen(o); err == nil || x.Port.Mappings() != 0 {
+			t.Errorf("%+v: %v, %d mappings", o, err, x.Port.Mappings())
 		}
 	}
 }

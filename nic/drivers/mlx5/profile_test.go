@@ -20,18 +20,18 @@ func TestEveryID(t *testing.T) {
 		modelled[p.Device()] = true
 		t.Run(fmt.Sprintf("%04x", p.Device()), func(t *testing.T) {
 			x := newRig(t, mlx5sim.Options{Profile: p})
-			x.open(nic.Options{Queues: 2})
-			x.exchange(40, 60)
-			x.exchange(40, 98)
-			x.exchange(40, 700)
-			x.exchange(5, 1514)
-			info := x.dev.Info()
+			x.Open(nic.Options{Queues: 2})
+			x.Exchange(40, 60)
+			x.Exchange(40, 98)
+			x.Exchange(40, 700)
+			x.Exchange(5, 1514)
+			info := x.Dev.Info()
 			if id := fmt.Sprintf("15b3:%04x", p.Device()); !strings.Contains(info.Model, id) || strings.Contains(info.Model, "VF") != p.Virtual() {
 				t.Errorf("%s", info.Model)
 			}
 			var l nic.Link
 			var err error
-			x.busy(func() { l, err = x.dev.Link() })
+			x.Busy(func() { l, err = x.Dev.Link() })
 			want := 100000
 			if p == mlx5sim.ConnectX4Lx || p == mlx5sim.ConnectX4LxVF || p == mlx5sim.ConnectX6Lx {
 				want = 50000
@@ -39,21 +39,21 @@ func TestEveryID(t *testing.T) {
 			if !l.Up || l.Speed != want || err != nil {
 				t.Errorf("link %+v, %v", l, err)
 			}
-			before := x.stats().Extra["firmware_pages"]
+			before := x.Stats().Extra["firmware_pages"]
 			x.model.AskPages(5)
-			x.busy(func() {
-				x.await(func() bool {
+			x.Busy(func() {
+				x.Await(func() bool {
 					var s nic.Stats
-					return x.dev.ReadStats(&s) == nil && s.Extra["firmware_pages"] == before+5
+					return x.Dev.ReadStats(&s) == nil && s.Extra["firmware_pages"] == before+5
 				})
 			})
-			x.exchange(5, 98)
+			x.Exchange(5, 98)
 			if n := x.model.Counters().PortWrites; n != 0 {
 				t.Errorf("%d port registers were written, which a virtual function does not have", n)
 			}
-			x.close()
-			if n, _ := x.model.Pages(); n != 0 || x.port.Mappings() != 0 {
-				t.Errorf("%d pages are still firmware's, %d mappings", n, x.port.Mappings())
+			x.Close()
+			if n, _ := x.model.Pages(); n != 0 || x.Port.Mappings() != 0 {
+				t.Errorf("%d pages are still firmware's, %d mappings", n, x.Port.Mappings())
 			}
 		})
 	}
@@ -68,45 +68,45 @@ func TestEveryID(t *testing.T) {
 func TestVirtualFunction(t *testing.T) {
 	t.Run("given", func(t *testing.T) {
 		x := newRig(t, mlx5sim.Options{Profile: mlx5sim.ConnectX5VF, MAC: ourMAC, HostPages: true})
-		x.ownMAC = true
-		x.open(nic.Options{})
-		x.exchange(10, 98)
-		if i := x.dev.Info(); i.MAC != net.HardwareAddr(ourMAC[:]).String() || strings.Contains(list(i.Notes), "drawn") {
+		x.OwnMAC = true
+		x.Open(nic.Options{})
+		x.Exchange(10, 98)
+		if i := x.Dev.Info(); i.MAC != net.HardwareAddr(ourMAC[:]).String() || strings.Contains(list(i.Notes), "drawn") {
 			t.Errorf("%s, %s", i.MAC, list(i.Notes))
 		}
-		if s := x.stats(); s.Extra["firmware_pages"] != 0 {
+		if s := x.Stats(); s.Extra["firmware_pages"] != 0 {
 			t.Errorf("%d pages were given where the host gives them", s.Extra["firmware_pages"])
 		}
-		x.close()
+		x.Close()
 	})
 	t.Run("drawn", func(t *testing.T) {
 		x := newRig(t, mlx5sim.Options{Profile: mlx5sim.ConnectXVF})
-		x.ownMAC = true
-		x.open(nic.Options{})
-		mac, err := net.ParseMAC(x.dev.Info().MAC)
-		if err != nil || mac[0]&3 != 2 || !strings.Contains(list(x.dev.Info().Notes), "drawn") {
-			t.Fatalf("%v, %v, %s", mac, err, list(x.dev.Info().Notes))
+		x.OwnMAC = true
+		x.Open(nic.Options{})
+		mac, err := net.ParseMAC(x.Dev.Info().MAC)
+		if err != nil || mac[0]&3 != 2 || !strings.Contains(list(x.Dev.Info().Notes), "drawn") {
+			t.Fatalf("%v, %v, %s", mac, err, list(x.Dev.Info().Notes))
 		}
 		ours := [6]byte(mac)
-		x.resp[0] = x.responder(ours)
+		x.Resp[0] = x.Responder(ours)
 		answered := func() {
 			t.Helper()
-			x.ping(ours, 98, -1)
-			x.settle()
-			if n := x.received(); n != 1 {
+			x.Ping(ours, 98, -1)
+			x.Settle()
+			if n := x.Received(); n != 1 {
 				t.Errorf("%d replies from the drawn address", n)
 			}
 		}
 		answered()
-		if err := x.serve(func() {
-			x.fn.Reset()
-			x.await(func() bool { return strings.Contains(x.logs.String(), "was restarted") })
+		if err := x.Serve(func() {
+			x.Fn.Reset()
+			x.Await(func() bool { return strings.Contains(x.Logs.String(), "was restarted") })
 		}); err != nil {
 			t.Errorf("Serve: %v", err)
 		}
-		x.port.ForgetViolations()
+		x.Port.ForgetViolations()
 		answered()
-		x.close()
+		x.Close()
 	})
 }
 
@@ -117,13 +117,13 @@ func TestLoopback(t *testing.T) {
 		for _, off := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%04x, off %v", p.Device(), off), func(t *testing.T) {
 				x := newRig(t, mlx5sim.Options{Profile: p, NoLoopback: off})
-				x.open(nic.Options{Queues: 2})
-				defer x.close()
-				if err := x.dev.Send(request(ourMAC, 98, -1)); err != nil {
+				x.Open(nic.Options{Queues: 2})
+				defer x.Close()
+				if err := x.Dev.Send(request(ourMAC, 98, -1)); err != nil {
 					t.Fatal(err)
 				}
-				x.settle()
-				if n := x.received(); n != 1 {
+				x.Settle()
+				if n := x.Received(); n != 1 {
 					t.Errorf("a frame for our own address did not go out: %d", n)
 				}
 			})
@@ -133,14 +133,14 @@ func TestLoopback(t *testing.T) {
 
 func TestLoopbackOfOldFirmware(t *testing.T) {
 	x := newRig(t, mlx5sim.Options{})
-	x.open(nic.Options{Queues: 2})
-	defer x.close()
-	if err := x.dev.Send(request(ourMAC, 98, -1)); err != nil {
+	x.Open(nic.Options{Queues: 2})
+	defer x.Close()
+	if err := x.Dev.Send(request(ourMAC, 98, -1)); err != nil {
 		t.Fatal(err)
 	}
-	x.port.Settle(10000)
+	x.Port.Settle(10000)
 	buf := make([]byte, 2048)
-	if n, _, err := x.dev.Recv(buf); n != 0 || err != nil || x.model.Counters().SelfBlocked != 1 {
+	if n, _, err := x.Dev.Recv(buf); n != 0 || err != nil || x.model.Counters().SelfBlocked != 1 {
 		t.Errorf("a frame of %d bytes for our address came round, %v, %d were kept out", n, err, x.model.Counters().SelfBlocked)
 	}
 }
@@ -149,8 +149,8 @@ func TestLoopbackOfOldFirmware(t *testing.T) {
 func TestClocks(t *testing.T) {
 	for _, c := range []mlx5sim.Clock{mlx5sim.FreeRunning, mlx5sim.RealTime, mlx5sim.BothClocks} {
 		x := newRig(t, mlx5sim.Options{Clock: c})
-		x.open(nic.Options{})
-		x.exchange(20, 98)
-		x.close()
+		x.Open(nic.Options{})
+		x.Exchange(20, 98)
+		x.Close()
 	}
 }
