@@ -9,6 +9,7 @@ import (
 // attach loads the program and attaches it, in the driver's hook where there is one and the generic one is not
 // requested. The map holds sockets for queues below queues.
 func (d *Device) attach(f *filter, queues int, generic bool) error {
+	xdpkit.LiftMemlock()
 	var err error
 	d.sockets, err = ebpf.NewMap(&ebpf.MapSpec{
 		Name: "rebound", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: uint32(queues),

@@ -118,6 +118,7 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 	if _, err := c.Rules(); err != nil {
 		return err
 	}
+	xdpkit.LiftMemlock()
 	if joined != nil {
 		d.maps, joined.maps = joined.maps, nil
 	} else if d.maps, err = newMaps(); err != nil {

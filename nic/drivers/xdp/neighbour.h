@@ -9,7 +9,10 @@ separate int options(struct xdp_md *ctx, u32 at, u32 end, int write)
 	if (end > MAX_SOLICITATION)
 		return -1;
 	for (u32 i = 0; i < MAX_SOLICITATION / 8 && at < end; i++) {
-		if (at + 8 > end || at > MAX_SOLICITATION)
+		if (at + 8 > end)
+			return -1;
+		keep(at); // the verifier of Linux 6.1 does not conclude this from the comparisons before, and clang does
+		if (at > MAX_SOLICITATION)
 			return -1;
 		u8 *o = f + at;
 		if (o + 8 > last)

@@ -83,3 +83,9 @@ func Known(function string) bool {
 func refusedForGood(err error) bool {
 	return errors.Is(err, unix.EPERM) || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST)
 }
+
+// LiftMemlock removes the limit of locked memory, against which Linux before 5.11 counts programs and maps. Where this process may not,
+// bpf(2) returns EPERM later.
+func LiftMemlock() {
+	unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
+}
