@@ -61,7 +61,9 @@ func Read(path string, o Options) (*report.Report, error) {
 		return nil, err
 	}
 	rep := m.report()
-	rep.Label = filepath.Base(filepath.Clean(path))
+	if rep.Label = m.label; m.label == "" {
+		rep.Label = filepath.Base(filepath.Clean(path))
+	}
 	return rep, nil
 }
 
@@ -129,6 +131,7 @@ func formats() []format {
 		{"Prometheus answer", has("status", "data"), readPrometheus},
 		{"vegeta results in JSON", matches(vegetaLine), readVegetaLines},
 		{"vegeta results in CSV", matches(vegetaRow), readVegetaRows},
+		{"log of rebound-bench watch", matches(watchTarget), readWatch},
 		{"HdrHistogram log", matches(logHead), readLog},
 		{"wrk output", matches(wrkHead), readWrk},
 		{"HdrHistogram percentiles", matches(spectrumHead), readSpectrum},
@@ -188,6 +191,7 @@ func (f *file) lines() iter.Seq2[int, string] {
 // measurement is the content of a file.
 type measurement struct {
 	tool, format string
+	label        string // empty for the file's name
 	unit         string // "ms (printed on each line)"
 	metric       report.Metric
 	traffic      report.Traffic
@@ -418,6 +422,7 @@ func combine(dir string, all []*measurement) (*measurement, error) {
 		mean, samples = mean+m.middle*float64(whole.Count), samples+float64(whole.Count)
 		out.warnings = append(out.warnings, m.warnings...)
 		c, d := &out.counts, m.counts
+		c.LostUncertain, c.Late = c.LostUncertain+d.LostUncertain, c.Late+d.Late
 		c.Sent, c.Received, c.Lost, c.Duplicates, c.Reordered = c.Sent+d.Sent, c.Received+d.Received, c.Lost+d.Lost, c.Duplicates+d.Duplicates, c.Reordered+d.Reordered
 	}
 	out.middle = mean / samples

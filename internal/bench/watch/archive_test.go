@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/internal/bench/foreign"
 	"github.com/rebound-nic/rebound/internal/bench/targets"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
@@ -109,6 +110,22 @@ func TestHourContinues(t *testing.T) {
 		if first := s.Intervals[0]; first.Start != int64(7*time.Minute) || first.End != int64(8*time.Minute) {
 			t.Errorf("%s begins with the interval %v to %v", s.Name, time.Duration(first.Start), time.Duration(first.End))
 		}
+	}
+	for _, name := range []string{a.Name(), a.Tag()} {
+		for _, path := range []string{file, dir} {
+			rep, err := foreign.Read(path, foreign.Options{Series: name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := rep.Counts
+			if rep.Metric != report.RoundTrip || rep.Traffic.Target != "10.0.0.2" || rep.Traffic.Protocol != "icmp" || rep.Name() != "icmp:10.0.0.2 2026-11-22T12" ||
+				c.Sent != 5*60+2*10 || c.Received != 5*59+2*10 || c.Lost != 5 || rep.Main().Total.Count != c.Received || path == file && len(rep.Runs) != 7 {
+				t.Errorf("%s of %s: %s, %+v, %+v, %d runs", name, path, rep.Name(), rep.Traffic, c, len(rep.Runs))
+			}
+		}
+	}
+	if _, err := foreign.Read(file, foreign.Options{}); err == nil || !strings.Contains(err.Error(), "set -series to one of: icmp:10.0.0.2, udp:10.0.0.3:7") {
+		t.Errorf("without a target: %v", err)
 	}
 	if n := strings.Count(string(text), "#[Counts: "+a.Tag()+" "); n != 7 {
 		t.Errorf("%d lines of counts", n)
