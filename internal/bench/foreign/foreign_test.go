@@ -245,11 +245,78 @@ func TestFolderOfTimedRuns(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "c"), content(t, "irtt.json"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Read(dir, Options{}); err == nil || !strings.Contains(err.Error(), "its files differ: ping output in ms") {
+	if _, err := Read(dir, Options{}); err == nil || !strings.Contains(err.Error(), "its files differ: ping output in ms (printed on each line), irtt JSON in ns (fixed by irtt)") {
 		t.Errorf("a folder with files of two tools: %v", err)
 	}
 	if _, err := Read("testdata", Options{}); err == nil || !strings.Contains(err.Error(), "testdata/README.md: format unknown") {
 		t.Errorf("a folder with a page of text: %v", err)
+	}
+}
+
+// TestLossAndFailures: what was lost, came twice or failed is counted, and is not a latency.
+func TestLossAndFailures(t *testing.T) {
+	const line = "64 bytes from 10.0.0.1: icmp_seq=%d ttl=64 time=%s ms\n"
+	for _, c := range []struct {
+		name, text string
+		o          Options
+		values     int64
+		counts     report.Counts
+		warning    string
+	}{
+		{"a ping with loss and a duplicate", "PING x\n" + fmt.Sprintf(line, 1, "0.5") + fmt.Sprintf(line, 1, "9.5 ms (DUP!)") + fmt.Sprintf(line, 3, "0.7") +
+			"3 packets transmitted, 2 received, +1 duplicates, 33% packet loss, time 2ms\n", Options{}, 2, report.Counts{Sent: 3, Received: 2, Lost: 1, Duplicates: 1}, ""},
+		{"BusyBox", "PING x (10.0.0.1): 56 data bytes\n64 bytes from 10.0.0.1: seq=0 ttl=64 time=0.083 ms\n1 packets transmitted, 1 packets received, 0% packet loss\n",
+			Options{}, 1, report.Counts{Sent: 1, Received: 1}, ""},
+		{"a ping that was killed", "PING x\n" + fmt.Sprintf(line, 1, "0.5"), Options{}, 1, report.Counts{}, "the loss is unknown"},
+		{"an fping with loss", "h : [0], 64 bytes, 0.029 ms (0.029 avg, 0% loss)\nh : [1], timed out (0.029 avg, 50% loss)\n", Options{}, 1, report.Counts{Sent: 2, Received: 1, Lost: 1}, ""},
+		{"an fping -C with loss", "h : 0.029 - 0.031\n", Options{}, 2, report.Counts{Sent: 3, Received: 2, Lost: 1}, ""},
+		{"an irtt with loss", `{"round_trips":[{"lost":"true_down","delay":{"rtt":5}},{"lost":"false","timestamps":{"client":{"send":{"wall":1000}}},"delay":{"rtt":5}}],"stats":{"duplicates":1}}`,
+			Options{}, 1, report.Counts{Sent: 2, Received: 1, Lost: 1, Duplicates: 1}, ""},
+		{"a sockperf with loss", "sockperf: # dropped messages = 3; # duplicated messages = 1; # out-of-order messages = 2\n" + sockperfHead + "\n0, 1.0, 1.1, 50000\n",
+			Options{}, 1, report.Counts{Sent: 4, Received: 1, Lost: 3, Duplicates: 1, Reordered: 2}, ""},
+		{"round trips of pScheduler with a duplicate", `{"roundtrips":[{"seq":1,"rtt":"PT0.5S"},{"seq":1,"rtt":"PT9S"},{"seq":2}],"sent":2,"lost":1,"duplicates":1}`,
+			Options{}, 1, report.Counts{Sent: 2, Received: 1, Lost: 1, Duplicates: 1}, ""},
+		{"a table with an empty cell", "seq,rtt_us\n1,5\n2,\n", Options{}, 1, report.Counts{Sent: 2, Received: 1, Lost: 1}, ""},
+		{"requests of vegeta that failed", "1795479891230848837,200,5,0,0,\n1795479891235519560,503,5,0,0,\n1795479891235519561,0,5,0,0,refused\n",
+			Options{}, 3, report.Counts{Sent: 3, Received: 3}, "2 of 3 requests failed"},
+		{"requests of fortio that failed", `{"DurationHistogram":{"Count":4,"Percentiles":[{"Percentile":50,"Value":2}]},"RetCodes":{"200":3,"503":1}}`,
+			Options{}, 4, report.Counts{}, `1 requests ended with "503"`},
+		{"omitted intervals of iperf3", `{"start":{},"intervals":[{"streams":[{"end":1,"rtt":900,"omitted":true}]},{"streams":[{"end":2,"rtt":5,"omitted":false}]}]}`,
+			Options{}, 1, report.Counts{}, ""},
+	} {
+		r, err := Read(write(t, "x", c.text), c.o)
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		if r.Main().Total.Count != c.values || r.Counts != c.counts || !strings.Contains(strings.Join(r.Warnings, "; "), c.warning) || c.warning == "" && len(r.Warnings) > 0 {
+			t.Errorf("%s: %d values, counts %+v, warnings %q", c.name, r.Main().Total.Count, r.Counts, r.Warnings)
+		}
+	}
+}
+
+// TestOrderAndUnits: vegeta writes its results in the order of their ends, and cyclictest may count nanoseconds.
+func TestOrderAndUnits(t *testing.T) {
+	var text strings.Builder
+	for i := range 160 { // backwards
+		fmt.Fprintf(&text, "%d,200,%d,0,0,\n", 1795479891230848837-int64(i)*1e9, 1000*(160-i))
+	}
+	r, err := Read(write(t, "x", text.String()), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := r.ByRun()[0]
+	if len(r.Runs) != 16 || first.Max != 10000 || r.Runs[0].Start != 0 || r.Runs[15].End != 159e9 {
+		t.Errorf("runs %v, the first with values up to %d ns, want the 10 earliest", r.Runs, first.Max)
+	}
+	for text, want := range map[string]int64{
+		`{"num_threads":1,"resolution_in_ns":0,"thread":{"0":{"histogram":{"7":2},"cycles":2,"min":7,"max":7,"avg":7}}}`: 7000,
+		`{"num_threads":1,"resolution_in_ns":1,"thread":{"0":{"histogram":{"7":2},"cycles":2,"min":7,"max":7,"avg":7}}}`: 7,
+	} {
+		r, err := Read(write(t, "x", text), Options{})
+		if err != nil || r.Main().Total.Max != want {
+			t.Errorf("%s: %v, want %d ns", text, err, want)
+		}
 	}
 }
 
