@@ -88,6 +88,38 @@ func TestTargetsArePositional(t *testing.T) {
 	}
 }
 
+// Before it measures, -ab knows whether its slices can give a verdict, and which flag to change if they cannot. -auto changes it.
+func TestPlanIsChecked(t *testing.T) {
+	for args, want := range map[string]string{
+		"-duration 6s -ab do=true,name=a -ab do=true,name=b": "no verdict is possible: it needs 9 slices of each variant, and there are 6 (use -duration 9s)",
+		"-duration 6s -slice 250ms -ab dscp=0 -ab dscp=46":   "",
+		"-duration 10s -rate 20 -slice 100ms -ab ttl=3":      "no verdict is possible: it needs 126 slices of each variant, and there are 100 (use -duration 12.6s or -rate 25)",
+		"-duration 10s -rate 1k -slice 1s -ab dscp=0":        "p99 needs 18 slices of each variant, and there are 10 (use -duration 18s or -rate 1334); p99.9 needs 126 (use -duration 2m6s or -rate 13334)",
+		"-auto p99.9 -rate 1k -slice 1s -ab dscp=0":          "-duration 2m6s",
+		"-auto p50 -duration 1s -ab do=true -ab do=false":    "-duration 9s",
+		"-auto p99.9 -rate 10 -auto-within 1m -ab dscp=0":    "-auto p99.9 needs",
+		"-auto p99 -count 100 -ab dscp=0":                    "-auto goes with -ab and without -count",
+		"-auto max -ab dscp=0":                               "-auto",
+	} {
+		if n := strings.Count(args, "-ab"); n == 1 {
+			args += " -ab dscp=8"
+		}
+		o, err := new(env).runFlags(strings.Fields(args + " -target 10.0.0.1"))
+		got := ""
+		switch {
+		case err != nil:
+			got = err.Error()
+		case strings.HasPrefix(args, "-auto"):
+			got = "-duration " + o.Duration.String()
+		default:
+			got = o.advice
+		}
+		if !strings.HasPrefix(got, want) || want == "" && got != "" {
+			t.Errorf("%s: %q, want %q", args, got, want)
+		}
+	}
+}
+
 func TestTargetInPlaceOfCommand(t *testing.T) {
 	for word, want := range map[string]bool{"10.0.0.1": true, "fd00::1": true, "host.example.org": true, "run": false, "-h": false, "out/a.b": false} {
 		if isTarget(word) != want {

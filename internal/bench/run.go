@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -14,6 +15,8 @@ import (
 	"github.com/rebound-nic/rebound/internal/cards"
 	"github.com/rebound-nic/rebound/internal/host/exit"
 	"github.com/rebound-nic/rebound/internal/host/setting"
+	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/schedule"
 )
 
 // runShortHelp is what most people need, on one screen.
@@ -96,6 +99,7 @@ type runOptions struct {
 	json     bool
 	verbose  bool
 	lossless float64 // the greatest rate to try, 0 for no search
+	advice   string  // what the plan of -ab cannot show; empty if it can
 }
 
 func runCommand(e *env, args []string) error {
@@ -110,6 +114,12 @@ func runCommand(e *env, args []string) error {
 	if o.lossless > 0 {
 		found, err := session.Search(o.Options, o.lossless, 0)
 		return errors.Join(err, e.printSearch(found, o.json))
+	}
+	switch {
+	case strings.HasPrefix(o.advice, "no verdict"):
+		e.log.Warn(o.advice)
+	case o.advice != "":
+		e.log.Info(o.advice)
 	}
 	result, err := session.Run(o.Options)
 	return errors.Join(err, e.printResult(result, o.Paired, o.json, o.verbose))
@@ -139,6 +149,9 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 		"between runs (default: one -duration or -count, cut into ten runs of at least 100ms or 1000\nprobes each, or into "+
 		"more of at most 2.5s)")
 	duration(fs, &o.Slice, "slice", 0, "-ab: average length of one slice (default 250ms, or 1s with do=); each is up to 25 % longer or shorter")
+	auto := fs.String("auto", "", "-ab: lengthen -duration to what a verdict at `PERCENTILE` needs, like p99; in a closed loop only slices are counted")
+	autoWithin := 10 * time.Minute
+	duration(fs, &autoWithin, "auto-within", autoWithin, "-auto: the longest -duration")
 	duration(fs, &o.HookWithin, "do-within", 30*time.Second, "-ab: `TIME` limit for a do= command")
 	fs.IntVar(&o.Core, "core", -1, "CPU to measure on, preferably an isolated one (default the last CPU available to this "+
 		"process)")
@@ -234,6 +247,9 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 	if o.Runs == 0 {
 		o.cutRuns()
 	}
+	if err := o.plan(*auto, autoWithin); err != nil {
+		return nil, err
+	}
 	if o.Out == "" {
 		o.Out = unused("out/bench-" + time.Now().Format("20060102-150405"))
 	}
@@ -311,6 +327,66 @@ func (o *runOptions) cutRuns() {
 	if o.Duration > 0 {
 		o.Warmup = min(o.Warmup, o.Duration/10)
 	}
+}
+
+// plan checks which verdicts the slices of -ab allow, and lengthens the measurement for auto, a percentile, to within at most.
+func (o *runOptions) plan(auto string, within time.Duration) error {
+	switch {
+	case auto != "" && (!o.Paired || o.Count > 0):
+		return exit.Usagef("-auto goes with -ab and without -count")
+	case !o.Paired:
+		return nil
+	}
+	rate := math.Inf(1)
+	for _, v := range o.Variants {
+		rate = min(rate, v.Rates[0])
+	}
+	p := compare.Plan{Slices: o.Runs * 20, Samples: float64(o.Count) / 20}
+	if o.Duration > 0 {
+		p = compare.Plan{Slices: o.Runs * int((o.Duration+o.Slice-1)/o.Slice), Samples: rate * o.Slice.Seconds()}
+	}
+	length := func(st compare.Stat) time.Duration { return time.Duration((p.Needs(st)+o.Runs-1)/o.Runs) * o.Slice }
+	if auto != "" {
+		st, err := compare.ParseStat(auto)
+		if _, ok := st.Quantile(); err != nil || !ok {
+			return exit.Usagef("-auto %q: want a percentile, like p99", auto)
+		}
+		if need := length(st); need > within {
+			return exit.Usagef("-auto %s needs -duration %v, and -auto-within is %v: raise it, or use a higher -rate", st, need, within)
+		} else if need > o.Duration {
+			o.Duration = need
+		}
+		return nil
+	}
+	if o.Count > 0 {
+		return nil
+	}
+	var parts []string
+	for _, name := range []string{"p50", "p99", "p99.9"} {
+		st, err := compare.ParseStat(name)
+		if err != nil {
+			return err
+		}
+		if p.Allows(st) {
+			continue
+		}
+		use := fmt.Sprintf("use -duration %v", length(st))
+		if p.Samples > 0 && p.Slices >= (compare.Plan{}).Needs(st) {
+			joined := p.Slices / (compare.Plan{}).Needs(st)
+			use += fmt.Sprintf(" or -rate %.0f", math.Floor(float64(st.Needs())/(1-schedule.Jitter)/float64(joined)/o.Slice.Seconds())+1)
+		}
+		switch {
+		case name == "p50":
+			o.advice = fmt.Sprintf("no verdict is possible: it needs %d slices of each variant, and there are %d (%s)", p.Needs(st), p.Slices, use)
+			return nil
+		case len(parts) == 0:
+			parts = append(parts, fmt.Sprintf("%s needs %d slices of each variant, and there are %d (%s)", st, p.Needs(st), p.Slices, use))
+		default:
+			parts = append(parts, fmt.Sprintf("%s needs %d (%s)", st, p.Needs(st), use))
+		}
+	}
+	o.advice = strings.Join(parts, "; ")
+	return nil
 }
 
 // duration is a flag for a time with its unit.
