@@ -164,6 +164,17 @@ func (c *Card) Errorf(format string, args ...any) error {
 	return fmt.Errorf("%s: %w", c.Name, fmt.Errorf(format, args...))
 }
 
+// Alive returns why the function does not answer: it left the bus, or another process reset it.
+func (c *Card) Alive() error {
+	if pci.Gone(c.Fn) {
+		return c.Gone("configuration space")
+	}
+	if on, err := pci.BusMastering(c.Fn); err == nil && !on {
+		return c.Errorf("%w: bus mastering is off: the function was reset", nic.ErrHardware)
+	}
+	return nil
+}
+
 // Gone is the error of a register that reads all ones since the device has left the bus.
 func (c *Card) Gone(register string) error {
 	return c.Errorf("%w: %s reads all ones", nic.ErrGone, register)

@@ -7,6 +7,7 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/ib"
+	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 	"github.com/rebound-nic/rebound/polling"
 )
 
@@ -258,7 +259,7 @@ func (q *DatagramQueue) point(iova uint64, n uint32) bool {
 		b[i] = h[i]
 	}
 	w := (*[2]uint32)(unsafe.Pointer(d))
-	first, second := newData(n, q.lkey, iova).words()
+	first, second := mlxkit.NewData(n, q.lkey, iova).Words()
 	d[1], w[1] = second, uint32(first>>32)
 	mmio.Store32(&w[0], uint32(first))
 	w = (*[2]uint32)(unsafe.Pointer(b))

@@ -1,6 +1,10 @@
 package mlx4
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
+)
 
 const (
 	cqeSize   = 32
@@ -85,27 +89,10 @@ const (
 	inlineSegment = uint32(1) << 31
 )
 
-// dataSegment points to data in host memory (mlx4_wqe_data_seg). It is a whole receive WQE.
-type dataSegment struct {
-	byteCount uint32
-	lkey      uint32
-	addrHigh  uint32
-	addrLow   uint32
-}
-
-func newData(n, lkey uint32, addr uint64) dataSegment {
-	return dataSegment{swap(n), swap(lkey), swap(uint32(addr >> 32)), swap(uint32(addr))}
-}
-
-// words returns the segment as two words. Narrow stores of its fields would hold up the wide load that pushes them.
-func (s dataSegment) words() (uint64, uint64) {
-	return uint64(s.byteCount) | uint64(s.lkey)<<32, uint64(s.addrHigh) | uint64(s.addrLow)<<32
-}
-
 // The device's layout, held by the compiler.
 var (
 	_ [cqeSize]byte = [unsafe.Sizeof(cqe{})]byte{}
-	_ [rxWQE]byte   = [unsafe.Sizeof(dataSegment{})]byte{}
+	_ [rxWQE]byte   = [unsafe.Sizeof(mlxkit.DataSegment{})]byte{}
 	_ [20]byte      = [unsafe.Offsetof(cqe{}.byteCount)]byte{}
 	_ [24]byte      = [unsafe.Offsetof(cqe{}.last)]byte{}
 )

@@ -10,6 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 	"github.com/rebound-nic/rebound/polling"
 )
 
@@ -48,7 +49,7 @@ type Device struct {
 
 	commands *hcr
 	owned    bool // the ownership register is ours
-	steps    []step
+	steps    mlxkit.Steps
 	lacks    []string // what the device lacks, for Notes
 
 	// What the device said of itself, and what was made on it.

@@ -71,14 +71,14 @@ func (d *Device) createEQ() error {
 	if err := d.commands.run(command{op: opSW2HWEQ, modifier: eqn, in: in}); err != nil {
 		return err
 	}
-	d.done(opHW2SWEQ.String(), func() error {
+	d.steps.Done(opHW2SWEQ.String(), func() error {
 		return d.commands.run(command{op: opHW2SWEQ, opMod: 1, modifier: eqn})
 	})
 	fill() // firmware that fills it otherwise
 	e.mu.Lock()
 	e.mem, e.number, e.next = b.Bytes, eqn, 0
 	e.mu.Unlock()
-	d.done("stop reading events", func() error {
+	d.steps.Done("stop reading events", func() error {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.mem = nil
@@ -93,7 +93,7 @@ func (d *Device) createEQ() error {
 		return err
 	}
 	const unmap = 1 << 31
-	d.done(opMapEQ.String(), func() error {
+	d.steps.Done(opMapEQ.String(), func() error {
 		return d.commands.run(command{op: opMapEQ, param: mask, modifier: unmap | eqn})
 	})
 	return nil

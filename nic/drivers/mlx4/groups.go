@@ -62,7 +62,7 @@ func (d *Device) attach(group ib.GID, qpn uint32) error {
 		return err
 	}
 	if prev == ^uint32(0) {
-		d.done(opWriteMCG.String(), func() error {
+		d.steps.Done(opWriteMCG.String(), func() error {
 			return d.commands.run(command{op: opWriteMCG, modifier: index, in: make(mailbox, size)})
 		})
 		return nil
@@ -75,7 +75,7 @@ func (d *Device) attach(group ib.GID, qpn uint32) error {
 		before.set32(mcgNext, to<<mcgNextAt)
 		return d.commands.run(command{op: opWriteMCG, modifier: prev, in: before[:size]})
 	}
-	d.done(opWriteMCG.String(), func() error {
+	d.steps.Done(opWriteMCG.String(), func() error {
 		if err := link(0); err != nil { // what is undone first came last in its chain
 			return err
 		}

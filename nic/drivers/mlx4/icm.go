@@ -226,7 +226,7 @@ func (d *Device) mapContext(what string, base, entry, used uint64) ([]dma.Block,
 	if err := d.give(opMapICM, blocks, base); err != nil {
 		return nil, fmt.Errorf("context memory for %s: %w", what, err)
 	}
-	d.done(opUnmapICM.String(), func() error { // the firmware takes powers of two, aligned to their size
+	d.steps.Done(opUnmapICM.String(), func() error { // the firmware takes powers of two, aligned to their size
 		var errs []error
 		for at, left := base, pages; left > 0; {
 			n := uint64(1) << (bits.Len64(left) - 1)
@@ -262,7 +262,7 @@ func (d *Device) contexts() error {
 	if err := d.give(opMapICMAux, blocks, 0); err != nil {
 		return err
 	}
-	d.done(opUnmapICMAux.String(), func() error { return d.commands.run(command{op: opUnmapICMAux}) })
+	d.steps.Done(opUnmapICMAux.String(), func() error { return d.commands.run(command{op: opUnmapICMAux}) })
 	t := &m.tables
 	for i, r := range []resource{resQP, resSRQ, resCQ, resEQ} {
 		base := t[resCMPT].base + uint64(i)<<cmptShift*t[resCMPT].entry

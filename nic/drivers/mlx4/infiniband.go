@@ -9,6 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/ib"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 )
 
 // What SET_PORT sets on an InfiniBand port (Linux, port.c: mlx4_SET_PORT), with opcode modifier 0.
@@ -155,7 +156,7 @@ func (d *Device) createDatagrams() error {
 		return err
 	}
 	for slot := range q.mask + 1 {
-		*(*dataSegment)(unsafe.Add(q.rq, slot*rxWQE)) = newData(ib.GRHSize+maxPayload, q.lkey, q.iova+uint64(slot*q.stride)+slotGRH)
+		*(*mlxkit.DataSegment)(unsafe.Add(q.rq, slot*rxWQE)) = mlxkit.NewData(ib.GRHSize+maxPayload, q.lkey, q.iova+uint64(slot*q.stride)+slotGRH)
 	}
 	if err := d.doorbell(&q.Queue); err != nil {
 		return err

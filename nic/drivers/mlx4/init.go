@@ -12,27 +12,6 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-// step is something that was done to the device, and how it is undone.
-type step struct {
-	name string
-	undo func() error
-}
-
-func (d *Device) done(name string, undo func() error) {
-	d.steps = append(d.steps, step{name, undo})
-}
-
-// alive returns why the function does not answer: it left the bus, or was reset by another process.
-func (d *Device) alive() error {
-	if pci.Gone(d.card.Fn) {
-		return d.card.Gone("configuration space")
-	}
-	if on, err := pci.BusMastering(d.card.Fn); err == nil && !on {
-		return d.card.Errorf("%w: bus mastering is off: the function was reset", nic.ErrHardware)
-	}
-	return nil
-}
-
 // start brings the device from any state to polling, in the order of Linux's mlx4_load_one and mlx4_en_start_port. It makes
 // all memory over again: firmware that died keeps what it had.
 func (d *Device) start() error {
@@ -42,7 +21,7 @@ func (d *Device) start() error {
 	if err := d.card.Allocate(16 << 20); err != nil {
 		return err
 	}
-	d.commands = &hcr{name: d.card.Name, trace: &d.card.Trace, regs: d.bar, alive: d.alive, died: func() bool { return d.checkCatas() != nil }, state: d.catasText}
+	d.commands = &hcr{name: d.card.Name, trace: &d.card.Trace, regs: d.bar, alive: d.card.Alive, died: func() bool { return d.checkCatas() != nil }, state: d.catasText}
 	d.lacks, d.fw = nil, firmware{}
 	if err := d.card.Do("take the ownership register", d.claim); err != nil {
 		return err
@@ -77,7 +56,7 @@ func (d *Device) quiet() error {
 	} else {
 		time.Sleep(resetSettle)
 	}
-	d.steps = nil
+	d.steps.Forget()
 	return d.card.Deallocate()
 }
 
@@ -244,7 +223,7 @@ func (d *Device) runFirmware() error {
 	if err := d.give(opMapFA, blocks, 0); err != nil {
 		return err
 	}
-	d.done(opUnmapFA.String(), func() error { return d.commands.run(command{op: opUnmapFA}) })
+	d.steps.Done(opUnmapFA.String(), func() error { return d.commands.run(command{op: opUnmapFA}) })
 	return d.commands.run(command{op: opRunFW})
 }
 
@@ -434,7 +413,7 @@ func (d *Device) initialize() error {
 	if err := d.commands.run(command{op: opInitHCA, in: in}); err != nil {
 		return err
 	}
-	d.done(opCloseHCA.String(), func() error { return d.commands.run(command{op: opCloseHCA}) })
+	d.steps.Done(opCloseHCA.String(), func() error { return d.commands.run(command{op: opCloseHCA}) })
 	a, err := d.commands.query(opQueryAdapter, 0, 0)
 	if err != nil {
 		return err
@@ -445,7 +424,7 @@ func (d *Device) initialize() error {
 	if err := d.commands.run(command{op: opSpecialQP, modifier: m.specialQP}); err != nil {
 		return err
 	}
-	d.done(opSpecialQP.String(), func() error { return d.commands.run(command{op: opSpecialQP}) })
+	d.steps.Done(opSpecialQP.String(), func() error { return d.commands.run(command{op: opSpecialQP}) })
 	return nil
 }
 
@@ -469,17 +448,7 @@ func boardID(b []byte) string {
 
 // teardown undoes every step in reverse, firmware's memory last. A device that does not answer is left to its reset.
 func (d *Device) teardown() error {
-	var errs []error
-	for i := len(d.steps) - 1; i >= 0; i-- {
-		if err := d.steps[i].undo(); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", d.steps[i].name, err))
-			if d.commands.dead.Load() != nil {
-				break
-			}
-		}
-	}
-	d.steps = nil
-	return errors.Join(errs...)
+	return d.steps.Undo(func() bool { return d.commands.dead.Load() != nil })
 }
 
 // release makes sure that nothing of ours is under way when memory goes: the firmware is informed, the card is
@@ -487,7 +456,7 @@ func (d *Device) teardown() error {
 func (d *Device) release() error {
 	var errs []error
 	d.subnet.stop(true)
-	if d.commands != nil && d.commands.dead.Load() == nil && d.alive() == nil && d.checkCatas() == nil { // or nobody listens
+	if d.commands != nil && d.commands.dead.Load() == nil && d.card.Alive() == nil && d.checkCatas() == nil { // or nobody listens
 		if err := d.teardown(); !nic.Lost(err) { // what left takes all that was made on it along
 			errs = append(errs, err)
 		}

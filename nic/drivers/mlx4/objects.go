@@ -8,6 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 )
 
 // memoryKey makes a key to all memory by address, as the IOMMU lets through (Linux, mlx4_en's mr).
@@ -31,7 +32,7 @@ func (d *Device) memoryKey() error {
 	if err := d.commands.run(command{op: opSW2HWMPT, modifier: index, in: in}); err != nil {
 		return err
 	}
-	d.done(opHW2SWMPT.String(), func() error {
+	d.steps.Done(opHW2SWMPT.String(), func() error {
 		return d.commands.run(command{op: opHW2SWMPT, opMod: 1, modifier: index})
 	})
 	d.lkey = index<<8 | index>>24
@@ -69,7 +70,7 @@ func (d *Device) createCQ(cqn, entries uint32, record uint64) (unsafe.Pointer, e
 	if err := d.commands.run(command{op: opSW2HWCQ, opMod: mode, modifier: cqn, in: in}); err != nil {
 		return nil, err
 	}
-	d.done(opHW2SWCQ.String(), func() error {
+	d.steps.Done(opHW2SWCQ.String(), func() error {
 		return d.commands.run(command{op: opHW2SWCQ, opMod: 1, modifier: cqn})
 	})
 	emptyCQ(mem, entries) // firmware without that mode wrote its own
@@ -158,7 +159,7 @@ func (d *Device) createQP(qpn uint32, ctx mailbox) error {
 	if errors.As(err, &e) && e.op == opRST2INIT {
 		return err // it is still reset
 	}
-	d.done(op2RST.String(), func() error { return d.resetQP(qpn) })
+	d.steps.Done(op2RST.String(), func() error { return d.resetQP(qpn) })
 	return err
 }
 
@@ -291,7 +292,7 @@ func (d *Device) buffers(q *Queue, send bool) error {
 	}
 	q.pend, q.sendEnd, q.asked = kit.Words(n), kit.Words(n), kit.Words(2*n*maxBlocks)
 	for slot := range uint32(n) {
-		*(*dataSegment)(unsafe.Add(q.rq, slot*rxWQE)) = newData(q.size, q.lkey, q.iova+uint64(slot*q.stride))
+		*(*mlxkit.DataSegment)(unsafe.Add(q.rq, slot*rxWQE)) = mlxkit.NewData(q.size, q.lkey, q.iova+uint64(slot*q.stride))
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func (d *Device) initPort() error {
 	if err := d.commands.run(command{op: opInitPort, modifier: d.port}); err != nil {
 		return err
 	}
-	d.done(opClosePort.String(), func() error { return d.commands.run(command{op: opClosePort, modifier: d.port}) })
+	d.steps.Done(opClosePort.String(), func() error { return d.commands.run(command{op: opClosePort, modifier: d.port}) })
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 	"github.com/rebound-nic/rebound/polling"
 )
 
@@ -247,7 +248,7 @@ func (q *Queue) point(iova uint64, l uint32) bool {
 	}
 	b := q.block(q.txTail)
 	b[1] = q.ask(1)
-	b[2], b[3] = newData(l, q.lkey, iova).words()
+	b[2], b[3] = mlxkit.NewData(l, q.lkey, iova).Words()
 	q.hand(b, q.control(wqeSend, 2))
 	q.pointed.Add(1)
 	return true
@@ -324,7 +325,7 @@ func (q *Queue) faultText() string {
 	kind, index := uint8(c.last>>cqeKind)&kindMask, bits.ReverseBytes16(uint16(c.last))
 	if kind&opcodeMask == opcodeError {
 		return fmt.Sprintf("%s completion with error: syndrome %v, vendor syndrome %#02x, WQE %d, QP %#06x", side,
-			cqeSyndrome(c.last>>24), uint8(c.last>>16), index, swap(c.qpn)&0xFFFFFF)
+			mlxkit.Syndrome(c.last>>24), uint8(c.last>>16), index, swap(c.qpn)&0xFFFFFF)
 	}
 	return fmt.Sprintf("%s completion is not what is due: opcode %#02x, of a send %v, WQE %d, QP %#06x", side, kind&opcodeMask, kind&kindSend != 0,
 		index, swap(c.qpn)&0xFFFFFF)

@@ -1,6 +1,10 @@
 package mlx4
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
+)
 
 // reg is an offset in BAR 0. All registers are big-endian, 32 bits wide, and bear no other access.
 type reg uint64
@@ -118,26 +122,7 @@ var statusNames = map[Status]string{
 	0x30: "bad management packet", 0x40: "more completions are outstanding than would fit", statusMultiFunction: "not for this function: multi-function support is required",
 }
 
-func (s Status) String() string { return named(statusNames, s) }
-
-// cqeSyndrome is what became of a work request that failed (Linux, include/linux/mlx4/cq.h).
-type cqeSyndrome uint8
-
-var cqeNames = map[cqeSyndrome]string{
-	0x01: "local length error", 0x02: "local QP operation error", 0x04: "local protection error",
-	0x05: "flushed: the queue was in error", 0x06: "memory window bind error", 0x10: "bad response",
-	0x11: "local access error", 0x12: "remote invalid request", 0x13: "remote access error", 0x14: "remote operation error",
-	0x15: "transport retries exceeded", 0x16: "RNR retries exceeded", 0x22: "remote aborted",
-}
-
-func (s cqeSyndrome) String() string { return named(cqeNames, s) }
-
-func named[T ~uint8](names map[T]string, v T) string {
-	if n := names[v]; n != "" {
-		return fmt.Sprintf("%#02x %s", uint8(v), n)
-	}
-	return fmt.Sprintf("%#02x (unknown)", uint8(v))
-}
+func (s Status) String() string { return mlxkit.Named(statusNames, s) }
 
 // Flags of QUERY_DEV_CAP, the 64 bits at 0x40 (Linux, MLX4_DEV_CAP_FLAG_*), and the dword at 0x70.
 const (

@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/ib"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 )
 
 // specialQP is queue pair 0 or 1 of the port. Over 0 the subnet manager comes, over 1 subnet administration is asked. What they send
@@ -78,7 +79,7 @@ func (d *Device) createSpecial(number uint32) (*specialQP, error) {
 	}
 	g.sent, g.recvd, g.sentIOVA = buffers.Bytes[:ib.MADSize], buffers.Bytes[ib.MADSize:], buffers.IOVA
 	for n := range uint32(gsiReceives) {
-		*(*dataSegment)(unsafe.Add(g.rq, n*rxWQE)) = newData(ib.GRHSize+ib.MADSize, d.lkey, buffers.IOVA+ib.MADSize+uint64(n*gsiStride))
+		*(*mlxkit.DataSegment)(unsafe.Add(g.rq, n*rxWQE)) = mlxkit.NewData(ib.GRHSize+ib.MADSize, d.lkey, buffers.IOVA+ib.MADSize+uint64(n*gsiStride))
 	}
 	for n := range uint32(gsiBlocks) {
 		*g.block(n) = ^uint32(0)
@@ -140,8 +141,8 @@ func (g *specialQP) send(mad []byte, to ib.Datagram) error {
 	binary.BigEndian.PutUint16(b[12:], to.DLID)
 	binary.BigEndian.PutUint32(b[16:], inlineSegment|uint32(len(head)))
 	copy(b[20:], head)
-	data := newData(uint32(len(mad)), g.d.lkey, g.sentIOVA)
-	*(*dataSegment)(unsafe.Pointer(&b[48])) = data
+	data := mlxkit.NewData(uint32(len(mad)), g.d.lkey, g.sentIOVA)
+	*(*mlxkit.DataSegment)(unsafe.Pointer(&b[48])) = data
 	binary.BigEndian.PutUint32(b[64:], inlineSegment|4)
 	second := unsafe.Slice((*byte)(unsafe.Pointer(g.block(g.tail+1))), txbb)
 	copy(second[4:], b[txbb+4:])
@@ -189,7 +190,7 @@ func (g *specialQP) complete() error {
 
 func (g *specialQP) failed(side string, c cqe) error {
 	return g.d.card.Errorf("%w: queue pair %d: %s completion with error: syndrome %v, vendor syndrome %#02x", nic.ErrHardware, g.number, side,
-		cqeSyndrome(c.last>>24), uint8(c.last>>16))
+		mlxkit.Syndrome(c.last>>24), uint8(c.last>>16))
 }
 
 // recv returns the next datagram that came, nil if none comes within limit.

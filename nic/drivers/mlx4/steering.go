@@ -78,7 +78,7 @@ func (d *Device) addRule(in mailbox) error {
 	if err != nil {
 		return err
 	}
-	d.done(opFlowDetach.String(), func() error { return d.commands.run(command{op: opFlowDetach, param: id}) })
+	d.steps.Done(opFlowDetach.String(), func() error { return d.commands.run(command{op: opFlowDetach, param: id}) })
 	return nil
 }
 

@@ -177,7 +177,7 @@ func (f *firmware) device() *Device {
 	}
 	f.Cleanup(func() { d.card.Deallocate() })
 	d.pages = &pagePool{arena: d.card.Arena, given: map[uint64]struct{}{}, limit: maxPages}
-	d.commands = &commandQueue{name: "mlx5 script", regs: d.bar, alive: d.alive, sick: d.sick, health: d.healthText}
+	d.commands = &commandQueue{name: "mlx5 script", regs: d.bar, alive: d.card.Alive, sick: d.sick, health: d.healthText}
 	return d
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 	"github.com/rebound-nic/rebound/polling"
 )
 
@@ -60,7 +61,7 @@ type Device struct {
 
 	commands *commandQueue
 	pages    *pagePool
-	steps    []step
+	steps    mlxkit.Steps
 	lacks    []string // what the device lacks, for Notes
 
 	// What the device said of itself, and what was made on it.

@@ -65,7 +65,7 @@ func (d *Device) createEQ() error {
 		e.mem = nil
 		return err
 	}
-	d.done("stop reading events", func() error {
+	d.steps.Done("stop reading events", func() error {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.mem = nil

@@ -10,16 +10,6 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-// step is something that was done to the device, and how it is undone.
-type step struct {
-	name string
-	undo func() error
-}
-
-func (d *Device) done(name string, undo func() error) {
-	d.steps = append(d.steps, step{name, undo})
-}
-
 // exec sends a command.
 func (d *Device) exec(in message, outLen int) (message, error) { return d.commands.exec(in, outLen) }
 
@@ -27,17 +17,6 @@ func (d *Device) exec(in message, outLen int) (message, error) { return d.comman
 func (d *Device) run(in message) error {
 	_, err := d.exec(in, 0x10)
 	return err
-}
-
-// alive returns why the function does not answer: it left the bus, or was reset by another process.
-func (d *Device) alive() error {
-	if pci.Gone(d.card.Fn) {
-		return d.card.Gone("configuration space")
-	}
-	if on, err := pci.BusMastering(d.card.Fn); err == nil && !on {
-		return d.card.Errorf("%w: bus mastering is off: the function was reset", nic.ErrHardware)
-	}
-	return nil
 }
 
 // start brings the device from any state to polling, in the order of the PRM's Device Initialization. It makes all memory
@@ -50,7 +29,7 @@ func (d *Device) start() error {
 		return err
 	}
 	d.pages = &pagePool{arena: d.card.Arena, given: map[uint64]struct{}{}, limit: maxPages}
-	d.commands = &commandQueue{name: d.card.Name, trace: &d.card.Trace, regs: d.bar, alive: d.alive, sick: d.sick, health: d.healthText}
+	d.commands = &commandQueue{name: d.card.Name, trace: &d.card.Trace, regs: d.bar, alive: d.card.Alive, sick: d.sick, health: d.healthText}
 	d.lacks = nil
 	if err := d.card.Fn.SetBusMaster(true); err != nil {
 		return err
@@ -75,7 +54,8 @@ func (d *Device) quiet() error {
 		}
 		d.card.Log.Warn("function-level reset", "err", err)
 	}
-	d.steps, d.l2Entries = nil, 0
+	d.steps.Forget()
+	d.l2Entries = 0
 	return d.card.Deallocate()
 }
 
@@ -91,7 +71,7 @@ func (d *Device) enable() error {
 		}
 		return err
 	}
-	d.done("DISABLE_HCA", func() error { return d.run(command(opDisableHCA, 0, 0x10)) })
+	d.steps.Done("DISABLE_HCA", func() error { return d.run(command(opDisableHCA, 0, 0x10)) })
 	out, err := d.exec(command(opQueryISSI, 0, 0x10), 0x70)
 	if err != nil {
 		return err
@@ -102,7 +82,7 @@ func (d *Device) enable() error {
 	if err := d.run(command(opSetISSI, 0, 0x10).set("current_issi", 0x08, 15, 0, 1)); err != nil {
 		return err
 	}
-	d.done("reclaim pages", d.reclaimAll)
+	d.steps.Done("reclaim pages", d.reclaimAll)
 	return d.startupPages(pagesBoot)
 }
 
@@ -144,7 +124,7 @@ func (d *Device) initialize() error {
 	if err := d.run(command(opInitHCA, 0, 0x10)); err != nil {
 		return err
 	}
-	d.done("TEARDOWN_HCA", func() error { return d.run(command(opTeardownHCA, 0, 0x10)) })
+	d.steps.Done("TEARDOWN_HCA", func() error { return d.run(command(opTeardownHCA, 0, 0x10)) })
 	c, err := d.queryCap(capGeneral | capCur)
 	if err != nil {
 		return err
@@ -327,24 +307,14 @@ func (d *Device) startPort() error {
 
 // teardown undoes every step in reverse, firmware's pages last. A device that does not answer is left to its reset.
 func (d *Device) teardown() error {
-	var errs []error
-	for i := len(d.steps) - 1; i >= 0; i-- {
-		if err := d.steps[i].undo(); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", d.steps[i].name, err))
-			if d.commands.dead.Load() != nil {
-				break
-			}
-		}
-	}
-	d.steps = nil
-	return errors.Join(errs...)
+	return d.steps.Undo(func() bool { return d.commands.dead.Load() != nil })
 }
 
 // release makes sure that nothing of ours is under way when memory goes: the firmware is informed, the function is
 // reset, bus mastering is off.
 func (d *Device) release() error {
 	var errs []error
-	if d.commands != nil && d.alive() == nil {
+	if d.commands != nil && d.card.Alive() == nil {
 		if err := d.teardown(); !nic.Lost(err) { // what left takes all that was made on it along
 			errs = append(errs, err)
 		}

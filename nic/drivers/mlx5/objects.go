@@ -7,6 +7,7 @@ import (
 
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 )
 
 // create sends a command that makes an object, remembers the one that destroys it, and returns the object's number, which
@@ -17,7 +18,7 @@ func (d *Device) create(in message, destroy opcode, hi int) (uint32, error) {
 		return 0, err
 	}
 	n := out.get(0x08, hi, 0)
-	d.done(destroy.String(), func() error {
+	d.steps.Done(destroy.String(), func() error {
 		return d.run(command(destroy, 0, 0x10).set("number", 0x08, hi, 0, n))
 	})
 	return n, nil
@@ -291,7 +292,7 @@ func (d *Device) buffers(q *Queue, send bool) error {
 	q.scratch = kit.Pointer(s)
 	q.pend, q.sendEnd, q.asked = kit.Words(n), kit.Words(n), kit.Words(2*n*maxBlocks)
 	for slot := range uint32(n) {
-		*(*dataSegment)(unsafe.Add(q.rq, slot*rxWQE)) = newData(q.size, q.lkey, q.iova+uint64(slot*q.stride)+room)
+		*(*mlxkit.DataSegment)(unsafe.Add(q.rq, slot*rxWQE)) = mlxkit.NewData(q.size, q.lkey, q.iova+uint64(slot*q.stride)+room)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
@@ -152,8 +153,8 @@ func TestPointerWQE(t *testing.T) {
 			t.Errorf("%d bytes of headers: inline_hdr_sz %d, % x", headers, got, w[room:room+headers])
 		}
 		at := w[7]&0x3F*16 - 16
-		seg := *(*dataSegment)(unsafe.Pointer(&w[at]))
-		if want := newData(300-headers, 0x1200, 1<<32+room+uint64(headers)); seg != want || uint32(at) < room+headers {
+		seg := *(*mlxkit.DataSegment)(unsafe.Pointer(&w[at]))
+		if want := mlxkit.NewData(300-headers, 0x1200, 1<<32+room+uint64(headers)); seg != want || uint32(at) < room+headers {
 			t.Errorf("%d bytes of headers: data segment %x at %d, want %x", headers, seg, at, want)
 		}
 	}

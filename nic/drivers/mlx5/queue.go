@@ -9,6 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 	"github.com/rebound-nic/rebound/polling"
 )
 
@@ -203,7 +204,7 @@ func (q *Queue) post(w unsafe.Pointer, ds, inline uint32) bool {
 func (q *Queue) point(at unsafe.Pointer, iova uint64, m uint32) bool {
 	head := q.headers
 	data := (max(head, 2) + room + 15) &^ 15 // the Ethernet segment's own two bytes are there without headers too
-	low, high := newData(m-head, q.lkey, iova+room+uint64(head)).words()
+	low, high := mlxkit.NewData(m-head, q.lkey, iova+room+uint64(head)).Words()
 	if q.bf == nil && head == layer2 {
 		return q.pointOnce(at, low, high)
 	}
@@ -314,7 +315,7 @@ func (q *Queue) faultText() string {
 		return fmt.Sprintf("%s completion is compressed, which was not asked for (op_own %#02x)", side, own)
 	case op == cqeOpReqErr || op == cqeOpRespErr:
 		return fmt.Sprintf("%s completion with error: syndrome %v, vendor syndrome %#02x, WQE %d, opcode and queue %#08x", side,
-			cqeSyndrome(c.syndrome), c.vendor, bits.ReverseBytes16(uint16(c.counterOwn)), swap(c.opcodeQPN))
+			mlxkit.Syndrome(c.syndrome), c.vendor, bits.ReverseBytes16(uint16(c.counterOwn)), swap(c.opcodeQPN))
 	}
 	return fmt.Sprintf("%s completion is not what is due: opcode %#x, WQE %d", side, op, bits.ReverseBytes16(uint16(c.counterOwn)))
 }

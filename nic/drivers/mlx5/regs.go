@@ -1,6 +1,10 @@
 package mlx5
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
+)
 
 // reg is an offset in the initialization segment, at the start of BAR 0. All of it is big-endian.
 type reg uint64
@@ -137,7 +141,7 @@ var statusNames = map[Status]string{
 	0x51: "bad output length",
 }
 
-func (s Status) String() string { return named(statusNames, s) }
+func (s Status) String() string { return mlxkit.Named(statusNames, s) }
 
 // delivery is the status of a command queue entry: what was wrong with how the command came (PRM, Command Queue Entry).
 type delivery uint8
@@ -148,7 +152,7 @@ var deliveryNames = map[delivery]string{
 	0x08: "output length error", 0x09: "reserved fields are not clear", 0x10: "bad command descriptor",
 }
 
-func (s delivery) String() string { return named(deliveryNames, s) }
+func (s delivery) String() string { return mlxkit.Named(deliveryNames, s) }
 
 // healthSyndrome is why the device calls itself sick (PRM, health buffer).
 type healthSyndrome uint8
@@ -159,26 +163,7 @@ var healthNames = map[healthSyndrome]string{
 	0x0D: "EQ error", 0x0E: "invalid EQ referenced", 0x0F: "FFSER error", 0x10: "high temperature",
 }
 
-func (s healthSyndrome) String() string { return named(healthNames, s) }
-
-// cqeSyndrome is what became of a work request that failed (PRM, Completion With Error).
-type cqeSyndrome uint8
-
-var cqeNames = map[cqeSyndrome]string{
-	0x01: "local length error", 0x02: "local queue operation error", 0x04: "local protection error",
-	0x05: "flushed: the queue was in error", 0x06: "memory window bind error", 0x10: "bad response",
-	0x11: "local access error", 0x12: "remote invalid request", 0x13: "remote access error", 0x14: "remote operation error",
-	0x15: "transport retries exceeded", 0x16: "RNR retries exceeded", 0x22: "remote aborted",
-}
-
-func (s cqeSyndrome) String() string { return named(cqeNames, s) }
-
-func named[T ~uint8](names map[T]string, v T) string {
-	if n := names[v]; n != "" {
-		return fmt.Sprintf("%#02x %s", uint8(v), n)
-	}
-	return fmt.Sprintf("%#02x (unknown)", uint8(v))
-}
+func (s healthSyndrome) String() string { return mlxkit.Named(healthNames, s) }
 
 // Access registers (PRM, Port Registers).
 const (

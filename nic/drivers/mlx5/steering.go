@@ -67,7 +67,7 @@ func (d *Device) createTable(level, logSize uint32) (table, error) {
 		return table{}, err
 	}
 	t := table{d, out.get(0x08, 23, 0)}
-	d.done(opDestroyFlowTable.String(), func() error { return d.run(t.command(opDestroyFlowTable, 0x40)) })
+	d.steps.Done(opDestroyFlowTable.String(), func() error { return d.run(t.command(opDestroyFlowTable, 0x40)) })
 	return t, nil
 }
 
@@ -89,7 +89,7 @@ func (t table) group(first, last uint32, mask match) (uint32, error) {
 		return 0, err
 	}
 	id := out.get(0x08, 23, 0)
-	t.d.done(opDestroyFlowGroup.String(), func() error {
+	t.d.steps.Done(opDestroyFlowGroup.String(), func() error {
 		return t.d.run(t.command(opDestroyFlowGroup, 0x40).set("group_id", 0x18, 31, 0, id))
 	})
 	return id, nil
@@ -107,7 +107,7 @@ func (t table) set(index, group uint32, value match, kind, id uint32) error {
 	if err := t.d.run(in); err != nil {
 		return err
 	}
-	t.d.done(opDeleteFlowEntry.String(), func() error {
+	t.d.steps.Done(opDeleteFlowEntry.String(), func() error {
 		return t.d.run(t.command(opDeleteFlowEntry, 0x40).set("flow_index", 0x20, 31, 0, index))
 	})
 	return nil
@@ -318,7 +318,7 @@ func (d *Device) vportLists() error {
 			}
 			if i >= d.l2Entries {
 				d.l2Entries++
-				d.done(opDeleteL2Entry.String(), func() error {
+				d.steps.Done(opDeleteL2Entry.String(), func() error {
 					d.l2Entries--
 					return d.run(command(opDeleteL2Entry, 0, 0x40).set("table_index", 0x14, 23, 0, uint32(i)))
 				})

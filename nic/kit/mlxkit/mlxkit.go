@@ -1,0 +1,76 @@
+// Package mlxkit is what the drivers of ConnectX-3 and of later cards share: data segments, the syndromes of completions and the steps
+// of a start.
+package mlxkit
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+)
+
+// DataSegment points to data in host memory (PRM, Data Segment; Linux, mlx4_wqe_data_seg). It is a whole receive WQE.
+type DataSegment struct {
+	byteCount uint32
+	lkey      uint32
+	addrHigh  uint32
+	addrLow   uint32
+}
+
+// NewData returns the segment of n bytes at addr.
+func NewData(n, lkey uint32, addr uint64) DataSegment {
+	return DataSegment{bits.ReverseBytes32(n), bits.ReverseBytes32(lkey), bits.ReverseBytes32(uint32(addr >> 32)), bits.ReverseBytes32(uint32(addr))}
+}
+
+// Words returns the segment as two words. Narrow stores of its fields would hold up the wide load that pushes them.
+func (s DataSegment) Words() (uint64, uint64) {
+	return uint64(s.byteCount) | uint64(s.lkey)<<32, uint64(s.addrHigh) | uint64(s.addrLow)<<32
+}
+
+// Syndrome is why a work request failed (PRM, Completion With Error; Linux, include/linux/mlx4/cq.h).
+type Syndrome uint8
+
+var syndromes = map[Syndrome]string{
+	0x01: "local length error", 0x02: "local QP operation error", 0x04: "local protection error",
+	0x05: "flushed: the queue was in error", 0x06: "memory window bind error", 0x10: "bad response",
+	0x11: "local access error", 0x12: "remote invalid request", 0x13: "remote access error", 0x14: "remote operation error",
+	0x15: "transport retries exceeded", 0x16: "RNR retries exceeded", 0x22: "remote aborted",
+}
+
+func (s Syndrome) String() string { return Named(syndromes, s) }
+
+// Named returns v with its name.
+func Named[T ~uint8](names map[T]string, v T) string {
+	if n := names[v]; n != "" {
+		return fmt.Sprintf("%#02x %s", uint8(v), n)
+	}
+	return fmt.Sprintf("%#02x (unknown)", uint8(v))
+}
+
+// Steps are what a start has done to the device, with how to undo it.
+type Steps struct{ all []step }
+
+type step struct {
+	name string
+	undo func() error
+}
+
+// Done adds a step.
+func (s *Steps) Done(name string, undo func() error) { s.all = append(s.all, step{name, undo}) }
+
+// Forget drops all steps, because a reset has undone them.
+func (s *Steps) Forget() { s.all = nil }
+
+// Undo undoes all steps in reverse. It stops at an error if dead reports that the device does not answer: its reset undoes the rest.
+func (s *Steps) Undo(dead func() bool) error {
+	var errs []error
+	for i := len(s.all) - 1; i >= 0; i-- {
+		if err := s.all[i].undo(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", s.all[i].name, err))
+			if dead() {
+				break
+			}
+		}
+	}
+	s.all = nil
+	return errors.Join(errs...)
+}
