@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/synthetic"
 )
 
 func inProcess(args ...string) (code int, stdout, stderr string) {
@@ -144,5 +145,18 @@ func TestDiagnosticsNeedVerbose(t *testing.T) {
 	}
 	if extra := strings.Count(long.String(), "\n") - strings.Count(short.String(), "\n"); extra < 3 {
 		t.Errorf("-v adds %d lines:\n%s", extra, &long)
+	}
+}
+
+// A sweep begins with its answer.
+func TestSweepAnswer(t *testing.T) {
+	a, b := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report(), synthetic.Link{Seed: 2, Median: 8000, Seconds: 1, Rate: 100}.Report()
+	a.Label, b.Label, b.Counts.Lost = "1k/s", "10k/s", 3
+	var out bytes.Buffer
+	if err := sweepTable(&out, []*report.Report{b, a}); err != nil {
+		t.Fatal(err)
+	}
+	if first, _, _ := strings.Cut(out.String(), "\n"); !regexp.MustCompile(`^p50 from \S+ µs \(1k/s\) to \S+ µs \(10k/s\); 1 of 2 points lost probes$`).MatchString(first) {
+		t.Errorf("the first line is %q", first)
 	}
 }

@@ -28,16 +28,17 @@ func (e *env) printResult(r *session.Result, paired, asJSON, verbose bool) (fail
 	for _, rep := range r.Unwritten { // it cannot be measured again: it is at least to be read
 		failed = errors.Join(failed, page.PrintReport(e.stdout, rep))
 	}
+	if paired && len(r.Reports) > 1 {
+		failed = errors.Join(failed, page.PrintComparison(e.stdout, compare.Reports(r.Reports[0], r.Reports[1:]...)))
+		fmt.Fprintln(e.stdout)
+	}
 	if paired || len(r.Reports) == 1 {
 		for _, rep := range r.Reports {
 			failed = errors.Join(failed, printReport(e.stdout, rep, verbose))
 		}
 	}
-	switch {
-	case len(r.Reports) < 2:
+	if paired || len(r.Reports) < 2 {
 		return failed
-	case paired:
-		return errors.Join(failed, page.PrintComparison(e.stdout, compare.Reports(r.Reports[0], r.Reports[1:]...)))
 	}
 	return errors.Join(failed, sweepTable(e.stdout, r.Reports))
 }
@@ -110,8 +111,26 @@ func printSummary(w io.Writer, name string, m *latency.Summary) {
 	fmt.Fprintf(w, "%s:  p50 %s  p99 %s  p99.9 %s  p99.99 %s  max %s  (%d)\n", name, ns(m.P50), ns(m.P99), ns(m.P999), ns(m.P9999), ns(m.Max), m.Count)
 }
 
-// sweepTable prints one line for each point.
+// sweepAnswer is a sweep in one sentence: p50 of the points that are least and most, and how many lost probes.
+func sweepAnswer(all []*report.Report) string {
+	least, most, lossy := all[0], all[0], 0
+	for _, r := range all {
+		if p50 := r.Main().Summary.P50; p50 < least.Main().Summary.P50 {
+			least = r
+		} else if p50 > most.Main().Summary.P50 {
+			most = r
+		}
+		if r.Counts.Lost > 0 {
+			lossy++
+		}
+	}
+	return fmt.Sprintf("p50 from %s (%s) to %s (%s); %d of %s lost probes", ns(least.Main().Summary.P50), plain.Text(least.Label),
+		ns(most.Main().Summary.P50), plain.Text(most.Label), lossy, plain.Count(len(all), "point"))
+}
+
+// sweepTable prints the answer, and one line for each point.
 func sweepTable(w io.Writer, all []*report.Report) error {
+	fmt.Fprintf(w, "%s\n\n", sweepAnswer(all))
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "point\tsize\trate/s\tsent\tlost\tdropped here\tnot sent\tp50\tp99\tp99.9\tmax\treport\t")
 	for _, r := range all {

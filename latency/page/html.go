@@ -69,6 +69,7 @@ type fact struct{ Name, Value string }
 type reportPage struct {
 	R        *report.Report
 	Title    string
+	Answer   string
 	Summary  string
 	Alerts   []string
 	Notes    []string
@@ -93,7 +94,7 @@ type statRow struct {
 
 // Report writes the report as one page that needs nothing but itself.
 func Report(w io.Writer, rep *report.Report) error {
-	p := reportPage{R: rep, Sim: rep.Device.Sim(), Title: rep.Title(), Summary: lede(rep), Facts: facts(rep)}
+	p := reportPage{R: rep, Sim: rep.Device.Sim(), Title: rep.Title(), Answer: answer(rep), Summary: lede(rep), Facts: facts(rep)}
 	unit := string(rep.Metric)
 	if text := rep.UnfinishedText(); text != "" {
 		p.Alerts = append(p.Alerts, upperFirst(text)+".")

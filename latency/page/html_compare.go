@@ -12,6 +12,7 @@ import (
 type comparePage struct {
 	C      *compare.Comparison
 	Title  string
+	Answer string
 	Names  []legend
 	Plots  []plot
 	Pairs  []pairTable
@@ -34,7 +35,7 @@ type pairRow struct {
 
 // Comparison writes the comparison as one page that needs nothing but itself.
 func Comparison(w io.Writer, c *compare.Comparison) error {
-	p := comparePage{C: c}
+	p := comparePage{C: c, Answer: Answer(c)}
 	var ds []drawn
 	unit, sim := string(c.Reports[0].Metric), false
 	for i, r := range c.Reports {

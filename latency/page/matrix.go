@@ -9,6 +9,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/plain"
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
@@ -47,6 +48,7 @@ func (c *Cell) Loss() float64 {
 
 type matrixPage struct {
 	Title, Summary string
+	Answer         string
 	Alerts         []string
 	Notes          []string
 	Headline       []headline
@@ -74,7 +76,7 @@ const heats = 5
 
 // WriteMatrix writes the matrix as one page that needs nothing but itself.
 func WriteMatrix(w io.Writer, m *Matrix) error {
-	p := matrixPage{Title: m.Title, Summary: m.Summary, Notes: m.Notes, To: m.To}
+	p := matrixPage{Title: m.Title, Answer: m.answer(), Summary: m.Summary, Notes: m.Notes, To: m.To}
 	low, high := math.Inf(1), 0.0
 	var p50, p99 []float64
 	var all Cell
@@ -180,10 +182,40 @@ func (c *Cell) lost(write func(int64) string) string {
 	return report.Range(c.Lost-c.LostUncertain, c.Lost, write)
 }
 
+// answer is the matrix in one sentence: how many paths are slower, lose probes or are silent, and the slowest of them.
+func (m *Matrix) answer() string {
+	slower, lossy, silent, slowest, at := 0, 0, 0, 0.0, Pair{}
+	for _, from := range m.From {
+		for _, to := range m.To {
+			c := m.Cells[Pair{from, to}]
+			switch {
+			case c == nil:
+				continue
+			case c.Verdict == compare.Slower:
+				slower++
+			}
+			switch {
+			case c.Samples == 0:
+				silent++
+			case c.Lost > 0:
+				lossy++
+			}
+			if c.P50 > slowest {
+				slowest, at = c.P50, Pair{from, to}
+			}
+		}
+	}
+	text := fmt.Sprintf("of %s, %d slower than the baseline, %d with loss, %d without replies", plain.Count(len(m.Cells), "path"), slower, lossy, silent)
+	if slowest > 0 {
+		text += fmt.Sprintf("; the slowest is %s to %s, p50 %s", at.From, at.To, latency.FormatNS(slowest))
+	}
+	return text
+}
+
 // PrintMatrix writes what stands out as text: each path that changed or loses, and how many there are.
 func PrintMatrix(w io.Writer, m *Matrix) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n%s\n", m.Title, m.Summary)
+	fmt.Fprintf(&b, "%s\n\n%s\n%s\n", m.answer(), m.Title, m.Summary)
 	counts := map[compare.Verdict]int{}
 	var lines []string
 	for _, from := range m.From {

@@ -41,6 +41,8 @@ func PrintComparison(w io.Writer, c *compare.Comparison) error {
 			fmt.Fprintf(b, "  - %s\n", o)
 		}
 		fmt.Fprintln(b)
+	} else if text := Answer(c); text != "" {
+		fmt.Fprintf(b, "%s\n\n", text)
 	}
 	for _, n := range c.Notes {
 		fmt.Fprintf(b, "note: %s\n", n)
@@ -54,6 +56,57 @@ func PrintComparison(w io.Writer, c *compare.Comparison) error {
 	printTransfers(b, c)
 	printCounts(b, c)
 	return b.Flush()
+}
+
+// answeredStats are the statistics that Answer names.
+var answeredStats = []string{"p50", "p99", "p99.9"}
+
+// Answer is the comparison in one sentence: by how much each report is slower or faster than the first, and where that is not known. It
+// is empty where they cannot be compared.
+func Answer(c *compare.Comparison) string {
+	var all []string
+	for _, p := range c.Pairs {
+		if len(p.Obstacles) > 0 {
+			continue
+		}
+		var changed, same, unknown []string
+		for _, r := range p.Rows {
+			name := r.Stat.String()
+			switch {
+			case !slices.Contains(answeredStats, name):
+			case r.Verdict > compare.Noise:
+				shift := latency.FormatNS(math.Abs(r.Shift))
+				if share := math.Abs(r.Percent()); !math.IsNaN(share) {
+					shift += " (" + latency.FormatShare(share/100) + ")"
+				}
+				changed = append(changed, fmt.Sprintf("%s %s at %s", shift, r.Verdict, name))
+			case r.Verdict == compare.Noise:
+				same = append(same, name)
+			default:
+				unknown = append(unknown, name)
+			}
+		}
+		var parts []string
+		if len(changed) > 0 {
+			parts = append(parts, p.B.Name()+" is "+strings.Join(changed, ", "))
+		}
+		for _, x := range []struct {
+			text string
+			at   []string
+		}{{"no change seen at ", same}, {"no verdict at ", unknown}} {
+			if len(x.at) > 0 {
+				parts = append(parts, x.text+strings.Join(x.at, ", "))
+			}
+		}
+		if len(parts) == 0 {
+			continue
+		}
+		if len(changed) == 0 {
+			parts[0] = p.B.Name() + ": " + parts[0]
+		}
+		all = append(all, strings.Join(parts, "; "))
+	}
+	return strings.Join(all, ". ")
 }
 
 func printPair(b *bufio.Writer, p compare.Pair) {
@@ -240,17 +293,19 @@ type countRow struct {
 	name  string
 	of    func(*report.Counts) int64
 	least func(*report.Counts) int64 // nil where it is known exactly
+
+	unanswered bool // of probes that got no reply in time but were not lost between the hosts
 }
 
 var countRows = []*countRow{
 	{name: "sent", of: func(c *report.Counts) int64 { return c.Sent }},
 	{name: "received", of: func(c *report.Counts) int64 { return c.Received }},
 	{name: "lost", of: func(c *report.Counts) int64 { return c.Lost }, least: (*report.Counts).LostLeast},
-	{name: "not sent", of: func(c *report.Counts) int64 { return c.SendFailed }},
-	{name: "dropped here", of: func(c *report.Counts) int64 { return c.DroppedHere }},
-	{name: "refused there", of: func(c *report.Counts) int64 { return c.RefusedThere }},
-	{name: "dropped there", of: func(c *report.Counts) int64 { return c.DroppedThere }},
-	{name: "late", of: func(c *report.Counts) int64 { return c.Late }},
+	{name: "not sent", of: func(c *report.Counts) int64 { return c.SendFailed }, unanswered: true},
+	{name: "dropped here", of: func(c *report.Counts) int64 { return c.DroppedHere }, unanswered: true},
+	{name: "refused there", of: func(c *report.Counts) int64 { return c.RefusedThere }, unanswered: true},
+	{name: "dropped there", of: func(c *report.Counts) int64 { return c.DroppedThere }, unanswered: true},
+	{name: "late", of: func(c *report.Counts) int64 { return c.Late }, unanswered: true},
 	{name: "duplicates", of: func(c *report.Counts) int64 { return c.Duplicates }},
 	{name: "reordered", of: func(c *report.Counts) int64 { return c.Reordered }},
 	{name: "corrupt", of: func(c *report.Counts) int64 { return c.Corrupt }},
@@ -327,15 +382,12 @@ func answer(r *report.Report) string {
 	}
 	text += fmt.Sprintf("; %s of %s lost", report.Range(r.Counts.LostLeast(), r.Counts.Lost, commas), commas(r.Counts.Sent))
 	for _, row := range countRows {
-		if n := row.of(&r.Counts); n > 0 && unanswered[row.name] {
+		if n := row.of(&r.Counts); n > 0 && row.unanswered {
 			text += fmt.Sprintf(", %s %s", commas(n), row.name)
 		}
 	}
 	return text
 }
-
-// unanswered are the counts of probes that got no reply in time but were not lost between the hosts.
-var unanswered = map[string]bool{"not sent": true, "dropped here": true, "refused there": true, "dropped there": true, "late": true}
 
 // commas is grouped for a terminal.
 func commas(n int64) string { return strings.ReplaceAll(grouped(n), "\u202f", ",") }

@@ -240,3 +240,25 @@ func TestHeatLevelsAreScoped(t *testing.T) {
 		t.Errorf("page.css has the rule %q for any element", m)
 	}
 }
+
+// A comparison answers the question in its first line, on its page and as the page's title; a matrix does so, too.
+func TestAnswer(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 7))
+	a, b := synthetic.Sampled(rnd, 4000, 10, 1, 2000, synthetic.NoDrift), synthetic.Sampled(rnd, 8000, 10, 1, 2000, synthetic.NoDrift)
+	a.Label, b.Label = "before", "after"
+	var text, html bytes.Buffer
+	c := compare.Reports(a, b)
+	m := &Matrix{Title: "Mesh", From: []string{"a"}, To: []string{"b", "c"}, Cells: map[Pair]*Cell{{"a", "b"}: {P50: 5000, P99: 9000, Samples: 9, Sent: 10, Lost: 1, Verdict: compare.Slower}, {"a", "c"}: {Sent: 5, Lost: 5}}}
+	if err := errors.Join(PrintComparison(&text, c), Comparison(&html, c), WriteMatrix(&html, m), PrintMatrix(&text, m)); err != nil {
+		t.Fatal(err)
+	}
+	first, _, _ := strings.Cut(text.String(), "\n")
+	if !regexp.MustCompile(`^after is \d\.\d+ µs \(\d+ %\) slower at p50, \d\.\d+ µs \(\d+ %\) slower at p99; no verdict at p99\.9$`).MatchString(first) {
+		t.Errorf("the first line is %q", first)
+	}
+	for _, answer := range []string{first, "of 2 paths, 1 slower than the baseline, 1 with loss, 1 without replies; the slowest is a to b, p50 5.000 µs"} {
+		if !strings.Contains(text.String(), answer+"\n\n") || !strings.Contains(html.String(), "<title>"+answer+" – ") || !strings.Contains(html.String(), `<meta property="og:description" content="`+answer+`">`) {
+			t.Errorf("%q is missing", answer)
+		}
+	}
+}
