@@ -250,7 +250,10 @@ func printCounts(b *bufio.Writer, c *compare.Comparison) {
 		fmt.Fprintf(t, "%s\t", r.Name())
 	}
 	fmt.Fprintln(t)
-	for _, row := range countRows {
+	for i, row := range countRows {
+		if i > 2 && !slices.ContainsFunc(c.Reports, func(r *report.Report) bool { return row.of(&r.Counts) != 0 }) {
+			continue
+		}
 		fmt.Fprintf(t, "%s\t", row.name)
 		for _, r := range c.Reports {
 			fmt.Fprintf(t, "%s\t", row.frames(r, decimal))

@@ -252,6 +252,9 @@ func TestAnswer(t *testing.T) {
 	if err := errors.Join(PrintComparison(&text, c), Comparison(&html, c), WriteMatrix(&html, m), PrintMatrix(&text, m)); err != nil {
 		t.Fatal(err)
 	}
+	if strings.Contains(text.String(), "duplicates") || !strings.Contains(text.String(), "lost") {
+		t.Errorf("rows of zeros are printed, or the loss is not:\n%s", &text)
+	}
 	first, _, _ := strings.Cut(text.String(), "\n")
 	if !regexp.MustCompile(`^after is \d\.\d+ µs \(\d+ %\) slower at p50, \d\.\d+ µs \(\d+ %\) slower at p99; no verdict at p99\.9$`).MatchString(first) {
 		t.Errorf("the first line is %q", first)
