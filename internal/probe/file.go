@@ -80,8 +80,11 @@ command, register access and step, in order. config.txt: configuration space bef
 driver's log. No host name, no user name and no serial number is in here.
 `
 
-// Write writes the file as a compressed archive.
+// Write writes the file as a compressed archive, and makes its folder.
 func (f *File) Write(path string) (err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
 	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return err
