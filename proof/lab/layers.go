@@ -15,6 +15,9 @@ var efaScript []byte
 //go:embed scapy.sh
 var scapyScript []byte
 
+//go:embed kernel.sh
+var kernelSetup []byte
+
 // More layers, which few runs need and a function brings.
 const (
 	EFA   = "efa"   // Linux's efa driver and what talks to it
@@ -28,8 +31,20 @@ func (k *Kit) BringEFA(ctx context.Context) error { return k.more(ctx, EFA, efaS
 // BringScapy fetches Scapy, of 1 MB, unless it is there already. It returns ErrCannot with the reason if the host lacks something.
 func (k *Kit) BringScapy(ctx context.Context) error { return k.more(ctx, Scapy, scapyScript) }
 
+// WithKernel returns the kit with the kernel of another Debian release: 60 to 110 MB from the mirror, unless it is there already. It
+// returns ErrCannot with the reason if the host lacks something, or the mirror the release.
+func (k *Kit) WithKernel(ctx context.Context, suite string) (*Kit, error) {
+	layer := "kernel-" + suite
+	if err := k.more(ctx, layer, kernelSetup, suite); err != nil {
+		return nil, err
+	}
+	other := *k
+	other.Kernel, other.modules = filepath.Join(k.Dir, "vmlinuz-"+suite), k.layer(layer)
+	return &other, nil
+}
+
 // more makes a layer by a script.
-func (k *Kit) more(ctx context.Context, layer string, script []byte) error {
+func (k *Kit) more(ctx context.Context, layer string, script []byte, args ...string) error {
 	lock, err := locked(filepath.Join(k.Dir, "lock"))
 	if err != nil {
 		return err
@@ -40,7 +55,7 @@ func (k *Kit) more(ctx context.Context, layer string, script []byte) error {
 	if got, _ := os.ReadFile(stamp); string(got) == want {
 		return nil
 	}
-	if err := k.runScript(ctx, "layer "+layer, script); err != nil {
+	if err := k.runScript(ctx, "layer "+layer, script, args...); err != nil {
 		return err
 	}
 	if err := writeTree(k.layer(layer), filepath.Join(k.Dir, layer+"-guest")); err != nil {

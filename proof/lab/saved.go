@@ -93,6 +93,9 @@ func (k *Kit) save(ctx context.Context, m Machine, args []string, state string) 
 
 func (k *Kit) initrds(m Machine) []string {
 	parts := []string{k.initrd}
+	if k.modules != "" {
+		parts = append(parts, k.modules)
+	}
 	for _, l := range m.Layers {
 		parts = append(parts, k.layer(l))
 	}

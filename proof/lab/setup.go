@@ -32,6 +32,7 @@ type Kit struct {
 	Testpmd string      // DPDK's testpmd for this host, with its own libraries
 	Used    func(Usage) // if not nil, called after each run
 	initrd  string
+	modules string // an initramfs with the modules of Kernel, if it is not the kit's own
 }
 
 // Setup brings QEMU, kernel and guest root into the cache folder if they are not there yet:
@@ -81,9 +82,9 @@ func locked(name string) (*os.File, error) {
 }
 
 // runScript runs a script on the kit's folder. Its exit 3 is ErrCannot with what it said.
-func (k *Kit) runScript(ctx context.Context, what string, script []byte) error {
+func (k *Kit) runScript(ctx context.Context, what string, script []byte, args ...string) error {
 	var out strings.Builder
-	cmd := exec.CommandContext(ctx, "bash", "-s", "--", k.Dir)
+	cmd := exec.CommandContext(ctx, "bash", append([]string{"-s", "--", k.Dir}, args...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(script), &out, &out
 	err := cmd.Run()
 	var exit *exec.ExitError

@@ -47,6 +47,7 @@ func vportCommands() map[uint16]*command {
 	const who = "00.31:16 opcode 04.15:0 op_mod 08.31 other_vport 08.15:0 vport_number "
 	return map[uint16]*command{
 		0x750: ready(command{name: "QUERY_VPORT_STATE", in: lay(16, who), out: lay(16, "0c.31:16 max_tx_speed 0c.7:4 admin_state 0c.3:0 state"), run: (*Model).queryVportState}),
+		0x751: ready(command{name: "MODIFY_VPORT_STATE", in: lay(16, who+"0c.31:16 max_tx_speed 0c.7:4 admin_state"), out: plainOut, run: (*Model).modifyVportState}),
 		0x754: ready(command{name: "QUERY_NIC_VPORT_CONTEXT", in: lay(16, who+"0c.26:24 allowed_list_type"), out: lay(272, "").With(0x10, vportContext), run: (*Model).queryVport}),
 		0x755: ready(command{name: "MODIFY_NIC_VPORT_CONTEXT", in: lay(512, who+"0c.31:0 field_select").With(0x100, vportContext), tail: true, out: plainOut, run: (*Model).modifyVport}),
 		0x770: ready(command{name: "QUERY_VPORT_COUNTER", in: lay(32, who+"08.19:16 port_num 18.31 clear"), out: lay(528, "c0*4 transmitted_eth_multicast"), run: (*Model).queryVportCounter}),
@@ -72,6 +73,17 @@ func (m *Model) queryVportState(c *call) *refusal {
 	if m.port.up && m.vport.admin != 0 {
 		c.out.Set("state", 1)
 	}
+	return nil
+}
+
+func (m *Model) modifyVportState(c *call) *refusal {
+	if r := own(c); r != nil {
+		return r
+	}
+	if c.in.U("op_mod") == 2 {
+		return cannot(stBadParam, "the uplink's state needs uplink_follow, which is not offered") // Linux 5.10 does not check
+	}
+	m.vport.admin = c.in.U("admin_state")
 	return nil
 }
 

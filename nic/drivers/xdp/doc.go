@@ -2,7 +2,7 @@
 // sends the replies from where the interface's driver receives. No core polls, and nothing runs when nobody asks.
 //
 // The program is responder.c, with rules.h of nic/kit/xdpkit. bpf2go makes the object and the Go types from it, which
-// are committed: building takes no clang. It needs Linux 5.18 or later, 6.1 for STAMP, and root (CAP_BPF and
+// are committed: building takes no clang. It needs Linux 5.10 or later, 6.1 for STAMP, and root (CAP_BPF and
 // CAP_NET_ADMIN).
 //
 // What is not ours goes on to the kernel's stack as it came. What is ours and was refused by a guard is dropped, and

@@ -1,0 +1,241 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/efasim"
+)
+
+// kernelHelpers let each way of running the responder report "WAY answered", or the reason why it did not start, and go on.
+const kernelHelpers = helpers + `
+sysctl -q -w vm.nr_hugepages=64
+modprobe vfio-pci || fail modprobe vfio-pci
+mount -t bpf bpf /sys/fs/bpf || fail mount a BPF file system
+unshare -n sh -c 'echo $$ >/tmp/ns; exec sleep 10000' &
+until_true 50 test -s /tmp/ns
+ns=$(cat /tmp/ns)
+there() { nsenter -t $ns -n "$@"; }
+need there sysctl -q -w net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
+need there ip link set lo up
+bdf() { d=$(readlink -f $1/device); case $(basename $d) in virtio*) d=$(dirname $d);; esac; basename $d; }
+# way NAME NAMESPACE ARGUMENTS...: starts the responder, pings it from $dev, and ends it
+way() {
+  local name=$1 in=$2; shift 2
+  [ $in = here ] && in= || in="nsenter -t $ns -n"
+  : >/tmp/out
+  $in responder -config /lab/config.toml -set respond.addresses=[\"$peer/24\"] "$@" >/tmp/out 2>/tmp/err &
+  pid=$!
+  i=0; while ! grep -q '^ready ' /tmp/out; do
+    kill -0 $pid 2>/dev/null || { say refused "$name: $(tail -n 1 /tmp/err)"; return; }
+    i=$((i+1)); [ $i -lt 1200 ] || { show failed cat /tmp/err; fail "$name is not ready"; }; sleep 0.1; done
+  ip neigh flush dev $dev
+  up
+  until_true 100 /bin/ping -q -c 1 -W 1 $peer # attaching a program may reset the card
+  for s in 16 777 1472; do pings 20 $s; done
+  stop
+  say way "$name"
+}
+probes() { # NAME ARGUMENTS...: the bench reaches Linux in the namespace
+  local name=$1; shift
+  if bench run "$@" -target 10.9.0.5 -closed -count 100 -timeout 60s -warmup 0s -self-test 0s -out /tmp/$name >/tmp/need 2>/tmp/err; then
+    grep -q 'received 100' /tmp/need || { show failed cat /tmp/need; fail "bench by $name lost replies"; }
+    say way "bench $name"
+  else
+    say refused "bench $name: $(tail -n 1 /tmp/err)"
+  fi
+}
+# interfaces NAME: the ways over a Linux driver: ours on $far in the namespace, Linux on $dev
+interfaces() {
+  need ip link set $far netns $ns
+  need there ip addr add 10.9.0.5/24 dev $far
+  need there ip link set $far up
+  # One socket of AF_XDP gets everything. veth has one queue anyway.
+  there ethtool -L $far combined 1 >/dev/null 2>&1
+  ethtool -L $dev combined 1 >/dev/null 2>&1
+  need ip addr add 10.9.0.2/24 dev $dev
+  up
+  pings 20 56 10.9.0.5
+  for d in xdp afxdp afpacket; do way "$d $1" there -set nic.driver=$d -set nic.device=$far; done
+  for d in afxdp afpacket; do probes "$d-$1" -iface $dev -driver $d; done
+
+  need there ip addr flush dev $far
+  need there ip link set $far netns 1
+  need ip addr flush dev $dev
+}
+`
+
+// behindScript is for a machine with an IOMMU: interfaces of veth and of ixgbe, and then each card by VFIO.
+const behindScript = kernelHelpers + `
+peer=10.9.0.1
+modprobe veth || fail modprobe veth
+need ip link add type veth
+dev=veth0 far=veth1
+need ip link set veth1 up
+interfaces veth
+need ip link set $far netns $ns
+need there ip link set $far up
+need ip addr add 10.9.0.2/24 dev $dev
+way "xdp STAMP" there -set nic.driver=xdp -set nic.device=$far -set respond.stamp_ports=[862]
+need ip link set $dev mtu 9000
+need there ip link set $far mtu 9000
+way "xdp MTU 9000" there -set nic.driver=xdp -set nic.device=$far
+need ip link del veth0
+ends() { [ -n "$(having $near)" ] && [ -n "$(having $far)" ]; }
+card() { # DRIVER MODULE NEAR FAR: the last digit of each function's MAC address
+  near=$3 far=$4
+  modprobe $2 || fail modprobe $2
+  until_true 100 ends
+  dev=$(having $near) addr=$(bdf /sys/class/net/$(having $far))
+  if [ $1 = ixgbe ]; then
+    far=$(having $far)
+    interfaces ixgbe
+  fi
+  need ip link set $(basename /sys/bus/pci/devices/$addr/net/*) down
+  need responder bind $addr
+  need ip addr add 10.9.0.2/24 dev $dev
+  way "$1 vfio" here -set nic.driver=$1 -set nic.device=$addr
+  need rmmod $2
+}
+cards
+# Debian's kernel has no driver for EFA: the responder's own test sends to itself.
+need responder bind $efa
+if responder probe -stage loop -o /tmp/probe $efa >/tmp/need 2>&1; then say way "efa vfio"; else say refused "efa vfio: $(tail -n 1 /tmp/need)"; show failed cat /tmp/need; fi
+`
+
+// physicalScript is for a machine without an IOMMU: ixgbe over sysfs, and over VFIO's own way without an IOMMU.
+const physicalScript = kernelHelpers + `
+peer=10.9.0.1
+modprobe ixgbe || fail modprobe ixgbe
+until_true 100 both
+dev=$(having 1) addr=$(bdf /sys/class/net/$(having 2))
+need ip link set $(having 2) down
+need ip addr add 10.9.0.2/24 dev $dev
+need responder bind -no-driver $addr
+way "ixgbe sysfs" here -set nic.driver=ixgbe -set nic.device=$addr -set nic.unsafe_no_iommu=true
+need responder unbind $addr
+until_true 100 both
+if echo Y >/sys/module/vfio/parameters/enable_unsafe_noiommu_mode; then
+  need ip link set $(having 2) down
+  need responder bind $addr
+  way "ixgbe vfio without IOMMU" here -set nic.driver=ixgbe -set nic.device=$addr -set nic.unsafe_no_iommu=true
+  need responder unbind $addr
+else
+  say refused "ixgbe vfio without IOMMU: the kernel has no VFIO_NOIOMMU"
+fi
+`
+
+// kernels are the releases of Debian whose kernel is tested beside the lab's own, by suite, and what does not work there: part of the
+// reason by way.
+var kernels = []struct {
+	suite, version string
+	refused        map[string]string
+}{
+	{"bullseye", "5.10", map[string]string{"xdp STAMP": "STAMP in the kernel takes Linux 6.1 or later"}},
+	{"bookworm", "6.1", nil},
+	{"trixie", "6.12", nil},
+}
+
+// TestLabKernels runs each driver of ours on the kernels of older Debian releases.
+func TestLabKernels(t *testing.T) {
+	guests(t)
+	for _, r := range kernels {
+		beside(t, "kernel/"+r.version, func(t *testing.T) { kernelWays(t, r.suite, r.refused) })
+		beside(t, "kernel/"+r.version+" without IOMMU", func(t *testing.T) { physicalWays(t, r.suite) })
+	}
+}
+
+func kernelWays(t *testing.T, suite string, refused map[string]string) {
+	dir := logDir(t)
+	ways := []string{"xdp STAMP", "xdp MTU 9000", "efa vfio"}
+	for _, i := range []string{"veth", "ixgbe"} {
+		ways = append(ways, "xdp "+i, "afxdp "+i, "afpacket "+i, "bench afxdp-"+i, "bench afpacket-"+i)
+	}
+	var sockets []string
+	var functions []*function
+	var script strings.Builder
+	script.WriteString("cards() {\n")
+	for _, c := range running(cards.Smoke) {
+		a, b := sim.Pair()
+		n := len(sockets)
+		near, far := c.serve(t, dir, n, a, c.model), c.serve(t, dir, n+1, b, c.model)
+		functions = append(functions, near, far)
+		sockets = append(sockets, near.socket, far.socket)
+		ways = append(ways, c.name+" vfio")
+		fmt.Fprintf(&script, "card %s %s %x %x\n", c.name, c.module, n+1, n+2)
+	}
+	_, wire := sim.Pair()
+	efa := efaCard.serve(t, dir, len(sockets), wire, efaModel(efasim.EFA1))
+	functions, sockets = append(functions, efa), append(sockets, efa.socket)
+	fmt.Fprintf(&script, "}\nefa=$(basename $(dirname $(grep -l 0xefa /sys/bus/pci/devices/*/device)))\n")
+	runWays(t, suite, Machine{Dir: dir, Sockets: sockets, IOMMU: true, Script: script.String() + behindScript}, functions, ways, refused)
+}
+
+func physicalWays(t *testing.T, suite string) {
+	dir := logDir(t)
+	a, b := sim.Pair()
+	near, far := ixgbeCard.serve(t, dir, 0, a, ixgbeCard.model), ixgbeCard.serve(t, dir, 1, b, ixgbeCard.model)
+	runWays(t, suite, Machine{Dir: dir, Sockets: []string{near.socket, far.socket}, Script: physicalScript}, []*function{near, far},
+		[]string{"ixgbe sysfs", "ixgbe vfio without IOMMU"}, map[string]string{"ixgbe vfio without IOMMU": "VFIO_NOIOMMU"})
+}
+
+// runWays runs the machine with the kernel of a release. Each of the ways has to work, except for those that are refused with a reason.
+func runWays(t *testing.T, suite string, m Machine, functions []*function, ways []string, refused map[string]string) {
+	k, err := kit(t).WithKernel(t.Context(), suite)
+	if errors.Is(err, ErrCannot) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Limit = 3 * time.Minute
+	m.Files = map[string][]byte{
+		"responder":   build(t, m.Dir, "github.com/rebound-nic/rebound/cmd/responder"),
+		"bench":       build(t, m.Dir, "github.com/rebound-nic/rebound/cmd/bench"),
+		"config.toml": nil,
+	}
+	version, start, got := "", time.Now(), map[string]string{} // why not, by way; "" if it worked
+	m.Say = func(key, text string, _ Result) error {
+		t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+		switch key {
+		case "boot":
+			version = text
+			clear(got)
+		case "way":
+			got[text] = ""
+		case "refused":
+			way, why, _ := strings.Cut(text, ": ")
+			got[way] = why
+		}
+		return nil
+	}
+	r, err := k.Run(t.Context(), m)
+	for _, l := range append(r["failed"], r["dmesg"]...) {
+		t.Log("guest:", l)
+	}
+	for _, f := range functions {
+		f.foreign = true // an old driver may be told things that a later one does right
+		f.clean(t)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, way := range ways {
+		why, tried := got[way]
+		switch want := refused[way]; {
+		case !tried:
+			t.Errorf("%s was not tried", way)
+		case want == "" && why != "":
+			t.Errorf("%s: %s", way, why)
+		case want != "" && !strings.Contains(why, want):
+			t.Errorf("%s: refused with %q, want %q", way, why, want)
+		}
+	}
+	proven(t, "F3", "ours on Linux "+version, "%s", strings.Join(slices.DeleteFunc(ways, func(w string) bool { return refused[w] != "" }), ", "))
+}
