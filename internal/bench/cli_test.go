@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/internal/bench/session"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/latency/synthetic"
 )
@@ -145,6 +146,41 @@ func TestDiagnosticsNeedVerbose(t *testing.T) {
 	}
 	if extra := strings.Count(long.String(), "\n") - strings.Count(short.String(), "\n"); extra < 3 {
 		t.Errorf("-v adds %d lines:\n%s", extra, &long)
+	}
+}
+
+// The tables of a sweep and of a search for a rate have a column for each place where frames were dropped, and for late replies, if any row has a
+// count. A place that no counter covers is unknown.
+func TestTablesShowPlacesOfLoss(t *testing.T) {
+	a, b := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report(), synthetic.Link{Seed: 2, Median: 8000, Seconds: 1, Rate: 100}.Report()
+	tables := func() []string {
+		var sweep, search bytes.Buffer
+		found := &session.SearchResult{Trials: []session.Trial{{Counts: a.Counts}, {Counts: b.Counts}}}
+		if err := errors.Join(sweepTable(&sweep, []*report.Report{a, b}), (&env{stdout: &search}).printSearch(found, false)); err != nil {
+			t.Fatal(err)
+		}
+		return []string{sweep.String(), search.String()}
+	}
+	for _, text := range tables() {
+		for _, absent := range []string{"not sent", "dropped", "refused", "late", "unknown"} {
+			if strings.Contains(text, absent) {
+				t.Errorf("%q without a count in\n%s", absent, text)
+			}
+		}
+	}
+	a.Counts = report.Counts{Sent: 100, Received: 50, SendFailed: 11, DroppedHere: 12, DroppedHereCounted: true, RefusedThere: 13, RefusedThereCounted: true,
+		DroppedThere: 14, DroppedThereCounted: true, Late: 15}
+	b.Counts = report.Counts{Sent: 100, Received: 99, Lost: 1, LostUncertain: 1}
+	for _, text := range tables() {
+		for _, want := range []string{`lost +not sent +dropped here +refused there +dropped there +late +p50`, `100 +0 +11 +12 +13 +14 +15 `,
+			`100 +between 0 and 1 +0 +unknown +unknown +unknown +0 `} {
+			if !regexp.MustCompile(want).MatchString(text) {
+				t.Errorf("no %q in\n%s", want, text)
+			}
+		}
+	}
+	if first := tables()[0]; !strings.Contains(first, "; 0 of 2 points lost probes, 1 more may have\n") {
+		t.Errorf("a point that may have lost a probe:\n%s", first)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -113,37 +114,89 @@ func printSummary(w io.Writer, name string, m *latency.Summary) {
 
 // sweepAnswer is a sweep in one sentence: p50 of the points that are least and most, and how many lost probes.
 func sweepAnswer(all []*report.Report) string {
-	least, most, lossy := all[0], all[0], 0
+	least, most, lossy, perhaps := all[0], all[0], 0, 0
 	for _, r := range all {
 		if p50 := r.Main().Summary.P50; p50 < least.Main().Summary.P50 {
 			least = r
 		} else if p50 > most.Main().Summary.P50 {
 			most = r
 		}
-		if r.Counts.Lost > 0 {
+		if r.Counts.LostLeast() > 0 {
 			lossy++
+		} else if r.Counts.Lost > 0 {
+			perhaps++
 		}
 	}
-	return fmt.Sprintf("p50 from %s (%s) to %s (%s); %d of %s lost probes", ns(least.Main().Summary.P50), plain.Text(least.Label),
+	text := fmt.Sprintf("p50 from %s (%s) to %s (%s); %d of %s lost probes", ns(least.Main().Summary.P50), plain.Text(least.Label),
 		ns(most.Main().Summary.P50), plain.Text(most.Label), lossy, plain.Count(len(all), "point"))
+	if perhaps > 0 {
+		text += fmt.Sprintf(", %d more may have", perhaps)
+	}
+	return text
 }
 
 // sweepTable prints the answer, and one line for each point.
 func sweepTable(w io.Writer, all []*report.Report) error {
 	fmt.Fprintf(w, "%s\n\n", sweepAnswer(all))
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "point\tsize\trate/s\tsent\tlost\tdropped here\tnot sent\tp50\tp99\tp99.9\tmax\treport\t")
+	columns := countColumns(len(all), func(i int) *report.Counts { return &all[i].Counts })
+	fmt.Fprintf(table, "point\tsize\trate/s\tsent\tlost\t%sp50\tp99\tp99.9\tmax\treport\t\n", columns.head())
 	for _, r := range all {
 		m := r.Main().Summary
 		rate := "closed"
 		if r.Traffic.Rate > 0 {
 			rate = fmt.Sprintf("%.0f", r.Traffic.Rate)
 		}
-		fmt.Fprintf(table, "%s\t%d\t%s\t%d\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t\n", plain.Text(r.Label), r.Traffic.FrameSize, rate, r.Counts.Sent, r.Counts.LostText(), r.Counts.DroppedHere, r.Counts.SendFailed,
+		fmt.Fprintf(table, "%s\t%d\t%s\t%d\t%s\t%s%s\t%s\t%s\t%s\t%s\t\n", plain.Text(r.Label), r.Traffic.FrameSize, rate, r.Counts.Sent, r.Counts.LostText(), columns.cells(&r.Counts),
 			ns(m.P50), ns(m.P99), ns(m.P999), ns(m.Max), plain.Text(r.Dir))
 	}
 	return table.Flush()
 }
+
+// countColumn is a column of a table that is shown only if any of its rows has a count.
+type countColumn struct {
+	name string
+	of   func(*report.Counts) int64
+	text func(*report.Counts) string
+}
+
+type columns []countColumn
+
+// countColumns are the columns, of every place where probes can get lost but between the hosts and of late replies, that a table of n rows
+// needs.
+func countColumns(n int, of func(int) *report.Counts) (shown columns) {
+	var all columns
+	for _, p := range report.Places {
+		all = append(all, countColumn{string(p), func(c *report.Counts) int64 { n, _ := c.At(p); return n },
+			func(c *report.Counts) string { return c.AtText(p, decimal) }})
+	}
+	all = append(all, countColumn{"late", func(c *report.Counts) int64 { return c.Late }, func(c *report.Counts) string { return decimal(c.Late) }})
+	for _, column := range all {
+		for i := range n {
+			if column.of(of(i)) != 0 {
+				shown = append(shown, column)
+				break
+			}
+		}
+	}
+	return shown
+}
+
+func (all columns) head() (text string) {
+	for _, c := range all {
+		text += c.name + "\t"
+	}
+	return text
+}
+
+func (all columns) cells(of *report.Counts) (text string) {
+	for _, c := range all {
+		text += c.text(of) + "\t"
+	}
+	return text
+}
+
+func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
 // printSearch prints every trial, and then what was found.
 func (e *env) printSearch(r *session.SearchResult, asJSON bool) error {
@@ -154,9 +207,10 @@ func (e *env) printSearch(r *session.SearchResult, asJSON bool) error {
 		return writeJSON(e.stdout, slices.Concat(r.Reports, r.Unwritten), r.Trials)
 	}
 	table := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "size\toffered/s\tsent\tlost\tdropped here\tlate\tp50\tp99\tverdict\t")
+	columns := countColumns(len(r.Trials), func(i int) *report.Counts { return &r.Trials[i].Counts })
+	fmt.Fprintf(table, "size\toffered/s\tsent\tlost\t%sp50\tp99\tverdict\t\n", columns.head())
 	for _, t := range r.Trials {
-		fmt.Fprintf(table, "%d\t%.0f\t%d\t%s\t%d\t%d\t%s\t%s\t%s\t\n", t.Size, t.Rate, t.Counts.Sent, t.Counts.LostText(), t.Counts.DroppedHere, t.Counts.Late,
+		fmt.Fprintf(table, "%d\t%.0f\t%d\t%s\t%s%s\t%s\t%s\t\n", t.Size, t.Rate, t.Counts.Sent, t.Counts.LostText(), columns.cells(&t.Counts),
 			ns(t.Summary.P50), ns(t.Summary.P99), t.Why)
 	}
 	if err := table.Flush(); err != nil {

@@ -250,8 +250,8 @@ func printCounts(b *bufio.Writer, c *compare.Comparison) {
 		fmt.Fprintf(t, "%s\t", r.Name())
 	}
 	fmt.Fprintln(t)
-	for i, row := range countRows {
-		if i > 2 && !slices.ContainsFunc(c.Reports, func(r *report.Report) bool { return row.of(&r.Counts) != 0 }) {
+	for _, row := range countRows {
+		if !row.always && !slices.ContainsFunc(c.Reports, func(r *report.Report) bool { return row.number(&r.Counts) != 0 }) {
 			continue
 		}
 		fmt.Fprintf(t, "%s\t", row.name)
@@ -268,7 +268,7 @@ func counted(r *report.Report) bool { return r.Foreign == nil || r.Counts.Sent >
 
 // frames is a row's number of a report.
 func (row *countRow) frames(r *report.Report, write func(int64) string) string {
-	if !counted(r) {
+	if !counted(r) || r.Foreign != nil && !row.always && row.number(&r.Counts) == 0 { // few tools say that there was none
 		return "–"
 	}
 	return row.text(&r.Counts, write)
@@ -284,9 +284,21 @@ func formatRate(r float64) string {
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
+// number is the row's number, of the lost ones the most.
+func (row *countRow) number(c *report.Counts) int64 {
+	if row.of == nil {
+		n, _ := c.At(row.place)
+		return n
+	}
+	return row.of(c)
+}
+
 // text is a row's number; of the lost ones their range where they cannot be told from others.
 func (row *countRow) text(c *report.Counts, write func(int64) string) string {
-	if row.least == nil {
+	switch {
+	case row.of == nil:
+		return c.AtText(row.place, write)
+	case row.least == nil:
 		return write(row.of(c))
 	}
 	return report.Range(row.least(c), row.of(c), write)
@@ -294,24 +306,30 @@ func (row *countRow) text(c *report.Counts, write func(int64) string) string {
 
 type countRow struct {
 	name  string
-	of    func(*report.Counts) int64
+	of    func(*report.Counts) int64 // nil for the number of a place
 	least func(*report.Counts) int64 // nil where it is known exactly
+	place report.Place
 
+	always     bool // shown even if it is 0
 	unanswered bool // of probes that got no reply in time but were not lost between the hosts
 }
 
-var countRows = []*countRow{
-	{name: "sent", of: func(c *report.Counts) int64 { return c.Sent }},
-	{name: "received", of: func(c *report.Counts) int64 { return c.Received }},
-	{name: "lost", of: func(c *report.Counts) int64 { return c.Lost }, least: (*report.Counts).LostLeast},
-	{name: "not sent", of: func(c *report.Counts) int64 { return c.SendFailed }, unanswered: true},
-	{name: "dropped here", of: func(c *report.Counts) int64 { return c.DroppedHere }, unanswered: true},
-	{name: "refused there", of: func(c *report.Counts) int64 { return c.RefusedThere }, unanswered: true},
-	{name: "dropped there", of: func(c *report.Counts) int64 { return c.DroppedThere }, unanswered: true},
+var countRows = slices.Concat([]*countRow{
+	{name: "sent", of: func(c *report.Counts) int64 { return c.Sent }, always: true},
+	{name: "received", of: func(c *report.Counts) int64 { return c.Received }, always: true},
+	{name: "lost", of: func(c *report.Counts) int64 { return c.Lost }, least: (*report.Counts).LostLeast, always: true},
+}, placeRows(), []*countRow{
 	{name: "late", of: func(c *report.Counts) int64 { return c.Late }, unanswered: true},
 	{name: "duplicates", of: func(c *report.Counts) int64 { return c.Duplicates }},
 	{name: "reordered", of: func(c *report.Counts) int64 { return c.Reordered }},
 	{name: "corrupt", of: func(c *report.Counts) int64 { return c.Corrupt }},
+})
+
+func placeRows() (all []*countRow) {
+	for _, p := range report.Places {
+		all = append(all, &countRow{name: string(p), place: p, unanswered: true})
+	}
+	return all
 }
 
 // mostWarnings is how many warnings PrintReport writes: a reader skips a longer list. The report's page has all.
@@ -353,8 +371,8 @@ func PrintReport(w io.Writer, r *report.Report) error {
 		}
 		fmt.Fprintln(b)
 	}
-	for i, row := range countRows {
-		if n := row.of(&r.Counts); n != 0 || i < 3 && counted(r) {
+	for _, row := range countRows {
+		if row.number(&r.Counts) != 0 || row.always && counted(r) {
 			fmt.Fprintf(b, "%s %s  ", row.name, row.text(&r.Counts, decimal))
 		}
 	}
@@ -385,7 +403,7 @@ func answer(r *report.Report) string {
 	}
 	text += fmt.Sprintf("; %s of %s lost", report.Range(r.Counts.LostLeast(), r.Counts.Lost, commas), commas(r.Counts.Sent))
 	for _, row := range countRows {
-		if n := row.of(&r.Counts); n > 0 && row.unanswered {
+		if n := row.number(&r.Counts); n > 0 && row.unanswered {
 			text += fmt.Sprintf(", %s %s", commas(n), row.name)
 		}
 	}

@@ -41,7 +41,7 @@ type Unanswered struct {
 func (c *Counts) Locate(u Unanswered, drops []Drop) map[Place]int64 {
 	sure, most := int64(0), int64(0) // of what was dropped elsewhere than between the hosts
 	sums, certain := map[Place]int64{}, map[Place]int64{}
-	for _, place := range []Place{NotSent, DroppedHere, RefusedThere, DroppedThere} {
+	for _, place := range Places {
 		limit := u.Measured
 		if place == DroppedHere {
 			limit -= u.Forward
@@ -83,15 +83,37 @@ func Range(least, most int64, write func(int64) string) string {
 	return fmt.Sprintf("between %s and %s", write(least), write(most))
 }
 
+// Places are all places, in the order of tables.
+var Places = []Place{NotSent, DroppedHere, RefusedThere, DroppedThere}
+
+// At returns how many frames were dropped at a place, and whether counters had them. 0 that was not counted means unknown.
+func (c *Counts) At(p Place) (n int64, counted bool) {
+	switch p {
+	case NotSent:
+		return c.SendFailed, true
+	case DroppedHere:
+		return c.DroppedHere, c.DroppedHereCounted
+	case RefusedThere:
+		return c.RefusedThere, c.RefusedThereCounted
+	}
+	return c.DroppedThere, c.DroppedThereCounted
+}
+
+// AtText writes how many frames were dropped at a place, or that it is unknown.
+func (c *Counts) AtText(p Place, write func(int64) string) string {
+	n, counted := c.At(p)
+	if n == 0 && !counted {
+		return "unknown"
+	}
+	return write(n)
+}
+
 // Elsewhere says in words where else than between the hosts frames were dropped, "" if nowhere.
 func (c *Counts) Elsewhere() string {
 	var out []string
-	for _, n := range []struct {
-		n    int64
-		what Place
-	}{{c.SendFailed, NotSent}, {c.DroppedHere, DroppedHere}, {c.RefusedThere, RefusedThere}, {c.DroppedThere, DroppedThere}} {
-		if n.n > 0 {
-			out = append(out, fmt.Sprintf("%d %s", n.n, n.what))
+	for _, p := range Places {
+		if n, _ := c.At(p); n > 0 {
+			out = append(out, fmt.Sprintf("%d %s", n, p))
 		}
 	}
 	return strings.Join(out, ", ")
@@ -99,7 +121,7 @@ func (c *Counts) Elsewhere() string {
 
 // ByCounter lists the drops of all places in words: "dropped here: 12 by ring: rx_dropped".
 func (r *Report) ByCounter() (out []string) {
-	for _, place := range []Place{NotSent, DroppedHere, RefusedThere, DroppedThere} {
+	for _, place := range Places {
 		var parts []string
 		other := false
 		for _, d := range r.Drops {
@@ -131,6 +153,13 @@ func AddDrops(to, more []Drop) []Drop {
 		}
 	}
 	return to
+}
+
+// countedOld fills in whether drops were counted here in a report that an older version wrote: all devices were read, and those
+// without a counter have none in the report. Whether the target's were read it does not say.
+func (r *Report) countedOld() {
+	_, device := r.Device.Counters["rx_dropped"]
+	r.Counts.DroppedHereCounted = r.Counts.DroppedHereCounted || device || r.Schema > 1 && r.Device.Driver == "socket"
 }
 
 // locateOld gives the counts of a report of schema 1 today's meaning: lost was every probe without a reply, and what the

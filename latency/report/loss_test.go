@@ -77,7 +77,9 @@ func TestOldFindings(t *testing.T) {
 func TestLocateOld(t *testing.T) {
 	for text, want := range map[string]report.Counts{
 		`{"schema":1,"counts":{"sent":9,"lost":5,"send_failed":2}}`:                                  {Sent: 9, Lost: 3, SendFailed: 2},
-		`{"schema":1,"counts":{"sent":9,"lost":5},"device":{"counters":{"rx_dropped":2}}}`:           {Sent: 9, Lost: 5, LostUncertain: 2, DroppedHere: 2},
+		`{"schema":1,"counts":{"sent":9,"lost":5},"device":{"counters":{"rx_dropped":2}}}`:           {Sent: 9, Lost: 5, LostUncertain: 2, DroppedHere: 2, DroppedHereCounted: true},
+		`{"schema":3,"counts":{"sent":9},"device":{"driver":"socket"}}`:                              {Sent: 9, DroppedHereCounted: true},
+		`{"schema":3,"counts":{"sent":9},"device":{"driver":"virtio","counters":{"rx_frames":9}}}`:   {Sent: 9},
 		`{"schema":1,"counts":{"sent":9,"lost":5},"traffic":{"transport":"socket"}}`:                 {Sent: 9, Lost: 5, LostUncertain: 5},
 		`{"schema":1,"counts":{"sent":9,"lost":1,"send_failed":1}}`:                                  {Sent: 9, SendFailed: 1},
 		`{"schema":2,"counts":{"sent":9,"lost":5,"send_failed":2},"traffic":{"transport":"socket"}}`: {Sent: 9, Lost: 5, SendFailed: 2},

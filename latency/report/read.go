@@ -77,6 +77,7 @@ func Parse(r io.Reader, path string) (*Report, error) {
 	if err := rep.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w report: %w", path, ErrFormat, err)
 	}
+	rep.countedOld()
 	if rep.Schema == 1 {
 		rep.locateOld()
 	}

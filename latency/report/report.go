@@ -159,6 +159,10 @@ type Counts struct {
 	DroppedHere  int64 `json:"dropped_here,omitempty"`
 	RefusedThere int64 `json:"refused_there,omitempty"`
 	DroppedThere int64 `json:"dropped_there,omitempty"`
+	// Whether counters had the frames dropped at a place during all runs. If not, 0 means unknown.
+	DroppedHereCounted  bool `json:"dropped_here_counted,omitempty"`
+	RefusedThereCounted bool `json:"refused_there_counted,omitempty"`
+	DroppedThereCounted bool `json:"dropped_there_counted,omitempty"`
 
 	// Where the protocol numbers both directions (stateful STAMP): which way the lost ones went. Nil where it does not. Of those that were
 	// lost before the first reply of a run, or after its last, nobody knows the way.

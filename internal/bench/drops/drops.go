@@ -67,10 +67,18 @@ func (from Source) Read() (out []report.Drop, err error) {
 	return out, err
 }
 
-// CountedThere reports whether the responder's counters say how many frames its host dropped before they reached it.
-func CountedThere(all []report.Drop) bool {
+// Counted reports whether counters among these have all frames that are dropped at a place.
+func Counted(all []report.Drop, place report.Place) bool {
 	return slices.ContainsFunc(all, func(d report.Drop) bool {
-		return d.By == "responder: rx_dropped" || d.By == "responder: interface_rx_dropped"
+		switch place {
+		case report.DroppedHere:
+			return d.By == "socket: sk_drops" || d.By == "ring: rx_dropped" || d.By == "NIC: rx_dropped"
+		case report.RefusedThere:
+			return d.Place == place && reader(d) == "responder"
+		case report.DroppedThere:
+			return d.By == "responder: rx_dropped" || d.By == "responder: interface_rx_dropped"
+		}
+		return false
 	})
 }
 

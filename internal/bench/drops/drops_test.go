@@ -32,7 +32,7 @@ rebound_device_trouble_total{kind="resets"} 9
 		t.Fatal(err)
 	}
 	after, err := from.Read()
-	if err != nil || !CountedThere(after) {
+	if err != nil || !Counted(after, report.DroppedThere) {
 		t.Fatal(err, after)
 	}
 	got := report.AddDrops(nil, from.Grown(before, after))
@@ -46,7 +46,7 @@ rebound_device_trouble_total{kind="resets"} 9
 	}))
 	defer kernel.Close()
 	there := report.Drop{Place: report.DroppedThere, By: "responder: interface_rx_dropped", Frames: 5}
-	if d, err := ReadResponder(kernel.URL); err != nil || !slices.Contains(d, there) || len(d) != 2 || !CountedThere(d) || CountedThere(d[:1]) {
+	if d, err := ReadResponder(kernel.URL); err != nil || !slices.Contains(d, there) || len(d) != 2 || !Counted(d, report.DroppedThere) || Counted(d[:1], report.DroppedThere) {
 		t.Errorf("of xdp: %v, %v", d, err)
 	}
 	busy := 2

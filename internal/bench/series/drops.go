@@ -22,7 +22,8 @@ func (s *Series) counters() drops.Source {
 func (s *Series) Counts() (c report.Counts, drops []report.Drop) {
 	n := s.stream.Counts()
 	c = report.Counts{Sent: n.Sent, Received: n.Received, Late: n.Late, Duplicates: n.Duplicates, Reordered: n.Reordered, Corrupt: n.Corrupt,
-		SendFailed: n.Unsent}
+		SendFailed: n.Unsent, DroppedHereCounted: !s.uncounted[report.DroppedHere], RefusedThereCounted: !s.uncounted[report.RefusedThere],
+		DroppedThereCounted: !s.uncounted[report.DroppedThere]}
 	drops = report.AddDrops(nil, s.drops)
 	for i := range drops {
 		d := &drops[i]
@@ -42,7 +43,9 @@ func (s *Series) Counts() (c report.Counts, drops []report.Drop) {
 	st := s.stream.STAMP()
 	if st != nil {
 		for i := range st.TLVs {
-			if n := unanswered(&st.TLVs[i]); n > 0 {
+			n, counted := unanswered(&st.TLVs[i])
+			c.RefusedThereCounted = c.RefusedThereCounted || counted
+			if n > 0 {
 				drops = append(drops, report.Drop{Place: report.RefusedThere, By: "reflector: STAMP direct measurement", Frames: n, Ours: true})
 			}
 		}
@@ -59,22 +62,27 @@ func (s *Series) Counts() (c report.Counts, drops []report.Drop) {
 		c.LostUncertain = max(c.LostUncertain, c.Lost-u.Forward)
 	}
 	c.LostUncertain = min(c.Lost, c.LostUncertain+n.Stray) // a reply to a forgotten probe is late
-	if merged || s.unread != nil || s.uncountedThere {
+	if merged || s.unread != nil || s.droppedUncountedThere() {
 		c.LostUncertain = c.Lost
 	}
 	return c, drops
 }
 
+// droppedUncountedThere reports whether the responder's metrics were read, but its device does not count the frames that it drops.
+func (s *Series) droppedUncountedThere() bool {
+	return s.Responder != "" && s.unread == nil && s.uncounted[report.DroppedThere]
+}
+
 // unanswered is how many packets a reflector received and did not answer, from its first answer to a Direct Measurement TLV to its
-// latest (RFC 8972 §4.5).
-func unanswered(t *engine.TLVAnswers) int64 {
+// latest (RFC 8972 §4.5). counted is unset where that is unknown.
+func unanswered(t *engine.TLVAnswers) (n int64, counted bool) {
 	if t.Type != probe.DirectMeasurement || t.Answered < 2 {
-		return 0
+		return 0, false
 	}
 	be := binary.BigEndian
 	received := be.Uint32(t.Latest[4:]) - be.Uint32(t.First[4:])
 	sent := be.Uint32(t.Latest[8:]) - be.Uint32(t.First[8:])
-	return max(int64(int32(received-sent)), 0)
+	return max(int64(int32(received-sent)), 0), true
 }
 
 // ways divides the lost probes by direction. there, back and either have those without a reply, otherwisewhere how

@@ -84,7 +84,7 @@ func (s *Series) Report(c Circumstances) *report.Report {
 	case s.unread != nil:
 		rep.Warnings = append(rep.Warnings, fmt.Sprintf("the responder's metrics could not be read around every run, so what was refused or dropped there is incomplete and "+
 			"lost is a range: check that -responder-metrics still answers, at most 5 times a second for all its clients (%v)", s.unread))
-	case s.uncountedThere && rep.Counts.Lost > 0:
+	case s.droppedUncountedThere() && rep.Counts.Lost > 0:
 		rep.Warnings = append(rep.Warnings, "lost is a range: the responder's device does not count the frames that it drops for want of a receive buffer")
 	}
 	if st := s.stream.STAMP(); st != nil {

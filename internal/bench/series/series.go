@@ -41,8 +41,8 @@ type Series struct {
 	drops  []report.Drop // while the stream ran
 	closed int64         // of the socket, before it ran
 
-	unread         error // of the responder's metrics, around the latest run for which they could not be read
-	uncountedThere bool  // the responder's device has no counter of what it drops
+	unread    error                 // of the responder's metrics, around the latest run for which they could not be read
+	uncounted map[report.Place]bool // places that no counter covered in some run
 
 	asked uint32 // calls of Answered
 }
@@ -173,7 +173,7 @@ func (s *Series) Prepare(clock *latency.Clock, o Recording, rate float64) error 
 	if err != nil {
 		return exit.Usagef("%w", err)
 	}
-	s.Rates, s.drops, s.unread, s.uncountedThere = []float64{rate}, nil, nil, false
+	s.Rates, s.drops, s.unread, s.uncounted = []float64{rate}, nil, nil, map[report.Place]bool{}
 	if s.port.socket != nil {
 		s.closed = s.port.socket.Closed
 	}
@@ -210,11 +210,13 @@ func (s *Series) Run(l engine.Limit, stop *atomic.Bool) error {
 		before, unread := counters.Read()
 		err = s.stream.Run(l, stop)
 		after, failed := counters.Read()
-		s.drops = report.AddDrops(s.drops, counters.Grown(before, after))
+		grown := counters.Grown(before, after)
+		s.drops = report.AddDrops(s.drops, grown)
+		for _, place := range report.Places {
+			s.uncounted[place] = s.uncounted[place] || !drops.Counted(grown, place)
+		}
 		if unread = cmp.Or(unread, failed); unread != nil {
 			s.unread = unread
-		} else if s.Responder != "" && !drops.CountedThere(after) {
-			s.uncountedThere = true
 		}
 	}
 	if err != nil {

@@ -72,6 +72,9 @@ func TestUnreadMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 		rep := s.Report(Circumstances{Clock: clock})
+		if n := rep.Counts; n.RefusedThereCounted != (c.readings > 1) || n.DroppedThereCounted != (c.note == "") || !n.DroppedHereCounted {
+			t.Errorf("%s: counted %+v", c.name, n)
+		}
 		notes := strings.Join(rep.Warnings, "\n")
 		if rep.Counts.LostText() != c.lost || !strings.Contains(notes, c.note) || c.note == "" && notes != "" {
 			t.Errorf("%s: lost %s, want %s; notes %q", c.name, rep.Counts.LostText(), c.lost, notes)
@@ -106,6 +109,9 @@ func TestCardDrops(t *testing.T) {
 			t.Fatal(err)
 		}
 		n, drops := s.Counts()
+		if n.DroppedHereCounted == c.card.info.NoDropCounter || n.RefusedThereCounted || n.DroppedThereCounted {
+			t.Errorf("%s: counted %+v", c.name, n)
+		}
 		if n.Sent != 20 || n.LostText() != c.lost || n.DroppedHere != c.here || n.Received+n.Late != 17 {
 			t.Errorf("%s: %+v, lost %s, want %s", c.name, n, n.LostText(), c.lost)
 		}
