@@ -185,7 +185,7 @@ func TestDroppedHere(t *testing.T) {
 			if n.LostLeast() > i.lost || n.Lost < i.lost || exact && n.LostUncertain != 0 {
 				t.Errorf("%s were lost, want %d\n%s", n.LostText(), i.lost, r.out)
 			}
-			for _, want := range []string{"lost " + n.LostText() + "  ", fmt.Sprintf("dropped here %d", n.DroppedHere)} {
+			for _, want := range []string{"lost " + n.LostText() + "  ", "dropped here " + n.AtText(report.DroppedHere, func(n int64) string { return fmt.Sprint(n) })} {
 				if !strings.Contains(r.out, want) {
 					t.Errorf("no %q in\n%s", want, r.out)
 				}

@@ -167,10 +167,11 @@ type columns []countColumn
 func countColumns(n int, of func(int) *report.Counts) (shown columns) {
 	var all columns
 	for _, p := range report.Places {
-		all = append(all, countColumn{string(p), func(c *report.Counts) int64 { n, _ := c.At(p); return n },
+		all = append(all, countColumn{string(p), func(c *report.Counts) int64 { return c.At(p) },
 			func(c *report.Counts) string { return c.AtText(p, decimal) }})
 	}
-	all = append(all, countColumn{"late", func(c *report.Counts) int64 { return c.Late }, func(c *report.Counts) string { return decimal(c.Late) }})
+	all = append(all, countColumn{"corrupt only", func(c *report.Counts) int64 { return c.CorruptOnly }, func(c *report.Counts) string { return decimal(c.CorruptOnly) }},
+		countColumn{"late", func(c *report.Counts) int64 { return c.Late }, func(c *report.Counts) string { return decimal(c.Late) }})
 	for _, column := range all {
 		for i := range n {
 			if column.of(of(i)) != 0 {

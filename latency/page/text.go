@@ -287,8 +287,7 @@ func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 // number is the row's number, of the lost ones the most.
 func (row *countRow) number(c *report.Counts) int64 {
 	if row.of == nil {
-		n, _ := c.At(row.place)
-		return n
+		return c.At(row.place)
 	}
 	return row.of(c)
 }
@@ -319,6 +318,7 @@ var countRows = slices.Concat([]*countRow{
 	{name: "received", of: func(c *report.Counts) int64 { return c.Received }, always: true},
 	{name: "lost", of: func(c *report.Counts) int64 { return c.Lost }, least: (*report.Counts).LostLeast, always: true},
 }, placeRows(), []*countRow{
+	{name: "corrupt only", of: func(c *report.Counts) int64 { return c.CorruptOnly }, unanswered: true},
 	{name: "late", of: func(c *report.Counts) int64 { return c.Late }, unanswered: true},
 	{name: "duplicates", of: func(c *report.Counts) int64 { return c.Duplicates }},
 	{name: "reordered", of: func(c *report.Counts) int64 { return c.Reordered }},
@@ -403,8 +403,8 @@ func answer(r *report.Report) string {
 	}
 	text += fmt.Sprintf("; %s of %s lost", report.Range(r.Counts.LostLeast(), r.Counts.Lost, commas), commas(r.Counts.Sent))
 	for _, row := range countRows {
-		if n := row.number(&r.Counts); n > 0 && row.unanswered {
-			text += fmt.Sprintf(", %s %s", commas(n), row.name)
+		if row.unanswered && row.number(&r.Counts) > 0 {
+			text += fmt.Sprintf(", %s %s", row.text(&r.Counts, commas), row.name)
 		}
 	}
 	return text

@@ -36,35 +36,55 @@ type Unanswered struct {
 }
 
 // Locate divides the probes without a reply into those lost between the hosts and those that counters say were dropped
-// elsewhere, and sets Lost, LostUncertain and the sums of all places. SendFailed is set already. It returns how many of the
-// probes without a reply were certainly dropped at each place.
+// elsewhere, and sets Lost and the numbers of all places with what is uncertain of them. SendFailed is set already. It returns how
+// many of the probes without a reply were certainly dropped at each place.
 func (c *Counts) Locate(u Unanswered, drops []Drop) map[Place]int64 {
-	sure, most := int64(0), int64(0) // of what was dropped elsewhere than between the hosts
+	limit := func(p Place) int64 {
+		if p == DroppedHere {
+			return u.Measured - u.Forward
+		}
+		return u.Measured
+	}
+	sure := int64(0) // dropped elsewhere than between the hosts
 	sums, certain := map[Place]int64{}, map[Place]int64{}
 	for _, place := range Places {
-		limit := u.Measured
-		if place == DroppedHere {
-			limit -= u.Forward
-		}
-		s, m := int64(0), int64(0)
+		s := int64(0)
 		for _, d := range drops {
 			if d.Place != place {
 				continue
 			}
 			sums[place] += d.Frames
-			m += d.Frames
 			// A counter that has more frames than there are probes without a reply has counted something else as well.
-			if d.Ours && !u.Copies && d.Frames <= limit+u.Warmup {
+			if d.Ours && !u.Copies && d.Frames <= limit(place)+u.Warmup {
 				s += max(d.Frames-u.Warmup, 0)
 			}
 		}
-		certain[place] = min(s, limit, u.Measured-sure)
-		sure, most = sure+certain[place], min(most+min(m, limit), u.Measured)
+		certain[place] = min(s, limit(place), u.Measured-sure)
+		sure += certain[place]
 	}
-	c.Lost, c.LostUncertain = u.Measured-sure, most-sure
-	c.DroppedHere, c.RefusedThere, c.DroppedThere = sums[DroppedHere], sums[RefusedThere], sums[DroppedThere]
-	c.SendFailed += sums[NotSent]
+	total := int64(0)
+	for _, place := range Places {
+		most := min(sums[place], limit(place), u.Measured-sure+certain[place])
+		total += most
+		n, uncertain := c.at(place)
+		*n += most
+		*uncertain += most - certain[place]
+	}
+	c.Lost, c.LostUncertain = u.Measured-sure, min(total, u.Measured)-sure
 	return certain
+}
+
+// at returns the fields of a place.
+func (c *Counts) at(p Place) (n, uncertain *int64) {
+	switch p {
+	case NotSent:
+		return &c.SendFailed, &c.SendFailedUncertain
+	case DroppedHere:
+		return &c.DroppedHere, &c.DroppedHereUncertain
+	case RefusedThere:
+		return &c.RefusedThere, &c.RefusedThereUncertain
+	}
+	return &c.DroppedThere, &c.DroppedThereUncertain
 }
 
 // LostLeast returns how many probes were certainly lost between the hosts. Lost is how many may have been.
@@ -86,34 +106,32 @@ func Range(least, most int64, write func(int64) string) string {
 // Places are all places, in the order of tables.
 var Places = []Place{NotSent, DroppedHere, RefusedThere, DroppedThere}
 
-// At returns how many frames were dropped at a place, and whether counters had them. 0 that was not counted means unknown.
-func (c *Counts) At(p Place) (n int64, counted bool) {
-	switch p {
-	case NotSent:
-		return c.SendFailed, true
-	case DroppedHere:
-		return c.DroppedHere, c.DroppedHereCounted
-	case RefusedThere:
-		return c.RefusedThere, c.RefusedThereCounted
-	}
-	return c.DroppedThere, c.DroppedThereCounted
+// At returns how many probes were dropped at a place at most.
+func (c *Counts) At(p Place) int64 {
+	n, _ := c.at(p)
+	return *n
 }
 
-// AtText writes how many frames were dropped at a place, or that it is unknown.
+// counted reports whether counters had what was dropped at a place during all runs.
+func (c *Counts) counted(p Place) bool {
+	return map[Place]bool{NotSent: true, DroppedHere: c.DroppedHereCounted, RefusedThere: c.RefusedThereCounted, DroppedThere: c.DroppedThereCounted}[p]
+}
+
+// AtText writes how many probes were dropped at a place or its range, or that it is unknown.
 func (c *Counts) AtText(p Place, write func(int64) string) string {
-	n, counted := c.At(p)
-	if n == 0 && !counted {
+	n, uncertain := c.at(p)
+	if *n == 0 && !c.counted(p) {
 		return "unknown"
 	}
-	return write(n)
+	return Range(max(*n-*uncertain, 0), *n, write)
 }
 
-// Elsewhere says in words where else than between the hosts frames were dropped, "" if nowhere.
+// Elsewhere says in words where else than between the hosts probes were dropped, "" if nowhere.
 func (c *Counts) Elsewhere() string {
 	var out []string
 	for _, p := range Places {
-		if n, _ := c.At(p); n > 0 {
-			out = append(out, fmt.Sprintf("%d %s", n, p))
+		if c.At(p) > 0 {
+			out = append(out, fmt.Sprintf("%s %s", c.AtText(p, func(n int64) string { return fmt.Sprint(n) }), p))
 		}
 	}
 	return strings.Join(out, ", ")
@@ -123,9 +141,10 @@ func (c *Counts) Elsewhere() string {
 func (r *Report) ByCounter() (out []string) {
 	for _, place := range Places {
 		var parts []string
-		other := false
+		other, sum := false, int64(0)
 		for _, d := range r.Drops {
 			if d.Place == place && d.Frames > 0 {
+				sum += d.Frames
 				parts = append(parts, fmt.Sprintf("%d by %s", d.Frames, d.By))
 				other = other || !d.Ours
 			}
@@ -134,8 +153,11 @@ func (r *Report) ByCounter() (out []string) {
 			continue
 		}
 		line := fmt.Sprintf("%s: %s", place, strings.Join(parts, ", "))
-		if other {
+		switch {
+		case other:
 			line += " (may include other traffic)"
+		case sum > r.Counts.At(place):
+			line += " (includes probes that are not in sent: of the warm-up, or not awaited)"
 		}
 		out = append(out, line)
 	}
@@ -158,6 +180,9 @@ func AddDrops(to, more []Drop) []Drop {
 // countedOld fills in whether drops were counted here in a report that an older version wrote: all devices were read, and those
 // without a counter have none in the report. Whether the target's were read it does not say.
 func (r *Report) countedOld() {
+	if r.Tool == "responder" {
+		return
+	}
 	_, device := r.Device.Counters["rx_dropped"]
 	r.Counts.DroppedHereCounted = r.Counts.DroppedHereCounted || device || r.Schema > 1 && r.Device.Driver == "socket"
 }
@@ -171,8 +196,8 @@ func (r *Report) locateOld() {
 		return
 	}
 	if n, ok := r.Device.Counters["rx_dropped"]; ok {
-		c.DroppedHere = int64(min(n, 1<<62))
-		c.LostUncertain = min(c.Lost, c.DroppedHere)
+		c.DroppedHere = min(c.Lost, int64(min(n, 1<<62)))
+		c.LostUncertain, c.DroppedHereUncertain = c.DroppedHere, c.DroppedHere
 	} else if r.Traffic.Transport == "socket" {
 		c.LostUncertain = c.Lost
 	}

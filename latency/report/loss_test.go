@@ -1,6 +1,8 @@
 package report_test
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -46,12 +48,73 @@ func TestLocate(t *testing.T) {
 		for _, k := range elsewhere {
 			sum += k
 		}
+		accounted(t, c.name, &n, c.u.Measured, elsewhere)
 		if n.LostLeast() != c.least || n.Lost != c.most || n.Lost+sum != c.u.Measured {
 			t.Errorf("%s: lost %s, want %d to %d; %v of %d elsewhere", c.name, n.LostText(), c.least, c.most, elsewhere, c.u.Measured)
 		}
 	}
 	if n := (report.Counts{Lost: 12, LostUncertain: 12, DroppedHere: 12}); n.LostText() != "between 0 and 12" || n.Elsewhere() != "12 dropped here" {
 		t.Errorf("%q, %q", n.LostText(), n.Elsewhere())
+	}
+}
+
+// accounted checks that lost and the parts of all places together are the probes without a reply: exactly, or between their bounds.
+func accounted(t *testing.T, name string, n *report.Counts, unanswered int64, elsewhere map[report.Place]int64) {
+	t.Helper()
+	least, most := n.LostLeast(), n.Lost
+	exact := n.LostUncertain == 0
+	uncertain := map[report.Place]int64{report.NotSent: n.SendFailedUncertain, report.DroppedHere: n.DroppedHereUncertain,
+		report.RefusedThere: n.RefusedThereUncertain, report.DroppedThere: n.DroppedThereUncertain}
+	for _, p := range report.Places {
+		if n.At(p) > unanswered || n.At(p)-uncertain[p] != elsewhere[p] {
+			t.Errorf("%s: %d %s, %d of them uncertain, of %d without a reply; certain %d", name, n.At(p), p, uncertain[p], unanswered, elsewhere[p])
+		}
+		least, most, exact = least+n.At(p)-uncertain[p], most+n.At(p), exact && uncertain[p] == 0
+	}
+	if least > unanswered || most < unanswered || exact && least != unanswered {
+		t.Errorf("%s: parts add up to %d to %d, and %d probes have no reply", name, least, most, unanswered)
+	}
+}
+
+// Whatever the counters say, and however many probes of the warm-up or of an interrupted run they have, the parts never exceed the probes
+// without a reply, and the truth is within their bounds.
+func TestPartsAddUp(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(22, 3))
+	for i := range 20000 {
+		truth := map[report.Place]int64{}
+		var drops []report.Drop
+		u := report.Unanswered{Warmup: rnd.Int64N(2) * rnd.Int64N(20), Copies: rnd.IntN(4) == 0}
+		left := u.Warmup
+		for _, p := range report.Places {
+			if rnd.IntN(2) == 0 {
+				continue
+			}
+			truth[p] = rnd.Int64N(20)
+			u.Measured += truth[p]
+			other := min(rnd.Int64N(2)*rnd.Int64N(20), left) // probes of the warm-up, or that were not awaited
+			left -= other
+			d := report.Drop{Place: p, By: "counter", Frames: truth[p] + other, Ours: true}
+			if u.Copies {
+				d.Frames += rnd.Int64N(9)
+			}
+			if rnd.IntN(3) == 0 {
+				d.Ours, d.Frames = false, d.Frames+rnd.Int64N(50)
+			}
+			drops = append(drops, d)
+		}
+		between := rnd.Int64N(20)
+		u.Measured += between
+		var n report.Counts
+		certain := n.Locate(u, drops)
+		accounted(t, fmt.Sprint(i), &n, u.Measured, certain)
+		if between < n.LostLeast() || between > n.Lost {
+			t.Fatalf("%d: %d lost, reported %s; %+v %+v", i, between, n.LostText(), u, drops)
+		}
+		for _, p := range report.Places {
+			if truth[p] < certain[p] || truth[p] > n.At(p) {
+				t.Fatalf("%d: %d %s, reported %d to %d; %+v %+v", i, truth[p], p, certain[p], n.At(p), u, drops)
+			}
+		}
 	}
 }
 
@@ -77,7 +140,7 @@ func TestOldFindings(t *testing.T) {
 func TestLocateOld(t *testing.T) {
 	for text, want := range map[string]report.Counts{
 		`{"schema":1,"counts":{"sent":9,"lost":5,"send_failed":2}}`:                                  {Sent: 9, Lost: 3, SendFailed: 2},
-		`{"schema":1,"counts":{"sent":9,"lost":5},"device":{"counters":{"rx_dropped":2}}}`:           {Sent: 9, Lost: 5, LostUncertain: 2, DroppedHere: 2, DroppedHereCounted: true},
+		`{"schema":1,"counts":{"sent":9,"lost":5},"device":{"counters":{"rx_dropped":2}}}`:           {Sent: 9, Lost: 5, LostUncertain: 2, DroppedHere: 2, DroppedHereUncertain: 2, DroppedHereCounted: true},
 		`{"schema":3,"counts":{"sent":9},"device":{"driver":"socket"}}`:                              {Sent: 9, DroppedHereCounted: true},
 		`{"schema":3,"counts":{"sent":9},"device":{"driver":"virtio","counters":{"rx_frames":9}}}`:   {Sent: 9},
 		`{"schema":1,"counts":{"sent":9,"lost":5},"traffic":{"transport":"socket"}}`:                 {Sent: 9, Lost: 5, LostUncertain: 5},

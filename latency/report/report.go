@@ -148,17 +148,24 @@ type Counts struct {
 	// LostUncertain is how many of Lost may have been dropped elsewhere: the counters that say so have other traffic, too.
 	LostUncertain int64 `json:"lost_uncertain,omitempty"`
 
-	Late       int64 `json:"late"` // answered after the deadline; in the histograms all the same
-	Duplicates int64 `json:"duplicates"`
-	Reordered  int64 `json:"reordered"`
-	Corrupt    int64 `json:"corrupt"`               // replies with a wrong header, checksum or payload
-	SendFailed int64 `json:"send_failed,omitempty"` // not sent: this host's transmit path was full or failed
+	Late        int64 `json:"late"` // answered after the deadline; in the histograms all the same
+	Duplicates  int64 `json:"duplicates"`
+	Reordered   int64 `json:"reordered"`
+	Corrupt     int64 `json:"corrupt"`                         // replies with a wrong header, checksum or payload
+	CorruptOnly int64 `json:"answered_corrupt_only,omitempty"` // probes that only corrupt replies answered
+	SendFailed  int64 `json:"send_failed,omitempty"`           // not sent: this host's transmit path was full or failed
 
-	// Frames that counters say were dropped elsewhere than between the hosts: by this host's receive ring, NIC or kernel, by
-	// the target on purpose, and by the target's NIC or ring. They may include other traffic; Report.Drops has the details.
+	// How many probes without a reply were dropped elsewhere than between the hosts, at most: by this host's receive ring, NIC or
+	// kernel, by the target on purpose, and by the target's NIC or ring. Report.Drops has what the counters say.
 	DroppedHere  int64 `json:"dropped_here,omitempty"`
 	RefusedThere int64 `json:"refused_there,omitempty"`
 	DroppedThere int64 `json:"dropped_there,omitempty"`
+	// How many of SendFailed and of those may have been lost elsewhere: the counters may have other traffic, the warm-up, or probes that
+	// were not awaited. If these and LostUncertain are 0, Sent is the sum of Received, Late, CorruptOnly, SendFailed, Lost and those.
+	SendFailedUncertain   int64 `json:"send_failed_uncertain,omitempty"`
+	DroppedHereUncertain  int64 `json:"dropped_here_uncertain,omitempty"`
+	RefusedThereUncertain int64 `json:"refused_there_uncertain,omitempty"`
+	DroppedThereUncertain int64 `json:"dropped_there_uncertain,omitempty"`
 	// Whether counters had the frames dropped at a place during all runs. If not, 0 means unknown.
 	DroppedHereCounted  bool `json:"dropped_here_counted,omitempty"`
 	RefusedThereCounted bool `json:"refused_there_counted,omitempty"`

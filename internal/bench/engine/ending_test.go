@@ -32,6 +32,27 @@ func TestPortFails(t *testing.T) {
 	}
 }
 
+// A port that fails while probes are under way has not lost them: they are no longer in Sent.
+func TestPortFailsWhileWaiting(t *testing.T) {
+	f := &fake{}
+	f.onSend = func(n int, b []byte) error {
+		switch {
+		case n == 10:
+			return nic.ErrGone
+		case n < 7:
+			f.reply(b, 0)
+		}
+		return nil
+	}
+	s, _ := stream(t, f, 100000, time.Minute, nil)
+	if err := s.Run(Limit{Count: 20}, new(atomic.Bool)); !errors.Is(err, nic.ErrGone) {
+		t.Fatal(err)
+	}
+	if c := s.Counts(); c.Unanswered() != 0 || c.Abandoned != 3 || c.Sent != 8 || c.Unsent != 1 {
+		t.Errorf("%+v", c)
+	}
+}
+
 // TestAwayAtTheEnd: the bench is away between its last look at the ring and the end of the last probe's timeout. The
 // reply that came meanwhile is late, and not lost.
 func TestAwayAtTheEnd(t *testing.T) {

@@ -156,6 +156,9 @@ func (s *Stream) Run(l Limit, stop *atomic.Bool) error {
 	if err == nil {
 		err = s.drain(stop)
 	}
+	if err != nil {
+		s.window.abandon(polling.TSC())
+	}
 	s.window.end()
 	if s.stamp != nil {
 		s.stamp.end()

@@ -50,7 +50,7 @@ type Counts struct {
 	Closed     int64 `json:"port_unreachable"`      // of Refused, those by which the target says that nothing answers at the port or protocol
 	Stray      int64 `json:"stray"`                 // replies to probes that the window has forgotten, or that were never sent
 	Unsent     int64 `json:"send_failed"`           // the driver refused the frame: counted in Sent
-	Abandoned  int64 `json:"abandoned"`             // not awaited to the end of the timeout, since the Run was interrupted: no longer in Sent
+	Abandoned  int64 `json:"abandoned"`             // not awaited to the end of the timeout, since the Run was interrupted or the port failed: no longer in Sent
 	Foreign    int64 `json:"foreign"`               // frames that are no answer to this stream, warm-up included
 	Silent     int64 `json:"warmup_unanswered"`     // probes of a warm-up without a reply
 }

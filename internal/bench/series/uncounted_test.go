@@ -126,3 +126,43 @@ func TestCardDrops(t *testing.T) {
 		}
 	}
 }
+
+// interrupted sets stop with the last of a number of probes.
+type interrupted struct {
+	moody
+	probes int
+	stop   atomic.Bool
+}
+
+func (w *interrupted) Send(b []byte) error {
+	if w.probes--; w.probes == 0 {
+		w.stop.Store(true)
+	}
+	return w.moody.Send(b)
+}
+
+// Drops of probes that are not awaited any more after an interruption are not among those of the probes sent: the parts add up.
+func TestInterruptedDrops(t *testing.T) {
+	clock, err := latency.NewClock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &interrupted{moody: moody{silent: 3}, probes: 20}
+	s := &Series{Settings: settings.Settings{Message: true, Timeout: time.Minute}, wire: w,
+		port: &port{device: &card{info: nic.Info{Driver: "afpacket", Backend: nic.Socket}, drops: 3}}, flow: probe.Flow{Proto: probe.UDP, Layer: probe.Datagram,
+			Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"), SrcPort: 1000, DstPort: 7, Run: 1, Size: 60}}
+	if err := s.Prepare(clock, Recording{}, 1000); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Run(engine.Limit{}, &w.stop); err != nil {
+		t.Fatal(err)
+	}
+	n, drops := s.Counts()
+	if n.Sent != 17 || n.Received != 17 || n.DroppedHere != 0 || n.Lost != 0 || len(drops) != 1 || drops[0].Frames != 3 {
+		t.Errorf("%+v %+v", n, drops)
+	}
+	rep := &report.Report{Counts: n, Drops: drops}
+	if text := strings.Join(rep.ByCounter(), "\n"); text != "dropped here: 3 by ring: rx_dropped (includes probes that are not in sent: of the warm-up, or not awaited)" {
+		t.Errorf("%q", text)
+	}
+}
