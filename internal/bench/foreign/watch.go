@@ -45,7 +45,8 @@ func readWatch(f *file) (*measurement, error) {
 	}
 	c := &m.counts
 	fields := map[string]*int64{"sent": &c.Sent, "received": &c.Received, "lost": &c.Lost, "lost_uncertain": &c.LostUncertain, "late": &c.Late,
-		"duplicates": &c.Duplicates, "reordered": &c.Reordered, "corrupt": &c.Corrupt, "send_failed": &c.SendFailed}
+		"duplicates": &c.Duplicates, "reordered": &c.Reordered, "corrupt": &c.Corrupt, "send_failed": &c.SendFailed,
+		"dropped_here": &c.DroppedHere, "refused_there": &c.RefusedThere, "corrupt_only": &c.CorruptOnly}
 	for n, line := range f.lines() {
 		rest, ok := strings.CutPrefix(line, "#[Counts: "+tag+" ")
 		if !ok {
@@ -64,5 +65,6 @@ func readWatch(f *file) (*measurement, error) {
 			*to += v
 		}
 	}
+	c.DroppedHereUncertain, c.RefusedThereUncertain = c.DroppedHere, c.RefusedThere
 	return m, nil
 }

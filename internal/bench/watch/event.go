@@ -28,6 +28,7 @@ type event struct {
 	ns        int64  // answered, late: the round trip from the actual send
 	seq, far  uint32 // STAMP: the probe's number, and the reflector's own
 
+	corrupt bool // missed: a corrupt reply came
 	// Of missed and late: the probe's number. Of missed: its wire, when it was sent, and until when a reply makes it late.
 	probe       uint64
 	sent, until uint64 // ticks

@@ -25,6 +25,7 @@ type slot struct {
 	sent    uint64 // ticks
 	t1      uint64 // STAMP: the time that the probe carries
 	state   progress
+	corrupt bool // a corrupt reply came
 	awaited bool // the loop looks for its reply without a pause
 }
 
@@ -70,4 +71,11 @@ func (f *flow) find(seq uint32) *slot {
 		return s
 	}
 	return nil
+}
+
+// spoil notes a corrupt reply to the probe. A good one may still come. s may be nil.
+func (s *slot) spoil() {
+	if s != nil {
+		s.corrupt = true
+	}
 }

@@ -160,9 +160,9 @@ func (h *hours) append(hour time.Time, parts []part) error {
 			fmt.Fprintf(&b, "%s%s is %s%s]\n", targetComment, tag, p.Name(), labelText(p.Labels))
 		}
 		from, to := p.from.Sub(hour), p.to.Sub(hour)
-		fmt.Fprintf(&b, "%s%s from=%.3f to=%.3f sent=%d received=%d lost=%d late=%d duplicates=%d reordered=%d corrupt=%d refused=%d send_failed=%d untimed=%d lost_uncertain=%d too_late=%d]\n",
+		fmt.Fprintf(&b, "%s%s from=%.3f to=%.3f sent=%d received=%d lost=%d late=%d duplicates=%d reordered=%d corrupt=%d refused=%d send_failed=%d untimed=%d lost_uncertain=%d too_late=%d dropped_here=%d refused_there=%d corrupt_only=%d]\n",
 			countsComment, tag, from.Seconds(), to.Seconds(), p.Sent, p.Received, p.Lost, p.Late, p.Duplicates, p.Reordered, p.Corrupt, p.refused,
-			p.SendFailed, p.untimed, p.LostUncertain, p.tooLate)
+			p.SendFailed, p.untimed, p.LostUncertain, p.tooLate, p.DroppedHere, p.RefusedThere, p.CorruptOnly)
 		if p.Count > 0 {
 			if err := report.WriteHlogLine(&b, tag, latency.Interval{Start: int64(from), End: int64(to), Histogram: p.Histogram}); err != nil {
 				return err

@@ -221,6 +221,9 @@ func (l *loop) take(f *flow, b []byte, at uint64, after bool) {
 	case probe.Corrupt:
 		e.kind = corrupt
 		l.events.put(e)
+		if l.reply.HasSeq {
+			f.find(l.reply.Seq).spoil()
+		}
 		return
 	}
 	s := f.find(l.reply.Seq)
@@ -232,6 +235,7 @@ func (l *loop) take(f *flow, b []byte, at uint64, after bool) {
 	case f.stamp && s.t1 != l.reply.Stamped.T1: // the reflector has to copy it
 		e.kind = corrupt
 		l.events.put(e)
+		s.spoil()
 		return
 	case s.state == done:
 		e.kind = duplicate
@@ -279,7 +283,7 @@ func (l *loop) giveUp(f *flow, s *slot) {
 		l.awaited--
 	}
 	f.missed++
-	l.events.put(event{flow: f.id, kind: missed, probe: s.seq, sent: s.sent, until: s.sent + 2*l.timeout, wire: f.wire})
+	l.events.put(event{flow: f.id, kind: missed, probe: s.seq, sent: s.sent, until: s.sent + 2*l.timeout, wire: f.wire, corrupt: s.corrupt})
 }
 
 // send sends the probe that is due, and says when the next one is. Each has its own time slot and leaves at a random

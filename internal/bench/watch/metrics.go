@@ -68,8 +68,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		metrics.Count(ch, d.probes, uint64(n.Sent))
 		metrics.Count(ch, d.lost, uint64(n.LostLeast()))
 		metrics.Count(ch, d.uncertain, uint64(n.LostUncertain))
+		metrics.Count(ch, d.places, uint64(n.DroppedHere), "here")
+		metrics.Count(ch, d.places, uint64(n.RefusedThere), "there")
 		for kind, count := range map[string]int64{"late": n.Late, "duplicate": n.Duplicates, "reordered": n.Reordered, "corrupt": n.Corrupt, "icmp_error": n.refused,
-			"untimed": n.untimed, "too_late": n.tooLate, "send_failed": n.SendFailed} {
+			"untimed": n.untimed, "too_late": n.tooLate, "send_failed": n.SendFailed,
+			"corrupt_only": n.CorruptOnly} {
 			metrics.Count(ch, d.trouble, uint64(count), kind)
 		}
 		if s.direction.stateful {
@@ -106,7 +109,7 @@ func native(d *prometheus.Desc, h *latency.Histogram, schema int32, since time.T
 
 // descs are the metrics of one target.
 type descs struct {
-	ready, up, probes, lost, uncertain, trouble, oneWay, rtt, change, shift *prometheus.Desc
+	ready, up, probes, lost, uncertain, places, trouble, oneWay, rtt, change, shift *prometheus.Desc
 }
 
 func describe(t targets.Target) descs {
@@ -121,7 +124,8 @@ func describe(t targets.Target) descs {
 		probes:    of("rebound_probes_total", "Probes sent."),
 		lost:      of("rebound_lost_total", "Probes lost between the hosts: sent, not answered within twice the time-out, and this host dropped no frame meanwhile."),
 		uncertain: of("rebound_lost_uncertain_total", "Probes not answered within twice the time-out while this host dropped frames or the target reported a closed port: lost between the hosts, dropped here, or refused there."),
-		trouble:   of("rebound_replies_trouble_total", "Replies that were late, too late (after twice the time-out: their probes count as lost), duplicate, reordered, corrupt, an ICMP error or untimed, and probes that could not be sent.", "kind"),
+		places:    of("rebound_lost_uncertain_place_total", "Of rebound_lost_uncertain_total, the probes that this host may have dropped (here) and that the target may have refused (there). A probe can be in both.", "place"),
+		trouble:   of("rebound_replies_trouble_total", "Replies that were late, too late (after twice the time-out: their probes count as lost), duplicate, reordered, corrupt, an ICMP error or untimed, and probes that could not be sent (send_failed) or that only corrupt replies answered (corrupt_only).", "kind"),
 		oneWay:    of("rebound_lost_oneway_total", "Probes lost on the way there (forward) and replies lost on the way back (backward), by the numbers of a stateful STAMP reflector.", "direction"),
 		rtt:       of("rebound_rtt_seconds", "Round trips, from the actual send."),
 		change:    of("rebound_change", "This hour against the same hour of the days before: 1 slower, -1 faster, 0 no change seen. At most 5 % of unchanged hours of a target show any 1 or -1.", "stat"),

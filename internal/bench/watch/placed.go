@@ -106,6 +106,7 @@ type overdueProbe struct {
 	sent, until uint64
 	wire        *wire
 	closed      bool // the target had reported that nothing is at the port
+	corrupt     bool // a corrupt reply came
 }
 
 type probeKey struct {
@@ -115,7 +116,7 @@ type probeKey struct {
 
 // miss notes a probe that is overdue.
 func (k *archive) miss(e *event) {
-	p := overdueProbe{key: probeKey{e.flow, e.probe}, sent: e.sent, until: e.until, wire: e.wire, closed: k.byID[e.flow].closed}
+	p := overdueProbe{key: probeKey{e.flow, e.probe}, sent: e.sent, until: e.until, wire: e.wire, closed: k.byID[e.flow].closed, corrupt: e.corrupt}
 	k.missing = append(k.missing, p)
 	k.undecided[p.key] = true
 }
@@ -142,16 +143,34 @@ func (k *archive) decide(all bool) {
 			delete(k.undecided, p.key)
 			if s := k.byID[p.key.flow]; s != nil {
 				for _, t := range []*tally{&s.all, &s.part} {
-					t.Lost++
-					if moved || p.closed || s.closed {
-						t.LostUncertain++
-					}
+					t.unanswered(p.corrupt, moved, p.closed || s.closed)
 				}
 			}
 		}
 		n++
 	}
 	k.missing = append(k.missing[:0], k.missing[n:]...)
+}
+
+// unanswered counts a probe without a good reply. here and there say that this host may have dropped it and that the target may have
+// refused it.
+func (t *tally) unanswered(corrupt, here, there bool) {
+	if corrupt {
+		t.CorruptOnly++
+		return
+	}
+	t.Lost++
+	if here {
+		t.DroppedHere++
+		t.DroppedHereUncertain++
+	}
+	if there {
+		t.RefusedThere++
+		t.RefusedThereUncertain++
+	}
+	if here || there {
+		t.LostUncertain++
+	}
 }
 
 // drop notes frames that this host dropped on a wire.

@@ -1,14 +1,21 @@
 package watch
 
 import (
+	"bytes"
 	"log/slog"
+	"net/netip"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rebound-nic/rebound/internal/bench/drops"
+	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/internal/bench/targets"
+	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/polling"
 )
 
 type blind struct{ nic.Port }
@@ -33,6 +40,12 @@ func TestOverdueIsPlaced(t *testing.T) {
 		k.take(&event{kind: missed, probe: probe, sent: sent, until: sent + 20, wire: w})
 	}
 	late := func(n uint64) { k.take(&event{kind: late, probe: n}) }
+	places := func(what string, here, there int64) {
+		t.Helper()
+		if n := s.all; n.DroppedHere != here || n.DroppedHereUncertain != here || n.RefusedThere != there || n.RefusedThereUncertain != there {
+			t.Errorf("%s: up to %d dropped here, want %d; up to %d refused there, want %d", what, n.DroppedHere, here, n.RefusedThere, there)
+		}
+	}
 	want := func(what string, lost, uncertain, lateOnes, tooLate int64) {
 		t.Helper()
 		k.decide(false)
@@ -70,6 +83,7 @@ func TestOverdueIsPlaced(t *testing.T) {
 	reading(150, 7)
 	want("a device that does not count its drops", 5, 3, 1, 1)
 	from.Device = nil
+	places("this host", 3, 0)
 	k.take(&event{kind: refused, closed: true})
 	reading(151, 7)
 	miss(152)
@@ -86,7 +100,50 @@ func TestOverdueIsPlaced(t *testing.T) {
 	miss(241)
 	w.drops.end()
 	want("the wire is closed", 9, 6, 1, 1)
+	places("the target, too", 4, 2)
+	reading(241, 7)
+	w.drops.ended = false
+	k.take(&event{kind: missed, probe: 99, sent: 242, until: 250, wire: w, corrupt: true})
+	reading(260, 7)
+	want("a corrupt reply came", 9, 6, 1, 1)
+	if s.all.CorruptOnly != 1 {
+		t.Errorf("%d probes were answered by corrupt replies only, want 1", s.all.CorruptOnly)
+	}
 	if len(k.missing) != 0 || len(k.undecided) != 0 {
 		t.Errorf("%d and %d are kept", len(k.missing), len(k.undecided))
+	}
+}
+
+// A probe that only a corrupt reply answered is not lost. If a good one comes as well, the probe is answered.
+func TestCorruptReplyIsNoLoss(t *testing.T) {
+	clock, err := latency.NewClock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	codec, err := probe.New(probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
+		SrcPort: 1000, DstPort: 7, Run: 1, Size: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, good := range []bool{false, true} {
+		l, f := newLoop(clock, time.Second, false, new(atomic.Bool)), newFlow(0, codec, 8)
+		seq := f.take()
+		reply := bytes.Clone(codec.Build(uint32(seq), 0))
+		s := &f.slots[seq]
+		*s = slot{seq: seq, sent: polling.TSC(), state: waiting}
+		spoiled := bytes.Clone(reply)
+		spoiled[len(spoiled)-1] ^= 4
+		l.take(f, spoiled, polling.TSC(), false)
+		if good {
+			l.take(f, reply, polling.TSC(), false)
+		} else {
+			l.giveUp(f, s)
+		}
+		var kinds []kind
+		only := false
+		l.events.drain(func(e *event) { kinds, only = append(kinds, e.kind), e.corrupt })
+		if want := []kind{corrupt, map[bool]kind{false: missed, true: answered}[good]}; !slices.Equal(kinds, want) || only == good {
+			t.Errorf("events %v, answered by a corrupt reply only: %t; want %v, %t", kinds, only, want, !good)
+		}
 	}
 }
