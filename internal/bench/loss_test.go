@@ -178,10 +178,11 @@ func TestDroppedHere(t *testing.T) {
 				t.Fatalf("%+v; %d arrived there, %d lost", n, i.got, i.lost)
 			}
 			missing := n.Sent - n.Received - n.Late
-			if n.DroppedHere != missing-i.lost || n.DroppedHere < 500 {
+			exact := how[1] != "afpacket"               // whose ring has the host's other frames, too,
+			other := n.DroppedHere - (missing - i.lost) // some of which may be dropped
+			if other < 0 || other > 20 || exact && other != 0 || n.DroppedHere < 500 {
 				t.Errorf("%+v: %d are missing, %d were lost\n%s", n, missing, i.lost, r.out)
 			}
-			exact := how[1] != "afpacket" // whose ring has other traffic, too
 			if n.LostLeast() > i.lost || n.Lost < i.lost || exact && n.LostUncertain != 0 {
 				t.Errorf("%s were lost, want %d\n%s", n.LostText(), i.lost, r.out)
 			}

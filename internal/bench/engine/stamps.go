@@ -10,10 +10,13 @@ import (
 type Stamper struct {
 	from  nic.Timestamper
 	sends uint32
+	both  [2]bool // whether the kernel, or the card, stamps replies and sent frames
 }
 
-// NewStamper is called right after from was enabled, before anything is sent.
-func NewStamper(from nic.Timestamper) *Stamper { return &Stamper{from: from} }
+// NewStamper is called right after from was enabled, before anything is sent. active is what EnableTimestamps returned.
+func NewStamper(from nic.Timestamper, active nic.Timestamping) *Stamper {
+	return &Stamper{from: from, both: [2]bool{active.RxSoftware && active.TxSoftware, active.RxHardware && active.TxHardware}}
+}
 
 // stamps pairs the kernel's and the card's stamps of a probe and of its reply.
 type stamps struct {
@@ -102,15 +105,18 @@ func (s *stamps) pair(e *stamped) {
 	}
 }
 
-// behind reports whether a clock that stamps both ways owes stamps of sent frames.
+// behind reports whether stamps of sent frames are still to come.
 func (s *stamps) behind() bool {
 	for i, n := range s.pairs {
-		if n > 0 && n < s.replies[i] {
+		if s.both[i] && n < s.replies[i] {
 			return true
 		}
 	}
 	return false
 }
+
+// settle gives up on the stamps that are still to come, so that the next run does not wait for them.
+func (s *stamps) settle() { s.replies = s.pairs }
 
 func clock(t nic.Timestamp) int {
 	if t.Hardware {

@@ -382,6 +382,7 @@ func (s *Stream) drain(stop *atomic.Bool) error {
 			s.stamps.collect()
 		}
 		s.stamps.collect()
+		s.stamps.settle()
 	}
 	return nil
 }

@@ -183,7 +183,7 @@ func (p *port) enableStamps(o Options, t nic.Timestamper) (err error) {
 	if p.stamps, err = t.EnableTimestamps(true); err != nil {
 		return err
 	}
-	p.stamper = engine.NewStamper(t)
+	p.stamper = engine.NewStamper(t, p.stamps)
 	return nil
 }
 
