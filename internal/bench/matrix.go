@@ -31,7 +31,7 @@ func matrixCommand(e *env, args []string) error {
 	length := fs.String("range", "1h", "`TIME` up to it that is drawn, and of the baseline")
 	before := fs.String("before", "1d", "`TIME` by which the baseline lies before it")
 	o := prom.MatrixOptions{}
-	fs.IntVar(&o.Windows, "windows", prom.DefaultWindows, "`N` windows that each is cut into; they stand for runs, and a verdict needs eight")
+	fs.IntVar(&o.Windows, "windows", prom.DefaultWindows, "`N` windows that each is cut into; they stand for runs; a verdict needs eight, and more from a hundred paths on")
 	fs.StringVar(&o.FromName, "from", "instance", "`LABEL` of who measured")
 	fs.StringVar(&o.ToName, "to", "target", "`LABEL` of what was measured")
 	fs.Func("label", "`NAME=VALUE` that all series have to have; may be repeated", func(v string) error {

@@ -95,6 +95,15 @@ func Among(tables int, stats []Stat, a, b *report.Report) Pair {
 	return p
 }
 
+// RunsAmong returns how many runs of each side a verdict needs where Among compares a number of tables.
+func RunsAmong(tables int, stats []Stat) int {
+	n := MinRuns
+	for leastP(n, n) > tableLevel/float64(max(tables, 1)*len(stats)) {
+		n++
+	}
+	return n
+}
+
 // judge fills in the rows of all statistics, and of those that limits name.
 func (p *Pair) judge(limits []Limit) {
 	all, asked := slices.Clone(Stats), map[Stat]bool{}

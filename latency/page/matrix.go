@@ -28,15 +28,19 @@ type Pair struct{ From, To string }
 
 // Cell is what one host measured of one target.
 type Cell struct {
-	P50, P99      float64 // ns; 0 if there were no replies
-	Samples       int64
-	Sent, Lost    int64           // Lost: between the hosts, at most
-	LostUncertain int64           // of Lost, those that the measuring host may have dropped
-	Verdict       compare.Verdict // of what changed against the baseline
-	Stat          string          // that the verdict is on
-	Shift         float64         // ns
-	Why           string          // the verdict is Unknown
+	P50, P99 float64 // ns; 0 if there were no replies
+	Samples  int64
+	report.Counts
+	Silent  bool            // no probe had a reply
+	Verdict compare.Verdict // of what changed against the baseline
+	Stat    string          // that the verdict is on
+	Shift   float64         // ns
+	Now     float64         // ns, of Stat
+	Why     string          // the verdict is Unknown
 }
+
+// elsewhere reports whether probes without a reply in time have another place than between the hosts.
+func (c *Cell) elsewhere() bool { return c.Late > 0 || c.CorruptOnly > 0 || c.Elsewhere() != "" }
 
 // Loss returns the share of probes lost, NaN where none was sent.
 func (c *Cell) Loss() float64 {
@@ -55,6 +59,7 @@ type matrixPage struct {
 	To             []string
 	Rows           []matrixRow
 	Changed        []statRow
+	LossColumns    []string
 	Lossy          []statRow
 }
 
@@ -81,7 +86,7 @@ func WriteMatrix(w io.Writer, m *Matrix) error {
 	var p50, p99 []float64
 	var all Cell
 	for _, c := range m.Cells {
-		all.Sent, all.Lost, all.LostUncertain = all.Sent+c.Sent, all.Lost+c.Lost, all.LostUncertain+c.LostUncertain
+		all.Add(&c.Counts)
 		if c.P50 > 0 {
 			low, high = min(low, c.P50), max(high, c.P50)
 			p50, p99 = append(p50, c.P50), append(p99, c.P99)
@@ -98,6 +103,11 @@ func WriteMatrix(w io.Writer, m *Matrix) error {
 		size float64
 	}
 	var changed, lossy []listed
+	columns := m.lossColumns()
+	p.LossColumns = []string{"loss"}
+	for _, row := range columns {
+		p.LossColumns = append(p.LossColumns, row.name)
+	}
 	slower, silent := 0, 0
 	for _, from := range m.From {
 		row := matrixRow{Name: from}
@@ -110,7 +120,8 @@ func WriteMatrix(w io.Writer, m *Matrix) error {
 			cell := matrixCell{Heat: heat(c.P50), P50: "–", P99: "–", Loss: lossText(c), Mark: c.Verdict.Mark(), Verdict: c.Verdict.String(), Lossy: c.Lost > 0}
 			if c.P50 > 0 {
 				cell.P50, cell.P99 = nbsp(c.P50), nbsp(c.P99)
-			} else {
+			}
+			if c.Silent {
 				silent++
 			}
 			cell.Hint = fmt.Sprintf("%s to %s: %s round trips", from, to, grouped(c.Samples))
@@ -124,8 +135,15 @@ func WriteMatrix(w io.Writer, m *Matrix) error {
 			case c.Why != "":
 				cell.Hint += "; " + c.Why
 			}
-			if c.Lost > 0 {
-				lossy = append(lossy, listed{statRow{from + " → " + to, []string{cell.Loss, c.lost(grouped), grouped(c.Sent)}}, c.Loss()})
+			if c.Lost > 0 || c.elsewhere() {
+				row := statRow{from + " → " + to, []string{cell.Loss}}
+				for _, column := range columns {
+					row.Values = append(row.Values, column.text(&c.Counts, grouped))
+				}
+				lossy = append(lossy, listed{row, c.Loss()})
+			}
+			if c.elsewhere() {
+				cell.Hint += "; " + strings.Join(c.without(), ", ")
 			}
 			row.Cells = append(row.Cells, cell)
 		}
@@ -182,9 +200,39 @@ func (c *Cell) lost(write func(int64) string) string {
 	return report.Range(c.Lost-c.LostUncertain, c.Lost, write)
 }
 
+// lossColumns are what the table of loss counts: sent, lost, and each other place that any path has.
+func (m *Matrix) lossColumns() (all []*countRow) {
+	for _, row := range countRows {
+		shown := row.name == "sent" || row.name == "lost"
+		for _, c := range m.Cells {
+			shown = shown || row.unanswered && row.number(&c.Counts) > 0
+		}
+		if shown {
+			all = append(all, row)
+		}
+	}
+	return all
+}
+
+// without lists the probes that had no good reply in time, by place.
+func (c *Cell) without() (all []string) {
+	if c.Lost > 0 {
+		all = append(all, fmt.Sprintf("%s lost (%s of %d)", lossText(c), c.lost(decimal), c.Sent))
+	}
+	for _, row := range countRows {
+		if row.unanswered && row.number(&c.Counts) > 0 {
+			all = append(all, row.text(&c.Counts, decimal)+" "+row.name)
+		}
+	}
+	if c.Lost == 0 {
+		all[len(all)-1] += fmt.Sprintf(" (of %d)", c.Sent)
+	}
+	return all
+}
+
 // answer is the matrix in one sentence: how many paths are slower, lose probes or are silent, and the slowest of them.
 func (m *Matrix) answer() string {
-	slower, lossy, silent, slowest, at := 0, 0, 0, 0.0, Pair{}
+	slower, lossy, perhaps, silent, empty, slowest, at := 0, 0, 0, 0, 0, 0.0, Pair{}
 	for _, from := range m.From {
 		for _, to := range m.To {
 			c := m.Cells[Pair{from, to}]
@@ -195,10 +243,14 @@ func (m *Matrix) answer() string {
 				slower++
 			}
 			switch {
-			case c.Samples == 0:
+			case c.Silent:
 				silent++
-			case c.Lost > 0:
+			case c.Sent == 0:
+				empty++
+			case c.LostLeast() > 0:
 				lossy++
+			case c.Lost > 0:
+				perhaps++
 			}
 			if c.P50 > slowest {
 				slowest, at = c.P50, Pair{from, to}
@@ -206,6 +258,12 @@ func (m *Matrix) answer() string {
 		}
 	}
 	text := fmt.Sprintf("of %s, %d slower than the baseline, %d with loss, %d without replies", plain.Count(len(m.Cells), "path"), slower, lossy, silent)
+	if perhaps > 0 {
+		text += fmt.Sprintf(", %d perhaps with loss", perhaps)
+	}
+	if empty > 0 {
+		text += fmt.Sprintf(", %d without data", empty)
+	}
 	if slowest > 0 {
 		text += fmt.Sprintf("; the slowest is %s to %s, p50 %s", at.From, at.To, latency.FormatNS(slowest))
 	}
@@ -226,11 +284,11 @@ func PrintMatrix(w io.Writer, m *Matrix) error {
 			}
 			counts[c.Verdict]++
 			if c.Verdict > compare.Noise {
-				lines = append(lines, fmt.Sprintf("%s %s -> %s: %s %s by %s, now %s", c.Verdict.Mark(), from, to, c.Stat, c.Verdict, latency.FormatSigned(c.Shift), latency.FormatNS(c.P50)))
+				lines = append(lines, fmt.Sprintf("%s %s -> %s: %s %s by %s, now %s", c.Verdict.Mark(), from, to, c.Stat, c.Verdict, latency.FormatSigned(c.Shift), latency.FormatNS(c.Now)))
 			}
 			switch {
-			case c.Lost > 0:
-				lines = append(lines, fmt.Sprintf("! %s -> %s: %s lost (%s of %d)", from, to, lossText(c), c.lost(decimal), c.Sent))
+			case c.Lost > 0 || c.elsewhere():
+				lines = append(lines, fmt.Sprintf("! %s -> %s: %s", from, to, strings.Join(c.without(), ", ")))
 			case c.Samples == 0:
 				lines = append(lines, fmt.Sprintf("! %s -> %s: %s", from, to, c.Why))
 			}
@@ -239,7 +297,7 @@ func PrintMatrix(w io.Writer, m *Matrix) error {
 	for _, l := range lines {
 		fmt.Fprintln(&b, l)
 	}
-	fmt.Fprintf(&b, "%d paths: %d slower, %d faster, %d without a change, %d without a verdict\n", len(m.Cells), counts[compare.Slower], counts[compare.Faster], counts[compare.Noise], counts[compare.Unknown])
+	fmt.Fprintf(&b, "%d paths: %d slower, %d faster, %d with no change seen, %d without a verdict\n", len(m.Cells), counts[compare.Slower], counts[compare.Faster], counts[compare.Noise], counts[compare.Unknown])
 	for _, n := range m.Notes {
 		fmt.Fprintf(&b, "note: %s\n", n)
 	}

@@ -248,7 +248,8 @@ func TestAnswer(t *testing.T) {
 	a.Label, b.Label = "before", "after"
 	var text, html bytes.Buffer
 	c := compare.Reports(a, b)
-	m := &Matrix{Title: "Mesh", From: []string{"a"}, To: []string{"b", "c"}, Cells: map[Pair]*Cell{{"a", "b"}: {P50: 5000, P99: 9000, Samples: 9, Sent: 10, Lost: 1, Verdict: compare.Slower}, {"a", "c"}: {Sent: 5, Lost: 5}}}
+	m := &Matrix{Title: "Mesh", From: []string{"a"}, To: []string{"b", "c"}, Cells: map[Pair]*Cell{{"a", "b"}: {P50: 5000, P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10, Lost: 1}, Verdict: compare.Slower},
+		{"a", "c"}: {Silent: true, Counts: report.Counts{Sent: 5, Lost: 5}}}}
 	if err := errors.Join(PrintComparison(&text, c), Comparison(&html, c), WriteMatrix(&html, m), PrintMatrix(&text, m)); err != nil {
 		t.Fatal(err)
 	}

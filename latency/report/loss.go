@@ -87,6 +87,20 @@ func (c *Counts) at(p Place) (n, uncertain *int64) {
 	return &c.DroppedThere, &c.DroppedThereUncertain
 }
 
+// Add adds the counts of other probes. Directions of loss are not known of the sum.
+func (c *Counts) Add(o *Counts) {
+	c.Sent, c.Received, c.Lost, c.LostUncertain = c.Sent+o.Sent, c.Received+o.Received, c.Lost+o.Lost, c.LostUncertain+o.LostUncertain
+	c.Late, c.Duplicates, c.Reordered, c.Corrupt, c.CorruptOnly = c.Late+o.Late, c.Duplicates+o.Duplicates, c.Reordered+o.Reordered, c.Corrupt+o.Corrupt, c.CorruptOnly+o.CorruptOnly
+	for _, p := range Places {
+		n, uncertain := c.at(p)
+		more, moreUncertain := o.at(p)
+		*n, *uncertain = *n+*more, *uncertain+*moreUncertain
+	}
+	c.DroppedHereCounted, c.RefusedThereCounted = c.DroppedHereCounted && o.DroppedHereCounted, c.RefusedThereCounted && o.RefusedThereCounted
+	c.DroppedThereCounted = c.DroppedThereCounted && o.DroppedThereCounted
+	c.LostForward, c.LostBackward, c.LostEither = nil, nil, nil
+}
+
 // LostLeast returns how many probes were certainly lost between the hosts. Lost is how many may have been.
 func (c *Counts) LostLeast() int64 { return max(c.Lost-c.LostUncertain, 0) }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/page"
 	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/latency/report"
 )
 
 // MatrixOptions say what a matrix is drawn of.
@@ -31,7 +32,19 @@ const (
 )
 
 // matrixStats are what the verdict of a path looks at; the first one that is slower or faster is shown.
-var matrixStats = []string{"p50", "p90", "p99"}
+var matrixStats = []compare.Stat{stat("p50"), stat("p90"), stat("p99")}
+
+func stat(name string) compare.Stat {
+	st, err := compare.ParseStat(name)
+	if err != nil {
+		panic(err)
+	}
+	return st
+}
+
+// FalseMarks says how often the verdicts of a whole matrix are wrong.
+const FalseMarks = "If nothing changed, at most 5 % of matrices of this size show any + or -. A level that differs by more than 10 % between the two times " +
+	"anyway, as under a load that changes from day to day, counts as a change."
 
 // Matrix requests what each host measured of each target, one host at a time, and compares it with the baseline.
 func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*page.Matrix, error) {
@@ -40,17 +53,23 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*page.Matrix, err
 	if err != nil {
 		return nil, err
 	}
+	tested := 0 // all series, since only the worst of those of a cell is shown
+	for _, h := range hosts {
+		for _, v := range h.Values {
+			tested += int(v.V)
+		}
+	}
 	m := &page.Matrix{Cells: map[page.Pair]*page.Cell{}, Title: "Mesh, " + o.At.UTC().Format("2 January 2006 15:04 UTC"),
-		Summary: fmt.Sprintf("Round trips and loss during %s, compared with the same time %s earlier. Each is split into %d windows; a window counts as one run.", timeText(o.Range), timeText(o.Before), o.Windows)}
+		Summary: fmt.Sprintf("Round trips and loss during %s, compared with the same time %s earlier. Each is split into %d windows; a window counts as one run. ", timeText(o.Range), timeText(o.Before), o.Windows) + FalseMarks}
 	rows, columns := map[string]bool{}, map[string]bool{}
-	several, partial, width, unknown := 0, 0, 0.0, map[string]int{}
+	partial, width, unknown, several := 0, 0.0, map[string]int{}, map[page.Pair]bool{}
 	for _, h := range hosts {
 		from := h.Metric[o.FromName]
 		if from == "" {
 			return nil, fmt.Errorf("series without the label %s: name the label of who measured by -from", o.FromName)
 		}
 		of := &Source{Labels: append(slices.Clone(o.Labels), Label{o.FromName, from})}
-		all, err := s.paths(ctx, of, o)
+		all, err := s.paths(ctx, of, o, tested)
 		if err != nil {
 			return nil, err
 		}
@@ -68,9 +87,13 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*page.Matrix, err
 				unknown[p.uncounted]++
 			}
 			if was := m.Cells[key]; was != nil {
-				if several++; was.P99 >= p.cell.P99 {
-					continue
+				several[key] = true
+				sum := was.Counts
+				sum.Add(&p.cell.Counts)
+				if was.P99 >= p.cell.P99 {
+					p.cell = was
 				}
+				p.cell.Counts = sum
 			}
 			m.Cells[key] = p.cell
 		}
@@ -85,8 +108,11 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*page.Matrix, err
 	for _, metric := range slices.Sorted(maps.Keys(unknown)) {
 		m.Notes = append(m.Notes, fmt.Sprintf("%d of %d paths have no %s: their loss is a range", unknown[metric], len(m.Cells), metric))
 	}
-	if several > 0 {
-		m.Notes = append(m.Notes, fmt.Sprintf("%d cells have several series: the one with the longest p99 is shown", several))
+	if len(several) > 0 {
+		m.Notes = append(m.Notes, fmt.Sprintf("%d cells have several series: loss is of all of them, the rest is of the one with the longest p99", len(several)))
+	}
+	if least := compare.RunsAmong(tested, matrixStats); o.Windows < least {
+		m.Notes = append(m.Notes, fmt.Sprintf("no path can have a verdict: %d paths need %d windows, set -windows %[2]d", tested, least))
 	}
 	if width > 0 {
 		m.Notes = append(m.Notes, fmt.Sprintf("percentiles are accurate to %s, the width of the buckets that Prometheus keeps", latency.FormatShare(width)))
@@ -104,7 +130,7 @@ type path struct {
 }
 
 // paths are all cells of one host. A path whose data begin within the range is drawn from its latest half, quarter, and so on.
-func (s *Server) paths(ctx context.Context, of *Source, o MatrixOptions) ([]path, error) {
+func (s *Server) paths(ctx context.Context, of *Source, o MatrixOptions, tested int) ([]path, error) {
 	fine, err := s.series(ctx, of, "rebound_probes_total", o.At.Add(-o.Range), o.At, max(o.Range/240, time.Second))
 	if err != nil {
 		return nil, err
@@ -120,7 +146,7 @@ func (s *Server) paths(ctx context.Context, of *Source, o MatrixOptions) ([]path
 	for _, length := range slices.Sorted(maps.Keys(lengths)) {
 		part := o
 		part.Range = length
-		found, err := s.pathsOver(ctx, of, part, fine, lengths[length])
+		found, err := s.pathsOver(ctx, of, part, fine, lengths[length], tested)
 		if err != nil {
 			return nil, err
 		}
@@ -155,8 +181,8 @@ func (s *Server) series(ctx context.Context, of *Source, metric string, from, to
 	return out, err
 }
 
-// pathsOver are the cells of the series with these labels, which are those of all.
-func (s *Server) pathsOver(ctx context.Context, of *Source, o MatrixOptions, all map[string]Series, ids []string) ([]path, error) {
+// pathsOver are the cells of the series with these labels, which are those of all. A matrix has tested series.
+func (s *Server) pathsOver(ctx context.Context, of *Source, o MatrixOptions, all map[string]Series, ids []string, tested int) ([]path, error) {
 	start, step := o.At.Add(-o.Range), o.Range/time.Duration(o.Windows)
 	sent, err := s.series(ctx, of, "rebound_probes_total", start, o.At, step)
 	if err != nil {
@@ -178,11 +204,16 @@ func (s *Server) pathsOver(ctx context.Context, of *Source, o MatrixOptions, all
 	if err != nil {
 		return nil, err
 	}
+	elsewhere, err := s.elsewhere(ctx, of, start, o.At, step)
+	if err != nil {
+		return nil, err
+	}
 	var out []path
 	slices.Sort(ids)
 	for _, id := range ids {
-		p := path{to: all[id].Metric[o.ToName], cell: &page.Cell{Sent: grown(sent[id].Values), LostUncertain: grown(uncertain[id].Values)}}
+		p := path{to: all[id].Metric[o.ToName], cell: &page.Cell{Counts: elsewhere[id]}}
 		c := p.cell
+		c.Sent, c.LostUncertain = grown(sent[id].Values), grown(uncertain[id].Values)
 		c.Lost = grown(lost[id].Values) + c.LostUncertain
 		b, err := FromMoments(now[id].Histograms, start, step, o.Windows)
 		if err == nil {
@@ -191,7 +222,7 @@ func (s *Server) pathsOver(ctx context.Context, of *Source, o MatrixOptions, all
 		p.uncounted = uncounted(lost, uncertain, id)
 		switch p.uncounted {
 		case lostMetric:
-			c.Lost = max(c.Sent-c.Samples, 0)
+			c.Lost = max(c.Sent-c.Samples-c.SendFailed-c.CorruptOnly, 0)
 			c.LostUncertain = c.Lost
 		case uncertainMetric:
 			c.LostUncertain = c.Lost
@@ -204,7 +235,7 @@ func (s *Server) pathsOver(ctx context.Context, of *Source, o MatrixOptions, all
 			case len(now[id].Histograms) == 0 && (p.uncounted == lostMetric || c.Sent > c.Lost):
 				c.Why = "no native histogram"
 			default:
-				c.Why = "no replies"
+				c.Why, c.Silent = "no replies", true
 			}
 			continue
 		}
@@ -217,7 +248,7 @@ func (s *Server) pathsOver(ctx context.Context, of *Source, o MatrixOptions, all
 			continue
 		}
 		a.Label, b.Label = "baseline", "now"
-		judge(c, compare.Reports(a.Report, b.Report))
+		judge(c, tested, a.Report, b.Report)
 	}
 	return out, nil
 }
@@ -233,22 +264,64 @@ func uncounted(lost, uncertain map[string]Series, id string) string {
 	return ""
 }
 
-// judge gives a cell the first verdict that is slower, otherwise the first that is faster, otherwise noise, where any
+// judge gives a cell, one of a number of tested paths, the first verdict that is slower, otherwise the first that is faster, otherwise noise, where any
 // was tested.
-func judge(c *page.Cell, cmp *compare.Comparison) {
+func judge(c *page.Cell, tested int, before, now *report.Report) {
+	rows := compare.Among(tested, matrixStats, before, now).Rows
 	for _, want := range []compare.Verdict{compare.Slower, compare.Faster, compare.Noise} {
-		for _, row := range cmp.Pairs[0].Rows {
-			if slices.Contains(matrixStats, row.Stat.String()) && row.Verdict == want {
-				c.Verdict, c.Stat, c.Shift = want, row.Stat.String(), row.Shift
+		for _, row := range rows {
+			if row.Verdict == want {
+				c.Verdict, c.Stat, c.Shift, c.Now = want, row.Stat.String(), row.Shift, row.PooledB
 				return
 			}
 		}
 	}
-	for _, row := range cmp.Pairs[0].Rows {
-		if row.Stat.String() == matrixStats[0] {
-			c.Why = row.Why
+	if len(rows) > 0 {
+		c.Why = rows[0].Why
+	}
+}
+
+const (
+	troubleMetric = "rebound_replies_trouble_total"
+	placeMetric   = "rebound_lost_uncertain_place_total"
+)
+
+// elsewhere returns, for each series of a watch by its labels, the probes that were not lost between the hosts for certain.
+func (s *Server) elsewhere(ctx context.Context, of *Source, from, to time.Time, step time.Duration) (map[string]report.Counts, error) {
+	out := map[string]report.Counts{}
+	for _, q := range []struct{ metric, label, only string }{
+		{troubleMetric, "kind", "late|duplicate|reordered|corrupt|corrupt_only|send_failed"}, {placeMetric, "place", "here|there"},
+	} {
+		all, err := s.Range(ctx, fmt.Sprintf("%s,%s=~%q}", strings.TrimSuffix(of.Selector(q.metric), "}"), q.label, q.only), from, to, step)
+		if err != nil {
+			return nil, err
+		}
+		for _, each := range all {
+			value, n := each.Metric[q.label], grown(each.Values)
+			delete(each.Metric, q.label)
+			c := out[identity(each.Metric)]
+			switch value {
+			case "late":
+				c.Late = n
+			case "duplicate":
+				c.Duplicates = n
+			case "reordered":
+				c.Reordered = n
+			case "corrupt":
+				c.Corrupt = n
+			case "corrupt_only":
+				c.CorruptOnly = n
+			case "send_failed":
+				c.SendFailed = n
+			case "here":
+				c.DroppedHere, c.DroppedHereUncertain, c.DroppedHereCounted = n, n, true
+			case "there":
+				c.RefusedThere, c.RefusedThereUncertain = n, n
+			}
+			out[identity(each.Metric)] = c
 		}
 	}
+	return out, nil
 }
 
 // timeText writes a length of time: 7d, 1h, 1h30m.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/page"
+	"github.com/rebound-nic/rebound/latency/synthetic"
 )
 
 // mesh answers as a Prometheus that has scraped three watches for two days. The path a → c takes half longer today, b → a loses all, and
@@ -46,12 +48,18 @@ func mesh(t *testing.T, since time.Time, missing string) *httptest.Server {
 		fmt.Sscan(r.FormValue("start"), &start)
 		fmt.Sscan(r.FormValue("end"), &end)
 		fmt.Sscan(r.FormValue("step"), &step)
+		if step == 0 { // an instant query
+			return
+		}
 		today := start > float64(now.Add(-3*time.Hour).Unix())
 		for _, from := range "abc" {
 			if !strings.Contains(query, fmt.Sprintf("instance=%q", string(from))) {
 				continue
 			}
 			for _, to := range "abc" {
+				if strings.Contains(query, "target=") && !strings.Contains(query, fmt.Sprintf(`target="icmp:%c"`, to)) {
+					continue
+				}
 				if from == to || from == 'c' && !today {
 					continue
 				}
@@ -80,6 +88,20 @@ func mesh(t *testing.T, since time.Time, missing string) *httptest.Server {
 					moments = append(moments, []any{at, h.answer()})
 				}
 				if len(values) == 0 {
+					continue
+				}
+				if label := map[bool]string{true: "kind", false: "place"}[strings.HasPrefix(query, troubleMetric)]; strings.HasPrefix(query, troubleMetric) || strings.HasPrefix(query, placeMetric) {
+					for value, n := range map[string]int{"late": 7, "send_failed": 5, "here": 3, "there": 0} {
+						if !strings.Contains(query, value) {
+							continue
+						}
+						if from != 'a' || to != 'b' {
+							n = 0
+						}
+						last := values[len(values)-1].([]any)[0]
+						result = append(result, map[string]any{"metric": map[string]string{"instance": string(from), "target": "icmp:" + string(to), label: value},
+							"values": []any{[]any{start, "0"}, []any{last, fmt.Sprint(n)}}})
+					}
 					continue
 				}
 				each := map[string]any{"metric": labels}
@@ -129,7 +151,8 @@ func TestMatrix(t *testing.T) {
 	if err := page.PrintMatrix(&text, m); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"1 of 6 paths are slower", "1 of 6 paths returned no replies", "a → icmp:c", "b → icmp:a", "100 %"} {
+	for _, want := range []string{"1 of 6 paths are slower", "1 of 6 paths returned no replies", "a → icmp:c", "b → icmp:a", "100 %",
+		"at most 5 % of matrices of this size", `<th scope="col">not sent</th><th scope="col">dropped here</th><th scope="col">late</th>`, "between 0 and 3"} {
 		if !strings.Contains(html.String(), want) {
 			t.Errorf("the page does not say %q", want)
 		}
@@ -139,7 +162,9 @@ func TestMatrix(t *testing.T) {
 			t.Errorf("the page has %q: it is to need nothing but itself", bad)
 		}
 	}
-	for _, want := range []string{"+ a -> icmp:c: p50 slower by", "! b -> icmp:a: 100 % lost (3600 of 3600)", "6 paths: 1 slower, 0 faster, 2 without a change, 3 without a verdict"} {
+	for _, want := range []string{"+ a -> icmp:c: p50 slower by", "! b -> icmp:a: 100 % lost (3600 of 3600)", "6 paths: 1 slower, 0 faster, 2 with no change seen, 3 without a verdict",
+		"! a -> icmp:b: 5 not sent, between 0 and 3 dropped here, 7 late (of 3600)", "of 6 paths, 1 slower than the baseline, 0 with loss, 1 without replies;",
+		"at most 5 % of matrices of this size show any + or -"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("no %q in\n%s", want, &text)
 		}
@@ -197,5 +222,121 @@ func TestMatrixWithoutLossCounters(t *testing.T) {
 		if !slices.ContainsFunc(m.Notes, func(n string) bool { return strings.Contains(n, "6 of 6 paths have no "+missing) }) {
 			t.Errorf("no note names %s: %q", missing, m.Notes)
 		}
+	}
+}
+
+var matrices = flag.Int("matrices", 20, "unchanged matrices that each scenario of TestMatrixCalibration simulates")
+
+// At most 5 % of matrices of unchanged paths show any mark, also where every path is slower by all that drift between two times may
+// account for. docs/calibration.md has the results.
+func TestMatrixCalibration(t *testing.T) {
+	const windows, length, day = 12, 300, 24 * 3600.0
+	for _, c := range []struct {
+		name   string
+		paths  int
+		now    func(*rand.Rand) float64                        // the level against a day before
+		within func(*rand.Rand, float64) func(float64) float64 // the level within the hours, until end
+		tail   float64
+		least  float64 // share of paths with a mark
+		most   float64 // share of matrices with a mark
+	}{
+		{"nothing moves", 60, func(*rand.Rand) float64 { return 1 }, nil, 0, 0, 0.05},
+		{"10 % slower", 400, func(*rand.Rand) float64 { return 1.1 }, nil, 0, 0, 0.05},
+		{"up to 10 % slower or faster, 1 % over 20 minutes", 60, func(r *rand.Rand) float64 { return 1 / 1.1 * math.Pow(1.21, r.Float64()) }, func(r *rand.Rand, end float64) func(float64) float64 {
+			return synthetic.AR1(r, 0.01, 1200, end)
+		}, 0.05, 0, 0.05},
+		{"half slower", 60, func(*rand.Rand) float64 { return 1.5 }, nil, 0.01, 0.9, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			rnd := rand.New(rand.NewPCG(22, 1))
+			slots := func(from float64) (all []synthetic.Slot) {
+				for i := range windows {
+					all = append(all, synthetic.Slot{Start: from + float64(i*length), End: from + float64((i+1)*length)})
+				}
+				return all
+			}
+			marked, slower := 0, 0
+			for range *matrices {
+				found := false
+				for range c.paths {
+					m := &synthetic.Machine{Rnd: rnd, Samples: 300, Level: synthetic.Quiet, Tail: c.tail}
+					if c.within != nil {
+						m.Level = c.within(rnd, windows*length)
+					}
+					before := m.Runs(50e3, slots(0), 1)
+					if c.within != nil {
+						level := c.within(rnd, windows*length)
+						m.Level = func(at float64) float64 { return level(at - day) }
+					}
+					now := m.Runs(50e3*c.now(rnd), slots(day), 1)
+					cell := &page.Cell{}
+					judge(cell, c.paths, before, now)
+					if cell.Verdict == compare.Unknown && cell.Why == "" {
+						t.Fatalf("%+v", cell)
+					}
+					if cell.Verdict > compare.Noise {
+						found = true
+						slower++
+					}
+				}
+				if found {
+					marked++
+				}
+			}
+			share := float64(marked) / float64(*matrices)
+			ofPaths := float64(slower) / float64(*matrices*c.paths)
+			t.Logf("%d of %d matrices of %d paths have a mark, %.2f %% of the paths", marked, *matrices, c.paths, 100*ofPaths)
+			if share > c.most+2/float64(*matrices) || ofPaths < c.least {
+				t.Errorf("%.1f %% of the matrices have a mark, want at most %.0f %%; %.2f %% of the paths, want at least %.0f %%", 100*share, 100*c.most, 100*ofPaths, 100*c.least)
+			}
+		})
+	}
+}
+
+// A cell of several series has the loss of all of them, a silent one included.
+func TestMatrixOfSeveralSeries(t *testing.T) {
+	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "instance"}
+	m, err := (&Server{Base: mesh(t, time.Unix(0, 0), "").URL}).Matrix(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := m.Cells[page.Pair{From: "b", To: "b"}]; len(m.Cells) != 3 || c.Sent != 7200 || c.Lost != 3600 || c.Samples != 3600 || c.Silent {
+		t.Errorf("%d cells, %+v", len(m.Cells), c)
+	}
+	if c := m.Cells[page.Pair{From: "a", To: "a"}]; c.Sent != 7200 || c.SendFailed != 5 || c.Late != 7 || c.DroppedHere != 3 || c.Verdict != compare.Slower {
+		t.Errorf("%+v", c)
+	}
+	if want := "3 cells have several series"; !slices.ContainsFunc(m.Notes, func(n string) bool { return strings.Contains(n, want) }) {
+		t.Errorf("no %q in %q", want, m.Notes)
+	}
+}
+
+// A matrix of more paths than its windows can judge says how many windows it needs.
+func TestMatrixNeedsWindows(t *testing.T) {
+	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 8, FromName: "instance", ToName: "target"}
+	m, err := (&Server{Base: mesh(t, time.Unix(0, 0), "").URL}).Matrix(context.Background(), o)
+	if err != nil || slices.ContainsFunc(m.Notes, func(n string) bool { return strings.Contains(n, "-windows") }) || m.Cells[page.Pair{From: "a", To: "icmp:c"}].Verdict != compare.Slower {
+		t.Errorf("6 paths in 8 windows: %v %q", err, m.Notes)
+	}
+	o.Windows = 4
+	if m, err = (&Server{Base: mesh(t, time.Unix(0, 0), "").URL}).Matrix(context.Background(), o); err != nil ||
+		!slices.Contains(m.Notes, "no path can have a verdict: 6 paths need 8 windows, set -windows 8") {
+		t.Errorf("4 windows: %v %q", err, m.Notes)
+	}
+	if least := compare.RunsAmong(1_000_000, matrixStats); least < 13 || least > 16 {
+		t.Errorf("a million paths need %d windows", least)
+	}
+}
+
+// What a comparison loads has received only the probes that were answered in time.
+func TestLoadCountsPlaces(t *testing.T) {
+	s := &Source{Labels: []Label{{"instance", "a"}, {"target", "icmp:b"}}, Metric: DefaultMetric, From: now.Add(-time.Hour), To: now, Windows: 12}
+	l, err := Load(context.Background(), &Server{Base: mesh(t, time.Unix(0, 0), "").URL}, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := l.Counts; c.Sent != 3600 || c.Lost != 0 || c.Late != 7 || c.SendFailed != 5 || c.DroppedHere != 3 || c.Received != 3588 {
+		t.Errorf("%+v", c)
 	}
 }

@@ -54,6 +54,11 @@ func Load(ctx context.Context, server *Server, s *Source) (*Loaded, error) {
 			of.Labels = append(of.Labels, Label{name, labels[name]})
 		}
 	}
+	elsewhere, err := server.elsewhere(ctx, &of, s.From, s.To, s.Step())
+	if err != nil {
+		return nil, err
+	}
+	out.Counts = elsewhere[identity(labels)]
 	found := map[string]bool{}
 	for metric, to := range map[string]*int64{"rebound_probes_total": &out.Counts.Sent, lostMetric: &out.Counts.Lost,
 		uncertainMetric: &out.Counts.LostUncertain} {
@@ -68,14 +73,14 @@ func Load(ctx context.Context, server *Server, s *Source) (*Loaded, error) {
 	out.Counts.Lost += out.Counts.LostUncertain
 	switch {
 	case !found[lostMetric]:
-		out.Counts.Lost = max(out.Counts.Sent-out.Main().Total.Count, 0)
+		out.Counts.Lost = max(out.Counts.Sent-out.Main().Total.Count-out.Counts.SendFailed-out.Counts.CorruptOnly, 0)
 		out.Counts.LostUncertain = out.Counts.Lost
 		out.Notes = append(out.Notes, "there is no "+lostMetric+": lost is a range")
 	case !found[uncertainMetric]:
 		out.Counts.LostUncertain = out.Counts.Lost
 		out.Notes = append(out.Notes, "there is no "+uncertainMetric+": lost is a range")
 	}
-	out.Counts.Received = max(out.Counts.Sent-out.Counts.Lost, 0)
+	out.Counts.Received = max(out.Counts.Sent-out.Counts.Lost-out.Counts.Late-out.Counts.SendFailed-out.Counts.CorruptOnly, 0)
 	out.circumstances(ctx, server, s, labels)
 	return out, nil
 }
