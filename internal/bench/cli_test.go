@@ -184,6 +184,19 @@ func TestTablesShowPlacesOfLoss(t *testing.T) {
 	}
 }
 
+// What a rate is on the wire has a VLAN's tag, and nothing is said of messages.
+func TestOnTheWire(t *testing.T) {
+	for _, c := range []struct {
+		of   report.Traffic
+		want string
+	}{{report.Traffic{FrameSize: 60, Rate: 1e6}, " (672.0 Mbit/s on the wire with FCS, preamble and gap)"}, {report.Traffic{FrameSize: 60, Rate: 1e6, VLAN: 7}, " (704.0 Mbit/s on the wire with FCS, preamble and gap)"},
+		{report.Traffic{FrameSize: 60, Rate: 1e6, Transport: "message"}, ""}} {
+		if got := onTheWire(&c.of); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.of, got, c.want)
+		}
+	}
+}
+
 // A sweep begins with its answer.
 func TestSweepAnswer(t *testing.T) {
 	a, b := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report(), synthetic.Link{Seed: 2, Median: 8000, Seconds: 1, Rate: 100}.Report()
@@ -191,6 +204,12 @@ func TestSweepAnswer(t *testing.T) {
 	var out bytes.Buffer
 	if err := sweepTable(&out, []*report.Report{b, a}); err != nil {
 		t.Fatal(err)
+	}
+	a.Warnings, a.Traffic.Rate = []string{"this host could not keep to the rate asked for"}, 0.4
+	out.Reset()
+	if err := sweepTable(&out, []*report.Report{b, a}); err != nil || !strings.Contains(out.String(), "\nwarning: 1k/s: this host could not keep to the rate asked for\n") ||
+		!strings.Contains(out.String(), " 0.4 ") {
+		t.Errorf("%v; a warning, or the rate of 0.4 probes a second, is left out:\n%s", err, &out)
 	}
 	if first, _, _ := strings.Cut(out.String(), "\n"); !regexp.MustCompile(`^p50 from \S+ µs \(1k/s\) to \S+ µs \(10k/s\); 1 of 2 points lost probes$`).MatchString(first) {
 		t.Errorf("the first line is %q", first)

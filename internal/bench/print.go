@@ -145,12 +145,20 @@ func sweepTable(w io.Writer, all []*report.Report) error {
 		m := r.Main().Summary
 		rate := "closed"
 		if r.Traffic.Rate > 0 {
-			rate = fmt.Sprintf("%.0f", r.Traffic.Rate)
+			rate = page.FormatRate(r.Traffic.Rate)
 		}
 		fmt.Fprintf(table, "%s\t%d\t%s\t%d\t%s\t%s%s\t%s\t%s\t%s\t%s\t\n", plain.Text(r.Label), r.Traffic.FrameSize, rate, r.Counts.Sent, r.Counts.LostText(), columns.cells(&r.Counts),
 			ns(m.P50), ns(m.P99), ns(m.P999), ns(m.Max), plain.Text(r.Dir))
 	}
-	return table.Flush()
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, r := range all {
+		for _, text := range r.Warnings {
+			fmt.Fprintf(w, "warning: %s: %s\n", plain.Text(r.Label), text)
+		}
+	}
+	return nil
 }
 
 // countColumn is a column of a table that is shown only if any of its rows has a count.
@@ -211,15 +219,15 @@ func (e *env) printSearch(r *session.SearchResult, asJSON bool) error {
 	columns := countColumns(len(r.Trials), func(i int) *report.Counts { return &r.Trials[i].Counts })
 	fmt.Fprintf(table, "size\toffered/s\tsent\tlost\t%sp50\tp99\tverdict\t\n", columns.head())
 	for _, t := range r.Trials {
-		fmt.Fprintf(table, "%d\t%.0f\t%d\t%s\t%s%s\t%s\t%s\t\n", t.Size, t.Rate, t.Counts.Sent, t.Counts.LostText(), columns.cells(&t.Counts),
+		fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%s%s\t%s\t%s\t\n", t.Size, page.FormatRate(t.Rate), t.Counts.Sent, t.Counts.LostText(), columns.cells(&t.Counts),
 			ns(t.Summary.P50), ns(t.Summary.P99), t.Why)
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
 	for _, rep := range r.Reports {
-		fmt.Fprintf(e.stdout, "\n%d bytes: %.0f probes per second without loss (%.1f Mbit/s on the wire with FCS, preamble and gap), report %s\n",
-			rep.Traffic.FrameSize, rep.Traffic.Rate, rep.Traffic.Rate*float64(rep.Traffic.FrameSize+24)*8/1e6, plain.Text(rep.Dir))
+		fmt.Fprintf(e.stdout, "\n%d bytes: %s probes per second without loss%s, report %s\n",
+			rep.Traffic.FrameSize, page.FormatRate(rep.Traffic.Rate), onTheWire(&rep.Traffic), plain.Text(rep.Dir))
 		for _, text := range rep.Warnings {
 			fmt.Fprintf(e.stdout, "warning: %s\n", text)
 		}
@@ -230,6 +238,18 @@ func (e *env) printSearch(r *session.SearchResult, asJSON bool) error {
 		}
 	}
 	return nil
+}
+
+// onTheWire says what a rate of frames is in Mbit/s; nothing of messages, whose framing is the card's.
+func onTheWire(t *report.Traffic) string {
+	if t.Transport == "message" {
+		return ""
+	}
+	bytes := t.FrameSize + 24 // FCS, preamble and gap
+	if t.VLAN > 0 {
+		bytes += 4
+	}
+	return fmt.Sprintf(" (%.1f Mbit/s on the wire with FCS, preamble and gap)", t.Rate*float64(bytes)*8/1e6)
 }
 
 func ns(v int64) string { return latency.FormatNS(float64(v)) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"html"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency/compare"
@@ -38,6 +39,38 @@ func TestUncountedPlaces(t *testing.T) {
 			if !regexp.MustCompile("(?i)" + want).MatchString(plain) {
 				t.Errorf("%s: no %q in\n%.3000s", c.name, want, plain)
 			}
+		}
+	}
+}
+
+// A responder does not know what became of its replies: its report says nothing of loss, and has no outages when no requests came.
+func TestResponderLosesNothing(t *testing.T) {
+	rep := synthetic.Link{Seed: 1, Median: 90, Seconds: 1, Rate: 100}.Report()
+	rep.Tool, rep.Metric, rep.Counts = "responder", report.Turnaround, report.Counts{Sent: 5001, Received: 5003}
+	rep.Runs[0].End += 60e9
+	var text, page, both bytes.Buffer
+	if err := errors.Join(PrintReport(&text, rep), Report(&page, rep), PrintComparison(&both, compare.Reports(rep, rep))); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(text.String(), "sent 5001  received 5003  \n") || !regexp.MustCompile(`lost +– +–`).MatchString(both.String()) {
+		t.Errorf("%s\n%s", &text, &both)
+	}
+	for _, bad := range []string{"lost", "No replies", "no replies", "stopped answering"} {
+		if strings.Contains(text.String(), bad) || strings.Contains(strings.ReplaceAll(page.String(), "<dt>lost</dt><dd>–</dd>", ""), bad) {
+			t.Errorf("%q in the report of a responder:\n%s", bad, &text)
+		}
+	}
+}
+
+// A percentile with fewer than ten samples beyond it is named.
+func TestFewSamples(t *testing.T) {
+	for seconds, want := range map[int]string{1: "too few samples for p99.9, p99.99: fewer than 10 lie beyond (measure longer)\n", 11: "too few samples for p99.99: ", 110: ""} {
+		var text bytes.Buffer
+		if err := PrintReport(&text, synthetic.Link{Seed: 1, Median: 4000, Seconds: seconds, Rate: 1001}.Report()); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(text.String(), "too few samples"); got != (want != "") || !strings.Contains(text.String(), want) {
+			t.Errorf("%d seconds: want %q in\n%s", seconds, want, &text)
 		}
 	}
 }

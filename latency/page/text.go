@@ -268,14 +268,20 @@ func counted(r *report.Report) bool { return r.Foreign == nil || r.Counts.Sent >
 
 // frames is a row's number of a report.
 func (row *countRow) frames(r *report.Report, write func(int64) string) string {
-	if !counted(r) || r.Foreign != nil && !row.always && row.number(&r.Counts) == 0 { // few tools say that there was none
+	switch {
+	case !counted(r), r.Foreign != nil && !row.always && row.number(&r.Counts) == 0: // few tools say that there was none
+		return "–"
+	case answers(r) && row.name != "sent" && row.name != "received":
 		return "–"
 	}
 	return row.text(&r.Counts, write)
 }
 
-// formatRate writes probes a second: whole ones, and a slow rate to four digits.
-func formatRate(r float64) string {
+// answers reports whether a report is a responder's, which sends replies: nothing says what became of them.
+func answers(r *report.Report) bool { return r.Tool == "responder" }
+
+// FormatRate writes probes a second: whole ones, and a slow rate to four digits.
+func FormatRate(r float64) string {
 	if r >= 100 {
 		return fmt.Sprintf("%.0f", r)
 	}
@@ -371,9 +377,12 @@ func PrintReport(w io.Writer, r *report.Report) error {
 		}
 		fmt.Fprintln(b)
 	}
+	if few := fewSamples(r); few != "" {
+		fmt.Fprintln(b, few)
+	}
 	for _, row := range countRows {
-		if row.number(&r.Counts) != 0 || row.always && counted(r) {
-			fmt.Fprintf(b, "%s %s  ", row.name, row.text(&r.Counts, decimal))
+		if text := row.frames(r, decimal); text != "–" && (row.number(&r.Counts) != 0 || row.always) {
+			fmt.Fprintf(b, "%s %s  ", row.name, text)
 		}
 	}
 	if counted(r) {
@@ -388,6 +397,23 @@ func PrintReport(w io.Writer, r *report.Report) error {
 	return b.Flush()
 }
 
+// fewSamples names the percentiles that fewer than ten samples lie beyond, "" if there are none.
+func fewSamples(r *report.Report) string {
+	if !r.Measured() || r.Main().Total.Count == 0 || r.Foreign.Partial() {
+		return ""
+	}
+	var few []string
+	for _, st := range compare.Stats {
+		if _, ok := st.Quantile(); ok && r.Main().Total.Count < st.Needs() {
+			few = append(few, st.String())
+		}
+	}
+	if few == nil {
+		return ""
+	}
+	return fmt.Sprintf("too few samples for %s: fewer than %d lie beyond (measure longer)", strings.Join(few, ", "), compare.MinTail)
+}
+
 // answer is the result in one sentence: three percentiles and the loss.
 func answer(r *report.Report) string {
 	if !r.Measured() {
@@ -395,8 +421,8 @@ func answer(r *report.Report) string {
 	}
 	text := fmt.Sprintf("%s p50 %s, p99 %s, p99.9 %s", r.Metric, latency.FormatNS(r.Quantile(0.5)), latency.FormatNS(r.Quantile(0.99)),
 		latency.FormatNS(r.Quantile(0.999)))
-	if r.Counts.Sent == 0 {
-		return text // a responder sends no probes
+	if r.Counts.Sent == 0 || answers(r) {
+		return text
 	}
 	if at, ok := stoppedAt(r); ok {
 		text = fmt.Sprintf("the target stopped answering %.1f s after the start; until then %s", at, text)
@@ -469,7 +495,7 @@ func describe(r *report.Report) string {
 		s = append(s, t.Marks()...)
 		switch {
 		case t.Mode == "open" && t.Rate > 0:
-			add("open loop at %s/s", formatRate(t.Rate))
+			add("open loop at %s/s", FormatRate(t.Rate))
 		case t.Mode != "":
 			add("%s loop", t.Mode)
 		}

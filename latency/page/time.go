@@ -70,6 +70,9 @@ func outages(r *report.Report, s *latency.Series) (out [][2]float64) {
 	for _, run := range r.Runs {
 		length += run.End - run.Start
 	}
+	if answers(r) {
+		return nil
+	}
 	add := func(from, to int64) {
 		if expected := float64(r.Counts.Sent) * float64(to-from) / float64(max(length, 1)); from < to && expected >= 5 {
 			out = append(out, [2]float64{float64(from) / 1e9, float64(to) / 1e9})

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"errors"
 	"sync/atomic"
 	"testing"
@@ -119,6 +120,33 @@ func TestStopWhileWaiting(t *testing.T) {
 		}
 		if c := s.Counts(); c.Unanswered() != 0 || c.Abandoned != 1 || c.Received != c.Sent {
 			t.Errorf("rate %v: %+v", rate, c)
+		}
+	}
+}
+
+// Corrupt replies to probes of the warm-up are counted apart.
+func TestCorruptInWarmup(t *testing.T) {
+	for _, rate := range []float64{0, 1000} {
+		f := &fake{}
+		var s *Stream
+		warm := int64(0)
+		f.onSend = func(n int, b []byte) error {
+			if !s.measured {
+				warm++
+			}
+			if !s.measured || n%2 == 0 {
+				b = bytes.Clone(b)
+				b[len(b)-1] ^= 4
+			}
+			f.reply(b, 0)
+			return nil
+		}
+		s, _ = stream(t, f, rate, 50*time.Millisecond, nil)
+		if err := s.Run(Limit{Warmup: 5 * time.Millisecond, Count: 20}, new(atomic.Bool)); err != nil {
+			t.Fatal(err)
+		}
+		if c := s.Counts(); c.CorruptInWarmup != warm || c.Corrupt != warm+10 || c.Spoiled != 10 {
+			t.Errorf("rate %v: %d replies of the warm-up were corrupt; %+v", rate, warm, c)
 		}
 	}
 }

@@ -428,8 +428,7 @@ func (s *Stream) take(b []byte, at uint64) error {
 		}
 		s.Error = s.reply.Code
 	case probe.Corrupt:
-		w.counts.Corrupt++
-		s.Fields[s.reply.Field]++
+		s.corrupt(s.reply.Field)
 		if s.reply.Field == probe.Length {
 			s.Payload = s.reply.Payload
 		}
@@ -438,8 +437,7 @@ func (s *Stream) take(b []byte, at uint64) error {
 		}
 	default:
 		if s.stamp != nil && !s.stamp.genuine(w, &s.reply) {
-			w.counts.Corrupt++
-			s.Fields[probe.SenderCopy]++
+			s.corrupt(probe.SenderCopy)
 			w.spoil(s.reply.Seq)
 			return nil
 		}
@@ -467,6 +465,21 @@ func (s *Stream) take(b []byte, at uint64) error {
 		}
 	}
 	return nil
+}
+
+// corrupt counts a corrupt reply with its first wrong field.
+func (s *Stream) corrupt(wrong probe.Field) {
+	s.window.counts.Corrupt++
+	s.Fields[wrong]++
+	measured := s.measured
+	if s.reply.HasSeq {
+		if of, _, ok := s.window.find(s.reply.Seq); ok {
+			measured = of.measured
+		}
+	}
+	if !measured {
+		s.window.counts.CorruptInWarmup++
+	}
 }
 
 // show publishes the counters for a progress bar.

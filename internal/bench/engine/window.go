@@ -38,21 +38,22 @@ const (
 
 // Counts is what became of the measured probes of a stream.
 type Counts struct {
-	Sent       int64 `json:"sent"`
-	Received   int64 `json:"received"`              // answered within the timeout
-	Late       int64 `json:"late"`                  // answered after it
-	Spoiled    int64 `json:"answered_corrupt_only"` // answered by corrupt replies only
-	Duplicates int64 `json:"duplicates"`            // replies to what was answered already
-	Reordered  int64 `json:"reordered"`             // replies that a later probe's reply overtook (RFC 4737 §3)
-	Corrupt    int64 `json:"corrupt"`               // frames
-	Unsummed   int64 `json:"unsummed"`              // good replies whose UDP checksum was absent or left to an offload
-	Refused    int64 `json:"icmp_errors"`           // ICMP errors
-	Closed     int64 `json:"port_unreachable"`      // of Refused, those by which the target says that nothing answers at the port or protocol
-	Stray      int64 `json:"stray"`                 // replies to probes that the window has forgotten, or that were never sent
-	Unsent     int64 `json:"send_failed"`           // the driver refused the frame: counted in Sent
-	Abandoned  int64 `json:"abandoned"`             // not awaited to the end of the timeout, since the Run was interrupted or the port failed: no longer in Sent
-	Foreign    int64 `json:"foreign"`               // frames that are no answer to this stream, warm-up included
-	Silent     int64 `json:"warmup_unanswered"`     // probes of a warm-up without a reply
+	Sent            int64 `json:"sent"`
+	Received        int64 `json:"received"`              // answered within the timeout
+	Late            int64 `json:"late"`                  // answered after it
+	Spoiled         int64 `json:"answered_corrupt_only"` // answered by corrupt replies only
+	Duplicates      int64 `json:"duplicates"`            // replies to what was answered already
+	Reordered       int64 `json:"reordered"`             // replies that a later probe's reply overtook (RFC 4737 §3)
+	Corrupt         int64 `json:"corrupt"`               // frames, warm-up included
+	CorruptInWarmup int64 `json:"corrupt_in_warmup"`     // of Corrupt
+	Unsummed        int64 `json:"unsummed"`              // good replies whose UDP checksum was absent or left to an offload
+	Refused         int64 `json:"icmp_errors"`           // ICMP errors
+	Closed          int64 `json:"port_unreachable"`      // of Refused, those by which the target says that nothing answers at the port or protocol
+	Stray           int64 `json:"stray"`                 // replies to probes that the window has forgotten, or that were never sent
+	Unsent          int64 `json:"send_failed"`           // the driver refused the frame: counted in Sent
+	Abandoned       int64 `json:"abandoned"`             // not awaited to the end of the timeout, since the Run was interrupted or the port failed: no longer in Sent
+	Foreign         int64 `json:"foreign"`               // frames that are no answer to this stream, warm-up included
+	Silent          int64 `json:"warmup_unanswered"`     // probes of a warm-up without a reply
 }
 
 // Unanswered returns how many of the probes that left got no reply, wherever they were dropped.

@@ -159,7 +159,7 @@ func (s *Series) remarks(n engine.Counts) []string {
 		}
 	}
 	say(n.Unsummed, "replies carried no finished UDP checksum (left to an offload, as on a veth pair); all else in them was right")
-	say(n.Corrupt, "corrupt replies, by the first thing wrong in each: %s", s.wrong())
+	say(n.Corrupt, "corrupt replies, the warm-up included, by the first thing wrong in each: %s", s.wrong())
 	say(n.Spoiled, "probes were answered by corrupt replies only: neither received nor lost")
 	say(n.Refused, "ICMP errors, the last %s", icmpError(s.stream.Error, s.flow.Dst.Is6()))
 	if p := s.port.socket; p != nil {

@@ -104,8 +104,8 @@ func (s *session) search(each *series.Series, most float64, verify int, dir stri
 		rep := s.report(each)
 		t.Size, t.Summary = rep.Traffic.FrameSize, rep.Main().Summary
 		out.Trials = append(out.Trials, t)
-		history = append(history, fmt.Sprintf("%.0f/s: %s", rate, t.Why))
-		s.Log.Info("trial", "size", t.Size, "rate", fmt.Sprintf("%.0f", rate), "lost", t.Counts.LostText(), "verdict", t.Why)
+		history = append(history, fmt.Sprintf("%s/s: %s", page.FormatRate(rate), t.Why))
+		s.Log.Info("trial", "size", t.Size, "rate", page.FormatRate(rate), "lost", t.Counts.LostText(), "verdict", t.Why)
 		if t.Passed {
 			best, low = rep, rate
 			s.saveBest(rep, dir)

@@ -121,7 +121,7 @@ func describe(t targets.Target) descs {
 	return descs{
 		ready:     of("rebound_target_ready", "Whether the target is probed: 0 while its name, the way to it or its neighbour cannot be found."),
 		up:        of("rebound_target_up", "1 while the target answers, 0 after three probes in a row without a reply. Absent before the first probes are decided."),
-		probes:    of("rebound_probes_total", "Probes sent."),
+		probes:    of("rebound_probes_total", "Probes sent, and those that could not be sent (send_failed)."),
 		lost:      of("rebound_lost_total", "Probes lost between the hosts: sent, not answered within twice the time-out, and this host dropped no frame meanwhile."),
 		uncertain: of("rebound_lost_uncertain_total", "Probes not answered within twice the time-out while this host dropped frames or the target reported a closed port: lost between the hosts, dropped here, or refused there."),
 		places:    of("rebound_lost_uncertain_place_total", "Of rebound_lost_uncertain_total, the probes that this host may have dropped (here) and that the target may have refused (there). A probe can be in both.", "place"),

@@ -137,6 +137,7 @@ func (k *archive) decide(all bool) {
 	for _, p := range k.missing {
 		if k.undecided[p.key] {
 			moved, known := p.wire.drops.moved(p.sent, p.until)
+			moved = moved || p.wire.failure.Load() != nil // nothing was received from then on
 			if !known && !all {
 				break
 			}

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -103,9 +104,15 @@ func TestOverdueIsPlaced(t *testing.T) {
 	places("the target, too", 4, 2)
 	reading(241, 7)
 	w.drops.ended = false
-	k.take(&event{kind: missed, probe: 99, sent: 242, until: 250, wire: w, corrupt: true})
-	reading(260, 7)
-	want("a corrupt reply came", 9, 6, 1, 1)
+	miss(242)
+	failed := errors.New("no such device")
+	w.failure.Store(&failed)
+	reading(270, 7)
+	want("the device failed", 10, 7, 1, 1)
+	w.failure.Store(nil)
+	k.take(&event{kind: missed, probe: 99, sent: 271, until: 280, wire: w, corrupt: true})
+	reading(290, 7)
+	want("a corrupt reply came", 10, 7, 1, 1)
 	if s.all.CorruptOnly != 1 {
 		t.Errorf("%d probes were answered by corrupt replies only, want 1", s.all.CorruptOnly)
 	}
