@@ -254,7 +254,8 @@ func TestRefusedThere(t *testing.T) {
 				t.Fatalf("%d %v\n%s%s", r.code, err, r.out, r.errors)
 			}
 			wantsSteer := how[1] == "afxdp" // whose program gives ICMP errors to the kernel
-			if c := rep.Counts; c.Received+c.Late != 495 || !wantsSteer && (c.RefusedThere == 0 || c.LostLeast() != 0 || !strings.Contains(r.out, "refused there")) {
+			if c := rep.Counts; c.Received+c.Late != 495 || !wantsSteer && (c.RefusedThere == 0 || c.LostLeast() != 0 ||
+				c.RefusedThere != 505 || !strings.Contains(r.out, "refused there")) {
 				t.Errorf("%+v\n%s", c, r.out)
 			}
 		})

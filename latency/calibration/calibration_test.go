@@ -302,7 +302,7 @@ func TestCalibration(t *testing.T) {
 	}
 }
 
-const preamble = `# Calibration of bench compare
+const preamble = `# Calibration of rebound-bench compare
 
 Made by ` + "`go test ./latency/calibration -run Calibration -long -comparisons %[1]d -timeout 2h -write ../../docs/calibration.md`" + `:
 %[1]d simulated comparisons of a machine with itself in each line and %[2]d with a slower one, on fixed seeds. The test fails if
@@ -321,6 +321,14 @@ one round trip in fifty is in a Pareto tail. Runs are 2 s long with half a secon
 - **A whole table**: if nothing changed, at most 5 %% of all tables show any ` + "`+` or `-`" + `. The 8 rows share that rate equally
   (Bonferroni), 0.625 %% each, and the intervals are those of that level (99.4 %%). Rows that ` + "`-fail-if`" + ` names get 1 %% each, at
   most 4 %% together. Name them before you measure. Nine pairs are the fewest that can have a verdict, eight for a named row.
+- **Several tables**: the 5 %% hold for each table. A comparison of three or more reports says how often one of its tables may show a false
+  mark: up to 10 %% with two tables, up to 50 %% with ten. ` + "`" + `watch` + "`" + ` tests each target and hour alone: of a hundred unchanged targets expect up to five
+  with a mark in an hour, and look for marks that stay or that paths with a common part share.
+- **A matrix**: all paths of a ` + "`" + `matrix` + "`" + ` share 5 %% (Bonferroni): if nothing changed, at most 5 %% of matrices show any mark. The more paths, the more
+  windows a verdict needs: the default of 12 is enough for 20,000 paths. The two times lie apart, so a shift must exceed 10 %%, as above, and a path that
+  differs by more than that from one day to the next gets a mark. In simulations (TestMatrixCalibration),
+  of 200 matrices of 400 paths that were all 10 %% slower 3 had a mark, of 200 of 60 paths that did not change none. Without the correction 8 of 20
+  had one. Half slower was found on all paths.
 - **Runs one after the other**: drift looks like a difference. A verdict needs a shift above 10 %% and above twice the spread of
   the runs of one side (up to six times, if the two are far apart in time). Below that the mark is ` + "`?`" + `, and the table says which
   change could have been seen. The 10 %% are an assumption: a step of the machine between the two shows in neither. A machine

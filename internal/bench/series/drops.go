@@ -62,6 +62,9 @@ func (s *Series) Counts() (c report.Counts, drops []report.Drop) {
 		c.LostUncertain = max(c.LostUncertain, c.Lost-u.Forward)
 	}
 	c.LostUncertain = min(c.Lost, c.LostUncertain+n.Stray) // a reply to a forgotten probe is late
+	if merged {                                            // without an ICMP error, too
+		c.RefusedThere, c.RefusedThereUncertain = c.RefusedThere+c.Lost, c.RefusedThereUncertain+c.Lost
+	}
 	if merged || s.unread != nil || s.droppedUncountedThere() {
 		c.LostUncertain = c.Lost
 	}
