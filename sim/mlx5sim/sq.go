@@ -179,9 +179,7 @@ func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte, polled, suspect bool) 
 // may drop a push and fetch, the WQE in the ring. A NOP may request a completion in one of them only: drivers (Linux,
 // wc.c) see by that which one the device took. What may be a mix is no fault: checkPosted reports false.
 func (m *Model) checkPosted(q *sq, idx, n uint32, wqe []byte, mixed bool) bool {
-	h, ok := m.host.(interface {
-		Peek(iova uint64, p []byte) error
-	})
+	h, ok := m.host.(peeker)
 	if !ok || q.state != stateReady {
 		return true
 	}
@@ -189,24 +187,50 @@ func (m *Model) checkPosted(q *sq, idx, n uint32, wqe []byte, mixed bool) bool {
 	if h.Peek(q.dbr+4, rec[:]) == nil && (be.Uint32(rec[:])-idx-n)&0x8000 != 0 {
 		m.host.Warnf("SQ %#x: doorbell for WQE %#x, the doorbell record says %#x: it is written first", q.id, idx, be.Uint32(rec[:]))
 	}
+	pushed, ring := m.differs(h, q, idx, wqe)
+	if pushed == nil {
+		return true
+	}
+	if !mixed {
+		m.host.Warnf("SQ %#x, WQE %#x: pushed %x, the ring has %x: it is written there first", q.id, idx, pushed, ring)
+	}
+	return !mixed
+}
+
+// peeker is a host that lets the model read memory without counting it as DMA.
+type peeker interface {
+	Peek(iova uint64, p []byte) error
+}
+
+// differs returns the first basic block of a pushed WQE that the ring does not have, and what the ring has there. Both are nil if
+// there is none. A NOP may request a completion in one of them only.
+func (m *Model) differs(h peeker, q *sq, idx uint32, wqe []byte) (pushed, ring []byte) {
 	for i := uint32(0); int(i)*wqebb < len(wqe); i++ {
 		part := wqe[i*wqebb : min(int(i+1)*wqebb, len(wqe))]
 		ring := make([]byte, len(part))
 		if h.Peek(q.at(idx+i), ring) != nil {
-			return true
+			return nil, nil
 		}
 		if i == 0 && part[3] == opNop {
 			ring[11] = ring[11]&^ceBits | part[11]&ceBits
 		}
-		if mixed && string(ring) != string(part) {
-			return false
-		}
 		if string(ring) != string(part) {
-			m.host.Warnf("SQ %#x, WQE %#x: pushed %x, the ring has %x: it is written there first", q.id, idx, part, ring)
-			return true
+			return part, ring
 		}
 	}
-	return true
+	return nil, nil
+}
+
+// inRing reports whether the ring has a WQE that was pushed and that its queue expects.
+func (m *Model) inRing(wqe []byte) bool {
+	ctrl := be.Uint64(wqe)
+	q, idx := m.sendQueue(uint32(ctrl>>8)&0xffffff), uint32(ctrl>>40)&0xffff
+	h, ok := m.host.(peeker)
+	if !ok || q == nil || q.state != stateReady || q.ahead(idx) < 0 {
+		return true
+	}
+	pushed, _ := m.differs(h, q, idx, wqe)
+	return pushed == nil
 }
 
 // stepSQs executes WQEs, one queue after the other.

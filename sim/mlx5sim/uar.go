@@ -41,7 +41,7 @@ type bfBuffer struct {
 	pushes  bool // more than one word was ever seen: the driver pushes WQEs
 	torn    bool // words of an earlier push came late: what is here is not to be trusted
 	doubt   bool // they may: what is here is compared with the ring
-	mixes   int  // pushes in a row that were not as the ring has them, while there was doubt
+	mixes   int  // pushes in a row that the ring did not have, however long the model waited, while there was doubt
 }
 
 func (m *Model) allocUAR(c *call) *refusal {
@@ -290,7 +290,11 @@ func (m *Model) stepBF(u *uar, half int) bool {
 	}
 	want := (n + 7) &^ 7 // pushed by 64 bytes
 	whole := there >= want || there >= n && m.prefix(u.id, half, n)
-	if !whole || b.torn {
+	// Words of a push that was taken too early came behind it, and make the next one look whole: until one is found to be as the ring
+	// has it, none is trusted. So many in a row are not the clock's doing, but a driver's that does not write the ring.
+	suspect := (b.torn || b.doubt) && b.mixes < 32
+	mixed := suspect && whole && n > 1 && !m.inRing(m.peekBF(u.id, half, n))
+	if !whole || mixed {
 		if b.trapped == 0 && there > b.there { // a driver in a virtual machine stores slowly
 			b.there, b.steps, b.since = there, 0, m.host.Now()
 		}
@@ -298,7 +302,7 @@ func (m *Model) stepBF(u *uar, half int) bool {
 		if b.trapped != 0 {
 			patient = b.pushes && m.host.Now()-b.since < bfPatience
 		}
-		if b.steps++; patient && !b.torn {
+		if b.steps++; patient {
 			return true
 		}
 	}
@@ -327,21 +331,28 @@ func (m *Model) stepBF(u *uar, half int) bool {
 	overtaken := be.Uint64(buf[:]) != ctrl || polled && m.load(u.id, half, 0) != poison // by the next push but one, while the words were taken
 	ctrl = be.Uint64(buf[:])
 	inline := whole && !overtaken && n > 1
-	// Words of a push that was taken too early came behind it, and make the next one look whole: until one is found to be as the ring
-	// has it, none is trusted. So many in a row are not the clock's doing, but a driver's that does not write the ring.
-	suspect := (b.torn || b.doubt) && b.mixes < 32
 	b.torn = !whole && (pushed > 1 || polled && b.pushes) || overtaken
 	b.doubt = !whole && polled // one word may be a doorbell, or the first of a push
 	b.open, b.trapped = false, 0
 	if inline {
 		b.torn = !m.ringSQ(u.id, ctrl, buf[:8*n], polled, suspect)
-		if b.mixes++; !b.torn {
+		if mixed {
+			b.mixes++
+		} else {
 			b.mixes = 0
 		}
 	} else {
 		m.ringSQ(u.id, ctrl, nil, polled, false)
 	}
 	return true
+}
+
+// peekBF returns the first n words and leaves them.
+func (m *Model) peekBF(u uint32, half, n int) (b []byte) {
+	for w := range n {
+		b = be.AppendUint64(b, swap64(m.load(u, half, w)))
+	}
+	return b
 }
 
 // prefix reports whether the first n words are there.
