@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/user"
+	"runtime"
 	"strconv"
 	"strings"
 	"unsafe"
@@ -84,8 +85,9 @@ func mapped(file string, id int) bool {
 // secbitNoSetuidFixup has a change of user leave the capabilities alone (capabilities(7), linux/securebits.h).
 const secbitNoSetuidFixup = 1 << 2
 
-// Become changes all threads to the user and takes all groups from them. The capabilities stay until Apply. On an error the user is
-// as it was.
+// Become changes all threads to the user and takes all groups from them. The capabilities stay until Apply. The signal that the
+// process gets when its parent ends stays as well; if the parent has ended meanwhile, it gets that at once. On an error the user is as
+// it was.
 func Become(u User) error {
 	// The number of threads is limited by user, except for uid 0.
 	unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
@@ -123,6 +125,43 @@ func Become(u User) error {
 	}
 	if err := everyThread(unix.SYS_CAPSET, uintptr(unsafe.Pointer(header)), uintptr(unsafe.Pointer(data))); err != nil {
 		return fmt.Errorf("capset: %w", err)
+	}
+	return atStart.restore()
+}
+
+// parentDeath is what a process gets when its parent ends (PR_SET_PDEATHSIG(2const)).
+type parentDeath struct {
+	signal int32 // 0 for none
+	parent int
+}
+
+// atStart is read on the first thread, where package initialization runs: execve leaves on it the request of the process that started
+// this one.
+var atStart = func() (p parentDeath) {
+	if err := unix.Prctl(unix.PR_GET_PDEATHSIG, uintptr(unsafe.Pointer(&p.signal)), 0, 0, 0); err != nil {
+		return parentDeath{}
+	}
+	p.parent = os.Getppid()
+	return p
+}()
+
+// restore requests the signal again, which Linux forgets when a thread changes its user. The request is a thread's, and ends with it:
+// it is made on a thread that stays.
+func (p parentDeath) restore() error {
+	if p.signal == 0 {
+		return nil
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		done <- unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(p.signal), 0, 0, 0)
+		select {}
+	}()
+	if err := <-done; err != nil {
+		return fmt.Errorf("PR_SET_PDEATHSIG: %w", err)
+	}
+	if os.Getppid() != p.parent {
+		return unix.Kill(os.Getpid(), unix.Signal(p.signal))
 	}
 	return nil
 }

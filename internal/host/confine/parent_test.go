@@ -1,0 +1,72 @@
+package confine
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/needs"
+)
+
+const diesEnv = "REBOUND_CONFINE_PARENT"
+
+// A program that asked for the death of its children gets it, although Linux forgets the request when a child changes its user.
+func TestBecomeKeepsParentDeathSignal(t *testing.T) {
+	needs.Root(t, "changing the user")
+	switch os.Getenv(diesEnv) {
+	case "child":
+		if err := Become(nobody); err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range Apply(Needs{}) {
+			if h.Err != nil {
+				t.Log(h.Name, h.Err)
+			}
+		}
+		os.Stdout.WriteString("ready " + strconv.Itoa(os.Getpid()) + "\n")
+		select {}
+	case "parent":
+		runtime.LockOSThread() // whose end the child's signal is for
+		c := exec.Command("/proc/self/exe", "-test.run=^TestBecomeKeepsParentDeathSignal$")
+		c.Env = append(os.Environ(), diesEnv+"=child")
+		c.Stdout, c.Stderr = os.Stdout, os.Stderr
+		c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+		t.Fatal(c.Run())
+	}
+	parent := exec.Command("/proc/self/exe", "-test.run=^TestBecomeKeepsParentDeathSignal$")
+	parent.Env = append(os.Environ(), diesEnv+"=parent")
+	out, err := parent.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := parent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(out)
+	line, err := lines.ReadString('\n')
+	child, bad := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(line, "ready ")))
+	if err != nil || bad != nil {
+		t.Fatalf("%q %v", line, err)
+	}
+	defer unix.Kill(child, unix.SIGKILL) // its number is in use: the pipe's end is the child's
+	var ended atomic.Bool
+	go func() {
+		_, _ = io.Copy(io.Discard, lines) // until no process has the other end
+		ended.Store(true)
+	}()
+	if err := parent.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	await.Until(t, "the child has ended", ended.Load)
+	_ = parent.Wait()
+}
