@@ -43,6 +43,28 @@ func TestUncountedPlaces(t *testing.T) {
 	}
 }
 
+// The headline says "between the hosts" only of a target whose counters were read.
+func TestHeadlineSaysWhereProbesWereLost(t *testing.T) {
+	r := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report()
+	for where, c := range map[string]report.Counts{
+		"; 5 of 100 lost on the way or in the target": {Sent: 100, Received: 95, Lost: 5, DroppedHereCounted: true},
+		"; 5 of 100 lost between the hosts":           {Sent: 100, Received: 95, Lost: 5, DroppedThereCounted: true, RefusedThereCounted: true},
+		"; 0 of 100 lost\n":                           {Sent: 100, Received: 100},
+	} {
+		r.Counts = c
+		var text, page bytes.Buffer
+		if err := errors.Join(PrintReport(&text, r), Report(&page, r)); err != nil {
+			t.Fatal(err)
+		}
+		if first, _, _ := strings.Cut(text.String(), "\n"); !strings.HasSuffix(first+"\n", strings.TrimSuffix(where, "\n")+"\n") {
+			t.Errorf("headline %q, want %q", first, where)
+		}
+		if alert := "5 were lost " + c.LostWhere(); c.Lost > 0 && !strings.Contains(page.String(), alert) {
+			t.Errorf("the page does not say %q", alert)
+		}
+	}
+}
+
 // A responder does not know what became of its replies: its report says nothing of loss, and has no outages when no requests came.
 func TestResponderLosesNothing(t *testing.T) {
 	rep := synthetic.Link{Seed: 1, Median: 90, Seconds: 1, Rate: 100}.Report()

@@ -104,8 +104,8 @@ func Report(w io.Writer, rep *report.Report) error {
 		unit += " in the model, not of a card"
 	}
 	if c := rep.Counts; c.Lost > 0 || c.Corrupt > 0 {
-		p.Alerts = append(p.Alerts, fmt.Sprintf("Of %d requests, %s were lost between the hosts (%s %%), and %d replies were corrupt. The percentiles are those of what came back.",
-			c.Sent, c.LostText(), report.Range(c.LostLeast(), c.Lost, func(n int64) string { return fmt.Sprintf("%.3g", 100*float64(n)/float64(max(c.Sent, 1))) }), c.Corrupt))
+		p.Alerts = append(p.Alerts, fmt.Sprintf("Of %d requests, %s were lost %s (%s %%), and %d replies were corrupt. The percentiles are those of what came back.",
+			c.Sent, c.LostText(), c.LostWhere(), report.Range(c.LostLeast(), c.Lost, func(n int64) string { return fmt.Sprintf("%.3g", 100*float64(n)/float64(max(c.Sent, 1))) }), c.Corrupt))
 	}
 	for _, line := range rep.ByCounter() {
 		p.Alerts = append(p.Alerts, upperFirst(line)+".")

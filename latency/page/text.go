@@ -428,6 +428,9 @@ func answer(r *report.Report) string {
 		text = fmt.Sprintf("the target stopped answering %.1f s after the start; until then %s", at, text)
 	}
 	text += fmt.Sprintf("; %s of %s lost", report.Range(r.Counts.LostLeast(), r.Counts.Lost, commas), commas(r.Counts.Sent))
+	if r.Counts.Lost > 0 {
+		text += " " + r.Counts.LostWhere()
+	}
 	for _, row := range countRows {
 		if row.unanswered && row.number(&r.Counts) > 0 {
 			text += fmt.Sprintf(", %s %s", row.text(&r.Counts, commas), row.name)

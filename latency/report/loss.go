@@ -109,6 +109,15 @@ func (c *Counts) LostText() string {
 	return Range(c.LostLeast(), c.Lost, func(n int64) string { return fmt.Sprint(n) })
 }
 
+// LostWhere says where the lost probes were lost as far as counters tell: if those of the target were not read, it may have dropped
+// or refused them.
+func (c *Counts) LostWhere() string {
+	if c.DroppedThereCounted && c.RefusedThereCounted {
+		return "between the hosts"
+	}
+	return "on the way or in the target"
+}
+
 // Range writes a number that is known to be from least to most.
 func Range(least, most int64, write func(int64) string) string {
 	if least == most {

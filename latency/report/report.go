@@ -143,7 +143,7 @@ type Counts struct {
 	Sent     int64 `json:"sent"`
 	Received int64 `json:"received"` // requests answered in time, each once
 	// Lost is how many probes were lost between the hosts at most: those that got no reply, without what counters say was
-	// dropped elsewhere. In schema 1 it is every probe without a reply.
+	// dropped elsewhere. It includes what the target dropped or refused while its counters were not read. In schema 1 it is every probe without a reply.
 	Lost int64 `json:"lost"`
 	// LostUncertain is how many of Lost may have been dropped elsewhere: the counters that say so have other traffic, too.
 	LostUncertain int64 `json:"lost_uncertain,omitempty"`
