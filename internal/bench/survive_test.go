@@ -69,6 +69,9 @@ func TestKilled(t *testing.T) {
 			if m := rep.Main().Total.Count; len(rep.Runs) != was || m == 0 || m != rep.Counts.Received+rep.Counts.Late || rep.Counts.Sent < m {
 				t.Errorf("%d runs in the log, %d read, %d samples, %+v", was, len(rep.Runs), m, rep.Counts)
 			}
+			if n := rep.Device.Counters["tx_frames"]; int64(n) < rep.Counts.Sent || rep.Order == nil || rep.Order.Extent != 0 {
+				t.Errorf("the device counted %d frames of %d, order %+v: not those of the last part", n, rep.Counts.Sent, rep.Order)
+			}
 			var stdout, stderr bytes.Buffer
 			want := fmt.Sprintf("unfinished: %d of ", was)
 			for _, args := range [][]string{{"report", dir}, {"compare", dir, dir}} {

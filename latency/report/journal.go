@@ -40,11 +40,16 @@ func (r *Report) UnfinishedText() string {
 
 // Part is what one run adds to an unfinished report.
 type Part struct {
-	Run    latency.Run       `json:"run"`
-	Counts Counts            `json:"counts"`          // of all runs so far
-	Drops  []Drop            `json:"drops,omitempty"` // the same
-	Place  *int              `json:"place,omitempty"` // of a session that alternates: see Schedule
-	Series []*latency.Series `json:"-"`               // of this run
+	Run      latency.Run       `json:"run"`
+	Counts   Counts            `json:"counts"`          // of all runs so far
+	Drops    []Drop            `json:"drops,omitempty"` // the same, as is what follows
+	Counters map[string]uint64 `json:"counters,omitempty"`
+	Order    *Order            `json:"order,omitempty"`
+	STAMP    *STAMP            `json:"stamp,omitempty"`
+	Warnings []string          `json:"warnings,omitempty"`
+	Notes    []string          `json:"notes,omitempty"`
+	Place    *int              `json:"place,omitempty"` // of a session that alternates: see Schedule
+	Series   []*latency.Series `json:"-"`               // of this run
 }
 
 // partComment begins the line of a log that ends a part. What follows the last one was cut off, and is not read.
@@ -142,6 +147,19 @@ func (r *Report) loadParts(path string) error {
 			return fmt.Errorf("%s:%d: %w part: %w", path, line, ErrFormat, err)
 		}
 		r.Runs, r.Counts, r.Drops, whole = append(r.Runs, p.Run), p.Counts, p.Drops, at
+		r.Order = p.Order
+		if p.Counters != nil {
+			r.Device.Counters = p.Counters
+		}
+		if p.STAMP != nil {
+			r.STAMP = p.STAMP
+		}
+		if p.Warnings != nil {
+			r.Warnings = p.Warnings
+		}
+		if p.Notes != nil {
+			r.Notes = p.Notes
+		}
 		if p.Place != nil && r.Schedule != nil {
 			r.Schedule.Places = append(r.Schedule.Places, *p.Place)
 		}

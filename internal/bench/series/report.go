@@ -3,6 +3,7 @@ package series
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,6 +31,27 @@ type Circumstances struct {
 
 // Report makes the report of what was measured.
 func (s *Series) Report(c Circumstances) *report.Report {
+	rep := s.told(c, true)
+	rep.Fill(s.rec.Recording())
+	rep.Series = dropEmpty(rep.Series)
+	if rep.STAMP != nil && !rep.STAMP.OneWay.Known() {
+		rep.Series = slices.DeleteFunc(rep.Series, func(s *latency.Series) bool { return latency.OneWay(s.Name) })
+	}
+	rep.Add(latency.GapSeries, latency.FromHot(&s.stream.Gap, c.Clock))
+	rep.Tail = tail(s.stream.Slowest(), rep.Main().Summary.P50, c.Clock, c.Watched)
+	rep.Traffic.Warmup = s.stream.Warmup / int64(max(len(rep.Runs), 1))
+	if c.SelfTest != nil {
+		rep.Add(latency.JitterSeries, c.SelfTest)
+	}
+	if c.Anonymous {
+		rep.Anonymize()
+	}
+	return rep
+}
+
+// told makes a report of what can be told without the recorded times. Until the end, the error of this host's clock is that of the
+// start.
+func (s *Series) told(c Circumstances, end bool) *report.Report {
 	rep := report.New("bench", report.RoundTrip)
 	rep.Label = s.Label()
 	rep.Session = c.Session
@@ -54,14 +76,6 @@ func (s *Series) Report(c Circumstances) *report.Report {
 	rep.Counts, rep.Drops = s.Counts()
 	rep.Order = order(n, s.stream.Sequence())
 	s.device(rep)
-	rep.Fill(s.rec.Recording())
-	rep.Series = dropEmpty(rep.Series)
-	rep.Add(latency.GapSeries, latency.FromHot(&s.stream.Gap, c.Clock))
-	rep.Tail = tail(s.stream.Slowest(), rep.Main().Summary.P50, c.Clock, c.Watched)
-	rep.Traffic.Warmup = s.stream.Warmup / int64(max(len(rep.Runs), 1))
-	if c.SelfTest != nil {
-		rep.Add(latency.JitterSeries, c.SelfTest)
-	}
 	rep.Notes = append(rep.Notes, s.Notes...)
 	if s.Do != "" {
 		note := "before each slice this command was run: " + s.Do
@@ -88,10 +102,7 @@ func (s *Series) Report(c Circumstances) *report.Report {
 		rep.Warnings = append(rep.Warnings, "lost is a range: the responder's device does not count the frames that it drops for want of a receive buffer")
 	}
 	if st := s.stream.STAMP(); st != nil {
-		s.told(rep, st)
-	}
-	if c.Anonymous {
-		rep.Anonymize()
+		s.stamp(rep, st, end)
 	}
 	return rep
 }

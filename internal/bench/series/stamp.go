@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/rebound-nic/rebound/internal/bench/clockerror"
@@ -15,8 +14,8 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// told puts into the report what a STAMP reflector told.
-func (s *Series) told(rep *report.Report, st *engine.STAMP) {
+// stamp puts into the report what a STAMP reflector said.
+func (s *Series) stamp(rep *report.Report, st *engine.STAMP, end bool) {
 	test := &s.flow.Test
 	out := &report.STAMP{Mode: "unauthenticated", SSID: int(test.SSID), ZeroSSID: st.ZeroSSID, Stateful: st.Stateful}
 	if test.Authenticated {
@@ -35,7 +34,7 @@ func (s *Series) told(rep *report.Report, st *engine.STAMP) {
 		say("the reflector zeroes the session identifier: it does not know RFC 8972")
 	}
 	if answered {
-		s.oneWay(rep, st)
+		s.oneWay(rep, st, end)
 		clock := "not synchronised"
 		if st.Synchronised {
 			clock = "synchronised"
@@ -47,9 +46,6 @@ func (s *Series) told(rep *report.Report, st *engine.STAMP) {
 		}
 	} else {
 		out.OneWay.Why = "no reply came"
-	}
-	if !out.OneWay.Known() {
-		rep.Series = slices.DeleteFunc(rep.Series, func(s *latency.Series) bool { return latency.OneWay(s.Name) })
 	}
 	if st.Impossible > 0 {
 		say("%d residence times were below zero or above the round trip: left out of residence, network and one-way delays", st.Impossible)
@@ -83,9 +79,12 @@ func (s *Series) told(rep *report.Report, st *engine.STAMP) {
 }
 
 // oneWay says by how much one-way delays may be wrong, or why there are none.
-func (s *Series) oneWay(rep *report.Report, st *engine.STAMP) {
+func (s *Series) oneWay(rep *report.Report, st *engine.STAMP, end bool) {
 	o := &rep.STAMP.OneWay
-	near, unknown := clockerror.Read(s.STAMP.ClockError, s.path.Interface)
+	near, unknown := s.clock, error(nil)
+	if end {
+		near, unknown = clockerror.Read(s.STAMP.ClockError, s.path.Interface)
+	}
 	if s.clockUnknown != nil {
 		unknown = s.clockUnknown
 	}

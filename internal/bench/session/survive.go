@@ -31,7 +31,7 @@ func (s *session) save(k int, planned report.Unfinished) {
 		return
 	}
 	v.runs = each.Runs()
-	part := each.Part()
+	part := each.Part(s.around)
 	if s.Paired {
 		part.Place = &s.places[k][len(s.places[k])-1]
 	}
