@@ -172,7 +172,7 @@ func TestMesh(t *testing.T) {
 	target := fmt.Sprintf("prom:http://127.0.0.1:9090?target=icmp:%s&instance=%s:9470&windows=%d", responder(2), kernel(1), windows)
 	a := fmt.Sprintf("%s&from=%d&to=%d", target, at.Add(-2*half).Unix(), at.Add(-half).Unix())
 	b := fmt.Sprintf("%s&from=%d&to=%d", target, at.Add(-half).Unix(), at.Unix())
-	out, err = bench("compare", a, b)
+	out, err = bench("compare", "-v", a, b)
 	if err != nil || strings.Contains(out, "NOT COMPARABLE") || !strings.Contains(out, "p50") || !strings.Contains(out, "stands for a run") {
 		t.Errorf("bench compare: %v\n%s", err, out)
 	}

@@ -18,11 +18,11 @@ import (
 
 const compareHelp = `usage: rebound-bench compare [flags] A B [C ...]
 
-Prints the percentiles of report folders side by side, and how far the runs of each are shifted from those of A, with a
-confidence interval. + is slower, - faster, ~ no change seen, and ? cannot tell: fewer than eight runs of a side, or a shift
-that drift can explain because the two were measured one after the other and not alternately (rebound-bench run -ab). If nothing
-changed, at most 5 % of tables show any + or -; rows that -fail-if names are tested at 1 % each. "smallest visible" is the
-smallest change that these runs could have shown. Reasons why reports cannot be compared are printed before any number.
+Prints by how much B is slower or faster than A in one sentence, and then the percentiles side by side, and how far the runs of each are
+shifted from those of A, with a confidence interval. + is slower, - faster, ~ no change seen, and ? cannot tell: fewer than eight runs
+of a side, or a shift that drift can explain because the two were measured one after the other and not alternately (rebound-bench
+run -ab). If nothing changed, at most 5 % of tables show any + or -; rows that -fail-if names are tested at 1 % each. -v prints all
+rows and notes; "smallest visible" is the smallest change that these runs could have shown. Reasons why reports cannot be compared are printed before any number.
 
 A folder may also be a file that another tool wrote (ping, fping, HdrHistogram, wrk2, fortio, ...: docs/other-tools.md), or a folder that
 has one such file for each run. What the file's format cannot support limits the verdicts, and a note says so.
@@ -44,6 +44,7 @@ func compareCommand(e *env, args []string) error {
 	html := fs.String("html", "", "also write the comparison as one self-contained page to `FILE`, with the curves over each other")
 	limits := fs.String("fail-if", "", "exit with 3 if B, or any further report, is slower than A by more than `LIMITS` allow, like 'p99>+5%+200ns',\n"+
 		"and with 1 if that cannot be told; a relative and an absolute part must both be exceeded")
+	verbose := fs.Bool("v", false, "print all percentiles and notes, how they were tested, and the counts of frames")
 	options := foreignFlags(fs)
 	dirs, err := e.parseMixed(fs, args, compareHelp, "")
 	if err != nil {
@@ -74,7 +75,11 @@ func compareCommand(e *env, args []string) error {
 	}
 	c := compare.Against(bounds, reports[0], reports[1:]...)
 	c.Notes = append(c.Notes, remarks...)
-	if err := page.PrintComparison(e.stdout, c); err != nil {
+	show := page.PrintSummary
+	if *verbose {
+		show = page.PrintComparison
+	}
+	if err := show(e.stdout, c); err != nil {
 		return err
 	}
 	if *html != "" {

@@ -31,6 +31,7 @@ func demoCommand(e *env, args []string) error {
 	var each time.Duration
 	duration(fs, &each, "duration", time.Second, "`TIME` to measure in each round")
 	anonymous := fs.Bool("anonymous", false, anonymousHelp)
+	verbose := fs.Bool("v", false, "print each report in full, and all percentiles of the comparison")
 	if err := e.parse(fs, args, demoHelp); err != nil {
 		return err
 	}
@@ -52,5 +53,5 @@ func demoCommand(e *env, args []string) error {
 		Paired: true, Anonymous: *anonymous, Stop: new(atomic.Bool), Log: e.log, ProgressTo: e.stderr}
 	defer exit.OnSignal(o.Stop)()
 	result, err := demo.Run(o, *driver, args, e.stdout)
-	return errors.Join(err, e.printResult(result, true, false, false))
+	return errors.Join(err, e.printResult(result, true, false, *verbose))
 }

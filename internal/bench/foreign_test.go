@@ -15,13 +15,13 @@ func TestComparesAndReportsOtherToolsFiles(t *testing.T) {
 		code int
 		says []string
 	}{
-		{"compare -unit ms " + file("numbers.txt") + " " + file("table.csv"), 0, []string{
+		{"compare -v -unit ms " + file("numbers.txt") + " " + file("table.csv"), 0, []string{
 			"note: numbers.txt: list of numbers, values in ms (set by -unit)", "note: table.csv: runs: one measurement in 16 parts", "A  numbers.txt, 200 samples, 16 runs"}},
-		{"compare " + file("vegeta.hdrplot") + " " + file("vegeta.hdrplot"), 0, []string{"no verdicts, because it counts as one run: samples have no order in time", "put one file for each run into a folder"}},
-		{"compare " + file("table.csv") + " ../../results/demo/02-xdp", 0, []string{"table.csv was measured by unknown tool, "}},
+		{"compare -v " + file("vegeta.hdrplot") + " " + file("vegeta.hdrplot"), 0, []string{"no verdicts, because it counts as one run: samples have no order in time", "put one file for each run into a folder"}},
+		{"compare -v " + file("table.csv") + " ../../results/demo/02-xdp", 0, []string{"table.csv was measured by unknown tool, "}},
 		{"report -html " + page + " " + file("table.csv"), 0, []string{"latency p50 6.003 µs", "CSV table, values in us", "page " + page}},
 		{"compare -html " + other + " " + file("fortio.json") + " " + file("cyclictest.txt"), 0, []string{"NOT COMPARABLE:", "metric: fortio.json has response time, cyclictest.txt has wake-up latency"}},
-		{"compare -html " + other + " " + file("fortio.json") + " " + file("oha.json"), 0, []string{"B minus A, not tested: ", "p99.99         –         –"}},
+		{"compare -v -html " + other + " " + file("fortio.json") + " " + file("oha.json"), 0, []string{"B minus A, not tested: ", "p99.99         –         –"}},
 		{"compare -fail-if p99>+5% " + file("fortio.json") + " " + file("oha.json"), 1, []string{"fortio.json has percentiles only"}},
 		{"report " + file("fping-c.txt"), 1, []string{"Set -series to one of: 127.0.0.1, 127.0.0.2"}},
 		{"report -series 127.0.0.1 " + file("fping-c.txt"), 0, []string{"icmp to 127.0.0.1, 30 samples, 3 runs"}},

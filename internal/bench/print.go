@@ -30,7 +30,15 @@ func (e *env) printResult(r *session.Result, paired, asJSON, verbose bool) (fail
 		failed = errors.Join(failed, page.PrintReport(e.stdout, rep))
 	}
 	if paired && len(r.Reports) > 1 {
-		failed = errors.Join(failed, page.PrintComparison(e.stdout, compare.Reports(r.Reports[0], r.Reports[1:]...)))
+		c := compare.Reports(r.Reports[0], r.Reports[1:]...)
+		if !verbose {
+			failed = errors.Join(failed, page.PrintSummary(e.stdout, c))
+			for _, rep := range r.Reports {
+				fmt.Fprintf(e.stdout, "report %s\n", plain.Text(rep.Dir))
+			}
+			return failed
+		}
+		failed = errors.Join(failed, page.PrintComparison(e.stdout, c))
 		fmt.Fprintln(e.stdout)
 	}
 	if paired || len(r.Reports) == 1 {

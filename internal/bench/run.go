@@ -48,7 +48,7 @@ Where:
 Results:
   -out out/before          report folder (default out/bench-TIME)
   -json                    print the result as JSON
-  -v                       print diagnostics too
+  -v                       print everything: all percentiles, diagnostics, notes
 
 "rebound-bench run -help-all" lists every flag; "man rebound-bench" has them all too.
 `

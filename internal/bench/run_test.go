@@ -234,7 +234,7 @@ func TestSeries(t *testing.T) {
 		if page, err := os.ReadFile(filepath.Join(plain, "report.html")); err != nil || bytes.Contains(page, []byte(host)) || !bytes.Contains(page, []byte("Left out")) {
 			t.Errorf("the page still names %s, or says nothing of it: %v", host, err)
 		}
-		if r := n.bench("compare", plain, filepath.Join(dir, "01-to--address-")); r.code != 0 || !strings.Contains(r.out, "machine unnamed") {
+		if r := n.bench("compare", "-v", plain, filepath.Join(dir, "01-to--address-")); r.code != 0 || !strings.Contains(r.out, "machine unnamed") {
 			t.Error(r)
 		}
 	})
@@ -387,7 +387,7 @@ func TestWorse(t *testing.T) {
 	n.udpEcho(8, 20*time.Millisecond)
 	dir := t.TempDir()
 	// Sizes that -ab varies are compared; those of separate runs are not.
-	r := n.bench(quick("-ab", "name=small,size=60,target="+far4, "-ab", "name=big,size=1514,target="+far4, "-count", "400", "-slice", "20ms", "-out", dir)...)
+	r := n.bench(quick("-ab", "name=small,size=60,target="+far4, "-ab", "name=big,size=1514,target="+far4, "-count", "400", "-slice", "20ms", "-v", "-out", dir)...)
 	if r.code != 0 || strings.Contains(r.out, "NOT COMPARABLE") || !strings.Contains(r.out, "note: frame size: small has 60, big has 1514") {
 		t.Fatal(r)
 	}

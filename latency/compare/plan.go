@@ -2,6 +2,7 @@ package compare
 
 import (
 	"math"
+	"time"
 
 	"github.com/rebound-nic/rebound/latency/schedule"
 )
@@ -16,6 +17,10 @@ type Plan struct {
 // joined; the shortest ones decide.
 func (p Plan) Needs(st Stat) int {
 	_, level := levels(0, len(Stats))
+	return p.needs(st, level)
+}
+
+func (p Plan) needs(st Stat, level float64) int {
 	joined := 1
 	if p.Samples > 0 {
 		joined = int(math.Ceil(float64(st.Needs())/(p.Samples*(1-schedule.Jitter)) - 1e-9))
@@ -25,3 +30,43 @@ func (p Plan) Needs(st Stat) int {
 
 // Allows reports whether a verdict on st is possible.
 func (p Plan) Allows(st Stat) bool { return p.Slices >= p.Needs(st) }
+
+// More returns about how much longer the two would have to be measured, in the same way, before the statistic of a row can have a verdict. It
+// is 0 if the row has one, if something else than time is missing, and if the time is not known.
+func (p *Pair) More(r Row) time.Duration {
+	if r.Verdict != Unknown || r.Tested() || len(p.Obstacles) > 0 || p.A.Foreign != nil || p.B.Foreign != nil {
+		return 0
+	}
+	if inOneSession(p.A, p.B) {
+		if a, b := pairs(p.runsA, p.runsB); len(a) > 0 && p.random {
+			return longer(append(a, b...), len(a), Plan{Samples: min(average(a), average(b))}.needs(r.Stat, r.Level))
+		}
+		return 0
+	}
+	more := time.Duration(0)
+	for _, runs := range [][]part{measured(p.runsA), measured(p.runsB)} {
+		if len(runs) < MinRuns { // a longer run is still one
+			return 0
+		}
+		more += longer(runs, len(runs), MinRuns*int(math.Ceil(float64(r.Stat.Needs())/average(runs))))
+	}
+	return more
+}
+
+// longer returns the time that is missing where parts took theirs to make n of needed runs.
+func longer(parts []part, n, needed int) time.Duration {
+	first, last := parts[0].start, parts[0].end
+	for _, x := range parts {
+		first, last = min(first, x.start), max(last, x.end)
+	}
+	return time.Duration(float64(last-first) * max(float64(needed)/float64(n)-1, 0))
+}
+
+// average returns the mean number of samples of a part.
+func average(parts []part) float64 {
+	total := 0.0
+	for _, x := range parts {
+		total += float64(x.Count)
+	}
+	return total / float64(len(parts))
+}

@@ -40,3 +40,53 @@ func TestPlan(t *testing.T) {
 		}
 	}
 }
+
+// Measuring for as long as More says makes a verdict possible, alternating or not. Half of that does not.
+func TestMore(t *testing.T) {
+	p99, err := ParseStat("p99")
+	if err != nil {
+		t.Fatal(err)
+	}
+	measure := func(alternating bool, runs int) *Pair {
+		m := synthetic.Machine{Rnd: rand.New(rand.NewPCG(3, 3)), Samples: 230, Level: synthetic.Quiet}
+		at := synthetic.Slices(7, runs, 1, 0.1)
+		if !alternating {
+			at = synthetic.Session{}
+			for i := range 2 * runs {
+				slot := synthetic.Slot{Start: float64(i) * 1.1, End: float64(i)*1.1 + 1}
+				if i < runs {
+					at.A = append(at.A, slot)
+				} else {
+					at.B = append(at.B, slot)
+				}
+			}
+		}
+		a, b := m.Both(4000, 4000, at, 1)
+		return &Reports(a, b).Pairs[0]
+	}
+	row := func(p *Pair) Row {
+		for _, r := range p.Rows {
+			if r.Stat == p99 {
+				return r
+			}
+		}
+		return Row{}
+	}
+	for _, alternating := range []bool{true, false} {
+		p := measure(alternating, 10)
+		more := p.More(row(p))
+		if row(p).Tested() || more <= 0 {
+			t.Fatalf("alternating %t: %v missing, tested %t", alternating, more, row(p).Tested())
+		}
+		runs := 10 + int(more.Seconds()/2.2)
+		if then := measure(alternating, runs+2); !row(then).Tested() || then.More(row(then)) != 0 {
+			t.Errorf("alternating %t: after %v, %d runs: %s, %v missing", alternating, more, runs, row(then).Why, then.More(row(then)))
+		}
+		if half := measure(alternating, 10+(runs-10)/2); row(half).Tested() || half.More(row(half)) <= 0 {
+			t.Errorf("alternating %t: after half of %v: tested %t", alternating, more, row(half).Tested())
+		}
+	}
+	if p := measure(false, 4); p.More(row(p)) != 0 {
+		t.Error("four runs: longer runs are no remedy")
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
@@ -44,10 +45,16 @@ func PrintComparison(w io.Writer, c *compare.Comparison) error {
 	} else if text := Answer(c); text != "" {
 		fmt.Fprintf(b, "%s\n\n", text)
 	}
-	for _, n := range c.Notes {
+	notes := slices.Clone(c.Notes)
+	for i := len(c.Reports) - 1; i >= 0; i-- {
+		for _, text := range c.Reports[i].Warnings {
+			notes = slices.Insert(notes, 0, warned(c.Reports[i], text))
+		}
+	}
+	for _, n := range notes {
 		fmt.Fprintf(b, "note: %s\n", n)
 	}
-	if len(c.Notes) > 0 {
+	if len(notes) > 0 {
 		fmt.Fprintln(b)
 	}
 	for _, p := range c.Pairs {
@@ -83,6 +90,9 @@ func Answer(c *compare.Comparison) string {
 			case r.Verdict == compare.Noise:
 				same = append(same, name)
 			default:
+				if more := p.More(r); more > 0 {
+					name += " (needs about " + moreText(more) + ")"
+				}
 				unknown = append(unknown, name)
 			}
 		}
@@ -109,17 +119,26 @@ func Answer(c *compare.Comparison) string {
 	return strings.Join(all, ". ")
 }
 
+// moreText is a further duration, rounded up, as "12 more minutes".
+func moreText(d time.Duration) string {
+	for _, u := range []struct {
+		size time.Duration
+		name string
+	}{{24 * time.Hour, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}} {
+		if d > 2*u.size {
+			return plain.Count(int((d+u.size-1)/u.size), "more "+u.name)
+		}
+	}
+	return plain.Count(int((d+time.Second-1)/time.Second), "more second")
+}
+
 func printPair(b *bufio.Writer, p compare.Pair) {
 	fmt.Fprintf(b, "A  %s\nB  %s\n\n", describe(p.A), describe(p.B))
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	if len(p.Rows) == 0 {
 		return
 	}
-	unit := string(p.A.Metric)
-	if p.A.Device.Sim() && p.B.Device.Sim() {
-		unit += " in the model"
-	}
-	fmt.Fprintf(t, "%s\tA pooled\tB pooled\tshift of runs\t\t\tinterval\tsmallest visible\tp\t\n", unit)
+	fmt.Fprintf(t, "%s\tA pooled\tB pooled\tshift of runs\t\t\tinterval\tsmallest visible\tp\t\n", metric(p.A, p.B))
 	why := map[string]bool{}
 	for _, r := range namedRows(p) {
 		shift, percent, ci, least, prob := "", "", "", "", ""

@@ -1,0 +1,157 @@
+package page
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/latency/report"
+)
+
+// summaryStats are the rows of a summary, and the columns if there are more than two reports.
+var summaryStats = []string{"p50", "p90", "p99", "p99.9"}
+
+// PrintSummary writes the comparison of two reports in at most twelve lines, not counting rows that a limit names: the answer, the most
+// important notes, and a table. More reports take a line each. PrintComparison writes everything.
+func PrintSummary(w io.Writer, c *compare.Comparison) error {
+	b := bufio.NewWriter(w)
+	hidden := 0
+	if len(c.Obstacles) > 0 {
+		shown := c.Obstacles[:min(len(c.Obstacles), mostWarnings)]
+		hidden = len(c.Obstacles) - len(shown) + len(c.Notes)
+		fmt.Fprintln(b, "NOT COMPARABLE:")
+		for _, o := range shown {
+			fmt.Fprintf(b, "  - %s\n", o)
+		}
+	} else {
+		if text := Answer(c); text != "" {
+			fmt.Fprintln(b, text)
+		}
+		all := remarks(c)
+		shown := all[:min(len(all), mostWarnings)]
+		hidden = len(all) - len(shown)
+		for _, n := range shown {
+			fmt.Fprintf(b, "note: %s\n", n)
+		}
+	}
+	fmt.Fprintln(b)
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	if len(c.Pairs) == 1 {
+		summarizePair(t, c)
+	} else {
+		summarizeAll(t, c)
+	}
+	t.Flush()
+	more := "-v prints everything"
+	if hidden > 0 {
+		more = fmt.Sprintf("-v prints everything (%s)", plain.Count(hidden, "more note"))
+	}
+	fmt.Fprintf(b, "+ slower, - faster, ~ no change seen, ? cannot tell; %s\n", more)
+	return b.Flush()
+}
+
+// remarks are what a reader has to know of a comparison, the most important first: warnings of the reports, why a row has no verdict, the rest.
+func remarks(c *compare.Comparison) (all []string) {
+	for _, r := range c.Reports {
+		for _, text := range r.Warnings {
+			all = append(all, warned(r, text))
+		}
+	}
+	for _, p := range c.Pairs {
+		if text := p.Untested(); text != "" {
+			all = append(all, text)
+		}
+		for _, r := range p.Rows {
+			if r.Why != "" && summarized(r) && p.More(r) == 0 {
+				all = append(all, r.Why)
+			}
+		}
+	}
+	all = append(all, c.Notes...)
+	seen := map[string]bool{}
+	return slices.DeleteFunc(all, func(text string) bool {
+		again := seen[text]
+		seen[text] = true
+		return again
+	})
+}
+
+// summarized reports whether a row is part of a summary.
+func summarized(r compare.Row) bool { return r.Asked || slices.Contains(summaryStats, r.Stat.String()) }
+
+// metric is what the values of a comparison are.
+func metric(a, b *report.Report) string {
+	if a.Device.Sim() && b.Device.Sim() {
+		return string(a.Metric) + " in the model"
+	}
+	return string(a.Metric)
+}
+
+// summarizePair writes a row for each statistic of two reports.
+func summarizePair(w io.Writer, c *compare.Comparison) {
+	p := c.Pairs[0]
+	fmt.Fprintf(w, "%s\tA: %s\tB: %s\tshift of runs\t\t\tinterval\t\n", metric(p.A, p.B), plain.Text(p.A.Name()), plain.Text(p.B.Name()))
+	for _, r := range p.Rows {
+		if !summarized(r) {
+			continue
+		}
+		shift, percent, interval := "", "", ""
+		if r.Tested() {
+			shift, percent = formatShift(r)
+			interval = formatInterval(r, "[%s, %s]")
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Stat, latency.FormatNS(r.PooledA), latency.FormatNS(r.PooledB), shift, percent, r.Verdict.Mark(), interval)
+	}
+	fmt.Fprintf(w, "lost\t%s\t%s\t\n", lostText(p.A), lostText(p.B))
+}
+
+// summarizeAll writes a row for each report, with its shift from the first.
+func summarizeAll(w io.Writer, c *compare.Comparison) {
+	base := c.Reports[0]
+	fmt.Fprintf(w, "%s\t", metric(base, c.Reports[len(c.Reports)-1]))
+	var stats []compare.Stat
+	for _, name := range summaryStats {
+		if st, err := compare.ParseStat(name); err == nil {
+			stats = append(stats, st)
+			fmt.Fprintf(w, "%s\t\t\t", name)
+		}
+	}
+	fmt.Fprint(w, "lost\t\n")
+	for i, r := range c.Reports {
+		fmt.Fprintf(w, "%s\t", plain.Text(r.Name()))
+		for _, st := range stats {
+			value, shift, mark := "", "", ""
+			if r.Measured() {
+				value = latency.FormatNS(st.OfReport(r))
+			}
+			if i > 0 {
+				for _, row := range c.Pairs[i-1].Rows {
+					if row.Stat != st {
+						continue
+					}
+					if mark = row.Verdict.Mark(); row.Tested() {
+						_, shift = formatShift(row)
+					}
+				}
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t", value, shift, mark)
+		}
+		fmt.Fprintf(w, "%s\t\n", lostText(r))
+	}
+}
+
+// lostText is how many probes of a report were lost, out of how many.
+func lostText(r *report.Report) string {
+	if !counted(r) || answers(r) {
+		return "–"
+	}
+	return fmt.Sprintf("%s of %s", report.Range(r.Counts.LostLeast(), r.Counts.Lost, commas), commas(r.Counts.Sent))
+}
+
+// warned is a report's warning among others'.
+func warned(r *report.Report, text string) string { return r.Name() + ": " + text }
