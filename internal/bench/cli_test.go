@@ -215,3 +215,28 @@ func TestSweepAnswer(t *testing.T) {
 		t.Errorf("the first line is %q", first)
 	}
 }
+
+// A search begins with its answer: for each size the rate, its round trips, and the limit above it. Warnings come before the trials.
+func TestSearchAnswer(t *testing.T) {
+	small, big := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report(), synthetic.Link{Seed: 2, Median: 8000, Seconds: 1, Rate: 100}.Report()
+	small.Traffic.Rate, small.Traffic.FrameSize, small.Dir = 500_000, 60, "out/01-60"
+	small.Notes = []string{session.LimitNote + string(session.Network), "the highest of the rates tried"}
+	big.Traffic.Rate, big.Traffic.FrameSize, big.Warnings = 80_000, 1514, []string{session.CutShort}
+	found := &session.SearchResult{Result: session.Result{Reports: []*report.Report{small, big}}, Trials: []session.Trial{{Rate: 1e6}, {Rate: 500_000, Passed: true}}}
+	var out bytes.Buffer
+	if err := (&env{stdout: &out}).printSearch(found, false); err != nil {
+		t.Fatal(err)
+	}
+	want := `^500000 probes per second without loss at 60 bytes \(336\.0 Mbit/s .*\): p50 \S+ µs, p99 \S+ µs; above that the limit is the network
+80000 probes per second without loss at 1514 bytes .*: p50 \S+ µs, p99 \S+ µs
+warning: interrupted by a signal.*
+
+ *size +offered/s`
+	if !regexp.MustCompile(want).MatchString(out.String()) || !strings.Contains(out.String(), "\nreport out/01-60\n") {
+		t.Error(out.String())
+	}
+	out.Reset()
+	if err := (&env{stdout: &out}).printSearch(&session.SearchResult{Trials: []session.Trial{{Rate: 1e6}}}, false); err != nil || !strings.HasPrefix(out.String(), "no rate without loss was found\n") {
+		t.Error(out.String())
+	}
+}

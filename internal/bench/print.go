@@ -215,7 +215,26 @@ func (all columns) cells(of *report.Counts) (text string) {
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
-// printSearch prints every trial, and then what was found.
+// searchAnswer is a search in one sentence: the highest rate without loss of each variant, with its round trips and what limits it.
+func searchAnswer(r *session.SearchResult) string {
+	var all []string
+	for _, rep := range slices.Concat(r.Reports, r.Unwritten) {
+		m := rep.Main().Summary
+		text := fmt.Sprintf("%s probes per second without loss at %d bytes%s: p50 %s, p99 %s", page.FormatRate(rep.Traffic.Rate), rep.Traffic.FrameSize, onTheWire(&rep.Traffic), ns(m.P50), ns(m.P99))
+		for _, note := range rep.Notes {
+			if limit, ok := strings.CutPrefix(note, session.LimitNote); ok {
+				text += "; above that the limit is " + limit
+			}
+		}
+		all = append(all, text)
+	}
+	if len(all) == 0 {
+		return "no rate without loss was found"
+	}
+	return strings.Join(all, "\n")
+}
+
+// printSearch prints what was found, and then every trial.
 func (e *env) printSearch(r *session.SearchResult, asJSON bool) error {
 	if r == nil {
 		return nil
@@ -223,6 +242,13 @@ func (e *env) printSearch(r *session.SearchResult, asJSON bool) error {
 	if asJSON {
 		return writeJSON(e.stdout, slices.Concat(r.Reports, r.Unwritten), r.Trials)
 	}
+	fmt.Fprintln(e.stdout, searchAnswer(r))
+	for _, rep := range slices.Concat(r.Reports, r.Unwritten) {
+		for _, text := range rep.Warnings {
+			fmt.Fprintf(e.stdout, "warning: %s\n", text)
+		}
+	}
+	fmt.Fprintln(e.stdout)
 	table := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	columns := countColumns(len(r.Trials), func(i int) *report.Counts { return &r.Trials[i].Counts })
 	fmt.Fprintf(table, "size\toffered/s\tsent\tlost\t%sp50\tp99\tverdict\t\n", columns.head())
@@ -234,16 +260,7 @@ func (e *env) printSearch(r *session.SearchResult, asJSON bool) error {
 		return err
 	}
 	for _, rep := range r.Reports {
-		fmt.Fprintf(e.stdout, "\n%d bytes: %s probes per second without loss%s, report %s\n",
-			rep.Traffic.FrameSize, page.FormatRate(rep.Traffic.Rate), onTheWire(&rep.Traffic), plain.Text(rep.Dir))
-		for _, text := range rep.Warnings {
-			fmt.Fprintf(e.stdout, "warning: %s\n", text)
-		}
-		for _, note := range rep.Notes {
-			if strings.HasPrefix(note, session.LimitNote) {
-				fmt.Fprintf(e.stdout, "note: %s\n", note)
-			}
-		}
+		fmt.Fprintf(e.stdout, "report %s\n", plain.Text(rep.Dir))
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// Measuring for as long as More says makes a verdict possible, alternating or not. Half of that does not.
+// Measuring longer by what More returns makes a verdict possible, alternating or not. Half of that does not.
 func TestMore(t *testing.T) {
 	p99, err := ParseStat("p99")
 	if err != nil {
