@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -90,17 +91,23 @@ func TestTargetsArePositional(t *testing.T) {
 	}
 }
 
-// Before it measures, -ab knows whether its slices can give a verdict, and which flag to change if they cannot. -auto changes it.
+// Before it measures, -ab knows whether its slices can give a verdict, and which flag to change if they cannot. -auto plans when to look for one.
 func TestPlanIsChecked(t *testing.T) {
 	for args, want := range map[string]string{
 		"-duration 6s -ab do=true,name=a -ab do=true,name=b": "no verdict is possible: it needs 9 slices of each variant, and there are 6 (use -duration 9s)",
 		"-duration 6s -slice 250ms -ab dscp=0 -ab dscp=46":   "",
 		"-duration 10s -rate 20 -slice 100ms -ab ttl=3":      "no verdict is possible: it needs 126 slices of each variant, and there are 100 (use -duration 12.6s or -rate 25)",
 		"-duration 10s -rate 1k -slice 1s -ab dscp=0":        "p99 needs 18 slices of each variant, and there are 10 (use -duration 18s or -rate 1334); p99.9 needs 126 (use -duration 2m6s or -rate 13334)",
-		"-auto p99.9 -rate 1k -slice 1s -ab dscp=0":          "-duration 2m6s",
-		"-auto p50 -duration 1s -ab do=true -ab do=false":    "-duration 9s",
+		"-auto p99.9 -rate 1k -slice 1s -ab dscp=0":          "10m0s [150 300 600]",
+		"-auto p50 -ab do=true -ab do=false":                 "10m0s [18 37 75 150 300 600]",
+		"-auto p50 -duration 1m -ab do=true -ab do=false":    "10m0s [75 150 300 600]",
+		"-auto p50 -auto-within 12s -ab do=true -ab do=true": "12s [12]",
+		"-auto p50 -auto-within 5s -ab do=true -ab do=true":  "-auto p50 needs 9s of each variant, and -auto-within is 5s",
+		"-auto p50 -duration 20m -ab dscp=0":                 "-auto p50 needs 20m0s of each variant",
+		"-auto p50 -runs 2 -ab dscp=0":                       "-auto goes with -ab, and without",
+		"-auto p95 -ab dscp=0":                               "-auto \"p95\": want one of",
 		"-auto p99.9 -rate 10 -auto-within 1m -ab dscp=0":    "-auto p99.9 needs",
-		"-auto p99 -count 100 -ab dscp=0":                    "-auto goes with -ab and without -count",
+		"-auto p99 -count 100 -ab dscp=0":                    "-auto goes with -ab, and without -count",
 		"-auto max -ab dscp=0":                               "-auto",
 	} {
 		if n := strings.Count(args, "-ab"); n == 1 {
@@ -112,7 +119,7 @@ func TestPlanIsChecked(t *testing.T) {
 		case err != nil:
 			got = err.Error()
 		case strings.HasPrefix(args, "-auto"):
-			got = "-duration " + o.Duration.String()
+			got = fmt.Sprint(o.Duration, " ", o.Looks)
 		default:
 			got = o.advice
 		}

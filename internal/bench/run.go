@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/exit"
 	"github.com/rebound-nic/rebound/internal/host/setting"
 	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/latency/schedule"
 )
 
@@ -149,9 +151,9 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 		"between runs (default: one -duration or -count, cut into ten runs of at least 100ms or 1000\nprobes each, or into "+
 		"more of at most 2.5s)")
 	duration(fs, &o.Slice, "slice", 0, "-ab: average length of one slice (default 250ms, or 1s with do=); each is up to 25 % longer or shorter")
-	auto := fs.String("auto", "", "-ab: lengthen -duration to what a verdict at `PERCENTILE` needs, like p99; in a closed loop only slices are counted")
+	auto := fs.String("auto", "", "-ab: measure until there is a verdict at `PERCENTILE`, like p99: for -auto-within at most, and not less than -duration")
 	autoWithin := 10 * time.Minute
-	duration(fs, &autoWithin, "auto-within", autoWithin, "-auto: the longest -duration")
+	duration(fs, &autoWithin, "auto-within", autoWithin, "-auto: `TIME` to measure each variant at most")
 	duration(fs, &o.HookWithin, "do-within", 30*time.Second, "-ab: `TIME` limit for a do= command")
 	fs.IntVar(&o.Core, "core", -1, "CPU to measure on, preferably an isolated one (default the last CPU available to this "+
 		"process)")
@@ -247,7 +249,17 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 	if o.Runs == 0 {
 		o.cutRuns()
 	}
-	if err := o.plan(*auto, autoWithin); err != nil {
+	if *auto != "" {
+		switch {
+		case !o.Paired || o.Count > 0 || given["runs"]:
+			return nil, exit.Usagef("-auto goes with -ab, and without -count and -runs")
+		case !given["duration"]:
+			o.Duration = 0
+		}
+		if err := o.auto(*auto, autoWithin); err != nil {
+			return nil, err
+		}
+	} else if err := o.plan(); err != nil {
 		return nil, err
 	}
 	if o.Out == "" {
@@ -329,38 +341,48 @@ func (o *runOptions) cutRuns() {
 	}
 }
 
-// plan checks which verdicts the slices of -ab allow, and lengthens the measurement for auto, a percentile, to within at most.
-func (o *runOptions) plan(auto string, within time.Duration) error {
-	switch {
-	case auto != "" && (!o.Paired || o.Count > 0):
-		return exit.Usagef("-auto goes with -ab and without -count")
-	case !o.Paired:
-		return nil
-	}
+// planned is the measurement of -ab for a duration.
+func (o *runOptions) planned(d time.Duration) compare.Plan {
 	rate := math.Inf(1)
 	for _, v := range o.Variants {
 		rate = min(rate, v.Rates[0])
 	}
-	p := compare.Plan{Slices: o.Runs * 20, Samples: float64(o.Count) / 20}
-	if o.Duration > 0 {
-		p = compare.Plan{Slices: o.Runs * int((o.Duration+o.Slice-1)/o.Slice), Samples: rate * o.Slice.Seconds()}
+	return compare.Plan{Slices: o.Runs * int((d+o.Slice-1)/o.Slice), Samples: rate * o.Slice.Seconds()}
+}
+
+// auto makes the measurement end at a verdict on a percentile, after within at most.
+func (o *runOptions) auto(percentile string, within time.Duration) error {
+	st, err := compare.ParseStat(percentile)
+	if _, ok := st.Quantile(); err != nil || !ok || !slices.Contains(compare.Stats, st) {
+		return exit.Usagef("-auto %q: want one of p50, p90, p99, p99.9, p99.99", percentile)
 	}
+	p := o.planned(within)
+	looks := p.LooksAt(st, o.planned(o.Duration).Slices)
+	if len(looks) == 0 {
+		need := max(time.Duration(p.Needs(st))*o.Slice, o.Duration)
+		return exit.Usagef("-auto %s needs %v of each variant, and -auto-within is %v: raise it, or use a higher -rate", st, need, within)
+	}
+	o.Duration, o.Looks = within, looks
+	o.Enough = func(all []*report.Report) bool {
+		for _, p := range compare.Reports(all[0], all[1:]...).Pairs {
+			i := slices.IndexFunc(p.Rows, func(r compare.Row) bool { return r.Stat == st })
+			if i < 0 || p.Rows[i].Verdict <= compare.Noise {
+				o.Log.Info("no verdict yet", "at", st, "measured", time.Duration(len(all[0].Runs))*o.Slice, "of", within)
+				return false
+			}
+		}
+		return true
+	}
+	return nil
+}
+
+// plan checks which verdicts the slices of -ab allow.
+func (o *runOptions) plan() error {
+	if !o.Paired || o.Count > 0 {
+		return nil
+	}
+	p := o.planned(o.Duration)
 	length := func(st compare.Stat) time.Duration { return time.Duration((p.Needs(st)+o.Runs-1)/o.Runs) * o.Slice }
-	if auto != "" {
-		st, err := compare.ParseStat(auto)
-		if _, ok := st.Quantile(); err != nil || !ok {
-			return exit.Usagef("-auto %q: want a percentile, like p99", auto)
-		}
-		if need := length(st); need > within {
-			return exit.Usagef("-auto %s needs -duration %v, and -auto-within is %v: raise it, or use a higher -rate", st, need, within)
-		} else if need > o.Duration {
-			o.Duration = need
-		}
-		return nil
-	}
-	if o.Count > 0 {
-		return nil
-	}
 	var parts []string
 	for _, name := range []string{"p50", "p99", "p99.9"} {
 		st, err := compare.ParseStat(name)

@@ -114,6 +114,7 @@ func (p *Pair) judge(limits []Limit) {
 	}
 	ways := p.ways()
 	named, other := levels(len(asked), len(all)+len(ways)*len(wayStats))
+	named, other = named/float64(p.looks()), other/float64(p.looks())
 	p.see()
 	for _, st := range all {
 		level := other
@@ -128,6 +129,17 @@ func (p *Pair) judge(limits []Limit) {
 		w.judge(other)
 		p.OneWay = append(p.OneWay, w.Way)
 	}
+}
+
+// looks returns how many tests share the chance of a false verdict.
+func (p *Pair) looks() int {
+	n := 1
+	for _, r := range []*report.Report{p.A, p.B} {
+		if r.Schedule != nil {
+			n = max(n, r.Schedule.Looks)
+		}
+	}
+	return n
 }
 
 // see reads the runs of both sides.

@@ -2,6 +2,7 @@ package compare
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/rebound-nic/rebound/latency/schedule"
@@ -11,13 +12,14 @@ import (
 type Plan struct {
 	Slices  int     // of each variant
 	Samples float64 // in a slice of average length; 0 if unknown, as in a closed loop
+	Looks   int     // tests that share the chance of a false verdict, as a report's Schedule has them; 0 is 1
 }
 
 // Needs returns how many slices of each variant a verdict on st needs, in a table of all Stats. Slices with too few samples for st are
 // joined; the shortest ones decide.
 func (p Plan) Needs(st Stat) int {
 	_, level := levels(0, len(Stats))
-	return p.needs(st, level)
+	return p.needs(st, level/float64(max(p.Looks, 1)))
 }
 
 func (p Plan) needs(st Stat, level float64) int {
@@ -26,6 +28,24 @@ func (p Plan) needs(st Stat, level float64) int {
 		joined = int(math.Ceil(float64(st.Needs())/(p.Samples*(1-schedule.Jitter)) - 1e-9))
 	}
 	return max(MinRuns, fewestPairs(level)) * max(joined, 1)
+}
+
+// LooksAt returns after how many slices a measurement that a verdict on st may end is tested: p.Slices last, half of them before that, and
+// so on, but none before first slices. It is empty if p.Slices are too few. Each look costs confidence, so there are few: a measurement that
+// could have ended continues for its own length at most.
+func (p Plan) LooksAt(st Stat, first int) (at []int) {
+	for looks := 1; ; looks++ {
+		p.Looks = looks
+		from := max(p.Needs(st), first)
+		at = nil
+		for n := p.Slices; n >= from; n /= 2 {
+			at = append(at, n)
+		}
+		if len(at) <= looks {
+			slices.Reverse(at)
+			return at
+		}
+	}
 }
 
 // Allows reports whether a verdict on st is possible.

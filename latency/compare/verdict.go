@@ -198,7 +198,13 @@ func (p *Pair) Confidence() string {
 	if len(p.Rows) == 0 {
 		return ""
 	}
-	percent := func(level float64) string { return strconv.FormatFloat(100*(1-level), 'f', 1, 64) + " %" }
+	percent := func(level float64) string {
+		digits := 1
+		if level < 0.002 {
+			digits = 2
+		}
+		return strconv.FormatFloat(100*(1-level), 'f', digits, 64) + " %"
+	}
 	asked, other := "", ""
 	for _, r := range p.Rows {
 		if r.Asked {
@@ -214,5 +220,9 @@ func (p *Pair) Confidence() string {
 	case asked != "":
 		each = asked + " each"
 	}
-	return fmt.Sprintf("intervals are at %s, so that at most %.0f %% of tables that compare a thing with itself show any + or -; p is adjusted for that", each, 100*tableLevel)
+	text := fmt.Sprintf("intervals are at %s, so that at most %.0f %% of tables that compare a thing with itself show any + or -; p is adjusted for that", each, 100*tableLevel)
+	if n := p.looks(); n > 1 {
+		text += fmt.Sprintf(" and for %d tests, any of which could end the measurement (-auto)", n)
+	}
+	return text
 }

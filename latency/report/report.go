@@ -87,6 +87,9 @@ type Report struct {
 type Schedule struct {
 	Seed   string `json:"seed"`   // hexadecimal, of package schedule's generator; the same in all reports of the session
 	Places []int  `json:"places"` // of this report's slices, its runs: the place within each block, from 0, as measured
+	// Looks is how many times the session was planned to be tested, the end included, because a verdict could end it. All of these tests
+	// share one chance of a false verdict. 0 is 1.
+	Looks int `json:"looks,omitempty"`
 }
 
 // Marks returns what of the VLAN tag, DSCP, ECN and TTL is not the default, like "VLAN 5" and "TTL 3".

@@ -51,11 +51,13 @@ type Options struct {
 	Watch      bool // what happens on the core, from the other CPUs: not where the peer runs on one of them
 	Raw        bool
 	Anonymous  bool
-	Replace    bool                       // reports that Out holds already
-	Out        string                     // folder for the report, or for one folder of each
-	Before     func(*series.Series) error // called before each slice; may be nil
-	HookWithin time.Duration              // that the command of a variant (Settings.Do) may take
-	Stop       *atomic.Bool               // ends the session early when set
+	Replace    bool                        // reports that Out holds already
+	Out        string                      // folder for the report, or for one folder of each
+	Before     func(*series.Series) error  // called before each slice; may be nil
+	HookWithin time.Duration               // that the command of a variant (Settings.Do) may take
+	Looks      []int                       // Paired: Enough is called after these numbers of slices of each variant, but not at the end
+	Enough     func([]*report.Report) bool // reports whether what was measured so far is enough; may be nil
+	Stop       *atomic.Bool                // ends the session early when set
 	Log        *slog.Logger
 	ProgressTo io.Writer // a terminal gets a bar, all else lines in Log
 }
@@ -259,6 +261,17 @@ func (s *session) rounds() error {
 			s.silent[k] = each.Replies() == before && !s.Stop.Load()
 			s.save(k, planned)
 		}
+		if i+1 < total && slices.Contains(s.Looks, i+1) && !s.Stop.Load() {
+			var soFar []*report.Report
+			for k, each := range s.series {
+				rep := s.report(each)
+				rep.Schedule = s.schedule(k)
+				soFar = append(soFar, rep)
+			}
+			if s.Enough(soFar) {
+				return nil
+			}
+		}
 	}
 	return nil
 }
@@ -296,7 +309,7 @@ func (s *session) finish() (*Result, error) {
 			failed = errors.Join(failed, stopped)
 		}
 		if s.Paired {
-			rep.Schedule = &report.Schedule{Seed: s.seed, Places: s.places[i]}
+			rep.Schedule = s.schedule(i)
 		}
 		failed = errors.Join(failed, s.saved[i].kept(s.folder(i), out.write(rep, s.folder(i))))
 	}
@@ -304,6 +317,11 @@ func (s *session) finish() (*Result, error) {
 		failed = ErrNoResult
 	}
 	return out, failed
+}
+
+// schedule is that of the i-th series so far.
+func (s *session) schedule(i int) *report.Schedule {
+	return &report.Schedule{Seed: s.seed, Places: s.places[i], Looks: len(s.Looks)}
 }
 
 func (s *session) report(each *series.Series) *report.Report {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rebound-nic/rebound/internal/bench/series"
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
@@ -40,19 +39,20 @@ func (s *session) save(k int, planned report.Unfinished) {
 	if start.Before(v.next) {
 		return
 	}
-	v.failed = s.flush(each, v, s.folder(k), planned)
+	v.failed = s.flush(k, planned)
 	if v.failed != nil && !errors.Is(v.failed, report.ErrExists) { // that is the error at the end, too
 		s.Log.Warn("what was measured so far cannot be saved: it is lost if the bench is killed", "reason", v.failed)
 	}
 	v.next = time.Now().Add(share * time.Since(start))
 }
 
-func (s *session) flush(each *series.Series, v *survivor, dir string, planned report.Unfinished) error {
+func (s *session) flush(k int, planned report.Unfinished) error {
+	each, v, dir := s.series[k], &s.saved[k], s.folder(k)
 	if v.journal == nil {
 		head := s.report(each)
 		head.Unfinished = &planned
 		if s.Paired {
-			head.Schedule = &report.Schedule{Seed: s.seed}
+			head.Schedule = s.schedule(k)
 		}
 		var err error
 		if v.journal, err = report.NewJournal(dir, head); err != nil {
