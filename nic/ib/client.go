@@ -6,42 +6,43 @@ import (
 	"time"
 )
 
-// ErrNoSM says that nobody answers for subnet administration: there is no subnet manager, or it is not where the port says.
+// ErrNoSM reports that subnet administration did not answer: there is no subnet manager, or it is not at the LID that the port
+// reports.
 var ErrNoSM = errors.New("no answer from subnet administration")
 
-// Client asks subnet administration, one question at a time. What sends and receives its datagrams through queue pair 1 is the
-// driver's.
+// Client sends requests to subnet administration, one at a time. The driver provides the functions that send and receive
+// datagrams on queue pair 1.
 type Client struct {
-	Port GID    // of the port that asks
-	PKey uint16 // of the partition that it asks about
+	Port GID    // of the requesting port
+	PKey uint16 // of the partition that requests are about
 
 	// Send sends a datagram to queue pair 1 of the subnet manager's LID.
 	Send func(mad []byte) error
-	// Recv returns the next datagram that came to queue pair 1, nil if none comes within limit.
+	// Recv returns the next datagram received on queue pair 1, or nil if none arrives within limit.
 	Recv func(limit time.Duration) ([]byte, error)
 
-	// Timeout is how long is waited for an answer, Tries how often is asked. Zero means a second, and four times.
+	// Timeout is how long to wait for an answer; Tries is the number of attempts. Zero means one second and four attempts.
 	Timeout time.Duration
 	Tries   int
 
 	tid uint64
 }
 
-// Join makes the port a full member of a group that is there.
+// Join makes the port a full member of an existing group.
 func (c *Client) Join(mgid GID) (g Group, err error) {
 	err = c.ask("join of the group", func(tid uint64) []byte { return Join(mgid, c.Port, c.PKey, tid) },
 		func(b []byte, tid uint64) error { g, err = ParseJoin(b, tid); return err })
 	return g, err
 }
 
-// JoinOrCreate is Join for a group that is made where it is not there, with what like has.
+// JoinOrCreate is like Join, but creates the group with the parameters of like if it does not exist.
 func (c *Client) JoinOrCreate(mgid GID, like Group) (g Group, err error) {
 	err = c.ask("join of the group", func(tid uint64) []byte { return JoinOrCreate(mgid, c.Port, like, tid) },
 		func(b []byte, tid uint64) error { g, err = ParseJoin(b, tid); return err })
 	return g, err
 }
 
-// JoinToSend lets the port send to a group that is there.
+// JoinToSend lets the port send to an existing group.
 func (c *Client) JoinToSend(mgid GID) (g Group, err error) {
 	err = c.ask("join of the group, to send", func(tid uint64) []byte { return JoinToSend(mgid, c.Port, c.PKey, tid) },
 		func(b []byte, tid uint64) error { g, err = ParseJoin(b, tid); return err })
@@ -60,8 +61,8 @@ func (c *Client) Path(to GID) (p Path, err error) {
 	return p, err
 }
 
-// ask sends a request until it is answered. Each try has its own number, so that the late answer to one is not taken
-// for that to another; what else comes meanwhile is dropped. One who is busy is asked again after the timeout.
+// ask sends a request until it is answered. Each attempt has its own transaction ID, so that a late answer to one is not mistaken
+// for an answer to another. Other datagrams are dropped. If the answer is "busy", ask retries after the timeout.
 func (c *Client) ask(what string, request func(tid uint64) []byte, parse func(b []byte, tid uint64) error) error {
 	timeout, tries := c.Timeout, c.Tries
 	if timeout == 0 {
@@ -70,7 +71,7 @@ func (c *Client) ask(what string, request func(tid uint64) []byte, parse func(b 
 	if tries == 0 {
 		tries = 4
 	}
-	if c.tid == 0 { // an answer to an earlier user's request is not for us
+	if c.tid == 0 { // do not accept an answer to an earlier user's request
 		c.tid = uint64(time.Now().UnixNano())
 	}
 	var busy error
@@ -90,13 +91,13 @@ func (c *Client) ask(what string, request func(tid uint64) []byte, parse func(b 
 			}
 			h, err := ParseHeader(b)
 			if err != nil || h.TID != tid || h.Method&0x80 == 0 {
-				continue // another process's, or late
+				continue // for another process, or late
 			}
 			err = parse(b, tid)
 			var status *StatusError
 			if errors.As(err, &status) && status.Busy() {
 				busy = err
-				continue // until the time is up
+				continue // until the timeout
 			}
 			if err != nil {
 				return fmt.Errorf("%s: %w", what, err)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// sa is subnet administration by script: each request is answered by what answer makes of it.
+// sa is a scripted subnet administration: answer turns each request into the datagrams to return.
 type sa struct {
 	requests [][]byte
 	arrived  [][]byte
@@ -23,7 +23,7 @@ func (s *sa) client() *Client {
 			s.arrived = append(s.arrived, s.answer(len(s.requests), mad)...)
 			return nil
 		},
-		Recv: func(time.Duration) ([]byte, error) { // nothing comes later
+		Recv: func(time.Duration) ([]byte, error) { // nothing arrives later
 			if len(s.arrived) == 0 {
 				return nil, nil
 			}
@@ -39,7 +39,7 @@ func goodJoin(request []byte) []byte {
 }
 
 func TestClient(t *testing.T) {
-	late := Join(GID{9}, ourGID, 1, 1) // of the first try, when the second is under way
+	late := Join(GID{9}, ourGID, 1, 1) // answers the first attempt during the second
 	for name, c := range map[string]struct {
 		answer func(n int, request []byte) [][]byte
 		asked  int

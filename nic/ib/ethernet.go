@@ -6,13 +6,12 @@ import (
 	"github.com/rebound-nic/rebound/cksum"
 )
 
-// What answers and what asks here knows Ethernet frames. A port of InfiniBand has frames made up around its packets,
-// of which only this host knows: a header instead of the encapsulation, and ARP and neighbour discovery with
-// addresses of six bytes. Hosts on the subnet are identified by LID and queue pair, which are 40 bits: 02, LID, queue
-// pair.
+// The responder and the bench work on Ethernet frames. On an InfiniBand port, the driver converts packets to Ethernet frames that
+// only this host sees: an Ethernet header replaces the encapsulation, and ARP and neighbour discovery carry six-byte addresses.
+// The MAC of a host on the subnet is made from its LID and queue pair number, 40 bits: 02, LID, queue pair.
 
 const (
-	HeaderSize  = 14                      // of an Ethernet header
+	HeaderSize  = 14                      // Ethernet header
 	arpSize     = 8 + 2*AddressSize + 2*4 // RFC 4391 §9.1.2
 	arpEthernet = 8 + 2*6 + 2*4           // RFC 826
 
@@ -20,23 +19,24 @@ const (
 
 	nextICMPv6                  = 58
 	solicitation, advertisement = 135, 136
-	neighbourSize               = 24 // of either, in front of the options
+	neighbourSize               = 24 // a solicitation or advertisement, without options
 	optionSource, optionTarget  = 1, 2
-	optionIPoIB                 = 3 // units of 8 bytes: 2 zeros between length and address (RFC 4391 §9.3)
+	optionIPoIB                 = 3 // in units of 8 bytes: 2 zero bytes between length and address (RFC 4391 §9.3)
 )
 
-// Station is the made-up MAC of a queue pair at a LID, of 16 and 24 bits. LID 0 is nobody's: there it stands for a port itself.
+// Station returns the made-up MAC of a queue pair (24 bits) at a LID (16 bits). LID 0 is never assigned: it stands for the port
+// itself.
 func Station(lid uint16, qpn uint32) [6]byte {
 	return [6]byte{2, byte(lid >> 8), byte(lid), byte(qpn >> 16), byte(qpn >> 8), byte(qpn)}
 }
 
-// ParseStation is the inverse of Station. It reports false for what is no station of another.
+// ParseStation is the inverse of Station. It reports false if mac does not identify another host's queue pair.
 func ParseStation(mac [6]byte) (lid uint16, qpn uint32, ok bool) {
 	lid = binary.BigEndian.Uint16(mac[1:])
 	return lid, binary.BigEndian.Uint32(mac[2:]) & 0xFFFFFF, mac[0] == 2 && lid != 0 && lid < 0xC000
 }
 
-// GroupMAC is the MAC that the group of IP has on Ethernet which mgid stands for (RFC 1112 §6.4, RFC 2464 §7).
+// GroupMAC returns the Ethernet address of the IP multicast group that mgid stands for (RFC 1112 §6.4, RFC 2464 §7).
 func GroupMAC(mgid GID) [6]byte {
 	low := binary.BigEndian.Uint32(mgid[12:])
 	switch {
@@ -48,7 +48,7 @@ func GroupMAC(mgid GID) [6]byte {
 	return [6]byte{0x01, 0x00, 0x5E, byte(low>>16) & 0x7F, byte(low >> 8), byte(low)}
 }
 
-// Neighbour reports whether a payload, encapsulation and packet, says hardware addresses: ARP, or a neighbour solicitation or
+// Neighbour reports whether a payload (encapsulation and packet) carries hardware addresses: ARP, or a neighbour solicitation or
 // advertisement.
 func Neighbour(p []byte) bool {
 	if len(p) < EncapSize {
@@ -64,9 +64,9 @@ func Neighbour(p []byte) bool {
 	return false
 }
 
-// ToEthernet writes into f the frame that stands for a payload, and returns its length, and the hardware address that its sender
-// says to have, which becomes from: zero where it says none. Of anything but IP and ARP, and of a message whose addresses make no
-// sense, there is no frame. f has room for HeaderSize bytes more than the packet. Nothing is allocated.
+// ToEthernet writes the frame that represents a payload into f and returns its length and the hardware address that the sender
+// gives in it (zero if it gives none), which the frame shows as from. It reports false for anything but IP and ARP, and for
+// messages with malformed addresses. f must have room for HeaderSize bytes more than the packet. ToEthernet does not allocate.
 func ToEthernet(f, p []byte, to, from [6]byte) (n int, sender Address, ok bool) {
 	if len(p) < EncapSize || len(f) < HeaderSize+len(p)-EncapSize {
 		return 0, Address{}, false
@@ -104,9 +104,9 @@ func ToEthernet(f, p []byte, to, from [6]byte) (n int, sender Address, ok bool) 
 	return HeaderSize + n, sender, true
 }
 
-// FromEthernet writes into p the payload that a frame of ours stands for, and returns its length: what Ethernet padded is left out.
-// own is our hardware address, peer that of whom an ARP reply is to. It reports false where there is none, or no room: an ARP
-// packet grows by 28 bytes, a neighbour discovery message by 16. Nothing is allocated.
+// FromEthernet writes the payload that one of our frames represents into p and returns its length, without Ethernet padding. own
+// is our hardware address, peer that of the receiver of an ARP reply. It reports false if the frame has no such payload or p is
+// too small: an ARP packet grows by 28 bytes, a neighbour discovery message by 16. FromEthernet does not allocate.
 func FromEthernet(p, f []byte, own, peer Address) (n int, ok bool) {
 	if len(f) < HeaderSize || len(p) < EncapSize {
 		return 0, false
@@ -124,7 +124,7 @@ func FromEthernet(p, f []byte, own, peer Address) (n int, ok bool) {
 		copy(out[8:], own[:])
 		copy(out[28:], f[14:18])
 		if f[7] == 1 {
-			peer = Address{} // it is what is requested
+			peer = Address{} // unknown: this is what the request asks for
 		}
 		copy(out[32:], peer[:])
 		copy(out[52:], f[24:28])
@@ -152,14 +152,14 @@ func FromEthernet(p, f []byte, own, peer Address) (n int, ok bool) {
 	return EncapSize + copy(out, f), true
 }
 
-// arpHead reports whether an ARP packet is of a kind of hardware with addresses of so many bytes, for IPv4, and a request or a reply.
+// arpHead reports whether b is an ARP request or reply for IPv4 with the given hardware type and address size.
 func arpHead(b []byte, hardware, size byte) bool {
 	return b[0] == 0 && b[1] == hardware && binary.BigEndian.Uint16(b[2:]) == EtherTypeIPv4 && b[4] == size && b[5] == 4 && b[6] == 0 && (b[7] == 1 || b[7] == 2)
 }
 
-// options copies a neighbour discovery message, an IPv6 packet, with link-layer address options of so many units of 8 bytes instead of
-// what they were, which put fills. It returns its length, and the address that was in the last such option. A checksum that was
-// right is right afterwards, one that was wrong is wrong.
+// options copies a neighbour discovery message, an IPv6 packet, and replaces its link-layer address options of from units by
+// options of to units (8 bytes each), which put fills in. It returns the new length and the address in the last such option. The
+// checksum stays correct if it was correct, and wrong if it was wrong.
 func options(out, p []byte, from, to int, put func(option []byte)) (n int, sender Address, ok bool) {
 	l := int(binary.BigEndian.Uint16(p[4:]))
 	if l < neighbourSize || 40+l != len(p) || len(out) < 40+neighbourSize {

@@ -35,7 +35,7 @@ func TestStations(t *testing.T) {
 	}
 }
 
-// A request over IPoIB becomes one over Ethernet, and the reply to that one over IPoIB, byte for byte.
+// A request over IPoIB becomes one over Ethernet, and its reply becomes one over IPoIB, byte for byte.
 func TestARPBothWays(t *testing.T) {
 	far, ours := NewAddress(0x49, farGID), NewAddress(0x50, ourGID)
 	request := hexed(t, "0806 0000 0020 0800 14 04 0001"+"00000049 fe80000000000000 0002c90300abcde1"+"0a000001"+strings.Repeat("00", 20)+"0a000002")
@@ -51,7 +51,7 @@ func TestARPBothWays(t *testing.T) {
 	if !ok || !bytes.Equal(p[:n], want) {
 		t.Errorf("%v, % x\nwant\n% x", ok, p[:n], want)
 	}
-	n, sender, ok = ToEthernet(f, want, farStation, ourStation) // as the one who asked sees it
+	n, sender, ok = ToEthernet(f, want, farStation, ourStation) // as the requester sees it
 	if !ok || sender != ours || !bytes.Equal(f[:n], reply[:n]) {
 		t.Errorf("%v, % x\n% x", ok, sender, f[:n])
 	}
@@ -86,7 +86,7 @@ func solicit(t *testing.T) []byte {
 	return p
 }
 
-// sum makes the checksum of an ICMPv6 message right.
+// sum sets the correct checksum of an ICMPv6 message.
 func sum(p []byte) {
 	m := p[40:]
 	m[2], m[3] = 0, 0
@@ -104,7 +104,7 @@ func TestNeighbourBothWays(t *testing.T) {
 		t.Fatalf("%v, % x\n% x\nwant\n% x", ok, sender, f[:n], want)
 	}
 	advert := bytes.Clone(want)
-	advert[54], advert[58], advert[86] = 136, 0x60, 2 // as it is answered
+	advert[54], advert[58], advert[86] = 136, 0x60, 2 // the answer to it
 	copy(advert[88:], ourStation[:])
 	sum(advert[14:])
 	m, ok := FromEthernet(p, advert, ours, far)
@@ -138,7 +138,7 @@ func TestNeighbourBothWays(t *testing.T) {
 	}
 }
 
-// Of other packets the header changes, and padding goes; of what is neither IP nor ARP there is no frame.
+// For other packets the header is replaced and padding removed; anything but IP and ARP has no frame.
 func TestOtherPackets(t *testing.T) {
 	f, p := make([]byte, 100), make([]byte, 100)
 	echo := hexed(t, "0800 0000 4500 001c 0001 0000 40 01 0000 0a000001 0a000002 0800 f7ff 0000 0000")
@@ -175,8 +175,7 @@ func TestTranslationAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Whatever comes, the frame that stands for it stands for a payload of the same meaning: there and back, and there again, is the
-// same frame.
+// A frame keeps the meaning of its payload: converting it to a payload and back gives the same frame.
 func FuzzEthernet(f *testing.F) {
 	f.Add([]byte{8, 6, 0, 0, 0, 32, 8, 0, 20, 4, 0, 1, 60: 0})
 	f.Add([]byte{0x86, 0xDD, 0, 0, 0x60, 8: 0, 9: 56, 10: 58, 44: 135, 68: 14, 69: 1, 76: 1, 77: 3, 99: 0})
@@ -190,7 +189,7 @@ func FuzzEthernet(f *testing.F) {
 		}
 		m, ok := FromEthernet(payload, frame[:n], own, peer)
 		if !ok {
-			return // IP that is shorter than its header
+			return // IP shorter than its header
 		}
 		k, sender, ok := ToEthernet(again, payload[:m], ourStation, farStation)
 		if !ok || sender != (Address{}) && sender != own || k > n || !bytes.Equal(again[:14], frame[:14]) {

@@ -83,7 +83,7 @@ func TestPortInfo(t *testing.T) {
 	if err != nil || p != want {
 		t.Errorf("%+v, %v, want %+v", p, err, want)
 	}
-	d[62] = 1 << 4 // an extended speed stands instead of the other
+	d[62] = 1 << 4 // an extended speed takes precedence
 	if p, err = ParsePortInfo(answer(q, smpData, d), 2, 9); err != nil || p.LaneSpeed != 14062 {
 		t.Errorf("%+v, %v", p, err)
 	}
@@ -231,7 +231,7 @@ func TestIPoIB(t *testing.T) {
 	if a.QPN() != 0x48 || a.GID() != ourGID || a[0] != 0 {
 		t.Errorf("% x", a)
 	}
-	a[0] = 0x80 // connected mode: not ours to look at
+	a[0] = 0x80 // connected mode: ignored
 	if a.QPN() != 0x48 {
 		t.Errorf("%#x", a.QPN())
 	}
@@ -249,7 +249,7 @@ func must(g GID, err error) GID {
 	return g
 }
 
-// Whatever comes from the wire, the parsers return, and what they take they can write again.
+// The parsers return for any input, and what they accept can be encoded again.
 func FuzzParsers(f *testing.F) {
 	f.Add(make([]byte, MADSize), uint64(0))
 	f.Add(answer(Join(BroadcastGroup(2, 1), ourGID, 1, 3), 0, nil), uint64(3))

@@ -7,8 +7,8 @@ import (
 	"net/netip"
 )
 
-// IP over InfiniBand in datagram mode (RFC 4391): four bytes in front of each packet say what it is, and nothing else. The
-// hardware address of an interface is 20 bytes: a byte of flags, the number of its queue pair, and its port's GID.
+// IP over InfiniBand in datagram mode (RFC 4391): a four-byte header in front of each packet gives its type. The hardware address
+// of an interface is 20 bytes: a byte of flags, its queue pair number, and the GID of its port.
 
 const (
 	EncapSize   = 4
@@ -19,20 +19,20 @@ const (
 	EtherTypeIPv6 = 0x86DD
 )
 
-// ErrIPoIB says that bytes are no packet, or not the one that was expected.
+// ErrIPoIB reports bytes that are not a packet, or not the expected one.
 var ErrIPoIB = errors.New("IPoIB")
 
-// MTUOf returns the longest IP packet in a payload of so many bytes.
+// MTUOf returns the length of the longest IP packet that fits into payload bytes.
 func MTUOf(payload int) int { return payload - EncapSize }
 
-// Encapsulate writes the header in front of a packet of an EtherType.
+// Encapsulate writes the header for a packet with this EtherType.
 func Encapsulate(b []byte, etherType uint16) {
 	binary.BigEndian.PutUint16(b, etherType)
 	binary.BigEndian.PutUint16(b[2:], 0)
 }
 
-// Address is the hardware address of an IPoIB interface. The flags of its first byte are for connected mode; none are set here, and
-// those of others do not matter.
+// Address is the hardware address of an IPoIB interface. The flags in its first byte are for connected mode: we set none and
+// ignore those of others.
 type Address [AddressSize]byte
 
 // NewAddress returns the address of a queue pair on a port.
@@ -45,8 +45,8 @@ func NewAddress(qpn uint32, gid GID) (a Address) {
 func (a Address) QPN() uint32 { return binary.BigEndian.Uint32(a[:]) & 0xFFFFFF }
 func (a Address) GID() GID    { return GID(a[4:]) }
 
-// Groups of IPoIB (RFC 4391 §4): 0xff, flags and scope, a signature that says IPv4 or IPv6, the partition key with its membership
-// bit set, and the low bits of the IP group.
+// IPoIB groups (RFC 4391 §4): 0xff, flags and scope, a signature for IPv4 or IPv6, the partition key with its membership bit set,
+// and the low bits of the IP group.
 const (
 	signature4 = 0x401B
 	signature6 = 0x601B
@@ -61,14 +61,14 @@ func group(scope uint8, signature, pkey uint16) (g GID) {
 	return g
 }
 
-// BroadcastGroup is the group that every interface of a partition is in.
+// BroadcastGroup returns the group that every interface of a partition joins.
 func BroadcastGroup(scope uint8, pkey uint16) GID {
 	g := group(scope, signature4, pkey)
 	binary.BigEndian.PutUint32(g[12:], 0xFFFFFFFF)
 	return g
 }
 
-// MulticastGroup is the group that stands for a multicast address of IP.
+// MulticastGroup returns the group for an IP multicast address.
 func MulticastGroup(scope uint8, pkey uint16, a netip.Addr) (GID, error) {
 	switch {
 	case !a.IsMulticast():

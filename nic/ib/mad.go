@@ -9,7 +9,7 @@ import (
 // MADSize is the length of every management datagram.
 const MADSize = 256
 
-// ErrMAD says that a datagram is not what was waited for, or makes no sense.
+// ErrMAD reports a datagram that is malformed or not the expected one.
 var ErrMAD = errors.New("management datagram")
 
 // Class is a management class.
@@ -22,7 +22,7 @@ const (
 	ClassSubnetDirected Class = 0x81 // subnet management by directed routes
 )
 
-// Method is what is to be done with an attribute. The answer to a Get or Set is a GetResp, to a Delete a DeleteResp.
+// Method is the operation on an attribute. A Get or Set is answered by a GetResp, a Delete by a DeleteResp.
 type Method uint8
 
 const (
@@ -33,7 +33,7 @@ const (
 	DeleteResp Method = 0x95
 )
 
-// Attribute is what a datagram is about.
+// Attribute is the subject of a datagram.
 type Attribute uint16
 
 const (
@@ -51,7 +51,7 @@ type Header struct {
 	Version   uint8 // of the class
 	Method    Method
 	Status    uint16
-	TID       uint64 // of the exchange: chosen by who asks, kept in the answer
+	TID       uint64 // transaction ID: chosen by the requester, repeated in the answer
 	Attribute Attribute
 	Modifier  uint32 // of the attribute
 }
@@ -81,7 +81,7 @@ func ParseHeader(b []byte) (Header, error) {
 		TID: binary.BigEndian.Uint64(b[8:]), Attribute: Attribute(binary.BigEndian.Uint16(b[16:])), Modifier: binary.BigEndian.Uint32(b[20:])}, nil
 }
 
-// answers returns an error unless b is the answer, without a fault, to what was asked with h.
+// answers returns an error unless b is a successful answer to the request with header h.
 func (h Header) answers(b []byte) error {
 	got, err := ParseHeader(b)
 	if err != nil {
@@ -101,14 +101,14 @@ func (h Header) answers(b []byte) error {
 	return nil
 }
 
-// StatusError is an answer that says a fault. It wraps ErrMAD.
+// StatusError is an answer with an error status. It wraps ErrMAD.
 type StatusError struct {
 	Class     Class
 	Attribute Attribute
 	Status    uint16
 }
 
-// Busy reports whether asking again may help.
+// Busy reports whether a retry may succeed.
 func (e *StatusError) Busy() bool { return e.Status&1 != 0 }
 
 var statusNames = map[uint16]string{ // bits 4:2

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Headers of a datagram that software builds whole, as it does for queue pairs 0 and 1 on cards that leave it to it (IBA vol. 1 §7.7,
-// §9.2, §9.6). The card appends the checksums.
+// Headers of a datagram that software builds completely, as for queue pairs 0 and 1 on cards that do not do so themselves (IBA
+// vol. 1 §7.7, §9.2, §9.6). The card appends the checksums.
 const (
 	LRHSize  = 8
 	GRHSize  = 40
@@ -16,13 +16,13 @@ const (
 	opUDSend = 0x64
 )
 
-// LIDPermissive addresses the port at the other end of the cable; a port without a LID sends from it.
+// LIDPermissive addresses the port at the other end of the cable. A port without a LID uses it as its source.
 const LIDPermissive = 0xFFFF
 
-// Datagram is where a datagram goes, and from where.
+// Datagram holds the source and destination of a datagram.
 type Datagram struct {
 	SLID, DLID  uint16
-	SL, VL      uint8 // VL 15 is management's own
+	SL, VL      uint8 // VL 15 is reserved for management
 	PKey        uint16
 	SrcQP, DstQ uint32
 	QKey        uint32
@@ -55,15 +55,15 @@ func (d Datagram) Headers(n int) []byte {
 	return b
 }
 
-// GRH is the global header in front of a datagram that was received, where it has one; the room for it is there in any case.
+// GRH is the global header of a received datagram, if it has one. Receive buffers always have room for it.
 type GRH struct {
-	Length   int // bytes behind it, checksum included
+	Length   int // bytes after the GRH, including the checksum
 	HopLimit uint8
 	SGID     GID
 	DGID     GID
 }
 
-// ParseGRH reads the first 40 bytes of a receive buffer, where the completion says that they hold a global header.
+// ParseGRH parses the first 40 bytes of a receive buffer. Call it only if the completion reports a global header.
 func ParseGRH(b []byte) (GRH, error) {
 	if len(b) < GRHSize {
 		return GRH{}, fmt.Errorf("a global header in %d bytes, expected %d", len(b), GRHSize)

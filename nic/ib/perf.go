@@ -2,7 +2,7 @@ package ib
 
 import "encoding/binary"
 
-// Performance management: what a port counted (IBA vol. 1 §16.1.3.5, §16.1.4.11).
+// Performance management: the counters of a port (IBA vol. 1 §16.1.3.5, §16.1.4.11).
 const (
 	classPerf Class = 0x04
 
@@ -10,10 +10,10 @@ const (
 	AttrPortCountersExtended Attribute = 0x001D
 )
 
-// PortCounters are packets and bytes of payload and headers, on all lanes, that a port received and sent, management included.
+// PortCounters counts packets and bytes (payload and headers, all lanes) that a port received and sent, including management.
 type PortCounters struct {
 	RxPackets, RxBytes, TxPackets, TxBytes uint64
-	// Of the first kind of counters alone.
+	// Only in counters of the first kind.
 	RxErrors, TxDiscards, RxSwitchErrors, VL15Dropped, Symbols, LinkDowned uint64
 }
 
@@ -21,7 +21,7 @@ func perfHeader(a Attribute, tid uint64) Header {
 	return Header{Class: classPerf, Version: 1, Method: Get, TID: tid, Attribute: a}
 }
 
-// QueryCounters returns the datagram that asks a port for either kind of its counters.
+// QueryCounters returns the request for one of the two kinds of port counters.
 func QueryCounters(a Attribute, port uint8, tid uint64) []byte {
 	b := make([]byte, MADSize)
 	perfHeader(a, tid).put(b)
@@ -31,8 +31,8 @@ func QueryCounters(a Attribute, port uint8, tid uint64) []byte {
 
 const perfData = 64
 
-// ParseCounters reads the answer to QueryCounters. Counters of the first kind have 32 bits and fewer, and stay at their greatest
-// value; those of the other kind have 64.
+// ParseCounters parses the answer to QueryCounters. Counters of the first kind have 32 bits or fewer and stick at their maximum;
+// those of the second kind have 64.
 func ParseCounters(b []byte, a Attribute, tid uint64) (c PortCounters, err error) {
 	if err := perfHeader(a, tid).answers(b); err != nil {
 		return c, err
@@ -40,7 +40,7 @@ func ParseCounters(b []byte, a Attribute, tid uint64) (c PortCounters, err error
 	d := b[perfData:]
 	u16 := func(at int) uint64 { return uint64(binary.BigEndian.Uint16(d[at:])) }
 	u32 := func(at int) uint64 { return uint64(binary.BigEndian.Uint32(d[at:])) }
-	const word = 4 // data is counted in these
+	const word = 4 // the unit of data counters
 	if a == AttrPortCountersExtended {
 		u64 := func(at int) uint64 { return binary.BigEndian.Uint64(d[at:]) }
 		return PortCounters{TxBytes: word * u64(8), RxBytes: word * u64(16), TxPackets: u64(24), RxPackets: u64(32)}, nil

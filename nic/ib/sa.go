@@ -5,15 +5,15 @@ import (
 	"fmt"
 )
 
-// A datagram to subnet administration: header, RMPP header, which is zero for one that is whole, key, attribute offset and
-// component mask, and 200 bytes of record from 56 on (IBA vol. 1 §15.2.1).
+// A datagram to subnet administration: header, RMPP header (zero for a datagram in one part), key, attribute offset and component
+// mask, and 200 bytes of record from byte 56 on (IBA vol. 1 §15.2.1).
 const (
 	saVersion = 2
 	saMask    = 48
 	saData    = 56
 )
 
-// Well-known numbers of the SA: it listens on queue pair 1 of the subnet manager's LID.
+// Well-known numbers of the SA. It receives on queue pair 1 at the subnet manager's LID.
 const (
 	GSIQP   = 1
 	GSIQKey = 0x80010000
@@ -31,14 +31,14 @@ func saAnswer(h Header, b []byte) ([]byte, error) {
 	if err := h.answers(b); err != nil {
 		return nil, err
 	}
-	const active = 1 // RMPP: one of several parts
+	const active = 1 // RMPP: one of several segments
 	if b[26]&active != 0 {
 		return nil, fmt.Errorf("%w: the answer comes in parts (RMPP), which was not asked for", ErrMAD)
 	}
 	return b[saData:], nil
 }
 
-// Components of an MCMemberRecord, bits of the mask.
+// Components of an MCMemberRecord: bits of the mask.
 const (
 	mcMGID      = 1 << 0
 	mcPortGID   = 1 << 1
@@ -61,7 +61,7 @@ const (
 	sendOnly   = 4
 )
 
-// Group is a multicast group and what one needs to send to it (MCMemberRecord, IBA vol. 1 §15.2.5.17).
+// Group is a multicast group with the parameters needed to send to it (MCMemberRecord, IBA vol. 1 §15.2.5.17).
 type Group struct {
 	MGID         GID
 	QKey         uint32
@@ -80,19 +80,19 @@ func joinHeader(m Method, tid uint64) Header {
 	return Header{Class: ClassSA, Version: saVersion, Method: m, TID: tid, Attribute: AttrMCMemberRecord}
 }
 
-// Join returns the request that makes a port a full member of a group that is there already, as the broadcast group of
-// IPoIB has to be (RFC 4391 §5).
+// Join returns the request that makes a port a full member of an existing group, as the broadcast group of IPoIB must be (RFC
+// 4391 §5).
 func Join(mgid, port GID, pkey uint16, tid uint64) []byte {
 	return membership(Set, Group{MGID: mgid, PKey: pkey}, port, mcMGID|mcPortGID|mcPKey|mcJoinState, fullMember, tid)
 }
 
-// JoinToSend returns the request that lets a port send to a group that is there, and gets it nothing of the group.
+// JoinToSend returns the request that lets a port send to an existing group without receiving from it.
 func JoinToSend(mgid, port GID, pkey uint16, tid uint64) []byte {
 	return membership(Set, Group{MGID: mgid, PKey: pkey}, port, mcMGID|mcPortGID|mcPKey|mcJoinState, sendOnly, tid)
 }
 
-// JoinOrCreate is Join for a group that is made where it is not there, with what like, the broadcast group, has: the groups of
-// IPoIB other than that one (RFC 4391 §4).
+// JoinOrCreate is like Join, but creates the group, with the parameters of like, if it does not exist. like is the broadcast
+// group; this is for all other groups of IPoIB (RFC 4391 §4).
 func JoinOrCreate(mgid, port GID, like Group, tid uint64) []byte {
 	like.MGID = mgid
 	return membership(Set, like, port, mcMGID|mcPortGID|mcQKey|mcMTUSel|mcMTU|mcTClass|mcPKey|mcRateSel|mcRate|mcSL|mcFlow|mcHop|mcJoinState, fullMember, tid)
@@ -120,7 +120,7 @@ func membership(m Method, g Group, port GID, mask uint64, state uint8, tid uint6
 	return b
 }
 
-// ParseJoin reads the answer to Join or JoinOrCreate.
+// ParseJoin parses the answer to Join or JoinOrCreate.
 func ParseJoin(b []byte, tid uint64) (Group, error) {
 	d, err := saAnswer(joinHeader(Set, tid), b)
 	if err != nil {
@@ -156,12 +156,12 @@ const (
 	pathPKey       = 1 << 13
 )
 
-// Path is how to reach a port (PathRecord, IBA vol. 1 §15.2.5.16).
+// Path holds the parameters needed to reach a port (PathRecord, IBA vol. 1 §15.2.5.16).
 type Path struct {
 	DGID, SGID GID
 	DLID, SLID uint16
 	FlowLabel  uint32
-	HopLimit   uint8 // above 1: the path leaves the subnet, and wants a GRH
+	HopLimit   uint8 // above 1: the path leaves the subnet and needs a GRH
 	PKey       uint16
 	SL         uint8
 	MTU        int // bytes of payload
@@ -172,7 +172,7 @@ func pathHeader(tid uint64) Header {
 	return Header{Class: ClassSA, Version: saVersion, Method: Get, TID: tid, Attribute: AttrPathRecord}
 }
 
-// FindPath returns the request for one path, the same both ways, between two ports of a partition.
+// FindPath returns the request for one reversible path between two ports of a partition.
 func FindPath(from, to GID, pkey uint16, tid uint64) []byte {
 	b := saRequest(pathHeader(tid), pathDGID|pathSGID|pathReversible|pathNumber|pathPKey)
 	d := b[saData:]
@@ -183,7 +183,7 @@ func FindPath(from, to GID, pkey uint16, tid uint64) []byte {
 	return b
 }
 
-// ParsePath reads the answer to FindPath.
+// ParsePath parses the answer to FindPath.
 func ParsePath(b []byte, tid uint64) (Path, error) {
 	d, err := saAnswer(pathHeader(tid), b)
 	if err != nil {

@@ -5,15 +5,15 @@ import (
 	"fmt"
 )
 
-// A subnet management datagram, as a port takes it from its own host: header, M_Key, and 64 bytes of attribute from 64 on.
+// A subnet management datagram as a port accepts it from its own host: header, M_Key, and 64 bytes of attribute from byte 64 on.
 const smpData = 64
 
-// Directed routes of subnet management datagrams: hop by hop, by the numbers of ports (IBA vol. 1 §14.2.2).
+// Directed routes of subnet management datagrams: hop by hop, by port numbers (IBA vol. 1 §14.2.2).
 const (
-	smpStatus     = 4 // here the highest bit says that the datagram is on its way back
+	smpStatus     = 4 // the highest bit marks a datagram that is returning
 	smpHop        = 6
 	smpHops       = 7
-	smpToLID      = 34 // where the directed part ends: permissive for the end of the path
+	smpToLID      = 34 // end of the directed part: permissive for the end of the path
 	smpReturnPath = 192
 	mostHops      = 63
 
@@ -22,8 +22,8 @@ const (
 	reregister = 51 // in PortInfo: bit 7
 )
 
-// SubnetRequest reports whether a datagram asks the port's agent for something, and ends here if it came by a directed route, whose way
-// back it then writes into it. port is the number of the port that it came to.
+// SubnetRequest reports whether a datagram is a request for the agent of this port. If the request came by a directed route, it
+// must end here, and SubnetRequest writes the return route into it. port is the number of the port that received it.
 func SubnetRequest(b []byte, port uint8) bool {
 	h, err := ParseHeader(b)
 	if err != nil || h.Method != Get && h.Method != Set {
@@ -37,13 +37,14 @@ func SubnetRequest(b []byte, port uint8) bool {
 		if hop > 0 {
 			b[smpReturnPath+int(hop)] = port
 		}
-		b[smpHop]++ // past the last hop: what an agent is given (C14-9:4)
+		b[smpHop]++ // past the last hop: the form that an agent receives (C14-9:4)
 		return true
 	}
 	return h.Class == ClassSubnet
 }
 
-// SubnetAnswer makes of what the port's agent answered to a request what goes on the wire. It reports false where that is no answer.
+// SubnetAnswer turns the agent's answer to a request into the datagram to send. It reports false if answer is not an answer to
+// it.
 func SubnetAnswer(answer, request []byte) bool {
 	a, err := ParseHeader(answer)
 	q, _ := ParseHeader(request)
@@ -52,20 +53,20 @@ func SubnetAnswer(answer, request []byte) bool {
 	}
 	if a.Class == ClassSubnetDirected {
 		answer[smpStatus] |= directionBack
-		answer[smpHop], answer[smpHops] = request[smpHops], request[smpHops] // back on its way (C14-13:1)
+		answer[smpHop], answer[smpHops] = request[smpHops], request[smpHops] // returning (C14-13:1)
 		copy(answer[smpReturnPath:], request[smpReturnPath:])
 	}
 	return true
 }
 
-// Reregisters reports whether a request has the port's host make its memberships and registrations again.
+// Reregisters reports whether a request asks the port's host to renew its memberships and registrations.
 func Reregisters(request []byte) bool {
 	h, err := ParseHeader(request)
 	return err == nil && h.Method == Set && h.Attribute == AttrPortInfo && request[smpData+reregister]&0x80 != 0
 }
 
-// Query returns a subnet management datagram that asks the port itself for an attribute. modifier is its number, or the block
-// of a table.
+// Query returns a subnet management datagram that requests an attribute of the port itself. modifier is the port number or the
+// block of a table.
 func Query(a Attribute, modifier uint32, tid uint64) []byte {
 	b := make([]byte, MADSize)
 	queryHeader(a, modifier, tid).put(b)
@@ -81,7 +82,7 @@ type PortState uint8
 
 const (
 	PortDown   PortState = 1
-	PortInit   PortState = 2 // the link is there, the subnet manager has not come
+	PortInit   PortState = 2 // physical link up, not yet configured by the subnet manager
 	PortArmed  PortState = 3
 	PortActive PortState = 4
 )
@@ -100,11 +101,11 @@ func (s PortState) String() string {
 	return fmt.Sprintf("state %d", uint8(s))
 }
 
-// PortInfo is what a port says of itself and of its subnet manager (IBA vol. 1 §14.2.5.6).
+// PortInfo describes a port and its subnet manager (IBA vol. 1 §14.2.5.6).
 type PortInfo struct {
 	GIDPrefix uint64
 	LID       uint16
-	LMC       uint8 // so many low bits of a LID are the port's to choose
+	LMC       uint8 // number of low LID bits that the port may choose
 	SMLID     uint16
 	SMSL      uint8
 	State     PortState
@@ -115,7 +116,7 @@ type PortInfo struct {
 	Capabilities uint32
 }
 
-// ParsePortInfo reads the answer to Query(AttrPortInfo, port, tid).
+// ParsePortInfo parses the answer to Query(AttrPortInfo, port, tid).
 func ParsePortInfo(b []byte, port uint32, tid uint64) (PortInfo, error) {
 	if err := queryHeader(AttrPortInfo, port, tid).answers(b); err != nil {
 		return PortInfo{}, err
@@ -138,7 +139,7 @@ func ParsePortInfo(b []byte, port uint32, tid uint64) (PortInfo, error) {
 	return p, nil
 }
 
-// laneSpeed returns what the codes of a link's speed stand for: the extended one where it says something.
+// laneSpeed decodes a link speed. The extended code takes precedence if set.
 func laneSpeed(code, extended uint8) int {
 	switch extended {
 	case 1:
@@ -157,7 +158,7 @@ func laneSpeed(code, extended uint8) int {
 	return 0
 }
 
-// MTU returns the bytes of payload that a code stands for, 0 for one that is none.
+// MTU returns the payload size in bytes for a code, or 0 for an invalid code.
 func MTU(code uint8) int {
 	if code < 1 || code > 5 {
 		return 0
@@ -165,7 +166,7 @@ func MTU(code uint8) int {
 	return 128 << code
 }
 
-// MTUCode is the reverse, 0 for what no code stands for.
+// MTUCode is the inverse of MTU. It returns 0 if n has no code.
 func MTUCode(n int) uint8 {
 	for c := uint8(1); c <= 5; c++ {
 		if MTU(c) == n {
@@ -175,7 +176,7 @@ func MTUCode(n int) uint8 {
 	return 0
 }
 
-// ParseGUIDs reads the answer to Query(AttrGUIDInfo, block, tid): eight GUIDs of the port. The first is its own.
+// ParseGUIDs parses the answer to Query(AttrGUIDInfo, block, tid): eight GUIDs of the port. The first is the port's own.
 func ParseGUIDs(b []byte, block uint32, tid uint64) (guids [8]uint64, err error) {
 	if err := queryHeader(AttrGUIDInfo, block, tid).answers(b); err != nil {
 		return guids, err
@@ -186,7 +187,7 @@ func ParseGUIDs(b []byte, block uint32, tid uint64) (guids [8]uint64, err error)
 	return guids, nil
 }
 
-// ParsePKeys reads the answer to Query(AttrPKeyTable, block, tid): 32 partition keys.
+// ParsePKeys parses the answer to Query(AttrPKeyTable, block, tid): 32 partition keys.
 func ParsePKeys(b []byte, block uint32, tid uint64) (keys [32]uint16, err error) {
 	if err := queryHeader(AttrPKeyTable, block, tid).answers(b); err != nil {
 		return keys, err
@@ -197,7 +198,7 @@ func ParsePKeys(b []byte, block uint32, tid uint64) (keys [32]uint16, err error)
 	return keys, nil
 }
 
-// GID is a port's or a group's address: a prefix of the subnet and a GUID, or a multicast address.
+// GID is the address of a port (subnet prefix and GUID) or of a multicast group.
 type GID [16]byte
 
 // NewGID returns the GID of a port.
