@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -226,7 +227,8 @@ func TestSweepAnswer(t *testing.T) {
 // A search begins with its answer: for each size the rate, its round trips, and the limit above it. Warnings come before the trials.
 func TestSearchAnswer(t *testing.T) {
 	small, big := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report(), synthetic.Link{Seed: 2, Median: 8000, Seconds: 1, Rate: 100}.Report()
-	small.Traffic.Rate, small.Traffic.FrameSize, small.Dir = 500_000, 60, "out/01-60"
+	dir := t.TempDir()
+	small.Traffic.Rate, small.Traffic.FrameSize, small.Dir, big.Dir = 500_000, 60, filepath.Join(dir, "01-60"), filepath.Join(dir, "02-1514")
 	small.Notes = []string{session.LimitNote + string(session.Network), "the highest of the rates tried"}
 	big.Traffic.Rate, big.Traffic.FrameSize, big.Warnings = 80_000, 1514, []string{session.CutShort}
 	found := &session.SearchResult{Result: session.Result{Reports: []*report.Report{small, big}}, Trials: []session.Trial{{Rate: 1e6}, {Rate: 500_000, Passed: true}}}
@@ -239,7 +241,7 @@ func TestSearchAnswer(t *testing.T) {
 warning: interrupted by a signal.*
 
  *size +offered/s`
-	if !regexp.MustCompile(want).MatchString(out.String()) || !strings.Contains(out.String(), "\nreport out/01-60\n") {
+	if !regexp.MustCompile(want).MatchString(out.String()) || !strings.Contains(out.String(), "\nreport "+small.Dir+"\nreport "+big.Dir+"\npage "+filepath.Join(dir, "index.html")+"\n") {
 		t.Error(out.String())
 	}
 	out.Reset()

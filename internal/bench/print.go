@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,7 +26,7 @@ func (e *env) printResult(r *session.Result, paired, asJSON, verbose bool) (fail
 		return nil
 	}
 	if asJSON {
-		return writeJSON(e.stdout, slices.Concat(r.Reports, r.Unwritten), nil)
+		return errors.Join(writeJSON(e.stdout, slices.Concat(r.Reports, r.Unwritten), nil), (&env{stdout: io.Discard}).writeIndex(r.Reports, paired))
 	}
 	for _, rep := range r.Unwritten { // it cannot be measured again: it is at least to be read
 		failed = errors.Join(failed, page.PrintReport(e.stdout, rep))
@@ -36,7 +38,7 @@ func (e *env) printResult(r *session.Result, paired, asJSON, verbose bool) (fail
 			for _, rep := range r.Reports {
 				fmt.Fprintf(e.stdout, "report %s\n", plain.Text(rep.Dir))
 			}
-			return failed
+			return errors.Join(failed, e.writeIndex(r.Reports, paired))
 		}
 		failed = errors.Join(failed, page.PrintComparison(e.stdout, c))
 		fmt.Fprintln(e.stdout)
@@ -47,9 +49,35 @@ func (e *env) printResult(r *session.Result, paired, asJSON, verbose bool) (fail
 		}
 	}
 	if paired || len(r.Reports) < 2 {
+		if paired {
+			failed = errors.Join(failed, e.writeIndex(r.Reports, paired))
+		}
 		return failed
 	}
-	return errors.Join(failed, sweepTable(e.stdout, r.Reports))
+	return errors.Join(failed, sweepTable(e.stdout, r.Reports), e.writeIndex(r.Reports, paired))
+}
+
+// writeIndex writes the page that answers what was asked with several reports, index.html in the folder that has theirs: their comparison, or
+// the curves of a sweep.
+func (e *env) writeIndex(all []*report.Report, paired bool) error {
+	if len(all) < 2 {
+		return nil
+	}
+	path := filepath.Join(filepath.Dir(all[0].Dir), "index.html")
+	var links []page.Link
+	for _, rep := range all {
+		links = append(links, page.Link{Name: rep.Name(), Href: url.PathEscape(filepath.Base(rep.Dir)) + "/" + report.HTMLFile})
+	}
+	if err := writePage(path, func(w io.Writer) error {
+		if paired {
+			return page.Comparison(w, compare.Reports(all[0], all[1:]...), links...)
+		}
+		return page.Sweep(w, all, links)
+	}); err != nil {
+		return err
+	}
+	fmt.Fprintf(e.stdout, "page %s\n", plain.Text(path))
+	return nil
 }
 
 // writeJSON prints reports for programs: each with its folder, which is empty where it could not be written.
@@ -120,32 +148,9 @@ func printSummary(w io.Writer, name string, m *latency.Summary) {
 	fmt.Fprintf(w, "%s:  p50 %s  p99 %s  p99.9 %s  p99.99 %s  max %s  (%d)\n", name, ns(m.P50), ns(m.P99), ns(m.P999), ns(m.P9999), ns(m.Max), m.Count)
 }
 
-// sweepAnswer is a sweep in one sentence: p50 of the points that are least and most, and how many lost probes.
-func sweepAnswer(all []*report.Report) string {
-	least, most, lossy, perhaps := all[0], all[0], 0, 0
-	for _, r := range all {
-		if p50 := r.Main().Summary.P50; p50 < least.Main().Summary.P50 {
-			least = r
-		} else if p50 > most.Main().Summary.P50 {
-			most = r
-		}
-		if r.Counts.LostLeast() > 0 {
-			lossy++
-		} else if r.Counts.Lost > 0 {
-			perhaps++
-		}
-	}
-	text := fmt.Sprintf("p50 from %s (%s) to %s (%s); %d of %s lost probes", ns(least.Main().Summary.P50), plain.Text(least.Label),
-		ns(most.Main().Summary.P50), plain.Text(most.Label), lossy, plain.Count(len(all), "point"))
-	if perhaps > 0 {
-		text += fmt.Sprintf(", %d more may have", perhaps)
-	}
-	return text
-}
-
 // sweepTable prints the answer, and one line for each point.
 func sweepTable(w io.Writer, all []*report.Report) error {
-	fmt.Fprintf(w, "%s\n\n", sweepAnswer(all))
+	fmt.Fprintf(w, "%s\n\n", page.SweepAnswer(all))
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	columns := countColumns(len(all), func(i int) *report.Counts { return &all[i].Counts })
 	fmt.Fprintf(table, "point\tsize\trate/s\tsent\tlost\t%sp50\tp99\tp99.9\tmax\treport\t\n", columns.head())
@@ -262,7 +267,7 @@ func (e *env) printSearch(r *session.SearchResult, asJSON bool) error {
 	for _, rep := range r.Reports {
 		fmt.Fprintf(e.stdout, "report %s\n", plain.Text(rep.Dir))
 	}
-	return nil
+	return e.writeIndex(r.Reports, false)
 }
 
 // onTheWire says what a rate of frames is in Mbit/s; nothing of messages, whose framing is the card's.

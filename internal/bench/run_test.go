@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -192,6 +193,7 @@ func TestSeries(t *testing.T) {
 				t.Errorf("%s: %d runs, %d sent", name, len(rep.Runs), rep.Counts.Sent)
 			}
 		}
+		hasIndex(t, r, dir, "Latency by rate", 4)
 	})
 	t.Run("lossless", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "r")
@@ -380,6 +382,25 @@ func TestName(t *testing.T) {
 	}
 }
 
+// hasIndex fails unless a command printed and wrote the page index.html with that text and a link to each of n reports.
+func hasIndex(t *testing.T, r result, dir, text string, n int) {
+	t.Helper()
+	path := filepath.Join(dir, "index.html")
+	html, err := os.ReadFile(path)
+	if err != nil || !bytes.Contains(html, []byte(text)) || !strings.Contains(r.out, "page "+path+"\n") {
+		t.Fatalf("%v; %q is in the page: %t, the page is printed: %t", err, text, bytes.Contains(html, []byte(text)), strings.Contains(r.out, "page "+path))
+	}
+	links := regexp.MustCompile(`<a href="([^"]+)"`).FindAllSubmatch(html, -1)
+	for _, l := range links {
+		if _, err := os.Stat(filepath.Join(dir, string(l[1]))); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(links) != n {
+		t.Errorf("%d links, want %d", len(links), n)
+	}
+}
+
 // TestWorse: a comparison beyond its limits exits with 3, one that cannot be told with 1.
 func TestWorse(t *testing.T) {
 	n := newNetwork(t)
@@ -405,6 +426,7 @@ func TestWorse(t *testing.T) {
 	if r.code != 0 {
 		t.Fatal(r)
 	}
+	hasIndex(t, r, dir, "<p class=\"lede\">C is ", 2)
 	a, c := filepath.Join(dir, "01-a"), filepath.Join(dir, "02-c")
 	if r := n.bench("compare", "-fail-if", "p50>+5%+200ns", a, c); r.code != 3 {
 		t.Errorf("exit %d, want 3\n%s%s", r.code, r.out, r.errors)

@@ -136,6 +136,8 @@ func TestPagesInBrowser(t *testing.T) {
 		{write("open.html", func(w *bytes.Buffer) error { return Report(w, o) }), 6, 7, 5, true},
 		{write("few.html", func(w *bytes.Buffer) error { return Report(w, few) }), 5, 5, 3, true},
 		{write("compare.html", func(w *bytes.Buffer) error { return Comparison(w, compare.Reports(a, b, o)) }), 6, 8, 6, false},
+		{write("rates.html", func(w *bytes.Buffer) error { return Sweep(w, rateSweep(), links(rateSweep())) }), 1, 3, 3, false},
+		{write("sizes.html", func(w *bytes.Buffer) error { return Sweep(w, sizeSweep(), links(sizeSweep())) }), 1, 3, 3, false},
 	}
 	// All pages are shown at once, each in a frame of its width: a frame is narrower than any window may be.
 	grounds := map[string]string{}

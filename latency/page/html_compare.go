@@ -13,6 +13,7 @@ type comparePage struct {
 	C      *compare.Comparison
 	Title  string
 	Answer string
+	Links  []Link
 	Names  []legend
 	Plots  []plot
 	Pairs  []pairTable
@@ -33,9 +34,9 @@ type pairRow struct {
 	Stat, A, B, Diff, Percent, Mark, Verdict, Word, CI, Least, P string
 }
 
-// Comparison writes the comparison as one page that needs nothing but itself.
-func Comparison(w io.Writer, c *compare.Comparison) error {
-	p := comparePage{C: c, Answer: Answer(c)}
+// Comparison writes the comparison as one page that needs nothing but itself. links are those of the reports, if it is beside them.
+func Comparison(w io.Writer, c *compare.Comparison, links ...Link) error {
+	p := comparePage{C: c, Answer: Answer(c), Links: links}
 	var ds []drawn
 	unit, sim := string(c.Reports[0].Metric), false
 	for i, r := range c.Reports {

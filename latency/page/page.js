@@ -10,6 +10,8 @@ const duration = v => {
 const show = {
   ns: duration,
   shift: v => (v > 0 ? "+" : "") + duration(v),
+  rate: v => significant(v) + "\u00a0/s",
+  bytes: v => Math.round(v) + "\u00a0bytes",
   s: v => v.toFixed(2) + "\u00a0s",
   run: v => "run " + Math.round(v),
   count: v => significant(v < 0.75 ? 0 : Math.round(v)) + " samples",
@@ -30,6 +32,7 @@ for (const svg of document.querySelectorAll("svg.chart[data-x]")) {
     return { unit, at: p => +log ? lo * (hi / lo) ** share(p) : +lo + share(p) * (hi - lo), inside: p => share(p) >= 0 && share(p) <= 1 };
   };
   const x = axis("x"), y = axis("y");
+  const sweep = x.unit == "rate" || x.unit == "bytes"; // whose points lie far apart
   const line = svg.querySelector("line.axis").cloneNode();
   line.setAttribute("class", "cursor");
   const curves = [...svg.querySelectorAll("[data-name]")].map(c => ({
@@ -47,7 +50,7 @@ for (const svg of document.querySelectorAll("svg.chart[data-x]")) {
     for (const c of curves) {
       let best = null;
       for (const p of c.points) if (!best || Math.abs(p[0] - at.x) < Math.abs(best[0] - at.x)) best = p;
-      if (best && Math.abs(best[0] - at.x) < Math.max(40, 400 / c.points.length)) {
+      if (best && Math.abs(best[0] - at.x) < (sweep ? Infinity : Math.max(40, 400 / c.points.length))) {
         if (!rows.length) px = best[0];
         rows.push(c.name + " " + show[y.unit](y.at(best[1])));
       }

@@ -41,7 +41,7 @@ type mark struct {
 type axis struct {
 	lo, hi float64
 	log    bool
-	unit   string // how page.js shows a value: ns, shift, s, run, count, pairs, nines
+	unit   string // how page.js shows a value: ns, shift, s, run, rate, bytes, count, pairs, nines
 	title  string
 	ticks  []tick
 }
