@@ -1,0 +1,126 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/page"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/proof/needs"
+)
+
+// axeRun runs axe-core in a page and leaves the violations in it.
+const axeRun = `<script>addEventListener("load",()=>axe.run(document,{resultTypes:["violations"]}).then(r=>{
+const out=document.createElement("pre");out.className="axe";
+out.textContent=JSON.stringify({checked:r.passes.length,violations:r.violations.map(v=>v.id+": "+v.help+": "+v.nodes.map(n=>n.html.slice(0,160)+" "+n.failureSummary).join(" | "))});document.body.append(out)}))</script>`
+
+var axeResult = regexp.MustCompile(`(?s)<pre class="axe">(.*?)</pre>`)
+
+// No page has an accessibility violation that axe-core finds, light or dark, wide or narrow; the pages of other tools' files included.
+func TestPagesPassAxe(t *testing.T) {
+	path := os.Getenv("REBOUND_AXE")
+	if path == "" {
+		t.Skip("needs axe-core's axe.min.js, named in REBOUND_AXE (CONTRIBUTING.md says how to get it)")
+	}
+	needs.Programs(t, "chromium")
+	axe, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := func(seed uint64, median, rate float64, size int) *report.Report {
+		r := synthetic.Link{Seed: seed, Median: median, Spread: 0.1, Runs: 9, Seconds: 3, Rate: 2000, Open: rate > 0}.Report()
+		r.Label, r.Traffic.Rate, r.Traffic.FrameSize = fmt.Sprint("point ", seed), rate, size
+		return r
+	}
+	lossy := link(3, 50_000, 1e5, 60)
+	lossy.Counts.Received, lossy.Counts.Lost, lossy.Warnings = lossy.Counts.Sent-5, 5, []string{"interrupted by a signal"}
+	sim := link(4, 4000, 0, 60)
+	sim.Device.Backend = "sim"
+	rates := []*report.Report{link(1, 4000, 1000, 60), link(2, 4200, 10_000, 60), lossy}
+	sizes := []*report.Report{link(1, 4000, 0, 60), link(2, 4200, 0, 512), link(5, 5400, 0, 1514)}
+	links := make([]page.Link, 3)
+	for i := range links {
+		links[i] = page.Link{Name: rates[i].Name(), Href: "a/report.html"}
+	}
+	matrix := &page.Matrix{Title: "Mesh", From: []string{"a", "b"}, To: []string{"a", "b", "c"}, Notes: []string{"a note"}, Cells: map[page.Pair]*page.Cell{
+		{From: "a", To: "b"}: {P50: 5000, P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10, Lost: 1}, Verdict: compare.Slower},
+		{From: "b", To: "c"}: {P50: 50000, P99: 90000, Samples: 9, Counts: report.Counts{Sent: 10}, Verdict: compare.Faster},
+		{From: "b", To: "a"}: {P50: 500000, P99: 900000, Samples: 9, Counts: report.Counts{Sent: 10}, Verdict: compare.Noise},
+		{From: "a", To: "c"}: {Silent: true, Counts: report.Counts{Sent: 5, Lost: 5}}}}
+	dir := t.TempDir()
+	pages := map[string]func(io.Writer) error{
+		"report": func(w io.Writer) error { return page.Report(w, rates[0]) },
+		"lossy":  func(w io.Writer) error { return page.Report(w, lossy) },
+		"model":  func(w io.Writer) error { return page.Report(w, sim) },
+		"comparison": func(w io.Writer) error {
+			return page.Comparison(w, compare.Reports(sizes[0], sizes[0], lossy), links...)
+		},
+		"not comparable": func(w io.Writer) error { return page.Comparison(w, compare.Reports(rates[0], sim)) },
+		"rates":          func(w io.Writer) error { return page.Sweep(w, rates, links) },
+		"sizes":          func(w io.Writer) error { return page.Sweep(w, sizes, links) },
+		"matrix":         func(w io.Writer) error { return page.WriteMatrix(w, matrix) },
+	}
+	file := func(name string) string { return filepath.Join("foreign", "testdata", name) }
+	for name, args := range map[string][]string{
+		"report of a demo":   {"report", "../../results/demo/01-kernel"},
+		"report of a table":  {"report", file("table.csv")},
+		"report of vegeta":   {"report", file("vegeta.json")},
+		"report of ping":     {"report", file("ping-D.txt")},
+		"compared tools":     {"compare", file("fortio.json"), file("oha.json")},
+		"a demo and a table": {"compare", file("table.csv"), "../../results/demo/02-xdp"},
+	} {
+		pages[name] = func(w io.Writer) error {
+			out := filepath.Join(dir, "command.html")
+			if code, _, said := inProcess(append([]string{args[0], "-html", out}, args[1:]...)...); code != 0 {
+				return errors.New(said)
+			}
+			b, err := os.ReadFile(out)
+			if err == nil {
+				_, err = w.Write(b)
+			}
+			return err
+		}
+	}
+	for name, write := range pages {
+		var b bytes.Buffer
+		if err := write(&b); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		one := filepath.Join(dir, "page.html")
+		text := strings.Replace(b.String(), "</body>", "<script>"+string(axe)+"</script>"+axeRun+"</body>", 1)
+		if err := os.WriteFile(one, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		for _, look := range [][]string{{"--blink-settings=preferredColorScheme=1", "--window-size=1280,2000"}, {"--blink-settings=preferredColorScheme=0", "--window-size=500,2000"}} {
+			profile := t.TempDir()
+			dom, err := exec.Command("chromium", append(look, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--user-data-dir="+profile,
+				"--virtual-time-budget=60000", "--dump-dom", "file://"+one)...).Output()
+			m := axeResult.FindSubmatch(dom)
+			if m == nil {
+				t.Fatalf("%s: axe-core left no result: %v", name, err)
+			}
+			var got struct {
+				Checked    int
+				Violations []string
+			}
+			if err := json.Unmarshal([]byte(html.UnescapeString(string(m[1]))), &got); err != nil || got.Checked < 10 {
+				t.Fatalf("%s: %v, %d rules checked", name, err, got.Checked)
+			}
+			for _, v := range got.Violations {
+				t.Errorf("%s, %s: %s", name, look, v)
+			}
+		}
+	}
+}
