@@ -16,7 +16,7 @@ func described() *manual.Program {
 	p := &manual.Program{Name: "rebound-bench", Section: 1, Values: values(), Line: "measure network round trips and compare them",
 		Doc: "rebound-bench " + about + "\n\n" + about2, Exit: codes, SeeAlso: []string{"rebound-watch(5)", "rebound-responder(8)", "rebound-simnic(1)"}}
 	for _, c := range commands() {
-		m := manual.Command{Name: c.name, Args: c.args, Doc: c.line, Folders: c.name == "compare" || c.name == "report"}
+		m := manual.Command{Name: c.name, Args: c.args, Doc: c.line, Folders: slices.Contains([]string{"compare", "report", "history"}, c.name)}
 		if !slices.Contains([]string{"version", "manual", "completion", "config"}, c.name) { // these take no flags
 			c.run(&env{describe: func(fs *flag.FlagSet, text string) {
 				_, doc, _ := strings.Cut(text, "\n\n") // the first line is the usage, which is above already

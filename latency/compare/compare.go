@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rebound-nic/rebound/latency/host"
 	"github.com/rebound-nic/rebound/latency/plain"
 	"github.com/rebound-nic/rebound/latency/report"
 )
@@ -260,6 +261,22 @@ func differences(a, b *report.Report) (out []string) {
 			out = append(out, fmt.Sprintf("kernel command line: only %s has %s, only %s has %s", a.Name(), orNone(onlyA), b.Name(), orNone(onlyB)))
 		}
 	}
+	return out
+}
+
+// Differences says in what two reports of the same kind differ beside their results: machine, kernel, driver, version of the tool, and
+// what was not ideal on one of the hosts alone.
+func Differences(a, b *report.Report) []string {
+	out := slices.Concat(differences(a, b), differ("driver", a, b, a.Device.Driver, b.Device.Driver), differ("version", a, b, a.Version, b.Version))
+	only := func(r, other *report.Report) {
+		for _, f := range r.Host.Findings {
+			if !slices.ContainsFunc(other.Host.Findings, func(g host.Finding) bool { return g.What == f.What }) {
+				out = append(out, fmt.Sprintf("only %s: %s", r.Name(), f.What))
+			}
+		}
+	}
+	only(a, b)
+	only(b, a)
 	return out
 }
 

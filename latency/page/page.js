@@ -14,6 +14,7 @@ const show = {
   bytes: v => Math.round(v) + "\u00a0bytes",
   s: v => v.toFixed(2) + "\u00a0s",
   run: v => "run " + Math.round(v),
+  report: v => "report " + Math.round(v),
   count: v => significant(v < 0.75 ? 0 : Math.round(v)) + " samples",
   pairs: v => significant(Math.round(v)) + " differences",
   nines: v => {

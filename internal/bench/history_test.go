@@ -1,0 +1,115 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/latency/page"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/synthetic"
+)
+
+// nights writes one report a night: the 13th and all after it are slower, and have another kernel.
+func nights(t *testing.T, dir string, n int, change func(i int, r *report.Report)) {
+	t.Helper()
+	for i := range n {
+		median := 4000.0
+		if i >= 12 {
+			median = 4400
+		}
+		r := synthetic.Link{Seed: uint64(i), Median: median * (1 + 0.01*float64(i*7%5-2)), Seconds: 2, Rate: 1000}.Report()
+		r.Host.Kernel, r.Label = "6.1.0-28", ""
+		if i >= 12 {
+			r.Host.Kernel = "6.12.5"
+		}
+		r.Start = time.Date(2026, 11, 1+i, 3, 0, 0, 0, time.UTC)
+		if change != nil {
+			change(i, r)
+		}
+		if err := report.Write(filepath.Join(dir, fmt.Sprintf("n%02d", (i*11)%n)), r, page.Report); err != nil { // names in no order of time
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestHistory(t *testing.T) {
+	history := func(args ...string) (code int, out, errors string) {
+		var stdout, stderr bytes.Buffer
+		code = bench(append([]string{"history", "-out", filepath.Join(t.TempDir(), "h.html")}, args...), &stdout, &stderr)
+		return code, stdout.String(), stderr.String()
+	}
+	dir := t.TempDir()
+	nights(t, dir, 25, nil)
+	if err := os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("no report"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	html := filepath.Join(t.TempDir(), "history.html")
+	code, out, errors := history(dir, "-out", html)
+	first := regexp.MustCompile(`^p(50|99) rose by 1\d(\.\d+)? % \(.* µs to .* µs\) with n\d\d of 2026-11-13, the last of 2 changes\n`)
+	if code != 0 || !first.MatchString(out) || !strings.Contains(out, "6.1.0-28") || !strings.Contains(out, "6.12.5") || strings.Count(out, "2026-11-13") != 3 {
+		t.Errorf("exit %d\n%s%s", code, out, errors)
+	}
+	b, err := os.ReadFile(html)
+	if err != nil || strings.Count(string(b), `class="rule"`) != 4 || !strings.Contains(string(b), "6.12.5") { // two figures, for a desk and a phone
+		t.Errorf("%v: %d lines mark a change", err, strings.Count(string(b), `class="rule"`))
+	}
+	for _, c := range []struct {
+		name string
+		n    int
+		do   func(int, *report.Report)
+		args []string
+		want string
+	}{
+		{"before the change", 12, nil, nil, "no change of level found in 12 reports\n"},
+		{"too few", 7, nil, nil, "no change can be found in 7 reports: there must be 4 on each side of it\n"},
+		{"two kinds", 24, func(i int, r *report.Report) { r.Traffic.FrameSize = []int{64, 1500}[i/12] }, nil, "no change of level found in 12 reports\n"},
+		{"too few samples", 12, nil, []string{"-stat", "p99.99"}, "p99.99 (round trip"},
+		{"terminal codes", 24, func(i int, r *report.Report) { r.Host.Kernel = fmt.Sprintf("\x1b]0;%d\a\n6", i/12) }, nil, "p50 rose"},
+	} {
+		dir := t.TempDir()
+		nights(t, dir, c.n, c.do)
+		code, out, errors := history(append(c.args, dir)...)
+		if code != 0 || !strings.Contains(out, c.want) || strings.ContainsAny(out, "\x1b\a") {
+			t.Errorf("%s: exit %d, want %q\n%s%s", c.name, code, c.want, out, errors)
+		}
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{nil, 2, "which reports?"},
+		{[]string{t.TempDir()}, 1, "no report is in"},
+		{[]string{filepath.Join(dir, "gone")}, 1, "gone"},
+		{[]string{"-stat", "p101", dir}, 2, "-stat"},
+	} {
+		if code, out, errors := history(c.args...); code != c.code || !strings.Contains(errors, c.want) {
+			t.Errorf("%v: exit %d, want %d and %q\n%s%s", c.args, code, c.code, c.want, out, errors)
+		}
+	}
+}
+
+// Files of another tool have no times: they are in the order of their names.
+func TestHistoryOfOtherTools(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 20 {
+		var b strings.Builder
+		for k := range 400 {
+			fmt.Fprintln(&b, 100+10*(i/10)+k%5)
+		}
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%02d.txt", i)), []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var stdout, stderr bytes.Buffer
+	code := bench([]string{"history", "-unit", "us", "-stat", "p50", "-out", filepath.Join(dir, "h.html"), dir}, &stdout, &stderr)
+	if code != 0 || !strings.Contains(stdout.String(), "p50 rose by 9.8 % (102.0 µs to 112.1 µs) with 10.txt") || !strings.Contains(stdout.String(), "in the order in which they were named") {
+		t.Errorf("exit %d\n%s%s", code, &stdout, &stderr)
+	}
+}
