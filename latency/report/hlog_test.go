@@ -23,6 +23,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // independent is a reader of HdrHistogram logs and histograms that shares nothing with the code under test nor with
@@ -199,14 +200,7 @@ func TestHlogByJavaScript(t *testing.T) {
 	if err != nil {
 		t.Skip("node is not installed (Debian package nodejs)")
 	}
-	root, err := exec.Command("npm", "root", "-g").Output()
-	if err != nil {
-		t.Skip("npm is not installed")
-	}
-	modules := strings.TrimSpace(string(root))
-	if _, err := os.Stat(filepath.Join(modules, "hdr-histogram-js")); err != nil {
-		t.Skip("the npm package hdr-histogram-js is not installed (npm install -g hdr-histogram-js)")
-	}
+	modules := filepath.Dir(needs.NPM(t, "hdr-histogram-js"))
 	rep := synthetic.Link{Seed: 6, Median: 5000, Spread: 0.5, Seconds: 5, Rate: 2000, Open: true}.Report()
 	dir := filepath.Join(t.TempDir(), "report")
 	if err := report.Write(dir, rep, page); err != nil {

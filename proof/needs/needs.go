@@ -4,6 +4,7 @@ package needs
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 )
 
@@ -26,4 +27,21 @@ func Programs(t testing.TB, names ...string) {
 			t.Skipf("needs %s, which is not installed (run scripts/install-deps as root)", name)
 		}
 	}
+}
+
+// NPM returns the folder of an npm package that scripts/install-deps installs, and skips the test where it is missing.
+func NPM(t testing.TB, name string) string {
+	t.Helper()
+	dir, err := filepath.Abs(".")
+	for err == nil {
+		if _, missing := os.Stat(filepath.Join(dir, "go.mod")); missing == nil || dir == filepath.Dir(dir) {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	at := filepath.Join(dir, ".cache", "npm", "node_modules", name)
+	if _, err := os.Stat(at); err != nil {
+		t.Skipf("needs the npm package %s, which is not installed (run scripts/install-deps)", name)
+	}
+	return at
 }
