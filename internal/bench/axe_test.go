@@ -31,6 +31,7 @@ var axeResult = regexp.MustCompile(`(?s)<pre class="axe">(.*?)</pre>`)
 
 // No page has an accessibility violation that axe-core finds, light or dark, wide or narrow; the pages of other tools' files included.
 func TestPagesPassAxe(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	needs.Programs(t, "chromium")
 	axe, err := os.ReadFile(filepath.Join(needs.NPM(t, "axe-core"), "axe.min.js"))

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/programs"
 )
 
@@ -106,6 +107,7 @@ func (p *process) port(t *testing.T, service string) string {
 // On a pair of EFA models, the bench finds the responder by its hand-over and is answered over both transports, STAMP
 // included; a responder that was killed leaves nothing behind that keeps the next one from answering.
 func TestAnswersMessages(t *testing.T) {
+	needs.Long(t)
 	here, there, end := adapters(t, "efa3")
 	bench := programs.Path(t, "bench")
 	folder := filepath.Join(t.TempDir(), "report")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/schedule"
 	"github.com/rebound-nic/rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // Slices of bench run -ab at its default, with the warm-up before each. Periods count in their distance.
@@ -60,6 +61,7 @@ func periodic(at when, period float64) []scenario {
 // A disturbance with a period of 1 to 16 slices makes no more false verdicts than chance: at most 1.5 % in any row, and a mark
 // in at most 5 % of all tables.
 func TestPeriodicDisturbances(t *testing.T) {
+	needs.Long(t)
 	n := 60
 	if *long {
 		n = *many

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 const limited = `package m
@@ -41,6 +43,7 @@ func TestMutations(t *testing.T) {
 
 // A weak test kills some of a package's mutations, and a mutation that does not end counts as killed.
 func TestTry(t *testing.T) {
+	needs.Long(t)
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"go.mod":    "module example.com/m\ngo 1.24\n",

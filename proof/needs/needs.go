@@ -19,6 +19,14 @@ func Root(t testing.TB, what string) {
 	}
 }
 
+// Long skips a test under -short: make check takes a minute and a half, and leaves out what takes many seconds of it.
+func Long(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes long, and -short leaves it out (make test runs it)")
+	}
+}
+
 // Programs skips a test where a program is missing.
 func Programs(t testing.TB, names ...string) {
 	t.Helper()

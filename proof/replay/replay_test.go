@@ -21,6 +21,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/kit/trace"
 	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/replay"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/enasim"
@@ -126,6 +127,7 @@ func at(all []string, i int) string {
 
 // A probe file of each model makes a model that answers the same, also with its addresses masked.
 func TestRoundTrip(t *testing.T) {
+	needs.Long(t)
 	mac := [6]byte{0x02, 0xA1, 0xB2, 0xC3, 0xD4, 0xE5}
 	for _, c := range cards.All {
 		if c.Driver == "" {

@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // mirror is a reflector that takes 3 us and whose clock is ahead of this host's by offset.
@@ -93,6 +94,7 @@ func (m *mirror) run(t *testing.T, limit Limit, runs int, change func(*probe.Tes
 // Probes 4 and 5 are lost on the way there, probe 8 on the way back. What is lost before the first reply of a run, or after the last,
 // is lost on a way that nobody knows. That the reflector keeps a count shows even where nothing is lost on the way there.
 func TestLossEachWay(t *testing.T) {
+	needs.Long(t)
 	for _, c := range []struct {
 		name                string
 		there, back         []int

@@ -20,6 +20,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/page"
 	"github.com/rebound-nic/rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // mesh answers as a Prometheus that has scraped three watches for two days. The path a → c takes half longer today, b → a loses all, and
@@ -230,6 +231,7 @@ var matrices = flag.Int("matrices", 20, "unchanged matrices that each scenario o
 // At most 5 % of matrices of unchanged paths show any mark, also where every path is slower by all that drift between two times may
 // account for. docs/calibration.md has the results.
 func TestMatrixCalibration(t *testing.T) {
+	needs.Long(t)
 	const windows, length, day = 12, 300, 24 * 3600.0
 	for _, c := range []struct {
 		name   string

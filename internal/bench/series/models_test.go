@@ -22,6 +22,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/drivers/mlx4"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
 	"github.com/rebound-nic/rebound/nic/drivers/virtio"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
 	"github.com/rebound-nic/rebound/sim/enasim"
@@ -247,6 +248,7 @@ func (b *bed) device(i int, mac [6]byte, size int, wire sim.Wire) (d nic.Port) {
 // What is done to the replies is what the counts say, whichever device they arrive at, and what the device drops for
 // lack of a buffer was dropped here.
 func TestImpairmentOverModels(t *testing.T) {
+	needs.Long(t)
 	clock, err := latency.NewClock() // before the bubble, where time stalls
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // card is a device whose drop counter grows by drops from one reading to the next.
@@ -38,6 +39,7 @@ func (c *card) ReadStats(s *nic.Stats) error {
 // A responder whose metrics cannot be read while the bench runs, or whose device has no counter of its drops, leaves a range and a note
 // with a remedy.
 func TestUnreadMetrics(t *testing.T) {
+	needs.Long(t)
 	clock, err := latency.NewClock()
 	if err != nil {
 		t.Fatal(err)
@@ -84,6 +86,7 @@ func TestUnreadMetrics(t *testing.T) {
 
 // What a card dropped was dropped here. What a card dropped that does not count it is not lost between the hosts for certain.
 func TestCardDrops(t *testing.T) {
+	needs.Long(t)
 	clock, err := latency.NewClock()
 	if err != nil {
 		t.Fatal(err)

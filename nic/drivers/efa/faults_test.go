@@ -12,6 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/efa"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/amazon"
 	"github.com/rebound-nic/rebound/sim/efasim"
@@ -153,6 +154,7 @@ func TestUnplugged(t *testing.T) {
 // A peer that dies with replies on their way holds its own buffers for a bounded time: until the device gives up, and where
 // the device does not, until the driver takes them back.
 func TestDeadPeer(t *testing.T) {
+	needs.Long(t)
 	for _, c := range []struct {
 		name    string
 		timeout time.Duration

@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser"
 	"github.com/rebound-nic/rebound/nic/drivers/efa"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/sim/efasim"
 	"github.com/rebound-nic/rebound/sim/vfioserver"
 )
@@ -19,6 +20,7 @@ import (
 
 // The device vanishes after some accesses of Open: an error that says so, and nothing left mapped.
 func TestRemovedOpening(t *testing.T) {
+	needs.Long(t)
 	synctest.Test(t, func(t *testing.T) {
 		x := adapter(virtual{t}, efasim.Options{}, 1, nil)
 		for _, n := range []int{0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144} {

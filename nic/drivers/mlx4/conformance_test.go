@@ -7,6 +7,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx4"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
@@ -42,6 +43,7 @@ func slow(why string) map[string]string {
 
 // Driver and model with vfio-user between them, where a process that is killed leaves its function to the server.
 func TestConformanceOverVFIOUser(t *testing.T) {
+	needs.Long(t)
 	h := harness(mlx4sim.Options{}, mlx4.Options{})
 	h.VFIOUser = true
 	h.Lacks = slow("waits for time-outs that are the same in process")
