@@ -16,13 +16,13 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/trace"
 )
 
-// Time-outs. Firmware may take seconds to initialize, and to zero and map the pages it was given.
+// Timeouts. Firmware may take seconds to initialize, and to zero and map the pages it was given.
 var (
 	initTimeout    = 60 * time.Second
 	commandTimeout = 60 * time.Second
 )
 
-// leastLooks is how often is looked before a timeout counts (kit.Deadline).
+// leastLooks is the minimum number of polls before a timeout counts (kit.Deadline).
 var leastLooks = 500
 
 // CommandError is a command that firmware refused. It wraps nic.ErrHardware.
@@ -30,7 +30,7 @@ type CommandError struct {
 	op       opcode
 	opMod    uint32
 	Status   Status
-	Syndrome uint32 // firmware's own number for the reason, which NVIDIA's support can read
+	Syndrome uint32 // firmware's code for the reason, for NVIDIA's support
 }
 
 func (e *CommandError) Error() string {
@@ -42,7 +42,7 @@ func (e *CommandError) Unwrap() error { return nic.ErrHardware }
 // Command queue entry (PRM, Command Queue Entry Layout). Offsets in bytes.
 const (
 	entryType      = 0x00 // 7: PCIe
-	entryInLen     = 0x04 // bytes of input, with what is inline
+	entryInLen     = 0x04 // input bytes, including the inline part
 	entryInPtr     = 0x08 // first input mailbox
 	entryIn        = 0x10 // first 16 bytes of input
 	entryOut       = 0x20 // first 16 bytes of output
@@ -84,15 +84,15 @@ type commandQueue struct {
 	base   dma.Block
 	stride uint32
 	slots  [2]slot
-	alive  func() error // why the function does not answer, if it does not
+	alive  func() error // returns why the function does not answer
 
-	// waiting is called while a command other than page management is under way: firmware may want pages for it.
+	// waiting is called while a command other than page management is in progress, because firmware may need pages for it.
 	waiting func()
-	sick    func() bool // the device asks to be reset
-	// health describes what the device says of itself, for timeouts.
+	sick    func() bool // the device requests a reset
+	// health describes the device's health, for timeout errors.
 	health func() string
 
-	dead  atomic.Pointer[error] // why no command is sent any more
+	dead  atomic.Pointer[error] // why no more commands are sent
 	token atomic.Uint32
 }
 
@@ -103,13 +103,13 @@ type slot struct {
 	boxes dma.Block // input mailboxes, then output mailboxes
 }
 
-// swap converts a register or field between the device's order and ours.
+// swap converts a register or field between device and host byte order.
 func swap(v uint32) uint32 { return bits.ReverseBytes32(v) }
 
 func (c *commandQueue) read(r reg) uint32     { return swap(c.regs.Read32(uint64(r))) }
 func (c *commandQueue) write(r reg, v uint32) { c.regs.Write32(uint64(r), swap(v)) }
 
-// ready waits until firmware is through with its own initialization.
+// ready waits until firmware has initialized.
 func (c *commandQueue) ready(limit time.Duration) error {
 	var v uint32
 	for end := kit.NewDeadline(limit, leastLooks); ; time.Sleep(time.Millisecond) {
@@ -130,7 +130,7 @@ func (c *commandQueue) ready(limit time.Duration) error {
 	}
 }
 
-// start gives the command queue to firmware (PRM, Initialization Segment).
+// start sets up the command queue (PRM, Initialization Segment).
 func (c *commandQueue) start(arena *dma.Arena) error {
 	if err := c.ready(initTimeout); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (c *commandQueue) start(arena *dma.Arena) error {
 	return c.ready(initTimeout)
 }
 
-// exec sends a command and returns its output, outLen bytes or more.
+// exec sends a command and returns its output, of at least outLen bytes.
 func (c *commandQueue) exec(in message, outLen int) (message, error) {
 	began := time.Now()
 	out, err := c.send(in, outLen)
@@ -228,13 +228,13 @@ func (c *commandQueue) send(in message, outLen int) (message, error) {
 	return s.gather(c.name, in.opcode(), out, outLen, token)
 }
 
-// wait polls the entry until firmware gives it back. A command that firmware does not complete is the last: its mailboxes
-// may be written at any time.
+// wait polls the entry until firmware returns it. After a timeout no further command is sent, because firmware may still write to
+// the mailboxes.
 func (c *commandQueue) wait(in message, entry []byte) error {
 	status := (*uint32)(unsafe.Pointer(&entry[entryToken])) // token, signature, reserved, status and ownership
 	began := time.Now()
 	for n := 0; ; n++ {
-		waited := time.Since(began) // before the look: a thread that was delayed for the timeout sees what firmware did meanwhile
+		waited := time.Since(began) // taken before the poll, so that a thread descheduled past the timeout still sees a completion
 		if atomic.LoadUint32(status)>>24&ownedByHW == 0 {
 			return nil
 		}
@@ -250,7 +250,7 @@ func (c *commandQueue) wait(in message, entry []byte) error {
 		}
 		if err != nil {
 			err = fmt.Errorf("%v: %w", in.opcode(), err)
-		} else if n%64 == 0 && c.sick() { // it will not complete this one either: the restart need not wait for it
+		} else if n%64 == 0 && c.sick() { // this command will not complete either: restart without waiting
 			err = fmt.Errorf("%s: %v, op_mod %d: %w: the device asks to be reset: %s", c.name, in.opcode(), in.opMod(), nic.ErrHardware, c.health())
 		} else if waited > commandTimeout && n > leastLooks {
 			err = fmt.Errorf("%s: %v, op_mod %d: %w: firmware did not complete it within %v (%s)", c.name, in.opcode(), in.opMod(),
@@ -264,7 +264,7 @@ func (c *commandQueue) wait(in message, entry []byte) error {
 	}
 }
 
-// chain fills mailboxes, from the one numbered first in the slot, for n bytes and returns the address of the first.
+// chain fills the mailboxes from first on with data, for n bytes, and returns the address of the first.
 func (s *slot) chain(first int, token uint8, data []byte, n int) uint64 {
 	at := s.boxes.IOVA + uint64(first)*mailboxPitch
 	for i := 0; i*boxData < n; i++ {
@@ -284,8 +284,8 @@ func (s *slot) chain(first int, token uint8, data []byte, n int) uint64 {
 	return at
 }
 
-// gather appends what the output mailboxes hold to out. Firmware does not sign its answers (the recorded ones carry the
-// driver's signature or none), but keeps token and number of each block.
+// gather appends the contents of the output mailboxes to out. Firmware does not sign its output (the recorded output carries the
+// driver's signature or none), but it keeps each block's token and number.
 func (s *slot) gather(name string, op opcode, out message, outLen int, token uint8) (message, error) {
 	for i := 0; len(out) < outLen; i++ {
 		box := s.boxes.Bytes[(mailboxes+i)*mailboxPitch:][:boxSize]
@@ -298,7 +298,7 @@ func (s *slot) gather(name string, op opcode, out message, outLen int, token uin
 	return out, nil
 }
 
-// xor is the signature of entries and mailboxes: all bytes with it give all ones.
+// xor returns the exclusive or of all bytes. The signature makes that of an entry or mailbox 0xff.
 func xor(b []byte) (sum uint8) {
 	for _, v := range b {
 		sum ^= v
@@ -306,7 +306,7 @@ func xor(b []byte) (sum uint8) {
 	return sum
 }
 
-// refused reports whether firmware answered err's command with a status, so that it is alive.
+// refused reports whether firmware answered err's command with an error status, and is therefore alive.
 func refused(err error) bool {
 	var e *CommandError
 	return errors.As(err, &e)

@@ -10,10 +10,9 @@ const (
 	cqeSize   = 64
 	wqebb     = 64 // a send WQE is made of basic blocks
 	rxWQE     = 16 // a receive WQE is one data segment
-	maxBlocks = 4  // of a send WQE: what half a BlueFlame register holds
+	maxBlocks = 4  // of a send WQE: half a BlueFlame register
 
-	// room is left before each frame for the WQE that sends it: control segment, and Ethernet segment up to its inline
-	// header.
+	// room is left before each frame for its send WQE: control segment, and Ethernet segment up to its inline header.
 	room = 30
 )
 
@@ -28,14 +27,14 @@ type cqe struct {
 	counterOwn uint32 // wqe_counter 31:16, signature 15:8, opcode 7:4, format 3:2, solicited 1, owner 0
 }
 
-// What the last dword says, in our order: it is loaded as it lies.
+// Fields of the last dword, as loaded by a little-endian host.
 const (
 	cqeOwner  = 24 // lowest bit of the last byte
-	cqeFormat = 26 // opcode and format from here up
+	cqeFormat = 26 // opcode and format start here
 
 	cqeSend       = 2 << 2 // a frame was received (Responder, Send)
 	cqeRequest    = 0 << 2 // a WQE was sent (Requester)
-	cqeCompressed = 3      // format: the entry stands for several
+	cqeCompressed = 3      // format: the entry represents several completions
 
 	cqeOpReqErr  = 13
 	cqeOpRespErr = 14
@@ -43,7 +42,7 @@ const (
 	cqeInvalid = 0xF1 // opcode Invalid, owned by hardware in the first round
 )
 
-// emptyCQ makes all entries the hardware's.
+// emptyCQ marks all entries as owned by hardware.
 func emptyCQ(mem unsafe.Pointer, entries uint32) {
 	b := unsafe.Slice((*byte)(mem), entries*cqeSize)
 	clear(b)
@@ -52,8 +51,8 @@ func emptyCQ(mem unsafe.Pointer, entries uint32) {
 	}
 }
 
-// Send WQE (PRM, Send WQE Construction): control segment, Ethernet segment, then data segments, each from a multiple of 16
-// bytes. In our order, as stored.
+// Send WQE (PRM, Send WQE Construction): control segment, Ethernet segment, then data segments, each aligned to 16 bytes. In host
+// byte order:
 //
 //	0  opmod 31:24, wqe_index 23:8, opcode 7:0
 //	4  qpn 31:8, ds 5:0 (length in units of 16 bytes)
@@ -69,12 +68,12 @@ const (
 	ceAlways = uint64(2<<2) << 24
 )
 
-// control returns the first eight bytes of a WQE, which are also what a plain doorbell says.
+// control returns the first eight bytes of a WQE, which are also the value of a doorbell.
 func control(op, index, sqn, ds uint32) uint64 {
 	return uint64(swap(index&0xFFFF<<8|op)) | uint64(swap(sqn<<8|ds))<<32
 }
 
-// The device's layout, held by the compiler.
+// Sizes of the device's structures, checked by the compiler.
 var (
 	_ [cqeSize]byte = [unsafe.Sizeof(cqe{})]byte{}
 	_ [rxWQE]byte   = [unsafe.Sizeof(mlxkit.DataSegment{})]byte{}

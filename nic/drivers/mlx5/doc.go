@@ -1,10 +1,10 @@
-// Package mlx5 drives NVIDIA (Mellanox) ConnectX-4 and later from user space, polling, with replies pushed inline
-// through BlueFlame.
+// Package mlx5 drives NVIDIA (Mellanox) ConnectX-4 and later from user space. It polls, and pushes replies inline through
+// BlueFlame.
 //
-// Source: Mellanox Adapters Programmer's Reference Manual (PRM), revision 0.54 or later, as far as it is public;
-// where it is not, the interface definitions of Linux 6.1 (include/linux/mlx5). Fields are written in the manual's
-// notation: offset of the dword in a structure, then bits high to low. The recording of a real ConnectX-4 (firmware
-// 14.12.1220) that the Snabb project publishes is what this package's commands are compared with.
+// Source: Mellanox Adapters Programmer's Reference Manual (PRM), revision 0.54 or later, for what is public; for the rest, the
+// interface definitions of Linux 6.1 (include/linux/mlx5). Fields are written in the manual's notation: offset of the dword in a
+// structure, then bits high to low. Tests compare the commands with a recording of a real ConnectX-4 (firmware 14.12.1220) that
+// the Snabb project publishes.
 //
 //	15b3:1013  ConnectX-4        15b3:1014  its virtual function
 //	15b3:1015  ConnectX-4 Lx     15b3:1016  its virtual function
@@ -18,25 +18,23 @@
 //	15b3:a2d6  BlueField-2
 //	15b3:a2dc  BlueField-3
 //
-// All of them share the initialization segment, the command queue, every command and structure used here, BlueFlame
-// and the 64-byte completion. They differ in capabilities, which are requested: ConnectX-4 and 4 Lx want headers
-// inline in every work queue entry (the vport's minimum inline mode), later ones do not; firmware of the recording's
-// age cannot switch local loopback. On a virtual function no port register is written and no L2 table filled: MTU,
-// speed and state are the host's. It draws an address where the host gave it none, and names itself to firmware as
-// firmware does where pages are spoken of.
+// They share the initialization segment, the command queue, every command and structure used here, BlueFlame and the 64-byte
+// completion. They differ in capabilities, which the driver queries: ConnectX-4 and 4 Lx require headers inline in every work
+// queue entry (the vport's minimum inline mode), later ones do not; firmware as old as the recording's cannot switch local
+// loopback off. On a virtual function the driver writes no port register and no L2 table entry: the host sets MTU, speed and
+// state. It generates a MAC address if the host assigned none, and passes its function ID in page commands if firmware uses one.
 //
-// Every one of these is opened and answers on the model (TestEveryID); the whole conformance suite runs on a
-// ConnectX-4, a ConnectX-6 Dx and a virtual function of the latter. None has been opened on silicon.
+// TestEveryID opens each of these on the model and checks that it answers. The whole conformance suite runs on a ConnectX-4, a
+// ConnectX-6 Dx and a virtual function of the latter. None has been tested on real hardware.
 //
-// # What one reply costs on the bus
+// # Bus cost of a reply
 //
-// A work queue entry (WQE) is 16 bytes of control, 14 of Ethernet segment, then the frame. Receive buffers leave 30
-// bytes free before the frame, so the WQE is made where the frame lies, copied into the send queue (the device may
-// prefer to read it from there) and stored from there into BlueFlame: for a frame of up to 226 bytes nothing is read
-// on the way to the wire. Of a longer frame a WQE of one or two blocks goes the same way, with the headers that the
-// vport demands and a pointer: one payload read. Without BlueFlame the device reads the WQE too.
+// A work queue entry (WQE) is 16 bytes of control, 14 of Ethernet segment, then the frame. Receive buffers leave 30 bytes free
+// before the frame, so the driver builds the WQE in place, copies it into the send queue (the device may prefer to read it from
+// there) and stores it into BlueFlame. For a frame of up to 226 bytes the device reads nothing before it sends. A longer frame
+// uses a WQE of one or two blocks, with the headers that the vport requires and a pointer: one payload read. Without BlueFlame
+// the device reads the WQE too.
 //
-// A receive slot owns one buffer permanently. A frame that was pushed whole leaves its slot free at once; the slot of
-// one that is pointed to waits for the completion. Slots are handed back in order. Completions are requested once in
-// some 32 blocks.
+// A receive slot owns one buffer permanently. A slot whose frame was pushed whole is free at once; if the WQE points to the
+// frame, the slot waits for the completion. Slots are returned in order. About one WQE in 32 blocks requests a completion.
 package mlx5

@@ -32,7 +32,7 @@ const (
 	portActive = 4
 )
 
-// eventQueue is where firmware tells what nobody requested. It raises no interrupt: the watch reads it.
+// eventQueue receives firmware's asynchronous events. It raises no interrupt: the watch polls it.
 type eventQueue struct {
 	mu   sync.Mutex
 	mem  []byte
@@ -75,8 +75,7 @@ func (d *Device) createEQ() error {
 	return nil
 }
 
-// serveEvents takes all events that are there. Another goroutine that does so at the moment is left to it. It reads memory only
-// unless there are events.
+// serveEvents processes all pending events, unless another goroutine is doing so. Without events it reads only memory.
 func (d *Device) serveEvents() {
 	e := &d.events
 	if !e.mu.TryLock() {

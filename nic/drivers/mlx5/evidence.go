@@ -1,11 +1,10 @@
 package mlx5
 
-// capTypes bounds the types of capabilities that are requested (Linux, enum mlx5_cap_type).
+// capTypes is the number of capability types that are queried (Linux, enum mlx5_cap_type).
 const capTypes = 0x20
 
-// evidence requests what a probe file holds beside what Open needs: the adapter, every type of capabilities, the
-// vport, and the port with its module. The answers are in the trace. Firmware that does not know one of them refuses
-// it.
+// evidence queries what a probe file contains beyond what Open needs: the adapter, every type of capabilities, the vport, and the
+// port with its module. The trace records the answers. Firmware refuses those that it does not know.
 func (d *Device) evidence() {
 	d.exec(command(opQueryAdapter, 0, 0x10), 0x110)
 	for kind := range uint32(capTypes) {

@@ -13,14 +13,14 @@ import (
 // exec sends a command.
 func (d *Device) exec(in message, outLen int) (message, error) { return d.commands.exec(in, outLen) }
 
-// run sends a command whose answer holds nothing.
+// run sends a command whose output has no fields.
 func (d *Device) run(in message) error {
 	_, err := d.exec(in, 0x10)
 	return err
 }
 
-// start brings the device from any state to polling, in the order of the PRM's Device Initialization. It makes all memory
-// over again: firmware that died keeps what it had.
+// start brings the device from any state to polling, in the order of the PRM's Device Initialization. It allocates all memory
+// again, because firmware that died may still use the old pages.
 func (d *Device) start() error {
 	if err := d.card.Do("reset the function", d.quiet); err != nil {
 		return err
@@ -43,7 +43,7 @@ func (d *Device) start() error {
 		kit.Stage{Name: "start the port", Do: d.startPort}, kit.Stage{Name: "prove pushes", Do: d.provePush})
 }
 
-// quiet resets the function and gives all memory back.
+// quiet resets the function and frees all memory.
 func (d *Device) quiet() error {
 	if err := d.card.Fn.SetBusMaster(false); err != nil {
 		return err
@@ -59,7 +59,7 @@ func (d *Device) quiet() error {
 	return d.card.Deallocate()
 }
 
-// enable takes the function and gives firmware the pages that it boots with.
+// enable enables the function and gives firmware its boot pages.
 func (d *Device) enable() error {
 	if d.commands.read(regInitializing)&embeddedCPU != 0 {
 		return d.card.Errorf("this is the function of a BlueField's own processor, whose commands need embedded_cpu_function: not supported "+
@@ -86,7 +86,7 @@ func (d *Device) enable() error {
 	return d.startupPages(pagesBoot)
 }
 
-// negotiate sets the capabilities that are in force.
+// negotiate sets the current capabilities.
 func (d *Device) negotiate() error {
 	if !d.virtual {
 		if _, err := d.access(regHostEndianness, accessWrite, make(message, 0x10)); err != nil { // 0: little-endian
@@ -116,7 +116,7 @@ func (d *Device) queryCap(which uint32) (message, error) {
 	return out.at(0x10), nil
 }
 
-// initialize starts the device's own work and learns what it can do.
+// initialize initializes the device and reads its capabilities.
 func (d *Device) initialize() error {
 	if err := d.startupPages(pagesInit); err != nil {
 		return err
@@ -174,7 +174,7 @@ func (d *Device) initialize() error {
 	return err
 }
 
-// capabilities are what this driver wants to know of a device (PRM, HCA Capabilities Layout).
+// capabilities are the device capabilities that this driver uses (PRM, HCA Capabilities Layout).
 type capabilities struct {
 	driverVersion bool
 	endPad        bool   // the device can pad what it writes to a cache line
@@ -187,17 +187,17 @@ type capabilities struct {
 	logMaxWQ      uint32
 	logMaxRQT     uint32
 	maxWQE        uint32 // bytes in the longest send WQE
-	sqTimestamps  uint32 // which clocks send and receive queues can stamp by: timestampsXxx
+	sqTimestamps  uint32 // timestamp formats that send and receive queues support: timestampsXxx
 	rqTimestamps  uint32
-	inlineMode    uint32 // who says what of a frame must be inline: inlineL2, inlineVport, inlineNone
+	inlineMode    uint32 // what determines the headers that must be inline: inlineL2, inlineVport, inlineNone
 }
 
-// timestampsFree is a device whose queues stamp by the free-running clock, and knows no other format than 0. One with a
-// real-time clock too, or alone, refuses 0 for a queue that cannot have it; 1 (default) stands for what it was set to.
-// (Linux, mlx5_ifc.h: sq_ts_format, rq_ts_format of the HCA capabilities, ts_format of the contexts.)
+// timestampsFree marks a device whose queues use only the free-running clock; it accepts no format but 0. A device with a
+// real-time clock refuses 0 for a queue that does not support it; 1 (default) selects the device's setting. (Linux, mlx5_ifc.h:
+// sq_ts_format, rq_ts_format of the HCA capabilities, ts_format of the contexts.)
 const timestampsFree = 0
 
-// timestampFormat is ts_format for a queue of a device with that capability. Nobody looks at the stamps.
+// timestampFormat returns the ts_format of a queue for a device with that capability. The driver does not read the timestamps.
 func timestampFormat(capability uint32) uint32 {
 	if capability == timestampsFree {
 		return 0
@@ -229,11 +229,11 @@ const (
 
 const layer2 = 14 + 4 // bytes of a MAC header with a VLAN tag
 
-// headerBytes holds for each minimum inline mode how many bytes satisfy it for every frame: MAC header and VLAN tag; a
+// headerBytes is the number of inline bytes that satisfies each minimum inline mode for every frame: MAC header and VLAN tag; a
 // second tag and the IPv6 header; a TCP header.
 var headerBytes = [4]uint32{minInlineNone: 0, minInlineL2: layer2, minInlineIP: 14 + 8 + 40, minInlineTCP: 14 + 8 + 40 + 20}
 
-// startVport learns the vport's address and inline mode, and sets its MTU.
+// startVport reads the vport's address and inline mode, and sets its MTU.
 func (d *Device) startVport() error {
 	out, err := d.exec(command(opQueryNICVport, 0, 0x10), 0x110)
 	if err != nil {
@@ -245,9 +245,9 @@ func (d *Device) startVport() error {
 	case own != [6]byte{} || !d.virtual:
 		d.card.MAC = own
 	default:
-		if d.card.MAC == [6]byte{} { // a restart keeps what was drawn
+		if d.card.MAC == [6]byte{} { // a restart keeps a generated address
 			rand.Read(d.card.MAC[:])
-			d.card.MAC[0] = d.card.MAC[0]&^1 | 2 // of one station, locally administered
+			d.card.MAC[0] = d.card.MAC[0]&^1 | 2 // unicast, locally administered
 		}
 		d.lacks = append(d.lacks, "the host gave this virtual function no address: this one was drawn, and another will be next time")
 	}
@@ -268,7 +268,7 @@ func (d *Device) startVport() error {
 	return d.setMTU()
 }
 
-// setMTU sets what the port and the vport let through: frames with two tags and FCS.
+// setMTU sets the MTU of port and vport: frames with two tags and FCS.
 func (d *Device) setMTU() error {
 	frame := uint32(d.card.MaxFrame() + 4)
 	if !d.virtual {
@@ -295,7 +295,7 @@ func (d *Device) setMTU() error {
 	return nil
 }
 
-// startPort switches the port on. The link comes up later, or not at all.
+// startPort enables the port. The link comes up later, if at all.
 func (d *Device) startPort() error {
 	if d.virtual {
 		return nil
@@ -305,17 +305,18 @@ func (d *Device) startPort() error {
 	return d.optional("the port stays as it is", err)
 }
 
-// teardown undoes every step in reverse, firmware's pages last. A device that does not answer is left to its reset.
+// teardown undoes every step in reverse order and reclaims firmware's pages last. It leaves a device that does not answer to the
+// reset.
 func (d *Device) teardown() error {
 	return d.steps.Undo(func() bool { return d.commands.dead.Load() != nil })
 }
 
-// release makes sure that nothing of ours is under way when memory goes: the firmware is informed, the function is
-// reset, bus mastering is off.
+// release stops the device's use of our memory before it is freed: it tears down the function, resets it and disables bus
+// mastering.
 func (d *Device) release() error {
 	var errs []error
 	if d.commands != nil && d.card.Alive() == nil {
-		if err := d.teardown(); !nic.Lost(err) { // what left takes all that was made on it along
+		if err := d.teardown(); !nic.Lost(err) { // a device that was removed has lost all its objects
 			errs = append(errs, err)
 		}
 	}
@@ -325,7 +326,7 @@ func (d *Device) release() error {
 	return errors.Join(append(errs, d.card.Deallocate())...)
 }
 
-// healthText says what the device says of itself.
+// healthText describes the device's health buffer.
 func (d *Device) healthText() string {
 	v := d.commands.read(regHealthSynd)
 	if v == ^uint32(0) {

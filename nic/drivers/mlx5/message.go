@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// message is the input or output of a command, big-endian. Its fields are named by the offset of their dword and their bits
-// there, as in the manual.
+// message is the input or output of a command, big-endian. A field is identified by the offset of its dword and its bits in it,
+// as in the manual.
 type message []byte
 
-// command returns the input of a command, size bytes long, with its head filled in.
+// command returns the input of a command, size bytes long, with its header set.
 func command(op opcode, opMod uint32, size int) message {
 	return make(message, size).
 		set("opcode", 0x00, 31, 16, uint32(op)).
@@ -24,7 +24,7 @@ func (m message) get(off, hi, lo int) uint32 {
 	return binary.BigEndian.Uint32(m[off:]) << (31 - hi) >> (31 - hi + lo)
 }
 
-// set writes bits hi to lo of the dword at off. A value that does not fit is a mistake of this package's.
+// set writes bits hi to lo of the dword at off. It panics if v does not fit.
 func (m message) set(name string, off, hi, lo int, v uint32) message {
 	mask := ^uint32(0) >> (31 - hi + lo)
 	if v&^mask != 0 {
@@ -51,7 +51,7 @@ func (m message) mac(off int, mac [6]byte) message {
 	return m
 }
 
-// pages appends the addresses of the 4 KiB pages of n bytes from iova: the pas list of every queue.
+// pages appends the addresses of the 4 KiB pages of n bytes from iova: the pas list of a queue.
 func (m message) pages(iova uint64, n int) message {
 	for off := 0; off < n; off += 4096 {
 		m = binary.BigEndian.AppendUint64(m, iova+uint64(off))

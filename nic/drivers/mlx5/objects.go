@@ -10,8 +10,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 )
 
-// create sends a command that makes an object, remembers the one that destroys it, and returns the object's number, which
-// both have in the same place.
+// create sends a command that creates an object, records the command that destroys it, and returns the object's number, which is
+// in the same place in both.
 func (d *Device) create(in message, destroy opcode, hi int) (uint32, error) {
 	out, err := d.exec(in, 0x10)
 	if err != nil {
@@ -30,8 +30,8 @@ type uar struct {
 	off    uint64 // in BAR 0
 }
 
-// startCommon makes what all queues share: a page of doorbells, the event queue, protection and transport domains, the key
-// to all memory, and the counter of frames that found no buffer.
+// startCommon creates the objects shared by all queues: a doorbell page, the event queue, protection and transport domains, the
+// memory key, and the counter of frames dropped for want of a buffer.
 func (d *Device) startCommon() error {
 	if d.caps.driverVersion {
 		in := command(opSetDriverVersion, 0, 0x50)
@@ -71,8 +71,7 @@ func (d *Device) allocUAR() (u uar, err error) {
 	return u, nil
 }
 
-// memoryKey makes a key to all memory by address, as the IOMMU lets through. If firmware has none to give, the
-// reserved key does the same.
+// memoryKey creates a key to all memory that the IOMMU allows. If firmware has no key available, the reserved key does the same.
 func (d *Device) memoryKey() error {
 	in := command(opCreateMKey, 0, 0x110)
 	in.at(0x10).
@@ -101,7 +100,7 @@ func (d *Device) memoryKey() error {
 
 func log2(n uint32) uint32 { return uint32(bits.TrailingZeros32(n)) }
 
-// createCQ makes a completion queue of 64-byte entries that raises no events and compresses nothing.
+// createCQ creates a completion queue of 64-byte entries without events and compression.
 func (d *Device) createCQ(entries uint32, record uint64) (cqn uint32, mem unsafe.Pointer, err error) {
 	if log2(entries) > d.caps.logMaxCQ {
 		return 0, nil, d.card.Errorf("completion queue of %d entries, the device takes up to 2^%d", entries, d.caps.logMaxCQ)
@@ -124,7 +123,7 @@ func (d *Device) createCQ(entries uint32, record uint64) (cqn uint32, mem unsafe
 	return cqn, mem, err
 }
 
-// workQueue writes the part of a context that send and receive queues share (PRM, Work Queue Context).
+// workQueue sets the part of a context that send and receive queues share (PRM, Work Queue Context).
 func (d *Device) workQueue(wq message, logStride, entries uint32, record uint64) message {
 	return wq.
 		set("wq_type", 0x00, 31, 28, 1). // cyclic
@@ -177,7 +176,7 @@ func (d *Device) createRQ(q *Queue, record uint64) error {
 	q.rq = kit.Pointer(b)
 	in := command(opCreateRQ, 0, 0x110)
 	ctx := in.at(0x20).
-		set("vsd", 0x00, 28, 28, 1). // VLAN tags stay
+		set("vsd", 0x00, 28, 28, 1). // do not strip VLAN tags
 		set("flush_in_error_en", 0x00, 18, 18, 1).
 		set("state", 0x00, 23, 20, stateRST).
 		set("ts_format", 0x00, 5, 4, timestampFormat(d.caps.rqTimestamps)).
@@ -200,7 +199,7 @@ func (d *Device) modify(op opcode, number, from, to uint32) error {
 	return d.run(in)
 }
 
-// startQueues makes the queue pairs: completion queues, then send and receive queue.
+// startQueues creates the queue pairs: completion queues, then send and receive queue.
 func (d *Device) startQueues() (err error) {
 	d.choosePush()
 	in := command(opCreateTIS, 0, 0xC0)
@@ -221,13 +220,13 @@ func (d *Device) startQueues() (err error) {
 }
 
 func (d *Device) startQueue(q *Queue, i int) (err error) {
-	if q.uar = d.uar; i > 0 { // a BlueFlame register has one writer
+	if q.uar = d.uar; i > 0 { // only one thread may write a BlueFlame register
 		if q.uar, err = d.allocUAR(); err != nil {
 			return err
 		}
 	}
 	d.layout(q)
-	records, err := d.card.Block(4*64, 64) // doorbell records, a cache line each
+	records, err := d.card.Block(4*64, 64) // doorbell records, one cache line each
 	if err != nil {
 		return err
 	}
@@ -271,7 +270,7 @@ func (d *Device) layout(q *Queue) {
 	q.maxInline = uint32(d.maxInline)
 }
 
-// buffers allocates the receive slots' buffers and those of Send, and points the receive WQEs to them.
+// buffers allocates the buffers of the receive slots and of Send, and points the receive WQEs to them.
 func (d *Device) buffers(q *Queue, send bool) error {
 	n := d.card.Options.RingSize
 	b, err := d.card.Block(n*int(q.stride), 4096)

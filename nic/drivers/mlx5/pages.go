@@ -10,7 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 )
 
-// Firmware keeps its state in host memory that it is given by the page (PRM, QUERY_PAGES and MANAGE_PAGES).
+// Firmware keeps its state in pages of host memory that the driver gives it (PRM, QUERY_PAGES and MANAGE_PAGES).
 const (
 	pagesBoot    = 1 // QUERY_PAGES op_mod
 	pagesInit    = 2
@@ -24,10 +24,10 @@ const (
 	pagesAtOnce = (maxMessage - 0x10) / 8
 )
 
-// reclaimLimit is how long firmware may take to give pages back after TEARDOWN_HCA.
+// reclaimLimit is how long firmware may take to return pages after TEARDOWN_HCA.
 var reclaimLimit = 5 * time.Second
 
-// pagePool is the memory that firmware has or may have. A page belongs to one side at any time.
+// pagePool is the memory that firmware has or may get. Each page belongs either to the pool or to firmware.
 type pagePool struct {
 	mu    sync.Mutex
 	arena *dma.Arena
@@ -35,10 +35,10 @@ type pagePool struct {
 	given map[uint64]struct{}
 	limit int // pages that firmware may have; 0 for no limit
 
-	function uint32 // how firmware calls this function where it speaks of pages
+	function uint32 // the function's ID in page commands
 }
 
-// take returns n pages, growing the arena where there are too few.
+// take returns n pages and grows the arena if there are too few.
 func (p *pagePool) take(n int) ([]uint64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -52,7 +52,7 @@ func (p *pagePool) take(n int) ([]uint64, error) {
 			if err = p.arena.Grow(size); err != nil {
 				return nil, err
 			}
-			if b, err = p.arena.Alloc(size, pageSize); errors.Is(err, dma.ErrNoRoom) { // in pieces, without an IOMMU
+			if b, err = p.arena.Alloc(size, pageSize); errors.Is(err, dma.ErrNoRoom) { // smaller pieces if there is no IOMMU
 				size = pageSize
 				b, err = p.arena.Alloc(size, pageSize)
 			}
@@ -61,7 +61,7 @@ func (p *pagePool) take(n int) ([]uint64, error) {
 			return nil, err
 		}
 		for off := 0; off < size; off += pageSize {
-			if b.IOVA+uint64(off) != 0 { // firmware takes address 0 for none
+			if b.IOVA+uint64(off) != 0 { // firmware reads address 0 as no page
 				p.free = append(p.free, b.IOVA+uint64(off))
 			}
 		}
@@ -74,7 +74,7 @@ func (p *pagePool) take(n int) ([]uint64, error) {
 	return got, nil
 }
 
-// put takes pages back. One that firmware was not given is its mistake.
+// put takes pages back. It returns an error for a page that firmware did not have.
 func (p *pagePool) put(pages []uint64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,14 +88,14 @@ func (p *pagePool) put(pages []uint64) error {
 	return nil
 }
 
-// held is the number of pages that firmware has.
+// held returns the number of pages that firmware has.
 func (p *pagePool) held() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.given)
 }
 
-// queryPages asks how many pages firmware wants now.
+// queryPages returns the number of pages that firmware needs now.
 func (d *Device) queryPages(which uint32) (function uint32, n int, err error) {
 	out, err := d.exec(command(opQueryPages, which, 0x10), 0x10)
 	if err != nil {
@@ -104,7 +104,7 @@ func (d *Device) queryPages(which uint32) (function uint32, n int, err error) {
 	return out.get(0x08, 15, 0), int(int32(out.get(0x0C, 31, 0))), nil
 }
 
-// startupPages gives firmware what it wants for a stage of its start.
+// startupPages gives firmware the pages that it needs for a stage of its start.
 func (d *Device) startupPages(which uint32) error {
 	function, n, err := d.queryPages(which)
 	if err != nil {
@@ -128,7 +128,7 @@ func (d *Device) givePages(function uint32, n int) error {
 			in.set64(0x10+8*i, a)
 		}
 		if _, err := d.exec(in, 0x10); err != nil {
-			if refused(err) { // then it did not take them
+			if refused(err) { // firmware did not take them
 				err = errors.Join(err, d.pages.put(pages))
 			}
 			return err
@@ -137,13 +137,13 @@ func (d *Device) givePages(function uint32, n int) error {
 	return nil
 }
 
-// cantGive tells firmware that there is no memory for it.
+// cantGive reports to firmware that no memory is available.
 func (d *Device) cantGive(function uint32) error {
 	_, err := d.exec(command(opManagePages, pagesCantGive, 0x10).set("function_id", 0x08, 15, 0, function), 0x10)
 	return err
 }
 
-// reclaimPages requests up to n pages back and returns how many came.
+// reclaimPages requests up to n pages from firmware and returns how many it got.
 func (d *Device) reclaimPages(function uint32, n int) (int, error) {
 	n = min(n, pagesAtOnce)
 	out, err := d.exec(command(opManagePages, pagesTake, 0x10).
@@ -163,7 +163,7 @@ func (d *Device) reclaimPages(function uint32, n int) (int, error) {
 	return got, d.pages.put(pages)
 }
 
-// reclaimAll takes every page back, after TEARDOWN_HCA.
+// reclaimAll takes back every page, after TEARDOWN_HCA.
 func (d *Device) reclaimAll() error {
 	for end := time.Now().Add(reclaimLimit); d.pages.held() > 0; {
 		late := time.Now().After(end)
@@ -181,7 +181,7 @@ func (d *Device) reclaimAll() error {
 	return nil
 }
 
-// pageRequest serves a page request event: firmware wants n pages, or gives -n back.
+// pageRequest handles a page request event: firmware needs n pages, or returns -n.
 func (d *Device) pageRequest(function uint32, n int) {
 	var err error
 	if n >= 0 {

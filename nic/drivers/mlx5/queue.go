@@ -14,25 +14,25 @@ import (
 )
 
 const (
-	maxBatch    = 32 // frames that one pass takes at most
-	reclaimAt   = 32 // received slots that may wait for reclaim while each pass answers something
-	refillBatch = 8  // receive slots that are free again before the device is notified
+	maxBatch    = 32 // maximum frames in one pass
+	reclaimAt   = 32 // received slots that may wait for reclaim while every pass sends a reply
+	refillBatch = 8  // free receive slots before the device is notified
 	minFrame    = 14 // an Ethernet header
 )
 
-// Queue is a receive queue and a send queue, each with its completion queue. Numbers of slots, blocks and completions run
-// freely: their low bits index the ring, and the bit above those is what the owner bit must be.
+// Queue is a receive queue and a send queue, each with its completion queue. The indices of slots, blocks and completions never
+// wrap to the ring size: their low bits index the ring, and the next bit is the expected owner bit.
 //
-// A receive WQE is written once: it always points to the buffer of its slot, and posting it again is only counting.
+// A receive WQE is written once, because it always points to the buffer of its slot. Posting it again only advances the counter.
 type Queue struct {
 	rxCQ, txCQ unsafe.Pointer
 	rq         unsafe.Pointer
-	buf        unsafe.Pointer // a buffer for each receive slot: room, then the frame
-	scratch    unsafe.Pointer // where WQEs with a pointer are made
-	pend       unsafe.Pointer // for each slot: the block of the send queue before which all must be done, uint32
-	asked      unsafe.Pointer // WQEs that requested a completion, in order: block, block behind it
+	buf        unsafe.Pointer // one buffer per receive slot: room, then the frame
+	scratch    unsafe.Pointer // where WQEs with a pointer are built
+	pend       unsafe.Pointer // for each slot: the send queue index up to which blocks must be done, uint32
+	asked      unsafe.Pointer // WQEs that requested a completion, in order: first block, block after the last
 	bf         unsafe.Pointer // BlueFlame register, or nil
-	db         *uint64        // doorbell, where there is no BlueFlame
+	db         *uint64        // doorbell if there is no BlueFlame
 
 	wq                      mmio.SendRing // the send queue's blocks and doorbell record
 	rqRec, rxCQRec, txCQRec *uint32       // doorbell records
@@ -45,34 +45,34 @@ type Queue struct {
 	lkey   uint32
 	sqn    uint32
 
-	rxNext uint32 // the next slot to look at; all before it were received
-	freed  uint32 // slots before it are free again
-	posted uint32 // slots before it are the device's again
+	rxNext uint32 // next slot to check; all before it were received
+	freed  uint32 // slots before it are free
+	posted uint32 // slots before it belong to the device
 
-	txTail   uint32 // blocks before it were posted
-	txDone   uint32 // blocks before it were sent
-	txRung   uint32 // without BlueFlame: blocks before it were rung for
-	txAsked  uint32 // the block behind the last WQE that requested a completion
+	txTail   uint32 // blocks before it are posted
+	txDone   uint32 // blocks before it are sent
+	txRung   uint32 // without BlueFlame: blocks before it were announced by a doorbell
+	txAsked  uint32 // block after the last WQE that requested a completion
 	txMask   uint32 // blocks - 1
 	txShift  uint32
-	askEvery uint32 // blocks from one request for a completion to the next
+	askEvery uint32 // blocks between requests for a completion
 	askTail  uint32 // completions requested
-	txNext   uint32 // completions taken
-	doorWord uint64 // without BlueFlame: what to ring with
+	txNext   uint32 // completions processed
+	doorWord uint64 // without BlueFlame: doorbell value
 
-	bfOff, bfHalf uint32 // the half of the register that is next, and the distance between both
+	bfOff, bfHalf uint32 // offset of the next half of the register, and the size of a half
 	wcDoorbell    bool   // the doorbell is in a write-combining window
-	maxInline     uint32 // frames up to this length go whole into the WQE
-	headers       uint32 // of longer ones, this much
+	maxInline     uint32 // frames up to this length are sent inline
+	headers       uint32 // inline bytes of longer frames
 
 	fault atomic.Uint32 // why the queue stopped: faultXxx
-	bad   cqe           // the completion that said so, written before fault
+	bad   cqe           // the completion that caused it, written before fault
 
-	txFull, badRx, pushed, pointed polling.Counter // one writer, this loop; ReadStats loads them
+	txFull, badRx, pushed, pointed polling.Counter // written by this loop only; ReadStats loads them
 
 	sendBuf  unsafe.Pointer // queue 0: one buffer for each slot, for Send
 	sendIOVA uint64
-	sendEnd  unsafe.Pointer // for each of them: the block before which all must be done
+	sendEnd  unsafe.Pointer // for each of them: the send queue index up to which blocks must be done
 	sends    uint32
 
 	rqn, rxCQN, txCQN, tir uint32
@@ -80,7 +80,7 @@ type Queue struct {
 	proof                  proof
 }
 
-// Why a queue stopped.
+// Reasons for which a queue stops.
 const (
 	faultNone = iota
 	faultReceive
@@ -91,12 +91,12 @@ func (q *Queue) completion(cq unsafe.Pointer, n uint32) *cqe {
 	return (*cqe)(unsafe.Add(cq, n*cqeSize))
 }
 
-// pending is the block of the send queue before which all must be done before the slot of a number is free.
+// pending returns the send queue index up to which blocks must be done before slot n is free.
 func (q *Queue) pending(n uint32) *uint32 { return (*uint32)(unsafe.Add(q.pend, n&q.mask*4)) }
 
-// Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
-// lie, and pushes each at once, or rings for all where there is no BlueFlame. It calls reclaim where nothing was there to answer,
-// or where reclaimAt slots or half of the send queue wait. It returns the number of replies.
+// Poll makes one pass: it receives at most maxBatch frames, rewrites those that need a reply in place, and pushes each reply at
+// once, or rings the doorbell once for all if there is no BlueFlame. It calls reclaim if there was nothing to answer, or if
+// reclaimAt slots or half of the send queue are waiting. It returns the number of replies.
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	if q.fault.Load() != faultNone {
 		return 0
@@ -130,7 +130,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 				q.txFull.Add(1)
 				continue
 			}
-			q.pushed.Add(1) // the frame is in the send queue: its buffer is free
+			q.pushed.Add(1) // the frame was copied to the send queue, so its buffer is free
 		} else {
 			if !q.point(at, q.iova+uint64(next&q.mask*q.stride), uint32(l)) {
 				q.txFull.Add(1)
@@ -153,11 +153,10 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	return n
 }
 
-// fits reports whether so many blocks are free in the send queue.
+// fits reports whether the send queue has room for this many blocks.
 func (q *Queue) fits(blocks uint32) bool { return q.txTail+blocks-q.txDone <= q.txMask+1 }
 
-// ask returns what the WQE of so many blocks at the tail requests: a completion, where askEvery blocks have gone
-// without.
+// ask returns the completion request of a WQE of this many blocks at the tail: set once per askEvery blocks.
 func (q *Queue) ask(blocks uint32) uint64 {
 	end := q.txTail + blocks
 	if end-q.txAsked < q.askEvery {
@@ -170,8 +169,8 @@ func (q *Queue) ask(blocks uint32) uint64 {
 	return ceAlways
 }
 
-// post completes the WQE of ds units at w, of whose frame the first inline bytes are in it, copies it into the send
-// queue and pushes it. It reports whether there was room.
+// post completes the WQE of ds units at w, whose first inline bytes of the frame are already in it, copies it to the send queue
+// and pushes it. It reports whether there was room.
 func (q *Queue) post(w unsafe.Pointer, ds, inline uint32) bool {
 	tail, blocks := q.txTail, (ds+3)>>2
 	if !q.fits(blocks) {
@@ -180,7 +179,8 @@ func (q *Queue) post(w unsafe.Pointer, ds, inline uint32) bool {
 	ce := q.ask(blocks)
 	word := control(wqeSend, tail, q.sqn, ds)
 	head := (*[4]uint64)(w)
-	// In whole words: what copies the block loads no less. The last one ends with the frame's first two bytes.
+	// Stores whole words because the block copy loads whole words, which store forwarding requires. The last word ends with the
+	// frame's first two bytes.
 	head[0], head[1], head[2] = word, ce, 0
 	head[3] = uint64(bits.ReverseBytes16(uint16(inline)))<<32 | uint64(*(*uint16)(unsafe.Add(w, room)))<<48
 	end := tail + blocks
@@ -199,17 +199,17 @@ func (q *Queue) post(w unsafe.Pointer, ds, inline uint32) bool {
 	return true
 }
 
-// point posts a WQE with the headers of the frame at at+room, m bytes long, and a pointer to the rest. iova is the device's
-// address of at.
+// point posts a WQE with the headers of the m-byte frame at at+room and a pointer to the rest. iova is the device's address of
+// at.
 func (q *Queue) point(at unsafe.Pointer, iova uint64, m uint32) bool {
 	head := q.headers
-	data := (max(head, 2) + room + 15) &^ 15 // the Ethernet segment's own two bytes are there without headers too
+	data := (max(head, 2) + room + 15) &^ 15 // the Ethernet segment has room for two bytes even without headers
 	low, high := mlxkit.NewData(m-head, q.lkey, iova+room+uint64(head)).Words()
 	if q.bf == nil && head == layer2 {
 		return q.pointOnce(at, low, high)
 	}
 	w := q.scratch
-	for off := uint32(room); off < room+head; off += wqebb { // whole blocks: what is too much is written over
+	for off := uint32(room); off < room+head; off += wqebb { // copies whole blocks; the excess is overwritten
 		copyBlock(unsafe.Add(w, off), unsafe.Add(at, off))
 	}
 	segment := (*[2]uint64)(unsafe.Add(w, data))
@@ -221,8 +221,8 @@ func (q *Queue) point(at unsafe.Pointer, iova uint64, m uint32) bool {
 	return true
 }
 
-// pointOnce is point for a device that takes no push and wants the layer 2 header inline: the WQE is one block, and made where
-// it is sent from.
+// pointOnce is point for a device without BlueFlame that requires the layer 2 header inline. The WQE is one block and is built in
+// the send queue.
 func (q *Queue) pointOnce(at unsafe.Pointer, low, high uint64) bool {
 	if !q.fits(1) {
 		return false
@@ -240,14 +240,14 @@ func (q *Queue) pointOnce(at unsafe.Pointer, low, high uint64) bool {
 	return true
 }
 
-// copyBlock copies 64 bytes between places that do not overlap, without a call.
+// copyBlock copies 64 bytes between areas that do not overlap, without a call.
 func copyBlock(dst, src unsafe.Pointer) {
 	d, s := (*[8]uint64)(dst), (*[8]uint64)(src)
 	d[0], d[1], d[2], d[3] = s[0], s[1], s[2], s[3]
 	d[4], d[5], d[6], d[7] = s[4], s[5], s[6], s[7]
 }
 
-// ring tells the device of everything that was posted (docs/memory-order.md: record, then the doorbell).
+// ring notifies the device of all posted WQEs (docs/memory-order.md: record, then the doorbell).
 func (q *Queue) ring() {
 	q.txRung = q.txTail
 	if q.wcDoorbell {
@@ -257,7 +257,7 @@ func (q *Queue) ring() {
 	}
 }
 
-// reclaim takes the completions of sends, and gives the slots that are free again back, in order.
+// reclaim processes send completions and returns free slots to the device, in order.
 func (q *Queue) reclaim() {
 	done, taken := q.txDone, q.txNext
 	for {
@@ -294,7 +294,7 @@ func (q *Queue) reclaim() {
 	}
 }
 
-// fail stops the queue at a completion that says an error, or makes no sense.
+// fail stops the queue at an error completion or an invalid one.
 //
 //go:noinline
 func (q *Queue) fail(c *cqe, why uint32) {
@@ -302,7 +302,7 @@ func (q *Queue) fail(c *cqe, why uint32) {
 	q.fault.Store(why)
 }
 
-// faultText says why the queue stopped.
+// faultText describes why the queue stopped.
 func (q *Queue) faultText() string {
 	c, side := &q.bad, "receive"
 	if q.fault.Load() == faultSend {
@@ -320,7 +320,7 @@ func (q *Queue) faultText() string {
 	return fmt.Sprintf("%s completion is not what is due: opcode %#x, WQE %d", side, op, bits.ReverseBytes16(uint16(c.counterOwn)))
 }
 
-// reset puts the rings into the state in which a new queue is: all slots the device's, nothing to send.
+// reset resets the rings to the state of a new queue: the device owns all slots, nothing to send.
 func (q *Queue) reset() {
 	q.rxNext, q.freed, q.posted = 0, 0, 0
 	for slot := range q.mask + 1 {
@@ -331,7 +331,7 @@ func (q *Queue) reset() {
 	q.resetSend()
 }
 
-// resetSend is reset for the send side alone.
+// resetSend resets the send side only.
 func (q *Queue) resetSend() {
 	q.txTail, q.txDone, q.txRung, q.txAsked, q.askTail, q.txNext, q.bfOff, q.sends = 0, 0, 0, 0, 0, 0, 0, 0
 	for n := range q.mask + 1 {
@@ -370,7 +370,7 @@ func (q *Queue) send(frame []byte) error {
 	return nil
 }
 
-// freeSends renews the numbers of Send's free buffers, before they are half a round behind and seem to be ahead.
+// freeSends advances the indices of Send's free buffers before they fall half of the number range behind and compare as ahead.
 //
 //go:noinline
 func (q *Queue) freeSends(done uint32) {
@@ -386,7 +386,7 @@ func (q *Queue) sendable(n uint32) bool {
 	return int32(q.txDone-*(*uint32)(unsafe.Add(q.sendEnd, n*4))) >= 0
 }
 
-// recv copies the next frame out and frees its slot. It returns -1 where there is none.
+// recv copies the next frame to buf and frees its slot. It returns -1 if there is none.
 func (q *Queue) recv(buf []byte) (n int, at int64) {
 	for q.fault.Load() == faultNone {
 		slot := q.rxNext & q.mask

@@ -7,8 +7,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
-// counts asks the device what the vport received and sent (PRM, QUERY_VPORT_COUNTER), and what found no buffer
-// (QUERY_Q_COUNTER, out_of_buffer).
+// counts reads the vport's counters (PRM, QUERY_VPORT_COUNTER) and the number of frames that found no buffer (QUERY_Q_COUNTER,
+// out_of_buffer).
 func (d *Device) counts() (t nic.Stats, err error) {
 	if d.caps.vportCounters {
 		out, err := d.exec(command(opQueryVportCounter, 0, 0x20), 0x210)
@@ -33,7 +33,7 @@ func (d *Device) counts() (t nic.Stats, err error) {
 	return t, nil
 }
 
-// ReadStats asks the device and adds the queues' own counts.
+// ReadStats reads the device's counters and adds those of the queues.
 func (d *Device) ReadStats(out *nic.Stats) error {
 	return d.card.Ask(func() error {
 		if pci.Gone(d.card.Fn) {
@@ -62,7 +62,7 @@ func (d *Device) ReadStats(out *nic.Stats) error {
 	})
 }
 
-// Link requests the vport's state and the port's speed.
+// Link returns the vport's state and the port's speed.
 func (d *Device) Link() (l nic.Link, err error) {
 	err = d.card.Ask(func() error {
 		if pci.Gone(d.card.Fn) {
@@ -81,7 +81,7 @@ func (d *Device) link() (nic.Link, error) {
 	}
 	ptys, err := d.access(regPTYS, accessRead, make(message, 0x40).
 		set("local_port", 0x00, 23, 16, 1).set("proto_mask", 0x00, 2, 0, 4))
-	if refused(err) { // virtual functions of some firmware may not ask
+	if refused(err) { // some firmware refuses this to virtual functions
 		return nic.Link{Up: true}, nil
 	} else if err != nil {
 		return nic.Link{}, err
@@ -89,7 +89,7 @@ func (d *Device) link() (nic.Link, error) {
 	return nic.Link{Up: true, Speed: linkSpeed(ptys)}, nil
 }
 
-// Link modes by their bits in PTYS (PRM, PTYS eth_proto_oper and ext_eth_proto_oper), in Mbit/s.
+// Link modes by bit in PTYS (PRM, PTYS eth_proto_oper and ext_eth_proto_oper), in Mbit/s.
 var (
 	protoSpeeds = [32]int{
 		0: 1000, 1: 1000, 2: 10000, 3: 10000, 4: 10000, 5: 20000, 6: 40000, 7: 40000, 8: 56000, 12: 10000, 13: 10000, 14: 10000,

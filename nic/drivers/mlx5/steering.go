@@ -7,11 +7,11 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 )
 
-// The receive steering (PRM, Flow Steering): a root table that knows our addresses and, with several queue pairs, a table
-// behind it that picks the hash for what is in the frame.
+// Receive steering (PRM, Flow Steering): a root table that matches our addresses and, with several queue pairs, a second table
+// that chooses the hash by the type of the frame.
 //
 //	root   0..62   MAC            our address, broadcast, groups
-//	      63       group bit      every multicast, where nobody said which is wanted
+//	      63       group bit      all multicast, if the wanted groups are unknown
 //	type   0..1    UDP over IPv4, IPv6
 //	       2..3    IPv4, IPv6
 //	       4       all other frames
@@ -53,7 +53,7 @@ var (
 	maskMAC   = match{mac: broadcast}
 )
 
-// table is a flow table that is being filled.
+// table is a flow table under construction.
 type table struct {
 	d  *Device
 	id uint32
@@ -75,7 +75,7 @@ func (t table) command(op opcode, size int) message {
 	return command(op, 0, size).set("table_type", 0x10, 31, 24, flowNICReceive).set("table_id", 0x14, 23, 0, t.id)
 }
 
-// group makes a group of entries from first to last that compare what mask has ones for.
+// group creates a group of the entries first to last, which match on the bits set in mask.
 func (t table) group(first, last uint32, mask match) (uint32, error) {
 	in := t.command(opCreateFlowGroup, 0x400).
 		set("start_flow_index", 0x1C, 31, 0, first).
@@ -95,7 +95,7 @@ func (t table) group(first, last uint32, mask match) (uint32, error) {
 	return id, nil
 }
 
-// set sends the frames that have value to a destination.
+// set sends frames that match value to a destination.
 func (t table) set(index, group uint32, value match, kind, id uint32) error {
 	in := t.command(opSetFlowEntry, 0x340+8).set("flow_index", 0x20, 31, 0, index)
 	ctx := in.at(0x40).
@@ -113,13 +113,13 @@ func (t table) set(index, group uint32, value match, kind, id uint32) error {
 	return nil
 }
 
-// steering is what is let in besides our own address and broadcast.
+// steering is the traffic that is accepted besides our own address and broadcast.
 type steering struct {
 	groups       [][6]byte // multicast
 	allMulticast bool
 }
 
-// listen chooses the multicast groups: those of the addresses that are answered for, or all where that is not known or does not fit.
+// listen chooses the multicast groups: those of the responder's addresses, or all if these are unknown or do not fit.
 func (d *Device) listen(o nic.Options) {
 	s := &d.steering
 	s.groups, s.allMulticast = netif.Groups(o)
@@ -128,7 +128,7 @@ func (d *Device) listen(o nic.Options) {
 	}
 }
 
-// startSteering makes TIRs and flow tables and opens the root to traffic.
+// startSteering creates TIRs and flow tables and connects the root to traffic.
 func (d *Device) startSteering() error {
 	for _, q := range d.queues {
 		var err error
@@ -182,7 +182,7 @@ func (d *Device) startSteering() error {
 	return d.noLoopback()
 }
 
-// letAllIn has every frame that comes to the port go to queue 0.
+// letAllIn sends every frame that the port receives to queue 0.
 func (d *Device) letAllIn(root table) error {
 	g, err := root.group(0, 0, match{})
 	if err != nil {
@@ -232,13 +232,13 @@ func (d *Device) indirectTIR(rqt, v6, udp uint32) (uint32, error) {
 		set("l3_prot_type", 0x50, 31, 31, v6).
 		set("l4_prot_type", 0x50, 30, 30, udp).
 		set("selected_fields", 0x50, 29, 0, fields)
-	for i := range 10 { // this key makes both directions of a flow hash alike
+	for i := range 10 { // with this key both directions of a flow have the same hash
 		ctx.set("rx_hash_toeplitz_key", 0x28+4*i, 31, 0, 0x6D5A6D5A)
 	}
 	return d.create(in, opDestroyTIR, 23)
 }
 
-// startRSS makes the table that picks a hash by what is in the frame, over an indirection table of all queues.
+// startRSS creates the table that chooses a hash by frame type, over an indirection table of all queues.
 func (d *Device) startRSS() (table, error) {
 	size := min(uint32(128), 1<<d.caps.logMaxRQT)
 	if uint32(len(d.queues)) > size {
@@ -286,7 +286,7 @@ func (d *Device) startRSS() (table, error) {
 	return t, nil
 }
 
-// vportLists tells the switches before the vport which addresses are wanted (PRM, NIC_Vport_Context and L2 table).
+// vportLists registers the wanted addresses with the switches in front of the vport (PRM, NIC_Vport_Context and L2 table).
 func (d *Device) vportLists() error {
 	s := &d.steering
 	unicast := [][6]byte{d.card.MAC}
@@ -328,7 +328,8 @@ func (d *Device) vportLists() error {
 	return nil
 }
 
-// optional notes what firmware refuses where that leaves a device that works: settings of a port that is another function's, too.
+// optional records a command that firmware refused if the device works without it, such as a setting of a port that belongs to
+// another function.
 func (d *Device) optional(what string, err error) error {
 	if err != nil && refused(err) {
 		d.lacks = append(d.lacks, fmt.Sprintf("%s: %v", what, err))
@@ -337,10 +338,10 @@ func (d *Device) optional(what string, err error) error {
 	return err
 }
 
-// noLoopback has the vport send frames out that are for the function's own addresses: a frame that claims to be from
-// our address would go in circles through a responder that answers everything. Firmware begins with turning them
-// round (Linux switches it off, too). What is old cannot be told; there the TIRs keep out what comes from queues of
-// their own transport domain, as all do whose self_lb_block (Linux's name for the bits that let it in) is 0.
+// noLoopback makes the vport send frames for the function's own addresses to the wire. Otherwise a frame that claims our address
+// as its source would loop forever through a responder that answers everything. Firmware enables loopback by default (Linux
+// disables it, too). Old firmware cannot change it; there the TIRs drop frames from queues of their own transport domain, because
+// their self_lb_block (Linux's name for the bits that accept such frames) is 0.
 func (d *Device) noLoopback() error {
 	if !d.caps.localLoopback {
 		return nil

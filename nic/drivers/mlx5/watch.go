@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	sendLimit   = 2 * time.Second  // for a completion that was requested, with the link up
+	sendLimit   = 2 * time.Second  // for a requested completion while the link is up
 	healthLimit = 10 * time.Second // for the health counter to move
-	sickLimit   = time.Second      // the same, where the device shows a syndrome
-	flushLimit  = time.Second      // for a send queue in error to give its WQEs back
+	sickLimit   = time.Second      // the same if the device reports a syndrome
+	flushLimit  = time.Second      // for a send queue in error to flush its WQEs
 )
 
-// want keeps what an event says of the device for the watch.
+// want records a device problem that an event reported, for the watch.
 func (d *Device) want(reason, why string) {
 	d.wanted.CompareAndSwap(nil, &kit.Symptom{Reason: reason, Why: why})
 }
 
-// check serves the device's events, and finds a queue that stopped, sends that stall, and firmware that died. What it
-// reads of the device itself it reads only while loops run, or somebody sends and receives.
+// check processes events and detects stopped queues, stalled sends and dead firmware. It reads device registers only while a loop
+// runs or a caller sends or receives.
 func (d *Device) check(polled bool) (*kit.Symptom, error) {
 	d.serveEvents()
 	if !polled {
@@ -35,7 +35,7 @@ func (d *Device) check(polled bool) (*kit.Symptom, error) {
 		return s, nil
 	}
 	if err := d.commands.dead.Load(); err != nil {
-		if s := d.checkHealth(); s != nil { // this is why
+		if s := d.checkHealth(); s != nil { // the likely cause
 			return s, nil
 		}
 		return &kit.Symptom{Reason: "command_stuck", Why: (*err).Error()}, nil
@@ -48,7 +48,7 @@ func (d *Device) check(polled bool) (*kit.Symptom, error) {
 	return d.checkHealth(), nil
 }
 
-// checkQueue looks for a queue that stopped, or whose sends do.
+// checkQueue detects a queue that stopped or whose sends stall.
 func (d *Device) checkQueue(i int, q *Queue) *kit.Symptom {
 	recoverQueue := func() error { return d.recoverSends(q, &d.sends[i]) }
 	switch f := q.fault.Load(); f {
@@ -67,13 +67,13 @@ func (d *Device) checkQueue(i int, q *Queue) *kit.Symptom {
 		nic.ErrTimeout, sendLimit, atomic.LoadUint32(&q.txNext))}
 }
 
-// sick reports whether the health buffer has a syndrome with the request for a reset.
+// sick reports whether the health buffer has a syndrome and requests a reset.
 func (d *Device) sick() bool {
 	return d.commands.read(regHealthSynd)>>16&0xFF != 0 && d.commands.read(regHealthRFR)&healthRFR != 0
 }
 
-// checkHealth reads the health buffer. A syndrome with the request for a reset, or a counter that stalls, is
-// answered by a restart; a syndrome alone is reported once.
+// checkHealth reads the health buffer. A syndrome with a reset request, or a counter that stalls, causes a restart. A syndrome
+// alone is reported once.
 func (d *Device) checkHealth() *kit.Symptom {
 	synd, seen := d.commands.read(regHealthSynd)>>16&0xFF, d.syndrome
 	d.syndrome = synd
@@ -95,7 +95,7 @@ func (d *Device) checkHealth() *kit.Symptom {
 	return nil
 }
 
-// restart starts the device with nobody on its queues. What was under way is lost.
+// restart starts the device again while no loop uses its queues. Frames in flight are lost.
 func (d *Device) restart(*kit.Symptom) error {
 	if t, err := d.counts(); err == nil {
 		d.card.Totals.Keep(t)
@@ -118,8 +118,8 @@ func (d *Device) recoverSends(q *Queue, p *kit.Progress) error {
 	return nil
 }
 
-// resetSend takes a send queue through error and reset back to ready (PRM, SQ State Machine). In error the device gives all
-// WQEs back with a completion each; the completion queue goes on behind the last of them.
+// resetSend moves a send queue through error and reset back to ready (PRM, SQ State Machine). In error the device completes every
+// WQE; the completion queue continues after the last of these completions.
 func (d *Device) resetSend(q *Queue) error {
 	out, err := d.exec(command(opQuerySQ, 0, 0x10).set("sqn", 0x08, 23, 0, q.sqn), 0x110)
 	if err != nil {
@@ -140,7 +140,7 @@ func (d *Device) resetSend(q *Queue) error {
 			return err
 		}
 	}
-	for { // in reset the queue makes no more completions: what is there now is all
+	for { // a queue in reset adds no completions: these are the last
 		own := atomic.LoadUint32(&q.completion(q.txCQ, q.txNext&q.txMask).counterOwn)
 		if (own>>cqeOwner^q.txNext>>(q.txShift&31))&1 != 0 {
 			break
@@ -157,7 +157,7 @@ func (d *Device) resetSend(q *Queue) error {
 	return d.modify(opModifySQ, q.sqn, stateRST, stateRDY)
 }
 
-// flush takes completions, whatever they say, up to that of the last WQE.
+// flush processes completions, of any status, up to that of the last WQE.
 func (q *Queue) flush() error {
 	last, tail := q.txDone, q.txDone
 	for tail != q.txTail {
