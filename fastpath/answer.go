@@ -73,15 +73,20 @@ func (r *Responder) Ping4(h *[64]byte, n int) bool {
 			return false
 		}
 	}
-	f := &r.limit.full[uint64(s)*0x9e37_79b9_7f4a_7c15>>slotShift]
+	source := uint64(s) * 0x9e37_79b9_7f4a_7c15
+	f := &r.limit.places[source>>slotShift]
+	if (f.source^source)&r.limit.tag != 0 {
+		r.limit.unsettled = source
+		return false
+	}
 	now := r.Loop.Start << fraction
-	if ahead := *f - now; ahead <= r.limit.most {
+	if ahead := f.full - now; ahead <= r.limit.most {
 		if ahead > r.limit.burst {
 			return false
 		}
-		now = *f
+		now = f.full
 	}
-	*f = now + r.limit.cost
+	f.full = now + r.limit.cost
 	// EchoReply4, SetTTL, Swap4.
 	const change = 8<<16 - 8
 	w := *(*uint32)(unsafe.Add(p, 34)) + change
@@ -163,15 +168,20 @@ func (r *Responder) bounce4(h *[64]byte, n int) bool {
 			return false
 		}
 	}
-	f := &r.limit.full[uint64(s)*0x9e37_79b9_7f4a_7c15>>slotShift]
+	source := uint64(s) * 0x9e37_79b9_7f4a_7c15
+	f := &r.limit.places[source>>slotShift]
+	if (f.source^source)&r.limit.tag != 0 {
+		r.limit.unsettled = source
+		return false
+	}
 	now := r.Loop.Start << fraction
-	if ahead := *f - now; ahead <= r.limit.most {
+	if ahead := f.full - now; ahead <= r.limit.most {
 		if ahead > r.limit.burst {
 			return false
 		}
-		now = *f
+		now = f.full
 	}
-	*f = now + r.limit.cost
+	f.full = now + r.limit.cost
 	// SwapPorts4, DecTTL, Swap4.
 	*(*uint32)(unsafe.Add(p, 34)) = bits.RotateLeft32(*(*uint32)(unsafe.Add(p, 34)), 16)
 	if !r.open {
@@ -190,7 +200,8 @@ func (r *Responder) bounce4(h *[64]byte, n int) bool {
 //go:noinline
 func (r *Responder) Answer(h *[64]byte, n int) int {
 	switch k := Match(h); { // see the package's documentation for what the leaves ask of each other
-	case k == UDPv4 && r.bounce4(h, n):
+	case k == ICMPv4 && r.limit.unsettled != 0 && r.limit.meet(r.Loop.Start) && r.Ping4(h, n):
+	case k == UDPv4 && (r.bounce4(h, n) || r.limit.unsettled != 0 && r.limit.meet(r.Loop.Start) && r.bounce4(h, n)):
 	case k == ICMPv6 && r.IPv6(h, n) && r.To6(h) && r.From6(h) && Echo6(h) && r.Admit(h, k):
 		r.EchoReply6(h)
 		Swap6(h)

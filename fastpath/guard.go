@@ -65,18 +65,40 @@ func (r *Responder) Admit(h *[64]byte, k Kind) bool {
 // checksum is. The compiler makes one multiplication of it.
 func multiple(s uint64) bool { return s%0xffff == 0 }
 
-// slots is how many sources have a count of their own, hash collisions aside.
-const slots, slotShift = 4096, 64 - 12
+// slots is how many sources have a bucket of their own, in sets of ways.
+const slots, slotShift, limiterWays = 4096, 64 - 12, 8
 
 // limiter rations replies by source: a token bucket for each, kept as the moment at which it will be full again (the
-// generic cell rate algorithm of ITU-T I.371). That is one word, so that a source costs one load and one store, and a table
-// without keys is bounded and cannot be thrashed: sources that share a slot share a bucket.
+// generic cell rate algorithm of ITU-T I.371).
+//
+// A source has one of the places of its set, the first choice of which is its home. Hot loops look only there: two words of one
+// cache line. A source without a place displaces the one whose bucket has been full longest among those that have been full for more
+// than patience times as long as they were in use. So a flood of new sources displaces only its own kind, and nothing is forgotten that
+// would let a source have more than its rate. Sources that find no place share the bucket of their set.
 type limiter struct {
 	cost  uint64 // of a reply, in 1/16 ticks
 	burst uint64 // how far ahead of now a full moment may lie for one more reply
 	most  uint64 // burst + cost: how far it is at most, and only one that has passed seems to lie further
-	full  [slots]uint64
+	tag   uint64 // the bits by which sources are told apart: none without a limit
+	idle  uint64 // a source whose bucket has been full for so long may be displaced however long it was in use
+
+	// unsettled is the source of a request that passed all other guards but was not at home, or 0: meet lets it settle, so that the same
+	// function can answer. Without that a flood of new sources would cost Slow for each.
+	unsettled uint64
+
+	places [slots]place
+	begun  [slots]uint64 // when the place's source took it
+	shared [slots / limiterWays]uint64
 }
+
+// place is one source's.
+type place struct {
+	full   uint64
+	source uint64 // its hash, 0 where the place is free
+}
+
+// idleSeconds is after how many a source without a request may be displaced.
+const idleSeconds = 600
 
 // fraction is how far a tick is shifted up: 16 steps a tick.
 const fraction = 4
@@ -95,30 +117,84 @@ func (l *limiter) set(rate, burst, ticksPerSecond uint64) error {
 	if l.cost == 0 || hi != 0 || most>>60 != 0 {
 		return fmt.Errorf("%w: rate %d/s with burst %d is beyond a counter of %d ticks a second", ErrConfig, rate, burst, ticksPerSecond)
 	}
-	l.burst, l.most = most-l.cost, most
+	l.burst, l.most, l.tag, l.idle = most-l.cost, most, math.MaxUint64, ticksPerSecond*idleSeconds<<fraction
 	return nil
 }
 
+// at reports whether the source whose hash is given is at home and may have a reply at time now, and counts it. Otherwise take decides.
+func (l *limiter) at(now, hash uint64) bool {
+	p := &l.places[hash>>slotShift]
+	return (p.source^hash)&l.tag == 0 && l.charge(&p.full, now<<fraction)
+}
+
 // take reports whether the source whose hash is given may have a reply at time now, and counts it.
+//
+//go:noinline
 func (l *limiter) take(now, hash uint64) bool {
-	f := &l.full[hash>>slotShift]
 	now <<= fraction
-	switch ahead := *f - now; {
-	case ahead > l.most: // below now: full
-		*f = now + l.cost
-	case ahead > l.burst:
-		return false
-	default:
-		*f += l.cost
+	if p := &l.places[hash>>slotShift]; (p.source^hash)&l.tag == 0 || l.settle(now, hash) {
+		return l.charge(&p.full, now)
 	}
+	return l.charge(&l.shared[hash>>slotShift/limiterWays], now)
+}
+
+// charge takes a reply from a bucket.
+func (l *limiter) charge(full *uint64, now uint64) bool {
+	ahead := *full - now
+	if ahead > l.most { // below now: full
+		*full, ahead = now, 0
+	}
+	if ahead > l.burst {
+		return false
+	}
+	*full += l.cost
+	return true
+}
+
+// meet settles the source that was not at home, and reports whether it is now.
+func (l *limiter) meet(now uint64) bool {
+	source := l.unsettled
+	l.unsettled = 0
+	return l.settle(now<<fraction, source)
+}
+
+// settle gives a source its home: what is there moves to the place that the source had, or to one that may be displaced. It reports whether
+// there was one.
+func (l *limiter) settle(now, hash uint64) bool {
+	home := hash >> slotShift
+	set := home &^ (limiterWays - 1)
+	to, longest := uint64(slots), uint64(0)
+	for i := set; i < set+limiterWays; i++ {
+		switch p := &l.places[i]; {
+		case p.source == hash:
+			l.places[i], l.places[home] = l.places[home], l.places[i]
+			l.begun[i], l.begun[home] = l.begun[home], l.begun[i]
+			return true
+		case p.source == 0:
+			to, longest = i, math.MaxUint64
+		default:
+			silence := now - p.full                       // how long it has been full
+			if -silence <= l.most || silence <= longest { // not yet
+				continue
+			}
+			if silence > l.idle || silence/patience > p.full-l.cost-l.begun[i] {
+				to, longest = i, silence
+			}
+		}
+	}
+	if to == slots {
+		return false
+	}
+	l.places[to], l.begun[to] = l.places[home], l.begun[home]
+	l.places[home], l.begun[home] = place{full: now, source: hash}, now
 	return true
 }
 
 // messageHash spreads the numbers that messages have for senders.
 const messageHash = 0x9e37_79b9_7f4a_7c15
 
-// hash4 and hash6 hash a source address. That somebody can choose addresses that share a slot is no loss: who can send
-// from them can send from the victim's.
+// hash4 and hash6 hash a source address. No two of IPv4 have the same hash. Somebody can choose addresses that share a set, or a
+// hash of IPv6, but who can send from them can send from the victim's.
 func hash4(a []byte) uint64 { return uint64(le.Uint32(a)) * 0x9e37_79b9_7f4a_7c15 }
 
 func hash6(a []byte) uint64 {

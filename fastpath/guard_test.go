@@ -183,6 +183,60 @@ func TestLimitOfEachSource(t *testing.T) {
 	}
 }
 
+// A flood from random sources, far above what all places together may send, does not take the rate of senders that were there before,
+// by any path, and does not get more replies than the places have.
+func TestFloodSparesKnownSources(t *testing.T) {
+	const second = 1_000_000 // ticks
+	rnd := rand.New(rand.NewPCG(3, 4))
+	ping := func(a netip.Addr) []byte { return eth(ourMAC, theirMAC, 0, 0x0800, icmp4(a, our4, 8)) }
+	datagram := func(a netip.Addr) []byte { return eth(ourMAC, theirMAC, 0, 0x0800, udp(a, our4, 40000, 9000, nil)) }
+	ping6 := func(a netip.Addr) []byte {
+		b := a.As4()
+		from := netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 12: b[0], 13: b[1], 14: b[2], 15: b[3]})
+		return eth(ourMAC, theirMAC, 0, 0x86dd, icmp6(from, our6, 64, echo(128, 8)))
+	}
+	const known = 100
+	for name, request := range map[string]func(netip.Addr) []byte{"ping": ping, "udp": datagram, "ping6": ping6} {
+		r := limited(t, 100, 20) // each of them asks 10 times a second
+		r.Loop.Start = 1 << 40
+		ask := func() (refused int) {
+			for i := range known {
+				if poll(r, inBuffer(request(netip.AddrFrom4([4]byte{10, 9, byte(i), 7})))) == 0 {
+					refused++
+				}
+			}
+			return refused
+		}
+		for range 20 { // for two seconds nobody else sends
+			if n := ask(); n != 0 {
+				t.Fatalf("%s: %d of %d refused before the flood", name, n, known)
+			}
+			r.Loop.Start += second / 10
+		}
+		const flood = 2_000_000 // a second, five times what 4096 sources may send at 100
+		refused, answered := 0, 0
+		for range 5 {
+			for i := range flood / 10 {
+				a := netip.AddrFrom4([4]byte{byte(11 + rnd.IntN(100)), byte(rnd.Uint32()), byte(rnd.Uint32()), byte(1 + rnd.IntN(250))})
+				if poll(r, inBuffer(request(a))) != 0 {
+					answered++
+				}
+				r.Loop.Start += uint64(i & 1) // 2 million a second
+			}
+			refused += ask()
+		}
+		if refused != 0 {
+			t.Errorf("%s: %d of %d requests of known sources were refused in the flood", name, refused, 5*known)
+		}
+		if s := r.Stats(); s[RefusedRate] == 0 {
+			t.Errorf("%s: the flood was not limited: %d answered", name, answered)
+		}
+		if most := (slots + slots/8) * (20 + 50); answered > most {
+			t.Errorf("%s: %d replies to the flood, want at most %d", name, answered, most)
+		}
+	}
+}
+
 func TestLimitEndsLoop(t *testing.T) {
 	r := limited(t, 1000, 200)
 	passes := uint64(1)
@@ -312,6 +366,34 @@ func BenchmarkLimit(b *testing.B) {
 				r.Loop.Start += 2000
 				return poll(r, f)
 			})
+		})
+	}
+}
+
+// BenchmarkFlood is the price of a request from a source that was not heard of before.
+func BenchmarkFlood(b *testing.B) {
+	for _, name := range []string{"ping", "udp"} {
+		c := config(Strict)
+		c.Rate, c.Burst, c.TicksPerSecond = DefaultRate, DefaultBurst, 2_000_000_000
+		var frames [1 << 14][]byte
+		for i := range frames {
+			a := netip.AddrFrom4([4]byte{11, byte(i >> 8), byte(i), 9})
+			p := udp(a, our4, 40000, 9000, []byte("payload!"))
+			if name == "ping" {
+				p = icmp4(a, our4, 8)
+			}
+			frames[i] = pad(eth(ourMAC, theirMAC, 0, 0x0800, p), 60)
+		}
+		b.Run(name, func(b *testing.B) {
+			r, f, i := responder(b, c), inBuffer(frames[0]), 0
+			for b.Loop() {
+				copy(f, frames[i&(len(frames)-1)])
+				i++
+				r.Loop.Start += 200
+				if poll(r, f) == 0 {
+					b.Fatal("refused")
+				}
+			}
 		})
 	}
 }

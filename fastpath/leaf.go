@@ -135,9 +135,9 @@ func Swap4(h *[64]byte) {
 
 // Message reports whether a message is to be sent back: it is no responder's reply, and its sender is within its rate, which
 // it takes the reply from. A sender is a number that the driver makes of what the device says of it, of which its lowest bits
-// differ most. imm is the message's immediate data, 0 without. Admit is to frames what this is to messages.
+// differ most. imm is the message's immediate data, 0 without. What Message turns down is left to Unsettled.
 func (r *Responder) Message(sender uint64, imm uint32) bool {
-	return imm != ReplyMark && r.limit.take(r.Loop.Start, sender*messageHash)
+	return imm != ReplyMark && r.limit.at(r.Loop.Start, sender*messageHash)
 }
 
 // Returned counts a message that is sent back.

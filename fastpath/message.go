@@ -29,15 +29,20 @@ func NewMessages(c Config) (*Responder, error) {
 	return r, errors.Join(r.setGuards(&c), r.setReflector(&c))
 }
 
-// Refuse counts a message that Message turned down.
+// Unsettled decides about a message that Message turned down, and counts it: its sender may only not be at home in the table of rates. It
+// reports whether the message is to be sent back.
 //
 //go:noinline
-func (r *Responder) Refuse(imm uint32) {
-	if imm == ReplyMark {
-		r.stats[RefusedReply].Add(1)
-	} else {
-		r.stats[RefusedRate].Add(1)
+func (r *Responder) Unsettled(sender uint64, imm uint32) bool {
+	v := AnsweredMessage
+	switch {
+	case imm == ReplyMark:
+		v = RefusedReply
+	case !r.limit.take(r.Loop.Start, sender*messageHash):
+		v = RefusedRate
 	}
+	r.stats[v].Add(1)
+	return v == AnsweredMessage
 }
 
 // RefuseFor counts a message that the driver turned down.

@@ -23,8 +23,7 @@ func TestMessage(t *testing.T) {
 			r.Returned()
 			return true
 		}
-		r.Refuse(imm)
-		return false
+		return r.Unsettled(sender, imm)
 	}
 	for i := range 5 {
 		if got, want := take(7<<16|1, 0), i < 3; got != want {

@@ -78,15 +78,20 @@ func (r *Responder) PingPacket4(h *[64]byte, n int, to, from LinkAddress) bool {
 			return false
 		}
 	}
-	f := &r.limit.full[uint64(s)*0x9e37_79b9_7f4a_7c15>>slotShift]
+	source := uint64(s) * 0x9e37_79b9_7f4a_7c15
+	f := &r.limit.places[source>>slotShift]
+	if (f.source^source)&r.limit.tag != 0 {
+		r.limit.unsettled = source
+		return false
+	}
 	now := r.Loop.Start << fraction
-	if ahead := *f - now; ahead <= r.limit.most {
+	if ahead := f.full - now; ahead <= r.limit.most {
 		if ahead > r.limit.burst {
 			return false
 		}
-		now = *f
+		now = f.full
 	}
-	*f = now + r.limit.cost
+	f.full = now + r.limit.cost
 	// EchoReply4, SetTTL, Turn4.
 	const change = 8<<16 - 8
 	w := *(*uint32)(unsafe.Add(p, 34)) + change
@@ -108,6 +113,7 @@ func (r *Responder) PingPacket4(h *[64]byte, n int, to, from LinkAddress) bool {
 //go:noinline
 func (r *Responder) AnswerPacket(h *[64]byte, n int, to, from LinkAddress) bool {
 	switch k := MatchIPoIB(h); { // see the package's documentation for what the leaves ask of each other
+	case k == ICMPv4 && r.limit.unsettled != 0 && r.limit.meet(r.Loop.Start) && r.PingPacket4(h, n, to, from):
 	case k == UDPv4 && r.Packet4(h, n, to, from) && r.Sum4(h) && r.Hosts4(h) && r.Ports4(h) && r.Datagram4(h) && r.Admit(h, k):
 		r.SwapPorts4(h)
 		r.DecTTL(h)

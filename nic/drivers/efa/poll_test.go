@@ -356,7 +356,7 @@ func TestPollIsAHotLoop(t *testing.T) {
 	nictest.StackAccesses(t, pkg, "(*Queue).take", 0)
 	nictest.StackAccesses(t, pkg, "(*Queue).transmit", 36)
 	nictest.HotLoop(t, pkg, "(*Queue).Poll", "efa.(*Queue).take", "efa.(*Queue).transmit", "efa.(*Queue).ring", "efa.(*Queue).reclaim",
-		"efa.(*Queue).bad", "efa.(*Queue).park", "efa.(*Queue).unpark", "efa.(*Queue).reflect", "fastpath.(*Responder).Refuse")
+		"efa.(*Queue).bad", "efa.(*Queue).park", "efa.(*Queue).unpark", "efa.(*Queue).reflect", "efa.(*Queue).unsettled")
 	nictest.HotLoop(t, pkg, "(*Queue).take")
 	nictest.HotLoop(t, pkg, "(*Queue).transmit", "efa.(*Queue).ring", "mmio.CopyWC")
 	nictest.HotLoop(t, pkg, "(*Queue).ring", "mmio.FenceWC", "mmio.Store32")

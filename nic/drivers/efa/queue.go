@@ -152,8 +152,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 			case r.Message(sender, imm):
 				r.Returned()
 			default:
-				r.Refuse(imm)
-				q.give(p, slot)
+				n += q.unsettled(r, p, slot, m, sender, imm)
 				continue
 			}
 			if !q.transmit(p, slot, m, sender, reply) {

@@ -41,7 +41,7 @@ func (q *Queue) park(r *fastpath.Responder, p *pair, slot, m uint32, from uint64
 	s := &q.unknownSender
 	switch {
 	case imm == fastpath.ReplyMark:
-		r.Refuse(imm)
+		r.RefuseFor(fastpath.RefusedReply)
 	case s.waiting == maxUnknownSenders:
 		r.RefuseFor(fastpath.RefusedSender)
 	default:
@@ -77,8 +77,9 @@ func (q *Queue) unpark(r *fastpath.Responder) {
 		case r.Message(e.to, e.imm):
 			r.Returned()
 		default:
-			r.Refuse(e.imm)
-			q.give(e.pair, e.slot)
+			if q.unsettled(r, e.pair, e.slot, m, e.to, e.imm) != 0 {
+				pushed = true
+			}
 			continue
 		}
 		if !q.transmit(e.pair, e.slot, m, e.to, reply) {
@@ -91,4 +92,20 @@ func (q *Queue) unpark(r *fastpath.Responder) {
 	if pushed {
 		q.ring()
 	}
+}
+
+// unsettled answers the message that Message turned down if its sender is within its rate, and returns the number of replies.
+//
+//go:noinline
+func (q *Queue) unsettled(r *fastpath.Responder, p *pair, slot, m uint32, sender uint64, imm uint32) int {
+	if !r.Unsettled(sender, imm) {
+		q.give(p, slot)
+		return 0
+	}
+	if !q.transmit(p, slot, m, sender, reply) {
+		q.txFull.Add(1)
+		q.give(p, slot)
+		return 0
+	}
+	return 1
 }
