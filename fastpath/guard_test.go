@@ -207,7 +207,7 @@ func TestFloodSparesKnownSources(t *testing.T) {
 			}
 			return refused
 		}
-		for range 20 { // for two seconds nobody else sends
+		for range 20 { // for two seconds there is no flood
 			if n := ask(); n != 0 {
 				t.Fatalf("%s: %d of %d refused before the flood", name, n, known)
 			}
@@ -370,7 +370,7 @@ func BenchmarkLimit(b *testing.B) {
 	}
 }
 
-// BenchmarkFlood is the price of a request from a source that was not heard of before.
+// BenchmarkFlood measures requests from new sources.
 func BenchmarkFlood(b *testing.B) {
 	for _, name := range []string{"ping", "udp"} {
 		c := config(Strict)

@@ -157,7 +157,7 @@ inlined int fits(const struct request *q, u32 n)
 	return q->l3 + n == q->length || (q->l3 + n < q->length && q->length - q->l3 + 14 <= 64);
 }
 
-// may_take is fastpath's limiter, at the time now.
+// may_take is fastpath's limiter, at the time now, but for the places of sources: those with the same hash share a bucket.
 inlined int may_take(const struct request *q, u64 hash, u64 now)
 {
 	u64 *full = &q->cpu->full[hash >> 52];
