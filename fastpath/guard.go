@@ -58,7 +58,7 @@ func (r *Responder) Admit(h *[64]byte, k Kind) bool {
 			return false
 		}
 	}
-	return r.limit.take(r.Loop.Start, hash)
+	return r.limit.at(r.Loop.Start, hash) || r.limit.take(r.Loop.Start, hash)
 }
 
 // multiple reports whether a ones' complement sum that is not zero is a multiple of 65535, which is what the sum over a right
@@ -72,14 +72,14 @@ const slots, slotShift, limiterWays = 4096, 64 - 12, 8
 // generic cell rate algorithm of ITU-T I.371).
 //
 // A source has one of the places of its set, the first choice of which is its home. Hot loops look only there: two words of one
-// cache line. A source without a place displaces the one whose bucket has been full longest among those that have been full for more
-// than patience times as long as they were in use. So a flood of new sources displaces only its own kind, and nothing is forgotten that
+// cache line. A source without a place displaces the one whose bucket has been full longest, among those that have been full for
+// more than patience times the time that they were in use. So a flood of new sources displaces only its own kind, and nothing is forgotten that
 // would let a source have more than its rate. Sources that find no place share the bucket of their set.
 type limiter struct {
 	cost  uint64 // of a reply, in 1/16 ticks
 	burst uint64 // how far ahead of now a full moment may lie for one more reply
 	most  uint64 // burst + cost: how far it is at most, and only one that has passed seems to lie further
-	tag   uint64 // the bits by which sources are told apart: none without a limit
+	tag   uint64 // the bits of a hash that are compared: none without a limit
 	idle  uint64 // a source whose bucket has been full for so long may be displaced however long it was in use
 
 	// unsettled is the source of a request that passed all other guards but was not at home, or 0: meet lets it settle, so that the same
@@ -121,7 +121,8 @@ func (l *limiter) set(rate, burst, ticksPerSecond uint64) error {
 	return nil
 }
 
-// at reports whether the source whose hash is given is at home and may have a reply at time now, and counts it. Otherwise take decides.
+// at reports whether the source whose hash is given is at home and may have a reply at time now, and counts it. It is inlined. Otherwise
+// take decides, which refuses what at refused for its rate.
 func (l *limiter) at(now, hash uint64) bool {
 	p := &l.places[hash>>slotShift]
 	return (p.source^hash)&l.tag == 0 && l.charge(&p.full, now<<fraction)
