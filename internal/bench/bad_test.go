@@ -49,7 +49,7 @@ func TestBadInput(t *testing.T) {
 			says string
 		}{
 			{"no command", nil, 2, "bench run"},
-			{"unknown command", []string{"measure"}, 2, `"measure": want a target or one of compare, completion, config, demo, manual, matrix, `},
+			{"unknown command", []string{"measure"}, 2, `"measure": want a target or one of compare, completion, config, demo, history, manual, matrix, `},
 			{"no target", run(), 2, "-target"},
 			{"a target that is no address", run("-target", "example"), 2, "example"},
 			{"a key that others may read", run("-target", far4, "-proto", "stamp", "-stamp-key", file), 2, "mode 0644: it holds a key"},

@@ -8,6 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // until returns a copy of a report as it was after n slices of a session that is tested a number of times.
@@ -23,6 +24,7 @@ func until(r *report.Report, n, looks int) *report.Report {
 // A session that ends at its first verdict (-auto) has a false one, in any row of any of its looks, in at most 5 % of sessions. It finds a
 // difference at the first looks. docs/calibration.md has the results.
 func TestSequential(t *testing.T) {
+	needs.Long(t)
 	n, plan := 40, compare.Plan{Slices: 96}
 	if *long {
 		n, plan.Slices = 100, 400

@@ -17,7 +17,7 @@ type cost struct {
 	cores   float64
 }
 
-// costs are those of the packages that take longest. All packages that are not here share one job, one after the other.
+// costs are those of the packages that take longest. The packages that are not here share two jobs, one after the other in each.
 var costs = map[string]cost{
 	"fastpath":                  {20, 1},
 	"internal/bench":            {70, 1},
@@ -80,8 +80,12 @@ func tests(pkgs []string, flags ...string) []job {
 			small = append(small, p)
 		}
 	}
-	if len(small) > 0 {
-		jobs = append(jobs, goTest("other packages", cost{60, 1}, flags, small...))
+	// Two jobs, so that the rest does not wait for one of them.
+	half := (len(small) + 1) / 2
+	for i, part := range [][]string{small[:half], small[half:]} {
+		if len(part) > 0 {
+			jobs = append(jobs, goTest(fmt.Sprintf("other packages, part %d", i+1), cost{45, 1}, flags, part...))
+		}
 	}
 	return jobs
 }
