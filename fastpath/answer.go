@@ -194,14 +194,24 @@ func (r *Responder) bounce4(h *[64]byte, n int) bool {
 	return true
 }
 
+// again answers a request whose source was not at home, and has settled now.
+//
+//go:noinline
+func (r *Responder) again(h *[64]byte, n int) bool {
+	if !r.limit.meet(r.Loop.Start) {
+		return false
+	}
+	k := Match(h)
+	return k == ICMPv4 && r.Ping4(h, n) || k == UDPv4 && r.bounce4(h, n)
+}
+
 // Answer is for the frames that Ping4 has not answered. It returns the length of the reply that it has made of one, 0 where there is
 // none.
 //
 //go:noinline
 func (r *Responder) Answer(h *[64]byte, n int) int {
 	switch k := Match(h); { // see the package's documentation for what the leaves ask of each other
-	case k == ICMPv4 && r.limit.unsettled != 0 && r.limit.meet(r.Loop.Start) && r.Ping4(h, n):
-	case k == UDPv4 && (r.bounce4(h, n) || r.limit.unsettled != 0 && r.limit.meet(r.Loop.Start) && r.bounce4(h, n)):
+	case k == UDPv4 && r.bounce4(h, n):
 	case k == ICMPv6 && r.IPv6(h, n) && r.To6(h) && r.From6(h) && Echo6(h) && r.Admit(h, k):
 		r.EchoReply6(h)
 		Swap6(h)

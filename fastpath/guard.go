@@ -58,7 +58,7 @@ func (r *Responder) Admit(h *[64]byte, k Kind) bool {
 			return false
 		}
 	}
-	return r.limit.at(r.Loop.Start, hash) || r.limit.take(r.Loop.Start, hash)
+	return r.limit.at(r.Loop.Start, hash) // without a call, and so without a stack frame: Slow settles a source that is not at home
 }
 
 // multiple reports whether a ones' complement sum that is not zero is a multiple of 65535, which is what the sum over a right
@@ -121,7 +121,7 @@ func (l *limiter) set(rate, burst, ticksPerSecond uint64) error {
 	return nil
 }
 
-// at reports whether the source whose hash is given is at home and may have a reply at time now, and counts it. It is inlined. Otherwise
+// at reports whether the source whose hash is given is at home and may have a reply at time now, and counts it. Otherwise
 // take decides, which refuses what at refused for its rate.
 func (l *limiter) at(now, hash uint64) bool {
 	p := &l.places[hash>>slotShift]

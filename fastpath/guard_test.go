@@ -372,7 +372,7 @@ func BenchmarkLimit(b *testing.B) {
 
 // BenchmarkFlood measures requests from new sources.
 func BenchmarkFlood(b *testing.B) {
-	for _, name := range []string{"ping", "udp"} {
+	for _, name := range []string{"ping", "udp", "ping6"} {
 		c := config(Strict)
 		c.Rate, c.Burst, c.TicksPerSecond = DefaultRate, DefaultBurst, 2_000_000_000
 		var frames [1 << 14][]byte
@@ -383,6 +383,10 @@ func BenchmarkFlood(b *testing.B) {
 				p = icmp4(a, our4, 8)
 			}
 			frames[i] = pad(eth(ourMAC, theirMAC, 0, 0x0800, p), 60)
+			if name == "ping6" {
+				from := netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 14: byte(i >> 8), 15: byte(i)})
+				frames[i] = eth(ourMAC, theirMAC, 0, 0x86dd, icmp6(from, our6, 64, echo(128, 8)))
+			}
 		}
 		b.Run(name, func(b *testing.B) {
 			r, f, i := responder(b, c), inBuffer(frames[0]), 0

@@ -107,13 +107,20 @@ func (r *Responder) PingPacket4(h *[64]byte, n int, to, from LinkAddress) bool {
 	return true
 }
 
+// againPacket answers an echo request whose source was not at home, and has settled now.
+//
+//go:noinline
+func (r *Responder) againPacket(h *[64]byte, n int, to, from LinkAddress) bool {
+	return r.limit.meet(r.Loop.Start) && MatchIPoIB(h) == ICMPv4 && r.PingPacket4(h, n, to, from)
+}
+
 // AnswerPacket is for the packets that PingPacket4 has not answered. It reports whether it has made one its reply, of the same length:
 // what it turned down is Slow's, with the header that it stands for.
 //
 //go:noinline
 func (r *Responder) AnswerPacket(h *[64]byte, n int, to, from LinkAddress) bool {
 	switch k := MatchIPoIB(h); { // see the package's documentation for what the leaves ask of each other
-	case k == ICMPv4 && r.limit.unsettled != 0 && r.limit.meet(r.Loop.Start) && r.PingPacket4(h, n, to, from):
+	case r.limit.unsettled != 0 && r.againPacket(h, n, to, from):
 	case k == UDPv4 && r.Packet4(h, n, to, from) && r.Sum4(h) && r.Hosts4(h) && r.Ports4(h) && r.Datagram4(h) && r.Admit(h, k):
 		r.SwapPorts4(h)
 		r.DecTTL(h)

@@ -32,6 +32,9 @@ const MinBuffer = 128
 //
 //go:noinline
 func (r *Responder) Slow(h *[64]byte, n int) int {
+	if r.limit.unsettled != 0 && r.again(h, n) {
+		return n
+	}
 	v, m := r.answer(unsafe.Slice((*byte)(unsafe.Pointer(h)), max(n, MinBuffer))[:n])
 	r.stats[v].Add(1)
 	if v.Answered() {

@@ -25,7 +25,7 @@ func TestAnswerIsHot(t *testing.T) {
 	StackAccesses(t, p, "(*Responder).PingPacket4", 0)
 	HotLoop(t, p, "(*Responder).PingPacket4")
 	StackAccesses(t, p, "(*Responder).AnswerPacket", 60)
-	HotLoop(t, p, "(*Responder).AnswerPacket")
+	HotLoop(t, p, "(*Responder).AnswerPacket", "fastpath.(*Responder).againPacket")
 	HotLoop(t, p, "(*Responder).Admit")
 }
 
