@@ -96,3 +96,16 @@ func TestFewSamples(t *testing.T) {
 		}
 	}
 }
+
+// That a report is unfinished is among the first notes of a comparison, whatever else there is to say.
+func TestSummaryBeginsWithUnfinished(t *testing.T) {
+	a := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report()
+	a.Unfinished, a.Warnings = &report.Unfinished{Runs: 100, Run: 1e9}, []string{"one", "two", "three", "four"}
+	var text bytes.Buffer
+	if err := PrintSummary(&text, compare.Reports(a, a)); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(text.String(), "unfinished: ") != 1 {
+		t.Errorf("no note, or several:\n%s", &text)
+	}
+}

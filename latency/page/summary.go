@@ -55,8 +55,13 @@ func PrintSummary(w io.Writer, c *compare.Comparison) error {
 	return b.Flush()
 }
 
-// remarks are what a reader has to know of a comparison, the most important first: warnings of the reports, why a row has no verdict, the rest.
+// remarks are what a reader has to know of a comparison, the most important first: unfinished reports, warnings of the reports, why a row has no verdict, the rest.
 func remarks(c *compare.Comparison) (all []string) {
+	for _, r := range c.Reports {
+		if text := r.UnfinishedText(); text != "" {
+			all = append(all, r.Name()+" is "+text) // as in c.Notes
+		}
+	}
 	for _, r := range c.Reports {
 		for _, text := range r.Warnings {
 			all = append(all, warned(r, text))
