@@ -179,15 +179,3 @@ func FuzzUpdate(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkSum(b *testing.B) {
-	for _, n := range []int{20, 64, 1500} {
-		buf := make([]byte, n)
-		b.Run(map[int]string{20: "20", 64: "64", 1500: "1500"}[n], func(b *testing.B) {
-			b.SetBytes(int64(n))
-			for b.Loop() {
-				Sum(buf, 0)
-			}
-		})
-	}
-}

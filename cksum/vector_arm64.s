@@ -1,0 +1,58 @@
+//go:build !purego
+
+#include "textflag.h"
+
+// UADDW and UADDW2 widen the lower and the upper two words of a register, and add them to two 64-bit lanes.
+
+// func sumVector(p *byte, n int) uint64
+TEXT ·sumVector(SB), NOSPLIT, $0-24
+	MOVD p+0(FP), R0
+	MOVD n+8(FP), R1
+	VEOR V0.B16, V0.B16, V0.B16
+	VEOR V1.B16, V1.B16, V1.B16
+	VEOR V2.B16, V2.B16, V2.B16
+	VEOR V3.B16, V3.B16, V3.B16
+	VEOR V4.B16, V4.B16, V4.B16
+	VEOR V5.B16, V5.B16, V5.B16
+	VEOR V6.B16, V6.B16, V6.B16
+	VEOR V7.B16, V7.B16, V7.B16
+	SUBS $64, R1, R1
+	BLO  rest
+
+loop:
+	VLD1.P  64(R0), [V16.S4, V17.S4, V18.S4, V19.S4]
+	VUADDW  V16.S2, V0.D2, V0.D2
+	VUADDW2 V16.S4, V1.D2, V1.D2
+	VUADDW  V17.S2, V2.D2, V2.D2
+	VUADDW2 V17.S4, V3.D2, V3.D2
+	VUADDW  V18.S2, V4.D2, V4.D2
+	VUADDW2 V18.S4, V5.D2, V5.D2
+	VUADDW  V19.S2, V6.D2, V6.D2
+	VUADDW2 V19.S4, V7.D2, V7.D2
+	SUBS    $64, R1, R1
+	BHS     loop
+
+rest:
+	ADDS $64, R1, R1
+	BEQ  fold
+
+	// 32 bytes are left.
+	VLD1.P  32(R0), [V16.S4, V17.S4]
+	VUADDW  V16.S2, V0.D2, V0.D2
+	VUADDW2 V16.S4, V1.D2, V1.D2
+	VUADDW  V17.S2, V2.D2, V2.D2
+	VUADDW2 V17.S4, V3.D2, V3.D2
+
+fold:
+	VADD V1.D2, V0.D2, V0.D2
+	VADD V3.D2, V2.D2, V2.D2
+	VADD V5.D2, V4.D2, V4.D2
+	VADD V7.D2, V6.D2, V6.D2
+	VADD V2.D2, V0.D2, V0.D2
+	VADD V6.D2, V4.D2, V4.D2
+	VADD V4.D2, V0.D2, V0.D2
+	VMOV V0.D[0], R2
+	VMOV V0.D[1], R3
+	ADD  R3, R2, R2
+	MOVD R2, ret+16(FP)
+	RET

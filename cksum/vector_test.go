@@ -1,0 +1,66 @@
+package cksum
+
+import (
+	"bytes"
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"testing"
+)
+
+// words16 is Sum without vectors.
+func words16(b []byte, acc uint16) uint16 { return sumWords(b, uint64(bits.ReverseBytes16(acc))) }
+
+// The vector sum equals the one without vectors, which TestSumLengths compares with RFC 1071, at every length of a jumbo frame and every
+// alignment to 32 bytes.
+func TestVectorSumEqualsWords(t *testing.T) {
+	if !vector {
+		t.Skip("no vector sum: the processor has no AVX2, or the build has the tag purego")
+	}
+	const longest = 9216
+	rnd := rand.NewChaCha8([32]byte{1})
+	random := make([]byte, longest+32)
+	rnd.Read(random)
+	for _, buf := range [][]byte{random, bytes.Repeat([]byte{0xff}, longest+32), make([]byte, longest+32)} {
+		for at := range 32 {
+			for n := range longest + 1 {
+				b, acc := buf[at:at+n], uint16(n)*uint16(at)
+				if got, want := Sum(b, acc), words16(b, acc); got != want {
+					t.Fatalf("%d bytes at %d, acc %#04x: sum %#04x, want %#04x", n, at, acc, got, want)
+				}
+			}
+		}
+	}
+}
+
+// One word that is not zero, at every place of a piece, carries into the sum unchanged: no lane is lost or added twice.
+func TestVectorSumOfOneWord(t *testing.T) {
+	b := make([]byte, 512)
+	for at := range b {
+		for _, v := range []byte{1, 0x80, 0xff} {
+			b[at] = v
+			if got, want := Sum(b, 0), naive(b, 0); got != want {
+				t.Fatalf("%#02x at %d: sum %#04x, want %#04x", v, at, got, want)
+			}
+		}
+		b[at] = 0
+	}
+}
+
+// BenchmarkSum has both ways at the sizes of small, usual and jumbo frames, in the first-level cache.
+func BenchmarkSum(b *testing.B) {
+	buf := make([]byte, 9000)
+	for _, n := range []int{20, 64, 128, 192, 256, 512, 1500, 9000} {
+		for _, way := range []struct {
+			name string
+			sum  func([]byte, uint16) uint16
+		}{{"words", words16}, {"Sum", Sum}} {
+			b.Run(fmt.Sprintf("%d/%s", n, way.name), func(b *testing.B) {
+				b.SetBytes(int64(n))
+				for b.Loop() {
+					way.sum(buf[:n], 0)
+				}
+			})
+		}
+	}
+}
