@@ -8,7 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
-// Configuration space, PCI Express Base 6.0 §7.5; capabilities lie where an 82599 has them.
+// Configuration space, PCI Express Base 6.0 §7.5. Capabilities have the same offsets as on an 82599.
 const (
 	spaceSize = 4096
 
@@ -26,7 +26,7 @@ const (
 	offPCIe     = 0xa0  // PCI Express            §7.5.3
 	offVPD      = 0xe0  // Vital Product Data     §7.9.18
 	offVendor   = 0xe8  // Vendor-Specific        §7.9.4
-	offExtended = 0x100 // where the chain of extended capabilities begins
+	offExtended = 0x100 // start of the extended capabilities
 	offAER      = 0x100 // Advanced Error Reporting    §7.8.4
 	offSerial   = 0x140 // Device Serial Number        §7.9.3
 	offARI      = 0x150 // Alternative Routing-ID      §7.8.8
@@ -41,10 +41,10 @@ const (
 	msiMaskable = 1 << 8
 	msixEnable  = 1 << 15
 
-	vpdFlag = 1 << 15 // a read has ended; a write begins
+	vpdFlag = 1 << 15 // a read is complete; a write starts
 
 	aerSize          = 0x48
-	aerUncorrectable = 0x001ff010 // errors of a function: data link protocol, and from poisoned TLP to unsupported request
+	aerUncorrectable = 0x001ff010 // uncorrectable errors that a function reports: data link protocol, and poisoned TLP to unsupported request
 	aerFatal         = 0x00062010
 	aerCorrectable   = 0x000031c1
 	aerAdvisory      = 1 << 13
@@ -55,11 +55,11 @@ const (
 	devCapFLR = 1 << 28
 )
 
-// space is configuration space: its bytes, which bits a write changes, and which a write of one clears.
+// space is configuration space: its bytes, the bits that a write changes, and the bits that a write of 1 clears.
 type space struct {
 	reg, init  [spaceSize]byte
 	write1     [spaceSize]byte // writable bits
-	clear1     [spaceSize]byte // bits that a one clears
+	clear1     [spaceSize]byte // bits that a write of 1 clears
 	flrCapable bool
 	aer        bool
 	vpd        []byte // Vital Product Data; nil for none
@@ -82,7 +82,7 @@ func newSpace(c Config) (space, error) {
 	put16(offStatus, 1<<4, 0) // capabilities list
 	le.PutUint16(s.clear1[offStatus:], 0xf900)
 	put32(0x08, uint32(c.Revision)|c.Class<<8, 0)
-	s.write1[0x0c] = 0xff // cache line size
+	s.write1[0x0c] = 0xff // Cache Line Size
 	put16(offSubsys, c.SubVendor, 0)
 	put16(offSubsys+2, c.SubDevice, 0)
 	s.write1[offIntLine] = 0xff
@@ -110,7 +110,7 @@ func newSpace(c Config) (space, error) {
 		put32(offBAR0+4*i, flags, uint32(mask))
 	}
 
-	link := offCapPtr // where the offset of the next capability goes
+	link := offCapPtr // offset of the pointer to the next capability
 	capability := func(at int, id byte) {
 		s.init[link] = byte(at)
 		s.init[at], link = id, at+1
@@ -161,8 +161,8 @@ func newSpace(c Config) (space, error) {
 	put16(offPCIe+0x12, uint16(lanes)|1<<12, 0) // slot clock configuration
 	put32(offPCIe+0x24, 0x1f, 0)                // completion timeout ranges A to D, and disable
 	put16(offPCIe+0x28, 0, 0x1f)                // completion timeout value and disable
-	if c.LinkSpeed > 2 {                        // devices of PCIe 2.0 have no vector of link speeds
-		put32(offPCIe+0x2c, 1<<(c.LinkSpeed&15+1)-2, 0) // up to LinkSpeed
+	if c.LinkSpeed > 2 {                        // PCIe 2.0 devices have no link speeds vector
+		put32(offPCIe+0x2c, 1<<(c.LinkSpeed&15+1)-2, 0) // all speeds up to LinkSpeed
 	}
 	put16(offPCIe+0x30, uint16(c.LinkSpeed&15), 0x0f)
 	if len(c.VPD) > 0 {
@@ -182,7 +182,7 @@ func newSpace(c Config) (space, error) {
 	last := -1
 	extended := func(at int, id, version uint32) {
 		if last < 0 {
-			at = offExtended // the first has to lie there
+			at = offExtended // the first one must be here
 		} else {
 			le.PutUint32(s.init[last:], le.Uint32(s.init[last:])|uint32(at)<<20)
 		}
@@ -215,10 +215,10 @@ func newSpace(c Config) (space, error) {
 	return s, nil
 }
 
-// putClear32 has bits that a one clears.
+// putClear32 marks bits as cleared by a write of 1.
 func (s *space) putClear32(off int, bits uint32) { binary.LittleEndian.PutUint32(s.clear1[off:], bits) }
 
-// reset is a function-level reset, which leaves what is sticky: the settings and status of error reporting (§7.4).
+// reset performs a function-level reset. It keeps the sticky bits: settings and status of error reporting (§7.4).
 func (s *space) reset() {
 	sticky := s.reg[offAER : offAER+aerSize]
 	if !s.aer {
@@ -239,11 +239,12 @@ func (s *space) setCommand(bits uint16, on bool) {
 	binary.LittleEndian.PutUint16(s.reg[offCommand:], v)
 }
 
-// decodes reports whether the function answers to its BARs: memory space enabled, and power state D0.
+// decodes reports whether the function responds to accesses to its BARs: memory space is enabled and the power state is
+// D0.
 func (s *space) decodes() bool { return s.command()&cmdMemory != 0 && s.reg[offPM+4]&3 == 0 }
 
-// write changes the writable bits and reports whether that resets the function: the driver requested a function-level
-// reset, or D3hot is left without No_Soft_Reset (§7.5.2.2).
+// write changes the writable bits and reports whether the write resets the function: the driver requested a
+// function-level reset, or the function leaves D3hot without No_Soft_Reset (§7.5.2.2).
 func (s *space) write(off int, p []byte) (reset bool) {
 	asleep := s.reg[offPM+4]&3 == 3
 	for i, v := range p {
@@ -257,21 +258,22 @@ func (s *space) write(off int, p []byte) (reset bool) {
 	return reset || asleep && s.reg[offPM+4]&3 == 0 && s.reg[offPM+4]&pmNoSoftReset == 0
 }
 
-// transferVPD is what the high byte of VPD Address sets off: with F zero, four bytes are read into VPD Data, and F says so at once; with F
-// one, they would be written, but all of a model's are read-only, and F falls as if they were.
+// transferVPD handles a write to the high byte of VPD Address. With F = 0 it reads four bytes into VPD Data and sets F
+// at once. With F = 1 a card would write the bytes; the model's are read-only, so it only clears F.
 func (s *space) transferVPD() {
 	le := binary.LittleEndian
 	at := le.Uint16(s.reg[offVPD+2:])
 	if at&vpdFlag == 0 {
-		data := []byte{0xff, 0xff, 0xff, 0xff} // beyond the end
+		data := []byte{0xff, 0xff, 0xff, 0xff} // past the end
 		copy(data, s.vpd[min(int(at), len(s.vpd)):])
 		copy(s.reg[offVPD+4:], data)
 	}
 	le.PutUint16(s.reg[offVPD+2:], at^vpdFlag)
 }
 
-// VPD makes a model's Vital Product Data (§6.27): the product's name, its part number PN and its serial number SN, which is an
-// address that it has, more read-only fields by keyword, and a checksum. Name and number say that it is no card's.
+// VPD returns the Vital Product Data of a model (§6.27): the product name, the part number (PN), the serial number (SN,
+// derived from the MAC address), more read-only fields by keyword, and a checksum. Name and part number state that it
+// is a model.
 func VPD(device uint16, mac [6]byte, more ...[2]string) []byte {
 	const name = "device model of the Rebound project"
 	b := append([]byte{0x82, byte(len(name)), byte(len(name) >> 8)}, name...)

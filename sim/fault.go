@@ -7,23 +7,23 @@ import (
 	"time"
 )
 
-// Pauser is a model whose transmitter a test can hold, as a pause frame from the wire's other end does (IEEE 802.3
-// annex 31B): descriptors stay the device's, nothing more is fetched from transmit rings or sent until it continues.
+// Pauser is a model whose transmitter a test can pause, as a pause frame does (IEEE 802.3 annex 31B): the device keeps
+// its descriptors, and fetches and sends nothing until the pause ends.
 type Pauser interface{ Pause(on bool) }
 
-// Faulty is a Model with faults between it and its host. With none set it changes nothing. The knobs are turned between
-// Steps of a port that does not run freely.
+// Faulty injects faults between a model and its host. With no fault set it changes nothing. Set the knobs between Steps
+// of a port that does not run freely.
 type Faulty struct {
 	Model
 	host faultyHost
 
-	// Stalled freezes the device: writes are lost, nothing is fetched, sent or received. Reads still answer.
+	// Stalled freezes the device: writes are lost, and nothing is fetched, sent or received. Reads still return values.
 	Stalled bool
-	// LoseWrite loses the write to a BAR that it returns true for.
+	// LoseWrite drops a write to a BAR if it returns true.
 	LoseWrite func(bar int, off uint64, p []byte) bool
 }
 
-// Inject wraps m. Seed decides which bits flip.
+// Inject wraps m. seed decides which bits flip.
 func Inject(m Model, seed uint64) *Faulty {
 	f := &Faulty{Model: m}
 	f.host.rng = rand.New(rand.NewPCG(seed, 2))

@@ -18,8 +18,8 @@ type Command struct {
 
 func (c Command) aboutFeature() bool { return strings.HasSuffix(c.Name, "_FEATURE") }
 
-// Lay declares a command of size bytes. Its first dword, the head, is checked with the entry. What follows a short command is not part of it:
-// drivers leave an older one there.
+// Lay declares a command of size bytes. The head, its first dword, is checked with the entry. Bytes after the end of a
+// short command are not checked: drivers leave those of an older command there.
 func Lay(name string, size int, text string) Command {
 	return Command{name, kit.Lay(le, size, "00.31:0 head "+text)}
 }
@@ -29,12 +29,12 @@ type Message [Entry]byte
 
 func (b *Message) id() uint16 { return le.Uint16(b[0:]) }
 
-// Opcode is the command's.
+// Opcode returns the opcode of the command.
 func (b *Message) Opcode() uint8 { return b[2] }
 
-// adminQueue is AQ and ACQ, one behind the other.
+// adminQueue is the state of AQ and ACQ.
 type adminQueue struct {
-	tail, head uint16 // AQ: doorbell, fetched
+	tail, head uint16 // AQ: doorbell, entries fetched
 	done       uint16 // ACQ: completions written
 	late       []adminReply
 }
@@ -44,7 +44,7 @@ type adminReply struct {
 	entry [Entry]byte
 }
 
-// caps takes ACQ_CAPS or AENQ_CAPS apart.
+// caps decodes ACQ_CAPS or AENQ_CAPS.
 func (c *Controller) caps(r Reg) (depth uint16, size, vector int) {
 	v := c.val[r/4]
 	if c.card.Vectors == 0 {
@@ -53,7 +53,7 @@ func (c *Controller) caps(r Reg) (depth uint16, size, vector int) {
 	return uint16(v), int(v >> 16 & 0xff), int(v >> 24)
 }
 
-// depths checks both queues against their registers.
+// depths compares the depths of both queues with their registers.
 func (c *Controller) depths() (depth uint16, err error) {
 	aq := c.val[RegAQCAPS/4]
 	acqDepth, acqSize, vector := c.caps(RegACQCAPS)
@@ -183,7 +183,7 @@ func (c *Controller) command(b *Message) (k Command, known bool) {
 	return k, known
 }
 
-// name is the command's, with the feature that it is about.
+// name returns the name of the command, with its feature if it has one.
 func (c *Controller) name(b *Message) string {
 	k, _ := c.command(b)
 	if !k.aboutFeature() {

@@ -15,11 +15,11 @@ import (
 
 var le = binary.LittleEndian
 
-// Card is what one card adds to the controller, and the faults that a test chose for it.
+// Card describes what one card adds to the controller, and the faults that a test injects.
 type Card struct {
 	Registers *kit.Table[Reg]
 	Command   func(opcode uint8) (c Command, known bool)
-	Features  map[uint8]string // names of GET_FEATURE's and SET_FEATURE's features
+	Features  map[uint8]string // names of the features of GET_FEATURE and SET_FEATURE
 
 	Version, Controller uint32
 	Width               int    // DMA address bits
@@ -32,22 +32,22 @@ type Card struct {
 	NotReady        bool          // DEV_STS.READY stays clear
 	AdminDelay      time.Duration // from an admin command to its completion
 	AdminOutOfOrder bool
-	Recorded        kit.Answers // of a real device; nil for the model's own
+	Recorded        kit.Answers // answers of a real device; nil for those of the model
 
 	Clear     func()                                                          // any reset
-	Execute   func(b *Message, in kit.Msg, r []byte) (status byte, err error) // a known command, for its response behind the head
+	Execute   func(b *Message, in kit.Msg, r []byte) (status byte, err error) // executes a known command and writes its response after the head
 	Write     func(r Reg, v uint32) (own bool, err error)                     // own reports whether r is one of the card's own registers
 	InReset   func(r Reg) (allowed, lost bool)                                // a write before the reset protocol has ended
 	Enabled   func()                                                          // the driver enabled the event queue; may be nil
 	KeepAlive func() Event
 }
 
-// Controller is the management interface of one adapter. The host must be attached first. Knobs may be turned from any goroutine at any
-// time; all else is called with the lock held.
+// Controller is the management interface of one adapter. Attach the host first. Knobs may be set from any goroutine at
+// any time; all other methods are called with the lock held.
 type Controller struct {
 	sync.Mutex
 	Host  sim.Host
-	Rand  *rand.Rand // decides what is out of order
+	Rand  *rand.Rand // decides the order of completions
 	Knobs Knobs
 
 	Groups                uint32 // enabled event groups, as bits
@@ -64,7 +64,7 @@ type Controller struct {
 	aenq eventQueue
 }
 
-// Init makes c a controller of this card.
+// Init initialises c as a controller of this card.
 func (c *Controller) Init(card Card, r *rand.Rand) { c.card, c.Rand = card, r }
 
 // Attach implements sim.Model.
@@ -78,7 +78,7 @@ func (c *Controller) Reset() {
 	c.reset.wanted, c.reset.pending, c.aenq.gone = false, 0, false
 }
 
-// clear is what any reset does to all but the reset protocol itself.
+// clear resets everything except for the reset protocol itself.
 func (c *Controller) clear() {
 	c.card.Registers.Reset(c.val[:])
 	c.aq, c.aenq, c.Groups = adminQueue{}, eventQueue{gone: c.aenq.enabled || c.aenq.gone}, 0
@@ -111,7 +111,7 @@ func (c *Controller) ReadRegister(r Reg) (uint32, error) {
 	case RegDEVSTS:
 		v := c.val[RegDEVSTS/4]
 		if !c.card.NotReady && !c.reset.wanted {
-			v |= StsReady // again as soon as the reset has taken place, although DEV_CTL still requests it
+			v |= StsReady // ready again after the reset, although DEV_CTL still requests one
 		}
 		if c.Knobs.fatal {
 			v |= StsFatal
@@ -125,7 +125,7 @@ func (c *Controller) ReadRegister(r Reg) (uint32, error) {
 func (c *Controller) WriteRegister(r Reg, v uint32) error {
 	c.settleReset()
 	if r == RegAENQDB && (c.Resetting() || c.aenq.gone && c.val[RegAENQCAPS/4] == 0) {
-		return nil // Linux's interrupt handler acknowledges events from before the reset
+		return nil // Linux's interrupt handler may acknowledge events from before the reset
 	}
 	if c.Resetting() && r != RegDEVCTL && r != RegREADREQ && r != RegRESPLO && r != RegRESPHI {
 		switch allowed, lost := c.card.InReset(r); {
@@ -153,7 +153,7 @@ func (c *Controller) WriteRegister(r Reg, v uint32) error {
 	case RegREADREQ:
 		return c.readByDMA(v)
 	case RegAQBASELO, RegAQBASEHI, RegAQCAPS, RegACQBASELO, RegACQBASEHI, RegACQCAPS:
-		if c.aq.tail != 0 && v == 0 && (r == RegAQCAPS || r == RegACQCAPS) { // iPXE, before it leaves
+		if c.aq.tail != 0 && v == 0 && (r == RegAQCAPS || r == RegACQCAPS) { // iPXE does this on shutdown
 			c.Host.Warnf("write of 0 to %v after the first admin command: a reset ends the queues", c.label(r))
 			c.aq.tail, c.aq.late = c.aq.head, nil
 		} else if c.aq.tail != 0 {
@@ -176,7 +176,7 @@ func (c *Controller) WriteRegister(r Reg, v uint32) error {
 
 func (c *Controller) label(r Reg) string { return c.card.Registers.Label(r) }
 
-// pair is a register pair that holds an address.
+// pair returns the address in a pair of registers.
 func (c *Controller) pair(lo Reg) uint64 { return uint64(c.val[lo/4+1])<<32 | uint64(c.val[lo/4]) }
 
 // CheckWidth checks an address against CAPS.DMA_ADDR_WIDTH.
@@ -264,7 +264,8 @@ func (c *Controller) readByDMA(v uint32) error {
 	return nil
 }
 
-// Step advances the reset protocol and both queues. It reports whether that was work, and whether the card is out of reset and may work, too.
+// Step advances the reset protocol and both queues. It reports whether it did any work, and whether the card is out of
+// reset and running.
 func (c *Controller) Step() (busy, running bool) {
 	busy = c.reset.pending > 0
 	c.settleReset()
@@ -282,12 +283,13 @@ func (c *Controller) interrupt(vector int) {
 	}
 }
 
-// WriteEntry writes an entry that is marked valid by its first 16 bytes: those last, because the device's one write appears at once.
+// WriteEntry writes an entry. The first 16 bytes, which mark it as valid, are written last, because a device writes the
+// entry at once.
 func (c *Controller) WriteEntry(at uint64, b []byte) {
 	if c.Host.DMAWrite(at+16, b[16:]) == nil {
 		c.Host.DMAWrite(at, b[:16])
 	}
 }
 
-// Phase is the phase bit of a running index: one in the first round, then alternating.
+// Phase returns the phase bit of a running index: 1 in the first round, then alternating.
 func Phase[T uint16 | uint32](i, depth T) byte { return byte(^(i / depth) & 1) }

@@ -14,24 +14,24 @@ const (
 	GroupKeepAlive    = 4
 )
 
-// Event is {ena,efa}_admin_aenq_entry without what the device adds.
+// Event is {ena,efa}_admin_aenq_entry without the fields that the device fills in.
 type Event struct {
 	Group, Syndrome uint16
 	Data            [48]byte
 }
 
-// eventQueue is AENQ.
+// eventQueue is the state of AENQ.
 type eventQueue struct {
 	enabled  bool // the first doorbell was rung
-	gone     bool // it was, before the driver reset the device
+	gone     bool // it had been enabled before the driver reset the device
 	consumed uint16
 	tail     uint16
 	waiting  []Event
 	alive    time.Duration // when the last keep-alive was due
 }
 
-// eventDoorbell is the number of events that the driver has consumed. ENA's begins with the depth, EFA's with 0: all entries belong to
-// the device.
+// eventDoorbell handles the number of events that the driver has consumed. ENA starts at the queue depth, EFA at 0. At
+// the start all entries belong to the device.
 func (c *Controller) eventDoorbell(v uint32) error {
 	depth, size, vector := c.caps(RegAENQCAPS)
 	q, name, first := &c.aenq, c.card.Registers.Name(RegAENQDB), uint16(0)
@@ -58,15 +58,15 @@ func (c *Controller) eventDoorbell(v uint32) error {
 	return c.CheckWidth("AENQ_BASE", c.pair(RegAENQBASELO))
 }
 
-// PostLocked is Post for a caller with the lock.
+// PostLocked is Post for a caller that holds the lock.
 func (c *Controller) PostLocked(e Event) {
 	if c.aenq.enabled && len(c.aenq.waiting) < 64 {
 		c.aenq.waiting = append(c.aenq.waiting, e)
 	}
 }
 
-// stepEvents sends what is due. An event of a group that the driver did not enable is dropped, unless the group is unknown: such an
-// event is a fault on demand.
+// stepEvents sends the events that are due. An event of a group that the driver did not enable is dropped. An event of
+// an unknown group is an injected fault and is always sent.
 func (c *Controller) stepEvents() (busy bool) {
 	q := &c.aenq
 	if !q.enabled {

@@ -2,10 +2,10 @@ package amazon
 
 import "github.com/rebound-nic/rebound/sim/kit"
 
-// Reg is an offset in BAR 0, ena_regs_defs.h and efa_regs_defs.h.
+// Reg is an offset in BAR 0. Source: ena_regs_defs.h and efa_regs_defs.h.
 type Reg uint32
 
-// The registers that both cards have.
+// Registers of both cards.
 const (
 	RegVERSION     Reg = 0x00 // RO  device version: minor 7:0, major 15:8
 	RegCTRLVERSION Reg = 0x04 // RO  controller version: subminor 7:0, minor 15:8, major 23:16, implementation 31:24
@@ -21,21 +21,21 @@ const (
 	RegAENQCAPS    Reg = 0x34 // RW  asynchronous event queue, as ACQ_CAPS
 	RegAENQBASELO  Reg = 0x38
 	RegAENQBASEHI  Reg = 0x3c
-	RegAENQDB      Reg = 0x40 // WO  events consumed, to which ENA adds the depth
+	RegAENQDB      Reg = 0x40 // events consumed; ENA adds the depth
 	RegAENQTAIL    Reg = 0x44 // RO, ENA only
 	RegINTRMASK    Reg = 0x4c // RW  bit 0 masks the management interrupt
 	RegDEVCTL      Reg = 0x54 // RW
 	RegDEVSTS      Reg = 0x58 // RO
 	RegREADREQ     Reg = 0x5c // WO  read by DMA: request ID 15:0, register 31:16
-	RegRESPLO      Reg = 0x60 // RW  where its response goes
+	RegRESPLO      Reg = 0x60 // DMA address of the response
 	RegRESPHI      Reg = 0x64
 )
 
-// BARSize is the size of BAR 0's registers in the models.
+// BARSize is the size in bytes of BAR 0 in the models.
 const BARSize = 0x4000
 
-// NewTable declares the shared registers and those of one card. The definitions name the doorbells and grant the reads of MMIO_RESP
-// differently.
+// NewTable declares the shared registers and those of one card. The two definitions name the doorbells differently, and
+// differ in whether MMIO_RESP can be read.
 func NewTable(doc, aqDoorbell, aenqDoorbell string, resp kit.Access, card ...kit.Register[Reg]) *kit.Table[Reg] {
 	return kit.NewTable(BARSize, doc, append(card,
 		kit.One(RegVERSION, "VERSION", kit.RO, 0, 0),

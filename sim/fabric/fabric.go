@@ -1,6 +1,7 @@
-// Package fabric is a subnet of InfiniBand for models of cards, made of cables: a switch, a subnet manager with its administration at
-// LID 1, and an IPoIB host at the same LID, which its user plays. It is written from the InfiniBand Architecture Specification (volume
-// 1), RFC 4391 and RFC 4392, and shares nothing with the drivers and models that it tests.
+// Package fabric simulates an InfiniBand subnet for card models: cables, a switch, a subnet manager and subnet
+// administration at LID 1, and an IPoIB host at the same LID that the test plays. It is written from the InfiniBand
+// Architecture Specification (volume 1), RFC 4391 and RFC 4392, and shares no code with the drivers and models that it
+// tests.
 package fabric
 
 import (
@@ -15,45 +16,46 @@ import (
 
 var be = binary.BigEndian
 
-// Fabric is the subnet. Its fields are changed within Change only. Packets on a cable are from the LRH to the invariant checksum.
+// Fabric is the subnet. Change its fields only within Change. Packets on a cable start with the LRH and end with the
+// invariant checksum.
 type Fabric struct {
 	complain func(format string, args ...any)
 	mu       sync.Mutex
 
 	Ports   []*Port
 	Groups  map[[16]byte]*Group
-	QKey    uint32 // of the groups that members make
-	Manager uint16 // LID of the subnet manager, administration and the host
+	QKey    uint32 // Q_Key of the groups that members create
+	Manager uint16 // LID of the subnet manager, subnet administration and the host
 	Prefix  uint64
-	// Sweep is how often the manager looks after ports that are active: a card that was reset loses its state, and the cable does
-	// not tell. 0 for never.
+	// Sweep is how often the manager polls active ports, because a card that was reset loses its state and the cable
+	// does not report that. 0 disables polling.
 	Sweep time.Duration
-	last  uint16   // LID of the group that was made last
-	host  []Packet // what came for the host's queue pairs, and for its groups
+	last  uint16   // LID of the last group created
+	host  []Packet // packets received for the host's queue pairs and groups
 	tid   uint64
 
-	// Faults.
-	DropReceives bool                    // administration does not answer
-	Absent       bool                    // there is no manager: nobody configures ports
+	// Injected faults.
+	DropReceives bool                    // subnet administration does not answer
+	Absent       bool                    // there is no manager, so no port is configured
 	Refuse       func(mad []byte) uint16 // a status instead of an answer
 
-	Joins  map[[16]byte]int // of each group
+	Joins  map[[16]byte]int // per group
 	Leaves int
 	Paths  int // queries for path records
 }
 
-// Port is one that the switch has, and the card at its cable's other end.
+// Port is a port of the switch and the card at the other end of its cable.
 type Port struct {
 	LID   uint16
 	cable *sim.Cable
 	guid  uint64
-	info  []byte // PortInfo as it answered last
+	info  []byte // PortInfo of the last answer
 	asked bool
 	since time.Time
 	state byte
 }
 
-// Forget makes the card one that the manager has not seen yet.
+// Forget makes the manager treat the card as new.
 func (p *Port) Forget() { *p = Port{LID: p.LID, cable: p.cable} }
 
 // Group is a multicast group.
@@ -63,7 +65,7 @@ type Group struct {
 	Members map[[16]byte]bool // by port GID
 }
 
-// Packet is a packet in parts.
+// Packet is a packet, split into its headers and payload.
 type Packet struct {
 	VL, SL     byte
 	DLID, SLID uint16
@@ -74,8 +76,8 @@ type Packet struct {
 	Payload    []byte
 }
 
-// New makes a subnet of the other ends of cards' cables, with IPoIB's broadcast group. Complain is called for packets
-// that no card may send.
+// New returns a subnet at the other ends of the cards' cables, with IPoIB's broadcast group. It calls complain for
+// packets that no card may send.
 func New(complain func(format string, args ...any), cables ...*sim.Cable) *Fabric {
 	f := &Fabric{complain: complain, Groups: map[[16]byte]*Group{}, last: 0xC000, QKey: 0x0B1B, Manager: 1, Prefix: 0xFE80 << 48, Joins: map[[16]byte]int{}}
 	for i, c := range cables {
@@ -111,7 +113,7 @@ func (p Packet) bytes() []byte {
 	return binary.LittleEndian.AppendUint32(b, icrc(b))
 }
 
-// icrc is the invariant checksum (IBA vol. 1 §7.8.1): what switches and routers may change counts as ones.
+// icrc returns the invariant checksum (IBA vol. 1 §7.8.1): fields that switches and routers may change count as ones.
 func icrc(b []byte) uint32 {
 	m := bytes.Clone(b)
 	m[0] |= 0xF0
@@ -151,7 +153,7 @@ func (f *Fabric) parse(b []byte) (p Packet, ok bool) {
 	return p, true
 }
 
-// Step moves packets, and has the manager do what is due.
+// Step moves packets and runs the manager.
 func (f *Fabric) Step() (moved bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -196,7 +198,7 @@ func (f *Fabric) route(from *Port, p Packet, b []byte) {
 	}
 }
 
-// GID is the port's first, once the manager has requested its GUID.
+// GID returns the first GID of the port, once the manager has requested its GUID.
 func (p *Port) GID(f *Fabric) (g [16]byte) {
 	be.PutUint64(g[:], f.Prefix)
 	be.PutUint64(g[8:], p.guid)
@@ -223,7 +225,7 @@ func (f *Fabric) manage(p *Port) {
 	if !p.cable.Up() {
 		p.state, p.asked, p.guid = 0, false, 0
 	}
-	if p.asked && time.Since(p.since) > time.Second { // it was lost
+	if p.asked && time.Since(p.since) > time.Second { // lost
 		p.asked = false
 	}
 	sweep := p.state == 4 && f.Sweep > 0 && time.Since(p.since) > f.Sweep
@@ -253,7 +255,7 @@ func (f *Fabric) Configure(p *Port, state, flags byte) {
 	f.smp(p, 2, 0x15, 1, d)
 }
 
-// managed takes an answer of a port's agent.
+// managed handles a response of a port's agent.
 func (f *Fabric) managed(p *Port, k Packet) {
 	m := k.Payload
 	if len(m) != 256 || m[3] != 0x81 {
@@ -305,7 +307,7 @@ func (f *Fabric) administer(from *Port, k Packet) {
 			f.complain("a join for port % x, expected % x", d[16:32], from.GID(f))
 		}
 		g := f.Groups[mgid]
-		if g == nil && mask&(1<<2) != 0 { // made with what is given
+		if g == nil && mask&(1<<2) != 0 { // created with the given parameters
 			f.last++
 			g = &Group{MLID: f.last, QKey: be.Uint32(d[32:]), Members: map[[16]byte]bool{}}
 			f.Groups[mgid] = g
@@ -350,7 +352,7 @@ func (f *Fabric) administer(from *Port, k Packet) {
 	from.cable.Send(0, Packet{DLID: from.LID, SLID: f.Manager, PKey: 0xFFFF, DQP: k.SQP, SQP: 1, QKey: 0x80010000, Payload: a}.bytes())
 }
 
-// HostGID is the GID of the host.
+// HostGID returns the GID of the host.
 func (f *Fabric) HostGID() (g [16]byte) {
 	be.PutUint64(g[:], f.Prefix)
 	be.PutUint64(g[8:], 0x0002C90300AAAA01)
@@ -385,7 +387,7 @@ func (f *Fabric) Multicast(mgid [16]byte, payload []byte) (members int) {
 	return members
 }
 
-// GRH is a global route header.
+// GRH returns a global route header.
 func GRH(from, to [16]byte) []byte {
 	g := make([]byte, 40)
 	g[0], g[6], g[7] = 6<<4, 0x1B, 1
@@ -394,7 +396,7 @@ func GRH(from, to [16]byte) []byte {
 	return g
 }
 
-// Received returns what came for the host, and forgets it.
+// Received returns the packets that the host received, and clears the list.
 func (f *Fabric) Received() []Packet {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -406,7 +408,7 @@ func (f *Fabric) Received() []Packet {
 // Inject puts a packet on a port's cable as it is.
 func (f *Fabric) Inject(port int, p Packet) { f.Ports[port].cable.Send(0, p.bytes()) }
 
-// Change calls work while nothing moves.
+// Change calls work while no packet moves.
 func (f *Fabric) Change(work func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

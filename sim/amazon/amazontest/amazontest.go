@@ -17,19 +17,19 @@ const Depth = 8
 
 var le = binary.LittleEndian
 
-// Driver is a raw driver: it writes registers and admin commands as a test says.
+// Driver writes registers and admin commands directly, as a test requests.
 type Driver struct {
 	*simtest.Rig
 	Regs           *mmio.Window
 	AQ, ACQ, AENQ  dma.Block
-	Commands, Acks uint16 // sent, and their completions seen
+	Commands, Acks uint16 // sent, and completions seen
 
 	Resp dma.Block
 	seq  uint16
 	next uint16 // command ID
 }
 
-// New drives the model of a rig.
+// New returns a driver for the model of a rig.
 func New(r *simtest.Rig, regs *mmio.Window) Driver {
 	return Driver{Rig: r, Regs: regs, Resp: r.Alloc(4096)}
 }
@@ -91,7 +91,7 @@ func (d *Driver) Open() {
 	d.Set(amazon.RegAENQCAPS, Depth|amazon.Entry<<16)
 }
 
-// Fields are bytes of a command by offset: uint8, uint16, uint32, uint64 or an array.
+// Fields maps the offset of a field in a command to its value: uint8, uint16, uint32, uint64 or an array.
 type Fields map[int]any
 
 // Put writes the fields to b.
@@ -103,14 +103,14 @@ func (f Fields) Put(b []byte) {
 	}
 }
 
-// With is a copy of f with another field.
+// With returns a copy of f with one more field.
 func (f Fields) With(at int, v any) Fields {
 	g := maps.Clone(f)
 	g[at] = v
 	return g
 }
 
-// Submit sends a command and does not wait.
+// Submit sends a command without waiting for its completion.
 func (d *Driver) Submit(opcode uint8, f Fields) (id uint16) {
 	e := d.AQ.Bytes[amazon.Entry*int(d.Commands%Depth):][:amazon.Entry]
 	clear(e)
@@ -124,7 +124,7 @@ func (d *Driver) Submit(opcode uint8, f Fields) (id uint16) {
 	return d.next
 }
 
-// Ack is the next completion, or nil.
+// Ack returns the next completion, or nil.
 func (d *Driver) Ack() []byte {
 	e := d.ACQ.Bytes[amazon.Entry*int(d.Acks%Depth):][:amazon.Entry]
 	if e[3]&1 != amazon.Phase(d.Acks, Depth) {
