@@ -30,15 +30,15 @@ func Inject(m Model, seed uint64) *Faulty {
 	return f
 }
 
-// FlipWriteBacks lets one in every DMA writes of at most max bytes (write-backs are short, frames are not) arrive with one
-// bit flipped. Every is 0 for never.
+// FlipWriteBacks flips one bit in one of every `every` DMA writes of at most max bytes: write-backs are short, frames
+// are not. 0 disables it.
 func (f *Faulty) FlipWriteBacks(every, max int) { f.host.flipEvery, f.host.flipMax = every, max }
 
-// DelayDMA lets DMA writes and interrupts reach the host only d later, in order. A DMA read of what is still under way
-// waits for it, as on PCIe, where a read pushes the writes before it.
+// DelayDMA delays DMA writes and interrupts by d, in order. A DMA read of data that is still delayed waits for it, as
+// on PCIe, where a read pushes earlier writes ahead of it.
 func (f *Faulty) DelayDMA(d time.Duration) { f.host.delay = d }
 
-// Pause holds the model's transmitter. It reports whether the model can be held.
+// Pause pauses the model's transmitter. It reports whether the model supports that.
 func (f *Faulty) Pause(on bool) bool {
 	p, ok := f.Model.(Pauser)
 	if ok {
@@ -47,7 +47,7 @@ func (f *Faulty) Pause(on bool) bool {
 	return ok
 }
 
-// Raise has the device raise interrupt vector v, whatever the driver enabled.
+// Raise raises interrupt vector v, even if the driver did not enable it.
 func (f *Faulty) Raise(v int) { f.host.Interrupt(v) }
 
 // Flipped returns how many writes had a bit flipped.
@@ -58,7 +58,7 @@ func (f *Faulty) Attach(h Host) {
 	f.Model.Attach(&f.host)
 }
 
-// RegisterName is the wrapped model's.
+// RegisterName returns the name that the wrapped model gives.
 func (f *Faulty) RegisterName(bar int, off uint64) (string, binary.ByteOrder) {
 	if n, ok := f.Model.(Namer); ok {
 		return n.RegisterName(bar, off)
@@ -80,7 +80,7 @@ func (f *Faulty) Step() bool {
 
 func (f *Faulty) Receive(frame []byte) bool { return !f.Stalled && f.Model.Receive(frame) }
 
-// Reset drops what is under way: the device that would have sent it is no more.
+// Reset drops delayed writes and interrupts.
 func (f *Faulty) Reset() {
 	f.host.late = nil
 	f.Model.Reset()
@@ -95,7 +95,7 @@ type faultyHost struct {
 	late               []late
 }
 
-// late is a DMA write, or an interrupt if data is nil, that has not reached the host.
+// late is a delayed DMA write, or a delayed interrupt if data is nil.
 type late struct {
 	due    time.Duration
 	iova   uint64
@@ -103,7 +103,7 @@ type late struct {
 	vector int
 }
 
-// Peek is the host's. What a driver wrote is there, however late the device's own writes are.
+// Peek reads host memory directly: the driver's stores are visible at once, however late the device's own writes are.
 func (h *faultyHost) Peek(iova uint64, p []byte) error {
 	if host, ok := h.Host.(interface {
 		Peek(iova uint64, p []byte) error
@@ -145,7 +145,7 @@ func (h *faultyHost) Interrupt(v int) {
 	h.late = append(h.late, late{due: h.Now() + h.delay, vector: v})
 }
 
-// settle delivers what is due, or everything. It reports whether something is or was under way.
+// settle delivers what is due, or everything. It reports whether anything is or was delayed.
 func (h *faultyHost) settle(all bool) bool {
 	n := len(h.late)
 	for len(h.late) > 0 && (all || h.late[0].due <= h.Now()) {
@@ -154,14 +154,14 @@ func (h *faultyHost) settle(all bool) bool {
 		if l.data == nil {
 			h.Host.Interrupt(l.vector)
 		} else {
-			_ = h.Host.DMAWrite(l.iova, l.data) // the host keeps the violation
+			_ = h.Host.DMAWrite(l.iova, l.data) // the host records the violation
 		}
 	}
 	return n > 0
 }
 
-// Between runs f while neither a Step nor an access of a driver is under way, for faults that are turned while the port runs
-// freely. f calls no method of the port.
+// Between runs f between two Steps and accesses of a driver, to inject faults while the port runs freely. f must not
+// call methods of the port.
 func (p *Port) Between(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

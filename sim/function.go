@@ -12,16 +12,16 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
-// Function is a port as a driver in this process sees it.
+// Function is a port as seen by a driver in this process.
 type Function struct {
 	port   *Port
 	win    [6]*mmio.Window
 	gone   bool        // closed
-	orphan atomic.Bool // dropped: the process that had it is no more, and what is left of its driver reaches nothing
+	orphan atomic.Bool // dropped: the driver's process is gone, and its remaining calls have no effect
 }
 
-// Function opens the port for a driver of this process. As the kernel's vfio-pci does, it enables memory space and leaves
-// bus mastering off. One driver at a time: it returns ErrOpen until the last one closed or was dropped.
+// Function opens the port for a driver in this process. Like the kernel's vfio-pci, it enables memory space and leaves
+// bus mastering off. One driver at a time can open it: others get ErrOpen.
 func (p *Port) Function() (*Function, error) {
 	if err := p.Acquire(); err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (f *Function) ReadConfig(off int, b []byte) error {
 		return errOrphan
 	}
 	err := f.port.ReadConfig(off, b)
-	for i := range b { // vfio-pci keeps vendor and device ID itself, so they stay when nothing answers (Linux, init_pci_cap_basic_perm)
+	for i := range b { // vfio-pci emulates vendor and device ID, so they stay when the device does not answer (Linux, init_pci_cap_basic_perm)
 		if at := off + i; err == nil && at < len(f.port.space.init) && at < offCommand {
 			b[i] = f.port.space.init[at]
 		} else if err == nil && at == offCommand+1 && b[i] == 0xff { // and INTx Disable, which no driver here sets
@@ -67,7 +67,7 @@ func (f *Function) WriteConfig(off int, b []byte) error {
 	return f.port.WriteConfig(off, b)
 }
 
-// BAR returns the registers: trapped, with shadow memory behind the ranges that the model polls.
+// BAR returns the registers. Accesses are trapped; the ranges that the model polls have shadow memory.
 func (f *Function) BAR(n int) (*mmio.Window, error) {
 	if n < 0 || n > 5 || f.port.conf.BARs[n].Size == 0 {
 		return nil, fmt.Errorf("%s: there is no BAR %d", f.Name(), n)
@@ -100,7 +100,7 @@ func (t trap) WriteBAR(off uint64, b []byte) error {
 	return t.fn.port.WriteBAR(t.bar, off, b)
 }
 
-// Map shows whole pages to the device at a random address.
+// Map maps whole pages for the device at a random address.
 func (f *Function) Map(m dma.Memory) (uint64, error) {
 	if len(m.Bytes) == 0 || len(m.Bytes)%4096 != 0 || uintptr(unsafe.Pointer(&m.Bytes[0]))%4096 != 0 {
 		return 0, fmt.Errorf("%s: cannot map %d bytes: not whole pages", f.Name(), len(m.Bytes))
@@ -111,8 +111,8 @@ func (f *Function) Map(m dma.Memory) (uint64, error) {
 	return f.port.MapAnywhere(Mapping{Size: uint64(len(m.Bytes)), Bytes: m.Bytes, Read: true, Write: true})
 }
 
-// Unmap ends what Map began. It is a violation while bus mastering is on: memory that a device may still write to
-// must not be returned. An unplugged device does no DMA.
+// Unmap undoes Map. It is a violation while bus mastering is on, because the device could still write to the memory. An
+// unplugged device does no DMA.
 func (f *Function) Unmap(iova uint64, size int) error {
 	if f.orphan.Load() {
 		return nil
@@ -142,7 +142,7 @@ func (f *Function) SetBusMaster(on bool) error {
 	return f.WriteConfig(offCommand, b[:])
 }
 
-// Reset is a function-level reset. Memory space is enabled after it, bus mastering is off.
+// Reset performs a function-level reset. Afterwards memory space is enabled and bus mastering is off.
 func (f *Function) Reset() error {
 	if f.orphan.Load() {
 		return errOrphan
@@ -158,7 +158,8 @@ func (f *Function) Reset() error {
 
 func (f *Function) Simulated() bool { return true }
 
-// Close turns bus mastering off and drops all mappings. A mapping that is still there is the driver's leak, and a violation.
+// Close turns bus mastering off and removes all mappings. A mapping that is left is a leak of the driver, and a
+// violation.
 func (f *Function) Close() error {
 	if f.gone {
 		return fmt.Errorf("%s: closed twice", f.Name())

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// host is a Port as its model sees it, with the port's lock held.
+// host is the Host that a model sees. Its methods run with the port's lock held.
 type host Port
 
 func (h *host) DMARead(iova uint64, p []byte) error {
@@ -21,8 +21,8 @@ func (h *host) DMAWrite(iova uint64, p []byte) error {
 	return h.dmaAccess(iova, p, true)
 }
 
-// Peek reads host memory without counting: for checks of what a driver had to write before, which a real device does not make.
-// A model finds it by a type assertion.
+// Peek reads host memory without counting a transaction, for checks that a real device does not make. Models find it by
+// a type assertion.
 func (h *host) Peek(iova uint64, p []byte) error {
 	if h.space.command()&cmdBusMaster == 0 {
 		return errNoBusMaster
@@ -30,8 +30,8 @@ func (h *host) Peek(iova uint64, p []byte) error {
 	return h.dma.access(iova, p, false)
 }
 
-// ForgetConfig loses configuration space, as devices do that are reset by a register of their own: no memory space, no bus
-// mastering, no MSI-X until a driver restores them. A model finds it by a type assertion.
+// ForgetConfig resets configuration space, as devices do that have a reset register: memory space, bus mastering and
+// MSI-X are off until a driver restores them. Models find it by a type assertion.
 func (h *host) ForgetConfig() { (*Port)(h).forgetConfig() }
 
 func (h *host) dmaAccess(iova uint64, p []byte, write bool) error {
@@ -39,8 +39,8 @@ func (h *host) dmaAccess(iova uint64, p []byte, write bool) error {
 	if h.space.command()&cmdBusMaster != 0 {
 		err = h.dma.access(iova, p, write)
 	}
-	// Removing a card turns bus mastering off while the card still works, and the card's requests end at its port: an
-	// event that was due, a frame that came. A driver that requests more is the one at fault.
+	// Removing a card turns bus mastering off while the card still works. Requests for pending events or frames then
+	// end at the port, and no one is at fault. It is a violation once the driver writes to the device again.
 	if err != nil && !(h.cut && err == errNoBusMaster) {
 		h.Errorf("%v (IOVA %#x, %d bytes)", err, iova, len(p))
 	}
@@ -111,7 +111,7 @@ func (p *Port) Connect(w Wire) {
 	p.look()
 }
 
-// look tells the model of a link that came or went.
+// look reports link changes to the model.
 func (p *Port) look() {
 	if up := p.wire != nil && p.wire.Up(); up != p.up {
 		p.up = up
@@ -119,8 +119,8 @@ func (p *Port) look() {
 	}
 }
 
-// Step advances the clock by one Tick unless the port runs freely, hands what the wire holds to the model, and steps it. It
-// reports whether there was any work. A frame that the wire still delays is no work.
+// Step advances the clock by one Tick unless the port runs freely, passes frames from the wire to the model, and steps
+// the model. It reports whether there was any work. A frame that the wire still delays does not count.
 func (p *Port) Step() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -139,8 +139,8 @@ func (p *Port) Step() bool {
 		}
 		arrived = append(arrived, frame)
 	}
-	// What a driver stored before a frame was sent, a card has before the frame: writes are posted, but they keep their order
-	// with what depends on them. So the model looks at its doorbells after the frames left the wire and before it gets them.
+	// A card sees stores that the driver made before a frame was sent before it sees the frame, because posted writes
+	// stay ordered. So the model checks its doorbells after the frames have left the wire and before it receives them.
 	busy := p.model.Step()
 	if len(arrived) == 0 {
 		return busy
@@ -154,14 +154,14 @@ func (p *Port) Step() bool {
 	return true
 }
 
-// Hold runs f while the model stalls. f must not call the port.
+// Hold runs f while the model is stopped. f must not call the port.
 func (p *Port) Hold(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f()
 }
 
-// Settle steps until there is no more work, or n times, and returns the number of steps.
+// Settle steps until there is no more work, at most n times, and returns the number of steps.
 func (p *Port) Settle(n int) int {
 	for i := range n {
 		if !p.Step() {
@@ -171,11 +171,11 @@ func (p *Port) Settle(n int) int {
 	return n
 }
 
-// Start lets the port run freely, on its own goroutine, until Stop. Its clock is then the machine's.
+// Start lets the port run freely on its own goroutine until Stop, with the machine's clock.
 func (p *Port) Start() { p.start(rest) }
 
-// StartVirtual is Start in a bubble of testing/synctest: the port's clock is the bubble's, which stalls while any
-// goroutine of the bubble runs. A driver's timeouts pass at once there, and never early.
+// StartVirtual is Start in a bubble of testing/synctest, with the bubble's clock, which does not advance while a
+// goroutine of the bubble runs. So timeouts of a driver expire at once and never early.
 func (p *Port) StartVirtual() { p.start(restVirtual) }
 
 func (p *Port) start(rest func(idle int)) {
@@ -191,7 +191,7 @@ func (p *Port) start(rest func(idle int)) {
 	go p.spin(p.end, p.ran, rest)
 }
 
-// Stop ends what Start began. The clock stalls again.
+// Stop undoes Start. The clock stops.
 func (p *Port) Stop() {
 	p.run.Lock()
 	defer p.run.Unlock()
@@ -206,7 +206,7 @@ func (p *Port) Stop() {
 	p.mu.Unlock()
 }
 
-// spin steps until end is closed, and rests after each step that found no work.
+// spin steps until end is closed. It rests after each step without work.
 func (p *Port) spin(end, ran chan struct{}, rest func(idle int)) {
 	defer close(ran)
 	for idle := 0; ; {
@@ -224,19 +224,19 @@ func (p *Port) spin(end, ran chan struct{}, rest func(idle int)) {
 	}
 }
 
-// rest leaves the processor to others after idle steps without work: with few cores the driver under test waits for the same one.
+// rest yields the processor after idle steps without work: on few cores the driver under test needs it.
 func rest(idle int) {
 	switch {
 	case idle < 1000:
 		runtime.Gosched()
-	case idle < 1200: // the next request may come soon, and time.Sleep takes a millisecond at least where all else waits
+	case idle < 1200: // the next request may come soon, and time.Sleep takes a millisecond or more on an idle machine
 		unix.Nanosleep(&unix.Timespec{Nsec: 50_000}, nil)
 	default:
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// restVirtual is rest where only sleeping lets time pass.
+// restVirtual is rest for virtual time, which passes only in a sleep.
 func restVirtual(idle int) {
 	if idle < 100 {
 		time.Sleep(Tick)

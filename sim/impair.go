@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Impairment is what a bad wire does to the frames that arrive at one end. The probabilities are 0 to 1; the same seed
-// does the same to the same frames.
+// Impairment describes the impairments of frames that arrive at one end of a wire. Probabilities are 0 to 1. The same
+// seed has the same effect on the same frames.
 type Impairment struct {
 	Delay     time.Duration
 	Loss      float64
@@ -16,16 +16,16 @@ type Impairment struct {
 	Seed      uint64
 }
 
-// WireCounts is what an Impaired wire did to the frames that arrived at its end.
+// WireCounts counts what an Impaired wire did to the frames that arrived at its end.
 type WireCounts struct {
-	Frames     uint64 `json:"frames"` // arrived at the end, before anything was done to them
+	Frames     uint64 `json:"frames"` // arrived, before any impairment
 	Lost       uint64 `json:"lost"`
 	Delayed    uint64 `json:"delayed"` // by Delay, copies included
 	Duplicated uint64 `json:"duplicated"`
-	Reordered  uint64 `json:"reordered"` // arrived behind a later one
+	Reordered  uint64 `json:"reordered"` // arrived after a later one
 }
 
-// Impaired is a wire's end with impairments.
+// Impaired is an end of a wire with impairments.
 type Impaired struct {
 	Wire
 	Impairment
@@ -41,12 +41,12 @@ type delayed struct {
 	late  bool // was overtaken
 }
 
-// Impair returns w with impairments on what it receives.
+// Impair returns w with impairments on the frames that it receives.
 func Impair(w Wire, i Impairment) *Impaired {
 	return &Impaired{Wire: w, Impairment: i, rng: rand.New(rand.NewPCG(i.Seed, 5))}
 }
 
-// Counts returns what was done so far.
+// Counts returns the counts so far.
 func (w *Impaired) Counts() WireCounts {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -72,7 +72,7 @@ func (w *Impaired) Recv(now time.Duration) []byte {
 		if w.Delay > 0 {
 			w.counts.Delayed += uint64(copies)
 		}
-		// The frame before is overtaken by this one, with its copy.
+		// This frame overtakes the previous one and its copy.
 		if n := len(w.line); n > copies && w.rng.Float64() < w.Reorder {
 			before := w.line[n-copies-1]
 			copy(w.line[n-copies-1:], w.line[n-copies:])

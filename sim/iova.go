@@ -8,22 +8,22 @@ import (
 	"unsafe"
 )
 
-// Mapping is memory that the device may reach.
+// Mapping is memory that the device can access.
 type Mapping struct {
 	Size        uint64
 	Bytes       []byte // the memory itself, Size bytes; nil if Remote is set
-	Remote      Remote // memory that only its owner can reach
-	Read, Write bool   // what the device may do
-	Release     func() // called when the mapping is gone; may be nil
+	Remote      Remote // memory that only its owner can access
+	Read, Write bool   // access rights of the device
+	Release     func() // called when the mapping is removed; may be nil
 }
 
-// Remote moves bytes of a mapping that is not in this process's memory.
+// Remote copies bytes to and from a mapping outside of this process's memory.
 type Remote interface {
 	ReadDMA(iova uint64, p []byte) error
 	WriteDMA(iova uint64, p []byte) error
 }
 
-// table is the IOMMU: mappings in order of their addresses.
+// table is the IOMMU: mappings sorted by address.
 type table struct {
 	maps  []entry
 	fence atomic.Uint32
@@ -75,7 +75,7 @@ func (t *table) remove(iova, size uint64) (uint64, error) {
 	for i := first; i < last; i++ {
 		t.maps[i].release()
 	}
-	if n := last - first; first < len(t.maps)-last { // a region is unmapped page by page, from its start: move the shorter side
+	if n := last - first; first < len(t.maps)-last { // a region is unmapped page by page from its start: move the shorter side
 		copy(t.maps[n:], t.maps[:first])
 		clear(t.maps[:n])
 		t.maps = t.maps[n:]
@@ -98,14 +98,14 @@ func (e *entry) release() {
 	}
 }
 
-// access moves p to or from the mappings at iova, which must cover all of it, in order and without a gap.
+// access copies p to or from the mappings at iova, which must cover all of it without a gap.
 func (t *table) access(iova uint64, p []byte, write bool) error {
 	if len(p) == 0 {
 		return fmt.Errorf("DMA of no bytes at IOVA %#x", iova)
 	}
 	last := iova + uint64(len(p)) - 1
 	first := t.find(iova)
-	for i, at := first, iova; ; i++ { // all or nothing: look before touching
+	for i, at := first, iova; ; i++ { // all or nothing: check before copying
 		switch {
 		case last < iova, i == len(t.maps), t.maps[i].iova > at:
 			return fmt.Errorf("DMA %s of %d bytes at IOVA %#x: nothing is mapped at %#x", dir(write), len(p), iova, at)
@@ -129,7 +129,8 @@ func (t *table) access(iova uint64, p []byte, write bool) error {
 	return nil
 }
 
-// move reaches one mapping. Memory that another process shared can vanish at any time, if it cuts its file short.
+// move copies to or from one mapping. Memory shared by another process can vanish at any time, if that process
+// truncates its file.
 func (t *table) move(e *entry, iova uint64, p []byte, write bool) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -160,13 +161,14 @@ func dir(write bool) string {
 	return "read"
 }
 
-// quad is what a CPU stores whole if it is aligned: the compiler moves it with one instruction.
+// quad is a size that a CPU stores atomically if it is aligned. The compiler copies it with one instruction.
 type quad [16]byte
 
-// store writes p as PCIe does: after all earlier writes, and its last 16 bytes last. A driver that polls a word of an
-// aligned 16-byte descriptor sees the whole descriptor with it; of a longer one, if the word is in the last 16 bytes.
+// store writes p in PCIe order: after all earlier writes, and the last 16 bytes last. A driver that polls a word of an
+// aligned 16-byte descriptor sees the whole descriptor at once. For a longer descriptor this holds if the word is in
+// the last 16 bytes.
 func (t *table) store(dst, p []byte) {
-	t.fence.Add(1) // orders stores on arm64; on amd64 they are ordered anyway
+	t.fence.Add(1) // orders stores on arm64; amd64 orders them anyway
 	n := len(p) &^ 15
 	if n == 0 || uintptr(unsafe.Pointer(&dst[0]))%16 != 0 {
 		storeSmall(dst, p)
@@ -180,7 +182,7 @@ func (t *table) store(dst, p []byte) {
 	copy(dst[n:], p[n:])
 }
 
-// storeSmall writes aligned words whole: consumer indices and phase bits are polled as they change.
+// storeSmall writes aligned words atomically, because drivers poll consumer indices and phase bits.
 func storeSmall(dst, p []byte) {
 	switch at := unsafe.Pointer(&dst[0]); {
 	case len(p) == 8 && uintptr(at)%8 == 0:
@@ -192,8 +194,8 @@ func storeSmall(dst, p []byte) {
 	}
 }
 
-// load reads aligned words whole, as producer indices are, and a descriptor of 16 bytes, which may say itself whether it is valid: a
-// device has it of one moment.
+// load reads aligned words, such as producer indices, atomically, and also a descriptor of 16 bytes, which may contain
+// its own valid bit.
 func load(p, src []byte) {
 	switch at := unsafe.Pointer(&src[0]); {
 	case len(p) == 16 && uintptr(at)%16 == 0:

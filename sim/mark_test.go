@@ -8,7 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/toysim"
 )
 
-// Behind QEMU a model looks like silicon except for its mark, which has to be found by the walk that pci does.
+// Behind QEMU a model looks like silicon except for its mark, which package pci must find.
 func TestModelMarksItself(t *testing.T) {
 	for _, serial := range []uint64{0, 0x0200_00ff_ff00_0001} {
 		p, err := sim.New(withSerial{toysim.New([6]byte{2, 0, 0, 0, 0, 1}), serial}, sim.Options{Name: "toy"})

@@ -1,9 +1,9 @@
-// Package sim runs device models: PCI functions made of software, for drivers of ours (in process or over vfio-user) and
-// for Linux's (in QEMU).
+// Package sim runs device models: PCI functions in software, for our drivers (in process or over vfio-user) and for
+// Linux's drivers (in QEMU).
 //
-// A Model is written from the datasheet and is strict: what a real device punishes silently it reports as a violation, in one
-// of two grades. A driver of ours has none of either. A driver that others wrote, and that runs on the real device, may get
-// warnings, and runs on.
+// A Model is written from the datasheet and is strict. Where a real device would fail silently, the model reports a
+// violation, in one of two grades. Our drivers must cause neither. A third-party driver that works on the real device
+// may cause warnings, and continues.
 package sim
 
 import (
@@ -13,74 +13,77 @@ import (
 	"unsafe"
 )
 
-// Model is one device. The host serialises all calls, so a model needs no locks, and calls no Host method outside of
-// its own methods.
+// Model is one device. The host serialises all calls, so a model needs no locks. It calls Host methods only within its
+// own methods.
 type Model interface {
-	// Config describes the function. It is asked once.
+	// Config describes the function. It is called once.
 	Config() Config
-	// Attach gives the model its host, once, before anything else.
+	// Attach sets the host. It is called once, before all other methods.
 	Attach(Host)
 
 	// ReadBAR and WriteBAR are one access by the driver: 1, 2, 4 or 8 bytes, little endian, aligned, within the BAR and
-	// outside of the MSI-X table, which the host keeps. An error is a violation: one made by AsWarning leaves the access as the
-	// model made it; with any other, which is Refused, a read yields all ones.
-	// An access to a polled range comes here too, counted and stored in shadow memory already: the model takes note of
-	// the value, so that Step does not find it a second time. Stores by pointer that came before are still to be found.
+	// outside of the MSI-X table, which the host handles. An error is a violation. After an error made by AsWarning the
+	// access has taken effect; after any other (grade Error) a read yields all ones.
+	//
+	// Accesses to a polled range are passed here too, after they were counted and stored in shadow memory. The model
+	// notes the value so that Step does not see it a second time. Earlier stores by pointer are found in Step.
 	ReadBAR(bar int, off uint64, p []byte) error
 	WriteBAR(bar int, off uint64, p []byte) error
 
-	// Step looks at the doorbells and rings and advances the device by a bounded amount of work. It reports whether
-	// there was any. It is called before and after frames are handed over.
+	// Step checks doorbells and rings and does a bounded amount of work. It reports whether there was any. It is called
+	// before and after frames are passed to the model.
 	Step() bool
 
-	// Receive takes a frame (without FCS) from the wire. The frame is the model's to keep. It reports whether the device
-	// had room; a device without room counts a miss.
+	// Receive receives a frame (without FCS) from the wire. The model may keep the frame. It reports whether the device
+	// had room; without room the device counts a miss.
 	Receive(frame []byte) bool
-	// SetLink tells that the wire's other end came or went.
+	// SetLink reports that the other end of the wire appeared or disappeared.
 	SetLink(up bool)
 
-	// Reset is power-on or a function-level reset: all state goes to the datasheet's defaults, polled ranges of shadow
-	// memory are zero. The link is the wire's: SetLink follows each Reset.
+	// Reset is power-on or a function-level reset: all state returns to the datasheet's defaults, and polled ranges of
+	// shadow memory are zero. SetLink is called after each Reset.
 	Reset()
 }
 
-// Host is what a model sees of the machine and the wire.
+// Host is the machine and the wire as a model sees them.
 type Host interface {
-	// DMARead and DMAWrite move one burst between host memory and p. They fail, and a violation is recorded, outside
-	// of a mapping and while bus mastering is off; no violation if it was turned off and the driver wrote nothing since.
-	// Each call counts as one transaction.
+	// DMARead and DMAWrite move one burst between host memory and p, and count as one transaction. Outside of a mapping
+	// or with bus mastering off they fail and record a violation, except if the driver turned bus mastering off and has
+	// written nothing since.
 	DMARead(iova uint64, p []byte) error
 	DMAWrite(iova uint64, p []byte) error
 	// Interrupt raises MSI-X vector v (or MSI, or INTx, whichever the driver enabled).
 	Interrupt(v int)
-	// Shadow is the memory behind a BAR that drivers with pointers write doorbells and pushed frames to: the size of
-	// the BAR, meaningful in the ranges of BAR.Polled. Accesses that came by WriteBAR into such a range are already
-	// in it.
+	// Shadow returns the memory behind a BAR, to which drivers with pointers write doorbells and pushed frames. It has
+	// the size of the BAR and is meaningful in the ranges of BAR.Polled. Accesses by WriteBAR to such a range are
+	// already in it.
 	Shadow(bar int) []byte
-	// CountMMIOWrite counts n stores that Step found in shadow memory.
+	// CountMMIOWrite adds n stores that Step found in shadow memory.
 	CountMMIOWrite(n int)
-	// Command tells of a command that the device executed, for traces: its name, its status, 0 for done, and the fields
-	// that it was given, in order. Given is called only where there is a trace.
+	// Command records a command that the device executed, for traces: its name, its status (0 for success), and its
+	// fields in order. fields is called only while a trace is recorded.
 	Command(name string, status uint8, fields iter.Seq2[string, uint64])
 	// Transmit puts a frame (without FCS) on the wire. The host copies it.
 	Transmit(frame []byte)
-	// Errorf and Warnf report a violation of that grade, naming register or command, what was expected and what was seen.
+	// Errorf and Warnf report a violation of that grade. They name the register or command, the expected value and the
+	// one seen.
 	Errorf(format string, args ...any)
 	Warnf(format string, args ...any)
-	// Dropped counts a frame from the wire that the device dropped, by a reason of which there are few.
+	// Dropped counts a frame from the wire that the device dropped. The number of different reasons is small.
 	Dropped(reason string)
-	// Now is the device's clock since power-on; it stalls between Steps in stepped tests.
+	// Now returns the device's clock since power-on. It does not advance between Steps in stepped tests.
 	Now() time.Duration
 }
 
-// Grade says how bad a violation is.
+// Grade is the severity of a violation.
 type Grade uint8
 
 const (
-	// Error is what no device does: DMA to an address that is not mapped, a command on an object that does not exist, a
-	// tail beyond the ring. The model does not do it either.
+	// Error marks what no device does: DMA to an unmapped address, a command on an object that does not exist, a tail
+	// outside of the ring. The model does not do it either.
 	Error Grade = iota
-	// Warning is what the datasheet forbids and devices are known to bear: a reserved bit, an order. The model does it.
+	// Warning marks what the datasheet forbids and devices are known to tolerate, such as a reserved bit. The model
+	// does it.
 	Warning
 )
 
@@ -96,7 +99,7 @@ func AsWarning(err error) error {
 	return warning{err}
 }
 
-// Report records err, which no access can return, as a violation of its grade. Nil is none.
+// Report records err, if it is not nil, as a violation of its grade, for errors outside of an access.
 func Report(h Host, err error) {
 	switch {
 	case err == nil:
@@ -115,7 +118,7 @@ func gradeOf(err error) Grade {
 	return Error
 }
 
-// Config is a model's configuration space and BARs.
+// Config describes a model's configuration space and BARs.
 type Config struct {
 	Vendor, Device       uint16
 	SubVendor, SubDevice uint16
@@ -123,43 +126,44 @@ type Config struct {
 	Class                uint32 // 24 bits
 	BARs                 [6]BAR
 	MSIXVectors          int      // table size; 0 for none
-	MSIXBAR              int      // where the table and pending bits lie
+	MSIXBAR              int      // BAR of the table and pending bits
 	MSIXTable, MSIXPBA   uint32   // offsets in that BAR
 	PCIeDevCap           uint32   // PCI Express Device Capabilities; bit 28 is FLR
 	LinkSpeed, LinkWidth int      // PCIe generation and lanes shown in Link Status
-	NoPM                 bool     // no Power Management capability, as virtual functions have none
+	NoPM                 bool     // no Power Management capability, as in virtual functions
 	SerialNumber         uint64   // Device Serial Number capability; 0 for none
-	MultiFunction        bool     // Header Type says that the device has more functions
-	InterruptPin         uint8    // 1 for INTA#, which 0 stands for too, to 4 for INTD#
-	MSI                  bool     // one message, of 64-bit address, that can be masked
-	VPD                  []byte   // Vital Product Data, read-only; nil for no such capability: see VPD
+	MultiFunction        bool     // Header Type announces more functions
+	InterruptPin         uint8    // 1 for INTA# (0 means 1) to 4 for INTD#
+	MSI                  bool     // one maskable message with a 64-bit address
+	VPD                  []byte   // read-only Vital Product Data (see VPD); nil for no such capability
 	AER                  int      // version of Advanced Error Reporting; 0 for none
-	ARI                  bool     // Alternative Routing-ID Interpretation, as what can be virtualized has
-	NextFunction         uint8    // of the device, as ARI tells
-	VendorSize           int      // length of a Vendor-Specific capability, whose dwords a VendorConfig keeps; 0 for none
-	VendorParts          [][]byte // Vendor-Specific capabilities that only read, from their third byte; of a function without MSI and MSI-X
+	ARI                  bool     // Alternative Routing-ID Interpretation, as in devices that support SR-IOV
+	NextFunction         uint8    // Next Function Number of ARI
+	VendorSize           int      // length of a Vendor-Specific capability with the registers of a VendorConfig; 0 for none
+	VendorParts          [][]byte // read-only Vendor-Specific capabilities, from their third byte; only without MSI and MSI-X
 	PMC, PMCSR           uint16   // Power Management Capabilities and Control/Status; 0 for 0003h and 0008h (No_Soft_Reset)
 }
 
-// VendorConfig is a model with registers in a Vendor-Specific capability: from byte 4 of it, in dwords.
+// VendorConfig is a model with registers in a Vendor-Specific capability, in dwords from byte 4.
 type VendorConfig interface {
 	ReadVendor(off int) uint32
 	WriteVendor(off int, v uint32)
 }
 
-// BAR describes one base address register. Size 0 means there is none; a 64-bit BAR takes two entries, the second empty.
+// BAR describes one base address register. Size 0 means that there is none. A 64-bit BAR uses two entries, the second
+// empty.
 type BAR struct {
 	Size         uint64
 	Is64         bool
 	Prefetchable bool
-	Polled       []Range // where a driver may store through a pointer: the model finds such stores in Step
+	Polled       []Range // ranges in which a driver may store through a pointer; Step finds such stores
 }
 
-// Range is n bytes from off.
+// Range is Len bytes at Off.
 type Range struct{ Off, Len uint64 }
 
-// Load32 reads a 32-bit word of shadow memory, which a driver may be storing to.
+// Load32 reads a 32-bit word of shadow memory while a driver may be storing to it.
 func Load32(p []byte) uint32 { return atomic.LoadUint32((*uint32)(unsafe.Pointer(&p[:4][0]))) }
 
-// Load64 is Load32 for eight bytes.
+// Load64 is Load32 for 64 bits.
 func Load64(p []byte) uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(&p[:8][0]))) }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// LinkType is what a wire carries.
+// LinkType is the link layer of a wire.
 type LinkType uint8
 
 const (
@@ -17,13 +17,13 @@ const (
 
 func (l LinkType) String() string { return [...]string{"Ethernet", "InfiniBand"}[l] }
 
-// Numbers of link types in pcap files (tcpdump.org/linktypes.html), and what is behind each frame of the wire there.
+// Link types in pcap files (tcpdump.org/linktypes.html), and the bytes that are appended to each frame.
 var pcapLink = [...]struct {
 	number uint32
 	tail   []byte
 }{LinkEthernet: {1, nil}, LinkInfiniBand: {247, []byte{0, 0}}} // a variant checksum, which readers expect
 
-// Capture is a wire's end that writes what passes to a pcap file, in nanoseconds.
+// Capture is an end of a wire that writes all frames to a pcap file with nanosecond timestamps.
 type Capture struct {
 	Wire
 	mu  sync.Mutex
@@ -33,7 +33,7 @@ type Capture struct {
 	tail []byte
 }
 
-// NewCapture writes the file's header and returns w with the capture on it. Times are the port's clock.
+// NewCapture writes the file's header and returns w with a capture. Timestamps are the port's clock.
 func NewCapture(w Wire, out io.Writer, link LinkType) (*Capture, error) {
 	h := make([]byte, 24)
 	binary.LittleEndian.PutUint32(h[0:], 0xa1b23c4d) // nanoseconds
@@ -71,7 +71,7 @@ func (c *Capture) write(now time.Duration, frame []byte) {
 	}
 }
 
-// Err returns the first error in writing.
+// Err returns the first write error.
 func (c *Capture) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// A capture says what its wire carries. Packets of InfiniBand get room for the variant checksum, which readers of the file expect.
+// A capture states the link type of its wire. InfiniBand packets get room for the variant checksum, which readers
+// expect.
 func TestCaptureLinkTypes(t *testing.T) {
 	for link, want := range map[LinkType]struct {
 		number uint32

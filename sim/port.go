@@ -21,15 +21,15 @@ const Tick = time.Microsecond
 // rxBurst bounds how many frames one Step takes from the wire.
 const rxBurst = 64
 
-// Options is what hosting a model takes.
+// Options are the options of a Port.
 type Options struct {
 	Name string // "ixgbe"; the function's name is "sim:ixgbe"
-	Seed uint64 // chooses the IOVA bases; 0 takes a random one
+	Seed uint64 // chooses the IOVA bases; 0 for a random seed
 }
 
-// Port hosts one Model: it serialises the calls, keeps configuration space, DMA mappings and shadow memory, and joins the
-// model to a Wire. A driver in this process takes its Function; package vfiouser serves it to other processes. All methods
-// may be called from any goroutine.
+// Port hosts one Model: it serialises calls, keeps configuration space, DMA mappings and shadow memory, and connects
+// the model to a Wire. A driver in this process opens a Function; package vfioserver serves the port to other
+// processes. All methods may be called from any goroutine.
 type Port struct {
 	name string
 
@@ -40,10 +40,10 @@ type Port struct {
 	dma     table
 	rng     *rand.Rand
 	shadow  [6]shadow
-	msix    []byte // the MSI-X table, 16 bytes a vector, as the driver last wrote it
+	msix    []byte // the MSI-X table as the driver last wrote it, 16 bytes per vector
 	wire    Wire
-	arrived [][]byte // of one Step, between the wire and the model
-	up      bool     // the wire's link state that was last reported to the model
+	arrived [][]byte // frames of one Step, between the wire and the model
+	up      bool     // link state last reported to the model
 	counts  Counts
 	faults  []violation       // oldest first
 	dropped [2]int            // violations beyond maxViolations, by grade
@@ -51,19 +51,19 @@ type Port struct {
 	rec     *recorder         // nil unless StartTrace was called
 	irq     func(v int)
 	clock   time.Duration
-	owner   *Function // of this process, while open
+	owner   *Function // in this process, while open
 	started time.Time // when Start was called; the zero time while stepped
-	budget  int       // accesses until the device is unplugged; negative for never
+	budget  int       // accesses until the device is unplugged; negative for no limit
 	closed  bool
-	open    bool // a Function or a vfio-user client has the port
-	cut     bool // bus mastering was turned off, and the driver wrote to no BAR since
+	open    bool // open by a Function or a vfio-user client
+	cut     bool // bus mastering was turned off, and the driver has written to no BAR since
 
 	run sync.Mutex // held by Start and Stop
 	end chan struct{}
 	ran chan struct{}
 }
 
-// maxViolations bounds how many are kept of each grade: a driver that misbehaves once often does so in a loop.
+// maxViolations bounds the violations kept of each grade: a driver that misbehaves often does so in a loop.
 const maxViolations = 100
 
 type violation struct {
@@ -77,17 +77,17 @@ type shadow struct {
 	fd  int
 }
 
-// zero clears a range, by giving its pages back: of megabytes of doorbells few were ever written.
+// zero clears a range by returning its pages to the kernel: of megabytes of doorbells, few are ever written.
 func (s *shadow) zero(r Range) {
 	if unix.Fallocate(s.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(r.Off), int64(r.Len)) != nil {
 		clear(s.mem[r.Off : r.Off+r.Len])
 	}
 }
 
-// ErrOpen means that another driver has the port.
+// ErrOpen means that another driver has opened the port.
 var ErrOpen = errors.New("sim: function is open already")
 
-// New powers m on.
+// New returns a powered-on port for m.
 func New(m Model, o Options) (*Port, error) {
 	if o.Seed == 0 {
 		o.Seed = rand.Uint64()
@@ -126,7 +126,7 @@ func (p *Port) newShadow(bar int) error {
 		return fmt.Errorf("shadow memory of BAR %d: %w", bar, err)
 	}
 	if err = unix.Ftruncate(fd, int64(size)); err == nil {
-		// Who maps it in another process has our word that it stays that long.
+		// Processes that map the file can rely on its size.
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
 	}
 	if err == nil {
@@ -150,14 +150,14 @@ func (p *Port) freeShadow() {
 	}
 }
 
-// Name returns the function's name, "sim:" and the model's.
+// Name returns the function's name: "sim:" and the model's name.
 func (p *Port) Name() string { return "sim:" + p.name }
 
-// Config returns what the model said of itself.
+// Config returns the model's Config.
 func (p *Port) Config() Config { return p.conf }
 
-// Close stops the port, drops its driver and frees its shadow memory: no driver may use a pointer into a BAR any more. The
-// wire stays open.
+// Close stops the port, drops its driver and frees its shadow memory. Drivers must no longer use pointers into a BAR.
+// The wire stays open.
 func (p *Port) Close() error {
 	p.Stop()
 	p.Drop()
@@ -169,7 +169,7 @@ func (p *Port) Close() error {
 	return nil
 }
 
-// Reset is a function-level reset: configuration space and model go to their defaults, mappings stay.
+// Reset performs a function-level reset: configuration space and model return to their defaults, mappings stay.
 func (p *Port) Reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -203,8 +203,8 @@ func (p *Port) forgetConfig() {
 	}
 }
 
-// Drop is what the kernel does to a function whose process died: bus mastering off, all mappings gone, the function reset.
-// The port can be opened again.
+// Drop does what the kernel does to a function whose process died: bus mastering off, all mappings removed, function
+// reset. The port can then be opened again.
 func (p *Port) Drop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -230,7 +230,8 @@ func (p *Port) Acquire() error {
 	return nil
 }
 
-// Unplug removes the device from its slot: every read yields all ones, every write is lost, nothing moves any more.
+// Unplug removes the device from its slot: every read yields all ones, every write is lost, and the device does nothing
+// more.
 func (p *Port) Unplug() { p.UnplugAfter(0) }
 
 // UnplugAfter unplugs the device after n more accesses to BARs and configuration space.
@@ -240,7 +241,7 @@ func (p *Port) UnplugAfter(n int) {
 	p.budget = n
 }
 
-// present counts one access and reports whether the device is still there.
+// present counts one access and reports whether the device is still plugged in.
 func (p *Port) present() bool {
 	if p.budget > 0 {
 		p.budget--
@@ -249,7 +250,7 @@ func (p *Port) present() bool {
 	return p.budget < 0
 }
 
-// SetInterrupt sets the function that is called for interrupts, under the port's lock; nil for none.
+// SetInterrupt sets the function that is called for interrupts, with the port's lock held; nil for none.
 func (p *Port) SetInterrupt(f func(v int)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -276,7 +277,7 @@ func (p *Port) ReadConfig(off int, b []byte) error {
 	return nil
 }
 
-// vendor is the model that keeps a dword of a Vendor-Specific capability, and which one.
+// vendor returns the model and the dword index if off is in a Vendor-Specific capability that the model keeps.
 func (p *Port) vendor(off int) (v VendorConfig, at int) {
 	if at = off&^3 - offVendor; at >= 4 && at < p.conf.VendorSize {
 		v, _ = p.model.(VendorConfig)
@@ -284,8 +285,8 @@ func (p *Port) vendor(off int) (v VendorConfig, at int) {
 	return v, at
 }
 
-// WriteConfig writes 1, 2 or 4 bytes of configuration space. Bits that are not writable keep their value. Initiate
-// Function Level Reset takes effect before it returns.
+// WriteConfig writes 1, 2 or 4 bytes of configuration space. Read-only bits keep their value. Initiate Function Level
+// Reset takes effect before it returns.
 func (p *Port) WriteConfig(off int, b []byte) error {
 	if err := checkConfig(off, len(b)); err != nil {
 		return err
@@ -322,8 +323,8 @@ func (p *Port) WriteConfig(off int, b []byte) error {
 	return nil
 }
 
-// ReadBAR is one read by the driver. It fails only where the access itself is impossible: a bad size, or outside of the
-// BAR; whatever the model has against it is a violation, and reads all ones.
+// ReadBAR is one read by the driver. It fails only if the access itself is impossible: a bad size, or outside of the
+// BAR. Everything that the model rejects is a violation and reads as all ones.
 func (p *Port) ReadBAR(bar int, off uint64, b []byte) error {
 	if err := p.checkBAR(bar, off, b); err != nil {
 		return err
@@ -357,7 +358,7 @@ func (p *Port) ReadBAR(bar int, off uint64, b []byte) error {
 	return nil
 }
 
-// WriteBAR is one write by the driver. It fails as ReadBAR does.
+// WriteBAR is one write by the driver. It fails like ReadBAR.
 func (p *Port) WriteBAR(bar int, off uint64, b []byte) error {
 	if err := p.checkBAR(bar, off, b); err != nil {
 		return err
@@ -410,7 +411,7 @@ func (p *Port) polled(bar int, off, n uint64) bool {
 	return false
 }
 
-// msixAt returns the part of the MSI-X table or of the pending bits that the access hits, or nil.
+// msixAt returns the part of the MSI-X table or of the pending bits that the access covers, or nil.
 func (p *Port) msixAt(bar int, off uint64, n int) []byte {
 	if p.conf.MSIXVectors == 0 || bar != p.conf.MSIXBAR {
 		return nil
@@ -424,7 +425,7 @@ func (p *Port) msixAt(bar int, off uint64, n int) []byte {
 	return nil
 }
 
-// Map shows memory to the device at iova. It fails if it overlaps a mapping.
+// Map maps memory for the device at iova. It fails if it overlaps another mapping.
 func (p *Port) Map(iova uint64, m Mapping) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -436,7 +437,7 @@ func (p *Port) MapAnywhere(m Mapping) (iova uint64, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for range 1000 {
-		// Above 4 GiB and below 2^47: a driver that cuts an address to 32 bits, or extends its sign, fails.
+		// Above 4 GiB and below 2^47, so that a driver that truncates an address to 32 bits or sign-extends it fails.
 		iova = (p.rng.Uint64N(1<<47-1<<33) + 1<<32) &^ (1<<21 - 1)
 		if err = p.dma.add(iova, m); err == nil {
 			return iova, nil
@@ -445,8 +446,8 @@ func (p *Port) MapAnywhere(m Mapping) (iova uint64, err error) {
 	return 0, err
 }
 
-// Unmap removes all mappings within size bytes from iova and returns how many bytes they had. It fails, and removes
-// nothing, if a mapping lies there in part only.
+// Unmap removes all mappings within size bytes from iova and returns their total size. It fails, and removes nothing,
+// if a mapping lies only partly in the range.
 func (p *Port) Unmap(iova, size uint64) (uint64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -460,7 +461,7 @@ func (p *Port) UnmapAll() {
 	p.dma.drop()
 }
 
-// Mappings returns how many DMA mappings there are: none after a driver closed.
+// Mappings returns the number of DMA mappings: 0 after a driver closed.
 func (p *Port) Mappings() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -474,8 +475,8 @@ func (p *Port) BusMaster() bool {
 	return p.space.command()&cmdBusMaster != 0
 }
 
-// ShadowFD returns the memfd behind a BAR's shadow memory, of the BAR's size in whole pages, or -1 if nothing of the
-// BAR is polled. It stays the port's.
+// ShadowFD returns the memfd behind a BAR's shadow memory, which has the BAR's size in whole pages, or -1 if no range
+// of the BAR is polled. The port keeps ownership.
 func (p *Port) ShadowFD(bar int) int { return p.shadow[bar].fd }
 
 // Counts returns the PCIe transactions so far.
@@ -485,10 +486,10 @@ func (p *Port) Counts() Counts {
 	return p.counts
 }
 
-// Violations returns what the driver did wrong so far, oldest first, of both grades: "sim:ixgbe: warning: write of ...".
+// Violations returns the violations so far, oldest first, of both grades: "sim:ixgbe: warning: write of ...".
 func (p *Port) Violations() []string { return p.violations(Error, Warning) }
 
-// Errors returns the violations of that grade only: what a driver that runs on the real device does not do either.
+// Errors returns the violations of grade Error: what a driver that works on the real device does not do either.
 func (p *Port) Errors() []string { return p.violations(Error) }
 
 func (p *Port) violations(grades ...Grade) []string {
@@ -512,8 +513,8 @@ func (p *Port) violations(grades ...Grade) []string {
 	return all
 }
 
-// Drops returns how many frames from the wire the device dropped by itself, by reason. A driver is not to blame for them, but
-// a client that expects the frame should find the reason.
+// Drops returns the number of frames from the wire that the device dropped, by reason. They are not the driver's fault,
+// but a client that expects the frame should find the reason.
 func (p *Port) Drops() map[string]uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -571,7 +572,7 @@ type Counts struct {
 	Interrupts uint64 `json:"interrupts"`
 }
 
-// Since returns what was added to an earlier count.
+// Since returns the difference to an earlier count.
 func (c Counts) Since(old Counts) Counts {
 	return Counts{c.MMIORead - old.MMIORead, c.MMIOWrite - old.MMIOWrite, c.DMARead - old.DMARead,
 		c.DMAWrite - old.DMAWrite, c.Interrupts - old.Interrupts}

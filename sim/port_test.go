@@ -27,7 +27,7 @@ func newToy(t *testing.T) (*sim.Port, *sim.Cable) {
 	return p, far
 }
 
-// echo is a driver of one receive and one transmit descriptor ring with 4 entries, which sends back what it gets.
+// echo is a driver with one receive and one transmit ring of 4 descriptors that sends back each frame.
 type echo struct {
 	fn             pci.Function
 	arena          *dma.Arena

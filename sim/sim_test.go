@@ -14,7 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/toysim"
 )
 
-// reach is a model that does the DMA that a test tells it to.
+// reach is a model that does the DMA that a test requests.
 type reach struct {
 	*toysim.Model
 	host sim.Host
@@ -89,7 +89,7 @@ func TestDMAIsConfined(t *testing.T) {
 			t.Errorf("%s: error %v, violations %q, want %q", c.name, err, v, c.want)
 		}
 	}
-	// A device that is taken away in the middle of its work did nothing wrong, until the driver asks it for more.
+	// A device that is removed while it works has done nothing wrong, until the driver uses it again.
 	p.ForgetViolations()
 	fn.SetBusMaster(true)
 	fn.SetBusMaster(false)
@@ -125,7 +125,7 @@ func TestDMAIsConfined(t *testing.T) {
 	p.ForgetViolations()
 }
 
-// order notes what a port calls.
+// order records the calls of a port.
 type order struct {
 	*toysim.Model
 	sim.Wire
@@ -142,8 +142,8 @@ func (o *order) Recv(now time.Duration) []byte {
 	return f
 }
 
-// A doorbell that was rung before a frame was sent is seen before the frame: between the wire and the model lies a
-// look at the doorbells. Without it a peer that learns "posted" over another path finds no receive descriptor.
+// A doorbell that was rung before a frame was sent is seen before the frame. Otherwise a peer that learns "posted" over
+// another path finds no receive descriptor.
 func TestDoorbellsBeforeFrames(t *testing.T) {
 	near, far := sim.Pair()
 	o := &order{Model: toysim.New(mac), Wire: near}
@@ -163,8 +163,8 @@ func TestDoorbellsBeforeFrames(t *testing.T) {
 	}
 }
 
-// What a driver wrote can be looked at behind injected faults too: a model holds a push against the ring, which a later push may have
-// overwritten half of, before it takes it.
+// Memory that a driver wrote can be read through injected faults too: a model compares a push with the ring before it
+// uses the push, because a later push may have overwritten half of it.
 func TestPeekBehindFaults(t *testing.T) {
 	r := &reach{Model: toysim.New(mac)}
 	f := sim.Inject(r, 1)
@@ -255,7 +255,7 @@ func TestGrades(t *testing.T) {
 	p.ForgetViolations()
 }
 
-// A function without No_Soft_Reset forgets all when it leaves D3hot; one with it keeps its state.
+// A function without No_Soft_Reset loses its state when it leaves D3hot; one with it keeps its state.
 func TestPowerStateResets(t *testing.T) {
 	for _, c := range []struct {
 		pmcsr uint16
@@ -274,7 +274,7 @@ func TestPowerStateResets(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := fn.WriteConfig(4, []byte{2, 0}); err != nil { // the reset took memory space away
+		if err := fn.WriteConfig(4, []byte{2, 0}); err != nil { // the reset disabled memory space
 			t.Fatal(err)
 		}
 		if v := bar.Read32(0x28); v != c.want {
@@ -444,7 +444,7 @@ func TestCapabilities(t *testing.T) {
 		t.Errorf("VPD %q, of checksum %d", vpd, sum)
 	}
 	write(0xe4, 4, 0x12345678)
-	write(0xe2, 2, 1<<15) // a write, which ends and changes nothing
+	write(0xe2, 2, 1<<15) // a write, which completes and changes nothing
 	if read(0xe0)>>31 != 0 {
 		t.Error("a write to VPD does not end")
 	}

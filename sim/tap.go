@@ -7,15 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tap is a wire whose other end is a network interface of the kernel.
+// Tap is a wire whose other end is a tap interface.
 type Tap struct {
 	fd   int
 	name string
 	buf  []byte
 }
 
-// OpenTap makes the interface, in this thread's network namespace, and brings it up. It needs CAP_NET_ADMIN, and goes when
-// it is closed. mtu is in bytes.
+// OpenTap creates the interface in this thread's network namespace and brings it up. It needs CAP_NET_ADMIN. Close
+// removes the interface. mtu is in bytes.
 func OpenTap(name string, mtu int) (*Tap, error) {
 	fail := func(what string, err error) (*Tap, error) {
 		return nil, fmt.Errorf("sim: tap %s: %s: %w", name, what, err)
@@ -58,10 +58,10 @@ func OpenTap(name string, mtu int) (*Tap, error) {
 	return t, nil
 }
 
-// Close removes the interface. No port may be connected to it any more.
+// Close removes the interface. Disconnect all ports first.
 func (t *Tap) Close() error { return unix.Close(t.fd) }
 
-// Send loses the frame where the interface is down or its queue full.
+// Send drops the frame if the interface is down or its queue is full.
 func (t *Tap) Send(_ time.Duration, frame []byte) { unix.Write(t.fd, frame) }
 
 func (t *Tap) Recv(time.Duration) []byte {
@@ -72,9 +72,9 @@ func (t *Tap) Recv(time.Duration) []byte {
 	if n < 60 {
 		clear(t.buf[n:60])
 	}
-	// A device pads short frames when it sends; the kernel hands them over unpadded.
+	// A device pads short frames when it sends; the kernel passes them unpadded.
 	return append([]byte(nil), t.buf[:max(n, 60)]...)
 }
 
-// Up is always so: the interface exists while the Tap does.
+// Up returns true: the interface exists while the Tap does.
 func (t *Tap) Up() bool { return true }

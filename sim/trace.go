@@ -11,52 +11,51 @@ import (
 	"time"
 )
 
-// Namer is a model that has names for its registers. A trace and the violations of its port call them so.
+// Namer is a model that knows the names of its registers. Traces and violations use them.
 type Namer interface {
-	// RegisterName returns what the datasheet calls the register at off of a BAR, "" for none, and how its bytes are to be
-	// read.
+	// RegisterName returns the datasheet's name of the register at off in a BAR, "" for none, and its byte order.
 	RegisterName(bar int, off uint64) (string, binary.ByteOrder)
 }
 
-// Kind is what an Event is of.
+// Kind is the kind of an Event.
 type Kind uint8
 
 const (
 	ReadEvent      Kind = iota // of a BAR
 	WriteEvent                 // to a BAR
-	StoresEvent                // through pointers into a BAR; Value is how many
+	StoresEvent                // through pointers into a BAR; Value is their number
 	ConfigEvent                // a write to configuration space
 	CommandEvent               // that the device executed, Value is its status
 	BusMasterEvent             // Value is 1 for on
 	ResetEvent                 // of the function
 	InterruptEvent             // Value is the vector
-	ViolationEvent             // Name says which
+	ViolationEvent             // Name is its text
 )
 
 func (k Kind) String() string {
 	return [...]string{"read", "write", "stores", "config", "command", "bus-master", "reset", "interrupt", "violation"}[k]
 }
 
-// Event is what a driver or the device did.
+// Event is one action of a driver or of the device.
 type Event struct {
-	At     time.Duration // the device's clock, of the first of Times
+	At     time.Duration // the device's clock at the first of Times
 	Kind   Kind
 	BAR    int
 	Off    uint64
 	Size   int // bytes of a read or write
 	Value  uint64
-	Times  int    // how many of the same came one after the other
-	Name   string // register, command, or the violation's text; "" for a register without a name
+	Times  int    // number of equal events in a row
+	Name   string // register, command, or text of the violation; "" for a register without a name
 	Fields []Field
 }
 
-// Field is a value that a command was given.
+// Field is a field of a command and its value.
 type Field struct {
 	Name  string
 	Value uint64
 }
 
-// String is the event in one line, without its time.
+// String returns the event on one line, without its time.
 func (e *Event) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-10s", e.Kind)
@@ -83,7 +82,7 @@ func (e *Event) String() string {
 	return b.String()
 }
 
-// register names a register by its name, if it has one, and place.
+// register formats a register by its name, if it has one, and its offset.
 func register(name string, bar int, off uint64) string {
 	if name == "" {
 		return fmt.Sprintf("BAR %d %05xh", bar, off)
@@ -91,27 +90,27 @@ func register(name string, bar int, off uint64) string {
 	return fmt.Sprintf("%s (BAR %d %05xh)", name, bar, off)
 }
 
-// Setting is a register that a driver wrote, or a field of a command that it gave, with the value that was the last. What a
-// driver may write through pointers, doorbells and pushed frames, is none.
+// Setting is a register that a driver wrote, or a field of a command, with its last value. Memory that a driver may
+// write through pointers (doorbells, pushed frames) is excluded.
 type Setting struct {
 	Name  string
 	Value uint64
 	Times int // how often it was written
 }
 
-// Trace is what a port kept of a driver's dealings with it.
+// Trace is what a port recorded of a driver.
 type Trace struct {
 	Port     string
 	Events   []Event   // the last ones, oldest first
-	Lost     int       // how many there were before
-	Before   []Event   // what led to the first violation, and it itself; nil without one
+	Lost     int       // number of earlier events, which were dropped
+	Before   []Event   // the first violation and the events before it; nil without one
 	Settings []Setting // since the last reset that was followed by any, in the order of their first write
 }
 
-// beforeViolation is how many events a trace keeps of what led to the first violation.
+// beforeViolation is the number of events that a trace keeps from before the first violation.
 const beforeViolation = 50
 
-// recorder is a Trace being made.
+// recorder records a Trace.
 type recorder struct {
 	ring     []Event
 	n        int // events so far
@@ -124,7 +123,7 @@ type recorder struct {
 type settingKey struct {
 	bar  int
 	off  uint64
-	name string // of a command's field, with the command's; then bar and off are zero
+	name string // of a command's field, with the command's name; bar and off are then zero
 }
 
 type setting struct {
@@ -133,8 +132,8 @@ type setting struct {
 	times int
 }
 
-// StartTrace makes the port keep its last n accesses and events, and what the driver has programmed. It costs each access
-// some hundred nanoseconds; a port that was not told so keeps nothing. What was kept before goes.
+// StartTrace makes the port record its last n accesses and events, and what the driver has programmed. It costs each
+// access some hundred nanoseconds. It discards an earlier trace.
 func (p *Port) StartTrace(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,7 +141,7 @@ func (p *Port) StartTrace(n int) {
 	p.rec.settings = map[settingKey]*setting{}
 }
 
-// Trace returns what was kept since StartTrace, which must have been called.
+// Trace returns the record since StartTrace, which must have been called.
 func (p *Port) Trace() *Trace {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -163,7 +162,7 @@ func (p *Port) Trace() *Trace {
 	return t
 }
 
-// named fills in what only costs time while it is recorded.
+// named adds names, which is too slow to do while recording.
 func (p *Port) named(events []Event) []Event {
 	for i := range events {
 		switch e := &events[i]; e.Kind {
@@ -178,7 +177,7 @@ func (p *Port) named(events []Event) []Event {
 	return events
 }
 
-// number is v, which was read as little endian, in the order of the register.
+// number converts v, which was read as little endian, to the byte order of the register.
 func number(order binary.ByteOrder, v uint64, size int) uint64 {
 	if order == binary.BigEndian {
 		return bits.ReverseBytes64(v) >> (64 - 8*size)
@@ -186,7 +185,7 @@ func number(order binary.ByteOrder, v uint64, size int) uint64 {
 	return v
 }
 
-// registerName is the model's name of a register, or the host's own of its MSI-X table.
+// registerName returns the model's name of a register, or the name of an MSI-X table entry.
 func (p *Port) registerName(bar int, off uint64) (string, binary.ByteOrder) {
 	if i := off - uint64(p.conf.MSIXTable); bar == p.conf.MSIXBAR && off >= uint64(p.conf.MSIXTable) && i < uint64(len(p.msix)) {
 		return fmt.Sprintf("MSI-X[%d].%s", i/16, [...]string{"address", "address_high", "data", "control"}[i%16/4]), binary.LittleEndian
@@ -271,7 +270,7 @@ func (p *Port) access(k Kind, bar int, off uint64, b []byte) {
 	}
 }
 
-// configured records a write to configuration space; was is the Command register before it.
+// configured records a write to configuration space. was is the Command register before it.
 func (p *Port) configured(off int, b []byte, was uint16) {
 	p.event(Event{Kind: ConfigEvent, Off: uint64(off), Size: len(b), Value: little(b)})
 	if is := p.space.command(); (is^was)&cmdBusMaster != 0 {
@@ -285,7 +284,7 @@ func little(b []byte) uint64 {
 	return binary.LittleEndian.Uint64(w[:])
 }
 
-// command records one that the device executed. One that failed programs nothing.
+// command records a command that the device executed. A failed command programs nothing.
 func (p *Port) command(name string, status uint8, fields iter.Seq2[string, uint64]) {
 	e := Event{Kind: CommandEvent, Name: name, Value: uint64(status)}
 	for field, v := range fields {
@@ -297,25 +296,25 @@ func (p *Port) command(name string, status uint8, fields iter.Seq2[string, uint6
 	p.event(e)
 }
 
-// event records one.
+// event records one event.
 func (p *Port) event(e Event) {
 	e.At = p.now()
 	p.rec.add(e)
 }
 
-// where names a register in a violation.
+// where formats a register for a violation.
 func (p *Port) where(bar int, off uint64) string {
 	name, _ := p.registerName(bar, off)
 	return register(name, bar, off)
 }
 
-// written is a value in the order of the register that it is written to, and that register's name.
+// written formats a value, in the byte order of its register, and the register's name.
 func (p *Port) written(bar int, off uint64, b []byte) string {
 	name, order := p.registerName(bar, off)
 	return fmt.Sprintf("%0*x to %s", 2*len(b), number(order, little(b), len(b)), register(name, bar, off))
 }
 
-// WriteTo writes the trace as text: one line for each event with its time in seconds, then what is programmed.
+// WriteTo writes the trace as text: one line per event with its time in seconds, then the settings.
 func (t *Trace) WriteTo(w io.Writer) (int64, error) {
 	var b strings.Builder
 	list := func(events []Event) {
@@ -337,15 +336,15 @@ func (t *Trace) WriteTo(w io.Writer) (int64, error) {
 	return int64(n), err
 }
 
-// Difference is a register, or a field of a command, that two drivers programmed otherwise.
+// Difference is a register, or a field of a command, that two drivers programmed differently.
 type Difference struct {
 	Name string
 	A, B uint64
 }
 
-// Compare holds what two drivers programmed into the same kind of device against each other. differ lists, in the order of
-// a's first write, what both wrote and left with another value; onlyA and onlyB what one of them did not write at all. A
-// difference is no fault in itself: a driver that polls masks what another unmasks, and addresses are never the same.
+// Compare compares what two drivers programmed into the same kind of device. differ lists, in the order of a's first
+// write, what both wrote and left with different values. onlyA and onlyB list what only one of them wrote. A difference
+// is not a defect by itself: a polling driver masks what another unmasks, and addresses always differ.
 func Compare(a, b *Trace) (differ []Difference, onlyA, onlyB []string) {
 	in := func(t *Trace) map[string]uint64 {
 		m := map[string]uint64{}

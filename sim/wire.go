@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// Wire is one end of a link, as a port sees it. All methods may be called from any goroutine, and none waits.
+// Wire is one end of a link, as a port sees it. All methods may be called from any goroutine, and none blocks.
 type Wire interface {
 	// Send puts a frame (without FCS) on the wire at the sender's time now. The frame is copied.
 	Send(now time.Duration, frame []byte)
-	// Recv returns the next frame that has arrived by the receiver's time now, or nil. It is the caller's to keep.
+	// Recv returns the next frame that has arrived at the receiver's time now, or nil. The caller may keep it.
 	Recv(now time.Duration) []byte
-	// Up reports whether the other end is there.
+	// Up reports whether the other end is connected.
 	Up() bool
 }
 
-// wireDepth is how many frames a Cable holds in each direction; more are lost, as in a switch.
+// wireDepth is the capacity of a Cable in frames per direction. More are lost, as in a switch.
 const wireDepth = 1 << 16
 
 // Cable is one end of a pair.
@@ -23,7 +23,7 @@ type Cable struct {
 	link *sync.Mutex
 	up   *bool
 	in   *queue // frames for this end
-	out  *queue // frames for the other
+	out  *queue // frames for the other end
 }
 
 type queue struct{ frames [][]byte }
@@ -35,7 +35,7 @@ func Pair() (a, b *Cable) {
 	return &Cable{mu, &up, x, y}, &Cable{mu, &up, y, x}
 }
 
-// SetUp plugs the cable in or pulls it. Frames that are on it are lost when it is pulled.
+// SetUp connects or disconnects the cable. Disconnecting loses the frames on it.
 func (c *Cable) SetUp(up bool) {
 	c.link.Lock()
 	defer c.link.Unlock()

@@ -2,7 +2,7 @@ package kit
 
 import "encoding/binary"
 
-// Layers of a Frame, by the numbers that a ConnectX has for them in a CQE (l4_l3_hdr_type).
+// Layers of a Frame, by their numbers in a ConnectX CQE (l4_l3_hdr_type).
 const (
 	L3None = 0
 	L3IPv6 = 1
@@ -13,14 +13,14 @@ const (
 	L4UDP  = 2
 )
 
-// Frame is a parsed Ethernet frame, as the models need it that classify and check what they receive.
+// Frame is a parsed Ethernet frame, for models that classify and check what they receive.
 type Frame struct {
 	B            []byte
-	EtherType    uint16 // behind the tags
+	EtherType    uint16 // after the tags
 	VLAN, VLAN2  uint16
 	Tags         int
 	SVLAN        bool // the outer tag is 802.1ad
-	At           int  // where layer 3 begins
+	At           int  // offset of layer 3
 	L3, L4       uint8
 	Proto        uint8
 	TOS, TTL     uint8
@@ -28,11 +28,11 @@ type Frame struct {
 	Src, Dst     []byte
 	SPort, DPort uint16
 	TCPFlags     uint16
-	L4At, End    int // where layer 4 begins, and the packet ends: padding excluded
+	L4At, End    int // offset of layer 4, and end of the packet without padding
 	L3OK, L4OK   bool
 }
 
-// ParseFrame never fails: what it cannot make out stays zero.
+// ParseFrame never fails: fields that it cannot parse stay zero.
 func ParseFrame(b []byte) (f Frame) {
 	f.B, f.End = b, len(b)
 	if len(b) < 14 {
@@ -98,7 +98,7 @@ func (f *Frame) ports() {
 	f.SPort, f.DPort = binary.BigEndian.Uint16(q), binary.BigEndian.Uint16(q[2:])
 }
 
-// SPI is the security parameters index of ESP (RFC 4303 §2) and AH (RFC 4302 §2), or nil.
+// SPI returns the security parameters index of ESP (RFC 4303 §2) or AH (RFC 4302 §2), or nil.
 func (f *Frame) SPI() []byte {
 	off := f.L4At
 	switch f.Proto {
@@ -114,7 +114,7 @@ func (f *Frame) SPI() []byte {
 	return f.B[off : off+4]
 }
 
-// L4Sum is the one's complement sum of layer 4 with its pseudo header.
+// L4Sum returns the one's complement sum of layer 4 and its pseudo-header.
 func (f *Frame) L4Sum() uint16 {
 	s := Sum16(f.Src, 0)
 	s = Sum16(f.Dst, s)
@@ -127,7 +127,7 @@ func add16(a, b uint16) uint16 {
 	return uint16(s + s>>16)
 }
 
-// Sum16 is the one's complement sum of b and s.
+// Sum16 returns the one's complement sum of b and s.
 func Sum16(b []byte, s uint16) uint16 {
 	t := uint64(s)
 	for ; len(b) >= 2; b = b[2:] {

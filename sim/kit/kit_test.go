@@ -12,7 +12,7 @@ import (
 
 type reg uint32
 
-// listener is a host that only listens to violations.
+// listener is a host that only records violations.
 type listener struct {
 	sim.Host
 	told []string
@@ -50,7 +50,7 @@ func TestTable(t *testing.T) {
 	}{
 		{0x18, 0x1234, 0x11234, "", "", false},
 		{0x18, 0x20005, 0x10005, "", "write of 00020005 to TAIL[1] (00018h) sets reserved bits 00020000 (manual §1)", false},
-		{0x18, 0x10005, 0x10005, "", "", false}, // what a read shows may be written back
+		{0x18, 0x10005, 0x10005, "", "", false}, // a value that was read may be written back
 		{0x00, 1, 7, "register is read only (manual §1)", "", false},
 		{0x30, 1, 0, "no such register (manual §1)", "", false},
 		{0x40, 1, 0, "", "", true},
@@ -82,7 +82,7 @@ func TestLayout(t *testing.T) {
 		m.Set("opcode", 0x1234)
 		m.Set("on", 1)
 		m.Set("addr", 0x1122334455667788)
-		m.Set("tail", 0xabc) // cut to the field
+		m.Set("tail", 0xabc) // truncated to the field
 		order.PutUint32(m.Bytes("key")[4:], 9)
 		if order.Uint32(m.B) != 0x12340000 || order.Uint32(m.B[4:]) != 8 || order.Uint64(m.B[8:]) != 0x1122334455667788 || m.I("tail") != 0xbc {
 			t.Errorf("%v: %x", order, m.B)

@@ -10,17 +10,18 @@ import (
 	"strings"
 )
 
-// Field is one as manuals write it: a dword at a byte offset, and the bits Hi to Lo in it. A wide field is N whole dwords.
+// Field is a field in the notation of the manuals: a dword at a byte offset, and its bits Hi to Lo. A wide field is N
+// whole dwords.
 type Field struct {
 	Off    int
 	Hi, Lo int
 	N      int // dwords of a wide field; 0 for one inside a dword
 }
 
-// Mask is the field's bits in its dword.
+// Mask returns the field's bits in its dword.
 func (f Field) Mask() uint32 { return uint32(1<<(f.Hi-f.Lo+1)-1) << f.Lo }
 
-// end is where the field ends.
+// end returns the offset of the field's end.
 func (f Field) end() int { return f.Off + 4*max(f.N, 1) }
 
 func (f Field) String() string {
@@ -30,16 +31,18 @@ func (f Field) String() string {
 	return fmt.Sprintf("%02xh.%d:%d", f.Off, f.Hi, f.Lo)
 }
 
-// Layout is the structure of a command, a context or a descriptor. What is not named is reserved and must be zero.
+// Layout is the structure of a command, a context or a descriptor. Bits outside of its fields are reserved and must be
+// zero.
 type Layout struct {
-	Order  binary.ByteOrder // of dwords, and of the pair that is a field of two
+	Order  binary.ByteOrder // of dwords, and of the two dwords of a 64-bit field
 	Size   int
 	fields map[string]Field
-	known  []uint32 // by dword: a one for each bit that is not reserved
+	known  []uint32 // by dword: the bits that are not reserved
 }
 
-// Lay reads a layout. Each field is an offset and a name: "08.23:0 cqn" is bits 23 to 0 of the dword at 08h, "0c.31 pg_access"
-// one bit, "38*2 dbr_addr" two dwords at 38h. It panics on two fields of one name, and on one beyond size.
+// Lay parses a layout. Each field is an offset and a name: "08.23:0 cqn" is bits 23 to 0 of the dword at 08h, "0c.31
+// pg_access" one bit, "38*2 dbr_addr" two dwords at 38h. It panics on two fields with the same name, and on a field
+// beyond size.
 func Lay(order binary.ByteOrder, size int, text string) *Layout {
 	l := &Layout{Order: order, Size: size, fields: map[string]Field{}, known: make([]uint32, (size+3)/4)}
 	f := strings.Fields(text)
@@ -49,7 +52,7 @@ func Lay(order binary.ByteOrder, size int, text string) *Layout {
 	return l
 }
 
-// With places another layout at an offset, and returns l.
+// With adds another layout at an offset and returns l.
 func (l *Layout) With(off int, sub *Layout) *Layout {
 	for name, f := range sub.fields {
 		f.Off += off
@@ -94,10 +97,10 @@ func parseField(s string) Field {
 // Fields returns a copy of the fields, by name.
 func (l *Layout) Fields() map[string]Field { return maps.Clone(l.fields) }
 
-// Has reports whether there is a field of the name.
+// Has reports whether the layout has a field of that name.
 func (l *Layout) Has(name string) bool { _, ok := l.fields[name]; return ok }
 
-// End is where the last field ends.
+// End returns the end of the last field.
 func (l *Layout) End() (n int) {
 	for _, f := range l.fields {
 		n = max(n, f.end())
@@ -115,8 +118,8 @@ func (l *Layout) Stray(b []byte) (off int, set uint32, found bool) {
 	return 0, 0, false
 }
 
-// Msg is bytes with their layout. Fields beyond the end read zero, and are lost when written. A name that the layout lacks is a
-// mistake in the model, and panics.
+// Msg is bytes with their layout. Fields beyond the end read as zero, and writes to them are lost. A name that the
+// layout lacks is a bug of the model and panics.
 type Msg struct {
 	B []byte
 	*Layout
@@ -130,7 +133,7 @@ func (m Msg) field(name string) Field {
 	return f
 }
 
-// U returns a field of up to 64 bits.
+// U returns the value of a field of up to 64 bits.
 func (m Msg) U(name string) uint64 {
 	f := m.field(name)
 	if f.end() > len(m.B) {
@@ -145,18 +148,18 @@ func (m Msg) U(name string) uint64 {
 	panic("kit: wide field " + name)
 }
 
-// U32, I and Is are U of a field that fits, or is not zero.
+// U32, I and Is return U as a uint32, as an int, and whether it is not zero.
 func (m Msg) U32(name string) uint32 { return uint32(m.U(name)) }
 func (m Msg) I(name string) int      { return int(m.U(name)) }
 func (m Msg) Is(name string) bool    { return m.U(name) != 0 }
 
-// Bytes is a wide field.
+// Bytes returns the bytes of a wide field.
 func (m Msg) Bytes(name string) []byte {
 	f := m.field(name)
 	return m.B[min(f.Off, len(m.B)):min(f.Off+4*f.N, len(m.B))]
 }
 
-// Set changes a field of up to 64 bits.
+// Set sets a field of up to 64 bits.
 func (m Msg) Set(name string, v uint64) {
 	f := m.field(name)
 	if f.end() > len(m.B) {
@@ -169,8 +172,8 @@ func (m Msg) Set(name string, v uint64) {
 	m.Order.PutUint32(m.B[f.Off:], m.Order.Uint32(m.B[f.Off:])&^f.Mask()|uint32(v)<<f.Lo&f.Mask())
 }
 
-// Each calls yield for each field, in the order of their places, high bits first: what sim.Host.Command is given. A field wider
-// than 64 bits comes as those of its dwords that are not zero.
+// Each yields each field in order of position, high bits first, for sim.Host.Command. A field wider than 64 bits is
+// yielded as its dwords that are not zero.
 func (m Msg) Each(yield func(string, uint64) bool) {
 	type named struct {
 		name string

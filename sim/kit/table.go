@@ -1,8 +1,8 @@
-// Package kit is what device models share: registers declared as a table, by which every access is checked and named, and the
-// layouts of commands, contexts and descriptors, by which they are read, checked and named.
+// Package kit contains what device models share: tables of registers, by which every access is checked and named, and
+// layouts of commands, contexts and descriptors, by which they are decoded, checked and named.
 //
-// A model declares its registers once (NewTable), looks each access up (Table.Read, Table.Write), and then does what the
-// register is for. Messages in memory are declared by Lay and read through Msg.
+// A model declares its registers once (NewTable), looks up each access (Table.Read, Table.Write), and then implements
+// the register's effect. Messages in memory are declared by Lay and read through Msg.
 package kit
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// Access says what a read and a write of a register do by themselves. What more they do is the model's.
+// Access is what a read and a write of a register do by default. The model implements further effects.
 type Access uint8
 
 const (
@@ -19,17 +19,17 @@ const (
 	RO                // a write is refused
 	WO                // a read is refused
 	RC                // a counter that a read clears; a write is lost
-	Eff               // written for its effect: the model keeps what a read shows
+	Eff               // written for its effect: the model defines what a read returns
 )
 
-// Register declares one 32-bit register, or a row of equal ones.
+// Register declares one 32-bit register, or an array of equal ones.
 type Register[R ~uint32] struct {
 	Base   R
-	N      int // registers in the row
-	Stride R   // bytes from one to the next; any where N is 1
+	N      int // registers in the array
+	Stride R   // bytes from one to the next; ignored if N is 1
 	Name   string
 	Access Access
-	Bits   uint32 // what a driver may write; the others are reserved, and keep their value
+	Bits   uint32 // writable bits; the others are reserved and keep their value
 	Reset  uint32
 }
 
@@ -38,12 +38,12 @@ func One[R ~uint32](at R, name string, a Access, bits, reset uint32) Register[R]
 	return Register[R]{Base: at, N: 1, Name: name, Access: a, Bits: bits, Reset: reset}
 }
 
-// Row declares n equal ones, stride bytes apart.
+// Row declares an array of n registers, stride bytes apart.
 func Row[R ~uint32](at R, n int, stride R, name string, a Access, bits, reset uint32) Register[R] {
 	return Register[R]{Base: at, N: n, Stride: stride, Name: name, Access: a, Bits: bits, Reset: reset}
 }
 
-// Index is the place of r, one of the row, in it.
+// Index returns the index of r in the array.
 func (e *Register[R]) Index(r R) int {
 	if e.N == 1 {
 		return 0
@@ -51,15 +51,15 @@ func (e *Register[R]) Index(r R) int {
 	return int((r - e.Base) / e.Stride)
 }
 
-// Table is all registers of a BAR, found by their offset.
+// Table contains all registers of a BAR, indexed by offset.
 type Table[R ~uint32] struct {
 	regs []Register[R]
-	at   []uint16 // index into regs plus one, by offset/4
+	at   []uint16 // index into regs plus 1, by offset/4
 	doc  string
 }
 
-// NewTable indexes registers below size bytes. Doc is what violations cite: "82599 §8.2". It panics if two registers
-// are at one place or one beyond size.
+// NewTable indexes registers below size bytes. doc is what violations cite: "82599 §8.2". It panics if two registers
+// overlap or one is beyond size.
 func NewTable[R ~uint32](size uint32, doc string, regs []Register[R]) *Table[R] {
 	t := &Table[R]{regs: regs, at: make([]uint16, size/4), doc: doc}
 	for i := range regs {
@@ -83,7 +83,7 @@ func (t *Table[R]) Lookup(r R) *Register[R] {
 	return &t.regs[t.at[r/4]-1]
 }
 
-// Bits is what a driver may write of the register at r.
+// Bits returns the writable bits of the register at r.
 func (t *Table[R]) Bits(r R) uint32 {
 	if e := t.Lookup(r); e != nil {
 		return e.Bits
@@ -91,7 +91,7 @@ func (t *Table[R]) Bits(r R) uint32 {
 	return 0
 }
 
-// Name is the register's name, with its index in a row, and "" where there is none.
+// Name returns the register's name, with its index in an array, or "" if there is no register.
 func (t *Table[R]) Name(r R) string {
 	e := t.Lookup(r)
 	switch {
@@ -103,7 +103,7 @@ func (t *Table[R]) Name(r R) string {
 	return e.Name
 }
 
-// Label is the name and the place, for messages: "RDT[3] (010d8h)".
+// Label returns the name and the offset, for messages: "RDT[3] (010d8h)".
 func (t *Table[R]) Label(r R) string {
 	if n := t.Name(r); n != "" {
 		return fmt.Sprintf("%s (%05xh)", n, uint32(r))
@@ -111,7 +111,7 @@ func (t *Table[R]) Label(r R) string {
 	return fmt.Sprintf("%05xh", uint32(r))
 }
 
-// Reset puts each register's reset value into val, which holds one word for each four bytes of the BAR.
+// Reset writes each register's reset value to val, which has one word for every four bytes of the BAR.
 func (t *Table[R]) Reset(val []uint32) {
 	for i := range t.regs {
 		e := &t.regs[i]
@@ -121,7 +121,7 @@ func (t *Table[R]) Reset(val []uint32) {
 	}
 }
 
-// Read finds the register of a read. The error refuses the read; the host puts the register's name before it.
+// Read returns the register of a read. An error refuses the read; the host adds the register's name to it.
 func (t *Table[R]) Read(r R) (*Register[R], error) {
 	switch e := t.Lookup(r); {
 	case e == nil:
@@ -133,9 +133,9 @@ func (t *Table[R]) Read(r R) (*Register[R], error) {
 	}
 }
 
-// Write returns what a write of v makes of the register's value old: bits, those that a driver may write, change, the
-// others stay. Reserved bits that are set and are not in shown, what a read shows of them, are reported to h. The
-// error refuses the write. Lost is true for a counter, which ignores it.
+// Write returns the register's next value after a write of v to old: the writable bits change, the others stay.
+// Reserved bits that are set in v but not in shown, the value that a read returns, are reported to h. An error refuses
+// the write. lost is true for a counter, which ignores writes.
 func (t *Table[R]) Write(h sim.Host, r R, v, old, bits, shown uint32) (next uint32, lost bool, err error) {
 	switch e := t.Lookup(r); {
 	case e == nil:

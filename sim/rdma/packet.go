@@ -25,7 +25,7 @@ const (
 	WriteOnly    = 0x0a
 	WriteOnlyImm = 0x0b
 	ReadRequest  = 0x0c
-	ReadFirst    = 0x0d // of the answer
+	ReadFirst    = 0x0d // of the response
 	ReadMiddle   = 0x0e
 	ReadLast     = 0x0f
 	ReadOnly     = 0x10
@@ -47,7 +47,7 @@ const (
 	ICRCSize = 4
 )
 
-// Packet is the base transport header and what follows it.
+// Packet is the base transport header and the rest of the packet.
 type Packet struct {
 	Op         uint8
 	Solicited  bool
@@ -57,10 +57,10 @@ type Packet struct {
 	Body       []byte // extended headers and payload, without padding
 }
 
-// Append puts the packet behind f, up to and without the checksum.
+// Append appends the packet, without the checksum, to f.
 func (p *Packet) Append(f []byte) []byte {
 	pad := -len(p.Body) & 3
-	flags, psn := 1<<6|byte(pad<<4), p.PSN // migrated: there is one path
+	flags, psn := 1<<6|byte(pad<<4), p.PSN // migrated: there is only one path
 	if p.Solicited {
 		flags |= 1 << 7
 	}
@@ -75,7 +75,8 @@ func (p *Packet) Append(f []byte) []byte {
 	return append(f, make([]byte, pad)...)
 }
 
-// Parse reads a packet that begins with the base transport header and ends before the checksum. The body is part of b.
+// Parse parses a packet that starts with the base transport header and ends before the checksum. The body is a part of
+// b.
 func Parse(b []byte) (p Packet, ok bool) {
 	if len(b) < BTHSize {
 		return p, false
@@ -88,9 +89,9 @@ func Parse(b []byte) (p Packet, ok bool) {
 		AckRequest: b[8]>>7 != 0, Body: b[BTHSize : len(b)-pad]}, true
 }
 
-// ICRC is the invariant checksum, four bytes, of a packet that begins with its local route header (InfiniBand) or, with local false,
-// with its layer 3 header (RoCE), and ends before the checksum. It counts all that a switch or a router may change as ones (7.8.1,
-// A17.3.3), and over Ethernet the local route header that is not there too.
+// ICRC returns the invariant checksum, four bytes, of a packet that starts with its local route header (InfiniBand) or,
+// if local is false, with its layer 3 header (RoCE), and ends before the checksum. Fields that a switch or a router may
+// change count as ones (7.8.1, A17.3.3), and over Ethernet the missing local route header counts as ones too.
 func ICRC(b []byte, local bool) []byte {
 	h := append([]byte(nil), b[:min(len(b), LRHSize+GRHSize+UDPSize+BTHSize)]...)
 	ones := func(at int, mask byte) {
@@ -132,12 +133,12 @@ func ICRC(b []byte, local bool) []byte {
 	return binary.LittleEndian.AppendUint32(nil, crc32.Update(c, crc32.IEEETable, b[len(h):]))
 }
 
-// appendRETH says what an RDMA operation is about: address, key and length.
+// appendRETH appends the address, key and length of an RDMA operation.
 func appendRETH(b []byte, at uint64, key uint32, n int) []byte {
 	return be.AppendUint32(be.AppendUint32(be.AppendUint64(b, at), key), uint32(n))
 }
 
-// after is the signed distance of two packet sequence numbers.
+// after returns the signed distance between two packet sequence numbers.
 func after(a, b uint32) int { return int(int32((a-b)<<8) >> 8) }
 
 func psn(n uint32) uint32 { return n & 0xffffff }

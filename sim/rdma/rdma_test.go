@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// end is one side of a connection on a wire of the test's, with its own memory.
+// end is one side of a connection on a test's wire, with its own memory.
 type end struct {
 	Connection
 	t     *testing.T
@@ -148,7 +148,7 @@ func (e *end) said(t *testing.T, want ...string) {
 	e.log = nil
 }
 
-// Every kind of request, of every length that is a border, arrives whole and in order, whatever the wire loses.
+// Every kind of request, at every boundary length, arrives whole and in order despite losses.
 func TestRequestsArrive(t *testing.T) {
 	for _, loss := range []int{0, 3, 10} {
 		again := 0
@@ -272,7 +272,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A work request that is wrong in itself fails in its turn, not before.
+// An invalid work request fails when it is its turn, not before.
 func TestBrokenRequest(t *testing.T) {
 	a, b := pair(t, 7, 7)
 	a.post(&Request{Index: 1, Kind: Write, Length: 8, RKey: 7})
@@ -329,9 +329,9 @@ func TestICRC(t *testing.T) {
 	for i := range b[:end] {
 		x := bytes.Clone(b)
 		x[i] ^= 0x40
-		varies := i == 1 || i == 8 || i == 10 || i == 11 || i == 26 || i == 27 || i == 32 // what a router changes
+		varies := i == 1 || i == 8 || i == 10 || i == 11 || i == 26 || i == 27 || i == 32 // fields that a router changes
 		if i == 9 || i == 0 {
-			continue // another protocol: another place of the headers
+			continue // another protocol with other header offsets
 		}
 		if same := bytes.Equal(ICRC(x[:end], false), b[end:]); same != varies {
 			t.Errorf("byte %d changed: the checksum is the same: %v", i, same)
@@ -348,7 +348,7 @@ func TestICRC(t *testing.T) {
 	}
 }
 
-// FuzzConnection gives a responder and a requester whatever the input is.
+// FuzzConnection feeds arbitrary packets to a responder and a requester.
 func FuzzConnection(f *testing.F) {
 	f.Add([]byte{SendOnly, 0, 9, 0, 'x'}, []byte{1, 2})
 	f.Add([]byte{ReadRequest, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 8}, []byte{3})
@@ -365,7 +365,7 @@ func FuzzConnection(f *testing.F) {
 			n := min(int(in[2]), len(in)-4)
 			body := bytes.Clone(in[4 : 4+n])
 			if in[0] == ReadRequest && n >= RETHSize {
-				copy(body, make([]byte, 8)) // address 0, and no more than there is
+				copy(body, make([]byte, 8)) // address 0, and no more than the memory has
 				body[12], body[13], body[14] = 0, 0, body[14]&7
 			}
 			if in[0] >= WriteFirst && in[0] <= WriteOnlyImm && n >= 8 {

@@ -4,16 +4,16 @@ import "time"
 
 const (
 	windowPackets = 64 // sent and not acknowledged
-	askEach       = 16 // packets within a message request an acknowledgement
+	askEach       = 16 // packets within a message between requests for an acknowledgement
 
-	// MaxPending is how many requests a model may post.
+	// MaxPending is the largest number of requests that a model may post.
 	MaxPending = 128
 )
 
 // Syndromes of an acknowledgement (9.7.5.2.1): the high three bits are the kind.
 const (
-	ackOK        = 0x1f // no limit on what may be sent
-	ackRNR       = 0x20 // receiver not ready, and its timer
+	ackOK        = 0x1f // no limit on sending
+	ackRNR       = 0x20 // receiver not ready, with its timer
 	nakSequence  = 0x60
 	nakInvalid   = 0x61
 	nakAccess    = 0x62
@@ -22,7 +22,7 @@ const (
 
 func (r *Request) last() uint32 { return psn(r.first + uint32(r.packets) - 1) }
 
-// Post takes a request. Step sends it.
+// Post queues a request. Step sends it.
 func (c *Connection) Post(q Queue, r *Request) {
 	r.first = c.NextPSN
 	if r.Kind != Nop && r.Broken == nil {
@@ -35,7 +35,7 @@ func (c *Connection) Post(q Queue, r *Request) {
 	c.requests = append(c.requests, r)
 }
 
-// Step sends what the window lets, and looks at the timers.
+// Step sends what the window allows, and checks the timers.
 func (c *Connection) Step(q Queue) (busy bool) {
 	for len(c.requests) > 0 && (c.requests[0].packets == 0 || c.requests[0].Broken != nil) {
 		if r := c.requests[0]; r.Broken != nil {
@@ -73,7 +73,7 @@ func (c *Connection) send(q Queue) (busy bool) {
 			break
 		}
 		for ; r.sent < r.packets && flying+r.sent-r.acked < windowPackets; r.sent++ {
-			if r.Broken = c.sendPacket(q, r); r.Broken != nil { // it fails when those before it are done
+			if r.Broken = c.sendPacket(q, r); r.Broken != nil { // it fails when the ones before it are done
 				return true
 			}
 			busy = true
@@ -119,7 +119,7 @@ func (c *Connection) sendPacket(q Queue, r *Request) error {
 	return nil
 }
 
-// sendRead requests what of a read has not come yet.
+// sendRead requests the part of a read that has not arrived.
 func (c *Connection) sendRead(q Queue, r *Request) {
 	off := r.got * c.MTU
 	q.Transmit(&Packet{Op: ReadRequest, PSN: psn(r.first + uint32(r.got)), AckRequest: true, Body: appendRETH(nil, r.At+uint64(off), r.RKey, r.Length-off)})
@@ -141,7 +141,7 @@ func (c *Connection) stepTimers(q Queue) {
 	c.goBack(psn(c.requests[0].first + uint32(c.requests[0].acked)))
 }
 
-// goBack has everything from a sequence number on sent again.
+// goBack sends everything from a sequence number on again.
 func (c *Connection) goBack(to uint32) {
 	for _, r := range c.requests {
 		switch {
@@ -153,7 +153,7 @@ func (c *Connection) goBack(to uint32) {
 	}
 }
 
-// fail ends a request in error, and the queue pair with it.
+// fail completes a request with an error and moves the queue pair to the error state.
 func (c *Connection) fail(q Queue, r *Request, f Fault, err error) {
 	for len(c.requests) > 0 && c.requests[0] != r { // none before it can be completed any more
 		q.Failed(c.requests[0], Flushed, nil)
