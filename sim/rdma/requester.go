@@ -155,7 +155,7 @@ func (c *Connection) goBack(to uint32) {
 
 // fail completes a request with an error and moves the queue pair to the error state.
 func (c *Connection) fail(q Queue, r *Request, f Fault, err error) {
-	for len(c.requests) > 0 && c.requests[0] != r { // none before it can be completed any more
+	for len(c.requests) > 0 && c.requests[0] != r { // none before it can complete any more
 		q.Failed(c.requests[0], Flushed, nil)
 		c.requests = c.requests[1:]
 	}
@@ -188,7 +188,7 @@ func (c *Connection) finish(q Queue, r *Request) {
 	q.Done(r)
 }
 
-// rnrTimer is how long a receiver that is not ready wants to be left alone (table 45), in units of 10 µs.
+// rnrTimer is the time that a receiver that is not ready requests (table 45), in units of 10 µs.
 var rnrTimer = [32]time.Duration{65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
 	4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152}
 
@@ -227,7 +227,7 @@ func (c *Connection) receiveAck(q Queue, p *Packet) {
 	}
 }
 
-// receiveReadData takes a packet of a read's answer.
+// receiveReadData handles a packet of a read's response.
 func (c *Connection) receiveReadData(q Queue, p *Packet) {
 	body := p.Body
 	if p.Op != ReadMiddle {
@@ -236,7 +236,7 @@ func (c *Connection) receiveReadData(q Queue, p *Packet) {
 		}
 		body = body[AETHSize:]
 	}
-	c.acknowledged(q, psn(p.PSN-1)) // it tells of all before
+	c.acknowledged(q, psn(p.PSN-1)) // it acknowledges all before
 	if len(c.requests) == 0 || c.requests[0].Kind != Read {
 		return
 	}

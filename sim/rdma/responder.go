@@ -2,10 +2,10 @@ package rdma
 
 import "errors"
 
-// incoming is a message of which not all packets have come.
+// incoming is a message that has not arrived completely.
 type incoming struct {
 	write bool
-	took  bool // a receive request
+	took  bool // it used a receive request
 	list  []Segment
 	index uint32
 	n     int // bytes so far
@@ -14,10 +14,10 @@ type incoming struct {
 	total int // of a write
 }
 
-// MaxRead is the longest RDMA READ that a connection answers, bytes.
+// MaxRead is the longest RDMA READ, in bytes, that a connection answers.
 const MaxRead = 1 << 24
 
-// receiveRequest takes a packet of the peer's requester.
+// receiveRequest handles a packet of the peer's requester.
 func (c *Connection) receiveRequest(q Queue, p *Packet) {
 	switch d := after(p.PSN, c.Expected); {
 	case d < 0:
@@ -46,14 +46,14 @@ func (c *Connection) acknowledge(q Queue, n uint32, syndrome uint8) {
 	q.Transmit(&Packet{Op: Ack, PSN: n, Body: be.AppendUint32(nil, uint32(syndrome)<<24|c.messages)})
 }
 
-// refuse answers what cannot be done, and ends the queue pair.
+// refuse sends a NAK and moves the queue pair to the error state.
 func (c *Connection) refuse(q Queue, p *Packet, nak uint8) {
 	c.acknowledge(q, p.PSN, nak)
 	q.Refused(map[uint8]Fault{nakInvalid: RemoteInvalid, nakAccess: RemoteAccess, nakOperation: RemoteOperation}[nak])
 	q.Fail()
 }
 
-// receiveMessage takes the next packet of a send or a write.
+// receiveMessage handles the next packet of a send or a write.
 func (c *Connection) receiveMessage(q Queue, p *Packet) {
 	write := p.Op >= WriteFirst
 	op := p.Op
@@ -126,7 +126,7 @@ func (c *Connection) receiveMessage(q Queue, p *Packet) {
 	}
 }
 
-// write does a packet of an RDMA write. It returns how that is refused, or 0.
+// write executes a packet of an RDMA write. It returns the NAK code, or 0.
 func (c *Connection) write(q Queue, in *incoming, data []byte, last bool) uint8 {
 	if n := in.n + len(data); n > in.total || last && n < in.total {
 		return nakInvalid
@@ -148,7 +148,7 @@ func nakOf(err error) uint8 {
 	return nakOperation
 }
 
-// answerRead sends what a read requests.
+// answerRead sends the response to a read.
 func (c *Connection) answerRead(q Queue, p *Packet, next bool) {
 	if len(p.Body) < RETHSize || next && c.in != nil {
 		c.refuse(q, p, nakInvalid)

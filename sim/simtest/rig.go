@@ -1,4 +1,4 @@
-// Package simtest is the rig that models are tested with: a model on a wire, and a driver by hand.
+// Package simtest is a test rig for models: it connects a model to a wire, and the test plays the driver.
 package simtest
 
 import (
@@ -10,21 +10,21 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// Rig has a model's function open, with bus mastering on and memory mapped. The test writes registers and rings through it as
-// its driver would, and steps the port. A model's own rig embeds it.
+// Rig has opened a model's function, with bus mastering on and memory mapped. The test writes registers and rings as a
+// driver would, and steps the port. The rigs of single models embed it.
 type Rig struct {
 	testing.TB
 	Port    *sim.Port
 	Fn      *sim.Function
 	Far     *sim.Cable // the wire's other end
-	Arena   *dma.Arena // memory that the device reaches
+	Arena   *dma.Arena // memory that the device can access
 	Vectors []int      // interrupts, oldest first
 
-	pool dma.Block // of a rig that is used again: what Alloc takes from
+	pool dma.Block // memory for Alloc, of a reusable rig
 	used int
 }
 
-// New powers m on, and closes all at the test's end. Memory is in bytes, a multiple of 4096.
+// New powers m on and closes everything at the end of the test. memory is in bytes, a multiple of 4096.
 func New(t testing.TB, name string, m sim.Model, memory int) *Rig {
 	t.Helper()
 	r := &Rig{TB: t}
@@ -49,7 +49,7 @@ func New(t testing.TB, name string, m sim.Model, memory int) *Rig {
 	return r
 }
 
-// Must ends the test on an error.
+// Must fails the test if err is not nil.
 func (r *Rig) Must(err error) {
 	r.Helper()
 	if err != nil {
@@ -57,7 +57,7 @@ func (r *Rig) Must(err error) {
 	}
 }
 
-// BAR is a BAR's window.
+// BAR returns the window of a BAR.
 func (r *Rig) BAR(n int) *mmio.Window {
 	r.Helper()
 	w, err := r.Fn.BAR(n)
@@ -65,8 +65,8 @@ func (r *Rig) BAR(n int) *mmio.Window {
 	return w
 }
 
-// Reusable makes the rig one that Again can make ready: a fuzz target makes it once, and not for each input, which takes a
-// thousandfold of what most inputs do. All its memory, that size in bytes, is for Alloc.
+// Reusable prepares the rig for Again: a fuzz target creates one rig, because creating one takes a thousand times as
+// long as most inputs. memory is the number of bytes for Alloc.
 func (r *Rig) Reusable(memory int) {
 	r.Helper()
 	var err error
@@ -74,8 +74,8 @@ func (r *Rig) Reusable(memory int) {
 	r.Must(err)
 }
 
-// Again puts a reusable rig back to where New left it, for another test: the device reset, bus mastering on, memory zero and free, no
-// frame under way, no interrupt and no violation.
+// Again resets a reusable rig to the state after New, for another test: device reset, bus mastering on, memory zeroed
+// and free, no frame on the wire, no interrupt and no violation.
 func (r *Rig) Again(t testing.TB) {
 	t.Helper()
 	r.TB, r.Vectors, r.used = plain{t}, nil, 0
@@ -87,12 +87,12 @@ func (r *Rig) Again(t testing.TB) {
 	r.Port.ForgetViolations()
 }
 
-// plain is a test without Helper, which walks the stack: that took a third of a fuzz input.
+// plain is a test without Helper, which walks the stack and took a third of the time of a fuzz input.
 type plain struct{ testing.TB }
 
 func (plain) Helper() {}
 
-// Alloc takes n bytes of memory, at a page's start.
+// Alloc allocates n bytes of memory, aligned to a page.
 func (r *Rig) Alloc(n int) dma.Block {
 	r.Helper()
 	if r.pool.Bytes != nil {
@@ -126,7 +126,7 @@ func (r *Rig) ExpectWarning(text string) {
 	r.ExpectViolation(text)
 }
 
-// ExpectError expects a violation of grade Error with the text, and forgets all.
+// ExpectError expects a violation of grade Error with the text, and clears all violations.
 func (r *Rig) ExpectError(text string) {
 	r.Helper()
 	if v := strings.Join(r.Port.Errors(), "\n"); !strings.Contains(v, text) {
@@ -135,7 +135,7 @@ func (r *Rig) ExpectError(text string) {
 	r.Port.ForgetViolations()
 }
 
-// ExpectViolation expects a violation of either grade with the text, and forgets all.
+// ExpectViolation expects a violation of either grade with the text, and clears all violations.
 func (r *Rig) ExpectViolation(text string) {
 	r.Helper()
 	if v := strings.Join(r.Port.Violations(), "\n"); !strings.Contains(v, text) {

@@ -1,6 +1,6 @@
-// Package toysim is the smallest network interface there can be: a model to prove the simulator, vfio-user and the
-// conformance suite with. It is no real device. Its rings work like most: the driver owns descriptors up to the tail,
-// the device hands them back in order by setting Done.
+// Package toysim is a minimal network interface for tests of the simulator, vfio-user and the conformance suite. It is
+// no real device. Its rings work like most: the driver owns descriptors up to the tail, and the device returns them in
+// order by setting Done.
 //
 // BAR 0, 32-bit registers, little endian (R read, W write); BAR 2 holds the doorbells alone, and is polled:
 //
@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	Vendor = 0x1b36 // Red Hat's, for things that are only virtual
+	Vendor = 0x1b36 // Red Hat's, used for virtual devices
 	Device = 0x7ec4
 	Magic  = 0x52425944
 
@@ -36,7 +36,7 @@ const (
 
 // Model is the device.
 type Model struct {
-	own    [6]byte // the address it was made with
+	own    [6]byte // the MAC address after reset
 	mac    [6]byte
 	host   sim.Host
 	link   bool
@@ -79,7 +79,7 @@ func (m *Model) Reset() { *m = Model{own: m.own, mac: m.own, host: m.host, link:
 
 func (m *Model) SetLink(up bool) { m.link = up }
 
-// Pause holds the transmitter, as a pause frame from the other end does (IEEE 802.3 annex 31B).
+// Pause pauses the transmitter, as a pause frame from the other end does (IEEE 802.3 annex 31B).
 func (m *Model) Pause(on bool) { m.paused = on }
 
 type reg uint32
@@ -130,7 +130,7 @@ func (m *Model) RegisterName(bar int, off uint64) (string, binary.ByteOrder) {
 	return regs.Name(reg(off)), le
 }
 
-// register is where a register that can be read lies.
+// register returns the storage of a readable register.
 func (m *Model) register(off uint64) *uint32 {
 	v := new(uint32)
 	switch off {
@@ -240,7 +240,7 @@ func (r *ring) check(name string) error {
 	return nil
 }
 
-// doorbells finds stores that came by pointer.
+// doorbells finds stores that were made by pointer.
 func (m *Model) doorbells() {
 	for _, d := range []struct {
 		off  int
@@ -257,7 +257,7 @@ func (m *Model) doorbells() {
 	}
 }
 
-// next reads the ring's next descriptor; ok is false if the driver gave none.
+// next reads the ring's next descriptor. ok is false if the driver posted none.
 func (m *Model) next(r *ring) (at uint64, d [16]byte, ok bool) {
 	if r.head == r.tail {
 		return 0, d, false

@@ -12,13 +12,13 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// irqs are the event file descriptors that the client gave for interrupts.
+// irqs are the event file descriptors that the client passed for interrupts.
 type irqs struct {
 	mu      sync.Mutex
 	msix    []int // -1 for none
-	msi     []int // of one message, or none
+	msi     []int // one message, or none
 	intx    int
-	masked  bool // INTx: since it was raised, until the client unmasks it
+	masked  bool // INTx: set when it is raised, until the client unmasks it
 	pending bool
 }
 
@@ -73,8 +73,8 @@ func (q *irqs) flags(index uint32) uint32 {
 	return 0
 }
 
-// raise signals MSI-X vector v where the client wants it, otherwise the only message of MSI, otherwise INTx: a client
-// enables one of them.
+// raise signals MSI-X vector v if the client enabled MSI-X, otherwise the MSI message, otherwise INTx. A client enables
+// one of them.
 func (q *irqs) raise(v int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -113,7 +113,7 @@ func (q *irqs) set(m *proto.Message) error {
 		return syscall.EINVAL
 	}
 	if s.Index != proto.IRQINTx && s.Index != proto.IRQMSI && s.Index != proto.IRQMSIX {
-		return nil // there are none of these: nothing to disable
+		return nil // there are none: nothing to disable
 	}
 	switch s.Flags {
 	case proto.SetTrigger | proto.SetDataEventFD:
@@ -166,7 +166,8 @@ func (q *irqs) set(m *proto.Message) error {
 	return nil
 }
 
-// isEventFD makes sure that to signal fd never waits: another kind of file could hold the device forever.
+// isEventFD verifies that fd is an event file descriptor: a write to another kind of file could block the device
+// forever.
 func isEventFD(fd int) bool {
 	name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
 	return err == nil && name == "anon_inode:[eventfd]" && unix.SetNonblock(fd, true) == nil

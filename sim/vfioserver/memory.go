@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memory maps the files that a client shares, each once: with an IOMMU QEMU sends a map for every 4 KiB of one file, and
-// Linux allows a process 65530 mappings.
+// memory maps each file that a client shares once: with an IOMMU, QEMU sends a map for every 4 KiB of a file, and Linux
+// allows a process 65530 mappings.
 type memory map[fileKey]*file
 
 type fileKey struct {
@@ -21,7 +21,7 @@ type file struct {
 	refs int
 }
 
-// acquire returns size bytes of the file from offset, and a function that gives them back.
+// acquire returns size bytes of the file from offset, and a function that releases them.
 func (m memory) acquire(fd int, offset, size uint64, write bool) ([]byte, func(), error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -33,7 +33,7 @@ func (m memory) acquire(fd int, offset, size uint64, write bool) ([]byte, func()
 	}
 	key := fileKey{uint64(st.Dev), st.Ino, write}
 	f := m[key]
-	if f != nil && uint64(len(f.mem)) < end { // it grew
+	if f != nil && uint64(len(f.mem)) < end { // it has grown
 		return nil, nil, fmt.Errorf("the file grew to %#x bytes: %w", st.Size, syscall.EINVAL)
 	}
 	if f == nil {

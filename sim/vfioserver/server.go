@@ -1,4 +1,5 @@
-// Package vfioserver shows a device model to other processes by vfio-user: to QEMU (10.1 or later) and to drivers of ours.
+// Package vfioserver serves a device model to other processes over vfio-user: to QEMU (10.1 or later) and to our
+// drivers.
 package vfioserver
 
 import (
@@ -16,7 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// Server shows one port to one client at a time.
+// Server serves one port to one client at a time.
 type Server struct {
 	port *sim.Port
 	sock *net.UnixListener
@@ -28,8 +29,8 @@ type Server struct {
 	wait   sync.WaitGroup
 }
 
-// Listen makes the socket at path, which another server may have left behind, and serves p on it until Close. A client
-// that connects while another is served is let in when that one leaves soon, and sent away otherwise.
+// Listen creates the socket at path, replaces one that another server left behind, and serves p on it until Close. A
+// client that connects while another is served waits briefly for it to leave, and is then rejected.
 func Listen(path string, p *sim.Port, log *slog.Logger) (*Server, error) {
 	addr := &net.UnixAddr{Name: path, Net: "unix"}
 	sock, err := net.ListenUnix("unix", addr)
@@ -72,7 +73,7 @@ func (s *Server) accept() {
 				return
 			}
 			s.log.Error("vfio-user: accept", "function", s.port.Name(), "error", err)
-			time.Sleep(100 * time.Millisecond) // out of file descriptors: it may pass
+			time.Sleep(100 * time.Millisecond) // out of file descriptors, perhaps temporarily
 			continue
 		}
 		c := proto.NewConn(sock)
@@ -95,10 +96,10 @@ func (s *Server) accept() {
 	}
 }
 
-// session serves one client until it leaves, and then leaves the function as the kernel leaves one whose process died.
+// session serves one client until it leaves, and then drops the function as the kernel does when a process dies.
 func (s *Server) session(c *proto.Conn) {
 	err := s.port.Acquire()
-	wait := 20 * time.Microsecond // the client before may just be leaving
+	wait := 20 * time.Microsecond // the previous client may be leaving
 	for end := time.Now().Add(proto.Timeout / 5); err != nil && time.Now().Before(end); err = s.port.Acquire() {
 		time.Sleep(wait)
 		wait = min(2*wait, 5*time.Millisecond)
@@ -135,22 +136,21 @@ func (s *Server) session(c *proto.Conn) {
 	}
 }
 
-// maxQueue is how many requests of a client wait here; QEMU maps all of memory in one go. Its writes to registers
-// request no reply, so that a guest may make them faster than a model takes them: then the socket is not read. But
-// while the device waits for a reply, what lies before that in the socket has to be taken out, up to as many requests
-// again.
+// maxQueue is the number of queued requests per client; QEMU maps all of memory in one go. QEMU's register writes
+// request no reply, so a guest may send them faster than the model handles them: the server then stops reading the
+// socket. While the device waits for a reply, up to as many requests again are read, because the reply is behind them.
 const maxQueue = 1 << 16
 
-// queue is the requests that wait for the session, in order. It takes memory for what is in it, and not for what might be.
+// queue holds the requests that wait for the session, in order. It allocates memory only for what it holds.
 type queue struct {
 	mu         sync.Mutex
 	more, room sync.Cond
 	list       []proto.Message
-	replies    int // that the device waits for
+	replies    int // replies that the device waits for
 	closed     bool
 }
 
-// put waits for room, and reports whether there is some.
+// put waits for room. It returns false once the queue is closed.
 func (q *queue) put(m proto.Message) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -165,7 +165,7 @@ func (q *queue) put(m proto.Message) bool {
 	return true
 }
 
-// take waits for a request. There is none any more once the queue is closed and empty.
+// take waits for a request. ok is false once the queue is closed and empty.
 func (q *queue) take() (m proto.Message, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -184,7 +184,7 @@ func (q *queue) take() (m proto.Message, ok bool) {
 	return m, true
 }
 
-// reply tells that the device begins to wait for a reply, or has ended.
+// reply changes the number of replies that the device waits for by n.
 func (q *queue) reply(n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -199,7 +199,7 @@ func (q *queue) close() {
 	q.more.Signal()
 }
 
-// session is one client's.
+// session is the state of one client.
 type session struct {
 	conn   *proto.Conn
 	port   *sim.Port
@@ -207,7 +207,7 @@ type session struct {
 	irqs   irqs
 	queue  queue
 	caps   proto.Capabilities
-	hello  bool // VERSION was agreed upon
+	hello  bool // VERSION was negotiated
 }
 
 func (x *session) serve() {
@@ -227,7 +227,7 @@ func (x *session) serve() {
 			break
 		}
 	}
-	for { // what came after that is not answered
+	for { // later requests are not answered
 		m, ok := x.queue.take()
 		if !ok {
 			return
@@ -320,14 +320,15 @@ func (x *session) dmaUnmap(m *proto.Message) ([]byte, error) {
 	return proto.Encode(q), err
 }
 
-// call asks the client for something.
+// call sends a command to the client and waits for the reply.
 func (x *session) call(cmd proto.Command, body []byte) (proto.Message, error) {
 	x.queue.reply(1)
 	defer x.queue.reply(-1)
 	return x.conn.Call(cmd, body)
 }
 
-// ReadDMA asks the client for memory that it did not share. The port's lock is held; the reader goroutine brings the reply.
+// ReadDMA reads memory that the client did not share, by asking the client for it. The port's lock is held; the reader
+// goroutine delivers the reply.
 func (x *session) ReadDMA(iova uint64, p []byte) error {
 	for len(p) > 0 {
 		n := min(len(p), x.caps.MaxDataXfer, proto.MaxTransfer)
@@ -350,7 +351,7 @@ func (x *session) ReadDMA(iova uint64, p []byte) error {
 	return nil
 }
 
-// WriteDMA is ReadDMA's counterpart.
+// WriteDMA is ReadDMA for writes.
 func (x *session) WriteDMA(iova uint64, p []byte) error {
 	for len(p) > 0 {
 		n := min(len(p), x.caps.MaxDataXfer, proto.MaxTransfer)
@@ -364,7 +365,8 @@ func (x *session) WriteDMA(iova uint64, p []byte) error {
 	return nil
 }
 
-// regionInfo describes a region; the reply is limited to the size that the client accepts, with argsz saying what it would need.
+// regionInfo describes a region. The reply is truncated to the size that the client accepts; argsz is the size that it
+// needs.
 func (x *session) regionInfo(m *proto.Message) ([]byte, []int, error) {
 	var q proto.RegionInfoBody
 	if _, err := proto.Decode(m.Body, &q); err != nil {
@@ -440,7 +442,7 @@ func (x *session) regionWrite(m *proto.Message) ([]byte, error) {
 	return proto.Encode(q), x.pieces(q, data, x.port.WriteConfig, x.port.WriteBAR)
 }
 
-// writeMulti makes writes of up to 8 bytes each, in order, and replies with how many there were.
+// writeMulti executes writes of up to 8 bytes each, in order, and replies with their number.
 func (x *session) writeMulti(m *proto.Message) ([]byte, error) {
 	var n uint64
 	rest, err := proto.Decode(m.Body, &n)
@@ -462,7 +464,7 @@ func (x *session) writeMulti(m *proto.Message) ([]byte, error) {
 	return proto.Encode(n), nil
 }
 
-// pieces makes an access of any length in naturally aligned ones, as a bridge does.
+// pieces splits an access of any length into naturally aligned ones, as a bridge does.
 func (x *session) pieces(q proto.AccessBody, p []byte, config func(int, []byte) error,
 	bar func(int, uint64, []byte) error) error {
 	size, widest := uint64(proto.ConfigSize), uint64(4)

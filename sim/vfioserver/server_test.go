@@ -26,8 +26,8 @@ func raw(id uint16, cmd proto.Command, flags uint32, body ...any) []byte {
 	return proto.Encode(id, uint16(cmd), uint32(proto.HeaderSize+len(b)), flags, uint32(0), b)
 }
 
-// FuzzServer lets a client send anything, with a file descriptor attached to the first byte or not. The server must send
-// it away or answer, hold nothing of it afterwards, and serve the next one.
+// FuzzServer sends arbitrary bytes as a client, with or without a file descriptor attached to the first byte. The
+// server must answer or reject it, release everything afterwards, and serve the next client.
 func FuzzServer(f *testing.F) {
 	hello := raw(0, proto.CmdVersion, 0, proto.VersionBody())
 	all := append([]byte(nil), hello...)
@@ -77,7 +77,7 @@ func FuzzServer(f *testing.F) {
 		if n, _, err := sock.WriteMsgUnix(data, oob, nil); err == nil {
 			sock.Write(data[n:])
 		}
-		sock.CloseWrite() // before the device acts: what it asks this client for is refused at once, and not waited for
+		sock.CloseWrite() // before the device acts, so that its requests to this client are refused at once
 		done, ended := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(ended)
@@ -86,7 +86,7 @@ func FuzzServer(f *testing.F) {
 				select {
 				case <-done:
 					return
-				case <-time.After(200 * time.Microsecond): // the server is to have the core
+				case <-time.After(200 * time.Microsecond): // lets the server run
 				}
 			}
 		}()
@@ -109,7 +109,8 @@ func FuzzServer(f *testing.F) {
 	})
 }
 
-// next reserves the port as the server does for the next client. A client that is greeted would take as long again as the fuzz input.
+// next reserves the port as the server does for the next client. Connecting a real client would take as long again as
+// the fuzz input.
 func next(t *testing.T, p *sim.Port) {
 	for end := time.Now().Add(proto.Timeout); p.Acquire() != nil; runtime.Gosched() {
 		if time.Now().After(end) {
@@ -145,7 +146,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	}
 }
 
-// interrupter is a toy whose interrupts a test raises.
+// interrupter is a toy device whose interrupts a test raises.
 type interrupter struct {
 	*toysim.Model
 	host sim.Host
@@ -174,8 +175,8 @@ func dialled(t *testing.T, p *sim.Port) *net.UnixConn {
 	return sock
 }
 
-// A vector is signalled by the one kind of interrupt that the client enabled: MSI-X, or the only message of MSI, or INTx, which is silent
-// until it is unmasked.
+// A vector is signalled by the kind of interrupt that the client enabled: MSI-X, the MSI message, or INTx, which is
+// silent until it is unmasked.
 func TestInterruptKinds(t *testing.T) {
 	m := &interrupter{Model: toysim.New([6]byte{2})}
 	p, err := sim.New(m, sim.Options{Name: "toy"})
@@ -212,7 +213,7 @@ func TestInterruptKinds(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		index         uint32
-		vector, again int // interrupts that come of two raised
+		vector, again int // interrupts delivered for two raised
 	}{{"MSI-X", proto.IRQMSIX, 1, 2}, {"MSI", proto.IRQMSI, 1, 2}, {"INTx", proto.IRQINTx, 1, 1}} {
 		fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 		if err != nil {
@@ -251,7 +252,7 @@ func TestInterruptKinds(t *testing.T) {
 	}
 }
 
-// A client may write registers faster than the device takes them, without asking for replies, and is served all the same.
+// A client may write registers faster than the device handles them, without requesting replies, and is still served.
 func TestManyPostedWrites(t *testing.T) {
 	p, err := sim.New(toysim.New([6]byte{2}), sim.Options{Name: "toy"})
 	if err != nil {
@@ -278,11 +279,11 @@ func TestManyPostedWrites(t *testing.T) {
 	rest, free, busy, held := bytes.Repeat(one, writes), make(chan struct{}), make(chan struct{}), true
 	release := sync.OnceFunc(func() { close(free) })
 	defer release()
-	go p.Hold(func() { // the device is busy, until nothing goes into the socket any more
+	go p.Hold(func() { // the device is busy until the socket is full
 		close(busy)
 		<-free
 	})
-	<-busy // a device that is not held yet could take them all
+	<-busy // a device that is not held yet could handle them all
 	for len(rest) > 0 {
 		wait := 2 * time.Minute
 		if held {
@@ -310,7 +311,8 @@ func TestManyPostedWrites(t *testing.T) {
 	}
 }
 
-// With an IOMMU, QEMU sends a map for each 4 KiB of a guest's memory region: 262,144 of them for 1 GiB. These are more than VFIO's limit.
+// With an IOMMU, QEMU sends a map for each 4 KiB of a guest's memory region: 262,144 of them for 1 GiB, more than
+// VFIO's limit.
 func TestMemoryRegionInPages(t *testing.T) {
 	p, err := sim.New(toysim.New([6]byte{2}), sim.Options{Name: "toy"})
 	if err != nil {
@@ -344,7 +346,7 @@ func TestMemoryRegionInPages(t *testing.T) {
 	}
 	hello := proto.Encode(proto.VersionBody())
 	call(false, raw(0, proto.CmdVersion, 0, proto.VersionBody()), 1, proto.HeaderSize+len(hello))
-	for at := 0; at < pages; at += batch { // most maps have no file: the client moves the bytes
+	for at := 0; at < pages; at += batch { // most maps have no file: the client copies the bytes
 		var all []byte
 		for i := at; i < at+batch; i++ {
 			all = append(all, raw(uint16(i), proto.CmdDMAMap, 0, proto.DMAMapBody{Argsz: 32, Flags: 3, Addr: 1<<32 + uint64(i)*page, Size: page})...)

@@ -1,9 +1,9 @@
-// Package virtiosim is a virtio network device that breaks in ways in which no hypervisor's can be broken: for the driver's
-// conformance suite and for campaigns of faults. It is no model of a certain device and proves nothing about one: that is QEMU's part,
-// in the lab. It is written from the text of Virtual I/O Device (VIRTIO) Version 1.2 (sections in comments), shares no constant with
-// the driver, and is strict about what the text demands.
+// Package virtiosim is a virtio network device with faults that no hypervisor's device can inject, for the driver's
+// conformance suite and for fault campaigns. It models no particular device: QEMU's device is used for that in the lab.
+// It is written from Virtual I/O Device (VIRTIO) Version 1.2 (sections in comments), shares no constant with the
+// driver, and is strict about the specification.
 //
-// It polls its rings and needs no notifications. It has no MSI-X: a driver that wants interrupts gets none.
+// It polls its rings and needs no notifications. It has no MSI-X and raises no interrupts.
 package virtiosim
 
 import (
@@ -14,19 +14,19 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// Options is what the device offers.
+// Options describes what the device offers.
 type Options struct {
 	MAC              [6]byte // 02:00:00:00:00:09 if zero
 	Packed           bool    // RING_PACKED
 	NotificationData bool    // NOTIFICATION_DATA
-	Lacks            uint64  // features that it does not offer
-	Offered          uint64  // all features that it offers, in place of the model's own; 0 for those
+	Lacks            uint64  // features to remove from those of the model
+	Offered          uint64  // the features to offer instead of those of the model; 0 for those of the model
 	MTU              uint16  // 9000 if zero
-	Pairs            uint16  // of queues; 4, the most, if zero
-	Limit            uint16  // entries of each queue; 256, the most, if zero
+	Pairs            uint16  // queue pairs; 4, the maximum, if zero
+	Limit            uint16  // entries per queue; 256, the maximum, if zero
 }
 
-// Model is one device. Its knobs may be turned from any goroutine.
+// Model is one device. Its knobs may be set from any goroutine.
 type Model struct {
 	opt Options
 	*knobs
@@ -43,37 +43,37 @@ type Model struct {
 	mac            [6]byte
 	promisc, multi bool
 	groups         map[[6]byte]bool
-	turn           int // the transmit queue that Step begins with
+	turn           int // the transmit queue with which the next Step begins
 }
 
-// knobs stay over resets, except where they say otherwise.
+// knobs survive resets, except where noted.
 type knobs struct {
 	needsReset, lie, stall, refuse, refusePairs, picky, forgetControl atomic.Bool
-	link                                                              atomic.Int32 // what the status field says; 0 for what is so
+	link                                                              atomic.Int32 // the reported link status; 0 for the real one
 }
 
-// NeedReset has the device find something wrong (§2.1): DEVICE_NEEDS_RESET, until it is reset.
+// NeedReset sets DEVICE_NEEDS_RESET (§2.1) until the device is reset.
 func (m *Model) NeedReset() { m.needsReset.Store(true) }
 
-// Lie has the next used entry name a buffer that the device does not have.
+// Lie makes the next used entry name a buffer that the device does not have.
 func (m *Model) Lie() { m.lie.Store(true) }
 
-// Stall transmits nothing, until the device is reset.
+// Stall stops transmission until the device is reset.
 func (m *Model) Stall() { m.stall.Store(true) }
 
-// RefuseMAC has the control queue refuse addresses.
+// RefuseMAC makes the control queue refuse MAC addresses.
 func (m *Model) RefuseMAC(on bool) { m.refuse.Store(on) }
 
-// RefusePairs has the control queue refuse several pairs of queues: all frames come to the first.
+// RefusePairs makes the control queue refuse several queue pairs: all frames arrive on the first.
 func (m *Model) RefusePairs(on bool) { m.refusePairs.Store(on) }
 
-// RefuseFeatures takes no set of features.
+// RefuseFeatures makes the device refuse every set of features.
 func (m *Model) RefuseFeatures(on bool) { m.picky.Store(on) }
 
-// IgnoreControl lets the commands on the control queue lie, as if the device had not seen them.
+// IgnoreControl makes the device ignore commands on the control queue.
 func (m *Model) IgnoreControl(on bool) { m.forgetControl.Store(on) }
 
-// PretendNoLink has the status field say that the link is down (§5.1.4), whatever it is. Frames continue.
+// PretendNoLink makes the status field report that the link is down (§5.1.4). Frames still pass.
 func (m *Model) PretendNoLink(on bool) {
 	v := int32(0)
 	if on {
@@ -82,7 +82,7 @@ func (m *Model) PretendNoLink(on bool) {
 	m.knobs.link.Store(v)
 }
 
-// Missed is how many frames came for which there was no buffer.
+// Missed returns the number of frames that arrived while there was no buffer.
 func (m *Model) Missed() uint64 { return m.missed }
 
 // Forget sets Missed to zero.
@@ -108,7 +108,7 @@ const (
 
 var le = binary.LittleEndian
 
-// Bits is a set of features by their numbers.
+// Bits returns a set of features, given by number.
 func Bits(n ...uint) (v uint64) {
 	for _, b := range n {
 		v |= 1 << b
@@ -116,8 +116,8 @@ func Bits(n ...uint) (v uint64) {
 	return v
 }
 
-// offered: MTU, MAC, STATUS, CTRL_VQ, CTRL_RX, MQ, CTRL_MAC_ADDR, VERSION_1, SPEED_DUPLEX, and what a driver here has no use
-// for: CSUM, GUEST_CSUM, MRG_RXBUF, INDIRECT_DESC, EVENT_IDX, IN_ORDER.
+// offered returns MTU, MAC, STATUS, CTRL_VQ, CTRL_RX, MQ, CTRL_MAC_ADDR, VERSION_1, SPEED_DUPLEX, and features that our
+// driver does not use: CSUM, GUEST_CSUM, MRG_RXBUF, INDIRECT_DESC, EVENT_IDX, IN_ORDER.
 func (m *Model) offered() uint64 {
 	v := Bits(3, 5, 16, 17, 18, 22, 23, 32, 63, 0, 1, 15, 28, 29, 35)
 	if m.opt.Packed {
@@ -177,7 +177,7 @@ func (m *Model) Reset() {
 	m.stall.Store(false)
 }
 
-// field is one field of the common configuration (§4.1.4.3) in its width.
+// field returns a field of the common configuration (§4.1.4.3) and its width in bytes.
 func (m *Model) field(off uint64) (width int, value uint64, write func(v uint64) error) {
 	q := &m.queues[min(int(m.queueSelect), maxVQ-1)]
 	part := func(p *uint64, shift int) (int, uint64, func(uint64) error) {
@@ -265,7 +265,7 @@ func (m *Model) writeStatus(v uint64) error {
 		return fmt.Errorf("device_status %#x takes bits of %#x back", s, m.status)
 	}
 	if s&8 != 0 && m.status&8 == 0 && (m.accepted&^m.offered() != 0 || !m.has(32) || m.picky.Load()) {
-		s &^= 8 // §3.1.1: features that the device does not take
+		s &^= 8 // §3.1.1: the device does not accept the features
 	}
 	if s&4 != 0 && s&8 == 0 {
 		return fmt.Errorf("DRIVER_OK without FEATURES_OK")
@@ -330,7 +330,7 @@ type piece struct {
 	id    uint16
 }
 
-// take takes the chain that the driver made available next.
+// take returns the next chain that the driver made available.
 func (m *Model) take(q *vq) (chain []piece, ok bool) {
 	if !q.enabled || m.status&4 == 0 {
 		return nil, false
@@ -348,8 +348,8 @@ func (m *Model) take(q *vq) (chain []piece, ok bool) {
 				}
 				return nil, false
 			}
-			// The driver wrote the flags last. What lies before them may have been read before it was written: it is read again now
-			// that they are seen. A device has all of it in one read.
+			// The driver writes the flags last, so the bytes before them may have been read too early: read them again.
+			// A device reads the whole descriptor at once.
 			if h, ok := m.host.(interface {
 				Peek(iova uint64, p []byte) error
 			}); ok && h.Peek(from, d) != nil {
@@ -389,7 +389,7 @@ func (m *Model) take(q *vq) (chain []piece, ok bool) {
 	}
 }
 
-// use gives a chain back.
+// use returns a chain to the driver.
 func (m *Model) use(q *vq, chain []piece, written uint32) {
 	n := uint32(q.size)
 	if m.lie.CompareAndSwap(true, false) {
@@ -442,7 +442,7 @@ func (m *Model) Receive(frame []byte) bool {
 	return true
 }
 
-// flowOf is a number that frames of one flow share: of their addresses, and their UDP ports.
+// flowOf returns a number that all frames of a flow share, from addresses and UDP ports.
 func flowOf(frame []byte) (sum int) {
 	from, ports, udp := 26, 34, len(frame) > 38 && frame[23] == 17
 	if len(frame) > 58 && frame[12] == 0x86 {
@@ -457,7 +457,7 @@ func flowOf(frame []byte) (sum int) {
 	return sum
 }
 
-// wanted is the receive filter (§5.1.6.5.1, §5.1.6.5.2).
+// wanted applies the receive filter (§5.1.6.5.1, §5.1.6.5.2).
 func (m *Model) wanted(frame []byte) bool {
 	to := [6]byte(frame)
 	return m.promisc || to == m.mac || to == [6]byte{255, 255, 255, 255, 255, 255} || to[0]&1 != 0 && (m.multi || m.groups[to])
