@@ -21,7 +21,7 @@ func TestResetProtocol(t *testing.T) {
 	if v := x.Read(amazon.RegCAPS); v>>8&0xff != 48 || v>>1&0x1f == 0 {
 		t.Errorf("CAPS %#x", v)
 	}
-	// AENQ's doorbell begins with 0; the keep-alive comes each second, when its group is enabled.
+	// AENQ's doorbell starts at 0. The keep-alive arrives each second once its group is enabled.
 	x.Set(amazon.RegAENQDB, testDepth)
 	x.ExpectError("0 is expected")
 	x.Set(amazon.RegAENQDB, 0)
@@ -147,7 +147,7 @@ func TestObjects(t *testing.T) {
 	x.open()
 	x.bad(statusBadOpcode, 0, nil, "no such opcode")
 	x.bad(statusBadOpcode, 21, nil, "no such opcode")
-	x.OK(opAllocPD, fields{4: uint8(1)}) // behind the command: not its
+	x.OK(opAllocPD, fields{4: uint8(1)}) // after the end of the command: ignored
 	x.bad(statusIllegal, opDeallocPD, fields{4: uint16(9)}, "there is no PD 9")
 	x.bad(statusIllegal, opDeallocUAR, fields{4: uint16(9)}, "there is no UAR 9")
 
@@ -177,7 +177,7 @@ func TestObjects(t *testing.T) {
 	x.bad(statusIllegal, opDestroyCQ, fields{4: uint16(9)}, "there is no CQ 9")
 	x.bad(statusBusy, opDestroyEQ, fields{4: le.Uint16(e)}, "before the 1 CQs")
 
-	// Address handles: one number for one destination of a PD.
+	// Address handles: one number per destination of a PD.
 	gid := gidOf([6]byte{2, 0, 0, 0, 0, 9})
 	x.bad(statusIllegal, opCreateAH, fields{4: gid, 20: uint16(9)}, "there is no PD 9")
 	x.bad(statusIllegal, opCreateAH, fields{4: [16]byte{0xff, 2}, 20: x.pd}, "unicast")
@@ -261,7 +261,7 @@ func TestExhaustion(t *testing.T) {
 		t.Errorf("status %d beyond %d QPs", s, maxQP)
 	}
 	x.Clean()
-	// LLQ memory comes back: more QPs one after another than fit at once.
+	// LLQ memory is reused: more QPs one after another than fit at once.
 	x.open()
 	c = x.completions(16, nil)
 	big := q.create().With(44, uint32(maxSQDepth)).With(40, uint32(64*maxSQDepth)).With(24, uint32(c.idx)).With(28, uint32(c.idx)).With(4, x.pd).With(56, x.uar)

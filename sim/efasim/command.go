@@ -7,7 +7,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
-// refusal is why a command failed. Err is nil where a driver may try: the status is answered, and there is no violation.
+// refusal is the reason why a command failed. err is nil where a driver may try: the status is returned without a
+// violation.
 type refusal struct {
 	status uint8
 	err    error
@@ -25,13 +26,13 @@ func busy(format string, args ...any) *refusal {
 	return &refusal{statusBusy, fmt.Errorf(format, args...)}
 }
 
-// unreachable is DMA that failed: the host has told the violation.
+// unreachable is the result of a failed DMA: the host has reported the violation.
 var unreachable = &refusal{status: statusIllegal}
 
-// full is the answer where there is no more of an object.
+// full is the result when no more objects of a kind are available.
 var full = &refusal{status: statusNoResource}
 
-// kind is one admin command, and what executes it.
+// kind is one admin command and the function that executes it.
 type kind struct {
 	amazon.Command
 	do func(m *Model, in kit.Msg, r []byte) *refusal
@@ -83,10 +84,10 @@ func (m *Model) execute(_ *amazon.Message, in kit.Msg, r []byte) (byte, error) {
 	return statusOK, nil
 }
 
-// flags are those of the command's header.
+// flags returns the flags of the command's header.
 func flags(in kit.Msg) byte { return in.B[3] }
 
-// control returns the control buffer of a command, which must have n bytes or more.
+// control returns the address of a command's control buffer, which must have at least n bytes.
 func (m *Model) control(in kit.Msg, n int) (uint64, *refusal) {
 	a := in.U("control_addr")
 	if flags(in)&cmdCtrlData == 0 || flags(in)&cmdCtrlIndir != 0 {

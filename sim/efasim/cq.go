@@ -8,7 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
-// cq is a completion queue: one or more rings, of which each queue of a QP has one.
+// cq is a completion queue: one or more rings (sub-CQs). Each queue of a QP uses one.
 type cq struct {
 	live    bool
 	ring    ring
@@ -18,17 +18,17 @@ type cq struct {
 	source  bool   // completions of unknown senders have the sender's GID
 	tails   []uint32
 	next    uint16 // sub-CQ of the next queue
-	users   int    // queues on it
-	written uint32 // completions, of all sub-CQs
+	users   int    // queues that use it
+	written uint32 // completions of all sub-CQs
 
 	irq      bool
 	eqn      uint16
 	hasBell  bool
-	rung     bool   // by the driver, ever: then it has to keep up
+	rung     bool   // the driver has rung it, and so must keep up
 	bell     uint32 // the doorbell's last value
 	consumed uint32
 	armed    bool
-	events   uint32 // of the EQ
+	events   uint32 // sequence number of its events
 }
 
 func (m *Model) createCQ(in kit.Msg, r []byte) *refusal {
@@ -83,7 +83,7 @@ func (m *Model) createCQ(in kit.Msg, r []byte) *refusal {
 	return full
 }
 
-// cqBell is where a CQ's doorbell is in its BAR.
+// cqBell returns the offset of a CQ's doorbell in its BAR.
 func (m *Model) cqBell(i int) uint64 { return m.page(int(m.cqs[i].uar)) + cqDoorbells + 4*uint64(i) }
 
 func (m *Model) destroyCQ(in kit.Msg, _ []byte) *refusal {
@@ -105,14 +105,14 @@ func (m *Model) destroyCQ(in kit.Msg, _ []byte) *refusal {
 	return nil
 }
 
-// subCQ gives a queue its sub-CQ, alternately.
+// subCQ assigns sub-CQs to queues in turn.
 func (q *cq) subCQ() uint16 {
 	i := q.next
 	q.next = (q.next + 1) % uint16(len(q.tails))
 	return i
 }
 
-// complete writes a completion of a queue. It lacks the phase bit.
+// complete writes a completion of a queue and sets its phase bit.
 func (m *Model) complete(at uint32, sub uint16, send bool, b []byte) {
 	q := &m.cqs[at]
 	tail := &q.tails[sub]
@@ -132,7 +132,7 @@ func (m *Model) complete(at uint32, sub uint16, send bool, b []byte) {
 			m.Host.Errorf("CQ %d: %v", at, err)
 			return
 		}
-		for _, part := range [][2]int{{16, q.size}, {0, 16}} { // the phase last, as the device's one write shows itself
+		for _, part := range [][2]int{{16, q.size}, {0, 16}} { // the phase last, because a device writes the entry at once
 			if part[0] < part[1] {
 				m.Host.DMAWrite(spans[0].at+uint64(part[0]), c[part[0]:part[1]])
 			}
@@ -145,10 +145,10 @@ func (m *Model) complete(at uint32, sub uint16, send bool, b []byte) {
 	}
 }
 
-// cqDoorbell is what the driver has consumed, and whether it wants an event for what comes then. An arm with the sequence
-// number of an event that was sent already is late, and void. One that comes while completions are there which the driver has not
-// counted makes an event at once: a doorbell is a posted write, and those may have been written while it was on its way, after
-// the driver's last look.
+// cqDoorbell handles a CQ doorbell: the number of completions that the driver has consumed, and whether it requests an
+// event for later ones. An arm with the sequence number of an event that was already sent is late and ignored. If
+// uncounted completions exist when an arm arrives, the event is sent at once: the doorbell is a posted write, and they
+// may have been written while it was on its way, after the driver's last look.
 func (m *Model) cqDoorbell(i int, v uint32) error {
 	q := &m.cqs[i]
 	q.bell = v
@@ -176,7 +176,7 @@ func (m *Model) cqDoorbell(i int, v uint32) error {
 	return nil
 }
 
-// event tells the EQ of a CQ that something is there.
+// event sends an event for a CQ to its EQ.
 func (m *Model) event(at uint32) {
 	q := &m.cqs[at]
 	q.armed = false
@@ -194,7 +194,7 @@ type eq struct {
 	fresh  uint32 // events since the last interrupt
 	since  uint32 // events since the driver last armed
 	armed  bool
-	users  int // CQs on it
+	users  int // CQs that use it
 }
 
 func (m *Model) createEQ(in kit.Msg, r []byte) *refusal {
@@ -249,7 +249,7 @@ func (e *eq) post(m *Model, cqn uint16) {
 	e.interrupt(m)
 }
 
-// interrupt is one for each arm.
+// interrupt raises one interrupt per arm.
 func (e *eq) interrupt(m *Model) {
 	if e.armed && e.fresh > 0 {
 		e.armed, e.fresh = false, 0
@@ -257,7 +257,7 @@ func (e *eq) interrupt(m *Model) {
 	}
 }
 
-// eqDoorbell is EQ_DB.
+// eqDoorbell handles EQ_DB.
 func (m *Model) eqDoorbell(v uint32) error {
 	i := int(v & 0xffff)
 	if i >= len(m.eqs) || !m.eqs[i].live {

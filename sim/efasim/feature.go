@@ -14,7 +14,7 @@ func (m *Model) offered() uint64 {
 	return f &^ m.opt.Unsupported
 }
 
-// getFeature is efa_admin_get_feature_cmd.
+// getFeature executes efa_admin_get_feature_cmd.
 func (m *Model) getFeature(in kit.Msg, r []byte) *refusal {
 	id, p := in.U("feature_id"), &m.opt.Profile
 	if id >= 64 || m.offered()&(1<<id) == 0 && id != featDevice {
@@ -75,7 +75,7 @@ func (m *Model) getFeature(in kit.Msg, r []byte) *refusal {
 	return nil
 }
 
-// setFeature is efa_admin_set_feature_cmd.
+// setFeature executes efa_admin_set_feature_cmd.
 func (m *Model) setFeature(in kit.Msg, _ []byte) *refusal {
 	id := in.U("feature_id")
 	if id >= 64 || m.offered()&(1<<id) == 0 {
@@ -96,7 +96,7 @@ func (m *Model) setFeature(in kit.Msg, _ []byte) *refusal {
 	return illegal("the feature cannot be set")
 }
 
-// hostInfo is the size of efa_admin_host_info.
+// hostInfo is the size in bytes of efa_admin_host_info.
 const hostInfo = 180
 
 // setHost reads efa_admin_host_info.

@@ -9,9 +9,9 @@ import (
 	"github.com/rebound-nic/rebound/sim/simtest"
 )
 
-// FuzzModel lets bytes drive the device: registers, commands, WQEs, receive descriptors, doorbells, frames and knobs. Nothing may
-// make it panic, hang, or reach memory outside of what is mapped without a violation (which the port enforces). It begins with
-// queue pairs of both kinds, so that bytes get far.
+// FuzzModel drives the device with arbitrary bytes: registers, commands, WQEs, receive descriptors, doorbells, frames
+// and knobs. The model must not panic, hang, or access unmapped memory without a violation (which the port enforces).
+// It starts with queue pairs of both kinds, so that inputs reach deep.
 func FuzzModel(f *testing.F) {
 	f.Add([]byte{0, 0x2c, 0, 1, 0, 0, 0})
 	for op := range byte(8) {
@@ -28,7 +28,7 @@ func FuzzModel(f *testing.F) {
 		c := x.completions(32, nil)
 		qs := []*qpair{x.qpair(typeUD, 64, c).ready(), x.qpair(typeSRD, 128, c).ready()}
 		ah := x.handle(x.m.gid)
-		in = in[:min(len(in), 2048)] // more of the same finds no more, and takes the time of others
+		in = in[:min(len(in), 2048)] // longer inputs find no more and only take time
 		take := func(n int) []byte {
 			b := make([]byte, n)
 			in = in[copy(b, in):]
@@ -47,7 +47,7 @@ func FuzzModel(f *testing.F) {
 				for i, v := range b[2:] {
 					g[4+i] = v
 				}
-				switch op >> 5 { // with what exists
+				switch op >> 5 { // with objects that exist
 				case 1:
 					g[4] = q.handle
 				case 2:
@@ -66,7 +66,7 @@ func FuzzModel(f *testing.F) {
 				}
 				g[3] = b[1] & 6
 				x.Submit(b[0]%23, g)
-			case 2, 3: // a WQE, much of which is right
+			case 2, 3: // a WQE, mostly valid
 				b := take(q.size)
 				le.PutUint16(b[4:], qs[b[4]&1].num)
 				if b[14]&1 != 0 {
@@ -92,7 +92,7 @@ func FuzzModel(f *testing.F) {
 				copy(q.rq.Bytes[16*int(q.posted%qDepth):], b)
 				q.posted++
 				x.bel.Write32(q.rqBell, uint32(q.posted))
-			case 5: // a frame, most of which is right
+			case 5: // a frame, mostly valid
 				b := take(60)
 				g := frame{typ: b[0] % 8, flags: b[1], status: b[2] % 20, src: gidOf([6]byte{b[3] & 1}), dst: x.m.gid, srcQP: le.Uint16(b[4:]), dstQP: q.num,
 					qkey: testKey, epoch: x.m.epoch + uint32(b[6]&3), seq: uint32(b[7]), raddr: q.mem.IOVA + uint64(le.Uint16(b[8:])), rkey: q.rkey,
@@ -120,7 +120,7 @@ func FuzzModel(f *testing.F) {
 	})
 }
 
-// fuzzRig makes the rig of a fuzz target. The function that it returns gives one for each input, in a fraction of the time.
+// fuzzRig returns a function that returns a fresh rig for each input, in a fraction of the time that a new one takes.
 func fuzzRig(f *testing.F, o Options) (next func(testing.TB) *rig) {
 	const memory = 512 << 10
 	o.MAC = [6]byte{2, 0, 0, 0, 0, 1}

@@ -4,10 +4,10 @@ import "github.com/rebound-nic/rebound/sim/amazon"
 
 const eventGroups = 1<<amazon.GroupFatal | 1<<amazon.GroupWarning | 1<<amazon.GroupNotification | 1<<amazon.GroupKeepAlive
 
-// DropReceives loses what arrives, acknowledgements too: to its peers the device is dead.
+// DropReceives drops all frames that arrive, including acknowledgements: to its peers the device is dead.
 func (m *Model) DropReceives(on bool) { m.Turn(func(*amazon.Knobs) { m.deaf = on }) }
 
-// Forget lets receive completions say that the sender is unknown (AH 0xFFFF), whatever handles there are.
+// Forget makes receive completions report an unknown sender (AH 0xFFFF), even if there is a handle.
 func (m *Model) Forget(on bool) { m.Turn(func(*amazon.Knobs) { m.forgetful = on }) }
 
 // Counters returns the counters.
@@ -19,10 +19,10 @@ func (m *Model) Counters() Counters {
 	return c
 }
 
-// Objects is how many there are of each kind.
+// Objects holds the number of objects of each kind.
 type Objects struct{ PDs, UARs, AHs, MRs, CQs, EQs, QPs int }
 
-// Objects counts what the driver has created and not destroyed.
+// Objects counts the objects that the driver has created and not destroyed.
 func (m *Model) Objects() (n Objects) {
 	m.Lock()
 	defer m.Unlock()
@@ -53,5 +53,5 @@ func (m *Model) Objects() (n Objects) {
 	return n
 }
 
-// GID is the device's address on the wire.
+// GID returns the device's address on the wire.
 func (m *Model) GID() [16]byte { return m.gid }

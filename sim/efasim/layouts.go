@@ -6,13 +6,13 @@ import (
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
-// Layouts returns the layout of every admin command that has fields, as the names of the vendor's structures have it
-// ("create_qp_cmd", behind efa_admin_), for a comparison with those.
+// Layouts returns the layout of every admin command that has fields, by the name of the vendor's structure without
+// efa_admin_ ("create_qp_cmd"), for a comparison with those.
 func Layouts() map[string]*kit.Layout {
 	all := map[string]*kit.Layout{}
 	for op, k := range kinds {
 		switch {
-		case len(k.Fields()) == 1: // the head
+		case len(k.Fields()) == 1: // only the head
 		case op == opGetStats:
 			all["aq_get_stats_cmd"] = k.Layout
 		default:

@@ -10,13 +10,13 @@ import (
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
-// Options is what an adapter is made of, and what is wrong with it. The zero value with a MAC is a healthy EFA1.
+// Options describes an adapter and its faults. The zero value with a MAC is a healthy EFA1.
 type Options struct {
-	MAC     [6]byte // the GID is the link-local address that RFC 4291 makes of it
+	MAC     [6]byte // the GID is the link-local address derived from it (RFC 4291)
 	Profile Profile // the zero value for EFA1
-	Seed    uint64  // decides what is out of order
+	Seed    uint64  // decides the order of completions and frames
 
-	Vectors     int    // MSI-X vectors; 0 for 33: one for management and one for each EQ
+	Vectors     int    // MSI-X vectors; 0 for 33: one for management and one per EQ
 	Unsupported uint64 // features (bits) that are not offered
 	Width       int    // DMA address bits; 0 for 48
 	Version     uint32 // VERSION; 0 for 0.1
@@ -24,29 +24,29 @@ type Options struct {
 	NotReady    bool   // DEV_STS.READY stays clear
 	Hints       Hints
 
-	AdminDelay      time.Duration // admin commands complete so late
+	AdminDelay      time.Duration // from an admin command to its completion
 	AdminOutOfOrder bool
 
-	InOrder    bool          // SRD frames of one Step leave in their order
-	Retransmit time.Duration // SRD sends a frame again after so long, then twice as long and so on; 0 for 5 ms
-	Timeout    time.Duration // and gives up after so long; 0 for 1 s
-	RNRDelay   time.Duration // a receiver that was not ready is tried again after so long; 0 for 500 us
-	Recorded   kit.Answers   // of a real device; nil for the model's own
-	Busy       bool          // a Step that only waits for acknowledgements is reported as work: for Settle
+	InOrder    bool          // SRD frames of one Step leave in order
+	Retransmit time.Duration // before SRD sends a frame again, doubled each time; 0 for 5 ms
+	Timeout    time.Duration // after which it gives up; 0 for 1 s
+	RNRDelay   time.Duration // before a receiver that was not ready is tried again; 0 for 500 us
+	Recorded   kit.Answers   // answers of a real device; nil for those of the model
+	Busy       bool          // a Step that only waits for acknowledgements counts as work, for Settle
 }
 
-// Hints is efa_admin_hw_hints, in milliseconds. Zero leaves a choice to the driver. Linux takes AdminTimeout for microseconds:
-// what is not 0 makes it time out.
+// Hints is efa_admin_hw_hints, in milliseconds. Zero leaves the choice to the driver. Linux uses AdminTimeout as
+// microseconds, so any other value makes it time out.
 type Hints struct{ MMIOReadTimeout, Watchdog, AdminTimeout, PollInterval uint16 }
 
-// options are those with what the model works out from them.
+// options are the Options and values derived from them.
 type options struct {
 	Options
 	doorbells int    // BAR
 	llq       uint64 // bytes of LLQ memory
 }
 
-// Model is one adapter. It implements sim.Model. Knobs may be turned from any goroutine at any time.
+// Model is one adapter. It implements sim.Model. Knobs may be set from any goroutine at any time.
 type Model struct {
 	amazon.Controller
 	opt options
@@ -61,10 +61,10 @@ type Model struct {
 	cqs        []cq
 	eqs        []eq
 	qps        []qp
-	liveQPs    []int // those that are looked at in each Step
+	liveQPs    []int // those that Step handles
 	liveCQs    []int
 	llq        []bool         // pages of BAR 2 in use
-	mrs        map[uint32]*mr // by local key, see place
+	mrs        map[uint32]*mr // by local key, see addMR
 	nextKey    uint32
 	generation uint16
 
@@ -115,7 +115,7 @@ func New(o Options) *Model {
 
 func (m *Model) vectors() int { return m.opt.Vectors }
 
-// uarBase is where pages of doorbells begin in their BAR.
+// uarBase returns the offset of the doorbell pages in their BAR.
 func (m *Model) uarBase() uint64 {
 	switch m.opt.doorbells {
 	case 0:
@@ -126,7 +126,7 @@ func (m *Model) uarBase() uint64 {
 	return 0
 }
 
-// Config is the function's configuration space.
+// Config returns the function's configuration space.
 func (m *Model) Config() sim.Config {
 	const uars = maxUAR * uarSize
 	c := sim.Config{
@@ -149,8 +149,8 @@ func (m *Model) Config() sim.Config {
 	return c
 }
 
-// clear is what any reset does to the card. Keys, queue numbers and the epoch continue, so
-// that what is left from before finds nothing.
+// clear resets the card's own state. Keys, queue numbers and the epoch continue, so that leftovers from before the
+// reset match nothing.
 func (m *Model) clear() {
 	for i := range m.qps {
 		if s := &m.qps[i].sq; m.qps[i].live && s.depth > 0 {
@@ -167,7 +167,7 @@ func (m *Model) clear() {
 	clear(m.Host.Shadow(m.opt.doorbells)[m.uarBase():][:maxUAR*uarSize])
 }
 
-// zeroed is a table of n entries without contents, in the memory of the one before.
+// zeroed returns a table of n zero entries in the memory of table.
 func zeroed[T any](table []T, n int) []T {
 	if len(table) != n {
 		return make([]T, n)
@@ -176,10 +176,10 @@ func zeroed[T any](table []T, n int) []T {
 	return table
 }
 
-// SetLink does nothing: the device tells of no link, its port is always active.
+// SetLink does nothing: the device reports no link, and its port is always active.
 func (m *Model) SetLink(bool) {}
 
-// ReadBAR reads a register. All are 32 bits wide.
+// ReadBAR reads a register. All registers are 32 bits wide.
 func (m *Model) ReadBAR(bar int, off uint64, p []byte) error {
 	m.Lock()
 	defer m.Unlock()
@@ -225,7 +225,7 @@ func (m *Model) WriteBAR(bar int, off uint64, p []byte) error {
 	return m.WriteRegister(amazon.Reg(off), le.Uint32(p))
 }
 
-// write is a write to the card's own register.
+// write handles a write to one of the card's own registers.
 func (m *Model) write(r amazon.Reg, v uint32) (own bool, err error) {
 	if r == regEQDB {
 		return true, m.eqDoorbell(v)
@@ -233,7 +233,7 @@ func (m *Model) write(r amazon.Reg, v uint32) (own bool, err error) {
 	return false, nil
 }
 
-// inReset drops what an interrupt handler acknowledges from before a reset.
+// inReset ignores acknowledgements of an interrupt handler from before a reset.
 func (m *Model) inReset(r amazon.Reg) (allowed, lost bool) {
 	return r == amazon.RegINTRMASK, r == regEQDB
 }
@@ -256,8 +256,8 @@ func (m *Model) Step() bool {
 	return busy
 }
 
-// stepDoorbells finds doorbells that came by pointer: of send queues first. A driver posts buffers, and tells what it has consumed, before
-// it sends, so that all that it rang before a send which is seen here is seen behind it.
+// stepDoorbells finds doorbells that were rung by pointer, those of send queues first. A driver posts buffers, and
+// reports what it has consumed, before it sends, so whatever it rang before a send that is seen here is seen after it.
 func (m *Model) stepDoorbells() (busy bool) {
 	shadow := m.Host.Shadow(m.opt.doorbells)
 	look := func(off uint64, last uint32, ring func(v uint32) error) {
@@ -283,7 +283,7 @@ func (m *Model) stepDoorbells() (busy bool) {
 	return busy
 }
 
-// setBell puts a value under a doorbell, which is not one that the driver rang.
+// setBell sets the stored value of a doorbell without ringing it.
 func (m *Model) setBell(off uint64, v uint32) {
 	le.PutUint32(m.Host.Shadow(m.opt.doorbells)[off:], v)
 }

@@ -24,12 +24,12 @@ type mr struct {
 	may        uint8
 }
 
-// Page lists, efa_admin_reg_mr_cmd and efa_admin_ctrl_buff_info: a few pages in the command, a buffer of addresses, or a chain
-// of 4096-byte chunks with the addresses of 4096-byte parts of that buffer.
+// Page lists, efa_admin_reg_mr_cmd and efa_admin_ctrl_buff_info: a few pages in the command, a buffer of addresses, or
+// a chain of 4096-byte chunks with the addresses of the 4096-byte parts of that buffer.
 const (
 	inlinePages  = 4
 	chunkSize    = 4096
-	ptrsPerChunk = chunkSize/8 - 2 // the last 16 bytes have a descriptor of 12, which says where the next chunk is
+	ptrsPerChunk = chunkSize/8 - 2 // the last 16 bytes contain a 12-byte descriptor with the address of the next chunk
 	nextChunk    = ptrsPerChunk * 8
 	partPages    = chunkSize / 8 // page addresses in one part
 )
@@ -72,8 +72,8 @@ func (m *Model) regMR(in kit.Msg, r []byte) *refusal {
 // Keys have 24 bits. Remote keys differ from local ones.
 const remoteKey = 1 << 30
 
-// addMR gives a region its keys. They are never 0, and a key comes back only after all others: the key of a region that is gone
-// is found out.
+// addMR assigns the keys of a region. They are never 0, and a key is reused only after all others, so that use of a
+// stale key is detected.
 func (m *Model) addMR(d *pd, x *mr, r []byte) {
 	for again := true; again; again = x.lkey == 0 || m.mrs[x.lkey] != nil {
 		m.nextKey++
@@ -86,7 +86,7 @@ func (m *Model) addMR(d *pd, x *mr, r []byte) {
 	le.PutUint32(r[4:], x.rkey)
 }
 
-// pageList reads the addresses of n pages in whichever form they come.
+// pageList reads the addresses of n pages, in any of the forms.
 func (m *Model) pageList(in kit.Msg, x *mr, n int) *refusal {
 	pbl := in.Bytes("pbl")
 	at, length := le.Uint64(pbl[4:]), le.Uint32(pbl[0:])
@@ -127,7 +127,7 @@ func (m *Model) pageList(in kit.Msg, x *mr, n int) *refusal {
 	return nil
 }
 
-// chunks follows the chain. Its lengths are not trusted: Linux says 12 for a last chunk that is full.
+// chunks follows the chain. It does not trust the lengths: Linux reports 12 for a full last chunk.
 func (m *Model) chunks(at uint64, length uint32, n int) ([]byte, *refusal) {
 	parts := (n + partPages - 1) / partPages
 	list := make([]byte, 0, 8*n)
@@ -178,13 +178,13 @@ func (m *Model) deregMR(in kit.Msg, _ []byte) *refusal {
 	return nil
 }
 
-// span is memory as the bus sees it.
+// span is contiguous memory by bus address.
 type span struct {
 	at uint64
 	n  int
 }
 
-// reach translates n bytes at addr of a region, with the rights that they are needed with.
+// reach translates n bytes at addr of a region, if it grants the rights.
 func (x *mr) reach(addr uint64, n int, rights uint8) ([]span, error) {
 	switch {
 	case x.may&rights != rights:
@@ -224,7 +224,7 @@ func (m *Model) local(domain uint16, key uint32, addr uint64, n int, rights uint
 	return x.reach(addr, n, rights)
 }
 
-// remote finds memory by the key that the other side names.
+// remote finds memory by the remote key of a request.
 func (m *Model) remote(domain uint16, key uint32, addr uint64, n int, rights uint8) ([]span, error) {
 	x := m.region(key &^ remoteKey)
 	if key&remoteKey == 0 || x == nil || x.pd != domain {
@@ -233,7 +233,7 @@ func (m *Model) remote(domain uint16, key uint32, addr uint64, n int, rights uin
 	return x.reach(addr, n, rights)
 }
 
-// load reads spans one behind the other into p.
+// load reads spans into p, one after the other.
 func (m *Model) load(spans []span, p []byte) error {
 	for _, s := range spans {
 		if err := m.Host.DMARead(s.at, p[:s.n]); err != nil {
@@ -258,7 +258,7 @@ func (m *Model) store(spans []span, p []byte) error {
 	return nil
 }
 
-// ring is where a queue's entries lie: bus addresses, or a region's.
+// ring is the memory of a queue's entries: bus addresses, or a region.
 type ring struct {
 	base uint64
 	key  uint32
@@ -266,7 +266,7 @@ type ring struct {
 	pd   uint16
 }
 
-// at finds n bytes of the ring.
+// at translates n bytes of the ring.
 func (m *Model) at(r *ring, off uint64, n int, rights uint8) ([]span, error) {
 	if !r.virt {
 		return []span{{r.base + off, n}}, nil

@@ -13,7 +13,7 @@ func TestPageLists(t *testing.T) {
 	mem := x.Alloc(1 << 20)
 	const pages = 256
 	list := x.Alloc(8 * pages)
-	order := make([]int, pages) // the pages of the region in another order than they lie
+	order := make([]int, pages) // the pages of the region in shuffled order
 	for i := range order {
 		order[i] = (i*37 + 5) % pages
 		le.PutUint64(list.Bytes[8*i:], mem.IOVA+4096*uint64(order[i]))
@@ -82,7 +82,7 @@ func TestPageLists(t *testing.T) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	// Physical mode: the address is the bus's.
+	// Physical mode: the address is a bus address.
 	r = x.OK(opRegMR, fields{4: x.pd, 40: uint64(1 << 48), 48: uint8(1 << 7), 49: uint8(1)})
 	if spans, err := x.m.local(x.pd, le.Uint32(r), mem.IOVA+12345, 50, mayLocalWrite); err != nil || spans[0] != (span{mem.IOVA + 12345, 50}) {
 		t.Errorf("physical: %v, %v", spans, err)
@@ -90,8 +90,9 @@ func TestPageLists(t *testing.T) {
 	x.Clean()
 }
 
-// hugeList is so many pages that their addresses fill more than one chunk of pointers, as Linux writes them: 512 addresses of a
-// part, 510 parts of a chunk. The chunks before the last say 4092 bytes, the last one what it has, or 12 if it is full.
+// TestChunkChain registers so many pages that their addresses fill more than one chunk of pointers, as Linux writes
+// them: 512 addresses per part, 510 parts per chunk. Chunks before the last have a length of 4092 bytes, the last one
+// its actual length, or 12 if it is full.
 func TestChunkChain(t *testing.T) {
 	for _, parts := range []int{1, 509, 510, 511, 1020, 1021} {
 		x := newRig(t, Options{})

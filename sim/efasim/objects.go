@@ -20,7 +20,7 @@ func (m *Model) allocPD(_ kit.Msg, r []byte) *refusal {
 	return full
 }
 
-// domain finds a PD.
+// domain returns the PD that a command names.
 func (m *Model) domain(in kit.Msg) (*pd, *refusal) {
 	if n := in.I("pd"); n < len(m.pds) && m.pds[n].live {
 		return &m.pds[n], nil
@@ -43,7 +43,7 @@ func (m *Model) deallocPD(in kit.Msg, _ []byte) *refusal {
 // uar is a page of doorbells.
 type uar struct {
 	live  bool
-	users int // QPs and CQs that ring in it
+	users int // QPs and CQs with doorbells in it
 }
 
 func (m *Model) allocUAR(_ kit.Msg, r []byte) *refusal {
@@ -58,7 +58,7 @@ func (m *Model) allocUAR(_ kit.Msg, r []byte) *refusal {
 	return full
 }
 
-// page is where a UAR's page is in the doorbell BAR.
+// page returns the offset of a UAR's page in the doorbell BAR.
 func (m *Model) page(uar int) uint64 { return m.uarBase() + uint64(uar)*uarSize }
 
 func (m *Model) userPage(in kit.Msg) (*uar, *refusal) {
@@ -85,11 +85,11 @@ type ah struct {
 	live bool
 	pd   uint16
 	gid  [16]byte
-	uses int // CREATE_AHs, of which each is taken back by a DESTROY_AH
+	uses int // number of CREATE_AHs; a DESTROY_AH undoes one
 }
 
-// createAH gives one number for one destination in a PD, however often it is requested; the definitions say that it
-// must not be asked twice, and drivers of before 2026 do.
+// createAH returns the same number for the same destination in a PD, however often it is requested. The definitions
+// forbid a second request, and drivers from before 2026 make one.
 func (m *Model) createAH(in kit.Msg, r []byte) *refusal {
 	d, no := m.domain(in)
 	if no != nil {
@@ -130,7 +130,7 @@ func (m *Model) destroyAH(in kit.Msg, _ []byte) *refusal {
 	if h.uses--; h.uses > 0 {
 		return nil
 	}
-	m.takeRung(h.pd) // whose errors are no fault of the driver's
+	m.takeRung(h.pd) // whose errors are not the driver's fault
 	gid := h.gid
 	delete(d.ahs, gid)
 	d.users--

@@ -1,25 +1,25 @@
 package efasim
 
-// Profile is one generation of the device: what differs between PCI IDs by public reports.
+// Profile is one generation of the device: the differences between PCI IDs according to public reports.
 type Profile struct {
 	Name   string // "efa0"
 	Device uint16 // PCI device ID, and hw_ver
 
 	Caps      uint32 // device_caps
 	SubCQs    uint16 // sub-CQs of each CQ
-	Inline    uint16 // bytes that a WQE of 128 bytes may hold inline, QUEUE_ATTR_2; 0 where that feature is not there
-	Polled    bool   // CQs without interrupts have a doorbell as well
+	Inline    uint16 // inline bytes of a 128-byte WQE, QUEUE_ATTR_2; 0 without that feature
+	Polled    bool   // CQs without interrupts have a doorbell too
 	Doorbells int    // BAR of the doorbells
-	MaxRDMA   uint32 // bytes of one RDMA operation
+	MaxRDMA   uint32 // bytes per RDMA operation
 	MaxMR     uint32
-	MinSQ     uint16 // least depth of an SQ; if it is not 0, one entry less than all may be rung for at once
-	Batch     uint16 // most LLQ memory written between two doorbells, in 64 bytes; 0 for no limit
+	MinSQ     uint16 // minimum depth of an SQ; if not 0, at most depth-1 entries may be pending
+	Batch     uint16 // largest amount of LLQ memory written between two doorbells, in 64 bytes; 0 for no limit
 	LinkGbps  uint16
 	GUID      bool // the node has a GUID
 }
 
-// Profiles, oldest first. EFA0 is the one with more than one sub-CQ, a node GUID of 0, and neither RDMA write nor wide inline
-// data. Limits that several generations were seen with are the same for all: see queueLimits.
+// Profiles, oldest first. EFA0 has more than one sub-CQ and a node GUID of 0, and neither RDMA write nor wide inline
+// data. Limits that were seen on several generations are the same for all: see queueLimits.
 var (
 	EFA0 = Profile{Name: "efa0", Device: 0xefa0, Caps: CapRDMARead | CapRNRRetry, SubCQs: 2, Doorbells: 0, MaxRDMA: 1 << 30,
 		MaxMR: 262144}
@@ -34,10 +34,10 @@ var (
 // Profiles returns all profiles.
 func Profiles() []Profile { return []Profile{EFA0, EFA1, EFA2, EFA3} }
 
-// Limits that real devices were seen with: fi_info -v of two efa1 devices. Those that no public report tells are the model's.
+// Limits of real devices: fi_info -v of two efa1 devices. Values without a public report are the model's choice.
 const (
 	mtu        = 8928 // bytes of a message
-	inlineMax  = 32   // bytes inline in a WQE of 64 bytes
+	inlineMax  = 32   // inline bytes of a 64-byte WQE
 	maxSQDepth = 4096
 	maxRQDepth = 32768
 	maxCQDepth = 32768

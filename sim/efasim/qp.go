@@ -7,8 +7,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
-// qp is a queue pair. Its number and its handle have its index in their low bits and a generation above, so that what is meant
-// for one that is gone finds none.
+// qp is a queue pair. Its number and its handle contain its index in the low bits and a generation above, so that
+// references to a destroyed QP match none.
 type qp struct {
 	live        bool
 	num         uint16
@@ -33,9 +33,9 @@ type sendQueue struct {
 	at      uint64 // in BAR 2
 	bell    uint32 // the doorbell's last value
 	tail    uint16 // WQEs rung for
-	head    uint16 // WQEs taken
+	head    uint16 // WQEs fetched
 	done    uint16 // completions written
-	trapped []bool // by slot: pushed by stores that the host saw one by one
+	trapped []bool // by slot: written by stores that the host saw one by one
 	out     map[uint16]bool
 }
 
@@ -53,7 +53,7 @@ type recvQueue struct {
 	broken  bool
 }
 
-// traffic is what is counted of each QP, and of all.
+// traffic is the set of counters per QP and in total.
 type traffic struct {
 	TxBytes, TxPackets, RxBytes, RxPackets, RxDrops, QKeyViolations uint64
 	SendBytes, SendWRs, RecvBytes, RecvWRs                          uint64
@@ -160,7 +160,7 @@ func (m *Model) clearBells(i int) {
 	m.qps[i].sq.bell, m.qps[i].rq.bell = 0, 0
 }
 
-// find finds a QP by its handle.
+// find returns the QP with the handle that a command names.
 func (m *Model) find(in kit.Msg) (*qp, *refusal) {
 	h := in.U32("qp_handle")
 	if i := int(h & 0xffff); i < len(m.qps) && m.qps[i].live && m.qps[i].handle == h {
@@ -169,7 +169,7 @@ func (m *Model) find(in kit.Msg) (*qp, *refusal) {
 	return nil, illegal("there is no QP with the handle %#x", h)
 }
 
-// numbered finds a QP by its number.
+// numbered returns the QP with a number.
 func (m *Model) numbered(num uint16) *qp {
 	if q := &m.qps[num&(maxQP-1)]; q.live && q.num == num {
 		return q
@@ -187,7 +187,7 @@ const (
 	modRNR      = 1 << 5
 )
 
-// next reports whether a QP may go from one state to another: InfiniBand specification 1.7 §10.3.1, for datagrams.
+// next reports whether a QP may change from one state to another: InfiniBand specification 1.7 §10.3.1, for datagrams.
 func next(from, to uint8) bool {
 	switch to {
 	case stateReset, stateErr:
@@ -297,12 +297,12 @@ func (m *Model) destroyQP(in kit.Msg, _ []byte) *refusal {
 	return nil
 }
 
-// abort forgets what a QP has under way. There is nobody who waits for it.
+// abort drops the pending operations of a QP without completions.
 func (m *Model) abort(q *qp) {
 	m.drop(func(o *op) bool { return o.qp == q.handle })
 }
 
-// flush completes everything that a QP in error has.
+// flush completes all work requests of a QP in error.
 func (m *Model) flush(q *qp) {
 	m.abandon(func(o *op) bool { return o.qp == q.handle }, compFlushed)
 	m.stepSQ(q)
@@ -315,7 +315,7 @@ func (m *Model) flush(q *qp) {
 	}
 }
 
-// takeLLQ finds pages for an LLQ.
+// takeLLQ allocates pages for an LLQ.
 func (m *Model) takeLLQ(n int) (uint64, bool) {
 	pages := (n + pageSize - 1) / pageSize
 	for i, run := 0, 0; i < len(m.llq); i++ {
@@ -338,7 +338,7 @@ func (m *Model) giveLLQ(at uint64, n int) {
 	}
 }
 
-// ring finds the queue whose doorbell is at an offset of its BAR, and rings it.
+// ring rings the doorbell at an offset of its BAR.
 func (m *Model) ring(off uint64, v uint32) error {
 	u, at := int((off-m.uarBase())/uarSize), off%uarSize
 	if u >= len(m.uars) || !m.uars[u].live {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// startRDMA begins a read or a write.
+// startRDMA starts a read or a write.
 func (m *Model) startRDMA(q *qp, o *op) (uint8, error) {
 	n := o.size()
 	rights := uint8(0)
@@ -32,7 +32,7 @@ func (m *Model) startRDMA(q *qp, o *op) (uint8, error) {
 	return compOK, nil
 }
 
-// rdma checks what an RDMA frame requests.
+// rdma checks an RDMA frame and returns the memory that it accesses.
 func (m *Model) rdma(q *qp, f *frame, rights uint8) ([]span, uint8) {
 	if _, known := m.pds[q.pd].ahs[f.src]; !known {
 		return nil, compUnknownPeer
@@ -65,7 +65,7 @@ func (m *Model) writePart(q *qp, f *frame) uint8 {
 	return compOK
 }
 
-// writeImm completes a receive, without its buffer, once the data is there.
+// writeImm completes a receive, without its buffer, after the data was written.
 func (m *Model) writeImm(q *qp, f *frame) uint8 {
 	if m.opt.Profile.Caps&CapRDMAWrite == 0 {
 		return compFeatureMismatch
@@ -89,7 +89,7 @@ func (m *Model) writeImm(q *qp, f *frame) uint8 {
 	return compOK
 }
 
-// readPart answers a part of an RDMA read.
+// readPart returns a part of an RDMA read's data.
 func (m *Model) readPart(f *frame) ([]byte, uint8) {
 	if m.opt.Profile.Caps&CapRDMARead == 0 {
 		return nil, compFeatureMismatch
@@ -113,7 +113,7 @@ func (m *Model) readPart(f *frame) ([]byte, uint8) {
 	return data, compOK
 }
 
-// readData puts what a read brought where it belongs.
+// readData writes the data of a read to local memory.
 func (m *Model) readData(o *op, k *packet, data []byte) error {
 	if len(data) != int(k.f.length) {
 		return fmt.Errorf("%d bytes came of %d that were asked for", len(data), k.f.length)

@@ -8,11 +8,11 @@ import (
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
-// EQ_DB has the EQ number in bits 15:0 and arms it by bit 31, efa_regs_defs.h.
+// EQ_DB: EQ number in bits 15:0, arm in bit 31 (efa_regs_defs.h).
 const regEQDB amazon.Reg = 0x68
 
 const (
-	// Where the model puts what the public definitions leave to the device.
+	// Offsets that the public definitions leave to the device.
 	msixTable = 0x2000
 	msixPBA   = 0x3000
 )
@@ -53,12 +53,11 @@ const (
 	poison = uint64(0xc3d1_5a7e_0b86_9f24)
 )
 
-// The model's own choices: pages of doorbells, of which each UAR has one, with a place for each queue that there can
-// be; and the memory that LLQs are in.
+// Choices of the model: doorbell pages, one per UAR, with a slot for each possible queue; and the memory of LLQs.
 const (
 	uarSize     = 4096
 	maxUAR      = 64
-	cqDoorbells = 2048    // in the page, behind those of SQ and RQ
+	cqDoorbells = 2048    // in the page, after those of SQ and RQ
 	llqMemory   = 4 << 20 // BAR 2
 	pageSize    = 4096
 	maxQP       = 256
@@ -215,8 +214,9 @@ const (
 	cqeUnsolicited = 1 << 7
 )
 
-// noAH is the address handle of a sender that the device has none for.
+// noAH is the address handle of a sender for which the device has none.
 const noAH = 0xffff
 
-// grhSize is what a UD receive buffer has before the message, InfiniBand specification 1.7 §11.4.1.2 (Receive with GRH).
+// grhSize is the size in bytes of the area before the message in a UD receive buffer, InfiniBand specification 1.7
+// §11.4.1.2 (Receive with GRH).
 const grhSize = 40

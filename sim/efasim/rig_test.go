@@ -12,7 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/simtest"
 )
 
-// rig is a raw driver: it writes registers and entries as the tests say, and looks at what comes back.
+// rig is a raw driver: it writes registers and entries as the test requests, and checks the results.
 type rig struct {
 	amazontest.Driver
 	m        *Model
@@ -78,7 +78,7 @@ func (x *rig) open() {
 
 type fields = amazontest.Fields
 
-// with is f with another field.
+// with returns f with another field.
 func with(f fields, at int, v any) fields {
 	g := fields{}
 	for k, w := range f {
@@ -126,7 +126,7 @@ func (x *rig) handle(gid [16]byte) uint16 {
 	return le.Uint16(x.OK(opCreateAH, fields{4: gid, 20: x.pd}))
 }
 
-// ring is a completion queue as the test sees it.
+// cring is the test's view of a completion queue.
 type cring struct {
 	x     *rig
 	mem   dma.Block
@@ -164,7 +164,7 @@ func (c *cring) take() []byte {
 	return nil
 }
 
-// pairOf is a queue pair as the test sees it.
+// qpair is the test's view of a queue pair.
 type qpair struct {
 	x              *rig
 	num            uint16
@@ -175,7 +175,7 @@ type qpair struct {
 	sent, posted   uint16
 	rq             dma.Block
 	scq, rcq       *cring
-	mem            dma.Block // what its work requests are in
+	mem            dma.Block // memory of its work requests
 	lkey, rkey     uint32
 	typ            uint8
 }
@@ -228,7 +228,8 @@ func (q *qpair) inline(req, dest, ah uint16, text string) fields {
 	return f
 }
 
-// offer posts receives of n bytes each, one after another in the second half of the QP's memory, with these request IDs.
+// offer posts receives of n bytes each, one after another in the second half of the QP's memory, with these request
+// IDs.
 func (q *qpair) offer(n int, ids ...uint16) {
 	q.x.Helper()
 	for _, id := range ids {

@@ -2,7 +2,7 @@ package efasim
 
 import "fmt"
 
-// rxCache bounds the descriptors that a QP holds. It fetches more when half of it is empty.
+// rxCache is the largest number of descriptors that a QP caches. It fetches more when the cache is half empty.
 const rxCache = 64
 
 // rxDesc is efa_io_rx_desc.
@@ -14,7 +14,7 @@ type rxDesc struct {
 	last bool
 }
 
-// rqDoorbell is the number of descriptors that were ever posted, modulo 2^16.
+// rqDoorbell handles the number of descriptors posted so far, modulo 2^16.
 func (m *Model) rqDoorbell(q *qp, v uint32) error {
 	r := &q.rq
 	r.bell = v
@@ -38,7 +38,7 @@ func (m *Model) rqDoorbell(q *qp, v uint32) error {
 	return nil
 }
 
-// fetch reads descriptors ahead: all that lie behind one another and fit, in one DMA read.
+// fetch prefetches descriptors: all that are adjacent and fit, in one DMA read.
 func (m *Model) fetch(q *qp) {
 	r := &q.rq
 	for r.fetched != r.tail && len(r.cache) <= rxCache/2 && !r.broken {
@@ -71,7 +71,7 @@ func (m *Model) fetch(q *qp) {
 	}
 }
 
-// breakRQ is what a ring that makes no sense leads to: the QP goes to the error state.
+// breakRQ moves the QP to the error state after an invalid ring entry.
 func (m *Model) breakRQ(q *qp, err error) {
 	m.Host.Errorf("RQ of QP %#x: %v", q.num, err)
 	q.rq.broken = true
@@ -79,7 +79,7 @@ func (m *Model) breakRQ(q *qp, err error) {
 	m.abandon(func(o *op) bool { return o.qp == q.handle }, compFlushed)
 }
 
-// nextReceive returns the descriptors of the next receive, or nil where there is none. They stay until take.
+// nextReceive returns the descriptors of the next receive, or nil if there is none. They stay until take.
 func (m *Model) nextReceive(q *qp) ([]rxDesc, error) {
 	m.fetch(q)
 	for i, d := range q.rq.cache {
@@ -96,7 +96,7 @@ func (m *Model) nextReceive(q *qp) ([]rxDesc, error) {
 	return nil, nil
 }
 
-// recvResult is what a receive completion says.
+// recvResult is the content of a receive completion.
 type recvResult struct {
 	status   uint8
 	op       uint8
