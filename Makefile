@@ -3,6 +3,8 @@ GO ?= go
 
 # Programs are static, so that one built here runs on any Linux.
 export CGO_ENABLED ?= 0
+# Without paths in them, compiled packages are shared between clones, and with the tests that build programs.
+export GOFLAGS ?= -trimpath
 
 .PHONY: build run test deps
 
