@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rebound-nic/rebound/internal/bench/settings"
 	"github.com/rebound-nic/rebound/internal/host/exit"
 	"github.com/rebound-nic/rebound/internal/host/manual"
 	"github.com/rebound-nic/rebound/internal/host/version"
@@ -34,11 +33,9 @@ func described() *manual.Program {
 	return p
 }
 
-// values are what flags take whose values package settings parses.
+// values are what flags take whose values are not settings of one value each.
 func values() map[string][]string {
-	all := settings.Values()
-	all["ab"] = []string{"name=", "target="}
-	return all
+	return map[string][]string{"ab": {"name=", "target="}, "size": {"rfc2544"}}
 }
 
 func manualCommand(e *env, args []string) error {

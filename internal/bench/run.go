@@ -127,13 +127,18 @@ func runCommand(e *env, args []string) error {
 	return errors.Join(err, e.printResult(result, o.Paired, o.json, o.verbose))
 }
 
+// notInRun are the settings of [nic] that each variant has, or that mean nothing to a bench.
+var notInRun = []string{"nic.driver", "nic.device", "nic.mac", "nic.pin"}
+
 func (e *env) runFlags(args []string) (*runOptions, error) {
-	o := &runOptions{base: settings.Settings{Rates: []float64{0}, Sizes: []int{0}, Driver: "auto", Transport: "raw", Timeout: time.Second},
+	o := &runOptions{base: settings.Default(),
 		Options: session.Options{Watch: true, Stop: new(atomic.Bool), Log: e.log, ProgressTo: e.stderr}}
 	o.Options.Options.Log = e.log
 	fs := flag.NewFlagSet("run", flag.ContinueOnError)
 	var variants []string
-	o.base.Flags(fs)
+	for _, r := range o.base.Rows() {
+		r.AddFlag(fs)
+	}
 	closed := fs.Bool("closed", false, "closed loop: send the next probe when the last one is answered (default unless "+
 		"-rate)")
 	lossless := fs.String("lossless", "", "search for the highest rate without loss, as in RFC 2544 §26.1, up to `N` probes per second;\n"+
@@ -169,15 +174,8 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 		"which show\nthis host's overhead. This adds some time per frame")
 	duration(fs, &o.SelfTest, "self-test", 500*time.Millisecond, "`TIME` to test the bench's core before measuring, 0 for none")
 	device := setting.New(o.NIC.Settings()...)
-	for _, n := range device.Settings {
-		switch n.Key {
-		case "nic.driver", "nic.device", "nic.mac": // settings of each variant, or not for a bench
-		case "nic.port":
-			device.Flag(fs, n.Key, "card-port") // -port is the target's
-		default:
-			device.Flag(fs, n.Key, "")
-		}
-	}
+	device.Settings = slices.DeleteFunc(device.Settings, func(n setting.Setting) bool { return slices.Contains(notInRun, n.Key) })
+	device.AddFlags(fs)
 	targets, err := e.parseMixed(fs, args, runHelp, runShortHelp)
 	if err != nil {
 		return nil, err
@@ -199,6 +197,10 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 		return nil, exit.Usagef("-runs %d: want 1 to 10000", o.Runs)
 	case o.Count < 0:
 		return nil, exit.Usagef("-count %d: want 1 or more", o.Count)
+	case given["auto-within"] && *auto == "":
+		return nil, exit.Usagef("-auto-within has no effect without -auto")
+	case (given["slice"] || given["do-within"]) && len(variants) == 0 && len(targets) < 2:
+		return nil, exit.Usagef("-slice and -do-within have no effect without -ab or a second target")
 	case given["slice"] && o.Slice < 10*time.Millisecond:
 		return nil, exit.Usagef("-slice %v: want 10ms or more", o.Slice)
 	}
@@ -240,7 +242,7 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 			return nil, err
 		}
 	}
-	if err := o.checkDevice(device); err != nil {
+	if err := o.checkDevice(device, given); err != nil {
 		return nil, err
 	}
 	if err := o.hooks(); err != nil {
@@ -268,15 +270,23 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 	return o, nil
 }
 
-// checkDevice takes the flags of the device, and refuses one that none of the variants' drivers has.
-func (o *runOptions) checkDevice(device *setting.Table) error {
+// checkDevice takes the flags of the device, and refuses one that has an effect on no variant.
+func (o *runOptions) checkDevice(device *setting.Table, given map[string]bool) error {
 	device.Assign()
 	if err := device.Apply(); err != nil {
 		return exit.Usagef("%w", err)
 	}
+	if !slices.ContainsFunc(o.Variants, func(v settings.Settings) bool { return v.Transport == "raw" }) {
+		for _, name := range append(device.Flags(), "driver", "gateway") {
+			if given[name] {
+				return exit.Usagef("-%s has no effect with -transport socket", name)
+			}
+		}
+	}
 	var drivers []string
 	for _, v := range o.Variants {
 		switch {
+		case v.Transport == "socket":
 		case v.Driver != "auto":
 			drivers = append(drivers, v.Driver)
 		case cards.IsPCIDevice(v.Iface): // known once it is open

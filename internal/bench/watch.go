@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -16,16 +15,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/internal/bench/settings"
 	"github.com/rebound-nic/rebound/internal/bench/targets"
 	"github.com/rebound-nic/rebound/internal/bench/watch"
 	"github.com/rebound-nic/rebound/internal/cards"
 	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/internal/host/logs"
 	"github.com/rebound-nic/rebound/internal/host/manual"
 	"github.com/rebound-nic/rebound/internal/host/metrics"
 	"github.com/rebound-nic/rebound/internal/host/setting"
-	"github.com/rebound-nic/rebound/internal/host/stampkey"
 	"github.com/rebound-nic/rebound/internal/host/version"
 )
 
@@ -58,16 +56,10 @@ type watchSettings struct {
 		refresh           time.Duration
 	}
 	probe struct {
-		proto           probe.Proto
-		port            int
-		rate            float64
-		size            int
-		timeout         time.Duration
-		dscp, ecn, ttl  int
-		ssid            int
-		key             stampkey.Key
-		source, gateway []netip.Addr
-		transport       string
+		settings.Settings // those of a measurement that each target has
+		rate              float64
+		size              int
+		source, gateway   []netip.Addr
 	}
 	nic cards.Config
 	cpu struct {
@@ -85,23 +77,11 @@ type watchSettings struct {
 		hosts  []string
 		schema int
 	}
-	log struct {
-		level  slog.Level
-		format string
-	}
+	log logs.Log
 }
 
 // notInWatch are the settings of [nic] that mean nothing to a watch: it sends from the device's own address, and sends frames by itself.
 var notInWatch = []string{"nic.mac", "nic.pin", "nic.qkey"}
-
-func between(low, high int) func(int) error {
-	return func(n int) error {
-		if n < low || n > high {
-			return fmt.Errorf("%d is not %d to %d", n, low, high)
-		}
-		return nil
-	}
-}
 
 // period makes a parser of a time within bounds.
 func period(low, high time.Duration) func(string) (time.Duration, error) {
@@ -130,16 +110,28 @@ func parseBytes(s string) (int64, error) {
 
 func newWatchSettings() *watchSettings {
 	s := &watchSettings{}
-	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
-	nic := slices.DeleteFunc(s.nic.Settings(), func(n setting.Setting) bool { return slices.Contains(notInWatch, n.Key) })
+	frames := setting.New(s.nic.Settings()...)
+	frames.Settings = slices.DeleteFunc(frames.Settings, func(n setting.Setting) bool { return slices.Contains(notInWatch, n.Key) })
+	for i := range frames.Settings {
+		if f := &frames.Settings[i]; f.Key != "nic.device" {
+			f.Needs = append(f.Needs, "probe.transport=raw")
+		}
+	}
+	frames.Find("nic.device").FlagName = "iface"
 	text := func(s string) (string, error) { return s, nil }
-	keyFile := ""
-	protos := []setting.Choice{{Name: "icmp", Doc: "echo"}, {Name: "udp", Doc: "echo"}, {Name: "stamp", Doc: "RFC 8762, TWAMP-Light: loss by direction, where the reflector counts its packets"}}
-	proto := setting.Parsed("probe.proto", &s.probe.proto, "icmp", probe.ParseProto, "What a target is asked for that does not say so itself:")
-	proto.Choices = protos
+	measured := setting.New(s.probe.Rows()...)
+	probe := func(name, doc string) setting.Setting { // the same setting of a measurement, and what there is to say of many targets
+		row := *measured.Find("probe." + name)
+		if doc != "" {
+			row.Doc = doc
+		}
+		return row
+	}
+	proto := probe("proto", "What a target is asked for that does not say so itself:")
+	proto.Default, proto.Choices = `"icmp"`, proto.Choices[:3] // frames
 	s.table = setting.New(slices.Concat([]setting.Setting{
 		setting.Strings("targets.list", &s.targets.list, text, "Targets, each [PROTO:]HOST[:PORT]: \"10.0.0.2\", \"udp:10.0.0.2:7\", \"stamp:[fd00::2]:862\", \"host.example\". A name is looked "+
-			"up again every half a minute."),
+			"up again every half a minute.").Flag("target", ""),
 		setting.String("targets.file", &s.targets.file, "", nil, "A FILE with one target a line, and labels of its metrics behind it: \"stamp:10.0.0.2 site=ams rack=12\". What follows a # is a comment. Labels that are none "+
 			"of the metrics: __param_stamp_ssid=7 and __param_stamp_key=FILE are the session identifier and the key of this STAMP target, which with a key is asked in the authenticated mode."),
 		setting.Strings("targets.file_sd", &s.targets.fileSD, text, "Files in the formats of Prometheus' file_sd: lists of groups with targets and labels, in JSON (.json) or YAML (.yml, .yaml). The last "+
@@ -148,13 +140,13 @@ func newWatchSettings() *watchSettings {
 			"changed, and at SIGHUP; of one that is wrong then, the log names the line, and what it had before is kept."),
 		setting.Strings("targets.dns", &s.targets.dns, text, "Names whose records are targets, as with Prometheus' dns_sd: \"_stamp._udp.example.org\", or with a protocol, \"stamp:_stamp._udp.example.org\"."),
 		setting.OneOf("targets.dns_type", &s.targets.dnsType, "SRV", []setting.Choice{{Name: "SRV", Doc: "hosts and ports"}, {Name: "A", Doc: "IPv4 addresses"}, {Name: "AAAA", Doc: "IPv6 addresses"}},
-			"The records of targets.dns:"),
-		setting.Int("targets.dns_port", &s.targets.dnsPort, 0, between(0, 65535), "The port of targets from A and AAAA records; 0 is the protocol's own."),
-		setting.Parsed("targets.refresh", &s.targets.refresh, "30s", period(time.Second, 24*time.Hour), "Interval of DNS queries for targets.dns, \"1s\" to \"24h\"."),
+			"The records of targets.dns:").In("targets.dns"),
+		setting.Range("targets.dns_port", &s.targets.dnsPort, 1, 65535, 0, "the protocol's own", "The port of targets from A and AAAA records.").In("targets.dns_type!=SRV"),
+		setting.Parsed("targets.refresh", &s.targets.refresh, "30s", period(time.Second, 24*time.Hour), "Interval of DNS queries for targets.dns, \"1s\" to \"24h\".").In("targets.dns"),
 
 		proto,
-		setting.Int("probe.port", &s.probe.port, 0, between(0, 65535), "The UDP port of all targets. It overrides ports in target "+
-			"files that belong to other services. 0 uses the target's port, or 7 for udp and 862 for stamp."),
+		probe("port", "The UDP port of all targets, 1 to 65535. It overrides ports in target files that belong to other services. 0 uses the target's port, or 7 for udp "+
+			"and 862 for stamp."),
 		setting.Parsed("probe.rate", &s.probe.rate, "1", func(s string) (float64, error) {
 			r, err := settings.ParseRates(s)
 			if err != nil || len(r) != 1 || r[0] > 10000 {
@@ -162,32 +154,19 @@ func newWatchSettings() *watchSettings {
 			}
 			return r[0], nil
 		}, "Probes per second to each target, \"0.01\" to \"10k\". All probes of all targets are spread evenly."),
-		setting.Int("probe.size", &s.probe.size, 0, between(0, 65535), "Bytes of the Ethernet frame, headers included, without the 4 bytes of FCS; 0 is the smallest."),
-		setting.Parsed("probe.timeout", &s.probe.timeout, "1s", settings.ParseTimeout, "How long a reply may take, \"1ms\" to \"1m\"; then the probe is lost."),
-		settings.Integer("probe.dscp", &s.probe.dscp, "dscp"),
-		settings.Integer("probe.ecn", &s.probe.ecn, "ecn"),
-		settings.Integer("probe.ttl", &s.probe.ttl, "ttl"),
-		setting.Int("probe.stamp_ssid", &s.probe.ssid, 0, between(0, 65535), "The session identifier of STAMP's probes (RFC 8972 §3) to "+
-			"targets without the label __param_stamp_ssid; 0 is none."),
-		setting.String("probe.stamp_key", &keyFile, "", func(path string) (err error) {
-			if s.probe.key = (stampkey.Key{}); path != "" {
-				s.probe.key, err = stampkey.Read(path)
-			}
-			return err
-		}, "The FILE with the key (64 hexadecimal digits, readable only by its owner) of STAMP targets without the label "+
+		setting.Range("probe.size", &s.probe.size, 0, 65535, 0, "the smallest", "Bytes of the Ethernet frame, headers included, without the 4 bytes of FCS."),
+		probe("timeout", "How long a reply may take, \"1ms\" to \"1m\"; then the probe is lost."),
+		probe("dscp", ""), probe("ecn", ""), probe("ttl", ""),
+		probe("stamp_ssid", "The session identifier of STAMP's probes (RFC 8972 §3) to targets without the label __param_stamp_ssid, 1 to 65535; 0 is none."),
+		probe("stamp_key", "The FILE with the key (64 hexadecimal digits, readable only by its owner) of STAMP targets without the label "+
 			"__param_stamp_key; their probes use authenticated mode (RFC 8762 §4.2.2). Empty: unauthenticated."),
 		setting.Strings("probe.source", &s.probe.source, netip.ParseAddr, "The address to send from, or one of each family; with raw "+
 			"frames it need not be configured in the kernel. Empty: the kernel's choice."),
 		setting.Strings("probe.gateway", &s.probe.gateway, netip.ParseAddr, "The gateway, or one of each family. Empty: from the "+
-			"kernel's routes."),
-		setting.OneOf("probe.transport", &s.probe.transport, "raw", []setting.Choice{
-			{Name: "raw", Doc: "frames, through nic.driver: needs CAP_NET_RAW (afpacket), or CAP_NET_ADMIN and CAP_BPF (afxdp)"},
-			{Name: "socket", Doc: "kernel sockets; the round trip includes the kernel's network stack. UDP needs no permissions, " +
-				"ICMP a group within net.ipv4.ping_group_range"},
-		}, "How probes are sent:"),
-	}, nic, []setting.Setting{
-		setting.Int("cpu.core", &s.cpu.core, -1, between(-1, 1<<16), "The CPU to measure on; -1 is the last one available to the "+
-			"process."),
+			"kernel's routes.").In("probe.transport=raw"),
+		probe("transport", ""),
+	}, frames.Settings, []setting.Setting{
+		setting.Range("cpu.core", &s.cpu.core, -1, 1<<16, -1, "", "The CPU to measure on. -1 is the last one available to the process."),
 		setting.OneOf("cpu.idle", &s.cpu.idle, "sleep", []setting.Choice{
 			{Name: "sleep", Doc: "the core is free between probes and polls from a probe to its reply. After three lost probes in " +
 				"a row it does not poll for that target, and the next reply is counted but not timed."},
@@ -198,7 +177,7 @@ func newWatchSettings() *watchSettings {
 			"with all targets. Empty: no logs and no verdicts. A restarted watch continues the current log. If the disk is full, "+
 			"measuring continues, and missing records are counted."),
 		setting.Parsed("keep.bytes", &s.keep.bytes, "1G", parseBytes, "Maximum size of all logs, \"1M\" or more; the oldest are "+
-			"removed."),
+			"removed.").In("keep.dir"),
 		setting.Parsed("keep.interval", &s.keep.interval, "5m", func(s string) (time.Duration, error) {
 			d, err := period(time.Second, time.Hour)(s)
 			if err == nil && time.Hour%d != 0 {
@@ -206,44 +185,22 @@ func newWatchSettings() *watchSettings {
 			}
 			return d, err
 		}, "The length of an interval in the logs, a part of an hour, \"1s\" to \"1h\". The verdict treats each interval as a "+
-			"run: it needs eight per hour, each with 20 round trips for p50, 100 for p90, 1000 for p99."),
-		setting.Int("change.days", &s.change.days, 7, func(n int) error {
-			if n != 0 && (n < watch.FewestDays || n > 31) {
-				return fmt.Errorf("%d is neither 0 nor %d to 31", n, watch.FewestDays)
-			}
-			return nil
-		}, fmt.Sprintf("How many earlier days to compare this hour with; a verdict needs data of %d. 0 disables it.", watch.FewestDays)),
-		setting.String("stats.listen", &s.stats.listen, "", metrics.CheckAddress, "HOST:PORT to serve Prometheus metrics on, at /metrics; empty is off."),
-		setting.Strings("stats.hosts", &s.stats.hosts, metrics.CheckHost, "Host names, without a port, that clients such as Prometheus "+
-			"may use. IP addresses, localhost and this host's name are always allowed. Other names, such as a Kubernetes service, "+
-			"get status 403 unless listed, as a protection from DNS rebinding. [\"any\"] allows all."),
-		setting.Int("stats.schema", &s.stats.schema, 5, between(0, metrics.Finest), "The resolution of the native histograms of round trips: 2 "+
-			"to this power is the number of buckets per octave. 8 has buckets 0.27 % wide, 5 2.2 %, 3 9 %. Prometheus keeps them "+
-			"all, for each target."),
-		setting.Parsed("log.level", &s.log.level, "info", func(text string) (slog.Level, error) {
-			l, ok := levels[text]
-			if !ok {
-				return l, fmt.Errorf("%q is not debug, info, warn or error", text)
-			}
-			return l, nil
-		}, "debug, info, warn or error; to stderr."),
-		setting.OneOf("log.format", &s.log.format, "text", []setting.Choice{{Name: "text", Doc: "key=value"}, {Name: "json", Doc: "one JSON object per line"}},
-			"Log format:"),
-	})...)
+			"run: it needs eight per hour, each with 20 round trips for p50, 100 for p90, 1000 for p99.").In("keep.dir"),
+		setting.Range("change.days", &s.change.days, watch.FewestDays, 31, 7, "no verdict", fmt.Sprintf("How many earlier days to compare this hour "+
+			"with. A verdict needs data of %d.", watch.FewestDays)).In("keep.dir"),
+	}, metrics.Settings(&s.stats.listen, &s.stats.hosts), []setting.Setting{
+		setting.Range("stats.schema", &s.stats.schema, 0, metrics.Finest, 5, "", "The resolution of the native histograms of round trips. 2 "+
+			"to this power is the number of buckets per octave: 8 has buckets 0.27 % wide, 5 2.2 %, 3 9 %. Prometheus keeps them "+
+			"all, for each target.").In("stats.listen"),
+	}, s.log.Settings())...)
 	return s
 }
-
-// watchFlagNames are the flags that are not called as their keys.
-var watchFlagNames = map[string]string{"targets.list": "target", "nic.device": "iface", "nic.port": "card-port", "log.level": "log-level", "log.format": "log-format"}
 
 func watchCommand(e *env, args []string) error {
 	s := newWatchSettings()
 	fs := flag.NewFlagSet("watch", flag.ContinueOnError)
 	config := fs.String("config", "", "`FILE` of settings (rebound-bench config prints one)")
-	for i := range s.table.Settings {
-		key := s.table.Settings[i].Key
-		s.table.Flag(fs, key, watchFlagNames[key])
-	}
+	s.table.AddFlags(fs)
 	if err := e.parse(fs, args, watchHelp); err != nil {
 		return err
 	}
@@ -290,10 +247,10 @@ func (s *watchSettings) options(e *env) (*watch.Options, error) {
 	fail := func(key, format string, a ...any) (*watch.Options, error) {
 		return nil, exit.Usagef("%w", s.table.Fail(key, format, a...))
 	}
-	d := targets.Defaults{Proto: s.probe.proto, Port: uint16(s.probe.port), SSID: uint16(s.probe.ssid), Key: s.probe.key}
+	d := targets.Defaults{Proto: s.probe.Proto, Port: s.probe.Port, SSID: s.probe.STAMP.SSID, Key: s.probe.STAMP.Key}
 	o := &watch.Options{Sources: targets.Sources{Defaults: d, List: s.targets.file, FileSD: s.targets.fileSD, Refresh: s.targets.refresh},
-		Rate: s.probe.rate, Size: s.probe.size, Timeout: s.probe.timeout, TOS: uint8(s.probe.dscp)<<2 | uint8(s.probe.ecn), TTL: uint8(s.probe.ttl),
-		Source: s.probe.source, Gateway: s.probe.gateway, Transport: s.probe.transport, NIC: s.nic, Core: s.cpu.core, Idle: s.cpu.idle,
+		Rate: s.probe.rate, Size: s.probe.size, Timeout: s.probe.Timeout, TOS: s.probe.TOS(), TTL: s.probe.TTL,
+		Source: s.probe.source, Gateway: s.probe.gateway, Transport: s.probe.Transport, NIC: s.nic, Core: s.cpu.core, Idle: s.cpu.idle,
 		Dir: s.keep.dir, Bound: s.keep.bytes, Interval: s.keep.interval, Days: s.change.days, Listen: s.stats.listen, Hosts: s.stats.hosts, Schema: int32(s.stats.schema)}
 	for i, text := range s.targets.list {
 		t, err := d.Parse(text)
@@ -327,24 +284,19 @@ func (s *watchSettings) options(e *env) (*watch.Options, error) {
 	} else if cards.OnBus(s.nic.Driver) {
 		return fail("nic.device", "is empty: driver %s wants a PCI address or vfio-user:PATH", s.nic.Driver)
 	}
-	if cards.IsPCIDevice(s.nic.Device) && s.probe.transport == "socket" {
+	if cards.IsPCIDevice(s.nic.Device) && s.probe.Transport == "socket" {
 		return fail("probe.transport", "%s is not the kernel's, which has the sockets: take raw", s.nic.Device)
 	}
-	if s.probe.rate*s.probe.timeout.Seconds() > 1e5 {
-		return fail("probe.rate", "%g probes a second for a time-out of %v: too many would be under way to one target", s.probe.rate, s.probe.timeout)
+	if s.probe.rate*s.probe.Timeout.Seconds() > 1e5 {
+		return fail("probe.rate", "%g probes a second for a time-out of %v: too many would be under way to one target", s.probe.rate, s.probe.Timeout)
 	}
-	ho := &slog.HandlerOptions{Level: s.log.level}
-	if s.log.format == "json" {
-		o.Log = slog.New(slog.NewJSONHandler(e.stderr, ho))
-	} else {
-		o.Log = slog.New(slog.NewTextHandler(e.stderr, ho))
-	}
+	o.Log = s.log.New(e.stderr)
 	o.NIC.Log = o.Log
-	if s.nic.Driver != "auto" {
-		for _, e := range s.table.Unused(s.nic.Driver) {
-			o.Log.Warn("setting not in force", "setting", e.Key, "at", e.Where, "reason", e.Problem)
-		}
+	driver := s.nic.Driver
+	if driver == "auto" { // known once it is open
+		driver = ""
 	}
+	s.table.WarnUnused(driver, o.Log)
 	return o, nil
 }
 

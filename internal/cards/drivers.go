@@ -25,6 +25,7 @@ import (
 type driver struct {
 	name, doc string
 	has       []string         // settings that only some drivers have
+	lacks     []string         // settings that all others have
 	push      []setting.Choice // its own values of nic.push
 	socket    func(*Config) (nic.Device, error)
 	kernel    func(*Config) (*xdp.Device, error)                 // answers without a loop of ours
@@ -53,6 +54,8 @@ var drivers = []driver{
 	{
 		name: "xdp",
 		has:  []string{"nic.generic_xdp", "nic.pin"},
+		lacks: []string{"nic.mtu", "respond.stamp_mode", "respond.stamp_sessions", "respond.stamp_idle", "respond.stamp_auth_ports", "respond.stamp_key",
+			"respond.stamp_tlvs", "respond.stamp_location", "respond.stamp_dscp", "respond.stamp_clock_error"},
 		doc: "an interface of the kernel, with an XDP program that answers in the kernel: no core polls, and [cpu] has no " +
 			"effect. Only answered or refused traffic is intercepted.",
 		kernel: func(c *Config) (*xdp.Device, error) {
@@ -109,6 +112,8 @@ var drivers = []driver{
 	{
 		name: "efa",
 		has:  []string{"nic.push", "nic.push_max", "nic.qkey", "respond.handover", "respond.stamp_messages"},
+		lacks: []string{"nic.mac", "respond.addresses", "respond.udp_ports", "respond.vlans", "respond.stamp_ports", "respond.stamp_auth_ports",
+			"guard.checksum_bytes"},
 		doc: "an Amazon EFA, bound the same way. It carries messages instead of frames: respond.addresses must be empty, and " +
 			"clients connect through respond.handover.",
 		messages: func(fn pci.Function, c *Config) (nic.Messenger, error) {
@@ -143,6 +148,11 @@ func Drivers() []string {
 		names = append(names, d.name)
 	}
 	return names
+}
+
+// Senders are the values of nic.driver with which a program can send.
+func Senders() []string {
+	return slices.DeleteFunc(Drivers(), func(name string) bool { d := byName(name); return d != nil && d.kernel != nil })
 }
 
 // For marks settings that only some drivers have: those whose rows list them, those that only drivers on the device have, and those of a
@@ -190,6 +200,8 @@ func (d *driver) hasSetting(key string) bool {
 		return d.onBus()
 	case key == "nic.ring_size", section == "cpu":
 		return d.kernel == nil
+	case slices.Contains(d.lacks, key):
+		return false
 	}
 	return slices.Contains(d.has, key) || !slices.ContainsFunc(drivers, func(d driver) bool { return slices.Contains(d.has, key) })
 }

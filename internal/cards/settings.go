@@ -3,6 +3,7 @@ package cards
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"strconv"
 	"strings"
@@ -104,7 +105,7 @@ func (c *Config) Settings() []setting.Setting {
 		setting.String("nic.device", &c.Device, "", checkName,
 			"An interface name (\"eth1\"), a PCI address (\"0000:03:00.0\") or a simulated device (\"vfio-user:PATH\"). "+
 				"`rebound-responder nics` lists the devices."),
-		setting.Int("nic.queue", &c.XDP.Queue, 0, atLeastZero,
+		setting.Range("nic.queue", &c.XDP.Queue, 0, math.MaxInt, 0, "",
 			"The interface's first queue to use. With several cores, the following ones are used too."),
 		setting.Int("nic.ring_size", &c.RingSize, 0, func(n int) error {
 			if n != 0 && (n < 32 || n > 1<<16 || n&(n-1) != 0) {
@@ -112,27 +113,14 @@ func (c *Config) Settings() []setting.Setting {
 			}
 			return nil
 		}, "Descriptors in each ring, a power of two from 32 to 65536; 0 is the driver's default."),
-		setting.Int("nic.mtu", &c.MTU, 0, func(n int) error {
-			if n != 0 && (n < 68 || n > 65535) {
-				return fmt.Errorf("%d is not the size of an IP packet (68 to 65535), nor 0 for the device's own", n)
-			}
-			return nil
-		}, "The largest IP packet in bytes; 0 is the interface's own MTU, or 1500 for a PCI function. Jumbo frames (9000) need "+
-			"it on every device of the network. Socket drivers: the interface must have this MTU (`ip link set eth1 mtu 9000`)."),
+		setting.Range("nic.mtu", &c.MTU, 68, 65535, 0, "the interface's own MTU, or 1500 for a PCI function",
+			"The largest IP packet in bytes. Jumbo frames (9000) need it on every device of the network. Socket drivers: the interface must have this "+
+				"MTU (`ip link set eth1 mtu 9000`)."),
 		setting.OneOf("nic.push", &c.Push, "auto", push, "How replies are pushed to the card:"),
-		setting.Int("nic.push_max", &c.MaxInline, 0, func(n int) error {
-			if n < 0 || n > 1024 {
-				return fmt.Errorf("%d is not a frame size from 1 to 1024, nor 0 for as much as the device takes", n)
-			}
-			return nil
-		}, "The longest frame in bytes that is pushed completely; 0 is the card's maximum. ena: up to 96 uses 128-byte "+
-			"entries; efa: up to 32 uses 64-byte entries."),
-		setting.Int("nic.port", &c.Port, 0, func(n int) error {
-			if n < 0 || n > 2 {
-				return fmt.Errorf("%d is neither port 1 nor 2, nor 0 for the first", n)
-			}
-			return nil
-		}, "The port of the card, 1 or 2; 0 is the first."),
+		setting.Range("nic.push_max", &c.MaxInline, 1, 1024, 0, "the card's maximum",
+			"The longest frame in bytes that is pushed completely. ena: up to 96 uses 128-byte entries; efa: up to 32 uses 64-byte "+
+				"entries.").In("nic.push!=off"),
+		setting.Range("nic.port", &c.Port, 1, 2, 0, "the first", "The port of the card.").Flag("card-port", ""), // -port is UDP's
 		setting.Parsed("nic.mac", &c.MAC, "", parseStation,
 			"The MAC address to answer from; empty is the device's own. Many virtual networks deliver only to the device's own. "+
 				"afpacket: with a different address the kernel drops its copy of each request early. On veth this removed two thirds "+
@@ -156,13 +144,6 @@ func (c *Config) Settings() []setting.Setting {
 		setting.Bool("nic.unsafe_no_iommu", &c.UnsafeNoIOMMU, false,
 			"Use PCI functions without an IOMMU: the device can then write to any memory, and so can anyone who exploits it."),
 	})
-}
-
-func atLeastZero(n int) error {
-	if n < 0 {
-		return fmt.Errorf("%d is negative", n)
-	}
-	return nil
 }
 
 // checkName returns an error for what cannot name a device. Empty is none.

@@ -3,7 +3,7 @@ package responder
 import (
 	"errors"
 	"fmt"
-	"log/slog"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -15,6 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/confine"
 	"github.com/rebound-nic/rebound/internal/host/handover"
 	"github.com/rebound-nic/rebound/internal/host/isolate"
+	"github.com/rebound-nic/rebound/internal/host/logs"
 	"github.com/rebound-nic/rebound/internal/host/metrics"
 	"github.com/rebound-nic/rebound/internal/host/setting"
 	"github.com/rebound-nic/rebound/latency/report"
@@ -50,10 +51,7 @@ type settings struct {
 		confine string
 		user    string
 	}
-	log struct {
-		level  slog.Level
-		format string
-	}
+	log   logs.Log
 	stats struct {
 		listen    string
 		hosts     []string
@@ -74,7 +72,6 @@ const intro = "Rebound's responder. Every key is listed with its default, except
 // newSettings returns the defaults. online are the CPUs of this machine.
 func newSettings(online []int) *settings {
 	s := &settings{}
-	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
 	s.table = setting.New(slices.Concat(s.nic.Settings(), cards.For(slices.Concat([]setting.Setting{
 		setting.Strings("respond.addresses", &s.respond.addresses, parseAddress,
 			"The addresses to answer for, each with the length of its subnet: [\"10.0.0.2/24\", \"fd00::2/64\"]. Without a length "+
@@ -102,18 +99,14 @@ func newSettings(online []int) *settings {
 				"a loop with another service."},
 			{Name: "open", Doc: "answers without these checks; use it only on a dedicated link."},
 		}, "Which requests are refused:"),
-		setting.Int("guard.rate", &s.guard.rate, fastpath.DefaultRate, notNegative,
-			"strict: maximum replies per second to one source address; 0 is no limit. It stops loops with echo services on other "+
-				"hosts, which look like clients."),
-		setting.Int("guard.burst", &s.guard.burst, fastpath.DefaultBurst, func(n int) error {
-			if n < 1 {
-				return fmt.Errorf("%d is not a number of requests (1 or more)", n)
-			}
-			return nil
-		}, "strict: how many of them in a burst, after a pause."),
-		setting.Int("guard.checksum_bytes", &s.guard.checksumBytes, fastpath.DefaultChecksumBytes, notNegative,
-			"strict: the longest IP packet, in bytes, whose ICMP or UDP checksum is verified before it is answered; 0 verifies "+
-				"none. A longer packet with a wrong checksum gets a reply with the same error."),
+		setting.Range("guard.rate", &s.guard.rate, 0, math.MaxInt, fastpath.DefaultRate, "no limit",
+			"strict: maximum replies per second to one source address. It stops loops with echo services on other "+
+				"hosts, which look like clients.").In("guard.mode=strict"),
+		setting.Range("guard.burst", &s.guard.burst, 1, math.MaxInt, fastpath.DefaultBurst, "",
+			"strict: how many of them in a burst, after a pause.").In("guard.mode=strict"),
+		setting.Range("guard.checksum_bytes", &s.guard.checksumBytes, 0, math.MaxInt, fastpath.DefaultChecksumBytes, "none",
+			"strict: the longest IP packet, in bytes, whose ICMP or UDP checksum is verified before it is answered. A longer packet with a wrong "+
+				"checksum gets a reply with the same error.").In("guard.mode=strict"),
 
 		setting.Ints("cpu.cores", &s.cpu.cores, nil, func(core int) (int, error) {
 			if !slices.Contains(online, core) {
@@ -122,19 +115,14 @@ func newSettings(online []int) *settings {
 			return core, nil
 		}, "One queue pair on each of these cores; no other thread of the responder runs there. Empty: one core, the last "+
 			"isolated one, or the last. `rebound-responder check` reports host settings that hurt latency."),
-		setting.Int("cpu.priority", &s.cpu.priority, 0, func(p int) error {
-			if p < 0 || p > 99 {
-				return fmt.Errorf("%d is not a SCHED_FIFO priority (1 to 99) or 0 (off)", p)
-			}
-			return nil
-		}, "SCHED_FIFO priority of the polling threads, 1 to 99; 0 uses the normal scheduler. On a core that is not isolated, "+
-			"other threads starve."),
+		setting.Range("cpu.priority", &s.cpu.priority, 1, 99, 0, "the normal scheduler",
+			"SCHED_FIFO priority of the polling threads. On a core that is not isolated, other threads starve."),
 		setting.OneOf("cpu.realtime_guard", &s.cpu.guard, "refuse", []setting.Choice{
 			{Name: "refuse", Doc: "refuse cpu.priority while throttling is active on one of the cores."},
 			{Name: "lift", Doc: "disable throttling while the responder runs; refuse cpu.priority if that fails."},
 			{Name: "keep", Doc: "accept the throttling."},
 		}, "The kernel throttles a real-time thread that never sleeps for 50 ms of each second if other threads wait: up to "+
-			"Linux 6.11 with sched_rt_runtime_us (all cores), from 6.12 on with each core's fair server. Action:"),
+			"Linux 6.11 with sched_rt_runtime_us (all cores), from 6.12 on with each core's fair server. Action:").In("cpu.priority"),
 		setting.Bool("cpu.isolate", &s.cpu.isolate, false,
 			"Move all other work off the cores, without a reboot: a cgroup-v2 partition of type isolated, threads, kernel "+
 				"threads, unbound work, interrupts, queued timers, deep idle states of all cores. The log reports each step. All "+
@@ -156,25 +144,8 @@ func newSettings(online []int) *settings {
 				"the user's own group; \"auto\" is user rebound, or uid and gid 65534 if there is none; \"root\" keeps uid 0. "+
 				"cpu.isolate, cpu.realtime_guard = \"lift\", nic.pin and nic.unsafe_no_iommu keep uid 0, because they use root's files "+
 				"until exit. So does a process without CAP_SETUID and CAP_SETGID. The log names the user, or why uid 0 stays. "+
-				"trust.confine = \"off\" keeps uid 0."),
-
-		setting.Parsed("log.level", &s.log.level, "info", func(text string) (slog.Level, error) {
-			l, ok := levels[text]
-			if !ok {
-				return l, fmt.Errorf("%q is not debug, info, warn or error", text)
-			}
-			return l, nil
-		}, "debug, info, warn or error; to stderr."),
-		setting.OneOf("log.format", &s.log.format, "text", []setting.Choice{
-			{Name: "text", Doc: "key=value"}, {Name: "json", Doc: "one JSON object per line"},
-		}, "Log format:"),
-
-		setting.String("stats.listen", &s.stats.listen, "", metrics.CheckAddress,
-			"HOST:PORT to serve Prometheus metrics on, at /metrics; empty is off."),
-		setting.Strings("stats.hosts", &s.stats.hosts, metrics.CheckHost,
-			"Host names, without a port, that clients such as Prometheus may use. IP addresses, localhost and this host's name "+
-				"are always allowed. Other names, such as a Kubernetes service, get status 403 unless listed, as a protection from DNS "+
-				"rebinding. [\"any\"] allows all."),
+				"trust.confine = \"off\" keeps uid 0.").In("trust.confine!=off"),
+	}, s.log.Settings(), metrics.Settings(&s.stats.listen, &s.stats.hosts), []setting.Setting{
 		setting.Interval("stats.interval", &s.stats.interval, time.Second,
 			"How often to log counters and turnaround: \"10s\"; \"0s\" is off."),
 		setting.String("stats.report", &s.stats.report, "", nil,
@@ -182,7 +153,7 @@ func newSettings(online []int) *settings {
 				"compare`; empty is off."),
 		setting.Bool("stats.anonymous", &s.stats.anonymous, false,
 			"Leave identifying data out of that report: host name, kernel command line, the kernel release behind its version, "+
-				"the responder's command line, MAC addresses, and IP addresses that are not private."),
+				"the responder's command line, MAC addresses, and IP addresses that are not private.").In("stats.report"),
 	})), s.nic.DebugSettings())...)
 	return s
 }
@@ -198,13 +169,6 @@ func loadConfig(file string, sets []string, online []int) (*settings, error) {
 		return s, err
 	}
 	return s, s.checkStamp(file)
-}
-
-// warnUnused logs each setting that the user chose and that the driver does not have.
-func (s *settings) warnUnused(driver string, log *slog.Logger) {
-	for _, e := range s.table.Unused(driver) {
-		log.Warn("setting not in force", "setting", e.Key, "at", e.Where, "reason", e.Problem)
-	}
 }
 
 // readConfig is loadConfig without the check of what has to be there and what fits together.
@@ -327,13 +291,6 @@ func checkUser(name string) error {
 	}
 	_, err := confine.FindUser(name)
 	return err
-}
-
-func notNegative(n int) error {
-	if n < 0 {
-		return fmt.Errorf("%d is negative", n)
-	}
-	return nil
 }
 
 // anyVLAN is respond.vlans = "any"; 0 is "none", as in fastpath.Config.VLANs.

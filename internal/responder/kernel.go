@@ -64,7 +64,7 @@ func inKernel(s *settings, log *slog.Logger) (*inTheKernel, error) {
 	k.device, err = s.nic.OpenKernel()
 	switch {
 	case err == nil:
-		s.warnUnused("xdp", log)
+		s.table.WarnUnused("xdp", log)
 		k.start = time.Now()
 		return k, nil
 	case !chosen, s.nic.Pin != "", errors.Is(err, nic.ErrNoDevice), errors.Is(err, nic.ErrDown), errors.Is(err, fastpath.ErrConfig):

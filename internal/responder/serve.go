@@ -48,15 +48,7 @@ func serveCommand(args []string, stdout, stderr io.Writer) error {
 	ask := make(chan os.Signal, 1)
 	signal.Notify(ask, unix.SIGUSR1)
 	defer signal.Stop(ask)
-	return serve(ctx, s, online, ask, stdout, newLogger(s, stderr))
-}
-
-func newLogger(s *settings, w io.Writer) *slog.Logger {
-	o := &slog.HandlerOptions{Level: s.log.level}
-	if s.log.format == "json" {
-		return slog.New(slog.NewJSONHandler(w, o))
-	}
-	return slog.New(slog.NewTextHandler(w, o))
+	return serve(ctx, s, online, ask, stdout, s.log.New(stderr))
 }
 
 // serve answers until ctx is done. ask has an element for each summary that is wanted meanwhile.
@@ -116,7 +108,7 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 	for _, n := range info.Notes {
 		log.Info("device", "note", n)
 	}
-	s.warnUnused(info.Driver, log)
+	s.table.WarnUnused(info.Driver, log)
 	if link, err := dev.Link(); err == nil && !link.Up {
 		log.Warn("link is down; answering begins when it comes up", "device", info.Device)
 	}

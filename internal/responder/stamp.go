@@ -33,57 +33,53 @@ type stampSettings struct {
 const anyDSCP = -1
 
 func (s *stampSettings) settings() []setting.Setting {
+	tested := []string{"respond.stamp_ports", "respond.stamp_auth_ports", "respond.stamp_messages"} // any of these: test packets are answered
 	return []setting.Setting{
 		setting.Ints("respond.stamp_ports", &s.ports, nil, parsePort,
 			"UDP ports that answer as a STAMP Session-Reflector (RFC 8762; its own port is 862), with timestamps of reception and "+
 				"reply."),
 		setting.Bool("respond.stamp_base", &s.base, false,
 			"Answer test packets of 14 to 40 bytes with STAMP's 44 (RFC 8762 §4.6), for TWAMP-Light senders that do not pad. Only "+
-				"these replies are longer than their requests."),
+				"these replies are longer than their requests.").In("respond.stamp_ports", "respond.stamp_messages"),
 		setting.OneOf("respond.stamp_mode", &s.mode, "stateless", []setting.Choice{
 			{Name: "stateless", Doc: "every reply has the number of its request."},
 			{Name: "stateful", Doc: "replies are numbered per session, from 0, so that senders can attribute loss to a direction " +
-				"(RFC 8762 §4.2). A session is identified by both addresses and ports and the session identifier (RFC 8972 §3). Not " +
-				"with driver xdp."},
-		}, "Numbering of replies to test packets:"),
-		setting.Int("respond.stamp_sessions", &s.sessions, 1024, func(n int) error {
-			if n < 1 || n > 1<<20 {
-				return fmt.Errorf("%d is not a number of sessions (1 to %d)", n, 1<<20)
-			}
-			return nil
-		}, "Size of the session table of each core in stateful mode, at 144 bytes or more per session. Authenticated sessions have a table of the same "+
-			"size. When the table is full, a new session replaces the one idle longest, if that has been idle for more than four times its "+
-			"active time. Otherwise its packets are refused (stamp_sessions)."),
+				"(RFC 8762 §4.2). A session is identified by both addresses and ports and the session identifier (RFC 8972 §3)."},
+		}, "Numbering of replies to test packets:").In(tested...),
+		setting.Range("respond.stamp_sessions", &s.sessions, 1, 1<<20, 1024, "",
+			"stateful: size of the session table of each core. A session takes 144 bytes or more. Authenticated sessions have a table of the same "+
+				"size. When the table is full, a new session replaces the one idle longest, if that has been idle for more than four times its "+
+				"active time. Otherwise its packets are refused (stamp_sessions).").In("respond.stamp_mode=stateful"),
 		setting.Parsed("respond.stamp_idle", &s.idle, "60s", func(text string) (time.Duration, error) {
 			d, err := time.ParseDuration(text)
 			if err != nil || d < time.Second || d > 24*time.Hour {
 				return 0, fmt.Errorf("%q is not a duration from 1s to 24h", text)
 			}
 			return d, nil
-		}, "stateful: a session ends after this time without packets; a later packet starts a new one."),
+		}, "stateful: a session ends after this time without packets; a later packet starts a new one.").In("respond.stamp_mode=stateful"),
 		setting.Ints("respond.stamp_auth_ports", &s.auth, nil, parsePort,
 			"UDP ports that answer in STAMP's authenticated mode (RFC 8762 §4.4), and only to packets with a correct HMAC. They "+
-				"need respond.stamp_key. Not with drivers xdp and efa."),
+				"need respond.stamp_key."),
 		setting.Parsed("respond.stamp_key", &s.key, "", stampkey.Parse,
 			"The key of STAMP's HMACs: the path (with a slash) of a file with 64 hexadecimal digits (openssl rand -hex 32), "+
 				"readable only by its owner; or the digits themselves, if this file is readable only by its owner. The key is used for "+
-				"authenticated mode and the HMAC TLV, read once at start and never printed."),
+				"authenticated mode and the HMAC TLV, read once at start and never printed.").In("respond.stamp_auth_ports", "respond.stamp_tlvs"),
 		setting.Bool("respond.stamp_tlvs", &s.tlvs, false,
 			"Understand the extensions of test packets (RFC 8972): Extra Padding, Location, Timestamp Information, Class of "+
 				"Service, Direct Measurement (stateful only), Access Report, Follow-Up Telemetry and HMAC; others are returned with "+
-				"flag U. If false, all are returned unchanged, with the senders' flag U. Not with driver xdp."),
+				"flag U. If false, all are returned unchanged, with the senders' flag U.").In(tested...),
 		setting.Bool("respond.stamp_location", &s.location, true,
 			"stamp_tlvs: report ports, addresses and source MAC of received packets to senders that request them (Location TLV); "+
-				"false reports zeros."),
+				"false reports zeros.").In("respond.stamp_tlvs"),
 		setting.Names("respond.stamp_dscp", &s.dscp, nil, parseDSCP,
 			"stamp_tlvs: the DSCPs that senders may choose for their replies (Class of Service TLV): a list of numbers (0 to 63), "+
 				"or \"any\", which lets any permitted sender choose any class of your network. Other requests get a reply with the "+
-				"DSCP of the request, marked accordingly."),
+				"DSCP of the request, marked accordingly.").In("respond.stamp_tlvs"),
 		setting.Interval("respond.stamp_clock_error", &s.clockError, time.Nanosecond,
 			"Maximum error of this host's clock, if you know it and the kernel does not, for example with PTP (ptp4l, phc2sys). "+
 				"Test packets then mark the clock as synchronized and carry this error. \"0s\" uses the kernel's value (adjtimex: "+
 				"maxerror), set by chronyd and ntpd. phc2sys, ptp4l and systemd-timesyncd do not set it; packets then carry the "+
-				"largest possible error."),
+				"largest possible error.").In(tested...),
 	}
 }
 

@@ -2,11 +2,8 @@ package settings
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"net/netip"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -16,141 +13,75 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// Row is one setting of a measurement. The flag of bench run, the key of -ab, help, manual page, completion and messages follow from it,
-// and so do the keys of bench watch that mean the same.
-type Row struct {
-	Name    string   // of the flag and the key
-	Doc     string   // help, with the name of the value in backquotes
-	Default string   // as help shows it; empty if Doc says it or there is none
-	Values  []string // for completion
-
-	low, high int // the range of an integer
-	set       func(s *Settings, value string) error
-}
-
-// Rows are all settings of a measurement that one value each chooses.
-var Rows = []Row{
-	{Name: "target", Doc: "`HOST` to measure: an IPv4 or IPv6 address, or a name; may be given without -target", set: (*Settings).setTarget},
-	{Name: "proto", Values: []string{"icmp", "udp", "stamp", "ud", "srd", "stamp-ud", "stamp-srd"}, set: (*Settings).setProto,
-		Doc: "`PROTOCOL` to ask for: icmp (echo), udp (echo), or stamp (RFC 8762, TWAMP-Light) (default icmp); with driver efa the\n" +
-			"transport of messages, ud or srd, or stamp-ud, stamp-srd (default ud)"},
-	integer("port", 1, 65535, "", "UDP `PORT` of the target (default 7 for udp, 862 for stamp); with driver efa the TCP port of its hand-over (default\n"+
-		"18515 for ud, 18516 for srd, 18517 and 18518 for STAMP)", func(s *Settings) *uint16 { return &s.Port }),
-	{Name: "rate", Doc: "open loop at `N` probes per second (500, 20k, 1.5M); several with commas are a sweep",
-		set: func(s *Settings, v string) (err error) { s.Rates, err = ParseRates(v); return err }},
-	{Name: "size", Values: []string{"rfc2544"}, Doc: "`BYTES` of the Ethernet frame, headers included, without the 4 bytes of FCS; several with commas are a sweep,\n" +
-		"rfc2544 is that document's list; with driver efa of the message (default the smallest)",
-		set: func(s *Settings, v string) (err error) { s.Sizes, err = parseSizes(v); return err }},
-	{Name: "iface", Doc: "network `INTERFACE` to use (default where the route to the target leads); for a driver that drives the card\n" +
-		"itself, what that driver takes", set: func(s *Settings, v string) error { s.Iface = v; return nil }},
-	{Name: "driver", Values: cards.Drivers(), Default: "auto", Doc: "`DRIVER` for raw frames, of " + strings.Join(cards.Drivers(), ", ") +
-		"; auto takes afxdp where the bench has its own address,\nand afpacket where the host uses the interface too",
-		set: func(s *Settings, v string) error { s.Driver = v; return oneOf("driver", v, cards.Drivers()) }},
-	{Name: "source", Doc: "`IP` address to send from; it may be one that the kernel does not have (default the kernel's choice)",
-		set: func(s *Settings, v string) (err error) { s.Source, err = parseAddr(v); return err }},
-	{Name: "gateway", Doc: "`IP` address of the router to go through (default by the kernel's routes)",
-		set: func(s *Settings, v string) (err error) { s.Gateway, err = parseAddr(v); return err }},
-	{Name: "transport", Values: []string{"raw", "socket"}, Default: "raw", Doc: "`HOW` to send: raw frames, or the kernel's own socket for hosts without the right to raw frames",
-		set: func(s *Settings, v string) error {
-			s.Transport = v
-			return oneOf("transport", v, []string{"raw", "socket"})
-		}},
-	{Name: "timeout", Default: "1s", Doc: "`DURATION` after which a probe without a reply is overdue; a reply that comes later counts as late",
-		set: func(s *Settings, v string) (err error) { s.Timeout, err = ParseTimeout(v); return err }},
-	{Name: "responder-metrics", Doc: "`URL` of the responder's metrics page: what it refused, and what its device dropped, is then no loss between the hosts\n" +
-		"(default: nothing is known of that)", set: (*Settings).setResponder},
-	integer("dscp", 0, 63, "0", "DSCP of the probes", func(s *Settings) *uint8 { return &s.DSCP }),
-	integer("ecn", 0, 3, "0", "ECN field of the probes", func(s *Settings) *uint8 { return &s.ECN }),
-	integer("ttl", 1, 255, "64", "TTL or hop limit of the probes", func(s *Settings) *uint8 { return &s.TTL }),
-	integer("vlan", 1, 4094, "", "send in a tag of this VLAN, `1-4094`, and take replies in it only; -size is without the tag", func(s *Settings) *uint16 { return &s.VLAN }),
-	integer("source-ports", 1, 1024, "1", "UDP source ports to send from in turn, `1-1024`: paths that are chosen by a hash of the ports (ECMP) all get probes",
-		func(s *Settings) *int { return &s.Ports }),
-	{Name: "stamp-mode", Values: []string{"unauthenticated", "authenticated"}, set: (*Settings).setMode,
-		Doc: "mode of test packets, unauthenticated or authenticated `(RFC 8762 §4.4)` (default authenticated with -stamp-key)"},
-	{Name: "stamp-key", Doc: "`FILE` with the key of STAMP's HMACs: 64 hexadecimal digits (openssl rand -hex 32), for its owner's eyes only", set: (*Settings).setKey},
-	integer("stamp-ssid", 1, 65535, "none", "identifier of the test session, `1-65535` (RFC 8972 §3)", func(s *Settings) *uint16 { return &s.STAMP.SSID }),
-	{Name: "stamp-zero-ssid", Values: []string{"keep", "stop"}, Default: "keep", Doc: "what to do where the reflector zeroes that: `keep` on, or stop",
-		set: func(s *Settings, v string) error {
-			s.STAMP.StopAtZero = v == "stop"
-			return oneOf("stamp-zero-ssid", v, []string{"keep", "stop"})
-		}},
-	{Name: "stamp-tlv", set: (*Settings).setTLVs, Doc: "TLVs to put in test packets (RFC 8972 §4), `NAME+NAME...`: time, location, cos:DSCP (of the reply), direct, followup,\n" +
-		"access:ID:CODE, hmac; with -size more, padding too"},
-	{Name: "clock-error", set: (*Settings).setClockError, Doc: "maximum error of this host's clock, a `TIME` like 2us, if known (PTP): one-way delays are shown with\n" +
-		"it (default what chronyd or ptp4l says, or else the kernel)"},
-}
-
-// integer makes the row of a number from low to high. Where doc names no value, it is the range.
-func integer[T uint8 | uint16 | int](name string, low, high int, def, doc string, to func(*Settings) *T) Row {
-	return Row{Name: name, Doc: doc, Default: def, low: low, high: high, set: func(s *Settings, value string) error {
-		n, err := strconv.Atoi(value)
-		if err != nil || n < low || n > high {
-			return fmt.Errorf("%s %q: want %d to %d", name, value, low, high)
-		}
-		*to(s) = T(n)
-		return nil
-	}}
-}
-
-func oneOf(name, value string, all []string) error {
-	if !slices.Contains(all, value) {
-		return fmt.Errorf("%s %q: want one of %s", name, value, strings.Join(all, ", "))
+// Rows are all settings of a measurement that one value each chooses. The flags of bench run, the keys of -ab, help, manual page, completion
+// and messages follow from them, and so do the settings of bench watch that mean the same. They put the defaults into s.
+func (s *Settings) Rows() []setting.Setting {
+	s.Rates, s.Sizes = []float64{0}, []int{0}
+	of := func(key, arg string, set func(string) error, doc string) setting.Setting {
+		return setting.Func("probe."+key, "", set, doc).Flag("", arg)
 	}
-	return nil
-}
-
-// find returns the row of that name, nil if there is none.
-func find(name string) *Row {
-	i := slices.IndexFunc(Rows, func(r Row) bool { return r.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return &Rows[i]
-}
-
-// Flags makes a flag of each setting.
-func (s *Settings) Flags(fs *flag.FlagSet) {
-	for i := range Rows {
-		r := &Rows[i]
-		fs.Func(r.Name, r.usage(), func(v string) error { return r.set(s, v) })
+	return []setting.Setting{
+		of("target", "HOST", s.setTarget, "HOST to measure: an IPv4 or IPv6 address, or a name; may be given without -target"),
+		of("proto", "", s.setProto, "What to ask for (default icmp; with driver efa ud):").OneOf([]setting.Choice{
+			{Name: "icmp", Doc: "echo"}, {Name: "udp", Doc: "echo"},
+			{Name: "stamp", Doc: "RFC 8762, TWAMP-Light: loss by direction, where the reflector counts its packets"},
+			{Name: "ud", Doc: "with driver efa: messages, unreliable datagrams"}, {Name: "srd", Doc: "with driver efa: messages, scalable reliable datagrams"},
+			{Name: "stamp-ud", Doc: "test packets as messages of ud"}, {Name: "stamp-srd", Doc: "test packets as messages of srd"}}),
+		setting.Range("probe.port", &s.Port, 1, 65535, 0, "the protocol's own: 7 for udp, 862 for stamp", "UDP port of the target. With "+
+			"driver efa it is the TCP port of the hand-over, 18515 for ud, 18516 for srd, 18517 and 18518 for STAMP."),
+		of("rate", "N", func(v string) (err error) { s.Rates, err = ParseRates(v); return err },
+			"open loop at N probes per second (500, 20k, 1.5M); several with commas are a sweep"),
+		of("size", "BYTES", func(v string) (err error) { s.Sizes, err = parseSizes(v); return err },
+			"BYTES of the Ethernet frame, headers included, without the 4 bytes of FCS; several with commas are a sweep, rfc2544 is that document's list; "+
+				"with driver efa of the message (default the smallest)"),
+		of("iface", "INTERFACE", func(v string) error { s.Iface = v; return nil },
+			"network INTERFACE to use (default where the route to the target leads); for a driver that drives the card itself, what that driver takes"),
+		setting.OneOf("probe.driver", &s.Driver, "auto", names(cards.Senders()...), "The driver for raw frames. auto is afxdp where the bench has its own address, "+
+			"and afpacket where the host uses the interface too:"),
+		of("source", "IP", func(v string) (err error) { s.Source, err = parseAddr(v); return err },
+			"IP address to send from; it may be one that the kernel does not have (default the kernel's choice)"),
+		of("gateway", "IP", func(v string) (err error) { s.Gateway, err = parseAddr(v); return err },
+			"IP address of the router to go through (default by the kernel's routes)"),
+		setting.OneOf("probe.transport", &s.Transport, "raw", []setting.Choice{
+			{Name: "raw", Doc: "frames, through a driver: needs CAP_NET_RAW (afpacket), or CAP_NET_ADMIN and CAP_BPF (afxdp)"},
+			{Name: "socket", Doc: "kernel sockets; the round trip includes the kernel's network stack. UDP needs no permissions, ICMP a group within " +
+				"net.ipv4.ping_group_range"},
+		}, "How probes are sent:"),
+		setting.Parsed("probe.timeout", &s.Timeout, "1s", parseTimeout, "TIME after which a probe without a reply is overdue, \"1ms\" to \"1m\"; a reply that "+
+			"comes later counts as late.").Flag("", "TIME"),
+		of("responder_metrics", "URL", s.setResponder, "URL of the responder's metrics page: what it refused, and what its device dropped, is then no loss "+
+			"between the hosts (default: nothing is known of that)"),
+		setting.Range("probe.dscp", &s.DSCP, 0, 63, 0, "", "DSCP of the probes"),
+		setting.Range("probe.ecn", &s.ECN, 0, 3, 0, "", "ECN field of the probes"),
+		setting.Range("probe.ttl", &s.TTL, 1, 255, 0, "64", "TTL or hop limit of the probes"),
+		setting.Range("probe.vlan", &s.VLAN, 1, 4094, 0, "no tag", "VLAN of the probes. Replies without its tag do not count. -size is without the tag."),
+		setting.Range("probe.source_ports", &s.Ports, 1, 1024, 0, "1", "UDP source ports to send from in turn. Paths that are chosen by a hash of the ports "+
+			"(ECMP) all get probes."),
+		setting.OneOf("probe.stamp_mode", &s.STAMP.Mode, "", names("", "unauthenticated", "authenticated"), "Mode of test packets (RFC 8762 §4.4). Empty: authenticated with -stamp-key."),
+		of("stamp_key", "FILE", s.setKey, "FILE with the key of STAMP's HMACs: 64 hexadecimal digits (openssl rand -hex 32), readable only by its owner"),
+		setting.Range("probe.stamp_ssid", &s.STAMP.SSID, 1, 65535, 0, "none", "identifier of the test session (RFC 8972 §3)"),
+		of("stamp_zero_ssid", "", func(v string) error { s.STAMP.StopAtZero = v == "stop"; return nil }, "What to do if the reflector zeroes the identifier (default keep):").OneOf(
+			[]setting.Choice{{Name: "keep", Doc: "continue"}, {Name: "stop", Doc: "end the measurement"}}),
+		of("stamp_tlv", "NAME+NAME...", s.setTLVs, "TLVs to put in test packets (RFC 8972 §4), NAME+NAME...: time, location, cos:DSCP (of the reply), direct, "+
+			"followup, access:ID:CODE, hmac; with -size more, padding too"),
+		of("clock_error", "TIME", s.setClockError, "maximum error of this host's clock, a TIME like 2us, if known (PTP): one-way delays are shown with it (default "+
+			"what chronyd or ptp4l says, or else the kernel)"),
 	}
 }
 
-func (r *Row) usage() string {
-	text := r.Doc
-	if r.high > 0 && !strings.Contains(text, "`") {
-		text += fmt.Sprintf(", `%d-%d`", r.low, r.high)
+// names are choices that need no description.
+func names(all ...string) (choices []setting.Choice) {
+	for _, n := range all {
+		choices = append(choices, setting.Choice{Name: n})
 	}
-	if r.Default != "" {
-		text += " (default " + r.Default + ")"
-	}
-	return text
+	return choices
 }
 
-// Values are what each setting takes that takes one of a few, for completion.
-func Values() map[string][]string {
-	all := map[string][]string{}
-	for _, r := range Rows {
-		if r.Values != nil {
-			all[r.Name] = r.Values
-		}
-	}
-	return all
-}
-
-// Integer makes the setting of a file that means the same as the row of that name: an integer in its range, or 0 for the default.
-func Integer(key string, to *int, name string) setting.Setting {
-	r := find(name)
-	doc := fmt.Sprintf("%s, %d to %d", r.Doc, r.low, r.high)
-	if r.low > 0 {
-		doc += "; 0 is " + r.Default
-	}
-	return setting.Int(key, to, 0, func(n int) error {
-		if n != 0 && n < r.low || n > r.high {
-			return fmt.Errorf("%d is not %d to %d", n, min(0, r.low), r.high)
-		}
-		return nil
-	}, doc+".")
+// Default returns the settings of a measurement that names none, but for its target.
+func Default() Settings {
+	var s Settings
+	s.Rows()
+	return s
 }
 
 // Set changes one setting by the name of its flag.
@@ -159,14 +90,16 @@ func (s *Settings) Set(key, value string) error {
 		s.Name = value
 		return nil
 	}
-	if r := find(key); r != nil {
-		return r.set(s, value)
+	was := *s
+	rows := setting.New(s.Rows()...)
+	*s = was
+	if r := rows.ByFlag(key); r != nil {
+		if err := r.Assign(value); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		return nil
 	}
-	names := []string{"do", "name"}
-	for _, r := range Rows {
-		names = append(names, r.Name)
-	}
-	return fmt.Errorf("no setting %q: -ab takes %s", key, strings.Join(names, ", "))
+	return fmt.Errorf("no setting %q: -ab takes %s", key, strings.Join(append([]string{"do", "name"}, rows.Flags()...), ", "))
 }
 
 func (s *Settings) setTarget(value string) (err error) {
@@ -174,7 +107,7 @@ func (s *Settings) setTarget(value string) (err error) {
 	if _, bad := netip.ParseAddr(value); bad == nil {
 		s.Target, err = parseAddr(value)
 	} else if s.Host = value; value == "" {
-		err = errors.New("target: an address or a name")
+		err = errors.New("want an address or a name")
 	}
 	return err
 }
@@ -185,25 +118,23 @@ func (s *Settings) setProto(value string) (err error) {
 		s.setService(service)
 		return nil
 	}
-	if s.Proto, err = probe.ParseProto(value); err != nil {
-		err = fmt.Errorf("protocol %q: want icmp, udp or stamp; or ud, srd, stamp-ud or stamp-srd, of messages", value)
-	}
+	s.Proto, err = probe.ParseProto(value)
 	return err
 }
 
 func (s *Settings) setResponder(value string) error {
 	if !strings.HasPrefix(value, "http://") && !strings.HasPrefix(value, "https://") {
-		return fmt.Errorf("responder-metrics %q: want a URL like http://10.0.0.2:9100/metrics", value)
+		return fmt.Errorf("%q: want a URL like http://10.0.0.2:9100/metrics", value)
 	}
 	s.Responder = value
 	return nil
 }
 
-// ParseTimeout reads how long a reply may take.
-func ParseTimeout(value string) (time.Duration, error) {
+// parseTimeout reads how long a reply may take.
+func parseTimeout(value string) (time.Duration, error) {
 	d, err := ParseDuration(value)
 	if err == nil && (d < time.Millisecond || d > time.Minute) {
-		err = fmt.Errorf("timeout %v: want 1ms to 1m", d)
+		err = fmt.Errorf("%v is not 1ms to 1m", d)
 	}
 	return d, err
 }

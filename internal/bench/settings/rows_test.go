@@ -3,63 +3,58 @@ package settings
 import (
 	"flag"
 	"io"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/internal/host/setting"
 )
 
-// Each row is a flag and a key of -ab, with help that names its value, and names itself in what it refuses.
+// Each row is a flag and a key of -ab. It takes the values that are completed, refuses others, and changes only itself.
 func TestRows(t *testing.T) {
-	var s Settings
+	s := Default()
 	fs := flag.NewFlagSet("run", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	s.Flags(fs)
 	free := []string{"iface", "target", "stamp-tlv"} // any text may be one, as far as a row knows
-	for _, r := range Rows {
-		f := fs.Lookup(r.Name)
-		if f == nil {
-			t.Errorf("-%s is no flag", r.Name)
-			continue
+	rows := setting.New(s.Rows()...)
+	for i := range rows.Settings {
+		rows.Settings[i].AddFlag(fs)
+	}
+	for _, name := range rows.Flags() {
+		r := rows.ByFlag(name)
+		if usage := fs.Lookup(name).Usage; r.Arg != "" && !strings.Contains(usage, "`"+r.Arg+"`") {
+			t.Errorf("-%s: its help does not name %s: %q", name, r.Arg, usage)
 		}
-		if name, _ := flag.UnquoteUsage(f); name == "value" && r.Values == nil {
-			t.Errorf("-%s: its help names no value: %q", r.Name, f.Usage)
-		}
-		for _, v := range r.Values {
-			if err := s.Set(r.Name, v); err != nil {
-				t.Errorf("-%s %s is completed, and refused: %v", r.Name, v, err)
+		for _, v := range r.Values() {
+			if err := s.Set(name, v); err != nil {
+				t.Errorf("-%s %s is completed, and refused: %v", name, v, err)
 			}
 		}
-		if err := s.Set(r.Name, "?"); err == nil && !strings.Contains(strings.Join(free, " "), r.Name) {
-			t.Errorf("-%s ? is taken", r.Name)
+		if err := s.Set(name, "?"); err == nil && !slices.Contains(free, name) || err != nil && !strings.HasPrefix(err.Error(), name+": ") {
+			t.Errorf("-%s ? gives %v", name, err)
 		}
 	}
-	if err := s.Set("dscp", "64"); err == nil || err.Error() != `dscp "64": want 0 to 63` {
-		t.Errorf("dscp 64 gives %v", err)
-	}
-	if err := s.Set("what", "1"); err == nil || !strings.Contains(err.Error(), "-ab takes do, name, target, proto,") {
-		t.Errorf("an unknown setting gives %v", err)
-	}
-}
-
-// A key of a file has the range of the flag, and 0 for the default.
-func TestInteger(t *testing.T) {
-	var ttl int
-	table := setting.New(Integer("probe.ttl", &ttl, "ttl"))
-	if doc := table.Settings[0].Doc; doc != "TTL or hop limit of the probes, 1 to 255; 0 is 64." {
-		t.Errorf("documented as %q", doc)
-	}
-	for value, want := range map[string]string{"0": "", "255": "", "256": "-set: probe.ttl: 256 is not 0 to 255", "-1": "-set: probe.ttl: -1 is not 0 to 255"} {
-		err := table.Set("probe.ttl=" + value)
-		if err == nil {
-			err = table.Apply()
+	for _, c := range []struct{ key, value, want string }{
+		{"dscp", "64", "dscp: 64 is not 0 to 63"},
+		{"vlan", "4095", "vlan: 4095 is not 1 to 4094, nor 0 for no tag"},
+		{"proto", "tcp", `proto: "tcp" is not one of icmp, udp, stamp, ud, srd, stamp-ud, stamp-srd`},
+		{"what", "1", `no setting "what": -ab takes do, name, target, proto, `},
+	} {
+		if err := s.Set(c.key, c.value); err == nil || !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%s=%s gives %v, want %s", c.key, c.value, err, c.want)
 		}
-		if got := ""; err != nil {
-			if got = err.Error(); got != want {
-				t.Errorf("ttl = %s gives %q, want %q", value, got, want)
-			}
-		} else if want != "" {
-			t.Errorf("ttl = %s is taken", value)
+	}
+	a := Default()
+	for _, set := range []string{"target=10.0.0.2", "rate=20k", "size=100", "dscp=46", "stamp-zero-ssid=stop", "timeout=2s"} {
+		name, value, _ := strings.Cut(set, "=")
+		if err := a.Set(name, value); err != nil {
+			t.Fatal(err)
 		}
+	}
+	want := Default()
+	want.Target, want.Rates, want.Sizes, want.DSCP, want.STAMP.StopAtZero, want.Timeout = a.Target, []float64{20e3}, []int{100}, 46, true, 2e9
+	if !reflect.DeepEqual(a, want) || !a.Target.Is4() {
+		t.Errorf("got %+v\nwant %+v", a, want)
 	}
 }

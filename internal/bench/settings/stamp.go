@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,14 +22,9 @@ type STAMP struct {
 	ClockError time.Duration // by how much this host's clock is wrong at most; 0 for what can be found out
 }
 
-func (s *Settings) setMode(value string) error {
-	s.STAMP.Mode = value
-	return oneOf("stamp-mode", value, []string{"unauthenticated", "authenticated"})
-}
-
 func (s *Settings) setKey(file string) (err error) {
-	if s.STAMP.Key, err = stampkey.Read(file); err != nil {
-		err = fmt.Errorf("stamp-key: %w", err)
+	if s.STAMP.Key = (stampkey.Key{}); file != "" {
+		s.STAMP.Key, err = stampkey.Read(file)
 	}
 	return err
 }
@@ -41,7 +37,7 @@ func (s *Settings) setTLVs(value string) error {
 			return err
 		}
 		if slices.ContainsFunc(s.STAMP.Ask, func(b probe.Ask) bool { return b.Type == a.Type }) {
-			return fmt.Errorf("stamp-tlv %q: %v is there twice", value, a.Type)
+			return fmt.Errorf("%v is there twice", a.Type)
 		}
 		s.STAMP.Ask = append(s.STAMP.Ask, a)
 	}
@@ -50,7 +46,7 @@ func (s *Settings) setTLVs(value string) error {
 
 func (s *Settings) setClockError(value string) (err error) {
 	if s.STAMP.ClockError, err = ParseDuration(value); err == nil && s.STAMP.ClockError == 0 {
-		err = fmt.Errorf("clock-error 0: no clock is right; want how wrong this host's is at most, like 2us")
+		err = errors.New("no clock is right: want how wrong this host's is at most, like 2us")
 	}
 	return err
 }

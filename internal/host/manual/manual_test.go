@@ -25,7 +25,7 @@ func example() *Program {
 	run.Func("set", "a `KEY=VALUE`", func(string) error { return nil })
 	run.Bool("force", false, "do it")
 	run.Int("count", 7, "how often")
-	table.Find("a.mode").Flag(run, "")
+	table.Find("a.mode").AddFlag(run)
 	return &Program{Name: "prog", Section: 8, Line: "an example", Doc: "First.\n\n  kept   as it is\n\n.Not a request.", Settings: table,
 		Commands: []Command{{Name: "run", Args: "[-config FILE]", Doc: "does it", Flags: run}, {Name: "report", Args: "DIR", Doc: "tells it", Folders: true}},
 		Exit:     "0 done.", SeeAlso: []string{"other(1)"}}

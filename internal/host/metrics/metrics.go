@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/rebound-nic/rebound/internal/host/setting"
 	"github.com/rebound-nic/rebound/internal/host/version"
 )
 
@@ -72,6 +73,16 @@ func (g *gate) shut() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.done = true
+}
+
+// Settings are the address of the page and the host names that it is served for.
+func Settings(listen *string, hosts *[]string) []setting.Setting {
+	return []setting.Setting{
+		setting.String("stats.listen", listen, "", CheckAddress, "HOST:PORT to serve Prometheus metrics on, at /metrics; empty is off."),
+		setting.Strings("stats.hosts", hosts, CheckHost, "Host names, without a port, that clients such as Prometheus may use. IP addresses, localhost "+
+			"and this host's name are always allowed. Other names, such as a Kubernetes service, get status 403 unless listed, as a protection from DNS "+
+			"rebinding. [\"any\"] allows all.").In("stats.listen"),
+	}
 }
 
 // CheckAddress returns an error for what Listen cannot listen on. Empty is off.

@@ -3,47 +3,67 @@ package setting
 import (
 	"flag"
 	"maps"
+	"slices"
 	"strings"
 )
 
-// Flag makes a command line flag of a setting. name is the flag's, Name with hyphens where it is empty.
-func (s *Setting) Flag(f *flag.FlagSet, name string) {
-	if name == "" {
-		name = strings.ReplaceAll(s.Name(), "_", "-")
+// flag is the name of the setting's flag.
+func (s *Setting) flag() string {
+	if s.FlagName != "" {
+		return s.FlagName
 	}
-	set := func(text string) error {
-		v, err := s.read(text)
-		if err == nil {
-			err = s.apply(v)
-		}
-		return err
-	}
-	f.Var(&value{s, set}, name, s.usage())
+	return strings.ReplaceAll(s.Name(), "_", "-")
 }
 
-// Flag makes a command line flag of the setting of that key, whose values Assign lays over those of a file: a flag counts wherever the file
-// is named. A flag of a list may be repeated. name is as in Setting.Flag.
-func (t *Table) Flag(f *flag.FlagSet, key, name string) {
-	s := t.Find(key)
-	if name == "" {
-		name = strings.ReplaceAll(s.Name(), "_", "-")
+// AddFlag makes a command line flag of a setting, which takes effect at once.
+func (s *Setting) AddFlag(f *flag.FlagSet) { f.Var(&value{s, s.Assign}, s.flag(), s.usage()) }
+
+// Assign checks a value that stands by itself, on a command line, and puts it in its variable.
+func (s *Setting) Assign(text string) error {
+	v, err := s.read(text)
+	if err == nil {
+		err = s.put(v)
 	}
-	f.Var(&value{s, func(text string) error {
-		v, err := s.read(text)
-		if err != nil {
-			return err
-		}
-		if list, ok := v.([]any); ok {
-			if before, ok := t.flags[key].value.([]any); ok {
-				v = append(before, list...)
-			}
-		}
-		if t.flags == nil {
-			t.flags = map[string]assigned{}
-		}
-		t.flags[key] = assigned{v, func(int) string { return "-" + name }}
+	return err
+}
+
+// ByFlag returns the setting of that flag, nil if there is none.
+func (t *Table) ByFlag(name string) *Setting {
+	i := slices.IndexFunc(t.Settings, func(s Setting) bool { return s.flag() == name })
+	if i < 0 {
 		return nil
-	}}, name, s.usage())
+	}
+	return &t.Settings[i]
+}
+
+// Flags are the names of all flags.
+func (t *Table) Flags() (names []string) {
+	for i := range t.Settings {
+		names = append(names, t.Settings[i].flag())
+	}
+	return names
+}
+
+// AddFlags makes a command line flag of each setting. Assign lays their values over those of a file: a flag counts wherever the file is
+// named. A flag of a list may be repeated.
+func (t *Table) AddFlags(f *flag.FlagSet) {
+	t.flags = map[string]assigned{}
+	for i := range t.Settings {
+		s := &t.Settings[i]
+		f.Var(&value{s, func(text string) error {
+			v, err := s.read(text)
+			if err != nil {
+				return err
+			}
+			if list, ok := v.([]any); ok {
+				if before, ok := t.flags[s.Key].value.([]any); ok {
+					v = append(before, list...)
+				}
+			}
+			t.flags[s.Key] = assigned{v, func(int) string { return "-" + s.flag() }}
+			return nil
+		}}, s.flag(), s.usage())
+	}
 }
 
 // Assign lays the values of the flags over those that were read.
@@ -76,12 +96,19 @@ func (s *Setting) Values() (names []string) {
 // usage is a flag's description, in lines that fit a terminal.
 func (s *Setting) usage() string {
 	doc := strings.ReplaceAll(s.Doc, "`", "") // package flag would take what they enclose for the value's name
+	if s.Arg != "" {
+		doc = strings.Replace(doc, s.Arg, "`"+s.Arg+"`", 1)
+	}
 	var b strings.Builder
 	for paragraph := range strings.SplitSeq(doc, "\n\n") {
 		b.WriteString(Wrap(paragraph, "", usageWidth))
 	}
 	b.WriteString(choices(s.Choices, "  ", usageWidth))
-	return strings.TrimSuffix(b.String(), "\n") + " (default " + s.Default + ")"
+	text := strings.TrimSuffix(b.String(), "\n")
+	if s.Default != `""` {
+		text += " (default " + s.Default + ")"
+	}
+	return text
 }
 
 const usageWidth = 110

@@ -4,6 +4,7 @@ package setting
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +21,13 @@ type Setting struct {
 
 	// Drivers are those that have the setting; nil if it does not depend on the driver.
 	Drivers []string
+
+	// Needs are conditions on other settings, of which one has to hold for this one to have an effect: "KEY=VALUE", "KEY!=VALUE", or "KEY"
+	// for any value but the default. nil if it depends on none.
+	Needs []string
+
+	// FlagName is the name of the command line flag, where that is not Name with hyphens, and Arg what its help calls the value: a word of Doc.
+	FlagName, Arg string
 
 	// Choices are the values of a setting that takes one of a few, nil else.
 	Choices []Choice
@@ -65,6 +73,18 @@ func (k Kind) elem() (Kind, bool) {
 	return k, false
 }
 
+// In returns the setting with the conditions of Needs.
+func (s Setting) In(conditions ...string) Setting {
+	s.Needs = conditions
+	return s
+}
+
+// Flag returns the setting with a name of its flag, empty for its own, and a name of the flag's value.
+func (s Setting) Flag(name, arg string) Setting {
+	s.FlagName, s.Arg = name, arg
+	return s
+}
+
 // elementError is a problem with one element of a list.
 type elementError struct {
 	index int
@@ -108,18 +128,21 @@ func Parsed[T any](key string, to *T, def string, parse func(string) (T, error),
 
 // OneOf makes a setting that takes one of a few strings. def has to be one of them.
 func OneOf(key string, to *string, def string, choices []Choice, doc string) Setting {
-	names := make([]string, len(choices))
-	for i, c := range choices {
-		names[i] = c.Name
-	}
-	s := String(key, to, def, func(s string) error {
-		if !slices.Contains(names, s) {
-			return fmt.Errorf("%q is not one of %s", s, strings.Join(names, ", "))
-		}
-		return nil
-	}, doc)
+	return String(key, to, def, nil, doc).OneOf(choices)
+}
+
+// OneOf returns the setting with these values, and no others.
+func (s Setting) OneOf(choices []Choice) Setting {
 	s.Choices = choices
 	return s
+}
+
+// put checks a value of the right kind and puts it in the variable.
+func (s *Setting) put(value any) error {
+	if text, ok := value.(string); ok && s.Choices != nil && !slices.Contains(s.Values(), text) {
+		return fmt.Errorf("%q is not one of %s", text, strings.Join(slices.DeleteFunc(s.Values(), func(v string) bool { return v == "" }), ", "))
+	}
+	return s.apply(value)
 }
 
 // Interval makes a setting that takes a duration of least or more, and "0s" for off, its default.
@@ -146,6 +169,43 @@ func Int(key string, to *int, def int, check func(int) error, doc string) Settin
 		}
 		return err
 	}}
+}
+
+// Range makes a setting that takes an integer from low to high, or zero, where zero is not "": that says what 0 stands for. high is
+// math.MaxInt for no limit. The description gets the range at the end of its first sentence.
+func Range[T ~int | ~uint8 | ~uint16](key string, to *T, low, high, def int, zero, doc string) Setting {
+	span := fmt.Sprintf("%d to %d", low, high)
+	if high == math.MaxInt {
+		span = fmt.Sprintf("%d or more", low)
+	}
+	first, rest, more := strings.Cut(strings.TrimSuffix(doc, "."), ". ")
+	problem := "%d is not " + span
+	switch {
+	case zero == "":
+		first += ", " + span
+	case low == 0:
+		first += "; 0 is " + zero
+	default:
+		first, problem = first+", "+span+"; 0 is "+zero, problem+", nor 0 for "+zero
+	}
+	if doc = first + "."; more {
+		doc += " " + rest + "."
+	}
+	var n int
+	s := Int(key, &n, def, func(n int) error {
+		if n < low && (n != 0 || zero == "") || n > high {
+			return fmt.Errorf(problem, n)
+		}
+		*to = T(n)
+		return nil
+	}, doc)
+	*to = T(def)
+	return s
+}
+
+// Func makes a setting that is written as a string and that set puts where it belongs. def is for help only: it is in force already.
+func Func(key, def string, set func(string) error, doc string) Setting {
+	return Setting{Key: key, Kind: Text, Default: quote(def), Doc: doc, apply: func(v any) error { return set(v.(string)) }}
 }
 
 // Bool makes a setting that is on or off.

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"reflect"
 	"strings"
 	"testing"
@@ -112,7 +113,7 @@ func TestFlags(t *testing.T) {
 	var help strings.Builder
 	f.SetOutput(&help)
 	for _, s := range table(&c).Settings {
-		s.Flag(f, "")
+		s.AddFlag(f)
 	}
 	f.PrintDefaults()
 	for _, want := range []string{"-size-max value", "A size. (default 7)", "x    the first", "yy   the second", "More of them. (default [])", "-on\n"} {
@@ -161,5 +162,59 @@ func TestUnused(t *testing.T) {
 	}
 	if got := table.Unused("ena"); len(got) > 0 {
 		t.Errorf("ena has them, and %v is said", got)
+	}
+}
+
+// A setting whose condition is not so is named, whatever the driver.
+func TestNeeds(t *testing.T) {
+	for doc, want := range map[string]string{
+		"[b]\nevery = '5s'":                                  "[F:2: b.every: has no effect without b.mode=yy or b.names]",
+		"[b]\nevery = '0s'":                                  "[]",
+		"[b]\nevery = '5s'\nnames = ['x']":                   "[]",
+		"[b]\nevery = '5s'\nmode = 'yy'":                     "[]",
+		"[a]\nsize_max = 1\n[b]\nmode = 'yy'":                "[F:2: a.size_max: has no effect without b.mode!=yy]",
+		"[a]\nsize_max = 1":                                  "[]",
+		"[a]\nsize_max = 1\n[b]\nmode = 'yy'\nnames = ['x']": "[F:2: a.size_max: has no effect without b.mode!=yy]",
+	} {
+		var c chosen
+		tab := table(&c)
+		tab.Find("b.every").Needs = []string{"b.mode=yy", "b.names"}
+		tab.Find("a.size_max").Needs = []string{"b.mode!=yy"}
+		if err := tab.Parse("F", doc); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(tab.Unused("")); got != want {
+			t.Errorf("%q: got %s, want %s", doc, got, want)
+		}
+	}
+}
+
+// The range of an integer is in its description and in what refuses a value.
+func TestRange(t *testing.T) {
+	var small uint8
+	var n int
+	for _, c := range []struct {
+		s         Setting
+		doc       string
+		bad, want string
+	}{
+		{Range("a.b", &small, 1, 9, 0, "the middle", "A size (of something). It matters."), "A size (of something), 1 to 9; 0 is the middle. It matters.", "10", "10 is not 1 to 9, nor 0 for the middle"},
+		{Range("a.b", &n, 0, math.MaxInt, 5, "no limit", "A size."), "A size; 0 is no limit.", "-1", "-1 is not 0 or more"},
+		{Range("a.b", &n, 1, math.MaxInt, 5, "", "A size"), "A size, 1 or more.", "0", "0 is not 1 or more"},
+		{Range("a.b", &n, -1, 3, -1, "", "A size"), "A size, -1 to 3.", "4", "4 is not -1 to 3"},
+	} {
+		if c.s.Doc != c.doc {
+			t.Errorf("described as %q, want %q", c.s.Doc, c.doc)
+		}
+		if err := c.s.Assign(c.bad); err == nil || err.Error() != c.want {
+			t.Errorf("%s: %v, want %s", c.bad, err, c.want)
+		}
+		if err := c.s.Assign(c.s.Default); err != nil {
+			t.Errorf("%s: the default is refused: %v", c.doc, err)
+		}
+	}
+	s := Range("a.b", &small, 1, 9, 0, "the middle", "A size.")
+	if err := s.Assign("7"); err != nil || small != 7 {
+		t.Errorf("%d, %v", small, err)
 	}
 }

@@ -3,6 +3,7 @@ package setting
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"reflect"
 	"slices"
 	"strings"
@@ -132,7 +133,7 @@ func (t *Table) Apply() error {
 		if !ok {
 			continue
 		}
-		err := s.apply(g.value)
+		err := s.put(g.value)
 		var e elementError
 		switch {
 		case errors.As(err, &e):
@@ -144,20 +145,58 @@ func (t *Table) Apply() error {
 	return nil
 }
 
-// Unused returns an Error for each setting that was given another value than its default, and that the driver does not have.
+// Unused returns an Error for each setting that was given another value than its default, and that has no effect: the driver does not have
+// it, or what it needs is not so. The driver is "" if it is not known.
 func (t *Table) Unused(driver string) (all []*Error) {
 	for i := range t.Settings {
 		s := &t.Settings[i]
-		g, ok := t.assigned[s.Key]
-		if !ok || s.Drivers == nil || slices.Contains(s.Drivers, driver) {
-			continue
+		problem := ""
+		switch {
+		case !t.chosen(s):
+		case driver != "" && s.Drivers != nil && !slices.Contains(s.Drivers, driver):
+			problem = fmt.Sprintf("has no effect with driver %s (it is for %s)", driver, strings.Join(s.Drivers, ", "))
+		case s.Needs != nil && !slices.ContainsFunc(s.Needs, t.holds):
+			problem = "has no effect without " + strings.Join(s.Needs, " or ")
 		}
-		if def, err := s.read(s.Default); err == nil && reflect.DeepEqual(def, g.value) {
-			continue
+		if problem != "" {
+			all = append(all, &Error{t.assigned[s.Key].where(-1), s.Key, problem})
 		}
-		all = append(all, &Error{g.where(-1), s.Key, fmt.Sprintf("has no effect with driver %s (it is for %s)", driver, strings.Join(s.Drivers, ", "))})
 	}
 	return all
+}
+
+// WarnUnused logs what Unused returns.
+func (t *Table) WarnUnused(driver string, log *slog.Logger) {
+	for _, e := range t.Unused(driver) {
+		log.Warn("setting not in force", "setting", e.Key, "at", e.Where, "reason", e.Problem)
+	}
+}
+
+// chosen reports whether a setting was given another value than its default.
+func (t *Table) chosen(s *Setting) bool {
+	g, ok := t.assigned[s.Key]
+	return ok && !s.equals(g.value, s.Default)
+}
+
+// equals reports whether a value is the one that text stands for.
+func (s *Setting) equals(value any, text string) bool {
+	v, err := s.read(text)
+	return err == nil && reflect.DeepEqual(v, value)
+}
+
+// holds reports whether a condition of Setting.Needs is so.
+func (t *Table) holds(condition string) bool {
+	key, want, named := strings.Cut(condition, "=")
+	key, not := strings.CutSuffix(key, "!")
+	s := t.Find(key)
+	if !named {
+		return t.chosen(s)
+	}
+	g, ok := t.assigned[key]
+	if !ok {
+		g.value, _ = s.read(s.Default)
+	}
+	return s.equals(g.value, want) != not
 }
 
 // Fail returns an Error about a setting, for checks that concern several: it says where the user set it.

@@ -38,11 +38,18 @@ func comment(text string) string {
 	return b.String()
 }
 
-// choices writes one line or more for each choice: its name, and beside it what it means.
+// choices writes one line or more for each choice: its name, and beside it what it means; or all names, if none is described.
 func choices(list []Choice, prefix string, width int) string {
-	longest := 0
+	longest, described := 0, false
+	var names []string
 	for _, c := range list {
-		longest = max(longest, len(c.Name))
+		longest, described = max(longest, len(c.Name)), described || c.Doc != ""
+		if c.Name != "" {
+			names = append(names, c.Name)
+		}
+	}
+	if list != nil && !described {
+		return Wrap(strings.Join(names, ", "), prefix, width)
 	}
 	var b strings.Builder
 	for _, c := range list {

@@ -1,0 +1,144 @@
+package responder
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/internal/host/setting"
+)
+
+const (
+	ofSockets = "nic.push nic.push_max nic.port nic.qkey nic.unsafe_no_iommu"
+	ofDebug   = "debug.host_version debug.os_type debug.vector debug.omit_meta debug.llq_entry debug.skip_eeprom_check debug.link_mode debug.no_steering"
+	ofKernel  = "nic.queue nic.generic_xdp nic.pin"
+	messages  = "respond.handover respond.stamp_messages"
+	enaDebug  = "debug.host_version debug.os_type debug.vector debug.omit_meta debug.llq_entry"
+)
+
+// notInForce are the settings that each driver ignores.
+var notInForce = map[string]string{
+	"afpacket": ofSockets + " nic.queue nic.generic_xdp nic.pin " + ofDebug + " " + messages,
+	"afxdp":    ofSockets + " nic.pin " + ofDebug + " " + messages,
+	"xdp": ofSockets + " nic.queue nic.ring_size nic.mtu cpu.cores cpu.priority cpu.realtime_guard cpu.isolate cpu.lock_memory respond.stamp_mode " +
+		"respond.stamp_sessions respond.stamp_idle respond.stamp_auth_ports respond.stamp_key respond.stamp_tlvs respond.stamp_location respond.stamp_dscp " +
+		"respond.stamp_clock_error " + ofDebug + " " + messages,
+	"ixgbe": "nic.push nic.push_max nic.port nic.qkey " + ofKernel + " " + enaDebug + " " + messages,
+	"mlx5":  "nic.port nic.qkey " + ofKernel + " " + enaDebug + " debug.skip_eeprom_check debug.link_mode " + messages,
+	"mlx4":  "nic.qkey " + ofKernel + " " + enaDebug + " debug.skip_eeprom_check debug.link_mode " + messages,
+	"ena":   "nic.port nic.qkey " + ofKernel + " debug.skip_eeprom_check debug.link_mode debug.no_steering " + messages,
+	"efa": "nic.port nic.mac " + ofKernel + " respond.addresses respond.udp_ports respond.vlans respond.stamp_ports respond.stamp_auth_ports guard.checksum_bytes " +
+		ofDebug,
+	"virtio": "nic.push nic.push_max nic.port nic.qkey " + ofKernel + " " + ofDebug + " " + messages,
+}
+
+// values are what to set a setting to, where its type does not say.
+var values = map[string]string{
+	"nic.ring_size": "64", "nic.mtu": "1400", "nic.mac": "02:00:00:00:00:07", "nic.pin": "name", "nic.qkey": "7", "debug.host_version": "1", "debug.os_type": "2",
+	"debug.llq_entry": "128", "debug.link_mode": "3", "respond.addresses": "10.0.0.9", "respond.vlans": "5", "respond.handover": "127.0.0.1:9", "trust.user": "root",
+	"respond.stamp_idle": "5s", "respond.stamp_dscp": "3", "respond.stamp_clock_error": "1us", "log.level": "debug", "stats.listen": "127.0.0.1:0",
+	"stats.hosts": "a.example", "stats.interval": "5s", "stats.report": "out/x", "respond.udp_ports": "8", "respond.stamp_ports": "862", "respond.stamp_auth_ports": "863",
+}
+
+// other is a value of a setting that is not its default.
+func other(t *testing.T, s *setting.Setting) string {
+	if v, ok := values[s.Key]; ok {
+		return v
+	}
+	if all := s.Values(); all != nil {
+		i := slices.IndexFunc(all, func(v string) bool { return v != strings.Trim(s.Default, `"`) })
+		return all[i]
+	}
+	if s.Kind != setting.Integer && s.Kind != setting.Integers {
+		t.Errorf("%s: this test has no value for it", s.Key)
+	}
+	return "2"
+}
+
+// Each setting has an effect with each driver, or it is named: by an error or by the warning at start. And it is named if what it needs is
+// not set.
+func TestSettingsInForce(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte(strings.Repeat("5a", 32)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	values["respond.stamp_key"] = key
+	rows := newSettings(fourCPUs).table.Settings
+	for _, driver := range cards.Drivers()[1:] {
+		ignored, known := notInForce[driver]
+		if !known {
+			t.Errorf("this test does not say which settings driver %s ignores", driver)
+		}
+		for _, name := range strings.Fields(ignored) {
+			if !slices.ContainsFunc(rows, func(s setting.Setting) bool { return s.Key == name }) {
+				t.Errorf("%s is no setting", name)
+			}
+		}
+		for i := range rows {
+			row := &rows[i]
+			if row.Key == "nic.driver" || row.Key == "nic.device" {
+				continue
+			}
+			base := []string{"nic.driver=" + driver, "nic.device=eth1"}
+			if cards.OnBus(driver) {
+				base[1] = "nic.device=0000:03:00.0"
+			}
+			if !cards.CarriesMessages(driver) {
+				base = append(base, "respond.addresses=10.0.0.2/24")
+			}
+			base = append(base, row.Key+"="+other(t, row))
+			named := func(sets []string) string {
+				s, err := loadConfig("", append(slices.Clone(base), sets...), fourCPUs)
+				if s == nil {
+					t.Fatalf("%q: %v", base, err)
+				}
+				for _, e := range s.table.Unused(driver) {
+					err = fmt.Errorf("%v; %w", err, e)
+				}
+				if err != nil && strings.Contains(err.Error(), row.Key) {
+					return err.Error()
+				}
+				return ""
+			}
+			if why := named(nil); why == "" && row.Needs != nil && !holdsByDefault(row) {
+				t.Errorf("driver %s: %s has no effect without %v, and is not named", driver, row.Key, row.Needs)
+			}
+			why := named(met(t, row))
+			if slices.Contains(strings.Fields(ignored), row.Key) != (why != "") {
+				t.Errorf("driver %s, %s: named as %q", driver, row.Key, why)
+			}
+		}
+	}
+}
+
+// holdsByDefault reports whether a setting has an effect where nothing else is set.
+func holdsByDefault(s *setting.Setting) bool {
+	return s.Key == "trust.user" || s.Key == "nic.push_max" || strings.HasPrefix(s.Key, "guard.")
+}
+
+// met sets what a setting needs.
+func met(t *testing.T, s *setting.Setting) (sets []string) {
+	table := newSettings(fourCPUs).table
+	switch {
+	case s.Needs == nil || holdsByDefault(s):
+		return nil
+	case s.Key == "respond.stamp_auth_ports":
+		sets = append(sets, "respond.stamp_key="+values["respond.stamp_key"])
+	}
+	for _, c := range s.Needs {
+		key, value, ok := strings.Cut(c, "=")
+		need := table.Find(key)
+		if !ok {
+			value = other(t, need)
+		}
+		if key == "respond.stamp_auth_ports" || key == "respond.stamp_messages" { // one of the others is enough
+			continue
+		}
+		sets = append(sets, key+"="+value)
+	}
+	return sets
+}
