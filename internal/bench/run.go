@@ -130,23 +130,53 @@ func runCommand(e *env, args []string) error {
 // notInRun are the settings of [nic] that each variant has, or that mean nothing to a bench.
 var notInRun = []string{"nic.driver", "nic.device", "nic.mac", "nic.pin"}
 
+// runLine is the command line of bench run, before it is known what it means.
+type runLine struct {
+	closed         bool
+	lossless, auto string
+	autoWithin     time.Duration
+	targets        []string
+	variants       []string // values of -ab
+	device         *setting.Table
+	given          map[string]bool // by the names of flags
+}
+
 func (e *env) runFlags(args []string) (*runOptions, error) {
 	o := &runOptions{base: settings.Default(),
 		Options: session.Options{Watch: true, Stop: new(atomic.Bool), Log: e.log, ProgressTo: e.stderr}}
 	o.Options.Options.Log = e.log
 	fs := flag.NewFlagSet("run", flag.ContinueOnError)
-	var variants []string
+	c := o.define(fs)
+	var err error
+	if c.targets, err = e.parseMixed(fs, args, runHelp, runShortHelp); err != nil {
+		return nil, err
+	}
+	fs.Visit(func(f *flag.Flag) { c.given[f.Name] = true })
+	for _, step := range []func(*runLine) error{o.checkLine, o.vary, o.checkDevice, o.hooks, o.times} {
+		if err := step(c); err != nil {
+			return nil, err
+		}
+	}
+	if o.Out == "" {
+		o.Out = unused("out/bench-" + time.Now().Format("20060102-150405"))
+	}
+	return o, nil
+}
+
+// define makes the flags.
+func (o *runOptions) define(fs *flag.FlagSet) *runLine {
+	c := &runLine{given: map[string]bool{}}
 	for _, r := range o.base.Rows() {
 		r.AddFlag(fs)
 	}
-	closed := fs.Bool("closed", false, "closed loop: send the next probe when the last one is answered (default unless "+
+	fs.BoolVar(&c.closed, "closed", false, "closed loop: send the next probe when the last one is answered (default unless "+
 		"-rate)")
-	lossless := fs.String("lossless", "", "search for the highest rate without loss, as in RFC 2544 §26.1, up to `N` probes per second;\n"+
+	fs.StringVar(&c.lossless, "lossless", "", "search for the highest rate without loss, as in RFC 2544 §26.1, up to `N` probes per second;\n"+
 		"each trial lasts -duration (the RFC wants 60s)")
 	fs.Func("ab", "`KEY=VALUE[,...]` of one of two or more variants (repeat -ab), measured in short alternating "+
 		"slices;\nkeys are name and the flags with a single value: target, port, size, driver, dscp, vlan, ...;\nthe last may "+
 		"be do=COMMAND, which runs before each slice of the variant", func(v string) error {
-		variants = append(variants, v)
+		c.variants = append(c.variants, v)
 		return nil
 	})
 	duration(fs, &o.Duration, "duration", 0, "`TIME` to measure, of each run and each point of a sweep (default 10s, unless -count)")
@@ -156,9 +186,8 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 		"between runs (default: one -duration or -count, cut into ten runs of at least 100ms or 1000\nprobes each, or into "+
 		"more of at most 2.5s)")
 	duration(fs, &o.Slice, "slice", 0, "-ab: average length of one slice (default 250ms, or 1s with do=); each is up to 25 % longer or shorter")
-	auto := fs.String("auto", "", "-ab: measure until there is a verdict at `PERCENTILE`, like p99: for -auto-within at most, and not less than -duration")
-	autoWithin := 10 * time.Minute
-	duration(fs, &autoWithin, "auto-within", autoWithin, "-auto: `TIME` to measure each variant at most")
+	fs.StringVar(&c.auto, "auto", "", "-ab: measure until there is a verdict at `PERCENTILE`, like p99: for -auto-within at most, and not less than -duration")
+	duration(fs, &c.autoWithin, "auto-within", 10*time.Minute, "-auto: `TIME` to measure each variant at most")
 	duration(fs, &o.HookWithin, "do-within", 30*time.Second, "-ab: `TIME` limit for a do= command")
 	fs.IntVar(&o.Core, "core", -1, "CPU to measure on, preferably an isolated one (default the last CPU available to this "+
 		"process)")
@@ -173,64 +202,66 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 	fs.BoolVar(&o.Timestamps, "timestamps", false, "save the kernel's and the card's timestamps as additional histograms, "+
 		"which show\nthis host's overhead. This adds some time per frame")
 	duration(fs, &o.SelfTest, "self-test", 500*time.Millisecond, "`TIME` to test the bench's core before measuring, 0 for none")
-	device := setting.New(o.NIC.Settings()...)
-	device.Settings = slices.DeleteFunc(device.Settings, func(n setting.Setting) bool { return slices.Contains(notInRun, n.Key) })
-	device.AddFlags(fs)
-	targets, err := e.parseMixed(fs, args, runHelp, runShortHelp)
-	if err != nil {
-		return nil, err
-	}
-	given := map[string]bool{}
-	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	c.device = setting.New(o.NIC.Settings()...)
+	c.device.Settings = slices.DeleteFunc(c.device.Settings, func(n setting.Setting) bool { return slices.Contains(notInRun, n.Key) })
+	c.device.AddFlags(fs)
+	return c
+}
+
+// checkLine refuses flags that exclude each other, and those that have no effect.
+func (o *runOptions) checkLine(c *runLine) error {
+	given := c.given
 	switch {
-	case len(targets) > 0 && given["target"]:
-		return nil, exit.Usagef("target given twice: %q and -target (give it once)", targets[0])
-	case len(targets) > 1 && (len(variants) > 0 || given["lossless"]):
-		return nil, exit.Usagef("several targets (%s) do not go with -ab or -lossless: use -ab target=... for each", strings.Join(targets, " "))
-	case *closed && given["rate"]:
-		return nil, exit.Usagef("-closed and -rate exclude each other")
-	case given["lossless"] && (*closed || given["rate"] || len(variants) > 0 || given["count"]):
-		return nil, exit.Usagef("-lossless chooses its rates itself: it goes without -closed, -rate, -ab and -count")
-	case len(variants) == 1:
-		return nil, exit.Usagef("-ab wants at least two variants: repeat it")
+	case len(c.targets) > 0 && given["target"]:
+		return exit.Usagef("target given twice: %q and -target (give it once)", c.targets[0])
+	case len(c.targets) > 1 && (len(c.variants) > 0 || given["lossless"]):
+		return exit.Usagef("several targets (%s) do not go with -ab or -lossless: use -ab target=... for each", strings.Join(c.targets, " "))
+	case c.closed && given["rate"]:
+		return exit.Usagef("-closed and -rate exclude each other")
+	case given["lossless"] && (c.closed || given["rate"] || len(c.variants) > 0 || given["count"]):
+		return exit.Usagef("-lossless chooses its rates itself: it goes without -closed, -rate, -ab and -count")
+	case len(c.variants) == 1:
+		return exit.Usagef("-ab wants at least two variants: repeat it")
 	case (o.Runs < 1 || o.Runs > 10000) && given["runs"]:
-		return nil, exit.Usagef("-runs %d: want 1 to 10000", o.Runs)
+		return exit.Usagef("-runs %d: want 1 to 10000", o.Runs)
 	case o.Count < 0:
-		return nil, exit.Usagef("-count %d: want 1 or more", o.Count)
-	case given["auto-within"] && *auto == "":
-		return nil, exit.Usagef("-auto-within has no effect without -auto")
-	case (given["slice"] || given["do-within"]) && len(variants) == 0 && len(targets) < 2:
-		return nil, exit.Usagef("-slice and -do-within have no effect without -ab or a second target")
+		return exit.Usagef("-count %d: want 1 or more", o.Count)
+	case given["auto-within"] && c.auto == "":
+		return exit.Usagef("-auto-within has no effect without -auto")
+	case (given["slice"] || given["do-within"]) && len(c.variants) == 0 && len(c.targets) < 2:
+		return exit.Usagef("-slice and -do-within have no effect without -ab or a second target")
 	case given["slice"] && o.Slice < 10*time.Millisecond:
-		return nil, exit.Usagef("-slice %v: want 10ms or more", o.Slice)
+		return exit.Usagef("-slice %v: want 10ms or more", o.Slice)
 	}
-	if *lossless != "" {
-		r, err := settings.ParseRates(*lossless)
+	return nil
+}
+
+// vary makes the variants: of -ab, of several targets, or of a sweep.
+func (o *runOptions) vary(c *runLine) error {
+	if c.lossless != "" {
+		r, err := settings.ParseRates(c.lossless)
 		if err != nil || len(r) != 1 {
-			return nil, exit.Usagef("-lossless %q: want one rate, like 1M", *lossless)
+			return exit.Usagef("-lossless %q: want one rate, like 1M", c.lossless)
 		}
 		o.lossless = r[0]
 	}
-	switch len(targets) {
-	case 0:
-	case 1:
-		if err := o.base.Set("target", targets[0]); err != nil {
-			return nil, exit.Usagef("%w", err)
-		}
-	default:
-		for _, target := range targets {
-			variants = append(variants, "target="+target)
+	if len(c.targets) == 1 {
+		if err := o.base.Set("target", c.targets[0]); err != nil {
+			return exit.Usagef("%w", err)
 		}
 	}
-	if o.Duration == 0 && o.Count == 0 {
-		o.Duration = 10 * time.Second
+	variants := c.variants
+	if len(c.targets) > 1 {
+		for _, target := range c.targets {
+			variants = append(variants, "target="+target)
+		}
 	}
 	for _, list := range variants {
 		v := o.base
 		v.Name = ""
 		v, err := v.Vary(list)
 		if err != nil {
-			return nil, exit.Usagef("%w", err)
+			return exit.Usagef("%w", err)
 		}
 		o.Variants = append(o.Variants, v)
 	}
@@ -239,46 +270,42 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 	}
 	for i := range o.Variants {
 		if err := o.Variants[i].Complete(); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	if err := o.checkDevice(device, given); err != nil {
-		return nil, err
-	}
-	if err := o.hooks(); err != nil {
-		return nil, err
+	return nil
+}
+
+// times chooses how long to measure, and checks that a verdict is possible within.
+func (o *runOptions) times(c *runLine) error {
+	if o.Duration == 0 && o.Count == 0 {
+		o.Duration = 10 * time.Second
 	}
 	if o.Runs == 0 {
 		o.cutRuns()
 	}
-	if *auto != "" {
-		switch {
-		case !o.Paired || o.Count > 0 || given["runs"]:
-			return nil, exit.Usagef("-auto goes with -ab, and without -count and -runs")
-		case !given["duration"]:
-			o.Duration = 0
-		}
-		if err := o.auto(*auto, autoWithin); err != nil {
-			return nil, err
-		}
-	} else if err := o.plan(); err != nil {
-		return nil, err
+	if c.auto == "" {
+		return o.plan()
 	}
-	if o.Out == "" {
-		o.Out = unused("out/bench-" + time.Now().Format("20060102-150405"))
+	switch {
+	case !o.Paired || o.Count > 0 || c.given["runs"]:
+		return exit.Usagef("-auto goes with -ab, and without -count and -runs")
+	case !c.given["duration"]:
+		o.Duration = 0
 	}
-	return o, nil
+	return o.planAuto(c.auto, c.autoWithin)
 }
 
 // checkDevice takes the flags of the device, and refuses one that has an effect on no variant.
-func (o *runOptions) checkDevice(device *setting.Table, given map[string]bool) error {
+func (o *runOptions) checkDevice(c *runLine) error {
+	device := c.device
 	device.Assign()
 	if err := device.Apply(); err != nil {
 		return exit.Usagef("%w", err)
 	}
 	if !slices.ContainsFunc(o.Variants, func(v settings.Settings) bool { return v.Transport == "raw" }) {
 		for _, name := range append(device.Flags(), "driver", "gateway") {
-			if given[name] {
+			if c.given[name] {
 				return exit.Usagef("-%s has no effect with -transport socket", name)
 			}
 		}
@@ -307,7 +334,7 @@ func (o *runOptions) checkDevice(device *setting.Table, given map[string]bool) e
 }
 
 // hooks checks the commands of the variants, and chooses the length of a slice.
-func (o *runOptions) hooks() error {
+func (o *runOptions) hooks(*runLine) error {
 	with := 0
 	for _, v := range o.Variants {
 		if v.Do != "" {
@@ -360,8 +387,8 @@ func (o *runOptions) planned(d time.Duration) compare.Plan {
 	return compare.Plan{Slices: o.Runs * int((d+o.Slice-1)/o.Slice), Samples: rate * o.Slice.Seconds()}
 }
 
-// auto makes the measurement end at a verdict on a percentile, after within at most.
-func (o *runOptions) auto(percentile string, within time.Duration) error {
+// planAuto makes the measurement end at a verdict on a percentile, after within at most.
+func (o *runOptions) planAuto(percentile string, within time.Duration) error {
 	st, err := compare.ParseStat(percentile)
 	if _, ok := st.Quantile(); err != nil || !ok || !slices.Contains(compare.Stats, st) {
 		return exit.Usagef("-auto %q: want one of p50, p90, p99, p99.9, p99.99", percentile)

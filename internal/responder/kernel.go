@@ -93,11 +93,7 @@ func (k *inTheKernel) serve(ctx context.Context, manager *notify.Manager, ask <-
 	s, d, log := k.settings, k.device, k.log
 	defer func() { err = errors.Join(err, d.Close()) }()
 	info := d.Info()
-	log.Info("device open", "driver", info.Driver, "device", info.Device, "model", info.Model, "backend", info.Backend, "mtu", info.MTU,
-		"push", info.Push)
-	for _, n := range info.Notes {
-		log.Info("device", "note", n)
-	}
+	logDevice(log, info)
 	answer, shown := newKernelPage(k)
 	hide, err := metrics.ListenPage(s.stats.listen, s.stats.hosts, answer, shown.collect, log)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,124 +70,169 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 	} else if in != nil {
 		return in.serve(ctx, manager, ask, stdout)
 	}
-	cores := s.cpu.cores
-	if len(cores) == 0 {
-		cores = []int{chooseCore(online)}
-		log.Info("core chosen", "core", cores[0])
-	}
-	if err := s.guarded(cores, log); err != nil {
+	a := &answering{settings: s, log: log}
+	defer func() { err = errors.Join(err, a.close()) }()
+	if err := a.open(online); err != nil {
 		return err
 	}
-	remarks, err := prepare(s, cores, online)
+	if err := a.arm(); err != nil {
+		return err
+	}
+	return a.run(ctx, manager, ask, stdout)
+}
+
+// answering is a responder whose answers are those of loops in this process.
+type answering struct {
+	settings *settings
+	cores    []int
+	remarks  []remark // on the host, for the log once nothing fails any more
+	match    *fastpath.Config
+	dev      nic.Answerer
+	info     nic.Info
+	messages nic.Messenger // dev, where it carries messages; nil else
+	view     *view
+	hand     *handover.Server // nil where nothing is handed over
+	undo     []func() error   // what close does, the last one first
+	log      *slog.Logger
+}
+
+func (a *answering) close() (err error) {
+	for _, f := range slices.Backward(a.undo) {
+		err = errors.Join(err, f())
+	}
+	return err
+}
+
+// later has close call f.
+func (a *answering) later(f func()) {
+	a.undo = append(a.undo, func() error { f(); return nil })
+}
+
+// open chooses the cores, readies clock and memory, and opens the device.
+func (a *answering) open(online []int) error {
+	s := a.settings
+	if a.cores = s.cpu.cores; len(a.cores) == 0 {
+		a.cores = []int{chooseCore(online)}
+		a.log.Info("core chosen", "core", a.cores[0])
+	}
+	err := s.guarded(a.cores, a.log)
 	if err != nil {
+		return err
+	}
+	if a.remarks, err = prepare(s, a.cores, online); err != nil {
 		return err
 	}
 	clock, err := latency.NewClock()
 	if err != nil {
 		return err
 	}
-
-	match := s.match()
-	s.respond.stamp.timed(match, clock)
+	a.match = s.match()
+	s.respond.stamp.timed(a.match, clock)
 	if s.stampAsked() {
-		time := newStampClock(clock, s.respond.stamp.clockError)
-		match.Clock = &time.now
+		stamps := newStampClock(clock, s.respond.stamp.clockError)
+		a.match.Clock = &stamps.now
 		keeping, stop := context.WithCancel(context.Background())
-		defer stop()
-		go time.keep(keeping)
+		a.later(stop)
+		go stamps.keep(keeping)
 	}
-	s.nic.Queues, s.nic.Match, s.nic.Log = len(cores), match, log
+	s.nic.Queues, s.nic.Match, s.nic.Log = len(a.cores), a.match, a.log
 	s.nic.Services = s.services()
-	dev, err := s.nic.OpenAnswerer()
-	if err != nil {
+	if a.dev, err = s.nic.OpenAnswerer(); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, dev.Close()) }()
-	info := dev.Info()
-	log.Info("device open", "driver", info.Driver, "device", info.Device, "model", info.Model, "backend", info.Backend,
-		"queues", info.Queues, "mtu", info.MTU, "push", info.Push)
+	a.undo = append(a.undo, a.dev.Close)
+	a.info = a.dev.Info()
+	a.messages, _ = a.dev.(nic.Messenger)
+	logDevice(a.log, a.info, "queues", a.info.Queues)
+	s.table.WarnUnused(a.info.Driver, a.log)
+	if link, err := a.dev.Link(); err == nil && !link.Up {
+		a.log.Warn("link is down; answering begins when it comes up", "device", a.info.Device)
+	}
+	a.view = &view{engine: &engine{dev: a.dev, priority: s.cpu.priority, bound: heapBound, log: a.log}, info: a.info, clock: clock}
+	return s.fits(a.info, a.messages != nil)
+}
+
+// logDevice logs what the open device is.
+func logDevice(log *slog.Logger, info nic.Info, more ...any) {
+	log.Info("device open", append([]any{"driver", info.Driver, "device", info.Device, "model", info.Model, "backend", info.Backend, "mtu", info.MTU,
+		"push", info.Push}, more...)...)
 	for _, n := range info.Notes {
 		log.Info("device", "note", n)
 	}
-	s.table.WarnUnused(info.Driver, log)
-	if link, err := dev.Link(); err == nil && !link.Up {
-		log.Warn("link is down; answering begins when it comes up", "device", info.Device)
-	}
+}
 
-	m, messages := dev.(nic.Messenger)
-	if err := s.fits(info, messages); err != nil {
-		return err
-	}
+// arm makes a loop for each core, and all that users and other programs see of them; last it gives up what is not needed any more.
+func (a *answering) arm() error {
+	s, e := a.settings, a.view.engine
 	newResponder := fastpath.NewMessages
-	if !messages {
+	if a.messages == nil {
 		newResponder = fastpath.New
-		if err := mac(match, info); err != nil {
+		if err := mac(a.match, a.info); err != nil {
 			return err
 		}
 	}
-	match.PartialChecksums = info.PartialChecksums
-	e := &engine{dev: dev, priority: s.cpu.priority, bound: heapBound, log: log}
-	for i, core := range cores {
-		r, err := newResponder(*match)
+	a.match.PartialChecksums = a.info.PartialChecksums
+	for i, core := range a.cores {
+		r, err := newResponder(*a.match)
 		if err != nil {
 			return err
 		}
 		e.loops = append(e.loops, &loop{core: core, queue: i, responder: r})
 	}
-
-	view := &view{engine: e, info: info, clock: clock, start: time.Now()}
-	view.before, _ = view.transactions()
-	answer, shown := newPage(view)
-	hide, err := metrics.ListenPage(s.stats.listen, s.stats.hosts, answer, shown.collect, log)
+	a.view.start = time.Now()
+	a.view.before, _ = a.view.transactions()
+	answer, shown := newPage(a.view)
+	hide, err := metrics.ListenPage(s.stats.listen, s.stats.hosts, answer, shown.collect, a.log)
 	if err != nil {
 		return err
 	}
-	defer hide()
-	var hand *handover.Server
+	a.later(hide)
 	if s.respond.handover.IsValid() {
-		if hand, err = handover.Listen(s.respond.handover, m, log); err != nil {
+		if a.hand, err = handover.Listen(s.respond.handover, a.messages, a.log); err != nil {
 			return fmt.Errorf("respond.handover: %w", err)
 		}
-		defer func() { err = errors.Join(err, hand.Close()) }()
+		a.undo = append(a.undo, a.hand.Close)
 	}
-	lease, release, err := s.lease(cores, log)
+	lease, release, err := s.lease(a.cores, a.log)
 	if err != nil {
 		return err
 	}
-	defer release()
+	a.later(release)
 	e.join = lease.Join
 	// Only now: an error until here stands alone, not behind remarks.
-	for _, r := range remarks {
-		log.Warn(r.what, r.attrs...)
+	for _, r := range a.remarks {
+		a.log.Warn(r.what, r.attrs...)
 	}
-	warn(s, cores, log)
-	view.host = host.Collect(os.DirFS("/"), cores[0]) // some of it only root can read
-	if err := s.confine(log); err != nil {
-		return err
-	}
+	warn(s, a.cores, a.log)
+	a.view.host = host.Collect(os.DirFS("/"), a.cores[0]) // some of it only root can read
+	return s.confine(a.log)
+}
+
+// run answers until ctx is done, and prints and saves what it counted.
+func (a *answering) run(ctx context.Context, manager *notify.Manager, ask <-chan os.Signal, stdout io.Writer) error {
+	s, e := a.settings, a.view.engine
 	reporting, stopReporting := context.WithCancel(context.Background())
 	reported := make(chan struct{})
 	go func() {
 		defer close(reported)
-		view.printSummaries(reporting, ask, s.stats.interval, stdout, log)
+		a.view.printSummaries(reporting, ask, s.stats.interval, stdout, a.log)
 	}()
-
 	failed := advise(e.run(ctx, func() {
-		line := s.ready(info)
-		if messages {
-			line = readyMessages(info, m, hand)
+		line := s.ready(a.info)
+		if a.messages != nil {
+			line = readyMessages(a.info, a.messages, a.hand)
 		}
 		fmt.Fprintln(stdout, line)
-		logNotifyError(log, manager.Ready(line))
-		go watchdogLoop(reporting, manager, e.turned, log)
+		logNotifyError(a.log, manager.Ready(line))
+		go watchdogLoop(reporting, manager, e.turned, a.log)
 	}))
 	stopReporting()
-	logNotifyError(log, manager.Stopping())
+	logNotifyError(a.log, manager.Stopping())
 	<-reported
-	view.end = time.Now()
-	view.print(stdout)
+	a.view.end = time.Now()
+	a.view.print(stdout)
 	if s.stats.report != "" {
-		failed = errors.Join(failed, s.save(view.report(), log))
+		failed = errors.Join(failed, s.save(a.view.report(), a.log))
 	}
 	return failed
 }
