@@ -66,38 +66,56 @@ type space struct {
 }
 
 func newSpace(c Config) (space, error) {
-	var s space
-	le := binary.LittleEndian
-	put16 := func(off int, v, writable uint16) {
-		le.PutUint16(s.init[off:], v)
-		le.PutUint16(s.write1[off:], writable)
+	s := space{vpd: c.VPD, aer: c.AER > 0, flrCapable: c.PCIeDevCap&devCapFLR != 0}
+	s.header(&c)
+	if err := s.bars(&c); err != nil {
+		return s, err
 	}
-	put32 := func(off int, v, writable uint32) {
-		le.PutUint32(s.init[off:], v)
-		le.PutUint32(s.write1[off:], writable)
+	if err := s.capabilities(&c); err != nil {
+		return s, err
 	}
-	put16(0x00, c.Vendor, 0)
-	put16(0x02, c.Device, 0)
-	put16(offCommand, 0, cmdWritable)
-	put16(offStatus, 1<<4, 0) // capabilities list
-	le.PutUint16(s.clear1[offStatus:], 0xf900)
-	put32(0x08, uint32(c.Revision)|c.Class<<8, 0)
+	s.extendedCapabilities(&c)
+	s.reg = s.init
+	return s, nil
+}
+
+// put16 and put32 set a register's initial value, and which of its bits can be written.
+func (s *space) put16(off int, v, writable uint16) {
+	binary.LittleEndian.PutUint16(s.init[off:], v)
+	binary.LittleEndian.PutUint16(s.write1[off:], writable)
+}
+
+func (s *space) put32(off int, v, writable uint32) {
+	binary.LittleEndian.PutUint32(s.init[off:], v)
+	binary.LittleEndian.PutUint32(s.write1[off:], writable)
+}
+
+// header is the common part of the first 64 bytes, but for the BARs.
+func (s *space) header(c *Config) {
+	s.put16(0x00, c.Vendor, 0)
+	s.put16(0x02, c.Device, 0)
+	s.put16(offCommand, 0, cmdWritable)
+	s.put16(offStatus, 1<<4, 0) // capabilities list
+	binary.LittleEndian.PutUint16(s.clear1[offStatus:], 0xf900)
+	s.put32(0x08, uint32(c.Revision)|c.Class<<8, 0)
 	s.write1[0x0c] = 0xff // Cache Line Size
-	put16(offSubsys, c.SubVendor, 0)
-	put16(offSubsys+2, c.SubDevice, 0)
+	s.put16(offSubsys, c.SubVendor, 0)
+	s.put16(offSubsys+2, c.SubDevice, 0)
 	s.write1[offIntLine] = 0xff
 	s.init[offIntPin] = max(c.InterruptPin, 1)
 	if c.MultiFunction {
 		s.init[offHeader] = 0x80
 	}
+}
 
+func (s *space) bars(c *Config) error {
 	for i := 0; i < 6; i++ {
 		b := c.BARs[i]
 		if b.Size == 0 {
 			continue
 		}
 		if b.Size < 16 || b.Size&(b.Size-1) != 0 || b.Is64 && (i == 5 || c.BARs[i+1].Size != 0) || !b.Is64 && b.Size > 1<<31 {
-			return s, fmt.Errorf("impossible BAR %d: %+v", i, b)
+			return fmt.Errorf("impossible BAR %d: %+v", i, b)
 		}
 		flags, mask := uint32(0), ^(b.Size - 1)
 		if b.Prefetchable {
@@ -105,11 +123,15 @@ func newSpace(c Config) (space, error) {
 		}
 		if b.Is64 {
 			flags |= 2 << 1
-			put32(offBAR0+4*i+4, 0, uint32(mask>>32))
+			s.put32(offBAR0+4*i+4, 0, uint32(mask>>32))
 		}
-		put32(offBAR0+4*i, flags, uint32(mask))
+		s.put32(offBAR0+4*i, flags, uint32(mask))
 	}
+	return nil
+}
 
+// capabilities is the list that begins in the header.
+func (s *space) capabilities(c *Config) error {
 	link := offCapPtr // offset of the pointer to the next capability
 	capability := func(at int, id byte) {
 		s.init[link] = byte(at)
@@ -117,33 +139,33 @@ func newSpace(c Config) (space, error) {
 	}
 	if !c.NoPM {
 		capability(offPM, 0x01)
-		put16(offPM+2, cmp.Or(c.PMC, 3), 0)                    // version 3, D0 and D3
-		put16(offPM+4, cmp.Or(c.PMCSR, pmNoSoftReset), 3|1<<8) // power state, PME enable
-		s.clear1[offPM+5] = 1 << 7                             // PME status
+		s.put16(offPM+2, cmp.Or(c.PMC, 3), 0)                    // version 3, D0 and D3
+		s.put16(offPM+4, cmp.Or(c.PMCSR, pmNoSoftReset), 3|1<<8) // power state, PME enable
+		s.clear1[offPM+5] = 1 << 7                               // PME status
 	}
 	if c.MSI {
 		capability(offMSI, 0x05)
-		put16(offMSI+2, msi64|msiMaskable, msiEnable) // one message
-		put32(offMSI+4, 0, 0xfffffffc)
-		put32(offMSI+8, 0, 0xffffffff)
-		put16(offMSI+0xc, 0, 0xffff)
-		put32(offMSI+0x10, 0, 1) // mask
+		s.put16(offMSI+2, msi64|msiMaskable, msiEnable) // one message
+		s.put32(offMSI+4, 0, 0xfffffffc)
+		s.put32(offMSI+8, 0, 0xffffffff)
+		s.put16(offMSI+0xc, 0, 0xffff)
+		s.put32(offMSI+0x10, 0, 1) // mask
 	}
 	if c.MSIXVectors > 0 {
 		if c.MSIXVectors > 2048 || c.MSIXBAR < 0 || c.MSIXBAR > 5 || c.MSIXTable&7 != 0 || c.MSIXPBA&7 != 0 ||
 			uint64(c.MSIXTable)+16*uint64(c.MSIXVectors) > c.BARs[c.MSIXBAR].Size || uint64(c.MSIXPBA) >= c.BARs[c.MSIXBAR].Size {
-			return s, fmt.Errorf("impossible MSI-X table: %d vectors in BAR %d at %#x, pending bits at %#x",
+			return fmt.Errorf("impossible MSI-X table: %d vectors in BAR %d at %#x, pending bits at %#x",
 				c.MSIXVectors, c.MSIXBAR, c.MSIXTable, c.MSIXPBA)
 		}
 		capability(offMSIX, 0x11)
-		put16(offMSIX+2, uint16(c.MSIXVectors-1), msixEnable|1<<14) // function mask
-		put32(offMSIX+4, c.MSIXTable|uint32(c.MSIXBAR), 0)
-		put32(offMSIX+8, c.MSIXPBA|uint32(c.MSIXBAR), 0)
+		s.put16(offMSIX+2, uint16(c.MSIXVectors-1), msixEnable|1<<14) // function mask
+		s.put32(offMSIX+4, c.MSIXTable|uint32(c.MSIXBAR), 0)
+		s.put32(offMSIX+8, c.MSIXPBA|uint32(c.MSIXBAR), 0)
 	}
 	if at := offMSI; len(c.VendorParts) > 0 {
 		for _, p := range c.VendorParts {
 			if c.MSI || c.MSIXVectors > 0 || at+2+len(p) > offPCIe {
-				return s, fmt.Errorf("vendor-specific capability of %d bytes at %#x: they lie where MSI and MSI-X would, and end before %#x", len(p)+2, at, offPCIe)
+				return fmt.Errorf("vendor-specific capability of %d bytes at %#x: they lie where MSI and MSI-X would, and end before %#x", len(p)+2, at, offPCIe)
 			}
 			capability(at, 0x09)
 			copy(s.init[at+2:], p)
@@ -151,34 +173,43 @@ func newSpace(c Config) (space, error) {
 		}
 	}
 	capability(offPCIe, 0x10)
-	put16(offPCIe+2, 2, 0) // version 2, endpoint
-	put32(offPCIe+4, c.PCIeDevCap, 0)
-	put16(offPCIe+8, 0x2810, 0x7fff) // relaxed ordering, no snoop, read requests of 512 bytes
-	s.clear1[offPCIe+10] = 0x0f
-	lanes := uint32(c.LinkSpeed&15 | c.LinkWidth&63<<4)
-	put32(offPCIe+0x0c, lanes, 0)
-	put16(offPCIe+0x10, 0, 0x01cb)              // ASPM, RCB, common clock, extended synch, clock power management
-	put16(offPCIe+0x12, uint16(lanes)|1<<12, 0) // slot clock configuration
-	put32(offPCIe+0x24, 0x1f, 0)                // completion timeout ranges A to D, and disable
-	put16(offPCIe+0x28, 0, 0x1f)                // completion timeout value and disable
-	if c.LinkSpeed > 2 {                        // PCIe 2.0 devices have no link speeds vector
-		put32(offPCIe+0x2c, 1<<(c.LinkSpeed&15+1)-2, 0) // all speeds up to LinkSpeed
-	}
-	put16(offPCIe+0x30, uint16(c.LinkSpeed&15), 0x0f)
+	s.express(c)
 	if len(c.VPD) > 0 {
 		capability(offVPD, 0x03)
-		put16(offVPD+2, 0, 0xffff)
-		put32(offVPD+4, 0, 0xffffffff)
-		s.vpd = c.VPD
+		s.put16(offVPD+2, 0, 0xffff)
+		s.put32(offVPD+4, 0, 0xffffffff)
 	}
 	if c.VendorSize > 0 {
 		if offVendor+c.VendorSize > offExtended {
-			return s, fmt.Errorf("vendor-specific capability of %d bytes at %#x", c.VendorSize, offVendor)
+			return fmt.Errorf("vendor-specific capability of %d bytes at %#x", c.VendorSize, offVendor)
 		}
 		capability(offVendor, 0x09)
 		s.init[offVendor+2] = byte(c.VendorSize)
 	}
+	return nil
+}
 
+// express is the PCI Express capability (§7.5.3).
+func (s *space) express(c *Config) {
+	s.put16(offPCIe+2, 2, 0) // version 2, endpoint
+	s.put32(offPCIe+4, c.PCIeDevCap, 0)
+	s.put16(offPCIe+8, 0x2810, 0x7fff) // relaxed ordering, no snoop, read requests of 512 bytes
+	s.clear1[offPCIe+10] = 0x0f
+	lanes := uint32(c.LinkSpeed&15 | c.LinkWidth&63<<4)
+	s.put32(offPCIe+0x0c, lanes, 0)
+	s.put16(offPCIe+0x10, 0, 0x01cb)              // ASPM, RCB, common clock, extended synch, clock power management
+	s.put16(offPCIe+0x12, uint16(lanes)|1<<12, 0) // slot clock configuration
+	s.put32(offPCIe+0x24, 0x1f, 0)                // completion timeout ranges A to D, and disable
+	s.put16(offPCIe+0x28, 0, 0x1f)                // completion timeout value and disable
+	if c.LinkSpeed > 2 {                          // PCIe 2.0 devices have no link speeds vector
+		s.put32(offPCIe+0x2c, 1<<(c.LinkSpeed&15+1)-2, 0) // all speeds up to LinkSpeed
+	}
+	s.put16(offPCIe+0x30, uint16(c.LinkSpeed&15), 0x0f)
+}
+
+// extendedCapabilities is the list behind the first 256 bytes.
+func (s *space) extendedCapabilities(c *Config) {
+	le := binary.LittleEndian
 	last := -1
 	extended := func(at int, id, version uint32) {
 		if last < 0 {
@@ -186,33 +217,30 @@ func newSpace(c Config) (space, error) {
 		} else {
 			le.PutUint32(s.init[last:], le.Uint32(s.init[last:])|uint32(at)<<20)
 		}
-		put32(at, id|version<<16, 0)
+		s.put32(at, id|version<<16, 0)
 		last = at
 	}
-	if s.aer = c.AER > 0; s.aer {
+	if s.aer {
 		extended(offAER, 0x0001, uint32(c.AER))
-		s.putClear32(offAER+4, aerUncorrectable)        // status
-		put32(offAER+8, 0, aerUncorrectable)            // mask
-		put32(offAER+0xc, aerFatal, aerUncorrectable)   // severity
-		s.putClear32(offAER+0x10, aerCorrectable)       // status
-		put32(offAER+0x14, aerAdvisory, aerCorrectable) // mask
-		put32(offAER+0x18, 1<<5|1<<7, 1<<6|1<<8)        // ECRC can be generated and checked
+		s.putClear32(offAER+4, aerUncorrectable)          // status
+		s.put32(offAER+8, 0, aerUncorrectable)            // mask
+		s.put32(offAER+0xc, aerFatal, aerUncorrectable)   // severity
+		s.putClear32(offAER+0x10, aerCorrectable)         // status
+		s.put32(offAER+0x14, aerAdvisory, aerCorrectable) // mask
+		s.put32(offAER+0x18, 1<<5|1<<7, 1<<6|1<<8)        // ECRC can be generated and checked
 	}
 	if c.SerialNumber != 0 {
 		extended(offSerial, 0x0003, 1)
-		put32(last+4, uint32(c.SerialNumber), 0)
-		put32(last+8, uint32(c.SerialNumber>>32), 0)
+		s.put32(last+4, uint32(c.SerialNumber), 0)
+		s.put32(last+8, uint32(c.SerialNumber>>32), 0)
 	}
 	if c.ARI {
 		extended(offARI, 0x000e, 1)
-		put16(last+4, uint16(c.NextFunction)<<8, 0)
+		s.put16(last+4, uint16(c.NextFunction)<<8, 0)
 	}
 	extended(offMark, 0x000b, 1)
-	put32(last+4, pci.ModelVSEC|1<<16|uint32(8+len(pci.ModelMark))<<20, 0)
+	s.put32(last+4, pci.ModelVSEC|1<<16|uint32(8+len(pci.ModelMark))<<20, 0)
 	copy(s.init[last+8:], pci.ModelMark)
-	s.flrCapable = c.PCIeDevCap&devCapFLR != 0
-	s.reg = s.init
-	return s, nil
 }
 
 // putClear32 marks bits as cleared by a write of 1.

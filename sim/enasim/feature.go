@@ -99,17 +99,7 @@ func (m *Model) getFeature(c *amazon.Message, r []byte) (byte, error) {
 	n := uint32(m.opt.Queues)
 	switch id {
 	case featAttributes:
-		u32(0, 1) // implementation
-		u32(4, 1)
-		u32(8, m.offered())
-		caps := uint32(capENI | capExtendedReasons | capCDescMBZ)
-		if !m.opt.NoMetrics {
-			caps |= capMetrics
-		}
-		u32(12, caps)
-		// Address widths of the device and its virtual function stay 0: drivers go by CAPS (ena_com_get_dma_width).
-		copy(r[24:30], m.opt.MAC[:])
-		u32(32, m.opt.MaxMTU)
+		m.getAttributes(r)
 	case featMaxQueues:
 		for i, v := range []uint32{n, hostDepth, 2 * n, hostDepth, 0, 0, maxHeader} {
 			u32(4*i, v)
@@ -138,17 +128,9 @@ func (m *Model) getFeature(c *amazon.Message, r []byte) (byte, error) {
 		u32(0, hashToeplitz|hashCRC32)
 		u32(4, f.hash)
 		u32(8, f.hashInit)
-		if c[3]&6 == 0 {
-			break
+		if c[3]&6 != 0 {
+			return m.putControl(c, what, append(le.AppendUint32(nil, keyWords), append(make([]byte, 4), f.key[:]...)...))
 		}
-		a, err := m.control(c, what, 8+len(f.key))
-		if err != nil {
-			return statusIllegal, err
-		}
-		b := make([]byte, 8+len(f.key))
-		le.PutUint32(b, keyWords)
-		copy(b[8:], f.key[:])
-		m.Host.DMAWrite(a, b)
 	case featOffload:
 		u32(0, m.txOffloads())
 		u32(4, m.rxOffloads())
@@ -159,31 +141,22 @@ func (m *Model) getFeature(c *amazon.Message, r []byte) (byte, error) {
 		u16(4, tableLog)
 		r[6] = 1 // single entries can be set
 		u32(8, noInline)
-		if c[3]&6 == 0 || f.table == nil {
-			break
+		if c[3]&6 != 0 && f.table != nil {
+			b := make([]byte, 4*len(f.table))
+			for i, q := range f.table {
+				le.PutUint16(b[4*i:], q)
+			}
+			return m.putControl(c, what, b)
 		}
-		a, err := m.control(c, what, 4*len(f.table))
-		if err != nil {
-			return statusIllegal, err
-		}
-		b := make([]byte, 4*len(f.table))
-		for i, q := range f.table {
-			le.PutUint16(b[4*i:], q)
-		}
-		m.Host.DMAWrite(a, b)
 	case featMTU:
 		u32(0, f.mtu)
 	case featHashInput:
-		a, err := m.control(c, what, 16*hashProtos)
-		if err != nil {
-			return statusIllegal, err
-		}
 		var b [16 * hashProtos]byte
 		for i := range f.fields {
 			le.PutUint16(b[4*i:], supportedFields(i))
 			le.PutUint16(b[4*(hashProtos+i):], f.fields[i])
 		}
-		m.Host.DMAWrite(a, b[:])
+		return m.putControl(c, what, b[:])
 	case featModeration:
 		u16(0, delayUnit)
 	case featAENQ:
@@ -196,6 +169,30 @@ func (m *Model) getFeature(c *amazon.Message, r []byte) (byte, error) {
 	default:
 		return statusUnsupported, nil
 	}
+	return statusOK, nil
+}
+
+func (m *Model) getAttributes(r []byte) {
+	le.PutUint32(r[0:], 1) // implementation
+	le.PutUint32(r[4:], 1)
+	le.PutUint32(r[8:], m.offered())
+	caps := uint32(capENI | capExtendedReasons | capCDescMBZ)
+	if !m.opt.NoMetrics {
+		caps |= capMetrics
+	}
+	le.PutUint32(r[12:], caps)
+	// Address widths of the device and its virtual function stay 0: drivers go by CAPS (ena_com_get_dma_width).
+	copy(r[24:30], m.opt.MAC[:])
+	le.PutUint32(r[32:], m.opt.MaxMTU)
+}
+
+// putControl writes what a feature has in host memory to the command's control buffer.
+func (m *Model) putControl(c *amazon.Message, what string, b []byte) (byte, error) {
+	a, err := m.control(c, what, len(b))
+	if err != nil {
+		return statusIllegal, err
+	}
+	m.Host.DMAWrite(a, b)
 	return statusOK, nil
 }
 

@@ -211,21 +211,6 @@ func (m *Model) read(r reg) (uint32, error) {
 			v |= secReady
 			m.secReady = true
 		}
-	case regRXDCTL, 0x0d028:
-		q := &m.rx[queueOf(r)]
-		v = v&^rxdctlENABLE | q.readEnable(rxdctlENABLE)
-	case regTXDCTL:
-		q := &m.tx[e.Index(r)]
-		v = v&^txdctlENABLE | q.readEnable(txdctlENABLE)
-	case regRDH, 0x0d010:
-		v = m.rx[queueOf(r)].head
-	case regRDT, 0x0d018:
-		v = sim.Load32(m.host.Shadow(0)[r:])
-	case regTDH:
-		q := &m.tx[e.Index(r)]
-		q.done, v = q.head, q.head
-	case regTDT:
-		v = sim.Load32(m.host.Shadow(0)[r:])
 	case regAUTOC:
 		v &^= autocRestart // clears itself
 	case regLINKS:
@@ -246,11 +231,35 @@ func (m *Model) read(r reg) (uint32, error) {
 		v = m.latch[r-4]
 		m.latch[r-4] = 0
 		return v, nil
+	default:
+		v = m.readQueue(e, r, v)
 	}
 	if e.Access == rc {
 		m.val[r/4] = 0
 	}
 	return v, nil
+}
+
+// readQueue is read for the registers of queues.
+func (m *Model) readQueue(e *entry, r reg, v uint32) uint32 {
+	switch e.Base {
+	case regRXDCTL, 0x0d028:
+		q := &m.rx[queueOf(r)]
+		v = v&^rxdctlENABLE | q.readEnable(rxdctlENABLE)
+	case regTXDCTL:
+		q := &m.tx[e.Index(r)]
+		v = v&^txdctlENABLE | q.readEnable(txdctlENABLE)
+	case regRDH, 0x0d010:
+		v = m.rx[queueOf(r)].head
+	case regRDT, 0x0d018:
+		v = sim.Load32(m.host.Shadow(0)[r:])
+	case regTDH:
+		q := &m.tx[e.Index(r)]
+		q.done, v = q.head, q.head
+	case regTDT:
+		v = sim.Load32(m.host.Shadow(0)[r:])
+	}
+	return v
 }
 
 func countdown(n *int) {

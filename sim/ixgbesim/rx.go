@@ -223,17 +223,7 @@ func (m *Model) stepRX() bool {
 func (m *Model) place(frame []byte) bool {
 	p := parse(frame)
 	hash, kind := m.hash(frame, &p)
-	i := 0
-	if k, steer, ok := m.etherType(frame, &p); ok {
-		p.kind = pktEType | uint32(k)
-		if i = steer; i < 0 {
-			i = 0
-		}
-	} else if steer, ok := m.fiveTuple(frame, &p); ok {
-		i = steer
-	} else if kind != 0 {
-		i = m.redirect(hash)
-	}
+	i := m.queueFor(frame, &p, hash, kind)
 	q := &m.rx[i]
 	if !q.enabled {
 		m.dropped(i)
@@ -273,14 +263,48 @@ func (m *Model) place(frame []byte) bool {
 	if e != 0 {
 		m.add(regXEC, 1)
 	}
-	word1 := hash
 	if m.val[regRXCSUM/4]&rxcsumPCSD == 0 {
-		word1 = 0 // fragment checksum and IP identification: not computed
+		hash = 0 // fragment checksum and IP identification: not computed
 	}
 	total := len(frame)
+	if !m.fill(q, frame, need, rxResult{status, errs, kind | p.kind<<4, hash, tag}) {
+		return true
+	}
+	m.add(regQPRC+0x40*reg(m.statRX(i)), 1)
+	m.add64(regQBRC+0x40*reg(m.statRX(i)), total)
+	m.count.rxFrames.Add(1)
+	m.count.rxBytes.Add(uint64(size))
+	m.count.rxQueue[i].Add(1)
+	m.causeQueue(i, 0)
+	return true
+}
+
+// queueFor is the receive queue that filters and RSS choose.
+func (m *Model) queueFor(frame []byte, p *packet, hash, kind uint32) int {
+	if k, steer, ok := m.etherType(frame, p); ok {
+		p.kind = pktEType | uint32(k)
+		return max(steer, 0)
+	}
+	if steer, ok := m.fiveTuple(frame, p); ok {
+		return steer
+	}
+	if kind != 0 {
+		return m.redirect(hash)
+	}
+	return 0
+}
+
+// rxResult is what descriptors say of a frame.
+type rxResult struct {
+	status, errs, kind, hash uint32
+	tag                      uint16
+}
+
+// fill writes a frame to the buffers of need descriptors, and the descriptors. It reports false if they run out.
+func (m *Model) fill(q *rxQueue, frame []byte, need uint32, r rxResult) bool {
 	for k := uint32(0); k < need; k++ {
 		if !q.fetch(m.host, max(cacheMax/2, need-k), 1) || q.cn == 0 {
-			return true
+			return false
 		}
 		at, d := q.pop()
 		buf := le.Uint64(d[:]) &^ 1 // bit 0 is No Snoop Enable
@@ -292,38 +316,32 @@ func (m *Model) place(frame []byte) bool {
 		}
 		last := k == need-1
 		var w [16]byte
-		st := status
+		st := r.status
 		if last {
 			st |= rxEOP
 		}
 		if q.legacy {
 			le.PutUint16(w[8:], uint16(len(chunk)))
 			w[12] = byte(st)
-			if errs&rxL4E != 0 {
+			if r.errs&rxL4E != 0 {
 				w[13] |= 1 << 6
 			}
-			if errs&rxIE != 0 {
+			if r.errs&rxIE != 0 {
 				w[13] |= 1 << 7
 			}
-			le.PutUint16(w[14:], tag)
+			le.PutUint16(w[14:], r.tag)
 		} else {
-			le.PutUint32(w[0:], kind|p.kind<<4)
-			le.PutUint32(w[4:], word1)
+			le.PutUint32(w[0:], r.kind)
+			le.PutUint32(w[4:], r.hash)
 			if !last {
 				st |= q.head << 4 & 0xffff0 // NEXTP
 			}
-			le.PutUint32(w[8:], st&0xfffff|errs)
+			le.PutUint32(w[8:], st&0xfffff|r.errs)
 			le.PutUint16(w[12:], uint16(len(chunk)))
-			le.PutUint16(w[14:], tag)
+			le.PutUint16(w[14:], r.tag)
 		}
 		m.host.DMAWrite(q.base+16*uint64(at), w[:])
 	}
-	m.add(regQPRC+0x40*reg(m.statRX(i)), 1)
-	m.add64(regQBRC+0x40*reg(m.statRX(i)), total)
-	m.count.rxFrames.Add(1)
-	m.count.rxBytes.Add(uint64(size))
-	m.count.rxQueue[i].Add(1)
-	m.causeQueue(i, 0)
 	return true
 }
 
