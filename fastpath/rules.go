@@ -14,7 +14,7 @@ type Rules struct {
 	ChecksumBytes int // 0 in Open
 
 	// The limit, as take has it: in 1/16 of Config's ticks.
-	Cost, Burst, Most uint64
+	Cost, Burst, Most, Idle uint64
 }
 
 // Rules returns what c has answered, or the error that New returns for it, or one that says what these rules are not for.
@@ -28,7 +28,7 @@ func (c *Config) Rules() (*Rules, error) {
 	}
 	t := &Rules{
 		Echo: r.echo, Service: r.service, VLANs: r.vlans, ChecksumBytes: r.checksumBytes,
-		Cost: r.limit.cost, Burst: r.limit.burst, Most: r.limit.most,
+		Cost: r.limit.cost, Burst: r.limit.burst, Most: r.limit.most, Idle: r.limit.idle,
 	}
 	for i, a := range r.own4 {
 		if a*r.mul4>>shift4 == uint32(i) {

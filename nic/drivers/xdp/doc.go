@@ -6,9 +6,9 @@
 // CAP_NET_ADMIN).
 //
 // What is not ours goes on to the kernel's stack as it came. What is ours and was refused by a guard is dropped, and
-// counted under fastpath's names. The limit of rates is kept for each CPU, by its last look at the clock, and by
-// another one before it refuses: a source that paused may have some dozens of replies beyond its burst, those between
-// two looks.
+// counted under fastpath's names. The limit of rates is fastpath's, with places for known sources, kept for each CPU
+// (100 KiB). It goes by the CPU's last look at the clock, and by another one before it refuses: a source that paused
+// may have some dozens of replies beyond its burst, those between two looks.
 //
 // A frame that arrives in several buffers (jumbo frames on veth and on cards) is answered by a program that declares
 // to know of them; headers are in the first buffer everywhere. A VLAN tag that the interface took out of a frame

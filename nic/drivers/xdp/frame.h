@@ -1,4 +1,4 @@
-// What several kinds of request need: checksums, addresses, lengths, the limit of rates.
+// What several kinds of request need: checksums, addresses, lengths.
 
 inlined u16 fold(u64 s)
 {
@@ -156,32 +156,3 @@ inlined int fits(const struct request *q, u32 n)
 {
 	return q->l3 + n == q->length || (q->l3 + n < q->length && q->length - q->l3 + 14 <= 64);
 }
-
-// may_take is fastpath's limiter, at the time now, but for the places of sources: those with the same hash share a bucket.
-inlined int may_take(const struct request *q, u64 hash, u64 now)
-{
-	u64 *full = &q->cpu->full[hash >> 52];
-	now <<= 4;
-	u64 ahead = *full - now;
-	if (ahead > rules.most)
-		ahead = 0;
-	if (ahead > rules.burst)
-		return 0;
-	*full = now + ahead + rules.cost;
-	return 1;
-}
-
-// take goes by this CPU's last look at the clock, a dozen frames ago or so, and looks again before it refuses: a look costs as much as
-// half of the answer. A source that paused can so have what is answered between two looks beyond its burst.
-inlined int take(const struct request *q, u64 hash)
-{
-	if (!rules.cost)
-		return 1;
-	if (likely(may_take(q, hash, q->cpu->now)))
-		return 1;
-	q->cpu->now = ktime_get_ns();
-	return may_take(q, hash, q->cpu->now);
-}
-
-inlined u64 hash4(u32 a) { return a * 0x9e3779b97f4a7c15ULL; }
-inlined u64 hash6(u64 hi, u64 lo) { return (hi * 0xbf58476d1ce4e5b9ULL ^ lo) * 0x9e3779b97f4a7c15ULL; }

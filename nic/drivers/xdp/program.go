@@ -21,6 +21,7 @@ type variant struct {
 	tag, stamps bool   // it asks the interface's driver for the tag that was taken out, and for the time of receipt
 	ifindex     int    // of the interface that a program with tag or stamps is bound to
 	still       uint64 // tests: the time in all test packets
+	stepped     bool   // tests: the limit's time is what the test wrote to Now
 }
 
 // bound reports whether the program is for one interface alone.
@@ -93,9 +94,9 @@ func load(c fastpath.Config, v variant, m *maps) (*ebpf.Program, error) {
 		return nil, err
 	}
 	set := programRuleSet{
-		ChecksumBytes: uint32(min(r.ChecksumBytes, maxChecksum)), Cost: r.Cost, Burst: r.Burst, Most: r.Most,
+		ChecksumBytes: uint32(min(r.ChecksumBytes, maxChecksum)), Cost: r.Cost, Burst: r.Burst, Most: r.Most, Idle: r.Idle,
 		Not4Count: uint32(len(r.Not4)), Open: bit(c.Mode == fastpath.Open), Partial: bit(c.PartialChecksums),
-		Stamp: bit(len(c.STAMPPorts) > 0), StampBase: bit(c.STAMPBase), Frags: bit(v.frags), Still: v.still,
+		Stamp: bit(len(c.STAMPPorts) > 0), StampBase: bit(c.STAMPBase), Frags: bit(v.frags), Still: v.still, Stepped: bit(v.stepped),
 	}
 	var not4 [3 * fastpath.MaxAddresses]uint32
 	copy(not4[:], r.Not4)

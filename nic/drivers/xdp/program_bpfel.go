@@ -27,9 +27,15 @@ type programClockPair struct {
 }
 
 type programCpuCounts struct {
-	_          structs.HostLayout
-	Verdicts   [64]uint64
-	Full       [4096]uint64
+	_        structs.HostLayout
+	Verdicts [64]uint64
+	Places   [4096]struct {
+		_      structs.HostLayout
+		Full   uint64
+		Source uint64
+	}
+	Begun      [4096]uint64
+	Shared     [512]uint64
 	RxBytes    uint64
 	TxBytes    uint64
 	Dice       uint64
@@ -68,12 +74,14 @@ type programRuleSet struct {
 	Stamp         uint8
 	StampBase     uint8
 	Frags         uint8
-	_             [3]byte
+	Stepped       uint8
+	_             [2]byte
 	ChecksumBytes uint32
 	Not4Count     uint32
 	Cost          uint64
 	Burst         uint64
 	Most          uint64
+	Idle          uint64
 	Still         uint64
 }
 

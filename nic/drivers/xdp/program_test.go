@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 
@@ -249,6 +250,7 @@ func TestMutations(t *testing.T) {
 // The limit lets a burst through, counts the rest, drops it, and leaves another source its own.
 func TestLimit(t *testing.T) {
 	c := config()
+	c.STAMPPorts = nil     // for them the clock is looked at anyway
 	c.Rate, c.Burst = 1, 5 // a second is longer than the test has between two frames of the burst
 	p := newPair(t, "limit", c, variant{})
 	from := func(a string) []byte {
@@ -261,14 +263,24 @@ func TestLimit(t *testing.T) {
 		}
 		return action
 	}
-	// The limit is each CPU's: on n of them n bursts go through.
+	// The limit is each CPU's: on n of them n bursts go through. It looks at the clock before it refuses.
 	answered, dropped := 0, 0
+	looked := func() (at uint64) {
+		for cpu := range p.counts.cpus {
+			at = max(at, binary.LittleEndian.Uint64(p.counts.read(cpu, unsafe.Offsetof(programCpuCounts{}.Now), 1)))
+		}
+		return at
+	}
 	for dropped < 10 && answered < 10_000 {
+		before := looked()
 		switch run(from("10.1.2.9")) {
 		case actionTX:
 			answered++
 		case actionDrop:
 			dropped++
+			if looked() == before {
+				t.Fatal("refused by an old look at the clock")
+			}
 		}
 	}
 	if s := p.counts.verdicts(); answered < 5 || dropped != 10 || s[fastpath.RefusedRate] != 10 || s[fastpath.AnsweredICMPv4] != uint64(answered) {

@@ -7,6 +7,7 @@
 #include "../../kit/xdpkit/rules.h"
 #include "state.h"
 #include "frame.h"
+#include "limit.h"
 #include "stamp.h"
 #include "neighbour.h"
 
@@ -215,8 +216,11 @@ inlined int run(struct xdp_md *ctx, int tag, int stamps)
 	// Two looks at the clock cost more than all the rest: a random frame in sixteen is timed, and each that may be a test packet.
 	q.cpu->dice = q.cpu->dice * 6364136223846793005ULL + 1442695040888963407ULL;
 	int timed = q.cpu->dice >> 60 == 0;
-	if (unlikely(timed) || rules.stamp)
-		q.start = q.cpu->now = ktime_get_ns();
+	if (unlikely(timed) || rules.stamp) {
+		q.start = ktime_get_ns();
+		if (!rules.stepped)
+			q.cpu->now = q.start;
+	}
 	if (f + HEADER > end)
 		goto done;
 	u16 type = get16(f + 12);

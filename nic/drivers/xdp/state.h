@@ -24,7 +24,9 @@ enum {
 	STAMP_LENGTH = 41, // fastpath's stampLength, stampSender and stampBase
 	STAMP_SENDER = 14,
 	STAMP_BASE = 44,
-	SLOTS = 4096,
+	SLOTS = 4096, // fastpath's slots, limiterWays and patience
+	WAYS = 8,
+	PATIENCE = 4,
 	SUB_BITS = 7, // polling's
 	BUCKETS = (40 - SUB_BITS + 1) << SUB_BITS,
 };
@@ -36,10 +38,11 @@ struct rule_set {
 	u8 stamp;      // there are STAMP ports
 	u8 stamp_base; // fastpath.Config.STAMPBase
 	u8 frags;      // a frame may lie in several buffers: data_end is the first one's
+	u8 stepped;    // tests: the limit's time is what the test wrote to cpu_counts' now
 	u32 checksum_bytes;
 	u32 not4_count;
-	u64 cost, burst, most; // of the limit, in 1/16 ns
-	u64 still;             // tests: the time of all test packets
+	u64 cost, burst, most, idle; // of the limit, in 1/16 ns
+	u64 still;                   // tests: the time of all test packets
 };
 
 const volatile struct rule_set rules;
@@ -54,11 +57,18 @@ struct histogram {
 	u64 counts[BUCKETS];
 };
 
+// The place of one source in the limit: when its bucket will be full, and its hash, 0 where the place is free.
+struct place {
+	u64 full, source;
+};
+
 // What one CPU counts. Softirqs do not nest on a CPU: each has one writer. The size is a multiple of a cache line, so that no two
 // CPUs write to one.
 struct cpu_counts {
 	u64 verdicts[64];
-	u64 full[SLOTS]; // the limit: when each source's bucket will be full
+	struct place places[SLOTS];
+	u64 begun[SLOTS];         // when the place's source took it
+	u64 shared[SLOTS / WAYS]; // when the bucket of those without a place will be full
 	u64 rx_bytes, tx_bytes;
 	u64 dice;                    // which frames are timed
 	u64 now;                     // the last look at the clock

@@ -1,0 +1,173 @@
+package xdp
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"net/netip"
+	"runtime"
+	"testing"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/proof/corpus"
+)
+
+// steppedPair is a pair with a limit whose clock the test steps, on one CPU: the limit is each CPU's.
+func steppedPair(t *testing.T, rate, burst uint64) *pair {
+	t.Helper()
+	c := config()
+	c.Rate, c.Burst = rate, burst
+	p := newPair(t, "limit", c, variant{stepped: true})
+	runtime.LockOSThread() // the thread ends with the test
+	var one, allowed unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
+		t.Fatal(err)
+	}
+	for cpu := 0; one.Count() == 0; cpu++ {
+		if allowed.IsSet(cpu) {
+			one.Set(cpu)
+		}
+	}
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		t.Fatal(err)
+	}
+	p.step(t, 1_000_000_000) // a free place has not been silent for long
+	return p
+}
+
+// step moves both clocks on by ns.
+func (p *pair) step(t *testing.T, ns uint64) {
+	p.fast.Loop.Start += ns
+	for cpu := range p.counts.cpus {
+		at := int64(cpu*cpuSize) + int64(unsafe.Offsetof(programCpuCounts{}.Now))
+		if _, err := p.counts.memory.WriteAt(binary.LittleEndian.AppendUint64(nil, p.fast.Loop.Start), at); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// answers has the program alone answer f.
+func (p *pair) answers(t *testing.T, f []byte) bool {
+	action, err := p.program.Run(&ebpf.RunOptions{Data: f})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return action == actionTX
+}
+
+// pings returns a ping from a, and one over IPv6 from an address made of a.
+func pings(a netip.Addr) [2][]byte {
+	b := a.As4()
+	from := netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 12: b[0], 13: b[1], 14: b[2], 15: b[3]})
+	return [2][]byte{
+		corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, 0x0800, corpus.ICMPv4(a, corpus.Our4, 8)),
+		corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, 0x86dd, corpus.UDP(from, corpus.Our6, 40000, corpus.UDPPorts[0], nil)),
+	}
+}
+
+// A flood from random sources, far above what all places together may send, does not use up the rate of senders that were there
+// before, and does not get more replies than the places have.
+func TestFloodSparesKnownSources(t *testing.T) {
+	const known, burst, second = 100, 4, 1_000_000_000
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for kind, name := range []string{"IPv4", "IPv6"} {
+		p := steppedPair(t, 100, burst) // each of them asks 10 times a second
+		ask := func() (refused int) {
+			for i := range known {
+				if !p.answers(t, pings(netip.AddrFrom4([4]byte{10, 9, byte(i), 7}))[kind]) {
+					refused++
+				}
+			}
+			return refused
+		}
+		for range 20 { // for two seconds there is no flood
+			if n := ask(); n != 0 {
+				t.Fatalf("%s: %d of %d refused before the flood", name, n, known)
+			}
+			p.step(t, second/10)
+		}
+		const flood, times = 40_000, 5
+		refused, answered := 0, 0
+		for range times {
+			for range flood {
+				a := netip.AddrFrom4([4]byte{byte(11 + rnd.IntN(100)), byte(rnd.Uint32()), byte(rnd.Uint32()), byte(1 + rnd.IntN(250))})
+				if p.answers(t, pings(a)[kind]) {
+					answered++
+				}
+				p.step(t, second/1000/flood)
+			}
+			refused += ask()
+			p.step(t, second/10)
+		}
+		if refused != 0 {
+			t.Errorf("%s: %d of %d requests of known sources were refused in the flood", name, refused, times*known)
+		}
+		if s := p.counts.verdicts(); s[fastpath.RefusedRate] == 0 {
+			t.Errorf("%s: the flood was not limited: %d answered", name, answered)
+		}
+		const most = (4096 + 4096/8) * (burst + 100/10*times)
+		if answered > most {
+			t.Errorf("%s: %d replies to the flood, want at most %d", name, answered, most)
+		}
+	}
+}
+
+// crowd returns n addresses that share four of the limit's sets of places.
+func crowd(n int) (all []netip.Addr) {
+	for i := uint32(0x0b000001); len(all) < n; i++ {
+		b := binary.BigEndian.AppendUint32(nil, i)
+		if uint64(binary.LittleEndian.Uint32(b))*0x9e37_79b9_7f4a_7c15>>57 == 5 {
+			all = append(all, netip.AddrFrom4([4]byte(b)))
+		}
+	}
+	return all
+}
+
+// The program refuses for their rate the same requests as fastpath, however often sources ask and however long they pause, where more ask
+// than there are places.
+func TestLimitIsFastpaths(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(5, 6))
+	const second = 1_000_000_000
+	for _, c := range []struct {
+		name        string
+		rate, burst uint64
+		sources     int
+		step        uint64 // the mean between two requests, in ns
+		pause       uint64 // the longest of some pauses, in ns
+	}{
+		{"few sources above their rate", 1000, 10, 20, second / 50_000, 0},
+		{"many", 50, 3, 100, second / 1000, second / 10},
+		{"many, slow", 2, 2, 60, second / 100, 20 * second},
+		{"pauses", 1, 2, 100, second / 10, 1500 * second},
+		{"at one moment", 1, 2, 200, 0, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := steppedPair(t, c.rate, c.burst)
+			all, often := crowd(c.sources), 0
+			for i := range 40_000 {
+				if i%1000 == 0 {
+					often = rnd.IntN(c.sources - 10) // the first of ten that ask more often for some time
+				}
+				n := rnd.IntN(c.sources)
+				if rnd.IntN(2) == 0 {
+					n = often + n%10
+				}
+				if err := p.judge(pings(all[n])[0]); err != nil {
+					t.Fatalf("request %d: %v", i, err)
+				}
+				if c.step != 0 {
+					p.step(t, rnd.Uint64N(2*c.step))
+				}
+				if c.pause != 0 && rnd.IntN(500) == 0 {
+					p.step(t, rnd.Uint64N(c.pause))
+				}
+			}
+			if s := p.counts.verdicts(); s[fastpath.RefusedRate] == 0 || s.Answered() == 0 {
+				t.Errorf("counted %v; want both answered and refused for their rate", s)
+			}
+		})
+	}
+}
