@@ -29,7 +29,7 @@ release:
 # The tests: CONTRIBUTING.md says what each of these runs. proof/suite runs the packages and prints the results.
 SUITE = $(GO) run ./proof/suite
 .PHONY: check lab flaky times mutate
-# Before each commit: vet, build, and the tests that need neither root nor a network.
+# Before each commit: types, vet, and the tests that need neither root nor a network.
 check:
 	@$(SUITE) check
 # Every package, and one scenario of the lab.

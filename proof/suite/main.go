@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -14,14 +15,17 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"github.com/rebound-nic/rebound/proof/vet"
 )
 
 const usage = `usage: suite COMMAND
 
-  check            vet, build, and the tests that need neither root nor a network
+  check            vet for amd64 and arm64, and the tests that need neither root nor a network
   test             every package, and a sample of what lab runs
   lab              virtual machines, and the whole of the race detector, arm64 emulation and packaging
   flaky [PACKAGE]  every package, or those named, 20 times
+  vet ARCH         what go vet finds in the module's code for an architecture, which make check runs
   times COMMAND    what took longest in the last run of test, check, lab or flaky
   total COMMAND... the results of the last runs of these commands together
 `
@@ -50,6 +54,12 @@ func main() {
 
 // do reports whether nothing failed.
 func do(command, nic, parallel, count string, args []string) (bool, error) {
+	switch command {
+	case "vet":
+		return vetted(args)
+	case "times", "total":
+		return last(command, args)
+	}
 	pkgs, err := packages()
 	if err != nil {
 		return false, err
@@ -64,8 +74,6 @@ func do(command, nic, parallel, count string, args []string) (bool, error) {
 		p = labPlan(nic, parallel)
 	case "flaky":
 		p = flakyPlan(pkgs, count, args)
-	case "times", "total":
-		return last(command, args)
 	default:
 		return false, fmt.Errorf("no such command: %s\n%s", command, usage)
 	}
@@ -82,6 +90,18 @@ func do(command, nic, parallel, count string, args []string) (bool, error) {
 	fmt.Printf("\nmake %s took %v\n", command, time.Since(start).Round(time.Second))
 	r.total.report(os.Stdout)
 	return r.total.failures() == 0, r.total.save(command)
+}
+
+// vetted prints what is wrong with the module's code.
+func vetted(arch []string) (bool, error) {
+	if len(arch) != 1 {
+		return false, errors.New("vet takes an architecture, such as amd64")
+	}
+	found, err := vet.Check(".", arch[0])
+	for _, f := range found {
+		fmt.Println(f)
+	}
+	return err == nil && len(found) == 0, err
 }
 
 // last prints what earlier runs saved.

@@ -2,10 +2,13 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"os"
 	"os/exec"
 	"path"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -90,27 +93,25 @@ func tests(pkgs []string, flags ...string) []job {
 	return jobs
 }
 
-// vet are the steps before the tests. They fill the build cache.
-func vet() []job {
-	step := func(name string, env []string, command ...string) job {
-		return job{name: name, env: env, command: command, seconds: 60, cores: float64(runtime.NumCPU()), limit: 20 * time.Minute}
-	}
-	arm := []string{"GOARCH=arm64"}
-	return []job{
-		step("vet", nil, "go", "vet", "./..."),
-		step("vet (arm64)", arm, "go", "vet", "./..."),
-		step("vet packaging", nil, "go", "-C", "packaging", "vet", "./..."),
-	}
+// step is a job that tests nothing. It keeps the cores busy that it may use.
+func step(name string, cores float64, command ...string) job {
+	return job{name: name, command: command, seconds: 60, cores: cores, limit: 20 * time.Minute}
 }
 
-// build are the steps that build every program for both architectures.
-func build() []job {
-	var jobs []job
-	for _, arch := range []string{"amd64", "arm64"} {
-		jobs = append(jobs, job{name: "build (" + arch + ")", env: []string{"GOARCH=" + arch}, command: []string{"go", "build", "./..."},
-			seconds: 30, cores: float64(runtime.NumCPU()), limit: 20 * time.Minute})
+// vetArch checks the types of all code for an architecture, and applies go vet's analyzers (package vet), in this program.
+func vetArch(arch string) job {
+	self, err := os.Executable()
+	if err != nil {
+		self = os.Args[0]
 	}
-	return jobs
+	return step("vet ("+arch+")", 1, self, "vet", arch)
+}
+
+// build compiles and links the installed programs for an architecture.
+func build(arch string) job {
+	j := step("build ("+arch+")", float64(runtime.NumCPU()), "go", "build", "-o", os.DevNull, "./cmd/...")
+	j.env = []string{"GOARCH=" + arch}
+	return j
 }
 
 // raced are the packages in which goroutines meet: polling loops, their watchdogs, and readers of their counters.
@@ -158,7 +159,8 @@ type plan [][]job
 func testPlan(pkgs []string) plan {
 	purego := goTest("pure Go", cost{5, 1}, []string{"-tags", "purego"}, "nic/bus/mmio")
 	purego.variant = "purego"
-	return plan{vet(), append(tests(pkgs),
+	own := step("vet packaging", float64(runtime.NumCPU()), "go", "-C", "packaging", "vet", "./...")
+	return plan{{vetArch("amd64"), vetArch("arm64")}, {own, build("arm64")}, append(tests(pkgs),
 		purego,
 		race("polling", "nic/kit/...", "nic/drivers/ixgbe", "proof/nictest/toy"),
 		emulated([]string{"-skip", long}, "nic/bus/mmio", "cksum", "fastpath"),
@@ -168,10 +170,22 @@ func testPlan(pkgs []string) plan {
 	)}
 }
 
-// checkPlan is make check: what needs neither root nor a network.
+// checkPlan is make check: what needs neither root nor a network, in 90 seconds on two quiet cores, of which compiling and linking the
+// tests are the larger part. One go command reads all packages once.
 func checkPlan(pkgs []string) plan {
-	return plan{slices.Concat(vet(), build()), append(tests(pkgs, "-short"),
-		goTest("lab, without guests", cost{10, 1}, []string{"-short", "-skip", smoke}, "proof/lab/..."))}
+	pkgs = slices.DeleteFunc(slices.Clone(pkgs), func(p string) bool { return checkLeaves[p] != "" })
+	all := goTest("tests", cost{60, float64(runtime.NumCPU())}, []string{"-short", "-p", strconv.Itoa(runtime.NumCPU())}, pkgs...)
+	stage := []job{all}
+	for _, name := range slices.Sorted(maps.Keys(checkLeaves)) {
+		stage = append(stage, job{name: name, left: checkLeaves[name]})
+	}
+	return plan{{vetArch("amd64"), vetArch("arm64")}, stage}
+}
+
+// checkLeaves are packages and steps that make check leaves to make test, with the reason.
+var checkLeaves = map[string]string{
+	"packaging":     "a separate module with a thousand packages of others",
+	"build (arm64)": "vet (arm64) has checked the types",
 }
 
 // labPlan is make lab: one card's guests, or all guests and the full length of what make test takes a part of.
@@ -189,6 +203,7 @@ func labPlan(nic, parallel string) plan {
 		race(raced...),
 		emulated(nil, "nic/bus/mmio", "cksum", "fastpath"),
 		packaging("packaging, booted", 180, "-run", boots),
+		step("go vet", float64(runtime.NumCPU()), "go", "vet", "./..."),
 	}}
 }
 

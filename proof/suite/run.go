@@ -26,6 +26,7 @@ type job struct {
 	each    bool          // each test has its own line
 	variant string        // printed after the package's name
 	needs   string        // a program, without which the job is skipped
+	left    string        // why another command runs it: the job is skipped
 	seconds int           // expected on a quiet machine: the longest job starts first
 	cores   float64       // that it keeps busy
 	limit   time.Duration // after which it is killed, with the stacks of its goroutines
@@ -111,6 +112,11 @@ func (r *runner) failure(pkg, test, output string) {
 // one runs a job to its end.
 func (r *runner) one(ctx context.Context, j job) {
 	var t tally
+	if j.left != "" {
+		t.skip(j.name, "", "left to make test: "+j.left)
+		r.line(j.name, skipped, t, 0)
+		return
+	}
 	if j.needs != "" {
 		if _, err := exec.LookPath(j.needs); err != nil {
 			t.skip(j.name, "", fmt.Sprintf("needs %s (scripts/install-deps)", j.needs))

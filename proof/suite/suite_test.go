@@ -216,8 +216,9 @@ func TestInterruptedRunStartsNothingMore(t *testing.T) {
 	}
 }
 
-// Every package with tests is in exactly one job of make test, outside of the sampled variants.
-func TestPlanHasEveryPackage(t *testing.T) {
+// Every package with tests is in exactly one job of make test, outside of the sampled variants, and in make check, unless that names it
+// as left out.
+func TestPlansHaveEveryPackage(t *testing.T) {
 	t.Chdir("../..")
 	pkgs, err := packages()
 	if err != nil {
@@ -226,15 +227,25 @@ func TestPlanHasEveryPackage(t *testing.T) {
 	if len(pkgs) < 50 {
 		t.Fatalf("%d packages", len(pkgs))
 	}
-	n := map[string]int{}
-	for _, j := range tests(slices.Clone(pkgs)) {
-		for _, arg := range j.command {
-			n[strings.TrimPrefix(arg, "./")]++
+	times := func(jobs []job) map[string]int {
+		n := map[string]int{}
+		for _, j := range jobs {
+			if j.left != "" {
+				n[j.name]++
+			}
+			for _, arg := range j.command {
+				n[strings.TrimPrefix(arg, "./")]++
+			}
 		}
+		return n
 	}
+	inTest, inCheck := times(tests(slices.Clone(pkgs))), times(slices.Concat(checkPlan(slices.Clone(pkgs))...))
 	for _, p := range pkgs {
-		if want := map[bool]int{false: 1}[separately(p)]; n[p] != want {
-			t.Errorf("%s is in %d jobs, want %d", p, n[p], want)
+		if want := map[bool]int{false: 1}[separately(p)]; inTest[p] != want {
+			t.Errorf("%s is in %d jobs of make test, want %d", p, inTest[p], want)
+		}
+		if inCheck[p] != 1 {
+			t.Errorf("%s is in %d jobs of make check, want 1", p, inCheck[p])
 		}
 	}
 	for p := range costs {
