@@ -213,8 +213,8 @@ func gap(args []string, log *slog.Logger) error {
 const cyclesHelp = `usage: prove peers cycles [flags]
 
 Measures each driver's Poll over rings in memory, and loops in C over the same rings, in alternating rounds on one core:
-cycles of the time stamp counter for each reply to an ICMP echo request of 64 bytes, with fences around each pass and the cost of
-measuring taken off. It takes gcc, go and this module's sources, asserts nothing, and says nothing of a bus or a card.
+cycles of the time stamp counter for each reply to an ICMP echo request of 64 bytes, and to every kind of request, tagged and
+untagged, at several sizes, with fences around each pass and the cost of measuring taken off. It takes gcc, go and this module's sources, asserts nothing, and says nothing of a bus or a card.
 
 `
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
@@ -17,8 +18,9 @@ type benchQueue struct {
 }
 
 func newBenchQueue(t testing.TB, frame []byte, entry uint32) *benchQueue {
-	const ring, size = 512, 1522
-	const stride = (room+size+63)&^63 + 64
+	const ring = 512
+	size := max(1522, len(frame))
+	stride := (room+size+63)&^63 + 64
 	b := &benchQueue{frame: frame}
 	pages := nictest.HugePages(t, ring*(3*descSize+txCQE+stride+int(entry)))
 	mem := func(n int) unsafe.Pointer { // 64-byte aligned, as CopyWC asks
@@ -29,7 +31,7 @@ func newBenchQueue(t testing.TB, frame []byte, entry uint32) *benchQueue {
 	shift := uint32(bits.TrailingZeros(ring))
 	b.Queue = &Queue{
 		rxSQ: mem(ring * descSize), rxCQ: mem(ring * descSize), txCQ: mem(ring * txCQE), txSQ: mem(ring * descSize),
-		buf: mem(ring * stride), stride: stride, size: size, iova: 1 << 32,
+		buf: mem(ring * stride), stride: uint32(stride), size: uint32(size), iova: 1 << 32,
 		mask: ring - 1, shift: shift, txMask: ring - 1, txShift: shift, headerMax: 128,
 		posted: array[bool](ring), free: array[uint16](ring + 1), txHeld: array[uint16](ring),
 	}
@@ -121,6 +123,13 @@ func TestPollIsAHotLoop(t *testing.T) {
 	nictest.HotLoop(t, pkg, "(*Queue).ring", "mmio.FenceWC", "mmio.Store32")
 	nictest.HotLoop(t, pkg, "(*Queue).reclaim", "ena.(*Queue).give", "ena.(*Queue).refill", "mmio.Store32")
 	nictest.HotLoop(t, pkg, "(*Queue).refill", "mmio.Store32")
+}
+
+func BenchmarkKinds(b *testing.B) {
+	nictest.BenchmarkKinds(b, func(t testing.TB, frame []byte) (func(int), func(*fastpath.Responder) int) {
+		q := newBenchQueue(t, frame, 128)
+		return q.arrive, q.Queue.Poll
+	})
 }
 
 func BenchmarkPoll(b *testing.B) {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
@@ -17,7 +18,9 @@ type benchQueue struct {
 }
 
 func newBenchQueue(t testing.TB, frame []byte) *benchQueue {
-	const ring, stride = 512, 2048 + 64
+	const ring = 512
+	size := max(2048, len(frame))
+	stride := (size+63)&^63 + 64
 	b := &benchQueue{frame: frame}
 	mem := nictest.HugePages(t, ring*(2*descSize+stride))
 	take := func(n int) unsafe.Pointer {
@@ -28,7 +31,7 @@ func newBenchQueue(t testing.TB, frame []byte) *benchQueue {
 	b.Queue = &Queue{
 		rx: take(ring * descSize), tx: take(ring * descSize), buf: take(ring * stride),
 		batches: kit.Words(2 * ring),
-		bufSize: 2048, stride: stride, mask: ring - 1, rdt: &b.rdt, tdt: &b.tdt, iova: 1 << 32,
+		bufSize: uint32(size), stride: uint32(stride), mask: ring - 1, rdt: &b.rdt, tdt: &b.tdt, iova: 1 << 32,
 	}
 	b.reset()
 	return b
@@ -106,6 +109,13 @@ func BenchmarkPoll(b *testing.B) {
 			nictest.Cycles(b, r, bm.batch, q.arrive, func() int { return loop.Poll(r) })
 		})
 	}
+}
+
+func BenchmarkKinds(b *testing.B) {
+	nictest.BenchmarkKinds(b, func(t testing.TB, frame []byte) (func(int), func(*fastpath.Responder) int) {
+		q := newBenchQueue(t, frame)
+		return q.arrive, q.Queue.Poll
+	})
 }
 
 func TestPollIsAHotLoop(t *testing.T) {

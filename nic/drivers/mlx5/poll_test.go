@@ -26,7 +26,8 @@ type benchQueue struct {
 }
 
 func newBenchQueue(t testing.TB, frame []byte, push bool) *benchQueue {
-	const ring, stride = 512, 25 * 64
+	const ring = 512
+	stride := max(25*64, (room+len(frame)+63)&^63|64)
 	b := &benchQueue{frame: frame}
 	pages := nictest.HugePages(t, ring*(cqeSize+4*cqeSize+4*wqebb+rxWQE+2*stride)+maxBlocks*wqebb+512)
 	aligned := func(n int) unsafe.Pointer {
@@ -40,7 +41,7 @@ func newBenchQueue(t testing.TB, frame []byte, push bool) *benchQueue {
 		rxCQ: aligned(ring * cqeSize), txCQ: aligned(4 * ring * cqeSize), wq: mmio.SendRing{Base: aligned(4 * ring * wqebb), Record: &b.records[1], Mask: 4*ring - 1}, rq: aligned(ring * rxWQE),
 		buf: aligned(ring * stride), scratch: aligned(maxBlocks * wqebb), pend: kit.Words(ring), asked: kit.Words(8 * ring), sendEnd: kit.Words(ring),
 		sendBuf: aligned(ring * stride), rqRec: &b.records[0], rxCQRec: &b.records[2], txCQRec: &b.records[3],
-		iova: 1 << 32, stride: stride, size: stride - room, mask: ring - 1, shift: 9, txMask: 4*ring - 1, txShift: 11, lkey: 0x1200, sqn: 0x77,
+		iova: 1 << 32, stride: uint32(stride), size: uint32(stride - room), mask: ring - 1, shift: 9, txMask: 4*ring - 1, txShift: 11, lkey: 0x1200, sqn: 0x77,
 		askEvery: 32, bfHalf: 256, headers: 18, db: &b.doorbell,
 	}
 	if push {
@@ -269,6 +270,13 @@ func BenchmarkPoll(b *testing.B) {
 			nictest.Cycles(b, r, bm.batch, q.arrive, func() int { return loop.Poll(r) })
 		})
 	}
+}
+
+func BenchmarkKinds(b *testing.B) {
+	nictest.BenchmarkKinds(b, func(t testing.TB, frame []byte) (func(int), func(*fastpath.Responder) int) {
+		q := newBenchQueue(t, frame, true)
+		return q.arrive, q.Queue.Poll
+	})
 }
 
 func TestPollIsAHotLoop(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
@@ -536,6 +537,14 @@ func BenchmarkPoll(b *testing.B) {
 			})
 		}
 	}
+}
+
+func BenchmarkKinds(b *testing.B) {
+	nictest.BenchmarkKinds(b, func(t testing.TB, frame []byte) (func(int), func(*fastpath.Responder) int) {
+		q := newTestQueueOf(t, false, 9280, 9216)
+		q.frame = frame
+		return q.arrive, q.Queue.Poll
+	})
 }
 
 func TestPollIsAHotLoop(t *testing.T) {

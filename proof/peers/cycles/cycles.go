@@ -4,6 +4,7 @@ package cycles
 
 import (
 	"bufio"
+	"cmp"
 	_ "embed" // the loops in C
 	"fmt"
 	"os"
@@ -23,7 +24,7 @@ import (
 //go:embed testdata/loops.c
 var loops []byte
 
-// Drivers returns those whose BenchmarkPoll is measured. Mlx4's BenchmarkDatagramPoll, the loop of its InfiniBand ports, is measured with it.
+// Drivers returns those whose BenchmarkPoll and BenchmarkKinds are measured. Mlx4's BenchmarkDatagramPoll, the loop of its InfiniBand ports, is measured with it.
 func Drivers() (all []string) {
 	for i := range cards.All {
 		if c := &cards.All[i]; c.Benchmark {
@@ -44,10 +45,10 @@ const (
 )
 
 // Explanation is what a reader has to know of the table.
-const Explanation = "Ticks of the time stamp counter for each reply to an ICMP echo request of 64 bytes, rings in huge pages of " +
+const Explanation = "Ticks of the time stamp counter for each reply, in the first table to an ICMP echo request of 64 bytes, rings in huge pages of " +
 	"memory and nobody behind them: lower quartiles of groups of 64 passes, fences around each pass, the cost of measuring taken " +
 	"off. *To the doorbell* leaves out the longest four passes of each group, in which a loop reclaims. The loops in C are in " +
-	"proof/peers/cycles/testdata/loops.c: *least* checks nothing, *guarded* has all guards of strict mode for this kind of frame, *ported* " +
+	"proof/peers/cycles/testdata/loops.c: *least* checks nothing, *guarded* has all guards of strict mode and verifies checksums of every length, *ported* " +
 	"also the book-keeping of nic/drivers/ixgbe. All three drive the 82599's rings; the other cards' rings ask for more. *efa* answers messages, of the " +
 	"bytes that its cases begin with, which have no headers to match and rewrite. *mlx4, InfiniBand* answers the packet alone, over IPoIB: the sizes are " +
 	"of the frame that it would be on Ethernet."
@@ -142,19 +143,18 @@ func runC(program string, core int, add func(name, c string, all, doorbell float
 		return fmt.Errorf("loops in C: %w", err)
 	}
 	for s := bufio.NewScanner(strings.NewReader(string(out))); s.Scan(); {
-		var name string
-		var batch int
+		var name, what string
 		var all, doorbell, harness float64
-		if _, err := fmt.Sscan(s.Text(), &name, &batch, &all, &doorbell, &harness); err != nil {
+		if _, err := fmt.Sscan(s.Text(), &name, &what, &all, &doorbell, &harness); err != nil {
 			return fmt.Errorf("loops in C say %q: %w", s.Text(), err)
 		}
-		add("C, "+name, fmt.Sprintf("batch=%d", batch), all, doorbell)
+		add("C, "+name, what, all, doorbell)
 	}
 	return nil
 }
 
 func runGo(name, binary, dir string, add func(name, c string, all, doorbell float64)) error {
-	c := exec.Command(binary, "-test.run", "^$", "-test.bench", "^Benchmark(Datagram)?Poll$", "-test.benchtime", "0.2s")
+	c := exec.Command(binary, "-test.run", "^$", "-test.bench", "^Benchmark((Datagram)?Poll|Kinds)$", "-test.benchtime", "0.1s")
 	c.Dir = dir
 	out, err := c.CombinedOutput()
 	if err != nil {
@@ -181,11 +181,12 @@ func benchmark(line string) (loop, name string, values map[string]float64, ok bo
 	if len(f) < 2 {
 		return "", "", nil, false
 	}
-	if name, ok = strings.CutPrefix(f[0], "BenchmarkPoll/"); !ok {
-		if name, ok = strings.CutPrefix(f[0], "BenchmarkDatagramPoll/"); !ok {
-			return "", "", nil, false
-		}
+	bench, name, ok := strings.Cut(f[0], "/")
+	switch {
+	case bench == "BenchmarkDatagramPoll":
 		loop = ", InfiniBand"
+	case !ok || bench != "BenchmarkPoll" && bench != "BenchmarkKinds":
+		return "", "", nil, false
 	}
 	if i := strings.LastIndexByte(name, '-'); i > 0 {
 		if _, err := strconv.Atoi(name[i+1:]); err == nil {
@@ -203,7 +204,7 @@ func benchmark(line string) (loop, name string, values map[string]float64, ok bo
 	return loop, name, values, true
 }
 
-// Markdown is the table. Ratios are to the loops in C with all guards, where a loop has that batch size: the median of the rounds' ratios,
+// Markdown is the two tables. Ratios are to the loops in C with all guards, where a loop has that batch size: the median of the rounds' ratios,
 // with the least and the greatest.
 func Markdown(rows []Row) string {
 	references := map[[2]string]Row{}
@@ -213,6 +214,9 @@ func Markdown(rows []Row) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| Loop | case | cycles a reply | to the doorbell | that to %s | to %s | to the doorbell |\n|---|---|---|---|---|---|---|\n", guarded, port)
 	for _, r := range rows {
+		if strings.Contains(r.Case, "/tag=") {
+			continue
+		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |", r.Loop, r.Case, spread(r.All, 1), spread(r.Doorbell, 1))
 		for _, c := range []struct {
 			to  string
@@ -227,6 +231,48 @@ func Markdown(rows []Row) string {
 				ratio = spread(ratios(c.get(r), c.get(to)), 2)
 			}
 			fmt.Fprintf(&b, " %s |", ratio)
+		}
+		b.WriteString("\n")
+	}
+	return b.String() + kinds(rows, references)
+}
+
+// kinds is the table of BenchmarkKinds: a row for each loop and kind, a column for each size and batch.
+func kinds(rows []Row, all map[[2]string]Row) string {
+	var b strings.Builder
+	var columns, done []string
+	for _, r := range rows {
+		if _, column, ok := strings.Cut(r.Case, "/size="); ok && !slices.Contains(columns, column) {
+			columns = append(columns, column)
+		}
+	}
+	slices.SortFunc(columns, func(a, b string) int {
+		var x, y [2]int
+		fmt.Sscanf(a, "%d/batch=%d", &x[0], &x[1])
+		fmt.Sscanf(b, "%d/batch=%d", &y[0], &y[1])
+		return cmp.Or(x[1]-y[1], x[0]-y[0])
+	})
+	for _, r := range rows {
+		kind, _, ok := strings.Cut(r.Case, "/size=")
+		if !ok || slices.Contains(done, r.Loop+kind) {
+			continue
+		}
+		if len(done) == 0 {
+			fmt.Fprintf(&b, "\n## Every kind of request\n\nCycles a reply, and in bold how many times those of %s. A size is that of the frame without its tag.\n\n| Loop | request |", guarded)
+			for _, c := range columns {
+				b.WriteString(" " + strings.Replace(c, "/batch=", " bytes, batch ", 1) + " |")
+			}
+			b.WriteString("\n|---|---|" + strings.Repeat("---|", len(columns)) + "\n")
+		}
+		done = append(done, r.Loop+kind)
+		fmt.Fprintf(&b, "| %s | %s |", r.Loop, strings.NewReplacer("/tag=yes", ", tagged", "/tag=no", "").Replace(kind))
+		for _, c := range columns {
+			key := kind + "/size=" + c
+			cell := spread(all[[2]string{r.Loop, key}].All, 1)
+			if to, ok := all[[2]string{guarded, key}]; ok && r.Loop != guarded && cell != "" {
+				cell += " **" + spread(ratios(all[[2]string{r.Loop, key}].All, to.All), 2) + "**"
+			}
+			b.WriteString(" " + cell + " |")
 		}
 		b.WriteString("\n")
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/proof/peers/baseline"
 )
 
@@ -18,6 +19,10 @@ func TestBenchmarkLine(t *testing.T) {
 	}
 	loop, name, v, ok = benchmark("BenchmarkDatagramPoll/size=64/batch=1/push=true-2 \t 4435\t 200 ns/op\t 61 cycles/reply\t 57 doorbell-cycles/reply")
 	if !ok || loop != ", InfiniBand" || name != "size=64/batch=1/push=true" || v["cycles/reply"] != 61 {
+		t.Errorf("%q, %q, %v, %v", loop, name, v, ok)
+	}
+	loop, name, v, ok = benchmark("BenchmarkKinds/udp6/tag=yes/size=86/batch=1-2 \t 4435\t 200 ns/op\t 61 cycles/reply\t 57 doorbell-cycles/reply")
+	if !ok || loop != "" || name != "udp6/tag=yes/size=86/batch=1" || v["cycles/reply"] != 61 {
 		t.Errorf("%q, %q, %v, %v", loop, name, v, ok)
 	}
 	if _, _, _, ok := benchmark("ok  \trebound/nic/drivers/ixgbe\t9.1s"); ok {
@@ -32,11 +37,16 @@ func TestDriversHaveBenchmarks(t *testing.T) {
 	}
 	for _, d := range drivers {
 		files, _ := filepath.Glob(filepath.Join("../../..", folder(d), "*_test.go"))
-		if !slices.ContainsFunc(files, func(f string) bool {
-			b, err := os.ReadFile(f)
-			return err == nil && strings.Contains(string(b), "func BenchmarkPoll(")
-		}) {
-			t.Errorf("%s has no BenchmarkPoll", folder(d))
+		for _, name := range []string{"Poll", "Kinds"} {
+			if name == "Kinds" && d == "efa" { // which has messages, and no kinds of them
+				continue
+			}
+			if !slices.ContainsFunc(files, func(f string) bool {
+				b, err := os.ReadFile(f)
+				return err == nil && strings.Contains(string(b), "func Benchmark"+name+"(")
+			}) {
+				t.Errorf("%s has no Benchmark%s", folder(d), name)
+			}
 		}
 	}
 }
@@ -58,6 +68,24 @@ func TestMarkdownRatios(t *testing.T) {
 	}
 }
 
+func TestMarkdownKinds(t *testing.T) {
+	text := Markdown([]Row{
+		{"C, guarded", "udp/tag=no/size=64/batch=1", []float64{30}, []float64{30}},
+		{"C, guarded", "udp/tag=yes/size=256/batch=32", []float64{50}, []float64{50}},
+		{"ixgbe", "udp/tag=no/size=256/batch=1", []float64{70}, []float64{70}},
+		{"ixgbe", "udp/tag=no/size=64/batch=1", []float64{60}, []float64{60}},
+	})
+	for _, want := range []string{
+		"| Loop | request | 64 bytes, batch 1 | 256 bytes, batch 1 | 256 bytes, batch 32 |\n",
+		"| C, guarded | udp, tagged |  |  | 50.0 (50.0 to 50.0) |\n",
+		"| ixgbe | udp | 60.0 (60.0 to 60.0) **2.00 (2.00 to 2.00)** | 70.0 (70.0 to 70.0) |  |\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no line %q in\n%s", want, text)
+		}
+	}
+}
+
 func TestLoopsInC(t *testing.T) {
 	needs.Programs(t, "gcc")
 	program := filepath.Join(t.TempDir(), "loops")
@@ -67,6 +95,11 @@ func TestLoopsInC(t *testing.T) {
 	seen := map[string]int{}
 	if err := runC(program, 0, func(name, c string, all, doorbell float64) { seen[name+" "+c]++ }); err != nil {
 		t.Fatal(err)
+	}
+	for _, k := range nictest.Kinds() {
+		if seen["C, guarded "+k.String()] != 1 {
+			t.Errorf("guarded, %s: measured %d times", k, seen["C, guarded "+k.String()])
+		}
 	}
 	for _, loop := range []string{"least", "guarded", "ported"} {
 		for _, c := range []string{"batch=1", "batch=32"} {

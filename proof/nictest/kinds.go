@@ -1,0 +1,87 @@
+package nictest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rebound-nic/rebound/fastpath"
+)
+
+const stampPort = 862
+
+// Kind is a request of BenchmarkKinds. Size is that of the frame without its tag, and Batch how many come at once.
+type Kind struct {
+	Name        string
+	Tagged      bool
+	Size, Batch int
+}
+
+func (k Kind) String() string {
+	return fmt.Sprintf("%s/tag=%s/size=%d/batch=%d", k.Name, map[bool]string{false: "no", true: "yes"}[k.Tagged], k.Size, k.Batch)
+}
+
+// kindSizes are the frames of the issue that every kind is measured with, and the shortest that holds a whole test packet.
+var kindSizes = []int{64, 86, 256, 1500, 9000}
+
+// Kinds are the requests that BenchmarkKinds measures: each kind, with and without a tag, in each size one at a time, and the short ones 32
+// at a time as well.
+func Kinds() (all []Kind) {
+	for _, name := range []string{"ping", "udp", "ping6", "udp6", "stamp"} {
+		for _, tagged := range []bool{false, true} {
+			for _, size := range kindSizes {
+				for _, batch := range []int{1, 32} {
+					if (size >= 86 || name != "stamp") && (size <= 86 || batch == 1) {
+						all = append(all, Kind{name, tagged, size, batch})
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+// Frame is the request.
+func (k Kind) Frame() []byte {
+	p := map[string]proto{"ping": icmp4, "udp": udp4, "ping6": icmp6, "udp6": udp6, "stamp": udp4}[k.Name]
+	f := request(p, k.Size, 0, 1)
+	if k.Name == "stamp" {
+		binary.BigEndian.PutUint16(f[36:], stampPort)
+		finish(f)
+	}
+	if k.Tagged {
+		f = slices.Concat(f[:12], []byte{0x81, 0, 0, 100}, f[12:])
+	}
+	return f
+}
+
+// BenchmarkKinds measures a Poll with every kind of request as Cycles does. queue makes a queue in memory for requests like frame, and returns
+// what brings n of them and the queue's Poll.
+func BenchmarkKinds(b *testing.B, queue func(t testing.TB, frame []byte) (arrive func(n int), poll func(*fastpath.Responder) int)) {
+	for _, k := range Kinds() {
+		b.Run(k.String(), func(b *testing.B) {
+			r := newKindsResponder(b)
+			arrive, poll := queue(b, k.Frame())
+			Cycles(b, r, k.Batch, arrive, func() int { return poll(r) })
+			if s := r.Stats(); s.Refused() != 0 {
+				b.Fatalf("refused: %v", s)
+			}
+		})
+	}
+}
+
+func newKindsResponder(t testing.TB) *fastpath.Responder {
+	t.Helper()
+	c := fastpath.Config{MAC: ourMAC, UDPPorts: []uint16{echoPort}, STAMPPorts: []uint16{stampPort}, Clock: new(atomic.Pointer[fastpath.Clock]),
+		ChecksumBytes: fastpath.DefaultChecksumBytes, Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30,
+		Addresses: []netip.Prefix{netip.PrefixFrom(our4, 24), netip.PrefixFrom(our6, 64)}}
+	c.Clock.Store(&fastpath.Clock{NTP: 1 << 60, Rate: 1 << 31, ErrorEstimate: 0x8587})
+	r, err := fastpath.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
