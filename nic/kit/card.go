@@ -14,19 +14,19 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/trace"
 )
 
-// Card is the part of an open device that no driver writes for itself. A driver's Device has one, fills in what the device
-// told it, and gives it hooks; Open, Close and the watch call them.
+// Card is the common part of an open device. A driver's Device contains one, fills in what it learns from the device,
+// and sets hooks, which Open, Close and the watchdog call.
 type Card struct {
-	Name    string // of driver and function, with which every error begins: "ixgbe 0000:03:00.0"
+	Name    string // driver and function, the start of every error: "ixgbe 0000:03:00.0"
 	Fn      pci.Function
 	Options nic.Options // with defaults
 	Log     *slog.Logger
 	Gate    Gate
 	Totals  Totals
-	Trace   trace.Ring // the last that was asked of the device
+	Trace   trace.Ring // the last commands
 
 	Arena       *dma.Arena
-	AddressBits uint32 // what the device can address; 0 for all
+	AddressBits uint32 // address width of the device; 0 for no limit
 
 	MAC [6]byte
 	MTU int // bytes of layer 3
@@ -37,24 +37,23 @@ type Card struct {
 	fallbacks fallbacks
 	endWatch  chan struct{}
 	ended     chan struct{}
-	lifeMutex Lock // held to restart the device, shared by all that ask it something
+	lifeMutex Lock // held to restart the device, and shared by all that send it commands
 }
 
-// Hooks are what a driver does where the kit does the rest.
+// Hooks are the driver's parts of what the kit does.
 type Hooks struct {
 	// Open brings the device from any state to polling.
 	Open func() error
 
-	// Check is called by the watch, ten times a second, and returns what ails the device, nil for nothing. polled says
-	// whether loops run, or somebody sends and receives. An error of nic.Lost ends the device permanently, any other
-	// one is tried again at the next look.
+	// Check is called by the watchdog ten times a second and returns a symptom if the device is unhealthy, otherwise
+	// nil. polled reports whether loops run, or Send and Recv are used. An error for which nic.Lost is true ends the
+	// device permanently; after any other error the watchdog calls Check again.
 	Check func(polled bool) (*Symptom, error)
 
-	// Restart brings the device back to polling, with nobody on its queues. What was under way is lost.
+	// Restart brings the device back to polling, while no loop uses its queues. Pending frames are lost.
 	Restart func(s *Symptom) error
 
-	// Release quiets the device, so that its memory can be taken away, and gives that back. It is called once, after
-	// Open, even if that failed half-way.
+	// Release stops the device's DMA and frees its memory. It is called once, after Open, even if that failed half-way.
 	Release func() error
 }
 
@@ -82,7 +81,7 @@ func (c *Card) open(o nic.Options, l Limits) (err error) {
 	c.MAC, c.MTU = c.Options.MAC, c.Options.MTU
 	c.Log = c.Options.Log.With("device", c.Fn.Name())
 	if err := c.hooks.Open(); err != nil {
-		if c.observed == nil { // who follows has it all
+		if c.observed == nil { // an observer has seen everything already
 			c.showTrace("open failed: this was asked of the device before")
 		}
 		return errors.Join(err, c.hooks.Release())
@@ -90,17 +89,17 @@ func (c *Card) open(o nic.Options, l Limits) (err error) {
 	return nil
 }
 
-// Stage is one step of bringing a device up.
+// Stage is one step of the bring-up of a device.
 type Stage struct {
 	Name string
 	Do   func() error
 }
 
-// Learned is the stage after which a driver knows what its device can do. A probe that only reads ends Open before it.
+// Learned is the stage after which a driver knows the device's capabilities. A probe that only reads ends Open before
+// it.
 var Learned = Stage{"use what was learned", func() error { return nil }}
 
-// Evidence is a stage that asks the device what only a probe wants to know. Its answers are in the trace; a device that refuses some
-// of it works all the same.
+// Evidence is a stage with commands that only a probe needs. The answers are in the trace. A refusal does not matter.
 func (c *Card) Evidence(ask func()) Stage {
 	return Stage{"read what only a probe asks for", func() error {
 		if c.observed != nil {
@@ -140,7 +139,7 @@ func (c *Card) Stages(all ...Stage) error {
 	return nil
 }
 
-// showTrace logs what was asked of the device last.
+// showTrace logs the last commands.
 func (c *Card) showTrace(why string) {
 	entries := c.Trace.Entries()
 	if len(entries) == 0 {
@@ -152,7 +151,7 @@ func (c *Card) showTrace(why string) {
 	}
 }
 
-// Close ends the watch, quiets the device and gives everything back.
+// Close ends the watchdog, stops the device and releases everything.
 func (c *Card) Close() error {
 	close(c.endWatch)
 	<-c.ended
@@ -175,7 +174,7 @@ func (c *Card) Alive() error {
 	return nil
 }
 
-// Gone is the error of a register that reads all ones since the device has left the bus.
+// Gone returns the error for a register that reads all ones because the device has left the bus.
 func (c *Card) Gone(register string) error {
 	return c.Errorf("%w: %s reads all ones", nic.ErrGone, register)
 }
@@ -183,8 +182,8 @@ func (c *Card) Gone(register string) error {
 // MaxFrame is the longest frame in bytes without FCS: header and two VLAN tags around the MTU.
 func (c *Card) MaxFrame() int { return c.MTU + 14 + 8 }
 
-// Info describes the card. The driver adds its own notes in front of the kit's, and calls it in BetweenRestarts where it
-// tells what a restart may change.
+// Info describes the card. The driver puts its own notes before the kit's, and calls Info in BetweenRestarts if it
+// reports what a restart may change.
 func (c *Card) Info(model, push string, notes ...string) nic.Info {
 	backend := nic.Silicon
 	if c.Fn.Simulated() {
@@ -207,8 +206,8 @@ func (c *Card) BetweenRestarts(f func()) {
 	f()
 }
 
-// Ask runs f, which asks the device something, while it is not being restarted. It returns the error that ended the device
-// instead, if there was one.
+// Ask runs f, which sends the device commands, while it is not being restarted. If an error has ended the device, Ask
+// returns that error instead.
 func (c *Card) Ask(f func() error) error {
 	c.lifeMutex.RLock()
 	defer c.lifeMutex.RUnlock()
@@ -218,7 +217,7 @@ func (c *Card) Ask(f func() error) error {
 	return f()
 }
 
-// Enter is what Serve begins with: it checks the queue's number, and lets the loop in. Gate.Leave lets it out.
+// Enter starts Serve: it checks the queue number, and admits the loop. Gate.Leave ends it.
 func (c *Card) Enter(queue int) error {
 	if queue < 0 || queue >= c.Options.Queues {
 		return c.Errorf("queue %d of %d", queue, c.Options.Queues)
@@ -226,7 +225,7 @@ func (c *Card) Enter(queue int) error {
 	return c.Gate.Enter()
 }
 
-// Sending is what Send begins with: it checks the frame, and parks the caller during a restart.
+// Sending starts Send: it checks the frame, and parks the caller during a restart.
 func (c *Card) Sending(frame []byte) error {
 	if err := nic.CheckFrame(frame, c.MTU); err != nil {
 		return c.Errorf("%w", err)
@@ -234,7 +233,8 @@ func (c *Card) Sending(frame []byte) error {
 	return c.Gate.Call()
 }
 
-// Received makes Recv's answer of a queue's: a frame of n bytes, of which buf holds what it can, -1 for none.
+// Received converts a queue's result to that of Recv: a frame of n bytes, of which buf holds as much as fits, or -1 for
+// none.
 func (c *Card) Received(buf []byte, n int, at int64) (int, int64, error) {
 	switch {
 	case n < 0:

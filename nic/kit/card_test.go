@@ -51,7 +51,7 @@ func stages(t *testing.T, fn pci.Function, level slog.Level) string {
 	return log.String()
 }
 
-// What was asked of a device is in the log when Open fails, with the raw bytes of what was refused.
+// When Open fails, the log has the last commands, with the raw bytes of a refused one.
 func TestFailedOpenShowsItsTrace(t *testing.T) {
 	log := stages(t, toy(t), slog.LevelInfo)
 	for _, want := range []string{"open failed", "command ENABLE: opcode 0x104", "in abcd", "step first", "step second", errNo.Error()} {
@@ -95,7 +95,7 @@ func TestObserverEndsOpen(t *testing.T) {
 	}
 }
 
-// Who does not follow gets no evidence stage: it costs time at every start.
+// Without an observer there is no evidence stage, because it takes time at every start.
 func TestEvidenceIsForProbesOnly(t *testing.T) {
 	var c kit.Card
 	err := c.Open(toy(t), nic.Options{}, limits, kit.Hooks{
@@ -135,7 +135,7 @@ func TestFallBackIsReportedOnce(t *testing.T) {
 	}
 }
 
-// uncached is a function of a machine whose kernel maps nothing write-combining.
+// uncached is a function on a machine whose kernel maps nothing write-combining.
 type uncached struct {
 	pci.Function
 	notes []string

@@ -2,20 +2,20 @@ package kit
 
 import "time"
 
-// Deadline is the timeout of a loop that looks at a device. It counts only after a number of looks as well: a thread
-// that was delayed, in a guest that stalled or on a machine with much else to do, has let time pass without waiting.
+// Deadline is the timeout of a polling loop. It expires only after a minimum number of polls, too: a thread that was
+// descheduled, in a stalled guest or on a busy machine, has let time pass without polling.
 type Deadline struct {
 	end   time.Time
-	looks int // that do not count yet
+	looks int // polls before it may expire
 }
 
-// NewDeadline returns one that is over after limit, and after that many looks.
+// NewDeadline returns a deadline that expires after limit and that many polls.
 func NewDeadline(limit time.Duration, looks int) Deadline {
 	return Deadline{time.Now().Add(limit), looks}
 }
 
-// Over is asked before each look, and reports whether it is the last: a thread that was delayed then still sees what
-// the device did meanwhile.
+// Over is called before each poll and reports whether it is the last one, so that a thread that was descheduled still
+// polls once afterwards.
 func (d *Deadline) Over() bool {
 	d.looks--
 	return d.looks < 0 && time.Now().After(d.end)

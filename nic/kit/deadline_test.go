@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// A deadline whose time has passed is over at the look after those that it grants, and one whose time has not is never.
+// A deadline whose time has passed is over after its minimum number of polls; one whose time has not passed is never
+// over.
 func TestDeadline(t *testing.T) {
 	past, ahead := NewDeadline(-time.Hour, 3), NewDeadline(time.Hour, 3)
 	for look := 1; look <= 5; look++ {

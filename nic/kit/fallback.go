@@ -11,7 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/trace"
 )
 
-// fallbacks are what a card refused, in words, in the order in which they were met.
+// fallbacks describe what a card refused, in the order of occurrence.
 type fallbacks struct {
 	mu  sync.Mutex
 	all []string
@@ -28,8 +28,8 @@ func (c *Card) FallBackToOne(format string, args ...any) {
 	c.FallBack(fmt.Sprintf("RSS over %d queues", c.Options.Queues), "queue 0 for all frames", format, args...)
 }
 
-// FallBackToUncached records that the bytes of a BAR that are pushed to are mapped uncached. It does nothing on a device model, and
-// where one instruction stores 64 bytes, which needs no write combining.
+// FallBackToUncached records that the part of a BAR to which bytes are pushed is mapped uncached. It does nothing on a
+// device model, or if one instruction stores 64 bytes, which needs no write combining.
 func (c *Card) FallBackToUncached(bar int, w *mmio.Window) {
 	if why := c.Uncached(bar, w); why != "" {
 		c.FallBack(fmt.Sprintf("write combining in BAR %d", bar), "uncached stores, one bus write for each 8 bytes", "%s", why)
@@ -50,8 +50,8 @@ func (c *Card) Uncached(bar int, w *mmio.Window) string {
 	return why
 }
 
-// FallBack records that the device cannot do what the driver wanted (from), and what the driver does instead (to). The log, Info and
-// every report show it. A restart that meets the same again adds nothing.
+// FallBack records that the device cannot do what the driver tried first (from), and what the driver does instead (to).
+// The log, Info and every report show it. Repeating it after a restart adds nothing.
 func (c *Card) FallBack(from, to, format string, args ...any) {
 	reason := fmt.Sprintf(format, args...)
 	line := fmt.Sprintf("fell back from %s to %s: %s", from, to, reason)

@@ -6,14 +6,13 @@ import (
 	"time"
 )
 
-// Parked is what a parked loop calls while it spins. Tests in a bubble of testing/synctest, where time stalls while a
-// goroutine spins, sleep in it.
+// Parked is called by a parked loop while it spins. Tests in a bubble of testing/synctest, where time does not advance
+// while a goroutine spins, set it to a function that sleeps.
 var Parked = func() {}
 
-// Gate is where a device's polling loops and its watch meet: the goroutine that looks after the device, and restarts it
-// while the loops are parked. The loops are pinned (polling.Pin), so their side never blocks: they look at Closed once a pass,
-// and park by spinning. The zero Gate is open.
-// docs/memory-order.md (parking the loops) says why what one side wrote is there for the other.
+// Gate synchronises a device's polling loops with its watchdog, which restarts the device while the loops are parked.
+// The loops are pinned (polling.Pin) and must not block: they check Closed once per pass, and park by spinning. The
+// zero Gate is open. docs/memory-order.md (parking the loops) explains why each side sees what the other wrote.
 type Gate struct {
 	closed         atomic.Bool
 	active, parked atomic.Int32
@@ -34,11 +33,11 @@ func (g *Gate) Enter() error {
 	return err
 }
 
-// Leave takes a loop out that Enter let in.
+// Leave removes a loop that Enter admitted.
 func (g *Gate) Leave() { g.active.Add(-1) }
 
-// Call is what Send and Recv begin with: their caller is pinned too, and owns the queues where no loop does. From its first
-// call on it counts as a loop, one that may park at its next call only.
+// Call starts Send and Recv: their caller is pinned too, and owns the queues while no loop runs. From its first call it
+// counts as a loop that parks only at its next call.
 func (g *Gate) Call() error {
 	if !g.joined.Load() {
 		g.joined.Store(true)
@@ -56,7 +55,7 @@ func (g *Gate) Active() bool { return g.active.Load() > 0 }
 // Closed reports whether the loops are to park.
 func (g *Gate) Closed() bool { return g.closed.Load() }
 
-// Park holds a loop until the gate opens, and returns the error that ended the device, if there was one.
+// Park holds a loop until the gate opens. It returns the error that ended the device, if any.
 func (g *Gate) Park() error {
 	g.parked.Add(1)
 	for g.closed.Load() {
@@ -74,8 +73,8 @@ func (g *Gate) Err() error {
 	return nil
 }
 
-// Alone closes the gate, runs f once every loop is parked, and opens it when every loop saw the outcome. An error of
-// f ends all loops, permanently. One goroutine, the watch, calls it; where stop is closed first, f does not run.
+// Alone closes the gate, runs f once every loop is parked, and opens the gate when every loop has seen the outcome. An
+// error of f ends all loops permanently. Only the watchdog calls it. If stop is closed first, f does not run.
 func (g *Gate) Alone(stop <-chan struct{}, f func() error) error {
 	const nap = 20 * time.Microsecond
 	g.closed.Store(true)

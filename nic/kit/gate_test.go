@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// loops starts n goroutines that poll as a driver's Serve does, and returns what waits for their results.
+// loops starts n goroutines that poll like a driver's Serve, and returns a function that waits for their results.
 func loops(g *Gate, n int, stop *atomic.Bool, passes *atomic.Int64) func() []error {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
@@ -103,7 +103,7 @@ func TestGateHoldsACaller(t *testing.T) {
 	}
 	stop.Store(true)
 	wg.Wait()
-	// A caller that calls no more delays a restart, not a Close.
+	// A caller that makes no more calls delays a restart, but not Close.
 	end := make(chan struct{})
 	close(end)
 	if err := g.Alone(end, func() error { t.Error("ran with a caller that may be inside"); return nil }); err == nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// Limits are what a driver takes of nic.Options, and its defaults. What only the device can tell is left open here, and
-// checked by the driver once the device told it.
+// Limits are a driver's limits for nic.Options, and its defaults. Limits that only the device knows are left open here,
+// and checked by the driver later.
 type Limits struct {
 	Driver           string // "ixgbe"
 	Ring             int    // descriptors in each ring where nothing is requested
@@ -22,7 +22,7 @@ type Limits struct {
 	Queues           int // queue pairs at most
 }
 
-// Apply returns o with the defaults instead of what is zero, or an error that says what cannot be.
+// Apply returns o with zero values replaced by the defaults, or an error that names the impossible value.
 func (l Limits) Apply(o nic.Options) (nic.Options, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -60,8 +60,8 @@ func CheckMAC(mac [6]byte) error {
 	return nil
 }
 
-// CheckPush returns an error for a push mode that is neither auto, nor off, nor one of the driver's own, or for a longest frame to push
-// that is negative. Both may be left out.
+// CheckPush returns an error for a push mode other than auto, off and the driver's own, or for a negative maximum
+// length. Both may be omitted.
 func CheckPush(mode string, longest int, own ...string) error {
 	modes := slices.Concat([]string{"auto"}, own, []string{"off"})
 	if mode != "" && !slices.Contains(modes, mode) {

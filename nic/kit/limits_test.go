@@ -9,8 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// Each option beyond its limit is an error that says what was requested and what would do; what is zero becomes the
-// default.
+// An option beyond its limit is an error with the requested and the allowed values. Zero becomes the default.
 func TestLimits(t *testing.T) {
 	l := Limits{Driver: "toy", Ring: 256, MinRing: 64, MaxRing: 1024, MTU: 1500, MinMTU: 68, MaxMTU: 9000, Queues: 4}
 	for _, c := range []struct {
@@ -43,7 +42,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// The stride holds the buffer, and puts the heads of successive ones into different sets of the cache.
+// The stride has room for the buffer, and puts the starts of successive buffers into different cache sets.
 func TestStride(t *testing.T) {
 	for size := 1; size < 20000; size++ {
 		if s := Stride(size); int(s) < size || s%64 != 0 || s/64%2 == 0 || int(s) >= size+128+64 {

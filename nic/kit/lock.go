@@ -2,18 +2,18 @@ package kit
 
 import "sync"
 
-// Lock is a sync.RWMutex for control paths that sleep while they hold it. A goroutine that waits for a sync.RWMutex stops the
-// clock of testing/synctest, so that a holder that sleeps would never wake; one that waits for a Lock does not. The zero Lock is
-// free.
+// Lock is a sync.RWMutex for control paths that sleep while they hold it. A goroutine that waits for a sync.RWMutex
+// stops the clock of testing/synctest, so that a sleeping holder would never wake up. One that waits for a Lock does
+// not. The zero Lock is unlocked.
 type Lock struct {
 	mu      sync.Mutex
 	changed *sync.Cond
 	readers int
 	writer  bool
-	waiting int // writers, which new readers let pass
+	waiting int // writers, which go before new readers
 }
 
-// Lock waits until nothing holds l.
+// Lock waits until nobody holds l, and takes it.
 func (l *Lock) Lock() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

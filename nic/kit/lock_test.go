@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A holder that sleeps wakes up on virtual time although others wait for the lock: readers share it, and a writer that waits is
-// let in before new readers.
+// A sleeping holder wakes up in virtual time although others wait for the lock. Readers share it, and a waiting writer
+// goes before new readers.
 func TestLockOnVirtualTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l Lock

@@ -9,8 +9,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
-// Allocate makes the arena that Block takes from, of size bytes to begin with, and returns the one that was there.
-// The device must be quiet.
+// Allocate creates the arena for Block, with an initial size in bytes, and frees the previous one. The device must do
+// no DMA.
 func (c *Card) Allocate(size int) (err error) {
 	if err := c.Deallocate(); err != nil {
 		return err
@@ -19,7 +19,7 @@ func (c *Card) Allocate(size int) (err error) {
 	return err
 }
 
-// Deallocate gives all DMA memory back. The device must be quiet.
+// Deallocate frees all DMA memory. The device must do no DMA.
 func (c *Card) Deallocate() error {
 	if c.Arena == nil {
 		return nil
@@ -29,7 +29,7 @@ func (c *Card) Deallocate() error {
 	return a.Close()
 }
 
-// Release switches bus mastering off, in case the device did not obey its reset, and gives all DMA memory back.
+// Release switches bus mastering off, in case the device ignored its reset, and frees all DMA memory.
 func (c *Card) Release() error {
 	if err := c.Fn.SetBusMaster(false); err != nil && !pci.Gone(c.Fn) {
 		c.Log.Warn("bus mastering stays on", "err", err)
@@ -37,11 +37,11 @@ func (c *Card) Release() error {
 	return c.Deallocate()
 }
 
-// Block returns size zeroed bytes of DMA memory that lie side by side for the device too, at a multiple of align. It grows
-// the arena where that is full.
+// Block returns size zeroed bytes of DMA memory that are contiguous for the device too, aligned to align. It grows the
+// arena if needed.
 func (c *Card) Block(size, align int) (dma.Block, error) {
 	b, err := c.Arena.Alloc(size, align)
-	if errors.Is(err, dma.ErrNoRoom) { // pages that do not lie side by side for the device leave gaps
+	if errors.Is(err, dma.ErrNoRoom) { // pages that are not contiguous for the device leave gaps
 		if err = c.Arena.Grow(size + align); err == nil {
 			b, err = c.Arena.Alloc(size, align)
 		}
@@ -63,11 +63,11 @@ type Rings struct {
 	Err  error
 }
 
-// Page returns size bytes at the start of a page, as Poll wants them, and the device's address of the first; nil after an
-// error.
+// Page returns size bytes at the start of a page, as Poll needs them, and the device's address of the first; nil after
+// an error.
 func (r *Rings) Page(size int) (unsafe.Pointer, uint64) { return r.aligned(size, 4096) }
 
-// Whole is Page for what goes over the end of no larger page either, such as a huge one.
+// Whole is Page for memory that must not cross the end of a larger page either, such as a huge page.
 func (r *Rings) Whole(size int) (unsafe.Pointer, uint64) {
 	return r.aligned(size, max(4096, 1<<bits.Len(uint(size-1))))
 }

@@ -10,26 +10,26 @@ import (
 // Totals are the device's own counts since it was opened, over all restarts. Differences may wrap: adding undoes it.
 type Totals struct {
 	mu      sync.Mutex
-	base    nic.Stats // what was counted before the last reset, less what was there at the start
-	last    nic.Stats // what the device said last
+	base    nic.Stats // counts before the last reset, minus those at the start
+	last    nic.Stats // last reading of the device's counters
 	reasons map[string]uint64
 }
 
-// Start says what the device has counted so far, which is not ours.
+// Start sets the counts so far, which are not ours.
 func (t *Totals) Start(now nic.Stats) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.base, t.last = combine(nic.Stats{}, now, subtract), now
 }
 
-// Keep says what the device has counted right before a reset that clears it.
+// Keep saves the counts right before a reset that clears them.
 func (t *Totals) Keep(now nic.Stats) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.base, t.last = combine(t.base, now, add), nic.Stats{}
 }
 
-// KeepLast is Keep for a device that does not answer any more: it keeps what was last read.
+// KeepLast is Keep for a device that no longer answers: it uses the last reading.
 func (t *Totals) KeepLast() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -43,8 +43,8 @@ func (t *Totals) Add(more nic.Stats) {
 	t.base = combine(t.base, more, add)
 }
 
-// Read returns the totals where the device says now; the zero Stats for one whose counts were all given to Add. Extra is
-// the caller's to add to.
+// Read returns the totals for the counters now. Pass the zero Stats for a device whose counts were all passed to Add.
+// The caller may add to Extra.
 func (t *Totals) Read(now nic.Stats) nic.Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()

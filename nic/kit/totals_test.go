@@ -10,10 +10,11 @@ func counted(n uint64) nic.Stats {
 	return nic.Stats{RxFrames: n, TxBytes: 10 * n, RxErrors: n, Extra: map[string]uint64{"bad": 3 * n}}
 }
 
-// Totals go on over resets that clear the device's counts, those that it could tell before and those that it could not.
+// Totals continue after resets that clear the device's counters, whether or not the counters could be read before the
+// reset.
 func TestTotals(t *testing.T) {
 	var d Totals
-	d.Start(counted(1000)) // what another driver had
+	d.Start(counted(1000)) // counts of another driver
 	check := func(what string, now, want uint64) {
 		t.Helper()
 		s := d.Read(counted(now))

@@ -11,19 +11,19 @@ import (
 // Every is the time from one look of the watch to the next.
 const Every = 100 * time.Millisecond
 
-// Symptom is what the watch saw of a device that needs help.
+// Symptom is the watchdog's finding about a device that needs help.
 type Symptom struct {
 	Reason string // under which it counts: "tx_hang"
-	Code   uint32 // the reason as the device wants to be told it, if it does
+	Code   uint32 // the reason in the device's own terms, if it has any
 	Why    string // for the log
 
 	// Recover repairs the device without a restart, while no loop uses the queues. If it is nil, or fails, the device is
 	// restarted.
 	Recover func() error
 
-	// Suspect is what stalled, where the loops alone can tell: those that were delayed, by a hypervisor or a busy
-	// machine, look like a device that hangs. The loops are waited for, and it is given as long again before the
-	// device is blamed.
+	// Suspect is the progress that stalled, if the stall may be the loops' own: loops that were descheduled, by a
+	// hypervisor or on a busy machine, look like a device that hangs. The watchdog waits for the loops, and then allows
+	// the same time again before it blames the device.
 	Suspect *Progress
 }
 
@@ -32,8 +32,8 @@ func Foreign(why string) *Symptom {
 	return &Symptom{Reason: "foreign_reset", Why: why + ": the function was reset by somebody else"}
 }
 
-// watch looks after the device until Close: one that is gone ends the loops with an error, one that is sick is helped while
-// the loops are parked.
+// watch checks the device until Close. If the device is gone, it ends the loops with an error; if the device is
+// unhealthy, it repairs it while the loops are parked.
 func (c *Card) watch() {
 	defer close(c.ended)
 	tick := time.NewTicker(Every)
@@ -67,7 +67,7 @@ func (c *Card) watch() {
 	}
 }
 
-// check is the driver's look, behind that for what can befall every function.
+// check runs the checks for every function, and then the driver's.
 func (c *Card) check() (*Symptom, error) {
 	c.lifeMutex.RLock()
 	defer c.lifeMutex.RUnlock()
@@ -106,15 +106,15 @@ func (c *Card) recover(s *Symptom) error {
 	return nil
 }
 
-// Progress tells for how long a number has stalled. It counts looks, not time: a watch that was delayed, in a guest
-// that stalled or on a machine with much else to do, has not waited.
+// Progress measures how long a number has stalled. It counts checks, not time, because a watchdog that was descheduled,
+// in a stalled guest or on a busy machine, has not waited.
 type Progress struct {
 	value     uint32
 	checks    int
-	suspected bool // it stalled for too long once
+	suspected bool // it has stalled for too long once
 }
 
-// StalledFor is called once a look.
+// StalledFor is called once per check.
 func (p *Progress) StalledFor(value uint32) time.Duration {
 	if value != p.value {
 		p.value, p.checks, p.suspected = value, -1, false
@@ -132,8 +132,8 @@ func (p *Progress) first() bool {
 	return true
 }
 
-// Waiting is StalledFor for the end of a ring that is worked off: done moves towards tail, and stalls permanently where
-// they meet. Both are the polling loop's.
+// Waiting is StalledFor for a ring: done moves towards tail, and stops permanently where they meet. The polling loop
+// owns both.
 func (p *Progress) Waiting(done, tail *uint32) time.Duration {
 	d := atomic.LoadUint32(done)
 	if d == atomic.LoadUint32(tail) {

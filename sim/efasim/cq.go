@@ -112,7 +112,7 @@ func (q *cq) subCQ() uint16 {
 	return i
 }
 
-// complete writes a completion of a queue and sets its phase bit.
+// complete writes the completion b of a queue, with its phase bit.
 func (m *Model) complete(at uint32, sub uint16, send bool, b []byte) {
 	q := &m.cqs[at]
 	tail := &q.tails[sub]

@@ -147,7 +147,7 @@ func (m *Model) completeRecv(q *qp, req uint16, r recvResult) {
 	m.complete(q.rq.cq, q.rq.sub, false, b[:])
 }
 
-// deliver puts a message into the next receive of a QP. The status is reported to the sender.
+// deliver writes a message to the next receive of a QP. It returns the status for the sender.
 func (m *Model) deliver(q *qp, f *frame) uint8 {
 	wqe, err := m.nextReceive(q)
 	switch {
@@ -159,7 +159,7 @@ func (m *Model) deliver(q *qp, f *frame) uint8 {
 	p := f.payload
 	if q.typ == typeUD {
 		p = append(make([]byte, grhSize, grhSize+len(p)), p...)
-		for i := range grhSize { // what devices write here is not public: nobody may read it
+		for i := range grhSize { // real devices write unspecified bytes here
 			p[i] = 0xe5
 		}
 	}

@@ -7,10 +7,10 @@ import (
 	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
-// sqBurst bounds how many WQEs of a queue one Step takes.
+// sqBurst is the largest number of WQEs of a queue that one Step handles.
 const sqBurst = 16
 
-// forget fills a slot with the pattern that tells what was not pushed.
+// forget fills a slot with the pattern that marks bytes that were not pushed.
 func (m *Model) forget(s *sendQueue, slot int) {
 	b := m.Host.Shadow(2)[s.at+uint64(slot*s.size):][:s.size]
 	for k := 0; k < len(b); k += 8 {
@@ -18,7 +18,7 @@ func (m *Model) forget(s *sendQueue, slot int) {
 	}
 }
 
-// pushed takes note of a store to LLQ memory that was trapped.
+// pushed notes a trapped store to LLQ memory.
 func (m *Model) pushed(off uint64, p []byte) error {
 	for i := range m.qps {
 		s := &m.qps[i].sq
@@ -33,7 +33,7 @@ func (m *Model) pushed(off uint64, p []byte) error {
 	return fmt.Errorf("no LLQ is there")
 }
 
-// sqDoorbell is the number of WQEs that were ever pushed, modulo 2^16.
+// sqDoorbell handles the number of WQEs pushed so far, modulo 2^16.
 func (m *Model) sqDoorbell(q *qp, v uint32, trapped bool) error {
 	s, p := &q.sq, &m.opt.Profile
 	s.bell = v
@@ -59,7 +59,7 @@ func (m *Model) sqDoorbell(q *qp, v uint32, trapped bool) error {
 	return nil
 }
 
-// wqe takes the next WQE out of BAR 2.
+// wqe reads the next WQE from BAR 2.
 func (m *Model) wqe(q *qp) ([]byte, error) {
 	s := &q.sq
 	slot := int(uint32(s.head) % s.depth)
@@ -91,8 +91,8 @@ func (m *Model) wqe(q *qp) ([]byte, error) {
 	return b, nil
 }
 
-// takeRung takes the WQEs of a PD that were rung for before a command came that takes something away from them: Linux destroys
-// the handles of a process that was killed before its QPs.
+// takeRung fetches the pending WQEs of a PD before a command removes an object that they use: Linux destroys the
+// address handles of a killed process before its QPs.
 func (m *Model) takeRung(domain uint16) {
 	m.stepDoorbells()
 	for _, i := range m.liveQPs {
@@ -101,7 +101,7 @@ func (m *Model) takeRung(domain uint16) {
 	}
 }
 
-// stepSQ sends what a QP has posted.
+// stepSQ sends posted WQEs of a QP.
 func (m *Model) stepSQ(q *qp) (busy bool) {
 	s := &q.sq
 	for n := 0; s.head != s.tail; n++ {
@@ -134,7 +134,7 @@ func (m *Model) stepSQ(q *qp) (busy bool) {
 	return busy
 }
 
-// reserved tells of bits that must be zero.
+// reserved reports reserved bits that are not zero.
 func (m *Model) reserved(q *qp, b []byte) {
 	for _, c := range []struct {
 		what string
@@ -156,7 +156,7 @@ func (m *Model) reserved(q *qp, b []byte) {
 	}
 }
 
-// start begins an operation. The status is that of its completion where it cannot be.
+// start starts an operation. If it cannot, it returns the completion status.
 func (m *Model) start(q *qp, o *op, b []byte) (uint8, error) {
 	o.dest, o.hasImm, o.ah = le.Uint16(b[4:]), b[2]&ctrl1Imm != 0, le.Uint16(b[12:])
 	o.imm, o.qkey, o.srd = le.Uint32(b[8:]), le.Uint32(b[16:]), q.typ == typeSRD
@@ -199,7 +199,7 @@ func (m *Model) start(q *qp, o *op, b []byte) (uint8, error) {
 	return m.startRDMA(q, o)
 }
 
-// size is how many bytes the local side has.
+// size returns the number of bytes of the local side.
 func (o *op) size() int {
 	n := len(o.inline)
 	for _, b := range o.bufs {
@@ -208,7 +208,8 @@ func (o *op) size() int {
 	return n
 }
 
-// gather reads n bytes at an offset of the local side: from the WQE, or one DMA read for each stretch of memory.
+// gather reads n bytes at an offset of the local side: from the WQE, or with one DMA read per contiguous piece of
+// memory.
 func (m *Model) gather(o *op, off, n int) ([]byte, error) {
 	if o.inline != nil {
 		return o.inline[off:][:n], nil
@@ -254,7 +255,7 @@ func (m *Model) startSend(q *qp, o *op) (uint8, error) {
 	return compOK, nil
 }
 
-// tally counts for a QP and for all.
+// tally updates the counters of a QP and the totals.
 func (m *Model) tally(q *qp, f func(*traffic)) {
 	f(&m.count.traffic)
 	if q != nil {
@@ -262,7 +263,7 @@ func (m *Model) tally(q *qp, f func(*traffic)) {
 	}
 }
 
-// owner finds the QP of an operation; nil if it is gone.
+// owner returns the QP of an operation, or nil if it no longer exists.
 func (m *Model) owner(o *op) *qp {
 	if q := &m.qps[o.qp&(maxQP-1)]; q.live && q.handle == o.qp {
 		return q

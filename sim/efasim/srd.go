@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// partSize is how much of an RDMA operation one frame carries. window is how many frames may be on their way to one
-// peer, and opWindow of one operation. A responder remembers what came of the last frames of a peer, twice as many.
-// leastTries is how often a frame is sent again before it is given up: where this process was delayed, time has
-// passed in which nobody waited, and the acknowledgement may lie on the wire.
+// partSize is the payload of an RDMA operation in one frame. window limits unacknowledged frames to one peer, opWindow
+// those of one operation. A responder keeps the results of the last frames of a peer, twice as many. leastTries is the
+// minimum number of retries before a frame is given up: if this process was descheduled, time passed in which it could
+// not read an acknowledgement that is already on the wire.
 const (
 	partSize   = 8192
 	window     = 1024
@@ -23,7 +23,7 @@ type buffer struct {
 	key  uint32
 }
 
-// op is a send work request under way.
+// op is a pending send work request.
 type op struct {
 	qp           uint32 // handle
 	src, req     uint16
@@ -41,14 +41,14 @@ type op struct {
 	length       int
 
 	next    int // parts sent
-	pending int // of these, not acknowledged
+	pending int // sent and not acknowledged
 	immSent bool
 	rnr     int           // receiver-not-ready answers so far
-	wait    time.Duration // no sooner is it tried again
-	dead    bool          // completed, or its QP is gone
+	wait    time.Duration // not retried before
+	dead    bool          // completed, or its QP no longer exists
 }
 
-// parts is how many frames it takes, without the one for the immediate of a write.
+// parts returns the number of frames, without the one for the immediate of a write.
 func (o *op) parts() int {
 	if o.code == opSend {
 		return 1
@@ -56,7 +56,7 @@ func (o *op) parts() int {
 	return max(1, (o.length+partSize-1)/partSize)
 }
 
-// frame is one of an operation's.
+// frame returns a frame of an operation.
 func (o *op) frame(m *Model, typ uint8, payload []byte) *frame {
 	f := &frame{typ: typ, src: m.gid, dst: o.gid, srcQP: o.src, dstQP: o.dest, qkey: o.qkey, rkey: o.rkey, epoch: m.epoch, payload: payload}
 	if o.hasImm && (typ == typeUDSend || typ == typeSRDSend || typ == typeWriteImm) {
@@ -65,28 +65,28 @@ func (o *op) frame(m *Model, typ uint8, payload []byte) *frame {
 	return f
 }
 
-// packet is a frame that waits for its acknowledgement.
+// packet is a frame that waits for an acknowledgement.
 type packet struct {
 	op         *op
 	part       int
 	f          *frame
-	first, due time.Duration // sent first, and to be sent again
+	first, due time.Duration // time of the first transmission, and of the next
 	interval   time.Duration
 	tries      int
 }
 
-// peer is the reliability context of a pair of devices: of every frame to it, and of every frame from it.
+// peer is the reliability context of a pair of devices, for all frames in both directions.
 type peer struct {
 	gid        [16]byte
 	nextSeq    uint32
 	out        map[uint32]*packet
-	order      []uint32 // sent, oldest first, acknowledged ones among them
-	responsive bool     // it ever answered
+	order      []uint32 // sent, oldest first, including acknowledged ones
+	responsive bool     // it has answered at least once
 	impaired   bool
 
 	known     bool
 	epoch     uint32
-	low, high uint32 // results are kept of these sequence numbers, high excluded
+	low, high uint32 // range of sequence numbers with kept results; high is excluded
 	seen      map[uint32]uint8
 }
 
@@ -100,7 +100,7 @@ func (m *Model) peer(gid [16]byte) *peer {
 	return p
 }
 
-// advance forgets the oldest frames that are acknowledged.
+// advance removes the oldest acknowledged frames.
 func (p *peer) advance() {
 	for len(p.order) > 0 && p.out[p.order[0]] == nil {
 		p.order = p.order[1:]
@@ -110,7 +110,7 @@ func (p *peer) advance() {
 // open reports whether one more frame may be sent.
 func (p *peer) open() bool { return len(p.order) == 0 || p.nextSeq-p.order[0] < window }
 
-// send gives a frame its sequence number, and sends it.
+// send assigns a sequence number to a frame and sends it.
 func (m *Model) send(p *peer, o *op, part int, f *frame) {
 	f.seq = p.nextSeq
 	p.nextSeq++
@@ -122,7 +122,7 @@ func (m *Model) send(p *peer, o *op, part int, f *frame) {
 	m.transmit(f, p.gid)
 }
 
-// stepOps sends what operations under way have to send, again where no answer came.
+// stepOps sends frames of pending operations, and retransmits frames without an answer.
 func (m *Model) stepOps() (busy bool) {
 	for _, o := range slices.Clone(m.ops) {
 		busy = m.pump(o) || busy
@@ -173,7 +173,7 @@ func (m *Model) pump(o *op) (busy bool) {
 	return busy
 }
 
-// retransmit sends frames again that were not acknowledged, and gives up those that a peer was sent in vain for too long.
+// retransmit sends unacknowledged frames again, and gives up those that were retried for too long.
 func (m *Model) retransmit(p *peer) (busy bool) {
 	now := m.Host.Now()
 	for _, seq := range slices.Clone(p.order) {
@@ -207,7 +207,7 @@ func (m *Model) retransmit(p *peer) (busy bool) {
 	return busy
 }
 
-// cancel completes an operation and forgets its frames.
+// cancel completes an operation and drops its frames.
 func (m *Model) cancel(o *op, status uint8) {
 	m.finish(o, status)
 	m.drop(func(x *op) bool { return x == o })
@@ -223,7 +223,7 @@ func (m *Model) abandon(which func(*op) bool, status uint8) {
 	m.drop(which)
 }
 
-// drop forgets operations and their frames.
+// drop removes operations and their frames.
 func (m *Model) drop(which func(*op) bool) {
 	for _, p := range m.peerOrder {
 		for _, seq := range p.order {
@@ -240,7 +240,7 @@ func (m *Model) drop(which func(*op) bool) {
 	}
 }
 
-// acknowledged is an answer to a frame of ours.
+// acknowledged handles an acknowledgement.
 func (m *Model) acknowledged(f *frame) {
 	p := m.peers[f.src]
 	if p == nil || f.epoch != m.epoch || p.out[f.seq] == nil {
@@ -289,10 +289,10 @@ func (m *Model) acknowledged(f *frame) {
 	m.finish(o, compOK)
 }
 
-// request is a frame of a peer's: each is done once, and answered as often as it comes.
+// request handles a request frame of a peer: it is executed once, and answered each time it arrives.
 func (m *Model) request(f *frame) {
 	p := m.peer(f.src)
-	if age := int32(f.epoch - p.epoch); !p.known || age > 0 || age < -1<<16 { // it is new, or began again
+	if age := int32(f.epoch - p.epoch); !p.known || age > 0 || age < -1<<16 { // the peer is new, or was reset
 		p.known, p.epoch, p.seen = true, f.epoch, map[uint32]uint8{}
 		p.low, p.high = f.seq-window, f.seq
 	} else if age < 0 {
@@ -311,7 +311,7 @@ func (m *Model) request(f *frame) {
 	switch {
 	case twice && f.typ != typeRead:
 		m.count.Duplicates++
-	case f.typ == typeRead: // does no harm twice
+	case f.typ == typeRead: // harmless if executed twice
 		data, status = m.readPart(f)
 	default:
 		status = m.consume(f)
@@ -330,7 +330,7 @@ func (m *Model) request(f *frame) {
 	m.transmit(a, f.src)
 }
 
-// target finds the QP of a frame that came, as far as any may get to it.
+// target returns the QP for a frame, or the status of a refusal.
 func (m *Model) target(f *frame, typ uint8) (*qp, uint8) {
 	q := m.numbered(f.dstQP)
 	if q == nil || q.typ != typ || q.state < stateRTR || q.state == stateErr {
@@ -345,7 +345,7 @@ func (m *Model) target(f *frame, typ uint8) (*qp, uint8) {
 	return q, compOK
 }
 
-// consume does what a frame of SRD requests.
+// consume executes the request of an SRD frame.
 func (m *Model) consume(f *frame) uint8 {
 	q, status := m.target(f, typeSRD)
 	if q == nil {
@@ -365,7 +365,7 @@ func (m *Model) consume(f *frame) uint8 {
 	return status
 }
 
-// Receive takes a frame from the wire.
+// Receive handles a frame from the wire.
 func (m *Model) Receive(b []byte) bool {
 	m.Lock()
 	defer m.Unlock()
@@ -393,7 +393,7 @@ func (m *Model) arrive(b []byte) {
 	}
 }
 
-// stepLoop takes what the device sent to itself.
+// stepLoop handles frames that the device sent to itself.
 func (m *Model) stepLoop() (busy bool) {
 	in := m.loop
 	m.loop = nil

@@ -22,7 +22,7 @@ func (q *qpair) sends(f fields) []byte {
 	return q.scq.take()
 }
 
-// What the peer refuses is an error of that one message, and of nothing else.
+// A refusal by the peer fails that one message only.
 func TestRemoteErrors(t *testing.T) {
 	q, r, there, _ := two(t, Options{}, Options{})
 	x, y := q.x, r.x
@@ -78,7 +78,8 @@ func TestRNRRetry(t *testing.T) {
 	r.x.Clean()
 }
 
-// A peer that never answers is unreachable, one that did and does no more is unresponsive. It ends in bounded time.
+// A peer that never answers is reported as unreachable, one that stopped answering as unresponsive, after a bounded
+// time.
 func TestDeadPeer(t *testing.T) {
 	q, r, there, _ := two(t, Options{}, Options{})
 	nobody := q.x.handle(gidOf([6]byte{2, 0, 0, 0, 0, 99}))
@@ -99,8 +100,8 @@ func TestDeadPeer(t *testing.T) {
 	r.x.Clean()
 }
 
-// Objects that go while messages are on their way: the handle's complete as flushed, those of a QP in error too, and those of a QP
-// that is gone not at all.
+// Objects that are destroyed while messages are pending: messages of a destroyed handle complete as flushed, also those
+// of a QP in error. Those of a destroyed QP do not complete.
 func TestDestroyedUnderWay(t *testing.T) {
 	q, r, there, _ := two(t, Options{}, Options{})
 	x := q.x
@@ -139,7 +140,7 @@ func TestDestroyedUnderWay(t *testing.T) {
 	r.x.Clean()
 }
 
-// A device that was reset begins a new epoch: its peer takes its numbers again, and nothing from before.
+// A device that was reset starts a new epoch: its peer accepts its new sequence numbers, and nothing from before.
 func TestEpoch(t *testing.T) {
 	q, r, there, _ := two(t, Options{}, Options{})
 	x := q.x
@@ -159,7 +160,7 @@ func TestEpoch(t *testing.T) {
 	x.Clean()
 }
 
-// RDMA over an impaired wire: many parts, each once; the immediate comes behind all of them.
+// RDMA over an impaired wire: many parts, each executed once, and the immediate after all of them.
 func TestRDMA(t *testing.T) {
 	x, y := pair(t, Options{Profile: EFA3, Seed: 8}, Options{Profile: EFA3, Seed: 9}, sim.Impairment{Loss: 0.1, Duplicate: 0.1, Reorder: 0.2, Seed: 5})
 	q, r := x.qpair(typeSRD, 128, x.completions(16, nil)).ready(), y.qpair(typeSRD, 64, y.completions(32, nil)).ready()
@@ -186,7 +187,7 @@ func TestRDMA(t *testing.T) {
 			t.Errorf("a read of %d bytes brought something else", n)
 		}
 	}
-	// With an immediate: a receive is consumed, and its buffer is not.
+	// With an immediate: it consumes a receive, but not its buffer.
 	r.offer(64, 5)
 	f := wr(opWrite, 3, 60000).With(2, uint8(ctrl1Meta|ctrl1Imm|opWrite)).With(8, uint32(0xabcd))
 	fill(q.mem.Bytes[:60000], 99)
@@ -197,7 +198,7 @@ func TestRDMA(t *testing.T) {
 		t.Errorf("completion %x", c)
 	}
 	expect(t, "immediate without a receive", q.sends(f.With(0, uint16(4))), 4, compRemoteRNR, cqeSend|opWrite<<cqeOpShift, q.num)
-	// Unsolicited: none is needed.
+	// Unsolicited: it needs no receive.
 	u := &qpair{x: y, typ: typeSRD, size: 64, scq: r.scq, rcq: r.rcq, rq: y.Alloc(4096)}
 	made := y.OK(opCreateQP, u.create().With(7, uint8(4)))
 	u.handle, u.num = le.Uint32(made), le.Uint16(made[4:])
@@ -223,7 +224,7 @@ func TestRDMA(t *testing.T) {
 	y.Clean()
 }
 
-// What RDMA may not reach.
+// Memory that RDMA must not access.
 func TestRDMARights(t *testing.T) {
 	q, r, there, _ := two(t, Options{Profile: EFA1}, Options{Profile: EFA1})
 	y := r.x
@@ -256,7 +257,7 @@ func TestRDMARights(t *testing.T) {
 	y.Clean()
 }
 
-// A sender that the receiver has no handle of: 0xFFFF, and its GID where the CQ requests that.
+// A sender for which the receiver has no handle: 0xFFFF, and the sender's GID if the CQ requests it.
 func TestUnknownSender(t *testing.T) {
 	x, y := pair(t, Options{}, Options{}, sim.Impairment{})
 	q := x.qpair(typeSRD, 64, x.completions(16, nil)).ready()
@@ -304,7 +305,8 @@ func TestWindow(t *testing.T) {
 	q.x.Clean()
 }
 
-// Linux destroys the handles of a process that was killed before its QPs: what was rung for before is not the driver's mistake.
+// Linux destroys the address handles of a killed process before its QPs. WQEs that were rung before are not a
+// violation.
 func TestHandleGoesFirst(t *testing.T) {
 	q, r, there, _ := two(t, Options{}, Options{})
 	for i := range uint16(qDepth) {
@@ -325,7 +327,7 @@ func TestHandleGoesFirst(t *testing.T) {
 	q.x.ExpectError("has no AH")
 }
 
-// The immediate of a write comes when its data is there, whatever the wire does to the parts.
+// The immediate of a write arrives after its data, whatever the wire does to the parts.
 func TestImmediateLast(t *testing.T) {
 	x, y := pair(t, Options{Profile: EFA2, Seed: 8}, Options{Profile: EFA2, Seed: 9}, sim.Impairment{Loss: 0.1, Reorder: 0.3, Seed: 6})
 	q, r := x.qpair(typeSRD, 64, x.completions(16, nil)).ready(), y.qpair(typeSRD, 64, y.completions(32, nil)).ready()
@@ -376,7 +378,8 @@ func TestReorder(t *testing.T) {
 	}
 }
 
-// A device that was away for longer than its peer has sequence numbers on their way takes what comes then, and nothing old.
+// A device that was disconnected for longer than the window of sequence numbers accepts new frames and rejects old
+// ones.
 func TestLongGone(t *testing.T) {
 	q, r, there, _ := two(t, Options{}, Options{})
 	frame := func(seq uint32) []byte {

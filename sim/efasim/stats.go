@@ -2,23 +2,23 @@ package efasim
 
 import "github.com/rebound-nic/rebound/sim/kit"
 
-// Counters is what the device counts since power-on.
+// Counters are the device's counters since power-on.
 type Counters struct {
 	traffic
 
 	RetransBytes, RetransPackets, RetransTimeouts, Unresponsive, Impaired uint64 // network statistics
 
-	Duplicates uint64 // frames of SRD that had come before
-	Stale      uint64 // frames of SRD from before a reset of their sender, or too old to know
-	LateAcks   uint64 // of frames that nobody waits for any more
+	Duplicates uint64 // SRD frames that had arrived before
+	Stale      uint64 // SRD frames from before a reset of their sender, or too old to tell
+	LateAcks   uint64 // acknowledgements of frames that were given up
 	NotOurs    uint64 // frames for another GID
-	Foreign    uint64 // frames that are not of this wire, or came during a reset
+	Foreign    uint64 // frames of another protocol, or received during a reset
 
 	RxDescReads                     uint64 // DMA reads of receive descriptors
 	AdminCommands, Events, HostInfo uint64
 }
 
-// getStats is efa_admin_aq_get_stats_cmd.
+// getStats executes efa_admin_aq_get_stats_cmd.
 func (m *Model) getStats(in kit.Msg, r []byte) *refusal {
 	k, t := &m.count, &m.count.traffic
 	switch scope := in.U("scope"); {

@@ -7,7 +7,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
-// One valid WQE, and what one changed field makes of it: told and sent, or refused with a status.
+// One valid WQE, and the effect of changing one field: a violation and a frame, or a refusal with a status.
 func TestStrictWQE(t *testing.T) {
 	type change struct {
 		what   string
@@ -64,7 +64,7 @@ func TestStrictWQE(t *testing.T) {
 				for i, v := range b {
 					f[d.at+i] = v
 				}
-				if len(b) > 4 { // the destination is not what is changed
+				if len(b) > 4 { // the destination must stay valid
 					f[4] = q.num
 				}
 			} else {
@@ -74,7 +74,7 @@ func TestStrictWQE(t *testing.T) {
 				f[36] = q.lkey | 1<<24
 				delete(f, 39)
 			}
-			if q.sent%qDepth == 0 || amazon.Phase(uint32(q.sent), qDepth) == 0 { // phases as written above are those of the first round
+			if q.sent%qDepth == 0 || amazon.Phase(uint32(q.sent), qDepth) == 0 { // the phases above are those of the first round
 				x.OK(opModifyQP, fields{4: uint32(modState), 8: q.handle, 12: uint32(stateReset)})
 				q.sent, q.posted = 0, 0
 				q.ready()
@@ -126,7 +126,7 @@ func TestStrictReceive(t *testing.T) {
 		}
 		x.ExpectViolation(c.what)
 	}
-	// Several buffers; memory that may not be written.
+	// Several buffers; read-only memory.
 	q, r, there, _ := two(t, Options{}, Options{})
 	x, y := q.x, r.x
 	for i, n := range []uint16{2, 1, 100} {
@@ -156,7 +156,7 @@ func TestStrictReceive(t *testing.T) {
 	y.Clean()
 }
 
-// Doorbells: what is rung for must be there, in any order of stores, and not too much at once.
+// A WQE must be complete when its doorbell is rung, in any order of stores, and within the depth.
 func TestStrictDoorbells(t *testing.T) {
 	x := newRig(t, Options{Profile: EFA2})
 	x.open()
@@ -192,7 +192,7 @@ func TestStrictDoorbells(t *testing.T) {
 	x.llq.Write32(q.llq, 1)
 	x.ExpectError("pushed by 8")
 
-	// A word that is missing.
+	// A missing word.
 	for off := 0; off < 56; off += 8 {
 		x.llq.Write64(q.llq+64+uint64(off), le.Uint64(b[off:]))
 	}
@@ -202,7 +202,7 @@ func TestStrictDoorbells(t *testing.T) {
 	x.ExpectError("8 of its 64 bytes were not pushed")
 	expect(t, "not pushed", c.take(), 1, compQPInternal, cqeSend, q.num)
 
-	// A round later the slots have nothing that was not pushed again.
+	// In the next round, slots contain nothing that was not pushed again.
 	for i := range uint16(qDepth) {
 		q.push(q.inline(i, q.num+1, ah, "x"))
 		q.ring()
@@ -214,7 +214,7 @@ func TestStrictDoorbells(t *testing.T) {
 	x.settle()
 	x.ExpectError("64 of its 64 bytes were not pushed")
 
-	// All at once, where one less is allowed; the model sees how many only of doorbells that are trapped.
+	// The full depth at once, where one less is allowed; the model sees the number only for trapped doorbells.
 	for i := range uint16(qDepth) {
 		q.push(q.inline(i, q.num+1, ah, "x"))
 	}
@@ -228,13 +228,13 @@ func TestStrictDoorbells(t *testing.T) {
 	q = y.qpair(typeUD, 64, y.completions(16, nil)).ready()
 	for i := range uint16(3) {
 		q.push(q.inline(i, q.num, y.handle(y.m.gid), "x"))
-		y.Port.ForgetViolations() // one handle requested again
+		y.Port.ForgetViolations() // the same handle requested twice
 	}
 	y.Must(y.Port.WriteBAR(4, q.sqBell, []byte{3, 0, 0, 0}))
 	y.ExpectError("max_tx_batch is 2")
 }
 
-// Events: one for each arm, at once if something is there, none for a late arm; interrupts likewise.
+// One event per arm, at once if completions exist, none for a late arm; the same for interrupts.
 func TestEvents(t *testing.T) {
 	for _, p := range Profiles() {
 		x := newRig(t, Options{Profile: p})
@@ -253,7 +253,7 @@ func TestEvents(t *testing.T) {
 			heads++
 			return b
 		}
-		// Of efa0 a QP's queues have a sub-CQ each: the count is of both.
+		// On efa0 each queue of a QP has its own sub-CQ: the count includes both.
 		arm := func(sn int) {
 			x.bel.Write32(c.bell, c.taken&cqdbConsumer|uint32(sn)&3<<cqdbSNShift|cqdbArm)
 		}
@@ -278,18 +278,18 @@ func TestEvents(t *testing.T) {
 			}
 			for c.take() != nil {
 			}
-			arm(2 * round) // late: that event was sent
+			arm(2 * round) // late: that event was already sent
 			q.offer(64, 0)
 			say()
 			if b := event(); b != nil {
 				t.Fatalf("%s: event %x for a late arm", p.Name, b)
 			}
-			arm(2*round + 1) // something is there
+			arm(2*round + 1) // a completion exists
 			x.settle()
 			if event() == nil || len(x.Vectors) != 1 {
 				t.Fatalf("%s: no event for what was there before the arm, interrupts %v", p.Name, x.Vectors)
 			}
-			x.Set(regEQDB, uint32(e)|eqdbArm) // and the event was there before the interrupt was
+			x.Set(regEQDB, uint32(e)|eqdbArm) // the event was written before the interrupt
 			if len(x.Vectors) != 2 {
 				t.Fatalf("%s: interrupts %v", p.Name, x.Vectors)
 			}
@@ -306,14 +306,14 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// A CQ whose doorbell is used must not be outrun.
+// Completions must not overrun a CQ whose doorbell is used.
 func TestFullCQ(t *testing.T) {
 	x := newRig(t, Options{Profile: EFA2})
 	x.open()
 	c := x.completions(16, nil)
 	q := x.qpair(typeUD, 64, c).ready()
 	ah := x.handle(gidOf([6]byte{2, 9}))
-	x.bel.Write32(c.bell, 0|1<<29) // any value that is another
+	x.bel.Write32(c.bell, 0|1<<29) // any different value
 	x.settle()
 	for i := range uint16(cqDepth) {
 		q.push(q.inline(i, 1, ah, "x"))

@@ -14,7 +14,7 @@ func expect(t testing.TB, what string, c []byte, req uint16, status, flags uint8
 	}
 }
 
-// A message of each profile, both types, both sizes of WQEs and of completions, inline and from memory, there and back.
+// A message of each profile, QP type, WQE size and completion size, inline and from memory, in both directions.
 func TestMessages(t *testing.T) {
 	for _, p := range Profiles() {
 		for _, typ := range []uint8{typeUD, typeSRD} {
@@ -68,7 +68,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// What one message costs on the bus: inline no DMA read before the wire, from memory one.
+// DMA reads per message before the wire: none if inline, one from memory.
 func TestBusCost(t *testing.T) {
 	x, y := pair(t, Options{}, Options{}, sim.Impairment{Seed: 1})
 	q, r := x.qpair(typeUD, 64, x.completions(16, nil)).ready(), y.qpair(typeUD, 64, y.completions(16, nil)).ready()
@@ -93,7 +93,8 @@ func TestBusCost(t *testing.T) {
 	y.Clean()
 }
 
-// SRD on a wire that loses, repeats and reorders: each message arrives once, and is acknowledged. UD on the same one loses.
+// On a wire that loses, duplicates and reorders frames, each SRD message arrives once and is acknowledged. UD loses
+// messages.
 func TestImpaired(t *testing.T) {
 	bad := sim.Impairment{Loss: 0.2, Duplicate: 0.2, Reorder: 0.3, Seed: 3}
 	for _, typ := range []uint8{typeUD, typeSRD} {
@@ -127,7 +128,7 @@ func TestImpaired(t *testing.T) {
 				last = text
 				arrived[text]++
 			}
-			if typ == typeUD { // what was lost leaves its receive: restarts
+			if typ == typeUD { // a lost message leaves its receive posted: start again
 				r.x.OK(opModifyQP, fields{4: uint32(modState), 8: r.handle, 12: uint32(stateReset)})
 				r.posted = 0
 				r.ready()

@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// The wire is the model's own: EFA's is not public. docs/efa-wire.md describes it, and docs/efa-wire.lua shows it in Wireshark.
+// The wire format is the model's own, because EFA's is not public. docs/efa-wire.md describes it, and docs/efa-wire.lua
+// decodes it in Wireshark.
 const (
 	etherType   = 0x88b5 // local experimental, IEEE 802
 	wireVersion = 1
@@ -18,21 +19,21 @@ const (
 	typeUDSend   = 1
 	typeSRDSend  = 2
 	typeWrite    = 3 // a part of an RDMA write
-	typeWriteImm = 4 // its immediate, when all parts are acknowledged
+	typeWriteImm = 4 // its immediate, after all parts are acknowledged
 	typeRead     = 5 // requests a part of an RDMA read
-	typeAck      = 6 // of types 2 to 5: the sequence number and what came of it
+	typeAck      = 6 // of types 2 to 5: sequence number and result
 	typeReadData = 7 // of type 5, with the bytes
 )
 
 const flagImm = 1 << 0
 
-// frame is one on the wire.
+// frame is a frame on the wire.
 type frame struct {
 	typ, flags, status uint8
 	src, dst           [16]byte
 	srcQP, dstQP       uint16
-	qkey, imm          uint32 // imm as a WQE has it
-	epoch, seq         uint32 // of the requester, which acknowledgements repeat
+	qkey, imm          uint32 // imm as in the WQE
+	epoch, seq         uint32 // of the requester, repeated in acknowledgements
 	raddr              uint64
 	rkey, length       uint32 // of RDMA: the part's length
 	payload            []byte
@@ -40,7 +41,7 @@ type frame struct {
 
 var le, be = binary.LittleEndian, binary.BigEndian
 
-// macOf is the MAC address that a GID made from one has in it (RFC 4291, appendix A), or the broadcast address.
+// macOf returns the MAC address from which a GID was derived (RFC 4291, appendix A), or the broadcast address.
 func macOf(gid [16]byte) [6]byte {
 	if gid[11] != 0xff || gid[12] != 0xfe {
 		return [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
@@ -48,7 +49,7 @@ func macOf(gid [16]byte) [6]byte {
 	return [6]byte{gid[8] ^ 2, gid[9], gid[10], gid[13], gid[14], gid[15]}
 }
 
-// gidOf is the link-local address of a MAC.
+// gidOf returns the link-local address derived from a MAC address.
 func gidOf(mac [6]byte) (g [16]byte) {
 	g = [16]byte{0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]}
 	return g
@@ -77,7 +78,7 @@ func (f *frame) marshal() []byte {
 	return append(b, f.payload...) // 8 bytes are reserved
 }
 
-// parseFrame reads a frame. The payload stays the buffer's.
+// parseFrame parses a frame. The payload is a part of b.
 func parseFrame(b []byte) (f frame, err error) {
 	switch {
 	case len(b) < etherSize+headSize:
@@ -101,8 +102,7 @@ func parseFrame(b []byte) (f frame, err error) {
 	return f, nil
 }
 
-// transmit puts a frame on the wire, or, where it is for this device itself, behind what arrives. SRD frames of one Step leave
-// in any order.
+// transmit sends a frame to the wire, or to this device itself. SRD frames of one Step leave in any order.
 func (m *Model) transmit(f *frame, to [16]byte) {
 	if to == m.gid {
 		m.loop = append(m.loop, f.marshal())
@@ -116,7 +116,8 @@ type outgoing struct {
 	srd   bool
 }
 
-// flushWire sends what a Step has made. SRD uses many paths, so its frames overtake one another: here those of one Step do.
+// flushWire sends the frames of a Step. SRD uses many paths, so its frames overtake one another: the model shuffles
+// those of one Step.
 func (m *Model) flushWire() {
 	if !m.opt.InOrder {
 		for i := len(m.out) - 1; i > 0; i-- {

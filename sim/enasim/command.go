@@ -28,7 +28,7 @@ const control = "04.31:0 control_length 08.31:0 control_low 0c.15:0 control_high
 
 // address reads ena_common_mem_addr.
 func (m *Model) address(c *amazon.Message, what string, at int) (uint64, error) {
-	if x := le.Uint16(c[at+6:]); x != 0 && at >= 0x14 { // in a body, which the layout does not look into
+	if x := le.Uint16(c[at+6:]); x != 0 && at >= 0x14 { // in a body, which the layout does not check
 		m.Host.Warnf("%s: bits 63:48 of the address are %#x, must be zero", what, x)
 	}
 	a := uint64(le.Uint16(c[at+4:]))<<32 | uint64(le.Uint32(c[at:]))

@@ -7,8 +7,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
-// Stateless offloads, ena_admin_feature_offload_desc: all that can be without segmentation, or what public logs of EC2 show, which
-// is the checksum of IPv4 sent and nothing received.
+// Stateless offloads, ena_admin_feature_offload_desc: everything except for segmentation; or what public logs of EC2
+// show, which is the IPv4 checksum on transmit and nothing on receive.
 func (m *Model) txOffloads() uint32 {
 	if m.opt.NoRxChecks {
 		return 1 << 1
@@ -25,21 +25,22 @@ func (m *Model) rxOffloads() uint32 {
 
 const rxHash = 3 // bit of rxOffloads
 
-// defaultKey is the Toeplitz key after a reset: a driver may read it and set it back. It is the one of Microsoft's test vectors.
+// defaultKey is the Toeplitz key after a reset. A driver may read it and set it again. It is the key of Microsoft's
+// test vectors.
 var defaultKey = [keyWords * 4]byte{
 	0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb,
 	0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
 }
 
-// Events that the device reports, as bits of ena_admin_aenq_group.
+// Event groups that the device reports, as bits of ena_admin_aenq_group.
 const eventGroups = 1<<amazon.GroupLink | 1<<amazon.GroupFatal | 1<<amazon.GroupWarning | 1<<amazon.GroupNotification | 1<<amazon.GroupKeepAlive
 
-// features is what SET_FEATURE has set.
+// features is the state that SET_FEATURE sets.
 type features struct {
 	mtu       uint32
 	rxEnabled uint32
 
-	llqSize, llqBefore, llqPerEntry int // bytes of an entry, descriptors before the header, descriptors of the entries that follow
+	llqSize, llqBefore, llqPerEntry int // bytes per entry, descriptors before the header, descriptors in each following entry
 
 	hash     uint32 // selected function, as a bit
 	hashInit uint32
@@ -48,8 +49,8 @@ type features struct {
 	table    []uint16 // receive SQ of each entry; nil until it is set
 
 	hostPage    uint64
-	driverMajor uint8 // that the host information tells
-	rxOffset    bool  // the driver takes frames that begin at an offset
+	driverMajor uint8 // from the host information
+	rxOffset    bool  // the driver accepts frames that start at an offset
 }
 
 func (m *Model) offered() uint32 {
@@ -63,15 +64,15 @@ func (m *Model) offered() uint32 {
 	return f &^ m.opt.Unsupported
 }
 
-// hostDriver is where ena_admin_host_info has the driver's version, whose lowest byte is major. Some firmware makes completion queues for
-// one major version only.
+// hostDriver is the offset of the driver's version in ena_admin_host_info; the lowest byte is the major version. Some
+// firmware creates completion queues for one major version only.
 const (
 	hostDriver  = 172
 	driverMajor = 2
 )
 
-// control returns the control buffer of a command, which must have n bytes or more. The public drivers say "indirect" for a
-// buffer that they point to directly.
+// control returns the address of a command's control buffer, which must have at least n bytes. The public drivers set
+// "indirect" for a buffer that they point to directly.
 func (m *Model) control(c *amazon.Message, what string, n int) (uint64, error) {
 	a, err := m.address(c, what, 8)
 	if err == nil && c.Opcode() != opGetStats && c[3]&4 == 0 {
@@ -86,7 +87,7 @@ func (m *Model) control(c *amazon.Message, what string, n int) (uint64, error) {
 	return a, err
 }
 
-// getFeature is ena_admin_get_feat_cmd.
+// getFeature executes ena_admin_get_feat_cmd.
 func (m *Model) getFeature(c *amazon.Message, r []byte) (byte, error) {
 	id := c[17]
 	what := fmt.Sprintf("GET_FEATURE %d", id)
@@ -181,7 +182,7 @@ func (m *Model) getAttributes(r []byte) {
 		caps |= capMetrics
 	}
 	le.PutUint32(r[12:], caps)
-	// Address widths of the device and its virtual function stay 0: drivers go by CAPS (ena_com_get_dma_width).
+	// The address widths of the device and its virtual function stay 0: drivers use CAPS (ena_com_get_dma_width).
 	copy(r[24:30], m.opt.MAC[:])
 	le.PutUint32(r[32:], m.opt.MaxMTU)
 }
@@ -196,7 +197,7 @@ func (m *Model) putControl(c *amazon.Message, what string, b []byte) (byte, erro
 	return statusOK, nil
 }
 
-// setFeature is ena_admin_set_feat_cmd.
+// setFeature executes ena_admin_set_feat_cmd.
 func (m *Model) setFeature(c *amazon.Message, r []byte) (byte, error) {
 	id := c[17]
 	what := fmt.Sprintf("SET_FEATURE %d", id)
@@ -242,7 +243,7 @@ func (m *Model) setFeature(c *amazon.Message, r []byte) (byte, error) {
 	return statusOK, nil
 }
 
-// setHost takes the host attributes, ena_admin_set_feature_host_attr_desc, and reads the page ena_admin_host_info.
+// setHost handles the host attributes, ena_admin_set_feature_host_attr_desc, and reads the page ena_admin_host_info.
 func (m *Model) setHost(c *amazon.Message, what string) (byte, error) {
 	a, err := m.address(c, what, 20)
 	if err != nil {
@@ -273,7 +274,7 @@ func (m *Model) setHost(c *amazon.Message, what string) (byte, error) {
 	return statusOK, nil
 }
 
-// setHash is ena_admin_feature_rss_flow_hash_function.
+// setHash handles ena_admin_feature_rss_flow_hash_function.
 func (m *Model) setHash(c *amazon.Message, what string) (byte, error) {
 	sel := le.Uint32(c[24:])
 	if sel != hashToeplitz && sel != hashCRC32 {
@@ -295,7 +296,7 @@ func (m *Model) setHash(c *amazon.Message, what string) (byte, error) {
 	return statusOK, nil
 }
 
-// setHashInput is ena_admin_feature_rss_hash_control.
+// setHashInput handles ena_admin_feature_rss_hash_control.
 func (m *Model) setHashInput(c *amazon.Message, what string) (byte, error) {
 	a, err := m.control(c, what, 16*hashProtos)
 	if err != nil {
@@ -316,7 +317,7 @@ func (m *Model) setHashInput(c *amazon.Message, what string) (byte, error) {
 	return statusOK, nil
 }
 
-// setTable is ena_admin_feature_rss_ind_table: the whole table, or one entry.
+// setTable handles ena_admin_feature_rss_ind_table: the whole table, or one entry.
 func (m *Model) setTable(c *amazon.Message, what string) (byte, error) {
 	check := func(i int, q uint16) error {
 		if int(q) >= len(m.rx) || !m.rx[q].live {

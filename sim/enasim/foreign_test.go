@@ -7,9 +7,9 @@ import (
 	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
-// What drivers that others wrote do, and run on real devices with: the model may tell, and has to work.
+// Behaviour of third-party drivers that run on real devices: the model may warn, and must work.
 
-// iPXE of before 2021 requests a reset, polls DEV_STS until READY, never clears DEV_CTL and continues.
+// iPXE before 2021 requests a reset, polls DEV_STS until READY, never clears DEV_CTL and continues.
 func TestAsOldIPXE(t *testing.T) {
 	x := newRig(t, Options{})
 	x.Set(amazon.RegDEVCTL, amazon.CTLReset)
@@ -30,7 +30,7 @@ func TestAsOldIPXE(t *testing.T) {
 	if r := x.get(featAttributes, nil); !bytes.Equal(r[24:30], testMAC[:]) {
 		t.Errorf("device attributes %x", r)
 	}
-	// Neither interrupts nor events; its queues are polled.
+	// No interrupts, no events: its queues are polled.
 	q := x.queue(dirTX, false, 0)
 	buf := x.Alloc(4096)
 	copy(buf.Bytes, frame(60, 1))
@@ -41,7 +41,7 @@ func TestAsOldIPXE(t *testing.T) {
 		t.Error("nothing was sent")
 	}
 	x.ExpectWarning("before DEV_CTL.RESET was cleared")
-	// A request ID is the device's to return, whatever it is.
+	// The device returns any request ID unchanged.
 	q.words(tx0|60, 60<<22, uint32(buf.IOVA), uint32(buf.IOVA>>32))
 	q.ring()
 	x.Port.Settle(3)
@@ -49,7 +49,7 @@ func TestAsOldIPXE(t *testing.T) {
 		t.Errorf("completion %x of request 60", c)
 	}
 	x.ExpectWarning("request ID 60 of a queue of 8")
-	// It leaves by clearing the sizes of the admin queues.
+	// On shutdown it clears the sizes of the admin queues.
 	x.Set(amazon.RegAQCAPS, 0)
 	x.Set(amazon.RegACQCAPS, 0)
 	x.Port.Settle(3)
@@ -69,7 +69,7 @@ func TestVersionsAndTimes(t *testing.T) {
 	x.Clean()
 }
 
-// DPDK requests an interrupt of vector -1, which is a queue that it polls.
+// DPDK requests an interrupt with vector -1 for a queue that it polls.
 func TestPolledQueue(t *testing.T) {
 	x := newRig(t, Options{})
 	x.Open()
@@ -77,7 +77,7 @@ func TestPolledQueue(t *testing.T) {
 	r := x.OK(opCreateCQ, fields{4: uint8(1 << 5), 5: uint8(2), 6: uint16(testDepth), 8: uint32(0xffffffff), 12: cq.IOVA})
 	sq, buf := x.Alloc(4096), x.Alloc(4096)
 	idx := le.Uint16(r)
-	// Nor is its ring aligned to a page.
+	// Its ring is not aligned to a page either.
 	r = x.OK(opCreateSQ, fields{4: uint8(dirTX << 5), 6: uint8(placeHost), 7: uint8(1), 8: idx, 10: uint16(testDepth), 12: sq.IOVA + 64})
 	x.ExpectWarning("is not page aligned")
 	b := sq.Bytes[64:]
@@ -126,13 +126,13 @@ func TestDefaultKey(t *testing.T) {
 	x.Clean()
 }
 
-// DPDK requests L4 checksums without saying that they are partial. The frame arrives with the checksum that is right.
+// DPDK requests L4 checksums without marking them as partial. The frame is sent with the right checksum.
 func TestChecksumNotPartial(t *testing.T) {
 	x := newRig(t, Options{})
 	x.Open()
 	q := x.queue(dirTX, false, 0)
 	buf := x.Alloc(4096)
-	want := frame(100, 1) // UDP over IPv4, its checksum right
+	want := frame(100, 1) // UDP over IPv4 with the right checksum
 	p := parseFrame(want)
 	be.PutUint16(want[p.l4+6:], 0)
 	be.PutUint16(want[p.l4+6:], ^uint16(ones(want[p.l4:p.end], p.pseudo())))
@@ -152,7 +152,7 @@ func TestChecksumNotPartial(t *testing.T) {
 	}
 }
 
-// What public logs of EC2 show: nothing of received frames is checked or reported. Frames are spread all the same.
+// As in public logs of EC2: no received checksum is verified or reported. RSS still spreads frames.
 func TestNoReceiveChecks(t *testing.T) {
 	x := newRig(t, Options{NoRxChecks: true})
 	x.Open()
@@ -220,7 +220,7 @@ func TestBARs(t *testing.T) {
 	}
 }
 
-// Firmware as on c6i makes completion queues for a driver whose major version is 2, and takes no empty vector.
+// c6i firmware creates completion queues only for a driver whose major version is 2, and rejects an empty vector.
 func TestParticularFirmware(t *testing.T) {
 	x := newRig(t, Options{})
 	x.m.opt.AnyDriver = false

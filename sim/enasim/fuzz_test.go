@@ -12,10 +12,10 @@ import (
 
 const stepsMost = 24
 
-// FuzzModel lets bytes drive the device: registers, commands, descriptors, LLQ memory, frames and knobs. Nothing may make it
-// panic, hang, or reach memory outside of what is mapped without a violation (which the port enforces). It begins with
-// queues of both kinds, so that bytes get far. More steps than stepsMost bring nothing new, and make the fuzzer slow: it likes long
-// inputs.
+// FuzzModel drives the device with arbitrary bytes: registers, commands, descriptors, LLQ memory, frames and knobs. The
+// model must not panic, hang, or access unmapped memory without a violation (which the port enforces). It starts with
+// queues of both kinds, so that inputs reach deep. More steps than stepsMost find nothing new, and slow the fuzzer
+// down, because it prefers long inputs.
 func FuzzModel(f *testing.F) {
 	f.Add([]byte{0, 0x2c, 1, 1, 1, 2, 3, 4, 5, 6, 7, 8})
 	f.Add([]byte{2, 0, 60, 0, 0, 0x0d, 3, 1, 0, 0, 4, 9, 9, 9})
@@ -122,7 +122,7 @@ func FuzzModel(f *testing.F) {
 	})
 }
 
-// fuzzRig makes the rig of a fuzz target. The function that it returns gives one for each input, in a fraction of the time.
+// fuzzRig returns a function that returns a fresh rig for each input, in a fraction of the time that a new one takes.
 func fuzzRig(f *testing.F, o Options) (next func(testing.TB) *rig) {
 	const memory = 256 << 10
 	o.MAC, o.AnyDriver = testMAC, true

@@ -2,14 +2,14 @@ package enasim
 
 import "github.com/rebound-nic/rebound/sim/amazon"
 
-// Syndromes of notifications. Suspend and resume are from drivers before 2017, and are still reserved for that.
+// Syndromes of notifications. Suspend and resume are from drivers before 2017, and their numbers are still reserved.
 const (
 	NotifySuspend     = 0
 	NotifyResume      = 1
 	NotifyUpdateHints = 2
 )
 
-// HoldCompletions keeps transmit completions back, as a stuck transmitter does.
+// HoldCompletions withholds transmit completions, as a stuck transmitter does.
 func (m *Model) HoldCompletions(on bool) { m.Turn(func(*amazon.Knobs) { m.hold = on }) }
 
 // SetAllowance sets the allowance counters.

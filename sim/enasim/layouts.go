@@ -6,8 +6,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
-// Layouts returns the layout of every admin command, as the names of the vendor's structures have it ("aq_create_sq_cmd", behind
-// ena_admin_), for a comparison with those.
+// Layouts returns the layout of every admin command, by the name of the vendor's structure without ena_admin_
+// ("aq_create_sq_cmd"), for a comparison with those.
 func Layouts() map[string]*kit.Layout {
 	all := map[string]*kit.Layout{}
 	for op, k := range commands {

@@ -20,7 +20,7 @@ const (
 	accelBurst  = 1 << 1
 )
 
-// getLLQ is ena_admin_feature_llq_desc.
+// getLLQ returns ena_admin_feature_llq_desc.
 func (m *Model) getLLQ(r []byte, version byte) {
 	le.PutUint32(r[0:], uint32(m.opt.Queues))
 	le.PutUint32(r[4:], llqDepth)
@@ -113,10 +113,10 @@ func (m *Model) checkLLQ(dir byte, depth uint16, base uint64) (byte, error) {
 	return statusOK, nil
 }
 
-// llqAt is where a queue's entries are in BAR 2.
+// llqAt returns the offset of a queue's entries in BAR 2.
 func llqAt(i int) int { return i * llqStride }
 
-// forget fills an entry with the pattern that tells what was not pushed.
+// forget fills an entry with the pattern that marks bytes that were not pushed.
 func (m *Model) forget(i int, q *txQueue, slot int) {
 	b := m.Host.Shadow(2)[llqAt(i)+slot*q.size:][:q.size]
 	for k := 0; k < len(b); k += 8 {
@@ -124,7 +124,7 @@ func (m *Model) forget(i int, q *txQueue, slot int) {
 	}
 }
 
-// pushed takes note of a store to LLQ memory that was trapped.
+// pushed notes a trapped store to LLQ memory.
 func (m *Model) pushed(off uint64, p []byte) error {
 	i := int(off / llqStride)
 	if i >= len(m.tx) || !m.tx[i].live || !m.tx[i].llq {
@@ -139,7 +139,7 @@ func (m *Model) pushed(off uint64, p []byte) error {
 	return nil
 }
 
-// entry takes the next entry of an LLQ out of BAR 2.
+// entry reads the next entry of an LLQ from BAR 2.
 func (m *Model) entry(i int, q *txQueue) ([]byte, error) {
 	slot := int(q.head % q.depth)
 	src := m.Host.Shadow(2)[llqAt(i)+slot*q.size:][:q.size]

@@ -11,42 +11,42 @@ import (
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
-// Options is what an adapter is made of, and what is wrong with it. The zero value with a MAC is a healthy 1d0f:ec20.
+// Options describes an adapter and its faults. The zero value with a MAC is a healthy 1d0f:ec20.
 type Options struct {
 	MAC    [6]byte
 	Device uint16 // PCI device ID; 0 for ec20
-	Queues int    // transmit and receive queues; 0 for 8, which is the most
+	Queues int    // transmit and receive queues; 0 for 8, the maximum
 	MaxMTU uint32 // 0 for 9216
-	Seed   uint64 // decides what is out of order
+	Seed   uint64 // decides the order of completions
 
 	NoLLQ      bool   // the LLQ feature is not offered
 	NoMemBAR   bool   // BAR 2 is missing, though the feature is offered
 	LLQSizes   uint16 // supported entry sizes, ena_admin_llq_ring_entry_size; 0 for 128 and 256 bytes
 	PreferWide bool   // entries of 256 bytes are recommended
-	NoMeta     bool   // accelerated LLQ: meta descriptors are not cached, every frame brings one
-	NeedMeta   bool   // every frame in an LLQ brings one, though nothing announces it (iPXE c1badf71c: newer generations)
+	NoMeta     bool   // accelerated LLQ: meta descriptors are not cached, every frame needs one
+	NeedMeta   bool   // every frame in an LLQ needs one, though nothing announces it (iPXE c1badf71c: newer generations)
 	Burst      uint16 // accelerated LLQ: at most this many bytes between two doorbells; 0 for no limit
 
-	MSIXBAR     int    // BAR of the MSI-X table: 0; 1, with 8 KB for each of BAR 0 and 1; or 4, of 64 KB
-	NoRxChecks  bool   // receive checksums and hash are not offered, nor are checksums of IPv6 sent
+	MSIXBAR     int    // BAR of the MSI-X table: 0; 1, with 8 KB each for BAR 0 and 1; or 4, of 64 KB
+	NoRxChecks  bool   // receive checksums, hash, and IPv6 transmit checksums are not offered
 	BasicQueues bool   // queue limits by MAX_QUEUES_NUM only
 	Unsupported uint32 // features (bits) that are not offered
 	NoMetrics   bool   // no customer metrics: ENI statistics only
 	NoReadless  bool   // registers are read by MMIO only: PCI revision 1
 	Width       int    // DMA address bits; 0 for 48
-	Version     uint32 // VERSION; 0 for 0.10, which every device in public logs shows
+	Version     uint32 // VERSION; 0 for 0.10, as in all public logs
 	Controller  uint32 // CONTROLLER_VERSION; 0 for 0.0.1
 	NotReady    bool   // DEV_STS.READY stays clear
 	AnyDriver   bool   // firmware before c6i's: completion queues without host information, and with an empty vector
-	RxOffset    uint8  // frames begin here in their first buffer, for drivers that take it
+	RxOffset    uint8  // offset of frames in their first buffer, for drivers that accept one
 	Hints       Hints
 
-	AdminDelay      time.Duration // admin commands complete so late
+	AdminDelay      time.Duration // from an admin command to its completion
 	AdminOutOfOrder bool
 	TxOutOfOrder    bool
 	RxOutOfOrder    bool
 
-	Recorded kit.Answers // of a real device; nil for the model's own
+	Recorded kit.Answers // answers of a real device; nil for those of the model
 }
 
 // Hints is ena_admin_ena_hw_hints. Zero leaves a choice to the driver.

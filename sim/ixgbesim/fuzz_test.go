@@ -91,7 +91,7 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// fuzzRig makes the rig of a fuzz target. The function that it returns gives one for each input, in a fraction of the time.
+// fuzzRig returns a function that returns a fresh rig for each input, in a fraction of the time that a new one takes.
 func fuzzRig(f *testing.F, o Options) (next func(testing.TB) *rig) {
 	base := newRigOf(f, o, 256<<10) // the rings, and eight buffers
 	return func(t testing.TB) *rig {

@@ -69,7 +69,7 @@ func FuzzQueues(f *testing.F) {
 	})
 }
 
-// fuzzRig makes the rig of a fuzz target. The function that it returns gives one for each input, in a fraction of the time.
+// fuzzRig returns a function that returns a fresh rig for each input, in a fraction of the time that a new one takes.
 func fuzzRig(f *testing.F, o Options) (next func(testing.TB) *rig) {
 	const memory = 11 << 18
 	o.MAC = testMAC

@@ -2,7 +2,7 @@ package mlx4sim
 
 import "github.com/rebound-nic/rebound/sim/kit"
 
-// Receive takes a frame from the wire.
+// Receive handles a frame from the wire.
 func (m *Model) Receive(b []byte) bool {
 	if m.fault.dead {
 		return false

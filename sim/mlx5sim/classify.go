@@ -67,7 +67,7 @@ func (f *frame) parameters() (p [128]byte) {
 	return p
 }
 
-// Receive takes a frame from the wire.
+// Receive handles a frame from the wire.
 func (m *Model) Receive(b []byte) bool {
 	if len(b) < 14 || !m.port.up || m.dead() {
 		return false

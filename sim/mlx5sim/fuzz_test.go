@@ -45,7 +45,7 @@ func FuzzCommands(f *testing.F) {
 
 const commandsMost = 16
 
-// fuzzRig makes the rig of a fuzz target. The function that it returns gives one for each input, in a fraction of the time.
+// fuzzRig returns a function that returns a fresh rig for each input, in a fraction of the time that a new one takes.
 func fuzzRig(f *testing.F, o Options) (next func(testing.TB) *rig) {
 	o.MAC = testMAC
 	o.InitPages = 10

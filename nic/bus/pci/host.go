@@ -133,7 +133,7 @@ func writeAttribute(path, value string) error {
 	return rights(errors.Join(err, f.Close()))
 }
 
-// rights adds ErrRights to an error that comes of missing rights.
+// rights adds ErrRights to an error caused by missing permissions.
 func rights(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w: %w (root, and no kernel lockdown, is needed)", ErrRights, err)
@@ -194,7 +194,7 @@ func (h *host) bars(addr string) (b [6]bar, err error) {
 	return b, nil
 }
 
-// checkAccess holds the rules of ReadConfig: 1, 2 or 4 bytes, aligned, inside of size.
+// checkAccess enforces the rules of ReadConfig: 1, 2 or 4 bytes, aligned, within size.
 func checkAccess(name string, off int, p []byte, size int) error {
 	n := len(p)
 	if n != 1 && n != 2 && n != 4 || off < 0 || off%n != 0 || off+n > size {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernel plays Linux for the tests: a tree of files instead of /sys, /dev and /run, whose attributes do what the
-// kernel's do, and the VFIO calls.
+// kernel plays Linux for the tests: a tree of files instead of /sys, /dev and /run, whose attributes behave like the
+// kernel's, and the VFIO calls.
 type kernel struct {
 	host
 	t    *testing.T

@@ -20,8 +20,8 @@ func needed(t *testing.T) map[string]string {
 	return n
 }
 
-// TestLive takes a function of this machine from its driver, drives it through the real kernel, and gives it back. It runs
-// where REBOUND_TEST_PCI names one that may be taken: in the lab's guest, or on a host with a spare card.
+// TestLive unbinds a function of this machine from its driver, uses it through the real kernel, and binds it again. It
+// runs if REBOUND_TEST_PCI names a function that may be used: in the lab's guest, or on a host with a spare card.
 func TestLive(t *testing.T) {
 	addr := os.Getenv("REBOUND_TEST_PCI")
 	if addr == "" {
@@ -118,7 +118,7 @@ func live(t *testing.T, addr string, unsafeNoIOMMU bool) {
 	}
 }
 
-// TestLiveWC maps a part of a prefetchable BAR write-combining, and says what the kernel made of it.
+// TestLiveWC maps a part of a prefetchable BAR write-combining, and logs what the kernel granted.
 func TestLiveWC(t *testing.T) {
 	addr := os.Getenv("REBOUND_TEST_PCI_WC")
 	if addr == "" {
@@ -157,7 +157,7 @@ func TestLiveWC(t *testing.T) {
 	if types, err := os.ReadFile("/sys/kernel/debug/x86/pat_memtype_list"); err == nil {
 		t.Logf("%d memory types, write-combining: %q", strings.Count(string(types), "\n"), slices.DeleteFunc(strings.Split(string(types), "\n"), func(l string) bool { return !strings.Contains(l, "write-combining") }))
 	}
-	if before.Group == "" && !wc.WriteCombining() { // beside vfio-pci it depends on the kernel
+	if before.Group == "" && !wc.WriteCombining() { // with vfio-pci it depends on the kernel
 		t.Error("there is no write-combining")
 	}
 }

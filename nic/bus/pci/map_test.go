@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A mapping that the kernel refuses takes nothing away from other threads, which may have been given the addresses that it
-// was to have.
+// A mapping that the kernel refuses must not remove mappings of other threads that were given the same addresses
+// meanwhile.
 func TestMapPiecesRefused(t *testing.T) {
 	// A TCP socket refuses to be mapped writable, as a BAR that vfio-pci has claimed does in sysfs: by its own mmap operation,
 	// before which the kernel has emptied the addresses.

@@ -34,7 +34,7 @@ var models = map[uint16]string{
 	0xEFA4: "Amazon EFA (efa4)",
 }
 
-// Options are what this driver alone takes. A zero field means the default.
+// Options are the settings of this driver. A zero field selects the default.
 type Options struct {
 	// Push is "off" to have the device fetch every message from memory; "" and "auto" push what fits. Queue entries are
 	// pushed either way: an EFA takes them in no other.
@@ -67,7 +67,7 @@ func (o *Options) check() error {
 	return nil
 }
 
-// Supports reports whether the package drives a function with this identity, and under what name.
+// Supports reports whether the package drives a function with this identity, and returns its name.
 func Supports(id pci.ID) (name string, ok bool) {
 	name, ok = models[id.Device]
 	return name, ok && id.Vendor == vendorAmazon

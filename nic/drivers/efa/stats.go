@@ -38,7 +38,7 @@ func (d *Device) count() (s nic.Stats, err error) {
 	return s, nil
 }
 
-// ReadStats asks the device and adds the queues' own counts.
+// ReadStats reads the device's counters and adds those of the queues.
 func (d *Device) ReadStats(out *nic.Stats) error {
 	return d.card.Ask(func() error {
 		if err := d.control.answers(); err != nil {

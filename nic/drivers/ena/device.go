@@ -37,7 +37,7 @@ var models = map[uint16]string{
 	0xEC21: "Amazon ENA VF (reserved memory)",
 }
 
-// Options are what this driver alone takes. A zero field means the default.
+// Options are the settings of this driver. A zero field selects the default.
 type Options struct {
 	// Push chooses how replies reach the device: "llq" (low-latency queues, an error where there are none) or "off"; ""
 	// and "auto" stand for the best it has.
@@ -63,7 +63,7 @@ func (o Options) check() error {
 	return kit.CheckPush(o.Push, o.MaxInline, "llq")
 }
 
-// Supports reports whether the package drives a function with this identity, and under what name.
+// Supports reports whether the package drives a function with this identity, and returns its name.
 func Supports(id pci.ID) (name string, ok bool) {
 	name, ok = models[id.Device]
 	return name, ok && id.Vendor == vendorAmazon
@@ -261,7 +261,7 @@ func (d *Device) Link() (l nic.Link, err error) {
 	return l, err
 }
 
-// Close stops the device and gives everything back.
+// Close stops the device and releases everything.
 func (d *Device) Close() error { return d.card.Close() }
 
 // release quiets the device, by its own reset and by bus mastering off in case it does not listen, and frees its memory.

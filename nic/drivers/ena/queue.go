@@ -39,7 +39,7 @@ type Queue struct {
 	buf    unsafe.Pointer // slots: room, then the frame; first those that receive, then those that send fills
 	iova   uint64
 	stride uint32
-	size   uint32 // bytes of a frame that a slot holds
+	size   uint32 // size of a slot in bytes of frame
 	mask   uint32 // depth of the receive queue - 1
 	shift  uint32 // its binary logarithm: the bit of a number that is the round
 

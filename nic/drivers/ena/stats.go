@@ -59,7 +59,7 @@ func (d *Device) allowanceCounts() (out [allowanceNumber]uint64, ok bool, err er
 	return out, err == nil, err
 }
 
-// ReadStats asks the device and adds the queues' own counts.
+// ReadStats reads the device's counters and adds those of the queues.
 func (d *Device) ReadStats(out *nic.Stats) error {
 	return d.card.Ask(func() error {
 		if d.regs.Gone() {

@@ -55,7 +55,7 @@ const (
 
 const descSize = 16
 
-// The device's layout, held by the compiler.
+// Compile-time checks of the device's layout.
 var (
 	_ [descSize]byte = [unsafe.Sizeof(rxRead{})]byte{}
 	_ [descSize]byte = [unsafe.Sizeof(rxWriteback{})]byte{}

@@ -57,7 +57,7 @@ var models = map[uint16]struct {
 	0x1560: {"Intel X540-AT1", x540, false},
 }
 
-// Supports reports whether the package drives a function with this identity, and under what name.
+// Supports reports whether the package drives a function with this identity, and returns its name.
 func Supports(id pci.ID) (name string, ok bool) {
 	m, ok := models[id.Device]
 	return m.name, ok && id.Vendor == vendorIntel
@@ -241,7 +241,7 @@ func (d *Device) Recv(buf []byte) (int, int64, error) {
 	return d.card.Received(buf, n, at)
 }
 
-// Close stops the device and gives everything back.
+// Close stops the device and releases everything.
 func (d *Device) Close() error { return d.card.Close() }
 
 // release stops DMA before the memory goes: by the device's own reset, and by bus mastering off in case it did not listen.

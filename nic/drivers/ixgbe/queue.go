@@ -31,7 +31,7 @@ type Queue struct {
 	stride  uint32 // from one buffer to the next: a cache line more, or all heads would share two sets of the L1 cache
 	mask    uint32 // ring size - 1
 
-	rxNext   uint32 // the next slot to look at; all before it were received
+	rxNext   uint32 // next slot; all before it were received
 	refilled uint32 // slots before it were received, are free again and refilled for their next round
 	posted   uint32 // slots before it were given to the device by RDT
 

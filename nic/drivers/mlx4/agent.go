@@ -8,17 +8,17 @@ import (
 )
 
 const (
-	// madFromWire is MAD_IFC's opcode modifier for a datagram that came in: its keys are checked, and its source is
-	// passed on.
+	// madFromWire is MAD_IFC's opcode modifier for a datagram that was received: firmware checks its keys and gets its
+	// source.
 	madFromWire = 1 << 2
 
-	smiLook = 5 * time.Millisecond // between two looks at queue pair 0: managers wait for tenths of a second
+	smiLook = 5 * time.Millisecond // polling interval of queue pair 0: managers wait for tenths of a second
 
 	specialUARs = 2 // pages of doorbells of the special QPs
 )
 
-// answer answers what the subnet manager asks over queue pair 0 until the port is stopped. The agent is firmware's, but the
-// wire is not: as with Linux, software hands each datagram to firmware (MAD_IFC) and sends what that answers.
+// answer answers requests of the subnet manager on queue pair 0 until the port is stopped. The agent is in firmware. As
+// in Linux, software passes each datagram to firmware (MAD_IFC) and sends the response.
 func (s *subnet) answer() {
 	log := s.d.card.Log
 	for !s.stopped() {
@@ -57,7 +57,7 @@ func (s *subnet) ask0(mad []byte, c *cqe) error {
 	in := make(mailbox, mailboxSize)
 	copy(in, mad)
 	info := in[ib.MADSize:]
-	// The first field is the QP that the datagram was sent to: 0, not the device's number of it (Linux, mlx4_MAD_IFC).
+	// The first field is the QP to which the datagram was sent: 0, not the device's number of it (Linux, mlx4_MAD_IFC).
 	info.set32(0x08, swap(c.remote)&0xFFFFFF)
 	info.set8(0x0C, sl<<4)
 	info.set8(0x0D, uint8(swap(c.remote)>>24))

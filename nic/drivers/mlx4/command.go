@@ -15,22 +15,22 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/trace"
 )
 
-// Time-outs. Linux gives every command a minute (MLX4_CMD_TIME_CLASS_A to C).
+// Timeouts. Linux allows a minute for every command (MLX4_CMD_TIME_CLASS_A to C).
 var (
 	commandTimeout = 60 * time.Second
 	semTimeout     = 10 * time.Second      // for the flash semaphore
-	resetSettle    = time.Second           // after the reset register was written nothing is read for so long
+	resetSettle    = time.Second           // after a write to the reset register, before the first read
 	resetTimeout   = 5 * time.Second       // for the function to answer again after that
 	ownerPause     = time.Second           // after the ownership register was returned
 	ownerTimeout   = 5 * time.Second       // for it to read 0 then
 	resetLook      = 10 * time.Millisecond // between two looks meanwhile
-	commandLook    = time.Millisecond      // at most, between two looks at a command
+	commandLook    = time.Millisecond      // longest polling interval of a command
 )
 
-// leastLooks is how often is looked before a timeout counts (kit.Deadline).
+// leastLooks is the number of polls before a timeout counts (kit.Deadline).
 var leastLooks = 500
 
-// CommandError is a command that firmware refused. It wraps nic.ErrHardware.
+// CommandError reports that firmware refused a command. It wraps nic.ErrHardware.
 type CommandError struct {
 	op       opcode
 	opMod    uint8
@@ -44,7 +44,7 @@ func (e *CommandError) Error() string {
 
 func (e *CommandError) Unwrap() error { return nic.ErrHardware }
 
-// refused reports whether firmware answered err's command with a status, so that it is alive.
+// refused reports whether firmware answered err's command with a status, and so is alive.
 func refused(err error) bool {
 	var e *CommandError
 	return errors.As(err, &e)
@@ -56,8 +56,8 @@ func says(err error, status Status) bool {
 	return errors.As(err, &e) && e.Status == status
 }
 
-// mailbox is what a command takes or gives beyond two parameters: up to a page, big-endian. Fields are named by their
-// offset in bytes, as in Linux.
+// mailbox is the input or output of a command beyond two parameters: up to a page, big-endian. Fields are named by
+// their offset in bytes, as in Linux.
 type mailbox []byte
 
 const mailboxSize = 4096
@@ -71,7 +71,7 @@ func (m mailbox) set16(off int, v uint16) { binary.BigEndian.PutUint16(m[off:], 
 func (m mailbox) set32(off int, v uint32) { binary.BigEndian.PutUint32(m[off:], v) }
 func (m mailbox) set64(off int, v uint64) { binary.BigEndian.PutUint64(m[off:], v) }
 
-// command is one of firmware's, with what it takes.
+// command is a firmware command with its input.
 type command struct {
 	op       opcode
 	opMod    uint8
@@ -87,15 +87,15 @@ type hcr struct {
 	trace *trace.Ring
 	regs  *mmio.Window
 	alive func() error  // why the function does not answer, if it does not
-	died  func() bool   // firmware says that it died
-	state func() string // what the device says of itself, for timeouts
+	died  func() bool   // reports whether firmware has died
+	state func() string // the device's own state, for timeout errors
 
 	mu     kit.Lock
 	in     dma.Block
 	out    dma.Block
 	toggle uint32 // of the next command: hcrToggle or 0
 
-	dead atomic.Pointer[error] // why no command is sent any more
+	dead atomic.Pointer[error] // why no more commands are sent
 }
 
 // swap converts a register or field between the device's order and ours.
@@ -104,8 +104,8 @@ func swap(v uint32) uint32 { return bits.ReverseBytes32(v) }
 func (h *hcr) read(r reg) uint32     { return swap(h.regs.Read32(uint64(r))) }
 func (h *hcr) write(r reg, v uint32) { h.regs.Write32(uint64(r), swap(v)) }
 
-// start makes the mailboxes and takes the toggle up where the device has it: a card that was reset has 0, so that the
-// first command has 1.
+// start allocates the mailboxes and reads the toggle bit from the device. After a reset it is 0, so the first command
+// uses 1.
 func (h *hcr) start(arena *dma.Arena) (err error) {
 	if h.in, err = arena.Alloc(mailboxSize, 4096); err != nil {
 		return err
@@ -133,7 +133,7 @@ func (h *hcr) start(arena *dma.Arena) (err error) {
 	}
 }
 
-// run sends a command whose answer holds nothing.
+// run sends a command without output.
 func (h *hcr) run(c command) error {
 	_, _, err := h.exec(c)
 	return err
@@ -211,7 +211,7 @@ func (h *hcr) send(c command) (mailbox, uint64, error) {
 func (h *hcr) wait(c command) (Status, error) {
 	began := time.Now()
 	for n := 0; ; n++ {
-		waited := time.Since(began) // before the look: a thread that was delayed for the timeout sees what firmware did meanwhile
+		waited := time.Since(began) // before the poll, so that a thread that was descheduled for the whole timeout still sees what firmware did
 		v := h.read(hcrStatus)
 		if v == ^uint32(0) {
 			if err := h.alive(); err != nil {

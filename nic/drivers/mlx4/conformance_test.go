@@ -30,7 +30,7 @@ func harness(o mlx4sim.Options, own mlx4.Options) nictest.Harness {
 
 func TestConformance(t *testing.T) { nictest.Run(t, harness(mlx4sim.Options{}, mlx4.Options{})) }
 
-// The same where nothing is pushed, with the other way of steering, on the other card: the other way to the wire.
+// The same without push, with the other steering mode, on the other card: the other path to the wire.
 func TestConformanceWithoutPush(t *testing.T) {
 	h := harness(mlx4sim.Options{Profile: mlx4sim.ConnectX3Pro, Steering: mlx4sim.MACTable}, mlx4.Options{Push: "off"})
 	h.Lacks = slow("waits for time-outs that are the same with push")
@@ -41,7 +41,7 @@ func slow(why string) map[string]string {
 	return map[string]string{"lost write": why, "stalled": why, "stalled while opening": why}
 }
 
-// Driver and model with vfio-user between them, where a process that is killed leaves its function to the server.
+// Driver and model with vfio-user between them. The server cleans up the function of a killed process.
 func TestConformanceOverVFIOUser(t *testing.T) {
 	needs.Long(t)
 	h := harness(mlx4sim.Options{}, mlx4.Options{})

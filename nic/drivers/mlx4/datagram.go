@@ -11,21 +11,21 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// What the device writes into a receive slot of an InfiniBand port: room for a GRH, then the payload, which is IPoIB's encapsulation
-// and the packet. The payload begins a cache line, and an Ethernet header in front of the packet would begin at head.
+// Layout of a receive slot of an InfiniBand port: room for a GRH, then the payload, which is IPoIB's encapsulation and
+// the packet. The payload starts at a cache line, and an Ethernet header in front of the packet would start at head.
 const (
 	slotGRH     = slotPayload - ib.GRHSize
 	slotPayload = 64
 	slotHead    = slotPayload + ib.EncapSize - ib.HeaderSize
 
-	// extra is how much longer a payload is than the frame that stands for it, header and all.
+	// extra is the difference in length between the payload and the equivalent Ethernet frame.
 	extra = ib.HeaderSize - ib.EncapSize
 
-	maxPayload = 4096 // of a packet on any link: what the wire can bring fits every slot
+	maxPayload = 4096 // of a packet on any link, so that every received packet fits its slot
 )
 
-// destination is the datagram segment of a send WQE as it lies there (Linux, mlx4_wqe_datagram_seg and mlx4_av),
-// except for its last eight bytes, which are reserved.
+// destination is the datagram segment of a send WQE in memory order (Linux, mlx4_wqe_datagram_seg and mlx4_av), without
+// its last eight bytes, which are reserved.
 //
 //	0  port 31:24, protection domain 23:0
 //	5  GRH 7, path bits of our LID 6:0; 6 LID 15:0
@@ -38,7 +38,7 @@ type destination struct {
 	path, class, gid0, gid1, queue uint64
 }
 
-// datagramHead is the first block of a send WQE as it lies there: control and datagram segment.
+// datagramHead is the first block of a send WQE in memory order: control and datagram segment.
 type datagramHead struct {
 	control, flags uint64
 	to             destination
@@ -55,28 +55,29 @@ const (
 	grhDGID = 24
 )
 
-// DatagramQueue is the queue pair of an InfiniBand port: one QP for unreliable datagrams with both rings, which IPoIB runs over.
-// In a send WQE the first block is control and datagram segment, and what goes inline is in those behind it.
+// DatagramQueue is the queue pair of an InfiniBand port: one QP for unreliable datagrams with both rings, which carries
+// IPoIB. The first block of a send WQE contains control and datagram segment, the following blocks contain the inline
+// data.
 type DatagramQueue struct {
 	Queue
 
-	portPD uint32               // as a datagram segment begins
+	portPD uint32               // start of a datagram segment
 	qkey   uint32               // in the device's order; the subnet's, written before the QP is started
 	own    fastpath.LinkAddress // our made-up MAC
-	self   uint64               // the one that others know us by: it changes with the LID
+	self   uint64               // our link address as others see it: it changes with the LID
 
 	head datagramHead // of the next WQE
 
 	address atomic.Pointer[ib.Address]  // our hardware address
-	group   atomic.Pointer[destination] // all nodes of IPv6, once that is known
+	group   atomic.Pointer[destination] // all nodes of IPv6, once it is known
 	scratch [2]neighbourBuffer
 }
 
-// neighbourBuffer has room for what ARP and neighbour discovery say: a longer message is refused.
+// neighbourBuffer has room for ARP and neighbour discovery messages. Longer ones are refused.
 type neighbourBuffer [512]byte
 
-// Poll is Queue.Poll for packets of IPoIB. A reply goes where its request came from, by what the completion says: LID, service
-// level, queue pair, and GID where the request had a GRH.
+// Poll is Queue.Poll for IPoIB packets. A reply is sent to the source of its request according to the completion: LID,
+// service level, queue pair, and GID if the request had a GRH.
 func (q *DatagramQueue) Poll(r *fastpath.Responder) int {
 	if q.fault.Load() != faultNone {
 		return 0
@@ -155,7 +156,8 @@ func station(c *cqe) fastpath.LinkAddress {
 	return 2<<16 | fastpath.LinkAddress(c.source>>16)<<24 | fastpath.LinkAddress(c.remote>>8)<<40
 }
 
-// answer is for what PingPacket4 turned down. It returns the reply's length with the header that it stands for, 0 for none.
+// answer handles packets that PingPacket4 does not answer. It returns the reply's length including the equivalent
+// header, 0 for none.
 //
 //go:noinline
 func (q *DatagramQueue) answer(r *fastpath.Responder, slot unsafe.Pointer, l int, to, from fastpath.LinkAddress) int {
@@ -165,9 +167,9 @@ func (q *DatagramQueue) answer(r *fastpath.Responder, slot unsafe.Pointer, l int
 	return q.slow(r, slot, l, to, from)
 }
 
-// slow is for what the leaves turned down: it gives the packet the Ethernet header that it has none of, and takes it to
-// Responder.Slow. ARP and neighbour discovery are translated on the way there and back. It returns the reply's length with that
-// header, 0 for none, and has the head say where the reply goes if that is not back.
+// slow handles packets that the leaves do not answer: it adds an Ethernet header and calls Responder.Slow. ARP and
+// neighbour discovery are translated in both directions. It returns the reply's length including that header, 0 for
+// none, and sets the head's destination if the reply does not go back to the source.
 //
 //go:noinline
 func (q *DatagramQueue) slow(r *fastpath.Responder, slot unsafe.Pointer, l int, to, from fastpath.LinkAddress) int {
@@ -193,7 +195,7 @@ func (q *DatagramQueue) slow(r *fastpath.Responder, slot unsafe.Pointer, l int, 
 	return n
 }
 
-// mac is a LinkAddress as the MAC that it is.
+// mac converts a LinkAddress to the MAC that represents it.
 func mac(a fastpath.LinkAddress) [6]byte {
 	return [6]byte{byte(a >> 16), byte(a >> 24), byte(a >> 32), byte(a >> 40), byte(a >> 48), byte(a >> 56)}
 }
@@ -231,22 +233,22 @@ func (q *DatagramQueue) neighbour(r *fastpath.Responder, p []byte, n int, dst, s
 	return m + extra
 }
 
-// post posts a payload of n bytes at p inline, to where the head says, and reports whether there was room.
+// post posts a payload of n bytes at p inline, to the destination in the head, and reports whether there was room.
 // docs/memory-order.md: blocks, then their marks; blocks, then BlueFlame.
 func (q *DatagramQueue) post(p unsafe.Pointer, n uint32) bool {
 	blocks := 1 + (n+inlineNext-1)/inlineNext
 	if !q.fits(blocks) {
 		return false
 	}
-	q.head.flags = q.ask(blocks) &^ flagNoICRC // that bit requests an event at the other end here
+	q.head.flags = q.ask(blocks) &^ flagNoICRC // on InfiniBand that bit requests an event at the receiver
 	q.head.control = q.control(wqeSend, (txbb+n+(blocks-1)*4+15)>>4)
 	mmio.PushHeaded(&q.wq, q.txTail, blocks, unsafe.Pointer(&q.head), p, n, q.window())
 	q.advance(blocks)
 	return true
 }
 
-// point is Queue.point for a payload of n bytes at iova, to where the head says. Its pointer is in its own block,
-// whose mark is the length. docs/memory-order.md: blocks, then their marks; blocks, then BlueFlame.
+// point is Queue.point for a payload of n bytes at iova, to the destination in the head. Its pointer is in its own
+// block, whose mark is the length. docs/memory-order.md: blocks, then their marks; blocks, then BlueFlame.
 func (q *DatagramQueue) point(iova uint64, n uint32) bool {
 	if !q.fits(2) {
 		return false
@@ -276,8 +278,8 @@ func (q *DatagramQueue) point(iova uint64, n uint32) bool {
 	return true
 }
 
-// receive returns the next datagram, its completion and when it was seen, and frees its slot, which the caller is done with
-// before the next call. ok is false where there is none.
+// receive returns the next datagram, its completion and when it was seen, and frees its slot. The payload is valid
+// until the next call. ok is false if there is none.
 func (q *DatagramQueue) receive() (payload []byte, c cqe, to [6]byte, at int64, ok bool) {
 	for q.fault.Load() == faultNone {
 		slot := q.rxNext & q.mask

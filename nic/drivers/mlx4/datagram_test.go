@@ -15,11 +15,11 @@ import (
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
-// benchDatagrams is a queue pair of an InfiniBand port whose device is the test.
+// benchDatagrams is a queue pair of an InfiniBand port. The test plays the device.
 type benchDatagrams struct {
 	*DatagramQueue
 	payload  []byte
-	grh      []byte // in front of it, or nil
+	grh      []byte // before the payload, or nil
 	flame    []byte
 	records  [3]uint32
 	doorbell uint32
@@ -62,8 +62,8 @@ func newBenchDatagrams(t testing.TB, payload []byte, push bool) *benchDatagrams 
 	return b
 }
 
-// arrive does what the device does for the next n datagrams, from queue pair 0x49 at LID 3 with SL 5 over path bits 1. It also
-// completes all sends.
+// arrive receives the next n datagrams as the device does, from queue pair 0x49 at LID 3 with SL 5 over path bits 1. It
+// also completes all sends.
 func (b *benchDatagrams) arrive(n int) {
 	for range n {
 		slot := b.arrived & b.mask
@@ -104,8 +104,8 @@ func (b *benchDatagrams) wqe(first, blocks uint32) (w []byte) {
 	return w
 }
 
-// A reply's WQE is, byte for byte, what the device takes, in the send queue and in BlueFlame alike: it goes back where the request came
-// from, with a GRH if that had one.
+// A reply's WQE has the device's format byte for byte, in the send queue and in BlueFlame. The reply goes back to the
+// source of the request, with a GRH if the request had one.
 func TestDatagramWQE(t *testing.T) {
 	for _, global := range []bool{false, true} {
 		b, r := newBenchDatagrams(t, packet4(84), true), subnetResponder(t)
@@ -123,7 +123,7 @@ func TestDatagramWQE(t *testing.T) {
 		want := []byte{
 			0, 0, 0, 0x0A, // owner 0, index 0, opcode: Send
 			0, 3, 5, 10, // the QP, for BlueFlame; 10 units of 16 bytes: 64 + 64 + 4 + 28
-			0, 0, 0, 0, // no completion requested, no event at the other end
+			0, 0, 0, 0, // no completion requested, no event at the receiver
 			0, 0, 0, 0,
 			1, 0, 0, 5, // port 1, protection domain 5
 			0, 1, 0, 3, // no GRH, path bits 1, LID 3
@@ -196,7 +196,7 @@ func TestEveryDatagramLength(t *testing.T) {
 	}
 }
 
-// ask returns what became of a payload: the WQE's destination and payload, or nothing and the verdict.
+// ask returns the WQE of the answer to a payload: destination and payload, or nothing and the verdict.
 func (b *benchDatagrams) ask(t *testing.T, r *fastpath.Responder, payload []byte, to [16]byte) (w []byte, why fastpath.Verdict) {
 	t.Helper()
 	before := r.Stats()
@@ -224,8 +224,8 @@ func (b *benchDatagrams) ask(t *testing.T, r *fastpath.Responder, payload []byte
 	return b.wqe(start, b.txTail-start), why
 }
 
-// What comes through a group is answered where it is ARP or neighbour discovery, and refused else, as on Ethernet; so is what
-// else is not for us.
+// Packets received through a group are answered if they are ARP or neighbour discovery, and refused otherwise, as on
+// Ethernet. So are packets that are not for us.
 func TestDatagramGuards(t *testing.T) {
 	b, r := newBenchDatagrams(t, nil, false), subnetResponder(t)
 	group := ib.BroadcastGroup(ib.ScopeLink, 0xFFFF)
@@ -311,7 +311,7 @@ func TestDatagramDuplicate(t *testing.T) {
 	}
 	b.payload, b.grh = p, append(make([]byte, 24), group[:]...)
 	b.arrive(1)
-	if b.Poll(r) != 0 { // all nodes' group is not known yet
+	if b.Poll(r) != 0 { // the all-nodes group is not known yet
 		t.Error("answered into nowhere")
 	}
 	all, _ := ib.MulticastGroup(ib.ScopeLink, 0xFFFF, allNodes)
@@ -349,8 +349,8 @@ func TestDatagramPollAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BlueFlame is ordinary memory here: what a store costs on the bus is not in it. size is that of the frame that stands for the packet, so
-// that the figures stand beside those of BenchmarkPoll.
+// BlueFlame is ordinary memory here, so the cost of stores on the bus is not included. size is that of the equivalent
+// Ethernet frame, so that the figures compare with those of BenchmarkPoll.
 func BenchmarkDatagramPoll(b *testing.B) {
 	for _, bm := range []struct {
 		size, batch int

@@ -8,28 +8,28 @@ import (
 
 const (
 	cqeSize   = 32
-	txbb      = 64 // a send WQE is made of basic blocks of this size
+	txbb      = 64 // size of the basic blocks of a send WQE
 	rxWQE     = 16 // a receive WQE is one data segment
-	maxBlocks = 4  // of a send WQE here: what half a BlueFlame register of 512 bytes holds
+	maxBlocks = 4  // per send WQE here: half of a 512-byte BlueFlame register
 
-	// A WQE with the frame in it: 16 bytes of control, then inline segments. None of these may cross a line of 64 bytes, so
-	// each block begins with the header of one: four bytes that say how much follows.
+	// A WQE with an inline frame: 16 bytes of control, then inline segments. A segment must not cross a 64-byte line,
+	// so each block starts with the four-byte header of one, which contains its length.
 	inlineFirst = txbb - 16 - 4 // bytes of the frame in the first block
-	inlineNext  = txbb - 4      // and in each one behind it
+	inlineNext  = txbb - 4      // and in each following block
 
-	// The device reads up to 2 KiB ahead of the WQE that is due. So much of the ring is never given to it, so that what it
-	// reads ahead is stamped (Linux, mlx4_en.h: HEADROOM).
+	// The device prefetches up to 2 KiB after the current WQE. This part of the ring is never posted, so that the
+	// prefetched blocks are stamped (Linux, mlx4_en.h: HEADROOM).
 	headroom = 2048/txbb + 1
 
-	// shortest is the least that a WQE may hold inline (Linux, mlx4_en: MIN_PKT_LEN).
+	// shortest is the minimum inline length of a WQE (Linux, mlx4_en: MIN_PKT_LEN).
 	shortest = 17
 )
 
-// inlineMax is the longest frame that a WQE of so many blocks holds.
+// inlineMax returns the longest frame that fits a WQE of that many blocks.
 func inlineMax(blocks uint32) uint32 { return inlineFirst + (blocks-1)*inlineNext }
 
-// cqe is a completion (Linux, include/linux/mlx4/cq.h: mlx4_cqe, mlx4_err_cqe). All fields are big-endian; last is loaded
-// as it lies.
+// cqe is a completion (Linux, include/linux/mlx4/cq.h: mlx4_cqe, mlx4_err_cqe). All fields are big-endian; last is
+// loaded in memory order.
 type cqe struct {
 	qpn       uint32 // 23:0
 	rss       uint32
@@ -40,25 +40,25 @@ type cqe struct {
 	last      uint64
 }
 
-// What a completion says, in our order. last is wqe_index 15:0 (big-endian), checksum 31:16, of an error its vendor syndrome
-// 23:16 and syndrome 31:24, and at its end owner 63, send 62, opcode 60:56.
+// Fields of a completion in host order. last contains wqe_index 15:0 (big-endian), checksum 31:16 (of an error: vendor
+// syndrome 23:16 and syndrome 31:24), owner 63, send 62, and opcode 60:56.
 const (
 	cqeOwner = 63 // the bit
-	cqeKind  = 56 // from here up: what happened, with the owner bit on top
+	cqeKind  = 56 // from here up: opcode, with the owner bit on top
 
 	kindMask    = 0x7F
 	kindReceive = 3    // opcodes up to this one are of frames that were received
-	kindSend    = 0x40 // of one that was sent, and more below
+	kindSend    = 0x40 // set for send completions
 
 	opcodeMask  = 0x1F
 	opcodeError = 0x1E
 
 	cqeBadFCS = 1 << 4 << 24 // in flags
 
-	cqeEmpty = 0xCC // what firmware wants in every byte of entries that are the device's (Linux, cq.c)
+	cqeEmpty = 0xCC // the value that firmware expects in every byte of entries that the device owns (Linux, cq.c)
 )
 
-// emptyCQ makes all entries the device's.
+// emptyCQ passes ownership of all entries to the device.
 func emptyCQ(mem unsafe.Pointer, entries uint32) {
 	b := unsafe.Slice((*byte)(mem), entries*cqeSize)
 	for i := range b {
@@ -79,7 +79,7 @@ const (
 	wqeSend = 0x0A
 
 	ownerBit = uint32(1) << 31
-	stamp    = ^ownerBit // what the first dword of a free block says, with the owner bit of the lap that is over
+	stamp    = ^ownerBit // first dword of a free block, with the owner bit of the previous lap
 
 	// Of a raw frame the solicited bit means that no ICRC is appended (rdma-core, providers/mlx4: IBV_QPT_RAW_PACKET).
 	flagNoICRC = uint64(1<<1) << 24
@@ -89,7 +89,7 @@ const (
 	inlineSegment = uint32(1) << 31
 )
 
-// The device's layout, held by the compiler.
+// Compile-time checks of the device's layout.
 var (
 	_ [cqeSize]byte = [unsafe.Sizeof(cqe{})]byte{}
 	_ [rxWQE]byte   = [unsafe.Sizeof(mlxkit.DataSegment{})]byte{}

@@ -26,7 +26,7 @@ var limits = kit.Limits{
 
 var models = map[uint16]string{0x1003: "ConnectX-3", 0x1007: "ConnectX-3 Pro"}
 
-// Supports reports whether the package drives a function with this identity, and under what name.
+// Supports reports whether the package drives a function with this identity, and returns its name.
 func Supports(id pci.ID) (name string, ok bool) {
 	m, ok := models[id.Device]
 	return "Mellanox " + m, ok && id.Vendor == vendorMellanox
@@ -44,15 +44,15 @@ type Device struct {
 	board     string
 	port      uint32
 	inlineMax uint32
-	// pushBlocks is how many blocks a pushed WQE has at most; 0 where nothing is pushed.
+	// pushBlocks is the largest number of blocks of a pushed WQE; 0 if nothing is pushed.
 	pushBlocks uint32
 
 	commands *hcr
 	owned    bool // the ownership register is ours
 	steps    mlxkit.Steps
-	lacks    []string // what the device lacks, for Notes
+	lacks    []string // missing capabilities, for Notes
 
-	// What the device said of itself, and what was made on it.
+	// Capabilities of the device, and the objects created on it.
 	fw       firmware
 	caps     capabilities
 	icm      icm
@@ -64,11 +64,11 @@ type Device struct {
 
 	subnet    *subnet        // of an InfiniBand port; nil on Ethernet
 	datagrams *DatagramQueue // likewise
-	chained   uint32         // entries of the group table that hang behind others
+	chained   uint32         // entries of the group table that are chained to others
 	mtuAsked  bool           // the user named an MTU
-	flameless bool           // what was pushed was never sent: BlueFlame stays off
+	flameless bool           // pushed WQEs were never sent: BlueFlame stays off
 
-	wanted         atomic.Pointer[kit.Symptom] // what an event said
+	wanted         atomic.Pointer[kit.Symptom] // what an event reported
 	sends          []kit.Progress
 	sendRecoveries atomic.Uint64
 }
@@ -105,11 +105,11 @@ func (d *Device) open() (err error) {
 		return err
 	}
 	t, err := d.counts()
-	d.card.Totals.Start(t) // what was counted before is not ours
+	d.card.Totals.Start(t) // earlier counts are not ours
 	return err
 }
 
-// Info describes the device. The MAC of an InfiniBand port is of the driver's making, as those of all stations there are.
+// Info describes the device. The MAC of an InfiniBand port, like those of all stations on it, is made up by the driver.
 func (d *Device) Info() (i nic.Info) {
 	d.card.BetweenRestarts(func() {
 		n := d.card.Options.RingSize
@@ -124,8 +124,8 @@ func (d *Device) Info() (i nic.Info) {
 	return i
 }
 
-// Queue returns the rings of queue n, for benchmarks and stepped tests that call Poll themselves. On an InfiniBand port Poll is
-// the DatagramQueue's.
+// Queue returns the rings of queue n, for benchmarks and stepped tests that call Poll themselves. On an InfiniBand port
+// use Poll of the DatagramQueue.
 func (d *Device) Queue(n int) *Queue { return d.queues[n] }
 
 // DatagramQueue is Queue for an InfiniBand port, nil on Ethernet.
@@ -181,5 +181,5 @@ func (d *Device) Recv(buf []byte) (int, int64, error) {
 	return d.card.Received(buf, n, at)
 }
 
-// Close stops the device and gives everything back.
+// Close stops the device and releases everything.
 func (d *Device) Close() error { return d.card.Close() }

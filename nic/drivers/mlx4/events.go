@@ -19,7 +19,7 @@ const (
 	eqeOwner   = 0x1F // bit 7
 
 	eqEntries = 128
-	eqeEmpty  = 0xEE // what firmware fills a new queue with, as seen on a card
+	eqeEmpty  = 0xEE // firmware's fill pattern of a new queue, as seen on a card
 )
 
 // Event types (Linux, MLX4_EVENT_TYPE_*).
@@ -38,7 +38,7 @@ const (
 	portActive = 4
 )
 
-// eventQueue is where firmware tells what nobody requested. It raises no interrupt: the watch reads it.
+// eventQueue receives unsolicited events of firmware. It raises no interrupt: the watchdog reads it.
 type eventQueue struct {
 	mu     sync.Mutex
 	mem    []byte
@@ -74,7 +74,7 @@ func (d *Device) createEQ() error {
 	d.steps.Done(opHW2SWEQ.String(), func() error {
 		return d.commands.run(command{op: opHW2SWEQ, opMod: 1, modifier: eqn})
 	})
-	fill() // firmware that fills it otherwise
+	fill() // for firmware with another fill pattern
 	e.mu.Lock()
 	e.mem, e.number, e.next = b.Bytes, eqn, 0
 	e.mu.Unlock()
@@ -108,7 +108,7 @@ func (d *Device) serveEvents() {
 		return
 	}
 	taken := false
-	for range eqEntries { // a device that never ends has its turn at the next look
+	for range eqEntries { // bounded: the rest is read at the next poll
 		entry := e.mem[e.next%eqEntries*eqeSize:][:eqeSize]
 		last := atomic.LoadUint32((*uint32)(unsafe.Pointer(&entry[eqeOwner-3])))
 		if last>>31 != e.next/eqEntries&1 {

@@ -13,8 +13,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
 
-// Each command that firmware may refuse while the device is opened is an error that names it, or one that the driver can do
-// without, and tells; nothing is left of the attempt.
+// Each command that firmware refuses while the device is opened causes an error that names it, or the driver continues
+// without it and reports that. Nothing is left of the attempt.
 func TestEachCommandRefused(t *testing.T) {
 	var all []uint16
 	x := newRig(t, mlx4sim.Options{Status: func(op uint16) uint8 {
@@ -49,7 +49,7 @@ func TestEachCommandRefused(t *testing.T) {
 		if x.Port.Mappings() != 0 || x.Port.BusMaster() {
 			t.Errorf("command %#x is refused: %d mappings, bus mastering %v", bad, x.Port.Mappings(), x.Port.BusMaster())
 		}
-		x.Port.ForgetViolations() // of a teardown that stopped half-way
+		x.Port.ForgetViolations() // once the port is a member: logged once, retried
 	}
 }
 
@@ -69,7 +69,7 @@ func TestCommandWithheld(t *testing.T) {
 	}
 }
 
-// A card that is not as it should be is refused with one clear error, and nothing of it is left mapped.
+// An unsuitable card is refused with one clear error, and nothing stays mapped.
 func TestWrongCard(t *testing.T) {
 	for name, c := range map[string]struct {
 		o    mlx4sim.Options
@@ -99,8 +99,8 @@ func TestWrongCard(t *testing.T) {
 	}
 }
 
-// What goes wrong in the device under traffic is logged, counted and repaired: a send queue by itself, all else by a
-// restart, without losing the process.
+// Device faults under traffic are logged, counted and repaired: a send queue by a reset of the queue, everything else
+// by a restart of the device, without losing the process.
 func TestRecovery(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil          func(x *rig)
@@ -113,7 +113,7 @@ func TestRecovery(t *testing.T) {
 		"catastrophe":   {func(x *rig) { x.model.Catastrophe(0xBAD) }, "buffer of catastrophic errors 00000bad", 1, 0},
 		"reset":         {func(x *rig) { x.Fn.Reset() }, "bus mastering is off", 1, 0},
 	} {
-		t.Run(name, func(t *testing.T) { // not at once: each has two goroutines that poll
+		t.Run(name, func(t *testing.T) { // one after the other: each has two goroutines that poll
 			x := newRig(t, mlx4sim.Options{})
 			x.Open(nic.Options{})
 			x.Exchange(30, 98)
@@ -135,7 +135,7 @@ func TestRecovery(t *testing.T) {
 			if err != nil {
 				t.Errorf("Serve: %v", err)
 			}
-			x.Port.ForgetViolations() // of frames that were under way
+			x.Port.ForgetViolations() // of pending frames
 			x.Settle()
 			x.Received()
 			x.Exchange(70, 98)
@@ -148,7 +148,8 @@ func TestRecovery(t *testing.T) {
 	}
 }
 
-// A command during which firmware dies is not waited for until its time is over: firmware says that it died.
+// If firmware dies during a command, the driver does not wait for the command's timeout, because firmware reports its
+// death.
 func TestDiesDuringCommand(t *testing.T) {
 	var die atomic.Bool
 	var x *rig
@@ -174,12 +175,12 @@ func TestDiesDuringCommand(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	x.Port.ForgetViolations() // of frames that were under way
+	x.Port.ForgetViolations() // of pending frames
 	x.Settle()
 	x.Close()
 }
 
-// A command that firmware does not complete any more is the last: the watch restarts the card, and it answers again.
+// After a command that firmware never completes, the watchdog restarts the card, and it answers again.
 func TestStuckCommand(t *testing.T) {
 	var stuck atomic.Bool
 	x := newRig(t, mlx4sim.Options{Withhold: func(op uint16) bool { return op == 0x043 && stuck.Load() }}) // QUERY_PORT
@@ -200,14 +201,14 @@ func TestStuckCommand(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	x.Port.ForgetViolations() // of frames that were under way
+	x.Port.ForgetViolations() // of pending frames
 	x.Settle()
 	x.Received()
 	x.Exchange(70, 98)
 	x.Close()
 }
 
-// If nothing that was pushed is ever sent, the queue continues with doorbells, and says so.
+// If pushed WQEs are never sent, the queue switches to doorbells and reports that.
 func TestBlueFlameGivenUp(t *testing.T) {
 	x := newRig(t, mlx4sim.Options{})
 	x.Open(nic.Options{})
@@ -235,7 +236,7 @@ func TestBlueFlameGivenUp(t *testing.T) {
 	x.Close()
 }
 
-// The link goes and comes: events say so, and nothing is fixed that is not broken.
+// When the link goes down and up, events report it, and no repair is attempted.
 func TestLinkEvents(t *testing.T) {
 	x := newRig(t, mlx4sim.Options{})
 	x.Open(nic.Options{})

@@ -12,7 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 )
 
-// Whatever is in the completion rings, a pass ends, reads and writes nothing but its own, and goes on or says why
+// With arbitrary bytes in the completion rings, a pass ends, accesses only its own memory, and continues or reports why
 // not.
 func FuzzCompletions(f *testing.F) {
 	good := cqe{byteCount: swap(64), last: done(1, 0, 0, 9)}
@@ -37,7 +37,7 @@ func FuzzCompletions(f *testing.F) {
 	})
 }
 
-// Whatever firmware answers, the driver's start ends with a device or with an error, and nothing of either is left.
+// With arbitrary answers of firmware, Open returns a device or an error, and nothing is left of either.
 func FuzzAnswers(f *testing.F) {
 	f.Add([]byte{0}, uint16(0), uint8(254))
 	f.Add([]byte{0xFF, 0xFF, 0xFF, 0xFF}, uint16(0x48), uint8(4))
@@ -71,7 +71,7 @@ func FuzzAnswers(f *testing.F) {
 					status = Status(with[0])
 				}
 			}
-			// What is beyond the bound stays so, and is refused. Below it much is as good as little.
+			// Values above the bound stay, and are refused. Below the bound, large values behave like small ones.
 			switch {
 			case c.op == opQueryFW && m.u16(0) > 16:
 				m.set16(0, m.u16(0)%16)
@@ -95,7 +95,7 @@ func FuzzAnswers(f *testing.F) {
 	})
 }
 
-// Whatever is in the event queue, a look ends, and the consumer index goes on by what was taken.
+// With arbitrary bytes in the event queue, a poll ends, and the consumer index advances by the number of events read.
 func FuzzEvents(f *testing.F) {
 	port := make([]byte, eqeSize)
 	port[eqeType], port[eqeSubtype], port[eqeData+8] = eventPortChange, portActive, 1<<4
@@ -164,7 +164,7 @@ func TestEvents(t *testing.T) {
 	d.wanted.Store(nil)
 }
 
-// Firmware that died says so in a buffer, and is started again without being requested anything before.
+// Firmware that died reports it in a buffer, and is restarted without any further command.
 func TestCatastrophe(t *testing.T) {
 	s := newScript(t)
 	d, err := s.open(nic.Options{}, Options{})
@@ -193,7 +193,7 @@ func TestCatastrophe(t *testing.T) {
 	}
 }
 
-// The toggle is taken up where the device has it: a driver that died leaves it anywhere where no reset clears it.
+// The driver starts with the device's toggle bit: a driver that died leaves it in any state, unless a reset clears it.
 func TestToggle(t *testing.T) {
 	s := newScript(t)
 	d, err := s.open(nic.Options{}, Options{})
@@ -212,8 +212,8 @@ func TestToggle(t *testing.T) {
 	}
 }
 
-// Whatever is in the completion ring and the slots of an InfiniBand port, a pass ends, reads and writes nothing but
-// its own, and goes on or says why not.
+// With arbitrary bytes in the completion ring and the slots of an InfiniBand port, a pass ends, accesses only its own
+// memory, and continues or reports why not.
 func FuzzDatagrams(f *testing.F) {
 	good := cqe{byteCount: swap(40 + 88), remote: swap(1<<31 | 0x49), source: swap(3), last: done(1, 0, 0, 9)}
 	b := unsafe.Slice((*byte)(unsafe.Pointer(&good)), cqeSize)

@@ -7,8 +7,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/ib"
 )
 
-// Multicast groups of an InfiniBand port are entries of a table: one found by a hash of its GID, further ones with that hash
-// chained to it from the table's other half (Linux, mcg.c: mlx4_mgm, find_entry).
+// Multicast groups of an InfiniBand port are entries of a table: the first one is found by a hash of the GID, further
+// ones with the same hash are chained to it in the other half of the table (Linux, mcg.c: mlx4_mgm, find_entry).
 const (
 	mcgNext    = 0x00 // index of the next entry of the chain 31:6
 	mcgMembers = 0x04 // how many 23:0, protocol 31:30, which is 0 for InfiniBand
@@ -16,15 +16,15 @@ const (
 	mcgQPs     = 0x20
 
 	mcgCount    = 0xFFFFFF
-	mcgNoEcho   = 1 << 30 // of a QP: what it sends to the group does not come back to it
+	mcgNoEcho   = 1 << 30 // of a QP: it does not receive what it sends to the group
 	mcgNextAt   = 6
 	mcgMostHops = 64 // a chain is not followed for longer
 )
 
-// hashed is how many entries of the table are found by hash: the rest is for chains.
+// hashed returns the number of entries of the table that are found by hash. The rest is for chains.
 func (m *icm) hashed() uint32 { return uint32(m.tables[resMCG].entries / 2) }
 
-// attach has what comes for a group delivered to a QP. What it does is undone with the rest of the device.
+// attach subscribes a QP to a group. Closing the device undoes it.
 func (d *Device) attach(group ib.GID, qpn uint32) error {
 	_, hash, err := d.commands.exec(command{op: opMGIDHash, in: mailbox(group[:])})
 	if err != nil {
@@ -76,7 +76,7 @@ func (d *Device) attach(group ib.GID, qpn uint32) error {
 		return d.commands.run(command{op: opWriteMCG, modifier: prev, in: before[:size]})
 	}
 	d.steps.Done(opWriteMCG.String(), func() error {
-		if err := link(0); err != nil { // what is undone first came last in its chain
+		if err := link(0); err != nil { // undo runs in reverse order: the last entry of the chain first
 			return err
 		}
 		return d.commands.run(command{op: opWriteMCG, modifier: index, in: make(mailbox, size)})

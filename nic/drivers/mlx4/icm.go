@@ -11,9 +11,9 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 )
 
-// The device keeps the contexts of its objects in host memory that it is given: ICM, one space of virtual its own
-// addresses, in which each kind of context has a table. Only those parts of a table are mapped that objects of ours,
-// and the device's reserved ones in front of them, are in.
+// The device keeps the contexts of its objects in host memory that the driver provides: ICM, a virtual address space
+// with a table per kind of context. Only those parts of a table are mapped that contain our objects and the ones that
+// the device reserves before them.
 const (
 	icmPage  = 4096
 	icmChunk = 256 << 10 // how much is given in one piece at most, as Linux does
@@ -23,9 +23,9 @@ const (
 
 	maxFirmwarePages = 64 << 10 // 256 MiB: more than any firmware requests
 	specialQPs       = 8
-	minTable         = 64   // entries of a table that nothing of ours is in
+	minTable         = 64   // entries of a table without objects of ours
 	groupEntries     = 4096 // of the steering table
-	minGroupLog      = 7    // log of the size of its entries, at least
+	minGroupLog      = 7    // minimum of the log of the size of its entries
 	maxGroupLog      = 12   // and at most
 	defaultGroupLog  = 10   // without device-managed steering
 )
@@ -50,7 +50,7 @@ const (
 
 var resourceNames = [resources]string{"QP", "RDMARC", "ALTC", "AUXC", "SRQ", "CQ", "EQ", "dMPT", "cMPT", "MTT", "MCG"}
 
-// table is where the contexts of one kind lie.
+// table describes the contexts of one kind.
 type table struct {
 	base    uint64
 	entry   uint64 // bytes, a power of two
@@ -58,11 +58,11 @@ type table struct {
 	used    uint64 // entries from the start that are mapped
 }
 
-// icm is the context memory as it was laid out, and what is in it.
+// icm is the layout of the context memory, and its contents.
 type icm struct {
 	tables [resources]table
 	size   uint64
-	mtts   []dma.Block // memory behind the mapped part of the MTT table, in order
+	mtts   []dma.Block // memory of the mapped part of the MTT table, in order
 	mttEnd uint64      // entries given out
 
 	// Numbers of our objects.
@@ -79,18 +79,18 @@ func power(n uint64) uint64 { return 1 << bits.Len64(n-1) }
 
 func align(n, to uint64) uint64 { return (n + to - 1) &^ (to - 1) }
 
-// number chooses the numbers of our objects, behind those that the device keeps for itself.
+// number chooses the numbers of our objects, after those that the device reserves.
 func (d *Device) number() {
 	c, m := &d.caps, &d.icm
-	// Queues that use BlueFlame have bits 7 and 6 clear, RSS wants its queues side by side from a multiple of their number, and
-	// steering by the MAC table adds an index to a base.
+	// Queues that use BlueFlame need bits 7 and 6 clear, RSS needs adjacent queues that start at a multiple of their
+	// number, and steering by the MAC table adds an index to a base.
 	m.specialQP = uint32(align(uint64(c.reservedQPs), specialQPs))
 	m.rxQP = uint32(align(uint64(m.specialQP+specialQPs), 256))
 	m.rssQP, m.txQP = m.rxQP+256, m.rxQP+512
 	m.cq, m.mpt = c.reservedCQs, c.reservedMPTs
-	m.eq = max(4*c.reservedUARs, c.reservedEQs) // the doorbell of an EQ must not lie on a reserved page
+	m.eq = max(4*c.reservedUARs, c.reservedEQs) // the doorbell of an EQ must not be on a reserved page
 	m.managed, m.groupLog = false, defaultGroupLog
-	if c.flowSteering && d.own.Steering != steeringA0 && d.subnet == nil { // InfiniBand's groups are in a table of ours
+	if c.flowSteering && d.own.Steering != steeringA0 && d.subnet == nil { // InfiniBand's groups use this table
 		for log := uint32(minGroupLog); log <= maxGroupLog; log++ {
 			if uint32(c.steeringQPs) <= 4*(1<<log/16-2) {
 				m.managed, m.groupLog = true, log
@@ -122,7 +122,7 @@ func (d *Device) plan() error {
 	set(resEQ, c.eqcSize, 0, uint64(m.eq)+1)
 	set(resDMPT, c.dmptSize, 0, uint64(m.mpt)+1)
 	set(resCMPT, c.cmptSize, 4<<cmptShift, 0)
-	m.mttEnd = align(uint64(c.reservedMTTs), 8) // those of the device share no line with ours
+	m.mttEnd = align(uint64(c.reservedMTTs), 8) // the device's share no line with ours
 	set(resMTT, c.mttSize, 0, m.mttEnd+pages)
 	set(resMCG, 1<<m.groupLog, groupEntries, groupEntries)
 	order := make([]resource, resources)
@@ -166,7 +166,7 @@ func (d *Device) plan() error {
 func (d *Device) memory(pages uint64) (blocks []dma.Block, err error) {
 	for left := pages * icmPage; left > 0; {
 		n := min(left, icmChunk)
-		n = 1 << (bits.Len64(n) - 1) // a power of two: it is aligned to its size, and told in one entry
+		n = 1 << (bits.Len64(n) - 1) // a power of two: it is aligned to its size and needs one entry
 		b, err := d.card.Block(int(n), int(n))
 		if err != nil {
 			return nil, err
@@ -177,8 +177,8 @@ func (d *Device) memory(pages uint64) (blocks []dma.Block, err error) {
 	return blocks, nil
 }
 
-// give tells the device of memory: MAP_FA, MAP_ICM_AUX, or MAP_ICM from a virtual address on, which must be aligned like the
-// pieces.
+// give passes memory to the device: MAP_FA, MAP_ICM_AUX, or MAP_ICM from a virtual address on, which must have the
+// alignment of the pieces.
 func (d *Device) give(op opcode, blocks []dma.Block, virtual uint64) error {
 	const each = 16
 	in := mailbox{}
@@ -241,7 +241,7 @@ func (d *Device) mapContext(what string, base, entry, used uint64) ([]dma.Block,
 	return blocks, nil
 }
 
-// contexts gives the device the memory that contexts are in.
+// contexts maps the memory of the contexts.
 func (d *Device) contexts() error {
 	if err := d.plan(); err != nil {
 		return err
@@ -285,8 +285,8 @@ func (d *Device) contexts() error {
 	return nil
 }
 
-// translate writes the addresses of a block's pages into the table of MTTs, and returns what contexts call them by: the offset
-// in bytes of the first. The device reads MTTs where they lie.
+// translate writes the addresses of a block's pages to the MTT table, and returns the offset in bytes of the first one,
+// as contexts need it. The device reads MTTs in place.
 func (d *Device) translate(b dma.Block) (uint64, error) {
 	m := &d.icm
 	first, pages := m.mttEnd, uint64(len(b.Bytes)+icmPage-1)/icmPage

@@ -12,7 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 )
 
-// What SET_PORT sets on an InfiniBand port (Linux, port.c: mlx4_SET_PORT), with opcode modifier 0.
+// Fields that SET_PORT sets on an InfiniBand port (Linux, port.c: mlx4_SET_PORT), with opcode modifier 0.
 const (
 	setChangeMTU = 1 << 22
 	setChangeVL  = 1 << 21
@@ -23,13 +23,13 @@ const (
 
 	statusLimits Status = 0x08
 
-	ipoibMTU = 2048 - ib.EncapSize // of packets, where nothing is requested: that of groups as subnet managers make them
+	ipoibMTU = 2048 - ib.EncapSize // default MTU of packets: that of groups that subnet managers create
 )
 
 // MAD_IFC's opcode modifier: neither M_Key nor B_Key is checked.
 const madTrusted = 3
 
-// learnSubnetPort takes an InfiniBand port, and refuses what is requested and has no sense there.
+// learnSubnetPort reads the capabilities of an InfiniBand port, and refuses options that make no sense there.
 func (d *Device) learnSubnetPort() error {
 	c, o := &d.caps, &d.card.Options
 	switch {
@@ -60,13 +60,13 @@ func (d *Device) mad(request []byte) ([]byte, error) {
 	return m, err
 }
 
-// startSubnetPort tells the port what it may, and switches it on. It is the subnet manager's from there on.
+// startSubnetPort configures the port and enables it. From then on the subnet manager controls it.
 func (d *Device) startSubnetPort() error {
 	info, err := d.portInfo()
 	if err != nil {
 		return err
 	}
-	for vls := uint32(mostVLs); ; vls /= 2 { // as many lanes as there are
+	for vls := uint32(mostVLs); ; vls /= 2 { // as many lanes as the port supports
 		in := make(mailbox, 0x40)
 		in.set32(0, setChangeMTU|setChangeVL|uint32(ib.MTUCode(d.caps.ibMTU))<<setMTU|vls<<setVLs)
 		in.set32(4, info.Capabilities)
@@ -102,7 +102,7 @@ func (d *Device) datagramContext(service, qpn, sendCQ, recvCQ, uar, qkey uint32)
 	return in
 }
 
-// createDatagrams makes the rings of IPoIB's queue pair. Its QP is started when the subnet has told which Q_Key it has.
+// createDatagrams creates the rings of IPoIB's queue pair. The QP is started when its Q_Key is known from the subnet.
 func (d *Device) createDatagrams() error {
 	q := d.datagrams
 	if q == nil {
@@ -137,7 +137,7 @@ func (d *Device) createDatagrams() error {
 	if q.txCQ, err = d.createCQ(q.txCQN, q.txMask+1, records.IOVA+2*64); err != nil {
 		return err
 	}
-	sends := int(q.txMask+1) * txbb // of the two the one of wider entries comes first
+	sends := int(q.txMask+1) * txbb // of the two rings, the one with wider entries comes first
 	b, err := d.card.Block(sends+int(q.mask+1)*rxWQE, 4096)
 	if err != nil {
 		return err
@@ -165,7 +165,7 @@ func (d *Device) createDatagrams() error {
 	return nil
 }
 
-// subnetCounts asks the port what it counted: packets and bytes with all headers, management included.
+// subnetCounts reads the port's counters: packets and bytes with all headers, including management.
 func (d *Device) subnetCounts() (t nic.Stats, err error) {
 	ask := func(a ib.Attribute) (ib.PortCounters, error) {
 		b, err := d.mad(ib.QueryCounters(a, uint8(d.port), 2))
@@ -190,13 +190,13 @@ func (d *Device) subnetCounts() (t nic.Stats, err error) {
 	}, nil
 }
 
-// What an event of the port's management says changed, in PORT_INFO (Linux, MLX4_EQ_PORT_INFO_*).
+// What changed according to a port management event, in PORT_INFO (Linux, MLX4_EQ_PORT_INFO_*).
 const (
 	pmcGUIDs    = 0x14 // subtypes
 	pmcPortInfo = 0x15
 	pmcPKeys    = 0x16
 
-	clientReregister = 1 << 3 // all memberships are to be made again
+	clientReregister = 1 << 3 // all memberships must be renewed
 )
 
 // portManagement takes an event of the port's management.

@@ -24,7 +24,7 @@ import (
 
 var be = binary.BigEndian
 
-// subnetRig is a driver on a model whose port is InfiniBand's, with a fabric behind it.
+// subnetRig is a driver on a model with an InfiniBand port, connected to a fabric.
 type subnetRig struct {
 	*rig
 	fabric *fabric.Fabric
@@ -102,11 +102,11 @@ func ipoib(kind uint16, packet []byte) []byte {
 	return append([]byte{byte(kind >> 8), byte(kind), 0, 0}, packet...)
 }
 
-// ping4 is an echo request of n bytes of IPv4.
+// ping4 returns an echo request of n bytes of IPv4.
 func ping4(n int) []byte { return ipoib(0x0800, request([6]byte{}, n+14, -1)[14:]) }
 
-// Echoes of both versions, ICMP and UDP, of every way to the wire come back whole, to the LID, service level and queue pair that they
-// came from, with a GRH if they had one; a group's do not.
+// Echoes of IPv4 and IPv6, ICMP and UDP, over every path to the wire return unchanged to the LID, service level and
+// queue pair of their sender, with a GRH if the request had one. Requests to a group are not answered.
 func TestInfiniBandEchoes(t *testing.T) {
 	for _, push := range []string{"full", "off"} {
 		x := newSubnetRig(t, mlx4sim.Options{})
@@ -165,7 +165,7 @@ func TestInfiniBandEchoes(t *testing.T) {
 	}
 }
 
-// packet6 is an echo request, or a datagram to port 7, of n bytes of IPv6.
+// packet6 returns an echo request, or a datagram to port 7, of n bytes of IPv6.
 func packet6(next byte, n int) []byte {
 	p := make([]byte, n)
 	p[0], p[6], p[7] = 0x60, next, 9
@@ -197,7 +197,8 @@ func sum6(p []byte, at int) {
 	be.PutUint16(p[40+at:], ^uint16(s))
 }
 
-// stampRequest is a test packet of STAMP with n bytes behind the UDP header, in IPv4 or IPv6, as IPoIB's payload (RFC 8762 §4.2.1).
+// stampRequest returns a STAMP test packet with n bytes after the UDP header, in IPv4 or IPv6, as IPoIB's payload (RFC
+// 8762 §4.2.1).
 func stampRequest(v6 bool, n int) (payload []byte, udp int) {
 	u := make([]byte, 8+n)
 	copy(u, []byte{0x9C, 0x40, 3, 0x5E, byte((8 + n) >> 8), byte(8 + n), 0, 0})
@@ -237,8 +238,8 @@ func ones(parts ...[]byte) uint16 {
 	return uint16(s)
 }
 
-// STAMP over IPoIB, of both versions: the reflected test packet is right byte for byte, inline and pointed to, with and without a GRH,
-// and its times are those of the pass that answered it.
+// STAMP over IPoIB, IPv4 and IPv6: the reflected test packet is right byte for byte, inline and by pointer, with and
+// without a GRH, and its timestamps are those of the pass that answered it.
 func TestInfiniBandSTAMP(t *testing.T) {
 	for _, push := range []string{"full", "off"} {
 		x := newSubnetRig(t, mlx4sim.Options{})
@@ -319,8 +320,8 @@ func TestInfiniBandSTAMP(t *testing.T) {
 var solicitedGroup = [16]byte{0xFF, 0x12, 0x60, 0x1B, 0xFF, 0xFF, 11: 1, 12: 0xFF, 15: 2}
 var allNodesGroup = [16]byte{0xFF, 0x12, 0x60, 0x1B, 0xFF, 0xFF, 15: 1}
 
-// ARP by the broadcast group and neighbour discovery by that of solicited nodes are answered to who asked, by hardware addresses of 20
-// bytes; duplicate address detection to all nodes.
+// ARP on the broadcast group and neighbour discovery on the solicited-node group are answered to the sender with
+// hardware addresses of 20 bytes; duplicate address detection is answered to all nodes.
 func TestInfiniBandNeighbours(t *testing.T) {
 	x := newSubnetRig(t, mlx4sim.Options{})
 	x.Open(nic.Options{})
@@ -394,7 +395,7 @@ func TestInfiniBandNeighbours(t *testing.T) {
 	x.Close()
 }
 
-// poll runs the driver's own loop with the device and the fabric running freely, and f beside it.
+// Serve runs the driver's own loop and f, with the device and the fabric running freely.
 func (x *subnetRig) Serve(f func()) (err error) {
 	x.Helper()
 	end := make(chan struct{})
@@ -464,8 +465,8 @@ func (x *subnetRig) change(f func(*fabric.Fabric)) {
 	x.fabric.Change(func() { f(x.fabric) })
 }
 
-// A subnet without a manager, administration that does not answer or refuses: the port is open, one line says what it waits for,
-// and it goes on when that comes.
+// Without a subnet manager, or if subnet administration does not answer or refuses, the port opens, one log line says
+// what it waits for, and it continues when that arrives.
 func TestNoSubnetManager(t *testing.T) {
 	mlx4.SetAdministration(t, 20*time.Millisecond, 50*time.Millisecond)
 	for name, c := range map[string]struct {
@@ -505,7 +506,8 @@ func TestNoSubnetManager(t *testing.T) {
 	}
 }
 
-// What a subnet manager changes is followed: another LID, another manager, a demand to register again, the port down and up.
+// The driver follows changes by a subnet manager: a new LID, a new manager, a request to register again, and the port
+// down and up.
 func TestSubnetChanges(t *testing.T) {
 	x := newSubnetRig(t, mlx4sim.Options{})
 	x.Open(nic.Options{})
@@ -627,7 +629,7 @@ func TestEachInfiniBandCommandRefused(t *testing.T) {
 		if err := x.TryOpen(nic.Options{}); !errors.Is(err, nic.ErrHardware) || !strings.Contains(err.Error(), fmt.Sprintf("(%#x)", bad)) || x.Port.Mappings() != 0 {
 			t.Errorf("command %#x is refused: %v, %d mappings", bad, err, x.Port.Mappings())
 		}
-		x.Port.ForgetViolations() // of a teardown that stopped half-way
+		x.Port.ForgetViolations() // once the port is a member: logged once, retried
 	}
 	for _, bad := range []uint16{0x25, 0x26, 0x27} { // once the port is a member: said once, tried on
 		var refuse atomic.Bool

@@ -12,8 +12,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-// start brings the device from any state to polling, in the order of Linux's mlx4_load_one and mlx4_en_start_port. It makes
-// all memory over again: firmware that died keeps what it had.
+// start brings the device from any state to polling, in the order of Linux's mlx4_load_one and mlx4_en_start_port. It
+// allocates all memory again, because firmware that died keeps what it had.
 func (d *Device) start() error {
 	if err := d.card.Do("reset the function", d.quiet); err != nil {
 		return err
@@ -43,7 +43,7 @@ func (d *Device) start() error {
 		kit.Stage{Name: "start the subnet agent", Do: d.startSubnet})
 }
 
-// quiet stops the function's DMA, resets it and gives all memory back.
+// quiet stops the function's DMA, resets it and frees all memory.
 func (d *Device) quiet() error {
 	if err := d.card.Fn.SetBusMaster(false); err != nil {
 		return err
@@ -60,9 +60,9 @@ func (d *Device) quiet() error {
 	return d.card.Deallocate()
 }
 
-// claim takes the ownership register, which says that a driver has the card. The kernel gives a function to one
-// process at a time, so a register that is taken was left by a driver that was killed, or by an earlier start of
-// ours: it is returned first.
+// claim takes the ownership register, which says that a driver has the card. The kernel gives a function to one process
+// at a time, so a register that is taken was left by a killed driver or by an earlier start of ours: it is released
+// first.
 func (d *Device) claim() error {
 	v, err := d.readOwner()
 	left := v
@@ -100,15 +100,16 @@ func (d *Device) readOwner() (uint32, error) {
 	}
 }
 
-// giveBack gives the ownership register back. Linux waits for a second before it does anything else (mlx4_free_ownership).
+// giveBack releases the ownership register. Linux then waits for a second before it does anything else
+// (mlx4_free_ownership).
 func (d *Device) giveBack() {
 	d.commands.write(regOwner, 0)
 	time.Sleep(ownerPause)
 	d.owned = false
 }
 
-// What of configuration space a reset of the whole card takes along, and the driver brings back: cache line and latency, BARs,
-// expansion ROM, interrupt line; and in the PCI Express capability control of device and link.
+// Parts of configuration space that a reset of the whole card clears, and the driver restores: cache line and latency,
+// BARs, expansion ROM, interrupt line; and in the PCI Express capability the device and link control registers.
 var headerDwords = []int{0x0C, 0x10, 0x14, 0x18, 0x1C, 0x20, 0x24, 0x30, 0x3C}
 
 const (
@@ -117,9 +118,9 @@ const (
 	expressLnkControl = 0x10
 )
 
-// resetCard resets the whole card by its register, as Linux does on every start, and restores what configuration space had. Over
-// VFIO the BARs that a driver writes are not the real ones: the kernel restores those itself, when the command register is
-// written that had memory on (vfio_bar_restore). Nor are all bits of Device Control.
+// resetCard resets the whole card by its register, as Linux does on every start, and restores configuration space. Over
+// VFIO the BARs that a driver writes are not the real ones: the kernel restores those itself when the command register
+// is written with memory space on (vfio_bar_restore). VFIO does not pass all bits of Device Control either.
 func (d *Device) resetCard() error {
 	fn := d.card.Fn
 	type word struct {
@@ -151,7 +152,7 @@ func (d *Device) resetCard() error {
 	if err := save(cfgCommand, 2); err != nil { // restored last
 		return err
 	}
-	// The program that writes the flash holds the semaphore. The reset releases it.
+	// A program that writes the flash holds the semaphore. The reset releases it.
 	for end := kit.NewDeadline(semTimeout, leastLooks); ; time.Sleep(commandLook) {
 		late := end.Over()
 		v := d.commands.read(regResetSem)
@@ -187,7 +188,7 @@ func (d *Device) resetCard() error {
 	return nil
 }
 
-// firmware is what QUERY_FW says.
+// firmware is the result of QUERY_FW.
 type firmware struct {
 	major, minor, subminor uint16
 	pages                  uint16
@@ -199,7 +200,7 @@ type firmware struct {
 
 func (f firmware) String() string { return fmt.Sprintf("%d.%d.%04d", f.major, f.minor, f.subminor) }
 
-// runFirmware requests the firmware's version, and gives it the memory that it runs in.
+// runFirmware reads the firmware's version, and gives it the memory that it runs in.
 func (d *Device) runFirmware() error {
 	m, err := d.commands.query(opQueryFW, 0, 0)
 	if err != nil {
@@ -227,7 +228,7 @@ func (d *Device) runFirmware() error {
 	return d.commands.run(command{op: opRunFW})
 }
 
-// optional notes what firmware refuses where that leaves a device that works.
+// optional notes a refusal by firmware if the device works without the feature.
 func (d *Device) optional(what string, err error) error {
 	if err != nil && refused(err) {
 		d.lacks = append(d.lacks, fmt.Sprintf("%s: %v", what, err))
@@ -236,7 +237,7 @@ func (d *Device) optional(what string, err error) error {
 	return err
 }
 
-// capabilities are what this driver wants to know of a device (QUERY_DEV_CAP; Linux, fw.c).
+// capabilities are the device capabilities that this driver uses (QUERY_DEV_CAP; Linux, fw.c).
 type capabilities struct {
 	reservedQPs, maxQPs   uint32
 	reservedSRQs          uint32
@@ -254,9 +255,9 @@ type capabilities struct {
 	maxRSS                uint32 // queues that frames can be spread over; 0 for none
 	toeplitz, udpRSS      bool
 	flowSteering          bool  // device-managed
-	steeringQPs           uint8 // that one rule of it can have
+	steeringQPs           uint8 // QPs per steering rule
 	swCQInit              bool
-	portChanges           bool // events tell what the subnet manager changed
+	portChanges           bool // events report changes by the subnet manager
 
 	rdmarcSize, qpcSize, auxcSize, altcSize, eqcSize, cqcSize, srqSize, cmptSize, mttSize, dmptSize uint16
 
@@ -269,10 +270,10 @@ type capabilities struct {
 	portTypes uint8
 }
 
-// learn asks what the device can do.
+// learn reads the device's capabilities.
 func (d *Device) learn() error {
 	var m mailbox
-	for range 3 { // cards are known that say nothing of their context memory when first asked
+	for range 3 { // some cards do not report their context memory on the first query
 		var err error
 		if m, err = d.commands.query(opQueryDevCap, 0, 0); err != nil {
 			return err
@@ -326,7 +327,7 @@ func (d *Device) learn() error {
 	return nil
 }
 
-// mapDoorbells maps BAR 2: pages of doorbells uncached, those of BlueFlame behind them write-combining.
+// mapDoorbells maps BAR 2: doorbell pages uncached, the BlueFlame pages after them write-combining.
 func (d *Device) mapDoorbells() (err error) {
 	c := &d.caps
 	last := firstUAR + uint32(d.card.Options.Queues)
@@ -358,7 +359,7 @@ func (d *Device) mapDoorbells() (err error) {
 	return err
 }
 
-// eqUAR is the page where the doorbell of our event queue lies.
+// eqUAR returns the page of our event queue's doorbell.
 func (d *Device) eqUAR() uint32 { return max(4*d.caps.reservedUARs, d.caps.reservedEQs) / 4 }
 
 // Which unicast rules may be made (Linux, mlx4.h: MLX4_FS_UDP_UC_EN, MLX4_FS_TCP_UC_EN).
@@ -419,8 +420,8 @@ func (d *Device) initialize() error {
 		return err
 	}
 	d.board = boardID(a[0x20:][0xD0:][:16])
-	// QP0 and QP1 of both ports. None is used on Ethernet; every driver that is known tells where they are, so that cards have
-	// not been seen without.
+	// QP0 and QP1 of both ports. Ethernet uses neither, but every known driver configures them, so cards have not been
+	// seen without.
 	if err := d.commands.run(command{op: opSpecialQP, modifier: m.specialQP}); err != nil {
 		return err
 	}
@@ -428,7 +429,7 @@ func (d *Device) initialize() error {
 	return nil
 }
 
-// boardID reads the vendor's name of the board: a string whose words firmware gives in the wrong order of bytes.
+// boardID decodes the vendor's name of the board: a string whose words are byte-swapped by firmware.
 func boardID(b []byte) string {
 	var id []byte
 	for i := 0; i < len(b); i += 4 {
@@ -451,13 +452,13 @@ func (d *Device) teardown() error {
 	return d.steps.Undo(func() bool { return d.commands.dead.Load() != nil })
 }
 
-// release makes sure that nothing of ours is under way when memory goes: the firmware is informed, the card is
-// returned, bus mastering is off.
+// release stops all activity of the device before memory is freed: firmware is informed, ownership is released, bus
+// mastering is off.
 func (d *Device) release() error {
 	var errs []error
 	d.subnet.stop(true)
-	if d.commands != nil && d.commands.dead.Load() == nil && d.card.Alive() == nil && d.checkCatas() == nil { // or nobody listens
-		if err := d.teardown(); !nic.Lost(err) { // what left takes all that was made on it along
+	if d.commands != nil && d.commands.dead.Load() == nil && d.card.Alive() == nil && d.checkCatas() == nil { // otherwise the device does not respond
+		if err := d.teardown(); !nic.Lost(err) { // a device that is gone took its objects with it
 			errs = append(errs, err)
 		}
 	}

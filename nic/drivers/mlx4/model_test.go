@@ -15,7 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
 
-// Each ID is opened, answers on two queues, tells its link and is closed with nothing left, with either way of steering.
+// Each ID opens, answers on two queues, reports its link and closes with nothing left, in both steering modes.
 func TestEveryID(t *testing.T) {
 	for _, p := range []mlx4sim.Profile{mlx4sim.ConnectX3, mlx4sim.ConnectX3Pro} {
 		for _, s := range []mlx4sim.Steering{mlx4sim.DeviceManaged, mlx4sim.MACTable} {
@@ -66,8 +66,8 @@ func TestSteeringByTable(t *testing.T) {
 	x.Close()
 }
 
-// What is let in: frames for us, broadcast, the groups of the addresses that are answered for, and of others none where these are
-// known; with VLAN tags, which stay in the frame.
+// Frames that are accepted: those for us, broadcast, and the groups of the addresses that are answered for; no other
+// group, if the addresses are known. VLAN tags stay in the frame.
 func TestLetIn(t *testing.T) {
 	solicited := [6]byte{0x33, 0x33, 0xFF, 0, 0, 2}
 	other := [6]byte{0x33, 0x33, 0xFF, 0, 0, 3}
@@ -163,8 +163,8 @@ func TestRSS(t *testing.T) {
 	}
 }
 
-// watched is a model whose host counts what it reads of memory from the stores that start a send until the frame is on the wire.
-// What it reads afterwards, to see whether more is to be sent, holds nothing up.
+// watched is a model whose host counts its memory reads from the stores that start a send until the frame is on the
+// wire. Later reads, by which the model looks for more to send, delay nothing.
 type watched struct {
 	*mlx4sim.Model
 	sim.Host
@@ -176,8 +176,8 @@ func (w *watched) CountMMIOWrite(n int)                { w.reads = 0; w.Host.Cou
 func (w *watched) DMARead(iova uint64, p []byte) error { w.reads++; return w.Host.DMARead(iova, p) }
 func (w *watched) Transmit(frame []byte)               { w.onWay += w.reads; w.reads = 0; w.Host.Transmit(frame) }
 
-// cost is what n frames of a size cost the device on the bus once the driver has settled in, one at a time on the wire, and how many
-// reads were on the way to the wire.
+// cost returns the bus transactions of n frames of a size, one at a time on the wire, once the driver has settled, and
+// the number of reads before the frames were on the wire.
 func cost(t testing.TB, push string, size, n int, answered bool) (sim.Counts, int) {
 	w := &watched{Model: mlx4sim.New(mlx4sim.Options{})}
 	x := newRigOf(t, w.Model, w)
@@ -211,8 +211,8 @@ func cost(t testing.TB, push string, size, n int, answered bool) (sim.Counts, in
 	return x.Port.Counts().Since(before), w.onWay
 }
 
-// The bus cost of a reply, by frame size on both sides of each edge, is what BlueFlame is for. What receiving costs is
-// measured by frames that nobody answers, and taken off.
+// The bus cost of a reply, for frame sizes on both sides of each boundary, shows the use of BlueFlame. The cost of
+// receiving is measured with frames that are not answered, and subtracted.
 func TestBusCost(t *testing.T) {
 	const n = 256
 	for _, c := range []struct {
@@ -240,7 +240,7 @@ func TestBusCost(t *testing.T) {
 	}
 }
 
-// What is pushed is what the device takes: of each reply the WQE came whole through BlueFlame.
+// The device uses pushed WQEs: the WQE of each reply arrived whole through BlueFlame.
 func TestPushed(t *testing.T) {
 	for push, want := range map[string]uint64{"full": 200, "off": 0} {
 		x := newRig(t, mlx4sim.Options{})

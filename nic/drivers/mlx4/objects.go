@@ -11,7 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 )
 
-// memoryKey makes a key to all memory by address, as the IOMMU lets through (Linux, mlx4_en's mr).
+// memoryKey creates a key to all memory by address, within what the IOMMU allows (Linux, mlx4_en's mr).
 func (d *Device) memoryKey() error {
 	d.pd = d.caps.reservedPDs
 	index := d.icm.mpt
@@ -39,7 +39,7 @@ func (d *Device) memoryKey() error {
 	return nil
 }
 
-// place says in a context where a queue's memory lies: the same fields at the same distance in every kind.
+// place writes the location of a queue's memory to its context: the same fields at the same distance in every kind.
 func (d *Device) place(ctx mailbox, b dma.Block) error {
 	at, err := d.translate(b)
 	ctx.set8(0, 0) // pages of 4 KiB
@@ -65,7 +65,7 @@ func (d *Device) createCQ(cqn, entries uint32, record uint64) (unsafe.Pointer, e
 	in.set64(0x38, record)
 	var mode uint8
 	if d.caps.swCQInit {
-		mode = 1 // the entries are as firmware wants them
+		mode = 1 // the entries are in the state that firmware expects
 	}
 	if err := d.commands.run(command{op: opSW2HWCQ, opMod: mode, modifier: cqn, in: in}); err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func (d *Device) createCQ(cqn, entries uint32, record uint64) (unsafe.Pointer, e
 	return mem, nil
 }
 
-// QP context, at 8 bytes into the mailbox: behind the mask of optional parameters (Linux, mlx4_qp_context).
+// QP context, at byte 8 of the mailbox, after the mask of optional parameters (Linux, mlx4_qp_context).
 const (
 	qpcAt       = 8
 	qpcFlags    = qpcAt + 0x00 // state 31:28, service type 19:16, RSS 13
@@ -90,7 +90,7 @@ const (
 	qpcPath     = qpcAt + 0x18
 	qpcCounter  = qpcPath + 0x04
 	qpcAckTO    = qpcPath + 0x08 // ACK timeout 7:3, link type 2:0
-	qpcSchedule = qpcPath + 0x20 // port 6, and what Linux has for Ethernet
+	qpcSchedule = qpcPath + 0x20 // port 6, and Linux's value for Ethernet
 	qpcRSS      = qpcPath + 0x24 // with bit 13 of the flags
 	qpcSendCQ   = qpcAt + 0x7C
 	qpcRecvCQ   = qpcAt + 0x9C
@@ -115,7 +115,7 @@ const (
 	stateRTS  = 3
 )
 
-// qpContext returns what contexts of all QPs here share (Linux, mlx4_en_fill_qp_context).
+// qpContext returns the fields that the contexts of all QPs share (Linux, mlx4_en_fill_qp_context).
 func (d *Device) qpContext(qpn, cqn, uar uint32) mailbox {
 	in := make(mailbox, qpcSize)
 	in.set32(qpcFlags, serviceMLX)
@@ -132,7 +132,7 @@ func (d *Device) qpContext(qpn, cqn, uar uint32) mailbox {
 	return in
 }
 
-// startQP takes a QP from reset to where it sends and receives.
+// startQP moves a QP from reset to ready-to-send.
 func (d *Device) startQP(qpn uint32, ctx mailbox) error {
 	flags := ctx.u32(qpcFlags) &^ (15 << 28)
 	for _, s := range []struct {
@@ -147,12 +147,12 @@ func (d *Device) startQP(qpn uint32, ctx mailbox) error {
 	return nil
 }
 
-// resetQP takes a QP back to reset, from any state. What was under way on it is lost; it makes no more completions.
+// resetQP resets a QP from any state. Pending work is lost, without completions.
 func (d *Device) resetQP(qpn uint32) error {
 	return d.commands.run(command{op: op2RST, opMod: 2, modifier: qpn})
 }
 
-// createQP is startQP for one that is reset at the end.
+// createQP is startQP for a QP that is reset on Close.
 func (d *Device) createQP(qpn uint32, ctx mailbox) error {
 	err := d.startQP(qpn, ctx)
 	var e *CommandError
@@ -181,8 +181,8 @@ func (d *Device) createSQ(q *Queue) error {
 	return nil
 }
 
-// createRQ makes the QP that receives. Its send queue is one block, which is in front and is never used: of two
-// queues the one of wider entries comes first.
+// createRQ creates the receive QP. Its send queue is one unused block in front: of the two queues, the one with wider
+// entries comes first.
 func (d *Device) createRQ(q *Queue, record uint64) error {
 	b, err := d.card.Block(txbb+int(q.mask+1)*rxWQE, 4096)
 	if err != nil {
@@ -203,14 +203,14 @@ func (d *Device) createRQ(q *Queue, record uint64) error {
 	return d.createQP(q.rxQPN, in)
 }
 
-// queuePages is how many pages the rings of a queue pair take at most.
+// queuePages returns the largest number of pages of a queue pair's rings.
 func (d *Device) queuePages() uint64 {
 	n := uint64(d.card.Options.RingSize)
 	pages := func(bytes uint64) uint64 { return align(bytes, icmPage) / icmPage }
 	return pages(n*cqeSize) + pages(n*maxBlocks*cqeSize) + pages(n*maxBlocks*txbb) + pages(txbb+n*rxWQE)
 }
 
-// startQueues makes the queue pairs, and what spreads frames over the receive queues.
+// startQueues creates the queue pairs, and the RSS QP that spreads frames over the receive queues.
 func (d *Device) startQueues() (err error) {
 	d.choosePush()
 	if d.subnet != nil {
@@ -276,7 +276,7 @@ func (d *Device) startQueue(q *Queue, i uint32) (err error) {
 // bufferStride is the distance between buffers for frames of up to size bytes.
 func bufferStride(size int) uint32 { return kit.Stride(size + slack) }
 
-// buffers allocates the receive slots' buffers and those of Send, and points the receive WQEs to them.
+// buffers allocates the buffers of the receive slots and of Send, and writes the receive WQEs.
 func (d *Device) buffers(q *Queue, send bool) error {
 	n := d.card.Options.RingSize
 	b, err := d.card.Block(n*int(q.stride), 4096)
@@ -307,7 +307,7 @@ const (
 	hashToeplitz = 1
 )
 
-// createRSS makes the QP that has no separate queues, and spreads what it gets over the receive QPs.
+// createRSS creates the QP without queues that spreads received frames over the receive QPs.
 func (d *Device) createRSS() error {
 	in := d.qpContext(d.icm.rssQP, d.icm.cq, firstUAR)
 	in.set32(qpcFlags, serviceMLX|qpRSS)

@@ -15,7 +15,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
-// benchQueue is a queue whose device is the test: rings, buffers, doorbell records and BlueFlame in ordinary memory.
+// benchQueue is a queue with rings, buffers, doorbell records and BlueFlame in ordinary memory. The test plays the
+// device.
 type benchQueue struct {
 	*Queue
 	frame    []byte
@@ -58,7 +59,7 @@ func done(kind uint8, index, n, shift uint32) uint64 {
 	return uint64(kind)<<cqeKind | uint64(n>>shift&1)<<cqeOwner | uint64(bits.ReverseBytes16(uint16(index)))
 }
 
-// arrive does what the device does for the next n frames: payload, then completion. It also completes all sends.
+// arrive receives the next n frames as the device does: payload, then completion. It also completes all sends.
 func (b *benchQueue) arrive(n int) {
 	for range n {
 		slot := b.arrived & b.mask
@@ -72,7 +73,7 @@ func (b *benchQueue) arrive(n int) {
 	}
 }
 
-// echo4 is an ICMP echo request of n bytes to 10.0.0.2.
+// echo4 returns an ICMP echo request of n bytes to 10.0.0.2.
 func echo4(n int) []byte {
 	f := make([]byte, n)
 	copy(f, []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, byte((n - 14) >> 8), byte(n - 14), 0, 1, 0, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 8, 0})
@@ -109,7 +110,7 @@ func (b *benchQueue) wqe(first, blocks uint32) (w []byte) {
 	return w
 }
 
-// A WQE is, byte for byte, what the device takes, in the send queue and in BlueFlame alike.
+// A WQE has the device's format byte for byte, in the send queue and in BlueFlame.
 func TestPushedWQE(t *testing.T) {
 	f := echo4(98)
 	b, r := newBenchQueue(t, f, true), newResponder(t)
@@ -147,7 +148,7 @@ func TestPushedWQE(t *testing.T) {
 	}
 }
 
-// Without BlueFlame neither the index nor the QP is in the WQE, and the doorbell is rung once for a batch.
+// Without BlueFlame the WQE contains neither the index nor the QP, and the doorbell is rung once per batch.
 func TestDoorbellWQE(t *testing.T) {
 	b, r := newBenchQueue(t, echo4(60), false), newResponder(t)
 	b.arrive(3)
@@ -189,8 +190,8 @@ func decode(t *testing.T, w []byte) (frame []byte, blocks uint32) {
 	return frame, uint32(size+63) / 64
 }
 
-// WQEs of every length go round the ring several times, wrapped ones included; each is the reply, with the owner bit
-// of its lap, and is found in BlueFlame as it is in the ring.
+// WQEs of every length go round the ring several times, including wrapped ones. Each contains the reply and the owner
+// bit of its lap, and BlueFlame has the same bytes as the ring.
 func TestEveryLength(t *testing.T) {
 	r := newResponder(t)
 	for n := 42; n <= 224; n++ {
@@ -283,7 +284,7 @@ func TestSlotWaitsForSend(t *testing.T) {
 	}
 }
 
-// Whatever a completion says that it must not, the queue stops and says what it saw. A frame with a bad checksum is counted.
+// On an invalid completion the queue stops and reports what it saw. A frame with a bad checksum is counted.
 func TestBadCompletions(t *testing.T) {
 	const syndrome = uint64(0x01)<<24 | 0x68<<16
 	for name, c := range map[string]struct {
@@ -345,11 +346,11 @@ func TestPollAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BlueFlame is ordinary memory here: what a store costs on the bus is not in it.
+// BlueFlame is ordinary memory here, so the cost of stores on the bus is not included.
 func BenchmarkPoll(b *testing.B) {
 	for _, bm := range []struct {
 		size, batch int
-		push        string // false: without BlueFlame; off: nor inline
+		push        string // false: without BlueFlame; off: without BlueFlame and inlining
 	}{{64, 1, "true"}, {64, 32, "true"}, {224, 1, "true"}, {225, 1, "true"}, {64, 1, "false"}, {64, 32, "false"}, {64, 1, "off"}, {64, 32, "off"}} {
 		b.Run(fmt.Sprintf("size=%d/batch=%d/push=%s", bm.size, bm.batch, bm.push), func(b *testing.B) {
 			q, r := newBenchQueue(b, echo4(bm.size), bm.push == "true"), newResponder(b)
@@ -382,7 +383,7 @@ func TestPollIsAHotLoop(t *testing.T) {
 	nictest.HotLoop(t, p, "(*Queue).reclaim", "mmio.Store32", "mlx4.(*Queue).fail", "mlx4.(*Queue).freeSends")
 }
 
-// Send finds its buffers free however long Serve answered meanwhile: numbers of blocks wrap.
+// Send finds its buffers free after Serve has answered for any length of time: block numbers wrap.
 func TestSendAfterManyReplies(t *testing.T) {
 	b := newBenchQueue(t, echo4(64), true)
 	for range 3 {
@@ -390,7 +391,7 @@ func TestSendAfterManyReplies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for step := range 7 { // what hours of replies do to the numbers
+	for step := range 7 { // as after hours of replies
 		b.txTail += 1 << 30
 		b.txDone = b.txTail - 1
 		b.txRung, b.txAsked = b.txTail, b.txTail
@@ -413,10 +414,10 @@ func TestSendAfterManyReplies(t *testing.T) {
 	}
 }
 
-// What is shorter than the device takes inline is filled up with zeros, which the wire would do too.
+// Frames that are shorter than the inline minimum are padded with zeros, as they would be on the wire.
 func TestShortestSend(t *testing.T) {
 	b := newBenchQueue(t, echo4(64), true)
-	copy(unsafe.Slice((*byte)(b.sendBuf), 300), bytes.Repeat([]byte{7}, 300)) // what was in the buffer before
+	copy(unsafe.Slice((*byte)(b.sendBuf), 300), bytes.Repeat([]byte{7}, 300)) // earlier contents of the buffer
 	if err := b.send(bytes.Repeat([]byte{9}, 14)); err != nil {
 		t.Fatal(err)
 	}

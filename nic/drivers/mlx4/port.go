@@ -7,7 +7,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-// What SET_PORT sets, in bits 15:8 of the input modifier, with the port below; its opcode modifier is 1 for Ethernet.
+// Settings of SET_PORT, in bits 15:8 of the input modifier, with the port below. Its opcode modifier is 1 for Ethernet.
 const (
 	setEthernet = 1
 
@@ -23,7 +23,7 @@ const (
 	filterOff = 1 // of SET_MCAST_FLTR
 )
 
-// learnPort asks what the port is and can.
+// learnPort reads the port's type and capabilities.
 func (d *Device) learnPort() error {
 	m, err := d.commands.query(opQueryPort, 0, d.port)
 	if err != nil {
@@ -56,7 +56,7 @@ func (d *Device) setPort(what uint32, in mailbox) error {
 	return d.commands.run(command{op: opSetPort, opMod: setEthernet, modifier: what | d.port, in: in})
 }
 
-// startPort tells the port its address, frame size and filters, and switches it on. The link comes up later, or not at all.
+// startPort sets the port's address, frame size and filters, and enables it. The link comes up later, or not at all.
 func (d *Device) startPort() error {
 	if d.subnet != nil {
 		return d.startSubnetPort()
@@ -70,7 +70,7 @@ func (d *Device) startPort() error {
 	general := make(mailbox, 0x40)
 	general.set8(3, 7) // the frame size and both kinds of pause are given
 	general.set16(6, uint16(d.card.MaxFrame()+4))
-	if err := d.setPort(setGeneral, general); err != nil { // no pause frames: they would hold replies up
+	if err := d.setPort(setGeneral, general); err != nil { // no pause frames: they would delay replies
 		return err
 	}
 	if !d.icm.managed {
@@ -78,7 +78,7 @@ func (d *Device) startPort() error {
 		calc := make(mailbox, 0x40)
 		calc.set32(0x00, d.deflt)
 		calc.set8(0x05, d.caps.logMACs)
-		calc.set8(0x0F, 1) // what stands for a VLAN that is not in the table; 0 for none
+		calc.set8(0x0F, 1) // index for a VLAN that is not in the table; 0 for none
 		calc.set32(0x14, d.deflt)
 		calc.set32(0x18, toDefault|d.deflt)
 		if err := d.setPort(setRQPCalc, calc); err != nil {

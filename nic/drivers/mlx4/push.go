@@ -6,13 +6,14 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-// Options are what this driver alone takes. A zero field means the default.
+// Options are the settings of this driver. A zero field selects the default.
 type Options struct {
-	// Push chooses how replies reach the card: "full" or "off"; "" and "auto" stand for the best it has, full.
+	// Push selects how replies reach the card: "full" or "off". "" and "auto" select the best that the card supports,
+	// which is full.
 	Push string
-	// MaxInline is the longest frame in bytes that goes whole into its work queue entry; 0 for the card's maximum.
+	// MaxInline is the longest frame in bytes that is sent inline in its work queue entry; 0 for the card's maximum.
 	MaxInline int
-	// Port is which port of the card to use: 1, which 0 stands for too, or 2. A card with two has them on one PCI function.
+	// Port is the port of the card: 1 (also if 0) or 2. A card with two has both on one PCI function.
 	Port int
 	// Steering is "a0" to do without device-managed flow steering, "" for the best the firmware has.
 	Steering string
@@ -33,11 +34,11 @@ func (o Options) check() error {
 
 // Push modes.
 const (
-	pushFull = "full" // the frame inline, up to MaxInline bytes, through BlueFlame; of longer ones a pointer goes that way
+	pushFull = "full" // the frame inline, up to MaxInline bytes, through BlueFlame; for a longer frame the WQE with a pointer
 	pushOff  = "off"  // a pointer in the send queue, and a doorbell: the device fetches all
 )
 
-// choosePush sets the longest frame that goes whole into a WQE: as much as half a BlueFlame register holds.
+// choosePush sets the longest frame that is sent inline: up to half a BlueFlame register.
 func (d *Device) choosePush() {
 	d.inlineMax, d.pushBlocks = 0, 0
 	if d.own.Push == pushOff {
@@ -63,7 +64,7 @@ func (d *Device) choosePush() {
 	}
 }
 
-// doorbell finds a queue's doorbell, and its BlueFlame register where that is of use.
+// doorbell sets a queue's doorbell, and its BlueFlame register if it is used.
 func (d *Device) doorbell(q *Queue) error {
 	page := uint64(q.uar) * uarPage
 	p, err := d.uars.Pointer(page+uarSend, 4)

@@ -19,22 +19,23 @@ const (
 	refillBatch = 8  // receive slots that are free again before the device is notified
 	minFrame    = 14 // an Ethernet header
 
-	// slack is what may be loaded behind the end of a frame: the rest of a block.
+	// slack is the number of bytes that may be loaded after the end of a frame: the rest of a block.
 	slack = txbb
 )
 
-// Queue is a receive QP and a send QP, each with its completion queue. Numbers of slots, blocks and completions run freely:
-// their low bits index the ring, and the bit above those is what the owner bit is.
+// Queue is a receive QP and a send QP, each with its completion queue. Numbers of slots, blocks and completions are
+// free-running: their low bits index the ring, and the bit above those corresponds to the owner bit.
 //
-// A receive WQE is written once: it always points to the buffer of its slot, and posting it again is only counting.
+// A receive WQE is written once and always points to the buffer of its slot. Posting it again only advances the
+// counter.
 type Queue struct {
 	rxCQ, txCQ unsafe.Pointer
 	rq         unsafe.Pointer
 	buf        unsafe.Pointer // a buffer for each receive slot: the frame, then slack
 	pend       unsafe.Pointer // for each slot: the block of the send queue before which all must be done, uint32
-	asked      unsafe.Pointer // WQEs that requested a completion, in order: block, block behind it
+	asked      unsafe.Pointer // WQEs that requested a completion, in order: first block, and the block after it
 	bf         unsafe.Pointer // BlueFlame register, or nil
-	db         *uint32        // send doorbell, where there is no BlueFlame
+	db         *uint32        // send doorbell, if there is no BlueFlame
 
 	wq mmio.SendRing // the send queue's blocks; there is no record
 
@@ -42,27 +43,27 @@ type Queue struct {
 
 	iova   uint64 // of buf
 	stride uint32
-	size   uint32 // bytes of a frame that a slot holds
+	size   uint32 // size of a slot in bytes of frame
 	mask   uint32 // slots - 1
 	shift  uint32
 	lkey   uint32
 	number uint32 // of the send QP, in bits 31:8 as doorbell and BlueFlame have it
 
-	// What the first two dwords of a WQE have with BlueFlame only, 0 without: setFlame.
+	// Parts of a WQE's first two dwords that are used with BlueFlame only, 0 without: see setFlame.
 	indexes uint32 // a mask of bits of the index
 	numbers uint64 // the number as it is in memory
 
-	rxNext uint32 // the next slot to look at; all before it were received
+	rxNext uint32 // next slot; all before it were received
 	freed  uint32 // slots before it are free again
 	posted uint32 // slots before it are the device's again
 
 	txTail   uint32 // blocks before it were posted
 	txDone   uint32 // blocks before it were sent, and are stamped
 	txRung   uint32 // without BlueFlame: blocks before it were rung for
-	txAsked  uint32 // the block behind the last WQE that requested a completion
+	txAsked  uint32 // the block after the last WQE that requested a completion
 	txMask   uint32 // blocks - 1
 	txShift  uint32
-	txRoom   uint32 // blocks that may be posted at once
+	txRoom   uint32 // blocks that may be posted at the same time
 	askEvery uint32 // blocks from one request for a completion to the next
 	askTail  uint32 // completions requested
 	txNext   uint32 // completions taken
@@ -71,7 +72,7 @@ type Queue struct {
 	inlineMax     uint32 // frames up to this length go whole into the WQE
 
 	fault atomic.Uint32 // why the queue stopped: faultXxx
-	bad   cqe           // the completion that said so, written before fault
+	bad   cqe           // the invalid completion, written before fault
 
 	txFull, badRx, pushed, pointed polling.Counter // one writer, this loop; ReadStats loads them
 
@@ -99,9 +100,9 @@ func (q *Queue) completion(cq unsafe.Pointer, n uint32) *cqe {
 // pending is the block of the send queue before which all must be done before the slot of a number is free.
 func (q *Queue) pending(n uint32) *uint32 { return (*uint32)(unsafe.Add(q.pend, n&q.mask*4)) }
 
-// Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
-// lie, and pushes each at once, or rings for all where there is no BlueFlame. It calls reclaim where nothing was there to answer,
-// or where reclaimAt slots or half of the send queue wait. It returns the number of replies.
+// Poll makes one pass: it receives waiting frames, at most maxBatch, rewrites those that it answers in place, and
+// pushes each at once, or rings the doorbell for all without BlueFlame. It calls reclaim if there was nothing to
+// answer, or if reclaimAt slots or half of the send queue wait. It returns the number of replies.
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	if q.fault.Load() != faultNone {
 		return 0
@@ -157,7 +158,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	return n
 }
 
-// fits reports whether so many blocks are free in the send queue, with the headroom left.
+// fits reports whether that many blocks are free in the send queue, without the headroom.
 func (q *Queue) fits(blocks uint32) bool { return q.txTail+blocks-q.txDone <= q.txRoom }
 
 // ask returns what the WQE of so many blocks at the tail requests: a completion, where askEvery blocks have gone

@@ -109,7 +109,7 @@ func (o opcode) String() string {
 	return fmt.Sprintf("command %#x", uint16(o))
 }
 
-// Status is what firmware answers to a command (Linux, cmd.c: CMD_STAT_*).
+// Status is firmware's status of a command (Linux, cmd.c: CMD_STAT_*).
 type Status uint8
 
 const statusMultiFunction Status = 0x50
@@ -127,12 +127,12 @@ func (s Status) String() string { return mlxkit.Named(statusNames, s) }
 // Flags of QUERY_DEV_CAP, the 64 bits at 0x40 (Linux, MLX4_DEV_CAP_FLAG_*), and the dword at 0x70.
 const (
 	capUDPRSS      uint64 = 1 << 40
-	capPortChanges uint64 = 1 << 59 // events tell what the subnet manager changed
+	capPortChanges uint64 = 1 << 59 // events report changes by the subnet manager
 
 	cap2SWCQInit uint32 = 1 << 23 // SW2HW_CQ leaves the entries as software wrote them, with opcode modifier 1
 )
 
-// What QUERY_PORT says of a port's link types (byte 0).
+// Link types of a port in QUERY_PORT (byte 0).
 const (
 	portIB  = 1
 	portEth = 2

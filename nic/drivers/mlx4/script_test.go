@@ -12,14 +12,14 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
-// script is a function with nothing behind it but a command register, which executes each command as its go bit is written.
+// script is a function with only a command register. It executes each command when its go bit is written.
 type script struct {
-	pci.Function // what is not here is not used
+	pci.Function // the rest is unused
 	testing.TB
 	hcr     [7]uint32
-	owner   uint32 // what the ownership register reads
+	owner   uint32 // value of the ownership register
 	given   int    // times that it was returned
-	busy    uint32 // what the flash semaphore reads
+	busy    uint32 // value of the flash semaphore
 	resets  int    // by the register
 	catas   uint32
 	bar2    []byte
@@ -31,18 +31,18 @@ type script struct {
 	pool    *dma.Pool
 
 	sent   []sent
-	answer func(c sent) (Status, mailbox, uint64) // nil: what a card with DMFS says
+	answer func(c sent) (Status, mailbox, uint64) // nil: the answers of a card with DMFS
 	silent opcode                                 // this one is never completed
 	toggle uint32                                 // of the device
 }
 
-// sent is a command as the device saw it.
+// sent is a command as received by the device.
 type sent struct {
 	op       opcode
 	opMod    uint8
 	modifier uint32
 	param    uint64
-	in       mailbox // what param points to, if it does
+	in       mailbox // memory at param, if it is an address
 }
 
 func newScript(t testing.TB) *script { return newScriptOn(t, make([]byte, 8<<20)) }
@@ -147,7 +147,7 @@ func (s *script) WriteBAR(off uint64, p []byte) error {
 	return nil
 }
 
-// takesMailbox says what of a command's input parameter is an address.
+// takesMailbox lists the commands whose input parameter is an address.
 var takesMailbox = []opcode{opInitHCA, opSetPort, opSW2HWMPT, opSW2HWEQ, opSW2HWCQ, opRST2INIT, opINIT2RTR, opRTR2RTS,
 	opSetVLANFltr, opFlowAttach, opMapICM, opMapICMAux, opMapFA}
 
@@ -181,7 +181,7 @@ func (s *script) execute() {
 	s.hcr[6] = w&^hcrGo&^(0xFF<<24) | uint32(status)<<24
 }
 
-// card answers as a ConnectX-3 with two ports does, whose first is set to Ethernet. The values are those of real ones
+// card answers like a ConnectX-3 with two ports, the first of which is Ethernet. The values are those of real cards
 // (docs/bring-up-mlx4.md).
 func card(c sent) (Status, mailbox, uint64) {
 	m := make(mailbox, 0x400)

@@ -16,12 +16,12 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 )
 
-// specialQP is queue pair 0 or 1 of the port. Over 0 the subnet manager comes, over 1 subnet administration is asked. What they send
-// are packets whose headers software builds. One goroutine uses each, and nothing of it is fast.
+// specialQP is queue pair 0 or 1 of the port. The subnet manager sends requests to 0; 1 is used to ask subnet
+// administration. Software builds the headers of their packets. One goroutine uses each; they are not time-critical.
 type specialQP struct {
 	d      *Device
 	number uint32 // 0 or 1
-	qpn    uint32 // under which the device knows it
+	qpn    uint32 // the device's number of it
 
 	sends, receives slowCQ
 	sq, rq          unsafe.Pointer
@@ -35,7 +35,7 @@ type specialQP struct {
 const (
 	gsiPages    = 2 * 4 // of the rings of both, at most: 1 for each CQ, 2 for the others
 	gsiCQs      = 2 * 2
-	gsiBlocks   = 64  // of the send queue, most of which are headroom
+	gsiBlocks   = 64  // of the send queue, mostly headroom
 	gsiSend     = 2   // blocks of each send
 	gsiReceives = 32  //
 	gsiCQ       = 64  // entries of the completion queue
@@ -116,7 +116,7 @@ func (g *specialQP) block(n uint32) *uint32 { return (*uint32)(unsafe.Add(g.sq, 
 // Its WQE is control with the LID, the headers inline, a pointer to the datagram, and a segment in which the card puts the checksum
 // (Linux, mlx4_ib's build_mlx_header; mlx4_wqe_mlx_seg).
 func (g *specialQP) send(mad []byte, to ib.Datagram) error {
-	if err := g.flush(); err != nil { // one that was interrupted may still be under way, and has the buffer
+	if err := g.flush(); err != nil { // an interrupted send may still be pending and use the buffer
 		return err
 	}
 	copy(g.sent, mad)
@@ -126,7 +126,7 @@ func (g *specialQP) send(mad []byte, to ib.Datagram) error {
 	b := make([]byte, gsiSend*txbb)
 	const (
 		mlxComplete = 3 << 2
-		mlxSLR      = 1 << 16 // from the LID of nobody in particular, as it is to it
+		mlxSLR      = 1 << 16 // from the permissive LID, as it is to it
 		mlxVL15     = 1 << 17
 	)
 	flags := uint32(mlxComplete) | uint32(to.SL)<<8
@@ -155,7 +155,7 @@ func (g *specialQP) send(mad []byte, to ib.Datagram) error {
 	return g.flush()
 }
 
-// flush waits until nothing is under way.
+// flush waits until no send is pending.
 func (g *specialQP) flush() error {
 	for end := kit.NewDeadline(gsiTimeout, leastLooks); g.done != g.tail; time.Sleep(commandLook) {
 		late := end.Over()
@@ -172,7 +172,7 @@ func (g *specialQP) flush() error {
 	return nil
 }
 
-// complete looks for the completion of the send that is under way.
+// complete polls for the completion of the pending send.
 func (g *specialQP) complete() error {
 	c, ok := g.sends.take()
 	if !ok {
@@ -193,7 +193,7 @@ func (g *specialQP) failed(side string, c cqe) error {
 		mlxkit.Syndrome(c.last>>24), uint8(c.last>>16))
 }
 
-// recv returns the next datagram that came, nil if none comes within limit.
+// recv returns the next datagram, or nil if none arrives within limit.
 func (g *specialQP) recv(limit time.Duration) ([]byte, error) {
 	for end := kit.NewDeadline(limit, 2); ; time.Sleep(commandLook) {
 		late := end.Over()
@@ -209,7 +209,8 @@ func (g *specialQP) recv(limit time.Duration) ([]byte, error) {
 	}
 }
 
-// next returns the datagram that is there and its completion, nil if none is. It gives its slot back: mad is the caller's to keep.
+// next returns a received datagram and its completion, or nil if there is none. It frees the slot: the caller may keep
+// mad.
 func (g *specialQP) next() (mad []byte, c cqe, err error) {
 	for {
 		c, ok := g.receives.take()
@@ -231,7 +232,7 @@ func (g *specialQP) next() (mad []byte, c cqe, err error) {
 	}
 }
 
-// slowCQ is a completion queue that one goroutine takes from now and then.
+// slowCQ is a completion queue that one goroutine polls occasionally.
 type slowCQ struct {
 	mem  unsafe.Pointer
 	ci   *uint32 // its doorbell record

@@ -10,7 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/ib"
 )
 
-// A send that was interrupted may still be under way: the next one waits for it, and does not take its completion for its own.
+// After an interrupted send, the next one waits for it, and does not mistake its completion for its own.
 func TestSendAfterAnInterruptedSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var db, ci uint32

@@ -11,7 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// The start is Linux's, command by command, and Close undoes all of it in the reverse order.
+// The start is Linux's, command by command, and Close undoes all of it in reverse order.
 func TestStartAndClose(t *testing.T) {
 	s := newScript(t)
 	d, err := s.open(nic.Options{}, Options{})
@@ -47,7 +47,8 @@ func TestStartAndClose(t *testing.T) {
 	}
 }
 
-// What is mapped of context memory holds every object, is aligned as the device wants it, and lies where INIT_HCA says.
+// The mapped part of context memory contains every object, is aligned as the device needs it, and is where INIT_HCA
+// says.
 func TestContextMemory(t *testing.T) {
 	for _, own := range []Options{{}, {Steering: steeringA0}} {
 		s := newScript(t)

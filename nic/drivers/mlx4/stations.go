@@ -15,24 +15,24 @@ import (
 	"github.com/rebound-nic/rebound/nic/ib"
 )
 
-// stations are whom a bench sends to and hears of, on a port whose frames have made-up MACs. One is known by its hardware address, GID
-// and queue pair, which ARP and neighbour discovery tell; the way to it is asked of subnet administration. A frame that waits for
-// that is held until the answer is there.
+// stations are the peers of a bench, on a port with artificial MACs. A station is known by its hardware address, GID
+// and queue pair, learnt from ARP and neighbour discovery. The path to it is requested from subnet administration, and
+// frames are held until it is known.
 type stations struct {
 	mu     sync.Mutex
 	all    map[ib.Address]*whereabouts
 	macs   map[[6]byte]*whereabouts
 	groups map[ib.GID]*whereabouts
 	held   []held
-	ready  atomic.Bool // something that was held can go
+	ready  atomic.Bool // a held frame can be delivered or sent
 
-	// What Send used last. It is Send's own, until stale says that the way may be another one.
+	// The destination that Send used last, used by Send only, valid until stale is set.
 	lastMAC [6]byte
 	last    destination
 	stale   atomic.Bool
 }
 
-// whereabouts is how a station or a group is reached.
+// whereabouts is the path to a station or a group.
 type whereabouts struct {
 	address ib.Address
 	group   ib.GID // of a group, instead of address
@@ -40,10 +40,10 @@ type whereabouts struct {
 	to      destination
 	known   bool
 	failed  bool
-	used    bool // the bench sent to it
+	used    bool // the bench has sent to it
 }
 
-// held is a frame that waits: received from somebody, or to be sent to a group.
+// held is a frame that waits: received from an unknown station, or to be sent to an unknown group.
 type held struct {
 	frame []byte
 	at    int64
@@ -64,7 +64,7 @@ func (t *stations) reset() {
 
 func linkAddress(mac [6]byte) fastpath.LinkAddress { return fastpath.NewLinkAddress(mac) }
 
-// toStation is the datagram segment for a queue pair, by the path that administration told.
+// toStation returns the datagram segment for a queue pair at the end of a path.
 func (q *DatagramQueue) toStation(p ib.Path, qpn uint32) (to destination) {
 	to = q.segment(p.DLID, p.SL, qpn)
 	if p.HopLimit > 1 { // it leaves the subnet
@@ -94,8 +94,8 @@ func (to *destination) withGRH(gid ib.GID, hopLimit, class uint8, flow uint32) {
 	to.gid0, to.gid1 = binary.LittleEndian.Uint64(gid[:]), binary.LittleEndian.Uint64(gid[8:])
 }
 
-// send sends what a frame stands for. One whose station is not known goes by the LID in its MAC; one to a group that is not known yet
-// is held until administration has told of it.
+// send sends the packet of a frame. To an unknown station it uses the LID in the MAC. A frame to an unknown group is
+// held until subnet administration has answered.
 func (s *subnet) send(frame []byte) error {
 	t, q := &s.stations, s.d.datagrams
 	if t.ready.Load() {
@@ -125,12 +125,12 @@ func (s *subnet) send(frame []byte) error {
 	}
 	t.lastMAC, t.last = mac, to
 	if ib.EtherTypeARP == uint16(frame[12])<<8|uint16(frame[13]) {
-		t.lastMAC = [6]byte{} // the next one wants peer, too
+		t.lastMAC = [6]byte{} // the next frame needs peer, too
 	}
 	return q.sendTo(frame, &to, peer)
 }
 
-// sendGroup sends a frame to a group. The lock is held.
+// sendGroup sends a frame to a group. The caller holds the lock.
 func (s *subnet) sendGroup(frame []byte) error {
 	t, q, now := &s.stations, s.d.datagrams, s.state.Load()
 	if [6]byte(frame) == [6]byte{0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF} {
@@ -160,7 +160,7 @@ func (s *subnet) sendGroup(frame []byte) error {
 	return nil
 }
 
-// groupOf is the group of IPoIB that a multicast frame goes to.
+// groupOf returns the IPoIB group of a multicast frame.
 func groupOf(pkey uint16, frame []byte) (ib.GID, bool) {
 	var a netip.Addr
 	switch kind := uint16(frame[12])<<8 | uint16(frame[13]); {
@@ -175,7 +175,7 @@ func groupOf(pkey uint16, frame []byte) (ib.GID, bool) {
 	return g, err == nil
 }
 
-// recv copies the frame that stands for the next datagram into buf. It returns -1 where there is none.
+// recv copies the frame of the next datagram into buf. It returns -1 if there is none.
 func (s *subnet) recv(buf []byte) (n int, at int64) {
 	t := &s.stations
 	if t.ready.Load() {
@@ -205,7 +205,7 @@ func (s *subnet) recv(buf []byte) (n int, at int64) {
 	}
 }
 
-// hear takes ARP and neighbour discovery. If its sender is not known yet, the frame is held.
+// hear handles ARP and neighbour discovery. If the sender is not known yet, it holds the frame.
 func (s *subnet) hear(buf, p []byte, to, from [6]byte, at int64) (n int, ok bool) {
 	n, sender, ok := ib.ToEthernet(buf, p, to, from)
 	if !ok || sender == (ib.Address{}) {
@@ -233,8 +233,8 @@ func (s *subnet) hear(buf, p []byte, to, from [6]byte, at int64) (n int, ok bool
 	return n, ok
 }
 
-// admit makes a place for a station that is heard of for the first time. In a full table it displaces one to which the bench has never
-// sent, and where there is none, it gets no place. The lock is held.
+// admit adds a station. In a full table it displaces one to which the bench has never sent; if there is none, it
+// returns nil. The caller holds the lock.
 func (t *stations) admit(a ib.Address) *whereabouts {
 	if len(t.all) >= mostStations {
 		var victim *whereabouts
@@ -255,7 +255,7 @@ func (t *stations) admit(a ib.Address) *whereabouts {
 	return w
 }
 
-// forget takes a station out of the table. The lock is held.
+// forget removes a station from the table. The caller holds the lock.
 func (t *stations) forget(w *whereabouts) {
 	delete(t.all, w.address)
 	if t.macs[w.mac] == w {
@@ -264,8 +264,8 @@ func (t *stations) forget(w *whereabouts) {
 	t.held = slices.DeleteFunc(t.held, func(h held) bool { return h.from == w })
 }
 
-// hold keeps a frame of a station that is not known yet. The oldest such frame makes way, and with it its station, so that subnet
-// administration is not asked about more stations than frames are held. The lock is held.
+// hold keeps a frame of an unknown station. If there is no room, it drops the oldest frame and its station, so that
+// subnet administration is not asked for more stations than frames are held. The caller holds the lock.
 func (t *stations) hold(h held) {
 	if len(t.held) >= mostHeld {
 		i := slices.IndexFunc(t.held, func(o held) bool { return o.from != nil })
@@ -281,7 +281,7 @@ func (t *stations) hold(h held) {
 	t.held = append(t.held, h)
 }
 
-// flush sends what was held for groups that are known now, and drops what is for those that there are not.
+// flush sends frames to groups that are now known, and drops those to groups that do not exist.
 func (s *subnet) flush() {
 	t := &s.stations
 	t.mu.Lock()
@@ -304,7 +304,7 @@ func (s *subnet) flush() {
 	t.ready.Store(waiting)
 }
 
-// unhold copies out a frame that was held and whose sender is known now.
+// unhold copies out a held frame whose sender is now known.
 func (s *subnet) unhold(buf []byte) (n int, at int64) {
 	t := &s.stations
 	t.mu.Lock()
@@ -321,7 +321,7 @@ func (s *subnet) unhold(buf []byte) (n int, at int64) {
 	return -1, 0
 }
 
-// restation writes the MAC of its sender into a frame of ARP or neighbour discovery that was made with another.
+// restation replaces the sender's MAC in an ARP or neighbour discovery frame.
 func restation(f []byte, mac [6]byte) {
 	copy(f[6:], mac[:])
 	if f[13] == ib.EtherTypeARP&0xFF {
@@ -329,8 +329,8 @@ func restation(f []byte, mac [6]byte) {
 	}
 }
 
-// resolve asks subnet administration for all ways that are wanted; again says that those which are known may be others now. It is
-// run's.
+// resolve asks subnet administration for all paths that are needed. again means that known paths may have changed. Only
+// run calls it.
 func (s *subnet) resolve(again bool) {
 	t, q := &s.stations, s.d.datagrams
 	t.mu.Lock()
@@ -394,7 +394,7 @@ func (w *whereabouts) name() string {
 	return netip.AddrFrom16(w.address.GID()).String()
 }
 
-// sendTo posts what a frame stands for.
+// sendTo posts the packet of a frame.
 func (q *DatagramQueue) sendTo(frame []byte, to *destination, peer ib.Address) error {
 	q.reclaim()
 	n := q.sends & q.mask

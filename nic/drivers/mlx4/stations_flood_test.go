@@ -7,8 +7,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/ib"
 )
 
-// Neighbours that make themselves heard in great number displace each other: those to which the bench sends keep their places, and the
-// one that answers next is heard.
+// A flood of neighbours displaces its own entries: stations to which the bench sends keep their places, and the next
+// one that answers is learnt.
 func TestNeighboursDisplaceEachOther(t *testing.T) {
 	var s stations
 	s.reset()

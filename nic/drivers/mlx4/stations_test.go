@@ -13,8 +13,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
 
-// An answering port and an asking one on one subnet: what asks knows Ethernet alone, and finds the other by ARP and neighbour
-// discovery, whose groups and paths subnet administration tells.
+// A responder's port and a bench's port on one subnet: the bench uses Ethernet frames only, and finds the responder by
+// ARP and neighbour discovery, with groups and paths from subnet administration.
 func TestInfiniBandProber(t *testing.T) {
 	x, y := newSubnetRig(t, mlx4sim.Options{MAC: [6]byte{2, 0, 0, 0, 0, 0xA}}), newSubnetRig(t, mlx4sim.Options{MAC: [6]byte{2, 0, 0, 0, 0, 0xB}})
 	f := fabric.New(t.Errorf, x.Far, y.Far)
@@ -36,7 +36,7 @@ func TestInfiniBandProber(t *testing.T) {
 		t.Fatal(err)
 	}
 	buf := make([]byte, 4096)
-	// round sends a frame from y until one comes back that is wanted.
+	// round sends a frame from y until a wanted one comes back.
 	round := func(what string, frame []byte, wanted func(b []byte) bool) (got []byte) {
 		both(func() {
 			end := time.Now().Add(time.Minute)
@@ -106,7 +106,7 @@ func TestInfiniBandProber(t *testing.T) {
 		if err := y.Dev.Send(head([]byte{4, 0, 0, 0, 0, 1}, 0x0800, ping)); err == nil || !strings.Contains(err.Error(), "is no station of this subnet") {
 			t.Errorf("to a MAC of Ethernet: %v", err)
 		}
-		// To a group that there is not: dropped, and said once.
+		// To a group that does not exist: dropped, and logged once.
 		p := bytes.Clone(p)
 		p[39] = 9
 		y.Dev.Send(head([]byte{0x33, 0x33, 0xFF, 0, 0, 9}, 0x86DD, p))
@@ -143,7 +143,7 @@ func TestInfiniBandProber(t *testing.T) {
 
 var pooled [60]byte
 
-// head60 is a frame to a station, always the same memory.
+// head60 returns a frame to a station, always in the same memory.
 func head60(to, from []byte) []byte {
 	copy(pooled[:], to)
 	copy(pooled[6:], from)
@@ -151,7 +151,7 @@ func head60(to, from []byte) []byte {
 	return pooled[:]
 }
 
-// What a reply costs on the bus over InfiniBand: up to 176 bytes of IP nothing is read on the way to the wire.
+// Bus cost of a reply over InfiniBand: no DMA read before the wire for up to 176 bytes of IP.
 func TestInfiniBandBusCost(t *testing.T) {
 	const n = 64
 	for _, c := range []struct {
@@ -177,7 +177,7 @@ func TestInfiniBandBusCost(t *testing.T) {
 		}
 		exchange(16)
 		var writes uint64
-		for range 50 { // the port is looked after meanwhile: commands and events only ever add
+		for range 50 { // the port is served meanwhile: commands and events only add to the counts
 			before := x.Port.Counts()
 			w.onWay = 0
 			exchange(n)

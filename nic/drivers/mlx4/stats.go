@@ -7,8 +7,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
-// Port counters (DUMP_ETH_STATS; Linux, en_port.h: mlx4_en_stat_out_mbox). Frames and bytes are counted by priority, eight of
-// them and frames without a VLAN tag behind, 24 bytes apart.
+// Port counters (DUMP_ETH_STATS; Linux, en_port.h: mlx4_en_stat_out_mbox). Frames and bytes are counted for each of
+// eight priorities and for frames without a VLAN tag after them, 24 bytes apart.
 const (
 	statRxBytes    = 0x3B8
 	statRxFrames   = 0x480
@@ -31,7 +31,7 @@ const (
 	fcs        = 4
 )
 
-// counts asks what the port received and sent. Bytes are counted with FCS there.
+// counts reads the port's counters. Bytes include the FCS there.
 func (d *Device) counts() (t nic.Stats, err error) {
 	if d.subnet != nil {
 		return d.subnetCounts()
@@ -60,7 +60,7 @@ func (d *Device) counts() (t nic.Stats, err error) {
 	return t, nil
 }
 
-// ReadStats asks the device and adds the queues' own counts.
+// ReadStats reads the device's counters and adds those of the queues.
 func (d *Device) ReadStats(out *nic.Stats) error {
 	return d.card.Ask(func() error {
 		if pci.Gone(d.card.Fn) {

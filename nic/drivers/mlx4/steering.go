@@ -5,11 +5,11 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 )
 
-// Steering says which frames come to which queue. With device-managed flow steering each address is a rule; without it the port's
-// table of addresses picks the unicast frames, and all multicast comes in (A0, as Linux calls it).
+// steering selects the frames of each queue. With device-managed flow steering each address is a rule. Without it the
+// port's table of addresses selects unicast frames, and all multicast is received (A0 in Linux).
 type steering struct {
 	managed      bool
-	groups       [][6]byte // multicast that is let in besides broadcast
+	groups       [][6]byte // multicast groups to receive besides broadcast
 	allMulticast bool
 }
 
@@ -29,7 +29,8 @@ const (
 
 var broadcast = [6]byte{0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}
 
-// listen chooses the multicast groups: those of the addresses that are answered for, or all where that is not known.
+// listen chooses the multicast groups: those of the addresses that are answered for, or all if the addresses are
+// unknown.
 func (d *Device) listen(o nic.Options) {
 	d.steering.groups, d.steering.allMulticast = netif.Groups(o)
 }

@@ -23,9 +23,9 @@ var (
 	leaveWithin = 200 * time.Millisecond // that long is waited for an answer when a group is left
 )
 
-// subnet is what an InfiniBand port is a part of: its manager gives the port its address, and its administration
-// makes the port a member of groups and knows the way to others. It lives while the Device. A goroutine, run, looks
-// after it from the port's start until the next; the methods are for others.
+// subnet is the subnet of an InfiniBand port: its manager assigns the port's address, and its administration makes the
+// port a member of groups and knows paths to others. It has the lifetime of the Device. A goroutine, run, serves it
+// from the start of the port until the next; other goroutines call the methods.
 type subnet struct {
 	d *Device
 
@@ -38,8 +38,8 @@ type subnet struct {
 
 	smi, gsi *specialQP // queue pairs 0 and 1
 	client   ib.Client
-	last     subnetState            // what run saw last
-	said     string                 // what was logged last of what is waited for
+	last     subnetState            // the state that run saw last
+	said     string                 // what the last log line said about waiting
 	waits    atomic.Pointer[string] // the same, for others
 	qpUp     bool
 	attached map[ib.GID]bool
@@ -49,7 +49,7 @@ type subnet struct {
 	joins, failures, lids, managers, asked, unanswered atomic.Uint64
 }
 
-// subnetState is what is known of the port.
+// subnetState is the state of the port.
 type subnetState struct {
 	info   ib.PortInfo
 	gid    ib.GID
@@ -86,8 +86,8 @@ func (d *Device) startSubnet() (err error) {
 	return nil
 }
 
-// stop ends run, and leaves the groups where the port is given up permanently. It is for a subnet that is nil or was
-// never started, too.
+// stop ends run. If leave is set, the port is closed permanently, and leaves its groups. A nil or unstarted subnet is
+// allowed.
 func (s *subnet) stop(leave bool) {
 	if s == nil || s.halt == nil {
 		return
@@ -110,7 +110,7 @@ func (s *subnet) stopped() bool {
 	}
 }
 
-// changed has the port looked at now, and its memberships made again if rejoin says so.
+// changed makes run check the port now, and renew its memberships if rejoin is set.
 func (s *subnet) changed(rejoin bool) {
 	if s == nil {
 		return
@@ -141,7 +141,7 @@ func (s *subnet) say(what string) {
 	s.waits.Store(&what)
 }
 
-// wait logs what the port waits for, once, and returns when to look again.
+// wait logs, once, what the port waits for, and returns the time until the next check.
 func (s *subnet) wait(what string, args ...any) time.Duration {
 	if s.said != what {
 		s.say(what)
@@ -150,7 +150,7 @@ func (s *subnet) wait(what string, args ...any) time.Duration {
 	return subnetTick
 }
 
-// look asks the port how it is, and does what is due. It returns after how long to do so again.
+// look checks the port and does what is due. It returns the time until the next check.
 func (s *subnet) look() time.Duration {
 	now, err := s.read()
 	if err != nil {
@@ -207,7 +207,7 @@ func (s *subnet) look() time.Duration {
 	return subnetTick
 }
 
-// explain says what an error of a join is about.
+// explain describes the cause of a failed join.
 func explain(err error) string {
 	var refused *ib.StatusError
 	switch {
@@ -230,7 +230,7 @@ func (s *subnet) publish(now subnetState) {
 	}
 }
 
-// read asks the port itself.
+// read reads the state of the port.
 func (s *subnet) read() (now subnetState, err error) {
 	d := s.d
 	if now.info, err = d.portInfo(); err != nil {
@@ -252,7 +252,7 @@ func (s *subnet) read() (now subnetState, err error) {
 	return now, err
 }
 
-// ask is the client of subnet administration for the port as it is now.
+// ask returns a client of subnet administration for the current state of the port.
 func (s *subnet) ask(now *subnetState, timeout time.Duration, tries int) *ib.Client {
 	c := &s.client
 	c.Port, c.PKey, c.Timeout, c.Tries = now.gid, now.pkey, timeout, tries
@@ -262,7 +262,8 @@ func (s *subnet) ask(now *subnetState, timeout time.Duration, tries int) *ib.Cli
 	return c
 }
 
-// join makes the port a member of IPoIB's groups, starts the queue pair with what it learnt, and has the groups delivered to it.
+// join makes the port a member of IPoIB's groups, starts the queue pair with the Q_Key that it learns, and attaches it
+// to the groups.
 func (s *subnet) join(now *subnetState) error {
 	d, q := s.d, s.d.datagrams
 	c := s.ask(now, saTimeout, saTries)
@@ -325,7 +326,7 @@ func (s *subnet) deliver(mgid ib.GID) error {
 
 var allNodes = netip.MustParseAddr("ff02::1")
 
-// listening are the groups of IP besides broadcast that the addresses want which are answered for (netif.Groups).
+// listening returns the IP groups, besides broadcast, of the addresses that are answered for (netif.Groups).
 func (s *subnet) listening() (groups []netip.Addr) {
 	macs, _ := netif.Groups(s.d.card.Options)
 	for _, m := range macs { // all of solicited nodes (RFC 4291 §2.7.1)
@@ -337,7 +338,7 @@ func (s *subnet) listening() (groups []netip.Addr) {
 	return groups
 }
 
-// leave ends the memberships, as far as somebody listens.
+// leave ends the memberships, if subnet administration responds.
 func (s *subnet) leave() {
 	s.halt = make(chan struct{})
 	defer func() { s.halt = nil }()
@@ -350,7 +351,7 @@ func (s *subnet) leave() {
 	}
 }
 
-// link is the port's state: up once it is a member of IPoIB's broadcast group.
+// link returns the port's state: up once it is a member of IPoIB's broadcast group.
 func (s *subnet) link() (nic.Link, error) {
 	info, err := s.d.portInfo()
 	if err != nil || info.State != ib.PortActive || !s.state.Load().member {
@@ -359,7 +360,7 @@ func (s *subnet) link() (nic.Link, error) {
 	return nic.Link{Up: true, Speed: info.Width * info.LaneSpeed}, nil
 }
 
-// note says what the port is.
+// note describes the port.
 func (s *subnet) note() string {
 	n := s.state.Load()
 	if n == nil || n.info.State == 0 {
@@ -372,7 +373,7 @@ func (s *subnet) note() string {
 	return text
 }
 
-// readStats adds what was counted.
+// readStats adds the subnet's counters to out.
 func (s *subnet) readStats(out *nic.Stats) {
 	if s == nil {
 		return

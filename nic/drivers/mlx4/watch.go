@@ -17,14 +17,13 @@ const sendLimit = 2 * time.Second // for a completion that was requested, with t
 
 const nothingSent = "nothing that was pushed has been sent"
 
-// want keeps what an event says of the device for the watch.
+// want records what an event says about the device, for the watchdog.
 func (d *Device) want(reason, why string) {
 	d.wanted.CompareAndSwap(nil, &kit.Symptom{Reason: reason, Why: why})
 }
 
-// check serves the device's events, and finds a queue that stopped, sends that stall, a command that firmware did not
-// complete, and firmware that died. What it reads of the device itself it reads only while loops run, or somebody
-// sends and receives.
+// check handles the device's events, and detects a stopped queue, stalled sends, a command that firmware did not
+// complete, and dead firmware. It reads the device itself only while loops run or while Send and Recv are used.
 func (d *Device) check(polled bool) (*kit.Symptom, error) {
 	d.serveEvents()
 	if !polled {
@@ -47,11 +46,11 @@ func (d *Device) check(polled bool) (*kit.Symptom, error) {
 	return nil, nil
 }
 
-// checkQueue looks for a queue that stopped, or whose sends do.
+// checkQueue detects a queue that stopped, or whose sends stalled.
 func (d *Device) checkQueue(i int, q *Queue) *kit.Symptom {
 	recoverQueue := func() error { return d.recoverSends(q, &d.sends[i]) }
 	if d.subnet != nil {
-		recoverQueue = nil // the QP that sends is the one that receives
+		recoverQueue = nil // the same QP sends and receives
 	}
 	switch f := q.fault.Load(); f {
 	case faultSend:
@@ -72,7 +71,7 @@ func (d *Device) checkQueue(i int, q *Queue) *kit.Symptom {
 		nic.ErrTimeout, sendLimit, atomic.LoadUint32(&q.txNext))}
 }
 
-// catas returns the window that the buffer of catastrophic errors is in (QUERY_FW), nil if it cannot be read.
+// catas returns the window with the buffer of catastrophic errors (QUERY_FW), or nil if it cannot be read.
 func (d *Device) catas() *mmio.Window {
 	w := d.bar
 	if d.fw.catasBAR != 0 {
@@ -94,7 +93,7 @@ func (d *Device) checkCatas() *kit.Symptom {
 	return &kit.Symptom{Reason: "catastrophic_error", Why: "the firmware died: " + d.catasText()}
 }
 
-// catasText says what firmware left behind.
+// catasText formats the contents of firmware's error buffer.
 func (d *Device) catasText() string {
 	w := d.catas()
 	if w == nil {
@@ -113,10 +112,10 @@ func (d *Device) catasText() string {
 	return "buffer of catastrophic errors " + strings.Join(words, " ")
 }
 
-// restart starts the device with nobody on its queues. What was under way is lost.
+// restart restarts the device while no loop uses its queues. Pending frames are lost.
 func (d *Device) restart(*kit.Symptom) error {
 	d.subnet.stop(false)
-	if d.checkCatas() != nil { // it answers nothing any more
+	if d.checkCatas() != nil { // it no longer answers
 		d.card.Totals.KeepLast()
 	} else if t, err := d.counts(); err == nil {
 		d.card.Totals.Keep(t)
@@ -131,7 +130,8 @@ func (d *Device) restart(*kit.Symptom) error {
 	return d.start()
 }
 
-// recoverSends resets one send queue. If nothing that was pushed through BlueFlame was ever sent, it continues without.
+// recoverSends resets one send queue. If no WQE that was pushed through BlueFlame was ever sent, it continues with
+// doorbells.
 func (d *Device) recoverSends(q *Queue, p *kit.Progress) error {
 	if q.bf != nil && q.txNext == 0 && q.fault.Load() == faultNone {
 		q.setFlame(nil)
@@ -145,12 +145,13 @@ func (d *Device) recoverSends(q *Queue, p *kit.Progress) error {
 	return nil
 }
 
-// resetSend takes a send queue through reset back to where it sends. Its completion queue goes on behind what is there.
+// resetSend moves a send queue through reset to ready-to-send. Its completion queue continues after the existing
+// entries.
 func (d *Device) resetSend(q *Queue) error {
 	if err := d.resetQP(q.txQPN); err != nil {
 		return err
 	}
-	for range q.txMask + 1 { // in reset the queue makes no more completions: what is there now is all
+	for range q.txMask + 1 { // in reset the queue makes no more completions, so those that exist are all
 		last := atomic.LoadUint64(&q.completion(q.txCQ, q.txNext&q.txMask).last)
 		if (last>>cqeOwner^uint64(q.txNext>>(q.txShift&31)))&1 != 0 {
 			break

@@ -25,7 +25,7 @@ var (
 // leastLooks is the minimum number of polls before a timeout counts (kit.Deadline).
 var leastLooks = 500
 
-// CommandError is a command that firmware refused. It wraps nic.ErrHardware.
+// CommandError reports that firmware refused a command. It wraps nic.ErrHardware.
 type CommandError struct {
 	op       opcode
 	opMod    uint32

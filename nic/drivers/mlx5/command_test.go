@@ -19,7 +19,7 @@ import (
 // firmware is a function with nothing behind it but an initialization segment and a script: it executes each command as its
 // doorbell is written.
 type firmware struct {
-	pci.Function // what is not here is not used
+	pci.Function // the rest is unused
 	testing.TB
 	seg     [initSegment]byte
 	maps    map[uint64][]byte

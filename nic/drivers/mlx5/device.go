@@ -43,7 +43,7 @@ var models = map[uint16]struct {
 	0xA2DC: {"BlueField-3", false},
 }
 
-// Supports reports whether the package drives a function with this identity, and under what name.
+// Supports reports whether the package drives a function with this identity, and returns its name.
 func Supports(id pci.ID) (name string, ok bool) {
 	m, ok := models[id.Device]
 	return "NVIDIA " + m.name, ok && id.Vendor == vendorMellanox
@@ -62,7 +62,7 @@ type Device struct {
 	commands *commandQueue
 	pages    *pagePool
 	steps    mlxkit.Steps
-	lacks    []string // what the device lacks, for Notes
+	lacks    []string // missing capabilities, for Notes
 
 	// What the device said of itself, and what was made on it.
 	caps             capabilities
@@ -75,7 +75,7 @@ type Device struct {
 	queues           []*Queue
 	steering         steering
 
-	wanted         atomic.Pointer[kit.Symptom] // what an event said
+	wanted         atomic.Pointer[kit.Symptom] // what an event reported
 	sends          []kit.Progress
 	health         kit.Progress
 	syndrome       uint32 // as the watch saw it last
@@ -121,7 +121,7 @@ func (d *Device) open() (err error) {
 		return err
 	}
 	t, err := d.counts()
-	d.card.Totals.Start(t) // what was counted before is not ours
+	d.card.Totals.Start(t) // earlier counts are not ours
 	return err
 }
 
@@ -185,5 +185,5 @@ func (d *Device) Recv(buf []byte) (int, int64, error) {
 	return d.card.Received(buf, n, at)
 }
 
-// Close stops the device and gives everything back.
+// Close stops the device and releases everything.
 func (d *Device) Close() error { return d.card.Close() }

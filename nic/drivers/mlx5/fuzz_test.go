@@ -10,7 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 )
 
-// Whatever is in the completion rings, a pass ends, reads and writes nothing but its own, and goes on or says why
+// With arbitrary bytes in the completion rings, a pass ends, accesses only its own memory, and continues or reports why
 // not.
 func FuzzCompletions(f *testing.F) {
 	good := cqe{byteCount: swap(64), counterOwn: 2 << 4 << 24}

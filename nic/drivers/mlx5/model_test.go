@@ -70,8 +70,8 @@ func cost(t testing.TB, push string, size, n int, answered bool) sim.Counts {
 	return x.Port.Counts().Since(before)
 }
 
-// The bus cost of a reply, by frame size on both sides of each edge, is what BlueFlame is for. What receiving costs is
-// measured by frames that nobody answers, and taken off.
+// The bus cost of a reply, for frame sizes on both sides of each boundary, shows the use of BlueFlame. The cost of
+// receiving is measured with frames that are not answered, and subtracted.
 func TestBusCost(t *testing.T) {
 	const n = 256
 	for _, c := range []struct {
@@ -237,8 +237,8 @@ func TestPagesUnderTraffic(t *testing.T) {
 	x.Close()
 }
 
-// What goes wrong in the device under traffic is logged, counted and repaired: a send queue by itself, all else by a
-// restart, without losing the process.
+// Device faults under traffic are logged, counted and repaired: a send queue by a reset of the queue, everything else
+// by a restart of the device, without losing the process.
 func TestRecovery(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil          func(x *rig)
@@ -252,7 +252,7 @@ func TestRecovery(t *testing.T) {
 		"sick":          {func(x *rig) { x.model.Fatal(0x08) }, "unrecoverable hardware error", 1, 0},
 		"reset":         {func(x *rig) { x.Fn.Reset() }, "bus mastering is off", 1, 0},
 	} {
-		t.Run(name, func(t *testing.T) { // not at once: each has two goroutines that poll
+		t.Run(name, func(t *testing.T) { // one after the other: each has two goroutines that poll
 			x := newRig(t, mlx5sim.Options{})
 			x.Open(nic.Options{})
 			x.Exchange(30, 98)
@@ -276,7 +276,7 @@ func TestRecovery(t *testing.T) {
 			if err != nil {
 				t.Errorf("Serve: %v", err)
 			}
-			x.Port.ForgetViolations() // of frames that were under way
+			x.Port.ForgetViolations() // of pending frames
 			x.Settle()
 			x.Received()
 			x.Exchange(70, 98)
@@ -289,7 +289,7 @@ func TestRecovery(t *testing.T) {
 	}
 }
 
-// A command that firmware does not complete any more is the last: the watch restarts the card, and it answers again.
+// After a command that firmware never completes, the watchdog restarts the card, and it answers again.
 func TestStuckCommand(t *testing.T) {
 	var stuck atomic.Bool
 	x := newRig(t, mlx5sim.Options{Withhold: func(op uint16) bool { return op == 0x770 && stuck.Load() }}) // QUERY_VPORT_COUNTER
@@ -308,7 +308,7 @@ func TestStuckCommand(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	x.Port.ForgetViolations() // of frames that were under way
+	x.Port.ForgetViolations() // of pending frames
 	x.Settle()
 	x.Received()
 	x.Exchange(70, 98)

@@ -15,7 +15,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
-// benchQueue is a queue whose device is the test: rings, buffers, doorbell records and BlueFlame in ordinary memory.
+// benchQueue is a queue with rings, buffers, doorbell records and BlueFlame in ordinary memory. The test plays the
+// device.
 type benchQueue struct {
 	*Queue
 	frame    []byte
@@ -53,7 +54,7 @@ func newBenchQueue(t testing.TB, frame []byte, push bool) *benchQueue {
 	return b
 }
 
-// arrive does what the device does for the next n frames: payload, then completion. It also completes all sends.
+// arrive receives the next n frames as the device does: payload, then completion. It also completes all sends.
 func (b *benchQueue) arrive(n int) {
 	for range n {
 		slot := b.arrived & b.mask
@@ -68,7 +69,7 @@ func (b *benchQueue) arrive(n int) {
 	}
 }
 
-// echo4 is an ICMP echo request of n bytes to 10.0.0.2.
+// echo4 returns an ICMP echo request of n bytes to 10.0.0.2.
 func echo4(n int) []byte {
 	f := make([]byte, n)
 	copy(f, []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, byte((n - 14) >> 8), byte(n - 14), 0, 1, 0, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 8, 0})
@@ -258,7 +259,7 @@ func TestPollAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BlueFlame is ordinary memory here: what a store costs on the bus is not in it.
+// BlueFlame is ordinary memory here, so the cost of stores on the bus is not included.
 func BenchmarkPoll(b *testing.B) {
 	for _, bm := range []struct {
 		size, batch int
@@ -293,7 +294,7 @@ func TestPollIsAHotLoop(t *testing.T) {
 	nictest.HotLoop(t, p, "(*Queue).reclaim", "mmio.Store32", "mlx5.(*Queue).fail", "mlx5.(*Queue).freeSends")
 }
 
-// Send finds its buffers free however long Serve answered meanwhile: numbers of blocks wrap.
+// Send finds its buffers free after Serve has answered for any length of time: block numbers wrap.
 func TestSendAfterManyReplies(t *testing.T) {
 	b := newBenchQueue(t, echo4(64), true)
 	for range 3 {
@@ -301,7 +302,7 @@ func TestSendAfterManyReplies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for step := range 7 { // what hours of replies do to the numbers
+	for step := range 7 { // as after hours of replies
 		b.txTail += 1 << 30
 		b.txRung, b.txAsked = b.txTail, b.txTail
 		*(*[2]uint32)(unsafe.Add(b.asked, b.askTail&b.txMask*8)) = [2]uint32{b.txTail - 1, b.txTail}

@@ -12,7 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-// Options are what this driver alone takes. A zero field means the default.
+// Options are the settings of this driver. A zero field selects the default.
 type Options struct {
 	// Push chooses how replies reach the card: "full", "header" or "off"; "" and "auto" stand for the best it has, full.
 	Push string
@@ -34,7 +34,7 @@ const (
 	pushOff    = "off"    // as header, and no BlueFlame: a doorbell notifies the device, which fetches everything
 )
 
-// choosePush sets the longest frame that goes whole into a WQE: as much as half a BlueFlame register holds.
+// choosePush sets the longest frame that is sent inline: up to half a BlueFlame register.
 func (d *Device) choosePush() {
 	d.maxInline = 0
 	switch d.own.Push {
@@ -57,7 +57,7 @@ func (d *Device) choosePush() {
 	d.maxInline = max(d.maxInline, int(headerBytes[d.minInline]))
 }
 
-// doorbell finds a queue's doorbell, and its BlueFlame register where that is of use.
+// doorbell sets a queue's doorbell, and its BlueFlame register if it is used.
 func (d *Device) doorbell(q *Queue) error {
 	w := d.window(q.uar)
 	p, err := w.Pointer(q.uar.off+uarBF, 8)

@@ -39,7 +39,7 @@ type Queue struct {
 
 	iova   uint64 // of buf
 	stride uint32
-	size   uint32 // bytes of a frame that a slot holds
+	size   uint32 // size of a slot in bytes of frame
 	mask   uint32 // slots - 1
 	shift  uint32
 	lkey   uint32

@@ -55,7 +55,7 @@ const (
 	headerLen = 12
 )
 
-// The device's layout, held by the compiler.
+// Compile-time checks of the device's layout.
 var (
 	_ [descSize]byte = [unsafe.Sizeof(splitDesc{})]byte{}
 	_ [descSize]byte = [unsafe.Sizeof(packedDesc{})]byte{}

@@ -33,7 +33,7 @@ var models = map[uint16]string{
 	0x1000: "virtio network device, transitional",
 }
 
-// Supports reports whether the package drives a function with this identity, and under what name.
+// Supports reports whether the package drives a function with this identity, and returns its name.
 func Supports(id pci.ID) (name string, ok bool) {
 	name, ok = models[id.Device]
 	return name, ok && id.Vendor == vendorVirtio
@@ -303,7 +303,7 @@ func (d *Device) Recv(buf []byte) (int, int64, error) {
 	return d.card.Received(buf, n, at)
 }
 
-// Close stops the device and gives everything back.
+// Close stops the device and releases everything.
 func (d *Device) Close() error { return d.card.Close() }
 
 // release stops DMA before the memory goes: by the device's own reset, and by bus mastering off in case it did not listen.

@@ -2,18 +2,18 @@ package amazonadmin
 
 import "time"
 
-// Dialect is what ENA and EFA do differently below their own commands.
+// Dialect describes the differences between ENA and EFA below their own commands.
 type Dialect struct {
 	GetFeature uint8 // opcode of reading a feature; the next one sets it. For the trace
-	// EventsFromZero has the event queue's doorbell count events consumed. Otherwise it counts entries that the device may
-	// write, and so starts at the queue's depth.
+	// EventsFromZero means that the event queue's doorbell counts consumed events. Otherwise it counts entries that the
+	// device may write, and so starts at the queue's depth.
 	EventsFromZero bool
 
-	// LongIDs puts bits of the number of the command above its place in the identifier, and has the completion repeat all
-	// twelve: what answers a command before it under the same place is found out.
+	// LongIDs adds bits of the command's number above its slot in the identifier. The completion repeats all twelve
+	// bits, so that a late completion of an earlier command in the same slot is detected.
 	LongIDs bool
 
-	// MMIOReads says that the PCI revision may tell of a device that answers register reads by MMIO only.
+	// MMIOReads means that the PCI revision can mark a device that answers register reads by MMIO only.
 	MMIOReads bool
 
 	ReadTimeout time.Duration // of one register read by DMA

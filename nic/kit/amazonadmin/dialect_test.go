@@ -9,7 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 )
 
-// EFA's identifiers have the command's place in their low bits and its number above, and come back whole.
+// EFA's identifiers contain the command's slot in their low bits and its number above, and completions repeat them.
 func TestLongIDs(t *testing.T) {
 	var ids []uint16
 	_, q := newDialectQueue(t, EFA, 4, func(d *device, c []byte) {
@@ -29,7 +29,7 @@ func TestLongIDs(t *testing.T) {
 	}
 }
 
-// A completion with the right place and another number is of a command before: the device is not trusted any more.
+// A completion with the right slot and another number belongs to an earlier command: the device is no longer trusted.
 func TestStaleCompletion(t *testing.T) {
 	_, q := newDialectQueue(t, EFA, 4, func(d *device, c []byte) {
 		binary.LittleEndian.PutUint16(c, binary.LittleEndian.Uint16(c)^4)
@@ -40,7 +40,8 @@ func TestStaleCompletion(t *testing.T) {
 	}
 }
 
-// The event doorbell counts from the depth on for ENA, from zero for EFA, and only an ENA's revision says how registers are read.
+// The event doorbell counts from the depth for ENA and from zero for EFA, and only an ENA's revision says how registers
+// are read.
 func TestEventDoorbell(t *testing.T) {
 	const depth = 4
 	for _, c := range []struct {

@@ -28,7 +28,7 @@ type Events struct {
 	taken uint16 // of these, reported to the device
 }
 
-// NewEvents gives the device an event queue of depth entries, a power of two.
+// NewEvents sets up an event queue of depth entries, a power of two.
 func NewEvents(r *Regs, a *dma.Arena, depth int) (*Events, error) {
 	b, err := a.Alloc(depth*EntrySize, 4096)
 	if err != nil {
@@ -40,10 +40,10 @@ func NewEvents(r *Regs, a *dma.Arena, depth int) (*Events, error) {
 	return &Events{regs: r, ring: unsafe.Pointer(&b.Bytes[0]), depth: uint16(depth)}, nil
 }
 
-// Start lets the device report: all entries are free.
+// Start makes all entries available to the device, which then reports events.
 func (e *Events) Start() { e.regs.Write(AENQ_HEAD_DB, uint32(e.free())) }
 
-// free is what the doorbell wants to hear of the entries consumed.
+// free returns the doorbell value for the entries consumed so far.
 func (e *Events) free() uint16 {
 	if e.regs.dialect.EventsFromZero {
 		return e.head
@@ -51,7 +51,7 @@ func (e *Events) free() uint16 {
 	return e.head + e.depth
 }
 
-// Next returns a copy of the oldest event that was not returned yet.
+// Next returns a copy of the oldest event that has not been returned yet.
 func (e *Events) Next() (ev Event, ok bool) {
 	at := unsafe.Add(e.ring, int(e.head&(e.depth-1))*EntrySize)
 	flags := atomic.LoadUint32((*uint32)(unsafe.Add(at, unsafe.Offsetof(ev.flags))))
@@ -62,7 +62,7 @@ func (e *Events) Next() (ev Event, ok bool) {
 	return *(*Event)(at), true
 }
 
-// Done gives the entries of all events returned so far back to the device.
+// Done returns the entries of all events returned so far to the device.
 func (e *Events) Done() {
 	if e.taken != e.head {
 		e.taken = e.head

@@ -15,7 +15,7 @@ import (
 // EntrySize is the size in bytes of a command, of a completion and of an event.
 const EntrySize = 64
 
-// Header begins every command.
+// Header is the start of every command.
 type Header struct {
 	ID     uint16 // 11:0, set by Exec
 	Opcode uint8
@@ -29,7 +29,7 @@ const (
 	FlagCtrlIndirect = 1 << 2 // it points to a list of pages
 )
 
-// Completion begins every completion.
+// Completion is the start of every completion.
 type Completion struct {
 	ID             uint16
 	Status         uint8
@@ -58,7 +58,7 @@ func (s Status) String() string {
 	return fmt.Sprintf("status %d", uint8(s))
 }
 
-// CommandError is a command that the device refused.
+// CommandError reports a command that the device refused.
 type CommandError struct {
 	Device, Command string
 	Status          Status
@@ -69,8 +69,8 @@ func (e *CommandError) Error() string {
 	return fmt.Sprintf("%s: %s: %v (extended status %#x)", e.Device, e.Command, e.Status, e.Extended)
 }
 
-// Queue is the admin queue and its completion queue, polled. Any number of goroutines may have commands under way, up to
-// the depth; the device completes them in any order.
+// Queue is the admin queue and its completion queue, polled. Any number of goroutines, up to the depth, may execute
+// commands at the same time. The device completes them in any order.
 type Queue struct {
 	regs    *Regs
 	timeout time.Duration
@@ -81,17 +81,17 @@ type Queue struct {
 	tail   uint16 // commands written, running freely
 	head   uint16 // completions consumed, running freely
 	busy   []command
-	broken error // set once the device did not answer: nothing more is asked of it before a reset
+	broken error // set once the device did not answer: it gets no more commands before a reset
 }
 
-// command is what is under way in one place, which its identifier's low bits name.
+// command is a pending command in one slot, which the low bits of its identifier name.
 type command struct {
 	used, done bool
-	id         uint16 // as the completion has to repeat it
+	id         uint16 // as the completion must repeat it
 	entry      [EntrySize]byte
 }
 
-// NewQueue gives the device an admin queue of depth entries, a power of two. timeout bounds each command.
+// NewQueue sets up an admin queue of depth entries, a power of two. timeout limits each command.
 func NewQueue(r *Regs, a *dma.Arena, depth int, timeout time.Duration) (*Queue, error) {
 	sq, err := a.Alloc(depth*EntrySize, 4096)
 	if err != nil {
@@ -113,9 +113,10 @@ func NewQueue(r *Regs, a *dma.Arena, depth int, timeout time.Duration) (*Queue, 
 	}, nil
 }
 
-// Exec runs one command and waits for its completion. C begins with a Header and R with a Completion; both are EntrySize
-// bytes or fewer. name is for errors. A command that the device refuses is a *CommandError, one that it does not complete in
-// time an error that wraps nic.ErrTimeout, and then the queue is dead until the device is reset.
+// Exec runs one command and waits for its completion. C starts with a Header and R with a Completion; both have at most
+// EntrySize bytes. name is for errors. It returns a *CommandError if the device refuses the command, and an error that
+// wraps nic.ErrTimeout if the device does not complete it in time. After a timeout the queue is unusable until the
+// device is reset.
 func Exec[C, R any](q *Queue, name string, c *C, r *R) error {
 	if unsafe.Sizeof(*c) > EntrySize || unsafe.Sizeof(*r) > EntrySize {
 		panic(fmt.Sprintf("amazonadmin: %s: command of %d or completion of %d bytes", name, unsafe.Sizeof(*c), unsafe.Sizeof(*r)))
@@ -172,7 +173,7 @@ func (q *Queue) exec(name string, in, out *[EntrySize]byte) error {
 	return nil
 }
 
-// silence tells a device that is gone from one that is slow.
+// silence distinguishes a device that is gone from a slow one.
 func (q *Queue) silence() error {
 	if q.regs.Gone() {
 		return nic.ErrGone
@@ -180,7 +181,7 @@ func (q *Queue) silence() error {
 	return nic.ErrTimeout
 }
 
-// fail makes the queue refuse everything from now on: a late completion could be taken for another command's.
+// fail makes the queue refuse all further commands, because a late completion could be mistaken for another command's.
 func (q *Queue) fail(err error) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -231,7 +232,7 @@ func (q *Queue) submit(name string, in *[EntrySize]byte) (id uint16, err error) 
 // phase is the phase bit of the entry with the free-running number n: 1 in the first round.
 func phase(n, depth uint16) uint8 { return uint8(^(n / depth) & 1) }
 
-// collect takes the completions that are there and reports whether that of id is among what was ever taken.
+// collect reads waiting completions and reports whether the one of id has been read, now or earlier.
 func (q *Queue) collect(id uint16, out *[EntrySize]byte) (bool, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

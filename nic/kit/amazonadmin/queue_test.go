@@ -152,7 +152,7 @@ func TestRefused(t *testing.T) {
 }
 
 func TestSilence(t *testing.T) {
-	const limit = 300 * time.Millisecond // of what never comes
+	const limit = 300 * time.Millisecond // for commands that never complete
 	d, q := newQueue(t, 4, func(*device, []byte) {})
 	q.timeout = limit
 	if err := Exec(q, "ask", &ask{}, &told{}); !errors.Is(err, nic.ErrTimeout) {
@@ -169,7 +169,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// A completion for a command that is not under way: the device is not trusted any more.
+// After a completion for a command that is not pending, the device is no longer trusted.
 func TestStrangeCompletion(t *testing.T) {
 	for _, id := range []uint16{1, 3, 9, 0xFFF} {
 		_, q := newQueue(t, 4, func(d *device, c []byte) {
@@ -182,12 +182,12 @@ func TestStrangeCompletion(t *testing.T) {
 	}
 }
 
-// Whatever the device writes where completions and events go: an error or an answer, no panic and no hang.
+// With arbitrary bytes as completions and events, the result is an error or an answer, without panic or hang.
 func FuzzWriteBack(f *testing.F) {
 	f.Add(make([]byte, EntrySize))
 	f.Add([]byte{0, 0, 0, 1})
 	f.Add([]byte{9, 0, 5, 1, 1, 2, 3, 4})
-	// Made once: to map memory takes a hundred times what an input does.
+	// Created once: mapping memory takes a hundred times the time of an input.
 	d := &device{depth: 2}
 	a, err := dma.NewArena(d, 1<<16)
 	if err != nil {
@@ -222,7 +222,8 @@ func FuzzWriteBack(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Not Exec: it waits for a completion that never comes, and the device has written all that it will.
+		// Not Exec: it would wait for a completion that never arrives, because the device has written everything
+		// already.
 		for range 3 {
 			if done, err := q.collect(id, &out); done || err != nil {
 				break

@@ -38,7 +38,7 @@ const (
 	DEV_CTL            Reg = 0x54 // WO  see DevCtlXxx
 	DEV_STS            Reg = 0x58 // RO  see DevStsXxx
 	MMIO_REG_READ      Reg = 0x5c // WO  request number 15:0, register 31:16
-	MMIO_RESP_LO       Reg = 0x60 // WO  where answers to MMIO_REG_READ go
+	MMIO_RESP_LO       Reg = 0x60 // WO  address of the answers to MMIO_REG_READ
 	MMIO_RESP_HI       Reg = 0x64
 )
 
@@ -61,10 +61,10 @@ const (
 // Mask is INTR_MASK's bit: the queues are polled.
 const Mask = 1
 
-// leastLooks is how often is looked before a timeout counts (kit.Deadline).
+// leastLooks is the number of polls before a timeout counts (kit.Deadline).
 const leastLooks = 500
 
-// ErrDevice is a device that answers with an error or not as its interface says.
+// ErrDevice means that the device reported an error, or violated its interface.
 var ErrDevice = errors.New("device broke its interface")
 
 // readLess is the answer to MMIO_REG_READ, written by the device: the number last.
@@ -74,8 +74,8 @@ type readLess struct {
 	val uint32
 }
 
-// Regs are a device's registers. Reads go by a DMA answer (an MMIO read stalls the processor for a round trip on the bus,
-// and on a device that is gone for longer), writes by MMIO.
+// Regs are a device's registers. A read is answered by DMA, because an MMIO read stalls the processor for a round trip
+// on the bus, and for longer if the device is gone. Writes are MMIO.
 type Regs struct {
 	name    string
 	trace   *trace.Ring
@@ -92,7 +92,7 @@ type Regs struct {
 // NoReadLess is the bit of an ENA's PCI revision that says that registers are read by MMIO only.
 const NoReadLess = 1 << 0
 
-// NewRegs tells the device where to answer register reads. The revision is the function's.
+// NewRegs sets the address of the answers to register reads. revision is the function's PCI revision.
 func NewRegs(name string, dialect Dialect, revision uint8, bar *mmio.Window, a *dma.Arena) (*Regs, error) {
 	b, err := a.Alloc(int(unsafe.Sizeof(readLess{})), 64)
 	if err != nil {
@@ -154,7 +154,7 @@ func AdminTimeout(caps uint32) time.Duration {
 // Trace has the registers' reads, and the commands of every queue on them, recorded in t.
 func (r *Regs) Trace(t *trace.Ring) { r.trace = t }
 
-// Announce tells the device again where to answer: a reset makes it forget.
+// Announce sets the address of the answers again, after a reset.
 func (r *Regs) Announce() { r.writeAddr(MMIO_RESP_LO, MMIO_RESP_HI, r.iova) }
 
 // Write writes a register.
@@ -165,7 +165,8 @@ func (r *Regs) writeAddr(lo, hi Reg, iova uint64) {
 	r.Write(hi, uint32(iova>>32))
 }
 
-// Read reads a register. A device that does not answer is ErrGone where it has left the bus, ErrTimeout otherwise.
+// Read reads a register. If the device does not answer, the error is ErrGone if it has left the bus, otherwise
+// ErrTimeout.
 func (r *Regs) Read(reg Reg) (uint32, error) {
 	v, err := r.read(reg)
 	e := trace.Entry{Kind: trace.Read, Name: fmt.Sprintf("register+%#x", uint32(reg)), Value: uint64(v), Width: 4}
@@ -213,7 +214,7 @@ func (r *Regs) Gone() bool { return r.bar.Read32(uint64(VERSION)) == ^uint32(0) 
 // head is the request's number and the register as one word.
 func (r *Regs) head() *uint32 { return (*uint32)(unsafe.Pointer(r.resp)) }
 
-// Reset resets the device for the reason given, and waits until it is ready again. Every queue is gone then.
+// Reset resets the device with a reason, and waits until it is ready again. All queues are gone then.
 func (r *Regs) Reset(reason uint32) error {
 	status, err := r.Read(DEV_STS)
 	if err != nil {

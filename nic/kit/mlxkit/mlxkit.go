@@ -1,5 +1,5 @@
-// Package mlxkit is what the drivers of ConnectX-3 and of later cards share: data segments, the syndromes of completions and the steps
-// of a start.
+// Package mlxkit contains what the drivers of ConnectX-3 and of later cards share: data segments, syndromes of
+// completions, and the steps of a start.
 package mlxkit
 
 import (
@@ -21,12 +21,12 @@ func NewData(n, lkey uint32, addr uint64) DataSegment {
 	return DataSegment{bits.ReverseBytes32(n), bits.ReverseBytes32(lkey), bits.ReverseBytes32(uint32(addr >> 32)), bits.ReverseBytes32(uint32(addr))}
 }
 
-// Words returns the segment as two words. Narrow stores of its fields would hold up the wide load that pushes them.
+// Words returns the segment as two words. Narrow stores of its fields would stall the wide load that pushes them.
 func (s DataSegment) Words() (uint64, uint64) {
 	return uint64(s.byteCount) | uint64(s.lkey)<<32, uint64(s.addrHigh) | uint64(s.addrLow)<<32
 }
 
-// Syndrome is why a work request failed (PRM, Completion With Error; Linux, include/linux/mlx4/cq.h).
+// Syndrome is the reason why a work request failed (PRM, Completion With Error; Linux, include/linux/mlx4/cq.h).
 type Syndrome uint8
 
 var syndromes = map[Syndrome]string{
@@ -46,7 +46,7 @@ func Named[T ~uint8](names map[T]string, v T) string {
 	return fmt.Sprintf("%#02x (unknown)", uint8(v))
 }
 
-// Steps are what a start has done to the device, with how to undo it.
+// Steps are the completed steps of a start, each with the function that undoes it.
 type Steps struct{ all []step }
 
 type step struct {

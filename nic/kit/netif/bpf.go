@@ -9,7 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// ExplainBPF says what an error of bpf(2) means for an XDP program on the interface. what is what was to be made.
+// ExplainBPF explains an error of bpf(2) for an XDP program on the interface. what names the object to be created.
 func (i *Interface) ExplainBPF(what string, err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):

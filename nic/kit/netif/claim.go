@@ -47,7 +47,7 @@ func (i *Interface) claim(a netip.Addr) (int, error) {
 	}
 	name := &unix.SockaddrUnix{Name: fmt.Sprintf("@rebound/answers/%d/%v", i.Index, a)}
 	if err = unix.Bind(fd, name); err == nil {
-		err = unix.Listen(fd, 16) // a listening socket tells those who connect which process it is of
+		err = unix.Listen(fd, 16) // only a listening socket shows the process to those who connect
 	}
 	switch {
 	case err == nil:

@@ -42,8 +42,8 @@ func SolicitedNode(a netip.Addr) [6]byte {
 	return [6]byte{0x33, 0x33, 0xff, b[13], b[14], b[15]}
 }
 
-// Groups returns the multicast groups that a device has to let in for what o says will be answered: the solicited-node
-// groups of the addresses, or all groups where the addresses are not known.
+// Groups returns the multicast groups that a device must receive for the addresses in o: their solicited-node groups,
+// or all groups if the addresses are unknown.
 func Groups(o nic.Options) (groups [][6]byte, all bool) {
 	var addresses []netip.Addr
 	switch {

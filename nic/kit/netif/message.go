@@ -17,7 +17,7 @@ type Message struct {
 	control [256]byte
 }
 
-// Receive calls recvmsg. Data goes to buf, which may be nil.
+// Receive calls recvmsg. Data is stored in buf, which may be nil.
 func (m *Message) Receive(fd int, buf []byte, flags int) (n int, e unix.Errno) {
 	m.iov.Base = unsafe.SliceData(buf)
 	m.iov.SetLen(len(buf))
@@ -29,9 +29,9 @@ func (m *Message) Receive(fd int, buf []byte, flags int) (n int, e unix.Errno) {
 	return int(got), e
 }
 
-// Stamp returns the stamp that came with the message that Receive got last, zero if none did
-// (Documentation/networking/timestamping.rst). If it came from the error queue, ok is set and id counts the sends of
-// the socket, from 0, up to the one that it is of.
+// Stamp returns the timestamp of the last received message, or zero if it had none
+// (Documentation/networking/timestamping.rst). If the message is from the error queue, ok is set, and id is the index,
+// from 0, of the send that the timestamp belongs to.
 func (m *Message) Stamp() (t nic.Timestamp, id uint32, ok bool) {
 	const head = unix.SizeofCmsghdr
 	for b := m.control[:m.hdr.Controllen]; len(b) >= head; {

@@ -54,8 +54,8 @@ func Needed() (map[string]string, error) {
 	return needed, nil
 }
 
-// sshPeers returns the far ends of ssh sessions: that of this shell, and those of all connections that an ssh server here
-// accepted (sudo hides the variable).
+// sshPeers returns the remote addresses of ssh sessions: that of this shell, and those of all connections that an ssh
+// server here accepted (sudo hides the variable).
 func sshPeers() []netip.Addr {
 	var peers []netip.Addr
 	if from, _, ok := strings.Cut(os.Getenv("SSH_CONNECTION"), " "); ok {

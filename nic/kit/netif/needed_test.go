@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestNeeded holds the reading of routes and sockets against this machine's own: what has the default route here
-// must be found.
+// TestNeeded compares the parsing of routes and sockets with this machine: it must find the interface of the default
+// route.
 func TestNeeded(t *testing.T) {
 	t.Setenv("SSH_CONNECTION", "127.0.0.1 40000 127.0.0.1 22") // loopback needs no card
 	needed, err := Needed()

@@ -16,25 +16,25 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// Interface is a network interface as it was when it was looked up. Its methods ask the kernel again; they work from any
-// thread, in the network namespace in which Lookup was called.
+// Interface is a snapshot of a network interface. Its methods ask the kernel again; they work from any thread, in the
+// network namespace in which Lookup was called.
 type Interface struct {
 	Name     string
 	Index    int
 	MAC      [6]byte
 	MTU      int    // bytes of layer 3
-	Driver   string // the kernel driver's name, "" if it tells none
+	Driver   string // name of the kernel driver, "" if unknown
 	RxQueues int    // receive queues in use
 
 	XDP     uint32 // identifier of the XDP program that is attached, 0 if none
-	XDPHook uint8  // where it is attached: XDP_ATTACHED_DRV (1), _SKB (2) and so on of linux/if_link.h
+	XDPHook uint8  // attachment point: XDP_ATTACHED_DRV (1), _SKB (2) and so on of linux/if_link.h
 
 	nl    *netlink.Handle
 	ioctl int
 }
 
 // Lookup returns the interface of that name in the calling thread's network namespace. It returns nic.ErrNoDevice if
-// there is none and nic.ErrDown if it is not up. Close returns what it holds.
+// there is none and nic.ErrDown if it is not up. Close releases its resources.
 func Lookup(name string) (*Interface, error) {
 	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -76,13 +76,13 @@ func (i *Interface) read() error {
 	return nil
 }
 
-// Close returns what Lookup opened.
+// Close releases what Lookup opened.
 func (i *Interface) Close() {
 	i.nl.Close()
 	unix.Close(i.ioctl)
 }
 
-// Link returns the state of the port, or nic.ErrGone if the interface is no more.
+// Link returns the state of the port, or nic.ErrGone if the interface no longer exists.
 func (i *Interface) Link() (nic.Link, error) {
 	l, err := i.nl.LinkByIndex(i.Index)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -108,9 +108,9 @@ func (i *Interface) Drops() (map[string]uint64, error) {
 		"interface_rx_over_errors": s.RxOverErrors, "interface_tx_dropped": s.TxDropped, "interface_tx_errors": s.TxErrors, "interface_tx_fifo_errors": s.TxFifoErrors}, nil
 }
 
-// speed returns Mbit/s, or 0 if the interface does not tell.
+// speed returns Mbit/s, or 0 if the interface does not report it.
 func (i *Interface) speed() int {
-	var s struct { // struct ethtool_cmd of linux/ethtool.h, as far as it is read
+	var s struct { // struct ethtool_cmd of linux/ethtool.h, up to the fields used here
 		cmd, supported, advertising uint32
 		speed                       uint16
 		_                           [14]byte
@@ -140,7 +140,7 @@ func (i *Interface) channels() (c channels, err error) {
 	return c, err
 }
 
-// countQueues returns how many receive queues are in use, 1 if the interface does not tell.
+// countQueues returns the number of receive queues in use, or 1 if the interface does not report it.
 func (i *Interface) countQueues() int {
 	c, err := i.channels()
 	if err != nil {
@@ -149,8 +149,8 @@ func (i *Interface) countQueues() int {
 	return max(1, int(c.rx+c.combined))
 }
 
-// Channels returns how many channels (a receive and a send queue each) are in use, and how many there can be; 0 if the interface
-// does not tell.
+// Channels returns the number of channels (a receive and a send queue each) in use, and the maximum; 0 if the interface
+// does not report it.
 func (i *Interface) Channels() (used, most int) {
 	c, err := i.channels()
 	if err != nil {
@@ -217,8 +217,8 @@ func Ioctl(fd int, request uintptr, name string, p unsafe.Pointer) error {
 	return nil
 }
 
-// Owner returns the name of the interface on which the kernel owns address, "" if it owns it on none. Linux answers for
-// an address on whatever interface a request for it arrives.
+// Owner returns the name of the interface on which the kernel owns address, or "" if there is none. Linux answers for
+// an address on any interface on which a request for it arrives.
 func (i *Interface) Owner(address netip.Addr) (string, error) {
 	addrs, err := i.nl.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 // attachedByDriver is XDP_ATTACHED_DRV of linux/if_link.h.
 const attachedByDriver = 1
 
-// PeerReceivesXDP reports whether the other end of a veth pair takes what an XDP program sends from this one: its
-// driver has to run a program itself, otherwise the kernel drops the frames. It asks the other end's network
-// namespace, which the kernel allows to those who administer that too; where it does not, the error says so.
+// PeerReceivesXDP reports whether the other end of a veth pair receives what an XDP program on this one sends: its
+// driver must run a program itself, otherwise the kernel drops the frames. It queries the network namespace of the
+// other end, for which the process must have rights there too; otherwise the error says so.
 func (i *Interface) PeerReceivesXDP() (bool, error) {
 	l, err := i.nl.LinkByIndex(i.Index)
 	if err != nil {

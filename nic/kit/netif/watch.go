@@ -12,8 +12,8 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// Watch follows an interface through the kernel's link messages, so that a polling loop learns from one load that it
-// went down or vanished. A lost carrier is no fault: it comes back.
+// Watch follows an interface through the kernel's link messages, so that a polling loop learns with one load that the
+// interface went down or vanished. A lost carrier is no fault: it comes back.
 type Watch struct {
 	fault atomic.Pointer[error] // stays until the interface is opened again
 	i     *Interface
@@ -32,7 +32,7 @@ func (i *Interface) Watch() (*Watch, error) {
 		return nil, fmt.Errorf("netlink: follow links: %w", err)
 	}
 	w := &Watch{i: i, file: os.NewFile(uintptr(fd), "netlink"), done: make(chan struct{})}
-	w.ask() // what happened between Lookup and here
+	w.ask() // for changes between Lookup and here
 	go w.follow()
 	return w, nil
 }
@@ -43,10 +43,11 @@ func (w *Watch) Close() {
 	<-w.done
 }
 
-// OK reports whether the interface was up, and there, ever since it was opened.
+// OK reports whether the interface has been up since it was opened.
 func (w *Watch) OK() bool { return w.fault.Load() == nil }
 
-// Err returns what happened to the interface: nic.ErrDown, nic.ErrGone or nil. Like OK it may be called by a pinned loop.
+// Err returns what happened to the interface: nic.ErrDown, nic.ErrGone or nil. Like OK, it may be called by a pinned
+// loop.
 func (w *Watch) Err() error {
 	if err := w.fault.Load(); err != nil {
 		return *err
@@ -83,14 +84,14 @@ func (w *Watch) parse(b []byte) {
 			flags := binary.NativeEndian.Uint32(b[header+8:])
 			removed := kind == unix.RTM_DELLINK && b[header] == unix.AF_UNSPEC
 			if index == w.i.Index && (removed || kind == unix.RTM_NEWLINK && flags&unix.IFF_UP == 0) {
-				w.ask() // an interface goes down before it is removed: the kernel says which, once it is through with it
+				w.ask() // an interface goes down before it is removed: ask which of both happened
 			}
 		}
 		b = b[min(len(b), (size+3)&^3):]
 	}
 }
 
-// ask reads the interface's state itself.
+// ask reads the interface's state.
 func (w *Watch) ask() {
 	l, err := w.i.nl.LinkByIndex(w.i.Index)
 	switch {

@@ -11,7 +11,7 @@ import (
 
 // Observer follows a driver on a function.
 type Observer struct {
-	// Seen is called with every entry: the driver's own, and each access of its control path to registers and to
+	// Seen is called with every entry: the driver's own, and each access of its control path to registers and
 	// configuration space.
 	Seen func(Entry)
 
@@ -19,7 +19,7 @@ type Observer struct {
 	Before func(step string) error
 }
 
-// Observed is a function whose use an Observer follows.
+// Observed is a function whose use is reported to an Observer.
 type Observed struct {
 	pci.Function
 	observer Observer
@@ -31,12 +31,12 @@ type Observed struct {
 	window map[*mmio.Window]bool
 }
 
-// Observe returns fn as a driver is to be given it.
+// Observe returns fn wrapped for a driver, with its use reported to o.
 func Observe(fn pci.Function, o Observer) *Observed {
 	return &Observed{Function: fn, observer: o, began: time.Now(), window: map[*mmio.Window]bool{}}
 }
 
-// Of returns what observes fn, nil if nothing does.
+// Of returns the wrapper if fn is observed, otherwise nil.
 func Of(fn pci.Function) *Observed {
 	o, _ := fn.(*Observed)
 	return o
@@ -45,7 +45,7 @@ func Of(fn pci.Function) *Observed {
 // Unwrap returns the function that is observed.
 func (o *Observed) Unwrap() pci.Function { return o.Function }
 
-// NUMANode is that of the function, -1 where it is unknown (package dma).
+// NUMANode returns the function's NUMA node, or -1 if it is unknown (package dma).
 func (o *Observed) NUMANode() int {
 	if n, ok := o.Function.(interface{ NUMANode() int }); ok {
 		return n.NUMANode()
@@ -53,7 +53,7 @@ func (o *Observed) NUMANode() int {
 	return -1
 }
 
-// Before asks the observer before a step.
+// Before asks the observer for permission before a step.
 func (o *Observed) Before(step string) error {
 	if o == nil || o.observer.Before == nil {
 		return nil
@@ -61,7 +61,7 @@ func (o *Observed) Before(step string) error {
 	return o.observer.Before(step)
 }
 
-// Seen tells the observer of an entry.
+// Seen reports an entry to the observer.
 func (o *Observed) Seen(e Entry) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -69,7 +69,7 @@ func (o *Observed) Seen(e Entry) {
 	o.tell(e)
 }
 
-// Flush tells the observer of reads that may still have been repeated.
+// Flush reports reads that were held back because they might repeat.
 func (o *Observed) Flush() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

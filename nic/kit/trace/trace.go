@@ -1,6 +1,6 @@
-// Package trace records what a driver asked of its device: commands, register writes and the steps of Open. Each open device
-// keeps the last Size of them, and the log shows them when Open fails or the device dies. `responder probe` follows all of
-// them (Observe). Nothing here is called in a Poll.
+// Package trace records a driver's requests to its device: commands, register writes and the steps of Open. Each open
+// device keeps the last Size of them, and the log shows them when Open fails or the device dies. `responder probe`
+// records all of them (Observe). No Poll calls anything here.
 package trace
 
 import (
@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// Size is how many entries a Ring keeps.
+// Size is the number of entries that a Ring keeps.
 const Size = 64
 
-// rawBytes is how much of a refused command a Ring keeps.
+// rawBytes is the number of bytes of a refused command that a Ring keeps.
 const rawBytes = 64
 
 // The kinds of entries.
@@ -24,15 +24,15 @@ const (
 	Read     = "read"     // of a register
 	Write    = "write"    // of a register
 	Config   = "config"   // a write of configuration space, a reset, bus mastering
-	Fallback = "fallback" // what the card refused, and what the driver does instead
+	Fallback = "fallback" // a refusal of the card, and what the driver does instead
 )
 
-// Address is the name of the entry whose In is the MAC address that a driver found.
+// Address is the name of the entry whose In is the device's MAC address.
 const Address = "MAC address of the device"
 
-// Entry is one thing that was asked of the device. Fields that a kind does not have are zero.
+// Entry is one request to the device. Fields that a kind does not use are zero.
 type Entry struct {
-	At   time.Duration `json:"at_ns"` // since the trace began
+	At   time.Duration `json:"at_ns"` // since the start of the trace
 	Kind string        `json:"kind"`
 	Name string        `json:"name"` // "QUERY_HCA_CAP", "BAR0+0x58"
 
@@ -44,7 +44,7 @@ type Entry struct {
 
 	Value uint64 `json:"value,omitempty"` // of a register
 	Width int    `json:"width,omitempty"` // of a register, in bytes
-	Times int    `json:"times,omitempty"` // how often a read was repeated with the same answer; 0 for once
+	Times int    `json:"times,omitempty"` // number of reads in a row with the same answer; 0 for one
 
 	In  Bytes `json:"in,omitempty"`  // the request; a Ring keeps the first 64 bytes, and of a refused one only
 	Out Bytes `json:"out,omitempty"` // the answer; a Ring keeps none
@@ -65,7 +65,7 @@ func (b *Bytes) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// String is an entry as the log and a probe file's trace.txt show it.
+// String returns the entry in the format of the log and of a probe file's trace.txt.
 func (e Entry) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%.6f s %s %s", e.At.Seconds(), e.Kind, e.Name)
@@ -105,7 +105,7 @@ type Ring struct {
 // Follow has seen called with every later entry, whole. It is called before the first Add.
 func (r *Ring) Follow(seen func(Entry)) { r.seen = seen }
 
-// Add records an entry that ended now. The ring copies what it keeps of In.
+// Add records an entry that ended now. The ring copies the part of In that it keeps.
 func (r *Ring) Add(e Entry) {
 	if r == nil {
 		return
@@ -116,7 +116,7 @@ func (r *Ring) Add(e Entry) {
 	}
 }
 
-// Register records an access to a register, for devices that have no commands. Who follows sees it from the window.
+// Register records an access to a register, for devices that have no commands. An observer sees it through the window.
 func (r *Ring) Register(write bool, name string, off uint32, v uint64, width int) {
 	e := Entry{Kind: Read, Name: fmt.Sprintf("%s+%#x", name, off), Value: v, Width: width}
 	if write {

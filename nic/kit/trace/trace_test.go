@@ -13,7 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/toysim"
 )
 
-// A ring keeps the last entries, oldest first, and of what was refused the first 64 bytes.
+// A ring keeps the last entries, oldest first, and the first 64 bytes of refused commands.
 func TestRing(t *testing.T) {
 	var r trace.Ring
 	request := make([]byte, 100)
@@ -60,7 +60,8 @@ func TestEntryIsTheSameAfterJSON(t *testing.T) {
 	}
 }
 
-// Observed functions show each access to a register, reads that repeat once with their number, and what is done to the function.
+// Observed functions report each access to a register, repeated reads once with their number, and each operation on the
+// function.
 func TestObserve(t *testing.T) {
 	port, err := sim.New(toysim.New([6]byte{2, 0, 0, 0, 0, 1}), sim.Options{Name: "toy"})
 	if err != nil {

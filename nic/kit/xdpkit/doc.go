@@ -1,3 +1,4 @@
-// Package xdpkit is what the drivers with an XDP program share: who we are and how a frame is read in C (rules.h), loading a program
-// of several that an object has, its way to an interface's hook, who is there already, and what the interface's driver can.
+// Package xdpkit contains what the drivers with an XDP program share: our addresses and the parsing of frames in C
+// (rules.h), loading one of several programs of an object, attaching it to an interface, detecting other programs
+// there, and the features of the interface's driver.
 package xdpkit

@@ -12,7 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 )
 
-// Features are what an interface's driver says it can, by the netdev family of generic netlink
+// Features are the features that an interface's driver announces in the netdev family of generic netlink
 // (Documentation/netlink/specs/netdev.yaml; Linux 6.3 and later). Without an answer nothing is known.
 type Features struct {
 	Known    bool
@@ -41,8 +41,8 @@ const (
 	attributeIfindex, attributeXDP, attributeRxMeta = 1, 3, 5
 )
 
-// genericHeader is struct genlmsghdr: command, version, and two bytes that this family wants to be zero. (netlink's own Genlmsg
-// leaves them to chance.)
+// genericHeader is struct genlmsghdr: command, version, and two bytes that this family requires to be zero. (netlink's
+// own Genlmsg leaves them undefined.)
 type genericHeader [4]byte
 
 func (h genericHeader) Len() int          { return len(h) }
@@ -85,10 +85,10 @@ func AskFeatures(ifindex int) (f Features) {
 	return f
 }
 
-// Has reports whether the driver says that it has all of the bits.
+// Has reports whether the driver announces all of the bits.
 func (f Features) Has(bits uint64) bool { return f.Known && f.XDP&bits == bits }
 
-// Tells reports whether a program may ask the driver about bits.
+// Tells reports whether a program may request the metadata in bits from the driver.
 func (f Features) Tells(bits uint64) bool { return f.Known && f.Metadata&bits == bits }
 
 // String lists the features in the words of the kernel's specification.
@@ -113,8 +113,8 @@ func (f Features) String() string {
 	return strings.Join(s, " ")
 }
 
-// Missing says what commonly keeps an interface's driver from taking a program, where that is found here, with the
-// command that fixes it; "" if nothing is.
+// Missing returns the common reason why an interface's driver rejects a program, if it applies here, with the command
+// that fixes it; otherwise "".
 func (f Features) Missing(i *netif.Interface) string {
 	var s []string
 	if f.Known && f.XDP&Basic == 0 && len(s) == 0 {

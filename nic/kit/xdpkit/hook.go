@@ -10,27 +10,27 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 )
 
-// Where a program is attached: values of nic.Info.Push.
+// Attachment points of a program: values of nic.Info.Push.
 const (
 	Driver  = "xdp-drv"     // the interface's driver runs it
-	Generic = "xdp-generic" // the kernel runs it, behind the driver
+	Generic = "xdp-generic" // the kernel runs it after the driver
 )
 
-// Attempt is a way to attach: the hook, and the program that goes there.
+// Attempt is an attempt to attach a program to a hook.
 type Attempt struct {
 	Hook string // Driver or Generic
 	Load func() (*ebpf.Program, error)
 }
 
-// Attached is a program at its hook. The link holds it there until it is closed, by Close or the end of the process.
+// Attached is an attached program. The link keeps it attached until Close or the end of the process.
 type Attached struct {
 	Program *ebpf.Program
 	Link    link.Link
 	Attempt int   // which one it was
-	Refused error // why the driver's hook did not take the first program, nil if it did or was not asked
+	Refused error // why the driver's hook refused the first program; nil if it did not, or was not tried
 }
 
-// Attach makes the attempts in turn until one succeeds.
+// Attach makes the attempts in order until one succeeds.
 func Attach(i *netif.Interface, attempts []Attempt) (a Attached, err error) {
 	for n, t := range attempts {
 		a.Attempt = n
@@ -59,7 +59,7 @@ func Attach(i *netif.Interface, attempts []Attempt) (a Attached, err error) {
 // OneLine joins the lines of a verifier's report.
 func OneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
-// FellBack says that the generic hook was taken for lack of the driver's, with what can be done about it.
+// FellBack reports that the generic hook is used instead of the driver's, and what to do about it.
 func (a *Attached) FellBack(i *netif.Interface, f Features) string {
 	s := "generic XDP, since the driver's own hook refused: " + OneLine(a.Refused)
 	if missing := f.Missing(i); missing != "" {
@@ -68,14 +68,14 @@ func (a *Attached) FellBack(i *netif.Interface, f Features) string {
 	return s
 }
 
-// HiddenTags says what becomes of VLAN tags that the interface takes out of frames, where the program cannot request
-// them; "" if nothing.
+// HiddenTags describes the effect of VLAN tags that the interface removes from frames, if the program cannot request
+// them; otherwise "".
 func HiddenTags(i *netif.Interface, hook string, asks, chosen bool) string {
 	hidden := i.StripsVLAN()
 	switch {
 	case asks:
 		return ""
-	case hook == Generic && (hidden || i.Local()): // veth leaves tags outside whatever its own setting is
+	case hook == Generic && (hidden || i.Local()): // veth keeps tags outside of frames, whatever its setting
 		s := "as with rx-vlan-offload, a VLAN tag outside of the frame does not reach generic XDP, and the answer goes untagged"
 		if chosen {
 			s += " (nic.generic_xdp = false)"

@@ -46,16 +46,16 @@ func Set(spec *ebpf.CollectionSpec, constants map[string]any) error {
 	return nil
 }
 
-// Bind makes p a program for one interface alone, which may ask the interface's driver about a frame. Kernel functions, unlike
-// helpers, are open only to programs whose licence is compatible with the GPL.
+// Bind binds p to one interface, so that it may request metadata of a frame from the interface's driver. Kernel
+// functions, unlike helpers, are only available to programs with a GPL-compatible licence.
 func Bind(p *ebpf.ProgramSpec, ifindex int) {
 	p.License = "Dual MIT/GPL"
 	p.Flags |= unix.BPF_F_XDP_DEV_BOUND_ONLY
 	p.Ifindex = uint32(ifindex)
 }
 
-// Load loads the one program of that name, with maps in the places of those of the same names. Its error is the verifier's or the
-// kernel's own.
+// Load loads the program of that name, with its maps replaced by those of the same name in replace. Its error is the
+// verifier's or the kernel's own.
 func Load(spec *ebpf.CollectionSpec, name string, replace map[string]*ebpf.Map) (*ebpf.Program, error) {
 	if spec.Programs[name] == nil {
 		return nil, fmt.Errorf("the object has no XDP program %s", name)

@@ -12,11 +12,11 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 )
 
-// dispatcher is the name of the program by which libxdp (xdp-tools) runs several others in turn.
+// dispatcher is the name of the program with which libxdp (xdp-tools) runs several others.
 const dispatcher = "xdp_dispatcher"
 
-// Free returns nic.ErrBusy if the interface had an XDP program when it was looked up. It says whose it is and how it is taken off,
-// as far as the kernel tells.
+// Free returns nic.ErrBusy if the interface had an XDP program when it was looked up. The error says whose it is and
+// how to remove it, as far as the kernel reports that.
 func Free(i *netif.Interface) error {
 	if i.XDP == 0 {
 		return nil
@@ -54,7 +54,7 @@ func Ours(name string) bool {
 	return strings.HasPrefix(name, "rebound")
 }
 
-// holder reports whether the interface's program is on a bpf_link, and the name of our pin that holds it, if one does.
+// holder reports whether the interface's program is on a bpf_link, and the name of our pin that holds it, if any.
 func holder(i *netif.Interface) (linked bool, pin string) {
 	for it := new(link.Iterator); it.Next(); {
 		info, err := it.Link.Info()
@@ -78,7 +78,7 @@ func holder(i *netif.Interface) (linked bool, pin string) {
 	return linked, pin
 }
 
-// PinRoot is where pins are, each a folder of its name; PinLink is the link in it.
+// PinRoot is the folder of pins, with one folder per name; PinLink is the link in it.
 const (
 	PinRoot = "/sys/fs/bpf/rebound"
 	PinLink = "link"

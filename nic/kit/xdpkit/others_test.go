@@ -16,7 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
 )
 
-// What is on the interface already is distinguished, by whom and how it is taken off, and stays.
+// Free tells programs on an interface apart by owner and by how to remove them, and leaves them attached.
 func TestFree(t *testing.T) {
 	v := veth.New(t)
 	free := func() (err error) {
@@ -88,7 +88,7 @@ func TestFree(t *testing.T) {
 	}
 }
 
-// The kernel is asked what a driver can: veth runs programs and tells times and tags; loopback runs none.
+// The kernel reports a driver's features: veth runs programs and has times and tags; loopback runs none.
 func TestAskFeatures(t *testing.T) {
 	v := veth.New(t)
 	v.Host.Do(func() {
@@ -98,7 +98,7 @@ func TestAskFeatures(t *testing.T) {
 			return
 		}
 		defer i.Close()
-		for range 20 { // the request's reserved bytes were left to chance once
+		for range 20 { // the request's reserved bytes were undefined once
 			if f := xdpkit.AskFeatures(i.Index); !f.Has(xdpkit.Basic) || f.Has(xdpkit.ZeroCopy) || !f.Tells(xdpkit.VLANTag) || f.Missing(i) != "" {
 				t.Errorf("veth: %v, missing %q", f, f.Missing(i))
 				return

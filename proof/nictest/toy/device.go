@@ -23,7 +23,7 @@ var limits = kit.Limits{
 	Driver: "toy", Ring: 256, MinRing: 2 * maxBatch, MaxRing: 4096, MTU: 1500, MinMTU: 68, MaxMTU: 9000, Queues: 1,
 }
 
-// Supports reports whether the package drives a function with this identity, and under what name.
+// Supports reports whether the package drives a function with this identity, and returns its name.
 func Supports(id pci.ID) (name string, ok bool) {
 	return "toy", id.Vendor == vendor && id.Device == device
 }
@@ -229,7 +229,7 @@ func (d *Device) counts() (nic.Stats, error) {
 	return s, d.here() // after the reads: of a device that left, all of them are ones
 }
 
-// Close stops the device and gives everything back.
+// Close stops the device and releases everything.
 func (d *Device) Close() error { return d.card.Close() }
 
 // check finds a device that lost its state, and transmits that stall.

@@ -25,7 +25,7 @@ type Queue struct {
 	stride, size uint32 // from one buffer to the next, and what the device may write to one
 	mask         uint32 // ring size - 1
 
-	rxNext uint32 // the next slot to look at; all before it were received
+	rxNext uint32 // next slot; all before it were received
 	posted uint32 // slots before it are the device's
 	txTail uint32 // transmits before it were posted; the watch reads it
 	txDone uint32 // transmits before it are done; the watch reads it
