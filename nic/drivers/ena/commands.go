@@ -66,7 +66,7 @@ type createdCQ struct {
 	amazonadmin.Completion
 	index      uint16
 	depth      uint16
-	numa       uint32 // register offsets, 0 where there is none
+	numa       uint32 // register offsets, 0 if there is none
 	headDB     uint32
 	intrUnmask uint32
 }
@@ -196,7 +196,7 @@ type gotStats struct {
 	data [56]byte
 }
 
-// hostInfo tells the device about its host (ena_admin_host_info); the page it is in is 4 KiB.
+// hostInfo describes the host to the device (ena_admin_host_info), in a page of 4 KiB.
 type hostInfo struct {
 	osType        uint32
 	osDist        [128]byte
@@ -218,7 +218,7 @@ const (
 	specVersion = 2 << 8
 )
 
-// The layouts, held by the compiler.
+// Compile-time checks of the layouts.
 var (
 	_ [20]byte                    = [unsafe.Sizeof(createCQ{})]byte{}
 	_ [36]byte                    = [unsafe.Sizeof(createSQ{})]byte{}

@@ -12,7 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/enasim"
 )
 
-var mac = [6]byte{2, 0x52, 0x62, 0, 0, 1} // what the suite requests
+var mac = [6]byte{2, 0x52, 0x62, 0, 0, 1} // the address that the suite uses
 
 func harness(o enasim.Options) nictest.Harness {
 	o.MAC = mac
@@ -56,10 +56,10 @@ func TestCost(t *testing.T) {
 	}{{"llq 128", enasim.Options{LLQSizes: 1}, 96, 2}, {"llq 256", enasim.Options{}, 224, 4}, {"host", enasim.Options{NoLLQ: true}, -1, 0}} {
 		for _, size := range []int{60, 64, 96, 97, 98, 224, 225, 1514} {
 			k := nictest.Cost(t, harness(c.o), size, n, 1)
-			// Each reply: the entry and its doorbell; received payload and completion, sent completion; a read of the
-			// payload unless it was pushed, and of the descriptor where it is in host memory. Receive buffers go back
-			// 16 at a time, with a doorbell; the model reads their descriptors when its cache of 64 is half empty, up
-			// to the ring's end.
+			// Each reply costs: the entry and its doorbell; received payload and completion, transmit completion; a
+			// read of the payload unless it was pushed, and of the descriptor if it is in host memory. Receive buffers
+			// are returned 16 at a time with a doorbell; the model reads their descriptors when its cache of 64 is half
+			// empty, up to the end of the ring.
 			reads := uint64(0)
 			if size > c.limit {
 				reads += n
@@ -69,7 +69,7 @@ func TestCost(t *testing.T) {
 			}
 			low, high := reads+n/64, reads+2*n/32
 			t.Logf("%s, %d bytes: %d replies cost %+v", c.name, size, n, k)
-			// The watch runs beside, and gives a keep-alive back once a second: the event and its doorbell.
+			// The watchdog runs in parallel, and acknowledges a keep-alive once a second: the event and its doorbell.
 			const events = 8
 			writes := n*(c.push+1) + n/refill
 			if k.MMIORead != 0 || k.MMIOWrite < writes || k.MMIOWrite > writes+events || k.DMAWrite < 3*n || k.DMAWrite > 3*n+events || k.DMARead < low || k.DMARead > high {

@@ -2,12 +2,12 @@ package ena
 
 import "unsafe"
 
-// Descriptors are two words each, and written as such: the copy into an LLQ entry and the compiler's own copies load more
-// than one field at a time, and wait for narrower stores that came just before.
+// Descriptors are two words each, and written as such. The copy to an LLQ entry and the compiler's own copies load more
+// than one field at a time, and would stall on narrower stores just before.
 
 // Transmit descriptor (ena_eth_io_tx_desc): written by software.
 type txDesc struct {
-	ctrl uint64 // length 15:0 without what is pushed, request ID 15:10 in 21:16 and 9:0 in 63:54, see txXxx
+	ctrl uint64 // length 15:0 without the pushed part, request ID 15:10 in 21:16 and 9:0 in 63:54, see txXxx
 	addr uint64 // address 47:0, header length 63:56
 }
 
@@ -18,10 +18,10 @@ const (
 	txLast    = 1 << 27
 	txCompReq = 1 << 28 // post a completion
 
-	txIDHi, txIDLo = 16, 54 // where a request ID's bits 15:10 and 9:0 go
+	txIDHi, txIDLo = 16, 54 // position of a request ID's bits 15:10 and 9:0
 	txHeader       = 56
 
-	// Meta descriptor (ena_eth_io_tx_meta_desc): this one says that nothing is offloaded.
+	// Meta descriptor (ena_eth_io_tx_meta_desc): this one requests no offload.
 	metaExtValid = 1 << 14
 	metaExtended = 1 << 20
 	metaStore    = 1 << 21

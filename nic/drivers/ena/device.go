@@ -23,7 +23,7 @@ const (
 	minBAR       = 0x80 // the registers before the doorbells
 )
 
-// What the device allows of these is known only once it is asked.
+// The device may allow less, which is known only after it was asked.
 var limits = kit.Limits{
 	Driver: "ena", Ring: 512, MinRing: 64, MaxRing: 4096,
 	MinMTU: 128 /* ENA_MIN_MTU */, MaxMTU: 9216, Queues: 128,
@@ -39,10 +39,10 @@ var models = map[uint16]string{
 
 // Options are the settings of this driver. A zero field selects the default.
 type Options struct {
-	// Push chooses how replies reach the device: "llq" (low-latency queues, an error where there are none) or "off"; ""
-	// and "auto" stand for the best it has.
+	// Push selects how replies reach the device: "llq" (low-latency queues; an error if there are none) or "off". ""
+	// and "auto" select the best that the device supports.
 	Push string
-	// MaxInline is the longest frame in bytes that is to be pushed whole; 0 for the device's maximum.
+	// MaxInline is the longest frame in bytes that is pushed whole; 0 for the device's maximum.
 	MaxInline int
 	Debug     Debug
 }
@@ -53,7 +53,7 @@ type Debug struct {
 	OSType      uint32 // the operating system there (ena_admin_os_type); 0 for Linux
 	Vector      bool   // completion queues name interrupt vector 0, not all ones
 	OmitMeta    bool   // no meta descriptor in LLQ entries, unless the device announces that it needs one
-	LLQEntry    int    // bytes of an LLQ entry: 128, 256, or 0 for what push_max and the device ask for
+	LLQEntry    int    // bytes of an LLQ entry: 128, 256, or 0 to let push_max and the device decide
 }
 
 func (o Options) check() error {
@@ -77,7 +77,7 @@ type Device struct {
 	mem  *mmio.Window // LLQ entries, BAR 2; nil without LLQ
 	name string
 
-	// What the device said of itself, and what was made on it.
+	// Capabilities of the device, and the objects created on it.
 	version   string
 	attr      deviceAttr
 	headerMax uint32
@@ -90,7 +90,7 @@ type Device struct {
 	ring       int
 	ringAsked  bool // or the device's maximum
 	txRing     int
-	features   []string // what the device lacks, for Notes
+	features   []string // missing features, for Notes
 	linkSpeed  int
 	queues     []*Queue
 	rxSQ       []uint16 // the receive SQs' indices, for RSS
@@ -106,9 +106,9 @@ type Device struct {
 	watchdog  watchdog
 	missed    []kit.Progress // transmits of each queue
 
-	eventMu     sync.Mutex // held to take events
+	eventMu     sync.Mutex // held to read events
 	times       times      // which an event may change
-	fatal       string     // what the device said of a fatal error
+	fatal       string     // the device's report of a fatal error
 	suspendedAt time.Time  // while suspended
 
 	unknown atomic.Uint64 // events
@@ -244,7 +244,7 @@ func (d *Device) Recv(buf []byte) (int, int64, error) {
 	return d.card.Received(buf, n, at)
 }
 
-// Link is what the device last reported; it says nothing before its first event.
+// Link returns the link state that the device last reported. Before its first event there is none.
 func (d *Device) Link() (l nic.Link, err error) {
 	err = d.card.Ask(func() error {
 		if d.regs.Gone() {

@@ -2,8 +2,8 @@ package ena
 
 import "fmt"
 
-// evidence requests what a probe file holds beside what Open needs: every feature that the device says it has and
-// that answers in the completion. The answers are in the trace.
+// evidence requests what a probe file contains in addition to what Open needs: every feature that the device announces
+// and that fits the completion. The answers are in the trace.
 func (d *Device) evidence() {
 	for id := uint8(1); id < 32; id++ {
 		version := uint8(0)

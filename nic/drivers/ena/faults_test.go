@@ -21,7 +21,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/enasim"
 )
 
-// live is a driver that serves on a model that runs freely.
+// live is a driver that serves on a free-running model.
 type live struct {
 	testing.TB
 	m    *enasim.Model
@@ -33,7 +33,7 @@ type live struct {
 	asked uint64 // requests sent
 }
 
-// said is a log that tests look into.
+// said is a log that tests search.
 type said struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -65,7 +65,8 @@ func device(t testing.TB, o enasim.Options) (*enasim.Model, *sim.Port, *sim.Cabl
 	t.Cleanup(func() {
 		port.Stop()
 		for _, v := range port.Violations() {
-			// A restart takes the bus from the device first, whatever that is about to write: a frame may just have come.
+			// A restart turns bus mastering off first, even if the device is about to write: a frame may have just
+			// arrived.
 			if len(m.Resets()) > 1 && strings.Contains(v, "DMA while bus mastering is off") {
 				continue
 			}
@@ -109,7 +110,7 @@ func start(t testing.TB, o enasim.Options) *live {
 	return x
 }
 
-// until waits for what must come.
+// until waits for a condition that must become true.
 func (x *live) until(what string, ok func() bool) {
 	x.Helper()
 	await.Until(x, what, ok, func() string {
@@ -220,8 +221,8 @@ func TestRecovers(t *testing.T) {
 	}
 }
 
-// TestFloodOfCompletions: more completions than the ring holds overwrite each other. A driver that looks after the last one
-// finds none of the round that it expects, one that looks before it finds a transmit completed twice.
+// TestFloodOfCompletions: more completions than the ring holds overwrite each other. A driver that polls after the last
+// one finds no entry of the expected round; one that polls earlier finds a transmit that completed twice.
 func TestFloodOfCompletions(t *testing.T) {
 	x := start(t, enasim.Options{Hints: enasim.Hints{MissingTx: 300}})
 	x.m.DuplicateCompletion(true, 100)
@@ -254,7 +255,7 @@ func TestEvents(t *testing.T) {
 	x.until("link up", link(true))
 	hints := amazon.Event{Group: amazon.GroupNotification, Syndrome: enasim.NotifyUpdateHints}
 	binary.LittleEndian.PutUint16(hints.Data[4:], 200) // missing transmit completion, ms
-	for range 20 {                                     // Link takes them, the watch reads what they say: the race detector looks on
+	for range 20 {                                     // Link reads them while the watchdog handles their content, under the race detector
 		x.m.Post(hints)
 		if _, err := x.dev.Link(); err != nil {
 			t.Error(err)
@@ -277,7 +278,7 @@ func TestBadCompletions(t *testing.T) {
 		func(b []byte) { b[3] &^= 1 << 3 }, // not last
 	} {
 		taken := func() bool { s := x.stats(); return s.TxFrames+s.RxErrors == x.asked }
-		x.until("every request to be answered", taken) // a busy machine has some of them under way
+		x.until("every request to be answered", taken) // on a busy machine some are pending
 		before := x.stats()
 		x.m.TamperCompletion(false, edit)
 		x.ask()
@@ -306,7 +307,7 @@ func TestAllowances(t *testing.T) {
 	}
 }
 
-// TestOpenRefuses lists devices that cannot be driven, each with what the error has to name.
+// TestOpenRefuses lists unsupported devices, each with what the error must name.
 func TestOpenRefuses(t *testing.T) {
 	for _, c := range []struct {
 		o    enasim.Options
@@ -336,7 +337,7 @@ func TestOpenRefuses(t *testing.T) {
 			t.Errorf("%+v, %+v: error %v, expected one with %q", c.o, c.open, err, c.text)
 		}
 		if c.o.Width != 0 {
-			port.ForgetViolations() // it has to be told where to answer before it can say how wide it is
+			port.ForgetViolations() // the answer address must be set before the width can be read
 		}
 		if n := port.Mappings(); n != 0 || port.BusMaster() {
 			t.Errorf("%+v: %d mappings and bus master %v are left", c.o, n, port.BusMaster())

@@ -22,11 +22,11 @@ const (
 	knownInterface = 2 // the major version that these definitions are of
 )
 
-// leastAdmin is what a command has at least, whatever the device says. Tests raise it: the thread of a model may be
-// delayed.
+// leastAdmin is the minimum timeout of a command, whatever the device requests. Tests raise it, because the thread of a
+// model may be descheduled.
 var leastAdmin time.Duration
 
-// startAdmin resets the device and gives it its admin and event queues.
+// startAdmin resets the device and sets up its admin and event queues.
 func (d *Device) startAdmin(reason uint32) error {
 	version, err := d.regs.Version()
 	if err != nil {
@@ -62,8 +62,8 @@ func (d *Device) startAdmin(reason uint32) error {
 	return nil
 }
 
-// get reads a feature. With a control buffer the command says "indirect", though it points to the buffer itself: so do all
-// published drivers, and so it is known to work.
+// get reads a feature. With a control buffer the command says "indirect", although it points to the buffer itself: all
+// published drivers do this, so it works.
 func (d *Device) get(name string, id, version uint8, control uint32) (gotFeature, error) {
 	c := feature{Header: amazonadmin.Header{Opcode: opGetFeature}, flags: selectCurrent, id: id, version: version}
 	if control > 0 {
@@ -90,7 +90,7 @@ func as[T any](r *gotFeature) (v T) {
 
 func (d *Device) has(id uint8) bool { return d.attr.features>>id&1 != 0 }
 
-// lacks notes a feature that the device refuses, where that costs no more than the feature.
+// lacks notes a feature that the device refuses, if the driver can continue without it.
 func (d *Device) lacks(what string, err error) error {
 	var e *amazonadmin.CommandError
 	if errors.As(err, &e) {
@@ -105,7 +105,7 @@ func refused(err error) bool {
 	return errors.As(err, &e)
 }
 
-// identify tells the device who we are, learns what it is, and sets what concerns the device as a whole.
+// identify sends the host information, reads the device's attributes, and sets device-wide features.
 func (d *Device) identify() error {
 	d.features = nil
 	if err := d.tellHost(); err != nil {
@@ -115,7 +115,7 @@ func (d *Device) identify() error {
 	if err != nil {
 		return err
 	}
-	d.attr = as[deviceAttr](&r) // its address width is nobody's: CAPS has the one that published drivers go by
+	d.attr = as[deviceAttr](&r) // its address width is unused: published drivers use the one in CAPS
 	d.card.MAC = d.attr.mac
 	if err := kit.CheckMAC(d.card.MAC); err != nil {
 		return d.card.Errorf("%w: %w", amazonadmin.ErrDevice, err)
@@ -181,7 +181,7 @@ func (d *Device) setMTU() error {
 	return set(d, "MTU", featMTU, 0, &mtu)
 }
 
-// limits bounds queues and rings by what the device has.
+// limits limits queues and rings to what the device supports.
 func (d *Device) limits() error {
 	var queues, depth, txDepth uint32
 	if d.has(featMaxQueuesX) {
@@ -200,7 +200,7 @@ func (d *Device) limits() error {
 		m := as[maxQueues](&r)
 		queues, depth, txDepth, d.headerMax = min(m.sq, m.cq), min(m.sqDepth, m.cqDepth), min(m.sqDepth, m.cqDepth), m.header
 	}
-	d.headerMax = min(d.headerMax, 255) // what the descriptor's field holds
+	d.headerMax = min(d.headerMax, 255) // maximum of the descriptor's field
 	if want := d.card.Options.Queues; uint32(want) > queues {
 		return d.card.Errorf("%d queue pairs asked for, the device has %d", want, queues)
 	}
@@ -240,7 +240,7 @@ func (d *Device) enableEvents() error {
 
 const normalEntry, wideEntry = 128, 256
 
-// errNextStep says that the device has to be started again, without the LLQ entries that it refused to make a queue of.
+// errNextStep means that the device must be started again, without the LLQ entry size that it refused.
 var errNextStep = errors.New("the device refuses this form of low-latency queue")
 
 // nextStep notes that the device refused to make a low-latency queue: the next start uses smaller entries, or none.
@@ -404,8 +404,8 @@ const (
 	keyParts                                 = 10
 )
 
-// startRSS spreads flows over the queues by L3 and, for UDP, L4 source and destination. A device that lets nobody choose
-// the function or its input keeps its own. One that does not take our table delivers to whichever queue it likes, and all are polled.
+// startRSS spreads flows over the queues by L3 and, for UDP, L4 source and destination. A device without a choice of
+// function or input keeps its own. One that refuses our table may deliver to any queue, and all are polled.
 func (d *Device) startRSS() error {
 	if len(d.queues) == 1 {
 		return nil

@@ -29,7 +29,7 @@ func (d *Device) setLLQ() error {
 	return d.withoutLLQ(why)
 }
 
-// offeredLLQ asks what low-latency queues the device has, and returns why none can be used.
+// offeredLLQ reads the device's low-latency queue feature, and returns the reason if it cannot be used.
 func (d *Device) offeredLLQ() (l llqFeature, why string, err error) {
 	switch {
 	case d.refusedLLQ != "":
@@ -57,7 +57,7 @@ func (d *Device) offeredLLQ() (l llqFeature, why string, err error) {
 	return l, "", nil
 }
 
-// entrySizes are those to try, in this order.
+// entrySizes returns the entry sizes to try, in order.
 func (d *Device) entrySizes(l llqFeature) (sizes []int) {
 	wanted := d.own.MaxInline == 0 || d.own.MaxInline > normalEntry-room || l.entryHave&llqEntry128 == 0
 	switch d.own.Debug.LLQEntry {
@@ -81,13 +81,13 @@ func (d *Device) configureLLQ(l llqFeature, entry int) (why string, err error) {
 	l.entrySet = llqEntry128
 	if entry == wideEntry {
 		l.entrySet = llqEntry256
-		depth /= 2 // the device memory for entries is what it is
+		depth /= 2 // the size of the device memory for entries is fixed
 	}
 	if depth < uint32(limits.MinRing) {
 		return fmt.Sprintf("%d entries of %d bytes are too few", depth, entry), nil
 	}
 	l.headerSet, l.strideSet, l.beforeSet = llqInline, llqMultipleDescs, llqTwoBefore
-	// What is set is what is enabled; what the device has does not go back to it.
+	// Only the fields that enable something are set.
 	enable := llqFeature{headerSet: l.headerSet, entrySet: l.entrySet, beforeSet: l.beforeSet, strideSet: l.strideSet,
 		accel: l.accel & (accelNoMetaCache | accelLimitTxBurst)}
 	if err := set(d, "LLQ", featLLQ, 0, &enable); refused(err) {

@@ -9,7 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
-// benchQueue is a queue whose device is the test: rings, buffers and LLQ in ordinary memory, doorbells that nobody hears.
+// benchQueue is a queue with rings, buffers, doorbells and LLQ in ordinary memory. The test plays the device.
 type benchQueue struct {
 	*Queue
 	frame          []byte
@@ -23,7 +23,7 @@ func newBenchQueue(t testing.TB, frame []byte, entry uint32) *benchQueue {
 	stride := (room+size+63)&^63 + 64
 	b := &benchQueue{frame: frame}
 	pages := nictest.HugePages(t, ring*(3*descSize+txCQE+stride+int(entry)))
-	mem := func(n int) unsafe.Pointer { // 64-byte aligned, as CopyWC asks
+	mem := func(n int) unsafe.Pointer { // 64-byte aligned, as CopyWC requires
 		p := unsafe.Pointer(&pages[0])
 		pages = pages[n:]
 		return p
@@ -56,7 +56,7 @@ func (b *benchQueue) arrive(n int) {
 	for ; b.txDone != b.txTail; b.txDone++ {
 		d := (*txDesc)(unsafe.Add(b.txSQ, b.txDone&b.txMask*descSize))
 		if b.llq != nil {
-			d = (*txDesc)(unsafe.Add(b.llq, b.txDone&b.txMask*b.entry+descSize)) // behind the meta descriptor
+			d = (*txDesc)(unsafe.Add(b.llq, b.txDone&b.txMask*b.entry+descSize)) // after the meta descriptor
 		}
 		*(*uint64)(unsafe.Add(b.txCQ, b.txDone&b.txMask*txCQE)) = d.ctrl>>txIDLo | uint64(b.txDone>>b.txShift&1^1)<<24
 	}
@@ -76,7 +76,7 @@ func TestPollAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestPushedEntry is one reply in the device's memory: a meta descriptor that says nothing, the descriptor, the frame.
+// TestPushedEntry checks one reply in the device's memory: an empty meta descriptor, the descriptor, the frame.
 func TestPushedEntry(t *testing.T) {
 	b, r := newBenchQueue(t, nictest.EchoRequest(96), 128), nictest.NewResponder(t)
 	b.arrive(1)
@@ -98,7 +98,7 @@ func TestPushedEntry(t *testing.T) {
 	if b.txDB != 1 || b.frees != 1 {
 		t.Errorf("doorbell %d, %d buffers free: the frame was pushed whole", b.txDB, b.frees)
 	}
-	// One byte more than the entry takes: the head is pushed, the rest pointed to, and the buffer stays held.
+	// One byte more than the entry holds: the start is pushed, a pointer covers the rest, and the buffer stays in use.
 	b = newBenchQueue(t, nictest.EchoRequest(97), 128)
 	b.arrive(1)
 	b.Poll(r)

@@ -8,8 +8,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/enasim"
 )
 
-// TestProfiles: what differs from instance to instance, as public logs show it. The driver opens and answers on each, at the
-// cost of its way to transmit.
+// TestProfiles covers the differences between instances according to public logs. The driver opens and answers on each,
+// at the expected transmit cost.
 func TestProfiles(t *testing.T) {
 	pushed, host := nictest.Cost(t, harness(enasim.Options{}), 98, 64, 1), nictest.Cost(t, harness(enasim.Options{NoLLQ: true}), 98, 64, 1)
 	const moderation, hash, input, attributes = 1 << 20, 1 << 10, 1 << 18, 1 << 28
@@ -34,7 +34,7 @@ func TestProfiles(t *testing.T) {
 			got := nictest.Cost(t, harness(c.o), 98, 64, 1)
 			said := fmt.Sprintf("64 replies cost %+v, want %+v", got, want)
 			for _, n := range [][2]*uint64{{&got.DMAWrite, &want.DMAWrite}, {&got.MMIOWrite, &want.MMIOWrite}} {
-				if *n[0] == *n[1]+1 || *n[0]+1 == *n[1] { // a keep-alive came in one of them, or the watch took one, not always in the same
+				if *n[0] == *n[1]+1 || *n[0]+1 == *n[1] { // a keep-alive arrived or was acknowledged in one of them
 					*n[0] = *n[1]
 				}
 			}

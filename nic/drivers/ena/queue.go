@@ -11,29 +11,29 @@ import (
 
 const (
 	maxBatch    = 32 // frames that one pass takes at most
-	refillBatch = 16 // free buffers that are posted at once
+	refillBatch = 16 // number of free buffers that are posted together
 	reclaimAt   = 32 // free buffers or transmits that may wait for reclaim while each pass answers something
 	minFrame    = 14 // an Ethernet header
 )
 
-// What a transmit request ID holds.
+// Values of a transmit request ID's entry.
 const (
-	idFree = 0      // it is not under way
+	idFree = 0      // not in use
 	idOnly = 0xFFFF // it is, with no receive buffer
 	// Any other value is the receive buffer's slot + 1.
 )
 
-// Queue is one receive and one transmit queue, each a submission queue (SQ) and a completion queue (CQ). Numbers of entries
-// run freely; their low bits index the ring, and the bit above those tells the round and so the phase.
+// Queue is one receive and one transmit queue, each a submission queue (SQ) and a completion queue (CQ). Entry numbers
+// are free-running; their low bits index the ring, and the bit above those gives the round and so the phase.
 //
-// A request ID is a buffer on the receive side and an entry's place in the ring on the transmit side. The device may complete
-// in any order; an ID that is not under way sets fault, and the device is reset, not trusted.
+// A request ID is a buffer on the receive side and an entry's index in the ring on the transmit side. The device may
+// complete in any order. An ID that is not in use sets fault: the device is no longer trusted and is reset.
 type Queue struct {
 	rxSQ, rxCQ, txCQ unsafe.Pointer
 	txSQ             unsafe.Pointer // descriptors in host memory, or nil with LLQ
 	llq              unsafe.Pointer // entries in the device, or nil without
 	rxDB, txDB       *uint32
-	rxHeadDB         *uint32 // completions consumed, on devices that want to know; or nil
+	rxHeadDB         *uint32 // completions consumed, on devices that need it; or nil
 	txHeadDB         *uint32
 
 	buf    unsafe.Pointer // slots: room, then the frame; first those that receive, then those that send fills
@@ -49,7 +49,7 @@ type Queue struct {
 	maxInline uint32 // bytes of a frame that go with the descriptors
 	burst     uint32 // LLQ entries that may be pushed between doorbells
 	omitMeta  bool   // no meta descriptor in front of frames that are pushed
-	headerMax uint32 // without LLQ: what the device wants to know of the header's length
+	headerMax uint32 // without LLQ: the maximum header length in the descriptor
 
 	rxHead, rxTail uint32 // completions consumed, descriptors written
 	txHead, txTail uint32
@@ -61,14 +61,14 @@ type Queue struct {
 	frees  uint32
 	txHeld unsafe.Pointer // uint16, by transmit request ID: idFree, idOnly or a buffer
 
-	fault atomic.Uint32 // why the device has to be reset (resetXxx + 1); the loop stops here
+	fault atomic.Uint32 // reset reason (resetXxx + 1); the loop stops
 
 	// One writer, this loop; ReadStats loads them.
 	badRx, txFull, txErrors, l3Errors, l4Errors polling.Counter
 }
 
-// Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
-// lie, pushes or posts them, and rings the doorbell once. It calls reclaim where nothing was there to answer, or where reclaimAt buffers or
+// Poll makes one pass: it receives waiting frames, at most maxBatch, rewrites those that it answers in place, pushes or
+// posts them, and rings the doorbell once. It calls reclaim if there was nothing to answer, or if reclaimAt buffers or
 // requests wait. It returns the number of replies.
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	if q.fault.Load() != 0 {
@@ -136,7 +136,7 @@ func (q *Queue) take(slot uint32, offset uint8) bool {
 	return true
 }
 
-// give puts a buffer among those to post.
+// give adds a buffer to those to be posted.
 func (q *Queue) give(slot uint32) {
 	*(*uint16)(unsafe.Add(q.free, q.frees*2)) = uint16(slot)
 	q.frees++
@@ -152,8 +152,8 @@ func (q *Queue) countErrors(status uint32) {
 	}
 }
 
-// transmit writes the request that sends m bytes from slot. A frame that is pushed whole leaves its buffer free at once;
-// otherwise the request holds it until it is completed.
+// transmit writes the request that sends m bytes from slot. The buffer of a frame that is pushed whole is free at once;
+// otherwise the request owns it until its completion.
 func (q *Queue) transmit(slot, m uint32) bool {
 	id := q.txTail & q.txMask
 	if *q.held(id) != idFree || q.txTail-q.txHead == q.txMask { // one entry stays empty, so that full and empty differ
@@ -177,7 +177,7 @@ func (q *Queue) transmit(slot, m uint32) bool {
 			addr = 0
 		}
 		entry := (*[2]txDesc)(at)
-		// A meta descriptor goes in front of every frame: devices may keep none, and newer ones need it though they do not say so.
+		// Every frame has a meta descriptor: devices may cache none, and newer ones need it without announcing that.
 		entry[0] = txDesc{ctrl&(1<<txPhase) | txMeta | txFirst | metaExtValid | metaExtended | metaStore, 0}
 		entry[1] = txDesc{ctrl &^ txFirst, addr | uint64(pushed)<<txHeader}
 		if q.omitMeta {
@@ -196,7 +196,7 @@ func (q *Queue) transmit(slot, m uint32) bool {
 	return true
 }
 
-// ring tells the device of everything that was pushed or posted. What was pushed must have left the write-combining
+// ring notifies the device of everything that was pushed or posted. Pushed entries must have left the write-combining
 // buffers before.
 func (q *Queue) ring() {
 	q.txRung = q.txTail
@@ -275,7 +275,8 @@ func (q *Queue) send(frame []byte) bool {
 	if q.fault.Load() != 0 {
 		return false
 	}
-	// Receive buffers are with the device. These come after them, one for each transmit request, free while it is.
+	// The receive buffers belong to the device. These are in addition, one per transmit request, free while the request
+	// is.
 	id := q.txTail & q.txMask
 	slot := q.mask + 1 + id
 	if *q.held(id) != idFree {
@@ -286,12 +287,12 @@ func (q *Queue) send(frame []byte) bool {
 	if !q.transmit(slot, uint32(len(frame))) {
 		return false
 	}
-	q.frees, *q.held(id) = frees, idOnly // no receive buffer comes back
+	q.frees, *q.held(id) = frees, idOnly // no receive buffer is returned
 	q.ring()
 	return true
 }
 
-// recv copies the next frame out. It returns -1 where there is none.
+// recv copies the next frame out. It returns -1 if there is none.
 func (q *Queue) recv(buf []byte) (n int, at int64) {
 	for q.fault.Load() == 0 {
 		c := (*rxCompletion)(unsafe.Add(q.rxCQ, q.rxHead&q.mask*descSize))

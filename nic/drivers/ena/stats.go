@@ -9,12 +9,12 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
 )
 
-// allowances are what EC2 shapes by: frames over each allowance are queued or dropped, which is most of the tail that
-// people see there. The order is that of the ENI statistics and of the customer metrics.
+// allowances are EC2's traffic shaping limits: frames beyond an allowance are queued or dropped, which often causes the
+// latency tail there. The order is that of the ENI statistics and of the customer metrics.
 var allowances = [allowanceNumber]string{"bw_in_allowance_exceeded", "bw_out_allowance_exceeded", "pps_allowance_exceeded",
 	"conntrack_allowance_exceeded", "linklocal_allowance_exceeded"}
 
-// basic asks the device for its own counts since its last reset.
+// basic reads the device's counters since its last reset.
 func (d *Device) basic() (s nic.Stats, err error) {
 	c := getStats{Header: amazonadmin.Header{Opcode: opGetStats}, kind: statsBasic, scope: statsScopeEth, device: statsMyDevice}
 	var r gotStats
@@ -27,7 +27,7 @@ func (d *Device) basic() (s nic.Stats, err error) {
 	return s, nil
 }
 
-// allowanceCounts reads the allowance counters by whichever way the device has: customer metrics, or ENI statistics.
+// allowanceCounts reads the allowance counters from customer metrics or ENI statistics, whichever the device has.
 func (d *Device) allowanceCounts() (out [allowanceNumber]uint64, ok bool, err error) {
 	c := getStats{Header: amazonadmin.Header{Opcode: opGetStats}, scope: statsScopeEth, device: statsMyDevice}
 	from := func(b []byte) {

@@ -10,7 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
 )
 
-// Why a device is reset (ena_regs_reset_reason_types): the device keeps it for those who look after it.
+// Reset reasons (ena_regs_reset_reason_types). The device keeps them for its operators.
 const (
 	resetNormal         = 0
 	resetKeepAlive      = 1
@@ -33,11 +33,11 @@ var reasonNames = [resetReasons]string{
 	resetInvalidRxID: "invalid_rx_req_id", resetInvalidTxID: "invalid_tx_req_id", resetFatal: "fatal_error",
 }
 
-// suspendLimit is how long the device may keep traffic suspended. It says only once that traffic may continue, and
-// where its event queue is full that is lost.
+// suspendLimit is the longest time for which the device may suspend traffic. It reports the end only once, and that
+// event is lost if the queue is full.
 const suspendLimit = 10 * time.Second
 
-// times are how long the device may be silent; the device may change them.
+// times are the longest times for which the device may be silent. The device may change them.
 type times struct {
 	keepAlive, missingTx time.Duration // negative: not watched
 }
@@ -56,8 +56,8 @@ func (t *times) apply(h hints) {
 	t.keepAlive, t.missingTx = pick(h.watchdog, 6*time.Second), pick(h.missingTx, 5*time.Second)
 }
 
-// watchdog knows when the device was last heard. It keeps the whole time.Time: of the wall clock alone, set forward, every
-// device would have been silent for hours.
+// watchdog records when the device was last heard. It keeps the whole time.Time: with the wall clock alone, a clock
+// step forward would look like hours of silence.
 type watchdog struct {
 	enabled bool
 	last    atomic.Pointer[time.Time]
@@ -67,9 +67,9 @@ func (w *watchdog) alive(at time.Time) { w.last.Store(&at) }
 
 func (w *watchdog) silent(now time.Time) time.Duration { return now.Sub(*w.last.Load()) }
 
-// check serves the device's events, and finds one that is broken, silent or told us so.
+// check handles the device's events, and detects a device that is broken, silent or reports a fault.
 func (d *Device) check(bool) (*kit.Symptom, error) {
-	now := time.Now() // before the look: what came while the watch was delayed is no silence
+	now := time.Now() // before the check: events that arrived while the watchdog was descheduled are no silence
 	d.eventMu.Lock()
 	d.serveEvents()
 	fatal, limit := d.fatal, d.times
@@ -111,8 +111,8 @@ func symptom(reason uint32, why string, args ...any) *kit.Symptom {
 	return &kit.Symptom{Reason: reasonNames[reason], Code: reason, Why: fmt.Sprintf(why, args...)}
 }
 
-// restart resets the device and starts it with nobody on the queues. What was under way is lost, and so are the counts of a
-// device that does not tell them any more.
+// restart resets and starts the device while no loop uses the queues. Pending frames are lost, and so are the counts of
+// a device that no longer answers.
 func (d *Device) restart(s *kit.Symptom) error {
 	if d.regs.Gone() {
 		if err := d.card.Fn.Reset(); err != nil { // another process's reset left the registers switched off
@@ -125,14 +125,14 @@ func (d *Device) restart(s *kit.Symptom) error {
 	d.suspended.Store(false)
 	clear(d.missed)
 	reason := s.Code
-	if reason == resetNormal { // what the kit saw
+	if reason == resetNormal { // the kit's finding
 		reason = resetForeign
 	}
 	return d.start(reason)
 }
 
-// serveEvents takes all events that are there, with eventMu held: the watch does, and Link. Why the device has to be reset,
-// if an event says so, is kept for the watch.
+// serveEvents handles all waiting events, with eventMu held. The watchdog and Link call it. A reset reason is kept for
+// the watchdog.
 func (d *Device) serveEvents() {
 	for {
 		e, ok := d.events.Next()

@@ -20,17 +20,17 @@ type rxWriteback struct {
 	vlan   uint16
 }
 
-// load reads status (31:0) and length (47:32) at once: both are the device's one write.
+// load reads status (31:0) and length (47:32) at once: the device writes both in one write.
 func (d *rxWriteback) load() uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(&d.status))) }
 
-const rxLength = 32 // of what load returns, the length's lowest bit
+const rxLength = 32 // position of the length in load's result
 
 const (
 	rxDD  = 1 << 0 // Descriptor Done
 	rxEOP = 1 << 1 // End of Packet
 
 	// Extended error: length error, undersize, oversize, CRC or symbol error. RXE (bit 29) is the sum of them; IPE and
-	// L4E (31, 30) are the checksums, which fastpath looks at by itself.
+	// L4E (31, 30) are the checksums, which fastpath verifies itself.
 	rxErrors = 1 << 29
 )
 

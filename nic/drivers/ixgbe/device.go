@@ -75,7 +75,7 @@ type Device struct {
 	queues []*Queue
 	hung   []kit.Progress // transmit rings
 
-	groups       [][6]byte // multicast to let in
+	groups       [][6]byte // multicast to receive
 	allMulticast bool
 	linkUp       bool // as the watch saw it last
 }
@@ -89,9 +89,10 @@ var limits = kit.Limits{
 type Options struct {
 	// SkipEEPROM opens a card whose EEPROM has a wrong checksum.
 	SkipEEPROM bool
-	// LinkMode is AUTOC.LMS, "0" to "7", in place of what the EEPROM or the driver chooses; "" and "auto" stand for that. The X540 has none.
+	// LinkMode is AUTOC.LMS, "0" to "7", instead of the choice of the EEPROM or the driver; "" and "auto" keep that
+	// choice. The X540 has none.
 	LinkMode string
-	// NoSteering lets every frame in, to queue 0.
+	// NoSteering receives every frame, on queue 0.
 	NoSteering bool
 }
 
@@ -122,7 +123,7 @@ func (d *Device) open() (err error) {
 		return d.card.Errorf("BAR 0 is %#x bytes, expected %#x or more", d.bar.Size(), minBAR)
 	}
 	if err := d.card.Stages(
-		kit.Stage{Name: "reset the device", Do: d.reset}, // quiet before its memory comes and its mastering is on
+		kit.Stage{Name: "reset the device", Do: d.reset}, // before it gets memory and bus mastering
 		kit.Stage{Name: "check the EEPROM", Do: d.checkEEPROM}, kit.Stage{Name: "read the address", Do: d.readAddress},
 		d.card.Evidence(d.evidence), kit.Learned); err != nil {
 		return err
@@ -244,7 +245,8 @@ func (d *Device) Recv(buf []byte) (int, int64, error) {
 // Close stops the device and releases everything.
 func (d *Device) Close() error { return d.card.Close() }
 
-// release stops DMA before the memory goes: by the device's own reset, and by bus mastering off in case it did not listen.
+// release stops DMA before memory is freed: by a device reset, and by turning bus mastering off in case the reset did
+// not work.
 func (d *Device) release() error {
 	if d.bar != nil && !d.gone() {
 		if err := d.reset(); err != nil {

@@ -5,12 +5,13 @@ import (
 	"time"
 )
 
-// ErrEEPROM says that the EEPROM's checksum is wrong: what it configured (link mode, address) cannot be trusted.
+// ErrEEPROM means that the EEPROM's checksum is wrong: the values that it configured (link mode, address) cannot be
+// trusted.
 var ErrEEPROM = errors.New("EEPROM checksum is wrong")
 
 const (
 	eepromChecksumWord = 0x3F
-	eepromSum          = 0xBABA // what words 0 to 3Fh and the sections they point to add up to (§6.3.2.9)
+	eepromSum          = 0xBABA // sum of words 0 to 3Fh and the sections that they point to (§6.3.2.9)
 	eepromFirstPointer = 0x03   // words 3 to 0Eh point to hardware sections
 	eepromPHYPointer   = 0x04
 	eepromROMPointer   = 0x05
@@ -25,14 +26,14 @@ func (d *Device) eeprom(word uint16) (uint16, error) {
 	return uint16(d.read(regEERD) >> eerdDataLSB), nil
 }
 
-// checkEEPROM adds up the words that the hardware is configured from (§6.3.2.9). The X540 keeps them in a shadow of its
-// flash, which takes a semaphore, and leaves the sections of PHY and option ROM out of the sum.
+// checkEEPROM adds up the words that configure the hardware (§6.3.2.9). The X540 keeps them in a shadow of its flash,
+// protected by a semaphore, and excludes the PHY and option ROM sections from the sum.
 func (d *Device) checkEEPROM() error {
 	eec := d.read(regEEC)
 	if eec&eecPresent == 0 {
 		return d.card.Errorf("EEC (%#05x) says that no EEPROM is present", uint32(regEEC))
 	}
-	words := uint32(1) << 14 // what EERD reaches
+	words := uint32(1) << 14 // range of EERD
 	if d.family == x540 {
 		words = 1 << (eec>>eecSizeLSB&0xF + 6)
 		if err := d.take(syncNVM); err != nil {

@@ -8,8 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
-// Whatever the device writes back, in any order, a pass ends, sends nothing but what is in its own buffers, and gives
-// the device no slot twice.
+// With arbitrary write-backs, in any order, a pass ends, sends only from its own buffers, and posts no slot twice.
 func FuzzWriteBacks(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 3, 0, 64, 0, 2, 0, 0, 0, 0, 0, 0, 0})
 	f.Add([]byte{1, 0, 0, 0, 0, 0, 64, 0, 1, 0, 0, 0, 0, 0, 0, 9, 1, 0, 0, 0, 0, 0, 13, 0})
@@ -17,7 +16,7 @@ func FuzzWriteBacks(f *testing.F) {
 	b, r := newBenchQueue(f, nictest.EchoRequest(64)), nictest.NewResponder(f)
 	f.Fuzz(func(t *testing.T, script []byte) {
 		b.reset()
-		for i := range b.mask + 1 { // what an input before left
+		for i := range b.mask + 1 { // left by an earlier input
 			*b.txDesc(i) = txRead{}
 		}
 		for ; len(script) >= 8; script = script[8:] {
@@ -27,13 +26,13 @@ func FuzzWriteBacks(f *testing.F) {
 			status, length := binary.LittleEndian.Uint32(s[2:]), binary.LittleEndian.Uint16(s[6:])
 			copy(unsafe.Slice((*byte)(unsafe.Add(b.buf, slot*b.stride)), len(b.frame)), b.frame)
 			switch s[0] % 5 {
-			case 0: // a receive write-back, anything goes
+			case 0: // an arbitrary receive write-back
 				*b.rxDone(slot) = rxWriteback{info: status, rss: status, status: status, length: length, vlan: length}
-			case 1: // one that is whole
+			case 1: // a valid one
 				*b.rxDone(slot) = rxWriteback{status: rxDD | rxEOP, length: length}
 			case 2: // a transmit write-back
 				b.txDesc(at).status = status
-			case 3: // all of a descriptor: a device that writes where it may not
+			case 3: // a whole descriptor: a device that writes where it must not
 				*b.txDesc(at) = txRead{uint64(status) << 20, status, uint32(length)}
 			case 4: // as it should be
 				b.arrive(int(s[1] % 70))

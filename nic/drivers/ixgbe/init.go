@@ -21,10 +21,11 @@ func (d *Device) clear(r reg, bits uint32) {
 	d.write(r, d.read(r)&^bits)
 }
 
-// leastLooks is how often is looked before a timeout counts (kit.Deadline).
+// leastLooks is the number of polls before a timeout counts (kit.Deadline).
 const leastLooks = 100
 
-// absence is for how long registers read all ones before the device counts as gone: one that is being reset may do so, too.
+// absence is the time for which registers must read all ones before the device counts as gone: during a reset they may
+// do so, too.
 const absence = 100 * time.Millisecond
 
 // wait polls until the masked register reads want. All ones mean that the device has left the bus.
@@ -96,11 +97,11 @@ func (d *Device) reset() error {
 	return d.wait("RDRXCTL", regRDRXCTL, rdrxctlDMAIDone, rdrxctlDMAIDone, time.Second)
 }
 
-// settle is how long the device is not touched after a reset (Linux, ixgbe_reset_hw_82599 and _X540).
+// settle is the time without accesses after a reset (Linux, ixgbe_reset_hw_82599 and _X540).
 var settle = map[family]time.Duration{i82599: 50 * time.Millisecond, x540: 100 * time.Millisecond}
 
-// startReset starts a reset of all. On the X540 the PHY has to be ours meanwhile, and firmware gets it back at once: so does
-// Linux's driver, which leaves the link reset out.
+// startReset starts a full reset. On the X540 the driver must own the PHY meanwhile, and returns it to firmware at
+// once, as Linux's driver does, which omits the link reset.
 func (d *Device) startReset() error {
 	if d.family != x540 {
 		d.set(regCTRL, ctrlRST|ctrlLRST)
@@ -123,8 +124,8 @@ func (d *Device) maskInterrupts() {
 	}
 }
 
-// startFilters lets in what is for us: our address, broadcast, and the multicast groups that neighbour discovery uses
-// (§4.6.7, §7.1.1).
+// startFilters accepts frames for us: our address, broadcast, and the multicast groups of neighbour discovery (§4.6.7,
+// §7.1.1).
 func (d *Device) startFilters() {
 	mac := d.card.MAC
 	d.write(regRAL(0), binary.LittleEndian.Uint32(mac[:4]))
@@ -156,7 +157,7 @@ func (d *Device) startFilters() {
 // startReceive programs the receive unit and its queues (§4.6.7).
 func (d *Device) startReceive() error {
 	d.write(regRXCTRL, 0)
-	d.write(regRXPBSIZE(0), d.family.rxBuffer()) // one packet buffer, all of it
+	d.write(regRXPBSIZE(0), d.family.rxBuffer()) // one packet buffer of the whole memory
 	for n := 1; n < 8; n++ {
 		d.write(regRXPBSIZE(n), 0)
 	}

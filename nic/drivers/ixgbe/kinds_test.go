@@ -88,7 +88,7 @@ func TestPHY(t *testing.T) {
 	const power, tenGig, gigabit, advert = 0x1E_0000, 0x7_0020, 0x7_C400, 0x7_0010
 	for _, c := range []struct {
 		name string
-		left map[uint32]uint16 // what the PHY's registers hold before
+		left map[uint32]uint16 // contents of the PHY's registers before
 	}{
 		{"as it comes", nil},
 		{"in low power, as Linux's driver leaves it", map[uint32]uint16{power: 1 << 11}},
@@ -130,7 +130,7 @@ func TestPHY(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 	})
-	t.Run("kept up", func(t *testing.T) { // training takes seconds: what is right already is left alone
+	t.Run("kept up", func(t *testing.T) { // training takes seconds, so settings that are already right are not touched
 		m := ixgbesim.New(ixgbesim.Options{Kind: ixgbesim.X540})
 		m.SetPHY(advert, 1<<8|1)
 		p, fn := host(t, m)
@@ -164,7 +164,7 @@ func TestSemaphores(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if v := w.Read32(0x10160); v != 0x184 { // what it did not need: the other port's PHY, and the MAC
+	if v := w.Read32(0x10160); v != 0x184 { // not reset: the other port's PHY, and the MAC
 		t.Errorf("SW_FW_SYNC is left as %08x", v)
 	}
 	w.Write32(0x10160, 0x184)

@@ -21,7 +21,7 @@ func (d *Device) startLink() error {
 	}
 	defer d.give(syncMAC)
 	autoc := d.read(regAUTOC)
-	if models[d.card.Fn.ID().Device].sfp { // whatever the EEPROM chose, as Snabb and ixy do; Linux chooses by the module
+	if models[d.card.Fn.ID().Device].sfp { // whatever the EEPROM selects, like Snabb and ixy; Linux selects by the module
 		autoc = autoc&^autocLMSMask | lmsSFI<<autocLMSLSB
 		d.write(regAUTOC2, d.read(regAUTOC2)&^(autoc2SerialMask|autoc2Disable)|autoc2SFI)
 	}
@@ -37,7 +37,7 @@ func (d *Device) startLink() error {
 	return nil
 }
 
-// medium says what a Link Mode Select stands for.
+// medium returns the name of a Link Mode Select value.
 func medium(lms uint32) string {
 	switch {
 	case lms == lmsSFI:

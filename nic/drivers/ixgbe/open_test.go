@@ -29,7 +29,7 @@ func host(t *testing.T, m sim.Model) (*sim.Port, *sim.Function) {
 	return p, fn
 }
 
-// other is a function that says or has something else.
+// other is a function with different contents.
 type other struct {
 	pci.Function
 	id  pci.ID
@@ -97,8 +97,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// TestGoneLate: a device that goes while its queues are started, when there is memory and mastering to take back. (In the
-// conformance suite it goes before.)
+// TestGoneLate: a device that vanishes while its queues are started, when it has memory and bus mastering. (In the
+// conformance suite it vanishes earlier.)
 func TestGoneLate(t *testing.T) {
 	o := nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}, RingSize: 128}
 	for _, k := range []ixgbesim.Kind{ixgbesim.SFP, ixgbesim.X540} {

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// ErrNoPHY says that the X540's own 10GBASE-T PHY does not answer.
+// ErrNoPHY means that the X540's own 10GBASE-T PHY does not answer.
 var ErrNoPHY = errors.New("no PHY answers on MDIO")
 
-// phyReg is a register of the PHY: device (MMD) 20:16, address 15:0, as MSCA takes them (IEEE 802.3 clause 45).
+// phyReg is a register of the PHY: device (MMD) 20:16, address 15:0, as in MSCA (IEEE 802.3 clause 45).
 type phyReg uint32
 
 const (
@@ -76,7 +76,7 @@ func (d *Device) startPHY() error {
 	return d.writePHY(phyAN, v|phyANEnable|phyANRestart)
 }
 
-// findPHY looks for the address that answers, as Linux does: 0 on the cards that are known.
+// findPHY searches for the address that answers, like Linux: 0 on all known cards.
 func (d *Device) findPHY() error {
 	for d.phy = range uint32(32) {
 		id, err := d.readPHY(phyID)

@@ -10,7 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
-// bench is a queue whose device is the test: rings and buffers in ordinary memory, doorbells that nobody hears.
+// benchQueue is a queue with rings, buffers and doorbells in ordinary memory. The test plays the device.
 type benchQueue struct {
 	*Queue
 	frame    []byte
@@ -37,7 +37,7 @@ func newBenchQueue(t testing.TB, frame []byte) *benchQueue {
 	return b
 }
 
-// arrive does what the device does for the next n frames: payload, then write-back. It also completes all transmits.
+// arrive receives the next n frames as the device does: payload, then write-back. It also completes all transmits.
 func (b *benchQueue) arrive(n int) {
 	for i := range uint32(n) {
 		slot := (b.rxNext + i) & b.mask
@@ -63,8 +63,8 @@ func TestPollAllocatesNothing(t *testing.T) {
 	}
 }
 
-// If the transmit ring is full, what is answered is dropped and counted, and no descriptor that the device may still
-// read changes.
+// If the transmit ring is full, the reply is dropped and counted, and no descriptor that the device may still read
+// changes.
 func TestPollWithoutRoom(t *testing.T) {
 	b, r := newBenchQueue(t, nictest.EchoRequest(64)), nictest.NewResponder(t)
 	receive := func() {

@@ -9,8 +9,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 )
 
-// TestProfiles: what differs from board to board, as public logs of real cards have it. The driver opens and answers on each,
-// at the same cost.
+// TestProfiles covers the differences between boards according to public logs of real cards. The driver opens and
+// answers on each, at the same cost.
 func TestProfiles(t *testing.T) {
 	want := nictest.Cost(t, harness(ixgbesim.SFP), 98, 64, 1)
 	for _, o := range []ixgbesim.Options{

@@ -17,8 +17,8 @@ const (
 	minFrame    = 14 // an Ethernet header
 )
 
-// Queue is one receive ring and one transmit ring of the same size. Slot numbers and transmit numbers run freely; their
-// low bits index the rings.
+// Queue is one receive ring and one transmit ring of the same size. Slot numbers and transmit numbers are free-running;
+// their low bits index the rings.
 type Queue struct {
 	rx  unsafe.Pointer // receive descriptors
 	tx  unsafe.Pointer // transmit descriptors
@@ -27,7 +27,7 @@ type Queue struct {
 	tdt *uint32
 
 	iova    uint64 // of buf
-	bufSize uint32 // what the device may write to one buffer
+	bufSize uint32 // bytes that the device may write to one buffer
 	stride  uint32 // from one buffer to the next: a cache line more, or all heads would share two sets of the L1 cache
 	mask    uint32 // ring size - 1
 
@@ -39,11 +39,11 @@ type Queue struct {
 	txDone uint32 // transmits before it are done: their buffers are ours
 	txRoom uint32 // txDone + mask: transmits before it fit
 
-	batches unsafe.Pointer // a batch for each transmit descriptor: that of the pass whose first transmit it is
+	batches unsafe.Pointer // one batch per transmit descriptor: the pass whose first transmit it is
 
-	// What Poll would otherwise work out for each frame, or keep on the stack.
+	// Values that Poll would otherwise compute for each frame, or keep on the stack.
 	delta    uint64         // iova - buf
-	rxStatus unsafe.Pointer // the word of the first receive descriptor that says what came
+	rxStatus unsafe.Pointer // status word of the first receive descriptor
 	rxEnd    uint32         // the slot before which the pass ends
 	most     uint32         // bufSize - minFrame
 
@@ -66,22 +66,22 @@ func (q *Queue) transmit(n uint32) *txRead {
 	return (*txRead)(unsafe.Add(q.tx, uint64(n&q.mask)*descSize))
 }
 
-// batch is what one pass posted. Its last transmit alone requests a write-back, which stands for all: transmits of
-// one ring are done in order.
+// batch is what one pass posted. Only its last transmit requests a write-back, which completes all, because transmits
+// of one ring complete in order.
 type batch struct {
 	end  uint32 // the number after its last transmit's
-	slot uint32 // where the pass began: no transmit from this batch on has a buffer of an earlier slot
+	slot uint32 // start of the pass: transmits from this batch on use no buffer of an earlier slot
 }
 
 func (q *Queue) batch(first uint32) *batch {
 	return (*batch)(unsafe.Add(q.batches, first&q.mask*uint32(unsafe.Sizeof(batch{}))))
 }
 
-// Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
-// lie, posts them, and writes TDT once. It calls reclaim where nothing was there to answer, or where reclaimAt slots wait. It returns
+// Poll makes one pass: it receives waiting frames, at most maxBatch, rewrites those that it answers in place, posts
+// them, and writes TDT once. It calls reclaim if there was nothing to answer, or if reclaimAt slots wait. It returns
 // the number of replies posted.
 //
-// The fields of q are read where they are used: copies of them in local variables are more than the registers hold.
+// The fields of q are read where they are used: copies of them in local variables would not fit the registers.
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	next, tail := q.rxNext, q.txTail
 	for q.rxEnd = next + maxBatch; next != q.rxEnd; {
@@ -106,8 +106,8 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 			q.full(r, h, n)
 			continue
 		}
-		// The descriptor is written before there is a reply, for one of the same length, so that nothing it takes has to be kept
-		// over the call. The device reads none from TDT on.
+		// The descriptor is written before the reply exists, for a reply of the same length, so that its values need
+		// not be kept across the call. The device reads no descriptor from TDT on.
 		*q.transmit(tail) = txRead{q.delta + uint64(uintptr(unsafe.Pointer(h))), uint32(n) | txWhole, uint32(n) << txPayShift}
 		if !r.Ping4(h, n) {
 			if n = r.Answer(h, n); n == 0 {
@@ -150,7 +150,7 @@ func (q *Queue) full(r *fastpath.Responder, h *[64]byte, n int) {
 	}
 }
 
-// post hands the transmits from first up to tail to the device, for a pass that began at slot.
+// post passes the transmits from first up to tail to the device, for a pass that began at slot.
 func (q *Queue) post(first, tail, slot uint32) {
 	q.txDesc((tail - 1) & q.mask).cmd |= txRS
 	*q.batch(first) = batch{tail, slot}
@@ -158,9 +158,9 @@ func (q *Queue) post(first, tail, slot uint32) {
 	mmio.Store32(q.tdt, tail&q.mask)
 }
 
-// reclaim takes back the transmits that are done and arms the slots that are free again: all those of passes before the oldest one
-// that is still being sent. A slot is cleared of DD before it is posted, and the slot before the oldest one refilled is never posted
-// (§7.1.9: head equal to tail means empty), so Poll finds no stale DD however far the device gets.
+// reclaim handles completed transmits and posts the slots that are free again: all those of passes before the oldest
+// pass that is still being sent. DD of a slot is cleared before it is posted, and the slot before the oldest refilled
+// one is never posted (§7.1.9: head equal to tail means empty), so Poll finds no stale DD however far the device gets.
 func (q *Queue) reclaim() {
 	done, mask, free := q.txDone, q.mask, q.rxNext
 	for done != q.txTail {
@@ -175,7 +175,7 @@ func (q *Queue) reclaim() {
 	polling.Publish(&q.txDone, done)
 	refilled := q.refilled
 	for refilled != free {
-		// As far as the ring continues, each descriptor and each address follows from the one before.
+		// Within the ring, each descriptor and each address follows from the previous one.
 		slot, n := refilled&mask, free-refilled
 		n = min(n, mask+1-slot)
 		refilled += n
@@ -220,7 +220,7 @@ func (q *Queue) send(frame []byte) error {
 	return nil
 }
 
-// recv copies the next frame out and frees its slot. It returns -1 where there is none.
+// recv copies the next frame out and frees its slot. It returns -1 if there is none.
 func (q *Queue) recv(buf []byte) (int, int64) {
 	for {
 		slot := q.rxNext & q.mask

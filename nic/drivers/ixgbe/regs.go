@@ -41,7 +41,7 @@ const (
 	swsmSMBI    = 1 << 0 // held by one driver of the device; a read takes it
 	swsmSWESMBI = 1 << 1 // held by software against firmware
 
-	syncNVM      = 1 << 0 // EEPROM, NVM; what software owns. Firmware's bits lie syncFirmware above
+	syncNVM      = 1 << 0 // EEPROM, NVM; owned by software. Firmware's bits are syncFirmware higher
 	syncPHY0     = 1 << 1 // PHY of port 0; 1 << 2 of port 1
 	syncMAC      = 1 << 3 // shared MAC registers
 	syncFirmware = 5
@@ -77,9 +77,9 @@ const (
 	regAUTOC2        reg = 0x042A8 // AUTOC2 Auto-Negotiation Control 2 RW §8.2.3.22
 	autoc2SFI            = 2 << 16 // 10 Gb/s serial PMA/PMD: SFI
 	autoc2SerialMask     = 3 << 16
-	autoc2Disable        = 7 << 28 // link disable on D3 and D0: left by a driver that turned the port off
+	autoc2Disable        = 7 << 28 // link disable in D3 and D0: left by a driver that turned the port off
 
-	autocRestart = 1 << 12 // restart auto-negotiation, or the link where there is none
+	autocRestart = 1 << 12 // restart auto-negotiation, or the link without it
 	autocLMSLSB  = 13      // Link Mode Select, 3 bits
 	autocLMSMask = 7 << 13 //
 	lmsParallel  = 1       // 10 Gb/s over four lanes, without auto-negotiation
@@ -94,7 +94,7 @@ const (
 	mscaRead    = 3 << 26
 	mscaCommand = 1 << 30 // starts the cycle; clears itself
 
-	msrwdReadLSB = 16 // what was read; 15:0 is what is written
+	msrwdReadLSB = 16 // position of the read data; 15:0 is the write data
 
 	mmngcVeto = 1 << 0 // firmware allows no change of the link
 
@@ -170,7 +170,7 @@ const (
 	rxdctlVME    = 1 << 30 // strip VLAN tags
 
 	srrctlOneBuf = 1 << 25 // DESCTYPE 001b: advanced, one buffer
-	srrctlDropEn = 1 << 28 // drop at once where the ring is empty, so that one slow queue does not hold up the others
+	srrctlDropEn = 1 << 28 // drop at once if the ring is empty, so that one slow queue does not block the others
 )
 
 // Transmit.
@@ -195,8 +195,8 @@ const (
 
 	rttdcsArbDis = 1 << 6
 
-	// TXDCTL: prefetch whenever fewer than 32 descriptors are on the chip and one more is in memory; write back each
-	// descriptor that requests it at once.
+	// TXDCTL: prefetch whenever fewer than 32 descriptors are on the chip and one more is in memory; write back at once
+	// each descriptor that requests it.
 	txdctlPTHRESH = 32 << 0
 	txdctlHTHRESH = 1 << 8
 	txdctlWTHRESH = 0 << 16

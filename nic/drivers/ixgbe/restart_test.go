@@ -19,14 +19,14 @@ const (
 	status                  = 0x00008
 )
 
-// spy is a model that tells what it was asked at a time when it may not be, and can vanish for some reads.
+// spy is a model that reports accesses at forbidden times, and can vanish for some reads.
 type spy struct {
 	sim.Model
-	resetting bool      // a reset was written, and not yet seen to be over
-	quiet     time.Time // until then nobody may touch the device (§4.6.3.2)
+	resetting bool      // a reset was written, and its end not yet seen
+	quiet     time.Time // no access is allowed until then (§4.6.3.2)
 	touched   []uint64
 
-	blink atomic.Int32 // reads that find all ones after the next one of STATUS
+	blink atomic.Int32 // number of reads that return all ones, after the next one of STATUS
 	gone  int32
 }
 
@@ -121,7 +121,7 @@ func TestNobodyAsksDuringARestart(t *testing.T) {
 	}
 }
 
-// A device that is gone for a moment right after it was looked for leaves nothing in the totals.
+// A device that is gone for a moment right after it was checked does not change the totals.
 func TestAllOnesDoNotCount(t *testing.T) {
 	for _, reads := range []int32{1, 2, 3, 4, 5, 7, 15, 30} {
 		s := &spy{Model: ixgbesim.New(ixgbesim.Options{})}
@@ -132,7 +132,7 @@ func TestAllOnesDoNotCount(t *testing.T) {
 		}
 		s.blink.Store(reads)
 		var st nic.Stats
-		for range 2 { // it may tell the first time; the second time it is back
+		for range 2 { // it may be reported the first time; the second time it is back
 			err = d.ReadStats(&st)
 		}
 		if err != nil {
@@ -147,7 +147,8 @@ func TestAllOnesDoNotCount(t *testing.T) {
 	}
 }
 
-// miscount is a device whose GPRC has the frames that found no room in the packet buffer too, as an erratum of the 82599 says.
+// miscount is a device whose GPRC includes frames that found no room in the packet buffer, according to an erratum of
+// the 82599.
 type miscount struct {
 	*ixgbesim.Model
 	armed atomic.Bool

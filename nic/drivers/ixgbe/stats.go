@@ -24,8 +24,8 @@ func (d *Device) takeCounts() {
 	}
 }
 
-// counts reads the device's counters. They are not whole where the device vanished meanwhile, or is being reset by
-// another process: then it answers with all ones, which no counter reaches between two reads.
+// counts reads the device's counters. whole is false if the device vanished meanwhile, or is being reset by another
+// process: it then returns all ones, which no counter reaches between two reads.
 func (d *Device) counts() (s nic.Stats, whole bool) {
 	whole = true
 	count := func(r reg) uint64 {

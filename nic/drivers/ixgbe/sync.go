@@ -8,8 +8,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-// take owns resources that the other port's driver and the device's firmware use as well: bits of SW_FW_SYNC (§10.5.4).
-// An owner that does not let go within a second is taken for dead, as the datasheet advises.
+// take acquires resources that the driver of the other port and the device's firmware use as well: bits of SW_FW_SYNC
+// (§10.5.4). An owner that does not release them within a second counts as dead, as the datasheet advises.
 func (d *Device) take(own uint32) error {
 	others := own | own<<syncFirmware
 	if own&syncNVM != 0 && d.family == x540 {
@@ -42,7 +42,7 @@ func (d *Device) phySync() uint32 { return syncPHY0 << (d.read(regSTATUS) >> sta
 // lockSync guards SW_FW_SYNC itself: SMBI between drivers; against firmware SWSM.SWESMBI (§10.5.4), on the X540 the
 // register's own REGSMP.
 func (d *Device) lockSync() error {
-	// Reading SMBI as zero takes it. One that nobody returns is stale from a driver that died: take it over.
+	// Reading SMBI as zero acquires it. If it is never released, a dead driver left it: take it over.
 	if d.wait("SWSM", regSWSM, swsmSMBI, 0, 10*time.Millisecond) != nil {
 		d.clear(regSWSM, swsmSMBI)
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-// hangLimit is how long a transmit ring with work may stall while the link is up.
+// hangLimit is the longest time for which a transmit ring with work may stall while the link is up.
 const hangLimit = time.Second
 
 // check finds a device that lost its state, in a reset by another process, and transmits that stall with the link up.
