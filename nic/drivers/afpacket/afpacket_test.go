@@ -124,7 +124,7 @@ func TestOneAnswers(t *testing.T) {
 	shut(try("one after the first was closed", v.Config(), false))
 }
 
-// child is what a test runs in another process: the test binary itself, with this variable set.
+// child is the variable that selects what the test binary does in another process.
 const child = "AFPACKET_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -219,7 +219,7 @@ func TestTimestamps(t *testing.T) {
 			t.Errorf("a stamp too many: %v", err)
 		}
 		send, want := v.Echo(veth.Our4.Addr(), 99), 0
-		if n := testing.AllocsPerRun(100, func() { // at a rate it is asked between any two probes
+		if n := testing.AllocsPerRun(100, func() { // with -rate it is called between any two probes
 			want++
 			if err := d.Send(send); err != nil {
 				t.Error(err)
@@ -257,8 +257,8 @@ func TestInfoTellsPartialChecksums(t *testing.T) {
 	})
 }
 
-// TestLongServiceTag asks in frames up to the longest that the interface carries, with an outer tag of 802.1ad, for which the
-// kernel grants a packet socket no four bytes beyond the MTU.
+// TestLongServiceTag sends frames up to the longest that the interface supports, with an outer 802.1ad tag, for which
+// the kernel does not grant a packet socket four bytes beyond the MTU.
 func TestLongServiceTag(t *testing.T) {
 	v := veth.New(t)
 	v.Peer.Do(func() { // so that the question can be sent

@@ -8,10 +8,10 @@ import (
 	"github.com/rebound-nic/rebound/cksum"
 )
 
-// complete finishes the checksum of a UDP datagram whose sender left that to the device (TP_STATUS_CSUMNOTREADY): it came
-// from a kernel on this machine, over veth or a bridge, and was never on a wire. The checksum field holds the
-// pseudo-header's sum (linux/skbuff.h, CHECKSUM_PARTIAL), so that the sum over the datagram as it is gives the rest.
-// frame may have VLAN tags. Anything else is left as it is.
+// complete completes the checksum of a UDP datagram whose sender left it to the device (TP_STATUS_CSUMNOTREADY): the
+// datagram is from a kernel on this machine, over veth or a bridge, and was never on a wire. The checksum field
+// contains the pseudo-header's sum (linux/skbuff.h, CHECKSUM_PARTIAL), so the sum over the datagram as it is gives the
+// checksum. frame may have VLAN tags. Other frames are not changed.
 //
 //go:noinline
 func complete(frame []byte) {

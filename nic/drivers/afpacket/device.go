@@ -20,7 +20,7 @@ import (
 const (
 	ethernet    = 14      // bytes of an Ethernet header
 	tags        = 8       // bytes of two VLAN tags
-	defaultRing = 2048    // slots: what comes in a timeslice of 4 ms at half a million a second
+	defaultRing = 2048    // slots: frames that arrive within a timeslice of 4 ms at half a million per second
 	maxRing     = 1 << 16 // slots
 )
 
@@ -113,8 +113,8 @@ func open(o nic.Options) (_ *Device, err error) {
 	return d, nil
 }
 
-// mayAnswer refuses addresses for which the kernel answers too, and notes what else the kernel will do with requests, of
-// which it gets its own copy.
+// mayAnswer refuses addresses for which the kernel answers too, and notes what else the kernel does with its own copy
+// of the requests.
 func (d *Device) mayAnswer(c *fastpath.Config) error {
 	if c == nil {
 		return nil
@@ -183,7 +183,7 @@ func openQueue(i *netif.Interface, slots, frame int) (*Queue, error) {
 	return q, nil
 }
 
-// fanout joins several queues into one group, which gets each frame once.
+// fanout joins several queues into one group, which receives each frame once.
 func (d *Device) fanout() error {
 	if len(d.queues) == 1 {
 		return nil

@@ -6,14 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adProtocol is the offset that stands for the kernel's own note of the EtherType (linux/filter.h: SKF_AD_OFF + SKF_AD_PROTOCOL),
-// which costs less than a look into the frame.
+// adProtocol is the ancillary offset of the frame's EtherType (linux/filter.h: SKF_AD_OFF + SKF_AD_PROTOCOL), which is
+// cheaper than reading the frame.
 const adProtocol = 0xffff_f000
 
-// dropTCP is a classic BPF program that keeps TCP out of the ring, which on a host in use is nearly all that is not
-// ours: the kernel need not copy it, nor can it crowd requests out. It looks at IPv4 and IPv6 without tags in the
-// frame; the Responder does the rest. On veth a round trip with it takes 1.01 times the time (25 alternating rounds,
-// p50).
+// dropTCP is a classic BPF program that keeps TCP out of the ring, which is most of the other traffic on a host: the
+// kernel need not copy it, and it cannot displace requests. It checks untagged IPv4 and IPv6; the Responder does the
+// rest. On veth it costs a factor of 1.01 in round trip time (25 alternating rounds, p50).
 var dropTCP = []unix.SockFilter{
 	{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: adProtocol},
 	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.ETH_P_IP, Jf: 2},

@@ -11,10 +11,10 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 )
 
-// long sends the frames that sendto refuses with EMSGSIZE though the interface takes them. The kernel allows a frame four
-// bytes beyond the MTU only if its outer tag is 802.1Q (packet_extra_vlan_len_allowed in net/packet/af_packet.c), so a reply of
-// 1515 to 1518 bytes that is tagged by 802.1ad has no other way. What is sent from a ring with a virtio header in front of each
-// frame is not held to that; whether it is too long is then the interface's to say.
+// long sends frames that sendto refuses with EMSGSIZE although the interface supports them. The kernel allows a frame
+// four bytes beyond the MTU only if its outer tag is 802.1Q (packet_extra_vlan_len_allowed in net/packet/af_packet.c),
+// so an 802.1ad-tagged reply of 1515 to 1518 bytes needs another path. The limit does not apply to a ring with a virtio
+// header before each frame; the interface then decides whether the frame is too long.
 type long struct {
 	mem  []byte
 	fd   uintptr

@@ -11,10 +11,10 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// batch is how many frames one Poll takes at most, so that Serve looks at stop in time.
+// batch is the largest number of frames of one Poll, so that Serve checks stop in time.
 const batch = 32
 
-// Queue is one socket with its ring. One goroutine polls it at a time.
+// Queue is one socket with its ring. Only one goroutine may poll it at a time.
 type Queue struct {
 	ring ring
 	head uintptr // offset of the slot that the kernel fills next
@@ -27,7 +27,7 @@ type Queue struct {
 	txFull, txErrors                     polling.Counter
 }
 
-// Poll answers what has arrived, at most a batch of frames, and returns how many replies it sent.
+// Poll answers waiting frames, at most a batch, and returns the number of replies sent.
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	sent := 0
 	for range batch {
@@ -75,8 +75,8 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	return sent
 }
 
-// failed counts a reply that the kernel did not take. It is not tried again: its asker has a timer, and the frames
-// behind it have not waited yet.
+// failed counts a reply that the kernel refused. It is not sent again, because the sender of the request has a timeout,
+// and other frames are waiting.
 //
 //go:noinline
 func (q *Queue) failed(e unix.Errno) {

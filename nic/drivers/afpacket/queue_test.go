@@ -34,7 +34,7 @@ func TestPollAllocates(t *testing.T) {
 	}
 }
 
-// partial is a datagram over IPv4 whose checksum holds the pseudo-header's sum.
+// partial returns an IPv4 datagram whose checksum field contains the pseudo-header's sum.
 func partial(payload string) []byte {
 	f := append(make([]byte, 12), 8, 0, 0x45, 0, 0, byte(28+len(payload)), 0, 0, 0, 0, 64, 17, 0, 0,
 		192, 0, 2, 2, 192, 0, 2, 10, 0x30, 0x39, 0x1b, 0x5f, 0, byte(8+len(payload)), 0, 0)

@@ -11,13 +11,13 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 )
 
-// header is struct tpacket2_hdr of linux/if_packet.h, at the start of each slot. The kernel writes all of it but status,
-// which both sides write: the slot is ours while it holds statusUser, and the kernel's while it is 0.
+// header is struct tpacket2_hdr of linux/if_packet.h, at the start of each slot. The kernel writes all of it except for
+// status, which both sides write: the slot is ours while it is statusUser, and the kernel's while it is 0.
 type header struct {
 	status    uint32
 	len       uint32 // bytes of the frame on the wire
-	snaplen   uint32 // bytes of it in the slot
-	mac       uint16 // where the frame starts in the slot
+	snaplen   uint32 // bytes of the frame in the slot
+	mac       uint16 // offset of the frame in the slot
 	net       uint16
 	sec, nsec uint32
 	vlanTCI   uint16
@@ -32,7 +32,7 @@ const _ = uint(32 - unsafe.Sizeof(header{}))
 const (
 	statusUser          uint32 = unix.TP_STATUS_USER
 	statusVLAN          uint32 = unix.TP_STATUS_VLAN_VALID      // the kernel took a tag out of the frame
-	statusVLANTPID      uint32 = unix.TP_STATUS_VLAN_TPID_VALID // and tells its TPID, 0x8100 otherwise
+	statusVLANTPID      uint32 = unix.TP_STATUS_VLAN_TPID_VALID // the TPID is valid; 0x8100 otherwise
 	statusPartial       uint32 = unix.TP_STATUS_CSUMNOTREADY    // the sender left the checksum to the device
 	statusStampHardware uint32 = unix.TP_STATUS_TS_RAW_HARDWARE
 )
@@ -50,7 +50,7 @@ type ring struct {
 	end  uintptr // bytes of all slots
 }
 
-// newRing gives fd a receive ring of slots for frames of up to frame bytes, and maps it.
+// newRing creates a receive ring of slots for frames of up to frame bytes on fd, and maps it.
 func newRing(fd, slots, frame int) (ring, error) {
 	size := 2048
 	for size < macFrom+frame {
@@ -79,7 +79,7 @@ func (g *ring) slot(off uintptr) *header {
 	return (*header)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(g.mem)), off))
 }
 
-// next returns the offset of the slot behind the one at off.
+// next returns the offset of the slot after the one at off.
 func (g *ring) next(off uintptr) uintptr {
 	if off += g.size; off == g.end {
 		return 0
@@ -87,14 +87,14 @@ func (g *ring) next(off uintptr) uintptr {
 	return off
 }
 
-// full reports whether the kernel has put a frame into the slot, and what it says of it (docs/memory-order.md: done, then the
+// full reports whether the kernel has put a frame into the slot, and its status (docs/memory-order.md: done, then the
 // rest).
 func (h *header) full() (status uint32, ok bool) {
 	status = atomic.LoadUint32(&h.status)
 	return status, status&statusUser != 0
 }
 
-// free gives the slot back to the kernel (docs/memory-order.md: rings shared with the kernel).
+// free returns the slot to the kernel (docs/memory-order.md: rings shared with the kernel).
 func (h *header) free() { mmio.Store32(&h.status, 0) }
 
 // frame returns the start of the frame.

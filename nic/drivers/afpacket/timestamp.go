@@ -14,7 +14,7 @@ import (
 type stamps struct {
 	on    bool
 	last  nic.Timestamp        // of the frame that Recv returned last
-	saved *unix.HwTstampConfig // what the card did before, once that was changed
+	saved *unix.HwTstampConfig // the card's previous setting, once it was changed
 
 	message netif.Message
 }
@@ -42,7 +42,7 @@ func (d *Device) EnableTimestamps(hardware bool) (nic.Timestamping, error) {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPING, flags); err != nil {
 		return in, fmt.Errorf("afpacket: interface %s: SO_TIMESTAMPING %#x: %w", d.iface.Name, flags, err)
 	}
-	source := 0 // of the stamps in the ring, one for each frame: the card's if it has them, otherwise the kernel's
+	source := 0 // clock of the timestamps in the ring, one per frame: the card's if it has one, otherwise the kernel's
 	if in.RxHardware {
 		source, in.RxSoftware = unix.SOF_TIMESTAMPING_RAW_HARDWARE, false
 	}
@@ -53,7 +53,7 @@ func (d *Device) EnableTimestamps(hardware bool) (nic.Timestamping, error) {
 	return in, nil
 }
 
-// stampHardware asks the card for stamps on all frames, as far as it has them.
+// stampHardware requests hardware timestamps of all frames, as far as the card supports it.
 func (d *Device) stampHardware(fd int, info *unix.EthtoolTsInfo, in *nic.Timestamping) error {
 	const rx, tx = unix.SOF_TIMESTAMPING_RX_HARDWARE, unix.SOF_TIMESTAMPING_TX_HARDWARE
 	in.RxHardware = info.So_timestamping&rx != 0 && info.Rx_filters&(1<<unix.HWTSTAMP_FILTER_ALL) != 0
@@ -86,7 +86,7 @@ func (d *Device) stampHardware(fd int, info *unix.EthtoolTsInfo, in *nic.Timesta
 	return nil
 }
 
-// restore gives the card back the setting that it had.
+// restore restores the card's previous setting.
 func (s *stamps) restore(d *Device) error {
 	if s.saved == nil {
 		return nil
@@ -97,9 +97,9 @@ func (s *stamps) restore(d *Device) error {
 	return nil
 }
 
-// received keeps the stamp of a frame in the ring. The kernel always writes one: the card's if the status says so,
-// otherwise its own, from where the frame left the driver or, until the kernel has switched that on, from where it was put
-// into the ring.
+// received keeps the timestamp of a frame in the ring. The kernel always writes one: the card's if the status says so,
+// otherwise its own, taken when the frame left the driver or, until the kernel has enabled that, when it was put into
+// the ring.
 func (s *stamps) received(h *header, status uint32) {
 	if s.on {
 		s.last = nic.Timestamp{

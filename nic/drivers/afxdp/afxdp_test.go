@@ -43,7 +43,7 @@ func TestGeneric(t *testing.T) {
 	v.Flows(t, s)
 }
 
-// TestQueues serves two receive queues, notes one that is not served, and refuses one that is not there.
+// TestQueues serves two receive queues, notes one that is not served, and refuses one that does not exist.
 func TestQueues(t *testing.T) {
 	v := veth.NewQueues(t, 2)
 	v.Host.Do(func() {
@@ -63,7 +63,7 @@ func TestQueues(t *testing.T) {
 	v.Flows(t, v.Serve(t, open, nic.Options{Queues: 2}))
 }
 
-// What a test runs in another process: the test binary itself, with child naming the interface.
+// Variables that select what the test binary does in another process; child names the interface.
 const (
 	child   = "AFXDP_TEST_CHILD"
 	memlock = "AFXDP_TEST_MEMLOCK" // bytes that the child may lock
@@ -202,7 +202,7 @@ func TestForeignProgram(t *testing.T) {
 	}
 }
 
-// TestHiddenTag has the peer put a VLAN tag beside the frame, where veth keeps it as a card with rx-vlan-offload does.
+// TestHiddenTag sends a VLAN tag outside of the frame, where veth keeps it, as a card with rx-vlan-offload does.
 func TestHiddenTag(t *testing.T) {
 	t.Run("driver", func(t *testing.T) { hiddenTag(t, open, "xdp-drv") })
 	t.Run("generic", func(t *testing.T) { hiddenTag(t, generic, "xdp-generic") })

@@ -6,8 +6,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
 )
 
-// attach loads the program and attaches it, in the driver's hook where there is one and the generic one is not
-// requested. The map holds sockets for queues below queues.
+// attach loads the program and attaches it, to the driver's hook if there is one and the generic one is not requested.
+// The map has sockets for queues below queues.
 func (d *Device) attach(f *filter, queues int, generic bool) error {
 	xdpkit.LiftMemlock()
 	var err error

@@ -21,15 +21,15 @@ import (
 const (
 	ethernet    = 14   // bytes of an Ethernet header
 	tags        = 8    // bytes of two VLAN tags
-	defaultRing = 2048 // received frames that can be under way: what comes in a timeslice of 4 ms at half a million a second
+	defaultRing = 2048 // received frames in use: those that arrive within a timeslice of 4 ms at half a million per second
 	maxRing     = 1 << 15
-	maxSend     = 1024 // frames of Send that can be under way
+	maxSend     = 1024 // pending frames of Send
 )
 
-// Options are what this driver alone takes.
+// Options are the settings of this driver.
 type Options struct {
 	Queue   int  // the interface's first receive queue to use
-	Generic bool // attach the program to the kernel's own hook, behind the interface's driver, and not to the driver's
+	Generic bool // attach the program to the kernel's generic hook, after the driver, instead of the driver's hook
 }
 
 // Device is an open interface. It implements nic.Device.
@@ -42,7 +42,7 @@ type Device struct {
 	sockets *ebpf.Map
 	program *ebpf.Program
 	link    link.Link
-	groups  int // a packet socket that holds multicast memberships, -1 if none
+	groups  int // a packet socket with multicast memberships, -1 if none
 }
 
 // Open attaches a program to the interface o.Device in the calling thread's network namespace, and binds o.Queues sockets
@@ -85,7 +85,7 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 	if mtu < 68 || mtu > i.MTU {
 		return fmt.Errorf("interface %s: MTU %d: %w: the interface has %d", i.Name, mtu, nic.ErrFrameSize, i.MTU)
 	}
-	size, err := frameSize(i.MTU+ethernet+tags, bufferGrain(i.Driver)) // what arrives is the interface's to say
+	size, err := frameSize(i.MTU+ethernet+tags, bufferGrain(i.Driver)) // the interface decides what arrives
 	if err != nil {
 		return fmt.Errorf("interface %s: MTU %d: %w", i.Name, i.MTU, err)
 	}
@@ -166,7 +166,7 @@ func (d *Device) pollBusily(q *Queue) (bool, error) {
 		opt, value int
 	}{
 		{"SO_PREFER_BUSY_POLL", unix.SO_PREFER_BUSY_POLL, 1},
-		{"SO_BUSY_POLL", unix.SO_BUSY_POLL, 20}, // microseconds; AF_XDP makes one round whatever it is
+		{"SO_BUSY_POLL", unix.SO_BUSY_POLL, 20}, // microseconds; AF_XDP makes one round for any value
 		{"SO_BUSY_POLL_BUDGET", unix.SO_BUSY_POLL_BUDGET, 64},
 	} {
 		err := unix.SetsockoptInt(int(q.fd), unix.SOL_SOCKET, s.opt, s.value)
@@ -187,8 +187,8 @@ func (d *Device) Info() nic.Info { return d.info }
 // Link implements nic.Device.
 func (d *Device) Link() (nic.Link, error) { return d.iface.Link() }
 
-// ReadStats implements nic.Device. Extra holds the sums of XDP_STATISTICS by its field names, and kicks_again, how often
-// the kernel did not take all replies at the first kick.
+// ReadStats implements nic.Device. Extra contains the sums of XDP_STATISTICS by field name, and kicks_again, the number
+// of times the kernel did not send all replies at the first kick.
 func (d *Device) ReadStats(s *nic.Stats) error {
 	*s = nic.Stats{}
 	var sum unix.XDPStatistics

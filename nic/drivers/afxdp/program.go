@@ -17,7 +17,7 @@ import (
 // compiler is the version of clang that made the committed object.
 const compiler = "14.0.6"
 
-// filter says what the program takes, in its constants.
+// filter contains the constants of the program: what it selects.
 type filter struct {
 	mac            [6]byte
 	own4           []uint32
@@ -26,7 +26,7 @@ type filter struct {
 	ports, echoIDs [1 << 16 / 64]uint64
 }
 
-// newFilter reads what the options request.
+// newFilter returns the filter for the options.
 func newFilter(o *nic.Options, mac [6]byte) (f filter, err error) {
 	f.mac = mac
 	switch {
@@ -75,7 +75,7 @@ func newFilter(o *nic.Options, mac [6]byte) (f filter, err error) {
 	return f, nil
 }
 
-// own adds an address of ours.
+// own adds one of our addresses.
 func (f *filter) own(a []byte) {
 	if len(a) == 4 {
 		f.own4 = append(f.own4, binary.LittleEndian.Uint32(a))
@@ -99,8 +99,8 @@ func bit(b bool) uint8 {
 	return 0
 }
 
-// load loads the program, which gives frames to sockets. With an interface it is for that one alone, and asks its driver for the
-// VLAN tag that it took out of a frame.
+// load loads the program, which redirects frames to sockets. With an ifindex the program is for that interface only,
+// and requests the VLAN tag that the driver removed from a frame.
 func (f *filter) load(sockets *ebpf.Map, ifindex int) (*ebpf.Program, error) {
 	spec, err := loadPick()
 	if err != nil {

@@ -220,7 +220,7 @@ func TestMatchOneFamily(t *testing.T) {
 	}
 }
 
-// TestSteer leaves with the kernel whatever is not an answer to the bench.
+// TestSteer leaves all frames with the kernel that are no replies to the bench.
 func TestSteer(t *testing.T) {
 	for _, neighbours := range []bool{false, true} {
 		found := uint32(pass)
@@ -263,7 +263,7 @@ func TestTakeAll(t *testing.T) {
 	check(t, load(t, nic.Options{}), []verdict{{"anything", ethernetFrame(all, nil, 0x1234, 1), redirect}})
 }
 
-// TestLargest loads a program with as many addresses as are allowed and every port, and refuses one address more.
+// TestLargest loads a program with the largest number of addresses and all ports, and refuses one address more.
 func TestLargest(t *testing.T) {
 	c := &fastpath.Config{}
 	for i := range fastpath.MaxAddresses {
@@ -288,7 +288,7 @@ func TestLargest(t *testing.T) {
 	}
 }
 
-// The committed object is what this compiler makes of the source, where it is the one that made it.
+// The committed object is what the compiler produces from the source, if it is the compiler version that produced it.
 func TestObject(t *testing.T) {
 	nictest.BPFObject(t, "pick.c", "pick_bpfel.o", compiler)
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// batch is how many frames one Poll takes at most, so that the first of a burst does not wait for all of it.
+// batch is the largest number of frames of one Poll, so that the first of a burst does not wait for all of it.
 const batch = 32
 
-// Queue is one socket. One goroutine polls it at a time.
+// Queue is one socket. Only one goroutine may poll it at a time.
 //
 // Each chunk of the UMEM is in exactly one place. Those below sendBase: fill ring, kernel, receive ring, transmit ring,
 // completion ring, and back. The others: spare, transmit ring, completion ring, and back.
@@ -25,9 +25,9 @@ type Queue struct {
 	fd                       uintptr
 	rxTail                   uint32 // next entry of rx to read
 	txHead, fillHead         uint32 // next entry to write
-	filled                   uint32 // fillHead as the kernel knows it
+	filled                   uint32 // fillHead as published to the kernel
 	doneTail                 uint32 // next entry of completion to read
-	unsent                   bool   // the last kick did not send everything that tx holds
+	unsent                   bool   // the last kick did not send everything in tx
 	busyPoll                 bool   // the kernel's receive path runs when we call for it
 	sendBase                 uint64
 	spare                    []uint64 // chunks of Send
@@ -37,7 +37,7 @@ type Queue struct {
 	kicksAgain, txErrors, txFull         polling.Counter
 }
 
-// Poll answers what has arrived, at most a batch of frames, and returns how many replies it posted.
+// Poll answers waiting frames, at most a batch, and returns the number of replies posted.
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	waiting := atomic.LoadUint32(q.rx.producer) - q.rxTail // docs/memory-order.md: done, then the rest
 	if waiting == 0 {
@@ -77,7 +77,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	return sent
 }
 
-// post shows the kernel what was put into the transmit ring, and calls it if it requests that.
+// post publishes the transmit ring's new entries, and makes the system call if the kernel requests it.
 func (q *Queue) post() {
 	mmio.Store32(q.tx.producer, q.txHead) // docs/memory-order.md: rings shared with the kernel
 	if atomic.LoadUint32(q.tx.flags)&unix.XDP_RING_NEED_WAKEUP != 0 {
@@ -85,7 +85,7 @@ func (q *Queue) post() {
 	}
 }
 
-// idle does what a reply need not wait for.
+// idle does the work that replies need not wait for.
 func (q *Queue) idle() {
 	if q.unsent {
 		q.kick()
@@ -96,7 +96,7 @@ func (q *Queue) idle() {
 	}
 }
 
-// reclaim takes back what was sent: received chunks go to the fill ring, those of Send to spare.
+// reclaim handles completions: received chunks return to the fill ring, those of Send to spare.
 func (q *Queue) reclaim() {
 	done := atomic.LoadUint32(q.completion.producer)
 	if q.doneTail == done && q.filled == q.fillHead {
@@ -121,7 +121,7 @@ func (q *Queue) publishFill() {
 	mmio.Store32(q.fill.producer, q.fillHead)
 }
 
-// kick makes the kernel send what the transmit ring holds. What it does not take now stays in the ring, and the next
+// kick makes the kernel send the contents of the transmit ring. What it does not send stays in the ring, and the next
 // pass kicks again.
 func (q *Queue) kick() {
 	_, _, e := unix.RawSyscall6(unix.SYS_SENDTO, q.fd, 0, 0, unix.MSG_DONTWAIT, 0, 0)

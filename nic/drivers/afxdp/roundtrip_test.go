@@ -23,9 +23,9 @@ import (
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
 )
 
-// TestRoundTrip prints the round trip of an ICMP echo over veth, of both socket drivers and of the kernel,
-// alternating and with the same prober: medians and their ratio to the kernel's. It wants a quiet machine with two
-// cores, so it runs only when requested:
+// TestRoundTrip prints the round trip of an ICMP echo over veth, of both socket drivers and of the kernel, alternating
+// and with the same prober: medians and their ratio to the kernel's. It needs an idle machine with two cores, so it
+// runs only on request:
 //
 //	REBOUND_MEASURE=1 go test -run RoundTrip -v ./nic/drivers/afxdp
 func TestRoundTrip(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 )
 
-// ring is one of a socket's four rings, as linux/if_xdp.h lays it out. The producer writes *producer, the consumer
-// *consumer; both only grow. flags is the kernel's.
+// ring is one of a socket's four rings in the layout of linux/if_xdp.h. The producer writes *producer, the consumer
+// *consumer; both only grow. The kernel writes flags.
 type ring struct {
 	producer, consumer, flags *uint32
 	entries                   unsafe.Pointer // uint64 addresses (fill, completion) or unix.XDPDesc (receive, transmit)
@@ -31,11 +31,11 @@ func (g *ring) desc(i uint32) *unix.XDPDesc {
 	return (*unix.XDPDesc)(unsafe.Add(g.entries, uintptr(i&g.mask)*unsafe.Sizeof(unix.XDPDesc{})))
 }
 
-// headroom is what the kernel keeps free in front of a received frame (XDP_PACKET_HEADROOM).
+// headroom is the number of bytes that the kernel keeps free before a received frame (XDP_PACKET_HEADROOM).
 const headroom = 256
 
-// frameSize returns the least UMEM chunk that holds a frame of n bytes. grain is what a card counts its buffers in: the rest
-// of a chunk beyond a multiple of it stays empty.
+// frameSize returns the smallest UMEM chunk for a frame of n bytes. grain is the unit of a card's buffer sizes: the
+// part of a chunk beyond a multiple of it stays unused.
 func frameSize(n, grain int) (int, error) {
 	room := 0
 	for _, size := range []int{2048, 4096} {
@@ -47,8 +47,8 @@ func frameSize(n, grain int) (int, error) {
 		"(jumbo frames over several chunks are not used)", nic.ErrFrameSize, n, room, room-ethernet-tags)
 }
 
-// bufferGrain is what the cards of a kernel driver count receive buffers in, in bytes: Intel's 1 and 10 Gbit/s controllers
-// have them in steps of 1 KB (SRRCTL.BSIZEPACKET, 82599 §8.2.3.8.7). With zero copy a chunk of 2048 bytes is then a buffer of
+// bufferGrain returns the unit in bytes of receive buffer sizes of a kernel driver's cards: 1 KB for Intel's 1 and 10
+// Gbit/s controllers (SRRCTL.BSIZEPACKET, 82599 §8.2.3.8.7). With zero copy, a chunk of 2048 bytes is then a buffer of
 // 1024 to an 82599, and it drops longer frames.
 func bufferGrain(driver string) int {
 	switch driver {
@@ -58,8 +58,8 @@ func bufferGrain(driver string) int {
 	return 1
 }
 
-// openQueue makes a socket with a UMEM of frames chunks to receive into and up to maxSend to send from, and its rings. It is
-// not bound yet.
+// openQueue creates a socket with a UMEM of frames chunks for receiving and up to maxSend for sending, and its rings.
+// It does not bind it.
 func openQueue(frames, size int) (_ *Queue, err error) {
 	send := min(frames, maxSend)
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
@@ -159,8 +159,8 @@ func (g *ring) open(fd int, off unix.XDPRingOffset, entries int, entry uintptr, 
 	return nil
 }
 
-// bind binds the socket to a receive queue, with zero copy where the driver has it and runs the program itself, and reports
-// which it is.
+// bind binds the socket to a receive queue, with zero copy if the driver supports it and runs the program itself, and
+// reports whether it is zero copy.
 func (q *Queue) bind(i *netif.Interface, queue int, driverHook bool) (zeroCopy bool, err error) {
 	modes := []uint16{unix.XDP_ZEROCOPY, unix.XDP_COPY}
 	if !driverHook {
@@ -184,7 +184,7 @@ func (q *Queue) bind(i *netif.Interface, queue int, driverHook bool) (zeroCopy b
 	return false, fmt.Errorf("interface %s, queue %d: bind: %w", i.Name, queue, refused)
 }
 
-// zeroCopy asks the kernel what the socket was bound with.
+// zeroCopy reports whether the kernel bound the socket with zero copy.
 func (q *Queue) zeroCopy() (bool, error) {
 	var flags uint32 // struct xdp_options
 	n := uint32(unsafe.Sizeof(flags))
@@ -195,8 +195,8 @@ func (q *Queue) zeroCopy() (bool, error) {
 	return flags&unix.XDP_OPTIONS_ZEROCOPY != 0, nil
 }
 
-// bindMode waits some seconds for a queue in use: the kernel lets go of a closed socket's queue only later, in its
-// own work item, which a busy machine delays.
+// bindMode retries for some seconds while the queue is in use: the kernel releases a closed socket's queue later, in a
+// work item that a busy machine delays.
 func (q *Queue) bindMode(i *netif.Interface, queue int, mode uint16) (err error) {
 	for range 5000 {
 		err = unix.Bind(int(q.fd), &unix.SockaddrXDP{

@@ -38,7 +38,7 @@ func (d *Device) check(polled bool) (*kit.Symptom, error) {
 	return nil, nil
 }
 
-// restart programs the device with the loops parked. What was on the rings is lost.
+// restart programs the device while the loops are parked. Frames on the rings are lost.
 func (d *Device) restart(*kit.Symptom) error {
 	if !d.gone() {
 		d.takeCounts()

@@ -13,7 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/virtiosim"
 )
 
-// counted adds what the device dropped for lack of a buffer, which only the device knows.
+// counted adds the frames that the device dropped for lack of a buffer, which only the device knows.
 type counted struct {
 	*virtio.Device
 	m *virtiosim.Model

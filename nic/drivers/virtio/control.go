@@ -20,13 +20,13 @@ type control struct {
 
 const (
 	controlRing = 64   // entries at most
-	controlBuf  = 4096 // bytes; a table of multicast addresses has to fit
+	controlBuf  = 4096 // bytes; large enough for a table of multicast addresses
 )
 
-// errRefused is a command that the device does not carry out.
+// errRefused means that the device refused a command.
 var errRefused = fmt.Errorf("%w: refused", nic.ErrHardware)
 
-// controlLimit is how long a device may take over one command: most are threads of a hypervisor, which others hold up.
+// controlLimit is the timeout of a command: most devices are threads of a hypervisor, which may be descheduled.
 const controlLimit = 5 * time.Second
 
 // command sends one command and waits for its end.
@@ -54,8 +54,8 @@ func (c *control) command(d *Device, name string, what [2]byte, data []byte) err
 	return nil
 }
 
-// submit makes a command of size bytes and its acknowledgement available, as a chain of two descriptors, and returns what
-// tells whether the device is done with them.
+// submit makes a command of size bytes and its acknowledgement available, as a chain of two descriptors, and returns a
+// function that reports whether the device has used them.
 func (c *control) submit(size uint32) (used func() bool) {
 	r := &c.ring
 	n, ack := r.next, c.iova+controlBuf-1

@@ -13,7 +13,7 @@ type splitDesc struct {
 
 // usedElem is written by the device (§2.7.8).
 type usedElem struct {
-	id  uint32 // descriptor that began the chain
+	id  uint32 // first descriptor of the chain
 	len uint32 // bytes that the device wrote
 }
 
@@ -23,7 +23,8 @@ const (
 	ringHead         = 4 // bytes of flags and idx before the entries of either ring
 )
 
-// packedDesc is a descriptor of the packed ring (§2.8.13): written by the driver, and over it by the device when it is used.
+// packedDesc is a descriptor of the packed ring (§2.8.13): written by the driver, and overwritten by the device when it
+// is used.
 type packedDesc struct {
 	addr uint64
 	len  uint32 // of the buffer; used: bytes that the device wrote
@@ -39,7 +40,7 @@ const (
 
 // Descriptor flags, of both rings (§2.7.5, §2.8.1). AVAIL and USED are the packed ring's alone.
 const (
-	descNext  = 1 << 0  // VIRTQ_DESC_F_NEXT: the buffer goes on in another descriptor
+	descNext  = 1 << 0  // VIRTQ_DESC_F_NEXT: the buffer continues in another descriptor
 	descWrite = 1 << 1  // VIRTQ_DESC_F_WRITE: the device writes it
 	descAvail = 1 << 7  // VIRTQ_DESC_F_AVAIL
 	descUsed  = 1 << 15 // VIRTQ_DESC_F_USED
@@ -49,9 +50,9 @@ const (
 	descSize = 16
 	usedSize = 8
 
-	// headerLen is struct virtio_net_hdr before each frame (§5.1.6): flags, gso_type, hdr_len, gso_size, csum_start,
-	// csum_offset, num_buffers. With no offload negotiated all but num_buffers are zero; that is 1 in what the device
-	// writes, whether or not it is right there without MRG_RXBUF, and zero in what it reads.
+	// headerLen is the size of struct virtio_net_hdr before each frame (§5.1.6): flags, gso_type, hdr_len, gso_size,
+	// csum_start, csum_offset, num_buffers. Without offloads all but num_buffers are zero. That is 1 in what the device
+	// writes, although it need not be without MRG_RXBUF, and zero in what it reads.
 	headerLen = 12
 )
 

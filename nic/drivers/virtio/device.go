@@ -50,13 +50,13 @@ type Device struct {
 	ring     int            // entries that the options request, 0 for the default
 
 	foreignMAC   bool      // the address is not the device's own
-	groups       [][6]byte // multicast to let in
+	groups       [][6]byte // multicast to receive
 	allMulticast bool
 	linkUp       bool // as the watch saw it last
 }
 
-// Open resets the device, negotiates and starts its queues. It takes fn over: Close closes it, and so does an Open
-// that fails. The link need not be up. An MTU that is not requested is the one that the device tells.
+// Open resets the device, negotiates features and starts its queues. It owns fn: Close closes it, and so does a failed
+// Open. The link need not be up. If no MTU is requested, the device's is used.
 func Open(fn pci.Function, o nic.Options) (*Device, error) {
 	d := &Device{ring: o.RingSize}
 	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Restart: d.restart, Release: d.release}); err != nil {
@@ -74,13 +74,13 @@ func (d *Device) open() (err error) {
 		return err
 	}
 	if err := d.card.Stages(
-		kit.Stage{Name: "reset the device", Do: d.reset}, // quiet before its memory comes and its mastering is on
+		kit.Stage{Name: "reset the device", Do: d.reset}, // before it gets memory and bus mastering
 		kit.Stage{Name: "choose features", Do: d.choose}); err != nil {
 		return err
 	}
 	d.groups, d.allMulticast = netif.Groups(d.card.Options)
 	if err := d.card.Stages(
-		kit.Stage{Name: "negotiate features", Do: d.negotiate}, // which queues there are, and how long, depends on it
+		kit.Stage{Name: "negotiate features", Do: d.negotiate}, // the number and length of the queues depends on it
 		d.card.Evidence(d.evidence), kit.Learned, kit.Stage{Name: "allocate queues", Do: d.allocate}); err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (d *Device) open() (err error) {
 	return d.card.Do("start queues", d.start)
 }
 
-// choose picks the features, the MTU and the address from what the device offers and o requests.
+// choose selects the features, the MTU and the MAC address from the device's offer and o.
 func (d *Device) choose() error {
 	offered, queues, o := d.offered(), d.card.Options.Queues, &d.card.Options
 	if d.gone() {
@@ -121,7 +121,7 @@ func (d *Device) choose() error {
 	}
 
 	most, usual := maxMTU, 1500
-	if d.has(featMTU) { // what the network behind the device takes, as its owner says
+	if d.has(featMTU) { // the MTU of the network, as configured by its owner
 		most = min(most, int(d.conf16(confMTU)))
 		usual = most
 	}
@@ -203,7 +203,7 @@ func (d *Device) allocate() error {
 	}
 	d.hung = make([]kit.Progress, queues)
 	if d.has(featCtrlVQ) {
-		index := 2 // §5.1.2: behind the pairs that the device has, if enabled
+		index := 2 // §5.1.2: after all pairs that the device has, if multiqueue is negotiated
 		if d.has(featMQ) {
 			index = 2 * int(d.conf16(confMaxPairs))
 		}
@@ -217,7 +217,8 @@ func (d *Device) allocate() error {
 	return memory.Err
 }
 
-// entries returns how many entries each ring has: what the first n virtqueues all take, and the options request.
+// entries returns the number of entries per ring: the number that the first n virtqueues all support, limited by the
+// options.
 func (d *Device) entries(n int) (int, error) {
 	most := maxRing
 	for i := range uint32(n) {
@@ -241,7 +242,7 @@ func (d *Device) entries(n int) (int, error) {
 	return d.ring, nil
 }
 
-// powerOfTwo is the largest one that is no more than n: a packed ring's limit may be any number.
+// powerOfTwo returns the largest power of two up to n: a packed ring's limit may be any number.
 func powerOfTwo(n int) int { return 1 << (bits.Len(uint(n)) - 1) }
 
 // Info describes the device.
@@ -306,7 +307,8 @@ func (d *Device) Recv(buf []byte) (int, int64, error) {
 // Close stops the device and releases everything.
 func (d *Device) Close() error { return d.card.Close() }
 
-// release stops DMA before the memory goes: by the device's own reset, and by bus mastering off in case it did not listen.
+// release stops DMA before memory is freed: by a device reset, and by turning bus mastering off in case the reset did
+// not work.
 func (d *Device) release() error {
 	if d.regs.common.bar != nil && !d.gone() {
 		if err := d.reset(); err != nil {

@@ -1,26 +1,25 @@
-// Package virtio drives a virtio network device over PCI from user space, polling, with receive, rewrite and transmit
+// Package virtio drives a virtio network device over PCI from user space by polling, with receive, rewrite and transmit
 // fused into one loop.
 //
-// Source: Virtual I/O Device (VIRTIO) Version 1.2, OASIS; section numbers in this package are its own.
+// Source: Virtual I/O Device (VIRTIO) Version 1.2, OASIS; section numbers in this package refer to it.
 //
 //	1af4:1041  network device
 //	1af4:1000  transitional network device, driven through its modern registers
 //
-// Split and packed rings are driven, packed where the device offers them. The device is polled: interrupts are
-// disabled, and event indices are not negotiated. No offload is negotiated either, so each frame is whole and its
-// checksums are there. What is not taken, though a device may offer it:
+// Split and packed rings are supported; packed is preferred. The device is polled: interrupts are disabled, and event
+// indices are not negotiated. No offload is negotiated either, so each frame is complete and has its checksums.
+// Features that are not used, although a device may offer them:
 //
-//   - MRG_RXBUF: a frame is in one buffer, since it is answered there, and each buffer holds the longest frame.
-//   - IN_ORDER: a used entry may then stand for a whole batch, without the lengths of the others.
-//   - EVENT_IDX, INDIRECT_DESC: a reply is one descriptor, and the device's own wish for notifications is one flag.
+//   - MRG_RXBUF: a frame must be in one buffer, because it is answered there, and each buffer has room for the longest frame.
+//   - IN_ORDER: one used entry could then complete a whole batch, without the lengths of the others.
+//   - EVENT_IDX, INDIRECT_DESC: a reply is one descriptor, and the device's request for notifications is one flag.
 //
 // Buffer i belongs to descriptor i of the receive ring and to descriptor i of the transmit ring, permanently. A
-// received buffer is the header of 12 bytes and the frame; the reply goes out from the same buffer with the header
-// cleared. So a buffer is in one of three places: given to receive, in the loop's hands, or given to transmit. There
-// is no free list and no copy, and a used entry that names a buffer which the device does not have is found out. A
-// buffer that goes over the end of a huge page is in none of them (see crosses).
+// received buffer contains the header of 12 bytes and the frame; the reply is sent from the same buffer with a cleared
+// header. So a buffer has one of three owners: the receive ring, the loop, or the transmit ring. There is no free list
+// and no copy, and a used entry that names a buffer which the device does not own is detected. A buffer that crosses
+// the end of a huge page is not used (see crosses).
 //
-// What one reply costs: no register read, and one register write, the notification, which is left out where the
-// device says that it polls by itself. In a virtual machine that write is an exit to the hypervisor, and the cost
-// that counts.
+// Cost of a reply: no register read, and one register write, the notification, which is omitted if the device says that
+// it polls. In a virtual machine that write is an exit to the hypervisor, and dominates the cost.
 package virtio

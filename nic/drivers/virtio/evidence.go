@@ -1,7 +1,7 @@
 package virtio
 
-// evidence reads what a probe file holds beside what Open needs: every virtqueue's size, and the configuration fields that the
-// device's features say are there. Who follows the driver sees the registers.
+// evidence reads what a probe file contains in addition to what Open needs: every virtqueue's size, and the
+// configuration fields that exist according to the device's features. The observer sees the registers.
 func (d *Device) evidence() {
 	offered := d.offered()
 	for n := range min(uint32(d.read16(regNumQueues)), 64) {

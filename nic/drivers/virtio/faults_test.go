@@ -45,7 +45,8 @@ func answered(t *testing.T, far *sim.Cable) {
 	})
 }
 
-// TestRestarts: what ails the device is found, counted under its reason and fixed by a restart, and it answers again.
+// TestRestarts: device faults are detected, counted by reason and repaired by a restart, after which the device answers
+// again.
 func TestRestarts(t *testing.T) {
 	for _, c := range []struct {
 		reason string
@@ -94,7 +95,7 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
-// TestOpenRefuses: what cannot be is an error that says what was wrong, and what would be right.
+// TestOpenRefuses: an unsupported device is an error that says what is wrong, and what would be right.
 func TestOpenRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mac := [6]byte{2, 0, 0, 0, 0, 1}
@@ -129,7 +130,7 @@ func TestOpenRefuses(t *testing.T) {
 	})
 }
 
-// TestOpenTakes: devices that offer less, or whose filters cannot be set, are driven all the same.
+// TestOpenTakes: devices that offer less, or whose filters cannot be set, still work.
 func TestOpenTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
@@ -165,7 +166,7 @@ func TestOpenTakes(t *testing.T) {
 				t.Errorf("%s: Send: %v", c.name, err)
 			}
 			await.Until(t, c.name+": the frame is sent", func() bool { return far.Recv(0) != nil })
-			if c.refuse { // then it has to let all in, as this frame for another process
+			if c.refuse { // then it must receive all frames, such as this one for another process
 				buf, n := make([]byte, 2048), 0
 				await.Holds(func() bool {
 					far.Send(0, nictest.EchoRequest(80))

@@ -37,7 +37,7 @@ func (d *Device) has(f feature) bool { return d.features&f != 0 }
 
 func (d *Device) gone() bool { return d.read8(regDeviceStatus) == statusGone }
 
-// reset stops the device and waits until it has (§2.4, §4.1.4.3.2): from then on it touches no memory.
+// reset stops the device and waits until it has stopped (§2.4, §4.1.4.3.2): afterwards it accesses no memory.
 func (d *Device) reset() error {
 	if d.gone() {
 		return d.card.Gone("device_status")
@@ -119,14 +119,14 @@ func (d *Device) start() error {
 	return d.configure()
 }
 
-// size returns the most entries that virtqueue index takes, 0 if there is no such queue. The features have been
-// negotiated, and the queue was not set up since the last reset.
+// size returns the largest number of entries of virtqueue index, 0 if there is no such queue. Call it after feature
+// negotiation and before the queue is set up.
 func (d *Device) size(index uint32) int {
 	d.write16(regQueueSelect, uint16(index))
 	return int(d.read16(regQueueSize))
 }
 
-// enable tells the device where a ring lies (§4.1.5.1.3), and finds its notification address (§4.1.4.4).
+// enable tells the device a ring's addresses (§4.1.5.1.3), and finds its notification address (§4.1.4.4).
 func (d *Device) enable(r *ring) error {
 	d.write16(regQueueSelect, uint16(r.index))
 	d.write16(regQueueSize, uint16(r.mask+1))
@@ -155,7 +155,7 @@ func (d *Device) enable(r *ring) error {
 	return nil
 }
 
-// configure sends the commands that the device needs once it runs: how many queue pairs, the address, the filters.
+// configure sends the commands that a running device needs: number of queue pairs, MAC address, filters.
 func (d *Device) configure() error {
 	if len(d.queues) > 1 {
 		err := d.control.command(d, "MQ_VQ_PAIRS_SET", ctrlPairs, binary.LittleEndian.AppendUint16(nil, uint16(len(d.queues))))
@@ -171,9 +171,9 @@ func (d *Device) configure() error {
 		}
 	}
 	if !d.has(featCtrlRX) {
-		return nil // such a device lets everything in
+		return nil // such a device receives everything
 	}
-	// §5.1.6.5.2: the unicast table, which is empty beside our own address, and the multicast table.
+	// §5.1.6.5.2: the unicast table, empty because our own address is implied, and the multicast table.
 	table := binary.LittleEndian.AppendUint32(make([]byte, 4), uint32(len(d.groups)))
 	for _, g := range d.groups {
 		table = append(table, g[:]...)
@@ -190,7 +190,7 @@ func (d *Device) configure() error {
 		err = d.control.command(d, "RX_PROMISC", ctrlPromisc, []byte{0})
 	}
 	if errors.Is(err, errRefused) {
-		// A filter that cannot be set costs frames that nobody requested, and no more.
+		// Without the filter only unwanted frames arrive in addition.
 		d.card.FallBack("filters by address", "all frames, which the loop filters", "%v", err)
 		err = d.control.command(d, "RX_PROMISC", ctrlPromisc, []byte{1})
 	}

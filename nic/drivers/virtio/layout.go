@@ -8,20 +8,20 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
-// structure is a window's part that one capability describes.
+// structure is the part of a window that one capability describes.
 type structure struct {
 	bar  *mmio.Window
 	at   uint64
 	size uint64
 }
 
-// layout is where the device's registers lie (§4.1.4).
+// layout contains the locations of the device's registers (§4.1.4).
 type layout struct {
 	common, notify, config structure
 	multiplier             uint64 // notify_off_multiplier
 }
 
-// find reads the capabilities. Of several of one type the first that can be used is taken: one may are in I/O ports.
+// find reads the capabilities. It uses the first usable one of each type; some may be in I/O ports.
 func (d *Device) find() (l layout, err error) {
 	fn := d.card.Fn
 	at, err := pci.Capabilities(fn, pci.CapVendor)
@@ -82,7 +82,7 @@ func (d *Device) find() (l layout, err error) {
 	return l, nil
 }
 
-// structureAt reads the capability at an offset. What it describes has to be least bytes long and aligned.
+// structureAt reads the capability at an offset. Its structure must be aligned and have at least least bytes.
 func (d *Device) structureAt(at int, least, align uint64) (s structure, err error) {
 	fn := d.card.Fn
 	var off, length uint32

@@ -11,8 +11,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
-// testQueue is a queue whose device is the test: rings and buffers in ordinary memory, and a doorbell in a variable. The test
-// writes the device's side by hand, from the words of §2.7 and §2.8, and shares with the driver only the rings' layout.
+// testQueue is a queue with rings, buffers and a doorbell in ordinary memory. The test plays the device, written from
+// the words of §2.7 and §2.8, and shares only the rings' layout with the driver.
 type testQueue struct {
 	*Queue
 	bells  [2]uint32 // of receive and transmit
@@ -142,7 +142,7 @@ func (b *testQueue) finish(id uint32) {
 	b.txUsed++
 }
 
-// arrive and complete are the device for benchmarks: n frames come, and what was posted is done.
+// arrive and complete play the device for benchmarks: n frames arrive, and all posted transmits complete.
 func (b *testQueue) arrive(n int) {
 	for {
 		id, _, _, ok := b.transmit()
@@ -187,8 +187,8 @@ func TestStart(t *testing.T) {
 	})
 }
 
-// TestNoBufferIsSplit: with jumbo frames, whose buffers are in several huge pages, neither the device nor Send has one that begins in
-// one page and ends in the next, over many rounds of both rings.
+// TestNoBufferIsSplit: with jumbo frames, whose buffers are in several huge pages, neither the device nor Send gets a
+// buffer that starts in one page and ends in the next, over many rounds of both rings.
 func TestNoBufferIsSplit(t *testing.T) {
 	both(t, func(t *testing.T, packed bool) {
 		const stride, length = 9152, 9026
@@ -241,8 +241,8 @@ func TestNoBufferIsSplit(t *testing.T) {
 	})
 }
 
-// TestReply: a reply is in the buffer of its request, with a cleared header, and the buffer comes back to receive
-// when it was sent, over many rounds of both rings, with used entries in any order.
+// TestReply: a reply is in the buffer of its request, with a cleared header, and the buffer returns to the receive ring
+// after it was sent, over many rounds of both rings, with used entries in any order.
 func TestReply(t *testing.T) {
 	both(t, func(t *testing.T, packed bool) {
 		b, r := newTestQueue(t, packed), nictest.NewResponder(t)
@@ -279,8 +279,8 @@ func TestReply(t *testing.T) {
 	})
 }
 
-// TestNotify: each pass that posts rings once, with the queue's number, unless the device wants no notification; and with
-// NOTIFICATION_DATA it tells the next entry too (§2.9).
+// TestNotify: each pass that posts rings the doorbell once, with the queue's number, unless the device requests no
+// notification. With NOTIFICATION_DATA it includes the next entry (§2.9).
 func TestNotify(t *testing.T) {
 	both(t, func(t *testing.T, packed bool) {
 		b, r := newTestQueue(t, packed), nictest.NewResponder(t)
@@ -342,7 +342,7 @@ func TestRefillNotifies(t *testing.T) {
 	})
 }
 
-// TestLies: what a used ring may say that is not true ends in a number and a reason, and in no access outside of the buffers.
+// TestLies: invalid used entries are counted with a reason, and cause no access outside of the buffers.
 func TestLies(t *testing.T) {
 	both(t, func(t *testing.T, packed bool) {
 		for _, c := range []struct {
@@ -354,7 +354,7 @@ func TestLies(t *testing.T) {
 			{"receive: no such buffer", func(b *testQueue) { b.use(&b.rx, 0, testRing, 100) }, wrongRxID, 0},
 			{"receive: far beyond", func(b *testQueue) { b.use(&b.rx, 0, 0xffff, 100) }, wrongRxID, 0},
 			{"receive: the same buffer twice", func(b *testQueue) {
-				n := uint32(headerLen + copy(b.buffer(7)[headerLen:], b.frame)) // to be answered: else the driver gives it back at once
+				n := uint32(headerLen + copy(b.buffer(7)[headerLen:], b.frame)) // a request, because other frames are returned at once
 				b.use(&b.rx, 0, 7, n)
 				b.use(&b.rx, 1, 7, n)
 			}, wrongRxID, 0},
@@ -394,7 +394,7 @@ func TestLies(t *testing.T) {
 
 func (b *testQueue) jump(r *ring, to int) { *half(r.device, 2) = uint16(to) }
 
-// FuzzUsed: whatever the device writes into its sides of the rings, no pass breaks, none takes a buffer twice, and after a
+// FuzzUsed: with arbitrary bytes in the device's parts of the rings, passes end, no buffer is used twice, and after a
 // reset the queue works.
 func FuzzUsed(f *testing.F) {
 	f.Add(false, []byte{0, 7, 0, 110, 0, 1, 8, 0, 110, 0})
@@ -447,7 +447,7 @@ func FuzzUsed(f *testing.F) {
 	})
 }
 
-// TestSendReceive: a bench's frames, next to replies of a loop before that are still under way.
+// TestSendReceive: frames of a bench, while replies of an earlier loop are still pending.
 func TestSendReceive(t *testing.T) {
 	both(t, func(t *testing.T, packed bool) {
 		b, r := newTestQueue(t, packed), nictest.NewResponder(t)

@@ -17,7 +17,8 @@ const (
 	minFrame    = 14 // an Ethernet header
 )
 
-// Who has a buffer, or the transmit descriptor of its number. A buffer that only the loop has is none of them.
+// Owner of a buffer, or of the transmit descriptor of the same number. A buffer that the loop owns has none of these
+// values.
 const (
 	inReceive = 1 << iota // the device may write the buffer
 	inReply               // the device reads the buffer
@@ -29,27 +30,27 @@ type Queue struct {
 	rx, tx ring
 
 	buf   unsafe.Pointer // the buffers
-	owner unsafe.Pointer // one byte for each: who has it
+	owner unsafe.Pointer // one byte per buffer: its owner
 
 	iova   uint64 // of buf
 	delta  uint64 // iova - buf
-	bufLen uint32 // what the device may write to one buffer, header included
+	bufLen uint32 // bytes that the device may write to one buffer, including the header
 	stride uint32 // from one buffer to the next: an odd number of cache lines, or all heads would share a few sets of the L1 cache
 
-	posted uint32 // receive entries before it were told to the device
+	posted uint32 // receive entries before it are visible to the device
 
 	// One writer, this loop; ReadStats and the watch load them.
 	rxFrames, rxBytes, txFrames, txBytes polling.Counter
 	txFull, badLength                    polling.Counter
 	distrusted                           uint32 // a wrong* below: the device lied, and the queue stalls until it is reset
-	culprit                              uint32 // the number that it gave
+	culprit                              uint32 // the invalid number
 
 	sendBuf  unsafe.Pointer // queue 0: one buffer for each transmit descriptor, for Send
 	sendIOVA uint64
 	sendNext uint32
 }
 
-// What a used ring can say that no device means.
+// Invalid used entries.
 const (
 	wrongRxIndex = 1 + iota
 	wrongTxIndex
@@ -64,32 +65,32 @@ var wrongs = [...]string{
 	wrongTxID:    "transmit ring: a used entry names buffer %d, which the device does not have",
 }
 
-// hugePage is the least size of the pages in which memory lies side by side behind two IOMMUs: the guest's, and what a back end
-// of the device keeps of it.
+// hugePage is the smallest page size in which memory is contiguous behind two IOMMUs: the guest's, and the one that a
+// back end of the device keeps.
 const hugePage = 2 << 20
 
-// crosses reports whether buffer id of those at base goes over the end of a huge page. Such a buffer is never used. The next page may
-// lie elsewhere in the memory of the guest, and DPDK's vhost takes it to lie behind (vhost_user_iotlb_cache_find adds the
-// lengths of entries that adjoin in the device's addresses, and returns where the first one leads): it would write past the
-// first page.
+// crosses reports whether buffer id at base crosses the end of a huge page. Such a buffer is never used. The next page
+// may be elsewhere in the guest's memory, and DPDK's vhost assumes that it follows (vhost_user_iotlb_cache_find adds up
+// entries that are adjacent in device addresses, and returns the location of the first): it would write past the first
+// page.
 func (q *Queue) crosses(base unsafe.Pointer, id uint32) bool {
 	first := uintptr(base) + uintptr(id*q.stride)
 	return first/hugePage != (first+uintptr(q.bufLen)-1)/hugePage
 }
 
-// has says who has buffer id.
+// has returns the owner of buffer id.
 func (q *Queue) has(id uint32) *uint8 { return (*uint8)(unsafe.Add(q.owner, id)) }
 
-// Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
-// lie, posts them, and notifies once. It calls reclaim where nothing was there to answer, or where reclaimAt transmits wait. It
-// returns the number of replies posted.
+// Poll makes one pass: it receives waiting frames, at most maxBatch, rewrites those that it answers in place, posts
+// them, and notifies once. It calls reclaim if there was nothing to answer, or if reclaimAt transmits wait. It returns
+// the number of replies posted.
 //
-// The fields of q are read where they are used: copies of them in local variables are more than the registers hold.
+// The fields of q are read where they are used: copies of them in local variables would not fit the registers.
 //
-// A used entry is read behind an atomic load of what says that it is there: the used index, or the descriptor's own flags.
-// Both orders hold on amd64 as they stand, and on arm64 since that load is an acquire. A reply's descriptor is written before
-// its available entry or its flags, and those by a store that is a release (docs/memory-order.md, "done, then
-// the rest" and "entries, then the device's wish").
+// A used entry is read after an atomic load of the word that makes it valid: the used index, or the descriptor's own
+// flags. The order holds on amd64 without more, and on arm64 because that load is an acquire. A reply's descriptor is
+// written before its available entry or its flags, which are written by a store with release semantics
+// (docs/memory-order.md, "done, then the rest" and "entries, then the device's wish").
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	next, tail := q.rx.seen, q.tx.next
 	end := next + maxBatch
@@ -180,7 +181,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 // post makes the transmits before tail available and notifies the device.
 func (q *Queue) post(tail uint32) {
 	polling.Publish(&q.tx.next, tail)
-	if !q.tx.packed { // there the descriptors themselves tell
+	if !q.tx.packed { // there the descriptors themselves show it
 		q.tx.publish()
 	}
 	q.tx.notify()
@@ -222,7 +223,8 @@ func (q *Queue) reclaim() {
 	polling.Publish(&r.seen, done)
 }
 
-// arm gives buffer id to the receive ring. The device may take it in a packed ring at once, in a split one after give.
+// arm posts buffer id to the receive ring. The device may use it at once in a packed ring, and after give in a split
+// ring.
 func (q *Queue) arm(id uint32) {
 	r := &q.rx
 	*q.has(id) |= inReceive
@@ -236,7 +238,7 @@ func (q *Queue) arm(id uint32) {
 	r.next++
 }
 
-// give tells the device of the buffers that were posted.
+// give makes the posted buffers visible to the device.
 func (q *Queue) give() {
 	q.posted = q.rx.next
 	if !q.rx.packed {
@@ -309,7 +311,7 @@ func (q *Queue) send(frame []byte) error {
 	return nil
 }
 
-// recv copies the next frame out and gives its buffer back. It returns -1 where there is none.
+// recv copies the next frame out and returns its buffer. It returns -1 if there is none.
 func (q *Queue) recv(buf []byte) (int, int64) {
 	for {
 		if q.tx.seen != q.tx.next {

@@ -1,6 +1,6 @@
 package virtio
 
-// Vendor-specific capability of configuration space that tells where a structure lies (§4.1.4), offsets in bytes.
+// Vendor-specific capability that locates a structure (§4.1.4), offsets in bytes.
 const (
 	capLen    = 2  // length of the capability
 	capType   = 3  // cfg_type
@@ -72,8 +72,8 @@ const (
 	featNotifyData  feature = 1 << 38 // VIRTIO_F_NOTIFICATION_DATA
 	featSpeedDuplex feature = 1 << 63 // VIRTIO_NET_F_SPEED_DUPLEX
 
-	// accepted are those taken wherever they are offered. ORDER_PLATFORM requests barriers that hold for a card too,
-	// and those of nic/bus/mmio do.
+	// accepted are the features that are used if they are offered. ORDER_PLATFORM requires barriers that are sufficient
+	// for a card, too, and those of nic/bus/mmio are.
 	accepted = featVersion1 | featMTU | featMAC | featStatus | featCtrlVQ | featCtrlRX | featCtrlMAC | featPlatform | featPacked |
 		featOrder | featNotifyData | featSpeedDuplex
 )

@@ -7,8 +7,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 )
 
-// ring is one virtqueue. Entry numbers run freely; their low bits index the ring. In the packed ring the driver's and the
-// device's wrap counters (§2.8.1) are the lowest bit above those, inverted: they begin at 1.
+// ring is one virtqueue. Entry numbers are free-running; their low bits index the ring. In the packed ring the driver's
+// and the device's wrap counters (§2.8.1) are the lowest bit above those, inverted: they start at 1.
 type ring struct {
 	desc   unsafe.Pointer // Descriptor Area
 	driver unsafe.Pointer // Driver Area: the available ring; packed, the driver's event suppression
@@ -19,7 +19,7 @@ type ring struct {
 	mask   uint32 // ring size - 1
 	shift  uint8  // log2 of the ring size
 	packed bool
-	data   bool // the notification tells the next entry (NOTIFICATION_DATA)
+	data   bool // the notification includes the next entry (NOTIFICATION_DATA)
 
 	next uint32 // entries before it were made available to the device
 	seen uint32 // used entries before it were taken back
@@ -54,25 +54,25 @@ func (r *ring) reset() {
 // avail returns the AVAIL and USED flags that make entry n of a packed ring available.
 func (r *ring) avail(n uint32) uint32 { return descAvail << (n >> (r.shift & 31) & 1 * 8) }
 
-// isUsed reports whether tail, the last word of entry n of a packed ring, says that the device has used the entry.
+// isUsed reports whether the device has used entry n of a packed ring, according to tail, the entry's last word.
 func (r *ring) isUsed(tail, n uint32) bool {
 	wrap := (n>>(r.shift&31)&1 - 1) & ((descAvail | descUsed) << 16)
 	return tail&((descAvail|descUsed)<<16) == wrap
 }
 
-// usedEnd returns the number of the used entry after the last one of a split ring. The device's index has 16 bits. If
-// it claims more than was outstanding, the caller finds an entry that is none.
+// usedEnd returns the number after the last used entry of a split ring. The device's index has 16 bits. If it claims
+// more entries than are outstanding, the caller finds an invalid one.
 func (r *ring) usedEnd(seen uint32) uint32 {
 	return seen + uint32(uint16(atomic.LoadUint32((*uint32)(r.device))>>16-seen))
 }
 
-// notify tells the device that entries before r.next are available, unless it does not want to be told (§2.7.7, §2.8.14). The
-// caller has published them.
+// notify tells the device that entries before r.next are available, unless it requests no notification (§2.7.7,
+// §2.8.14). The caller has published them.
 //
-// A device that wants no notifications turns them on before it looks at the ring for the last time. So the wish not to be told
-// counts only where it is read after the entries are visible: behind a full fence. Then one of the two sees what the other wrote,
-// and no entry is left lying (docs/memory-order.md, "entries, then the device's wish"). The wish to be told needs no fence: one
-// notification too many does no harm.
+// A device that suppresses notifications enables them before it checks the ring for the last time. So the suppression
+// counts only if it is read after the entries are visible, after a full fence. Then at least one side sees what the
+// other wrote, and no entry is forgotten (docs/memory-order.md, "entries, then the device's wish"). A request for
+// notifications needs no fence, because an unnecessary notification does no harm.
 func (r *ring) notify() {
 	if r.unwanted() {
 		atomic.StoreUint32(&r.fence, 0)
@@ -90,7 +90,7 @@ func (r *ring) notify() {
 	}
 }
 
-// unwanted reports whether the device wants no notifications.
+// unwanted reports whether the device suppresses notifications.
 func (r *ring) unwanted() bool {
 	w := atomic.LoadUint32((*uint32)(r.device))
 	if r.packed {

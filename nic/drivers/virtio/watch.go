@@ -9,11 +9,11 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-// hangLimit is how long a transmit ring with work may stall while the link is up.
+// hangLimit is the longest time for which a transmit ring with work may stall while the link is up.
 const hangLimit = time.Second
 
-// check finds a device that lost its state, in a reset by another process, one that requests a reset or lies about its
-// rings, and transmits that stall with the link up.
+// check detects a device that lost its state, in a reset by another process, one that requests a reset or writes
+// invalid ring entries, and transmits that stall while the link is up.
 func (d *Device) check(polled bool) (*kit.Symptom, error) {
 	if !polled {
 		return nil, nil
@@ -45,7 +45,7 @@ func (d *Device) check(polled bool) (*kit.Symptom, error) {
 	return nil, nil
 }
 
-// restart programs the device with the loops parked. What was on the rings is lost.
+// restart programs the device while the loops are parked. Frames on the rings are lost.
 func (d *Device) restart(*kit.Symptom) error {
 	if d.gone() {
 		if err := d.card.Fn.Reset(); err != nil { // brings the registers back
@@ -84,8 +84,8 @@ func (d *Device) link() nic.Link {
 	return l
 }
 
-// ReadStats reads the queues' counters. The device has its own none: what it dropped for lack of a buffer is not
-// known.
+// ReadStats reads the queues' counters. The device has none of its own, so frames that it dropped for lack of a buffer
+// are not counted.
 func (d *Device) ReadStats(out *nic.Stats) error {
 	return d.card.Ask(func() error {
 		if d.gone() {
