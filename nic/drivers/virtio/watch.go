@@ -84,7 +84,7 @@ func (d *Device) link() nic.Link {
 	return l
 }
 
-// ReadStats reads the queues' counters. The device has none of its own, so frames that it dropped for lack of a buffer
+// ReadStats reads the queues' counters. The device has no counters, so frames that it dropped for lack of a buffer
 // are not counted.
 func (d *Device) ReadStats(out *nic.Stats) error {
 	return d.card.Ask(func() error {
