@@ -20,8 +20,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-// driver is one way to drive a port: on the kernel, through a socket, or on the device itself. What a user can choose about it
-// stands beside its name.
+// driver describes a driver: on the kernel, through a socket, or on the device. Its users' settings are listed with it.
 type driver struct {
 	name, doc string
 	has       []string         // settings that only some drivers have
@@ -29,7 +28,7 @@ type driver struct {
 	push      []setting.Choice // its own values of nic.push
 	socket    func(*Config) (nic.Device, error)
 	kernel    func(*Config) (*xdp.Device, error)                 // answers without a loop of ours
-	function  func(pci.Function, *Config) (nic.Device, error)    // takes the function over, and closes it where it fails
+	function  func(pci.Function, *Config) (nic.Device, error)    // owns the function, and closes it on error
 	messages  func(pci.Function, *Config) (nic.Messenger, error) // likewise, of a device that carries messages, not frames
 	vendor    uint16                                             // of the PCI functions
 	supports  func(pci.ID) (name string, ok bool)                // whether function or messages drives a device of that ID, and its name
@@ -155,8 +154,9 @@ func Senders() []string {
 	return slices.DeleteFunc(Drivers(), func(name string) bool { d := byName(name); return d != nil && d.kernel != nil })
 }
 
-// For marks settings that only some drivers have: those whose rows list them, those that only drivers on the device have, and those of a
-// loop on a core, which drivers that answer in the kernel do not have. Its description then begins with them.
+// For restricts settings to the drivers that have them: those listed in a setting's row, drivers on the device only, or
+// drivers with a polling loop, which excludes drivers that answer in the kernel. The setting's description then starts
+// with the drivers.
 func For(list []setting.Setting) []setting.Setting {
 	for i := range list {
 		s := &list[i]
@@ -245,7 +245,7 @@ func DriverFor(id pci.ID) string {
 	return ""
 }
 
-// Fits returns an error where a driver is not for that kind of device.
+// Fits returns an error if a driver does not support that kind of device.
 func Fits(name, device string) error {
 	switch d := byName(name); {
 	case d == nil: // auto

@@ -1,5 +1,5 @@
-// Package cards opens ports with the driver that fits: interfaces of the kernel, and PCI functions of this machine or
-// simulated. It is the one switch over drivers, and the table of what users can choose about them, for all commands.
+// Package cards opens ports with the matching driver: interfaces of the kernel, and PCI functions of this machine or
+// simulated ones. It contains the only switch over drivers, and the table of their settings, for all commands.
 package cards
 
 import (
@@ -15,11 +15,11 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
 )
 
-// simulated begins the name of a device that a simnic serves.
+// simulated is the prefix of a device that simnic serves.
 const simulated = "vfio-user:"
 
-// IsPCIDevice tells a PCI function ("0000:03:00.0") or a simulated one ("vfio-user:PATH") from a network interface, whose name
-// has no colon.
+// IsPCIDevice reports whether device is a PCI function ("0000:03:00.0") or a simulated one ("vfio-user:PATH"), and not
+// a network interface, whose name has no colon.
 func IsPCIDevice(device string) bool {
 	_, err := pci.ParseAddress(device)
 	return err == nil || strings.HasPrefix(device, simulated)
@@ -53,10 +53,10 @@ func (c *Config) Open() (nic.Device, error) {
 	return byName(c.Driver).socket(c)
 }
 
-// InKernel reports whether the driver answers by itself: OpenKernel opens it.
+// InKernel reports whether the driver answers in the kernel: use OpenKernel.
 func (c *Config) InKernel() bool { d := byName(c.Driver); return d != nil && d.kernel != nil }
 
-// OpenKernel opens c.Device with a driver that answers by itself.
+// OpenKernel opens c.Device with a driver that answers in the kernel.
 func (c *Config) OpenKernel() (*xdp.Device, error) {
 	if err := Fits(c.Driver, c.Device); err != nil {
 		return nil, err
@@ -67,9 +67,9 @@ func (c *Config) OpenKernel() (*xdp.Device, error) {
 	return byName(c.Driver).kernel(c)
 }
 
-// Choose returns what driver "auto" is for a responder, and why; "" where Open finds out by itself. A core is given where the user
-// named or isolated one for it. The kernel's own program is the best there is without a core; a loop that polls memory which
-// it shares with the card needs no interrupt, but takes a core.
+// Choose returns the driver that "auto" selects for a responder, and the reason; "" if Open decides. core reports
+// whether the user named or isolated a core. Without a core the program in the kernel is best; a loop that polls memory
+// shared with the card needs no interrupt, but uses a core.
 func (c *Config) Choose(core bool) (name, why string) {
 	switch {
 	case c.Driver != "auto" || IsPCIDevice(c.Device) || c.Shared:
@@ -101,7 +101,7 @@ func (c *Config) OpenAnswerer() (nic.Answerer, error) {
 	return c.openFunction()
 }
 
-// OpenMessenger opens c.Device, which has to carry messages.
+// OpenMessenger opens c.Device, which must carry messages.
 func (c *Config) OpenMessenger() (nic.Messenger, error) {
 	port, err := c.OpenAnswerer()
 	if err != nil {
@@ -113,8 +113,8 @@ func (c *Config) OpenMessenger() (nic.Messenger, error) {
 	return nil, errors.Join(fmt.Errorf("%s: driver %s carries frames, not messages", c.Device, port.Info().Driver), port.Close())
 }
 
-// openSocket takes AF_XDP where kernel, interface and rights allow it, and AF_PACKET elsewhere or where the interface is
-// shared: attaching an XDP program can reset a card's queues, which a host at work should not suffer unasked.
+// openSocket uses AF_XDP if kernel, interface and rights allow it, and AF_PACKET otherwise or if the interface is
+// shared: attaching an XDP program can reset a card's queues, which should not happen unasked on a host in use.
 func (c *Config) openSocket() (nic.Device, error) {
 	if c.Shared {
 		return byName("afpacket").socket(c)

@@ -11,7 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
-// A socket is not asked to push: it would silently not.
+// A push setting for a socket driver is an error, because it would have no effect.
 func TestSocketDoesNotPush(t *testing.T) {
 	for _, driver := range []string{"auto", "afpacket", "afxdp"} {
 		var c Config
@@ -54,7 +54,8 @@ func TestFits(t *testing.T) {
 	}
 }
 
-// A function of a known family that no driver supports is refused by name, with what to use instead; and no function is both.
+// A function of a known family that no driver supports is refused by name, with an alternative, and no function is both
+// supported and refused.
 func TestNotSupported(t *testing.T) {
 	for id, want := range map[pci.ID]string{
 		{Vendor: 0x8086, Device: 0x1563}: "X550-T2 (8086:1563) is not supported", {Vendor: 0x8086, Device: 0x10ed}: "82599 virtual function",

@@ -11,11 +11,11 @@ const (
 	intel    = 0x8086
 	mellanox = 0x15b3
 
-	// kernelWay ends every refusal: the interface that the kernel's own driver makes of the function can be used.
+	// kernelWay is the end of every refusal: the kernel driver's interface can be used.
 	kernelWay = "leave it to the kernel's driver and set nic.device to its interface, with nic.driver auto, xdp or afxdp"
 )
 
-// refused are functions that look like ones that a driver here supports: their names, by PCI ID (Linux ixgbe_type.h, mlx4 and mlx5
+// refused lists functions that look like supported ones: their names, by PCI ID (Linux ixgbe_type.h, mlx4 and mlx5
 // main.c), and the reason.
 var refused = []struct {
 	vendor  uint16
@@ -47,7 +47,8 @@ var refused = []struct {
 		0x1023: "ConnectX-8", 0x1025: "ConnectX-9", 0x1027: "ConnectX-10", 0x2101: "ConnectX-10 NVLink-C2C", 0xA2DF: "BlueField-4"}},
 }
 
-// NotSupported returns why no driver here supports a function that is of a known family, and what to use instead; nil for any other.
+// NotSupported returns why no driver here supports a function of a known family, and what to use instead; nil for any
+// other function.
 func NotSupported(id pci.ID) error {
 	for _, r := range refused {
 		if name := r.devices[id.Device]; name != "" && id.Vendor == r.vendor {

@@ -16,8 +16,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
 )
 
-// Config says which device to open, with which driver, and how. The settings fill it in; the commands add what is theirs:
-// queues, what to answer or to wait for, the log.
+// Config selects the device, the driver and their settings. The settings tables fill it in; the commands add queues,
+// what to answer or to wait for, and the log.
 type Config struct {
 	nic.Options
 	Driver        string // "auto" or a driver's name
@@ -27,9 +27,9 @@ type Config struct {
 	XDP           afxdp.Options
 	Pin           string                          // xdp: the name under which its program stays
 	UnsafeNoIOMMU bool                            // PCI functions: open without an IOMMU too
-	Shared        bool                            // "auto": the host uses the interface, and an XDP program should not come and go on it
+	Shared        bool                            // "auto": the host uses the interface, so no XDP program should be attached and detached
 	QKey          uint32                          // efa: of all queue pairs; 0 for the driver's own
-	Observe       func(pci.Function) pci.Function // what a driver is given in place of a function; nil for the function itself
+	Observe       func(pci.Function) pci.Function // wraps the function that the driver gets; nil for the function itself
 	Services      []nic.Service                   // efa: the queue pairs of each queue; nil for the driver's own
 	Debug         Debug
 }
@@ -146,7 +146,7 @@ func (c *Config) Settings() []setting.Setting {
 	})
 }
 
-// checkName returns an error for what cannot name a device. Empty is none.
+// checkName returns an error if device cannot be a device name. Empty is allowed.
 func checkName(device string) error {
 	switch {
 	case device == simulated:

@@ -42,8 +42,8 @@ func TestSettingsOfDrivers(t *testing.T) {
 	}
 }
 
-// Each driver that a row names reads what the setting sets: of the driver's own settings its row in drivers.go passes the field on, of
-// nic.Options the driver's package uses it.
+// Each driver that a row names uses the setting: its row in drivers.go passes on the driver's own settings, and the
+// driver's package uses those of nic.Options.
 func TestDriversReadTheirSettings(t *testing.T) {
 	rows, err := os.ReadFile("drivers.go")
 	if err != nil {

@@ -87,7 +87,7 @@ func requests(t *testing.T, mac net.HardwareAddr) (frames [][]byte, replies map[
 	return frames, replies
 }
 
-// tshark, which is not of our making, finds every checksum good in every kind of reply.
+// tshark, an independent program, finds every checksum correct in every kind of reply.
 func TestChecksumsByTshark(t *testing.T) {
 	needs.Programs(t, "tcpdump")
 	needs.Programs(t, "tshark")
@@ -136,10 +136,10 @@ func TestChecksumsByTshark(t *testing.T) {
 	}
 }
 
-// checkSTAMP has tshark's dissector of TWAMP-Test packets, whose layout STAMP kept, read the replies in a capture. What the
-// sender sent comes back in the sender's fields; the reflector's own are the sender's sequence number (RFC 8762 §4.3.1,
-// stateless), an error estimate with a multiplier, and two times: received before sent, and sent before it was captured (by another
-// clock of this machine).
+// checkSTAMP has tshark's dissector of TWAMP-Test packets, whose layout STAMP kept, read the replies in a capture. The
+// sender's data comes back in the sender's fields. The reflector's own are the sender's sequence number (RFC 8762
+// §4.3.1, stateless), an error estimate with a multiplier, and two timestamps: received before sent, and sent before it
+// was captured (by another clock of this machine).
 func checkSTAMP(t *testing.T, file string) {
 	t.Helper()
 	args := []string{"-r", file, "-d", "udp.port==862,twamp.test", "-Y", "twamp.test && eth.dst==02:00:00:00:00:51", "-T", "fields", "-E", "occurrence=f",
@@ -164,7 +164,7 @@ func checkSTAMP(t *testing.T, file string) {
 	n := 0
 	for line := range strings.Lines(string(out)) {
 		f := strings.Split(strings.TrimRight(line, "\n"), "\t")
-		sent := []byte{0xfe, byte(len(f[2]) / 2), 0x81} // over and over: what requests fills packets with
+		sent := []byte{0xfe, byte(len(f[2]) / 2), 0x81} // the repeated padding of request's packets
 		number := func(from, n int) (v uint64) {
 			for i := range n {
 				v = v<<8 | uint64(sent[(from+i)%3])
@@ -191,7 +191,7 @@ func checkSTAMP(t *testing.T, file string) {
 	}
 }
 
-// capture sends the frames and records what goes over the wire until every one is answered.
+// capture sends the frames and captures the wire until every one is answered.
 func (w *wire) capture(t *testing.T, frames [][]byte) (file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "replies.pcap")

@@ -11,8 +11,8 @@ import (
 	"github.com/rebound-nic/rebound/latency/host"
 )
 
-// hostFindings collects what about this host costs latency on the polling cores and on the interface, where the device is one
-// of the kernel's. Each finding is there once.
+// hostFindings returns what on this host adds latency on the polling cores and, for a kernel interface, on the
+// interface, without duplicates.
 func hostFindings(cores []int, name string) []host.Finding {
 	var out []host.Finding
 	seen := map[string]bool{}
@@ -37,8 +37,8 @@ func (n errNotReady) Error() string {
 	return fmt.Sprintf("%d of the host's settings cost latency", int(n))
 }
 
-// checkCommand prints what of the host is not ready for low latency. Without -config, only the cores matter and the
-// rest of the settings need not be there.
+// checkCommand prints host settings that increase latency. Without -config, only the cores matter, and required
+// settings may be missing.
 func checkCommand(args []string, stdout, _ io.Writer) error {
 	file, sets, err := configFlags(args)
 	if err != nil {

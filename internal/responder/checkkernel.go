@@ -16,8 +16,8 @@ import (
 // interrupts are served.
 var pollingOnly = []string{"isolation", "nohz_full", "irqs", "irqbalance", "rt_throttling", "napi_core"}
 
-// inKernelFindings is hostFindings for a program in the kernel: cores are those that serve the interface. What its driver lacks for
-// one is among them.
+// inKernelFindings is hostFindings for a program in the kernel: cores are those that serve the interface. It includes
+// features that the interface's driver lacks.
 func inKernelFindings(cores []int, name string) []host.Finding {
 	out := slices.DeleteFunc(hostFindings(cores, name), func(f host.Finding) bool { return slices.Contains(pollingOnly, f.ID) })
 	i, err := netif.Lookup(name)
@@ -43,8 +43,8 @@ func inKernelFindings(cores []int, name string) []host.Finding {
 	return out
 }
 
-// interruptCPUs are the CPUs that serve an interface's interrupts, or all of online where it has its own none, and
-// which of the two.
+// interruptCPUs returns the CPUs that serve an interface's interrupts, or all online CPUs if it has no interrupts, and
+// which of both applies.
 func interruptCPUs(root fs.FS, name string, online []int) (cpus []int, what string) {
 	for _, i := range interruptsOf(root, name, func(file string) string {
 		b, err := fs.ReadFile(root, file)

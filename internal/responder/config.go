@@ -21,7 +21,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// settings is all that a user can choose, in the types that its users want. table says what each is and where it was set.
+// settings are all settings, in the types in which they are used. table describes them and records where each was set.
 type settings struct {
 	table *setting.Table
 
@@ -44,7 +44,7 @@ type settings struct {
 		cores      []int
 		isolate    bool
 		priority   int
-		guard      string // what to do about the kernel's guard against real-time threads
+		guard      string // how to handle the kernel's guard against real-time threads
 		lockMemory bool
 	}
 	trust struct {
@@ -57,12 +57,12 @@ type settings struct {
 		hosts     []string
 		interval  time.Duration
 		report    string
-		folder    *report.Folder // of the report, where the user was changed; nil else
+		folder    *report.Folder // of the report, if the user was changed; otherwise nil
 		anonymous bool
 	}
 }
 
-// intro stands at the top of config.toml.
+// intro is the start of config.toml.
 const intro = "Rebound's responder. Every key is listed with its default, except for two without one: nic.device and " +
 	"respond.addresses. [afxdp, xdp] before a description names the drivers that use the key. With other drivers it has no " +
 	"effect, and the log says so. A key can also be given on the command line: responder -config config.toml -set " +
@@ -171,7 +171,7 @@ func loadConfig(file string, sets []string, online []int) (*settings, error) {
 	return s, s.checkStamp(file)
 }
 
-// readConfig is loadConfig without the check of what has to be there and what fits together.
+// readConfig is loadConfig without the checks for missing and contradictory settings.
 func readConfig(file string, sets []string, online []int) (*settings, error) {
 	s := newSettings(online)
 	if file != "" {
@@ -190,7 +190,7 @@ func readConfig(file string, sets []string, online []int) (*settings, error) {
 	return s, s.table.Apply()
 }
 
-// check finds out whether values that are possible each are so together, short of opening anything.
+// check checks that the settings are compatible with each other, without opening anything.
 func (s *settings) check(online []int) error {
 	if s.nic.Device == "" {
 		return s.table.Fail("nic.device", "is empty: name an interface, a PCI address or vfio-user:PATH (`rebound-responder nics` lists what there is)")
@@ -231,7 +231,7 @@ func (s *settings) check(online []int) error {
 	return s.checkCores(online)
 }
 
-// match is what is answered, except for what the device and the clock say.
+// match returns what to answer, except for the parts that depend on device and clock.
 func (s *settings) match() *fastpath.Config {
 	c := &fastpath.Config{Addresses: s.respond.addresses, UDPPorts: s.respond.udp, STAMPPorts: s.respond.stamp.ports, STAMPBase: s.respond.stamp.base,
 		Reflector: s.respond.stamp.reflector(), Rate: uint64(s.guard.rate), Burst: uint64(s.guard.burst), ChecksumBytes: s.guard.checksumBytes}
@@ -327,7 +327,7 @@ func parsePort(n int) (uint16, error) {
 	return uint16(n), nil
 }
 
-// parseAddress reads "10.0.0.2/24" or a bare address, and refuses what no host can have as its own.
+// parseAddress parses "10.0.0.2/24" or a bare address, and refuses addresses that no host can have.
 func parseAddress(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	if a, bare := netip.ParseAddr(text); bare == nil && a.Zone() != "" {

@@ -16,7 +16,7 @@ import (
 
 var fourCPUs = []int{0, 1, 2, 3}
 
-// whole is a config that nothing is wrong with. Its line numbers are part of the table below.
+// whole is a valid configuration. The table below depends on its line numbers.
 const whole = `[nic]
 driver = "afpacket"
 device = "eth1"
@@ -171,7 +171,8 @@ func TestConfigWhole(t *testing.T) {
 	}
 }
 
-// A later -set wins over an earlier one, and any over the file; a key that none names keeps what the file or the default has.
+// A later -set overrides an earlier one, and any overrides the file. Other keys keep the value of the file, or the
+// default.
 func TestSetPrecedence(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.toml")
 	if err := os.WriteFile(file, []byte(whole), 0o600); err != nil {
@@ -215,7 +216,7 @@ func TestSetPrecedence(t *testing.T) {
 	}
 }
 
-// The config.toml that is handed out is the table, and the table's defaults are what it says.
+// The distributed config.toml is generated from the table, and has the table's defaults.
 func TestConfigTOMLIsTheTable(t *testing.T) {
 	doc, err := os.ReadFile("../../config.toml")
 	if err != nil {

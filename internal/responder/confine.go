@@ -14,17 +14,17 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
 )
 
-// needs is what a responder with these settings has to be left with, once it answers.
+// needs returns what a responder with these settings must keep once it answers.
 func (s *settings) needs() (n confine.Needs) {
 	n.AnyCall = s.trust.confine == "light"
-	// What of the host costs latency is read for reports, and the state of interfaces and functions for counters.
+	// Reports need host settings, and counters the state of interfaces and functions.
 	n.Read = []string{"/proc", "/sys", "/etc/localtime"}
 	if s.stats.report != "" {
 		if parent, err := filepath.Abs(filepath.Dir(filepath.Clean(s.stats.report))); err == nil {
 			n.Write = append(n.Write, parent)
 		}
 	}
-	if s.cpu.isolate { // what was changed is put back at the end
+	if s.cpu.isolate { // changes are undone on exit
 		n.Write = append(n.Write, "/sys", "/proc", isolate.Journals, "/dev/cpu_dma_latency")
 		n.Capabilities = append(n.Capabilities, confine.DACOverride, confine.SysNice)
 	}
@@ -38,7 +38,7 @@ func (s *settings) needs() (n confine.Needs) {
 	switch {
 	case s.nic.InKernel():
 		n.BPF = true
-		n.Capabilities = append(n.Capabilities, confine.BPF) // up to Linux 5.18 for each look at a map
+		n.Capabilities = append(n.Capabilities, confine.BPF) // up to Linux 5.18 needed to read a map
 		n.Write = append(n.Write, xdpkit.PinRoot)
 		clocks, _ := filepath.Glob("/dev/ptp*")
 		n.Write = append(n.Write, clocks...)
@@ -51,7 +51,7 @@ func (s *settings) needs() (n confine.Needs) {
 	return n
 }
 
-// user returns the user to change to, nil where the process stays as it is, and says which and why.
+// user returns the user to change to, or nil if the process keeps its user, with the reason.
 func (s *settings) user() (*confine.User, confine.Hold) {
 	stays := func(format string, a ...any) (*confine.User, confine.Hold) {
 		return nil, confine.Hold{Name: "user", What: fmt.Sprintf(format, a...)}
@@ -82,7 +82,7 @@ func (s *settings) user() (*confine.User, confine.Hold) {
 	return nil, confine.Hold{Name: "user", Err: fmt.Errorf("trust.user = %q: %w", name, err)}
 }
 
-// needsRoot says which setting needs files that belong to root until the end, and for what. It is empty if none does.
+// needsRoot returns the setting that needs files of root until exit, and for what; empty if there is none.
 func (s *settings) needsRoot() string {
 	switch {
 	case s.cpu.isolate:
@@ -116,7 +116,8 @@ func (s *settings) become() (confine.Hold, error) {
 	return hold, nil
 }
 
-// confine gives up all but what the settings need, and says what holds. It fails where trust.confine wants more than the kernel has.
+// confine drops everything that the settings do not need, and logs the result. It fails if trust.confine requires more
+// than the kernel supports.
 func (s *settings) confine(log *slog.Logger) error {
 	if s.trust.confine == "off" {
 		return nil

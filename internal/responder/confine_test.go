@@ -41,7 +41,7 @@ func checkCapabilities(t *testing.T, pid int, want uint64) {
 		for _, v := range threads(t, pid, set) {
 			var mask uint64
 			fmt.Sscanf(v, "%x", &mask)
-			mask &^= 1 << unix.CAP_IPC_LOCK // stays where the limit of locked memory cannot be lifted
+			mask &^= 1 << unix.CAP_IPC_LOCK // kept if the limit on locked memory cannot be lifted
 			if set == "CapAmb" {
 				mask |= want
 			}
@@ -73,8 +73,8 @@ func checkUnprivileged(t *testing.T, pid int) {
 	}
 }
 
-// On every driver that runs here the responder gives up its rights, in every thread, and continues: it answers, shows
-// its metrics, prints summaries, collects garbage, saves its report, ends cleanly.
+// With every driver that runs here the responder drops its rights in every thread, and continues: it answers, serves
+// metrics, prints summaries, collects garbage, saves its report, and exits cleanly.
 func TestConfined(t *testing.T) {
 	w := newWire(t)
 	for _, c := range []struct{ driver, caps string }{{"afpacket", "none"}, {"afxdp", "none"}, {"xdp", "CAP_BPF"}} {
@@ -139,7 +139,7 @@ func TestUnconfined(t *testing.T) {
 	}
 }
 
-// So it does on each of our drivers for a card, over vfio-user, and through a restart of the card: what that takes is left.
+// The same with each of our device drivers over vfio-user, including a restart of the card.
 func TestConfinedCards(t *testing.T) {
 	needRoot(t)
 	needs.Programs(t, "ping")
@@ -172,7 +172,7 @@ func TestConfinedCards(t *testing.T) {
 			ip("addr", "add", "10.9.0.1/24", "dev", "sim0")
 			ip("link", "set", "sim0", "up")
 			ping := func() (err error) {
-				for range 100 { // the link comes up, the card is restarted
+				for range 100 { // the link comes up after the restart
 					here.do(t, func() { err = exec.Command("ping", "-q", "-c", "1", "-W", "1", "10.9.0.2").Run() })
 					if err == nil {
 						return nil

@@ -30,8 +30,8 @@ func onlineCPUs() ([]int, error) {
 	return cpus, nil
 }
 
-// chooseCore picks the core to poll on where the user named none: the last isolated one, otherwise the last that this
-// process may use. The first is where most machines have their interrupts.
+// chooseCore picks the polling core if the user named none: the last isolated one, otherwise the last one that this
+// process may use. The first one handles interrupts on most machines.
 func chooseCore(online []int) int {
 	if b, err := os.ReadFile("/sys/devices/system/cpu/isolated"); err == nil {
 		if isolated, err := isolate.ParseCPUs(strings.TrimSpace(string(b))); err == nil && len(isolated) > 0 {
@@ -50,8 +50,8 @@ func chooseCore(online []int) int {
 }
 
 // keepOff moves every thread of this process off the polling cores. A thread inherits the affinity of the one that
-// started it, and the runtime starts none from a locked thread, so later threads stay off as well. It returns the CPUs
-// that the process has left; where the polling cores are all there are, nothing is moved and it returns none.
+// started it, and the runtime starts none from a locked thread, so later threads stay off as well. It returns the
+// remaining CPUs of the process. If there are only polling cores, it moves nothing and returns none.
 func keepOff(cores, online []int) ([]int, error) {
 	var mask unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &mask); err != nil {
@@ -99,9 +99,9 @@ func keepOff(cores, online []int) ([]int, error) {
 	}
 }
 
-// occupy makes the calling thread, which is locked, the polling thread of core: on that core alone, not interrupted by
-// signals, and with SCHED_FIFO where priority is set. Signals stay with the process's other threads; those that report
-// a fault of this very thread (a page that is gone) cannot be held back.
+// occupy makes the calling thread, which is locked, the polling thread of core: on that core only, with signals
+// blocked, and with SCHED_FIFO if priority is set. Signals go to the process's other threads, except for synchronous
+// ones caused by this thread (a page that is gone), which cannot be blocked.
 func occupy(core, priority int) error {
 	var mask unix.CPUSet
 	mask.Set(core)

@@ -50,8 +50,8 @@ func echoUDP(t *testing.T, c *net.UDPConn) int {
 	return n
 }
 
-// The responder answers ping, ping -6 and a kernel's UDP socket; its host's own kernel continues answering; SIGUSR1
-// prints what was counted; SIGTERM ends it with a summary and a report.
+// The responder answers ping, ping -6 and a kernel's UDP socket; its host's kernel still answers; SIGUSR1 prints the
+// counters; SIGTERM ends it with a summary and a report.
 func TestAnswers(t *testing.T) {
 	for _, driver := range socketDrivers {
 		t.Run(driver, func(t *testing.T) {
@@ -120,7 +120,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// With its own MAC the responder answers from that one, ARP and ND included, and the kernel continues with the
+// With its own MAC the responder answers from that one, including ARP and ND, and the kernel continues with the
 // interface's.
 func TestOwnMAC(t *testing.T) {
 	for _, driver := range socketDrivers {
@@ -183,8 +183,8 @@ func TestKillLeavesNothing(t *testing.T) {
 	}
 }
 
-// While the loop polls, nothing of the Go runtime touches its core: no collection, no other thread, and not one voluntary
-// context switch of the polling thread, which is what yielding to the scheduler would be.
+// While the loop polls, the Go runtime does not use its core: no collection, no other thread, and not one voluntary
+// context switch of the polling thread, which would be a yield to the scheduler.
 func TestRuntimeStaysAway(t *testing.T) {
 	w := newWire(t)
 	online, err := onlineCPUs()
@@ -198,8 +198,8 @@ func TestRuntimeStaysAway(t *testing.T) {
 	started := time.Now()
 	p := w.start(t, []string{"GODEBUG=gctrace=1", "GOGC=1"}, "nic.driver=afpacket", "cpu.cores="+core)
 	ready := time.Since(started).Seconds()
-	// A collection is known by when it began, in seconds of the process's life: the runtime says so when it is over, and the
-	// line of the last one before the loop may come after the ready line, on another pipe.
+	// A collection is identified by its start, in seconds since the process started. The runtime logs it when it ends,
+	// and the line of the last one before the loop may arrive after the ready line, on another pipe.
 	collections := func() (before, since []string) {
 		for _, m := range regexp.MustCompile(`(?m)^gc \d+ @([0-9.]+)s.*$`).FindAllStringSubmatch(p.stderr.String(), -1) {
 			if at, err := strconv.ParseFloat(m[1], 64); err != nil || at > ready {
@@ -210,9 +210,9 @@ func TestRuntimeStaysAway(t *testing.T) {
 		}
 		return before, since
 	}
-	w.run(t, "ping", "-c", "1", "-W", "60", ours4) // once it has answered, all that it does before it polls is done
+	w.run(t, "ping", "-c", "1", "-W", "60", ours4) // after the first answer, start-up is complete
 	thread, switches := pollingThread(t, p.Process.Pid, core)
-	w.run(t, "ping", "-c", "100", "-i", "0.01", "-W", "60", ours4) // a second, in which it would be asked to yield 100 times
+	w.run(t, "ping", "-c", "100", "-i", "0.01", "-W", "60", ours4) // a second, in which the monitor would request 100 yields
 	if same, after := pollingThread(t, p.Process.Pid, core); same != thread || after != switches {
 		t.Errorf("the polling thread %d gave its core away %d times", thread, after-switches)
 	}
@@ -230,7 +230,7 @@ func TestRuntimeStaysAway(t *testing.T) {
 	}
 }
 
-// pollingThread finds the one thread that may run on core, and how often it gave that away by itself.
+// pollingThread finds the only thread that may run on core, and its number of voluntary context switches.
 func pollingThread(t *testing.T, pid int, core string) (tid, switches int) {
 	t.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
@@ -307,7 +307,7 @@ func TestInterfaceFails(t *testing.T) {
 	}
 }
 
-// problems returns the lines of stderr that are not the log's.
+// problems returns the lines of stderr that are not from the log.
 func problems(stderr string) (out []string) {
 	for line := range strings.Lines(stderr) {
 		if !strings.HasPrefix(line, "time=") {
@@ -317,8 +317,8 @@ func problems(stderr string) (out []string) {
 	return out
 }
 
-// A disk that is full when the report is to be saved is one message and exit code 1, with the summary printed and no half
-// report left.
+// If the disk is full when the report is saved, the result is one message, exit code 1, the printed summary, and no
+// partial report.
 func TestFullDisk(t *testing.T) {
 	w := newWire(t)
 	disk := t.TempDir()
@@ -416,7 +416,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// A STAMP test packet comes back with its sequence number, and with times that agree with this machine's clock.
+// A STAMP test packet comes back with its sequence number, and with timestamps that agree with this machine's clock.
 func TestSTAMP(t *testing.T) {
 	t.Run("afpacket", func(t *testing.T) { testSTAMP(t, "nic.driver=afpacket") })
 	t.Run("xdp", func(t *testing.T) { testSTAMP(t, "nic.driver=xdp", "nic.generic_xdp=true") })

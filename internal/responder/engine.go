@@ -19,24 +19,23 @@ import (
 )
 
 // heapBound is how many bytes of garbage the control goroutines (scrapes, summaries) may leave before the loops are
-// stopped for a collection. At a scrape every fifteen seconds it is reached after days; without any, never.
+// stopped for a collection. With a scrape every fifteen seconds it is reached after days, without scrapes never.
 const heapBound = 128 << 20
 
 // engine runs one polling loop on each core.
 //
-// The Go runtime can reach a polling loop in four ways, and each is barred:
-//   - Stopping the world waits for every goroutine: one that never yields hangs it, one that yields is stopped by it. While
-//     loops run the collector is off, GOMAXPROCS is fixed (the runtime else adapts it, by stopping the world), and nothing
-//     else that stops the world is called. When the heap has grown past bound, the loops are stopped through their own
-//     flag, the collector runs, and they are started again.
-//   - The runtime's monitor asks each goroutine that has run for 10 ms to yield: by a signal, which a polling thread does not take
-//     (occupy), and at the next function call, which does not heed it while pinned (polling.Pin).
+// The Go runtime can disturb a polling loop in four ways, and each is prevented:
+//   - Stopping the world waits for every goroutine: a loop that never yields blocks it, and a loop that yields is stopped by it. While loops run the collector is
+//     off, GOMAXPROCS is fixed (otherwise the runtime adapts it, by stopping the world), and nothing else that stops the world is called. When the heap has grown
+//     past bound, the loops are stopped through their own flag, the collector runs, and they are started again.
+//   - The runtime's monitor asks each goroutine that has run for 10 ms to yield: by a signal, which a polling thread blocks (occupy), and at the next function
+//     call, which ignores it while pinned (polling.Pin).
 //   - The process's other threads could run on the core: keepOff moved them.
-//   - Goroutines that are ready could want the loop's P: there are two more of these than loops.
+//   - Runnable goroutines could need the loop's P: there are two more Ps than loops.
 type engine struct {
 	dev      nic.Answerer
 	loops    []*loop
-	join     func() error // puts the calling thread where it may have its core; nil for everywhere
+	join     func() error // moves the calling thread to the cgroup of its core; nil if there is none
 	priority int          // SCHED_FIFO, 0 for off
 	bound    uint64       // bytes of heap
 	log      *slog.Logger
@@ -48,19 +47,19 @@ type engine struct {
 	_    [128]byte
 }
 
-// loop is one core's part of the work.
+// loop is the polling loop of one core.
 type loop struct {
 	core, queue int
 	responder   *fastpath.Responder
 
-	passes uint64 // turned: what it saw last
+	passes uint64 // for turned: the last value it saw
 }
 
-// errEnded is a Serve that returned though nobody stopped it.
+// errEnded means that Serve returned although it was not stopped.
 var errEnded = errors.New("polling ended by itself")
 
-// run answers until ctx is done, and returns nil then. If a loop fails it stops the others and returns why. ready is called
-// once, when all loops poll.
+// run answers until ctx is done, and then returns nil. If a loop fails, it stops the others and returns the error. It
+// calls ready once, when all loops poll.
 func (e *engine) run(ctx context.Context, ready func()) error {
 	runtime.GOMAXPROCS(len(e.loops) + 2)
 	debug.SetMemoryLimit(math.MaxInt64)
@@ -130,7 +129,7 @@ func (e *engine) start() round {
 	return r
 }
 
-// poll is one loop, from taking its core to giving it back.
+// poll runs one loop, from occupying its core to releasing it.
 func (e *engine) poll(l *loop, entering func()) error {
 	runtime.LockOSThread() // and never unlocked: the thread, bent to its purpose, ends with the goroutine
 	if e.join != nil {
@@ -154,7 +153,7 @@ func (e *engine) poll(l *loop, entering func()) error {
 	return nil
 }
 
-// turned reports whether every loop has made a pass since the last call. It has one caller.
+// turned reports whether every loop has made a pass since the last call. Only one caller may use it.
 func (e *engine) turned() bool {
 	all := true
 	for _, l := range e.loops {
@@ -166,7 +165,7 @@ func (e *engine) turned() bool {
 	return all
 }
 
-// advise says what may end the failure of an open device.
+// advise adds advice on how to recover from a failure of an open device.
 func advise(err error) error {
 	switch {
 	case nic.Lost(err):
@@ -177,8 +176,8 @@ func advise(err error) error {
 	return err
 }
 
-// heapMeter returns a function that reads how many bytes the heap's objects take, dead ones included. Reading them neither
-// stops the world nor makes garbage.
+// heapMeter returns a function that reads the size in bytes of the heap's objects, including dead ones, without
+// stopping the world or making garbage.
 func heapMeter() func() uint64 {
 	s := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	metrics.Read(s)

@@ -15,7 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// idle is a device that only polls: what Serve does is the test's.
+// idle is a device that only polls. The test defines Serve.
 type idle struct {
 	nic.Device
 	serve func(queue int, stop *atomic.Bool, r *fastpath.Responder) error
@@ -61,7 +61,7 @@ func TestCollectionBetweenLoops(t *testing.T) {
 		if starts.Add(1) == 1 {
 			first = cycles()
 			for range 64 {
-				garbage = make([]byte, 1<<20) // what control goroutines would leave
+				garbage = make([]byte, 1<<20) // as control goroutines would leave
 			}
 			garbage = nil
 			full = cycles()
@@ -87,7 +87,7 @@ func TestCollectionBetweenLoops(t *testing.T) {
 	}
 }
 
-// One loop's failure stops all and is returned; so is a Serve that ends without being asked.
+// A failure of one loop stops all and is returned; so is a Serve that returns without being stopped.
 func TestLoopFails(t *testing.T) {
 	broken := errors.New("broken")
 	for name, c := range map[string]struct {

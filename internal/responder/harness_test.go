@@ -24,7 +24,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/programs"
 )
 
-// socketDrivers are those that a test can try on any machine.
+// socketDrivers are the drivers that a test can use on any machine.
 var socketDrivers = []string{"afpacket", "afxdp"}
 
 func TestMain(m *testing.M) { os.Exit(nictest.WithBPFFS(m.Run)) }
@@ -39,7 +39,7 @@ func needRoot(t *testing.T) {
 	needs.Root(t, "network namespaces")
 }
 
-// space is a network namespace without a name: it is gone with the test, however that ends.
+// space is an unnamed network namespace: it disappears with the test, however that ends.
 type space struct{ handle netns.NsHandle }
 
 func newSpace(t *testing.T) *space {
@@ -139,7 +139,7 @@ func (w *wire) xdp(t *testing.T) (id uint32) {
 	w.here.do(t, func() {
 		l, err := netlink.LinkByName(port)
 		if err != nil {
-			return // the port is gone, and what was attached to it
+			return // the port is gone, with everything that was attached to it
 		}
 		if x := l.Attrs().Xdp; x != nil && x.Attached {
 			id = x.ProgId
@@ -220,7 +220,7 @@ func (p *process) summary(t *testing.T) string {
 	}
 }
 
-// logs waits until the log has a text: it comes on another pipe than the ready line, and may be read after that.
+// logs waits until the log contains text, because the log is on another pipe than the ready line.
 func (p *process) logs(text string) bool {
 	return await.Holds(func() bool { return strings.Contains(p.stderr.String(), text) })
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// writeHistogram writes what a polling.Histogram has as a metric. unit is the length of a tick in seconds.
+// writeHistogram exports a polling.Histogram as a metric. unit is the length of a tick in seconds.
 func writeHistogram(f *metrics.Family, t *ticks, unit float64, since time.Time, labels ...string) {
 	f.Histogram(t.values(unit), t.sum*unit, metrics.Finest, since, labels...)
 }
@@ -29,7 +29,7 @@ func middle(i int) float64 {
 	low, next := polling.Lowest(i), uint64(0)
 	if i+1 < polling.Buckets {
 		next = polling.Lowest(i + 1)
-	} else { // what is above has no bucket
+	} else { // larger values have no bucket
 		next = 2*low - polling.Lowest(i-1)
 	}
 	if next == low+1 { // one value

@@ -13,7 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// No two buckets of the loop's histogram share one of the native histogram, whatever the counter's frequency.
+// No two buckets of the loop's histogram share a bucket of the native histogram, whatever the counter's frequency.
 func TestNoResolutionIsLost(t *testing.T) {
 	for _, hz := range []float64{24e6, 1e9, 2.1e9, 2.45e9, 3.6e9, 5e9} {
 		last := math.MinInt
@@ -27,7 +27,8 @@ func TestNoResolutionIsLost(t *testing.T) {
 	}
 }
 
-// The metric has every value once, in both kinds of buckets, and a quantile of the native one is the loop's own.
+// The metric contains every value once, in both kinds of buckets, and a quantile of the native one equals the loop's
+// own.
 func TestHistogramMetric(t *testing.T) {
 	const hz = 2.1e9
 	var h polling.Histogram

@@ -36,7 +36,7 @@ var notInForce = map[string]string{
 	"virtio": "nic.push nic.push_max nic.port nic.qkey " + ofKernel + " " + ofDebug + " " + messages,
 }
 
-// values are what to set a setting to, where its type does not say.
+// values are test values of settings, if the type is not enough to choose one.
 var values = map[string]string{
 	"nic.ring_size": "64", "nic.mtu": "1400", "nic.mac": "02:00:00:00:00:07", "nic.pin": "name", "nic.qkey": "7", "debug.host_version": "1", "debug.os_type": "2",
 	"debug.llq_entry": "128", "debug.link_mode": "3", "respond.addresses": "10.0.0.9", "respond.vlans": "5", "respond.handover": "127.0.0.1:9", "trust.user": "root",
@@ -44,7 +44,7 @@ var values = map[string]string{
 	"stats.hosts": "a.example", "stats.interval": "5s", "stats.report": "out/x", "respond.udp_ports": "8", "respond.stamp_ports": "862", "respond.stamp_auth_ports": "863",
 }
 
-// other is a value of a setting that is not its default.
+// other returns a value of a setting other than its default.
 func other(t *testing.T, s *setting.Setting) string {
 	if v, ok := values[s.Key]; ok {
 		return v
@@ -59,8 +59,8 @@ func other(t *testing.T, s *setting.Setting) string {
 	return "2"
 }
 
-// Each setting has an effect with each driver, or it is named: by an error or by the warning at start. And it is named if what it needs is
-// not set.
+// Each setting has an effect with each driver, or it is named by an error or by the warning at start. It is also named
+// if a setting that it needs is missing.
 func TestSettingsInForce(t *testing.T) {
 	key := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(key, []byte(strings.Repeat("5a", 32)), 0o600); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/host"
 )
 
-// coalescing is how long a card holds an interrupt back (struct ethtool_coalesce, linux/ethtool.h).
+// coalescing is a card's interrupt coalescing (struct ethtool_coalesce, linux/ethtool.h).
 type coalescing struct {
 	cmd, rxUsecs, rxFrames uint32
 	_                      [2]uint32
@@ -29,7 +29,7 @@ type coalescing struct {
 // The kernel's struct has 23 words.
 var _ [23 * 4]byte = [unsafe.Sizeof(coalescing{})]byte{}
 
-// readCoalescing asks an interface's driver. Many virtual ones have none, which is EOPNOTSUPP.
+// readCoalescing reads it from an interface's driver. Many virtual ones have none, which is EOPNOTSUPP.
 func readCoalescing(name string) (c coalescing, err error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -53,8 +53,8 @@ func readCoalescing(name string) (c coalescing, err error) {
 	return c, nil
 }
 
-// interfaceFindings tells what about an interface of the kernel costs latency: interrupts that are held back, receive
-// processing that waits for a thread or a timer, and where its interrupts go. cores are those that poll.
+// interfaceFindings returns what adds latency on a kernel interface: coalesced interrupts, receive processing that
+// waits for a thread or a timer, and interrupts on other CPUs. cores are the polling cores.
 func interfaceFindings(root fs.FS, name string, cores []int, ask func(string) (coalescing, error)) (out []host.Finding) {
 	read := func(file string) string {
 		b, err := fs.ReadFile(root, file)
@@ -67,7 +67,7 @@ func interfaceFindings(root fs.FS, name string, cores []int, ask func(string) (c
 		out = append(out, host.Finding{ID: id, Severity: s, What: fmt.Sprintf(what, a...), Fix: fix})
 	}
 	switch c, err := ask(name); {
-	case errors.Is(err, unix.EOPNOTSUPP): // nothing is held back
+	case errors.Is(err, unix.EOPNOTSUPP): // no coalescing
 	case err != nil:
 		find("coalescing", host.Note, "", "whether %s holds interrupts back is unknown: %v", name, err)
 	case c.adaptiveRx != 0:
@@ -110,7 +110,7 @@ type interrupt struct {
 	cpus   string
 }
 
-// interruptsOf are an interface's interrupts: those of its device, by number (sysfs-bus-pci, msi_irqs).
+// interruptsOf returns an interface's interrupts: those of its device, by number (sysfs-bus-pci, msi_irqs).
 func interruptsOf(root fs.FS, name string, read func(string) string) (out []interrupt) {
 	entries, _ := fs.ReadDir(root, path.Join("sys/class/net", name, "device/msi_irqs"))
 	for _, e := range entries {

@@ -64,7 +64,7 @@ func TestReadCoalescing(t *testing.T) {
 	}
 }
 
-// The kernel answers where an interface's interrupts are served, and where it has none on any CPU.
+// The kernel answers on the CPUs that serve the interface's interrupts, or on any CPU if it has none.
 func TestInterruptCPUs(t *testing.T) {
 	root := fstest.MapFS{}
 	for file, text := range map[string]string{

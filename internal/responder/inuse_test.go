@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An address that a responder on the same interface answers for already is refused, whichever drivers the two have, and the message names
-// the process.
+// An address that another responder on the same interface answers for is refused, with any pair of drivers, and the
+// message names the process.
 func TestAddressInUse(t *testing.T) {
 	t.Parallel()
 	w := newWire(t)
@@ -30,7 +30,7 @@ func TestAddressInUse(t *testing.T) {
 	}
 }
 
-// refused runs a responder that is expected to end at once.
+// refused runs a responder that should exit at once.
 func (w *wire) refused(t *testing.T, sets ...string) (out string, code int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

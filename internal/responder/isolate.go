@@ -10,7 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/isolate"
 )
 
-// releaseCommand undoes what responders and benches left on this machine that were killed.
+// releaseCommand undoes what killed responders and benches left on this machine.
 func releaseCommand(args []string, stdout, _ io.Writer) error {
 	if len(args) > 0 {
 		return usageError(fmt.Sprintf("unexpected argument %q", args[0]))
@@ -38,7 +38,7 @@ func releaseCommand(args []string, stdout, _ io.Writer) error {
 	return nil
 }
 
-// guarded names the kernel's guards against cpu.priority, and refuses it where the user wants that.
+// guarded logs the kernel's guards against cpu.priority, and refuses the setting if the user wants that.
 func (s *settings) guarded(cores []int, log *slog.Logger) error {
 	if s.cpu.priority == 0 {
 		return nil
@@ -60,7 +60,7 @@ func (s *settings) guarded(cores []int, log *slog.Logger) error {
 // lift reports whether the kernel's guards against cpu.priority are lifted while the responder runs.
 func (s *settings) lift() bool { return s.cpu.priority > 0 && s.cpu.guard == "lift" }
 
-// lease takes the cores from everything else, as far as the settings want it. release puts all back.
+// lease isolates the cores as far as the settings request it. release undoes it.
 func (s *settings) lease(cores []int, log *slog.Logger) (l *isolate.Lease, release func(), err error) {
 	lift := s.lift()
 	if !lift && !s.cpu.isolate {
@@ -99,7 +99,7 @@ func list(guards []isolate.Guard, of func(isolate.Guard) string) string {
 	return strings.Join(out, "; ")
 }
 
-// probeGuards tries for two seconds on each core what a real-time loop meets there.
+// probeGuards measures for two seconds per core how the kernel throttles a real-time loop there.
 func probeGuards(stdout io.Writer, cores []int, priority int) error {
 	guards, err := (&isolate.Host{}).Guards(cores)
 	if err != nil {

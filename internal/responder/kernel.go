@@ -22,8 +22,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
 )
 
-// inTheKernel is a responder whose answers are the kernel's: no core is given away, and this process only keeps the clock and
-// shows what the kernel counted.
+// inTheKernel is a responder that answers in the kernel: it needs no core, and this process only maintains the clock
+// and shows the kernel's counters.
 type inTheKernel struct {
 	settings *settings
 	device   *xdp.Device
@@ -32,8 +32,8 @@ type inTheKernel struct {
 	log      *slog.Logger
 }
 
-// inKernel opens the device where its driver answers by itself; it returns nil where a loop of this process is to answer. With
-// driver "auto" it finds out which, and says so.
+// inKernel opens the device if its driver answers in the kernel; it returns nil if a loop of this process should
+// answer. With driver "auto" it decides, and logs the reason.
 func inKernel(s *settings, log *slog.Logger) (*inTheKernel, error) {
 	chosen := false
 	if cannot := s.kernelCannot(); cannot != "" {
@@ -52,7 +52,7 @@ func inKernel(s *settings, log *slog.Logger) (*inTheKernel, error) {
 	}
 	k := &inTheKernel{settings: s, log: log}
 	match := s.match()
-	if s.stampAsked() { // what fastpath checks; the program reads the kernel's clock
+	if s.stampAsked() { // checked by fastpath; the program uses the kernel's clock
 		clock, err := latency.NewClock()
 		if err != nil {
 			return nil, err
@@ -88,7 +88,7 @@ func coreGiven(s *settings) bool {
 	return err == nil && len(cpus) > 0
 }
 
-// serve shows what the kernel does until ctx is done.
+// serve reports what the program does until ctx is done.
 func (k *inTheKernel) serve(ctx context.Context, manager *notify.Manager, ask <-chan os.Signal, stdout io.Writer) (err error) {
 	s, d, log := k.settings, k.device, k.log
 	defer func() { err = errors.Join(err, d.Close()) }()
@@ -100,7 +100,7 @@ func (k *inTheKernel) serve(ctx context.Context, manager *notify.Manager, ask <-
 		return err
 	}
 	defer hide()
-	k.host = host.Collect(os.DirFS("/"), 0) // some of it only root can read
+	k.host = host.Collect(os.DirFS("/"), 0) // some of it is readable by root only
 	if err := s.confine(log); err != nil {
 		return err
 	}
@@ -112,7 +112,8 @@ func (k *inTheKernel) serve(ctx context.Context, manager *notify.Manager, ask <-
 	return errors.Join(k.talk(ctx, ask, stdout), k.print(stdout), k.save())
 }
 
-// talk prints a summary for each element of ask and logs one line each interval, until ctx is done or the interface fails.
+// talk prints a summary for each element of ask and logs one line per interval, until ctx is done or the interface
+// fails.
 func (k *inTheKernel) talk(ctx context.Context, ask <-chan os.Signal, stdout io.Writer) error {
 	var interval <-chan time.Time
 	if k.settings.stats.interval > 0 {
@@ -142,7 +143,7 @@ func (k *inTheKernel) talk(ctx context.Context, ask <-chan os.Signal, stdout io.
 	}
 }
 
-// ticksOf is a histogram of nanoseconds.
+// ticksOf converts a histogram of nanoseconds.
 func ticksOf(h xdp.Histogram) (t ticks) {
 	t.merge(&h.Counts, h.Greatest)
 	return t
@@ -166,7 +167,7 @@ func (k *inTheKernel) print(out io.Writer) error {
 	return w.Flush()
 }
 
-// printProgram writes what a program recorded.
+// printProgram prints the program's histograms.
 func printProgram(w io.Writer, turnaround, delivery xdp.Histogram) {
 	fmt.Fprintln(w, "turnaround: of a random reply in sixteen, from the program's start to its end. The driver's own time is not in it")
 	fmt.Fprintln(w, "ns\tcount\tp50\tp90\tp99\tp99.9\tp99.99\tmax")

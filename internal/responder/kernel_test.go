@@ -16,9 +16,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
-// The kernel answers while the process keeps no core: ping and UDP over both IP versions, its host's own kernel
-// continues answering, the summary counts, and nothing is left. At the generic hook the peer needs no separate
-// program.
+// The kernel answers without a dedicated core: ping and UDP over IPv4 and IPv6, its host's kernel still answers, the
+// summary counts, and nothing is left. With the generic hook the peer needs no program.
 func TestAnswersInKernel(t *testing.T) {
 	w := newWire(t)
 	folder := filepath.Join(t.TempDir(), "report")
@@ -88,7 +87,7 @@ func TestKernelFails(t *testing.T) {
 	}
 }
 
-// Without a core, and where the interface shares no memory, auto is the kernel's program, and says why.
+// Without a core, and without zero copy on the interface, auto selects the program in the kernel, and logs the reason.
 func TestAutoInKernel(t *testing.T) {
 	for core, why := range map[string]string{"": "no core is given away", "cpu.cores=0": "shares no memory with AF_XDP sockets"} {
 		w := newWire(t)
@@ -108,7 +107,7 @@ func TestAutoInKernel(t *testing.T) {
 	}
 }
 
-// check says where the kernel answers and what the driver can, and nothing of a polling core.
+// check reports where the kernel answers and the driver's features, and nothing about a polling core.
 func TestCheckInKernel(t *testing.T) {
 	w := newWire(t)
 	out, stderr, code := w.responder(t, "check", "-set", "cpu.priority=50", "-set", "nic.driver=xdp", "-set", "nic.device="+port)
@@ -136,7 +135,7 @@ func (w *wire) responder(t *testing.T, args ...string) (stdout, stderr string, c
 	return out.String(), err.String(), c.ProcessState.ExitCode()
 }
 
-// A pin answers on after SIGKILL; status finds it and says what it is, a responder joins it, unpin ends it.
+// A pinned program still answers after SIGKILL; status finds and describes it, a responder joins it, unpin ends it.
 func TestPinned(t *testing.T) {
 	nictest.NeedBPFFS(t)
 	w := newWire(t)
@@ -158,7 +157,7 @@ func TestPinned(t *testing.T) {
 		Addresses         []string
 		Ports             []uint16 `json:"udp_ports"`
 	}
-	status := func(pings uint64) { // as soon as so many are counted: ping may end before its last ones are
+	status := func(pings uint64) { // waits until that many are counted: ping may exit before
 		t.Helper()
 		await.Holds(func() bool {
 			out, stderr, code := w.responder(t, "status", "-json", "lab-1")

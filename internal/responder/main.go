@@ -28,7 +28,7 @@ const (
 // Main runs responder with the arguments after the program name and returns the exit status.
 func Main(args []string) int { return command(args, os.Stdout, os.Stderr) }
 
-// entry is a command by its name. args, doc and flags are its part of the help and of the manual page.
+// entry is a command. args, doc and flags are its part of the help and of the manual page.
 type entry struct {
 	name, args, doc string
 	flags           func() *flag.FlagSet // nil for none
@@ -117,12 +117,12 @@ func command(args []string, stdout, stderr io.Writer) int {
 	return exitFailed
 }
 
-// usageError is a command line that cannot be understood.
+// usageError is an error in the command line.
 type usageError string
 
 func (e usageError) Error() string { return string(e) }
 
-// configured is what -config and -set say.
+// configured holds the values of -config and -set.
 type configured struct {
 	file string
 	sets []string

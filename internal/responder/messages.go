@@ -18,7 +18,7 @@ func (s *settings) services() []nic.Service {
 	return all
 }
 
-// checkMessages finds out whether the settings fit a device that carries messages, or frames, as far as nic.driver tells.
+// checkMessages checks the settings for a device that carries messages, or frames, as far as nic.driver decides that.
 func (s *settings) checkMessages() error {
 	switch {
 	case cards.CarriesMessages(s.nic.Driver):
@@ -47,8 +47,8 @@ func (s *settings) fits(info nic.Info, messages bool) error {
 	return nil
 }
 
-// readyMessages is the line that says that answering has begun, on a device that carries messages: its GID and Q_Key, the
-// numbers of the queue pairs of each service, those of the first core first, and where they are handed over.
+// readyMessages returns the ready line for a device that carries messages: its GID and Q_Key, the queue pair numbers of
+// each service, the first core's first, and the addresses of their hand-over.
 func readyMessages(info nic.Info, m nic.Messenger, hand *handover.Server) string {
 	all := m.Endpoints()
 	line := fmt.Sprintf("ready driver=%s device=%s gid=%v qkey=%#x", info.Driver, info.Device, all[0].GID, all[0].QKey)

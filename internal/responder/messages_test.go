@@ -20,8 +20,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/programs"
 )
 
-// adapters serves two EFA models that are joined by a wire, from a process of their own, and returns where. end is to be
-// called once all drivers are gone: it returns what the models have to object to.
+// adapters serves two EFA models on one wire from a separate process, and returns their devices. Call end once all
+// drivers are gone: it returns the models' violations.
 func adapters(t *testing.T, model string) (here, there string, end func() []string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -104,8 +104,8 @@ func (p *process) port(t *testing.T, service string) string {
 	return m[1]
 }
 
-// On a pair of EFA models, the bench finds the responder by its hand-over and is answered over both transports, STAMP
-// included; a responder that was killed leaves nothing behind that keeps the next one from answering.
+// On a pair of EFA models, the bench finds the responder by the hand-over and is answered over both transports,
+// including STAMP. A killed responder leaves nothing behind that keeps the next one from answering.
 func TestAnswersMessages(t *testing.T) {
 	needs.Long(t)
 	here, there, end := adapters(t, "efa3")
@@ -170,7 +170,7 @@ func TestAnswersMessages(t *testing.T) {
 	}
 }
 
-// What cannot be is refused with the key that says so, before or right after the device is open.
+// Impossible settings are refused with the key, before or right after the device is opened.
 func TestMessageSettings(t *testing.T) {
 	here, there, _ := adapters(t, "efa")
 	_ = there

@@ -32,7 +32,7 @@ func newCommon(p *metrics.Page, turnaround string) common {
 	}
 }
 
-// verdicts is what became of frames, by kind and reason.
+// verdicts exports the counts of frames by kind and reason.
 func (c *common) verdicts(counts fastpath.Stats, queue string) {
 	for i, n := range counts {
 		if verdict := fastpath.Verdict(i); verdict.Answered() {
@@ -60,7 +60,7 @@ func (c *common) device(p nic.Port) {
 	}
 }
 
-// scraped is what a scrape of a responder with loops shows.
+// scraped holds the metrics of a responder with loops.
 type scraped struct {
 	*view
 	common
@@ -131,7 +131,7 @@ func (p *scraped) load(h *polling.Histogram) {
 // tick is the length of the counter's tick in seconds.
 func tick(c *latency.Clock) float64 { return float64(c.Nanoseconds(1<<32)) / (1 << 32) / 1e9 }
 
-// kernelScraped is what a scrape shows of a program in the kernel. Its frames are of no one queue.
+// kernelScraped holds the metrics of a program in the kernel, which has no queues.
 type kernelScraped struct {
 	*inTheKernel
 	common

@@ -14,8 +14,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/programs"
 )
 
-// On a pair of ConnectX-3 models the bench is answered, ICMP and UDP, with frames that go inline and such that do not; a
-// responder that was killed leaves nothing behind that keeps the next one from answering.
+// On a pair of ConnectX-3 models the bench is answered, ICMP and UDP, with inline replies and others. A killed
+// responder leaves nothing behind that keeps the next one from answering.
 func TestAnswersOnMlx4(t *testing.T) {
 	needs.Long(t)
 	here, there, end := adapters(t, "mlx4")

@@ -61,7 +61,7 @@ func listInterfaces(w io.Writer) error {
 	return nil
 }
 
-// drivable names the drivers for an interface, or says why there is none.
+// drivable names the drivers for an interface, or the reason if there is none.
 func drivable(a *netlink.LinkAttrs) string {
 	switch {
 	case a.Flags&net.FlagLoopback != 0:
@@ -93,7 +93,7 @@ func listFunctions(w io.Writer) error {
 	return nil
 }
 
-// mover names the driver for a function, and what has to be done before it can have it.
+// mover names the driver for a function, and what must be done before it can use it.
 func mover(f pci.Found) string {
 	driver := cards.DriverFor(f.ID)
 	switch {

@@ -15,10 +15,10 @@ import (
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
 )
 
-// pinStatus is a pin as `rebound-responder status -json` prints it, one object a line.
+// pinStatus is a pin in the output of `rebound-responder status -json`, one object per line.
 type pinStatus struct {
 	xdp.About
-	Attached   bool              `json:"attached"` // the interface is there, and the program on it
+	Attached   bool              `json:"attached"` // the interface exists, and the program is attached to it
 	Running    bool              `json:"running"`  // the responder that joined it last runs
 	Answered   uint64            `json:"answered"`
 	Refused    uint64            `json:"refused"`
@@ -40,7 +40,7 @@ func statusFlags(asJSON *bool) *flag.FlagSet {
 	return f
 }
 
-// statusCommand shows what is pinned, or the one pin that is named.
+// statusCommand shows all pins, or the named one.
 func statusCommand(args []string, stdout, _ io.Writer) error {
 	var asJSON bool
 	f := statusFlags(&asJSON)
@@ -92,7 +92,7 @@ func statusOf(p *xdp.Pinned) pinStatus {
 	counts := p.Verdicts()
 	s := pinStatus{About: p.About, Attached: p.Attached, Running: runs(p.About.PID), Answered: counts.Answered(), Refused: counts.Refused(),
 		Verdicts: map[string]uint64{}}
-	if !s.Running { // nobody relates the card's clock to the kernel's
+	if !s.Running { // the card's clock is not synchronised with the kernel's
 		s.T2 = "program"
 	}
 	for i, n := range counts {
@@ -126,8 +126,7 @@ func printPin(out io.Writer, p *xdp.Pinned) {
 	printProgram(w, p.Turnaround(), xdp.Histogram{})
 }
 
-// runs reports whether a process is there and is a responder, as far as can be told from here: its PID may be another
-// namespace's.
+// runs reports whether pid is a running responder, as far as visible here: the PID may belong to another namespace.
 func runs(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	name := strings.TrimPrefix(string(b), "rebound-")       // as installed

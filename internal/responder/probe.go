@@ -17,7 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/probe"
 )
 
-// probing is what `responder probe` is asked for.
+// probing holds the options of `responder probe`.
 type probing struct {
 	configured
 	stage, peer, from, folder string

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// listPorts lists the ports of RDMA devices that the kernel drives: which of a card's ports are InfiniBand's, and
-// whether a subnet manager has configured them. sys is /sys.
+// listPorts lists the ports of RDMA devices with a kernel driver: which ports are InfiniBand, and whether a subnet
+// manager has configured them. sys is /sys.
 func listPorts(w io.Writer, sys fs.FS) error {
 	ports, err := fs.Glob(sys, "class/infiniband/*/ports/*")
 	if err != nil || len(ports) == 0 {

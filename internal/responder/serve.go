@@ -41,8 +41,8 @@ func serveCommand(args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	// From here on no signal ends the process before it has cleaned up; a second SIGINT or SIGTERM does, but not one that
-	// comes along with the first: timeout(1) sends its signal to the process and to its group.
+	// From here on no signal ends the process before it has cleaned up, except for a second SIGINT or SIGTERM that does
+	// not arrive together with the first one: timeout(1) sends its signal to the process and to its group.
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, stop) })
 	defer stop()
@@ -52,7 +52,7 @@ func serveCommand(args []string, stdout, stderr io.Writer) error {
 	return serve(ctx, s, online, ask, stdout, s.log.New(stderr))
 }
 
-// serve answers until ctx is done. ask has an element for each summary that is wanted meanwhile.
+// serve answers until ctx is done. Each element of ask requests a summary.
 func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal, stdout io.Writer, log *slog.Logger) (err error) {
 	manager, err := notify.Open()
 	if err != nil {
@@ -81,18 +81,18 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 	return a.run(ctx, manager, ask, stdout)
 }
 
-// answering is a responder whose answers are those of loops in this process.
+// answering is a responder with polling loops in this process.
 type answering struct {
 	settings *settings
 	cores    []int
-	remarks  []remark // on the host, for the log once nothing fails any more
+	remarks  []remark // about the host, logged once start-up has succeeded
 	match    *fastpath.Config
 	dev      nic.Answerer
 	info     nic.Info
-	messages nic.Messenger // dev, where it carries messages; nil else
+	messages nic.Messenger // dev, if it carries messages; otherwise nil
 	view     *view
 	hand     *handover.Server // nil where nothing is handed over
-	undo     []func() error   // what close does, the last one first
+	undo     []func() error   // for close, run in reverse order
 	log      *slog.Logger
 }
 
@@ -152,7 +152,7 @@ func (a *answering) open(online []int) error {
 	return s.fits(a.info, a.messages != nil)
 }
 
-// logDevice logs what the open device is.
+// logDevice logs the description of the open device.
 func logDevice(log *slog.Logger, info nic.Info, more ...any) {
 	log.Info("device open", append([]any{"driver", info.Driver, "device", info.Device, "model", info.Model, "backend", info.Backend, "mtu", info.MTU,
 		"push", info.Push}, more...)...)
@@ -161,7 +161,8 @@ func logDevice(log *slog.Logger, info nic.Info, more ...any) {
 	}
 }
 
-// arm makes a loop for each core, and all that users and other programs see of them; last it gives up what is not needed any more.
+// arm creates a loop for each core, and everything that users and other programs see of them. Last it drops what is no
+// longer needed.
 func (a *answering) arm() error {
 	s, e := a.settings, a.view.engine
 	newResponder := fastpath.NewMessages
@@ -199,16 +200,16 @@ func (a *answering) arm() error {
 	}
 	a.later(release)
 	e.join = lease.Join
-	// Only now: an error until here stands alone, not behind remarks.
+	// Not earlier, so that an error is not hidden among remarks.
 	for _, r := range a.remarks {
 		a.log.Warn(r.what, r.attrs...)
 	}
 	warn(s, a.cores, a.log)
-	a.view.host = host.Collect(os.DirFS("/"), a.cores[0]) // some of it only root can read
+	a.view.host = host.Collect(os.DirFS("/"), a.cores[0]) // some of it is readable by root only
 	return s.confine(a.log)
 }
 
-// run answers until ctx is done, and prints and saves what it counted.
+// run answers until ctx is done, then prints and saves the counters.
 func (a *answering) run(ctx context.Context, manager *notify.Manager, ask <-chan os.Signal, stdout io.Writer) error {
 	s, e := a.settings, a.view.engine
 	reporting, stopReporting := context.WithCancel(context.Background())
@@ -237,12 +238,12 @@ func (a *answering) run(ctx context.Context, manager *notify.Manager, ask <-chan
 	return failed
 }
 
-// ready is the line that says that answering has begun.
+// ready returns the line that says that the responder answers.
 func (s *settings) ready(info nic.Info) string {
 	return fmt.Sprintf("ready driver=%s device=%s mac=%s addresses=%s", info.Driver, info.Device, info.MAC, s.addressList())
 }
 
-// watchdogLoop tells the service manager that the program is alive, as often as it wants to hear it and only while alive says so.
+// watchdogLoop notifies the service manager at the interval that it requests, while alive returns true.
 func watchdogLoop(ctx context.Context, m *notify.Manager, alive func() bool, log *slog.Logger) {
 	if m.Every() == 0 {
 		return
@@ -263,14 +264,14 @@ func watchdogLoop(ctx context.Context, m *notify.Manager, alive func() bool, log
 	}
 }
 
-// logNotifyError logs what kept the service manager from hearing.
+// logNotifyError logs a failed notification of the service manager.
 func logNotifyError(log *slog.Logger, err error) {
 	if err != nil {
 		log.Warn("the service manager was not told", "error", err)
 	}
 }
 
-// save writes a report where the settings want it.
+// save writes a report if the settings request one.
 func (s *settings) save(r *report.Report, log *slog.Logger) error {
 	if s.stats.anonymous {
 		r.Anonymize()
@@ -288,7 +289,7 @@ func (s *settings) save(r *report.Report, log *slog.Logger) error {
 
 func join(s []string) string { return strings.Join(s, ",") }
 
-// mac gives the configuration the interface's own MAC.
+// mac sets the interface's own MAC in the configuration.
 func mac(c *fastpath.Config, info nic.Info) error {
 	m, err := net.ParseMAC(info.MAC)
 	if err != nil || len(m) != len(c.MAC) || [6]byte(m) == [6]byte{} {
@@ -298,7 +299,7 @@ func mac(c *fastpath.Config, info nic.Info) error {
 	return nil
 }
 
-// warn logs what about the host and the settings costs latency.
+// warn logs host settings and responder settings that add latency.
 func warn(s *settings, cores []int, log *slog.Logger) {
 	for _, f := range hostFindings(cores, s.nic.Device) {
 		level := slog.LevelWarn
@@ -315,8 +316,8 @@ type remark struct {
 	attrs []any
 }
 
-// prepare gives the cores to the loops and locks the memory. What rights do not allow is a remark: the answers are right
-// all the same, only slower.
+// prepare reserves the cores for the loops and locks the memory. What the process has no rights for becomes a remark:
+// the responder still works, only slower.
 func prepare(s *settings, cores, online []int) (remarks []remark, err error) {
 	rest, err := keepOff(cores, online)
 	if err != nil {
@@ -334,7 +335,7 @@ func prepare(s *settings, cores, online []int) (remarks []remark, err error) {
 	return remarks, nil
 }
 
-// reportable finds out at once whether a report could be saved in dir, not after hours of answering.
+// reportable checks at start that a report can be saved in dir, not after hours of answering.
 func reportable(dir string) error {
 	parent := filepath.Dir(filepath.Clean(dir))
 	err := os.MkdirAll(parent, 0o755)

@@ -15,7 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 )
 
-// stampSettings are those of [respond] that begin with stamp_, except for those of messages.
+// stampSettings are the settings of [respond] that start with stamp_, except for those of messages.
 type stampSettings struct {
 	ports, auth []uint16
 	base        bool
@@ -26,7 +26,7 @@ type stampSettings struct {
 	tlvs        bool
 	location    bool
 	dscp        []int
-	clockError  time.Duration // 0 for what the kernel says
+	clockError  time.Duration // 0 to use the kernel's value
 }
 
 // anyDSCP is respond.stamp_dscp = "any".
@@ -94,7 +94,7 @@ func parseDSCP(text string) (int, error) {
 	return n, nil
 }
 
-// checkStamp is check for what concerns STAMP. file is the configuration's, empty without one.
+// checkStamp checks the settings of STAMP. file is the configuration's, empty without one.
 func (s *settings) checkStamp(file string) error {
 	p := &s.respond.stamp
 	for i, port := range p.ports {
@@ -125,7 +125,7 @@ func (s *settings) checkStamp(file string) error {
 	return nil
 }
 
-// beyondKernel is the first setting that requests more than driver xdp does, and what that does instead.
+// beyondKernel returns the first setting that driver xdp does not support, and what it does instead.
 func (s *settings) beyondKernel() (key, what string) {
 	switch p := &s.respond.stamp; {
 	case p.mode == "stateful":
@@ -166,7 +166,7 @@ func (s *settings) checkKey(file string) error {
 	return nil
 }
 
-// reflector is what match has of it, except for what takes a clock.
+// reflector returns the reflector's configuration, without the parts that need a clock.
 func (p *stampSettings) reflector() (r fastpath.Reflector) {
 	r.AuthPorts, r.Key, r.TLVs, r.HideLocation = p.auth, p.key.Bytes(), p.tlvs, !p.location
 	if p.mode == "stateful" {
@@ -188,13 +188,13 @@ func (s *settings) stampAsked() bool {
 	return len(p.ports) > 0 || len(p.auth) > 0 || s.respond.stampMessages
 }
 
-// timed fills in what of match takes a clock.
+// timed adds the parts of the configuration that need a clock.
 func (p *stampSettings) timed(c *fastpath.Config, clock *latency.Clock) {
 	c.TicksPerSecond = clock.Ticks(time.Second)
 	c.Reflector.Idle = clock.Ticks(p.idle)
 }
 
-// kernelCannot says why driver auto does not take xdp, or nothing.
+// kernelCannot returns why driver auto does not use xdp, or "".
 func (s *settings) kernelCannot() string {
 	if key, what := s.beyondKernel(); key != "" && s.nic.Driver == "auto" && !cards.IsPCIDevice(s.nic.Device) {
 		return fmt.Sprintf("xdp %s (%s)", what, key)

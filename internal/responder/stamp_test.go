@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// The reflector in a whole responder: sessions, the authenticated mode and TLVs, asked by a socket of the kernel's over veth. The
-// driver is left to auto, which has to know that xdp is none of it.
+// The reflector in a whole responder: sessions, the authenticated mode and TLVs, requested by a kernel socket over
+// veth. The driver is auto, which must not choose xdp for these.
 func TestReflector(t *testing.T) {
 	w := newWire(t)
 	key := sha256.Sum256([]byte("a key of this test"))

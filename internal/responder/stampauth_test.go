@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// The authenticated mode by a second hand: a sender that shares no layout and no HMAC with our code (Debian: python3) takes our
-// replies for authentic, and draws none by a packet with a bit changed in one of its fields, or one that is cut.
+// The authenticated mode with an independent sender that shares no layout and no HMAC with our code (Debian: python3):
+// it accepts our replies as authentic, and gets none for a packet with a changed bit in any field, or for a truncated
+// one.
 func TestSTAMPAuthenticatedByPython(t *testing.T) {
 	if err := exec.Command("python3", "-c", "import hashlib, hmac, socket, struct").Run(); err != nil {
 		t.Skip("needs python3 (package python3)")

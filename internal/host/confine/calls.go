@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a responder calls, by who calls it. A name that an architecture does not have is left out there.
+// System calls of a responder, by caller. A name that an architecture does not have is omitted there.
 var (
-	// The loops of the socket drivers kick the kernel. Kernels from 5.11 on remember for these that the filter lets them pass, and do not
-	// run it.
+	// The loops of the socket drivers kick the kernel. Kernels from 5.11 on cache that the filter always allows these,
+	// and do not run it.
 	loops = []string{"sendto", "recvfrom", "sendmsg", "recvmsg", "poll", "ppoll"}
 
 	// Go's runtime: memory, threads, signals, waiting.
@@ -23,7 +23,7 @@ var (
 		"getgid", "getegid", "sched_yield", "sched_getaffinity", "sched_setaffinity", "exit", "exit_group", "getrandom", "uname", "sysinfo",
 		"set_robust_list", "rseq", "membarrier", "getcpu", "timer_create", "timer_settime", "timer_delete", "setitimer"}
 
-	// Files, within what Landlock leaves.
+	// Files, within what Landlock allows.
 	reading = []string{"lseek", "pread64", "preadv", "fstat", "newfstatat", "statx", "getdents64", "readlinkat", "faccessat", "faccessat2", "access",
 		"fcntl", "fadvise64", "getcwd", "fstatfs", "statfs"}
 	writing = []string{"pwrite64", "pwritev", "mkdirat", "unlinkat", "renameat", "renameat2", "fchmod", "fchmodat", "fsync", "fdatasync", "ftruncate",
@@ -39,7 +39,7 @@ var (
 	clocks = []string{"adjtimex", "clock_adjtime", "clock_getres"}
 )
 
-// Commands of bpf(2) that use what is loaded.
+// Commands of bpf(2) that use loaded objects.
 var bpfCommands = []uint64{
 	unix.BPF_MAP_LOOKUP_ELEM, unix.BPF_MAP_UPDATE_ELEM, unix.BPF_MAP_DELETE_ELEM, unix.BPF_MAP_GET_NEXT_KEY, unix.BPF_MAP_LOOKUP_BATCH,
 	unix.BPF_OBJ_GET_INFO_BY_FD, unix.BPF_LINK_DETACH, unix.BPF_PROG_GET_NEXT_ID, unix.BPF_LINK_UPDATE,
@@ -69,11 +69,11 @@ func (n *Needs) policy() (*seccomp.Policy, error) {
 		// No memory becomes a program.
 		{Name: "mmap", Conditions: when(seccomp.BitsNotSet, 2, unix.PROT_EXEC)},
 		{Name: "mprotect", Conditions: when(seccomp.BitsNotSet, 2, unix.PROT_EXEC)},
-		// Names of memory, as Go's runtime gives them.
+		// Names of memory regions, set by Go's runtime.
 		{Name: "prctl", Conditions: when(seccomp.Equal, 0, unix.PR_SET_VMA)},
 		// Signals to threads of this process, by which Go interrupts them.
 		{Name: "tgkill", Conditions: when(seccomp.Equal, 0, uint64(unix.Getpid()))},
-		// Questions to the kernel about interfaces: rtnetlink, and the socket that ethtool's ioctls want. No packet socket, no AF_XDP.
+		// Queries about interfaces: rtnetlink, and the socket for ethtool's ioctls. No packet socket, no AF_XDP.
 		{Name: "socket", Conditions: when(seccomp.Equal, 0, unix.AF_NETLINK)},
 		{Name: "socket", Conditions: append(when(seccomp.Equal, 0, unix.AF_INET), when(seccomp.Equal, 1, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC)...)},
 	}}
@@ -95,22 +95,22 @@ func when(operation seccomp.Operation, argument uint32, value uint64) seccomp.Ar
 	return seccomp.ArgumentConditions{{Argument: argument, Operation: operation, Value: value}}
 }
 
-// filterFlags are what to load the filter with, the best first: EINVAL means that the kernel does not know one.
+// filterFlags are the flags for loading the filter, best first: EINVAL means that the kernel does not know one.
 //
-// SPEC_ALLOW, from Linux 4.17 on, leaves speculation past stores as it is. Before Linux 5.16, and later with
-// spec_store_bypass_disable=seccomp on the kernel's command line, a filter without it forbids that to the thread, and
-// a polling loop then takes 1.5 times as long (docs/hot-loops.md). What that mitigation keeps from reading this
-// process's memory is code of others' that runs within it, of which there is none.
+// SPEC_ALLOW, from Linux 4.17 on, leaves speculative store bypass enabled. Before Linux 5.16, and later with
+// spec_store_bypass_disable=seccomp on the kernel's command line, a filter without it disables that for the thread, and
+// a polling loop takes 1.5 times as long (docs/hot-loops.md). The mitigation protects this process's memory from
+// foreign code that runs inside the process, and there is none.
 //
-// TSYNC gives the filter to all threads. If one cannot be given it the kernel returns that thread's number, which the
-// library takes for success; with TSYNC_ESRCH, from Linux 5.7 on, it is an error.
+// TSYNC applies the filter to all threads. If that fails for one, the kernel returns its thread ID, which the library
+// mistakes for success; with TSYNC_ESRCH, from Linux 5.7 on, it is an error.
 var filterFlags = []seccomp.FilterFlag{
 	seccomp.FilterFlagTSync | unix.SECCOMP_FILTER_FLAG_TSYNC_ESRCH | unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW,
 	seccomp.FilterFlagTSync | unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW,
 	seccomp.FilterFlagTSync,
 }
 
-// calls lets the process make the system calls that it needs; all others fail with EPERM.
+// calls allows the system calls that the process needs; all others fail with EPERM.
 func (n *Needs) calls() Hold {
 	p, err := n.policy()
 	switch {

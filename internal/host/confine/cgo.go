@@ -2,6 +2,6 @@
 
 package confine
 
-// withCgo is what glibc starts threads with, in builds with cgo: the race detector's. No filter sees its arguments, so a process could
-// be forked by it. The programs that are installed are built without.
+// withCgo lists the calls with which glibc starts threads, in builds with cgo: the race detector's. No filter can see
+// their arguments, so they could fork a process. Installed programs are built without cgo.
 var withCgo = []string{"clone3"}

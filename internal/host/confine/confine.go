@@ -1,5 +1,5 @@
-// Package confine takes from this process what it does not need any more: capabilities, new privileges, files (Landlock), and system
-// calls (seccomp). What it took cannot be had back, by any thread that there is or will be.
+// Package confine drops what this process no longer needs: capabilities, new privileges, files (Landlock), and system
+// calls (seccomp). No present or future thread of the process can get it back.
 package confine
 
 import (
@@ -17,16 +17,16 @@ import (
 	"kernel.org/pub/linux/libs/security/libcap/psx"
 )
 
-// Needs is what a process is left with, beside what every Go program needs to run and to end.
+// Needs describes what a process keeps, in addition to what every Go program needs to run and to exit.
 type Needs struct {
 	Read  []string // files and folders that may be read, with all below them; those that are not there are left out
 	Write []string // that may be written, too, and files made and removed in
 
-	// Capabilities that stay, where the process has them.
+	// Capabilities to keep, if the process has them.
 	Capabilities []Capability
 
 	AnyCall  bool // no filter of system calls
-	BPF      bool // what was loaded may be read and written; nothing may be loaded
+	BPF      bool // loaded objects may be read and written; nothing may be loaded
 	Priority bool // real-time priorities
 }
 
@@ -51,10 +51,10 @@ func (c Capability) String() string {
 	return fmt.Sprintf("capability %d", uint(c))
 }
 
-// Hold is one thing that confines the process, or would.
+// Hold is one restriction of the process, or an attempt at one.
 type Hold struct {
 	Name string // "user", "capabilities", "no_new_privs", "landlock", "seccomp"
-	What string // how it confines; empty where Err is set
+	What string // the restriction; empty if Err is set
 	Err  error  // why it does not
 }
 
@@ -65,11 +65,11 @@ func (h Hold) String() string {
 	return h.Name + ": " + h.What
 }
 
-// ErrNone says that the kernel does not have something.
+// ErrNone means that the kernel lacks a mechanism.
 var ErrNone = errors.New("this kernel has none, or it is not enabled")
 
-// Apply confines the process permanently, as far as the kernel can. Each step is tried, whatever became of the
-// others. It is called before any thread is bound to a loop: it has to reach all of them.
+// Apply confines the process permanently, as far as the kernel supports it. Each step is tried, whatever the result of
+// the others. Call it before any thread is bound to a loop, because it must reach all of them.
 func Apply(n Needs) []Hold {
 	kept, err := n.capabilities()
 	holds := []Hold{{"no_new_privs", "no program that is started gets more rights", everyThread(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1)}}
@@ -85,7 +85,7 @@ func Apply(n Needs) []Hold {
 	return append(holds, n.calls())
 }
 
-// Available says what of Apply this kernel has, and takes nothing.
+// Available reports what Apply could use on this kernel, without applying it.
 func Available(n Needs) []Hold {
 	kept, err := n.capabilities()
 	holds := []Hold{{"no_new_privs", "no program that is started gets more rights", nil}}
@@ -128,7 +128,7 @@ func effective() (*sets, error) {
 	return s, nil
 }
 
-// capabilities returns which of those that the process has in force stay.
+// capabilities returns the effective capabilities that the process keeps.
 func (n *Needs) capabilities() (kept []Capability, err error) {
 	all, err := effective()
 	if err != nil {
@@ -156,7 +156,7 @@ func unlimited() bool {
 	return unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l) == nil && l.Cur == unix.RLIM_INFINITY
 }
 
-// setCapabilities takes all but kept from every thread. remark says where the bounding set has more.
+// setCapabilities drops all capabilities but kept from every thread. remark reports a bounding set with more.
 func setCapabilities(kept []Capability) (remark string, err error) {
 	header := &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	data := new(sets)
@@ -178,12 +178,12 @@ func setCapabilities(kept []Capability) (remark string, err error) {
 	return remark, nil
 }
 
-// dropBounding takes all but kept out of the bounding set, so that no program that is started can have more, whatever its file grants. It
-// needs CAP_SETPCAP: without it, left is how many others the set keeps.
+// dropBounding removes all capabilities but kept from the bounding set, so that no program that is started can get
+// more, whatever its file grants. It needs CAP_SETPCAP; without it, left is the number of others that the set keeps.
 func dropBounding(kept []Capability) (left int, err error) {
 	for c := Capability(0); ; c++ {
 		there, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(c), 0, 0, 0)
-		if err != nil { // beyond the last one that the kernel has
+		if err != nil { // beyond the kernel's last capability
 			return left, nil
 		}
 		if there == 0 || slices.Contains(kept, c) {
@@ -208,7 +208,8 @@ func describe(kept []Capability) string {
 	return strings.Join(list, ", ")
 }
 
-// files restricts what may be opened to what is needed; no TCP connection may be made, and none taken but on what listens already.
+// files restricts which files can be opened. No TCP connection can be made, and none accepted except by existing
+// listeners.
 func (n *Needs) files() Hold {
 	abi, err := ll.LandlockGetABIVersion()
 	if err != nil || abi < 1 {
@@ -233,7 +234,7 @@ func (n *Needs) files() Hold {
 	return Hold{"landlock", n.describeFiles(abi), err}
 }
 
-// kind tells whether something of that name is there, and whether it is a folder.
+// kind reports whether the name exists, and whether it is a folder.
 func kind(name string) (folder, there bool) {
 	info, err := os.Stat(name)
 	return err == nil && info.IsDir(), err == nil

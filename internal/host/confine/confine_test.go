@@ -41,17 +41,17 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// result is what a child found out.
+// result is the result of a child process.
 type result struct {
 	Holds   []string
-	Errs    map[string]string // by attempt; empty where it went well
+	Errs    map[string]string // by attempt; empty if it succeeded
 	Cannot  string            // why the process cannot become nobody
 	Threads []string          // of each: NoNewPrivs, Seccomp, CapEff
 
-	Speculation []string // of the first thread, before and after: what it may do, by the kernel
+	Speculation []string // of the first thread, before and after: the kernel's report
 }
 
-// attempts are what must fail once confined. Most of them root may do.
+// attempts must all fail once confined. Root could do most of them.
 func attempts(folder string) map[string]func() error {
 	errno := func(e syscall.Errno) error {
 		if e != 0 {
@@ -161,7 +161,7 @@ func child(folder string, confined bool) {
 			r.Errs[name] = ""
 		}
 	}
-	last := []string{"set the clock", "leave a namespace", "change the root", "get capabilities back"} // what changes the others' outcome
+	last := []string{"set the clock", "leave a namespace", "change the root", "get capabilities back"} // these change the results of others
 	for name, try := range all {
 		if !slices.Contains(last, name) {
 			note(name, try())
@@ -170,7 +170,7 @@ func child(folder string, confined bool) {
 	onThread(func() { note("read a file elsewhere, in a thread from before", all["read a file elsewhere"]()) })
 	onThread(func() { note("open a packet socket, in a thread from before", all["open a packet socket"]()) })
 
-	// What must continue: threads, collections, files, the metrics page's kind of socket.
+	// Still allowed: threads, garbage collections, files, the metrics page's kind of socket.
 	_, err := os.ReadFile(filepath.Join(folder, "read", "x"))
 	note("ok: read", err)
 	note("ok: write", os.WriteFile(filepath.Join(folder, "write", "y"), []byte("y"), 0o600))
@@ -180,7 +180,7 @@ func child(folder string, confined bool) {
 	all20.Add(20)
 	for range 20 {
 		wait.Go(func() {
-			runtime.LockOSThread() // a thread for each, which ends with it
+			runtime.LockOSThread() // one thread each, which exits afterwards
 			b := make([]byte, 1<<20)
 			runtime.GC()
 			all20.Done()
@@ -240,7 +240,7 @@ func runChild(t *testing.T, suffix string) (r result) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childEnv+"="+folder+suffix)
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS} // what it mounts is its own, and ends with it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS} // its mounts are private and end with it
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -251,7 +251,7 @@ func runChild(t *testing.T, suffix string) (r result) {
 	return r
 }
 
-// Once confined, nothing of what an intruder wants can be done, by any thread, and what a responder does continues.
+// Once confined, no thread can do what an attacker needs, and the responder's own work continues.
 func TestConfined(t *testing.T) {
 	needs.Root(t, "dropping privileges")
 	r := runChild(t, "")
@@ -308,7 +308,7 @@ func giveUp(list ...Capability) {
 	}
 }
 
-// A process that may not change its bounding set or its user keeps them, and says so.
+// A process without the right to change its bounding set or its user keeps them, and reports that.
 func TestWithoutRights(t *testing.T) {
 	needs.Root(t, "dropping privileges")
 	r := runChild(t, " without")
@@ -462,12 +462,13 @@ func TestFree(t *testing.T) {
 			t.Logf("%s: %s", name, err)
 		}
 	}
-	if refused > 4 { // what a container of the tests may not do either
+	if refused > 4 { // refused in the tests' container, too
 		t.Errorf("%d attempts are refused to one that is free", refused)
 	}
 }
 
-// Every name is that of a system call, and on both architectures what the runtime waits and allocates with is among them.
+// Every name is a system call, and on both architectures the calls with which the runtime waits and allocates are
+// included.
 func TestNames(t *testing.T) {
 	amd64, err := arch.GetInfo("amd64")
 	if err != nil {

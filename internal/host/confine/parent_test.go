@@ -20,7 +20,8 @@ import (
 
 const diesEnv = "REBOUND_CONFINE_PARENT"
 
-// A program that asked for the death of its children gets it, although Linux forgets the request when a child changes its user.
+// A program that requested the death of its children with it gets it, although Linux forgets the request when a child
+// changes its user.
 func TestBecomeKeepsParentDeathSignal(t *testing.T) {
 	needs.Root(t, "changing the user")
 	switch os.Getenv(diesEnv) {
@@ -61,7 +62,7 @@ func TestBecomeKeepsParentDeathSignal(t *testing.T) {
 	defer unix.Kill(child, unix.SIGKILL) // its number is in use: the pipe's end is the child's
 	var ended atomic.Bool
 	go func() {
-		_, _ = io.Copy(io.Discard, lines) // until no process has the other end
+		_, _ = io.Copy(io.Discard, lines) // until no process has the other end open
 		ended.Store(true)
 	}()
 	if err := parent.Process.Kill(); err != nil {

@@ -14,14 +14,14 @@ import (
 
 // User is an unprivileged user that the process can change to.
 type User struct {
-	Name     string // empty where the machine has no name for it
+	Name     string // empty if the machine has no name for it
 	UID, GID int
 }
 
-// nobody is the user without rights on every Linux (kernel.overflowuid).
+// nobody is the user without rights on every Linux system (kernel.overflowuid).
 var nobody = User{"nobody", 65534, 65534}
 
-// FindUser returns a user by its name or number. An empty name is user "rebound", or nobody where that does not exist.
+// FindUser returns a user by name or number. An empty name is user "rebound", or nobody if that does not exist.
 func FindUser(name string) (User, error) {
 	want := name
 	if name == "" {
@@ -85,14 +85,14 @@ func mapped(file string, id int) bool {
 // secbitNoSetuidFixup has a change of user leave the capabilities alone (capabilities(7), linux/securebits.h).
 const secbitNoSetuidFixup = 1 << 2
 
-// Become changes all threads to the user and takes all groups from them. The capabilities stay until Apply. The signal that the
-// process gets when its parent ends stays as well; if the parent has ended meanwhile, it gets that at once. On an error the user is as
-// it was.
+// Become changes the user of all threads and drops all supplementary groups. Capabilities stay until Apply. The parent
+// death signal stays as well; if the parent has died meanwhile, the process gets it at once. On error the user is
+// unchanged.
 func Become(u User) error {
 	// The number of threads is limited by user, except for uid 0.
 	unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
-	// The change takes the effective capabilities for a moment. With all memory locked the runtime cannot grow then, and a process that
-	// has to would end: either the limit of locked memory is lifted, or the capabilities stay.
+	// The change clears the effective capabilities for a moment. With all memory locked the runtime cannot grow then,
+	// and the process could crash. So either lift the limit on locked memory, or keep the capabilities.
 	if !unlimited() {
 		if err := everyThread(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, secbitNoSetuidFixup); err != nil {
 			return fmt.Errorf("change to %v: the limit of locked memory (RLIMIT_MEMLOCK) cannot be lifted, and neither can capabilities be kept "+
@@ -129,14 +129,14 @@ func Become(u User) error {
 	return atStart.restore()
 }
 
-// parentDeath is what a process gets when its parent ends (PR_SET_PDEATHSIG(2const)).
+// parentDeath is the parent death signal of a process (PR_SET_PDEATHSIG(2const)).
 type parentDeath struct {
 	signal int32 // 0 for none
 	parent int
 }
 
-// atStart is read on the first thread, where package initialization runs: execve leaves on it the request of the process that started
-// this one.
+// atStart is read on the first thread, where package initialization runs: after execve that thread has the request of
+// the process that started this one.
 var atStart = func() (p parentDeath) {
 	if err := unix.Prctl(unix.PR_GET_PDEATHSIG, uintptr(unsafe.Pointer(&p.signal)), 0, 0, 0); err != nil {
 		return parentDeath{}
@@ -145,8 +145,8 @@ var atStart = func() (p parentDeath) {
 	return p
 }()
 
-// restore requests the signal again, which Linux forgets when a thread changes its user. The request is a thread's, and ends with it:
-// it is made on a thread that stays.
+// restore requests the signal again, because Linux forgets it when a thread changes its user. The request belongs to a
+// thread and ends with it, so it is made on a thread that does not exit.
 func (p parentDeath) restore() error {
 	if p.signal == 0 {
 		return nil

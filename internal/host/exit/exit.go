@@ -23,10 +23,10 @@ func Usagef(format string, args ...any) error {
 	return fmt.Errorf("%w%w", ErrUsage, fmt.Errorf(format, args...))
 }
 
-// ErrWorse says that a comparison exceeded its limits.
+// ErrWorse means that a comparison exceeded its limits.
 var ErrWorse = errors.New("worse than allowed")
 
-// Status is the exit code of a process that did the work and said itself why it failed.
+// Status is the exit code of a process that finished its work and reported the failure itself.
 type Status int
 
 func (s Status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OnSignal sets stop at the first SIGINT or SIGTERM. The second one ends the process as if nothing had been set.
+// OnSignal sets stop at the first SIGINT or SIGTERM. The second one terminates the process as by default.
 func OnSignal(stop *atomic.Bool) (restore func()) {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, unix.SIGINT, unix.SIGTERM)

@@ -8,8 +8,8 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// Exchange tells the server at a the address of our queue pair, and returns that of its. Its Q_Key is not told, and taken to
-// be ours.
+// Exchange sends the address of our queue pair to the server at a, and returns that of the server's. The server does
+// not send its Q_Key, which is assumed to be ours.
 func Exchange(a netip.AddrPort, own nic.Address) (nic.Address, error) {
 	fail := func(err error) (nic.Address, error) {
 		return nic.Address{}, fmt.Errorf("hand-over with %v: %w", a, err)

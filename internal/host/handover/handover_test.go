@@ -95,8 +95,8 @@ func TestPingpong(t *testing.T) {
 	say(t, dial(t, s, 0), "0000:00002a:abcdef:fe8000000000000008160efffe0c9ba3\x00", "0000:000101:000000:fe80000000000000005262fffe000001\x00")
 }
 
-// ib_send_lat's messages, of version 6.24, in the order of its client: version, page size, cache line, MTU, then its keys for
-// each handshake.
+// Messages of ib_send_lat, version 6.24, in the order of its client: version, page size, cache line, MTU, then its keys
+// for each handshake.
 func TestPerftest(t *testing.T) {
 	s, b := listen(t)
 	c := dial(t, s, 1)
@@ -161,7 +161,7 @@ func TestRubbish(t *testing.T) {
 	say(t, dial(t, s, 0), "0000:00002a:abcdef:fe8000000000000008160efffe0c9ba3\x00", "0000:000")
 }
 
-// More clients than there is room for are turned away; Close ends those that say nothing.
+// Clients beyond the limit are rejected; Close ends silent ones.
 func TestBounds(t *testing.T) {
 	s, _ := listen(t)
 	var all []net.Conn
@@ -217,7 +217,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// Whatever a client says, in whatever pieces, ends.
+// With arbitrary bytes from a client, in any pieces, serving ends.
 func FuzzServe(f *testing.F) {
 	f.Add([]byte("0000:00002a:abcdef:fe8000000000000008160efffe0c9ba3\x00done\x00"))
 	f.Add([]byte(fmt.Sprintf("6.24%s\x00\x00\x10\x00\x00\x00\x00\x405\x00", strings.Repeat("\x00", 12))))

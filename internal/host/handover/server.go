@@ -16,7 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// DefaultPort is that of the first service, as ibv_ud_pingpong and perftest have it.
+// DefaultPort is the port of the first service, as in ibv_ud_pingpong and perftest.
 const DefaultPort = 18515
 
 const (
@@ -27,7 +27,7 @@ const (
 	oldest     = 5.70             // of perftest's client, as perftest's server has it
 )
 
-// Book is what a server needs of a port.
+// Book is the part of a port that a server uses.
 type Book interface {
 	Endpoints() []nic.Endpoint
 	Prewarm(gid netip.Addr) error
@@ -48,8 +48,8 @@ type Server struct {
 	closed bool
 }
 
-// ParseAddress reads HOST:PORT, HOST being one address of this machine. The last service's port has to exist as well; port 0
-// stands for free ports.
+// ParseAddress parses HOST:PORT, where HOST is one address of this machine. The ports of all services must exist; port
+// 0 selects free ports.
 func ParseAddress(text string) (netip.AddrPort, error) {
 	a, err := netip.ParseAddrPort(text)
 	switch {
@@ -93,7 +93,7 @@ func (s *Server) String() string {
 	return strings.Join(all, ",")
 }
 
-// Close ends all connections, and returns when nothing of the server runs any more.
+// Close ends all connections, and returns when the server has stopped.
 func (s *Server) Close() (err error) {
 	for _, l := range s.listeners {
 		err = errors.Join(err, l.Close())
@@ -139,7 +139,7 @@ func (s *Server) accept(l net.Listener, service nic.Service) {
 	}
 }
 
-// keep notes a connection that Close is to end. It closes it where the server is closed already.
+// keep registers a connection for Close. If the server is closed already, it closes the connection.
 func (s *Server) keep(c net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +174,7 @@ func (s *Server) serve(c net.Conn, service nic.Service) error {
 	return s.perftest(c, first, own)
 }
 
-// endpoint chooses the queue pair for a client: each queue gets as many.
+// endpoint chooses the queue pair for a client: all queues in turn.
 func (s *Server) endpoint(service nic.Service) (nic.Endpoint, error) {
 	var all []nic.Endpoint
 	for _, e := range s.book.Endpoints() {
@@ -216,9 +216,9 @@ func (s *Server) pingpong(c net.Conn, first []byte, own nic.Endpoint) error {
 	return nil
 }
 
-// perftest serves ib_send_lat. Of what it exchanges before its keys, the version is ours; page size, cache line and MTU are
-// taken as the client has them: repeated, they agree. Keys are exchanged several times: as a handshake before, between and
-// after its tests.
+// perftest serves ib_send_lat. Of the values before the keys, the version is ours; page size, cache line and MTU repeat
+// the client's, so that they agree. Keys are exchanged several times, as a handshake before, between and after its
+// tests.
 func (s *Server) perftest(c net.Conn, first []byte, own nic.Endpoint) error {
 	b := make([]byte, versionSize)
 	copy(b, first)

@@ -17,14 +17,14 @@ const (
 	keysHead     = 50  // up to the GID
 )
 
-// dest is what one end says of itself.
+// dest is the data that one end sends about itself.
 type dest struct {
 	lid, reads, qpn, psn, rkey uint64
 	vaddr                      uint64
 	gid                        netip.Addr
 }
 
-// fields reads hexadecimal fields of fixed widths, each with a colon behind it.
+// fields parses hexadecimal fields of fixed widths, each followed by a colon.
 func fields(text string, widths ...int) (values []uint64, rest string, err error) {
 	for _, w := range widths {
 		if len(text) < w+1 || text[w] != ':' {

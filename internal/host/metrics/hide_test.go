@@ -13,7 +13,7 @@ import (
 
 var slowDesc = prometheus.NewDesc("slow_total", "Slow.", nil, nil)
 
-// slow is a collector that a scrape stays in until the test lets it go.
+// slow is a collector that blocks a scrape until the test releases it.
 type slow struct {
 	within, leave chan struct{}
 	inside        atomic.Bool
@@ -29,10 +29,10 @@ func (s *slow) Collect(ch chan<- prometheus.Metric) {
 	s.inside.Store(false)
 }
 
-// logged keeps what was logged.
+// logged keeps the log.
 type logged struct{ strings.Builder }
 
-// The metrics are hidden before the device is closed, whose memory is gone then: a scrape that is under way is waited for.
+// The metrics are hidden before the device is closed and its memory is freed: hide waits for a running scrape.
 func TestHideWaitsForScrapes(t *testing.T) {
 	s := &slow{within: make(chan struct{}), leave: make(chan struct{})}
 	var log logged
@@ -58,7 +58,7 @@ func TestHideWaitsForScrapes(t *testing.T) {
 			t.Error("hidden, and a scrape is inside")
 		}
 	}()
-	<-asked // the connection is gone: hide has begun
+	<-asked // the connection is closed: hide has begun
 	close(s.leave)
 	<-hidden
 }

@@ -1,5 +1,5 @@
-// Package metrics serves Prometheus metrics: a page that cannot be asked so often that it disturbs a polling loop, and histograms
-// that are native and classic at once.
+// Package metrics serves Prometheus metrics: a page with a rate limit, so that scrapes cannot disturb a polling loop,
+// and histograms that are native and classic at once.
 package metrics
 
 import (
@@ -24,10 +24,11 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/version"
 )
 
-// Listen serves the metrics that c collects on HOST:PORT, where that is not empty, until hide is called. When hide has returned c is not
-// asked any more, and nothing that was asked is under way: the device may be closed. The registry is its own: the default one's Go
-// collector stops the world. It is for a program whose collector runs: ListenPage is for one that leaves no garbage. Requests are answered
-// for IP addresses, localhost, this host's name and hosts.
+// Listen serves the metrics that c collects on HOST:PORT, if that is not empty, until hide is called. After hide has
+// returned, c is not used any more and no scrape is running, so the device may be closed. It uses its own registry,
+// because the default one's Go collector stops the world. It is for programs whose garbage collector runs: use
+// ListenPage for one that leaves no garbage. Requests are answered for IP addresses, localhost, this host's name and
+// hosts.
 func Listen(address string, hosts []string, c prometheus.Collector, log *slog.Logger) (hide func(), err error) {
 	if address == "" {
 		return func() {}, nil
@@ -47,12 +48,12 @@ func listen(address string, hosts []string, h http.Handler, log *slog.Logger) (h
 	go server.Serve(web)
 	log.Info("metrics", "url", "http://"+web.Addr().String()+"/metrics")
 	return func() {
-		server.Close() // which does not wait for who is being answered, but ends their connections
+		server.Close() // ends connections without waiting for running requests
 		open.shut()
 	}, nil
 }
 
-// gate lets nobody in any more once shut has returned, and then nobody is inside.
+// gate admits nobody after shut has returned, and then nobody is inside.
 type gate struct {
 	http.Handler
 	mu   sync.RWMutex
@@ -85,7 +86,7 @@ func Settings(listen *string, hosts *[]string) []setting.Setting {
 	}
 }
 
-// CheckAddress returns an error for what Listen cannot listen on. Empty is off.
+// CheckAddress returns an error if Listen cannot listen on text. Empty means off.
 func CheckAddress(text string) error {
 	_, port, err := net.SplitHostPort(text)
 	if _, bad := strconv.ParseUint(port, 10, 16); text != "" && (err != nil || bad != nil) {
@@ -98,7 +99,7 @@ const buildHelp = "What this program was built from; always 1."
 
 var goversion, goarch = runtime.Version(), runtime.GOARCH
 
-// buildInfo says what the program was built from, as the labels of a 1.
+// buildInfo exports the build's version as labels of a constant 1.
 func buildInfo() prometheus.Collector {
 	v, _ := version.Stamp()
 	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "rebound_build_info", Help: buildHelp,
@@ -107,14 +108,14 @@ func buildInfo() prometheus.Collector {
 	return g
 }
 
-// scrapes is how many answers a second the page gives. Each leaves garbage, and a garbage collection stops the loops: the limit
-// keeps frequent scrapes from triggering one.
+// scrapes is the largest number of answers per second. Each leaves garbage, and a garbage collection stops the loops:
+// the limit keeps frequent scrapes from triggering one.
 const scrapes = 5
 
-// scrapePause is the shortest time between two answers. A test of what many scrapes cost sets it to 0.
+// scrapePause is the shortest time between two answers. A test of the cost of many scrapes sets it to 0.
 var scrapePause = time.Second / scrapes
 
-// sparing refuses a request that comes sooner than scrapePause after the last answer.
+// sparing refuses requests within scrapePause after the last answer.
 func sparing(h http.Handler) http.Handler {
 	var last atomic.Int64
 	start := time.Now()
@@ -129,17 +130,17 @@ func sparing(h http.Handler) http.Handler {
 	})
 }
 
-// Count is a counter's value.
+// Count exports the value of a counter.
 func Count(ch chan<- prometheus.Metric, d *prometheus.Desc, n uint64, labels ...string) {
 	ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
 }
 
-// Finest is the finest resolution (schema) of native histograms: 2^8 buckets to an octave, each 0.27 % wide. The
-// narrowest bucket of a polling.Histogram is 0.39 % wide, so no two of them fall into one: what a loop distinguished,
-// Prometheus does.
+// Finest is the finest resolution (schema) of native histograms: 2^8 buckets per octave, each 0.27 % wide. The
+// narrowest bucket of a polling.Histogram is 0.39 % wide, so no two of them fall into the same bucket, and Prometheus
+// has the full resolution.
 const Finest = 8
 
-// Classic are the upper bounds, in seconds, of the buckets for those who scrape no native histograms.
+// Classic are the upper bounds, in seconds, of the classic buckets.
 var Classic = []float64{1e-7, 2e-7, 5e-7, 1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5}
 
 // Histogram is a metric with these values, in seconds, and how often each occurred, native and classic at once: the format that is
