@@ -11,7 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 )
 
-// The service manager is told that the responder is ready, that it is alive, and that it exits.
+// The responder notifies the service manager that it is ready, that it is alive, and that it exits.
 func TestServiceManager(t *testing.T) {
 	w := newWire(t)
 	for _, driver := range []string{"afpacket", "xdp"} {
