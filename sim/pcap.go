@@ -2,6 +2,7 @@ package sim
 
 import (
 	"encoding/binary"
+	"errors"
 	"io"
 	"sync"
 	"time"
@@ -31,6 +32,7 @@ type Capture struct {
 	err error
 
 	tail []byte
+	size int64 // of what was written whole
 }
 
 // NewCapture writes the file's header and returns w with a capture. Timestamps are the port's clock.
@@ -41,8 +43,8 @@ func NewCapture(w Wire, out io.Writer, link LinkType) (*Capture, error) {
 	binary.LittleEndian.PutUint16(h[6:], 4)
 	binary.LittleEndian.PutUint32(h[16:], 1<<16)
 	binary.LittleEndian.PutUint32(h[20:], pcapLink[link].number)
-	_, err := out.Write(h)
-	return &Capture{Wire: w, out: out, tail: pcapLink[link].tail}, err
+	n, err := out.Write(h)
+	return &Capture{Wire: w, out: out, tail: pcapLink[link].tail, size: int64(n)}, err
 }
 
 func (c *Capture) Send(now time.Duration, frame []byte) {
@@ -66,8 +68,14 @@ func (c *Capture) write(now time.Duration, frame []byte) {
 	binary.LittleEndian.PutUint32(h[12:], uint32(len(frame)+len(c.tail)))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err == nil {
-		_, c.err = c.out.Write(append(append(h, frame...), c.tail...))
+	if c.err != nil {
+		return
+	}
+	var n int
+	if n, c.err = c.out.Write(append(append(h, frame...), c.tail...)); c.err == nil {
+		c.size += int64(n)
+	} else if f, ok := c.out.(interface{ Truncate(int64) error }); ok && n > 0 { // a full disk: what the file has is whole
+		c.err = errors.Join(c.err, f.Truncate(c.size))
 	}
 }
 

@@ -2,10 +2,10 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -14,6 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/page"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/whole"
 )
 
 const compareHelp = `usage: rebound-bench compare [flags] A B [C ...]
@@ -79,22 +80,18 @@ func compareCommand(e *env, args []string) error {
 	if *verbose {
 		show = page.PrintComparison
 	}
-	if err := show(e.stdout, c); err != nil {
-		return err
-	}
+	failed := show(e.stdout, c)
 	if *html != "" {
-		if err := writePage(*html, func(w io.Writer) error { return page.Comparison(w, c) }); err != nil {
-			return err
-		}
+		failed = errors.Join(failed, whole.Write(*html, func(w io.Writer) error { return page.Comparison(w, c) }))
 	}
 	if bounds == nil {
-		return nil
+		return failed
 	}
 	worse, err := c.Exceeded()
 	if len(worse) > 0 {
-		return fmt.Errorf("%w: %s", exit.ErrWorse, strings.Join(worse, "; "))
+		err = fmt.Errorf("%w: %s", exit.ErrWorse, strings.Join(worse, "; "))
 	}
-	return err
+	return errors.Join(err, failed)
 }
 
 // fromProm loads a report from a Prometheus, and adds to the remarks what is to be known of it.
@@ -112,21 +109,4 @@ func fromProm(text string, remarks []string) (*report.Report, []string, error) {
 		remarks = append(remarks, s.Name()+": "+n)
 	}
 	return l.Report, remarks, nil
-}
-
-// writePage makes the file at path. None is left that is not whole.
-func writePage(path string, write func(io.Writer) error) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	err = write(f)
-	if second := f.Close(); err == nil {
-		err = second
-	}
-	if err != nil {
-		os.Remove(path)
-		return fmt.Errorf("%s is not written: %w", path, err)
-	}
-	return nil
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/latency/whole"
 )
 
 // env is what a command writes to.
@@ -19,6 +21,15 @@ type env struct {
 	// describe gets a command's flags and help instead of stdout, where it is set; nothing else of the command is
 	// done.
 	describe func(fs *flag.FlagSet, text string)
+}
+
+// writePage writes a page and prints where it is.
+func (e *env) writePage(path string, to func(io.Writer) error) error {
+	if err := whole.Write(path, to); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(e.stdout, "page %s\n", plain.Text(path))
+	return err
 }
 
 // parse parses a command's flags; what remains are its arguments. Help is a result: -h prints text and all flags.

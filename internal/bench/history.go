@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -77,16 +78,10 @@ func historyCommand(e *env, args []string) error {
 	drawn := &page.History{}
 	drawn.Lines, drawn.Notes = h.Lines(falseHistories)
 	for _, why := range unread {
-		drawn.Notes = append(drawn.Notes, "left out: "+why)
+		drawn.Notes = append(drawn.Notes, "left out: "+plain.Text(why))
 	}
-	if err := writePage(*out, func(w io.Writer) error { return page.WriteHistory(w, drawn) }); err != nil {
-		return err
-	}
-	if err := page.PrintHistory(e.stdout, drawn); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(e.stdout, "page %s\n", plain.Text(*out))
-	return err
+	failed := page.PrintHistory(e.stdout, drawn)
+	return errors.Join(failed, e.writePage(*out, func(w io.Writer) error { return page.WriteHistory(w, drawn) }))
 }
 
 // inside is how a history calls what it found in a path.
@@ -98,7 +93,7 @@ func inside(path, dir string) string {
 }
 
 // reportsIn returns the reports that a path names: itself, or the report folders below it in the order of their names, or, if there are
-// none, its files, which may be other tools'.
+// none, its files, which may be other tools'. Hidden ones are left out.
 func reportsIn(path string) (found []string, err error) {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {
@@ -109,6 +104,10 @@ func reportsIn(path string) (found []string, err error) {
 		switch {
 		case err != nil:
 			return err
+		case at != path && strings.HasPrefix(d.Name(), "."): // what a bench that was killed was writing or replacing
+			if d.IsDir() {
+				return filepath.SkipDir
+			}
 		case d.IsDir():
 			if _, err := os.Stat(filepath.Join(at, report.ReportFile)); err == nil {
 				found = append(found, at)

@@ -57,7 +57,11 @@ func Main(args []string) int { return bench(args, os.Stdout, os.Stderr) }
 
 // bench runs one command and returns the exit code.
 func bench(args []string, stdout, stderr io.Writer) int {
-	stdout, stderr = plain.NewWriter(stdout), plain.NewWriter(stderr)
+	out, said := plain.NewWriter(stdout), plain.NewWriter(stderr)
+	return exit.Printed(perform(args, out, said), "rebound-bench", out, said)
+}
+
+func perform(args []string, stdout, stderr io.Writer) int {
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	if len(args) == 0 {
 		printHelp(stderr)

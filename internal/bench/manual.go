@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"errors"
 	"flag"
 	"slices"
 	"strings"
@@ -57,8 +58,9 @@ func completionCommand(e *env, args []string) error {
 	case len(args) > 1:
 		return exit.Usagef("unexpected argument %q", args[1])
 	}
-	if err := described().WriteCompletion(e.stdout, shell); err != nil {
+	err := described().WriteCompletion(e.stdout, shell)
+	if errors.Is(err, manual.ErrShell) {
 		return exit.Usagef("%w", err)
 	}
-	return nil
+	return err
 }

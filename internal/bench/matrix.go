@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -82,12 +83,6 @@ func matrixCommand(e *env, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := writePage(*out, func(w io.Writer) error { return page.WriteMatrix(w, m) }); err != nil {
-		return err
-	}
-	if err := page.PrintMatrix(e.stdout, m); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(e.stdout, "page %s\n", *out)
-	return err
+	failed := page.PrintMatrix(e.stdout, m)
+	return errors.Join(failed, e.writePage(*out, func(w io.Writer) error { return page.WriteMatrix(w, m) }))
 }

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,18 +27,13 @@ func (e *env) printResult(r *session.Result, paired, asJSON, verbose bool) (fail
 		return nil
 	}
 	if asJSON {
-		return errors.Join(writeJSON(e.stdout, slices.Concat(r.Reports, r.Unwritten), nil), (&env{stdout: io.Discard}).writeIndex(r.Reports, paired))
-	}
-	for _, rep := range r.Unwritten { // it cannot be measured again: it is at least to be read
-		failed = errors.Join(failed, page.PrintReport(e.stdout, rep))
+		return errors.Join(writeJSON(e.stdout, r.Reports, nil), (&env{stdout: io.Discard}).writeIndex(r.Reports, paired))
 	}
 	if paired && len(r.Reports) > 1 {
 		c := compare.Reports(r.Reports[0], r.Reports[1:]...)
 		if !verbose {
 			failed = errors.Join(failed, page.PrintSummary(e.stdout, c))
-			for _, rep := range r.Reports {
-				fmt.Fprintf(e.stdout, "report %s\n", plain.Text(rep.Dir))
-			}
+			printFolders(e.stdout, r.Reports)
 			return errors.Join(failed, e.writeIndex(r.Reports, paired))
 		}
 		failed = errors.Join(failed, page.PrintComparison(e.stdout, c))
@@ -60,7 +56,7 @@ func (e *env) printResult(r *session.Result, paired, asJSON, verbose bool) (fail
 // writeIndex writes the page that answers what was asked with several reports, index.html in the folder that has theirs: their comparison, or
 // the curves of a sweep.
 func (e *env) writeIndex(all []*report.Report, paired bool) error {
-	if len(all) < 2 {
+	if len(all) < 2 || slices.ContainsFunc(all, func(r *report.Report) bool { return r.Dir == "" }) { // one that is not written cannot be linked to
 		return nil
 	}
 	path := filepath.Join(filepath.Dir(all[0].Dir), "index.html")
@@ -68,16 +64,12 @@ func (e *env) writeIndex(all []*report.Report, paired bool) error {
 	for _, rep := range all {
 		links = append(links, page.Link{Name: rep.Name(), Href: url.PathEscape(filepath.Base(rep.Dir)) + "/" + report.HTMLFile})
 	}
-	if err := writePage(path, func(w io.Writer) error {
+	return e.writePage(path, func(w io.Writer) error {
 		if paired {
 			return page.Comparison(w, compare.Reports(all[0], all[1:]...), links...)
 		}
 		return page.Sweep(w, all, links)
-	}); err != nil {
-		return err
-	}
-	fmt.Fprintf(e.stdout, "page %s\n", plain.Text(path))
-	return nil
+	})
 }
 
 // writeJSON prints reports for programs: each with its folder, which is empty where it could not be written.
@@ -110,8 +102,18 @@ func printReport(w io.Writer, rep *report.Report, verbose bool) error {
 		_, err := fmt.Fprintln(w)
 		return err
 	}
-	_, err := fmt.Fprintf(w, "report %s\n\n", plain.Text(rep.Dir))
+	printFolders(w, []*report.Report{rep})
+	_, err := fmt.Fprintln(w)
 	return err
+}
+
+// printFolders prints where reports are, if they could be written.
+func printFolders(w io.Writer, all []*report.Report) {
+	for _, rep := range all {
+		if rep.Dir != "" {
+			fmt.Fprintf(w, "report %s\n", plain.Text(rep.Dir))
+		}
+	}
 }
 
 // verboseHelp is the text of every -v.
@@ -161,7 +163,7 @@ func sweepTable(w io.Writer, all []*report.Report) error {
 			rate = page.FormatRate(r.Traffic.Rate)
 		}
 		fmt.Fprintf(table, "%s\t%d\t%s\t%d\t%s\t%s%s\t%s\t%s\t%s\t%s\t\n", plain.Text(r.Label), r.Traffic.FrameSize, rate, r.Counts.Sent, r.Counts.LostText(), columns.cells(&r.Counts),
-			ns(m.P50), ns(m.P99), ns(m.P999), ns(m.Max), plain.Text(r.Dir))
+			ns(m.P50), ns(m.P99), ns(m.P999), ns(m.Max), cmp.Or(plain.Text(r.Dir), "(not written)"))
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -223,7 +225,7 @@ func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 // searchAnswer is a search in one sentence: the highest rate without loss of each variant, with its round trips and what limits it.
 func searchAnswer(r *session.SearchResult) string {
 	var all []string
-	for _, rep := range slices.Concat(r.Reports, r.Unwritten) {
+	for _, rep := range r.Reports {
 		m := rep.Main().Summary
 		text := fmt.Sprintf("%s probes per second without loss at %d bytes%s: p50 %s, p99 %s", page.FormatRate(rep.Traffic.Rate), rep.Traffic.FrameSize, onTheWire(&rep.Traffic), ns(m.P50), ns(m.P99))
 		for _, note := range rep.Notes {
@@ -245,10 +247,10 @@ func (e *env) printSearch(r *session.SearchResult, asJSON bool) error {
 		return nil
 	}
 	if asJSON {
-		return writeJSON(e.stdout, slices.Concat(r.Reports, r.Unwritten), r.Trials)
+		return writeJSON(e.stdout, r.Reports, r.Trials)
 	}
 	fmt.Fprintln(e.stdout, searchAnswer(r))
-	for _, rep := range slices.Concat(r.Reports, r.Unwritten) {
+	for _, rep := range r.Reports {
 		for _, text := range rep.Warnings {
 			fmt.Fprintf(e.stdout, "warning: %s\n", text)
 		}
@@ -264,9 +266,7 @@ func (e *env) printSearch(r *session.SearchResult, asJSON bool) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	for _, rep := range r.Reports {
-		fmt.Fprintf(e.stdout, "report %s\n", plain.Text(rep.Dir))
-	}
+	printFolders(e.stdout, r.Reports)
 	return e.writeIndex(r.Reports, false)
 }
 

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -55,19 +56,18 @@ func reportCommand(e *env, args []string) error {
 			return exit.Usagef("-responder %s: that is a report of %s, not of a responder", *far, responder.Metric)
 		}
 	}
+	var failed error
 	for _, dir := range fs.Args() {
 		rep, err := openReport(dir, options)
 		if err != nil {
-			return err
+			return errors.Join(failed, err)
 		}
 		rewrite := rep.RewritePage
 		if *anonymous {
 			rep.Anonymize()
 			rewrite = rep.Rewrite
 		}
-		if err := printReport(e.stdout, rep, *verbose); err != nil {
-			return err
-		}
+		failed = errors.Join(failed, printReport(e.stdout, rep, *verbose))
 		if responder != nil {
 			said := rep.FarGaps(responder)
 			if said == "" {
@@ -76,21 +76,19 @@ func reportCommand(e *env, args []string) error {
 			fmt.Fprintf(e.stdout, "%s\n", said)
 		}
 		if *html != "" {
-			if err := writePage(*html, func(w io.Writer) error { return page.Report(w, rep) }); err != nil {
-				return err
-			}
-			fmt.Fprintf(e.stdout, "page %s\n", plain.Text(*html))
+			failed = errors.Join(failed, e.writePage(*html, func(w io.Writer) error { return page.Report(w, rep) }))
 			continue
 		}
 		if rep.Foreign != nil {
 			continue
 		}
-		if err := rewrite(page.Report); err != nil {
-			return err
+		if err := rewrite(page.Report); err != nil { // the next ones may fit
+			failed = errors.Join(failed, err)
+			continue
 		}
 		fmt.Fprintf(e.stdout, "page %s\n", plain.Text(filepath.Join(dir, "report.html")))
 	}
-	return nil
+	return failed
 }
 
 func (e *env) reportJSON(dirs []string, anonymous bool, options *foreign.Options) error {

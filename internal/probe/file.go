@@ -15,6 +15,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/rebound-nic/rebound/latency/whole"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/kit/trace"
@@ -81,20 +82,18 @@ driver's log. No host name, no user name and no serial number is in here.
 `
 
 // Write writes the file as a compressed archive, and makes its folder.
-func (f *File) Write(path string) (err error) {
+func (f *File) Write(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return err
+	if _, err := os.Lstat(path); err == nil {
+		return &os.PathError{Op: "create", Path: path, Err: os.ErrExist}
 	}
-	defer func() {
-		if err = errors.Join(err, out.Close()); err != nil {
-			os.Remove(path)
-		}
-	}()
-	z, err := zstd.NewWriter(out)
+	return whole.Write(path, f.write)
+}
+
+func (f *File) write(w io.Writer) error {
+	z, err := zstd.NewWriter(w)
 	if err != nil {
 		return err
 	}
@@ -129,8 +128,12 @@ func (f *File) Write(path string) (err error) {
 	return errors.Join(t.Close(), z.Close())
 }
 
-// most is how long a part may be: a file comes from anyone.
-const most = 64 << 20
+// A file comes from anyone: how long a part may be, how long all of them, and how many entries a trace may have.
+const (
+	most         = 64 << 20
+	mostTogether = 4 * most
+	mostEntries  = 1 << 19
+)
 
 // Read reads a file that Write wrote.
 func Read(path string) (*File, error) {
@@ -144,24 +147,30 @@ func Read(path string) (*File, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	defer z.Close()
-	f, found := &File{}, false
-	for t := tar.NewReader(z); ; {
+	f, found := &File{}, map[string]bool{}
+	for t := tar.NewReader(io.LimitReader(z, mostTogether)); ; {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
+		if found[h.Name] {
+			return nil, fmt.Errorf("%s: %q is there twice", path, h.Name)
+		}
+		found[h.Name] = true
 		body := io.LimitReader(t, most)
 		switch h.Name {
 		case "probe.json":
-			found = true
 			err = json.NewDecoder(body).Decode(f)
 		case "trace.jsonl":
 			for d := json.NewDecoder(body); err == nil; {
 				var e trace.Entry
 				if err = d.Decode(&e); err == nil {
 					f.Trace = append(f.Trace, e)
+				}
+				if len(f.Trace) > mostEntries {
+					err = fmt.Errorf("more than %d entries", mostEntries)
 				}
 			}
 			if errors.Is(err, io.EOF) {
@@ -173,10 +182,10 @@ func Read(path string) (*File, error) {
 			f.Log = string(b)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %s: %w", path, h.Name, err)
+			return nil, fmt.Errorf("%s: %q: %w", path, h.Name, err)
 		}
 	}
-	if !found || f.Version < 1 || f.Version > Version {
+	if !found["probe.json"] || f.Version < 1 || f.Version > Version {
 		return nil, fmt.Errorf("%s: no probe file of version 1 to %d", path, Version)
 	}
 	return f, nil

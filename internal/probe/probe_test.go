@@ -1,16 +1,21 @@
 package probe_test
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/rebound-nic/rebound/internal/cards"
 	"github.com/rebound-nic/rebound/internal/probe"
@@ -120,6 +125,46 @@ func TestProbe(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A file from elsewhere that would fill the memory, or that has a part twice, is refused.
+func TestHostileFile(t *testing.T) {
+	summary := []byte(`{"version":1}`)
+	many := bytes.Repeat([]byte("{}\n"), 1<<20)
+	for name, parts := range map[string][]part{
+		"entries": {{"probe.json", summary}, {"trace.jsonl", many}},
+		"twice":   {{"probe.json", summary}, {"trace.jsonl", nil}, {"trace.jsonl", nil}},
+		"length":  {{"probe.json", summary}, {"a", make([]byte, 150<<20)}, {"b", make([]byte, 150<<20)}},
+		"nesting": {{"probe.json", bytes.Repeat([]byte("["), 1<<20)}},
+		"nothing": {{"x\x1b[2J", summary}},
+	} {
+		path := filepath.Join(t.TempDir(), "f")
+		out, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		z, err := zstd.NewWriter(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := tar.NewWriter(z)
+		for _, p := range parts {
+			err = errors.Join(err, w.WriteHeader(&tar.Header{Name: p.name, Mode: 0o644, Size: int64(len(p.body))}))
+			_, failed := w.Write(p.body)
+			err = errors.Join(err, failed)
+		}
+		if err := errors.Join(err, w.Close(), z.Close(), out.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if f, err := probe.Read(path); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %d entries, %v", name, len(f.Trace), err)
+		}
+	}
+}
+
+type part struct {
+	name string
+	body []byte
 }
 
 // A probe that is interrupted before any step of Open ends there, and leaves the device as it was.

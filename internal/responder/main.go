@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rebound-nic/rebound/internal/host/exit"
 	"github.com/rebound-nic/rebound/internal/host/manual"
 	"github.com/rebound-nic/rebound/internal/host/setting"
 	"github.com/rebound-nic/rebound/internal/host/version"
@@ -63,7 +64,11 @@ func commands() []entry {
 
 // command runs the program and returns its exit code.
 func command(args []string, stdout, stderr io.Writer) int {
-	stdout, stderr = plain.NewWriter(stdout), plain.NewWriter(stderr)
+	out, said := plain.NewWriter(stdout), plain.NewWriter(stderr)
+	return exit.Printed(perform(args, out, said), "rebound-responder", out, said)
+}
+
+func perform(args []string, stdout, stderr io.Writer) int {
 	commands := commands()
 	name := commands[0].name
 	switch {

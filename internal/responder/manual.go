@@ -1,6 +1,7 @@
 package responder
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -81,8 +82,9 @@ func completionCommand(args []string, stdout, _ io.Writer) error {
 	case len(args) > 1:
 		return usageError(fmt.Sprintf("unexpected argument %q", args[1]))
 	}
-	if err := described().WriteCompletion(stdout, shell); err != nil {
+	err := described().WriteCompletion(stdout, shell)
+	if errors.Is(err, manual.ErrShell) {
 		return usageError(err.Error())
 	}
-	return nil
+	return err
 }

@@ -71,10 +71,10 @@ func probeCommand(args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	path, err := file.Save(p.folder)
+	fmt.Fprint(stdout, file.Summary())
 	if err != nil {
 		return err
 	}
-	fmt.Fprint(stdout, file.Summary())
 	fmt.Fprintf(stdout, "written: %s\n", path)
 	if file.Error != "" {
 		return fmt.Errorf("stage %s was not reached; what was found is in %s", o.Stage, path)

@@ -65,6 +65,7 @@ type Writer struct {
 	mu   sync.Mutex
 	to   io.Writer
 	rest []byte // the beginning of a rune whose other bytes have not come yet
+	err  error  // the first of the underlying writer
 }
 
 // NewWriter returns a Writer to w.
@@ -76,9 +77,20 @@ func (w *Writer) File() *os.File {
 	return f
 }
 
-// Error returns the text of err with its lines after the first indented: one that comes from a file name cannot pass for
-// another message.
-func Error(err error) string { return strings.ReplaceAll(err.Error(), "\n", "\n    ") }
+// longest is how much of an error is printed: the file that it quotes may have a line of megabytes.
+const longest = 8 << 10
+
+// Error returns the text of err, escaped as a Writer does and cut off if it is very long, with its lines after the first indented: one that
+// comes from a file name cannot pass for another message.
+func Error(err error) string {
+	text := err.Error()
+	more := ""
+	if len(text) > longest {
+		more = fmt.Sprintf("... (%d bytes more)", len(text)-longest)
+		text = text[:longest]
+	}
+	return strings.ReplaceAll(string(escape(nil, []byte(text), "\n\t")), "\n", "\n    ") + more
+}
 
 // Write returns len(b), or what the underlying writer reports.
 func (w *Writer) Write(b []byte) (int, error) {
@@ -96,7 +108,17 @@ func (w *Writer) Write(b []byte) (int, error) {
 	}
 	w.rest = append([]byte(nil), text[whole:]...)
 	if _, err := w.to.Write(escape(nil, text[:whole], "\n\t")); err != nil {
+		if w.err == nil {
+			w.err = err
+		}
 		return 0, err
 	}
 	return len(b), nil
+}
+
+// Err returns the first error of the underlying writer: a result was not printed, or not all of it.
+func (w *Writer) Err() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
 }

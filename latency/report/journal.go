@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/whole"
 )
 
 // Unfinished marks a report whose measurement has not ended yet, or whose program was ended before it could write the whole
@@ -120,7 +121,7 @@ func (j *Journal) Close() error { return j.log.Close() }
 
 // loadParts fills an unfinished report with the parts in its log.
 func (r *Report) loadParts(path string) error {
-	f, err := os.Open(path)
+	f, err := whole.Open(path)
 	if err != nil {
 		return fmt.Errorf("report %s is incomplete: %w", r.Dir, err)
 	}

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 
 	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/whole"
 )
 
 // ErrSchema is returned for a report that a newer version of this program wrote.
@@ -17,7 +17,7 @@ var ErrSchema = errors.New("newer report schema")
 // Read loads a report from its folder. Every error names the file, and the line where there is one.
 func Read(dir string) (*Report, error) {
 	path := filepath.Join(dir, ReportFile)
-	f, err := os.Open(path)
+	f, err := whole.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("%s is no report: %w", dir, err)
 	}
@@ -101,7 +101,7 @@ func countLines(b []byte, to int64) int {
 // loadLog fills the series with their intervals, and holds the log against the counts in report.json: a log that lost
 // its end at a line break is noticed.
 func (r *Report) loadLog(path string) error {
-	f, err := os.Open(path)
+	f, err := whole.Open(path)
 	if err != nil {
 		return fmt.Errorf("report %s is incomplete: %w", r.Dir, err)
 	}

@@ -12,9 +12,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/latency/whole"
 )
 
 // The files of a report's folder.
@@ -116,32 +119,15 @@ func (r *Report) RewritePage(page Page) error {
 
 // replaceFile leaves a file alone that already has what would be written, so that a report under version control stays unchanged.
 func (r *Report) replaceFile(name string, to func(io.Writer) error) error {
+	path := filepath.Join(r.Dir, name)
 	var b bytes.Buffer
 	if err := to(&b); err != nil {
-		return fmt.Errorf("%s is not written: %w", filepath.Join(r.Dir, name), err)
+		return fmt.Errorf("%s is not written: %w", path, err)
 	}
-	if old, err := os.ReadFile(filepath.Join(r.Dir, name)); err == nil && bytes.Equal(old, b.Bytes()) {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, b.Bytes()) {
 		return nil
 	}
-	to = func(w io.Writer) error {
-		_, err := w.Write(b.Bytes())
-		return err
-	}
-	tmp, err := os.MkdirTemp(r.Dir, ".report-")
-	if err == nil {
-		defer os.RemoveAll(tmp)
-		err = writeSynced(os.Create, filepath.Join(tmp, name), to)
-	}
-	if err == nil {
-		err = os.Rename(filepath.Join(tmp, name), filepath.Join(r.Dir, name))
-	}
-	if err == nil {
-		err = syncDir(r.Dir)
-	}
-	if err != nil {
-		return fmt.Errorf("%s is not written: %w", filepath.Join(r.Dir, name), err)
-	}
-	return nil
+	return whole.WriteFile(path, b.Bytes())
 }
 
 // replaceable says whether dir exists and may be replaced: it does where it is empty or holds a report.
@@ -156,10 +142,10 @@ func replaceable(dir string) (bool, error) {
 	return true, ours(dir, entries)
 }
 
-// ours fails where something of a folder is not a report's.
+// ours fails where something of a folder is not a report's. A program that was killed may have left a file that it was writing.
 func ours(dir string, entries []os.DirEntry) error {
 	for _, e := range entries {
-		if !slices.Contains(names, e.Name()) {
+		if !slices.Contains(names, e.Name()) && e.Name() != unfinished && !strings.HasPrefix(e.Name(), whole.Prefix) {
 			return fmt.Errorf("report %s: %w: %s", dir, ErrExists, e.Name())
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/bench/testbed"
 	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/latency/plain"
 	"github.com/rebound-nic/rebound/nic"
 )
 
@@ -28,8 +29,9 @@ type campaign struct {
 	work   string             // a folder for sockets and the small disk, removed at the end
 	space  *testbed.Namespace // the responder's
 	simLog *slog.Logger
-	log    *os.File // of the responders
-	steps  *os.File // what was done, a line for each fault
+	log    *os.File      // of the responders
+	steps  *plain.Writer // what was done, a line for each fault
+	models *plain.Writer // their log
 	parts  int
 	proc   *supervisor // of the part that runs
 
@@ -46,14 +48,14 @@ func newCampaign(o options, w io.Writer) (c *campaign, err error) {
 	if c.log, err = os.Create(filepath.Join(o.out, "responder.log")); err != nil {
 		return nil, err
 	}
-	if c.steps, err = os.Create(filepath.Join(o.out, "steps.log")); err != nil {
-		return nil, err
+	for name, to := range map[string]**plain.Writer{"steps.log": &c.steps, "models.log": &c.models} {
+		f, err := os.Create(filepath.Join(o.out, name))
+		if err != nil {
+			return nil, err
+		}
+		*to = plain.NewWriter(f)
 	}
-	models, err := os.Create(filepath.Join(o.out, "models.log"))
-	if err != nil {
-		return nil, err
-	}
-	c.simLog = slog.New(slog.NewTextHandler(models, nil))
+	c.simLog = slog.New(slog.NewTextHandler(c.models, nil))
 	if c.work, err = os.MkdirTemp("", "rebound-campaign-"); err != nil {
 		return nil, err
 	}
@@ -121,13 +123,11 @@ func (c *campaign) run(ctx context.Context) error {
 	if err := unix.Unmount(c.disk(), 0); err != nil {
 		c.failed("", "", "the small file system cannot be unmounted, something has it open: "+err.Error())
 	}
-	if err := c.save(); err != nil {
-		return err
-	}
+	failed := c.save()
 	if n := len(c.report.failures); n > 0 {
-		return fmt.Errorf("%d failures with seed %d, see %s", n, c.seed, filepath.Join(c.out, "campaign.md"))
+		failed = errors.Join(fmt.Errorf("%d failures with seed %d, see %s", n, c.seed, filepath.Join(c.out, "campaign.md")), failed)
 	}
-	return nil
+	return failed
 }
 
 // settled is holding, once what ends by itself has ended: as little as before, or after some time.

@@ -47,12 +47,13 @@ func GuardClock() int {
 
 // Main runs a campaign with the arguments after the command name and returns the exit status.
 func Main(args []string) int {
-	err := campaignCommand(args, plain.NewWriter(os.Stdout))
+	stdout := plain.NewWriter(os.Stdout)
+	err := campaignCommand(args, stdout)
 	code, say := exit.Code(err)
 	if say {
 		fmt.Fprintln(os.Stderr, "campaign:", plain.Error(err))
 	}
-	return code
+	return exit.Printed(code, "campaign", stdout, os.Stderr)
 }
 
 // options are the command line's.

@@ -1,6 +1,8 @@
 package campaign
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/internal/host/version"
+	"github.com/rebound-nic/rebound/latency/whole"
 )
 
 // step is a fault that was done.
@@ -45,18 +48,14 @@ func (r *report) init() { r.ends = map[string]int{} }
 
 // save writes campaign.md, and its short form to the terminal.
 func (c *campaign) save() error {
-	f, err := os.Create(filepath.Join(c.out, "campaign.md"))
-	if err != nil {
-		return err
-	}
-	c.write(f)
-	if err := f.Close(); err != nil {
-		return err
-	}
 	r := &c.report
+	path := filepath.Join(c.out, "campaign.md")
+	var text bytes.Buffer
+	c.write(&text)
+	failed := errors.Join(whole.WriteFile(path, text.Bytes()), c.steps.Err(), c.models.Err())
 	fmt.Fprintf(c.w, "campaign: %d faults in %d parts, %v: %d requests, %d answered, %d lost; %d failures; %s\n", len(r.steps), c.parts,
-		c.finish.Sub(c.start).Round(time.Second), r.counts.Sent, r.counts.Answered+r.counts.Late, r.counts.Lost, len(r.failures), f.Name())
-	return nil
+		c.finish.Sub(c.start).Round(time.Second), r.counts.Sent, r.counts.Answered+r.counts.Late, r.counts.Lost, len(r.failures), path)
+	return failed
 }
 
 func (c *campaign) write(w io.Writer) {

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/internal/host/exit"
 	"github.com/rebound-nic/rebound/latency/plain"
 )
 
@@ -33,14 +34,14 @@ import (
 func Main(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, args, plain.NewWriter(os.Stdout)); err != nil {
+	stdout, code := plain.NewWriter(os.Stdout), exit.Done
+	if err := run(ctx, args, stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "oracle:", plain.Error(err))
-		if errors.Is(err, errUsage) {
-			return 2
+		if code = exit.Failed; errors.Is(err, errUsage) {
+			code = exit.Usage
 		}
-		return 1
 	}
-	return 0
+	return exit.Printed(code, "oracle", stdout, os.Stderr)
 }
 
 var errUsage = errors.New("used wrongly")
@@ -53,7 +54,12 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	count := f.Float64("frames", 1e8, "how many frames, rounded up to a multiple of 65536")
 	seed := f.Uint64("seed", 1, "what the frames depend on")
 	workers := f.Int("workers", runtime.GOMAXPROCS(0), "how many threads judge")
-	if err := f.Parse(args); err != nil {
+	f.SetOutput(io.Discard)
+	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
+		f.SetOutput(stdout)
+		f.Usage()
+		return nil
+	} else if err != nil {
 		return fmt.Errorf("%w: %w", errUsage, err)
 	}
 	if f.NArg() > 0 || *count < 1 || *count > 1e15 || *workers < 1 {

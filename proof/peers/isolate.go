@@ -14,6 +14,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/host/exit"
 	"github.com/rebound-nic/rebound/internal/host/isolate"
+	"github.com/rebound-nic/rebound/latency/whole"
 	"github.com/rebound-nic/rebound/proof/peers/isolation"
 )
 
@@ -94,7 +95,7 @@ func isolateCommand(args []string, log *slog.Logger) error {
 	}
 	fmt.Print(text)
 	if *out != "" {
-		return os.WriteFile(*out, []byte(text), 0o644)
+		return whole.WriteFile(*out, []byte(text))
 	}
 	return nil
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/testbed"
 	"github.com/rebound-nic/rebound/internal/host/exit"
 	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/latency/whole"
 	"github.com/rebound-nic/rebound/proof/peers/baseline"
 	"github.com/rebound-nic/rebound/proof/peers/contest"
 	"github.com/rebound-nic/rebound/proof/peers/cycles"
@@ -142,7 +143,7 @@ func compare(args []string, log *slog.Logger) error {
 	for _, m := range table.Missed() {
 		log.Warn("not reached", "what", m)
 	}
-	if err := os.WriteFile(filepath.Join(*out, "README.md"), []byte("# Side by side\n\n"+text), 0o644); err != nil {
+	if err := whole.WriteFile(filepath.Join(*out, "README.md"), []byte("# Side by side\n\n"+text)); err != nil {
 		return err
 	}
 	if err := table.WriteFigures(filepath.Join(*out, "rates.json")); err != nil || *readme == "" {
@@ -200,7 +201,7 @@ func gap(args []string, log *slog.Logger) error {
 	table, missed := tables.GapTable(found.Responder, found.C, found.Step)
 	fmt.Print(table)
 	if *out != "" {
-		if err := os.WriteFile(*out, []byte(table), 0o644); err != nil {
+		if err := whole.WriteFile(*out, []byte(table)); err != nil {
 			return err
 		}
 	}
@@ -250,7 +251,7 @@ func cyclesCommand(args []string) error {
 		o.Rounds, cycles.Explanation, cycles.Markdown(rows))
 	fmt.Print(text)
 	if *out != "" {
-		return os.WriteFile(*out, []byte(text), 0o644)
+		return whole.WriteFile(*out, []byte(text))
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/host/exit"
 	"github.com/rebound-nic/rebound/latency/host"
+	"github.com/rebound-nic/rebound/latency/whole"
 	"github.com/rebound-nic/rebound/proof/peers/cost"
 )
 
@@ -43,7 +44,7 @@ func xdpCommand(args []string) error {
 		o.Rounds, o.Runs, h.CPU, h.Kernel, cost.Explanation, cost.Markdown(rows))
 	fmt.Print(text)
 	if *out != "" {
-		return os.WriteFile(*out, []byte(text), 0o644)
+		return whole.WriteFile(*out, []byte(text))
 	}
 	return nil
 }

@@ -24,9 +24,11 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/rebound-nic/rebound/internal/host/exit"
 	"github.com/rebound-nic/rebound/internal/host/manual"
 	"github.com/rebound-nic/rebound/internal/host/version"
 	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/latency/whole"
 	"github.com/rebound-nic/rebound/proof/cards"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/vfioserver"
@@ -89,7 +91,11 @@ func (c *config) flags() *flag.FlagSet {
 
 // run returns the exit code: 0 done, 1 failed or a driver misbehaved, 2 used wrongly.
 func run(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
-	stdout, stderr = plain.NewWriter(stdout), plain.NewWriter(stderr)
+	out, said := plain.NewWriter(stdout), plain.NewWriter(stderr)
+	return exit.Printed(serve(args, out, said, sig), "rebound-simnic", out, said)
+}
+
+func serve(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
 	if len(args) == 1 && slices.Contains([]string{"version", "-version", "--version"}, args[0]) {
 		fmt.Fprint(stdout, version.Text("rebound-simnic"))
 		return 0
@@ -103,12 +109,16 @@ func run(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
 	}
 	var c config
 	fs := c.flags()
-	fs.SetOutput(stderr)
+	fs.SetOutput(io.Discard)
 	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return 0
+		fs.SetOutput(stderr)
+		code := 0
+		if !errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(stderr, "rebound-simnic:", plain.Error(err))
+			code = 2
 		}
-		return 2
+		fs.Usage()
+		return code
 	}
 	level := slog.LevelInfo
 	if c.debug {
@@ -167,7 +177,7 @@ serve:
 		}
 	}
 	if b.capture != nil && b.capture.Err() != nil {
-		fail(fmt.Errorf("pcap: %w", b.capture.Err()))
+		fail(fmt.Errorf("-wire pcap: it has the frames up to an error: %w", b.capture.Err()))
 	}
 	return code
 }
@@ -293,17 +303,18 @@ func (b *bench) writeTrace() error {
 	if b.config.trace == "" {
 		return nil
 	}
-	f, err := os.Create(b.config.trace)
+	err := whole.Write(b.config.trace, func(w io.Writer) error {
+		for _, p := range b.ports {
+			if _, err := p.Trace().WriteTo(w); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	if err != nil {
 		return fmt.Errorf("-trace: %w", err)
 	}
-	for _, p := range b.ports {
-		if _, err := p.Trace().WriteTo(f); err != nil {
-			f.Close()
-			return fmt.Errorf("-trace: %w", err)
-		}
-	}
-	return f.Close()
+	return nil
 }
 
 // tapMTU leaves room for the longest jumbo frames of any model.

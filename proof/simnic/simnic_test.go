@@ -287,7 +287,7 @@ func TestTrace(t *testing.T) {
 	}
 	var out, said bytes.Buffer
 	args := []string{"-model", "toy", "-socket", a, "-model", "toy", "-socket", b, "-wire", "pair", "-trace", dir}
-	if c := run(args, &out, &said, nil); c != 1 || !strings.Contains(said.String(), "-trace: open "+dir) || out.Len() > 0 {
+	if c := run(args, &out, &said, nil); c != 1 || !strings.Contains(said.String(), "-trace: "+dir+" is not written: open ") || out.Len() > 0 {
 		t.Errorf("a trace that cannot be written: exit %d: %s%s", c, &out, &said)
 	}
 }

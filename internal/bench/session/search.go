@@ -59,20 +59,20 @@ const Unended = "the search is not over, or the bench was ended before that: a h
 func Search(o Options, most float64, verify int) (*SearchResult, error) {
 	s := &session{Options: o}
 	out := &SearchResult{}
-	err := s.with(func() error {
+	err := s.with(func() (unwritten error) {
 		for i, each := range s.series {
 			rep, err := s.search(each, most, verify, s.folder(i), out)
 			if rep != nil {
-				err = errors.Join(err, out.write(rep, s.folder(i)))
+				unwritten = errors.Join(unwritten, out.write(rep, s.folder(i)))
 			}
 			if err != nil {
-				return err
+				return errors.Join(err, unwritten)
 			}
 			if s.Stop.Load() {
 				break
 			}
 		}
-		return nil
+		return unwritten
 	})
 	return out, err
 }

@@ -62,11 +62,9 @@ type Options struct {
 	ProgressTo io.Writer // a terminal gets a bar, all else lines in Log
 }
 
-// Result is what a session measured.
-type Result struct {
-	Reports   []*report.Report // written to their Dir
-	Unwritten []*report.Report // could not be written; the session's error says why
-}
+// Result is what a session measured: reports in the order of the variants, each written to its Dir. The Dir of one that could not be written
+// is empty, and the session's error says why.
+type Result struct{ Reports []*report.Report }
 
 // session is one command's work.
 type session struct {
@@ -331,12 +329,11 @@ func (s *session) report(each *series.Series) *report.Report {
 }
 
 func (r *Result) write(rep *report.Report, dir string) error {
+	r.Reports = append(r.Reports, rep)
 	if err := report.Write(dir, rep, page.Report); err != nil {
-		r.Unwritten = append(r.Unwritten, rep)
 		return err
 	}
 	rep.Dir = dir
-	r.Reports = append(r.Reports, rep)
 	return nil
 }
 

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+
+	"github.com/rebound-nic/rebound/latency/plain"
 )
 
 // Exit codes of every command of this project.
@@ -30,6 +33,15 @@ var ErrWorse = errors.New("worse than allowed")
 type Status int
 
 func (s Status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+// Printed returns the exit code of a command that ends with code: another one if its results could not be written to out, which it says.
+func Printed(code int, name string, out *plain.Writer, stderr io.Writer) int {
+	if err := out.Err(); err != nil {
+		fmt.Fprintf(stderr, "%s: the output is incomplete: %s\n", name, plain.Error(err))
+		code = max(code, Failed)
+	}
+	return code
+}
 
 // Code returns the exit code for a command's error, and whether the error is still to be printed.
 func Code(err error) (code int, say bool) {

@@ -1,6 +1,7 @@
 package manual
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -16,12 +17,15 @@ const CompleteCommand = "__complete"
 // Shells are those that WriteCompletion knows.
 var Shells = []string{"bash", "zsh", "fish"}
 
+// ErrShell is returned for a shell that there is no completion for.
+var ErrShell = errors.New("no completion for")
+
 // WriteCompletion writes the program's completion for a shell. The script asks the program itself for candidates, so that it
 // never goes out of date, and calls it by the name that was typed.
 func (p *Program) WriteCompletion(w io.Writer, shell string) error {
 	script, ok := map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[shell]
 	if !ok {
-		return fmt.Errorf("no completion for %q: want %s", shell, strings.Join(Shells, ", "))
+		return fmt.Errorf("%w %q: want %s", ErrShell, shell, strings.Join(Shells, ", "))
 	}
 	_, err := io.WriteString(w, strings.ReplaceAll(script, "NAME", p.Name))
 	return err

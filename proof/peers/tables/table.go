@@ -12,6 +12,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/whole"
 )
 
 // Table is everything that was measured, or why not.
@@ -135,7 +136,7 @@ func Insert(file, name, text string) error {
 	if from < 0 || to < from {
 		return fmt.Errorf("%s has no lines %s and %s: %w", file, bytes.TrimSpace(begin), end, ErrNoPlace)
 	}
-	return os.WriteFile(file, slices.Concat(b[:from+len(begin)], []byte(text), b[to:]), 0o644)
+	return whole.WriteFile(file, slices.Concat(b[:from+len(begin)], []byte(text), b[to:]))
 }
 
 // ErrNoPlace is returned where a file has no place for what should go into it.
@@ -187,5 +188,5 @@ func (t *Table) WriteFigures(file string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(file, append(b, '\n'), 0o644)
+	return whole.WriteFile(file, append(b, '\n'))
 }

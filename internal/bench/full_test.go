@@ -1,0 +1,284 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/foreign"
+	"github.com/rebound-nic/rebound/latency/page"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/proof/disk"
+	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/programs"
+)
+
+// wholeFiles fails if a file of a folder is a part only: every report and every log can be read, and every page has its end.
+func wholeFiles(t *testing.T, dir string) (files int) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || d.Name() == disk.Ballast {
+			return err
+		}
+		files++
+		b, err := os.ReadFile(path)
+		switch {
+		case err != nil:
+			return err
+		case strings.HasPrefix(d.Name(), "."):
+			t.Errorf("%s is left behind", path)
+		case filepath.Ext(path) == ".html":
+			if !bytes.HasSuffix(bytes.TrimSpace(b), []byte("</html>")) {
+				t.Errorf("%s has no end", path)
+			}
+		case d.Name() == report.ReportFile:
+			if _, err := report.Read(filepath.Dir(path)); err != nil {
+				t.Error(err)
+			}
+		case strings.HasPrefix(d.Name(), "20") && filepath.Ext(path) == ".hlog":
+			if _, err := foreign.Read(path, foreign.Options{}); err != nil {
+				t.Error(err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// saysFull fails if a command on a full disk does not end with 1, the reason and the path, or does not print its result.
+func saysFull(t *testing.T, r result, dir, want string) {
+	t.Helper()
+	if r.code != 1 || !strings.Contains(r.errors, "no space left on device") || !strings.Contains(r.errors, dir) || strings.Contains(r.errors, "goroutine ") {
+		t.Errorf("exit %d, want 1, the reason and %s\n%s", r.code, dir, r.errors)
+	}
+	if !strings.Contains(r.out, want) {
+		t.Errorf("the result has no %q:\n%s%s", want, r.out, r.errors)
+	}
+}
+
+// Every command that measures does so to the end on a disk that is full, or that fills before any of its files or in the middle of one; it
+// prints its result, says what is not written, and leaves nothing that cannot be read.
+func TestFullDiskRun(t *testing.T) {
+	n := newNetwork(t)
+	for _, c := range []struct {
+		name   string
+		args   []string
+		prints string
+	}{
+		{"run", []string{"-target", far4, "-count", "200", "-runs", "4"}, "sent 800"},
+		{"raw", []string{"-target", far4, "-count", "2000", "-runs", "2", "-raw"}, "sent 4000"},
+		{"json", []string{"-target", far4, "-count", "200", "-runs", "4", "-json"}, `"sent": 800`},
+		{"targets", []string{far4, far6, "-duration", "100ms", "-slice", "10ms"}, "A: "},
+		{"ab", []string{"-ab", "target=" + far4 + ",size=64", "-ab", "target=" + far4 + ",size=200", "-duration", "100ms", "-slice", "10ms"}, "A: "},
+		{"sweep", []string{"-target", far4, "-size", "64,200", "-count", "200", "-runs", "4"}, "size-200"},
+		{"lossless", []string{"-target", far4, "-size", "64,200", "-lossless", "50", "-duration", "100ms"}, "offered/s"},
+	} {
+		moments := []int{0, 14}
+		if c.name == "run" {
+			moments = []int{0, 1, 6, 14, 24}
+		}
+		for _, free := range moments {
+			t.Run(fmt.Sprintf("%s/%d", c.name, free), func(t *testing.T) {
+				dir := disk.Small(t, free)
+				r := n.bench(append(quick(c.args...), "-driver", "afpacket", "-out", filepath.Join(dir, "r"))...)
+				if c.name == "lossless" && strings.Contains(r.errors, "no rate down to") {
+					t.Skip("this machine is too busy for 50 probes a second in time")
+				}
+				saysFull(t, r, dir, c.prints)
+				wholeFiles(t, dir)
+			})
+		}
+	}
+	t.Run("file size limit", func(t *testing.T) {
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := filepath.Join(t.TempDir(), "r")
+		c := command(append([]string{"-c", `ulimit -f 8; exec "$0" "$@"`, self}, quick("-target", far4, "-driver", "afpacket", "-count", "200", "-runs", "4", "-out", out)...)...)
+		c.Path = "/bin/sh"
+		var stdout, said bytes.Buffer
+		c.Stdout, c.Stderr = &stdout, &said
+		n.must(n.near.Do(c.Start))
+		r := wait(t, c, &stdout, &said)
+		if r.code != 1 || !strings.Contains(r.errors, "file too large") || !strings.Contains(r.errors, out) || !strings.Contains(r.out, "sent 800") {
+			t.Errorf("exit %d, want 1, the reason, %s, and the result\n%s%s", r.code, out, r.out, r.errors)
+		}
+		wholeFiles(t, filepath.Dir(out))
+	})
+}
+
+// The demo is long: it fills the disk at two moments only.
+func TestFullDiskDemo(t *testing.T) {
+	needs.Long(t)
+	needRoot(t)
+	for _, free := range []int{0, 10} {
+		dir := disk.Small(t, free)
+		c := exec.Command(programs.Path(t, "bench"), "demo", "-rounds", "1", "-duration", "50ms", "-driver", "afpacket", "-out", filepath.Join(dir, "r"))
+		c.Env = append(os.Environ(), "PATH="+filepath.Dir(programs.Path(t, "responder"))+":"+os.Getenv("PATH"))
+		c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		var stdout, said bytes.Buffer
+		c.Stdout, c.Stderr = &stdout, &said
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		saysFull(t, wait(t, c, &stdout, &said), dir, "A: ")
+		wholeFiles(t, dir)
+	}
+}
+
+// A command that shows saved results prints them on a full disk as well, and leaves the page that was there before.
+func TestFullDiskPages(t *testing.T) {
+	saved := t.TempDir()
+	var good []string
+	for i, name := range []string{"one", "two"} {
+		rep := synthetic.Link{Seed: uint64(i), Median: 4000, Spread: 0.2, Seconds: 3, Rate: 200, Runs: 9}.Report()
+		rep.Start = time.Date(2026, 11, 1+i, 0, 0, 0, 0, time.UTC)
+		good = append(good, filepath.Join(saved, name))
+		if err := report.Write(good[i], rep, page.Report); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		now := float64(time.Now().Unix())
+		json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": "matrix", "result": []any{map[string]any{
+			"metric": map[string]string{"target": "icmp:10.0.0.2", "instance": "here"}, "values": [][2]any{{now - 1800, "10"}, {now - 60, "20"}}}}}})
+	}))
+	defer server.Close()
+	for _, c := range []struct {
+		name   string
+		args   []string
+		file   string // that it writes
+		prints string
+		most   int // pages of 4 KiB that it has no use for
+	}{
+		{"report", []string{"report"}, "one/report.html", "p99.9", 12},
+		{"report -anonymous", []string{"report", "-anonymous"}, "one/report.json", "p99.9", 0},
+		{"report -html", []string{"report", "-html", "FILE", good[0]}, "page.html", "p99.9", 12},
+		{"compare", []string{"compare", "-html", "FILE", good[0], good[1]}, "page.html", "p99.9", 12},
+		{"history", []string{"history", saved, "-out", "FILE"}, "page.html", "no change can be found", 3},
+		{"matrix", []string{"matrix", "-prom", server.URL, "-out", "FILE"}, "page.html", "icmp:10.0.0.2", 1},
+	} {
+		for _, before := range []bool{false, true} {
+			free := c.most
+			if before {
+				free = 0
+			}
+			t.Run(fmt.Sprintf("%s/%d", c.name, free), func(t *testing.T) {
+				dir := disk.Small(t, 1000)
+				file := filepath.Join(dir, c.file)
+				args := append([]string(nil), c.args...)
+				for i := range args {
+					if args[i] == "FILE" {
+						args[i] = file
+					}
+				}
+				if c.file != "page.html" {
+					for _, name := range []string{"one", "two"} {
+						if err := os.CopyFS(filepath.Join(dir, name), os.DirFS(filepath.Join(saved, name))); err != nil {
+							t.Fatal(err)
+						}
+						args = append(args, filepath.Join(dir, name))
+					}
+				}
+				old, _ := os.ReadFile(file)
+				switch {
+				case before && filepath.Ext(file) == ".html":
+					old = []byte("another page</html>")
+					if err := os.WriteFile(file, old, 0o644); err != nil {
+						t.Fatal(err)
+					}
+				case filepath.Ext(file) == ".html":
+					old = nil
+					os.Remove(file)
+				}
+				disk.Fill(t, dir, free)
+				var stdout, stderr bytes.Buffer
+				code := bench(args, &stdout, &stderr)
+				saysFull(t, result{code: code, out: stdout.String(), errors: stderr.String()}, dir, c.prints)
+				if c.name == "report" && strings.Count(stdout.String(), "p99.9 ") < 2 {
+					t.Errorf("the second report is not printed:\n%s", &stdout)
+				}
+				if now, _ := os.ReadFile(file); !bytes.Equal(now, old) {
+					t.Errorf("%s was changed: %d bytes, %d before", file, len(now), len(old))
+				}
+				wholeFiles(t, dir)
+			})
+		}
+	}
+}
+
+// What cannot be printed is an error, whatever the command.
+func TestFullOutput(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "r")
+	if err := report.Write(dir, synthetic.Link{Median: 4000, Spread: 0.2, Seconds: 3, Rate: 200, Runs: 9}.Report(), page.Report); err != nil {
+		t.Fatal(err)
+	}
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer full.Close()
+	for _, args := range [][]string{{"report", dir}, {"report", "-json", dir}, {"compare", dir, dir}, {"compare", "-v", dir, dir}, {"history", "-out", filepath.Join(t.TempDir(), "h"), dir},
+		{"version"}, {"config"}, {"manual"}, {"completion", "bash"}, {"-h"}, {"run", "-h"}, {"run", "-help-all"}} {
+		var stderr bytes.Buffer
+		if code := bench(args, full, &stderr); code != 1 || !strings.Contains(stderr.String(), "/dev/full: no space left on device") {
+			t.Errorf("%q: exit %d\n%s", args, code, &stderr)
+		}
+	}
+	n := newNetwork(t)
+	out := filepath.Join(t.TempDir(), "r")
+	c := command(quick("-target", far4, "-driver", "afpacket", "-count", "200", "-out", out)...)
+	var said bytes.Buffer
+	c.Stdout, c.Stderr = full, &said
+	n.must(n.near.Do(c.Start))
+	r := wait(t, c, new(bytes.Buffer), &said)
+	if _, err := report.Read(out); err != nil || r.code != 1 || !strings.Contains(r.errors, "no space left on device") {
+		t.Errorf("exit %d, want 1, a report and the reason: %v\n%s", r.code, err, r.errors)
+	}
+}
+
+// A watch goes on measuring, says once that it cannot write, and ends with 1 if its last interval is lost. Its logs can be read.
+func TestFullDiskWatch(t *testing.T) {
+	n := newNetwork(t)
+	for i, free := range []int{0, 1} {
+		t.Run(fmt.Sprint(free), func(t *testing.T) {
+			n := &network{t: t, near: n.near, far: n.far}
+			dir := disk.Small(t, free)
+			w := n.watch(9190+i, "-target", far4, "-driver", "afpacket", "-rate", "200", "-dir", filepath.Join(dir, "logs"), "-interval", "1s")
+			w.says("cannot be written")
+			w.until("probes after that", func(v map[string]float64) bool { return v[of("rebound_probes_total", "icmp:"+far4)] > 0 })
+			n.must(w.cmd.Process.Signal(syscall.SIGTERM))
+			for {
+				if _, err := w.out.ReadString('\n'); err != nil {
+					break
+				}
+			}
+			err := w.cmd.Wait()
+			said, code := w.log.String(), w.cmd.ProcessState.ExitCode()
+			if free > 0 && strings.Contains(said, "is written again") { // the last interval was short enough to fit
+				code++
+			} else if !strings.Contains(said, "could not be written to the logs, the last of them because: ") {
+				t.Errorf("the end does not say why:\n%s", said)
+			}
+			if code != 1 || !strings.Contains(said, "cannot be written") || !strings.Contains(said, "write "+dir) {
+				t.Errorf("%v\n%s", err, said)
+			}
+			wholeFiles(t, dir)
+		})
+	}
+}

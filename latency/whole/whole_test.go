@@ -1,0 +1,115 @@
+package whole_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/latency/whole"
+)
+
+func text(s string) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := io.WriteString(w, s)
+		return err
+	}
+}
+
+// A file is the old one or the new one, also where writing it fails in the middle.
+func TestWrite(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	broken := errors.New("broken")
+	fails := func(w io.Writer) error {
+		w.Write(bytes.Repeat([]byte("x"), 1<<20))
+		if b, err := os.ReadFile(path); err == nil && strings.Contains(string(b), "x") {
+			t.Error("a part of it is under its name")
+		}
+		return broken
+	}
+	is := func(want string) {
+		t.Helper()
+		b, err := os.ReadFile(path)
+		entries, _ := os.ReadDir(dir)
+		if want == "" && (err == nil || len(entries) != 0) || want != "" && (string(b) != want || len(entries) != 1) {
+			t.Errorf("%q, %v, want %q; in the folder: %v", b, err, want, entries)
+		}
+	}
+	if err := whole.Write(path, fails); !errors.Is(err, broken) || !strings.Contains(err.Error(), path+" is not written") {
+		t.Error(err)
+	}
+	is("")
+	if err := whole.Write(path, text("one")); err != nil {
+		t.Error(err)
+	}
+	is("one")
+	if err := os.Chmod(path, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := whole.Write(path, fails); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	is("one")
+	if err := whole.Write(path, text("two")); err != nil {
+		t.Error(err)
+	}
+	is("two")
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("%v, %v: another mode than before", info, err)
+	}
+	if err := whole.Write(filepath.Join(dir, "none", "f"), text("")); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+// A link stays one, and a pipe gets the text.
+func TestWriteElsewhere(t *testing.T) {
+	dir := t.TempDir()
+	target, link, pipe := filepath.Join(dir, "target"), filepath.Join(dir, "link"), filepath.Join(dir, "pipe")
+	if err := errors.Join(os.WriteFile(target, []byte("old"), 0o644), os.Symlink(target, link), unix.Mkfifo(pipe, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := whole.Write(link, text("new")); err != nil {
+		t.Error(err)
+	}
+	if b, err := os.ReadFile(target); string(b) != "new" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if to, err := os.Readlink(link); to != target {
+		t.Errorf("%q, %v", to, err)
+	}
+	read := make(chan string)
+	go func() {
+		b, _ := os.ReadFile(pipe)
+		read <- string(b)
+	}()
+	if err := whole.Write(pipe, text("through")); err != nil {
+		t.Error(err)
+	}
+	if got := <-read; got != "through" {
+		t.Errorf("the pipe has %q", got)
+	}
+	if err := os.Remove(pipe); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{pipe, dir, "/dev/zero"} {
+		if f, err := whole.Open(path); err == nil || !strings.Contains(err.Error(), path+" is no regular file") {
+			t.Errorf("%v, %v", f, err)
+		}
+	}
+	if f, err := whole.Open(link); err != nil || f.Close() != nil {
+		t.Error(err)
+	}
+	if err := whole.Write("/dev/full", text("x")); !errors.Is(err, unix.ENOSPC) {
+		t.Error(err)
+	}
+}

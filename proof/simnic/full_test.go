@@ -1,0 +1,52 @@
+package simnic
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rebound-nic/rebound/proof/disk"
+)
+
+// A trace that does not fit the disk ends the run with 1, the reason and the path, and leaves the one that was there.
+func TestFullTrace(t *testing.T) {
+	small := disk.Small(t, 1000)
+	trace := filepath.Join(small, "trace")
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	s := start(t, 2, "-model", "toy", "-socket", a, "-model", "toy", "-socket", b, "-wire", "pair", "-trace", trace)
+	before, err := os.ReadFile(trace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := openPort(t, a)
+	x.send(bytes.Repeat([]byte{1, 2, 3, 4}, 30))
+	x.close()
+	disk.Fill(t, small, 0)
+	if code, said := s.stop(t), s.stderr.String(); code != 1 || !strings.Contains(said, "-trace: "+trace+" is not written") || !strings.Contains(said, "no space left on device") {
+		t.Errorf("exit %d: %s", code, said)
+	}
+	after, err := os.ReadFile(trace)
+	if left, _ := os.ReadDir(small); err != nil || !bytes.Equal(after, before) || len(left) != 2 {
+		t.Errorf("a trace of %d bytes, %d before: %v; left %v", len(after), len(before), err, left)
+	}
+}
+
+// What cannot be written at the start ends it, and so does an output that is full.
+func TestFullOutput(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer full.Close()
+	a, b := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
+	wire := []string{"-model", "toy", "-socket", a, "-model", "toy", "-socket", b, "-wire", "pair"}
+	for _, args := range [][]string{append(wire, "-wire", "pcap:/dev/full"), append(wire, "-trace", "/dev/full"), {"version"}, {"manual"}} {
+		var stderr bytes.Buffer
+		if code := run(args, full, &stderr, nil); code != 1 || !strings.Contains(stderr.String(), "/dev/full: no space left on device") {
+			t.Errorf("%q: exit %d: %s", args, code, &stderr)
+		}
+	}
+}
