@@ -12,8 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/internal/bench/foreign"
 	"github.com/rebound-nic/rebound/internal/bench/session"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/await"
@@ -156,6 +158,66 @@ func TestKilledSearch(t *testing.T) {
 	for _, args := range [][]string{{"report", dir}, {"compare", dir, dir}} {
 		var stdout, stderr bytes.Buffer
 		if code := bench(args, &stdout, &stderr); code != 0 || args[0] == "report" && !strings.Contains(stdout.String(), session.Unended) {
+			t.Errorf("%s: exit %d\n%s%s", args[0], code, &stdout, &stderr)
+		}
+	}
+}
+
+// A watch that is killed at any moment leaves logs that can be read and compared, with all intervals that were written before. One that is
+// started again continues with them, and nothing stays attached to the interface.
+func TestKilledWatch(t *testing.T) {
+	n := newNetwork(t)
+	logs := filepath.Join(t.TempDir(), "logs")
+	size := func() (sum int64) {
+		found, _ := filepath.Glob(filepath.Join(logs, "*.hlog"))
+		for _, f := range found {
+			if info, err := os.Stat(f); err == nil {
+				sum += info.Size()
+			}
+		}
+		return sum
+	}
+	trips := func() (sum int64) {
+		t.Helper()
+		found, _ := filepath.Glob(filepath.Join(logs, "*.hlog"))
+		for _, f := range found {
+			rep, err := foreign.Read(f, foreign.Options{Series: "icmp:" + far4})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c := rep.Counts; rep.Main().Total.Count != c.Received+c.Late {
+				t.Errorf("%s has %d round trips, %+v", f, rep.Main().Total.Count, c)
+			}
+			sum += rep.Main().Total.Count
+		}
+		return sum
+	}
+	written := int64(0)
+	for i, driver := range []string{"afpacket", "afxdp", "afpacket", "afxdp", "afpacket"} {
+		before := size()
+		w := n.watch(9490, "-driver", driver, "-target", far4, "-target", far6, "-rate", "50", "-dir", logs, "-interval", "1s")
+		for range i + 1 { // intervals
+			from := size()
+			await.Until(t, "an interval in the log", func() bool { return size() > from }, w.log.String)
+		}
+		n.must(w.cmd.Process.Kill())
+		_ = w.cmd.Wait()
+		if now := trips(); now <= written || size() <= before {
+			t.Errorf("%d round trips in the logs, %d before", now, written)
+		} else {
+			written = now
+		}
+		n.must(n.near.Do(func() error {
+			l, err := netlink.LinkByName(nearIface)
+			if err == nil && l.Attrs().Xdp != nil && l.Attrs().Xdp.Attached {
+				err = fmt.Errorf("%s: an XDP program is left", driver)
+			}
+			return err
+		}))
+	}
+	for _, args := range [][]string{{"report", "-series", "icmp:" + far4, logs}, {"compare", "-series", "icmp:" + far4, logs, logs}} {
+		var stdout, stderr bytes.Buffer
+		if code := bench(args, &stdout, &stderr); code != 0 {
 			t.Errorf("%s: exit %d\n%s%s", args[0], code, &stdout, &stderr)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/whole"
 )
 
 // Options supply what a file does not state.
@@ -33,6 +34,9 @@ var (
 	// ErrUnit is returned where neither the file nor Options state the unit of the values.
 	ErrUnit = errors.New("the file does not state the unit of its values (set -unit ns, us, ms or s)")
 )
+
+// errNothing marks the error of a file that has nothing of what was asked for.
+var errNothing = errors.New("")
 
 const (
 	maxFile    = 256 << 20
@@ -64,18 +68,16 @@ func Read(path string, o Options) (*report.Report, error) {
 	if rep.Label = m.label; m.label == "" {
 		rep.Label = filepath.Base(filepath.Clean(path))
 	}
+	rep.Escape()
 	return rep, nil
 }
 
 func readFile(path string, o Options) (*measurement, error) {
-	f, err := os.Open(path)
+	f, err := whole.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(err, fmt.Errorf("%s is no regular file", path))
-	}
 	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return nil, err
@@ -87,6 +89,9 @@ func readFile(path string, o Options) (*measurement, error) {
 func parse(name string, text []byte, o Options) (*measurement, error) {
 	if len(text) > maxFile {
 		return nil, fmt.Errorf("%s is larger than %d MiB", name, maxFile>>20)
+	}
+	if len(text) == 0 {
+		return nil, fmt.Errorf("%w%s: %w: the file is empty", errNothing, name, ErrFormat)
 	}
 	f := &file{name: name, text: text, head: string(text[:min(len(text), 1<<16)]), Options: o}
 	object, err := f.object()
@@ -103,10 +108,28 @@ func parse(name string, text []byte, o Options) (*measurement, error) {
 		return nil, err
 	}
 	m.format = format.name
+	if err := m.check(f); err != nil {
+		return nil, err
+	}
 	if m.size() == 0 && len(m.points) == 0 {
-		return nil, f.bad(0, "no latencies in it")
+		return nil, fmt.Errorf("%w%w", errNothing, f.bad(0, "no latencies in it"))
 	}
 	return m, nil
+}
+
+// check finds numbers that no tool measures, so that nothing that is added up overflows.
+func (m *measurement) check(f *file) error {
+	c := &m.counts
+	for _, n := range []int64{c.Sent, c.Received, c.Lost, c.LostUncertain, c.Late, c.Duplicates, c.Reordered, c.Corrupt, c.CorruptOnly, c.SendFailed, c.DroppedHere,
+		c.RefusedThere, c.DroppedThere, m.count, m.beyond} {
+		if n < 0 || n > maxCount {
+			return f.bad(0, "a count of %d: want 0 to %g", n, maxCount)
+		}
+	}
+	if m.least < 0 || m.least > m.most || m.middle < m.least*(1-1e-3) || m.middle > m.most*(1+1e-3) { // NaN, which is unknown, is none of these; tools round the mean
+		return f.bad(0, "minimum, mean and maximum of %v, %v and %v ns do not belong together", m.least, m.middle, m.most)
+	}
+	return nil
 }
 
 // format is one kind of file.
@@ -360,6 +383,7 @@ func readFolder(dir string, o Options) (*measurement, error) {
 		return nil, err
 	}
 	var all []*measurement
+	var left []error
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), ".") {
 			continue
@@ -372,7 +396,10 @@ func readFolder(dir string, o Options) (*measurement, error) {
 			return nil, fmt.Errorf("%s has more than %d files", dir, maxRuns)
 		}
 		m, err := readFile(path, o)
-		if err != nil {
+		if errors.Is(err, errNothing) { // of a watch that was killed, or that had the target later only
+			left = append(left, err)
+			continue
+		} else if err != nil {
 			return nil, err
 		}
 		if m.points != nil {
@@ -382,10 +409,20 @@ func readFolder(dir string, o Options) (*measurement, error) {
 		m.samples = nil
 		all = append(all, m)
 	}
-	if len(all) == 0 {
+	switch {
+	case len(all) == 0 && len(left) > 0:
+		return nil, left[0]
+	case len(all) == 0:
 		return nil, fmt.Errorf("%s has no files", dir)
 	}
-	return combine(dir, all)
+	m, err := combine(dir, all)
+	if err != nil {
+		return nil, err
+	}
+	for _, why := range left {
+		m.warnings = append(m.warnings, "left out: "+why.Error())
+	}
+	return m, nil
 }
 
 // combine makes one measurement of several, each of which becomes a run.
@@ -421,9 +458,7 @@ func combine(dir string, all []*measurement) (*measurement, error) {
 		out.least, out.most = min(out.least, m.least), max(out.most, m.most)
 		mean, samples = mean+m.middle*float64(whole.Count), samples+float64(whole.Count)
 		out.warnings = append(out.warnings, m.warnings...)
-		c, d := &out.counts, m.counts
-		c.LostUncertain, c.Late = c.LostUncertain+d.LostUncertain, c.Late+d.Late
-		c.Sent, c.Received, c.Lost, c.Duplicates, c.Reordered = c.Sent+d.Sent, c.Received+d.Received, c.Lost+d.Lost, c.Duplicates+d.Duplicates, c.Reordered+d.Reordered
+		out.counts.Add(&m.counts)
 	}
 	out.middle = mean / samples
 	if len(all) == 1 {

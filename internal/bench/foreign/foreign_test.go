@@ -1,6 +1,7 @@
 package foreign
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -10,7 +11,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
 )
@@ -394,6 +397,60 @@ func TestHalvesOfOneMeasurement(t *testing.T) {
 	}
 }
 
+// watchLog is an hour of rebound-bench watch with one target.
+func watchLog(intervals int) []byte {
+	var b bytes.Buffer
+	report.WriteHlogHead(&b, time.Unix(1795342800, 0))
+	fmt.Fprintf(&b, "#[Target: icmp-1 is icmp:10.0.0.2 site=\"a\"]\n")
+	for i := range intervals {
+		fmt.Fprintf(&b, "#[Counts: icmp-1 from=%d.000 to=%d.000 sent=3 received=2 lost=1 late=0 duplicates=0 reordered=0 corrupt=0 refused=0 send_failed=0 untimed=0 lost_uncertain=0 too_late=0 dropped_here=0 refused_there=0 corrupt_only=0]\n", i, i+1)
+		report.WriteHlogLine(&b, "icmp-1", latency.Interval{Start: int64(i) * second, End: int64(i+1) * second, Histogram: latency.FromValues([]int64{4000, 5000})})
+	}
+	return b.Bytes()
+}
+
+// Counts that cannot be added up, and numbers that do not belong together, are errors that name the file.
+func TestImpossibleNumbers(t *testing.T) {
+	const huge = "9223372036854775807"
+	head := "PING 10.0.0.2 (10.0.0.2) 56(84) bytes of data.\n64 bytes from 10.0.0.2: icmp_seq=1 ttl=64 time=0.05 ms\n"
+	for name, text := range map[string]string{
+		"ping":       head + huge + " packets transmitted, 1 received\n",
+		"ping lost":  head + "10 packets transmitted, " + huge + " received\n",
+		"fping":      "10.0.0.2 : [0], 64 bytes, 0.05 ms\n10.0.0.2 : xmt/rcv/%loss = " + huge + "/1/0%\n",
+		"irtt":       `{"round_trips":[{"lost":"false","timestamps":{"client":{"send":{"wall":1795342800000000000}}},"delay":{"rtt":5000}}],"stats":{"duplicates":` + huge + `}}`,
+		"pscheduler": `{"result":{"packets-sent":` + huge + `,"histogram-latency":{"1":2}},"test":{}}`,
+		"fortio":     `{"DurationHistogram":{"Count":10,"Min":0.5,"Max":0.1,"Avg":0.2,"Percentiles":[{"Percentile":50,"Value":0.2}]}}`,
+		"mean":       `{"DurationHistogram":{"Count":10,"Min":0.1,"Max":0.5,"Avg":0.9,"Percentiles":[{"Percentile":50,"Value":0.2}]}}`,
+		"cyclictest": `{"num_threads":1,"thread":{"0":{"histogram":{"5":10},"cycles":10,"min":9,"max":5,"avg":6}}}`,
+		"watch":      strings.ReplaceAll(string(watchLog(3)), "sent=3", "sent=1000000000000000"),
+		"prometheus": `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"b"},"histograms":[[1,{"count":"1","sum":"1","buckets":[[0,"1e-6","2e-6","1"]]}],[301,{"count":"3e18","sum":"1","buckets":[[0,"1e-6","2e-6","9e14"],[0,"2e-6","3e-6","9e14"]]}]]}]}}`,
+		"backwards":  `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"b"},"histograms":[[301,{"count":"1","sum":"1","buckets":[[0,"1e-6","2e-6","1"]]}],[1,{"count":"3","sum":"1","buckets":[[0,"1e-6","2e-6","3"]]}]]}]}}`,
+	} {
+		if m, err := parse("f", []byte(text), Options{}); err == nil || !strings.HasPrefix(err.Error(), "f:") {
+			t.Errorf("%s: %+v, %v", name, m, err)
+		}
+	}
+}
+
+// Two runs of a folder have their counts of every kind added.
+func TestFolderCounts(t *testing.T) {
+	dir := t.TempDir()
+	for i, more := range []string{"late=1 dropped_here=2", "late=4 dropped_here=8"} {
+		text := strings.ReplaceAll(strings.ReplaceAll(string(watchLog(1)), "dropped_here=0", ""), " late=0", " "+more)
+		text = strings.ReplaceAll(text, "corrupt_only=0", "corrupt_only=16")
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i, ".hlog")), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rep, err := Read(dir, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := rep.Counts; c.Sent != 6 || c.Late != 5 || c.DroppedHere != 10 || c.DroppedHereUncertain != 10 || c.CorruptOnly != 32 {
+		t.Errorf("%+v", c)
+	}
+}
+
 // fuzz feeds files like those of the pattern to the readers.
 func fuzz(f *testing.F, pattern string, o Options) {
 	files, err := filepath.Glob(filepath.Join("testdata", pattern))
@@ -422,6 +479,12 @@ func fuzz(f *testing.F, pattern string, o Options) {
 		if !r.Measured() {
 			t.Error("nothing measured, and no error")
 		}
+		if c := r.Counts; min(c.Sent, c.Received, c.Lost, c.Late, c.Duplicates, c.Reordered, c.Corrupt) < 0 || r.Main().Total.Count < 0 || max(c.Sent, c.Received, c.Lost, r.Main().Total.Count) > 2*maxCount {
+			t.Errorf("%d values, counts %+v", r.Main().Total.Count, c)
+		}
+		if f := r.Foreign; f.Min > f.Max || f.Mean > f.Max*1.01 {
+			t.Errorf("minimum %v, mean %v, maximum %v", f.Min, f.Mean, f.Max)
+		}
 		for i, run := range r.Runs {
 			if run.End < run.Start || i > 0 && run.Start < r.Runs[i-1].Start {
 				t.Errorf("runs %v", r.Runs)
@@ -444,6 +507,16 @@ func FuzzWrk(f *testing.F)        { fuzz(f, "wrk*.txt", Options{}) }
 func FuzzOha(f *testing.F)        { fuzz(f, "oha.json", Options{}) }
 func FuzzPscheduler(f *testing.F) { fuzz(f, "pscheduler*.json", Options{}) }
 func FuzzPrometheus(f *testing.F) { fuzz(f, "prometheus.json", Options{}) }
+
+func FuzzWatch(f *testing.F) {
+	f.Add(watchLog(3))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		m, err := parse("f", in, Options{})
+		if err == nil && m.counts.Sent > maxCount {
+			t.Errorf("%+v", m.counts)
+		}
+	})
+}
 
 func FuzzLog(f *testing.F)      { fuzz(f, "*.hlog", Options{Unit: "us"}) }
 func FuzzSpectrum(f *testing.F) { fuzz(f, "*.h*r*", Options{Unit: "us"}) }

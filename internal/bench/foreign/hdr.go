@@ -43,7 +43,7 @@ func readLog(f *file) (*measurement, error) {
 	}
 	switch {
 	case len(series) == 0:
-		return nil, f.bad(0, "no intervals")
+		return nil, fmt.Errorf("%w%w", errNothing, f.bad(0, "no intervals"))
 	case chosen == nil && f.Series != "":
 		return nil, f.bad(0, "no tag %q: it has %s", f.Series, strings.Join(tags, ", "))
 	case chosen == nil:

@@ -2,6 +2,7 @@ package foreign
 
 import (
 	"bytes"
+	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
@@ -13,8 +14,36 @@ import (
 
 var watchTarget = regexp.MustCompile(`(?m)^#\[Target: ([A-Za-z0-9_-]+) is (\S+?)(?: .*)?\]$`)
 
-// readWatch reads an hour of rebound-bench watch. Options.Series chooses a target, by its name or its tag.
+// watchCounts begins the line that has the counts of an interval. The line of its histogram follows, if there is one.
+const watchCounts = "#[Counts: "
+
+// WholeWatch returns how many bytes of the log of an hour are whole: a watch that was killed while it wrote an interval leaves a line cut off,
+// or counts without their histogram. last is the last line with its newline, and end the bytes up to its end.
+func WholeWatch(last string, end int64) int64 {
+	if !strings.HasSuffix(last, "\n") || strings.HasPrefix(last, watchCounts) && recorded(last) {
+		return end - int64(len(last))
+	}
+	return end
+}
+
+// recorded reports whether a line of counts has round trips that a histogram holds.
+func recorded(line string) bool {
+	n := map[string]int64{}
+	for field := range strings.FieldsSeq(strings.TrimSuffix(strings.TrimSpace(line), "]")) {
+		key, text, _ := strings.Cut(field, "=")
+		n[key], _ = strconv.ParseInt(text, 10, 64)
+	}
+	return n["received"]+n["late"]+n["too_late"] > n["untimed"]
+}
+
+// readWatch reads an hour of rebound-bench watch, up to its last whole interval. Options.Series chooses a target, by its name or its tag.
 func readWatch(f *file) (*measurement, error) {
+	whole := f.text
+	for range 2 { // a line cut off, and the counts before it
+		last := whole[bytes.LastIndexByte(bytes.TrimSuffix(whole, []byte("\n")), '\n')+1:]
+		whole = whole[:WholeWatch(string(last), int64(len(whole)))]
+	}
+	f.text = whole
 	var names []string
 	tag, name := "", ""
 	found := watchTarget.FindAllSubmatch(f.text, -1)
@@ -28,7 +57,7 @@ func readWatch(f *file) (*measurement, error) {
 	case tag == "" && f.Series == "":
 		return nil, f.bad(0, "it has several targets: set -series to one of: %s", list)
 	case tag == "":
-		return nil, f.bad(0, "no target %q: it has %s", f.Series, list)
+		return nil, fmt.Errorf("%w%w", errNothing, f.bad(0, "no target %q: it has %s", f.Series, list))
 	}
 	start, series, err := report.ReadHlog(bytes.NewReader(f.text), f.name)
 	if err != nil {
@@ -48,7 +77,7 @@ func readWatch(f *file) (*measurement, error) {
 		"duplicates": &c.Duplicates, "reordered": &c.Reordered, "corrupt": &c.Corrupt, "send_failed": &c.SendFailed,
 		"dropped_here": &c.DroppedHere, "refused_there": &c.RefusedThere, "corrupt_only": &c.CorruptOnly}
 	for n, line := range f.lines() {
-		rest, ok := strings.CutPrefix(line, "#[Counts: "+tag+" ")
+		rest, ok := strings.CutPrefix(line, watchCounts+tag+" ")
 		if !ok {
 			continue
 		}
@@ -62,7 +91,9 @@ func readWatch(f *file) (*measurement, error) {
 			if err != nil || v < 0 || v > 1<<50 {
 				return nil, f.bad(n, "%q is no count", field)
 			}
-			*to += v
+			if *to += v; *to > maxCount {
+				return nil, f.bad(n, "counts of %s add up to more than %g", key, maxCount)
+			}
 		}
 	}
 	c.DroppedHereUncertain, c.RefusedThereUncertain = c.DroppedHere, c.RefusedThere

@@ -148,7 +148,13 @@ func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
 	return a, err
 }
 
-var errEmpty = errors.New("its answer lacks a result")
+var (
+	errEmpty = errors.New("its answer lacks a result")
+	errOrder = errors.New("the moments of its answer are not in order")
+)
+
+// maxCount bounds what a counter has, so that what is added up does not overflow.
+const maxCount = 1e15
 
 // series converts a vector or a matrix.
 func series(v model.Value) ([]Series, error) {
@@ -190,9 +196,21 @@ func series(v model.Value) ([]Series, error) {
 		return nil, fmt.Errorf("it answers with a %v, want a vector or a matrix", v.Type())
 	}
 	for _, s := range out {
-		for _, m := range s.Histograms {
+		for i, x := range s.Values {
+			if !(x.V >= 0 && x.V < maxCount) {
+				return nil, fmt.Errorf("a counter of its answer is %v: want 0 to %g", x.V, maxCount)
+			}
+			if i > 0 && !x.At.After(s.Values[i-1].At) {
+				return nil, errOrder
+			}
+		}
+		for i, m := range s.Histograms {
+			if i > 0 && !m.At.After(s.Histograms[i-1].At) {
+				return nil, errOrder
+			}
+			sum := 0.0
 			for _, b := range m.Buckets {
-				if !(b.Low <= b.High) || !(b.Count >= 0 && b.Count < 1e15) {
+				if sum += b.Count; !(b.Low <= b.High) || !(b.Count >= 0 && sum < maxCount) {
 					return nil, fmt.Errorf("a bucket of its answer is from %v to %v and counts %v", b.Low, b.High, b.Count)
 				}
 			}

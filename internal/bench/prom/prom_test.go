@@ -263,6 +263,17 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// What a server says that it counted is a count, in the order of time, or an error.
+func TestImpossibleCounters(t *testing.T) {
+	for _, values := range []string{`[1,"NaN"]`, `[1,"-1"]`, `[1,"1e300"]`, `[1,"+Inf"]`, `[9,"1"],[5,"2"]`, `[5,"1"],[5,"2"]`} {
+		body := canned(`{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"b"},"values":[` + values + `]}]}}`)
+		s := &Server{Base: "http://prometheus", Client: &http.Client{Transport: body}}
+		if got, err := s.Range(context.Background(), "x", now, now.Add(time.Hour), time.Minute); err == nil {
+			t.Errorf("%s: %v", values, got)
+		}
+	}
+}
+
 func TestResolutionChanges(t *testing.T) {
 	fine := Moment{At: now, Count: 2, Buckets: []Bucket{{1e-6, 1.1e-6, 1}, {1.1e-6, 1.2e-6, 1}}}
 	coarse := Moment{At: now.Add(time.Minute), Count: 3, Buckets: []Bucket{{1e-6, 1.2e-6, 3}}}

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/bench/targets"
 	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/plain"
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
@@ -63,7 +65,7 @@ type archive struct {
 	failures  int64 // times that writing failed
 	removed   int64 // files
 	bytes     int64 // of all files
-	failing   bool
+	failing   error // that of the last write
 }
 
 func newArchive(interval time.Duration, dir *hours, days int, now time.Time, log *slog.Logger) *archive {
@@ -223,8 +225,8 @@ func (k *archive) write(parts []part) {
 	k.mu.Lock()
 	k.removed += int64(len(removed))
 	k.bytes = size
-	news := (err != nil) != k.failing
-	k.failing = err != nil
+	news := (err != nil) != (k.failing != nil)
+	k.failing = err
 	if err != nil {
 		k.failures++
 		k.unwritten += int64(len(parts))
@@ -236,4 +238,14 @@ func (k *archive) write(parts []part) {
 	case news:
 		k.log.Info("the log of the hour is written again", "intervals_lost", k.unwritten)
 	}
+}
+
+// unsaved returns why the last interval is not on the disk; nil if it is.
+func (k *archive) unsaved() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.failing == nil {
+		return nil
+	}
+	return fmt.Errorf("%s could not be written to the logs, the last of them because: %w", plain.Count(k.unwritten, "interval"), k.failing)
 }

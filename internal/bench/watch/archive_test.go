@@ -135,6 +135,82 @@ func TestHourContinues(t *testing.T) {
 	}
 }
 
+// A watch that is killed at any byte of its log loses the intervals from there on and no other: what it left can be read, a watch that is
+// started again continues with it, and the counts are those of the round trips.
+func TestHourCutOff(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	a, b := target(t, "10.0.0.2"), target(t, "udp:10.0.0.3")
+	log := func(dir string, now time.Time, minutes int) {
+		k := newArchive(time.Minute, open(t, dir, 1<<30), 0, now, slog.New(slog.DiscardHandler))
+		sa, sb := k.target(a, now), k.target(b, now)
+		for i := range minutes {
+			feed(k, sa, r, 3, i%2, 20e3)
+			feed(k, sb, r, 2, 0, 50e3)
+			now = now.Add(time.Minute)
+			k.turn(now, false)
+		}
+		k.dir.close()
+	}
+	const name = "2026-11-22T12.hlog"
+	dir := t.TempDir()
+	log(dir, noon, 3)
+	text, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// read returns the probes of a target and the intervals with round trips, -1 where it is not in the file.
+	read := func(path string, x targets.Target) (sent int64, intervals int) {
+		rep, err := foreign.Read(path, foreign.Options{Series: x.Tag()})
+		if err != nil && !strings.Contains(err.Error(), "no intervals") && !strings.Contains(err.Error(), "no latencies") && !strings.Contains(err.Error(), "no target") && !strings.Contains(err.Error(), "the file is empty") {
+			t.Fatalf("%s: %v", path, err)
+		} else if err != nil {
+			return 0, 0
+		}
+		if c := rep.Counts; rep.Main().Total.Count != c.Received || c.Sent != c.Received+c.Lost {
+			t.Fatalf("%s has %d round trips and %+v", path, rep.Main().Total.Count, c)
+		}
+		return rep.Counts.Sent, len(rep.Runs)
+	}
+	cut := filepath.Join(t.TempDir(), name)
+	for n := strings.Index(string(text), "#[Target: "); n <= len(text); n++ { // a file begins with its whole head
+		whole := strings.Count(string(text[:n]), "\nTag="+a.Tag()+",")
+		if last := strings.LastIndex(string(text[:n]), "\n"); whole > 0 && strings.HasPrefix(string(text[last+1:n]), "Tag="+a.Tag()+",") {
+			whole-- // the line has no end
+		}
+		if err := os.WriteFile(cut, text[:n], 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if sent, runs := read(cut, a); int(sent) != 3*whole || runs != whole {
+			t.Fatalf("%d bytes: %d probes in %d intervals, want %d intervals", n, sent, runs, whole)
+		}
+		if n%11 == 0 || n > len(text)-3 {
+			log(filepath.Dir(cut), noon.Add(10*time.Minute), 1)
+			if sent, runs := read(cut, a); int(sent) != 3*whole+3 || runs != whole+1 {
+				t.Fatalf("%d bytes, and started again: %d probes in %d intervals, want %d", n, sent, runs, whole+1)
+			}
+		}
+	}
+	empty := filepath.Join(filepath.Dir(cut), "2026-11-22T13.hlog")
+	if err := os.WriteFile(empty, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	rep, err := foreign.Read(filepath.Dir(cut), foreign.Options{Series: a.Tag()})
+	if err != nil || rep.Counts.Sent != 12 || len(rep.Warnings) != 1 || !strings.Contains(rep.Warnings[0], empty) {
+		t.Errorf("a folder with an empty log: %v, %+v", err, rep)
+	}
+}
+
+// A second watch does not write to the logs of one that runs.
+func TestFolderInUse(t *testing.T) {
+	dir := t.TempDir()
+	h := open(t, dir, 1<<30)
+	if _, err := openHours(dir, 1<<30); err == nil || !strings.Contains(err.Error(), "another watch writes to "+dir) {
+		t.Error(err)
+	}
+	h.close()
+	open(t, dir, 1<<30)
+}
+
 // The folder stays within its bound: the oldest files go, never the one that is written.
 func TestBound(t *testing.T) {
 	dir := t.TempDir()

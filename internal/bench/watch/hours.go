@@ -13,9 +13,13 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/bench/foreign"
 	"github.com/rebound-nic/rebound/internal/bench/targets"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/whole"
 )
 
 // part is what one interval has of a target.
@@ -31,7 +35,8 @@ type part struct {
 // that is started again continues with the hour's file. One goroutine uses it.
 type hours struct {
 	path  string
-	bound int64 // bytes of all files
+	bound int64    // bytes of all files
+	lock  *os.File // the folder
 
 	open  *os.File // of the hour
 	hour  time.Time
@@ -41,20 +46,37 @@ type hours struct {
 
 const hourFormat = "2006-01-02T15"
 
-// openHours makes the folder, if it is not there, and finds out whether it can be written.
+// openHours makes the folder, if it is not there, locks it, and finds out whether it can be written.
 func openHours(path string, bound int64) (*hours, error) {
-	if err := os.MkdirAll(path, 0o755); err != nil {
-		return nil, fmt.Errorf("keep.dir: %w", err)
+	h := &hours{path: path, bound: bound}
+	if err := h.claim(); err != nil {
+		return nil, fmt.Errorf("keep.dir: %w", errors.Join(err, h.close()))
 	}
-	f, err := os.CreateTemp(path, ".watch-*")
-	if err != nil {
-		return nil, fmt.Errorf("keep.dir: %w", err)
+	return h, nil
+}
+
+func (h *hours) claim() (err error) {
+	if err := os.MkdirAll(h.path, 0o755); err != nil {
+		return err
 	}
-	f.Close()
-	if err := os.Remove(f.Name()); err != nil {
-		return nil, fmt.Errorf("keep.dir: %w", err)
+	if h.lock, err = os.Open(h.path); err != nil {
+		return err
 	}
-	return &hours{path: path, bound: bound}, nil
+	if unix.Flock(int(h.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) == unix.EWOULDBLOCK { // other errors: a file system without locks
+		return fmt.Errorf("another watch writes to %s: give each its own folder", h.path)
+	}
+	entries, err := os.ReadDir(h.path)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), whole.Prefix) { // a watch that was killed was writing it
+			err = errors.Join(err, os.Remove(filepath.Join(h.path, e.Name())))
+		}
+	}
+	f, failed := os.CreateTemp(h.path, whole.Prefix)
+	if failed == nil {
+		f.Close()
+		failed = os.Remove(f.Name())
+	}
+	return errors.Join(err, failed)
 }
 
 func (h *hours) file(hour time.Time) string {
@@ -64,32 +86,37 @@ func (h *hours) file(hour time.Time) string {
 // begin opens the file of an hour: a new one, or the one that was begun before the program was started again. A line that an earlier end
 // cut off is taken away.
 func (h *hours) begin(hour time.Time) error {
-	h.close()
-	f, err := os.OpenFile(h.file(hour), os.O_RDWR|os.O_CREATE, 0o644)
+	h.closeFile()
+	if info, err := os.Stat(h.file(hour)); errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
+		if err := whole.Write(h.file(hour), func(w io.Writer) error { return report.WriteHlogHead(w, hour) }); err != nil {
+			return err
+		}
+	}
+	f, err := os.OpenFile(h.file(hour), os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
-	whole, named, err := wholeLines(f)
+	size, named, err := wholeLines(f)
 	if err == nil {
-		err = f.Truncate(whole)
-	}
-	if err == nil && whole == 0 {
-		var head bytes.Buffer
-		report.WriteHlogHead(&head, hour)
-		var n int
-		n, err = f.WriteAt(head.Bytes(), 0)
-		if whole = int64(n); err != nil {
-			f.Truncate(0)
-		}
+		err = f.Truncate(size)
 	}
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
-	h.open, h.hour, h.size, h.named = f, hour, whole, named
+	h.open, h.hour, h.size, h.named = f, hour, size, named
 	return nil
 }
 
+// close lets another watch have the folder.
 func (h *hours) close() error {
+	err := h.closeFile()
+	if h.lock != nil {
+		err = errors.Join(err, h.lock.Close())
+	}
+	return err
+}
+
+func (h *hours) closeFile() error {
 	if h.open == nil {
 		return nil
 	}
@@ -98,11 +125,12 @@ func (h *hours) close() error {
 	return err
 }
 
-// wholeLines returns how many bytes of f end with a line, and which tags have a name in it.
-func wholeLines(f io.Reader) (whole int64, named map[string]bool, err error) {
+// wholeLines returns how many bytes of f end with a whole interval, and which tags have a name in it.
+func wholeLines(f io.Reader) (size int64, named map[string]bool, err error) {
 	named = map[string]bool{}
 	r := bufio.NewReaderSize(f, 1<<16)
 	var line []byte
+	var last string
 	for {
 		piece, err := r.ReadSlice('\n')
 		line = append(line, piece...)
@@ -110,11 +138,14 @@ func wholeLines(f io.Reader) (whole int64, named map[string]bool, err error) {
 		case errors.Is(err, bufio.ErrBufferFull):
 			continue
 		case errors.Is(err, io.EOF):
-			return whole, named, nil
+			return foreign.WholeWatch(last, size), named, nil
 		case err != nil:
 			return 0, nil, err
 		}
-		whole += int64(len(line))
+		size += int64(len(line))
+		if last = ""; line[0] == '#' {
+			last = string(line)
+		}
 		if tag, ok := bytes.CutPrefix(line, []byte(targetComment)); ok {
 			t, _, _ := bytes.Cut(tag, []byte(" "))
 			named[string(t)] = true

@@ -158,7 +158,7 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 	}
 	w.archive.drain(w.loop.events, time.Now())
 	w.archive.turn(time.Now(), true)
-	return nil
+	return w.archive.unsaved()
 }
 
 func isFile(f targets.Failure) bool { return f.File }
