@@ -19,7 +19,7 @@ import (
 )
 
 // hostile is a text that forges a line, sets a terminal's title, changes the direction of writing and ends a tag or attribute.
-const hostile = "x\nFORGED p99 1 ns\r\x1b]0;title\a\x1b[2J\u009b31m\u202egnp\u2028'\"`></title></script><script>alert(1)</script>"
+const hostile = "x\nFORGED p99 1 ns\fFORGED\v\r\x1b]0;title\a\x1b[2J\u009b31m\u202egnp\u2028'\"`></title></script><script>alert(1)</script>"
 
 // fill sets every text below v, except for the names of series, which have a fixed alphabet.
 func fill(v reflect.Value, text string) {
@@ -109,7 +109,7 @@ func TestHostileReport(t *testing.T) {
 		return dir
 	}
 	bad, good := write("x\nFORGED\x1b[2J\u202e", hostile), write("good", "harmless")
-	badPage, goodPage := filepath.Join(parent, "bad.html"), filepath.Join(parent, "good.html")
+	badPage, goodPage, historyPage := filepath.Join(parent, "bad.html"), filepath.Join(parent, "good.html"), filepath.Join(parent, "history.html")
 	for _, c := range []struct {
 		args []string
 		code int
@@ -127,6 +127,7 @@ func TestHostileReport(t *testing.T) {
 		{[]string{"compare", "prom:http://" + hostile, bad}, 2},
 		{[]string{"report", "-anonymous", bad}, 0},
 		{[]string{"report", good}, 0},
+		{[]string{"history", "-out", historyPage, bad, good}, 0},
 	} {
 		var stdout, stderr bytes.Buffer
 		code := bench(c.args, &stdout, &stderr)
@@ -155,4 +156,5 @@ func TestHostileReport(t *testing.T) {
 		}
 	}
 	tags(badPage)
+	tags(historyPage)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/notify"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/host"
+	"github.com/rebound-nic/rebound/latency/plain"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
@@ -153,9 +154,9 @@ func ticksOf(h xdp.Histogram) (t ticks) {
 func (k *inTheKernel) print(out io.Writer) error {
 	d, info, counts := k.device, k.device.Info(), k.device.Verdicts()
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "summary\t%s on %s, %v\n", info.Driver, info.Device, time.Since(k.start).Round(time.Millisecond))
+	fmt.Fprintf(w, "summary\t%s on %s, %v\n", info.Driver, plain.Text(info.Device), time.Since(k.start).Round(time.Millisecond))
 	if k.settings.nic.Pin != "" {
-		fmt.Fprintf(w, "pin\t%s, and all counts since %v\n", k.settings.nic.Pin, d.Since().Format(time.DateTime))
+		fmt.Fprintf(w, "pin\t%s, and all counts since %v\n", plain.Text(k.settings.nic.Pin), d.Since().Format(time.DateTime))
 	}
 	printCounts(w, &counts)
 	var s nic.Stats

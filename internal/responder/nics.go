@@ -5,12 +5,15 @@ import (
 	"io"
 	"net"
 	"os"
+	"strconv"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/latency/plain"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
@@ -56,7 +59,7 @@ func listInterfaces(w io.Writer) error {
 		if a.RawFlags&unix.IFF_RUNNING != 0 {
 			state = "up"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\n", a.Name, driver, state, a.MTU, a.HardwareAddr, drivable(a))
+		row(w, a.Name, driver, state, strconv.Itoa(a.MTU), a.HardwareAddr.String(), drivable(a))
 	}
 	return nil
 }
@@ -88,7 +91,7 @@ func listFunctions(w io.Writer) error {
 	}
 	fmt.Fprintln(w, "PCI FUNCTION\tID\tKERNEL DRIVER\tINTERFACE\tIOMMU GROUP\tDRIVEN BY")
 	for _, f := range found {
-		fmt.Fprintf(w, "%s\t%v\t%s\t%s\t%s\t%s\n", f.Address, f.ID, dash(f.Driver), dash(join(f.Interfaces)), dash(f.Group), mover(f))
+		row(w, f.Address, f.ID.String(), dash(f.Driver), dash(join(f.Interfaces)), dash(f.Group), mover(f))
 	}
 	return nil
 }
@@ -107,6 +110,14 @@ func mover(f pci.Found) string {
 		return driver + ", without an IOMMU (nic.unsafe_no_iommu)"
 	}
 	return driver + ", after `rebound-responder bind " + f.Address + "`"
+}
+
+// row writes a line of a table. Names come from the kernel and from sysfs: a byte of one could be a command to the tabwriter.
+func row(w io.Writer, columns ...string) {
+	for i := range columns {
+		columns[i] = plain.Text(columns[i])
+	}
+	fmt.Fprintln(w, strings.Join(columns, "\t"))
 }
 
 func dash(s string) string {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/latency/plain"
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
 )
 
@@ -117,9 +118,9 @@ func printPin(out io.Writer, p *xdp.Pinned) {
 	case runs(a.PID):
 		state = fmt.Sprintf("answers; process %d runs", a.PID)
 	}
-	fmt.Fprintf(w, "pin\t%s\t%s\n", a.Pin, state)
-	fmt.Fprintf(w, "device\t%s\t%s, mac %s, network namespace %d\n", a.Device, a.Hook, a.MAC, a.Namespace)
-	fmt.Fprintf(w, "addresses\t%s\t%s\n", strings.Join(a.Addresses, ","), a.Mode)
+	fmt.Fprintf(w, "pin\t%s\t%s\n", plain.Text(a.Pin), state)
+	fmt.Fprintf(w, "device\t%s\t%s, mac %s, network namespace %d\n", plain.Text(a.Device), plain.Text(a.Hook), plain.Text(a.MAC), a.Namespace)
+	fmt.Fprintf(w, "addresses\t%s\t%s\n", plain.Text(strings.Join(a.Addresses, ",")), plain.Text(a.Mode))
 	fmt.Fprintf(w, "since\t%s\tjoined %s\n", a.Since.Format(time.DateTime), a.Updated.Format(time.DateTime))
 	counts := p.Verdicts()
 	printCounts(w, &counts)

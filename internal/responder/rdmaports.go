@@ -25,7 +25,7 @@ func listPorts(w io.Writer, sys fs.FS) error {
 			return dash(strings.TrimSpace(string(b)))
 		}
 		name := path.Base(path.Dir(path.Dir(p))) + " " + path.Base(p)
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", name, read("link_layer"), read("state"), read("lid"), read("sm_lid"), read("rate"))
+		row(w, name, read("link_layer"), read("state"), read("lid"), read("sm_lid"), read("rate"))
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/cards"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/host"
+	"github.com/rebound-nic/rebound/latency/plain"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
@@ -95,7 +96,7 @@ func (v *view) print(out io.Writer) {
 	if until.IsZero() {
 		until = time.Now()
 	}
-	fmt.Fprintf(w, "summary\t%s on %s, %v\n", v.info.Driver, v.info.Device, until.Sub(v.start).Round(time.Millisecond))
+	fmt.Fprintf(w, "summary\t%s on %s, %v\n", v.info.Driver, plain.Text(v.info.Device), until.Sub(v.start).Round(time.Millisecond))
 
 	counts := v.stats()
 	printCounts(w, &counts)

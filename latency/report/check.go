@@ -55,6 +55,32 @@ func (r *Report) check() error {
 	return nil
 }
 
+// Escape makes the texts of a report that another tool's file has safe to print, as Read does with those of a report.
+func (r *Report) Escape() { escape(reflect.ValueOf(r).Elem()) }
+
+func escape(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(plain.Text(v.String()))
+	case reflect.Pointer:
+		if !v.IsNil() {
+			escape(v.Elem())
+		}
+	case reflect.Slice:
+		if k := v.Type().Elem().Kind(); k == reflect.String || k == reflect.Struct || k == reflect.Pointer {
+			for i := range v.Len() {
+				escape(v.Index(i))
+			}
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				escape(v.Field(i))
+			}
+		}
+	}
+}
+
 // ordered checks that the numbers of a summary can belong together.
 func ordered(m *latency.Summary) error {
 	type number struct {

@@ -215,7 +215,11 @@ func virtio(f *probe.File) (sim.Model, error) {
 	}
 	var common, device part
 	const vendor = 9
-	for at := int(f.Config[0x34]); at != 0 && at+16 <= len(f.Config); at = int(f.Config[at+1]) {
+	if len(f.Config) < 64 {
+		return nil, fmt.Errorf("configuration space of %d bytes: want 64 or more", len(f.Config))
+	}
+	// 256 bytes have room for 48 capabilities: a list of more has a loop.
+	for at, n := int(f.Config[0x34]), 0; n < 48 && at != 0 && at+16 <= len(f.Config); at, n = int(f.Config[at+1]), n+1 {
 		if f.Config[at] != vendor {
 			continue
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
@@ -43,38 +44,49 @@ func ReadResponder(url string) ([]report.Drop, error) {
 	if refused == nil {
 		return nil, fmt.Errorf("responder's metrics: %s: no rebound_refused_total (give the URL of a responder's metrics page)", url)
 	}
-	out := sum(nil, refused, report.RefusedThere, "reason")
-	if f := families["rebound_device_trouble_total"]; f != nil {
-		out = sum(out, f, report.DroppedThere, "kind", "rx_dropped", "tx_dropped", "tx_errors")
+	out, err := sum(nil, refused, report.RefusedThere, "reason")
+	if f := families["rebound_device_trouble_total"]; f != nil && err == nil {
+		out, err = sum(out, f, report.DroppedThere, "kind", "rx_dropped", "tx_dropped", "tx_errors")
 	}
-	if f := families["rebound_device_own_total"]; f != nil {
-		out = sum(out, f, report.DroppedThere, "counter", "interface_rx_dropped", "interface_rx_missed_errors", "interface_rx_fifo_errors",
+	if f := families["rebound_device_own_total"]; f != nil && err == nil {
+		out, err = sum(out, f, report.DroppedThere, "counter", "interface_rx_dropped", "interface_rx_missed_errors", "interface_rx_fifo_errors",
 			"interface_rx_over_errors", "interface_tx_dropped", "interface_tx_errors", "interface_tx_fifo_errors")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("responder's metrics: %s: %w", url, err)
 	}
 	return out, nil
 }
 
+// What a page may have: a responder has some tens of reasons.
+const (
+	maxReasons = 200
+	maxReason  = 100 // bytes
+)
+
 // sum adds a family's counters by the value of one label, all or those named.
-func sum(out []report.Drop, f *dto.MetricFamily, place report.Place, label string, only ...string) []report.Drop {
-	add := func(value string, n float64) {
-		for i := range out {
-			if out[i].Place == place && out[i].By == "responder: "+value {
-				out[i].Frames += int64(n)
-				return
-			}
-		}
-		out = append(out, report.Drop{Place: place, By: "responder: " + value, Frames: int64(n)})
-	}
+func sum(out []report.Drop, f *dto.MetricFamily, place report.Place, label string, only ...string) ([]report.Drop, error) {
 	for _, m := range f.Metric {
 		for _, l := range m.Label {
-			wanted := len(only) == 0
-			for _, o := range only {
-				wanted = wanted || o == l.GetValue()
+			value, n := l.GetValue(), m.GetCounter().GetValue()
+			if l.GetName() != label || len(only) > 0 && !slices.Contains(only, value) {
+				continue
 			}
-			if l.GetName() == label && wanted {
-				add(l.GetValue(), m.GetCounter().GetValue())
+			if !(n >= 0 && n < 1<<53) {
+				return nil, fmt.Errorf("%s{%s=%.100q} is %v: want a count", f.GetName(), label, value, n)
+			}
+			by := "responder: " + value
+			i := slices.IndexFunc(out, func(d report.Drop) bool { return d.Place == place && d.By == by })
+			if i < 0 {
+				if i = len(out); i == maxReasons || len(value) > maxReason {
+					return nil, fmt.Errorf("%s has more than %d values of %s, or one of more than %d bytes", f.GetName(), maxReasons, label, maxReason)
+				}
+				out = append(out, report.Drop{Place: place, By: by})
+			}
+			if out[i].Frames += int64(n); out[i].Frames >= 1<<53 {
+				return nil, fmt.Errorf("%s{%s=%q} adds up to %d: want a count", f.GetName(), label, value, out[i].Frames)
 			}
 		}
 	}
-	return out
+	return out, nil
 }

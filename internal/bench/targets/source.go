@@ -218,7 +218,9 @@ func (s *Sources) ask(ctx context.Context, q Query) (out []Target, err error) {
 			return nil, fmt.Errorf("DNS: %w", err)
 		}
 		for _, rec := range records {
-			out = append(out, s.complete(Target{Proto: q.Proto, Host: strings.TrimSuffix(rec.Target, "."), Port: rec.Port}))
+			if host := strings.TrimSuffix(rec.Target, "."); host != "" { // "." says that there is no such service (RFC 2782)
+				out = append(out, s.complete(Target{Proto: q.Proto, Host: host, Port: rec.Port}))
+			}
 		}
 		return out, nil
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/internal/host/stampkey"
+	"github.com/rebound-nic/rebound/latency/plain"
 )
 
 // Target is one far end that is watched.
@@ -175,7 +176,10 @@ func (d Defaults) complete(t Target) Target {
 // Reserved are the labels that the metrics themselves have.
 var Reserved = []string{"target", "proto", "direction", "kind", "stat", "le", "quantile"}
 
-// setLabel adds a label. Those that begin with two underscores are Prometheus' own: __param_proto is the protocol, __param_stamp_ssid the
+// maxValue bounds a label's value: each of a target's metrics has it.
+const maxValue = 4 << 10
+
+// setLabel adds a label. Its value is escaped, since metrics, logs and pages show it, and metrics must be UTF-8. Those that begin with two underscores are Prometheus' own: __param_proto is the protocol, __param_stamp_ssid the
 // session identifier, __param_stamp_key the file of the key; the others are left out, as Prometheus leaves them out of what it stores.
 func (t *Target) setLabel(name, value string) error {
 	switch {
@@ -206,7 +210,10 @@ func (t *Target) setLabel(name, value string) error {
 		if t.Labels == nil {
 			t.Labels = map[string]string{}
 		}
-		t.Labels[name] = value
+		if len(value) > maxValue {
+			return fmt.Errorf("label %s: longer than %d bytes", name, maxValue)
+		}
+		t.Labels[name] = plain.Text(value)
 	}
 	return nil
 }

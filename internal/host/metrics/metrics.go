@@ -22,6 +22,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/host/setting"
 	"github.com/rebound-nic/rebound/internal/host/version"
+	"github.com/rebound-nic/rebound/latency/plain"
 )
 
 // Listen serves the metrics that c collects on HOST:PORT, if that is not empty, until hide is called. After hide has
@@ -130,8 +131,11 @@ func sparing(h http.Handler) http.Handler {
 	})
 }
 
-// Count exports the value of a counter.
+// Count exports the value of a counter. The values of labels are escaped: a name from outside may not be UTF-8.
 func Count(ch chan<- prometheus.Metric, d *prometheus.Desc, n uint64, labels ...string) {
+	for i := range labels {
+		labels[i] = plain.Text(labels[i])
+	}
 	ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
 }
 

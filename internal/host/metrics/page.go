@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/rebound-nic/rebound/internal/host/version"
+	"github.com/rebound-nic/rebound/latency/plain"
 )
 
 // Page is what a scrape is answered with. Its metrics, their labels and the bytes that are sent stay from one scrape to the next, so that
@@ -54,17 +55,18 @@ func (p *Page) Gauge(name, help string, labels ...string) *Family {
 	return p.Family(dto.MetricType_GAUGE, name, help, labels...)
 }
 
-// metric finds the metric with these values of the family's labels, or makes it, and shows it in this scrape.
+// metric finds the metric with these values of the family's labels, or makes it, and shows it in this scrape. The values are escaped: an
+// interface's name may not be UTF-8.
 func (f *Family) metric(values []string) *dto.Metric {
 	for _, m := range f.known {
-		if slices.EqualFunc(m.Label, values, func(l *dto.LabelPair, v string) bool { return *l.Value == v }) {
+		if slices.EqualFunc(m.Label, values, func(l *dto.LabelPair, v string) bool { return *l.Value == plain.Text(v) }) {
 			f.family.Metric = append(f.family.Metric, m)
 			return m
 		}
 	}
 	m := &dto.Metric{}
 	for i, v := range values {
-		name, v := f.labels[i], strings.Clone(v)
+		name, v := f.labels[i], strings.Clone(plain.Text(v))
 		m.Label = append(m.Label, &dto.LabelPair{Name: &name, Value: &v})
 	}
 	switch f.family.GetType() {

@@ -1,0 +1,221 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/rebound-nic/rebound/internal/bench/drops"
+)
+
+// raw is hostile and no UTF-8, as a file or a kernel's name may be.
+const raw = hostile + "\xff\x9b31m"
+
+// word is hostile, but without what ends a word, a column or a JSON string.
+const word = "x\x1b]0;t\a\u009b31m\u202eg\xff\x9b"
+
+// harmlessPage fails if a page has what is hostile as it is.
+func harmlessPage(t *testing.T, path string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return // the command refused its input
+	}
+	if strings.ContainsAny(string(b), "\x1b\a\u202e\u2028\u009b") || strings.Contains(string(b), "<script>alert") || !utf8.Valid(b) {
+		t.Errorf("%s has hostile text as it is", path)
+	}
+}
+
+// Whatever word of another tool's file is hostile, and whatever the file is called, no command prints it as it is.
+func TestHostileFiles(t *testing.T) {
+	golden, err := filepath.Glob("foreign/testdata/*.*")
+	if err != nil || len(golden) < 30 {
+		t.Fatalf("%d files: %v", len(golden), err)
+	}
+	dir := filepath.Join(t.TempDir(), "d\nFORGED\x1b[2J\u202e\xff")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	shown, refused := 0, 0
+	texts := regexp.MustCompile(`"[^"\n]*[A-Za-z][^"\n]*"|[A-Za-z][^\s",{}]*`)
+	for _, from := range golden {
+		b, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b = b[:min(len(b), 200<<10)]
+		all := texts.FindAllIndex(b, -1)
+		step := max(len(all)/7, 1)
+		for i := 0; i < len(all); i += step {
+			at := all[(i+i/step)%len(all)] // not the same column each time
+			text := word
+			if b[at[0]] == '"' {
+				q, _ := json.Marshal(hostile)
+				text = string(q)
+			}
+			path := filepath.Join(dir, "f\x1b]0;t\a"+filepath.Ext(from))
+			if err := os.WriteFile(path, []byte(string(b[:at[0]])+text+string(b[at[1]:])), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			html := filepath.Join(dir, "p.html")
+			for _, args := range [][]string{{"report", "-unit", "us", "-html", html}, {"compare", "-unit", "us", "-html", html, path}} {
+				os.Remove(html)
+				var stdout, stderr bytes.Buffer
+				code := bench(append(args, path), &stdout, &stderr)
+				harmlessText(t, append(args, from, text), stdout.String()+stderr.String())
+				harmlessPage(t, html)
+				if code == 0 {
+					shown++
+				} else {
+					refused++
+				}
+			}
+		}
+	}
+	if shown < 50 || refused < 50 {
+		t.Errorf("%d were shown and %d refused: the table does not reach both", shown, refused)
+	}
+}
+
+// Names of files, values and keys of a configuration and words of a command line that are hostile are escaped, and cut off where they are
+// very long, in every message.
+func TestHostileArguments(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	q, _ := json.Marshal(hostile)
+	long := strings.Repeat("y", 1<<20-100)
+	for i, text := range []string{raw + " = 1", string(q) + " = 1", "[probe]\n" + string(q) + " = 1", "[" + string(q) + "]\nx = 1", "[probe]\nproto = " + string(q), "[probe]\nrate = " + string(q),
+		"[targets]\nlist = [" + string(q) + "]", "[targets]\nfile = " + string(q), "[targets]\nfile_sd = [" + string(q) + "]", "[keep]\ndir = \"/proc/\u202e\\u001b\"", "x = \"" + raw, "[probe]\nproto = \"" + long + "\"", long + " = 1"} {
+		watchArgs := []string{"watch", "-config", file(fmt.Sprintf("%d\x1b[2J.toml", i), text)}
+		var stdout, stderr bytes.Buffer
+		code := bench(watchArgs, &stdout, &stderr)
+		if code != 2 && code != 1 {
+			t.Errorf("%.60q: exit %d\n%s", text, code, &stderr)
+		}
+		if stderr.Len() > 64<<10 {
+			t.Errorf("%.60q: a message of %d bytes", text, stderr.Len())
+		}
+		harmlessText(t, watchArgs, stdout.String()+stderr.String())
+	}
+	j, _ := json.Marshal([]any{map[string]any{"targets": []string{hostile}}})
+	k, _ := json.Marshal([]any{map[string]any{"targets": []string{"127.0.0.1"}, "labels": map[string]string{hostile: "x"}}})
+	l, _ := json.Marshal([]any{map[string]any{"targets": []string{"127.0.0.1"}, "labels": map[string]string{"__param_proto": hostile, "__param_stamp_key": hostile}}})
+	m, _ := json.Marshal([]any{map[string]any{hostile: 1}})
+	for _, args := range [][]string{
+		{"watch", "-target", raw}, {"watch", "-file", dir + "/" + raw}, {"watch", "-file", file("list", raw)}, {"watch", "-file", file("list2", "127.0.0.1 "+word)},
+		{"watch", "-file", file("list3", "127.0.0.1 "+word+"=1")}, {"watch", "-file", file("list4", "127.0.0.1 a="+long)},
+		{"watch", "-file-sd", file("a.json", string(j))}, {"watch", "-file-sd", file("b.yml", string(j))}, {"watch", "-file-sd", file("c.json", string(k))}, {"watch", "-file-sd", file("d.yml", string(k))},
+		{"watch", "-file-sd", file("e.json", string(l))}, {"watch", "-file-sd", file("f.yml", string(m))}, {"watch", "-file-sd", file("g.json", string(m))}, {"watch", "-file-sd", file("h.json", raw)},
+		{"watch", "-file-sd", file("i.yml", raw)}, {"watch", "-file-sd", file("j"+word, "")}, {"watch", "-dns", raw}, {"watch", "-" + raw}, {"watch", raw},
+		{"run", raw}, {"run", "10.0.0.1", "-" + raw}, {"run", "10.0.0.1", "-ab", raw, "-ab", raw}, {"run", "10.0.0.1", "-proto", raw}, {"run", "10.0.0.1", "-stamp-key", file("key"+word, "x")},
+		{"run", "10.0.0.1", "-iface", raw, "-driver", "afpacket"}, {"run", raw + ".example"},
+		{"history", dir + "/" + raw}, {"history", "-stat", raw, dir}, {"history", "-out", dir + "/" + raw + "/x", dir},
+		{"matrix", "-prom", raw}, {"matrix", "-prom", "http://127.0.0.1:1", "-label", raw}, {"matrix", "-prom", "http://127.0.0.1:1", "-at", raw}, {"matrix", raw},
+		{"demo", raw}, {"demo", "-driver", raw}, {"version", raw}, {"manual", raw}, {"completion", raw}, {"config", raw}, {"compare", "-fail-if", raw, "a", "b"},
+	} {
+		var stdout, stderr bytes.Buffer
+		code := bench(args, &stdout, &stderr)
+		if code != 2 && code != 1 {
+			t.Errorf("%.60q: exit %d\n%s", args, code, &stderr)
+		}
+		if stderr.Len() > 64<<10 {
+			t.Errorf("%.60q: a message of %d bytes", args, stderr.Len())
+		}
+		harmlessText(t, args, stdout.String()+stderr.String())
+	}
+}
+
+// What the command of a variant prints is escaped.
+func TestHostileHook(t *testing.T) {
+	n := newNetwork(t)
+	r := n.bench(quick("-ab", "target="+far4+",name=a,do=printf 'x\\nFORGED\\033[2J\\377'; exit 3", "-ab", "target="+far4+",name=b,do=true", "-duration", "100ms", "-out", filepath.Join(t.TempDir(), "r"))...)
+	if r.code != 1 || !strings.Contains(r.errors, "hook failed") {
+		t.Errorf("exit %d\n%s", r.code, r.errors)
+	}
+	harmlessText(t, []string{"hook"}, r.out+r.errors)
+}
+
+// Labels of a list that are hostile, or no UTF-8, reach the metrics page, the log and the folder's files escaped; a page with them can be
+// scraped.
+func TestHostileLabels(t *testing.T) {
+	n := newNetwork(t)
+	dir := t.TempDir()
+	list, sd, logs := filepath.Join(dir, "list"), filepath.Join(dir, "sd.json"), filepath.Join(dir, "logs")
+	j, _ := json.Marshal([]any{map[string]any{"targets": []string{far6}, "labels": map[string]string{"site": hostile}}})
+	if err := os.WriteFile(list, []byte(far4+" site="+word+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(sd, j, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w := n.watch(9480, "-driver", "afpacket", "-file", list, "-file-sd", sd, "-rate", "50", "-dir", logs, "-interval", "1s")
+	found := ""
+	w.until("both targets answer", func(v map[string]float64) bool {
+		trips := 0
+		for name, n := range v {
+			if strings.HasPrefix(name, "rebound_rtt_seconds_count{") && n > 0 {
+				trips++
+				found += name + "\n"
+			}
+		}
+		return trips == 2
+	})
+	harmlessText(t, []string{"metrics"}, found)
+	if !utf8.ValidString(found) || !strings.Contains(found, `x\\u001b]0;`) {
+		t.Errorf("metrics:\n%s", found)
+	}
+	w.end()
+	harmlessText(t, []string{"log"}, w.log.String())
+	files, err := filepath.Glob(filepath.Join(logs, "*.hlog"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no logs: %v", err)
+	}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		harmlessText(t, []string{"hlog"}, string(b))
+	}
+}
+
+// The metrics page of a responder is another host's: what it says is bounded, and counts are counts.
+func TestHostileResponder(t *testing.T) {
+	many := new(strings.Builder)
+	for i := range 300_000 {
+		fmt.Fprintf(many, "rebound_refused_total{reason=\"r%d\"} 1\n", i)
+	}
+	for _, c := range []struct{ text, want string }{
+		{"rebound_refused_total{reason=\"rate\"} NaN\n", "want a count"},
+		{"rebound_refused_total{reason=\"rate\"} -1\n", "want a count"},
+		{"rebound_refused_total{reason=\"rate\"} 1e300\n", "want a count"},
+		{"rebound_refused_total{reason=\"rate\"} +Inf\n", "want a count"},
+		{many.String(), "more than 200 values of reason"},
+		{"rebound_refused_total{reason=\"" + strings.Repeat("x", 1000) + "\"} 1\n", "more than 100 bytes"},
+		{raw, "responder's metrics"},
+		{"rebound_refused_total{reason=\"a\x1b[2J\\nFORGED\"} 3\n", ""},
+	} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Write([]byte("# TYPE rebound_refused_total counter\n" + c.text))
+		}))
+		got, err := drops.ReadResponder(s.URL)
+		s.Close()
+		if c.want == "" && (err != nil || len(got) != 1 || got[0].Frames != 3) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%.60q: %v, %v, want %q", c.text, got, err, c.want)
+		}
+	}
+}
