@@ -43,16 +43,17 @@ lab: deps
 .PHONY: lab-smoke
 lab-smoke:
 	$(GO) test -count=1 -v -run '^TestLabSmoke$$' ./proof/lab
-# 20 times every package outside of the lab, or PACKAGES='./nic/kit/... ./polling': failures per test.
+# 20 times every package outside of the lab, or PACKAGES='./nic/kit/... ./polling': failures per test. A scenario of the lab 100 times:
+# make flaky PACKAGES=./proof/lab RUN='^TestLabMlx4IB$$' COUNT=100
 flaky: deps
-	@$(SUITE) flaky $(if $(COUNT),-count $(COUNT)) $(PACKAGES)
+	@$(SUITE) flaky $(if $(COUNT),-count $(COUNT)) $(if $(RUN),-run '$(RUN)') $(PACKAGES)
 # What took longest in the last run of make test, or of RUN=lab.
 times:
 	@$(SUITE) times $(or $(RUN),test)
-# N random changes to the code, as an overlay, and whether the tests of the changed package notice. Run it as an ordinary user: the tests
-# of a broken program must not be root. SEED chooses others.
+# N random changes to the code, as an overlay, and whether the tests of the changed package that need no root notice. Run it as an
+# ordinary user: the tests of a broken program must not be root. SEED chooses others.
 mutate:
-	@$(GO) run ./proof/mutate -n $(or $(N),20) -seed $(or $(SEED),1) $(if $(PACKAGES),-packages $(PACKAGES))
+	@nice $(GO) run ./proof/mutate -short -n $(or $(N),20) -seed $(or $(SEED),1) $(if $(PACKAGES),-packages $(PACKAGES))
 
 # Every fuzz target for its share of DURATION on one core, with a table of executions and speed: make fuzz DURATION=1h. ONLY is a
 # regular expression of targets: make fuzz ONLY='nic/drivers/mlx5 FuzzAnswers'

@@ -18,7 +18,6 @@ var realTime = map[string]string{
 	"proof/lab/": "waits for a guest",
 
 	"internal/bench/net_test.go":            "a server that answers late",
-	"nic/drivers/efa/faults_test.go":        "the loop runs freely",
 	"nic/drivers/efa/rig_test.go":           "the loop runs freely",
 	"nic/drivers/ena/faults_test.go":        "the loop runs freely",
 	"nic/drivers/mlx4/infiniband_test.go":   "the fabric runs freely",

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func kit(t *testing.T) *Kit {
@@ -86,22 +89,51 @@ func TestGuestScript(t *testing.T) {
 	}
 }
 
-// A guest that stalls ends its run within the limit, and leaves its tasks' stacks, its registers, and what QEMU and
-// the models do.
+// A guest that stalls ends its run within the limit, and leaves what tells why in its folder: its tasks' stacks and registers, and
+// what QEMU and the models do. A QEMU that stalls itself leaves the latter alone.
 func TestGuestThatHangs(t *testing.T) {
 	guests(t)
-	dir := logDir(t)
-	_, err := kit(t).Run(t.Context(), Machine{Dir: dir, Limit: time.Second, Script: "say asleep\nsleep 10000\n"})
-	if !errors.Is(err, ErrGuest) || !strings.Contains(err.Error(), "no end in time; it said last: asleep") || !strings.Contains(err.Error(), dir) {
-		t.Errorf("a guest that does not end gives %v", err)
-	}
-	for file, want := range map[string]string{
-		"threads.log": "comm: ", "goroutines.log": "TestGuestThatHangs", "monitor.log": "RIP=", "console.log": "task:sleep ",
+	for _, c := range []struct {
+		name string
+		qemu bool
+		logs map[string]string
+	}{
+		{"guest", false, map[string]string{"threads.log": "comm: ", "goroutines.log": "TestGuestThatHangs", "monitor.log": "RIP=", "console.log": "task:sleep "}},
+		{"QEMU", true, map[string]string{"threads.log": "comm: ", "goroutines.log": "TestGuestThatHangs", "monitor.log": "i/o timeout"}},
 	} {
-		if b, err := os.ReadFile(filepath.Join(dir, file)); err != nil || !strings.Contains(string(b), want) {
-			t.Errorf("%s: %v; no %q in %d bytes: %s", file, err, want, len(b), tail(filepath.Join(dir, file)))
+		beside(t, c.name, func(t *testing.T) {
+			dir := logDir(t)
+			_, err := kit(t).Run(t.Context(), Machine{Dir: dir, Limit: time.Second, Script: "say asleep\nsleep 10000\n", Say: func(key, _ string, _ Result) error {
+				if c.qemu && key == "asleep" {
+					freeze(t, dir)
+				}
+				return nil
+			}})
+			if !errors.Is(err, ErrGuest) || !strings.Contains(err.Error(), "no end in time; it said last: asleep") || !strings.Contains(err.Error(), dir) {
+				t.Errorf("a guest that does not end gives %v", err)
+			}
+			for file, want := range c.logs {
+				if b, err := os.ReadFile(filepath.Join(dir, file)); err != nil || !strings.Contains(string(b), want) {
+					t.Errorf("%s: %v; no %q in %d bytes: %s", file, err, want, len(b), tail(filepath.Join(dir, file)))
+				}
+			}
+		})
+	}
+}
+
+// freeze stops the process of the QEMU that has the folder.
+func freeze(t *testing.T, dir string) {
+	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, name := range all {
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+		if line, err := os.ReadFile(name); err == nil && pid != os.Getpid() && bytes.Contains(line, []byte(dir+"/monitor")) {
+			if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+				t.Error(err)
+			}
+			return
 		}
 	}
+	t.Error("no process of QEMU")
 }
 
 func TestCrowd(t *testing.T) {

@@ -109,11 +109,6 @@ func try(dir string, m mutation, short bool, limit time.Duration) (result, error
 		return "", err
 	}
 	env := append(os.Environ(), "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay))
-	build := exec.Command("go", "build", "-o", os.DevNull, m.pkg)
-	build.Env = env
-	if build.Run() != nil {
-		return invalid, nil
-	}
 	args := []string{"test", "-count=1", "-failfast", "-vet=off", "-timeout", limit.String()}
 	if short {
 		args = append(args, "-short")
@@ -125,6 +120,8 @@ func try(dir string, m mutation, short bool, limit time.Duration) (result, error
 	test.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a mutated test may leave children
 	test.Cancel = func() error { return syscall.Kill(-test.Process.Pid, syscall.SIGKILL) }
 	test.WaitDelay = 10 * time.Second
+	var said bytes.Buffer
+	test.Stdout, test.Stderr = &said, &said
 	err = test.Run()
 	if test.Process != nil {
 		syscall.Kill(-test.Process.Pid, syscall.SIGKILL)
@@ -132,6 +129,8 @@ func try(dir string, m mutation, short bool, limit time.Duration) (result, error
 	switch {
 	case err == nil:
 		return survived, nil
+	case bytes.Contains(said.Bytes(), []byte("[build failed]\n")), bytes.Contains(said.Bytes(), []byte("[setup failed]\n")):
+		return invalid, nil
 	case errors.As(err, new(*exec.ExitError)), ctx.Err() != nil:
 		return killed, nil
 	}

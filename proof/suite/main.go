@@ -24,7 +24,7 @@ const usage = `usage: suite COMMAND
   check            vet for amd64 and arm64, and the tests that need neither root nor a network
   test             every package, and a sample of what lab runs
   lab              virtual machines, and the whole of the race detector, arm64 emulation and packaging
-  flaky [PACKAGE]  every package, or those named, 20 times
+  flaky [PACKAGE]  every package, or those named, 20 times; with -run the tests of that name
   vet ARCH         what go vet finds in the module's code for an architecture, which make check runs
   times COMMAND    what took longest in the last run of test, check, lab or flaky
   total COMMAND... the results of the last runs of these commands together
@@ -35,14 +35,15 @@ func main() {
 	flags.Usage = func() { fmt.Fprint(os.Stderr, usage) }
 	nic := flags.String("nic", "", "")
 	parallel := flags.String("parallel", "3", "")
-	count := flags.String("count", "20", "")
+	count := flags.Int("count", 20, "")
+	tests := flags.String("run", "", "")
 	if len(os.Args) < 2 {
 		flags.Usage()
 		os.Exit(2)
 	}
 	command := os.Args[1]
 	flags.Parse(os.Args[2:])
-	ok, err := do(command, *nic, *parallel, *count, flags.Args())
+	ok, err := do(command, *nic, *parallel, *tests, *count, flags.Args())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "suite:", err)
 		os.Exit(2)
@@ -53,7 +54,7 @@ func main() {
 }
 
 // do reports whether nothing failed.
-func do(command, nic, parallel, count string, args []string) (bool, error) {
+func do(command, nic, parallel, tests string, count int, args []string) (bool, error) {
 	switch command {
 	case "vet":
 		return vetted(args)
@@ -73,7 +74,7 @@ func do(command, nic, parallel, count string, args []string) (bool, error) {
 	case "lab":
 		p = labPlan(nic, parallel)
 	case "flaky":
-		p = flakyPlan(pkgs, count, args)
+		p = flakyPlan(pkgs, count, tests, args)
 	default:
 		return false, fmt.Errorf("no such command: %s\n%s", command, usage)
 	}

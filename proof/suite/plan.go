@@ -207,19 +207,26 @@ func labPlan(nic, parallel string) plan {
 	}}
 }
 
-// flakyPlan is make flaky: each package outside of the lab, 20 times.
-func flakyPlan(pkgs []string, count string, chosen []string) plan {
+// flakyPlan is make flaky: each package count times, the lab only if it is chosen, and the tests of this name, if it is not empty.
+func flakyPlan(pkgs []string, count int, name string, chosen []string) plan {
 	var jobs []job
 	for _, p := range pkgs {
-		if separately(p) || len(chosen) > 0 && !slices.ContainsFunc(chosen, func(c string) bool { return matches(c, p) }) {
+		if len(chosen) == 0 && separately(p) || len(chosen) > 0 && !slices.ContainsFunc(chosen, func(c string) bool { return matches(c, p) }) {
 			continue
 		}
 		c, ok := costs[p]
-		if !ok {
+		switch {
+		case separately(p):
+			c = cost{60, float64(runtime.NumCPU())}
+		case !ok:
 			c = cost{2, 1}
 		}
-		c.seconds *= 20
-		jobs = append(jobs, goTest(p, c, []string{"-count=" + count}, p))
+		c.seconds *= count
+		flags := []string{"-count=" + strconv.Itoa(count)}
+		if name != "" {
+			flags = append(flags, "-run", name)
+		}
+		jobs = append(jobs, goTest(p, c, flags, p))
 	}
 	return plan{jobs}
 }
