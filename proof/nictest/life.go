@@ -87,8 +87,8 @@ func checkResetServing(x *rig) {
 		ok := await.Holds(func() bool {
 			x.send(x.requests(1, 100)...)
 			var s nic.Stats
-			err := x.dev.ReadStats(&s)
-			return ended() || err != nil || s.Resets > 0 && len(x.received()) > 0
+			err := x.dev.ReadStats(&s) // an error may be the reset's, before the watch has seen that
+			return ended() || err == nil && s.Resets > 0 && len(x.received()) > 0
 		})
 		if wait(); !ok {
 			x.Errorf("the device was reset, and Serve neither ends nor answers again")
