@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // readmeWords and readmeLines bound README.md: it is the first page, and everything longer belongs in docs.
@@ -108,6 +110,7 @@ var (
 )
 
 func TestCommandLinesInDocsExist(t *testing.T) {
+	needs.Long(t)
 	dir := t.TempDir()
 	if out, err := exec.Command("go", "build", "-o", dir+"/", "./cmd/...").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // noise is how the values of a level scatter, as a share of it.
@@ -30,6 +32,7 @@ func series(r *rand.Rand, scatter func(*rand.Rand) float64, levels ...float64) (
 
 // Of series that did not change, at most 5 % show a change. Of steps by 5 % with ten values on each side, 90 % are found.
 func TestCalibration(t *testing.T) {
+	needs.Long(t)
 	const n = 400
 	for name, scatter := range noise {
 		for _, length := range []float64{8, 20, 60} {

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // HotLoop fails the test if function fn of package pkg ("(*Queue).Poll" of "github.com/rebound-nic/rebound/nic/drivers/ixgbe") is not what a polling
@@ -26,6 +28,7 @@ import (
 // the bounds checks call does, so that a loop with a bounds check says so.
 func HotLoop(t testing.TB, pkg, fn string, allowedCalls ...string) {
 	t.Helper()
+	needs.Long(t) // it compiles and disassembles the package
 	problems, err := inspect(pkg, fn, allowedCalls)
 	if err != nil {
 		t.Fatal(err)

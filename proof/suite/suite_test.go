@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // The module that TestResults runs: each folder is a package with one kind of result.
@@ -50,6 +52,7 @@ func run(t *testing.T, cores float64, jobs ...job) (string, tally) {
 }
 
 func TestResults(t *testing.T) {
+	needs.Long(t)
 	dir := t.TempDir()
 	for name, text := range modules {
 		file := filepath.Join(dir, name)

@@ -16,6 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // golden are files that the tools wrote (testdata/make), with what the tool itself printed in the file: statistics in ns.
@@ -369,6 +370,7 @@ func TestWhatAFormatLacks(t *testing.T) {
 // TestHalvesOfOneMeasurement: the two halves of one measurement, whose level wanders as a machine's does, seldom get a verdict. If
 // nothing changed, at most 5 % of tables show one.
 func TestHalvesOfOneMeasurement(t *testing.T) {
+	needs.Long(t)
 	const tables, samples = 200, 4000
 	random := rand.New(rand.NewPCG(28, 5))
 	marks := 0

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 var hoursOf = flag.Int("hours", 25, "hours that each scenario of TestChangeCalibration simulates")
@@ -17,6 +18,7 @@ var hoursOf = flag.Int("hours", 25, "hours that each scenario of TestChangeCalib
 // the hour. There is a verdict again with each interval from the eighth on, as the keeper asks for it: one in any of the five tables
 // counts for the hour. docs/watch.md has the results.
 func TestChangeCalibration(t *testing.T) {
+	needs.Long(t)
 	const (
 		intervals, length = 12, 300 // of 5 minutes
 		day               = 24 * 3600.0

@@ -112,6 +112,7 @@ var completions = map[string]string{
 
 // Each shell offers the same words. bash takes the part of a word up to = as its own word.
 func TestCompletionInShells(t *testing.T) {
+	needs.Long(t)
 	for shell, ask := range map[string]string{
 		"bash": `set -u; source ./script; COMP_LINE=$1; COMP_POINT=${#COMP_LINE}; _rebound_prog; printf '%s\n' ${COMPREPLY[@]+"${COMPREPLY[@]}"}`,
 		"fish": `source ./script; complete -C $argv[1] | string replace -r '\t.*' ''`,

@@ -33,6 +33,7 @@ func TestProcess(t *testing.T) {
 }
 
 func TestGapLoop(t *testing.T) {
+	needs.Long(t)
 	needs.Programs(t, "gcc")
 	program := filepath.Join(t.TempDir(), "gap")
 	if err := BuildGap(program); err != nil {

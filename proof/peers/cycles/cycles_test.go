@@ -87,6 +87,7 @@ func TestMarkdownKinds(t *testing.T) {
 }
 
 func TestLoopsInC(t *testing.T) {
+	needs.Long(t)
 	needs.Programs(t, "gcc")
 	program := filepath.Join(t.TempDir(), "loops")
 	if err := baseline.Compile(loops, program); err != nil {
