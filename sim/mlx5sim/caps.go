@@ -86,7 +86,7 @@ func structure(kind int, w words, amended []amendment) []byte {
 }
 
 func (m *Model) newCaps() capSet {
-	amended := m.prof.amendments()
+	amended := append(m.prof.amendments(), m.opt.amendments()...)
 	formats := uint32(m.stamps() - FreeRunning)
 	amended = append(amended, amendment{capGeneral, kit.Field{Off: 0x88, Hi: 31, Lo: 30}, formats}, // sq_ts_format
 		amendment{capGeneral, kit.Field{Off: 0x88, Hi: 29, Lo: 28}, formats}, // rq_ts_format

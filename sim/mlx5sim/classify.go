@@ -11,19 +11,40 @@ var (
 	outerHeaders = `00*1 smac_47_16 04.31:16 smac_15_0 04.15:0 ethertype 08*1 dmac_47_16 0c.31:16 dmac_15_0 0c.15:13 first_prio 0c.12 first_cfi
 		0c.11:0 first_vid 10.31:24 ip_protocol 10.23:18 ip_dscp 10.17:16 ip_ecn 10.15 cvlan_tag 10.14 svlan_tag 10.13 frag 10.12:9 ip_version
 		10.8:0 tcp_flags 14.31:16 tcp_sport 14.15:0 tcp_dport 18.7:0 ttl_hoplimit 1c.31:16 udp_sport 1c.15:0 udp_dport 20*4 src 30*4 dst `
-	miscParameters = "44.15:0 source_port 48.31:29 second_prio 48.28 second_cfi 48.27:16 second_vid 4c.31 second_cvlan_tag"
-	matchOuter     = lay(matchSize, outerHeaders)
-	matchMisc      = lay(matchSize, miscParameters)
-	matchBoth      = lay(matchSize, outerHeaders+miscParameters)
-	matchNothing   = lay(matchSize, "")
+	miscParameters  = "44.15:0 source_port 48.31:29 second_prio 48.28 second_cfi 48.27:16 second_vid 4c.31 second_cvlan_tag "
+	misc3Parameters = "120.31:24 icmp_type 120.23:16 icmp_code 120.15:8 icmpv6_type 120.7:0 icmpv6_code "
 )
 
+// What match_criteria_enable selects.
+const (
+	enableOuter = 1 << 0
+	enableMisc  = 1 << 1
+	enableMisc3 = 1 << 4 // of these, what flex_parser_protocols has
+
+	parserICMP4 = 1 << 8 // flex_parser_protocols
+	parserICMP6 = 1 << 9
+)
+
+// matchable is what a group with this match_criteria_enable can match.
 func matchable(enable uint64) *kit.Layout {
-	return [...]*kit.Layout{matchNothing, matchOuter, matchMisc, matchBoth}[enable&3]
+	text := ""
+	if enable&enableOuter != 0 {
+		text += outerHeaders
+	}
+	if enable&enableMisc != 0 {
+		text += miscParameters
+	}
+	if enable&enableMisc3 != 0 {
+		text += misc3Parameters
+	}
+	return lay(matchSize, text)
 }
 
+// parsed is how many bytes of the match parameters the model fills in.
+const parsed = 0x140
+
 // parameters is a frame as flow tables see it.
-func (f *frame) parameters() (p [128]byte) {
+func (f *frame) parameters() (p [parsed]byte) {
 	copy(p[0:6], f.B[6:12])
 	copy(p[8:14], f.B[:6])
 	be.PutUint16(p[6:], f.EtherType)
@@ -63,6 +84,14 @@ func (f *frame) parameters() (p [128]byte) {
 	case kit.L4UDP:
 		be.PutUint16(p[0x1c:], f.SPort)
 		be.PutUint16(p[0x1e:], f.DPort)
+	}
+	if q := f.B[min(f.L4At, f.End):f.End]; f.L3 != kit.L3None && !f.Frag && len(q) >= 2 {
+		switch {
+		case f.L3 == kit.L3IPv4 && f.Proto == 1:
+			copy(p[0x120:], q[:2])
+		case f.L3 == kit.L3IPv6 && f.Proto == 58:
+			copy(p[0x122:], q[:2])
+		}
 	}
 	return p
 }
@@ -112,7 +141,7 @@ func (m *Model) take(b []byte, from uint32) bool {
 const maxHops = 64
 
 // steer walks a flow table. took says whether any queue was found, room whether all that were found took the frame.
-func (m *Model) steer(id uint32, f *frame, p *[128]byte, hops int) (took, room bool) {
+func (m *Model) steer(id uint32, f *frame, p *[parsed]byte, hops int) (took, room bool) {
 	t, ok := m.flow.tables[id]
 	if !ok || hops > maxHops {
 		return false, true
@@ -139,7 +168,7 @@ func (m *Model) steer(id uint32, f *frame, p *[128]byte, hops int) (took, room b
 	return m.steer(t.miss, f, p, hops+1)
 }
 
-func matches(p *[128]byte, mask, value *[matchSize]byte) bool {
+func matches(p *[parsed]byte, mask, value *[matchSize]byte) bool {
 	for i := 0; i < len(p); i += 8 {
 		if (binary.LittleEndian.Uint64(p[i:])^binary.LittleEndian.Uint64(value[i:]))&binary.LittleEndian.Uint64(mask[i:]) != 0 {
 			return false

@@ -163,7 +163,12 @@ func (m *Model) dispatch(opcode uint16, in, out []byte) *refusal {
 	if off, set, found := k.in.Stray(in); found {
 		m.host.Warnf("%s: reserved bits %08x set in the dword at %02xh of the input", m.opName(opcode), set, off)
 	}
-	return k.run(m, &call{command: k, opcode: opcode, in: as(in, k.in), out: as(out, k.out)})
+	c := &call{command: k, opcode: opcode, in: as(in, k.in), out: as(out, k.out)}
+	if r := m.enterUCTX(c); r != nil {
+		return r
+	}
+	defer func() { m.uid = 0 }()
+	return k.run(m, c)
 }
 
 // Inputs and outputs that many commands share.
@@ -182,7 +187,7 @@ func newID(name string) *kit.Layout { return lay(16, "08.23:0 "+name) }
 
 func commandTable() map[uint16]*command {
 	t := map[uint16]*command{}
-	for _, part := range []map[uint16]*command{hcaCommands(), resourceCommands(), queueCommands(), steeringCommands(), vportCommands(), congestionCommands(), srqCommands(), qpCommands(), roceCommands(), umemCommands()} {
+	for _, part := range []map[uint16]*command{hcaCommands(), resourceCommands(), queueCommands(), steeringCommands(), vportCommands(), congestionCommands(), srqCommands(), qpCommands(), roceCommands(), umemCommands(), uctxCommands()} {
 		for op, c := range part {
 			t[op] = c
 		}

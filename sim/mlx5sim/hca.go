@@ -4,7 +4,7 @@ package mlx5sim
 func hcaCommands() map[uint16]*command {
 	hcaID := lay(16, "00.31:16 opcode 04.15:0 op_mod 08.31 embedded_cpu_function 08.28 function_id_type 08.15:0 function_id")
 	return map[uint16]*command{
-		0x100: {name: "QUERY_HCA_CAP", in: lay(16, "00.31:16 opcode 04.15:0 op_mod 08.31 other_function 08.15:0 function_id"),
+		0x100: {name: "QUERY_HCA_CAP", in: lay(16, head+"08.31 other_function 08.15:0 function_id"),
 			out: plainOut, from: hcaEnabled, run: (*Model).queryCap},
 		0x101: {name: "QUERY_ADAPTER", in: plainIn, out: lay(272, "28.23:0 ieee_vendor_id 2c.15:0 vsd_vendor_id 100*4 psid"),
 			from: hcaEnabled, run: (*Model).queryAdapter},
@@ -82,7 +82,7 @@ func (m *Model) teardownHCA(c *call) *refusal {
 			m.host.Warnf("TEARDOWN_HCA (103h): objects were not destroyed: %s", left)
 		}
 	}
-	m.obj, m.flow, m.vport, m.roce = newObjects(m.uars), newSteering(), m.newVport(), roce{}
+	m.obj, m.flow, m.vport, m.roce = newObjects(m.uars, &m.uid), newSteering(), m.newVport(), roce{}
 	m.poisonUARs()
 	m.pages.release()
 	m.hca = hcaEnabled

@@ -36,6 +36,9 @@ type Options struct {
 	RefuseRegister func(id uint32, write bool) bool
 	// LoseInterrupt, if set, loses each interrupt that it returns true for. Its event is written.
 	LoseInterrupt func(vector int) bool
+	// UCTX is firmware that is set up to have user contexts (mlxconfig UCTX_EN=1), ICMP one whose parser knows ICMP's and ICMPv6's type and
+	// code (FLEX_PARSER_PROFILE_ENABLE=2).
+	UCTX, ICMP bool
 	// NoPages refuses the pages that a driver gives, as firmware without resources does.
 	NoPages bool
 	// Recorded is what a real device answered, and Firmware its version; the profile's if zero.
@@ -78,6 +81,7 @@ type Model struct {
 	fault      faults
 	lose       func(frame []byte) bool // packets of RoCE that a test loses
 	uars       uint32                  // pages of doorbells
+	uid        uint32                  // user context of the command that is being executed; 0 for the driver's own
 }
 
 // New returns a function that is not yet powered on.
@@ -123,7 +127,7 @@ func (m *Model) Reset() {
 	m.pages = pagePool{}
 	m.caps = m.newCaps()
 	m.hca, m.issi = hcaDisabled, 0
-	m.obj = newObjects(m.uars)
+	m.obj = newObjects(m.uars, &m.uid)
 	m.flow = newSteering()
 	m.congestion = newCongestion()
 	m.roce = roce{}

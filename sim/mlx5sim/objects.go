@@ -25,11 +25,14 @@ const (
 	kindSRQ
 	kindQP
 	kindUMEM
+	kindUCTX
 )
 
-// object is what all objects have: an id, how many others hold it, and a context in the firmware's memory.
+// object is what all objects have: an id, the user context that it belongs to (0 for the driver), how many others hold it, and a context
+// in the firmware's memory.
 type object struct {
 	id   uint32
+	uid  uint32
 	held int
 	slot slot
 }
@@ -44,10 +47,11 @@ type set[T interface{ base() *object }] struct {
 	first, last uint32
 	next        uint32
 	m           map[uint32]T
+	by          *uint32 // the user context that the current command is of
 }
 
-func newSet[T interface{ base() *object }](name string, kind, first, last uint32) set[T] {
-	return set[T]{name: name, kind: kind, first: first, last: last, next: first, m: map[uint32]T{}}
+func newSet[T interface{ base() *object }](by *uint32, name string, kind, first, last uint32) set[T] {
+	return set[T]{name: name, kind: kind, first: first, last: last, next: first, m: map[uint32]T{}, by: by}
 }
 
 // add gives the object an id and a context.
@@ -65,7 +69,7 @@ func (s *set[T]) add(m *Model, o T) *refusal {
 			return r
 		}
 		b := o.base()
-		b.id, b.slot = id, sl
+		b.id, b.uid, b.slot = id, *s.by, sl
 		s.m[id] = o
 		return nil
 	}
@@ -76,6 +80,9 @@ func (s *set[T]) get(id uint32) (T, *refusal) {
 	o, ok := s.m[id]
 	if !ok {
 		return o, refuse(stBadRes, "%s %#x does not exist", s.name, id)
+	}
+	if by := *s.by; by != 0 && by != sharedUID && o.base().uid != by && o.base().uid != sharedUID { // a user context names its own objects only
+		return o, refuse(stBadRes, "%s %#x belongs to user context %d, the command is of %d", s.name, id, o.base().uid, by)
 	}
 	return o, nil
 }
@@ -127,26 +134,28 @@ type objects struct {
 	srqs     set[*srq]
 	qps      set[*qp]
 	umems    set[*umem]
+	uctxs    set[*uctx]
 }
 
-func newObjects(uars uint32) objects {
+func newObjects(uars uint32, by *uint32) objects {
 	return objects{
-		uars:     newSet[*uar]("UAR", kindUAR, firstUAR, firstUAR+uars-1),
-		pds:      newSet[*plain]("PD", kindPD, 1, 0xffff),
-		tds:      newSet[*plain]("transport domain", kindTD, 1, 0xffff),
-		counters: newSet[*qCounter]("queue counter set", kindQCounter, 1, 0xff),
-		eqs:      newSet[*eq]("EQ", kindEQ, 0x10, 0xff),
-		cqs:      newSet[*cq]("CQ", kindCQ, 0x400, 0xffffff),
-		mkeys:    newSet[*mkey]("memory key", kindMkey, 0x18, 0xffffff),
-		sqs:      newSet[*sq]("SQ", kindSQ, 0x100, 0x3ffff),
-		rqs:      newSet[*rq]("RQ", kindRQ, 0x800100, 0xffffff),
-		tiss:     newSet[*tis]("TIS", kindTIS, 1, 0xffff),
-		tirs:     newSet[*tir]("TIR", kindTIR, 1, 0xffff),
-		rqts:     newSet[*rqt]("RQT", kindRQT, 1, 0xffff),
-		xrcds:    newSet[*plain]("XRC domain", kindXRCD, 1, 0xffff),
-		srqs:     newSet[*srq]("shared receive queue", kindSRQ, 0x100, 0x7fffff),
-		qps:      newSet[*qp]("QP", kindQP, 0x40000, 0x7fffff),
-		umems:    newSet[*umem]("umem", kindUMEM, 1, 0xffff),
+		uars:     newSet[*uar](by, "UAR", kindUAR, firstUAR, firstUAR+uars-1),
+		pds:      newSet[*plain](by, "PD", kindPD, 1, 0xffff),
+		tds:      newSet[*plain](by, "transport domain", kindTD, 1, 0xffff),
+		counters: newSet[*qCounter](by, "queue counter set", kindQCounter, 1, 0xff),
+		eqs:      newSet[*eq](by, "EQ", kindEQ, 0x10, 0xff),
+		cqs:      newSet[*cq](by, "CQ", kindCQ, 0x400, 0xffffff),
+		mkeys:    newSet[*mkey](by, "memory key", kindMkey, 0x18, 0xffffff),
+		sqs:      newSet[*sq](by, "SQ", kindSQ, 0x100, 0x3ffff),
+		rqs:      newSet[*rq](by, "RQ", kindRQ, 0x800100, 0xffffff),
+		tiss:     newSet[*tis](by, "TIS", kindTIS, 1, 0xffff),
+		tirs:     newSet[*tir](by, "TIR", kindTIR, 1, 0xffff),
+		rqts:     newSet[*rqt](by, "RQT", kindRQT, 1, 0xffff),
+		xrcds:    newSet[*plain](by, "XRC domain", kindXRCD, 1, 0xffff),
+		srqs:     newSet[*srq](by, "shared receive queue", kindSRQ, 0x100, 0x7fffff),
+		qps:      newSet[*qp](by, "QP", kindQP, 0x40000, 0x7fffff),
+		umems:    newSet[*umem](by, "umem", kindUMEM, 1, 0xffff),
+		uctxs:    newSet[*uctx](by, "user context", kindUCTX, 1, 1<<logMaxUCTX),
 	}
 }
 
@@ -154,7 +163,7 @@ func newObjects(uars uint32) objects {
 func (o *objects) left() string {
 	var s []string
 	for _, l := range []string{o.uars.left(), o.pds.left(), o.tds.left(), o.counters.left(), o.eqs.left(), o.cqs.left(), o.mkeys.left(),
-		o.sqs.left(), o.rqs.left(), o.tiss.left(), o.tirs.left(), o.rqts.left(), o.xrcds.left(), o.srqs.left(), o.qps.left(), o.umems.left()} {
+		o.sqs.left(), o.rqs.left(), o.tiss.left(), o.tirs.left(), o.rqts.left(), o.xrcds.left(), o.srqs.left(), o.qps.left(), o.umems.left(), o.uctxs.left()} {
 		if l != "" {
 			s = append(s, l)
 		}

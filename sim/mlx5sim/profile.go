@@ -153,6 +153,18 @@ func (p *profile) amendments() (a []amendment) {
 	return a
 }
 
+// amendments are what the firmware's settings change.
+func (o *Options) amendments() (a []amendment) {
+	if o.UCTX { // log_max_uctx, uctx_cap; log_max_umem
+		a = append(a, amendment{capGeneral, kit.Field{Off: 0x8c, Hi: 28, Lo: 24}, logMaxUCTX}, amendment{capGeneral, kit.Field{Off: 0xd4, Hi: 31, Lo: 0}, uctxRawTX},
+			amendment{capGeneral, kit.Field{Off: 0x8c, Hi: 20, Lo: 16}, 16})
+	}
+	if o.ICMP { // flex_parser_protocols
+		a = append(a, amendment{capGeneral, kit.Field{Off: 0xa8, Hi: 31, Lo: 0}, parserICMP4 | parserICMP6})
+	}
+	return a
+}
+
 // barSize is that of BAR 0: 1 MB << cap uar_sz.
 func (p *profile) barSize() uint64 {
 	if p.virtual {

@@ -39,6 +39,9 @@ type sq struct {
 func (m *Model) createSQ(c *call) *refusal {
 	in := c.in
 	q := &sq{uar: in.U32("uar_page"), tis: in.U32("tis_num_0"), inline: in.U("min_wqe_inline_mode")}
+	if r := m.rawTX(); r != nil {
+		return r
+	}
 	if r := m.newWorkQueue(in, &q.workQueue); r != nil {
 		return r
 	}

@@ -223,8 +223,10 @@ func (m *Model) createGroup(c *call) *refusal {
 	switch {
 	case g.end < g.start || g.end >= 1<<t.logSize:
 		return refuse(stBadParam, "flow indices %d to %d, the table has %d", g.start, g.end, 1<<t.logSize)
-	case g.enable&^3 != 0:
-		return refuse(stBadParam, "match_criteria_enable is %#x, the model has outer headers (1) and misc (2)", g.enable)
+	case g.enable&^(enableOuter|enableMisc|enableMisc3) != 0:
+		return refuse(stBadParam, "match_criteria_enable is %#x, the model has outer headers (1), misc (2) and misc_3 (10h)", g.enable)
+	case g.enable&enableMisc3 != 0 && !m.opt.ICMP:
+		return refuse(stBadParam, "match_criteria_enable is %#x: misc_3 without flex_parser_protocols", g.enable)
 	case in.U("group_type") != 0:
 		return refuse(stBadParam, "group_type is %d", in.U("group_type"))
 	}

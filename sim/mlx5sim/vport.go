@@ -44,7 +44,7 @@ var vportContext = lay(256, `00.26:24 min_wqe_inline_mode 00.2 disable_mc_local_
 // Commands on the vport, its counters, and the table of addresses that the port lets through.
 func vportCommands() map[uint16]*command {
 	ready := func(c command) *command { c.from = hcaReady; return &c }
-	const who = "00.31:16 opcode 04.15:0 op_mod 08.31 other_vport 08.15:0 vport_number "
+	const who = head + "08.31 other_vport 08.15:0 vport_number "
 	return map[uint16]*command{
 		0x750: ready(command{name: "QUERY_VPORT_STATE", in: lay(16, who), out: lay(16, "0c.31:16 max_tx_speed 0c.7:4 admin_state 0c.3:0 state"), run: (*Model).queryVportState}),
 		0x751: ready(command{name: "MODIFY_VPORT_STATE", in: lay(16, who+"0c.31:16 max_tx_speed 0c.7:4 admin_state"), out: plainOut, run: (*Model).modifyVportState}),

@@ -1,0 +1,100 @@
+package mlx5sim
+
+// uctx is a user context: what a process creates through the driver belongs to it (capability log_max_uctx; Linux, mlx5_ifc.h, "uctx").
+type uctx struct {
+	object
+	cap uint32
+}
+
+const (
+	logMaxUCTX = 10
+	uctxRawTX  = 1 << 0 // capability of a context: send queues
+
+	// sharedUID is what the driver creates objects with that all contexts may name, such as its event queues (Linux,
+	// MLX5_SHARED_RESOURCE_UID).
+	sharedUID = 0xffff
+
+	opFirstFlow, opLastFlow = 0x92f, 0x93c // commands on flow tables
+)
+
+// Commands on user contexts.
+func uctxCommands() map[uint16]*command {
+	return map[uint16]*command{
+		0xa04: {name: "CREATE_UCTX", in: lay(64, "00.31:16 opcode 04.15:0 op_mod 10.31:0 cap"), out: lay(16, "08.15:0 uid"), from: hcaReady, run: (*Model).createUCTX},
+		0xa06: {name: "DESTROY_UCTX", in: lay(16, "00.31:16 opcode 04.15:0 op_mod 08.15:0 uid"), out: plainOut, from: hcaReady, run: (*Model).destroyUCTX},
+	}
+}
+
+// enterUCTX sets the user context that a command is of.
+func (m *Model) enterUCTX(c *call) *refusal {
+	m.uid = 0
+	uid := uint32(be.Uint16(c.in.B[2:])) // of commands that have it there; in others the bits are reserved, which was reported
+	switch {
+	case uid == 0 || !c.command.in.Has("uid"):
+		return nil
+	case uid == sharedUID && !m.opt.UCTX:
+		return refuse(stBadParam, "uid is %#x without capability log_max_uctx", uid)
+	case uid != sharedUID && m.obj.uctxs.m[uid] == nil:
+		return refuse(stBadRes, "user context %d does not exist", uid)
+	case c.opcode >= opFirstFlow && c.opcode <= opLastFlow:
+		return refuse(stBadOp, "the model has flow tables of the driver alone, the command is of user context %d", uid)
+	}
+	m.uid = uid
+	return nil
+}
+
+func (m *Model) createUCTX(c *call) *refusal {
+	if !m.opt.UCTX {
+		return refuse(stBadOp, "capability log_max_uctx is 0")
+	}
+	u := &uctx{cap: c.in.U32("cap")}
+	if u.cap&^uctxRawTX != 0 {
+		return refuse(stBadParam, "cap is %#x, capability uctx_cap is %#x", u.cap, uctxRawTX)
+	}
+	if r := m.obj.uctxs.add(m, u); r != nil {
+		return r
+	}
+	c.out.Set("uid", uint64(u.id))
+	return nil
+}
+
+func (m *Model) destroyUCTX(c *call) *refusal {
+	uid := c.in.U32("uid")
+	if n := m.obj.of(uid); n > 0 && m.obj.uctxs.m[uid] != nil {
+		return refuse(stBadResState, "user context %d has %d objects", uid, n)
+	}
+	_, r := m.obj.uctxs.remove(m, uid)
+	return r
+}
+
+// rawTX checks that a user context may have send queues.
+func (m *Model) rawTX() *refusal {
+	if u := m.obj.uctxs.m[m.uid]; u != nil && u.cap&uctxRawTX == 0 {
+		return refuse(stBadParam, "user context %d was created without RAW_TX", m.uid)
+	}
+	return nil
+}
+
+// of counts the objects of a user context.
+func (o *objects) of(uid uint32) int {
+	return owned(&o.uars, uid) + owned(&o.pds, uid) + owned(&o.tds, uid) + owned(&o.counters, uid) + owned(&o.cqs, uid) + owned(&o.mkeys, uid) +
+		owned(&o.sqs, uid) + owned(&o.rqs, uid) + owned(&o.tiss, uid) + owned(&o.tirs, uid) + owned(&o.rqts, uid) + owned(&o.qps, uid) +
+		owned(&o.srqs, uid) + owned(&o.xrcds, uid) + owned(&o.umems, uid)
+}
+
+func owned[T interface{ base() *object }](s *set[T], uid uint32) (n int) {
+	for _, o := range s.m {
+		if o.base().uid == uid {
+			n++
+		}
+	}
+	return n
+}
+
+// UserObjects returns how many user contexts there are, and how many objects belong to them.
+func (m *Model) UserObjects() (contexts, objects int) {
+	for uid := range m.obj.uctxs.m {
+		objects += m.obj.of(uid)
+	}
+	return len(m.obj.uctxs.m), objects
+}
