@@ -27,7 +27,7 @@ var imports = []struct {
 	{"nic", "nic/bus fastpath polling"},
 	{"nic/kit/...", "nic nic/kit/... nic/bus/... fastpath"},
 	{"nic/ib", "cksum"},
-	{"nic/drivers/...", "nic nic/kit/... nic/ib nic/bus/pci nic/bus/dma nic/bus/mmio fastpath cksum polling"}, // no other driver
+	{"nic/drivers/...", "nic nic/kit/... nic/ib nic/bus/pci nic/bus/verbs/... nic/bus/dma nic/bus/mmio fastpath cksum polling"}, // no other driver
 	{"internal/cards", "internal/host/... nic/..."},                                                           // alone names drivers, but for the program in the kernel, which responder shows
 	{"internal/responder", "internal/... nic/bus/... nic/kit/... nic nic/drivers/xdp latency/... fastpath cksum polling"},
 	{"internal/...", "internal/... nic/bus/... nic/kit/... nic nic/ib latency/... fastpath cksum polling"},

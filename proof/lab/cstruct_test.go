@@ -33,7 +33,7 @@ var (
 	cBits  = regexp.MustCompile(`(?m)^[ \t/*]*(\d+)(?::(\d+))? : (\w+)`)
 	cWidth = map[string]int{
 		"u8": 8, "u16": 16, "u32": 32, "u64": 64, "uint8_t": 8, "uint16_t": 16, "uint32_t": 32, "uint64_t": 64,
-		"__be16": 16, "__be32": 32, "__be64": 64,
+		"__u8": 8, "__u16": 16, "__u32": 32, "__u64": 64, "__aligned_u64": 64, "__s32": 32, "__s64": 64, "__be16": 16, "__be32": 32, "__be64": 64,
 	}
 )
 
@@ -67,6 +67,7 @@ func (p *cParser) body(t []string, union bool) *cStruct {
 	s := &cStruct{fields: map[string]span{}}
 	bits := map[string]span{} // of the member that follows, as the comment before it has them
 	part := map[string]span{} // all of them: a member of the same name comes first
+	var inside []func()
 	for i := 0; i < len(t); {
 		if strings.HasPrefix(t[i], "/*") {
 			bits = map[string]span{}
@@ -128,7 +129,7 @@ func (p *cParser) body(t []string, union bool) *cStruct {
 		}
 		if inner != nil {
 			for f, at := range inner.fields {
-				add(f, span{off + at.off, at.width})
+				inside = append(inside, func() { add(f, span{off + at.off, at.width}) }) // a member of the same name comes first
 				if name != "" && len(f) < 200 {
 					add(name+"."+f, span{off + at.off, at.width})
 				}
@@ -136,6 +137,9 @@ func (p *cParser) body(t []string, union bool) *cStruct {
 		}
 		bits = map[string]span{}
 		s.size = max(s.size, min(off+unit*n, 1<<30))
+	}
+	for _, add := range inside {
+		add()
 	}
 	for b, f := range part {
 		if _, twice := s.fields[b]; !twice {

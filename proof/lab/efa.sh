@@ -35,11 +35,11 @@ cp "$root/usr/bin/busybox" "$b/usr/bin/"
 for a in $("$root/usr/bin/busybox" --list); do [ -e "$b/usr/bin/$a" ] || ln -s busybox "$b/usr/bin/$a"; done
 dpkg-deb --fsys-tarfile "$tarball" | tar -xO "./usr/src/$source.tar.xz" | xz -dc -T0 |
   tar -C "$b" -x --strip-components=2 --wildcards '*/drivers/infiniband/hw/efa/*' '*/drivers/net/ethernet/amazon/ena/*_defs.h' \
-    '*/drivers/net/ethernet/intel/ixgbe/ixgbe_type.h'
+    '*/drivers/net/ethernet/intel/ixgbe/ixgbe_type.h' '*/include/uapi/rdma/*.h'
 mv "$b/infiniband/hw/efa" "$b/efa"
-# What the vendors publish of registers, commands and descriptors, for TestLayouts.
+# What the vendors publish of registers, commands and descriptors, and the kernel of its RDMA interface, for TestLayouts.
 mkdir -p "$dir/headers"
-cp "$b"/efa/*_defs.h "$b"/net/ethernet/amazon/ena/*_defs.h "$b/net/ethernet/intel/ixgbe/ixgbe_type.h" "$dir/headers/"
+cp "$b"/efa/*_defs.h "$b"/net/ethernet/amazon/ena/*_defs.h "$b/net/ethernet/intel/ixgbe/ixgbe_type.h" "$b"/uapi/rdma/*.h "$dir/headers/"
 unshare -rmpf sh -c "mount -t proc proc '$b/proc' && exec chroot '$b' /bin/sh -ec '
   PATH=/usr/bin:/usr/sbin
   make -C /lib/modules/$kernel/build M=/efa CONFIG_INFINIBAND_EFA=m modules

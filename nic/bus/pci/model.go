@@ -15,8 +15,8 @@ const (
 	ModelMark = "rebound model\x00\x00\x00"
 )
 
-// isModel reports whether a function is one of our device models. It returns false if configuration space cannot be read.
-func isModel(c Config) bool {
+// IsModel reports whether a function is one of our device models. It returns false if configuration space cannot be read.
+func IsModel(c Config) bool {
 	at, err := ExtCapability(c, ExtCapVendor)
 	if err != nil || at == 0 {
 		return false
@@ -58,7 +58,7 @@ func InterfaceIsModel(name string) bool {
 		return false
 	}
 	defer config.Close()
-	return isModel(readOnly{config})
+	return IsModel(readOnly{config})
 }
 
 // readOnly is the configuration space of a function that belongs to another process.

@@ -102,7 +102,7 @@ func (f *sysfsFunction) start() error {
 
 func (f *sysfsFunction) Name() string    { return f.addr }
 func (f *sysfsFunction) ID() ID          { return f.id }
-func (f *sysfsFunction) Simulated() bool { return isModel(f) }
+func (f *sysfsFunction) Simulated() bool { return IsModel(f) }
 
 // NUMANode returns the function's NUMA node, -1 if unknown.
 func (f *sysfsFunction) NUMANode() int { return f.node }

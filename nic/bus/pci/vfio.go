@@ -242,7 +242,7 @@ func (f *vfioFunction) fill(file *os.File, req uintptr, arg unsafe.Pointer) erro
 
 func (f *vfioFunction) Name() string    { return f.addr }
 func (f *vfioFunction) ID() ID          { return f.id }
-func (f *vfioFunction) Simulated() bool { return isModel(f) }
+func (f *vfioFunction) Simulated() bool { return IsModel(f) }
 
 // NUMANode returns the function's NUMA node, -1 if unknown.
 func (f *vfioFunction) NUMANode() int { return f.node }

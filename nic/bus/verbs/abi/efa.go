@@ -1,0 +1,114 @@
+package abi
+
+// What a program can, in EFAAllocUcontextCmd.SupportedCaps: a device that needs it is refused to others.
+const (
+	EFAAllocUcontextCmdSuppCapsTxBatch = 1 << 0
+	EFAAllocUcontextCmdSuppCapsMinSQWR = 1 << 1
+)
+
+// EFAUserCmdsSuppUdataCreateAH says that an address handle's number is in the answer.
+const EFAUserCmdsSuppUdataCreateAH = 1 << 1
+
+// EFAAllocUcontextCmd is efa_ibv_alloc_ucontext_cmd.
+type EFAAllocUcontextCmd struct {
+	SupportedCaps uint32
+	Reserved20    [4]uint8
+}
+
+// EFAAllocUcontextResp is the answer. Older kernels leave its end zero.
+type EFAAllocUcontextResp struct {
+	CompMask          uint32
+	CmdsSuppUdataMask uint32
+	SubCQsPerCQ       uint16
+	InlineBufSize     uint16
+	MaxLLQSize        uint32 // bytes
+	MaxTxBatch        uint16 // units of 64 bytes
+	MinSQWR           uint16
+	InlineBufSizeEx   uint16
+	ReservedB0        [2]uint8
+}
+
+// EFAAllocPDResp is efa_ibv_alloc_pd_resp.
+type EFAAllocPDResp struct {
+	CompMask   uint32
+	PDN        uint16
+	Reserved30 [2]uint8
+}
+
+// EFACreateCQWithSGID has a receive completion name the sender's GID where it has no address handle.
+const EFACreateCQWithSGID = 1 << 1
+
+// EFACreateCQ is efa_ibv_create_cq.
+type EFACreateCQ struct {
+	CompMask    uint32
+	CQEntrySize uint32
+	NumSubCQs   uint16
+	Flags       uint8
+	Reserved58  [5]uint8
+}
+
+// EFACreateCQRespDBOff says, in CompMask, that there is a doorbell.
+const EFACreateCQRespDBOff = 1 << 0
+
+// EFACreateCQResp is the answer.
+type EFACreateCQResp struct {
+	CompMask   uint32
+	Reserved20 [4]uint8
+	QMmapKey   uint64
+	QMmapSize  uint64
+	CQIdx      uint16
+	ReservedD0 [2]uint8
+	DBOff      uint32
+	DBMmapKey  uint64
+}
+
+// EFAQPDriverTypeSRD is SRD among the driver's own kinds of queue pair.
+const EFAQPDriverTypeSRD = 0
+
+// EFACreateQP is efa_ibv_create_qp.
+type EFACreateQP struct {
+	CompMask     uint32
+	RQRingSize   uint32 // bytes
+	SQRingSize   uint32 // bytes
+	DriverQPType uint32
+	Flags        uint16
+	SL           uint8
+	Reserved98   [5]uint8
+}
+
+// EFACreateQPResp is the answer. Offsets are within the page that is mapped.
+type EFACreateQPResp struct {
+	CompMask       uint32
+	RQDBOffset     uint32
+	SQDBOffset     uint32
+	LLQDescOffset  uint32
+	RQMmapKey      uint64
+	RQMmapSize     uint64
+	RQDBMmapKey    uint64
+	SQDBMmapKey    uint64
+	LLQDescMmapKey uint64
+	SendSubCQIdx   uint16
+	RecvSubCQIdx   uint16
+	Reserved1E0    [4]uint8
+}
+
+// EFACreateAHResp is efa_ibv_create_ah_resp.
+type EFACreateAHResp struct {
+	CompMask         uint32
+	EFAAddressHandle uint16
+	Reserved30       [2]uint8
+}
+
+// EFAQueryDeviceCapsCQWithSGID is a device that can do EFACreateCQWithSGID.
+const EFAQueryDeviceCapsCQWithSGID = 1 << 3
+
+// EFAExQueryDeviceResp is efa_ibv_ex_query_device_resp.
+type EFAExQueryDeviceResp struct {
+	CompMask    uint32
+	MaxSQWR     uint32
+	MaxRQWR     uint32
+	MaxSQSGE    uint16
+	MaxRQSGE    uint16
+	MaxRDMASize uint32
+	DeviceCaps  uint32
+}

@@ -1,0 +1,232 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+)
+
+// Function is the function of an RDMA device as a driver beside the kernel's is given it. Its identity is that of the PCI function; its
+// registers, bus mastering and reset are the kernel's. Memory is mapped for it by registration, which takes an open Context, and its
+// device addresses are the process's own.
+type Function struct {
+	Found
+	name   string // as the user named it
+	config *os.File
+	sys    string
+	open   func(Found) (Kernel, error)
+
+	mu      sync.Mutex
+	context *Context
+	regions []region
+}
+
+// region is registered memory.
+type region struct {
+	base, size uint64
+	handle     uint32
+	key        uint32
+}
+
+// Open returns the function of an RDMA device, by any name that Find knows. It takes nothing from the kernel.
+func Open(name string) (*Function, error) {
+	found, err := Find(name)
+	if err != nil {
+		return nil, err
+	}
+	return New(name, found, "/sys", func(f Found) (Kernel, error) {
+		if f.Node == "" {
+			return nil, fmt.Errorf("%s: %w: %s", f.Name, ErrNoDevice, f.Missing())
+		}
+		return open(f.Node, drivers[f.Function.Driver])
+	})
+}
+
+// New is Open for a device that tests make: sys has its files as in sysfs.
+func New(name string, found Found, sys string, open func(Found) (Kernel, error)) (*Function, error) {
+	if drivers[found.Function.Driver] == 0 {
+		return nil, fmt.Errorf("%s: %w: not supported beside kernel driver %q", name, ErrNoDevice, found.Function.Driver)
+	}
+	f := &Function{Found: found, name: name, sys: sys, open: open}
+	var err error
+	if f.config, err = os.Open(filepath.Join(sys, "bus/pci/devices", found.Function.Address, "config")); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return f, nil
+}
+
+// Of returns the Function inside fn, nil if fn is driven in another way.
+func Of(fn pci.Function) *Function {
+	for {
+		switch f := fn.(type) {
+		case *Function:
+			return f
+		case interface{ Unwrap() pci.Function }:
+			fn = f.Unwrap()
+		default:
+			return nil
+		}
+	}
+}
+
+// Start opens a Context after Stop. The device is looked up again: the kernel may have made a new one in its place.
+func (f *Function) Start() error {
+	if again, err := Find(f.Function.Address); err == nil {
+		f.Found = again
+	}
+	k, err := f.open(f.Found)
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.name, err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.context = &Context{Kernel: k}
+	return nil
+}
+
+// Stop closes the open Context: the kernel destroys everything on it and releases mapped memory, for which Unmap then does nothing. No loop
+// may use what the Context mapped.
+func (f *Function) Stop() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.context
+	f.context, f.regions = nil, nil
+	if c == nil {
+		return nil
+	}
+	return c.close()
+}
+
+// Context returns the open Context.
+func (f *Function) Context() *Context {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.context
+}
+
+// Text reads an attribute of the RDMA device in sysfs, "" if there is none.
+func (f *Function) Text(name string) string {
+	return text(filepath.Join(f.sys, "class/infiniband", f.Found.Name), name)
+}
+
+// Counters reads all of a folder of counters of the RDMA device in sysfs.
+func (f *Function) Counters(folder string) (map[string]uint64, error) {
+	dir := filepath.Join(f.sys, "class/infiniband", f.Found.Name, folder)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]uint64{}
+	for _, e := range entries {
+		var n uint64
+		if _, err := fmt.Sscan(text(dir, e.Name()), &n); err == nil && e.Name() != "lifespan" { // of the kernel's copy
+			all[e.Name()] = n
+		}
+	}
+	return all, nil
+}
+
+// Name returns the name by which the function was opened.
+func (f *Function) Name() string { return f.name }
+
+// ID returns the PCI function's identity.
+func (f *Function) ID() pci.ID { return f.Function.ID }
+
+// Simulated reports whether the kernel's driver drives one of our models.
+func (f *Function) Simulated() bool { return pci.IsModel(f) }
+
+// NUMANode returns the function's NUMA node, -1 if unknown.
+func (f *Function) NUMANode() int { return f.Function.NUMANode }
+
+// Notes says how the function is driven.
+func (f *Function) Notes() []string {
+	notes := []string{fmt.Sprintf("beside the kernel's driver %s, as %s", f.Function.Driver, f.Found.Name)}
+	if others := slices.DeleteFunc(slices.Clone(f.Function.Interfaces), func(s string) bool { return s == f.name }); len(others) > 0 {
+		notes[0] += " (interface " + strings.Join(others, ", ") + ")"
+	}
+	return notes
+}
+
+// ReadConfig implements pci.Function. Without CAP_SYS_ADMIN only the first 64 bytes can be read.
+func (f *Function) ReadConfig(off int, p []byte) error {
+	_, err := f.config.ReadAt(p, int64(off))
+	return err
+}
+
+// WriteConfig returns ErrKernels.
+func (f *Function) WriteConfig(int, []byte) error { return f.kernels("configuration space") }
+
+// BAR returns ErrKernels.
+func (f *Function) BAR(int) (*mmio.Window, error) { return nil, f.kernels("registers") }
+
+// BARWC returns ErrKernels.
+func (f *Function) BARWC(int) (*mmio.Window, error) { return nil, f.kernels("registers") }
+
+// SetBusMaster does nothing: the kernel decides, and destroys what a Context created before it gives up its memory.
+func (f *Function) SetBusMaster(bool) error { return nil }
+
+// Reset returns ErrKernels.
+func (f *Function) Reset() error { return f.kernels("reset") }
+
+func (f *Function) kernels(what string) error {
+	return fmt.Errorf("%s: %s: %w", f.name, what, ErrKernels)
+}
+
+// Map registers memory with the device. Its device address is the process's own.
+func (f *Function) Map(m dma.Memory) (uint64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.context == nil {
+		return 0, fmt.Errorf("%s: %w: no context is open", f.name, ErrGone)
+	}
+	r, err := f.context.register(m.Bytes)
+	switch {
+	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.EPERM):
+		return 0, fmt.Errorf("%s: register %d bytes: %w (raise the limit of locked memory, ulimit -l, or give it CAP_IPC_LOCK)", f.name, len(m.Bytes), err)
+	case err != nil:
+		return 0, fmt.Errorf("%s: register %d bytes: %w", f.name, len(m.Bytes), err)
+	}
+	f.regions = append(f.regions, r)
+	return r.base, nil
+}
+
+// Unmap undoes Map. Memory of a Context that was closed is free already.
+func (f *Function) Unmap(iova uint64, _ int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	i := slices.IndexFunc(f.regions, func(r region) bool { return r.base == iova })
+	if i < 0 {
+		return nil
+	}
+	err := f.context.deregister(f.regions[i].handle)
+	if err == nil || errors.Is(err, unix.EIO) { // the kernel took the device away, with all of it
+		f.regions = slices.Delete(f.regions, i, i+1)
+		return nil
+	}
+	return fmt.Errorf("%s: deregister memory: %w", f.name, err)
+}
+
+// Region returns the mapped memory that has an address, and its local key.
+func (f *Function) Region(iova uint64) (base, size uint64, key uint32, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.regions {
+		if iova-r.base < r.size {
+			return r.base, r.size, r.key, nil
+		}
+	}
+	return 0, 0, 0, fmt.Errorf("%s: no memory is registered at %#x", f.name, iova)
+}
+
+// Close closes the Context: the kernel destroys what is on it.
+func (f *Function) Close() error { return errors.Join(f.Stop(), f.config.Close()) }
