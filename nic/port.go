@@ -110,6 +110,7 @@ type Info struct {
 	MTU     int      `json:"mtu"`             // bytes of layer 3
 	Queues  int      `json:"queues"`          // queue pairs open
 	Backend Backend  `json:"backend"`         //
+	Via     string   `json:"via,omitempty"`   // "verbs" beside the kernel's driver of the card
 	Push    string   `json:"push"`            // how a reply reaches the device: "xdp-drv zero-copy", "tail", "blueflame full", "llq 128"
 	Notes   []string `json:"notes,omitempty"` // what is in force or was fallen back to, in words
 

@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/kit/trace"
 )
 
@@ -193,8 +194,12 @@ func (c *Card) Info(model, push string, notes ...string) nic.Info {
 	if c.Arena != nil {
 		memory = c.Arena.Notes()
 	}
+	via := ""
+	if verbs.Of(c.Fn) != nil {
+		via = "verbs"
+	}
 	return nic.Info{
-		Driver: c.driver, Device: c.Fn.Name(), Model: model, MAC: net.HardwareAddr(c.MAC[:]).String(), MTU: c.MTU,
+		Via: via, Driver: c.driver, Device: c.Fn.Name(), Model: model, MAC: net.HardwareAddr(c.MAC[:]).String(), MTU: c.MTU,
 		Queues: c.Options.Queues, Backend: backend, Push: push, Notes: slices.Concat(c.fallbacks.list(), notes, pci.Notes(c.Fn), memory),
 	}
 }

@@ -309,5 +309,6 @@ func xor(b []byte) (sum uint8) {
 // refused reports whether firmware answered err's command with an error status, and is therefore alive.
 func refused(err error) bool {
 	var e *CommandError
-	return errors.As(err, &e)
+	var k *kernelRefusal
+	return errors.As(err, &e) || errors.As(err, &k)
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
-// firmware is a function with nothing behind it but an initialization segment and a script: it executes each command as its
+// scripted is a function with nothing behind it but an initialization segment and a script: it executes each command as its
 // doorbell is written.
-type firmware struct {
+type scripted struct {
 	pci.Function // the rest is unused
 	testing.TB
 	seg     [initSegment]byte
@@ -35,24 +35,24 @@ type firmware struct {
 	seen   func(entry []byte, in, out [][]byte) // what the entry pointed to
 }
 
-func newFirmware(t testing.TB) *firmware { return newFirmwareOn(t, make([]byte, 1<<20)) }
+func newFirmware(t testing.TB) *scripted { return newFirmwareOn(t, make([]byte, 1<<20)) }
 
-func newFirmwareOn(t testing.TB, window []byte) *firmware {
-	f := &firmware{TB: t, maps: map[uint64][]byte{}, next: 1 << 32, master: true, window: window}
+func newFirmwareOn(t testing.TB, window []byte) *scripted {
+	f := &scripted{TB: t, maps: map[uint64][]byte{}, next: 1 << 32, master: true, window: window}
 	f.put(regCmdifRev, 5<<16|1220)
 	f.put(regCmdqAddrLow, 5<<4|6) // 32 entries, 64 bytes apart
 	f.answer = func(in message, outLen int) message { return make(message, outLen) }
 	return f
 }
 
-func (f *firmware) put(r reg, v uint32) { binary.BigEndian.PutUint32(f.seg[r:], v) }
-func (f *firmware) get(r reg) uint32    { return binary.BigEndian.Uint32(f.seg[r:]) }
+func (f *scripted) put(r reg, v uint32) { binary.BigEndian.PutUint32(f.seg[r:], v) }
+func (f *scripted) get(r reg) uint32    { return binary.BigEndian.Uint32(f.seg[r:]) }
 
-func (f *firmware) Kept() *dma.Pool { return f.pool }
+func (f *scripted) Kept() *dma.Pool { return f.pool }
 
-func (f *firmware) Name() string    { return "script" }
-func (f *firmware) Simulated() bool { return true }
-func (f *firmware) ReadConfig(off int, p []byte) error {
+func (f *scripted) Name() string    { return "script" }
+func (f *scripted) Simulated() bool { return true }
+func (f *scripted) ReadConfig(off int, p []byte) error {
 	for i := range p {
 		p[i] = 0xFF
 	}
@@ -67,16 +67,16 @@ func (f *firmware) ReadConfig(off int, p []byte) error {
 	return nil
 }
 
-func (f *firmware) Map(m dma.Memory) (uint64, error) {
+func (f *scripted) Map(m dma.Memory) (uint64, error) {
 	at := f.next
 	f.maps[at] = m.Bytes
 	f.next += uint64(len(m.Bytes)) + 1<<30
 	return at, nil
 }
 
-func (f *firmware) Unmap(iova uint64, size int) error { delete(f.maps, iova); return nil }
+func (f *scripted) Unmap(iova uint64, size int) error { delete(f.maps, iova); return nil }
 
-func (f *firmware) memory(iova uint64, n int) []byte {
+func (f *scripted) memory(iova uint64, n int) []byte {
 	for at, b := range f.maps {
 		if iova >= at && iova+uint64(n) <= at+uint64(len(b)) {
 			return b[iova-at:][:n:n]
@@ -86,7 +86,7 @@ func (f *firmware) memory(iova uint64, n int) []byte {
 	return nil
 }
 
-func (f *firmware) ReadBAR(off uint64, p []byte) error {
+func (f *scripted) ReadBAR(off uint64, p []byte) error {
 	if f.removed {
 		for i := range p {
 			p[i] = 0xFF
@@ -99,7 +99,7 @@ func (f *firmware) ReadBAR(off uint64, p []byte) error {
 	return nil
 }
 
-func (f *firmware) WriteBAR(off uint64, p []byte) error {
+func (f *scripted) WriteBAR(off uint64, p []byte) error {
 	if off >= initSegment {
 		return nil
 	}
@@ -119,7 +119,7 @@ func (f *firmware) WriteBAR(off uint64, p []byte) error {
 }
 
 // chain returns the mailboxes from ptr on that n bytes take, and checks what a driver must have written into each.
-func (f *firmware) chain(ptr uint64, n int, token byte) (boxes [][]byte) {
+func (f *scripted) chain(ptr uint64, n int, token byte) (boxes [][]byte) {
 	for i := 0; n > 0; i++ {
 		if ptr%mailboxPitch != 0 {
 			f.Errorf("mailbox at %#x", ptr)
@@ -138,7 +138,7 @@ func (f *firmware) chain(ptr uint64, n int, token byte) (boxes [][]byte) {
 	return boxes
 }
 
-func (f *firmware) execute(e []byte) {
+func (f *scripted) execute(e []byte) {
 	if e[entryType] != entryPCIe || e[entryStatus] != ownedByHW || xor(e) != 0xFF || e[entryToken] == 0 {
 		f.Errorf("entry % x", e)
 	}
@@ -167,11 +167,12 @@ func (f *firmware) execute(e []byte) {
 	}
 }
 
-func (f *firmware) device() *Device {
+func (f *scripted) device() *Device {
 	d := &Device{barSize: 1 << 20}
 	d.card.Name, d.card.Fn, d.card.Log, d.card.MTU, d.card.Options = "mlx5 script", f, slog.New(slog.DiscardHandler), 1500, nic.Options{Queues: 1, RingSize: 64}
 	d.bar = mmio.Trapped(1<<20, f, f.window, func(uint64, uint64) bool { return true })
-	d.wc = d.bar
+	d.wc, d.uar.window = d.bar, d.bar
+	d.fw = owned{d}
 	if err := d.card.Allocate(1 << 20); err != nil {
 		f.Fatal(err)
 	}
@@ -181,7 +182,7 @@ func (f *firmware) device() *Device {
 	return d
 }
 
-func (f *firmware) started() *Device {
+func (f *scripted) started() *Device {
 	d := f.device()
 	if err := d.commands.start(d.card.Arena); err != nil {
 		f.Fatal(err)
@@ -279,10 +280,10 @@ func TestCommandTimeout(t *testing.T) {
 func TestCommandGone(t *testing.T) {
 	defer func(d time.Duration) { commandTimeout = d }(commandTimeout)
 	commandTimeout = time.Hour
-	for name, lose := range map[string]func(f *firmware){
-		"removed": func(f *firmware) { f.removed = true },
-		"reset":   func(f *firmware) { f.master = false },
-		"sick": func(f *firmware) {
+	for name, lose := range map[string]func(f *scripted){
+		"removed": func(f *scripted) { f.removed = true },
+		"reset":   func(f *scripted) { f.master = false },
+		"sick": func(f *scripted) {
 			f.put(regHealthSynd, 0x0A<<16)
 			f.put(regHealthRFR, healthRFR)
 		},
@@ -301,15 +302,15 @@ func TestInitializationSegment(t *testing.T) {
 	defer func(d time.Duration) { initTimeout = d }(initTimeout)
 	initTimeout = 20 * time.Millisecond
 	for name, c := range map[string]struct {
-		spoil func(f *firmware)
+		spoil func(f *scripted)
 		is    error
 		says  string
 	}{
-		"initializing": {func(f *firmware) { f.put(regInitializing, initializing) }, nic.ErrTimeout, "still initializing"},
-		"revision":     {func(f *firmware) { f.put(regCmdifRev, 4<<16) }, nic.ErrHardware, "revision 4, this driver knows 5"},
-		"one entry":    {func(f *firmware) { f.put(regCmdqAddrLow, 6) }, nic.ErrHardware, "2^0 entries"},
-		"long queue":   {func(f *firmware) { f.put(regCmdqAddrLow, 5<<4|8) }, nic.ErrHardware, "2^8 bytes"},
-		"all ones":     {func(f *firmware) { f.removed = true }, nic.ErrGone, "all ones"},
+		"initializing": {func(f *scripted) { f.put(regInitializing, initializing) }, nic.ErrTimeout, "still initializing"},
+		"revision":     {func(f *scripted) { f.put(regCmdifRev, 4<<16) }, nic.ErrHardware, "revision 4, this driver knows 5"},
+		"one entry":    {func(f *scripted) { f.put(regCmdqAddrLow, 6) }, nic.ErrHardware, "2^0 entries"},
+		"long queue":   {func(f *scripted) { f.put(regCmdqAddrLow, 5<<4|8) }, nic.ErrHardware, "2^8 bytes"},
+		"all ones":     {func(f *scripted) { f.removed = true }, nic.ErrGone, "all ones"},
 	} {
 		f := newFirmware(t)
 		d := f.device()

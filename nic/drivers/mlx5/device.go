@@ -9,6 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 	"github.com/rebound-nic/rebound/polling"
@@ -58,6 +59,7 @@ type Device struct {
 	model     string
 	virtual   bool
 	maxInline int
+	fw        firmware
 
 	commands *commandQueue
 	pages    *pagePool
@@ -77,16 +79,21 @@ type Device struct {
 
 	wanted         atomic.Pointer[kit.Symptom] // what an event reported
 	sends          []kit.Progress
-	health         kit.Progress
-	syndrome       uint32 // as the watch saw it last
+	beat           kit.Progress // of the health counter
+	syndrome       uint32       // as the watch saw it last
 	sendRecoveries atomic.Uint64
 }
 
-// Open resets the function, programs it and starts its queues. It takes fn over: Close closes it, and so does an Open that
+// Open resets the function, programs it and starts its queues. A verbs.Function stays with the kernel's driver, and queues are added to
+// those that this has. It takes fn over: Close closes it, and so does an Open that
 // fails. The link need not be up.
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Restart: d.restart, Release: d.release}); err != nil {
+	d.fw = owned{d}
+	if beside := verbs.Of(fn); beside != nil {
+		d.fw = &shared{Device: d, fn: beside}
+	}
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Restart: d.restart, Release: d.fw.release}); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -102,43 +109,23 @@ func (d *Device) open() (err error) {
 	if err := d.own.check(); err != nil {
 		return d.card.Errorf("%w", err)
 	}
-	d.listen(d.card.Options)
-	if err := pci.SplitWC(d.card.Fn, 0, firstUAR); err != nil {
+	if err := d.fw.prepare(); err != nil {
 		return err
-	}
-	if d.bar, err = d.card.Fn.BAR(0); err != nil {
-		return err
-	}
-	if d.wc, err = d.card.Fn.BARWC(0); err != nil {
-		return err
-	}
-	d.barSize = d.wc.Size()
-	if d.barSize < firstUAR+uarPage {
-		return d.card.Errorf("BAR 0 is %#x bytes, expected %#x or more", d.barSize, firstUAR+uarPage)
 	}
 	d.sends = make([]kit.Progress, d.card.Options.Queues)
 	if err := d.start(); err != nil {
 		return err
 	}
-	t, err := d.counts()
+	t, err := d.fw.counts()
 	d.card.Totals.Start(t) // earlier counts are not ours
 	return err
-}
-
-// window is where a UAR is mapped.
-func (d *Device) window(u uar) *mmio.Window {
-	if u.off < firstUAR {
-		return d.bar
-	}
-	return d.wc
 }
 
 // Info describes the device.
 func (d *Device) Info() (i nic.Info) {
 	d.card.BetweenRestarts(func() {
-		v := d.commands.read(regFwRev)
 		n := d.card.Options.RingSize
-		i = d.card.Info(fmt.Sprintf("%s (%v), firmware %d.%d.%04d", d.model, d.card.Fn.ID(), v&0xFFFF, v>>16, d.commands.read(regCmdifRev)&0xFFFF),
+		i = d.card.Info(fmt.Sprintf("%s (%v), firmware %s", d.model, d.card.Fn.ID(), d.fw.version()),
 			d.pushName(), slices.Concat(d.lacks, d.pushNotes(), []string{fmt.Sprintf("queues of %d slots and %d blocks, a completion of sends "+
 				"asked for once in %d blocks, completions neither compressed nor moderated", n, n*maxBlocks, d.queues[0].askEvery)})...)
 	})

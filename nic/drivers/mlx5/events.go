@@ -97,7 +97,7 @@ func (d *Device) serveEvents() {
 		d.event(entry)
 	}
 	if taken {
-		w := d.window(d.uar)
+		w := d.uar.window
 		w.Write32(d.uar.off+uarEQNoArm, swap(e.eqn<<24|e.next&0xFFFFFF))
 		if w.WriteCombining() {
 			mmio.FenceWC()

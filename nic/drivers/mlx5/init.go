@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
@@ -11,7 +12,7 @@ import (
 )
 
 // exec sends a command.
-func (d *Device) exec(in message, outLen int) (message, error) { return d.commands.exec(in, outLen) }
+func (d *Device) exec(in message, outLen int) (message, error) { return d.fw.exec(in, outLen) }
 
 // run sends a command whose output has no fields.
 func (d *Device) run(in message) error {
@@ -19,28 +20,15 @@ func (d *Device) run(in message) error {
 	return err
 }
 
-// start brings the device from any state to polling, in the order of the PRM's Device Initialization. It allocates all memory
-// again, because firmware that died may still use the old pages.
+// start brings the device from any state to polling.
 func (d *Device) start() error {
-	if err := d.card.Do("reset the function", d.quiet); err != nil {
-		return err
-	}
-	if err := d.card.Allocate(4 << 20); err != nil {
-		return err
-	}
-	d.pages = &pagePool{arena: d.card.Arena, given: map[uint64]struct{}{}, limit: maxPages}
-	d.commands = &commandQueue{name: d.card.Name, trace: &d.card.Trace, regs: d.bar, alive: d.card.Alive, sick: d.sick, health: d.healthText}
 	d.lacks = nil
-	if err := d.card.Fn.SetBusMaster(true); err != nil {
-		return err
-	}
-	return d.card.Stages(
-		kit.Stage{Name: "start the command queue", Do: func() error { return d.commands.start(d.card.Arena) }},
-		kit.Stage{Name: "enable the function", Do: d.enable}, kit.Stage{Name: "negotiate capabilities", Do: d.negotiate},
-		kit.Stage{Name: "initialize the function", Do: d.initialize}, d.card.Evidence(d.evidence), kit.Learned,
-		kit.Stage{Name: "create common objects", Do: d.startCommon}, kit.Stage{Name: "set up the vport", Do: d.startVport},
-		kit.Stage{Name: "create queues", Do: d.startQueues}, kit.Stage{Name: "steer frames", Do: d.startSteering},
-		kit.Stage{Name: "start the port", Do: d.startPort}, kit.Stage{Name: "prove pushes", Do: d.provePush})
+	return d.card.Stages(slices.Concat(d.fw.begin(), []kit.Stage{
+		kit.Learned,
+		{Name: "create common objects", Do: d.startCommon},
+		{Name: "set up the vport", Do: d.fw.vport},
+		{Name: "create queues", Do: d.startQueues},
+	}, d.fw.end())...)
 }
 
 // quiet resets the function and frees all memory.
@@ -125,6 +113,11 @@ func (d *Device) initialize() error {
 		return err
 	}
 	d.steps.Done("TEARDOWN_HCA", func() error { return d.run(command(opTeardownHCA, 0, 0x10)) })
+	return d.learn()
+}
+
+// learn reads the capabilities.
+func (d *Device) learn() error {
 	c, err := d.queryCap(capGeneral | capCur)
 	if err != nil {
 		return err
@@ -153,6 +146,8 @@ func (d *Device) initialize() error {
 		uar4K:         c.get(0x48, 31, 31) == 1,
 		sqTimestamps:  c.get(0x88, 31, 30),
 		rqTimestamps:  c.get(0x88, 29, 28),
+		userContexts:  c.get(0x8C, 28, 24) != 0,
+		parser:        c.get(0xA8, 31, 0),
 	}
 	if c.get(0x4C, 31, 31) == 1 {
 		log := c.get(0x4C, 20, 16)
@@ -189,6 +184,8 @@ type capabilities struct {
 	maxWQE        uint32 // bytes in the longest send WQE
 	sqTimestamps  uint32 // timestamp formats that send and receive queues support: timestampsXxx
 	rqTimestamps  uint32
+	userContexts  bool   // log_max_uctx
+	parser        uint32 // flex_parser_protocols
 	inlineMode    uint32 // what determines the headers that must be inline: inlineL2, inlineVport, inlineNone
 }
 
@@ -254,18 +251,26 @@ func (d *Device) startVport() error {
 	if err := kit.CheckMAC(d.card.MAC); err != nil {
 		return d.card.Errorf("%w", err)
 	}
+	if err := d.setInline(out); err != nil {
+		return err
+	}
+	return d.setMTU()
+}
+
+// setInline takes the minimum inline mode from the answer of QUERY_NIC_VPORT_CONTEXT.
+func (d *Device) setInline(vport message) error {
 	switch d.caps.inlineMode {
 	case inlineNone:
 		d.minInline = minInlineNone
 	case inlineVport:
-		d.minInline = out.get(0x10, 26, 24)
+		d.minInline = vport.get(0x10, 26, 24)
 	default:
 		d.minInline = minInlineL2
 	}
 	if d.minInline > minInlineTCP {
 		return d.card.Errorf("%w: min_wqe_inline_mode is %d, expected 0 to 3", nic.ErrHardware, d.minInline)
 	}
-	return d.setMTU()
+	return nil
 }
 
 // setMTU sets the MTU of port and vport: frames with two tags and FCS.
@@ -311,9 +316,9 @@ func (d *Device) teardown() error {
 	return d.steps.Undo(func() bool { return d.commands.dead.Load() != nil })
 }
 
-// release stops the device's use of our memory before it is freed: it tears down the function, resets it and disables bus
+// releaseFunction stops the device's use of our memory before it is freed: it tears down the function, resets it and disables bus
 // mastering.
-func (d *Device) release() error {
+func (d *Device) releaseFunction() error {
 	var errs []error
 	if d.commands != nil && d.card.Alive() == nil {
 		if err := d.teardown(); !nic.Lost(err) { // a device that was removed has lost all its objects

@@ -1,39 +1,25 @@
 package mlx5
 
 import (
+	"errors"
 	"fmt"
 	"math/bits"
 	"unsafe"
 
-	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 )
 
-// create sends a command that creates an object, records the command that destroys it, and returns the object's number, which is
-// in the same place in both.
+// create sends a command that creates an object, and returns its number.
 func (d *Device) create(in message, destroy opcode, hi int) (uint32, error) {
-	out, err := d.exec(in, 0x10)
-	if err != nil {
-		return 0, err
-	}
-	n := out.get(0x08, hi, 0)
-	d.steps.Done(destroy.String(), func() error {
-		return d.run(command(destroy, 0, 0x10).set("number", 0x08, hi, 0, n))
-	})
-	return n, nil
-}
-
-// uar is a page of doorbells.
-type uar struct {
-	number uint32
-	off    uint64 // in BAR 0
+	return d.fw.create(in, destroy, hi)
 }
 
 // startCommon creates the objects shared by all queues: a doorbell page, the event queue, protection and transport domains, the
 // memory key, and the counter of frames dropped for want of a buffer.
 func (d *Device) startCommon() error {
-	if d.caps.driverVersion {
+	if d.caps.driverVersion && d.commands != nil {
 		in := command(opSetDriverVersion, 0, 0x50)
 		copy(in[0x10:], "Linux,rebound,1.0.0")
 		if err := d.run(in); err != nil && !refused(err) {
@@ -41,34 +27,14 @@ func (d *Device) startCommon() error {
 		}
 	}
 	var err error
-	if d.uar, err = d.allocUAR(); err != nil {
+	if d.uar, err = d.fw.allocUAR(); err != nil {
 		return err
 	}
-	if err := d.createEQ(); err != nil {
-		return err
-	}
-	if d.pd, err = d.create(command(opAllocPD, 0, 0x10), opDeallocPD, 23); err != nil {
-		return err
-	}
-	if d.td, err = d.create(command(opAllocTD, 0, 0x10), opDeallocTD, 23); err != nil {
-		return err
-	}
-	if err := d.memoryKey(); err != nil {
+	if err := d.fw.protect(); err != nil {
 		return err
 	}
 	d.counterSet, err = d.create(command(opAllocQCounter, 0, 0x10), opDeallocQCounter, 7)
 	return err
-}
-
-func (d *Device) allocUAR() (u uar, err error) {
-	if u.number, err = d.create(command(opAllocUAR, 0, 0x10), opDeallocUAR, 23); err != nil {
-		return u, err
-	}
-	u.off = uint64(u.number) * uarPage
-	if u.off < initSegment || u.off+uarPage > d.barSize {
-		return u, d.card.Errorf("%w: firmware gave UAR page %#x, BAR 0 has %#x bytes", nic.ErrHardware, u.number, d.barSize)
-	}
-	return u, nil
 }
 
 // memoryKey creates a key to all memory that the IOMMU allows. If firmware has no key available, the reserved key does the same.
@@ -101,7 +67,7 @@ func (d *Device) memoryKey() error {
 func log2(n uint32) uint32 { return uint32(bits.TrailingZeros32(n)) }
 
 // createCQ creates a completion queue of 64-byte entries without events and compression.
-func (d *Device) createCQ(entries uint32, record uint64) (cqn uint32, mem unsafe.Pointer, err error) {
+func (d *Device) createCQ(entries uint32, record dma.Block) (cqn uint32, mem unsafe.Pointer, err error) {
 	if log2(entries) > d.caps.logMaxCQ {
 		return 0, nil, d.card.Errorf("completion queue of %d entries, the device takes up to 2^%d", entries, d.caps.logMaxCQ)
 	}
@@ -112,23 +78,23 @@ func (d *Device) createCQ(entries uint32, record uint64) (cqn uint32, mem unsafe
 	mem = kit.Pointer(b)
 	emptyCQ(mem, entries)
 	in := command(opCreateCQ, 0, 0x110)
-	in.at(0x10).
+	ctx := in.at(0x10).
 		set("cqe_sz", 0x00, 23, 21, 0). // 64 bytes
 		set("log_cq_size", 0x0C, 28, 24, log2(entries)).
 		set("uar_page", 0x0C, 23, 0, d.uar.number).
 		set("c_eqn", 0x14, 31, 0, d.events.eqn).
-		set("log_page_size", 0x18, 28, 24, 0).
-		set64(0x38, record)
-	cqn, err = d.create(in.pages(b.IOVA, len(b.Bytes)), opDestroyCQ, 23)
+		set("log_page_size", 0x18, 28, 24, 0)
+	d.record(ctx, record, 0x38, 0x04)
+	cqn, err = d.create(d.ring(in, b, 0x50, 0x58), opDestroyCQ, 23)
 	return cqn, mem, err
 }
 
 // workQueue sets the part of a context that send and receive queues share (PRM, Work Queue Context).
-func (d *Device) workQueue(wq message, logStride, entries uint32, record uint64) message {
+func (d *Device) workQueue(wq message, logStride, entries uint32, record dma.Block) message {
+	d.record(wq, record, 0x10, 0x28)
 	return wq.
 		set("wq_type", 0x00, 31, 28, 1). // cyclic
 		set("pd", 0x08, 23, 0, d.pd).
-		set64(0x10, record).
 		set("log_wq_stride", 0x20, 19, 16, logStride).
 		set("log_wq_pg_sz", 0x20, 12, 8, 0).
 		set("log_wq_sz", 0x20, 4, 0, log2(entries))
@@ -141,7 +107,7 @@ const (
 	stateERR = 3
 )
 
-func (d *Device) createSQ(q *Queue, record uint64) error {
+func (d *Device) createSQ(q *Queue, record dma.Block) error {
 	entries := q.txMask + 1
 	if log2(entries) > d.caps.logMaxWQ {
 		return d.card.Errorf("send queue of %d blocks, the device takes up to 2^%d", entries, d.caps.logMaxWQ)
@@ -163,11 +129,11 @@ func (d *Device) createSQ(q *Queue, record uint64) error {
 		ctx.set("min_wqe_inline_mode", 0x00, 26, 24, d.minInline)
 	}
 	d.workQueue(ctx.at(0x30), log2(wqebb), entries, record).set("uar_page", 0x0C, 23, 0, q.uar.number)
-	q.sqn, err = d.create(in.pages(b.IOVA, len(b.Bytes)), opDestroySQ, 23)
+	q.sqn, err = d.create(d.ring(in, b, 0x50+0x30, 0x50+0x2C), opDestroySQ, 23)
 	return err
 }
 
-func (d *Device) createRQ(q *Queue, record uint64) error {
+func (d *Device) createRQ(q *Queue, record dma.Block) error {
 	entries := q.mask + 1
 	b, err := d.card.Block(int(entries)*rxWQE, 4096)
 	if err != nil {
@@ -186,7 +152,7 @@ func (d *Device) createRQ(q *Queue, record uint64) error {
 	if d.caps.endPad {
 		wq.set("end_padding_mode", 0x00, 26, 25, 1) // whole cache lines
 	}
-	q.rqn, err = d.create(in.pages(b.IOVA, len(b.Bytes)), opDestroyRQ, 23)
+	q.rqn, err = d.create(d.ring(in, b, 0x50+0x30, 0x50+0x2C), opDestroyRQ, 23)
 	return err
 }
 
@@ -221,7 +187,7 @@ func (d *Device) startQueues() (err error) {
 
 func (d *Device) startQueue(q *Queue, i int) (err error) {
 	if q.uar = d.uar; i > 0 { // only one thread may write a BlueFlame register
-		if q.uar, err = d.allocUAR(); err != nil {
+		if q.uar, err = d.fw.allocUAR(); err != nil {
 			return err
 		}
 	}
@@ -231,17 +197,20 @@ func (d *Device) startQueue(q *Queue, i int) (err error) {
 		return err
 	}
 	record := func(line, dword int) *uint32 { return (*uint32)(unsafe.Pointer(&records.Bytes[64*line+4*dword])) }
+	line := func(n int) dma.Block {
+		return dma.Block{Bytes: records.Bytes[64*n:][:64], IOVA: records.IOVA + uint64(64*n)}
+	}
 	q.rqRec, q.wq.Record, q.rxCQRec, q.txCQRec = record(0, 0), record(1, 1), record(2, 0), record(3, 0)
-	if q.rxCQN, q.rxCQ, err = d.createCQ(q.mask+1, records.IOVA+2*64); err != nil {
+	if q.rxCQN, q.rxCQ, err = d.createCQ(q.mask+1, line(2)); err != nil {
 		return err
 	}
-	if q.txCQN, q.txCQ, err = d.createCQ(q.txMask+1, records.IOVA+3*64); err != nil {
+	if q.txCQN, q.txCQ, err = d.createCQ(q.txMask+1, line(3)); err != nil {
 		return err
 	}
-	if err := d.createSQ(q, records.IOVA+1*64); err != nil {
+	if err := d.createSQ(q, line(1)); err != nil {
 		return err
 	}
-	if err := d.createRQ(q, records.IOVA+0*64); err != nil {
+	if err := d.createRQ(q, line(0)); err != nil {
 		return err
 	}
 	if err := d.buffers(q, i == 0); err != nil {
@@ -265,7 +234,6 @@ func (d *Device) layout(q *Queue) {
 	q.askEvery = min(32, uint32(d.card.Options.RingSize)/8)
 	q.stride = kit.Stride(room + d.card.MaxFrame())
 	q.size = q.stride - room
-	q.lkey = d.lkey
 	q.headers = headerBytes[d.minInline]
 	q.maxInline = uint32(d.maxInline)
 }
@@ -278,11 +246,17 @@ func (d *Device) buffers(q *Queue, send bool) error {
 		return err
 	}
 	q.buf, q.iova = kit.Pointer(b), b.IOVA
+	if q.lkey, err = d.fw.key(b); err != nil {
+		return err
+	}
 	if send {
 		if b, err = d.card.Block(n*int(q.stride), 4096); err != nil {
 			return err
 		}
 		q.sendBuf, q.sendIOVA = kit.Pointer(b), b.IOVA
+		if key, err := d.fw.key(b); err != nil || key != q.lkey {
+			return errors.Join(err, d.card.Errorf("memory of one queue has keys %#x and %#x", q.lkey, key))
+		}
 	}
 	s, err := d.card.Block(maxBlocks*wqebb, 64)
 	if err != nil {

@@ -3,6 +3,7 @@ package mlx5
 import (
 	"fmt"
 	"math/bits"
+	"net/netip"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -20,6 +21,9 @@ type Options struct {
 	MaxInline int
 	// NoSteering lets every frame in, to queue 0, by one rule. It is for finding out why a card does not receive.
 	NoSteering bool
+	// Dedicated are addresses of the interface that exist for the responder alone, beside the kernel's driver: the kernel sends nothing from
+	// them.
+	Dedicated []netip.Addr
 }
 
 func (o Options) check() error {
@@ -59,8 +63,8 @@ func (d *Device) choosePush() {
 
 // doorbell sets a queue's doorbell, and its BlueFlame register if it is used.
 func (d *Device) doorbell(q *Queue) error {
-	w := d.window(q.uar)
-	p, err := w.Pointer(q.uar.off+uarBF, 8)
+	w := q.uar.window
+	p, err := q.uar.bell(8)
 	if err != nil {
 		return err
 	}
@@ -76,7 +80,7 @@ func (d *Device) doorbell(q *Queue) error {
 		d.noBlueFlame(why)
 		return nil
 	}
-	q.bf, err = w.Pointer(q.uar.off+uarBF, 2*uint64(q.bfHalf))
+	q.bf, err = q.uar.bell(2 * uint64(q.bfHalf))
 	return err
 }
 

@@ -140,7 +140,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		}
 		n++
 	}
-	q.rxNext = next
+	polling.Publish(&q.rxNext, next)
 	if q.txRung != q.txTail {
 		q.ring()
 	}
@@ -408,7 +408,7 @@ func (q *Queue) recv(buf []byte) (n int, at int64) {
 			copy(buf, unsafe.Slice((*byte)(unsafe.Add(q.buf, slot*q.stride+room)), l))
 		}
 		*(*uint32)(unsafe.Add(q.pend, slot*4)) = q.txDone
-		q.rxNext++
+		polling.Publish(&q.rxNext, q.rxNext+1)
 		q.reclaim()
 		if !bad {
 			return int(l), at

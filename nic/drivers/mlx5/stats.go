@@ -4,54 +4,48 @@ import (
 	"fmt"
 
 	"github.com/rebound-nic/rebound/nic"
-	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
-// counts reads the vport's counters (PRM, QUERY_VPORT_COUNTER) and the number of frames that found no buffer (QUERY_Q_COUNTER,
-// out_of_buffer).
-func (d *Device) counts() (t nic.Stats, err error) {
-	if d.caps.vportCounters {
-		out, err := d.exec(command(opQueryVportCounter, 0, 0x20), 0x210)
-		if err != nil {
-			return t, err
-		}
-		packets := func(offs ...int) (n uint64) {
-			for _, off := range offs {
-				n += out.get64(off)
-			}
-			return n
-		}
-		t.RxErrors, t.TxErrors = packets(0x10), packets(0x20)
-		t.RxFrames, t.RxBytes = packets(0x70, 0x90, 0xB0), packets(0x78, 0x98, 0xB8) // broadcast, unicast, multicast
-		t.TxFrames, t.TxBytes = packets(0x80, 0xA0, 0xC0), packets(0x88, 0xA8, 0xC8)
+// vportCounts reads the vport's counters (PRM, QUERY_VPORT_COUNTER).
+func (d *Device) vportCounts() (t nic.Stats, err error) {
+	if !d.caps.vportCounters {
+		return t, nil
 	}
-	out, err := d.exec(command(opQueryQCounter, 0, 0x20).set("counter_set_id", 0x1C, 7, 0, d.counterSet), 0x100)
+	out, err := d.exec(command(opQueryVportCounter, 0, 0x20), 0x210)
 	if err != nil {
 		return t, err
 	}
-	t.RxDropped = uint64(out.get(0x30, 31, 0))
+	packets := func(offs ...int) (n uint64) {
+		for _, off := range offs {
+			n += out.get64(off)
+		}
+		return n
+	}
+	t.RxErrors, t.TxErrors = packets(0x10), packets(0x20)
+	t.RxFrames, t.RxBytes = packets(0x70, 0x90, 0xB0), packets(0x78, 0x98, 0xB8) // broadcast, unicast, multicast
+	t.TxFrames, t.TxBytes = packets(0x80, 0xA0, 0xC0), packets(0x88, 0xA8, 0xC8)
 	return t, nil
+}
+
+// outOfBuffer reads how many frames found no buffer (PRM, QUERY_Q_COUNTER).
+func (d *Device) outOfBuffer() (uint64, error) {
+	out, err := d.exec(command(opQueryQCounter, 0, 0x20).set("counter_set_id", 0x1C, 7, 0, d.counterSet), 0x100)
+	if err != nil {
+		return 0, err
+	}
+	return uint64(out.get(0x30, 31, 0)), nil
 }
 
 // ReadStats reads the device's counters and adds those of the queues.
 func (d *Device) ReadStats(out *nic.Stats) error {
 	return d.card.Ask(func() error {
-		if pci.Gone(d.card.Fn) {
-			return d.card.Gone("configuration space")
-		}
-		t, err := d.counts()
+		t, err := d.fw.counts()
 		if err != nil {
 			return err
 		}
 		*out = d.card.Totals.Read(t)
-		e := &d.events
-		for name, n := range map[string]uint64{
-			"out_of_buffer": out.RxDropped, "send_queue_resets": d.sendRecoveries.Load(), "firmware_pages": uint64(d.pages.held()),
-			"page_requests": e.pageRequests.Load(), "page_request_errors": e.pageErrors.Load(), "port_changes": e.portChanges.Load(),
-			"cq_errors": e.cqErrors.Load(), "unknown_events": e.unknown.Load(),
-		} {
-			out.Extra[name] = n
-		}
+		out.Extra["out_of_buffer"], out.Extra["send_queue_resets"] = out.RxDropped, d.sendRecoveries.Load()
+		d.fw.extra(out.Extra)
 		for i, q := range d.queues {
 			out.TxDropped += q.txFull.Load()
 			out.RxErrors += q.badRx.Load()
@@ -65,18 +59,20 @@ func (d *Device) ReadStats(out *nic.Stats) error {
 // Link returns the vport's state and the port's speed.
 func (d *Device) Link() (l nic.Link, err error) {
 	err = d.card.Ask(func() error {
-		if pci.Gone(d.card.Fn) {
-			return d.card.Gone("configuration space")
-		}
-		l, err = d.link()
+		l, err = d.fw.link()
 		return err
 	})
 	return l, err
 }
 
-func (d *Device) link() (nic.Link, error) {
+// up reports whether the vport is up.
+func (d *Device) up() (bool, error) {
 	out, err := d.exec(command(opQueryVport, 0, 0x10), 0x10)
-	if err != nil || out.get(0x0C, 3, 0) != 1 {
+	return err == nil && out.get(0x0C, 3, 0) == 1, err
+}
+
+func (d *Device) portLink() (nic.Link, error) {
+	if up, err := d.up(); err != nil || !up {
 		return nic.Link{}, err
 	}
 	ptys, err := d.access(regPTYS, accessRead, make(message, 0x40).

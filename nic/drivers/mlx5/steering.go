@@ -238,18 +238,23 @@ func (d *Device) indirectTIR(rqt, v6, udp uint32) (uint32, error) {
 	return d.create(in, opDestroyTIR, 23)
 }
 
-// startRSS creates the table that chooses a hash by frame type, over an indirection table of all queues.
-func (d *Device) startRSS() (table, error) {
+// createRQT creates an indirection table of all queues.
+func (d *Device) createRQT() (uint32, error) {
 	size := min(uint32(128), 1<<d.caps.logMaxRQT)
 	if uint32(len(d.queues)) > size {
-		return table{}, d.card.Errorf("%d queue pairs, an indirection table has up to %d entries", len(d.queues), size)
+		return 0, d.card.Errorf("%d queue pairs, an indirection table has up to %d entries", len(d.queues), size)
 	}
 	in := command(opCreateRQT, 0, 0x110+4*int(size))
 	in.at(0x20).set("rqt_max_size", 0x14, 15, 0, size).set("rqt_actual_size", 0x18, 15, 0, size)
 	for i := range int(size) {
 		in.set("rq_num", 0x110+4*i, 23, 0, d.queues[i%len(d.queues)].rqn)
 	}
-	rqt, err := d.create(in, opDestroyRQT, 23)
+	return d.create(in, opDestroyRQT, 23)
+}
+
+// startRSS creates the table that chooses a hash by frame type, over an indirection table.
+func (d *Device) startRSS() (table, error) {
+	rqt, err := d.createRQT()
 	if err != nil {
 		return table{}, err
 	}

@@ -23,29 +23,17 @@ func (d *Device) want(reason, why string) {
 	d.wanted.CompareAndSwap(nil, &kit.Symptom{Reason: reason, Why: why})
 }
 
-// check processes events and detects stopped queues, stalled sends and dead firmware. It reads device registers only while a loop
-// runs or a caller sends or receives.
+// check detects stopped queues, stalled sends, and what else is wrong with the device.
 func (d *Device) check(polled bool) (*kit.Symptom, error) {
-	d.serveEvents()
-	if !polled {
-		d.health = kit.Progress{}
-		return nil, nil
-	}
-	if s := d.wanted.Swap(nil); s != nil {
+	if s := d.fw.look(polled); s != nil || !polled {
 		return s, nil
-	}
-	if err := d.commands.dead.Load(); err != nil {
-		if s := d.checkHealth(); s != nil { // the likely cause
-			return s, nil
-		}
-		return &kit.Symptom{Reason: "command_stuck", Why: (*err).Error()}, nil
 	}
 	for i, q := range d.queues {
 		if s := d.checkQueue(i, q); s != nil {
 			return s, nil
 		}
 	}
-	return d.checkHealth(), nil
+	return d.fw.health(), nil
 }
 
 // checkQueue detects a queue that stopped or whose sends stall.
@@ -60,12 +48,15 @@ func (d *Device) checkQueue(i int, q *Queue) *kit.Symptom {
 	if d.sends[i].Waiting(&q.txNext, &q.askTail) < sendLimit {
 		return nil
 	}
-	if l, err := d.link(); err == nil && !l.Up {
+	if up, err := d.up(); err == nil && !up {
 		return nil
 	}
 	return &kit.Symptom{Reason: "tx_hang", Recover: recoverQueue, Why: fmt.Sprintf("queue %d: %v: no send was completed for %v (completion %d)", i,
 		nic.ErrTimeout, sendLimit, atomic.LoadUint32(&q.txNext))}
 }
+
+// received returns how many receive slots the loop has taken, which wraps.
+func (q *Queue) received() uint32 { return atomic.LoadUint32(&q.rxNext) }
 
 // sick reports whether the health buffer has a syndrome and requests a reset.
 func (d *Device) sick() bool {
@@ -86,7 +77,7 @@ func (d *Device) checkHealth() *kit.Symptom {
 		return &kit.Symptom{Reason: "disabled", Why: "the function's interface is disabled: " + d.healthText()}
 	case synd != 0 && d.sick():
 		return &kit.Symptom{Reason: "firmware_error", Why: "the device is sick: " + d.healthText()}
-	case d.health.StalledFor(d.commands.read(regHealthCounter)) > limit:
+	case d.beat.StalledFor(d.commands.read(regHealthCounter)) > limit:
 		return &kit.Symptom{Reason: "firmware_hang", Why: fmt.Sprintf("the health counter has not moved for %v: %s", limit, d.healthText())}
 	}
 	if synd != seen && synd != 0 {
@@ -97,14 +88,14 @@ func (d *Device) checkHealth() *kit.Symptom {
 
 // restart starts the device again while no loop uses its queues. Frames in flight are lost.
 func (d *Device) restart(*kit.Symptom) error {
-	if t, err := d.counts(); err == nil {
+	if t, err := d.fw.counts(); err == nil {
 		d.card.Totals.Keep(t)
 	} else {
 		d.card.Totals.KeepLast()
 	}
 	d.wanted.Store(nil)
 	clear(d.sends)
-	d.health, d.syndrome = kit.Progress{}, 0
+	d.beat, d.syndrome = kit.Progress{}, 0
 	return d.start()
 }
 

@@ -227,19 +227,22 @@ func (x *Rig[D]) Exchange(count, size int) {
 // Serve runs f while queue 0 is served on its own thread.
 func (x *Rig[D]) Serve(f func()) (err error) {
 	x.Helper()
-	x.Busy(func() {
-		var stop atomic.Bool
-		end := make(chan error, 1)
-		go func() {
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			end <- x.Dev.Serve(0, &stop, x.Resp[0])
-		}()
-		f()
-		stop.Store(true)
-		err = <-end
-	})
+	x.Busy(func() { err = ServeOn(x.Dev, x.Resp[0], f) })
 	return err
+}
+
+// ServeOn runs f while queue 0 of a device is served on its own thread.
+func ServeOn(d nic.Answerer, r *fastpath.Responder, f func()) error {
+	var stop atomic.Bool
+	end := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		end <- d.Serve(0, &stop, r)
+	}()
+	f()
+	stop.Store(true)
+	return <-end
 }
 
 // Await waits for f to return true.

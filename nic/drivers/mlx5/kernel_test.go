@@ -1,0 +1,439 @@
+package mlx5
+
+import (
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/bus/verbs"
+	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
+	"github.com/rebound-nic/rebound/sim"
+)
+
+// KernelPort is the interface of the kernel that a test plays.
+type KernelPort struct {
+	MAC [6]byte
+	MTU int
+}
+
+// Kernel is the part of Linux that mlx5_core and mlx5_ib play: it has the function with this package's driver for it, passes on what user
+// contexts ask as DEVX does, and puts their rules before those it has. It fails the test for what Linux refuses.
+type Kernel struct {
+	testing.TB
+	Port    KernelPort
+	NoRaw   bool // the process has no CAP_NET_RAW
+	NoWC    bool // the test of write-combining failed
+	model   *sim.Port
+	host    *Device
+	bypass  table
+	eqn     uint32
+	rules   uint32 // in bypass
+	next    uint32 // handle
+	context *context
+}
+
+// context is an open uverbs file.
+type context struct {
+	*Kernel
+	uid     uint32
+	pd      uint32
+	handles map[uint32]func() error // how to destroy each, the last first
+	order   []uint32
+	objects map[uint32]object
+	masks   map[uint32][]byte // matchers
+	enable  map[uint32]uint8
+	pages   map[uint64][]byte // what can be mapped
+	events  [2]int
+}
+
+// NewKernel opens the model's function for the kernel, while the model runs.
+func NewKernel(t testing.TB, port *sim.Port, p KernelPort) *Kernel {
+	fn, err := port.Function()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &Kernel{TB: t, model: port, Port: p}
+	k.host, err = Open(fn, nic.Options{MAC: p.MAC, MTU: p.MTU, RingSize: 64, Log: slog.New(slog.DiscardHandler)}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Its rules, again, in a table behind that for user contexts.
+	own, err := k.host.createTable(1, rootLogSize)
+	k.must(err)
+	g, err := own.group(0, rootGroupBit-1, maskMAC)
+	k.must(err)
+	for i, mac := range [][6]byte{p.MAC, broadcast} {
+		k.must(own.set(uint32(i), g, match{mac: mac}, destTIR, k.host.queues[0].tir))
+	}
+	if k.host.caps.userContexts { // an event queue that user contexts may name
+		b, err := k.host.card.Block(eqEntries*eqeSize, 4096)
+		k.must(err)
+		for i := eqeOwner; i < len(b.Bytes); i += eqeSize {
+			b.Bytes[i] = 1
+		}
+		in := command(opCreateEQ, 0, 0x110).set("uid", 0x00, 15, 0, sharedUID)
+		in.at(0x10).set("log_eq_size", 0x0C, 28, 24, log2(eqEntries)).set("uar_page", 0x0C, 23, 0, k.host.uar.number)
+		k.eqn, err = k.host.create(in.pages(b.IOVA, len(b.Bytes)), opDestroyEQ, 7)
+		k.must(err)
+	}
+	k.bypass, err = k.host.createTable(0, rootLogSize)
+	k.must(err)
+	k.must(k.host.run(k.bypass.command(opModifyFlowTable, 0x40).set("modify_field_select", 0x0C, 15, 0, 1).
+		set("table_miss_action", 0x18, 27, 24, 1).set("table_miss_id", 0x1C, 23, 0, own.id)))
+	k.must(k.host.run(k.bypass.command(opSetFlowRoot, 0x40)))
+	readPort = func(string) (hostPort, error) {
+		return hostPort{Link: nic.Link{Up: true, Speed: 100000}, mac: k.Port.MAC, mtu: k.Port.MTU}, nil
+	}
+	return k
+}
+
+const (
+	opModifyFlowTable opcode = 0x93C
+
+	sharedUID = 0xFFFF // of objects that all user contexts may name
+)
+
+func (k *Kernel) must(err error) {
+	k.Helper()
+	if err != nil {
+		k.Fatal(err)
+	}
+}
+
+// Host is the kernel's own driver.
+func (k *Kernel) Host() *Device { return k.host }
+
+// Function is the function as a driver beside the kernel's gets it.
+func (k *Kernel) Function(t testing.TB) *verbs.Function {
+	t.Helper()
+	sys := t.TempDir()
+	dir := filepath.Join(sys, "bus/pci/devices/0000:03:00.0")
+	k.must(os.MkdirAll(dir, 0o755))
+	config := make([]byte, 4096)
+	for off := 0; off < len(config); off += 4 {
+		k.must(k.host.card.Fn.ReadConfig(off, config[off:off+4]))
+	}
+	k.must(os.WriteFile(filepath.Join(dir, "config"), config, 0o644))
+	k.must(os.MkdirAll(filepath.Join(sys, "class/infiniband/mlx5_0"), 0o755))
+	k.must(os.WriteFile(filepath.Join(sys, "class/infiniband/mlx5_0/fw_ver"), []byte("16.35.2000\n"), 0o644))
+	found := verbs.Found{Name: "mlx5_0", ABI: 1, Function: pci.Found{Address: "0000:03:00.0", ID: k.host.card.Fn.ID(), Driver: "mlx5_core", Interfaces: []string{"eth1"}, NUMANode: -1}}
+	fn, err := verbs.New("eth1", found, sys, func(verbs.Found) (verbs.Kernel, error) {
+		return &context{Kernel: k, handles: map[uint32]func() error{}, objects: map[uint32]object{}, masks: map[uint32][]byte{}, enable: map[uint32]uint8{},
+			pages: map[uint64][]byte{}}, nil
+	})
+	k.must(err)
+	return fn
+}
+
+// Event tells the open context of an asynchronous event.
+func (k *Kernel) Event(kind uint32) {
+	e := abi.AsyncEventDesc{EventType: kind}
+	_, err := unix.Write(k.context.events[1], verbs.Bytes(&e))
+	k.must(err)
+}
+
+func (c *context) attr(attrs []verbs.Attr, id uint16) *verbs.Attr {
+	for i := range attrs {
+		if attrs[i].ID == id {
+			return &attrs[i]
+		}
+	}
+	return nil
+}
+
+func (c *context) added(destroy func() error) uint32 {
+	c.next++
+	c.handles[c.next] = destroy
+	c.order = append(c.order, c.next)
+	return c.next
+}
+
+func (c *context) of(in message) message { return in.set("uid", 0x00, 15, 0, c.uid) }
+
+// pass executes a command of the context. What the firmware refuses is EREMOTEIO with the answer, as in Linux.
+func (c *context) pass(in, answer []byte) error {
+	out, err := c.host.commands.send(c.of(append(message{}, in...)), len(answer))
+	copy(answer, out)
+	if refused(err) {
+		return unix.EREMOTEIO
+	}
+	return err
+}
+
+func (c *context) Call(object, method uint16, attrs []verbs.Attr) error {
+	switch object {
+	case abi.ObjectAsyncEvent:
+		if err := unix.Pipe2(c.events[:], unix.O_CLOEXEC); err != nil {
+			return err
+		}
+		c.Kernel.context = c
+		attrs[0].Value = int64(c.events[0])
+		return nil
+	case abi.ObjectDevice:
+		if method == abi.MethodGetContext {
+			return c.open(attrs)
+		}
+		return c.write(uint32(c.attr(attrs, abi.AttrWriteCmd).Value), c.attr(attrs, abi.AttrCoreIn), c.attr(attrs, abi.AttrCoreOut), c.attr(attrs, abi.AttrUHWOut))
+	case abi.MLX5ObjectDevX:
+		if method == abi.MLX5MethodDevXQueryEQN {
+			binary.NativeEndian.PutUint32(attrs[1].Data, c.eqn)
+			return nil
+		}
+		return c.pass(attrs[0].Data, attrs[1].Data)
+	case abi.MLX5ObjectDevXObj:
+		return c.devx(method, attrs)
+	case abi.MLX5ObjectDevXUmem:
+		return c.umem(attrs)
+	case abi.MLX5ObjectUAR:
+		return c.uar(attrs)
+	case abi.MLX5ObjectFlowMatcher:
+		attrs[0].Value = int64(c.added(func() error { return nil }))
+		c.masks[uint32(attrs[0].Value)], c.enable[uint32(attrs[0].Value)] = append([]byte{}, attrs[1].Data...), attrs[3].Data[0]
+		return nil
+	case abi.ObjectFlow:
+		return c.flow(attrs)
+	}
+	return unix.EPROTONOSUPPORT
+}
+
+func (c *context) open(attrs []verbs.Attr) error {
+	q := (*abi.MLX5AllocUcontextReqV2)(unsafe.Pointer(&c.attr(attrs, abi.AttrUHWIn).Data[0]))
+	if q.Flags != abi.MLX5AllocUctxDevX || q.LibCaps != 3 {
+		return unix.EOPNOTSUPP
+	}
+	if !c.host.caps.userContexts {
+		return unix.EINVAL
+	}
+	in := command(0xA04, 0, 0x40)
+	if !c.NoRaw {
+		in.set("cap", 0x10, 31, 0, 1)
+	}
+	out, err := c.host.exec(in, 0x10)
+	if err != nil {
+		return err
+	}
+	c.uid = out.get(0x08, 15, 0)
+	return nil
+}
+
+// write plays the calls of the older interface.
+func (c *context) write(number uint32, in, out, own *verbs.Attr) error {
+	switch number {
+	case abi.CmdAllocPD:
+		r, err := c.host.exec(c.of(command(opAllocPD, 0, 0x10)), 0x10)
+		if err != nil {
+			return err
+		}
+		c.pd = r.get(0x08, 23, 0)
+		c.added(func() error { return c.host.run(c.of(command(opDeallocPD, 0, 0x10)).set("pd", 0x08, 23, 0, c.pd)) })
+		binary.NativeEndian.PutUint32(out.Data, 1)
+		binary.NativeEndian.PutUint32(own.Data, c.pd)
+		return nil
+	case abi.CmdRegMR:
+		q := (*abi.RegMR)(unsafe.Pointer(&in.Data[0]))
+		iova, err := c.pin(q.Start, q.Length)
+		if err != nil {
+			return err
+		}
+		off := q.Start & (1<<hugeShift - 1)
+		pages := (off + q.Length + 1<<hugeShift - 1) >> hugeShift
+		m := command(opCreateMKey, 0, 0x110).set("translations_octword_actual_size", 0x60, 31, 0, uint32(pages+1)/2)
+		m.at(0x10).set("lw", 0x00, 11, 11, 1).set("lr", 0x00, 10, 10, 1).set("access_mode", 0x00, 9, 8, 1).set("qpn", 0x04, 31, 8, 0xFFFFFF).
+			set("pd", 0x0C, 23, 0, c.pd).set64(0x10, q.HCAVA).set64(0x18, q.Length).set("translations_octword_size", 0x34, 31, 0, uint32(pages+1)/2).set("log_page_size", 0x38, 5, 0, hugeShift)
+		r, err := c.host.exec(hugePages(m, iova-off, off+q.Length), 0x10)
+		if err != nil {
+			return err
+		}
+		key := r.get(0x08, 23, 0)
+		handle := c.added(func() error { return c.host.run(command(opDestroyMKey, 0, 0x10).set("mkey", 0x08, 23, 0, key)) })
+		*(*abi.RegMRResp)(unsafe.Pointer(&out.Data[0])) = abi.RegMRResp{MRHandle: handle, LKey: key << 8}
+		return nil
+	case abi.CmdDeregMR:
+		handle := binary.NativeEndian.Uint32(in.Data)
+		destroy := c.handles[handle]
+		delete(c.handles, handle)
+		return destroy()
+	}
+	return unix.EOPNOTSUPP
+}
+
+// hugeShift is the size of the pages in the lists for the card: lists of smaller ones would be longer than a command of this package.
+const hugeShift = 21
+
+func hugePages(in message, iova, length uint64) message {
+	for off := uint64(0); off < length; off += 1 << hugeShift {
+		in = binary.BigEndian.AppendUint64(in, iova+off)
+	}
+	return in
+}
+
+// pin shows memory of the process to the card until the context is closed.
+func (c *context) pin(start, length uint64) (uint64, error) {
+	b := unsafe.Slice(*(**byte)(unsafe.Pointer(&start)), length)
+	iova, err := c.model.MapAnywhere(sim.Mapping{Size: length, Bytes: b, Read: true, Write: true})
+	c.added(func() error { _, err := c.model.Unmap(iova, length); return err })
+	return iova, err
+}
+
+func (c *context) devx(method uint16, attrs []verbs.Attr) error {
+	in := message(attrs[1].Data)
+	if method != abi.MLX5MethodDevXObjCreate {
+		o := c.objects[uint32(attrs[0].Value)]
+		at, hi := 0x08, 23
+		if in.opcode() == opQueryQCounter {
+			at, hi = 0x1C, 7
+		}
+		if o == (object{}) || in.get(at, hi, 0) != o.number {
+			c.Errorf("%v of handle %d, which is %+v", in.opcode(), attrs[0].Value, o)
+			return unix.EINVAL
+		}
+		return c.pass(in, attrs[2].Data)
+	}
+	destroy, hi := opcode(0), 23
+	switch in.opcode() { // devx_set_umem_valid, and what destroys the object
+	case opCreateCQ:
+		destroy = opDestroyCQ
+		in.set("cq_umem_valid", 0x5C, 31, 31, 1).set("dbr_umem_valid", 0x10, 25, 25, 1)
+	case opCreateSQ, opCreateRQ:
+		if destroy = opDestroySQ; in.opcode() == opCreateRQ {
+			destroy = opDestroyRQ
+		}
+		in.set("dbr_umem_valid", 0x74, 31, 31, 1).set("wq_umem_valid", 0x74, 30, 30, 1)
+	case opCreateTIR:
+		destroy = opDestroyTIR
+	case opCreateTIS:
+		destroy = opDestroyTIS
+	case opCreateRQT:
+		destroy = opDestroyRQT
+	case opAllocTD:
+		destroy = opDeallocTD
+	case opAllocQCounter:
+		destroy, hi = opDeallocQCounter, 7
+	default:
+		c.Errorf("%v is not for OBJ_CREATE", in.opcode())
+		return unix.EINVAL
+	}
+	if err := c.pass(in, attrs[2].Data); err != nil {
+		return err
+	}
+	n := message(attrs[2].Data).get(0x08, hi, 0)
+	attrs[0].Value = int64(c.added(func() error {
+		return c.host.run(c.of(command(destroy, 0, 0x10)).set("number", 0x08, hi, 0, n))
+	}))
+	c.objects[uint32(attrs[0].Value)] = object{destroy, n}
+	return nil
+}
+
+func (c *context) umem(attrs []verbs.Attr) error {
+	start, length := binary.NativeEndian.Uint64(attrs[1].Data), binary.NativeEndian.Uint64(attrs[2].Data)
+	if attrs[5].Value != int64(os.Getpagesize()) {
+		c.Errorf("pages of %#x for a umem with offsets", attrs[5].Value)
+	}
+	iova, err := c.pin(start, length)
+	if err != nil {
+		return err
+	}
+	in := c.of(command(0xA08, 0, 0x30)).set("log_page_size", 0x20, 4, 0, hugeShift-12).set64(0x28, length>>hugeShift)
+	out, err := c.host.exec(hugePages(in, iova, length), 0x10)
+	if err != nil {
+		return err
+	}
+	id := out.get(0x08, 23, 0)
+	attrs[0].Value = int64(c.added(func() error { return c.host.run(c.of(command(0xA0A, 0, 0x10)).set("umem", 0x08, 23, 0, id)) }))
+	binary.NativeEndian.PutUint32(attrs[4].Data, id)
+	return nil
+}
+
+func (c *context) uar(attrs []verbs.Attr) error {
+	if c.NoWC && attrs[1].Value == abi.MLX5UAPIUARAllocTypeBF {
+		return unix.EOPNOTSUPP
+	}
+	out, err := c.host.exec(c.of(command(opAllocUAR, 0, 0x10)), 0x10)
+	if err != nil {
+		return err
+	}
+	n := out.get(0x08, 23, 0)
+	p, err := c.host.wc.Pointer(uint64(n)*uarPage, uarPage)
+	if err != nil {
+		return err
+	}
+	key := uint64(n) << 12
+	c.pages[key] = unsafe.Slice((*byte)(p), uarPage)
+	attrs[0].Value = int64(c.added(func() error { return c.host.run(c.of(command(opDeallocUAR, 0, 0x10)).set("uar", 0x08, 23, 0, n)) }))
+	binary.NativeEndian.PutUint64(attrs[2].Data, key)
+	binary.NativeEndian.PutUint32(attrs[3].Data, uarPage)
+	binary.NativeEndian.PutUint32(attrs[4].Data, n)
+	return nil
+}
+
+// flow puts a rule into the table that comes before the kernel's, in a group for itself.
+func (c *context) flow(attrs []verbs.Attr) error {
+	if c.NoRaw {
+		return unix.EPERM
+	}
+	matcher := uint32(attrs[3].Value)
+	tir := c.objects[uint32(attrs[2].Value)]
+	if c.masks[matcher] == nil || tir.destroy != opDestroyTIR {
+		return unix.EINVAL
+	}
+	at := c.rules % (1 << rootLogSize)
+	c.rules++
+	in := c.bypass.command(opCreateFlowGroup, 0x400).set("start_flow_index", 0x1C, 31, 0, at).set("end_flow_index", 0x24, 31, 0, at).
+		set("match_criteria_enable", 0x3C, 7, 0, uint32(c.enable[matcher]))
+	copy(in[0x40:], c.masks[matcher])
+	out, err := c.host.exec(in, 0x10)
+	if err != nil {
+		return fmt.Errorf("%w: %w", unix.EINVAL, err)
+	}
+	group := out.get(0x08, 23, 0)
+	in = c.bypass.command(opSetFlowEntry, 0x348).set("flow_index", 0x20, 31, 0, at)
+	in.at(0x40).set("group_id", 0x04, 31, 0, group).set("action", 0x0C, 15, 0, forward).set("destination_list_size", 0x10, 23, 0, 1)
+	copy(in[0x80:], attrs[1].Data)
+	in.at(0x340).set("destination_type", 0x00, 31, 24, destTIR).set("destination_id", 0x00, 23, 0, tir.number)
+	if err := c.host.run(in); err != nil {
+		return fmt.Errorf("%w: %w", unix.EINVAL, err)
+	}
+	c.added(func() error {
+		err := c.host.run(c.bypass.command(opDeleteFlowEntry, 0x40).set("flow_index", 0x20, 31, 0, at))
+		if err == nil {
+			err = c.host.run(c.bypass.command(opDestroyFlowGroup, 0x40).set("group_id", 0x18, 31, 0, group))
+		}
+		return err
+	})
+	return nil
+}
+
+func (c *context) Map(key uint64, size int, _ bool) ([]byte, error) {
+	if b := c.pages[key]; len(b) == size {
+		return b, nil
+	}
+	return nil, unix.EINVAL
+}
+
+func (c *context) Unmap([]byte) error { return nil }
+
+// Close destroys everything, the last first, as the kernel does when the file is closed.
+func (c *context) Close() error {
+	for i := len(c.order) - 1; i >= 0; i-- {
+		if destroy := c.handles[c.order[i]]; destroy != nil {
+			if err := destroy(); err != nil {
+				c.Error(err)
+			}
+		}
+	}
+	if c.uid != 0 {
+		c.must(c.host.run(command(0xA06, 0, 0x10).set("uid", 0x08, 15, 0, c.uid)))
+	}
+	if c.events[1] != 0 {
+		unix.Close(c.events[1])
+	}
+	return nil
+}

@@ -1,0 +1,363 @@
+package mlx5
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/verbs"
+	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic/kit/netif"
+	"github.com/rebound-nic/rebound/nic/kit/trace"
+)
+
+// shared is the firmware of a function that the kernel's driver has, which passes commands on (DEVX). Objects belong to this process's
+// context and go with it. Rules of the kernel's flow tables send the frames that are answered to our queues; all others are the kernel's.
+type shared struct {
+	*Device
+	fn  *verbs.Function
+	ctx verbs.DevX
+
+	iface   string            // the card's interface
+	objects map[object]uint32 // the kernel's handles
+	umems   map[uint64]uint32 // registered memory by where it begins
+	failed  error             // why memory could not be registered
+	looks   int
+	kernel  atomic.Uint64 // asynchronous events that are not ours to handle
+
+	counting sync.Mutex
+	seen     []uint32 // receive slots of each queue, as counted last
+	frames   uint64   // received
+}
+
+// object is one of the firmware's objects: the command that destroys it, and its number.
+type object struct {
+	destroy opcode
+	number  uint32
+}
+
+// prepare refuses what rules for one port cannot serve.
+func (s *shared) prepare() error {
+	o := &s.card.Options
+	switch {
+	case s.own.NoSteering:
+		return s.card.Errorf("debug.no_steering is for a function of our own: the kernel steers this one")
+	case o.MAC != [6]byte{}:
+		return s.card.Errorf("nic.mac is for a function of our own: the interface keeps its address")
+	case o.Match == nil:
+		return s.card.Errorf("%w: beside the kernel's driver this driver answers, and does not send (use afxdp, or rebound-responder bind %s)", errors.ErrUnsupported, s.fn.Function.Address)
+	case len(s.fn.Function.Interfaces) != 1:
+		return s.card.Errorf("%w: %s has the interfaces %v, expected one (RoCE LAG and devlink ports are not supported: use xdp)", errors.ErrUnsupported, s.fn.Found.Name,
+			s.fn.Function.Interfaces)
+	}
+	s.iface = s.fn.Function.Interfaces[0]
+	switch p, err := readPort(s.iface); {
+	case err != nil:
+		return s.card.Errorf("%w", err)
+	case p.master != "":
+		return s.card.Errorf("%w: interface %s belongs to %s: use driver xdp on it", errors.ErrUnsupported, s.iface, p.master)
+	case p.switchID != "":
+		return s.card.Errorf("%w: interface %s is a port of the card's switch (switchdev mode): use driver xdp", errors.ErrUnsupported, s.iface)
+	}
+	return nil
+}
+
+// hostPort is the card's interface as the kernel has it.
+type hostPort struct {
+	nic.Link
+	mac              [6]byte
+	mtu              int
+	master, switchID string // the bond or bridge that it belongs to, the card's switch
+}
+
+// readPort is a variable so that tests can replace it. An interface that is down has no link, and is no error.
+var readPort = func(name string) (p hostPort, err error) {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return p, fmt.Errorf("interface %s: %w: %w", name, nic.ErrGone, err)
+	}
+	copy(p.mac[:], i.HardwareAddr)
+	p.mtu = i.MTU
+	if master, err := os.Readlink("/sys/class/net/" + name + "/master"); err == nil {
+		p.master = filepath.Base(master)
+	}
+	if id, err := os.ReadFile("/sys/class/net/" + name + "/phys_switch_id"); err == nil {
+		p.switchID = strings.TrimSpace(string(id))
+	}
+	if up, err := netif.Lookup(name); err == nil {
+		defer up.Close()
+		p.Link, _ = up.Link()
+	}
+	return p, nil
+}
+
+func (s *shared) begin() []kit.Stage {
+	return []kit.Stage{
+		{Name: "open a context", Do: s.open},
+		{Name: "read capabilities", Do: s.capabilities},
+		{Name: "allocate memory", Do: s.allocate},
+	}
+}
+
+// open opens a context. What an earlier one had is destroyed before its memory is freed.
+func (s *shared) open() error {
+	if err := s.release(); err != nil {
+		return err
+	}
+	if err := s.fn.Start(); err != nil {
+		return err
+	}
+	s.ctx = verbs.DevX{Context: s.fn.Context()}
+	s.objects, s.umems, s.failed, s.seen = map[object]uint32{}, map[uint64]uint32{}, nil, make([]uint32, s.card.Options.Queues)
+	_, err := s.ctx.Begin()
+	if errors.Is(err, unix.EINVAL) {
+		return s.card.Errorf("%w: the firmware has no user contexts: mlxconfig -d %s set UCTX_EN=1, then reset it (mlxfwreset); or use driver xdp: %w",
+			errors.ErrUnsupported, s.fn.Function.Address, err)
+	}
+	if err != nil {
+		return s.card.Errorf("%w", err)
+	}
+	return nil
+}
+
+// Available returns why a device cannot be used beside the kernel's driver.
+func Available(fn *verbs.Function) error {
+	s := &shared{Device: &Device{}, fn: fn}
+	s.card.Name, s.card.Options.Queues = "mlx5 "+fn.Name(), 1
+	return errors.Join(s.open(), s.release())
+}
+
+func (s *shared) capabilities() error {
+	p, err := readPort(s.iface)
+	if err != nil {
+		return s.card.Errorf("%w", err)
+	}
+	if mtu := s.card.Options.MTU; mtu != limits.MTU && mtu != p.mtu {
+		return s.card.Errorf("MTU %d: interface %s has %d (ip link set %s mtu %d)", mtu, s.iface, p.mtu, s.iface, mtu)
+	}
+	s.card.MTU = min(p.mtu, limits.MaxMTU)
+	if s.card.MAC != [6]byte{} && p.mac != s.card.MAC {
+		return s.card.Errorf("%w: interface %s has another address now, %v: start again", nic.ErrDown, s.iface, net.HardwareAddr(p.mac[:]))
+	}
+	s.card.MAC = p.mac
+	return s.learn()
+}
+
+// allocate allocates all memory at once: what the arena grows by would have another key.
+func (s *shared) allocate() (err error) {
+	if s.pd, err = s.ctx.AllocPD(); err != nil {
+		return s.card.Errorf("%w", err)
+	}
+	const small = 10 * 4096 // records, scratch, and what alignment takes
+	ring := s.card.Options.RingSize
+	each := ring*cqeSize + ring*maxBlocks*(cqeSize+wqebb) + ring*rxWQE + small
+	stride := int(kit.Stride(room + s.card.MaxFrame()))
+	return s.card.Allocate(s.card.Options.Queues*(each+ring*stride) + ring*stride)
+}
+
+// end proves pushes before rules send the first frames.
+func (s *shared) end() []kit.Stage {
+	return []kit.Stage{{Name: "prove pushes", Do: s.provePush}, {Name: "steer frames", Do: s.steer}}
+}
+
+// exec passes a command on: one of an object by the kernel's handle of it.
+func (s *shared) exec(in message, outLen int) (message, error) {
+	began := time.Now()
+	out := make(message, max(outLen, entryInline))
+	var err error
+	switch in.opcode() {
+	case opModifySQ:
+		err = s.of(object{opDestroySQ, in.get(0x08, 23, 0)}, s.ctx.Modify, in, out)
+	case opModifyRQ:
+		err = s.of(object{opDestroyRQ, in.get(0x08, 23, 0)}, s.ctx.Modify, in, out)
+	case opQuerySQ:
+		err = s.of(object{opDestroySQ, in.get(0x08, 23, 0)}, s.ctx.Ask, in, out)
+	case opQueryQCounter:
+		err = s.of(object{opDeallocQCounter, in.get(0x1C, 7, 0)}, s.ctx.Ask, in, out)
+	default:
+		err = s.ctx.Query(in, out)
+	}
+	return out, s.passed(in, out, began, err)
+}
+
+func (s *shared) of(o object, pass func(handle uint32, in, out []byte) error, in, out message) error {
+	handle, ok := s.objects[o]
+	if !ok {
+		return fmt.Errorf("%v of an object that was not created: %d", in.opcode(), o.number)
+	}
+	return pass(handle, in, out)
+}
+
+// passed records a command, and makes an error of what the firmware or the kernel refused.
+func (s *shared) passed(in, out message, began time.Time, err error) error {
+	e := trace.Entry{Kind: trace.Command, Name: in.opcode().String(), Opcode: uint32(in.opcode()), OpMod: in.opMod(), In: trace.Bytes(in),
+		Out: trace.Bytes(out), Took: time.Since(began), Status: out.get(0x00, 31, 24), Syndrome: out.get(0x04, 31, 0)}
+	switch {
+	case err == nil:
+	case errors.Is(err, unix.EREMOTEIO):
+		err = s.card.Errorf("%w", &CommandError{in.opcode(), in.opMod(), Status(e.Status), e.Syndrome})
+	case errors.Is(err, unix.EIO), errors.Is(err, unix.ENODEV):
+		err = s.card.Errorf("%v: %w: the kernel took the device away: %w", in.opcode(), nic.ErrHardware, err)
+	default:
+		err = s.card.Errorf("%v: %w", in.opcode(), &kernelRefusal{err})
+	}
+	if err != nil {
+		e.Err = err.Error()
+	}
+	s.card.Trace.Add(e)
+	return err
+}
+
+// kernelRefusal is a command that the kernel did not pass on, or, up to Linux 5.18, one that firmware refused.
+type kernelRefusal struct{ err error }
+
+func (e *kernelRefusal) Error() string { return "the kernel refuses: " + e.err.Error() }
+func (e *kernelRefusal) Unwrap() error { return e.err }
+
+func (s *shared) create(in message, destroy opcode, hi int) (uint32, error) {
+	if s.failed != nil {
+		return 0, s.failed
+	}
+	began := time.Now()
+	out := make(message, entryInline)
+	handle, err := s.ctx.Create(in, out)
+	err = s.passed(in, out, began, err)
+	switch {
+	case err != nil && in.opcode() == opCreateSQ:
+		return 0, fmt.Errorf("%w (a send queue takes CAP_NET_RAW when the responder starts)", err)
+	case err != nil:
+		return 0, err
+	}
+	n := out.get(0x08, hi, 0)
+	s.objects[object{destroy, n}] = handle
+	return n, nil
+}
+
+// allocUAR has the kernel map a page of doorbells, write-combining if its test of that passed.
+func (s *shared) allocUAR() (u uar, err error) {
+	combining := true
+	page, number, err := s.ctx.AllocUAR(true)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		combining = false
+		page, number, err = s.ctx.AllocUAR(false)
+	}
+	if err != nil {
+		return u, s.card.Errorf("%w", err)
+	}
+	// A page of the host may hold several of the device's.
+	off := uint64(number) * uarPage % uint64(os.Getpagesize())
+	if off+uarPage > uint64(len(page)) {
+		return u, s.card.Errorf("%w: doorbells in %d bytes", nic.ErrHardware, len(page))
+	}
+	return uar{number: number, off: off, window: mmio.Mapped(page, combining)}, nil
+}
+
+func (s *shared) protect() (err error) {
+	if s.events.eqn, err = s.ctx.EQN(); err != nil {
+		return s.card.Errorf("query the kernel's event queue: %w", err)
+	}
+	s.td, err = s.create(command(opAllocTD, 0, 0x10), opDeallocTD, 23)
+	return err
+}
+
+func (s *shared) key(b dma.Block) (uint32, error) {
+	_, _, key, err := s.fn.Region(b.IOVA)
+	return key, err
+}
+
+// place finds memory in what is registered for queues, or registers it.
+func (s *shared) place(b dma.Block) place {
+	base, size, _, err := s.fn.Region(b.IOVA)
+	id, ok := s.umems[base]
+	if err == nil && !ok {
+		if id, err = s.ctx.RegisterUmem(base, size); err == nil {
+			s.umems[base] = id
+		}
+	}
+	if err != nil {
+		s.failed = s.card.Errorf("%w", err)
+	}
+	return place{umem: true, id: id, at: b.IOVA - base}
+}
+
+func (s *shared) vport() error {
+	out, err := s.exec(command(opQueryNICVport, 0, 0x10), 0x110)
+	if err != nil {
+		return err
+	}
+	return s.setInline(out)
+}
+
+func (s *shared) version() string { return s.fn.Text("fw_ver") }
+
+func (s *shared) link() (nic.Link, error) {
+	p, err := readPort(s.iface)
+	return p.Link, err
+}
+
+// counts returns what our queues received and sent: the vport's counters are of the kernel's traffic, too.
+func (s *shared) counts() (t nic.Stats, err error) {
+	s.counting.Lock()
+	defer s.counting.Unlock()
+	for i, q := range s.queues {
+		now := q.received()
+		s.frames += uint64(now - s.seen[i])
+		s.seen[i] = now
+		t.TxFrames += q.pushed.Load() + q.pointed.Load()
+	}
+	t.RxFrames = s.frames
+	t.RxDropped, err = s.outOfBuffer()
+	return t, err
+}
+
+func (s *shared) extra(extra map[string]uint64) {
+	extra["kernel_events"] = s.kernel.Load()
+	if v, err := s.vportCounts(); err == nil {
+		extra["vport_rx_frames"], extra["vport_tx_frames"] = v.RxFrames, v.TxFrames
+		extra["vport_rx_bytes"], extra["vport_tx_bytes"] = v.RxBytes, v.TxBytes
+	}
+}
+
+const lookEvery = 10 // looks from one at the interface to the next
+
+// look takes the kernel's events, and sees whether the interface is still what the rules are for.
+func (s *shared) look(bool) *kit.Symptom {
+	for {
+		e, ok := s.ctx.Event()
+		if !ok {
+			break
+		}
+		if e.EventType == verbs.EventDeviceFatal {
+			return &kit.Symptom{Reason: "device_fatal", Why: "the kernel removed or reset the device"}
+		}
+		s.kernel.Add(1)
+	}
+	if s.looks++; s.looks%lookEvery != 0 {
+		return nil
+	}
+	switch p, err := readPort(s.iface); {
+	case err != nil:
+		return &kit.Symptom{Reason: "interface_gone", Why: err.Error()}
+	case p.mac != s.card.MAC:
+		return &kit.Symptom{Reason: "address_changed", Why: fmt.Sprintf("interface %s has another address now: %v", s.iface, net.HardwareAddr(p.mac[:]))}
+	case min(p.mtu, limits.MaxMTU) != s.card.MTU:
+		return &kit.Symptom{Reason: "mtu_changed", Why: fmt.Sprintf("interface %s has another MTU now: %d", s.iface, p.mtu)}
+	}
+	return nil
+}
+
+func (s *shared) health() *kit.Symptom { return nil } // the kernel's driver watches it
+
+// release closes the context: the kernel destroys rules and queues, and releases the memory, which is freed then.
+func (s *shared) release() error { return errors.Join(s.fn.Stop(), s.card.Deallocate()) }
