@@ -43,7 +43,7 @@ type control interface {
 
 // createdRings is a new completion queue: its rings lie one after the other.
 type createdRings struct {
-	index    uint32
+	index    uint32 // for createQP
 	at       unsafe.Pointer
 	doorbell *uint32 // nil unless the device wants to know what was consumed
 }

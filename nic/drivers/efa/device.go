@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/polling"
 )
@@ -107,11 +108,14 @@ type Device struct {
 
 var _ nic.Messenger = (*Device)(nil)
 
-// Open resets the device, programs it and starts its queues. It takes fn over: Close closes it, and so does an Open that
-// fails.
+// Open resets the device, programs it and starts its queues. A verbs.Function is used beside the kernel's driver and not reset. It takes
+// fn over: Close closes it, and so does an Open that fails.
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own, ended: make(chan struct{})}
 	d.control = &admin{d: d}
+	if beside := verbs.Of(fn); beside != nil {
+		d.control = &uverbs{d: d, fn: beside}
+	}
 	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Restart: d.restart, Release: d.control.release}); err != nil {
 		return nil, err
 	}

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
 )
@@ -26,10 +28,11 @@ const (
 	sendPatience = 20 * time.Second // sends of a queue pair that all stall, before the device is reset
 )
 
-// refused reports whether err is the device's answer to a command, not its silence.
+// refused reports whether err is the device's or the kernel's answer to a command, not its silence.
 func refused(err error) bool {
 	var e *amazonadmin.CommandError
-	return errors.As(err, &e)
+	var errno unix.Errno
+	return errors.As(err, &e) || errors.As(err, &errno) && errno != unix.EIO && errno != unix.ENODEV
 }
 
 // check finds a device that is broken or silent, or that reports an error.
