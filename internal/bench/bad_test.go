@@ -62,7 +62,7 @@ func TestBadInput(t *testing.T) {
 			{"stop at no SSID", run("-target", far4, "-proto", "stamp", "-stamp-zero-ssid", "stop"), 2, "give -stamp-ssid"},
 			{"a clock without error", run("-target", far4, "-proto", "stamp", "-clock-error", "0s"), 2, "no clock is right"},
 			{"a frame too short for its TLVs", run("-target", far4, "-proto", "stamp", "-stamp-tlv", "location", "-size", "100"), 2, "146 to 1514"},
-			{"messages without an EFA", run("-target", far4, "-proto", "srd"), 2, "messages want the PCI address of an EFA"},
+			{"messages without an EFA", run("-target", far4, "-proto", "srd"), 2, "messages want an EFA"},
 			{"UDP on an EFA", run("-target", far4, "-driver", "efa", "-iface", "vfio-user:/x", "-proto", "udp"), 2, "take ud, srd, stamp-ud or stamp-srd"},
 			{"messages on a card for frames", run("-target", far4, "-driver", "ena", "-iface", "vfio-user:/x", "-proto", "srd"), 2, "ena carries frames"},
 			{"a message too short", run("-target", far4, "-driver", "efa", "-iface", "vfio-user:/x", "-size", "7"), 2, "8 bytes or more"},

@@ -8,6 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/setting"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/drivers/afpacket"
 	"github.com/rebound-nic/rebound/nic/drivers/afxdp"
 	"github.com/rebound-nic/rebound/nic/drivers/efa"
@@ -30,6 +31,8 @@ type driver struct {
 	kernel    func(*Config) (*xdp.Device, error)                 // answers without a loop of ours
 	function  func(pci.Function, *Config) (nic.Device, error)    // owns the function, and closes it on error
 	messages  func(pci.Function, *Config) (nic.Messenger, error) // likewise, of a device that carries messages, not frames
+	beside    bool                                               // either also takes a verbs.Function, and leaves the device to the kernel's driver
+	available func(*verbs.Function) error                        // why a device cannot be used so, nil if it can or that is not known
 	vendor    uint16                                             // of the PCI functions
 	supports  func(pci.ID) (name string, ok bool)                // whether function or messages drives a device of that ID, and its name
 	page      string                                             // in docs: the first hour on a real card
@@ -73,14 +76,17 @@ var drivers = []driver{
 	{
 		name: "mlx5",
 		has:  []string{"nic.push", "nic.push_max", "debug.no_steering"},
-		doc:  "a ConnectX-4 or later or BlueField, bound the same way.",
+		doc: "a ConnectX-5 or later or BlueField by its interface, beside the kernel's driver (modules mlx5_ib, ib_uverbs; CAP_NET_RAW), or a " +
+			"ConnectX-4 or later, bound the same way.",
 		push: []setting.Choice{
 			{Name: "full", Doc: "mlx5, mlx4: the complete frame in the work queue entry, through BlueFlame"},
 			{Name: "header", Doc: "mlx5: the headers in the work queue entry, and a pointer to the frame"},
 		},
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {
-			return opened(mlx5.Open(fn, c.Options, mlx5.Options{Push: c.Push, MaxInline: c.MaxInline, NoSteering: c.Debug.noSteering}))
+			return opened(mlx5.Open(fn, c.Options, mlx5.Options{Push: c.Push, MaxInline: c.MaxInline, NoSteering: c.Debug.noSteering,
+				Dedicated: c.Dedicated}))
 		},
+		beside: true, available: mlx5.Available,
 		vendor: 0x15b3, supports: mlx5.Supports, page: "bring-up-mlx5.md",
 	},
 	{
@@ -113,8 +119,8 @@ var drivers = []driver{
 		has:  []string{"nic.push", "nic.push_max", "nic.qkey", "respond.handover", "respond.stamp_messages"},
 		lacks: []string{"nic.mac", "respond.addresses", "respond.udp_ports", "respond.vlans", "respond.stamp_ports", "respond.stamp_auth_ports",
 			"guard.checksum_bytes"},
-		doc: "an Amazon EFA, bound the same way. It carries messages instead of frames: respond.addresses must be empty, and " +
-			"clients connect through respond.handover.",
+		doc: "an Amazon EFA, beside the kernel's efa driver (module ib_uverbs; no privileges), or bound the same way. It carries " +
+			"messages instead of frames: respond.addresses must be empty, and clients connect through respond.handover.",
 		messages: func(fn pci.Function, c *Config) (nic.Messenger, error) {
 			d, err := efa.Open(fn, c.Options, efa.Options{Push: c.Push, MaxInline: c.MaxInline, QKey: c.QKey, Services: c.Services})
 			if err != nil {
@@ -122,6 +128,7 @@ var drivers = []driver{
 			}
 			return d, nil
 		},
+		beside: true,
 		vendor: 0x1d0f, supports: efa.Supports, page: "bring-up-efa.md",
 	},
 	{
@@ -220,6 +227,9 @@ func (d *driver) onBus() bool { return d.function != nil || d.messages != nil }
 // OnBus reports whether a driver drives PCI functions.
 func OnBus(name string) bool { d := byName(name); return d != nil && d.onBus() }
 
+// SharesDevices reports whether a driver can use a device that the kernel's driver keeps.
+func SharesDevices(name string) bool { d := byName(name); return d != nil && d.beside }
+
 // CarriesMessages reports whether a driver's device carries messages, not frames.
 func CarriesMessages(name string) bool { d := byName(name); return d != nil && d.messages != nil }
 
@@ -251,7 +261,7 @@ func Fits(name, device string) error {
 	case d == nil: // auto
 	case !d.onBus() && IsPCIDevice(device):
 		return fmt.Errorf("%s drives a network interface, and %s is a PCI function", name, device)
-	case d.onBus() && !IsPCIDevice(device):
+	case d.onBus() && !IsPCIDevice(device) && !(d.beside && d.function != nil):
 		return fmt.Errorf("%s drives a PCI function, and %s is a network interface", name, device)
 	}
 	return nil

@@ -5,10 +5,12 @@ package cards
 import (
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser"
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
 	"github.com/rebound-nic/rebound/nic/kit/netif"
@@ -18,11 +20,70 @@ import (
 // simulated is the prefix of a device that simnic serves.
 const simulated = "vfio-user:"
 
-// IsPCIDevice reports whether device is a PCI function ("0000:03:00.0") or a simulated one ("vfio-user:PATH"), and not
-// a network interface, whose name has no colon.
+// IsPCIDevice reports whether device is a PCI function ("0000:03:00.0"), also by the name of its RDMA device ("rdmap0s6"), or a
+// simulated one ("vfio-user:PATH"), and not a network interface, whose name has no colon.
 func IsPCIDevice(device string) bool {
 	_, err := pci.ParseAddress(device)
-	return err == nil || strings.HasPrefix(device, simulated)
+	return err == nil || strings.HasPrefix(device, simulated) || isRDMA(device)
+}
+
+// isRDMA reports whether a device is the name of an RDMA device of the kernel, and of no interface.
+func isRDMA(device string) bool {
+	if _, err := net.InterfaceByName(device); err == nil {
+		return false
+	}
+	f, err := verbs.Find(device)
+	return err == nil && f.Name == device
+}
+
+// Beside reports whether Open uses c.Device beside the kernel's driver, which keeps it.
+func (c *Config) Beside() bool {
+	f, err := verbs.Find(c.Device)
+	if err != nil {
+		return false
+	}
+	if f.Name == c.Device {
+		return true
+	}
+	name := c.Driver
+	if name == "auto" && IsPCIDevice(c.Device) {
+		name = DriverFor(f.Function.ID)
+	}
+	d := byName(name)
+	return d != nil && d.beside && c.Observe == nil // a probe reads registers
+}
+
+// BesideInterface returns the interface of a device that Open uses beside the kernel's driver, "" if it is not or carries no frames.
+func (c *Config) BesideInterface() string {
+	f, err := verbs.Find(c.Device)
+	if err != nil || !c.Beside() || len(f.Function.Interfaces) != 1 {
+		return ""
+	}
+	return f.Function.Interfaces[0]
+}
+
+// BesideKernel returns the driver that can use a device beside the kernel's driver, "" if there is none, and why it cannot, nil if it can.
+func BesideKernel(device string) (name string, why error) {
+	f, err := verbs.Find(device)
+	if err != nil {
+		return "", err
+	}
+	d := byName(DriverFor(f.Function.ID))
+	if d == nil || !d.beside {
+		return "", fmt.Errorf("no driver for %v beside %s", f.Function.ID, f.Function.Driver)
+	}
+	if why := f.Missing(); why != "" {
+		return d.name, errors.New(why)
+	}
+	fn, err := verbs.Open(device)
+	if err != nil {
+		return d.name, err
+	}
+	defer fn.Close()
+	if d.available != nil {
+		err = d.available(fn)
+	}
+	return d.name, err
 }
 
 // Open opens c.Device. Without an IOMMU it fails for a PCI function unless UnsafeNoIOMMU is set: the device may then write to
@@ -31,7 +92,7 @@ func (c *Config) Open() (nic.Device, error) {
 	if err := Fits(c.Driver, c.Device); err != nil {
 		return nil, err
 	}
-	if IsPCIDevice(c.Device) {
+	if IsPCIDevice(c.Device) || c.Beside() {
 		port, err := c.openFunction()
 		if err != nil {
 			return nil, err
@@ -84,6 +145,11 @@ func (c *Config) Choose(core bool) (name, why string) {
 		return "", ""
 	}
 	defer i.Close()
+	if name, err := BesideKernel(c.Device); err == nil && !CarriesMessages(name) {
+		return name, fmt.Sprintf("a core is given, and the card of interface %s can be used beside the kernel's driver", i.Name)
+	} else if name != "" {
+		c.Log.Info("the card cannot be used beside the kernel's driver", "device", c.Device, "driver", name, "reason", err)
+	}
 	if f := xdpkit.AskFeatures(i.Index); !f.Has(xdpkit.ZeroCopy) {
 		return "xdp", fmt.Sprintf("a core is given, but interface %s shares no memory with AF_XDP sockets (its XDP features: %v)", i.Name, f)
 	}
@@ -92,7 +158,7 @@ func (c *Config) Choose(core bool) (name, why string) {
 
 // OpenAnswerer opens c.Device for a loop that answers: frames as Open does, or a nic.Messenger.
 func (c *Config) OpenAnswerer() (nic.Answerer, error) {
-	if !IsPCIDevice(c.Device) {
+	if !IsPCIDevice(c.Device) && !c.Beside() {
 		return c.Open()
 	}
 	if err := Fits(c.Driver, c.Device); err != nil {
@@ -132,7 +198,7 @@ func (c *Config) openSocket() (nic.Device, error) {
 }
 
 func (c *Config) openFunction() (nic.Answerer, error) {
-	fn, err := take(c.Device, c.UnsafeNoIOMMU)
+	fn, err := c.take()
 	if err != nil {
 		return nil, err
 	}
@@ -149,6 +215,10 @@ func (c *Config) openFunction() (nic.Answerer, error) {
 	}
 	if err := d.takes(c.Push); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s %s: %w", d.name, c.Device, err), fn.Close())
+	}
+	if beside := verbs.Of(fn); beside != nil && (!d.beside || c.Observe != nil) {
+		return nil, errors.Join(fmt.Errorf("%s %s: %w beside the kernel's driver (rebound-responder bind %s, and use that address)", d.name, c.Device,
+			errors.ErrUnsupported, beside.Function.Address), fn.Close())
 	}
 	if c.Observe != nil {
 		fn = c.Observe(fn)
@@ -167,11 +237,14 @@ func (c *Config) openFunction() (nic.Answerer, error) {
 	return &card{dev, modelled{fn}}, nil
 }
 
-func take(name string, unsafeNoIOMMU bool) (pci.Function, error) {
-	if path, ok := strings.CutPrefix(name, simulated); ok {
+func (c *Config) take() (pci.Function, error) {
+	if path, ok := strings.CutPrefix(c.Device, simulated); ok {
 		return vfiouser.Dial(path)
 	}
-	return pci.Open(name, unsafeNoIOMMU)
+	if c.Beside() {
+		return verbs.Open(c.Device)
+	}
+	return pci.Open(c.Device, c.UnsafeNoIOMMU)
 }
 
 // card and messenger are an open PCI function, of this machine or simulated.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 
@@ -30,6 +31,7 @@ type Config struct {
 	Shared        bool                            // "auto": the host uses the interface, so no XDP program should be attached and detached
 	QKey          uint32                          // efa: of all queue pairs; 0 for the driver's own
 	Observe       func(pci.Function) pci.Function // wraps the function that the driver gets; nil for the function itself
+	Dedicated     []netip.Addr                    // mlx5 beside the kernel's driver: addresses that exist for the responder alone
 	Services      []nic.Service                   // efa: the queue pairs of each queue; nil for the driver's own
 	Debug         Debug
 }
@@ -95,16 +97,16 @@ func (c *Config) Settings() []setting.Setting {
 		}
 	}
 	names = append(names, setting.Choice{Name: "auto",
-		Doc: "for a PCI function, the driver of its ID. For an interface, xdp; or afxdp if a core is dedicated to it " +
-			"(cpu.cores, or an isolated core) and the interface's driver supports zero copy. If that is not available, it falls " +
+		Doc: "for a PCI function, the driver of its ID. For an interface, xdp. If a core is dedicated to it (cpu.cores, or an " +
+			"isolated core): mlx5 if the card can be used beside the kernel's driver, afxdp if the interface's driver supports zero copy. If that is not available, it falls " +
 			"back to afxdp, then afpacket. The log shows the choice and the reason."})
 	push = append(push, setting.Choice{Name: "off", Doc: "descriptors and frames stay in host memory, and the card fetches them"})
 
 	return For([]setting.Setting{
 		setting.OneOf("nic.driver", &c.Driver, "auto", names, "The driver:"),
 		setting.String("nic.device", &c.Device, "", checkName,
-			"An interface name (\"eth1\"), a PCI address (\"0000:03:00.0\") or a simulated device (\"vfio-user:PATH\"). "+
-				"`rebound-responder nics` lists the devices."),
+			"An interface name (\"eth1\"), a PCI address (\"0000:03:00.0\"), an RDMA device (efa: \"rdmap0s6\") or a simulated device "+
+				"(\"vfio-user:PATH\"). `rebound-responder nics` lists the devices."),
 		setting.Range("nic.queue", &c.XDP.Queue, 0, math.MaxInt, 0, "",
 			"The interface's first queue to use. With several cores, the following ones are used too."),
 		setting.Int("nic.ring_size", &c.RingSize, 0, func(n int) error {

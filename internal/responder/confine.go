@@ -42,6 +42,11 @@ func (s *settings) needs() (n confine.Needs) {
 		n.Write = append(n.Write, xdpkit.PinRoot)
 		clocks, _ := filepath.Glob("/dev/ptp*")
 		n.Write = append(n.Write, clocks...)
+	case s.nic.Beside(): // a restart opens the device again
+		n.Write = append(n.Write, "/dev/infiniband")
+		if !cards.CarriesMessages(s.nic.Driver) { // and its rules take this
+			n.Capabilities = append(n.Capabilities, confine.NetRaw)
+		}
 	case !cards.IsPCIDevice(s.nic.Device):
 		n.BPF = true
 	case s.nic.UnsafeNoIOMMU: // the function's files in sysfs; at the end, and at a restart, it is disabled and enabled there

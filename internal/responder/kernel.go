@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/internal/cards"
 	"github.com/rebound-nic/rebound/internal/host/isolate"
 	"github.com/rebound-nic/rebound/internal/host/metrics"
 	"github.com/rebound-nic/rebound/internal/host/notify"
@@ -46,6 +47,8 @@ func inKernel(s *settings, log *slog.Logger) (*inTheKernel, error) {
 		log.Info("driver chosen", "driver", name, "device", s.nic.Device, "why", why)
 		if name == "xdp" {
 			s.nic.Driver, chosen = name, true
+		} else if cards.OnBus(name) {
+			s.nic.Driver = name
 		}
 	}
 	if !s.nic.InKernel() {

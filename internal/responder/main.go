@@ -76,6 +76,12 @@ func perform(args []string, stdout, stderr io.Writer) int {
 	case args[0] == manual.CompleteCommand:
 		described().Complete(stdout, args[1:])
 		return exitDone
+	case args[0] == keepCommand && len(args) > 1:
+		if err := keepAddresses(args[1:], os.Stdout, os.Stdin); err != nil {
+			fmt.Fprintf(stderr, "rebound-responder: %s\n", plain.Error(err))
+			return exitFailed
+		}
+		return exitDone
 	case args[0] == "-version" || args[0] == "--version":
 		name, args = "version", args[1:]
 	case args[0] == "help":

@@ -51,7 +51,7 @@ func (s *settings) fits(info nic.Info, messages bool) error {
 // each service, the first core's first, and the addresses of their hand-over.
 func readyMessages(info nic.Info, m nic.Messenger, hand *handover.Server) string {
 	all := m.Endpoints()
-	line := fmt.Sprintf("ready driver=%s device=%s gid=%v qkey=%#x", info.Driver, info.Device, all[0].GID, all[0].QKey)
+	line := fmt.Sprintf("ready driver=%s device=%s%s gid=%v qkey=%#x", info.Driver, info.Device, via(info), all[0].GID, all[0].QKey)
 	for s := range nic.Service(nic.Services) {
 		var numbers []string
 		for _, e := range all {

@@ -1,6 +1,7 @@
 package responder
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/cards"
 	"github.com/rebound-nic/rebound/latency/plain"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/bus/verbs"
 )
 
 // nicsCommand lists the interfaces of this network namespace and the network functions on the PCI bus, each with what
@@ -99,6 +101,22 @@ func listFunctions(w io.Writer) error {
 // mover names the driver for a function, and what must be done before it can use it.
 func mover(f pci.Found) string {
 	driver := cards.DriverFor(f.ID)
+	bind := "`rebound-responder bind " + f.Address + "`"
+	if cards.SharesDevices(driver) && f.Driver != "" && f.Driver != "vfio-pci" {
+		rdma, err := verbs.Find(f.Address)
+		if err == nil {
+			_, err = cards.BesideKernel(f.Address)
+		} else {
+			err = errors.New("no RDMA device (modprobe -a mlx5_ib ib_uverbs)")
+			if driver == "efa" {
+				err = errors.New("no RDMA device (modprobe ib_uverbs)")
+			}
+		}
+		if err != nil {
+			return fmt.Sprintf("%s, after %s; not beside %s: %v", driver, bind, f.Driver, err)
+		}
+		return fmt.Sprintf("%s, beside %s as %s; or after %s", driver, f.Driver, rdma.Name, bind)
+	}
 	switch {
 	case driver == "" && cards.NotSupported(f.ID) != nil:
 		return "none: " + cards.NotSupported(f.ID).Error()
@@ -109,7 +127,7 @@ func mover(f pci.Found) string {
 	case f.Group == "":
 		return driver + ", without an IOMMU (nic.unsafe_no_iommu)"
 	}
-	return driver + ", after `rebound-responder bind " + f.Address + "`"
+	return driver + ", after " + bind
 }
 
 // row writes a line of a table. Names come from the kernel and from sysfs: a byte of one could be a command to the tabwriter.

@@ -137,6 +137,18 @@ func (a *answering) open(online []int) error {
 	}
 	s.nic.Queues, s.nic.Match, s.nic.Log = len(a.cores), a.match, a.log
 	s.nic.Services = s.services()
+	if iface := s.nic.BesideInterface(); iface != "" {
+		lent, giveBack, err := lendAddresses(iface, s.respond.addresses, a.log)
+		if err != nil {
+			return err
+		}
+		a.later(func() {
+			if err := giveBack(); err != nil {
+				a.log.Warn("addresses stay on the interface", "interface", iface, "error", err)
+			}
+		})
+		s.nic.Dedicated = lent
+	}
 	if a.dev, err = s.nic.OpenAnswerer(); err != nil {
 		return err
 	}
@@ -240,7 +252,15 @@ func (a *answering) run(ctx context.Context, manager *notify.Manager, ask <-chan
 
 // ready returns the line that says that the responder answers.
 func (s *settings) ready(info nic.Info) string {
-	return fmt.Sprintf("ready driver=%s device=%s mac=%s addresses=%s", info.Driver, info.Device, info.MAC, s.addressList())
+	return fmt.Sprintf("ready driver=%s device=%s%s mac=%s addresses=%s", info.Driver, info.Device, via(info), info.MAC, s.addressList())
+}
+
+// via is the field of the ready line for a device that the kernel's driver keeps.
+func via(info nic.Info) string {
+	if info.Via == "" {
+		return ""
+	}
+	return " via=" + info.Via
 }
 
 // watchdogLoop notifies the service manager at the interval that it requests, while alive returns true.

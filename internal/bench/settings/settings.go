@@ -281,7 +281,7 @@ func (s *Settings) completeMessages() error {
 	case s.VLAN != 0 || s.TOS() != 0 || s.TTL != 0 || s.Ports > 1 || s.Source.IsValid() || s.Gateway.IsValid() || s.MAC != [6]byte{}:
 		return exit.Usagef("-vlan, -dscp, -ecn, -ttl, -source-ports, -source and -gateway are of frames: a message has none of these")
 	case !cards.IsPCIDevice(s.Iface):
-		return exit.Usagef("-iface %q: messages want the PCI address of an EFA (0000:05:00.0), or vfio-user:PATH", s.Iface)
+		return exit.Usagef("-iface %q: messages want an EFA: its RDMA device (rdmap0s6), its PCI address (0000:05:00.0), or vfio-user:PATH", s.Iface)
 	}
 	return nil
 }

@@ -38,11 +38,12 @@ const (
 	DACOverride = Capability(unix.CAP_DAC_OVERRIDE) // files whose mode forbids it: the folders of control groups
 	IPCLock     = Capability(unix.CAP_IPC_LOCK)
 	SysNice     = Capability(unix.CAP_SYS_NICE)
+	NetRaw      = Capability(unix.CAP_NET_RAW) // send queues and rules of a card that the kernel drives
 	BPF         = Capability(unix.CAP_BPF)
 	SysAdmin    = Capability(unix.CAP_SYS_ADMIN) // a PCI function's "enable" in sysfs, physical addresses in pagemap
 )
 
-var names = map[Capability]string{DACOverride: "CAP_DAC_OVERRIDE", IPCLock: "CAP_IPC_LOCK", SysNice: "CAP_SYS_NICE", BPF: "CAP_BPF", SysAdmin: "CAP_SYS_ADMIN"}
+var names = map[Capability]string{DACOverride: "CAP_DAC_OVERRIDE", IPCLock: "CAP_IPC_LOCK", SysNice: "CAP_SYS_NICE", NetRaw: "CAP_NET_RAW", BPF: "CAP_BPF", SysAdmin: "CAP_SYS_ADMIN"}
 
 func (c Capability) String() string {
 	if n := names[c]; n != "" {

@@ -1,0 +1,109 @@
+package responder
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Beside the kernel's driver of a card, the kernel answers ARP and neighbour discovery, so the interface has to have the addresses. Those that
+// it lacks are added, and a second process removes them when this one ends, however it ends.
+
+// keepCommand runs that process: rebound-responder COMMAND INTERFACE ADDRESS... It ends when its standard input does.
+const keepCommand = "__keep_addresses"
+
+// keeper is this program. Tests, which are another, replace it.
+var keeper = "/proc/self/exe"
+
+// lendAddresses adds the addresses that the interface lacks. release removes them.
+func lendAddresses(iface string, addresses []netip.Prefix, log *slog.Logger) (added []netip.Addr, release func() error, err error) {
+	release = func() error { return nil }
+	link, err := netlink.LinkByName(iface)
+	if err != nil {
+		return nil, nil, fmt.Errorf("interface %s: %w", iface, err)
+	}
+	has, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, nil, fmt.Errorf("addresses of %s: %w", iface, err)
+	}
+	var missing []netip.Prefix
+	for _, p := range addresses {
+		if !slices.ContainsFunc(has, func(a netlink.Addr) bool { return a.IP.Equal(net.IP(p.Addr().AsSlice())) }) {
+			missing = append(missing, p)
+			added = append(added, p.Addr())
+		}
+	}
+	if len(missing) == 0 {
+		return nil, release, nil
+	}
+	second := exec.Command(keeper, keepCommand, iface)
+	for _, p := range missing {
+		second.Args = append(second.Args, p.String())
+	}
+	second.Stderr = os.Stderr
+	second.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // Ctrl-C is for the responder
+	in, err := second.StdinPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	out, err := second.StdoutPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := second.Start(); err != nil {
+		return nil, nil, fmt.Errorf("a process for the addresses of %s: %w", iface, err)
+	}
+	release = func() error { return errors.Join(in.Close(), second.Wait()) }
+	if n, _ := out.Read(make([]byte, 1)); n != 1 { // it says when they are there
+		return nil, nil, fmt.Errorf("add %v to interface %s: %w (CAP_NET_ADMIN, or add them yourself: ip addr add)", missing, iface, release())
+	}
+	log.Info("addresses added while the responder runs", "interface", iface, "addresses", missing)
+	return added, release, nil
+}
+
+// keepAddresses is the second process.
+func keepAddresses(args []string, stdout io.Writer, stdin io.Reader) error {
+	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGPIPE)
+	link, err := netlink.LinkByName(args[0])
+	if err != nil {
+		return err
+	}
+	var added []*netlink.Addr
+	remove := func() (err error) {
+		for _, a := range added {
+			if e := netlink.AddrDel(link, a); e != nil && !errors.Is(e, unix.EADDRNOTAVAIL) && !errors.Is(e, unix.ENODEV) {
+				err = errors.Join(err, fmt.Errorf("remove %v: %w", a.IPNet, e))
+			}
+		}
+		return err
+	}
+	for _, text := range args[1:] {
+		a, err := netlink.ParseAddr(text)
+		if err != nil {
+			return errors.Join(err, remove())
+		}
+		a.Flags = unix.IFA_F_NOPREFIXROUTE // the host's own routes stay
+		if strings.Contains(text, ":") {
+			a.Flags |= unix.IFA_F_NODAD
+		}
+		if err := netlink.AddrAdd(link, a); err != nil {
+			return errors.Join(fmt.Errorf("add %s to %s: %w", text, args[0], err), remove())
+		}
+		added = append(added, a)
+	}
+	fmt.Fprint(stdout, ".")
+	io.Copy(io.Discard, stdin)
+	return remove()
+}

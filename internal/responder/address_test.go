@@ -1,0 +1,111 @@
+package responder
+
+import (
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/rebound-nic/rebound/proof/await"
+)
+
+// addresses returns those of the responder's port, without those that the kernel made.
+func (w *wire) addresses(t *testing.T) (all []string) {
+	t.Helper()
+	w.here.do(t, func() {
+		l, err := netlink.LinkByName(port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range list {
+			if !a.IP.IsLinkLocalUnicast() {
+				all = append(all, a.IPNet.String())
+			}
+		}
+	})
+	slices.Sort(all)
+	return all
+}
+
+// Addresses that the interface lacks are there while the responder is, and those that it has stay as they are.
+func TestLendsAddresses(t *testing.T) {
+	w := newWire(t)
+	defer func(old string) { keeper = old }(keeper)
+	keeper = program(t)
+	own := []string{kernels4 + "/24"}
+	wanted := []netip.Prefix{netip.MustParsePrefix(ours4 + "/24"), netip.MustParsePrefix(kernels4 + "/24"), netip.MustParsePrefix(ours6 + "/64")}
+	var added []netip.Addr
+	var release func() error
+	w.here.do(t, func() {
+		var err error
+		if added, release, err = lendAddresses(port, wanted, slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if want := []netip.Addr{wanted[0].Addr(), wanted[2].Addr()}; !slices.Equal(added, want) {
+		t.Errorf("added %v, want %v", added, want)
+	}
+	if got := w.addresses(t); !slices.Equal(got, []string{ours4 + "/24", own[0], ours6 + "/64"}) {
+		t.Errorf("the interface has %v", got)
+	}
+	w.here.do(t, func() {
+		routes, err := netlink.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Dst: nil}, 0)
+		for _, r := range routes {
+			if r.Dst != nil && r.Dst.String() == "fd77::/64" {
+				t.Errorf("a route was added: %v (%v)", r, err)
+			}
+		}
+	})
+	if err := release(); err != nil {
+		t.Error(err)
+	}
+	if got := w.addresses(t); !slices.Equal(got, own) {
+		t.Errorf("after release the interface has %v", got)
+	}
+	w.here.do(t, func() { // nothing is missing: no process
+		if added, release, err := lendAddresses(port, wanted[1:2], slog.New(slog.DiscardHandler)); err != nil || added != nil || release() != nil {
+			t.Errorf("added %v, %v", added, err)
+		}
+	})
+}
+
+// A responder that is killed leaves no addresses.
+func TestLentAddressesAfterKill(t *testing.T) {
+	w := newWire(t)
+	in, held, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder := exec.Command("sleep", "1000") // the responder, which has the other end of the pipe
+	holder.ExtraFiles = []*os.File{held}
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	held.Close()
+	second := exec.Command(program(t), keepCommand, port, ours4+"/24")
+	second.Stdin = in
+	w.here.do(t, func() { err = second.Start() })
+	in.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !await.Holds(func() bool { return slices.Contains(w.addresses(t), ours4+"/24") }) {
+		t.Error("the address does not come")
+	}
+	holder.Process.Kill()
+	holder.Wait()
+	if err := second.Wait(); err != nil {
+		t.Error(err)
+	}
+	if got := w.addresses(t); !slices.Equal(got, []string{kernels4 + "/24"}) {
+		t.Errorf("the interface has %v", got)
+	}
+}
