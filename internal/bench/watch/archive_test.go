@@ -6,18 +6,23 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/internal/bench/foreign"
+	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/internal/bench/targets"
+	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/polling"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -375,5 +380,34 @@ func TestRing(t *testing.T) {
 	}
 	if a := testing.AllocsPerRun(100, func() { r.put(event{}) }); a != 0 {
 		t.Error(fmt.Sprint(a, " allocations"))
+	}
+}
+
+// A flood of what others send, as fast as it may come between two looks of the keeper, takes no room from what becomes of the probes.
+func TestFloodSparesProbes(t *testing.T) {
+	clock, err := latency.NewClock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	codec, err := probe.New(probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
+		SrcPort: 1000, DstPort: 7, Run: 1, Size: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, f := newLoop(clock, time.Second, false, new(atomic.Bool)), newFlow(0, codec, 8)
+	spoiled := bytes.Clone(codec.Build(0, 0))
+	spoiled[len(spoiled)-1] ^= 4
+	for range 2 * len(l.events.buf) {
+		l.take(f, spoiled, polling.TSC(), false)
+	}
+	seq := f.take()
+	reply := bytes.Clone(codec.Build(uint32(seq), 0))
+	f.slots[seq] = slot{seq: seq, sent: polling.TSC(), state: waiting}
+	l.events.put(event{flow: f.id, kind: sent})
+	l.take(f, reply, polling.TSC(), false)
+	count := [kinds]int{}
+	l.events.drain(func(e *event) { count[e.kind]++ })
+	if count[sent] != 1 || count[answered] != 1 || count[corrupt] == 0 || uint64(count[corrupt])+l.events.dropped.Load() != uint64(2*len(l.events.buf)) {
+		t.Errorf("%d sent, %d answered, %d corrupt, %d dropped; want the probe and its reply", count[sent], count[answered], count[corrupt], l.events.dropped.Load())
 	}
 }

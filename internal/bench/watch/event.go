@@ -35,8 +35,11 @@ type event struct {
 	wire        *wire
 }
 
+// byOthers reports whether k happens as often as another host sends something. All else happens at most a few times for each probe.
+func (k kind) byOthers() bool { return k == duplicate || k == corrupt || k == refused }
+
 // ring hands events from the loop to the keeper. There is one goroutine at each end, and no lock: the loop never waits, and what finds
-// no room is dropped and counted.
+// no room is dropped and counted. Half of the room is for what becomes of the watch's own probes, however much others send.
 type ring struct {
 	buf        []event
 	head, tail atomic.Uint64
@@ -46,8 +49,11 @@ type ring struct {
 func newRing(size int) *ring { return &ring{buf: make([]event, size)} } // a power of two
 
 func (r *ring) put(e event) {
-	t := r.tail.Load()
-	if t-r.head.Load() == uint64(len(r.buf)) {
+	t, room := r.tail.Load(), uint64(len(r.buf))
+	if e.kind.byOthers() {
+		room /= 2
+	}
+	if t-r.head.Load() >= room {
 		r.dropped.Add(1)
 		return
 	}
