@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/nic"
-	"github.com/rebound-nic/rebound/proof/await"
 )
 
 var ourGID, theirGID = netip.MustParseAddr("fe80::52:62ff:fe00:1"), netip.MustParseAddr("fe80::816:eff:fe0c:9ba3")
@@ -161,14 +160,45 @@ func TestRubbish(t *testing.T) {
 	say(t, dial(t, s, 0), "0000:00002a:abcdef:fe8000000000000008160efffe0c9ba3\x00", "0000:000")
 }
 
-// Clients beyond the limit are rejected; Close ends silent ones.
+// keys are what ib_send_lat sends before and after a test.
+const keys = "0000:0000:00002a:f1e2d3:00001234:00007f0011223344:fe:80:00:00:00:00:00:00:08:16:0e:ff:fe:0c:9b:a3:00000000:\x00"
+
+// startTest is a perftest client up to its test, during which it stays connected.
+func startTest(t *testing.T, c net.Conn) {
+	say(t, c, "6.24"+strings.Repeat("\x00", 12), "6.20"+strings.Repeat("\x00", 12))
+	say(t, c, "\x00\x00\x10\x00\x00\x00\x00\x405\x00", "\x00\x00\x10\x00\x00\x00\x00\x405\x00")
+	say(t, c, keys, "0000:0000:")
+}
+
+// Clients that connect and say nothing, in whatever number, neither keep a new one out nor end the tests of others.
+func TestSilentClientsMakeRoom(t *testing.T) {
+	s, _ := listen(t)
+	test := dial(t, s, 0)
+	startTest(t, test)
+	first := dial(t, s, 0)
+	for range 3 * maxConns {
+		dial(t, s, 0)
+	}
+	startTest(t, dial(t, s, 0))
+	if _, err := io.Copy(io.Discard, first); err != nil && !strings.Contains(err.Error(), "reset") { // ends when the server closes it
+		t.Error(err)
+	}
+	if _, err := test.Write([]byte(keys)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(test, make([]byte, 2*len(keys)-len("0000:0000:"))); err != nil {
+		t.Errorf("a client in its test was disconnected: %v", err)
+	}
+}
+
+// Where all clients are in their tests, another one is turned away; Close ends those that say nothing.
 func TestBounds(t *testing.T) {
 	s, _ := listen(t)
 	var all []net.Conn
 	for range maxConns {
 		all = append(all, dial(t, s, 0))
+		startTest(t, all[len(all)-1])
 	}
-	await.Until(t, "the last clients are accepted", func() bool { return len(s.room) == maxConns })
 	c := dial(t, s, 1)
 	if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
 		t.Errorf("one client too many: %d bytes, %v", n, err)

@@ -20,7 +20,7 @@ import (
 const DefaultPort = 18515
 
 const (
-	maxConns   = 32               // clients at a time, of all services
+	maxConns   = 32               // clients at a time, of all services: a new one displaces one that has not given its address yet
 	firstWait  = 5 * time.Second  // for each message of the hand-over
 	wholeTest  = 10 * time.Minute // perftest stays connected through its test, and shakes hands at its end
 	ourVersion = "6.20"           // below 6.28, with which perftest compares all settings of both ends
@@ -40,11 +40,10 @@ type Server struct {
 	listeners []net.Listener
 	services  []nic.Service
 	next      atomic.Uint32 // counts clients, to spread them over queues
-	room      chan struct{}
 	all       sync.WaitGroup
 
 	mu     sync.Mutex
-	conns  map[net.Conn]bool
+	conns  map[net.Conn]time.Time // when it was accepted, zero once it has given its address
 	closed bool
 }
 
@@ -65,7 +64,7 @@ func ParseAddress(text string) (netip.AddrPort, error) {
 
 // Listen serves the hand-over at a, a port for each service that book has: a's for the first, and so on.
 func Listen(a netip.AddrPort, book Book, log *slog.Logger) (*Server, error) {
-	s := &Server{book: book, log: log, room: make(chan struct{}, maxConns), conns: map[net.Conn]bool{}}
+	s := &Server{book: book, log: log, conns: map[net.Conn]time.Time{}}
 	for service := range nic.Service(nic.Services) {
 		if !slices.ContainsFunc(book.Endpoints(), func(e nic.Endpoint) bool { return e.Service == service }) {
 			continue
@@ -119,36 +118,53 @@ func (s *Server) accept(l net.Listener, service nic.Service) {
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
-		select {
-		case s.room <- struct{}{}:
-		default:
+		if !s.admit(c) {
 			s.log.Warn("hand-over: a client is turned away", "client", c.RemoteAddr(), "why", "too many at a time", "most", maxConns)
 			c.Close()
 			continue
 		}
 		s.all.Go(func() {
-			defer func() { <-s.room }()
-			if !s.keep(c) {
-				return
-			}
 			defer s.drop(c)
-			if err := s.serve(c, service); err != nil {
+			if err := s.serve(c, service); err != nil && !errors.Is(err, net.ErrClosed) {
 				s.log.Warn("hand-over failed", "service", service, "client", c.RemoteAddr(), "err", err)
 			}
 		})
 	}
 }
 
-// keep registers a connection for Close. If the server is closed already, it closes the connection.
-func (s *Server) keep(c net.Conn) bool {
+// admit notes a connection that Close is to end, and reports whether there is room for it. Of those that have not given an address yet,
+// the oldest makes way.
+func (s *Server) admit(c net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		c.Close()
 		return false
 	}
-	s.conns[c] = true
+	if len(s.conns) >= maxConns {
+		var oldest net.Conn
+		for o, since := range s.conns {
+			if !since.IsZero() && (oldest == nil || since.Before(s.conns[oldest])) {
+				oldest = o
+			}
+		}
+		if oldest == nil {
+			return false
+		}
+		delete(s.conns, oldest)
+		oldest.Close()
+	}
+	s.conns[c] = time.Now()
 	return true
+}
+
+// greet has the port know a client by the address that it gave. Its connection keeps its place from here on.
+func (s *Server) greet(c net.Conn, gid netip.Addr) error {
+	s.mu.Lock()
+	if _, ok := s.conns[c]; ok {
+		s.conns[c] = time.Time{}
+	}
+	s.mu.Unlock()
+	return s.book.Prewarm(gid)
 }
 
 func (s *Server) drop(c net.Conn) {
@@ -199,7 +215,7 @@ func (s *Server) pingpong(c net.Conn, first []byte, own nic.Endpoint) error {
 	if err != nil {
 		return fmt.Errorf("address of ibv_ud_pingpong: %w", err)
 	}
-	if err := s.book.Prewarm(peer.gid); err != nil {
+	if err := s.greet(c, peer.gid); err != nil {
 		return err
 	}
 	if err := write(c, appendPingpong(nil, dest{qpn: uint64(own.QPN), gid: own.GID})); err != nil {
@@ -265,7 +281,7 @@ func (s *Server) perftest(c net.Conn, first []byte, own nic.Endpoint) error {
 			return fmt.Errorf("perftest's keys: %w", err)
 		}
 		if n == 0 || now.gid != peer.gid {
-			if err := s.book.Prewarm(now.gid); err != nil {
+			if err := s.greet(c, now.gid); err != nil {
 				return err
 			}
 			s.handed(c, "perftest", now, own)
