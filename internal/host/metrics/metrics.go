@@ -11,8 +11,6 @@ import (
 	"net/http"
 	"runtime"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,7 +34,7 @@ func Listen(address string, hosts []string, c prometheus.Collector, log *slog.Lo
 	}
 	r := prometheus.NewRegistry()
 	r.MustRegister(c, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
-	return listen(address, hosts, promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 1}), log)
+	return listen(address, hosts, promhttp.HandlerFor(r, promhttp.HandlerOpts{}), log)
 }
 
 func listen(address string, hosts []string, h http.Handler, log *slog.Logger) (hide func(), err error) {
@@ -44,7 +42,7 @@ func listen(address string, hosts []string, h http.Handler, log *slog.Logger) (h
 	if err != nil {
 		return nil, fmt.Errorf("stats.listen: %w", err)
 	}
-	open := &gate{Handler: sparing(h)}
+	open := newEditions(h)
 	server := newServer(open, hosts)
 	go server.Serve(web)
 	log.Info("metrics", "url", "http://"+web.Addr().String()+"/metrics")
@@ -52,29 +50,6 @@ func listen(address string, hosts []string, h http.Handler, log *slog.Logger) (h
 		server.Close() // ends connections without waiting for running requests
 		open.shut()
 	}, nil
-}
-
-// gate admits nobody after shut has returned, and then nobody is inside.
-type gate struct {
-	http.Handler
-	mu   sync.RWMutex
-	done bool
-}
-
-func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	g.mu.RLock()
-	defer g.mu.RUnlock()
-	if g.done {
-		http.Error(w, "the program ends", http.StatusServiceUnavailable)
-		return
-	}
-	g.Handler.ServeHTTP(w, r)
-}
-
-func (g *gate) shut() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.done = true
 }
 
 // Settings are the address of the page and the host names that it is served for.
@@ -109,29 +84,7 @@ func buildInfo() prometheus.Collector {
 	return g
 }
 
-// scrapes is the largest number of answers per second. Each leaves garbage, and a garbage collection stops the loops:
-// the limit keeps frequent scrapes from triggering one.
-const scrapes = 5
-
-// scrapePause is the shortest time between two answers. A test of the cost of many scrapes sets it to 0.
-var scrapePause = time.Second / scrapes
-
-// sparing refuses requests within scrapePause after the last answer.
-func sparing(h http.Handler) http.Handler {
-	var last atomic.Int64
-	start := time.Now()
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		now, before := int64(time.Since(start))+int64(time.Second), last.Load()
-		if now-before < int64(scrapePause) || !last.CompareAndSwap(before, now) {
-			w.Header().Set("Retry-After", "1")
-			http.Error(w, fmt.Sprintf("more than %d scrapes a second", scrapes), http.StatusTooManyRequests)
-			return
-		}
-		h.ServeHTTP(w, r)
-	})
-}
-
-// Count exports the value of a counter. The values of labels are escaped: a name from outside may not be UTF-8.
+// Count is a counter's value.
 func Count(ch chan<- prometheus.Metric, d *prometheus.Desc, n uint64, labels ...string) {
 	for i := range labels {
 		labels[i] = plain.Text(labels[i])

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
@@ -203,41 +202,24 @@ func (p *Page) encode(format expfmt.Format) (err error) {
 
 // pageHandler answers scrapes with a page, one at a time.
 type pageHandler struct {
-	mu      sync.Mutex
 	page    *Page
 	process process
 	collect func()
-	types   map[string]contentType // by what clients said that they accept
-}
-
-type contentType struct {
-	format expfmt.Format
-	header []string
 }
 
 func (h *pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.page.begin()
 	h.collect()
 	h.process.collect()
-	accept := r.Header.Get("Accept")
-	t, ok := h.types[accept]
-	if !ok {
-		t.format = expfmt.Negotiate(r.Header)
-		if t.format.FormatType() != expfmt.TypeProtoDelim {
-			t.format = expfmt.NewFormat(expfmt.TypeTextPlain)
-		}
-		t.header = []string{string(t.format)}
-		if len(h.types) < 16 {
-			h.types[strings.Clone(accept)] = t
-		}
+	format := expfmt.Negotiate(r.Header)
+	if format.FormatType() != expfmt.TypeProtoDelim {
+		format = expfmt.NewFormat(expfmt.TypeTextPlain)
 	}
-	if err := h.page.encode(t.format); err != nil {
+	if err := h.page.encode(format); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	w.Header()["Content-Type"] = t.header
+	w.Header().Set("Content-Type", string(format))
 	w.Write(h.page.encoded.Bytes())
 }
 
@@ -249,7 +231,7 @@ func ListenPage(address string, hosts []string, p *Page, collect func(), log *sl
 	}
 	v, _ := version.Stamp()
 	info := p.Gauge("rebound_build_info", buildHelp, "goarch", "goversion", "version")
-	h := &pageHandler{page: p, types: map[string]contentType{}, process: newProcess(p)}
+	h := &pageHandler{page: p, process: newProcess(p)}
 	h.collect = func() {
 		info.Set(1, goarch, goversion, v)
 		collect()

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -14,22 +15,24 @@ import (
 // AnyHost among the configured host names turns the check of the Host header off.
 const AnyHost = "any"
 
-// connections is how many clients may be connected: beyond it the one that has been idle longest is disconnected.
+// connections is how many clients may be connected without being answered, and how many may be answered: beyond that, the one that
+// has been longest is disconnected.
 const connections = 64
 
 // newServer returns the server of h at /metrics, for GET and HEAD.
 func newServer(h http.Handler, hosts []string) *http.Server {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", h)
-	idle := idlers{since: map[net.Conn]time.Time{}}
+	all := &clients{next: checked(mux, hosts), idle: map[net.Conn]uint64{}, answered: map[net.Conn]uint64{}}
 	return &http.Server{
-		Handler:           checked(mux, hosts),
+		Handler:           all,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,
 		IdleTimeout:       5 * time.Minute, // longer than scrape intervals
 		MaxHeaderBytes:    16 << 10,
-		ConnState:         idle.change,
+		ConnState:         all.change,
+		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 	}
 }
 
@@ -82,30 +85,58 @@ func CheckHost(name string) (string, error) {
 	return name, nil
 }
 
-// idlers are the connections on which no request is being answered.
-type idlers struct {
-	mu    sync.Mutex
-	since map[net.Conn]time.Time
+// clients are the connections. A request that has not come whole is not being answered.
+type clients struct {
+	next           http.Handler
+	mu             sync.Mutex
+	moves          uint64
+	idle, answered map[net.Conn]uint64 // the move that placed each
 }
 
+type connKey struct{}
+
 // change is http.Server.ConnState.
-func (i *idlers) change(c net.Conn, s http.ConnState) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if s != http.StateNew && s != http.StateIdle {
-		delete(i.since, c)
-		return
+func (s *clients) change(c net.Conn, state http.ConnState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch state {
+	case http.StateNew:
+		s.place(s.idle, c)
+	case http.StateClosed, http.StateHijacked:
+		delete(s.idle, c)
+		delete(s.answered, c)
 	}
-	i.since[c] = time.Now()
-	if len(i.since) <= connections {
+}
+
+func (s *clients) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c := r.Context().Value(connKey{}).(net.Conn)
+	s.move(c, s.idle, s.answered)
+	defer s.move(c, s.answered, s.idle)
+	s.next.ServeHTTP(w, r)
+}
+
+func (s *clients) move(c net.Conn, from, to map[net.Conn]uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := from[c]; ok { // it was not disconnected
+		delete(from, c)
+		s.place(to, c)
+	}
+}
+
+// place adds c to m. Where that is full, the oldest is disconnected. The lock is held.
+func (s *clients) place(m map[net.Conn]uint64, c net.Conn) {
+	s.moves++
+	m[c] = s.moves
+	if len(m) <= connections {
 		return
 	}
 	oldest := c
-	for o, at := range i.since {
-		if at.Before(i.since[oldest]) {
+	for o, at := range m {
+		if at < m[oldest] {
 			oldest = o
 		}
 	}
-	delete(i.since, oldest)
+	delete(m, oldest)
 	oldest.Close()
 }

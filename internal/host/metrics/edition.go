@@ -1,0 +1,162 @@
+package metrics
+
+import (
+	"bytes"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+)
+
+// scrapes is how many editions of the page are made a second. Each leaves garbage, and a garbage collection stops the loops: the limit
+// keeps frequent scrapes from triggering one.
+const scrapes = 5
+
+// scrapePause is the shortest time between two editions. A test of what many scrapes cost sets it to 0.
+var scrapePause = time.Second / scrapes
+
+// editions answers scrapes. All requests that arrive before an edition of the page is begun share it, so however many clients ask, and
+// however slowly they read, none waits for another.
+type editions struct {
+	page http.Handler
+
+	mu    sync.Mutex
+	next  [variants]*edition // not begun yet
+	free  []*edition         // whose memory is used again
+	kinds map[string]bool    // of what clients said that they accept: whether that is protobuf
+
+	making sync.Mutex // the page is asked for one edition at a time
+	made   time.Time  // when the latest was
+	done   chan struct{}
+}
+
+// A variant of the page is one of its formats, with or without compression.
+const (
+	inProtobuf = 1 << iota
+	compressed
+	variants = 1 << iota
+)
+
+// edition is the page as it was at one moment. It is the http.ResponseWriter that the page is written to.
+type edition struct {
+	ready   chan struct{} // closed when it is made
+	readers int           // requests that use it
+	code    int
+	header  http.Header
+	body    bytes.Buffer
+}
+
+func (e *edition) Header() http.Header         { return e.header }
+func (e *edition) WriteHeader(code int)        { e.code = code }
+func (e *edition) Write(b []byte) (int, error) { return e.body.Write(b) }
+
+func newEditions(page http.Handler) *editions {
+	return &editions{page: page, kinds: map[string]bool{}, done: make(chan struct{})}
+}
+
+func (s *editions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	v := s.variant(r.Header)
+	e := s.next[v]
+	first := e == nil
+	if first {
+		e = &edition{header: http.Header{}}
+		if n := len(s.free); n > 0 {
+			e, s.free = s.free[n-1], s.free[:n-1]
+		}
+		e.ready, e.code = make(chan struct{}), http.StatusOK
+		s.next[v] = e
+	}
+	e.readers++
+	s.mu.Unlock()
+	defer s.release(e)
+	if first {
+		s.make(v, e)
+	}
+	select {
+	case <-e.ready:
+	case <-r.Context().Done():
+		return
+	}
+	for name, values := range e.header {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(e.code)
+	w.Write(e.body.Bytes())
+}
+
+// variant is what a client is given. The lock is held.
+func (s *editions) variant(h http.Header) (v int) {
+	accept := h.Get("Accept")
+	protobuf, ok := s.kinds[accept]
+	if !ok {
+		format := expfmt.Negotiate(h)
+		if protobuf = format.FormatType() == expfmt.TypeProtoDelim; len(s.kinds) < 16 {
+			s.kinds[strings.Clone(accept)] = protobuf
+		}
+	}
+	if protobuf {
+		v |= inProtobuf
+	}
+	if strings.Contains(h.Get("Accept-Encoding"), "gzip") {
+		v |= compressed
+	}
+	return v
+}
+
+// requests are what the page is asked for each variant.
+var requests = func() (all [variants]*http.Request) {
+	for v := range all {
+		all[v] = &http.Request{Method: http.MethodGet, Header: http.Header{}}
+		if v&inProtobuf != 0 {
+			all[v].Header.Set("Accept", string(expfmt.NewFormat(expfmt.TypeProtoDelim)))
+		}
+		if v&compressed != 0 {
+			all[v].Header.Set("Accept-Encoding", "gzip")
+		}
+	}
+	return all
+}()
+
+// make makes an edition once it is time for another one.
+func (s *editions) make(v int, e *edition) {
+	s.making.Lock()
+	defer s.making.Unlock()
+	if wait := scrapePause - time.Since(s.made); !s.made.IsZero() && wait > 0 {
+		select {
+		case <-time.After(wait):
+		case <-s.done:
+		}
+	}
+	s.mu.Lock()
+	s.next[v] = nil // who asks from here on wants a later one
+	s.mu.Unlock()
+	select {
+	case <-s.done:
+		http.Error(e, "the program ends", http.StatusServiceUnavailable)
+	default:
+		s.page.ServeHTTP(e, requests[v])
+		s.made = time.Now()
+	}
+	close(e.ready)
+}
+
+// release is called by each request that is through with an edition.
+func (s *editions) release(e *edition) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.readers--; e.readers == 0 {
+		clear(e.header)
+		e.body.Reset()
+		s.free = append(s.free, e)
+	}
+}
+
+// shut returns when the page is not being asked and will not be again.
+func (s *editions) shut() {
+	close(s.done)
+	s.making.Lock()
+	defer s.making.Unlock()
+}
