@@ -61,6 +61,9 @@ func (c *Client) Path(to GID) (p Path, err error) {
 	return p, err
 }
 
+// mostWaiting bounds how many datagrams are dropped before a request. They take the room that its answer needs.
+const mostWaiting = 64
+
 // ask sends a request until it is answered. Each attempt has its own transaction ID, so that a late answer to one is not mistaken
 // for an answer to another. Other datagrams are dropped. If the answer is "busy", ask retries after the timeout.
 func (c *Client) ask(what string, request func(tid uint64) []byte, parse func(b []byte, tid uint64) error) error {
@@ -78,11 +81,20 @@ func (c *Client) ask(what string, request func(tid uint64) []byte, parse func(b 
 	for range tries {
 		c.tid++
 		tid := c.tid
+		for range mostWaiting {
+			if b, err := c.Recv(0); err != nil {
+				return fmt.Errorf("%s: %w", what, err)
+			} else if b == nil {
+				break
+			}
+		}
 		if err := c.Send(request(tid)); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
-		for end := time.Now().Add(timeout); ; {
-			b, err := c.Recv(max(time.Until(end), 0))
+		for end, late := time.Now().Add(timeout), false; !late; {
+			left := time.Until(end)
+			late = left <= 0
+			b, err := c.Recv(max(left, 0))
 			if err != nil {
 				return fmt.Errorf("%s: %w", what, err)
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -103,4 +104,40 @@ func TestClient(t *testing.T) {
 	if _, err := c.Path(farGID); !errors.Is(err, broken) {
 		t.Error(err)
 	}
+}
+
+// Datagrams that others sent to the queue pair while nobody received do not keep the answer out, and those that they send without a pause
+// do not put off the end of a request.
+func TestClientInFlood(t *testing.T) {
+	foreign := make([]byte, MADSize)
+	const room = 32
+	s := &sa{}
+	s.answer = func(_ int, r []byte) [][]byte {
+		if len(s.arrived) == room {
+			return nil
+		}
+		return [][]byte{goodJoin(r)}
+	}
+	for range room {
+		s.arrived = append(s.arrived, foreign)
+	}
+	if _, err := s.client().Join(GID{9}); err != nil || len(s.requests) != 1 {
+		t.Errorf("%d requests, %v; want one that is answered", len(s.requests), err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		c, looks, began := s.client(), 0, time.Now()
+		c.Tries = 3
+		c.Send = func([]byte) error { return nil }
+		c.Recv = func(time.Duration) ([]byte, error) {
+			if looks++; looks > 1_000_000 {
+				return nil, errors.New("it does not end")
+			}
+			time.Sleep(time.Millisecond)
+			return foreign, nil
+		}
+		_, err := c.Join(GID{9})
+		if took := time.Since(began); !errors.Is(err, ErrNoSM) || took > 3*c.Timeout+time.Second {
+			t.Errorf("%v after %v", err, took)
+		}
+	})
 }
