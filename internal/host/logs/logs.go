@@ -34,8 +34,9 @@ func (l *Log) Settings() []setting.Setting {
 // New returns a logger that writes to w.
 func (l *Log) New(w io.Writer) *slog.Logger {
 	o := &slog.HandlerOptions{Level: l.level}
+	var h slog.Handler = slog.NewTextHandler(w, o)
 	if l.format == "json" {
-		return slog.New(slog.NewJSONHandler(w, o))
+		h = slog.NewJSONHandler(w, o)
 	}
-	return slog.New(slog.NewTextHandler(w, o))
+	return slog.New(&sparing{h, &budgets{left: map[string]*budget{}}})
 }
