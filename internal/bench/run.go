@@ -90,7 +90,7 @@ with their error if both clock errors are known.
   rebound-bench run 10.0.0.2 -proto stamp -stamp-ssid 7 -stamp-tlv time+location+followup
   rebound-bench run 10.0.0.2 -proto stamp -port 863 -stamp-key ./key -rate 1k
 
-Rights. Raw frames need CAP_NET_RAW (AF_PACKET) or CAP_NET_ADMIN and CAP_BPF (AF_XDP); -transport socket needs none.
+Rights. Raw frames need CAP_NET_RAW, and with AF_XDP CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON as well; -transport socket needs none.
 
 `
 

@@ -43,7 +43,7 @@ func (s *Settings) Rows() []setting.Setting {
 		of("gateway", "IP", func(v string) (err error) { s.Gateway, err = parseAddr(v); return err },
 			"IP address of the router to go through (default by the kernel's routes)"),
 		setting.OneOf("probe.transport", &s.Transport, "raw", []setting.Choice{
-			{Name: "raw", Doc: "frames, through a driver: needs CAP_NET_RAW (afpacket), or CAP_NET_ADMIN and CAP_BPF (afxdp)"},
+			{Name: "raw", Doc: "frames, through a driver: needs CAP_NET_RAW, with afxdp also CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON"},
 			{Name: "socket", Doc: "kernel sockets; the round trip includes the kernel's network stack. UDP needs no permissions, ICMP a group within " +
 				"net.ipv4.ping_group_range"},
 		}, "How probes are sent:"),

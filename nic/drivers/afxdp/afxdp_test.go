@@ -140,7 +140,7 @@ func TestRights(t *testing.T) {
 	for _, c := range []struct {
 		memlock int
 		want    string
-	}{{8 << 20, "CAP_BPF"}, {1 << 20, "RLIMIT_MEMLOCK"}} {
+	}{{8 << 20, "user namespace"}, {1 << 20, "RLIMIT_MEMLOCK"}} {
 		x := exec.Command("/proc/self/exe")
 		x.Env = []string{child + "=lo", fmt.Sprint(memlock, "=", c.memlock)}
 		x.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNET,
@@ -155,6 +155,22 @@ func TestRights(t *testing.T) {
 		if err == nil || !strings.Contains(string(out), nic.ErrRights.Error()) || !strings.Contains(string(out), c.want) {
 			t.Errorf("%s (%v), want %q", out, err, c.want)
 		}
+	}
+}
+
+// Each capability that is missing is named.
+func TestMissingCapability(t *testing.T) {
+	v := veth.New(t)
+	for name, c := range map[string]int{"CAP_NET_ADMIN": unix.CAP_NET_ADMIN, "CAP_NET_RAW": unix.CAP_NET_RAW, "CAP_BPF": unix.CAP_BPF, "CAP_PERFMON": unix.CAP_PERFMON} {
+		v.Host.Without(t, c, func() {
+			d, err := afxdp.Open(nic.Options{Device: v.Host.Name, Match: v.Config()}, afxdp.Options{})
+			if err == nil {
+				d.Close()
+			}
+			if !errors.Is(err, nic.ErrRights) || !strings.Contains(err.Error(), name) {
+				t.Errorf("without %s: %v", name, err)
+			}
+		})
 	}
 }
 

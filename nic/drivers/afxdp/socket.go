@@ -65,8 +65,8 @@ func openQueue(frames, size int) (_ *Queue, err error) {
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, unix.EPERM):
-		return nil, fmt.Errorf("AF_XDP socket: %w: it takes CAP_NET_RAW, and the program CAP_NET_ADMIN and CAP_BPF "+
-			"(run as root, or setcap cap_net_raw,cap_net_admin,cap_bpf+ep): %w", nic.ErrRights, err)
+		return nil, fmt.Errorf("AF_XDP socket: %w: it takes CAP_NET_RAW, and the program CAP_NET_ADMIN, CAP_BPF and "+
+			"CAP_PERFMON (run as root, or setcap cap_net_raw,cap_net_admin,cap_bpf,cap_perfmon+ep): %w", nic.ErrRights, err)
 	case errors.Is(err, unix.EAFNOSUPPORT):
 		return nil, fmt.Errorf("AF_XDP socket: the kernel was built without CONFIG_XDP_SOCKETS: %w", err)
 	case err != nil:

@@ -328,7 +328,9 @@ func (d *Device) attach(c fastpath.Config, own Options, joined *pin) error {
 func (d *Device) letIn(own Options, joined *pin, mac [6]byte, c *fastpath.Config) (err error) {
 	i := d.iface
 	if own.Pin == "" {
-		if d.groups, err = netif.PacketSocket(); err != nil {
+		if d.groups, err = netif.PacketSocket(); errors.Is(err, unix.EPERM) {
+			return fmt.Errorf("packet socket for multicast groups: %w: it takes CAP_NET_RAW: %w", nic.ErrRights, err)
+		} else if err != nil {
 			return fmt.Errorf("packet socket for multicast groups: %w", err)
 		}
 		return i.Receive(d.groups, mac, c.Addresses)

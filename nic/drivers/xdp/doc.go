@@ -2,8 +2,8 @@
 // sends the replies from where the interface's driver receives. No core polls, and nothing runs when nobody asks.
 //
 // The program is responder.c, with rules.h of nic/kit/xdpkit. bpf2go makes the object and the Go types from it, which
-// are committed: building takes no clang. It needs Linux 5.10 or later, 6.1 for STAMP, and root (CAP_BPF and
-// CAP_NET_ADMIN).
+// are committed: building takes no clang. It needs Linux 5.10 or later, 6.1 for STAMP, and root
+// (CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_PERFMON).
 //
 // What is not ours goes on to the kernel's stack as it came. What is ours and was refused by a guard is dropped, and
 // counted under fastpath's names. The limit of rates is fastpath's, with places for known sources, kept for each CPU

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/proof/needs"
 )
@@ -162,6 +163,26 @@ func (e *End) echoReplies(t testing.TB, a netip.Addr) (n int) {
 }
 
 // onThread runs f on an operating system thread that ends with it.
+// Without runs f as Do does, on a thread that lacks a capability and CAP_SYS_ADMIN.
+func (e *End) Without(t testing.TB, capability int, f func()) {
+	e.Do(func() {
+		header, set := &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
+		if err := unix.Capget(header, &set[0]); err != nil {
+			t.Error(err)
+			return
+		}
+		for _, c := range []int{capability, unix.CAP_SYS_ADMIN} {
+			set[c/32].Effective &^= 1 << (c % 32)
+			set[c/32].Permitted &^= 1 << (c % 32)
+		}
+		if err := unix.Capset(header, &set[0]); err != nil {
+			t.Error(err)
+			return
+		}
+		f()
+	})
+}
+
 func onThread(f func()) {
 	done := make(chan struct{})
 	go func() {
