@@ -62,6 +62,8 @@ func (u User) Cannot() error {
 		return err
 	case !all.has(unix.CAP_SETUID) || !all.has(unix.CAP_SETGID):
 		return fmt.Errorf("the process lacks CAP_SETUID or CAP_SETGID")
+	case !all.has(unix.CAP_SETPCAP) && !unlimited():
+		return fmt.Errorf("the process lacks CAP_SETPCAP, and the limit of locked memory (RLIMIT_MEMLOCK) cannot be lifted")
 	case !mapped("/proc/self/uid_map", u.UID) || !mapped("/proc/self/gid_map", u.GID):
 		return fmt.Errorf("this user namespace has no uid %d and gid %d", u.UID, u.GID)
 	case strings.TrimSpace(string(deny)) == "deny":

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -56,4 +57,34 @@ func TestBecomeWithLockedMemory(t *testing.T) {
 	}
 	close(stop)
 	<-done
+}
+
+const limitedEnv = "REBOUND_CONFINE_LIMITED"
+
+// With a limit of locked memory the change takes CAP_SETPCAP: Cannot says beforehand what Become would.
+func TestCannotWithLimitedMemory(t *testing.T) {
+	needs.Root(t, "changing the user")
+	switch os.Getenv(limitedEnv) {
+	case "":
+		for _, kept := range []string{"kept", "given up"} {
+			c := exec.Command("/proc/self/exe", "-test.run=^TestCannotWithLimitedMemory$")
+			c.Env = append(os.Environ(), limitedEnv+"="+kept)
+			if out, err := c.CombinedOutput(); err != nil {
+				t.Errorf("CAP_SETPCAP %s: %v\n%.2000s", kept, err, out)
+			}
+		}
+		return
+	case "given up":
+		giveUp(unix.CAP_SETPCAP)
+	}
+	small := unix.Rlimit{Cur: 8 << 20, Max: 8 << 20}
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &small); err != nil {
+		t.Fatal(err)
+	}
+	giveUp(unix.CAP_SYS_RESOURCE)
+	before := nobody.Cannot()
+	err := Become(nobody)
+	if (before == nil) != (err == nil) || (err == nil) != (os.Getenv(limitedEnv) == "kept") || err != nil && !strings.Contains(before.Error(), "CAP_SETPCAP") {
+		t.Errorf("Cannot says %v, Become %v", before, err)
+	}
 }
