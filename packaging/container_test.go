@@ -11,19 +11,14 @@ import (
 	"testing"
 )
 
-// What Containerfile copies is all that the responder needs: below a root with these files and the file systems that a container
-// runtime mounts, and nothing else, it answers. No builder of images is asked, so this runs where there is none.
-func TestContainer(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root for a root folder and a network namespace")
-	}
-	o := packaged(t)
+// imageRoot fills a folder with what Containerfile copies, and returns the entry point.
+func imageRoot(t *testing.T, o options, root string) (entry []string) {
+	t.Helper()
 	stage := filepath.Join(o.out, "stage-"+o.arch)
 	text, err := os.ReadFile(filepath.Join(stage, "Containerfile"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	root, entry := t.TempDir(), ""
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
 		switch {
@@ -37,12 +32,23 @@ func TestContainer(t *testing.T) {
 				t.Fatalf("%v\n%s", err, out)
 			}
 		case f[0] == "ENTRYPOINT":
-			entry = strings.NewReplacer("[", "", "]", "", ",", "", `"`, "").Replace(strings.TrimPrefix(line, "ENTRYPOINT"))
+			entry = strings.Fields(strings.NewReplacer("[", "", "]", "", ",", "", `"`, "").Replace(strings.TrimPrefix(line, "ENTRYPOINT")))
 		default:
 			t.Fatalf("Containerfile: the test does not know %q", line)
 		}
 	}
+	return entry
+}
 
+// What Containerfile copies is all that the responder needs: below a root with these files and the file systems that a container
+// runtime mounts, and nothing else, it answers. No builder of images is asked, so this runs where there is none.
+func TestContainer(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root for a root folder and a network namespace")
+	}
+	o := packaged(t)
+	root := t.TempDir()
+	entry := imageRoot(t, o, root)
 	space := fmt.Sprintf("rebound-ctr-%d", os.Getpid())
 	sh := func(script string) error {
 		if out, err := exec.Command("sh", "-ec", script).CombinedOutput(); err != nil {
@@ -63,7 +69,7 @@ func TestContainer(t *testing.T) {
 	}
 	cmd := exec.Command("nsenter", "--net=/run/netns/"+space, "unshare", "-m", "sh", "-ec", fmt.Sprintf(
 		"mount -t proc proc %[1]s/proc; mount -t sysfs sysfs %[1]s/sys; exec chroot %[1]s %[2]s -set nic.device=eth1 -set respond.addresses=10.9.0.2/24",
-		root, strings.TrimSpace(entry)))
+		root, strings.Join(entry, " ")))
 	var log strings.Builder
 	cmd.Stderr = &log
 	out, err := cmd.StdoutPipe()

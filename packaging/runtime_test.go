@@ -1,0 +1,237 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// runtimeRules are the system calls that containerd lets pass by default: for every container, and for each capability more.
+// testdata/containerd/main.go makes the file.
+type runtimeRules struct {
+	Base map[string]any
+	With map[string][]any
+}
+
+// profile is the seccomp profile of a container with these capabilities.
+func (r *runtimeRules) profile(capabilities []string) map[string]any {
+	p := map[string]any{}
+	for k, v := range r.Base {
+		p[k] = v
+	}
+	for _, c := range capabilities {
+		p["syscalls"] = append(slices.Clone(p["syscalls"].([]any)), r.With[c]...)
+	}
+	return p
+}
+
+// pod runs the image as containerd would have runc run a container of a pod: with its seccomp profile, a read-only root, no new
+// privileges, these capabilities and no others. Its network is a namespace with the interface eth1.
+type pod struct {
+	rules  runtimeRules
+	root   string
+	entry  []string
+	space  string
+	bundle string
+}
+
+func newPod(t *testing.T) *pod {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root for containers and network namespaces")
+	}
+	if runtime.GOARCH != "amd64" {
+		t.Skip("testdata/containerd/profile.json is amd64's")
+	}
+	if _, err := exec.LookPath("runc"); err != nil {
+		t.Skip("needs runc, which is not installed (scripts/install-deps)")
+	}
+	p := &pod{bundle: t.TempDir(), space: fmt.Sprintf("rebound-pod-%d", os.Getpid())}
+	b, err := os.ReadFile("testdata/containerd/profile.json")
+	if err == nil {
+		err = json.Unmarshal(b, &p.rules)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.root = filepath.Join(p.bundle, "rootfs")
+	p.entry = imageRoot(t, packaged(t), p.root)
+	for _, d := range []string{"proc", "sys", "dev"} {
+		if err := os.Mkdir(filepath.Join(p.root, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		exec.Command("sh", "-c", "ip netns del "+p.space+"; ip netns del "+p.space+"-far").Run()
+	})
+	if out, err := exec.Command("sh", "-ec", fmt.Sprintf("ip netns add %[1]s; ip netns add %[1]s-far; "+
+		"ip -n %[1]s link add eth1 type veth peer name peer0 netns %[1]s-far; ip -n %[1]s link set lo up; ip -n %[1]s link set eth1 up; "+
+		"ip -n %[1]s-far addr add 10.0.0.1/24 dev peer0; ip -n %[1]s-far link set peer0 up", p.space)).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return p
+}
+
+// run starts the image with arguments, pings it if it says that it is ready, and ends it. It returns what it said and logged.
+func (p *pod) run(t *testing.T, capabilities []string, arguments ...string) (ready, log string) {
+	t.Helper()
+	os.Remove(filepath.Join(p.bundle, "config.json"))
+	if out, err := exec.Command("runc", "spec", "-b", p.bundle).CombinedOutput(); err != nil {
+		t.Fatalf("runc spec: %v\n%s", err, out)
+	}
+	file := filepath.Join(p.bundle, "config.json")
+	var c map[string]any
+	if b, err := os.ReadFile(file); err != nil {
+		t.Fatal(err)
+	} else if err := json.Unmarshal(b, &c); err != nil {
+		t.Fatal(err)
+	}
+	var named []string
+	for _, c := range capabilities {
+		named = append(named, "CAP_"+c)
+	}
+	process := c["process"].(map[string]any)
+	delete(process, "rlimits") // the service's
+	process["terminal"], process["noNewPrivileges"], process["args"] = false, true, append(slices.Clone(p.entry), arguments...)
+	process["capabilities"] = map[string][]string{"bounding": named, "effective": named, "permitted": named}
+	c["root"] = map[string]any{"path": "rootfs", "readonly": true}
+	linux := c["linux"].(map[string]any)
+	for _, n := range linux["namespaces"].([]any) {
+		if n := n.(map[string]any); n["type"] == "network" {
+			n["path"] = "/run/netns/" + p.space
+		}
+	}
+	linux["seccomp"] = p.rules.profile(named)
+	b, err := json.Marshal(c)
+	if err == nil {
+		err = os.WriteFile(file, b, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("runc", "run", "-b", p.bundle, p.space)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exec.Command("runc", "delete", "-f", p.space).Run()
+	lines := bufio.NewReader(out)
+	ready, _ = lines.ReadString('\n')
+	if ready != "" {
+		ping, err := exec.Command("ip", "netns", "exec", p.space+"-far", "ping", "-q", "-c", "5", "-i", "0.1", "-w", "60", "10.0.0.2").CombinedOutput()
+		if err != nil {
+			t.Errorf("ping: %v\n%s", err, ping)
+		}
+		if out, err := exec.Command("runc", "kill", p.space, "TERM").CombinedOutput(); err != nil {
+			t.Errorf("runc kill: %v\n%s", err, out)
+		}
+	}
+	lines.WriteTo(new(bytes.Buffer))
+	if err := cmd.Wait(); (err == nil) != (ready != "") {
+		t.Errorf("ready %q, and it ended with %v\n%s", ready, err, stderr.String())
+	}
+	return ready, stderr.String()
+}
+
+// The pod of the DaemonSet starts under containerd's profile with the driver and the settings of the example, answers, and leaves uid 0;
+// so do those of the other drivers of the kernel.
+func TestKubernetesPod(t *testing.T) {
+	p := newPod(t)
+	var capabilities []string
+	for _, doc := range render(t, "kubernetes/base") {
+		var d struct {
+			Kind string
+			Spec struct {
+				Template struct {
+					Spec struct {
+						Containers []struct {
+							SecurityContext struct{ Capabilities struct{ Drop, Add []string } }
+						}
+					}
+				}
+			}
+		}
+		if err := yaml.Unmarshal(doc, &d); err != nil {
+			t.Fatal(err)
+		}
+		if d.Kind == "DaemonSet" {
+			c := d.Spec.Template.Spec.Containers[0].SecurityContext.Capabilities
+			if capabilities = c.Add; !slices.Equal(c.Drop, []string{"ALL"}) {
+				t.Errorf("drop %q", c.Drop)
+			}
+		}
+	}
+	example, err := os.ReadFile("kubernetes/base/worker-1.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(p.root, "etc/rebound/config.toml"), example, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, driver := range []string{"", "xdp", "afxdp", "afpacket"} {
+		var arguments []string
+		if driver != "" {
+			arguments = []string{"-set", "nic.driver=" + driver}
+		} else {
+			driver = "afxdp" // the example's
+		}
+		ready, log := p.run(t, capabilities, arguments...)
+		if !strings.HasPrefix(ready, "ready driver="+driver+" device=eth1 ") {
+			t.Errorf("%q: %q\n%s", arguments, ready, log)
+		} else if !strings.Contains(log, "msg=confined ") || !strings.Contains(log, "uid 65534") {
+			t.Errorf("%q: it is not confined, or uid 0 stays:\n%s", arguments, log)
+		}
+	}
+}
+
+// docs/kubernetes.md names the capabilities that each driver needs: with these it runs, and without any one of them it says which is
+// missing.
+func TestKubernetesCapabilities(t *testing.T) {
+	p := newPod(t)
+	b, err := os.ReadFile("../docs/kubernetes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for line := range strings.Lines(string(b)) {
+		f := strings.Split(line, "|")
+		if len(f) < 4 || !strings.HasPrefix(strings.TrimSpace(f[1]), "`") {
+			continue
+		}
+		needed := strings.Split(strings.TrimSpace(f[2]), ", ")
+		for _, driver := range strings.Split(strings.TrimSpace(f[1]), ", ") {
+			driver = strings.Trim(driver, "`")
+			if driver != "xdp" && driver != "afxdp" && driver != "afpacket" {
+				continue
+			}
+			found[driver] = true
+			arguments := []string{"-set", "nic.device=eth1", "-set", "respond.addresses=10.0.0.2/24", "-set", "nic.driver=" + driver}
+			if ready, log := p.run(t, needed, arguments...); !strings.HasPrefix(ready, "ready driver="+driver) {
+				t.Errorf("%s with %q: %q\n%s", driver, needed, ready, log)
+			}
+			for i, less := range needed {
+				if ready, log := p.run(t, slices.Delete(slices.Clone(needed), i, i+1), arguments...); ready != "" || !strings.Contains(log, "CAP_"+less) {
+					t.Errorf("%s without %s: %q\n%s", driver, less, ready, log)
+				}
+			}
+		}
+	}
+	if len(found) != 3 {
+		t.Errorf("docs/kubernetes.md has rows for %v", found)
+	}
+}
