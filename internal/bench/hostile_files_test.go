@@ -212,7 +212,7 @@ func TestHostileResponder(t *testing.T) {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Write([]byte("# TYPE rebound_refused_total counter\n" + c.text))
 		}))
-		got, err := drops.ReadResponder(s.URL)
+		got, _, err := drops.ReadResponder(s.URL)
 		s.Close()
 		if c.want == "" && (err != nil || len(got) != 1 || got[0].Frames != 3) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%.60q: %v, %v, want %q", c.text, got, err, c.want)

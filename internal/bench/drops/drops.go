@@ -26,11 +26,30 @@ type Source struct {
 // Socket counts its own drops.
 type Socket interface{ Drops() (uint64, error) }
 
+// Reading is what the counters have so far.
+type Reading struct {
+	Drops       []report.Drop
+	Here, There Life // of this host's device, and of the responder
+}
+
+// sendResets is the counter of a card that restarts its send queue alone.
+const sendResets = "send_queue_resets"
+
+// Life tells whether a device or a process was restarted between two readings. What was on a device's rings then is lost, and no counter
+// has it; those of a process are lost as well.
+type Life struct{ resets, start float64 }
+
+// Restarted reports whether there was a restart since an earlier reading.
+func (l Life) Restarted(since Life) bool {
+	return l.resets > since.resets || l.start != since.start && l.start != 0 && since.start != 0
+}
+
 // Read returns what this host and the responder have dropped so far, by counter. Counters that cannot be read are
 // left out. The error is that of the responder's, which a user requested.
-func (from Source) Read() (out []report.Drop, err error) {
+func (from Source) Read() (r Reading, err error) {
+	out := &r.Drops
 	add := func(place report.Place, by string, n uint64, ours bool) {
-		out = append(out, report.Drop{Place: place, By: by, Frames: int64(n), Ours: ours})
+		*out = append(*out, report.Drop{Place: place, By: by, Frames: int64(n), Ours: ours})
 	}
 	if from.Socket != nil {
 		if n, err := from.Socket.Drops(); err == nil {
@@ -54,17 +73,18 @@ func (from Source) Read() (out []report.Drop, err error) {
 				add(report.DroppedHere, by+"rx_dropped", s.RxDropped, kernel)
 			}
 			add(report.NotSent, by+"tx_errors", s.TxErrors, true)
+			r.Here.resets = float64(s.Resets + s.Extra[sendResets])
 		}
 	}
 	if kernel {
-		out = append(out, kernelCounters(from.Interface)...)
+		*out = append(*out, kernelCounters(from.Interface)...)
 	}
 	if from.Responder != "" {
 		var there []report.Drop
-		there, err = ReadResponder(from.Responder)
-		out = append(out, there...)
+		there, r.There, err = ReadResponder(from.Responder)
+		*out = append(*out, there...)
 	}
-	return out, err
+	return r, err
 }
 
 // Counted reports whether counters among these have all frames that are dropped at a place.
@@ -154,13 +174,13 @@ func (from Source) redirected(drops []report.Drop) {
 
 // Grown returns by how much each counter grew from one reading to the next. One that was reset in between starts again from 0. What
 // the first reading has nothing of, because it failed, is left out: its counters have the time before, too.
-func (from Source) Grown(before, after []report.Drop) []report.Drop {
+func (from Source) Grown(before, after Reading) []report.Drop {
 	var out []report.Drop
-	for _, d := range after {
+	for _, d := range after.Drops {
 		known := false
-		for _, b := range before {
+		for _, b := range before.Drops {
 			known = known || reader(b) == reader(d)
-			if b.Place == d.Place && b.By == d.By && b.Frames <= d.Frames {
+			if b.Place == d.Place && b.By == d.By && b.Frames <= d.Frames && (reader(d) != "responder" || after.There.start == before.There.start) {
 				d.Frames -= b.Frames
 			}
 		}

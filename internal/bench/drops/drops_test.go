@@ -32,7 +32,7 @@ rebound_device_trouble_total{kind="resets"} 9
 		t.Fatal(err)
 	}
 	after, err := from.Read()
-	if err != nil || !Counted(after, report.DroppedThere) {
+	if err != nil || !Counted(after.Drops, report.DroppedThere) || after.There.Restarted(before.There) {
 		t.Fatal(err, after)
 	}
 	got := report.AddDrops(nil, from.Grown(before, after))
@@ -46,7 +46,7 @@ rebound_device_trouble_total{kind="resets"} 9
 	}))
 	defer kernel.Close()
 	there := report.Drop{Place: report.DroppedThere, By: "responder: interface_rx_dropped", Frames: 5}
-	if d, err := ReadResponder(kernel.URL); err != nil || !slices.Contains(d, there) || len(d) != 2 || !Counted(d, report.DroppedThere) || Counted(d[:1], report.DroppedThere) {
+	if d, _, err := ReadResponder(kernel.URL); err != nil || !slices.Contains(d, there) || len(d) != 2 || !Counted(d, report.DroppedThere) || Counted(d[:1], report.DroppedThere) {
 		t.Errorf("of xdp: %v, %v", d, err)
 	}
 	busy := 2
@@ -58,15 +58,15 @@ rebound_device_trouble_total{kind="resets"} 9
 		page(w, r)
 	}))
 	defer refusing.Close()
-	if d, err := ReadResponder(refusing.URL); err != nil || len(d) != 3 {
+	if d, _, err := ReadResponder(refusing.URL); err != nil || len(d) != 3 {
 		t.Errorf("a page that refuses twice: %v, %v", d, err)
 	}
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "up 1") }))
 	defer other.Close()
-	if d, err := ReadResponder(other.URL); err == nil {
+	if d, _, err := ReadResponder(other.URL); err == nil {
 		t.Errorf("another program's page: %+v", d)
 	}
-	if d, err := ReadResponder(s.URL + "/\x7f"); err == nil {
+	if d, _, err := ReadResponder(s.URL + "/\x7f"); err == nil {
 		t.Errorf("a bad URL: %+v", d)
 	}
 }
@@ -84,8 +84,50 @@ func TestGrown(t *testing.T) {
 		return []report.Drop{{Place: report.DroppedHere, By: "ring", Frames: a}, {Place: report.NotSent, By: "ring", Frames: b}}
 	}
 	for _, c := range []struct{ before, after, want []report.Drop }{{d(1, 2), d(5, 2), d(4, 0)}, {d(9, 0), d(3, 1), d(3, 1)}, {nil, d(2, 3), nil}} {
-		if got := (Source{}).Grown(c.before, c.after); !slices.Equal(got, c.want) {
+		if got := (Source{}).Grown(Reading{Drops: c.before}, Reading{Drops: c.after}); !slices.Equal(got, c.want) {
 			t.Errorf("from %v to %v: %v, want %v", c.before, c.after, got, c.want)
+		}
+	}
+}
+
+// The counters of a responder that was started again begin at 0, even where they have passed what they were. A restart of its device is
+// known by its count.
+func TestRestarted(t *testing.T) {
+	resets, start, rate := 2, 1000, 5
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, `# TYPE rebound_refused_total counter
+rebound_refused_total{queue="0",reason="rate"} %d
+# TYPE rebound_device_trouble_total counter
+rebound_device_trouble_total{kind="rx_dropped"} 1
+rebound_device_trouble_total{kind="resets"} %d
+# TYPE process_start_time_seconds gauge
+process_start_time_seconds %d
+`, rate, resets, start)
+	}))
+	defer s.Close()
+	from := Source{Responder: s.URL}
+	read := func() Reading {
+		t.Helper()
+		r, err := from.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	before := read()
+	rate += 4
+	for name, change := range map[string]func(){"nothing": func() {}, "the device": func() { resets++ }, "the process": func() { start, resets = 2000, 0 }} {
+		resets, start = 2, 1000
+		change()
+		after, want := read(), int64(4)
+		if name == "the process" {
+			want = 9
+		}
+		if after.There.Restarted(before.There) != (name != "nothing") {
+			t.Errorf("%s was restarted: from %+v to %+v", name, before.There, after.There)
+		}
+		if grown := from.Grown(before, after); grown[0].Frames != want {
+			t.Errorf("%s was restarted: %+v, want %d", name, grown, want)
 		}
 	}
 }

@@ -21,7 +21,7 @@ var client = &http.Client{Timeout: 5 * time.Second}
 
 // ReadResponder returns what a responder's metrics page says it refused, by reason, and what its device dropped. The counters have
 // the traffic of all its clients.
-func ReadResponder(url string) ([]report.Drop, error) {
+func ReadResponder(url string) (out []report.Drop, life Life, err error) {
 	r, err := client.Get(url)
 	for tries := 1; err == nil && r.StatusCode == http.StatusTooManyRequests && tries < 5; tries++ { // the page limits its rate
 		r.Body.Close()
@@ -29,33 +29,52 @@ func ReadResponder(url string) ([]report.Drop, error) {
 		r, err = client.Get(url)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("responder's metrics: %w", err)
+		return nil, life, fmt.Errorf("responder's metrics: %w", err)
 	}
 	defer r.Body.Close()
 	if r.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("responder's metrics: %s: %s", url, r.Status)
+		return nil, life, fmt.Errorf("responder's metrics: %s: %s", url, r.Status)
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(io.LimitReader(r.Body, 16<<20))
 	if err != nil {
-		return nil, fmt.Errorf("responder's metrics: %s: %w", url, err)
+		return nil, life, fmt.Errorf("responder's metrics: %s: %w", url, err)
 	}
 	refused := families["rebound_refused_total"]
 	if refused == nil {
-		return nil, fmt.Errorf("responder's metrics: %s: no rebound_refused_total (give the URL of a responder's metrics page)", url)
+		return nil, life, fmt.Errorf("responder's metrics: %s: no rebound_refused_total (give the URL of a responder's metrics page)", url)
 	}
-	out, err := sum(nil, refused, report.RefusedThere, "reason")
-	if f := families["rebound_device_trouble_total"]; f != nil && err == nil {
+	if out, err = sum(nil, refused, report.RefusedThere, "reason"); err != nil {
+		return nil, life, fmt.Errorf("responder's metrics: %s: %w", url, err)
+	}
+	if f := families["rebound_device_trouble_total"]; f != nil {
+		life.resets += valueOf(f, "kind", "resets")
 		out, err = sum(out, f, report.DroppedThere, "kind", "rx_dropped", "tx_dropped", "tx_errors")
 	}
+	if f := families["process_start_time_seconds"]; f != nil && len(f.Metric) == 1 {
+		life.start = f.Metric[0].GetGauge().GetValue()
+	}
 	if f := families["rebound_device_own_total"]; f != nil && err == nil {
+		life.resets += valueOf(f, "counter", sendResets)
 		out, err = sum(out, f, report.DroppedThere, "counter", "interface_rx_dropped", "interface_rx_missed_errors", "interface_rx_fifo_errors",
 			"interface_rx_over_errors", "interface_tx_dropped", "interface_tx_errors", "interface_tx_fifo_errors")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("responder's metrics: %s: %w", url, err)
+		return nil, life, fmt.Errorf("responder's metrics: %s: %w", url, err)
 	}
-	return out, nil
+	return out, life, nil
+}
+
+// valueOf is a family's counter with that value of a label, 0 if there is none.
+func valueOf(f *dto.MetricFamily, label, value string) (n float64) {
+	for _, m := range f.Metric {
+		for _, l := range m.Label {
+			if l.GetName() == label && l.GetValue() == value {
+				n += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return n
 }
 
 // What a page may have: a responder has some tens of reasons.

@@ -65,7 +65,7 @@ func (s *Series) Counts() (c report.Counts, drops []report.Drop) {
 	if merged {                                            // without an ICMP error, too
 		c.RefusedThere, c.RefusedThereUncertain = c.RefusedThere+c.Lost, c.RefusedThereUncertain+c.Lost
 	}
-	if merged || s.unread != nil || s.droppedUncountedThere() {
+	if merged || s.unread != nil || s.droppedUncountedThere() || s.restartedHere || s.restartedThere {
 		c.LostUncertain = c.Lost
 	}
 	return c, drops

@@ -2,6 +2,7 @@ package series
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"sync/atomic"
@@ -26,33 +27,48 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
 	"github.com/rebound-nic/rebound/sim/enasim"
+	"github.com/rebound-nic/rebound/sim/fabric"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 	"github.com/rebound-nic/rebound/sim/virtiosim"
 )
 
+// medium is what the wire of a driver carries.
+type medium int
+
+const (
+	ethernet medium = iota
+	subnet          // IPoIB datagrams, on an InfiniBand subnet
+	elastic         // messages of EFA
+)
+
 // models are the device drivers, each with its model.
 var models = []struct {
 	name    string
+	medium  medium
+	service nic.Service // of messages
 	model   func(mac [6]byte) sim.Model
 	open    func(pci.Function, nic.Options) (nic.Port, error)
-	message bool
 }{
-	{"ixgbe", func([6]byte) sim.Model { return ixgbesim.New(ixgbesim.Options{}) },
-		func(fn pci.Function, o nic.Options) (nic.Port, error) { return ixgbe.Open(fn, o) }, false},
-	{"mlx5", func([6]byte) sim.Model { return mlx5sim.New(mlx5sim.Options{Profile: mlx5sim.ConnectX4}) },
-		func(fn pci.Function, o nic.Options) (nic.Port, error) { return mlx5.Open(fn, o, mlx5.Options{}) }, false},
-	{"mlx4", func([6]byte) sim.Model { return mlx4sim.New(mlx4sim.Options{}) },
-		func(fn pci.Function, o nic.Options) (nic.Port, error) { return mlx4.Open(fn, o, mlx4.Options{}) }, false},
-	{"ena", func(mac [6]byte) sim.Model { return enasim.New(enasim.Options{MAC: mac}) },
-		func(fn pci.Function, o nic.Options) (nic.Port, error) { return ena.Open(fn, o, ena.Options{}) }, false},
-	{"efa", func(mac [6]byte) sim.Model { return efasim.New(efasim.Options{MAC: mac}) },
+	{"ixgbe", ethernet, 0, func([6]byte) sim.Model { return ixgbesim.New(ixgbesim.Options{}) },
+		func(fn pci.Function, o nic.Options) (nic.Port, error) { return ixgbe.Open(fn, o) }},
+	{"mlx5", ethernet, 0, func([6]byte) sim.Model { return mlx5sim.New(mlx5sim.Options{Profile: mlx5sim.ConnectX4}) },
+		func(fn pci.Function, o nic.Options) (nic.Port, error) { return mlx5.Open(fn, o, mlx5.Options{}) }},
+	{"mlx4", ethernet, 0, func([6]byte) sim.Model { return mlx4sim.New(mlx4sim.Options{}) },
+		func(fn pci.Function, o nic.Options) (nic.Port, error) { return mlx4.Open(fn, o, mlx4.Options{}) }},
+	{"ipoib", subnet, 0, func(mac [6]byte) sim.Model { return mlx4sim.New(mlx4sim.Options{Link: mlx4sim.InfiniBand, MAC: mac}) },
 		func(fn pci.Function, o nic.Options) (nic.Port, error) {
-			return efa.Open(fn, o, efa.Options{Services: []nic.Service{nic.EchoUD}})
-		}, true},
-	{"virtio", func([6]byte) sim.Model { return virtiosim.New(virtiosim.Options{}) },
-		func(fn pci.Function, o nic.Options) (nic.Port, error) { return virtio.Open(fn, o) }, false},
+			o.Steer = &nic.Steer{Local: netip.MustParseAddr("10.0.0.1"), Remote: netip.MustParseAddr("10.0.0.2"), Neighbours: true}
+			return mlx4.Open(fn, o, mlx4.Options{})
+		}},
+	{"ena", ethernet, 0, func(mac [6]byte) sim.Model { return enasim.New(enasim.Options{MAC: mac}) },
+		func(fn pci.Function, o nic.Options) (nic.Port, error) { return ena.Open(fn, o, ena.Options{}) }},
+	{"efa ud", elastic, nic.EchoUD, func(mac [6]byte) sim.Model { return efasim.New(efasim.Options{MAC: mac}) }, func(fn pci.Function, o nic.Options) (nic.Port, error) {
+		return efa.Open(fn, o, efa.Options{Services: []nic.Service{nic.EchoUD}})
+	}},
+	{"virtio", ethernet, 0, func([6]byte) sim.Model { return virtiosim.New(virtiosim.Options{}) },
+		func(fn pci.Function, o nic.Options) (nic.Port, error) { return virtio.Open(fn, o) }},
 }
 
 var nearMAC, farMAC = [6]byte{2, 0x52, 0x62, 0, 0, 1}, [6]byte{2, 0x52, 0x62, 0, 0, 2}
@@ -61,11 +77,12 @@ var nearMAC, farMAC = [6]byte{2, 0x52, 0x62, 0, 0, 1}, [6]byte{2, 0x52, 0x62, 0,
 // busy, so that no watchdog runs; the models run when the bench looks for a frame.
 type bed struct {
 	nic.Port
-	t     *testing.T
-	ports []*sim.Port
-	near  engine.Port
-	far   farEnd
-	truth impairments
+	t      *testing.T
+	ports  []*sim.Port
+	fabric *fabric.Fabric // of a subnet
+	near   engine.Port
+	far    farEnd
+	truth  impairments
 
 	swap, held [][]byte
 	frame      []byte
@@ -89,8 +106,13 @@ func (b *bed) busy(f func() error) {
 		p.StartVirtual()
 		defer p.Stop()
 	}
-	done := make(chan error)
+	done := make(chan error, 1)
 	go func() { done <- f() }()
+	for b.fabric != nil && len(done) == 0 {
+		if !b.fabric.Step() {
+			time.Sleep(10 * time.Microsecond)
+		}
+	}
 	if err := <-done; err != nil {
 		b.t.Fatal(err)
 	}
@@ -118,6 +140,7 @@ func (b *bed) step() {
 		for _, p := range b.ports {
 			busy = p.Settle(100000) > 1 || busy
 		}
+		busy = b.fabric != nil && b.fabric.Step() || busy
 	}
 }
 
@@ -174,7 +197,10 @@ type frames struct{ *sim.Cable }
 
 func (c frames) receive() []byte { return c.Recv(0) }
 
-func (c frames) send(f []byte) {
+func (c frames) send(f []byte) { c.Send(0, back(f)) }
+
+// back is a frame with its addresses and ports swapped.
+func back(f []byte) []byte {
 	r := append([]byte(nil), f...)
 	copy(r, f[6:12])
 	copy(r[6:], f[:6])
@@ -182,18 +208,18 @@ func (c frames) send(f []byte) {
 	copy(r[30:], f[26:30])
 	copy(r[34:], f[36:38])
 	copy(r[36:], f[34:36])
-	c.Send(0, r)
+	return r
 }
 
-// datagrams is a second device at the peer.
-type datagrams struct {
+// second is a second device at the peer.
+type second struct {
 	*bed
-	dev nic.Messenger
-	to  nic.Peer
-	buf [1 << 14]byte
+	dev  engine.Port
+	turn func([]byte) []byte // makes a reply of a request
+	buf  [1 << 14]byte
 }
 
-func (d *datagrams) receive() []byte {
+func (d *second) receive() []byte {
 	n, _, err := d.dev.Recv(d.buf[:])
 	if err != nil {
 		d.t.Fatal(err)
@@ -204,12 +230,13 @@ func (d *datagrams) receive() []byte {
 	return append([]byte(nil), d.buf[:n]...)
 }
 
-func (d *datagrams) send(b []byte) {
-	err := d.dev.Send(nic.EchoUD, d.to, b)
+func (d *second) send(b []byte) {
+	b = d.turn(b)
+	err := d.dev.Send(b)
 	for tries := 0; errors.Is(err, nic.ErrFull) && tries < 1000; tries++ {
-		d.ports[1].Settle(100000) // not this end, which would not see the burst
+		d.step() // a reliable transport waits for acknowledgements
 		_, _, _ = d.dev.Recv(nil)
-		err = d.dev.Send(nic.EchoUD, d.to, b)
+		err = d.dev.Send(b)
 	}
 	if err != nil {
 		d.t.Fatal(err)
@@ -229,7 +256,7 @@ func (b *bed) device(i int, mac [6]byte, size int, wire sim.Wire) (d nic.Port) {
 		b.t.Fatal(err)
 	}
 	o := nic.Options{Device: "sim", RingSize: size, MAC: mac, Log: slog.New(slog.DiscardHandler)}
-	if m.message {
+	if m.medium != ethernet {
 		o.MAC = [6]byte{}
 	}
 	b.busy(func() (err error) {
@@ -243,6 +270,46 @@ func (b *bed) device(i int, mac [6]byte, size int, wire sim.Wire) (d nic.Port) {
 		}
 	})
 	return d
+}
+
+// subnet opens two devices on a subnet, this end's and that of the peer, which it returns.
+func (b *bed) subnet(i int) (far nic.Port) {
+	b.t.Helper()
+	var ends [2]*sim.Cable
+	var cards [2]nic.Port
+	var wires [2]*sim.Cable
+	for e := range ends {
+		wires[e], ends[e] = sim.Pair()
+	}
+	b.fabric = fabric.New(b.t.Errorf, ends[0], ends[1])
+	for e, size := range []int{ring, 1024} {
+		cards[e] = b.device(i, [6]byte{2, 0x52, 0x62, 0, 0, byte(1 + e)}, size, wires[e])
+	}
+	b.busy(func() error {
+		for _, c := range cards {
+			for tries := 0; ; tries++ {
+				if l, err := c.Link(); err != nil || tries > 100000 {
+					return fmt.Errorf("link %+v, %v", l, err)
+				} else if l.Up {
+					break
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}
+		return nil
+	})
+	b.Port = cards[0]
+	return cards[1]
+}
+
+// station is a device's MAC.
+func station(t *testing.T, p nic.Port) [6]byte {
+	t.Helper()
+	mac, err := parseMAC(p.Info().MAC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mac
 }
 
 // What is done to the replies is what the counts say, whichever device they arrive at, and what the device drops for
@@ -264,24 +331,32 @@ func impair(t *testing.T, clock *latency.Clock, i int) {
 	const count = 2400
 	a, z := sim.Pair()
 	b := &bed{t: t}
-	b.Port = b.device(i, nearMAC, ring, a)
 	s := &Series{Settings: settings.Settings{Timeout: time.Second}, flow: probe.Flow{Proto: probe.UDP, SrcMAC: nearMAC, DstMAC: farMAC,
 		Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"), SrcPort: 50000, DstPort: 7, Run: 1, Size: 100}}
 	s.wire, s.port = b, &port{device: b}
-	if m, ok := b.Port.(nic.Messenger); ok {
-		far := &datagrams{bed: b, dev: b.device(i, farMAC, 1024, z).(nic.Messenger)}
-		near := &messages{Messenger: m, from: nic.EchoUD}
-		own, other := endpoint(m, nic.EchoUD), endpoint(far.dev, nic.EchoUD)
+	switch models[i].medium {
+	case ethernet:
+		b.Port = b.device(i, nearMAC, ring, a)
+		b.near, b.far = b.Port.(nic.Prober), frames{z}
+	case subnet:
+		far := b.subnet(i)
+		b.near, b.far = b.Port.(nic.Prober), &second{bed: b, dev: far.(nic.Prober), turn: back}
+		s.flow.SrcMAC, s.flow.DstMAC = station(t, b.Port), station(t, far)
+		s.flow.DstMAC[2] = byte(b.fabric.Ports[1].LID)
+	case elastic:
+		b.Port = b.device(i, nearMAC, ring, a)
+		service := models[i].service
+		near := &messages{Messenger: b.Port.(nic.Messenger), from: service}
+		far := &messages{Messenger: b.device(i, farMAC, 1024, z).(nic.Messenger), from: service}
+		own, other := endpoint(near.Messenger, service), endpoint(far.Messenger, service)
 		b.busy(func() (err error) {
-			if near.to, err = m.Resolve(other); err == nil {
-				far.to, err = far.dev.Resolve(own)
+			if near.to, err = near.Resolve(other); err == nil {
+				far.to, err = far.Resolve(own)
 			}
 			return err
 		})
-		b.near, b.far = near, far
+		b.near, b.far = near, &second{bed: b, dev: far, turn: func(b []byte) []byte { return b }}
 		s.Message, s.flow.Layer, s.flow.Src, s.flow.Dst = true, probe.Datagram, own.GID, other.GID
-	} else {
-		b.near, b.far = b.Port.(nic.Prober), frames{z}
 	}
 	if err := s.Prepare(clock, Recording{}, 20000); err != nil {
 		t.Fatal(err)

@@ -52,7 +52,7 @@ func Open(o Options, variants []settings.Settings) (*Set, error) {
 			return set, err
 		}
 		if s.Responder != "" {
-			if _, err := drops.ReadResponder(s.Responder); err != nil {
+			if _, _, err := drops.ReadResponder(s.Responder); err != nil {
 				return set, fmt.Errorf("-responder-metrics: %w", err)
 			}
 		}

@@ -101,6 +101,15 @@ func (s *Series) told(c Circumstances, end bool) *report.Report {
 	case s.droppedUncountedThere() && rep.Counts.Lost > 0:
 		rep.Warnings = append(rep.Warnings, "lost is a range: the responder's device does not count the frames that it drops for want of a receive buffer")
 	}
+	if rep.Counts.Lost > 0 {
+		const why = "lost is a range: %s was restarted while measuring, and no counter has what was on its rings"
+		if s.restartedHere {
+			rep.Warnings = append(rep.Warnings, fmt.Sprintf(why, "this host's device"))
+		}
+		if s.restartedThere {
+			rep.Warnings = append(rep.Warnings, fmt.Sprintf(why, "the responder or its device"))
+		}
+	}
 	if st := s.stream.STAMP(); st != nil {
 		s.stamp(rep, st, end)
 	}

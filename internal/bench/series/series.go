@@ -44,6 +44,8 @@ type Series struct {
 	unread    error                 // of the responder's metrics, around the latest run for which they could not be read
 	uncounted map[report.Place]bool // places that no counter covered in some run
 
+	restartedHere, restartedThere bool // this host's device, or the responder or its device, in some run
+
 	asked uint32 // calls of Answered
 }
 
@@ -174,6 +176,7 @@ func (s *Series) Prepare(clock *latency.Clock, o Recording, rate float64) error 
 		return exit.Usagef("%w", err)
 	}
 	s.Rates, s.drops, s.unread, s.uncounted = []float64{rate}, nil, nil, map[report.Place]bool{}
+	s.restartedHere, s.restartedThere = false, false
 	if s.port.socket != nil {
 		s.closed = s.port.socket.Closed
 	}
@@ -212,6 +215,8 @@ func (s *Series) Run(l engine.Limit, stop *atomic.Bool) error {
 		after, failed := counters.Read()
 		grown := counters.Grown(before, after)
 		s.drops = report.AddDrops(s.drops, grown)
+		s.restartedHere = s.restartedHere || after.Here.Restarted(before.Here)
+		s.restartedThere = s.restartedThere || after.There.Restarted(before.There)
 		for _, place := range report.Places {
 			s.uncounted[place] = s.uncounted[place] || !drops.Counted(grown, place)
 		}

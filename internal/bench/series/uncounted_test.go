@@ -20,10 +20,12 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// card is a device whose drop counter grows by drops from one reading to the next.
+// card is a device whose counters of drops and resets grow from one reading to the next.
 type card struct {
 	nic.Port
 	drops     uint64
+	restarts  uint64
+	resets    uint64
 	info      nic.Info
 	rxDropped uint64
 }
@@ -31,8 +33,9 @@ type card struct {
 func (c *card) Info() nic.Info          { return c.info }
 func (c *card) Link() (nic.Link, error) { return nic.Link{}, nil }
 func (c *card) ReadStats(s *nic.Stats) error {
-	*s = nic.Stats{RxDropped: c.rxDropped}
+	*s = nic.Stats{RxDropped: c.rxDropped, Resets: c.resets}
 	c.rxDropped += c.drops
+	c.resets += c.restarts
 	return nil
 }
 
@@ -46,12 +49,14 @@ func TestUnreadMetrics(t *testing.T) {
 	}
 	const refused = "# TYPE rebound_refused_total counter\nrebound_refused_total{reason=\"rate\"} 0\n"
 	const trouble = "# TYPE rebound_device_trouble_total counter\nrebound_device_trouble_total{kind=\"rx_dropped\"} 0\n"
+	const again = "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %d\n" // another time at each reading
 	for _, c := range []struct {
 		name, page string
 		readings   int
 		lost, note string
 	}{
 		{"read", refused + trouble, 1 << 30, "3", ""},
+		{"started again", refused + trouble + again, 1 << 30, "between 0 and 3", "the responder or its device was restarted"},
 		{"gone after the start", refused + trouble, 1, "between 0 and 3", "check that -responder-metrics still answers"},
 		{"no counter", refused, 1 << 30, "between 0 and 3", "does not count the frames that it drops"},
 	} {
@@ -61,7 +66,7 @@ func TestUnreadMetrics(t *testing.T) {
 				w.WriteHeader(http.StatusInternalServerError)
 				return
 			}
-			fmt.Fprint(w, c.page)
+			fmt.Fprint(w, strings.ReplaceAll(c.page, "%d", fmt.Sprint(readings)))
 		}))
 		defer page.Close()
 		s := &Series{Settings: settings.Settings{Message: true, Timeout: 1500 * time.Millisecond, Responder: page.URL}, wire: &moody{silent: 3},
@@ -74,7 +79,7 @@ func TestUnreadMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 		rep := s.Report(Circumstances{Clock: clock, Slack: time.Hour}) // a busy machine does not keep to a rate
-		if n := rep.Counts; n.RefusedThereCounted != (c.readings > 1) || n.DroppedThereCounted != (c.note == "") || !n.DroppedHereCounted {
+		if n := rep.Counts; n.RefusedThereCounted != (c.readings > 1) || n.DroppedThereCounted != (c.name == "read" || c.name == "started again") || !n.DroppedHereCounted {
 			t.Errorf("%s: counted %+v", c.name, n)
 		}
 		notes := strings.Join(rep.Warnings, "\n")
@@ -99,6 +104,7 @@ func TestCardDrops(t *testing.T) {
 	}{
 		{"no drops", card{info: nic.Info{Driver: "mlx5", Backend: nic.Silicon}}, "3", 0},
 		{"two dropped", card{info: nic.Info{Driver: "mlx5", Backend: nic.Silicon}, drops: 2}, "between 1 and 3", 2},
+		{"restarted", card{info: nic.Info{Driver: "mlx5", Backend: nic.Silicon}, restarts: 1}, "between 0 and 3", 0},
 		{"not counted", card{info: nic.Info{Driver: "virtio", Backend: nic.Silicon, NoDropCounter: true}}, "between 0 and 3", 0},
 	} {
 		m := &moody{silent: 3}

@@ -13,7 +13,7 @@ import (
 // keeper asks whether they moved while a probe was under way.
 type samples struct {
 	mu    sync.Mutex
-	last  []report.Drop
+	last  drops.Reading
 	list  []sample // ascending
 	ended bool     // the wire is closed
 	blind bool     // no counter has what the device drops
@@ -33,12 +33,15 @@ func (s *samples) read(from drops.Source) int64 {
 	return s.add(now, from, polling.TSC())
 }
 
-func (s *samples) add(now []report.Drop, from drops.Source, tick uint64) (grew int64) {
+func (s *samples) add(now drops.Reading, from drops.Source, tick uint64) (grew int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := sample{tick: tick}
 	if n := len(s.list); n > 0 {
 		next.dropped = s.list[n-1].dropped
+		if now.Here.Restarted(s.last.Here) {
+			next.dropped++ // what was on the rings: how many is unknown
+		}
 		for _, d := range from.Grown(s.last, now) {
 			if d.Place == report.DroppedHere {
 				grew += d.Frames

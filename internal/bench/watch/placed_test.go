@@ -32,8 +32,8 @@ func TestOverdueIsPlaced(t *testing.T) {
 	w := new(wire)
 	from, queue := drops.Source{}, int64(0)
 	reading := func(tick uint64, frames int64) {
-		w.drops.add([]report.Drop{{Place: report.DroppedHere, By: "ring", Frames: frames}, {Place: report.NotSent, By: "ring", Frames: int64(tick), Ours: true},
-			{Place: report.NotSent, By: "qdisc", Frames: queue}}, from, tick)
+		w.drops.add(drops.Reading{Drops: []report.Drop{{Place: report.DroppedHere, By: "ring", Frames: frames}, {Place: report.NotSent, By: "ring", Frames: int64(tick), Ours: true},
+			{Place: report.NotSent, By: "qdisc", Frames: queue}}}, from, tick)
 	}
 	probe := uint64(0)
 	miss := func(sent uint64) {

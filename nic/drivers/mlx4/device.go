@@ -120,6 +120,7 @@ func (d *Device) Info() (i nic.Info) {
 		i = d.card.Info(fmt.Sprintf("%s (%v), board %s, port %d, firmware %v", d.model, d.card.Fn.ID(), d.board, d.port, d.fw),
 			d.pushName(), slices.Concat(d.lacks, d.pushNotes(), []string{port, fmt.Sprintf("queues of %d slots and %d blocks, a completion of "+
 				"sends asked for once in %d blocks, completions not moderated", n, n*maxBlocks, d.queues[0].askEvery)})...)
+		i.NoDropCounter = d.subnet != nil // PortCounters do not include datagrams without a receive WQE (IBA vol. 1 §16.1.3.5)
 	})
 	return i
 }
