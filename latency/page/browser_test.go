@@ -135,7 +135,8 @@ func TestPagesInBrowser(t *testing.T) {
 		{write("report.html", func(w *bytes.Buffer) error { return Report(w, a) }), 6, 5, 3, true},
 		{write("open.html", func(w *bytes.Buffer) error { return Report(w, o) }), 6, 7, 5, true},
 		{write("few.html", func(w *bytes.Buffer) error { return Report(w, few) }), 5, 5, 3, true},
-		{write("compare.html", func(w *bytes.Buffer) error { return Comparison(w, compare.Reports(a, b, o)) }), 6, 8, 6, false},
+		{write("compare.html", func(w *bytes.Buffer) error { return Comparison(w, compare.Reports(a, b, o)) }), 8, 15, 7, false},
+		{write("overview.html", func(w *bytes.Buffer) error { return Overview(w, "7 targets", targets(7), nil) }), 1, 0, 0, false},
 		{write("rates.html", func(w *bytes.Buffer) error { return Sweep(w, rateSweep(), links(rateSweep())) }), 1, 3, 3, false},
 		{write("sizes.html", func(w *bytes.Buffer) error { return Sweep(w, sizeSweep(), links(sizeSweep())) }), 1, 3, 3, false},
 	}
@@ -202,7 +203,7 @@ func TestPagesInBrowser(t *testing.T) {
 }
 
 // tipPattern is a place on the horizontal axis, then a value for each curve.
-var tipPattern = regexp.MustCompile(`^(p[0-9.]+|run \d+|[-+]?[0-9.]+\x{a0}\S+)(\n+.*[0-9.]+(\x{a0}\S+| samples| differences))+$`)
+var tipPattern = regexp.MustCompile(`^(p[0-9.]+|(?:run|rank) \d+|[-+]?[0-9.]+\x{a0}\S+)(\n+.*[0-9.]+(\x{a0}\S+| samples| differences|\x{a0}%))+$`)
 
 func (got *probed) check(t *testing.T, name string, width, charts, curves, high int) {
 	t.Helper()
@@ -216,7 +217,7 @@ func (got *probed) check(t *testing.T, name string, width, charts, curves, high 
 		t.Errorf("%s: %d charts with %d curves, want %d with %d", name, got.Charts, len(got.Curves), charts, curves)
 	}
 	for i, c := range got.Curves {
-		if c.W < 150 || c.L < 150 || c.Stroke == "none" {
+		if c.W < 120 || c.L < 120 || c.Stroke == "none" {
 			t.Errorf("%s: curve %d is not drawn: %+v", name, i, c)
 		}
 		if c.H > 60 { // a median over time may be flat

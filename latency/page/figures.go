@@ -36,21 +36,8 @@ func percentileFigure(ds []drawn, unit string) template.HTML {
 	if most == 0 {
 		return ""
 	}
-	nines := func(q float64) float64 { return -math.Log10(max(1-q, 1e-15)) }
 	end := max(math.Log10(float64(most)), 1)
-	f := figure{y: valueAxis(unit, lo, hi), x: axis{lo: 0, hi: end, unit: "nines", title: "percentile (each nine takes the same width)"}}
-	f.x.ticks = []tick{{0, "0%"}, {nines(0.5), "50%"}}
-	for k := 1; float64(k) <= end; k++ {
-		label := "90%"
-		if k > 1 {
-			label = "99"
-			if k > 2 {
-				label += "." + strings.Repeat("9", k-2)
-			}
-			label += "%"
-		}
-		f.x.ticks = append(f.x.ticks, tick{float64(k), label})
-	}
+	f := figure{y: valueAxis(unit, lo, hi), x: ninesAxis(end)}
 	f.shades = []shade{{math.Log10(float64(most) / compare.MinTail), end, fmt.Sprintf("fewer than %d samples lie above a percentile here", compare.MinTail)}}
 	var alts []string
 	for _, d := range ds {
@@ -75,6 +62,27 @@ func percentileFigure(ds []drawn, unit string) template.HTML {
 	}
 	f.alt = "Percentile curve: " + strings.Join(alts, "; ") + "."
 	return f.svg()
+}
+
+// nines is the place of a quantile on an axis where each nine takes the same width.
+func nines(q float64) float64 { return -math.Log10(max(1-q, 1e-15)) }
+
+// ninesAxis is an axis of percentiles from 0 to end.
+func ninesAxis(end float64) axis {
+	a := axis{lo: 0, hi: end, unit: "nines", title: "percentile (each nine takes the same width)"}
+	a.ticks = []tick{{0, "0%"}, {nines(0.5), "50%"}}
+	for k := 1; float64(k) <= end; k++ {
+		label := "90%"
+		if k > 1 {
+			label = "99"
+			if k > 2 {
+				label += "." + strings.Repeat("9", k-2)
+			}
+			label += "%"
+		}
+		a.ticks = append(a.ticks, tick{float64(k), label})
+	}
+	return a
 }
 
 // distributionFigure draws how often each value was seen, both by their logarithms: a single outlier shows.

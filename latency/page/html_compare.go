@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"strings"
 
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
@@ -13,6 +14,7 @@ type comparePage struct {
 	C      *compare.Comparison
 	Title  string
 	Answer string
+	Notes  []string
 	Links  []Link
 	Names  []legend
 	Plots  []plot
@@ -54,6 +56,9 @@ func Comparison(w io.Writer, c *compare.Comparison, links ...Link) error {
 		}
 		sim = sim || r.Device.Sim()
 	}
+	for _, n := range c.Notes {
+		p.Notes = append(p.Notes, sentence(n, c.Reports)+".")
+	}
 	if len(c.Reports) > 3 {
 		p.Title = fmt.Sprintf("%d reports", len(c.Reports))
 	}
@@ -61,6 +66,7 @@ func Comparison(w io.Writer, c *compare.Comparison, links ...Link) error {
 		unit += " (a model's, not a card's)"
 	}
 	p.Plots = curves(ds, p.Names, unit)
+	p.Plots = append(p.Plots, timesFigure(c.Reports, p.Names, unit)...)
 	var sides []side
 	var measured []*report.Report
 	for i, r := range c.Reports {
@@ -107,8 +113,8 @@ func Comparison(w io.Writer, c *compare.Comparison, links ...Link) error {
 		for _, w := range pair.OneWay {
 			foot(fmt.Sprintf("%s: ± %s of A and ± %s of B by their clocks; a shift within the sum has no verdict.", upperFirst(wayName(w.Series)), nbsp(w.ErrorA), nbsp(w.ErrorB)))
 		}
-		t.Diff = joined("Histogram of the difference",
-			"The differences between runs whose ranks are tested: each B minus each A, or the averages of two pairs. Their median is the shift. Grey: its interval. The line is at no difference.", nil, shifts)
+		t.Diff = append(shiftFunction(&pair, t.B), joined("Histogram of the difference",
+			"The differences between runs whose ranks are tested: each B minus each A, or the averages of two pairs. Their median is the shift. Grey: its interval. The line is at no difference.", nil, shifts)...)
 		p.Pairs = append(p.Pairs, t)
 	}
 	for _, row := range countRows {
@@ -127,6 +133,16 @@ func Comparison(w io.Writer, c *compare.Comparison, links ...Link) error {
 	}
 	p.Facts = factRows(c.Reports)
 	return page.ExecuteTemplate(w, "compare", p)
+}
+
+// sentence begins a text with a capital letter, unless it begins with the name of a report.
+func sentence(text string, all []*report.Report) string {
+	for _, r := range all {
+		if strings.HasPrefix(text, r.Name()) {
+			return text
+		}
+	}
+	return upperFirst(text)
 }
 
 // verdictWords are what the page calls a verdict.

@@ -14,8 +14,10 @@ const show = {
   bytes: v => Math.round(v) + "\u00a0bytes",
   s: v => v.toFixed(2) + "\u00a0s",
   run: v => "run " + Math.round(v),
+  rank: v => "rank " + Math.round(v),
   report: v => "report " + Math.round(v),
   count: v => significant(v < 0.75 ? 0 : Math.round(v)) + " samples",
+  percent: v => (v > 0 ? "+" : "") + significant(v) + "\u00a0%",
   pairs: v => significant(Math.round(v)) + " differences",
   nines: v => {
     const percent = 100 * (1 - 10 ** -v);
@@ -70,4 +72,115 @@ for (const svg of document.querySelectorAll("svg.chart[data-x]")) {
     tip.style.transform = `translate(${Math.max(4, left)}px,${Math.max(4, e.clientY - tip.offsetHeight - 10)}px)`;
   });
   svg.addEventListener("pointerleave", () => { tip.hidden = true; line.remove(); });
+}
+
+// Each plot can be saved as a picture and copied as data, without a server.
+const lines = figure => [...figure.querySelectorAll("template.data")].map(t => t.content.textContent).join("\n");
+const asCSV = tsv => tsv.replace(/[^\n]+/g, line => line.split("\t").map(f => /[",]/.test(f) ? '"' + f.replaceAll('"', '""') + '"' : f).join(","));
+const fileName = (title, kind) => (document.querySelector("h1").textContent + " " + title).replace(/[^A-Za-z0-9.]+/g, "-").replace(/^-|-$/g, "") + "." + kind;
+const download = (blob, name) => {
+  const a = document.createElement("a");
+  a.href = URL.createObjectURL(blob);
+  a.download = name;
+  document.body.append(a);
+  a.click();
+  a.remove();
+  setTimeout(() => URL.revokeObjectURL(a.href), 60000);
+};
+// The drawing for a desk, with title and legend, and with the page's style in each element.
+const picture = (title, figure) => {
+  const charts = [...figure.querySelectorAll("svg.chart.wide")], at = getComputedStyle(figure), width = 920;
+  const make = (to, name, values, text) => {
+    const e = document.createElementNS(charts[0].namespaceURI, name);
+    for (const [k, v] of Object.entries(values)) e.setAttribute(k, v);
+    if (text) e.textContent = text;
+    to.append(e);
+    return e;
+  };
+  const root = document.createElementNS(charts[0].namespaceURI, "svg");
+  const ground = make(root, "rect", { width: "100%", height: "100%", fill: at.backgroundColor });
+  const font = { "font-family": at.fontFamily, fill: at.color };
+  make(root, "text", { x: 14, y: 26, "font-size": 16, "font-weight": 600, ...font }, title);
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = "13px " + at.fontFamily;
+  let x = 14, y = 50;
+  for (const key of figure.querySelectorAll(".legend li")) {
+    const name = key.textContent.trim(), wide = 30 + pen.measureText(name).width;
+    if (x > 14 && x + wide > width - 14) { x = 14; y += 20; }
+    const swatch = getComputedStyle(key.querySelector(".swatch"));
+    make(root, "line", { x1: x, x2: x + 22, y1: y - 4, y2: y - 4, stroke: swatch.borderTopColor, "stroke-width": 3, "stroke-dasharray": swatch.borderTopStyle == "dashed" ? "6 5" : "none" });
+    make(root, "text", { x: x + 30, y, "font-size": 13, ...font }, name);
+    x += wide + 20;
+  }
+  y = x > 14 ? y + 12 : 38;
+  for (const chart of charts) {
+    const copy = chart.cloneNode(true), box = chart.viewBox.baseVal;
+    copy.querySelectorAll(".cursor").forEach(e => e.remove());
+    const from = chart.querySelectorAll(":scope > :not(.cursor)");
+    [...copy.children].forEach((e, i) => {
+      const style = getComputedStyle(from[i]);
+      for (const name of ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "opacity", "font-size", "font-family"]) e.setAttribute(name, style.getPropertyValue(name));
+      e.removeAttribute("class");
+      e.removeAttribute("data-name");
+    });
+    for (const [k, v] of Object.entries({ y, width: box.width, height: box.height })) copy.setAttribute(k, v);
+    for (const name of ["class", "data-x", "data-y"]) copy.removeAttribute(name);
+    root.append(copy);
+    y += box.height + 8;
+  }
+  for (const [k, v] of Object.entries({ width, height: y, viewBox: `0 0 ${width} ${y}` })) root.setAttribute(k, v);
+  ground.setAttribute("height", y);
+  return { width, height: y, blob: new Blob([new XMLSerializer().serializeToString(root)], { type: "image/svg+xml" }) };
+};
+const asPNG = async drawn => {
+  const image = new Image(), canvas = document.createElement("canvas"), scale = 2, url = URL.createObjectURL(drawn.blob);
+  image.src = url;
+  await image.decode();
+  canvas.width = drawn.width * scale;
+  canvas.height = drawn.height * scale;
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  URL.revokeObjectURL(url);
+  return new Promise(done => canvas.toBlob(done, "image/png"));
+};
+// The clipboard needs a secure page; an older way works on others. If neither does, the data are saved.
+const copy = async (text, name) => {
+  try {
+    await navigator.clipboard.writeText(text);
+    return "Copied.";
+  } catch {
+    const area = document.createElement("textarea");
+    area.value = text;
+    area.setAttribute("aria-label", "data");
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    if (!done) download(new Blob([text], { type: "text/plain" }), name);
+    return done ? "Copied." : "Saved.";
+  }
+};
+for (const plot of document.querySelectorAll(".plot")) {
+  const figure = plot.querySelector("figure"), title = plot.querySelector("h2").textContent;
+  const bar = document.createElement("div"), said = document.createElement("span");
+  bar.className = "export";
+  bar.setAttribute("role", "group");
+  bar.setAttribute("aria-label", "Save or copy: " + title);
+  said.setAttribute("role", "status");
+  for (const [text, act] of Object.entries({
+    "Save SVG": () => (download(picture(title, figure).blob, fileName(title, "svg")), "Saved."),
+    "Save PNG": async () => (download(await asPNG(picture(title, figure)), fileName(title, "png")), "Saved."),
+    "Copy CSV": () => copy(asCSV(lines(figure)), fileName(title, "csv")),
+    "Copy TSV": () => copy(lines(figure), fileName(title, "tsv")),
+  })) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = text;
+    button.addEventListener("click", async () => {
+      said.textContent = "";
+      said.textContent = await act();
+    });
+    bar.append(button);
+  }
+  bar.append(said);
+  figure.querySelector("figcaption").before(bar);
 }

@@ -27,8 +27,9 @@ type curve struct {
 	class  string // "", "dashed", "thin", "dots" (marks only)
 	x, y   []float64
 	marks  []mark
-	area   bool // filled to the axis
-	steps  bool // each y holds until the next x
+	area   bool      // filled to the axis
+	steps  bool      // each y holds until the next x
+	lo, hi []float64 // a band around the line, nil for none; infinite where nothing is known
 }
 
 // mark is a dot on a curve, with a text that shows when pointed at.
@@ -41,7 +42,7 @@ type mark struct {
 type axis struct {
 	lo, hi float64
 	log    bool
-	unit   string // how page.js shows a value: ns, shift, s, run, rate, bytes, count, pairs, nines
+	unit   string // how page.js shows a value: ns, shift, percent, s, run, rank, rate, bytes, count, pairs, nines
 	title  string
 	ticks  []tick
 }
@@ -67,8 +68,10 @@ type figure struct {
 	curves  []curve
 	cells   []cell
 	shades  []shade
-	outages []shade // parts without replies
-	rules   []mark  // vertical lines at x
+	outages []shade   // parts without replies
+	rules   []mark    // vertical lines at x
+	level   []float64 // horizontal lines at y
+	table   string    // the data as a reader copies it, if they are not the curves' points
 }
 
 // shade greys what is between two values of x.
@@ -90,6 +93,7 @@ func (f *figure) svg() template.HTML {
 	for _, s := range figureSizes {
 		f.draw(&b, s.class, s.w, s.h)
 	}
+	fmt.Fprintf(&b, `<template class="data">%s</template>`, html.EscapeString(f.data()))
 	return template.HTML(b.String())
 }
 
@@ -141,12 +145,18 @@ func (f *figure) draw(b *strings.Builder, class string, w, h float64) {
 	fmt.Fprintf(b, `<text class="title" x="%.1f" y="%g" text-anchor="middle">%s</text>`, (left+right)/2, h-6, html.EscapeString(f.x.title))
 	fmt.Fprintf(b, `<text class="title" transform="translate(11 %.1f) rotate(-90)" text-anchor="middle">%s</text>`, (top+bottom)/2, html.EscapeString(f.y.title))
 
+	for _, y := range f.level {
+		fmt.Fprintf(b, `<line class="rule" x1="%g" y1="%.1f" x2="%g" y2="%.1f"/>`, left, py(y), right, py(y))
+	}
 	for _, r := range f.rules {
 		fmt.Fprintf(b, `<line class="rule" x1="%.1f" y1="%g" x2="%.1f" y2="%g"><title>%s</title></line>`, px(r.x), top, px(r.x), bottom, html.EscapeString(r.text))
 	}
 	for _, c := range f.curves {
 		if len(c.x) == 0 {
 			continue
+		}
+		if c.lo != nil {
+			fmt.Fprintf(b, `<path class="band c%d" d="%s"/>`, c.colour, bandOf(c, px, py))
 		}
 		if c.area {
 			fmt.Fprintf(b, `<path class="area c%d" d="%sL%.1f %.1fL%.1f %.1fZ"/>`, c.colour, pathOf(c, px, py, false), px(c.x[len(c.x)-1]), bottom, px(c.x[0]), bottom)
@@ -225,6 +235,28 @@ func pathOf(c curve, px, py func(float64) float64, gaps bool) string {
 		}
 	}
 	return string(b)
+}
+
+// bandOf returns the outline of a curve's band, a part for each uninterrupted stretch.
+func bandOf(c curve, px, py func(float64) float64) string {
+	var b strings.Builder
+	for from := 0; from < len(c.x); from++ {
+		to := from
+		for to < len(c.x) && !math.IsNaN(c.y[to]) {
+			to++
+		}
+		for i, op := from, "M"; i < to; i, op = i+1, "L" {
+			fmt.Fprintf(&b, "%s%.1f %.1f", op, px(c.x[i]), py(c.hi[i]))
+		}
+		for i := to - 1; i >= from; i-- {
+			fmt.Fprintf(&b, "L%.1f %.1f", px(c.x[i]), py(c.lo[i]))
+		}
+		if from < to {
+			b.WriteByte('Z')
+		}
+		from = to
+	}
+	return b.String()
 }
 
 // valueAxis is a logarithmic axis of nanoseconds that holds lo to hi with a little room.

@@ -135,7 +135,7 @@ func secondsAxis(r *report.Report, all []stretch) axis {
 	if n := len(r.Runs); n > 0 {
 		a.lo, a.hi = min(a.lo, float64(r.Runs[0].Start)/1e9), max(a.hi, float64(r.Runs[n-1].End)/1e9)
 	}
-	a.ticks = linearTicks(a.lo, a.hi, 10, func(v float64) string { return strconv.FormatFloat(math.Round(v*1e6)/1e6, 'f', -1, 64) })
+	a.ticks = linearTicks(a.lo, a.hi, 10, secondsText)
 	if len(r.Runs) <= 40 {
 		for _, run := range r.Runs[min(1, len(r.Runs)):] {
 			a.ticks = append(a.ticks, tick{at: float64(run.Start) / 1e9})
@@ -143,6 +143,8 @@ func secondsAxis(r *report.Report, all []stretch) axis {
 	}
 	return a
 }
+
+func secondsText(v float64) string { return strconv.FormatFloat(math.Round(v*1e6)/1e6, 'f', -1, 64) }
 
 // timeFigure draws p50, p99 and the maximum of each stretch. Lines are interrupted between runs and in outages, which are shaded.
 func timeFigure(r *report.Report, s *latency.Series, unit string) template.HTML {
@@ -194,18 +196,27 @@ func heatFigure(r *report.Report, s *latency.Series, unit string) template.HTML 
 	}
 	row := func(v float64) int { return int(f.y.share(v) * (heatRows - 1e-9)) }
 	edge := func(k int) float64 { return f.y.lo * math.Pow(f.y.hi/f.y.lo, float64(k)/heatRows) }
+	f.table = "from s\tto s"
+	for k := range heatRows {
+		f.table += "\t" + f.y.number(math.Round(edge(k))) + " ns"
+	}
+	f.table += "\n"
 	for _, st := range all {
 		var counts [heatRows]int64
 		for b := range st.Buckets {
 			counts[row(min(float64(b.Low+b.High)/2, float64(st.Max)))] += b.Count
 		}
+		f.table += f.x.number(st.start) + "\t" + f.x.number(st.end)
 		for k, n := range counts {
+			f.table += "\t"
 			if n > 0 {
+				f.table += strconv.FormatInt(n, 10)
 				// A level for each decade below the whole stretch, so that one sample of a hundred thousand shows.
 				level := max(1, heatLevels-int(math.Log10(float64(st.Count)/float64(n))))
 				f.cells = append(f.cells, cell{st.start, st.end, edge(k), edge(k + 1), level})
 			}
 		}
+		f.table += "\n"
 	}
 	f.alt = fmt.Sprintf("Heat map: how often each duration between %s and %s was seen over time.", latency.FormatNS(lo), latency.FormatNS(hi))
 	return f.svg()

@@ -14,12 +14,13 @@ import (
 // Round trips are log-normal around 4 us with a spread of 10 %; one of fifty is in a Pareto tail (its index is 1.5, so
 // that it has no variance).
 type Machine struct {
-	Rnd     *rand.Rand
-	Samples int     // of each interval
-	Noise   float64 // of each run's level; standard deviation of the logarithm
-	Tail    float64 // the same of each run's tail, on its own
-	Outlier float64 // chance of a run to be twenty times as slow
-	Granule int64   // ns, steps of the clock; 0 for none
+	Rnd       *rand.Rand
+	Samples   int     // of each interval
+	Noise     float64 // of each run's level; standard deviation of the logarithm
+	Tail      float64 // the same of each run's tail, on its own
+	TailShift float64 // of all runs' tails
+	Outlier   float64 // chance of a run to be twenty times as slow
+	Granule   int64   // ns, steps of the clock; 0 for none
 	// Level is the logarithm of what the machine's state multiplies all round trips by, at a moment in seconds.
 	Level func(t float64) float64
 }
@@ -68,7 +69,7 @@ func (m *Machine) Runs(median float64, slots []Slot, intervals int) *report.Repo
 	rep.Start = time.Unix(1_700_000_000, int64(origin*1e9))
 	s := &latency.Series{Name: latency.MainSeries}
 	for _, at := range slots {
-		level, tail := m.Noise*m.Rnd.NormFloat64(), m.Tail*m.Rnd.NormFloat64()
+		level, tail := m.Noise*m.Rnd.NormFloat64(), m.TailShift+m.Tail*m.Rnd.NormFloat64()
 		if m.Rnd.Float64() < m.Outlier {
 			level += math.Log(20)
 		}
