@@ -2,16 +2,11 @@ package bench
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"html"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency/compare"
@@ -19,21 +14,14 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/latency/synthetic"
 	"github.com/rebound-nic/rebound/latency/trend"
+	"github.com/rebound-nic/rebound/proof/browser"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
-
-// axeRun runs axe-core in a page and leaves the violations in it.
-const axeRun = `<script>addEventListener("load",()=>axe.run(document,{resultTypes:["violations"]}).then(r=>{
-const out=document.createElement("pre");out.className="axe";
-out.textContent=JSON.stringify({checked:r.passes.length,violations:r.violations.map(v=>v.id+": "+v.help+": "+v.nodes.map(n=>n.html.slice(0,160)+" "+n.failureSummary).join(" | "))});document.body.append(out)}))</script>`
-
-var axeResult = regexp.MustCompile(`(?s)<pre class="axe">(.*?)</pre>`)
 
 // No page has an accessibility violation that axe-core finds, light or dark, wide or narrow; the pages of other tools' files included.
 func TestPagesPassAxe(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
-	needs.Programs(t, "chromium")
 	axe, err := os.ReadFile(filepath.Join(needs.NPM(t, "axe-core"), "axe.min.js"))
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +57,11 @@ func TestPagesPassAxe(t *testing.T) {
 		"not comparable": func(w io.Writer) error { return page.Comparison(w, compare.Reports(rates[0], sim)) },
 		"rates":          func(w io.Writer) error { return page.Sweep(w, rates, links) },
 		"sizes":          func(w io.Writer) error { return page.Sweep(w, sizes, links) },
-		"matrix":         func(w io.Writer) error { return page.WriteMatrix(w, matrix) },
+		"overview": func(w io.Writer) error {
+			items := []page.Item{{Link: links[0], R: sizes[0]}, {Link: links[1], R: lossy}, {Link: links[2], R: sim}}
+			return page.Overview(w, "3 reports", items, compare.Reports(sizes[0], lossy))
+		},
+		"matrix": func(w io.Writer) error { return page.WriteMatrix(w, matrix) },
 		"history": func(w io.Writer) error {
 			h := trend.New(compare.Stats[1])
 			for i := range 20 {
@@ -101,34 +93,38 @@ func TestPagesPassAxe(t *testing.T) {
 			return err
 		}
 	}
+	chromium := browser.Start(t)
 	for name, write := range pages {
 		var b bytes.Buffer
 		if err := write(&b); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		one := filepath.Join(dir, "page.html")
-		text := strings.Replace(b.String(), "</body>", "<script>"+string(axe)+"</script>"+axeRun+"</body>", 1)
-		if err := os.WriteFile(one, []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(one, b.Bytes(), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		for _, look := range [][]string{{"--blink-settings=preferredColorScheme=1", "--window-size=1280,2000"}, {"--blink-settings=preferredColorScheme=0", "--window-size=500,2000"}} {
-			profile := t.TempDir()
-			dom, err := exec.Command("chromium", append(look, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--user-data-dir="+profile,
-				"--virtual-time-budget=60000", "--dump-dom", "file://"+one)...).Output()
-			m := axeResult.FindSubmatch(dom)
-			if m == nil {
-				t.Fatalf("%s: axe-core left no result: %v", name, err)
-			}
+		for _, look := range []struct {
+			scheme string
+			width  int
+		}{{"light", 1280}, {"dark", 360}} {
+			chromium.Scheme(look.scheme)
+			chromium.Open("file://"+one, look.width)
+			chromium.Eval(string(axe)+";0", nil)
 			var got struct {
 				Checked    int
 				Violations []string
 			}
-			if err := json.Unmarshal([]byte(html.UnescapeString(string(m[1]))), &got); err != nil || got.Checked < 10 {
-				t.Fatalf("%s: %v, %d rules checked", name, err, got.Checked)
+			chromium.Eval(`axe.run(document, {resultTypes: ["violations"]}).then(r => ({Checked: r.passes.length,
+				Violations: r.violations.map(v => v.id + ": " + v.help + ": " + v.nodes.map(n => n.html.slice(0, 160) + " " + n.failureSummary).join(" | "))}))`, &got)
+			if got.Checked < 10 {
+				t.Errorf("%s: %d rules checked", name, got.Checked)
 			}
 			for _, v := range got.Violations {
-				t.Errorf("%s, %s: %s", name, look, v)
+				t.Errorf("%s, %s at %d px: %s", name, look.scheme, look.width, v)
 			}
 		}
+	}
+	if said := chromium.Console(); said != "" {
+		t.Errorf("console: %s", said)
 	}
 }

@@ -53,8 +53,8 @@ func (e *env) printResult(r *session.Result, paired, asJSON, verbose bool) (fail
 	return errors.Join(failed, sweepTable(e.stdout, r.Reports), e.writeIndex(r.Reports, paired))
 }
 
-// writeIndex writes the page that answers what was asked with several reports, index.html in the folder that has theirs: their comparison, or
-// the curves of a sweep.
+// writeIndex writes the page that answers what was asked with several reports, index.html in the folder that has theirs: their comparison,
+// a ranking if there are too many for that, or the curves of a sweep.
 func (e *env) writeIndex(all []*report.Report, paired bool) error {
 	if len(all) < 2 || slices.ContainsFunc(all, func(r *report.Report) bool { return r.Dir == "" }) { // one that is not written cannot be linked to
 		return nil
@@ -65,12 +65,23 @@ func (e *env) writeIndex(all []*report.Report, paired bool) error {
 		links = append(links, page.Link{Name: rep.Name(), Href: url.PathEscape(filepath.Base(rep.Dir)) + "/" + report.HTMLFile})
 	}
 	return e.writePage(path, func(w io.Writer) error {
-		if paired {
+		switch {
+		case paired && len(all) > mostCompared:
+			c := compare.Reports(all[0], all[1:]...)
+			items := make([]page.Item, len(all))
+			for i, rep := range c.Reports {
+				items[i] = page.Item{Link: links[i], R: rep}
+			}
+			return page.Overview(w, plain.Count(len(all), "target"), items, c)
+		case paired:
 			return page.Comparison(w, compare.Reports(all[0], all[1:]...), links...)
 		}
 		return page.Sweep(w, all, links)
 	})
 }
+
+// mostCompared is how many reports the page of a comparison shows: their curves are to be told apart.
+const mostCompared = 6
 
 // writeJSON prints reports for programs: each with its folder, which is empty where it could not be written.
 func writeJSON(w io.Writer, reports []*report.Report, trials []session.Trial) error {

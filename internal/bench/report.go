@@ -5,6 +5,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net/url"
+	"os"
 	"path/filepath"
 
 	"github.com/rebound-nic/rebound/internal/bench/foreign"
@@ -16,7 +18,7 @@ import (
 
 const reportHelp = `usage: rebound-bench report [-v] [-anonymous] [-json] [-responder DIR] DIR|FILE [...]
 
-Prints saved reports and writes their report.html again. A FILE is what another tool wrote (ping, fping, HdrHistogram, wrk2, fortio, ...:
+Prints saved reports and writes their report.html again. Of a DIR that holds several reports it writes index.html, which ranks them. A FILE is what another tool wrote (ping, fping, HdrHistogram, wrk2, fortio, ...:
 docs/other-tools.md); -html writes its page.
 
 `
@@ -58,6 +60,15 @@ func reportCommand(e *env, args []string) error {
 	}
 	var failed error
 	for _, dir := range fs.Args() {
+		if all := reportFolders(dir); all != nil {
+			if *anonymous || *html != "" || *far != "" {
+				return exit.Usagef("%s holds several reports: -anonymous, -html and -responder are for one (name it)", dir)
+			}
+			if err := e.overview(dir, all); err != nil {
+				return err
+			}
+			continue
+		}
 		rep, err := openReport(dir, options)
 		if err != nil {
 			return errors.Join(failed, err)
@@ -89,6 +100,40 @@ func reportCommand(e *env, args []string) error {
 		fmt.Fprintf(e.stdout, "page %s\n", plain.Text(filepath.Join(dir, "report.html")))
 	}
 	return failed
+}
+
+// reportFolders returns the folders of reports below dir, nil if it is itself a report, or holds none.
+func reportFolders(dir string) []string {
+	if _, err := os.Stat(filepath.Join(dir, report.ReportFile)); err == nil {
+		return nil
+	}
+	found, err := reportsIn(dir)
+	if err != nil || len(found) == 0 {
+		return nil
+	}
+	if _, err := os.Stat(filepath.Join(found[0], report.ReportFile)); err != nil { // files, which may be other tools'
+		return nil
+	}
+	return found
+}
+
+// overview writes the page that compares all reports below a folder, index.html in it. It links to the reports' pages where there are any.
+func (e *env) overview(dir string, found []string) error {
+	var items []page.Item
+	for _, at := range found {
+		rep, err := report.Read(at)
+		if err != nil {
+			return err
+		}
+		name, href := inside(dir, at), ""
+		if _, err := os.Stat(filepath.Join(at, report.HTMLFile)); err == nil {
+			href = (&url.URL{Path: filepath.ToSlash(name) + "/" + report.HTMLFile}).String()
+		}
+		items = append(items, page.Item{Link: page.Link{Name: name, Href: href}, R: rep})
+	}
+	path := filepath.Join(dir, "index.html")
+	fmt.Fprintln(e.stdout, page.OverviewAnswer(items))
+	return e.writePage(path, func(w io.Writer) error { return page.Overview(w, plain.Count(len(items), "report"), items, nil) })
 }
 
 func (e *env) reportJSON(dirs []string, anonymous bool, options *foreign.Options) error {
