@@ -36,6 +36,7 @@ type state struct {
 	now       latency.Tally // of the interval
 	direction direction
 	health    health
+	recent    recent
 
 	judged   time.Time // the hour that verdicts are of
 	verdicts map[string]judgement
@@ -55,6 +56,8 @@ type archive struct {
 
 	timeout time.Duration // of probes
 	news    []change      // of targets' states, to be logged
+	changes []noted       // the latest of them, for the status page
+	minute  time.Time     // the start of the minute that has begun
 	now     time.Time     // of the events that are counted
 
 	missing   []overdueProbe // in the order of their timeouts
@@ -108,6 +111,7 @@ func (k *archive) take(e *event) {
 	if s == nil {
 		return
 	}
+	s.recent.count(e)
 	switch e.kind {
 	case missed:
 		k.miss(e)
@@ -164,6 +168,7 @@ func (k *archive) take(e *event) {
 func (k *archive) drain(r *ring, now time.Time) {
 	k.mu.Lock()
 	k.now = now
+	k.turnMinutes(now)
 	r.drain(k.take)
 	k.decide(false)
 	news := k.news

@@ -1,6 +1,8 @@
 package watch
 
 import (
+	"context"
+	"log/slog"
 	"time"
 
 	"github.com/rebound-nic/rebound/latency"
@@ -103,11 +105,14 @@ func (k *archive) settle(s *state, hour time.Time, days int, p compare.Pair) {
 		if row.Tested() {
 			args = append(args, "shift", latency.FormatSigned(row.Shift), "from", latency.FormatNS(row.Base), "p", row.P)
 		}
+		c := change{slog.LevelInfo, "change against this hour of the days before", args}
 		if j.verdict == compare.Slower {
-			k.log.Warn("slower than at this hour of the days before", args...)
-		} else {
-			k.log.Info("change against this hour of the days before", args...)
+			c.level, c.text = slog.LevelWarn, "slower than at this hour of the days before"
 		}
+		k.log.Log(context.Background(), c.level, c.text, c.args...)
+		k.mu.Lock()
+		k.note(s.Name(), c)
+		k.mu.Unlock()
 	}
 }
 

@@ -75,4 +75,5 @@ func (k *archive) report(s *state, c *change) {
 		c.args = append(c.args, "reason", "it reports a closed port (ICMP)")
 	}
 	k.news = append(k.news, *c)
+	k.note(s.Name(), *c)
 }

@@ -121,7 +121,7 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 	w.archive.timeout = o.Timeout
 	m := newManager(w, first)
 	defer func() { err = errors.Join(err, m.close()) }()
-	hide, err := metrics.Listen(o.Listen, o.Hosts, collector{w}, o.Log)
+	hide, err := metrics.Listen(o.Listen, o.Hosts, collector{w}, w, o.Log)
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ type logged struct{ strings.Builder }
 func TestHideWaitsForScrapes(t *testing.T) {
 	s := &slow{within: make(chan struct{}), leave: make(chan struct{})}
 	var log logged
-	hide, err := Listen("127.0.0.1:0", nil, s, slog.New(slog.NewTextHandler(&log, nil)))
+	hide, err := Listen("127.0.0.1:0", nil, s, nil, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}

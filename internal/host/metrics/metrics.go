@@ -27,29 +27,88 @@ import (
 // returned, c is not used any more and no scrape is running, so the device may be closed. It uses its own registry,
 // because the default one's Go collector stops the world. It is for programs whose garbage collector runs: use
 // ListenPage for one that leaves no garbage. Requests are answered for IP addresses, localhost, this host's name and
-// hosts.
-func Listen(address string, hosts []string, c prometheus.Collector, log *slog.Logger) (hide func(), err error) {
+// hosts. status is the page at /, nil for none; it has the limits of the metrics.
+func Listen(address string, hosts []string, c prometheus.Collector, status http.Handler, log *slog.Logger) (hide func(), err error) {
 	if address == "" {
 		return func() {}, nil
 	}
 	r := prometheus.NewRegistry()
 	r.MustRegister(c, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
-	return listen(address, hosts, promhttp.HandlerFor(r, promhttp.HandlerOpts{}), log)
+	return listenFor("stats.listen", address, hosts, promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 1}), status, log)
 }
 
-func listen(address string, hosts []string, h http.Handler, log *slog.Logger) (hide func(), err error) {
+// ListenStatus serves a status page alone on HOST:PORT, as Listen does.
+func ListenStatus(address string, status http.Handler, log *slog.Logger) (hide func(), err error) {
+	return listen(address, nil, nil, status, log)
+}
+
+// listenFor names the setting that an address is from.
+func listenFor(setting, address string, hosts []string, h, status http.Handler, log *slog.Logger) (hide func(), err error) {
+	if hide, err = listen(address, hosts, h, status, log); err != nil {
+		err = fmt.Errorf("%s: %w", setting, err)
+	}
+	return hide, err
+}
+
+func listen(address string, hosts []string, h, status http.Handler, log *slog.Logger) (hide func(), err error) {
 	web, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("stats.listen: %w", err)
+		return nil, err
 	}
-	open := newEditions(h)
+	mux := http.NewServeMux()
+	if h != nil {
+		mux.Handle("/metrics", sparing(h))
+	}
+	if status != nil {
+		mux.Handle("/{$}", sparing(harmless(status)))
+	}
+	open := &gate{Handler: mux}
 	server := newServer(open, hosts)
 	go server.Serve(web)
-	log.Info("metrics", "url", "http://"+web.Addr().String()+"/metrics")
+	if h != nil {
+		log.Info("metrics", "url", "http://"+web.Addr().String()+"/metrics")
+	}
+	if status != nil {
+		log.Info("status page", "url", "http://"+web.Addr().String()+"/")
+	}
 	return func() {
 		server.Close() // ends connections without waiting for running requests
 		open.shut()
 	}, nil
+}
+
+// harmless tells browsers that a page runs nothing, loads nothing, and belongs into no frame and no cache.
+func harmless(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for name, value := range map[string]string{"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+			"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"} {
+			w.Header().Set(name, value)
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// gate admits nobody after shut has returned, and then nobody is inside.
+type gate struct {
+	http.Handler
+	mu   sync.RWMutex
+	done bool
+}
+
+func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	if g.done {
+		http.Error(w, "the program ends", http.StatusServiceUnavailable)
+		return
+	}
+	g.Handler.ServeHTTP(w, r)
+}
+
+func (g *gate) shut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.done = true
 }
 
 // Settings are the address of the page and the host names that it is served for.

@@ -236,7 +236,7 @@ func ListenPage(address string, hosts []string, p *Page, collect func(), log *sl
 		info.Set(1, goarch, goversion, v)
 		collect()
 	}
-	return listen(address, hosts, h, log)
+	return listenFor("stats.listen", address, hosts, h, nil, log)
 }
 
 func newHistogram() *dto.Histogram {

@@ -21,11 +21,9 @@ const connections = 64
 
 // newServer returns the server of h at /metrics, for GET and HEAD.
 func newServer(h http.Handler, hosts []string) *http.Server {
-	mux := http.NewServeMux()
-	mux.Handle("/metrics", h)
-	all := &clients{next: checked(mux, hosts), idle: map[net.Conn]uint64{}, answered: map[net.Conn]uint64{}}
+	idle := idlers{since: map[net.Conn]time.Time{}}
 	return &http.Server{
-		Handler:           all,
+		Handler:           checked(h, hosts),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,

@@ -47,15 +47,18 @@ func FuzzHost(f *testing.F) {
 	})
 }
 
-func serve(t *testing.T, hosts []string) string {
+func serve(t *testing.T, hosts []string) string { return serveStatus(t, hosts, nil) }
+
+func serveStatus(t *testing.T, hosts []string, status http.Handler) string {
 	t.Helper()
 	var log logged
-	hide, err := Listen("127.0.0.1:0", hosts, prometheus.NewGauge(prometheus.GaugeOpts{Name: "x"}), slog.New(slog.NewTextHandler(&log, nil)))
+	hide, err := Listen("127.0.0.1:0", hosts, prometheus.NewGauge(prometheus.GaugeOpts{Name: "x"}), status, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(hide)
 	_, text, _ := strings.Cut(strings.TrimSpace(log.String()), "url=")
+	text, _, _ = strings.Cut(text, "\n")
 	u, err := url.Parse(text)
 	if err != nil {
 		t.Fatal(err)
@@ -97,6 +100,51 @@ func TestMethodsAndHosts(t *testing.T) {
 	checked(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {}), nil).ServeHTTP(h, httptest.NewRequest("HEAD", "http://127.0.0.1/metrics", nil))
 	if h.Code != http.StatusOK {
 		t.Errorf("HEAD: %d", h.Code)
+	}
+}
+
+// The status page has the limits of the metrics, and allows a browser nothing. A scrape does not take its turn.
+func TestStatusPage(t *testing.T) {
+	address := serveStatus(t, []string{"listed.example"}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "status "+r.URL.Path) }))
+	get := func(path, method, host string) (int, string, http.Header) {
+		t.Helper()
+		r, err := http.NewRequest(method, "http://"+address+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = host
+		a, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Body.Close()
+		body, err := io.ReadAll(a.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.StatusCode, string(body), a.Header
+	}
+	if code, _, _ := get("/", "POST", address); code != http.StatusMethodNotAllowed {
+		t.Errorf("POST: %d", code)
+	}
+	if code, _, _ := get("/", "GET", "evil.example"); code != http.StatusForbidden {
+		t.Errorf("a foreign host: %d", code)
+	}
+	if code, _, _ := get("/other", "GET", address); code != http.StatusNotFound {
+		t.Errorf("another path: %d", code)
+	}
+	if code, _, _ := get("/metrics", "GET", address); code != http.StatusOK {
+		t.Errorf("metrics: %d", code)
+	}
+	code, body, header := get("/", "GET", "listed.example")
+	if code != http.StatusOK || body != "status /" {
+		t.Errorf("status page: %d, %q", code, body)
+	}
+	if policy := header.Get("Content-Security-Policy"); !strings.Contains(policy, "default-src 'none'") || strings.Contains(policy, "script") || header.Get("X-Content-Type-Options") != "nosniff" {
+		t.Errorf("headers %v", header)
+	}
+	if code, _, _ := get("/", "GET", address); code != http.StatusTooManyRequests {
+		t.Errorf("again at once: %d", code)
 	}
 }
 

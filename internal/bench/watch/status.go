@@ -1,0 +1,181 @@
+package watch
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/page"
+	"github.com/rebound-nic/rebound/latency/plain"
+)
+
+const (
+	keptChanges = 100  // of targets' states, on the status page
+	mostRows    = 2000 // of the status page: those that are not up come first
+)
+
+// noted is a change of a target's state with its time.
+type noted struct {
+	change
+	at   time.Time
+	name string
+}
+
+// note keeps a change for the status page.
+func (k *archive) note(name string, c change) {
+	if len(k.changes) == keptChanges {
+		k.changes = append(k.changes[:0], k.changes[1:]...)
+	}
+	k.changes = append(k.changes, noted{c, k.now, name})
+}
+
+// ServeHTTP is the status page.
+func (w *watch) ServeHTTP(to http.ResponseWriter, r *http.Request) {
+	var b bytes.Buffer
+	if err := page.WriteStatus(&b, w.status(time.Now())); err != nil {
+		http.Error(to, "the page cannot be made: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	h := to.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	if every, err := strconv.Atoi(r.URL.Query().Get("every")); err == nil && every >= 1 && every <= 3600 {
+		h.Set("Refresh", strconv.Itoa(every))
+	}
+	to.Write(b.Bytes())
+}
+
+// status is what the page shows at a time.
+func (w *watch) status(now time.Time) *page.Status {
+	k := w.archive
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := &page.Status{Over: "Rebound · watch", Title: plain.Count(len(k.byName), "target"), Reload: "?every=10", Name: "target",
+		Columns:     []string{"since", fmt.Sprintf("now, %d s", now.Second())},
+		Foot:        "In each minute: p50 and p99, the maximum, and probes without a reply within the timeout. Times are UTC.",
+		ChangesFoot: fmt.Sprintf("The last %d changes of state since %s. The log has all.", keptChanges, w.start.UTC().Format("2006-01-02 15:04:05 UTC"))}
+	begun := now.Truncate(time.Minute)
+	for i := 1; i <= minutes; i++ {
+		s.Columns = append(s.Columns, begun.Add(-time.Duration(i)*time.Minute).UTC().Format("15:04"))
+	}
+	s.Columns = append(s.Columns, "change")
+	all := make([]*state, 0, len(k.byName))
+	counts := map[string]int{}
+	for _, t := range k.byName {
+		all = append(all, t)
+		counts[stateText(t)]++
+	}
+	order := []string{"down", "silent", "not probed", "starting", "up"}
+	slices.SortFunc(all, func(a, b *state) int {
+		return cmp.Or(cmp.Compare(slices.Index(order, stateText(a)), slices.Index(order, stateText(b))), strings.Compare(a.Name(), b.Name()))
+	})
+	for _, t := range all[:min(len(all), mostRows)] {
+		s.Rows = append(s.Rows, t.row())
+	}
+	if n := len(all) - len(s.Rows); n > 0 {
+		s.Notes = append(s.Notes, fmt.Sprintf("%d more targets are not shown", n))
+	}
+	var parts []string
+	for _, name := range order {
+		if counts[name] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", counts[name], name))
+		}
+	}
+	s.Answer = strings.Join(parts, ", ")
+	if s.Answer == "" {
+		s.Answer = "no target"
+	}
+	if n := w.loop.events.dropped.Load(); n > 0 {
+		s.Alerts = append(s.Alerts, fmt.Sprintf("%d events of the measuring loop could not be counted: this machine is overloaded", n))
+	}
+	if k.failing != nil {
+		s.Alerts = append(s.Alerts, "the log of the hour cannot be written: see the log of this program")
+	}
+	for _, c := range slices.Backward(k.changes) {
+		s.Changes = append(s.Changes, page.StatusChange{At: c.at, Name: plain.Text(c.name), Text: c.text, Detail: c.detail(), Bad: c.level >= slog.LevelWarn})
+	}
+	return s
+}
+
+// detail are a change's arguments beside its target.
+func (c *change) detail() string {
+	var parts []string
+	for i := 0; i+1 < len(c.args); i += 2 {
+		key, value := fmt.Sprint(c.args[i]), c.args[i+1]
+		if key == "target" {
+			continue
+		}
+		if t, ok := value.(time.Time); ok {
+			value = t.UTC().Format("15:04:05")
+		}
+		parts = append(parts, strings.ReplaceAll(key, "_", " ")+" "+plain.Text(fmt.Sprint(value)))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// stateText names what a target is.
+func stateText(s *state) string {
+	up, known := s.up()
+	switch {
+	case known && up:
+		return "up"
+	case known && s.health.heard:
+		return "down"
+	case known:
+		return "silent"
+	case !s.ready:
+		return "not probed"
+	}
+	return "starting"
+}
+
+func (s *state) row() page.StatusRow {
+	r := page.StatusRow{Name: plain.Text(s.Name()), State: stateText(s)}
+	since := []string{"–"}
+	if !s.health.since.IsZero() {
+		since = []string{s.health.since.UTC().Format("2006-01-02"), s.health.since.UTC().Format("15:04:05")}
+	}
+	if !s.ready {
+		since = append(since, plain.Text(s.why))
+	}
+	now := s.recent.current()
+	r.Values = append(r.Values, since, now.lines())
+	for i := 1; i <= minutes; i++ {
+		if n := len(s.recent.done) - i; n >= 0 {
+			r.Values = append(r.Values, s.recent.done[n].lines())
+		} else {
+			r.Values = append(r.Values, []string{"–"})
+		}
+	}
+	var changed []string
+	for _, stat := range []string{"p50", "p90", "p99", "p99.9"} {
+		if j, ok := s.verdicts[stat]; ok && j.verdict > compare.Noise {
+			changed = append(changed, fmt.Sprintf("%s %s by %s", stat, j.verdict, latency.FormatNS(max(j.shift, -j.shift))))
+		}
+	}
+	if changed == nil {
+		changed = []string{"–"}
+	}
+	r.Values = append(r.Values, changed)
+	return r
+}
+
+// lines are a minute as a cell shows it.
+func (m minute) lines() []string {
+	if m.answered+m.missed == 0 {
+		return []string{"–"}
+	}
+	missed := fmt.Sprintf("%d of %d missed", m.missed, m.answered+m.missed)
+	if m.max == 0 {
+		return []string{missed}
+	}
+	ns := func(v int64) string { return latency.FormatNS(float64(v)) }
+	return []string{ns(m.p50) + " · " + ns(m.p99), "max " + ns(m.max), missed}
+}

@@ -1,0 +1,201 @@
+package watch
+
+import (
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/proof/browser"
+	"github.com/rebound-nic/rebound/proof/needs"
+)
+
+// stepped is a watch whose loop is the test: events at times that it chooses.
+type stepped struct {
+	*watch
+	now  time.Time
+	ring *ring
+}
+
+func newStepped(t *testing.T) *stepped {
+	t.Helper()
+	clock, err := latency.NewClock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &watch{start: noon, loop: newLoop(clock, time.Second, true, &atomic.Bool{})}
+	w.archive = newArchive(time.Minute, nil, 0, noon, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	w.archive.timeout = time.Second
+	return &stepped{w, noon, newRing(1 << 12)}
+}
+
+// second gives a target a probe a second later: answered after ns, or missed if ns is 0.
+func (s *stepped) second(of *state, ns int64) {
+	s.ring.put(event{flow: of.id, kind: sent})
+	if ns > 0 {
+		s.ring.put(event{flow: of.id, kind: answered, ns: ns})
+	} else {
+		s.ring.put(event{flow: of.id, kind: missed, wire: gone})
+	}
+}
+
+func (s *stepped) pass() {
+	s.now = s.now.Add(time.Second)
+	s.archive.drain(s.ring, s.now)
+}
+
+// outage is a watch of four targets: one answers, one stopped in the second minute, one never answered, one cannot be probed.
+func outage(t *testing.T) *stepped {
+	s := newStepped(t)
+	good, dead := s.archive.target(target(t, "10.0.0.2"), noon), s.archive.target(target(t, "10.0.0.3"), noon)
+	silent, unknown := s.archive.target(target(t, "10.0.0.4"), noon), s.archive.target(target(t, "no.example"), noon)
+	for _, of := range []*state{good, dead, silent} {
+		s.archive.found(of, "")
+	}
+	s.archive.found(unknown, "the name <b>cannot</b> be looked up\x1b[31m")
+	for i := range 150 {
+		s.second(good, int64(1000*(1+i/60)))
+		alive := int64(2000)
+		if i >= 90 {
+			alive = 0
+		}
+		s.second(dead, alive)
+		s.second(silent, 0)
+		s.pass()
+	}
+	good.verdicts["p99"] = judgement{verdict: compare.Slower, shift: 3000}
+	return s
+}
+
+// The page has each target's state and since when, its last minutes, and the changes. What a source names is shown as text.
+func TestStatus(t *testing.T) {
+	s := outage(t)
+	p := s.status(s.now)
+	if want := "1 down, 1 silent, 1 not probed, 1 up"; p.Answer != want {
+		t.Errorf("answer %q, want %q", p.Answer, want)
+	}
+	var names []string
+	for _, r := range p.Rows {
+		names = append(names, r.Name+" "+r.State)
+		if len(r.Values) != len(p.Columns) {
+			t.Errorf("%s: %d values for %d columns", r.Name, len(r.Values), len(p.Columns))
+		}
+	}
+	if want := []string{"icmp:10.0.0.3 down", "icmp:10.0.0.4 silent", "icmp:no.example not probed", "icmp:10.0.0.2 up"}; !slices.Equal(names, want) {
+		t.Errorf("rows %q, want %q", names, want)
+	}
+	dead, good := p.Rows[0].Values, p.Rows[3].Values
+	for what, x := range map[string]struct{ got, want []string }{
+		"since when the target is down":   {dead[0], []string{"2026-11-22", "12:01:30"}},
+		"its minute that has begun":       {dead[1], []string{"31 of 31 missed"}},
+		"its minute before":               {dead[2], []string{"2.000 µs · 2.000 µs", "max 2.000 µs", "29 of 60 missed"}},
+		"its first minute":                {dead[3], []string{"2.000 µs · 2.000 µs", "max 2.000 µs", "0 of 59 missed"}},
+		"the good target's minute before": {good[2], []string{"2.000 µs · 2.000 µs", "max 2.000 µs", "0 of 60 missed"}},
+		"a minute before the start":       {good[5], []string{"–"}},
+		"its change":                      {good[7], []string{"p99 slower by 3.000 µs"}},
+	} {
+		if !slices.Equal(x.got, x.want) {
+			t.Errorf("%s: %q, want %q", what, x.got, x.want)
+		}
+	}
+	var changes []string
+	for _, c := range p.Changes {
+		changes = append(changes, c.When()+" "+c.Name+" "+c.Text)
+	}
+	if want := []string{"2026-11-22 12:01:33 UTC icmp:10.0.0.3 target is down", "2026-11-22 12:00:03 UTC icmp:10.0.0.4 target has not answered",
+		"2026-11-22 12:00:01 UTC icmp:10.0.0.3 target is up", "2026-11-22 12:00:01 UTC icmp:10.0.0.2 target is up"}; !slices.Equal(changes, want) {
+		t.Errorf("changes %q, want %q", changes, want)
+	}
+	h := httptest.NewRecorder()
+	s.ServeHTTP(h, httptest.NewRequest("GET", "/?every=10", nil))
+	body := h.Body.String()
+	for _, bad := range []string{"<script", "<b>cannot", "\x1b", "onload"} {
+		if strings.Contains(body, bad) {
+			t.Errorf("the page has %q", bad)
+		}
+	}
+	if !strings.Contains(body, "&lt;b&gt;cannot") || h.Header().Get("Refresh") != "10" {
+		t.Errorf("no escaped reason, or Refresh %q", h.Header().Get("Refresh"))
+	}
+	for _, every := range []string{"", "?every=0", "?every=x", "?every=10;url=http:evil", "?every=99999"} {
+		h := httptest.NewRecorder()
+		s.ServeHTTP(h, httptest.NewRequest("GET", "/"+every, nil))
+		if got := h.Header().Get("Refresh"); got != "" || h.Code != http.StatusOK {
+			t.Errorf("%q: %d, Refresh %q", every, h.Code, got)
+		}
+	}
+}
+
+// The page is bounded: it keeps the latest changes, the latest minutes, and leaves out targets that are up if there are too many.
+func TestStatusIsBounded(t *testing.T) {
+	s := newStepped(t)
+	flapping := s.archive.target(target(t, "10.0.0.2"), noon)
+	for i := range 600 {
+		ns := int64(1000)
+		if i%10 >= 5 {
+			ns = 0
+		}
+		s.second(flapping, ns)
+		s.pass()
+	}
+	if n := len(s.archive.changes); n != keptChanges {
+		t.Errorf("%d changes are kept, want %d", n, keptChanges)
+	}
+	if n := len(flapping.recent.done); n != minutes {
+		t.Errorf("%d minutes are kept, want %d", n, minutes)
+	}
+	for i := range mostRows + 5 {
+		s.archive.target(target(t, "10.1."+itoa(i/250)+"."+itoa(1+i%250)), noon)
+	}
+	if p := s.status(s.now); len(p.Rows) != mostRows || len(p.Notes) != 1 || !strings.Contains(p.Notes[0], "6 more targets") {
+		t.Errorf("%d rows, notes %q", len(p.Rows), p.Notes)
+	}
+}
+
+func itoa(n int) string { b, _ := json.Marshal(n); return string(b) }
+
+// The page opens in a browser without a script, fits a phone, and axe-core finds no violation.
+func TestStatusInBrowser(t *testing.T) {
+	needs.Long(t)
+	axe, err := os.ReadFile(filepath.Join(needs.NPM(t, "axe-core"), "axe.min.js"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := outage(t)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.ServeHTTP(w, r) }))
+	defer server.Close()
+	b := browser.Start(t)
+	for _, width := range []int{1280, 360} {
+		b.Open(server.URL, width)
+		var got struct {
+			Overflow float64
+			Rows     int
+			Scripts  int
+		}
+		b.Eval(`({Overflow: document.documentElement.scrollWidth - innerWidth, Rows: document.querySelectorAll("table.status tbody tr").length, Scripts: document.scripts.length})`, &got)
+		if got.Overflow > 0 || got.Rows != 4 || got.Scripts != 0 {
+			t.Errorf("at %d px: %+v", width, got)
+		}
+		b.Eval(string(axe)+";0", nil)
+		var violations []string
+		b.Eval(`axe.run(document, {resultTypes: ["violations"]}).then(r => r.violations.map(v => v.id + ": " + v.nodes.map(n => n.html.slice(0, 160)).join(" | ")))`, &violations)
+		for _, v := range violations {
+			t.Errorf("at %d px: %s", width, v)
+		}
+	}
+	b.Click(`document.querySelector('a[href="?every=10"]')`)
+	b.Until(`location.search == "?every=10"`)
+	if said := b.Console(); said != "" {
+		t.Errorf("console: %s", said)
+	}
+}
