@@ -3,16 +3,22 @@ package latency
 import (
 	"encoding/binary"
 	"math"
+	"sync/atomic"
 )
 
 // arena stores finished intervals as bytes: a header and, for each non-zero counter, the distance to the previous one and the
-// count, as varints. One second of a steady round trip takes about a kilobyte, so a chunk lasts about a quarter of an hour.
-// Adding a chunk is the only allocation of a recording.
+// count, as varints. One second of a steady round trip takes about a kilobyte, so a block lasts about a quarter of an hour.
+// Adding a block is the only allocation of a recording. One goroutine writes, and others may read what is finished through cursors of their
+// own: nothing that is finished changes.
 type arena struct {
-	full [][]byte
-	buf  []byte
+	first, last *block
+	taken       cursor // of fresh
+}
 
-	taken, at int // what fresh has returned: whole chunks, and bytes of the next
+type block struct {
+	data [chunk]byte
+	used atomic.Int64 // bytes of finished intervals
+	next atomic.Pointer[block]
 }
 
 const (
@@ -22,19 +28,23 @@ const (
 )
 
 func (a *arena) grow() {
-	if a.buf != nil {
-		a.full = append(a.full, a.buf)
+	b := &block{}
+	for i := 0; i < len(b.data); i += 4096 {
+		b.data[i] = 1 // touch every page now, before recording
 	}
-	a.buf = make([]byte, chunk)
-	for i := 0; i < len(a.buf); i += 4096 {
-		a.buf[i] = 1 // touch every page now, before recording
+	if a.last == nil {
+		a.first = b
+		a.taken = cursor{b, 0}
+	} else {
+		a.last.next.Store(b)
 	}
-	a.buf = a.buf[:0]
+	a.last = b
 }
 
 func (a *arena) put(from, to int64, c *counters) {
-	if need := headerSize + max(c.hi-c.lo+1, 0)*maxEntry; cap(a.buf)-len(a.buf) < need {
-		used := 0 // the bound is generous: compute the size before leaving the rest of the chunk unused
+	room := func() int { return chunk - int(a.last.used.Load()) }
+	if need := headerSize + max(c.hi-c.lo+1, 0)*maxEntry; room() < need {
+		used := 0 // the bound is generous: compute the size before leaving the rest of the block unused
 		if c.n > 0 {
 			for _, n := range c.counts[c.lo : c.hi+1] {
 				if n != 0 {
@@ -42,68 +52,129 @@ func (a *arena) put(from, to int64, c *counters) {
 				}
 			}
 		}
-		if cap(a.buf)-len(a.buf) < headerSize+used*maxEntry {
+		if room() < headerSize+used*maxEntry {
 			a.grow()
 		}
 	}
-	head := len(a.buf)
-	a.buf = a.buf[:head+headerSize]
+	head := int(a.last.used.Load())
+	buf := a.last.data[:head+headerSize]
 	used := uint64(0)
 	if c.n > 0 {
 		last := 0
 		for i, n := range c.counts[c.lo : c.hi+1] {
 			if n != 0 {
 				k := c.lo + i
-				a.buf = binary.AppendUvarint(a.buf, uint64(k-last))
-				a.buf = binary.AppendUvarint(a.buf, uint64(n))
+				buf = binary.AppendUvarint(buf, uint64(k-last))
+				buf = binary.AppendUvarint(buf, uint64(n))
 				last = k
 				used++
 			}
 		}
 	}
-	h := a.buf[head:]
+	h := buf[head:]
 	for i, v := range [...]uint64{uint64(from), uint64(to), uint64(c.n), uint64(c.min), uint64(c.max), math.Float64bits(c.sum), used} {
 		binary.LittleEndian.PutUint64(h[8*i:], v)
 	}
+	a.last.used.Store(int64(len(buf)))
 }
 
-func (a *arena) chunks() [][]byte { return append(a.full[:len(a.full):len(a.full)], a.buf) }
-
-func (a *arena) intervals() []Interval { return decode(a.chunks()) }
+func (a *arena) intervals() []Interval { return (&cursor{a.first, 0}).intervals() }
 
 // fresh returns the intervals put since the last call.
-func (a *arena) fresh() []Interval {
-	all := a.chunks()
-	parts := append([][]byte(nil), all[a.taken:]...)
-	parts[0] = parts[0][a.at:]
-	a.taken, a.at = len(all)-1, len(a.buf)
-	return decode(parts)
+func (a *arena) fresh() []Interval { return a.taken.intervals() }
+
+// cursor is a place in an arena.
+type cursor struct {
+	in *block
+	at int64
 }
 
-func decode(chunks [][]byte) []Interval {
+// next returns what was finished since the last call, without copying it: some intervals, or nothing.
+func (c *cursor) next() []byte {
+	for {
+		after := c.in.next.Load() // before used, which then is final
+		if used := c.in.used.Load(); used > c.at {
+			b := c.in.data[c.at:used]
+			c.at = used
+			return b
+		}
+		if after == nil {
+			return nil
+		}
+		c.in, c.at = after, 0
+	}
+}
+
+// head is the header of an interval.
+type head struct {
+	from, to, n, min, max int64
+	sum                   float64
+	used                  int
+}
+
+func (c *cursor) intervals() []Interval {
 	var out []Interval
-	for _, b := range chunks {
+	for b := c.next(); len(b) > 0; b = c.next() {
 		for len(b) > 0 {
-			var v [7]uint64
-			for i := range v {
-				v[i] = binary.LittleEndian.Uint64(b[8*i:])
-			}
-			b = b[headerSize:]
-			h := &Histogram{Count: int64(v[2]), Max: int64(v[4]), Sum: math.Float64frombits(v[5])}
+			var v head
+			v, b = readHead(b)
+			h := &Histogram{Count: v.n, Max: v.max, Sum: v.sum, index: make([]int32, 0, v.used), count: make([]int64, 0, v.used)}
 			if h.Count > 0 {
-				h.Min = int64(v[3])
+				h.Min = v.min
 			}
-			h.index, h.count = make([]int32, v[6]), make([]int64, v[6])
-			at := uint64(0)
-			for i := range h.index {
-				step, n := binary.Uvarint(b)
-				count, m := binary.Uvarint(b[n:])
-				b = b[n+m:]
-				at += step
-				h.index[i], h.count[i] = int32(at), int64(count)
-			}
-			out = append(out, Interval{Start: int64(v[0]), End: int64(v[1]), Histogram: h})
+			b = v.entries(b, func(i int, n int64) { h.index, h.count = append(h.index, int32(i)), append(h.count, n) })
+			out = append(out, Interval{Start: v.from, End: v.to, Histogram: h})
 		}
 	}
 	return out
+}
+
+func readHead(b []byte) (head, []byte) {
+	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
+	return head{int64(word(0)), int64(word(1)), int64(word(2)), int64(word(3)), int64(word(4)), math.Float64frombits(word(5)), int(word(6))}, b[headerSize:]
+}
+
+// entries calls yield with each counter of the interval that b begins with, and returns what follows it.
+func (h *head) entries(b []byte, yield func(index int, n int64)) []byte {
+	at := uint64(0)
+	for range h.used {
+		step, n := binary.Uvarint(b)
+		count, m := binary.Uvarint(b[n:])
+		b = b[n+m:]
+		at += step
+		yield(int(at), int64(count))
+	}
+	return b
+}
+
+// Follower reads the finished intervals of a recorder's main series while another goroutine records. It never makes that one wait.
+type Follower struct{ cursor }
+
+// Follow returns a Follower that begins at the start of the recording.
+func (r *Recorder) Follow() *Follower {
+	t := r.sent
+	if r.intended != nil {
+		t = r.intended
+	}
+	return &Follower{cursor{t.arena.first, 0}}
+}
+
+// AddTo adds the intervals finished since the last call to a tally, and returns their number. It allocates only what the tally does.
+func (f *Follower) AddTo(t *Tally) (intervals int) {
+	for b := f.next(); len(b) > 0; b = f.next() {
+		for len(b) > 0 {
+			var v head
+			v, b = readHead(b)
+			b = v.entries(b, t.add)
+			intervals++
+			if v.n == 0 {
+				continue
+			}
+			if t.n == 0 || v.min < t.min {
+				t.min = v.min
+			}
+			t.n, t.max, t.sum = t.n+v.n, max(t.max, v.max), t.sum+v.sum
+		}
+	}
+	return intervals
 }

@@ -86,8 +86,8 @@ func TestArena(t *testing.T) {
 		a.put(int64(k), int64(k+1), &c)
 		want = append(want, c.snapshot())
 	}
-	if len(a.full) < 2 {
-		t.Fatalf("%d full chunks: the test does not reach the end of one", len(a.full))
+	if n := a.blocks(); n < 3 {
+		t.Fatalf("%d blocks: the test does not reach the end of one", n)
 	}
 	got := a.intervals()
 	if len(got) != len(want) {
@@ -103,6 +103,56 @@ func TestArena(t *testing.T) {
 				t.Fatalf("interval %d, counter %d: %d at %d, want %d at %d", k, i, iv.count[i], iv.index[i], w.count[i], w.index[i])
 			}
 		}
+	}
+}
+
+func (a *arena) blocks() (n int) {
+	for b := a.first; b != nil; b = b.next.Load() {
+		n++
+	}
+	return n
+}
+
+// A follower that reads while another goroutine records gets each interval once, whole, over many blocks; run it with -race.
+func TestFollower(t *testing.T) {
+	r, err := NewRecorder(testClock(), RecorderOptions{OpenLoop: true, Interval: 10 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, done := r.Follow(), make(chan struct{})
+	go func() {
+		defer close(done)
+		rnd := rand.New(rand.NewPCG(5, 6))
+		now := uint64(1)
+		for range 3 {
+			r.Begin(now)
+			for range 300_000 {
+				now += 10_000
+				r.Record(now, now+50, now+50+rnd.Uint64N(1<<30))
+			}
+			now += 1 << 31
+			r.End(now)
+		}
+	}()
+	var got Tally
+	intervals := 0
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+		intervals += f.AddTo(&got)
+	}
+	main := r.Recording().Series[0]
+	if h := got.Histogram(); intervals != len(main.Intervals) || h.Count != main.Total.Count || h.Min != main.Total.Min || h.Max != main.Total.Max || h.Sum != main.Total.Sum || h.Quantile(0.99) != main.Total.Quantile(0.99) {
+		t.Errorf("%d intervals with %d values of %d to %d, want %d with %d of %d to %d", intervals, h.Count, h.Min, h.Max, len(main.Intervals), main.Total.Count, main.Total.Min, main.Total.Max)
+	}
+	if n := r.intended.blocks(); n < 2 {
+		t.Errorf("%d blocks: the test does not reach the end of one", n)
+	}
+	if n := f.AddTo(&got); n != 0 {
+		t.Errorf("%d intervals are new after the end", n)
 	}
 }
 
@@ -151,8 +201,8 @@ func TestLastRun(t *testing.T) {
 	for _, s := range series {
 		sum[s.Name] += s.Intervals[0].Count
 	}
-	if len(r.sent.full) < 2 {
-		t.Errorf("%d full chunks: the test does not reach their ends", len(r.sent.full))
+	if n := r.sent.blocks(); n < 3 {
+		t.Errorf("%d blocks: the test does not reach their ends", n)
 	}
 	for _, s := range r.Recording().Series {
 		if sum[s.Name] != s.Total.Count {

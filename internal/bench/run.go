@@ -15,6 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/settings"
 	"github.com/rebound-nic/rebound/internal/cards"
 	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/internal/host/metrics"
 	"github.com/rebound-nic/rebound/internal/host/setting"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
@@ -79,6 +80,13 @@ The setting of the last command remains active, and the bench reports that.
   rebound-bench run 10.0.0.2 -ab name=c6,do='ssh peer cpupower idle-set -E' -ab name=poll,do='ssh peer cpupower idle-set -D 0'
   rebound-bench run 10.0.0.2 -ab "name=50us,do=ethtool -C eth1 rx-usecs 50" -ab "name=0us,do=ethtool -C eth1 rx-usecs 0"
 
+Load. -arrivals spreads the probes of -rate as a Poisson process, in bursts, or as the packets of a capture. -under measures before,
+during and after a command that loads the network.
+
+  rebound-bench run 10.0.0.2 -rate 10k -arrivals poisson
+  rebound-bench run 10.0.0.2 -arrivals replay:trading-day.pcapng
+  rebound-bench run 10.0.0.2 -rate 1k -ecn 1 -under 'iperf3 -c 10.0.0.2 -t 3600'
+
 EFA. Messages go to the queue pair that -target hands over by TCP (respond.handover in config.toml), as ibv_ud_pingpong's do.
 
   rebound-bench run -driver efa -iface 0000:05:00.0 -target 10.0.0.2 -proto srd -size 8,32,4096
@@ -124,7 +132,7 @@ func runCommand(e *env, args []string) error {
 		e.log.Info(o.advice)
 	}
 	result, err := session.Run(o.Options)
-	return errors.Join(err, e.printResult(result, o.Paired, o.json, o.verbose))
+	return errors.Join(err, e.printResult(result, o.Paired || o.Under != "", o.json, o.verbose))
 }
 
 // notInRun are the settings of [nic] that each variant has, or that mean nothing to a bench.
@@ -189,6 +197,7 @@ func (o *runOptions) define(fs *flag.FlagSet) *runLine {
 	fs.StringVar(&c.auto, "auto", "", "-ab: measure until there is a verdict at `PERCENTILE`, like p99: for -auto-within at most, and not less than -duration")
 	duration(fs, &c.autoWithin, "auto-within", 10*time.Minute, "-auto: `TIME` to measure each variant at most")
 	duration(fs, &o.HookWithin, "do-within", 30*time.Second, "-ab: `TIME` limit for a do= command")
+	fs.StringVar(&o.Under, "under", "", "measure three times: before, during and after `COMMAND` (/bin/sh -c), such as a bulk transfer; the command runs on\nCPUs that do not measure, and is stopped when its phase ends")
 	fs.IntVar(&o.Core, "core", -1, "CPU to measure on, preferably an isolated one (default the last CPU available to this "+
 		"process)")
 	fs.BoolVar(&o.Isolate, "isolate", false, "move other work off that CPU during the measurement (see cpu.isolate in "+
@@ -197,6 +206,7 @@ func (o *runOptions) define(fs *flag.FlagSet) *runLine {
 	fs.BoolVar(&o.Replace, "replace", false, "replace an existing report in -out")
 	fs.BoolVar(&o.json, "json", false, "print the result as JSON: the reports as docs/report.schema.json describes them, each with its folder")
 	fs.BoolVar(&o.verbose, "v", false, verboseHelp)
+	fs.Var((*liveFlag)(o), "live", "show percentiles and loss of each second of the last minute while measuring; -live=`HOST:PORT` also serves\nthem as a page")
 	fs.BoolVar(&o.Raw, "raw", false, "also save individual round trips, the first million of each report (raw.csv.zst)")
 	fs.BoolVar(&o.Anonymous, "anonymous", false, anonymousHelp)
 	fs.BoolVar(&o.Timestamps, "timestamps", false, "save the kernel's and the card's timestamps as additional histograms, "+
@@ -218,8 +228,8 @@ func (o *runOptions) checkLine(c *runLine) error {
 		return exit.Usagef("several targets (%s) do not go with -ab or -lossless: use -ab target=... for each", strings.Join(c.targets, " "))
 	case c.closed && given["rate"]:
 		return exit.Usagef("-closed and -rate exclude each other")
-	case given["lossless"] && (c.closed || given["rate"] || len(c.variants) > 0 || given["count"]):
-		return exit.Usagef("-lossless chooses its rates itself: it goes without -closed, -rate, -ab and -count")
+	case given["lossless"] && (c.closed || given["rate"] || given["arrivals"] || len(c.variants) > 0 || given["count"]):
+		return exit.Usagef("-lossless chooses its rates itself: it goes without -closed, -rate, -arrivals, -ab and -count")
 	case len(c.variants) == 1:
 		return exit.Usagef("-ab wants at least two variants: repeat it")
 	case (o.Runs < 1 || o.Runs > 10000) && given["runs"]:
@@ -268,6 +278,16 @@ func (o *runOptions) vary(c *runLine) error {
 	if o.Paired = len(variants) > 0; !o.Paired {
 		o.Variants = o.base.Sweep()
 	}
+	if o.Under != "" {
+		if len(o.Variants) > 1 || c.lossless != "" {
+			return exit.Usagef("-under measures one target at one rate and size, before, during and after the load: it goes without -ab, sweeps and -lossless")
+		}
+		one := o.Variants[0]
+		o.Variants = nil
+		for _, one.Name = range session.Phases {
+			o.Variants = append(o.Variants, one)
+		}
+	}
 	for i := range o.Variants {
 		if err := o.Variants[i].Complete(); err != nil {
 			return err
@@ -294,6 +314,24 @@ func (o *runOptions) times(c *runLine) error {
 		o.Duration = 0
 	}
 	return o.planAuto(c.auto, c.autoWithin)
+}
+
+// liveFlag is -live, with or without an address.
+type liveFlag runOptions
+
+func (l *liveFlag) String() string   { return "" }
+func (l *liveFlag) IsBoolFlag() bool { return true }
+
+func (l *liveFlag) Set(value string) error {
+	switch l.Live, l.LiveAt = true, ""; value {
+	case "true":
+		return nil
+	case "false":
+		l.Live = false
+		return nil
+	}
+	l.LiveAt = value
+	return metrics.CheckAddress(value)
 }
 
 // checkDevice takes the flags of the device, and refuses one that has an effect on no variant.

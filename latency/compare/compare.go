@@ -196,7 +196,8 @@ func (c *Comparison) inspect(r *report.Report) {
 func varied(a, b *report.Report) (out []string) {
 	x, y := a.Traffic, b.Traffic
 	return slices.Concat(differ("protocol", a, b, x.Protocol, y.Protocol), differ("IP version", a, b, x.IPVersion, y.IPVersion),
-		differ("frame size", a, b, x.FrameSize, y.FrameSize), differ("rate", a, b, x.Rate, y.Rate), differ("transport", a, b, x.Transport, y.Transport))
+		differ("frame size", a, b, x.FrameSize, y.FrameSize), differ("rate", a, b, x.Rate, y.Rate), differ("transport", a, b, x.Transport, y.Transport),
+		differ("arrivals that are not periodic", a, b, x.Arrivals, y.Arrivals))
 }
 
 // differ describes two values that are not equal.

@@ -249,6 +249,9 @@ func lede(r *report.Report) string {
 	switch t.Mode {
 	case "open":
 		s = append(s, fmt.Sprintf("open loop at %s a second, timed from the intended send", FormatRate(t.Rate)))
+		if t.Arrivals != "" {
+			s = append(s, t.Spread())
+		}
 	case "closed":
 		s = append(s, fmt.Sprintf("closed loop, %d outstanding", max(t.Outstanding, 1)))
 	}

@@ -348,6 +348,7 @@ var countRows = slices.Concat([]*countRow{
 	{name: "duplicates", of: func(c *report.Counts) int64 { return c.Duplicates }},
 	{name: "reordered", of: func(c *report.Counts) int64 { return c.Reordered }},
 	{name: "corrupt", of: func(c *report.Counts) int64 { return c.Corrupt }},
+	{name: "CE marks", of: func(c *report.Counts) int64 { return c.CE }},
 })
 
 func placeRows() (all []*countRow) {
@@ -518,6 +519,7 @@ func describe(r *report.Report) string {
 		switch {
 		case t.Mode == "open" && t.Rate > 0:
 			add("open loop at %s/s", FormatRate(t.Rate))
+			add("%s", t.Spread())
 		case t.Mode != "":
 			add("%s loop", t.Mode)
 		}

@@ -105,16 +105,31 @@ func (t *Traffic) Marks() (out []string) {
 	return out
 }
 
+// Spread describes how an open loop spread its probes, empty for evenly.
+func (t *Traffic) Spread() string {
+	name, rest, _ := strings.Cut(t.Arrivals, ":")
+	switch name {
+	case "poisson":
+		return "Poisson arrivals"
+	case "burst":
+		return "bursts of " + rest
+	case "replay":
+		return "times between packets from " + rest
+	}
+	return t.Arrivals
+}
+
 // Traffic is what was sent.
 type Traffic struct {
-	Target      string  `json:"target"`         // address, with port where there is one
-	Protocol    string  `json:"protocol"`       // "icmp", "udp", "stamp"; of messages "ud", "srd", "stamp-ud", "stamp-srd"
-	IPVersion   int     `json:"ip_version"`     // 4, 6; 0 for messages
-	FrameSize   int     `json:"frame_size"`     // bytes from the Ethernet header to the end of the payload, without FCS; or of a message
-	Mode        string  `json:"mode"`           // "closed", "open"
-	Rate        float64 `json:"rate,omitempty"` // open: frames intended per second
-	Outstanding int     `json:"outstanding"`    // closed: requests under way at a time
-	Transport   string  `json:"transport"`      // "raw" frames through a driver, "socket", "message"
+	Target      string  `json:"target"`             // address, with port where there is one
+	Protocol    string  `json:"protocol"`           // "icmp", "udp", "stamp"; of messages "ud", "srd", "stamp-ud", "stamp-srd"
+	IPVersion   int     `json:"ip_version"`         // 4, 6; 0 for messages
+	FrameSize   int     `json:"frame_size"`         // bytes from the Ethernet header to the end of the payload, without FCS; or of a message
+	Mode        string  `json:"mode"`               // "closed", "open"
+	Rate        float64 `json:"rate,omitempty"`     // open: frames intended per second
+	Arrivals    string  `json:"arrivals,omitempty"` // open: "poisson", "burst:N", "replay:FILE"; empty for evenly spread
+	Outstanding int     `json:"outstanding"`        // closed: requests under way at a time
+	Transport   string  `json:"transport"`          // "raw" frames through a driver, "socket", "message"
 	DSCP        int     `json:"dscp,omitempty"`
 	ECN         int     `json:"ecn,omitempty"`
 	TTL         int     `json:"ttl,omitempty"`          // or hop limit; 0 is the default of 64
@@ -154,6 +169,7 @@ type Counts struct {
 	Late        int64 `json:"late"` // answered after the deadline; in the histograms all the same
 	Duplicates  int64 `json:"duplicates"`
 	Reordered   int64 `json:"reordered"`
+	CE          int64 `json:"ce_marked,omitempty"`             // replies marked Congestion Experienced (RFC 3168)
 	Corrupt     int64 `json:"corrupt"`                         // replies with a wrong header, checksum or payload
 	CorruptOnly int64 `json:"answered_corrupt_only,omitempty"` // probes that only corrupt replies answered
 	SendFailed  int64 `json:"send_failed,omitempty"`           // not sent: this host's transmit path was full or failed

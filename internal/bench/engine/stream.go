@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/schedule"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
 )
@@ -24,7 +26,8 @@ type Options struct {
 	Port     Port
 	Codec    *probe.Codec
 	Recorder *latency.Recorder
-	Rate     float64 // probes per second; 0 for a closed loop
+	Rate     float64           // probes per second; 0 for a closed loop
+	Arrivals schedule.Arrivals // open loop: how they are spread
 	Timeout  time.Duration
 
 	// Answer is given every frame that is not a reply: the neighbour's questions must be answered while measuring. It
@@ -68,6 +71,7 @@ type Stream struct {
 	rec      *latency.Recorder
 	clock    *latency.Clock
 	period   float64 // ticks; 0 for a closed loop
+	arrivals *schedule.Process
 	answer   func([]byte) []byte
 	window   *window
 	buf      []byte
@@ -108,7 +112,8 @@ func New(o Options) (*Stream, error) {
 	if o.Rate > 0 {
 		s.period = s.clock.Info().Frequency / o.Rate
 		s.lag = s.rec.Track(latency.LagSeries)
-		size = int(min(2*o.Rate*o.Timeout.Seconds()+1<<12, maxWindow))
+		size = min(2*o.Arrivals.Most(o.Rate*o.Timeout.Seconds())+1<<12, maxWindow)
+		s.arrivals = o.Arrivals.Process(rand.Uint64())
 	}
 	s.window = newWindow(size, s.clock.Ticks(o.Timeout))
 	if o.Codec.Flow().Proto == probe.STAMP {
@@ -237,7 +242,7 @@ func (s *Stream) closed(start uint64, l Limit, stop *atomic.Bool) error {
 	return nil
 }
 
-// open sends the i-th probe at start + i periods, or at once if that has passed.
+// open sends each probe when its arrival is due, or at once if that has passed. The schedule does not depend on replies.
 func (s *Stream) open(start uint64, l Limit, stop *atomic.Bool) error {
 	start += s.clock.Ticks(20 * time.Microsecond)
 	warm := start + s.clock.Ticks(l.Warmup)
@@ -250,8 +255,9 @@ func (s *Stream) open(start uint64, l Limit, stop *atomic.Bool) error {
 		late = s.clock.Ticks(l.Behind)
 	}
 	first := s.window.counts.Sent
-	for i := 0; !stop.Load(); i++ {
-		intended := start + uint64(float64(i)*s.period)
+	base := s.arrivals.Next()
+	for at := 0.0; !stop.Load(); at = s.arrivals.Next() - base {
+		intended := start + uint64(at*s.period)
 		if !s.measured && intended >= warm {
 			s.measure()
 			s.rec.Begin(intended)
@@ -452,6 +458,9 @@ func (s *Stream) take(b []byte, at uint64) error {
 		}
 		if e == stray || e == duplicate || !slot.measured {
 			return nil
+		}
+		if s.reply.CE {
+			w.counts.CE++
 		}
 		if s.rec.Record(slot.intended, slot.sent, at) {
 			s.slow.add(slot.intended, slot.sent, at)

@@ -52,6 +52,7 @@ type Counts struct {
 	Stray           int64 `json:"stray"`                 // replies to probes that the window has forgotten, or that were never sent
 	Unsent          int64 `json:"send_failed"`           // the driver refused the frame: counted in Sent
 	Abandoned       int64 `json:"abandoned"`             // not awaited to the end of the timeout, since the Run was interrupted or the port failed: no longer in Sent
+	CE              int64 `json:"ce_marked"`             // replies that a router marked Congestion Experienced on their way (RFC 3168), or whose probe it marked where the target copies the mark
 	Foreign         int64 `json:"foreign"`               // frames that are no answer to this stream, warm-up included
 	Silent          int64 `json:"warmup_unanswered"`     // probes of a warm-up without a reply
 }

@@ -56,6 +56,7 @@ type Reply struct {
 	Seq     uint32 // the probe that this answers
 	Payload int    // Corrupt by its Length: the bytes of payload that came
 	Code    uint16 // Refused: ICMP type<<8 | code
+	CE      bool   // it is marked Congestion Experienced (RFC 3168)
 	Closed  bool   // Refused: the target itself has nothing at the port or protocol
 	Stamped Stamped
 }
@@ -79,6 +80,7 @@ func (c *Codec) Check(b []byte, r *Reply) Verdict {
 			r.Payload = max(len(b)-c.body, 0)
 			return Corrupt
 		}
+		r.CE = c.ecn(b) == 3
 		b = b[:c.flow.Size]
 	}
 	if len(b) != c.flow.Size-c.skip {
@@ -140,6 +142,14 @@ func (c *Codec) nextAt() int {
 		return ethernet + 6
 	}
 	return ethernet + 9
+}
+
+// ecn returns the ECN field of a frame's IP header.
+func (c *Codec) ecn(b []byte) uint8 {
+	if c.v6 {
+		return b[ethernet+1] >> 4 & 3 // of the traffic class, which begins in the byte before
+	}
+	return b[ethernet+1] & 3
 }
 
 func (c *Codec) replyType() uint8 {

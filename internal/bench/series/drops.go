@@ -21,7 +21,7 @@ func (s *Series) counters() drops.Source {
 // Counts returns what became of the measured probes, and the counters that say where those without a reply were dropped.
 func (s *Series) Counts() (c report.Counts, drops []report.Drop) {
 	n := s.stream.Counts()
-	c = report.Counts{Sent: n.Sent, Received: n.Received, Late: n.Late, Duplicates: n.Duplicates, Reordered: n.Reordered, Corrupt: n.Corrupt - n.CorruptInWarmup,
+	c = report.Counts{Sent: n.Sent, Received: n.Received, Late: n.Late, Duplicates: n.Duplicates, CE: n.CE, Reordered: n.Reordered, Corrupt: n.Corrupt - n.CorruptInWarmup,
 		CorruptOnly: n.Spoiled, SendFailed: n.Unsent, DroppedHereCounted: !s.uncounted[report.DroppedHere], RefusedThereCounted: !s.uncounted[report.RefusedThere],
 		DroppedThereCounted: !s.uncounted[report.DroppedThere]}
 	drops = report.AddDrops(nil, s.drops)

@@ -72,11 +72,13 @@ func (s *Series) told(c Circumstances, end bool) *report.Report {
 	}
 	if s.Rates[0] > 0 {
 		rep.Traffic.Mode, rep.Traffic.Rate, rep.Traffic.Outstanding = "open", s.Rates[0], 0
+		rep.Traffic.Arrivals = s.Arrivals.Text()
 	}
 	rep.Counts, rep.Drops = s.Counts()
 	rep.Order = order(n, s.stream.Sequence())
 	s.device(rep)
 	rep.Notes = append(rep.Notes, s.Notes...)
+	rep.Warnings = append(rep.Warnings, s.Warnings...)
 	if s.Do != "" {
 		note := "before each slice this command was run: " + s.Do
 		if c.Anonymous {
@@ -180,6 +182,14 @@ func (s *Series) remarks(n engine.Counts) []string {
 	}
 	say(n.Unsummed, "replies carried no finished UDP checksum (left to an offload, as on a veth pair); all else in them was right")
 	say(n.Corrupt, "corrupt replies, the warm-up included, by the first thing wrong in each: %s", s.wrong())
+	if s.ECN == 1 || s.ECN == 2 || n.CE > 0 {
+		switch {
+		case s.Transport == "socket" || s.Message:
+			out = append(out, "marks of congestion (CE) are not counted: the transport does not show the IP header of a reply")
+		default:
+			out = append(out, fmt.Sprintf("%d of %d replies were marked as having met congestion (CE, RFC 3168), on their way or their probe's where the target copies the mark", n.CE, n.Received+n.Late))
+		}
+	}
 	say(n.Spoiled, "probes were answered by corrupt replies only: neither received nor lost")
 	say(n.Refused, "ICMP errors, the last %s", icmpError(s.stream.Error, s.flow.Dst.Is6()))
 	if p := s.port.socket; p != nil {

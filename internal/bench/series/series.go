@@ -26,7 +26,8 @@ import (
 // Series is one series of probes: it ends as one report. One goroutine uses it, except for Progress.
 type Series struct {
 	settings.Settings
-	Notes []string // for the report
+	Notes    []string // for the report
+	Warnings []string // likewise
 
 	path   route.Path
 	flow   probe.Flow
@@ -193,7 +194,7 @@ func (s *Series) Prepare(clock *latency.Clock, o Recording, rate float64) error 
 	if s.rec, err = latency.NewRecorder(clock, ro); err != nil {
 		return err
 	}
-	eo := engine.Options{Port: s.wire, Codec: codec, Recorder: s.rec, Rate: rate, Timeout: s.Timeout, Stamps: s.port.stamper,
+	eo := engine.Options{Port: s.wire, Codec: codec, Recorder: s.rec, Rate: rate, Arrivals: s.Arrivals, Timeout: s.Timeout, Stamps: s.port.stamper,
 		StopAtZero: s.STAMP.StopAtZero}
 	if s.port.device != nil && !s.Message {
 		eo.Answer = s.neighbour().Answer
@@ -238,6 +239,9 @@ func (s *Series) Behind() uint64 { return s.stream.Behind }
 
 // Progress is read by others while the series runs.
 func (s *Series) Progress() *engine.Progress { return &s.stream.Progress }
+
+// Follow returns a reader of the round trips of each interval that ended, for another goroutine.
+func (s *Series) Follow() *latency.Follower { return s.rec.Follow() }
 
 // Label is what tables call the series.
 func (s *Series) Label() string {

@@ -27,6 +27,7 @@ type progress struct {
 	done   chan struct{}
 	over   chan struct{}
 	bar    *progressbar.ProgressBar
+	quiet  bool         // something else shows the progress
 	begun  atomic.Int64 // of the slice, Unix ns
 	before atomic.Int64 // sent by the series before the slice
 }
@@ -41,6 +42,7 @@ const (
 func newProgress(w io.Writer, log *slog.Logger, slices int, l engine.Limit) *progress {
 	p := &progress{log: log, total: slices, limit: l, done: make(chan struct{}), over: make(chan struct{})}
 	every := lineEvery
+	p.quiet = w == nil
 	if p, ok := w.(*plain.Writer); ok && p.File() != nil {
 		w = p.File() // a bar needs control its own characters
 	}
@@ -94,7 +96,7 @@ func (p *progress) run(every time.Duration) {
 		if p.bar != nil {
 			p.bar.Describe(text)
 			_ = p.bar.Set(int(p.part(sent) * (steps - 1)))
-		} else {
+		} else if !p.quiet {
 			p.log.Info(text, "part", fmt.Sprintf("%.0f %%", 100*p.part(sent)))
 		}
 	}

@@ -53,13 +53,17 @@ type Options struct {
 	Anonymous  bool
 	Replace    bool                        // reports that Out holds already
 	Out        string                      // folder for the report, or for one folder of each
+	Under      string                      // not Paired: a command that runs while the second of three variants is measured; the first is before it, the third after it
 	Before     func(*series.Series) error  // called before each slice; may be nil
 	HookWithin time.Duration               // that the command of a variant (Settings.Do) may take
 	Looks      []int                       // Paired: Enough is called after these numbers of slices of each variant, but not at the end
 	Enough     func([]*report.Report) bool // reports whether what was measured so far is enough; may be nil
 	Stop       *atomic.Bool                // ends the session early when set
 	Log        *slog.Logger
-	ProgressTo io.Writer // a terminal gets a bar, all else lines in Log
+	Live       bool         // show each second of the last minute in ProgressTo
+	LiveAt     string       // HOST:PORT to show it at, too
+	livePaused *atomic.Bool // while set, it is not read; tests alone set it
+	ProgressTo io.Writer    // a terminal gets a bar, all else lines in Log
 }
 
 // Result is what a session measured: reports in the order of the variants, each written to its Dir. The Dir of one that could not be written
@@ -77,6 +81,9 @@ type session struct {
 	saved  []survivor
 	around series.Circumstances
 	silent []bool // for each series: its last run got no reply
+	load   *hook.Load
+	view   *live  // nil for none
+	loaded bool   // the load was started
 	state  string // the variant whose command ran last and succeeded
 	// collect lets the collector run again, once nothing polls.
 	collect func()
@@ -102,6 +109,16 @@ func Run(o Options) (*Result, error) {
 		watch, err := s.watch()
 		if err != nil {
 			s.Log.Warn("what happens on the measuring core cannot be watched", "reason", err)
+		}
+		if s.Live {
+			if rest := s.core.Rest(); rest.Count() == 0 {
+				return exit.Usagef("%w", errNoOtherCPU)
+			}
+			if s.view, err = startLive(s.series, s.ProgressTo, s.LiveAt, s.livePaused, s.Log); err != nil {
+				return err
+			}
+			s.ProgressTo = nil
+			defer s.view.end()
 		}
 		err = s.rounds()
 		if watch != nil {
@@ -134,6 +151,11 @@ func (s *session) with(f func() error) (err error) {
 		return err
 	}
 	s.series = set.Series
+	if s.Under != "" {
+		for _, each := range s.series {
+			each.Notes = append(each.Notes, underNote(each.Label(), s.Under, s.Anonymous))
+		}
+	}
 	s.saved = make([]survivor, len(s.series))
 	defer func() {
 		for i := range s.saved {
@@ -223,6 +245,10 @@ func (s *session) rounds() error {
 	seed := rand.Uint64()
 	blocks := schedule.Draw(seed, len(s.series), total)
 	s.seed = schedule.Text(seed)
+	if s.Under != "" {
+		blocks = phases(len(s.series), total)
+		defer s.endLoad()
+	}
 	for i, block := range blocks {
 		limit := limit
 		if s.Paired {
@@ -233,6 +259,9 @@ func (s *session) rounds() error {
 		}
 		for place, k := range block.Order {
 			each := s.series[k]
+			if err := s.phase(k); err != nil {
+				return err
+			}
 			if s.Before != nil {
 				if err := s.Before(each); err != nil {
 					return err
@@ -257,6 +286,7 @@ func (s *session) rounds() error {
 				return each.NoReply()
 			}
 			s.silent[k] = each.Replies() == before && !s.Stop.Load()
+			s.watchLoad(each)
 			s.save(k, planned)
 		}
 		if i+1 < total && slices.Contains(s.Looks, i+1) && !s.Stop.Load() {
@@ -297,6 +327,9 @@ func (s *session) finish() (*Result, error) {
 	out := &Result{}
 	var failed error
 	for i, each := range s.series {
+		if s.Under != "" && each.Sent() > 0 && each.Silent() {
+			failed = errors.Join(failed, fmt.Errorf("%s %q: %w", each.Label(), s.Under, each.NoReply()))
+		}
 		if each.Sent() == 0 || each.Silent() {
 			continue
 		}

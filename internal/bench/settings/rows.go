@@ -4,12 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/rebound-nic/rebound/internal/bench/capture"
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/internal/cards"
 	"github.com/rebound-nic/rebound/internal/host/setting"
+	"github.com/rebound-nic/rebound/latency/schedule"
 	"github.com/rebound-nic/rebound/nic"
 )
 
@@ -31,6 +34,9 @@ func (s *Settings) Rows() []setting.Setting {
 			"driver efa it is the TCP port of the hand-over, 18515 for ud, 18516 for srd, 18517 and 18518 for STAMP."),
 		of("rate", "N", func(v string) (err error) { s.Rates, err = ParseRates(v); return err },
 			"open loop at N probes per second (500, 20k, 1.5M); several with commas are a sweep"),
+		of("arrivals", "HOW", s.setArrivals, "HOW the probes of -rate are spread over time: periodic (default); poisson, whose times between probes are exponential (they see "+
+			"averages over time, whatever the target does periodically); burst:N, N at once and then a pause; replay:FILE, as the packets of a pcap or pcapng file, at "+
+			"their own mean rate without -rate"),
 		of("size", "BYTES", func(v string) (err error) { s.Sizes, err = parseSizes(v); return err },
 			"BYTES of the Ethernet frame, headers included, without the 4 bytes of FCS; several with commas are a sweep, rfc2544 is that document's list; "+
 				"with driver efa of the message (default the smallest)"),
@@ -119,6 +125,22 @@ func (s *Settings) setProto(value string) (err error) {
 		return nil
 	}
 	s.Proto, err = probe.ParseProto(value)
+	return err
+}
+
+func (s *Settings) setArrivals(value string) (err error) {
+	file, replay := strings.CutPrefix(value, "replay:")
+	if !replay {
+		s.Arrivals, err = schedule.ParseArrivals(value)
+		return err
+	}
+	times, err := capture.ReadFile(file)
+	if err == nil {
+		s.Arrivals, err = schedule.Replay(filepath.Base(file), times)
+	}
+	if err != nil {
+		err = fmt.Errorf("arrivals: %w", err)
+	}
 	return err
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/cards"
 	"github.com/rebound-nic/rebound/internal/host/exit"
 	"github.com/rebound-nic/rebound/internal/host/handover"
+	"github.com/rebound-nic/rebound/latency/schedule"
 	"github.com/rebound-nic/rebound/nic"
 )
 
@@ -26,8 +27,9 @@ type Settings struct {
 	Host      string // the target's name, where it has to be looked up: Complete does that
 	Proto     probe.Proto
 	Port      uint16
-	Rates     []float64 // probes per second; {0} is the closed loop
-	Sizes     []int     // bytes without FCS; {0} is the smallest
+	Rates     []float64         // probes per second; {0} is the closed loop
+	Arrivals  schedule.Arrivals // open loop: how probes are spread
+	Sizes     []int             // bytes without FCS; {0} is the smallest
 	Iface     string
 	Driver    string
 	Source    netip.Addr
@@ -143,6 +145,9 @@ func ParseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
+// maxRate is the highest rate of probes per second.
+const maxRate = 200e6
+
 // ParseRates reads "1000", "50k,100k,1M".
 func ParseRates(s string) ([]float64, error) {
 	var out []float64
@@ -155,7 +160,7 @@ func ParseRates(s string) ([]float64, error) {
 			digits, unit = item[:len(item)-1], 1e6
 		}
 		v, err := strconv.ParseFloat(digits, 64)
-		if v *= unit; err != nil || math.IsNaN(v) || v < 0.01 || v > 200e6 {
+		if v *= unit; err != nil || math.IsNaN(v) || v < 0.01 || v > maxRate {
 			return nil, fmt.Errorf("rate %q: want probes per second, 0.01 to 200M, like 500, 20k or 1.5M", item)
 		}
 		out = append(out, v)
@@ -230,6 +235,14 @@ func (s *Settings) Complete() error {
 	}
 	if !s.Target.IsValid() {
 		return exit.Usagef("-target is missing: the address to measure")
+	}
+	if !s.Arrivals.Even() && s.Rates[0] == 0 {
+		if s.Rates = []float64{s.Arrivals.Rate()}; s.Rates[0] == 0 {
+			return exit.Usagef("-arrivals %s needs -rate: in a closed loop, replies decide when probes leave", s.Arrivals.Text())
+		}
+		if s.Rates[0] > maxRate {
+			return exit.Usagef("-arrivals %s: its mean rate is %.3g packets per second: use a lower one with -rate", s.Arrivals.Text(), s.Rates[0])
+		}
 	}
 	if err := s.completeMessages(); err != nil {
 		return err

@@ -1,0 +1,157 @@
+package capture
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
+)
+
+var packets = []time.Time{time.Unix(1_700_000_000, 123_456_000), time.Unix(1_700_000_000, 123_999_000), time.Unix(1_700_000_001, 5_000), time.Unix(1_700_000_001, 5_000)}
+
+// info is what the writers want to know of a packet.
+func info(at time.Time, size int) gopacket.CaptureInfo {
+	return gopacket.CaptureInfo{Timestamp: at, CaptureLength: size, Length: size + 7}
+}
+
+// samples are files that gopacket wrote.
+func samples(t testing.TB) map[string][]byte {
+	t.Helper()
+	out := map[string][]byte{}
+	data := make([]byte, 61) // padded in pcapng
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var micro, nano, ng bytes.Buffer
+	w := pcapgo.NewWriter(&micro)
+	must(w.WriteFileHeader(96, layers.LinkTypeEthernet))
+	n := pcapgo.NewWriterNanos(&nano)
+	must(n.WriteFileHeader(96, layers.LinkTypeEthernet))
+	g, err := pcapgo.NewNgWriter(&ng, layers.LinkTypeEthernet)
+	must(err)
+	for _, at := range packets {
+		must(w.WritePacket(info(at, len(data)), data))
+		must(n.WritePacket(info(at, len(data)), data))
+		must(g.WritePacket(info(at, len(data)), data))
+	}
+	must(g.Flush())
+	out["pcap"], out["pcap in ns"], out["pcapng"] = micro.Bytes(), nano.Bytes(), ng.Bytes()
+	return out
+}
+
+func TestRead(t *testing.T) {
+	var want []int64
+	for _, at := range packets {
+		want = append(want, at.UnixNano())
+	}
+	for name, b := range samples(t) {
+		got, err := Read(bytes.NewReader(b))
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %v, %v, want %v", name, got, err, want)
+		}
+		cut, err := Read(bytes.NewReader(b[:len(b)-3]))
+		if err != nil || !slices.Equal(cut, want[:3]) && !slices.Equal(cut, want) {
+			t.Errorf("%s, cut off: %v, %v", name, cut, err)
+		}
+	}
+	big := samples(t)["pcap"]
+	swapped := slices.Clone(big)
+	words := func(at, n int) {
+		for i := range n {
+			slices.Reverse(swapped[at+4*i : at+4*i+4])
+		}
+	}
+	words(0, 1)
+	for at := 24; at < len(swapped); at += 16 + 61 {
+		words(at, 4)
+	}
+	if got, err := Read(bytes.NewReader(swapped)); err != nil || !slices.Equal(got, want) {
+		t.Errorf("other byte order: %v, %v", got, err)
+	}
+}
+
+// block is a pcapng block.
+func block(order binary.ByteOrder, kind uint32, body []byte) []byte {
+	b := make([]byte, 8)
+	order.PutUint32(b, kind)
+	order.PutUint32(b[4:], uint32(len(body)+12))
+	b = append(b, body...)
+	return append(b, b[4:8]...)
+}
+
+// Resolutions and offsets of interfaces, both byte orders, and blocks that are of no interest.
+func TestClocksOfInterfaces(t *testing.T) {
+	for _, order := range []binary.ByteOrder{binary.LittleEndian, binary.BigEndian} {
+		word := func(v ...uint32) (b []byte) {
+			for _, x := range v {
+				b = append(b, make([]byte, 4)...)
+				order.PutUint32(b[len(b)-4:], x)
+			}
+			return b
+		}
+		option := func(code uint16, value ...byte) []byte {
+			b := make([]byte, 4, 16)
+			order.PutUint16(b, code)
+			order.PutUint16(b[2:], uint16(len(value)))
+			b = append(b, value...)
+			return append(b, make([]byte, (4-len(value)%4)%4)...)
+		}
+		offset := make([]byte, 8)
+		order.PutUint64(offset, 100)
+		face := func(options ...[]byte) []byte {
+			return block(order, interfaceBlock, append(word(1, 0), bytes.Join(options, nil)...))
+		}
+		packet := func(id uint32, count uint64) []byte {
+			return block(order, enhancedPacket, word(id, uint32(count>>32), uint32(count), 0, 0))
+		}
+		file := bytes.Join([][]byte{
+			block(order, sectionHeader, word(byteOrderMagic, 1, 0xffffffff, 0xffffffff)),
+			face(), face(option(optionResolution, 9), option(0)), face(option(2, 'e', 't', 'h', '0', '!'), option(optionResolution, 0x80|10)), face(option(optionOffset, offset...)),
+			block(order, 4, word(1, 2, 3)), // names of hosts
+			packet(0, 7), packet(1, 7), packet(2, 1024), packet(3, 7), packet(1, 1<<60),
+		}, nil)
+		got, err := Read(bytes.NewReader(file))
+		if want := []int64{7000, 7, 1e9, 100e9 + 7000, 1 << 60}; err != nil || !slices.Equal(got, want) {
+			t.Errorf("%v: %v, %v, want %v", order, got, err, want)
+		}
+		// A second section has its own interfaces.
+		again := append(slices.Clone(file), block(order, sectionHeader, word(byteOrderMagic, 1, 0xffffffff, 0xffffffff))...)
+		if _, err := Read(bytes.NewReader(append(again, packet(0, 7)...))); err == nil || !strings.Contains(err.Error(), "interface 0") {
+			t.Errorf("a packet of an interface that was not described: %v", err)
+		}
+	}
+}
+
+func TestNoCapture(t *testing.T) {
+	for name, text := range map[string]string{"empty": "", "short": "abc", "text": "time,rtt\n1,2\n", "a gzip": "\x1f\x8b\x08\x00\x00"} {
+		if _, err := Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), "no pcap or pcapng file") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := ReadFile("/no/such/file"); err == nil {
+		t.Error("a missing file has times")
+	}
+}
+
+// No file makes it crash, take much memory, or return times without bound.
+func FuzzRead(f *testing.F) {
+	for _, b := range samples(f) {
+		f.Add(b)
+	}
+	f.Add(block(binary.LittleEndian, sectionHeader, []byte{0x4d, 0x3c, 0x2b, 0x1a}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		times, err := Read(bytes.NewReader(b))
+		if len(times) > len(b)/16 {
+			t.Errorf("%d packets in %d bytes, %v", len(times), len(b), err)
+		}
+	})
+}

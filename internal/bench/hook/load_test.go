@@ -1,0 +1,72 @@
+package hook
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/await"
+)
+
+// alive returns a function that reports whether the process whose ID is in a file runs.
+func alive(t *testing.T, file string) func() bool {
+	t.Helper()
+	id := 0
+	await.Until(t, "the load has written its process ID", func() bool {
+		b, err := os.ReadFile(file)
+		id, _ = strconv.Atoi(strings.TrimSpace(string(b)))
+		return err == nil && id > 0
+	})
+	return func() bool {
+		s, err := os.ReadFile("/proc/" + strconv.Itoa(id) + "/stat")
+		return err == nil && !strings.Contains(string(s), ") Z ")
+	}
+}
+
+// A load runs until it is stopped, and then nothing of its process group is left: neither what ignores SIGTERM, nor what it started.
+func TestLoad(t *testing.T) {
+	defer func(was time.Duration) { stopWithin = was }(stopWithin)
+	stopWithin = 100 * time.Millisecond
+	dir := t.TempDir()
+	child, own := filepath.Join(dir, "child"), filepath.Join(dir, "own")
+	l, err := StartLoad("trap '' TERM; sleep 1000 & echo $! >"+child+"; echo $$ >"+own+"; while :; do sleep 1000; done", unix.CPUSet{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	running, shell := alive(t, child), alive(t, own)
+	if how, ended := l.Ended(); ended || !running() || !shell() {
+		t.Errorf("the load has ended (%s), or what it started", how)
+	}
+	l.Stop()
+	if _, ended := l.Ended(); !ended {
+		t.Error("the load is stopped and has not ended")
+	}
+	await.Until(t, "all of the load has ended", func() bool { return !running() && !shell() })
+	l.Stop() // again: nothing happens
+}
+
+// A load that ends by itself says how.
+func TestLoadEnds(t *testing.T) {
+	l, err := StartLoad("echo cannot connect >&2; exit 3", unix.CPUSet{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var how string
+	await.Until(t, "the load has ended", func() (ended bool) { how, ended = l.Ended(); return ended })
+	if !strings.Contains(how, "exit status 3") || !strings.Contains(how, "cannot connect") {
+		t.Errorf("%q", how)
+	}
+	l.Stop()
+	if l, err = StartLoad("exit 0", unix.CPUSet{}); err != nil {
+		t.Fatal(err)
+	}
+	await.Until(t, "the load has ended", func() (ended bool) { how, ended = l.Ended(); return ended })
+	if how != "it ended with status 0" {
+		t.Errorf("%q", how)
+	}
+}

@@ -1,0 +1,152 @@
+package bench
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/await"
+)
+
+// TestArrivals: a report says how its probes were spread, an evenly spread one nothing; without a rate a replay has that of its file.
+func TestArrivals(t *testing.T) {
+	n := newNetwork(t)
+	var file bytes.Buffer
+	w := pcapgo.NewWriterNanos(&file)
+	n.must(w.WriteFileHeader(64, layers.LinkTypeEthernet))
+	for i := range 11 { // 10 gaps of a millisecond
+		n.must(w.WritePacket(gopacket.CaptureInfo{Timestamp: time.Unix(1, int64(i)*1e6), CaptureLength: 4, Length: 4}, make([]byte, 4)))
+	}
+	capture := filepath.Join(t.TempDir(), "day.pcap")
+	n.must(os.WriteFile(capture, file.Bytes(), 0o644))
+	for _, x := range []struct {
+		args     []string
+		arrivals string
+		rate     float64
+	}{
+		{[]string{"-rate", "2k", "-arrivals", "poisson"}, "poisson", 2000},
+		{[]string{"-rate", "2k", "-arrivals", "burst:8"}, "burst:8", 2000},
+		{[]string{"-arrivals", "replay:" + capture}, "replay:day.pcap", 1000},
+		{[]string{"-rate", "3k", "-arrivals", "replay:" + capture}, "replay:day.pcap", 3000},
+		{[]string{"-rate", "2k", "-arrivals", "periodic"}, "", 2000},
+	} {
+		dir := filepath.Join(t.TempDir(), "r")
+		r := n.bench(quick(append([]string{"-target", far4, "-count", "200", "-out", dir}, x.args...)...)...)
+		rep := read(t, dir, r)
+		if rep.Traffic.Arrivals != x.arrivals || rep.Traffic.Rate < x.rate-1e-6 || rep.Traffic.Rate > x.rate+1e-6 || rep.Traffic.Mode != "open" || rep.Counts.Sent != 200 {
+			t.Errorf("%v: %+v, %d sent", x.args, rep.Traffic, rep.Counts.Sent)
+		}
+		if said := rep.Traffic.Spread(); !strings.Contains(r.out, said) {
+			t.Errorf("%v: no %q in %s", x.args, said, r.out)
+		}
+	}
+	for _, args := range [][]string{{"-arrivals", "poisson"}, {"-arrivals", "burst:8", "-closed"}, {"-arrivals", "replay:/no/such"}, {"-lossless", "1M", "-arrivals", "poisson"}} {
+		if r := n.bench(append([]string{"run", "-target", far4, "-out", filepath.Join(t.TempDir(), "r")}, args...)...); r.code != 2 {
+			t.Errorf("%v: exit %d, %s", args, r.code, r.errors)
+		}
+	}
+}
+
+// TestCEMarks: marks of congestion are counted in the replies. The kernel's echo copies the field of the request.
+func TestCEMarks(t *testing.T) {
+	n := newNetwork(t)
+	for _, target := range []string{far4, far6} {
+		for ecn, want := range map[string]int64{"3": 50, "1": 0, "0": 0} {
+			dir := filepath.Join(t.TempDir(), "r")
+			port := n.markEcho(target)
+			r := n.bench(quick("-target", target, "-proto", "udp", "-port", strconv.Itoa(port), "-count", "50", "-warmup", "0s", "-ecn", ecn, "-driver", "afpacket", "-out", dir)...)
+			rep := read(t, dir, r)
+			if rep.Counts.CE != want {
+				t.Errorf("%s, ECN %s: %d replies are marked, want %d", target, ecn, rep.Counts.CE, want)
+			}
+			if said := strings.Contains(strings.Join(rep.Notes, "\n"), "met congestion"); said != (ecn != "0") {
+				t.Errorf("%s, ECN %s: notes %q", target, ecn, rep.Notes)
+			}
+		}
+	}
+}
+
+// markEcho is a UDP echo that gives each reply the traffic class of its request, and returns its port.
+func (n *network) markEcho(address string) int {
+	n.t.Helper()
+	var conn *net.UDPConn
+	n.must(n.far.Do(func() (err error) {
+		if conn, err = net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(address)}); err != nil {
+			return err
+		}
+		raw, err := conn.SyscallConn()
+		if err != nil {
+			return err
+		}
+		return raw.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVTOS, 1)
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1)
+		})
+	}))
+	n.t.Cleanup(func() { conn.Close() })
+	raw, err := conn.SyscallConn()
+	n.must(err)
+	go func() {
+		buf, oob := make([]byte, 1<<12), make([]byte, 256)
+		for {
+			k, c, _, from, err := conn.ReadMsgUDPAddrPort(buf, oob)
+			if err != nil {
+				return
+			}
+			messages, _ := unix.ParseSocketControlMessage(oob[:c])
+			for _, m := range messages {
+				_ = raw.Control(func(fd uintptr) {
+					_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TOS, int(m.Data[0]))
+					_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_TCLASS, int(m.Data[0]))
+				})
+			}
+			_, _ = conn.WriteToUDPAddrPort(buf[:k], from)
+		}
+	}()
+	return conn.LocalAddr().(*net.UDPAddr).Port
+}
+
+// TestUnder: three reports, before, during and after a command that runs only in the second phase, and a page that compares them.
+func TestUnder(t *testing.T) {
+	n := newNetwork(t)
+	dir := t.TempDir()
+	pid, out := filepath.Join(dir, "pid"), filepath.Join(dir, "r")
+	r := n.bench(quick("-target", far4, "-duration", "200ms", "-runs", "2", "-out", out, "-under", "echo $$ >"+pid+"; exec sleep 1000")...)
+	if r.code != 0 {
+		t.Fatalf("exit %d: %s", r.code, r.errors)
+	}
+	for i, phase := range []string{"before", "during", "after"} {
+		rep := read(t, filepath.Join(out, []string{"01-", "02-", "03-"}[i]+phase), r)
+		if rep.Label != phase || len(rep.Runs) != 2 || len(rep.Warnings) > 0 || !strings.Contains(strings.Join(rep.Notes, "\n"), "measured "+phase+" the load: echo") {
+			t.Errorf("%s: %d runs, warnings %q, notes %q", rep.Label, len(rep.Runs), rep.Warnings, rep.Notes)
+		}
+		if !strings.Contains(r.out, phase+" ") {
+			t.Errorf("no line for %q in %s", phase, r.out)
+		}
+	}
+	if page, err := os.ReadFile(filepath.Join(out, "index.html")); err != nil || !bytes.Contains(page, []byte("before against during against after")) {
+		t.Errorf("index.html: %v", err)
+	}
+	b, err := os.ReadFile(pid)
+	n.must(err)
+	id, _ := strconv.Atoi(strings.TrimSpace(string(b)))
+	if !await.Holds(func() bool {
+		s, err := os.ReadFile("/proc/" + strconv.Itoa(id) + "/stat")
+		return err != nil || strings.Contains(string(s), ") Z ")
+	}) {
+		t.Errorf("the load, process %d, still runs", id)
+	}
+	if r := n.bench("run", "-target", far4, "-rate", "1k,2k", "-under", "true", "-out", filepath.Join(dir, "no")); r.code != 2 {
+		t.Errorf("-under with a sweep: exit %d", r.code)
+	}
+}

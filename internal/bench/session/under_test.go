@@ -1,0 +1,44 @@
+package session
+
+import (
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/bench/hook"
+	"github.com/rebound-nic/rebound/internal/bench/series"
+	"github.com/rebound-nic/rebound/proof/await"
+)
+
+// A load that ends before its phase is a warning of that phase, once, with its output.
+func TestLoadEndsEarly(t *testing.T) {
+	load, err := hook.StartLoad("echo no route to server; exit 4", unix.CPUSet{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	await.Until(t, "the load has ended", func() bool { _, ended := load.Ended(); return ended })
+	s := &session{Options: Options{Under: "echo", Log: slog.New(slog.NewTextHandler(io.Discard, nil))}, load: load}
+	each := &series.Series{}
+	for range 3 {
+		s.watchLoad(each)
+	}
+	if len(each.Warnings) != 1 || !strings.Contains(each.Warnings[0], "exit status 4; it said: no route to server") {
+		t.Errorf("warnings %q", each.Warnings)
+	}
+	s.endLoad()
+}
+
+// The phases follow each other; runs of a phase are not mixed with those of another.
+func TestPhases(t *testing.T) {
+	var order []int
+	for _, b := range phases(3, 2) {
+		order = append(order, b.Order...)
+	}
+	if want := []int{0, 0, 1, 1, 2, 2}; !slices.Equal(order, want) {
+		t.Errorf("%v, want %v", order, want)
+	}
+}
