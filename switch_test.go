@@ -13,9 +13,9 @@ import (
 	"testing"
 )
 
-// Every frame is answered by the same two calls, Ping4 and then Answer for what that turned down: the pair that fastpath's own tests and
-// fuzzing go through. No Poll makes one without the other, or hands them other frames; and outside of fastpath none calls
-// Slow in their place.
+// Every frame is answered by the same two calls, Reply and then Slow for what that turned down: the pair that fastpath's own tests and
+// fuzzing go through. No Poll makes one without the other, or hands them other frames; and each calls Departing, without which test packets
+// have no time of sending.
 func TestAnswerCalls(t *testing.T) {
 	polls := 0
 	err := filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
@@ -29,7 +29,7 @@ func TestAnswerCalls(t *testing.T) {
 		}
 		for _, d := range f.Decls {
 			fn, ok := d.(*ast.FuncDecl)
-			if !ok || fn.Body == nil || count(fn.Body, "Ping4") == 0 && fn.Name.Name != "Poll" {
+			if !ok || fn.Body == nil || fn.Name.Name != "Poll" && !strings.Contains(text(fn.Body), "r.Reply(h") {
 				continue
 			}
 			pairs := 0
@@ -39,13 +39,13 @@ func TestAnswerCalls(t *testing.T) {
 				}
 				return true
 			})
-			if calls := count(fn.Body, "Ping4") + count(fn.Body, "Answer"); calls != 2*pairs {
-				t.Errorf("%s: %s has %d calls of Ping4 and Answer, and %d pairs of them", files.Position(fn.Pos()), fn.Name.Name, calls, pairs)
+			if calls := count(fn.Body, "Reply") + count(fn.Body, "Slow"); calls != 2*pairs {
+				t.Errorf("%s: %s has %d calls of Reply and Slow, and %d pairs of them", files.Position(fn.Pos()), fn.Name.Name, calls, pairs)
 			}
 			if fn.Name.Name == "Poll" && pairs == 1 {
 				polls++
-				if n := count(fn.Body, "Slow"); n != 0 {
-					t.Errorf("%s: Poll calls Slow, which Answer does", files.Position(fn.Pos()))
+				if count(fn.Body, "Departing") == 0 {
+					t.Errorf("%s: Poll does not call Departing", files.Position(fn.Pos()))
 				}
 			}
 		}
@@ -59,7 +59,7 @@ func TestAnswerCalls(t *testing.T) {
 	}
 }
 
-// isPair reports whether s is "if !r.Ping4(h, n) { m = r.Answer(h, n) }", or the same with an if within that looks at the reply's length,
+// isPair reports whether s is "if !r.Reply(h, n) { m = r.Slow(h, n) }", or the same with an if within that looks at the reply's length,
 // and perhaps more behind it.
 func isPair(s *ast.IfStmt) bool {
 	not, ok := s.Cond.(*ast.UnaryExpr)
@@ -71,7 +71,7 @@ func isPair(s *ast.IfStmt) bool {
 	if within, is := s.Body.List[0].(*ast.IfStmt); is {
 		reply, ok = within.Init.(*ast.AssignStmt)
 	}
-	return ok && len(reply.Rhs) == 1 && strings.Contains(first, ".Ping4(") && strings.Replace(first, ".Ping4(", ".Answer(", 1) == text(reply.Rhs[0])
+	return ok && len(reply.Rhs) == 1 && strings.Contains(first, ".Reply(") && strings.Replace(first, ".Reply(", ".Slow(", 1) == text(reply.Rhs[0])
 }
 
 func text(n ast.Node) string {
@@ -94,18 +94,18 @@ func count(n ast.Node, name string) (calls int) {
 
 func TestAnswerPair(t *testing.T) {
 	for code, want := range map[string]bool{
-		"if !r.Ping4(h, n) { m = r.Answer(h, n) }":                                true,
-		"if !r.Ping4(h, n) { if n = r.Answer(h, n); n == 0 { continue } }":        true,
-		"if !r.Ping4(h, n) { if n = r.Answer(h, n); n == 0 { continue }; q.n++ }": true,
-		"if !r.Ping4(h, n) { q.n++; n = r.Answer(h, n) }":                         false,
-		"if !r.Ping4(h, n) { m = r.Answer(h, m) }":                                false,
-		"if !r.Ping4(h, n) { m = r.Slow(h, n) }":                                  false,
-		"if r.Ping4(h, n) { m = r.Answer(h, n) }":                                 false,
-		"if !r.Ping4(h, n) { m = r.Answer(h, n) } else { m = n }":                 false,
-		"if !r.Ping4(h, n) { continue }":                                          false,
-		"if !r.Ping4(h, n) && n > 64 { m = r.Answer(h, n) }":                      false,
-		"if !q.Ping4(h, n) { m = r.Answer(h, n) }":                                false,
-		"if !r.Ping4(h, n) { for { if n = r.Answer(h, n); n == 0 { break } } }":   false,
+		"if !r.Reply(h, n) { m = r.Slow(h, n) }":                                true,
+		"if !r.Reply(h, n) { if n = r.Slow(h, n); n == 0 { continue } }":        true,
+		"if !r.Reply(h, n) { if n = r.Slow(h, n); n == 0 { continue }; q.n++ }": true,
+		"if !r.Reply(h, n) { q.n++; n = r.Slow(h, n) }":                         false,
+		"if !r.Reply(h, n) { m = r.Slow(h, m) }":                                false,
+		"if !r.Slow(h, n) { m = r.Reply(h, n) }":                                false,
+		"if r.Reply(h, n) { m = r.Slow(h, n) }":                                 false,
+		"if !r.Reply(h, n) { m = r.Slow(h, n) } else { m = n }":                 false,
+		"if !r.Reply(h, n) { continue }":                                        false,
+		"if !r.Reply(h, n) && n > 64 { m = r.Slow(h, n) }":                      false,
+		"if !q.Reply(h, n) { m = r.Slow(h, n) }":                                false,
+		"if !r.Reply(h, n) { for { if n = r.Slow(h, n); n == 0 { break } } }":   false,
 	} {
 		f, err := parser.ParseFile(token.NewFileSet(), "", fmt.Sprintf("package p\nfunc f() { for { %s } }", code), 0)
 		if err != nil {

@@ -7,6 +7,7 @@ package cksum
 import (
 	"encoding/binary"
 	"math/bits"
+	"unsafe"
 )
 
 // Sum adds the 16-bit words of b to the sum acc. An odd last byte counts as the high half of a word, so only the last of several
@@ -20,6 +21,29 @@ func Sum(b []byte, acc uint16) uint16 {
 		b = b[n:]
 	}
 	return sumWords(b, s)
+}
+
+// Blocks returns the sum of the n bytes at p as little-endian words, n a multiple of 32: a number that is the sum modulo 65535, and 0 only over
+// zeros. It is what a loop calls that adds the rest by itself.
+func Blocks(p *byte, n int) uint64 {
+	if vector {
+		return sumVector(p, n)
+	}
+	return blocks(p, n)
+}
+
+func blocks(p *byte, n int) uint64 {
+	var s, c uint64
+	for ; n > 0; n -= 32 {
+		b := (*[4]uint64)(unsafe.Pointer(p))
+		s, c = bits.Add64(s, b[0], 0)
+		s, c = bits.Add64(s, b[1], c)
+		s, c = bits.Add64(s, b[2], c)
+		s, c = bits.Add64(s, b[3], c)
+		s, _ = bits.Add64(s, 0, c)
+		p = (*byte)(unsafe.Add(unsafe.Pointer(p), 32))
+	}
+	return s
 }
 
 // vectorBytes is the shortest piece, in bytes, for which sumVector is worth its start and its fold (BenchmarkSum).

@@ -108,8 +108,8 @@ func BenchmarkEcho4(b *testing.B) {
 		for _, frame := range frames {
 			n := len(frame)
 			h, m := (*[64]byte)(unsafe.Pointer(unsafe.SliceData(frame))), n
-			if !r.Ping4(h, n) {
-				m = r.Answer(h, n)
+			if !r.Reply(h, n) {
+				m = r.Slow(h, n)
 			}
 			sent += m
 		}

@@ -3,6 +3,7 @@ package fastpath
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 )
@@ -30,7 +31,7 @@ func New(c Config) (*Responder, error) {
 		mode:       c.Mode,
 		open:       c.Mode == Open,
 		partial:    c.PartialChecksums,
-		stamp:      slices.Clone(c.STAMPPorts),
+		stampPorts: slices.Clone(c.STAMPPorts),
 		stampLeast: stampLength,
 		clock:      c.Clock,
 		macAddress: c.MAC,
@@ -39,9 +40,11 @@ func New(c Config) (*Responder, error) {
 		r.stampLeast = stampSender
 	}
 	r.mac = le.Uint64(append([]byte{0, 0}, c.MAC[:]...))
+	r.macTagged = r.mac
 	if err := r.setVLANs(c.VLANs); err != nil {
 		return nil, err
 	}
+	r.skip.macs, r.skip.hosts, r.skip.hops = r.open, r.open, r.open
 	if err := r.setGuards(&c); err != nil {
 		return nil, err
 	}
@@ -79,6 +82,14 @@ func (r *Responder) setPorts(c *Config) error {
 	for _, p := range c.UDPPorts {
 		r.echo.add(p)
 	}
+	if c.Reflector.Sessions == 0 {
+		for _, p := range c.STAMPPorts {
+			r.reflects.add(p)
+		}
+	}
+	if r.stampMost = math.MaxInt; c.Reflector.TLVs {
+		r.stampMost = stampBase
+	}
 	if r.open {
 		return nil
 	}
@@ -105,8 +116,11 @@ func (r *Responder) setVLANs(ids []uint16) error {
 		}
 		r.vlans[id>>6] |= 1 << (id & 63)
 	}
-	if !r.vlan(0) { // the leaves see only untagged frames, and leave them to Slow: no MAC is all ones in eight bytes
-		r.open, r.mac = false, ^uint64(0)
+	if !r.vlan(0) { // Slow refuses untagged frames: no MAC is all ones in eight bytes
+		r.mac = ^uint64(0)
+		if r.open { // which does not look at it
+			r.open, r.macTagged = false, r.mac
+		}
 	}
 	return nil
 }
@@ -118,7 +132,7 @@ func (r *Responder) setGuards(c *Config) error {
 	if c.Mode == Open {
 		return r.limit.set(0, 0, 0)
 	}
-	r.checksumBytes = c.ChecksumBytes
+	r.checksumBytes, r.unverified = c.ChecksumBytes, c.ChecksumBytes-27
 	return r.limit.set(c.Rate, c.Burst, c.TicksPerSecond)
 }
 

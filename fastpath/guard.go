@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/bits"
 	"unsafe"
+
+	"github.com/rebound-nic/rebound/cksum"
 )
 
 // Admit is the last guard of a request that passed all the others: it reports whether its checksum is right, as far as
@@ -29,6 +31,11 @@ func (r *Responder) Admit(h *[64]byte, k Kind) bool {
 		// The sum of n bytes, 8 or more, as a little-endian machine loads them. None that is requested here is of
 		// zeros alone.
 		var c uint64
+		if n >= wideBytes {
+			sum, c = bits.Add64(sum, cksum.Blocks((*byte)(p), n&^31), 0)
+			sum, _ = bits.Add64(sum, 0, c)
+			p, n = unsafe.Add(p, n&^31), n&31
+		}
 		for ; n >= 32; n -= 32 {
 			b := (*[32]byte)(p)
 			sum, c = bits.Add64(sum, le.Uint64(b[:]), 0)
@@ -58,7 +65,7 @@ func (r *Responder) Admit(h *[64]byte, k Kind) bool {
 			return false
 		}
 	}
-	return r.limit.at(r.Loop.Start, hash) // without a call, and so without a stack frame: Slow settles a source that is not at home
+	return r.limit.at(r.Loop.Start, hash) // Slow settles a source that is not at home
 }
 
 // multiple reports whether a ones' complement sum that is not zero is a multiple of 65535, which is what the sum over a right

@@ -3,18 +3,16 @@ package fastpath
 import (
 	"encoding/binary"
 	"math/bits"
-	"unsafe"
 )
 
-// The leaves. Each costs the compiler at most 80 nodes, so that it is inlined where it is called: in Answer and
-// AnswerPacket; a test holds that. What most askers send goes by no leaves, but by Ping4 and what is like it, which do
-// the same in fewer instructions. The leaves read
-// and write the frame's head in the widest words that fit, little-endian whatever the machine: the offsets are constant,
+// The leaves, for packets without an Ethernet header (see doc.go): IPoIB's four bytes are in front of them, at h[10:14], and the packet is where
+// it is in a frame. Each costs the compiler at most 80 nodes, so that it is inlined where it is called, in AnswerPacket; a test holds that.
+// Frames go by no leaves, but by Reply, which does the same in fewer instructions. The leaves read and write the frame's head in the widest words that fit, little-endian whatever the machine: the offsets are constant,
 // so each is one load or store without a bounds check. A ones' complement sum of byte-swapped words is the byte-swapped
 // sum (RFC 1071 §2 B), so sums need no swapping.
 var le, be = binary.LittleEndian, binary.BigEndian
 
-// Kind is what Match sees in a frame's head: the header fields that tell kinds apart, as they lie there.
+// Kind is what MatchIPoIB sees in a frame's head: the header fields that tell kinds apart, as they lie there.
 type Kind uint32
 
 // The kinds that leaves answer. Of IPv4, from the lowest bits up: flags and fragment offset without DF, version and IHL, and
@@ -25,26 +23,6 @@ const (
 	ICMPv6 Kind = 0x3a_60_0040
 	UDPv6  Kind = 0x11_60_0040
 )
-
-// Match returns the kind of an untagged frame: one of the constants, or another value for every frame that is not an
-// unfragmented IPv4 packet without options or an IPv6 packet without extension headers, of ICMP or UDP.
-func Match(h *[64]byte) Kind {
-	switch w := le.Uint32(h[12:]); uint16(w) {
-	case 0x0008:
-		return Kind(w&0xff_0000 | le.Uint32(h[20:])&0xff00_ffbf)
-	case 0xdd86:
-		return Kind(w&0xf0_0000 | le.Uint32(h[20:])<<24 | 0x40)
-	}
-	return 0
-}
-
-// IPv4 reports whether a frame of n bytes is to our MAC from a unicast one that is not ours, and whether its packet fills
-// it (Ethernet's padding of short frames aside) and can hold an ICMP or UDP header.
-func (r *Responder) IPv4(h *[64]byte, n int) bool {
-	l := int(be.Uint16(h[16:])) + 14
-	return l >= 42 && (l == n || l < n && n <= 64) &&
-		(r.open || le.Uint64(h[0:])<<16 == r.mac && le.Uint64(h[6:])<<16 != r.mac && h[6]&1 == 0)
-}
 
 // Sum4 reports whether the IPv4 header checksum is right: whether the header's sum is a multiple of 65535, modulo which 2^16
 // is 1, so that wider words serve. No carry is lost: the fragment offset, which ends the first of them, is zero.
@@ -119,20 +97,6 @@ func setHops4(h *[64]byte, ttl uint8) {
 	le.PutUint16(h[24:], ^uint16(s+s>>16)) // the first fold can carry again
 }
 
-// mac is a MAC for moving: in two pieces it costs less than in a wider word with shifts.
-type mac struct {
-	head uint32
-	tail uint16
-}
-
-// Swap4 exchanges source and destination, MAC and IPv4.
-func Swap4(h *[64]byte) {
-	d, s := (*mac)(unsafe.Pointer(&h[0])), (*mac)(unsafe.Pointer(&h[6]))
-	d.head, s.head = s.head, d.head
-	d.tail, s.tail = s.tail, d.tail
-	le.PutUint64(h[26:], bits.RotateLeft64(le.Uint64(h[26:]), 32))
-}
-
 // Message reports whether a message is to be sent back: it is no responder's reply, and its sender is within its rate, which
 // it takes the reply from. A sender is a number that the driver makes of what the device says of it, of which its lowest bits
 // differ most. imm is the message's immediate data, 0 without. What Message turns down is left to Unsettled.
@@ -142,13 +106,6 @@ func (r *Responder) Message(sender uint64, imm uint32) bool {
 
 // Returned counts a message that is sent back.
 func (r *Responder) Returned() { r.stats[AnsweredMessage].Add(1) }
-
-// IPv6 is for IPv6 what IPv4 is for IPv4.
-func (r *Responder) IPv6(h *[64]byte, n int) bool {
-	l := int(be.Uint16(h[18:])) + 54
-	return l >= 62 && (l == n || l < n && n <= 64) &&
-		(r.open || le.Uint64(h[0:])<<16 == r.mac && le.Uint64(h[6:])<<16 != r.mac && h[6]&1 == 0)
-}
 
 // To6 reports whether an IPv6 packet is to an address of ours.
 func (r *Responder) To6(h *[64]byte) bool {
@@ -197,20 +154,8 @@ func (r *Responder) SwapPorts6(h *[64]byte) {
 	}
 }
 
-// Swap6 exchanges source and destination, MAC and IPv6.
-func Swap6(h *[64]byte) {
-	d, s := le.Uint64(h[0:]), le.Uint64(h[6:])
-	le.PutUint64(h[0:], s&0xffff_ffff_ffff|d<<48)
-	le.PutUint32(h[8:], uint32(d>>16))
-	a := *(*[16]byte)(h[22:])
-	*(*[16]byte)(h[22:]) = *(*[16]byte)(h[38:])
-	*(*[16]byte)(h[38:]) = a
-}
-
-// Packets that came without an Ethernet header (see doc.go): IPoIB's four bytes are in front of them, at h[10:14], and the packet
-// lies where it does in a frame.
-
-// MatchIPoIB is Match for such a packet.
+// MatchIPoIB returns the kind of a packet: one of the constants, or another value for every packet that is not an unfragmented IPv4 packet
+// without options or an IPv6 packet without extension headers, of ICMP or UDP.
 func MatchIPoIB(h *[64]byte) Kind {
 	switch le.Uint32(h[10:]) {
 	case 0x0008:
@@ -221,7 +166,8 @@ func MatchIPoIB(h *[64]byte) Kind {
 	return 0
 }
 
-// Packet4 is IPv4 for a packet that came from station from, no group, to to, and fills the n bytes from h on.
+// Packet4 reports whether a packet that came from station from, no group, is to us and not from us, and fills the n bytes from h on, and can
+// hold an ICMP or UDP header.
 func (r *Responder) Packet4(h *[64]byte, n int, to, from LinkAddress) bool {
 	l := int(be.Uint16(h[16:])) + 14
 	return l >= 42 && l == n && (r.open || uint64(to) == r.mac && uint64(from) != r.mac)

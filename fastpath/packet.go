@@ -13,9 +13,8 @@ func NewLinkAddress(mac [6]byte) LinkAddress {
 	return LinkAddress(le.Uint64([]byte{0, 0, mac[0], mac[1], mac[2], mac[3], mac[4], mac[5]}))
 }
 
-// PingPacket4 is Ping4 for a packet without an Ethernet header (see doc.go), which came from station from, no group, to to, and fills the
-// n bytes from h on. From the IPv4 header on it is the same line by line. They are two functions, since one that told frame from packet
-// would cost both, and a third one for what they share a stack frame and a call.
+// PingPacket4 is Reply for an echo request over IPv4 without an Ethernet header (see doc.go), which came from station from, no group, to to, and fills the
+// n bytes from h on. Long ones are left to AnswerPacket. They are two functions, since one that told frame from packet would cost both.
 //
 //go:noinline
 func (r *Responder) PingPacket4(h *[64]byte, n int, to, from LinkAddress) bool {
@@ -27,7 +26,7 @@ func (r *Responder) PingPacket4(h *[64]byte, n int, to, from LinkAddress) bool {
 	}
 	// Packet4, Sum4, Hosts4.
 	packet := int(bits.ReverseBytes16(uint16(e >> 48)))
-	if packet < 28 || packet+14 != n {
+	if packet < 28 || packet+14 != n || packet >= 28+wideBytes {
 		return false
 	}
 	s := *(*uint32)(unsafe.Add(p, 26))
@@ -114,13 +113,17 @@ func (r *Responder) againPacket(h *[64]byte, n int, to, from LinkAddress) bool {
 	return r.limit.meet(r.Loop.Start) && MatchIPoIB(h) == ICMPv4 && r.PingPacket4(h, n, to, from)
 }
 
-// AnswerPacket is for the packets that PingPacket4 has not answered. It reports whether it has made one its reply, of the same length:
+// AnswerPacket is for the packets that PingPacket4 has not answered: those of other kinds, and long ones. It reports whether it has made one its reply, of the same length:
 // what it turned down is Slow's, with the header that it stands for.
 //
 //go:noinline
 func (r *Responder) AnswerPacket(h *[64]byte, n int, to, from LinkAddress) bool {
 	switch k := MatchIPoIB(h); { // see the package's documentation for what the leaves ask of each other
 	case r.limit.unsettled != 0 && r.againPacket(h, n, to, from):
+	case k == ICMPv4 && r.Packet4(h, n, to, from) && r.Sum4(h) && r.Hosts4(h) && Echo4(h) && r.Admit(h, k):
+		r.EchoReply4(h)
+		r.SetTTL(h)
+		Turn4(h)
 	case k == UDPv4 && r.Packet4(h, n, to, from) && r.Sum4(h) && r.Hosts4(h) && r.Ports4(h) && r.Datagram4(h) && r.Admit(h, k):
 		r.SwapPorts4(h)
 		r.DecTTL(h)

@@ -44,8 +44,8 @@ type Config struct {
 	TicksPerSecond uint64 // of polling.TSC, as measured: needed with Rate, which goes by Loop's time
 
 	// ChecksumBytes is the longest IP packet, in bytes, of which Strict verifies the ICMP or UDP checksum before it answers
-	// (RFC 1122 §3.2.2 and §4.1.3.4, RFC 4443 §2.1). 0 verifies none. A longer one that is wrong is answered with a reply that
-	// is wrong in the same way.
+	// (RFC 1122 §3.2.2 and §4.1.3.4, RFC 4443 §2.1): DefaultChecksumBytes for all, 0 for none. A longer one that is wrong is answered
+	// with a reply that is wrong in the same way.
 	ChecksumBytes int
 
 	// STAMPBase has test packets of 14 to 40 bytes answered by STAMP's base packet of 44 (RFC 8762 §4.6), as TWAMP-Light
@@ -66,16 +66,18 @@ type Config struct {
 const (
 	DefaultRate          = 2_000_000 // four times what a bench reaches on a socket
 	DefaultBurst         = 1 << 16   // what waits after a pause of 30 ms at that rate
-	DefaultChecksumBytes = 256       // 5 ns at 84 bytes, 11 at these, 70 at 1500 (BenchmarkChecksum, on one EPYC)
+	DefaultChecksumBytes = 1<<16 - 1 // every packet
 )
 
 // Responder answers frames for one queue. One goroutine uses it at a time; its counters and Loop may be read by others.
 type Responder struct {
 	// What the leaves read, together and first: a field that is within a page of the start needs no check for nil.
 	mac           uint64 // as they load it: shifted up by two bytes; all ones where untagged frames are not answered
+	macTagged     uint64 // the same of frames with a tag
 	mul6          uint64 // the multipliers that give each address its own slot
 	mul4          uint32
-	open, partial bool // open: the leaves skip what Open does not look at
+	open, partial bool                             // open: the leaves skip what Open does not look at
+	skip          struct{ macs, hosts, hops bool } // open for Reply, which would keep a field that it reads often in a register
 	checksumBytes int
 	stats         [Verdicts]polling.Counter
 	limit         limiter
@@ -85,11 +87,23 @@ type Responder struct {
 	echo          portSet // indexed by ports as loaded
 	service       portSet // source ports that are not answered
 
+	reflects   portSet // STAMP ports that Reply answers
+	stampMost  int     // the longest test packet that it answers
+	left       int     // of a long packet, for long
+	tail       uint64  // its sum, from long
+	unverified int     // from so many bytes behind a segment of eight on no checksum has to be verified, by Config.ChecksumBytes
+	stamps     int     // test packets that wait for the time
+	stamp      [maxStamps]stamped
+
+	// Verified says that the device has found the UDP checksum of the frame that Reply gets next to be right. A driver that knows sets it for
+	// each frame of LongFrame bytes and more; the payload of such a datagram is not read then. It is not looked at for shorter ones, nor for ICMP.
+	Verified bool
+
 	Loop polling.Loop
 
 	mode       Mode
 	macAddress [6]byte
-	stamp      []uint16
+	stampPorts []uint16
 	stampLeast int // bytes of a test packet
 	clock      *atomic.Pointer[Clock]
 

@@ -25,14 +25,14 @@ const (
 // MinBuffer is how many bytes from a frame's start must be readable and writable, however short the frame.
 const MinBuffer = 128
 
-// Slow answers the frame of n bytes at h in place if it is for us and passes every guard, and returns the reply's
+// Slow is for the frames that Reply has not answered. It answers the frame of n bytes at h in place if it is for us and passes every guard, and returns the reply's
 // length, which is n except for two kinds: the answer to duplicate address detection, and what Config.STAMPBase
 // allows. It returns 0 where there is nothing to send; the frame is unchanged then, and the reason is counted. It
-// takes any bytes, and answers every kind, those of the leaves included.
+// takes any bytes, and answers every kind, those of Reply included.
 //
 //go:noinline
 func (r *Responder) Slow(h *[64]byte, n int) int {
-	if r.limit.unsettled != 0 && r.again(h, n) {
+	if r.left != 0 && r.long(h, n) || r.limit.unsettled != 0 && r.again(h, n) {
 		return n
 	}
 	v, m := r.answer(unsafe.Slice((*byte)(unsafe.Pointer(h)), max(n, MinBuffer))[:n])
@@ -314,7 +314,7 @@ func (r *Responder) udp(d []byte, in arrival) (v Verdict, grown int, tos uint8) 
 	}
 	from, to := be.Uint16(d), be.Uint16(d[2:])
 	auth := slices.Contains(r.auth, to)
-	stamp := auth || slices.Contains(r.stamp, to)
+	stamp := auth || slices.Contains(r.stampPorts, to)
 	least := 8
 	if auth {
 		least = 8 + authBase

@@ -19,16 +19,10 @@ type Clock struct {
 
 // At returns the time at which the counter was tsc, which may lie before c.TSC.
 func (c *Clock) At(tsc uint64) uint64 {
-	d := int64(tsc - c.TSC)
-	if d < 0 {
-		return c.NTP - c.span(uint64(-d))
-	}
-	return c.NTP + c.span(uint64(d))
-}
-
-func (c *Clock) span(ticks uint64) uint64 {
-	hi, lo := bits.Mul64(ticks, c.Rate)
-	return hi<<32 | lo>>32
+	d := tsc - c.TSC
+	hi, lo := bits.Mul64(d, c.Rate)
+	hi -= uint64(int64(d)>>63) & c.Rate // d is signed
+	return c.NTP + (hi<<32 | lo>>32)
 }
 
 // ErrorEstimate returns the field of that name (RFC 4656 §4.1.2) for NTP timestamps: that the clock is synchronised to

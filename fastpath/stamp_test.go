@@ -64,7 +64,7 @@ func TestSTAMPTimestamps(t *testing.T) {
 	r := responder(t, c)
 	for range 1000 {
 		f := eth(ourMAC, theirMAC, 0, 0x0800, udp(their4, our4, 40000, 862, testPacket(44)))
-		before := polling.TSC()
+		before := r.Loop.Begin()
 		if poll(r, f) == 0 {
 			t.Fatal("refused")
 		}

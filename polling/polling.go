@@ -58,16 +58,22 @@ func (h *Histogram) Load(counts *[Buckets]uint64) (greatest uint64) {
 // Loop records the timing of a polling loop: Gap, from the start of one iteration to the start of the next (it shows when the
 // thread was descheduled), and Turnaround, from the start of an iteration that found frames to its last transmit being posted.
 //
-//	t := polling.TSC()
+//	t := r.Loop.Begin()
 //	for !stop.Load() {
 //		t = r.Loop.Pass(t, q.Poll(r))
 //	}
 type Loop struct {
 	// Start is when the current iteration started, for code that needs the time too often to read the counter. Only the polling
-	// goroutine reads it. It is 0 before the first Pass.
+	// goroutine reads it.
 	Start uint64
 
 	Gap, Turnaround Histogram
+}
+
+// Begin has the current iteration start now, the first or one that has waited, and returns when that is.
+func (l *Loop) Begin() uint64 {
+	l.Start = TSC()
+	return l.Start
 }
 
 // Pass ends an iteration that started at t and answered n frames, and returns the start of the next one.

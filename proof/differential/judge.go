@@ -117,8 +117,9 @@ func place(buf, f []byte) *[64]byte {
 // leaves is the sequence that package fastpath gives to the drivers.
 func leaves(r *fastpath.Responder, h *[64]byte, n int) int {
 	m := n
-	if !r.Ping4(h, n) {
-		m = r.Answer(h, n)
+	if !r.Reply(h, n) {
+		m = r.Slow(h, n)
 	}
+	r.Departing()
 	return m
 }

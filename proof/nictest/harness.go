@@ -46,8 +46,13 @@ type Harness struct {
 
 	Ring      int // descriptors that the tests request in each ring, 32 to 1024
 	Queues    int // queue pairs that the driver can open; 1 if zero
+	Most      int // queue pairs for the check with many, if more than Queues: 16, or as many as the device has
 	MTU       int // the largest MTU, 1500 or more
 	WriteBack int // bytes in the longest descriptor or completion that the device writes; 64 if zero
+
+	// Queue returns a pointer to queue q of d, whose fields named in Registers are a device's registers, not memory.
+	Queue     func(d nic.Device, q int) any
+	Registers []string
 
 	// VFIOUser puts vfio-user between driver and model, with both ends in this process.
 	VFIOUser bool
@@ -65,9 +70,12 @@ var checks = []struct {
 	wall bool // needs real time
 }{
 	{"echo", checkEcho, false},
+	{"wrong checksum", checkWrongChecksum, false},
+	{"test packets", checkTestPackets, false},
 	{"loop", checkLoop, false},
 	{"jumbo", checkJumbo, false},
 	{"queues", checkQueues, false},
+	{"most queues", checkMostQueues, false},
 	{"wrap", checkWrap, false},
 	{"burst", checkBurst, false},
 	{"slow transmit", checkSlowTransmit, false},

@@ -16,17 +16,16 @@ func TestHotLoopAccepts(t *testing.T) {
 
 func TestAnswerIsHot(t *testing.T) {
 	const p = "github.com/rebound-nic/rebound/fastpath"
-	StackAccesses(t, p, "(*Responder).Ping4", 0)
-	HotLoop(t, p, "(*Responder).Ping4")
-	StackAccesses(t, p, "(*Responder).bounce4", 0)
-	HotLoop(t, p, "(*Responder).bounce4")
-	StackAccesses(t, p, "(*Responder).Answer", 25)
-	HotLoop(t, p, "(*Responder).Answer", "fastpath.(*Responder).bounce4")
+	StackAccesses(t, p, "(*Responder).Reply", 0)
+	HotLoop(t, p, "(*Responder).Reply")
+	StackAccesses(t, p, "(*Responder).long", 32)
+	HotLoop(t, p, "(*Responder).long", "cksum.Blocks", "fastpath.(*limiter).settle")
+	HotLoop(t, p, "(*Responder).depart", "polling.TSC")
 	StackAccesses(t, p, "(*Responder).PingPacket4", 0)
 	HotLoop(t, p, "(*Responder).PingPacket4")
-	StackAccesses(t, p, "(*Responder).AnswerPacket", 60)
+	StackAccesses(t, p, "(*Responder).AnswerPacket", 80)
 	HotLoop(t, p, "(*Responder).AnswerPacket", "fastpath.(*Responder).againPacket")
-	HotLoop(t, p, "(*Responder).Admit")
+	HotLoop(t, p, "(*Responder).Admit", "cksum.Blocks")
 }
 
 func TestHotLoopRefuses(t *testing.T) {

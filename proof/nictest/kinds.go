@@ -73,13 +73,74 @@ func BenchmarkKinds(b *testing.B, queue func(t testing.TB, frame []byte) (arrive
 	}
 }
 
-func newKindsResponder(t testing.TB) *fastpath.Responder {
-	t.Helper()
+// BenchmarkQueues measures a pass with one ping over 1, 2, 4 and 8 queues, one after the other, each with its responder: what more queues add
+// to it are misses in the caches. queue is as for BenchmarkKinds.
+func BenchmarkQueues(b *testing.B, queue func(t testing.TB, frame []byte) (arrive func(n int), poll func(*fastpath.Responder) int)) {
+	for _, n := range []int{1, 2, 4, 8} {
+		b.Run(fmt.Sprintf("queues=%d", n), func(b *testing.B) {
+			arrives, polls, rs := make([]func(int), n), make([]func(*fastpath.Responder) int, n), make([]*fastpath.Responder, n)
+			for i := range n {
+				rs[i] = newKindsResponder(b)
+				arrives[i], polls[i] = queue(b, EchoRequest(64))
+			}
+			turn := -1
+			Cycles(b, rs[0], 1, func(n int) {
+				turn = (turn + 1) % len(polls)
+				arrives[turn](n)
+			}, func() int { return polls[turn](rs[turn]) })
+		})
+	}
+}
+
+// Word is what a device says of a frame's UDP checksum.
+type Word int
+
+const (
+	NoWord Word = iota
+	WordWrong
+	WordRight
+)
+
+// DeviceChecksums fails the test if a Poll does not go by its device's word where it may: for a long datagram whose checksum the device found
+// right, and for nothing else. queue makes a queue in memory as for BenchmarkKinds, whose device says word of each frame.
+func DeviceChecksums(t *testing.T, queue func(t testing.TB, frame []byte, word Word) (arrive func(n int), poll func(*fastpath.Responder) int)) {
+	for _, k := range Kinds() {
+		if k.Batch != 1 || k.Size > 1500 {
+			continue
+		}
+		for _, broken := range []bool{false, true} {
+			for _, word := range []Word{NoWord, WordWrong, WordRight} {
+				f := k.Frame()
+				if broken {
+					f[len(f)-1] ^= 0x10
+				}
+				want := !broken || word == WordRight && len(f) >= fastpath.LongFrame && k.Name != "ping" && k.Name != "ping6"
+				r := newKindsResponder(t)
+				arrive, poll := queue(t, f, word)
+				arrive(1)
+				if got := poll(r) == 1; got != want {
+					t.Errorf("%s, broken %v, word %d: answered %v, want %v", k, broken, word, got, want)
+				}
+				if s := r.Stats(); !want && s[fastpath.RefusedChecksum] != 1 {
+					t.Errorf("%s, broken %v, word %d: counted %v", k, broken, word, s)
+				}
+			}
+		}
+	}
+}
+
+// KindsConfig answers all Kinds.
+func KindsConfig() fastpath.Config {
 	c := fastpath.Config{MAC: ourMAC, UDPPorts: []uint16{echoPort}, STAMPPorts: []uint16{stampPort}, Clock: new(atomic.Pointer[fastpath.Clock]),
 		ChecksumBytes: fastpath.DefaultChecksumBytes, Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30,
 		Addresses: []netip.Prefix{netip.PrefixFrom(our4, 24), netip.PrefixFrom(our6, 64)}}
 	c.Clock.Store(&fastpath.Clock{NTP: 1 << 60, Rate: 1 << 31, ErrorEstimate: 0x8587})
-	r, err := fastpath.New(c)
+	return c
+}
+
+func newKindsResponder(t testing.TB) *fastpath.Responder {
+	t.Helper()
+	r, err := fastpath.New(KindsConfig())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -284,9 +284,10 @@ func pollToy(dev nic.Device, _ int, r *fastpath.Responder) int {
 func answer(r *fastpath.Responder, frame []byte) int {
 	n := len(frame)
 	h, m := (*[64]byte)(unsafe.Pointer(unsafe.SliceData(frame))), n
-	if !r.Ping4(h, n) {
-		m = r.Answer(h, n)
+	if !r.Reply(h, n) {
+		m = r.Slow(h, n)
 	}
+	r.Departing()
 	return m
 }
 

@@ -20,6 +20,28 @@ func checkEcho(x *rig) {
 	x.everySize(minFrame, 1514, 1)
 }
 
+// checkWrongChecksum: whatever the device says of it, no frame with a wrong ICMP or UDP checksum is answered, short or long.
+func checkWrongChecksum(x *rig) {
+	x.open(1)
+	defer x.close()
+	var all, right [][]byte
+	for _, size := range []int{70, 169, 170, 171, 300, 1000, 1514} {
+		for p := range protos {
+			f := request(p, size, uint8(size), x.next)
+			wrong := bytes.Clone(f)
+			wrong[len(f)-1-size%2] ^= 1 << (size % 8)
+			x.next++
+			all, right = append(all, wrong, f), append(right, f)
+		}
+		x.send(all...)
+		x.settle()
+		if n := x.match(right); n != len(right) {
+			x.Fatalf("%d replies to %d frames of %d bytes, every other one with a wrong checksum", n, len(all), size)
+		}
+		all, right = nil, nil
+	}
+}
+
 // checkJumbo: the same up to the driver's largest MTU, in one buffer each.
 func checkJumbo(x *rig) {
 	if x.h.MTU <= 1500 {

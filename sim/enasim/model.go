@@ -15,7 +15,7 @@ import (
 type Options struct {
 	MAC    [6]byte
 	Device uint16 // PCI device ID; 0 for ec20
-	Queues int    // transmit and receive queues; 0 for 8, the maximum
+	Queues int    // transmit and receive queues, at most 16; 0 for 8
 	MaxMTU uint32 // 0 for 9216
 	Seed   uint64 // decides the order of completions
 
@@ -133,7 +133,7 @@ func (m *Model) Config() sim.Config {
 }
 
 // memSize is BAR 2's: LLQ memory of the most queues there can be.
-const memSize = 8 * llqStride
+const memSize = 16 * llqStride
 
 // clear is what any reset does to the card.
 func (m *Model) clear() {

@@ -21,8 +21,8 @@ type Options struct {
 	Lacks            uint64  // features to remove from those of the model
 	Offered          uint64  // the features to offer instead of those of the model; 0 for those of the model
 	MTU              uint16  // 9000 if zero
-	Pairs            uint16  // queue pairs; 4, the maximum, if zero
-	Limit            uint16  // entries per queue; 256, the maximum, if zero
+	Pairs            uint16  // of queues, at most 16; 4 if zero
+	Limit            uint16  // entries of each queue; 256, the most, if zero
 }
 
 // Model is one device. Its knobs may be set from any goroutine.
@@ -54,7 +54,7 @@ type vq struct {
 }
 
 const (
-	vqPairs   = 4
+	vqPairs   = 16 // at most
 	maxVQ     = 2*vqPairs + 1
 	vqMax     = 256
 	commonAt  = 0x0000
@@ -110,7 +110,7 @@ func New(o Options) *Model {
 		o.MTU = 9000
 	}
 	if o.Pairs == 0 {
-		o.Pairs = vqPairs
+		o.Pairs = 4
 	}
 	if o.Limit == 0 {
 		o.Limit = vqMax
@@ -159,7 +159,7 @@ func (m *Model) field(off uint64) (width int, value uint64, write func(v uint64)
 			return nil
 		}
 	case 0x12:
-		return 2, maxVQ, nil
+		return 2, 2*uint64(m.opt.Pairs) + 1, nil
 	case 0x14:
 		if m.needsReset.Load() {
 			m.status |= 64
@@ -170,7 +170,7 @@ func (m *Model) field(off uint64) (width int, value uint64, write func(v uint64)
 	case 0x16:
 		return 2, uint64(m.queueSelect), func(v uint64) error { m.queueSelect = uint16(v); return nil }
 	case 0x18:
-		if int(m.queueSelect) >= maxVQ || m.status&8 == 0 {
+		if int(m.queueSelect) > 2*int(m.opt.Pairs) || m.status&8 == 0 {
 			return 2, 0, nil
 		}
 		return 2, uint64(q.size), func(v uint64) error {

@@ -35,6 +35,8 @@ type Queue struct {
 	// Written by the polling goroutine, read by ReadStats.
 	rxFrames, rxBytes, txFrames, txBytes polling.Counter
 	kicksAgain, txErrors, txFull         polling.Counter
+
+	_ [48]byte // to whole cache lines, so that the heap puts no two queues into one
 }
 
 // Poll answers waiting frames, at most a batch, and returns the number of replies posted.
@@ -54,8 +56,8 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		q.rxFrames.Add(1)
 		q.rxBytes.Add(uint64(n))
 		e, m := (*[64]byte)(frame), n
-		if !r.Ping4(e, n) {
-			m = r.Answer(e, n)
+		if !r.Reply(e, n) {
+			m = r.Slow(e, n)
 		}
 		if m == 0 {
 			*q.fill.address(q.fillHead) = addr
@@ -70,6 +72,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	}
 	sent := int(q.txHead - first)
 	if sent > 0 {
+		r.Departing()
 		q.post()
 	}
 	mmio.Store32(q.rx.consumer, q.rxTail) // docs/memory-order.md: rings shared with the kernel
@@ -141,7 +144,7 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 		return fmt.Errorf("afxdp: interface %s: queue %d of %d", d.iface.Name, queue, len(d.queues))
 	}
 	q := d.queues[queue]
-	t := polling.TSC()
+	t := r.Loop.Begin()
 	for !stop.Load() && d.watch.OK() {
 		t = r.Loop.Pass(t, q.Poll(r))
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/kit"
-	"github.com/rebound-nic/rebound/polling"
 )
 
 const (
@@ -181,14 +180,14 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 	}
 	defer d.card.Gate.Leave()
 	q := d.queues[queue]
-	t := polling.TSC()
+	t := r.Loop.Begin()
 	for !stop.Load() {
 		t = r.Loop.Pass(t, q.Poll(r))
 		if d.card.Gate.Closed() {
 			if err := d.card.Gate.Park(); err != nil {
 				return err
 			}
-			t = polling.TSC()
+			t = r.Loop.Begin()
 		}
 	}
 	return nil

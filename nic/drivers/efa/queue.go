@@ -99,6 +99,8 @@ type Queue struct {
 	// One writer, this loop; ReadStats loads them.
 	badRx, txFull polling.Counter
 	failed        [statuses + 1]polling.Counter // sends by status, the last for those unknown
+
+	_ [56]byte // to whole cache lines, so that the heap puts no two queues into one
 }
 
 // Why the loop stopped.

@@ -15,7 +15,6 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
-	"github.com/rebound-nic/rebound/polling"
 )
 
 const (
@@ -207,7 +206,7 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 	}
 	defer d.card.Gate.Leave()
 	q := d.queues[queue]
-	t := polling.TSC()
+	t := r.Loop.Begin()
 	for !stop.Load() {
 		n := 0
 		if !d.suspended.Load() {
@@ -218,7 +217,7 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 			if err := d.card.Gate.Park(); err != nil {
 				return err
 			}
-			t = polling.TSC()
+			t = r.Loop.Begin()
 		}
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 type benchQueue struct {
 	*Queue
 	frame          []byte
+	said           uint32 // status bits of each frame beside those that it must have
 	rxDone, txDone uint32 // descriptors consumed
 	rxDB, txDB     uint32
 }
@@ -49,7 +50,7 @@ func (b *benchQueue) arrive(n int) {
 		at := unsafe.Add(b.buf, d.addr-b.iova)
 		copy(unsafe.Slice((*byte)(at), len(b.frame)), b.frame)
 		*(*rxCompletion)(unsafe.Add(b.rxCQ, b.rxDone&b.mask*descSize)) = rxCompletion{
-			status: (b.rxDone>>b.shift&1^1)<<rxPhase | rxFirst | rxLast, length: uint16(len(b.frame)), id: uint16(d.ctrl >> rxDescID),
+			status: (b.rxDone>>b.shift&1^1)<<rxPhase | rxFirst | rxLast | b.said, length: uint16(len(b.frame)), id: uint16(d.ctrl >> rxDescID),
 		}
 		b.rxDone++
 	}
@@ -112,7 +113,7 @@ func TestPushedEntry(t *testing.T) {
 
 func TestPollIsAHotLoop(t *testing.T) {
 	const pkg = "github.com/rebound-nic/rebound/nic/drivers/ena"
-	nictest.StackAccesses(t, pkg, "(*Queue).Poll", 50)
+	nictest.StackAccesses(t, pkg, "(*Queue).Poll", 58)
 	nictest.StackAccesses(t, pkg, "(*Queue).take", 0)
 	nictest.StackAccesses(t, pkg, "(*Queue).transmit", 24)
 	nictest.HotLoop(t, pkg, "(*Queue).Poll", "ena.(*Queue).take", "ena.(*Queue).give", "ena.(*Queue).transmit", "ena.(*Queue).ring",
@@ -125,12 +126,22 @@ func TestPollIsAHotLoop(t *testing.T) {
 	nictest.HotLoop(t, pkg, "(*Queue).refill", "mmio.Store32")
 }
 
-func BenchmarkKinds(b *testing.B) {
-	nictest.BenchmarkKinds(b, func(t testing.TB, frame []byte) (func(int), func(*fastpath.Responder) int) {
+func TestDeviceChecksums(t *testing.T) {
+	nictest.DeviceChecksums(t, func(t testing.TB, frame []byte, word nictest.Word) (func(int), func(*fastpath.Responder) int) {
 		q := newBenchQueue(t, frame, 128)
+		q.said = []uint32{0, rxL4Checked | rxL4Err, rxL4Checked}[word]
 		return q.arrive, q.Queue.Poll
 	})
 }
+
+func kindsQueue(t testing.TB, frame []byte) (func(int), func(*fastpath.Responder) int) {
+	q := newBenchQueue(t, frame, 128)
+	return q.arrive, q.Queue.Poll
+}
+
+func BenchmarkKinds(b *testing.B) { nictest.BenchmarkKinds(b, kindsQueue) }
+
+func BenchmarkQueues(b *testing.B) { nictest.BenchmarkQueues(b, kindsQueue) }
 
 func BenchmarkPoll(b *testing.B) {
 	for _, bm := range []struct {

@@ -65,6 +65,8 @@ type Queue struct {
 
 	// One writer, this loop; ReadStats loads them.
 	badRx, txFull, txErrors, l3Errors, l4Errors polling.Counter
+
+	_ [24]byte // to whole cache lines, so that the heap puts no two queues into one
 }
 
 // Poll makes one pass: it receives waiting frames, at most maxBatch, rewrites those that it answers in place, pushes or
@@ -95,12 +97,16 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 			continue
 		}
 		h, m := (*[64]byte)(unsafe.Add(q.buf, slot*q.stride+room)), int(length)
-		if !r.Ping4(h, m) {
-			if m = r.Answer(h, m); m == 0 {
+		if m >= fastpath.LongFrame {
+			r.Verified = status&(rxL4Checked|rxL4Err|rxFragment) == rxL4Checked
+		}
+		if !r.Reply(h, m) {
+			if m = r.Slow(h, m); m == 0 {
 				q.give(slot)
 				continue
 			}
 		}
+		r.Departing() // the frame may be copied, whole or its head
 		if !q.transmit(slot, uint32(m)) {
 			q.txFull.Add(1)
 			q.give(slot)

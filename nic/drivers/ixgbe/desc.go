@@ -29,9 +29,14 @@ const (
 	rxDD  = 1 << 0 // Descriptor Done
 	rxEOP = 1 << 1 // End of Packet
 
-	// Extended error: length error, undersize, oversize, CRC or symbol error. RXE (bit 29) is the sum of them; IPE and
-	// L4E (31, 30) are the checksums, which fastpath verifies itself.
+	// Extended error: length error, undersize, oversize, CRC or symbol error. RXE (bit 29) is the sum of them; IPE (bit 31) is the IPv4 header
+	// checksum, which fastpath looks at by itself.
 	rxErrors = 1 << 29
+
+	// L4I says that the device verified the UDP or TCP checksum, L4E that it is wrong (§7.1.11). Linux's ixgbe_rx_checksum goes by both. A
+	// datagram without a checksum may have L4E by an erratum, never L4I alone for a wrong one.
+	rxL4I = 1 << 5
+	rxL4E = 1 << 30
 )
 
 // Advanced transmit data descriptor, read format (§7.2.3.2.4): written by software.

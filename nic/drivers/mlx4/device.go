@@ -11,7 +11,6 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
-	"github.com/rebound-nic/rebound/polling"
 )
 
 const vendorMellanox = 0x15B3
@@ -139,7 +138,7 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 	}
 	defer d.card.Gate.Leave()
 	q, g := d.queues[queue], d.datagrams
-	t := polling.TSC()
+	t := r.Loop.Begin()
 	for !stop.Load() {
 		var n int
 		if g != nil {
@@ -152,7 +151,7 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 			if err := d.card.Gate.Park(); err != nil {
 				return err
 			}
-			t = polling.TSC()
+			t = r.Loop.Begin()
 		}
 	}
 	return nil

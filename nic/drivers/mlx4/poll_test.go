@@ -363,16 +363,18 @@ func BenchmarkPoll(b *testing.B) {
 	}
 }
 
-func BenchmarkKinds(b *testing.B) {
-	nictest.BenchmarkKinds(b, func(t testing.TB, frame []byte) (func(int), func(*fastpath.Responder) int) {
-		q := newBenchQueue(t, frame, true)
-		return q.arrive, q.Queue.Poll
-	})
+func kindsQueue(t testing.TB, frame []byte) (func(int), func(*fastpath.Responder) int) {
+	q := newBenchQueue(t, frame, true)
+	return q.arrive, q.Queue.Poll
 }
+
+func BenchmarkKinds(b *testing.B) { nictest.BenchmarkKinds(b, kindsQueue) }
+
+func BenchmarkQueues(b *testing.B) { nictest.BenchmarkQueues(b, kindsQueue) }
 
 func TestPollIsAHotLoop(t *testing.T) {
 	const p = "github.com/rebound-nic/rebound/nic/drivers/mlx4"
-	nictest.StackAccesses(t, p, "(*Queue).Poll", 45)
+	nictest.StackAccesses(t, p, "(*Queue).Poll", 48)
 	nictest.StackAccesses(t, p, "(*Queue).post", 20)
 	nictest.StackAccesses(t, p, "(*Queue).point", 10)
 	nictest.HotLoop(t, p, "(*Queue).Poll", "mlx4.(*Queue).post", "mlx4.(*Queue).point", "mlx4.(*Queue).reclaim", "mlx4.(*Queue).fail",

@@ -84,6 +84,8 @@ type Queue struct {
 	rxQPN, txQPN, rxCQN, txCQN uint32
 	uar                        uint32
 	sendContext                mailbox // of the send QP, to start it again with
+
+	_ [16]byte // to whole cache lines, so that the heap puts no two queues into one
 }
 
 // Why a queue stopped.
@@ -125,11 +127,12 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 			continue
 		}
 		h := (*[64]byte)(unsafe.Add(q.buf, next&q.mask*q.stride))
-		if !r.Ping4(h, l) {
-			if l = r.Answer(h, l); l == 0 {
+		if !r.Reply(h, l) {
+			if l = r.Slow(h, l); l == 0 {
 				continue
 			}
 		}
+		r.Departing() // the frame may be copied
 		if uint32(l) <= q.inlineMax {
 			if !q.post(unsafe.Pointer(h), uint32(l)) {
 				q.txFull.Add(1)

@@ -18,7 +18,10 @@ const (
 
 // cqe is a completion (PRM, CQE Format). All fields are big-endian.
 type cqe struct {
-	_          [44]byte
+	tunneled   uint8 // lowest bit: parsed as a tunnel, whose inner headers the flags are of
+	_          [27]byte
+	headers    uint16 // hds_ip_ext and l4_l3_hdr_type, as loaded by a little-endian host
+	_          [14]byte
 	byteCount  uint32
 	_          [6]byte
 	vendor     uint8  // of an error: vendor_error_syndrome
@@ -26,6 +29,14 @@ type cqe struct {
 	opcodeQPN  uint32 // s_wqe_opcode 31:24, of a send's error; qpn 23:0
 	counterOwn uint32 // wqe_counter 31:16, signature 15:8, opcode 7:4, format 3:2, solicited 1, owner 0
 }
+
+// What headers has of a datagram whose checksums the device found right: l3_ok, l4_ok, and UDP for l4_hdr_type (PRM, CQE Format; Linux's
+// mlx5e_handle_csum takes the first two for CHECKSUM_UNNECESSARY, of tunnels for the inner headers).
+const (
+	cqeHeaders  = 7<<12 | 1<<2 | 1<<1
+	cqeGoodUDP  = 2<<12 | 1<<2 | 1<<1
+	cqeTunneled = 1
+)
 
 // Fields of the last dword, as loaded by a little-endian host.
 const (
@@ -77,5 +88,6 @@ func control(op, index, sqn, ds uint32) uint64 {
 var (
 	_ [cqeSize]byte = [unsafe.Sizeof(cqe{})]byte{}
 	_ [rxWQE]byte   = [unsafe.Sizeof(mlxkit.DataSegment{})]byte{}
+	_ [28]byte      = [unsafe.Offsetof(cqe{}.headers)]byte{}
 	_ [55]byte      = [unsafe.Offsetof(cqe{}.syndrome)]byte{}
 )

@@ -20,6 +20,7 @@ import (
 type benchQueue struct {
 	*Queue
 	frame    []byte
+	said     uint16 // headers of each completion
 	flame    []byte // the BlueFlame register
 	records  [4]uint32
 	doorbell uint64
@@ -59,7 +60,7 @@ func (b *benchQueue) arrive(n int) {
 	for range n {
 		slot := b.arrived & b.mask
 		copy(unsafe.Slice((*byte)(unsafe.Add(b.buf, slot*b.stride+room)), len(b.frame)), b.frame)
-		*b.completion(b.rxCQ, slot) = cqe{byteCount: swap(uint32(len(b.frame))),
+		*b.completion(b.rxCQ, slot) = cqe{byteCount: swap(uint32(len(b.frame))), headers: b.said,
 			counterOwn: uint32(bits.ReverseBytes16(uint16(b.arrived))) | (2<<4|b.arrived>>b.shift&1)<<24}
 		b.arrived++
 	}
@@ -273,16 +274,26 @@ func BenchmarkPoll(b *testing.B) {
 	}
 }
 
-func BenchmarkKinds(b *testing.B) {
-	nictest.BenchmarkKinds(b, func(t testing.TB, frame []byte) (func(int), func(*fastpath.Responder) int) {
+func TestDeviceChecksums(t *testing.T) {
+	nictest.DeviceChecksums(t, func(t testing.TB, frame []byte, word nictest.Word) (func(int), func(*fastpath.Responder) int) {
 		q := newBenchQueue(t, frame, true)
+		q.said = []uint16{0, 2<<12 | 1<<1, 2<<12 | 1<<2 | 1<<1}[word]
 		return q.arrive, q.Queue.Poll
 	})
 }
 
+func kindsQueue(t testing.TB, frame []byte) (func(int), func(*fastpath.Responder) int) {
+	q := newBenchQueue(t, frame, true)
+	return q.arrive, q.Queue.Poll
+}
+
+func BenchmarkKinds(b *testing.B) { nictest.BenchmarkKinds(b, kindsQueue) }
+
+func BenchmarkQueues(b *testing.B) { nictest.BenchmarkQueues(b, kindsQueue) }
+
 func TestPollIsAHotLoop(t *testing.T) {
 	const p = "github.com/rebound-nic/rebound/nic/drivers/mlx5"
-	nictest.StackAccesses(t, p, "(*Queue).Poll", 45)
+	nictest.StackAccesses(t, p, "(*Queue).Poll", 54)
 	nictest.StackAccesses(t, p, "(*Queue).post", 18)
 	nictest.StackAccesses(t, p, "(*Queue).point", 12)
 	nictest.HotLoop(t, p, "(*Queue).Poll", "mlx5.(*Queue).post", "mlx5.(*Queue).point", "mlx5.(*Queue).ring", "mlx5.(*Queue).reclaim",

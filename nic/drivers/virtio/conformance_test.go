@@ -32,7 +32,7 @@ func harness(packed, data bool) nictest.Harness {
 	var m *virtiosim.Model
 	return nictest.Harness{
 		Model: func() sim.Model {
-			m = virtiosim.New(virtiosim.Options{Packed: packed, NotificationData: data})
+			m = virtiosim.New(virtiosim.Options{Packed: packed, NotificationData: data, Pairs: 16})
 			return m
 		},
 		Open: func(fn pci.Function, o nic.Options) (nic.Device, error) {
@@ -44,7 +44,8 @@ func harness(packed, data bool) nictest.Harness {
 			return counted{d, m}, nil
 		},
 		Poll: func(d nic.Device, q int, r *fastpath.Responder) int { return d.(counted).Queue(q).Poll(r) },
-		Ring: 128, Queues: 4, MTU: 9000, WriteBack: 8,
+		Ring: 128, Queues: 4, Most: 16, MTU: 9000, WriteBack: 8,
+		Queue: func(d nic.Device, q int) any { return d.(counted).Queue(q) }, Registers: []string{"rx.bell", "tx.bell"},
 	}
 }
 

@@ -539,17 +539,19 @@ func BenchmarkPoll(b *testing.B) {
 	}
 }
 
-func BenchmarkKinds(b *testing.B) {
-	nictest.BenchmarkKinds(b, func(t testing.TB, frame []byte) (func(int), func(*fastpath.Responder) int) {
-		q := newTestQueueOf(t, false, 9280, 9216)
-		q.frame = frame
-		return q.arrive, q.Queue.Poll
-	})
+func kindsQueue(t testing.TB, frame []byte) (func(int), func(*fastpath.Responder) int) {
+	q := newTestQueueOf(t, false, 9280, 9216)
+	q.frame = frame
+	return q.arrive, q.Queue.Poll
 }
+
+func BenchmarkKinds(b *testing.B) { nictest.BenchmarkKinds(b, kindsQueue) }
+
+func BenchmarkQueues(b *testing.B) { nictest.BenchmarkQueues(b, kindsQueue) }
 
 func TestPollIsAHotLoop(t *testing.T) {
 	const pkg = "github.com/rebound-nic/rebound/nic/drivers/virtio"
-	nictest.StackAccesses(t, pkg, "(*Queue).Poll", 66)
+	nictest.StackAccesses(t, pkg, "(*Queue).Poll", 76)
 	nictest.StackAccesses(t, pkg, "(*Queue).post", 8)
 	nictest.HotLoop(t, pkg, "(*Queue).Poll", "virtio.(*Queue).post", "virtio.(*Queue).reclaim", "virtio.(*Queue).arm", "virtio.(*Queue).give",
 		"virtio.(*Queue).distrust", "mmio.Store64")

@@ -48,6 +48,8 @@ type Queue struct {
 	sendBuf  unsafe.Pointer // queue 0: one buffer for each transmit descriptor, for Send
 	sendIOVA uint64
 	sendNext uint32
+
+	_ [32]byte // to whole cache lines, so that the heap puts no two queues into one
 }
 
 // Invalid used entries.
@@ -130,13 +132,14 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		}
 		q.rxBytes.Add(uint64(n))
 		h := (*[64]byte)(unsafe.Add(q.buf, id*q.stride+headerLen))
-		if !r.Ping4(h, n) {
-			if n = r.Answer(h, n); n == 0 {
+		if !r.Reply(h, n) {
+			if n = r.Slow(h, n); n == 0 {
 				q.arm(id)
 				continue
 			}
 		}
 		if *q.has(id) != 0 { // Send's, of before this loop
+			r.Departing() // while the buffer is ours
 			q.txFull.Add(1)
 			q.arm(id)
 			continue
@@ -146,6 +149,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		*(*uint64)(p), *(*uint32)(unsafe.Add(p, 8)) = 0, 0 // the header
 		size := uint32(n) + headerLen
 		if q.rx.packed {
+			r.Departing() // the device may read the frame at once
 			d := q.tx.packedAt(tail)
 			d.addr = q.delta + uint64(uintptr(p))
 			mmio.Store64((*uint64)(unsafe.Pointer(&d.len)), uint64(size)|uint64(id|q.tx.avail(tail)<<16)<<32)
@@ -159,6 +163,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	}
 	replies, frames := tail-q.tx.next, next-q.rx.seen
 	if replies != 0 {
+		r.Departing()
 		q.post(tail) // first, counting later
 	}
 	if frames != 0 {

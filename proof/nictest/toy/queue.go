@@ -64,8 +64,8 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		q.rxBytes.Add(uint64(n))
 		at := next & q.mask * q.stride
 		h := (*[64]byte)(unsafe.Add(q.buf, at))
-		if !r.Ping4(h, n) {
-			if n = r.Answer(h, n); n == 0 {
+		if !r.Reply(h, n) {
+			if n = r.Slow(h, n); n == 0 {
 				continue
 			}
 		}
@@ -79,6 +79,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		*q.pending(next) = tail
 	}
 	q.rxNext = next
+	r.Departing() // before the doorbell, and before the slots of replies for which there was no room are given back
 	if tail != first {
 		polling.Publish(&q.txTail, tail)
 		mmio.Store32(q.txBell, tail) // docs/memory-order.md, "descriptors, then the doorbell"

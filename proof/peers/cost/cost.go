@@ -29,8 +29,32 @@ type Row struct {
 	Around  []float64 // what was taken off for running it
 }
 
-// requests are those whose kinds stand in the table, by their names in package corpus.
-var requests = []string{"ping", "udp", "ping6", "udp6", "arp", "ns", "stamp", "stamp6"}
+// requests returns those of the table: those with these names in package corpus, untagged, and some of the same under a tag and with 1,500 bytes.
+func requests() (all []corpus.Request) {
+	for _, q := range corpus.Requests(0) {
+		if slices.Contains([]string{"ping", "udp", "ping6", "udp6", "arp", "ns", "stamp", "stamp6"}, q.Name) {
+			all = append(all, q)
+		}
+	}
+	for _, q := range corpus.Requests(1) {
+		if slices.Contains([]string{"ping", "udp", "ping6", "udp6", "stamp"}, q.Name) {
+			q.Name += ", tagged"
+			all = append(all, q)
+		}
+	}
+	ours, theirs, data := corpus.Our4, corpus.Their4, make([]byte, 1500-14-28)
+	for _, q := range []struct {
+		name, kind string
+		packet     []byte
+	}{
+		{"ping", "icmpv4", corpus.ICMPv4(theirs, ours, len(data))},
+		{"udp", "udpv4", corpus.UDP(theirs, ours, 40000, corpus.UDPPorts[0], data)},
+		{"stamp", "stampv4", corpus.UDP(theirs, ours, 40000, corpus.STAMPPorts[0], data)},
+	} {
+		all = append(all, corpus.Request{Name: q.name + ", 1500 bytes", Kind: q.kind, Frame: corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, 0x0800, q.packet)})
+	}
+	return all
+}
 
 // guarded are those with a row for each guard.
 var guarded = []string{"ping", "udp", "ping6"}
@@ -47,9 +71,9 @@ func Run(o Options) (rows []*Row, err error) {
 			b.Close()
 		}
 	}()
-	for _, q := range corpus.Requests(0) {
+	for _, q := range requests() {
 		for _, g := range xdp.Guards() {
-			if !slices.Contains(requests, q.Name) || g.Name != xdp.Guards()[0].Name && !slices.Contains(guarded, q.Name) {
+			if g.Name != xdp.Guards()[0].Name && !slices.Contains(guarded, q.Name) {
 				continue
 			}
 			b, err := xdp.NewBench(config(q, g), q.Frame)

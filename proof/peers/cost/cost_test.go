@@ -14,7 +14,7 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := len(requests) + 4*len(guarded); len(rows) != want {
+	if want := len(requests()) + 4*len(guarded); len(rows) != want {
 		t.Errorf("%d rows, want %d", len(rows), want)
 	}
 	for _, r := range rows {
@@ -23,7 +23,7 @@ func TestRun(t *testing.T) {
 		}
 	}
 	text := Markdown(rows)
-	for _, want := range []string{"| stamp6 |", "| ping6 | no limit of rates |", "| ping | none (open) |"} {
+	for _, want := range []string{"| stamp6 |", "| udp, tagged |", "| stamp, 1500 bytes | 1500 |", "| ping6 | no limit of rates |", "| ping | none (open) |"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

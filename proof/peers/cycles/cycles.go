@@ -24,7 +24,7 @@ import (
 //go:embed testdata/loops.c
 var loops []byte
 
-// Drivers returns those whose BenchmarkPoll and BenchmarkKinds are measured. Mlx4's BenchmarkDatagramPoll, the loop of its InfiniBand ports, is measured with it.
+// Drivers returns those whose BenchmarkPoll, BenchmarkKinds and BenchmarkQueues are measured. Mlx4's BenchmarkDatagramPoll, the loop of its InfiniBand ports, is measured with it.
 func Drivers() (all []string) {
 	for i := range cards.All {
 		if c := &cards.All[i]; c.Benchmark {
@@ -154,7 +154,7 @@ func runC(program string, core int, add func(name, c string, all, doorbell float
 }
 
 func runGo(name, binary, dir string, add func(name, c string, all, doorbell float64)) error {
-	c := exec.Command(binary, "-test.run", "^$", "-test.bench", "^Benchmark((Datagram)?Poll|Kinds)$", "-test.benchtime", "0.1s")
+	c := exec.Command(binary, "-test.run", "^$", "-test.bench", "^Benchmark((Datagram)?Poll|Kinds|Queues)$", "-test.benchtime", "0.1s")
 	c.Dir = dir
 	out, err := c.CombinedOutput()
 	if err != nil {
@@ -185,7 +185,7 @@ func benchmark(line string) (loop, name string, values map[string]float64, ok bo
 	switch {
 	case bench == "BenchmarkDatagramPoll":
 		loop = ", InfiniBand"
-	case !ok || bench != "BenchmarkPoll" && bench != "BenchmarkKinds":
+	case !ok || bench != "BenchmarkPoll" && bench != "BenchmarkKinds" && bench != "BenchmarkQueues":
 		return "", "", nil, false
 	}
 	if i := strings.LastIndexByte(name, '-'); i > 0 {

@@ -37,8 +37,8 @@ func TestDriversHaveBenchmarks(t *testing.T) {
 	}
 	for _, d := range drivers {
 		files, _ := filepath.Glob(filepath.Join("../../..", folder(d), "*_test.go"))
-		for _, name := range []string{"Poll", "Kinds"} {
-			if name == "Kinds" && d == "efa" { // which has messages, and no kinds of them
+		for _, name := range []string{"Poll", "Kinds", "Queues"} {
+			if name != "Poll" && d == "efa" { // which has messages, and no kinds of them
 				continue
 			}
 			if !slices.ContainsFunc(files, func(f string) bool {

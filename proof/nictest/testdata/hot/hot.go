@@ -15,9 +15,10 @@ func (q *Queue) Poll(r *fastpath.Responder) (sent int) {
 	const n = 64
 	for _, h := range q.ring {
 		m := n
-		if !r.Ping4(h, n) {
-			m = r.Answer(h, n)
+		if !r.Reply(h, n) {
+			m = r.Slow(h, n)
 		}
+		r.Departing()
 		sent += m
 	}
 	return sent

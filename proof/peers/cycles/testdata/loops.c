@@ -100,7 +100,7 @@ struct responder {
 	uint64_t cost, burst, most, now;
 	uint64_t at, ntp, rate; // a tick, the time then, and NTP units a tick, 32 bits of fraction
 	uint16_t estimate;
-	uint8_t *stamp[BATCH];
+	struct stamp { uint8_t *at; uint64_t sum; } stamp[BATCH];
 	struct place { uint64_t full, source; } places[4096];
 	uint32_t own[1024], not[1024];
 	struct ip6 { uint64_t hi, lo; } own6[256];
@@ -220,22 +220,23 @@ static inline void reflect(struct responder *r, uint8_t *c, uint8_t ttl) {
 	uint8_t *t = c + 2;
 	uint64_t came = __builtin_bswap64(ntp(r, r->now)), seq = l32(t), time = l64(t + 4), b = l64(t + 16), d = l64(t + 24), e = l64(t + 32);
 	uint16_t estimate = l16(t + 12);
+	struct stamp *stamp = &r->stamp[r->stamps++ & (BATCH - 1)];
+	stamp->at = c, stamp->sum = 0;
 	if (l16(c)) {
 		uint64_t s = add1c(add1c(add1c(b, d), e), (uint64_t)t[40] + l16(c) + (0xffff - r->estimate) + (0xffff - ttl));
-		s16(c, fold(add1c(add1c(s, ~came), (uint32_t)~seq)));
+		stamp->sum = add1c(add1c(s, ~came), (uint32_t)~seq);
 	}
 	s16(t + 12, r->estimate), s64(t + 16, came);
 	s32(t + 24, seq), s64(t + 28, time), s32(t + 36, estimate), t[40] = ttl;
-	r->stamp[r->stamps++] = c;
 }
 
 // departed writes the time into the test packets of a pass.
 static inline void departed(struct responder *r) {
 	uint64_t now = __builtin_bswap64(ntp(r, ticks()));
 	for (; r->stamps; ) {
-		uint8_t *c = r->stamp[--r->stamps];
-		s64(c + 6, now);
-		if (l16(c)) s16(c, fold(add1c(l16(c), ~now)));
+		struct stamp *s = &r->stamp[--r->stamps];
+		s64(s->at + 6, now);
+		if (s->sum) s16(s->at, fold(add1c(s->sum, ~now)));
 	}
 }
 

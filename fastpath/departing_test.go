@@ -1,0 +1,97 @@
+package fastpath
+
+import (
+	"bytes"
+	"testing"
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/polling"
+)
+
+// Test packets of one pass have the time of its Departing, however many there are: those beyond what can wait are Slow's, which writes the time
+// at once. Until then nothing is written behind a frame's end, and a second Departing changes nothing.
+func TestDeparting(t *testing.T) {
+	c := config(Strict)
+	base := polling.TSC()
+	c.Clock.Store(&Clock{TSC: base, NTP: 1 << 40, Rate: 1 << 32}) // one unit a tick
+	r := responder(t, c)
+	for _, n := range []int{1, 2, maxStamps, maxStamps + 3} {
+		var frames [][]byte
+		start := r.Loop.Begin()
+		for i := range n {
+			packet := udp(their4, our4, 40000, 862, testPacket(44+i))
+			if i%3 == 1 {
+				packet = udp(their6, our6, 40000, 862, testPacket(44+i))
+			}
+			typ := uint16(0x0800)
+			if i%3 == 1 {
+				typ = 0x86dd
+			}
+			f := inBuffer(eth(ourMAC, theirMAC, i%2, typ, packet))
+			h := (*[64]byte)(unsafe.Pointer(unsafe.SliceData(f)))
+			if fast := r.Reply(h, len(f)); fast != (i < maxStamps) || !fast && r.Slow(h, len(f)) == 0 {
+				t.Fatalf("packet %d of %d: by Reply %v", i, n, fast)
+			}
+			frames = append(frames, f)
+		}
+		before := polling.TSC()
+		r.Departing()
+		after := polling.TSC()
+		same := uint64(0)
+		for i, f := range frames {
+			d := f[14+4*(i%2)+20:]
+			if i%3 == 1 {
+				d = d[20:]
+			}
+			at := func(off int) uint64 { return be.Uint64(d[off:]) - 1<<40 + base }
+			t3, t2 := at(8+4), at(8+16)
+			if i >= maxStamps {
+				if t2 < start || t3 < t2 || t3 > before {
+					t.Errorf("packet %d, Slow's: T2 %d, T3 %d, the pass began at %d and ended at %d", i, t2, t3, start, before)
+				}
+				continue
+			}
+			if t2 != start || t3 < before || t3 > after || same != 0 && t3 != same {
+				t.Errorf("packet %d of %d: T2 %d, T3 %d, the pass began at %d, Departing was called from %d to %d, other packets have %d", i, n, t2, t3, start, before, after, same)
+			}
+			same = t3
+			if want := bytes.Repeat([]byte{0xa5}, 64); !bytes.Equal(f[len(f):cap(f)][:64], want) {
+				t.Errorf("packet %d: written behind its end", i)
+			}
+			if v6 := i%3 == 1; v6 && l4sum(our6.AsSlice(), their6.AsSlice(), 17, d) != 0xffff || !v6 && l4sum(our4.AsSlice(), their4.AsSlice(), 17, d) != 0xffff {
+				t.Errorf("packet %d: wrong checksum", i)
+			}
+		}
+		was := bytes.Clone(frames[0])
+		if r.Departing(); !bytes.Equal(was, frames[0]) {
+			t.Error("a second Departing changed a reply")
+		}
+	}
+}
+
+// Verified is believed for long datagrams, and for nothing else.
+func TestVerified(t *testing.T) {
+	c := config(Strict)
+	c.ChecksumBytes = DefaultChecksumBytes
+	for name, packet := range map[string]func(n int) (uint16, []byte){
+		"ping":  func(n int) (uint16, []byte) { return 0x0800, icmp4Of(data(n)) },
+		"ping6": func(n int) (uint16, []byte) { return 0x86dd, icmp6(their6, our6, 64, append(echo(128, 0), data(n)...)) },
+		"udp":   func(n int) (uint16, []byte) { return 0x0800, udp(their4, our4, 40000, 7, data(n)) },
+		"stamp": func(n int) (uint16, []byte) { return 0x0800, udp(their4, our4, 40000, 862, data(n)) },
+		"udp6":  func(n int) (uint16, []byte) { return 0x86dd, udp(their6, our6, 40000, 7, data(n)) },
+	} {
+		for _, n := range []int{50, wideBytes - 1, wideBytes, 1400} {
+			for tags := range 3 {
+				typ, p := packet(n)
+				f := eth(ourMAC, theirMAC, tags, typ, p)
+				f[len(f)-2] ^= 4
+				r := responder(t, c)
+				r.Verified = true
+				want := n >= wideBytes && tags < 2 && name != "ping" && name != "ping6"
+				if got := poll(r, inBuffer(f)) != 0; got != want || !want && r.Stats()[RefusedChecksum] != 1 {
+					t.Errorf("%s with %d bytes under %d tags, one of them wrong: answered %v, counted %v", name, n, tags, got, r.Stats())
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,365 @@
+package fastpath
+
+import (
+	"math/bits"
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/cksum"
+	"github.com/rebound-nic/rebound/polling"
+)
+
+// wideBytes is from how many bytes behind a segment's first eight a call of cksum.Blocks costs less than the loop.
+const wideBytes = 128
+
+// LongFrame is the length of the shortest frame for which a driver sets Responder.Verified: to sum a shorter one costs less than to ask.
+const LongFrame = 14 + 28 + wideBytes
+
+// What Reply answers. An echo request over IPv4 is 0, and those over IPv6 are the last.
+const (
+	echo4 = iota
+	udp4
+	stamp4
+	echo6
+	udp6
+	stamp6
+)
+
+// Reply answers what most askers send: echo requests, datagrams and test packets over IPv4 and IPv6, untagged or under one 802.1Q tag. It
+// reports whether it has made the frame its reply, of the same length. What it turns down it leaves unchanged and uncounted to Slow.
+//
+// It is one function that is called, not leaves that are inlined into a Poll, and calls none: so it needs no frame on the stack, its values stay
+// in registers, and none of the Poll's is stored but those that outlive the call. For a long packet it therefore returns to Slow, which has the
+// payload summed and calls it again. Loads are written by package unsafe for the same reason: each inlined call, encoding/binary's too, leaves a
+// NOP behind. Both architectures are little-endian.
+//
+//go:noinline
+func (r *Responder) Reply(h *[64]byte, n int) bool {
+	p, us := unsafe.Pointer(h), r.mac // the packet is 14 bytes behind p
+	w := *(*uint32)(unsafe.Add(p, 12))
+	if uint16(w) == 0x0081 {
+		id := bits.ReverseBytes16(uint16(w>>16)) & 0xfff
+		if r.vlans[id>>6]>>(id&63)&1 == 0 {
+			return false
+		}
+		p, n, us = unsafe.Add(p, 4), n-4, r.macTagged
+		w = *(*uint32)(unsafe.Add(p, 12))
+	}
+	if !r.skip.macs {
+		to, from := *(*uint64)(unsafe.Pointer(h))<<16, *(*uint64)(unsafe.Add(unsafe.Pointer(h), 6))
+		if to != us || uint8(from)&1 != 0 || from<<16 == us {
+			return false
+		}
+	}
+	kind := echo4
+	var sum, c, source uint64
+	var left int          // bytes behind the segment's first eight that are to be summed
+	var at unsafe.Pointer // where they are
+	x := *(*uint32)(unsafe.Add(p, 20))
+	switch {
+	case w&0xff_ffff == 0x45_0008 && x&0xffbf == 0: // IPv4, no options, no fragment
+		left = int(bits.ReverseBytes16(*(*uint16)(unsafe.Add(p, 16)))) - 28
+		if left < 0 || left+42 != n && (left+42 > n || n > 64) {
+			return false
+		}
+		s, d := *(*uint32)(unsafe.Add(p, 26)), *(*uint32)(unsafe.Add(p, 30))
+		if !r.skip.hosts {
+			if (*(*uint64)(unsafe.Add(p, 14))+uint64(*(*uint32)(unsafe.Add(p, 22)))+uint64(s)+uint64(d))%0xffff != 0 {
+				return false
+			}
+			if r.own4[d*r.mul4>>shift4] != d || r.not4[s*r.mul4>>shift4] == s || uint8(s)-1 >= 223 || uint8(s) == 127 {
+				return false
+			}
+		}
+		sum, at, source = *(*uint64)(unsafe.Add(p, 34)), unsafe.Add(p, 42), uint64(s)*0x9e37_79b9_7f4a_7c15
+		switch x >> 24 {
+		case protocolICMP: // Slow knows which zero a checksum has to be that the reply makes zero
+			if uint16(sum) != 8 || uint32(sum) == 0xfff7_0008 {
+				return false
+			}
+		case protocolUDP:
+			from, to := uint16(sum), uint16(sum>>16)
+			kind = udp4
+			if r.echo[to>>6]>>(to&63)&1 == 0 {
+				if r.reflects[to>>6]>>(to&63)&1 == 0 || left < stampLength || left > r.stampMost || r.stamps == maxStamps {
+					return false
+				}
+				kind = stamp4
+			}
+			if r.service[from>>6]>>(from&63)&1 != 0 || int(bits.ReverseBytes16(uint16(sum>>32))) != left+8 {
+				return false
+			}
+			if *(*uint8)(unsafe.Add(p, 22)) < 2 && !r.skip.hops {
+				return false
+			}
+			pseudo := uint64(s) + uint64(d) + 0x1100 + uint64(uint16(sum>>32))
+			if r.partial && (pseudo+0xffff-sum>>48)%0xffff == 0 {
+				return false
+			}
+			if sum>>48 != 0 {
+				sum, c = bits.Add64(sum, pseudo, 0)
+				sum, _ = bits.Add64(sum, 0, c)
+			} else { // no checksum (RFC 768)
+				sum, left = 0, 0
+			}
+		default:
+			return false
+		}
+	case w&0xf0_ffff == 0x60_dd86: // IPv6
+		left = int(bits.ReverseBytes16(*(*uint16)(unsafe.Add(p, 18)))) - 8
+		if left < 0 || left+62 != n && (left+62 > n || n > 64) {
+			return false
+		}
+		head := *(*uint64)(unsafe.Add(p, 54))
+		switch uint8(x) {
+		case protocolICMPv6:
+			if uint16(head) != 128 {
+				return false
+			}
+			kind = echo6
+		case protocolUDP:
+			from, to := uint16(head), uint16(head>>16)
+			kind = udp6
+			if r.echo[to>>6]>>(to&63)&1 == 0 {
+				if r.reflects[to>>6]>>(to&63)&1 == 0 || left < stampLength || left > r.stampMost || r.stamps == maxStamps {
+					return false
+				}
+				kind = stamp6
+			}
+			if r.service[from>>6]>>(from&63)&1 != 0 || int(bits.ReverseBytes16(uint16(head>>32))) != left+8 || head>>48 == 0 ||
+				*(*uint8)(unsafe.Add(p, 21)) < 2 && !r.skip.hops {
+				return false
+			}
+		default:
+			return false
+		}
+		// The segment's first eight bytes, and the pseudo-header.
+		sum, c = bits.Add64(head, uint64(bits.ReverseBytes16(uint16(left+8)))+uint64(x&0xff)<<8, 0)
+		hi, lo := *(*uint64)(unsafe.Add(p, 38)), *(*uint64)(unsafe.Add(p, 46))
+		sum, c = bits.Add64(sum, hi, c)
+		sum, c = bits.Add64(sum, lo, c)
+		sum, _ = bits.Add64(sum, 0, c)
+		if !r.skip.hosts {
+			o := &r.own6[(hi+lo*r.mul6)*r.mul6>>shift6]
+			if o.hi != hi || o.lo != lo {
+				return false
+			}
+		}
+		hi, lo = *(*uint64)(unsafe.Add(p, 22)), *(*uint64)(unsafe.Add(p, 30))
+		sum, c = bits.Add64(sum, hi, 0)
+		sum, c = bits.Add64(sum, lo, c)
+		sum, _ = bits.Add64(sum, 0, c)
+		if !r.skip.hosts {
+			o := &r.own6[(hi+lo*r.mul6)*r.mul6>>shift6]
+			if hi == 0 || uint8(hi) == 0xff || o.hi == hi && o.lo == lo {
+				return false
+			}
+		}
+		if r.partial && kind != echo6 {
+			pseudo, carry := bits.Add64(sum, ^head, 0) // head taken off again
+			pseudo, carry = bits.Add64(pseudo, ^(head >> 48), carry)
+			if pseudo, _ = bits.Add64(pseudo, 0, carry); pseudo%0xffff == 0 {
+				return false
+			}
+		}
+		at, source = unsafe.Add(p, 62), (hi*0xbf58_476d_1ce4_e5b9^lo)*0x9e37_79b9_7f4a_7c15
+	default:
+		return false
+	}
+	// The checksum. A short one is always verified: that Slow does not refuse for it, whether Config has none verified or by chance, is rare.
+	if left >= wideBytes {
+		switch {
+		case left >= r.unverified, r.Verified && kind != echo4 && kind != echo6:
+			sum, left = 0, 0
+		case r.tail == 0: // see long
+			r.left = left
+			return false
+		}
+	}
+	if uint8(left)&7 != 0 { // the last bytes are the high ones of the word that ends with them
+		sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, left-8))>>(-8*left&63), 0)
+		sum, _ = bits.Add64(sum, 0, c)
+	}
+	if uint8(left)&16 != 0 {
+		sum, c = bits.Add64(sum, *(*uint64)(at), 0)
+		sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, 8)), c)
+		sum, _ = bits.Add64(sum, 0, c)
+		at = unsafe.Add(at, 16)
+	}
+	if uint8(left)&8 != 0 {
+		sum, c = bits.Add64(sum, *(*uint64)(at), 0)
+		sum, _ = bits.Add64(sum, 0, c)
+		at = unsafe.Add(at, 8)
+	}
+	if left >= wideBytes {
+		sum, c = bits.Add64(sum, r.tail, 0)
+		sum, _ = bits.Add64(sum, 0, c)
+		left = 0
+	}
+	for ; left >= 32; left -= 32 {
+		sum, c = bits.Add64(sum, *(*uint64)(at), 0)
+		sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, 8)), c)
+		sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, 16)), c)
+		sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, 24)), c)
+		sum, _ = bits.Add64(sum, 0, c)
+		at = unsafe.Add(at, 32)
+	}
+	if !multiple(sum) {
+		return false
+	}
+	f := &r.limit.places[source>>slotShift]
+	if (f.source^source)&r.limit.tag != 0 {
+		r.limit.unsettled = source
+		return false
+	}
+	now := r.Loop.Start << fraction
+	if ahead := f.full - now; ahead <= r.limit.most {
+		if ahead > r.limit.burst {
+			return false
+		}
+		now = f.full
+	}
+	f.full = now + r.limit.cost
+	// Nothing is turned down from here on.
+	to, from := *(*uint64)(unsafe.Pointer(h)), *(*uint64)(unsafe.Add(unsafe.Pointer(h), 6))
+	*(*uint64)(unsafe.Pointer(h)) = from // the sender's MAC and what is behind it, which the next store puts behind ours
+	*(*uint64)(unsafe.Add(unsafe.Pointer(h), 6)) = to<<16>>16 | from>>48<<48
+	var hops uint8
+	if kind < echo6 { // IPv4
+		s, d := *(*uint32)(unsafe.Add(p, 26)), *(*uint32)(unsafe.Add(p, 30))
+		*(*uint32)(unsafe.Add(p, 26)), *(*uint32)(unsafe.Add(p, 30)) = d, s
+		if kind == echo4 {
+			const change = 8<<16 - 8 // the type goes from 8 to 0, the checksum up by as much
+			w := *(*uint32)(unsafe.Add(p, 34)) + change
+			if w < change { // end-around carry
+				w += 1 << 16
+			}
+			*(*uint32)(unsafe.Add(p, 34)) = w
+			// Most requests have our TTL already and stay as they are, except for a checksum of ones, which RFC 1624 makes zero.
+			if t := *(*uint32)(unsafe.Add(p, 22)); (uint8(t) != hopLimit || t >= 0xffff_0000) && !r.skip.hops {
+				setHops4((*[64]byte)(p), hopLimit)
+			}
+			r.stats[AnsweredICMPv4].Add(1)
+			return true
+		}
+		hops = *(*uint8)(unsafe.Add(p, 22))
+		*(*uint32)(unsafe.Add(p, 34)) = bits.RotateLeft32(*(*uint32)(unsafe.Add(p, 34)), 16)
+		if !r.skip.hops {
+			setHops4((*[64]byte)(p), min(hops-1, hopLimit))
+		}
+		if kind == udp4 {
+			r.stats[AnsweredUDPv4].Add(1)
+			return true
+		}
+		r.stats[AnsweredSTAMPv4].Add(1)
+		at = unsafe.Add(p, 40)
+	} else {
+		shi, slo := *(*uint64)(unsafe.Add(p, 22)), *(*uint64)(unsafe.Add(p, 30))
+		*(*uint64)(unsafe.Add(p, 22)), *(*uint64)(unsafe.Add(p, 30)) = *(*uint64)(unsafe.Add(p, 38)), *(*uint64)(unsafe.Add(p, 46))
+		*(*uint64)(unsafe.Add(p, 38)), *(*uint64)(unsafe.Add(p, 46)) = shi, slo
+		if kind == echo6 {
+			s := ^*(*uint32)(unsafe.Add(p, 54))>>16 + 1 // the type, in the low byte, grows by one
+			*(*uint32)(unsafe.Add(p, 54)) = ^(s+s>>16)<<16 | 129
+			if !r.skip.hops {
+				*(*uint8)(unsafe.Add(p, 21)) = hopLimit
+			}
+			r.stats[AnsweredICMPv6].Add(1)
+			return true
+		}
+		hops = *(*uint8)(unsafe.Add(p, 21))
+		*(*uint32)(unsafe.Add(p, 54)) = bits.RotateLeft32(*(*uint32)(unsafe.Add(p, 54)), 16)
+		if !r.skip.hops {
+			*(*uint8)(unsafe.Add(p, 21)) = min(hops-1, hopLimit)
+		}
+		if kind == udp6 {
+			r.stats[AnsweredUDPv6].Add(1)
+			return true
+		}
+		r.stats[AnsweredSTAMPv6].Add(1)
+		at = unsafe.Add(p, 60)
+	}
+	// The test packet behind the UDP checksum at at becomes a stateless reflector's (see reflect), but for its time of sending. It came when the
+	// pass began.
+	clock := r.clock.Load()
+	came := bits.ReverseBytes64(clock.At(r.Loop.Start))
+	head, ours := *(*uint32)(unsafe.Add(at, 2)), bits.ReverseBytes16(clock.ErrorEstimate)
+	stamp := &r.stamp[r.stamps&(maxStamps-1)]
+	r.stamps++
+	stamp.at, stamp.sum = uintptr(at), 0
+	if sum = uint64(*(*uint16)(at)); sum != 0 {
+		// RFC 1624 eqn. 3: what the sender had where something changes is added, what is there now is taken off. What was moved cancels
+		// itself, except for the sequence number, which stays where it was too.
+		sum, c = bits.Add64(sum+uint64(^ours)+uint64(^uint16(hops))+uint64(*(*uint8)(unsafe.Add(at, 42))), uint64(^head), 0)
+		sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, 18)), c)
+		sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, 26)), c)
+		sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, 34)), c)
+		sum, c = bits.Add64(sum, ^came, c)
+		stamp.sum, _ = bits.Add64(sum, 0, c)
+	}
+	*(*uint64)(unsafe.Add(at, 18)) = came
+	*(*uint32)(unsafe.Add(at, 26)) = head
+	*(*uint64)(unsafe.Add(at, 30)) = *(*uint64)(unsafe.Add(at, 6))
+	*(*uint32)(unsafe.Add(at, 38)) = uint32(*(*uint16)(unsafe.Add(at, 14)))
+	*(*uint8)(unsafe.Add(at, 42)) = hops
+	*(*uint16)(unsafe.Add(at, 14)) = ours
+	return true
+}
+
+// long answers a packet to which Reply came back because it is long: it sums what Reply would sum in blocks of 32 bytes.
+//
+//go:noinline
+func (r *Responder) long(h *[64]byte, n int) bool {
+	left := r.left
+	r.left = 0
+	blocks := unsafe.Add(unsafe.Pointer(h), n-left+left&24) // a frame of this length is not padded
+	if r.tail = cksum.Blocks((*byte)(blocks), left&^31); r.tail == 0 {
+		r.tail = 0xffff
+	}
+	ok := r.Reply(h, n) || r.limit.unsettled != 0 && r.limit.meet(r.Loop.Start) && r.Reply(h, n)
+	r.tail = 0
+	return ok
+}
+
+// maxStamps is how many test packets can wait for their time of sending: those of one pass.
+const maxStamps = 32
+
+// stamped is a test packet that is a reply but for its time of sending.
+type stamped struct {
+	at  uintptr // of the UDP checksum; buffers are no memory that the collector moves
+	sum uint64  // the inverse of the checksum, so far; 0 where there is none
+}
+
+// Departing writes the time into the test packets that Reply has answered since the last call. A Poll calls it before it hands a reply to its
+// device: before the doorbell, where the device reads the frame after it, otherwise before the frame is copied.
+func (r *Responder) Departing() {
+	if r.stamps != 0 {
+		r.depart()
+	}
+}
+
+//go:noinline
+func (r *Responder) depart() {
+	now := bits.ReverseBytes64(r.clock.Load().At(polling.TSC()))
+	for i := range r.stamps & (2*maxStamps - 1) {
+		s := &r.stamp[i&(maxStamps-1)]
+		at := *(*unsafe.Pointer)(unsafe.Pointer(&s.at))
+		*(*uint64)(unsafe.Add(at, 6)) = now
+		if s.sum != 0 {
+			sum, carry := bits.Add64(s.sum, ^now, 0)
+			sum, _ = bits.Add64(sum, 0, carry)
+			*(*uint16)(at) = cksum.UDP(uint16(sum % 0xffff))
+		}
+	}
+	r.stamps = 0
+}
+
+// again answers a request whose source was not at home, and has settled now.
+//
+//go:noinline
+func (r *Responder) again(h *[64]byte, n int) bool {
+	if !r.limit.meet(r.Loop.Start) {
+		return false
+	}
+	ok := r.Reply(h, n)
+	r.Departing()
+	return ok
+}

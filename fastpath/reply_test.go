@@ -1,0 +1,137 @@
+package fastpath
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"testing"
+	"unsafe"
+
+	"github.com/rebound-nic/rebound/proof/oracle"
+)
+
+// replies has Reply answer a frame, and long where Reply leaves it to that.
+func replies(r *Responder, frame []byte) bool {
+	h := (*[64]byte)(unsafe.Pointer(unsafe.SliceData(frame)))
+	ok := r.Reply(h, len(frame)) || r.left != 0 && r.long(h, len(frame))
+	r.Departing()
+	return ok
+}
+
+// pingPacket4 has PingPacket4 answer the packet of a frame.
+func pingPacket4(r *Responder, frame []byte) bool {
+	to, from, head := NewLinkAddress([6]byte(frame)), NewLinkAddress([6]byte(frame[6:])), slices.Clone(frame[:14])
+	copy(frame[10:], []byte{8, 0, 0, 0})
+	h := (*[64]byte)(unsafe.Pointer(unsafe.SliceData(frame)))
+	ok := r.PingPacket4(h, len(frame), to, from) || r.AnswerPacket(h, len(frame), to, from)
+	copy(frame, head)
+	if ok {
+		copy(frame, head[6:12])
+		copy(frame[6:], head[:6])
+	}
+	return ok
+}
+
+// lengths are those of data that take each way through the sum, at the ends of what is summed in one piece.
+func lengths() (all []int) {
+	for n := range 300 {
+		all = append(all, n)
+	}
+	for n := 512; n < 8972; n += 509 { // every remainder of 32
+		all = append(all, n, n+1)
+	}
+	return append(all, 1472, 8971, 8972)
+}
+
+func data(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(37*i + n + i>>8)
+	}
+	return b
+}
+
+// Requests of every kind and length, untagged and tagged: Reply verifies the checksum over all of the segment and nothing behind it, makes the
+// reply that Slow makes, and leaves what it turns down as it was.
+func TestReplyLengths(t *testing.T) {
+	for _, k := range []struct {
+		name   string
+		packet func(n int) []byte
+		l4     int
+		kind   Verdict
+	}{
+		{"ping", func(n int) []byte { return icmp4Of(data(n)) }, 34, AnsweredICMPv4},
+		{"udp", func(n int) []byte { return udp(their4, our4, 40000, 7, data(n)) }, 34, AnsweredUDPv4},
+		{"stamp", func(n int) []byte { return udp(their4, our4, 40000, 862, data(n)) }, 34, AnsweredSTAMPv4},
+		{"ping6", func(n int) []byte { return icmp6(their6, our6, 64, append(echo(128, 0), data(n)...)) }, 54, AnsweredICMPv6},
+		{"udp6", func(n int) []byte { return udp(their6, our6, 40000, 7, data(n)) }, 54, AnsweredUDPv6},
+		{"stamp6", func(n int) []byte { return udp(their6, our6, 40000, 862, data(n)) }, 54, AnsweredSTAMPv6},
+	} {
+		for tags := range 2 {
+			t.Run(fmt.Sprintf("%s/%d tags", k.name, tags), func(t *testing.T) {
+				c := config(Strict)
+				c.ChecksumBytes = DefaultChecksumBytes
+				r, other := responder(t, c), responder(t, c)
+				answered := uint64(0)
+				for _, n := range lengths() {
+					if n < stampLength && k.kind >= AnsweredSTAMPv4 {
+						continue
+					}
+					typ := uint16(0x0800)
+					if k.l4 == 54 {
+						typ = 0x86dd
+					}
+					f := eth(ourMAC, theirMAC, tags, typ, k.packet(n))
+					a, b := inBuffer(f), inBuffer(f)
+					if !replies(r, a) || slowly(other, b) != len(f) || !bytes.Equal(a, b) || !bytes.Equal(a[len(f):cap(a)], b[len(f):cap(b)]) {
+						t.Fatalf("%d bytes of data: Reply, Slow\n%x\n%x", n, a, b)
+					}
+					answered++
+					step := 1 + n/300
+					for i := k.l4 + 4*tags + 8; i < len(f); i += step {
+						g := inBuffer(f)
+						g[i] ^= 1 << (n & 7)
+						was := slices.Clone(g)
+						if replies(r, g) || !bytes.Equal(g, was) {
+							t.Fatalf("%d bytes of data, byte %d of the frame is wrong: answered, or changed", n, i)
+						}
+					}
+				}
+				if a, b := r.Stats(), other.Stats(); a[k.kind] != answered || a != b {
+					t.Errorf("counted %v, Slow %v", a, b)
+				}
+			})
+		}
+	}
+}
+
+func icmp4Of(data []byte) []byte {
+	m := append([]byte{8, 0, 0, 0, 1, 2, 3, 4}, data...)
+	be.PutUint16(m[2:], ^oracle.Sum(m))
+	return ip4(their4, our4, 1, m)
+}
+
+// PingPacket4 and AnswerPacket likewise, for the echo requests of every length that IPoIB has.
+func TestPingPacketLengths(t *testing.T) {
+	c := config(Strict)
+	c.ChecksumBytes = DefaultChecksumBytes
+	r, other := responder(t, c), responder(t, c)
+	for n := range 1500 {
+		f := eth(ourMAC, theirMAC, 0, 0x0800, icmp4Of(data(n)))
+		a, b := inBuffer(f), inBuffer(f)
+		if !pingPacket4(r, a) || slowly(other, b) != len(f) || !bytes.Equal(a, b) || !bytes.Equal(a[len(f):cap(a)], b[len(f):cap(b)]) {
+			t.Fatalf("%d bytes of data: fast, Slow\n%x\n%x", n, a, b)
+		}
+		for i := 42; i < len(f); i += 1 + n/100 {
+			g := inBuffer(f)
+			g[i] ^= 1 << (n & 7)
+			was := slices.Clone(g)
+			if pingPacket4(r, g) || !bytes.Equal(g, was) {
+				t.Fatalf("%d bytes of data, byte %d of the frame is wrong: answered, or changed", n, i)
+			}
+		}
+	}
+	if a, b := r.Stats(), other.Stats(); a[AnsweredICMPv4] != 1500 || a != b {
+		t.Errorf("counted %v, Slow %v", a, b)
+	}
+}

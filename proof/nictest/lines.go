@@ -1,0 +1,133 @@
+package nictest
+
+import (
+	"fmt"
+	"reflect"
+	"sort"
+	"strings"
+	"testing"
+	"unsafe"
+)
+
+const cacheLine = 64
+
+// extent is memory of one queue.
+type extent struct {
+	name  string
+	queue int
+	from  uintptr
+	size  uintptr
+}
+
+// extents are the memory of a queue that its loop writes for each frame: the structure, and the first line of all that it points to. Fields
+// named in registers are a device's, not memory.
+func extents(queue int, q any, registers []string) (all []extent) {
+	v := reflect.ValueOf(q).Elem()
+	all = append(all, extent{v.Type().Name(), queue, v.UnsafeAddr(), v.Type().Size()})
+	var walk func(prefix string, v reflect.Value)
+	walk = func(prefix string, v reflect.Value) {
+		for i := range v.NumField() {
+			f, name := v.Field(i), prefix+v.Type().Field(i).Name
+			skip := false
+			for _, r := range registers {
+				skip = skip || name == r || strings.HasPrefix(name, r+".")
+			}
+			switch {
+			case skip:
+			case f.Kind() == reflect.Struct:
+				walk(name+".", f)
+			case f.Kind() == reflect.UnsafePointer || f.Kind() == reflect.Pointer || f.Kind() == reflect.Slice:
+				if p := f.Pointer(); p != 0 {
+					all = append(all, extent{name, queue, p, 1})
+				}
+			}
+		}
+	}
+	walk("", v)
+	return all
+}
+
+// Apart fails the test if two queues write to one cache line: each would take it from the other for every frame. queues are pointers to a
+// driver's queues; registers names the fields that are not memory.
+func Apart(t testing.TB, queues []any, registers ...string) {
+	t.Helper()
+	for _, problem := range shared(queues, registers) {
+		t.Error(problem)
+	}
+}
+
+func shared(queues []any, registers []string) (problems []string) {
+	var all []extent
+	for i, q := range queues {
+		all = append(all, extents(i, q, registers)...)
+	}
+	sort.Slice(all, func(i, j int) bool { return all[i].from < all[j].from })
+	last := map[uintptr]extent{} // by line
+	for _, e := range all {
+		for line := e.from / cacheLine; line <= (e.from+e.size-1)/cacheLine; line++ {
+			if o, ok := last[line]; ok && o.queue != e.queue {
+				problems = append(problems, fmt.Sprintf("%s of queue %d and %s of queue %d are in the cache line at %#x", o.name, o.queue, e.name, e.queue, line*cacheLine))
+			}
+			last[line] = e
+		}
+	}
+	for i, q := range queues {
+		// Objects of the heap have sizes of their class: of a class that is no multiple of a line, neighbours share one.
+		if size := reflect.TypeOf(q).Elem().Size(); size%cacheLine != 0 {
+			problems = append(problems, fmt.Sprintf("queue %d has %d bytes, which is no multiple of %d", i, size, cacheLine))
+			break
+		}
+	}
+	return problems
+}
+
+// checkMostQueues: as many queue pairs as the driver has, up to 16, answer, each some of the flows, and share no line.
+func checkMostQueues(x *rig) {
+	most := max(x.h.Most, x.h.Queues)
+	if most <= 1 {
+		x.Skip("the driver has one queue pair")
+	}
+	x.open(most)
+	defer x.close()
+	if x.h.Queue != nil {
+		var queues []any
+		for i := range most {
+			queues = append(queues, x.h.Queue(x.dev, i))
+		}
+		Apart(x, queues, x.h.Registers...)
+	}
+	var responders []extent
+	for i, r := range x.resp {
+		responders = append(responders, extent{"Responder", i, uintptr(unsafe.Pointer(r)), unsafe.Sizeof(*r)})
+	}
+	for i, a := range responders {
+		for _, b := range responders[:i] {
+			if a.from/cacheLine <= (b.from+b.size-1)/cacheLine && b.from/cacheLine <= (a.from+a.size-1)/cacheLine {
+				x.Errorf("the responders of queues %d and %d share a cache line", a.queue, b.queue)
+			}
+		}
+	}
+	replies := make([]int, most)
+	for range 20 {
+		reqs := x.requests(x.h.Ring/4, 100)
+		x.send(reqs...)
+		for range 50 {
+			x.port.Settle(100000)
+			for q, r := range x.resp {
+				replies[q] += x.h.Poll(x.dev, q, r)
+			}
+		}
+		if n := x.match(reqs); n != len(reqs) {
+			x.Fatalf("%d replies to %d requests", n, len(reqs))
+		}
+	}
+	used := 0
+	for _, n := range replies {
+		if n > 0 {
+			used++
+		}
+	}
+	if used < most/2 {
+		x.Errorf("replies by queue: %v: flows are not spread over all", replies)
+	}
+}
