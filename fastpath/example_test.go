@@ -38,9 +38,10 @@ func Example() {
 	buffer, n := ping()
 
 	head := (*[64]byte)(buffer)
-	if !r.Ping4(head, n) { // the common case in line
-		n = r.Answer(head, n) // 0 if nothing is to be sent
+	if !r.Reply(head, n) { // the common requests
+		n = r.Slow(head, n) // 0 if nothing is to be sent
 	}
+	r.Departing()
 	fmt.Printf("send %d bytes to %v: %v > %v, ICMP type %d, %q\n", n, net.HardwareAddr(buffer[:6]),
 		netip.AddrFrom4([4]byte(buffer[26:])), netip.AddrFrom4([4]byte(buffer[30:])), buffer[34], buffer[42:n])
 
@@ -58,10 +59,10 @@ func ExampleResponder_Stats() {
 	} {
 		buffer, n := ping()
 		spoil(buffer)
-		head := (*[64]byte)(buffer)
-		if !r.Ping4(head, n) {
-			r.Answer(head, n)
+		if head := (*[64]byte)(buffer); !r.Reply(head, n) {
+			r.Slow(head, n)
 		}
+		r.Departing()
 	}
 	stats := r.Stats()
 	for v, n := range stats {
