@@ -3,6 +3,7 @@ package metrics
 import (
 	"bytes"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -109,7 +110,7 @@ func (s *editions) variant(h http.Header) (v int) {
 // requests are what the page is asked for each variant.
 var requests = func() (all [variants]*http.Request) {
 	for v := range all {
-		all[v] = &http.Request{Method: http.MethodGet, Header: http.Header{}}
+		all[v] = &http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/"}, Header: http.Header{}}
 		if v&inProtobuf != 0 {
 			all[v].Header.Set("Accept", string(expfmt.NewFormat(expfmt.TypeProtoDelim)))
 		}

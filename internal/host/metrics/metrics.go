@@ -34,7 +34,7 @@ func Listen(address string, hosts []string, c prometheus.Collector, status http.
 	}
 	r := prometheus.NewRegistry()
 	r.MustRegister(c, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
-	return listenFor("stats.listen", address, hosts, promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 1}), status, log)
+	return listenFor("stats.listen", address, hosts, promhttp.HandlerFor(r, promhttp.HandlerOpts{}), status, log)
 }
 
 // ListenStatus serves a status page alone on HOST:PORT, as Listen does.
@@ -56,24 +56,26 @@ func listen(address string, hosts []string, h, status http.Handler, log *slog.Lo
 		return nil, err
 	}
 	mux := http.NewServeMux()
+	var pages []*editions
+	serve := func(pattern, what, path string, h http.Handler) {
+		e := newEditions(h)
+		pages = append(pages, e)
+		mux.Handle(pattern, e)
+		log.Info(what, "url", "http://"+web.Addr().String()+path)
+	}
 	if h != nil {
-		mux.Handle("/metrics", sparing(h))
+		serve("/metrics", "metrics", "/metrics", h)
 	}
 	if status != nil {
-		mux.Handle("/{$}", sparing(harmless(status)))
+		serve("/{$}", "status page", "/", harmless(status))
 	}
-	open := &gate{Handler: mux}
-	server := newServer(open, hosts)
+	server := newServer(mux, hosts)
 	go server.Serve(web)
-	if h != nil {
-		log.Info("metrics", "url", "http://"+web.Addr().String()+"/metrics")
-	}
-	if status != nil {
-		log.Info("status page", "url", "http://"+web.Addr().String()+"/")
-	}
 	return func() {
 		server.Close() // ends connections without waiting for running requests
-		open.shut()
+		for _, e := range pages {
+			e.shut()
+		}
 	}, nil
 }
 
@@ -86,29 +88,6 @@ func harmless(h http.Handler) http.Handler {
 		}
 		h.ServeHTTP(w, r)
 	})
-}
-
-// gate admits nobody after shut has returned, and then nobody is inside.
-type gate struct {
-	http.Handler
-	mu   sync.RWMutex
-	done bool
-}
-
-func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	g.mu.RLock()
-	defer g.mu.RUnlock()
-	if g.done {
-		http.Error(w, "the program ends", http.StatusServiceUnavailable)
-		return
-	}
-	g.Handler.ServeHTTP(w, r)
-}
-
-func (g *gate) shut() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.done = true
 }
 
 // Settings are the address of the page and the host names that it is served for.
@@ -143,7 +122,7 @@ func buildInfo() prometheus.Collector {
 	return g
 }
 
-// Count is a counter's value.
+// Count exports the value of a counter. Label values are escaped, because a name from outside may not be UTF-8.
 func Count(ch chan<- prometheus.Metric, d *prometheus.Desc, n uint64, labels ...string) {
 	for i := range labels {
 		labels[i] = plain.Text(labels[i])

@@ -19,11 +19,11 @@ const AnyHost = "any"
 // has been longest is disconnected.
 const connections = 64
 
-// newServer returns the server of h at /metrics, for GET and HEAD.
+// newServer returns the server of h, for GET and HEAD.
 func newServer(h http.Handler, hosts []string) *http.Server {
-	idle := idlers{since: map[net.Conn]time.Time{}}
+	all := &clients{next: checked(h, hosts), idle: map[net.Conn]uint64{}, answered: map[net.Conn]uint64{}}
 	return &http.Server{
-		Handler:           checked(h, hosts),
+		Handler:           all,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,
