@@ -43,7 +43,7 @@ func (p *pipes) dial() net.Conn {
 	return near
 }
 
-// flooded has a page served in a bubble of its own time. The page says how often it was collected.
+// flooded has a page served in a synctest bubble. The page says how often it was collected.
 func flooded(t *testing.T, attack func(p *pipes, collected *atomic.Int64)) {
 	synctest.Test(t, func(t *testing.T) {
 		var collected atomic.Int64
