@@ -83,7 +83,7 @@ func TestAnswersOnMlx4(t *testing.T) {
 		}
 	}
 	c := exec.Command(program(t), "-set", "nic.device="+here, "-set", "respond.addresses=10.0.0.2/24", "-set", "nic.port=3")
-	if out, _ := c.CombinedOutput(); c.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "nic.port: 3 is neither port 1 nor 2") {
+	if out, _ := c.CombinedOutput(); c.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "nic.port: 3 is not 1 to 2") {
 		t.Errorf("nic.port=3: exit code %d\n%s", c.ProcessState.ExitCode(), out)
 	}
 }
