@@ -113,7 +113,7 @@ func TestReportMemory(t *testing.T) {
 	r := n.bench(quick("-target", far4, "-driver", "afpacket", "-count", "20", "-runs", "250", "-out", dir)...)
 	read(t, dir, r)
 	t.Logf("resident memory of %d MiB at most", r.peak>>10)
-	if r.peak == 0 || r.peak > 256<<10 { // 196 MiB since pages carry the data of their plots; several times that without the collector
+	if r.peak == 0 || r.peak > 256<<10 {
 		t.Errorf("a report of 250 runs takes %d MiB of memory", r.peak>>10)
 	}
 }
