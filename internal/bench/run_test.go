@@ -426,7 +426,7 @@ func TestWorse(t *testing.T) {
 	if r.code != 0 {
 		t.Fatal(r)
 	}
-	hasIndex(t, r, dir, "<p class=\"lede\">C is ", 2)
+	hasIndex(t, r, dir, "<p class=\"lede\">c is ", 2)
 	a, c := filepath.Join(dir, "01-a"), filepath.Join(dir, "02-c")
 	if r := n.bench("compare", "-fail-if", "p50>+5%+200ns", a, c); r.code != 3 {
 		t.Errorf("exit %d, want 3\n%s%s", r.code, r.out, r.errors)
