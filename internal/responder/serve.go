@@ -166,8 +166,8 @@ func (a *answering) open(online []int) error {
 
 // logDevice logs the description of the open device.
 func logDevice(log *slog.Logger, info nic.Info, more ...any) {
-	log.Info("device open", append([]any{"driver", info.Driver, "device", info.Device, "model", info.Model, "backend", info.Backend, "mtu", info.MTU,
-		"push", info.Push}, more...)...)
+	log.Info("device open", slices.Concat([]any{"driver", info.Driver, "device", info.Device, "model", info.Model, "backend", info.Backend}, more,
+		[]any{"mtu", info.MTU, "push", info.Push})...)
 	for _, n := range info.Notes {
 		log.Info("device", "note", n)
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
-	"github.com/rebound-nic/rebound/polling"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/toysim"
 )
@@ -331,10 +330,15 @@ func (d *toy) ReadStats(s *nic.Stats) error {
 }
 
 func (d *toy) Serve(_ int, stop *atomic.Bool, r *fastpath.Responder) error {
-	t := polling.TSC()
-	for !stop.Load() {
+	t := r.Loop.Begin()
+	for n := 0; !stop.Load(); n++ {
 		if d.bug != sleeps {
 			t = r.Loop.Pass(t, pollToy(d, 0, r))
+		}
+		if n%1024 == 0 {
+			if err := d.healthy(); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -124,7 +124,8 @@ func (m *Model) Config() sim.Config {
 		c.BARs[4].Size = 64 << 10
 	}
 	if !m.opt.NoMemBAR {
-		c.BARs[2] = sim.BAR{Size: memSize, Prefetchable: true, Polled: []sim.Range{{Len: memSize}}}
+		size := m.memSize()
+		c.BARs[2] = sim.BAR{Size: size, Prefetchable: true, Polled: []sim.Range{{Len: size}}}
 	}
 	if m.opt.NoReadless {
 		c.Revision = 1
@@ -132,8 +133,10 @@ func (m *Model) Config() sim.Config {
 	return c
 }
 
-// memSize is BAR 2's: LLQ memory of the most queues there can be.
-const memSize = 16 * llqStride
+const maxQueues = 16
+
+// memSize is the size of BAR 2: LLQ memory of the queues, and at least the 1 MB of public logs.
+func (m *Model) memSize() uint64 { return uint64(max(m.opt.Queues, 8)) * llqStride }
 
 // clear is what any reset does to the card.
 func (m *Model) clear() {
@@ -145,7 +148,7 @@ func (m *Model) clear() {
 	clear(m.vec)
 	clear(m.Host.Shadow(0)[regTxDB:][:0x1000])
 	if !m.opt.NoMemBAR {
-		clear(m.Host.Shadow(2)[:memSize])
+		clear(m.Host.Shadow(2)[:m.memSize()])
 	}
 }
 

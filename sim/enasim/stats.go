@@ -10,7 +10,7 @@ import (
 type Counters struct {
 	RxFrames, RxBytes, RxDrops, RxOverruns, RxTooLong uint64
 	TxFrames, TxBytes, TxDrops, TxPadding             uint64
-	RxQueue, TxQueue                                  [8]uint64
+	RxQueue, TxQueue                                  [maxQueues]uint64
 
 	TxDescReads, TxPayloadReads, RxDescReads uint64 // DMA reads by what for
 	AdminCommands, Events                    uint64

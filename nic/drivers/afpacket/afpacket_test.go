@@ -235,9 +235,9 @@ func TestTimestamps(t *testing.T) {
 }
 
 func TestHotLoop(t *testing.T) {
-	nictest.StackAccesses(t, "github.com/rebound-nic/rebound/nic/drivers/afpacket", "(*Queue).Poll", 62)
+	nictest.StackAccesses(t, "github.com/rebound-nic/rebound/nic/drivers/afpacket", "(*Queue).Poll", 66)
 	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/afpacket", "(*Queue).Poll",
-		"unix.RawSyscall6", "afpacket.(*long).send", "afpacket.(*Queue).failed", "afpacket.(*header).retag", "afpacket.complete", "mmio.Store32",
+		"unix.RawSyscall6", "polling.TSC", "afpacket.(*long).send", "afpacket.(*Queue).failed", "afpacket.(*header).retag", "afpacket.complete", "mmio.Store32",
 		"runtime.panicunsafeslicelen", "runtime.panicunsafeslicenilptr")
 }
 

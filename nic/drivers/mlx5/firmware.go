@@ -1,6 +1,7 @@
 package mlx5
 
 import (
+	"encoding/binary"
 	"fmt"
 	"unsafe"
 
@@ -57,7 +58,7 @@ func (d *Device) ring(in message, b dma.Block, offset, id int) message {
 	if !p.umem {
 		return in.pages(b.IOVA, len(b.Bytes))
 	}
-	in.at(id).set("umem_id", 0x00, 31, 0, p.id)
+	binary.BigEndian.PutUint32(in[id:], p.id)
 	return in.set64(offset, p.at)
 }
 
@@ -66,7 +67,7 @@ func (d *Device) record(ctx message, b dma.Block, at, id int) {
 	p := d.fw.place(b)
 	ctx.set64(at, p.at)
 	if p.umem {
-		ctx.at(id).set("dbr_umem_id", 0x00, 31, 0, p.id)
+		binary.BigEndian.PutUint32(ctx[id:], p.id)
 	}
 }
 

@@ -79,7 +79,7 @@ type Queue struct {
 	uar                    uar
 	proof                  proof
 
-	_ [24]byte // to whole cache lines, so that the heap puts no two queues into one
+	_ [16]byte // to whole cache lines, so that the heap puts no two queues into one
 }
 
 // Reasons for which a queue stops.
